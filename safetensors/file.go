@@ -1,0 +1,154 @@
+package safetensors
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"slices"
+
+	"pwc/ir/dtype"
+)
+
+// File is one open safetensors file. It is safe for concurrent use, except that Close ends the use of every tensor that
+// aliases the mapping.
+type File struct {
+	path    string // empty for Parse
+	header  *header
+	index   map[string]int // name → position in header.entries
+	mapping *mapping       // nil for Parse
+	bytes   []byte         // the whole file
+}
+
+// Open maps a file and checks its header. Nothing of the tensors' bytes is read until it is used.
+//
+// The file must not shrink while it is open: where a mapped page has gone from the disk, the operating system ends the
+// process. Files that are replaced by rename, as [Write] does, are safe.
+func Open(path string) (*File, error) {
+	m, err := mapFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	f, err := newFile(path, m.bytes)
+	if err != nil {
+		return nil, errors.Join(err, m.close())
+	}
+	f.mapping = m
+	return f, nil
+}
+
+// Parse checks the bytes of a whole file. Its tensors alias data, which must not change while they are in use.
+func Parse(data []byte) (*File, error) { return newFile("", data) }
+
+func newFile(path string, data []byte) (*File, error) {
+	h, err := parseHeader(data)
+	if err != nil {
+		if fe, ok := errors.AsType[*FormatError](err); ok {
+			fe.File = path
+		}
+		return nil, err
+	}
+	f := &File{path: path, header: h, bytes: data, index: make(map[string]int, len(h.entries))}
+	for i, e := range h.entries {
+		f.index[e.name] = i
+	}
+	return f, nil
+}
+
+// Path returns the path the file was opened by, "" if it was parsed from memory.
+func (f *File) Path() string { return f.path }
+
+// Names returns the names of the tensors in the order of the header.
+func (f *File) Names() []string {
+	names := make([]string, len(f.header.entries))
+	for i, e := range f.header.entries {
+		names[i] = e.name
+	}
+	return names
+}
+
+// Metadata returns the string pairs of the header's __metadata__, empty if it has none. The map is the caller's.
+func (f *File) Metadata() map[string]string {
+	if f.header.metadata == nil {
+		return map[string]string{}
+	}
+	return maps.Clone(f.header.metadata)
+}
+
+// Info describes a tensor. The error wraps [ErrNotFound] if there is none of that name, and is a [*FormatError] if the
+// tensor has a dtype that the format knows and the IR does not (F64, unsigned above 8 bits, complex, 6-bit floats).
+func (f *File) Info(name string) (Info, error) {
+	e, err := f.entry(name)
+	if err != nil {
+		return Info{}, err
+	}
+	return Info{Name: e.name, DType: e.format.dtype, Shape: slices.Clone(e.shape)}, nil
+}
+
+// Tensor returns a tensor whose Data aliases the mapping. Errors are those of Info, and one if the file is closed.
+func (f *File) Tensor(name string) (Tensor, error) {
+	e, err := f.entry(name)
+	if err != nil {
+		return Tensor{}, err
+	}
+	if f.bytes == nil {
+		return Tensor{}, fmt.Errorf("safetensors: %s: tensor %s: %w", f.path, quoteName(name), os.ErrClosed)
+	}
+	begin, end := f.header.data+int(e.begin), f.header.data+int(e.end)
+	return Tensor{
+		Name:  e.name,
+		DType: e.format.dtype,
+		Shape: slices.Clone(e.shape),
+		Data:  f.bytes[begin:end:end],
+	}, nil
+}
+
+func (f *File) entry(name string) (entry, error) {
+	i, ok := f.index[name]
+	if !ok {
+		return entry{}, notFound(f.path, name)
+	}
+	e := f.header.entries[i]
+	if e.format.dtype == dtype.Invalid {
+		return entry{}, &FormatError{File: f.path, Tensor: name,
+			Reason: fmt.Sprintf("dtype %s has no counterpart in the IR", e.format.name)}
+	}
+	return e, nil
+}
+
+func notFound(path, name string) error {
+	if path == "" {
+		return fmt.Errorf("safetensors: tensor %s: %w", quoteName(name), ErrNotFound)
+	}
+	return fmt.Errorf("safetensors: %s: tensor %s: %w", path, quoteName(name), ErrNotFound)
+}
+
+// Close unmaps the file; the Data of its tensors must not be used afterwards. Closing twice is no error.
+func (f *File) Close() error {
+	f.bytes = nil
+	if f.mapping == nil {
+		return nil
+	}
+	m := f.mapping
+	f.mapping = nil
+	if err := m.close(); err != nil {
+		return fmt.Errorf("safetensors: %s: %w", f.path, err)
+	}
+	return nil
+}
+
+// fileSize returns the size of a regular file. Pipes and devices have no size that could be trusted.
+func fileSize(f *os.File) (int, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if !st.Mode().IsRegular() {
+		return 0, fmt.Errorf("%s: not a regular file", f.Name())
+	}
+	if st.Size() > math.MaxInt {
+		return 0, fmt.Errorf("%s: %d bytes do not fit the address space", f.Name(), st.Size())
+	}
+	return int(st.Size()), nil
+}

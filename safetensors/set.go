@@ -1,0 +1,233 @@
+package safetensors
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// The file names of a checkpoint directory, as Hugging Face's save_pretrained writes them.
+const (
+	SingleFile = "model.safetensors"            // a checkpoint of one file
+	IndexFile  = "model.safetensors.index.json" // weight_map of a checkpoint in shards
+)
+
+// Set is the open checkpoint of a directory: one file or several shards. It is safe for concurrent use, with the
+// exception of Close (see [File]).
+type Set struct {
+	files []*File
+	names []string         // of all shards, sorted
+	home  map[string]*File // the shard that holds a tensor
+	dir   string
+}
+
+// OpenDir opens a checkpoint directory: model.safetensors if it is there, else the shards that
+// model.safetensors.index.json names. A shard that is missing, a tensor in two shards, and an index that places a tensor
+// in a shard without it are errors. Tensors that shards hold beyond the index are part of the Set.
+func OpenDir(dir string) (*Set, error) {
+	shards, placed, err := shardsOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Set{home: map[string]*File{}, dir: dir}
+	if err := s.open(shards, placed); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Set) open(shards []string, placed []placement) error {
+	byName := make(map[string]*File, len(shards))
+	for _, shard := range shards {
+		f, err := Open(filepath.Join(s.dir, shard))
+		if err != nil {
+			return err
+		}
+		s.files = append(s.files, f)
+		byName[shard] = f
+		for _, name := range f.Names() {
+			if other, dup := s.home[name]; dup {
+				return &FormatError{File: f.path, Tensor: name, Reason: "is in " + filepath.Base(other.path) + " too"}
+			}
+			s.home[name] = f
+			s.names = append(s.names, name)
+		}
+	}
+	slices.Sort(s.names)
+	for _, p := range placed {
+		if _, ok := byName[p.shard].index[p.tensor]; !ok {
+			return &FormatError{File: filepath.Join(s.dir, IndexFile), Tensor: p.tensor,
+				Reason: "weight_map places it in " + p.shard + ", which does not hold it"}
+		}
+	}
+	return nil
+}
+
+// Names returns the names of all tensors, sorted.
+func (s *Set) Names() []string { return slices.Clone(s.names) }
+
+// Info describes a tensor, like [File.Info].
+func (s *Set) Info(name string) (Info, error) {
+	f, ok := s.home[name]
+	if !ok {
+		return Info{}, notFound(s.dir, name)
+	}
+	return f.Info(name)
+}
+
+// Tensor returns a tensor that aliases its shard's mapping, like [File.Tensor].
+func (s *Set) Tensor(name string) (Tensor, error) {
+	f, ok := s.home[name]
+	if !ok {
+		return Tensor{}, notFound(s.dir, name)
+	}
+	return f.Tensor(name)
+}
+
+// Close closes every shard; see [File.Close].
+func (s *Set) Close() error {
+	var errs []error
+	for _, f := range s.files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// placement is one pair of an index's weight_map.
+type placement struct{ tensor, shard string }
+
+// shardsOf lists a directory's shards, sorted, and what its index, if it has one, says about them.
+func shardsOf(dir string) (shards []string, placed []placement, err error) {
+	_, err = os.Stat(filepath.Join(dir, SingleFile))
+	if err == nil {
+		return []string{SingleFile}, nil, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("safetensors: %w", err)
+	}
+	path := filepath.Join(dir, IndexFile)
+	text, err := readIndex(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("safetensors: %s holds neither %s nor %s: %w", dir, SingleFile, IndexFile, fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("safetensors: %w", err)
+	}
+	placed, err = parseIndex(text)
+	if err != nil {
+		if fe, ok := errors.AsType[*FormatError](err); ok {
+			fe.File = path
+		}
+		return nil, nil, err
+	}
+	for _, p := range placed {
+		shards = append(shards, p.shard)
+	}
+	slices.Sort(shards)
+	return slices.Compact(shards), placed, nil
+}
+
+// readIndex reads an index file of at most MaxHeader bytes.
+func readIndex(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, MaxHeader+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > MaxHeader {
+		return nil, fmt.Errorf("%s: index is larger than %d bytes", path, MaxHeader)
+	}
+	return text, nil
+}
+
+// parseIndex reads the weight_map of an index, in its order. Keys beside weight_map carry totals and are skipped.
+func parseIndex(text []byte) ([]placement, error) {
+	if !utf8.Valid(text) {
+		return nil, fault("", "index is not UTF-8")
+	}
+	p := headerParser{dec: json.NewDecoder(bytes.NewReader(text)), seen: map[string]bool{}}
+	p.dec.UseNumber()
+	if err := p.delim('{', "index"); err != nil {
+		return nil, err
+	}
+	var placed []placement
+	for p.dec.More() {
+		key, err := p.key()
+		if err != nil {
+			return nil, err
+		}
+		if p.seen[key] {
+			return nil, fault("", "key %s appears twice in the index", quoteName(key))
+		}
+		p.seen[key] = true
+		if key == "weight_map" {
+			placed, err = p.weightMap()
+		} else {
+			var skipped json.RawMessage
+			if e := p.dec.Decode(&skipped); e != nil {
+				err = fault("", "index is not JSON: %v", e)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := p.delim('}', "index"); err != nil {
+		return nil, err
+	}
+	if t, err := p.dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, fault("", "%s follows the index's JSON object", describe(t, err))
+	}
+	if len(placed) == 0 {
+		return nil, fault("", "index has no weight_map, or an empty one")
+	}
+	return placed, nil
+}
+
+func (p *headerParser) weightMap() ([]placement, error) {
+	if err := p.delim('{', "weight_map"); err != nil {
+		return nil, err
+	}
+	var placed []placement
+	seen := map[string]bool{}
+	for p.dec.More() {
+		name, err := p.key()
+		if err != nil {
+			return nil, err
+		}
+		if seen[name] {
+			return nil, fault(name, "appears twice in weight_map")
+		}
+		seen[name] = true
+		t, err := p.token()
+		if err != nil {
+			return nil, err
+		}
+		shard, ok := t.(string)
+		if !ok {
+			return nil, fault(name, "weight_map gives %s, not a file name", describe(t, nil))
+		}
+		if !plainName(shard) {
+			return nil, fault(name, "weight_map gives %s, which is not a plain file name", quoteName(shard))
+		}
+		placed = append(placed, placement{name, shard})
+	}
+	return placed, p.delim('}', "weight_map")
+}
+
+// plainName reports whether a shard's name stays in its directory on every platform.
+func plainName(s string) bool {
+	return s != "" && s != "." && s != ".." && filepath.IsLocal(s) && !strings.ContainsAny(s, "/\\:\x00")
+}
