@@ -1,0 +1,456 @@
+package ir
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// Builder makes a module. Every frontend, the parser and every pass go through
+// it, so that a rule of the language is checked in one place. Methods never
+// fail: errors are collected and returned by Build.
+type Builder struct {
+	m       *Module
+	errs    ErrorList
+	weights map[string]int
+	states  map[string]int
+	externs map[string]*Extern
+	symbols map[string]*Symbol
+	funcs   map[string]bool
+}
+
+// NewBuilder starts a module of that name.
+func NewBuilder(name string) *Builder {
+	return &Builder{m: &Module{Name: name}, weights: map[string]int{}, states: map[string]int{},
+		externs: map[string]*Extern{}, symbols: map[string]*Symbol{}, funcs: map[string]bool{}}
+}
+
+// Module returns the module under construction.
+func (b *Builder) Module() *Module { return b.m }
+
+// Errorf records an error that belongs to no node; pos may be zero.
+func (b *Builder) Errorf(pos Pos, format string, args ...any) {
+	b.errs = append(b.errs, &Error{Source: b.m.Source, Pos: pos, Node: -1, Msg: fmt.Sprintf(format, args...)})
+}
+
+// WeightsFrom names the directory that weight names are bound in.
+func (b *Builder) WeightsFrom(dir string) { b.m.WeightsFrom = dir }
+
+// Symbol declares an extent in [lo, hi] and returns it as a dim.
+func (b *Builder) Symbol(name string, lo, hi int64, kind SymbolKind) dim.Dim {
+	return b.AddSymbol(&Symbol{Name: name, Lo: lo, Hi: hi, Kind: kind})
+}
+
+// AddSymbol declares s and returns it as a dim.
+func (b *Builder) AddSymbol(s *Symbol) dim.Dim {
+	switch {
+	case b.symbols[s.Name] != nil:
+		b.Errorf(s.Pos, "symbol %s is declared twice", s.Name)
+	case s.Name == "" || s.Name == Unknown:
+		b.Errorf(s.Pos, "%q is no name for a symbol", s.Name)
+	case s.Lo < 0 || s.Hi < s.Lo:
+		b.Errorf(s.Pos, "symbol %s: range [%d, %d] is empty or negative", s.Name, s.Lo, s.Hi)
+	}
+	b.symbols[s.Name] = s
+	b.m.Symbols = append(b.m.Symbols, s)
+	return dim.Sym(s.Name)
+}
+
+func (b *Builder) bounds(sym string) (dim.Interval, bool) {
+	if s := b.symbols[sym]; s != nil {
+		return dim.Interval{Lo: s.Lo, Hi: s.Hi}, true
+	}
+	return dim.Interval{}, false
+}
+
+// Extern declares an extern op and returns it.
+func (b *Builder) Extern(e *Extern) *Extern {
+	if b.externs[e.Name] != nil {
+		b.Errorf(e.Pos, "extern op %q is declared twice", e.Name)
+	}
+	if !validExternName(e.Name) {
+		b.Errorf(e.Pos, "extern op %q: a name is ns::op or ns::op.overload", e.Name)
+	}
+	if e.Results < 0 {
+		b.Errorf(e.Pos, "extern op %q: negative number of results", e.Name)
+	}
+	b.externs[e.Name] = e
+	b.m.Externs = append(b.m.Externs, e)
+	return e
+}
+
+// Weight declares a weight; a nil expression means the checkpoint tensor of
+// the same name.
+func (b *Builder) Weight(name string, t Type, expr *WeightExpr) *Weight {
+	return b.AddWeight(&Weight{Name: name, Type: t, Expr: expr})
+}
+
+// AddWeight declares w.
+func (b *Builder) AddWeight(w *Weight) *Weight {
+	b.declare(w.Name, w.Pos)
+	b.checkType(w.Type, w.Pos, "weight @"+w.Name, func(s *Symbol) string {
+		return fmt.Sprintf("a weight's extents are constants, %s is not", s.Name)
+	})
+	if w.Expr != nil {
+		b.checkWeightExpr(w.Expr, w)
+	}
+	b.weights[w.Name] = len(b.m.Weights)
+	b.m.Weights = append(b.m.Weights, w)
+	return w
+}
+
+// State declares a state, owned by the runner; its extents are constants and
+// load symbols.
+func (b *Builder) State(name string, t Type) *State { return b.AddState(&State{Name: name, Type: t}) }
+
+// AddState declares s.
+func (b *Builder) AddState(s *State) *State {
+	b.declare(s.Name, s.Pos)
+	b.checkType(s.Type, s.Pos, "state @"+s.Name, func(y *Symbol) string {
+		if y.Kind == Load {
+			return ""
+		}
+		return fmt.Sprintf("a state's extents are constants and load symbols, %s is neither", y.Name)
+	})
+	b.states[s.Name] = len(b.m.States)
+	b.m.States = append(b.m.States, s)
+	return s
+}
+
+func (b *Builder) declare(name string, pos Pos) {
+	_, w := b.weights[name]
+	_, s := b.states[name]
+	if w || s {
+		b.Errorf(pos, "@%s is declared twice", name)
+	}
+	if name == "" {
+		b.Errorf(pos, "a weight or state needs a name")
+	}
+}
+
+// checkType checks extents; refuse says why a symbol may not stand in one.
+func (b *Builder) checkType(t Type, pos Pos, what string, refuse func(*Symbol) string) {
+	if t.DType == dtype.Invalid {
+		b.Errorf(pos, "%s: no dtype", what)
+	}
+	for _, d := range t.Shape {
+		if err := d.Err(); err != nil {
+			b.Errorf(pos, "%s: extent: %v", what, err)
+			return
+		}
+		for _, name := range d.Symbols() {
+			s := b.symbols[name]
+			if s == nil {
+				b.Errorf(pos, "%s: symbol %s is not declared", what, name)
+				return
+			}
+			if refuse != nil {
+				if why := refuse(s); why != "" {
+					b.Errorf(pos, "%s: %s", what, why)
+					return
+				}
+			}
+		}
+		if iv, ok := d.Bounds(b.bounds); !ok || iv.Lo < 0 {
+			b.Errorf(pos, "%s: extent %s is not known to be at least 0", what, d)
+			return
+		}
+	}
+	if _, ok := t.Elements().Bounds(b.bounds); !ok && !t.HasUnknown() {
+		b.Errorf(pos, "%s: %s has more elements than an int64 can count", what, t)
+	}
+}
+
+var weightOps = []string{"concat", "slice", "transpose", "cast", "reshape"}
+
+func (b *Builder) checkWeightExpr(e *WeightExpr, w *Weight) {
+	if e.Op == "" {
+		if e.Name == "" {
+			b.Errorf(e.Pos, "weight @%s: a tensor needs a name", w.Name)
+		}
+		return
+	}
+	if !slices.Contains(weightOps, e.Op) {
+		b.Errorf(e.Pos, "weight @%s: %s is none of %v", w.Name, e.Op, weightOps)
+		return
+	}
+	op := LookupOp(e.Op)
+	attrs, errs := checkAttrs(op, e.Attrs)
+	for _, s := range errs {
+		b.Errorf(e.Pos, "weight @%s: %s", w.Name, s)
+	}
+	e.Attrs = attrs
+	if len(e.Args) == 0 || len(e.Args) > 1 && e.Op != "concat" {
+		b.Errorf(e.Pos, "weight @%s: %s has %d operands", w.Name, e.Op, len(e.Args))
+	}
+	for _, a := range e.Args {
+		b.checkWeightExpr(a, w)
+	}
+}
+
+func validExternName(s string) bool {
+	for i := 0; i+2 < len(s); i++ {
+		if s[i] == ':' && s[i+1] == ':' {
+			return i > 0
+		}
+	}
+	return false
+}
+
+// Func starts a function.
+func (b *Builder) Func(name string) *FuncBuilder {
+	if b.funcs[name] {
+		b.Errorf(Pos{}, "function @%s is declared twice", name)
+	}
+	b.funcs[name] = true
+	fb := &FuncBuilder{b: b, f: &Func{Name: name}, weights: map[int]Value{}, states: map[int]Value{}}
+	b.m.Funcs = append(b.m.Funcs, fb.f)
+	return fb
+}
+
+// Build verifies the module and returns it, or every error found.
+func (b *Builder) Build() (*Module, error) {
+	if err := b.errs.Err(); err != nil {
+		return nil, err
+	}
+	if err := b.m.Verify(); err != nil {
+		return nil, err
+	}
+	return b.m, nil
+}
+
+// FuncBuilder makes one function, node by node in program order.
+type FuncBuilder struct {
+	b       *Builder
+	f       *Func
+	weights map[int]Value
+	states  map[int]Value
+	latest  []Value // by value: the newest version of its storage (for a base), NoValue: itself
+	loc     string
+	pos     Pos
+}
+
+// Func returns the function under construction.
+func (fb *FuncBuilder) Func() *Func { return fb.f }
+
+// SetLoc sets the place in the model that following nodes carry.
+func (fb *FuncBuilder) SetLoc(loc string) { fb.loc = loc }
+
+// SetPos sets the position in a text that following nodes and errors carry.
+func (fb *FuncBuilder) SetPos(pos Pos) { fb.pos = pos }
+
+// Errorf records an error at the next node.
+func (fb *FuncBuilder) Errorf(format string, args ...any) {
+	fb.b.errs = append(fb.b.errs, &Error{Source: fb.b.m.Source, Pos: fb.pos, Func: fb.f.Name, Node: len(fb.f.Nodes), Loc: fb.loc, Msg: fmt.Sprintf(format, args...)})
+}
+
+func (fb *FuncBuilder) value(info ValueInfo) Value {
+	v := Value(len(fb.f.Values))
+	if info.Kind != VersionValue {
+		info.Base = v
+	}
+	if info.Pos == (Pos{}) {
+		info.Pos = fb.pos
+	}
+	fb.f.Values = append(fb.f.Values, info)
+	fb.latest = append(fb.latest, v)
+	return v
+}
+
+// Param adds a parameter.
+func (fb *FuncBuilder) Param(name string, t Type) Value { return fb.param(name, t, false) }
+
+// MutParam adds a parameter that the function may write.
+func (fb *FuncBuilder) MutParam(name string, t Type) Value { return fb.param(name, t, true) }
+
+func (fb *FuncBuilder) param(name string, t Type, mut bool) Value {
+	fb.b.checkType(t, fb.pos, "parameter %"+name, nil)
+	v := fb.value(ValueInfo{Kind: ParamValue, Type: t, Name: name, Node: -1, Index: int32(len(fb.f.Params)), Mut: mut})
+	fb.f.Params = append(fb.f.Params, v)
+	return v
+}
+
+// Weight returns the declared weight as a value.
+func (fb *FuncBuilder) Weight(name string) Value {
+	if i, ok := fb.b.weights[name]; ok {
+		return fb.module(fb.weights, i, ValueInfo{Kind: WeightValue, Type: fb.b.m.Weights[i].Type, Name: name})
+	}
+	fb.Errorf("weight @%s is not declared", name)
+	return NoValue
+}
+
+// State returns the declared state as a value: its newest version.
+func (fb *FuncBuilder) State(name string) Value {
+	if i, ok := fb.b.states[name]; ok {
+		return fb.Latest(fb.module(fb.states, i, ValueInfo{Kind: StateValue, Type: fb.b.m.States[i].Type, Name: name}))
+	}
+	fb.Errorf("state @%s is not declared", name)
+	return NoValue
+}
+
+func (fb *FuncBuilder) module(seen map[int]Value, i int, info ValueInfo) Value {
+	v, ok := seen[i]
+	if !ok {
+		info.Node, info.Index = -1, int32(i)
+		v = fb.value(info)
+		seen[i] = v
+	}
+	return v
+}
+
+// Int returns an integer literal operand.
+func (fb *FuncBuilder) Int(x int64) Value { return fb.Literal(Literal{IsInt: true, Int: x}) }
+
+// Float returns a float literal operand.
+func (fb *FuncBuilder) Float(x float64) Value { return fb.Literal(Literal{Float: x}) }
+
+// Literal returns a literal operand; its dtype comes from the op that takes it.
+func (fb *FuncBuilder) Literal(l Literal) Value {
+	return fb.value(ValueInfo{Kind: LiteralValue, Node: -1, Literal: l})
+}
+
+// Latest returns the newest version of v's storage: what a read of v means now.
+func (fb *FuncBuilder) Latest(v Value) Value {
+	if v == NoValue {
+		return v
+	}
+	return fb.latest[fb.f.Values[v].Base]
+}
+
+// Type returns the type of a value.
+func (fb *FuncBuilder) Type(v Value) Type {
+	if v == NoValue {
+		return Type{}
+	}
+	return fb.f.Values[v].Type
+}
+
+// SetName names a value in the text; an empty name lets the printer number it.
+func (fb *FuncBuilder) SetName(v Value, name string) {
+	if v != NoValue {
+		fb.f.Values[v].Name = name
+	}
+}
+
+// Op adds a node of the op table and returns its results; an op that was
+// refused gives NoValue for each.
+func (fb *FuncBuilder) Op(name string, args []Value, attrs ...Attr) []Value {
+	op := LookupOp(name)
+	if op == nil || op.Class == Call {
+		fb.Errorf("unknown op %q", name)
+		return []Value{NoValue}
+	}
+	n := fb.emit(op, nil, args, attrs, nil)
+	if n == nil {
+		return slices.Repeat([]Value{NoValue}, max(op.Results, 1))
+	}
+	return n.Results
+}
+
+// Op1 adds a node with one result and returns it.
+func (fb *FuncBuilder) Op1(name string, args []Value, attrs ...Attr) Value {
+	if r := fb.Op(name, args, attrs...); len(r) == 1 {
+		return r[0]
+	}
+	fb.Errorf("%s does not have one result", name)
+	return NoValue
+}
+
+// Call adds a call of an extern op. The types of its fresh results are given
+// by the caller, since an extern op has no shape rule; an extent may be [Unknown].
+func (fb *FuncBuilder) Call(name string, args []Value, results []Type, attrs ...Attr) []Value {
+	e := fb.b.externs[name]
+	if e == nil {
+		fb.Errorf("extern op %q is not declared", name)
+		return slices.Repeat([]Value{NoValue}, len(results))
+	}
+	n := fb.emit(OpCall, e, args, attrs, results)
+	if n == nil {
+		return slices.Repeat([]Value{NoValue}, len(results))
+	}
+	return n.Results
+}
+
+// Return ends the function.
+func (fb *FuncBuilder) Return(values ...Value) {
+	fb.f.ReturnPos = fb.pos
+	for _, v := range values {
+		v = fb.Latest(v)
+		fb.f.Returns = append(fb.f.Returns, v)
+		fb.f.ResultTypes = append(fb.f.ResultTypes, fb.Type(v))
+	}
+}
+
+// emit adds a node, or records why it cannot be and returns nil.
+func (fb *FuncBuilder) emit(op *Op, ext *Extern, args []Value, attrs []Attr, results []Type) *Node {
+	if slices.Contains(args, NoValue) {
+		return nil // the reason was reported where the operand was made
+	}
+	before := len(fb.b.errs)
+	n := &Node{Op: op, Extern: ext, Args: slices.Clone(args), Attrs: attrs, Loc: fb.loc, Pos: fb.pos}
+	for i, a := range n.Args {
+		n.Args[i] = fb.Latest(a)
+	}
+	types, errs := inferNode(fb.f, n, results, fb.b.bounds)
+	errs = append(errs, writeErrors(fb.f, n)...)
+	for _, e := range errs {
+		fb.Errorf("%s", e)
+	}
+	if len(fb.b.errs) > before {
+		return nil
+	}
+	id := int32(len(fb.f.Nodes))
+	for i, t := range types {
+		n.Results = append(n.Results, fb.value(ValueInfo{Kind: ResultValue, Type: t, Node: id, Index: int32(i)}))
+	}
+	for i := range n.Args {
+		if mutOperand(n, i) {
+			base := fb.f.Values[n.Args[i]].Base
+			v := fb.value(ValueInfo{Kind: VersionValue, Type: fb.f.Values[base].Type, Name: fb.f.Values[base].Name, Node: id, Index: int32(i), Base: base})
+			n.Versions = append(n.Versions, Version{Arg: i, Value: v})
+			fb.latest[base] = v
+		}
+	}
+	fb.f.Nodes = append(fb.f.Nodes, n)
+	return n
+}
+
+func mutOperand(n *Node, i int) bool {
+	if n.Extern != nil {
+		return i < len(n.Extern.Mut) && n.Extern.Mut[i]
+	}
+	return i < len(n.Op.Operands) && n.Op.Operands[i].Mut
+}
+
+// writeErrors holds the rules of writing (C1): only empty/full/call results,
+// states and mut parameters may be written, and an operand that is written may
+// not stand among the node's other operands.
+func writeErrors(f *Func, n *Node) []string {
+	var errs []string
+	for i, a := range n.Args {
+		if !mutOperand(n, i) {
+			continue
+		}
+		info := f.Values[f.Values[a].Base]
+		ok := false
+		switch info.Kind {
+		case ParamValue:
+			ok = info.Mut
+		case StateValue:
+			ok = true
+		case ResultValue:
+			ok = f.Nodes[info.Node].Writable()
+		}
+		if !ok {
+			errs = append(errs, fmt.Sprintf("%s writes operand %d, which is no result of empty, full or a call, no state and no mut parameter", n.Name(), i))
+		}
+		for j, b := range n.Args {
+			if j != i && f.Values[b].Base == f.Values[a].Base && (j > i || !mutOperand(n, j)) {
+				errs = append(errs, fmt.Sprintf("%s writes operand %d, which is also operand %d", n.Name(), i, j))
+			}
+		}
+	}
+	return errs
+}

@@ -1,0 +1,121 @@
+package ir
+
+import (
+	"bytes"
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// Source is a named text, kept for error messages.
+type Source struct {
+	Name string // file name as the user gave it
+	Text []byte
+}
+
+// line returns the text of a 1-based line without its line break.
+func (s *Source) line(n int32) (string, bool) {
+	if s == nil || n < 1 {
+		return "", false
+	}
+	rest := s.Text
+	for ; n > 1; n-- {
+		end := bytes.IndexByte(rest, '\n')
+		if end < 0 {
+			return "", false
+		}
+		rest = rest[end+1:]
+	}
+	if end := bytes.IndexByte(rest, '\n'); end >= 0 {
+		rest = rest[:end]
+	}
+	return strings.TrimRight(string(rest[:min(len(rest), 400)]), "\r"), true
+}
+
+// Error is one thing wrong with a module.
+type Error struct {
+	Source *Source // nil when the module was built
+	Pos    Pos
+	Func   string // function, for modules without a text
+	Node   int    // node index in that function; -1: not at a node
+	Loc    string // the node's place in the model
+	Msg    string
+}
+
+// Error returns "file:line:col: message", the source line and a caret; for a
+// module without a text the function, the node and its loc stand in place of
+// the position.
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Pos.IsValid() {
+		if e.Source != nil && e.Source.Name != "" {
+			b.WriteString(e.Source.Name + ":")
+		}
+		fmt.Fprintf(&b, "%d:%d: %s", e.Pos.Line, e.Pos.Col, e.Msg)
+		if line, ok := e.Source.line(e.Pos.Line); ok {
+			pad := []byte(line[:min(int(e.Pos.Col)-1, len(line))])
+			for i, c := range pad {
+				if c != '\t' {
+					pad[i] = ' '
+				}
+			}
+			fmt.Fprintf(&b, "\n\t%s\n\t%s^", line, pad)
+		}
+		return b.String()
+	}
+	if e.Func != "" {
+		fmt.Fprintf(&b, "@%s", e.Func)
+		if e.Node >= 0 {
+			fmt.Fprintf(&b, " node %d", e.Node)
+		}
+		if e.Loc != "" {
+			fmt.Fprintf(&b, " (%s)", e.Loc)
+		}
+		b.WriteString(": ")
+	}
+	b.WriteString(e.Msg)
+	return b.String()
+}
+
+// ErrorList is everything found wrong with a module, in order of position.
+type ErrorList []*Error
+
+// Error returns all errors, one after the other.
+func (l ErrorList) Error() string {
+	parts := make([]string, len(l))
+	for i, e := range l {
+		parts[i] = e.Error()
+	}
+	return strings.Join(parts, "\n")
+}
+
+// Unwrap returns the errors of the list, for errors.As.
+func (l ErrorList) Unwrap() []error {
+	out := make([]error, len(l))
+	for i, e := range l {
+		out[i] = e
+	}
+	return out
+}
+
+// Err returns the list sorted by position as an error, or nil when it is empty.
+func (l ErrorList) Err() error {
+	if len(l) == 0 {
+		return nil
+	}
+	sort.SliceStable(l, func(i, j int) bool {
+		a, b := l[i].Pos, l[j].Pos
+		return a.Line < b.Line || a.Line == b.Line && a.Col < b.Col
+	})
+	return l
+}
+
+// ErrorAt returns an error at node i of function f of the module, with its
+// position or loc. Other packages use it to point at nodes as the verifier does.
+func (m *Module) ErrorAt(f *Func, i int, format string, args ...any) *Error {
+	e := &Error{Source: m.Source, Func: f.Name, Node: i, Msg: fmt.Sprintf(format, args...)}
+	if i >= 0 && i < len(f.Nodes) {
+		e.Pos, e.Loc = f.Nodes[i].Pos, f.Nodes[i].Loc
+	}
+	return e
+}

@@ -1,0 +1,348 @@
+package ir
+
+import (
+	"slices"
+	"strings"
+
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// LanguageVersion is the newest version of the text language, written on the
+// first line of every module ("pwc 1").
+const LanguageVersion = 1
+
+// Unknown is the name of the pseudo-symbol that stands for an extent which
+// only an extern op knows. It is written "?" and is legal in the results of
+// calls alone.
+const Unknown = "?"
+
+// Type is the type of a value: an element type and a shape. A tensor is always
+// contiguous, row-major; a Type with no extents is a scalar ("f32[]").
+type Type struct {
+	DType dtype.DType
+	Shape []dim.Dim
+}
+
+// TypeOf returns the type of the given dtype and extents.
+func TypeOf(dt dtype.DType, shape ...dim.Dim) Type { return Type{DType: dt, Shape: shape} }
+
+// Rank returns the number of extents.
+func (t Type) Rank() int { return len(t.Shape) }
+
+// Equal reports whether both types have the same dtype and the same extents,
+// compared by normal form.
+func (t Type) Equal(u Type) bool {
+	return t.DType == u.DType && slices.EqualFunc(t.Shape, u.Shape, dim.Dim.Equal)
+}
+
+// Elements returns the number of elements as a dim.
+func (t Type) Elements() dim.Dim {
+	n := dim.Const(1)
+	for _, d := range t.Shape {
+		n = n.Mul(d)
+	}
+	return n
+}
+
+// String returns the text form, for example "bf16[N, 256]".
+func (t Type) String() string {
+	var b strings.Builder
+	b.WriteString(t.DType.String())
+	b.WriteByte('[')
+	for i, d := range t.Shape {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(d.String())
+	}
+	b.WriteByte(']')
+	return b.String()
+}
+
+// HasUnknown reports whether an extent is [Unknown].
+func (t Type) HasUnknown() bool {
+	for _, d := range t.Shape {
+		if slices.Contains(d.Symbols(), Unknown) {
+			return true
+		}
+	}
+	return false
+}
+
+// Pos is a place in a text: 1-based line and column (in bytes). The zero Pos
+// means "not from a text".
+type Pos struct{ Line, Col int32 }
+
+// IsValid reports whether the position comes from a text.
+func (p Pos) IsValid() bool { return p.Line > 0 }
+
+// Trivia is what the formatter keeps and everything else ignores: the comment
+// lines before a declaration or a node, and the comment at the end of its line.
+// Texts are stored with their leading "//". An empty string in Lead is a blank
+// line.
+type Trivia struct {
+	Lead  []string
+	Trail string
+}
+
+// Module is one program: what it declares and its functions.
+type Module struct {
+	Name        string
+	WeightsFrom string // directory that weight names are bound in; never part of a hash
+	Symbols     []*Symbol
+	Externs     []*Extern
+	Weights     []*Weight
+	States      []*State
+	Funcs       []*Func
+
+	// Source is the text the module was parsed from, for error messages; nil
+	// when it was built. Trivia belongs to the module header and to its end.
+	Source *Source
+	Trivia Trivia
+	Tail   Trivia
+}
+
+// Symbol returns the declared symbol of that name, or nil.
+func (m *Module) Symbol(name string) *Symbol {
+	for _, s := range m.Symbols {
+		if s.Name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// Extern returns the declared extern op of that full name, or nil.
+func (m *Module) Extern(name string) *Extern {
+	for _, e := range m.Externs {
+		if e.Name == name {
+			return e
+		}
+	}
+	return nil
+}
+
+// Func returns the function of that name (without "@"), or nil.
+func (m *Module) Func(name string) *Func {
+	for _, f := range m.Funcs {
+		if f.Name == name {
+			return f
+		}
+	}
+	return nil
+}
+
+// Bounds returns the declared inclusive range of a symbol, in the form that
+// [dim.Dim.Bounds] takes.
+func (m *Module) Bounds(sym string) (dim.Interval, bool) {
+	if s := m.Symbol(sym); s != nil {
+		return dim.Interval{Lo: s.Lo, Hi: s.Hi}, true
+	}
+	return dim.Interval{}, false
+}
+
+// SymbolKind says when a symbol gets its value.
+type SymbolKind uint8
+
+const (
+	// Plain symbols are bound at each run by the shapes of the inputs.
+	Plain SymbolKind = iota
+	// Batch symbols count rows of a step (tokens, sampled rows): a run may be
+	// padded over them to a captured size.
+	Batch
+	// Load symbols are bound once, when the module is loaded (KV blocks).
+	Load
+)
+
+var symbolKindNames = [...]string{"", "batch", "load"}
+
+// String returns the keyword of the kind; Plain has none.
+func (k SymbolKind) String() string { return symbolKindNames[k] }
+
+// Symbol is a declared extent, "sym N in [1, 8192] batch".
+type Symbol struct {
+	Name   string
+	Lo, Hi int64 // inclusive
+	Kind   SymbolKind
+	Pos    Pos
+	Trivia Trivia
+}
+
+// Extern is a declared extern op: a runner's own kernel, or attention.
+type Extern struct {
+	Name    string // "ns::op" or "ns::op.overload"
+	Mut     []bool // one entry an operand: whether the op writes it
+	Results int    // number of fresh tensors it returns
+	Split   bool   // the graph is cut at it by default
+	Capture bool   // it may be recorded into a graph
+	Random  bool   // its results differ from call to call
+	Host    bool   // it reads or changes host state
+	Version string // enters the hash, so that a changed kernel is another key
+	Pos     Pos
+	Trivia  Trivia
+}
+
+// Effects returns what a call of the op does beside computing its results.
+func (e *Extern) Effects() Effects {
+	var f Effects
+	if slices.Contains(e.Mut, true) {
+		f |= Write
+	}
+	if e.Random {
+		f |= Random
+	}
+	if e.Host {
+		f |= Host
+	}
+	return f
+}
+
+// Weight is a constant tensor of the model: loaded once, never written.
+type Weight struct {
+	Name   string
+	Type   Type
+	Expr   *WeightExpr // nil: the checkpoint tensor that has the weight's own name
+	Pos    Pos
+	Trivia Trivia
+}
+
+// WeightExpr is how a weight is made from checkpoint tensors when it is
+// loaded. A leaf has an empty Op and the tensor's Name; else Op is concat,
+// slice, transpose, cast or reshape with the attributes of the op of that name.
+type WeightExpr struct {
+	Op    string
+	Name  string
+	Args  []*WeightExpr
+	Attrs []Attr
+	Pos   Pos
+}
+
+// State is a tensor that the runner owns and that lives across steps.
+type State struct {
+	Name   string
+	Type   Type
+	Pos    Pos
+	Trivia Trivia
+}
+
+// Func is straight-line code over a dense table of values.
+type Func struct {
+	Name        string
+	Params      []Value
+	ResultTypes []Type
+	Returns     []Value // what the return statement names, one for each of ResultTypes
+	Nodes       []*Node // program order
+	Values      []ValueInfo
+	Pos         Pos
+	ReturnPos   Pos
+	Trivia      Trivia
+	ReturnLead  Trivia
+}
+
+// Value is the dense id of a value: an index into [Func.Values].
+type Value int32
+
+// NoValue is no value.
+const NoValue Value = -1
+
+// ValueKind says where a value comes from.
+type ValueKind uint8
+
+const (
+	ParamValue   ValueKind = iota // a parameter of the function
+	ResultValue                   // a result of a node
+	VersionValue                  // a storage after a node wrote it
+	WeightValue                   // a weight of the module
+	StateValue                    // a state of the module, before any write in the function
+	LiteralValue                  // a scalar written in place of an operand
+)
+
+// ValueInfo describes one value.
+type ValueInfo struct {
+	Kind ValueKind
+	Type Type
+	Name string // without "%"; empty: the printer numbers it
+	Node int32  // index of the defining node (ResultValue, VersionValue), else -1
+
+	// Index is the position among the parameters, the results of the node, the
+	// operands of the writing node (VersionValue), or the weights or states of
+	// the module.
+	Index int32
+
+	// Base is the storage's first value: for a VersionValue the empty/full
+	// result, mut parameter or state that the versions started from; for every
+	// other value the value itself.
+	Base Value
+
+	Mut     bool    // ParamValue: the function may write it
+	Literal Literal // LiteralValue
+	Pos     Pos
+}
+
+// Literal is a scalar operand written in the text. Its dtype is that of the
+// tensor operands it stands among; a float keeps all its bits and is not
+// rounded to a narrower dtype.
+type Literal struct {
+	IsInt bool
+	Int   int64
+	Float float64
+}
+
+// Float64 returns the literal's value as a float64.
+func (l Literal) Float64() float64 {
+	if l.IsInt {
+		return float64(l.Int)
+	}
+	return l.Float
+}
+
+// Node is one op applied to values.
+type Node struct {
+	Op       *Op     // entry of the op table; OpCall for extern ops
+	Extern   *Extern // of a call, else nil
+	Args     []Value
+	Attrs    []Attr // in the order of the op's table entry (calls: as given), defaults left out
+	Results  []Value
+	Versions []Version // one for each operand it writes, in operand order
+	Loc      string    // place in the model; survives every pass, enters no hash
+	Pos      Pos
+	Trivia   Trivia
+}
+
+// Version is the new value of an operand that a node writes.
+type Version struct {
+	Arg   int   // operand index
+	Value Value // the storage after the write
+}
+
+// Name returns what splitting, listings and errors call the node: the op's
+// name in the table, or the full name of the extern op.
+func (n *Node) Name() string {
+	if n.Extern != nil {
+		return n.Extern.Name
+	}
+	return n.Op.Name
+}
+
+// Effects returns what the node does beside computing its results.
+func (n *Node) Effects() Effects {
+	if n.Extern != nil {
+		return n.Extern.Effects()
+	}
+	return n.Op.Effects
+}
+
+// Type returns the type of a value.
+func (f *Func) Type(v Value) Type { return f.Values[v].Type }
+
+// Base returns the first value of v's storage.
+func (f *Func) Base(v Value) Value { return f.Values[v].Base }
+
+// Def returns the node that defines v, or nil.
+func (f *Func) Def(v Value) *Node {
+	if i := f.Values[v].Node; i >= 0 {
+		return f.Nodes[i]
+	}
+	return nil
+}

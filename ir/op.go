@@ -1,0 +1,246 @@
+package ir
+
+import (
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// Effects is what an op does beside computing its results. Random and Host
+// results are never merged, moved or folded; a Write makes a new version of
+// its operand.
+type Effects uint8
+
+const (
+	Write  Effects = 1 << iota // writes an operand
+	Alias                      // the planner may let the result share the operand's storage
+	Random                     // results differ from call to call
+	Host                       // reads or changes host state
+)
+
+// Class groups ops that are lowered, interpreted and analysed alike.
+type Class uint8
+
+const (
+	Pointwise Class = iota // one result element from the operands' elements at the same (broadcast) index
+	Reduction              // removes or shrinks the axes of attribute axes
+	Composite              // defined by primitive ops; lowered into them before fusion
+	Contract               // matrix products
+	Layout                 // moves elements, computes nothing
+	Index                  // reads or writes at positions given by a tensor
+	Source                 // makes a tensor from nothing
+	Scan                   // cumsum: a running reduction
+	Select                 // argmax, topk: results are positions
+	Call                   // an extern op
+)
+
+// Operand describes one operand of an op.
+type Operand struct {
+	Name     string
+	Mut      bool // the op writes it
+	Optional bool // may be left out (at the end only)
+	Variadic bool // one or more (the last only)
+	Literal  bool // a literal may stand here
+}
+
+// AttrSpec describes one attribute of an op.
+type AttrSpec struct {
+	Name    string
+	Kind    AttrKind
+	Enum    []string // AttrEnum: legal values; nil: a dtype
+	Default *Attr    // nil: required
+	Doc     string
+}
+
+// Op is one entry of the op table. Everything that must know an op takes it
+// from here: parser, verifier, interpreter (by Name), lowering (by Class and
+// Name), documentation.
+type Op struct {
+	Name     string
+	Class    Class
+	Operands []Operand
+	Attrs    []AttrSpec
+	Effects  Effects
+	Results  int    // number of results; -1: as many as the attribute says (split)
+	Doc      string // one line: what it computes
+
+	infer func(c *inferCtx) []Type
+}
+
+// Ops returns the op table in its order.
+func Ops() []*Op { return opTable }
+
+// LookupOp returns the op of the table with that name, or nil.
+func LookupOp(name string) *Op { return opIndex[name] }
+
+// OpCall is the op of every node that calls an extern op.
+var OpCall = LookupOp("call")
+
+var opIndex = func() map[string]*Op {
+	m := make(map[string]*Op, len(opTable))
+	for _, o := range opTable {
+		m[o.Name] = o
+	}
+	return m
+}()
+
+func unary(name, doc string, infer func(*inferCtx) []Type) *Op {
+	return &Op{Name: name, Class: Pointwise, Operands: []Operand{{Name: "x"}}, Results: 1, Doc: doc, infer: infer}
+}
+
+func binary(name, doc string, infer func(*inferCtx) []Type) *Op {
+	return &Op{Name: name, Class: Pointwise, Operands: []Operand{{Name: "a", Literal: true}, {Name: "b", Literal: true}}, Results: 1, Doc: doc, infer: infer}
+}
+
+func reduction(name, doc string, infer func(*inferCtx) []Type) *Op {
+	return &Op{Name: name, Class: Reduction, Operands: []Operand{{Name: "x"}}, Results: 1, Doc: doc, infer: infer, Attrs: []AttrSpec{
+		{Name: "axes", Kind: AttrDims, Doc: "axes to reduce"},
+		{Name: "keepdims", Kind: AttrBool, Default: ptr(BoolAttr("keepdims", false)), Doc: "keep reduced axes with extent 1"}}}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+var (
+	axisSpec    = AttrSpec{Name: "axis", Kind: AttrDim, Doc: "axis; negative counts from the end"}
+	axisLast    = AttrSpec{Name: "axis", Kind: AttrDim, Default: ptr(IntAttr("axis", -1)), Doc: "axis; negative counts from the end"}
+	axisFirst   = AttrSpec{Name: "axis", Kind: AttrDim, Default: ptr(IntAttr("axis", 0)), Doc: "axis; negative counts from the end"}
+	shapeSpec   = AttrSpec{Name: "shape", Kind: AttrDims, Doc: "extents of the result"}
+	dtypeSpec   = AttrSpec{Name: "dtype", Kind: AttrEnum, Doc: "element type of the result"}
+	epsSpec     = AttrSpec{Name: "eps", Kind: AttrFloat, Doc: "added to the variance or mean square"}
+	xOperand    = Operand{Name: "x"}
+	idxOperand  = Operand{Name: "index"}
+	stepDefault = IntAttr("step", 1)
+)
+
+var opTable = []*Op{
+	// Pointwise, one operand. Results keep the operand's dtype.
+	unary("neg", "-x", sameNumber),
+	unary("abs", "|x|", sameNumber),
+	unary("sign", "-1, 0 or 1; NaN stays NaN", sameNumber),
+	unary("exp", "e to the x", sameFloat),
+	unary("log", "natural logarithm", sameFloat),
+	unary("sqrt", "square root", sameFloat),
+	unary("rsqrt", "1/sqrt(x)", sameFloat),
+	unary("reciprocal", "1/x", sameFloat),
+	unary("sin", "sine of radians", sameFloat),
+	unary("cos", "cosine of radians", sameFloat),
+	unary("tanh", "hyperbolic tangent", sameFloat),
+	unary("erf", "error function", sameFloat),
+	unary("sigmoid", "1/(1+exp(-x))", sameFloat),
+	unary("silu", "x*sigmoid(x)", sameFloat),
+	unary("gelu", "x*(1+erf(x/sqrt 2))/2", sameFloat),
+	unary("gelu_tanh", "x*(1+tanh(sqrt(2/pi)*(x+0.044715*x^3)))/2", sameFloat),
+	unary("relu", "max(x, 0); NaN stays NaN", sameNumber),
+	unary("floor", "largest integer not above x", sameFloat),
+	unary("ceil", "smallest integer not below x", sameFloat),
+	unary("round", "nearest integer, ties to even", sameFloat),
+	unary("not", "bitwise complement; of bool: negation", sameIntBool),
+
+	// Pointwise, several operands: they broadcast from the right, and only an extent that is the constant 1 broadcasts.
+	binary("add", "a+b; integers wrap", arith),
+	binary("sub", "a-b; integers wrap", arith),
+	binary("mul", "a*b; integers wrap", arith),
+	binary("div", "a/b; integers truncate toward zero, x/0 is 0", arith),
+	binary("rem", "a-b*trunc(a/b), sign of a; integer x rem 0 is 0", arith),
+	binary("pow", "a to the b", arithFloat),
+	binary("maximum", "larger of both; NaN if either is", arith),
+	binary("minimum", "smaller of both; NaN if either is", arith),
+	binary("and", "bitwise and; of bool: conjunction", arithIntBool),
+	binary("or", "bitwise or; of bool: disjunction", arithIntBool),
+	binary("xor", "bitwise exclusive or", arithIntBool),
+	{Name: "compare", Class: Pointwise, Operands: []Operand{{Name: "a", Literal: true}, {Name: "b", Literal: true}}, Results: 1,
+		Attrs: []AttrSpec{{Name: "dir", Kind: AttrEnum, Enum: []string{"eq", "ne", "lt", "le", "gt", "ge"}, Doc: "relation; with NaN only ne holds"}},
+		Doc:   "bool: whether the relation holds", infer: inferCompare},
+	{Name: "where", Class: Pointwise, Operands: []Operand{{Name: "cond"}, {Name: "a", Literal: true}, {Name: "b", Literal: true}}, Results: 1,
+		Doc: "a where cond, else b", infer: inferWhere},
+	{Name: "clamp", Class: Pointwise, Operands: []Operand{xOperand, {Name: "lo", Literal: true}, {Name: "hi", Literal: true}}, Results: 1,
+		Doc: "min(max(x, lo), hi); NaN stays NaN", infer: arith},
+	{Name: "cast", Class: Pointwise, Operands: []Operand{xOperand}, Attrs: []AttrSpec{dtypeSpec}, Results: 1,
+		Doc: "to another dtype: to floats rounds to nearest even, float to integer truncates, saturates and sends NaN to 0, integers wrap, to bool is x != 0", infer: inferCast},
+
+	// Reductions. An empty sum is 0, an empty prod 1, an empty mean NaN; max and min of nothing are -inf and +inf or the integer's limits.
+	reduction("sum", "sum over axes; bf16 and f16 accumulate in f32, integers wrap", inferReduce),
+	reduction("mean", "mean over axes, accumulated in f32", inferReduceFloat),
+	reduction("max", "largest over axes; NaN if any is", inferReduce),
+	reduction("min", "smallest over axes; NaN if any is", inferReduce),
+	reduction("prod", "product over axes", inferReduce),
+	{Name: "cumsum", Class: Scan, Operands: []Operand{xOperand}, Attrs: []AttrSpec{axisLast}, Results: 1, Doc: "running sum along an axis", infer: inferCumsum},
+	{Name: "argmax", Class: Select, Operands: []Operand{xOperand}, Results: 1, Attrs: []AttrSpec{axisLast,
+		{Name: "keepdims", Kind: AttrBool, Default: ptr(BoolAttr("keepdims", false)), Doc: "keep the axis with extent 1"}},
+		Doc: "i32 position of the largest along an axis; ties take the lowest, NaN counts as largest", infer: inferArgmax},
+	{Name: "topk", Class: Select, Operands: []Operand{xOperand}, Results: 2, Attrs: []AttrSpec{{Name: "k", Kind: AttrDim, Doc: "how many, constant"}},
+		Doc: "the k largest of the last axis in falling order, and their i32 positions; ties take the lowest, NaN counts as largest", infer: inferTopk},
+
+	// Rows.
+	{Name: "softmax", Class: Composite, Operands: []Operand{xOperand}, Attrs: []AttrSpec{axisLast}, Results: 1, Doc: "exp(x-max)/sum along an axis, in f32", infer: inferAxisFloat},
+	{Name: "rms_norm", Class: Composite, Operands: []Operand{xOperand, {Name: "weight"}}, Attrs: []AttrSpec{epsSpec}, Results: 1,
+		Doc: "x/sqrt(mean(x^2)+eps)*weight over the last axis, in f32", infer: inferRMSNorm},
+	{Name: "layer_norm", Class: Composite, Operands: []Operand{xOperand, {Name: "weight"}, {Name: "bias"}}, Attrs: []AttrSpec{epsSpec}, Results: 1,
+		Doc: "(x-mean)/sqrt(var+eps)*weight+bias over the last axis, in f32", infer: inferLayerNorm},
+	{Name: "rope", Class: Composite, Operands: []Operand{xOperand, {Name: "cos"}, {Name: "sin"}}, Results: 1,
+		Attrs: []AttrSpec{{Name: "style", Kind: AttrEnum, Enum: []string{"half", "interleaved"}, Default: ptr(EnumAttr("style", "half")), Doc: "which elements form a pair: (i, i+R/2) or (2i, 2i+1)"}},
+		Doc:   "rotary embedding of x[N, H, D]: pairs of the first R of D elements turned by the angle with f32 cos and sin [N, R/2], the rest copied; computed in f32 (RoFormer, arXiv:2104.09864)", infer: inferRope},
+
+	// Products.
+	{Name: "matmul", Class: Contract, Operands: []Operand{{Name: "a"}, {Name: "b"}}, Results: 1,
+		Doc: "a[..., M, K] @ b[..., K, N], leading axes broadcast; accumulates in f32 (integers in their own width)", infer: inferMatmul},
+	{Name: "linear", Class: Contract, Operands: []Operand{xOperand, {Name: "weight"}, {Name: "bias", Optional: true}}, Results: 1,
+		Doc: "x[..., K] @ weight[O, K] transposed, + bias[O]; the result has x's dtype, and weight may be narrower than x", infer: inferLinear},
+
+	// Positions from a tensor. Out of range reads zero, writes nothing and sets the device flag (C12); negative positions are out of range.
+	{Name: "embedding", Class: Index, Operands: []Operand{{Name: "table"}, idxOperand}, Results: 1, Doc: "rows of table[V, ...] at integer index[...]", infer: inferEmbedding},
+	{Name: "gather", Class: Index, Operands: []Operand{xOperand, idxOperand}, Attrs: []AttrSpec{axisFirst}, Results: 1,
+		Doc: "slices of x along axis at integer index[...]; the index's axes replace that axis", infer: inferGather},
+	{Name: "scatter", Class: Index, Operands: []Operand{{Name: "dst", Mut: true}, idxOperand, {Name: "src"}}, Attrs: []AttrSpec{axisFirst}, Effects: Write,
+		Doc: "writes slice i of src to dst at index[i] along axis; of equal positions the last wins", infer: inferScatter},
+	{Name: "copy", Class: Layout, Operands: []Operand{{Name: "dst", Mut: true}, {Name: "src"}}, Effects: Write, Doc: "writes src over all of dst", infer: inferCopy},
+
+	// Layout.
+	{Name: "reshape", Class: Layout, Operands: []Operand{xOperand}, Attrs: []AttrSpec{shapeSpec}, Effects: Alias, Results: 1, Doc: "same elements in row-major order, other extents", infer: inferReshape},
+	{Name: "transpose", Class: Layout, Operands: []Operand{xOperand}, Attrs: []AttrSpec{{Name: "perm", Kind: AttrDims, Doc: "axis i of the result is axis perm[i] of x"}}, Results: 1, Doc: "permutes axes", infer: inferTranspose},
+	{Name: "broadcast_to", Class: Layout, Operands: []Operand{xOperand}, Attrs: []AttrSpec{shapeSpec}, Results: 1, Doc: "repeats x to the given extents, aligned at the right", infer: inferBroadcastTo},
+	{Name: "slice", Class: Layout, Operands: []Operand{xOperand}, Attrs: []AttrSpec{axisSpec,
+		{Name: "start", Kind: AttrDim, Doc: "first position"}, {Name: "end", Kind: AttrDim, Doc: "one past the last position"},
+		{Name: "step", Kind: AttrDim, Default: &stepDefault, Doc: "constant, at least 1"}}, Results: 1, Doc: "positions start, start+step, … below end of an axis", infer: inferSlice},
+	{Name: "split", Class: Layout, Operands: []Operand{xOperand}, Attrs: []AttrSpec{axisFirst, {Name: "sizes", Kind: AttrDims, Doc: "extents of the parts; they sum to the axis"}}, Results: -1, Doc: "parts of x along an axis", infer: inferSplit},
+	{Name: "concat", Class: Layout, Operands: []Operand{{Name: "x", Variadic: true}}, Attrs: []AttrSpec{axisFirst}, Results: 1, Doc: "joins along an axis", infer: inferConcat},
+	{Name: "pad", Class: Layout, Operands: []Operand{xOperand, {Name: "value", Literal: true}}, Attrs: []AttrSpec{
+		{Name: "low", Kind: AttrDims, Doc: "elements added before each axis"}, {Name: "high", Kind: AttrDims, Doc: "elements added after each axis"}}, Results: 1, Doc: "x surrounded by a scalar value", infer: inferPad},
+
+	// Sources.
+	{Name: "iota", Class: Creation, Attrs: []AttrSpec{shapeSpec, dtypeSpec, axisFirst}, Results: 1, Doc: "the position along an axis", infer: inferIota},
+	{Name: "full", Class: Creation, Operands: []Operand{{Name: "value", Literal: true}}, Attrs: []AttrSpec{shapeSpec, dtypeSpec}, Results: 1, Doc: "every element is the literal value; may be written", infer: inferFull},
+	{Name: "empty", Class: Creation, Attrs: []AttrSpec{shapeSpec, dtypeSpec}, Results: 1, Doc: "memory to be written; reading an element that was not is undefined", infer: inferEmpty},
+	{Name: "empty_like", Class: Creation, Operands: []Operand{xOperand}, Results: 1, Doc: "memory of x's type, to be written; x itself is not read", infer: inferEmptyLike},
+	{Name: "const", Class: Creation, Attrs: []AttrSpec{{Name: "values", Kind: AttrFloats, Doc: "the elements, rounded once to dtype"}, dtypeSpec}, Results: 1, Doc: "a vector of literals", infer: inferConst},
+
+	{Name: "call", Class: Call, Operands: []Operand{{Name: "x", Variadic: true}}, Results: -1, Doc: "an extern op, by its declared name", infer: nil},
+}
+
+// Writable reports whether a node's results may be written: those of empty,
+// empty_like and full, and the fresh tensors of extern ops.
+func (n *Node) Writable() bool {
+	switch n.Op.Name {
+	case "empty", "empty_like", "full", "call":
+		return true
+	}
+	return false
+}
+
+// IsEmpty reports whether the node only allocates memory (empty, empty_like).
+func (n *Node) IsEmpty() bool { return n.Op.Name == "empty" || n.Op.Name == "empty_like" }
+
+// inferCtx is what a shape rule sees. Rules report every problem they find.
+type inferCtx struct {
+	op     *Op
+	args   []Type
+	lits   []*Literal // non-nil where the operand is a literal
+	attrs  []Attr
+	bounds func(string) (dim.Interval, bool)
+	errs   []string
+}
+
+func (c *inferCtx) dtypeAttr() dtype.DType {
+	a, _ := findAttr(c.op, c.attrs, "dtype")
+	dt, _ := dtype.Parse(a.Str)
+	return dt
+}

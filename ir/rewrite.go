@@ -1,0 +1,119 @@
+package ir
+
+// Rewriter rebuilds a function node by node through a [FuncBuilder]. A pass
+// visits the old nodes in program order and keeps, replaces or drops each; uses
+// of old values are mapped to the new ones.
+type Rewriter struct {
+	*FuncBuilder
+	old *Func
+	to  []Value // old value → new value
+}
+
+// Rewrite builds a new function from f, with the same parameters and
+// declarations: visit is called once for every node and decides what becomes
+// of it. The module is not changed; the caller puts the function into it. The
+// result is verified.
+func Rewrite(m *Module, f *Func, visit func(rw *Rewriter, i int, n *Node)) (*Func, error) {
+	b := builderOver(m)
+	rw := &Rewriter{FuncBuilder: &FuncBuilder{b: b, f: &Func{Name: f.Name, Pos: f.Pos, Trivia: f.Trivia, ReturnLead: f.ReturnLead}, weights: map[int]Value{}, states: map[int]Value{}},
+		old: f, to: make([]Value, len(f.Values))}
+	for i := range rw.to {
+		rw.to[i] = NoValue
+	}
+	for _, p := range f.Params {
+		info := f.Values[p]
+		rw.SetPos(info.Pos)
+		rw.to[p] = rw.param(info.Name, info.Type, info.Mut)
+	}
+	for i, n := range f.Nodes {
+		rw.SetLoc(n.Loc)
+		rw.SetPos(n.Pos)
+		visit(rw, i, n)
+	}
+	rw.SetPos(f.ReturnPos)
+	out := make([]Value, len(f.Returns))
+	for i, v := range f.Returns {
+		out[i] = rw.Map(v)
+	}
+	rw.Return(out...)
+	if err := b.errs.Err(); err != nil {
+		return nil, err
+	}
+	if err := verifyFunc(m, rw.f).Err(); err != nil {
+		return nil, err
+	}
+	return rw.f, nil
+}
+
+// builderOver returns a builder whose declarations are those of m.
+func builderOver(m *Module) *Builder {
+	b := NewBuilder(m.Name)
+	b.m = m
+	for i, w := range m.Weights {
+		b.weights[w.Name] = i
+	}
+	for i, s := range m.States {
+		b.states[s.Name] = i
+	}
+	for _, e := range m.Externs {
+		b.externs[e.Name] = e
+	}
+	for _, s := range m.Symbols {
+		b.symbols[s.Name] = s
+	}
+	return b
+}
+
+// Old returns the function being rewritten.
+func (rw *Rewriter) Old() *Func { return rw.old }
+
+// Map returns the new value of an old one.
+func (rw *Rewriter) Map(v Value) Value {
+	if rw.to[v] == NoValue {
+		switch info := rw.old.Values[v]; info.Kind {
+		case WeightValue:
+			rw.to[v] = rw.module(rw.weights, int(info.Index), ValueInfo{Kind: WeightValue, Type: info.Type, Name: info.Name})
+		case StateValue:
+			rw.to[v] = rw.module(rw.states, int(info.Index), ValueInfo{Kind: StateValue, Type: info.Type, Name: info.Name})
+		case LiteralValue:
+			return rw.Literal(info.Literal)
+		default:
+			rw.Errorf("a pass dropped a value that is still used")
+		}
+	}
+	return rw.to[v]
+}
+
+// Replace makes later uses of the old value mean the new one.
+func (rw *Rewriter) Replace(old, new Value) { rw.to[old] = new }
+
+// Keep adds the node again, on the mapped operands.
+func (rw *Rewriter) Keep(n *Node) *Node {
+	args := make([]Value, len(n.Args))
+	for i, a := range n.Args {
+		args[i] = rw.Map(a)
+	}
+	return rw.KeepWith(n, args)
+}
+
+// KeepWith adds the node again, on the given new operands.
+func (rw *Rewriter) KeepWith(n *Node, args []Value) *Node {
+	types := make([]Type, len(n.Results))
+	for i, r := range n.Results {
+		types[i] = rw.old.Values[r].Type
+	}
+	c := rw.emit(n.Op, n.Extern, args, n.Attrs, types)
+	if c == nil {
+		return nil
+	}
+	c.Trivia = n.Trivia
+	for i, r := range n.Results {
+		rw.to[r] = c.Results[i]
+		rw.f.Values[c.Results[i]].Name = rw.old.Values[r].Name
+		rw.f.Values[c.Results[i]].Pos = rw.old.Values[r].Pos
+	}
+	for i, v := range n.Versions {
+		rw.to[v.Value] = c.Versions[i].Value
+	}
+	return c
+}

@@ -1,0 +1,334 @@
+package ir
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// checkAttrs checks attributes against the op's table entry and returns them
+// in the entry's order, converted to its kinds, without those that equal the
+// default.
+func checkAttrs(op *Op, attrs []Attr) ([]Attr, []string) {
+	var errs []string
+	for i, a := range attrs {
+		known := slices.ContainsFunc(op.Attrs, func(s AttrSpec) bool { return s.Name == a.Name })
+		twice := slices.ContainsFunc(attrs[:i], func(b Attr) bool { return b.Name == a.Name })
+		switch {
+		case !known:
+			errs = append(errs, fmt.Sprintf("%s has no attribute %s", op.Name, a.Name))
+		case twice:
+			errs = append(errs, fmt.Sprintf("%s: attribute %s is given twice", op.Name, a.Name))
+		}
+	}
+	var out []Attr
+	for _, s := range op.Attrs {
+		i := slices.IndexFunc(attrs, func(a Attr) bool { return a.Name == s.Name })
+		if i < 0 {
+			if s.Default == nil {
+				errs = append(errs, fmt.Sprintf("%s needs attribute %s (%s)", op.Name, s.Name, s.Doc))
+			}
+			continue
+		}
+		a, err := convertAttr(attrs[i], s)
+		if err != "" {
+			errs = append(errs, fmt.Sprintf("%s: attribute %s: %s", op.Name, s.Name, err))
+			continue
+		}
+		if s.Default == nil || !a.Equal(*s.Default) {
+			out = append(out, a)
+		}
+	}
+	return out, errs
+}
+
+var attrKindNames = [...]string{"a dim expression", "a float", "true or false", "a name", "a string", "a list of dim expressions", "a list of floats"}
+
+// String names the kind as an error message does.
+func (k AttrKind) String() string { return attrKindNames[k] }
+
+func convertAttr(a Attr, s AttrSpec) (Attr, string) {
+	if a.Kind != s.Kind {
+		switch {
+		case s.Kind == AttrFloat && a.Kind == AttrDim:
+			if v, ok := a.Dim.Const(); ok {
+				return Attr{Name: a.Name, Kind: AttrFloat, Float: float64(v), Pos: a.Pos}, ""
+			}
+		case s.Kind == AttrFloats && a.Kind == AttrDims:
+			out := Attr{Name: a.Name, Kind: AttrFloats, Pos: a.Pos, Floats: make([]float64, 0, len(a.Dims))}
+			for _, d := range a.Dims {
+				if v, ok := d.Const(); ok {
+					out.Floats = append(out.Floats, float64(v))
+				}
+			}
+			if len(out.Floats) == len(a.Dims) {
+				return out, ""
+			}
+		}
+		return a, fmt.Sprintf("wants %s, has %s", s.Kind, a.Kind)
+	}
+	if s.Kind == AttrEnum {
+		if s.Enum == nil {
+			if _, ok := dtype.Parse(a.Str); !ok {
+				return a, fmt.Sprintf("%q is no dtype", a.Str)
+			}
+		} else if !slices.Contains(s.Enum, a.Str) {
+			return a, fmt.Sprintf("%q is none of %s", a.Str, strings.Join(s.Enum, ", "))
+		}
+	}
+	return a, ""
+}
+
+// inferNode checks operands and attributes of n, puts the attributes into
+// canonical form, gives literals their dtype, and returns the result types.
+// For calls results are the types that the caller states.
+func inferNode(f *Func, n *Node, results []Type, bounds func(string) (dim.Interval, bool)) ([]Type, []string) {
+	if n.Op.Class == Call {
+		return results, callErrors(f, n, results, bounds)
+	}
+	op := n.Op
+	lo, hi := operandCount(op)
+	if len(n.Args) < lo || len(n.Args) > hi {
+		return nil, []string{fmt.Sprintf("%s takes %s, has %d", op.Name, countText(lo, hi), len(n.Args))}
+	}
+	attrs, errs := checkAttrs(op, n.Attrs)
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	n.Attrs = attrs
+	for _, a := range attrs {
+		for _, d := range append(slices.Clip(a.Dims), a.Dim) {
+			if err := d.Err(); err != nil {
+				return nil, []string{fmt.Sprintf("%s: attribute %s: %v", op.Name, a.Name, err)}
+			}
+			for _, s := range d.Symbols() {
+				if _, ok := bounds(s); !ok {
+					return nil, []string{fmt.Sprintf("%s: attribute %s: symbol %s is not declared", op.Name, a.Name, s)}
+				}
+			}
+		}
+	}
+	c := &inferCtx{op: op, attrs: attrs, bounds: bounds, args: make([]Type, len(n.Args)), lits: make([]*Literal, len(n.Args))}
+	if errs := c.operands(f, n); len(errs) > 0 {
+		return nil, errs
+	}
+	types := op.infer(c)
+	if len(c.errs) == 0 {
+		for _, t := range types {
+			for _, d := range t.Shape {
+				if err := d.Err(); err != nil {
+					return nil, []string{fmt.Sprintf("%s: extent: %v", op.Name, err)}
+				}
+			}
+			if _, ok := t.Elements().Bounds(bounds); !ok {
+				return nil, []string{fmt.Sprintf("%s: %s has more elements than an int64 can count", op.Name, t)}
+			}
+		}
+	}
+	return types, c.errs
+}
+
+// operands fills in the operand types. A literal takes the dtype of the tensor
+// operands beside it (where's condition aside), or of attribute dtype.
+func (c *inferCtx) operands(f *Func, n *Node) []string {
+	dt := dtype.Invalid
+	if a, ok := findAttr(c.op, c.attrs, "dtype"); ok {
+		dt, _ = dtype.Parse(a.Str)
+	}
+	for i, v := range n.Args {
+		info := &f.Values[v]
+		if info.Kind == LiteralValue {
+			c.lits[i] = &info.Literal
+			continue
+		}
+		c.args[i] = info.Type
+		if info.Type.HasUnknown() {
+			return []string{fmt.Sprintf("%s: operand %d has an unknown extent", c.op.Name, i)}
+		}
+		if dt == dtype.Invalid && !(c.op.Name == "where" && i == 0) {
+			dt = info.Type.DType
+		}
+	}
+	for i, v := range n.Args {
+		l := c.lits[i]
+		if l == nil {
+			continue
+		}
+		spec := c.op.Operands[min(i, len(c.op.Operands)-1)]
+		switch {
+		case !spec.Literal:
+			return []string{fmt.Sprintf("%s: operand %s cannot be a literal", c.op.Name, spec.Name)}
+		case dt == dtype.Invalid:
+			return []string{fmt.Sprintf("%s: at least one operand must be a tensor", c.op.Name)}
+		case !dt.Float() && !l.IsInt:
+			return []string{fmt.Sprintf("%s: a float literal among %s operands", c.op.Name, dt)}
+		case !dt.Float() && dt.Wrap(l.Int) != l.Int:
+			return []string{fmt.Sprintf("%s: %d is not a value of %s", c.op.Name, l.Int, dt)}
+		}
+		c.args[i] = Type{DType: dt}
+		if f.Values[v].Type.DType != dt { // verifying a finished function must not write it: it may be shared
+			f.Values[v].Type = c.args[i]
+		}
+	}
+	return nil
+}
+
+func operandCount(op *Op) (lo, hi int) {
+	hi = len(op.Operands)
+	for _, o := range op.Operands {
+		if !o.Optional {
+			lo++
+		}
+		if o.Variadic {
+			hi = 1 << 30
+		}
+	}
+	return lo, hi
+}
+
+func countText(lo, hi int) string {
+	switch {
+	case hi == 1<<30:
+		return fmt.Sprintf("%d or more operands", lo)
+	case lo == hi:
+		return fmt.Sprintf("%d operands", lo)
+	}
+	return fmt.Sprintf("%d to %d operands", lo, hi)
+}
+
+func callErrors(f *Func, n *Node, results []Type, bounds func(string) (dim.Interval, bool)) []string {
+	e := n.Extern
+	var errs []string
+	if len(n.Args) != len(e.Mut) {
+		errs = append(errs, fmt.Sprintf("%s takes %d operands, has %d", e.Name, len(e.Mut), len(n.Args)))
+	}
+	if len(results) != e.Results {
+		errs = append(errs, fmt.Sprintf("%s returns %d tensors, the text names %d", e.Name, e.Results, len(results)))
+	}
+	for i, v := range n.Args {
+		if f.Values[v].Kind == LiteralValue {
+			errs = append(errs, fmt.Sprintf("%s: operand %d is a literal; calls take tensors, and scalars as attributes", e.Name, i))
+		} else if f.Values[v].Type.HasUnknown() {
+			errs = append(errs, fmt.Sprintf("%s: operand %d has an unknown extent", e.Name, i))
+		}
+	}
+	for _, t := range results {
+		for _, d := range t.Shape {
+			for _, s := range d.Symbols() {
+				if _, ok := bounds(s); !ok && s != Unknown {
+					errs = append(errs, fmt.Sprintf("%s: symbol %s is not declared", e.Name, s))
+				}
+			}
+			if err := d.Err(); err != nil {
+				errs = append(errs, fmt.Sprintf("%s: extent: %v", e.Name, err))
+			}
+		}
+	}
+	for i, a := range n.Attrs {
+		if slices.ContainsFunc(n.Attrs[:i], func(b Attr) bool { return b.Name == a.Name }) {
+			errs = append(errs, fmt.Sprintf("%s: attribute %s is given twice", e.Name, a.Name))
+		}
+	}
+	return errs
+}
+
+// Verify checks every rule of the language on a finished module and returns
+// all violations as an [ErrorList], or nil. It runs after parsing and after
+// every pass.
+func (m *Module) Verify() error {
+	var errs ErrorList
+	for _, f := range m.Funcs {
+		errs = append(errs, verifyFunc(m, f)...)
+	}
+	return errs.Err()
+}
+
+func verifyFunc(m *Module, f *Func) ErrorList {
+	var errs ErrorList
+	report := func(i int, format string, args ...any) {
+		errs = append(errs, m.ErrorAt(f, i, format, args...))
+	}
+	latest := make([]Value, len(f.Values)) // by base: newest version so far
+	defined := make([]bool, len(f.Values))
+	for v, info := range f.Values {
+		latest[v] = Value(v)
+		defined[v] = info.Node < 0
+	}
+	valid := func(i int, what string, v Value) bool {
+		switch {
+		case v < 0 || int(v) >= len(f.Values):
+			report(i, "%s is no value of the function", what)
+		case !defined[v]:
+			report(i, "%s is used before it is defined", what)
+		case latest[f.Values[v].Base] != v:
+			report(i, "%s is a version of its storage that a later write replaced", what)
+		default:
+			return true
+		}
+		return false
+	}
+	symbols := make(map[string]dim.Interval, len(m.Symbols))
+	for _, s := range m.Symbols {
+		symbols[s.Name] = dim.Interval{Lo: s.Lo, Hi: s.Hi}
+	}
+	bounds := func(s string) (dim.Interval, bool) { iv, ok := symbols[s]; return iv, ok }
+	for i, n := range f.Nodes {
+		ok := true
+		for j, a := range n.Args {
+			ok = valid(i, fmt.Sprintf("operand %d of %s", j, n.Name()), a) && ok
+		}
+		if !ok {
+			continue
+		}
+		stated := make([]Type, len(n.Results))
+		for j, r := range n.Results {
+			stated[j] = f.Values[r].Type
+		}
+		probe := *n
+		types, msgs := inferNode(f, &probe, stated, bounds)
+		for _, s := range append(msgs, writeErrors(f, n)...) {
+			report(i, "%s", s)
+		}
+		if len(msgs) > 0 {
+			continue
+		}
+		if !slices.EqualFunc(types, stated, Type.Equal) {
+			report(i, "%s has results %v, its operands give %v", n.Name(), stated, types)
+		}
+		for _, r := range n.Results {
+			if f.Values[r].Node != int32(i) || defined[r] {
+				report(i, "%s: a result is defined elsewhere", n.Name())
+			}
+			defined[r] = true
+		}
+		for _, w := range n.Versions {
+			info := f.Values[w.Value]
+			if info.Kind != VersionValue || info.Node != int32(i) || info.Base != f.Values[n.Args[w.Arg]].Base {
+				report(i, "%s: the version of operand %d does not belong to it", n.Name(), w.Arg)
+				continue
+			}
+			defined[w.Value] = true
+			latest[info.Base] = w.Value
+		}
+		for j := range n.Args {
+			if mutOperand(n, j) && !slices.ContainsFunc(n.Versions, func(w Version) bool { return w.Arg == j }) {
+				report(i, "%s writes operand %d without a version for it", n.Name(), j)
+			}
+		}
+	}
+	if len(f.Returns) != len(f.ResultTypes) {
+		report(-1, "@%s returns %d values, declares %d", f.Name, len(f.Returns), len(f.ResultTypes))
+		return errs
+	}
+	for j, v := range f.Returns {
+		if valid(-1, fmt.Sprintf("returned value %d of @%s", j, f.Name), v) && !f.Values[v].Type.Equal(f.ResultTypes[j]) {
+			report(-1, "@%s returns %s as result %d, declares %s", f.Name, f.Values[v].Type, j, f.ResultTypes[j])
+		} else if v >= 0 && int(v) < len(f.Values) && f.Values[v].Kind == LiteralValue {
+			report(-1, "@%s returns a literal", f.Name)
+		}
+	}
+	return errs
+}

@@ -1,0 +1,171 @@
+// Package program is the compiled form of one piece: kernels, the list of
+// steps that launches them, the memory they touch and the constraints they
+// rely on. A Program is plain, relocatable data: it holds no path, pointer,
+// device ordinal, weight or tuning result, and the same input gives the same
+// bytes on every machine (C3).
+package program
+
+import (
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// FormatVersion is the version of the encoding that Encode writes and Decode
+// accepts. Any change of bytes for the same Program needs another number.
+const FormatVersion = 1
+
+// Program is one compiled piece for one shape.
+type Program struct {
+	Target  string   // "host", "cuda:sm_90", …
+	Symbols []string // the piece's symbols; all dims below are over these and device properties
+	Guards  []Guard  // what compilation relied on; all checked before a launch (C4)
+	Params  []Param
+	Results []Result
+	Consts  [][]byte // contents of BufferConst buffers, little-endian
+	Buffers []Buffer
+	Kernels []Kernel
+	Steps   []Step
+}
+
+// Guard is one constraint on symbols: Lo <= Expr <= Hi. A range of a symbol is
+// the guard whose Expr is the symbol alone.
+type Guard struct {
+	Expr   dim.Dim
+	Lo, Hi int64
+}
+
+// ParamKind says what the caller binds to a parameter.
+type ParamKind uint8
+
+const (
+	ParamValue  ParamKind = iota // a tensor of the step
+	ParamWeight                  // a weight of the model
+	ParamState                   // a state of the runner
+)
+
+// Param is one parameter, in the order: function parameters, weights, states.
+// Symbols are bound by value beside them.
+type Param struct {
+	Kind  ParamKind
+	Mut   bool // the program writes it
+	DType dtype.DType
+	Shape []dim.Dim
+}
+
+// Result is one result. Alias >= 0: it is that parameter's memory and nothing
+// is written; Same >= 0: it is that earlier result's memory. Otherwise the
+// caller gives a destination, the buffer with that Result index.
+type Result struct {
+	DType dtype.DType
+	Shape []dim.Dim
+	Alias int32
+	Same  int32
+}
+
+// BufferKind says whose memory a buffer is.
+type BufferKind uint8
+
+const (
+	BufferParam   BufferKind = iota // bound by the caller, Index is the parameter
+	BufferResult                    // bound by the caller, Index is the result
+	BufferScratch                   // placed in the program's scratch memory for steps First…Last
+	BufferConst                     // contents are Consts[Index], put on the device when loaded
+)
+
+// Buffer is one piece of memory that steps touch: a contiguous tensor unless
+// Strides (in elements) say otherwise.
+type Buffer struct {
+	Kind        BufferKind
+	Index       int32
+	DType       dtype.DType
+	Shape       []dim.Dim
+	Strides     []dim.Dim
+	Align       int32 // bytes
+	First, Last int32 // scratch: the steps between which its contents matter, both included
+}
+
+// KernelFormat is the language of a kernel's code.
+type KernelFormat uint8
+
+const (
+	KernelVec   KernelFormat = iota // package vec, run by the host device
+	KernelCubin                     // CUDA ELF image for one architecture
+	KernelPTX                       // CUDA PTX, compiled by the driver
+)
+
+// Kernel is code for the target. Several steps may use one.
+type Kernel struct {
+	Name   string
+	Format KernelFormat
+	Code   []byte
+}
+
+// StepKind is what a step does. Loading a Program with a kind that the device
+// does not know is an error.
+type StepKind uint8
+
+const (
+	StepKernel  StepKind = iota // launches Kernel on Args
+	StepCopy                    // copies Args[1] over Args[0]
+	StepFill                    // fills Args[0] with the byte pattern of attribute "pattern"
+	StepExtern                  // calls the extern op Extern on Args
+	StepLibrary                 // calls a library routine of the device, named by Extern, on Args
+)
+
+// Step is one entry of the launch list.
+type Step struct {
+	Kind   StepKind
+	Lane   int32   // steps of one lane run in order; 0 is the piece's own
+	Wait   []int32 // earlier steps that must be done; empty: the one before
+	Kernel int32   // StepKernel
+	Extern string  // StepExtern, StepLibrary
+	Args   []int32 // buffers
+	Attrs  []Attr
+	Launch Launch
+	Origin int32 // node of the piece, for messages (C12, profiles)
+
+	// Variants are taken instead of Kernel and Launch where their guard holds;
+	// the first that does wins.
+	Variants []Variant
+}
+
+// Variant is another way to run a step for some sizes.
+type Variant struct {
+	Guard  Guard
+	Kernel int32
+	Launch Launch
+}
+
+// Launch is a launch configuration. Grid and Shared are over the program's
+// symbols and device properties ("device.sms"), evaluated when a launch is
+// bound. The host ignores it: its kernels carry their own iteration space.
+type Launch struct {
+	Grid   [3]dim.Dim // blocks
+	Block  [3]int32   // threads
+	Shared dim.Dim    // dynamic shared memory, bytes
+	Attrs  []Attr     // launch attributes, for example programmatic dependent launch
+}
+
+// AttrKind is the kind of an attribute's value.
+type AttrKind uint8
+
+const (
+	AttrDim AttrKind = iota
+	AttrFloat
+	AttrBool
+	AttrString
+	AttrDims
+	AttrFloats
+)
+
+// Attr is a named value given to an extern op, a library routine or a launch.
+type Attr struct {
+	Name   string
+	Kind   AttrKind
+	Dim    dim.Dim
+	Float  float64
+	Bool   bool
+	Str    string
+	Dims   []dim.Dim
+	Floats []float64
+}

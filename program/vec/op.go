@@ -1,0 +1,115 @@
+package vec
+
+// Op is the operation of an instruction. In the comments F and I are vector
+// registers, SF and SI scalar registers; in Phase.Scalar the same operations
+// run on the scalar files.
+type Op uint8
+
+const (
+	OpInvalid Op = iota
+
+	// Memory and constants.
+	OpLoadF  // F[Dst] = access X, converted to float32
+	OpLoadI  // I[Dst] = access X, as int64
+	OpStoreF // access X = F[A], rounded once to the access's dtype
+	OpStoreI // access X = I[A], wrapped to the access's dtype
+	OpConstF // F[Dst] = immediate F
+	OpConstI // I[Dst] = immediate I
+	OpDim    // I[Dst] = Dims[X]
+	OpSplatF // F[Dst] = SF[A] in every element (Pre only)
+	OpSplatI // I[Dst] = SI[A]
+	OpAcc    // F[Dst] = the product's sums (epilogue of MatMul only)
+	OpMoveF  // F[Dst] = F[A]
+	OpMoveI  // I[Dst] = I[A]
+
+	// Conversions.
+	OpRoundBF16 // F[Dst] = F[A] rounded to bf16
+	OpRoundF16  // F[Dst] = F[A] rounded to f16
+	OpWrap      // I[Dst] = I[A] wrapped to dtype X (bool: != 0)
+	OpItoF      // F[Dst] = I[A], rounded once to float32
+	OpFtoI      // I[Dst] = F[A] truncated, saturated to dtype X, NaN to 0 (bool: != 0)
+
+	// Float, one operand.
+	OpNeg
+	OpAbs
+	OpSign
+	OpExp
+	OpLog
+	OpSqrt
+	OpRsqrt
+	OpReciprocal
+	OpSin
+	OpCos
+	OpTanh
+	OpErf
+	OpSigmoid
+	OpSilu
+	OpGelu
+	OpGeluTanh
+	OpRelu
+	OpFloor
+	OpCeil
+	OpRoundEven
+
+	// Float, several operands.
+	OpAdd
+	OpSub
+	OpMul
+	OpDiv
+	OpRem
+	OpPow
+	OpMax // NaN if either is
+	OpMin
+	OpSelectF // F[Dst] = I[C] != 0 ? F[A] : F[B]
+
+	// Integer.
+	OpNegI
+	OpAbsI
+	OpSignI
+	OpReluI
+	OpNot // complement of all bits; of bool: OpNotB
+	OpNotB
+	OpAddI
+	OpSubI
+	OpMulI
+	OpDivI // truncates; x/0 = 0
+	OpRemI // x rem 0 = 0
+	OpMaxI
+	OpMinI
+	OpAnd
+	OpOr
+	OpXor
+	OpSelectI // I[Dst] = I[C] != 0 ? I[A] : I[B]
+
+	// Comparisons: I[Dst] = 0 or 1.
+	OpEq
+	OpNe
+	OpLt
+	OpLe
+	OpGt
+	OpGe
+	OpEqI
+	OpNeI
+	OpLtI
+	OpLeI
+	OpGtI
+	OpGeI
+
+	// Reductions over the columns of a phase: the result is in the scalar register when the phase ends.
+	OpSum     // SF[Dst] = Σ F[A], accumulated in float64, rounded once to float32
+	OpProd    // SF[Dst] = Π F[A]
+	OpRMax    // SF[Dst] = largest; -Inf of nothing, NaN if any is
+	OpRMin    // SF[Dst] = smallest; +Inf of nothing
+	OpSumI    // SI[Dst] = Σ I[A], wraps
+	OpProdI   // SI[Dst] = Π I[A], wraps
+	OpRMaxI   // SI[Dst] = largest; immediate I of nothing
+	OpRMinI   // SI[Dst] = smallest; immediate I of nothing
+	OpArgMax  // SI[Dst] = column of the largest F[A]; lowest of ties, NaN is largest
+	OpArgMaxI // SI[Dst] = column of the largest I[A]
+
+	// Running reductions along the columns of a row.
+	OpCumSum  // F[Dst] = running Σ of F[A], carried in float64, rounded once for each element
+	OpCumSumI // I[Dst] = running Σ of I[A], wraps
+
+	opCount
+)

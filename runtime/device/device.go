@@ -1,0 +1,197 @@
+// Package device is what a device offers to the rest of pwc: memory, streams,
+// events, graphs and loaded programs, as interfaces, with the errors that every
+// device gives alike. Package devicetest holds every implementation to it.
+package device
+
+import (
+	"pwc/ir/dtype"
+	"pwc/program"
+)
+
+// Info describes a device. Properties are the names that launch dims may use
+// ("device.workers", "device.sms").
+type Info struct {
+	Target      string // what programs must be compiled for: "host", "cuda:sm_90"
+	Name        string // for people
+	MemoryBytes int64  // total; 0: not known
+	Properties  map[string]int64
+}
+
+// Device is one device. Its methods may be called from any goroutine; those of
+// what it makes may not be called concurrently unless they say so.
+type Device interface {
+	Info() Info
+
+	// Alloc takes a segment of device memory. It is refused with [ErrCapturing]
+	// while a stream of the device captures, unless that stream's pool asks
+	// (see mem.Pool). Contents are undefined.
+	Alloc(bytes int64) (Memory, error)
+
+	// AllocHost takes host memory that copies read and write directly (pinned
+	// on a GPU).
+	AllocHost(bytes int64) (HostMemory, error)
+
+	NewStream() (Stream, error)
+	NewEvent() (Event, error)
+
+	// Load checks a program's meaning (offsets, registers, bounds) and makes it
+	// ready to launch. ops are the extern ops that its steps may name.
+	Load(p *program.Program, ops OpSet) (Executable, error)
+
+	// TakeFaults returns the positions out of range that kernels met since the
+	// last call, and clears them (C12). It orders itself after s.
+	TakeFaults(s Stream) ([]IndexFault, error)
+
+	// Close releases everything; streams must be idle.
+	Close() error
+}
+
+// Memory is a segment of device memory.
+type Memory interface {
+	Size() int64
+	Free() error
+}
+
+// HostMemory is host memory that the device can copy from and to.
+type HostMemory interface {
+	Bytes() []byte
+	Free() error
+}
+
+// Buffer is a range of device memory. It is a plain value; the zero Buffer is
+// no memory.
+type Buffer struct {
+	Memory Memory
+	Offset int64
+	Size   int64
+}
+
+// Slice returns bytes [off, off+n) of the buffer; it panics when they are not in it,
+// as slicing does.
+func (b Buffer) Slice(off, n int64) Buffer {
+	if off < 0 || n < 0 || off > b.Size-n {
+		panic("device: slice out of range of the buffer")
+	}
+	return Buffer{b.Memory, b.Offset + off, n}
+}
+
+// Tensor is a buffer with a type, as extern ops get it.
+type Tensor struct {
+	Buffer
+	DType dtype.DType
+	Shape []int64
+}
+
+// Stream is a queue of work that runs in order. Operations return when they
+// are enqueued; an error says that they were not. Between BeginCapture and
+// EndCapture operations are recorded and do not execute.
+type Stream interface {
+	Device() Device
+
+	CopyToDevice(dst Buffer, src []byte) error // src must not change until the copy is done
+	CopyToHost(dst []byte, src Buffer) error   // dst is valid once the copy is done
+	Copy(dst, src Buffer) error                // equal sizes; overlapping ranges are refused
+	Fill(dst Buffer, value byte) error
+
+	Launch(l BoundLaunch) error
+	LaunchGraph(g Graph) error
+
+	Record(e Event) error // refused while capturing
+	Wait(e Event) error   // work enqueued later starts after what e recorded
+	Synchronize() error   // refused while capturing
+
+	BeginCapture() error
+	EndCapture() (Graph, error)
+	Capturing() bool
+
+	Close() error
+}
+
+// Event marks a point in a stream.
+type Event interface {
+	Query() (done bool, err error)
+	Synchronize() error
+	Close() error
+}
+
+// Graph is recorded work. It keeps the memory it reaches alive through its
+// pool, not by itself.
+type Graph interface {
+	Nodes() int // recorded operations
+	Close() error
+}
+
+// Executable is a loaded program.
+type Executable interface {
+	Program() *program.Program
+
+	// ScratchBytes is what Bind wants as Args.Scratch for these symbol values.
+	ScratchBytes(symbols []int64) (int64, error)
+
+	// Bind resolves every address for symbol values, in the order of the
+	// program's symbols. It checks guards, sizes, alignment and bounds.
+	Bind(symbols []int64, args Args) (BoundLaunch, error)
+
+	Close() error
+}
+
+// Args is the memory that a program is bound to.
+type Args struct {
+	Params  []Buffer // one for each parameter
+	Results []Buffer // one for each result; ignored for aliases
+	Scratch Buffer
+}
+
+// BoundLaunch is a program with all addresses resolved, ready to be launched
+// any number of times by Stream.Launch.
+type BoundLaunch interface {
+	Executable() Executable
+}
+
+// IndexFault is a position out of range that a kernel met. Executable and
+// Origin (node of the piece) say where; callers turn them into a loc.
+type IndexFault struct {
+	Executable Executable
+	Origin     int32
+}
+
+// Op is an extern op on a device: a runner's kernel, or attention.
+type Op interface {
+	// Signature returns the op's declaration, held against the module's.
+	Signature() Signature
+
+	// ScratchBytes is the memory that a launch with these operands needs beside
+	// them; it is planned into the step. maxima: the operands at the largest size.
+	ScratchBytes(args []Tensor, attrs []program.Attr) (int64, error)
+
+	// Launch enqueues the op on c.Stream and returns. It must not wait for the
+	// device. While c.Capturing it only enqueues, and reads metadata through
+	// memory that stays where it is.
+	Launch(c *OpCall) error
+}
+
+// Signature is the part of an extern op's declaration that a module states.
+type Signature struct {
+	Name    string // "ns::op"
+	Mut     []bool
+	Results int
+	Capture bool
+	Version string
+}
+
+// OpCall is one call of an extern op. The same OpCall is passed at every
+// replay; only Rows, and what Meta points to, change between calls.
+type OpCall struct {
+	Stream    Stream
+	Args      []Tensor // operands, then results
+	Attrs     []program.Attr
+	Scratch   Buffer
+	Meta      any   // the step's metadata, untouched
+	Size      int64 // rows of the step with padding
+	Rows      int64 // rows of the step without; padded rows of outputs must become zero (C11)
+	Capturing bool
+	Loc       string
+}
+
+// OpSet finds extern ops by name.
+type OpSet map[string]Op
