@@ -27,7 +27,7 @@ const (
 	Contract               // matrix products
 	Layout                 // moves elements, computes nothing
 	Index                  // reads or writes at positions given by a tensor
-	Source                 // makes a tensor from nothing
+	Creation               // makes a tensor from nothing
 	Scan                   // cumsum: a running reduction
 	Select                 // argmax, topk: results are positions
 	Call                   // an extern op
