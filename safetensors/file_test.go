@@ -80,7 +80,7 @@ func TestOpenRefuses(t *testing.T) {
 
 func TestOpenDirSingle(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := OpenDir(dir); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), dir) {
+	if _, err := OpenDir(dir); !errors.Is(err, ErrNoCheckpoint) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("an empty directory: %v", err)
 	}
 	write(t, filepath.Join(dir, SingleFile), u8("b", 1), u8("a", 2))
@@ -149,7 +149,7 @@ func TestOpenDirRefuses(t *testing.T) {
 		{"map twice", `{"weight_map": {"a": "model-1.safetensors"}, "weight_map": {}}`, "appears twice"},
 		{"tensor twice", `{"weight_map": {"a": "model-1.safetensors", "a": "model-2.safetensors"}}`, `tensor "a": appears twice`},
 		{"number", `{"weight_map": {"a": 1}}`, `tensor "a"`},
-		{"missing shard", `{"weight_map": {"a": "model-3.safetensors"}}`, "model-3.safetensors"},
+		{"missing shard", `{"weight_map": {"a": "model-3.safetensors"}}`, "model-3.safetensors: no such file"},
 		{"shard lacks the tensor", `{"weight_map": {"b": "model-1.safetensors"}}`, `tensor "b": weight_map places it in model-1.safetensors`},
 		{"deep nesting", `{"metadata": ` + strings.Repeat("[", 100_000), "not JSON"},
 		{"up", `{"weight_map": {"a": "../model-1.safetensors"}}`, "not a plain file name"},

@@ -29,6 +29,9 @@ type Set struct {
 	dir   string
 }
 
+// ErrNoCheckpoint is wrapped by OpenDir's error for a directory without the files of a checkpoint.
+var ErrNoCheckpoint = errors.New("no checkpoint")
+
 // OpenDir opens a checkpoint directory: model.safetensors if it is there, else the shards that
 // model.safetensors.index.json names. A shard that is missing, a tensor in two shards, and an index that places a tensor
 // in a shard without it are errors. Tensors that shards hold beyond the index are part of the Set.
@@ -116,7 +119,7 @@ func shardsOf(dir string) (shards []string, placed []placement, err error) {
 	path := filepath.Join(dir, IndexFile)
 	text, err := readIndex(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("safetensors: %s holds neither %s nor %s: %w", dir, SingleFile, IndexFile, fs.ErrNotExist)
+		return nil, nil, fmt.Errorf("safetensors: %s: %w: neither %s nor %s is there", dir, ErrNoCheckpoint, SingleFile, IndexFile)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("safetensors: %w", err)

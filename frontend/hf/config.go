@@ -1,0 +1,295 @@
+package hf
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Config is a config.json, or an object inside one, while a [Family] reads it. Reading a key honours it; what is neither
+// read nor declared inert by the end is refused, so that no setting of a model is ever dropped in silence. A key whose
+// value is null counts as absent. Methods collect problems instead of returning them; the import reports all at once.
+type Config struct {
+	path   string // prefix of keys in messages: "" or "rope_parameters."
+	values map[string]json.RawMessage
+	seen   map[string]bool // honoured or inert
+	inner  []*Config       // objects that were read
+	report *report         // shared by a config and its objects
+}
+
+// report collects what is wrong with one config.json.
+type report struct{ problems []Problem }
+
+// Problem is one reason why a config is refused.
+type Problem struct {
+	Key    string // the key with the objects around it, "rope_scaling.factor"; empty for the file as a whole
+	Reason string
+}
+
+// ConfigError is everything that is wrong with a config.json.
+type ConfigError struct {
+	Problems []Problem
+	// Refused are the keys, sorted, that the family neither honours nor knows to be inert.
+	Refused []string
+}
+
+// Error returns one line a problem.
+func (e *ConfigError) Error() string {
+	var lines []string
+	for _, p := range e.Problems {
+		if p.Key == "" {
+			lines = append(lines, "config.json: "+p.Reason)
+		} else {
+			lines = append(lines, "config.json: "+quote(p.Key)+": "+p.Reason)
+		}
+	}
+	if len(e.Refused) > 0 {
+		names := make([]string, len(e.Refused))
+		for i, k := range e.Refused {
+			names[i] = quote(k)
+		}
+		lines = append(lines, "config.json: keys that this architecture neither honours nor knows to be without effect: "+
+			strings.Join(names, ", ")+" (if they have none, say so in Options.IgnoreKeys)")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// quote quotes text from outside for a message, cut to a readable length.
+func quote(s string) string {
+	const limit = 120
+	if len(s) > limit {
+		return strconv.Quote(s[:limit]) + "…"
+	}
+	return strconv.Quote(s)
+}
+
+// parseConfig reads the object of a config.json without interpreting its values.
+func parseConfig(text []byte) (*Config, error) {
+	c := &Config{report: &report{}}
+	values, err := parseObject(text)
+	if err != nil {
+		return nil, &ConfigError{Problems: []Problem{{Reason: err.Error()}}}
+	}
+	c.values, c.seen = values, map[string]bool{}
+	return c, nil
+}
+
+// parseObject splits a JSON object into its keys and their texts; encoding/json's own maps would let the last of two
+// equal keys win.
+func parseObject(text []byte) (map[string]json.RawMessage, error) {
+	if !utf8.Valid(text) {
+		return nil, errors.New("not UTF-8")
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return nil, errors.New("not a JSON object")
+	}
+	values := map[string]json.RawMessage{}
+	for dec.More() {
+		t, err := dec.Token()
+		if err != nil {
+			return nil, fmt.Errorf("not JSON: %w", err)
+		}
+		key := t.(string) // inside an object the decoder yields nothing else here
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, fmt.Errorf("not JSON, at key %s: %w", quote(key), err)
+		}
+		if _, dup := values[key]; dup {
+			return nil, fmt.Errorf("key %s appears twice", quote(key))
+		}
+		values[key] = value
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, fmt.Errorf("not JSON: %w", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("text follows the JSON object")
+	}
+	return values, nil
+}
+
+// Errorf records a problem with the value of a key.
+func (c *Config) Errorf(key, format string, args ...any) {
+	c.report.problems = append(c.report.problems, Problem{Key: c.path + key, Reason: fmt.Sprintf(format, args...)})
+}
+
+// Inert declares keys without effect on what the model computes.
+func (c *Config) Inert(keys ...string) {
+	for _, k := range keys {
+		c.seen[k] = true
+	}
+}
+
+// Has honours a key and reports whether it is there with a value other than null.
+func (c *Config) Has(key string) bool {
+	_, ok := c.raw(key)
+	return ok
+}
+
+func (c *Config) raw(key string) (json.RawMessage, bool) {
+	c.seen[key] = true
+	v, ok := c.values[key]
+	return v, ok && string(v) != "null"
+}
+
+// decode honours a key and decodes its value into v; ok is false if the key is absent or, with a problem recorded, of
+// another kind.
+func (c *Config) decode(key, kind string, v any) (ok bool) {
+	raw, ok := c.raw(key)
+	if !ok {
+		return false
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		c.Errorf(key, "%s is not %s", clip(raw), kind)
+		return false
+	}
+	return true
+}
+
+func clip(raw json.RawMessage) string {
+	const limit = 120
+	if len(raw) > limit {
+		return strings.ToValidUTF8(string(raw[:limit]), "") + "…"
+	}
+	return string(raw)
+}
+
+// Int honours a key that must be there, an integer in [lo, hi]. It returns lo where it records a problem.
+func (c *Config) Int(key string, lo, hi int64) int64 {
+	if !c.Has(key) {
+		c.Errorf(key, "is missing")
+		return lo
+	}
+	return c.IntOr(key, lo, lo, hi)
+}
+
+// IntOr is Int for a key that may be absent, with the value it has then.
+func (c *Config) IntOr(key string, absent, lo, hi int64) int64 {
+	var n json.Number
+	if !c.decode(key, "an integer", &n) {
+		return absent
+	}
+	v, err := strconv.ParseInt(n.String(), 10, 64)
+	switch {
+	case err != nil || c.values[key][0] == '"':
+		c.Errorf(key, "%s is not an integer", clip(c.values[key]))
+	case v < lo || v > hi:
+		c.Errorf(key, "%d is not in [%d, %d]", v, lo, hi)
+	default:
+		return v
+	}
+	return lo
+}
+
+// FloatOr honours a finite number, integers included.
+func (c *Config) FloatOr(key string, absent float64) float64 {
+	v := absent
+	if c.decode(key, "a number", &v) && (math.IsInf(v, 0) || math.IsNaN(v)) {
+		c.Errorf(key, "%v is not finite", v)
+		return absent
+	}
+	return v
+}
+
+// PositiveOr is FloatOr for a number that must be above zero.
+func (c *Config) PositiveOr(key string, absent float64) float64 {
+	v := c.FloatOr(key, absent)
+	if v <= 0 {
+		c.Errorf(key, "%v is not above 0", v)
+		return 1
+	}
+	return v
+}
+
+// Positive is PositiveOr for a key that must be there.
+func (c *Config) Positive(key string) float64 {
+	if !c.Has(key) {
+		c.Errorf(key, "is missing")
+	}
+	return c.PositiveOr(key, 1)
+}
+
+// BoolOr honours a boolean.
+func (c *Config) BoolOr(key string, absent bool) bool {
+	v := absent
+	c.decode(key, "true or false", &v)
+	return v
+}
+
+// StringOr honours a string.
+func (c *Config) StringOr(key, absent string) string {
+	v := absent
+	c.decode(key, "a string", &v)
+	return v
+}
+
+// Strings honours a list of strings; nil if it is absent.
+func (c *Config) Strings(key string) []string {
+	var v []string
+	c.decode(key, "a list of strings", &v)
+	return v
+}
+
+// OneOf honours a string that must be one of a table's keys and returns what the table holds for it.
+func OneOf[T any](c *Config, key, absent string, table map[string]T) T {
+	s := absent
+	if c.Has(key) && !c.decode(key, "a string", &s) {
+		return *new(T)
+	}
+	v, ok := table[s]
+	if !ok {
+		c.Errorf(key, "%s is not supported; supported: %s", quote(s), strings.Join(sortedKeys(table), ", "))
+	}
+	return v
+}
+
+// Object honours an object; its keys are then read, or refused, like those of the file. It is nil if it is absent.
+func (c *Config) Object(key string) *Config {
+	raw, ok := c.raw(key)
+	if !ok {
+		return nil
+	}
+	values, err := parseObject(raw)
+	if err != nil {
+		c.Errorf(key, "%v", err)
+		return nil
+	}
+	o := &Config{path: c.path + key + ".", values: values, seen: map[string]bool{}, report: c.report}
+	c.inner = append(c.inner, o)
+	return o
+}
+
+// refused returns the keys that were neither honoured nor declared inert, in this object and those inside it.
+func (c *Config) refused() []string {
+	var keys []string
+	for key := range c.values {
+		if !c.seen[key] {
+			keys = append(keys, c.path+key)
+		}
+	}
+	for _, o := range c.inner {
+		keys = append(keys, o.refused()...)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// err returns everything that is wrong so far, keys that nobody read included, or nil.
+func (c *Config) err() error {
+	e := &ConfigError{Problems: c.report.problems, Refused: c.refused()}
+	if len(e.Problems) == 0 && len(e.Refused) == 0 {
+		return nil
+	}
+	return e
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,97 @@
+package hf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"math"
+
+	"pwc/ir/dtype"
+	"pwc/safetensors"
+)
+
+// Dummy returns a stand-in for a checkpoint: tensors with the names, shapes and dtypes of params and random values of
+// their Mean and Std. Each tensor is computed when it is asked for and kept by nobody, so a model of any size can be
+// loaded tensor by tensor. The values depend on the tensor's name and shape alone: they are the same on every machine.
+func Dummy(params []Param) safetensors.Source {
+	d := &dummy{byName: make(map[string]Param, len(params))}
+	for _, p := range params {
+		if _, dup := d.byName[p.Name]; !dup {
+			d.names = append(d.names, p.Name)
+		}
+		d.byName[p.Name] = p
+	}
+	return d
+}
+
+type dummy struct {
+	names  []string
+	byName map[string]Param
+}
+
+func (d *dummy) Names() []string { return append([]string(nil), d.names...) }
+
+func (d *dummy) Info(name string) (safetensors.Info, error) {
+	p, ok := d.byName[name]
+	if !ok {
+		return safetensors.Info{}, fmt.Errorf("hf: dummy weights: %s: %w", quote(name), safetensors.ErrNotFound)
+	}
+	return p.Info, nil
+}
+
+func (d *dummy) Tensor(name string) (safetensors.Tensor, error) {
+	info, err := d.Info(name)
+	if err != nil {
+		return safetensors.Tensor{}, err
+	}
+	n := int64(1)
+	for _, e := range info.Shape {
+		if e != 0 && n > math.MaxInt64/8/e {
+			return safetensors.Tensor{}, fmt.Errorf("hf: dummy weights: %s: %v has too many elements", quote(name), info.Shape)
+		}
+		n *= e
+	}
+	t := safetensors.Tensor{Name: name, DType: info.DType, Shape: info.Shape, Data: make([]byte, info.DType.Bytes(n))}
+	p := d.byName[name]
+	seed := seedOf(name)
+	switch info.DType {
+	case dtype.BF16:
+		for i := range n {
+			binary.LittleEndian.PutUint16(t.Data[2*i:], dtype.F32ToBF16(sample(seed, uint64(i), p.Mean, p.Std)))
+		}
+	case dtype.F16:
+		for i := range n {
+			binary.LittleEndian.PutUint16(t.Data[2*i:], dtype.F32ToF16(sample(seed, uint64(i), p.Mean, p.Std)))
+		}
+	case dtype.F32:
+		for i := range n {
+			binary.LittleEndian.PutUint32(t.Data[4*i:], math.Float32bits(sample(seed, uint64(i), p.Mean, p.Std)))
+		}
+	default:
+		return safetensors.Tensor{}, fmt.Errorf("hf: dummy weights: %s: no values of %s are made", quote(name), info.DType)
+	}
+	return t, nil
+}
+
+func seedOf(name string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return h.Sum64()
+}
+
+// sample returns element i of a tensor: the sum of four independent uniform numbers, which is close to normal and within
+// 3.5 deviations of the mean. The numbers are the quarters of a hash of the element's position (SplitMix64: Steele, Lea,
+// Flood, "Fast splittable pseudorandom number generators", 2014).
+func sample(seed, i uint64, mean, std float64) float32 {
+	z := seed + (i+1)*0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	z ^= z >> 31
+	sum := int64(z&0xffff) + int64(z>>16&0xffff) + int64(z>>32&0xffff) + int64(z>>48)
+	const (
+		center = 4 * 65535. / 2
+		unit   = 37837.22723720648 // deviation of the sum: sqrt(4·(65536²-1)/12)
+	)
+	// The conversion keeps a compiler from fusing, which would give machines different digits.
+	return float32(mean + float64((float64(sum)-center)*(std/unit)))
+}

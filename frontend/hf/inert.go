@@ -1,0 +1,62 @@
+package hf
+
+// inertKeys are the keys of config.json that change nothing in what a decoder computes at inference, whatever their
+// value: defaults of PretrainedConfig (transformers, configuration_utils.py) and provenance that tools leave behind.
+// Keys that are inert for one family only are declared by it ([Config.Inert]).
+func inertKeys() []string {
+	return []string{
+		// Identity and provenance.
+		"_name_or_path", "transformers_version", "tokenizer_class", "name_or_path", "unsloth_fixed", "unsloth_version",
+
+		// Token ids, which sampling and tokenizing use.
+		"bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id",
+		"forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",
+
+		// Training: initialisation, dropout, losses, memory against time.
+		"initializer_range", "attention_dropout", "gradient_checkpointing", "chunk_size_feed_forward", "pretraining_tp",
+
+		// What a call of the reference returns, and how it runs.
+		"use_cache", "output_attentions", "output_hidden_states", "return_dict", "return_dict_in_generate", "output_scores",
+		"torchscript", "use_bfloat16", "_attn_implementation_autoset",
+
+		// Heads for other tasks.
+		"id2label", "label2id", "num_labels", "problem_type", "task_specific_params", "finetuning_task", "prefix",
+
+		// Sampling, before generation_config.json took it over.
+		"max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
+		"temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+		"encoder_no_repeat_ngram_size", "num_return_sequences", "exponential_decay_length_penalty",
+		"remove_invalid_values",
+
+		// The longest position seen in training. Positions come from the runner, who bounds them.
+		"max_position_embeddings",
+	}
+}
+
+// fixedKeys honours the keys of PretrainedConfig that must keep the value that a decoder implies.
+func fixedKeys(c *Config) {
+	for _, key := range []string{"is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"} {
+		if c.BoolOr(key, false) {
+			c.Errorf(key, "true is not supported: only decoders are")
+		}
+	}
+	c.BoolOr("is_decoder", true) // of a causal model both values mean the same
+	if o := c.Object("pruned_heads"); o != nil && len(o.values) > 0 {
+		o.Inert(sortedKeys(o.values)...)
+		c.Errorf("pruned_heads", "pruned heads are not supported")
+	}
+	for _, key := range []string{"quantization_config", "compression_config"} {
+		raw, ok := c.raw(key)
+		if !ok {
+			continue
+		}
+		method := "an unnamed method"
+		if values, err := parseObject(raw); err == nil {
+			q := &Config{values: values, seen: map[string]bool{}, report: &report{}}
+			if m := q.StringOr("quant_method", q.StringOr("format", "")); m != "" {
+				method = quote(m)
+			}
+		}
+		c.Errorf(key, "the checkpoint is quantized with %s, which is not supported; import an unquantized checkpoint", method)
+	}
+}

@@ -1,0 +1,155 @@
+package hf
+
+import (
+	"slices"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/safetensors"
+)
+
+// Net is a module under construction. Blocks are its methods; they add nodes to F and declare the weights and states
+// that they need. Nothing fails while a module is built: what is wrong is reported by the import.
+type Net struct {
+	B         *ir.Builder
+	F         *ir.FuncBuilder // the function that blocks add to
+	DType     dtype.DType     // of weights, activations and caches
+	Tokens    dim.Dim         // N, tokens of a step
+	Rows      dim.Dim         // M, rows that logits are computed for
+	Blocks    dim.Dim         // B, blocks of the KV cache
+	BlockSize int64           // tokens in a block
+
+	stored   dtype.DType        // of the checkpoint, where source does not know better
+	source   safetensors.Source // nil if only the config is known
+	params   []Param
+	declared map[string]bool // weights of the module
+	ignored  map[string]bool // tensors that may be there unread
+}
+
+// newNet starts a module with the symbols and the extern op that every decoder has.
+func newNet(name string, stored dtype.DType, o Options) *Net {
+	b := ir.NewBuilder(name)
+	if o.Weights != "" {
+		b.WeightsFrom(o.Weights)
+	}
+	n := &Net{
+		B:         b,
+		DType:     o.DType,
+		Tokens:    b.Symbol("N", 1, o.MaxTokens, ir.Batch),
+		Rows:      b.Symbol("M", 1, o.MaxTokens, ir.Plain),
+		Blocks:    b.Symbol("B", 1, 1<<20, ir.Load),
+		BlockSize: o.BlockSize,
+		stored:    stored,
+		source:    o.Source,
+		declared:  map[string]bool{},
+		ignored:   map[string]bool{},
+	}
+	if n.DType == dtype.Invalid {
+		n.DType = stored
+	}
+	if n.stored == dtype.Invalid {
+		n.stored = n.DType
+	}
+	b.Extern(&ir.Extern{Name: AttentionOp, Mut: []bool{false, false, false, true, true}, Split: true})
+	return n
+}
+
+func (n *Net) finish() (*ir.Module, error) { return n.B.Build() }
+
+// Type returns a type of the model's dtype.
+func (n *Net) Type(shape ...dim.Dim) ir.Type { return ir.TypeOf(n.DType, shape...) }
+
+// Forward starts @forward and returns its parameters: i32[N] token ids and i32[N] positions.
+func (n *Net) Forward() (ids, pos ir.Value) {
+	n.F = n.B.Func("forward")
+	t := ir.TypeOf(dtype.I32, n.Tokens)
+	return n.F.Param("ids", t), n.F.Param("pos", t)
+}
+
+// Logits is the whole of @logits: the rows of the hidden states T[N, hidden] that were asked for, times the head,
+// as f32. The product is rounded to the model's dtype first, as in the reference.
+func (n *Net) Logits(hidden int64, weight string, head Projection) {
+	n.F = n.B.Func("logits")
+	h := n.F.Param("h", n.Type(n.Tokens, dim.Const(hidden)))
+	rows := n.F.Param("rows", ir.TypeOf(dtype.I32, n.Rows))
+	n.F.SetLoc(head.Tensor)
+	x := n.F.Op1("gather", []ir.Value{h, rows})
+	x = n.Linear(x, weight, false, head)
+	if n.DType != dtype.F32 {
+		x = n.F.Op1("cast", []ir.Value{x}, ir.DTypeAttr(dtype.F32))
+	}
+	n.F.Return(x)
+}
+
+// Matrix is a parameter that holds a projection, [rows, cols]. Untrained ones are normal with the deviation 0.02 that
+// configs give as initializer_range.
+func Matrix(tensor string, rows, cols int64) Param {
+	return Param{Info: safetensors.Info{Name: tensor, Shape: []int64{rows, cols}}, Std: 0.02}
+}
+
+// Vector is a parameter that holds a bias, [size].
+func Vector(tensor string, size int64) Param {
+	return Param{Info: safetensors.Info{Name: tensor, Shape: []int64{size}}, Std: 0.02}
+}
+
+// Scale is a parameter that holds the scale of a norm, [size]; untrained ones are 1.
+func Scale(tensor string, size int64) Param {
+	return Param{Info: safetensors.Info{Name: tensor, Shape: []int64{size}}, Mean: 1}
+}
+
+// Ignore names a tensor that checkpoints may hold without any effect.
+func (n *Net) Ignore(tensor string) { n.ignored[tensor] = true }
+
+// Weight returns a weight of the module, in the model's dtype: the parts joined along axis 0. The first use declares it.
+func (n *Net) Weight(name string, parts ...Param) ir.Value {
+	if n.declared[name] {
+		return n.F.Weight(name)
+	}
+	n.declared[name] = true
+	shape := slices.Clone(parts[0].Shape)
+	leaves := make([]*ir.WeightExpr, len(parts))
+	uniform := true
+	for i, p := range parts {
+		p.DType = n.stored
+		if n.source != nil {
+			// What is wrong with the tensor is for Check to say.
+			if info, err := n.source.Info(p.Name); err == nil {
+				p.DType = info.DType
+			}
+		}
+		n.params = append(n.params, p)
+		leaves[i] = &ir.WeightExpr{Name: p.Name}
+		uniform = uniform && p.DType == n.params[len(n.params)-1-i].DType
+		if i > 0 {
+			shape[0] += p.Shape[0]
+		}
+	}
+	used := n.params[len(n.params)-len(parts):]
+	if !uniform {
+		for i, p := range used {
+			leaves[i] = n.cast(leaves[i], p.DType)
+		}
+	}
+	expr := leaves[0]
+	if len(parts) > 1 {
+		expr = &ir.WeightExpr{Op: "concat", Args: leaves}
+	}
+	if uniform {
+		expr = n.cast(expr, used[0].DType)
+	}
+	dims := make([]dim.Dim, len(shape))
+	for i, d := range shape {
+		dims[i] = dim.Const(d)
+	}
+	n.B.Weight(name, n.Type(dims...), expr)
+	return n.F.Weight(name)
+}
+
+// cast brings an expression of a dtype to the model's.
+func (n *Net) cast(e *ir.WeightExpr, from dtype.DType) *ir.WeightExpr {
+	if from == n.DType {
+		return e
+	}
+	return &ir.WeightExpr{Op: "cast", Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.DTypeAttr(n.DType)}}
+}

@@ -1,0 +1,10 @@
+package hf
+
+// Qwen2 imports Qwen2ForCausalLM: Qwen 2 and 2.5. It is Llama with biases on q, k and v, and windows that can be switched
+// on (arXiv:2407.10671).
+func Qwen2(c *Config) Emit {
+	d := ReadDecoder(c, 0)
+	d.QKVBias = true
+	d.ReadWindows(c)
+	return d.Emit
+}

@@ -1,0 +1,67 @@
+package hf
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Family imports the checkpoints of one architecture. It reads every key that the architecture has from the config,
+// reporting what it does not support, and returns the function that builds the module; that is called only if nothing
+// was reported and no key was left unread.
+type Family func(c *Config) Emit
+
+// Emit builds a module: it calls [Net.Forward], adds the model's blocks, returns their result, and calls [Net.Logits].
+type Emit func(n *Net)
+
+// Registry maps names of architectures, as configs give them ("LlamaForCausalLM"), to families. It may be used from
+// several goroutines once it is filled.
+type Registry struct{ families map[string]Family }
+
+// Builtin returns a new registry with the families of this package.
+func Builtin() *Registry {
+	r := &Registry{families: map[string]Family{}}
+	r.Register("LlamaForCausalLM", Llama)
+	r.Register("Qwen2ForCausalLM", Qwen2)
+	r.Register("Qwen3ForCausalLM", Qwen3)
+	return r
+}
+
+// Register adds a family, or replaces the one of that name.
+func (r *Registry) Register(architecture string, f Family) { r.families[architecture] = f }
+
+// Architectures returns the registered names, sorted.
+func (r *Registry) Architectures() []string { return sortedKeys(r.families) }
+
+// UnknownArchitectureError is a config whose architecture is not registered.
+type UnknownArchitectureError struct {
+	Architecture string   // empty if the config names none
+	Known        []string // sorted
+}
+
+// Error names the known architectures and the ways to go on without one.
+func (e *UnknownArchitectureError) Error() string {
+	what := "architecture " + quote(e.Architecture) + " is not known"
+	if e.Architecture == "" {
+		what = "config.json names no architecture"
+	}
+	return fmt.Sprintf("%s; known are %s. If one of them describes the checkpoint, name it (Options.Architecture); "+
+		"else register a family for it (Registry.Register), or write the module in the IR's text",
+		what, strings.Join(e.Known, ", "))
+}
+
+// choose honours the keys that name the architecture and returns its family.
+func (r *Registry) choose(c *Config, override string) (string, Family, error) {
+	listed := c.Strings("architectures")
+	name := override
+	if name == "" && len(listed) > 0 {
+		name = listed[0]
+	}
+	f, ok := r.families[name]
+	if !ok {
+		return "", nil, &UnknownArchitectureError{Architecture: name, Known: r.Architectures()}
+	}
+	if override == "" && len(listed) > 1 {
+		c.Errorf("architectures", "names %d architectures; say which one to import", len(listed))
+	}
+	return name, f, nil
+}
