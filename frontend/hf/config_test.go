@@ -1,0 +1,344 @@
+package hf
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// settings is a config.json to be edited by a test; json.RawMessage stands for values that Go would not write.
+type settings map[string]any
+
+// absent deletes a key in with.
+type absent struct{}
+
+// base is the smallest config of an architecture with every key that has no default.
+func base(arch string) settings {
+	return settings{
+		"architectures": []string{arch}, "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+		"num_attention_heads": 4, "torch_dtype": "float32",
+	}
+}
+
+func (s settings) with(edits settings) settings {
+	out := maps.Clone(s)
+	for k, v := range edits {
+		if _, gone := v.(absent); gone {
+			delete(out, k)
+		} else {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func (s settings) json(t testing.TB) []byte {
+	t.Helper()
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// decoderOf reads a config as Import would, without building the module.
+func decoderOf(t *testing.T, s settings, set func(*Config, *Decoder), headSize int64) (*Decoder, error) {
+	t.Helper()
+	c, err := parseConfig(s.json(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Inert("architectures", "torch_dtype", "dtype", "model_type")
+	c.Inert(inertKeys()...)
+	d := ReadDecoder(c, headSize)
+	set(c, d)
+	return d, c.err()
+}
+
+func nothingMore(*Config, *Decoder) {}
+
+func TestSpellings(t *testing.T) {
+	llama3 := settings{"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+	type group struct {
+		name string
+		all  []settings // all mean the same
+	}
+	for _, g := range []group{
+		{"default rope", []settings{
+			{},
+			{"rope_theta": 10000},
+			{"rope_theta": 10000.0, "rope_scaling": nil},
+			{"rope_theta": 1e4, "rope_scaling": settings{"rope_type": "default"}},
+			{"rope_parameters": settings{"rope_theta": 10000.0, "rope_type": "default"}},
+			{"rope_parameters": settings{"rope_theta": 10000.0}},
+			{"rope_parameters": settings{"rope_type": "default", "partial_rotary_factor": 1.0}, "rope_theta": 10000.0},
+			{"rope_parameters": nil},
+		}},
+		{"theta", []settings{
+			{"rope_theta": 500000},
+			{"rope_parameters": settings{"rope_theta": 500000.0, "rope_type": "default"}},
+			{"rope_parameters": settings{"rope_theta": 500000.0, "rope_type": "default"}, "rope_theta": 500000.0},
+		}},
+		{"linear", []settings{
+			{"rope_scaling": settings{"type": "linear", "factor": 2}},
+			{"rope_scaling": settings{"rope_type": "linear", "factor": 2.0}},
+			{"rope_scaling": settings{"rope_type": "linear", "type": "linear", "factor": 2.0}},
+			{"rope_parameters": settings{"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0}},
+			{"rope_parameters": settings{"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0}, "rope_scaling": settings{"type": "linear", "factor": 2}},
+		}},
+		{"llama3", []settings{
+			{"rope_theta": 500000.0, "rope_scaling": llama3.with(settings{"rope_type": "llama3"})},
+			{"rope_theta": 500000.0, "rope_scaling": llama3.with(settings{"type": "llama3"})},
+			{"rope_parameters": llama3.with(settings{"rope_type": "llama3", "rope_theta": 500000.0})},
+		}},
+		{"kv heads", []settings{{}, {"num_key_value_heads": 4}, {"num_key_value_heads": nil}}},
+		{"head size", []settings{{}, {"head_dim": 4}, {"head_dim": nil}}},
+		{"activation", []settings{{}, {"hidden_act": "silu"}, {"hidden_act": "swish"}}},
+		{"eps", []settings{{}, {"rms_norm_eps": 1e-6}, {"rms_norm_eps": json.RawMessage("0.000001")}}},
+		{"inert", []settings{{}, {"use_cache": false, "bos_token_id": []int{1, 2}, "transformers_version": "9", "id2label": settings{"0": "x"}}}},
+	} {
+		var want *Decoder
+		for i, s := range g.all {
+			got, err := decoderOf(t, base("LlamaForCausalLM").with(s), nothingMore, 0)
+			if err != nil {
+				t.Errorf("%s, spelling %d: %v", g.name, i, err)
+				continue
+			}
+			if want == nil {
+				want = got
+			} else if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: spelling %d differs from the first:\n%s", g.name, i, diff)
+			}
+		}
+	}
+}
+
+func TestDTypeSpellings(t *testing.T) {
+	for _, c := range []struct {
+		config settings
+		want   string // dtype of the first weight, or part of the error
+	}{
+		{settings{"torch_dtype": "bfloat16"}, "bf16"},
+		{settings{"torch_dtype": absent{}, "dtype": "bfloat16"}, "bf16"},
+		{settings{"torch_dtype": "float16", "dtype": "float16"}, "f16"},
+		{settings{"torch_dtype": "float32"}, "f32"},
+		{settings{"torch_dtype": "float16", "dtype": "bfloat16"}, "contradicts"},
+		{settings{"torch_dtype": "int8"}, `"int8" is not supported; supported: bfloat16, float16, float32`},
+		{settings{"torch_dtype": 7}, "7 is not a string"},
+		{settings{"torch_dtype": absent{}}, "say in which dtype to import"},
+		{settings{"torch_dtype": nil}, "say in which dtype to import"},
+	} {
+		m, err := Builtin().Import(base("LlamaForCausalLM").with(c.config).json(t), Options{})
+		if err != nil {
+			if !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v: error %v, want …%s…", c.config, err, c.want)
+			}
+			continue
+		}
+		if got := m.Module.Weights[0].Type.DType.String(); got != c.want {
+			t.Errorf("%v: weights are %s, want %s", c.config, got, c.want)
+		}
+	}
+}
+
+func TestWindows(t *testing.T) {
+	read := func(c *Config, d *Decoder) { d.ReadWindows(c) }
+	four := base("Qwen2ForCausalLM").with(settings{"num_hidden_layers": 4})
+	const w, f = "sliding_attention", "full_attention"
+	for _, c := range []struct {
+		edits settings
+		want  []int64
+	}{
+		{settings{}, []int64{0, 0, 0, 0}},
+		{settings{"sliding_window": 9, "max_window_layers": 1}, []int64{0, 0, 0, 0}},
+		{settings{"use_sliding_window": false, "sliding_window": nil, "layer_types": []string{f, f, f, f}}, []int64{0, 0, 0, 0}},
+		{settings{"use_sliding_window": true, "sliding_window": 9, "max_window_layers": 3}, []int64{0, 0, 0, 9}},
+		{settings{"use_sliding_window": true, "sliding_window": 9}, []int64{0, 0, 0, 0}},
+		{settings{"use_sliding_window": true, "sliding_window": 9, "max_window_layers": 0, "layer_types": []string{f, w, f, w}}, []int64{0, 9, 0, 9}},
+	} {
+		d, err := decoderOf(t, four.with(c.edits), read, 0)
+		if err != nil {
+			t.Errorf("%v: %v", c.edits, err)
+		} else if !slices.Equal(d.Windows, c.want) {
+			t.Errorf("%v: windows %v, want %v", c.edits, d.Windows, c.want)
+		}
+	}
+	for _, c := range []struct {
+		edits settings
+		want  string
+	}{
+		{settings{"use_sliding_window": true}, `"sliding_window": is missing`},
+		{settings{"use_sliding_window": true, "sliding_window": 0}, "0 is not in"},
+		{settings{"layer_types": []string{f}}, "has 1 entries for 4 layers"},
+		{settings{"layer_types": []string{f, f, f, w}}, "layer 3"},
+		{settings{"layer_types": []string{f, "chunked_attention", f, f}}, `"chunked_attention" of layer 1 is not supported`},
+		{settings{"layer_types": f}, "is not a list of strings"},
+	} {
+		if _, err := decoderOf(t, four.with(c.edits), read, 0); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: error %v, want …%s…", c.edits, err, c.want)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	rope := func(s settings) settings { return settings{"rope_scaling": s} }
+	llama3 := settings{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+	for _, c := range []struct {
+		arch  string
+		edits settings
+		want  string
+	}{
+		{"Llama", settings{"vocab_size": absent{}}, `"vocab_size": is missing`},
+		{"Llama", settings{"hidden_size": nil}, `"hidden_size": is missing`},
+		{"Llama", settings{"hidden_size": 0}, "0 is not in [1, "},
+		{"Llama", settings{"hidden_size": -16}, "-16 is not in [1, "},
+		{"Llama", settings{"hidden_size": "16"}, `"16" is not an integer`},
+		{"Llama", settings{"hidden_size": 16.5}, "16.5 is not an integer"},
+		{"Llama", settings{"hidden_size": true}, "true is not an integer"},
+		{"Llama", settings{"hidden_size": json.RawMessage("99999999999999999999")}, "is not an integer"},
+		{"Llama", settings{"num_hidden_layers": 1 << 40}, "is not in [1, 4096]"},
+		{"Llama", settings{"num_attention_heads": 3}, "3 does not divide hidden_size"},
+		{"Llama", settings{"num_key_value_heads": 3}, "3 does not divide num_attention_heads"},
+		{"Llama", settings{"head_dim": 5}, "5 is not an even number"},
+		{"Llama", settings{"num_attention_heads": 16}, "1 is not an even number"},
+		{"Llama", settings{"hidden_act": "quick_gelu"}, `"quick_gelu" is not supported; supported: gelu, gelu_new`},
+		{"Llama", settings{"hidden_act": []string{"silu"}}, "is not a string"},
+		{"Llama", settings{"rms_norm_eps": 0}, "0 is not above 0"},
+		{"Llama", settings{"rms_norm_eps": "1e-6"}, "is not a number"},
+		{"Llama", settings{"attention_bias": 1}, "1 is not true or false"},
+		{"Llama", settings{"is_encoder_decoder": true}, "only decoders are"},
+		{"Llama", settings{"pruned_heads": settings{"0": []int{1}}}, "pruned heads are not supported"},
+		{"Llama", settings{"rope_theta": -1}, "-1 is not above 0"},
+		{"Llama", settings{"rope_theta": 1, "rope_parameters": settings{"rope_theta": 2}}, "contradicts rope_parameters.rope_theta"},
+		{"Llama", settings{"rope_scaling": 2}, "not a JSON object"},
+		{"Llama", rope(settings{"rope_type": "yarn", "factor": 4.0, "beta_fast": 32}), `"rope_scaling.rope_type": "yarn" is not supported; supported: default, linear, llama3`},
+		{"Llama", rope(settings{"type": "dynamic", "factor": 4.0}), `"dynamic" is not supported`},
+		{"Llama", rope(settings{"type": "linear", "rope_type": "llama3", "factor": 2.0}), "contradicts rope_type"},
+		{"Llama", rope(settings{"type": "linear"}), `"rope_scaling.factor": is missing`},
+		{"Llama", rope(settings{"type": "linear", "factor": 0}), "0 is not above 0"},
+		{"Llama", rope(settings{"type": "linear", "factor": 2, "attention_factor": 1}), `"rope_scaling.attention_factor"`},
+		{"Llama", rope(settings{"rope_type": "default", "partial_rotary_factor": 0.5}), "0.5 is not supported: only 1 is"},
+		{"Llama", rope(llama3.with(settings{"high_freq_factor": 1.0})), "is not above low_freq_factor"},
+		{"Llama", rope(llama3.with(settings{"low_freq_factor": absent{}})), `"rope_scaling.low_freq_factor": is missing`},
+		{"Llama", settings{"rope_parameters": llama3, "rope_scaling": settings{"type": "linear", "factor": 2}}, "contradicts rope_parameters"},
+		{"Llama", settings{"sliding_window": nil}, `"sliding_window"`},
+		{"Llama", settings{"quantization_config": settings{"quant_method": "gptq", "bits": 4}}, `quantized with "gptq"`},
+		{"Llama", settings{"quantization_config": settings{"format": "int-quantized"}}, `quantized with "int-quantized"`},
+		{"Llama", settings{"quantization_config": []int{}}, "quantized with an unnamed method"},
+		{"Llama", settings{"compression_config": settings{}}, "quantized with an unnamed method"},
+		{"Llama", settings{"architectures": []string{"LlamaForCausalLM", "Other"}}, "names 2 architectures"},
+		{"Qwen2", settings{"attention_bias": false}, `"attention_bias"`},
+		{"Qwen2", settings{"mlp_bias": false}, `"mlp_bias"`},
+		{"Qwen3", settings{"mlp_bias": false}, `"mlp_bias"`},
+	} {
+		_, err := Builtin().Import(base(c.arch+"ForCausalLM").with(c.edits).json(t), Options{})
+		var ce *ConfigError
+		if !errors.As(err, &ce) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %v: error %v, want …%s…", c.arch, c.edits, err, c.want)
+		}
+	}
+}
+
+func TestRefusalsComeTogether(t *testing.T) {
+	config := base("LlamaForCausalLM").with(settings{
+		"zeta": 1, "alpha": nil, "rope_scaling": settings{"type": "linear", "factor": 2, "beta": 3},
+		"hidden_act": "tanhshrink", "vocab_size": absent{},
+	})
+	_, err := Builtin().Import(config.json(t), Options{})
+	var ce *ConfigError
+	if !errors.As(err, &ce) {
+		t.Fatalf("error %v", err)
+	}
+	if want := []string{"alpha", "rope_scaling.beta", "zeta"}; !slices.Equal(ce.Refused, want) {
+		t.Errorf("refused %q, want %q", ce.Refused, want)
+	}
+	var keys []string
+	for _, p := range ce.Problems {
+		keys = append(keys, p.Key)
+	}
+	slices.Sort(keys)
+	if want := []string{"hidden_act", "vocab_size"}; !slices.Equal(keys, want) {
+		t.Errorf("problems with %q, want %q", keys, want)
+	}
+	if !strings.Contains(err.Error(), "Options.IgnoreKeys") {
+		t.Errorf("no way out is named: %v", err)
+	}
+}
+
+func TestIgnoreKeys(t *testing.T) {
+	config := base("LlamaForCausalLM").with(settings{"zeta": settings{"a": 1}, "eta": 2}).json(t)
+	_, err := Builtin().Import(config, Options{IgnoreKeys: []string{"zeta"}})
+	var ce *ConfigError
+	if !errors.As(err, &ce) || !slices.Equal(ce.Refused, []string{"eta"}) {
+		t.Errorf("error %v, want eta alone refused", err)
+	}
+	if _, err := Builtin().Import(config, Options{IgnoreKeys: []string{"zeta", "eta"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNotAConfig(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                     "not a JSON object",
+		"[]":                                   "not a JSON object",
+		"null":                                 "not a JSON object",
+		`{"a": 1} {}`:                          "text follows",
+		`{"a": 1, "a": 1}`:                     `key "a" appears twice`,
+		`{"a": }`:                              "not JSON",
+		`{"a": NaN}`:                           "not JSON",
+		`{"a"`:                                 "not JSON",
+		`{`:                                    "not JSON",
+		"{\"a\": \"\xff\"}":                    "not UTF-8",
+		`{"architectures":[]}`:                 "names no architecture",
+		`{"a": ` + strings.Repeat("[", 20_000): "not JSON",
+	} {
+		if _, err := Builtin().Import([]byte(text), Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.20q: error %v, want …%s…", text, err, want)
+		}
+	}
+	dup := `{"architectures":["LlamaForCausalLM"],"rope_scaling":{"factor":1,"factor":2}}`
+	if _, err := Builtin().Import([]byte(dup), Options{}); err == nil || !strings.Contains(err.Error(), `"rope_scaling": key "factor" appears twice`) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// FuzzImport holds that no config.json crashes the import, and that what it accepts is a verified module whose tensors a
+// dummy checkpoint has.
+func FuzzImport(f *testing.F) {
+	paths, err := filepath.Glob("../../testdata/hf/*/config.json")
+	if err != nil || len(paths) == 0 {
+		f.Fatal(err, paths)
+	}
+	for _, p := range paths {
+		text, err := os.ReadFile(p)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	for _, arch := range Builtin().Architectures() {
+		f.Add(base(arch).with(settings{"rope_scaling": settings{"type": "linear", "factor": 2}}).json(f))
+	}
+	f.Fuzz(func(t *testing.T, config []byte) {
+		m, err := Builtin().Import(config, Options{})
+		if err != nil {
+			if err.Error() == "" {
+				t.Fatal("an error without a message")
+			}
+			return
+		}
+		if err := m.Module.Verify(); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Check(Dummy(m.Params)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
