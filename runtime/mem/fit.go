@@ -1,0 +1,171 @@
+package mem
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"pwc/runtime/device"
+)
+
+// The sizes, with their names in c10/cuda/CUDACachingAllocator.cpp.
+const (
+	minBlock     = 512      // kMinBlockSize: every block is a multiple
+	smallSize    = 1 << 20  // kSmallSize: the largest block of a small segment
+	smallSegment = 2 << 20  // kSmallBuffer
+	minLarge     = 10 << 20 // kMinLargeAlloc: from here a segment is of the size asked
+	largeSegment = 20 << 20 // kLargeBuffer: what large blocks below minLarge share
+	roundLarge   = 2 << 20  // kRoundLarge
+)
+
+// BlockBytes returns the bytes of a block for a request of bytes ≥ 0: rounded
+// up to 512, and at least 512.
+func BlockBytes(bytes int64) int64 {
+	return max(minBlock, roundUp(bytes, minBlock))
+}
+
+// SegmentBytes returns what a request takes from the device when no block of
+// the pool fits it: 2 MiB for a block up to 1 MiB, 20 MiB for one below 10 MiB,
+// else the request rounded up to 2 MiB.
+func SegmentBytes(bytes int64) int64 {
+	switch block := BlockBytes(bytes); {
+	case block <= smallSize:
+		return smallSegment
+	case block < minLarge:
+		return largeSegment
+	default:
+		return roundUp(block, roundLarge)
+	}
+}
+
+// maxRequest is the largest request that the roundings do not overflow.
+const maxRequest = math.MaxInt64 - roundLarge
+
+// roundUp returns the next multiple of to, a power of two.
+func roundUp(n, to int64) int64 { return (n + to - 1) &^ (to - 1) }
+
+// splits reports whether a block of have bytes is split to serve a request of
+// want (should_split): large blocks keep remainders of up to 1 MiB, which would
+// be of use to no large request.
+func splits(have, want int64, small bool) bool {
+	if small {
+		return have-want >= minBlock
+	}
+	return have-want > smallSize
+}
+
+// segment is memory of the device, tiled by a chain of blocks.
+type segment struct {
+	mem   Segment
+	bytes int64
+	seq   uint64 // order of creation in the allocator; stands for an address
+	shelf *shelf
+	small bool
+	first *node
+}
+
+// node is a block: a range of a segment. Nodes are recycled; gen counts the
+// times one was handed out or freed and tells handles apart.
+type node struct {
+	alloc     *Allocator // never changes
+	gen       uint64
+	seg       *segment
+	off       int64
+	bytes     int64
+	requested int64 // bytes asked for, while live
+	live      bool
+	prev      *node // neighbours in the segment
+	next      *node
+}
+
+// freeList holds free blocks by size, then address.
+type freeList []*node
+
+func compareNodes(a, b *node) int {
+	if c := cmp.Compare(a.bytes, b.bytes); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(a.seg.seq, b.seg.seq); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.off, b.off)
+}
+
+// takeFit removes and returns the smallest block of at least bytes, of equals
+// the first by address, or nil.
+func (l *freeList) takeFit(bytes int64) *node {
+	i, _ := slices.BinarySearchFunc(*l, bytes, func(n *node, bytes int64) int {
+		if n.bytes < bytes {
+			return -1
+		}
+		return 1
+	})
+	if i == len(*l) {
+		return nil
+	}
+	n := (*l)[i]
+	*l = slices.Delete(*l, i, i+1)
+	return n
+}
+
+func (l *freeList) insert(n *node) {
+	i, _ := slices.BinarySearchFunc(*l, n, compareNodes)
+	*l = slices.Insert(*l, i, n)
+}
+
+func (l *freeList) remove(n *node) {
+	i, _ := slices.BinarySearchFunc(*l, n, compareNodes)
+	*l = slices.Delete(*l, i, i+1)
+}
+
+// shelf is the free blocks that one stream may take.
+type shelf struct {
+	pool     *Pool
+	stream   device.Stream
+	segments int // of the pool that are for stream
+	small    freeList
+	large    freeList
+}
+
+func (s *shelf) list(small bool) *freeList {
+	if small {
+		return &s.small
+	}
+	return &s.large
+}
+
+// cut makes n the first bytes of itself and returns the rest, unlinked from any
+// list but part of the segment.
+func (n *node) cut(bytes int64) *node {
+	rest := n.alloc.node()
+	rest.seg, rest.off, rest.bytes = n.seg, n.off+bytes, n.bytes-bytes
+	rest.prev, rest.next = n, n.next
+	if n.next != nil {
+		n.next.prev = rest
+	}
+	n.next, n.bytes = rest, bytes
+	return rest
+}
+
+// join merges the free neighbours of n, which is free and on no list, into it.
+func (n *node) join() {
+	list := n.seg.shelf.list(n.seg.small)
+	if p := n.prev; p != nil && !p.live {
+		list.remove(p)
+		n.off, n.bytes = p.off, p.bytes+n.bytes
+		if n.prev = p.prev; n.prev != nil {
+			n.prev.next = n
+		} else {
+			n.seg.first = n
+		}
+		n.alloc.recycle(p)
+	}
+	if q := n.next; q != nil && !q.live {
+		list.remove(q)
+		n.bytes += q.bytes
+		if n.next = q.next; n.next != nil {
+			n.next.prev = n
+		}
+		n.alloc.recycle(q)
+	}
+}

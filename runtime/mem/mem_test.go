@@ -1,0 +1,711 @@
+package mem
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"pwc/runtime/device"
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+)
+
+// fakeDevice is a Backing with limited memory and switches for failures. It
+// checks that what comes back was given out.
+type fakeDevice struct {
+	capacity  int64 // 0: no limit
+	failAlloc error
+	failFree  error
+
+	used   int64
+	next   int
+	events []string // "alloc 2 MiB", "free #0", "sync s"
+	live   map[*fakeMemory]bool
+}
+
+type fakeMemory struct {
+	id    int
+	bytes int64
+	data  []byte // made only by devices that keep it
+}
+
+func (m *fakeMemory) Size() int64 { return m.bytes }
+func (m *fakeMemory) Free() error { return errors.New("freed past its Backing") }
+
+func (d *fakeDevice) AllocSegment(bytes int64) (Segment, error) {
+	switch {
+	case d.failAlloc != nil:
+		return nil, d.failAlloc
+	case d.capacity > 0 && d.used+bytes > d.capacity:
+		return nil, &device.MemoryError{Asked: bytes, Reserved: d.used, Limit: d.capacity}
+	}
+	m := &fakeMemory{id: d.next, bytes: bytes}
+	d.next++
+	d.used += bytes
+	if d.live == nil {
+		d.live = map[*fakeMemory]bool{}
+	}
+	d.live[m] = true
+	d.events = append(d.events, fmt.Sprintf("alloc %d MiB", bytes/mib))
+	return m, nil
+}
+
+func (d *fakeDevice) FreeSegment(s Segment) error {
+	if d.failFree != nil {
+		return d.failFree
+	}
+	m := s.(*fakeMemory)
+	if !d.live[m] {
+		return fmt.Errorf("segment #%d is not live", m.id)
+	}
+	delete(d.live, m)
+	d.used -= m.bytes
+	d.events = append(d.events, fmt.Sprintf("free #%d", m.id))
+	return nil
+}
+
+// fakeStream is an identity; its only operation is Synchronize.
+type fakeStream struct {
+	device.Stream
+	name string
+	dev  *fakeDevice
+	err  error
+}
+
+func (s *fakeStream) Synchronize() error {
+	if s.dev != nil {
+		s.dev.events = append(s.dev.events, "sync "+s.name)
+	}
+	return s.err
+}
+
+func newPool(t testing.TB, o Options) (*fakeDevice, *Allocator, *Pool) {
+	t.Helper()
+	d := &fakeDevice{}
+	a := New(d, o)
+	return d, a, a.NewPool("test")
+}
+
+func must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// layout prints a pool: "#0: [512 free1024 …]" with live blocks by requested
+// size and free ones by size.
+func layout(p *Pool) string {
+	var b strings.Builder
+	for i, seg := range p.Snapshot() {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		fmt.Fprintf(&b, "#%d:", seg.Memory.(*fakeMemory).id)
+		for _, bl := range seg.Blocks {
+			if bl.Live {
+				fmt.Fprintf(&b, " %d/%d", bl.Requested, bl.Bytes)
+			} else {
+				fmt.Fprintf(&b, " free %d", bl.Bytes)
+			}
+		}
+	}
+	return b.String()
+}
+
+func expect(t testing.TB, p *Pool, want string) {
+	t.Helper()
+	if got := layout(p); got != want {
+		t.Fatalf("layout\n got %s\nwant %s", got, want)
+	}
+}
+
+// TestSizes has the numbers of c10's round_size and get_allocation_size.
+func TestSizes(t *testing.T) {
+	for _, c := range []struct{ ask, block, segment int64 }{
+		{0, 512, 2 * mib}, {1, 512, 2 * mib}, {512, 512, 2 * mib}, {513, 1024, 2 * mib},
+		{mib, mib, 2 * mib}, {mib + 1, mib + 512, 20 * mib}, {mib - 511, mib, 2 * mib},
+		{10*mib - 512, 10*mib - 512, 20 * mib}, {10*mib - 511, 10 * mib, 10 * mib},
+		{10 * mib, 10 * mib, 10 * mib}, {10*mib + 1, 10*mib + 512, 12 * mib}, {31 * mib, 31 * mib, 32 * mib},
+	} {
+		if got := BlockBytes(c.ask); got != c.block {
+			t.Errorf("BlockBytes(%d) = %d, want %d", c.ask, got, c.block)
+		}
+		if got := SegmentBytes(c.ask); got != c.segment {
+			t.Errorf("SegmentBytes(%d) = %d, want %d", c.ask, got, c.segment)
+		}
+		d, _, p := newPool(t, Options{})
+		b := must[Block](t)(p.Alloc(nil, c.ask))
+		buf := must[device.Buffer](t)(b.Buffer())
+		if d.used != c.segment || buf.Size != c.ask || buf.Offset != 0 {
+			t.Errorf("Alloc(%d): %d bytes taken, buffer %+v", c.ask, d.used, buf)
+		}
+	}
+}
+
+func TestSplitMergeAndBestFit(t *testing.T) {
+	_, _, p := newPool(t, Options{})
+	alloc := func(n int64) Block { return must[Block](t)(p.Alloc(nil, n)) }
+	a, b, c := alloc(1000), alloc(100*kib), alloc(1)
+	_ = alloc(512*kib - 1)
+	expect(t, p, "#0: 1000/1024 102400/102400 1/512 524287/524288 free 1468928")
+	check(t, p.Free(b))
+	expect(t, p, "#0: 1000/1024 free 102400 1/512 524287/524288 free 1468928")
+	// The smaller hole is the better fit, though both serve.
+	b = alloc(4096)
+	expect(t, p, "#0: 1000/1024 4096/4096 free 98304 1/512 524287/524288 free 1468928")
+	check(t, p.Free(a))
+	expect(t, p, "#0: free 1024 4096/4096 free 98304 1/512 524287/524288 free 1468928")
+	check(t, p.Free(b)) // between two free blocks: all three become one
+	expect(t, p, "#0: free 103424 1/512 524287/524288 free 1468928")
+	check(t, p.Free(c)) // only the left neighbour is free
+	expect(t, p, "#0: free 103936 524287/524288 free 1468928")
+	// An exact fit is not split.
+	alloc(103936)
+	expect(t, p, "#0: 103936/103936 524287/524288 free 1468928")
+	// Of equal holes the one at the lower address is taken.
+	x, _, y := alloc(2048), alloc(512), alloc(2048)
+	_ = alloc(512)
+	check(t, p.Free(y))
+	check(t, p.Free(x))
+	if got := must[device.Buffer](t)(alloc(2048).Buffer()); got.Offset != 103936+524288 {
+		t.Errorf("taken at %d", got.Offset)
+	}
+}
+
+func TestLargeBlocksKeepSmallRemainders(t *testing.T) {
+	_, _, p := newPool(t, Options{})
+	alloc := func(n int64) Block { return must[Block](t)(p.Alloc(nil, n)) }
+	a := alloc(9 * mib)
+	expect(t, p, "#0: 9437184/9437184 free 11534336")
+	// 11 MiB are left. Serving 10 MiB leaves exactly 1 MiB, which stays with the
+	// block; 512 bytes less leave more, which is split off.
+	b := alloc(10 * mib)
+	expect(t, p, "#0: 9437184/9437184 10485760/11534336")
+	check(t, p.Free(b))
+	b = alloc(10*mib - 512)
+	expect(t, p, "#0: 9437184/9437184 10485248/10485248 free 1049088")
+	if got := p.Stats().ActiveBytes.Now; got != 9437184+10485248 {
+		t.Errorf("active %d", got)
+	}
+	check(t, p.Free(a))
+	check(t, p.Free(b))
+	expect(t, p, "#0: free 20971520")
+	// A small request does not come from a large segment.
+	alloc(1)
+	expect(t, p, "#0: free 20971520; #1: 1/512 free 2096640")
+}
+
+func TestStreamsDoNotShareBlocks(t *testing.T) {
+	_, _, p := newPool(t, Options{})
+	s1, s2 := &fakeStream{name: "1"}, &fakeStream{name: "2"}
+	b := must[Block](t)(p.Alloc(s1, 100))
+	check(t, p.Free(b))
+	_ = must[Block](t)(p.Alloc(s2, 100))
+	expect(t, p, "#0: free 2097152; #1: 100/512 free 2096640")
+	_ = must[Block](t)(p.Alloc(s1, 200))
+	expect(t, p, "#0: 200/512 free 2096640; #1: 100/512 free 2096640")
+}
+
+func TestWrongUse(t *testing.T) {
+	_, a, p := newPool(t, Options{})
+	q := a.NewPool("other")
+	_, _, r := newPool(t, Options{})
+	b := must[Block](t)(p.Alloc(nil, 100))
+	for _, x := range []*Pool{q, r} {
+		if err := x.Free(b); !errors.Is(err, ErrForeignBlock) {
+			t.Errorf("free to another pool: %v", err)
+		}
+	}
+	if err := p.Free(Block{}); !errors.Is(err, ErrForeignBlock) {
+		t.Errorf("free of the zero block: %v", err)
+	}
+	if _, err := (Block{}).Buffer(); !errors.Is(err, ErrForeignBlock) {
+		t.Errorf("buffer of the zero block: %v", err)
+	}
+	if _, err := p.Alloc(nil, -1); err == nil {
+		t.Error("a negative allocation succeeds")
+	}
+	expect(t, p, "#0: 100/512 free 2096640")
+	check(t, p.Free(b))
+	stale := func(when string) {
+		t.Helper()
+		if err := p.Free(b); !errors.Is(err, ErrDoubleFree) {
+			t.Errorf("%s: free: %v", when, err)
+		}
+		if _, err := b.Buffer(); !errors.Is(err, ErrUseAfterFree) {
+			t.Errorf("%s: buffer: %v", when, err)
+		}
+	}
+	stale("freed")
+	c := must[Block](t)(p.Alloc(nil, 100)) // the same memory
+	stale("memory reused")
+	check(t, p.Free(c))
+	must[int64](t)(p.Trim())
+	stale("segment gone")
+	d := must[Block](t)(q.Alloc(nil, 100)) // the same node, in another pool
+	stale("handle reused elsewhere")
+	check(t, q.Free(d))
+	if st := a.Stats(); st.ActiveBlocks.Now != 0 || st.Frees != 3 || st.Allocs != 3 {
+		t.Errorf("stats %+v", st)
+	}
+}
+
+func TestCapture(t *testing.T) {
+	dev, a, p := newPool(t, Options{})
+	q := a.NewPool("other")
+	s1, s2 := &fakeStream{name: "1", dev: dev}, &fakeStream{name: "2", dev: dev}
+	before := must[Block](t)(p.Alloc(s2, 100))
+	c1 := must[*Capture](t)(p.BeginCapture(s1))
+	if _, err := p.BeginCapture(s1); !errors.Is(err, device.ErrCapturing) {
+		t.Errorf("second capture: %v", err)
+	}
+	b := must[Block](t)(p.Alloc(s1, 3*mib))
+	var se *StreamError
+	for _, s := range []device.Stream{s2, nil} {
+		if _, err := p.Alloc(s, 100); !errors.As(err, &se) || !errors.Is(err, device.ErrCapturing) ||
+			se.Pool != "test" || se.Stream != s || se.Capturing != s1 {
+			t.Errorf("allocation by another stream: %v", err)
+		}
+	}
+	_ = must[Block](t)(q.Alloc(s2, 100)) // other pools go on
+	check(t, p.Free(before))             // frees by anyone do
+	check(t, p.Free(b))
+	if _, err := a.Empty(); !errors.Is(err, device.ErrCapturing) {
+		t.Errorf("Empty while capturing: %v", err)
+	}
+	check(t, c1.End())
+	if err := c1.End(); !errors.Is(err, device.ErrNotCapturing) {
+		t.Errorf("second End: %v", err)
+	}
+	must[Block](t)(p.Alloc(s2, 100))
+	c2 := must[*Capture](t)(p.BeginCapture(s2))
+	if p.Captures() != 2 {
+		t.Errorf("%d captures", p.Captures())
+	}
+	// Nothing that a graph can reach goes back.
+	check(t, c2.Release()) // abandoned: ends too
+	for _, release := range []func() (int64, error){p.Trim, a.Empty} {
+		if n := must[int64](t)(release()); n != 0 {
+			t.Errorf("%d bytes under a graph given back", n)
+		}
+	}
+	var iu *InUseError
+	if err := p.Close(); !errors.As(err, &iu) || iu.Captures != 1 || iu.Blocks != 1 {
+		t.Errorf("Close: %v", err)
+	}
+	dev.events = nil
+	check(t, c1.Release())
+	if len(dev.events) != 0 {
+		t.Errorf("the last Release did %v", dev.events)
+	}
+	for _, c := range []*Capture{c1, c2} {
+		if err := c.Release(); !errors.Is(err, device.ErrClosed) {
+			t.Errorf("second Release: %v", err)
+		}
+	}
+	if p.Freeable() {
+		t.Error("freeable with a live block")
+	}
+	// The segment of s1 (20 MiB) goes back after s1 is waited for, that of s2
+	// holds a live block.
+	if n := must[int64](t)(p.Trim()); n != 20*mib {
+		t.Errorf("%d bytes trimmed", n)
+	}
+	if want := []string{"sync 1", "free #1"}; !slices.Equal(dev.events, want) {
+		t.Errorf("trim did %v, want %v", dev.events, want)
+	}
+}
+
+func TestFreeableAndClose(t *testing.T) {
+	dev, a, p := newPool(t, Options{})
+	s := &fakeStream{name: "s", dev: dev}
+	b := must[Block](t)(p.Alloc(s, 100))
+	c := must[*Capture](t)(p.BeginCapture(s))
+	check(t, c.End())
+	check(t, p.Free(b))
+	if p.Freeable() {
+		t.Error("freeable under a capture")
+	}
+	check(t, c.Release())
+	if !p.Freeable() || dev.used != 2*mib {
+		t.Errorf("freeable %v, %d bytes kept", p.Freeable(), dev.used)
+	}
+	check(t, p.Close())
+	check(t, p.Close())
+	if dev.used != 0 || p.Stats().ReservedBytes.Now != 0 || a.Stats().ReservedBytes.Now != 0 {
+		t.Errorf("%d bytes left", dev.used)
+	}
+	if _, err := p.Alloc(s, 1); !errors.Is(err, device.ErrClosed) {
+		t.Errorf("Alloc: %v", err)
+	}
+	if _, err := p.Trim(); !errors.Is(err, device.ErrClosed) {
+		t.Errorf("Trim: %v", err)
+	}
+	if _, err := p.BeginCapture(s); !errors.Is(err, device.ErrClosed) {
+		t.Errorf("BeginCapture: %v", err)
+	}
+	if err := p.Free(b); !errors.Is(err, ErrDoubleFree) {
+		t.Errorf("Free: %v", err)
+	}
+}
+
+func TestAllocatorClose(t *testing.T) {
+	dev, a, p := newPool(t, Options{})
+	q := a.NewPool("second")
+	check(t, p.Free(must[Block](t)(p.Alloc(nil, 1))))
+	b := must[Block](t)(q.Alloc(nil, 1))
+	var iu *InUseError
+	if err := a.Close(); !errors.As(err, &iu) || iu.Pool != "second" || dev.used != 4*mib {
+		t.Errorf("Close: %v, %d bytes", err, dev.used)
+	}
+	check(t, q.Free(b))
+	check(t, a.Close())
+	if dev.used != 0 {
+		t.Errorf("%d bytes left", dev.used)
+	}
+}
+
+func TestOutOfMemory(t *testing.T) {
+	for _, limited := range []string{"limit", "device"} {
+		t.Run(limited, func(t *testing.T) {
+			dev, a, p := newPool(t, Options{})
+			if limited == "limit" {
+				a.limit = 30 * mib
+			} else {
+				dev.capacity = 30 * mib
+			}
+			q := a.NewPool("idle")
+			s := &fakeStream{name: "s", dev: dev}
+			b := must[Block](t)(p.Alloc(s, 8*mib)) // 20 MiB
+			var me *device.MemoryError
+			if _, err := p.Alloc(s, 14*mib); !errors.As(err, &me) || !errors.Is(err, device.ErrOutOfMemory) {
+				t.Fatalf("error %v", err)
+			}
+			if me.Asked != 14*mib || me.Reserved != 20*mib || me.Active != 8*mib || limited == "limit" && me.Limit != 30*mib {
+				t.Errorf("error %+v", me)
+			}
+			// What another pool caches makes room, but not under a capture in
+			// any pool, nor from a pool that a graph reaches.
+			check(t, q.Free(must[Block](t)(q.Alloc(s, 10*mib))))
+			third := a.NewPool("third")
+			c := must[*Capture](t)(third.BeginCapture(s))
+			if _, err := p.Alloc(s, 10*mib+512); err != nil {
+				t.Errorf("within the segment: %v", err)
+			}
+			if _, err := p.Alloc(s, 10*mib); !errors.Is(err, device.ErrOutOfMemory) {
+				t.Errorf("while capturing: %v", err)
+			}
+			check(t, c.Release())
+			c = must[*Capture](t)(q.BeginCapture(s))
+			check(t, c.End())
+			if _, err := p.Alloc(s, 10*mib); !errors.Is(err, device.ErrOutOfMemory) {
+				t.Errorf("under a graph: %v", err)
+			}
+			check(t, c.Release())
+			dev.events = nil
+			must[Block](t)(p.Alloc(s, 10*mib))
+			if want := []string{"sync s", "free #1", "alloc 10 MiB"}; !slices.Equal(dev.events, want) {
+				t.Errorf("made room by %v, want %v", dev.events, want)
+			}
+			check(t, p.Free(b))
+			st := p.Stats()
+			if st.Retries != 1 || st.OutOfMemory != 3 || a.Stats().Retries != 1 || a.Stats().OutOfMemory != 3 {
+				t.Errorf("stats %+v", st)
+			}
+		})
+	}
+}
+
+// TestRoomFromItself makes room by giving back the only segment of the pool and
+// stream that asks.
+func TestRoomFromItself(t *testing.T) {
+	dev, _, p := newPool(t, Options{Limit: 20 * mib})
+	s := &fakeStream{name: "s", dev: dev}
+	check(t, p.Free(must[Block](t)(p.Alloc(s, 100))))
+	b := must[Block](t)(p.Alloc(s, 20*mib))
+	check(t, p.Free(b))
+	must[Block](t)(p.Alloc(s, 15*mib))
+	expect(t, p, "#1: 15728640/15728640 free 5242880")
+}
+
+func TestHugeRequests(t *testing.T) {
+	_, _, p := newPool(t, Options{Limit: 1 << 40})
+	for _, n := range []int64{1<<63 - 1, maxRequest + 1, maxRequest, 1 << 62} {
+		if _, err := p.Alloc(nil, n); !errors.Is(err, device.ErrOutOfMemory) {
+			t.Errorf("Alloc(%d): %v", n, err)
+		}
+	}
+	if st := p.Stats(); st.OutOfMemory != 4 || st.ReservedBytes.Now != 0 {
+		t.Errorf("stats %+v", st)
+	}
+}
+
+func TestDeviceFailures(t *testing.T) {
+	dev, a, p := newPool(t, Options{})
+	s := &fakeStream{name: "s", dev: dev}
+	lost := &device.LostError{Op: "alloc", Cause: errors.New("fault")}
+	dev.failAlloc = lost
+	if _, err := p.Alloc(s, 1); !errors.Is(err, device.ErrDeviceLost) || errors.Is(err, device.ErrOutOfMemory) {
+		t.Errorf("Alloc: %v", err)
+	}
+	if p.Stats().OutOfMemory != 0 {
+		t.Error("counted as out of memory")
+	}
+	dev.failAlloc = nil
+	check(t, p.Free(must[Block](t)(p.Alloc(s, 1))))
+	s.err = lost
+	if n, err := p.Trim(); n != 0 || !errors.Is(err, device.ErrDeviceLost) || dev.used != 2*mib {
+		t.Errorf("Trim without a stream: %d, %v", n, err)
+	}
+	s.err = fmt.Errorf("stream: %w", device.ErrClosed) // nothing can be queued on it
+	dev.failFree = lost
+	if n, err := p.Trim(); n != 0 || !errors.Is(err, device.ErrDeviceLost) || p.Stats().ReservedBytes.Now != 2*mib {
+		t.Errorf("Trim without a device: %d, %v", n, err)
+	}
+	dev.failFree = nil
+	if n := must[int64](t)(p.Trim()); n != 2*mib {
+		t.Errorf("Trim: %d", n)
+	}
+	check(t, p.Free(must[Block](t)(p.Alloc(nil, 1))))
+	dev.failFree = lost
+	if err := p.Close(); !errors.Is(err, device.ErrDeviceLost) {
+		t.Errorf("Close: %v", err)
+	}
+	if _, err := p.Alloc(nil, 1); !errors.Is(err, device.ErrClosed) {
+		t.Errorf("not closed: %v", err)
+	}
+	if st := a.Stats(); st.ReservedBytes.Now != 0 || st.Segments.Now != 0 {
+		t.Errorf("stats %+v", st)
+	}
+	check(t, a.Close())
+}
+
+func TestStats(t *testing.T) {
+	_, a, p := newPool(t, Options{})
+	q := a.NewPool("other")
+	b1 := must[Block](t)(p.Alloc(nil, 100))
+	b2 := must[Block](t)(p.Alloc(nil, 3*mib))
+	check(t, p.Free(b1))
+	c := must[Block](t)(q.Alloc(nil, 600))
+	check(t, p.Free(b2))
+	must[int64](t)(p.Trim())
+	want := Stats{
+		ActiveBytes: Gauge{0, 512 + 3*mib}, ActiveBlocks: Gauge{0, 2}, RequestedBytes: Gauge{0, 100 + 3*mib},
+		ReservedBytes: Gauge{0, 22 * mib}, Segments: Gauge{0, 2},
+		Allocs: 2, Frees: 2, SegmentAllocs: 2, SegmentFrees: 2,
+	}
+	if got := p.Stats(); got != want {
+		t.Errorf("pool\n got %+v\nwant %+v", got, want)
+	}
+	want = Stats{
+		ActiveBytes: Gauge{1024, 1024 + 3*mib}, ActiveBlocks: Gauge{1, 2}, RequestedBytes: Gauge{600, 600 + 3*mib},
+		ReservedBytes: Gauge{2 * mib, 24 * mib}, Segments: Gauge{1, 3},
+		Allocs: 3, Frees: 2, SegmentAllocs: 3, SegmentFrees: 2,
+	}
+	if got := a.Stats(); got != want {
+		t.Errorf("total\n got %+v\nwant %+v", got, want)
+	}
+	a.ResetPeaks()
+	if got := a.Stats().ActiveBytes; got != (Gauge{1024, 1024}) {
+		t.Errorf("peak after reset %+v", got)
+	}
+	if got := p.Stats().ReservedBytes; got != (Gauge{}) {
+		t.Errorf("pool's peak after reset %+v", got)
+	}
+	check(t, q.Free(c))
+}
+
+func TestSteadyStateAllocatesNothing(t *testing.T) {
+	_, _, p := newPool(t, Options{})
+	s := &fakeStream{}
+	var blocks [16]Block
+	step := func() {
+		for i := range blocks {
+			b, err := p.Alloc(s, int64(i)*700*kib/8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.Buffer(); err != nil {
+				t.Fatal(err)
+			}
+			blocks[i] = b
+		}
+		for i := range blocks {
+			if err := p.Free(blocks[i*7%16]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	step()
+	if n := testing.AllocsPerRun(50, step); n != 0 {
+		t.Errorf("%v Go allocations a step", n)
+	}
+}
+
+// TestConcurrentUse writes each block's pattern and reads it back before the
+// free; run it with -race.
+func TestConcurrentUse(t *testing.T) {
+	dev := &bytesDevice{}
+	a := New(dev, Options{Limit: 64 * mib})
+	shared := a.NewPool("shared")
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			p := shared
+			if g == 3 {
+				p = a.NewPool("own")
+			}
+			s := &fakeStream{}
+			var live []Block
+			for i := range 400 {
+				if len(live) < 8 && i%3 != 2 {
+					b, err := p.Alloc(s, int64(100+i*g))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					buf, err := b.Buffer()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					data := buf.Memory.(*fakeMemory).data[buf.Offset : buf.Offset+buf.Size]
+					for j := range data {
+						data[j] = byte(g)
+					}
+					live = append(live, b)
+					continue
+				}
+				b := live[0]
+				live = live[1:]
+				buf, err := b.Buffer()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, v := range buf.Memory.(*fakeMemory).data[buf.Offset : buf.Offset+buf.Size] {
+					if v != byte(g) {
+						t.Errorf("goroutine %d reads what %d wrote", g, v)
+						return
+					}
+				}
+				if err := p.Free(b); err != nil {
+					t.Error(err)
+					return
+				}
+				if i%50 == 0 {
+					if _, err := p.Trim(); err != nil {
+						t.Error(err)
+						return
+					}
+					_ = a.Stats()
+				}
+			}
+			for _, b := range live {
+				if err := p.Free(b); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	check(t, a.Close())
+	if dev.live != 0 {
+		t.Errorf("%d segments left", dev.live)
+	}
+}
+
+// bytesDevice is a Backing with real memory.
+type bytesDevice struct{ live int }
+
+func (d *bytesDevice) AllocSegment(bytes int64) (Segment, error) {
+	d.live++
+	return &fakeMemory{bytes: bytes, data: make([]byte, bytes)}, nil
+}
+
+func (d *bytesDevice) FreeSegment(Segment) error { d.live--; return nil }
+
+// TestOverDevice checks that the adapter passes calls and errors on.
+func TestOverDevice(t *testing.T) {
+	d := &allocOnly{}
+	b := OverDevice(d)
+	m := must[Segment](t)(b.AllocSegment(2 * mib))
+	if m.Size() != 2*mib {
+		t.Errorf("%d bytes", m.Size())
+	}
+	if err := b.FreeSegment(m); !errors.Is(err, device.ErrFreed) {
+		t.Errorf("FreeSegment: %v", err)
+	}
+}
+
+type allocOnly struct{ device.Device }
+
+func (allocOnly) Alloc(bytes int64) (device.Memory, error) { return freedMemory{bytes}, nil }
+
+type freedMemory struct{ bytes int64 }
+
+func (m freedMemory) Size() int64 { return m.bytes }
+func (freedMemory) Free() error   { return device.ErrFreed }
+
+func BenchmarkAllocFree(b *testing.B) {
+	_, _, p := newPool(b, Options{})
+	s := &fakeStream{}
+	b.ReportAllocs()
+	for b.Loop() {
+		blk, err := p.Alloc(s, 4096)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := p.Free(blk); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkAllocFreeFragmented has a thousand holes to choose from.
+func BenchmarkAllocFreeFragmented(b *testing.B) {
+	_, _, p := newPool(b, Options{})
+	s := &fakeStream{}
+	var blocks []Block
+	for i := range 2000 {
+		blk, err := p.Alloc(s, int64(512*(1+i%50)))
+		if err != nil {
+			b.Fatal(err)
+		}
+		blocks = append(blocks, blk)
+	}
+	for i := 0; i < len(blocks); i += 2 {
+		if err := p.Free(blocks[i]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		blk, err := p.Alloc(s, 12000)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := p.Free(blk); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
