@@ -48,7 +48,7 @@ func (b *Builder) AddSymbol(s *Symbol) dim.Dim {
 	switch {
 	case b.symbols[s.Name] != nil:
 		b.Errorf(s.Pos, "symbol %s is declared twice", s.Name)
-	case s.Name == "" || s.Name == Unknown:
+	case !dim.ValidName(s.Name) || isReserved(s.Name) || s.Name == Unknown:
 		b.Errorf(s.Pos, "%q is no name for a symbol", s.Name)
 	case s.Lo < 0 || s.Hi < s.Lo:
 		b.Errorf(s.Pos, "symbol %s: range [%d, %d] is empty or negative", s.Name, s.Lo, s.Hi)
@@ -200,12 +200,17 @@ func validExternName(s string) bool {
 }
 
 // Func starts a function.
-func (b *Builder) Func(name string) *FuncBuilder {
-	if b.funcs[name] {
-		b.Errorf(Pos{}, "function @%s is declared twice", name)
+func (b *Builder) Func(name string) *FuncBuilder { return b.startFunc(name, Pos{}) }
+
+func (b *Builder) startFunc(name string, pos Pos) *FuncBuilder {
+	switch {
+	case name == "":
+		b.Errorf(pos, "a function needs a name")
+	case b.funcs[name]:
+		b.Errorf(pos, "function @%s is declared twice", name)
 	}
 	b.funcs[name] = true
-	fb := &FuncBuilder{b: b, f: &Func{Name: name}, weights: map[int]Value{}, states: map[int]Value{}}
+	fb := &FuncBuilder{b: b, f: &Func{Name: name, Pos: pos}, weights: map[int]Value{}, states: map[int]Value{}}
 	b.m.Funcs = append(b.m.Funcs, fb.f)
 	return fb
 }

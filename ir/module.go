@@ -14,8 +14,13 @@ const LanguageVersion = 1
 
 // Unknown is the name of the pseudo-symbol that stands for an extent which
 // only an extern op knows. It is written "?" and is legal in the results of
-// calls alone.
-const Unknown = "?"
+// calls alone. No symbol can be declared by this name.
+const Unknown = "_"
+
+// UnknownDim returns the extent that only an extern op knows.
+func UnknownDim() dim.Dim { return dim.Sym(Unknown) }
+
+func isUnknown(d dim.Dim) bool { return d.Equal(UnknownDim()) }
 
 // Type is the type of a value: an element type and a shape. A tensor is always
 // contiguous, row-major; a Type with no extents is a scalar ("f32[]").
@@ -54,7 +59,11 @@ func (t Type) String() string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		b.WriteString(d.String())
+		if isUnknown(d) {
+			b.WriteByte('?')
+		} else {
+			b.WriteString(d.String())
+		}
 	}
 	b.WriteByte(']')
 	return b.String()
@@ -97,10 +106,12 @@ type Module struct {
 	Funcs       []*Func
 
 	// Source is the text the module was parsed from, for error messages; nil
-	// when it was built. Trivia belongs to the module header and to its end.
+	// when it was built.
 	Source *Source
-	Trivia Trivia
-	Tail   Trivia
+
+	// Trivia of the version line, the module line, the "weights from" line and
+	// the closing brace.
+	Header, Trivia, FromTrivia, Tail Trivia
 }
 
 // Symbol returns the declared symbol of that name, or nil.

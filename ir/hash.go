@@ -1,0 +1,320 @@
+package ir
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"pwc/ir/dim"
+)
+
+// Hash returns the SHA-256 of Canonical(m, nil).
+func (m *Module) Hash() [32]byte { return sha256.Sum256([]byte(Canonical(m, nil))) }
+
+// HashFunc returns the SHA-256 of Canonical(m, f).
+func HashFunc(m *Module, f *Func) [32]byte { return sha256.Sum256([]byte(Canonical(m, f))) }
+
+// Canonical returns the text that stands for what f computes, or all of m if f
+// is nil: two functions with the same canonical text compile to the same code.
+// f is a function over m's declarations and need not be one of m's.
+//
+// The text is a module of the language, so that a diff explains why two hashes
+// differ. Names are replaced by numbers in the order of first use: symbols
+// s0, s1, …, weights @w0, …, states @x0, …, functions @f0, …, values %0, …;
+// checkpoint tensors are all called "t". Left out are locs, comments, the
+// module's name, where weights come from, and declarations without a use; the
+// attributes of calls are sorted by name. What remains counts: program order,
+// types, mut flags, ranges and kinds of symbols, attributes and literals to
+// the bit (all NaNs are one), results that are parameters or each other, the
+// structure of weight expressions, and extern ops by name, version and flags.
+//
+// Symbols that first occur in one and the same extent are ordered by how they
+// are used elsewhere, never by name unless their uses are alike.
+func Canonical(m *Module, f *Func) string {
+	funcs := m.Funcs
+	if f != nil {
+		funcs = []*Func{f}
+	}
+	c := canonicalizer{m: m, out: &Module{}, symbols: map[string]int{}, renamed: map[string]dim.Dim{},
+		externs: map[*Extern]bool{}, weights: map[int32]string{}, states: map[int32]string{}}
+	c.numberSymbols(funcs)
+	for i, f := range funcs {
+		c.function(f, "f"+strconv.Itoa(i))
+	}
+	return Print(c.out)
+}
+
+// canonicalizer makes the module whose text is the canonical one.
+type canonicalizer struct {
+	m, out  *Module
+	symbols map[string]int     // symbol → number
+	renamed map[string]dim.Dim // text of a dim → the dim over numbered symbols
+	externs map[*Extern]bool   // already declared
+	weights map[int32]string   // index in m → new name
+	states  map[int32]string
+}
+
+// eachDim calls visit for every dim of the functions in an order that does not
+// depend on names: parameters, then node by node states on first use,
+// attributes, result types.
+func (c *canonicalizer) eachDim(funcs []*Func, visit func(dim.Dim)) {
+	states := map[int32]bool{}
+	each := func(dims []dim.Dim) {
+		for _, d := range dims {
+			visit(d)
+		}
+	}
+	for _, f := range funcs {
+		use := func(values []Value) {
+			for _, v := range values {
+				if info := &f.Values[f.Base(v)]; info.Kind == StateValue && !states[info.Index] {
+					states[info.Index] = true
+					each(info.Type.Shape)
+				}
+			}
+		}
+		for _, v := range f.Params {
+			each(f.Type(v).Shape)
+		}
+		for _, n := range f.Nodes {
+			use(n.Args)
+			for _, a := range sortedAttrs(n) {
+				visit(a.Dim)
+				each(a.Dims)
+			}
+			for _, r := range n.Results {
+				each(f.Type(r).Shape)
+			}
+		}
+		use(f.Returns)
+	}
+}
+
+// sortedAttrs returns a node's attributes; those of calls, which stand as the
+// author wrote them, by name.
+func sortedAttrs(n *Node) []Attr {
+	if n.Extern == nil || len(n.Attrs) < 2 {
+		return n.Attrs
+	}
+	return slices.SortedFunc(slices.Values(n.Attrs), func(a, b Attr) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+func (c *canonicalizer) numberSymbols(funcs []*Func) {
+	c.eachDim(funcs, func(d dim.Dim) {
+		if _, ok := d.Const(); ok {
+			return
+		}
+		fresh := slices.DeleteFunc(d.Symbols(), func(s string) bool {
+			_, ok := c.symbols[s]
+			return ok || s == Unknown
+		})
+		for len(fresh) > 0 {
+			i := 0
+			if len(fresh) > 1 {
+				i = c.first(funcs, fresh)
+			}
+			c.symbols[fresh[i]] = len(c.symbols)
+			fresh = slices.Delete(fresh, i, i+1)
+		}
+	})
+	c.out.Symbols = make([]*Symbol, len(c.symbols))
+	for name, i := range c.symbols {
+		s := Symbol{}
+		if d := c.m.Symbol(name); d != nil {
+			s = *d
+		}
+		s.Name = symbolName(i)
+		c.out.Symbols[i] = &s
+	}
+}
+
+func symbolName(i int) string { return "s" + strconv.Itoa(i) }
+
+// maxRefinements bounds the rounds of first. Two settle every case in which
+// symbols differ by an extent that they share with a symbol already told apart.
+const maxRefinements = 8
+
+// first returns which of several symbols that occur first together gets the
+// next number. It refines classes of symbols, as graph canonization does: a
+// class is a declaration and the numbers given so far, then the places where
+// the symbol occurs and the extents there, in which every other symbol is
+// replaced by its class.
+func (c *canonicalizer) first(funcs []*Func, fresh []string) int {
+	class := map[string]string{}
+	for _, s := range c.m.Symbols {
+		if n, ok := c.symbols[s.Name]; ok {
+			class[s.Name] = fmt.Sprintf("n%d", n)
+		} else {
+			class[s.Name] = symbolText(s, "d")
+		}
+	}
+	classes := rank(class)
+	for range maxRefinements {
+		uses := make(map[string]*strings.Builder, len(class))
+		for name, k := range class {
+			uses[name] = &strings.Builder{}
+			uses[name].WriteString(k)
+		}
+		place := 0
+		c.eachDim(funcs, func(d dim.Dim) {
+			place++
+			if _, ok := d.Const(); ok {
+				return
+			}
+			for _, s := range d.Symbols() {
+				if uses[s] == nil {
+					continue
+				}
+				seen := d.Subst(func(o string) (dim.Dim, bool) {
+					if o == s {
+						return dim.Sym("x"), true
+					}
+					return dim.Sym(class[o]), class[o] != ""
+				})
+				fmt.Fprintf(uses[s], ";%d:%s", place, seen)
+			}
+		})
+		for name, b := range uses {
+			class[name] = b.String()
+		}
+		n := rank(class)
+		if n == classes {
+			break
+		}
+		classes = n
+	}
+	best := 0
+	for i, s := range fresh {
+		if class[s] < class[fresh[best]] {
+			best = i
+		}
+	}
+	return best
+}
+
+// rank replaces classes by short names in the same order, and returns how many
+// there are.
+func rank(class map[string]string) int {
+	var all []string
+	for _, k := range class {
+		all = append(all, k)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	for s, k := range class {
+		i, _ := slices.BinarySearch(all, k)
+		class[s] = fmt.Sprintf("c%06d", i)
+	}
+	return len(all)
+}
+
+// dim returns d over the numbered symbols.
+func (c *canonicalizer) dim(d dim.Dim) dim.Dim {
+	if _, ok := d.Const(); ok {
+		return d
+	}
+	key := d.String()
+	r, ok := c.renamed[key]
+	if !ok {
+		r = d.Subst(func(s string) (dim.Dim, bool) {
+			i, ok := c.symbols[s]
+			return dim.Sym(symbolName(i)), ok
+		})
+		c.renamed[key] = r
+	}
+	return r
+}
+
+func (c *canonicalizer) dims(dims []dim.Dim) []dim.Dim {
+	if !slices.ContainsFunc(dims, func(d dim.Dim) bool { _, ok := d.Const(); return !ok }) {
+		return dims
+	}
+	out := make([]dim.Dim, len(dims))
+	for i, d := range dims {
+		out[i] = c.dim(d)
+	}
+	return out
+}
+
+func (c *canonicalizer) typ(t Type) Type { return Type{DType: t.DType, Shape: c.dims(t.Shape)} }
+
+// function adds a copy of f without what the hash ignores.
+func (c *canonicalizer) function(f *Func, name string) {
+	out := &Func{Name: name, Params: f.Params, Returns: f.Returns, Values: slices.Clone(f.Values), Nodes: make([]*Node, len(f.Nodes))}
+	for i := range out.Values {
+		info := &out.Values[i]
+		info.Name = ""
+		info.Type = c.typ(info.Type)
+	}
+	// Unnamed values are numbered in the order of their ids; ids are given in
+	// program order by the builder, where the parameters come first.
+	use := func(values []Value) {
+		for _, v := range values {
+			switch info := &out.Values[out.Values[v].Base]; info.Kind {
+			case WeightValue:
+				info.Name = c.weight(info.Index)
+			case StateValue:
+				info.Name = c.state(info.Index)
+			}
+		}
+	}
+	for i, n := range f.Nodes {
+		use(n.Args)
+		k := &Node{Op: n.Op, Extern: n.Extern, Args: n.Args, Results: n.Results, Versions: n.Versions}
+		if n.Extern != nil && !c.externs[n.Extern] {
+			c.externs[n.Extern] = true
+			e := *n.Extern
+			c.out.Externs = append(c.out.Externs, &e)
+		}
+		for _, a := range sortedAttrs(n) {
+			a.Dim, a.Dims = c.dim(a.Dim), c.dims(a.Dims)
+			k.Attrs = append(k.Attrs, a)
+		}
+		out.Nodes[i] = k
+	}
+	use(f.Returns)
+	for _, t := range f.ResultTypes {
+		out.ResultTypes = append(out.ResultTypes, c.typ(t))
+	}
+	c.out.Funcs = append(c.out.Funcs, out)
+}
+
+func (c *canonicalizer) weight(i int32) string {
+	name, ok := c.weights[i]
+	if !ok {
+		w := c.m.Weights[i]
+		name = "w" + strconv.Itoa(len(c.weights))
+		c.weights[i] = name
+		expr := w.Expr
+		if expr == nil {
+			expr = &WeightExpr{}
+		}
+		c.out.Weights = append(c.out.Weights, &Weight{Name: name, Type: c.typ(w.Type), Expr: anonymous(expr)})
+	}
+	return name
+}
+
+func (c *canonicalizer) state(i int32) string {
+	name, ok := c.states[i]
+	if !ok {
+		name = "x" + strconv.Itoa(len(c.states))
+		c.states[i] = name
+		c.out.States = append(c.out.States, &State{Name: name, Type: c.typ(c.m.States[i].Type)})
+	}
+	return name
+}
+
+// anonymous returns the expression with its tensors' names replaced.
+func anonymous(e *WeightExpr) *WeightExpr {
+	if e.Op == "" {
+		return &WeightExpr{Name: "t"}
+	}
+	out := &WeightExpr{Op: e.Op, Attrs: e.Attrs}
+	for _, a := range e.Args {
+		out.Args = append(out.Args, anonymous(a))
+	}
+	return out
+}

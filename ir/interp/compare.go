@@ -1,0 +1,88 @@
+package interp
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Diff says how far one tensor is from another.
+type Diff struct {
+	RelL2  float64 // ‖a−b‖/‖b‖; 0 if nothing differs, +Inf if shapes or anything not finite differ, or only b is zero
+	MaxAbs float64 // largest |a−b|
+	Worst  int     // element with the largest |a−b|; -1: nothing differs
+	A, B   float64 // its values
+
+	NonFinite int    // elements where a NaN or an infinity met something else
+	Shape     string // why the shapes cannot be compared; empty: they are equal
+}
+
+// Compare measures how far a is from the reference b. Both need the same
+// shape, not the same dtype. A NaN equals a NaN and an infinity the same
+// infinity; zeros are equal whatever their signs.
+func Compare(a, b *Tensor) Diff {
+	if !slices.Equal(a.Shape, b.Shape) {
+		return Diff{RelL2: math.Inf(1), MaxAbs: math.Inf(1), Worst: -1, Shape: fmt.Sprintf("%s against %s", a, b)}
+	}
+	d := Diff{Worst: -1}
+	var squares, reference float64
+	for i := range a.Len() {
+		x, y := a.At(i), b.At(i)
+		if finite(y) {
+			reference += y * y
+		}
+		diff := math.Abs(x - y)
+		switch {
+		case isFloat(a.Type) || isFloat(b.Type):
+			if x == y || x != x && y != y {
+				continue
+			}
+		case a.ints[i] == b.ints[i]:
+			continue
+		case diff == 0: // i64 beyond 2^53: equal once rounded, so close by
+			diff = math.Abs(float64(a.ints[i] - b.ints[i]))
+		}
+		if !finite(x) || !finite(y) {
+			d.NonFinite++
+			diff = math.Inf(1)
+		}
+		squares += diff * diff
+		if d.Worst < 0 || diff > d.MaxAbs {
+			d.Worst, d.MaxAbs, d.A, d.B = i, diff, x, y
+		}
+	}
+	if d.Worst >= 0 {
+		d.RelL2 = math.Sqrt(squares / reference) // x/0 is +Inf
+	}
+	return d
+}
+
+func finite(x float64) bool { return x-x == 0 }
+
+// Equal reports whether nothing differs.
+func (d Diff) Equal() bool { return d.Worst < 0 && d.Shape == "" }
+
+// Within reports whether the relative L2 error is at most tol.
+func (d Diff) Within(tol float64) bool { return d.RelL2 <= tol }
+
+// String describes the difference in one line.
+func (d Diff) String() string {
+	switch {
+	case d.Shape != "":
+		return "shapes differ: " + d.Shape
+	case d.Worst < 0:
+		return "equal"
+	}
+	s := fmt.Sprintf("relative L2 error %.3g, worst at element %d: %v, want %v", d.RelL2, d.Worst, d.A, d.B)
+	if d.NonFinite > 0 {
+		s += fmt.Sprintf(" (%d elements are NaN or infinite on one side)", d.NonFinite)
+	}
+	return s
+}
+
+// sameBits reports whether two tensors of one type hold the same values: zeros
+// with their signs, and NaN for NaN.
+func sameBits(a, b *Tensor) bool {
+	same := func(x, y float64) bool { return math.Float64bits(x) == math.Float64bits(y) || x != x && y != y }
+	return slices.EqualFunc(a.floats, b.floats, same) && slices.Equal(a.ints, b.ints)
+}

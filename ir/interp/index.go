@@ -1,0 +1,70 @@
+package interp
+
+// positions visits, for every element of index, the slices that it names along
+// an axis: outer times inner elements of a tensor of the given shape, with
+// which element of the index it is and its value. Positions out of range are
+// not visited; they are reported once (C12), unless the slices are empty and
+// nothing would be read or written.
+func (n *node) positions(shape []int64, axis int, index *Tensor, visit func(outer, inner, i, position int)) {
+	outer, inner := 1, 1
+	for a, d := range shape {
+		switch {
+		case a < axis:
+			outer *= int(d)
+		case a > axis:
+			inner *= int(d)
+		}
+	}
+	if outer*inner == 0 {
+		return
+	}
+	for i, p := range index.ints {
+		if p < 0 || p >= shape[axis] {
+			if n.badIndex == nil {
+				n.badIndex = &IndexError{Op: n.Op.Name, Loc: n.Loc, Position: i, Index: p, Extent: shape[axis]}
+			}
+			n.badIndex.Count++
+			continue
+		}
+		for o := range outer {
+			for k := range inner {
+				visit(o, k, i, int(p))
+			}
+		}
+	}
+}
+
+func (n *node) gather(x, index *Tensor, axis int) error {
+	out := n.out[0] // zeros, which stay where a position is out of range
+	extent, count := int(x.Shape[axis]), index.Len()
+	inner := 1
+	for _, d := range x.Shape[axis+1:] {
+		inner *= int(d)
+	}
+	n.positions(x.Shape, axis, index, func(o, k, i, p int) {
+		out.move((o*count+i)*inner+k, x, (o*extent+p)*inner+k)
+	})
+	return nil
+}
+
+func embeddingRule(n *node) error { return n.gather(n.args[0], n.args[1], 0) }
+
+func gatherRule(n *node) error {
+	return n.gather(n.args[0], n.args[1], n.Axis("axis", len(n.args[0].Shape)))
+}
+
+// scatterRule visits the index in order, so that of equal positions the last
+// one stays.
+func scatterRule(n *node) error {
+	dst, index, src := n.args[0], n.args[1], n.args[2]
+	axis := n.Axis("axis", len(dst.Shape))
+	extent, count := int(dst.Shape[axis]), index.Len()
+	inner := 1
+	for _, d := range dst.Shape[axis+1:] {
+		inner *= int(d)
+	}
+	n.positions(dst.Shape, axis, index, func(o, k, i, p int) {
+		dst.move((o*extent+p)*inner+k, src, (o*count+i)*inner+k)
+	})
+	return nil
+}

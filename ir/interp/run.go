@@ -1,0 +1,342 @@
+// Package interp is the reference interpreter of the IR: what every op means,
+// written as plain loops over float64 and int64. It is the oracle that
+// compilers, kernels and devices are tested against, and is made to be
+// obviously right, not fast.
+//
+// Floats are computed in float64 from the stored operands and rounded once to
+// the dtype of the result, however many steps an op takes; sums are float64
+// sums in index order. Literals keep all their bits. Integers wrap to their
+// width.
+package interp
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// Call is one call of an extern op.
+type Call struct {
+	Name    string    // "ns::op" or "ns::op.overload"
+	Attrs   []ir.Attr // as in the text; every dim is evaluated, a constant
+	Args    []*Tensor // operands; those that the op declares mut are written in place, no other may be
+	Results []*Tensor // fresh results: zeros of the stated type, or nil where an extent is unknown ("?"); the op fills or replaces them
+}
+
+// Extern is the reference of an extern op.
+type Extern func(call *Call) error
+
+// Env is what a run takes from outside. The zero Env suits a function that
+// uses none of it.
+type Env struct {
+	Weights map[string]*Tensor // by name without "@"; never written
+	States  map[string]*Tensor // by name without "@"; written in place
+
+	// Symbols gives load symbols their values. Other symbols are bound by the
+	// shapes of the inputs and of states; one named here as well must agree.
+	Symbols map[string]int64
+
+	Externs map[string]Extern // by full name
+
+	// Observe, if not nil, is called after each node with its results,
+	// followed by the operands it wrote, in operand order. They are the run's
+	// own tensors: what is to be kept must be cloned, nothing may be written.
+	Observe func(node int, n *ir.Node, results []*Tensor)
+
+	// IndexErrors collects what C12 reports: one entry for every node of the
+	// run that met positions out of range. A run appends to it and goes on.
+	IndexErrors []*IndexError
+}
+
+// IndexError says that a node met positions out of range: it read zeros or
+// wrote nothing there, and went on.
+type IndexError struct {
+	At       *ir.Error // the node: position in the text, function, loc
+	Op       string
+	Loc      string // the node's place in the model
+	Count    int    // positions out of range
+	Position int    // the first of them: element of the index operand
+	Index    int64  // its value
+	Extent   int64  // valid are 0 to Extent-1
+}
+
+// Error returns the message with the node's position.
+func (e *IndexError) Error() string { return e.At.Error() }
+
+// nodeError is an error of a node with the cause that the extern op returned.
+type nodeError struct {
+	at    *ir.Error
+	cause error
+}
+
+func (e *nodeError) Error() string { return e.at.Error() }
+
+func (e *nodeError) Unwrap() []error { return []error{e.at, e.cause} }
+
+// Run interprets function f of the verified module m on inputs, one for each
+// parameter, and returns its results. Inputs are not changed, unless their
+// parameter is mut; states are written in place; results share storage with
+// nothing. Inputs that do not fit, missing weights, states and extern ops, and
+// what an extern op returns are errors, and so is the end of ctx.
+func Run(ctx context.Context, m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, error) {
+	if env == nil {
+		env = &Env{}
+	}
+	values, symbols, err := bind(m, f, env, inputs)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{m: m, f: f, env: env, symbols: symbols, values: values}
+	last := lastUses(f)
+	for i, n := range f.Nodes {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := r.step(i, n); err != nil {
+			return nil, err
+		}
+		for _, v := range slices.Concat(n.Args, n.Results) {
+			if last[v] <= i {
+				r.values[v] = nil
+			}
+		}
+	}
+	results := make([]*Tensor, len(f.Returns))
+	for i, v := range f.Returns {
+		results[i] = r.values[v].Clone()
+	}
+	return results, nil
+}
+
+// lastUses returns for each value the last node that reads it: one past the
+// end for a returned value, -1 for a value that nothing reads.
+func lastUses(f *ir.Func) []int {
+	last := slices.Repeat([]int{-1}, len(f.Values))
+	for i, n := range f.Nodes {
+		for _, v := range n.Args {
+			last[v] = i
+		}
+	}
+	for _, v := range f.Returns {
+		last[v] = len(f.Nodes)
+	}
+	return last
+}
+
+// run is one run of a function.
+type run struct {
+	m       *ir.Module
+	f       *ir.Func
+	env     *Env
+	symbols map[string]int64
+	values  []*Tensor // by ir.Value; versions of one storage are one tensor
+}
+
+// node is what the rule of an op sees: the node, its operands, and its results
+// as zeros of their types.
+type node struct {
+	*ir.Node
+	run      *run
+	args     []*Tensor
+	out      []*Tensor
+	badIndex *IndexError // first position out of range; nil: none
+}
+
+// rule computes a node: it fills out, and writes mut operands.
+type rule func(n *node) error
+
+func (r *run) step(i int, irn *ir.Node) error {
+	n := &node{Node: irn, run: r, args: make([]*Tensor, len(irn.Args)), out: make([]*Tensor, len(irn.Results))}
+	for j, v := range irn.Args {
+		if r.f.Values[v].Kind == ir.LiteralValue {
+			n.args[j] = r.literal(irn, v)
+		} else {
+			n.args[j] = r.values[v]
+		}
+	}
+	for j, v := range irn.Results {
+		t := r.f.Type(v)
+		if t.HasUnknown() {
+			continue
+		}
+		shape, err := evalAll(t.Shape, r.symbols)
+		if err == nil {
+			n.out[j], err = Zeros(t.DType, shape)
+		}
+		if err != nil {
+			return r.m.ErrorAt(r.f, i, "%s: result %d: %v", irn.Name(), j, err)
+		}
+	}
+	if irn.Extern != nil {
+		if err := r.call(i, n); err != nil {
+			return err
+		}
+	} else {
+		rule := rules[irn.Op.Name]
+		if rule == nil {
+			return r.m.ErrorAt(r.f, i, "%s has no interpreter rule", irn.Op.Name)
+		}
+		if err := rule(n); err != nil {
+			return r.m.ErrorAt(r.f, i, "%s: %v", irn.Op.Name, err)
+		}
+	}
+	for j, v := range irn.Results {
+		r.values[v] = n.out[j]
+	}
+	observed := slices.Clone(n.out)
+	for _, w := range irn.Versions {
+		r.values[w.Value] = n.args[w.Arg]
+		observed = append(observed, n.args[w.Arg])
+	}
+	if e := n.badIndex; e != nil {
+		e.At = r.m.ErrorAt(r.f, i, "%s: %d positions are out of range, the first is element %d: %d, of an extent of %d", irn.Op.Name, e.Count, e.Position, e.Index, e.Extent)
+		r.env.IndexErrors = append(r.env.IndexErrors, e)
+	}
+	if r.env.Observe != nil {
+		r.env.Observe(i, irn, observed)
+	}
+	return nil
+}
+
+// literal returns a literal operand as a scalar. Its dtype is that of the
+// node's first tensor operand (where's condition aside), or of a creation op's
+// result. A float is not rounded.
+func (r *run) literal(n *ir.Node, v ir.Value) *Tensor {
+	l := r.f.Values[v].Literal
+	var dt dtype.DType
+	if n.Op.Class == ir.Creation {
+		dt = r.f.Type(n.Results[0]).DType
+	}
+	for j, u := range n.Args {
+		isCond := n.Op.Name == "where" && j == 0
+		if r.f.Values[u].Kind != ir.LiteralValue && !isCond {
+			dt = r.f.Type(u).DType
+			break
+		}
+	}
+	if isFloat(dt) {
+		return &Tensor{Type: dt, floats: []float64{l.Float64()}}
+	}
+	return &Tensor{Type: dt, ints: []int64{l.Int}}
+}
+
+// call runs an extern op and checks what it did.
+func (r *run) call(i int, n *node) error {
+	name := n.Extern.Name
+	f := r.env.Externs[name]
+	if f == nil {
+		return r.m.ErrorAt(r.f, i, "no reference is given for extern op %q", name)
+	}
+	attrs, err := evalAttrs(n.Attrs, r.symbols)
+	if err != nil {
+		return r.m.ErrorAt(r.f, i, "%s: %v", name, err)
+	}
+	before := make([]*Tensor, len(n.args))
+	for j, t := range n.args {
+		if !n.Extern.Mut[j] {
+			before[j] = t.Clone()
+		}
+	}
+	c := &Call{Name: name, Attrs: attrs, Args: slices.Clone(n.args), Results: n.out}
+	if err := f(c); err != nil {
+		return &nodeError{r.m.ErrorAt(r.f, i, "%s: %v", name, err), err}
+	}
+	for j, t := range before {
+		if t != nil && !sameBits(t, n.args[j]) {
+			return r.m.ErrorAt(r.f, i, "%s wrote operand %d, which it does not declare mut", name, j)
+		}
+	}
+	if len(c.Results) != len(n.Results) {
+		return r.m.ErrorAt(r.f, i, "%s gave %d results, declares %d", name, len(c.Results), len(n.Results))
+	}
+	for j, t := range c.Results {
+		want := r.f.Type(n.Results[j])
+		if t == nil {
+			return r.m.ErrorAt(r.f, i, "%s gave no result %d", name, j)
+		}
+		if slices.Contains(n.args, t) || slices.Contains(c.Results[:j], t) {
+			return r.m.ErrorAt(r.f, i, "%s: result %d is no fresh tensor", name, j)
+		}
+		ok := t.Type == want.DType && len(t.Shape) == want.Rank()
+		for k := 0; ok && k < want.Rank(); k++ {
+			if d := want.Shape[k]; !slices.Contains(d.Symbols(), ir.Unknown) {
+				v, err := d.Eval(lookup(r.symbols))
+				ok = err == nil && t.Shape[k] == v
+			}
+		}
+		if !ok {
+			return r.m.ErrorAt(r.f, i, "%s gave %s as result %d, which is %s", name, t, j, want)
+		}
+	}
+	n.out = c.Results
+	return nil
+}
+
+// dim evaluates the node's attribute of that name.
+func (n *node) dim(name string) (int64, error) {
+	a, _ := n.Attr(name)
+	return a.Dim.Eval(lookup(n.run.symbols))
+}
+
+// dims evaluates the node's list attribute of that name.
+func (n *node) dims(name string) ([]int64, error) {
+	a, _ := n.Attr(name)
+	return evalAll(a.Dims, n.run.symbols)
+}
+
+func lookup(symbols map[string]int64) func(string) (int64, bool) {
+	return func(s string) (int64, bool) { v, ok := symbols[s]; return v, ok }
+}
+
+func evalAll(dims []dim.Dim, symbols map[string]int64) ([]int64, error) {
+	out := make([]int64, len(dims))
+	for i, d := range dims {
+		v, err := d.Eval(lookup(symbols))
+		if err != nil {
+			return nil, err
+		}
+		out[i] = v
+	}
+	return out, nil
+}
+
+// evalAttrs returns the attributes with every dim evaluated.
+func evalAttrs(attrs []ir.Attr, symbols map[string]int64) ([]ir.Attr, error) {
+	out := slices.Clone(attrs)
+	for i, a := range out {
+		switch a.Kind {
+		case ir.AttrDim:
+			v, err := a.Dim.Eval(lookup(symbols))
+			if err != nil {
+				return nil, err
+			}
+			out[i].Dim = dim.Const(v)
+		case ir.AttrDims:
+			vs, err := evalAll(a.Dims, symbols)
+			if err != nil {
+				return nil, err
+			}
+			out[i].Dims = ir.IntsAttr(a.Name, vs...).Dims
+		}
+	}
+	return out, nil
+}
+
+// label names a value in messages.
+func label(f *ir.Func, v ir.Value) string {
+	info := f.Values[v]
+	switch info.Kind {
+	case ir.ParamValue:
+		if info.Name == "" {
+			return fmt.Sprintf("parameter %d", info.Index)
+		}
+		return "parameter %" + info.Name
+	case ir.WeightValue:
+		return "weight @" + info.Name
+	}
+	return "state @" + info.Name
+}

@@ -1,0 +1,75 @@
+package interp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+)
+
+// EvalWeight returns weight w of module m from the checkpoint's tensors, which
+// get returns by name. The expression is checked and computed by the rules of
+// the ops it names. The weight's own type must be what comes out.
+func EvalWeight(m *ir.Module, w *ir.Weight, get func(name string) (*Tensor, error)) (*Tensor, error) {
+	expr := w.Expr
+	if expr == nil {
+		expr = &ir.WeightExpr{Name: w.Name, Pos: w.Pos}
+	}
+	b := ir.NewBuilder(m.Name)
+	b.Module().Source = m.Source
+	fb := b.Func("weight")
+	var leaves []*Tensor
+	var build func(e *ir.WeightExpr) (ir.Value, error)
+	build = func(e *ir.WeightExpr) (ir.Value, error) {
+		fb.SetPos(e.Pos)
+		if e.Op == "" {
+			t, err := get(e.Name)
+			if err == nil && t == nil {
+				err = errors.New("not found")
+			}
+			if err != nil {
+				return ir.NoValue, fmt.Errorf("interp: weight @%s: tensor %q: %w", w.Name, e.Name, err)
+			}
+			leaves = append(leaves, t)
+			return fb.Param(e.Name, typeOf(t)), nil
+		}
+		args := make([]ir.Value, len(e.Args))
+		for i, a := range e.Args {
+			v, err := build(a)
+			if err != nil {
+				return ir.NoValue, err
+			}
+			args[i] = v
+		}
+		fb.SetPos(e.Pos)
+		return fb.Op1(e.Op, args, e.Attrs...), nil
+	}
+	v, err := build(expr)
+	if err != nil {
+		return nil, err
+	}
+	fb.Return(v)
+	wm, err := b.Build()
+	if err != nil {
+		return nil, fmt.Errorf("interp: weight @%s: %w", w.Name, err)
+	}
+	out, err := Run(context.Background(), wm, wm.Func("weight"), nil, leaves)
+	if err != nil {
+		return nil, fmt.Errorf("interp: weight @%s: %w", w.Name, err)
+	}
+	if got := typeOf(out[0]); !got.Equal(w.Type) {
+		return nil, fmt.Errorf("interp: weight @%s is %s, the checkpoint gives %s", w.Name, w.Type, got)
+	}
+	return out[0], nil
+}
+
+// typeOf returns t's dtype and constant extents.
+func typeOf(t *Tensor) ir.Type {
+	shape := make([]dim.Dim, len(t.Shape))
+	for i, d := range t.Shape {
+		shape[i] = dim.Const(d)
+	}
+	return ir.TypeOf(t.Type, shape...)
+}
