@@ -196,7 +196,7 @@ func (r *reader) factor(depth int) atom {
 			return atom{}
 		}
 		t := again.p.terms[0]
-		if t.coef != 1 || len(t.mono) != 1 || t.mono[0].q == nil || t.mono[0].q.c != c || !t.mono[0].q.num.Equal(num) {
+		if t.coef != 1 || len(t.mono) != 1 || t.mono[0].q == nil || !t.mono[0].q.num.Equal(num) {
 			r.fail("a quotient is not in normal form")
 			return atom{}
 		}

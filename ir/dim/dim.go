@@ -188,6 +188,14 @@ func (d Dim) terms() []term {
 	return d.p.terms
 }
 
+// size returns the size that maxSize limits.
+func (d Dim) size() int {
+	if d.p == nil {
+		return 0
+	}
+	return d.p.size
+}
+
 // mul returns a·b and whether it fits.
 func mul(a, b int64) (int64, bool) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))

@@ -89,6 +89,20 @@ func TestErrorsStick(t *testing.T) {
 	for range maxDepth + 1 { // two quotients in each numerator keep the levels apart
 		deep = deep.FloorDiv(2).Add(m.FloorDiv(3)).FloorDiv(2)
 	}
+	nested := n
+	for range maxDepth {
+		nested = nested.FloorDiv(3).Mul(c(2)) // 2·(x / 3) stays apart under / 3
+	}
+	if nested.Err() != nil {
+		t.Fatal(nested.Err())
+	}
+	var full Dim // of size maxSize - 2
+	for range (maxSize - 2) / 2 {
+		full = full.Add(Sym("f" + strings.Repeat("f", full.size()/2%200) + string(rune('a'+full.size()/400))))
+	}
+	if full.Err() != nil || full.size() != maxSize-2 {
+		t.Fatal(full.size(), full.Err())
+	}
 	wide := Dim{}
 	for i := range maxSize {
 		wide = wide.Add(Sym("s" + strings.Repeat("x", i%200) + string(rune('a'+i/200))))
@@ -114,7 +128,9 @@ func TestErrorsStick(t *testing.T) {
 		"digit":        {Sym("0a"), ErrName},
 		"long name":    {Sym(strings.Repeat("a", maxName+1)), ErrName},
 		"deep":         {deep, ErrTooLarge},
+		"nested":       {nested.FloorDiv(3), ErrTooLarge},
 		"wide":         {wide, ErrTooLarge},
+		"wide / 2":     {full.FloorDiv(2), ErrTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for op, e := range map[string]Dim{
@@ -204,14 +220,17 @@ func TestDiv(t *testing.T) {
 			t.Errorf("(%s) / (%s) = %s, %v; want %s", x.d, x.e, q, ok, x.want)
 		}
 	}
-	// A division that would take far more steps than any quotient has terms.
-	d := n
-	for range 9 {
-		d = d.Mul(d)
-	}
-	d = d.Mul(n.Add(m)).Mul(m)
-	if q, ok := d.Div(n.Sub(m).Sub(k).Sub(c(1))); ok {
-		t.Errorf("divides: %s", q)
+	// N^40 - 1 over N - 1 has 40 terms; the 45 of N^45 - 1 are over the size limit.
+	power := n
+	for i := 2; i <= 45; i++ {
+		power = power.Mul(n)
+		q, ok := power.Sub(c(1)).Div(n.Sub(c(1)))
+		if i == 40 && (!ok || len(q.Symbols()) != 1 || !q.Mul(n.Sub(c(1))).Equal(power.Sub(c(1)))) {
+			t.Errorf("N^40 - 1: %s, %v", q, ok)
+		}
+		if i == 45 && ok {
+			t.Errorf("N^45 - 1: %s", q)
+		}
 	}
 }
 
@@ -253,7 +272,7 @@ func TestBounds(t *testing.T) {
 		switch s {
 		case "N":
 			return Interval{1, 8192}, true
-		case "M":
+		case "M", "Z": // before and after N in a product
 			return Interval{-3, 5}, true
 		case "E":
 			return Interval{2, 1}, true
@@ -272,6 +291,8 @@ func TestBounds(t *testing.T) {
 		{"-N", -8192, -1, true},
 		{"(N + 15) / 16", 1, 512, true},
 		{"N*M", -24576, 40960, true},
+		{"N*Z", -24576, 40960, true},
+		{"M*Z", -15, 25, true},
 		{"M / 2", -2, 2, true},
 		{"H", 0, math.MaxInt64, true},
 		{"H + 1", 0, 0, false},
@@ -378,7 +399,7 @@ func TestDecodeRefuses(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"empty":             {},
 		"zero coefficient":  dim(1, 0, term(0, 1, sym("N"))),
-		"no factors":        dim(1, 0, term(1, 0)),
+		"no factors":        dim(1, 0, term(1, 0), sym("padding")),
 		"terms swapped":     dim(2, 0, term(1, 1, sym("N")), term(1, 1, sym("M"))),
 		"terms twice":       dim(2, 0, term(1, 1, sym("N")), term(1, 1, sym("N"))),
 		"factors swapped":   dim(1, 0, term(1, 2, sym("N"), sym("M"))),
@@ -395,8 +416,13 @@ func TestDecodeRefuses(t *testing.T) {
 		"too many terms":    dim(200, 0, one),
 		"too many factors":  dim(1, 0, term(1, 255, sym("N"))),
 	} {
-		if d, _, err := Decode(b); !errors.Is(err, ErrEncoding) {
+		d, _, err := Decode(b)
+		if !errors.Is(err, ErrEncoding) {
 			t.Errorf("%s: %s, %v", name, d, err)
+		}
+		// Refused before anything is allocated for them.
+		if strings.HasPrefix(name, "too many") && !strings.HasSuffix(err.Error(), "do not fit") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for i := range ok {
@@ -408,7 +434,8 @@ func TestDecodeRefuses(t *testing.T) {
 	for range 100000 {
 		bomb = append(bomb, dim(1, 0, term(1, 1, []byte{factorQuotient, 2, 0, 0, 0, 0, 0, 0, 0}))...)
 	}
-	if _, _, err := Decode(bomb); !errors.Is(err, ErrEncoding) {
+	// Refused on the way down, not by what is at the bottom.
+	if _, _, err := Decode(bomb); !errors.Is(err, ErrEncoding) || !strings.HasSuffix(err.Error(), "nest deeper than 32") {
 		t.Errorf("deep nesting: %v", err)
 	}
 }

@@ -174,28 +174,28 @@ func (d Dim) Div(e Dim) (q Dim, ok bool) {
 	if lead.coef == 0 {
 		return Dim{}, false
 	}
-	// Long division by the leading term. Each step cancels d's leading term, so
-	// leads only get smaller; a quotient over the size limit ends it early.
-	for range maxSize {
+	// Long division by the leading term. Each step cancels d's leading term and
+	// gives q a new one, so the size limit bounds the steps.
+	for {
 		top := d.lead()
 		if top.coef == 0 {
-			return q, q.Err() == nil
+			return q, true
 		}
 		mono, divides := divMonomials(top.mono, lead.mono)
-		if !divides || top.coef%lead.coef != 0 || lead.coef == -1 && top.coef == -top.coef {
+		if !divides || top.coef%lead.coef != 0 {
 			return Dim{}, false
 		}
+		// MinInt64 / -1 wraps, and the product below then overflows.
 		step := Const(top.coef / lead.coef)
 		if len(mono) > 0 {
 			step = Dim{p: subset([]term{{step.k, mono}})}
 		}
 		q = q.Add(step)
 		d = d.Sub(step.Mul(e))
-		if d.Err() != nil {
+		if q.Err() != nil || d.Err() != nil {
 			return Dim{}, false
 		}
 	}
-	return Dim{}, false
 }
 
 // lead returns d's leading term, which has no atoms if d is a constant.

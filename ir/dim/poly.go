@@ -48,14 +48,15 @@ func fromAtom(a atom) Dim {
 	return Dim{p: &m.poly}
 }
 
-// makePoly wraps sorted terms, which it keeps. No terms give nil.
+// makePoly wraps sorted terms, which it keeps. No terms give nil. Their depth is
+// that of quotients that exist, which FloorDiv has limited.
 func makePoly(terms []term) (*poly, error) {
 	if len(terms) == 0 {
 		return nil, nil
 	}
 	p := &poly{terms: terms}
 	p.size, p.depth = measure(terms)
-	if p.size > maxSize || p.depth > maxDepth {
+	if p.size > maxSize {
 		return nil, ErrTooLarge
 	}
 	return p, nil
@@ -137,9 +138,6 @@ func scaleTerms(p *poly, k int64) (*poly, error) {
 // mulTerms returns the non-constant part of d·e, neither being a constant.
 func mulTerms(d, e Dim) (*poly, error) {
 	a, b := d.p.terms, e.p.terms
-	if len(a)*len(b) > 4*maxSize { // more pairs than can be expected to cancel
-		return nil, ErrTooLarge
-	}
 	out := make([]term, 0, len(a)*len(b)+len(a)+len(b))
 	put := func(x, y int64, mono []atom) bool {
 		coef, ok := mul(x, y)
@@ -150,9 +148,6 @@ func mulTerms(d, e Dim) (*poly, error) {
 	}
 	for _, s := range a {
 		for _, t := range b {
-			if len(s.mono)+len(t.mono) > maxSize {
-				return nil, ErrTooLarge
-			}
 			if !put(s.coef, t.coef, mulMonomials(s.mono, t.mono)) {
 				return nil, ErrOverflow
 			}

@@ -118,7 +118,7 @@ func (e *ParseError) Unwrap() error { return e.Err }
 // Limits on Parse.
 const (
 	maxNesting = 4 * maxDepth // parentheses and signs within one another; String needs 2 per quotient
-	maxWork    = 1 << 22      // products of terms formed, over the whole text
+	maxWork    = 1 << 22      // factors of terms handled, over the whole text
 )
 
 // Parse reads an expression and returns its normal form. Its errors are
@@ -206,7 +206,7 @@ func (p *parser) expr(depth int) Dim {
 		at := p.pos
 		p.pos++
 		e := p.product(depth)
-		if !p.spend(at, len(d.terms())+len(e.terms())) {
+		if !p.spend(at, d.size()+e.size()) {
 			return Dim{}
 		}
 		if c == '+' {
@@ -226,7 +226,7 @@ func (p *parser) product(depth int) Dim {
 		case '*':
 			p.pos++
 			e := p.unary(depth)
-			if !p.spend(at, (len(d.terms())+1)*(len(e.terms())+1)) {
+			if !p.spend(at, d.size()*(1+len(e.terms()))+e.size()*(1+len(d.terms()))) {
 				return Dim{}
 			}
 			d = p.checked(d.Mul(e), at)
@@ -236,7 +236,7 @@ func (p *parser) product(depth int) Dim {
 				p.fail(p.pos, nil, "the divisor of / must be a positive integer")
 				return Dim{}
 			}
-			if !p.spend(at, len(d.terms())) {
+			if !p.spend(at, d.size()) {
 				return Dim{}
 			}
 			d = p.checked(d.FloorDiv(p.integer(false)), at)
@@ -260,7 +260,7 @@ func (p *parser) unary(depth int) Dim {
 			return Const(p.integer(true)) // math.MinInt64 has no positive twin
 		}
 		d := p.unary(depth + 1)
-		if !p.spend(at, len(d.terms())) {
+		if !p.spend(at, d.size()) {
 			return Dim{}
 		}
 		return p.checked(Const(0).Sub(d), at)

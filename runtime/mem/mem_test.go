@@ -189,6 +189,34 @@ func TestSplitMergeAndBestFit(t *testing.T) {
 	}
 }
 
+// TestSmallBlocksSplitToTheLast splits a small block that leaves only 512 bytes.
+func TestSmallBlocksSplitToTheLast(t *testing.T) {
+	_, _, p := newPool(t, Options{})
+	alloc := func(n int64) Block { return must[Block](t)(p.Alloc(nil, n)) }
+	a := alloc(1024)
+	_ = alloc(1)
+	check(t, p.Free(a))
+	alloc(512)
+	expect(t, p, "#0: 512/512 free 512 1/512 free 2095616")
+}
+
+// TestEqualHolesGoByAddress has equal holes in two segments, the one in the
+// later segment at the lower offset and freed first.
+func TestEqualHolesGoByAddress(t *testing.T) {
+	_, _, p := newPool(t, Options{})
+	alloc := func(n int64) Block { return must[Block](t)(p.Alloc(nil, n)) }
+	_, _ = alloc(mib), alloc(512)
+	first, _ := alloc(1000*kib), alloc(512)
+	second, _ := alloc(1000*kib), alloc(mib) // does not fit the first segment
+	check(t, p.Free(second))
+	check(t, p.Free(first))
+	before := layout(p)
+	alloc(1000 * kib)
+	if want := strings.Replace(before, "free 1024000", "1024000/1024000", 1); layout(p) != want {
+		t.Errorf("got %s\nwant %s", layout(p), want)
+	}
+}
+
 func TestLargeBlocksKeepSmallRemainders(t *testing.T) {
 	_, _, p := newPool(t, Options{})
 	alloc := func(n int64) Block { return must[Block](t)(p.Alloc(nil, n)) }
@@ -482,6 +510,9 @@ func TestDeviceFailures(t *testing.T) {
 	dev.failFree = nil
 	if n := must[int64](t)(p.Trim()); n != 2*mib {
 		t.Errorf("Trim: %d", n)
+	}
+	if len(p.shelves) != 0 {
+		t.Error("a stream without segments is held on to")
 	}
 	check(t, p.Free(must[Block](t)(p.Alloc(nil, 1))))
 	dev.failFree = lost
