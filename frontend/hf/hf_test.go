@@ -1,16 +1,305 @@
 package hf
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/safetensors"
 )
 
-func TestImportDir(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2", "qwen3"} {
-		m, err := Builtin().ImportDir("../../testdata/hf/"+name, Options{})
+// TestPublishedModels imports models by their published config.json alone. The numbers of parameters are those that
+// their model cards and the checkpoints' indexes give.
+func TestPublishedModels(t *testing.T) {
+	llama31 := settings{
+		"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "attention_bias": false, "attention_dropout": 0.0,
+		"bos_token_id": 128000, "eos_token_id": []int{128001, 128008, 128009}, "hidden_act": "silu", "hidden_size": 4096,
+		"initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 131072, "mlp_bias": false,
+		"num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-5,
+		"rope_scaling": settings{"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+			"original_max_position_embeddings": 8192, "rope_type": "llama3"},
+		"rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.42.3",
+		"use_cache": true, "vocab_size": 128256,
+	}
+	llama32 := llama31.with(settings{"head_dim": 64, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+		"tie_word_embeddings": true, "rope_scaling": settings{"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+			"original_max_position_embeddings": 8192, "rope_type": "llama3"}})
+	qwen25 := settings{
+		"architectures": []string{"Qwen2ForCausalLM"}, "model_type": "qwen2", "attention_dropout": 0.0, "bos_token_id": 151643,
+		"eos_token_id": 151645, "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864,
+		"max_position_embeddings": 32768, "max_window_layers": 21, "num_attention_heads": 14, "num_hidden_layers": 24,
+		"num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "sliding_window": 32768,
+		"tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.43.1", "use_cache": true,
+		"use_sliding_window": false, "vocab_size": 151936,
+	}
+	qwen3 := settings{
+		"architectures": []string{"Qwen3ForCausalLM"}, "model_type": "qwen3", "attention_bias": false, "attention_dropout": 0.0,
+		"bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+		"initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28,
+		"num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_scaling": nil,
+		"rope_theta": 1000000, "sliding_window": nil, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+		"transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936,
+	}
+	for _, c := range []struct {
+		name   string
+		config settings
+		params int64
+		layers int
+		kv     string
+	}{
+		{"Llama-3.1-8B", llama31, 8_030_261_248, 32, "bf16[B, 2, 16, 8, 128]"},
+		{"Llama-3.2-1B", llama32, 1_235_814_400, 16, "bf16[B, 2, 16, 8, 64]"},
+		{"Qwen2.5-0.5B", qwen25, 494_032_768, 24, "bf16[B, 2, 16, 2, 64]"},
+		{"Qwen3-0.6B", qwen3, 596_049_920, 28, "bf16[B, 2, 16, 8, 128]"},
+	} {
+		m, err := Builtin().Import(c.config.json(t), Options{})
 		if err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		t.Log(name, m.Architecture, len(m.Params), len(m.Module.Funcs[0].Nodes))
+		var total int64
+		for _, p := range m.Params {
+			n := int64(1)
+			for _, d := range p.Shape {
+				n *= d
+			}
+			total += n
+		}
+		if total != c.params {
+			t.Errorf("%s: %d parameters, want %d", c.name, total, c.params)
+		}
+		calls := 0
+		for _, n := range m.Module.Func("forward").Nodes {
+			if n.Name() == AttentionOp {
+				calls++
+			}
+		}
+		if calls != c.layers || len(m.Module.States) != c.layers {
+			t.Errorf("%s: %d attentions and %d states, want %d", c.name, calls, len(m.Module.States), c.layers)
+		}
+		for _, s := range m.Module.States {
+			if got := s.Type.String(); got != c.kv {
+				t.Errorf("%s: @%s is %s, want %s", c.name, s.Name, got, c.kv)
+				break
+			}
+		}
+		// One tensor of the last layer: the dummy makes it without the gigabytes before it.
+		src := Dummy(m.Params)
+		if err := m.Check(src); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		last := fmt.Sprintf("model.layers.%d.input_layernorm.weight", c.layers-1)
+		if x, err := src.Tensor(last); err != nil || int64(len(x.Data)) != 2*x.Shape[0] {
+			t.Errorf("%s: %s: %v", c.name, last, err)
+		}
+	}
+}
+
+func importText(t *testing.T, s settings, o Options) string {
+	t.Helper()
+	m, err := Builtin().Import(s.json(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ir.Print(m.Module)
+}
+
+func TestOptions(t *testing.T) {
+	config := base("LlamaForCausalLM")
+	if a, b := importText(t, config, Options{}), importText(t, config, Options{MaxTokens: 8192, BlockSize: 16, DType: dtype.F32}); a != b {
+		t.Errorf("the defaults are others:\n%s", cmp.Diff(a, b))
+	}
+	for _, o := range []Options{{MaxTokens: -1}, {MaxTokens: 1 << 40}, {BlockSize: -1}, {BlockSize: 1 << 40}, {DType: dtype.I8}, {DType: dtype.F8E4M3}} {
+		if _, err := Builtin().Import(config.json(t), o); err == nil {
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+}
+
+// TestDependsOnConfigAlone imports with and without a checkpoint, and twice: the module is the same, so that it can be
+// compiled where its weights are not.
+func TestDependsOnConfigAlone(t *testing.T) {
+	config := base("Qwen3ForCausalLM").with(settings{"torch_dtype": "bfloat16"})
+	m, err := Builtin().Import(config.json(t), Options{DType: dtype.F32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := ir.Print(m.Module)
+	for i, o := range []Options{{DType: dtype.F32}, {DType: dtype.F32, Source: Dummy(m.Params)}} {
+		if got := importText(t, config, o); got != first {
+			t.Errorf("import %d differs:\n%s", i, cmp.Diff(first, got))
+		}
+	}
+}
+
+// TestSourceDTypes imports a checkpoint whose norms are wider than its config says.
+func TestSourceDTypes(t *testing.T) {
+	config := base("LlamaForCausalLM").with(settings{"torch_dtype": "bfloat16", "attention_bias": true})
+	m, err := Builtin().Import(config.json(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	params := slices.Clone(m.Params)
+	for i, p := range params {
+		if strings.Contains(p.Name, "norm") || strings.HasSuffix(p.Name, "k_proj.bias") {
+			params[i].DType = dtype.F32
+		}
+	}
+	text := importText(t, config, Options{Source: Dummy(params)})
+	for _, want := range []string{
+		`weight @norm : bf16[16] = cast("model.norm.weight", dtype=bf16)`,
+		`weight @l0.qkv_bias : bf16[48] = concat("model.layers.0.self_attn.q_proj.bias", cast("model.layers.0.self_attn.k_proj.bias", dtype=bf16), "model.layers.0.self_attn.v_proj.bias")`,
+		`weight @head : bf16[32, 16] = "lm_head.weight"`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	if err := m.Check(Dummy(params)); err == nil || !strings.Contains(err.Error(), "is f32[16], the config says bf16[16]") {
+		t.Errorf("a module of other dtypes fits the checkpoint: %v", err)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	config := base("LlamaForCausalLM").with(settings{"tie_word_embeddings": true})
+	m, err := Builtin().Import(config.json(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	params := slices.Clone(m.Params)
+	params[0].Shape = []int64{32, 17}
+	params = slices.DeleteFunc(params, func(p Param) bool { return strings.Contains(p.Name, "layers.1.mlp") })
+	params = append(params, param("model.layers.0.self_attn.q_proj.bias", dtype.F32, 0, 1, 16),
+		param("lm_head.weight", dtype.F32, 0, 1, 32, 16), param("model.layers.0.self_attn.rotary_emb.inv_freq", dtype.F32, 0, 1, 2))
+	want := &CheckError{
+		Missing:    []string{`"model.layers.1.mlp.gate_proj.weight"`, `"model.layers.1.mlp.up_proj.weight"`, `"model.layers.1.mlp.down_proj.weight"`},
+		Different:  []string{`"model.embed_tokens.weight" is f32[32 17], the config says f32[32 16]`},
+		Unexpected: []string{`"model.layers.0.self_attn.q_proj.bias"`},
+	}
+	var ce *CheckError
+	if err := m.Check(Dummy(params)); !errors.As(err, &ce) {
+		t.Fatalf("error %v", err)
+	}
+	if diff := cmp.Diff(want, ce); diff != "" {
+		t.Errorf("differences (-want +got):\n%s", diff)
+	}
+	if _, err := Builtin().Import(config.json(t), Options{Source: Dummy(params)}); !errors.As(err, &ce) {
+		t.Errorf("Import with the checkpoint: %v", err)
+	}
+	none := Dummy(nil)
+	if err := m.Check(none); err == nil || !strings.Contains(err.Error(), "more") || len(err.Error()) > 2000 {
+		t.Errorf("an empty checkpoint: %v", err)
+	}
+}
+
+func TestUnknownArchitecture(t *testing.T) {
+	config := base("NoSuchForCausalLM")
+	_, err := Builtin().Import(config.json(t), Options{})
+	var ue *UnknownArchitectureError
+	if !errors.As(err, &ue) || ue.Architecture != "NoSuchForCausalLM" {
+		t.Fatalf("error %v", err)
+	}
+	for _, want := range []string{"LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM", "Options.Architecture", "Registry.Register"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+	if m, err := Builtin().Import(config.json(t), Options{Architecture: "LlamaForCausalLM"}); err != nil || m.Architecture != "LlamaForCausalLM" {
+		t.Errorf("with an architecture named: %v", err)
+	}
+	if _, err := Builtin().Import(base("").with(settings{"architectures": absent{}}).json(t), Options{}); !errors.As(err, &ue) {
+		t.Errorf("without architectures: %v", err)
+	}
+}
+
+// TestRegister adds a family from outside: a decoder without a key of its own.
+func TestRegister(t *testing.T) {
+	r := Builtin()
+	r.Register("TinyForCausalLM", func(c *Config) Emit {
+		d := ReadDecoder(c, 0)
+		d.OutBias = c.BoolOr("out_bias", false)
+		return d.Emit
+	})
+	m, err := r.Import(base("TinyForCausalLM").with(settings{"out_bias": true}).json(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(m.Params, func(p Param) bool { return p.Name == "model.layers.1.self_attn.o_proj.bias" }) {
+		t.Error("the family's key has no effect")
+	}
+	if slices.Contains(Builtin().Architectures(), "TinyForCausalLM") {
+		t.Error("registries share state")
+	}
+}
+
+func TestImportDir(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Builtin().ImportDir(dir, Options{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a directory without config.json: %v", err)
+	}
+	config := base("LlamaForCausalLM")
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), config.json(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Builtin().ImportDir(dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Module.WeightsFrom != dir {
+		t.Errorf("weights from %q, want %q", m.Module.WeightsFrom, dir)
+	}
+
+	// The same checkpoint in two shards.
+	src := Dummy(m.Params)
+	parts, place := [2][]safetensors.Tensor{}, []string{}
+	for i, p := range m.Params {
+		x, err := src.Tensor(p.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts[i%2] = append(parts[i%2], x)
+		place = append(place, fmt.Sprintf("%q: \"model-%d.safetensors\"", p.Name, i%2))
+	}
+	for i, p := range parts {
+		if err := safetensors.Write(filepath.Join(dir, fmt.Sprintf("model-%d.safetensors", i)), p, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	index := filepath.Join(dir, safetensors.IndexFile)
+	if err := os.WriteFile(index, []byte(`{"weight_map": {`+strings.Join(place, ",")+`}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sharded, err := Builtin().ImportDir(dir, Options{Weights: "elsewhere"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sharded.Module.WeightsFrom != "elsewhere" {
+		t.Errorf("weights from %q", sharded.Module.WeightsFrom)
+	}
+	if diff := cmp.Diff(m.Params, sharded.Params); diff != "" {
+		t.Errorf("params differ:\n%s", diff)
+	}
+
+	if err := safetensors.Write(filepath.Join(dir, "model-1.safetensors"), parts[1][1:], nil); err != nil {
+		t.Fatal(err)
+	}
+	var fe *safetensors.FormatError
+	if _, err := Builtin().ImportDir(dir, Options{}); !errors.As(err, &fe) || fe.Tensor != parts[1][0].Name {
+		t.Errorf("a shard that lost a tensor: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, "model-0.safetensors")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Builtin().ImportDir(dir, Options{}); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "model-0.safetensors") {
+		t.Errorf("a missing shard: %v", err)
 	}
 }

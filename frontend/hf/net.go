@@ -73,7 +73,7 @@ func (n *Net) Logits(hidden int64, weight string, head Projection) {
 	n.F = n.B.Func("logits")
 	h := n.F.Param("h", n.Type(n.Tokens, dim.Const(hidden)))
 	rows := n.F.Param("rows", ir.TypeOf(dtype.I32, n.Rows))
-	n.F.SetLoc(head.Tensor)
+	n.F.SetLoc("lm_head")
 	x := n.F.Op1("gather", []ir.Value{h, rows})
 	x = n.Linear(x, weight, false, head)
 	if n.DType != dtype.F32 {
