@@ -1,0 +1,200 @@
+package padding
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+)
+
+// Mixing is one place that forbids padding.
+type Mixing struct {
+	Node int       // index into Func.Nodes; -1: a parameter or the return
+	Err  *ir.Error // position, loc and reason
+}
+
+// SizeSymbol returns the symbol that counts the rows of a run of f: the one
+// batch symbol in the leading extents of its results, or, where they have none,
+// of its parameters. It is false when there is no such symbol or several.
+func SizeSymbol(m *ir.Module, f *ir.Func) (string, bool) {
+	if s := leading(m, f.ResultTypes); len(s) > 0 {
+		return s[0], len(s) == 1
+	}
+	params := make([]ir.Type, len(f.Params))
+	for i, p := range f.Params {
+		params[i] = f.Values[p].Type
+	}
+	if s := leading(m, params); len(s) > 0 {
+		return s[0], len(s) == 1
+	}
+	return "", false
+}
+
+// leading returns the batch symbols in the first extents, each once.
+func leading(m *ir.Module, types []ir.Type) []string {
+	var out []string
+	for _, t := range types {
+		if t.Rank() == 0 {
+			continue
+		}
+		for _, name := range t.Shape[0].Symbols() {
+			if s := m.Symbol(name); s != nil && s.Kind == ir.Batch && !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}
+
+// Check reports every place of f that keeps rows of the batch symbol size from
+// being padded, in program order; nil is the proof that they may be. The
+// parameters named by slots are promised to hold −1 in all padded rows; other
+// parameters may hold anything there.
+//
+// Rows of parameters and results must lie along the first axis: real rows are
+// then one range of memory.
+func Check(m *ir.Module, f *ir.Func, size string, slots ...string) []Mixing {
+	c := &checker{m: m, f: f, size: size, s: dim.Sym(size), mixed: make([]bool, len(f.Values)), slot: make([]bool, len(f.Values))}
+	if sym := m.Symbol(size); sym == nil || sym.Kind != ir.Batch {
+		c.report(-1, ir.Pos{}, fmt.Sprintf("@%s cannot be padded: %s is no batch symbol of the module", f.Name, size))
+		return c.found
+	}
+	for i, p := range f.Params {
+		info := &f.Values[p]
+		c.slot[p] = slices.Contains(slots, info.Name)
+		why := c.rowsOf(info.Type).why
+		if axis := c.axis(p); why == "" && axis > 0 {
+			why = fmt.Sprintf("its rows lie along axis %d, so that real rows are not one range of memory", axis)
+		}
+		if why != "" {
+			c.mixed[p] = true
+			c.report(-1, info.Pos, fmt.Sprintf("parameter %d (%%%s, %s) cannot be padded over %s: %s", i, info.Name, info.Type, size, why))
+		}
+	}
+	for i, n := range f.Nodes {
+		c.node(i, n)
+	}
+	for i, v := range f.Returns {
+		if axis := c.axis(v); axis > 0 && !c.mixed[v] {
+			c.report(-1, f.ReturnPos, fmt.Sprintf("result %d (%s) cannot be padded over %s: its rows lie along axis %d, so that real rows are not one range of memory", i, f.ResultTypes[i], size, axis))
+		}
+	}
+	return c.found
+}
+
+// checker is one run of the analysis, in program order.
+type checker struct {
+	m     *ir.Module
+	f     *ir.Func
+	size  string
+	s     dim.Dim
+	mixed []bool // by value; what is not mixed is classed by its type
+	slot  []bool // by value: all its elements in padded rows are −1
+	found []Mixing
+}
+
+func (c *checker) report(node int, pos ir.Pos, msg string) {
+	e := c.m.ErrorAt(c.f, node, "%s", msg)
+	if node < 0 {
+		e.Pos = pos
+	}
+	c.found = append(c.found, Mixing{Node: node, Err: e})
+}
+
+// rows is where a type has its rows.
+type rows struct {
+	axis  int     // -1: none, the type is uniform
+	group dim.Dim // positions of the axis that are one row
+	why   string  // the type is neither uniform nor row-wise
+}
+
+// rowsOf finds the rows of a type.
+func (c *checker) rowsOf(t ir.Type) rows {
+	r := rows{axis: -1}
+	for i, d := range t.Shape {
+		if !c.has(d) {
+			continue
+		}
+		g, ok := d.Div(c.s)
+		switch {
+		case r.axis >= 0:
+			return rows{axis: -1, why: fmt.Sprintf("%s is in axes %d and %d", c.size, r.axis, i)}
+		case !ok || c.has(g):
+			return rows{axis: -1, why: fmt.Sprintf("extent %s of axis %d is no multiple of %s", d, i, c.size)}
+		}
+		r = rows{axis: i, group: g}
+	}
+	return r
+}
+
+// has reports whether the size symbol is in d.
+func (c *checker) has(d dim.Dim) bool {
+	if _, ok := d.Const(); ok {
+		return false
+	}
+	return slices.Contains(d.Symbols(), c.size)
+}
+
+func (c *checker) anyHas(ds []dim.Dim) bool { return slices.ContainsFunc(ds, c.has) }
+
+// axis returns the axis that holds the rows of v, or -1.
+func (c *checker) axis(v ir.Value) int { return c.rowsOf(c.f.Values[v].Type).axis }
+
+// node classes the results and versions of one node.
+func (c *checker) node(i int, n *ir.Node) {
+	why := ""
+	spoilt := !n.IsEmpty() && slices.ContainsFunc(n.Args, func(a ir.Value) bool { return c.mixed[a] })
+	if !spoilt {
+		if why = c.rule(n); why != "" {
+			why = fmt.Sprintf("%s mixes rows of %s: %s", n.Name(), c.size, why)
+		}
+	}
+	for j, r := range n.Results {
+		if t := c.f.Values[r].Type; why == "" && !spoilt {
+			if got := c.rowsOf(t); got.why != "" {
+				why = fmt.Sprintf("%s: result %d (%s) cannot be padded over %s: %s", n.Name(), j, t, c.size, got.why)
+			} else if got.axis < 0 && c.losesRows(n) {
+				why = fmt.Sprintf("%s mixes rows of %s: result %d (%s) has no rows, but an operand does", n.Name(), c.size, j, t)
+			}
+		}
+	}
+	if why != "" {
+		c.report(i, n.Pos, why)
+	}
+	bad := spoilt || why != ""
+	for _, r := range n.Results {
+		c.mixed[r] = bad
+		c.slot[r] = !bad && c.keepsSlots(n)
+	}
+	for _, w := range n.Versions {
+		c.mixed[w.Value] = bad
+	}
+}
+
+// losesRows reports whether an operand has rows that a result of n must have
+// too. This holds for every op of the table but slice, which may pick rows that
+// are always real, and the allocations, which do not read their operand. An
+// extern op declared split is trusted.
+func (c *checker) losesRows(n *ir.Node) bool {
+	if n.Op.Name == "slice" || n.IsEmpty() || n.Extern != nil {
+		return false
+	}
+	return slices.ContainsFunc(n.Args, func(a ir.Value) bool { return c.axis(a) >= 0 })
+}
+
+// keepsSlots reports whether n moves or repeats the elements of its operand
+// within rows, and −1 stays −1.
+func (c *checker) keepsSlots(n *ir.Node) bool {
+	if len(n.Args) == 0 || !c.slot[n.Args[0]] {
+		return false
+	}
+	switch n.Op.Name {
+	case "reshape", "transpose", "broadcast_to", "slice", "split":
+		return true
+	case "cast":
+		dt := c.f.Values[n.Results[0]].Type.DType
+		return dt.Int() && dt.Wrap(-1) == -1
+	}
+	return false
+}

@@ -1,0 +1,254 @@
+package padding
+
+import (
+	"fmt"
+
+	"pwc/ir"
+)
+
+// rule returns why n does not keep the invariant, or "". Operands have it. The
+// caller checks the types of results, so rules leave out what a type rules out:
+// two row axes, and extents that are no multiple of the size symbol.
+func (c *checker) rule(n *ir.Node) string {
+	switch n.Op.Class {
+	case ir.Pointwise:
+		// An extent that is not the constant 1 never broadcasts, so the rows of all
+		// operands lie along the result's row axis, with the same group.
+		return ""
+	case ir.Call:
+		return c.call(n)
+	}
+	switch n.Op.Name {
+	case "sum", "mean", "max", "min", "prod":
+		return c.reduce(n)
+	case "cumsum":
+		// A real row sums real rows alone, but a parallel scan associates by the
+		// number of rows, and the sum is not the same in floats.
+		return c.along(n, "runs along")
+	case "softmax", "argmax":
+		return c.along(n, "reduces")
+	case "topk", "rms_norm", "layer_norm":
+		return c.last(n, "reduces")
+	case "rope":
+		return c.rope(n)
+	case "matmul", "linear":
+		return c.contract(n)
+	case "embedding":
+		if c.axis(n.Args[0]) == 0 {
+			return "the table's rows are the batch rows, so an index may read a padded one"
+		}
+		return ""
+	case "gather":
+		if a := c.axis(n.Args[0]); a >= 0 && a == c.attrAxis(n) {
+			return "it indexes the rows, and an index may name a padded one"
+		}
+		return ""
+	case "scatter":
+		return c.scatter(n)
+	case "copy":
+		return "" // both have the same type, so row i is copied to row i
+	case "reshape":
+		return c.reshape(n)
+	case "transpose", "broadcast_to":
+		return "" // the row axis moves, or is repeated as a whole
+	case "slice":
+		return c.slice(n)
+	case "split":
+		return c.split(n)
+	case "concat":
+		for _, a := range n.Args {
+			if len(n.Args) > 1 && c.axis(a) >= 0 && c.axis(a) == c.attrAxis(n) {
+				return "it joins along the rows, and what follows moves with the number of rows"
+			}
+		}
+		return ""
+	case "pad":
+		return c.pad(n)
+	case "iota":
+		return "" // row i holds i·g…(i+1)·g−1, or its position in another axis, whatever S is
+	case "full", "empty", "empty_like", "const":
+		return "" // every row is the same, or is memory that later writes fill
+	}
+	return "no rule says how this op treats rows"
+}
+
+// attrAxis returns the attribute axis as an index into operand 0's axes.
+func (c *checker) attrAxis(n *ir.Node) int {
+	return n.Axis("axis", c.f.Values[n.Args[0]].Type.Rank())
+}
+
+func (c *checker) onRows(verb string, axis int) string {
+	return fmt.Sprintf("it %s axis %d, which holds the rows", verb, axis)
+}
+
+func (c *checker) reduce(n *ir.Node) string {
+	a := c.axis(n.Args[0])
+	for _, axis := range n.Ints("axes") {
+		if axis < 0 {
+			axis += int64(c.f.Values[n.Args[0]].Type.Rank())
+		}
+		if a >= 0 && int64(a) == axis {
+			return c.onRows("reduces", a)
+		}
+	}
+	return ""
+}
+
+func (c *checker) along(n *ir.Node, verb string) string {
+	if a := c.axis(n.Args[0]); a >= 0 && a == c.attrAxis(n) {
+		return c.onRows(verb, a)
+	}
+	return ""
+}
+
+func (c *checker) last(n *ir.Node, verb string) string {
+	if a := c.axis(n.Args[0]); a >= 0 && a == c.f.Values[n.Args[0]].Type.Rank()-1 {
+		return c.onRows(verb, a)
+	}
+	return ""
+}
+
+// rope pairs elements of the last axis of x by the last axis of cos and sin;
+// its other axes are independent.
+func (c *checker) rope(n *ir.Node) string {
+	if c.axis(n.Args[0]) == 2 {
+		return c.onRows("pairs elements of", 2)
+	}
+	if c.axis(n.Args[1]) == 1 {
+		return "the number of rotated elements is the number of rows"
+	}
+	return ""
+}
+
+// contract holds for matmul and linear: the inner axis may not be the rows. Any
+// other axis of either operand is an axis of the result.
+func (c *checker) contract(n *ir.Node) string {
+	if why := c.last(n, "contracts"); why != "" {
+		return why
+	}
+	b := c.f.Values[n.Args[1]].Type
+	inner := b.Rank() - 2
+	if n.Op.Name == "linear" {
+		inner = 1
+	}
+	if a := c.axis(n.Args[1]); a >= 0 && a == inner {
+		return c.onRows("contracts", a)
+	}
+	return ""
+}
+
+// scatter writes slice i of src to dst at index[i].
+func (c *checker) scatter(n *ir.Node) string {
+	dst, idx := c.axis(n.Args[0]), c.axis(n.Args[1])
+	switch {
+	case dst >= 0 && dst == c.attrAxis(n):
+		return "it writes rows at positions from a tensor, and a padded row may overwrite a real one"
+	case idx < 0:
+		// The positions are the same for every row; rows of src go to rows of dst, whose
+		// other extents match.
+		return ""
+	case !c.slot[n.Args[1]]:
+		return "every row writes into memory that all rows share; this is safe only where the positions come from a parameter whose padded rows are promised to hold -1"
+	}
+	return ""
+}
+
+// reshape keeps rows when the elements before the row axis are as many as
+// before, so that each batch row is the same run of memory within each of them.
+func (c *checker) reshape(n *ir.Node) string {
+	x, y := c.f.Values[n.Args[0]].Type, c.f.Values[n.Results[0]].Type
+	from, to := c.rowsOf(x), c.rowsOf(y)
+	if count, ok := x.Elements().Const(); ok && count == 0 || from.axis < 0 && to.axis < 0 || to.why != "" {
+		return ""
+	}
+	if from.axis < 0 || to.axis < 0 {
+		return "the rows do not stay an axis"
+	}
+	before := ir.Type{Shape: x.Shape[:from.axis]}.Elements()
+	after := ir.Type{Shape: y.Shape[:to.axis]}.Elements()
+	if !before.Equal(after) {
+		return fmt.Sprintf("%s elements stand before each row of %s, and %s before each of %s", before, x, after, y)
+	}
+	return ""
+}
+
+func (c *checker) slice(n *ir.Node) string {
+	x := c.f.Values[n.Args[0]].Type
+	r, axis := c.rowsOf(x), c.attrAxis(n)
+	start, _ := n.Attr("start")
+	end, _ := n.Attr("end")
+	step := n.Int("step")
+	if r.axis != axis {
+		if c.has(start.Dim) {
+			return "the first position moves with the number of rows"
+		}
+		// Row i of the result is a fixed position of x, also where the end is S·g.
+		return ""
+	}
+	if !c.has(start.Dim) && !c.has(end.Dim) {
+		// The verifier knows the end to be within the extent for the smallest S, so
+		// these rows are real in every run.
+		return ""
+	}
+	g, isConst := r.group.Const()
+	first, fixed := start.Dim.Const()
+	switch {
+	case !end.Dim.Equal(x.Shape[axis]):
+		return "it ends at a row that is counted from the number of rows"
+	case step == 1 && fixed && first == 0:
+		return ""
+	case isConst && fixed && first < step && g%step == 0:
+		return "" // the same positions of each group
+	}
+	return "positions of the result are not positions of the rows"
+}
+
+func (c *checker) split(n *ir.Node) string {
+	sizes, _ := n.Attr("sizes")
+	if len(sizes.Dims) > 1 && c.anyHas(sizes.Dims) {
+		return "where it cuts moves with the number of rows"
+	}
+	return ""
+}
+
+func (c *checker) pad(n *ir.Node) string {
+	low, _ := n.Attr("low")
+	high, _ := n.Attr("high")
+	if c.anyHas(low.Dims) || c.anyHas(high.Dims) {
+		return "how much it adds moves with the number of rows"
+	}
+	if a := c.axis(n.Args[0]); a >= 0 {
+		l, _ := low.Dims[a].Const()
+		h, _ := high.Dims[a].Const()
+		_, lc := low.Dims[a].Const()
+		_, hc := high.Dims[a].Const()
+		if !lc || !hc || l != 0 || h != 0 {
+			return c.onRows("pads", a)
+		}
+	}
+	return ""
+}
+
+// call trusts extern ops that are declared split. Any other may do what it
+// likes with rows, so it may see none and may not be told their number.
+func (c *checker) call(n *ir.Node) string {
+	if n.Extern.Split {
+		return ""
+	}
+	for i, a := range n.Args {
+		if c.axis(a) >= 0 {
+			return fmt.Sprintf("operand %d has rows, and only an op declared split promises to keep them apart", i)
+		}
+	}
+	for _, a := range n.Attrs {
+		if c.has(a.Dim) || c.anyHas(a.Dims) {
+			return fmt.Sprintf("attribute %s tells it the number of rows, and only an op declared split promises to keep them apart", a.Name)
+		}
+	}
+	for _, r := range n.Results {
+		if c.axis(r) >= 0 {
+			return "it makes rows, and only an op declared split promises to keep them apart"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,285 @@
+package split
+
+import (
+	"crypto/sha256"
+	"fmt"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+)
+
+// cutter makes the pieces of a plan. Its tables are indexed by value or node
+// and made once, so that all pieces together cost one walk over the function.
+type cutter struct {
+	p      *Plan
+	unitOf []int32    // by node
+	nodes  [][]int    // by unit
+	last   []int32    // by base: the last unit that touches it, -1: none
+	out    []bool     // by base: the function returns it
+	to     []ir.Value // by base: its value in the piece being made
+	stamp  []int32    // by base: the unit (plus 1) that to is meant for
+}
+
+func newCutter(p *Plan) *cutter {
+	c := &cutter{p: p,
+		unitOf: make([]int32, len(p.Func.Nodes)), nodes: make([][]int, len(p.Units)),
+		last: make([]int32, len(p.Func.Values)), out: make([]bool, len(p.Func.Values)),
+		to: make([]ir.Value, len(p.Func.Values)), stamp: make([]int32, len(p.Func.Values))}
+	for _, it := range p.Items {
+		at := 0
+		for _, i := range it.Nodes {
+			if u := it.Units[at]; it.Splitting && len(c.nodes[u.Seq]) > 0 && (u.Call >= 0 || p.Func.Nodes[i].Extern != nil) {
+				at++
+			}
+			seq := it.Units[at].Seq
+			c.unitOf[i] = int32(seq)
+			c.nodes[seq] = append(c.nodes[seq], i)
+		}
+	}
+	return c
+}
+
+// dead reports whether node i does not touch its operand's memory: empty_like
+// of a value from another unit becomes empty of its type, so that the value
+// need not live until here.
+func (c *cutter) dead(i int, arg ir.Value) bool {
+	n := c.p.Func.Nodes[i]
+	def := c.p.Func.Values[c.p.Func.Base(arg)].Node
+	return n.IsEmpty() && (def < 0 || c.unitOf[def] != c.unitOf[i])
+}
+
+// live finds the last unit that touches each storage and fills Storages.
+func (c *cutter) live() {
+	f := c.p.Func
+	for b := range c.last {
+		c.last[b] = -1
+	}
+	for i, n := range f.Nodes {
+		for _, a := range n.Args {
+			if b := f.Base(a); !c.dead(i, a) {
+				c.last[b] = max(c.last[b], c.unitOf[i])
+			}
+		}
+		for _, r := range n.Results {
+			c.last[r] = max(c.last[r], c.unitOf[i])
+		}
+	}
+	for _, v := range f.Returns {
+		c.out[f.Base(v)] = true
+	}
+	for v := range f.Values {
+		switch info := &f.Values[v]; info.Kind {
+		case ir.ParamValue:
+			c.p.Storages = append(c.p.Storages, Storage{Base: ir.Value(v), First: -1, Last: int(c.last[v]), Returned: c.out[v]})
+		case ir.ResultValue:
+			if first := c.unitOf[info.Node]; c.escapes(ir.Value(v)) || c.p.Units[first].Call >= 0 {
+				c.p.Storages = append(c.p.Storages, Storage{Base: ir.Value(v), First: int(first), Last: int(c.last[v]), Returned: c.out[v]})
+			}
+		}
+	}
+}
+
+// escapes reports whether a storage that a node makes is used outside its unit.
+func (c *cutter) escapes(base ir.Value) bool {
+	return c.out[base] || c.last[base] > c.unitOf[c.p.Func.Values[base].Node]
+}
+
+// pieceBuilder is the piece of one unit under construction.
+type pieceBuilder struct {
+	*cutter
+	seq     int
+	piece   *Piece
+	b       *ir.Builder
+	fb      *ir.FuncBuilder
+	symbols map[string]dim.Dim
+	externs map[*ir.Extern]bool
+}
+
+// piece builds the module of a unit.
+func (c *cutter) piece(seq int) (*Piece, error) {
+	b := ir.NewBuilder("piece")
+	pb := &pieceBuilder{cutter: c, seq: seq, b: b, fb: b.Func("piece"), piece: &Piece{Origins: c.nodes[seq]},
+		symbols: map[string]dim.Dim{}, externs: map[*ir.Extern]bool{}}
+	pb.inputs()
+	for _, i := range c.nodes[seq] {
+		pb.node(c.p.Func.Nodes[i], i)
+	}
+	pb.results()
+	m, err := b.Build()
+	if err != nil {
+		return nil, err
+	}
+	pb.piece.Module, pb.piece.Func = m, m.Funcs[0]
+	// The module is canonical already. Hashing its text, and not a renaming of it,
+	// makes equal hashes mean equal order of symbols, weights and parameters too, so
+	// that one compiled program serves every piece with this hash.
+	pb.piece.Hash = sha256.Sum256([]byte(ir.Print(m)))
+	return pb.piece, nil
+}
+
+// inputs declares what the unit uses and does not make, in order of first use.
+// One storage is one parameter, however many versions of it the unit sees.
+func (pb *pieceBuilder) inputs() {
+	f := pb.p.Func
+	written := map[ir.Value]bool{}
+	for _, i := range pb.nodes[pb.seq] {
+		n := f.Nodes[i]
+		for _, w := range n.Versions {
+			written[f.Base(w.Value)] = true
+		}
+	}
+	for _, i := range pb.nodes[pb.seq] {
+		for _, a := range f.Nodes[i].Args {
+			base := f.Base(a)
+			info := &f.Values[base]
+			if info.Kind == ir.LiteralValue || pb.dead(i, a) || pb.stamp[base] == int32(pb.seq)+1 {
+				continue
+			}
+			if info.Node >= 0 && pb.unitOf[info.Node] == int32(pb.seq) {
+				continue
+			}
+			t := pb.typ(info.Type)
+			var v ir.Value
+			switch info.Kind {
+			case ir.WeightValue:
+				name := fmt.Sprintf("w%d", len(pb.piece.Weights))
+				pb.piece.Weights = append(pb.piece.Weights, int(info.Index))
+				pb.b.Weight(name, t, nil)
+				v = pb.fb.Weight(name)
+			case ir.StateValue:
+				name := fmt.Sprintf("state%d", len(pb.piece.States))
+				pb.piece.States = append(pb.piece.States, int(info.Index))
+				pb.b.State(name, t)
+				v = pb.fb.State(name)
+			default:
+				name := fmt.Sprintf("p%d", len(pb.piece.Params))
+				pb.piece.Params = append(pb.piece.Params, Binding{Value: a, Base: base, Mut: written[base]})
+				if written[base] {
+					v = pb.fb.MutParam(name, t)
+				} else {
+					v = pb.fb.Param(name, t)
+				}
+			}
+			pb.set(base, v)
+		}
+	}
+}
+
+func (pb *pieceBuilder) set(base, v ir.Value) {
+	pb.to[base], pb.stamp[base] = v, int32(pb.seq)+1
+}
+
+// node adds node i of the function; operands mean the newest version of their
+// storage, which the builder keeps.
+func (pb *pieceBuilder) node(n *ir.Node, i int) {
+	f := pb.p.Func
+	attrs := pb.attrs(n.Attrs)
+	var results []ir.Value
+	switch {
+	case n.Extern != nil:
+		pb.extern(n.Extern)
+		types := make([]ir.Type, len(n.Results))
+		for j, r := range n.Results {
+			types[j] = pb.typ(f.Values[r].Type)
+		}
+		results = pb.fb.Call(n.Extern.Name, pb.args(n), types, attrs...)
+	case len(n.Args) > 0 && pb.dead(i, n.Args[0]):
+		t := pb.typ(f.Values[n.Results[0]].Type)
+		results = pb.fb.Op("empty", nil, ir.DimsAttr("shape", t.Shape...), ir.DTypeAttr(t.DType))
+	default:
+		results = pb.fb.Op(n.Op.Name, pb.args(n), attrs...)
+	}
+	for j, r := range n.Results {
+		pb.set(r, results[j])
+	}
+}
+
+func (pb *pieceBuilder) args(n *ir.Node) []ir.Value {
+	args := make([]ir.Value, len(n.Args))
+	for j, a := range n.Args {
+		if info := &pb.p.Func.Values[a]; info.Kind == ir.LiteralValue {
+			args[j] = pb.fb.Literal(info.Literal)
+		} else {
+			args[j] = pb.to[info.Base]
+		}
+	}
+	return args
+}
+
+// results returns, in program order, the storages made here that are used later.
+func (pb *pieceBuilder) results() {
+	f := pb.p.Func
+	at := map[ir.Value]int{} // base → position in Results
+	var out []ir.Value
+	for _, i := range pb.nodes[pb.seq] {
+		for _, r := range f.Nodes[i].Results {
+			if pb.escapes(r) {
+				at[r] = len(out)
+				out = append(out, pb.to[r])
+				pb.piece.Results = append(pb.piece.Results, Binding{Value: r, Base: r})
+			}
+		}
+		for _, w := range f.Nodes[i].Versions {
+			if j, ok := at[f.Base(w.Value)]; ok {
+				pb.piece.Results[j].Value = w.Value
+			}
+		}
+	}
+	pb.fb.Return(out...)
+}
+
+// typ returns a type over the piece's symbols.
+func (pb *pieceBuilder) typ(t ir.Type) ir.Type {
+	return ir.Type{DType: t.DType, Shape: pb.dims(t.Shape)}
+}
+
+func (pb *pieceBuilder) dims(ds []dim.Dim) []dim.Dim {
+	out := make([]dim.Dim, len(ds))
+	for i, d := range ds {
+		out[i] = pb.dim(d)
+	}
+	return out
+}
+
+// dim renames the symbols of d, declaring those that the piece has not seen.
+func (pb *pieceBuilder) dim(d dim.Dim) dim.Dim {
+	if _, ok := d.Const(); ok {
+		return d
+	}
+	for _, name := range d.Symbols() {
+		if _, ok := pb.symbols[name]; !ok {
+			s := pb.p.Module.Symbol(name)
+			pb.symbols[name] = pb.b.Symbol(fmt.Sprintf("s%d", len(pb.symbols)), s.Lo, s.Hi, s.Kind)
+			pb.piece.Symbols = append(pb.piece.Symbols, name)
+		}
+	}
+	return d.Subst(func(name string) (dim.Dim, bool) {
+		s, ok := pb.symbols[name]
+		return s, ok
+	})
+}
+
+func (pb *pieceBuilder) attrs(attrs []ir.Attr) []ir.Attr {
+	out := make([]ir.Attr, len(attrs))
+	for i, a := range attrs {
+		a.Pos = ir.Pos{}
+		switch a.Kind {
+		case ir.AttrDim:
+			a.Dim = pb.dim(a.Dim)
+		case ir.AttrDims:
+			a.Dims = pb.dims(a.Dims)
+		}
+		out[i] = a
+	}
+	return out
+}
+
+func (pb *pieceBuilder) extern(e *ir.Extern) {
+	if pb.externs[e] {
+		return
+	}
+	pb.externs[e] = true
+	c := *e
+	c.Pos, c.Trivia = ir.Pos{}, ir.Trivia{}
+	pb.b.Extern(&c)
+}
