@@ -11,6 +11,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"pwc/ir"
+	"pwc/ir/dtype"
 )
 
 // settings is a config.json to be edited by a test; json.RawMessage stands for values that Go would not write.
@@ -228,6 +232,8 @@ func TestRefusals(t *testing.T) {
 		{"Llama", rope(llama3.with(settings{"high_freq_factor": 1.0})), "is not above low_freq_factor"},
 		{"Llama", rope(llama3.with(settings{"low_freq_factor": absent{}})), `"rope_scaling.low_freq_factor": is missing`},
 		{"Llama", settings{"rope_parameters": llama3, "rope_scaling": settings{"type": "linear", "factor": 2}}, "contradicts rope_parameters"},
+		{"Llama", settings{"head_dim": 8, "rope_theta": 1e-200}, "frequency 1 is beyond the range of f32"},
+		{"Llama", rope(settings{"type": "linear", "factor": 1e-200}), "frequency 0 is beyond the range of f32"},
 		{"Llama", settings{"sliding_window": nil}, `"sliding_window"`},
 		{"Llama", settings{"quantization_config": settings{"quant_method": "gptq", "bits": 4}}, `quantized with "gptq"`},
 		{"Llama", settings{"quantization_config": settings{"format": "int-quantized"}}, `quantized with "int-quantized"`},
@@ -307,6 +313,56 @@ func TestNotAConfig(t *testing.T) {
 	if _, err := Builtin().Import([]byte(dup), Options{}); err == nil || !strings.Contains(err.Error(), `"rope_scaling": key "factor" appears twice`) {
 		t.Errorf("error %v", err)
 	}
+}
+
+// TestTooLarge asks for shapes that no int64 counts: an error, not a wrapped number.
+func TestTooLarge(t *testing.T) {
+	config := base("LlamaForCausalLM").with(settings{"num_attention_heads": maxHeadSize, "num_key_value_heads": maxHeadSize, "head_dim": maxHeadSize})
+	_, err := Builtin().Import(config.json(t), Options{BlockSize: maxBlock})
+	if err == nil || !strings.Contains(err.Error(), "more elements than an int64 can count") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestAnyConfig draws configs that say everything right and expects modules whose text parses again.
+func TestAnyConfig(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		kv := rapid.IntRange(1, 3).Draw(t, "kv")
+		heads := kv * rapid.IntRange(1, 3).Draw(t, "group")
+		size := 2 * rapid.IntRange(1, 4).Draw(t, "size")
+		config := settings{
+			"architectures":       []string{rapid.SampledFrom(Builtin().Architectures()).Draw(t, "arch")},
+			"torch_dtype":         rapid.SampledFrom([]string{"float32", "float16", "bfloat16"}).Draw(t, "dtype"),
+			"hidden_act":          rapid.SampledFrom(sortedKeys(activations())).Draw(t, "act"),
+			"vocab_size":          rapid.IntRange(1, 9).Draw(t, "vocab"),
+			"hidden_size":         rapid.IntRange(1, 9).Draw(t, "hidden"),
+			"intermediate_size":   rapid.IntRange(1, 9).Draw(t, "inner"),
+			"num_hidden_layers":   rapid.IntRange(1, 3).Draw(t, "layers"),
+			"num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": size,
+			"tie_word_embeddings": rapid.Bool().Draw(t, "tied"),
+			"rope_theta":          rapid.Float64Range(1, 1e7).Draw(t, "theta"),
+		}
+		text, err := json.Marshal(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := Builtin().Import(text, Options{
+			DType:     rapid.SampledFrom([]dtype.DType{dtype.Invalid, dtype.F32, dtype.F16, dtype.BF16}).Draw(t, "import dtype"),
+			MaxTokens: rapid.Int64Range(1, maxTokens).Draw(t, "tokens"),
+			BlockSize: rapid.Int64Range(1, maxBlock).Draw(t, "block"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		printed := ir.Print(m.Module)
+		again, err := ir.Parse("module.ir", []byte(printed))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(printed, ir.Print(again)); diff != "" {
+			t.Fatalf("parsing and printing changes the module:\n%s", diff)
+		}
+	})
 }
 
 // FuzzImport holds that no config.json crashes the import, and that what it accepts is a verified module whose tensors a

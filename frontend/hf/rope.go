@@ -39,6 +39,12 @@ func ReadRope(c *Config, size int64, theta float64) Rope {
 	if found == nil {
 		found = &Rope{InvFreq: toF32(frequencies(size, base))}
 	}
+	for i, f := range found.InvFreq {
+		if math.IsInf(f, 0) {
+			c.Errorf("rope_theta", "frequency %d is beyond the range of f32", i)
+			break
+		}
+	}
 	return *found
 }
 
