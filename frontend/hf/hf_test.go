@@ -169,6 +169,23 @@ func TestSourceDTypes(t *testing.T) {
 	}
 }
 
+// TestQuantizedTensors imports a checkpoint whose config does not say that a tensor is quantized.
+func TestQuantizedTensors(t *testing.T) {
+	config := base("LlamaForCausalLM")
+	m, err := Builtin().Import(config.json(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []dtype.DType{dtype.I8, dtype.F8E4M3} {
+		params := slices.Clone(m.Params)
+		params[2].DType = d
+		_, err = Builtin().Import(config.json(t), Options{Source: Dummy(params)})
+		if err == nil || !strings.Contains(err.Error(), `"`+params[2].Name+`" is `+d.String()) {
+			t.Errorf("%s: error %v", d, err)
+		}
+	}
+}
+
 func TestCheck(t *testing.T) {
 	config := base("LlamaForCausalLM").with(settings{"tie_word_embeddings": true})
 	m, err := Builtin().Import(config.json(t), Options{})
@@ -238,6 +255,31 @@ func TestRegister(t *testing.T) {
 	}
 	if slices.Contains(Builtin().Architectures(), "TinyForCausalLM") {
 		t.Error("registries share state")
+	}
+}
+
+// TestFamilyMistakes builds modules as a family should not.
+func TestFamilyMistakes(t *testing.T) {
+	for want, emit := range map[string]Emit{
+		"@w is made of different tensors": func(n *Net) {
+			_, _ = n.Forward()
+			n.F.Return(n.Weight("w", Scale("a", 4)), n.Weight("w", Scale("b", 4)))
+		},
+		"@w is made of no tensor": func(n *Net) {
+			_, _ = n.Forward()
+			n.F.Return(n.Linear(n.Weight("x", Matrix("x", 2, 2)), "w", false))
+		},
+		"split: sizes sum to 5": func(n *Net) {
+			_, _ = n.Forward()
+			parts := n.parts(n.Weight("x", Matrix("x", 2, 4)), 2, 3)
+			n.F.Return(n.Add(parts[0], parts[1]))
+		},
+	} {
+		r := Builtin()
+		r.Register("X", func(c *Config) Emit { return emit })
+		if _, err := r.Import([]byte(`{"architectures": ["X"], "dtype": "float32"}`), Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want …%s…", err, want)
+		}
 	}
 }
 

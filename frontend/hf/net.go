@@ -23,8 +23,8 @@ type Net struct {
 	stored   dtype.DType        // of the checkpoint, where source does not know better
 	source   safetensors.Source // nil if only the config is known
 	params   []Param
-	declared map[string]bool // weights of the module
-	ignored  map[string]bool // tensors that may be there unread
+	declared map[string][]Param // weights of the module, as they were asked for
+	ignored  map[string]bool    // tensors that may be there unread
 }
 
 // newNet starts a module with the symbols and the extern op that every decoder has.
@@ -42,7 +42,7 @@ func newNet(name string, stored dtype.DType, o Options) *Net {
 		BlockSize: o.BlockSize,
 		stored:    stored,
 		source:    o.Source,
-		declared:  map[string]bool{},
+		declared:  map[string][]Param{},
 		ignored:   map[string]bool{},
 	}
 	if n.DType == dtype.Invalid {
@@ -101,49 +101,70 @@ func Scale(tensor string, size int64) Param {
 // Ignore names a tensor that checkpoints may hold without any effect.
 func (n *Net) Ignore(tensor string) { n.ignored[tensor] = true }
 
-// Weight returns a weight of the module, in the model's dtype: the parts joined along axis 0. The first use declares it.
+// Weight returns a weight of the module, in the model's dtype: the parts joined along axis 0. The first use declares it,
+// later ones must give the same parts.
 func (n *Net) Weight(name string, parts ...Param) ir.Value {
-	if n.declared[name] {
+	if before, ok := n.declared[name]; ok {
+		if !slices.EqualFunc(parts, before, sameTensor) {
+			n.B.Errorf(ir.Pos{}, "weight @%s is made of different tensors in different places", name)
+		}
 		return n.F.Weight(name)
 	}
-	n.declared[name] = true
-	shape := slices.Clone(parts[0].Shape)
-	leaves := make([]*ir.WeightExpr, len(parts))
-	uniform := true
-	for i, p := range parts {
-		p.DType = n.stored
-		if n.source != nil {
-			// What is wrong with the tensor is for Check to say.
-			if info, err := n.source.Info(p.Name); err == nil {
-				p.DType = info.DType
-			}
-		}
-		n.params = append(n.params, p)
-		leaves[i] = &ir.WeightExpr{Name: p.Name}
-		uniform = uniform && p.DType == n.params[len(n.params)-1-i].DType
-		if i > 0 {
-			shape[0] += p.Shape[0]
-		}
+	if len(parts) == 0 {
+		n.B.Errorf(ir.Pos{}, "weight @%s is made of no tensor", name)
+		return ir.NoValue
 	}
-	used := n.params[len(n.params)-len(parts):]
-	if !uniform {
+	n.declared[name] = parts
+	used := make([]Param, len(parts))
+	leaves := make([]*ir.WeightExpr, len(parts))
+	uniform, rows := true, int64(0)
+	for i, p := range parts {
+		p.DType = n.storedDType(p.Name)
+		used[i], leaves[i] = p, &ir.WeightExpr{Name: p.Name}
+		uniform = uniform && p.DType == used[0].DType
+		rows += p.Shape[0]
+	}
+	n.params = append(n.params, used...)
+
+	var expr *ir.WeightExpr
+	if uniform { // one cast of the whole
+		expr = n.cast(join(leaves), used[0].DType)
+	} else {
 		for i, p := range used {
 			leaves[i] = n.cast(leaves[i], p.DType)
 		}
+		expr = join(leaves)
 	}
-	expr := leaves[0]
-	if len(parts) > 1 {
-		expr = &ir.WeightExpr{Op: "concat", Args: leaves}
+	shape := []dim.Dim{dim.Const(rows)}
+	for _, d := range parts[0].Shape[1:] {
+		shape = append(shape, dim.Const(d))
 	}
-	if uniform {
-		expr = n.cast(expr, used[0].DType)
-	}
-	dims := make([]dim.Dim, len(shape))
-	for i, d := range shape {
-		dims[i] = dim.Const(d)
-	}
-	n.B.Weight(name, n.Type(dims...), expr)
+	n.B.Weight(name, n.Type(shape...), expr)
 	return n.F.Weight(name)
+}
+
+func sameTensor(a, b Param) bool { return a.Name == b.Name && slices.Equal(a.Shape, b.Shape) }
+
+// storedDType returns the dtype of a checkpoint tensor: its own where the checkpoint is at hand, else the config's.
+func (n *Net) storedDType(tensor string) dtype.DType {
+	if n.source == nil {
+		return n.stored
+	}
+	info, err := n.source.Info(tensor)
+	if err != nil {
+		return n.stored // Check reports the tensor, with all the others
+	}
+	if !info.DType.Float() || !info.DType.Computes() {
+		n.B.Errorf(ir.Pos{}, "tensor %s is %s, which no weight of a model is made from", quote(tensor), info.DType)
+	}
+	return info.DType
+}
+
+func join(leaves []*ir.WeightExpr) *ir.WeightExpr {
+	if len(leaves) == 1 {
+		return leaves[0]
+	}
+	return &ir.WeightExpr{Op: "concat", Args: leaves}
 }
 
 // cast brings an expression of a dtype to the model's.
