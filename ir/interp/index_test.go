@@ -105,7 +105,7 @@ func TestOutOfRange(t *testing.T) {
 	if b.Op != "embedding" || b.Loc != "model.embed_tokens" || b.Count != 1 || b.Position != 1 || b.Index != 3 || b.Extent != 3 {
 		t.Errorf("report %+v", b)
 	}
-	if s := b.Error(); !strings.HasPrefix(s, "test.ir:16:10: ") || !strings.Contains(s, "embedding: 1 positions are out of range, the first is element 1: 3, of an extent of 3") {
+	if s := b.Error(); !strings.HasPrefix(s, "test.ir:16:10: ") || !strings.Contains(s, "embedding: element 1 of the index is 3, out of range of an extent of 3 (1 such)") {
 		t.Errorf("report reads %q", s)
 	}
 }

@@ -55,6 +55,7 @@ func TestReduce(t *testing.T) {
 		{"sum", ints(dtype.I8, 100, 100), []ir.Attr{axes(0)}, of(dtype.I8, s(), -56)},
 		{"prod", ints(dtype.I8, 16, 16), []ir.Attr{axes(0)}, of(dtype.I8, s(), 0)},
 		{"max", i32(-3, -7), []ir.Attr{axes(0)}, of(dtype.I32, s(), -3)},
+		{"min", ints(dtype.U8, 200, 100), []ir.Attr{axes(0)}, of(dtype.U8, s(), 100)},
 	} {
 		check(t, c.op+" of "+c.x.String(), apply1(t, c.op, []any{c.x}, c.attrs...), c.want)
 	}

@@ -2,8 +2,8 @@ package interp
 
 import "math"
 
-// rules holds what every op of the table computes, by its name. Calls have no
-// rule: their reference is given by [Env.Externs].
+// rules holds what every op of the table computes, by its name; it is never
+// written. Calls have no rule: their reference is given by [Env.Externs].
 var rules = map[string]rule{
 	// Pointwise, one operand.
 	"neg":        unaryRule(func(x float64) float64 { return -x }, func(x int64) int64 { return -x }),

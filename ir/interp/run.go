@@ -193,7 +193,7 @@ func (r *run) step(i int, irn *ir.Node) error {
 		observed = append(observed, n.args[w.Arg])
 	}
 	if e := n.badIndex; e != nil {
-		e.At = r.m.ErrorAt(r.f, i, "%s: %d positions are out of range, the first is element %d: %d, of an extent of %d", irn.Op.Name, e.Count, e.Position, e.Index, e.Extent)
+		e.At = r.m.ErrorAt(r.f, i, "%s: element %d of the index is %d, out of range of an extent of %d (%d such)", irn.Op.Name, e.Position, e.Index, e.Extent, e.Count)
 		r.env.IndexErrors = append(r.env.IndexErrors, e)
 	}
 	if r.env.Observe != nil {
