@@ -35,6 +35,9 @@ func TestCompareTensors(t *testing.T) {
 			t.Errorf("%s: worst value %v", c.name, d.A)
 		}
 	}
+	if d := Compare(ints(dtype.I64, 1<<60+1), ints(dtype.I64, 1<<60)); d.MaxAbs != 1 || d.Equal() {
+		t.Errorf("close i64: %+v", d)
+	}
 	d := Compare(f32(1, 2), of(dtype.F32, s(1, 2), 1, 2))
 	if d.Equal() || d.Within(1e9) || d.String() != "shapes differ: f32[2] against f32[1, 2]" {
 		t.Errorf("shapes: %+v %s", d, d)

@@ -106,3 +106,12 @@ func apply1(t *testing.T, op string, args []any, attrs ...ir.Attr) *Tensor {
 	}
 	return out[0]
 }
+
+// count returns 0, 1, … n-1.
+func count(n int) []float64 {
+	v := make([]float64, n)
+	for i := range v {
+		v[i] = float64(i)
+	}
+	return v
+}

@@ -65,6 +65,8 @@ func TestMatmul(t *testing.T) {
 	batched := of(dtype.F32, s(2, 1, 1, 2), 1, 2, 3, 4)
 	right := of(dtype.F32, s(3, 2, 1), 1, 0, 0, 1, 1, 1)
 	check(t, "leading axes broadcast", apply1(t, "matmul", []any{batched, right}), of(dtype.F32, s(2, 3, 1, 1), 1, 2, 3, 3, 4, 7))
+	check(t, "batches", apply1(t, "matmul", []any{of(dtype.F32, s(2, 2, 1), 1, 2, 3, 4), of(dtype.F32, s(2, 1, 2), 1, 10, 2, 20)}),
+		of(dtype.F32, s(2, 2, 2), 1, 10, 2, 20, 6, 60, 8, 80))
 	check(t, "empty sum", apply1(t, "matmul", []any{of(dtype.F32, s(2, 0)), of(dtype.F32, s(0, 1))}), of(dtype.F32, s(2, 1), 0, 0))
 	check(t, "no rows", apply1(t, "matmul", []any{of(dtype.F32, s(0, 2)), of(dtype.F32, s(2, 3), 1, 2, 3, 4, 5, 6)}), of(dtype.F32, s(0, 3)))
 	check(t, "0*inf", apply1(t, "matmul", []any{of(dtype.F32, s(1, 1), 0), of(dtype.F32, s(1, 1), inf)}), of(dtype.F32, s(1, 1), nan))
