@@ -43,10 +43,10 @@ type validator struct {
 type regState uint8
 
 const (
-	unset   regState = iota
-	inBlock          // assigned in this phase's Body
-	inRow            // assigned in a Pre
-	inRowRead        // assigned in a Pre and read by this phase's Body, which may not assign it now:
+	unset     regState = iota
+	inBlock            // assigned in this phase's Body
+	inRow              // assigned in a Pre
+	inRowRead          // assigned in a Pre and read by this phase's Body, which may not assign it now:
 	// the next block would read another value
 )
 

@@ -1,0 +1,245 @@
+package program
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program/internal/wire"
+)
+
+// Errors of Decode, for errors.Is.
+var (
+	// ErrCorrupt says that bytes are not a program that Encode wrote, or were
+	// changed since.
+	ErrCorrupt = errors.New("program: damaged encoding")
+	// ErrVersion says that the bytes are of another FormatVersion.
+	ErrVersion = errors.New("program: encoding of another version")
+)
+
+// An encoded program is magic, version (u32), fields and the sha256 of all
+// that. Integers are little-endian; lists and strings start with a u32 length.
+var magic = [4]byte{'p', 'w', 'c', 'P'}
+
+const headerLen = len(magic) + 4
+
+// Encode returns the program's bytes. Equal programs give equal bytes on every
+// machine (C3). A program that Validate rejects is an error.
+func (p *Program) Encode() ([]byte, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	w := &wire.Writer{B: binary.LittleEndian.AppendUint32(magic[:len(magic):len(magic)], FormatVersion)}
+	encodeProgram(w, p)
+	if w.Err != nil {
+		return nil, fmt.Errorf("program: encoding: %w", w.Err)
+	}
+	sum := sha256.Sum256(w.B)
+	return append(w.B, sum[:]...), nil
+}
+
+// Decode reads what Encode wrote and validates it. Errors match [ErrVersion] or
+// [ErrCorrupt]. What it allocates is in proportion to len(b).
+func Decode(b []byte) (*Program, error) {
+	if len(b) < headerLen+sha256.Size || [4]byte(b) != magic {
+		return nil, fmt.Errorf("%w: not a program", ErrCorrupt)
+	}
+	if v := binary.LittleEndian.Uint32(b[len(magic):]); v != FormatVersion {
+		return nil, fmt.Errorf("%w: %d, want %d", ErrVersion, v, FormatVersion)
+	}
+	body, sum := b[:len(b)-sha256.Size], b[len(b)-sha256.Size:]
+	if sha256.Sum256(body) != [sha256.Size]byte(sum) {
+		return nil, fmt.Errorf("%w: checksum", ErrCorrupt)
+	}
+	r := wire.NewReader(body[headerLen:])
+	p := decodeProgram(r)
+	if err := r.End(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if err := p.Validate(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return p, nil
+}
+
+// list writes a length and the entries.
+func list[T any](w *wire.Writer, l []T, write func(*wire.Writer, *T)) {
+	w.Len(len(l))
+	for i := range l {
+		write(w, &l[i])
+	}
+}
+
+func encodeProgram(w *wire.Writer, p *Program) {
+	w.Str(p.Target)
+	list(w, p.Symbols, func(w *wire.Writer, s *string) { w.Str(*s) })
+	list(w, p.Guards, encodeGuard)
+	list(w, p.Params, func(w *wire.Writer, p *Param) {
+		w.U8(uint8(p.Kind))
+		w.Bool(p.Mut)
+		w.U8(uint8(p.DType))
+		w.Dims(p.Shape)
+	})
+	list(w, p.Results, func(w *wire.Writer, r *Result) {
+		w.U8(uint8(r.DType))
+		w.Dims(r.Shape)
+		w.I32(r.Alias)
+		w.I32(r.Same)
+	})
+	list(w, p.Consts, func(w *wire.Writer, b *[]byte) { w.Bytes(*b) })
+	list(w, p.Buffers, func(w *wire.Writer, b *Buffer) {
+		w.U8(uint8(b.Kind))
+		w.I32(b.Index)
+		w.U8(uint8(b.DType))
+		w.Dims(b.Shape)
+		w.Bool(b.Strides != nil)
+		if b.Strides != nil {
+			w.Dims(b.Strides)
+		}
+		w.I32(b.Align)
+		w.I32(b.First)
+		w.I32(b.Last)
+	})
+	list(w, p.Kernels, func(w *wire.Writer, k *Kernel) {
+		w.Str(k.Name)
+		w.U8(uint8(k.Format))
+		w.Bytes(k.Code)
+	})
+	list(w, p.Steps, encodeStep)
+}
+
+func decodeProgram(r *wire.Reader) *Program {
+	return &Program{
+		Target:  r.Str(),
+		Symbols: wire.List(r, 4, r.Str),
+		Guards:  wire.List(r, 19, func() Guard { return decodeGuard(r) }),
+		Params: wire.List(r, 7, func() Param {
+			return Param{Kind: ParamKind(r.U8()), Mut: r.Bool(), DType: dtype.DType(r.U8()), Shape: r.Dims()}
+		}),
+		Results: wire.List(r, 13, func() Result {
+			return Result{DType: dtype.DType(r.U8()), Shape: r.Dims(), Alias: r.I32(), Same: r.I32()}
+		}),
+		Consts: wire.List(r, 4, r.Bytes),
+		Buffers: wire.List(r, 23, func() Buffer {
+			b := Buffer{Kind: BufferKind(r.U8()), Index: r.I32(), DType: dtype.DType(r.U8()), Shape: r.Dims()}
+			if r.Bool() {
+				if b.Strides = r.Dims(); b.Strides == nil {
+					b.Strides = []dim.Dim{}
+				}
+			}
+			b.Align, b.First, b.Last = r.I32(), r.I32(), r.I32()
+			return b
+		}),
+		Kernels: wire.List(r, 9, func() Kernel {
+			return Kernel{Name: r.Str(), Format: KernelFormat(r.U8()), Code: r.Bytes()}
+		}),
+		Steps: wire.List(r, 80, func() Step { return decodeStep(r) }),
+	}
+}
+
+func encodeGuard(w *wire.Writer, g *Guard) {
+	w.Dim(g.Expr)
+	w.I64(g.Lo)
+	w.I64(g.Hi)
+}
+
+func decodeGuard(r *wire.Reader) Guard { return Guard{Expr: r.Dim(), Lo: r.I64(), Hi: r.I64()} }
+
+func encodeInt32(w *wire.Writer, v *int32) { w.I32(*v) }
+
+func encodeStep(w *wire.Writer, s *Step) {
+	w.U8(uint8(s.Kind))
+	w.I32(s.Lane)
+	list(w, s.Wait, encodeInt32)
+	w.I32(s.Kernel)
+	w.Str(s.Extern)
+	list(w, s.Args, encodeInt32)
+	list(w, s.Attrs, encodeAttr)
+	encodeLaunch(w, &s.Launch)
+	w.I32(s.Origin)
+	list(w, s.Variants, func(w *wire.Writer, v *Variant) {
+		encodeGuard(w, &v.Guard)
+		w.I32(v.Kernel)
+		encodeLaunch(w, &v.Launch)
+	})
+}
+
+func decodeStep(r *wire.Reader) Step {
+	return Step{
+		Kind:   StepKind(r.U8()),
+		Lane:   r.I32(),
+		Wait:   wire.List(r, 4, r.I32),
+		Kernel: r.I32(),
+		Extern: r.Str(),
+		Args:   wire.List(r, 4, r.I32),
+		Attrs:  wire.List(r, 6, func() Attr { return decodeAttr(r) }),
+		Launch: decodeLaunch(r),
+		Origin: r.I32(),
+		Variants: wire.List(r, 75, func() Variant {
+			return Variant{Guard: decodeGuard(r), Kernel: r.I32(), Launch: decodeLaunch(r)}
+		}),
+	}
+}
+
+func encodeLaunch(w *wire.Writer, l *Launch) {
+	for i := range 3 {
+		w.Dim(l.Grid[i])
+		w.I32(l.Block[i])
+	}
+	w.Dim(l.Shared)
+	list(w, l.Attrs, encodeAttr)
+}
+
+func decodeLaunch(r *wire.Reader) (l Launch) {
+	for i := range 3 {
+		l.Grid[i] = r.Dim()
+		l.Block[i] = r.I32()
+	}
+	l.Shared = r.Dim()
+	l.Attrs = wire.List(r, 6, func() Attr { return decodeAttr(r) })
+	return l
+}
+
+// encodeAttr writes the value that the kind names, and no other.
+func encodeAttr(w *wire.Writer, a *Attr) {
+	w.Str(a.Name)
+	w.U8(uint8(a.Kind))
+	switch a.Kind {
+	case AttrDim:
+		w.Dim(a.Dim)
+	case AttrFloat:
+		w.F64(a.Float)
+	case AttrBool:
+		w.Bool(a.Bool)
+	case AttrString:
+		w.Str(a.Str)
+	case AttrDims:
+		w.Dims(a.Dims)
+	case AttrFloats:
+		list(w, a.Floats, func(w *wire.Writer, f *float64) { w.F64(*f) })
+	}
+}
+
+func decodeAttr(r *wire.Reader) Attr {
+	a := Attr{Name: r.Str(), Kind: AttrKind(r.U8())}
+	switch a.Kind {
+	case AttrDim:
+		a.Dim = r.Dim()
+	case AttrFloat:
+		a.Float = r.F64()
+	case AttrBool:
+		a.Bool = r.Bool()
+	case AttrString:
+		a.Str = r.Str()
+	case AttrDims:
+		a.Dims = r.Dims()
+	case AttrFloats:
+		a.Floats = wire.List(r, 8, r.F64)
+	default:
+		r.Fail(fmt.Errorf("unknown attribute kind %d", a.Kind))
+	}
+	return a
+}

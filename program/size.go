@@ -1,0 +1,121 @@
+package program
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// Env gives values to symbols and device properties.
+type Env = func(name string) (int64, bool)
+
+// Bytes returns the bytes of a contiguous tensor for symbol values. A negative
+// extent and a size beyond int64 are errors.
+func Bytes(dt dtype.DType, shape []dim.Dim, env Env) (int64, error) {
+	n := int64(1)
+	empty := false
+	for _, d := range shape {
+		e, err := extent(d, env)
+		if err != nil {
+			return 0, err
+		}
+		if e == 0 {
+			empty = true
+			continue
+		}
+		hi, lo := bits.Mul64(uint64(n), uint64(e))
+		if hi != 0 || lo > math.MaxInt64 {
+			return 0, fmt.Errorf("program: %w: the size of a tensor", dim.ErrOverflow)
+		}
+		n = int64(lo)
+	}
+	if empty {
+		return 0, nil
+	}
+	b, ok := dt.CheckedBytes(n)
+	if !ok {
+		return 0, fmt.Errorf("program: %w: the bytes of a tensor", dim.ErrOverflow)
+	}
+	return b, nil
+}
+
+func extent(d dim.Dim, env Env) (int64, error) {
+	e, err := d.Eval(env)
+	if err != nil {
+		return 0, err
+	}
+	if e < 0 {
+		return 0, fmt.Errorf("program: extent %s = %d is negative", d, e)
+	}
+	return e, nil
+}
+
+// Bytes returns the bytes from the buffer's start to the end of its last
+// element for symbol values.
+func (b *Buffer) Bytes(env Env) (int64, error) {
+	if b.Strides == nil {
+		return Bytes(b.DType, b.Shape, env)
+	}
+	last := int64(0) // index of the last element
+	for i, d := range b.Shape {
+		e, err := extent(d, env)
+		if err != nil {
+			return 0, err
+		}
+		if e == 0 {
+			return 0, nil
+		}
+		s, err := extent(b.Strides[i], env)
+		if err != nil {
+			return 0, err
+		}
+		hi, lo := bits.Mul64(uint64(e-1), uint64(s))
+		if hi != 0 || lo > uint64(math.MaxInt64-1-last) {
+			return 0, fmt.Errorf("program: %w: the size of a buffer", dim.ErrOverflow)
+		}
+		last += int64(lo)
+	}
+	n, ok := b.DType.CheckedBytes(last + 1)
+	if !ok {
+		return 0, fmt.Errorf("program: %w: the bytes of a buffer", dim.ErrOverflow)
+	}
+	return n, nil
+}
+
+// Alignment returns what Align asks for, in bytes, at least the element's own.
+func (b *Buffer) Alignment() int64 {
+	return max(int64(b.Align), int64(b.DType.Bits()/8), 1)
+}
+
+// ScratchLayout places the scratch buffers for symbol values: offsets[i] is
+// where buffer i starts in the program's scratch memory, 0 for buffers of other
+// kinds; total is how much scratch memory that takes. The memory must be
+// aligned to [MaxAlign].
+func (p *Program) ScratchLayout(env Env) (offsets []int64, total int64, err error) {
+	offsets = make([]int64, len(p.Buffers))
+	var items []Item
+	var index []int
+	for i := range p.Buffers {
+		b := &p.Buffers[i]
+		if b.Kind != BufferScratch {
+			continue
+		}
+		n, err := b.Bytes(env)
+		if err != nil {
+			return nil, 0, fmt.Errorf("program: buffer %d: %w", i, err)
+		}
+		items = append(items, Item{Size: n, Align: b.Alignment(), First: b.First, Last: b.Last})
+		index = append(index, i)
+	}
+	placed, total, err := Place(items)
+	if err != nil {
+		return nil, 0, err
+	}
+	for j, i := range index {
+		offsets[i] = placed[j]
+	}
+	return offsets, total, nil
+}

@@ -1,0 +1,306 @@
+package program
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"pwc/ir/dim"
+	"pwc/program/vec"
+)
+
+// MaxAlign is the largest alignment that a buffer may ask for, and the least
+// that a device gives its memory.
+const MaxAlign = 256
+
+// PropertyPrefix starts the names of device properties in dims.
+const PropertyPrefix = "device."
+
+// PatternAttr is the attribute of a StepFill: a string whose bytes repeat over
+// the buffer.
+const PatternAttr = "pattern"
+
+// Validate checks the program's meaning as far as it does not depend on symbol
+// values: every index is in range, symbols are declared, lifetimes cover their
+// uses, waits point back, nothing writes what must not be written, and vector
+// kernels are valid in themselves. Sizes and addresses are checked when the
+// program is bound.
+func (p *Program) Validate() error {
+	v := &validator{p: p, symbols: make(map[string]bool, len(p.Symbols))}
+	v.program()
+	if v.err != nil {
+		return fmt.Errorf("program: %w", v.err)
+	}
+	return nil
+}
+
+type validator struct {
+	p       *Program
+	symbols map[string]bool
+	kernels []*vec.Kernel // decoded KernelVec kernels, nil for others
+	err     error
+}
+
+func (v *validator) failf(format string, args ...any) {
+	if v.err == nil {
+		v.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (v *validator) program() {
+	p := v.p
+	if p.Target == "" {
+		v.failf("no target")
+	}
+	for _, s := range p.Symbols {
+		switch {
+		case !dim.ValidName(s) || strings.HasPrefix(s, PropertyPrefix):
+			v.failf("symbol %q", s)
+		case v.symbols[s]:
+			v.failf("symbol %s twice", s)
+		}
+		v.symbols[s] = true
+	}
+	for _, g := range p.Guards {
+		v.guard("guard", g)
+	}
+	for i, a := range p.Params {
+		v.dims(fmt.Sprintf("parameter %d", i), a.Shape...)
+		if a.Kind > ParamState || !a.DType.Valid() {
+			v.failf("parameter %d: kind %d, dtype %s", i, a.Kind, a.DType)
+		}
+	}
+	for i, r := range p.Results {
+		v.dims(fmt.Sprintf("result %d", i), r.Shape...)
+		if !r.DType.Valid() || r.Alias < -1 || int(r.Alias) >= len(p.Params) || r.Same < -1 || int(r.Same) >= i || r.Alias >= 0 && r.Same >= 0 {
+			v.failf("result %d: dtype %s, alias %d, same %d", i, r.DType, r.Alias, r.Same)
+		}
+	}
+	for i := range p.Buffers {
+		v.buffer(i, &p.Buffers[i])
+	}
+	v.kernels = make([]*vec.Kernel, len(p.Kernels))
+	for i := range p.Kernels {
+		v.kernel(i, &p.Kernels[i])
+	}
+	for i := range p.Steps {
+		if v.err != nil {
+			return
+		}
+		v.step(i, &p.Steps[i])
+	}
+}
+
+func (v *validator) dims(what string, ds ...dim.Dim) {
+	for _, d := range ds {
+		if _, ok := d.Const(); ok {
+			continue
+		}
+		if err := d.Err(); err != nil {
+			v.failf("%s: %w", what, err)
+			return
+		}
+		for _, s := range d.Symbols() {
+			if !v.symbols[s] && !strings.HasPrefix(s, PropertyPrefix) {
+				v.failf("%s: unknown symbol %s", what, s)
+				return
+			}
+		}
+	}
+}
+
+func (v *validator) guard(what string, g Guard) {
+	v.dims(what, g.Expr)
+	if g.Lo > g.Hi {
+		v.failf("%s: %s in [%d, %d]", what, g.Expr, g.Lo, g.Hi)
+	}
+}
+
+func (v *validator) buffer(i int, b *Buffer) {
+	p := v.p
+	what := fmt.Sprintf("buffer %d", i)
+	v.dims(what, b.Shape...)
+	v.dims(what, b.Strides...)
+	if !b.DType.Valid() {
+		v.failf("%s: dtype %s", what, b.DType)
+	}
+	if b.Strides != nil && len(b.Strides) != len(b.Shape) {
+		v.failf("%s: %d strides for %d axes", what, len(b.Strides), len(b.Shape))
+	}
+	if b.Align < 0 || b.Align > MaxAlign || b.Align&(b.Align-1) != 0 {
+		v.failf("%s: alignment %d", what, b.Align)
+	}
+	within := func(n int) {
+		if b.Index < 0 || int(b.Index) >= n {
+			v.failf("%s: index %d of %d", what, b.Index, n)
+		}
+	}
+	switch b.Kind {
+	case BufferParam:
+		within(len(p.Params))
+	case BufferResult:
+		if within(len(p.Results)); v.err == nil {
+			if r := p.Results[b.Index]; r.Alias >= 0 || r.Same >= 0 {
+				v.failf("%s: result %d has no destination", what, b.Index)
+			}
+		}
+	case BufferScratch:
+		if b.First < 0 || b.First > b.Last || int(b.Last) >= len(p.Steps) {
+			v.failf("%s: lifetime from step %d to %d of %d", what, b.First, b.Last, len(p.Steps))
+		}
+	case BufferConst:
+		if within(len(p.Consts)); v.err == nil {
+			n, err := b.Bytes(func(string) (int64, bool) { return 0, false })
+			if err != nil {
+				v.failf("%s: %w", what, err)
+			} else if have := int64(len(p.Consts[b.Index])); n > have {
+				v.failf("%s: %d bytes of %d", what, n, have)
+			}
+		}
+	default:
+		v.failf("%s: unknown kind %d", what, b.Kind)
+	}
+}
+
+func (v *validator) kernel(i int, k *Kernel) {
+	switch k.Format {
+	case KernelVec:
+		code, err := vec.Decode(k.Code)
+		if err != nil {
+			v.failf("kernel %d (%s): %w", i, k.Name, err)
+			return
+		}
+		v.kernels[i] = code
+		code.EachDim(func(d dim.Dim) { v.dims(fmt.Sprintf("kernel %d (%s)", i, k.Name), d) })
+	case KernelCubin, KernelPTX:
+		if len(k.Code) == 0 {
+			v.failf("kernel %d (%s): no code", i, k.Name)
+		}
+	default:
+		v.failf("kernel %d (%s): unknown format %d", i, k.Name, k.Format)
+	}
+}
+
+func (v *validator) step(i int, s *Step) {
+	p := v.p
+	what := fmt.Sprintf("step %d", i)
+	if s.Lane < 0 || s.Origin < -1 {
+		v.failf("%s: lane %d, node %d", what, s.Lane, s.Origin)
+	}
+	for _, w := range s.Wait {
+		if w < 0 || int(w) >= i {
+			v.failf("%s: waits for step %d", what, w)
+		}
+	}
+	for _, a := range s.Args {
+		if a < 0 || int(a) >= len(p.Buffers) {
+			v.failf("%s: buffer %d of %d", what, a, len(p.Buffers))
+			return
+		}
+		if b := &p.Buffers[a]; b.Kind == BufferScratch && (i < int(b.First) || i > int(b.Last)) {
+			v.failf("%s: buffer %d is used outside its lifetime", what, a)
+		}
+	}
+	for _, a := range s.Attrs {
+		v.attr(what, a)
+	}
+	v.launch(what, &s.Launch)
+	if s.Kind != StepKernel && len(s.Variants) > 0 {
+		v.failf("%s: variants of a step without kernel", what)
+	}
+	switch s.Kind {
+	case StepKernel:
+		v.stepKernel(what, s, s.Kernel)
+		for _, alt := range s.Variants {
+			v.guard(what, alt.Guard)
+			v.launch(what, &alt.Launch)
+			v.stepKernel(what, s, alt.Kernel)
+		}
+	case StepCopy:
+		if len(s.Args) != 2 {
+			v.failf("%s: a copy of %d buffers", what, len(s.Args))
+			return
+		}
+		v.writes(what, s.Args[0])
+		v.contiguous(what, s.Args...)
+	case StepFill:
+		if len(s.Args) != 1 || len(s.Pattern()) == 0 {
+			v.failf("%s: a fill of %d buffers with %q", what, len(s.Args), s.Pattern())
+			return
+		}
+		v.writes(what, s.Args[0])
+		v.contiguous(what, s.Args[0])
+	case StepExtern, StepLibrary:
+		if s.Extern == "" {
+			v.failf("%s: no name to call", what)
+		}
+		v.contiguous(what, s.Args...)
+	default:
+		v.failf("%s: unknown kind %d", what, s.Kind)
+	}
+}
+
+func (v *validator) stepKernel(what string, s *Step, kernel int32) {
+	if kernel < 0 || int(kernel) >= len(v.p.Kernels) {
+		v.failf("%s: kernel %d of %d", what, kernel, len(v.p.Kernels))
+		return
+	}
+	k := v.kernels[kernel]
+	if k == nil {
+		return
+	}
+	if int(k.Args) != len(s.Args) {
+		v.failf("%s: %d buffers for a kernel of %d", what, len(s.Args), k.Args)
+		return
+	}
+	for _, a := range k.Stores() {
+		v.writes(what, s.Args[a])
+	}
+}
+
+// writes checks that a buffer may be written.
+func (v *validator) writes(what string, buffer int32) {
+	switch b := &v.p.Buffers[buffer]; {
+	case b.Kind == BufferConst:
+		v.failf("%s: writes the constant buffer %d", what, buffer)
+	case b.Kind == BufferParam && !v.p.Params[b.Index].Mut:
+		v.failf("%s: writes parameter %d", what, b.Index)
+	}
+}
+
+func (v *validator) contiguous(what string, buffers ...int32) {
+	for _, b := range buffers {
+		if v.p.Buffers[b].Strides != nil {
+			v.failf("%s: buffer %d is not contiguous", what, b)
+		}
+	}
+}
+
+func (v *validator) launch(what string, l *Launch) {
+	v.dims(what, l.Grid[0], l.Grid[1], l.Grid[2], l.Shared)
+	for _, b := range l.Block {
+		if b < 0 {
+			v.failf("%s: %d threads", what, b)
+		}
+	}
+	for _, a := range l.Attrs {
+		v.attr(what, a)
+	}
+}
+
+func (v *validator) attr(what string, a Attr) {
+	if a.Kind > AttrFloats {
+		v.failf("%s: attribute %s of unknown kind %d", what, a.Name, a.Kind)
+	}
+	v.dims(what, a.Dim)
+	v.dims(what, a.Dims...)
+}
+
+// Pattern returns the bytes that a StepFill repeats, or "" if it has none.
+func (s *Step) Pattern() string {
+	i := slices.IndexFunc(s.Attrs, func(a Attr) bool { return a.Name == PatternAttr && a.Kind == AttrString })
+	if i < 0 {
+		return ""
+	}
+	return s.Attrs[i].Str
+}

@@ -1,0 +1,78 @@
+package vec
+
+import (
+	"slices"
+
+	"pwc/ir/dim"
+)
+
+// EachDim calls f for every dim of the kernel.
+func (k *Kernel) EachDim(f func(dim.Dim)) {
+	each := func(ds ...dim.Dim) {
+		for _, d := range ds {
+			f(d)
+		}
+	}
+	access := func(a *Access) {
+		each(a.Offset)
+		each(a.Outer...)
+		each(a.Inner...)
+		if a.Index != nil {
+			each(a.Index.Stride, a.Index.Extent)
+		}
+	}
+	l := &k.Loop
+	each(l.Outer...)
+	each(l.Inner...)
+	each(l.Dims...)
+	for i := range l.Access {
+		access(&l.Access[i])
+	}
+	if m := k.MatMul; m != nil {
+		each(m.K, m.A.Offset, m.A.Row, m.A.Col, m.B.Offset, m.B.Row, m.B.Col)
+		each(m.A.Batch...)
+		each(m.B.Batch...)
+	}
+	if t := k.TopK; t != nil {
+		each(t.N)
+		access(&t.In)
+		access(&t.Values)
+		access(&t.Index)
+	}
+}
+
+// Stores returns the arguments that the kernel writes, sorted.
+func (k *Kernel) Stores() []int32 { return k.args(XStore) }
+
+// Loads returns the arguments that the kernel reads, sorted.
+func (k *Kernel) Loads() []int32 { return k.args(XLoad) }
+
+func (k *Kernel) args(use Use) []int32 {
+	var args []int32
+	for i := range k.Loop.Phases {
+		p := &k.Loop.Phases[i]
+		for _, list := range [][]Instr{p.Scalar, p.Pre, p.Body} {
+			for _, in := range list {
+				if info, _ := in.Op.Info(); info.X == use {
+					args = append(args, k.Loop.Access[in.X].Arg)
+				}
+			}
+		}
+	}
+	if m := k.MatMul; m != nil && use == XLoad {
+		args = append(args, m.A.Arg, m.B.Arg)
+	}
+	if t := k.TopK; t != nil {
+		if use == XLoad {
+			args = append(args, t.In.Arg)
+		} else {
+			args = append(args, t.Values.Arg, t.Index.Arg)
+		}
+	}
+	slices.Sort(args)
+	args = slices.Compact(args)
+	if len(args) > 0 && args[0] < 0 { // positions (iota) are no argument
+		args = args[1:]
+	}
+	return args
+}
