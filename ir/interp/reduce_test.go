@@ -86,8 +86,15 @@ func TestArgmaxTopk(t *testing.T) {
 	out := apply(t, "topk", []any{of(dtype.F32, s(2, 4), 5, nan, 5, 7, -inf, 1, zero, 0)}, k)
 	check(t, "values", out[0], of(dtype.F32, s(2, 3), nan, 7, 5, 1, zero, 0))
 	check(t, "positions", out[1], of(dtype.I32, s(2, 3), 1, 3, 0, 1, 2, 3))
-	out = apply(t, "topk", []any{i32(slices.Repeat([]float64{5}, 100)...)}, ir.IntAttr("k", 100)) // more than an insertion sort takes
-	check(t, "ties", out[1], i32(count(100)...))
+	var many, order []float64 // 0 1 2 0 1 2 …: first where the twos stand, then the ones, then the zeros
+	for i := range 99 {
+		many = append(many, float64(i%3))
+	}
+	for i := range 99 {
+		order = append(order, float64(i%33*3+2-i/33))
+	}
+	out = apply(t, "topk", []any{i32(many...)}, ir.IntAttr("k", 99))
+	check(t, "ties", out[1], i32(order...))
 	out = apply(t, "topk", []any{ints(dtype.U8, 3, 200, 3)}, k)
 	check(t, "values", out[0], ints(dtype.U8, 200, 3, 3))
 	check(t, "positions", out[1], i32(1, 0, 2))
