@@ -14,6 +14,7 @@ import (
 
 	"pwc/ir"
 	"pwc/ir/dtype"
+	"pwc/ir/padding"
 	"pwc/safetensors"
 )
 
@@ -90,6 +91,16 @@ func TestPublishedModels(t *testing.T) {
 			if got := s.Type.String(); got != c.kv {
 				t.Errorf("%s: @%s is %s, want %s", c.name, s.Name, got, c.kv)
 				break
+			}
+		}
+		// Steps are padded to captured sizes, so rows must be independent: of tokens in one function, of rows in the other.
+		for fn, size := range map[string]string{"forward": "N", "logits": "M"} {
+			f := m.Module.Func(fn)
+			if got, ok := padding.SizeSymbol(m.Module, f); !ok || got != size {
+				t.Errorf("%s: @%s runs over %q, want %s", c.name, fn, got, size)
+			}
+			for _, mix := range padding.Check(m.Module, f, size) {
+				t.Errorf("%s: %v", c.name, mix.Err)
 			}
 		}
 		// One tensor of the last layer: the dummy makes it without the gigabytes before it.

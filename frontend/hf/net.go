@@ -33,11 +33,12 @@ func newNet(name string, stored dtype.DType, o Options) *Net {
 	if o.Weights != "" {
 		b.WeightsFrom(o.Weights)
 	}
+	// M is a batch symbol beside N: the rows of @logits are padded to captured sizes like the tokens of @forward.
 	n := &Net{
 		B:         b,
 		DType:     o.DType,
 		Tokens:    b.Symbol("N", 1, o.MaxTokens, ir.Batch),
-		Rows:      b.Symbol("M", 1, o.MaxTokens, ir.Plain),
+		Rows:      b.Symbol("M", 1, o.MaxTokens, ir.Batch),
 		Blocks:    b.Symbol("B", 1, 1<<20, ir.Load),
 		BlockSize: o.BlockSize,
 		stored:    stored,
