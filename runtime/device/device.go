@@ -97,7 +97,7 @@ type Stream interface {
 	LaunchGraph(g Graph) error
 
 	Record(e Event) error // refused while capturing
-	Wait(e Event) error   // work enqueued later starts after what e recorded
+	Wait(e Event) error   // work enqueued later starts after what e recorded; refused while capturing
 	Synchronize() error   // refused while capturing
 
 	BeginCapture() error
@@ -146,6 +146,10 @@ type Args struct {
 // any number of times by Stream.Launch.
 type BoundLaunch interface {
 	Executable() Executable
+
+	// Calls returns the calls of extern ops, in the order of the program's
+	// steps. Their owner sets Meta, Size, Rows and Loc before a launch.
+	Calls() []*OpCall
 }
 
 // IndexFault is a position out of range that a kernel met. Executable and
@@ -190,6 +194,7 @@ type OpCall struct {
 	Size      int64 // rows of the step with padding
 	Rows      int64 // rows of the step without; padded rows of outputs must become zero (C11)
 	Capturing bool
+	Origin    int32 // node of the piece
 	Loc       string
 }
 
