@@ -1,0 +1,298 @@
+// Package irgen makes random valid modules, for tests that hold one
+// implementation of the language against another: the printer against the
+// parser, a compiled program against the interpreter.
+//
+// The values that a module computes stay comparable. Inputs are assumed to be
+// what [Input] gives; from these the generator knows a bound on every value and
+// keeps it small, never takes a logarithm of a negative number or divides by
+// something near zero, and feeds ops that jump (compare, argmax, topk, floor,
+// casts to integers, remainders) only values that every correct implementation
+// gives to the bit: inputs, integers, and floats that hold small integers.
+// Memory is written before it is read, and positions are in range.
+package irgen
+
+import (
+	"slices"
+	"strconv"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// Source gives the random choices: rapid, math/rand or the bytes of a fuzzer.
+type Source interface {
+	// Intn returns a number in [0, n), n > 0.
+	Intn(n int) int
+}
+
+// Bytes is a Source over a fuzzer's bytes; past their end it gives 0.
+type Bytes struct{ Data []byte }
+
+// Intn takes one byte, or two where n is larger than 256.
+func (b *Bytes) Intn(n int) int {
+	v := 0
+	for k := n - 1; k > 0; k >>= 8 {
+		if len(b.Data) == 0 {
+			return 0
+		}
+		v = v<<8 | int(b.Data[0])
+		b.Data = b.Data[1:]
+	}
+	return v % n
+}
+
+// Options says what modules may hold. The zero value allows everything but
+// what its fields name.
+type Options struct {
+	// MaxOps bounds the nodes of the function; 0 means 60. Some ops need others
+	// before them, so a module may have a few more.
+	MaxOps int
+
+	// DTypes are the element types to compute on; nil means all that compute.
+	DTypes []dtype.DType
+
+	// Ops are the ops of the table to use; nil means all. "call" stands for the
+	// extern ops. An op that needs another before it (a clamp, a cast) is left
+	// out where that one is not allowed.
+	Ops []string
+
+	// MixRows allows ops whose result in a row depends on other rows of the
+	// batch: reductions, cumsum, softmax, gather, products over it, and layout
+	// ops that move it.
+	MixRows bool
+
+	// Load adds a load symbol B in [1, 64], the extent of a state.
+	Load bool
+
+	// Odd adds what only the text must cope with: quoted and clashing names,
+	// unused declarations of every dtype, weight expressions, locs.
+	Odd bool
+
+	// Externs are the extern ops to declare and call; nil means
+	// [SillyAttention] alone. All tensors of a call have one type. A runner of
+	// the module gives them a meaning that keeps values in [-4, 4].
+	Externs []*ir.Extern
+}
+
+// SillyAttention returns the declaration of the splitting op that examples
+// use: silly::attention(q, k, v, mut out).
+func SillyAttention() *ir.Extern {
+	return &ir.Extern{Name: "silly::attention", Mut: []bool{false, false, false, true}, Split: true}
+}
+
+// Input returns a random element for a parameter, a weight or a state of that
+// dtype: a multiple of 1/8 in [-2, 2], an integer in [-4, 4] ([0, 4] if
+// unsigned), 0 or 1 for bool. All are exact in every dtype that computes.
+func Input(r Source, dt dtype.DType) float64 {
+	switch {
+	case dt == dtype.Bool:
+		return float64(r.Intn(2))
+	case dt.Float():
+		return float64(r.Intn(33)-16) / 8
+	case dt.Signed():
+		return float64(r.Intn(9) - 4)
+	}
+	return float64(r.Intn(5))
+}
+
+// Generate returns a random module with one function, @forward, whose first
+// result has the batch symbol N in [1, 64] as its leading extent. It panics if
+// the builder refuses the module, which is a bug here or there.
+func Generate(r Source, o Options) *ir.Module {
+	g := &generator{r: r, o: o, b: ir.NewBuilder("random")}
+	if g.o.MaxOps == 0 {
+		g.o.MaxOps = 60
+	}
+	if g.o.DTypes == nil {
+		for _, dt := range dtype.All() {
+			if dt.Computes() {
+				g.o.DTypes = append(g.o.DTypes, dt)
+			}
+		}
+	}
+	if g.o.Externs == nil {
+		g.o.Externs = []*ir.Extern{SillyAttention()}
+	}
+	for _, op := range ir.Ops() {
+		if g.allowed(op.Name) {
+			g.ops = append(g.ops, op.Name)
+		}
+	}
+	g.declare()
+	if len(g.ops) > 0 {
+		want := 1 + r.Intn(g.o.MaxOps)
+		for range 3 * want {
+			if len(g.fb.Func().Nodes) >= want {
+				break
+			}
+			g.loc()
+			g.op(g.ops[r.Intn(len(g.ops))])
+		}
+	}
+	g.finish()
+	m, err := g.b.Build()
+	if err != nil {
+		panic("irgen: the generator made a module that is refused: " + err.Error())
+	}
+	return m
+}
+
+// value is a value that nodes may read.
+type value struct {
+	v ir.Value
+	t ir.Type
+
+	// max bounds the magnitude of every element.
+	max float64
+
+	// exact says that every implementation gives the same bits.
+	exact bool
+
+	// whole says that a float value holds integers only. Integers are whole.
+	whole bool
+
+	// writable says that nodes may write it.
+	writable bool
+}
+
+// small reports whether whole floats of that size are exact in every dtype.
+func (x *value) small() bool { return x.exact && x.whole && x.max <= 256 }
+
+// rows reports whether the value has the batch symbol in an extent.
+func (x *value) rows() bool {
+	return slices.ContainsFunc(x.t.Shape, func(d dim.Dim) bool { return slices.Contains(d.Symbols(), "N") })
+}
+
+type generator struct {
+	r    Source
+	o    Options
+	b    *ir.Builder
+	fb   *ir.FuncBuilder
+	n    dim.Dim
+	ops  []string
+	pool []*value
+	odd  int // names given so far
+}
+
+func (g *generator) allowed(op string) bool { return g.o.Ops == nil || slices.Contains(g.o.Ops, op) }
+
+// chance is true once in n times.
+func (g *generator) chance(n int) bool { return g.r.Intn(n) == 0 }
+
+// extent returns a small constant extent.
+func (g *generator) extent() int64 { return []int64{1, 2, 3, 4, 6, 8}[g.r.Intn(6)] }
+
+// dtype returns one of the allowed dtypes that ok accepts.
+func (g *generator) dtype(ok func(dtype.DType) bool) (dtype.DType, bool) {
+	var fit []dtype.DType
+	for _, dt := range g.o.DTypes {
+		if ok(dt) {
+			fit = append(fit, dt)
+		}
+	}
+	if len(fit) == 0 {
+		return 0, false
+	}
+	return fit[g.r.Intn(len(fit))], true
+}
+
+// pick returns a value that ok accepts, preferring late ones so that modules
+// are deep, or nil.
+func (g *generator) pick(ok func(*value) bool) *value {
+	var fit []*value
+	for _, x := range g.pool {
+		if ok(x) {
+			fit = append(fit, x)
+		}
+	}
+	if len(fit) == 0 {
+		return nil
+	}
+	i := g.r.Intn(len(fit))
+	if g.chance(2) {
+		i = max(i, g.r.Intn(len(fit)))
+	}
+	return fit[i]
+}
+
+// add makes a value readable.
+func (g *generator) add(x value) *value {
+	x.t = g.fb.Type(x.v)
+	if !x.t.DType.Float() {
+		x.whole = true
+	}
+	p := &x
+	g.pool = append(g.pool, p)
+	return p
+}
+
+// emit adds a node with one result, of which like says what is known.
+func (g *generator) emit(op string, args []ir.Value, like value, attrs ...ir.Attr) *value {
+	like.v = g.fb.Op1(op, args, attrs...)
+	like.writable = op == "full" || op == "empty_like" || op == "empty"
+	g.name(like.v)
+	return g.add(like)
+}
+
+// result is what is known of a float computed with a rounding or a series:
+// nothing to the bit.
+func result(max float64) value { return value{max: max} }
+
+// limited returns x, or x through a clamp or a tanh so that its magnitude is at
+// most limit; nil where neither op is allowed.
+func (g *generator) limited(x *value, limit float64) *value {
+	switch {
+	case x.max <= limit:
+		return x
+	case x.t.DType.Float() && limit >= 1 && g.allowed("tanh") && g.chance(2):
+		return g.emit("tanh", []ir.Value{x.v}, result(1))
+	case x.t.DType == dtype.Bool || !g.allowed("clamp"):
+		return nil
+	}
+	whole := float64(int64(limit)) == limit
+	return g.clamp(x, -limit, limit, whole)
+}
+
+// clamp emits a clamp to [lo, hi].
+func (g *generator) clamp(x *value, lo, hi float64, whole bool) *value {
+	if !g.allowed("clamp") || x.t.DType == dtype.Bool {
+		return nil
+	}
+	if !x.t.DType.Float() && !x.t.DType.Signed() {
+		lo, hi = max(lo, 0), max(hi, 0)
+	}
+	like := value{max: max(hi, -lo), exact: x.exact, whole: x.whole && whole}
+	return g.emit("clamp", []ir.Value{x.v, g.scalar(x.t.DType, lo), g.scalar(x.t.DType, hi)}, like)
+}
+
+// scalar returns a literal of a dtype; integers in float ops are written either
+// way.
+func (g *generator) scalar(dt dtype.DType, v float64) ir.Value {
+	if !dt.Float() || v == float64(int64(v)) && g.chance(3) {
+		return g.fb.Int(int64(v))
+	}
+	return g.fb.Float(v)
+}
+
+// positive returns a value in [lo, hi], lo > 0, made from x.
+func (g *generator) positive(x *value, lo, hi float64) *value { return g.clamp(x, lo, hi, false) }
+
+func (g *generator) loc() {
+	if g.o.Odd || g.chance(4) {
+		g.fb.SetLoc([]string{"", "layers.0", "layers.1.mlp", `odd "loc" // \`}[g.r.Intn(4)])
+	}
+}
+
+// name gives some values a name.
+func (g *generator) name(v ir.Value) {
+	if !g.o.Odd {
+		if g.chance(3) {
+			g.fb.SetName(v, "v"+strconv.Itoa(g.odd))
+			g.odd++
+		}
+		return
+	}
+	names := []string{"", "", "x", "x_1", "7", "a b", `"`, "l0.q", "return", "é", "inf"}
+	g.fb.SetName(v, names[g.r.Intn(len(names))])
+}

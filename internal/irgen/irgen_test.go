@@ -1,0 +1,105 @@
+package irgen_test
+
+import (
+	"math/rand"
+	"slices"
+	"testing"
+
+	"pwc/internal/irgen"
+	"pwc/ir"
+	"pwc/ir/dtype"
+)
+
+var variants = map[string]irgen.Options{
+	"default": {},
+	"mixed":   {MixRows: true, Load: true},
+	"odd":     {MixRows: true, Load: true, Odd: true, Externs: []*ir.Extern{irgen.SillyAttention(), {Name: "my::two", Mut: []bool{false, true}, Results: 2, Random: true}}},
+	"floats":  {DTypes: []dtype.DType{dtype.F32, dtype.BF16}},
+	"few":     {MaxOps: 8, Ops: []string{"add", "mul", "tanh", "sum"}},
+}
+
+// TestCoversTheTable holds that modules are valid (Generate builds them), that
+// the same choices give the same module, and that no op of the table is out of
+// the generator's reach.
+func TestCoversTheTable(t *testing.T) {
+	for name, o := range variants {
+		t.Run(name, func(t *testing.T) {
+			seen := map[string]int{}
+			nodes := 0
+			for seed := range int64(400) {
+				m := irgen.Generate(rand.New(rand.NewSource(seed)), o)
+				if again := irgen.Generate(rand.New(rand.NewSource(seed)), o); ir.Print(again) != ir.Print(m) {
+					t.Fatalf("seed %d gives two modules", seed)
+				}
+				for _, n := range m.Func("forward").Nodes {
+					seen[n.Op.Name]++
+					nodes++
+					if o.Ops != nil && !slices.Contains(o.Ops, n.Op.Name) {
+						t.Errorf("seed %d: %s is not allowed", seed, n.Name())
+					}
+				}
+			}
+			t.Logf("%d nodes, %v", nodes, seen)
+			for _, op := range ir.Ops() {
+				want := o.Ops == nil || slices.Contains(o.Ops, op.Name)
+				if name == "floats" && slices.Contains([]string{"not", "and", "or", "xor", "compare", "where", "argmax", "topk", "embedding", "gather", "scatter"}, op.Name) {
+					want = false // they need integers or bools
+				}
+				if want && seen[op.Name] == 0 {
+					t.Errorf("%s never occurs", op.Name)
+				}
+			}
+		})
+	}
+}
+
+// TestMemoryIsWritten holds that no node reads memory from an empty that
+// nothing has written.
+func TestMemoryIsWritten(t *testing.T) {
+	for seed := range int64(300) {
+		m := irgen.Generate(rand.New(rand.NewSource(seed)), variants["odd"])
+		f := m.Func("forward")
+		for _, n := range f.Nodes {
+			written := func(i int) bool {
+				return slices.ContainsFunc(n.Versions, func(v ir.Version) bool { return v.Arg == i })
+			}
+			for i, a := range n.Args {
+				if d := f.Def(a); d != nil && d.IsEmpty() && f.Values[a].Kind == ir.ResultValue && !(written(i) && n.Op.Name != "scatter") && n.Op.Name != "empty_like" {
+					t.Errorf("seed %d: %s reads operand %d before it is written", seed, n.Name(), i)
+				}
+			}
+		}
+		for _, v := range f.Returns {
+			if d := f.Def(v); d != nil && d.IsEmpty() && f.Values[v].Kind == ir.ResultValue {
+				t.Errorf("seed %d: returns memory that was not written", seed)
+			}
+		}
+	}
+}
+
+// TestBytes holds that a fuzzer's bytes drive the generator, from none on.
+func TestBytes(t *testing.T) {
+	if m := irgen.Generate(&irgen.Bytes{}, irgen.Options{}); m.Func("forward") == nil {
+		t.Error("no function")
+	}
+	b := &irgen.Bytes{Data: []byte{3, 1, 2, 255}}
+	for i, want := range []int{3, 258, 5, 0} {
+		if got := b.Intn([]int{10, 1000, 250, 7}[i]); got != want {
+			t.Errorf("choice %d is %d, want %d", i, got, want)
+		}
+	}
+}
+
+func TestInput(t *testing.T) {
+	r := rand.New(rand.NewSource(1))
+	for _, dt := range dtype.All() {
+		if !dt.Computes() {
+			continue
+		}
+		for range 100 {
+			if v := irgen.Input(r, dt); dt.Round(v) != v || !dt.Float() && dt.Wrap(int64(v)) != int64(v) {
+				t.Errorf("%v is not exact in %s", v, dt)
+			}
+		}
+	}
+}

@@ -1,0 +1,363 @@
+package irgen
+
+import (
+	"math"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// op adds a node of that op, and before it what the op needs; it adds nothing
+// where no value fits.
+func (g *generator) op(name string) {
+	switch name {
+	case "neg", "abs", "relu", "sign":
+		g.sameSize(name)
+	case "floor", "ceil", "round":
+		if x := g.pick(both(float, exact)); x != nil {
+			g.emit(name, []ir.Value{x.v}, value{max: math.Ceil(x.max), exact: true, whole: true})
+		}
+	case "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh", "erf", "sigmoid", "silu", "gelu", "gelu_tanh":
+		g.series(name)
+	case "not":
+		if x := g.pick(func(x *value) bool { return !float(x) }); x != nil {
+			g.emit(name, []ir.Value{x.v}, sum(x.t.DType, 2*x.max+1, x))
+		}
+	case "add", "sub", "mul", "maximum", "minimum", "and", "or", "xor", "div", "rem", "pow", "compare":
+		g.binary(name)
+	case "where":
+		g.where()
+	case "clamp":
+		if x := g.pick(number); x != nil {
+			lo := float64(g.r.Intn(4)) - 3
+			g.clamp(x, lo, lo+float64(g.r.Intn(6)), true)
+		}
+	case "cast":
+		g.cast()
+	case "sum", "mean", "max", "min", "prod", "cumsum", "argmax", "topk":
+		g.reduce(name)
+	case "softmax", "rms_norm", "layer_norm", "rope":
+		g.composite(name)
+	case "matmul", "linear":
+		g.product(name)
+	case "embedding", "gather", "scatter", "copy", "empty", "empty_like", "call":
+		g.memory(name)
+	case "reshape", "transpose", "broadcast_to", "slice", "split", "concat", "pad":
+		g.layout(name)
+	case "iota", "full", "const":
+		g.create(name)
+	}
+}
+
+// sameSize: ops whose result is as large as the operand and as exact.
+func (g *generator) sameSize(name string) {
+	ok := number
+	if name == "sign" { // jumps at 0
+		ok = both(number, exact)
+	}
+	x := g.pick(ok)
+	if x == nil {
+		return
+	}
+	like := value{max: x.max, exact: x.exact, whole: x.whole}
+	switch {
+	case name == "sign":
+		like.max, like.whole = 1, true
+	case !float(x):
+		like.max = intMax(x.t.DType) // -(-128) wraps
+	}
+	g.emit(name, []ir.Value{x.v}, like)
+}
+
+// series: float functions that implementations compute to their own last bit.
+func (g *generator) series(name string) {
+	x := g.pick(float)
+	if x == nil {
+		return
+	}
+	bound := x.max
+	switch name {
+	case "exp":
+		x, bound = g.limited(x, 3), 21
+	case "log":
+		x, bound = g.positive(x, 0.125, 8), 2.1
+	case "sqrt":
+		x, bound = g.positive(x, 0.125, 64), 8
+	case "rsqrt":
+		x, bound = g.positive(x, 0.125, 64), 2.9
+	case "reciprocal":
+		x, bound = g.positive(x, 0.25, 64), 4
+	case "sin", "cos":
+		x, bound = g.limited(x, 16), 1
+	case "tanh", "erf", "sigmoid":
+		bound = 1
+	}
+	if x != nil {
+		g.emit(name, []ir.Value{x.v}, result(bound))
+	}
+}
+
+// partner returns a second operand for x that ok accepts, and the joined shape.
+func (g *generator) partner(x *value, ok func(*value) bool) (*value, []dim.Dim) {
+	y := g.pick(func(y *value) bool {
+		if y.t.DType != x.t.DType || !ok(y) {
+			return false
+		}
+		s, fits := broadcast(x.t.Shape, y.t.Shape)
+		return fits && g.shapeOK(s)
+	})
+	if y == nil {
+		return nil, nil
+	}
+	s, _ := broadcast(x.t.Shape, y.t.Shape)
+	return y, s
+}
+
+func (g *generator) binary(name string) {
+	ok := number
+	switch name {
+	case "and", "or", "xor":
+		ok = func(x *value) bool { return !float(x) }
+	case "pow":
+		ok = float
+	case "compare":
+		if !g.has(dtype.Bool) {
+			return
+		}
+		ok = exact
+	case "rem":
+		ok = func(x *value) bool { return number(x) && (!float(x) || x.small()) }
+	}
+	x := g.pick(ok)
+	if x == nil {
+		return
+	}
+	var y *value
+	var arg ir.Value
+	if g.chance(3) { // a literal
+		lit := float64(1 + g.r.Intn(4))
+		if x.t.DType == dtype.Bool {
+			lit = float64(g.r.Intn(2))
+		} else if x.t.DType.Signed() && name != "pow" && g.chance(2) {
+			lit = -lit
+		}
+		y = &value{max: math.Abs(lit), exact: true, whole: true}
+		arg = g.scalar(x.t.DType, lit)
+	} else {
+		if y, _ = g.partner(x, ok); y == nil {
+			return
+		}
+		switch name {
+		case "div", "pow":
+			if float(x) {
+				y = g.positive(y, 0.5, 4)
+			}
+		case "rem":
+			y = g.clamp(y, 1, 4, true)
+		}
+		if y == nil {
+			return
+		}
+		arg = y.v
+	}
+	dt := x.t.DType
+	like := value{exact: x.exact && y.exact, whole: x.whole && y.whole, max: max(x.max, y.max)}
+	var attrs []ir.Attr
+	switch name {
+	case "add", "sub":
+		if float(x) && x.max+y.max > capFloat {
+			if x = g.limited(x, 16); x == nil || x.max+y.max > capFloat {
+				return
+			}
+		}
+		like = sum(dt, x.max+y.max, x, y)
+		if name == "sub" && !dt.Signed() {
+			like.max = intMax(dt)
+		}
+	case "mul":
+		limit := float64(capFloat)
+		if !float(x) {
+			limit = 1 << 50 // a float64 holds every product
+		}
+		if x.max*y.max > limit && (float(x) || dt == dtype.I64) {
+			if x = g.limited(x, 16); x == nil || x.max*y.max > limit {
+				return
+			}
+		}
+		like = sum(dt, x.max*y.max, x, y)
+	case "and", "or", "xor":
+		like.max = min(2*like.max+1, intMax(dt))
+	case "div":
+		if float(x) {
+			if x = g.limited(x, 64); x == nil {
+				return
+			}
+			like = result(2 * x.max)
+		} else {
+			like.max = min(x.max+1, intMax(dt)) // -128/-1 wraps
+		}
+	case "rem":
+		like.max = x.max
+	case "pow":
+		if x = g.positive(x, 0.5, 4); x == nil {
+			return
+		}
+		like = result(256)
+	case "compare":
+		like.max = 1
+		attrs = []ir.Attr{ir.EnumAttr("dir", []string{"eq", "ne", "lt", "le", "gt", "ge"}[g.r.Intn(6)])}
+	}
+	args := []ir.Value{x.v, arg}
+	if name != "div" && name != "rem" && name != "pow" && g.chance(4) {
+		args[0], args[1] = args[1], args[0]
+		if name == "sub" && !dt.Float() {
+			like.max = min(x.max+y.max, intMax(dt))
+			if !dt.Signed() {
+				like.max = intMax(dt)
+			}
+		}
+	}
+	g.emit(name, args, like, attrs...)
+}
+
+func (g *generator) has(dt dtype.DType) bool {
+	_, ok := g.dtype(func(d dtype.DType) bool { return d == dt })
+	return ok
+}
+
+func (g *generator) where() {
+	cond := g.pick(func(x *value) bool { return x.t.DType == dtype.Bool && x.exact })
+	if cond == nil {
+		return
+	}
+	x := g.pick(func(x *value) bool {
+		s, ok := broadcast(cond.t.Shape, x.t.Shape)
+		return ok && g.shapeOK(s)
+	})
+	if x == nil {
+		return
+	}
+	s, _ := broadcast(cond.t.Shape, x.t.Shape)
+	y := g.pick(func(y *value) bool {
+		if y.t.DType != x.t.DType {
+			return false
+		}
+		s, ok := broadcast(s, y.t.Shape)
+		return ok && g.shapeOK(s)
+	})
+	args := []ir.Value{cond.v, x.v, ir.NoValue}
+	like := value{max: x.max, exact: x.exact, whole: x.whole}
+	if y == nil || g.chance(3) {
+		args[2] = g.scalar(x.t.DType, float64(g.r.Intn(2)))
+		like.max = max(like.max, 1)
+	} else {
+		args[2] = y.v
+		like.max, like.exact, like.whole = max(x.max, y.max), x.exact && y.exact, x.whole && y.whole
+	}
+	g.emit("where", args, like)
+}
+
+func (g *generator) cast() {
+	x := g.pick(func(*value) bool { return true })
+	to, ok := g.dtype(func(dt dtype.DType) bool { return x.exact || dt.Float() })
+	if !ok {
+		return
+	}
+	like := value{max: x.max, exact: x.exact, whole: x.whole || !to.Float()}
+	switch {
+	case to == dtype.Bool:
+		like.max = 1
+	case to.Float():
+		if x.max > capFloat {
+			if x = g.limited(x, 64); x == nil {
+				return
+			}
+			like.max = x.max
+		}
+	case !to.Signed() || x.max > intMax(to): // wraps or saturates
+		like.max = intMax(to)
+	}
+	g.emit("cast", []ir.Value{x.v}, like, ir.DTypeAttr(to))
+}
+
+func (g *generator) reduce(name string) {
+	ok := both(number, hasMixAxis(g))
+	switch name {
+	case "mean":
+		ok = both(float, hasMixAxis(g))
+	case "argmax", "topk":
+		if !g.has(dtype.I32) {
+			return
+		}
+		ok = both(number, exact, hasMixAxis(g))
+	}
+	x := g.pick(ok)
+	if x == nil {
+		return
+	}
+	axis := g.mixAxis(x)
+	rank := x.t.Rank()
+	count := float64(g.bounds(x.t.Shape[axis]).Hi)
+	var keep []ir.Attr
+	if g.chance(2) {
+		keep = append(keep, ir.BoolAttr("keepdims", g.chance(2)))
+	}
+	switch name {
+	case "argmax":
+		g.emit(name, []ir.Value{x.v}, value{max: count, exact: true}, append(keep, g.axisAttr(axis, rank))...)
+		return
+	case "topk":
+		if !g.axisOK(x, rank-1) || !g.filled(x.t.Shape[rank-1]) {
+			return
+		}
+		k := 1 + g.r.Intn(int(min(g.bounds(x.t.Shape[rank-1]).Lo, 4)))
+		r := g.fb.Op(name, []ir.Value{x.v}, ir.IntAttr("k", int64(k)))
+		g.add(value{v: r[0], max: x.max, exact: true, whole: x.whole})
+		g.add(value{v: r[1], max: count, exact: true})
+		return
+	case "cumsum":
+		if x = g.summable(x, count); x != nil {
+			g.emit(name, []ir.Value{x.v}, sum(x.t.DType, x.max*count, x), g.axisAttr(axis, rank))
+		}
+		return
+	}
+	axes := []int64{int64(axis)}
+	if more := g.mixAxis(x); more != axis && g.chance(2) {
+		axes = append(axes, int64(more-rank))
+		count *= float64(g.bounds(x.t.Shape[more]).Hi)
+	}
+	like := value{max: x.max, exact: x.exact, whole: x.whole}
+	switch name {
+	case "sum":
+		if x = g.summable(x, count); x == nil {
+			return
+		}
+		like = sum(x.t.DType, x.max*count, x)
+	case "mean":
+		like = result(x.max)
+	case "prod":
+		switch {
+		case count > 12:
+			return
+		case float(x) || x.t.DType == dtype.I64:
+			if x = g.limited(x, 1.5); x == nil {
+				return
+			}
+			like = sum(x.t.DType, math.Pow(max(x.max, 1), count), x)
+		default:
+			like.max = intMax(x.t.DType)
+		}
+	}
+	g.emit(name, []ir.Value{x.v}, like, append(keep, ir.IntsAttr("axes", axes...))...)
+}
+
+// summable limits x so that a sum of count elements stays small.
+func (g *generator) summable(x *value, count float64) *value {
+	if float(x) && x.max*count > capFloat || x.t.DType == dtype.I64 && x.max*count > 1<<50 {
+		if x = g.limited(x, 2); x == nil || x.max*count > capFloat {
+			return nil
+		}
+	}
+	return x
+}
