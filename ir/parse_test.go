@@ -1,12 +1,16 @@
 package ir_test
 
 import (
+	"fmt"
+	"math/rand"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
+	"pwc/internal/irgen"
 	"pwc/ir"
 )
 
@@ -63,4 +67,70 @@ func roundTrip(t testing.TB, name string, text []byte) {
 	if diff := cmp.Diff(string(formatted), string(twice)); err != nil || diff != "" {
 		t.Fatalf("%s: formatting again changes the text: %v\n%s", name, err, diff)
 	}
+}
+
+// random adapts rapid to the generator's source.
+type random struct{ t *rapid.T }
+
+func (r random) Intn(n int) int { return rapid.IntRange(0, n-1).Draw(r.t, "choice") }
+
+// TestRandomRoundTrip holds print and parse against each other over the whole
+// op table.
+func TestRandomRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := irgen.Generate(random{t}, irgen.Options{MixRows: true, Load: true, Odd: true, MaxOps: 20,
+			Externs: []*ir.Extern{irgen.SillyAttention(), {Name: "my::two", Mut: []bool{false, true}, Results: 2, Random: true}}})
+		text := ir.Print(m)
+		again, err := ir.Parse("printed", []byte(text))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		if diff := cmp.Diff(text, ir.Print(again)); diff != "" {
+			t.Fatalf("printing again (-first +second):\n%s", diff)
+		}
+		if diff := cmp.Diff(ir.Canonical(m, nil), ir.Canonical(again, nil)); diff != "" {
+			t.Fatalf("the parsed module is another (-built +parsed):\n%s", diff)
+		}
+	})
+}
+
+// TestLargeRandomRoundTrip does the same with modules of full size, through
+// the formatter too.
+func TestLargeRandomRoundTrip(t *testing.T) {
+	for seed := range int64(200) {
+		m := irgen.Generate(rand.New(rand.NewSource(seed)), irgen.Options{MixRows: seed%2 == 0, Odd: seed%3 == 0})
+		text := ir.Print(m)
+		roundTrip(t, fmt.Sprintf("seed %d", seed), []byte(text))
+		again, err := ir.Parse("printed", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(text, ir.Print(again)); diff != "" {
+			t.Fatalf("seed %d: printing again:\n%s", seed, diff)
+		}
+		if m.Hash() != again.Hash() {
+			t.Fatalf("seed %d: the parsed module is another:\n%s", seed, cmp.Diff(ir.Canonical(m, nil), ir.Canonical(again, nil)))
+		}
+	}
+}
+
+// FuzzParse holds that any text gives errors or a module that survives its own
+// text.
+func FuzzParse(f *testing.F) {
+	for _, text := range modules(f) {
+		f.Add(string(text))
+	}
+	for seed := range int64(20) {
+		f.Add(ir.Print(irgen.Generate(rand.New(rand.NewSource(seed)), irgen.Options{Odd: true, MixRows: true, Load: true, MaxOps: 10})))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if _, err := ir.Parse("fuzz", []byte(text)); err != nil {
+			if _, ok := err.(ir.ErrorList); !ok {
+				t.Fatalf("the error is a %T", err)
+			}
+			_ = err.Error()
+			return
+		}
+		roundTrip(t, "fuzz", []byte(text))
+	})
 }
