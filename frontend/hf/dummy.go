@@ -29,8 +29,10 @@ type dummy struct {
 	byName map[string]Param
 }
 
+// Names returns the tensors in the order of the params.
 func (d *dummy) Names() []string { return append([]string(nil), d.names...) }
 
+// Info describes a tensor as its param does.
 func (d *dummy) Info(name string) (safetensors.Info, error) {
 	p, ok := d.byName[name]
 	if !ok {
@@ -39,6 +41,7 @@ func (d *dummy) Info(name string) (safetensors.Info, error) {
 	return p.Info, nil
 }
 
+// Tensor computes a tensor. Params of other dtypes than f32, f16 and bf16 have no values: they are an error.
 func (d *dummy) Tensor(name string) (safetensors.Tensor, error) {
 	info, err := d.Info(name)
 	if err != nil {
