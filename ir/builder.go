@@ -2,6 +2,7 @@ package ir
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"pwc/ir/dim"
@@ -132,8 +133,12 @@ func (b *Builder) declare(name string, pos Pos) {
 
 // checkType checks extents; refuse says why a symbol may not stand in one.
 func (b *Builder) checkType(t Type, pos Pos, what string, refuse func(*Symbol) string) {
-	if t.DType == dtype.Invalid {
+	if !t.DType.Valid() {
 		b.Errorf(pos, "%s: no dtype", what)
+	}
+	if t.Rank() > MaxRank {
+		b.Errorf(pos, "%s: %d axes, at most %d can be", what, t.Rank(), MaxRank)
+		return
 	}
 	for _, d := range t.Shape {
 		if err := d.Err(); err != nil {
@@ -142,6 +147,10 @@ func (b *Builder) checkType(t Type, pos Pos, what string, refuse func(*Symbol) s
 		}
 		for _, name := range d.Symbols() {
 			s := b.symbols[name]
+			if name == Unknown {
+				b.Errorf(pos, "%s: only the results of a call may have unknown extents", what)
+				return
+			}
 			if s == nil {
 				b.Errorf(pos, "%s: symbol %s is not declared", what, name)
 				return
@@ -158,7 +167,7 @@ func (b *Builder) checkType(t Type, pos Pos, what string, refuse func(*Symbol) s
 			return
 		}
 	}
-	if _, ok := t.Elements().Bounds(b.bounds); !ok && !t.HasUnknown() {
+	if _, ok := t.Elements().Bounds(b.bounds); !ok {
 		b.Errorf(pos, "%s: %s has more elements than an int64 can count", what, t)
 	}
 }
@@ -182,6 +191,11 @@ func (b *Builder) checkWeightExpr(e *WeightExpr, w *Weight) {
 		b.Errorf(e.Pos, "weight @%s: %s", w.Name, s)
 	}
 	e.Attrs = attrs
+	for _, a := range attrs {
+		if slices.ContainsFunc(append(slices.Clip(a.Dims), a.Dim), func(d dim.Dim) bool { _, ok := d.Const(); return !ok }) {
+			b.Errorf(e.Pos, "weight @%s: %s: attribute %s must be constant", w.Name, e.Op, a.Name)
+		}
+	}
 	if len(e.Args) == 0 || len(e.Args) > 1 && e.Op != "concat" {
 		b.Errorf(e.Pos, "weight @%s: %s has %d operands", w.Name, e.Op, len(e.Args))
 	}
@@ -313,6 +327,9 @@ func (fb *FuncBuilder) Float(x float64) Value { return fb.Literal(Literal{Float:
 
 // Literal returns a literal operand; its dtype comes from the op that takes it.
 func (fb *FuncBuilder) Literal(l Literal) Value {
+	if math.IsNaN(l.Float) {
+		l.Float = math.NaN() // the text has one NaN
+	}
 	return fb.value(ValueInfo{Kind: LiteralValue, Node: -1, Literal: l})
 }
 
@@ -397,6 +414,9 @@ func (fb *FuncBuilder) emit(op *Op, ext *Extern, args []Value, attrs []Attr, res
 	n := &Node{Op: op, Extern: ext, Args: slices.Clone(args), Attrs: attrs, Loc: fb.loc, Pos: fb.pos}
 	for i, a := range n.Args {
 		n.Args[i] = fb.Latest(a)
+		if info := fb.f.Values[a]; info.Kind == LiteralValue && info.Type.DType != dtype.Invalid {
+			n.Args[i] = fb.Literal(info.Literal) // used before, among operands of another dtype perhaps
+		}
 	}
 	types, errs := inferNode(fb.f, n, results, fb.b.bounds)
 	errs = append(errs, writeErrors(fb.f, n)...)

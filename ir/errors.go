@@ -111,11 +111,13 @@ func (l ErrorList) Err() error {
 }
 
 // ErrorAt returns an error at node i of function f of the module, with its
-// position or loc. Other packages use it to point at nodes as the verifier does.
+// position or loc; at the end of the function where i is no node. Other packages use it to point at nodes as the verifier does.
 func (m *Module) ErrorAt(f *Func, i int, format string, args ...any) *Error {
 	e := &Error{Source: m.Source, Func: f.Name, Node: i, Msg: fmt.Sprintf(format, args...)}
 	if i >= 0 && i < len(f.Nodes) {
 		e.Pos, e.Loc = f.Nodes[i].Pos, f.Nodes[i].Loc
+	} else {
+		e.Pos = f.ReturnPos
 	}
 	return e
 }

@@ -22,6 +22,9 @@ func UnknownDim() dim.Dim { return dim.Sym(Unknown) }
 
 func isUnknown(d dim.Dim) bool { return d.Equal(UnknownDim()) }
 
+// MaxRank is the largest number of extents of a type.
+const MaxRank = 32
+
 // Type is the type of a value: an element type and a shape. A tensor is always
 // contiguous, row-major; a Type with no extents is a scalar ("f32[]").
 type Type struct {

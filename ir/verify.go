@@ -2,6 +2,7 @@ package ir
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -79,7 +80,24 @@ func convertAttr(a Attr, s AttrSpec) (Attr, string) {
 			return a, fmt.Sprintf("%q is none of %s", a.Str, strings.Join(s.Enum, ", "))
 		}
 	}
-	return a, ""
+	return oneNaN(a), ""
+}
+
+// oneNaN gives all NaNs of an attribute the same bits: the text has one.
+func oneNaN(a Attr) Attr {
+	isNaN := func(v float64) bool { return v != v }
+	if isNaN(a.Float) {
+		a.Float = math.NaN()
+	}
+	if slices.ContainsFunc(a.Floats, isNaN) {
+		a.Floats = slices.Clone(a.Floats)
+		for i, v := range a.Floats {
+			if isNaN(v) {
+				a.Floats[i] = math.NaN()
+			}
+		}
+	}
+	return a
 }
 
 // inferNode checks operands and attributes of n, puts the attributes into
@@ -87,7 +105,9 @@ func convertAttr(a Attr, s AttrSpec) (Attr, string) {
 // For calls results are the types that the caller states.
 func inferNode(f *Func, n *Node, results []Type, bounds func(string) (dim.Interval, bool)) ([]Type, []string) {
 	if n.Op.Class == Call {
-		return results, callErrors(f, n, results, bounds)
+		attrs, errs := callAttrs(n, bounds)
+		n.Attrs = attrs
+		return results, append(errs, callErrors(f, n, results, bounds)...)
 	}
 	op := n.Op
 	lo, hi := operandCount(op)
@@ -100,15 +120,8 @@ func inferNode(f *Func, n *Node, results []Type, bounds func(string) (dim.Interv
 	}
 	n.Attrs = attrs
 	for _, a := range attrs {
-		for _, d := range append(slices.Clip(a.Dims), a.Dim) {
-			if err := d.Err(); err != nil {
-				return nil, []string{fmt.Sprintf("%s: attribute %s: %v", op.Name, a.Name, err)}
-			}
-			for _, s := range d.Symbols() {
-				if _, ok := bounds(s); !ok {
-					return nil, []string{fmt.Sprintf("%s: attribute %s: symbol %s is not declared", op.Name, a.Name, s)}
-				}
-			}
+		if msg := attrDimError(op.Name, a, bounds); msg != "" {
+			return nil, []string{msg}
 		}
 	}
 	c := &inferCtx{op: op, attrs: attrs, bounds: bounds, args: make([]Type, len(n.Args)), lits: make([]*Literal, len(n.Args))}
@@ -122,6 +135,9 @@ func inferNode(f *Func, n *Node, results []Type, bounds func(string) (dim.Interv
 				if err := d.Err(); err != nil {
 					return nil, []string{fmt.Sprintf("%s: extent: %v", op.Name, err)}
 				}
+			}
+			if t.Rank() > MaxRank {
+				return nil, []string{fmt.Sprintf("%s: the result has %d axes, at most %d can be", op.Name, t.Rank(), MaxRank)}
 			}
 			if _, ok := t.Elements().Bounds(bounds); !ok {
 				return nil, []string{fmt.Sprintf("%s: %s has more elements than an int64 can count", op.Name, t)}
@@ -216,23 +232,94 @@ func callErrors(f *Func, n *Node, results []Type, bounds func(string) (dim.Inter
 		}
 	}
 	for _, t := range results {
-		for _, d := range t.Shape {
-			for _, s := range d.Symbols() {
-				if _, ok := bounds(s); !ok && s != Unknown {
-					errs = append(errs, fmt.Sprintf("%s: symbol %s is not declared", e.Name, s))
-				}
-			}
-			if err := d.Err(); err != nil {
-				errs = append(errs, fmt.Sprintf("%s: extent: %v", e.Name, err))
-			}
-		}
-	}
-	for i, a := range n.Attrs {
-		if slices.ContainsFunc(n.Attrs[:i], func(b Attr) bool { return b.Name == a.Name }) {
-			errs = append(errs, fmt.Sprintf("%s: attribute %s is given twice", e.Name, a.Name))
+		if msg := callResultError(t, bounds); msg != "" {
+			errs = append(errs, fmt.Sprintf("%s: %s", e.Name, msg))
 		}
 	}
 	return errs
+}
+
+// callResultError checks a type that the author of a call states.
+func callResultError(t Type, bounds func(string) (dim.Interval, bool)) string {
+	if !t.DType.Valid() {
+		return "a result has no dtype"
+	}
+	if t.Rank() > MaxRank {
+		return fmt.Sprintf("a result has %d axes, at most %d can be", t.Rank(), MaxRank)
+	}
+	unknown := false
+	for _, d := range t.Shape {
+		if isUnknown(d) {
+			unknown = true
+			continue
+		}
+		if err := d.Err(); err != nil {
+			return fmt.Sprintf("extent: %v", err)
+		}
+		for _, s := range d.Symbols() {
+			if s == Unknown {
+				return "an unknown extent stands alone, not in an expression"
+			}
+			if _, ok := bounds(s); !ok {
+				return fmt.Sprintf("symbol %s is not declared", s)
+			}
+		}
+		if iv, ok := d.Bounds(bounds); !ok || iv.Lo < 0 {
+			return fmt.Sprintf("extent %s is not known to be at least 0", d)
+		}
+	}
+	if _, ok := t.Elements().Bounds(bounds); !ok && !unknown {
+		return fmt.Sprintf("%s has more elements than an int64 can count", t)
+	}
+	return ""
+}
+
+// attrDimError checks the dims of an attribute.
+func attrDimError(op string, a Attr, bounds func(string) (dim.Interval, bool)) string {
+	for _, d := range append(slices.Clip(a.Dims), a.Dim) {
+		if err := d.Err(); err != nil {
+			return fmt.Sprintf("%s: attribute %s: %v", op, a.Name, err)
+		}
+		for _, s := range d.Symbols() {
+			if _, ok := bounds(s); !ok {
+				return fmt.Sprintf("%s: attribute %s: symbol %s is not declared", op, a.Name, s)
+			}
+		}
+	}
+	return ""
+}
+
+// callAttrs checks the attributes of a call, for which no table says what they
+// are, and returns them as the text gives them back.
+func callAttrs(n *Node, bounds func(string) (dim.Interval, bool)) ([]Attr, []string) {
+	var errs []string
+	attrs := slices.Clone(n.Attrs)
+	for i, a := range attrs {
+		report := func(format string, args ...any) {
+			errs = append(errs, n.Name()+": "+fmt.Sprintf(format, args...))
+		}
+		switch {
+		case slices.ContainsFunc(attrs[:i], func(b Attr) bool { return b.Name == a.Name }):
+			report("attribute %s is given twice", a.Name)
+		case !isWord(a.Name):
+			report("%q is no name for an attribute", a.Name)
+		case a.Kind == AttrEnum && !isWord(a.Str):
+			report("attribute %s: %q is no bare name", a.Name, a.Str)
+		}
+		if a.Kind == AttrEnum {
+			if _, ok := bounds(a.Str); ok {
+				report("attribute %s: %s is a symbol, not a name", a.Name, a.Str)
+			}
+		}
+		if msg := attrDimError(n.Name(), a, bounds); msg != "" {
+			errs = append(errs, msg)
+		}
+		if a.Kind == AttrFloats && len(a.Floats) == 0 {
+			a = Attr{Name: a.Name, Kind: AttrDims, Pos: a.Pos} // "[]"
+		}
+		attrs[i] = oneNaN(a)
+	}
+	return attrs, errs
 }
 
 // Verify checks every rule of the language on a finished module and returns
@@ -257,18 +344,16 @@ func verifyFunc(m *Module, f *Func) ErrorList {
 		latest[v] = Value(v)
 		defined[v] = info.Node < 0
 	}
-	valid := func(i int, what string, v Value) bool {
+	problem := func(v Value) string {
 		switch {
 		case v < 0 || int(v) >= len(f.Values):
-			report(i, "%s is no value of the function", what)
+			return "is no value of the function"
 		case !defined[v]:
-			report(i, "%s is used before it is defined", what)
+			return "is used before it is defined"
 		case latest[f.Values[v].Base] != v:
-			report(i, "%s is a version of its storage that a later write replaced", what)
-		default:
-			return true
+			return "is a version of its storage that a later write replaced"
 		}
-		return false
+		return ""
 	}
 	symbols := make(map[string]dim.Interval, len(m.Symbols))
 	for _, s := range m.Symbols {
@@ -278,7 +363,10 @@ func verifyFunc(m *Module, f *Func) ErrorList {
 	for i, n := range f.Nodes {
 		ok := true
 		for j, a := range n.Args {
-			ok = valid(i, fmt.Sprintf("operand %d of %s", j, n.Name()), a) && ok
+			if msg := problem(a); msg != "" {
+				report(i, "operand %d of %s %s", j, n.Name(), msg)
+				ok = false
+			}
 		}
 		if !ok {
 			continue
@@ -324,10 +412,17 @@ func verifyFunc(m *Module, f *Func) ErrorList {
 		return errs
 	}
 	for j, v := range f.Returns {
-		if valid(-1, fmt.Sprintf("returned value %d of @%s", j, f.Name), v) && !f.Values[v].Type.Equal(f.ResultTypes[j]) {
-			report(-1, "@%s returns %s as result %d, declares %s", f.Name, f.Values[v].Type, j, f.ResultTypes[j])
-		} else if v >= 0 && int(v) < len(f.Values) && f.Values[v].Kind == LiteralValue {
+		if msg := problem(v); msg != "" {
+			report(-1, "returned value %d of @%s %s", j, f.Name, msg)
+			continue
+		}
+		switch info := f.Values[v]; {
+		case info.Kind == LiteralValue:
 			report(-1, "@%s returns a literal", f.Name)
+		case info.Type.HasUnknown():
+			report(-1, "@%s returns %s as result %d: an extent that only the op knows cannot leave the function", f.Name, info.Type, j)
+		case !info.Type.Equal(f.ResultTypes[j]):
+			report(-1, "@%s returns %s as result %d, declares %s", f.Name, info.Type, j, f.ResultTypes[j])
 		}
 	}
 	return errs
