@@ -158,10 +158,10 @@ func (c *checker) scatter(n *ir.Node) string {
 func (c *checker) reshape(n *ir.Node) string {
 	x, y := c.f.Values[n.Args[0]].Type, c.f.Values[n.Results[0]].Type
 	from, to := c.rowsOf(x), c.rowsOf(y)
-	if count, ok := x.Elements().Const(); ok && count == 0 || from.axis < 0 && to.axis < 0 || to.why != "" {
+	if from.axis < 0 && to.axis < 0 || to.why != "" {
 		return ""
 	}
-	if from.axis < 0 || to.axis < 0 {
+	if from.axis < 0 || to.axis < 0 { // there are no elements, else S would be in both
 		return "the rows do not stay an axis"
 	}
 	before := ir.Type{Shape: x.Shape[:from.axis]}.Elements()

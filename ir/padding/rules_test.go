@@ -1,0 +1,298 @@
+package padding_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"pwc/ir"
+	"pwc/ir/padding"
+)
+
+// frame surrounds the statements of a case. %x, %y, %h, %v and %slots have
+// rows, %g twelve positions a row; %u, %k, @w, @kv and %m are uniform in N.
+const frame = `pwc 1
+module "case" {
+  sym N in [2, 64] batch
+  sym M in [1, 16] batch
+  sym H in [1, 8]
+  sym B in [1, 64] load
+  op "s::s"(tensor, mut tensor) split
+  op "s::fresh"(tensor) -> (tensor) split
+  op "my::op"(tensor) -> (tensor) capture
+  op "my::log"(tensor) capture
+  weight @w : f32[8, 8]
+  weight @n : f32[8]
+  weight @table : f32[100, 4]
+  state @kv : f32[B, 8]
+  func @f(%%x: f32[N, 8], %%y: f32[N, 8], %%h: f32[N, 4, 8], %%g: f32[12*N, 4], %%v: f32[N], %%ids: i32[N], %%slots: i32[N],
+      %%u: f32[8, 8], %%k: i32[4], %%m: f32[M, 8], %%c: f32[N, 4], %%own: mut f32[N, 8]) -> (%s) {
+    %s
+  }
+}
+`
+
+// cases hold every rule, statement by statement: what is reported, or "" for a
+// function that may be padded. A case's first word is the op it is about.
+var cases = []struct{ name, body, returns, types, want string }{
+	// Pointwise: rows stay rows, uniform operands broadcast.
+	{"add", "%r = add(%x, %y)", "%r", "f32[N, 8]", ""},
+	{"add uniform row", "%r = add(%x, @n)", "%r", "f32[N, 8]", ""},
+	{"add uniform", "%r = add(%u, @n)", "%r", "f32[8, 8]", ""},
+	{"add two row axes", "%a = reshape(%v, shape=[N, 1])\n%r = add(%a, %v)", "%r", "f32[N, N]", "add: result 0 (f32[N, N]) cannot be padded over N: N is in axes 0 and 1"},
+	{"where", "%b = compare(%x, 0, dir=gt)\n%r = where(%b, %x, %y)", "%r", "f32[N, 8]", ""},
+
+	// Reductions.
+	{"sum other axis", "%r = sum(%x, axes=[1])", "%r", "f32[N]", ""},
+	{"sum rows", "%r = sum(%x, axes=[0])", "%r", "f32[8]", "sum mixes rows of N: it reduces axis 0, which holds the rows"},
+	{"sum all, from the end", "%r = sum(%x, axes=[-1, -2])", "%r", "f32[]", "sum mixes rows"},
+	{"mean keepdims", "%r = mean(%x, axes=[0], keepdims=true)", "%r", "f32[1, 8]", "mean mixes rows"},
+	{"mean of groups", "%a = reshape(%g, shape=[N, 48])\n%r = mean(%a, axes=[1], keepdims=true)", "%r", "f32[N, 1]", ""},
+	{"max of groups", "%a = reshape(%g, shape=[N, 48])\n%r = max(%a, axes=[1])", "%r", "f32[N]", ""},
+	{"min other axis", "%r = min(%h, axes=[1, 2])", "%r", "f32[N]", ""},
+	{"min grouped axis", "%r = min(%g, axes=[0])", "%r", "f32[4]", "min mixes rows"},
+	{"prod uniform", "%r = prod(%u, axes=[0])", "%r", "f32[8]", ""},
+	{"sum over another batch symbol", "%r = sum(%m, axes=[0])", "%r", "f32[8]", ""},
+	{"cumsum other axis", "%r = cumsum(%x, axis=1)", "%r", "f32[N, 8]", ""},
+	{"cumsum rows", "%r = cumsum(%x, axis=0)", "%r", "f32[N, 8]", "cumsum mixes rows of N: it runs along axis 0, which holds the rows"},
+	{"argmax other axis", "%r = argmax(%x)", "%r", "i32[N]", ""},
+	{"argmax rows", "%r = argmax(%x, axis=0)", "%r", "i32[8]", "argmax mixes rows"},
+	{"topk other axis", "%r, %i = topk(%x, k=2)", "%r", "f32[N, 2]", ""},
+	{"topk rows", "%t = transpose(%x, perm=[1, 0])\n%r, %i = topk(%t, k=2)", "%i", "i32[8, 2]", "topk mixes rows"},
+	{"softmax other axis", "%r = softmax(%x)", "%r", "f32[N, 8]", ""},
+	{"softmax rows", "%r = softmax(%x, axis=0)", "%r", "f32[N, 8]", "softmax mixes rows"},
+	{"softmax groups", "%r = softmax(%g, axis=0)", "%r", "f32[12*N, 4]", "softmax mixes rows"},
+
+	// Norms and rope.
+	{"rms_norm", "%r = rms_norm(%x, @n, eps=1e-5)", "%r", "f32[N, 8]", ""},
+	{"rms_norm rows", "%r = rms_norm(%v, %v, eps=1e-5)", "%r", "f32[N]", "rms_norm mixes rows"},
+	{"layer_norm", "%r = layer_norm(%x, @n, @n, eps=1e-5)", "%r", "f32[N, 8]", ""},
+	{"layer_norm rows", "%t = transpose(%x, perm=[1, 0])\n%r = layer_norm(%t, %v, %v, eps=1e-5)", "%u", "f32[8, 8]", "layer_norm mixes rows"},
+	{"rope", "%r = rope(%h, %c, %c)", "%r", "f32[N, 4, 8]", ""},
+	{"rope heads are rows", "%t = transpose(%h, perm=[1, 0, 2])\n%a = slice(@table, axis=0, start=0, end=4)\n%a2 = transpose(%a, perm=[1, 0])\n%t2 = rope(%t, %a2, %a2)\n%r = transpose(%t2, perm=[1, 0, 2])", "%r", "f32[N, 4, 8]", ""},
+	{"rope pairs rows", "%t = transpose(%h, perm=[1, 2, 0])\n%z = full(0, shape=[4, 1], dtype=f32)\n%r = rope(%t, %z, %z)", "%u", "f32[8, 8]", "rope mixes rows of N: it pairs elements of axis 2"},
+	{"rope rotates as many as rows", "%z = full(0, shape=[4, N], dtype=f32)\n%b = full(1, shape=[4, 2, 128], dtype=f32)\n%r = rope(%b, %z, %z)", "%r", "f32[4, 2, 128]", "the number of rotated elements is the number of rows"},
+
+	// Products.
+	{"matmul", "%r = matmul(%x, %u)", "%r", "f32[N, 8]", ""},
+	{"matmul batched rows", "%t = transpose(%h, perm=[0, 2, 1])\n%r = matmul(%h, %t)", "%r", "f32[N, 4, 4]", ""},
+	{"matmul contracts rows", "%t = transpose(%x, perm=[1, 0])\n%r = matmul(%t, %x)", "%r", "f32[8, 8]", "matmul mixes rows of N: it contracts axis 1"},
+	{"matmul rows by rows", "%t = transpose(%x, perm=[1, 0])\n%r = matmul(%x, %t)", "%u", "f32[8, 8]", "matmul: result 0 (f32[N, N]) cannot be padded over N"},
+	{"matmul rows at the right", "%t = transpose(%x, perm=[1, 0])\n%a = matmul(%u, %t)\n%r = transpose(%a, perm=[1, 0])", "%r", "f32[N, 8]", ""},
+	{"linear", "%r = linear(%x, @w, @n)", "%r", "f32[N, 8]", ""},
+	{"linear rows are outputs", "%a = linear(%u, %x, %v)\n%r = transpose(%a, perm=[1, 0])", "%r", "f32[N, 8]", ""},
+	{"linear contracts rows", "%t = transpose(%x, perm=[1, 0])\n%r = linear(%t, %t)", "%r", "f32[8, 8]", "linear mixes rows of N: it contracts axis 1"},
+
+	// Positions.
+	{"embedding", "%r = embedding(@w, %ids)", "%r", "f32[N, 8]", ""},
+	{"embedding of rows", "%r = embedding(%x, %ids)", "%r", "f32[N, 8]", "embedding mixes rows of N: the table's rows are the batch rows"},
+	{"embedding of rows at fixed places", "%r = embedding(%x, %k)", "%r", "f32[4, 8]", "embedding mixes rows"},
+	{"embedding of columns", "%t = transpose(%x, perm=[1, 0])\n%a = embedding(%t, %k)\n%r = transpose(%a, perm=[1, 0])", "%r", "f32[N, 4]", ""},
+	{"gather columns", "%r = gather(%x, %k, axis=1)", "%r", "f32[N, 4]", ""},
+	{"gather rows", "%r = gather(%x, %k)", "%r", "f32[4, 8]", "gather mixes rows of N: it indexes the rows"},
+	{"gather of another batch symbol", "%r = gather(%m, %ids)", "%r", "f32[N, 8]", ""},
+	{"gather columns by rows", "%r = gather(%x, %ids, axis=1)", "%u", "f32[8, 8]", "gather: result 0 (f32[N, N]) cannot be padded over N"},
+	{"scatter to slots", "scatter(@kv, %slots, %x)", "%x", "f32[N, 8]", ""},
+	{"scatter to slots after moves", "%a = reshape(%slots, shape=[N, 1])\n%b = cast(%a, dtype=i64)\n%d = slice(%b, axis=1, start=0, end=1)\n%e = reshape(%d, shape=[N])\nscatter(@kv, %e, %x)", "%x", "f32[N, 8]", ""},
+	{"scatter to other positions", "scatter(@kv, %ids, %x)", "%x", "f32[N, 8]", "scatter mixes rows of N: every row writes into memory that all rows share"},
+	{"scatter to computed slots", "%a = add(%slots, 1)\nscatter(@kv, %a, %x)", "%x", "f32[N, 8]", "every row writes into memory"},
+	{"scatter to unsigned slots", "%a = cast(%slots, dtype=u8)\nscatter(@kv, %a, %x)", "%x", "f32[N, 8]", "every row writes into memory"},
+	{"scatter over rows", "%o = full(0, shape=[N, 8], dtype=f32)\nscatter(%o, %slots, %x)", "%o", "f32[N, 8]", "scatter mixes rows of N: it writes rows at positions from a tensor"},
+	{"scatter columns", "%o = full(0, shape=[N, 9], dtype=f32)\nscatter(%o, %k, %c, axis=1)", "%o", "f32[N, 9]", ""},
+	{"scatter uniform", "%o = full(0, shape=[9, 8], dtype=f32)\n%p = slice(%u, axis=0, start=0, end=4)\nscatter(%o, %k, %p)", "%o", "f32[9, 8]", ""},
+	{"copy", "copy(%own, %x)", "%own", "f32[N, 8]", ""},
+	{"copy of mixed", "%a = cumsum(%x, axis=0)\ncopy(%own, %a)\n%r = add(%own, 1)", "%r", "f32[N, 8]", "cumsum mixes rows"},
+
+	// Layout.
+	{"reshape groups", "%r = reshape(%x, shape=[4*N, 2])", "%r", "f32[4*N, 2]", ""},
+	{"reshape ungroups", "%a = reshape(%g, shape=[2*N, 24])\n%r = reshape(%a, shape=[N, 6, 8])", "%r", "f32[N, 6, 8]", ""},
+	{"reshape keeps what is before", "%t = transpose(%h, perm=[1, 0, 2])\n%a = reshape(%t, shape=[2, 2, 8*N])\n%b = reshape(%a, shape=[4, N, 8])\n%r = transpose(%b, perm=[1, 0, 2])", "%r", "f32[N, 4, 8]", ""},
+	{"reshape merges an axis before", "%t = transpose(%x, perm=[1, 0])\n%r = reshape(%t, shape=[8*N])", "%r", "f32[8*N]", "reshape mixes rows of N: 8 elements stand before each row of f32[8, N], and 1 before each of f32[8*N]"},
+	{"reshape splits around", "%a = reshape(%x, shape=[2, 4*N])", "%u", "f32[8, 8]", "reshape mixes rows"},
+	{"reshape uniform", "%r = reshape(%u, shape=[64])", "%r", "f32[64]", ""},
+	{"reshape nothing", "%z = empty(shape=[N, 0], dtype=f32)\n%r = reshape(%z, shape=[0])", "%r", "f32[0]", "the rows do not stay an axis"},
+	{"transpose", "%t = transpose(%h, perm=[2, 0, 1])\n%r = transpose(%t, perm=[1, 2, 0])", "%r", "f32[N, 4, 8]", ""},
+	{"broadcast_to", "%r = broadcast_to(@n, shape=[N, 8])", "%r", "f32[N, 8]", ""},
+	{"broadcast_to twice", "%r = broadcast_to(%v, shape=[N, N])", "%u", "f32[8, 8]", "N is in axes 0 and 1"},
+	{"broadcast_to odd", "%r = broadcast_to(@n, shape=[N + 1, 8])", "%u", "f32[8, 8]", "extent N + 1 of axis 0 is no multiple of N"},
+	{"slice columns", "%r = slice(%x, axis=1, start=2, end=8, step=3)", "%r", "f32[N, 2]", ""},
+	{"slice first rows", "%r = slice(%x, axis=0, start=0, end=2)", "%r", "f32[2, 8]", ""},
+	{"slice all rows", "%r = slice(%x, axis=0, start=0, end=N)", "%r", "f32[N, 8]", ""},
+	{"slice last row", "%r = slice(%x, axis=0, start=N - 1, end=N)", "%r", "f32[1, 8]", "slice mixes rows of N: positions of the result are not positions of the rows"},
+	{"slice all but first", "%r = slice(%x, axis=0, start=1, end=N)", "%u", "f32[8, 8]", "positions of the result"},
+	{"slice half", "%r = slice(%x, axis=0, start=0, end=N - 1)", "%u", "f32[8, 8]", "it ends at a row that is counted from the number of rows"},
+	{"slice in groups", "%r = slice(%g, axis=0, start=2, end=12*N, step=3)", "%r", "f32[4*N, 4]", ""},
+	{"slice across groups", "%r = slice(%g, axis=0, start=3, end=12*N, step=3)", "%u", "f32[8, 8]", "positions of the result"},
+	{"slice every fifth of groups of twelve", "%r = slice(%g, axis=0, start=0, end=12*N, step=5)", "%u", "f32[8, 8]", "positions of the result"},
+	{"slice a table to the rows", "%r = slice(@table, axis=0, start=0, end=N)", "%r", "f32[N, 4]", ""},
+	{"slice a table's end", "%r = slice(@table, axis=0, start=N, end=N + 4)", "%r", "f32[4, 4]", "the first position moves with the number of rows"},
+	{"split columns", "%r, %s = split(%x, axis=1, sizes=[2, 6])", "%r", "f32[N, 2]", ""},
+	{"split rows", "%r, %s = split(%x, axis=0, sizes=[1, N - 1])", "%r", "f32[1, 8]", "split mixes rows of N: where it cuts moves"},
+	{"split into groups of other rows", "%r, %s = split(%g, sizes=[4*N, 8*N])", "%r", "f32[4*N, 4]", "split mixes rows"},
+	{"split whole", "%r = split(%x, sizes=[N])", "%r", "f32[N, 8]", ""},
+	{"split a table by rows", "%r, %s = split(@table, sizes=[100 - N, N])", "%s", "f32[N, 4]", "split mixes rows"},
+	{"concat columns", "%r = concat(%x, %y, axis=1)", "%r", "f32[N, 16]", ""},
+	{"concat rows", "%r = concat(%x, %y)", "%r", "f32[2*N, 8]", "concat mixes rows of N: it joins along the rows"},
+	{"concat rows and more", "%r = concat(%u, %x)", "%u", "f32[8, 8]", "concat mixes rows"},
+	{"concat one", "%r = concat(%x)", "%r", "f32[N, 8]", ""},
+	{"pad columns", "%r = pad(%x, 0, low=[0, 1], high=[0, H])", "%r", "f32[N, 9 + H]", ""},
+	{"pad rows", "%r = pad(%x, 0, low=[0, 0], high=[1, 0])", "%u", "f32[8, 8]", "pad mixes rows of N: it pads axis 0"},
+	{"pad rows by a symbol", "%r = pad(%x, 0, low=[0, 0], high=[H, 0])", "%u", "f32[8, 8]", "pad mixes rows"},
+	{"pad rows by as many", "%r = pad(%x, 0, low=[N, 0], high=[0, 0])", "%r", "f32[2*N, 8]", "how much it adds moves"},
+	{"pad uniform by rows", "%z = full(0, shape=[0, 8], dtype=f32)\n%r = pad(%z, 0, low=[0, 0], high=[N, 0])", "%r", "f32[N, 8]", "how much it adds moves"},
+
+	// Creation.
+	{"iota along rows", "%r = iota(shape=[N, 2], dtype=i32)", "%r", "i32[N, 2]", ""},
+	{"iota of groups", "%r = iota(shape=[3*N], dtype=i32)", "%r", "i32[3*N]", ""},
+	{"iota odd", "%r = iota(shape=[N / 2], dtype=i32)", "%u", "f32[8, 8]", "extent N / 2 of axis 0 is no multiple of N"},
+	{"full", "%r = full(1, shape=[N], dtype=f32)", "%r", "f32[N]", ""},
+	{"full square", "%r = full(1, shape=[N*N], dtype=f32)", "%u", "f32[8, 8]", "extent N*N of axis 0 is no multiple of N"},
+	{"full of two symbols", "%r = full(1, shape=[N*H], dtype=f32)", "%r", "f32[H*N]", ""},
+	{"empty", "%o = empty(shape=[N, 8], dtype=f32)\ncopy(%o, %x)", "%o", "f32[N, 8]", ""},
+	{"empty_like of mixed", "%a = cumsum(%x, axis=0)\n%o = empty_like(%a)\ncall \"s::s\"(%x, %o)", "%o", "f32[N, 8]", "cumsum mixes rows"},
+	{"const", "%r = const(values=[1, 2], dtype=f32)", "%r", "f32[2]", ""},
+
+	// Extern ops.
+	{"call split", "%o = empty_like(%x)\ncall \"s::s\"(%x, %o)", "%o", "f32[N, 8]", ""},
+	{"call split, fresh", "%r = call \"s::fresh\"(%x) : f32[N, 8]", "%r", "f32[N, 8]", ""},
+	{"call split, odd result", "%r = call \"s::fresh\"(%x) : f32[N + 1]", "%u", "f32[8, 8]", "extent N + 1 of axis 0"},
+	{"call split of mixed", "%a = cumsum(%x, axis=0)\n%r = call \"s::fresh\"(%a) : f32[N, 8]\n%t = sum(%r, axes=[0])", "%t", "f32[8]", "cumsum mixes rows"},
+	{"call capture", "%r = call \"my::op\"(%x) : f32[N, 8]", "%r", "f32[N, 8]", "my::op mixes rows of N: operand 0 has rows, and only an op declared split promises to keep them apart"},
+	{"call capture makes rows", "%r = call \"my::op\"(%u) : f32[N, 8]", "%r", "f32[N, 8]", "it makes rows"},
+	{"call capture knows rows", "%r = call \"my::op\"(%u, rows=N) : f32[8]", "%r", "f32[8]", "attribute rows tells it the number of rows"},
+	{"call capture knows rows in a list", "call \"my::log\"(%u, rows=[1, N])", "%u", "f32[8, 8]", "attribute rows tells it the number of rows"},
+	{"call capture uniform", "%r = call \"my::op\"(%u) : f32[8, 8]", "%r", "f32[8, 8]", ""},
+
+	// Results.
+	{"return rows elsewhere", "%r = transpose(%x, perm=[1, 0])", "%r", "f32[8, N]", "result 0 (f32[8, N]) cannot be padded over N: its rows lie along axis 1"},
+	{"return input", "%z = neg(%x)", "%x", "f32[N, 8]", ""},
+}
+
+func parse(t testing.TB, text string) *ir.Module {
+	t.Helper()
+	m, err := ir.Parse("case.ir", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestRules(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			m := parse(t, fmt.Sprintf(frame, c.types, c.body+"\n    return "+c.returns))
+			found := padding.Check(m, m.Funcs[0], "N", "slots")
+			if c.want == "" {
+				for _, x := range found {
+					t.Error(x.Err)
+				}
+				return
+			}
+			if len(found) != 1 || !strings.Contains(found[0].Err.Msg, c.want) {
+				t.Fatalf("got %v, want one of %q", messages(found), c.want)
+			}
+			if !found[0].Err.Pos.IsValid() || found[0].Node != found[0].Err.Node {
+				t.Errorf("at %v, node %d", found[0].Err.Pos, found[0].Node)
+			}
+		})
+	}
+}
+
+func messages(found []padding.Mixing) []string {
+	out := make([]string, len(found))
+	for i, x := range found {
+		out[i] = x.Err.Error()
+	}
+	return out
+}
+
+// TestEveryOpHasACase holds that every op of the table is in a clean case, so
+// that a new op gets its rule. Pointwise ops share one.
+func TestEveryOpHasACase(t *testing.T) {
+	clean := map[string]bool{}
+	for _, c := range cases {
+		if c.want != "" {
+			continue
+		}
+		m := parse(t, fmt.Sprintf(frame, c.types, c.body+"\n    return "+c.returns))
+		for _, n := range m.Funcs[0].Nodes {
+			clean[n.Op.Name] = true
+		}
+	}
+	for _, op := range ir.Ops() {
+		if op.Class != ir.Pointwise && !clean[op.Name] {
+			t.Errorf("no case shows %s with rows kept apart", op.Name)
+		}
+	}
+}
+
+func TestParams(t *testing.T) {
+	for params, want := range map[string]string{
+		"%x: f32[N, 4]":           "",
+		"%x: f32[12*N]":           "",
+		"%x: f32[4], %y: f32[N]":  "",
+		"%x: f32[3, N]":           "parameter 0 (%x, f32[3, N]) cannot be padded over N: its rows lie along axis 1",
+		"%y: f32[], %x: i32[N+1]": "parameter 1 (%x, i32[N + 1]) cannot be padded over N: extent N + 1 of axis 0 is no multiple of N",
+		"%x: f32[N, N]":           "N is in axes 0 and 1",
+	} {
+		m := parse(t, "pwc 1\nmodule \"p\" {\n  sym N in [1, 64] batch\n  func @f("+params+") {\n    %z = full(0, shape=[N], dtype=f32)\n  }\n}\n")
+		found := padding.Check(m, m.Funcs[0], "N")
+		if want == "" && len(found) == 0 {
+			continue
+		}
+		if want == "" || len(found) != 1 || !strings.Contains(found[0].Err.Msg, want) || found[0].Node != -1 || found[0].Err.Pos.Line != 4 {
+			t.Errorf("%s: got %v, want %q", params, messages(found), want)
+		}
+	}
+}
+
+// TestLocAndOrder holds that all places are found, in order, with their loc.
+func TestLocAndOrder(t *testing.T) {
+	m := parse(t, fmt.Sprintf(frame, "f32[8], f32[8]", `%a = sum(%x, axes=[0]) loc("model.a")
+    %d = add(%a, 1)
+    %b = max(%y, axes=[0]) loc("model.b")
+    return %d, %b`))
+	found := padding.Check(m, m.Funcs[0], "N")
+	if len(found) != 2 || found[0].Node != 0 || found[1].Node != 2 || found[0].Err.Loc != "model.a" || found[1].Err.Loc != "model.b" {
+		t.Errorf("got %v", messages(found))
+	}
+}
+
+func TestSizeSymbol(t *testing.T) {
+	for _, c := range []struct{ params, results, returns, want string }{
+		{"%x: f32[N]", "f32[N]", "%x", "N"},
+		{"%x: f32[N], %m: i32[M]", "i32[M]", "%m", "M"},
+		{"%x: f32[N], %m: i32[M]", "f32[N], i32[M]", "%x, %m", ""},
+		{"%x: f32[N], %m: i32[M]", "", "", ""},
+		{"%x: f32[4, N], %m: i32[M]", "", "", "M"},
+		{"%x: f32[12*N]", "f32[12*N]", "%x", "N"},
+		{"%x: f32[N*M]", "f32[N*M]", "%x", ""},
+		{"%x: f32[], %k: f32[K]", "f32[], f32[K]", "%x, %k", ""},
+		{"%k: f32[K], %n: f32[N]", "f32[K]", "%k", "N"},
+		{"%n: f32[N], %o: f32[2*N]", "f32[N], f32[2*N]", "%n, %o", "N"},
+	} {
+		m := parse(t, fmt.Sprintf(`pwc 1
+module "p" {
+  sym N in [1, 64] batch
+  sym M in [1, 64] batch
+  sym K in [1, 64]
+  func @f(%s) -> (%s) {
+    return %s
+  }
+}
+`, c.params, c.results, c.returns))
+		got, ok := padding.SizeSymbol(m, m.Funcs[0])
+		if ok != (c.want != "") || ok && got != c.want {
+			t.Errorf("(%s) -> (%s): %q, %v; want %q", c.params, c.results, got, ok, c.want)
+		}
+	}
+}
+
+func TestNotABatchSymbol(t *testing.T) {
+	m := parse(t, fmt.Sprintf(frame, "f32[N, 8]", "return %x"))
+	for _, s := range []string{"H", "B", "nothing"} {
+		if found := padding.Check(m, m.Funcs[0], s); len(found) != 1 || !strings.Contains(found[0].Err.Msg, s+" is no batch symbol") {
+			t.Errorf("%s: %v", s, messages(found))
+		}
+	}
+}
