@@ -1,0 +1,75 @@
+// Package cache keeps compiled programs on disk, so that a piece is compiled
+// once and then loaded by every process, machine and image that shares the
+// directory.
+//
+// # What it is
+//
+// An action map (key → manifest) and a content store (SHA-256 → blob). A key
+// is the hash of [Factors], an allow-list that any machine can form without a
+// compiler or a device. A manifest says what an entry was made from, which blob
+// it names, and how it was made. A [Module] is the root over the entries that
+// one model uses: listing, pinning and collecting act on modules.
+//
+// # Layout
+//
+//	DIR/v1/                          format version 1; other versions are never touched
+//	  keys/ab/<64 hex>               manifest of the entry with that key
+//	  blobs/cd/<64 hex>              contents with that SHA-256
+//	  modules/<64 hex>/manifest      a module: name, hash, target, keys
+//	  modules/<64 hex>/computation_graph.ir
+//	  pins/<64 hex>                  empty; the module of that id is never collected
+//	  locks/<64 hex>                 empty; held while the key is being compiled
+//	  locks/gc                       empty; shared by writers, exclusive to collection
+//	  tmp/<32 hex>                   files being written
+//
+// A manifest of an entry, byte for byte:
+//
+//	pwc cache entry 1
+//	format 1
+//	piece sha256:…
+//	shape "s0 in [1, 512]"
+//	target "host"
+//	pipeline "…"
+//	pass "…"                         one a user pass, in order
+//	extern "ns::op" "version"        by name
+//	option "name" "value"            by name
+//	blob sha256:… 12345              digest, bytes
+//	origin "toy @forward #2"         from here on provenance
+//	compiler "nvrtc 12.8"            one a compiler
+//	source "…"                       one a source
+//	created 2026-01-02T03:04:05Z
+//	took 1500000                     nanoseconds
+//	sum sha256:…                     of all bytes above
+//
+// and of a module:
+//
+//	pwc cache module 1
+//	name "toy"
+//	hash sha256:…                    ir.Module.Hash
+//	target "host"
+//	entry <64 hex> 12345             key and bytes of its blob, by key
+//	graph sha256:… 6789              computation_graph.ir: digest, bytes
+//	created 2026-01-02T03:04:05Z
+//	sum sha256:…
+//
+// Strings are in Go's double quotes. A file that is not exactly what the
+// encoder writes for the value it holds is damaged. The key of an entry is the
+// SHA-256 of "pwc cache key 1\n" and the lines from format to the last option.
+//
+// # What is trusted
+//
+// Nothing is used before all its bytes were checked against their hash, and
+// file names are hex digests alone, opened inside the directory (os.Root):
+// nothing that a file says leads out of it, and what is not a regular file is
+// damage. A damaged file is a miss with a warning that names the file and the
+// reason, and the next Put repairs it. Hashes show damage, not intent: whoever
+// can write the directory decides which programs run, within what loading a
+// program checks.
+//
+// # Faults
+//
+// Files are written aside, synced and renamed, so a reader sees a whole file or
+// none, whenever the writer is killed. Locks save work and guard nothing: where
+// they fail, work is done twice. No fault of the cache fails a compilation:
+// what could not be kept is reported as a [*NotCachedError] and logged.
+package cache

@@ -1,0 +1,57 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Environment variables of the command line. The library itself reads none.
+const (
+	EnvDir  = "PWC_CACHE_DIR"  // directory that is written; default: pwc in the user's cache directory
+	EnvPath = "PWC_CACHE_PATH" // read-only layers, as a list of the platform's PATH form
+	EnvMode = "PWC_CACHE"      // "off": no cache at all; "on" or unset
+)
+
+// FromEnv returns the options that the environment asks for. Off is set by
+// PWC_CACHE=off; the options are then those of a store that keeps nothing. An
+// error that comes with usable options (no home directory: layers alone, Dir
+// is empty) matches ErrNoDir.
+func FromEnv() (o Options, off bool, err error) {
+	switch mode := os.Getenv(EnvMode); mode {
+	case "off":
+		return Options{}, true, nil
+	case "", "on":
+	default:
+		return Options{}, false, fmt.Errorf("cache: %s=%q; it is on or off", EnvMode, mode)
+	}
+	for _, dir := range filepath.SplitList(os.Getenv(EnvPath)) {
+		if dir == "" {
+			continue
+		}
+		if dir, err = filepath.Abs(dir); err != nil {
+			return Options{}, false, fmt.Errorf("cache: %s: %w", EnvPath, err)
+		}
+		o.Layers = append(o.Layers, dir)
+	}
+	o.Dir, err = Dir()
+	return o, false, err
+}
+
+// Dir returns PWC_CACHE_DIR, or else the directory pwc in the user's cache
+// directory. The error matches ErrNoDir.
+func Dir() (string, error) {
+	if dir := os.Getenv(EnvDir); dir != "" {
+		dir, err := filepath.Abs(dir)
+		if err != nil {
+			return "", errors.Join(ErrNoDir, err)
+		}
+		return dir, nil
+	}
+	base, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("%w: set %s: %w", ErrNoDir, EnvDir, err)
+	}
+	return filepath.Join(base, "pwc"), nil
+}

@@ -1,0 +1,279 @@
+package cache
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// FormatVersion is the version of the layout and of the manifests. Each has a
+// directory of its own, which no other version reads or writes.
+const FormatVersion = 1
+
+// Directories under the root of a format version.
+const (
+	keysDir    = "keys"
+	blobsDir   = "blobs"
+	modulesDir = "modules"
+	pinsDir    = "pins"
+	locksDir   = "locks"
+	tmpDir     = "tmp"
+)
+
+func keyFile(k Key) string     { h := k.String(); return path.Join(keysDir, h[:2], h) }
+func blobFile(d Digest) string { h := d.hex(); return path.Join(blobsDir, h[:2], h) }
+
+// staleAfter is the age at which a file in tmp belongs to a writer that died.
+// One that only slept fails to rename, which is a warning.
+const staleAfter = time.Hour
+
+// root is one directory of the cache: the one that is written, or a layer.
+// Every operation opens it anew, so a directory that is replaced under a
+// running process is found again.
+type root struct {
+	dir     string
+	version int
+	layer   bool // read-only: never written, not even a lock or a time
+}
+
+func (d root) versionDir() string { return "v" + strconv.Itoa(d.version) }
+
+// open opens the directory of the format version. fs.ErrNotExist: there is none.
+func (d root) open() (*tree, error) {
+	base, err := os.OpenRoot(d.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer base.Close()
+	r, err := base.OpenRoot(d.versionDir())
+	if err != nil {
+		return nil, err
+	}
+	return &tree{Root: r, path: filepath.Join(d.dir, d.versionDir())}, nil
+}
+
+// create makes the directory of the format version and opens it.
+func (d root) create() (*tree, error) {
+	if d.dir == "" {
+		return nil, ErrNoDir
+	}
+	if err := os.MkdirAll(filepath.Join(d.dir, d.versionDir()), 0o777); err != nil {
+		return nil, err
+	}
+	return d.open()
+}
+
+// tree is an opened root. Names are slash-separated, below it, and made of
+// constants and hex digests.
+type tree struct {
+	*os.Root
+	path string
+}
+
+// file returns the name that messages give to a file.
+func (t *tree) file(name string) string { return filepath.Join(t.path, filepath.FromSlash(name)) }
+
+// damage returns the error of a file that cannot be used.
+func (t *tree) damage(name, format string, args ...any) *DamageError {
+	return &DamageError{File: t.file(name), Reason: fmt.Sprintf(format, args...)}
+}
+
+// read returns a whole file of at most limit bytes. The error matches
+// fs.ErrNotExist if there is none, and else is a *DamageError. No more is
+// allocated than the file holds.
+func (t *tree) read(name string, limit int64) ([]byte, error) {
+	f, size, err := t.openRegular(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if size > limit {
+		return nil, t.damage(name, "%d bytes, above the limit of %d", size, limit)
+	}
+	data := make([]byte, size)
+	if _, err := io.ReadFull(f, data); err != nil {
+		return nil, t.damage(name, "cannot be read: %v", reason(err))
+	}
+	if n, _ := f.Read(make([]byte, 1)); n != 0 {
+		return nil, t.damage(name, "it grew while it was read")
+	}
+	return data, nil
+}
+
+// openRegular opens a file and returns its size. It is looked at before it is
+// opened: opening a pipe would wait for a writer.
+func (t *tree) openRegular(name string) (*os.File, int64, error) {
+	info, err := t.Lstat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		return nil, 0, t.damage(name, "not a regular file (%s)", info.Mode().Type())
+	}
+	var f *os.File
+	if err == nil {
+		f, err = t.Open(name)
+	}
+	if err == nil {
+		if info, err = f.Stat(); err != nil {
+			f.Close()
+		}
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, 0, err
+	case err != nil:
+		return nil, 0, t.damage(name, "cannot be read: %v", reason(err))
+	}
+	return f, info.Size(), nil
+}
+
+// reason strips the operation and the file name from an error, which the
+// message has already.
+func reason(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err
+	}
+	return err
+}
+
+// write writes a file aside, syncs it and renames it to its name, so that a
+// reader sees the old file, the new one or none. The directory is not synced:
+// a rename that a power failure undoes is a miss.
+func (t *tree) write(name string, data []byte) error {
+	for _, dir := range []string{tmpDir, path.Dir(name)} {
+		if err := t.MkdirAll(dir, 0o777); err != nil {
+			return err
+		}
+	}
+	var random [16]byte
+	rand.Read(random[:])
+	tmp := path.Join(tmpDir, hex.EncodeToString(random[:]))
+	f, err := t.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		// File systems that cannot sync say so by one of these.
+		if err = f.Sync(); errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+			err = nil
+		}
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = t.replace(tmp, name)
+	}
+	if err != nil {
+		t.Remove(tmp)
+	}
+	return err
+}
+
+// replace renames a file over whatever is at name; an empty directory there is
+// removed first, because rename does not.
+func (t *tree) replace(tmp, name string) error {
+	err := t.Rename(tmp, name)
+	if err == nil {
+		return nil
+	}
+	if info, serr := t.Lstat(name); serr == nil && info.IsDir() && t.Remove(name) == nil {
+		return t.Rename(tmp, name)
+	}
+	return err
+}
+
+// sweepTemp removes files that writers left behind when they died.
+func (t *tree) sweepTemp() {
+	files, _ := t.list(tmpDir) // what cannot be listed stays
+	for _, e := range files {
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > staleAfter {
+			t.Remove(path.Join(tmpDir, e.Name()))
+		}
+	}
+}
+
+// list returns the entries of a directory in the order of their names, none if
+// there is no such directory. The error is a *DamageError.
+func (t *tree) list(dir string) ([]fs.DirEntry, error) {
+	entries, err := fs.ReadDir(t.FS(), dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, t.damage(dir, "cannot be listed: %v", reason(err))
+	}
+	return entries, nil
+}
+
+// eachHash calls visit for every file of keys or blobs that is named by a
+// digest; other names are not the cache's. Directories that cannot be listed
+// go to damaged. It stops at the first error of visit or of ctx.
+func (t *tree) eachHash(ctx context.Context, dir string, visit func(h [sha256.Size]byte, name string) error, damaged func(error)) error {
+	subs, err := t.list(dir)
+	if err != nil {
+		damaged(err)
+	}
+	for _, sub := range subs {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if b, err := hex.DecodeString(sub.Name()); err != nil || len(b) != 1 {
+			continue
+		}
+		files, err := t.list(path.Join(dir, sub.Name()))
+		if err != nil {
+			damaged(err)
+		}
+		for _, e := range files {
+			h, err := parseHash(e.Name())
+			if err != nil || e.Name()[:2] != sub.Name() {
+				continue
+			}
+			if err := visit(h, path.Join(dir, sub.Name(), e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// entry reads and checks the manifest of a key.
+func (t *tree) entry(k Key) (*Entry, error) {
+	name := keyFile(k)
+	data, err := t.read(name, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	e, err := parseEntry(data)
+	if err != nil {
+		return nil, t.damage(name, "%v", err)
+	}
+	if got := e.Factors.Key(); got != k {
+		return nil, t.damage(name, "it is the manifest of key %s", got)
+	}
+	return e, nil
+}
+
+// blob reads and checks the contents that an entry names.
+func (t *tree) blob(d Digest, size int64) ([]byte, error) {
+	name := blobFile(d)
+	data, err := t.read(name, MaxBlob)
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) != size {
+		return nil, t.damage(name, "%d bytes, not %d", len(data), size)
+	}
+	if got := DigestOf(data); got != d {
+		return nil, t.damage(name, "its contents have the digest %s", got)
+	}
+	return data, nil
+}

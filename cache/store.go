@@ -1,0 +1,291 @@
+package cache
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Options say where a store is. The zero value is a store that holds nothing
+// and keeps nothing.
+type Options struct {
+	Dir    string       // read and written; empty: nothing is kept
+	Layers []string     // read, never written, searched in this order before Dir
+	Logger *slog.Logger // nil: no messages
+
+	// LockTimeout bounds the wait for another process that compiles the same
+	// key, after which the work is done twice. 0: ten minutes.
+	LockTimeout time.Duration
+}
+
+const defaultLockTimeout = 10 * time.Minute
+
+// Store is a cache on disk. It holds nothing open and needs no closing; all
+// methods may be called from many goroutines, and many stores, in many
+// processes, may share a directory.
+type Store struct {
+	roots       []root // the layers, then the directory that is written
+	dir         root
+	log         *slog.Logger
+	lockTimeout time.Duration
+
+	count counters
+
+	sweep    sync.Once // of temporary files, before the first write
+	lockWarn sync.Once
+
+	mu       sync.Mutex
+	flights  map[Key]*flight // keys being compiled by this process
+	stamped  map[Key]bool    // modules whose use this process has recorded
+	unopened map[string]bool // directories that could not be opened, and were reported
+}
+
+// New returns a store. No file is touched before it is used, and no directory
+// has to exist.
+func New(o Options) *Store {
+	s := &Store{
+		dir:         root{dir: o.Dir, version: FormatVersion},
+		log:         o.Logger,
+		lockTimeout: cmp.Or(o.LockTimeout, defaultLockTimeout),
+		flights:     map[Key]*flight{},
+		stamped:     map[Key]bool{},
+		unopened:    map[string]bool{},
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	for _, dir := range o.Layers {
+		s.roots = append(s.roots, root{dir: dir, version: FormatVersion, layer: true})
+	}
+	if o.Dir != "" {
+		s.roots = append(s.roots, s.dir)
+	}
+	return s
+}
+
+// Dir returns the directory that is written, or "".
+func (s *Store) Dir() string { return s.dir.dir }
+
+// Stats counts what a store did since it was made.
+type Stats struct {
+	Hits, Misses int64
+	Damaged      int64 // files that were there and could not be used
+	Stored       int64 // entries written, repairs included
+	NotCached    int64 // entries and modules that could not be written
+	LoadedBytes  int64 // of blobs, read and verified
+	StoredBytes  int64 // of blobs
+	LoadTime     time.Duration
+	StoreTime    time.Duration
+}
+
+type counters struct {
+	hits, misses, damaged, stored, notCached, loadedBytes, storedBytes, loadTime, storeTime atomic.Int64
+}
+
+// Stats returns the counts.
+func (s *Store) Stats() Stats {
+	c := &s.count
+	return Stats{
+		Hits: c.hits.Load(), Misses: c.misses.Load(), Damaged: c.damaged.Load(),
+		Stored: c.stored.Load(), NotCached: c.notCached.Load(),
+		LoadedBytes: c.loadedBytes.Load(), StoredBytes: c.storedBytes.Load(),
+		LoadTime: time.Duration(c.loadTime.Load()), StoreTime: time.Duration(c.storeTime.Load()),
+	}
+}
+
+// damaged logs and counts a file that cannot be used.
+func (s *Store) damaged(err error) {
+	s.count.damaged.Add(1)
+	if d, ok := errors.AsType[*DamageError](err); ok {
+		s.log.Warn("cache: damaged file; it counts as a miss", "file", d.File, "reason", d.Reason)
+	} else {
+		s.log.Warn("cache: damaged file; it counts as a miss", "reason", err)
+	}
+}
+
+// notCached logs, counts and wraps the reason why something was not kept.
+func (s *Store) notCached(what string, err error) error {
+	s.count.notCached.Add(1)
+	s.log.Warn("cache: not kept", "what", what, "dir", s.dir.dir, "reason", err)
+	return &NotCachedError{What: what, Err: err}
+}
+
+// openRoot opens a directory for reading; nil if that cannot be done. It is
+// said once for each directory, and not at all if the one that is written is
+// not there yet.
+func (s *Store) openRoot(d root) *tree {
+	t, err := d.open()
+	if err == nil {
+		return t
+	}
+	absent := errors.Is(err, fs.ErrNotExist)
+	if absent && !d.layer {
+		return nil
+	}
+	s.mu.Lock()
+	said := s.unopened[d.dir]
+	s.unopened[d.dir] = true
+	s.mu.Unlock()
+	switch {
+	case said:
+	case absent:
+		s.log.Warn("cache: a read-only layer holds nothing of this format version", "dir", d.dir, "version", d.version)
+	default:
+		s.damaged(&DamageError{File: d.dir, Reason: fmt.Sprintf("cannot be opened: %v", reason(err))})
+	}
+	return nil
+}
+
+// Get returns the blob of a key, every byte of it checked against its hash:
+// from the first layer that has it whole, else from the directory. Nothing is
+// written. The error matches ErrMiss if there is none, for whatever reason, or
+// is that of ctx. The blob is the caller's.
+func (s *Store) Get(ctx context.Context, f Factors) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	blob, err := s.lookup(f.Key(), nil, s.damaged)
+	s.counted(err)
+	return blob, err
+}
+
+// counted counts a look-up.
+func (s *Store) counted(err error) {
+	if err != nil {
+		s.count.misses.Add(1)
+	} else {
+		s.count.hits.Add(1)
+	}
+}
+
+// lookup is Get without its counts. What is damaged goes to damaged, and so
+// does an entry whose blob accept (if not nil) refuses.
+func (s *Store) lookup(k Key, accept func([]byte) error, damaged func(error)) ([]byte, error) {
+	start := time.Now()
+	for _, d := range s.roots {
+		t := s.openRoot(d)
+		if t == nil {
+			continue
+		}
+		blob, err := t.get(k)
+		if err == nil && accept != nil {
+			if aerr := accept(blob); aerr != nil {
+				err = t.damage(keyFile(k), "its blob is refused: %v", aerr)
+			}
+		}
+		t.Close()
+		switch {
+		case err == nil:
+			s.count.loadedBytes.Add(int64(len(blob)))
+			s.count.loadTime.Add(int64(time.Since(start)))
+			s.log.Debug("cache: hit", "key", k, "dir", d.dir, "bytes", len(blob))
+			return blob, nil
+		case !errors.Is(err, fs.ErrNotExist):
+			damaged(err)
+		}
+	}
+	return nil, ErrMiss
+}
+
+// get reads and checks an entry. The error matches fs.ErrNotExist if there is
+// none, and else is a *DamageError.
+func (t *tree) get(k Key) ([]byte, error) {
+	e, err := t.entry(k)
+	if err != nil {
+		return nil, err
+	}
+	blob, err := t.blob(e.Blob, e.Size)
+	if errors.Is(err, fs.ErrNotExist) {
+		// Collection removes the manifest first, so an entry that went meanwhile
+		// is not damaged.
+		if _, gone := t.Lstat(keyFile(k)); errors.Is(gone, fs.ErrNotExist) {
+			return nil, gone
+		}
+		return nil, t.damage(blobFile(e.Blob), "missing; key %s names it", k)
+	}
+	return blob, err
+}
+
+// Put keeps a blob under a key. What is there and whole is left alone, and
+// what is damaged is written anew. An error is a *NotCachedError, already
+// logged, unless f, blob or p cannot be an entry at all. ctx bounds the wait
+// for a collection that is under way: work that is done is kept even if nobody
+// waits for it any more.
+func (s *Store) Put(ctx context.Context, f Factors, blob []byte, p Provenance) error {
+	if p.Created.IsZero() {
+		p.Created = time.Now()
+	}
+	e := &Entry{Factors: f, Blob: DigestOf(blob), Size: int64(len(blob)), Provenance: p}
+	if err := e.validate(); err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := s.put(ctx, e, blob); err != nil {
+		return s.notCached("entry "+f.Key().String(), err)
+	}
+	s.count.storeTime.Add(int64(time.Since(start)))
+	return nil
+}
+
+func (s *Store) put(ctx context.Context, e *Entry, blob []byte) error {
+	t, release, err := s.openWrite(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	k := e.Factors.Key()
+	_, blobErr := t.blob(e.Blob, e.Size)
+	if blobErr != nil {
+		if err := t.write(blobFile(e.Blob), blob); err != nil {
+			return err
+		}
+	}
+	if old, err := t.entry(k); err != nil || old.Blob != e.Blob || old.Size != e.Size {
+		if err := t.write(keyFile(k), e.encode()); err != nil {
+			return err
+		}
+	} else if blobErr == nil {
+		return nil
+	}
+	s.count.stored.Add(1)
+	s.count.storedBytes.Add(e.Size)
+	s.log.Debug("cache: stored", "key", k, "blob", e.Blob, "bytes", e.Size, "origin", e.Provenance.Origin)
+	return nil
+}
+
+// openWrite opens the directory for a write that collection waits for. Without
+// a lock it goes on: what collection then removes is made again.
+func (s *Store) openWrite(ctx context.Context) (t *tree, release func(), err error) {
+	t, err = s.dir.create()
+	if err != nil {
+		return nil, nil, err
+	}
+	s.sweep.Do(t.sweepTemp)
+	unlock, err := t.lock(ctx, gcLock, true, false, s.lockTimeout)
+	if err != nil {
+		if errors.Is(err, ctx.Err()) {
+			t.Close()
+			return nil, nil, err
+		}
+		s.noLock(err)
+		unlock = func() {}
+	}
+	return t, func() { unlock(); t.Close() }, nil
+}
+
+// noLock says, once unless it is a timeout, that work may be done twice.
+func (s *Store) noLock(err error) {
+	if errors.Is(err, errLockTimeout) {
+		s.log.Warn("cache: going on without the lock", "reason", err)
+		return
+	}
+	s.lockWarn.Do(func() {
+		s.log.Warn("cache: locking fails; work may be done twice", "dir", s.dir.dir, "reason", err)
+	})
+}
