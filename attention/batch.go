@@ -1,0 +1,214 @@
+package attention
+
+import (
+	"fmt"
+)
+
+// PaddedSlot is the slot of a row that is padding.
+const PaddedSlot = -1
+
+// Batch is the metadata of one step: which rows belong to which request, how
+// long the requests are, and where their keys and values lie. It is what the
+// splitting op gets as device.OpCall.Meta, for all layers alike.
+//
+// The fields are in the form that kernels read, so that each goes to a device in
+// one copy; they may be filled by hand or by [Batch.Add]. A batch must not change
+// until the step that it was given to is done. In steady state building one
+// allocates nothing.
+type Batch struct {
+	// QueryStart has an entry for each request and one more: rows
+	// [QueryStart[r], QueryStart[r+1]) are request r's, in order of position.
+	QueryStart []int32
+
+	// SeqLens is, for each request, the tokens of its sequence up to and with this
+	// step's. 0: the request is padding, and so are its rows.
+	SeqLens []int32
+
+	// BlockTable has Stride entries for each request: the blocks of its sequence
+	// in order. Those beyond its length are not read.
+	BlockTable []int32
+	Stride     int
+
+	// Slots says for each row where its key and value go: block·S + the place in
+	// it; PaddedSlot: nowhere, and the row's result is zero.
+	Slots []int32
+
+	MaxQuery int32 // at least the rows of any request
+	MaxSeq   int32 // at least any SeqLens
+}
+
+// Metadata is what a step's metadata must be for the op: a *Batch, or the
+// runner's own type that holds one beside what other ops need.
+type Metadata interface{ AttentionBatch() *Batch }
+
+// AttentionBatch returns the batch itself.
+func (b *Batch) AttentionBatch() *Batch { return b }
+
+// BatchOf returns the batch in the metadata of a step.
+func BatchOf(meta any) (*Batch, error) {
+	if m, ok := meta.(Metadata); ok {
+		if b := m.AttentionBatch(); b != nil {
+			return b, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: the step's metadata is %T, it must be a *attention.Batch or have a method AttentionBatch() *Batch that returns one", Name, meta)
+}
+
+// NewBatch returns an empty batch with room for requests of at most blocks
+// blocks each, and rows rows in all.
+func NewBatch(requests, rows, blocks int) *Batch {
+	return &Batch{
+		QueryStart: append(make([]int32, 0, requests+1), 0),
+		SeqLens:    make([]int32, 0, requests),
+		BlockTable: make([]int32, 0, requests*blocks),
+		Stride:     blocks,
+		Slots:      make([]int32, 0, rows),
+	}
+}
+
+// Reset takes all requests out and keeps the memory.
+func (b *Batch) Reset() {
+	b.QueryStart = append(b.QueryStart[:0], 0)
+	b.SeqLens, b.BlockTable, b.Slots = b.SeqLens[:0], b.BlockTable[:0], b.Slots[:0]
+	b.MaxQuery, b.MaxSeq = 0, 0
+}
+
+// Requests returns the number of requests.
+func (b *Batch) Requests() int { return len(b.SeqLens) }
+
+// Rows returns the number of rows.
+func (b *Batch) Rows() int {
+	if len(b.QueryStart) == 0 {
+		return 0
+	}
+	return int(b.QueryStart[len(b.QueryStart)-1])
+}
+
+// Uniform reports whether all requests have the same number of rows, as in a
+// decode step.
+func (b *Batch) Uniform() bool {
+	for r := 1; r < len(b.SeqLens); r++ {
+		if b.QueryStart[r+1]-b.QueryStart[r] != b.QueryStart[1]-b.QueryStart[0] {
+			return false
+		}
+	}
+	return true
+}
+
+// Add appends a request that has computed tokens in the cache and gets tokens
+// more in this step (1: a decode). blocks are the blocks of its sequence, of
+// blockSize tokens, in order; they must hold all its tokens.
+func (b *Batch) Add(computed, tokens int, blocks []int32, blockSize int) error {
+	length := computed + tokens
+	switch {
+	case computed < 0 || tokens < 0 || blockSize < 1 || length > 1<<30:
+		return fmt.Errorf("attention: a request of %d tokens after %d, in blocks of %d", tokens, computed, blockSize)
+	case len(blocks)*blockSize < length:
+		return fmt.Errorf("attention: %d blocks of %d tokens do not hold a sequence of %d", len(blocks), blockSize, length)
+	case ceilDiv(length, blockSize) > b.Stride:
+		return fmt.Errorf("attention: a sequence of %d blocks, the batch has room for %d", ceilDiv(length, blockSize), b.Stride)
+	}
+	if len(b.QueryStart) == 0 {
+		b.QueryStart = append(b.QueryStart, 0)
+	}
+	b.QueryStart = append(b.QueryStart, int32(b.Rows()+tokens))
+	b.SeqLens = append(b.SeqLens, int32(length))
+	used := blocks[:ceilDiv(length, blockSize)]
+	b.BlockTable = append(b.BlockTable, used...)
+	for range b.Stride - len(used) {
+		b.BlockTable = append(b.BlockTable, 0)
+	}
+	for p := computed; p < length; p++ {
+		b.Slots = append(b.Slots, used[p/blockSize]*int32(blockSize)+int32(p%blockSize))
+	}
+	b.MaxQuery, b.MaxSeq = max(b.MaxQuery, int32(tokens)), max(b.MaxSeq, int32(length))
+	return nil
+}
+
+// Validate holds the batch against a step of rows rows and a cache of blocks
+// blocks of blockSize tokens. What it accepts can be run without a read or write
+// outside the cache. The time is linear in the rows and the blocks in use.
+func (b *Batch) Validate(rows, blocks, blockSize int) error {
+	n := len(b.SeqLens)
+	switch {
+	case len(b.QueryStart) != n+1:
+		return fmt.Errorf("attention: %d entries in QueryStart for %d requests, there must be one more than requests", len(b.QueryStart), n)
+	case b.Stride < 0 || len(b.BlockTable) < n*b.Stride:
+		return fmt.Errorf("attention: %d entries in BlockTable for %d requests with stride %d", len(b.BlockTable), n, b.Stride)
+	case b.QueryStart[0] != 0:
+		return fmt.Errorf("attention: QueryStart begins with %d, not 0", b.QueryStart[0])
+	case b.Rows() != rows:
+		return fmt.Errorf("attention: the batch describes %d rows, the step has %d", b.Rows(), rows)
+	case len(b.Slots) != rows:
+		return fmt.Errorf("attention: %d entries in Slots for %d rows", len(b.Slots), rows)
+	}
+	for r := range n {
+		if err := b.validate(r, blocks, blockSize); err != nil {
+			return fmt.Errorf("attention: request %d: %w", r, err)
+		}
+	}
+	return nil
+}
+
+func (b *Batch) validate(r, blocks, blockSize int) error {
+	first, end, length := int(b.QueryStart[r]), int(b.QueryStart[r+1]), int(b.SeqLens[r])
+	switch {
+	case end < first || end > len(b.Slots):
+		return fmt.Errorf("rows %d to %d", first, end)
+	case length < 0 || length > 0 && length < end-first:
+		return fmt.Errorf("a sequence of %d tokens with %d of them in this step", length, end-first)
+	case end-first > int(b.MaxQuery):
+		return fmt.Errorf("%d rows, MaxQuery is %d", end-first, b.MaxQuery)
+	case length > int(b.MaxSeq):
+		return fmt.Errorf("a sequence of %d tokens, MaxSeq is %d", length, b.MaxSeq)
+	case ceilDiv(length, blockSize) > b.Stride:
+		return fmt.Errorf("a sequence of %d tokens needs %d blocks, the table has room for %d", length, ceilDiv(length, blockSize), b.Stride)
+	}
+	table := b.BlockTable[r*b.Stride:][:ceilDiv(length, blockSize)]
+	for i, block := range table {
+		if block < 0 || int(block) >= blocks {
+			return fmt.Errorf("block %d of its sequence is %d, the cache has %d", i, block, blocks)
+		}
+	}
+	for i, slot := range b.Slots[first:end] {
+		if slot == PaddedSlot {
+			continue
+		}
+		p := length - (end - first) + i
+		if length == 0 {
+			return fmt.Errorf("row %d has slot %d and the request has no length", first+i, slot)
+		}
+		if want := int(table[p/blockSize])*blockSize + p%blockSize; int(slot) != want {
+			return fmt.Errorf("row %d is at position %d, whose slot is %d, not %d", first+i, p, want, slot)
+		}
+	}
+	return nil
+}
+
+// Request returns the request of a row of a valid batch, by bisection.
+func (b *Batch) Request(row int) int {
+	lo, hi := 0, len(b.SeqLens)
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); int(b.QueryStart[mid+1]) <= row {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// Visible returns the positions [from, to) that a row at position pos of a
+// sequence of length tokens sees.
+func (p *Params) Visible(pos, length int) (from, to int) {
+	from, to = 0, length
+	if p.Window > 0 {
+		from, to = max(0, pos-p.Window+1), min(length, pos+p.Window)
+	}
+	if p.Causal {
+		to = pos + 1
+	}
+	return from, to
+}
+
+func ceilDiv(a, b int) int { return (a + b - 1) / b }

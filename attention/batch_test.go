@@ -1,0 +1,181 @@
+package attention_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"pwc/attention"
+)
+
+// mixed is a prefill of 5 tokens, a decode at position 6, and a chunk of 3 after 2, in blocks of 4.
+func mixed(t *testing.T) *attention.Batch {
+	t.Helper()
+	b := attention.NewBatch(3, 9, 2)
+	for _, r := range []struct {
+		computed, tokens int
+		blocks           []int32
+	}{{0, 5, []int32{3, 1}}, {6, 1, []int32{0, 7}}, {2, 3, []int32{5, 2, 6}}} {
+		if err := b.Add(r.computed, r.tokens, r.blocks, 4); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b
+}
+
+func TestBatchAdd(t *testing.T) {
+	want := &attention.Batch{
+		QueryStart: []int32{0, 5, 6, 9},
+		SeqLens:    []int32{5, 7, 5},
+		BlockTable: []int32{3, 1, 0, 7, 5, 2},
+		Stride:     2,
+		Slots:      []int32{12, 13, 14, 15, 4, 30, 22, 23, 8},
+		MaxQuery:   5,
+		MaxSeq:     7,
+	}
+	b := mixed(t)
+	if d := cmp.Diff(want, b); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	if err := b.Validate(9, 8, 4); err != nil {
+		t.Error(err)
+	}
+	if b.Rows() != 9 || b.Requests() != 3 || b.Uniform() {
+		t.Errorf("rows %d, requests %d, uniform %v", b.Rows(), b.Requests(), b.Uniform())
+	}
+	for row, want := range []int{0, 0, 0, 0, 0, 1, 2, 2, 2} {
+		if got := b.Request(row); got != want {
+			t.Errorf("row %d is of request %d, want %d", row, got, want)
+		}
+	}
+}
+
+func TestBatchAddErrors(t *testing.T) {
+	b := attention.NewBatch(1, 8, 2)
+	for want, err := range map[string]error{
+		"do not hold a sequence of 5":       b.Add(0, 5, []int32{1}, 4),
+		"room for 2":                        b.Add(0, 9, []int32{1, 2, 3}, 4),
+		"-1 tokens after 0":                 b.Add(0, -1, nil, 4),
+		"1 tokens after -1":                 b.Add(-1, 1, nil, 4),
+		"in blocks of 0":                    b.Add(0, 1, []int32{1}, 0),
+		"1 tokens after 1073741824, in blo": b.Add(1<<30, 1, []int32{1}, 4),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q in it", err, want)
+		}
+	}
+	if b.Requests() != 0 || b.Rows() != 0 {
+		t.Error("a request that was refused is in the batch")
+	}
+}
+
+// A step that is built like the one before takes no memory.
+func TestBatchAllocations(t *testing.T) {
+	b := attention.NewBatch(4, 16, 4)
+	blocks := []int32{2, 0, 1, 3}
+	if n := testing.AllocsPerRun(10, func() {
+		b.Reset()
+		for r := range 4 {
+			if err := b.Add(3*r, 1+r, blocks, 4); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.Validate(10, 4, 4); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a step", n)
+	}
+}
+
+func TestUniform(t *testing.T) {
+	b := attention.NewBatch(2, 4, 1)
+	for range 2 {
+		if err := b.Add(1, 2, []int32{0}, 4); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !b.Uniform() {
+		t.Error("two requests of two rows are not uniform")
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for want, break_ := range map[string]func(b *attention.Batch){
+		"2 entries in QueryStart for 3 requests":           func(b *attention.Batch) { b.QueryStart = b.QueryStart[:2] },
+		"5 entries in BlockTable":                          func(b *attention.Batch) { b.BlockTable = b.BlockTable[:5] },
+		"with stride -1":                                   func(b *attention.Batch) { b.Stride = -1 },
+		"QueryStart begins with 1":                         func(b *attention.Batch) { b.QueryStart[0] = 1 },
+		"describes 8 rows, the step has 9":                 func(b *attention.Batch) { b.QueryStart[3] = 8 },
+		"8 entries in Slots":                               func(b *attention.Batch) { b.Slots = b.Slots[:8] },
+		"request 1: rows 5 to 4":                           func(b *attention.Batch) { b.QueryStart[2] = 4 },
+		"request 0: rows 0 to 100":                         func(b *attention.Batch) { b.QueryStart[1] = 100 },
+		"request 0: a sequence of 4 tokens with 5":         func(b *attention.Batch) { b.SeqLens[0] = 4 },
+		"request 2: a sequence of -1":                      func(b *attention.Batch) { b.SeqLens[2] = -1 },
+		"request 0: 5 rows, MaxQuery is 4":                 func(b *attention.Batch) { b.MaxQuery = 4 },
+		"request 1: a sequence of 7 tokens, MaxSeq is 6":   func(b *attention.Batch) { b.MaxSeq = 6 },
+		"needs 3 blocks, the table has room for 2":         func(b *attention.Batch) { b.SeqLens[1], b.MaxSeq = 9, 9 },
+		"block 1 of its sequence is 8, the cache has 8":    func(b *attention.Batch) { b.BlockTable[3] = 8 },
+		"block 0 of its sequence is -1":                    func(b *attention.Batch) { b.BlockTable[4] = -1 },
+		"row 6 is at position 2, whose slot is 22, not 21": func(b *attention.Batch) { b.Slots[6] = 21 },
+		"row 0 is at position 0, whose slot is 12, not -2": func(b *attention.Batch) { b.Slots[0] = -2 },
+		"row 5 has slot 30 and the request has no length":  func(b *attention.Batch) { b.SeqLens[1] = 0 },
+	} {
+		b := mixed(t)
+		break_(b)
+		if err := b.Validate(9, 8, 4); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q in it", err, want)
+		}
+	}
+	b := mixed(t)
+	b.Slots[2], b.Slots[5], b.SeqLens[1] = attention.PaddedSlot, attention.PaddedSlot, 0
+	if err := b.Validate(9, 8, 4); err != nil {
+		t.Errorf("padded rows and a padded request: %v", err)
+	}
+}
+
+// What Validate accepts cannot lead a kernel outside the cache, whatever the numbers are.
+func TestValidateKeepsInside(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		small := rapid.Int32Range(-2, 6)
+		list := func(name string) []int32 { return rapid.SliceOfN(small, 0, 5).Draw(t, name) }
+		b := &attention.Batch{QueryStart: list("starts"), SeqLens: list("lengths"), BlockTable: list("table"),
+			Stride: rapid.IntRange(-1, 3).Draw(t, "stride"), Slots: list("slots"), MaxQuery: small.Draw(t, "query"), MaxSeq: small.Draw(t, "seq")}
+		rows, blocks, size := rapid.IntRange(0, 5).Draw(t, "rows"), rapid.IntRange(0, 4).Draw(t, "blocks"), rapid.IntRange(1, 3).Draw(t, "size")
+		if b.Validate(rows, blocks, size) != nil {
+			return
+		}
+		for row := range rows {
+			r := b.Request(row)
+			pos := int(b.SeqLens[r]) - int(b.QueryStart[r+1]) + row
+			if slot := int(b.Slots[row]); slot != attention.PaddedSlot && (slot < 0 || slot >= blocks*size || pos < 0) {
+				t.Fatalf("row %d: slot %d, position %d", row, slot, pos)
+			}
+			for p := range int(b.SeqLens[r]) {
+				if block := b.BlockTable[r*b.Stride+p/size]; block < 0 || int(block) >= blocks {
+					t.Fatalf("position %d in block %d", p, block)
+				}
+			}
+		}
+	})
+}
+
+type wrapped struct{ batch *attention.Batch }
+
+func (w wrapped) AttentionBatch() *attention.Batch { return w.batch }
+
+func TestBatchOf(t *testing.T) {
+	b := attention.NewBatch(1, 1, 1)
+	for _, meta := range []any{b, wrapped{b}} {
+		if got, err := attention.BatchOf(meta); got != b || err != nil {
+			t.Errorf("%T: %v, %v", meta, got, err)
+		}
+	}
+	for _, meta := range []any{nil, 3, wrapped{}, (*attention.Batch)(nil)} {
+		if _, err := attention.BatchOf(meta); err == nil || !strings.Contains(err.Error(), "must be a *attention.Batch") {
+			t.Errorf("%T: %v", meta, err)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+// Package reference says what "attention::paged" (package attention) computes,
+// in plain float64 loops: the oracle that its implementations are held to, and
+// the op for the reference interpreter.
+package reference
+
+import (
+	"fmt"
+	"math"
+
+	"pwc/attention"
+	"pwc/ir"
+	"pwc/ir/interp"
+	"pwc/program"
+	"pwc/runtime/device"
+)
+
+// Extern returns the op for the interpreter. batch is asked at every call for
+// the metadata of the step that is being run; its rows are all rows, or fewer
+// when the step is padded.
+func Extern(batch func() *attention.Batch) interp.Extern {
+	return func(c *interp.Call) error {
+		args := make([]device.Tensor, len(c.Args))
+		for i, a := range c.Args {
+			args[i] = device.Tensor{DType: a.Type, Shape: a.Shape}
+		}
+		s, err := attention.ParseArgs(args)
+		if err != nil {
+			return err
+		}
+		p, err := attention.ParseParams(attrs(c.Attrs), s.HeadDim)
+		if err != nil {
+			return err
+		}
+		b := batch()
+		if b.Rows() > s.Rows {
+			return fmt.Errorf("attention: the batch describes %d rows, the operands have %d", b.Rows(), s.Rows)
+		}
+		if err := b.Validate(b.Rows(), s.Blocks, s.BlockSize); err != nil {
+			return err
+		}
+		compute(&s, &p, b, c.Args)
+		return nil
+	}
+}
+
+func attrs(list []ir.Attr) []program.Attr {
+	out := make([]program.Attr, len(list))
+	for i, a := range list {
+		out[i] = program.Attr{Name: a.Name, Kind: program.AttrString}
+		switch a.Kind {
+		case ir.AttrFloat:
+			out[i].Kind, out[i].Float = program.AttrFloat, a.Float
+		case ir.AttrDim:
+			out[i].Kind, out[i].Dim = program.AttrDim, a.Dim
+		case ir.AttrBool:
+			out[i].Kind, out[i].Bool = program.AttrBool, a.Bool
+		}
+	}
+	return out
+}
+
+func compute(s *attention.Shape, p *attention.Params, b *attention.Batch, args []*interp.Tensor) {
+	q, k, v, cache, o := args[attention.ArgQ], args[attention.ArgK], args[attention.ArgV], args[attention.ArgKV], args[attention.ArgO]
+	// at returns the element of the cache that keeps element 0 of a head's key
+	// (which 0) or value (1) at a slot.
+	at := func(slot, which, head int) int {
+		return (((slot/s.BlockSize*2+which)*s.BlockSize+slot%s.BlockSize)*s.KVHeads + head) * s.HeadDim
+	}
+	for row, slot := range b.Slots {
+		if slot == attention.PaddedSlot {
+			continue
+		}
+		for h := range s.KVHeads {
+			for e := range s.HeadDim {
+				from := (row*s.KVHeads+h)*s.HeadDim + e
+				cache.Set(at(int(slot), 0, h)+e, k.At(from))
+				cache.Set(at(int(slot), 1, h)+e, v.At(from))
+			}
+		}
+	}
+	for i := range o.Len() {
+		o.Set(i, 0)
+	}
+	for r, n := range b.SeqLens {
+		length, first, end := int(n), int(b.QueryStart[r]), int(b.QueryStart[r+1])
+		slot := func(pos int) int {
+			return int(b.BlockTable[r*b.Stride+pos/s.BlockSize])*s.BlockSize + pos%s.BlockSize
+		}
+		for row := first; row < end; row++ {
+			if b.Slots[row] == attention.PaddedSlot {
+				continue
+			}
+			pos := length - end + row
+			for head := range s.Heads {
+				var seen []int
+				for j := range length {
+					if p.Causal && j > pos || p.Window > 0 && (j <= pos-p.Window || j >= pos+p.Window) {
+						continue
+					}
+					seen = append(seen, j)
+				}
+				out := (row*s.Heads + head) * s.HeadDim
+				scores, top := make([]float64, len(seen)), math.Inf(-1)
+				for i, j := range seen {
+					for e := range s.HeadDim {
+						scores[i] += q.At(out+e) * cache.At(at(slot(j), 0, head/s.Group())+e)
+					}
+					scores[i] *= p.Scale
+					if p.Softcap > 0 {
+						scores[i] = p.Softcap * math.Tanh(scores[i]/p.Softcap)
+					}
+					top = max(top, scores[i])
+				}
+				sum := 0.0
+				for i := range scores {
+					scores[i] = math.Exp(scores[i] - top)
+					sum += scores[i]
+				}
+				for e := range s.HeadDim {
+					x := 0.0
+					for i, j := range seen {
+						x += scores[i] / sum * cache.At(at(slot(j), 1, head/s.Group())+e)
+					}
+					o.Set(out+e, x)
+				}
+			}
+		}
+	}
+}
