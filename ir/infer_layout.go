@@ -1,8 +1,9 @@
 package ir
 
 import (
+	"math"
+
 	"pwc/ir/dim"
-	"pwc/ir/dtype"
 )
 
 func (c *inferCtx) wantIndex(t Type) bool {
@@ -66,7 +67,7 @@ func inferCopy(c *inferCtx) []Type {
 
 func inferReshape(c *inferCtx) []Type {
 	s, ok := c.shape("shape")
-	if !ok {
+	if !ok || !c.wantComputable(c.args[0]) {
 		return nil
 	}
 	t := Type{c.args[0].DType, s}
@@ -91,13 +92,16 @@ func inferTranspose(c *inferCtx) []Type {
 		}
 		seen[v], s[i] = true, x.Shape[v]
 	}
+	if !c.wantComputable(x) {
+		return nil
+	}
 	return []Type{{x.DType, s}}
 }
 
 func inferBroadcastTo(c *inferCtx) []Type {
 	x := c.args[0]
 	s, ok := c.shape("shape")
-	if !ok {
+	if !ok || !c.wantComputable(x) {
 		return nil
 	}
 	if len(s) < x.Rank() {
@@ -114,7 +118,7 @@ func inferBroadcastTo(c *inferCtx) []Type {
 func inferSlice(c *inferCtx) []Type {
 	x := c.args[0]
 	a, ok := c.axis("axis", x.Rank())
-	if !ok {
+	if !ok || !c.wantComputable(x) {
 		return nil
 	}
 	start, end := c.attr("start").Dim, c.attr("end").Dim
@@ -138,7 +142,7 @@ func inferSlice(c *inferCtx) []Type {
 func inferSplit(c *inferCtx) []Type {
 	x := c.args[0]
 	a, ok := c.axis("axis", x.Rank())
-	if !ok {
+	if !ok || !c.wantComputable(x) {
 		return nil
 	}
 	sizes, ok := c.shape("sizes")
@@ -165,7 +169,7 @@ func inferSplit(c *inferCtx) []Type {
 func inferConcat(c *inferCtx) []Type {
 	x := c.args[0]
 	a, ok := c.axis("axis", x.Rank())
-	if !ok {
+	if !ok || !c.wantComputable(x) {
 		return nil
 	}
 	s := append([]dim.Dim{}, x.Shape...)
@@ -256,7 +260,8 @@ func inferConst(c *inferCtx) []Type {
 	vals := c.attr("values").Floats
 	if !dt.Float() {
 		for _, v := range vals {
-			if v != float64(int64(v)) || dtype.DType.Wrap(dt, int64(v)) != int64(v) {
+			// 2^63 would convert to different integers on different machines.
+			if !(math.Abs(v) < 1<<63) || v != float64(int64(v)) || dt.Wrap(int64(v)) != int64(v) {
 				return c.fail("const: %v is not a value of %s", v, dt)
 			}
 		}

@@ -79,6 +79,7 @@ type parser struct {
 	tok     token  // the next token
 	fresh   trivia // what stands before tok
 	inner   []string
+	missed  Pos // where something else was expected last
 	tooMany bool
 
 	// Of the function being read.
@@ -148,10 +149,11 @@ func (p *parser) peek() token {
 	return l.next(nil)
 }
 
-// unexpected reports that something else was expected at the next token. The
-// lexer has reported bad tokens already.
+// unexpected reports that something else was expected at the next token, once
+// a token. The lexer has reported bad tokens already.
 func (p *parser) unexpected(want string) bool {
-	if p.tok.kind != tokBad {
+	if p.tok.kind != tokBad && p.tok.pos != p.missed {
+		p.missed = p.tok.pos
 		p.errorAt(p.tok.pos, "expected %s, found %s", want, p.tok.describe())
 	}
 	return false

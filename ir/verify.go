@@ -355,6 +355,15 @@ func verifyFunc(m *Module, f *Func) ErrorList {
 		}
 		return ""
 	}
+	define := func(n *Node) { // of a node with an error: uses of its results are none
+		for _, r := range n.Results {
+			defined[r] = true
+		}
+		for _, w := range n.Versions {
+			defined[w.Value] = true
+			latest[f.Values[w.Value].Base] = w.Value
+		}
+	}
 	symbols := make(map[string]dim.Interval, len(m.Symbols))
 	for _, s := range m.Symbols {
 		symbols[s.Name] = dim.Interval{Lo: s.Lo, Hi: s.Hi}
@@ -369,6 +378,7 @@ func verifyFunc(m *Module, f *Func) ErrorList {
 			}
 		}
 		if !ok {
+			define(n)
 			continue
 		}
 		stated := make([]Type, len(n.Results))
@@ -381,6 +391,7 @@ func verifyFunc(m *Module, f *Func) ErrorList {
 			report(i, "%s", s)
 		}
 		if len(msgs) > 0 {
+			define(n)
 			continue
 		}
 		if !slices.EqualFunc(types, stated, Type.Equal) {
