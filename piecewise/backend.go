@@ -1,0 +1,478 @@
+// Package piecewise runs a module in pieces on a device: it splits the module's
+// functions at their splitting ops, has the pieces compiled, places all memory
+// of a step, captures every piece into one graph per size, and replays.
+//
+// The order is [New] → [Backend.Load] → [Backend.Warmup] → [Backend.Capture] →
+// [Backend.Seal] → [Func.Run]. Runs are possible from Load on; what is not
+// captured yet runs from the compiled artifacts. Once sealed nothing compiles
+// or captures.
+//
+// One goroutine at a time may use a [Pool]: a second Run, Load or Capture gets
+// [ErrBusy]. [Backend.Stats], [Backend.Plan] and [Pool.Stats] may be called from
+// any goroutine at any time.
+package piecewise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"pwc/build"
+	"pwc/ir"
+	"pwc/program"
+	"pwc/runtime/device"
+	"pwc/runtime/mem"
+	"pwc/safetensors"
+	"pwc/split"
+)
+
+// stage is how far a backend has come.
+type stage uint8
+
+const (
+	compiled stage = iota
+	loaded
+	warm
+	capturedAll
+	sealed
+	closed
+)
+
+// Backend is a module made ready to run on one device.
+type Backend struct {
+	module *ir.Module
+	opts   Options
+	pool   *Pool
+	owned  bool // the pool is the backend's own
+	ops    map[string]device.Op
+	funcs  []*function
+	built  *build.Result
+	plan   Plan
+
+	mu    sync.Mutex // guards stage against Close
+	stage stage
+
+	execs   map[*program.Program]device.Executable
+	blocks  []mem.Block
+	weights []device.Buffer
+	states  []device.Buffer
+	inputs  device.Buffer
+	results device.Buffer
+	arena   device.Buffer
+	faults  map[device.Executable]faultSource
+
+	stats counters
+}
+
+// faultSource is where an executable's nodes come from: the first unit that
+// uses it. Identical pieces share an executable, and so a message.
+type faultSource struct {
+	fn   *function
+	unit *unit
+}
+
+// New splits and compiles a module. Artifacts come from the store where it has
+// them. It allocates nothing on the device; [Backend.Plan] tells what Load and
+// Capture will take.
+func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
+	if err := o.defaults(); err != nil {
+		return nil, err
+	}
+	b := &Backend{module: m, opts: o, execs: map[*program.Program]device.Executable{}, faults: map[device.Executable]faultSource{}}
+	b.stats.ops = map[string]*opCounter{}
+	if err := b.checkSymbols(); err != nil {
+		return nil, err
+	}
+	if err := b.bindOps(); err != nil {
+		return nil, err
+	}
+	plans := make([]*split.Plan, 0, len(m.Funcs))
+	for _, f := range m.Funcs {
+		fn, err := newFunction(b, f)
+		if err != nil {
+			return nil, err
+		}
+		b.funcs = append(b.funcs, fn)
+		plans = append(plans, fn.plan)
+	}
+	if err := b.checkCapture(); err != nil {
+		return nil, err
+	}
+	if err := b.compile(ctx, plans); err != nil {
+		return nil, err
+	}
+	for _, fn := range b.funcs {
+		var err error
+		if fn.atMax, err = fn.place(fn.hi); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.makePlan(); err != nil {
+		return nil, err
+	}
+	if o.Pool == nil {
+		p, err := NewPool(o.Device, 0)
+		if err != nil {
+			return nil, err
+		}
+		b.pool, b.owned = p, true
+	} else {
+		b.pool = o.Pool
+	}
+	return b, nil
+}
+
+func (b *Backend) checkSymbols() error {
+	var errs []error
+	for name := range b.opts.Symbols {
+		if s := b.module.Symbol(name); s == nil || s.Kind != ir.Load {
+			errs = append(errs, fmt.Errorf("piecewise: Options.Symbols names %s, which is no load symbol of the module", name))
+		}
+	}
+	for name := range b.opts.Max {
+		if s := b.module.Symbol(name); s == nil || s.Kind != ir.Batch {
+			errs = append(errs, fmt.Errorf("piecewise: Options.Max names %s, which is no batch symbol of the module", name))
+		}
+	}
+	for _, s := range b.module.Symbols {
+		if s.Kind != ir.Load {
+			continue
+		}
+		v, ok := b.opts.Symbols[s.Name]
+		switch {
+		case !ok:
+			errs = append(errs, fmt.Errorf("piecewise: load symbol %s in [%d, %d] needs a value in Options.Symbols", s.Name, s.Lo, s.Hi))
+		case v < s.Lo || v > s.Hi:
+			errs = append(errs, fmt.Errorf("%w: Options.Symbols[%q] = %d is outside [%d, %d]", ErrSize, s.Name, v, s.Lo, s.Hi))
+		}
+	}
+	slices.SortFunc(errs, func(a, b error) int { return slices.Compare([]byte(a.Error()), []byte(b.Error())) })
+	return errors.Join(errs...)
+}
+
+// bindOps holds every implementation against its declaration.
+func (b *Backend) bindOps() error {
+	b.ops = map[string]device.Op{}
+	var errs []error
+	for _, op := range b.opts.Ops {
+		b.ops[op.Signature().Name] = op
+	}
+	for _, e := range b.module.Externs {
+		b.stats.ops[e.Name] = new(opCounter)
+		op, ok := b.ops[e.Name]
+		if !ok {
+			errs = append(errs, fmt.Errorf("%w: no implementation of %q in Options.Ops", ErrOp, e.Name))
+			continue
+		}
+		s := op.Signature()
+		switch {
+		case !slices.Equal(s.Mut, e.Mut) || s.Results != e.Results:
+			errs = append(errs, fmt.Errorf("%w: %q is declared with operands %v (true: mut) and %d results, its implementation has %v and %d", ErrOp, e.Name, e.Mut, e.Results, s.Mut, s.Results))
+		case e.Version != "" && s.Version != e.Version:
+			errs = append(errs, fmt.Errorf("%w: %q is declared with version %q, its implementation has %q", ErrOp, e.Name, e.Version, s.Version))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (b *Backend) op(e *ir.Extern) (device.Op, error) {
+	if op, ok := b.ops[e.Name]; ok {
+		return op, nil
+	}
+	return nil, fmt.Errorf("%w: no implementation of %q in Options.Ops", ErrOp, e.Name)
+}
+
+// checkCapture refuses a mode that the ops do not allow, before anything is
+// compiled for it.
+func (b *Backend) checkCapture() error {
+	if !b.opts.Mode.full() {
+		return nil
+	}
+	var errs []error
+	for _, fn := range b.funcs {
+		for i := range fn.units {
+			if u := &fn.units[i]; u.piece == nil && !u.op.Signature().Capture {
+				errs = append(errs, fmt.Errorf("%w: mode %s captures %s, whose implementation cannot be captured; mode piecewise runs it between graphs", ErrOp, b.opts.Mode, fn.loc(u, 0)))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// countsRows reports whether a type's leading extent counts rows of a batch.
+func (b *Backend) countsRows(t ir.Type) bool {
+	if len(t.Shape) == 0 {
+		return false
+	}
+	for _, name := range t.Shape[0].Symbols() {
+		if s := b.module.Symbol(name); s != nil && s.Kind == ir.Batch {
+			return true
+		}
+	}
+	return false
+}
+
+// Load takes the device memory of the plan (the arena too), computes the
+// weights from the checkpoint and puts them there, and loads the programs. A
+// state that states lacks is allocated and zeroed; one that it has stays the
+// runner's. Cancelling the context stops between weights.
+func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states map[string]device.Buffer) (err error) {
+	if err := b.enter(compiled, compiled); err != nil {
+		return err
+	}
+	defer b.pool.release()
+	start := time.Now()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.freeAll())
+		}
+	}()
+	if err := b.loadWeights(ctx, weights); err != nil {
+		return err
+	}
+	if err := b.loadStates(states); err != nil {
+		return err
+	}
+	if b.inputs, err = b.take(b.plan.InputBytes, "inputs"); err != nil {
+		return err
+	}
+	if b.results, err = b.take(b.plan.ResultBytes, "results"); err != nil {
+		return err
+	}
+	if b.arena, err = b.pool.reserve(b.plan.PeakArenaBytes); err != nil {
+		return err
+	}
+	for _, fn := range b.funcs {
+		if err := fn.newRing(); err != nil {
+			return err
+		}
+	}
+	if err := b.loadPrograms(); err != nil {
+		return err
+	}
+	if err := b.pool.stream.Synchronize(); err != nil {
+		return err
+	}
+	b.opts.Logger.Info("loaded", "weight_bytes", b.plan.WeightBytes, "state_bytes", b.plan.StateBytes, "arena_bytes", b.plan.PeakArenaBytes, "seconds", time.Since(start).Seconds())
+	b.advance(loaded)
+	return nil
+}
+
+func (b *Backend) take(bytes int64, what string) (device.Buffer, error) {
+	block, buf, err := b.pool.take(bytes, what)
+	if err == nil && bytes > 0 {
+		b.blocks = append(b.blocks, block)
+	}
+	return buf, err
+}
+
+func (b *Backend) loadWeights(ctx context.Context, src safetensors.Source) error {
+	b.weights = make([]device.Buffer, len(b.module.Weights))
+	if len(b.module.Weights) == 0 {
+		return nil
+	}
+	if src == nil {
+		return fmt.Errorf("%w: the module has %d weights and Load got no checkpoint", ErrNotLoaded, len(b.module.Weights))
+	}
+	all, err := b.take(b.plan.WeightBytes, "weights")
+	if err != nil {
+		return err
+	}
+	off := int64(0)
+	var errs []error
+	for i, w := range b.module.Weights {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		t, err := evalWeight(src, w)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		b.weights[i] = all.Slice(off, int64(len(t.data)))
+		off += roundUp(int64(len(t.data)))
+		if err := b.pool.stream.CopyToDevice(b.weights[i], t.data); err != nil {
+			return err
+		}
+		// The host bytes may go once the copy is done; a weight at a time keeps the peak low.
+		if err := b.pool.stream.Synchronize(); err != nil {
+			return err
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (b *Backend) loadStates(given map[string]device.Buffer) error {
+	e := (&function{b: b}).envFor(0)
+	b.states = make([]device.Buffer, len(b.module.States))
+	for name := range given {
+		if !slices.ContainsFunc(b.module.States, func(s *ir.State) bool { return s.Name == name }) {
+			return fmt.Errorf("%w: the module has no state @%s", ErrNotLoaded, name)
+		}
+	}
+	for i, s := range b.module.States {
+		bytes, err := e.bytes(s.Type)
+		if err != nil {
+			return fmt.Errorf("state @%s: %w", s.Name, err)
+		}
+		if buf, ok := given[s.Name]; ok {
+			if buf.Size != bytes {
+				return fmt.Errorf("%w: state @%s needs %d bytes, was given %d", ErrNotLoaded, s.Name, bytes, buf.Size)
+			}
+			b.states[i] = buf
+			continue
+		}
+		if b.states[i], err = b.take(bytes, "state @"+s.Name); err != nil {
+			return err
+		}
+		if bytes > 0 {
+			if err := b.pool.stream.Fill(b.states[i], 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// loadPrograms loads every distinct program once.
+func (b *Backend) loadPrograms() error {
+	for _, a := range b.built.Artifacts {
+		first := a.Uses[0]
+		fn := b.funcs[first.Plan]
+		u := &fn.units[first.Unit]
+		x, err := b.opts.Device.Load(a.Program, device.OpSet(b.ops))
+		if err != nil {
+			return fmt.Errorf("@%s piece %d: %w", fn.ir.Name, fn.plan.Items[u.item].ID, err)
+		}
+		b.execs[a.Program] = x
+		b.faults[x] = faultSource{fn, u}
+	}
+	return nil
+}
+
+// State returns the memory of a state.
+func (b *Backend) State(name string) (device.Buffer, error) {
+	for i, s := range b.module.States {
+		if s.Name == name && i < len(b.states) {
+			return b.states[i], nil
+		}
+	}
+	return device.Buffer{}, fmt.Errorf("%w: no loaded state @%s", ErrNotLoaded, name)
+}
+
+// SetState gives a state other memory of the same size. Graphs that were
+// captured with the old one refuse to replay ([AddressError]) until captured anew.
+func (b *Backend) SetState(name string, buf device.Buffer) error {
+	old, err := b.State(name)
+	if err != nil {
+		return err
+	}
+	if old.Size != buf.Size {
+		return fmt.Errorf("%w: state @%s needs %d bytes, was given %d", ErrNotLoaded, name, old.Size, buf.Size)
+	}
+	if err := b.enter(loaded, sealed); err != nil {
+		return err
+	}
+	defer b.pool.release()
+	for i, s := range b.module.States {
+		if s.Name == name {
+			b.states[i] = buf
+		}
+	}
+	return nil
+}
+
+// Func returns the function of that name (without "@"), or nil.
+func (b *Backend) Func(name string) *Func {
+	for _, fn := range b.funcs {
+		if fn.ir.Name == name {
+			return &Func{fn}
+		}
+	}
+	return nil
+}
+
+// Seal ends the time in which anything is compiled or captured.
+func (b *Backend) Seal() error {
+	if err := b.enter(loaded, capturedAll); err != nil {
+		return err
+	}
+	defer b.pool.release()
+	b.advance(sealed)
+	return nil
+}
+
+// Close frees everything that Load and Capture took. A run that another
+// goroutine is issuing makes it fail with [ErrBusy]; closing twice is no error.
+func (b *Backend) Close() error {
+	if err := b.pool.acquire(); err != nil {
+		return err
+	}
+	defer b.pool.release()
+	b.mu.Lock()
+	done := b.stage == closed
+	b.stage = closed
+	b.mu.Unlock()
+	if done {
+		return nil
+	}
+	err := b.freeAll()
+	if b.owned {
+		err = errors.Join(err, b.pool.Close())
+	}
+	return err
+}
+
+func (b *Backend) freeAll() error {
+	var errs []error
+	for _, fn := range b.funcs {
+		errs = append(errs, fn.dropGraphs(), fn.ring.close())
+	}
+	for _, x := range b.execs {
+		errs = append(errs, x.Close())
+	}
+	clear(b.execs)
+	clear(b.faults)
+	for _, blk := range b.blocks {
+		errs = append(errs, b.pool.mem.Free(blk))
+	}
+	b.blocks, b.weights, b.states = nil, nil, nil
+	b.inputs, b.results, b.arena = device.Buffer{}, device.Buffer{}, device.Buffer{}
+	return errors.Join(errs...)
+}
+
+// enter takes the pool for a call that is legal from stage lo to stage hi.
+func (b *Backend) enter(lo, hi stage) error {
+	if err := b.pool.acquire(); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	s := b.stage
+	b.mu.Unlock()
+	if s == closed || s < lo || s > hi {
+		b.pool.release()
+		if s == closed {
+			return ErrClosed
+		}
+		return fmt.Errorf("%w: the order is New, Load, Warmup, Capture, Seal, and runs after Load; the backend is %s", ErrOrder, stageNames[s])
+	}
+	return nil
+}
+
+var stageNames = [...]string{"not loaded", "loaded", "warm", "captured", "sealed", "closed"}
+
+func (b *Backend) advance(s stage) {
+	b.mu.Lock()
+	b.stage = max(b.stage, s)
+	b.mu.Unlock()
+}
+
+func roundUp(n int64) int64 { return (n + alignment - 1) / alignment * alignment }
+
+func (b *Backend) logSkip(fn *function, size int64, reason string) {
+	b.opts.Logger.LogAttrs(context.Background(), slog.LevelWarn, "not captured", slog.String("func", fn.ir.Name), slog.Int64("size", size), slog.String("reason", reason))
+}

@@ -1,0 +1,150 @@
+package piecewise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pwc/build"
+	"pwc/ir/dim"
+	"pwc/program"
+	"pwc/runtime/device"
+	"pwc/split"
+)
+
+// compile has every artifact made, or taken from the store.
+func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
+	shapes := map[string]build.Shapes{}
+	for _, fn := range b.funcs {
+		if fn.size != "" {
+			shapes[fn.size] = b.shapes(fn)
+		}
+	}
+	if err := b.checkCompileSizes(); err != nil {
+		return err
+	}
+	start := time.Now()
+	r, err := build.Pieces(ctx, plans, build.Options{Compiler: b.opts.Target, Store: b.opts.Store, Shapes: shapes,
+		Jobs: b.opts.Jobs, Frozen: b.opts.Frozen, Observer: b.opts.Progress})
+	if err != nil {
+		return err
+	}
+	b.built = r
+	for _, w := range r.Warnings {
+		b.opts.Logger.Warn("store", "error", w)
+	}
+	for _, s := range r.ByShape {
+		b.opts.Logger.Info("built", "shape", s.Shape, "compiled", s.Compiled, "loaded", s.Loaded, "bytes", s.Bytes, "seconds", s.Duration.Seconds())
+	}
+	c := r.Counters
+	b.opts.Logger.Info("built all", "compiled", c.Compiled, "loaded", c.Loaded, "deduplicated", c.Deduplicated, "bytes", c.Bytes, "seconds", time.Since(start).Seconds())
+	return nil
+}
+
+// shapes returns the ranges and exact sizes that a function's pieces are
+// compiled for: those of the options that lie in the function's range.
+func (b *Backend) shapes(fn *function) build.Shapes {
+	s := build.Shapes{Max: fn.hi}
+	for _, n := range b.opts.CompileSizes {
+		if n >= fn.lo && n <= fn.hi {
+			s.Sizes = append(s.Sizes, n)
+		}
+	}
+	for _, e := range b.opts.Ranges {
+		if e >= fn.lo && e < fn.hi {
+			s.Endpoints = append(s.Endpoints, e)
+		}
+	}
+	return s
+}
+
+// checkCompileSizes refuses a compile size or endpoint that no function takes:
+// it would be ignored silently.
+func (b *Backend) checkCompileSizes() error {
+	var errs []error
+	for what, list := range map[string][]int64{"compile size": b.opts.CompileSizes, "range endpoint": b.opts.Ranges} {
+		for _, n := range list {
+			used := false
+			for _, fn := range b.funcs {
+				used = used || fn.size != "" && n >= fn.lo && n <= fn.hi
+			}
+			if !used {
+				errs = append(errs, fmt.Errorf("%w: %s %d is outside the sizes of every function", ErrSize, what, n))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// program returns the artifact that serves a piece at a size.
+func (b *Backend) program(p *split.Piece, n int64) (*program.Program, error) {
+	return b.built.Program(p, n)
+}
+
+// Build returns what New compiled and loaded.
+func (b *Backend) Build() *build.Result { return b.built }
+
+// buildStats fills the counters of compilation.
+func (b *Backend) buildStats(s *Stats) {
+	c := b.built.Counters
+	s.GraphsSeen, s.PiecewiseGraphsSeen, s.CapturableGraphsSeen = int64(c.GraphsSeen), int64(c.PiecewiseGraphsSeen), int64(c.PiecewiseCapturableGraphsSeen)
+	s.BackendCompilations, s.Compiled, s.Deduplicated, s.Loaded = int64(c.BackendCompilations), int64(c.Compiled), int64(c.Deduplicated), int64(c.Loaded)
+}
+
+// programScratch returns the scratch memory that a launch of a program takes:
+// its own, and after it the largest of what its extern ops ask for.
+func (b *Backend) programScratch(p *program.Program, values []int64) (int64, error) {
+	lookup := func(name string) (int64, bool) {
+		for i, s := range p.Symbols {
+			if s == name {
+				return values[i], true
+			}
+		}
+		return 0, false
+	}
+	_, total, err := p.ScratchLayout(lookup)
+	if err != nil {
+		return 0, err
+	}
+	extern := int64(0)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if s.Kind != program.StepExtern {
+			continue
+		}
+		op, ok := b.ops[s.Extern]
+		if !ok {
+			return 0, fmt.Errorf("%w: no implementation of %q in Options.Ops", ErrOp, s.Extern)
+		}
+		args := make([]device.Tensor, len(s.Args))
+		for j, a := range s.Args {
+			buf := &p.Buffers[a]
+			shape, err := evalShape(buf.Shape, lookup)
+			if err != nil {
+				return 0, err
+			}
+			args[j] = device.Tensor{DType: buf.DType, Shape: shape}
+		}
+		n, err := op.ScratchBytes(args, s.Attrs)
+		if err != nil {
+			return 0, err
+		}
+		extern = max(extern, n)
+	}
+	if extern > 0 {
+		total = roundUp(total) + extern
+	}
+	return total, nil
+}
+
+func evalShape(dims []dim.Dim, lookup func(string) (int64, bool)) ([]int64, error) {
+	out := make([]int64, len(dims))
+	for i, d := range dims {
+		var err error
+		if out[i], err = d.Eval(lookup); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}

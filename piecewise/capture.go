@@ -1,0 +1,399 @@
+package piecewise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"pwc/program"
+	"pwc/runtime/device"
+	"pwc/runtime/mem"
+)
+
+// captured is one function captured for one size: a flat list that a run goes
+// through without looking anything up.
+type captured struct {
+	size   int64
+	steps  []replayStep     // the pieces' graphs and the calls between them
+	whole  device.Graph     // the whole function, modes full…
+	calls  []*device.OpCall // of steps
+	inside []*device.OpCall // recorded in whole
+	fixed  []fixedMemory    // what the graphs reach by address (C7)
+	graphs []device.Graph
+	uses   []*mem.Capture // counts the pool's captures while the graphs live
+}
+
+// replayStep is a graph, or what runs eagerly between graphs.
+type replayStep struct {
+	graph  device.Graph
+	op     device.Op
+	call   *device.OpCall
+	count  *opCounter
+	launch device.BoundLaunch // ops of the table in a splitting piece
+}
+
+// fixedMemory is memory whose address the graphs hold.
+type fixedMemory struct {
+	storage int32
+	buffer  device.Buffer
+}
+
+// Warmup runs every distinct program once outside capture, so that modules are
+// loaded and libraries initialised. Its results are thrown away; extern ops are
+// not called.
+func (b *Backend) Warmup(ctx context.Context) error {
+	if err := b.enter(loaded, capturedAll); err != nil {
+		return err
+	}
+	defer b.pool.release()
+	return b.warmup(ctx)
+}
+
+func (b *Backend) warmup(ctx context.Context) error {
+	done := map[*program.Program]bool{}
+	for _, fn := range b.funcs {
+		for _, n := range slices.Backward(fn.sizes) {
+			e := fn.envFor(n)
+			for i := range fn.units {
+				u := &fn.units[i]
+				if u.piece == nil {
+					continue
+				}
+				p, err := b.program(u.piece, n)
+				if err != nil {
+					return err
+				}
+				if done[p] {
+					continue
+				}
+				done[p] = true
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				if err := b.clearInputs(fn); err != nil {
+					return err
+				}
+				launch, err := fn.bind(i, n, &e, fn.atMax)
+				if err != nil {
+					return err
+				}
+				if err := b.pool.stream.Launch(launch); err != nil {
+					return fmt.Errorf("warm-up of @%s piece %d at size %d: %w", fn.ir.Name, fn.plan.Items[u.item].ID, n, err)
+				}
+			}
+		}
+	}
+	if err := b.pool.stream.Synchronize(); err != nil {
+		return err
+	}
+	// What a warm-up read from the arena was never written: positions in it mean nothing.
+	if _, err := b.opts.Device.TakeFaults(b.pool.stream); err != nil {
+		return err
+	}
+	b.advance(warm)
+	return nil
+}
+
+// clearInputs zeroes the inputs, so that a warm-up computes on defined values.
+func (b *Backend) clearInputs(fn *function) error {
+	for i := range fn.inputs {
+		if buf := fn.inputBuffer(i); buf.Size > 0 {
+			if err := b.pool.stream.Fill(buf, 0); err != nil {
+				return err
+			}
+			if from := fn.inputs[i].from; from != nil {
+				from.run++
+			}
+		}
+	}
+	return nil
+}
+
+// Capture records every function at every capture size, largest first, pieces
+// before whole functions. It records and does not execute. When one size fails
+// its graphs are dropped and the error is returned; sizes captured before stay.
+func (b *Backend) Capture(ctx context.Context) error {
+	if err := b.enter(loaded, capturedAll); err != nil {
+		return err
+	}
+	defer b.pool.release()
+	b.mu.Lock()
+	cold := b.stage < warm
+	b.mu.Unlock()
+	if cold {
+		if err := b.warmup(ctx); err != nil {
+			return err
+		}
+	}
+	for _, fn := range b.funcs {
+		if err := fn.dropGraphs(); err != nil {
+			return err
+		}
+		if err := fn.captureSizes(ctx); err != nil {
+			return err
+		}
+		fn.buildPick()
+	}
+	b.advance(capturedAll)
+	return nil
+}
+
+func (fn *function) captureSizes(ctx context.Context) error {
+	if err := fn.capturableOps(); err != nil && len(fn.sizes) > 0 {
+		return err
+	}
+	for _, n := range slices.Backward(fn.sizes) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		start := time.Now()
+		c := &captured{size: n}
+		l, err := fn.place(n)
+		if err != nil {
+			return err
+		}
+		if fn.b.opts.Mode.pieces() {
+			err = fn.capturePieces(c, l)
+		}
+		if err == nil && fn.b.opts.Mode.full() {
+			err = fn.captureWhole(c, l)
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("capture of @%s at size %d: %w", fn.ir.Name, n, err), c.drop())
+		}
+		for i, s := range fn.storages {
+			if s.kind == inWork || s.kind == inResult {
+				continue
+			}
+			e := fn.envFor(n)
+			buf, err := fn.buffer(int32(i), &e, l)
+			if err != nil {
+				return errors.Join(err, c.drop())
+			}
+			c.fixed = append(c.fixed, fixedMemory{int32(i), buf})
+		}
+		fn.captured = append(fn.captured, c)
+		fn.b.stats.captured.Add(int64(len(c.graphs)))
+		if o := fn.b.opts.Observer; o != nil {
+			o.Captured(fn.ir.Name, n, len(c.graphs), time.Since(start))
+		}
+	}
+	slices.Reverse(fn.captured)
+	return nil
+}
+
+// capturableOps refuses a piece that holds an extern op which is neither split
+// at nor capturable.
+func (fn *function) capturableOps() error {
+	var errs []error
+	for _, it := range fn.plan.Items {
+		if it.Uncapturable != nil {
+			errs = append(errs, it.Uncapturable)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// record captures what enqueue enqueues into one graph.
+func (c *captured) record(b *Backend, enqueue func(s device.Stream) error) (device.Graph, error) {
+	s := b.pool.stream
+	use, err := b.pool.mem.BeginCapture(s)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.BeginCapture(); err != nil {
+		return nil, errors.Join(err, use.Release())
+	}
+	err = enqueue(s)
+	g, endErr := s.EndCapture()
+	if err = errors.Join(err, endErr, use.End()); err != nil {
+		if g != nil {
+			err = errors.Join(err, g.Close())
+		}
+		return nil, errors.Join(err, use.Release())
+	}
+	c.graphs = append(c.graphs, g)
+	c.uses = append(c.uses, use)
+	return g, nil
+}
+
+func (fn *function) capturePieces(c *captured, l *layout) error {
+	e := fn.envFor(l.size)
+	for i := range fn.units {
+		u := &fn.units[i]
+		if u.piece == nil {
+			call, err := fn.call(i, &e, l)
+			if err != nil {
+				return err
+			}
+			c.calls = append(c.calls, call)
+			c.steps = append(c.steps, replayStep{op: u.op, call: call, count: fn.b.stats.ops[u.op.Signature().Name]})
+			continue
+		}
+		launch, err := fn.bind(i, l.size, &e, l)
+		if err != nil {
+			return err
+		}
+		if u.splitting {
+			c.steps = append(c.steps, replayStep{launch: launch})
+			continue
+		}
+		g, err := c.record(fn.b, func(s device.Stream) error { return s.Launch(launch) })
+		if err != nil {
+			return err
+		}
+		c.steps = append(c.steps, replayStep{graph: g})
+	}
+	return nil
+}
+
+func (fn *function) captureWhole(c *captured, l *layout) error {
+	e := fn.envFor(l.size)
+	var err error
+	c.whole, err = c.record(fn.b, func(s device.Stream) error {
+		for i := range fn.units {
+			u := &fn.units[i]
+			if u.piece == nil {
+				call, err := fn.call(i, &e, l)
+				if err != nil {
+					return err
+				}
+				call.Capturing = true
+				c.inside = append(c.inside, call)
+				if err := u.op.Launch(call); err != nil {
+					return err
+				}
+				continue
+			}
+			launch, err := fn.bind(i, l.size, &e, l)
+			if err != nil {
+				return err
+			}
+			if err := s.Launch(launch); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// bind resolves a piece's addresses for the symbols of a run of size n.
+func (fn *function) bind(i int, n int64, e *env, l *layout) (device.BoundLaunch, error) {
+	u := &fn.units[i]
+	p, err := fn.b.program(u.piece, n)
+	if err != nil {
+		return nil, err
+	}
+	values, err := e.symbols(u.piece.Symbols)
+	if err != nil {
+		return nil, err
+	}
+	args := device.Args{Params: make([]device.Buffer, len(u.args)), Results: make([]device.Buffer, len(u.results))}
+	for j, a := range u.args {
+		if args.Params[j], err = fn.bound(a, e, l); err != nil {
+			return nil, err
+		}
+	}
+	for j, r := range u.results {
+		if args.Results[j], err = fn.bound(r, e, l); err != nil {
+			return nil, err
+		}
+	}
+	x := fn.b.execs[p]
+	need, err := x.ScratchBytes(values)
+	if err != nil {
+		return nil, err
+	}
+	if args.Scratch, err = fn.scratch(i, need, l); err != nil {
+		return nil, err
+	}
+	return x.Bind(values, args)
+}
+
+// bound is buffer, and keeps the high-water mark of the arena: what the plan is
+// held against (C5).
+func (fn *function) bound(i int32, e *env, l *layout) (device.Buffer, error) {
+	b, err := fn.buffer(i, e, l)
+	if err == nil && fn.storages[i].kind == inWork {
+		fn.b.stats.tookArena(b.Offset - fn.b.arena.Offset + b.Size)
+	}
+	return b, err
+}
+
+func (fn *function) scratch(i int, need int64, l *layout) (device.Buffer, error) {
+	if need > l.need[i] {
+		return device.Buffer{}, fmt.Errorf("%w: scratch of %d bytes, the plan for size %d has %d", ErrSize, need, l.size, l.need[i])
+	}
+	if need == 0 {
+		return device.Buffer{}, nil
+	}
+	fn.b.stats.tookArena(l.scratch[i] + need)
+	return fn.b.arena.Slice(l.scratch[i], need), nil
+}
+
+// call prepares a call of an extern op.
+func (fn *function) call(i int, e *env, l *layout) (*device.OpCall, error) {
+	u := &fn.units[i]
+	args, err := fn.tensors(u, e, l)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range u.args {
+		if _, err := fn.bound(a, e, l); err != nil {
+			return nil, err
+		}
+	}
+	need, err := u.op.ScratchBytes(args, u.attrs)
+	if err != nil {
+		return nil, err
+	}
+	scratch, err := fn.scratch(i, need, l)
+	if err != nil {
+		return nil, err
+	}
+	size, _ := e.lookup(fn.size)
+	return &device.OpCall{Stream: fn.b.pool.stream, Args: args, Attrs: u.attrs, Scratch: scratch, Size: size, Rows: size, Loc: fn.loc(u, 0)}, nil
+}
+
+func (c *captured) drop() error {
+	var errs []error
+	for _, g := range c.graphs {
+		errs = append(errs, g.Close())
+	}
+	for _, u := range c.uses {
+		errs = append(errs, u.Release())
+	}
+	c.graphs, c.uses, c.steps = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+func (fn *function) dropGraphs() error {
+	var errs []error
+	for _, c := range fn.captured {
+		errs = append(errs, c.drop())
+	}
+	fn.captured, fn.pick = nil, nil
+	return errors.Join(errs...)
+}
+
+// buildPick makes the table from a number of rows to the captured size that serves it.
+func (fn *function) buildPick() {
+	if len(fn.captured) == 0 {
+		return
+	}
+	top := fn.captured[len(fn.captured)-1].size
+	fn.pick = make([]int16, top+1)
+	k := 0
+	for n := range fn.pick {
+		for fn.captured[k].size < int64(n) {
+			k++
+		}
+		fn.pick[n] = int16(k)
+		if fn.noPad != nil && fn.captured[k].size != int64(n) {
+			fn.pick[n] = -1
+		}
+	}
+}

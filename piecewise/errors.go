@@ -1,0 +1,80 @@
+package piecewise
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Errors of the API, wrapped with context; compare with errors.Is.
+var (
+	ErrOrder     = errors.New("piecewise: called out of order") // New → Load → Warmup → Capture → Seal → Run
+	ErrClosed    = errors.New("piecewise: the backend is closed")
+	ErrBusy      = errors.New("piecewise: another run is using the pool")
+	ErrSlotBusy  = errors.New("piecewise: every staging slot is still being copied from")
+	ErrSlotUsed  = errors.New("piecewise: inputs were already run; take new ones")
+	ErrStale     = errors.New("piecewise: the result was overwritten by a later run")
+	ErrReleased  = errors.New("piecewise: the result was released")
+	ErrAddress   = errors.New("piecewise: memory moved since the graphs were captured")
+	ErrFrozen    = errors.New("piecewise: frozen")
+	ErrPosition  = errors.New("piecewise: a position is out of range")
+	ErrSize      = errors.New("piecewise: the size cannot be run")
+	ErrOp        = errors.New("piecewise: an extern op does not fit its declaration")
+	ErrNotLoaded = errors.New("piecewise: a weight or state cannot be loaded")
+)
+
+// StaleError is a read of a result that a later run of the same function has
+// overwritten (C6). It matches [ErrStale].
+type StaleError struct {
+	Func        string
+	Result      int
+	Run, Latest uint64 // the run that made the result, and the run that overwrote it
+}
+
+// Error names both runs.
+func (e *StaleError) Error() string {
+	return fmt.Sprintf("piecewise: result %d of @%s belongs to run %d, and run %d has overwritten it; copy results before the next run of the function",
+		e.Result, e.Func, e.Run, e.Latest)
+}
+
+// Unwrap returns ErrStale.
+func (e *StaleError) Unwrap() error { return ErrStale }
+
+// AddressError is memory whose address differs from the one that was captured
+// (C7). It matches [ErrAddress].
+type AddressError struct {
+	Func, Name string
+	Size       int64
+}
+
+// Error names the tensor.
+func (e *AddressError) Error() string {
+	return fmt.Sprintf("piecewise: %s of @%s is not where it was when size %d was captured; a replay would read the old memory. Capture again, or keep it in place", e.Name, e.Func, e.Size)
+}
+
+// Unwrap returns ErrAddress.
+func (e *AddressError) Unwrap() error { return ErrAddress }
+
+// PositionError lists the ops whose positions were out of range in runs since
+// the last read: they read zero or wrote nothing (C12). It matches [ErrPosition].
+type PositionError struct {
+	Ops []string // "embedding (model.embed_tokens)"
+}
+
+// Error lists the ops.
+func (e *PositionError) Error() string {
+	return "piecewise: positions out of range (they read zero and wrote nothing) in " + strings.Join(e.Ops, ", ")
+}
+
+// Unwrap returns ErrPosition.
+func (e *PositionError) Unwrap() error { return ErrPosition }
+
+// FrozenError says what a frozen backend would have had to do (C8). It matches
+// [ErrFrozen].
+type FrozenError struct{ Reason string }
+
+// Error gives the reason.
+func (e *FrozenError) Error() string { return "piecewise: frozen, and " + e.Reason }
+
+// Unwrap returns ErrFrozen.
+func (e *FrozenError) Unwrap() error { return ErrFrozen }

@@ -1,0 +1,289 @@
+package piecewise
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/ir/padding"
+	"pwc/program"
+	"pwc/runtime/device"
+	"pwc/split"
+)
+
+// storageKind says whose memory a storage is.
+type storageKind uint8
+
+const (
+	inParam  storageKind = iota // the function's input region, or a linked result of an earlier function
+	inWeight                    // the weights
+	inState                     // the states
+	inResult                    // the result region: valid until the function's next run
+	inWork                      // the arena, for the units between first and last
+)
+
+// storage is memory that a function's units share: one for each base value
+// that crosses units.
+type storage struct {
+	base        ir.Value
+	kind        storageKind
+	index       int // parameter, module weight, module state or result slot
+	typ         ir.Type
+	first, last int // units; inWork
+}
+
+// unit is one thing that a run launches: a compiled piece or a splitting call.
+type unit struct {
+	item      int // in split.Plan.Items
+	splitting bool
+	piece     *split.Piece // nil: a call
+	node      int          // of the call
+	op        device.Op
+	attrs     []program.Attr
+	args      []int32 // storages: a piece's program parameters; a call's operands and results
+	results   []int32 // storages of a piece's results
+}
+
+// input is one parameter of a function, as runs fill it.
+type input struct {
+	name   string
+	value  ir.Value
+	typ    ir.Type
+	rows   bool      // the leading extent is the size symbol: padded rows are reset
+	from   *function // a result of this earlier function is taken where it lies
+	slot   int       // of from
+	offset int64     // in the input region; not for linked inputs
+}
+
+// slot is memory of a function result.
+type slot struct {
+	storage int32
+	offset  int64 // in the result region
+	bytes   int64 // at the largest size
+}
+
+// function is one function of the module, split and compiled.
+type function struct {
+	b        *Backend
+
+	ir       *ir.Func
+	plan     *split.Plan
+	size     string // size symbol; "": the function has none
+	lo, hi   int64  // sizes that may run
+	inputs   []input
+	storages []storage
+	byBase   map[ir.Value]int32
+	declared map[declared]ir.Value // weights and states that the function names
+	units    []unit
+	slots    []slot
+	returns  []int32 // storage of each result
+	sizes    []int64 // capture sizes, ascending
+	noPad    error   // why rows must not be padded; nil: they may
+	checks   []positionCheck
+
+	atMax    *layout
+	captured []*captured // ascending sizes
+	pick     []int16     // by rows: index into captured that serves them, -1: none
+	ring     ring
+	run      uint64 // generation: runs, and overwrites of results from outside
+	released uint64 // the generation whose results were released
+}
+
+// declared is a weight or state by its index in the module.
+type declared struct {
+	kind  storageKind
+	index int
+}
+
+// positionCheck is an integer parameter whose elements pick rows of a linked
+// parameter: with captured graphs that parameter has its full capacity, so the
+// rows that exist are checked on the host.
+type positionCheck struct{ positions, table int }
+
+func newFunction(b *Backend, f *ir.Func) (*function, error) {
+	fn := &function{b: b, ir: f, byBase: map[ir.Value]int32{}, lo: 1, hi: 1}
+	var err error
+	if fn.plan, err = split.Split(b.module, f, b.opts.SplitOn); err != nil {
+		return nil, err
+	}
+	if name, ok := padding.SizeSymbol(b.module, f); ok {
+		s := b.module.Symbol(name)
+		fn.size, fn.lo = name, s.Lo
+		if fn.hi, err = b.opts.limit(s); err != nil {
+			return nil, err
+		}
+		fn.sizes = b.opts.sizes(max(s.Lo, 1), fn.hi)
+		if mix := padding.Check(b.module, f, name); len(mix) > 0 {
+			fn.noPad = mix[0].Err
+		}
+	}
+	if err := fn.addInputs(); err != nil {
+		return nil, err
+	}
+	if err := fn.addUnits(); err != nil {
+		return nil, err
+	}
+	for _, v := range f.Returns {
+		base := f.Base(v)
+		i := fn.storage(base)
+		st := &fn.storages[i]
+		if st.kind == inWork {
+			st.kind, st.index = inResult, len(fn.slots)
+			fn.slots = append(fn.slots, slot{storage: i})
+		}
+		fn.returns = append(fn.returns, i)
+	}
+	return fn, nil
+}
+
+// addInputs describes the parameters. One whose type is that of a result of an
+// earlier function, and counts rows of a batch, is linked to it: the result is
+// read where it lies (@logits takes %h from @forward).
+func (fn *function) addInputs() error {
+	linked := map[*function][]int{}
+	for _, p := range fn.ir.Params {
+		info := fn.ir.Values[p]
+		in := input{name: info.Name, value: p, typ: info.Type}
+		if len(info.Type.Shape) > 0 && fn.size != "" {
+			d := info.Type.Shape[0].Symbols()
+			in.rows = len(d) == 1 && d[0] == fn.size && info.Type.Shape[0].String() == fn.size
+		}
+		if !in.rows && fn.size != "" && fn.noPad == nil && slices.ContainsFunc(info.Type.Shape, func(d dim.Dim) bool { return slices.Contains(d.Symbols(), fn.size) }) {
+			fn.noPad = fmt.Errorf("parameter %%%s is %s: rows of %s cannot be told apart", info.Name, info.Type, fn.size)
+		}
+		if fn.b.countsRows(info.Type) {
+			for _, g := range fn.b.funcs {
+				for j, s := range g.slots {
+					if in.from == nil && g.storages[s.storage].typ.Equal(info.Type) && !slices.Contains(linked[g], j) {
+						in.from, in.slot = g, j
+						linked[g] = append(linked[g], j)
+					}
+				}
+			}
+		}
+		fn.inputs = append(fn.inputs, in)
+		fn.storage(p)
+	}
+	fn.findPositions()
+	return nil
+}
+
+// findPositions finds the parameters that pick rows of a linked one.
+func (fn *function) findPositions() {
+	param := func(v ir.Value) int { return slices.Index(fn.ir.Params, fn.ir.Base(v)) }
+	for _, n := range fn.ir.Nodes {
+		if n.Op.Name != "gather" && n.Op.Name != "embedding" || n.Op.Name == "gather" && n.Axis("axis", fn.ir.Type(n.Args[0]).Rank()) != 0 {
+			continue
+		}
+		table, pos := param(n.Args[0]), param(n.Args[1])
+		if table >= 0 && pos >= 0 && fn.inputs[table].from != nil && fn.inputs[pos].typ.DType == dtype.I32 {
+			fn.checks = append(fn.checks, positionCheck{positions: pos, table: table})
+		}
+	}
+}
+
+// storage returns the storage of a base value, adding it when it is new.
+func (fn *function) storage(base ir.Value) int32 {
+	if i, ok := fn.byBase[base]; ok {
+		return i
+	}
+	info := fn.ir.Values[base]
+	s := storage{base: base, typ: info.Type, index: int(info.Index), kind: inWork, first: -1}
+	switch info.Kind {
+	case ir.ParamValue:
+		s.kind = inParam
+	case ir.WeightValue:
+		s.kind = inWeight
+	case ir.StateValue:
+		s.kind = inState
+	}
+	i := int32(len(fn.storages))
+	fn.storages = append(fn.storages, s)
+	fn.byBase[base] = i
+	return i
+}
+
+// addUnits takes over the plan's units in launch order, and the lives of the
+// storages between them.
+func (fn *function) addUnits() error {
+	for _, pu := range fn.plan.Units {
+		it := fn.plan.Items[pu.Item]
+		u := unit{item: pu.Item, splitting: it.Splitting, piece: pu.Piece, node: pu.Call}
+		if u.piece != nil {
+			for _, p := range u.piece.Params {
+				u.args = append(u.args, fn.storage(p.Base))
+			}
+			for _, w := range u.piece.Weights {
+				u.args = append(u.args, fn.module(inWeight, w))
+			}
+			for _, s := range u.piece.States {
+				u.args = append(u.args, fn.module(inState, s))
+			}
+			for _, r := range u.piece.Results {
+				u.results = append(u.results, fn.storage(r.Base))
+			}
+		} else {
+			n := fn.ir.Nodes[pu.Call]
+			for _, v := range slices.Concat(n.Args, n.Results) {
+				u.args = append(u.args, fn.storage(fn.ir.Base(v)))
+			}
+			var err error
+			if u.op, err = fn.b.op(n.Extern); err != nil {
+				return err
+			}
+			u.attrs = opAttrs(n.Attrs)
+		}
+		fn.units = append(fn.units, u)
+	}
+	for _, s := range fn.plan.Storages {
+		st := &fn.storages[fn.storage(s.Base)]
+		st.first, st.last = s.First, s.Last
+	}
+	return nil
+}
+
+// module returns the storage of a module weight or state that a piece uses.
+func (fn *function) module(kind storageKind, index int) int32 {
+	if fn.declared == nil {
+		fn.declared = map[declared]ir.Value{}
+		for v, info := range fn.ir.Values {
+			switch info.Kind {
+			case ir.WeightValue:
+				fn.declared[declared{inWeight, int(info.Index)}] = ir.Value(v)
+			case ir.StateValue:
+				fn.declared[declared{inState, int(info.Index)}] = ir.Value(v)
+			}
+		}
+	}
+	return fn.storage(fn.declared[declared{kind, index}])
+}
+
+// loc returns the place in the model of a unit's node, by the node's index in
+// the piece (Origin of a program's step).
+func (fn *function) loc(u *unit, origin int32) string {
+	node := u.node
+	if u.piece != nil {
+		if int(origin) >= len(u.piece.Origins) || origin < 0 {
+			return "unknown op"
+		}
+		node = u.piece.Origins[origin]
+	}
+	n := fn.ir.Nodes[node]
+	if n.Loc == "" {
+		return fmt.Sprintf("%s (node %d of @%s)", n.Name(), node, fn.ir.Name)
+	}
+	return fmt.Sprintf("%s (%s)", n.Name(), n.Loc)
+}
+
+// opAttrs converts a node's attributes to what extern ops get.
+func opAttrs(attrs []ir.Attr) []program.Attr {
+	kinds := map[ir.AttrKind]program.AttrKind{ir.AttrDim: program.AttrDim, ir.AttrFloat: program.AttrFloat, ir.AttrBool: program.AttrBool,
+		ir.AttrEnum: program.AttrString, ir.AttrString: program.AttrString, ir.AttrDims: program.AttrDims, ir.AttrFloats: program.AttrFloats}
+	out := make([]program.Attr, len(attrs))
+	for i, a := range attrs {
+		out[i] = program.Attr{Name: a.Name, Kind: kinds[a.Kind], Dim: a.Dim, Float: a.Float, Bool: a.Bool, Str: a.Str, Dims: a.Dims, Floats: a.Floats}
+	}
+	return out
+}

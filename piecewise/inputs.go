@@ -1,0 +1,343 @@
+package piecewise
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"pwc/ir/dtype"
+	"pwc/runtime/device"
+)
+
+// ring is the staging slots of a function. A slot is host memory that the
+// device copies from; it is handed out again only once that copy has happened.
+type ring struct {
+	slots []*slotMemory
+	next  int
+}
+
+// slotMemory is one staging slot.
+type slotMemory struct {
+	fn      *function
+	gen     uint64 // times it was handed out
+	taken   bool   // handed out and not run
+	rows    int64
+	uniform bool
+	host    []device.HostMemory // by input; nil until a linked input is staged
+	given   []given
+	copied  device.Event // after the last copies out of host
+	pending bool         // copied was recorded and is not known to be done
+}
+
+// given is what one input was set to.
+type given struct {
+	how    source
+	rows   int64 // leading extent
+	tensor device.Tensor
+}
+
+type source uint8
+
+const (
+	unset source = iota
+	staged
+	fromDevice
+)
+
+// Inputs is a staging slot to fill for one run. Copies of an Inputs are the
+// same slot; after the run it is spent.
+type Inputs struct {
+	slot *slotMemory
+	gen  uint64
+}
+
+// newRing allocates the staging slots.
+func (fn *function) newRing() error {
+	for range fn.b.opts.Slots {
+		ev, err := fn.b.opts.Device.NewEvent()
+		if err != nil {
+			return err
+		}
+		s := &slotMemory{fn: fn, host: make([]device.HostMemory, len(fn.inputs)), given: make([]given, len(fn.inputs)), copied: ev}
+		fn.ring.slots = append(fn.ring.slots, s)
+		for i := range fn.inputs {
+			if fn.inputs[i].from == nil {
+				if err := s.stage(i); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// stage allocates the host memory of an input at its largest size.
+func (s *slotMemory) stage(i int) error {
+	if s.host[i] != nil {
+		return nil
+	}
+	n := s.fn.atMax.bytes[s.fn.storage(s.fn.inputs[i].value)]
+	m, err := s.fn.b.opts.Device.AllocHost(n)
+	if err != nil {
+		return fmt.Errorf("piecewise: %d bytes of host memory for input %%%s: %w", n, s.fn.inputs[i].name, err)
+	}
+	s.host[i] = m
+	return nil
+}
+
+func (r *ring) close() error {
+	var errs []error
+	for _, s := range r.slots {
+		errs = append(errs, s.copied.Close())
+		for _, m := range s.host {
+			if m != nil {
+				errs = append(errs, m.Free())
+			}
+		}
+	}
+	r.slots = nil
+	return errors.Join(errs...)
+}
+
+// Inputs hands out a staging slot for a run of n rows of the function's size
+// symbol (a function without one takes n = 1). When the device still copies
+// from every slot the error is [ErrSlotBusy].
+func (f *Func) Inputs(n int64) (Inputs, error) {
+	fn := f.fn
+	if len(fn.ring.slots) == 0 {
+		return Inputs{}, fmt.Errorf("%w: @%s takes inputs after Load", ErrOrder, fn.ir.Name)
+	}
+	if n < fn.lo || n > fn.hi {
+		return Inputs{}, fmt.Errorf("%w: @%s runs %d to %d rows, not %d", ErrSize, fn.ir.Name, fn.lo, fn.hi, n)
+	}
+	s := fn.ring.slots[fn.ring.next]
+	if s.pending {
+		done, err := s.copied.Query()
+		if err != nil {
+			return Inputs{}, err
+		}
+		if !done {
+			return Inputs{}, ErrSlotBusy
+		}
+		s.pending = false
+	}
+	fn.ring.next = (fn.ring.next + 1) % len(fn.ring.slots)
+	s.gen++
+	s.taken, s.rows, s.uniform = true, n, false
+	clear(s.given)
+	return Inputs{s, s.gen}, nil
+}
+
+func (in Inputs) check() error {
+	if in.slot == nil || in.gen != in.slot.gen || !in.slot.taken {
+		return ErrSlotUsed
+	}
+	return nil
+}
+
+func (in Inputs) find(name string) (int, error) {
+	if err := in.check(); err != nil {
+		return 0, err
+	}
+	for i := range in.slot.fn.inputs {
+		if in.slot.fn.inputs[i].name == name {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("piecewise: @%s has no input %%%s", in.slot.fn.ir.Name, name)
+}
+
+// SetUniform says that every request of the step has the same number of rows
+// (a decode step), which modes full-decode-only and full-and-piecewise ask.
+func (in Inputs) SetUniform(v bool) {
+	if in.check() == nil {
+		in.slot.uniform = v
+	}
+}
+
+// Bytes returns the staging memory of an input, to be filled for this run:
+// little-endian, row-major, all rows. Rows that padding adds are not part of it.
+func (in Inputs) Bytes(name string) ([]byte, error) { return in.BytesOf(name, -1) }
+
+// BytesOf is Bytes for an input whose leading extent is not the function's
+// size symbol but one of an earlier function: rows says how many there are.
+func (in Inputs) BytesOf(name string, rows int64) ([]byte, error) {
+	i, err := in.find(name)
+	if err != nil {
+		return nil, err
+	}
+	s, spec := in.slot, &in.slot.fn.inputs[i]
+	if err := s.stage(i); err != nil {
+		return nil, err
+	}
+	n, rows, err := s.fn.inputBytes(spec, s.rows, rows)
+	if err != nil {
+		return nil, err
+	}
+	if n > int64(len(s.host[i].Bytes())) {
+		return nil, fmt.Errorf("%w: input %%%s would need %d bytes, its largest is %d", ErrSize, name, n, len(s.host[i].Bytes()))
+	}
+	s.given[i] = given{how: staged, rows: rows}
+	return s.host[i].Bytes()[:n], nil
+}
+
+// inputBytes returns the size of an input for n rows of the size symbol;
+// leading is the leading extent of a linked input, -1: the largest.
+func (fn *function) inputBytes(in *input, n, leading int64) (bytes, rows int64, err error) {
+	e := fn.envFor(n)
+	if in.from != nil && leading >= 0 && in.from.size != "" {
+		e.set(in.from.size, leading)
+	}
+	if bytes, err = e.bytes(in.typ); err != nil || len(in.typ.Shape) == 0 {
+		return bytes, 1, err
+	}
+	rows, err = in.typ.Shape[0].Eval(e.lookup)
+	return bytes, rows, err
+}
+
+// Int32s returns the staging memory of an i32 input as integers.
+func (in Inputs) Int32s(name string) ([]int32, error) { return view[int32](in, name, dtype.I32) }
+
+// Float32s returns the staging memory of an f32 input as floats.
+func (in Inputs) Float32s(name string) ([]float32, error) {
+	return view[float32](in, name, dtype.F32)
+}
+
+func view[T int32 | float32](in Inputs, name string, dt dtype.DType) ([]T, error) {
+	i, err := in.find(name)
+	if err != nil {
+		return nil, err
+	}
+	if got := in.slot.fn.inputs[i].typ.DType; got != dt {
+		return nil, fmt.Errorf("piecewise: input %%%s is %s, not %s", name, got, dt)
+	}
+	b, err := in.Bytes(name)
+	if err != nil || len(b) == 0 {
+		return nil, err
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4), nil
+}
+
+// Set gives an input a tensor that is on the device: it is copied when the run
+// is issued, in the pool's stream order, unless it already lies where the
+// function reads it.
+func (in Inputs) Set(name string, t device.Tensor) error {
+	i, err := in.find(name)
+	if err != nil {
+		return err
+	}
+	s, spec := in.slot, &in.slot.fn.inputs[i]
+	leading := int64(-1)
+	if len(t.Shape) > 0 {
+		leading = t.Shape[0]
+	}
+	want, rows, err := s.fn.inputBytes(spec, s.rows, leading)
+	if err != nil {
+		return err
+	}
+	if t.DType != spec.typ.DType || t.Size != want || len(t.Shape) != len(spec.typ.Shape) {
+		return fmt.Errorf("%w: input %%%s is %s (%d bytes for %d rows), was given %s%v (%d bytes)", ErrSize, name, spec.typ, want, s.rows, t.DType, t.Shape, t.Size)
+	}
+	s.given[i] = given{how: fromDevice, rows: rows, tensor: t}
+	return nil
+}
+
+// SetResult gives an input the result of another run, as Set does. A stale
+// result is refused.
+func (in Inputs) SetResult(name string, r Result) error {
+	i, err := in.find(name)
+	if err != nil {
+		return err
+	}
+	t, err := r.padded()
+	if err != nil {
+		return err
+	}
+	if spec := &in.slot.fn.inputs[i]; spec.from == r.set.fn && spec.slot == r.slot() {
+		// Read where it lies: padded rows included, as the graphs were captured.
+		in.slot.given[i] = given{how: fromDevice, rows: r.set.rows, tensor: t}
+		return nil
+	}
+	if t, err = r.Tensor(); err != nil {
+		return err
+	}
+	return in.Set(name, t)
+}
+
+// send enqueues the copies of a run's inputs, padded from rows to size.
+func (s *slotMemory) send(size int64) error {
+	fn := s.fn
+	stream := fn.b.pool.stream
+	copied := false
+	for i := range fn.inputs {
+		in, g := &fn.inputs[i], &s.given[i]
+		dst := fn.inputBuffer(i)
+		have, _, err := fn.inputBytes(in, s.rows, g.rows)
+		if err != nil {
+			return err
+		}
+		want := have
+		if in.rows {
+			want = have / s.rows * size
+		}
+		switch g.how {
+		case unset:
+			return fmt.Errorf("piecewise: input %%%s of @%s was not filled", in.name, fn.ir.Name)
+		case staged:
+			b := s.host[i].Bytes()[:want]
+			clear(b[have:]) // padded rows hold zero: id 0, position 0 (C11)
+			if want == 0 {
+				continue
+			}
+			if err := stream.CopyToDevice(dst.Slice(0, want), b); err != nil {
+				return err
+			}
+			copied = true
+			if in.from != nil {
+				in.from.run++ // what lay there is gone: older results are stale
+			}
+		case fromDevice:
+			if g.tensor.Memory != dst.Memory || g.tensor.Offset != dst.Offset {
+				if have > 0 {
+					if err := stream.Copy(dst.Slice(0, have), g.tensor.Slice(0, have)); err != nil {
+						return err
+					}
+				}
+				if in.from != nil {
+					in.from.run++
+				}
+			}
+			if want > have {
+				if err := stream.Fill(dst.Slice(have, want-have), 0); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if copied {
+		if err := stream.Record(s.copied); err != nil {
+			return err
+		}
+		s.pending = true
+	}
+	return nil
+}
+
+// maskPositions replaces positions outside the rows that a linked input really
+// has by -1: the graphs were captured with its full capacity, where such a
+// position would read what an earlier run left (C12).
+func (s *slotMemory) maskPositions() {
+	for _, c := range s.fn.checks {
+		pos, table := &s.given[c.positions], &s.given[c.table]
+		if pos.how != staged {
+			continue
+		}
+		b := s.host[c.positions].Bytes()
+		for i := range s.rows {
+			p := (*int32)(unsafe.Pointer(&b[4*i]))
+			if int64(*p) >= table.rows {
+				*p = -1
+			}
+		}
+	}
+}

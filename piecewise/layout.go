@@ -1,0 +1,215 @@
+package piecewise
+
+import (
+	"fmt"
+
+	"pwc/ir"
+	"pwc/program"
+	"pwc/runtime/device"
+)
+
+// alignment of every buffer of a step, in bytes: the widest vector access and
+// the granularity of coalesced reads on a GPU.
+const alignment = 256
+
+// env is the values of the module's symbols for one run or capture.
+type env struct {
+	names  []string
+	values []int64
+}
+
+func (e *env) lookup(name string) (int64, bool) {
+	for i, s := range e.names {
+		if s == name {
+			return e.values[i], true
+		}
+	}
+	return 0, false
+}
+
+func (e *env) set(name string, v int64) {
+	for i, s := range e.names {
+		if s == name {
+			e.values[i] = v
+			return
+		}
+	}
+	e.names = append(e.names, name)
+	e.values = append(e.values, v)
+}
+
+// bytes returns the size of a tensor of type t.
+func (e *env) bytes(t ir.Type) (int64, error) {
+	n, err := t.Elements().Eval(e.lookup)
+	if err != nil {
+		return 0, err
+	}
+	return t.DType.Bytes(n), nil
+}
+
+// shape evaluates the extents of a type.
+func (e *env) shape(t ir.Type) ([]int64, error) { return evalShape(t.Shape, e.lookup) }
+
+// symbols returns the values of a piece's symbols in the order of its program.
+func (e *env) symbols(names []string) ([]int64, error) {
+	out := make([]int64, len(names))
+	for i, s := range names {
+		v, ok := e.lookup(s)
+		if !ok {
+			return nil, fmt.Errorf("%w: symbol %s has no value", ErrSize, s)
+		}
+		out[i] = v
+	}
+	return out, nil
+}
+
+// envFor returns the symbols of a function at one size: its size symbol is n,
+// load symbols have their values, and the batch symbols of linked inputs have
+// their largest value, so that a graph serves every size of the earlier function.
+func (fn *function) envFor(n int64) env {
+	var e env
+	for _, s := range fn.b.module.Symbols {
+		switch {
+		case s.Name == fn.size:
+			e.set(s.Name, n)
+		case s.Kind == ir.Load:
+			if v, ok := fn.b.opts.Symbols[s.Name]; ok {
+				e.set(s.Name, v)
+			}
+		case s.Kind == ir.Batch:
+			if v, err := fn.b.opts.limit(s); err == nil {
+				e.set(s.Name, v)
+			}
+		}
+	}
+	return e
+}
+
+// layout is where the arena's storages of one function lie for one size (the
+// step plan): results of pieces live to their last reader, scratch for its unit.
+type layout struct {
+	size    int64
+	offset  []int64 // by storage, inWork only
+	bytes   []int64 // by storage
+	scratch []int64 // by unit
+	need    []int64 // by unit: scratch bytes
+	total   int64   // bytes of the arena
+}
+
+// place computes the layout for a size. Nothing is allocated; the same
+// programs and sizes give the same layout everywhere.
+func (fn *function) place(n int64) (*layout, error) {
+	e := fn.envFor(n)
+	l := &layout{size: n, offset: make([]int64, len(fn.storages)), bytes: make([]int64, len(fn.storages)),
+		scratch: make([]int64, len(fn.units)), need: make([]int64, len(fn.units))}
+	var items []program.Item
+	for i, s := range fn.storages {
+		var err error
+		if l.bytes[i], err = e.bytes(s.typ); err != nil {
+			return nil, fmt.Errorf("@%s at size %d: %w", fn.ir.Name, n, err)
+		}
+		if s.kind == inWork {
+			items = append(items, program.Item{Size: l.bytes[i], Align: alignment, First: int32(s.first), Last: int32(s.last)})
+		}
+	}
+	for i := range fn.units {
+		var err error
+		if l.need[i], err = fn.scratchBytes(&fn.units[i], n, &e); err != nil {
+			return nil, err
+		}
+		items = append(items, program.Item{Size: l.need[i], Align: alignment, First: int32(i), Last: int32(i)})
+	}
+	offsets, total, err := program.Place(items)
+	if err != nil {
+		return nil, fmt.Errorf("@%s at size %d: %w", fn.ir.Name, n, err)
+	}
+	l.total = total
+	k := 0
+	for i, s := range fn.storages {
+		if s.kind == inWork {
+			l.offset[i] = offsets[k]
+			k++
+		}
+	}
+	copy(l.scratch, offsets[k:])
+	return l, nil
+}
+
+func (fn *function) scratchBytes(u *unit, n int64, e *env) (int64, error) {
+	if u.piece == nil {
+		args, err := fn.tensors(u, e, nil)
+		if err != nil {
+			return 0, err
+		}
+		return u.op.ScratchBytes(args, u.attrs)
+	}
+	p, err := fn.b.program(u.piece, n)
+	if err != nil {
+		return 0, err
+	}
+	values, err := e.symbols(u.piece.Symbols)
+	if err != nil {
+		return 0, err
+	}
+	return fn.b.programScratch(p, values)
+}
+
+// tensors returns a call's operands and results with their shapes; with a nil
+// layout they have no memory yet.
+func (fn *function) tensors(u *unit, e *env, l *layout) ([]device.Tensor, error) {
+	out := make([]device.Tensor, len(u.args))
+	for i, a := range u.args {
+		s := fn.storages[a]
+		shape, err := e.shape(s.typ)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = device.Tensor{DType: s.typ.DType, Shape: shape}
+		if l != nil {
+			if out[i].Buffer, err = fn.buffer(a, e, l); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// buffer returns the memory of a storage for the symbols of one run.
+func (fn *function) buffer(i int32, e *env, l *layout) (device.Buffer, error) {
+	s := &fn.storages[i]
+	bytes, err := e.bytes(s.typ)
+	if err != nil {
+		return device.Buffer{}, err
+	}
+	var b device.Buffer
+	off := int64(0)
+	switch s.kind {
+	case inParam:
+		b = fn.inputBuffer(s.index)
+	case inWeight:
+		b = fn.b.weights[s.index]
+	case inState:
+		b = fn.b.states[s.index]
+	case inResult:
+		b, off = fn.b.results, fn.slots[s.index].offset
+	case inWork:
+		b, off = fn.b.arena, l.offset[i]
+		if bytes > l.bytes[i] {
+			return b, fmt.Errorf("%w: a tensor of type %s needs %d bytes, the plan for size %d has %d", ErrSize, s.typ, bytes, l.size, l.bytes[i])
+		}
+	}
+	if bytes > b.Size-off {
+		return b, fmt.Errorf("%w: a tensor of type %s needs %d bytes, its memory has %d", ErrSize, s.typ, bytes, b.Size-off)
+	}
+	return b.Slice(off, bytes), nil
+}
+
+// inputBuffer returns the memory of a parameter at its largest size.
+func (fn *function) inputBuffer(i int) device.Buffer {
+	in := &fn.inputs[i]
+	if in.from != nil {
+		s := in.from.slots[in.slot]
+		return fn.b.results.Slice(s.offset, s.bytes)
+	}
+	return fn.b.inputs.Slice(in.offset, fn.atMax.bytes[fn.storage(in.value)])
+}

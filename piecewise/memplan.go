@@ -1,0 +1,103 @@
+package piecewise
+
+import "fmt"
+
+// Plan is the device memory of a backend, known before anything is allocated
+// (C5). Bytes are exact but for the two estimates.
+type Plan struct {
+	WeightBytes  int64           `json:"weight_bytes"`
+	StateBytes   int64           `json:"state_bytes"` // with the load symbols' values
+	InputBytes   int64           `json:"input_bytes"`
+	ResultBytes  int64           `json:"result_bytes"`   // results of functions, valid until the next run
+	ConstBytes   int64           `json:"constant_bytes"` // of the programs
+	ArenaBytes   map[int64]int64 `json:"arena_bytes"`    // by size: between pieces, scratch of pieces and of ops
+	StagingBytes int64           `json:"staging_bytes"`  // host memory of the staging slots
+
+	// PeakArenaBytes is what Load takes for the arena: the largest of all
+	// captured sizes and of the largest size that may run.
+	PeakArenaBytes int64 `json:"peak_arena_bytes"`
+
+	// Graphs is how many graphs Capture makes; what they cost is the device's
+	// own and is measured after.
+	Graphs int64 `json:"graphs"`
+}
+
+// Total returns the bytes that Load allocates on the device.
+func (p Plan) Total() int64 {
+	return p.WeightBytes + p.StateBytes + p.InputBytes + p.ResultBytes + p.ConstBytes + p.PeakArenaBytes
+}
+
+// Plan returns the memory plan.
+func (b *Backend) Plan() Plan { return b.plan }
+
+// Sizes returns the capture sizes of a function, ascending.
+func (f *Func) Sizes() []int64 { return append([]int64(nil), f.fn.sizes...) }
+
+// makePlan places every function at every size.
+func (b *Backend) makePlan() error {
+	p := &b.plan
+	p.ArenaBytes = map[int64]int64{}
+	for _, w := range b.module.Weights {
+		n, err := (&env{}).bytes(w.Type)
+		if err != nil {
+			return fmt.Errorf("weight @%s: %w", w.Name, err)
+		}
+		p.WeightBytes += roundUp(n)
+	}
+	loads := (&function{b: b}).envFor(0)
+	for _, s := range b.module.States {
+		n, err := loads.bytes(s.Type)
+		if err != nil {
+			return fmt.Errorf("state @%s: %w", s.Name, err)
+		}
+		p.StateBytes += n
+	}
+	for _, fn := range b.funcs {
+		for i := range fn.inputs {
+			in := &fn.inputs[i]
+			n := fn.atMax.bytes[fn.storage(in.value)]
+			if in.from == nil {
+				in.offset = p.InputBytes
+				p.InputBytes += roundUp(n)
+				p.StagingBytes += int64(b.opts.Slots) * roundUp(n)
+			}
+		}
+		for i := range fn.slots {
+			s := &fn.slots[i]
+			s.offset, s.bytes = p.ResultBytes, fn.atMax.bytes[s.storage]
+			p.ResultBytes += roundUp(s.bytes)
+		}
+		p.PeakArenaBytes = max(p.PeakArenaBytes, fn.atMax.total)
+		for _, n := range fn.sizes {
+			l, err := fn.place(n)
+			if err != nil {
+				return err
+			}
+			p.ArenaBytes[n] = max(p.ArenaBytes[n], l.total)
+			p.PeakArenaBytes = max(p.PeakArenaBytes, l.total)
+			if b.opts.Mode.pieces() {
+				p.Graphs += fn.capturable()
+			}
+			if b.opts.Mode.full() {
+				p.Graphs++
+			}
+		}
+	}
+	for _, a := range b.built.Artifacts {
+		for _, c := range a.Program.Consts {
+			p.ConstBytes += int64(len(c))
+		}
+	}
+	return nil
+}
+
+// capturable counts the pieces between splitting ops.
+func (fn *function) capturable() int64 {
+	n := int64(0)
+	for i := range fn.units {
+		if !fn.units[i].splitting {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,74 @@
+package piecewise
+
+import "fmt"
+
+// Mode says what is captured into graphs. The names are vLLM's
+// (CUDAGraphMode in vllm/config/compilation.py).
+type Mode uint8
+
+const (
+	// None captures nothing: every step runs the general artifacts.
+	None Mode = iota
+	// Piecewise captures each piece between splitting ops; the splitting ops
+	// run eagerly between the graphs.
+	Piecewise
+	// Full captures a whole function, splitting ops included, into one graph a
+	// size. Every op must be capturable.
+	Full
+	// FullDecodeOnly captures as Full, and replays only for uniform (decode)
+	// batches; others run uncaptured.
+	FullDecodeOnly
+	// FullAndPiecewise captures both: uniform batches replay the full graph,
+	// others the pieces.
+	FullAndPiecewise
+)
+
+var modeNames = [...]string{"none", "piecewise", "full", "full-decode-only", "full-and-piecewise"}
+
+// String returns the mode's name on the command line.
+func (m Mode) String() string {
+	if int(m) < len(modeNames) {
+		return modeNames[m]
+	}
+	return fmt.Sprintf("Mode(%d)", uint8(m))
+}
+
+// ParseMode returns the mode of a name; the error lists the names.
+func ParseMode(name string) (Mode, error) {
+	for i, s := range modeNames {
+		if s == name {
+			return Mode(i), nil
+		}
+	}
+	return None, fmt.Errorf("unknown mode %q: one of %v", name, modeNames)
+}
+
+// pieces reports whether the mode captures pieces.
+func (m Mode) pieces() bool { return m == Piecewise || m == FullAndPiecewise }
+
+// full reports whether the mode captures whole functions.
+func (m Mode) full() bool { return m == Full || m == FullDecodeOnly || m == FullAndPiecewise }
+
+// DefaultCaptureSizes returns vLLM's default list of sizes up to limit: 1, 2,
+// 4, then every 8th below 256, every 16th from 256 on. The largest is
+// min(512, limit), which is appended when it is off these strides
+// (VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py).
+func DefaultCaptureSizes(limit int64) []int64 {
+	top := min(512, limit)
+	var out []int64
+	for _, n := range []int64{1, 2, 4} {
+		if n <= top {
+			out = append(out, n)
+		}
+	}
+	for n := int64(8); n < 256 && n <= top; n += 8 {
+		out = append(out, n)
+	}
+	for n := int64(256); n <= top; n += 16 {
+		out = append(out, n)
+	}
+	if len(out) > 0 && out[len(out)-1] < top {
+		out = append(out, top)
+	}
+	return out
+}

@@ -1,0 +1,123 @@
+package piecewise
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"pwc/build"
+	"pwc/ir"
+	"pwc/runtime/device"
+)
+
+// Options says how a module is split, compiled, captured and run. Only Device
+// (or Pool) is required; a module without extern ops needs no Ops.
+type Options struct {
+	Device device.Device
+	Pool   *Pool          // shared with other backends that run in one stream order; nil: one of its own
+	Target build.Compiler // compiles what the store lacks
+	Store  build.Store    // nil: in memory
+	Ops    []device.Op    // implementations of the module's extern ops
+
+	SplitOn      []string         // ops to split at; nil: the externs declared split
+	Mode         Mode             //
+	CompileSizes []int64          // sizes that get static artifacts
+	Ranges       []int64          // endpoints of the ranges that get artifacts of their own
+	CaptureSizes []int64          // nil: DefaultCaptureSizes; empty: none
+	Max          map[string]int64 // largest value of a batch symbol; missing: the end of its range
+	Symbols      map[string]int64 // values of load symbols (KV blocks)
+	Jobs         int              // parallel compilations; 0: GOMAXPROCS
+	Frozen       bool             // refuse what would be compiled or skipped instead of doing it (C8)
+	Slots        int              // staging slots of each function; 0: 2
+
+	Progress func(build.Event) // nil, or told of compilation, one call at a time
+	Logger   *slog.Logger      // nil: silent
+	Observer Observer          // nil: costs nothing
+}
+
+// Observer is told of what a backend does. Methods are called on the goroutine
+// that does it and must return quickly.
+type Observer interface {
+	// Captured: a function was captured for a size, in so many graphs.
+	Captured(fn string, size int64, graphs int, took time.Duration)
+	// Ran: a run of rows rows was issued, padded to size, as the mode says.
+	Ran(fn string, rows, size int64, how How)
+}
+
+// How is the way a run was issued.
+type How uint8
+
+const (
+	Eager    How = iota // general or exact artifacts, launched one by one
+	Replayed            // the graphs of the pieces, splitting ops eagerly between them
+	Whole               // one graph of the whole function
+)
+
+// String returns "eager", "piecewise" or "full".
+func (h How) String() string { return [...]string{"eager", "piecewise", "full"}[h] }
+
+func (o *Options) defaults() error {
+	if o.Device == nil && o.Pool != nil {
+		o.Device = o.Pool.dev
+	}
+	if o.Device == nil {
+		return fmt.Errorf("piecewise: Options.Device is nil")
+	}
+	if o.Pool != nil && o.Pool.dev != o.Device {
+		return fmt.Errorf("piecewise: Options.Pool belongs to another device")
+	}
+	if o.Target == nil {
+		return fmt.Errorf("piecewise: Options.Target is nil")
+	}
+	if o.Store == nil {
+		o.Store = build.NewMemoryStore()
+	}
+	if o.Slots == 0 {
+		o.Slots = 2
+	}
+	if o.Slots < 1 {
+		return fmt.Errorf("piecewise: Options.Slots is %d", o.Slots)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	for _, n := range o.CaptureSizes {
+		if n < 1 {
+			return fmt.Errorf("piecewise: capture size %d", n)
+		}
+	}
+	return nil
+}
+
+// limit returns the largest value of a batch symbol.
+func (o *Options) limit(s *ir.Symbol) (int64, error) {
+	n, ok := o.Max[s.Name]
+	if !ok {
+		return s.Hi, nil
+	}
+	if n < s.Lo || n > s.Hi {
+		return 0, fmt.Errorf("%w: Options.Max[%q] = %d is outside [%d, %d]", ErrSize, s.Name, n, s.Lo, s.Hi)
+	}
+	return n, nil
+}
+
+// sizes returns the capture sizes of a function whose size symbol is in
+// [lo, hi], ascending; those outside are left out.
+func (o *Options) sizes(lo, hi int64) []int64 {
+	if o.Mode == None {
+		return nil
+	}
+	list := o.CaptureSizes
+	if list == nil {
+		list = DefaultCaptureSizes(hi)
+	}
+	var out []int64
+	for _, n := range list {
+		if n >= lo && n <= hi {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}

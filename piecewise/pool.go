@@ -1,0 +1,106 @@
+package piecewise
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"pwc/runtime/device"
+	"pwc/runtime/mem"
+)
+
+// Pool is the memory and the stream of backends that run one after the other on
+// one device: the arena is shared, so a run of one backend overwrites what a run
+// of another left there (C6). Only one run may be issued at a time; a second one
+// gets [ErrBusy].
+type Pool struct {
+	dev    device.Device
+	stream device.Stream
+	alloc  *mem.Allocator
+	mem    *mem.Pool
+	busy   atomic.Bool
+
+	mu     sync.Mutex
+	arena  device.Buffer
+	blocks []mem.Block // arenas: earlier ones stay while graphs reach them
+}
+
+// NewPool makes a pool with a stream of its own on the device. limit bounds the
+// segments it takes, in bytes; 0 is no limit but the device's.
+func NewPool(dev device.Device, limit int64) (*Pool, error) {
+	s, err := dev.NewStream()
+	if err != nil {
+		return nil, fmt.Errorf("piecewise: a stream for the pool: %w", err)
+	}
+	a := mem.New(mem.OverDevice(dev), mem.Options{Limit: limit})
+	return &Pool{dev: dev, stream: s, alloc: a, mem: a.NewPool("graphs")}, nil
+}
+
+// Stream returns the stream that everything of the pool runs on.
+func (p *Pool) Stream() device.Stream { return p.stream }
+
+// Stats returns what the pool holds of the device's memory.
+func (p *Pool) Stats() mem.Stats { return p.mem.Stats() }
+
+// acquire takes the pool for one run; the caller releases it.
+func (p *Pool) acquire() error {
+	if !p.busy.CompareAndSwap(false, true) {
+		return ErrBusy
+	}
+	return nil
+}
+
+func (p *Pool) release() { p.busy.Store(false) }
+
+// take allocates memory that lives until it is given to free. Memory that no
+// stream order reuses (weights, states, inputs) belongs to no stream.
+func (p *Pool) take(bytes int64, what string) (mem.Block, device.Buffer, error) {
+	return p.takeOn(nil, bytes, what)
+}
+
+func (p *Pool) takeOn(s device.Stream, bytes int64, what string) (mem.Block, device.Buffer, error) {
+	if bytes == 0 {
+		return mem.Block{}, device.Buffer{}, nil
+	}
+	b, err := p.mem.Alloc(s, bytes)
+	if err != nil {
+		return b, device.Buffer{}, fmt.Errorf("piecewise: %d bytes for %s: %w", bytes, what, err)
+	}
+	buf, err := b.Buffer()
+	return b, buf, err
+}
+
+// reserve returns an arena of at least so many bytes: the one at hand when it
+// is large enough, so that backends share it, else a new one. Graphs hold the
+// addresses of the old one, so it stays until the pool closes; loading the
+// largest model first avoids that.
+func (p *Pool) reserve(bytes int64) (device.Buffer, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.arena.Size >= bytes {
+		return p.arena, nil
+	}
+	block, b, err := p.takeOn(p.stream, bytes, "the arena")
+	if err != nil {
+		return b, err
+	}
+	p.arena, p.blocks = b, append(p.blocks, block)
+	return b, nil
+}
+
+// Close gives the pool's memory back and closes its stream. Backends that use
+// it must be closed before.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range p.blocks {
+		if err := p.mem.Free(b); err != nil {
+			return err
+		}
+	}
+	p.blocks, p.arena = nil, device.Buffer{}
+	if err := p.alloc.Close(); err != nil {
+		return err
+	}
+	return p.stream.Close()
+}

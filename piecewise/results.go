@@ -1,0 +1,146 @@
+package piecewise
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/runtime/device"
+
+	"pwc/ir/dtype"
+)
+
+// Results are the results of one run. They are weak: valid until the same
+// function's next run, which overwrites them; a read after it is a
+// [StaleError]. Results is a small value; copies are the same results.
+type Results struct {
+	fn   *function
+	run  uint64
+	rows int64
+	size int64 // with padding
+}
+
+// Result is one of them.
+type Result struct {
+	set Results
+	i   int
+}
+
+// Len returns the number of results.
+func (r Results) Len() int {
+	if r.fn == nil {
+		return 0
+	}
+	return len(r.fn.returns)
+}
+
+// At returns result i.
+func (r Results) At(i int) Result { return Result{r, i} }
+
+// Release says that the results will not be read again. Reading one then is
+// [ErrReleased].
+func (r Results) Release() {
+	if r.fn != nil && r.fn.run == r.run {
+		r.fn.released = r.run
+	}
+}
+
+// Wait returns once the run is done. Positions that kernels found out of range
+// since the last Wait or CopyTo are a [PositionError] (C12).
+func (r Results) Wait() error {
+	if err := r.check(0); err != nil {
+		return err
+	}
+	return r.fn.b.settle()
+}
+
+func (r Results) check(i int) error {
+	switch {
+	case r.fn == nil:
+		return fmt.Errorf("%w: these are the zero Results", ErrOrder)
+	case r.fn.run != r.run:
+		return &StaleError{Func: r.fn.ir.Name, Result: i, Run: r.run, Latest: r.fn.run}
+	case r.fn.released == r.run:
+		return fmt.Errorf("%w: result %d of @%s, run %d", ErrReleased, i, r.fn.ir.Name, r.run)
+	}
+	return nil
+}
+
+// settle waits for the stream and reports what kernels flagged.
+func (b *Backend) settle() error {
+	if err := b.pool.stream.Synchronize(); err != nil {
+		return err
+	}
+	faults, err := b.opts.Device.TakeFaults(b.pool.stream)
+	if err != nil || len(faults) == 0 {
+		return err
+	}
+	var ops []string
+	for _, f := range faults {
+		src, ok := b.faults[f.Executable]
+		name := "an op"
+		if ok {
+			name = src.fn.loc(src.unit, f.Origin)
+		}
+		if !slices.Contains(ops, name) {
+			ops = append(ops, name)
+		}
+	}
+	slices.Sort(ops)
+	return &PositionError{Ops: ops}
+}
+
+func (r Result) slot() int { return r.set.fn.storages[r.set.fn.returns[r.i]].index }
+
+// Shape returns the result's extents, without padded rows.
+func (r Result) Shape() ([]int64, error) {
+	e := r.set.fn.envFor(r.set.rows)
+	return e.shape(r.set.fn.ir.ResultTypes[r.i])
+}
+
+// DType returns the result's element type.
+func (r Result) DType() dtype.DType { return r.set.fn.ir.ResultTypes[r.i].DType }
+
+// Tensor returns the result where it lies on the device, without padded rows.
+// Whoever reads it must be ordered before the function's next run.
+func (r Result) Tensor() (device.Tensor, error) { return r.tensor(r.set.rows) }
+
+func (r Result) padded() (device.Tensor, error) { return r.tensor(r.set.size) }
+
+func (r Result) tensor(rows int64) (device.Tensor, error) {
+	if err := r.set.check(r.i); err != nil {
+		return device.Tensor{}, err
+	}
+	fn := r.set.fn
+	e := fn.envFor(rows)
+	shape, err := e.shape(fn.ir.ResultTypes[r.i])
+	if err != nil {
+		return device.Tensor{}, err
+	}
+	buf, err := fn.buffer(fn.returns[r.i], &e, fn.atMax)
+	return device.Tensor{Buffer: buf, DType: r.DType(), Shape: shape}, err
+}
+
+// Size returns the result's bytes, without padded rows.
+func (r Result) Size() (int64, error) {
+	e := r.set.fn.envFor(r.set.rows)
+	return e.bytes(r.set.fn.ir.ResultTypes[r.i])
+}
+
+// CopyTo copies the result, without padded rows, to host memory of exactly its
+// size, and waits for it. Whether the result is stale is checked when the copy
+// is enqueued. A [PositionError] comes with the data copied.
+func (r Result) CopyTo(dst []byte) error {
+	t, err := r.Tensor()
+	if err != nil {
+		return err
+	}
+	if int64(len(dst)) != t.Buffer.Size {
+		return fmt.Errorf("%w: result %d of @%s has %d bytes, the destination %d", ErrSize, r.i, r.set.fn.ir.Name, t.Buffer.Size, len(dst))
+	}
+	if len(dst) > 0 {
+		if err := r.set.fn.b.pool.stream.CopyToHost(dst, t.Buffer); err != nil {
+			return err
+		}
+	}
+	return r.set.fn.b.settle()
+}

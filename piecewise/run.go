@@ -1,0 +1,218 @@
+package piecewise
+
+import (
+	"context"
+	"fmt"
+
+	"pwc/runtime/device"
+)
+
+// Func is one function of a backend.
+type Func struct{ fn *function }
+
+// Name returns the function's name, without "@".
+func (f *Func) Name() string { return f.fn.ir.Name }
+
+// Padding returns nil when runs of the function may be padded to a captured
+// size, else why not: the op that mixes rows, with its position (C11).
+func (f *Func) Padding() error { return f.fn.noPad }
+
+// Run issues one run and returns when everything is enqueued. meta goes
+// untouched to the splitting ops. The context is honoured before the first
+// launch; after it the run is issued whole. Inputs are spent when Run returns
+// nil; after an error they may be run again.
+//
+// The size is the smallest captured one that holds the rows; above the largest,
+// or where padding is not allowed, the general artifacts run.
+func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
+	fn := f.fn
+	b := fn.b
+	if err := b.enter(loaded, sealed); err != nil {
+		return Results{}, err
+	}
+	defer b.pool.release()
+	if err := in.check(); err != nil {
+		return Results{}, err
+	}
+	if in.slot.fn != fn {
+		return Results{}, fmt.Errorf("piecewise: inputs of @%s were given to @%s", in.slot.fn.ir.Name, fn.ir.Name)
+	}
+	if err := ctx.Err(); err != nil {
+		return Results{}, err
+	}
+	rows := in.slot.rows
+	c, how, skip := fn.choose(rows, in.slot.uniform)
+	size := rows
+	if how == Eager {
+		if b.opts.Frozen && skip == skipPadding {
+			return Results{}, &FrozenError{Reason: fmt.Sprintf("%d rows of @%s would run uncaptured: %v", rows, fn.ir.Name, fn.noPad)}
+		}
+	} else {
+		size = c.size
+		if err := fn.checkAddresses(c); err != nil {
+			return Results{}, err
+		}
+		in.slot.maskPositions()
+	}
+	if err := in.slot.send(size); err != nil {
+		return Results{}, err
+	}
+	in.slot.taken = false
+	fn.run++ // from here on the old results are gone, whether the run succeeds or not
+	var err error
+	switch how {
+	case Eager:
+		err = fn.runEager(rows, in.slot, meta)
+		b.stats.eager.Add(1)
+		b.stats.skipped[skip].Add(1)
+	case Replayed:
+		err = fn.replay(c, rows, meta)
+		b.stats.replays.Add(1)
+	case Whole:
+		err = fn.replayWhole(c, rows, meta)
+		b.stats.full.Add(1)
+	}
+	if err != nil {
+		return Results{}, err
+	}
+	b.stats.rows.Add(rows)
+	b.stats.padded.Add(size - rows)
+	if o := b.opts.Observer; o != nil {
+		o.Ran(fn.ir.Name, rows, size, how)
+	}
+	return Results{fn: fn, run: fn.run, rows: rows, size: size}, nil
+}
+
+// choose returns what serves so many rows, and when nothing is captured for
+// them, why.
+func (fn *function) choose(rows int64, uniform bool) (*captured, How, skipReason) {
+	mode := fn.b.opts.Mode
+	switch {
+	case mode == None:
+		return nil, Eager, skipMode
+	case len(fn.pick) == 0:
+		return nil, Eager, skipNotCaptured
+	case rows >= int64(len(fn.pick)):
+		return nil, Eager, skipAbove
+	case fn.pick[rows] < 0:
+		return nil, Eager, skipPadding
+	}
+	c := fn.captured[fn.pick[rows]]
+	switch {
+	case mode == Full || mode == FullAndPiecewise && uniform || mode == FullDecodeOnly && uniform:
+		return c, Whole, 0
+	case mode == FullDecodeOnly:
+		return nil, Eager, skipNotUniform
+	}
+	return c, Replayed, 0
+}
+
+// checkAddresses compares, at every replay, the addresses that the graphs hold
+// with where the memory is now (C7).
+func (fn *function) checkAddresses(c *captured) error {
+	for i := range c.fixed {
+		f := &c.fixed[i]
+		s := &fn.storages[f.storage]
+		var now device.Buffer
+		switch s.kind {
+		case inParam:
+			now = fn.inputBuffer(s.index)
+		case inWeight:
+			now = fn.b.weights[s.index]
+		case inState:
+			now = fn.b.states[s.index]
+		}
+		if now.Memory != f.buffer.Memory || now.Offset != f.buffer.Offset {
+			return &AddressError{Func: fn.ir.Name, Name: fn.storageName(s), Size: c.size}
+		}
+	}
+	return nil
+}
+
+func (fn *function) storageName(s *storage) string {
+	switch s.kind {
+	case inWeight:
+		return "weight @" + fn.b.module.Weights[s.index].Name
+	case inState:
+		return "state @" + fn.b.module.States[s.index].Name
+	}
+	return "input %" + fn.ir.Values[s.base].Name
+}
+
+// replay issues the pieces' graphs and the calls between them: no allocation,
+// no look-up.
+func (fn *function) replay(c *captured, rows int64, meta any) error {
+	stream := fn.b.pool.stream
+	for i := range c.steps {
+		s := &c.steps[i]
+		var err error
+		switch {
+		case s.graph != nil:
+			err = stream.LaunchGraph(s.graph)
+		case s.call != nil:
+			s.call.Meta, s.call.Rows = meta, rows
+			s.count.calls.Add(1)
+			err = s.op.Launch(s.call)
+		default:
+			err = stream.Launch(s.launch)
+		}
+		if err != nil {
+			return fn.failed(c.size, i, err)
+		}
+	}
+	return nil
+}
+
+// replayWhole issues the graph of the whole function. The ops recorded in it
+// read their metadata through their calls, which stay where they are.
+func (fn *function) replayWhole(c *captured, rows int64, meta any) error {
+	for _, call := range c.inside {
+		call.Meta, call.Rows = meta, rows
+	}
+	if err := fn.b.pool.stream.LaunchGraph(c.whole); err != nil {
+		return fn.failed(c.size, 0, err)
+	}
+	return nil
+}
+
+// runEager binds and launches every unit for exactly these rows, in the memory
+// placed for the largest size.
+func (fn *function) runEager(rows int64, slot *slotMemory, meta any) error {
+	e := fn.envFor(rows)
+	for i := range fn.inputs {
+		in := &fn.inputs[i]
+		if in.from != nil && in.from.size != "" && in.from.size != fn.size {
+			e.set(in.from.size, slot.given[i].rows)
+		}
+	}
+	stream := fn.b.pool.stream
+	for i := range fn.units {
+		u := &fn.units[i]
+		if u.piece == nil {
+			call, err := fn.call(i, &e, fn.atMax)
+			if err != nil {
+				return fn.failed(rows, i, err)
+			}
+			call.Meta, call.Rows = meta, rows
+			fn.b.stats.ops[u.op.Signature().Name].calls.Add(1)
+			if err := u.op.Launch(call); err != nil {
+				return fn.failed(rows, i, err)
+			}
+			continue
+		}
+		launch, err := fn.bind(i, rows, &e, fn.atMax)
+		if err == nil {
+			err = stream.Launch(launch)
+		}
+		if err != nil {
+			return fn.failed(rows, i, err)
+		}
+	}
+	return nil
+}
+
+// failed says which unit of a run failed.
+func (fn *function) failed(size int64, unit int, err error) error {
+	u := &fn.units[unit]
+	return fmt.Errorf("@%s at size %d, piece %d (%s): %w", fn.ir.Name, size, fn.plan.Items[u.item].ID, fn.loc(u, 0), err)
+}

@@ -1,0 +1,82 @@
+package piecewise
+
+import "sync/atomic"
+
+// Stats counts what a backend has done. The first five carry vLLM's names
+// (CompilationCounter in vllm/compilation/counter.py).
+type Stats struct {
+	GraphsSeen           int64            `json:"graphs_seen"`            // functions
+	PiecewiseGraphsSeen  int64            `json:"piecewise_graphs_seen"`  // pieces, splitting ones included
+	CapturableGraphsSeen int64            `json:"capturable_graphs_seen"` // pieces between splitting ops
+	BackendCompilations  int64            `json:"backend_compilations"`   // artifacts asked for: capturable pieces × shapes
+	GraphsCaptured       int64            `json:"cudagraphs_captured"`    // graphs that exist or existed
+	Compiled             int64            `json:"compiled"`               // artifacts that were compiled
+	Deduplicated         int64            `json:"deduplicated"`           // asked for again: an identical piece had one
+	Loaded               int64            `json:"loaded"`                 // came from the store
+	ArenaBytesTaken      int64            `json:"arena_bytes_taken"`      // high-water mark of what steps were bound to
+	Replays              int64            `json:"replays"`                // runs from graphs, piecewise
+	FullReplays          int64            `json:"full_replays"`           // runs from one graph
+	EagerRuns            int64            `json:"eager_runs"`             // runs without graphs
+	Rows                 int64            `json:"rows"`                   // rows of all runs
+	PaddedRows           int64            `json:"padded_rows"`            // rows that padding added
+	OpCalls              map[string]int64 `json:"op_calls"`               // launches of each extern op between pieces
+	Skipped              map[string]int64 `json:"skipped"`                // runs without a graph, by reason (C8)
+}
+
+// skipReason is why a run used no graph.
+type skipReason uint8
+
+const (
+	skipMode skipReason = iota
+	skipNotCaptured
+	skipAbove
+	skipPadding
+	skipNotUniform
+	skipCount
+)
+
+var skipNames = [skipCount]string{
+	skipMode:        "mode none",
+	skipNotCaptured: "no size of the function is captured",
+	skipAbove:       "above the largest captured size",
+	skipPadding:     "padding would mix rows",
+	skipNotUniform:  "mode full-decode-only and a batch that is not uniform",
+}
+
+type opCounter struct{ calls atomic.Int64 }
+
+// counters are written by the goroutine that runs and read by any.
+type counters struct {
+	captured, taken      atomic.Int64
+	replays, full, eager atomic.Int64
+	rows, padded         atomic.Int64
+	skipped              [skipCount]atomic.Int64
+	ops                  map[string]*opCounter // fixed after New
+}
+
+func (c *counters) tookArena(end int64) {
+	for {
+		old := c.taken.Load()
+		if end <= old || c.taken.CompareAndSwap(old, end) {
+			return
+		}
+	}
+}
+
+// Stats returns the counters as they are now.
+func (b *Backend) Stats() Stats {
+	c := &b.stats
+	s := Stats{GraphsCaptured: c.captured.Load(), ArenaBytesTaken: c.taken.Load(),
+		Replays: c.replays.Load(), FullReplays: c.full.Load(), EagerRuns: c.eager.Load(), Rows: c.rows.Load(), PaddedRows: c.padded.Load(),
+		OpCalls: map[string]int64{}, Skipped: map[string]int64{}}
+	b.buildStats(&s)
+	for name, n := range c.ops {
+		s.OpCalls[name] = n.calls.Load()
+	}
+	for i := range c.skipped {
+		if n := c.skipped[i].Load(); n > 0 {
+			s.Skipped[skipNames[i]] = n
+		}
+	}
+	return s
+}
