@@ -67,7 +67,7 @@ func inferCopy(c *inferCtx) []Type {
 
 func inferReshape(c *inferCtx) []Type {
 	s, ok := c.shape("shape")
-	if !ok || !c.wantComputable(c.args[0]) {
+	if !ok {
 		return nil
 	}
 	t := Type{c.args[0].DType, s}
@@ -92,16 +92,13 @@ func inferTranspose(c *inferCtx) []Type {
 		}
 		seen[v], s[i] = true, x.Shape[v]
 	}
-	if !c.wantComputable(x) {
-		return nil
-	}
 	return []Type{{x.DType, s}}
 }
 
 func inferBroadcastTo(c *inferCtx) []Type {
 	x := c.args[0]
 	s, ok := c.shape("shape")
-	if !ok || !c.wantComputable(x) {
+	if !ok {
 		return nil
 	}
 	if len(s) < x.Rank() {
@@ -118,7 +115,7 @@ func inferBroadcastTo(c *inferCtx) []Type {
 func inferSlice(c *inferCtx) []Type {
 	x := c.args[0]
 	a, ok := c.axis("axis", x.Rank())
-	if !ok || !c.wantComputable(x) {
+	if !ok {
 		return nil
 	}
 	start, end := c.attr("start").Dim, c.attr("end").Dim
@@ -142,7 +139,7 @@ func inferSlice(c *inferCtx) []Type {
 func inferSplit(c *inferCtx) []Type {
 	x := c.args[0]
 	a, ok := c.axis("axis", x.Rank())
-	if !ok || !c.wantComputable(x) {
+	if !ok {
 		return nil
 	}
 	sizes, ok := c.shape("sizes")
@@ -169,7 +166,7 @@ func inferSplit(c *inferCtx) []Type {
 func inferConcat(c *inferCtx) []Type {
 	x := c.args[0]
 	a, ok := c.axis("axis", x.Rank())
-	if !ok || !c.wantComputable(x) {
+	if !ok {
 		return nil
 	}
 	s := append([]dim.Dim{}, x.Shape...)
