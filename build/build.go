@@ -1,0 +1,235 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"pwc/program"
+	"pwc/split"
+)
+
+// Pieces makes the programs of all pieces of the plans. Each distinct artifact
+// is looked up first and compiled if the store does not have it. Every artifact
+// is tried, and all errors are returned, joined in program order; so the
+// outcome does not depend on timing, and counters and Artifacts are the same
+// for every number of jobs. When ctx ends, its cause is returned.
+func Pieces(ctx context.Context, plans []*split.Plan, o Options) (*Result, error) {
+	if o.Compiler == nil {
+		return nil, errors.New("no compiler is given")
+	}
+	shapes, err := shapesOf(plans, o.Shapes)
+	if err != nil {
+		return nil, err
+	}
+	b := &builder{o: o, plans: plans, result: &Result{pieces: map[*split.Piece]*choice{}}}
+	b.enumerate(shapes)
+	if err := b.makeAll(ctx); err != nil {
+		return nil, err
+	}
+	b.result.total()
+	return b.result, nil
+}
+
+// builder is one run of Pieces.
+type builder struct {
+	o      Options
+	plans  []*split.Plan
+	result *Result
+
+	jobs []job // one for each of result.Artifacts
+
+	mu   sync.Mutex // of the observer and of done
+	done int
+}
+
+// job is what making one artifact needs beside the artifact.
+type job struct {
+	piece    *split.Piece
+	symbol   string // the piece's size symbol
+	origin   string
+	warnings []error // written by the job alone
+}
+
+// enumerate fills Artifacts, the look-up table and the counters that do not
+// depend on the store.
+func (b *builder) enumerate(shapes []planShapes) {
+	r := b.result
+	at := map[Key]int{}
+	fingerprint, target := b.o.Compiler.Fingerprint(), b.o.Compiler.Target()
+	for pi, p := range b.plans {
+		n := p.Counts()
+		r.Counters.GraphsSeen += n.Graphs
+		r.Counters.PiecewiseGraphsSeen += n.Piecewise
+		r.Counters.PiecewiseCapturableGraphsSeen += n.Capturable
+		for _, u := range p.Units {
+			if u.Piece == nil {
+				continue
+			}
+			symbol := pieceSymbol(u.Piece, shapes[pi].symbol)
+			ranges := shapes[pi].ranges
+			if symbol == "" {
+				ranges = []Range{{}}
+			}
+			if !p.Items[u.Item].Splitting {
+				r.Counters.BackendCompilations += len(ranges)
+			}
+			c := &choice{sized: symbol != ""}
+			for _, rg := range ranges {
+				key := Key{Piece: u.Piece.Hash, Shape: shapeText(symbol, rg), Target: target, Pipeline: fingerprint,
+					Externs: externText(u.Piece.Module), Format: program.FormatVersion}
+				i, seen := at[key]
+				if seen {
+					r.Counters.Deduplicated++
+				} else {
+					i = len(r.Artifacts)
+					at[key] = i
+					r.Artifacts = append(r.Artifacts, &Artifact{Key: key, Range: rg})
+					b.jobs = append(b.jobs, job{piece: u.Piece, symbol: symbol, origin: origin(p, u)})
+				}
+				a := r.Artifacts[i]
+				a.Uses = append(a.Uses, Use{Plan: pi, Unit: u.Seq})
+				c.artifacts = append(c.artifacts, a)
+			}
+			r.pieces[u.Piece] = c
+		}
+	}
+}
+
+// origin names a piece by its item and the first loc in it.
+func origin(p *split.Plan, u *split.Unit) string {
+	text := fmt.Sprintf("@%s item %d", p.Func.Name, p.Items[u.Item].ID)
+	for _, i := range u.Piece.Origins {
+		if loc := p.Func.Nodes[i].Loc; loc != "" {
+			return text + " (" + loc + ")"
+		}
+	}
+	return text
+}
+
+// makeAll makes the artifacts in parallel, each on its own.
+func (b *builder) makeAll(ctx context.Context) error {
+	limit := b.o.Jobs
+	if limit <= 0 {
+		limit = runtime.GOMAXPROCS(0)
+	}
+	errs := make([]error, len(b.jobs))
+	var g errgroup.Group
+	g.SetLimit(limit)
+	for i := range b.jobs {
+		if ctx.Err() != nil {
+			break
+		}
+		g.Go(func() error {
+			a := b.result.Artifacts[i]
+			b.tell(Event{Kind: Started, Artifact: a})
+			if errs[i] = b.make(ctx, a, &b.jobs[i]); errs[i] != nil {
+				b.tell(Event{Kind: Failed, Artifact: a, Err: errs[i]})
+			} else {
+				b.tell(Event{Kind: Finished, Artifact: a})
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // errors are in errs, in order
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	for i := range b.jobs {
+		b.result.Warnings = append(b.result.Warnings, b.jobs[i].warnings...)
+	}
+	return errors.Join(errs...)
+}
+
+func (b *builder) tell(e Event) {
+	if b.o.Observer == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e.Kind == Finished {
+		b.done++
+	}
+	e.Done, e.Total = b.done, len(b.jobs)
+	b.o.Observer(e)
+}
+
+func (b *builder) warn(a *Artifact, j *job, err error) {
+	err = fmt.Errorf("%s: key %s: %w", j.origin, a.Key, err)
+	j.warnings = append(j.warnings, err)
+	b.tell(Event{Kind: Warning, Artifact: a, Err: err})
+}
+
+// make fills the artifact: from the store, else by compiling.
+func (b *builder) make(ctx context.Context, a *Artifact, j *job) error {
+	start := time.Now()
+	defer func() { a.Duration = time.Since(start) }()
+	if b.load(ctx, a, j) {
+		return nil
+	}
+	if b.o.Frozen {
+		return &MissError{Key: a.Key, Origin: j.origin}
+	}
+	if b.o.Store != nil {
+		unlock, err := b.o.Store.Lock(ctx, a.Key)
+		if err != nil {
+			return fmt.Errorf("%s: %w", j.origin, err)
+		}
+		defer unlock()
+		if b.load(ctx, a, j) { // somebody made it while we waited
+			return nil
+		}
+	}
+	return b.compile(ctx, a, j)
+}
+
+// load reports whether the store has the artifact; one that is damaged is a
+// miss with a warning.
+func (b *builder) load(ctx context.Context, a *Artifact, j *job) bool {
+	if b.o.Store == nil {
+		return false
+	}
+	blob, ok, err := b.o.Store.Get(ctx, a.Key)
+	if err != nil {
+		b.warn(a, j, fmt.Errorf("reading the store: %w", err))
+		return false
+	}
+	if !ok {
+		return false
+	}
+	p, err := program.Decode(blob)
+	if err == nil && p.Target != a.Key.Target {
+		err = fmt.Errorf("is for target %s", p.Target)
+	}
+	if err != nil {
+		b.warn(a, j, fmt.Errorf("the stored artifact: %w", err))
+		return false
+	}
+	a.Program, a.Source, a.Bytes = p, Loaded, len(blob)
+	return true
+}
+
+func (b *builder) compile(ctx context.Context, a *Artifact, j *job) error {
+	start := time.Now()
+	p, err := b.o.Compiler.Compile(ctx, j.piece.Module, shape(j.symbol, a.Range))
+	if err != nil {
+		return fmt.Errorf("%s, shape %q: %w", j.origin, a.Key.Shape, err)
+	}
+	blob, err := p.Encode()
+	if err != nil {
+		return fmt.Errorf("%s, shape %q: the compiler made a program that is not valid: %w", j.origin, a.Key.Shape, err)
+	}
+	a.Program, a.Source, a.Bytes = p, Compiled, len(blob)
+	if b.o.Store != nil {
+		pv := Provenance{Compiler: b.o.Compiler.Version(), Origin: j.origin, Duration: time.Since(start)}
+		if err := b.o.Store.Put(ctx, a.Key, blob, pv); err != nil {
+			b.warn(a, j, fmt.Errorf("writing the store: %w", err))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,470 @@
+package build_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"pwc/build"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/program"
+	"pwc/split"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake compiles to programs without steps, whose guards tell the ranges. Its
+// calls take random times, so that jobs end in any order.
+type fake struct {
+	target, fingerprint string
+	refuse              string // pieces with this op do not compile
+	block               bool   // until ctx ends
+
+	mu    sync.Mutex
+	rng   *rand.Rand
+	calls map[string]int // by text of the piece and ranges
+}
+
+func newFake(seed uint64) *fake {
+	return &fake{target: "fake", fingerprint: "passes 1", rng: rand.New(rand.NewPCG(seed, 0)), calls: map[string]int{}}
+}
+
+func (c *fake) Target() string      { return c.target }
+func (c *fake) Fingerprint() string { return c.fingerprint }
+func (c *fake) Version() string     { return "fake 1.0" }
+
+func (c *fake) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
+	p := &program.Program{Target: c.target}
+	for _, s := range piece.Symbols {
+		p.Symbols = append(p.Symbols, s.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(ranges)) {
+		p.Guards = append(p.Guards, program.Guard{Expr: dim.Sym(name), Lo: ranges[name].Lo, Hi: ranges[name].Hi})
+	}
+	c.mu.Lock()
+	c.calls[ir.Print(piece)+fmt.Sprint(ranges)]++
+	pause := time.Duration(c.rng.IntN(300)) * time.Microsecond
+	c.mu.Unlock()
+	time.Sleep(pause)
+	if c.block {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	for _, n := range piece.Funcs[0].Nodes {
+		if n.Name() == c.refuse {
+			return nil, fmt.Errorf("cannot compile %s", n.Name())
+		}
+	}
+	return p, nil
+}
+
+func (c *fake) total() int {
+	n := 0
+	for _, k := range c.calls {
+		n += k
+	}
+	return n
+}
+
+func plan(t testing.TB, text string, ops ...string) *split.Plan {
+	t.Helper()
+	m, err := ir.Parse("m.ir", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := split.Split(m, m.Funcs[0], ops)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+const chain = `pwc 1
+module "chain" {
+  sym N in [1, 8192] batch
+  op "silly::attention"(tensor, tensor, tensor, mut tensor) split
+  func @f(%x: f32[N, 4]) -> (f32[N, 4]) {
+    %a = add(%x, 1)
+    %b = add(%a, 2)
+    %o = empty_like(%b)
+    call "silly::attention"(%b, %b, %b, %o)
+    %c = sub(%o, 2)
+    %d = sub(%c, 1)
+    %p = empty_like(%d)
+    call "silly::attention"(%d, %d, %d, %p)
+    %e = add(%p, 1)
+    return %e
+  }
+}
+`
+
+// layers is a function of n identical layers between a first and a last piece.
+// Each layer also has
+// a piece that does not depend on N.
+func layers(n int) string {
+	var b strings.Builder
+	b.WriteString("pwc 1\nmodule \"layers\" {\n  sym N in [1, 8192] batch\n  op \"s::s\"(tensor) -> (tensor) split\n")
+	for i := range n {
+		fmt.Fprintf(&b, "  weight @w%d : f32[4]\n", i)
+	}
+	b.WriteString("  func @forward(%x: f32[N, 4]) -> (f32[N, 4]) {\n    %y0 = exp(%x) loc(\"embed\")\n")
+	for i := range n {
+		fmt.Fprintf(&b, "    %%a%d = call \"s::s\"(%%y%d) : f32[N, 4]\n    %%n%d = neg(@w%d) loc(\"layers.%d.neg\")\n    %%b%d = call \"s::s\"(%%n%d) : f32[4]\n    %%y%d = add(%%a%d, %%b%d) loc(\"layers.%d\")\n", i, i, i, i, i, i, i, i+1, i, i, i)
+	}
+	fmt.Fprintf(&b, "    %%c = call \"s::s\"(%%y%d) : f32[N, 4]\n    %%r = log(%%c)\n    return %%r\n  }\n}\n", n)
+	return b.String()
+}
+
+func pieces(t testing.TB, o build.Options, plans ...*split.Plan) *build.Result {
+	t.Helper()
+	r, err := build.Pieces(context.Background(), plans, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// counters leaves out Bytes.
+func counters(r *build.Result) build.Counters {
+	c := r.Counters
+	c.Bytes = 0
+	return c
+}
+
+func TestDemonstration(t *testing.T) {
+	c := newFake(1)
+	r := pieces(t, build.Options{Compiler: c}, plan(t, chain, "silly::attention"))
+	want := build.Counters{GraphsSeen: 1, PiecewiseGraphsSeen: 5, PiecewiseCapturableGraphsSeen: 3, BackendCompilations: 3, Compiled: 3}
+	if d := cmp.Diff(want, counters(r)); d != "" {
+		t.Error(d)
+	}
+	if len(r.Artifacts) != 3 || r.Counters.Bytes <= 0 || c.total() != 3 {
+		t.Errorf("%d artifacts, %d bytes, %d compilations", len(r.Artifacts), r.Counters.Bytes, c.total())
+	}
+}
+
+func TestIdenticalLayersCompileOnce(t *testing.T) {
+	p := plan(t, layers(10), "s::s")
+	// Distinct: exp, neg of a weight (any size), add, log. Three of them depend on N.
+	o := build.Options{Compiler: newFake(2), Shapes: map[string]build.Shapes{"N": {Endpoints: []int64{64, 512}, Max: 2048, Sizes: []int64{8, 1, 8}}}}
+	r := pieces(t, o, p)
+	const shapes = 5
+	want := build.Counters{GraphsSeen: 1, PiecewiseGraphsSeen: 1 + 10*4 + 2, PiecewiseCapturableGraphsSeen: 1 + 10*2 + 1,
+		BackendCompilations: (1+10+1)*shapes + 10, Compiled: 3*shapes + 1, Deduplicated: 9*shapes + 9}
+	if d := cmp.Diff(want, counters(r)); d != "" {
+		t.Error(d)
+	}
+	var rows []string
+	for _, s := range r.ByShape {
+		rows = append(rows, fmt.Sprintf("%s: %d", s.Shape, s.Compiled))
+	}
+	if d := cmp.Diff([]string{"any size: 1", "1: 3", "[1, 64]: 3", "8: 3", "[65, 512]: 3", "[513, 2048]: 3"}, rows); d != "" {
+		t.Error(d)
+	}
+	if got := r.Artifacts[len(r.Artifacts)-1].Uses; len(got) != 1 {
+		t.Errorf("the last piece has uses %v", got)
+	}
+	if got := r.Artifacts[shapes].Uses; len(got) != 10 || got[0] != (build.Use{Plan: 0, Unit: 2}) || got[1] != (build.Use{Plan: 0, Unit: 6}) {
+		t.Errorf("the weights' piece has uses %v", got)
+	}
+}
+
+func TestLookUp(t *testing.T) {
+	p := plan(t, layers(1), "s::s")
+	r := pieces(t, build.Options{Compiler: newFake(3), Shapes: map[string]build.Shapes{"N": {Endpoints: []int64{64}, Max: 128, Sizes: []int64{64, 65}}}}, p)
+	sized, static := p.Units[0].Piece, p.Units[2].Piece
+	for size, want := range map[int64]string{1: "[1, 64]", 63: "[1, 64]", 64: "64", 65: "65", 66: "[65, 128]", 128: "[65, 128]"} {
+		a, err := r.Artifact(sized, size)
+		if err != nil || a.Range.String() != want || a.Key.Shape != "s0="+want {
+			t.Errorf("size %d is served by %+v, %v; want %s", size, a, err, want)
+			continue
+		}
+		got, err := r.Program(sized, size)
+		if err != nil || got.Guards[0].Lo != a.Range.Lo || got.Guards[0].Hi != a.Range.Hi {
+			t.Errorf("size %d: %v, %v", size, got, err)
+		}
+	}
+	for _, size := range []int64{0, 129} {
+		var uncovered *build.UncoveredError
+		if _, err := r.Program(sized, size); !errors.As(err, &uncovered) || uncovered.Size != size || len(uncovered.Ranges) != 4 {
+			t.Errorf("size %d: %v", size, err)
+		}
+		if got, err := r.Program(static, size); err != nil || len(got.Guards) != 0 {
+			t.Errorf("a piece without the symbol at size %d: %v", size, err)
+		}
+	}
+	if _, err := r.Program(&split.Piece{}, 1); err == nil {
+		t.Error("a piece of another plan is found")
+	}
+}
+
+func TestPiecesOfSplittingItemsAreNotCounted(t *testing.T) {
+	p := plan(t, layers(1), "s::s", "exp")
+	r := pieces(t, build.Options{Compiler: newFake(4)}, p)
+	want := build.Counters{GraphsSeen: 1, PiecewiseGraphsSeen: 6, PiecewiseCapturableGraphsSeen: 3, BackendCompilations: 3, Compiled: 4}
+	if d := cmp.Diff(want, counters(r)); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestStore(t *testing.T) {
+	p := plan(t, layers(3), "s::s")
+	store := build.NewMemoryStore()
+	first := pieces(t, build.Options{Compiler: newFake(5), Store: store}, p)
+	if first.Counters.Compiled != 4 || first.Counters.Loaded != 0 || store.Len() != 4 {
+		t.Errorf("cold: %+v, %d stored", first.Counters, store.Len())
+	}
+	c := newFake(6)
+	warm := pieces(t, build.Options{Compiler: c, Store: store, Frozen: true}, p)
+	if warm.Counters.Compiled != 0 || warm.Counters.Loaded != 4 || c.total() != 0 || warm.Counters.Bytes != first.Counters.Bytes {
+		t.Errorf("warm: %+v, %d compilations", warm.Counters, c.total())
+	}
+	for i, a := range warm.Artifacts {
+		if d := cmp.Diff(first.Artifacts[i].Program.String(), a.Program.String()); d != "" || a.Source != build.Loaded {
+			t.Errorf("artifact %d is %s: %s", i, a.Source, d)
+		}
+	}
+	// Another pipeline is another key, and the difference can be told.
+	c.fingerprint = "passes 2"
+	_, err := build.Pieces(context.Background(), []*split.Plan{p}, build.Options{Compiler: c, Store: store, Frozen: true})
+	var miss *build.MissError
+	if !errors.As(err, &miss) || miss.Origin != "@forward item 0 (embed)" || strings.Count(err.Error(), "\n") != 3 {
+		t.Fatalf("frozen: %v", err)
+	}
+	if got := miss.Key.Diff(first.Artifacts[0].Key); !slices.Equal(got, []build.Factor{{Name: "pipeline", Value: "passes 2"}}) {
+		t.Errorf("factors that differ: %v", got)
+	}
+}
+
+// broken is a store whose methods fail or give what they should not.
+type broken struct {
+	*build.MemoryStore
+	get, put error
+	damage   func([]byte) []byte
+}
+
+func (s *broken) Get(ctx context.Context, k build.Key) ([]byte, bool, error) {
+	if s.get != nil {
+		return nil, false, s.get
+	}
+	blob, ok, err := s.MemoryStore.Get(ctx, k)
+	if ok && s.damage != nil {
+		blob = s.damage(slices.Clone(blob))
+	}
+	return blob, ok, err
+}
+
+func (s *broken) Put(ctx context.Context, k build.Key, blob []byte, p build.Provenance) error {
+	if s.put != nil {
+		return s.put
+	}
+	return s.MemoryStore.Put(ctx, k, blob, p)
+}
+
+func TestBrokenStoresAreWarnings(t *testing.T) {
+	p := plan(t, chain, "silly::attention")
+	for name, s := range map[string]*broken{
+		"get":    {get: errors.New("cannot read")},
+		"put":    {put: errors.New("cannot write")},
+		"damage": {damage: func(b []byte) []byte { b[len(b)/2] ^= 1; return b }},
+		"target": {damage: func([]byte) []byte {
+			b, err := (&program.Program{Target: "other"}).Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.MemoryStore = build.NewMemoryStore()
+			o := build.Options{Compiler: newFake(7), Store: s}
+			pieces(t, o, p)
+			var events int
+			o.Observer = func(e build.Event) {
+				if e.Kind == build.Warning {
+					events++
+				}
+			}
+			r := pieces(t, o, p)
+			if r.Counters.Compiled != 3 || len(r.Warnings) != events || events < 3 || !strings.HasPrefix(r.Warnings[0].Error(), "@f item 0: key ") {
+				t.Errorf("compiled %d, %d warnings %v", r.Counters.Compiled, events, r.Warnings)
+			}
+			s.get, s.put, s.damage = nil, nil, nil
+			pieces(t, o, p)
+			if r = pieces(t, o, p); r.Counters.Loaded != 3 || len(r.Warnings) > 0 {
+				t.Errorf("repaired: %+v %v", r.Counters, r.Warnings)
+			}
+		})
+	}
+}
+
+// TestOutcomeDoesNotDependOnTiming compares everything but durations over
+// numbers of jobs and seeds.
+func TestOutcomeDoesNotDependOnTiming(t *testing.T) {
+	p := plan(t, layers(6), "s::s")
+	summary := func(refuse string, jobs int, seed uint64) string {
+		c := newFake(seed)
+		c.refuse = refuse
+		r, err := build.Pieces(context.Background(), []*split.Plan{p}, build.Options{Compiler: c, Jobs: jobs, Store: build.NewMemoryStore(),
+			Shapes: map[string]build.Shapes{"N": {Sizes: []int64{1, 2, 4}}}})
+		if err != nil {
+			return err.Error()
+		}
+		var b strings.Builder
+		fmt.Fprintf(&b, "%+v\n", r.Counters)
+		for _, a := range r.Artifacts {
+			fmt.Fprintf(&b, "%s %v %v %d %v\n", a.Key, a.Range, a.Source, a.Bytes, a.Uses)
+		}
+		return b.String()
+	}
+	for _, refuse := range []string{"", "exp", "add"} {
+		want := summary(refuse, 1, 0)
+		if refuse == "add" && (!strings.HasPrefix(want, `@forward item 4 (layers.0), shape "s0=1": cannot compile add`) || strings.Count(want, "cannot compile") != 4) {
+			t.Errorf("errors: %s", want)
+		}
+		for seed := range uint64(8) {
+			if got := summary(refuse, 1+int(seed), seed); got != want {
+				t.Errorf("refuse %q, %d jobs:\n%s", refuse, 1+seed, cmp.Diff(want, got))
+			}
+		}
+	}
+}
+
+// TestBuildsShareWork holds that builds that run at once on one store compile
+// each artifact once among them.
+func TestBuildsShareWork(t *testing.T) {
+	p := plan(t, layers(4), "s::s")
+	c, store := newFake(8), build.NewMemoryStore()
+	var wg sync.WaitGroup
+	results := make([]*build.Result, 4)
+	for i := range results {
+		wg.Go(func() {
+			results[i], _ = build.Pieces(context.Background(), []*split.Plan{p}, build.Options{Compiler: c, Store: store, Jobs: 4})
+		})
+	}
+	wg.Wait()
+	compiled := 0
+	for _, r := range results {
+		if r == nil {
+			t.Fatal("a build failed")
+		}
+		compiled += r.Counters.Compiled
+		if r.Counters.Compiled+r.Counters.Loaded != 4 {
+			t.Errorf("%+v", r.Counters)
+		}
+	}
+	if compiled != 4 || c.total() != 4 {
+		t.Errorf("%d compiled, %d calls", compiled, c.total())
+	}
+}
+
+func TestCancel(t *testing.T) {
+	why := errors.New("the user left")
+	for _, store := range []build.Store{nil, build.NewMemoryStore()} {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		c := newFake(9)
+		c.block = true
+		o := build.Options{Compiler: c, Store: store, Jobs: 2}
+		o.Observer = func(e build.Event) {
+			if e.Kind == build.Started {
+				cancel(why)
+			}
+		}
+		r, err := build.Pieces(ctx, []*split.Plan{plan(t, layers(2), "s::s")}, o)
+		if r != nil || !errors.Is(err, why) {
+			t.Errorf("got %v, %v", r, err)
+		}
+	}
+}
+
+// TestLockWaits holds that a lock is given to one at a time, and that waiting
+// ends with the context.
+func TestLockWaits(t *testing.T) {
+	s := build.NewMemoryStore()
+	key := build.Key{Target: "fake"}
+	unlock, err := s.Lock(context.Background(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	why := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(why)
+	if _, err := s.Lock(ctx, key); !errors.Is(err, why) {
+		t.Errorf("a second lock: %v", err)
+	}
+	other, err := s.Lock(ctx, build.Key{Target: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other()
+	got := make(chan struct{})
+	go func() {
+		defer close(got)
+		if again, err := s.Lock(context.Background(), key); err == nil {
+			again()
+		}
+	}()
+	unlock()
+	<-got
+}
+
+func TestObserver(t *testing.T) {
+	var open, finished, last int
+	o := build.Options{Compiler: newFake(10), Jobs: 4}
+	o.Observer = func(e build.Event) { // calls are serialised, or the race detector says so
+		switch e.Kind {
+		case build.Started:
+			open++
+		case build.Finished:
+			open--
+			finished++
+			if e.Done != finished || e.Artifact.Program == nil {
+				t.Errorf("event %+v", e)
+			}
+		}
+		if e.Done < last || e.Total != 4 {
+			t.Errorf("done %d of %d after %d", e.Done, e.Total, last)
+		}
+		last = e.Done
+	}
+	pieces(t, o, plan(t, layers(5), "s::s"))
+	if open != 0 || finished != 4 {
+		t.Errorf("%d open, %d finished", open, finished)
+	}
+}
+
+func TestPlansShareArtifacts(t *testing.T) {
+	a, b := plan(t, layers(2), "s::s"), plan(t, layers(3), "s::s")
+	r := pieces(t, build.Options{Compiler: newFake(11)}, a, b)
+	if r.Counters.GraphsSeen != 2 || r.Counters.Compiled != 4 || r.Counters.Deduplicated != 2+8 {
+		t.Errorf("%+v", r.Counters)
+	}
+	p, err := r.Program(a.Units[0].Piece, 5)
+	if q, err2 := r.Program(b.Units[0].Piece, 5); err != nil || err2 != nil || p != q {
+		t.Error("equal pieces of two plans have two programs")
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	p := plan(t, chain, "silly::attention")
+	for want, o := range map[string]build.Options{
+		"no compiler is given": {},
+		"sizes are given for K, M, which no function is sized by": {Compiler: newFake(0), Shapes: map[string]build.Shapes{"M": {}, "K": {}, "N": {}}},
+		"@f, sizes of N: compile size 0 is outside [1, 8192]":     {Compiler: newFake(0), Shapes: map[string]build.Shapes{"N": {Sizes: []int64{0}}}},
+	} {
+		if _, err := build.Pieces(context.Background(), []*split.Plan{p}, o); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}

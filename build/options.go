@@ -1,0 +1,112 @@
+package build
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/program"
+)
+
+// Compiler compiles one piece for one target. All methods may be called
+// concurrently.
+type Compiler interface {
+	// Target names what programs run on: "host", "cuda:sm_90".
+	Target() string
+
+	// Fingerprint names everything in the compiler that decides about the bytes of
+	// a program: the version of its passes, those switched off, the user's own.
+	Fingerprint() string
+
+	// Version names the tools behind the target, for provenance alone.
+	Version() string
+
+	// Compile compiles the only function of the piece. Ranges narrow symbols of
+	// the piece; one with Lo == Hi is a constant. The same arguments give the same
+	// program on every machine (C3). The piece is not changed.
+	Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error)
+}
+
+// Options says how pieces are built.
+type Options struct {
+	Compiler Compiler
+	Store    Store             // nil: everything is compiled, once each
+	Shapes   map[string]Shapes // by size symbol; one without an entry has its declared range
+	Jobs     int               // artifacts made at once; 0: GOMAXPROCS
+	Frozen   bool              // an artifact that the store does not have is a [MissError]
+
+	// Observer, if not nil, is told of progress, one call at a time.
+	Observer func(Event)
+}
+
+// EventKind says what happened.
+type EventKind uint8
+
+const (
+	Started  EventKind = iota // an artifact is looked up, and compiled if it must be
+	Finished                  // it is there
+	Failed                    // it cannot be had: Err
+	Warning                   // the store failed and work goes on without it: Err
+)
+
+var eventKindNames = [...]string{"started", "finished", "failed", "warning"}
+
+// String returns the kind in one word.
+func (k EventKind) String() string { return eventKindNames[k] }
+
+// Event is one step of progress.
+type Event struct {
+	Kind        EventKind
+	Artifact    *Artifact // complete when Finished, else what is known
+	Done, Total int       // distinct artifacts
+	Err         error
+}
+
+// Source says where a program came from.
+type Source uint8
+
+const (
+	Compiled Source = iota // by this build
+	Loaded                 // from the store
+)
+
+// String returns the source in one word.
+func (s Source) String() string { return [...]string{"compiled", "loaded"}[s] }
+
+// Artifact is one distinct program of a build.
+type Artifact struct {
+	Key      Key
+	Range    Range // of sizes; zero for a piece that does not depend on the size
+	Source   Source
+	Program  *program.Program
+	Bytes    int // of the encoded program
+	Duration time.Duration
+	Uses     []Use // in order of plans and units
+}
+
+// Use is one piece that an artifact serves.
+type Use struct{ Plan, Unit int }
+
+// MissError says that a frozen build would have had to compile.
+type MissError struct {
+	Key    Key
+	Origin string // the first piece that needs it
+}
+
+// Error names the piece and the look-up key.
+func (e *MissError) Error() string {
+	return fmt.Sprintf("%s: no artifact for key %s (shape %q, target %s), and a frozen build compiles nothing", e.Origin, e.Key, e.Key.Shape, e.Key.Target)
+}
+
+// UncoveredError says that no artifact serves a size.
+type UncoveredError struct {
+	Size   int64
+	Ranges []Range // those that there are
+}
+
+// Error names the size and the ranges.
+func (e *UncoveredError) Error() string {
+	return fmt.Sprintf("no artifact serves size %d: there are %v", e.Size, e.Ranges)
+}
