@@ -5,8 +5,8 @@
 // # What it is
 //
 // An action map (key → manifest) and a content store (SHA-256 → blob). A key
-// is the hash of [Factors], an allow-list that any machine can form without a
-// compiler or a device. A manifest says what an entry was made from, which blob
+// is an allow-list of factors ([Key]) that any machine can form without a
+// compiler or a device; its hash names the manifest. A manifest says what an entry was made from, which blob
 // it names, and how it was made. A [Module] is the root over the entries that
 // one model uses: listing, pinning and collecting act on modules.
 //
@@ -25,20 +25,17 @@
 // A manifest of an entry, byte for byte:
 //
 //	pwc cache entry 1
-//	format 1
-//	piece sha256:…
-//	shape "s0 in [1, 512]"
+//	piece "<64 hex>"
+//	shape "s0=[1, 512]"
 //	target "host"
 //	pipeline "…"
-//	pass "…"                         one a user pass, in order
-//	extern "ns::op" "version"        by name
-//	option "name" "value"            by name
+//	externs "…"
+//	format "1"                       program.FormatVersion
 //	blob sha256:… 12345              digest, bytes
-//	origin "toy @forward #2"         from here on provenance
-//	compiler "nvrtc 12.8"            one a compiler
-//	source "…"                       one a source
+//	compiler "nvrtc 12.8"            from here on provenance
+//	origin "@forward item 2 (model.layers.0.mlp)"
+//	duration 1500000                 nanoseconds
 //	created 2026-01-02T03:04:05Z
-//	took 1500000                     nanoseconds
 //	sum sha256:…                     of all bytes above
 //
 // and of a module:
@@ -47,14 +44,14 @@
 //	name "toy"
 //	hash sha256:…                    ir.Module.Hash
 //	target "host"
-//	entry <64 hex> 12345             key and bytes of its blob, by key
+//	entry <64 hex> 12345             id of a key and bytes of its blob, by id
 //	graph sha256:… 6789              computation_graph.ir: digest, bytes
 //	created 2026-01-02T03:04:05Z
 //	sum sha256:…
 //
 // Strings are in Go's double quotes. A file that is not exactly what the
-// encoder writes for the value it holds is damaged. The key of an entry is the
-// SHA-256 of "pwc cache key 1\n" and the lines from format to the last option.
+// encoder writes for the value it holds is damaged. The id of a key is the
+// SHA-256 of "pwc cache key 1\n" and the lines from piece to format.
 //
 // # What is trusted
 //

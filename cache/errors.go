@@ -6,8 +6,6 @@ import (
 )
 
 var (
-	// ErrMiss says that no layer holds a usable entry for a key.
-	ErrMiss = errors.New("cache: miss")
 	// ErrNoDir is the reason of a NotCachedError when the store has no
 	// directory to write.
 	ErrNoDir = errors.New("cache: no directory to write")
@@ -25,10 +23,10 @@ type DamageError struct {
 // Error names the file and the reason.
 func (e *DamageError) Error() string { return fmt.Sprintf("cache: %s: %s", e.File, e.Reason) }
 
-// NotCachedError says that something was compiled, or listed, but not kept. It
+// NotCachedError says that something was made but not kept. It
 // is never a reason to stop.
 type NotCachedError struct {
-	What string // "entry <key>", "module <name>"
+	What string // "entry <id>", "module <name>"
 	Err  error
 }
 

@@ -29,8 +29,66 @@ const (
 // errLockTimeout is the error of a lock that was held for too long.
 var errLockTimeout = errors.New("held by another process for too long")
 
+// Lock waits until nobody else, in this process or another, makes the entry of
+// this key; unlock lets the next one. It saves work and guards nothing: where
+// files cannot be locked, or a lock is held longer than Options.LockTimeout, it
+// says so in the log and returns as if it had the lock. It fails only when ctx
+// ends.
+func (s *Store) Lock(ctx context.Context, key Key) (unlock func(), err error) {
+	return s.lockID(ctx, key.id())
+}
+
+func (s *Store) lockID(ctx context.Context, id ID) (unlock func(), err error) {
+	if err := s.enter(ctx, id); err != nil {
+		return nil, err
+	}
+	t, err := s.dir.create()
+	if err != nil { // what is made cannot be kept, and the Put says so
+		return func() { s.leave(id) }, nil
+	}
+	release, err := t.lock(ctx, id.String(), false, true, s.lockTimeout)
+	if err != nil {
+		t.Close()
+		if ctx.Err() != nil {
+			s.leave(id)
+			return nil, context.Cause(ctx)
+		}
+		s.noLock(err)
+		return func() { s.leave(id) }, nil
+	}
+	return func() { release(); t.Close(); s.leave(id) }, nil
+}
+
+// enter is the lock among goroutines.
+func (s *Store) enter(ctx context.Context, id ID) error {
+	for {
+		s.mu.Lock()
+		other := s.held[id]
+		if other == nil {
+			s.held[id] = make(chan struct{})
+		}
+		s.mu.Unlock()
+		if other == nil {
+			return nil
+		}
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (s *Store) leave(id ID) {
+	s.mu.Lock()
+	mine := s.held[id]
+	delete(s.held, id)
+	s.mu.Unlock()
+	close(mine)
+}
+
 // lock takes a lock and returns what releases it. It waits while another holds
-// it: until ctx is done (its error is returned as it is) or timeout has passed.
+// it: until ctx is done (its cause is returned) or timeout has passed.
 // A lock with drop is exclusive, and its file goes with the release.
 func (t *tree) lock(ctx context.Context, name string, shared, drop bool, timeout time.Duration) (release func(), err error) {
 	name = path.Join(locksDir, name)
@@ -58,7 +116,7 @@ func (t *tree) lock(ctx context.Context, name string, shared, drop bool, timeout
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, ctx.Err()
+			return nil, context.Cause(ctx)
 		case <-timer.C:
 		}
 	}

@@ -31,7 +31,7 @@ const (
 	tmpDir     = "tmp"
 )
 
-func keyFile(k Key) string     { h := k.String(); return path.Join(keysDir, h[:2], h) }
+func keyFile(id ID) string     { h := id.String(); return path.Join(keysDir, h[:2], h) }
 func blobFile(d Digest) string { h := d.hex(); return path.Join(blobsDir, h[:2], h) }
 
 // staleAfter is the age at which a file in tmp belongs to a writer that died.
@@ -246,8 +246,8 @@ func (t *tree) eachHash(ctx context.Context, dir string, visit func(h [sha256.Si
 }
 
 // entry reads and checks the manifest of a key.
-func (t *tree) entry(k Key) (*Entry, error) {
-	name := keyFile(k)
+func (t *tree) entry(id ID) (*Entry, error) {
+	name := keyFile(id)
 	data, err := t.read(name, maxManifest)
 	if err != nil {
 		return nil, err
@@ -256,7 +256,7 @@ func (t *tree) entry(k Key) (*Entry, error) {
 	if err != nil {
 		return nil, t.damage(name, "%v", err)
 	}
-	if got := e.Factors.Key(); got != k {
+	if got := e.Key.id(); got != id {
 		return nil, t.damage(name, "it is the manifest of key %s", got)
 	}
 	return e, nil

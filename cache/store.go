@@ -41,9 +41,9 @@ type Store struct {
 	lockWarn sync.Once
 
 	mu       sync.Mutex
-	flights  map[Key]*flight // keys being compiled by this process
-	stamped  map[Key]bool    // modules whose use this process has recorded
-	unopened map[string]bool // directories that could not be opened, and were reported
+	held     map[ID]chan struct{} // locks held in this process, closed by their release
+	stamped  map[ID]bool          // modules whose use this process has recorded
+	unopened map[string]bool      // directories that could not be opened, and were reported
 }
 
 // New returns a store. No file is touched before it is used, and no directory
@@ -53,8 +53,8 @@ func New(o Options) *Store {
 		dir:         root{dir: o.Dir, version: FormatVersion},
 		log:         o.Logger,
 		lockTimeout: cmp.Or(o.LockTimeout, defaultLockTimeout),
-		flights:     map[Key]*flight{},
-		stamped:     map[Key]bool{},
+		held:        map[ID]chan struct{}{},
+		stamped:     map[ID]bool{},
 		unopened:    map[string]bool{},
 	}
 	if s.log == nil {
@@ -74,28 +74,27 @@ func (s *Store) Dir() string { return s.dir.dir }
 
 // Stats counts what a store did since it was made.
 type Stats struct {
-	Hits, Misses int64
-	Damaged      int64 // files that were there and could not be used
-	Stored       int64 // entries written, repairs included
-	NotCached    int64 // entries and modules that could not be written
-	LoadedBytes  int64 // of blobs, read and verified
-	StoredBytes  int64 // of blobs
-	LoadTime     time.Duration
-	StoreTime    time.Duration
+	Loaded      int64 // entries found whole
+	LoadedBytes int64 // of their blobs, read and verified
+	LoadTime    time.Duration
+	Stored      int64 // entries written, repairs included
+	StoredBytes int64 // of their blobs
+	StoreTime   time.Duration
+	Damaged     int64 // files that were there and could not be used, each time
+	NotCached   int64 // entries and modules that could not be written
 }
 
 type counters struct {
-	hits, misses, damaged, stored, notCached, loadedBytes, storedBytes, loadTime, storeTime atomic.Int64
+	loaded, loadedBytes, loadTime, stored, storedBytes, storeTime, damaged, notCached atomic.Int64
 }
 
 // Stats returns the counts.
 func (s *Store) Stats() Stats {
 	c := &s.count
 	return Stats{
-		Hits: c.hits.Load(), Misses: c.misses.Load(), Damaged: c.damaged.Load(),
-		Stored: c.stored.Load(), NotCached: c.notCached.Load(),
-		LoadedBytes: c.loadedBytes.Load(), StoredBytes: c.storedBytes.Load(),
-		LoadTime: time.Duration(c.loadTime.Load()), StoreTime: time.Duration(c.storeTime.Load()),
+		Loaded: c.loaded.Load(), LoadedBytes: c.loadedBytes.Load(), LoadTime: time.Duration(c.loadTime.Load()),
+		Stored: c.stored.Load(), StoredBytes: c.storedBytes.Load(), StoreTime: time.Duration(c.storeTime.Load()),
+		Damaged: c.damaged.Load(), NotCached: c.notCached.Load(),
 	}
 }
 
@@ -143,60 +142,44 @@ func (s *Store) openRoot(d root) *tree {
 }
 
 // Get returns the blob of a key, every byte of it checked against its hash:
-// from the first layer that has it whole, else from the directory. Nothing is
-// written. The error matches ErrMiss if there is none, for whatever reason, or
-// is that of ctx. The blob is the caller's.
-func (s *Store) Get(ctx context.Context, f Factors) ([]byte, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
+// from the first layer that has it whole, else from the directory; false where
+// there is none. Nothing is written. Files that are damaged are logged. If no
+// whole entry was found beside them the error joins their *DamageErrors: the
+// entry is to be made again and put, which repairs it. Any other error is the
+// cause of ctx's end.
+func (s *Store) Get(ctx context.Context, key Key) (blob []byte, ok bool, err error) {
+	if ctx.Err() != nil {
+		return nil, false, context.Cause(ctx)
 	}
-	blob, err := s.lookup(f.Key(), nil, s.damaged)
-	s.counted(err)
-	return blob, err
-}
-
-// counted counts a look-up.
-func (s *Store) counted(err error) {
-	if err != nil {
-		s.count.misses.Add(1)
-	} else {
-		s.count.hits.Add(1)
-	}
-}
-
-// lookup is Get without its counts. What is damaged goes to damaged, and so
-// does an entry whose blob accept (if not nil) refuses.
-func (s *Store) lookup(k Key, accept func([]byte) error, damaged func(error)) ([]byte, error) {
 	start := time.Now()
+	id := key.id()
+	var damage []error
 	for _, d := range s.roots {
 		t := s.openRoot(d)
 		if t == nil {
 			continue
 		}
-		blob, err := t.get(k)
-		if err == nil && accept != nil {
-			if aerr := accept(blob); aerr != nil {
-				err = t.damage(keyFile(k), "its blob is refused: %v", aerr)
-			}
-		}
+		blob, err := t.get(id)
 		t.Close()
-		switch {
-		case err == nil:
+		if err == nil {
+			s.count.loaded.Add(1)
 			s.count.loadedBytes.Add(int64(len(blob)))
 			s.count.loadTime.Add(int64(time.Since(start)))
-			s.log.Debug("cache: hit", "key", k, "dir", d.dir, "bytes", len(blob))
-			return blob, nil
-		case !errors.Is(err, fs.ErrNotExist):
-			damaged(err)
+			s.log.Debug("cache: hit", "id", id, "dir", d.dir, "bytes", len(blob))
+			return blob, true, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			s.damaged(err)
+			damage = append(damage, err)
 		}
 	}
-	return nil, ErrMiss
+	return nil, false, errors.Join(damage...)
 }
 
 // get reads and checks an entry. The error matches fs.ErrNotExist if there is
 // none, and else is a *DamageError.
-func (t *tree) get(k Key) ([]byte, error) {
-	e, err := t.entry(k)
+func (t *tree) get(id ID) ([]byte, error) {
+	e, err := t.entry(id)
 	if err != nil {
 		return nil, err
 	}
@@ -204,50 +187,48 @@ func (t *tree) get(k Key) ([]byte, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		// Collection removes the manifest first, so an entry that went meanwhile
 		// is not damaged.
-		if _, gone := t.Lstat(keyFile(k)); errors.Is(gone, fs.ErrNotExist) {
+		if _, gone := t.Lstat(keyFile(id)); errors.Is(gone, fs.ErrNotExist) {
 			return nil, gone
 		}
-		return nil, t.damage(blobFile(e.Blob), "missing; key %s names it", k)
+		return nil, t.damage(blobFile(e.Blob), "missing; the entry %s names it", id)
 	}
 	return blob, err
 }
 
 // Put keeps a blob under a key. What is there and whole is left alone, and
 // what is damaged is written anew. An error is a *NotCachedError, already
-// logged, unless f, blob or p cannot be an entry at all. ctx bounds the wait
+// logged, unless key, blob or p cannot be an entry at all. ctx bounds the wait
 // for a collection that is under way: work that is done is kept even if nobody
 // waits for it any more.
-func (s *Store) Put(ctx context.Context, f Factors, blob []byte, p Provenance) error {
-	if p.Created.IsZero() {
-		p.Created = time.Now()
-	}
-	e := &Entry{Factors: f, Blob: DigestOf(blob), Size: int64(len(blob)), Provenance: p}
+func (s *Store) Put(ctx context.Context, key Key, blob []byte, p Provenance) error {
+	e := &Entry{Key: key, Blob: DigestOf(blob), Size: int64(len(blob)), Provenance: p, Created: time.Now()}
 	if err := e.validate(); err != nil {
 		return err
 	}
 	start := time.Now()
 	if err := s.put(ctx, e, blob); err != nil {
-		return s.notCached("entry "+f.Key().String(), err)
+		return s.notCached("entry "+key.id().String(), err)
 	}
 	s.count.storeTime.Add(int64(time.Since(start)))
 	return nil
 }
 
+// put writes the blob and then the manifest that names it.
 func (s *Store) put(ctx context.Context, e *Entry, blob []byte) error {
 	t, release, err := s.openWrite(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	k := e.Factors.Key()
+	id := e.Key.id()
 	_, blobErr := t.blob(e.Blob, e.Size)
 	if blobErr != nil {
 		if err := t.write(blobFile(e.Blob), blob); err != nil {
 			return err
 		}
 	}
-	if old, err := t.entry(k); err != nil || old.Blob != e.Blob || old.Size != e.Size {
-		if err := t.write(keyFile(k), e.encode()); err != nil {
+	if old, err := t.entry(id); err != nil || old.Blob != e.Blob || old.Size != e.Size {
+		if err := t.write(keyFile(id), e.encode()); err != nil {
 			return err
 		}
 	} else if blobErr == nil {
@@ -255,7 +236,7 @@ func (s *Store) put(ctx context.Context, e *Entry, blob []byte) error {
 	}
 	s.count.stored.Add(1)
 	s.count.storedBytes.Add(e.Size)
-	s.log.Debug("cache: stored", "key", k, "blob", e.Blob, "bytes", e.Size, "origin", e.Provenance.Origin)
+	s.log.Debug("cache: stored", "id", id, "blob", e.Blob, "bytes", e.Size, "origin", e.Provenance.Origin)
 	return nil
 }
 
@@ -269,9 +250,9 @@ func (s *Store) openWrite(ctx context.Context) (t *tree, release func(), err err
 	s.sweep.Do(t.sweepTemp)
 	unlock, err := t.lock(ctx, gcLock, true, false, s.lockTimeout)
 	if err != nil {
-		if errors.Is(err, ctx.Err()) {
+		if ctx.Err() != nil {
 			t.Close()
-			return nil, nil, err
+			return nil, nil, context.Cause(ctx)
 		}
 		s.noLock(err)
 		unlock = func() {}

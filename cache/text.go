@@ -79,12 +79,12 @@ func (l *textLine) digest() Digest {
 	return d
 }
 
-func (l *textLine) key() Key {
-	k, err := ParseKey(l.next())
+func (l *textLine) id() ID {
+	id, err := ParseID(l.next())
 	if err != nil {
 		l.fail("%s: %w", l.word, err)
 	}
-	return k
+	return id
 }
 
 func (l *textLine) quoted() string {

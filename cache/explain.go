@@ -1,0 +1,101 @@
+package cache
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+)
+
+// Explanation says why a look-up hits or misses.
+type Explanation struct {
+	Key     Key
+	Hit     bool     // a whole entry is there
+	Dir     string   // of a hit
+	Damaged []error  // files of the entry that cannot be used
+	Nearest *Entry   // of a miss: the entry that differs least; nil if there is none at all
+	Changes []Change // from Nearest to Key; none if Nearest is the damaged entry itself
+}
+
+// Explain looks keys up and finds, for those that miss, the nearest entry of
+// all layers and the directory: first among those of the same piece, then by
+// the number of factors that differ, then the newest. It reads every manifest
+// once, and blobs of the keys. Nothing is written.
+func (s *Store) Explain(ctx context.Context, keys ...Key) ([]Explanation, error) {
+	out := make([]Explanation, len(keys))
+	nearest := make([]rank, len(keys))
+	for i, k := range keys {
+		out[i].Key = k
+	}
+	for _, d := range s.roots {
+		t := s.openRoot(d)
+		if t == nil {
+			continue
+		}
+		err := s.explainTree(ctx, t, d.dir, out, nearest)
+		t.Close()
+		if err != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	for i := range out {
+		e := &out[i]
+		if e.Hit {
+			e.Nearest = nil
+		} else if e.Nearest != nil {
+			e.Changes = e.Key.Changes(e.Nearest.Key)
+		}
+	}
+	return out, nil
+}
+
+func (s *Store) explainTree(ctx context.Context, t *tree, dir string, out []Explanation, nearest []rank) error {
+	for i := range out {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		e := &out[i]
+		switch _, err := t.get(e.Key.id()); {
+		case err == nil && !e.Hit:
+			e.Hit, e.Dir = true, dir
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			e.Damaged = append(e.Damaged, err)
+		}
+	}
+	if !slices.ContainsFunc(out, func(e Explanation) bool { return !e.Hit }) {
+		return nil
+	}
+	return t.eachHash(ctx, keysDir, func(h [32]byte, name string) error {
+		entry, err := t.entry(h)
+		if err != nil {
+			return nil // another entry's damage explains nothing here
+		}
+		for i := range out {
+			if r := rankOf(out[i].Key, entry); out[i].Nearest == nil || r.before(nearest[i], out[i].Nearest, entry) {
+				out[i].Nearest, nearest[i] = entry, r
+			}
+		}
+		return nil
+	}, s.damaged)
+}
+
+// rank is how far an entry is from a key.
+type rank struct {
+	otherPiece bool
+	changes    int
+}
+
+func rankOf(k Key, e *Entry) rank {
+	return rank{k.Piece != e.Key.Piece, k.distance(e.Key)}
+}
+
+// before reports whether entry a of rank r is nearer than b of rank q.
+func (r rank) before(q rank, b, a *Entry) bool {
+	if r.otherPiece != q.otherPiece {
+		return q.otherPiece
+	}
+	ai, bi := a.Key.id(), b.Key.id()
+	return cmp.Or(cmp.Compare(r.changes, q.changes), b.Created.Compare(a.Created), bytes.Compare(ai[:], bi[:])) < 0
+}

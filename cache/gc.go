@@ -1,0 +1,334 @@
+package cache
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"time"
+)
+
+// GCOptions say what a collection keeps.
+type GCOptions struct {
+	// MaxBytes is what the directory may hold, all files together.
+	MaxBytes int64
+
+	// Grace keeps what no module uses for this long after it was written: a
+	// module is recorded after its entries were made. An hour is plenty.
+	Grace time.Duration
+}
+
+// GCResult is what a collection removed and left.
+type GCResult struct {
+	Modules, Entries, Blobs int   // removed
+	Freed                   int64 // bytes of all removed files
+	Left                    int64 // bytes of all files that are left; above MaxBytes if they are pinned or young
+}
+
+// GC removes from the directory, never from a layer, what cannot be used
+// (damaged manifests, blobs that no entry names), and then, until the rest is
+// within MaxBytes: entries that no module uses, oldest first, and modules by
+// least recent use, each with the entries and blobs that no other uses. What a
+// pinned module uses stays. What is still in use elsewhere and was removed is
+// compiled again.
+//
+// It waits for writes that are under way and holds back new ones, where files
+// can be locked; without locks an entry may lose its blob and is a miss. The
+// error joins all that could not be done; the result is true nevertheless.
+func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
+	var r GCResult
+	err := s.exclusive(ctx, func(t *tree) error {
+		c := &collector{t: t, now: time.Now(), grace: o.Grace, entries: map[ID]*gcEntry{}, blobs: map[Digest]*gcBlob{}, result: &r}
+		err := c.scan(ctx, s.damaged)
+		if err == nil {
+			err = c.collect(ctx, o.MaxBytes)
+		}
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return errors.Join(append(c.errs, err)...)
+	})
+	if err == nil {
+		s.log.Info("cache: collected", "dir", s.dir.dir, "modules", r.Modules, "entries", r.Entries, "blobs", r.Blobs, "freed", r.Freed, "left", r.Left)
+	}
+	return r, err
+}
+
+// Clear removes everything of this format version from the directory, pinned
+// or not; GC with MaxBytes 0 keeps what is pinned. Layers, and other versions,
+// are not touched.
+func (s *Store) Clear(ctx context.Context) error {
+	return s.exclusive(ctx, func(t *tree) error {
+		var errs []error
+		// From the roots down, so that a failure leaves nothing that names what
+		// is gone.
+		for _, dir := range []string{pinsDir, modulesDir, keysDir, blobsDir, tmpDir} {
+			errs = append(errs, t.RemoveAll(dir))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// exclusive runs f on the directory, if there is one, while nobody writes.
+func (s *Store) exclusive(ctx context.Context, f func(t *tree) error) error {
+	if s.dir.dir == "" {
+		return ErrNoDir
+	}
+	t, err := s.dir.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return &DamageError{File: s.dir.dir, Reason: fmt.Sprintf("cannot be opened: %v", reason(err))}
+	}
+	defer t.Close()
+	unlock, err := t.lock(ctx, gcLock, false, false, s.lockTimeout)
+	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		s.noLock(err)
+		unlock = func() {}
+	}
+	defer unlock()
+	t.sweepTemp()
+	t.sweepLocks()
+	return f(t)
+}
+
+// sweepLocks removes lock files that processes left behind when they died.
+func (t *tree) sweepLocks() {
+	files, _ := t.list(locksDir) // what cannot be listed stays
+	for _, e := range files {
+		if _, err := ParseID(e.Name()); err != nil {
+			continue
+		}
+		name := path.Join(locksDir, e.Name())
+		if l, err := t.tryLock(name, false); err == nil && l != nil {
+			t.Remove(name)
+			l.Unlock()
+		}
+	}
+}
+
+type (
+	// gcBlob is a blob, and how many entries name it.
+	gcBlob struct {
+		size int64
+		time time.Time
+		refs int
+	}
+	// gcEntry is an entry, and how many modules use it.
+	gcEntry struct {
+		id   ID
+		blob Digest
+		size int64 // of the manifest
+		time time.Time
+		refs int
+	}
+	gcModule struct {
+		id              ID
+		entries         []ModuleEntry
+		manifest, graph int64 // bytes
+		used            time.Time
+		pinned          bool
+	}
+	collector struct {
+		t       *tree
+		now     time.Time
+		grace   time.Duration
+		modules []*gcModule
+		entries map[ID]*gcEntry
+		blobs   map[Digest]*gcBlob
+		result  *GCResult
+		errs    []error // files that could not be removed
+	}
+)
+
+// scan reads the directory and removes damaged manifests. If a pinned module
+// is damaged it is unknown what has to stay: then nothing more is collected.
+func (c *collector) scan(ctx context.Context, damaged func(error)) error {
+	pinned, err := c.t.pins()
+	if err != nil {
+		return err
+	}
+	if err := c.scanBlobs(ctx, damaged); err != nil {
+		return err
+	}
+	if err := c.scanEntries(ctx, damaged); err != nil {
+		return err
+	}
+	return c.scanModules(ctx, pinned, damaged)
+}
+
+func (c *collector) scanBlobs(ctx context.Context, damaged func(error)) error {
+	return c.t.eachHash(ctx, blobsDir, func(h [32]byte, name string) error {
+		info, err := c.t.Lstat(name)
+		if err != nil {
+			return nil // gone
+		}
+		c.blobs[h] = &gcBlob{size: info.Size(), time: info.ModTime()}
+		c.result.Left += info.Size()
+		return nil
+	}, damaged)
+}
+
+func (c *collector) scanEntries(ctx context.Context, damaged func(error)) error {
+	return c.t.eachHash(ctx, keysDir, func(h [32]byte, name string) error {
+		info, err := c.t.Lstat(name)
+		if err != nil {
+			return nil
+		}
+		c.result.Left += info.Size()
+		e, err := c.t.entry(h)
+		if err != nil {
+			damaged(err)
+			if c.remove(name, info.Size()) {
+				c.result.Entries++
+			}
+			return nil
+		}
+		c.entries[h] = &gcEntry{id: h, blob: e.Blob, size: info.Size(), time: info.ModTime()}
+		if b := c.blobs[e.Blob]; b != nil {
+			b.refs++
+		}
+		return nil
+	}, damaged)
+}
+
+func (c *collector) scanModules(ctx context.Context, pinned map[ID]bool, damaged func(error)) error {
+	dirs, err := c.t.list(modulesDir)
+	if err != nil {
+		return err
+	}
+	for _, d := range dirs {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		id, err := ParseID(d.Name())
+		if err != nil {
+			continue
+		}
+		g := &gcModule{id: id, pinned: pinned[id]}
+		if info, err := c.t.Lstat(path.Join(moduleDir(id), manifestFile)); err == nil {
+			g.manifest, g.used = info.Size(), info.ModTime()
+		}
+		if info, err := c.t.Lstat(path.Join(moduleDir(id), graphFile)); err == nil {
+			g.graph = info.Size()
+		}
+		c.result.Left += g.manifest + g.graph
+		m, err := c.t.module(id)
+		if err != nil {
+			if g.pinned && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("a pinned module is damaged, so what it keeps is unknown; compile it again, or unpin it: %w", err)
+			}
+			if !errors.Is(err, fs.ErrNotExist) {
+				damaged(err)
+			}
+			c.removeModule(g)
+			continue
+		}
+		g.entries = m.Entries
+		c.modules = append(c.modules, g)
+		for _, e := range m.Entries {
+			if k := c.entries[e.ID]; k != nil {
+				k.refs++
+			}
+		}
+	}
+	return nil
+}
+
+// collect removes what nothing names, and then the least used until the rest
+// is within the limit. The error is that of ctx.
+func (c *collector) collect(ctx context.Context, limit int64) error {
+	for d, b := range c.blobs {
+		if b.refs == 0 && !c.young(b.time) {
+			c.removeBlob(d)
+		}
+	}
+	var loose []*gcEntry
+	for _, e := range c.entries {
+		if e.refs == 0 && !c.young(e.time) {
+			loose = append(loose, e)
+		}
+	}
+	slices.SortFunc(loose, func(a, b *gcEntry) int { return cmp.Or(a.time.Compare(b.time), bytes.Compare(a.id[:], b.id[:])) })
+	for _, e := range loose {
+		if c.result.Left <= limit || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		c.removeEntry(e)
+	}
+	slices.SortFunc(c.modules, func(a, b *gcModule) int { return cmp.Or(a.used.Compare(b.used), bytes.Compare(a.id[:], b.id[:])) })
+	for _, m := range c.modules {
+		if c.result.Left <= limit || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		// The root goes first: a kill in between leaves entries without a module.
+		if m.pinned || !c.removeModule(m) {
+			continue
+		}
+		for _, e := range m.entries {
+			if k := c.entries[e.ID]; k != nil {
+				if k.refs--; k.refs == 0 {
+					c.removeEntry(k)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (c *collector) young(t time.Time) bool { return c.now.Sub(t) < c.grace }
+
+// removeModule reports whether the manifest is gone.
+func (c *collector) removeModule(m *gcModule) bool {
+	dir := moduleDir(m.id)
+	if !c.remove(path.Join(dir, manifestFile), m.manifest) {
+		return false
+	}
+	if m.manifest > 0 {
+		c.result.Modules++
+	}
+	c.remove(path.Join(dir, graphFile), m.graph)
+	c.t.Remove(dir) // fails if somebody else's files are in it, which is fine
+	return true
+}
+
+func (c *collector) removeEntry(e *gcEntry) {
+	delete(c.entries, e.id)
+	if !c.remove(keyFile(e.id), e.size) {
+		return
+	}
+	c.result.Entries++
+	if b := c.blobs[e.blob]; b != nil {
+		if b.refs--; b.refs == 0 {
+			c.removeBlob(e.blob)
+		}
+	}
+}
+
+func (c *collector) removeBlob(d Digest) {
+	size := c.blobs[d].size
+	delete(c.blobs, d)
+	if c.remove(blobFile(d), size) {
+		c.result.Blobs++
+	}
+}
+
+// remove reports whether the file is gone. What cannot be removed is an error
+// of the collection, which goes on.
+func (c *collector) remove(name string, size int64) bool {
+	if err := c.t.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c.errs = append(c.errs, fmt.Errorf("cache: %s cannot be removed: %w", c.t.file(name), reason(err)))
+		return false
+	}
+	c.result.Freed += size
+	c.result.Left -= size
+	return true
+}

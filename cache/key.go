@@ -1,0 +1,213 @@
+package cache
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Key is everything that decides about the bytes of a compiled piece, and
+// nothing else. The fields are the allow-list: a path, an environment variable,
+// a host name, a rank or the sizes that are captured cannot get into a key
+// without a change of this type. A machine without a compiler or a device can
+// form every one of them; the versions of compilers are [Provenance]. Keys are
+// comparable.
+type Key struct {
+	Piece    [sha256.Size]byte // hash of the piece's canonical text
+	Shape    string            // ranges of the piece's symbols, "s0=[1, 512]"; empty if it has none
+	Target   string            // "host", "cuda:sm_90"
+	Pipeline string            // version of the compiler's passes, those switched off, the user's own
+	Externs  string            // extern ops of the piece with their versions
+	Format   int               // version of the program encoding
+}
+
+// Factor is one named part of a key.
+type Factor struct{ Name, Value string }
+
+// Factors returns the parts of the key in a fixed order.
+func (k Key) Factors() []Factor {
+	return []Factor{
+		{"piece", hex.EncodeToString(k.Piece[:])},
+		{"shape", k.Shape},
+		{"target", k.Target},
+		{"pipeline", k.Pipeline},
+		{"externs", k.Externs},
+		{"format", strconv.Itoa(k.Format)},
+	}
+}
+
+// keyDomain is hashed ahead of the factors. It changes with their text.
+const keyDomain = "pwc cache key 1\n"
+
+// Sum returns the SHA-256 that the entry is filed under: of a header and one
+// line for each factor, its name and its value quoted.
+func (k Key) Sum() [sha256.Size]byte {
+	w := textWriter{buf: []byte(keyDomain)}
+	k.write(&w)
+	return sha256.Sum256(w.buf)
+}
+
+// id returns the sum as the name of a file.
+func (k Key) id() ID { return ID(k.Sum()) }
+
+// String returns the first 16 hex digits of the sum.
+func (k Key) String() string { return k.id().String()[:16] }
+
+func (k Key) write(w *textWriter) {
+	for _, f := range k.Factors() {
+		w.line(f.Name, strconv.Quote(f.Value))
+	}
+}
+
+// parseLine takes one line of the text, if it is one of a factor.
+func (k *Key) parseLine(l *textLine) (ok bool) {
+	switch l.word {
+	case "piece":
+		h, err := parseHash(l.quoted())
+		if err != nil {
+			l.fail("piece: %w", err)
+		}
+		k.Piece = h
+	case "shape":
+		k.Shape = l.quoted()
+	case "target":
+		k.Target = l.quoted()
+	case "pipeline":
+		k.Pipeline = l.quoted()
+	case "externs":
+		k.Externs = l.quoted()
+	case "format":
+		n, err := strconv.Atoi(l.quoted())
+		if err != nil {
+			l.fail("format: not a number")
+		}
+		k.Format = n
+	default:
+		return false
+	}
+	return true
+}
+
+// maxString bounds the bytes of one string in a manifest, far above what
+// compilation makes.
+const maxString = 64 << 10
+
+// Validate reports why k cannot be a key: a factor that is missing, too long
+// or not UTF-8.
+func (k Key) Validate() error {
+	var errs []error
+	if k.Piece == [sha256.Size]byte{} {
+		errs = append(errs, errors.New("cache: key without a piece"))
+	}
+	if k.Target == "" {
+		errs = append(errs, errors.New("cache: key without a target"))
+	}
+	if k.Format <= 0 {
+		errs = append(errs, fmt.Errorf("cache: key of program format %d", k.Format))
+	}
+	for _, f := range k.Factors() {
+		errs = append(errs, checkString(f.Name, f.Value))
+	}
+	return errors.Join(errs...)
+}
+
+func checkString(what, s string) error {
+	if len(s) > maxString {
+		return fmt.Errorf("cache: %s of %d bytes; the most is %d", what, len(s), maxString)
+	}
+	if !utf8.ValidString(s) {
+		return fmt.Errorf("cache: %s %q is not UTF-8", what, clip(s))
+	}
+	return nil
+}
+
+// Change is a factor in which two keys differ.
+type Change struct {
+	Factor   string
+	Old, New string
+}
+
+// String returns `factor: "old" → "new"`.
+func (c Change) String() string { return fmt.Sprintf("%s: %q → %q", c.Factor, c.Old, c.New) }
+
+// Changes returns the factors that differ from those of old, in the order of
+// Factors; none if and only if the keys are the same.
+func (k Key) Changes(old Key) []Change {
+	var out []Change
+	was := old.Factors()
+	for i, f := range k.Factors() {
+		if f != was[i] {
+			out = append(out, Change{f.Name, was[i].Value, f.Value})
+		}
+	}
+	return out
+}
+
+// distance returns the number of Changes.
+func (k Key) distance(old Key) int {
+	n := 0
+	for _, differs := range []bool{k.Piece != old.Piece, k.Shape != old.Shape, k.Target != old.Target,
+		k.Pipeline != old.Pipeline, k.Externs != old.Externs, k.Format != old.Format} {
+		if differs {
+			n++
+		}
+	}
+	return n
+}
+
+// ID is what an entry or a module is filed under: the SHA-256 of what makes it
+// that entry or module.
+type ID [sha256.Size]byte
+
+// String returns the id in lower-case hex, which is also a file name.
+func (id ID) String() string { return hex.EncodeToString(id[:]) }
+
+// ParseID parses what ID.String returns, and nothing else.
+func ParseID(s string) (ID, error) {
+	h, err := parseHash(s)
+	return ID(h), err
+}
+
+// Digest is the SHA-256 of stored bytes.
+type Digest [sha256.Size]byte
+
+// DigestOf returns the digest of b.
+func DigestOf(b []byte) Digest { return sha256.Sum256(b) }
+
+// String returns the digest as "sha256:" and lower-case hex.
+func (d Digest) String() string { return "sha256:" + d.hex() }
+
+func (d Digest) hex() string { return hex.EncodeToString(d[:]) }
+
+// ParseDigest parses what Digest.String returns, and nothing else.
+func ParseDigest(s string) (Digest, error) {
+	digits, ok := strings.CutPrefix(s, "sha256:")
+	if !ok {
+		return Digest{}, fmt.Errorf("cache: digest %q does not begin with sha256:", clip(s))
+	}
+	h, err := parseHash(digits)
+	return Digest(h), err
+}
+
+// parseHash parses 64 lower-case hex digits.
+func parseHash(s string) (h [sha256.Size]byte, err error) {
+	if len(s) != 2*sha256.Size || strings.ToLower(s) != s {
+		return h, fmt.Errorf("cache: %q is not %d lower-case hex digits", clip(s), 2*sha256.Size)
+	}
+	if _, err := hex.Decode(h[:], []byte(s)); err != nil {
+		return h, fmt.Errorf("cache: %q is not %d lower-case hex digits", clip(s), 2*sha256.Size)
+	}
+	return h, nil
+}
+
+// clip shortens outside text for a message.
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}

@@ -1,0 +1,224 @@
+package cache
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ModuleInfo is a module in a listing.
+type ModuleInfo struct {
+	ID       ID
+	Name     string
+	Target   string
+	Hash     [sha256.Size]byte
+	Entries  int
+	Bytes    int64     // of the blobs, as they were when the module was recorded
+	Created  time.Time // when it was recorded
+	LastUsed time.Time // when it was last recorded or loaded; of a layer: when it was written there
+	Pinned   bool      // in the directory; a layer is not collected
+	Dir      string    // where it is
+	Layer    bool      // Dir is a read-only layer
+}
+
+// Modules lists the modules of all layers and the directory: by name, then by
+// last use, newest first. Manifests that are damaged are logged and left out.
+func (s *Store) Modules(ctx context.Context) ([]ModuleInfo, error) {
+	var list []ModuleInfo
+	for _, d := range s.roots {
+		t := s.openRoot(d)
+		if t == nil {
+			continue
+		}
+		var pinned map[ID]bool
+		if !d.layer {
+			var err error
+			if pinned, err = t.pins(); err != nil {
+				s.damaged(err)
+			}
+		}
+		err := t.eachModule(ctx, func(f moduleFile) {
+			m := f.module
+			info := ModuleInfo{ID: f.id, Name: m.Name, Target: m.Target, Hash: m.Hash, Entries: len(m.Entries),
+				Created: m.Created, LastUsed: f.used, Pinned: pinned[f.id], Dir: d.dir, Layer: d.layer}
+			for _, e := range m.Entries {
+				info.Bytes += e.Size
+			}
+			list = append(list, info)
+		}, s.damaged)
+		t.Close()
+		if err != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b ModuleInfo) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), b.LastUsed.Compare(a.LastUsed), bytes.Compare(a.ID[:], b.ID[:]))
+	})
+	return list, nil
+}
+
+// Find returns the module that ref means: its name, or the first digits of its
+// id, at least four. The error matches ErrNotFound, or says which ids ref could
+// mean. A module that several directories hold is found in the first.
+func (s *Store) Find(ctx context.Context, ref string) (ModuleInfo, error) {
+	list, err := s.Modules(ctx)
+	if err != nil {
+		return ModuleInfo{}, err
+	}
+	return find(list, s.roots, ref)
+}
+
+// find is Find among the modules of some roots.
+func find(list []ModuleInfo, roots []root, ref string) (ModuleInfo, error) {
+	var found []ModuleInfo
+	for _, d := range roots {
+		for _, m := range list {
+			if m.Dir != d.dir || m.Name != ref && (len(ref) < 4 || !strings.HasPrefix(m.ID.String(), ref)) {
+				continue
+			}
+			if !slices.ContainsFunc(found, func(f ModuleInfo) bool { return f.ID == m.ID }) {
+				found = append(found, m)
+			}
+		}
+	}
+	switch len(found) {
+	case 0:
+		return ModuleInfo{}, fmt.Errorf("%w: %q", ErrNotFound, clip(ref))
+	case 1:
+		return found[0], nil
+	}
+	ids := make([]string, len(found))
+	for i, m := range found {
+		ids[i] = m.ID.String()[:12]
+	}
+	return ModuleInfo{}, fmt.Errorf("cache: %q means several modules: %s", clip(ref), strings.Join(ids, ", "))
+}
+
+// ModuleDetail is all that is known of a module.
+type ModuleDetail struct {
+	ModuleInfo
+	Graph   []byte        // computation_graph.ir; nil if it is damaged, which was logged
+	Keys    []ModuleEntry // by id
+	Found   []*Entry      // the manifest of each; nil where no directory has it
+	Missing int           // nils in Found
+}
+
+// Show returns the details of the module that ref means (see Find).
+func (s *Store) Show(ctx context.Context, ref string) (*ModuleDetail, error) {
+	info, err := s.Find(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	var trees []*tree
+	defer func() {
+		for _, t := range trees {
+			t.Close()
+		}
+	}()
+	d := &ModuleDetail{ModuleInfo: info}
+	for _, r := range s.roots {
+		t := s.openRoot(r)
+		if t == nil {
+			continue
+		}
+		trees = append(trees, t)
+		if r.dir != info.Dir {
+			continue
+		}
+		m, err := t.module(info.ID)
+		if err != nil {
+			return nil, err
+		}
+		d.Keys = m.Entries
+		if d.Graph, err = t.graph(m); err != nil {
+			s.damaged(err)
+		}
+	}
+	for _, k := range d.Keys {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		e := s.findEntry(trees, k.ID)
+		if e == nil {
+			d.Missing++
+		}
+		d.Found = append(d.Found, e)
+	}
+	return d, nil
+}
+
+// findEntry returns the first whole manifest of a key, or nil.
+func (s *Store) findEntry(trees []*tree, id ID) *Entry {
+	for _, t := range trees {
+		e, err := t.entry(id)
+		if err == nil {
+			return e
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			s.damaged(err)
+		}
+	}
+	return nil
+}
+
+// Pin keeps a module of the directory, and all it uses, from being collected.
+// A module of a layer alone is an error that matches ErrNotFound: layers are
+// not collected.
+func (s *Store) Pin(ctx context.Context, ref string) (ModuleInfo, error) {
+	info, err := s.setPin(ctx, ref, func(t *tree, name string) error { return t.write(name, nil) })
+	info.Pinned = err == nil
+	return info, err
+}
+
+// Unpin undoes Pin.
+func (s *Store) Unpin(ctx context.Context, ref string) (ModuleInfo, error) {
+	info, err := s.setPin(ctx, ref, func(t *tree, name string) error {
+		if err := t.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	})
+	info.Pinned = info.Pinned && err != nil
+	return info, err
+}
+
+func (s *Store) setPin(ctx context.Context, ref string, set func(t *tree, name string) error) (ModuleInfo, error) {
+	list, err := s.Modules(ctx)
+	if err != nil {
+		return ModuleInfo{}, err
+	}
+	list = slices.DeleteFunc(list, func(m ModuleInfo) bool { return m.Layer })
+	info, err := find(list, []root{s.dir}, ref)
+	if err != nil {
+		return info, err
+	}
+	t, release, err := s.openWrite(ctx)
+	if err != nil {
+		return info, err
+	}
+	defer release()
+	return info, set(t, path.Join(pinsDir, info.ID.String()))
+}
+
+// pins returns the modules that are pinned.
+func (t *tree) pins() (map[ID]bool, error) {
+	files, err := t.list(pinsDir)
+	if err != nil {
+		return nil, err
+	}
+	pinned := make(map[ID]bool, len(files))
+	for _, e := range files {
+		if id, err := ParseID(e.Name()); err == nil {
+			pinned[id] = true
+		}
+	}
+	return pinned, nil
+}

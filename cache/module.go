@@ -1,0 +1,298 @@
+package cache
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Module is a root: the entries that one model uses for one target. Listing,
+// pinning and collecting act on modules.
+type Module struct {
+	Name    string            // of the module, for people; not a path
+	Hash    [sha256.Size]byte // ir.Module.Hash
+	Target  string            // as in Factors
+	Entries []ModuleEntry     // by id, each once
+	Graph   []byte            // the split module as text, kept as computation_graph.ir
+	Created time.Time         // kept to the second, UTC; the zero time is replaced by that of PutModule
+
+	graphDigest Digest // of a parsed manifest, which does not hold Graph
+	graphSize   int64
+}
+
+// ModuleEntry is one entry that a module uses.
+type ModuleEntry struct {
+	ID   ID    // of its key
+	Size int64 // bytes of its blob
+}
+
+// maxEntries bounds the entries of one module.
+const maxEntries = 100_000
+
+const (
+	moduleHeader = "pwc cache module 1"
+	manifestFile = "manifest"
+	graphFile    = "computation_graph.ir"
+)
+
+func moduleDir(id ID) string { return path.Join(modulesDir, id.String()) }
+
+// ID returns the identity of the module: the SHA-256 of its name, hash, target
+// and keys. The graph is no part of it: locations in it may change while all
+// else stays.
+func (m *Module) ID() ID {
+	var w textWriter
+	w.line("pwc cache module id 1")
+	w.line("name", strconv.Quote(m.Name))
+	w.line("hash", Digest(m.Hash).String())
+	w.line("target", strconv.Quote(m.Target))
+	for _, e := range m.Entries {
+		w.line("entry", e.ID.String())
+	}
+	return sha256.Sum256(w.buf)
+}
+
+func (m *Module) validate() error {
+	errs := []error{checkString("module name", m.Name), checkString("target", m.Target),
+		checkSize("graph", m.graphSize), checkTime(m.Created)}
+	if m.Name == "" || path.IsAbs(m.Name) || strings.Contains(m.Name, `\`) {
+		errs = append(errs, fmt.Errorf("cache: module name %q is empty or a path", clip(m.Name)))
+	}
+	if len(m.Entries) > maxEntries {
+		errs = append(errs, fmt.Errorf("cache: %d entries, above %d", len(m.Entries), maxEntries))
+	}
+	for i, e := range m.Entries {
+		if i > 0 && bytes.Compare(m.Entries[i-1].ID[:], e.ID[:]) >= 0 {
+			errs = append(errs, fmt.Errorf("cache: entry %s is out of order", e.ID))
+		}
+		errs = append(errs, checkSize("blob", e.Size))
+	}
+	return errors.Join(errs...)
+}
+
+func (m *Module) encode() []byte {
+	var w textWriter
+	w.line(moduleHeader)
+	w.line("name", strconv.Quote(m.Name))
+	w.line("hash", Digest(m.Hash).String())
+	w.line("target", strconv.Quote(m.Target))
+	for _, e := range m.Entries {
+		w.line("entry", e.ID.String(), strconv.FormatInt(e.Size, 10))
+	}
+	w.line("graph", m.graphDigest.String(), strconv.FormatInt(m.graphSize, 10))
+	w.line("created", m.Created.UTC().Format(timeLayout))
+	return w.seal()
+}
+
+// parseModule parses a manifest. The error is the reason alone.
+func parseModule(data []byte) (*Module, error) {
+	m := &Module{}
+	err := parseText(data, moduleHeader, func(l *textLine) bool {
+		switch l.word {
+		case "name":
+			m.Name = l.quoted()
+		case "hash":
+			m.Hash = l.digest()
+		case "target":
+			m.Target = l.quoted()
+		case "entry":
+			m.Entries = append(m.Entries, ModuleEntry{l.id(), l.int()})
+		case "graph":
+			m.graphDigest, m.graphSize = l.digest(), l.int()
+		case "created":
+			m.Created = l.time()
+		default:
+			return false
+		}
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := m.validate(); err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(m.encode(), data) {
+		return nil, errors.New("not in the canonical form")
+	}
+	return m, nil
+}
+
+// module reads and checks the manifest of a module.
+func (t *tree) module(id ID) (*Module, error) {
+	name := path.Join(moduleDir(id), manifestFile)
+	data, err := t.read(name, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	m, err := parseModule(data)
+	if err != nil {
+		return nil, t.damage(name, "%v", err)
+	}
+	if got := m.ID(); got != id {
+		return nil, t.damage(name, "it is the manifest of module %s", got)
+	}
+	return m, nil
+}
+
+// graph reads and checks the text beside a module's manifest.
+func (t *tree) graph(m *Module) ([]byte, error) {
+	name := path.Join(moduleDir(m.ID()), graphFile)
+	data, err := t.read(name, MaxBlob)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, t.damage(name, "missing; the manifest beside it names it")
+	case err != nil:
+		return nil, err
+	case int64(len(data)) != m.graphSize || DigestOf(data) != m.graphDigest:
+		return nil, t.damage(name, "its contents have the digest %s, the manifest beside it names %s", DigestOf(data), m.graphDigest)
+	}
+	return data, nil
+}
+
+// PutModule records that a module was built or loaded. Its entries are put in
+// order. If a layer or the directory holds the same manifest and graph nothing
+// is written, save that the manifest in the directory is given the present
+// time, at most once in the life of the store, which is what collection goes
+// by. Anything else is written: a new module, a changed graph, a repair.
+//
+// An error is a *NotCachedError, already logged, unless m cannot be a module at
+// all. ctx bounds the wait for a collection that is under way.
+func (s *Store) PutModule(ctx context.Context, m Module) error {
+	m.Entries = slices.Clone(m.Entries)
+	slices.SortFunc(m.Entries, func(a, b ModuleEntry) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	m.Entries = slices.CompactFunc(m.Entries, func(a, b ModuleEntry) bool { return a.ID == b.ID })
+	m.graphDigest, m.graphSize = DigestOf(m.Graph), int64(len(m.Graph))
+	if m.Created.IsZero() {
+		m.Created = time.Now()
+	}
+	if err := m.validate(); err != nil {
+		return err
+	}
+	id := m.ID()
+	if s.hasModule(id, &m) {
+		return nil
+	}
+	if err := s.putModule(ctx, id, &m); err != nil {
+		return s.notCached("module "+strconv.Quote(m.Name), err)
+	}
+	return nil
+}
+
+// hasModule reports whether a root has the module with its graph, and stamps
+// it if that is the directory.
+func (s *Store) hasModule(id ID, m *Module) bool {
+	for _, d := range s.roots {
+		t := s.openRoot(d)
+		if t == nil {
+			continue
+		}
+		has := s.sameModule(t, id, m)
+		if has && !d.layer {
+			s.stamp(t, id)
+		}
+		t.Close()
+		if has {
+			return true
+		}
+	}
+	return false
+}
+
+// sameModule reports whether t has m whole. A damaged one is reported.
+func (s *Store) sameModule(t *tree, id ID, m *Module) bool {
+	old, err := t.module(id)
+	if err == nil {
+		_, err = t.graph(old)
+	}
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			s.damaged(err)
+		}
+		return false
+	}
+	return old.graphDigest == m.graphDigest && slices.Equal(old.Entries, m.Entries)
+}
+
+// stamp gives a manifest the present time, once. That it fails, on a directory
+// that cannot be written, is no fault.
+func (s *Store) stamp(t *tree, id ID) {
+	s.mu.Lock()
+	done := s.stamped[id]
+	s.stamped[id] = true
+	s.mu.Unlock()
+	if done {
+		return
+	}
+	now := time.Now()
+	if err := t.Chtimes(path.Join(moduleDir(id), manifestFile), now, now); err != nil {
+		s.log.Debug("cache: the use of a module was not recorded", "module", id, "reason", err)
+	}
+}
+
+// putModule writes the graph and then the manifest that names it. The lock
+// keeps two writers from mixing theirs.
+func (s *Store) putModule(ctx context.Context, id ID, m *Module) error {
+	t, release, err := s.openWrite(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	unlock, err := s.lockID(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := t.write(path.Join(moduleDir(id), graphFile), m.Graph); err != nil {
+		return err
+	}
+	return t.write(path.Join(moduleDir(id), manifestFile), m.encode())
+}
+
+// moduleFile is a module as it lies in a directory.
+type moduleFile struct {
+	id     ID
+	module *Module
+	file   string // its manifest
+	size   int64  // of the manifest
+	used   time.Time
+}
+
+// eachModule calls visit for every module that has a manifest. What is damaged
+// goes to damaged. The error is that of ctx.
+func (t *tree) eachModule(ctx context.Context, visit func(moduleFile), damaged func(error)) error {
+	dirs, err := t.list(modulesDir)
+	if err != nil {
+		damaged(err)
+	}
+	for _, e := range dirs {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		id, err := ParseID(e.Name())
+		if err != nil {
+			continue
+		}
+		m, err := t.module(id)
+		if err == nil {
+			var info fs.FileInfo
+			name := path.Join(moduleDir(id), manifestFile)
+			if info, err = t.Lstat(name); err == nil {
+				visit(moduleFile{id: id, module: m, file: t.file(name), size: info.Size(), used: info.ModTime()})
+				continue
+			}
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			damaged(err)
+		}
+	}
+	return nil
+}
