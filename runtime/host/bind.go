@@ -1,0 +1,334 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program"
+	"pwc/runtime/device"
+)
+
+// bound is a program with all addresses resolved: a list of nodes, and calls of
+// extern ops between them.
+type bound struct {
+	exec  *Executable
+	steps []boundStep
+	calls []*device.OpCall
+	mems  []*memory // what it reaches, each once
+}
+
+// boundStep is a node or the call of an extern op.
+type boundStep struct {
+	node node
+	op   device.Op
+	call *device.OpCall // nil: a node
+}
+
+var _ device.BoundLaunch = (*bound)(nil)
+
+// Executable returns the program that was bound.
+func (b *bound) Executable() device.Executable { return b.exec }
+
+// Calls returns the calls of extern ops in the order of the steps.
+func (b *bound) Calls() []*device.OpCall { return b.calls }
+
+// usable returns an error if what was bound is gone.
+func (b *bound) usable() error {
+	if b.exec.closed.Load() {
+		return fmt.Errorf("program: %w", device.ErrClosed)
+	}
+	for _, m := range b.mems {
+		if m.base.Load() == nil {
+			return device.ErrFreed
+		}
+	}
+	return nil
+}
+
+// run executes the program on s.
+func (b *bound) run(s *Stream) error {
+	for i := range b.steps {
+		st := &b.steps[i]
+		if st.call == nil {
+			if err := st.node.run(s); err != nil {
+				return err
+			}
+			continue
+		}
+		st.call.Stream, st.call.Capturing = s, false
+		if err := st.op.Launch(st.call); err != nil {
+			return fmt.Errorf("host: %s: %w", b.exec.program.Steps[i].Extern, err)
+		}
+	}
+	return nil
+}
+
+// record appends the program to what s captures, all of it or nothing. Extern
+// ops record themselves.
+func (b *bound) record(s *Stream) error {
+	for i := range b.steps {
+		if st := &b.steps[i]; st.call != nil && !st.op.Signature().Capture {
+			return fmt.Errorf("host: launch: %s: %w", b.exec.program.Steps[i].Extern, device.ErrNotCapturable)
+		}
+	}
+	before := len(s.capture.nodes)
+	for i := range b.steps {
+		st := &b.steps[i]
+		if st.call == nil {
+			s.capture.nodes = append(s.capture.nodes, st.node)
+			continue
+		}
+		st.call.Stream, st.call.Capturing = s, true
+		err := st.op.Launch(st.call)
+		st.call.Capturing = false
+		if err != nil {
+			s.capture.nodes = s.capture.nodes[:before]
+			return fmt.Errorf("host: %s: %w", b.exec.program.Steps[i].Extern, err)
+		}
+	}
+	return nil
+}
+
+// Bind resolves the program for symbol values. It checks guards, the sizes and
+// alignment of what is given, and that every address of every kernel is in its
+// buffer.
+func (x *Executable) Bind(symbols []int64, args device.Args) (device.BoundLaunch, error) {
+	b, err := x.bind(symbols, args)
+	if err != nil {
+		return nil, fmt.Errorf("host: bind: %w", err)
+	}
+	return b, nil
+}
+
+// binder is the state of one Bind.
+type binder struct {
+	x       *Executable
+	p       *program.Program
+	env     program.Env
+	out     *bound
+	seen    map[*memory]bool
+	scratch *scratch
+	mem     []boundBuffer // by buffer
+	extern  device.Buffer // scratch of extern ops
+}
+
+// boundBuffer is a buffer's memory: exactly the bytes that the program declares.
+type boundBuffer struct {
+	data []byte
+	buf  device.Buffer
+}
+
+func (x *Executable) bind(symbols []int64, args device.Args) (*bound, error) {
+	if x.closed.Load() || x.dev.shut.Load() {
+		return nil, device.ErrClosed
+	}
+	env, err := x.env(symbols)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range x.program.Guards {
+		if err := checkGuard(g, env); err != nil {
+			return nil, err
+		}
+	}
+	b := &binder{x: x, p: x.program, env: env, out: &bound{exec: x}, seen: map[*memory]bool{}}
+	if b.scratch, err = x.scratch(env); err != nil {
+		return nil, err
+	}
+	if err := b.buffers(args); err != nil {
+		return nil, err
+	}
+	b.out.steps = make([]boundStep, len(b.p.Steps))
+	for i := range b.p.Steps {
+		if err := b.step(i, &b.out.steps[i]); err != nil {
+			return nil, fmt.Errorf("step %d: %w", i, err)
+		}
+	}
+	return b.out, nil
+}
+
+func checkGuard(g program.Guard, env program.Env) error {
+	v, err := g.Expr.Eval(env)
+	if err != nil {
+		return err
+	}
+	if v < g.Lo || v > g.Hi {
+		return &device.GuardError{Expr: g.Expr.String(), Value: v, Lo: g.Lo, Hi: g.Hi}
+	}
+	return nil
+}
+
+// buffers finds the memory of every buffer.
+func (b *binder) buffers(args device.Args) error {
+	p := b.p
+	if len(args.Params) != len(p.Params) || len(args.Results) != len(p.Results) {
+		return fmt.Errorf("%d parameters and %d results for a program of %d and %d", len(args.Params), len(args.Results), len(p.Params), len(p.Results))
+	}
+	for i := range p.Params {
+		if err := b.given(p.Params[i].DType, p.Params[i].Shape, args.Params[i]); err != nil {
+			return fmt.Errorf("parameter %d: %w", i, err)
+		}
+	}
+	for i := range p.Results {
+		r := &p.Results[i]
+		if r.Alias >= 0 || r.Same >= 0 {
+			continue
+		}
+		if err := b.given(r.DType, r.Shape, args.Results[i]); err != nil {
+			return fmt.Errorf("result %d: %w", i, err)
+		}
+	}
+	if args.Scratch.Size < b.scratch.total {
+		return fmt.Errorf("scratch of %d bytes, want %d", args.Scratch.Size, b.scratch.total)
+	}
+	b.mem = make([]boundBuffer, len(p.Buffers))
+	for i := range p.Buffers {
+		if err := b.buffer(i, args); err != nil {
+			return fmt.Errorf("buffer %d: %w", i, err)
+		}
+	}
+	if b.scratch.total > 0 {
+		b.extern = args.Scratch.Slice(b.scratch.extern, b.scratch.total-b.scratch.extern)
+	}
+	return nil
+}
+
+// given checks memory that the caller gives for a tensor.
+func (b *binder) given(dt dtype.DType, shape []dim.Dim, have device.Buffer) error {
+	want, err := program.Bytes(dt, shape, b.env)
+	if err != nil {
+		return err
+	}
+	if have.Size < want {
+		return fmt.Errorf("%d bytes of memory, want %d", have.Size, want)
+	}
+	_, _, err = b.x.dev.bytes(have)
+	return err
+}
+
+func (b *binder) buffer(i int, args device.Args) error {
+	buf := &b.p.Buffers[i]
+	want, err := buf.Bytes(b.env)
+	if err != nil {
+		return err
+	}
+	var from device.Buffer
+	switch buf.Kind {
+	case program.BufferParam:
+		from = args.Params[buf.Index]
+	case program.BufferResult:
+		from = args.Results[buf.Index]
+	case program.BufferScratch:
+		if want > 0 {
+			from = args.Scratch.Slice(b.scratch.offsets[i], want)
+		}
+	case program.BufferConst:
+		m := b.x.consts[buf.Index]
+		from = device.Buffer{Memory: m, Size: m.size}
+	}
+	if from.Size < want {
+		return fmt.Errorf("%d bytes of memory, want %d", from.Size, want)
+	}
+	if want == 0 {
+		return nil
+	}
+	from.Size = want
+	data, mem, err := b.x.dev.bytes(from)
+	if err != nil {
+		return err
+	}
+	if uintptr(unsafe.Pointer(unsafe.SliceData(data)))&uintptr(buf.Alignment()-1) != 0 {
+		return fmt.Errorf("%w: offset %d, want a multiple of %d", errUnaligned, from.Offset, buf.Alignment())
+	}
+	b.mem[i] = boundBuffer{data, from}
+	if !b.seen[mem] {
+		b.seen[mem] = true
+		b.out.mems = append(b.out.mems, mem)
+	}
+	return nil
+}
+
+func (b *binder) step(i int, out *boundStep) error {
+	s := &b.p.Steps[i]
+	out.node.program = b.out
+	switch s.Kind {
+	case program.StepKernel:
+		return b.kernel(s, &out.node)
+	case program.StepCopy:
+		dst, src := &b.mem[s.Args[0]], &b.mem[s.Args[1]]
+		if len(dst.data) != len(src.data) {
+			return fmt.Errorf("copy of %d bytes over %d", len(src.data), len(dst.data))
+		}
+		if overlap(dst.data, src.data) {
+			return device.ErrOverlap
+		}
+		out.node.kind, out.node.dst, out.node.src = nodeCopy, dst.data, src.data
+	case program.StepFill:
+		pattern := s.Pattern()
+		dst := b.mem[s.Args[0]].data
+		if len(dst)%len(pattern) != 0 {
+			return fmt.Errorf("fill of %d bytes with a pattern of %d", len(dst), len(pattern))
+		}
+		out.node.kind, out.node.dst, out.node.src = nodePattern, dst, []byte(pattern)
+	case program.StepExtern:
+		return b.externOp(i, s, out)
+	default:
+		return fmt.Errorf("unknown kind %d", s.Kind)
+	}
+	return nil
+}
+
+// overlap reports whether two ranges of memory share a byte.
+func overlap(a, b []byte) bool {
+	if len(a) == 0 || len(b) == 0 {
+		return false
+	}
+	pa, pb := uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	return pa < pb+uintptr(len(b)) && pb < pa+uintptr(len(a))
+}
+
+func (b *binder) kernel(s *program.Step, out *node) error {
+	index := s.Kernel
+	for _, v := range s.Variants {
+		if err := checkGuard(v.Guard, b.env); err == nil {
+			index = v.Kernel
+			break
+		} else if !errors.Is(err, device.ErrGuard) {
+			return err
+		}
+	}
+	args := make([][]byte, len(s.Args))
+	for i, a := range s.Args {
+		args[i] = b.mem[a].data
+	}
+	k, err := newKernel(b.x, b.x.kernels[index], b.env, args)
+	if err != nil {
+		return fmt.Errorf("kernel %s: %w", b.p.Kernels[index].Name, err)
+	}
+	out.kind, out.kernel = nodeKernel, k
+	return nil
+}
+
+func (b *binder) externOp(i int, s *program.Step, out *boundStep) error {
+	args, err := b.x.tensors(i, b.env)
+	if err != nil {
+		return err
+	}
+	for j, a := range s.Args {
+		args[j].Buffer = b.mem[a].buf
+	}
+	attrs, err := evalAttrs(s.Attrs, b.env)
+	if err != nil {
+		return err
+	}
+	call := &device.OpCall{Args: args, Attrs: attrs, Origin: s.Origin}
+	if n := b.scratch.need[i]; n > 0 {
+		call.Scratch = b.extern.Slice(0, n)
+	}
+	out.op, out.call = b.x.ops[i], call
+	b.out.calls = append(b.out.calls, call)
+	return nil
+}

@@ -1,0 +1,163 @@
+// Package host is the device that is always there: the machine's own processor
+// and memory. It runs vector programs (package vec) on every platform, without
+// flags or cgo.
+//
+// A stream executes what is enqueued at once, on the goroutine that enqueues
+// it, with the rows of a kernel spread over the device's workers. Graphs record
+// launches with all addresses bound and replay them, under the rules of a GPU:
+// what would be an error there is the same error here, so that everything built
+// on devices is tested without one. Launches and replays allocate nothing.
+//
+// Programs may come from anywhere. Load and Bind prove that no address leaves
+// its buffer, whatever the program says; positions that come from tensors are
+// checked as they are used (C12).
+package host
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"pwc/program"
+	"pwc/runtime/device"
+)
+
+// Target is the target that programs for this device are compiled for.
+const Target = "host"
+
+// WorkersProperty is the device property with the number of workers.
+const WorkersProperty = program.PropertyPrefix + "workers"
+
+// Options configure a device.
+type Options struct {
+	// Workers is how many goroutines run a kernel, the caller included; 0 means
+	// GOMAXPROCS. Results do not depend on it.
+	Workers int
+
+	// MemoryBytes limits what Alloc gives out at a time; 0 is no limit.
+	MemoryBytes int64
+}
+
+// Device is the host as a device.
+type Device struct {
+	info   device.Info
+	limit  int64
+	pool   *pool
+	faults atomic.Bool // some executable has a fault to report
+	shut   atomic.Bool // closed, for readers without mu
+
+	mu        sync.Mutex
+	closed    bool
+	capturing int   // streams that capture
+	active    int64 // bytes given out
+	loads     int64 // programs loaded so far
+	loaded    map[*Executable]struct{}
+}
+
+var _ device.Device = (*Device)(nil)
+
+// Open returns a device with its workers running. Close ends them.
+func Open(o Options) *Device {
+	workers := o.Workers
+	if workers <= 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	return &Device{
+		info: device.Info{
+			Target:      Target,
+			Name:        fmt.Sprintf("host (%s, %d workers)", runtime.GOARCH, workers),
+			MemoryBytes: max(o.MemoryBytes, 0),
+			Properties:  map[string]int64{WorkersProperty: int64(workers)},
+		},
+		limit:  max(o.MemoryBytes, 0),
+		pool:   newPool(workers - 1),
+		loaded: map[*Executable]struct{}{},
+	}
+}
+
+// Info describes the device. The map is shared: it must not be written.
+func (d *Device) Info() device.Info { return d.info }
+
+// idle returns an error while the device may not change its memory or modules.
+// d.mu is held.
+func (d *Device) idle(what string) error {
+	switch {
+	case d.closed:
+		return fmt.Errorf("host: %s: %w", what, device.ErrClosed)
+	case d.capturing > 0:
+		return fmt.Errorf("host: %s: %w", what, device.ErrCapturing)
+	}
+	return nil
+}
+
+// open returns an error once the device is closed.
+func (d *Device) open(what string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return fmt.Errorf("host: %s: %w", what, device.ErrClosed)
+	}
+	return nil
+}
+
+// NewStream returns a stream. Streams are independent; each is used by one
+// goroutine at a time.
+func (d *Device) NewStream() (device.Stream, error) {
+	if err := d.open("new stream"); err != nil {
+		return nil, err
+	}
+	return &Stream{dev: d}, nil
+}
+
+// NewEvent returns an event that has recorded nothing, which counts as done.
+func (d *Device) NewEvent() (device.Event, error) {
+	if err := d.open("new event"); err != nil {
+		return nil, err
+	}
+	return &event{dev: d}, nil
+}
+
+// TakeFaults returns the positions out of range that kernels met since the last
+// call, each node once, and clears them.
+func (d *Device) TakeFaults(s device.Stream) ([]device.IndexFault, error) {
+	hs, ok := s.(*Stream)
+	if !ok || hs.dev != d {
+		return nil, fmt.Errorf("host: faults: %w", device.ErrForeignStream)
+	}
+	if hs.capture != nil {
+		return nil, fmt.Errorf("host: faults: %w", device.ErrCapturing)
+	}
+	if err := d.open("faults"); err != nil {
+		return nil, err
+	}
+	if !d.faults.Swap(false) {
+		return nil, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []device.IndexFault
+	for x := range d.loaded {
+		out = x.takeFaults(out)
+	}
+	sortFaults(out)
+	return out, nil
+}
+
+// Close stops the workers. Everything the device made is unusable after it. It
+// is refused while a stream captures.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.idle("close"); errors.Is(err, device.ErrCapturing) {
+		return err
+	}
+	if !d.closed {
+		d.closed = true
+		d.shut.Store(true)
+		d.pool.close()
+		clear(d.loaded)
+	}
+	return nil
+}

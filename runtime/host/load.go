@@ -1,0 +1,306 @@
+package host
+
+import "pwc/ir/dtype"
+
+// position returns the address of the row's column 0 for an access, and whether
+// the row is there at all: a scalar index may be out of range (C12).
+func (fr *frame) position(a *access) (int64, bool) {
+	base := fr.base[a.id]
+	x := a.index
+	if x == nil || !x.scalar {
+		return base, true
+	}
+	p := fr.si[x.reg]
+	if !x.has(p) {
+		return 0, false
+	}
+	return base + p*x.stride, true
+}
+
+// has reports whether p is a position, and sets the flag if it is not.
+func (x *index) has(p int64) bool {
+	if p < 0 || p >= x.extent {
+		x.fault.set()
+		return false
+	}
+	return true
+}
+
+// move visits the addresses of len(s) columns from the frame's on, as spans of
+// one stride: all with direct, or with indirect if each element has a position.
+func move[T any](fr *frame, a *access, base int64, s []T, direct func(a *access, s []T, at, stride int64), indirect func(a *access, s []T, idx []int64, at, stride int64)) {
+	var idx []int64
+	if a.index != nil && !a.index.scalar {
+		idx = fr.i[a.index.reg:][:len(s)]
+	}
+	if len(a.inner) == 1 {
+		stride := a.inner[0].stride
+		if at := base + fr.column*stride; idx == nil {
+			direct(a, s, at, stride)
+		} else {
+			indirect(a, s, idx, at, stride)
+		}
+		return
+	}
+	stride := a.inner[len(a.inner)-1].stride
+	var w walk
+	for w.start(a.inner, fr.column); len(s) > 0; {
+		n := min(w.left, int64(len(s)))
+		if idx == nil {
+			direct(a, s[:n], base+w.addr, stride)
+		} else {
+			indirect(a, s[:n], idx[:n], base+w.addr, stride)
+			idx = idx[n:]
+		}
+		s = s[n:]
+		w.skip(n)
+	}
+}
+
+func (fr *frame) loadF(a *access, d []float32) {
+	if base, ok := fr.position(a); ok {
+		move(fr, a, base, d, (*access).getF, (*access).gatherF)
+	} else {
+		clear(d)
+	}
+}
+
+func (fr *frame) loadI(a *access, d []int64) {
+	if base, ok := fr.position(a); ok {
+		move(fr, a, base, d, (*access).getI, (*access).gatherI)
+	} else {
+		clear(d)
+	}
+}
+
+func (fr *frame) storeF(a *access, s []float32) {
+	if base, ok := fr.position(a); ok {
+		move(fr, a, base, s, (*access).putF, (*access).scatterF)
+	}
+}
+
+func (fr *frame) storeI(a *access, s []int64) {
+	if base, ok := fr.position(a); ok {
+		move(fr, a, base, s, (*access).putI, (*access).scatterI)
+	}
+}
+
+// getF loads a span and converts it to float32.
+func (a *access) getF(d []float32, at, stride int64) {
+	if a.position {
+		for i := range d {
+			d[i] = float32(at + int64(i)*stride)
+		}
+		return
+	}
+	switch a.dtype {
+	case dtype.F32:
+		getF32(d, a.f32, at, stride)
+	case dtype.BF16:
+		getBF16(d, a.u16, at, stride)
+	case dtype.F16:
+		getF16(d, a.u16, at, stride)
+	case dtype.I8:
+		convert(d, a.i8, at, stride)
+	case dtype.U8:
+		convert(d, a.u8, at, stride)
+	case dtype.I16:
+		convert(d, a.i16, at, stride)
+	case dtype.I32:
+		convert(d, a.i32, at, stride)
+	case dtype.I64:
+		convert(d, a.i64, at, stride)
+	case dtype.Bool:
+		for i := range d {
+			d[i] = float32(truth(a.u8[at+int64(i)*stride] != 0))
+		}
+	}
+}
+
+// getI loads a span as int64; a bool is 0 or 1 whatever its byte.
+func (a *access) getI(d []int64, at, stride int64) {
+	if a.position {
+		for i := range d {
+			d[i] = at + int64(i)*stride
+		}
+		return
+	}
+	switch a.dtype {
+	case dtype.I8:
+		convert(d, a.i8, at, stride)
+	case dtype.U8:
+		convert(d, a.u8, at, stride)
+	case dtype.I16:
+		convert(d, a.i16, at, stride)
+	case dtype.I32:
+		convert(d, a.i32, at, stride)
+	case dtype.I64:
+		convert(d, a.i64, at, stride)
+	case dtype.Bool:
+		for i := range d {
+			d[i] = truth(a.u8[at+int64(i)*stride] != 0)
+		}
+	}
+}
+
+// putF rounds a span to the access's dtype and stores it.
+func (a *access) putF(s []float32, at, stride int64) {
+	switch a.dtype {
+	case dtype.F32:
+		if stride == 1 {
+			copy(a.f32[at:at+int64(len(s))], s)
+			return
+		}
+		for i, v := range s {
+			a.f32[at+int64(i)*stride] = v
+		}
+	case dtype.BF16:
+		if stride == 1 {
+			putBF16(a.u16[at:at+int64(len(s))], s)
+			return
+		}
+		for i, v := range s {
+			a.u16[at+int64(i)*stride] = bf16(v)
+		}
+	case dtype.F16:
+		for i, v := range s {
+			a.u16[at+int64(i)*stride] = f16(v)
+		}
+	}
+}
+
+// putI wraps a span to the access's dtype and stores it.
+func (a *access) putI(s []int64, at, stride int64) {
+	switch a.dtype {
+	case dtype.I8:
+		narrow(a.i8, s, at, stride)
+	case dtype.U8:
+		narrow(a.u8, s, at, stride)
+	case dtype.I16:
+		narrow(a.i16, s, at, stride)
+	case dtype.I32:
+		narrow(a.i32, s, at, stride)
+	case dtype.I64:
+		narrow(a.i64, s, at, stride)
+	case dtype.Bool:
+		for i, v := range s {
+			a.u8[at+int64(i)*stride] = uint8(truth(v != 0))
+		}
+	}
+}
+
+// gatherF loads elements whose addresses have a position each; zero where there
+// is none.
+func (a *access) gatherF(d []float32, idx []int64, at, stride int64) {
+	for i, p := range idx {
+		if a.index.has(p) {
+			a.getF(d[i:i+1], at+int64(i)*stride+p*a.index.stride, 0)
+		} else {
+			d[i] = 0
+		}
+	}
+}
+
+func (a *access) gatherI(d []int64, idx []int64, at, stride int64) {
+	for i, p := range idx {
+		if a.index.has(p) {
+			a.getI(d[i:i+1], at+int64(i)*stride+p*a.index.stride, 0)
+		} else {
+			d[i] = 0
+		}
+	}
+}
+
+// scatterF stores elements whose addresses have a position each; nothing where
+// there is none.
+func (a *access) scatterF(s []float32, idx []int64, at, stride int64) {
+	for i, p := range idx {
+		if a.index.has(p) {
+			a.putF(s[i:i+1], at+int64(i)*stride+p*a.index.stride, 0)
+		}
+	}
+}
+
+func (a *access) scatterI(s []int64, idx []int64, at, stride int64) {
+	for i, p := range idx {
+		if a.index.has(p) {
+			a.putI(s[i:i+1], at+int64(i)*stride+p*a.index.stride, 0)
+		}
+	}
+}
+
+type integer interface {
+	int8 | uint8 | int16 | int32 | int64
+}
+
+// convert loads integers; int64 to float32 rounds once.
+func convert[D float32 | int64, S integer](d []D, src []S, at, stride int64) {
+	switch stride {
+	case 0:
+		v := D(src[at])
+		for i := range d {
+			d[i] = v
+		}
+	case 1:
+		s := src[at : at+int64(len(d))]
+		for i := range d {
+			d[i] = D(s[i])
+		}
+	default:
+		for i := range d {
+			d[i] = D(src[at+int64(i)*stride])
+		}
+	}
+}
+
+func narrow[D integer](dst []D, s []int64, at, stride int64) {
+	if stride == 1 {
+		d := dst[at : at+int64(len(s))]
+		for i := range d {
+			d[i] = D(s[i])
+		}
+		return
+	}
+	for i, v := range s {
+		dst[at+int64(i)*stride] = D(v)
+	}
+}
+
+func getF32(d, src []float32, at, stride int64) {
+	switch stride {
+	case 0:
+		fillF(d, src[at])
+	case 1:
+		copy(d, src[at:at+int64(len(d))])
+	default:
+		for i := range d {
+			d[i] = src[at+int64(i)*stride]
+		}
+	}
+}
+
+func getBF16(d []float32, src []uint16, at, stride int64) {
+	switch stride {
+	case 0:
+		fillF(d, fromBF16(src[at]))
+	case 1:
+		widenBF16(d, src[at:at+int64(len(d))])
+	default:
+		for i := range d {
+			d[i] = fromBF16(src[at+int64(i)*stride])
+		}
+	}
+}
+
+func getF16(d []float32, src []uint16, at, stride int64) {
+	switch stride {
+	case 0:
+		fillF(d, fromF16(src[at]))
+	case 1:
+		widenF16(d, src[at:at+int64(len(d))])
+	default:
+		for i := range d {
+			d[i] = fromF16(src[at+int64(i)*stride])
+		}
+	}
+}

@@ -1,0 +1,272 @@
+package host
+
+import (
+	"fmt"
+	"unsafe"
+
+	"pwc/ir/dtype"
+	"pwc/program/vec"
+)
+
+// A product's sums are made of dot products over chunks of K. Within a chunk,
+// eight accumulators take the elements k mod 8 in order and are then added as
+//
+//	((s0+s4) + (s2+s6)) + ((s1+s5) + (s3+s7))
+//
+// and the chunks' sums are added in order, all in float32. So the order depends
+// on K alone: a row's result has the same bits however many rows there are and
+// whichever path computes it. Vector units do exactly this with one register of
+// eight for each sum; where they fuse the multiplication and addition, all
+// paths of that machine do.
+const (
+	lanes      = 8
+	chunk      = 1024 // of K; a multiple of lanes
+	tileRows   = 96   // rows of A in one part, at most; a multiple of microRows
+	maxColumns = 256  // rows of B in one part, at most
+	minColumns = 64
+	panel      = 16  // rows of B that are converted at a time; a multiple of microCols
+	pitchSkew  = 16  // keeps the rows of converted tiles from sharing cache sets
+	directRows = 6   // with so few rows of A, narrow B is converted on the way, not before
+	flopCost   = 0.1 // nanoseconds of a multiplication and addition, about
+	microRows  = 3   // rows of A that a micro kernel takes at most
+	microCols  = 4   // rows of B that it takes
+	maxPitch   = chunk + pitchSkew
+)
+
+// matMul is a vec.MatMul bound to memory.
+type matMul struct {
+	batches, m, n, k int64
+	a, b             operand
+	tileM, tileN     int64 // of a part
+	countM, countN   int64 // parts along M and N
+	micro            *microKernels
+}
+
+// operand is a matrix, or one for each batch.
+type operand struct {
+	access
+	row, col int64
+}
+
+// microKernels compute rows×4 dot products of k elements, a multiple of eight:
+// of row i of A, at a+i*lda, with row j of B, at b+j*ldb, into out[4*i+j].
+// Strides are in elements.
+type microKernels struct {
+	f32  func(rows int, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *[microRows * microCols]float32)
+	bf16 func(rows int, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *[microRows * microCols]float32)
+	f16  func(rows int, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *[microRows * microCols]float32)
+}
+
+// bindMatMul binds a product and proves that its operands are memory.
+func (k *kernel) bindMatMul(z *sizer, m *vec.MatMul, outer []int64, n int64, args [][]byte) error {
+	last := len(outer) - 1
+	mm := &matMul{batches: z.product(outer[:last]), m: outer[last], n: n, k: z.eval(m.K), micro: k.pool.micro}
+	if z.err == nil && mm.k < 0 {
+		z.fail(fmt.Errorf("extent %s = %d is negative", m.K, mm.k))
+	}
+	bind := func(a *vec.MatAccess, rows int64, out *operand) {
+		batch := z.evalAll(a.Batch)
+		out.dtype = a.DType
+		out.offset, out.row, out.col = z.eval(a.Offset), z.eval(a.Row), z.eval(a.Col)
+		out.outer = merge(nil, outer[:last], batch)
+		reach := span{out.offset, out.offset}
+		for i, n := range outer[:last] {
+			reach = z.add(reach, n, batch[i])
+		}
+		reach = z.add(reach, rows, out.row)
+		reach = z.add(reach, mm.k, out.col)
+		data := args[a.Arg]
+		if z.err == nil && k.rows > 0 && k.cols > 0 && mm.k > 0 {
+			if err := within(reach, data, a.DType); err != nil {
+				z.fail(err)
+			}
+		}
+		if z.err == nil {
+			if err := out.memory(data); err != nil {
+				z.fail(err)
+			}
+		}
+	}
+	bind(&m.A, mm.m, &mm.a)
+	bind(&m.B, mm.n, &mm.b)
+	if z.err != nil {
+		return z.err
+	}
+	k.mat = mm
+	k.splitMatMul()
+	return nil
+}
+
+// splitMatMul divides a product into tiles of rows and columns. Results do not
+// depend on how.
+func (k *kernel) splitMatMul() {
+	mm := k.mat
+	mm.tileM, mm.tileN = max(min(mm.m, tileRows), 1), max(mm.n, 1)
+	mm.countM = (mm.m + mm.tileM - 1) / mm.tileM
+	workers := int64(k.pool.helpers + 1)
+	for mm.tileN = maxColumns; mm.tileN > minColumns; mm.tileN /= 2 {
+		cost := flopCost * float64(mm.tileM) * float64(mm.tileN) * float64(mm.k)
+		if cost < 2*partCost || mm.batches*mm.countM*((mm.n+mm.tileN-1)/mm.tileN) >= 2*workers {
+			break
+		}
+	}
+	mm.countN = (mm.n + mm.tileN - 1) / mm.tileN
+	k.parts = mm.batches * mm.countM * mm.countN
+	k.alone = flopCost*float64(k.rows)*float64(k.cols)*float64(mm.k) < parallelCost
+}
+
+// matScratch is a lane's memory for tiles.
+type matScratch struct{ a, b, c []float32 }
+
+// run computes one tile and runs the epilogue on it.
+func (mm *matMul) run(k *kernel, part int64, l *lane) {
+	batch := part / (mm.countM * mm.countN)
+	rest := part % (mm.countM * mm.countN)
+	// Neighbouring parts share columns: what is read of B stays in the cache.
+	n0 := rest / mm.countM * mm.tileN
+	m0 := rest % mm.countM * mm.tileM
+	rows, cols := min(mm.tileM, mm.m-m0), min(mm.tileN, mm.n-n0)
+	l.fit(k)
+	s := &l.mat
+	s.c = resize(s.c, int(rows*cols))
+	mm.sums(s, batch, m0, n0, int(rows), int(cols))
+	l.vec.exec(k.setup, k.block)
+	l.vec.sumsAt = n0
+	for r := range rows {
+		l.vec.sums = s.c[r*cols : (r+1)*cols]
+		k.row(batch*mm.m+m0+r, n0, n0+cols, l)
+	}
+	l.vec.sums = nil
+}
+
+// sums puts the sums of a tile into s.c, row by row.
+func (mm *matMul) sums(s *matScratch, batch, m0, n0 int64, rows, cols int) {
+	clear(s.c)
+	a0 := mm.a.offset + addr(mm.a.outer, batch) + m0*mm.a.row
+	b0 := mm.b.offset + addr(mm.b.outer, batch) + n0*mm.b.row
+	for k0 := int64(0); k0 < mm.k; k0 += chunk {
+		kc := int(min(chunk, mm.k-k0))
+		a := mm.tileA(s, a0+k0*mm.a.col, rows, kc)
+		direct := mm.direct(rows, kc)
+		for n := 0; n < cols; n += panel {
+			wide := min(panel, cols-n)
+			at := b0 + int64(n)*mm.b.row + k0*mm.b.col
+			var b tile
+			if direct && wide%microCols == 0 {
+				b = mm.b.tile(at)
+			} else {
+				b = mm.panelB(s, at, wide, kc)
+			}
+			mm.products(s.c[n:], cols, a, b, rows, wide, kc)
+		}
+	}
+}
+
+// products adds the dot products of all rows of a with wide rows of b.
+func (mm *matMul) products(c []float32, pitch int, a, b tile, rows, wide, kc int) {
+	kc = (kc + lanes - 1) &^ (lanes - 1)
+	micro := mm.micro.f32
+	switch b.dtype {
+	case dtype.BF16:
+		micro = mm.micro.bf16
+	case dtype.F16:
+		micro = mm.micro.f16
+	}
+	var out [microRows * microCols]float32
+	for n := 0; n < wide; n += microCols {
+		bp := unsafe.Add(b.p, n*b.pitch*b.size)
+		nc := min(microCols, wide-n)
+		for m := 0; m < rows; m += microRows {
+			mr := min(microRows, rows-m)
+			micro(mr, kc, (*float32)(unsafe.Add(a.p, m*a.pitch*a.size)), a.pitch, bp, b.pitch, &out)
+			for i := range mr {
+				row := c[(m+i)*pitch+n:][:nc]
+				for j := range row {
+					row[j] += out[i*microCols+j]
+				}
+			}
+		}
+	}
+}
+
+// tile is rows of numbers, pitch elements apart.
+type tile struct {
+	p     unsafe.Pointer
+	pitch int
+	size  int // bytes of an element
+	dtype dtype.DType
+}
+
+// direct reports whether rows of B can be read where they are: contiguous along
+// K, without a remainder, and either float32 or not worth converting first.
+func (mm *matMul) direct(rows, kc int) bool {
+	if mm.b.col != 1 || kc%lanes != 0 {
+		return false
+	}
+	switch mm.b.dtype {
+	case dtype.F32:
+		return true
+	case dtype.BF16:
+		return rows <= directRows && mm.micro.bf16 != nil
+	}
+	return rows <= directRows && mm.micro.f16 != nil
+}
+
+// tile returns rows of the operand in place, from address at on.
+func (o *operand) tile(at int64) tile {
+	t := tile{pitch: int(o.row), dtype: o.dtype}
+	if o.dtype == dtype.F32 {
+		t.p, t.size = unsafe.Pointer(&o.f32[at]), 4
+	} else {
+		t.p, t.size = unsafe.Pointer(&o.u16[at]), 2
+	}
+	return t
+}
+
+// tileA returns rows of A as float32, in place if they are that already.
+func (mm *matMul) tileA(s *matScratch, at int64, rows, kc int) tile {
+	if mm.a.dtype == dtype.F32 && mm.a.col == 1 && kc%lanes == 0 {
+		return mm.a.tile(at)
+	}
+	s.a = resize(s.a, tileRows*maxPitch)
+	return convertRows(s.a, &mm.a, at, rows, kc)
+}
+
+// panelB returns rows of B as float32, filled up to a multiple of microCols
+// with rows of zeros.
+func (mm *matMul) panelB(s *matScratch, at int64, wide, kc int) tile {
+	s.b = resize(s.b, panel*maxPitch)
+	if mm.b.row == 1 && mm.b.col != 1 {
+		return transposeRows(s.b, &mm.b, at, wide, kc)
+	}
+	t := convertRows(s.b, &mm.b, at, wide, kc)
+	clear(s.b[wide*t.pitch : (wide+microCols-1)&^(microCols-1)*t.pitch])
+	return t
+}
+
+// convertRows converts rows of kc elements, and zeros up to a multiple of
+// lanes.
+func convertRows(dst []float32, o *operand, at int64, rows, kc int) tile {
+	pitch := (kc+lanes-1)&^(lanes-1) + pitchSkew
+	for r := range rows {
+		d := dst[r*pitch : (r+1)*pitch]
+		o.getF(d[:kc], at+int64(r)*o.row, o.col)
+		clear(d[kc:])
+	}
+	return tile{unsafe.Pointer(unsafe.SliceData(dst)), pitch, 4, dtype.F32}
+}
+
+// transposeRows is convertRows for rows that are columns in memory: it reads
+// neighbours together.
+func transposeRows(dst []float32, o *operand, at int64, rows, kc int) tile {
+	pitch := (kc+lanes-1)&^(lanes-1) + pitchSkew
+	clear(dst[:panel*pitch])
+	var line [panel]float32
+	for k := range kc {
+		o.getF(line[:rows], at+int64(k)*o.col, 1)
+		for r, v := range line[:rows] {
+			dst[r*pitch+k] = v
+		}
+	}
+	return tile{unsafe.Pointer(unsafe.SliceData(dst)), pitch, 4, dtype.F32}
+}

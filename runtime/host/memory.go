@@ -1,0 +1,134 @@
+package host
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"pwc/runtime/device"
+)
+
+// memoryAlign is the alignment of every segment: a cache line and more, so
+// that offsets alone decide how a buffer is aligned.
+const memoryAlign = 512
+
+// maxAlloc is more than any machine has; asking for more is refused before the
+// runtime is asked, which would panic.
+const maxAlloc = 1 << 46
+
+// memory is a segment of device memory.
+type memory struct {
+	dev  *Device
+	size int64
+	base atomic.Pointer[byte] // nil once freed
+}
+
+func alignedBytes(n int64) []byte {
+	b := make([]byte, n+memoryAlign)
+	skip := -uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (memoryAlign - 1)
+	return b[skip:][:n:n]
+}
+
+// Alloc takes memory from the Go heap, aligned to 512 bytes. It is refused
+// while a stream captures.
+func (d *Device) Alloc(bytes int64) (device.Memory, error) {
+	if bytes < 0 {
+		return nil, fmt.Errorf("host: alloc of %d bytes", bytes)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.idle("alloc"); err != nil {
+		return nil, err
+	}
+	if bytes > maxAlloc || d.limit > 0 && bytes > d.limit-d.active {
+		return nil, fmt.Errorf("host: alloc: %w", &device.MemoryError{Asked: bytes, Reserved: d.active, Active: d.active, Limit: d.limit})
+	}
+	d.active += bytes
+	m := &memory{dev: d, size: bytes}
+	m.base.Store(unsafe.SliceData(alignedBytes(bytes)))
+	return m, nil
+}
+
+// Size returns the bytes that were asked for.
+func (m *memory) Size() int64 { return m.size }
+
+// Free gives the memory back. Launches and graphs that reach it fail from then
+// on with ErrFreed.
+func (m *memory) Free() error {
+	m.dev.mu.Lock()
+	defer m.dev.mu.Unlock()
+	if m.dev.capturing > 0 {
+		return fmt.Errorf("host: free: %w", device.ErrCapturing)
+	}
+	if m.base.Swap(nil) == nil {
+		return fmt.Errorf("host: free: %w", device.ErrFreed)
+	}
+	m.dev.active -= m.size
+	return nil
+}
+
+// bytes returns the bytes of b, and the segment they are in.
+func (d *Device) bytes(b device.Buffer) ([]byte, *memory, error) {
+	m, ok := b.Memory.(*memory)
+	switch {
+	case b.Memory == nil && b.Size == 0:
+		return nil, nil, nil
+	case !ok || m.dev != d:
+		return nil, nil, device.ErrForeignBuffer
+	case b.Offset < 0 || b.Size < 0 || b.Offset > m.size-b.Size:
+		return nil, nil, fmt.Errorf("bytes %d to %d of a segment of %d", b.Offset, b.Offset+b.Size, m.size)
+	}
+	base := m.base.Load()
+	if base == nil {
+		return nil, nil, device.ErrFreed
+	}
+	return unsafe.Slice(base, m.size)[b.Offset:][:b.Size:b.Size], m, nil
+}
+
+// Bytes returns a buffer's memory, for ops that run on the host. The bytes are
+// valid until the segment is freed, and hold what the stream has done so far.
+func (d *Device) Bytes(b device.Buffer) ([]byte, error) {
+	data, _, err := d.bytes(b)
+	if err != nil {
+		return nil, fmt.Errorf("host: bytes: %w", err)
+	}
+	return data, nil
+}
+
+// hostMemory is memory for copies, which on the host is memory like any other.
+type hostMemory struct {
+	data  []byte
+	freed atomic.Bool
+}
+
+// AllocHost takes host memory that copies use.
+func (d *Device) AllocHost(bytes int64) (device.HostMemory, error) {
+	if bytes < 0 {
+		return nil, fmt.Errorf("host: alloc of %d bytes of host memory", bytes)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.idle("alloc of host memory"); err != nil {
+		return nil, err
+	}
+	if bytes > maxAlloc {
+		return nil, fmt.Errorf("host: alloc of host memory: %w", &device.MemoryError{Asked: bytes})
+	}
+	return &hostMemory{data: alignedBytes(bytes)}, nil
+}
+
+// Bytes returns the memory, nil once freed.
+func (m *hostMemory) Bytes() []byte {
+	if m.freed.Load() {
+		return nil
+	}
+	return m.data
+}
+
+// Free gives the memory back.
+func (m *hostMemory) Free() error {
+	if m.freed.Swap(true) {
+		return fmt.Errorf("host: free of host memory: %w", device.ErrFreed)
+	}
+	return nil
+}

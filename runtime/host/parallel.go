@@ -1,0 +1,15 @@
+package host
+
+// Parallel runs f once for each part in [0, parts), spread over the device's
+// workers, and returns when all are done. Extern ops compute with it, at once or
+// inside [Stream.Call]; f must not use a stream. It allocates nothing: an op
+// keeps its f.
+func (s *Stream) Parallel(parts int, f func(part int)) {
+	s.dev.pool.run(funcJob(f), int64(parts), &s.lane)
+}
+
+// funcJob is Go code as a job. A func is a pointer, so that it becomes a job
+// without an allocation.
+type funcJob func(part int)
+
+func (f funcJob) run(part int64, _ *lane) { f(int(part)) }

@@ -1,0 +1,119 @@
+package host
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// job is work in parts that may run in any order and at the same time. What a
+// part computes does not depend on which lane runs it.
+type job interface {
+	run(part int64, l *lane)
+}
+
+// pool is the device's workers. They live as long as the device and sleep
+// between kernels; handing a job out allocates nothing.
+type pool struct {
+	mu      sync.Mutex // one job at a time
+	job     job
+	parts   int64
+	next    atomic.Int64
+	left    atomic.Int32 // helpers that have not finished
+	wake    chan struct{}
+	done    chan struct{}
+	helpers int
+	ended   sync.WaitGroup
+	closed  bool // guarded by mu
+	micro   *microKernels
+}
+
+// newPool starts helpers, which run jobs beside the caller.
+func newPool(helpers int) *pool {
+	p := &pool{helpers: helpers, micro: portable(), wake: make(chan struct{}, helpers), done: make(chan struct{}, 1)}
+	p.ended.Add(helpers)
+	for range helpers {
+		go p.work()
+	}
+	return p
+}
+
+// close ends the helpers and waits for them. No job may be running.
+func (p *pool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	close(p.wake)
+	p.ended.Wait()
+}
+
+func (p *pool) work() {
+	defer p.ended.Done()
+	var l lane
+	for range p.wake {
+		p.drain(&l)
+		if p.left.Add(-1) == 0 {
+			p.done <- struct{}{}
+		}
+	}
+}
+
+func (p *pool) drain(l *lane) {
+	for {
+		part := p.next.Add(1) - 1
+		if part >= p.parts {
+			return
+		}
+		p.job.run(part, l)
+	}
+}
+
+// run runs all parts of j and returns when they are done: on the caller alone
+// if there is one part or another stream keeps the workers busy.
+func (p *pool) run(j job, parts int64, own *lane) {
+	helpers := int(min(int64(p.helpers), parts-1))
+	if helpers <= 0 || !p.mu.TryLock() {
+		runHere(j, parts, own)
+		return
+	}
+	defer p.mu.Unlock()
+	if p.closed {
+		runHere(j, parts, own)
+		return
+	}
+	p.job, p.parts = j, parts
+	p.next.Store(0)
+	p.left.Store(int32(helpers) + 1)
+	for range helpers {
+		p.wake <- struct{}{}
+	}
+	p.drain(own)
+	// Helpers that have not woken up find nothing to do: take their calls back
+	// instead of waiting for them.
+	took := int32(1)
+	for taking := true; taking; {
+		select {
+		case <-p.wake:
+			took++
+		default:
+			taking = false
+		}
+	}
+	if p.left.Add(-took) > 0 {
+		// Parts are short, and so is the wait; a sleeping caller would wake late.
+		for range 100 {
+			if len(p.done) > 0 {
+				break
+			}
+			runtime.Gosched()
+		}
+		<-p.done
+	}
+	p.job = nil
+}
+
+func runHere(j job, parts int64, l *lane) {
+	for part := range parts {
+		j.run(part, l)
+	}
+}

@@ -1,0 +1,188 @@
+package host
+
+import (
+	"math"
+
+	"pwc/program/vec"
+)
+
+// unaryF computes the float ops of one operand. Each rounds once to float32:
+// the transcendental ones compute in float64, which on a scalar unit costs the
+// same and leaves an error of at most 0.51 ulp of the result.
+func unaryF(op vec.Op, d, a []float32) {
+	a = a[:len(d)]
+	switch op {
+	case vec.OpMoveF:
+		copy(d, a)
+	case vec.OpRoundBF16:
+		for i := range d {
+			d[i] = roundBF16(a[i])
+		}
+	case vec.OpRoundF16:
+		for i := range d {
+			d[i] = roundF16(a[i])
+		}
+	case vec.OpNeg:
+		for i := range d {
+			d[i] = -a[i]
+		}
+	case vec.OpAbs:
+		for i := range d {
+			d[i] = math.Float32frombits(math.Float32bits(a[i]) &^ (1 << 31))
+		}
+	case vec.OpSign:
+		for i, x := range a {
+			switch {
+			case x > 0:
+				d[i] = 1
+			case x < 0:
+				d[i] = -1
+			case x == 0:
+				d[i] = 0
+			default:
+				d[i] = x
+			}
+		}
+	case vec.OpExp:
+		for i, x := range a {
+			d[i] = float32(exp(float64(x)))
+		}
+	case vec.OpLog:
+		for i, x := range a {
+			d[i] = float32(math.Log(float64(x)))
+		}
+	case vec.OpSqrt:
+		for i, x := range a {
+			d[i] = float32(math.Sqrt(float64(x)))
+		}
+	case vec.OpRsqrt:
+		for i, x := range a {
+			d[i] = float32(1 / math.Sqrt(float64(x)))
+		}
+	case vec.OpReciprocal:
+		for i, x := range a {
+			d[i] = 1 / x
+		}
+	case vec.OpSin:
+		for i, x := range a {
+			d[i] = float32(math.Sin(float64(x)))
+		}
+	case vec.OpCos:
+		for i, x := range a {
+			d[i] = float32(math.Cos(float64(x)))
+		}
+	case vec.OpTanh:
+		for i, x := range a {
+			d[i] = float32(tanh(float64(x)))
+		}
+	case vec.OpErf:
+		for i, x := range a {
+			d[i] = float32(math.Erf(float64(x)))
+		}
+	case vec.OpSigmoid:
+		for i, x := range a {
+			d[i] = float32(1 / (1 + exp(-float64(x))))
+		}
+	case vec.OpSilu:
+		for i, x := range a {
+			d[i] = float32(float64(x) / (1 + exp(-float64(x))))
+		}
+	case vec.OpGelu:
+		for i, x := range a {
+			d[i] = float32(0.5 * float64(x) * math.Erfc(float64(x)*-math.Sqrt2/2))
+		}
+	case vec.OpGeluTanh:
+		for i, x := range a {
+			// (1 + tanh z)/2 = 1/(1 + exp(-2z))
+			x := float64(x)
+			z := 2 * math.Sqrt2 / math.SqrtPi * (x + 0.044715*x*x*x)
+			d[i] = float32(x / (1 + exp(-z)))
+		}
+	case vec.OpRelu:
+		for i, x := range a {
+			if x <= 0 {
+				x = 0
+			}
+			d[i] = x
+		}
+	case vec.OpFloor:
+		for i, x := range a {
+			d[i] = float32(math.Floor(float64(x)))
+		}
+	case vec.OpCeil:
+		for i, x := range a {
+			d[i] = float32(math.Ceil(float64(x)))
+		}
+	case vec.OpRoundEven:
+		for i, x := range a {
+			d[i] = float32(math.RoundToEven(float64(x)))
+		}
+	}
+}
+
+// The exponential follows expf of Arm's optimized routines (v21.02,
+// math/expf.c): x = k·ln2/32 + r, exp(x) = 2^(k/32)·p(r) with a table of
+// 2^(i/32) and a cubic p. The relative error before the final rounding is below
+// 2^-33.
+const (
+	expBits  = 5
+	expTable = 1 << expBits
+	expShift = 0x1.8p52 // adding it rounds to an integer in the low bits
+	invLn2N  = 1 / math.Ln2 * expTable
+	expC0    = 0x1.c6af84b912394p-5 / expTable / expTable / expTable
+	expC1    = 0x1.ebfce50fac4f3p-3 / expTable / expTable
+	expC2    = 0x1.62e42ff0c52d6p-1 / expTable
+
+	// expMax keeps the result finite in float64. Every float32 beyond it has an
+	// exponential that is infinite or zero, and so have the functions built on it.
+	expMax = 700
+)
+
+// exp2Table[i] is the bits of 2^(i/32) less i<<52/32, so that adding k<<52/32
+// scales by the whole part of k/32. It is never written.
+var exp2Table = func() (t [expTable]uint64) {
+	for i := range t {
+		t[i] = math.Float64bits(math.Exp2(float64(i)/expTable)) - uint64(i)<<(52-expBits)
+	}
+	return t
+}()
+
+// exp returns e to the x for x from float32, to about 33 bits. It is +Inf only
+// for +Inf, and 0 only for -Inf: beyond ±700 it stays at that value's.
+func exp(x float64) float64 {
+	if !(math.Abs(x) <= expMax) {
+		return expBeyond(x)
+	}
+	kd := x*invLn2N + expShift
+	k := math.Float64bits(kd)
+	r := x*invLn2N - (kd - expShift)
+	s := math.Float64frombits(exp2Table[k%expTable] + k<<(52-expBits))
+	return ((expC0*r+expC1)*(r*r) + (expC2*r + 1)) * s
+}
+
+// expBeyond is exp for NaN and for magnitudes above expMax.
+func expBeyond(x float64) float64 {
+	switch {
+	case x != x || math.IsInf(x, 1):
+		return x
+	case math.IsInf(x, -1):
+		return 0
+	}
+	return exp(math.Copysign(expMax, x))
+}
+
+// tanh for small arguments is the rational function of Cephes (S. Moshier,
+// tanh.c), as in package math; above it, 1 - 2/(exp(2x)+1).
+func tanh(x float64) float64 {
+	z := math.Abs(x)
+	if z < 0.625 {
+		if x == 0 {
+			return x // keeps -0
+		}
+		s := x * x
+		p := (-9.64399179425052238628e-1*s-9.92877231001918586564e1)*s - 1.61468768441708447952e3
+		q := ((s+1.12811678491632931402e2)*s+2.23548839060100448583e3)*s + 4.84406305325125486048e3
+		return x + x*s*p/q
+	}
+	return math.Copysign(1-2/(exp(2*z)+1), x)
+}
