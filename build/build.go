@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"pwc/ir"
 	"pwc/program"
 	"pwc/split"
 )
@@ -50,6 +51,7 @@ type builder struct {
 
 // job is what making one artifact needs beside the artifact.
 type job struct {
+	plan     *split.Plan
 	piece    *split.Piece
 	symbol   string // the piece's size symbol
 	origin   string
@@ -90,7 +92,7 @@ func (b *builder) enumerate(shapes []planShapes) {
 					i = len(r.Artifacts)
 					at[key] = i
 					r.Artifacts = append(r.Artifacts, &Artifact{Key: key, Range: rg})
-					b.jobs = append(b.jobs, job{piece: u.Piece, symbol: symbol, origin: origin(p, u)})
+					b.jobs = append(b.jobs, job{plan: p, piece: u.Piece, symbol: symbol, origin: origin(p, u)})
 				}
 				a := r.Artifacts[i]
 				a.Uses = append(a.Uses, Use{Plan: pi, Unit: u.Seq})
@@ -188,6 +190,16 @@ func (b *builder) make(ctx context.Context, a *Artifact, j *job) error {
 	return b.compile(ctx, a, j)
 }
 
+// place turns an error at a node of the piece, which has canonical names and no
+// locs, into one at the node of the function that it came from.
+func (j *job) place(err error) error {
+	var at *ir.Error
+	if !errors.As(err, &at) || at.Node < 0 || at.Node >= len(j.piece.Origins) || at.Func != j.piece.Func.Name {
+		return err
+	}
+	return j.plan.Module.ErrorAt(j.plan.Func, j.piece.Origins[at.Node], "%s", at.Msg)
+}
+
 // load reports whether the store has the artifact; one that is damaged is a
 // miss with a warning.
 func (b *builder) load(ctx context.Context, a *Artifact, j *job) bool {
@@ -218,7 +230,7 @@ func (b *builder) compile(ctx context.Context, a *Artifact, j *job) error {
 	start := time.Now()
 	p, err := b.o.Compiler.Compile(ctx, j.piece.Module, shape(j.symbol, a.Range))
 	if err != nil {
-		return fmt.Errorf("%s, shape %q: %w", j.origin, a.Key.Shape, err)
+		return fmt.Errorf("%s, shape %q: %w", j.origin, a.Key.Shape, j.place(err))
 	}
 	blob, err := p.Encode()
 	if err != nil {

@@ -61,9 +61,9 @@ func (c *fake) Compile(ctx context.Context, piece *ir.Module, ranges map[string]
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	for _, n := range piece.Funcs[0].Nodes {
+	for i, n := range piece.Funcs[0].Nodes {
 		if n.Name() == c.refuse {
-			return nil, fmt.Errorf("cannot compile %s", n.Name())
+			return nil, fmt.Errorf("the compiler: %w", piece.ErrorAt(piece.Funcs[0], i, "cannot compile %s", n.Name()))
 		}
 	}
 	return p, nil
@@ -330,7 +330,7 @@ func TestOutcomeDoesNotDependOnTiming(t *testing.T) {
 	}
 	for _, refuse := range []string{"", "exp", "add"} {
 		want := summary(refuse, 1, 0)
-		if refuse == "add" && (!strings.HasPrefix(want, `@forward item 4 (layers.0), shape "s0=1": cannot compile add`) || strings.Count(want, "cannot compile") != 4) {
+		if refuse == "add" && (!strings.HasPrefix(want, `@forward item 4 (layers.0), shape "s0=1": m.ir:16:11: cannot compile add`) || strings.Count(want, "cannot compile") != 4) {
 			t.Errorf("errors: %s", want)
 		}
 		for seed := range uint64(8) {

@@ -25,7 +25,8 @@ type Compiler interface {
 
 	// Compile compiles the only function of the piece. Ranges narrow symbols of
 	// the piece; one with Lo == Hi is a constant. The same arguments give the same
-	// program on every machine (C3). The piece is not changed.
+	// program on every machine (C3). The piece is not changed. An [ir.Error] at a
+	// node of the piece is reported at the node that it came from.
 	Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error)
 }
 
