@@ -1,0 +1,93 @@
+// Package host runs "attention::paged" (package attention) on the host device.
+//
+// A row's result depends on its own sequence alone: not on the rows beside it in
+// the step, on padding, on the number of workers or on the size of the step. It
+// is bit-equal whether a token came in a prefill or was decoded by itself.
+package host
+
+import (
+	"fmt"
+	"sync"
+
+	"pwc/attention"
+	"pwc/program"
+	"pwc/runtime/device"
+	"pwc/runtime/host"
+)
+
+// maxTile is the most rows of a request that go over its keys and values
+// together: each block is read and converted once for all of them.
+const maxTile = 16
+
+// Op is the op on one host device. It may be shared by backends and used from
+// several goroutines.
+type Op struct {
+	dev     *host.Device
+	workers int
+
+	mu   sync.Mutex
+	idle []*step // steps not in use: one for each call that ran at the same time
+}
+
+// New returns the op for a device.
+func New(dev *host.Device) *Op {
+	return &Op{dev: dev, workers: max(1, int(dev.Info().Properties[host.WorkersProperty]))}
+}
+
+var _ device.Op = (*Op)(nil)
+
+// Signature returns the op's declaration. It can be captured: a graph calls it
+// with the metadata that the call has when the graph is replayed.
+func (o *Op) Signature() device.Signature { return attention.Signature(true, "1") }
+
+// ScratchBytes returns the memory for the blocks that are worked on.
+func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
+	s, err := attention.ParseArgs(args)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := attention.ParseParams(attrs, s.HeadDim); err != nil {
+		return 0, err
+	}
+	return int64(o.workers) * laneBytes(&s), nil
+}
+
+// Launch runs the call at once, or records it while the stream captures.
+func (o *Op) Launch(c *device.OpCall) error {
+	if c.Stream.Capturing() {
+		s, ok := c.Stream.(*host.Stream)
+		if !ok {
+			return fmt.Errorf("%s: %w", attention.Name, device.ErrForeignStream)
+		}
+		return s.Call(func() error { return o.run(c) })
+	}
+	return o.run(c)
+}
+
+func (o *Op) run(c *device.OpCall) error {
+	st := o.take()
+	err := st.run(o, c)
+	o.put(st)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Loc, err)
+	}
+	return nil
+}
+
+func (o *Op) take() *step {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := len(o.idle); n > 0 {
+		st := o.idle[n-1]
+		o.idle = o.idle[:n-1]
+		return st
+	}
+	return newStep()
+}
+
+func (o *Op) put(st *step) {
+	st.forget()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.idle = append(o.idle, st)
+}
