@@ -66,7 +66,7 @@ type slot struct {
 
 // function is one function of the module, split and compiled.
 type function struct {
-	b        *Backend
+	b *Backend
 
 	ir       *ir.Func
 	plan     *split.Plan
