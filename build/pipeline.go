@@ -1,0 +1,33 @@
+package build
+
+import (
+	"context"
+
+	"pwc/compile"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/program"
+)
+
+// Pipeline is the Compiler that runs the passes of package compile for one
+// backend. Pieces that are compiled in parallel call the backend, and the dump
+// of the options, at the same time.
+type Pipeline struct {
+	Backend compile.Backend
+	Options compile.Options
+	Tools   string // versions of the tools behind the backend, for provenance
+}
+
+// Target implements [Compiler].
+func (p Pipeline) Target() string { return p.Backend.Target() }
+
+// Fingerprint implements [Compiler].
+func (p Pipeline) Fingerprint() string { return p.Options.Fingerprint() }
+
+// Version implements [Compiler].
+func (p Pipeline) Version() string { return p.Tools }
+
+// Compile implements [Compiler].
+func (p Pipeline) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
+	return compile.Compile(ctx, piece, compile.Shape{Ranges: ranges}, p.Backend, p.Options)
+}

@@ -1,0 +1,63 @@
+package build_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"pwc/build"
+	"pwc/compile"
+	"pwc/compile/loop"
+	"pwc/ir/dim"
+	"pwc/program"
+	"pwc/split"
+)
+
+// stub lowers every kernel to code that nothing runs.
+type stub struct{}
+
+func (stub) Target() string { return "stub" }
+
+func (stub) Lower(k *loop.Kernel) (compile.Code, error) {
+	one := dim.Const(1)
+	return compile.Code{
+		Kernel: program.Kernel{Name: k.Name, Format: program.KernelPTX, Code: []byte(k.Name)},
+		Launch: program.Launch{Grid: [3]dim.Dim{one, one, one}, Block: [3]int32{32, 1, 1}},
+	}, nil
+}
+
+// TestPipeline builds with the passes of package compile: a program has its
+// piece's parameters and symbols and the guard of its range.
+func TestPipeline(t *testing.T) {
+	p := plan(t, chain, "silly::attention")
+	o := build.Options{Compiler: build.Pipeline{Backend: stub{}, Tools: "stub 1"}, Store: build.NewMemoryStore(),
+		Shapes: map[string]build.Shapes{"N": {Max: 512, Sizes: []int64{8}}}}
+	r := pieces(t, o, p)
+	if r.Counters.Compiled != 6 || r.Counters.BackendCompilations != 6 {
+		t.Errorf("%+v", r.Counters)
+	}
+	for _, u := range p.Units {
+		if u.Piece == nil {
+			continue
+		}
+		prog, err := r.Program(u.Piece, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(prog.Params) != len(u.Piece.Params) || len(prog.Results) != len(u.Piece.Results) || !slices.Equal(prog.Symbols, []string{"s0"}) || prog.Target != "stub" {
+			t.Errorf("unit %d:\n%s", u.Seq, prog)
+		}
+		if !slices.ContainsFunc(prog.Guards, func(g program.Guard) bool { return g.Expr.Equal(dim.Sym("s0")) && g.Lo == 1 && g.Hi == 512 }) {
+			t.Errorf("unit %d has guards %v", u.Seq, prog.Guards)
+		}
+	}
+	if again := pieces(t, o, p); again.Counters.Loaded != 6 {
+		t.Errorf("again: %+v", again.Counters)
+	}
+	other := o
+	other.Compiler, other.Frozen = build.Pipeline{Backend: stub{}, Options: compile.Options{Disable: []string{"cse"}}}, true
+	if _, err := build.Pieces(context.Background(), []*split.Plan{p}, other); err == nil || !strings.Contains(err.Error(), "a frozen build compiles nothing") {
+		t.Errorf("without a pass: %v", err)
+	}
+}
