@@ -29,7 +29,32 @@ func (s *Source) line(n int32) (string, bool) {
 	if end := bytes.IndexByte(rest, '\n'); end >= 0 {
 		rest = rest[:end]
 	}
-	return strings.TrimRight(string(rest[:min(len(rest), 400)]), "\r"), true
+	return string(bytes.TrimRight(rest, "\r")), true
+}
+
+// excerpt returns the line at a position, of a long one the part around it,
+// and what to write below it before a caret.
+func (s *Source) excerpt(p Pos) (line, pad string, ok bool) {
+	line, ok = s.line(p.Line)
+	if !ok {
+		return "", "", false
+	}
+	const before, after = 120, 240 // bytes of a long line
+	at := min(max(int(p.Col)-1, 0), len(line))
+	head, tail := line[:at], line[at:]
+	if len(head) > 2*before {
+		head = "…" + strings.ToValidUTF8(head[len(head)-before:], "")
+	}
+	if len(tail) > after {
+		tail = strings.ToValidUTF8(tail[:after], "") + "…"
+	}
+	blank := func(r rune) rune {
+		if r == '\t' {
+			return r
+		}
+		return ' '
+	}
+	return head + tail, strings.Map(blank, head), true
 }
 
 // Error is one thing wrong with a module.
@@ -52,13 +77,7 @@ func (e *Error) Error() string {
 			b.WriteString(e.Source.Name + ":")
 		}
 		fmt.Fprintf(&b, "%d:%d: %s", e.Pos.Line, e.Pos.Col, e.Msg)
-		if line, ok := e.Source.line(e.Pos.Line); ok {
-			pad := []byte(line[:min(int(e.Pos.Col)-1, len(line))])
-			for i, c := range pad {
-				if c != '\t' {
-					pad[i] = ' '
-				}
-			}
+		if line, pad, ok := e.Source.excerpt(e.Pos); ok {
 			fmt.Fprintf(&b, "\n\t%s\n\t%s^", line, pad)
 		}
 		return b.String()

@@ -208,3 +208,35 @@ func TestHostile(t *testing.T) {
 		_ = err.Error()
 	}
 }
+
+// TestErrorText holds the form of errors: the position, the line and a caret
+// below it, whatever the line holds.
+func TestErrorText(t *testing.T) {
+	long := strings.Repeat("a", 300)
+	for _, c := range []struct{ text, want string }{
+		{"pwc 1\n\tmodule x {", "f.ir:2:9: expected a string, found x\n\t\tmodule x {\n\t\t       ^"},
+		{"pwc 1 module \"é\" x", "f.ir:1:19: expected {, found x\n\tpwc 1 module \"é\" x\n\t                 ^"},
+		{"pwc 1 module\r\n  x", "f.ir:2:3: expected a string, found x\n\t  x\n\t  ^"},
+		{"pwc 1 module", "f.ir:1:13: expected a string, found the end of the text\n\tpwc 1 module\n\t            ^"},
+		{"pwc 1 module \"" + long + "\" x" + long, "f.ir:1:317: expected {, found x" + long[:59] + "…\n\t…" + long[:118] + "\" x" + long[:239] + "…\n\t" + strings.Repeat(" ", 121) + "^"},
+	} {
+		_, err := ir.Parse("f.ir", []byte(c.text))
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%q gives\n%v\nwant\n%s", c.text, err, c.want)
+		}
+	}
+	if got := (&ir.Error{Func: "f", Node: 3, Loc: "layers.0", Msg: "m"}).Error(); got != "@f node 3 (layers.0): m" {
+		t.Error(got)
+	}
+	if got := (&ir.Error{Node: -1, Msg: "m", Pos: ir.Pos{Line: 1, Col: 2}}).Error(); got != "1:2: m" {
+		t.Error(got)
+	}
+	list := ir.ErrorList{{Pos: ir.Pos{Line: 2, Col: 1}, Msg: "b"}, {Pos: ir.Pos{Line: 1, Col: 9}, Msg: "c"}, {Pos: ir.Pos{Line: 1, Col: 2}, Msg: "a"}}
+	if got := list.Err().Error(); got != "1:2: a\n1:9: c\n2:1: b" {
+		t.Error(got)
+	}
+	var e *ir.Error
+	if ir.ErrorList(nil).Err() != nil || !errors.As(list.Err(), &e) || e.Msg != "a" {
+		t.Error("Err or Unwrap")
+	}
+}

@@ -9,14 +9,15 @@ import (
 type tokenKind uint8
 
 const (
-	tokEOF    tokenKind = iota
-	tokBad              // bytes that are no token; the lexer has reported them
-	tokIdent            // letters, digits, '_' and '.', starting with a letter or '_'
-	tokInt              // decimal digits
-	tokFloat            // 1.5, 1e-5, 0x1.8p3
-	tokString           // "…" with Go's escapes; val is the unquoted text
-	tokValue            // %name, %0 or %"…"; val is the name
-	tokGlobal           // @name or @"…"; val is the name
+	tokEOF      tokenKind = iota
+	tokBad                // bytes that are no token; the lexer has reported them
+	tokIdent              // letters, digits, '_' and '.', starting with a letter or '_'
+	tokReserved           // an identifier that isReserved names
+	tokInt                // decimal digits
+	tokFloat              // 1.5, 1e-5, 0x1.8p3
+	tokString             // "…" with Go's escapes; val is the unquoted text
+	tokValue              // %name, %0 or %"…"; val is the name
+	tokGlobal             // @name or @"…"; val is the name
 	tokLParen
 	tokRParen
 	tokLBracket
@@ -34,7 +35,7 @@ const (
 	tokQuestion
 )
 
-var tokenNames = [...]string{"the end of the text", "a bad token", "a name", "an integer", "a float", "a string", "a value", "a @name",
+var tokenNames = [...]string{"the end of the text", "a bad token", "a name", "a reserved word", "an integer", "a float", "a string", "a value", "a @name",
 	"(", ")", "[", "]", "{", "}", ",", "=", ":", "->", "-", "+", "*", "/", "?"}
 
 // token is one token. Comments and blank lines between tokens are kept by the
@@ -71,11 +72,11 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
 
-// isReserved reports whether a word is a literal everywhere, and so names no
-// symbol, attribute or enum value.
+// isReserved reports whether a word is a literal or part of a statement, and so
+// names no symbol, attribute, op or enum value.
 func isReserved(word string) bool {
 	switch word {
-	case "inf", "nan", "true", "false":
+	case "inf", "nan", "true", "false", "call", "loc", "mut", "return":
 		return true
 	}
 	return false
@@ -155,6 +156,9 @@ func (l *lexer) next(t *trivia) token {
 	case isLetter(c):
 		tok.kind = tokIdent
 		l.name()
+		if isReserved(l.text[start:l.at]) {
+			tok.kind = tokReserved
+		}
 	case isDigit(c):
 		tok.kind = l.number()
 	case c == '"':
@@ -332,10 +336,17 @@ func (l *lexer) number() tokenKind {
 // quoted scans "…" and returns what it stands for, or reports why not.
 func (l *lexer) quoted() (string, bool) {
 	start, pos := l.at, l.pos()
+	bad := ""
 	l.at++
 	for l.at < len(l.text) && l.text[l.at] != '"' && l.text[l.at] != '\n' {
-		if l.text[l.at] == '\\' && l.at+1 < len(l.text) && l.text[l.at+1] != '\n' {
+		switch c := l.text[l.at]; {
+		case c == '\\' && l.at+1 < len(l.text) && l.text[l.at+1] != '\n':
 			l.at++
+			if strings.IndexByte(`abfnrtv\"xuU`, l.text[l.at]) < 0 {
+				bad = "bad escape in the string"
+			}
+		case c < ' ' && c != '\t':
+			bad = "a control character in a string is written as an escape"
 		}
 		l.at++
 	}
@@ -345,8 +356,11 @@ func (l *lexer) quoted() (string, bool) {
 	}
 	l.at++
 	s, err := strconv.Unquote(l.text[start:l.at])
-	if err != nil {
-		l.errorf(pos, "bad escape in the string")
+	if err != nil && bad == "" {
+		bad = "bad escape in the string"
+	}
+	if bad != "" {
+		l.errorf(pos, "%s", bad)
 		return "", false
 	}
 	return s, true

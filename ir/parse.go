@@ -185,7 +185,9 @@ func (p *parser) accept(kind tokenKind) bool {
 }
 
 // at reports whether the next token is that word.
-func (p *parser) at(word string) bool { return p.tok.kind == tokIdent && p.tok.val == word }
+func (p *parser) at(word string) bool {
+	return (p.tok.kind == tokIdent || p.tok.kind == tokReserved) && p.tok.val == word
+}
 
 // word reads that word.
 func (p *parser) word(word string) bool {
@@ -346,10 +348,6 @@ func (p *parser) symbol(lead []string) bool {
 	p.advance()
 	name, ok := p.expect(tokIdent)
 	if !ok {
-		return false
-	}
-	if isReserved(name.val) {
-		p.errorAt(name.pos, "%s is a literal and names no symbol", name.val)
 		return false
 	}
 	s := &Symbol{Name: name.val, Pos: name.pos}

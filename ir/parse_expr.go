@@ -151,9 +151,6 @@ func (r *dimReader) factor(depth int) (dim.Dim, bool) {
 		r.advance()
 		return dim.Const(r.intValue(t, false)), true
 	case tokIdent:
-		if isReserved(t.val) {
-			return dim.Dim{}, r.unexpected("a dim expression")
-		}
 		r.advance()
 		return r.dimSymbol(t), true
 	case tokLParen:
@@ -185,7 +182,7 @@ func (p *parser) float() (v float64, is bool) {
 		t = p.peek()
 	}
 	switch {
-	case t.kind == tokFloat, t.kind == tokIdent && (t.val == "inf" || t.val == "nan"):
+	case t.kind == tokFloat, t.kind == tokReserved && (t.val == "inf" || t.val == "nan"):
 		v, _ = strconv.ParseFloat(t.val, 64) // the lexer has checked it
 	default:
 		return 0, false
@@ -223,7 +220,7 @@ func (p *parser) attr(op *Op) (Attr, bool) {
 		return a, true
 	case t.kind == tokLBracket:
 		return p.listAttr(a)
-	case t.kind == tokIdent && !isReserved(t.val):
+	case t.kind == tokIdent:
 		isEnum := kind == AttrEnum
 		if !listed {
 			next := p.peek().kind

@@ -205,8 +205,10 @@ func (p *parser) statement() *Node {
 // operation reads what stands right of the "=" and adds the node. It returns
 // false if the syntax is wrong.
 func (p *parser) operation(names []token) (*Node, bool) {
-	name, ok := p.expect(tokIdent)
-	if !ok {
+	name, ok := p.tok, true
+	if p.at("call") {
+		p.advance()
+	} else if name, ok = p.expect(tokIdent); !ok {
 		return nil, false
 	}
 	op := LookupOp(name.val)
@@ -397,7 +399,9 @@ func (p *parser) startsStatement() bool {
 	next := l.next(nil)
 	switch p.tok.kind {
 	case tokIdent:
-		return p.at("return") || isDeclaration(p.tok.val) || next.kind == tokLParen || p.at("call")
+		return isDeclaration(p.tok.val) || next.kind == tokLParen
+	case tokReserved:
+		return p.at("return") || p.at("call")
 	case tokValue:
 		for range 32 { // more results than any op has; bounds the look-ahead
 			if next.kind != tokComma {
