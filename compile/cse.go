@@ -1,0 +1,86 @@
+package compile
+
+import (
+	"encoding/binary"
+	"math"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+)
+
+// cse computes equal nodes once. Calls, writes and allocations that are written
+// are never merged (C1); versions of a storage are different values, so that
+// reads of different versions stay apart.
+func cse(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
+	written := writtenStorages(fn)
+	seen := make(map[string][]ir.Value)
+	var key []byte
+	return ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+		if n.Op.Class == ir.Call || len(n.Versions) > 0 || n.IsEmpty() || n.Effects()&(ir.Random|ir.Host) != 0 || written[n.Results[0]] {
+			rw.Keep(n)
+			return
+		}
+		key = appendKey(key[:0], rw, n)
+		if old, ok := seen[string(key)]; ok {
+			for i, r := range n.Results {
+				rw.Replace(r, old[i])
+			}
+			return
+		}
+		if k := rw.Keep(n); k != nil {
+			seen[string(key)] = k.Results
+		}
+	})
+}
+
+// appendKey appends what makes nodes equal: the op, the operands and the
+// attributes. Literals count by value, and by dtype where they alone decide it.
+func appendKey(b []byte, rw *ir.Rewriter, n *ir.Node) []byte {
+	b = appendString(b, n.Op.Name)
+	for _, a := range n.Args {
+		info := &rw.Old().Values[a]
+		if info.Kind != ir.LiteralValue {
+			b = append(b, 'v')
+			b = binary.AppendVarint(b, int64(rw.Map(a)))
+			continue
+		}
+		l := info.Literal
+		b = append(b, 'l', byte(info.Type.DType))
+		if l.IsInt {
+			b = append(b, 'i')
+		}
+		b = binary.AppendVarint(b, l.Int)
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(l.Float))
+	}
+	for _, a := range n.Attrs {
+		b = appendString(b, a.Name)
+		b = append(b, byte(a.Kind), boolByte(a.Bool))
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(a.Float))
+		b = appendString(b, a.Str)
+		b = appendDims(b, append([]dim.Dim{a.Dim}, a.Dims...))
+		b = binary.AppendUvarint(b, uint64(len(a.Floats)))
+		for _, x := range a.Floats {
+			b = binary.LittleEndian.AppendUint64(b, math.Float64bits(x))
+		}
+	}
+	return b
+}
+
+func boolByte(x bool) byte {
+	if x {
+		return 1
+	}
+	return 0
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func appendDims(b []byte, ds []dim.Dim) []byte {
+	b = binary.AppendUvarint(b, uint64(len(ds)))
+	for _, d := range ds {
+		b = d.AppendBinary(b)
+	}
+	return b
+}

@@ -1,0 +1,194 @@
+package compile
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/program"
+)
+
+// bufferAlign is the alignment of buffers in bytes: a cache line, and the width
+// of the widest vector access of any target.
+const bufferAlign = 64
+
+// emitter puts a program together.
+type emitter struct {
+	f       *fuser
+	p       *program.Program
+	b       Backend
+	life    map[*memory]*span
+	buffers map[*memory]int32
+	kernels map[string]int32 // by code
+}
+
+// emit makes the program of the planned steps.
+func emit(ctx context.Context, m *ir.Module, f *fuser, steps []*planned, b Backend) (*program.Program, error) {
+	e := &emitter{f: f, b: b, life: lifetimes(steps), buffers: make(map[*memory]int32), kernels: make(map[string]int32),
+		p: &program.Program{Target: b.Target()}}
+	e.declare(m)
+	for i, st := range steps {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err := e.step(i, st); err != nil {
+			return nil, err
+		}
+	}
+	return e.p, nil
+}
+
+// declare fills in the interface: symbols and their guards, parameters and
+// results.
+func (e *emitter) declare(m *ir.Module) {
+	p := e.p
+	for _, s := range m.Symbols {
+		p.Symbols = append(p.Symbols, s.Name)
+		p.Guards = append(p.Guards, program.Guard{Expr: symbol(s.Name), Lo: s.Lo, Hi: s.Hi})
+	}
+	written := make(map[ir.Value]bool)
+	for _, n := range e.f.fn.Nodes {
+		for _, w := range n.Versions {
+			written[e.f.fn.Base(w.Value)] = true
+		}
+	}
+	states := make([]bool, len(m.States))
+	for v, info := range e.f.fn.Values {
+		if info.Kind == ir.StateValue && written[ir.Value(v)] {
+			states[info.Index] = true
+		}
+	}
+	for _, v := range e.f.fn.Params {
+		info := &e.f.fn.Values[v]
+		p.Params = append(p.Params, program.Param{Kind: program.ParamValue, Mut: info.Mut, DType: info.Type.DType, Shape: info.Type.Shape})
+	}
+	for _, w := range m.Weights {
+		p.Params = append(p.Params, program.Param{Kind: program.ParamWeight, DType: w.Type.DType, Shape: w.Type.Shape})
+	}
+	for i, s := range m.States {
+		p.Params = append(p.Params, program.Param{Kind: program.ParamState, Mut: states[i], DType: s.Type.DType, Shape: s.Type.Shape})
+	}
+	for _, r := range e.f.results {
+		p.Results = append(p.Results, program.Result{DType: r.typ.DType, Shape: r.typ.Shape, Alias: int32(r.alias), Same: int32(r.same)})
+	}
+	p.Consts = e.f.values
+}
+
+// buffer returns the program's buffer of a memory, in order of first use.
+func (e *emitter) buffer(m *memory) int32 {
+	m = m.root()
+	if i, ok := e.buffers[m]; ok {
+		return i
+	}
+	b := program.Buffer{DType: m.typ.DType, Shape: m.typ.Shape, Align: bufferAlign}
+	switch {
+	case m.kind == paramMemory:
+		b.Kind, b.Index = program.BufferParam, int32(m.index)
+	case m.kind == constMemory:
+		b.Kind, b.Index = program.BufferConst, int32(m.index)
+	case m.result >= 0:
+		b.Kind, b.Index = program.BufferResult, int32(m.result)
+	default:
+		l := e.life[m]
+		b.Kind, b.First, b.Last = program.BufferScratch, l.first, l.last
+	}
+	i := int32(len(e.p.Buffers))
+	e.p.Buffers = append(e.p.Buffers, b)
+	e.buffers[m] = i
+	return i
+}
+
+func (e *emitter) step(i int, st *planned) error {
+	s := program.Step{Origin: st.group.origin}
+	for _, m := range st.mems {
+		s.Args = append(s.Args, e.buffer(m))
+	}
+	if st.kernel == nil {
+		s.Kind, s.Extern, s.Attrs = program.StepExtern, st.group.call.node.Name(), attrs(st.group.call.node.Attrs)
+	} else {
+		code, err := e.b.Lower(st.kernel)
+		if err != nil {
+			return &nodeError{origin: st.group.origin, msg: fmt.Sprintf("%s: kernel %s: %v", e.b.Target(), st.kernel.Name, err)}
+		}
+		s.Kind, s.Launch = program.StepKernel, code.Launch
+		s.Kernel = e.kernel(code.Kernel)
+		for _, v := range code.Variants {
+			s.Variants = append(s.Variants, program.Variant{Guard: v.Guard, Kernel: e.kernel(v.Kernel), Launch: v.Launch})
+		}
+	}
+	e.p.Steps = append(e.p.Steps, s)
+	return nil
+}
+
+// kernel adds a kernel, or finds the one with the same code.
+func (e *emitter) kernel(k program.Kernel) int32 {
+	key := string(rune(k.Format)) + string(k.Code)
+	if i, ok := e.kernels[key]; ok {
+		return i
+	}
+	i := int32(len(e.p.Kernels))
+	e.p.Kernels = append(e.p.Kernels, k)
+	e.kernels[key] = i
+	return i
+}
+
+// attrs turns the attributes of a call into a program's.
+func attrs(in []ir.Attr) []program.Attr {
+	var out []program.Attr
+	for _, a := range in {
+		b := program.Attr{Name: a.Name, Dim: a.Dim, Float: a.Float, Bool: a.Bool, Str: a.Str, Dims: a.Dims, Floats: a.Floats}
+		switch a.Kind {
+		case ir.AttrDim:
+			b.Kind = program.AttrDim
+		case ir.AttrFloat:
+			b.Kind = program.AttrFloat
+		case ir.AttrBool:
+			b.Kind = program.AttrBool
+		case ir.AttrEnum, ir.AttrString:
+			b.Kind = program.AttrString
+		case ir.AttrDims:
+			b.Kind = program.AttrDims
+		case ir.AttrFloats:
+			b.Kind = program.AttrFloats
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// encodeConst returns the elements of a const node as a tensor stores them.
+func encodeConst(dt dtype.DType, values []float64) []byte {
+	var b []byte
+	for _, v := range values {
+		switch dt {
+		case dtype.F32:
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(v)))
+		case dtype.F16:
+			b = binary.LittleEndian.AppendUint16(b, dtype.F64ToF16(v))
+		case dtype.BF16:
+			b = binary.LittleEndian.AppendUint16(b, dtype.F64ToBF16(v))
+		default:
+			x := uint64(int64(v))
+			for i := 0; i < dt.Bits(); i += 8 {
+				b = append(b, byte(x>>i))
+			}
+		}
+	}
+	return b
+}
+
+// kernelText is what a dump shows of a list of steps.
+func kernelText(steps []*planned) string {
+	var s string
+	for i, st := range steps {
+		if st.kernel == nil {
+			s += fmt.Sprintf("step %d: call %s\n", i, st.group.call.node.Name())
+		} else {
+			s += fmt.Sprintf("step %d: %s", i, st.kernel)
+		}
+	}
+	return s
+}

@@ -1,0 +1,390 @@
+package compile
+
+import (
+	"math"
+
+	"pwc/compile/loop"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// A miss is why a value cannot be evaluated at some coords in a group: value
+// would have to lie in memory before the group runs. NoValue: it cannot be
+// helped.
+type miss struct{ value ir.Value }
+
+// eval makes instructions of g that compute v at the coords, and returns the
+// last one. With emit false nothing is added and it only tells whether it
+// would work: the instruction is then -1. Axes of g may be split either way.
+func (f *fuser) eval(g *group, v ir.Value, coords []coord, emit bool) (int, *miss) {
+	info := &f.fn.Values[v]
+	if info.Kind == ir.LiteralValue {
+		return f.literal(g, info, emit), nil
+	}
+	coords = g.leafCoords(coords)
+	for _, m := range g.memo[v] {
+		if equalCoords(g.leafCoords(m.coords), coords) {
+			return m.instr, nil
+		}
+	}
+	st := &f.states[v]
+	if st.done && st.home.g == g && equalCoords(g.leafCoords(st.home.coords), coords) {
+		return st.instr, nil
+	}
+	i, m := f.evalAt(g, v, st, coords, emit)
+	if m == nil && emit {
+		g.memo[v] = append(g.memo[v], memoEntry{coords, i})
+	}
+	return i, m
+}
+
+func (f *fuser) evalAt(g *group, v ir.Value, st *state, coords []coord, emit bool) (int, *miss) {
+	if st.place != nil && st.place.after <= g.id {
+		return f.load(g, v, coords, emit)
+	}
+	if st.done {
+		switch {
+		case f.rematerialises(v, g):
+			return f.evalNode(g, f.fn.Def(v), v, coords, emit)
+		case st.home.g.id >= g.id:
+			return -1, &miss{ir.NoValue}
+		}
+		return f.load(g, v, coords, emit)
+	}
+	if st.place != nil { // in memory, but only after g
+		return -1, &miss{ir.NoValue}
+	}
+	return f.evalNode(g, f.fn.Def(v), v, coords, emit)
+}
+
+// rematerialises reports whether v, computed in another group, is rather
+// computed again in g from a value that is read anyway or is smaller.
+func (f *fuser) rematerialises(v ir.Value, g *group) bool {
+	st := &f.states[v]
+	if st.remat == ir.NoValue || f.off("fuse") {
+		return false
+	}
+	src := &f.states[st.remat]
+	if src.done && src.home.g.id >= g.id || src.place != nil && src.place.after > g.id {
+		return false
+	}
+	return !src.done || src.place != nil || src.uses > 1 ||
+		f.fn.Type(st.remat).DType.Bits() < f.fn.Type(v).DType.Bits()
+}
+
+// load reads v from memory, putting it there first where it is computed by an
+// earlier group.
+func (f *fuser) load(g *group, v ir.Value, coords []coord, emit bool) (int, *miss) {
+	o, m := f.locate(g, v, coords, emit)
+	if m != nil || !emit {
+		return -1, m
+	}
+	dt, ok := moved(f.fn.Type(v).DType)
+	if !ok {
+		f.failf(f.origin, "elements of %s are narrower than a byte: they can only be bound whole", dt)
+	}
+	return g.add(instr{op: loop.Load, dtype: dt, mem: o.mem, at: o.at, origin: f.origin}), nil
+}
+
+// locate finds v at the coords in memory: through layout ops, without
+// computing.
+func (f *fuser) locate(g *group, v ir.Value, coords []coord, emit bool) (operand, *miss) {
+	st := &f.states[v]
+	if st.place == nil && st.done {
+		if st.home.g.id >= g.id {
+			return operand{}, &miss{ir.NoValue}
+		}
+		if !emit {
+			return operand{}, nil
+		}
+		f.materialise(v)
+	}
+	if p := st.place; p != nil {
+		at, ok := p.address(coords)
+		if !ok || p.after > g.id {
+			return operand{}, &miss{ir.NoValue}
+		}
+		return operand{p.mem, g.leaves(at)}, nil
+	}
+	n := f.fn.Def(v)
+	if n == nil || !isView(n) {
+		return operand{}, &miss{v}
+	}
+	x := n.Args[0]
+	if n.Op.Name == "reshape" {
+		if s := &f.states[x]; s.place != nil && s.place.after <= g.id && s.place.dense(f.fn.Type(x).Shape) {
+			view := place{mem: s.place.mem, strides: contiguous(f.fn.Type(v).Shape)}
+			if at, ok := view.address(coords); ok {
+				return operand{s.place.mem, g.leaves(at)}, nil
+			}
+		}
+	}
+	cs, ok := f.through(g, n, v, coords)
+	if !ok {
+		return operand{}, &miss{x}
+	}
+	for i, c := range coords {
+		// A position out of range must read zero: an axis that a tensor's
+		// positions run over may not be dropped on the way.
+		if c.ind != nil && n.Op.Name == "broadcast_to" && !keeps(cs, coords[i].ind) {
+			return operand{}, &miss{v}
+		}
+	}
+	return f.locate(g, x, cs, emit)
+}
+
+func keeps(cs []coord, ind *indirect) bool {
+	for _, c := range cs {
+		if c.ind != nil && c.ind.at == ind.at {
+			return true
+		}
+	}
+	return false
+}
+
+// isView reports whether the node's results are its first operand's elements
+// in another order.
+func isView(n *ir.Node) bool {
+	switch n.Op.Name {
+	case "reshape", "transpose", "broadcast_to", "slice", "split":
+		return true
+	}
+	return false
+}
+
+// through turns the coords of result v of a layout op into those of its
+// operand.
+func (f *fuser) through(g *group, n *ir.Node, v ir.Value, coords []coord) ([]coord, bool) {
+	from := f.fn.Type(n.Args[0]).Shape
+	switch n.Op.Name {
+	case "reshape":
+		return g.reshape(f.fn.Type(v).Shape, coords, from)
+	case "transpose":
+		out := make([]coord, len(from))
+		for i, p := range n.Ints("perm") {
+			out[p] = coords[i]
+		}
+		return out, true
+	case "broadcast_to":
+		return stretch(coords, from), true
+	}
+	out := make([]coord, len(from))
+	copy(out, coords)
+	a := n.Axis("axis", len(from))
+	start, step := dim.Dim{}, one
+	if n.Op.Name == "slice" {
+		s, _ := n.Attr("start")
+		t, _ := n.Attr("step")
+		start, step = s.Dim, t.Dim
+	} else {
+		sizes, _ := n.Attr("sizes")
+		for _, d := range sizes.Dims[:f.fn.Values[v].Index] {
+			start = start.Add(d)
+		}
+	}
+	out[a] = out[a].scaled(start, step)
+	return out, true
+}
+
+// evalNode computes result v of a node.
+func (f *fuser) evalNode(g *group, n *ir.Node, v ir.Value, coords []coord, emit bool) (int, *miss) {
+	saved := f.origin
+	f.origin = originOf(n)
+	defer func() { f.origin = saved }()
+	switch {
+	case isView(n):
+		return f.evalView(g, n, v, coords, emit)
+	case n.Op.Class == ir.Pointwise:
+		return f.evalPointwise(g, n, coords, emit)
+	case n.Op.Name == "embedding" || n.Op.Name == "gather":
+		return f.evalGather(g, n, v, coords, emit)
+	case n.Op.Name == "iota":
+		return f.evalIota(g, n, v, coords, emit)
+	case n.Op.Name == "full":
+		return f.constant(g, f.fn.Type(v).DType, f.fn.Values[n.Args[0]].Literal, true, emit), nil
+	}
+	return -1, &miss{v}
+}
+
+func (f *fuser) evalView(g *group, n *ir.Node, v ir.Value, coords []coord, emit bool) (int, *miss) {
+	if f.inMemory(v) {
+		if _, m := f.locate(g, v, coords, false); m == nil {
+			return f.load(g, v, coords, emit)
+		}
+	}
+	x := n.Args[0]
+	cs, ok := f.through(g, n, v, coords)
+	if !ok {
+		return -1, &miss{x}
+	}
+	return f.eval(g, x, cs, emit)
+}
+
+// inMemory reports whether v is a view, through layout ops alone, of a value
+// that lies in memory.
+func (f *fuser) inMemory(v ir.Value) bool {
+	for {
+		st := &f.states[v]
+		if st.place != nil {
+			return true
+		}
+		n := f.fn.Def(v)
+		if st.done || n == nil || !isView(n) {
+			return false
+		}
+		v = n.Args[0]
+	}
+}
+
+func (f *fuser) evalPointwise(g *group, n *ir.Node, coords []coord, emit bool) (int, *miss) {
+	args := make([]int, len(n.Args))
+	for i, a := range n.Args {
+		var m *miss
+		if args[i], m = f.eval(g, a, stretch(coords, f.fn.Type(a).Shape), emit); m != nil {
+			return -1, m
+		}
+	}
+	if !emit {
+		return -1, nil
+	}
+	dt := f.fn.Type(n.Results[0]).DType
+	put := func(op loop.Op, dt dtype.DType, args ...int) int {
+		return g.add(instr{op: op, dtype: dt, args: args, origin: f.origin})
+	}
+	switch n.Op.Name {
+	case "cast":
+		return put(loop.Cast, dt, args[0]), nil
+	case "clamp":
+		return put(loop.Minimum, dt, put(loop.Maximum, dt, args[0], args[1]), args[2]), nil
+	case "compare":
+		return f.compare(g, n, args), nil
+	}
+	return put(loop.Op(n.Op.Name), dt, args...), nil
+}
+
+// compare adds a comparison. A literal that is no f32 stands in kernels as the
+// nearest f32 towards the side that keeps the answer: x < 0.1 is x <= the
+// largest f32 below 0.1.
+func (f *fuser) compare(g *group, n *ir.Node, args []int) int {
+	a, _ := n.Attr("dir")
+	op := loop.Op(a.Str)
+	for i, v := range n.Args {
+		info := &f.fn.Values[v]
+		c := info.Literal.Float64()
+		if info.Kind != ir.LiteralValue || !info.Type.DType.Float() || float64(float32(c)) == c || c != c {
+			continue
+		}
+		rel := op
+		if i == 0 {
+			rel = mirrored(op)
+		}
+		x := args[1-i]
+		if f.fn.Values[n.Args[1-i]].Kind == ir.LiteralValue {
+			break
+		}
+		k := float32(c)
+		switch rel {
+		case loop.Eq, loop.Ne:
+			k = float32(math.NaN()) // equals nothing, as c equals no f32
+		case loop.Lt, loop.Le:
+			rel = loop.Le
+			if float64(k) > c {
+				k = math.Nextafter32(k, float32(math.Inf(-1)))
+			}
+		default:
+			rel = loop.Ge
+			if float64(k) < c {
+				k = math.Nextafter32(k, float32(math.Inf(1)))
+			}
+		}
+		lit := g.add(instr{op: loop.Const, dtype: dtype.F32, float: float64(k), origin: f.origin})
+		return g.add(instr{op: rel, dtype: dtype.Bool, args: []int{x, lit}, origin: f.origin})
+	}
+	return g.add(instr{op: op, dtype: dtype.Bool, args: args, origin: f.origin})
+}
+
+func mirrored(op loop.Op) loop.Op {
+	switch op {
+	case loop.Lt:
+		return loop.Gt
+	case loop.Le:
+		return loop.Ge
+	case loop.Gt:
+		return loop.Lt
+	case loop.Ge:
+		return loop.Le
+	}
+	return op
+}
+
+// evalGather reads x at a position that another value gives.
+func (f *fuser) evalGather(g *group, n *ir.Node, v ir.Value, coords []coord, emit bool) (int, *miss) {
+	for _, c := range coords {
+		if c.ind != nil { // zero out of range would become position 0
+			return -1, &miss{v}
+		}
+	}
+	x, idx := n.Args[0], n.Args[1]
+	xs, rank := f.fn.Type(x).Shape, len(f.fn.Type(idx).Shape)
+	a := 0
+	if n.Op.Name == "gather" {
+		a = n.Axis("axis", len(xs))
+	}
+	at, m := f.eval(g, idx, coords[a:a+rank], emit)
+	if m != nil {
+		return -1, m
+	}
+	cs := append(append([]coord{}, coords[:a]...), coord{ind: &indirect{at, one, xs[a]}})
+	return f.load(g, x, append(cs, coords[a+rank:]...), emit)
+}
+
+// evalIota makes the address of an access that reaches no memory the value.
+func (f *fuser) evalIota(g *group, n *ir.Node, v ir.Value, coords []coord, emit bool) (int, *miss) {
+	t := f.fn.Type(v)
+	c := g.leaves(coords[n.Axis("axis", t.Rank())])
+	if c.ind != nil {
+		return -1, &miss{v}
+	}
+	if !emit {
+		return -1, nil
+	}
+	pos := g.add(instr{op: loop.Iota, dtype: dtype.I64, at: c, origin: f.origin})
+	if t.DType == dtype.I64 {
+		return pos, nil
+	}
+	return g.add(instr{op: loop.Cast, dtype: t.DType, args: []int{pos}, origin: f.origin}), nil
+}
+
+func (f *fuser) literal(g *group, info *ir.ValueInfo, emit bool) int {
+	return f.constant(g, info.Type.DType, info.Literal, false, emit)
+}
+
+// constant adds a constant. A literal operand keeps its bits: where it is no
+// number of its dtype it stands as f32. A value of the graph is rounded.
+func (f *fuser) constant(g *group, dt dtype.DType, l ir.Literal, round, emit bool) int {
+	if !emit {
+		return -1
+	}
+	in := instr{op: loop.Const, dtype: dt, origin: f.origin}
+	switch {
+	case !dt.Float():
+		in.int = l.Int
+	case round:
+		in.float = dt.Round(l.Float64())
+	default:
+		in.float = float64(float32(l.Float64()))
+		if dt.Round(in.float) != in.float {
+			in.dtype = dtype.F32
+		}
+	}
+	for i := range g.instrs {
+		if c := &g.instrs[i]; c.op == loop.Const && c.dtype == in.dtype && c.int == in.int && math.Float64bits(c.float) == math.Float64bits(in.float) {
+			return i
+		}
+		if i >= 64 { // constants come first; do not search long kernels
+			break
+		}
+	}
+	return g.add(in)
+}

@@ -1,0 +1,311 @@
+package compile
+
+import (
+	"math"
+	"strings"
+
+	"pwc/ir"
+	"pwc/ir/dtype"
+)
+
+// fold replaces pointwise nodes over constants by constants: a full, or a const
+// vector of at most maxFold elements. It computes as the interpreter does, in
+// float64 with one rounding, and only ops whose results IEEE 754 fixes, so that
+// every machine folds to the same bits.
+func fold(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
+	written := writtenStorages(fn)
+	known := make([]*constants, len(fn.Values))
+	return ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+		c := evaluate(fn, n, known, written)
+		if c == nil {
+			rw.Keep(n)
+			return
+		}
+		r := n.Results[0]
+		known[r] = c
+		t := fn.Type(r)
+		switch {
+		case n.Op.Class == ir.Creation:
+			rw.Keep(n)
+		case c.uniform:
+			rw.Replace(r, rw.Op1("full", []ir.Value{rw.Literal(c.literal(0))}, ir.DimsAttr("shape", t.Shape...), ir.DTypeAttr(t.DType)))
+		default:
+			v := rw.Op1("const", nil, ir.FloatsAttr("values", c.floats()...), ir.DTypeAttr(t.DType))
+			if t.Rank() != 1 {
+				v = rw.Op1("reshape", []ir.Value{v}, ir.DimsAttr("shape", t.Shape...))
+			}
+			rw.Replace(r, v)
+		}
+	})
+}
+
+const maxFold = 256
+
+// constants is the contents of a value: its elements, or one for all of them.
+type constants struct {
+	dt      dtype.DType
+	uniform bool
+	f       []float64 // of float dtypes
+	i       []int64   // of others
+}
+
+func (c *constants) len() int { return max(len(c.f), len(c.i)) }
+
+func (c *constants) literal(k int) ir.Literal {
+	if c.dt.Float() {
+		return ir.Literal{Float: c.f[k]}
+	}
+	return ir.Literal{IsInt: true, Int: c.i[k]}
+}
+
+func (c *constants) floats() []float64 {
+	if c.dt.Float() {
+		return c.f
+	}
+	out := make([]float64, len(c.i))
+	for k, x := range c.i {
+		out[k] = float64(x)
+	}
+	return out
+}
+
+// evaluate returns the contents of the node's result if they are known.
+func evaluate(fn *ir.Func, n *ir.Node, known []*constants, written map[ir.Value]bool) *constants {
+	if len(n.Results) != 1 || written[n.Results[0]] {
+		return nil
+	}
+	t := fn.Type(n.Results[0])
+	if !t.DType.Computes() {
+		return nil
+	}
+	switch n.Op.Name {
+	case "full":
+		return splat(t.DType, fn.Values[n.Args[0]].Literal, true)
+	case "const":
+		a, _ := n.Attr("values")
+		c := &constants{dt: t.DType}
+		for _, x := range a.Floats {
+			c.push(t.DType.Round(x), int64(x))
+		}
+		if c.len() == 0 || c.len() > maxFold {
+			return nil
+		}
+		return c
+	case "reshape", "broadcast_to":
+		if c := known[n.Args[0]]; c != nil && c.uniform {
+			return c
+		}
+		return nil
+	}
+	if n.Op.Class != ir.Pointwise {
+		return nil
+	}
+	args := make([]*constants, len(n.Args))
+	size := 1
+	for j, a := range n.Args {
+		info := &fn.Values[a]
+		if info.Kind == ir.LiteralValue {
+			args[j] = splat(info.Type.DType, info.Literal, false)
+		} else if args[j] = known[a]; args[j] == nil {
+			return nil
+		} else if !args[j].uniform {
+			// Only elements of one shape: broadcasting is left to the kernels.
+			if !fn.Type(a).Equal(ir.Type{DType: args[j].dt, Shape: t.Shape}) || size != 1 && size != args[j].len() {
+				return nil
+			}
+			size = args[j].len()
+		}
+	}
+	c := &constants{dt: t.DType, uniform: true}
+	for _, a := range args {
+		c.uniform = c.uniform && a.uniform
+	}
+	for k := range size {
+		if !c.apply(n, args, k) {
+			return nil
+		}
+	}
+	for _, x := range c.i { // const holds float64s
+		if !c.uniform && int64(float64(x)) != x {
+			return nil
+		}
+	}
+	return c
+}
+
+// splat is one number for every element. A literal operand is not rounded.
+func splat(dt dtype.DType, l ir.Literal, round bool) *constants {
+	c := &constants{dt: dt, uniform: true}
+	x := l.Float64()
+	if round {
+		x = dt.Round(x)
+	}
+	c.push(x, l.Int)
+	return c
+}
+
+func (c *constants) push(f float64, i int64) {
+	if c.dt.Float() {
+		c.f = append(c.f, f)
+	} else {
+		c.i = append(c.i, i)
+	}
+}
+
+// apply computes element k. It returns false for ops that do not fold.
+func (c *constants) apply(n *ir.Node, args []*constants, k int) bool {
+	at := func(j int) (float64, int64) {
+		a := args[j]
+		e := k
+		if a.uniform {
+			e = 0
+		}
+		if a.dt.Float() {
+			return a.f[e], 0
+		}
+		return 0, a.i[e]
+	}
+	x, xi := at(0)
+	y, yi := x, xi
+	z, zi := x, xi
+	if len(args) > 1 {
+		y, yi = at(1)
+	}
+	if len(args) > 2 {
+		z, zi = at(2)
+	}
+	name := n.Op.Name
+	switch {
+	case name == "where":
+		if xi == 0 {
+			y, yi = z, zi
+		}
+		c.push(c.dt.Round(y), yi)
+		return true
+	case name == "compare":
+		dir, _ := n.Attr("dir")
+		holds := relation(dir.Str, x, y)
+		if !args[0].dt.Float() {
+			holds = relation(dir.Str, xi, yi)
+		}
+		c.i = append(c.i, int64(boolByte(holds)))
+		return true
+	case name == "cast":
+		return c.cast(args[0].dt, x, xi)
+	case name == "clamp":
+		x, xi = max(x, y), max(xi, yi)
+		c.push(c.dt.Round(min(x, z)), min(xi, zi))
+		return true
+	}
+	if c.dt.Float() {
+		r, ok := foldFloat(name, x, y)
+		c.f = append(c.f, c.dt.Round(r))
+		return ok
+	}
+	r, ok := foldInt(name, xi, yi, c.dt == dtype.Bool)
+	c.i = append(c.i, c.dt.Wrap(r))
+	return ok
+}
+
+func relation[T float64 | int64](dir string, a, b T) bool {
+	return strings.Contains(dir, "eq") && a == b || dir == "ne" && a != b || dir == "lt" && a < b ||
+		dir == "le" && a <= b || dir == "gt" && a > b || dir == "ge" && a >= b
+}
+
+// cast folds conversions that need no rounding rule of their own: floats to
+// floats, integers to integers and small ones to floats.
+func (c *constants) cast(from dtype.DType, f float64, i int64) bool {
+	switch {
+	case from.Float() && c.dt.Float():
+		c.push(c.dt.Round(f), 0)
+	case !from.Float() && !c.dt.Float():
+		c.push(0, c.dt.Wrap(i))
+	case c.dt.Float() && i > -1<<24 && i < 1<<24:
+		c.push(c.dt.Round(float64(i)), 0)
+	case c.dt == dtype.Bool:
+		c.push(0, int64(boolByte(f != 0)))
+	case !c.dt.Float() && f == math.Trunc(f) && math.Abs(f) < 1<<31 && c.dt.Wrap(int64(f)) == int64(f):
+		c.push(0, int64(f))
+	default:
+		return false
+	}
+	return true
+}
+
+// foldFloat computes ops that are exact or correctly rounded in float64.
+func foldFloat(name string, x, y float64) (float64, bool) {
+	switch name {
+	case "neg":
+		return -x, true
+	case "abs":
+		return math.Abs(x), true
+	case "sqrt":
+		return math.Sqrt(x), true
+	case "reciprocal":
+		return 1 / x, true
+	case "relu":
+		return max(x, 0), true
+	case "floor":
+		return math.Floor(x), true
+	case "ceil":
+		return math.Ceil(x), true
+	case "round":
+		return math.RoundToEven(x), true
+	case "add":
+		return x + y, true
+	case "sub":
+		return x - y, true
+	case "mul":
+		return x * y, true
+	case "div":
+		return x / y, true
+	case "maximum":
+		return max(x, y), true
+	case "minimum":
+		return min(x, y), true
+	}
+	return 0, false
+}
+
+func foldInt(name string, x, y int64, isBool bool) (int64, bool) {
+	switch name {
+	case "neg":
+		return -x, true
+	case "abs":
+		return max(x, -x), true
+	case "relu":
+		return max(x, 0), true
+	case "not":
+		if isBool {
+			return 1 - x, true
+		}
+		return ^x, true
+	case "add":
+		return x + y, true
+	case "sub":
+		return x - y, true
+	case "mul":
+		return x * y, true
+	case "div":
+		if y == 0 {
+			return 0, true
+		}
+		return x / y, true
+	case "rem":
+		if y == 0 {
+			return 0, true
+		}
+		return x % y, true
+	case "maximum":
+		return max(x, y), true
+	case "minimum":
+		return min(x, y), true
+	case "and":
+		return x & y, true
+	case "or":
+		return x | y, true
+	case "xor":
+		return x ^ y, true
+	}
+	return 0, false
+}

@@ -1,0 +1,518 @@
+package compile
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"pwc/compile/loop"
+	"pwc/ir"
+)
+
+// Limits on lazy expressions, which are evaluated wherever they are used.
+const (
+	maxWeight = 32 // pointwise ops
+	maxSpan   = 96 // with layout ops
+	maxRemat  = 3  // ops that are done again rather than their result stored
+)
+
+// fuser puts the nodes of a function into groups, in program order.
+//
+// A node whose operands are all in memory stays lazy: it is evaluated in the
+// group that uses it, at the elements that are used, so that layout ops cost
+// nothing and a chain has no group until something must be stored or reduced.
+// A node with an operand that a group computes joins the latest such group
+// where the iteration space is that group's and everything else it needs is
+// there by then. Else its operands go through memory.
+//
+// Each node looks at a bounded number of others, so the time is linear.
+type fuser struct {
+	fn     *ir.Func
+	off    func(pass string) bool
+	states []state
+	groups []*group
+	params []*memory
+	consts []*memory
+	values [][]byte // contents of consts
+
+	results []resultInfo
+	writes  map[ir.Value]int // by version: the node that writes the next one
+	origin  int32            // of the node being looked at
+	err     error
+}
+
+// resultInfo is where a returned value ends up.
+type resultInfo struct {
+	typ         ir.Type
+	alias, same int
+	mem         *memory
+}
+
+func originOf(n *ir.Node) int32 { return n.Pos.Line - 1 }
+
+func (f *fuser) failf(origin int32, format string, args ...any) {
+	if f.err == nil {
+		f.err = &nodeError{origin: origin, msg: fmt.Sprintf(format, args...)}
+	}
+}
+
+// fuse groups the function's nodes.
+func fuse(ctx context.Context, m *ir.Module, fn *ir.Func, off func(string) bool) (*fuser, error) {
+	f := &fuser{fn: fn, off: off, states: make([]state, len(fn.Values)), writes: make(map[ir.Value]int)}
+	f.count()
+	f.bind(m)
+	for i, n := range fn.Nodes {
+		if i%256 == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		f.origin = originOf(n)
+		f.node(n)
+		if f.err != nil {
+			return nil, f.err
+		}
+	}
+	f.returns()
+	return f, f.err
+}
+
+// bind gives parameters, weights and states their memory, in the order of the
+// program's parameters.
+func (f *fuser) bind(m *ir.Module) {
+	first := [...]int{ir.WeightValue: len(f.fn.Params), ir.StateValue: len(f.fn.Params) + len(m.Weights)}
+	param := func(t ir.Type) {
+		f.params = append(f.params, &memory{kind: paramMemory, index: len(f.params), typ: t, result: -1, touched: -1})
+	}
+	for _, p := range f.fn.Params {
+		param(f.fn.Type(p))
+	}
+	for _, w := range m.Weights {
+		param(w.Type)
+	}
+	for _, s := range m.States {
+		param(s.Type)
+	}
+	for v := range f.fn.Values {
+		switch info := &f.fn.Values[v]; info.Kind {
+		case ir.ParamValue:
+			f.put(ir.Value(v), f.params[info.Index], 0)
+		case ir.WeightValue, ir.StateValue:
+			f.put(ir.Value(v), f.params[first[info.Kind]+int(info.Index)], 0)
+		}
+	}
+}
+
+// count finds uses, and the node that ends each version of a storage.
+func (f *fuser) count() {
+	for i := range f.states {
+		f.states[i] = state{dies: never, last: -1, remat: ir.NoValue}
+	}
+	for i, n := range f.fn.Nodes {
+		for _, w := range n.Versions {
+			f.writes[n.Args[w.Arg]] = i
+		}
+		for j, a := range n.Args {
+			if slices.Index(n.Args, a) == j && !(n.Op.Name == "empty_like") {
+				f.states[a].uses++
+				f.states[a].last = i
+			}
+		}
+	}
+	for _, v := range f.fn.Returns {
+		f.states[v].uses++
+		f.states[v].last = len(f.fn.Nodes)
+	}
+}
+
+// local makes memory of a type.
+func (f *fuser) local(t ir.Type) *memory {
+	return &memory{kind: localMemory, typ: t, result: -1, touched: -1}
+}
+
+// put says that v is all of a memory, readable from group after on.
+func (f *fuser) put(v ir.Value, mem *memory, after int) {
+	f.states[v].place = &place{mem: mem, strides: contiguous(mem.typ.Shape), after: after, dies: f.overwritten(v)}
+}
+
+// overwritten returns the node that writes the storage that v is a version of,
+// after v.
+func (f *fuser) overwritten(v ir.Value) int {
+	if i, ok := f.writes[v]; ok {
+		return i
+	}
+	return never
+}
+
+// open makes a group that is not in the list yet.
+func (f *fuser) open() *group {
+	return &group{id: len(f.groups), memo: make(map[ir.Value][]memoEntry), origin: f.origin}
+}
+
+func (f *fuser) push(g *group) *group {
+	g.id = len(f.groups)
+	f.groups = append(f.groups, g)
+	return g
+}
+
+// node decides where a node is computed.
+func (f *fuser) node(n *ir.Node) {
+	switch {
+	case n.Op.Class == ir.Pointwise:
+		f.pointwise(n)
+	case isView(n):
+		f.view(n)
+	case n.Op.Class == ir.Reduction, n.Op.Name == "argmax":
+		f.reduction(n)
+	case n.Op.Class == ir.Scan:
+		f.scan(n)
+	case n.Op.Name == "embedding", n.Op.Name == "gather":
+		f.deferred(n)
+	case n.Op.Class == ir.Contract:
+		f.contract(n)
+	case n.Op.Name == "topk":
+		f.topk(n)
+	case n.Op.Name == "concat":
+		f.concat(n)
+	case n.Op.Name == "pad":
+		f.pad(n)
+	case n.Op.Name == "copy":
+		f.copyTo(n)
+	case n.Op.Name == "scatter":
+		f.scatter(n)
+	case n.Op.Class == ir.Call:
+		f.call(n)
+	case n.Op.Name == "iota", n.Op.Name == "full":
+		f.source(n)
+	case n.IsEmpty():
+		f.put(n.Results[0], f.local(f.fn.Type(n.Results[0])), 0)
+	case n.Op.Name == "const":
+		f.constVector(n)
+	default:
+		f.failf(f.origin, "%s has no lowering", n.Op.Name)
+	}
+}
+
+// pointwise joins the latest group among the operands', or leaves the node
+// lazy, or starts a group where evaluating it again would cost too much.
+func (f *fuser) pointwise(n *ir.Node) {
+	r := n.Results[0]
+	shape := f.fn.Type(r).Shape
+	for _, a := range n.Args {
+		// An expensive expression is not computed again in every row.
+		st := &f.states[a]
+		if f.lazy(a) && st.expensive && !elements(f.fn.Type(a).Shape).Equal(elements(shape)) {
+			f.anchor(a)
+		}
+	}
+	f.provenance(n)
+	if g := f.latest(n.Args); g != nil && f.join(g, n) {
+		return
+	}
+	f.deferred(n)
+}
+
+// lazy reports whether a value is neither computed nor in memory.
+func (f *fuser) lazy(v ir.Value) bool {
+	st := &f.states[v]
+	return !st.done && st.place == nil && f.fn.Values[v].Kind != ir.LiteralValue
+}
+
+// latest returns the latest group in which one of the values has a home.
+func (f *fuser) latest(args []ir.Value) *group {
+	var g *group
+	for _, a := range args {
+		if h := f.states[a].home; h != nil && (g == nil || h.g.id > g.id) {
+			g = h.g
+		}
+	}
+	return g
+}
+
+// join makes a pointwise node part of g, if it can be.
+func (f *fuser) join(g *group, n *ir.Node) bool {
+	if f.off("fuse") || g.full() || g.call != nil || g.topk != nil {
+		return false
+	}
+	r := n.Results[0]
+	shape := f.fn.Type(r).Shape
+	coords := make([]coord, len(shape))
+	for j, d := range shape {
+		coords[j].free = !isOne(d)
+	}
+	for _, a := range n.Args {
+		h := f.states[a].home
+		if h == nil || h.g != g {
+			continue
+		}
+		as := f.fn.Type(a).Shape
+		lead := len(shape) - len(as)
+		for j, c := range h.coords {
+			if coords[lead+j].free && !isOne(as[j]) && !c.free {
+				coords[lead+j] = c
+			}
+		}
+	}
+	if !g.fill(coords, shape) || !g.covers(coords) {
+		return false
+	}
+	if _, m := f.evalNode(g, n, r, coords, false); m != nil {
+		return false
+	}
+	i, m := f.evalNode(g, n, r, coords, true)
+	if m != nil {
+		return false
+	}
+	g.note(f.origin)
+	f.computed(r, g, coords, i)
+	return true
+}
+
+// computed says that instruction i of g computes v at the coords.
+func (f *fuser) computed(v ir.Value, g *group, coords []coord, i int) {
+	st := &f.states[v]
+	st.home, st.instr, st.done = &home{g, coords}, i, true
+}
+
+// deferred leaves a node lazy, unless its value is overwritten before its last
+// use, it has become too large, or several users would each do too much.
+func (f *fuser) deferred(n *ir.Node) {
+	for _, r := range n.Results {
+		st := &f.states[r]
+		st.weight, st.span, st.expensive, st.loads = 0, 1, loop.Op(n.Op.Name).Expensive(), 0
+		if n.Op.Class == ir.Pointwise || n.Op.Class == ir.Index {
+			st.weight = 1
+		}
+		for _, a := range n.Args {
+			as := &f.states[a]
+			st.dies = min(st.dies, as.dieAt())
+			if f.lazy(a) {
+				st.weight += as.weight
+				st.span += as.span
+				st.loads += as.loads
+				st.expensive = st.expensive || as.expensive
+			} else if f.fn.Values[a].Kind != ir.LiteralValue {
+				st.loads++
+			}
+		}
+		if st.last >= st.dies || st.weight > maxWeight || st.span > maxSpan ||
+			st.uses > 1 && !st.cheap() || st.weight > 0 && st.uses > 1 && st.last == len(f.fn.Nodes) || f.off("fuse") {
+			f.anchor(r)
+		}
+	}
+}
+
+// cheap reports whether computing a lazy value again costs no more than
+// reading it from memory would.
+func (s *state) cheap() bool {
+	switch {
+	case s.weight == 0:
+		return true // a view
+	case s.expensive:
+		return false
+	case s.loads == 0:
+		return s.weight <= 6 // positions, constants
+	}
+	return s.loads == 1 && s.weight <= 2
+}
+
+// view gives the results of a layout op the home of its operand, where it has
+// one and they are the same elements.
+func (f *fuser) view(n *ir.Node) {
+	x := n.Args[0]
+	xs := &f.states[x]
+	if f.lazy(x) && !xs.cheap() {
+		// Several parts of one expression may overlap, or be used by many.
+		uses := 0
+		for _, r := range n.Results {
+			uses = max(uses, f.states[r].uses)
+		}
+		if uses > 1 {
+			f.anchor(x)
+		}
+	}
+	if xs.home != nil {
+		for _, r := range n.Results {
+			if cs, ok := f.outward(xs.home, n, r); ok {
+				f.states[r].home = &home{xs.home.g, cs}
+			}
+		}
+	}
+	f.deferred(n)
+}
+
+// outward turns the coords of a layout op's operand into those of its result.
+func (f *fuser) outward(h *home, n *ir.Node, r ir.Value) ([]coord, bool) {
+	from, to := f.fn.Type(n.Args[0]).Shape, f.fn.Type(r).Shape
+	switch n.Op.Name {
+	case "reshape":
+		return h.g.reshape(from, h.coords, to)
+	case "transpose":
+		out := make([]coord, len(to))
+		for i, p := range n.Ints("perm") {
+			out[i] = h.coords[p]
+		}
+		return out, true
+	case "broadcast_to":
+		out := make([]coord, len(to))
+		lead := len(to) - len(from)
+		for i, d := range to {
+			if i < lead || isOne(from[i-lead]) {
+				out[i].free = !isOne(d)
+			} else {
+				out[i] = h.coords[i-lead]
+			}
+		}
+		return out, true
+	}
+	return nil, false
+}
+
+// provenance finds the one value that a cheap chain of pointwise ops comes
+// from, so that it may be computed again from there.
+func (f *fuser) provenance(n *ir.Node) {
+	st := &f.states[n.Results[0]]
+	src, cost := ir.NoValue, 1
+	for _, a := range n.Args {
+		if f.fn.Values[a].Kind == ir.LiteralValue {
+			continue
+		}
+		as := &f.states[a]
+		from, c := a, 0
+		if as.remat != ir.NoValue {
+			from, c = as.remat, as.cost
+		}
+		if src != ir.NoValue && src != from || as.dieAt() != never || f.lazy(a) && as.weight > 0 && as.remat == ir.NoValue {
+			return
+		}
+		src, cost = from, cost+c
+	}
+	if src == ir.NoValue || cost > maxRemat || loop.Op(n.Op.Name).Expensive() {
+		return
+	}
+	st.remat, st.cost = src, cost
+}
+
+// anchor starts a group that computes v, so that others may join it.
+func (f *fuser) anchor(v ir.Value) {
+	for f.err == nil {
+		g := f.open()
+		coords := g.domain(f.fn.Type(v).Shape)
+		if f.try(g, v, coords) {
+			f.push(g)
+			i, m := f.eval(g, v, coords, true)
+			if m != nil {
+				f.failf(f.origin, "internal error: a group of its own cannot compute %s", f.fn.Type(v))
+				return
+			}
+			f.computed(v, g, coords, i)
+			if n := f.fn.Def(v); n != nil {
+				g.note(originOf(n))
+			}
+			return
+		}
+	}
+}
+
+// try reports whether v can be evaluated in the new group g. Where it cannot,
+// what stands in the way is put into memory, which takes a group before g: the
+// caller starts again.
+func (f *fuser) try(g *group, v ir.Value, coords []coord) bool {
+	_, m := f.eval(g, v, coords, false)
+	return f.clear(m)
+}
+
+// clear puts what a miss names into memory; it returns true for no miss.
+func (f *fuser) clear(m *miss) bool {
+	if m == nil {
+		return true
+	}
+	if m.value == ir.NoValue {
+		f.failf(f.origin, "internal error: a new group cannot reach a value")
+		return false
+	}
+	f.materialise(m.value)
+	return false
+}
+
+// materialise puts v into memory of its own: dense, so that any view of it can
+// be read. A computed value, or a view of one over the whole iteration space,
+// is stored by its group.
+func (f *fuser) materialise(v ir.Value) {
+	st := &f.states[v]
+	if st.place != nil && st.place.dense(f.fn.Type(v).Shape) || f.err != nil {
+		return
+	}
+	if st.place != nil && !st.done { // a part of another tensor
+		f.copyOut(v)
+		return
+	}
+	if !st.done && !f.storedAtHome(v) {
+		f.anchor(v)
+	}
+	if f.err != nil {
+		return
+	}
+	f.store(st.home.g, st.instr, v, st.home.coords, f.local(f.fn.Type(v)))
+}
+
+// storedAtHome makes a lazy view computed in the home of what it views, if
+// every element of the view is computed there.
+func (f *fuser) storedAtHome(v ir.Value) bool {
+	st := &f.states[v]
+	h := st.home
+	if h == nil || f.off("fuse") || slices.ContainsFunc(h.coords, func(c coord) bool { return c.free }) || !h.g.covers(h.coords) {
+		return false
+	}
+	i, m := f.eval(h.g, v, h.coords, true)
+	if m != nil {
+		return false
+	}
+	st.done, st.instr = true, i
+	return true
+}
+
+// store writes instruction i of g, which is v at the coords, to all of mem.
+func (f *fuser) store(g *group, i int, v ir.Value, coords []coord, mem *memory) {
+	f.put(v, mem, g.id+1)
+	f.storeAt(g, i, coords, f.states[v].place)
+}
+
+// storeAt writes instruction i of g to a place at coords.
+func (f *fuser) storeAt(g *group, i int, coords []coord, p *place) {
+	at, ok := p.address(coords)
+	dt, whole := moved(p.mem.typ.DType)
+	if !ok || !whole {
+		f.failf(f.origin, "elements of %s cannot be written one by one", dt)
+		return
+	}
+	g.add(instr{op: loop.Store, dtype: dt, args: []int{i}, mem: p.mem, at: g.leaves(at), origin: f.origin})
+}
+
+// constVector makes the elements of a const node a constant of the program.
+func (f *fuser) constVector(n *ir.Node) {
+	t := f.fn.Type(n.Results[0])
+	a, _ := n.Attr("values")
+	mem := &memory{kind: constMemory, index: len(f.values), typ: t, result: -1, touched: -1}
+	f.values = append(f.values, encodeConst(t.DType, a.Floats))
+	f.consts = append(f.consts, mem)
+	f.put(n.Results[0], mem, 0)
+}
+
+// source handles iota and full, which cost nothing to evaluate; a full that is
+// written becomes memory.
+func (f *fuser) source(n *ir.Node) {
+	r := n.Results[0]
+	if f.overwritten(r) != never {
+		f.anchor(r)
+		f.materialise(r)
+		return
+	}
+	f.deferred(n)
+}
+
+// nodeError is an error at a node of the input piece.
+type nodeError struct {
+	origin int32
+	msg    string
+}
+
+func (e *nodeError) Error() string { return e.msg }

@@ -1,0 +1,328 @@
+package compile
+
+import (
+	"slices"
+
+	"pwc/compile/loop"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// Limits on one group. They bound registers, arguments and the time that
+// looking at a group takes; nothing that a model has comes near them.
+const (
+	maxInstrs = 384
+	maxLoads  = 48
+	maxPhases = 6
+)
+
+// A group is a step of the program: a kernel that is being put together, or an
+// extern call. Groups run in the order of their ids.
+type group struct {
+	id     int
+	axes   []axis
+	roots  []int // axes of the iteration space, row-major
+	order  []int // the column axes in order, once fixed
+	fixed  bool  // rows and columns are told apart
+	frozen bool  // axes cannot be split (products)
+	serial bool
+	instrs []instr
+	loads  int
+	memo   map[ir.Value][]memoEntry
+	nodes  []int32 // of the piece, in the order they joined; for the kernel's name
+	origin int32
+
+	product *product
+	topk    *selection
+	call    *callStep
+}
+
+// axis is one loop axis. A split axis is the outer and inner axes that replace
+// it; ids stay valid, so that coords made before the split still are.
+type axis struct {
+	extent       dim.Dim
+	col          bool
+	outer, inner int // 0: a leaf
+}
+
+// memoEntry is a value that was evaluated in a group at some coords.
+type memoEntry struct {
+	coords []coord
+	instr  int
+}
+
+// instr is one instruction of a group, in SSA form over the group's list.
+type instr struct {
+	op     loop.Op
+	dtype  dtype.DType // of the result; of a store: of the memory
+	args   []int
+	mem    *memory // load, store
+	at     coord   // address in elements: load, store, iota
+	float  float64
+	int    int64
+	dim    dim.Dim
+	phase  int // the first phase that has the value
+	origin int32
+}
+
+// product is a matrix product: the addresses of A and B over the group's axes,
+// where k is an axis that is none of its roots.
+type product struct {
+	a, b   operand
+	m, n   int // axes
+	k      int
+	origin int32
+}
+
+// operand is memory at an address over loop axes.
+type operand struct {
+	mem *memory
+	at  coord
+}
+
+// selection is a topk.
+type selection struct {
+	in, values, index operand
+	axis, outAxis     int // along N and along the k results: no roots
+	k                 int64
+}
+
+// callStep is an extern op on whole tensors.
+type callStep struct {
+	node *ir.Node
+	args []*memory
+}
+
+// domain makes the shape's axes the group's and returns the coords of a value
+// of that shape. Axes of extent 1 are not iterated.
+func (g *group) domain(shape []dim.Dim) []coord {
+	coords := make([]coord, len(shape))
+	for i, d := range shape {
+		if !isOne(d) {
+			coords[i] = axisCoord(g.addAxis(d, true))
+		}
+	}
+	return coords
+}
+
+func (g *group) addAxis(extent dim.Dim, root bool) int {
+	if len(g.axes) == 0 {
+		g.axes = append(g.axes, axis{}) // id 0 is no axis
+	}
+	g.axes = append(g.axes, axis{extent: extent})
+	if root {
+		g.roots = append(g.roots, len(g.axes)-1)
+	}
+	return len(g.axes) - 1
+}
+
+// split replaces a leaf axis by two, the inner one of the given extent.
+func (g *group) split(a int, inner dim.Dim) (outerAxis, innerAxis int, ok bool) {
+	if g.frozen {
+		return 0, 0, false
+	}
+	rest, ok := g.axes[a].extent.Div(inner)
+	if !ok || isOne(rest) || isOne(inner) {
+		return 0, 0, false
+	}
+	col := g.axes[a].col
+	outerAxis = g.addAxis(rest, false)
+	innerAxis = g.addAxis(inner, false)
+	g.axes[outerAxis].col, g.axes[innerAxis].col = col, col
+	g.axes[a].outer, g.axes[a].inner = outerAxis, innerAxis
+	return outerAxis, innerAxis, true
+}
+
+// expand returns the leaves of the given axes, in order.
+func (g *group) expand(axes []int) []int {
+	var out []int
+	for _, a := range axes {
+		if x := g.axes[a]; x.outer != 0 {
+			out = append(out, g.expand([]int{x.outer, x.inner})...)
+		} else {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// leaves returns c over leaf axes alone.
+func (g *group) leaves(c coord) coord {
+	if !slices.ContainsFunc(c.terms, func(t term) bool { return g.axes[t.axis].outer != 0 }) {
+		return c
+	}
+	out := c
+	out.terms = nil
+	for _, t := range c.terms {
+		out.terms = g.leafTerms(out.terms, t)
+	}
+	return out
+}
+
+func (g *group) leafTerms(dst []term, t term) []term {
+	x := g.axes[t.axis]
+	if x.outer == 0 {
+		return append(dst, t)
+	}
+	dst = g.leafTerms(dst, term{x.outer, t.coef.Mul(g.axes[x.inner].extent)})
+	return g.leafTerms(dst, term{x.inner, t.coef})
+}
+
+func (g *group) leafCoords(cs []coord) []coord {
+	out := make([]coord, len(cs))
+	for i, c := range cs {
+		out[i] = g.leaves(c)
+	}
+	return out
+}
+
+// unclaimed returns the leaves of the iteration space that no coord runs over.
+func (g *group) unclaimed(cs []coord) []int {
+	claimed := make(map[int]bool, 8)
+	for _, c := range cs {
+		for _, t := range g.leaves(c).terms {
+			claimed[t.axis] = true
+		}
+	}
+	var out []int
+	for _, a := range g.expand(g.roots) {
+		if !claimed[a] && !isOne(g.axes[a].extent) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// fill decides free coords: their axes, in order, run over the loop axes that
+// are left. Any assignment with the right extents is sound.
+func (g *group) fill(cs []coord, shape []dim.Dim) bool {
+	free := false
+	for _, c := range cs {
+		free = free || c.free
+	}
+	if !free {
+		return true
+	}
+	list := g.unclaimed(cs)
+	for j := len(cs) - 1; j >= 0; j-- {
+		if !cs[j].free {
+			continue
+		}
+		c, rest, ok := g.take(list, shape[j])
+		if !ok {
+			return false
+		}
+		cs[j], list = c, rest
+	}
+	return len(list) == 0
+}
+
+// take makes a coord of an axis of that extent out of the last axes of the
+// list, splitting one where needed, and returns the axes that are left.
+func (g *group) take(list []int, extent dim.Dim) (coord, []int, bool) {
+	var c coord
+	need, stride := extent, one
+	for !isOne(need) {
+		if len(list) == 0 {
+			return c, nil, false
+		}
+		last := len(list) - 1
+		e := g.axes[list[last]].extent
+		if rest, ok := need.Div(e); ok {
+			c.terms = slices.Insert(c.terms, 0, term{list[last], stride})
+			stride, need, list = stride.Mul(e), rest, list[:last]
+			continue
+		}
+		outer, inner, ok := g.split(list[last], need)
+		if !ok {
+			return c, nil, false
+		}
+		list = append(slices.Clone(list[:last]), outer, inner)
+	}
+	return c, list, true
+}
+
+// covers reports whether a value at these coords may be an instruction of the
+// group whose result is stored: it is different in every element of the
+// iteration space, or in every row where rows are told apart.
+func (g *group) covers(cs []coord) bool {
+	rest := g.unclaimed(cs)
+	if len(rest) == 0 {
+		return true
+	}
+	if !g.fixed || g.frozen {
+		return false
+	}
+	cols := 0
+	for _, a := range g.expand(g.roots) {
+		if g.axes[a].col && !isOne(g.axes[a].extent) {
+			cols++
+		}
+	}
+	for _, a := range rest {
+		if !g.axes[a].col {
+			return false
+		}
+	}
+	return len(rest) == cols
+}
+
+// fix tells rows and columns apart: the columns are the axes of cols, in that
+// order. If they already are, it reports whether they are the same;
+// inOrder also asks for the same order.
+func (g *group) fix(cols []int, inOrder bool) bool {
+	cols = g.expand(cols)
+	if g.frozen {
+		return false
+	}
+	if !g.fixed {
+		for _, a := range cols {
+			g.axes[a].col = true
+		}
+		g.fixed, g.order = true, cols
+		return true
+	}
+	have := g.expand(g.order)
+	if inOrder {
+		return slices.Equal(have, cols)
+	}
+	a, b := slices.Sorted(slices.Values(have)), slices.Sorted(slices.Values(cols))
+	return slices.Equal(a, b)
+}
+
+// add appends an instruction and returns its id.
+func (g *group) add(in instr) int {
+	for _, a := range in.args {
+		if a >= 0 {
+			in.phase = max(in.phase, g.resultPhase(a))
+		}
+	}
+	if in.at.ind != nil && in.at.ind.at >= 0 {
+		in.phase = max(in.phase, g.resultPhase(in.at.ind.at))
+	}
+	if in.mem != nil {
+		in.mem.touched = max(in.mem.touched, g.id)
+		g.loads++
+	}
+	g.instrs = append(g.instrs, in)
+	return len(g.instrs) - 1
+}
+
+// resultPhase is the first phase in which an instruction's result can be used.
+func (g *group) resultPhase(i int) int {
+	in := &g.instrs[i]
+	if in.op.Reduces() {
+		return in.phase + 1
+	}
+	return in.phase
+}
+
+// note says that a node of the piece became part of the group.
+func (g *group) note(origin int32) {
+	g.nodes = append(g.nodes, origin)
+	g.origin = origin
+}
+
+// full reports whether the group should not grow any more.
+func (g *group) full() bool { return len(g.instrs) >= maxInstrs || g.loads >= maxLoads }

@@ -1,0 +1,57 @@
+// Package host makes kernels for the host device: vector programs of package
+// vec out of the fused form of package loop.
+package host
+
+import (
+	"fmt"
+
+	"pwc/compile"
+	"pwc/compile/loop"
+	"pwc/program"
+	"pwc/program/vec"
+)
+
+// Target is the name of the host device as a target.
+const Target = "host"
+
+type backend struct{}
+
+// New returns the backend of the host device.
+func New() compile.Backend { return backend{} }
+
+// Target returns "host".
+func (backend) Target() string { return Target }
+
+// Lower makes a vector program of a kernel.
+func (backend) Lower(k *loop.Kernel) (compile.Code, error) {
+	v, err := Kernel(k)
+	if err != nil {
+		return compile.Code{}, err
+	}
+	code, err := v.Encode()
+	if err != nil {
+		return compile.Code{}, err
+	}
+	return compile.Code{Kernel: program.Kernel{Name: k.Name, Format: program.KernelVec, Code: code}}, nil
+}
+
+// Kernel returns the vector program of a kernel, for those who want to read it.
+func Kernel(k *loop.Kernel) (*vec.Kernel, error) {
+	l := &lowerer{k: k, out: &vec.Kernel{Args: int32(len(k.Args))}, alias: make([]loop.Value, len(k.Values))}
+	l.out.Loop = vec.Loop{Outer: k.Rows, Inner: k.Cols, Serial: k.Serial}
+	if k.TopK != nil {
+		l.selection()
+		return l.out, nil
+	}
+	if err := l.phases(); err != nil {
+		return nil, err
+	}
+	l.product()
+	l.allocate()
+	for _, n := range []uint16{l.out.Loop.Regs.F, l.out.Loop.Regs.I, l.out.Loop.Regs.SF, l.out.Loop.Regs.SI} {
+		if n > vec.MaxRegs {
+			return nil, fmt.Errorf("host: kernel %s needs %d registers, at most %d", k.Name, n, vec.MaxRegs)
+		}
+	}
+	return l.out, nil
+}

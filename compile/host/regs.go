@@ -1,0 +1,106 @@
+package host
+
+import (
+	"cmp"
+	"slices"
+
+	"pwc/program/vec"
+)
+
+// allocate gives virtual registers real ones by linear scan over positions:
+// phases in order, in each scalar, pre and body instructions. What pre defines
+// lives to the end of the last body that reads it, since a body runs once a
+// block.
+func (l *lowerer) allocate() {
+	l.positions()
+	order := make([]int, 0, len(l.regs))
+	for r := range l.regs {
+		if l.regs[r].first >= 0 {
+			order = append(order, r)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(l.regs[a].first, l.regs[b].first) })
+	var count [vec.SI + 1]uint16
+	var free [vec.SI + 1][]uint16
+	var live []int // by last
+	for _, r := range order {
+		v := &l.regs[r]
+		for len(live) > 0 && l.regs[live[0]].last <= v.first {
+			old := &l.regs[live[0]]
+			free[old.file] = append(free[old.file], old.real)
+			live = live[1:]
+		}
+		if n := len(free[v.file]); n > 0 {
+			v.real, free[v.file] = free[v.file][n-1], free[v.file][:n-1]
+		} else {
+			v.real = count[v.file]
+			count[v.file]++
+		}
+		at, _ := slices.BinarySearchFunc(live, v.last, func(x, last int) int { return cmp.Compare(l.regs[x].last, last) })
+		live = slices.Insert(live, at, r)
+	}
+	l.out.Loop.Regs = vec.RegCount{F: count[vec.F], I: count[vec.I], SF: count[vec.SF], SI: count[vec.SI]}
+	for _, u := range l.index {
+		l.out.Loop.Access[u.access].Index.Reg = l.regs[u.reg].real
+	}
+	for p := range l.lists {
+		var ph vec.Phase
+		for place, list := range l.lists[p] {
+			out := make([]vec.Instr, len(list))
+			for i, in := range list {
+				out[i] = in.Instr
+				for _, f := range []struct {
+					reg int
+					to  *uint16
+				}{{in.dst, &out[i].Dst}, {in.a, &out[i].A}, {in.b, &out[i].B}, {in.c, &out[i].C}} {
+					if f.reg >= 0 {
+						*f.to = l.regs[f.reg].real
+					}
+				}
+			}
+			*[]*[]vec.Instr{&ph.Scalar, &ph.Pre, &ph.Body}[place] = out
+		}
+		l.out.Loop.Phases = append(l.out.Loop.Phases, ph)
+	}
+}
+
+// positions numbers instructions, two apart, and finds where each register is
+// defined and last used. An indexed load reads its positions while it writes:
+// its result is defined one later, so that it gets another register.
+func (l *lowerer) positions() {
+	pos := 0
+	for p := range l.lists {
+		end := pos + 2*(len(l.lists[p][inScalar])+len(l.lists[p][inPre])+len(l.lists[p][inBody])+1)
+		for place, list := range l.lists[p] {
+			for i := range list {
+				in := &list[i]
+				pos += 2
+				for _, r := range []int{in.a, in.b, in.c, in.index} {
+					if r < 0 {
+						continue
+					}
+					v := &l.regs[r]
+					v.last = max(v.last, pos)
+					if place == inBody && (v.scalar() || v.pre) {
+						v.last = end
+					}
+				}
+				if in.dst < 0 {
+					continue
+				}
+				v := &l.regs[in.dst]
+				if v.first < 0 {
+					v.first = pos
+					if in.index >= 0 {
+						v.first++
+					}
+					v.pre = place == inPre
+				}
+				v.last = max(v.last, v.first+1)
+			}
+		}
+		pos = end
+	}
+}
+
+func (v *vreg) scalar() bool { return v.file == vec.SF || v.file == vec.SI }

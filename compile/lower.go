@@ -1,0 +1,167 @@
+package compile
+
+import (
+	"slices"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// lower replaces composite ops, and products of integers, by primitive ops.
+// Norms, softmax and rope compute in f32 and end in one cast, so that the value
+// of the graph is still rounded once.
+func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
+	return ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+		l := lowering{rw, n}
+		var out ir.Value
+		switch {
+		case n.Op.Name == "softmax":
+			out = l.softmax()
+		case n.Op.Name == "rms_norm":
+			out = l.rmsNorm()
+		case n.Op.Name == "layer_norm":
+			out = l.layerNorm()
+		case n.Op.Name == "rope":
+			out = l.rope()
+		case n.Op.Name == "matmul" && !rw.Old().Type(n.Args[0]).DType.Float():
+			out = l.intMatmul()
+		default:
+			rw.Keep(n)
+			return
+		}
+		rw.Replace(n.Results[0], out)
+	})
+}
+
+// lowering is the lowering of one node.
+type lowering struct {
+	*ir.Rewriter
+	n *ir.Node
+}
+
+func (l lowering) arg(i int) ir.Value { return l.Map(l.n.Args[i]) }
+
+func (l lowering) op(name string, args []ir.Value, attrs ...ir.Attr) ir.Value {
+	return l.Op1(name, args, attrs...)
+}
+
+func (l lowering) unary(name string, x ir.Value) ir.Value { return l.op(name, []ir.Value{x}) }
+
+func (l lowering) binary(name string, a, b ir.Value) ir.Value {
+	return l.op(name, []ir.Value{a, b})
+}
+
+// wide returns x in f32.
+func (l lowering) wide(x ir.Value) ir.Value { return l.cast(x, dtype.F32) }
+
+func (l lowering) cast(x ir.Value, dt dtype.DType) ir.Value {
+	if l.Type(x).DType == dt {
+		return x
+	}
+	return l.op("cast", []ir.Value{x}, ir.DTypeAttr(dt))
+}
+
+func (l lowering) narrow(x ir.Value) ir.Value {
+	return l.cast(x, l.Old().Type(l.n.Results[0]).DType)
+}
+
+// row reduces an axis and keeps it with extent 1.
+func (l lowering) row(name string, x ir.Value, axis int) ir.Value {
+	return l.op(name, []ir.Value{x}, ir.IntsAttr("axes", int64(axis)), ir.BoolAttr("keepdims", true))
+}
+
+func (l lowering) attr(name string) ir.Attr {
+	a, _ := l.n.Attr(name)
+	return a
+}
+
+func (l lowering) softmax() ir.Value {
+	x := l.wide(l.arg(0))
+	axis := l.n.Axis("axis", l.Type(x).Rank())
+	e := l.unary("exp", l.binary("sub", x, l.row("max", x, axis)))
+	return l.narrow(l.binary("div", e, l.row("sum", e, axis)))
+}
+
+func (l lowering) rmsNorm() ir.Value {
+	x := l.wide(l.arg(0))
+	last := l.Type(x).Rank() - 1
+	square := l.row("mean", l.binary("mul", x, x), last)
+	scale := l.unary("rsqrt", l.binary("add", square, l.Float(l.attr("eps").Float)))
+	return l.narrow(l.binary("mul", l.binary("mul", x, scale), l.wide(l.arg(1))))
+}
+
+// layerNorm takes the variance around the mean, in a second pass: the
+// difference of means of squares cancels.
+func (l lowering) layerNorm() ir.Value {
+	x := l.wide(l.arg(0))
+	last := l.Type(x).Rank() - 1
+	d := l.binary("sub", x, l.row("mean", x, last))
+	variance := l.row("mean", l.binary("mul", d, d), last)
+	scale := l.unary("rsqrt", l.binary("add", variance, l.Float(l.attr("eps").Float)))
+	y := l.binary("mul", l.binary("mul", d, scale), l.wide(l.arg(1)))
+	return l.narrow(l.binary("add", y, l.wide(l.arg(2))))
+}
+
+func (l lowering) slice(x ir.Value, axis int, start, end dim.Dim) ir.Value {
+	return l.op("slice", []ir.Value{x}, ir.IntAttr("axis", int64(axis)), ir.DimAttr("start", start), ir.DimAttr("end", end))
+}
+
+func (l lowering) reshape(x ir.Value, shape ...dim.Dim) ir.Value {
+	return l.op("reshape", []ir.Value{x}, ir.DimsAttr("shape", shape...))
+}
+
+// rope turns pairs (a, b) to (a cos - b sin, b cos + a sin); the halves of the
+// result are joined, so that each is one store of the same kernel.
+func (l lowering) rope() ir.Value {
+	x := l.arg(0)
+	shape := l.Type(x).Shape // [N, H, D]
+	half := l.Type(l.arg(1)).Shape[1]
+	r := half.Mul(dim.Const(2))
+	cos := l.reshape(l.arg(1), shape[0], one, half)
+	sin := l.reshape(l.arg(2), shape[0], one, half)
+	interleaved := l.attr("style").Str == "interleaved"
+	part := func(i int64) ir.Value { // the first or second of each pair
+		if !interleaved {
+			return l.slice(x, 2, half.Mul(dim.Const(i)), half.Mul(dim.Const(i+1)))
+		}
+		p := l.reshape(l.slice(x, 2, dim.Dim{}, r), shape[0], shape[1], half, dim.Const(2))
+		return l.reshape(l.slice(p, 3, dim.Const(i), dim.Const(i+1)), shape[0], shape[1], half)
+	}
+	a, b := l.wide(part(0)), l.wide(part(1))
+	turned := []ir.Value{
+		l.narrow(l.binary("sub", l.binary("mul", a, cos), l.binary("mul", b, sin))),
+		l.narrow(l.binary("add", l.binary("mul", b, cos), l.binary("mul", a, sin))),
+	}
+	if interleaved {
+		for i, t := range turned {
+			turned[i] = l.reshape(t, shape[0], shape[1], half, one)
+		}
+		turned = []ir.Value{l.reshape(l.op("concat", turned, ir.IntAttr("axis", 3)), shape[0], shape[1], r)}
+	}
+	if !r.Equal(shape[2]) {
+		turned = append(turned, l.slice(x, 2, r, shape[2]))
+	}
+	if len(turned) == 1 {
+		return turned[0]
+	}
+	return l.op("concat", turned, ir.IntAttr("axis", 2))
+}
+
+// intMatmul is a broadcast product, summed: the product kernels are for floats.
+func (l lowering) intMatmul() ir.Value {
+	a, b := l.arg(0), l.arg(1)
+	as, bs := l.Type(a).Shape, l.Type(b).Shape
+	ra, rb := len(as), len(bs)
+	rank := max(ra, rb)
+	// a[..., M, 1, K] * b[..., 1, N, K]
+	a = l.reshape(a, append(append(slices.Clone(as[:ra-1]), one), as[ra-1])...)
+	perm := make([]int64, rb)
+	for i := range perm {
+		perm[i] = int64(i)
+	}
+	perm[rb-2], perm[rb-1] = perm[rb-1], perm[rb-2]
+	b = l.op("transpose", []ir.Value{b}, ir.IntsAttr("perm", perm...))
+	b = l.reshape(b, append(slices.Clone(bs[:rb-2]), one, bs[rb-1], bs[rb-2])...)
+	return l.op("sum", []ir.Value{l.binary("mul", a, b)}, ir.IntsAttr("axes", int64(rank)))
+}

@@ -1,0 +1,188 @@
+package compile
+
+import (
+	"math"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// noop drops nodes that give one of their operands bit for bit, and joins
+// layout ops of one kind that follow each other.
+//
+// A layout op is also a copy: where its operand's memory is written anywhere in
+// the function, it stays.
+func noop(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
+	written := writtenStorages(fn)
+	return ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+		if len(n.Results) == 1 && len(n.Versions) == 0 && n.Op.Class != ir.Call {
+			if v := same(fn, n); v != ir.NoValue && fn.Type(v).Equal(fn.Type(n.Results[0])) && !written[fn.Base(v)] {
+				rw.Replace(n.Results[0], rw.Map(v))
+				return
+			}
+			if v := joined(rw, n); v != ir.NoValue {
+				rw.Replace(n.Results[0], v)
+				return
+			}
+		}
+		rw.Keep(n)
+	})
+}
+
+// writtenStorages returns the bases that some node writes.
+func writtenStorages(fn *ir.Func) map[ir.Value]bool {
+	w := make(map[ir.Value]bool)
+	for _, n := range fn.Nodes {
+		for _, v := range n.Versions {
+			w[fn.Base(v.Value)] = true
+		}
+	}
+	return w
+}
+
+// same returns the operand that the node's result equals, or NoValue. The types
+// must be equal too, which the caller checks.
+func same(fn *ir.Func, n *ir.Node) ir.Value {
+	x := ir.NoValue
+	if len(n.Args) > 0 {
+		x = n.Args[0]
+	}
+	lit := func(i int, want float64) bool { // is operand i that literal?
+		if i >= len(n.Args) {
+			return false
+		}
+		info := &fn.Values[n.Args[i]]
+		return info.Kind == ir.LiteralValue && info.Literal.Float64() == want && !math.Signbit(info.Literal.Float64())
+	}
+	float := func() bool { return fn.Type(n.Results[0]).DType.Float() }
+	switch n.Op.Name {
+	case "reshape", "broadcast_to", "cast":
+		if n.Op.Name == "cast" {
+			// bf16 → f32 → bf16 is exact.
+			if d := fn.Def(x); d != nil && d.Op.Name == "cast" && widens(fn.Type(d.Args[0]).DType, fn.Type(x).DType) && fn.Type(d.Args[0]).Equal(fn.Type(n.Results[0])) {
+				return d.Args[0]
+			}
+		}
+		return x
+	case "transpose":
+		for i, p := range n.Ints("perm") {
+			if int64(i) != p {
+				return ir.NoValue
+			}
+		}
+		return x
+	case "slice":
+		start, _ := n.Attr("start")
+		step, _ := n.Attr("step")
+		if isZero(start.Dim) && isOne(step.Dim) {
+			return x // of the same extent, or the types differ
+		}
+	case "split", "concat":
+		if len(n.Args) == 1 {
+			return x
+		}
+	case "pad":
+		low, _ := n.Attr("low")
+		high, _ := n.Attr("high")
+		for _, d := range append(append([]dim.Dim{}, low.Dims...), high.Dims...) {
+			if !isZero(d) {
+				return ir.NoValue
+			}
+		}
+		return x
+	case "add", "or", "xor":
+		// x + 0 is not x for floats: -0 + 0 is +0.
+		if !float() && lit(1, 0) {
+			return x
+		}
+		if !float() && lit(0, 0) {
+			return n.Args[1]
+		}
+	case "sub":
+		if lit(1, 0) {
+			return x
+		}
+	case "mul":
+		if lit(1, 1) {
+			return x
+		}
+		if lit(0, 1) {
+			return n.Args[1]
+		}
+	case "div":
+		if lit(1, 1) {
+			return x
+		}
+	case "where":
+		if n.Args[1] == n.Args[2] && fn.Values[n.Args[1]].Kind != ir.LiteralValue {
+			return n.Args[1]
+		}
+	case "maximum", "minimum", "and":
+		if x == n.Args[1] && fn.Values[x].Kind != ir.LiteralValue {
+			return x
+		}
+	}
+	return ir.NoValue
+}
+
+// widens reports whether every number of a is one of b.
+func widens(a, b dtype.DType) bool {
+	switch {
+	case a == b:
+		return true
+	case a.Float() && b.Float():
+		return b == dtype.F32
+	case a == dtype.Bool:
+		return b.Int() || b.Float()
+	case a.Int() && b.Int():
+		return b.Bits() > a.Bits() && (b.Signed() || !a.Signed())
+	case a.Int() && b == dtype.F32:
+		return a.Bits() <= 16
+	}
+	return false
+}
+
+// joined returns the node applied to its operand's operand, where both are
+// reshapes or both transposes.
+func joined(rw *ir.Rewriter, n *ir.Node) ir.Value {
+	if n.Op.Name != "reshape" && n.Op.Name != "transpose" {
+		return ir.NoValue
+	}
+	f := rw.Func() // as rewritten so far: chains collapse from their start
+	d := f.Def(rw.Map(n.Args[0]))
+	if d == nil || d.Op != n.Op {
+		return ir.NoValue
+	}
+	x := d.Args[0]
+	if storage := f.Base(x); rw.Latest(x) != x || writable(f, storage) {
+		return ir.NoValue // the first of both is a copy of what a write may change
+	}
+	if n.Op.Name == "reshape" {
+		return rw.Op1("reshape", []ir.Value{x}, n.Attrs...)
+	}
+	inner, outer := d.Ints("perm"), n.Ints("perm")
+	perm := make([]int64, len(outer))
+	identity := true
+	for i, p := range outer {
+		perm[i] = inner[p]
+		identity = identity && perm[i] == int64(i)
+	}
+	if identity {
+		return x
+	}
+	return rw.Op1("transpose", []ir.Value{x}, ir.IntsAttr("perm", perm...))
+}
+
+// writable reports whether some node of a function could write a storage.
+func writable(f *ir.Func, base ir.Value) bool {
+	switch info := &f.Values[base]; info.Kind {
+	case ir.ParamValue:
+		return info.Mut
+	case ir.StateValue:
+		return true
+	case ir.ResultValue:
+		return f.Nodes[info.Node].Writable()
+	}
+	return false
+}

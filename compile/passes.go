@@ -1,0 +1,196 @@
+package compile
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"pwc/ir"
+	"pwc/program"
+)
+
+// Version is the version of the pipeline. It changes whenever the same piece
+// may give another program.
+const Version = "1"
+
+// PassInfo describes one pass.
+type PassInfo struct {
+	Name     string
+	Does     string
+	Required bool // cannot be switched off: later passes do not know what it removes
+	Order    []Order
+}
+
+// Order is a constraint between two passes.
+type Order struct {
+	After  string // the pass comes after that one
+	Before string // or before that one
+	Reason string
+}
+
+// Passes returns the pipeline in its order. The first is Static; User stands
+// for the passes of Options.
+func Passes() []PassInfo {
+	return []PassInfo{
+		{Name: "static", Does: "puts constants in place of symbols whose range is one number",
+			Order: []Order{{Before: "noop", Reason: "a slice may become one of everything"}, {Before: "fuse", Reason: "constant extents take simpler addresses"}}},
+		{Name: "user", Does: "runs the passes of Options, in their order",
+			Order: []Order{{After: "static", Reason: "they see the extents that will run"}, {Before: "lower", Reason: "they see whole ops, as the piece was written"}}},
+		{Name: "lower", Does: "replaces norms, softmax, rope and integer products by primitive ops in f32", Required: true,
+			Order: []Order{{Before: "noop", Reason: "it casts f32 to f32"}, {Before: "cse", Reason: "two norms of one value share their mean"}, {Before: "fuse", Reason: "fusion knows no composite ops"}}},
+		{Name: "noop", Does: "drops ops that give their operand, bit for bit",
+			Order: []Order{{Before: "cse", Reason: "operands become equal"}}},
+		{Name: "fold", Does: "computes constants from constants, where the result is the same on every machine",
+			Order: []Order{{After: "noop", Reason: "fewer ops stand between constants"}, {Before: "cse", Reason: "equal constants become one"}}},
+		{Name: "cse", Does: "computes equal nodes once",
+			Order: []Order{{Before: "dce", Reason: "it leaves the second of them unused"}}},
+		{Name: "dce", Does: "drops nodes that nothing uses",
+			Order: []Order{{Before: "fuse", Reason: "a use that is none would keep a value in memory"}}},
+		{Name: "fuse", Does: "puts nodes together into kernels; switched off, each node is one",
+			Order: []Order{{Before: "inplace", Reason: "memory exists between kernels only"}}},
+		{Name: "inplace", Does: "lets outputs take the scratch memory of inputs that die",
+			Order: []Order{{Before: "emit", Reason: "it changes which buffers there are"}}},
+		{Name: "emit", Does: "makes code for the target and the list of steps", Required: true},
+	}
+}
+
+// Pass is a pass that a user adds. Run gets a function whose nodes are as
+// written, and returns another one (see [ir.Rewrite]) or the same; it must be a
+// function of its input alone. The position of a node says which node of the
+// piece it is (line - 1): nodes made by a Rewriter keep it.
+type Pass struct {
+	Name    string
+	Version string // together with Name its identity, which enters keys
+	Run     func(m *ir.Module, f *ir.Func) (*ir.Func, error)
+}
+
+// Options change what the pipeline does.
+type Options struct {
+	Disable []string // names of passes that are switched off
+	Passes  []Pass
+	Dump    func(pass, text string) // nil: no dumps; gets the function or the kernels after each pass
+}
+
+// Fingerprint identifies everything in the options that may change a program,
+// and the pipeline itself; two compilations of one piece with equal
+// fingerprints give equal programs.
+func (o Options) Fingerprint() string {
+	disable := slices.Compact(slices.Sorted(slices.Values(o.Disable)))
+	s := "pipeline " + Version
+	if len(disable) > 0 {
+		s += " without " + strings.Join(disable, ",")
+	}
+	for _, p := range o.Passes {
+		s += fmt.Sprintf(" pass %q %q", p.Name, p.Version)
+	}
+	return s
+}
+
+// pipeline is checked options.
+type pipeline struct {
+	o        Options
+	disabled map[string]bool
+}
+
+func (o Options) pipeline() (*pipeline, error) {
+	p := &pipeline{o: o, disabled: make(map[string]bool)}
+	for _, name := range o.Disable {
+		i := slices.IndexFunc(Passes(), func(i PassInfo) bool { return i.Name == name })
+		switch {
+		case i < 0:
+			return nil, fmt.Errorf("compile: there is no pass %q to switch off", name)
+		case Passes()[i].Required:
+			return nil, fmt.Errorf("compile: pass %s cannot be switched off", name)
+		}
+		p.disabled[name] = true
+	}
+	for _, u := range o.Passes {
+		if u.Name == "" || u.Run == nil {
+			return nil, fmt.Errorf("compile: a pass of the options has no name or no function")
+		}
+	}
+	return p, nil
+}
+
+func (p *pipeline) off(name string) bool { return p.disabled[name] }
+
+func (p *pipeline) dump(name, text string) {
+	if p.o.Dump != nil {
+		p.o.Dump(name, text)
+	}
+}
+
+// rewrites are the passes on the function.
+var rewrites = map[string]func(*ir.Module, *ir.Func) (*ir.Func, error){
+	"lower": lower, "noop": noop, "fold": fold, "cse": cse, "dce": dce,
+}
+
+// run takes a specialized module through the pipeline.
+func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.Program, error) {
+	fn := m.Funcs[0]
+	ops := make([]string, len(fn.Nodes))
+	for i, n := range fn.Nodes {
+		ops[i] = n.Name()
+	}
+	text := func() string {
+		if p.o.Dump == nil {
+			return ""
+		}
+		return ir.PrintFunc(m, fn)
+	}
+	var fused *fuser
+	var steps []*planned
+	for _, info := range Passes() {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if p.off(info.Name) && info.Name != "fuse" {
+			continue
+		}
+		var err error
+		switch info.Name {
+		case "static":
+			p.dump("static", text())
+		case "user":
+			for _, u := range p.o.Passes {
+				next, err := u.Run(m, fn)
+				if err != nil {
+					return nil, fmt.Errorf("pass %s: %w", u.Name, err)
+				}
+				if fn, err = p.replace(m, next); err != nil {
+					return nil, fmt.Errorf("after pass %s: %w", u.Name, err)
+				}
+				p.dump(u.Name, text())
+			}
+		case "fuse":
+			if fused, err = fuse(ctx, m, fn, p.off); err != nil {
+				return nil, err
+			}
+			steps = planSteps(fused, ops)
+			if p.o.Dump != nil {
+				p.dump("fuse", kernelText(steps))
+			}
+		case "inplace":
+			inPlace(steps)
+		case "emit":
+			return emit(ctx, m, fused, steps, b)
+		default:
+			next, err := rewrites[info.Name](m, fn)
+			if err == nil {
+				fn, err = p.replace(m, next)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("internal error in pass %s: %w", info.Name, err)
+			}
+			p.dump(info.Name, text())
+		}
+	}
+	return nil, fmt.Errorf("internal error: the pipeline does not end with emit")
+}
+
+// replace puts the result of a pass into the module and verifies it.
+func (p *pipeline) replace(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
+	m.Funcs[0] = fn
+	return fn, m.Verify()
+}

@@ -1,0 +1,127 @@
+package compile
+
+import "pwc/compile/loop"
+
+// planned is a step that is ready to be emitted: a kernel or an extern call.
+type planned struct {
+	group  *group
+	kernel *loop.Kernel // nil: an extern call
+	mems   []*memory    // by argument
+}
+
+// planSteps schedules every group and drops those that compute nothing.
+func planSteps(f *fuser, ops []string) []*planned {
+	var steps []*planned
+	for _, g := range f.groups {
+		if g.call != nil {
+			steps = append(steps, &planned{group: g, mems: g.call.args})
+			continue
+		}
+		if k, mems := schedule(g, ops); k != nil {
+			steps = append(steps, &planned{group: g, kernel: k, mems: mems})
+		}
+	}
+	return steps
+}
+
+// span is the steps between which a memory's contents matter.
+type span struct{ first, last int32 }
+
+// lifetimes returns the span of every local memory.
+func lifetimes(steps []*planned) map[*memory]*span {
+	life := make(map[*memory]*span)
+	for i, st := range steps {
+		for _, m := range st.mems {
+			if l := life[m.root()]; l != nil {
+				l.last = int32(i)
+			} else {
+				life[m.root()] = &span{int32(i), int32(i)}
+			}
+		}
+	}
+	return life
+}
+
+// inPlace lets a kernel's output take the memory of an input that dies there,
+// where each element of the input is read before the element at the same
+// address is written and never after. The two memories become one.
+func inPlace(steps []*planned) {
+	life := lifetimes(steps)
+	for i, st := range steps {
+		if st.kernel == nil || st.kernel.TopK != nil {
+			continue
+		}
+		for o, out := range st.mems {
+			if !st.kernel.Args[o].Write || !scratch(out) || out.into != nil || life[out].first != int32(i) {
+				continue
+			}
+			for a, in := range st.mems {
+				in = in.root()
+				if st.kernel.Args[a].Write || !scratch(in) || in == out || life[in].last != int32(i) ||
+					in.typ.DType != out.typ.DType || !in.typ.Elements().Equal(out.typ.Elements()) ||
+					!overlays(st.kernel, int32(a), int32(o)) {
+					continue
+				}
+				life[in].last = life[out].last
+				out.into = in
+				break
+			}
+		}
+	}
+}
+
+// root returns the memory that m was merged into.
+func (m *memory) root() *memory {
+	for m.into != nil {
+		m = m.into
+	}
+	return m
+}
+
+func scratch(m *memory) bool { return m.kind == localMemory && m.result < 0 }
+
+// overlays reports whether argument out may share memory with argument in: all
+// accesses to both are the same, and in execution order every load of in comes
+// before the first store of out.
+func overlays(k *loop.Kernel, in, out int32) bool {
+	if m := k.MatMul; m != nil && (m.A.Arg == in || m.B.Arg == in) {
+		return false
+	}
+	var first *loop.Access
+	stored := false
+	for p := range k.Phases {
+		for _, list := range [][]loop.Instr{k.Phases[p].Row, k.Phases[p].Body} {
+			for i := range list {
+				a := list[i].Access
+				if a == nil || a.Arg != in && a.Arg != out {
+					continue
+				}
+				if first == nil {
+					first = a
+				}
+				if !sameAccess(first, a) || a.Arg == in && stored {
+					return false
+				}
+				stored = stored || a.Arg == out && list[i].Op == loop.Store
+			}
+		}
+	}
+	return stored
+}
+
+func sameAccess(a, b *loop.Access) bool {
+	if a.Index != nil || b.Index != nil || !a.Offset.Equal(b.Offset) {
+		return false
+	}
+	for i := range a.Rows {
+		if !a.Rows[i].Equal(b.Rows[i]) {
+			return false
+		}
+	}
+	for i := range a.Cols {
+		if !a.Cols[i].Equal(b.Cols[i]) {
+			return false
+		}
+	}
+	return true
+}

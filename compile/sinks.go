@@ -1,0 +1,437 @@
+package compile
+
+import (
+	"slices"
+
+	"pwc/compile/loop"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// at returns where g computes v already, or would as a view: coords that leave
+// nothing open and differ in every element of the iteration space.
+func (f *fuser) at(v ir.Value) (*group, []coord, bool) {
+	h := f.states[v].home
+	if h == nil || f.off("fuse") || slices.ContainsFunc(h.coords, func(c coord) bool { return c.free }) || !h.g.covers(h.coords) {
+		return nil, nil, false
+	}
+	return h.g, h.coords, true
+}
+
+// fresh makes a group over the shape in which every one of vs, each at its
+// coords, can be evaluated. set finishes the group's axes and returns the
+// coords.
+func (f *fuser) fresh(set func(g *group) [][]coord, vs ...ir.Value) (*group, [][]coord) {
+	for f.err == nil {
+		g := f.open()
+		coords := set(g)
+		ok := true
+		for i, v := range vs {
+			if ok = f.try(g, v, coords[i]); !ok {
+				break
+			}
+		}
+		if ok {
+			return f.push(g), coords
+		}
+	}
+	return nil, nil
+}
+
+// must evaluates v where a check said that it can be.
+func (f *fuser) must(g *group, v ir.Value, coords []coord) int {
+	i, m := f.eval(g, v, coords, true)
+	if m != nil {
+		f.failf(f.origin, "internal error: a value is out of reach")
+		return 0
+	}
+	return i
+}
+
+// along returns the axes of a value's coords, row-major, that run over the
+// given axes of the value.
+func (g *group) along(coords []coord, shape []dim.Dim, axes []int) ([]int, bool) {
+	var cols []int
+	for _, a := range axes {
+		list, ok := g.cover(coords[a], shape[a])
+		if !ok {
+			return nil, false
+		}
+		cols = append(cols, list...)
+	}
+	return cols, true
+}
+
+// rowsOf evaluates x in a group whose columns are the given axes of x: the
+// group that computes it, if its rows and columns are these, or a new one.
+func (f *fuser) rowsOf(x ir.Value, axes []int, inOrder bool) (*group, []coord, int) {
+	shape := f.fn.Type(x).Shape
+	if g, coords, ok := f.at(x); ok && !g.frozen && !g.full() && len(g.unclaimed(coords)) == 0 {
+		if cols, ok := g.along(coords, shape, axes); ok {
+			if _, m := f.eval(g, x, coords, false); m == nil {
+				if i := f.must(g, x, coords); g.resultPhase(i) < maxPhases && g.fix(cols, inOrder) {
+					return g, coords, i
+				}
+			}
+		}
+	}
+	g, coords := f.fresh(func(g *group) [][]coord {
+		cs := g.domain(shape)
+		cols, _ := g.along(cs, shape, axes)
+		g.fix(cols, inOrder)
+		return [][]coord{cs}
+	}, x)
+	if f.err != nil {
+		return nil, nil, 0
+	}
+	return g, coords[0], f.must(g, x, coords[0])
+}
+
+// reduction reduces the axes of x into row values.
+func (f *fuser) reduction(n *ir.Node) {
+	x, r := n.Args[0], n.Results[0]
+	t := f.fn.Type(x)
+	var axes []int
+	if n.Op.Name == "argmax" {
+		axes = []int{n.Axis("axis", t.Rank())}
+	} else {
+		for _, a := range n.Ints("axes") {
+			if a < 0 {
+				a += int64(t.Rank())
+			}
+			axes = append(axes, int(a))
+		}
+		slices.Sort(axes)
+	}
+	g, coords, i := f.rowsOf(x, axes, n.Op.Name == "argmax")
+	if f.err != nil {
+		return
+	}
+	i = f.reduce(g, n, t, axes, i)
+	keep, _ := n.Attr("keepdims")
+	var out []coord
+	for j, c := range coords {
+		switch {
+		case !slices.Contains(axes, j):
+			out = append(out, c)
+		case keep.Bool:
+			out = append(out, coord{})
+		}
+	}
+	g.note(f.origin)
+	f.computed(r, g, out, i)
+}
+
+// reduce adds the instructions that reduce instruction x over the columns.
+// Sums and products are kept in f32 or i64 and rounded at the end.
+func (f *fuser) reduce(g *group, n *ir.Node, t ir.Type, axes []int, x int) int {
+	put := func(op loop.Op, dt dtype.DType, args ...int) int {
+		return g.add(instr{op: op, dtype: dt, args: args, origin: f.origin})
+	}
+	wide := dtype.I64
+	if t.DType.Float() {
+		wide = dtype.F32
+	}
+	round := func(i int) int {
+		if t.DType == wide {
+			return i
+		}
+		return put(loop.Cast, t.DType, i)
+	}
+	switch n.Op.Name {
+	case "argmax":
+		return put(loop.ArgMax, dtype.I32, x)
+	case "max":
+		return put(loop.Max, t.DType, x)
+	case "min":
+		return put(loop.Min, t.DType, x)
+	case "prod":
+		return round(put(loop.Prod, wide, x))
+	case "sum":
+		return round(put(loop.Sum, wide, x))
+	}
+	total := put(loop.Sum, wide, x) // mean
+	count := one
+	for _, a := range axes {
+		count = count.Mul(t.Shape[a])
+	}
+	size := g.add(instr{op: loop.Dim, dtype: dtype.I64, dim: count, origin: f.origin})
+	return put(loop.Div, t.DType, total, put(loop.Cast, dtype.F32, size))
+}
+
+// scan runs along the columns.
+func (f *fuser) scan(n *ir.Node) {
+	x, r := n.Args[0], n.Results[0]
+	t := f.fn.Type(x)
+	g, coords, i := f.rowsOf(x, []int{n.Axis("axis", t.Rank())}, true)
+	if f.err != nil {
+		return
+	}
+	wide := dtype.I64
+	if t.DType.Float() {
+		wide = dtype.F32
+	}
+	i = g.add(instr{op: loop.CumSum, dtype: wide, args: []int{i}, origin: f.origin})
+	if wide != t.DType {
+		i = g.add(instr{op: loop.Cast, dtype: t.DType, args: []int{i}, origin: f.origin})
+	}
+	g.note(f.origin)
+	f.computed(r, g, coords, i)
+}
+
+// topk is a kernel of its own.
+func (f *fuser) topk(n *ir.Node) {
+	x := n.Args[0]
+	t := f.fn.Type(x)
+	last := t.Rank() - 1
+	sel := &selection{k: n.Int("k")}
+	var in []coord
+	var g *group
+	for f.err == nil {
+		g = f.open()
+		g.frozen = true
+		in = g.domain(t.Shape[:last])
+		sel.axis, sel.outAxis = g.addAxis(t.Shape[last], false), g.addAxis(dim.Const(sel.k), false)
+		in = append(in, axisCoord(sel.axis))
+		if _, m := f.locate(g, x, in, false); f.clear(m) {
+			break
+		}
+	}
+	if f.err != nil {
+		return
+	}
+	f.push(g)
+	g.topk = sel
+	sel.in, _ = f.locate(g, x, in, true)
+	out := append(slices.Clone(in[:last]), axisCoord(sel.outAxis))
+	for i, o := range []*operand{&sel.values, &sel.index} {
+		r := n.Results[i]
+		f.put(r, f.local(f.fn.Type(r)), g.id+1)
+		at, _ := f.states[r].place.address(out)
+		*o = operand{f.states[r].place.mem, at}
+	}
+	for _, m := range []*memory{sel.in.mem, sel.values.mem, sel.index.mem} {
+		m.touched = g.id
+	}
+	g.note(f.origin)
+}
+
+// concat stores each operand into its part of the result: where it is
+// computed, or else together with the operand before it when that has the same
+// shape.
+func (f *fuser) concat(n *ir.Node) {
+	r := n.Results[0]
+	t := f.fn.Type(r)
+	axis := n.Axis("axis", t.Rank())
+	mem := f.local(t)
+	strides := contiguous(t.Shape)
+	var start dim.Dim
+	after := 0
+	var g *group
+	var coords []coord
+	var shape []dim.Dim // that g runs over
+	for _, x := range n.Args {
+		xs := f.fn.Type(x).Shape
+		part := &place{mem: mem, off: start.Mul(strides[axis]), strides: strides, dies: never}
+		start = start.Add(xs[axis])
+		if isZero(xs[axis]) {
+			continue
+		}
+		if hg, hc, ok := f.at(x); ok && f.reaches(hg, x, hc) {
+			g, coords = hg, hc
+		} else if g == nil || g.full() || !slices.EqualFunc(shape, xs, dim.Dim.Equal) || !f.reaches(g, x, coords) {
+			ng, nc := f.fresh(func(g *group) [][]coord { return [][]coord{g.domain(xs)} }, x)
+			if f.err != nil {
+				return
+			}
+			g, coords = ng, nc[0]
+			g.note(f.origin)
+		}
+		shape = xs
+		f.storeAt(g, f.must(g, x, coords), coords, part)
+		part.after = g.id + 1
+		after = max(after, part.after)
+		if st := &f.states[x]; st.done && st.place == nil && st.last < len(f.fn.Nodes) {
+			st.place = part // other readers find it here
+		}
+	}
+	f.put(r, mem, after)
+}
+
+func (f *fuser) reaches(g *group, v ir.Value, coords []coord) bool {
+	_, m := f.eval(g, v, coords, false)
+	return m == nil
+}
+
+// pad fills the result with the value and stores the operand into its part.
+func (f *fuser) pad(n *ir.Node) {
+	x, v, r := n.Args[0], n.Args[1], n.Results[0]
+	t, xs := f.fn.Type(r), f.fn.Type(x).Shape
+	low, _ := n.Attr("low")
+	mem := f.local(t)
+	f.put(r, mem, 0)
+	all := f.states[r].place
+	part := &place{mem: mem, strides: all.strides, dies: never}
+	for i, d := range low.Dims {
+		part.off = part.off.Add(d.Mul(all.strides[i]))
+	}
+	for _, s := range []struct {
+		v     ir.Value
+		shape []dim.Dim
+		to    *place
+	}{{v, t.Shape, all}, {x, xs, part}} {
+		rank := len(f.fn.Type(s.v).Shape)
+		g, cs := f.fresh(func(g *group) [][]coord {
+			all := g.domain(s.shape)
+			return [][]coord{all[len(all)-rank:], all}
+		}, s.v)
+		if f.err != nil {
+			return
+		}
+		f.storeAt(g, f.must(g, s.v, cs[0]), cs[1], s.to)
+		g.note(f.origin)
+		all.after = g.id + 1
+	}
+}
+
+// copyTo writes src over dst: where src is computed, if nothing from there on
+// touches what dst was.
+func (f *fuser) copyTo(n *ir.Node) {
+	dst, src := n.Args[0], n.Args[1]
+	to := f.states[dst].place
+	g, coords, ok := f.at(src)
+	if !ok || g.id <= to.mem.touched || g.id < to.after || !f.reaches(g, src, coords) {
+		ng, cs := f.fresh(func(g *group) [][]coord { return [][]coord{g.domain(f.fn.Type(src).Shape)} }, src)
+		if f.err != nil {
+			return
+		}
+		g, coords = ng, cs[0]
+	}
+	f.storeAt(g, f.must(g, src, coords), coords, to)
+	g.note(f.origin)
+	f.put(n.Versions[0].Value, to.mem, g.id+1)
+}
+
+// scatter writes the slices of src at positions. Rows run in order, so that of
+// equal positions the last wins.
+func (f *fuser) scatter(n *ir.Node) {
+	dst, idx, src := n.Args[0], n.Args[1], n.Args[2]
+	to := f.states[dst].place
+	shape := f.fn.Type(src).Shape
+	a := n.Axis("axis", len(shape))
+	extent := f.fn.Type(dst).Shape[a]
+	g, cs := f.fresh(func(g *group) [][]coord {
+		all := g.domain(shape)
+		var cols []int
+		for i, c := range all {
+			if list, _ := g.cover(c, shape[i]); i != a {
+				cols = append(cols, list...)
+			}
+		}
+		g.fix(cols, true)
+		return [][]coord{all, all[a : a+1]}
+	}, src, idx)
+	if f.err != nil {
+		return
+	}
+	value, at := f.must(g, src, cs[0]), f.must(g, idx, cs[1])
+	coords := slices.Clone(cs[0])
+	coords[a] = coord{ind: &indirect{at, one, extent}}
+	f.storeAt(g, value, coords, to)
+	g.serial = !isOne(shape[a])
+	g.note(f.origin)
+	f.put(n.Versions[0].Value, to.mem, g.id+1)
+}
+
+// call runs an extern op on whole tensors.
+func (f *fuser) call(n *ir.Node) {
+	c := &callStep{node: n}
+	for _, a := range n.Args {
+		f.materialise(a)
+		if f.err != nil {
+			return
+		}
+		c.args = append(c.args, f.states[a].place.mem)
+	}
+	g := f.push(f.open())
+	g.call = c
+	g.note(f.origin)
+	for _, r := range n.Results {
+		if f.fn.Type(r).HasUnknown() {
+			f.failf(f.origin, "%s returns %s, whose extents only the op knows", n.Name(), f.fn.Type(r))
+			return
+		}
+		mem := f.local(f.fn.Type(r))
+		c.args = append(c.args, mem)
+		f.put(r, mem, g.id+1)
+	}
+	for _, w := range n.Versions {
+		f.put(w.Value, f.states[n.Args[w.Arg]].place.mem, g.id+1)
+	}
+	for _, m := range c.args {
+		m.touched = g.id
+	}
+}
+
+// returns finds or makes the memory of each result.
+func (f *fuser) returns() {
+	for k, v := range f.fn.Returns {
+		info := resultInfo{typ: f.fn.Type(v), alias: -1, same: -1}
+		if n := f.fn.Def(v); n != nil {
+			f.origin = originOf(n)
+		}
+		p := f.whole(v)
+		if p == nil {
+			f.materialise(v)
+		} else if p.mem.kind == constMemory {
+			p = nil
+			f.copyOut(v)
+		}
+		if f.err != nil {
+			return
+		}
+		if p == nil {
+			p = f.states[v].place
+		}
+		switch {
+		case p.mem.kind == paramMemory:
+			info.alias = p.mem.index
+		case p.mem.result >= 0:
+			info.same = p.mem.result
+		default:
+			p.mem.result, p.mem.typ = k, info.typ
+			info.mem = p.mem
+		}
+		f.results = append(f.results, info)
+	}
+}
+
+// whole returns the memory that holds v and nothing else, in order, through
+// reshapes; nil if there is none. What is computed and reshaped is put there.
+func (f *fuser) whole(v ir.Value) *place {
+	for x := v; ; {
+		st := &f.states[x]
+		if st.done && x != v {
+			f.materialise(x)
+		}
+		if p := st.place; p != nil && p.dense(f.fn.Type(x).Shape) {
+			return p
+		}
+		n := f.fn.Def(x)
+		if st.done || n == nil || n.Op.Name != "reshape" {
+			return nil
+		}
+		x = n.Args[0]
+	}
+}
+
+// copyOut stores a value that lies in memory in memory of its own.
+func (f *fuser) copyOut(v ir.Value) {
+	g, cs := f.fresh(func(g *group) [][]coord { return [][]coord{g.domain(f.fn.Type(v).Shape)} }, v)
+	if f.err != nil {
+		return
+	}
+	g.note(f.origin)
+	f.store(g, f.must(g, v, cs[0]), v, cs[0], f.local(f.fn.Type(v)))
+}
