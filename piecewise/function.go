@@ -48,13 +48,16 @@ type unit struct {
 
 // input is one parameter of a function, as runs fill it.
 type input struct {
-	name   string
-	value  ir.Value
-	typ    ir.Type
-	rows   bool      // the leading extent is the size symbol: padded rows are reset
-	from   *function // a result of this earlier function is taken where it lies
-	slot   int       // of from
-	offset int64     // in the input region; not for linked inputs
+	name  string
+	value ir.Value
+	typ   ir.Type
+	rows  bool // the leading extent is the size symbol: padded rows are reset
+	// rowBytes is the size of one row, where the leading extent is the size symbol
+	// or that of the function it is linked to; else 0.
+	rowBytes int64
+	from     *function // a result of this earlier function is taken where it lies
+	slot     int       // of from
+	offset   int64     // in the input region; not for linked inputs
 }
 
 // slot is memory of a function result.
@@ -163,6 +166,14 @@ func (fn *function) addInputs() error {
 				}
 			}
 		}
+		if in.rows || in.from != nil && in.from.size != "" && info.Type.Shape[0].String() == in.from.size {
+			e := fn.envFor(1)
+			row := ir.Type{DType: info.Type.DType, Shape: info.Type.Shape[1:]}
+			var err error
+			if in.rowBytes, err = e.bytes(row); err != nil {
+				return fmt.Errorf("parameter %%%s of @%s: %w", info.Name, fn.ir.Name, err)
+			}
+		}
 		fn.inputs = append(fn.inputs, in)
 		fn.storage(p)
 	}
@@ -208,6 +219,7 @@ func (fn *function) storage(base ir.Value) int32 {
 // addUnits takes over the plan's units in launch order, and the lives of the
 // storages between them.
 func (fn *function) addUnits() error {
+	unwritten := map[ir.Value]bool{}
 	for _, pu := range fn.plan.Units {
 		it := fn.plan.Items[pu.Item]
 		u := unit{item: pu.Item, splitting: it.Splitting, piece: pu.Piece, node: pu.Call}
@@ -223,6 +235,11 @@ func (fn *function) addUnits() error {
 			}
 			for _, r := range u.piece.Results {
 				u.results = append(u.results, fn.storage(r.Base))
+				// Memory that a piece only allocates holds nothing yet: it is needed
+				// from the unit on that first writes it.
+				if n := fn.ir.Def(r.Base); n != nil && n.IsEmpty() && r.Value == r.Base {
+					unwritten[r.Base] = true
+				}
 			}
 		} else {
 			n := fn.ir.Nodes[pu.Call]
@@ -240,6 +257,14 @@ func (fn *function) addUnits() error {
 	for _, s := range fn.plan.Storages {
 		st := &fn.storages[fn.storage(s.Base)]
 		st.first, st.last = s.First, s.Last
+	}
+	for id := range fn.units {
+		for _, a := range fn.units[id].args {
+			if st := &fn.storages[a]; unwritten[st.base] && id > st.first {
+				st.first = id
+				delete(unwritten, st.base)
+			}
+		}
 	}
 	return nil
 }

@@ -181,13 +181,18 @@ func (in Inputs) BytesOf(name string, rows int64) ([]byte, error) {
 	return s.host[i].Bytes()[:n], nil
 }
 
-// inputBytes returns the size of an input for n rows of the size symbol;
-// leading is the leading extent of a linked input, -1: the largest.
+// inputBytes returns the size of an input for n rows of the size symbol, and
+// its leading extent; leading is that of a linked input, -1: the largest.
 func (fn *function) inputBytes(in *input, n, leading int64) (bytes, rows int64, err error) {
-	e := fn.envFor(n)
-	if in.from != nil && leading >= 0 && in.from.size != "" {
-		e.set(in.from.size, leading)
+	switch {
+	case in.rows:
+		return in.rowBytes * n, n, nil
+	case in.rowBytes > 0 && leading >= 0:
+		return in.rowBytes * leading, leading, nil
+	case in.rowBytes > 0:
+		return in.from.slots[in.slot].bytes, in.from.hi, nil
 	}
+	e := fn.envFor(n)
 	if bytes, err = e.bytes(in.typ); err != nil || len(in.typ.Shape) == 0 {
 		return bytes, 1, err
 	}

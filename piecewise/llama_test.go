@@ -1,0 +1,213 @@
+package piecewise_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"path/filepath"
+	"testing"
+
+	"pwc/attention"
+	attnhost "pwc/attention/host"
+	"pwc/build"
+	"pwc/compile/host"
+	"pwc/frontend/hf"
+	"pwc/ir/dtype"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+	hostdev "pwc/runtime/host"
+	"pwc/safetensors"
+)
+
+const (
+	blockSize = 16
+	kvBlocks  = 8
+)
+
+// golden is a checkpoint written by transformers with what transformers
+// computed for it (testdata/README.md).
+type golden struct {
+	model  *hf.Model
+	source *safetensors.Set
+	ids    []int32
+	logits []float32 // [rows, vocab]
+	vocab  int
+}
+
+func openGolden(t testing.TB, name string) golden {
+	t.Helper()
+	dir := filepath.Join("..", "testdata", "hf", name)
+	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dtype.F32, BlockSize: blockSize})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := safetensors.OpenDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { src.Close() })
+	exp, err := safetensors.Open(filepath.Join(dir, "expected.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exp.Close()
+	ids, err := exp.Tensor("input_ids")
+	if err != nil {
+		t.Fatal(err)
+	}
+	logits, err := exp.Tensor("logits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := golden{model: m, source: src, vocab: int(logits.Shape[1])}
+	for i := range ids.Shape[0] {
+		g.ids = append(g.ids, int32(binary.LittleEndian.Uint32(ids.Data[4*i:])))
+	}
+	for i := range logits.Shape[0] * logits.Shape[1] {
+		g.logits = append(g.logits, f32(logits.Data, i))
+	}
+	return g
+}
+
+func (g golden) backend(t testing.TB, o piecewise.Options) *piecewise.Backend {
+	t.Helper()
+	if o.Device == nil {
+		o.Device = openHost(t)
+	}
+	o.Target = build.Pipeline{Backend: host.New()}
+	o.Ops = []device.Op{attnhost.New(o.Device.(*hostdev.Device))}
+	o.Symbols = map[string]int64{"B": kvBlocks}
+	o.Max = map[string]int64{"N": 64, "M": 64}
+	ctx := context.Background()
+	b, err := piecewise.New(ctx, g.model.Module, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	if err := b.Load(ctx, g.source, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Capture(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Seal(); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// forward runs tokens [from, to) of the ids as one request through the paged
+// cache and returns the logits of each of them.
+func (g golden) forward(t testing.TB, b *piecewise.Backend, from, to int) []float32 {
+	t.Helper()
+	ctx := context.Background()
+	n := int64(to - from)
+	batch := attention.NewBatch(1, 64, kvBlocks)
+	// Blocks out of order: a cache that ignored the table would show.
+	if err := batch.Add(from, to-from, []int32{5, 2, 7, 0}, blockSize); err != nil {
+		t.Fatal(err)
+	}
+	fwd, logits := b.Func("forward"), b.Func("logits")
+	in, err := fwd.Inputs(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.SetUniform(n == 1)
+	ids, err := in.Int32s("ids")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pos, err := in.Int32s("pos")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range ids {
+		ids[i], pos[i] = g.ids[from+i], int32(from+i)
+	}
+	h, err := fwd.Run(ctx, in, batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lin, err := logits.Inputs(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lin.SetResult("h", h.At(0)); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := lin.Int32s("rows")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range rows {
+		rows[i] = int32(i)
+	}
+	r, err := logits.Run(ctx, lin, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read(t, r.At(0))
+}
+
+// relative returns ‖a−b‖/‖b‖.
+func relative(a, b []float32) float64 {
+	var d, n float64
+	for i := range b {
+		d += (float64(a[i]) - float64(b[i])) * (float64(a[i]) - float64(b[i]))
+		n += float64(b[i]) * float64(b[i])
+	}
+	return math.Sqrt(d / n)
+}
+
+// The logits of transformers, in every mode, replayed at exact and padded
+// sizes, and token by token through the paged cache.
+func TestTransformersLogits(t *testing.T) {
+	const tolerance = 1e-4
+	for _, name := range []string{"llama", "qwen2", "qwen3"} {
+		g := openGolden(t, name)
+		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullAndPiecewise} {
+			t.Run(fmt.Sprintf("%s/%s", name, mode), func(t *testing.T) {
+				b := g.backend(t, piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 2, 4, 8, 16, 24}})
+				prefill := g.forward(t, b, 0, len(g.ids))
+				if e := relative(prefill, g.logits); !(e <= tolerance) {
+					t.Fatalf("23 rows: relative error %.3g, want at most %g", e, tolerance)
+				}
+				for _, n := range []int{1, 2, 3, 4, 8, 13, 16} {
+					if e := relative(g.forward(t, b, 0, n), g.logits[:n*g.vocab]); !(e <= tolerance) {
+						t.Errorf("first %d rows: relative error %.3g, want at most %g", n, e, tolerance)
+					}
+				}
+				for i := range g.ids {
+					got := g.forward(t, b, i, i+1)
+					if e := relative(got, prefill[i*g.vocab:(i+1)*g.vocab]); !(e <= 1e-5) {
+						t.Fatalf("token %d decoded alone differs from the prefill by %.3g", i, e)
+					}
+				}
+				s := b.Stats()
+				want := map[piecewise.Mode][3]int64{piecewise.None: {0, 0, 62}, piecewise.Piecewise: {62, 0, 0}, piecewise.Full: {0, 62, 0}}
+				if w, ok := want[mode]; ok && (s.Replays != w[0] || s.FullReplays != w[1] || s.EagerRuns != w[2]) {
+					t.Errorf("replays %d, full %d, eager %d; want %v", s.Replays, s.FullReplays, s.EagerRuns, w)
+				}
+			})
+		}
+	}
+}
+
+// In f32 a row's result does not depend on which rows are beside it, nor on
+// the size it was padded to.
+func TestRowsDoNotDependOnTheBatch(t *testing.T) {
+	g := openGolden(t, "llama")
+	b := g.backend(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4, 24}, Device: hostdev.Open(hostdev.Options{Workers: 3})})
+	all := g.forward(t, b, 0, len(g.ids))
+	few := g.forward(t, b, 0, 3)
+	for i, v := range few {
+		if math.Float32bits(v) != math.Float32bits(all[i]) {
+			t.Fatalf("logit %d of row %d: %v in a batch of 4, %v in a batch of 24", i%g.vocab, i/g.vocab, v, all[i])
+		}
+	}
+}
