@@ -249,8 +249,6 @@ func (c *canonicalizer) function(f *Func, name string) {
 		info.Name = ""
 		info.Type = c.typ(info.Type)
 	}
-	// Unnamed values are numbered in the order of their ids; ids are given in
-	// program order by the builder, where the parameters come first.
 	use := func(values []Value) {
 		for _, v := range values {
 			switch info := &out.Values[out.Values[v].Base]; info.Kind {

@@ -102,9 +102,6 @@ func quoteName(s string) string {
 			return strconv.Quote(s)
 		}
 	}
-	if s == "" {
-		return `""`
-	}
 	return s
 }
 

@@ -55,44 +55,49 @@ func NewFuncPrinter(m *Module, f *Func) *FuncPrinter {
 }
 
 // valueNames gives every parameter and result a name of its own. Values
-// without one are numbered; of equal names the first stays and the others get
-// a suffix.
+// without one are numbered in program order; of equal names the first stays and
+// the others get a suffix.
 func valueNames(f *Func) []string {
 	names := make([]string, len(f.Values))
 	taken := make(map[string]bool, len(f.Values))
-	own := func(info *ValueInfo) bool { return info.Kind == ParamValue || info.Kind == ResultValue }
 	for i := range f.Values {
-		if info := &f.Values[i]; own(info) && info.Name != "" {
-			taken[info.Name] = true
+		if name := f.Values[i].Name; name != "" {
+			taken[name] = true
 		}
 	}
 	seen := make(map[string]int, len(taken)) // suffixes tried so far
 	next := 0
-	for i := range f.Values {
-		info := &f.Values[i]
-		if !own(info) {
-			continue
-		}
-		if info.Name == "" {
-			names[i] = "%" + strconv.Itoa(next)
+	give := func(v Value) {
+		name := f.Values[v].Name
+		if name == "" {
+			names[v] = "%" + strconv.Itoa(next)
 			next++
-			continue
+			return
 		}
-		name := info.Name
-		if k, again := seen[name]; again {
+		k, again := seen[name]
+		if again {
+			base := name
 			for taken[name] {
 				k++
-				name = info.Name + "_" + strconv.Itoa(k)
+				name = base + "_" + strconv.Itoa(k)
 			}
-			seen[info.Name] = k
 			taken[name] = true
+			seen[base] = k
 		} else {
 			seen[name] = 0
 		}
 		if isDigits(name) { // bare digits number values that have no name
-			names[i] = "%" + strconv.Quote(name)
+			names[v] = "%" + strconv.Quote(name)
 		} else {
-			names[i] = "%" + quoteName(name)
+			names[v] = "%" + quoteName(name)
+		}
+	}
+	for _, v := range f.Params {
+		give(v)
+	}
+	for _, n := range f.Nodes {
+		for _, v := range n.Results {
+			give(v)
 		}
 	}
 	return names
