@@ -81,6 +81,9 @@ func empty(dt dtype.DType, n int) tensor {
 	return tensor{dt, b}
 }
 
+// zeros is n elements of value 0.
+func zeros(dt dtype.DType, n int) tensor { return tensor{dt, make([]byte, int(dt.Bytes(int64(n))))} }
+
 // values returns the elements of a float tensor.
 func (x tensor) values() []float64 {
 	var out []float64

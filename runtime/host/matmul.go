@@ -116,7 +116,10 @@ func (k *kernel) splitMatMul() {
 }
 
 // matScratch is a lane's memory for tiles.
-type matScratch struct{ a, b, c []float32 }
+type matScratch struct {
+	a, b, c []float32
+	out     [microRows * microCols]float32 // of a micro kernel
+}
 
 // run computes one tile and runs the epilogue on it.
 func (mm *matMul) run(k *kernel, part int64, l *lane) {
@@ -157,13 +160,14 @@ func (mm *matMul) sums(s *matScratch, batch, m0, n0 int64, rows, cols int) {
 			} else {
 				b = mm.panelB(s, at, wide, kc)
 			}
-			mm.products(s.c[n:], cols, a, b, rows, wide, kc)
+			mm.products(s, n, cols, a, b, rows, wide, kc)
 		}
 	}
 }
 
-// products adds the dot products of all rows of a with wide rows of b.
-func (mm *matMul) products(c []float32, pitch int, a, b tile, rows, wide, kc int) {
+// products adds the dot products of all rows of a with wide rows of b to
+// columns [at, at+wide) of s.c, of which a row has pitch.
+func (mm *matMul) products(s *matScratch, at, pitch int, a, b tile, rows, wide, kc int) {
 	kc = (kc + lanes - 1) &^ (lanes - 1)
 	micro := mm.micro.f32
 	switch b.dtype {
@@ -172,17 +176,16 @@ func (mm *matMul) products(c []float32, pitch int, a, b tile, rows, wide, kc int
 	case dtype.F16:
 		micro = mm.micro.f16
 	}
-	var out [microRows * microCols]float32
 	for n := 0; n < wide; n += microCols {
 		bp := unsafe.Add(b.p, n*b.pitch*b.size)
 		nc := min(microCols, wide-n)
 		for m := 0; m < rows; m += microRows {
 			mr := min(microRows, rows-m)
-			micro(mr, kc, (*float32)(unsafe.Add(a.p, m*a.pitch*a.size)), a.pitch, bp, b.pitch, &out)
+			micro(mr, kc, (*float32)(unsafe.Add(a.p, m*a.pitch*a.size)), a.pitch, bp, b.pitch, &s.out)
 			for i := range mr {
-				row := c[(m+i)*pitch+n:][:nc]
+				row := s.c[(m+i)*pitch+at+n:][:nc]
 				for j := range row {
-					row[j] += out[i*microCols+j]
+					row[j] += s.out[i*microCols+j]
 				}
 			}
 		}

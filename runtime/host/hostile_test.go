@@ -1,0 +1,219 @@
+package host
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program"
+	"pwc/program/vec"
+	"pwc/runtime/device"
+)
+
+// TestOutOfBounds holds that no access is bound that could leave its buffer,
+// in whatever part of the address that lies.
+func TestOutOfBounds(t *testing.T) {
+	d := openDevice(t, 1)
+	big := int64(math.MaxInt64)
+	for name, change := range map[string]func(k *vec.Kernel){
+		"offset":          func(k *vec.Kernel) { k.Loop.Access[0].Offset = dim.Const(1) },
+		"offset below":    func(k *vec.Kernel) { k.Loop.Access[0].Offset = dim.Const(-1) },
+		"inner stride":    func(k *vec.Kernel) { k.Loop.Access[0].Inner = consts(2) },
+		"negative stride": func(k *vec.Kernel) { k.Loop.Access[0].Inner = consts(-1) },
+		"outer stride":    func(k *vec.Kernel) { k.Loop.Access[0].Outer = consts(5) },
+		"extent":          func(k *vec.Kernel) { k.Loop.Inner = consts(5) },
+		"rows":            func(k *vec.Kernel) { k.Loop.Outer = consts(3) },
+		"store":           func(k *vec.Kernel) { k.Loop.Access[1].Offset = dim.Const(1) },
+		"wider dtype":     func(k *vec.Kernel) { k.Loop.Access[0].DType = dtype.I64 },
+		"index":           func(k *vec.Kernel) { k.Loop.Access[0].Index = &vec.Index{Stride: dim.Const(1), Extent: dim.Const(2)} },
+		"overflowing stride": func(k *vec.Kernel) {
+			k.Loop.Access[0].Outer = consts(big)
+		},
+		"least stride":   func(k *vec.Kernel) { k.Loop.Access[0].Outer = consts(math.MinInt64) },
+		"strides cancel": func(k *vec.Kernel) { k.Loop.Access[0].Outer, k.Loop.Access[0].Inner = consts(big), consts(-big) },
+		"huge space":     func(k *vec.Kernel) { k.Loop.Outer, k.Loop.Inner = consts(1<<40), consts(1<<40) },
+		"negative extent": func(k *vec.Kernel) {
+			k.Loop.Outer = consts(-1)
+		},
+	} {
+		for _, phases := range []int{1, 2} { // collapsed and by rows
+			k := &vec.Kernel{Args: 2, Loop: vec.Loop{
+				Outer: consts(2), Inner: consts(4), Regs: vec.RegCount{F: 1, I: 1},
+				Access: []vec.Access{{Arg: 0, DType: dtype.F32, Outer: consts(4), Inner: consts(1)}, {Arg: 1, DType: dtype.F32, Outer: consts(4), Inner: consts(1)}}}}
+			body := vec.Phase{Body: []vec.Instr{{Op: vec.OpConstI}, {Op: vec.OpLoadF, X: 0}, {Op: vec.OpStoreF, X: 1}}}
+			for range phases {
+				k.Loop.Phases = append(k.Loop.Phases, body)
+			}
+			args := []tensor{zeros(dtype.F32, 8), zeros(dtype.F32, 8)}
+			if _, err := tryLoad(t, d, k, args...); err != nil {
+				t.Fatalf("without a change: %v", err)
+			}
+			change(k)
+			if _, err := tryLoad(t, d, k, args...); err == nil {
+				t.Errorf("%s, %d phases: bound\n%s", name, phases, k)
+			}
+		}
+	}
+}
+
+func TestOutOfBoundsProducts(t *testing.T) {
+	d := openDevice(t, 1)
+	for name, change := range map[string]func(k *vec.Kernel){
+		"K":       func(k *vec.Kernel) { k.MatMul.K = dim.Const(5) },
+		"-K":      func(k *vec.Kernel) { k.MatMul.K = dim.Const(-1) },
+		"row":     func(k *vec.Kernel) { k.MatMul.A.Row = dim.Const(5) },
+		"B row":   func(k *vec.Kernel) { k.MatMul.B.Row = dim.Const(-4) },
+		"column":  func(k *vec.Kernel) { k.MatMul.B.Col = dim.Const(2) },
+		"batch":   func(k *vec.Kernel) { k.MatMul.A.Batch = consts(math.MaxInt64) },
+		"offset":  func(k *vec.Kernel) { k.MatMul.B.Offset = dim.Const(1) },
+		"dtype":   func(k *vec.Kernel) { k.MatMul.B.DType = dtype.F32 },
+		"rows":    func(k *vec.Kernel) { k.Loop.Outer = consts(2, 4) },
+		"batches": func(k *vec.Kernel) { k.Loop.Outer = consts(3, 3) },
+		"columns": func(k *vec.Kernel) { k.Loop.Inner = consts(6) },
+	} {
+		k := product(2, 3, 5, 4, dtype.F32, dtype.BF16, dtype.F32, false)
+		k.Loop.Access[0].Inner, k.Loop.Access[0].Outer = consts(0), consts(0, 0) // leave the operands to be checked
+		args := []tensor{zeros(dtype.F32, 24), zeros(dtype.BF16, 40), zeros(dtype.F32, 30)}
+		if _, err := tryLoad(t, d, k, args...); err != nil {
+			t.Fatalf("without a change: %v", err)
+		}
+		change(k)
+		if _, err := tryLoad(t, d, k, args...); err == nil {
+			t.Errorf("%s: bound\n%s", name, k)
+		}
+	}
+	for name, change := range map[string]func(k *vec.TopK){
+		"N":         func(k *vec.TopK) { k.N = dim.Const(5) },
+		"K above N": func(k *vec.TopK) { k.K = 5 },
+		"input":     func(k *vec.TopK) { k.In.Offset = dim.Const(1) },
+		"values":    func(k *vec.TopK) { k.Values.Outer = consts(4) },
+		"positions": func(k *vec.TopK) { k.Index.Inner = consts(2) },
+	} {
+		k := selection(3, 4, 2, dtype.F32)
+		args := []tensor{zeros(dtype.F32, 12), zeros(dtype.F32, 6), zeros(dtype.I32, 6)}
+		if _, err := tryLoad(t, d, k, args...); err != nil {
+			t.Fatalf("without a change: %v", err)
+		}
+		change(k.TopK)
+		if _, err := tryLoad(t, d, k, args...); err == nil {
+			t.Errorf("%s: bound\n%s", name, k)
+		}
+	}
+}
+
+// TestZeroExtents runs what has no rows, no columns or no positions.
+func TestZeroExtents(t *testing.T) {
+	d := openDevice(t, 2)
+	sum := &vec.Kernel{Args: 2, Loop: vec.Loop{
+		Outer: consts(3), Inner: consts(0), Regs: vec.RegCount{F: 1, SF: 4, SI: 3, I: 1},
+		Access: []vec.Access{{Arg: 0, DType: dtype.F32, Outer: consts(0), Inner: consts(1)}, {Arg: 1, DType: dtype.F32, Outer: consts(4), Inner: consts(0)},
+			{Arg: 1, DType: dtype.F32, Offset: dim.Const(1), Outer: consts(4), Inner: consts(0)}, {Arg: 1, DType: dtype.F32, Offset: dim.Const(2), Outer: consts(4), Inner: consts(0)}, {Arg: 1, DType: dtype.F32, Offset: dim.Const(3), Outer: consts(4), Inner: consts(0)}},
+		Phases: []vec.Phase{
+			{Body: []vec.Instr{{Op: vec.OpLoadF, X: 0}, {Op: vec.OpSum, Dst: 0}, {Op: vec.OpRMax, Dst: 1}, {Op: vec.OpRMin, Dst: 2}, {Op: vec.OpProd, Dst: 3}}},
+			{Scalar: []vec.Instr{{Op: vec.OpStoreF, A: 0, X: 1}, {Op: vec.OpStoreF, A: 1, X: 2}, {Op: vec.OpStoreF, A: 2, X: 3}, {Op: vec.OpStoreF, A: 3, X: 4}}},
+		}}}
+	got := load(t, d, sum, zeros(dtype.F32, 0), empty(dtype.F32, 12)).run(t, 1).values()
+	for i, v := range got {
+		if want := []float64{0, -inf, inf, 1}[i%4]; !same(v, want) {
+			t.Errorf("reduction %d of nothing = %v, want %v", i%4, v, want)
+		}
+	}
+	none := pointwiseF(0, vec.OpAdd, 2)
+	load(t, d, none, zeros(dtype.F32, 0), zeros(dtype.F32, 0), zeros(dtype.F32, 0)).run(t, 2)
+	for _, s := range [][3]int64{{0, 4, 4}, {4, 0, 4}, {4, 4, 0}} {
+		out := load(t, d, product(1, s[0], s[1], s[2], dtype.F32, dtype.F32, dtype.F32, false), zeros(dtype.F32, int(s[0]*s[2])), zeros(dtype.F32, int(s[1]*s[2])), empty(dtype.F32, int(s[0]*s[1]))).run(t, 2)
+		for _, v := range out.values() {
+			if v != 0 {
+				t.Errorf("%v: an empty sum is %v", s, v)
+			}
+		}
+	}
+}
+
+// TestFaults holds C12 by hand: positions out of range read zero, write nothing
+// and are reported once, with their node.
+func TestFaults(t *testing.T) {
+	d := openDevice(t, 1)
+	// out[i] = table[index[i]]; copy[index[i]] = i as f32
+	k := &vec.Kernel{Args: 4, Loop: vec.Loop{
+		Inner: consts(5), Regs: vec.RegCount{F: 2, I: 2}, Serial: true,
+		Access: []vec.Access{
+			flat(0, dtype.I32),
+			{Arg: 1, DType: dtype.F32, Inner: consts(0), Index: &vec.Index{Reg: 0, Stride: dim.Const(1), Extent: dim.Const(3), Origin: 7}},
+			flat(2, dtype.F32),
+			{Arg: 3, DType: dtype.F32, Inner: consts(0), Index: &vec.Index{Reg: 0, Stride: dim.Const(1), Extent: dim.Const(3), Origin: 9}},
+			{Arg: -1, Inner: consts(1)},
+		},
+		Phases: []vec.Phase{{Body: []vec.Instr{
+			{Op: vec.OpLoadI, Dst: 0, X: 0}, {Op: vec.OpLoadF, Dst: 0, X: 1}, {Op: vec.OpStoreF, A: 0, X: 2},
+			{Op: vec.OpLoadF, Dst: 1, X: 4}, {Op: vec.OpStoreF, A: 1, X: 3}}}}}}
+	l := load(t, d, k, integers(dtype.I32, 2, -1, 3, 2, math.MinInt32), floats(dtype.F32, 10, 20, 30), empty(dtype.F32, 5), floats(dtype.F32, -1, -1, -1))
+	if got, want := show(l.run(t, 2)), "[30 0 0 30 0]"; got != want {
+		t.Errorf("gathered %s, want %s", got, want)
+	}
+	if got, want := show(l.read(t, 3)), "[-1 -1 3]"; got != want {
+		t.Errorf("scattered %s, want %s", got, want)
+	}
+	faults, err := d.TakeFaults(l.stream)
+	if err != nil || len(faults) != 2 || faults[0].Origin != 7 || faults[1].Origin != 9 || faults[0].Executable != l.exec {
+		t.Errorf("faults %v, %v, want nodes 7 and 9", faults, err)
+	}
+	if faults, err := d.TakeFaults(l.stream); err != nil || len(faults) != 0 {
+		t.Errorf("faults %v, %v after they were taken", faults, err)
+	}
+}
+
+// TestBindErrors holds what Bind says about memory that does not fit.
+func TestBindErrors(t *testing.T) {
+	d := openDevice(t, 1)
+	other := openDevice(t, 1)
+	k := pointwiseF(4, vec.OpNeg, 1)
+	p := wrapKernel(t, k, zeros(dtype.F32, 4), zeros(dtype.F32, 4))
+	p.Symbols = []string{"N"}
+	p.Guards = []program.Guard{{Expr: dim.Sym("N"), Lo: 1, Hi: 8}}
+	x, err := d.Load(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alloc := func(d *Device, n int64) device.Buffer {
+		m, err := d.Alloc(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return device.Buffer{Memory: m, Size: n}
+	}
+	good := alloc(d, 64)
+	freed := alloc(d, 16)
+	if err := freed.Memory.Free(); err != nil {
+		t.Fatal(err)
+	}
+	params := func(a, b device.Buffer) device.Args { return device.Args{Params: []device.Buffer{a, b}} }
+	for _, c := range []struct {
+		name    string
+		symbols []int64
+		args    device.Args
+		want    error
+		text    string
+	}{
+		{"no symbols", nil, params(good, good), nil, "symbols"},
+		{"guard", []int64{9}, params(good, good), device.ErrGuard, "N = 9 is outside [1, 8]"},
+		{"short", []int64{1}, params(good, good.Slice(0, 12)), nil, "parameter 1: 12 bytes"},
+		{"none", []int64{1}, params(good, device.Buffer{}), nil, "parameter 1"},
+		{"few", []int64{1}, device.Args{Params: []device.Buffer{good}}, nil, "1 parameters"},
+		{"unaligned", []int64{1}, params(good, good.Slice(2, 32)), errUnaligned, "multiple of 4"},
+		{"foreign", []int64{1}, params(good, alloc(other, 16)), device.ErrForeignBuffer, ""},
+		{"freed", []int64{1}, params(good, freed), device.ErrFreed, ""},
+		{"beyond", []int64{1}, params(good, device.Buffer{Memory: good.Memory, Offset: 56, Size: 16}), nil, "segment of 64"},
+	} {
+		_, err := x.Bind(c.symbols, c.args)
+		if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s: %v, want %v %q", c.name, err, c.want, c.text)
+		}
+	}
+	if _, err := x.Bind([]int64{8}, params(good.Slice(0, 16), good.Slice(16, 16))); err != nil {
+		t.Error(err)
+	}
+}
