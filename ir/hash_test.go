@@ -205,3 +205,34 @@ func TestSharedNumbering(t *testing.T) {
 		}
 	}
 }
+
+// TestIdsDoNotCount holds that neither text nor hash depend on the ids of
+// values, which passes give in any order.
+func TestIdsDoNotCount(t *testing.T) {
+	m := chain()
+	f := m.Funcs[0]
+	text, hash := ir.Print(m), m.Hash()
+	a, b := f.Nodes[0].Results[0], f.Nodes[4].Results[0]
+	swap := func(vs []ir.Value) {
+		for i, v := range vs {
+			switch v {
+			case a:
+				vs[i] = b
+			case b:
+				vs[i] = a
+			}
+		}
+	}
+	for _, n := range f.Nodes {
+		swap(n.Args)
+		swap(n.Results)
+	}
+	f.Values[a], f.Values[b] = f.Values[b], f.Values[a]
+	f.Values[a].Base, f.Values[b].Base = a, b
+	if err := m.Verify(); err != nil {
+		t.Fatal(err)
+	}
+	if ir.Print(m) != text || m.Hash() != hash {
+		t.Errorf("other ids give another text:\n%s", cmp.Diff(text, ir.Print(m)))
+	}
+}
