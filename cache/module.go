@@ -46,18 +46,32 @@ const (
 func moduleDir(id ID) string { return path.Join(modulesDir, id.String()) }
 
 // ID returns the identity of the module: the SHA-256 of its name, hash, target
-// and keys. The graph is no part of it: locations in it may change while all
-// else stays.
+// and the ids of its entries, in whatever order m has them. The graph is no
+// part of it: locations in it may change while all else stays.
 func (m *Module) ID() ID {
 	var w textWriter
 	w.line("pwc cache module id 1")
 	w.line("name", strconv.Quote(m.Name))
 	w.line("hash", Digest(m.Hash).String())
 	w.line("target", strconv.Quote(m.Target))
-	for _, e := range m.Entries {
+	for _, e := range sortedEntries(m.Entries) {
 		w.line("entry", e.ID.String())
 	}
 	return sha256.Sum256(w.buf)
+}
+
+// sortedEntries returns the entries by id, each once.
+func sortedEntries(list []ModuleEntry) []ModuleEntry {
+	inOrder := true
+	for i := 1; i < len(list) && inOrder; i++ {
+		inOrder = bytes.Compare(list[i-1].ID[:], list[i].ID[:]) < 0
+	}
+	if inOrder {
+		return list
+	}
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b ModuleEntry) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	return slices.CompactFunc(list, func(a, b ModuleEntry) bool { return a.ID == b.ID })
 }
 
 func (m *Module) validate() error {
@@ -167,9 +181,7 @@ func (t *tree) graph(m *Module) ([]byte, error) {
 // An error is a *NotCachedError, already logged, unless m cannot be a module at
 // all. ctx bounds the wait for a collection that is under way.
 func (s *Store) PutModule(ctx context.Context, m Module) error {
-	m.Entries = slices.Clone(m.Entries)
-	slices.SortFunc(m.Entries, func(a, b ModuleEntry) int { return bytes.Compare(a.ID[:], b.ID[:]) })
-	m.Entries = slices.CompactFunc(m.Entries, func(a, b ModuleEntry) bool { return a.ID == b.ID })
+	m.Entries = sortedEntries(m.Entries)
 	m.graphDigest, m.graphSize = DigestOf(m.Graph), int64(len(m.Graph))
 	if m.Created.IsZero() {
 		m.Created = time.Now()

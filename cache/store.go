@@ -48,9 +48,12 @@ type Store struct {
 
 // New returns a store. No file is touched before it is used, and no directory
 // has to exist.
-func New(o Options) *Store {
+func New(o Options) *Store { return newStore(o, FormatVersion) }
+
+// newStore is New for a format version.
+func newStore(o Options, version int) *Store {
 	s := &Store{
-		dir:         root{dir: o.Dir, version: FormatVersion},
+		dir:         root{dir: o.Dir, version: version},
 		log:         o.Logger,
 		lockTimeout: cmp.Or(o.LockTimeout, defaultLockTimeout),
 		held:        map[ID]chan struct{}{},
@@ -61,7 +64,7 @@ func New(o Options) *Store {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	for _, dir := range o.Layers {
-		s.roots = append(s.roots, root{dir: dir, version: FormatVersion, layer: true})
+		s.roots = append(s.roots, root{dir: dir, version: version, layer: true})
 	}
 	if o.Dir != "" {
 		s.roots = append(s.roots, s.dir)
