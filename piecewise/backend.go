@@ -53,8 +53,9 @@ type Backend struct {
 	built  *build.Result
 	plan   Plan
 
-	mu    sync.Mutex // guards stage against Close
+	mu    sync.Mutex // guards stage and lost
 	stage stage
+	lost  error // the device fault that ended the backend (C13)
 
 	execs   map[*program.Program]device.Executable
 	blocks  []mem.Block
@@ -228,7 +229,7 @@ func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states m
 	start := time.Now()
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, b.freeAll())
+			err = b.note(errors.Join(err, b.freeAll()))
 		}
 	}()
 	if err := b.loadWeights(ctx, weights); err != nil {
@@ -451,16 +452,32 @@ func (b *Backend) enter(lo, hi stage) error {
 		return err
 	}
 	b.mu.Lock()
-	s := b.stage
+	s, lost := b.stage, b.lost
 	b.mu.Unlock()
-	if s == closed || s < lo || s > hi {
+	if lost != nil || s == closed || s < lo || s > hi {
 		b.pool.release()
 		if s == closed {
 			return ErrClosed
 		}
+		if lost != nil {
+			return lost
+		}
 		return fmt.Errorf("%w: the order is New, Load, Warmup, Capture, Seal, and runs after Load; the backend is %s", ErrOrder, stageNames[s])
 	}
 	return nil
+}
+
+// note remembers an error that ends the device: from then on every call fails
+// fast with it, and Close still returns.
+func (b *Backend) note(err error) error {
+	if errors.Is(err, device.ErrDeviceLost) {
+		b.mu.Lock()
+		if b.lost == nil {
+			b.lost = err
+		}
+		b.mu.Unlock()
+	}
+	return err
 }
 
 var stageNames = [...]string{"not loaded", "loaded", "warm", "captured", "sealed", "closed"}

@@ -48,7 +48,7 @@ func (b *Backend) Warmup(ctx context.Context) error {
 		return err
 	}
 	defer b.pool.release()
-	return b.warmup(ctx)
+	return b.note(b.warmup(ctx))
 }
 
 func (b *Backend) warmup(ctx context.Context) error {
@@ -124,7 +124,7 @@ func (b *Backend) Capture(ctx context.Context) error {
 	b.mu.Unlock()
 	if cold {
 		if err := b.warmup(ctx); err != nil {
-			return err
+			return b.note(err)
 		}
 	}
 	for _, fn := range b.funcs {
@@ -132,7 +132,7 @@ func (b *Backend) Capture(ctx context.Context) error {
 			return err
 		}
 		if err := fn.captureSizes(ctx); err != nil {
-			return err
+			return b.note(err)
 		}
 		fn.buildPick()
 	}

@@ -68,11 +68,11 @@ func (r Results) check(i int) error {
 // settle waits for the stream and reports what kernels flagged.
 func (b *Backend) settle() error {
 	if err := b.pool.stream.Synchronize(); err != nil {
-		return err
+		return b.note(err)
 	}
 	faults, err := b.opts.Device.TakeFaults(b.pool.stream)
 	if err != nil || len(faults) == 0 {
-		return err
+		return b.note(err)
 	}
 	var ops []string
 	for _, f := range faults {
@@ -139,7 +139,7 @@ func (r Result) CopyTo(dst []byte) error {
 	}
 	if len(dst) > 0 {
 		if err := r.set.fn.b.pool.stream.CopyToHost(dst, t.Buffer); err != nil {
-			return err
+			return r.set.fn.b.note(err)
 		}
 	}
 	return r.set.fn.b.settle()

@@ -55,7 +55,7 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		in.slot.maskPositions()
 	}
 	if err := in.slot.send(size); err != nil {
-		return Results{}, err
+		return Results{}, b.note(err)
 	}
 	in.slot.taken = false
 	fn.run++ // from here on the old results are gone, whether the run succeeds or not
@@ -73,7 +73,7 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		b.stats.full.Add(1)
 	}
 	if err != nil {
-		return Results{}, err
+		return Results{}, b.note(err)
 	}
 	b.stats.rows.Add(rows)
 	b.stats.padded.Add(size - rows)

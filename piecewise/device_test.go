@@ -1,0 +1,327 @@
+package piecewise_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"pwc/build"
+	"pwc/compile/host"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+	hostdev "pwc/runtime/host"
+)
+
+// wrapped is the host device with hooks: what a GPU does late or not at all is
+// not to be seen on a device that executes at once.
+type wrapped struct {
+	device.Device
+	late bool                  // events stay undone until told
+	fail func(op string) error // before each stream operation
+}
+
+type lateEvent struct {
+	device.Event
+	owner *wrapped
+}
+
+func (e *lateEvent) Query() (bool, error) {
+	if e.owner.late {
+		return false, nil
+	}
+	return e.Event.Query()
+}
+
+func (w *wrapped) NewEvent() (device.Event, error) {
+	e, err := w.Device.NewEvent()
+	return &lateEvent{e, w}, err
+}
+
+func (w *wrapped) NewStream() (device.Stream, error) {
+	s, err := w.Device.NewStream()
+	return &wrappedStream{s, w}, err
+}
+
+func (w *wrapped) TakeFaults(s device.Stream) ([]device.IndexFault, error) {
+	return w.Device.TakeFaults(s.(*wrappedStream).Stream)
+}
+
+type wrappedStream struct {
+	device.Stream
+	owner *wrapped
+}
+
+func (s *wrappedStream) Record(e device.Event) error { return s.Stream.Record(e.(*lateEvent).Event) }
+
+func (s *wrappedStream) LaunchGraph(g device.Graph) error {
+	if s.owner.fail != nil {
+		if err := s.owner.fail("graph launch"); err != nil {
+			return err
+		}
+	}
+	return s.Stream.LaunchGraph(g)
+}
+
+func (s *wrappedStream) EndCapture() (device.Graph, error) {
+	if s.owner.fail != nil {
+		if err := s.owner.fail("end of capture"); err != nil {
+			_, _ = s.Stream.EndCapture()
+			return nil, err
+		}
+	}
+	return s.Stream.EndCapture()
+}
+
+const plain = `pwc 1
+module "plain" {
+  sym N in [1, 64] batch
+  func @forward(%x: f32[N]) -> (f32[N]) {
+    %y = add(%x, 1.0) : f32[N]
+    return %y
+  }
+}
+`
+
+// A staging slot is handed out again only when the device has copied from it.
+func TestSlotsAreNotReusedEarly(t *testing.T) {
+	dev := &wrapped{Device: openHost(t)}
+	b := start(t, plain, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}, Slots: 2})
+	f := b.Func("forward")
+	dev.late = true
+	for range 2 {
+		if _, err := issue(t, f, []float32{1}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := f.Inputs(1); !errors.Is(err, piecewise.ErrSlotBusy) {
+		t.Fatalf("a third slot of two, none copied: %v, want ErrSlotBusy", err)
+	}
+	dev.late = false
+	wantF32(t, run(t, f, []float32{1}), []float32{2})
+}
+
+// C13: a device fault ends the backend; calls fail fast, Close returns.
+func TestLostDevice(t *testing.T) {
+	dev := &wrapped{Device: openHost(t)}
+	b := start(t, plain, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+	f := b.Func("forward")
+	launches := 0
+	dev.fail = func(op string) error {
+		launches++
+		return &device.LostError{Op: op, Cause: errors.New("illegal address"), Restart: true}
+	}
+	_, err := issue(t, f, []float32{1}, nil)
+	if !errors.Is(err, device.ErrDeviceLost) || !strings.Contains(err.Error(), "process must restart") {
+		t.Fatalf("run on a lost device: %v, want ErrDeviceLost that says to restart", err)
+	}
+	if _, err := issue(t, f, []float32{1}, nil); !errors.Is(err, device.ErrDeviceLost) || launches != 1 {
+		t.Errorf("next run: %v after %d launches; want ErrDeviceLost without a launch", err, launches)
+	}
+	if err := b.Seal(); !errors.Is(err, device.ErrDeviceLost) {
+		t.Errorf("seal: %v, want ErrDeviceLost", err)
+	}
+	if err := b.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+// A capture that fails leaves nothing behind and can be tried again.
+func TestFailedCapture(t *testing.T) {
+	dev := &wrapped{Device: openHost(t)}
+	b := create(t, plain, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 4}})
+	ctx := context.Background()
+	if err := b.Load(ctx, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("broken")
+	left := 1
+	dev.fail = func(string) error {
+		if left--; left < 0 {
+			return broken
+		}
+		return nil
+	}
+	if err := b.Capture(ctx); !errors.Is(err, broken) || !strings.Contains(err.Error(), "size 2") {
+		t.Fatalf("capture: %v, want the device's error at size 2, after size 4", err)
+	}
+	dev.fail = nil
+	wantF32(t, run(t, b.Func("forward"), []float32{1}), []float32{2})
+	if err := b.Capture(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantF32(t, run(t, b.Func("forward"), []float32{1}), []float32{2})
+	if s := b.Stats(); s.Replays != 1 {
+		t.Errorf("replays %d after a capture that worked, want 1", s.Replays)
+	}
+}
+
+// C6: backends of one pool share its arena and keep their own results.
+func TestSharedPool(t *testing.T) {
+	pool, err := piecewise.NewPool(openHost(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := &sum3{}
+	o := piecewise.Options{Pool: pool, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4}, Ops: []device.Op{op}}
+	a := create(t, nineteen, o)
+	c := create(t, layers(3), o)
+	ctx := context.Background()
+	for _, b := range []*piecewise.Backend{a, c} {
+		if err := b.Load(ctx, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Capture(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sum := a.Plan().Total() + c.Plan().Total() - a.Plan().ConstBytes - c.Plan().ConstBytes
+	shared := min(a.Plan().PeakArenaBytes, c.Plan().PeakArenaBytes)
+	if got := pool.Stats().RequestedBytes.Now; got > sum || a.Plan().PeakArenaBytes >= c.Plan().PeakArenaBytes && got != sum-shared {
+		t.Errorf("the pool holds %d bytes; both plans are %d, of which %d are shared", got, sum, shared)
+	}
+	first, err := issue(t, a.Func("forward"), []float32{1, 2}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// x → +1 → 3x+1 → 3x+1 → 3x+1
+	wantF32(t, run(t, c.Func("forward"), []float32{0, 1}), []float32{40, 67})
+	wantF32(t, read(t, first.At(0)), []float32{28, 37})
+	for _, b := range []*piecewise.Backend{a, c} {
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := pool.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whatever lies in the arena and in padded rows before a step does not reach
+// its results.
+func TestPoisonedArena(t *testing.T) {
+	op := &sum3{}
+	b := start(t, nineteen, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{8}, Ops: []device.Op{op}})
+	f := b.Func("forward")
+	nan := float32(math.NaN())
+	run(t, f, []float32{nan, nan, nan, nan, nan, nan, nan, nan})
+	for n := 1; n <= 8; n++ {
+		x := make([]float32, n)
+		for i, v := range run(t, f, x) {
+			if v != 19 {
+				t.Fatalf("row %d of %d = %v after NaNs, want 19", i, n, v)
+			}
+		}
+	}
+}
+
+// Stats and Plan are read, and runs tried, from other goroutines; a second run
+// at a time gets ErrBusy and nothing else.
+func TestConcurrentUse(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	dev := hostdev.Open(hostdev.Options{Workers: 2})
+	b := create(t, plain, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 64}})
+	other := create(t, plain, piecewise.Options{Device: dev, Mode: piecewise.None})
+	ctx := context.Background()
+	for _, x := range []*piecewise.Backend{b, other} {
+		if err := x.Load(ctx, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Capture(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if s := b.Stats(); s.GraphsCaptured != 2 {
+					t.Errorf("captured %d graphs, want 2", s.GraphsCaptured)
+					return
+				}
+				if b.Plan().Total() == 0 {
+					t.Error("an empty plan")
+					return
+				}
+				if err := b.Load(ctx, nil, nil); !errors.Is(err, piecewise.ErrBusy) && !errors.Is(err, piecewise.ErrOrder) {
+					t.Errorf("a second load beside runs: %v, want ErrBusy or ErrOrder", err)
+					return
+				}
+			}
+		})
+	}
+	wg.Go(func() { // another backend, with its own pool, runs beside it
+		f := other.Func("forward")
+		for range 200 {
+			wantF32(t, run(t, f, []float32{1, 2, 3}), []float32{2, 3, 4})
+		}
+	})
+	f := b.Func("forward")
+	for i := 0; i < 500; {
+		in, err := f.Inputs(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := in.Float32s("x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		x[0] = float32(i)
+		r, err := f.Run(ctx, in, nil)
+		if errors.Is(err, piecewise.ErrBusy) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantF32(t, read(t, r.At(0)), []float32{float32(i) + 1})
+		i++
+	}
+	close(done)
+	wg.Wait()
+	for _, x := range []*piecewise.Backend{b, other} {
+		if err := x.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := dev.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// New lists everything that is wrong with its options.
+func TestOptionsAreChecked(t *testing.T) {
+	dev := openHost(t)
+	target := build.Pipeline{Backend: host.New()}
+	for name, tc := range map[string]struct {
+		text string
+		o    piecewise.Options
+		want []string
+	}{
+		"no device":       {plain, piecewise.Options{Target: target}, []string{"Options.Device"}},
+		"no target":       {plain, piecewise.Options{Device: dev}, []string{"Options.Target"}},
+		"no op":           {nineteen, piecewise.Options{Device: dev, Target: target}, []string{`no implementation of "silly::attention"`}},
+		"size":            {plain, piecewise.Options{Device: dev, Target: target, CaptureSizes: []int64{0}}, []string{"capture size 0"}},
+		"compile size":    {plain, piecewise.Options{Device: dev, Target: target, CompileSizes: []int64{65}}, []string{"compile size 65"}},
+		"limit":           {plain, piecewise.Options{Device: dev, Target: target, Max: map[string]int64{"N": 65}}, []string{`Options.Max["N"] = 65`, "[1, 64]"}},
+		"unknown symbols": {plain, piecewise.Options{Device: dev, Target: target, Max: map[string]int64{"Q": 1}, Symbols: map[string]int64{"N": 1}}, []string{"Q", "N, which is no load symbol"}},
+		"load symbol":     {strings.Replace(stateful, "%x: f32[N]", "%x: f32[N], %i: i32[N]", 1), piecewise.Options{Device: dev, Target: target}, []string{"load symbol B in [1, 16] needs a value"}},
+	} {
+		_, err := piecewise.New(context.Background(), parse(t, tc.text), tc.o)
+		for _, w := range tc.want {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %v; want an error with %q", name, err, w)
+			}
+		}
+	}
+}
