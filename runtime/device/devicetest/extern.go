@@ -1,0 +1,110 @@
+package devicetest
+
+import (
+	"errors"
+	"testing"
+
+	"pwc/program"
+	"pwc/runtime/device"
+)
+
+// copyOp is an extern op made of nothing but what streams offer: it copies its
+// operand to its result, by way of its scratch memory.
+type copyOp struct {
+	t       testing.TB
+	capture bool
+	fail    error
+	calls   []device.OpCall
+}
+
+func (o *copyOp) Signature() device.Signature {
+	return device.Signature{Name: ExternOp, Mut: []bool{false}, Results: 1, Capture: o.capture}
+}
+
+func (o *copyOp) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
+	if len(args) != 2 || len(args[0].Shape) != 1 || args[0].Size != 4*args[0].Shape[0] {
+		o.t.Errorf("operands %v without their sizes", args)
+	}
+	if len(attrs) != 1 || attrs[0].Name != "factor" || attrs[0].Float != 1 {
+		o.t.Errorf("attributes %v, want factor=1", attrs)
+	}
+	return args[0].Size, nil
+}
+
+func (o *copyOp) Launch(c *device.OpCall) error {
+	o.calls = append(o.calls, *c)
+	if c.Capturing != c.Stream.Capturing() {
+		o.t.Errorf("Capturing is %v on a stream where it is %v", c.Capturing, c.Stream.Capturing())
+	}
+	in, out := c.Args[0].Buffer, c.Args[1].Buffer
+	if err := c.Stream.Copy(c.Scratch.Slice(0, in.Size), in); err != nil {
+		return err
+	}
+	if o.fail != nil {
+		return o.fail
+	}
+	return c.Stream.Copy(out, c.Scratch.Slice(0, in.Size))
+}
+
+var externTests = map[string]func(*env){
+	"Run": func(e *env) {
+		op := &copyOp{t: e.T}
+		p := e.load(Extern, device.OpSet{ExternOp: op})
+		x, out := e.filled(floats(1, 2, 3)), e.alloc(12)
+		l := e.bind(p, 3, []device.Buffer{x}, out)
+		calls := l.Calls()
+		if len(calls) != 1 {
+			e.Fatalf("%d calls, want 1", len(calls))
+		}
+		calls[0].Meta, calls[0].Rows = "metadata", 2
+		e.must(e.stream.Launch(l))
+		e.expect("a copy by an op", out, floats(1, 2, 3))
+		if c := op.calls[0]; c.Meta != "metadata" || c.Rows != 2 || c.Stream != e.stream || len(c.Args[0].Shape) != 1 || c.Args[0].Shape[0] != 3 {
+			e.Errorf("the op was called with %+v", c)
+		}
+		e.must(e.stream.BeginCapture())
+		e.refused("capture of an op that cannot be", e.stream.Launch(l), device.ErrNotCapturable)
+		g, err := e.stream.EndCapture()
+		e.must(err)
+		if g.Nodes() != 0 || len(op.calls) != 1 {
+			e.Errorf("%d operations and %d calls after a refusal", g.Nodes(), len(op.calls))
+		}
+		e.must(g.Close())
+	},
+	"Capture": func(e *env) {
+		op := &copyOp{t: e.T, capture: true}
+		p := e.load(Extern, device.OpSet{ExternOp: op})
+		x, out := e.filled(floats(1, 2)), e.filled(floats(0, 0))
+		l := e.bind(p, 2, []device.Buffer{x}, out)
+		g := e.capture(func() { e.must(e.stream.Launch(l)) })
+		if len(op.calls) != 1 || !op.calls[0].Capturing {
+			e.Fatalf("calls %v, want one while capturing", op.calls)
+		}
+		e.expect("a captured op", out, floats(0, 0))
+		e.write(x, floats(5, 6))
+		e.must(e.stream.LaunchGraph(g))
+		e.expect("a replayed op", out, floats(5, 6))
+		if len(op.calls) != 1 {
+			e.Errorf("a replay called the op")
+		}
+	},
+	"Errors": func(e *env) {
+		_, err := e.dev.Load(e.suite.Program(e.T, Extern), nil)
+		e.refused("load without the op", err, nil)
+		sentinel := errors.New("sentinel")
+		op := &copyOp{t: e.T, capture: true, fail: sentinel}
+		p := e.load(Extern, device.OpSet{ExternOp: op})
+		l := e.bind(p, 1, []device.Buffer{e.alloc(4)}, e.alloc(4))
+		e.refused("an op that fails", e.stream.Launch(l), sentinel)
+		e.must(e.stream.BeginCapture())
+		e.refused("an op that fails while capturing", e.stream.Launch(l), sentinel)
+		// What was recorded before the failure may spoil the capture; it ends.
+		if g, err := e.stream.EndCapture(); err == nil {
+			e.must(g.Close())
+		}
+		if e.stream.Capturing() {
+			e.Error("the stream still captures")
+		}
+		e.alloc(4)
+	},
+}

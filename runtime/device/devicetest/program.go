@@ -1,0 +1,175 @@
+package devicetest
+
+import (
+	"errors"
+
+	"pwc/runtime/device"
+)
+
+// load loads a program of the suite.
+func (e *env) load(name string, ops device.OpSet) device.Executable {
+	e.Helper()
+	x, err := e.dev.Load(e.suite.Program(e.T, name), ops)
+	e.must(err)
+	e.Cleanup(func() {
+		if err := x.Close(); err != nil && !errors.Is(err, device.ErrClosed) {
+			e.Error(err)
+		}
+	})
+	return x
+}
+
+// args gives a program memory and the scratch it asks for.
+func (e *env) args(x device.Executable, n int64, params []device.Buffer, result device.Buffer) device.Args {
+	e.Helper()
+	need, err := x.ScratchBytes([]int64{n})
+	e.must(err)
+	return device.Args{Params: params, Results: []device.Buffer{result}, Scratch: e.alloc(need)}
+}
+
+func (e *env) bind(x device.Executable, n int64, params []device.Buffer, result device.Buffer) device.BoundLaunch {
+	e.Helper()
+	l, err := x.Bind([]int64{n}, e.args(x, n, params, result))
+	e.must(err)
+	if l.Executable() != x {
+		e.Error("a bound launch does not know its program")
+	}
+	return l
+}
+
+var programTests = map[string]func(*env){
+	"Run": func(e *env) {
+		p := e.load(Add2, nil)
+		for _, n := range []int64{1, 3, 64, 1000, MaxN} {
+			var x, y, want []float32
+			for i := range n {
+				x, y = append(x, float32(i)), append(y, 0.5)
+				want = append(want, float32(i)+1)
+			}
+			out := e.alloc(4 * n)
+			l := e.bind(p, n, []device.Buffer{e.filled(floats(x...)), e.filled(floats(y...))}, out)
+			e.must(e.stream.Launch(l))
+			e.expect("x + y + y", out, floats(want...))
+		}
+	},
+	"Replay": func(e *env) {
+		p := e.load(Add2, nil)
+		x, y, out := e.alloc(12), e.alloc(12), e.filled(floats(9, 9, 9))
+		l := e.bind(p, 3, []device.Buffer{x, y}, out)
+		g := e.capture(func() { e.must(e.stream.Launch(l)) })
+		e.expect("a captured launch", out, floats(9, 9, 9))
+		for i := range 3 {
+			v := float32(i)
+			e.write(x, floats(v, v, v))
+			e.write(y, floats(1, 2, 3))
+			e.must(e.stream.LaunchGraph(g))
+			e.expect("a replay", out, floats(v+2, v+4, v+6))
+		}
+		second := e.newStream()
+		e.write(x, floats(5, 5, 5))
+		e.must(second.Launch(l))
+		e.must(second.Synchronize())
+		e.expect("a launch on another stream", out, floats(7, 9, 11))
+	},
+	"Guards": func(e *env) {
+		p := e.load(Add2, nil)
+		x := e.alloc(4)
+		for _, n := range []int64{0, -1, MaxN + 1} {
+			_, err := p.Bind([]int64{n}, device.Args{Params: []device.Buffer{x, x}, Results: []device.Buffer{x}})
+			e.refused("bind beyond the guard", err, device.ErrGuard)
+			var g *device.GuardError
+			if !errors.As(err, &g) || g.Value != n || g.Lo != 1 || g.Hi != MaxN {
+				e.Errorf("%v does not say which guard", err)
+			}
+		}
+		_, err := p.Bind(nil, device.Args{})
+		e.refused("bind without symbols", err, nil)
+		_, err = p.ScratchBytes(nil)
+		e.refused("scratch without symbols", err, nil)
+	},
+	"Misuse": func(e *env) {
+		p := e.load(Add2, nil)
+		x, y, out := e.alloc(8), e.alloc(8), e.alloc(8)
+		good := e.args(p, 2, []device.Buffer{x, y}, out)
+		change := func(f func(a *device.Args)) error {
+			a := good
+			a.Params = []device.Buffer{x, y}
+			a.Results = []device.Buffer{out}
+			f(&a)
+			_, err := p.Bind([]int64{2}, a)
+			return err
+		}
+		e.must(change(func(*device.Args) {}))
+		e.refused("short parameter", change(func(a *device.Args) { a.Params[0] = x.Slice(0, 4) }), nil)
+		e.refused("missing parameter", change(func(a *device.Args) { a.Params = a.Params[:1] }), nil)
+		e.refused("missing result", change(func(a *device.Args) { a.Results = nil }), nil)
+		e.refused("no memory", change(func(a *device.Args) { a.Results[0] = device.Buffer{} }), nil)
+		e.refused("scratch", change(func(a *device.Args) { a.Scratch = device.Buffer{} }), nil)
+		wide := e.alloc(64)
+		e.refused("alignment", change(func(a *device.Args) { a.Params[1] = wide.Slice(1, 32) }), nil)
+		other := &env{T: e.T, suite: e.suite, dev: e.suite.Open(e.T)}
+		other.stream = other.newStream()
+		foreign := other.alloc(8)
+		e.refused("foreign memory", change(func(a *device.Args) { a.Params[0] = foreign }), device.ErrForeignBuffer)
+
+		l, err := p.Bind([]int64{2}, good)
+		e.must(err)
+		e.refused("launch on a foreign stream", other.stream.Launch(l), device.ErrForeignStream)
+		g := e.capture(func() { e.must(e.stream.Launch(l)) })
+		e.must(y.Memory.Free())
+		e.refused("launch with freed memory", e.stream.Launch(l), device.ErrFreed)
+		e.refused("replay with freed memory", e.stream.LaunchGraph(g), device.ErrFreed)
+		e.refused("bind of freed memory", change(func(*device.Args) {}), device.ErrFreed)
+		e.must(p.Close())
+		e.refused("a second Close", p.Close(), device.ErrClosed)
+		e.refused("launch of a closed program", e.stream.Launch(l), device.ErrClosed)
+
+		wrong := *e.suite.Program(e.T, Add2)
+		wrong.Target = "abacus"
+		_, err = e.dev.Load(&wrong, nil)
+		e.refused("a program for another target", err, nil)
+		broken := *e.suite.Program(e.T, Add2)
+		broken.Steps = append(broken.Steps[:len(broken.Steps):len(broken.Steps)], broken.Steps[0])
+		broken.Steps[len(broken.Steps)-1].Args = []int32{99}
+		_, err = e.dev.Load(&broken, nil)
+		e.refused("a program with a buffer out of range", err, nil)
+		unknown := *e.suite.Program(e.T, Add2)
+		unknown.Steps = append(unknown.Steps[:len(unknown.Steps):len(unknown.Steps)], unknown.Steps[0])
+		unknown.Steps[len(unknown.Steps)-1].Kind = 200
+		_, err = e.dev.Load(&unknown, nil)
+		e.refused("a program with a step of unknown kind", err, nil)
+	},
+	"Faults": func(e *env) {
+		p := e.load(Gather, nil)
+		table := e.filled(floats(10, 11, 12, 13, 14, 15, 16, 17))
+		index, out := e.filled(ints(7, 0, 3)), e.alloc(12)
+		l := e.bind(p, 3, []device.Buffer{table, index}, out)
+		e.must(e.stream.Launch(l))
+		e.expect("positions in range", out, floats(17, 10, 13))
+		faults, err := e.dev.TakeFaults(e.stream)
+		e.must(err)
+		if len(faults) != 0 {
+			e.Errorf("faults %v for positions in range", faults)
+		}
+		g := e.capture(func() { e.must(e.stream.Launch(l)) })
+		for _, replay := range []bool{false, true} {
+			e.write(index, ints(TableLen, -1, 2))
+			if replay {
+				e.must(e.stream.LaunchGraph(g))
+			} else {
+				e.must(e.stream.Launch(l))
+			}
+			e.expect("positions out of range", out, floats(0, 0, 12))
+			faults, err = e.dev.TakeFaults(e.stream)
+			e.must(err)
+			if len(faults) != 1 || faults[0].Origin != GatherNode || faults[0].Executable != p {
+				e.Errorf("faults %v, want node %d of the program once", faults, GatherNode)
+			}
+			faults, err = e.dev.TakeFaults(e.stream)
+			e.must(err)
+			if len(faults) != 0 {
+				e.Errorf("faults %v after they were taken", faults)
+			}
+		}
+	},
+}
