@@ -496,7 +496,7 @@ func opTables() string {
 		fmt.Fprintf(&b, "\n### %s\n\n| op | operands | attributes | result |\n|---|---|---|---|\n", classTitles[class])
 		for _, op := range ir.Ops() {
 			if op.Class == class {
-				fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", op.Name, operandText(op), attrText(op), strings.ReplaceAll(op.Doc, "|", `\|`))
+				fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", op.Name, operandText(op), attrText(op), strings.NewReplacer("|", `\|`, "*", `\*`).Replace(op.Doc))
 			}
 		}
 	}
