@@ -244,9 +244,18 @@ func (g *group) take(list []int, extent dim.Dim) (coord, []int, bool) {
 }
 
 // covers reports whether a value at these coords may be an instruction of the
-// group whose result is stored: it is different in every element of the
-// iteration space, or in every row where rows are told apart.
+// group whose result is stored: each element of it is one of the iteration
+// space, or one row where rows are told apart.
 func (g *group) covers(cs []coord) bool {
+	seen := make(map[int]bool, 8)
+	for _, c := range cs {
+		for _, t := range g.leaves(c).terms {
+			if seen[t.axis] { // a diagonal
+				return false
+			}
+			seen[t.axis] = true
+		}
+	}
 	rest := g.unclaimed(cs)
 	if len(rest) == 0 {
 		return true

@@ -105,10 +105,10 @@ const never = math.MaxInt
 // dieAt returns the node after which the value cannot be evaluated any more.
 func (s *state) dieAt() int {
 	switch {
-	case s.done:
-		return never
 	case s.place != nil:
 		return s.place.dies
+	case s.done:
+		return never
 	}
 	return s.dies
 }
