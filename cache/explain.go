@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
+	"time"
 )
 
 // Explanation says why a look-up hits or misses.
@@ -73,7 +74,8 @@ func (s *Store) explainTree(ctx context.Context, t *tree, dir string, out []Expl
 			return nil // another entry's damage explains nothing here
 		}
 		for i := range out {
-			if r := rankOf(out[i].Key, entry); out[i].Nearest == nil || r.before(nearest[i], out[i].Nearest, entry) {
+			r := rank{otherPiece: out[i].Key.Piece != entry.Key.Piece, changes: out[i].Key.distance(entry.Key), created: entry.Created, id: h}
+			if out[i].Nearest == nil || r.compare(&nearest[i]) < 0 {
 				out[i].Nearest, nearest[i] = entry, r
 			}
 		}
@@ -85,17 +87,17 @@ func (s *Store) explainTree(ctx context.Context, t *tree, dir string, out []Expl
 type rank struct {
 	otherPiece bool
 	changes    int
+	created    time.Time
+	id         ID
 }
 
-func rankOf(k Key, e *Entry) rank {
-	return rank{k.Piece != e.Key.Piece, k.distance(e.Key)}
-}
-
-// before reports whether entry a of rank r is nearer than b of rank q.
-func (r rank) before(q rank, b, a *Entry) bool {
+// compare is negative if r is nearer than q.
+func (r *rank) compare(q *rank) int {
 	if r.otherPiece != q.otherPiece {
-		return q.otherPiece
+		if q.otherPiece {
+			return -1
+		}
+		return 1
 	}
-	ai, bi := a.Key.id(), b.Key.id()
-	return cmp.Or(cmp.Compare(r.changes, q.changes), b.Created.Compare(a.Created), bytes.Compare(ai[:], bi[:])) < 0
+	return cmp.Or(cmp.Compare(r.changes, q.changes), q.created.Compare(r.created), bytes.Compare(r.id[:], q.id[:]))
 }

@@ -45,10 +45,9 @@ func (s *Store) Modules(ctx context.Context) ([]ModuleInfo, error) {
 				s.damaged(err)
 			}
 		}
-		err := t.eachModule(ctx, func(f moduleFile) {
-			m := f.module
-			info := ModuleInfo{ID: f.id, Name: m.Name, Target: m.Target, Hash: m.Hash, Entries: len(m.Entries),
-				Created: m.Created, LastUsed: f.used, Pinned: pinned[f.id], Dir: d.dir, Layer: d.layer}
+		err := t.eachModule(ctx, func(m *moduleFile) {
+			info := ModuleInfo{ID: m.id, Name: m.Name, Target: m.Target, Hash: m.Hash, Entries: len(m.Entries),
+				Created: m.Created, LastUsed: m.used, Pinned: pinned[m.id], Dir: d.dir, Layer: d.layer}
 			for _, e := range m.Entries {
 				info.Bytes += e.Size
 			}

@@ -140,10 +140,19 @@ func parseModule(data []byte) (*Module, error) {
 	return m, nil
 }
 
+// moduleFile is a module as it lies in a directory.
+type moduleFile struct {
+	*Module
+	id   ID
+	file string // its manifest
+	size int64  // of the manifest
+	used time.Time
+}
+
 // module reads and checks the manifest of a module.
-func (t *tree) module(id ID) (*Module, error) {
+func (t *tree) module(id ID) (*moduleFile, error) {
 	name := path.Join(moduleDir(id), manifestFile)
-	data, err := t.read(name, maxManifest)
+	data, used, err := t.readTime(name, maxManifest)
 	if err != nil {
 		return nil, err
 	}
@@ -154,12 +163,12 @@ func (t *tree) module(id ID) (*Module, error) {
 	if got := m.ID(); got != id {
 		return nil, t.damage(name, "it is the manifest of module %s", got)
 	}
-	return m, nil
+	return &moduleFile{Module: m, id: id, file: t.file(name), size: int64(len(data)), used: used}, nil
 }
 
 // graph reads and checks the text beside a module's manifest.
-func (t *tree) graph(m *Module) ([]byte, error) {
-	name := path.Join(moduleDir(m.ID()), graphFile)
+func (t *tree) graph(m *moduleFile) ([]byte, error) {
+	name := path.Join(moduleDir(m.id), graphFile)
 	data, err := t.read(name, MaxBlob)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -269,18 +278,9 @@ func (s *Store) putModule(ctx context.Context, id ID, m *Module) error {
 	return t.write(path.Join(moduleDir(id), manifestFile), m.encode())
 }
 
-// moduleFile is a module as it lies in a directory.
-type moduleFile struct {
-	id     ID
-	module *Module
-	file   string // its manifest
-	size   int64  // of the manifest
-	used   time.Time
-}
-
 // eachModule calls visit for every module that has a manifest. What is damaged
 // goes to damaged. The error is that of ctx.
-func (t *tree) eachModule(ctx context.Context, visit func(moduleFile), damaged func(error)) error {
+func (t *tree) eachModule(ctx context.Context, visit func(*moduleFile), damaged func(error)) error {
 	dirs, err := t.list(modulesDir)
 	if err != nil {
 		damaged(err)
@@ -293,16 +293,10 @@ func (t *tree) eachModule(ctx context.Context, visit func(moduleFile), damaged f
 		if err != nil {
 			continue
 		}
-		m, err := t.module(id)
-		if err == nil {
-			var info fs.FileInfo
-			name := path.Join(moduleDir(id), manifestFile)
-			if info, err = t.Lstat(name); err == nil {
-				visit(moduleFile{id: id, module: m, file: t.file(name), size: info.Size(), used: info.ModTime()})
-				continue
-			}
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
+		switch m, err := t.module(id); {
+		case err == nil:
+			visit(m)
+		case !errors.Is(err, fs.ErrNotExist):
 			damaged(err)
 		}
 	}

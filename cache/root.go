@@ -93,30 +93,33 @@ func (t *tree) damage(name, format string, args ...any) *DamageError {
 // fs.ErrNotExist if there is none, and else is a *DamageError. No more is
 // allocated than the file holds.
 func (t *tree) read(name string, limit int64) ([]byte, error) {
-	f, size, err := t.openRegular(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if size > limit {
-		return nil, t.damage(name, "%d bytes, above the limit of %d", size, limit)
-	}
-	data := make([]byte, size)
-	if _, err := io.ReadFull(f, data); err != nil {
-		return nil, t.damage(name, "cannot be read: %v", reason(err))
-	}
-	if n, _ := f.Read(make([]byte, 1)); n != 0 {
-		return nil, t.damage(name, "it grew while it was read")
-	}
-	return data, nil
+	data, _, err := t.readTime(name, limit)
+	return data, err
 }
 
-// openRegular opens a file and returns its size. It is looked at before it is
-// opened: opening a pipe would wait for a writer.
-func (t *tree) openRegular(name string) (*os.File, int64, error) {
+// readTime is read that gives the time of the file too.
+func (t *tree) readTime(name string, limit int64) ([]byte, time.Time, error) {
+	f, info, err := t.openRegular(name)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer f.Close()
+	if info.Size() > limit {
+		return nil, time.Time{}, t.damage(name, "%d bytes, above the limit of %d", info.Size(), limit)
+	}
+	data := make([]byte, info.Size())
+	if _, err := io.ReadFull(f, data); err != nil {
+		return nil, time.Time{}, t.damage(name, "cannot be read: %v", reason(err))
+	}
+	return data, info.ModTime(), nil
+}
+
+// openRegular opens a file. It is looked at before it is opened: opening a pipe
+// would wait for a writer.
+func (t *tree) openRegular(name string) (*os.File, fs.FileInfo, error) {
 	info, err := t.Lstat(name)
 	if err == nil && !info.Mode().IsRegular() {
-		return nil, 0, t.damage(name, "not a regular file (%s)", info.Mode().Type())
+		return nil, nil, t.damage(name, "not a regular file (%s)", info.Mode().Type())
 	}
 	var f *os.File
 	if err == nil {
@@ -129,11 +132,11 @@ func (t *tree) openRegular(name string) (*os.File, int64, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, 0, err
+		return nil, nil, err
 	case err != nil:
-		return nil, 0, t.damage(name, "cannot be read: %v", reason(err))
+		return nil, nil, t.damage(name, "cannot be read: %v", reason(err))
 	}
-	return f, info.Size(), nil
+	return f, info, nil
 }
 
 // reason strips the operation and the file name from an error, which the

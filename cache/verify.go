@@ -24,7 +24,7 @@ func (s *Store) Verify(ctx context.Context) (*VerifyResult, error) {
 	v := &VerifyResult{}
 	problem := func(err error) { v.Problems = append(v.Problems, err) }
 	entries := map[ID]bool{} // whole, in any root
-	var modules []moduleFile
+	var modules []*moduleFile
 	for _, d := range s.roots {
 		t, err := d.open()
 		if err != nil {
@@ -33,16 +33,16 @@ func (s *Store) Verify(ctx context.Context) (*VerifyResult, error) {
 			}
 			continue
 		}
-		err = v.verifyTree(ctx, t, problem, entries, func(f moduleFile) { modules = append(modules, f) })
+		err = v.verifyTree(ctx, t, problem, entries, func(m *moduleFile) { modules = append(modules, m) })
 		t.Close()
 		if err != nil {
 			return nil, context.Cause(ctx)
 		}
 	}
-	for _, f := range modules {
-		for _, e := range f.module.Entries {
+	for _, m := range modules {
+		for _, e := range m.Entries {
 			if !entries[e.ID] {
-				problem(&DamageError{File: f.file, Reason: fmt.Sprintf("no directory has a whole entry %s, which it lists", e.ID)})
+				problem(&DamageError{File: m.file, Reason: fmt.Sprintf("no directory has a whole entry %s, which it lists", e.ID)})
 			}
 		}
 	}
@@ -51,11 +51,12 @@ func (s *Store) Verify(ctx context.Context) (*VerifyResult, error) {
 
 // verifyTree checks one directory, adds its whole entries and reports its
 // modules. The error is that of ctx.
-func (v *VerifyResult) verifyTree(ctx context.Context, t *tree, problem func(error), entries map[ID]bool, module func(moduleFile)) error {
+func (v *VerifyResult) verifyTree(ctx context.Context, t *tree, problem func(error), entries map[ID]bool, module func(*moduleFile)) error {
 	blobs := map[Digest]int64{} // whole
+	buf := make([]byte, 128<<10)
 	err := t.eachHash(ctx, blobsDir, func(h [32]byte, name string) error {
 		v.Blobs++
-		size, got, err := t.sum(name)
+		size, got, err := t.sum(name, buf)
 		v.Bytes += size
 		switch {
 		case err != nil:
@@ -91,23 +92,23 @@ func (v *VerifyResult) verifyTree(ctx context.Context, t *tree, problem func(err
 	if err != nil {
 		return err
 	}
-	return t.eachModule(ctx, func(f moduleFile) {
+	return t.eachModule(ctx, func(m *moduleFile) {
 		v.Modules++
-		v.Bytes += f.size
-		graph, err := t.graph(f.module)
+		v.Bytes += m.size
+		graph, err := t.graph(m)
 		if err != nil {
 			problem(err)
 		}
 		v.Bytes += int64(len(graph))
-		module(f)
+		module(m)
 	}, func(err error) {
 		v.Modules++
 		problem(err)
 	})
 }
 
-// sum hashes a file in pieces. The error is a *DamageError.
-func (t *tree) sum(name string) (size int64, d Digest, err error) {
+// sum hashes a file in pieces of buf. The error is a *DamageError.
+func (t *tree) sum(name string, buf []byte) (size int64, d Digest, err error) {
 	f, _, err := t.openRegular(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, d, t.damage(name, "it went while it was read")
@@ -116,9 +117,15 @@ func (t *tree) sum(name string) (size int64, d Digest, err error) {
 		return 0, d, err
 	}
 	defer f.Close()
-	h := sha256.New()
-	if size, err = io.Copy(h, f); err != nil {
-		return size, d, t.damage(name, "cannot be read: %v", reason(err))
+	for h := sha256.New(); ; {
+		n, err := f.Read(buf)
+		h.Write(buf[:n])
+		size += int64(n)
+		switch {
+		case err == io.EOF:
+			return size, Digest(h.Sum(nil)), nil
+		case err != nil:
+			return size, d, t.damage(name, "cannot be read: %v", reason(err))
+		}
 	}
-	return size, Digest(h.Sum(nil)), nil
 }

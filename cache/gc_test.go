@@ -1,0 +1,339 @@
+package cache
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// total returns the bytes of all files.
+func total(t testing.TB, dir string) int64 {
+	t.Helper()
+	var n int64
+	for _, f := range files(t, dir) {
+		info, err := os.Stat(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += info.Size()
+	}
+	return n
+}
+
+// moduleOf returns a module over some keys.
+func moduleOf(name string, keys ...int) Module {
+	m := testModule(name, 0)
+	for _, i := range keys {
+		m.Entries = append(m.Entries, ModuleEntry{testKey(i).id(), int64(len(testBlob(i)))})
+	}
+	return m
+}
+
+// gcCache holds three modules that share key 1, and an entry of its own:
+// a = {0, 1}, b = {1, 2}, c = {3}, loose = {4}; a was used last, c first.
+func gcCache(t *testing.T) (s *Store, j *journal, a, b, c Module) {
+	s, j = logged(t.TempDir())
+	for i := range 5 {
+		if err := s.Put(t.Context(), testKey(i), testBlob(i), testProvenance); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, b, c = moduleOf("a", 0, 1), moduleOf("b", 1, 2), moduleOf("c", 3)
+	now := time.Now()
+	for i, m := range []Module{a, b, c} {
+		if err := s.PutModule(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		used(t, s, m, now.Add(-time.Duration(i)*time.Hour))
+	}
+	return s, j, a, b, c
+}
+
+// have returns the names of modules and the numbers of keys that are left.
+func have(t *testing.T, s *Store) string {
+	t.Helper()
+	list, err := s.Modules(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, m := range list {
+		out = append(out, m.Name)
+	}
+	for i := range 5 {
+		if _, ok, err := s.Get(t.Context(), testKey(i)); err != nil {
+			t.Fatal(err)
+		} else if ok {
+			out = append(out, fmt.Sprint(i))
+		}
+	}
+	wantWhole(t, s)
+	return strings.Join(out, " ")
+}
+
+func TestGCOrder(t *testing.T) {
+	s, j, _, _, _ := gcCache(t)
+	all := total(t, s.Dir())
+	r, err := s.GC(t.Context(), GCOptions{MaxBytes: all})
+	if err != nil || r != (GCResult{Left: all}) {
+		t.Errorf("within the limit: %+v, %v; want %d bytes left", r, err, all)
+	}
+	// One byte less each time: what is loose, then by use.
+	for _, want := range []string{"a b c 0 1 2 3", "a b 0 1 2", "a 0 1", ""} {
+		before := total(t, s.Dir())
+		r, err := s.GC(t.Context(), GCOptions{MaxBytes: before - 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := have(t, s); got != want {
+			t.Fatalf("left %q, want %q", got, want)
+		}
+		if left := total(t, s.Dir()); r.Left != left || r.Freed != before-left {
+			t.Errorf("%+v; want %d freed, %d left", r, before-left, left)
+		}
+	}
+	wantQuiet(t, j)
+}
+
+func TestGCUse(t *testing.T) {
+	s, _, _, _, c := gcCache(t)
+	if err := s.PutModule(t.Context(), c); err != nil { // recorded by this store before: not stamped again
+		t.Fatal(err)
+	}
+	if err := New(Options{Dir: s.Dir()}).PutModule(t.Context(), c); err != nil { // another process uses c
+		t.Fatal(err)
+	}
+	if _, err := s.GC(t.Context(), GCOptions{MaxBytes: total(t, s.Dir()) * 2 / 3}); err != nil {
+		t.Fatal(err)
+	}
+	if got := have(t, s); !strings.Contains(got, "c") || strings.Contains(got, "b") {
+		t.Errorf("left %q", got)
+	}
+}
+
+func TestGCPinned(t *testing.T) {
+	s, j, _, _, _ := gcCache(t)
+	if m, err := s.Pin(t.Context(), "b"); err != nil || !m.Pinned {
+		t.Fatal(m, err)
+	}
+	r, err := s.GC(t.Context(), GCOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := have(t, s); got != "b 1 2" {
+		t.Errorf("left %q", got)
+	}
+	if r.Modules != 2 || r.Entries != 3 || r.Blobs != 3 || r.Left != total(t, s.Dir()) {
+		t.Errorf("%+v", r)
+	}
+	// What a damaged pinned module keeps is unknown.
+	file := moduleFilePath(s, moduleOf("b", 1, 2), manifestFile)
+	good, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, []byte("junk"))
+	if _, err := s.GC(t.Context(), GCOptions{}); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("GC = %v", err)
+	}
+	write(t, file, good)
+	if got := have(t, s); got != "b 1 2" {
+		t.Errorf("left %q", got)
+	}
+	for range 2 {
+		if m, err := s.Unpin(t.Context(), "b"); err != nil || m.Pinned {
+			t.Fatal(m, err)
+		}
+	}
+	if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := have(t, s); got != "" || total(t, s.Dir()) != 0 {
+		t.Errorf("left %q", got)
+	}
+	wantQuiet(t, j)
+}
+
+func TestGCGrace(t *testing.T) {
+	s, _, _, _, _ := gcCache(t)
+	blob := []byte("a blob whose manifest is yet to come")
+	orphan := filepath.Join(s.Dir(), "v1", filepath.FromSlash(blobFile(DigestOf(blob))))
+	if err := os.MkdirAll(filepath.Dir(orphan), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	write(t, orphan, blob)
+	if _, err := s.GC(t.Context(), GCOptions{Grace: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if got := have(t, s); got != "4" {
+		t.Errorf("left %q, want what was loose and young", got)
+	}
+	if _, err := os.Stat(orphan); err != nil {
+		t.Error(err)
+	}
+	r, err := s.GC(t.Context(), GCOptions{MaxBytes: 1 << 30}) // garbage goes whatever the limit
+	if err != nil || r.Blobs != 1 || r.Entries != 0 || r.Freed != int64(len(blob)) {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestGCDamaged(t *testing.T) {
+	s, j, _, b, _ := gcCache(t)
+	key := filepath.Join(s.Dir(), "v1", filepath.FromSlash(keyFile(testKey(0).id())))
+	write(t, key, []byte("junk"))
+	write(t, moduleFilePath(s, b, manifestFile), []byte("junk"))
+	r, err := s.GC(t.Context(), GCOptions{MaxBytes: 1 << 30})
+	if err != nil || r.Entries != 1 || r.Blobs != 1 || r.Modules != 1 || r.Left != total(t, s.Dir()) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	wantLog(t, j, key, moduleFilePath(s, b, manifestFile))
+	if _, ok, err := s.Get(t.Context(), testKey(2)); !ok || err != nil { // loose now, and within the limit
+		t.Error(ok, err)
+	}
+}
+
+// Files that are not the cache's, layers and other versions stay.
+func TestGCForeign(t *testing.T) {
+	layer := t.TempDir()
+	ls, _ := logged(layer)
+	fill(t, ls, "layered", 2)
+	s, _ := logged(t.TempDir(), layer)
+	fill(t, s, "toy", 2)
+	foreign := []string{"README", "v1/README", "v1/keys/README", "v1/keys/zz/README", "v1/blobs/00/README", "v1/modules/README", "v2/keys/00/x"}
+	for _, f := range foreign {
+		f = filepath.Join(s.Dir(), filepath.FromSlash(f))
+		if err := os.MkdirAll(filepath.Dir(f), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		write(t, f, []byte("mine"))
+	}
+	before := snapshot(t, layer)
+	r, err := s.GC(t.Context(), GCOptions{})
+	if err != nil || r.Modules != 1 || r.Entries != 2 || r.Left != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for _, f := range foreign {
+		if _, err := os.Stat(filepath.Join(s.Dir(), filepath.FromSlash(f))); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff(before, snapshot(t, layer)); diff != "" {
+		t.Errorf("the layer changed:\n%s", diff)
+	}
+	wantHit(t, s, 0) // from the layer
+}
+
+func TestClear(t *testing.T) {
+	s, _, _, _, _ := gcCache(t)
+	if _, err := s.Pin(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Clear(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := have(t, s); got != "" || total(t, s.Dir()) != 0 {
+		t.Errorf("left %q", got)
+	}
+	fill(t, s, "toy", 2)
+	if got := have(t, s); got != "toy 0 1" {
+		t.Errorf("after it: %q", got)
+	}
+	if err := New(Options{Dir: filepath.Join(t.TempDir(), "nowhere")}).Clear(t.Context()); err != nil {
+		t.Errorf("of a directory that is not there: %v", err)
+	}
+}
+
+// Whatever the modules and the limit: what is left is within it or pinned or
+// young, everything that is left is whole, modules are gone in order of use,
+// and nothing is left that no module uses unless there was room.
+func TestGCProperties(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		dir, err := os.MkdirTemp(fastTemp(t), "gc")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		s, _ := logged(dir)
+		keys := rapid.IntRange(0, 8).Draw(rt, "keys")
+		for i := range keys {
+			if err := s.Put(t.Context(), testKey(i), testBlob(i), testProvenance); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		var modules []Module
+		pinned := map[ID]bool{}
+		for i := range rapid.IntRange(0, 4).Draw(rt, "modules") {
+			m := moduleOf(fmt.Sprint("m", i), rapid.SliceOfN(rapid.IntRange(0, 8), 0, 5).Draw(rt, "uses")...)
+			m.Hash = sha256.Sum256([]byte{byte(i)})
+			if err := s.PutModule(t.Context(), m); err != nil {
+				rt.Fatal(err)
+			}
+			used(t, s, m, time.Unix(int64(1000+i), 0))
+			modules = append(modules, m)
+			if rapid.IntRange(0, 3).Draw(rt, "pin") == 0 {
+				if _, err := s.Pin(t.Context(), m.Name); err != nil {
+					rt.Fatal(err)
+				}
+				pinned[m.ID()] = true
+			}
+		}
+		before := total(t, dir)
+		limit := rapid.Int64Range(0, before+1).Draw(rt, "limit")
+		r, err := s.GC(t.Context(), GCOptions{MaxBytes: limit})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		left := total(t, dir)
+		if r.Left != left || r.Freed != before-left {
+			rt.Fatalf("%+v; %d before, %d left", r, before, left)
+		}
+		list, err := s.Modules(t.Context())
+		if err != nil {
+			rt.Fatal(err)
+		}
+		alive := map[ID]bool{}
+		for _, m := range list {
+			alive[m.ID] = true
+		}
+		needed := map[ID]bool{}
+		gone := false // whether a later one may be gone only if all earlier ones are
+		for i := len(modules) - 1; i >= 0; i-- {
+			id := modules[i].ID()
+			if !alive[id] {
+				gone = true
+			} else if gone && !pinned[id] {
+				rt.Fatalf("m%d stays, and one used later is gone", i)
+			}
+			if pinned[id] && !alive[id] {
+				rt.Fatalf("m%d was pinned and is gone", i)
+			}
+			if alive[id] {
+				for _, e := range modules[i].Entries {
+					needed[e.ID] = true
+				}
+			}
+		}
+		for i := range keys {
+			_, ok, err := s.Get(t.Context(), testKey(i))
+			if err != nil || needed[testKey(i).id()] && !ok {
+				rt.Fatalf("key %d, which a module uses: %v, %v", i, ok, err)
+			}
+			if ok && !needed[testKey(i).id()] && (gone || left > limit) {
+				rt.Fatalf("key %d, which no module uses, is left while modules are gone", i)
+			}
+		}
+		if left > limit {
+			for id := range alive {
+				if !pinned[id] {
+					rt.Fatalf("%d bytes left, above %d, and a module is not pinned", left, limit)
+				}
+			}
+		}
+	})
+}

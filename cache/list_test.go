@@ -1,0 +1,267 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// used gives the manifest of a module a time of use.
+func used(t testing.TB, s *Store, m Module, when time.Time) {
+	t.Helper()
+	if err := os.Chtimes(moduleFilePath(s, m, manifestFile), when, when); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func moduleFilePath(s *Store, m Module, file string) string {
+	return filepath.Join(s.Dir(), "v1", filepath.FromSlash(moduleDir(m.ID())), file)
+}
+
+func TestModules(t *testing.T) {
+	layer, dir := t.TempDir(), t.TempDir()
+	ls, _ := logged(layer)
+	base := fill(t, ls, "base", 1)
+	s, j := logged(dir, layer)
+	toy := fill(t, s, "toy", 3)
+	older := fill(t, s, "toy", 2) // the same name with other entries is another module
+	now := time.Now().Truncate(time.Second)
+	used(t, s, toy, now)
+	used(t, s, older, now.Add(-time.Hour))
+	if _, err := s.Pin(t.Context(), toy.ID().String()[:8]); err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.Modules(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := func(n int) (bytes int64) {
+		for i := range n {
+			bytes += int64(len(testBlob(i)))
+		}
+		return bytes
+	}
+	want := []ModuleInfo{
+		{ID: base.ID(), Name: "base", Target: "host", Hash: base.Hash, Entries: 1, Bytes: size(1), Dir: layer, Layer: true},
+		{ID: toy.ID(), Name: "toy", Target: "host", Hash: toy.Hash, Entries: 3, Bytes: size(3), LastUsed: now, Pinned: true, Dir: dir},
+		{ID: older.ID(), Name: "toy", Target: "host", Hash: toy.Hash, Entries: 2, Bytes: size(2), LastUsed: now.Add(-time.Hour), Dir: dir},
+	}
+	for i := range list {
+		if d := time.Since(list[i].Created); d < 0 || d > time.Hour {
+			t.Errorf("%s was created %v ago", list[i].Name, d)
+		}
+		list[i].Created = time.Time{}
+		if i == 0 {
+			list[i].LastUsed = time.Time{}
+		}
+	}
+	if diff := cmp.Diff(want, list); diff != "" {
+		t.Error(diff)
+	}
+
+	for ref, want := range map[string]ID{
+		"base": base.ID(), base.ID().String(): base.ID(), toy.ID().String()[:4]: toy.ID(), older.ID().String()[:20]: older.ID(),
+	} {
+		if m, err := s.Find(t.Context(), ref); err != nil || m.ID != want {
+			t.Errorf("Find(%s) = %s, %v", ref, m.ID, err)
+		}
+	}
+	for _, ref := range []string{"nothing", "", toy.ID().String()[:3], strings.Repeat("0", 64)} {
+		if _, err := s.Find(t.Context(), ref); !errors.Is(err, ErrNotFound) {
+			t.Errorf("Find(%q) = %v", ref, err)
+		}
+	}
+	if _, err := s.Find(t.Context(), "toy"); err == nil || !strings.Contains(err.Error(), toy.ID().String()[:12]) || !strings.Contains(err.Error(), older.ID().String()[:12]) {
+		t.Errorf("Find of two = %v", err)
+	}
+	if _, err := s.Pin(t.Context(), "base"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Pin of a layer's = %v", err)
+	}
+	wantQuiet(t, j)
+}
+
+func TestShow(t *testing.T) {
+	layer, dir := t.TempDir(), t.TempDir()
+	ls, _ := logged(layer)
+	if err := ls.Put(t.Context(), testKey(0), testBlob(0), testProvenance); err != nil {
+		t.Fatal(err)
+	}
+	s, j := logged(dir, layer)
+	m := testModule("toy", 3) // one entry in the layer, one in the directory, one nowhere
+	if err := errors.Join(s.Put(t.Context(), testKey(1), testBlob(1), testProvenance), s.PutModule(t.Context(), m)); err != nil {
+		t.Fatal(err)
+	}
+	d, err := s.Show(t.Context(), "toy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Missing != 1 || len(d.Keys) != 3 || len(d.Found) != 3 || string(d.Graph) != string(m.Graph) {
+		t.Errorf("%+v", d)
+	}
+	for i, k := range d.Keys {
+		if e := d.Found[i]; e == nil {
+			if k.ID != testKey(2).id() {
+				t.Errorf("%s is missing", k.ID)
+			}
+		} else if e.Key.id() != k.ID || e.Provenance != testProvenance || e.Size != k.Size {
+			t.Errorf("%s: %+v", k.ID, e)
+		}
+	}
+	wantQuiet(t, j)
+
+	graph := moduleFilePath(s, m, graphFile)
+	write(t, graph, []byte("junk"))
+	if d, err := s.Show(t.Context(), "toy"); err != nil || d.Graph != nil {
+		t.Errorf("with a damaged graph: %+v, %v", d, err)
+	}
+	wantLog(t, j, graph)
+}
+
+// The graph is kept beside the manifest and replaced when it changes.
+func TestGraph(t *testing.T) {
+	s, j := logged(t.TempDir())
+	m := fill(t, s, "toy", 1)
+	m.Graph = []byte("another loc")
+	if err := s.PutModule(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(moduleFilePath(s, m, graphFile)); err != nil || string(data) != "another loc" {
+		t.Errorf("%q, %v", data, err)
+	}
+	if list, err := s.Modules(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("%v, %v", list, err)
+	}
+	wantWhole(t, s)
+	wantQuiet(t, j)
+}
+
+// A damaged manifest does not hide the others.
+func TestModulesDamaged(t *testing.T) {
+	s, j := logged(t.TempDir())
+	m := fill(t, s, "bad", 1)
+	fill(t, s, "good", 1)
+	file := moduleFilePath(s, m, manifestFile)
+	write(t, file, []byte("junk"))
+	list, err := s.Modules(t.Context())
+	if err != nil || len(list) != 1 || list[0].Name != "good" {
+		t.Errorf("%v, %v", list, err)
+	}
+	wantLog(t, j, file, "does not begin")
+}
+
+func TestVerify(t *testing.T) {
+	layer, dir := t.TempDir(), t.TempDir()
+	ls, _ := logged(layer)
+	fill(t, ls, "layered", 2)
+	s, _ := logged(dir, layer)
+	m := fill(t, s, "toy", 4)
+	v, err := s.Verify(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bytes int64
+	for _, d := range []string{layer, dir} {
+		for _, f := range files(t, d) {
+			info, err := os.Stat(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bytes += info.Size()
+		}
+	}
+	if v.Modules != 2 || v.Entries != 6 || v.Blobs != 6 || v.Bytes != bytes || len(v.Problems) != 0 {
+		t.Errorf("%+v; want %d bytes", v, bytes)
+	}
+
+	at := func(dir, name string) string { return filepath.Join(dir, "v1", filepath.FromSlash(name)) }
+	bad := map[string]string{ // file to write junk to → part of its problem
+		at(layer, blobFile(DigestOf(testBlob(0)))): "digest",
+		at(dir, keyFile(testKey(1).id())):          "does not begin",
+		moduleFilePath(s, m, graphFile):            "digest",
+	}
+	for f := range bad {
+		write(t, f, []byte("junk"))
+	}
+	missing := at(dir, blobFile(DigestOf(testBlob(2))))
+	if err := os.Remove(missing); err != nil {
+		t.Fatal(err)
+	}
+	before := snapshot(t, dir)
+	if v, err = s.Verify(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprint(v.Problems)
+	for f, part := range bad {
+		if !strings.Contains(text, f) || !strings.Contains(text, part) {
+			t.Errorf("problems do not name %s: %s\n%s", f, part, text)
+		}
+	}
+	// Key 0 is whole in the directory and key 1 in the layer, so the modules
+	// lack nothing but key 2: one problem of its manifest, one of its module.
+	if len(v.Problems) != len(bad)+1+1+1 {
+		t.Errorf("%d problems:\n%s", len(v.Problems), text)
+	}
+	if diff := cmp.Diff(before, snapshot(t, dir)); diff != "" {
+		t.Errorf("Verify writes:\n%s", diff)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	layer, dir := t.TempDir(), t.TempDir()
+	ls, _ := logged(layer)
+	s, j := logged(dir, layer)
+	put := func(s *Store, change func(*Key)) Key {
+		k := testKey(0)
+		change(&k)
+		if err := s.Put(t.Context(), k, []byte(k.String()), testProvenance); err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	k := testKey(0)
+	if e, err := s.Explain(t.Context(), k); err != nil || len(e) != 1 || e[0].Hit || e[0].Nearest != nil || e[0].Changes != nil {
+		t.Errorf("in an empty cache: %+v, %v", e, err)
+	}
+	j.take() // the layer is empty
+
+	hit := put(ls, func(k *Key) { k.Target = "cuda:sm_90" })
+	put(s, func(k *Key) { k.Piece[0]++ })                               // all the same but the piece
+	put(s, func(k *Key) { k.Pipeline, k.Shape, k.Format = "1", "", 9 }) // the piece, three others
+	two := put(ls, func(k *Key) { k.Pipeline, k.Shape = "6", "s0=64" })
+	before := snapshot(t, dir)
+	ex, err := s.Explain(t.Context(), k, hit, testKey(7))
+	if err != nil || len(ex) != 3 {
+		t.Fatal(ex, err)
+	}
+	// Same piece first, then fewest factors: the pipeline 6 one has two, the
+	// other target one.
+	if e := ex[0]; e.Hit || e.Nearest == nil || e.Nearest.Key != hit {
+		t.Errorf("%+v", e)
+	} else if diff := cmp.Diff([]Change{{"target", "cuda:sm_90", "host"}}, e.Changes); diff != "" {
+		t.Error(diff)
+	}
+	if e := ex[1]; !e.Hit || e.Dir != layer || e.Nearest != nil || e.Changes != nil {
+		t.Errorf("%+v", e)
+	}
+	if e := ex[2]; e.Hit || len(e.Changes) != 1 || e.Changes[0].Factor != "piece" {
+		t.Errorf("of another piece: %+v", e)
+	}
+	if diff := cmp.Diff(before, snapshot(t, dir)); diff != "" {
+		t.Errorf("Explain writes:\n%s", diff)
+	}
+	wantQuiet(t, j)
+
+	// A damaged entry is its own explanation.
+	file := filepath.Join(layer, "v1", filepath.FromSlash(blobFile(DigestOf([]byte(two.String())))))
+	write(t, file, []byte("junk"))
+	ex, err = s.Explain(t.Context(), two)
+	if err != nil || ex[0].Hit || len(ex[0].Damaged) != 1 || !strings.Contains(ex[0].Damaged[0].Error(), file) || ex[0].Nearest == nil || ex[0].Nearest.Key != two || ex[0].Changes != nil {
+		t.Errorf("%+v, %v", ex, err)
+	}
+}
