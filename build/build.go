@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"pwc/cache"
 	"pwc/ir"
 	"pwc/program"
 	"pwc/split"
@@ -62,7 +63,7 @@ type job struct {
 // depend on the store.
 func (b *builder) enumerate(shapes []planShapes) {
 	r := b.result
-	at := map[Key]int{}
+	at := map[cache.Key]int{}
 	fingerprint, target := b.o.Compiler.Fingerprint(), b.o.Compiler.Target()
 	for pi, p := range b.plans {
 		n := p.Counts()
@@ -83,7 +84,7 @@ func (b *builder) enumerate(shapes []planShapes) {
 			}
 			c := &choice{sized: symbol != ""}
 			for _, rg := range ranges {
-				key := Key{Piece: u.Piece.Hash, Shape: shapeText(symbol, rg), Target: target, Pipeline: fingerprint,
+				key := cache.Key{Piece: u.Piece.Hash, Shape: shapeText(symbol, rg), Target: target, Pipeline: fingerprint,
 					Externs: externText(u.Piece.Module), Format: program.FormatVersion}
 				i, seen := at[key]
 				if seen {
@@ -175,7 +176,13 @@ func (b *builder) make(ctx context.Context, a *Artifact, j *job) error {
 		return nil
 	}
 	if b.o.Frozen {
-		return &MissError{Key: a.Key, Origin: j.origin}
+		miss := &MissError{Key: a.Key, Origin: j.origin}
+		if x, ok := b.o.Store.(explainer); ok {
+			if why, err := x.Explain(ctx, a.Key); err == nil {
+				miss.Why = &why[0]
+			}
+		}
+		return miss
 	}
 	if b.o.Store != nil {
 		unlock, err := b.o.Store.Lock(ctx, a.Key)
@@ -238,7 +245,7 @@ func (b *builder) compile(ctx context.Context, a *Artifact, j *job) error {
 	}
 	a.Program, a.Source, a.Bytes = p, Compiled, len(blob)
 	if b.o.Store != nil {
-		pv := Provenance{Compiler: b.o.Compiler.Version(), Origin: j.origin, Duration: time.Since(start)}
+		pv := cache.Provenance{Compiler: b.o.Compiler.Version(), Origin: j.origin, Duration: time.Since(start)}
 		if err := b.o.Store.Put(ctx, a.Key, blob, pv); err != nil {
 			b.warn(a, j, fmt.Errorf("writing the store: %w", err))
 		}

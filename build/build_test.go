@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"pwc/build"
+	"pwc/cache"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/program"
@@ -242,7 +243,7 @@ func TestStore(t *testing.T) {
 	if !errors.As(err, &miss) || miss.Origin != "@forward item 0 (embed)" || strings.Count(err.Error(), "\n") != 3 {
 		t.Fatalf("frozen: %v", err)
 	}
-	if got := miss.Key.Diff(first.Artifacts[0].Key); !slices.Equal(got, []build.Factor{{Name: "pipeline", Value: "passes 2"}}) {
+	if got := miss.Key.Changes(first.Artifacts[0].Key); !slices.Equal(got, []cache.Change{{Factor: "pipeline", Old: "passes 1", New: "passes 2"}}) {
 		t.Errorf("factors that differ: %v", got)
 	}
 }
@@ -254,7 +255,7 @@ type broken struct {
 	damage   func([]byte) []byte
 }
 
-func (s *broken) Get(ctx context.Context, k build.Key) ([]byte, bool, error) {
+func (s *broken) Get(ctx context.Context, k cache.Key) ([]byte, bool, error) {
 	if s.get != nil {
 		return nil, false, s.get
 	}
@@ -265,7 +266,7 @@ func (s *broken) Get(ctx context.Context, k build.Key) ([]byte, bool, error) {
 	return blob, ok, err
 }
 
-func (s *broken) Put(ctx context.Context, k build.Key, blob []byte, p build.Provenance) error {
+func (s *broken) Put(ctx context.Context, k cache.Key, blob []byte, p cache.Provenance) error {
 	if s.put != nil {
 		return s.put
 	}
@@ -392,7 +393,7 @@ func TestCancel(t *testing.T) {
 // ends with the context.
 func TestLockWaits(t *testing.T) {
 	s := build.NewMemoryStore()
-	key := build.Key{Target: "fake"}
+	key := cache.Key{Target: "fake"}
 	unlock, err := s.Lock(context.Background(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -403,7 +404,7 @@ func TestLockWaits(t *testing.T) {
 	if _, err := s.Lock(ctx, key); !errors.Is(err, why) {
 		t.Errorf("a second lock: %v", err)
 	}
-	other, err := s.Lock(ctx, build.Key{Target: "other"})
+	other, err := s.Lock(ctx, cache.Key{Target: "other"})
 	if err != nil {
 		t.Fatal(err)
 	}

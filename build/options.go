@@ -2,9 +2,11 @@ package build
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"pwc/cache"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/program"
@@ -78,7 +80,7 @@ func (s Source) String() string { return [...]string{"compiled", "loaded"}[s] }
 
 // Artifact is one distinct program of a build.
 type Artifact struct {
-	Key      Key
+	Key      cache.Key
 	Range    Range // of sizes; zero for a piece that does not depend on the size
 	Source   Source
 	Program  *program.Program
@@ -92,13 +94,36 @@ type Use struct{ Plan, Unit int }
 
 // MissError says that a frozen build would have had to compile.
 type MissError struct {
-	Key    Key
-	Origin string // the first piece that needs it
+	Key    cache.Key
+	Origin string             // the first piece that needs it
+	Why    *cache.Explanation // from a store that can explain itself, else nil
 }
 
-// Error names the piece and the look-up key.
+// Error names the piece and the look-up key, and in which factors the nearest
+// entry of the store differs.
 func (e *MissError) Error() string {
-	return fmt.Sprintf("%s: no artifact for key %s (shape %q, target %s), and a frozen build compiles nothing", e.Origin, e.Key, e.Key.Shape, e.Key.Target)
+	s := fmt.Sprintf("%s: no artifact for key %s (shape %q, target %s), and a frozen build compiles nothing", e.Origin, e.Key, e.Key.Shape, e.Key.Target)
+	switch {
+	case e.Why == nil:
+	case e.Why.Nearest == nil:
+		s += "; the cache is empty"
+	case len(e.Why.Changes) == 0:
+		s += fmt.Sprintf("; its entry is damaged: %v", errors.Join(e.Why.Damaged...))
+	default:
+		s += fmt.Sprintf("; the nearest entry (%s) differs in", e.Why.Nearest.Provenance.Origin)
+		for i, c := range e.Why.Changes {
+			if i > 0 {
+				s += ","
+			}
+			s += " " + c.String()
+		}
+	}
+	return s
+}
+
+// explainer is a store that can say why a look-up missed, as [cache.Store] can.
+type explainer interface {
+	Explain(ctx context.Context, keys ...cache.Key) ([]cache.Explanation, error)
 }
 
 // UncoveredError says that no artifact serves a size.

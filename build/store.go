@@ -4,16 +4,9 @@ import (
 	"bytes"
 	"context"
 	"sync"
-	"time"
-)
 
-// Provenance is where an artifact came from: what people want to know of it and
-// no look-up depends on.
-type Provenance struct {
-	Compiler string        // versions of the tools behind the target
-	Origin   string        // "@forward item 2 (model.layers.0.mlp)", the first use
-	Duration time.Duration // of compilation
-}
+	"pwc/cache"
+)
 
 // Store keeps artifacts. All methods may be called concurrently. Blobs are not
 // changed after they are given or taken.
@@ -21,30 +14,30 @@ type Store interface {
 	// Get returns the artifact of a key, and false where there is none. An error
 	// means that there is one that cannot be used: it is reported, compiled again
 	// and put, which repairs it.
-	Get(ctx context.Context, key Key) ([]byte, bool, error)
+	Get(ctx context.Context, key cache.Key) ([]byte, bool, error)
 
 	// Put adds or replaces the artifact of a key.
-	Put(ctx context.Context, key Key, blob []byte, p Provenance) error
+	Put(ctx context.Context, key cache.Key, blob []byte, p cache.Provenance) error
 
 	// Lock waits until nobody else, in any process, makes the artifact of this
 	// key; unlock lets the next one. It saves work and guards nothing: a store
 	// that cannot lock returns at once. It fails only when ctx ends.
-	Lock(ctx context.Context, key Key) (unlock func(), err error)
+	Lock(ctx context.Context, key cache.Key) (unlock func(), err error)
 }
 
 // MemoryStore is a Store in memory, for builds of one process. The zero value
 // is empty and ready.
 type MemoryStore struct {
 	mu    sync.Mutex
-	blobs map[Key][]byte
-	locks map[Key]chan struct{} // closed when the holder is done
+	blobs map[cache.Key][]byte
+	locks map[cache.Key]chan struct{} // closed when the holder is done
 }
 
 // NewMemoryStore returns an empty store.
 func NewMemoryStore() *MemoryStore { return &MemoryStore{} }
 
 // Get implements [Store].
-func (s *MemoryStore) Get(_ context.Context, key Key) ([]byte, bool, error) {
+func (s *MemoryStore) Get(_ context.Context, key cache.Key) ([]byte, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	blob, ok := s.blobs[key]
@@ -52,24 +45,24 @@ func (s *MemoryStore) Get(_ context.Context, key Key) ([]byte, bool, error) {
 }
 
 // Put implements [Store].
-func (s *MemoryStore) Put(_ context.Context, key Key, blob []byte, _ Provenance) error {
+func (s *MemoryStore) Put(_ context.Context, key cache.Key, blob []byte, _ cache.Provenance) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.blobs == nil {
-		s.blobs = map[Key][]byte{}
+		s.blobs = map[cache.Key][]byte{}
 	}
 	s.blobs[key] = bytes.Clone(blob)
 	return nil
 }
 
 // Lock implements [Store].
-func (s *MemoryStore) Lock(ctx context.Context, key Key) (func(), error) {
+func (s *MemoryStore) Lock(ctx context.Context, key cache.Key) (func(), error) {
 	for {
 		s.mu.Lock()
 		held, taken := s.locks[key]
 		if !taken {
 			if s.locks == nil {
-				s.locks = map[Key]chan struct{}{}
+				s.locks = map[cache.Key]chan struct{}{}
 			}
 			mine := make(chan struct{})
 			s.locks[key] = mine
