@@ -2,13 +2,11 @@ package build_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"pwc/build"
-	"pwc/program"
 )
 
 func TestRanges(t *testing.T) {
