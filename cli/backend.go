@@ -1,0 +1,214 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"pwc/build"
+	"pwc/compile"
+	compilehost "pwc/compile/host"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/piecewise"
+	"pwc/program"
+	"pwc/runtime/device"
+	"pwc/runtime/host"
+)
+
+// buildFlags are the flags of the commands that compile.
+type buildFlags struct {
+	splitOn      []string
+	compileSizes []int64
+	ranges       []int64
+	captureSizes string
+	target       string
+	jobs         int
+	disable      []string
+	dump         string
+	max          map[string]int64
+	symbols      map[string]int64
+}
+
+func (f *buildFlags) add(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringSliceVar(&f.splitOn, "split-on", nil, "`OP`s to cut at (default: those that the module declares split)")
+	fl.Int64SliceVar(&f.compileSizes, "compile-sizes", nil, "`SIZE`s that get artifacts of their own")
+	fl.Int64SliceVar(&f.ranges, "ranges", nil, "`END`s of the ranges of sizes that get artifacts of their own")
+	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture, or default, or none")
+	fl.StringVar(&f.target, "target", host.Target, "what to compile for: host")
+	fl.IntVar(&f.jobs, "jobs", 0, "pieces compiled at a time (default: one for each processor)")
+	fl.StringSliceVar(&f.disable, "disable-pass", nil, "`PASS`es of the compiler to leave out")
+	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`")
+	fl.StringToInt64Var(&f.max, "max", nil, "`SYMBOL=VALUE`: the largest value of a batch symbol")
+	fl.StringToInt64Var(&f.symbols, "symbol", nil, "`SYMBOL=VALUE`: the value of a load symbol (blocks of the KV cache)")
+}
+
+// sizes returns what --capture-sizes says: nil is the default list.
+func (f *buildFlags) sizes() ([]int64, error) {
+	switch f.captureSizes {
+	case "default", "":
+		return nil, nil
+	case "none":
+		return []int64{}, nil
+	}
+	var out []int64
+	for s := range strings.SplitSeq(f.captureSizes, ",") {
+		n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
+		if err != nil || n < 1 {
+			return nil, usagef("--capture-sizes %s: %q is no size; it takes sizes with commas between them, default, or none", f.captureSizes, s)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// target is a device and the compiler for it.
+type target struct {
+	dev      device.Device
+	compiler build.Compiler
+}
+
+func openTarget(f *buildFlags) (*target, error) {
+	if f.target != host.Target {
+		return nil, usagef("--target %s is not known; this pwc compiles for %s", f.target, host.Target)
+	}
+	o := compile.Options{Disable: f.disable}
+	t := &target{dev: host.Open(host.Options{}), compiler: build.Pipeline{Backend: compilehost.New(), Options: o}}
+	if f.dump != "" {
+		t.compiler = &dumper{build.Pipeline{Backend: compilehost.New(), Options: o}, f.dump}
+	}
+	return t, nil
+}
+
+// dumper compiles pieces and writes what each pass made of them.
+type dumper struct {
+	build.Pipeline
+	dir string
+}
+
+// Compile compiles a piece; its passes go to files named by their order, below a
+// directory named by the piece and its shape.
+func (d *dumper) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
+	name := fmt.Sprintf("%x", ir.HashFunc(piece, piece.Funcs[0]))[:12]
+	for _, s := range slices.Sorted(maps.Keys(ranges)) {
+		name += fmt.Sprintf("-%s-%d-%d", s, ranges[s].Lo, ranges[s].Hi)
+	}
+	dir := filepath.Join(d.dir, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	n := 0
+	var errs []error
+	write := func(pass, text string) {
+		errs = append(errs, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d-%s.txt", n, pass)), []byte(text), 0o644))
+		n++
+	}
+	write("piece", ir.Print(piece))
+	traced := d.Pipeline
+	traced.Options.Dump = write
+	p, err := traced.Compile(ctx, piece, ranges)
+	if err != nil {
+		return nil, err
+	}
+	write("program", p.String())
+	return p, errors.Join(errs...)
+}
+
+// newBackend splits and compiles a model with the flags. The maximum of a batch
+// symbol and the values of load symbols are those of the flags, else of the
+// arguments.
+func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildFlags, mode piecewise.Mode, limits, symbols map[string]int64) (*piecewise.Backend, error) {
+	ops, err := a.openOps(m, t.dev)
+	if err != nil {
+		return nil, err
+	}
+	sizes, err := f.sizes()
+	if err != nil {
+		return nil, err
+	}
+	o := piecewise.Options{
+		Device: t.dev, Target: t.compiler, Ops: ops, SplitOn: f.splitOn, Mode: mode, CompileSizes: f.compileSizes, Ranges: f.ranges,
+		CaptureSizes: sizes, Max: overlay(limits, f.max), Symbols: overlay(symbols, f.symbols), Jobs: f.jobs,
+	}
+	bar := a.newProgress("compiling")
+	o.Progress = func(e build.Event) {
+		if e.Kind == build.Finished {
+			bar.set(e.Done, e.Total)
+		}
+	}
+	o.Observer = bar
+	b, err := piecewise.New(ctx, m, o)
+	bar.end()
+	return b, err
+}
+
+// overlay returns the entries of both, those of top before those of base.
+func overlay(base, top map[string]int64) map[string]int64 {
+	out := maps.Clone(base)
+	if out == nil {
+		out = map[string]int64{}
+	}
+	maps.Copy(out, top)
+	return out
+}
+
+// progress is a bar on a terminal, and nothing elsewhere.
+type progress struct {
+	app   *app
+	mu    sync.Mutex
+	bar   *progressbar.ProgressBar
+	what  string
+	total int // graphs to capture
+	done  int
+}
+
+func (a *app) newProgress(what string) *progress { return &progress{app: a, what: what} }
+
+// set moves the bar.
+func (p *progress) set(done, total int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if terminalWidth(p.app.err) == 0 || total == 0 {
+		return
+	}
+	if p.bar == nil {
+		p.bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(p.app.err), progressbar.OptionSetDescription(p.what),
+			progressbar.OptionShowCount(), progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(false), progressbar.OptionThrottle(50*time.Millisecond))
+	}
+	// A bar that cannot be drawn is no reason to stop.
+	_ = p.bar.Set(done)
+}
+
+// end takes the bar away.
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bar != nil {
+		_ = p.bar.Finish()
+		p.bar = nil
+	}
+}
+
+// capturing makes the bar count graphs.
+func (p *progress) capturing(total int64) { p.what, p.total, p.done = "capturing", int(total), 0 }
+
+// Captured moves the bar.
+func (p *progress) Captured(_ string, _ int64, graphs int, _ time.Duration) {
+	p.done += graphs
+	p.set(p.done, p.total)
+}
+
+// Ran does nothing.
+func (p *progress) Ran(string, int64, int64, piecewise.How) {}

@@ -1,0 +1,214 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"pwc/attention"
+	"pwc/ir"
+	"pwc/ir/interp"
+	"pwc/ir/padding"
+	"pwc/piecewise"
+	"pwc/safetensors"
+)
+
+// value is an operand or a result of a call: a tensor, or where a device keeps
+// one until the same function's next call.
+type value interface {
+	tensor() (*interp.Tensor, error)
+}
+
+// hostValue is a tensor at hand.
+type hostValue struct{ t *interp.Tensor }
+
+func (v hostValue) tensor() (*interp.Tensor, error) { return v.t, nil }
+
+// caller runs functions of a module: on a device, or in the interpreter. States
+// live from call to call.
+type caller interface {
+	// call runs a function on its arguments; batch is the step's metadata.
+	call(ctx context.Context, f *ir.Func, args []value, batch *attention.Batch) ([]value, error)
+
+	// function returns the caller's own function of a name, or nil.
+	function(name string) *ir.Func
+}
+
+// deviceCaller runs the functions of a backend.
+type deviceCaller struct {
+	backend *piecewise.Backend
+	module  *ir.Module
+}
+
+func (c *deviceCaller) function(name string) *ir.Func { return c.module.Func(name) }
+
+// deviceValue is a result on a device.
+type deviceValue struct{ r piecewise.Result }
+
+func (v deviceValue) tensor() (*interp.Tensor, error) {
+	n, err := v.r.Size()
+	if err != nil {
+		return nil, err
+	}
+	shape, err := v.r.Shape()
+	if err != nil {
+		return nil, err
+	}
+	data := make([]byte, n)
+	if err := v.r.CopyTo(data); err != nil {
+		return nil, err
+	}
+	return interp.FromBytes(v.r.DType(), shape, data)
+}
+
+func (c *deviceCaller) call(ctx context.Context, f *ir.Func, args []value, batch *attention.Batch) ([]value, error) {
+	fn := c.backend.Func(f.Name)
+	size, _ := padding.SizeSymbol(c.module, f)
+	rows, err := rowsOf(f, args, size)
+	if err != nil {
+		return nil, err
+	}
+	in, err := fn.Inputs(rows)
+	if err != nil {
+		return nil, err
+	}
+	in.SetUniform(batch.Uniform() && batch.MaxQuery == 1)
+	for i, p := range f.Params {
+		name := f.Values[p].Name
+		if d, ok := args[i].(deviceValue); ok {
+			if err := in.SetResult(name, d.r); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		t, err := args[i].tensor()
+		if err != nil {
+			return nil, err
+		}
+		dst, err := in.Bytes(name)
+		if err != nil {
+			return nil, err
+		}
+		if n := copy(dst, t.Bytes()); n != len(dst) || n != len(t.Bytes()) {
+			return nil, fmt.Errorf("input %%%s of @%s has %d bytes, was given %d", name, f.Name, len(dst), len(t.Bytes()))
+		}
+	}
+	r, err := fn.Run(ctx, in, batch)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]value, r.Len())
+	for i := range out {
+		out[i] = deviceValue{r.At(i)}
+	}
+	return out, nil
+}
+
+// rowsOf returns the value of a function's size symbol, from the shape of an
+// argument.
+func rowsOf(f *ir.Func, args []value, size string) (int64, error) {
+	if size == "" {
+		return 1, nil
+	}
+	for i, p := range f.Params {
+		shape := f.Values[p].Type.Shape
+		if len(shape) == 0 || shape[0].String() != size {
+			continue
+		}
+		if _, ok := args[i].(deviceValue); ok {
+			continue
+		}
+		t, err := args[i].tensor()
+		if err != nil {
+			return 0, err
+		}
+		return t.Shape[0], nil
+	}
+	return 0, fmt.Errorf("@%s: no argument says how many rows %s there are", f.Name, size)
+}
+
+// referenceCaller interprets functions.
+type referenceCaller struct {
+	module *ir.Module
+	env    *interp.Env
+	batch  *attention.Batch // of the call that is being run
+}
+
+func (c *referenceCaller) function(name string) *ir.Func { return c.module.Func(name) }
+
+func (c *referenceCaller) call(ctx context.Context, f *ir.Func, args []value, batch *attention.Batch) ([]value, error) {
+	in := make([]*interp.Tensor, len(args))
+	for i, a := range args {
+		var err error
+		if in[i], err = a.tensor(); err != nil {
+			return nil, err
+		}
+	}
+	c.batch = batch
+	res, err := interp.Run(ctx, c.module, f, c.env, in)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]value, len(res))
+	for i, t := range res {
+		out[i] = hostValue{t}
+	}
+	return out, nil
+}
+
+// newReference returns an interpreter of the module with its weights, zeroed
+// states, and the references of its ops.
+func (a *app) newReference(m *ir.Module, weights safetensors.Source, symbols map[string]int64) (*referenceCaller, error) {
+	c := &referenceCaller{module: m, env: &interp.Env{
+		Weights: map[string]*interp.Tensor{}, States: map[string]*interp.Tensor{}, Symbols: symbols, Externs: map[string]interp.Extern{},
+	}}
+	for _, e := range m.Externs {
+		o, ok := a.op(e.Name)
+		if !ok || o.Reference == nil {
+			return nil, fmt.Errorf("--check: op %q has no reference for the interpreter", e.Name)
+		}
+		c.env.Externs[e.Name] = o.Reference(func() *attention.Batch { return c.batch })
+	}
+	for _, w := range m.Weights {
+		t, err := interp.EvalWeight(m, w, func(name string) (*interp.Tensor, error) {
+			x, err := weights.Tensor(name)
+			if err != nil {
+				return nil, err
+			}
+			return interp.FromBytes(x.DType, x.Shape, x.Data)
+		})
+		if err != nil {
+			return nil, err
+		}
+		c.env.Weights[w.Name] = t
+	}
+	return c, c.clear()
+}
+
+// clear zeroes the states.
+func (c *referenceCaller) clear() error {
+	for _, s := range c.module.States {
+		shape := make([]int64, s.Type.Rank())
+		for i, d := range s.Type.Shape {
+			var err error
+			if shape[i], err = d.Eval(func(name string) (int64, bool) { v, ok := c.env.Symbols[name]; return v, ok }); err != nil {
+				return fmt.Errorf("state @%s: %w", s.Name, err)
+			}
+		}
+		t, err := interp.Zeros(s.Type.DType, shape)
+		if err != nil {
+			return err
+		}
+		c.env.States[s.Name] = t
+	}
+	return nil
+}
+
+// paramNames returns the names of a function's parameters.
+func paramNames(f *ir.Func) []string {
+	names := make([]string, len(f.Params))
+	for i, p := range f.Params {
+		names[i] = f.Values[p].Name
+	}
+	return slices.Clip(names)
+}

@@ -1,0 +1,180 @@
+// Package cli is the command line of pwc. [Main] is all of it: a program of one
+// line, so that a model runner builds a pwc that knows its own extern ops.
+//
+// Exit codes: 0, it was done; 1, it was tried and something is wrong, which is
+// said on standard error; 2, the call itself was wrong.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pwc/attention"
+	"pwc/ir/interp"
+	"pwc/runtime/device"
+)
+
+// Op is an extern op that the command line knows. Those of package attention
+// and silly are always known.
+type Op struct {
+	Name string // "ns::op"
+
+	// Open returns the op's implementation on a device, or an error that says why
+	// there is none.
+	Open func(dev device.Device) (device.Op, error)
+
+	// Reference returns the op for the reference interpreter; batch gives the
+	// metadata of the step that is being run. nil: `run --check` cannot be used
+	// with modules that call the op.
+	Reference func(batch func() *attention.Batch) interp.Extern
+}
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// Main runs the command line of the process and exits. ops are the extern ops
+// that it knows beside the built-in ones; one of the same name replaces it.
+func Main(ops ...Op) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	code := Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, ops...)
+	stop()
+	os.Exit(code)
+}
+
+// Run runs one command line and returns its exit code.
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, ops ...Op) int {
+	a := &app{in: stdin, out: stdout, err: stderr, ops: ops}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	return a.fail(cmd, err)
+}
+
+// app is what the commands of one command line share.
+type app struct {
+	in   io.Reader
+	out  io.Writer
+	err  io.Writer
+	ops  []Op
+	json bool
+}
+
+// usageError is a wrong call: exit code 2 and a hint at the help.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// failure is a finding that was printed already: it only sets the exit code.
+var errReported = errors.New("reported")
+
+// fail prints an error and returns the exit code. With --json the error is an
+// object on standard output as well, so that there is always one.
+func (a *app) fail(cmd *cobra.Command, err error) int {
+	if errors.Is(err, errReported) {
+		return exitFailed
+	}
+	var usage *usageError
+	isUsage := errors.As(err, &usage)
+	if a.json {
+		_ = a.printJSON(map[string]any{"error": err.Error()})
+	}
+	text := err.Error()
+	if !startsWithPosition(text) {
+		text = "pwc: " + text
+	}
+	fmt.Fprintln(a.err, text)
+	if isUsage {
+		fmt.Fprintf(a.err, "See '%s --help'.\n", cmd.CommandPath())
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// startsWithPosition reports whether a message begins with "file:line:col: ",
+// which editors look for at the start of a line.
+func startsWithPosition(s string) bool {
+	line, _, _ := strings.Cut(s, "\n")
+	parts := strings.SplitN(line, ":", 4)
+	if len(parts) < 4 {
+		return false
+	}
+	for _, p := range parts[1:3] {
+		if p == "" || strings.Trim(p, "0123456789") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "pwc",
+		Short: "a piecewise graph compiler for LLM inference",
+		Long: `pwc compiles a model in pieces: it cuts the graph at the ops that cannot be
+captured (attention), compiles each distinct piece once, captures every piece
+into one graph per batch size, and replays the graphs.
+
+A FILE is a module in the IR's text (model.ir), a checkpoint directory with a
+config.json as transformers writes it, or a config.json alone.`,
+		Example: `  pwc example -o toy.ir                        write a small module to start from
+  pwc split toy.ir                             see its pieces
+  pwc run toy.ir --in x.safetensors            compile and run it
+  pwc run DIR --in prompt.safetensors          the same with a checkpoint directory`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON document instead of text")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.AddCommand(a.importCommand(), a.fmtCommand(), a.checkCommand(), a.splitCommand(), a.compileCommand(), a.runCommand(), a.doctorCommand(),
+		a.versionCommand(), a.exampleCommand())
+	return root
+}
+
+// exactly is the check of a command that takes n arguments.
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usagef("takes %s, got %d arguments", what, len(args))
+		}
+		return nil
+	}
+}
+
+// atLeastOne is the check of a command that takes any number of files.
+func atLeastOne(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return usagef("takes %s, got none", what)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pwc/ir"
+	"pwc/piecewise"
+)
+
+func (a *app) compileCommand() *cobra.Command {
+	var f modelFlags
+	var b buildFlags
+	var fn string
+	cmd := &cobra.Command{
+		Use:   "compile FILE",
+		Short: "compile a model and show the plan of its memory",
+		Long: `Split a model, compile every distinct piece once, and print what was compiled
+and the device memory that running it takes, size by size, before anything is
+allocated. No weights are read.
+
+The general artifact of a piece serves all sizes up to the maximum of the batch
+symbol. --ranges cuts that range, --compile-sizes adds artifacts for single
+sizes; capture sizes replay what serves them and never add a compilation.`,
+		Example: `  pwc compile model.ir
+  pwc compile models/llama --compile-sizes 1,2 --ranges 64,512 --max N=2048 --symbol B=4096
+  pwc compile model.ir --disable-pass fuse --dump-passes /tmp/passes --json`,
+		Args: exactly(1, "one module or checkpoint"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b.fix(cmd)
+			return a.runCompile(cmd.Context(), args[0], fn, &f, &b)
+		},
+	}
+	f.addImport(cmd, "f32")
+	b.add(cmd)
+	cmd.Flags().StringVar(&fn, "func", "", "only this `FUNCTION`")
+	return cmd
+}
+
+// fix tells a --split-on that was not given from an empty one, which cuts nowhere.
+func (f *buildFlags) fix(cmd *cobra.Command) {
+	switch {
+	case !cmd.Flags().Changed("split-on"):
+		f.splitOn = nil
+	case f.splitOn == nil:
+		f.splitOn = []string{}
+	}
+}
+
+type compileReport struct {
+	Target               string           `json:"target"`
+	GraphsSeen           int64            `json:"graphs_seen"`
+	PiecewiseGraphsSeen  int64            `json:"piecewise_graphs_seen"`
+	CapturableGraphsSeen int64            `json:"capturable_graphs_seen"`
+	BackendCompilations  int64            `json:"backend_compilations"`
+	Compiled             int64            `json:"compiled"`
+	Deduplicated         int64            `json:"deduplicated"`
+	Loaded               int64            `json:"loaded"`
+	Bytes                int64            `json:"bytes"`
+	Seconds              float64          `json:"seconds"`
+	Shapes               []compileShape   `json:"shapes"`
+	Symbols              map[string]int64 `json:"symbols,omitempty"` // values that load symbols were given
+	Plan                 piecewise.Plan   `json:"plan"`
+}
+
+// compileShape sums the artifacts of one range of sizes.
+type compileShape struct {
+	Shape    string  `json:"shape"`
+	Compiled int     `json:"compiled"`
+	Loaded   int     `json:"loaded"`
+	Bytes    int64   `json:"bytes"`
+	Seconds  float64 `json:"seconds"` // summed over jobs
+}
+
+func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, bf *buildFlags) (err error) {
+	m, err := a.open(path, f)
+	if err != nil {
+		return err
+	}
+	funcs, err := chooseFuncs(m.module, name)
+	if err != nil {
+		return err
+	}
+	module := *m.module
+	module.Funcs = funcs
+	t, err := openTarget(bf)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.dev.Close()) }()
+	symbols := loadSymbols(&module)
+	start := time.Now()
+	b, err := a.newBackend(ctx, &module, t, bf, piecewise.Piecewise, nil, symbols)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	s := b.Stats()
+	r := compileReport{
+		Target: t.dev.Info().Target, GraphsSeen: s.GraphsSeen, PiecewiseGraphsSeen: s.PiecewiseGraphsSeen,
+		CapturableGraphsSeen: s.CapturableGraphsSeen, BackendCompilations: s.BackendCompilations, Compiled: s.Compiled,
+		Deduplicated: s.Deduplicated, Loaded: s.Loaded, Bytes: b.Build().Counters.Bytes, Seconds: time.Since(start).Seconds(),
+		Symbols: overlay(symbols, bf.symbols), Plan: b.Plan(),
+	}
+	for _, x := range b.Build().ByShape {
+		r.Shapes = append(r.Shapes, compileShape{x.Shape, x.Compiled, x.Loaded, x.Bytes, x.Duration.Seconds()})
+	}
+	if a.json {
+		return a.printJSON(r)
+	}
+	return a.printCompile(path, &r)
+}
+
+// loadSymbols gives every load symbol its smallest value, for a plan without a
+// runner that knows better.
+func loadSymbols(m *ir.Module) map[string]int64 {
+	out := map[string]int64{}
+	for _, s := range m.Symbols {
+		if s.Kind == ir.Load {
+			out[s.Name] = s.Lo
+		}
+	}
+	return out
+}
+
+func (a *app) printCompile(path string, r *compileReport) error {
+	fmt.Fprintf(a.out, "%s for %s: %s, %s, %d capturable\n\n", path, r.Target, plural(r.GraphsSeen, "function"), plural(r.PiecewiseGraphsSeen, "piece"), r.CapturableGraphsSeen)
+	t := table{head: []string{"shape", ">compiled", ">loaded", ">bytes", ">seconds"}}
+	for _, s := range r.Shapes {
+		t.add(s.Shape, fmt.Sprint(s.Compiled), fmt.Sprint(s.Loaded), byteCount(s.Bytes), fmt.Sprintf("%.3f", s.Seconds))
+	}
+	t.add("all", fmt.Sprint(r.Compiled), fmt.Sprint(r.Loaded), byteCount(r.Bytes), fmt.Sprintf("%.3f", r.Seconds))
+	if err := t.write(a.out, "  "); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.out, "\n%s asked for by pieces, %d served by those of identical ones\n", plural(r.Compiled+r.Loaded+r.Deduplicated, "artifact"), r.Deduplicated)
+
+	p := &r.Plan
+	fmt.Fprintf(a.out, "\ndevice memory, before anything is allocated\n")
+	t = table{head: []string{"what", ">bytes", "of"}}
+	t.add("weights", byteCount(p.WeightBytes), "")
+	t.add("states", byteCount(p.StateBytes), symbolText(r.Symbols))
+	t.add("inputs", byteCount(p.InputBytes), "")
+	t.add("results", byteCount(p.ResultBytes), "")
+	t.add("constants", byteCount(p.ConstBytes), "")
+	t.add("arena", byteCount(p.PeakArenaBytes), "the largest size; all sizes share it")
+	t.add("total", byteCount(p.Total()), "")
+	if err := t.write(a.out, "  "); err != nil {
+		return err
+	}
+	if len(p.ArenaBytes) == 0 {
+		return nil
+	}
+	fmt.Fprintf(a.out, "\narena by captured size (%s)\n", plural(p.Graphs, "graph"))
+	return a.printGrid(p.ArenaBytes)
+}
+
+func symbolText(values map[string]int64) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		out = append(out, fmt.Sprintf("%s = %d", name, values[name]))
+	}
+	if len(out) > 0 {
+		out = append(out, "--symbol gives another value")
+	}
+	return strings.Join(out, ", ")
+}
+
+// printGrid prints sizes with their bytes, several in a line.
+func (a *app) printGrid(bytes map[int64]int64) error {
+	const columns = 5
+	sizes := slices.Sorted(maps.Keys(bytes))
+	head := make([]string, 0, 2*columns)
+	for range min(columns, len(sizes)) {
+		head = append(head, ">size", ">bytes")
+	}
+	t := table{head: head}
+	lines := (len(sizes) + columns - 1) / columns
+	for i := range lines {
+		row := make([]string, len(head))
+		for j := range len(head) / 2 {
+			if k := j*lines + i; k < len(sizes) {
+				row[2*j], row[2*j+1] = fmt.Sprint(sizes[k]), byteCount(bytes[sizes[k]])
+			}
+		}
+		t.add(row...)
+	}
+	return t.write(a.out, "  ")
+}

@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pwc/ir"
+	"pwc/ir/interp"
+	"pwc/piecewise"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "say what this machine can do, what is missing, and how to get it",
+		Long: `Look at the machine, and compile, capture and replay the demonstration module
+on every device that is there. The exit code is 1 if one of them does not do it.`,
+		Example: `  pwc doctor
+  pwc doctor --json`,
+		Args: exactly(0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runDoctor(cmd.Context()) },
+	}
+}
+
+type doctorReport struct {
+	OK     bool          `json:"ok"`
+	Checks []doctorCheck `json:"checks"`
+}
+
+type doctorCheck struct {
+	Name   string `json:"name"`
+	State  string `json:"state"` // ok, missing or failed
+	Detail string `json:"detail"`
+	Advice string `json:"advice,omitempty"`
+}
+
+func (a *app) runDoctor(ctx context.Context) error {
+	r := doctorReport{OK: true}
+	add := func(c doctorCheck) {
+		r.Checks = append(r.Checks, c)
+		r.OK = r.OK && c.State != "failed"
+	}
+	v := version()
+	add(doctorCheck{Name: "pwc", State: "ok", Detail: strings.TrimSpace(v.Version + " " + v.Revision + ", " + v.Go + ", " + v.Platform)})
+	processors := doctorCheck{Name: "processors", State: "ok", Detail: fmt.Sprintf("%d, GOMAXPROCS %d", runtime.NumCPU(), runtime.GOMAXPROCS(0))}
+	if runtime.GOMAXPROCS(0) < runtime.NumCPU() {
+		processors.Advice = "kernels use GOMAXPROCS of them: a limit of a container, or the environment variable of that name"
+	}
+	add(processors)
+	add(temporaryFiles())
+	add(a.selfTest(ctx))
+	add(doctorCheck{Name: "cuda", State: "missing", Detail: "this version of pwc has no CUDA device",
+		Advice: "models compile and run on the host"})
+	if a.json {
+		if err := a.printJSON(r); err != nil {
+			return err
+		}
+	} else {
+		t := table{head: []string{"", "check", "finding"}, width: terminalWidth(a.out)}
+		for _, c := range r.Checks {
+			text := c.Detail
+			if c.Advice != "" {
+				text += "; " + c.Advice
+			}
+			t.add(c.State, c.Name, text)
+		}
+		if err := t.write(a.out, ""); err != nil {
+			return err
+		}
+	}
+	if !r.OK {
+		return errReported
+	}
+	return nil
+}
+
+func temporaryFiles() doctorCheck {
+	c := doctorCheck{Name: "temporary files", State: "ok", Detail: os.TempDir()}
+	f, err := os.CreateTemp("", "pwc-doctor-*")
+	if err == nil {
+		err = errors.Join(f.Close(), os.Remove(f.Name()))
+	}
+	if err != nil {
+		c.State, c.Detail, c.Advice = "failed", err.Error(), "set TMPDIR to a directory that can be written"
+	}
+	return c
+}
+
+// selfTest runs the demonstration on the host, f(x) = 9x + 19: f(1) = 28 and
+// f(2) = 37.
+func (a *app) selfTest(ctx context.Context) doctorCheck {
+	c := doctorCheck{Name: "host", State: "failed"}
+	out, counts, err := a.demonstrate(ctx)
+	if err != nil {
+		c.Detail, c.Advice = err.Error(), "this is a fault of pwc: please report it"
+		return c
+	}
+	if fmt.Sprint(out) != "[28 37]" {
+		c.Detail, c.Advice = fmt.Sprintf("the demonstration gives %v for [1 2], not [28 37]", out), "this is a fault of pwc: please report it"
+		return c
+	}
+	c.State = "ok"
+	c.Detail = fmt.Sprintf("compiled %d pieces, captured %d graphs, and replays f(x) = 9x + 19", counts.Compiled, counts.GraphsCaptured)
+	return c
+}
+
+func (a *app) demonstrate(ctx context.Context) ([]float64, piecewise.Stats, error) {
+	text, err := examples.ReadFile("examples/nineteen.ir")
+	if err != nil {
+		return nil, piecewise.Stats{}, err
+	}
+	m, err := ir.Parse("nineteen.ir", text)
+	if err != nil {
+		return nil, piecewise.Stats{}, err
+	}
+	x, err := interp.FromF32([]int64{2}, []float32{1, 2})
+	if err != nil {
+		return nil, piecewise.Stats{}, err
+	}
+	quiet := &app{in: a.in, out: a.out, err: io.Discard, ops: a.ops}
+	flags := &buildFlags{captureSizes: "1,2", target: "host"}
+	t, err := openTarget(flags)
+	if err != nil {
+		return nil, piecewise.Stats{}, err
+	}
+	s := &session{app: quiet, target: t, build: flags, mode: piecewise.Piecewise, work: &single{newSteps(m, 2), []value{hostValue{x}}}}
+	var report runReport
+	out, err := s.run(ctx, m, &report)
+	if err = errors.Join(err, t.dev.Close()); err != nil {
+		return nil, piecewise.Stats{}, err
+	}
+	return out[0].tensor.Float64s(), report.Stats, nil
+}

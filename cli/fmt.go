@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"pwc/ir"
+)
+
+func (a *app) fmtCommand() *cobra.Command {
+	var write, check bool
+	cmd := &cobra.Command{
+		Use:   "fmt FILE…",
+		Short: "format modules, with their comments",
+		Long: `Print modules in the one canonical form. Comments stay where they are. The
+file "-" is standard input.`,
+		Example: `  pwc fmt model.ir                   print it formatted
+  pwc fmt -w *.ir                    format files in place
+  pwc fmt --check *.ir               name the files that are not formatted; exit code 1 if there are any`,
+		Args: atLeastOne("modules"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if write && check {
+				return usagef("-w and --check exclude each other")
+			}
+			return a.runFmt(args, write, check)
+		},
+	}
+	cmd.Flags().BoolVarP(&write, "write", "w", false, "write the files instead of printing them")
+	cmd.Flags().BoolVar(&check, "check", false, "only name the files that are not formatted")
+	return cmd
+}
+
+type fmtReport struct {
+	Files []fmtFile `json:"files"`
+}
+
+type fmtFile struct {
+	File      string `json:"file"`
+	Formatted bool   `json:"formatted"`      // it was
+	Text      string `json:"text,omitempty"` // formatted; with neither -w nor --check
+	Error     string `json:"error,omitempty"`
+}
+
+func (a *app) runFmt(files []string, write, check bool) error {
+	var r fmtReport
+	failed := false
+	for _, name := range files {
+		text, formatted, err := a.formatFile(name, write)
+		e := fmtFile{File: name, Formatted: formatted}
+		switch {
+		case err != nil:
+			e.Error, failed = err.Error(), true
+			if !a.json {
+				a.complain(err)
+			}
+		case check:
+			failed = failed || !formatted
+			if !formatted && !a.json {
+				fmt.Fprintln(a.out, name)
+			}
+		case !write:
+			e.Text = string(text)
+			if !a.json {
+				if _, err := a.out.Write(text); err != nil {
+					return err
+				}
+			}
+		}
+		r.Files = append(r.Files, e)
+	}
+	if a.json {
+		if err := a.printJSON(r); err != nil {
+			return err
+		}
+	}
+	if failed {
+		return errReported
+	}
+	return nil
+}
+
+// complain prints an error and goes on.
+func (a *app) complain(err error) {
+	text := err.Error()
+	if !startsWithPosition(text) {
+		text = "pwc: " + text
+	}
+	fmt.Fprintln(a.err, text)
+}
+
+func (a *app) formatFile(name string, write bool) (text []byte, formatted bool, err error) {
+	var src []byte
+	if name == "-" {
+		if write {
+			return nil, false, fmt.Errorf("standard input cannot be written in place")
+		}
+		src, err = io.ReadAll(a.in)
+	} else {
+		src, err = os.ReadFile(name)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	shown := name
+	if name == "-" {
+		shown = "<standard input>"
+	}
+	if text, err = ir.Format(shown, src); err != nil {
+		return nil, false, err
+	}
+	formatted = bytes.Equal(text, src)
+	if write && !formatted {
+		err = writeFile(name, text)
+	}
+	return text, formatted, err
+}

@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"pwc/ir"
+	"pwc/safetensors"
+)
+
+func (a *app) importCommand() *cobra.Command {
+	var f modelFlags
+	var out string
+	var check bool
+	cmd := &cobra.Command{
+		Use:   "import DIR|config.json",
+		Short: "make a module of a checkpoint",
+		Long: `Make a module of a Hugging Face checkpoint: a directory with config.json and
+safetensors, or the config alone. The architectures are those of the Llama,
+Qwen2 and Qwen3 families. A setting that would not be honoured is refused by
+its name, and so is a checkpoint whose tensors are not the config's.`,
+		Example: `  pwc import models/llama -o llama.ir
+  pwc import config.json --dtype bf16 -o llama.ir      no weights are needed
+  pwc import models/llama --check                      hold the tensors against the config, write nothing`,
+		Args: exactly(1, "a checkpoint directory or a config.json"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if check && out != "" {
+				return usagef("--check writes nothing, so -o makes no sense with it")
+			}
+			return a.runImport(args[0], out, check, &f)
+		},
+	}
+	f.addImport(cmd, "auto")
+	cmd.Flags().StringVarP(&out, "output", "o", "", "`FILE` for the module (default: standard output)")
+	cmd.Flags().BoolVar(&check, "check", false, "hold the checkpoint against its config and write nothing")
+	return cmd
+}
+
+type importReport struct {
+	Architecture string   `json:"architecture"`
+	Module       string   `json:"module"`
+	DType        string   `json:"dtype"`
+	Tensors      int      `json:"tensors"`    // of the checkpoint that the module reads
+	Parameters   int64    `json:"parameters"` // elements in them
+	Bytes        int64    `json:"bytes"`      // of them, as stored
+	Functions    []string `json:"functions"`
+	Nodes        int      `json:"nodes"`
+	Checked      bool     `json:"checked"` // the tensors were there and held against the config
+	Output       string   `json:"output,omitempty"`
+}
+
+func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
+	info, err := os.Stat(path)
+	if err == nil && !info.IsDir() && filepath.Ext(path) != ".json" {
+		return usagef("%s is neither a checkpoint directory nor a config.json", path)
+	}
+	m, err := a.open(path, f)
+	if err != nil {
+		return err
+	}
+	r := importReport{Architecture: m.hf.Architecture, Module: m.module.Name, Tensors: len(m.hf.Params), Output: out}
+	if r.Checked, err = m.hasTensors(); err != nil {
+		return err
+	}
+	if check && !r.Checked {
+		return fmt.Errorf("%s: there are no tensors to check: no %s and no %s", m.weights, safetensors.SingleFile, safetensors.IndexFile)
+	}
+	if check && !info.IsDir() { // a directory is held against its config when it is imported
+		if err := m.check(); err != nil {
+			return err
+		}
+	}
+	r.DType = modelDType(m.module)
+	for _, p := range m.hf.Params {
+		n := int64(1)
+		for _, d := range p.Shape {
+			n *= d
+		}
+		r.Parameters += n
+		r.Bytes += p.DType.Bytes(n)
+	}
+	for _, fn := range m.module.Funcs {
+		r.Functions = append(r.Functions, fn.Name)
+		r.Nodes += len(fn.Nodes)
+	}
+	if !check {
+		if err := a.writeModule(m, out); err != nil || out == "" {
+			return err
+		}
+	}
+	if a.json {
+		return a.printJSON(r)
+	}
+	fmt.Fprintf(a.out, "%s: %s, %d tensors, %d parameters (%s), imported in %s\n", path, r.Architecture, r.Tensors, r.Parameters, byteCount(r.Bytes), r.DType)
+	switch {
+	case check:
+		fmt.Fprintln(a.out, "ok: the tensors are the config's")
+	case r.Checked:
+		fmt.Fprintf(a.out, "wrote %s: %s; the tensors are the config's\n", out, plural(int64(r.Nodes), "node"))
+	default:
+		fmt.Fprintf(a.out, "wrote %s: %s; no tensors were there to hold against the config\n", out, plural(int64(r.Nodes), "node"))
+	}
+	return nil
+}
+
+// hasTensors reports whether the checkpoint's tensors are beside its config.
+func (m *model) hasTensors() (bool, error) {
+	for _, name := range []string{safetensors.SingleFile, safetensors.IndexFile} {
+		switch _, err := os.Stat(filepath.Join(m.weights, name)); {
+		case err == nil:
+			return true, nil
+		case !os.IsNotExist(err):
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// check holds the tensors against what the module reads.
+func (m *model) check() error {
+	set, err := safetensors.OpenDir(m.weights)
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	return m.hf.Check(set)
+}
+
+// modelDType is the dtype of the hidden states.
+func modelDType(m *ir.Module) string {
+	if f := m.Func("forward"); f != nil && len(f.ResultTypes) > 0 {
+		return f.ResultTypes[0].DType.String()
+	}
+	return "mixed dtypes"
+}
+
+// writeModule writes the module's text. Where it says that its weights are is
+// relative to the file, so that both can be moved together.
+func (a *app) writeModule(m *model, out string) error {
+	from := m.weights
+	if out != "" && !filepath.IsAbs(from) {
+		if rel, err := relative(filepath.Dir(out), from); err == nil {
+			from = rel
+		}
+	}
+	m.module.WeightsFrom = filepath.ToSlash(from)
+	text := ir.Print(m.module)
+	if out == "" {
+		_, err := fmt.Fprint(a.out, text)
+		return err
+	}
+	return writeFile(out, []byte(text))
+}
+
+func relative(base, target string) (string, error) {
+	b, err := filepath.Abs(base)
+	if err != nil {
+		return "", err
+	}
+	t, err := filepath.Abs(target)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Rel(b, t)
+}
+
+// writeFile writes a file beside its place and moves it there, so that nobody
+// reads half of one.
+func writeFile(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}

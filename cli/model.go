@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pwc/frontend/hf"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/safetensors"
+)
+
+// modelFlags are the flags of the commands that read a model.
+type modelFlags struct {
+	dtype   string
+	weights string
+	arch    string
+	ignore  []string
+}
+
+// addImport adds the flags that say how a checkpoint directory is read.
+func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.dtype, "dtype", dtype, "of weights, activations and caches of a checkpoint: f32, f16, bf16, or auto for the checkpoint's own")
+	fl.StringVar(&f.arch, "architecture", "", "import a checkpoint as this `NAME` instead of the one in its config")
+	fl.StringSliceVar(&f.ignore, "ignore-key", nil, "`KEY`s of the config that have no effect on the model")
+}
+
+func (f *modelFlags) addWeights(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.weights, "weights", "", "`DIR` with the checkpoint's tensors, or dummy for made-up ones (default: where the module says)")
+}
+
+// model is what a FILE argument names.
+type model struct {
+	path    string // as it was given
+	module  *ir.Module
+	hf      *hf.Model // of a checkpoint, else nil
+	weights string    // directory with the tensors; empty: none is known
+}
+
+func (f *modelFlags) options() (hf.Options, error) {
+	o := hf.Options{Architecture: f.arch, IgnoreKeys: f.ignore}
+	switch f.dtype {
+	case "auto", "":
+	case "f32", "f16", "bf16":
+		o.DType, _ = dtype.Parse(f.dtype)
+	default:
+		return o, usagef("--dtype %s is not one of f32, f16, bf16 and auto", f.dtype)
+	}
+	return o, nil
+}
+
+// maxModule is the most bytes of a module's text that are read; 100,000 nodes
+// are some 20 MB.
+const maxModule = 1 << 30
+
+// open reads a module, a checkpoint directory or a config.json.
+func (a *app) open(path string, f *modelFlags) (*model, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%s: no such file or directory", path)
+		}
+		return nil, err
+	}
+	switch {
+	case info.IsDir():
+		return openDir(path, f)
+	case filepath.Ext(path) == ".json":
+		return openConfig(path, f)
+	case info.Size() > maxModule:
+		return nil, fmt.Errorf("%s: a module of %s; at most %s are read", path, byteCount(info.Size()), byteCount(maxModule))
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	m, err := ir.Parse(path, text)
+	if err != nil {
+		return nil, err
+	}
+	out := &model{path: path, module: m, weights: m.WeightsFrom}
+	if out.weights != "" && !filepath.IsAbs(out.weights) {
+		out.weights = filepath.Join(filepath.Dir(path), out.weights)
+	}
+	return out, nil
+}
+
+func openDir(dir string, f *modelFlags) (*model, error) {
+	if _, err := os.Stat(filepath.Join(dir, "config.json")); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: a directory without config.json is no checkpoint; name a module's .ir file or a directory as transformers' save_pretrained writes it", dir)
+	}
+	o, err := f.options()
+	if err != nil {
+		return nil, err
+	}
+	m, err := hf.Builtin().ImportDir(dir, o)
+	if err != nil {
+		return nil, explainImport(err)
+	}
+	return &model{path: dir, module: m.Module, hf: m, weights: dir}, nil
+}
+
+func openConfig(path string, f *modelFlags) (*model, error) {
+	o, err := f.options()
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, 16<<20))
+	if err != nil {
+		return nil, err
+	}
+	o.Weights = filepath.Dir(path)
+	m, err := hf.Builtin().Import(text, o)
+	if err != nil {
+		return nil, explainImport(fmt.Errorf("%s: %w", path, err))
+	}
+	return &model{path: path, module: m.Module, hf: m, weights: o.Weights}, nil
+}
+
+// explainImport adds the flags that help with an error of the frontend.
+func explainImport(err error) error {
+	var unknown *hf.UnknownArchitectureError
+	var config *hf.ConfigError
+	switch {
+	case errors.As(err, &unknown):
+		return fmt.Errorf("%w\nOn the command line: --architecture NAME takes one of them", err)
+	case errors.As(err, &config) && strings.Contains(err.Error(), "not supported"):
+		return fmt.Errorf("%w\nOn the command line: --ignore-key KEY leaves a key out that has no effect on the model", err)
+	}
+	return err
+}
+
+// source returns the model's weights; nil when it has none. The caller closes it.
+func (m *model) source(f *modelFlags) (safetensors.Source, func() error, error) {
+	none := func() error { return nil }
+	switch {
+	case len(m.module.Weights) == 0:
+		return nil, none, nil
+	case f.weights == "dummy":
+		if m.hf != nil {
+			return hf.Dummy(m.hf.Params), none, nil
+		}
+		src, err := m.dummy()
+		return src, none, err
+	}
+	dir := m.weights
+	if f.weights != "" {
+		dir = f.weights
+	}
+	if dir == "" {
+		return nil, none, usagef("%s has %s and names no checkpoint: give --weights DIR, or --weights dummy for made-up values", m.path, plural(int64(len(m.module.Weights)), "weight"))
+	}
+	set, err := safetensors.OpenDir(dir)
+	if err != nil {
+		return nil, none, fmt.Errorf("%w\n--weights DIR names another directory, --weights dummy makes values up", err)
+	}
+	return set, set.Close, nil
+}
+
+// dummy returns made-up values for the weights of a module, and makes the
+// module read each weight by its own name: what a weight is made from tells the
+// tensors' names but not their shapes.
+func (m *model) dummy() (safetensors.Source, error) {
+	var params []hf.Param
+	for _, w := range m.module.Weights {
+		p := hf.Param{Info: safetensors.Info{Name: w.Name, DType: w.Type.DType}, Std: 0.02}
+		for _, d := range w.Type.Shape {
+			n, ok := d.Const()
+			if !ok {
+				return nil, fmt.Errorf("%s: weight @%s is %s, made-up values need constant extents", m.path, w.Name, w.Type)
+			}
+			p.Shape = append(p.Shape, n)
+		}
+		if len(p.Shape) < 2 {
+			p.Mean = 1 // scales of norms
+		}
+		params = append(params, p)
+	}
+	own := *m.module
+	own.Weights = nil
+	for _, w := range m.module.Weights {
+		plain := *w
+		plain.Expr = nil
+		own.Weights = append(own.Weights, &plain)
+	}
+	m.module = &own
+	return hf.Dummy(params), nil
+}
+
+// chooseFunc returns the function that --func names, or all.
+func chooseFuncs(m *ir.Module, name string) ([]*ir.Func, error) {
+	if name == "" {
+		return m.Funcs, nil
+	}
+	if f := m.Func(strings.TrimPrefix(name, "@")); f != nil {
+		return []*ir.Func{f}, nil
+	}
+	var names []string
+	for _, f := range m.Funcs {
+		names = append(names, "@"+f.Name)
+	}
+	return nil, usagef("--func %s: the module has %s", name, strings.Join(names, ", "))
+}

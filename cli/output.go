@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// printJSON writes one document, indented, with the keys in the order of the
+// struct's fields.
+func (a *app) printJSON(v any) error {
+	e := json.NewEncoder(a.out)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// table is rows of cells under a head, in columns as wide as their widest cell.
+type table struct {
+	head  []string // a column whose head begins with ">" is aligned to the right
+	rows  [][]string
+	width int // of the output; the last column is folded to it. 0: not folded
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+// write prints the table, each line behind an indent.
+func (t *table) write(w io.Writer, indent string) error {
+	head := make([]string, len(t.head))
+	right := make([]bool, len(t.head))
+	width := make([]int, len(t.head))
+	for i, h := range t.head {
+		head[i], right[i] = strings.TrimPrefix(h, ">"), strings.HasPrefix(h, ">")
+		width[i] = utf8.RuneCountInString(head[i])
+	}
+	for _, row := range t.rows {
+		for i, c := range row {
+			width[i] = max(width[i], utf8.RuneCountInString(c))
+		}
+	}
+	var b strings.Builder
+	line := func(cells []string) {
+		var l strings.Builder
+		l.WriteString(indent)
+		for i, c := range cells {
+			if i > 0 {
+				l.WriteString("  ")
+			}
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
+			if right[i] {
+				l.WriteString(pad + c)
+			} else {
+				l.WriteString(c + pad)
+			}
+		}
+		b.WriteString(strings.TrimRight(l.String(), " ") + "\n")
+	}
+	last := len(t.head) - 1
+	before := utf8.RuneCountInString(indent)
+	for _, w := range width[:last] {
+		before += w + 2
+	}
+	if t.width > 0 && before+width[last] > t.width {
+		width[last] = max(t.width-before, 24)
+	}
+	line(head)
+	for _, row := range t.rows {
+		for i, part := range fold(row[last], width[last]) {
+			cells := make([]string, len(row))
+			if i == 0 {
+				copy(cells, row)
+			}
+			cells[last] = part
+			line(cells)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// fold breaks text at spaces into lines of at most width runes; a longer word
+// stands alone.
+func fold(text string, width int) []string {
+	if utf8.RuneCountInString(text) <= width {
+		return []string{text}
+	}
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(lines, line)
+}
+
+// terminalWidth returns the columns of the terminal that w is, or 0.
+func terminalWidth(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 0
+	}
+	n, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// byteCount returns bytes for people: "512 B", "1.5 MiB".
+func byteCount(n int64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, i := float64(n)/1024, 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	return fmt.Sprintf("%.1f %ciB", v, units[i])
+}
+
+// plural returns "1 piece", "3 pieces".
+func plural(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

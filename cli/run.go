@@ -1,0 +1,355 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/ir/interp"
+	"pwc/piecewise"
+	"pwc/safetensors"
+)
+
+// runFlags are the flags of run beside those of compile.
+type runFlags struct {
+	in, out string
+	rows    int64
+	mode    string
+	against string
+	tol     float64
+	check   bool
+	fn      string
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var f modelFlags
+	var b buildFlags
+	var r runFlags
+	cmd := &cobra.Command{
+		Use:   "run FILE",
+		Short: "compile, capture and run a model",
+		Long: `Compile a model, capture it, and run it on tensors of a safetensors file: each
+parameter takes the tensor of its name, others are ignored. --rows makes inputs
+up instead.
+
+A language model (@forward of ids and positions, and @logits) takes input_ids,
+one sequence, and gives logits for every row. It runs through a paged KV cache;
+a sequence longer than --max N runs in chunks of that many tokens.
+
+--against holds a result to a tensor of the input file, --check to what the
+reference interpreter makes of the same inputs, and then names the first value
+that differs. Both compare by ‖a−b‖/‖b‖.`,
+		Example: `  pwc run model.ir --in x.safetensors --out y.safetensors
+  pwc run models/llama --in prompt.safetensors --against logits
+  pwc run models/llama --weights dummy --rows 64 --mode full --json
+  pwc run model.ir --rows 5 --capture-sizes 8 --check`,
+		Args: exactly(1, "one module or checkpoint"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b.fix(cmd)
+			switch {
+			case r.in == "" && r.rows == 0:
+				return usagef("give the inputs with --in x.safetensors, or have them made up with --rows N")
+			case r.in != "" && r.rows != 0:
+				return usagef("--in and --rows exclude each other")
+			case r.rows < 0:
+				return usagef("--rows %d", r.rows)
+			case r.against != "" && r.in == "":
+				return usagef("--against compares with a tensor of the file that --in gives")
+			}
+			if !cmd.Flags().Changed("tol") {
+				r.tol = 0
+			}
+			return a.runRun(cmd.Context(), args[0], &f, &b, &r)
+		},
+	}
+	f.addImport(cmd, "f32")
+	f.addWeights(cmd)
+	b.add(cmd)
+	fl := cmd.Flags()
+	fl.StringVar(&r.in, "in", "", "safetensors `FILE` with the inputs")
+	fl.StringVar(&r.out, "out", "", "safetensors `FILE` for the results")
+	fl.Int64Var(&r.rows, "rows", 0, "make inputs of `N` rows up: floats within ±1, other numbers 0, ids in order")
+	fl.StringVar(&r.mode, "mode", "piecewise", "what is captured: none, piecewise, full, full-decode-only or full-and-piecewise")
+	fl.StringVar(&r.against, "against", "", "compare a result with this `TENSOR` of the input file")
+	fl.BoolVar(&r.check, "check", false, "compare with the reference interpreter, which is slow")
+	fl.Float64Var(&r.tol, "tol", 1e-4, "largest relative error of --against and --check; for results of f16 5e-3, of bf16 2e-2")
+	fl.StringVar(&r.fn, "func", "", "run this `FUNCTION` alone")
+	return cmd
+}
+
+// runReport is the JSON of run: the backend's counters and what the run gave.
+type runReport struct {
+	piecewise.Stats
+	Mode    string      `json:"mode"`
+	Rows    int64       `json:"rows_given"` // of the input
+	Seconds runSeconds  `json:"seconds"`
+	Outputs []runOutput `json:"outputs"`
+	Against *comparison `json:"against,omitempty"`
+	Check   *comparison `json:"check,omitempty"`
+}
+
+type runSeconds struct {
+	Compile float64 `json:"compile"`
+	Load    float64 `json:"load"`
+	Capture float64 `json:"capture"` // with the warm-up
+	Run     float64 `json:"run"`
+}
+
+type runOutput struct {
+	Name   string    `json:"name"`
+	DType  string    `json:"dtype"`
+	Shape  []int64   `json:"shape"`
+	Values []float64 `json:"values"` // the first ones
+}
+
+// comparison is what --against and --check found.
+type comparison struct {
+	Name      string  `json:"name"` // of the result
+	OK        bool    `json:"ok"`
+	Error     float64 `json:"relative_error"`
+	Tolerance float64 `json:"tolerance"`
+	Worst     string  `json:"worst,omitempty"` // where, when it is not ok
+	First     string  `json:"first_difference,omitempty"`
+	Loc       string  `json:"loc,omitempty"` // of the first value that differs
+}
+
+func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildFlags, rf *runFlags) (err error) {
+	mode, err := piecewise.ParseMode(rf.mode)
+	if err != nil {
+		return usagef("--mode: %w", err)
+	}
+	m, err := a.open(path, f)
+	if err != nil {
+		return err
+	}
+	weights, closeWeights, err := m.source(f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeWeights()) }()
+	var file *safetensors.File
+	if rf.in != "" {
+		if file, err = safetensors.Open(rf.in); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+	}
+	w, err := newWorkload(m.module, file, rf, bf)
+	if err != nil {
+		return err
+	}
+	t, err := openTarget(bf)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.dev.Close()) }()
+	s := &session{app: a, target: t, build: bf, mode: mode, weights: weights, work: w}
+	report := runReport{Mode: mode.String(), Rows: w.rows()}
+	outputs, err := s.run(ctx, w.module(), &report)
+	if err != nil {
+		return err
+	}
+	for _, o := range outputs {
+		report.Outputs = append(report.Outputs, summarize(o))
+	}
+	if rf.out != "" {
+		if err := writeOutputs(rf.out, outputs); err != nil {
+			return err
+		}
+	}
+	if rf.against != "" {
+		if report.Against, err = against(file, outputs, rf); err != nil {
+			return err
+		}
+	}
+	if rf.check {
+		if report.Check, err = s.check(ctx, outputs, rf.tol); err != nil {
+			return err
+		}
+	}
+	if a.json {
+		err = a.printJSON(report)
+	} else {
+		err = a.printRun(path, t, rf, &report)
+	}
+	if err == nil && (report.Against != nil && !report.Against.OK || report.Check != nil && !report.Check.OK) {
+		return errReported
+	}
+	return err
+}
+
+// output is a result of a run by its name.
+type output struct {
+	name   string
+	tensor *interp.Tensor
+}
+
+const shownValues = 6
+
+func summarize(o output) runOutput {
+	r := runOutput{Name: o.name, DType: o.tensor.Type.String(), Shape: append([]int64{}, o.tensor.Shape...), Values: []float64{}}
+	for i := range min(shownValues, o.tensor.Len()) {
+		r.Values = append(r.Values, o.tensor.At(i))
+	}
+	return r
+}
+
+func writeOutputs(path string, outputs []output) error {
+	tensors := make([]safetensors.Tensor, len(outputs))
+	for i, o := range outputs {
+		tensors[i] = safetensors.Tensor{Name: o.name, DType: o.tensor.Type, Shape: o.tensor.Shape, Data: o.tensor.Bytes()}
+	}
+	return safetensors.Write(path, tensors, nil)
+}
+
+// against compares a result with a tensor of the input file: that of the same
+// name, or the only one.
+func against(file *safetensors.File, outputs []output, rf *runFlags) (*comparison, error) {
+	t, err := file.Tensor(rf.against)
+	if err != nil {
+		return nil, usagef("--against: %w; %s holds %s", err, rf.in, strings.Join(file.Names(), ", "))
+	}
+	want, err := interp.FromBytes(t.DType, t.Shape, t.Data)
+	if err != nil {
+		return nil, err
+	}
+	chosen := -1
+	var names []string
+	for i, o := range outputs {
+		names = append(names, o.name)
+		if o.name == rf.against || len(outputs) == 1 {
+			chosen = i
+		}
+	}
+	if chosen < 0 {
+		return nil, usagef("--against %s: the results are %s", rf.against, strings.Join(names, ", "))
+	}
+	o := outputs[chosen]
+	d := interp.Compare(o.tensor, want)
+	if d.Shape != "" {
+		return nil, fmt.Errorf("result %s is %s%v, %s of %s is %s%v", o.name, o.tensor.Type, o.tensor.Shape, rf.against, rf.in, want.Type, want.Shape)
+	}
+	return compared(o.name, d, tolerance(rf.tol, o.tensor.Type)), nil
+}
+
+func compared(name string, d interp.Diff, tol float64) *comparison {
+	c := &comparison{Name: name, OK: d.Within(tol), Error: d.RelL2, Tolerance: tol}
+	if !c.OK {
+		c.Worst = d.String()
+	}
+	return c
+}
+
+// tolerance is what --tol says, else what the dtype's rounding allows.
+func tolerance(tol float64, dt dtype.DType) float64 {
+	switch {
+	case tol > 0:
+		return tol
+	case dt == dtype.BF16:
+		return 2e-2
+	case dt == dtype.F16:
+		return 5e-3
+	}
+	return 1e-4
+}
+
+func (a *app) printRun(path string, t *target, rf *runFlags, r *runReport) error {
+	fmt.Fprintf(a.out, "%s on %s, mode %s\n", path, t.dev.Info().Name, r.Mode)
+	fmt.Fprintf(a.out, "  %s, %d capturable; %s, %d deduplicated; %s\n", plural(r.PiecewiseGraphsSeen, "piece"), r.CapturableGraphsSeen,
+		plural(r.Compiled, "artifact")+" compiled", r.Deduplicated, plural(r.GraphsCaptured, "graph")+" captured")
+	fmt.Fprintf(a.out, "  %s: %s, %d eager", plural(r.Rows, "row"), plural(r.Replays+r.FullReplays, "replay"), r.EagerRuns)
+	if r.PaddedRows > 0 {
+		fmt.Fprintf(a.out, ", %s of padding", plural(r.PaddedRows, "row"))
+	}
+	fmt.Fprintf(a.out, "\n  %.3f s to compile, %.3f to load, %.3f to capture, %.3f to run\n\n", r.Seconds.Compile, r.Seconds.Load, r.Seconds.Capture, r.Seconds.Run)
+	tab := table{head: []string{"result", "type", "values"}}
+	for _, o := range r.Outputs {
+		n := int64(1)
+		for _, d := range o.Shape {
+			n *= d
+		}
+		var values []string
+		for _, v := range o.Values {
+			values = append(values, fmt.Sprintf("%.6g", v))
+		}
+		if int64(len(values)) < n {
+			values = append(values, "…")
+		}
+		tab.add(o.Name, o.DType+strings.ReplaceAll(fmt.Sprint(o.Shape), " ", ", "), strings.Join(values, " "))
+	}
+	if err := tab.write(a.out, "  "); err != nil {
+		return err
+	}
+	if rf.out != "" {
+		fmt.Fprintf(a.out, "\nwrote %s\n", rf.out)
+	}
+	a.printComparison("against "+rf.against+" of "+rf.in, r.Against)
+	a.printComparison("against the interpreter", r.Check)
+	return nil
+}
+
+func (a *app) printComparison(what string, c *comparison) {
+	if c == nil {
+		return
+	}
+	if c.OK {
+		fmt.Fprintf(a.out, "\nok: %s %s: relative error %.3g, at most %g\n", c.Name, what, c.Error, c.Tolerance)
+		return
+	}
+	fmt.Fprintf(a.out, "\nDIFFERS: %s %s: %s; at most %g was allowed\n", c.Name, what, c.Worst, c.Tolerance)
+	if c.First != "" {
+		fmt.Fprintf(a.out, "the first value that differs is %s\n", c.First)
+	}
+}
+
+// session runs one workload on a target, as often as it must be run.
+type session struct {
+	app     *app
+	target  *target
+	build   *buildFlags
+	mode    piecewise.Mode
+	weights safetensors.Source
+	work    workload
+}
+
+// run compiles, loads, captures and runs a module; report, if not nil, gets the
+// counters and times.
+func (s *session) run(ctx context.Context, m *ir.Module, report *runReport) (out []output, err error) {
+	var sec runSeconds
+	lap := func(start time.Time, d *float64) { *d = time.Since(start).Seconds() }
+	start := time.Now()
+	b, err := s.app.newBackend(ctx, m, s.target, s.build, s.mode, s.work.limits(), s.work.symbols())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	lap(start, &sec.Compile)
+	start = time.Now()
+	if err := b.Load(ctx, s.weights, nil); err != nil {
+		return nil, err
+	}
+	lap(start, &sec.Load)
+	start = time.Now()
+	if err := b.Capture(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.Seal(); err != nil {
+		return nil, err
+	}
+	lap(start, &sec.Capture)
+	start = time.Now()
+	if out, err = s.work.run(ctx, &deviceCaller{backend: b, module: m}); err != nil {
+		return nil, err
+	}
+	lap(start, &sec.Run)
+	if report != nil {
+		report.Stats, report.Seconds = b.Stats(), sec
+	}
+	return out, nil
+}

@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pwc/split"
+)
+
+func (a *app) splitCommand() *cobra.Command {
+	var f modelFlags
+	var on []string
+	var fn string
+	var long bool
+	cmd := &cobra.Command{
+		Use:   "split FILE",
+		Short: "show the pieces that a model is cut into",
+		Long: `Cut the functions of a model at its splitting ops and print the pieces in
+program order. Consecutive splitting ops share a piece; pieces between them can
+be captured into graphs. Pieces with the same hash are compiled once.
+
+Without --split-on the cuts are at the ops that the module declares split; an
+empty list cuts nowhere.`,
+		Example: `  pwc split model.ir
+  pwc split model.ir --split-on attention::paged,linear
+  pwc split models/llama --func logits --json`,
+		Args: exactly(1, "one module or checkpoint"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("split-on") {
+				on = nil
+			} else if on == nil {
+				on = []string{}
+			}
+			return a.runSplit(args[0], on, fn, long, &f)
+		},
+	}
+	f.addImport(cmd, "auto")
+	cmd.Flags().StringSliceVar(&on, "split-on", nil, "`OP`s to cut at: ns::op, ns::op.overload, or an op of the table")
+	cmd.Flags().StringVar(&fn, "func", "", "only this `FUNCTION`")
+	cmd.Flags().BoolVar(&long, "long", false, "print what each piece takes and gives, and how long memory between pieces lives")
+	return cmd
+}
+
+type splitReport struct {
+	Items      []splitItem `json:"items"`
+	Pieces     int         `json:"pieces"`
+	Capturable int         `json:"capturable"`
+	Distinct   int         `json:"distinct"` // compiled pieces that differ
+}
+
+type splitItem struct {
+	Func      string   `json:"func"`
+	ID        int      `json:"id"`
+	Splitting bool     `json:"splitting"`
+	Nodes     []string `json:"nodes"`
+	Hashes    []string `json:"hashes,omitempty"` // of its compiled pieces, shortened
+}
+
+func (a *app) runSplit(path string, on []string, name string, long bool, f *modelFlags) error {
+	m, err := a.open(path, f)
+	if err != nil {
+		return err
+	}
+	funcs, err := chooseFuncs(m.module, name)
+	if err != nil {
+		return err
+	}
+	r := splitReport{Items: []splitItem{}}
+	distinct := map[string]bool{}
+	var text strings.Builder
+	for i, fn := range funcs {
+		p, err := split.Split(m.module, fn, on)
+		if err != nil {
+			return err
+		}
+		c := p.Counts()
+		r.Pieces += c.Piecewise
+		r.Capturable += c.Capturable
+		here := map[string]bool{}
+		t := table{head: []string{"id", "kind", ">nodes", "hash", "ops"}, width: terminalWidth(a.out)}
+		for _, s := range p.Summary() {
+			r.Items = append(r.Items, splitItem{Func: fn.Name, ID: s.ID, Splitting: s.Splitting, Nodes: s.Nodes, Hashes: s.Hashes})
+			for _, h := range s.Hashes {
+				distinct[h], here[h] = true, true
+			}
+			kind := "piece"
+			if s.Splitting {
+				kind = "splitting"
+			}
+			t.add(fmt.Sprint(s.ID), kind, fmt.Sprint(len(s.Nodes)), strings.Join(s.Hashes, " "), runs(s.Nodes))
+		}
+		if i > 0 {
+			text.WriteByte('\n')
+		}
+		if long {
+			text.WriteString(p.String())
+			continue
+		}
+		fmt.Fprintf(&text, "@%s: %s, %d capturable, %d distinct\n", fn.Name, plural(int64(c.Piecewise), "piece"), c.Capturable, len(here))
+		if err := t.write(&text, "  "); err != nil {
+			return err
+		}
+	}
+	r.Distinct = len(distinct)
+	if a.json {
+		return a.printJSON(r)
+	}
+	_, err = fmt.Fprint(a.out, text.String())
+	return err
+}
+
+// runs joins names and counts those that follow themselves: "add ×3, mul".
+func runs(names []string) string {
+	var out []string
+	for i := 0; i < len(names); {
+		j := i
+		for j < len(names) && names[j] == names[i] {
+			j++
+		}
+		if j-i > 1 {
+			out = append(out, fmt.Sprintf("%s ×%d", names[i], j-i))
+		} else {
+			out = append(out, names[i])
+		}
+		i = j
+	}
+	return strings.Join(out, ", ")
+}

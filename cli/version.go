@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"pwc/ir"
+	"pwc/program"
+)
+
+type versionReport struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"` // of the source; "+" follows when it was changed
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+	Language int    `json:"language"` // newest version of the IR's text
+	Program  int    `json:"program"`  // version of compiled programs
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "print the versions of pwc and of what it reads and writes",
+		Example: "  pwc version --json",
+		Args:    exactly(0, "no arguments"),
+		RunE: func(*cobra.Command, []string) error {
+			v := version()
+			if a.json {
+				return a.printJSON(v)
+			}
+			t := table{head: []string{"pwc", v.Version}}
+			if v.Revision != "" {
+				t.add("revision", v.Revision)
+			}
+			t.add("go", v.Go)
+			t.add("platform", v.Platform)
+			t.add("language", fmt.Sprintf("pwc %d", v.Language))
+			t.add("programs", fmt.Sprintf("format %d", v.Program))
+			return t.write(a.out, "")
+		},
+	}
+}
+
+func version() versionReport {
+	v := versionReport{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Language: ir.LanguageVersion, Program: program.FormatVersion}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if info.Main.Version != "" {
+		v.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			v.Revision = s.Value + v.Revision
+		case s.Key == "vcs.modified" && s.Value == "true":
+			v.Revision += "+"
+		}
+	}
+	return v
+}

@@ -1,0 +1,381 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+
+	"pwc/attention"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/ir/interp"
+	"pwc/ir/padding"
+	"pwc/safetensors"
+)
+
+// workload is what run runs: a function on given inputs, or a language model on
+// a sequence.
+type workload interface {
+	// module returns the module with the functions that are run.
+	module() *ir.Module
+
+	// limits returns the largest values of batch symbols that the run needs.
+	limits() map[string]int64
+
+	// symbols returns the values that the run needs load symbols to have.
+	symbols() map[string]int64
+
+	// rows returns the rows of the input.
+	rows() int64
+
+	// run runs everything once, from empty caches, and returns the results. A
+	// function of the caller may have more results than the module's: they come
+	// after the others.
+	run(ctx context.Context, c caller) ([]output, error)
+}
+
+// newWorkload chooses by what the module is.
+func newWorkload(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFlags) (workload, error) {
+	if rf.fn == "" && isLanguageModel(m) {
+		return newSequence(m, file, rf, bf)
+	}
+	if rf.fn == "" && len(m.Funcs) != 1 {
+		var names []string
+		for _, f := range m.Funcs {
+			names = append(names, f.Name)
+		}
+		return nil, usagef("the module has the functions %s and is no language model: --func says which one to run", strings.Join(names, ", "))
+	}
+	funcs, err := chooseFuncs(m, rf.fn)
+	if err != nil {
+		return nil, err
+	}
+	only := *m
+	only.Funcs = funcs[:1]
+	return newSingle(&only, file, rf)
+}
+
+// cacheBlock returns the tokens of a block of the module's paged KV caches.
+// States with the operand's five extents are taken for caches.
+func cacheBlock(m *ir.Module) int64 {
+	for _, s := range m.States {
+		if s.Type.Rank() == 5 {
+			if n, ok := s.Type.Shape[2].Const(); ok && n > 0 {
+				return n
+			}
+		}
+	}
+	return 16
+}
+
+// steps is what workloads have in common: one sequence in a paged cache, whose
+// blocks lie in order.
+type steps struct {
+	m     *ir.Module
+	total int64 // tokens of the sequence
+	block int64
+	batch *attention.Batch
+}
+
+func newSteps(m *ir.Module, total int64) steps {
+	block := cacheBlock(m)
+	return steps{m: m, total: total, block: block, batch: attention.NewBatch(1, int(total), int((total+block-1)/block))}
+}
+
+func (s *steps) module() *ir.Module { return s.m }
+
+func (s *steps) rows() int64 { return s.total }
+
+// limits holds every batch symbol to the rows of the run, and to the largest of
+// vLLM's default sizes below 64, so that small runs can be padded too.
+func (s *steps) limits() map[string]int64 {
+	out := map[string]int64{}
+	for _, x := range s.m.Symbols {
+		if x.Kind == ir.Batch {
+			out[x.Name] = min(x.Hi, max(x.Lo, s.total, 64))
+		}
+	}
+	return out
+}
+
+// symbols gives every load symbol as many blocks as the sequence needs.
+func (s *steps) symbols() map[string]int64 {
+	out := map[string]int64{}
+	for _, x := range s.m.Symbols {
+		if x.Kind == ir.Load {
+			out[x.Name] = min(x.Hi, max(x.Lo, (s.total+s.block-1)/s.block))
+		}
+	}
+	return out
+}
+
+// step describes tokens [from, to) of the sequence.
+func (s *steps) step(from, to int64) (*attention.Batch, error) {
+	blocks := make([]int32, (s.total+s.block-1)/s.block)
+	for i := range blocks {
+		blocks[i] = int32(i)
+	}
+	s.batch.Reset()
+	return s.batch, s.batch.Add(int(from), int(to-from), blocks, int(s.block))
+}
+
+// single is one call of one function.
+type single struct {
+	steps
+	args []value
+}
+
+func newSingle(m *ir.Module, file *safetensors.File, rf *runFlags) (*single, error) {
+	f := m.Funcs[0]
+	bound := map[string]int64{}
+	args := make([]value, len(f.Params))
+	for i, p := range f.Params {
+		info := f.Values[p]
+		var t *interp.Tensor
+		var err error
+		if file == nil {
+			t, err = madeUp(m, info.Type, rf.rows)
+		} else {
+			t, err = readInput(file, f, info)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := bindShape(f, info, t.Shape, bound); err != nil {
+			return nil, err
+		}
+		args[i] = hostValue{t}
+	}
+	rows := int64(1)
+	for _, n := range bound {
+		rows = max(rows, n)
+	}
+	return &single{newSteps(m, rows), args}, nil
+}
+
+// readInput reads the tensor of a parameter's name.
+func readInput(file *safetensors.File, f *ir.Func, info ir.ValueInfo) (*interp.Tensor, error) {
+	t, err := file.Tensor(info.Name)
+	if err != nil {
+		return nil, fmt.Errorf("@%s takes %s; %s holds %s: %w", f.Name, strings.Join(paramNames(f), ", "), file.Path(), strings.Join(file.Names(), ", "), err)
+	}
+	if t.DType != info.Type.DType || len(t.Shape) != info.Type.Rank() {
+		return nil, fmt.Errorf("%s: %s is %s%v, @%s takes %s", file.Path(), info.Name, t.DType, t.Shape, f.Name, info.Type)
+	}
+	return interp.FromBytes(t.DType, t.Shape, t.Data)
+}
+
+// bindShape holds a shape against a parameter's type and the symbols bound so far.
+func bindShape(f *ir.Func, info ir.ValueInfo, shape []int64, bound map[string]int64) error {
+	for i, d := range info.Type.Shape {
+		if names := d.Symbols(); len(names) == 1 && d.String() == names[0] {
+			if v, ok := bound[names[0]]; ok && v != shape[i] {
+				return fmt.Errorf("input %s of @%s has %s = %d, an earlier one has %d", info.Name, f.Name, names[0], shape[i], v)
+			}
+			bound[names[0]] = shape[i]
+		}
+		want, err := d.Eval(func(name string) (int64, bool) { v, ok := bound[name]; return v, ok })
+		if err == nil && want != shape[i] {
+			err = fmt.Errorf("extent %d is %d, not %d", i, shape[i], want)
+		}
+		if err != nil {
+			return fmt.Errorf("input %s of @%s is %v, it must be %s: %w", info.Name, f.Name, shape, info.Type, err)
+		}
+	}
+	return nil
+}
+
+// madeUp returns values that depend on the type and the rows alone: floats
+// within ±1, everything else 0.
+func madeUp(m *ir.Module, t ir.Type, rows int64) (*interp.Tensor, error) {
+	shape := make([]int64, t.Rank())
+	for i, d := range t.Shape {
+		var err error
+		shape[i], err = d.Eval(func(name string) (int64, bool) { s := m.Symbol(name); return rows, s != nil && s.Kind == ir.Batch })
+		if err != nil {
+			return nil, fmt.Errorf("--rows cannot make an input %s up: %w", t, err)
+		}
+	}
+	out, err := interp.Zeros(t.DType, shape)
+	if err != nil || !t.DType.Float() {
+		return out, err
+	}
+	for i := range out.Len() {
+		// The fractional parts of multiples of the golden ratio lie evenly.
+		_, part := math.Modf(float64(i+1) * math.Phi)
+		out.Set(i, 2*part-1)
+	}
+	return out, nil
+}
+
+func (s *single) run(ctx context.Context, c caller) ([]output, error) {
+	f := c.function(s.m.Funcs[0].Name)
+	batch, err := s.step(0, s.total)
+	if err != nil {
+		return nil, err
+	}
+	results, err := c.call(ctx, f, s.args, batch)
+	if err != nil {
+		return nil, err
+	}
+	names := resultNames(f)
+	out := make([]output, len(results))
+	for i, r := range results {
+		t, err := r.tensor()
+		if err != nil {
+			return nil, err
+		}
+		out[i] = output{names[i], t}
+	}
+	return out, nil
+}
+
+// resultNames returns the names that the text gives a function's results, and
+// out0, out1, … where it gives none, or one twice.
+func resultNames(f *ir.Func) []string {
+	names := make([]string, len(f.Returns))
+	seen := map[string]bool{}
+	for i, v := range f.Returns {
+		names[i] = f.Values[v].Name
+		if names[i] == "" || seen[names[i]] {
+			names[i] = fmt.Sprintf("out%d", i)
+		}
+		seen[names[i]] = true
+	}
+	return names
+}
+
+// isLanguageModel reports whether a module has the two functions of one:
+// @forward(ids, positions) and @logits(hidden states, rows).
+func isLanguageModel(m *ir.Module) bool {
+	f, l := m.Func("forward"), m.Func("logits")
+	if f == nil || l == nil || len(f.Params) != 2 || len(f.Returns) < 1 || len(l.Params) != 2 || len(l.Returns) < 1 {
+		return false
+	}
+	vector := func(f *ir.Func, i int) bool {
+		t := f.Values[f.Params[i]].Type
+		return t.DType == dtype.I32 && t.Rank() == 1
+	}
+	return vector(f, 0) && vector(f, 1) && l.Values[l.Params[0]].Type.Equal(f.ResultTypes[0]) && vector(l, 1)
+}
+
+// sequence is one prompt through a language model.
+type sequence struct {
+	steps
+	ids   []int32
+	chunk int64 // most tokens of a step
+}
+
+func newSequence(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFlags) (*sequence, error) {
+	var ids []int32
+	if file == nil {
+		for i := range rf.rows {
+			ids = append(ids, int32(i%vocabulary(m)))
+		}
+	} else {
+		t, err := file.Tensor("input_ids")
+		if err != nil {
+			return nil, fmt.Errorf("a language model takes input_ids; %s holds %s: %w", file.Path(), strings.Join(file.Names(), ", "), err)
+		}
+		x, err := interp.FromBytes(t.DType, t.Shape, t.Data)
+		if err != nil {
+			return nil, err
+		}
+		if x.Type.Float() || x.Len() == 0 || len(x.Shape) == 0 || x.Shape[len(x.Shape)-1] != int64(x.Len()) {
+			return nil, fmt.Errorf("%s: input_ids is %s%v, it must be integers [tokens], one sequence", file.Path(), t.DType, t.Shape)
+		}
+		for _, id := range x.Int64s() {
+			if id != int64(int32(id)) {
+				return nil, fmt.Errorf("%s: input_ids holds %d", file.Path(), id)
+			}
+			ids = append(ids, int32(id))
+		}
+	}
+	s := &sequence{steps: newSteps(m, int64(len(ids))), ids: ids}
+	s.chunk = s.total
+	for _, f := range m.Funcs {
+		if size, ok := padding.SizeSymbol(m, f); ok {
+			s.chunk = min(s.chunk, overlay(s.limits(), bf.max)[size])
+		}
+	}
+	if s.chunk < 1 {
+		return nil, usagef("--max leaves no room for a token")
+	}
+	return s, nil
+}
+
+// vocabulary returns the rows of the first table that ids index, for made-up ids.
+func vocabulary(m *ir.Module) int64 {
+	for _, n := range m.Func("forward").Nodes {
+		if n.Op.Name == "embedding" {
+			if rows, ok := m.Func("forward").Type(n.Args[0]).Shape[0].Const(); ok {
+				return max(rows, 1)
+			}
+		}
+	}
+	return 1
+}
+
+func (s *sequence) run(ctx context.Context, c caller) ([]output, error) {
+	f, l := c.function("forward"), c.function("logits")
+	var out []output
+	for from := int64(0); from < s.total; from += s.chunk {
+		to := min(from+s.chunk, s.total)
+		pos, rows := make([]int32, to-from), make([]int32, to-from)
+		for i := range pos {
+			pos[i], rows[i] = int32(from)+int32(i), int32(i)
+		}
+		args, err := vectors(s.ids[from:to], pos, rows)
+		if err != nil {
+			return nil, err
+		}
+		batch, err := s.step(from, to)
+		if err != nil {
+			return nil, err
+		}
+		hidden, err := c.call(ctx, f, args[:2], batch)
+		if err != nil {
+			return nil, err
+		}
+		logits, err := c.call(ctx, l, []value{hidden[0], args[2]}, batch)
+		if err != nil {
+			return nil, err
+		}
+		names := resultNames(l)
+		names[0] = "logits"
+		names = append(names, resultNames(f)[1:]...)
+		for i, r := range append(logits, hidden[1:]...) {
+			t, err := r.tensor()
+			if err != nil {
+				return nil, err
+			}
+			if from == 0 {
+				out = append(out, output{names[i], t})
+			} else if out[i].tensor, err = appendRows(out[i].tensor, t); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// vectors returns lists of integers as arguments.
+func vectors(lists ...[]int32) ([]value, error) {
+	out := make([]value, len(lists))
+	for i, v := range lists {
+		t, err := interp.FromI32([]int64{int64(len(v))}, v)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = hostValue{t}
+	}
+	return out, nil
+}
+
+// appendRows joins tensors along their first extent.
+func appendRows(a, b *interp.Tensor) (*interp.Tensor, error) {
+	shape := append([]int64(nil), a.Shape...)
+	shape[0] += b.Shape[0]
+	return interp.FromBytes(a.Type, shape, append(a.Bytes(), b.Bytes()...))
+}
