@@ -35,6 +35,7 @@ func Pieces(ctx context.Context, plans []*split.Plan, o Options) (*Result, error
 		return nil, err
 	}
 	b.result.total()
+	b.record(ctx)
 	return b.result, nil
 }
 

@@ -1,0 +1,103 @@
+package build_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"pwc/build"
+	"pwc/cache"
+	"pwc/compile"
+	"pwc/compile/host"
+	"pwc/ir"
+	"pwc/split"
+)
+
+const twoPieces = `pwc 1
+module "two" {
+  sym N in [1, 64] batch
+  op "silly::attention"(tensor, tensor, tensor, mut tensor) split
+  func @forward(%x: f32[N]) -> (f32[N]) {
+    %a = add(%x, 1.0) : f32[N] loc("before")
+    %o = empty_like(%a) : f32[N]
+    call "silly::attention"(%a, %a, %a, %o)
+    %e = mul(%o, 2.0) : f32[N] loc("after")
+    return %e
+  }
+}
+`
+
+// The disk cache is a store: a second build, in a process that knows nothing,
+// compiles nothing (C9), and a miss under frozen says what differs (C10).
+func TestDiskCache(t *testing.T) {
+	m, err := ir.Parse("two.ir", []byte(twoPieces))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := split.Split(m, m.Funcs[0], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	pieces := func(o build.Options) (*build.Result, error) {
+		o.Store = cache.New(cache.Options{Dir: dir})
+		if o.Compiler == nil {
+			o.Compiler = build.Pipeline{Backend: host.New()}
+		}
+		return build.Pieces(context.Background(), []*split.Plan{p}, o)
+	}
+	var miss *build.MissError
+	if _, err := pieces(build.Options{Frozen: true}); !errors.As(err, &miss) || !strings.Contains(err.Error(), "the cache is empty") {
+		t.Fatalf("a frozen build on an empty cache: %v", err)
+	}
+	cold, err := pieces(build.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cold.Counters.Compiled != 2 || cold.Counters.Loaded != 0 {
+		t.Fatalf("cold: compiled %d, loaded %d; want 2 and 0", cold.Counters.Compiled, cold.Counters.Loaded)
+	}
+	warm, err := pieces(build.Options{Frozen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if warm.Counters.Compiled != 0 || warm.Counters.Loaded != 2 {
+		t.Fatalf("warm: compiled %d, loaded %d; want 0 and 2", warm.Counters.Compiled, warm.Counters.Loaded)
+	}
+	for i, a := range cold.Artifacts {
+		if a.Program.String() != warm.Artifacts[i].Program.String() {
+			t.Errorf("artifact %d is another program when loaded", i)
+		}
+	}
+	// The module is the root over its entries, and its graph can be read again.
+	store := cache.New(cache.Options{Dir: dir})
+	info, err := store.Show(context.Background(), "two")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(info.Keys) != 2 || info.Missing != 0 || info.Target != "host" {
+		t.Errorf("the module has %d entries, %d missing, for %s; want 2, 0, host", len(info.Keys), info.Missing, info.Target)
+	}
+	again, err := ir.Parse("computation_graph.ir", info.Graph)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, info.Graph)
+	}
+	if again.Hash() != m.Hash() {
+		t.Error("the graph is of another module")
+	}
+	for _, want := range []string{"// item 0, piece", "// item 1, splitting\n", "// item 2, piece", `loc("after")`} {
+		if !strings.Contains(string(info.Graph), want) {
+			t.Errorf("no %q in the graph\n%s", want, info.Graph)
+		}
+	}
+	_, err = pieces(build.Options{Frozen: true, Shapes: map[string]build.Shapes{"N": {Sizes: []int64{8}}}})
+	if !errors.As(err, &miss) || !strings.Contains(err.Error(), `shape: "s0=[1, 64]" → "s0=8"`) {
+		t.Errorf("a frozen build for another size: %v; want the shape, old and new", err)
+	}
+	other := build.Pipeline{Backend: host.New(), Options: compile.Options{Disable: []string{"cse"}}}
+	_, err = pieces(build.Options{Frozen: true, Compiler: other})
+	if !errors.As(err, &miss) || !strings.Contains(err.Error(), "pipeline:") || strings.Contains(err.Error(), "shape: ") {
+		t.Errorf("a frozen build with a pass switched off: %v; want the pipeline, old and new", err)
+	}
+}
