@@ -112,14 +112,17 @@ func (f *fuser) count() {
 		}
 		for j, a := range n.Args {
 			if slices.Index(n.Args, a) == j && !(n.Op.Name == "empty_like") {
-				f.states[a].uses++
-				f.states[a].last = i
+				st := &f.states[a]
+				st.uses++
+				st.last = i
+				st.sink = st.sink || n.Op.Class == ir.Call || n.Op.Class == ir.Contract || n.Op.Name == "topk"
 			}
 		}
 	}
 	for _, v := range f.fn.Returns {
 		f.states[v].uses++
 		f.states[v].last = len(f.fn.Nodes)
+		f.states[v].sink = true
 	}
 }
 
@@ -294,7 +297,7 @@ func (f *fuser) deferred(n *ir.Node) {
 			}
 		}
 		if st.last >= st.dies || st.weight > maxWeight || st.span > maxSpan ||
-			st.uses > 1 && !st.cheap() || st.weight > 0 && st.uses > 1 && st.last == len(f.fn.Nodes) || f.off("fuse") {
+			st.uses > 1 && (!st.cheap() || st.weight > 0 && st.sink) || f.off("fuse") {
 			f.anchor(r)
 		}
 	}

@@ -3,6 +3,7 @@ package compile_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand"
 	"testing"
 
@@ -290,8 +291,8 @@ func compileHost(t testing.TB, m *ir.Module, s compile.Shape, o compile.Options)
 }
 
 // check compiles, runs and compares against the interpreter, with the
-// tolerance for each dtype times loose.
-func check(m *ir.Module, s compile.Shape, o compile.Options, b *bound, loose float64) error {
+// tolerance for each dtype; with each set, element by element too.
+func check(m *ir.Module, s compile.Shape, o compile.Options, b *bound, each bool) error {
 	p, err := compile.Compile(context.Background(), m, s, hostbackend.New(), o)
 	if err != nil {
 		return err
@@ -309,13 +310,20 @@ func check(m *ir.Module, s compile.Shape, o compile.Options, b *bound, loose flo
 		return fmt.Errorf("%w\n%s", err, p)
 	}
 	for i := range expect {
-		if d := interp.Compare(got[i], expect[i]); !d.Within(tolerance(expect[i].Type) * loose) {
+		if each {
+			for j := range expect[i].Len() {
+				if a, b := got[i].At(j), expect[i].At(j); !near(expect[i].Type, a, b) {
+					return fmt.Errorf("result %d, element %d: %v, want %v\n%s", i, j, a, b, p)
+				}
+			}
+		}
+		if d := interp.Compare(got[i], expect[i]); !d.Within(tolerance(expect[i].Type)) {
 			return fmt.Errorf("result %d: %s\ngot  %v\nwant %v\n%s", i, d, got[i], expect[i], p)
 		}
 	}
 	left, right := wantMem.all(m), want.all(m)
 	for i := range left {
-		if d := interp.Compare(left[i], right[i]); !d.Within(tolerance(left[i].Type) * loose) {
+		if d := interp.Compare(left[i], right[i]); !d.Within(tolerance(left[i].Type)) {
 			return fmt.Errorf("parameter %d after the run: %s\n%s", i, d, p)
 		}
 	}
@@ -333,4 +341,19 @@ func tolerance(dt dtype.DType) float64 {
 		return 1.6e-2
 	}
 	return 0
+}
+
+// near reports whether two elements differ by no more than a few of the last
+// places of their dtype. A NaN is near a NaN; the sign of a zero counts.
+func near(dt dtype.DType, a, b float64) bool {
+	switch {
+	case a != a || b != b:
+		return a != a && b != b
+	case a == b:
+		return a != 0 || math.Signbit(a) == math.Signbit(b)
+	}
+	// A last place of the smallest number: a narrow value is rounded twice, to
+	// f32 and then to its dtype.
+	least := map[dtype.DType]float64{dtype.F32: 0x1p-148, dtype.BF16: 0x1p-133, dtype.F16: 0x1p-24}[dt]
+	return math.Abs(a-b) <= math.Max(tolerance(dt)/2*math.Max(math.Abs(a), math.Abs(b)), least)
 }

@@ -213,7 +213,7 @@ func TestKernelCounts(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := check(m, compile.Shape{}, compile.Options{}, b, 1); err != nil {
+				if err := check(m, compile.Shape{}, compile.Options{}, b, false); err != nil {
 					t.Errorf("N = %d: %v", n, err)
 				}
 			}

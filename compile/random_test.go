@@ -85,7 +85,7 @@ func tryRandom(m *ir.Module, r *rand.Rand, o compile.Options) error {
 	if err != nil {
 		return err
 	}
-	if err := check(m, s, o, b, 1); err != nil {
+	if err := check(m, s, o, b, false); err != nil {
 		return fmt.Errorf("symbols %v, shape %v: %w\n%s", symbols, s.Ranges, err, ir.Print(m))
 	}
 	return nil

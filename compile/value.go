@@ -87,9 +87,10 @@ type state struct {
 	loads     int  // reads of memory
 	expensive bool // holds an expensive op
 
-	dies  int // the first node that overwrites memory which a lazy value reads
-	uses  int // nodes that use it, and returns
-	last  int // index of the last node that uses it; returned: the number of nodes
+	dies  int  // the first node that overwrites memory which a lazy value reads
+	uses  int  // nodes that use it, and returns
+	sink  bool // one of them needs it in memory: a return, a call, a product, a topk
+	last  int  // index of the last node that uses it; returned: the number of nodes
 	remat ir.Value
 	cost  int // ops from remat to here
 }

@@ -1,0 +1,169 @@
+package compile_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"pwc/compile"
+	hostbackend "pwc/compile/host"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/interp"
+)
+
+var update = flag.Bool("update", false, "rewrite the expectations in testdata")
+
+// TestGolden compiles the modules in testdata. A case is in.ir and a comment of
+// lines
+//
+//	N = 1..64        the range that symbol N is compiled for
+//	run N = 5        the size that the program runs for
+//	off fuse         a pass that is switched off
+//
+// and expects the function after each pass that changes it, the kernels, the
+// program with its vector code, the hash of its bytes, which is the same on
+// every machine, and its results on random inputs.
+func TestGolden(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no cases", err)
+	}
+	for _, name := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ar := txtar.Parse(data)
+			out := &txtar.Archive{Comment: ar.Comment, Files: ar.Files[:1]}
+			if err := golden(out); err != nil {
+				t.Fatal(err)
+			}
+			got := txtar.Format(out)
+			if *update {
+				if err := os.WriteFile(name, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if !bytes.Equal(got, data) {
+				t.Errorf("go test -run Golden -update rewrites it (-want +got):\n%s", cmp.Diff(string(data), string(got)))
+			}
+		})
+	}
+}
+
+// golden appends to a case with in.ir alone what it gives.
+func golden(ar *txtar.Archive) error {
+	m, err := ir.Parse("in.ir", ar.Files[0].Data)
+	if err != nil {
+		return err
+	}
+	shape := compile.Shape{Ranges: make(map[string]dim.Interval)}
+	symbols := make(map[string]int64)
+	var o compile.Options
+	for _, line := range strings.Split(strings.TrimSpace(string(ar.Comment)), "\n") {
+		w := strings.Fields(line)
+		switch {
+		case len(w) == 0 || w[0] == "#":
+		case w[0] == "off":
+			o.Disable = append(o.Disable, w[1])
+		case w[0] == "run" && len(w) == 4:
+			if symbols[w[1]], err = strconv.ParseInt(w[3], 10, 64); err != nil {
+				return err
+			}
+		case len(w) == 3 && w[1] == "=":
+			lo, hi, _ := strings.Cut(w[2], "..")
+			var iv dim.Interval
+			iv.Lo, err = strconv.ParseInt(lo, 10, 64)
+			iv.Hi = iv.Lo
+			if hi != "" && err == nil {
+				iv.Hi, err = strconv.ParseInt(hi, 10, 64)
+			}
+			if err != nil {
+				return err
+			}
+			shape.Ranges[w[0]] = iv
+		default:
+			return fmt.Errorf("what is %q?", line)
+		}
+	}
+	add := func(name, text string) {
+		if !strings.HasSuffix(text, "\n") {
+			text += "\n"
+		}
+		ar.Files = append(ar.Files, txtar.File{Name: name, Data: []byte(text)})
+	}
+	last := ""
+	o.Dump = func(pass, text string) {
+		if text != last {
+			add(pass, text)
+		}
+		last = text
+	}
+	p, err := compile.Compile(context.Background(), m, shape, hostbackend.New(), o)
+	if err != nil {
+		var at *ir.Error
+		if !errors.As(err, &at) {
+			return err
+		}
+		add("error", err.Error())
+		return nil
+	}
+	code, err := p.Encode()
+	if err != nil {
+		return err
+	}
+	add("program", p.String())
+	add("sha256", fmt.Sprintf("%x", sha256.Sum256(code)))
+	if len(symbols) == 0 && len(m.Symbols) > 0 {
+		return nil
+	}
+	b, err := random(rand.New(rand.NewSource(1)), m, symbols)
+	if err != nil {
+		return err
+	}
+	o.Dump = nil
+	if err := check(m, shape, o, b.clone(), false); err != nil {
+		return err
+	}
+	results, err := execute(p, m, b)
+	if err != nil {
+		return err
+	}
+	var run strings.Builder
+	for i, r := range results {
+		fmt.Fprintf(&run, "result %d: %s %s\n", i, r, elementsText(r))
+	}
+	for _, s := range m.States {
+		fmt.Fprintf(&run, "state @%s: %s %s\n", s.Name, b.states[s.Name], elementsText(b.states[s.Name]))
+	}
+	add("run", run.String())
+	return nil
+}
+
+// elementsText lists the first elements of a tensor with four digits: vector
+// functions may differ in the last place from machine to machine.
+func elementsText(x *interp.Tensor) string {
+	var b strings.Builder
+	for i := range min(x.Len(), 24) {
+		b.WriteString(" " + strconv.FormatFloat(x.At(i), 'g', 4, 64))
+	}
+	if x.Len() > 24 {
+		b.WriteString(" …")
+	}
+	return b.String()
+}

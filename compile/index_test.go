@@ -1,0 +1,113 @@
+package compile_test
+
+import (
+	"math/rand"
+	"testing"
+
+	"pwc/compile"
+	"pwc/ir/interp"
+)
+
+// TestPositionsOutOfRange holds C12 in every way a position can be fused: a
+// load reads zero, whatever is computed from it, and a store does nothing.
+func TestPositionsOutOfRange(t *testing.T) {
+	for _, body := range []string{`
+  func @piece(%t: f32[5, 4], %i: i32[N]) -> (f32[N, 4]) {
+    %a = embedding(%t, %i) : f32[N, 4]
+    %b = add(%a, 1.0) : f32[N, 4]
+    return %b
+  }`, `
+  func @piece(%t: f32[5, 4], %i: i32[N]) -> (f32[N, 4]) {
+    %u = add(%t, 1.0) : f32[5, 4]
+    %a = embedding(%u, %i) : f32[N, 4]
+    return %a
+  }`, `
+  func @piece(%t: f32[4, 6], %i: i32[N]) -> (f32[2, N, 2]) {
+    %u = slice(%t, axis=1, start=1, end=6, step=2) : f32[4, 3]
+    %v = transpose(%u, perm=[1, 0]) : f32[3, 4]
+    %w = reshape(%v, shape=[3, 2, 2]) : f32[3, 2, 2]
+    %x = transpose(%w, perm=[1, 0, 2]) : f32[2, 3, 2]
+    %a = gather(%x, %i, axis=1) : f32[2, N, 2]
+    return %a
+  }`, `
+  func @piece(%t: i32[5], %i: i32[N]) -> (i32[N]) {
+    %a = gather(%t, %i) : i32[N]
+    %b = gather(%t, %a) : i32[N]
+    return %b
+  }`, `
+  func @piece(%t: f32[1, 4], %i: i32[N]) -> (f32[N, 4]) {
+    %u = broadcast_to(%t, shape=[5, 4]) : f32[5, 4]
+    %a = gather(%u, %i) : f32[N, 4]
+    return %a
+  }`, `
+  func @piece(%i: i32[N]) -> (i32[N]) {
+    %u = iota(shape=[5], dtype=i32) : i32[5]
+    %v = add(%u, 7) : i32[5]
+    %a = gather(%v, %i) : i32[N]
+    return %a
+  }`, `
+  func @piece(%t: f32[5, 4], %i: i32[N]) -> (f32[N]) {
+    %a = embedding(%t, %i) : f32[N, 4]
+    %m = mean(%a, axes=[1]) : f32[N]
+    %e = exp(%m) : f32[N]
+    return %e
+  }`, `
+  func @piece(%d: mut f32[5, 4], %i: i32[N], %s: f32[N, 4]) -> (f32[5, 4]) {
+    %x = mul(%s, 2.0) : f32[N, 4]
+    scatter(%d, %i, %x)
+    return %d
+  }`} {
+		m := parse(t, module(body))
+		for _, n := range []int64{0, 1, 9} {
+			b, err := random(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, p := range m.Funcs[0].Params {
+				if m.Funcs[0].Values[p].Name == "i" {
+					b.params[i] = positions(t, n, -1, 5, 4, 0, 1000, 2, -1<<31, 3, 1)
+				}
+			}
+			if err := check(m, compile.Shape{}, compile.Options{}, b, true); err != nil {
+				t.Errorf("N = %d: %v\n%s", n, err, body)
+			}
+		}
+	}
+}
+
+func positions(t *testing.T, n int64, values ...int32) *interp.Tensor {
+	t.Helper()
+	list := make([]int32, n)
+	for i := range list {
+		list[i] = values[i%len(values)]
+	}
+	x, err := interp.FromI32([]int64{n}, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// TestRope holds all forms of rope against the interpreter.
+func TestRope(t *testing.T) {
+	for _, style := range []string{"half", "interleaved"} {
+		for _, d := range []string{"16", "20"} {
+			for _, dt := range []string{"f32", "bf16", "f16"} {
+				m := parse(t, module(`
+  func @piece(%x: `+dt+`[N, 3, `+d+`], %c: f32[N, 8], %s: f32[N, 8]) -> (`+dt+`[N, 3, `+d+`]) {
+    %y = rope(%x, %c, %s, style=`+style+`) : `+dt+`[N, 3, `+d+`]
+    return %y
+  }`))
+				for _, n := range []int64{0, 1, 7} {
+					b, err := random(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := check(m, compile.Shape{}, compile.Options{}, b, false); err != nil {
+						t.Errorf("%s, D = %s, N = %d: %v", style, d, n, err)
+					}
+				}
+			}
+		}
+	}
+}

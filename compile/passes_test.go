@@ -1,0 +1,175 @@
+package compile_test
+
+import (
+	"context"
+	"math/rand"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"pwc/compile"
+	hostbackend "pwc/compile/host"
+	"pwc/internal/irgen"
+	"pwc/ir"
+	"pwc/ir/dim"
+)
+
+// TestPassOrder holds the table's order against its constraints.
+func TestPassOrder(t *testing.T) {
+	at := make(map[string]int)
+	for i, p := range compile.Passes() {
+		if _, twice := at[p.Name]; twice || p.Name == "" || p.Does == "" {
+			t.Errorf("pass %d, %q: named twice or not described", i, p.Name)
+		}
+		at[p.Name] = i
+	}
+	for i, p := range compile.Passes() {
+		for _, o := range p.Order {
+			if (o.After == "") == (o.Before == "") || o.Reason == "" {
+				t.Errorf("%s: a constraint names one pass and a reason", p.Name)
+			}
+			if j, ok := at[o.After]; o.After != "" && (!ok || j >= i) {
+				t.Errorf("%s must come after %s: %s", p.Name, o.After, o.Reason)
+			}
+			if j, ok := at[o.Before]; o.Before != "" && (!ok || j <= i) {
+				t.Errorf("%s must come before %s: %s", p.Name, o.Before, o.Reason)
+			}
+		}
+	}
+}
+
+// TestDisable refuses what cannot be switched off.
+func TestDisable(t *testing.T) {
+	m := parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n"))
+	for name, want := range map[string]string{"lower": "cannot be switched off", "emit": "cannot be switched off", "vectorize": "there is no pass"} {
+		_, err := compile.Compile(context.Background(), m, compile.Shape{}, hostbackend.New(), compile.Options{Disable: []string{name}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+}
+
+// TestFingerprint changes with everything that may change a program, and with
+// nothing else.
+func TestFingerprint(t *testing.T) {
+	run := func(*ir.Module, *ir.Func) (*ir.Func, error) { return nil, nil }
+	all := []compile.Options{
+		{},
+		{Disable: []string{"cse"}},
+		{Disable: []string{"cse", "fold"}},
+		{Passes: []compile.Pass{{Name: "a", Version: "1", Run: run}}},
+		{Passes: []compile.Pass{{Name: "a", Version: "2", Run: run}}},
+		{Passes: []compile.Pass{{Name: "a", Version: "1", Run: run}, {Name: "b", Run: run}}},
+		{Passes: []compile.Pass{{Name: "b", Run: run}, {Name: "a", Version: "1", Run: run}}},
+	}
+	var seen []string
+	for i, o := range all {
+		f := o.Fingerprint()
+		if slices.Contains(seen, f) {
+			t.Errorf("options %d have the fingerprint of others: %s", i, f)
+		}
+		seen = append(seen, f)
+	}
+	a, b := compile.Options{Disable: []string{"fold", "cse", "cse"}}, compile.Options{Disable: []string{"cse", "fold"}, Dump: func(string, string) {}}
+	if a.Fingerprint() != b.Fingerprint() {
+		t.Errorf("%s and %s differ", a.Fingerprint(), b.Fingerprint())
+	}
+}
+
+// TestUserPass runs a pass that turns every add into a sub.
+func TestUserPass(t *testing.T) {
+	m := parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    %y = add(%x, 1.0) : f32[N]\n    return %y\n  }\n"))
+	var after string
+	p := compileHost(t, m, compile.Shape{}, compile.Options{
+		Passes: []compile.Pass{{Name: "flip", Version: "1", Run: func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
+			return ir.Rewrite(m, f, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+				if n.Op.Name != "add" {
+					rw.Keep(n)
+					return
+				}
+				rw.Replace(n.Results[0], rw.Op1("sub", []ir.Value{rw.Map(n.Args[0]), rw.Map(n.Args[1])}))
+			})
+		}}},
+		Dump: func(pass, text string) {
+			if pass == "flip" {
+				after = text
+			}
+		},
+	})
+	if !strings.Contains(after, "sub(%x") || !strings.Contains(p.String(), "sub f") {
+		t.Errorf("the pass did not take effect:\n%s\n%s", after, p)
+	}
+}
+
+// TestErrors pins what a user reads.
+func TestErrors(t *testing.T) {
+	ctx := context.Background()
+	one := "  func @piece(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n"
+	for _, c := range []struct {
+		text  string
+		shape compile.Shape
+		want  string
+	}{
+		{module(one + strings.Replace(one, "piece", "other", 1)), compile.Shape{}, "has one function"},
+		{module(one), compile.Shape{Ranges: map[string]dim.Interval{"N": {Lo: 1, Hi: 65}}}, "is not within the declared [0, 64]"},
+		{module(one), compile.Shape{Ranges: map[string]dim.Interval{"M": {Lo: 1, Hi: 2}}}, "does not declare"},
+		{module("  func @piece(%x: i4[N, 2]) -> (i4[2, N]) {\n    %y = transpose(%x, perm=[1, 0]) : i4[2, N]\n    return %y\n  }\n"), compile.Shape{},
+			"test.ir:13:10: elements of i4 are narrower than a byte"},
+	} {
+		_, err := compile.Compile(ctx, parse(t, c.text), c.shape, hostbackend.New(), compile.Options{})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+	stopped, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := compile.Compile(stopped, parse(t, module(one)), compile.Shape{}, hostbackend.New(), compile.Options{}); err == nil {
+		t.Error("a cancelled context compiles")
+	}
+}
+
+// TestDeterminism compiles the same modules in another order, from several
+// goroutines, and wants the same bytes; and leaves the module as it was.
+func TestDeterminism(t *testing.T) {
+	var mods []*ir.Module
+	var texts []string
+	for i := range 30 {
+		m := irgen.Generate(rand.New(rand.NewSource(int64(i))), irgen.Options{MixRows: true})
+		mods, texts = append(mods, m), append(texts, ir.Print(m))
+	}
+	encode := func(m *ir.Module) []byte {
+		code, err := compileHost(t, m, compile.Shape{}, compile.Options{}).Encode()
+		if err != nil {
+			t.Error(err)
+		}
+		return code
+	}
+	var want [][]byte
+	for _, m := range mods {
+		want = append(want, encode(m))
+	}
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for _, i := range rand.New(rand.NewSource(int64(w))).Perm(len(mods)) {
+				if !slices.Equal(encode(mods[i]), want[i]) {
+					t.Errorf("module %d: other bytes", i)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i, m := range mods {
+		if ir.Print(m) != texts[i] {
+			t.Errorf("module %d was changed", i)
+		}
+		again, err := ir.Parse("again", []byte(texts[i]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(encode(again), want[i]) {
+			t.Errorf("module %d: other bytes from its text", i)
+		}
+	}
+}
