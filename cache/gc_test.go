@@ -1,11 +1,13 @@
 package cache
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -248,6 +250,55 @@ func TestClear(t *testing.T) {
 	if err := New(Options{Dir: filepath.Join(t.TempDir(), "nowhere")}).Clear(t.Context()); err != nil {
 		t.Errorf("of a directory that is not there: %v", err)
 	}
+}
+
+// Collection beside readers and writers: right results and no warnings.
+func TestGCWhileInUse(t *testing.T) {
+	s, j := logged(fastTemp(t))
+	stop := time.Now().Add(300 * time.Millisecond)
+	var users, collector sync.WaitGroup
+	done := make(chan struct{})
+	for w := range 4 {
+		users.Go(func() {
+			for n := w; time.Now().Before(stop); n++ {
+				i := n % 5
+				blob, err := makeOnce(t.Context(), s, testKey(i), func() []byte { return testBlob(i) })
+				if err != nil || !bytes.Equal(blob, testBlob(i)) {
+					t.Errorf("key %d: %q, %v", i, blob, err)
+				}
+				m := moduleOf("m", i)
+				m.Graph = fmt.Append(nil, n) // always another: the directory is written each time
+				if err := s.PutModule(t.Context(), m); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	removed := 0
+	collector.Go(func() {
+		for {
+			r, err := s.GC(t.Context(), GCOptions{})
+			if err != nil {
+				t.Error(err)
+			}
+			removed += r.Entries
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	})
+	users.Wait()
+	close(done)
+	collector.Wait()
+	if removed == 0 {
+		t.Error("nothing was collected")
+	}
+	if r, err := s.GC(t.Context(), GCOptions{}); err != nil || r.Left != 0 || total(t, s.Dir()) != 0 {
+		t.Errorf("at last: %+v, %v", r, err)
+	}
+	wantQuiet(t, j)
 }
 
 // Whatever the modules and the limit: what is left is within it or pinned or

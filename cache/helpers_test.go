@@ -18,12 +18,16 @@ import (
 )
 
 // roleEnv makes the test binary, started again, do one of the jobs in roles
-// instead of testing.
+// or platformRoles instead of testing.
 const roleEnv = "PWC_CACHE_TEST_ROLE"
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
-		if err := roles[role](os.Args[1:]); err != nil {
+		do := roles[role]
+		if do == nil {
+			do = platformRoles[role]
+		}
+		if err := do(os.Args[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -199,48 +199,52 @@ func (s *Store) PutModule(ctx context.Context, m Module) error {
 		return err
 	}
 	id := m.ID()
-	if s.hasModule(id, &m) {
+	has, damage := s.hasModule(id, &m)
+	if has {
 		return nil
 	}
-	if err := s.putModule(ctx, id, &m); err != nil {
+	if err := s.putModule(ctx, id, &m, damage); err != nil {
 		return s.notCached("module "+strconv.Quote(m.Name), err)
 	}
 	return nil
 }
 
 // hasModule reports whether a root has the module with its graph, and stamps
-// it if that is the directory.
-func (s *Store) hasModule(id ID, m *Module) bool {
+// it if that is the directory. What seems to be damaged in the directory may
+// be half of a write that is under way: it is returned.
+func (s *Store) hasModule(id ID, m *Module) (has bool, damage error) {
 	for _, d := range s.roots {
 		t := s.openRoot(d)
 		if t == nil {
 			continue
 		}
-		has := s.sameModule(t, id, m)
+		has, err := t.hasModule(id, m)
 		if has && !d.layer {
 			s.stamp(t, id)
 		}
 		t.Close()
-		if has {
-			return true
+		switch {
+		case has:
+			return true, nil
+		case err != nil && d.layer:
+			s.damaged(err)
+		case err != nil:
+			damage = err
 		}
 	}
-	return false
+	return false, damage
 }
 
-// sameModule reports whether t has m whole. A damaged one is reported.
-func (s *Store) sameModule(t *tree, id ID, m *Module) bool {
+// hasModule reports whether t has m whole. The error is a *DamageError.
+func (t *tree) hasModule(id ID, m *Module) (bool, error) {
 	old, err := t.module(id)
 	if err == nil {
 		_, err = t.graph(old)
 	}
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			s.damaged(err)
-		}
-		return false
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
 	}
-	return old.graphDigest == m.graphDigest && slices.Equal(old.Entries, m.Entries)
+	return err == nil && old.graphDigest == m.graphDigest && slices.Equal(old.Entries, m.Entries), err
 }
 
 // stamp gives a manifest the present time, once. That it fails, on a directory
@@ -260,10 +264,13 @@ func (s *Store) stamp(t *tree, id ID) {
 }
 
 // putModule writes the graph and then the manifest that names it. The lock
-// keeps two writers from mixing theirs.
-func (s *Store) putModule(ctx context.Context, id ID, m *Module) error {
+// keeps two writers from mixing theirs; under it, what is damaged is damaged.
+func (s *Store) putModule(ctx context.Context, id ID, m *Module, damage error) error {
 	t, release, err := s.openWrite(ctx)
 	if err != nil {
+		if damage != nil {
+			s.damaged(damage)
+		}
 		return err
 	}
 	defer release()
@@ -272,6 +279,12 @@ func (s *Store) putModule(ctx context.Context, id ID, m *Module) error {
 		return err
 	}
 	defer unlock()
+	switch has, err := t.hasModule(id, m); {
+	case has:
+		return nil // another wrote it meanwhile
+	case err != nil:
+		s.damaged(err)
+	}
 	if err := t.write(path.Join(moduleDir(id), graphFile), m.Graph); err != nil {
 		return err
 	}

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+var platformRoles = map[string]func(args []string) error{"limit": limitRole, "full": fullRole, "frozen": frozenRole}
+
 // mounts starts cmd where it can mount file systems that nobody else sees.
 func mounts(t *testing.T, role string, args ...string) {
 	t.Helper()

@@ -17,14 +17,9 @@ import (
 	"time"
 )
 
-// roles are what the test binary does when it is started again: see TestMain.
-var roles = map[string]func(args []string) error{
-	"compile": compileRole,
-	"crash":   crashRole,
-	"limit":   limitRole,
-	"full":    fullRole,
-	"frozen":  frozenRole,
-}
+// roles are what the test binary does when it is started again, beside those
+// of the platform: see TestMain.
+var roles = map[string]func(args []string) error{"compile": compileRole, "crash": crashRole}
 
 // start starts the test binary in a role.
 func start(t testing.TB, role string, args ...string) *exec.Cmd {

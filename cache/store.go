@@ -182,20 +182,21 @@ func (s *Store) Get(ctx context.Context, key Key) (blob []byte, ok bool, err err
 // get reads and checks an entry. The error matches fs.ErrNotExist if there is
 // none, and else is a *DamageError.
 func (t *tree) get(id ID) ([]byte, error) {
-	e, err := t.entry(id)
-	if err != nil {
-		return nil, err
-	}
-	blob, err := t.blob(e.Blob, e.Size)
-	if errors.Is(err, fs.ErrNotExist) {
-		// Collection removes the manifest first, so an entry that went meanwhile
-		// is not damaged.
-		if _, gone := t.Lstat(keyFile(id)); errors.Is(gone, fs.ErrNotExist) {
-			return nil, gone
+	for again := false; ; again = true {
+		e, err := t.entry(id)
+		if err != nil {
+			return nil, err
 		}
-		return nil, t.damage(blobFile(e.Blob), "missing; the entry %s names it", id)
+		blob, err := t.blob(e.Blob, e.Size)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return blob, err
+		}
+		// Collection removes the manifest and then the blob, so an entry that
+		// went meanwhile, or went and came back, is not damaged.
+		if again {
+			return nil, t.damage(blobFile(e.Blob), "missing; the entry %s names it", id)
+		}
 	}
-	return blob, err
 }
 
 // Put keeps a blob under a key. What is there and whole is left alone, and

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package cache
+
+var platformRoles map[string]func(args []string) error
