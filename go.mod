@@ -7,6 +7,8 @@ require (
 	github.com/google/renameio/v2 v2.0.2
 )
 
+require github.com/ebitengine/purego v0.11.3 // indirect
+
 require (
 	github.com/apache/arrow/go/arrow v0.0.0-20201229220542-30ce2eb5d4dc // indirect
 	github.com/chewxy/hm v1.0.0 // indirect
