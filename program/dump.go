@@ -80,7 +80,7 @@ func (d *dumper) buffer(i int, b *Buffer) {
 		s += " " + strconv.Itoa(int(b.Index))
 	}
 	s += fmt.Sprintf(" %s[%s]", b.DType, dims(b.Shape))
-	if b.Strides != nil {
+	if len(b.Strides) > 0 {
 		s += fmt.Sprintf(" strides [%s]", dims(b.Strides))
 	}
 	if b.Align > 0 {

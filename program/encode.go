@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program/internal/wire"
 )
@@ -95,10 +94,7 @@ func encodeProgram(w *wire.Writer, p *Program) {
 		w.I32(b.Index)
 		w.U8(uint8(b.DType))
 		w.Dims(b.Shape)
-		w.Bool(b.Strides != nil)
-		if b.Strides != nil {
-			w.Dims(b.Strides)
-		}
+		w.Dims(b.Strides)
 		w.I32(b.Align)
 		w.I32(b.First)
 		w.I32(b.Last)
@@ -123,15 +119,9 @@ func decodeProgram(r *wire.Reader) *Program {
 			return Result{DType: dtype.DType(r.U8()), Shape: r.Dims(), Alias: r.I32(), Same: r.I32()}
 		}),
 		Consts: wire.List(r, 4, r.Bytes),
-		Buffers: wire.List(r, 23, func() Buffer {
-			b := Buffer{Kind: BufferKind(r.U8()), Index: r.I32(), DType: dtype.DType(r.U8()), Shape: r.Dims()}
-			if r.Bool() {
-				if b.Strides = r.Dims(); b.Strides == nil {
-					b.Strides = []dim.Dim{}
-				}
-			}
-			b.Align, b.First, b.Last = r.I32(), r.I32(), r.I32()
-			return b
+		Buffers: wire.List(r, 26, func() Buffer {
+			return Buffer{Kind: BufferKind(r.U8()), Index: r.I32(), DType: dtype.DType(r.U8()), Shape: r.Dims(), Strides: r.Dims(),
+				Align: r.I32(), First: r.I32(), Last: r.I32()}
 		}),
 		Kernels: wire.List(r, 9, func() Kernel {
 			return Kernel{Name: r.Str(), Format: KernelFormat(r.U8()), Code: r.Bytes()}

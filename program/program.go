@@ -73,14 +73,14 @@ const (
 )
 
 // Buffer is one piece of memory that steps touch: a contiguous tensor unless
-// Strides (in elements) say otherwise.
+// Strides (in elements, not negative) say otherwise.
 type Buffer struct {
 	Kind        BufferKind
 	Index       int32
 	DType       dtype.DType
 	Shape       []dim.Dim
 	Strides     []dim.Dim
-	Align       int32 // bytes
+	Align       int32 // bytes, a power of two up to MaxAlign; 0: the element's own
 	First, Last int32 // scratch: the steps between which its contents matter, both included
 }
 
@@ -107,7 +107,7 @@ type StepKind uint8
 const (
 	StepKernel  StepKind = iota // launches Kernel on Args
 	StepCopy                    // copies Args[1] over Args[0]
-	StepFill                    // fills Args[0] with the byte pattern of attribute "pattern"
+	StepFill                    // repeats the bytes of attribute PatternAttr, a string, over Args[0]
 	StepExtern                  // calls the extern op Extern on Args
 	StepLibrary                 // calls a library routine of the device, named by Extern, on Args
 )

@@ -15,25 +15,22 @@ type Env = func(name string) (int64, bool)
 // Bytes returns the bytes of a contiguous tensor for symbol values. A negative
 // extent and a size beyond int64 are errors.
 func Bytes(dt dtype.DType, shape []dim.Dim, env Env) (int64, error) {
-	n := int64(1)
-	empty := false
+	n, fits, empty := int64(1), true, false
 	for _, d := range shape {
 		e, err := extent(d, env)
 		if err != nil {
 			return 0, err
 		}
-		if e == 0 {
-			empty = true
-			continue
-		}
 		hi, lo := bits.Mul64(uint64(n), uint64(e))
-		if hi != 0 || lo > math.MaxInt64 {
-			return 0, fmt.Errorf("program: %w: the size of a tensor", dim.ErrOverflow)
-		}
+		fits = fits && hi == 0 && lo <= math.MaxInt64
+		empty = empty || e == 0
 		n = int64(lo)
 	}
-	if empty {
+	switch {
+	case empty:
 		return 0, nil
+	case !fits:
+		return 0, fmt.Errorf("program: %w: the size of a tensor", dim.ErrOverflow)
 	}
 	b, ok := dt.CheckedBytes(n)
 	if !ok {
@@ -56,7 +53,7 @@ func extent(d dim.Dim, env Env) (int64, error) {
 // Bytes returns the bytes from the buffer's start to the end of its last
 // element for symbol values.
 func (b *Buffer) Bytes(env Env) (int64, error) {
-	if b.Strides == nil {
+	if len(b.Strides) == 0 {
 		return Bytes(b.DType, b.Shape, env)
 	}
 	last := int64(0) // index of the last element

@@ -124,7 +124,7 @@ func (v *validator) buffer(i int, b *Buffer) {
 	if !b.DType.Valid() {
 		v.failf("%s: dtype %s", what, b.DType)
 	}
-	if b.Strides != nil && len(b.Strides) != len(b.Shape) {
+	if len(b.Strides) > 0 && len(b.Strides) != len(b.Shape) {
 		v.failf("%s: %d strides for %d axes", what, len(b.Strides), len(b.Shape))
 	}
 	if b.Align < 0 || b.Align > MaxAlign || b.Align&(b.Align-1) != 0 {
@@ -270,7 +270,7 @@ func (v *validator) writes(what string, buffer int32) {
 
 func (v *validator) contiguous(what string, buffers ...int32) {
 	for _, b := range buffers {
-		if v.p.Buffers[b].Strides != nil {
+		if len(v.p.Buffers[b].Strides) > 0 {
 			v.failf("%s: buffer %d is not contiguous", what, b)
 		}
 	}

@@ -1,0 +1,39 @@
+package program_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"testing"
+
+	"pwc/program"
+)
+
+// FuzzDecode holds that bytes with a valid checksum, whatever they are, give an
+// error or a valid program whose bytes they are.
+func FuzzDecode(f *testing.F) {
+	b := encode(f, example(f))
+	f.Add(b[:len(b)-sha256.Size])
+	f.Add(b[:8])
+	small := encode(f, &program.Program{Target: "host"})
+	f.Add(small[:len(small)-sha256.Size])
+	f.Fuzz(func(t *testing.T, body []byte) {
+		sum := sha256.Sum256(body)
+		data := append(bytes.Clone(body), sum[:]...)
+		p, err := program.Decode(data)
+		if err != nil {
+			return
+		}
+		if err := p.Validate(); err != nil {
+			t.Fatalf("a decoded program is invalid: %v", err)
+		}
+		again, err := p.Encode()
+		if err != nil || !bytes.Equal(again, data) {
+			t.Fatalf("the program of these bytes has others (%v)", err)
+		}
+		_ = p.String()
+		env := func(string) (int64, bool) { return 17, true }
+		if _, total, err := p.ScratchLayout(env); err == nil && total < 0 {
+			t.Fatalf("scratch of %d bytes", total)
+		}
+	})
+}

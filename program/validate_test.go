@@ -1,0 +1,93 @@
+package program_test
+
+import (
+	"strings"
+	"testing"
+
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program"
+)
+
+// TestValidate breaks the example in one place at a time.
+func TestValidate(t *testing.T) {
+	if err := example(t).Validate(); err != nil {
+		t.Fatal(err)
+	}
+	overflow := dim.Const(1 << 62).Mul(dim.Const(4))
+	type P = program.Program
+	for _, c := range []struct {
+		want   string
+		change func(p *P)
+	}{
+		{"no target", func(p *P) { p.Target = "" }},
+		{`symbol "N-1"`, func(p *P) { p.Symbols = append(p.Symbols, "N-1") }},
+		{`symbol "device.sms"`, func(p *P) { p.Symbols = append(p.Symbols, "device.sms") }},
+		{"symbol N twice", func(p *P) { p.Symbols = append(p.Symbols, "N") }},
+		{"guard: unknown symbol M", func(p *P) { p.Guards[0].Expr = dim.Sym("M") }},
+		{"guard: N in [2, 1]", func(p *P) { p.Guards[0].Lo, p.Guards[0].Hi = 2, 1 }},
+		{"parameter 1: dim: overflows", func(p *P) { p.Params[1].Shape = []dim.Dim{overflow} }},
+		{"parameter 0: kind 9", func(p *P) { p.Params[0].Kind = 9 }},
+		{"parameter 0: kind 0, dtype invalid", func(p *P) { p.Params[0].DType = 0 }},
+		{"result 1: dtype bf16, alias 4", func(p *P) { p.Results[1].Alias = 4 }},
+		{"result 1: dtype bf16, alias -2", func(p *P) { p.Results[1].Alias = -2 }},
+		{"result 2: dtype bf16, alias -1, same 2", func(p *P) { p.Results[2].Same = 2 }},
+		{"result 2: dtype bf16, alias 0, same 0", func(p *P) { p.Results[2].Alias = 0 }},
+		{"buffer 0: index 4 of 4", func(p *P) { p.Buffers[0].Index = 4 }},
+		{"buffer 3: index -1 of 3", func(p *P) { p.Buffers[3].Index = -1 }},
+		{"buffer 3: result 1 has no destination", func(p *P) { p.Buffers[3].Index = 1 }},
+		{"buffer 4: index 2 of 2", func(p *P) { p.Buffers[4].Index = 2 }},
+		{"buffer 4: 6 bytes of 4", func(p *P) { p.Buffers[4].Shape = []dim.Dim{dim.Const(3)} }},
+		{"buffer 4: dim: symbol N has no value", func(p *P) { p.Buffers[4].Shape = []dim.Dim{dim.Sym("N")} }},
+		{"buffer 2: lifetime from step 3 to 2", func(p *P) { p.Buffers[2].First = 3 }},
+		{"buffer 2: lifetime from step 0 to 6", func(p *P) { p.Buffers[2].Last = 6 }},
+		{"buffer 2: lifetime from step -1", func(p *P) { p.Buffers[2].First = -1 }},
+		{"buffer 0: alignment 3", func(p *P) { p.Buffers[0].Align = 3 }},
+		{"buffer 0: alignment 512", func(p *P) { p.Buffers[0].Align = 512 }},
+		{"buffer 0: alignment -1", func(p *P) { p.Buffers[0].Align = -1 }},
+		{"buffer 1: 1 strides for 2 axes", func(p *P) { p.Buffers[1].Strides = p.Buffers[1].Strides[:1] }},
+		{"buffer 1: dtype invalid", func(p *P) { p.Buffers[1].DType = dtype.DType(200) }},
+		{"buffer 1: unknown kind 4", func(p *P) { p.Buffers[1].Kind = 4 }},
+		{"kernel 0 (add): vec: damaged", func(p *P) { p.Kernels[0].Code = p.Kernels[0].Code[1:] }},
+		{"kernel 0 (add): unknown format 7", func(p *P) { p.Kernels[0].Format = 7 }},
+		{"kernel 1 (add_ptx): no code", func(p *P) { p.Kernels[1].Code = nil }},
+		{"kernel 0 (add): unknown symbol N", func(p *P) {
+			*p = P{Target: "host", Kernels: p.Kernels[:1]}
+		}},
+		{"step 0: kernel 2 of 2", func(p *P) { p.Steps[0].Kernel = 2 }},
+		{"step 0: kernel -1 of 2", func(p *P) { p.Steps[0].Kernel = -1 }},
+		{"step 0: 2 buffers for a kernel of 3", func(p *P) { p.Steps[0].Args = p.Steps[0].Args[:2] }},
+		{"step 0: buffer 7 of 7", func(p *P) { p.Steps[0].Args[1] = 7 }},
+		{"step 0: buffer -1 of 7", func(p *P) { p.Steps[0].Args[1] = -1 }},
+		{"step 0: writes parameter 0", func(p *P) { p.Steps[0].Args[2] = 0 }},
+		{"step 0: writes the constant buffer 4", func(p *P) { p.Steps[0].Args[2] = 4 }},
+		{"step 4: buffer 2 is used outside its lifetime", func(p *P) { p.Steps[4].Args[0] = 2 }},
+		{"step 1: buffer 1 is not contiguous", func(p *P) { p.Steps[1].Args[0] = 1 }},
+		{"step 2: waits for step 2", func(p *P) { p.Steps[2].Wait[1] = 2 }},
+		{"step 2: waits for step -1", func(p *P) { p.Steps[2].Wait[1] = -1 }},
+		{"step 2: kernel 5 of 2", func(p *P) { p.Steps[2].Variants[0].Kernel = 5 }},
+		{"step 2: N in [9, 8]", func(p *P) { p.Steps[2].Variants[0].Guard.Lo, p.Steps[2].Variants[0].Guard.Hi = 9, 8 }},
+		{"step 2: unknown symbol K", func(p *P) { p.Steps[2].Launch.Grid[0] = dim.Sym("K") }},
+		{"step 2: -1 threads", func(p *P) { p.Steps[2].Launch.Block[0] = -1 }},
+		{"step 4: variants of a step without kernel", func(p *P) { p.Steps[4].Variants = p.Steps[2].Variants }},
+		{"step 0: lane -1", func(p *P) { p.Steps[0].Lane = -1 }},
+		{"step 0: lane 0, node -2", func(p *P) { p.Steps[0].Origin = -2 }},
+		{"step 1: no name", func(p *P) { p.Steps[1].Extern = "" }},
+		{"step 1: attribute dim of unknown kind", func(p *P) { p.Steps[1].Attrs[0].Kind = 17 }},
+		{"step 1: unknown symbol Q", func(p *P) { p.Steps[1].Attrs[4].Dims[0] = dim.Sym("Q") }},
+		{`step 3: a fill of 1 buffers with ""`, func(p *P) { p.Steps[3].Attrs = nil }},
+		{"step 4: a copy of 1 buffers", func(p *P) { p.Steps[4].Args = p.Steps[4].Args[:1] }},
+		{"step 4: writes parameter 0", func(p *P) { p.Steps[4].Args[0] = 0 }},
+		{"step 5: unknown kind 9", func(p *P) { p.Steps[5].Kind = 9 }},
+	} {
+		p := example(t)
+		c.change(p)
+		err := p.Validate()
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+		if _, err := p.Encode(); err == nil {
+			t.Errorf("%q: an invalid program was encoded", c.want)
+		}
+	}
+}

@@ -1,0 +1,294 @@
+package vec_test
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program/vec"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+func consts(ns ...int64) []dim.Dim {
+	out := make([]dim.Dim, len(ns))
+	for i, n := range ns {
+		out[i] = dim.Const(n)
+	}
+	return out
+}
+
+var n = dim.Sym("N")
+
+// loopExample gathers rows of a table, normalises them and stores them, and
+// uses every field of a loop.
+func loopExample() *vec.Kernel {
+	return &vec.Kernel{Args: 3, Loop: vec.Loop{
+		Outer: []dim.Dim{n, dim.Const(2)}, Inner: consts(128),
+		Access: []vec.Access{
+			{Arg: 0, DType: dtype.I32, Outer: consts(1, 0), Inner: consts(0)},
+			{Arg: 1, DType: dtype.BF16, Offset: dim.Const(3), Outer: consts(0, 128), Inner: consts(1), Index: &vec.Index{Reg: 0, Scalar: true, Stride: dim.Const(256), Extent: dim.Sym("V"), Origin: 7}},
+			{Arg: 2, DType: dtype.BF16, Outer: consts(256, 128), Inner: consts(1)},
+			{Arg: -1, Outer: consts(0, 0), Inner: consts(1)},
+		},
+		Dims: []dim.Dim{n.Mul(dim.Const(2))},
+		Regs: vec.RegCount{F: 3, I: 2, SF: 2, SI: 1},
+		Phases: []vec.Phase{
+			{
+				Scalar: []vec.Instr{{Op: vec.OpLoadI, Dst: 0, X: 0}},
+				Body:   []vec.Instr{{Op: vec.OpLoadF, Dst: 0, X: 1}, {Op: vec.OpMul, Dst: 1, A: 0, B: 0}, {Op: vec.OpSum, Dst: 0, A: 1}},
+			},
+			{
+				Scalar: []vec.Instr{{Op: vec.OpConstF, Dst: 1, F: 1e-5}, {Op: vec.OpAdd, Dst: 0, A: 0, B: 1}, {Op: vec.OpRsqrt, Dst: 0, A: 0}},
+				Pre:    []vec.Instr{{Op: vec.OpSplatF, Dst: 2, A: 0}, {Op: vec.OpDim, Dst: 1, X: 0}},
+				Body: []vec.Instr{{Op: vec.OpLoadF, Dst: 0, X: 1}, {Op: vec.OpMul, Dst: 0, A: 0, B: 2}, {Op: vec.OpLoadI, Dst: 0, X: 3},
+					{Op: vec.OpLtI, Dst: 0, A: 0, B: 1}, {Op: vec.OpSelectF, Dst: 0, A: 0, B: 2, C: 0}, {Op: vec.OpFtoI, Dst: 0, A: 0, X: int32(dtype.I8)}, {Op: vec.OpRMaxI, Dst: 0, A: 0, I: -128},
+					{Op: vec.OpStoreF, A: 0, X: 2}},
+			},
+		},
+		Serial: true,
+	}}
+}
+
+func productExample() *vec.Kernel {
+	return &vec.Kernel{Args: 3,
+		MatMul: &vec.MatMul{K: dim.Const(64),
+			A: vec.MatAccess{Arg: 0, DType: dtype.F32, Batch: consts(0), Row: dim.Const(64), Col: dim.Const(1)},
+			B: vec.MatAccess{Arg: 1, DType: dtype.BF16, Offset: n, Batch: consts(2048), Row: dim.Const(64), Col: dim.Const(1)}},
+		Loop: vec.Loop{Outer: []dim.Dim{dim.Const(3), n}, Inner: consts(32), Regs: vec.RegCount{F: 1},
+			Access: []vec.Access{{Arg: 2, DType: dtype.F16, Outer: []dim.Dim{n.Mul(dim.Const(32)), dim.Const(32)}, Inner: consts(1)}},
+			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpAcc}, {Op: vec.OpStoreF}}}}}}
+}
+
+func selectionExample() *vec.Kernel {
+	a := func(arg int32, dt dtype.DType, row int64) vec.Access {
+		return vec.Access{Arg: arg, DType: dt, Outer: consts(row), Inner: consts(1)}
+	}
+	return &vec.Kernel{Args: 3, Loop: vec.Loop{Outer: []dim.Dim{n}},
+		TopK: &vec.TopK{N: dim.Const(1000), K: 8, In: a(0, dtype.F32, 1000), Values: a(1, dtype.F32, 8), Index: a(2, dtype.I32, 8)}}
+}
+
+func examples() map[string]*vec.Kernel {
+	return map[string]*vec.Kernel{"loop": loopExample(), "product": productExample(), "selection": selectionExample()}
+}
+
+var sameDims = cmp.Comparer(func(a, b dim.Dim) bool { return a.Equal(b) })
+
+// TestEncoding holds the round trip, and the bytes and text against goldens. If
+// the bytes were meant to change, raise Version and run with -update.
+func TestEncoding(t *testing.T) {
+	for name, k := range examples() {
+		b, err := k.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := vec.Decode(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(k, d, sameDims); diff != "" {
+			t.Errorf("%s: decoded differs:\n%s", name, diff)
+		}
+		for path, got := range map[string][]byte{fmt.Sprintf("testdata/%s.v%d.bin", name, vec.Version): b, "testdata/" + name + ".txt": []byte(k.String())} {
+			if *update {
+				if err := os.WriteFile(path, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("%s differs\n%s", path, cmp.Diff(string(want), string(got)))
+			}
+		}
+		for i := range b {
+			if _, err := vec.Decode(b[:i]); !errors.Is(err, vec.ErrCorrupt) {
+				t.Fatalf("%s cut at %d: %v", name, i, err)
+			}
+		}
+	}
+	// Fields that an op does not use are not part of the bytes.
+	clean, err := productExample().Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := productExample()
+	k.Loop.Phases[0].Body[0] = vec.Instr{Op: vec.OpAcc, A: 9, B: 9, C: 9, X: 9, F: 9, I: 9}
+	if junk, err := k.Encode(); err != nil || !bytes.Equal(junk, clean) {
+		t.Errorf("unused fields are encoded (%v)", err)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	for name, want := range map[string][2]string{"loop": {"[0 1]", "[2]"}, "product": {"[0 1]", "[2]"}, "selection": {"[0]", "[1 2]"}} {
+		k := examples()[name]
+		if got := [2]string{text(k.Loads()), text(k.Stores())}; got != want {
+			t.Errorf("%s: loads and stores %v, want %v", name, got, want)
+		}
+	}
+}
+
+func text(args []int32) string {
+	var b strings.Builder
+	b.WriteByte('[')
+	for i, a := range args {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteByte(byte('0' + a))
+	}
+	b.WriteByte(']')
+	return b.String()
+}
+
+// TestOps holds that the table describes every op, each under a name of its own.
+func TestOps(t *testing.T) {
+	names := map[string]bool{}
+	for _, op := range vec.Ops() {
+		info, ok := op.Info()
+		if !ok || info.Name == "" || info.Place == 0 || names[info.Name] {
+			t.Errorf("op %d: %+v", op, info)
+		}
+		names[info.Name] = true
+	}
+	if _, ok := vec.OpInvalid.Info(); ok {
+		t.Error("OpInvalid is described")
+	}
+	if _, ok := vec.Op(255).Info(); ok {
+		t.Error("op 255 is described")
+	}
+}
+
+// TestValidate breaks an example in one place at a time.
+func TestValidate(t *testing.T) {
+	for name, k := range examples() {
+		if err := k.Validate(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	body := func(k *vec.Kernel, phase int, in ...vec.Instr) {
+		p := &k.Loop.Phases[phase]
+		p.Body = append(p.Body, in...)
+	}
+	type K = vec.Kernel
+	for _, c := range []struct {
+		from   func() *vec.Kernel
+		want   string
+		change func(k *K)
+	}{
+		{loopExample, "-1 arguments", func(k *K) { k.Args = -1 }},
+		{loopExample, "17 axes", func(k *K) { k.Loop.Outer = consts(make([]int64, 16)...) }},
+		{loopExample, "more than 4096 registers", func(k *K) { k.Loop.Regs.F = 4097 }},
+		{loopExample, "access 0: argument 3 of 3", func(k *K) { k.Loop.Access[0].Arg = 3 }},
+		{loopExample, "access 0: argument -2 of 3", func(k *K) { k.Loop.Access[0].Arg = -2 }},
+		{loopExample, "access 2: dtype f8e4m3", func(k *K) { k.Loop.Access[2].DType = dtype.F8E4M3 }},
+		{loopExample, "access 3: an index without memory", func(k *K) { k.Loop.Access[3].Index = &vec.Index{} }},
+		{loopExample, "access 2: 1 and 1 strides for 2 and 1 axes", func(k *K) { k.Loop.Access[2].Outer = consts(1) }},
+		{loopExample, "access 2: 2 and 2 strides for 2 and 1 axes", func(k *K) { k.Loop.Access[2].Inner = consts(1, 1) }},
+		{loopExample, "access 1: index register 1 of 1", func(k *K) { k.Loop.Access[1].Index.Reg = 1 }},
+		{loopExample, "dim: dim: overflows", func(k *K) { k.Loop.Dims[0] = dim.Const(1 << 62).Mul(dim.Const(8)) }},
+		{loopExample, "phase 0 scalar 0 (loadi): access 4 of 4", func(k *K) { k.Loop.Phases[0].Scalar[0].X = 4 }},
+		{loopExample, "phase 0 scalar 0 (loadi): access -1 of 4", func(k *K) { k.Loop.Phases[0].Scalar[0].X = -1 }},
+		{loopExample, "phase 0 scalar 0 (loadi): scalar register 1 of 1", func(k *K) { k.Loop.Phases[0].Scalar[0].Dst = 1 }},
+		{loopExample, "phase 0 body 0 (load): scalar register 0 is read before", func(k *K) { k.Loop.Phases[0].Scalar = nil }},
+		{loopExample, "phase 0 body 0 (load): register 3 of 3", func(k *K) { k.Loop.Phases[0].Body[0].Dst = 3 }},
+		{loopExample, "phase 0 body 1 (mul): register 2 is read before", func(k *K) { k.Loop.Phases[0].Body[1].B = 2 }},
+		{loopExample, "phase 0 body 1 (mul): register 9 of 3", func(k *K) { k.Loop.Phases[0].Body[1].B = 9 }},
+		{loopExample, "phase 0 body 2 (sum): scalar register 2 of 2", func(k *K) { k.Loop.Phases[0].Body[2].Dst = 2 }},
+		{loopExample, "phase 0 body 3 (rmax): scalar register 0 gets two", func(k *K) { body(k, 0, vec.Instr{Op: vec.OpRMax, A: 0}) }},
+		{loopExample, "phase 0 body 3 (splat): may not stand here", func(k *K) { body(k, 0, vec.Instr{Op: vec.OpSplatF}) }},
+		{loopExample, "phase 0 body 3 (acc): may not stand here", func(k *K) { body(k, 0, vec.Instr{Op: vec.OpAcc}) }},
+		{loopExample, "phase 0 body 3 (op0): unknown op", func(k *K) { body(k, 0, vec.Instr{}) }},
+		{loopExample, "phase 0 body 3 (op250): unknown op", func(k *K) { body(k, 0, vec.Instr{Op: 250}) }},
+		{loopExample, "(storei): to bf16", func(k *K) {
+			body(k, 1, vec.Instr{Op: vec.OpStoreI, X: 2})
+		}},
+		{loopExample, "(store): to i32", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpStoreF, X: 0}) }},
+		{loopExample, "(loadi): of bf16", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpLoadI, X: 2}) }},
+		{loopExample, "(storei): without memory", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpStoreI, X: 3}) }},
+		{loopExample, "(wrap): dtype 1, want", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpWrap, X: int32(dtype.F32)}) }},
+		{loopExample, "(ftoi): dtype 99, want", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpFtoI, X: 99}) }},
+		{loopExample, "(dim): dim 1 of 1", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpDim, X: 1}) }},
+		{loopExample, "phase 1 body 2 (load): register 2 is assigned after", func(k *K) {
+			k.Loop.Phases[1].Body = []vec.Instr{{Op: vec.OpLoadF, Dst: 1, X: 1}, {Op: vec.OpAdd, Dst: 1, A: 1, B: 2}, {Op: vec.OpLoadF, Dst: 2, X: 1}}
+		}},
+		{loopExample, "phase 1 body 0 (neg): register 1 is read before", func(k *K) { // phase 0's Body assigned it
+			k.Loop.Phases[1].Body = []vec.Instr{{Op: vec.OpNeg, Dst: 0, A: 1}}
+		}},
+		{loopExample, "phase 0 scalar 1 (neg): scalar register 0 is read before", func(k *K) { // the Body reduces it later
+			k.Loop.Phases[0].Scalar = append(k.Loop.Phases[0].Scalar, vec.Instr{Op: vec.OpNeg, Dst: 1, A: 0})
+		}},
+		{loopExample, "(load): index in a vector register", func(k *K) {
+			k.Loop.Access[1].Index.Scalar = false
+			k.Loop.Phases[0].Scalar = append(k.Loop.Phases[0].Scalar, vec.Instr{Op: vec.OpLoadF, Dst: 1, X: 1})
+		}},
+		{loopExample, "phase 1 pre 2 (store): may not stand here", func(k *K) {
+			k.Loop.Phases[1].Pre = append(k.Loop.Phases[1].Pre, vec.Instr{Op: vec.OpStoreF, A: 2, X: 2})
+		}},
+		{productExample, "both a product and a selection", func(k *K) { k.TopK = selectionExample().TopK }},
+		{productExample, "a product over 0 outer", func(k *K) { k.Loop.Outer = nil; k.Loop.Access[0].Outer = nil }},
+		{productExample, "a product with 2 phases", func(k *K) { k.Loop.Phases = append(k.Loop.Phases, vec.Phase{}) }},
+		{productExample, "a serial product", func(k *K) { k.Loop.Serial = true }},
+		{productExample, "operand A: argument 5 of 3", func(k *K) { k.MatMul.A.Arg = 5 }},
+		{productExample, "operand B: a product of i8", func(k *K) { k.MatMul.B.DType = dtype.I8 }},
+		{productExample, "operand B: 0 strides for 1 batch axes", func(k *K) { k.MatMul.B.Batch = nil }},
+		{productExample, "(sum): may not stand here", func(k *K) { body(k, 0, vec.Instr{Op: vec.OpSum}) }},
+		{productExample, "a product stores from Body only", func(k *K) {
+			k.Loop.Regs.SF = 1
+			k.Loop.Phases[0].Scalar = []vec.Instr{{Op: vec.OpConstF}, {Op: vec.OpStoreF}}
+		}},
+		{selectionExample, "a selection with a loop", func(k *K) { k.Loop.Serial = true }},
+		{selectionExample, "k = -1", func(k *K) { k.TopK.K = -1 }},
+		{selectionExample, "k = 2000000", func(k *K) { k.TopK.K = 2e6 }},
+		{selectionExample, "positions: argument 3 of 3", func(k *K) { k.TopK.Index.Arg = 3 }},
+		{selectionExample, "input: want plain memory", func(k *K) { k.TopK.In.Index = &vec.Index{} }},
+		{selectionExample, "a selection from f32 into bf16 and i32", func(k *K) { k.TopK.Values.DType = dtype.BF16 }},
+		{selectionExample, "a selection from f32 into f32 and i64", func(k *K) { k.TopK.Index.DType = dtype.I64 }},
+	} {
+		k := c.from()
+		c.change(k)
+		err := k.Validate()
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+		if _, err := k.Encode(); err == nil {
+			t.Errorf("%q: an invalid kernel was encoded", c.want)
+		}
+	}
+}
+
+// FuzzDecode holds that any bytes give an error or a valid kernel whose bytes
+// they are.
+func FuzzDecode(f *testing.F) {
+	for _, k := range examples() {
+		b, err := k.Encode()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		k, err := vec.Decode(data)
+		if err != nil {
+			return
+		}
+		if err := k.Validate(); err != nil {
+			t.Fatalf("a decoded kernel is invalid: %v", err)
+		}
+		if again, err := k.Encode(); err != nil || !bytes.Equal(again, data) {
+			t.Fatalf("the kernel of these bytes has others (%v)", err)
+		}
+		_ = k.String()
+		k.Stores()
+	})
+}
