@@ -78,7 +78,9 @@ func (g golden) backend(t testing.TB, o piecewise.Options) *piecewise.Backend {
 	o.Target = build.Pipeline{Backend: host.New()}
 	o.Ops = []device.Op{attnhost.New(o.Device.(*hostdev.Device))}
 	o.Symbols = map[string]int64{"B": kvBlocks}
-	o.Max = map[string]int64{"N": 64, "M": 64}
+	if o.Max == nil {
+		o.Max = map[string]int64{"N": 64, "M": 64}
+	}
 	ctx := context.Background()
 	b, err := piecewise.New(ctx, g.model.Module, o)
 	if err != nil {
@@ -208,6 +210,19 @@ func TestRowsDoNotDependOnTheBatch(t *testing.T) {
 	for i, v := range few {
 		if math.Float32bits(v) != math.Float32bits(all[i]) {
 			t.Fatalf("logit %d of row %d: %v in a batch of 4, %v in a batch of 24", i%g.vocab, i/g.vocab, v, all[i])
+		}
+	}
+}
+
+// C5 for a model of two functions: for every size of the default list, what its
+// steps are bound to is what was planned for it.
+func TestPlannedBytesOfAModel(t *testing.T) {
+	g := openGolden(t, "llama")
+	for _, n := range piecewise.DefaultCaptureSizes(512) {
+		b := g.backend(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{n}, Max: map[string]int64{"N": n, "M": n}})
+		plan := b.Plan()
+		if got := b.Stats().ArenaBytesTaken; got != plan.ArenaBytes[n] || got != plan.PeakArenaBytes {
+			t.Errorf("size %d: planned %d arena bytes, peak %d; took %d", n, plan.ArenaBytes[n], plan.PeakArenaBytes, got)
 		}
 	}
 }
