@@ -186,10 +186,10 @@ func (v *validator) topK(t *TopK) {
 	}
 	for i, a := range []*Access{&t.In, &t.Values, &t.Index} {
 		v.at = [...]string{"input: ", "values: ", "positions: "}[i]
-		v.access(a, 1)
 		if a.Arg < 0 || a.Index != nil {
 			v.failf("want plain memory")
 		}
+		v.access(a, 1)
 	}
 	v.at = ""
 	if t.Values.DType != t.In.DType || t.Index.DType != dtype.I32 {
