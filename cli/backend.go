@@ -84,12 +84,32 @@ func openTarget(f *buildFlags) (*target, error) {
 	if f.target != host.Target {
 		return nil, usagef("--target %s is not known; this pwc compiles for %s", f.target, host.Target)
 	}
+	for _, name := range f.disable {
+		if err := canDisable(name); err != nil {
+			return nil, err
+		}
+	}
 	o := compile.Options{Disable: f.disable}
 	t := &target{dev: host.Open(host.Options{}), compiler: build.Pipeline{Backend: compilehost.New(), Options: o}}
 	if f.dump != "" {
 		t.compiler = &dumper{build.Pipeline{Backend: compilehost.New(), Options: o}, f.dump}
 	}
 	return t, nil
+}
+
+// canDisable returns an error that lists the passes unless one of that name may
+// be left out.
+func canDisable(name string) error {
+	var names []string
+	for _, p := range compile.Passes() {
+		if !p.Required && p.Name != "user" {
+			names = append(names, p.Name)
+		}
+	}
+	if !slices.Contains(names, name) {
+		return usagef("--disable-pass %s: passes that can be left out are %s", name, strings.Join(names, ", "))
+	}
+	return nil
 }
 
 // dumper compiles pieces and writes what each pass made of them.

@@ -85,7 +85,7 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
-// failure is a finding that was printed already: it only sets the exit code.
+// errReported is a finding that was printed already: it only sets the exit code.
 var errReported = errors.New("reported")
 
 // fail prints an error and returns the exit code. With --json the error is an
@@ -143,11 +143,15 @@ config.json as transformers writes it, or a config.json alone.`,
   pwc run DIR --in prompt.safetensors          the same with a checkpoint directory`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("unknown command %q", args[0])
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
 			}
-			return nil
+			cmd.SuggestionsMinimumDistance = 2
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				return usagef("unknown command %q; did you mean %s?", args[0], strings.Join(near, " or "))
+			}
+			return usagef("unknown command %q", args[0])
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

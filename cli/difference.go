@@ -22,7 +22,7 @@ func (s *session) check(ctx context.Context, got []output, tol float64) (*compar
 	var worst *comparison
 	for i, o := range got {
 		d := interp.Compare(o.tensor, want[i].tensor)
-		c := compared(o.name, d, tolerance(tol, o.tensor.Type))
+		c := compared(o.name, d, tol)
 		if worst == nil || worst.OK && (!c.OK || c.Error > worst.Error) {
 			worst = c
 		}
@@ -131,7 +131,7 @@ func (s *session) differing(ctx context.Context, m *ir.Module, f *ir.Func, value
 	first := len(got) - len(kept)
 	for i, at := range kept {
 		d := interp.Compare(got[first+i].tensor, want[first+i].tensor)
-		if !d.Within(tolerance(tol, got[first+i].tensor.Type)) {
+		if !d.Within(tol) {
 			return at, d, nil
 		}
 	}

@@ -48,7 +48,7 @@ func (a *app) runDoctor(ctx context.Context) error {
 		r.OK = r.OK && c.State != "failed"
 	}
 	v := version()
-	add(doctorCheck{Name: "pwc", State: "ok", Detail: strings.TrimSpace(v.Version + " " + v.Revision + ", " + v.Go + ", " + v.Platform)})
+	add(doctorCheck{Name: "pwc", State: "ok", Detail: strings.TrimSpace(v.Version+" "+v.Revision) + ", " + v.Go + ", " + v.Platform})
 	processors := doctorCheck{Name: "processors", State: "ok", Detail: fmt.Sprintf("%d, GOMAXPROCS %d", runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 	if runtime.GOMAXPROCS(0) < runtime.NumCPU() {
 		processors.Advice = "kernels use GOMAXPROCS of them: a limit of a container, or the environment variable of that name"

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"pwc/frontend/hf"
 	"pwc/ir"
 	"pwc/safetensors"
 )
@@ -19,9 +21,10 @@ func (a *app) importCommand() *cobra.Command {
 		Use:   "import DIR|config.json",
 		Short: "make a module of a checkpoint",
 		Long: `Make a module of a Hugging Face checkpoint: a directory with config.json and
-safetensors, or the config alone. The architectures are those of the Llama,
-Qwen2 and Qwen3 families. A setting that would not be honoured is refused by
-its name, and so is a checkpoint whose tensors are not the config's.`,
+safetensors, or the config alone. A setting that would not be honoured is
+refused by its name, and so is a checkpoint whose tensors are not the config's.
+
+Architectures: ` + strings.Join(fold(strings.Join(hf.Builtin().Architectures(), " "), 64), "\n  ") + `.`,
 		Example: `  pwc import models/llama -o llama.ir
   pwc import config.json --dtype bf16 -o llama.ir      no weights are needed
   pwc import models/llama --check                      hold the tensors against the config, write nothing`,

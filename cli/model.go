@@ -137,7 +137,7 @@ func explainImport(err error) error {
 	switch {
 	case errors.As(err, &unknown):
 		return fmt.Errorf("%w\nOn the command line: --architecture NAME takes one of them", err)
-	case errors.As(err, &config) && strings.Contains(err.Error(), "not supported"):
+	case errors.As(err, &config) && strings.Contains(err.Error(), "IgnoreKeys"):
 		return fmt.Errorf("%w\nOn the command line: --ignore-key KEY leaves a key out that has no effect on the model", err)
 	}
 	return err

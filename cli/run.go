@@ -78,7 +78,7 @@ that differs. Both compare by ‖a−b‖/‖b‖.`,
 	fl.StringVar(&r.mode, "mode", "piecewise", "what is captured: none, piecewise, full, full-decode-only or full-and-piecewise")
 	fl.StringVar(&r.against, "against", "", "compare a result with this `TENSOR` of the input file")
 	fl.BoolVar(&r.check, "check", false, "compare with the reference interpreter, which is slow")
-	fl.Float64Var(&r.tol, "tol", 1e-4, "largest relative error of --against and --check; for results of f16 5e-3, of bf16 2e-2")
+	fl.Float64Var(&r.tol, "tol", 1e-4, "largest relative error of --against and --check; where values are f16 5e-3, where they are bf16 2e-2")
 	fl.StringVar(&r.fn, "func", "", "run this `FUNCTION` alone")
 	return cmd
 }
@@ -164,12 +164,12 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 		}
 	}
 	if rf.against != "" {
-		if report.Against, err = against(file, outputs, rf); err != nil {
+		if report.Against, err = against(file, outputs, rf, tolerance(rf.tol, w.module())); err != nil {
 			return err
 		}
 	}
 	if rf.check {
-		if report.Check, err = s.check(ctx, outputs, rf.tol); err != nil {
+		if report.Check, err = s.check(ctx, outputs, tolerance(rf.tol, w.module())); err != nil {
 			return err
 		}
 	}
@@ -210,7 +210,7 @@ func writeOutputs(path string, outputs []output) error {
 
 // against compares a result with a tensor of the input file: that of the same
 // name, or the only one.
-func against(file *safetensors.File, outputs []output, rf *runFlags) (*comparison, error) {
+func against(file *safetensors.File, outputs []output, rf *runFlags, tol float64) (*comparison, error) {
 	t, err := file.Tensor(rf.against)
 	if err != nil {
 		return nil, usagef("--against: %w; %s holds %s", err, rf.in, strings.Join(file.Names(), ", "))
@@ -235,7 +235,7 @@ func against(file *safetensors.File, outputs []output, rf *runFlags) (*compariso
 	if d.Shape != "" {
 		return nil, fmt.Errorf("result %s is %s%v, %s of %s is %s%v", o.name, o.tensor.Type, o.tensor.Shape, rf.against, rf.in, want.Type, want.Shape)
 	}
-	return compared(o.name, d, tolerance(rf.tol, o.tensor.Type)), nil
+	return compared(o.name, d, tol), nil
 }
 
 func compared(name string, d interp.Diff, tol float64) *comparison {
@@ -246,17 +246,24 @@ func compared(name string, d interp.Diff, tol float64) *comparison {
 	return c
 }
 
-// tolerance is what --tol says, else what the dtype's rounding allows.
-func tolerance(tol float64, dt dtype.DType) float64 {
-	switch {
-	case tol > 0:
+// tolerance is what --tol says, else what the coarsest rounding in the module's
+// functions allows.
+func tolerance(tol float64, m *ir.Module) float64 {
+	if tol > 0 {
 		return tol
-	case dt == dtype.BF16:
-		return 2e-2
-	case dt == dtype.F16:
-		return 5e-3
 	}
-	return 1e-4
+	tol = 1e-4
+	for _, f := range m.Funcs {
+		for _, v := range f.Values {
+			switch v.Type.DType {
+			case dtype.BF16:
+				return 2e-2
+			case dtype.F16:
+				tol = 5e-3
+			}
+		}
+	}
+	return tol
 }
 
 func (a *app) printRun(path string, t *target, rf *runFlags, r *runReport) error {
