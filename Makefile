@@ -1,22 +1,27 @@
-# Everything here is an ordinary go command; none of it is needed to use pwc.
+# Shorthands for ordinary go commands. None is needed to use pwc: `go build
+# ./cmd/pwc` and `go test ./...` are all there is. CI runs .ci/run.
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
-FUZZTIME    ?= 20s
+FUZZTIME ?= 20s
+RANDOM_MODULES ?= 2000
+BENCHTIME ?= 1s
+COUNT ?= 5
 
-# Packages in which goroutines meet; `make race` and CI run them under the race detector.
-CONCURRENT = ./attention/... ./build/... ./cache/... ./internal/... ./piecewise/... ./runtime/... ./safetensors/... ./silly/...
+# Packages whose values several goroutines may use, or that start some.
+CONCURRENT = ./attention/... ./build ./cache/... ./cli ./piecewise ./runtime/... ./safetensors ./silly
 
-.PHONY: all build test lint race random fuzz golden bench cross embed ci-deps
+.PHONY: build test embed lint race random fuzz golden bench cross ci-deps
 
-all: build lint test
-
-build: # the command line, into bin/
+build: # the command line, static, into bin/
 	CGO_ENABLED=0 go build -trimpath -o bin/pwc ./cmd/pwc
 
 test:
 	go test ./...
 
-lint: # formatting, go vet, staticcheck
+embed: # a module of its own that embeds pwc
+	cd testdata/embed && go vet ./... && CGO_ENABLED=0 go test ./...
+
+lint: # formatting, go vet, staticcheck, and the same for modules in text
 	@test -z "$$(gofmt -l .)" || { echo "not formatted:"; gofmt -l .; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
@@ -25,31 +30,34 @@ lint: # formatting, go vet, staticcheck
 race:
 	go test -race $(CONCURRENT)
 
-random: # random modules against the interpreter: 2000, and 200 under the race detector
-	PWC_RANDOM_MODULES=2000 go test -count=1 -timeout 15m -run Random ./compile/...
-	PWC_RANDOM_MODULES=200 go test -count=1 -timeout 15m -race -run Random ./compile/...
+random: # random modules against the interpreter, a tenth of them under the race detector
+	PWC_RANDOM_MODULES=$(RANDOM_MODULES) go test -timeout 15m -run '^TestRandomModules$$' ./compile
+	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -race -run '^TestRandomModules$$' ./compile
 
 fuzz: # each fuzz target for FUZZTIME
 	@set -e; for p in $$(go list ./...); do \
-		for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
-			echo "$$p $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; \
-		done; \
+	  for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz'); do \
+	    go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; \
+	  done; \
 	done
 
 golden: # rewrite what tests expect; read the diff
-	go test ./cli ./frontend/hf ./ir ./split -update
+	@set -e; for p in $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u); do \
+	  go test $$p -update; \
+	done
+	git --no-pager diff --stat
 
-bench:
-	go test -run '^$$' -bench . -benchmem ./...
+bench: # medians of COUNT runs are what docs/performance.md gives
+	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -count $(COUNT) ./...
 
-cross: # what is released, without cgo
-	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -o /dev/null ./cmd/pwc
-	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build -o /dev/null ./cmd/pwc
-	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go build -o /dev/null ./cmd/pwc
+cross: # without cgo: nothing but Go is needed
+	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build ./...
+	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build ./...
+	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go build ./...
 
-embed: # a module of its own that embeds pwc
-	cd testdata/embed && go vet ./... && go test ./...
-
-ci-deps: # what .ci/run needs beside Go: the race detector is built with a C compiler
-	command -v gcc >/dev/null || { apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev; }
-	go mod download
+ci-deps: # what .ci/run needs beside Go: git, and a C compiler for the race detector
+	@missing=; \
+	command -v git >/dev/null || missing="git"; \
+	command -v gcc >/dev/null || missing="$$missing gcc libc6-dev"; \
+	if [ -z "$$missing" ]; then echo "nothing to install"; \
+	else apt-get update -q && apt-get install -y -q --no-install-recommends $$missing; fi
