@@ -8,6 +8,7 @@ import (
 
 	"pwc/ir"
 	"pwc/ir/interp"
+	"pwc/ir/padding"
 	"pwc/split"
 )
 
@@ -146,6 +147,7 @@ func returning(m *ir.Module, f *ir.Func, values []ir.Value) (*ir.Module, []int) 
 	for v, info := range f.Values {
 		latest[info.Base] = ir.Value(v) // ids rise in program order
 	}
+	size, _ := padding.SizeSymbol(m, f)
 	g := *f
 	g.Returns, g.ResultTypes = slices.Clone(f.Returns), slices.Clone(f.ResultTypes)
 	var kept []int
@@ -153,6 +155,10 @@ func returning(m *ir.Module, f *ir.Func, values []ir.Value) (*ir.Module, []int) 
 		info := f.Values[v]
 		base := f.Values[info.Base]
 		if latest[info.Base] != v || base.Kind != ir.ResultValue || slices.Contains(g.Returns, v) || info.Type.Rank() == 0 {
+			continue
+		}
+		// One that counts other rows would make it unclear what a run's size is.
+		if slices.ContainsFunc(info.Type.Shape[0].Symbols(), func(name string) bool { return name != size }) {
 			continue
 		}
 		g.Returns, g.ResultTypes = append(g.Returns, v), append(g.ResultTypes, info.Type)
