@@ -93,7 +93,7 @@ func (b *builder) enumerate(shapes []planShapes) {
 				} else {
 					i = len(r.Artifacts)
 					at[key] = i
-					r.Artifacts = append(r.Artifacts, &Artifact{Key: key, Range: rg})
+					r.Artifacts = append(r.Artifacts, &Artifact{Key: key, Origin: origin(p, u), Range: rg})
 					b.jobs = append(b.jobs, job{plan: p, piece: u.Piece, symbol: symbol, origin: origin(p, u)})
 				}
 				a := r.Artifacts[i]

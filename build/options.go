@@ -81,7 +81,8 @@ func (s Source) String() string { return [...]string{"compiled", "loaded"}[s] }
 // Artifact is one distinct program of a build.
 type Artifact struct {
 	Key      cache.Key
-	Range    Range // of sizes; zero for a piece that does not depend on the size
+	Origin   string // the first piece that needs it: "@forward item 2 (model.layers.0.mlp)"
+	Range    Range  // of sizes; zero for a piece that does not depend on the size
 	Source   Source
 	Program  *program.Program
 	Bytes    int // of the encoded program

@@ -39,6 +39,8 @@ type buildFlags struct {
 	dump         string
 	max          map[string]int64
 	symbols      map[string]int64
+	frozen       bool
+	uncached     bool // nothing is taken from the cache, nor kept there
 }
 
 func (f *buildFlags) add(cmd *cobra.Command) {
@@ -52,6 +54,7 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fl.StringSliceVar(&f.disable, "disable-pass", nil, "`PASS`es of the compiler to leave out")
 	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`")
 	fl.StringToInt64Var(&f.max, "max", nil, "`SYMBOL=VALUE`: the largest value of a batch symbol")
+	fl.BoolVar(&f.frozen, "frozen", false, "fail instead of compiling what is not in the cache, or skipping a graph")
 	fl.StringToInt64Var(&f.symbols, "symbol", nil, "`SYMBOL=VALUE`: the value of a load symbol (blocks of the KV cache)")
 }
 
@@ -78,6 +81,7 @@ func (f *buildFlags) sizes() ([]int64, error) {
 type target struct {
 	dev      device.Device
 	compiler build.Compiler
+	events   func(build.Event) // nil, or told of what is compiled and loaded
 }
 
 func openTarget(f *buildFlags) (*target, error) {
@@ -161,9 +165,22 @@ func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildF
 	o := piecewise.Options{
 		Device: t.dev, Target: t.compiler, Ops: ops, SplitOn: f.splitOn, Mode: mode, CompileSizes: f.compileSizes, Ranges: f.ranges,
 		CaptureSizes: sizes, Max: overlay(limits, f.max), Symbols: overlay(symbols, f.symbols), Jobs: f.jobs,
+		Frozen: f.frozen, Logger: a.logger(),
+	}
+	if !f.uncached {
+		store, err := a.openStore()
+		if err != nil {
+			return nil, err
+		}
+		if store != nil {
+			o.Store = store
+		}
 	}
 	bar := a.newProgress("compiling")
 	o.Progress = func(e build.Event) {
+		if t.events != nil {
+			t.events(e)
+		}
 		if e.Kind == build.Finished {
 			bar.set(e.Done, e.Total)
 		}

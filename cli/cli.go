@@ -69,11 +69,12 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 // app is what the commands of one command line share.
 type app struct {
-	in   io.Reader
-	out  io.Writer
-	err  io.Writer
-	ops  []Op
-	json bool
+	in      io.Reader
+	out     io.Writer
+	err     io.Writer
+	ops     []Op
+	json    bool
+	verbose bool
 }
 
 // usageError is a wrong call: exit code 2 and a hint at the help.
@@ -157,8 +158,9 @@ config.json as transformers writes it, or a config.json alone.`,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON document instead of text")
+	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print counts, bytes and seconds of each stage on standard error")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
-	root.AddCommand(a.importCommand(), a.fmtCommand(), a.checkCommand(), a.splitCommand(), a.compileCommand(), a.runCommand(), a.doctorCommand(),
+	root.AddCommand(a.importCommand(), a.fmtCommand(), a.checkCommand(), a.splitCommand(), a.compileCommand(), a.runCommand(), a.cacheCommand(), a.doctorCommand(),
 		a.versionCommand(), a.exampleCommand())
 	return root
 }

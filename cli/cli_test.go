@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -40,9 +41,10 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:           "testdata/script",
 		UpdateScripts: *update,
-		Cmds:          map[string]func(*testscript.TestScript, bool, []string){"exec-code": execCode},
+		Cmds:          map[string]func(*testscript.TestScript, bool, []string){"exec-code": execCode, "damage": damage},
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("TESTDATA", data)
+			e.Setenv("PWC_CACHE", "off") // a script that wants one names its directory
 			return nil
 		},
 	})
@@ -120,4 +122,21 @@ func execCode(ts *testscript.TestScript, neg bool, args []string) {
 	if got := strconv.Itoa(exit.ExitCode()); got != args[0] {
 		ts.Fatalf("exit code %s, want %s", got, args[0])
 	}
+}
+
+// damage flips a bit in the middle of one blob of a cache.
+func damage(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: damage DIR")
+	}
+	blobs, err := filepath.Glob(filepath.Join(ts.MkAbs(args[0]), "v1", "blobs", "*", "*"))
+	ts.Check(err)
+	if len(blobs) == 0 {
+		ts.Fatalf("no blob in %s", args[0])
+	}
+	data, err := os.ReadFile(blobs[0])
+	ts.Check(err)
+	data[len(data)/2] ^= 1
+	ts.Check(os.Chmod(blobs[0], 0o644))
+	ts.Check(os.WriteFile(blobs[0], data, 0o644))
 }

@@ -125,7 +125,7 @@ func (a *app) demonstrate(ctx context.Context) ([]float64, piecewise.Stats, erro
 		return nil, piecewise.Stats{}, err
 	}
 	quiet := &app{in: a.in, out: a.out, err: io.Discard, ops: a.ops}
-	flags := &buildFlags{captureSizes: "1,2", target: "host"}
+	flags := &buildFlags{captureSizes: "1,2", target: "host", uncached: true}
 	t, err := openTarget(flags)
 	if err != nil {
 		return nil, piecewise.Stats{}, err

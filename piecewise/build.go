@@ -43,16 +43,19 @@ func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
 }
 
 // shapes returns the ranges and exact sizes that a function's pieces are
-// compiled for: those of the options that lie in the function's range.
+// compiled for: those of the options that lie in the symbol's range. The general
+// artifacts cover the declared range whatever Options.Max is, so that backends
+// with other limits find them in the store.
 func (b *Backend) shapes(fn *function) build.Shapes {
-	s := build.Shapes{Max: fn.hi}
+	sym := b.module.Symbol(fn.size)
+	var s build.Shapes
 	for _, n := range b.opts.CompileSizes {
-		if n >= fn.lo && n <= fn.hi {
+		if n >= sym.Lo && n <= sym.Hi {
 			s.Sizes = append(s.Sizes, n)
 		}
 	}
 	for _, e := range b.opts.Ranges {
-		if e >= fn.lo && e < fn.hi {
+		if e >= sym.Lo && e < sym.Hi {
 			s.Endpoints = append(s.Endpoints, e)
 		}
 	}
@@ -67,7 +70,9 @@ func (b *Backend) checkCompileSizes() error {
 		for _, n := range list {
 			used := false
 			for _, fn := range b.funcs {
-				used = used || fn.size != "" && n >= fn.lo && n <= fn.hi
+				if sym := b.module.Symbol(fn.size); sym != nil {
+					used = used || n >= sym.Lo && n <= sym.Hi
+				}
 			}
 			if !used {
 				errs = append(errs, fmt.Errorf("%w: %s %d is outside the sizes of every function", ErrSize, what, n))

@@ -1,0 +1,462 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pwc/build"
+	"pwc/cache"
+	"pwc/piecewise"
+)
+
+func (a *app) cacheCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cache",
+		Short: "list, explain, verify and clean the compiled artifacts that are kept",
+		Long: `Compiled pieces are kept in a directory and found again by what they were made
+from, so that a model is compiled once. PWC_CACHE_DIR names the directory that
+is written (default: pwc in the user's cache directory), PWC_CACHE_PATH lists
+directories that are only read and searched first, PWC_CACHE=off keeps nothing.
+
+Models are the roots: what gc removes and pin keeps is a model with all its
+artifacts. A MODEL is a name or the first digits of an id, as ls prints them.`,
+		Example: `  pwc cache ls
+  pwc cache explain model.ir          why its pieces are found, or not
+  pwc cache gc --max-bytes 1GiB`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q of pwc cache", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.cacheList(), a.cacheShow(), a.cacheExplain(), a.cacheVerify(), a.cacheGC(), a.cachePin(true), a.cachePin(false), a.cacheClear())
+	return cmd
+}
+
+// openStore opens the cache that the environment asks for. Nil: PWC_CACHE=off.
+func (a *app) openStore() (*cache.Store, error) {
+	o, off, err := cache.FromEnv()
+	switch {
+	case off:
+		return nil, nil
+	case errors.Is(err, cache.ErrNoDir):
+		a.logger().Warn("artifacts are not kept", "reason", err)
+	case err != nil:
+		return nil, usagef("%w", err)
+	}
+	o.Logger = a.logger()
+	return cache.New(o), nil
+}
+
+// logger prints warnings on standard error, and with --verbose all messages.
+func (a *app) logger() *slog.Logger {
+	level := slog.LevelWarn
+	if a.verbose {
+		level = slog.LevelInfo
+	}
+	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, at slog.Attr) slog.Attr {
+		if len(groups) == 0 && at.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return at
+	}}))
+}
+
+// withStore runs a command of the cache; without one it is a wrong call.
+func (a *app) withStore(run func(ctx context.Context, s *cache.Store, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		s, err := a.openStore()
+		if err != nil {
+			return err
+		}
+		if s == nil {
+			return usagef("PWC_CACHE=off: there is no cache")
+		}
+		return run(cmd.Context(), s, args)
+	}
+}
+
+// cacheModule is a row of `cache ls`.
+type cacheModule struct {
+	ID       string    `json:"id"`
+	Name     string    `json:"name"`
+	Target   string    `json:"target"`
+	Entries  int       `json:"entries"`
+	Bytes    int64     `json:"bytes"`
+	Created  time.Time `json:"created"`
+	LastUsed time.Time `json:"last_used"`
+	Pinned   bool      `json:"pinned"`
+	Dir      string    `json:"dir"`
+	Layer    bool      `json:"layer"`
+}
+
+func cacheModuleOf(m cache.ModuleInfo) cacheModule {
+	return cacheModule{m.ID.String(), m.Name, m.Target, m.Entries, m.Bytes, m.Created, m.LastUsed, m.Pinned, m.Dir, m.Layer}
+}
+
+func (m *cacheModule) note() string {
+	var out []string
+	if m.Pinned {
+		out = append(out, "pinned")
+	}
+	if m.Layer {
+		out = append(out, "in "+m.Dir)
+	}
+	return strings.Join(out, ", ")
+}
+
+func (a *app) cacheList() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Short:   "list the models that artifacts are kept for",
+		Example: "  pwc cache ls\n  pwc cache ls --json",
+		Args:    none,
+		RunE: a.withStore(func(ctx context.Context, s *cache.Store, _ []string) error {
+			list, err := s.Modules(ctx)
+			if err != nil {
+				return err
+			}
+			rows := make([]cacheModule, len(list))
+			for i, m := range list {
+				rows[i] = cacheModuleOf(m)
+			}
+			if a.json {
+				return a.printJSON(map[string]any{"dir": s.Dir(), "modules": rows})
+			}
+			if len(rows) == 0 {
+				fmt.Fprintf(a.out, "nothing is kept in %s\n", s.Dir())
+				return nil
+			}
+			t := table{head: []string{"id", "model", "target", ">artifacts", ">bytes", "last used", ""}}
+			for _, m := range rows {
+				t.add(m.ID[:12], m.Name, m.Target, fmt.Sprint(m.Entries), byteCount(m.Bytes), m.LastUsed.Local().Format(time.DateTime), m.note())
+			}
+			return t.write(a.out, "")
+		}),
+	}
+}
+
+// cacheEntry is an artifact of `cache show`.
+type cacheEntry struct {
+	Key      string            `json:"key"`
+	Bytes    int64             `json:"bytes"`
+	Missing  bool              `json:"missing,omitempty"`
+	Factors  map[string]string `json:"factors,omitempty"`
+	Origin   string            `json:"origin,omitempty"`
+	Compiler string            `json:"compiler,omitempty"`
+	Seconds  float64           `json:"seconds,omitempty"`
+}
+
+func (a *app) cacheShow() *cobra.Command {
+	graph := false
+	cmd := &cobra.Command{
+		Use:     "show MODEL",
+		Short:   "show the artifacts of a model, or its graph",
+		Example: "  pwc cache show llama\n  pwc cache show llama --graph",
+		Args:    exactly(1, "one model"),
+		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
+			d, err := s.Show(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if graph {
+				_, err := a.out.Write(d.Graph)
+				return err
+			}
+			m := cacheModuleOf(d.ModuleInfo)
+			entries := make([]cacheEntry, len(d.Keys))
+			for i, k := range d.Keys {
+				entries[i] = cacheEntry{Key: k.ID.String(), Bytes: k.Size, Missing: d.Found[i] == nil}
+				if e := d.Found[i]; e != nil {
+					entries[i].Factors = map[string]string{}
+					for _, f := range e.Key.Factors() {
+						entries[i].Factors[f.Name] = f.Value
+					}
+					entries[i].Origin, entries[i].Compiler, entries[i].Seconds = e.Provenance.Origin, e.Provenance.Compiler, e.Provenance.Duration.Seconds()
+				}
+			}
+			if a.json {
+				return a.printJSON(map[string]any{"module": m, "entries": entries})
+			}
+			facts := []string{plural(int64(m.Entries), "artifact"), byteCount(m.Bytes), "created " + m.Created.Local().Format(time.DateTime), "last used " + m.LastUsed.Local().Format(time.DateTime)}
+			if note := m.note(); note != "" {
+				facts = append(facts, note)
+			}
+			fmt.Fprintf(a.out, "%s for %s, id %s\n  %s\n\n", m.Name, m.Target, m.ID, strings.Join(facts, ", "))
+			t := table{head: []string{"key", ">bytes", "shape", ">compiled in", "first use"}, width: terminalWidth(a.out)}
+			for _, e := range entries {
+				if e.Missing {
+					t.add(e.Key[:16], byteCount(e.Bytes), "", "", "missing: compile the model again")
+					continue
+				}
+				t.add(e.Key[:16], byteCount(e.Bytes), e.Factors["shape"], fmt.Sprintf("%.3f s", e.Seconds), e.Origin)
+			}
+			return t.write(a.out, "  ")
+		}),
+	}
+	cmd.Flags().BoolVar(&graph, "graph", false, "print the split module (computation_graph.ir)")
+	return cmd
+}
+
+// explained is one artifact of `cache explain`.
+type explained struct {
+	Origin  string         `json:"origin"`
+	Key     string         `json:"key"`
+	Shape   string         `json:"shape"`
+	Hit     bool           `json:"hit"`
+	Nearest string         `json:"nearest,omitempty"` // where the nearest entry is from
+	Changes []cache.Change `json:"changes,omitempty"` // from it to this one
+	Damaged []string       `json:"damaged,omitempty"`
+}
+
+func (a *app) cacheExplain() *cobra.Command {
+	var f modelFlags
+	var b buildFlags
+	cmd := &cobra.Command{
+		Use:   "explain FILE",
+		Short: "say for each piece of a model whether it is kept, and if not, what differs",
+		Long: `Split a model and look up every artifact that compiling it with these flags
+would need. For one that is missing, the nearest entry is named, and each factor
+of the key in which it differs. Nothing is compiled or written.`,
+		Example: "  pwc cache explain model.ir\n  pwc cache explain models/llama --compile-sizes 8",
+		Args:    exactly(1, "one module or checkpoint"),
+		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
+			return a.explain(ctx, s, args[0], &f, &b)
+		}),
+	}
+	f.addImport(cmd, "f32")
+	b.add(cmd)
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) { b.fix(cmd) }
+	return cmd
+}
+
+func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *modelFlags, bf *buildFlags) (err error) {
+	m, err := a.open(path, f)
+	if err != nil {
+		return err
+	}
+	t, err := openTarget(bf)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.dev.Close()) }()
+	bf.frozen = true
+	type found struct {
+		use build.Use
+		explained
+	}
+	var all []found
+	t.events = func(e build.Event) {
+		if e.Kind != build.Finished && e.Kind != build.Failed {
+			return
+		}
+		x := explained{Origin: e.Artifact.Origin, Key: e.Artifact.Key.String(), Shape: e.Artifact.Key.Shape, Hit: e.Kind == build.Finished}
+		var miss *build.MissError
+		if errors.As(e.Err, &miss) {
+			if why := miss.Why; why != nil {
+				x.Changes = why.Changes
+				for _, d := range why.Damaged {
+					x.Damaged = append(x.Damaged, d.Error())
+				}
+				if why.Nearest != nil {
+					x.Nearest = why.Nearest.Provenance.Origin
+				}
+			}
+		}
+		all = append(all, found{e.Artifact.Uses[0], x})
+	}
+	b, err := a.newBackend(ctx, m.module, t, bf, piecewise.Piecewise, nil, loadSymbols(m.module))
+	var miss *build.MissError
+	switch {
+	case err == nil:
+		defer func() { err = errors.Join(err, b.Close()) }()
+	case !errors.As(err, &miss):
+		return err
+	}
+	slices.SortFunc(all, func(x, y found) int {
+		if x.use.Plan != y.use.Plan {
+			return x.use.Plan - y.use.Plan
+		}
+		return x.use.Unit - y.use.Unit
+	})
+	rows := make([]explained, len(all))
+	misses := 0
+	for i, x := range all {
+		rows[i] = x.explained
+		if !rows[i].Hit {
+			misses++
+		}
+	}
+	if a.json {
+		return a.printJSON(map[string]any{"dir": s.Dir(), "hits": len(rows) - misses, "misses": misses, "artifacts": rows})
+	}
+	for _, x := range rows {
+		word := "hit "
+		if !x.Hit {
+			word = "miss"
+		}
+		fmt.Fprintf(a.out, "%s  %s  %s  %s\n", word, x.Key, x.Shape, x.Origin)
+		for _, d := range x.Damaged {
+			fmt.Fprintf(a.out, "        damaged: %s\n", d)
+		}
+		switch {
+		case x.Hit || len(x.Damaged) > 0:
+		case x.Nearest == "":
+			fmt.Fprintln(a.out, "        nothing is kept")
+		default:
+			fmt.Fprintf(a.out, "        nearest: %s\n", x.Nearest)
+			for _, c := range x.Changes {
+				fmt.Fprintf(a.out, "          %s\n", c)
+			}
+		}
+	}
+	fmt.Fprintf(a.out, "%s, %d to be compiled\n", plural(int64(len(rows)-misses), "hit"), misses)
+	return nil
+}
+
+func (a *app) cacheVerify() *cobra.Command {
+	return &cobra.Command{
+		Use:     "verify",
+		Short:   "read every file and check it against its hash",
+		Example: "  pwc cache verify",
+		Args:    none,
+		RunE: a.withStore(func(ctx context.Context, s *cache.Store, _ []string) error {
+			r, err := s.Verify(ctx)
+			if err != nil {
+				return err
+			}
+			problems := make([]string, len(r.Problems))
+			for i, p := range r.Problems {
+				problems[i] = p.Error()
+			}
+			if a.json {
+				if err := a.printJSON(map[string]any{"modules": r.Modules, "entries": r.Entries, "blobs": r.Blobs, "bytes": r.Bytes, "problems": problems}); err != nil {
+					return err
+				}
+			} else {
+				for _, p := range problems {
+					fmt.Fprintln(a.out, p)
+				}
+				fmt.Fprintf(a.out, "%s, %s, %s, %s: %s\n", plural(int64(r.Modules), "model"), plural(int64(r.Entries), "artifact"), plural(int64(r.Blobs), "blob"),
+					byteCount(r.Bytes), plural(int64(len(problems)), "problem"))
+			}
+			if len(problems) > 0 {
+				return errReported
+			}
+			return nil
+		}),
+	}
+}
+
+func (a *app) cacheGC() *cobra.Command {
+	limit := ""
+	grace := time.Hour
+	cmd := &cobra.Command{
+		Use:   "gc --max-bytes N",
+		Short: "remove damaged files and the models used longest ago",
+		Long: `Remove what cannot be used, and then models by least recent use, each with the
+artifacts that no other model uses, until the directory is within --max-bytes.
+Pinned models, and layers of PWC_CACHE_PATH, are never touched.`,
+		Example: "  pwc cache gc --max-bytes 500MiB",
+		Args:    none,
+		RunE: a.withStore(func(ctx context.Context, s *cache.Store, _ []string) error {
+			n, err := parseBytes(limit)
+			if err != nil {
+				return usagef("--max-bytes: %w", err)
+			}
+			r, err := s.GC(ctx, cache.GCOptions{MaxBytes: n, Grace: grace})
+			if a.json {
+				return errors.Join(err, a.printJSON(map[string]any{"modules": r.Modules, "entries": r.Entries, "blobs": r.Blobs, "freed_bytes": r.Freed, "left_bytes": r.Left}))
+			}
+			fmt.Fprintf(a.out, "removed %s, %s: %s freed, %s left\n", plural(int64(r.Modules), "model"), plural(int64(r.Entries), "artifact"), byteCount(r.Freed), byteCount(r.Left))
+			return err
+		}),
+	}
+	cmd.Flags().StringVar(&limit, "max-bytes", "", "`N` bytes that may stay: a number, or one with KiB, MiB or GiB")
+	cmd.Flags().DurationVar(&grace, "grace", grace, "keep artifacts of no model that are younger than this")
+	return cmd
+}
+
+// parseBytes reads "123", "10KiB", "1.5GiB".
+func parseBytes(s string) (int64, error) {
+	if s == "" {
+		return 0, errors.New("how many bytes may stay? 1048576, 500MiB or 1.5GiB, say")
+	}
+	text, unit := s, int64(1)
+	for i, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if strings.HasSuffix(s, u) {
+			text, unit = strings.TrimSuffix(s, u), int64(1)<<(10*(i+1))
+		}
+	}
+	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	if err != nil || !(v >= 0) || v*float64(unit) > 1<<62 {
+		return 0, fmt.Errorf("%q is no number of bytes, such as 1048576, 500MiB or 1.5GiB", s)
+	}
+	return int64(v * float64(unit)), nil
+}
+
+func (a *app) cachePin(pin bool) *cobra.Command {
+	name, short, done := "pin", "keep a model from being collected", "pinned"
+	if !pin {
+		name, short, done = "unpin", "let a model be collected again", "not pinned"
+	}
+	return &cobra.Command{
+		Use:     name + " MODEL",
+		Short:   short,
+		Example: "  pwc cache " + name + " llama",
+		Args:    exactly(1, "one model"),
+		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
+			act := s.Unpin
+			if pin {
+				act = s.Pin
+			}
+			m, err := act(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(cacheModuleOf(m))
+			}
+			fmt.Fprintf(a.out, "%s (%s) is %s\n", m.Name, m.ID.String()[:12], done)
+			return nil
+		}),
+	}
+}
+
+func (a *app) cacheClear() *cobra.Command {
+	return &cobra.Command{
+		Use:     "clear",
+		Short:   "remove everything that is kept, pinned or not",
+		Example: "  pwc cache clear",
+		Args:    none,
+		RunE: a.withStore(func(ctx context.Context, s *cache.Store, _ []string) error {
+			if err := s.Clear(ctx); err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(map[string]any{"cleared": s.Dir()})
+			}
+			_, err := io.WriteString(a.out, "cleared "+s.Dir()+"\n")
+			return err
+		}),
+	}
+}
+
+// none is the check of a command that takes no arguments.
+func none(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("takes no arguments, got %d", len(args))
+	}
+	return nil
+}
