@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pwc/build"
+	"pwc/cache"
 	"pwc/compile"
 	compilehost "pwc/compile/host"
 	"pwc/ir"
@@ -167,9 +168,9 @@ func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildF
 		CaptureSizes: sizes, Max: overlay(limits, f.max), Symbols: overlay(symbols, f.symbols), Jobs: f.jobs,
 		Frozen: f.frozen, Logger: a.logger(),
 	}
+	var store *cache.Store
 	if !f.uncached {
-		store, err := a.openStore()
-		if err != nil {
+		if store, err = a.openStore(); err != nil {
 			return nil, err
 		}
 		if store != nil {
@@ -188,6 +189,11 @@ func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildF
 	o.Observer = bar
 	b, err := piecewise.New(ctx, m, o)
 	bar.end()
+	if store != nil {
+		c := store.Stats()
+		o.Logger.Info("cache", "loaded", c.Loaded, "loaded_bytes", c.LoadedBytes, "load_seconds", c.LoadTime.Seconds(),
+			"saved", c.Stored, "saved_bytes", c.StoredBytes, "save_seconds", c.StoreTime.Seconds(), "damaged", c.Damaged, "not_cached", c.NotCached)
+	}
 	return b, err
 }
 
