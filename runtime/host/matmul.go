@@ -24,7 +24,7 @@ const (
 	tileRows   = 96   // rows of A in one part, at most; a multiple of microRows
 	maxColumns = 256  // rows of B in one part, at most
 	minColumns = 64
-	panel      = 16  // rows of B that are converted at a time; a multiple of microCols
+	panel      = 16  // rows of B that are transposed at a time; a multiple of microCols
 	pitchSkew  = 16  // keeps the rows of converted tiles from sharing cache sets
 	directRows = 6   // with so few rows of A, narrow B is converted on the way, not before
 	flopCost   = 0.1 // nanoseconds of a multiplication and addition, about
@@ -48,13 +48,17 @@ type operand struct {
 	row, col int64
 }
 
-// microKernels compute rows×4 dot products of k elements, a multiple of eight:
-// of row i of A, at a+i*lda, with row j of B, at b+j*ldb, into out[4*i+j].
-// Strides are in elements.
+// sums are the results of one call of a micro kernel.
+type sums = [microRows * microCols]float32
+
+// microKernels are the inner loops for one kind of processor. The first three
+// compute rows×4 dot products of k elements, a multiple of eight: of row i of A,
+// at a+i*lda, with row j of B, at b+j*ldb, into out[4*i+j]; strides are in
+// elements. Those for narrow B may be nil: then B is converted before.
 type microKernels struct {
-	f32  func(rows int, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *[microRows * microCols]float32)
-	bf16 func(rows int, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *[microRows * microCols]float32)
-	f16  func(rows int, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *[microRows * microCols]float32)
+	name                string
+	f32, bf16, f16      func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *sums)
+	widenBF16, widenF16 func(d []float32, s []uint16) // conversion to float32, exact
 }
 
 // bindMatMul binds a product and proves that its operands are memory.
@@ -118,7 +122,7 @@ func (k *kernel) splitMatMul() {
 // matScratch is a lane's memory for tiles.
 type matScratch struct {
 	a, b, c []float32
-	out     [microRows * microCols]float32 // of a micro kernel
+	out     sums
 }
 
 // run computes one tile and runs the epilogue on it.
@@ -151,8 +155,12 @@ func (mm *matMul) sums(s *matScratch, batch, m0, n0 int64, rows, cols int) {
 		kc := int(min(chunk, mm.k-k0))
 		a := mm.tileA(s, a0+k0*mm.a.col, rows, kc)
 		direct := mm.direct(rows, kc)
-		for n := 0; n < cols; n += panel {
-			wide := min(panel, cols-n)
+		step := microCols
+		if mm.b.row == 1 {
+			step = panel
+		}
+		for n := 0; n < cols; n += step {
+			wide := min(step, cols-n)
 			at := b0 + int64(n)*mm.b.row + k0*mm.b.col
 			var b tile
 			if direct && wide%microCols == 0 {
@@ -232,7 +240,7 @@ func (mm *matMul) tileA(s *matScratch, at int64, rows, kc int) tile {
 		return mm.a.tile(at)
 	}
 	s.a = resize(s.a, tileRows*maxPitch)
-	return convertRows(s.a, &mm.a, at, rows, kc)
+	return mm.convertRows(s.a, &mm.a, at, rows, kc)
 }
 
 // panelB returns rows of B as float32, filled up to a multiple of microCols
@@ -242,18 +250,25 @@ func (mm *matMul) panelB(s *matScratch, at int64, wide, kc int) tile {
 	if mm.b.row == 1 && mm.b.col != 1 {
 		return transposeRows(s.b, &mm.b, at, wide, kc)
 	}
-	t := convertRows(s.b, &mm.b, at, wide, kc)
+	t := mm.convertRows(s.b, &mm.b, at, wide, kc)
 	clear(s.b[wide*t.pitch : (wide+microCols-1)&^(microCols-1)*t.pitch])
 	return t
 }
 
 // convertRows converts rows of kc elements, and zeros up to a multiple of
 // lanes.
-func convertRows(dst []float32, o *operand, at int64, rows, kc int) tile {
+func (mm *matMul) convertRows(dst []float32, o *operand, at int64, rows, kc int) tile {
 	pitch := (kc+lanes-1)&^(lanes-1) + pitchSkew
 	for r := range rows {
 		d := dst[r*pitch : (r+1)*pitch]
-		o.getF(d[:kc], at+int64(r)*o.row, o.col)
+		switch from := at + int64(r)*o.row; {
+		case o.col == 1 && o.dtype == dtype.BF16:
+			mm.micro.widenBF16(d[:kc], o.u16[from:from+int64(kc)])
+		case o.col == 1 && o.dtype == dtype.F16:
+			mm.micro.widenF16(d[:kc], o.u16[from:from+int64(kc)])
+		default:
+			o.getF(d[:kc], from, o.col)
+		}
 		clear(d[kc:])
 	}
 	return tile{unsafe.Pointer(unsafe.SliceData(dst)), pitch, 4, dtype.F32}

@@ -30,7 +30,7 @@ type pool struct {
 
 // newPool starts helpers, which run jobs beside the caller.
 func newPool(helpers int) *pool {
-	p := &pool{helpers: helpers, micro: portable(), wake: make(chan struct{}, helpers), done: make(chan struct{}, 1)}
+	p := &pool{helpers: helpers, micro: bestKernels(), wake: make(chan struct{}, helpers), done: make(chan struct{}, 1)}
 	p.ended.Add(helpers)
 	for range helpers {
 		go p.work()

@@ -4,10 +4,12 @@ import "unsafe"
 
 // portable are the micro kernels for every architecture. Narrow operands are
 // converted before, so there are none for them.
-func portable() *microKernels { return &microKernels{f32: dotsF32} }
+func portable() *microKernels {
+	return &microKernels{name: "portable", f32: dotsF32, widenBF16: widenBF16, widenF16: widenF16}
+}
 
 // dotsF32 multiplies and adds in the order that matmul.go defines.
-func dotsF32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *[microRows * microCols]float32) {
+func dotsF32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *sums) {
 	for i := range rows {
 		x := unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(a), 4*i*lda)), k)
 		for j := range microCols {

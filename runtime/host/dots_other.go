@@ -1,0 +1,6 @@
+//go:build !amd64
+
+package host
+
+// bestKernels returns the micro kernels for this processor.
+func bestKernels() *microKernels { return portable() }
