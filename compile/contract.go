@@ -39,7 +39,6 @@ func (f *fuser) contract(n *ir.Node) {
 		if dt := f.fn.Type(r).DType; dt != dtype.F32 {
 			i = g.add(instr{op: loop.Cast, dtype: dt, args: []int{i}, origin: f.origin})
 		}
-		g.note(f.origin)
 		f.computed(r, g, out, i)
 		return
 	}

@@ -9,14 +9,15 @@ import (
 )
 
 // cse computes equal nodes once. Calls, writes and allocations that are written
-// are never merged (C1); versions of a storage are different values, so that
+// here, or that are returned and may be written elsewhere, are never merged (C1); versions of a storage are different values, so that
 // reads of different versions stay apart.
 func cse(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
-	written := writtenStorages(fn)
+	written, returned := writtenStorages(fn), returnedStorages(fn)
 	seen := make(map[string][]ir.Value)
 	var key []byte
 	return ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
-		if n.Op.Class == ir.Call || len(n.Versions) > 0 || n.IsEmpty() || n.Effects()&(ir.Random|ir.Host) != 0 || written[n.Results[0]] {
+		if n.Op.Class == ir.Call || len(n.Versions) > 0 || n.IsEmpty() || n.Effects()&(ir.Random|ir.Host) != 0 ||
+			n.Writable() && (written[n.Results[0]] || returned[n.Results[0]]) {
 			rw.Keep(n)
 			return
 		}

@@ -2,6 +2,7 @@ package compile
 
 import (
 	"math"
+	"slices"
 
 	"pwc/compile/loop"
 	"pwc/ir"
@@ -336,7 +337,21 @@ func (f *fuser) evalGather(g *group, n *ir.Node, v ir.Value, coords []coord, emi
 		return -1, m
 	}
 	cs := append(append([]coord{}, coords[:a]...), coord{ind: &indirect{at, one, xs[a]}})
-	return f.load(g, x, append(cs, coords[a+rank:]...), emit)
+	cs = append(cs, coords[a+rank:]...)
+	// Casts of the table are done to what is read: zero stays zero.
+	var casts []dtype.DType
+	for n := f.fn.Def(x); n != nil && n.Op.Name == "cast" && f.lazy(x); n = f.fn.Def(x) {
+		casts = append(casts, f.fn.Type(x).DType)
+		x = n.Args[0]
+	}
+	i, m := f.load(g, x, cs, emit)
+	if m != nil || !emit {
+		return -1, m
+	}
+	for _, dt := range slices.Backward(casts) {
+		i = g.add(instr{op: loop.Cast, dtype: dt, args: []int{i}, origin: f.origin})
+	}
+	return i, nil
 }
 
 // evalIota makes the address of an access that reaches no memory the value.

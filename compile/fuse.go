@@ -264,7 +264,6 @@ func (f *fuser) join(g *group, n *ir.Node) bool {
 	if m != nil {
 		return false
 	}
-	g.note(f.origin)
 	f.computed(r, g, coords, i)
 	return true
 }
@@ -407,9 +406,6 @@ func (f *fuser) anchor(v ir.Value) {
 				return
 			}
 			f.computed(v, g, coords, i)
-			if n := f.fn.Def(v); n != nil {
-				g.note(originOf(n))
-			}
 			return
 		}
 	}

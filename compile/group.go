@@ -30,8 +30,7 @@ type group struct {
 	instrs []instr
 	loads  int
 	memo   map[ir.Value][]memoEntry
-	nodes  []int32 // of the piece, in the order they joined; for the kernel's name
-	origin int32
+	origin int32 // node of the piece
 
 	product *product
 	topk    *selection
@@ -325,12 +324,6 @@ func (g *group) resultPhase(i int) int {
 		return in.phase + 1
 	}
 	return in.phase
-}
-
-// note says that a node of the piece became part of the group.
-func (g *group) note(origin int32) {
-	g.nodes = append(g.nodes, origin)
-	g.origin = origin
 }
 
 // full reports whether the group should not grow any more.

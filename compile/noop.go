@@ -12,22 +12,45 @@ import (
 // layout ops of one kind that follow each other.
 //
 // A layout op is also a copy: where its operand's memory is written anywhere in
-// the function, it stays.
+// the function, it stays, and so it does where its result is returned and other
+// pieces may write that memory.
 func noop(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
-	written := writtenStorages(fn)
+	written, returned := writtenStorages(fn), returnedStorages(fn)
 	return ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
 		if len(n.Results) == 1 && len(n.Versions) == 0 && n.Op.Class != ir.Call {
-			if v := same(fn, n); v != ir.NoValue && fn.Type(v).Equal(fn.Type(n.Results[0])) && !written[fn.Base(v)] {
-				rw.Replace(n.Results[0], rw.Map(v))
+			r := n.Results[0]
+			free := func(v ir.Value) bool { return !returned[r] || !shared(rw.Func(), rw.Func().Base(v)) }
+			if v := same(fn, n); v != ir.NoValue && fn.Type(v).Equal(fn.Type(r)) && !written[fn.Base(v)] && free(rw.Map(v)) {
+				rw.Replace(r, rw.Map(v))
 				return
 			}
-			if v := joined(rw, n); v != ir.NoValue {
-				rw.Replace(n.Results[0], v)
+			if v := joined(rw, n); v != ir.NoValue && free(v) {
+				rw.Replace(r, v)
 				return
 			}
 		}
 		rw.Keep(n)
 	})
+}
+
+// returnedStorages returns the bases of what the function returns.
+func returnedStorages(fn *ir.Func) map[ir.Value]bool {
+	r := make(map[ir.Value]bool)
+	for _, v := range fn.Returns {
+		r[fn.Base(v)] = true
+	}
+	return r
+}
+
+// shared reports whether a storage is one that other pieces may write.
+func shared(fn *ir.Func, base ir.Value) bool {
+	switch info := &fn.Values[base]; info.Kind {
+	case ir.ParamValue, ir.StateValue:
+		return true
+	case ir.ResultValue:
+		return fn.Nodes[info.Node].Writable()
+	}
+	return false
 }
 
 // writtenStorages returns the bases that some node writes.
@@ -155,7 +178,7 @@ func joined(rw *ir.Rewriter, n *ir.Node) ir.Value {
 		return ir.NoValue
 	}
 	x := d.Args[0]
-	if storage := f.Base(x); rw.Latest(x) != x || writable(f, storage) {
+	if info := &f.Values[f.Base(x)]; rw.Latest(x) != x || shared(f, f.Base(x)) && (info.Kind != ir.ParamValue || info.Mut) {
 		return ir.NoValue // the first of both is a copy of what a write may change
 	}
 	if n.Op.Name == "reshape" {
@@ -172,17 +195,4 @@ func joined(rw *ir.Rewriter, n *ir.Node) ir.Value {
 		return x
 	}
 	return rw.Op1("transpose", []ir.Value{x}, ir.IntsAttr("perm", perm...))
-}
-
-// writable reports whether some node of a function could write a storage.
-func writable(f *ir.Func, base ir.Value) bool {
-	switch info := &f.Values[base]; info.Kind {
-	case ir.ParamValue:
-		return info.Mut
-	case ir.StateValue:
-		return true
-	case ir.ResultValue:
-		return f.Nodes[info.Node].Writable()
-	}
-	return false
 }

@@ -2,6 +2,7 @@ package compile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -121,9 +122,21 @@ func (p *pipeline) dump(name, text string) {
 	}
 }
 
-// rewrites are the passes on the function.
-var rewrites = map[string]func(*ir.Module, *ir.Func) (*ir.Func, error){
-	"lower": lower, "noop": noop, "fold": fold, "cse": cse, "dce": dce,
+// rewrite runs the pass of that name on the function.
+func rewrite(name string, m *ir.Module, fn *ir.Func) (*ir.Func, error) {
+	switch name {
+	case "lower":
+		return lower(m, fn)
+	case "noop":
+		return noop(m, fn)
+	case "fold":
+		return fold(m, fn)
+	case "cse":
+		return cse(m, fn)
+	case "dce":
+		return dce(m, fn)
+	}
+	return nil, fmt.Errorf("no such pass")
 }
 
 // run takes a specialized module through the pipeline.
@@ -155,10 +168,14 @@ func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.P
 		case "user":
 			for _, u := range p.o.Passes {
 				next, err := u.Run(m, fn)
+				if err == nil && next == nil {
+					err = errors.New("returned no function")
+				}
 				if err != nil {
 					return nil, fmt.Errorf("pass %s: %w", u.Name, err)
 				}
-				if fn, err = p.replace(m, next); err != nil {
+				fn, m.Funcs[0] = next, next
+				if err := m.Verify(); err != nil {
 					return nil, fmt.Errorf("after pass %s: %w", u.Name, err)
 				}
 				p.dump(u.Name, text())
@@ -176,21 +193,13 @@ func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.P
 		case "emit":
 			return emit(ctx, m, fused, steps, b)
 		default:
-			next, err := rewrites[info.Name](m, fn)
-			if err == nil {
-				fn, err = p.replace(m, next)
-			}
+			next, err := rewrite(info.Name, m, fn) // verified by ir.Rewrite
 			if err != nil {
 				return nil, fmt.Errorf("internal error in pass %s: %w", info.Name, err)
 			}
+			fn, m.Funcs[0] = next, next
 			p.dump(info.Name, text())
 		}
 	}
 	return nil, fmt.Errorf("internal error: the pipeline does not end with emit")
-}
-
-// replace puts the result of a pass into the module and verifies it.
-func (p *pipeline) replace(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
-	m.Funcs[0] = fn
-	return fn, m.Verify()
 }

@@ -51,15 +51,15 @@ func inPlace(steps []*planned) {
 		if st.kernel == nil || st.kernel.TopK != nil {
 			continue
 		}
+		taken := spillIntoOutputs(st, life, int32(i))
 		for o, out := range st.mems {
-			if !st.kernel.Args[o].Write || !scratch(out) || out.into != nil || life[out].first != int32(i) {
+			if taken[out] || !st.kernel.Args[o].Write || !scratch(out) || out.into != nil || life[out].first != int32(i) {
 				continue
 			}
 			for a, in := range st.mems {
 				in = in.root()
 				if st.kernel.Args[a].Write || !scratch(in) || in == out || life[in].last != int32(i) ||
-					in.typ.DType != out.typ.DType || !in.typ.Elements().Equal(out.typ.Elements()) ||
-					!overlays(st.kernel, int32(a), int32(o)) {
+					!sameSize(in, out) || !overlays(st.kernel, int32(a), int32(o)) {
 					continue
 				}
 				life[in].last = life[out].last
@@ -68,6 +68,28 @@ func inPlace(steps []*planned) {
 			}
 		}
 	}
+}
+
+// spillIntoOutputs lets what a kernel stores for its own later phases lie where
+// an output of the kernel will. It returns the outputs that are so taken.
+func spillIntoOutputs(st *planned, life map[*memory]*span, step int32) map[*memory]bool {
+	taken := make(map[*memory]bool)
+	for a, in := range st.mems {
+		if l := life[in.root()]; !st.kernel.Args[a].Write || !scratch(in) || in.into != nil || taken[in] || l.first != step || l.last != step {
+			continue
+		}
+		for o, out := range st.mems {
+			if o != a && st.kernel.Args[o].Write && out.kind == localMemory && out.into == nil && !taken[out] && sameSize(in, out) && overlays(st.kernel, int32(a), int32(o)) {
+				in.into, taken[out] = out, true
+				break
+			}
+		}
+	}
+	return taken
+}
+
+func sameSize(a, b *memory) bool {
+	return a.typ.DType == b.typ.DType && a.typ.Elements().Equal(b.typ.Elements())
 }
 
 // root returns the memory that m was merged into.

@@ -47,7 +47,7 @@ type saved struct {
 // or nil if nothing that it computes is used. ops are the names of the piece's
 // nodes.
 func schedule(g *group, ops []string) (*loop.Kernel, []*memory) {
-	s := &scheduler{g: g, k: &loop.Kernel{Name: kernelName(g.nodes, ops), Serial: g.serial}}
+	s := &scheduler{g: g, k: &loop.Kernel{Serial: g.serial}}
 	n := len(g.instrs)
 	s.live, s.row, s.cost, s.copies = make([]bool, n), make([]bool, n), make([]int, n), make([][]saved, n)
 	s.rowValue, s.body, s.bodyOf = make([]loop.Value, n), make([]loop.Value, n), make([]int, n)
@@ -55,11 +55,18 @@ func schedule(g *group, ops []string) (*loop.Kernel, []*memory) {
 		s.rowValue[i] = loop.NoValue
 	}
 	if g.topk != nil {
+		s.k.Name = "topk"
 		s.selection()
 		return s.k, s.mems
 	}
 	if !s.reachable() {
 		return nil, nil
+	}
+	if nodes := s.nodes(); len(nodes) > 0 {
+		s.k.Name, g.origin = kernelName(nodes, ops), nodes[len(nodes)-1]
+	}
+	if g.product != nil {
+		g.origin = g.product.origin
 	}
 	s.chooseAxes()
 	s.levels()
@@ -74,7 +81,6 @@ func schedule(g *group, ops []string) (*loop.Kernel, []*memory) {
 // the long ones shortened.
 func kernelName(nodes []int32, ops []string) string {
 	const most = 5
-	nodes = slices.Compact(slices.Clone(nodes))
 	var names []string
 	for i, n := range nodes {
 		if len(nodes) <= most || i < most-1 || i == len(nodes)-1 {
@@ -84,6 +90,32 @@ func kernelName(nodes []int32, ops []string) string {
 		}
 	}
 	return strings.NewReplacer("::", "_", ".", "_").Replace(strings.Join(names, "_"))
+}
+
+// nodes returns the nodes of the piece that the live instructions come from, in
+// order; for kernels that only move elements those of the stores.
+func (s *scheduler) nodes() []int32 {
+	var compute, move []int32
+	add := func(list []int32, n int32) []int32 {
+		if n < 0 || slices.Contains(list, n) {
+			return list
+		}
+		return append(list, n)
+	}
+	for i := range s.g.instrs {
+		in := &s.g.instrs[i]
+		switch {
+		case !s.live[i], in.op == loop.Const, in.op == loop.Dim:
+		case in.op == loop.Store && in.at.ind == nil, in.op == loop.Iota, in.op == loop.Load && in.at.ind == nil:
+			move = add(move, in.origin)
+		default:
+			compute = add(compute, in.origin)
+		}
+	}
+	if len(compute) == 0 {
+		return move
+	}
+	return compute
 }
 
 // reachable marks what the stores need.

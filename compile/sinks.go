@@ -119,7 +119,6 @@ func (f *fuser) reduction(n *ir.Node) {
 			out = append(out, coord{})
 		}
 	}
-	g.note(f.origin)
 	f.computed(r, g, out, i)
 }
 
@@ -176,7 +175,6 @@ func (f *fuser) scan(n *ir.Node) {
 	if wide != t.DType {
 		i = g.add(instr{op: loop.Cast, dtype: t.DType, args: []int{i}, origin: f.origin})
 	}
-	g.note(f.origin)
 	f.computed(r, g, coords, i)
 }
 
@@ -214,7 +212,6 @@ func (f *fuser) topk(n *ir.Node) {
 	for _, m := range []*memory{sel.in.mem, sel.values.mem, sel.index.mem} {
 		m.touched = g.id
 	}
-	g.note(f.origin)
 }
 
 // concat stores each operand into its part of the result: where it is
@@ -246,7 +243,6 @@ func (f *fuser) concat(n *ir.Node) {
 				return
 			}
 			g, coords = ng, nc[0]
-			g.note(f.origin)
 		}
 		shape = xs
 		f.storeAt(g, f.must(g, x, coords), coords, part)
@@ -290,7 +286,6 @@ func (f *fuser) pad(n *ir.Node) {
 			return
 		}
 		f.storeAt(g, f.must(g, s.v, cs[0]), cs[1], s.to)
-		g.note(f.origin)
 		all.after = g.id + 1
 	}
 }
@@ -309,7 +304,6 @@ func (f *fuser) copyTo(n *ir.Node) {
 		g, coords = ng, cs[0]
 	}
 	f.storeAt(g, f.must(g, src, coords), coords, to)
-	g.note(f.origin)
 	f.put(n.Versions[0].Value, to.mem, g.id+1)
 }
 
@@ -340,7 +334,6 @@ func (f *fuser) scatter(n *ir.Node) {
 	coords[a] = coord{ind: &indirect{at, one, extent}}
 	f.storeAt(g, value, coords, to)
 	g.serial = !isOne(shape[a])
-	g.note(f.origin)
 	f.put(n.Versions[0].Value, to.mem, g.id+1)
 }
 
@@ -356,7 +349,6 @@ func (f *fuser) call(n *ir.Node) {
 	}
 	g := f.push(f.open())
 	g.call = c
-	g.note(f.origin)
 	for _, r := range n.Results {
 		if f.fn.Type(r).HasUnknown() {
 			f.failf(f.origin, "%s returns %s, whose extents only the op knows", n.Name(), f.fn.Type(r))
@@ -416,6 +408,9 @@ func (f *fuser) whole(v ir.Value) *place {
 			f.materialise(x)
 		}
 		if p := st.place; p != nil && p.dense(f.fn.Type(x).Shape) {
+			if x != v && shared(f.fn, f.fn.Base(x)) {
+				return nil // a reshape is a copy of what other pieces may write
+			}
 			return p
 		}
 		n := f.fn.Def(x)
@@ -432,6 +427,5 @@ func (f *fuser) copyOut(v ir.Value) {
 	if f.err != nil {
 		return
 	}
-	g.note(f.origin)
 	f.store(g, f.must(g, v, cs[0]), v, cs[0], f.local(f.fn.Type(v)))
 }

@@ -1,0 +1,158 @@
+package host
+
+import (
+	"strings"
+	"testing"
+
+	"pwc/compile/loop"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program/vec"
+)
+
+// TestSelection wants an instruction for every pointwise op of the table: on
+// floats, integers or both. Casts, clamps and compares go by other names.
+func TestSelection(t *testing.T) {
+	for _, o := range ir.Ops() {
+		name := loop.Op(o.Name)
+		switch o.Name {
+		case "cast", "clamp", "where":
+			continue
+		case "compare":
+			for _, dir := range o.Attrs[0].Enum {
+				if s := pointwise[loop.Op(dir)]; s.f == vec.OpInvalid || s.i == vec.OpInvalid {
+					t.Errorf("compare %s has no instruction", dir)
+				}
+			}
+			continue
+		}
+		switch o.Class {
+		case ir.Pointwise, ir.Scan:
+			if pointwise[name] == (selection{}) {
+				t.Errorf("%s has no instruction", o.Name)
+			}
+		case ir.Reduction:
+			if s := reductions[name]; o.Name != "mean" && (s.f == vec.OpInvalid || s.i == vec.OpInvalid) {
+				t.Errorf("%s has no instruction", o.Name)
+			}
+		}
+	}
+}
+
+// kernel makes a kernel of one phase that loads n f32 columns, applies body and
+// stores the last value.
+func kernel(n int64, body func(k *loop.Kernel, x loop.Value) loop.Value) *loop.Kernel {
+	one := []dim.Dim{dim.Const(1)}
+	k := &loop.Kernel{Name: "k", Cols: []dim.Dim{dim.Const(n)}, Args: []loop.Arg{{DType: dtype.F32}, {DType: dtype.F32, Write: true}},
+		Values: []loop.ValueInfo{{DType: dtype.F32}}, Phases: make([]loop.Phase, 1)}
+	k.Phases[0].Body = []loop.Instr{{Op: loop.Load, Dst: 0, Access: &loop.Access{Arg: 0, Cols: one}}}
+	v := body(k, 0)
+	k.Phases[0].Body = append(k.Phases[0].Body, loop.Instr{Op: loop.Store, Dst: loop.NoValue, Args: []loop.Value{v}, Access: &loop.Access{Arg: 1, Cols: one}})
+	return k
+}
+
+func add(k *loop.Kernel, op loop.Op, dt dtype.DType, args ...loop.Value) loop.Value {
+	v := loop.Value(len(k.Values))
+	k.Values = append(k.Values, loop.ValueInfo{DType: dt})
+	k.Phases[0].Body = append(k.Phases[0].Body, loop.Instr{Op: op, Dst: v, Args: args})
+	return v
+}
+
+// TestRegisters pins that registers are reused: a chain of any length needs as
+// many as it has values alive at a time.
+func TestRegisters(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		want uint16
+		body func(k *loop.Kernel, x loop.Value) loop.Value
+	}{
+		{"chain", 1, func(k *loop.Kernel, x loop.Value) loop.Value {
+			for range 100 {
+				x = add(k, "exp", dtype.F32, x)
+			}
+			return x
+		}},
+		{"one more alive", 2, func(k *loop.Kernel, x loop.Value) loop.Value {
+			y := x
+			for range 100 {
+				y = add(k, loop.Add, dtype.F32, y, x)
+			}
+			return y
+		}},
+		{"tree of eight", 9, func(k *loop.Kernel, x loop.Value) loop.Value {
+			var list []loop.Value
+			for range 8 {
+				list = append(list, add(k, "sin", dtype.F32, x))
+			}
+			y := x
+			for _, v := range list {
+				y = add(k, loop.Mul, dtype.F32, v, y)
+			}
+			return y
+		}},
+	} {
+		v, err := Kernel(kernel(64, c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := v.Validate(); err != nil {
+			t.Errorf("%s: %v\n%s", c.name, err, v)
+		}
+		if v.Loop.Regs.F != c.want {
+			t.Errorf("%s: %d registers, want %d\n%s", c.name, v.Loop.Regs.F, c.want, v)
+		}
+	}
+}
+
+// TestRounding pins where narrow values are rounded: after arithmetic, and not
+// where the result is a number of the dtype already.
+func TestRounding(t *testing.T) {
+	for _, c := range []struct {
+		op    loop.Op
+		round int
+	}{{"add", 1}, {"exp", 1}, {"neg", 0}, {"maximum", 0}, {"floor", 0}} {
+		k := kernel(8, func(k *loop.Kernel, x loop.Value) loop.Value {
+			h := add(k, loop.Cast, dtype.BF16, x)
+			if c.op == "add" || c.op == "maximum" {
+				return add(k, c.op, dtype.BF16, h, h)
+			}
+			return add(k, c.op, dtype.BF16, h)
+		})
+		v, err := Kernel(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(v.String(), "round.bf16"); n != 1+c.round {
+			t.Errorf("%s: %d roundings, want the cast's and %d\n%s", c.op, n, c.round, v)
+		}
+	}
+}
+
+// TestWrap pins that integer arithmetic wraps to its dtype, and i64 not.
+func TestWrap(t *testing.T) {
+	for dt, want := range map[dtype.DType]int{dtype.I8: 2, dtype.U8: 2, dtype.I32: 2, dtype.I64: 0} {
+		k := kernel(8, func(k *loop.Kernel, x loop.Value) loop.Value {
+			i := add(k, loop.Cast, dt, x)
+			i = add(k, loop.Mul, dt, add(k, loop.Add, dt, i, i), i)
+			return add(k, loop.Cast, dtype.F32, add(k, loop.And, dt, i, i))
+		})
+		v, err := Kernel(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(v.String(), "wrap"); n != want {
+			t.Errorf("%s: %d wraps, want %d\n%s", dt, n, want, v)
+		}
+	}
+}
+
+// TestNoInstruction is an error, not a kernel that computes something else.
+func TestNoInstruction(t *testing.T) {
+	_, err := New().Lower(kernel(8, func(k *loop.Kernel, x loop.Value) loop.Value {
+		return add(k, loop.And, dtype.F32, x, x)
+	}))
+	if err == nil || !strings.Contains(err.Error(), "no instruction for and of f32") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,206 @@
+package compile_test
+
+import (
+	"slices"
+	"testing"
+
+	"pwc/compile"
+	"pwc/ir/dim"
+	"pwc/program"
+)
+
+func shapeOf(name string, lo, hi int64) compile.Shape {
+	return compile.Shape{Ranges: map[string]dim.Interval{name: {Lo: lo, Hi: hi}}}
+}
+
+// TestInterface pins the parameters, results and guards of a program.
+func TestInterface(t *testing.T) {
+	m := parse(t, `pwc 1
+module "test" {
+  sym N in [1, 64] batch
+  sym B in [1, 100] load
+  weight @w : f32[4]
+  weight @unused : f32[4]
+  state @s : f32[B, 4]
+  state @t : f32[B, 4]
+
+  func @piece(%x: f32[N, 4], %o: mut f32[N, 4], %i: i32[N]) -> (f32[N, 4], f32[N, 4], f32[B, 4], f32[4*N], f32[N, 4], f32[N, 4], f32[N, 4]) {
+    %y = mul(%x, @w) : f32[N, 4]
+    copy(%o, %y)
+    scatter(@s, %i, %x)
+    %f = reshape(%y, shape=[4*N]) : f32[4*N]
+    %z = mul(%x, @w) : f32[N, 4]
+    %e = empty_like(%x) : f32[N, 4]
+    %c = reshape(%x, shape=[N, 4]) : f32[N, 4]
+    return %x, %o, @s, %f, %z, %e, %c
+  }
+}
+`)
+	p := compileHost(t, m, shapeOf("N", 3, 9), compile.Options{})
+	type param struct {
+		kind program.ParamKind
+		mut  bool
+	}
+	var params []param
+	for _, a := range p.Params {
+		params = append(params, param{a.Kind, a.Mut})
+	}
+	want := []param{{program.ParamValue, false}, {program.ParamValue, true}, {program.ParamValue, false},
+		{program.ParamWeight, false}, {program.ParamWeight, false}, {program.ParamState, true}, {program.ParamState, false}}
+	if !slices.Equal(params, want) {
+		t.Errorf("parameters %v, want %v", params, want)
+	}
+	type result struct{ alias, same int32 }
+	var results []result
+	for _, r := range p.Results {
+		results = append(results, result{r.Alias, r.Same})
+	}
+	// x, o and the state are parameters; f and z are one value; e is memory of
+	// its own; c is a copy of x, which other pieces may write.
+	if want := []result{{0, -1}, {1, -1}, {5, -1}, {-1, -1}, {-1, 3}, {-1, -1}, {-1, -1}}; !slices.Equal(results, want) {
+		t.Errorf("results %v, want %v", results, want)
+	}
+	if len(p.Guards) != 2 || p.Guards[0].Expr.String() != "N" || p.Guards[0].Lo != 3 || p.Guards[0].Hi != 9 || p.Guards[1].Hi != 100 {
+		t.Errorf("guards %v", p.Guards)
+	}
+	if !slices.Equal(p.Symbols, []string{"N", "B"}) {
+		t.Errorf("symbols %v", p.Symbols)
+	}
+}
+
+// TestStaticShape leaves no symbol in a program for one size.
+func TestStaticShape(t *testing.T) {
+	m := parse(t, module(`
+  func @piece(%x: f32[N, 64]) -> (f32[N, 64]) {
+    %y = softmax(%x) : f32[N, 64]
+    return %y
+  }`))
+	p := compileHost(t, m, shapeOf("N", 7, 7), compile.Options{})
+	for _, b := range p.Buffers {
+		for _, d := range b.Shape {
+			if _, ok := d.Const(); !ok {
+				t.Errorf("extent %s", d)
+			}
+		}
+	}
+	if g := p.Guards[0]; g.Lo != 7 || g.Hi != 7 {
+		t.Errorf("guard %v", g)
+	}
+}
+
+// TestScratch pins how much memory lies between kernels: the number of scratch
+// buffers.
+func TestScratch(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		scratch int
+		off     string
+		body    string
+	}{
+		{"what a later phase needs lies in the output", 0, "", `
+  func @piece(%x: f32[N, 64]) -> (f32[N, 64]) {
+    %a = exp(%x) : f32[N, 64]
+    %y = softmax(%a) : f32[N, 64]
+    return %y
+  }`},
+		{"in place: the softmax takes the product's memory", 1, "", `
+  func @piece(%x: f32[N, 64], %z: f32[64, 32]) -> (f32[N, 32]) {
+    %a = linear(%x, @l) : f32[N, 64]
+    %b = softmax(%a) : f32[N, 64]
+    %y = matmul(%b, %z) : f32[N, 32]
+    return %y
+  }`},
+		{"in place switched off", 2, "inplace", `
+  func @piece(%x: f32[N, 64], %z: f32[64, 32]) -> (f32[N, 32]) {
+    %a = linear(%x, @l) : f32[N, 64]
+    %b = softmax(%a) : f32[N, 64]
+    %y = matmul(%b, %z) : f32[N, 32]
+    return %y
+  }`},
+		{"a transpose of a product is stored by it", 1, "", `
+  func @piece(%x: f32[64, 64]) -> (f32[64, 64]) {
+    %a = linear(%x, @l) : f32[64, 64]
+    %t = transpose(%a, perm=[1, 0]) : f32[64, 64]
+    %b = add(%t, 1.0) : f32[64, 64]
+    %y = linear(%b, @l) : f32[64, 64]
+    return %y
+  }`},
+		{"not in place: the transpose reads other elements than it writes", 2, "", `
+  func @piece(%x: f32[64, 64]) -> (f32[64, 64]) {
+    %a = linear(%x, @l) : f32[64, 64]
+    %t = transpose(%a, perm=[1, 0]) : f32[64, 64]
+    %b = softmax(%t) : f32[64, 64]
+    %y = linear(%b, @l) : f32[64, 64]
+    return %y
+  }`},
+		{"not in place: the input is read again", 2, "", `
+  func @piece(%x: f32[N, 64]) -> (f32[N, 64], f32[N, 64]) {
+    %a = linear(%x, @l) : f32[N, 64]
+    %m = softmax(%a) : f32[N, 64]
+    %b = linear(%m, @l) : f32[N, 64]
+    %c = add(%b, %a) : f32[N, 64]
+    %y = linear(%c, @l) : f32[N, 64]
+    return %y, %b
+  }`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var o compile.Options
+			if c.off != "" {
+				o.Disable = []string{c.off}
+			}
+			p := compileHost(t, parse(t, module(c.body)), compile.Shape{}, o)
+			n := 0
+			for _, b := range p.Buffers {
+				if b.Kind == program.BufferScratch {
+					n++
+				}
+			}
+			if n != c.scratch {
+				t.Errorf("%d scratch buffers, want %d\n%s", n, c.scratch, p)
+			}
+		})
+	}
+}
+
+// TestOrigin pins which node of the piece a step names, through passes that
+// renumber nodes.
+func TestOrigin(t *testing.T) {
+	p := compileHost(t, parse(t, module(`
+  func @piece(%x: f32[N, 64], %i: i32[N]) -> (f32[N, 64], f32[N, 64]) {
+    %unused = exp(%x) : f32[N, 64]
+    %y = softmax(%x) : f32[N, 64]
+    %z = linear(%y, @l) : f32[N, 64]
+    %c = cast(@e, dtype=f32) : f32[32, 64]
+    %e = embedding(%c, %i) : f32[N, 64]
+    %s = add(%z, %e) : f32[N, 64]
+    return %s, %e
+  }`)), compile.Shape{}, compile.Options{})
+	var origins []int32
+	for _, s := range p.Steps {
+		origins = append(origins, s.Origin)
+	}
+	if want := []int32{1, 2, 5}; !slices.Equal(slices.Sorted(slices.Values(origins)), want) {
+		t.Errorf("steps come from nodes %v, want %v\n%s", origins, want, p)
+	}
+}
+
+// TestKernelsAreShared compiles equal layers to one set of kernels.
+func TestKernelsAreShared(t *testing.T) {
+	p := compileHost(t, decoder(70), compile.Shape{}, compile.Options{})
+	if len(p.Steps) != 40 || len(p.Kernels) > 5 {
+		t.Errorf("%d steps with %d kernels", len(p.Steps), len(p.Kernels))
+	}
+}
+
+// TestElementsThatDoNotCompute moves dtypes that only load.
+func TestElementsThatDoNotCompute(t *testing.T) {
+	p := compileHost(t, parse(t, module(`
+  func @piece(%x: f8e4m3[N, 4]) -> (f8e4m3[4, N], f8e4m3[N, 8]) {
+    %y = transpose(%x, perm=[1, 0]) : f8e4m3[4, N]
+    %z = concat(%x, %x, axis=1) : f8e4m3[N, 8]
+    return %y, %z
+  }`)), compile.Shape{}, compile.Options{})
+	if err := p.Validate(); err != nil {
+		t.Error(err)
+	}
+}
