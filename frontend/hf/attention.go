@@ -13,50 +13,81 @@ import (
 //
 // with operands q T[N, heads, size], k and v T[N, kv_heads, size], the cache T[B, 2, block, kv_heads, size], to which it
 // appends k and v, and the result T[N, heads, size], which it writes. Its attribute scale multiplies q·k; window, if it
-// is there, is the number of latest positions that a token sees, itself included.
+// is there, is the number of latest positions that a token sees, itself included; softcap, if it is there, bounds what
+// the softmax is taken of: cap·tanh(scale·q·k/cap).
 const AttentionOp = "attention::paged"
 
 // Attention is self-attention with its projections.
 type Attention struct {
-	Weight   string // prefix of the module's weights and state: "l0."
-	Tensor   string // of the checkpoint: "model.layers.0.self_attn"
+	Weight   string       // prefix of the module's weights and state: "l0."
+	Loc      string       // "model.layers.0.self_attn"
+	QKV      []Projection // q, k and v, or one of them all
+	Out      Projection
 	Heads    int64
 	KVHeads  int64 // divides Heads: each serves Heads/KVHeads of them (GQA, arXiv:2305.13245)
 	HeadSize int64
 	QKVBias  bool
 	OutBias  bool
-	Window   int64 // latest positions that a token sees; 0: all
 
-	// QKNorm normalizes each head of q and k before they turn, with NormEps.
-	QKNorm  bool
-	NormEps float64
+	Scale   float64 // multiplies q·k; 0: 1/sqrt(HeadSize)
+	Softcap float64 // bounds what the softmax is taken of; 0: no bound
+	Window  int64   // latest positions that a token sees; 0: all
+
+	// QNorm and KNorm are the checkpoint's norms of q and k before they turn, of each head by itself or, with NormWhole,
+	// of all heads together. They are empty where there is none.
+	QNorm, KNorm string
+	NormWhole    bool
+	Norm         Norm
+
+	// Rope turns q and k; nil: they stay.
+	Rope *RopeTables
 }
 
 // Attention adds the block for x[N, hidden]. The projections of q, k and v are one product.
-func (n *Net) Attention(x ir.Value, a Attention, rope RopeTables) ir.Value {
-	hidden := n.width(x)
+func (n *Net) Attention(x ir.Value, a Attention) ir.Value {
 	q, kv := a.Heads*a.HeadSize, a.KVHeads*a.HeadSize
-	n.F.SetLoc(a.Tensor)
-	qkv := n.Linear(x, a.Weight+"qkv", a.QKVBias,
-		Projection{a.Tensor + ".q_proj", q}, Projection{a.Tensor + ".k_proj", kv}, Projection{a.Tensor + ".v_proj", kv})
+	n.F.SetLoc(a.Loc)
+	qkv := n.Linear(x, a.Weight+"qkv", a.QKVBias, a.QKV...)
 	p := n.parts(qkv, q, kv, kv)
-	queries := n.reshape(p[0], a.Heads, a.HeadSize)
-	keys := n.reshape(p[1], a.KVHeads, a.HeadSize)
-	values := n.reshape(p[2], a.KVHeads, a.HeadSize)
-	if a.QKNorm {
-		queries = n.RMSNorm(queries, a.Weight+"q_norm", a.Tensor+".q_norm", a.NormEps)
-		keys = n.RMSNorm(keys, a.Weight+"k_norm", a.Tensor+".k_norm", a.NormEps)
-		n.F.SetLoc(a.Tensor)
+	queries, keys := p[0], p[1]
+	if a.NormWhole {
+		queries, keys = n.qkNorm(queries, keys, a)
 	}
-	queries, keys = n.Rotate(queries, rope), n.Rotate(keys, rope)
+	queries = n.reshape(queries, a.Heads, a.HeadSize)
+	keys = n.reshape(keys, a.KVHeads, a.HeadSize)
+	values := n.reshape(p[2], a.KVHeads, a.HeadSize)
+	if !a.NormWhole {
+		queries, keys = n.qkNorm(queries, keys, a)
+	}
+	if a.Rope != nil {
+		queries, keys = n.Rotate(queries, *a.Rope), n.Rotate(keys, *a.Rope)
+	}
 
 	cache := a.Weight + "kv"
 	n.B.State(cache, n.Type(n.Blocks, dim.Const(2), dim.Const(n.BlockSize), dim.Const(a.KVHeads), dim.Const(a.HeadSize)))
 	out := n.F.Op1("empty_like", []ir.Value{queries})
-	attrs := []ir.Attr{ir.FloatAttr("scale", 1/math.Sqrt(float64(a.HeadSize)))}
+	scale := a.Scale
+	if scale == 0 {
+		scale = 1 / math.Sqrt(float64(a.HeadSize))
+	}
+	attrs := []ir.Attr{ir.FloatAttr("scale", scale)}
 	if a.Window > 0 {
 		attrs = append(attrs, ir.IntAttr("window", a.Window))
 	}
+	if a.Softcap > 0 {
+		attrs = append(attrs, ir.FloatAttr("softcap", a.Softcap))
+	}
 	n.F.Call(AttentionOp, []ir.Value{queries, keys, values, n.F.State(cache), out}, nil, attrs...)
-	return n.Linear(n.reshape(n.F.Latest(out), q), a.Weight+"o", a.OutBias, Projection{a.Tensor + ".o_proj", hidden})
+	return n.Linear(n.reshape(n.F.Latest(out), q), a.Weight+"o", a.OutBias, a.Out)
+}
+
+// qkNorm normalizes the last axes of q and k, if a says so.
+func (n *Net) qkNorm(q, k ir.Value, a Attention) (ir.Value, ir.Value) {
+	if a.QNorm == "" {
+		return q, k
+	}
+	q = n.Norm(q, a.Weight+"q_norm", a.QNorm, a.Norm)
+	k = n.Norm(k, a.Weight+"k_norm", a.KNorm, a.Norm)
+	n.F.SetLoc(a.Loc)
+	return q, k
 }

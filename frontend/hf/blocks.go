@@ -38,69 +38,139 @@ func (n *Net) reshape(x ir.Value, extents ...int64) ir.Value {
 // Add returns a + b, the residual connection.
 func (n *Net) Add(a, b ir.Value) ir.Value { return n.F.Op1("add", []ir.Value{a, b}) }
 
-// Embedding returns rows of the table[vocab, hidden] in checkpoint tensor TENSOR.weight for token ids i32[N], as
-// T[N, hidden]. weight is the table's name in the module.
-func (n *Net) Embedding(ids ir.Value, weight, tensor string, vocab, hidden int64) ir.Value {
-	n.F.SetLoc(tensor)
-	return n.F.Op1("embedding", []ir.Value{n.Weight(weight, Matrix(tensor+".weight", vocab, hidden)), ids})
+// Times returns x times a number that is not rounded first; 0 stands for 1, which adds nothing.
+func (n *Net) Times(x ir.Value, factor float64) ir.Value {
+	if factor == 0 || factor == 1 {
+		return x
+	}
+	return n.F.Op1("mul", []ir.Value{x, n.F.Float(factor)})
 }
 
-// RMSNorm normalizes the last axis of x and scales it by checkpoint tensor TENSOR.weight (Zhang and Sennrich,
-// arXiv:1910.07467). weight is the scale's name in the module.
-func (n *Net) RMSNorm(x ir.Value, weight, tensor string, eps float64) ir.Value {
+// Embedding returns rows of the table[size, hidden] in checkpoint tensor TENSOR.weight for ids i32[N], of tokens or of
+// positions, as T[N, hidden]. weight is the table's name in the module.
+func (n *Net) Embedding(ids ir.Value, weight, tensor string, size, hidden int64) ir.Value {
 	n.F.SetLoc(tensor)
-	scale := n.Weight(weight, Scale(tensor+".weight", n.width(x)))
-	return n.F.Op1("rms_norm", []ir.Value{x, scale}, ir.FloatAttr("eps", eps))
+	return n.F.Op1("embedding", []ir.Value{n.Weight(weight, Matrix(tensor+".weight", size, hidden)), ids})
+}
+
+// Norm is a kind of normalization. The zero value but for Eps is the RMS norm (Zhang and Sennrich, arXiv:1910.07467).
+type Norm struct {
+	Eps float64
+
+	// Centered subtracts the mean and adds a bias: the layer norm (Ba, Kiros, Hinton, arXiv:1607.06450).
+	Centered bool
+
+	// FromOne says that the checkpoint keeps how far the scale of an RMS norm is from 1, as Gemma's do.
+	FromOne bool
+}
+
+// Norm normalizes the last axis of x, scales it by checkpoint tensor TENSOR.weight and, if it is centered, adds
+// TENSOR.bias. weight is the scale's name in the module; the bias has that name with "_bias".
+//
+// A scale that is kept from 1 becomes one in the graph, in f32, in which the reference adds and multiplies too: in
+// bf16 1+w would lose bits of w. Expressions of weights have no arithmetic, so that loading a weight moves bytes and no
+// more; one addition a feature, in the kernel of the norm, costs nothing beside the norm itself.
+func (n *Net) Norm(x ir.Value, weight, tensor string, norm Norm) ir.Value {
+	n.F.SetLoc(tensor)
+	size, mean, op := n.width(x), 1.0, "rms_norm"
+	if norm.FromOne {
+		mean = 0
+	}
+	scale := n.Weight(weight, Scale(tensor+".weight", size, mean))
+	if norm.FromOne {
+		scale = n.F.Op1("add", []ir.Value{n.f32(scale), n.F.Float(1)})
+	}
+	args := []ir.Value{x, scale}
+	if norm.Centered {
+		op, args = "layer_norm", append(args, n.Weight(weight+"_bias", Vector(tensor+".bias", size)))
+	}
+	return n.F.Op1(op, args, ir.FloatAttr("eps", norm.Eps))
 }
 
 // Projection is a linear layer of the checkpoint.
 type Projection struct {
 	Tensor string // without ".weight" or ".bias": "model.layers.0.self_attn.o_proj"
 	Rows   int64  // features that come out
+
+	// Transposed says that the matrix is stored as [features in, features out].
+	Transposed bool
+
+	// Heads, if it is not 0, says that the rows are stored head after head, q, k and v of a head together, for that many
+	// heads: [Heads, 3, size]. The module has q of all heads first, then k, then v.
+	Heads int64
+}
+
+// matrix is the projection's weight for so many features in, bias what is added.
+func (p Projection) matrix(in int64) part {
+	shape := []int64{p.Rows, in}
+	if p.Transposed {
+		return part{Matrix(p.Tensor+".weight", in, p.Rows), shape, func(leaf *ir.WeightExpr) *ir.WeightExpr { return transposed(leaf, 1, 0) }}
+	}
+	return part{Matrix(p.Tensor+".weight", p.Rows, in), shape, p.regroup(shape)}
+}
+
+func (p Projection) bias() part {
+	shape := []int64{p.Rows}
+	return part{Vector(p.Tensor+".bias", p.Rows), shape, p.regroup(shape)}
+}
+
+// regroup brings rows that are stored head after head into the module's order.
+func (p Projection) regroup(shape []int64) func(*ir.WeightExpr) *ir.WeightExpr {
+	return func(leaf *ir.WeightExpr) *ir.WeightExpr {
+		if p.Heads == 0 {
+			return leaf
+		}
+		split := append([]int64{p.Heads, 3, p.Rows / 3 / p.Heads}, shape[1:]...)
+		perm := []int64{1, 0, 2, 3}[:len(split)]
+		return reshaped(transposed(reshaped(leaf, split...), perm...), shape...)
+	}
 }
 
 // Linear returns x·Wᵀ, plus a bias if there is one, for W the rows of the projections one below the other: several
 // projections of one input are one product. weight is W's name in the module; the bias has that name with "_bias".
 func (n *Net) Linear(x ir.Value, weight string, bias bool, ps ...Projection) ir.Value {
 	in := n.width(x)
-	var weights, biases []Param
+	var weights, biases []part
 	for _, p := range ps {
-		weights = append(weights, Matrix(p.Tensor+".weight", p.Rows, in))
-		biases = append(biases, Vector(p.Tensor+".bias", p.Rows))
+		weights, biases = append(weights, p.matrix(in)), append(biases, p.bias())
 	}
-	args := []ir.Value{x, n.Weight(weight, weights...)}
+	args := []ir.Value{x, n.weight(weight, weights)}
 	if bias {
-		args = append(args, n.Weight(weight+"_bias", biases...))
+		args = append(args, n.weight(weight+"_bias", biases))
 	}
 	return n.F.Op1("linear", args)
 }
 
-// activations maps the names that configs use to ops of the IR.
+// activations maps the names that configs use to ops of the IR (transformers' ACT2FN).
 func activations() map[string]string {
 	return map[string]string{
 		"silu": "silu", "swish": "silu",
-		"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+		"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
 		"relu": "relu",
 	}
 }
 
-// GatedMLP is down(act(gate(x)) · up(x)) (Shazeer, arXiv:2002.05202).
-type GatedMLP struct {
-	Weight     string // prefix of the module's weights: "l0."
-	Tensor     string // of the checkpoint: "model.layers.0.mlp"
-	Inner      int64  // features between
+// MLP is down(act(up(x))) or, gated, down(act(gate(x)) · up(x)) (Shazeer, arXiv:2002.05202).
+type MLP struct {
+	Weight     string       // prefix of the module's weights: "l0."
+	Loc        string       // "model.layers.0.mlp"
+	Up         []Projection // gate, then up, if it is gated; both may be one
+	Down       Projection
+	Gated      bool
 	Activation string // op of the IR
 	Bias       bool
 }
 
-// GatedMLP adds the block for x[N, hidden]; the gate and the up projection are one product.
-func (n *Net) GatedMLP(x ir.Value, m GatedMLP) ir.Value {
-	n.F.SetLoc(m.Tensor)
-	hidden := n.width(x)
-	both := n.Linear(x, m.Weight+"gate_up", m.Bias,
-		Projection{Tensor: m.Tensor + ".gate_proj", Rows: m.Inner},
-		Projection{Tensor: m.Tensor + ".up_proj", Rows: m.Inner})
-	p := n.parts(both, m.Inner, m.Inner)
+// MLP adds the block for x[N, hidden]; the gate and the up projection are one product.
+func (n *Net) MLP(x ir.Value, m MLP) ir.Value {
+	n.F.SetLoc(m.Loc)
+	if !m.Gated {
+		act := n.F.Op1(m.Activation, []ir.Value{n.Linear(x, m.Weight+"up", m.Bias, m.Up...)})
+		return n.Linear(act, m.Weight+"down", m.Bias, m.Down)
+	}
+	both := n.Linear(x, m.Weight+"gate_up", m.Bias, m.Up...)
+	half := n.width(both) / 2
+	p := n.parts(both, half, half)
 	act := n.F.Op1("mul", []ir.Value{n.F.Op1(m.Activation, p[:1]), p[1]})
-	return n.Linear(act, m.Weight+"down", m.Bias, Projection{Tensor: m.Tensor + ".down_proj", Rows: hidden})
+	return n.Linear(act, m.Weight+"down", m.Bias, m.Down)
 }

@@ -23,6 +23,8 @@ type Config struct {
 	seen   map[string]bool // honoured or inert
 	inner  []*Config       // objects that were read
 	report *report         // shared by a config and its objects
+
+	context int64 // [Options.Context], of the file itself
 }
 
 // report collects what is wrong with one config.json.
@@ -135,6 +137,13 @@ func (c *Config) Has(key string) bool {
 	return ok
 }
 
+// Null honours a key and reports whether it is there with the value null, for the keys that mean something else then
+// than where they are missing.
+func (c *Config) Null(key string) bool {
+	c.seen[key] = true
+	return string(c.values[key]) == "null"
+}
+
 func (c *Config) raw(key string) (json.RawMessage, bool) {
 	c.seen[key] = true
 	v, ok := c.values[key]
@@ -236,6 +245,13 @@ func (c *Config) StringOr(key, absent string) string {
 func (c *Config) Strings(key string) []string {
 	var v []string
 	c.decode(key, "a list of strings", &v)
+	return v
+}
+
+// Floats honours a list of numbers; nil if it is absent.
+func (c *Config) Floats(key string) []float64 {
+	var v []float64
+	c.decode(key, "a list of numbers", &v)
 	return v
 }
 

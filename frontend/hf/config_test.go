@@ -23,12 +23,23 @@ type settings map[string]any
 // absent deletes a key in with.
 type absent struct{}
 
-// base is the smallest config of an architecture with every key that has no default.
+// base is the smallest config of an architecture with every key that has no default, or one that does not fit.
 func base(arch string) settings {
-	return settings{
+	s := settings{
 		"architectures": []string{arch}, "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
 		"num_attention_heads": 4, "torch_dtype": "float32",
 	}
+	switch arch {
+	case "GPT2LMHeadModel":
+		return settings{
+			"architectures": []string{arch}, "vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 8, "torch_dtype": "float32",
+		}
+	case "GPTNeoXForCausalLM":
+		return s.with(settings{"rotary_pct": 0.5}) // the default turns a quarter of each head
+	case "MistralForCausalLM":
+		return s.with(settings{"num_key_value_heads": 2}) // the default is 8
+	}
+	return s
 }
 
 func (s settings) with(edits settings) settings {
@@ -53,7 +64,7 @@ func (s settings) json(t testing.TB) []byte {
 }
 
 // decoderOf reads a config as Import would, without building the module.
-func decoderOf(t *testing.T, s settings, set func(*Config, *Decoder), headSize int64) (*Decoder, error) {
+func decoderOf(t *testing.T, s settings, set func(*Config, *Decoder)) (*Decoder, error) {
 	t.Helper()
 	c, err := parseConfig(s.json(t))
 	if err != nil {
@@ -61,7 +72,8 @@ func decoderOf(t *testing.T, s settings, set func(*Config, *Decoder), headSize i
 	}
 	c.Inert("architectures", "torch_dtype", "dtype", "model_type")
 	c.Inert(inertKeys()...)
-	d := ReadDecoder(c, headSize)
+	d := ReadDecoder(c, Dialect{})
+	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
 	set(c, d)
 	return d, c.err()
 }
@@ -110,7 +122,7 @@ func TestSpellings(t *testing.T) {
 	} {
 		var want *Decoder
 		for i, s := range g.all {
-			got, err := decoderOf(t, base("LlamaForCausalLM").with(s), nothingMore, 0)
+			got, err := decoderOf(t, base("LlamaForCausalLM").with(s), nothingMore)
 			if err != nil {
 				t.Errorf("%s, spelling %d: %v", g.name, i, err)
 				continue
@@ -153,7 +165,7 @@ func TestDTypeSpellings(t *testing.T) {
 }
 
 func TestWindows(t *testing.T) {
-	read := func(c *Config, d *Decoder) { d.ReadWindows(c) }
+	read := func(c *Config, d *Decoder) { d.ReadSwitchedWindows(c) }
 	four := base("Qwen2ForCausalLM").with(settings{"num_hidden_layers": 4})
 	const w, f = "sliding_attention", "full_attention"
 	for _, c := range []struct {
@@ -167,7 +179,7 @@ func TestWindows(t *testing.T) {
 		{settings{"use_sliding_window": true, "sliding_window": 9}, []int64{0, 0, 0, 0}},
 		{settings{"use_sliding_window": true, "sliding_window": 9, "max_window_layers": 0, "layer_types": []string{f, w, f, w}}, []int64{0, 9, 0, 9}},
 	} {
-		d, err := decoderOf(t, four.with(c.edits), read, 0)
+		d, err := decoderOf(t, four.with(c.edits), read)
 		if err != nil {
 			t.Errorf("%v: %v", c.edits, err)
 		} else if !slices.Equal(d.Windows, c.want) {
@@ -182,10 +194,11 @@ func TestWindows(t *testing.T) {
 		{settings{"use_sliding_window": true, "sliding_window": 0}, "0 is not in"},
 		{settings{"layer_types": []string{f}}, "has 1 entries for 4 layers"},
 		{settings{"layer_types": []string{f, f, f, w}}, "layer 3"},
+		{settings{"layer_types": []string{f, f, f, w}, "sliding_window": 9}, "layer 3"},
 		{settings{"layer_types": []string{f, "chunked_attention", f, f}}, `"chunked_attention" of layer 1 is not supported`},
 		{settings{"layer_types": f}, "is not a list of strings"},
 	} {
-		if _, err := decoderOf(t, four.with(c.edits), read, 0); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := decoderOf(t, four.with(c.edits), read); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: error %v, want …%s…", c.edits, err, c.want)
 		}
 	}
@@ -210,9 +223,10 @@ func TestRefusals(t *testing.T) {
 		{"Llama", settings{"num_hidden_layers": 1 << 40}, "is not in [1, 4096]"},
 		{"Llama", settings{"num_attention_heads": 3}, "3 does not divide hidden_size"},
 		{"Llama", settings{"num_key_value_heads": 3}, "3 does not divide num_attention_heads"},
-		{"Llama", settings{"head_dim": 5}, "5 is not an even number"},
-		{"Llama", settings{"num_attention_heads": 16}, "1 is not an even number"},
-		{"Llama", settings{"hidden_act": "quick_gelu"}, `"quick_gelu" is not supported; supported: gelu, gelu_new`},
+		{"Llama", settings{"head_dim": 5}, "1 of a head's 5 elements turn, which is not an even number"},
+		{"Llama", settings{"hidden_size": 1 << 20, "num_attention_heads": 1}, "a head of 1048576 elements is not in [1, 16384]"},
+		{"Llama", settings{"num_attention_heads": 16}, "1 of a head's 1 elements turn"},
+		{"Llama", settings{"hidden_act": "quick_gelu"}, `"quick_gelu" is not supported; supported: gelu, gelu_fast, gelu_new`},
 		{"Llama", settings{"hidden_act": []string{"silu"}}, "is not a string"},
 		{"Llama", settings{"rms_norm_eps": 0}, "0 is not above 0"},
 		{"Llama", settings{"rms_norm_eps": "1e-6"}, "is not a number"},
@@ -222,7 +236,7 @@ func TestRefusals(t *testing.T) {
 		{"Llama", settings{"rope_theta": -1}, "-1 is not above 0"},
 		{"Llama", settings{"rope_theta": 1, "rope_parameters": settings{"rope_theta": 2}}, "contradicts rope_parameters.rope_theta"},
 		{"Llama", settings{"rope_scaling": 2}, "not a JSON object"},
-		{"Llama", rope(settings{"rope_type": "yarn", "factor": 4.0, "beta_fast": 32}), `"rope_scaling.rope_type": "yarn" is not supported; supported: default, linear, llama3`},
+		{"Llama", rope(settings{"rope_type": "proportional", "factor": 4.0, "beta_fast": 32}), `"rope_scaling.rope_type": "proportional" is not supported; supported: default, linear, llama3, longrope, su, yarn`},
 		{"Llama", rope(settings{"type": "dynamic", "factor": 4.0}), `"dynamic" is not supported`},
 		{"Llama", rope(settings{"type": "linear", "rope_type": "llama3", "factor": 2.0}), "contradicts rope_type"},
 		{"Llama", rope(settings{"type": "linear"}), `"rope_scaling.factor": is missing`},
@@ -330,8 +344,9 @@ func TestAnyConfig(t *testing.T) {
 		kv := rapid.IntRange(1, 3).Draw(t, "kv")
 		heads := kv * rapid.IntRange(1, 3).Draw(t, "group")
 		size := 2 * rapid.IntRange(1, 4).Draw(t, "size")
+		arch := rapid.SampledFrom(Builtin().Architectures()).Draw(t, "arch")
 		config := settings{
-			"architectures":       []string{rapid.SampledFrom(Builtin().Architectures()).Draw(t, "arch")},
+			"architectures":       []string{arch},
 			"torch_dtype":         rapid.SampledFrom([]string{"float32", "float16", "bfloat16"}).Draw(t, "dtype"),
 			"hidden_act":          rapid.SampledFrom(sortedKeys(activations())).Draw(t, "act"),
 			"vocab_size":          rapid.IntRange(1, 9).Draw(t, "vocab"),
@@ -341,6 +356,19 @@ func TestAnyConfig(t *testing.T) {
 			"num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": size,
 			"tie_word_embeddings": rapid.Bool().Draw(t, "tied"),
 			"rope_theta":          rapid.Float64Range(1, 1e7).Draw(t, "theta"),
+		}
+		switch arch { // heads divide the hidden features, and there are as many of keys
+		case "GPT2LMHeadModel":
+			config = settings{
+				"architectures": config["architectures"], "torch_dtype": config["torch_dtype"], "vocab_size": config["vocab_size"],
+				"activation_function": config["hidden_act"], "n_inner": config["intermediate_size"], "n_layer": config["num_hidden_layers"],
+				"n_embd": heads * size, "n_head": heads, "n_positions": size,
+			}
+		case "GPTNeoXForCausalLM":
+			config = config.with(settings{
+				"hidden_size": heads * size, "num_key_value_heads": absent{}, "head_dim": absent{}, "rope_theta": absent{},
+				"rotary_emb_base": config["rope_theta"], "rotary_pct": 1,
+			})
 		}
 		text, err := json.Marshal(config)
 		if err != nil {

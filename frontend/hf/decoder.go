@@ -1,132 +1,213 @@
 package hf
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
 
-// Decoder is the shape that Llama gave its descendants: an embedding, layers of attention and gated MLP, each behind an
-// RMS norm and beside a residual, a last norm and a head. Families read it with [ReadDecoder], set what they differ in,
-// and return its Emit.
+	"pwc/ir"
+)
+
+// Decoder is the shape that language models share: an embedding, layers of attention and MLP, each between norms and
+// beside a residual, a last norm and a head. Families read it with [ReadDecoder], set what they differ in, and return
+// its Emit.
 type Decoder struct {
 	Vocab, Hidden, Inner, Layers int64
 
 	Heads, KVHeads, HeadSize int64
 
+	Names      Names
+	Norm       Norm   // of every norm
+	Activation string // op of the IR
+	Gated      bool   // the MLP has a gate
+
 	QKVBias, OutBias, MLPBias bool
-	QKNorm                    bool
-	Tied                      bool    // the head is the embedding's table
-	Eps                       float64 // of every norm
-	Activation                string  // op of the IR
-	Rope                      Rope
-	Windows                   []int64 // attention window of each layer, 0: all positions; nil: all positions everywhere
+	Tied                      bool // the head is the embedding's table
+
+	// QKNormWhole has the norms of q and k, where Names has them, run over all heads together.
+	QKNormWhole bool
+
+	// Parallel has attention and MLP both read the layer's input.
+	Parallel bool
+
+	// Transposed says that the layers' matrices are stored as [features in, features out], Interleaved that q, k and v
+	// are stored head after head (Projection.Heads).
+	Transposed, Interleaved bool
+
+	Positions int64 // learned positions, which are added to the embedding; 0: none
+	Rope      Rope  // without frequencies where no head turns
+	LocalRope *Rope // of the layers that have a window; nil: Rope
+
+	Windows []int64   // attention window of each layer, 0: all positions; nil: all positions everywhere
+	Scales  []float64 // what multiplies q·k in each layer; nil: 1/sqrt(HeadSize) everywhere
+	Softcap float64   // of attention; 0: none
+
+	EmbedScale    float64 // multiplies the embedding, 0: 1
+	RoundScale    bool    // EmbedScale is rounded to the model's dtype first
+	ResidualScale float64 // multiplies what a layer adds to the residual, 0: 1
+	LogitDivisor  float64 // of the logits, 0: 1
+	LogitSoftcap  float64 // bounds the logits; 0: no bound
 }
 
-// Limits of what a config may ask for, far above any model there is. They bound what importing one can cost.
-const (
-	maxLayers   = 4096
-	maxExtent   = 1 << 26 // vocabulary, features
-	maxHeadSize = 1 << 14
-)
+// Names is what a checkpoint calls the parts of a decoder, without ".weight". A norm without a name is not there.
+type Names struct {
+	Base      string // before all others but the head: "model."
+	Embed     string
+	Positions string // of the table of learned positions
+	Layer     string // before a layer's parts, with the layer's number: "layers.%d."
+	Norm      string // the last
+	Head      string // where it is not tied
 
-// ReadDecoder honours the keys that all decoders of this shape have. headSize is the size of a head where the config
-// does not say; 0 means that the hidden features are divided among the heads.
-func ReadDecoder(c *Config, headSize int64) *Decoder {
-	d := &Decoder{
-		Vocab:      c.Int("vocab_size", 1, maxExtent),
-		Hidden:     c.Int("hidden_size", 1, maxExtent),
-		Inner:      c.Int("intermediate_size", 1, maxExtent),
-		Layers:     c.Int("num_hidden_layers", 1, maxLayers),
-		Heads:      c.Int("num_attention_heads", 1, maxHeadSize),
-		Tied:       c.BoolOr("tie_word_embeddings", false),
-		Eps:        c.PositiveOr("rms_norm_eps", 1e-6),
-		Activation: OneOf(c, "hidden_act", "silu", activations()),
-	}
-	d.KVHeads = c.IntOr("num_key_value_heads", d.Heads, 1, maxHeadSize)
-	if d.Heads%d.KVHeads != 0 {
-		c.Errorf("num_key_value_heads", "%d does not divide num_attention_heads, %d", d.KVHeads, d.Heads)
-	}
-	if headSize == 0 {
-		if headSize = d.Hidden / d.Heads; d.Hidden%d.Heads != 0 && !c.Has("head_dim") {
-			c.Errorf("num_attention_heads", "%d does not divide hidden_size, %d", d.Heads, d.Hidden)
-		}
-	}
-	d.HeadSize = c.IntOr("head_dim", headSize, 2, maxHeadSize)
-	if d.HeadSize < 2 || d.HeadSize > maxHeadSize || d.HeadSize%2 != 0 {
-		c.Errorf("head_dim", "%d is not an even number in [2, %d]: its halves turn against each other", d.HeadSize, maxHeadSize)
-		d.HeadSize = 2
-	}
-	d.Rope = ReadRope(c, d.HeadSize, 10000)
-	return d
+	// In a layer: the norms before and after attention and MLP, inside their residuals.
+	AttentionNorm, AttentionPostNorm, MLPNorm, MLPPostNorm string
+
+	Attention    string   // before attention's parts: "self_attn."
+	QKV          []string // q, k and v, or one name if they are one matrix
+	Out          string
+	QNorm, KNorm string
+
+	MLP  string   // before the MLP's parts: "mlp."
+	Up   []string // the gate first, or one name if both are one matrix
+	Down string
+
+	// Buffers are tensors of a layer, named in full, that older checkpoints keep and no model reads.
+	Buffers []string
 }
 
-// ReadWindows honours the keys that give layers a window: use_sliding_window switches them on, layer_types says which
-// layers have one, and without it all from max_window_layers on do, as in transformers' configuration_qwen2.py.
-func (d *Decoder) ReadWindows(c *Config) {
-	const window, full = "sliding_attention", "full_attention"
-	size := c.IntOr("sliding_window", 1, 1, maxExtent)
-	first := c.IntOr("max_window_layers", 28, 0, maxExtent)
-	types := c.Strings("layer_types")
-	on := c.BoolOr("use_sliding_window", false)
-	if on && !c.Has("sliding_window") {
-		c.Errorf("sliding_window", "is missing while use_sliding_window is true")
-	}
-	if types == nil {
-		for i := range d.Layers {
-			if on && i >= first {
-				types = append(types, window)
-			} else {
-				types = append(types, full)
-			}
-		}
-	}
-	if int64(len(types)) != d.Layers {
-		c.Errorf("layer_types", "has %d entries for %d layers", len(types), d.Layers)
-		return
-	}
-	d.Windows = make([]int64, d.Layers)
-	for i, t := range types {
-		switch {
-		case t == full:
-		case t == window && on:
-			d.Windows[i] = size
-		case t == window:
-			c.Errorf("layer_types", "layer %d has %s while use_sliding_window is false", i, quote(t))
-			return
-		default:
-			c.Errorf("layer_types", "%s of layer %d is not supported; supported: %s, %s", quote(t), i, full, window)
-			return
-		}
+// llamaNames are the names that most families took over from Llama.
+func llamaNames() Names {
+	return Names{
+		Base: "model.", Embed: "embed_tokens", Layer: "layers.%d.", Norm: "norm", Head: "lm_head",
+		AttentionNorm: "input_layernorm", MLPNorm: "post_attention_layernorm",
+		Attention: "self_attn.", QKV: []string{"q_proj", "k_proj", "v_proj"}, Out: "o_proj",
+		MLP: "mlp.", Up: []string{"gate_proj", "up_proj"}, Down: "down_proj",
+		Buffers: []string{"self_attn.rotary_emb.inv_freq"},
 	}
 }
 
 // Emit builds the module.
 func (d *Decoder) Emit(n *Net) {
-	const table = "model.embed_tokens"
+	base := n.Base(d.Names.Base, d.Names.Embed+".weight")
+	table := base + d.Names.Embed
 	ids, pos := n.Forward()
 	x := n.Embedding(ids, "embed", table, d.Vocab, d.Hidden)
-	rope := n.RopeTables(pos, d.Rope, "model.rotary_emb")
+	if d.RoundScale {
+		x = n.Times(x, n.DType.Round(d.EmbedScale))
+	} else {
+		x = n.Times(x, d.EmbedScale)
+	}
+	if d.Positions > 0 {
+		x = n.Add(x, n.Embedding(pos, "positions", base+d.Names.Positions, d.Positions, d.Hidden))
+	}
+	var full, local *RopeTables // each is added where the first layer needs it
 	for i := range d.Layers {
-		weight, tensor := fmt.Sprintf("l%d.", i), fmt.Sprintf("model.layers.%d", i)
-		a := Attention{
-			Weight: weight, Tensor: tensor + ".self_attn",
-			Heads: d.Heads, KVHeads: d.KVHeads, HeadSize: d.HeadSize,
-			QKVBias: d.QKVBias, OutBias: d.OutBias, QKNorm: d.QKNorm, NormEps: d.Eps,
+		tables, rope := &full, d.Rope
+		if d.LocalRope != nil && d.window(i) > 0 {
+			tables, rope = &local, *d.LocalRope
 		}
-		if d.Windows != nil {
-			a.Window = d.Windows[i]
+		if *tables == nil && len(rope.InvFreq) > 0 {
+			t := n.RopeTables(pos, rope, base+"rotary_emb")
+			*tables = &t
 		}
-		h := n.RMSNorm(x, weight+"attn_norm", tensor+".input_layernorm", d.Eps)
-		x = n.Add(x, n.Attention(h, a, rope))
-		h = n.RMSNorm(x, weight+"mlp_norm", tensor+".post_attention_layernorm", d.Eps)
-		x = n.Add(x, n.GatedMLP(h, GatedMLP{Weight: weight, Tensor: tensor + ".mlp", Inner: d.Inner, Activation: d.Activation, Bias: d.MLPBias}))
-		n.Ignore(tensor + ".self_attn.rotary_emb.inv_freq") // older checkpoints keep the frequencies
+		x = d.layer(n, x, i, base+fmt.Sprintf(d.Names.Layer, i), *tables)
 	}
-	x = n.RMSNorm(x, "norm", "model.norm", d.Eps)
-	n.F.Return(x)
+	n.F.Return(n.Norm(x, "norm", base+d.Names.Norm, d.Norm))
 
-	const head = "lm_head"
-	if d.Tied {
-		n.Ignore(head + ".weight") // some tools write the table twice
-		n.Logits(d.Hidden, "embed", Projection{table, d.Vocab})
-		return
+	head := Head{
+		Weight: "head", Projection: Projection{Tensor: d.Names.Head, Rows: d.Vocab},
+		Divisor: d.LogitDivisor, Softcap: d.LogitSoftcap,
 	}
-	n.Logits(d.Hidden, "head", Projection{head, d.Vocab})
+	if d.Tied {
+		n.Ignore(d.Names.Head + ".weight") // some tools write the table twice
+		head.Weight, head.Projection.Tensor = "embed", table
+	}
+	n.Logits(d.Hidden, head)
+}
+
+// layer adds layer i, whose tensors have the prefix, for x[N, hidden].
+func (d *Decoder) layer(n *Net, x ir.Value, i int64, prefix string, rope *RopeTables) ir.Value {
+	weight := fmt.Sprintf("l%d.", i)
+	norm := func(x ir.Value, name, tensor string) ir.Value {
+		if tensor == "" {
+			return x
+		}
+		return n.Norm(x, weight+name, prefix+tensor, d.Norm)
+	}
+	names := d.Names
+	h := norm(x, "attn_norm", names.AttentionNorm)
+	h = n.Attention(h, d.attention(i, weight, prefix+names.Attention, rope))
+	h = n.Times(norm(h, "attn_post_norm", names.AttentionPostNorm), d.ResidualScale)
+	if !d.Parallel {
+		x = n.Add(x, h)
+	}
+	m := norm(x, "mlp_norm", names.MLPNorm)
+	m = n.MLP(m, d.mlp(weight, prefix+names.MLP))
+	m = n.Times(norm(m, "mlp_post_norm", names.MLPPostNorm), d.ResidualScale)
+	if d.Parallel {
+		m = n.Add(m, h)
+	}
+	for _, buffer := range names.Buffers {
+		n.Ignore(prefix + buffer)
+	}
+	return n.Add(x, m)
+}
+
+// window is the attention window of layer i, 0: all positions.
+func (d *Decoder) window(i int64) int64 {
+	if d.Windows == nil {
+		return 0
+	}
+	return d.Windows[i]
+}
+
+// attention is the attention of layer i, whose tensors have the prefix.
+func (d *Decoder) attention(i int64, weight, prefix string, rope *RopeTables) Attention {
+	q, kv := d.Heads*d.HeadSize, d.KVHeads*d.HeadSize
+	a := Attention{
+		Weight: weight, Loc: loc(prefix), Heads: d.Heads, KVHeads: d.KVHeads, HeadSize: d.HeadSize,
+		QKV: d.projections(prefix, d.Names.QKV, q, kv, kv), Out: d.projections(prefix, []string{d.Names.Out}, d.Hidden)[0],
+		QKVBias: d.QKVBias, OutBias: d.OutBias, NormWhole: d.QKNormWhole, Norm: d.Norm, Softcap: d.Softcap, Window: d.window(i), Rope: rope,
+	}
+	if d.Interleaved {
+		for j := range a.QKV {
+			a.QKV[j].Heads = d.Heads
+		}
+	}
+	if d.Names.QNorm != "" {
+		a.QNorm, a.KNorm = prefix+d.Names.QNorm, prefix+d.Names.KNorm
+	}
+	if d.Scales != nil {
+		a.Scale = d.Scales[i]
+	}
+	return a
+}
+
+// mlp is the MLP of a layer, whose tensors have the prefix.
+func (d *Decoder) mlp(weight, prefix string) MLP {
+	up := []int64{d.Inner}
+	if d.Gated {
+		up = []int64{d.Inner, d.Inner}
+	}
+	return MLP{
+		Weight: weight, Loc: loc(prefix), Gated: d.Gated, Activation: d.Activation, Bias: d.MLPBias,
+		Up: d.projections(prefix, d.Names.Up, up...), Down: d.projections(prefix, []string{d.Names.Down}, d.Hidden)[0],
+	}
+}
+
+// loc is the name of a part of the model, given the prefix of its tensors.
+func loc(prefix string) string { return strings.TrimSuffix(prefix, ".") }
+
+// projections returns the layer's matrices of so many rows each; a single name stands for all of them in one.
+func (d *Decoder) projections(prefix string, names []string, rows ...int64) []Projection {
+	if len(names) == 1 {
+		total := int64(0)
+		for _, r := range rows {
+			total += r
+		}
+		rows = []int64{total}
+	}
+	ps := make([]Projection, len(names))
+	for i, name := range names {
+		ps[i] = Projection{Tensor: prefix + name, Rows: rows[i], Transposed: d.Transposed}
+	}
+	return ps
 }

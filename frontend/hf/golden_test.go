@@ -60,13 +60,15 @@ func newRunner(t *testing.T, m *hf.Model, src safetensors.Source) *runner {
 func (r *runner) attention(c *interp.Call) error {
 	q, k, v, cache, out := c.Args[0], c.Args[1], c.Args[2], c.Args[3], c.Args[4]
 	var scale float64
-	window := int64(math.MaxInt64)
+	window, limit := int64(math.MaxInt64), math.Inf(1)
 	for _, a := range c.Attrs {
 		switch a.Name {
 		case "scale":
 			scale = a.Float
 		case "window":
 			window, _ = a.Dim.Const()
+		case "softcap":
+			limit = a.Float
 		default:
 			return fmt.Errorf("unknown attribute %s", a.Name)
 		}
@@ -96,6 +98,9 @@ func (r *runner) attention(c *interp.Call) error {
 					score[j] += q.At(from+e) * cache.At(at(first+int64(j), 0, kv)+e)
 				}
 				score[j] *= scale
+				if !math.IsInf(limit, 0) {
+					score[j] = limit * math.Tanh(score[j]/limit)
+				}
 			}
 			top, sum := slices.Max(score), 0.0
 			for j := range score {
@@ -217,20 +222,32 @@ func rowsOf(n int) []int32 {
 	return rows
 }
 
+// goldens are the checkpoints in testdata/hf with the options they are imported with.
+func goldens() map[string]hf.Options {
+	return map[string]hf.Options{
+		"llama":      {},
+		"llama_yarn": {},
+		"qwen2":      {},
+		"qwen3":      {},
+	}
+}
+
 // TestLogits holds imported models against transformers, whose results lie in testdata/hf.
 func TestLogits(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2", "qwen3"} {
+	for name, o := range goldens() {
 		t.Run(name, func(t *testing.T) {
 			g := openGolden(t, name)
 			ids, want := g.ids(t, "input_ids"), g.values(t, "logits")
-			r := newRunner(t, importGolden(t, g, hf.Options{DType: dtype.F32}), g.checkpoint)
+			exact := o
+			exact.DType = dtype.F32
+			r := newRunner(t, importGolden(t, g, exact), g.checkpoint)
 			got := r.step(t, ids, 0, rowsOf(len(ids))...)
 			if d := largestDifference(got.Float64s(), want); !(d <= 1e-4) {
 				t.Errorf("f32: logits differ by %g", d)
 			}
 			// In bf16 the reference itself is off; rounding elsewhere must not be worse than twice that.
 			off := largestDifference(g.values(t, "logits_bf16"), want)
-			r = newRunner(t, importGolden(t, g, hf.Options{}), g.checkpoint)
+			r = newRunner(t, importGolden(t, g, o), g.checkpoint)
 			got = r.step(t, ids, 0, rowsOf(len(ids))...)
 			if d := largestDifference(got.Float64s(), want); !(d <= 2*off) || d == 0 {
 				t.Errorf("bf16: logits differ by %g, the reference's by %g", d, off)
@@ -241,10 +258,11 @@ func TestLogits(t *testing.T) {
 
 // TestGreedy decodes token by token over the cache, after a prompt in two steps.
 func TestGreedy(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2", "qwen3"} {
+	for name, o := range goldens() {
 		g := openGolden(t, name)
 		want := g.ids(t, "greedy")
-		r := newRunner(t, importGolden(t, g, hf.Options{DType: dtype.F32}), g.checkpoint)
+		o.DType = dtype.F32
+		r := newRunner(t, importGolden(t, g, o), g.checkpoint)
 		got := slices.Clone(want[:9])
 		r.step(t, got[:4], 0, 3)
 		next := r.step(t, got[4:], 4, 4)
@@ -262,18 +280,20 @@ func TestGreedy(t *testing.T) {
 	}
 }
 
-// TestDummyRuns runs a model on dummy weights: finite logits that differ from token to token.
+// TestDummyRuns runs models on dummy weights: finite logits that differ from token to token.
 func TestDummyRuns(t *testing.T) {
-	g := openGolden(t, "qwen3")
-	m := importGolden(t, g, hf.Options{})
-	r := newRunner(t, m, hf.Dummy(m.Params))
-	got := r.step(t, []int32{1, 2, 3}, 0, 1, 2).Float64s()
-	for _, v := range got {
-		if math.IsNaN(v) || math.IsInf(v, 0) || math.Abs(v) > 100 {
-			t.Fatalf("logit %v", v)
+	for name, o := range goldens() {
+		g := openGolden(t, name)
+		m := importGolden(t, g, o)
+		r := newRunner(t, m, hf.Dummy(m.Params))
+		got := r.step(t, []int32{1, 2, 3}, 0, 1, 2).Float64s()
+		for _, v := range got {
+			if math.IsNaN(v) || math.IsInf(v, 0) || math.Abs(v) > 100 {
+				t.Fatalf("%s: logit %v", name, v)
+			}
 		}
-	}
-	if half := len(got) / 2; slices.Equal(got[:half], got[half:]) {
-		t.Error("two tokens have the same logits")
+		if half := len(got) / 2; slices.Equal(got[:half], got[half:]) {
+			t.Errorf("%s: two tokens have the same logits", name)
+		}
 	}
 }

@@ -1,9 +1,10 @@
 // Package hf imports Hugging Face checkpoints: config.json, with the tensors beside it, becomes a module of the IR.
 //
 // A [Registry] maps the architecture that a config names to a [Family]. A family reads the config and composes blocks
-// (norm, attention, rope, MLP) on a [Net]; the families of [Builtin] are written with nothing else. Two rules hold for
+// (norm, attention, rope, MLP) on a [Net]; the families of [Builtin] are settings of one [Decoder]. Two rules hold for
 // all of them: a setting that a family does not understand is refused by name, never dropped, and the module depends on
-// the config and the options alone, so that a model can be compiled where its weights are not.
+// the config and the options alone, so that a model can be compiled where its weights are not. (Where the checkpoint is at
+// hand, its tensors say how they are called and stored, which no compiled code depends on.)
 //
 // The module has two functions, T being the dtype of [Options]:
 //
@@ -45,6 +46,10 @@ type Options struct {
 	// missing, unexpected or of another shape is an error. Without it the config's dtype is believed, and [Model.Check]
 	// can be called later.
 	Source safetensors.Source
+
+	// Context is the longest sequence that will be served, in tokens. Only ropes need it whose frequencies depend on it
+	// (rope_type longrope): without it they are refused.
+	Context int64
 
 	// Architecture stands in for the name in the config, for checkpoints that a known architecture describes.
 	Architecture string
@@ -96,10 +101,14 @@ func (r *Registry) Import(config []byte, o Options) (*Model, error) {
 	default:
 		return nil, fmt.Errorf("hf: a model cannot be imported in %s; use f32, f16 or bf16", o.DType)
 	}
+	if o.Context < 0 {
+		return nil, fmt.Errorf("hf: Context %d is below 0", o.Context)
+	}
 	c, err := parseConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("hf: %w", err)
 	}
+	c.context = o.Context
 	arch, family, err := r.choose(c, o.Architecture)
 	if err != nil {
 		return nil, fmt.Errorf("hf: %w", err)

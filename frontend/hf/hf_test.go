@@ -14,7 +14,6 @@ import (
 
 	"pwc/ir"
 	"pwc/ir/dtype"
-	"pwc/ir/padding"
 	"pwc/safetensors"
 )
 
@@ -50,68 +49,13 @@ func TestPublishedModels(t *testing.T) {
 		"rope_theta": 1000000, "sliding_window": nil, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
 		"transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936,
 	}
-	for _, c := range []struct {
-		name   string
-		config settings
-		params int64
-		layers int
-		kv     string
-	}{
+	for _, p := range []published{
 		{"Llama-3.1-8B", llama31, 8_030_261_248, 32, "bf16[B, 2, 16, 8, 128]"},
 		{"Llama-3.2-1B", llama32, 1_235_814_400, 16, "bf16[B, 2, 16, 8, 64]"},
 		{"Qwen2.5-0.5B", qwen25, 494_032_768, 24, "bf16[B, 2, 16, 2, 64]"},
 		{"Qwen3-0.6B", qwen3, 596_049_920, 28, "bf16[B, 2, 16, 8, 128]"},
 	} {
-		m, err := Builtin().Import(c.config.json(t), Options{})
-		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
-			continue
-		}
-		var total int64
-		for _, p := range m.Params {
-			n := int64(1)
-			for _, d := range p.Shape {
-				n *= d
-			}
-			total += n
-		}
-		if total != c.params {
-			t.Errorf("%s: %d parameters, want %d", c.name, total, c.params)
-		}
-		calls := 0
-		for _, n := range m.Module.Func("forward").Nodes {
-			if n.Name() == AttentionOp {
-				calls++
-			}
-		}
-		if calls != c.layers || len(m.Module.States) != c.layers {
-			t.Errorf("%s: %d attentions and %d states, want %d", c.name, calls, len(m.Module.States), c.layers)
-		}
-		for _, s := range m.Module.States {
-			if got := s.Type.String(); got != c.kv {
-				t.Errorf("%s: @%s is %s, want %s", c.name, s.Name, got, c.kv)
-				break
-			}
-		}
-		// Steps are padded to captured sizes, so rows must be independent: of tokens in one function, of rows in the other.
-		for fn, size := range map[string]string{"forward": "N", "logits": "M"} {
-			f := m.Module.Func(fn)
-			if got, ok := padding.SizeSymbol(m.Module, f); !ok || got != size {
-				t.Errorf("%s: @%s runs over %q, want %s", c.name, fn, got, size)
-			}
-			for _, mix := range padding.Check(m.Module, f, size) {
-				t.Errorf("%s: %v", c.name, mix.Err)
-			}
-		}
-		// One tensor of the last layer: the dummy makes it without the gigabytes before it.
-		src := Dummy(m.Params)
-		if err := m.Check(src); err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		last := fmt.Sprintf("model.layers.%d.input_layernorm.weight", c.layers-1)
-		if x, err := src.Tensor(last); err != nil || int64(len(x.Data)) != 2*x.Shape[0] {
-			t.Errorf("%s: %s: %v", c.name, last, err)
-		}
+		p.check(t, Options{})
 	}
 }
 
@@ -236,9 +180,14 @@ func TestUnknownArchitecture(t *testing.T) {
 	if !errors.As(err, &ue) || ue.Architecture != "NoSuchForCausalLM" {
 		t.Fatalf("error %v", err)
 	}
-	for _, want := range []string{"LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM", "Options.Architecture", "Registry.Register"} {
+	for _, want := range []string{strings.Join(Builtin().Architectures(), ", "), "Options.Architecture", "Registry.Register"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+	for _, arch := range []string{"MixtralForCausalLM", "Qwen3MoeForCausalLM"} { // experts need an op of their own
+		if _, err := Builtin().Import(base(arch).json(t), Options{}); !errors.As(err, &ue) {
+			t.Errorf("%s: error %v", arch, err)
 		}
 	}
 	if m, err := Builtin().Import(config.json(t), Options{Architecture: "LlamaForCausalLM"}); err != nil || m.Architecture != "LlamaForCausalLM" {
@@ -253,7 +202,8 @@ func TestUnknownArchitecture(t *testing.T) {
 func TestRegister(t *testing.T) {
 	r := Builtin()
 	r.Register("TinyForCausalLM", func(c *Config) Emit {
-		d := ReadDecoder(c, 0)
+		d := ReadDecoder(c, Dialect{})
+		d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
 		d.OutBias = c.BoolOr("out_bias", false)
 		return d.Emit
 	})
@@ -274,7 +224,7 @@ func TestFamilyMistakes(t *testing.T) {
 	for want, emit := range map[string]Emit{
 		"@w is made of different tensors": func(n *Net) {
 			_, _ = n.Forward()
-			n.F.Return(n.Weight("w", Scale("a", 4)), n.Weight("w", Scale("b", 4)))
+			n.F.Return(n.Weight("w", Scale("a", 4, 1)), n.Weight("w", Scale("b", 4, 1)))
 		},
 		"@w is made of no tensor": func(n *Net) {
 			_, _ = n.Forward()

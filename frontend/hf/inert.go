@@ -17,7 +17,7 @@ func inertKeys() []string {
 
 		// What a call of the reference returns, and how it runs.
 		"use_cache", "output_attentions", "output_hidden_states", "return_dict", "return_dict_in_generate", "output_scores",
-		"torchscript", "use_bfloat16", "_attn_implementation_autoset",
+		"torchscript", "use_bfloat16", "_attn_implementation_autoset", "cache_implementation",
 
 		// Heads for other tasks.
 		"id2label", "label2id", "num_labels", "problem_type", "task_specific_params", "finetuning_task", "prefix",

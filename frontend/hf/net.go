@@ -1,6 +1,7 @@
 package hf
 
 import (
+	"errors"
 	"slices"
 
 	"pwc/ir"
@@ -68,19 +69,40 @@ func (n *Net) Forward() (ids, pos ir.Value) {
 	return n.F.Param("ids", t), n.F.Param("pos", t)
 }
 
+// Head is how logits come of hidden states.
+type Head struct {
+	Weight     string // name in the module of the head's matrix
+	Projection Projection
+	Divisor    float64 // of the logits; 0: 1
+	Softcap    float64 // bounds them: cap·tanh(logits/cap), after the division; 0: no bound
+}
+
 // Logits is the whole of @logits: the rows of the hidden states T[N, hidden] that were asked for, times the head,
-// as f32. The product is rounded to the model's dtype first, as in the reference.
-func (n *Net) Logits(hidden int64, weight string, head Projection) {
+// as f32. The product is rounded to the model's dtype first, as in the reference; the rest is computed in f32.
+func (n *Net) Logits(hidden int64, head Head) {
 	n.F = n.B.Func("logits")
 	h := n.F.Param("h", n.Type(n.Tokens, dim.Const(hidden)))
 	rows := n.F.Param("rows", ir.TypeOf(dtype.I32, n.Rows))
 	n.F.SetLoc("lm_head")
 	x := n.F.Op1("gather", []ir.Value{h, rows})
-	x = n.Linear(x, weight, false, head)
-	if n.DType != dtype.F32 {
-		x = n.F.Op1("cast", []ir.Value{x}, ir.DTypeAttr(dtype.F32))
+	x = n.f32(n.Linear(x, head.Weight, false, head.Projection))
+	if head.Divisor != 0 && head.Divisor != 1 {
+		x = n.F.Op1("div", []ir.Value{x, n.F.Float(head.Divisor)})
+	}
+	if head.Softcap > 0 {
+		limit := n.F.Float(head.Softcap)
+		x = n.F.Op1("tanh", []ir.Value{n.F.Op1("div", []ir.Value{x, limit})})
+		x = n.F.Op1("mul", []ir.Value{x, limit})
 	}
 	n.F.Return(x)
+}
+
+// f32 brings a value of the model's dtype to f32.
+func (n *Net) f32(x ir.Value) ir.Value {
+	if n.DType == dtype.F32 {
+		return x
+	}
+	return n.F.Op1("cast", []ir.Value{x}, ir.DTypeAttr(dtype.F32))
 }
 
 // Matrix is a parameter that holds a projection, [rows, cols]. Untrained ones are normal with the deviation 0.02 that
@@ -94,19 +116,57 @@ func Vector(tensor string, size int64) Param {
 	return Param{Info: safetensors.Info{Name: tensor, Shape: []int64{size}}, Std: 0.02}
 }
 
-// Scale is a parameter that holds the scale of a norm, [size]; untrained ones are 1.
-func Scale(tensor string, size int64) Param {
-	return Param{Info: safetensors.Info{Name: tensor, Shape: []int64{size}}, Mean: 1}
+// Scale is a parameter that holds the scale of a norm, [size]; untrained ones are mean.
+func Scale(tensor string, size int64, mean float64) Param {
+	return Param{Info: safetensors.Info{Name: tensor, Shape: []int64{size}}, Mean: mean}
 }
 
 // Ignore names a tensor that checkpoints may hold without any effect.
 func (n *Net) Ignore(tensor string) { n.ignored[tensor] = true }
 
-// Weight returns a weight of the module, in the model's dtype: the parts joined along axis 0. The first use declares it,
-// later ones must give the same parts.
-func (n *Net) Weight(name string, parts ...Param) ir.Value {
+// Base returns the prefix of a checkpoint's tensors, given the name of one without it: prefix, or nothing if the
+// checkpoint at hand has that tensor bare. Models that were saved without their head lack it.
+func (n *Net) Base(prefix, tensor string) string {
+	if n.source == nil {
+		return prefix
+	}
+	if _, err := n.source.Info(prefix + tensor); !errors.Is(err, safetensors.ErrNotFound) {
+		return prefix
+	}
+	if _, err := n.source.Info(tensor); err != nil {
+		return prefix
+	}
+	return ""
+}
+
+// part is a checkpoint tensor as a weight takes it: in another order of its elements.
+type part struct {
+	Param
+	shape []int64 // of the result
+	form  func(leaf *ir.WeightExpr) *ir.WeightExpr
+}
+
+func asStored(p Param) part {
+	return part{p, p.Shape, func(leaf *ir.WeightExpr) *ir.WeightExpr { return leaf }}
+}
+
+// Weight returns a weight of the module, in the model's dtype: the tensors joined along axis 0. The first use declares it,
+// later ones must give the same tensors.
+func (n *Net) Weight(name string, tensors ...Param) ir.Value {
+	parts := make([]part, len(tensors))
+	for i, p := range tensors {
+		parts[i] = asStored(p)
+	}
+	return n.weight(name, parts)
+}
+
+func (n *Net) weight(name string, parts []part) ir.Value {
+	used := make([]Param, len(parts))
+	for i, p := range parts {
+		used[i] = p.Param
+	}
 	if before, ok := n.declared[name]; ok {
-		if !slices.EqualFunc(parts, before, sameTensor) {
+		if !slices.EqualFunc(used, before, sameTensor) {
 			n.B.Errorf(ir.Pos{}, "weight @%s is made of different tensors in different places", name)
 		}
 		return n.F.Weight(name)
@@ -115,29 +175,28 @@ func (n *Net) Weight(name string, parts ...Param) ir.Value {
 		n.B.Errorf(ir.Pos{}, "weight @%s is made of no tensor", name)
 		return ir.NoValue
 	}
-	n.declared[name] = parts
-	used := make([]Param, len(parts))
-	leaves := make([]*ir.WeightExpr, len(parts))
+	n.declared[name] = used
+	exprs := make([]*ir.WeightExpr, len(parts))
 	uniform, rows := true, int64(0)
 	for i, p := range parts {
-		p.DType = n.storedDType(p.Name)
-		used[i], leaves[i] = p, &ir.WeightExpr{Name: p.Name}
-		uniform = uniform && p.DType == used[0].DType
-		rows += p.Shape[0]
+		used[i].DType = n.storedDType(p.Name)
+		exprs[i] = p.form(&ir.WeightExpr{Name: p.Name})
+		uniform = uniform && used[i].DType == used[0].DType
+		rows += p.shape[0]
 	}
 	n.params = append(n.params, used...)
 
 	var expr *ir.WeightExpr
 	if uniform { // one cast of the whole
-		expr = n.cast(join(leaves), used[0].DType)
+		expr = n.cast(join(exprs), used[0].DType)
 	} else {
 		for i, p := range used {
-			leaves[i] = n.cast(leaves[i], p.DType)
+			exprs[i] = n.cast(exprs[i], p.DType)
 		}
-		expr = join(leaves)
+		expr = join(exprs)
 	}
 	shape := []dim.Dim{dim.Const(rows)}
-	for _, d := range parts[0].Shape[1:] {
+	for _, d := range parts[0].shape[1:] {
 		shape = append(shape, dim.Const(d))
 	}
 	n.B.Weight(name, n.Type(shape...), expr)
@@ -161,11 +220,19 @@ func (n *Net) storedDType(tensor string) dtype.DType {
 	return info.DType
 }
 
-func join(leaves []*ir.WeightExpr) *ir.WeightExpr {
-	if len(leaves) == 1 {
-		return leaves[0]
+func join(exprs []*ir.WeightExpr) *ir.WeightExpr {
+	if len(exprs) == 1 {
+		return exprs[0]
 	}
-	return &ir.WeightExpr{Op: "concat", Args: leaves}
+	return &ir.WeightExpr{Op: "concat", Args: exprs}
+}
+
+func transposed(e *ir.WeightExpr, perm ...int64) *ir.WeightExpr {
+	return &ir.WeightExpr{Op: "transpose", Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.IntsAttr("perm", perm...)}}
+}
+
+func reshaped(e *ir.WeightExpr, shape ...int64) *ir.WeightExpr {
+	return &ir.WeightExpr{Op: "reshape", Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.IntsAttr("shape", shape...)}}
 }
 
 // cast brings an expression of a dtype to the model's.

@@ -3,10 +3,11 @@ package hf
 // Qwen3 imports Qwen3ForCausalLM, the dense models of Qwen 3. It is Llama with normalized q and k, heads whose size is
 // not tied to the hidden features, and windows that can be switched on (arXiv:2505.09388).
 func Qwen3(c *Config) Emit {
-	d := ReadDecoder(c, 128) // transformers' configuration_qwen3.py
+	d := ReadDecoder(c, Dialect{HeadSize: 128}) // transformers' configuration_qwen3.py
+	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
 	bias := c.BoolOr("attention_bias", false)
 	d.QKVBias, d.OutBias = bias, bias
-	d.QKNorm = true
-	d.ReadWindows(c)
+	d.Names.QNorm, d.Names.KNorm = "q_norm", "k_norm"
+	d.ReadSwitchedWindows(c)
 	return d.Emit
 }

@@ -17,7 +17,8 @@ type Emit func(n *Net)
 // several goroutines once it is filled.
 type Registry struct{ families map[string]Family }
 
-// Builtin returns a new registry with the families of this package.
+// Builtin returns a new registry with the families of this package: dense decoders. Mixtures of experts are not among
+// them, for routing tokens to experts needs an op that the IR does not have.
 func Builtin() *Registry {
 	r := &Registry{families: map[string]Family{}}
 	r.Register("LlamaForCausalLM", Llama)

@@ -3,108 +3,105 @@ package hf
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 )
 
-// Rope is a rotary position embedding: pair i of a head's elements turns by InvFreq[i] radians a position (RoFormer,
-// arXiv:2104.09864). The frequencies are values of f32, as in the reference, which also makes them the same on every
-// machine.
+// Rope is a rotary position embedding: pair i of a head's first elements turns by InvFreq[i] radians a position, and the
+// elements beyond the pairs stay (RoFormer, arXiv:2104.09864). The frequencies are values of f32, as in the reference,
+// which also makes them the same on every machine.
 type Rope struct {
 	InvFreq []float64
+	Scale   float64 // multiplies cosines and sines, a value of f32; 1 but for the scalings that say otherwise
 }
 
-// ReadRope honours rope_theta and rope_scaling, or rope_parameters, which newer configs have in their place, for heads
-// whose first size elements turn. theta is the base of a config that has none.
-func ReadRope(c *Config, size int64, theta float64) Rope {
-	base := c.PositiveOr("rope_theta", theta)
+// RopeKeys is what a config calls the settings of a rope, and what they are where it is silent. The zero value is
+// Llama's.
+type RopeKeys struct {
+	Base        string  // key of the base of the frequencies; empty: "rope_theta"
+	DefaultBase float64 // 0: 10000
+
+	// Share is the key of the share of a head's elements that turn; empty: all do, and nothing may say otherwise.
+	Share        string
+	DefaultShare float64
+}
+
+// ReadRope honours rope_theta and rope_scaling, or rope_parameters, which newer configs have in their place, for heads of
+// the given size.
+func ReadRope(c *Config, headSize int64, keys RopeKeys) Rope {
+	return readRope(c, headSize, keys, c.Object("rope_parameters"), c.Object("rope_scaling"))
+}
+
+// readRope reads a rope from the keys of the config itself and from the objects that are there; where several say the
+// same thing they must agree.
+func readRope(c *Config, headSize int64, keys RopeKeys, objects ...*Config) Rope {
+	if keys.Base == "" {
+		keys.Base = "rope_theta"
+	}
+	if keys.DefaultBase == 0 {
+		keys.DefaultBase = 10000
+	}
+	base := c.PositiveOr(keys.Base, keys.DefaultBase)
+	share := 1.0
+	if keys.Share != "" {
+		share = c.FloatOr(keys.Share, keys.DefaultShare)
+	}
 	var found *Rope
-	for _, key := range []string{"rope_parameters", "rope_scaling"} {
-		o := c.Object(key)
+	first := ""
+	for _, o := range objects {
 		if o == nil {
 			continue
 		}
-		b := o.PositiveOr("rope_theta", base)
-		if c.Has("rope_theta") && b != base {
-			c.Errorf("rope_theta", "%v contradicts %s.rope_theta, %v", base, key, b)
+		name := strings.TrimSuffix(o.path, ".")
+		b, s := o.PositiveOr("rope_theta", base), o.FloatOr("partial_rotary_factor", share)
+		if c.Has(keys.Base) && b != base {
+			c.Errorf(keys.Base, "%v contradicts %s.rope_theta, %v", base, name, b)
 		}
-		r := scaledRope(o, size, b)
-		if found != nil && !slices.Equal(found.InvFreq, r.InvFreq) {
-			c.Errorf(key, "contradicts rope_parameters")
+		switch {
+		case keys.Share == "" && s != 1:
+			o.Errorf("partial_rotary_factor", "%v is not supported: only 1 is", s)
+			s = 1
+		case keys.Share != "" && c.Has(keys.Share) && s != share:
+			c.Errorf(keys.Share, "%v contradicts %s.partial_rotary_factor, %v", share, name, s)
 		}
-		found = &r
+		r := scaledRope(c, o, turning(c, keys.Share, headSize, s), b)
+		if found != nil && (!slices.Equal(found.InvFreq, r.InvFreq) || found.Scale != r.Scale) {
+			c.Errorf(name, "contradicts %s", first)
+		}
+		found, first = &r, name
 	}
 	if found == nil {
-		found = &Rope{InvFreq: toF32(frequencies(size, base))}
+		found = &Rope{InvFreq: toF32(frequencies(turning(c, keys.Share, headSize, share), base)), Scale: 1}
 	}
-	for i, f := range found.InvFreq {
-		if math.IsInf(f, 0) {
-			c.Errorf("rope_theta", "frequency %d is beyond the range of f32", i)
-			break
-		}
+	if !finite(found.Scale) {
+		c.Errorf(keys.Base, "what multiplies cosines and sines is beyond the range of f32")
+	}
+	if i := slices.IndexFunc(found.InvFreq, func(f float64) bool { return !finite(f) }); i >= 0 {
+		c.Errorf(keys.Base, "frequency %d is beyond the range of f32", i)
 	}
 	return *found
 }
 
-// scaledRope honours the keys of rope_parameters or rope_scaling.
-func scaledRope(o *Config, size int64, base float64) Rope {
-	if f := o.FloatOr("partial_rotary_factor", 1); f != 1 {
-		o.Errorf("partial_rotary_factor", "%v is not supported: only 1 is", f)
+// turning returns how many of a head's elements turn, an even number. key is what gave the share of them.
+func turning(c *Config, key string, headSize int64, share float64) int64 {
+	if key == "" {
+		key = "head_dim"
 	}
-	kind := o.StringOr("rope_type", o.StringOr("type", "default"))
-	if old := o.StringOr("type", kind); old != kind {
-		o.Errorf("type", "%s contradicts rope_type %s", quote(old), quote(kind))
+	n := int64(0)
+	if size := float64(headSize) * share; size <= float64(headSize) {
+		n = int64(max(size, 0)) // cut, as in the reference
 	}
-	freq := frequencies(size, base)
-	switch kind {
-	case "default":
-	case "linear":
-		factor := o.Positive("factor")
-		for i := range freq {
-			freq[i] /= factor
-		}
-	case "llama3":
-		llama3Frequencies(freq, o)
-	default:
-		o.Errorf("rope_type", "%s is not supported; supported: default, linear, llama3", quote(kind))
-		o.Inert(sortedKeys(o.values)...) // their meaning depends on the type; one complaint is enough
+	if n < 2 || n%2 != 0 {
+		c.Errorf(key, "%v of a head's %d elements turn, which is not an even number of them", share, headSize)
+		return 2
 	}
-	return Rope{InvFreq: toF32(freq)}
+	return n
 }
 
-// frequencies returns base^(-2i/size) for the size/2 pairs of elements.
-func frequencies(size int64, base float64) []float64 {
-	freq := make([]float64, size/2)
-	for i := range freq {
-		freq[i] = 1 / math.Pow(base, float64(2*i)/float64(size))
-	}
-	return freq
-}
-
-// llama3Frequencies stretches the slow pairs by a factor, leaves the fast ones, and blends between: Llama 3.1's scaling,
-// as in transformers' _compute_llama3_parameters.
-func llama3Frequencies(freq []float64, o *Config) {
-	factor := o.Positive("factor")
-	low, high := o.Positive("low_freq_factor"), o.Positive("high_freq_factor")
-	context := o.Positive("original_max_position_embeddings")
-	if high <= low {
-		o.Errorf("high_freq_factor", "%v is not above low_freq_factor, %v", high, low)
-		return
-	}
-	for i, f := range freq {
-		turns := context * f / (2 * math.Pi) // within the original context
-		switch {
-		case turns < low:
-			freq[i] = f / factor
-		case turns <= high:
-			smooth := (turns - low) / (high - low)
-			// The conversions keep a compiler from fusing, which would give machines different digits.
-			freq[i] = float64((1-smooth)*(f/factor)) + float64(smooth*f)
-		}
-	}
-}
+func finite(x float64) bool { return !math.IsInf(x, 0) && !math.IsNaN(x) }
 
 func toF32(v []float64) []float64 {
 	for i, x := range v {
@@ -123,10 +120,10 @@ func (n *Net) RopeTables(pos ir.Value, r Rope, loc string) RopeTables {
 	p := n.F.Op1("cast", []ir.Value{pos}, ir.DTypeAttr(dtype.F32))
 	p = n.F.Op1("reshape", []ir.Value{p}, ir.DimsAttr("shape", n.Tokens, dim.Const(1)))
 	angle := []ir.Value{n.F.Op1("mul", []ir.Value{p, freq})}
-	return RopeTables{Cos: n.F.Op1("cos", angle), Sin: n.F.Op1("sin", angle)}
+	return RopeTables{Cos: n.Times(n.F.Op1("cos", angle), r.Scale), Sin: n.Times(n.F.Op1("sin", angle), r.Scale)}
 }
 
-// Rotate turns the pairs (i, i+R/2) of the heads x[N, heads, size].
+// Rotate turns the pairs (i, i+R/2) of the first R elements of the heads x[N, heads, size], for tables of R/2 pairs.
 func (n *Net) Rotate(x ir.Value, t RopeTables) ir.Value {
 	return n.F.Op1("rope", []ir.Value{x, t.Cos, t.Sin})
 }

@@ -1,7 +1,10 @@
 package hf
 
 import (
+	"errors"
 	"math"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -13,7 +16,7 @@ func TestLlama3Frequencies(t *testing.T) {
 		"head_dim": 128, "rope_theta": 500000.0,
 		"rope_scaling": settings{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
 			"original_max_position_embeddings": 8192},
-	}), nothingMore, 0)
+	}), nothingMore)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,12 +37,124 @@ func TestLlama3Frequencies(t *testing.T) {
 func TestLinearFrequencies(t *testing.T) {
 	d, err := decoderOf(t, base("LlamaForCausalLM").with(settings{
 		"head_dim": 4, "rope_theta": 100, "rope_scaling": settings{"type": "linear", "factor": 2},
-	}), nothingMore, 0)
+	}), nothingMore)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// 100^0/2 and 100^(-2/4)/2.
 	if got := d.Rope.InvFreq; len(got) != 2 || got[0] != 0.5 || math.Abs(got[1]-0.05) > 1e-8 {
 		t.Errorf("frequencies %v, want 0.5 and 0.05", got)
+	}
+}
+
+// TestYarnFrequencies holds scalings against numbers worked out in Python from the formulas of the paper and
+// of transformers' _compute_yarn_parameters: that of Qwen2.5, whose pairs keep their frequency up to number 23 and have a
+// quarter of it from 40 on, and one without rounding of those numbers, with a gain that the config weighs.
+func TestYarnFrequencies(t *testing.T) {
+	for _, c := range []struct {
+		headSize int
+		base     float64
+		scaling  settings
+		scale    float64
+		want     map[int]float64
+	}{
+		{128, 1e6, settings{"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 1.138629436111989, map[int]float64{
+			0: 1, 1: 0.8058421877614819, 23: 0.006978305848598663, 24: 0.005375321490790102, 30: 0.0010643609812470017,
+			39: 6.490394320837028e-05, 40: 4.445698525097307e-05, 41: 3.582531425592407e-05, 63: 3.102344401879299e-07,
+		}},
+		{64, 10000, settings{"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1,
+			"mscale": 1.0, "mscale_all_dim": 0.707, "truncate": false}, 1.0857263992561355, map[int]float64{
+			0: 1, 9: 0.07498942093324558, 10: 0.056234132519034905, 11: 0.04036758449441141, 15: 0.008446235311291834,
+			20: 0.0007226383418941806, 22: 0.00011838773159168898, 23: 3.33380358040831e-05, 24: 2.5e-05, 31: 3.33380358040831e-06,
+		}},
+		// So short a context that the fastest pair alone keeps its frequency.
+		{4, 100, settings{"type": "yarn", "factor": 4, "original_max_position_embeddings": 4, "attention_factor": 1}, 1, map[int]float64{0: 1, 1: 0.025}},
+		{4, 100, settings{"type": "yarn", "factor": 0.5, "original_max_position_embeddings": 4}, 1, map[int]float64{0: 1, 1: 0.2}},
+	} {
+		d, err := decoderOf(t, base("LlamaForCausalLM").with(settings{"head_dim": c.headSize, "rope_theta": c.base, "rope_scaling": c.scaling}), nothingMore)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if want := float64(float32(c.scale)); d.Rope.Scale != want {
+			t.Errorf("cosines and sines times %v, want %v", d.Rope.Scale, want)
+		}
+		for i, want := range c.want {
+			if got := d.Rope.InvFreq[i]; math.Abs(got-want) > 1e-7*want {
+				t.Errorf("head of %d, pair %d: %v, want %v", c.headSize, i, got, want)
+			}
+		}
+	}
+}
+
+// TestLongFrequencies chooses the factors by the longest sequence that will be served: up to 4096 it is short. 4 elements
+// turn, with frequencies 1 and 100^(-2/4) before scaling, and the scale is sqrt(1 + ln 32/ln 4096).
+func TestLongFrequencies(t *testing.T) {
+	scaling := settings{"rope_type": "longrope", "short_factor": []float64{1, 2}, "long_factor": []float64{4, 8}}
+	for _, c := range []struct {
+		context int64
+		edits   settings
+		freq    []float64
+		scale   float64
+	}{
+		{4096, settings{}, []float64{1, 0.05}, 1.1902380714238083},
+		{4097, settings{}, []float64{0.25, 0.0125}, 1.1902380714238083},
+		{1, settings{"factor": 0.5}, []float64{1, 0.05}, 1},
+		{1 << 20, settings{"attention_factor": 1.25}, []float64{0.25, 0.0125}, 1.25},
+	} {
+		text := base("Phi3ForCausalLM").with(settings{"rope_theta": 100, "rope_scaling": scaling.with(c.edits),
+			"max_position_embeddings": 131072, "original_max_position_embeddings": 4096}).json(t)
+		config, err := parseConfig(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.context = c.context
+		got := ReadRope(config, 4, RopeKeys{})
+		if len(config.report.problems) > 0 {
+			t.Errorf("context %d: %v", c.context, config.report.problems)
+		}
+		if want := float64(float32(c.scale)); got.Scale != want {
+			t.Errorf("context %d: cosines and sines times %v, want %v", c.context, got.Scale, want)
+		}
+		if !slices.EqualFunc(got.InvFreq, c.freq, func(a, b float64) bool { return math.Abs(a-b) <= 1e-7*b }) {
+			t.Errorf("context %d: frequencies %v, want %v", c.context, got.InvFreq, c.freq)
+		}
+	}
+}
+
+func TestScalingRefusals(t *testing.T) {
+	yarn := settings{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+	long := settings{"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 16,
+		"short_factor": []float64{1, 2}, "long_factor": []float64{4, 8}}
+	for _, c := range []struct {
+		edits settings
+		want  string
+	}{
+		{settings{"rope_scaling": yarn.with(settings{"original_max_position_embeddings": absent{}})}, `"rope_scaling.original_max_position_embeddings": is missing`},
+		{settings{"rope_scaling": yarn.with(settings{"factor": absent{}})}, `"max_position_embeddings": is missing`},
+		{settings{"rope_scaling": yarn.with(settings{"factor": 0})}, "0 is not above 0"},
+		{settings{"rope_scaling": yarn.with(settings{"beta_fast": 1, "beta_slow": 2})}, "1 must not be below beta_slow, 2"},
+		{settings{"rope_scaling": yarn, "rope_theta": 1}, "the base, 1, must not be 1"},
+		{settings{"rope_scaling": yarn.with(settings{"truncate": 1})}, "1 is not true or false"},
+		{settings{"rope_scaling": yarn.with(settings{"finetuned": true})}, `"rope_scaling.finetuned"`},
+		{settings{"rope_scaling": yarn.with(settings{"attention_factor": -1})}, "-1 is not above 0"},
+		{settings{"rope_scaling": yarn, "original_max_position_embeddings": 32}, "16 contradicts original_max_position_embeddings of the file, 32"},
+		{settings{"rope_scaling": yarn.with(settings{"mscale": 1e300, "mscale_all_dim": 1e-300})}, "beyond the range of f32"},
+		{settings{"rope_scaling": long.with(settings{"long_factor": absent{}})}, "short_factor has 2 factors and long_factor 0, for 2 pairs"},
+		{settings{"rope_scaling": long.with(settings{"short_factor": []float64{1}})}, "short_factor has 1 factors"},
+		{settings{"rope_scaling": long.with(settings{"long_factor": []float64{1, 0}})}, `"rope_scaling.long_factor": 0 is not above 0`},
+		{settings{"rope_scaling": long.with(settings{"long_factor": "x"})}, "is not a list of numbers"},
+		{settings{"rope_scaling": long.with(settings{"original_max_position_embeddings": 1})}, "too short to be scaled from"},
+		{settings{"rope_scaling": yarn, "rope_theta": 1e-200}, "is beyond the range of f32"},
+		{settings{"rope_parameters": yarn, "rope_scaling": yarn.with(settings{"attention_factor": 2})}, `"rope_scaling": contradicts rope_parameters`},
+	} {
+		_, err := Builtin().Import(base("LlamaForCausalLM").with(c.edits).json(t), Options{Context: 64})
+		var ce *ConfigError
+		if !errors.As(err, &ce) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: error %v, want …%s…", c.edits, err, c.want)
+		}
+	}
+	if _, err := Builtin().Import(base("LlamaForCausalLM").json(t), Options{Context: -1}); err == nil {
+		t.Error("a context below 0 is accepted")
 	}
 }

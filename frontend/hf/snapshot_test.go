@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
 
 	"pwc/frontend/hf"
 	"pwc/ir"
@@ -26,23 +27,35 @@ func TestSnapshots(t *testing.T) {
 	}
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
-			text, err := os.ReadFile(path)
+			archive, err := txtar.ParseFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
-			head, sections := sectionsOf(string(text))
-			m, err := hf.Builtin().Import([]byte(sections["config.json"]), parseOptions(t, sections["options"]))
+			files := map[string]*txtar.File{}
+			for i := range archive.Files {
+				files[archive.Files[i].Name] = &archive.Files[i]
+			}
+			config, want := files["config.json"], files["module.ir"]
+			if config == nil || want == nil {
+				t.Fatal("a case needs config.json and module.ir")
+			}
+			var options hf.Options
+			if f := files["options"]; f != nil {
+				options = parseOptions(t, string(f.Data))
+			}
+			m, err := hf.Builtin().Import(config.Data, options)
 			if err != nil {
 				t.Fatal(err)
 			}
 			got := ir.Print(m.Module)
 			if *update {
-				if err := os.WriteFile(path, []byte(head+got), 0o644); err != nil {
+				want.Data = []byte(got)
+				if err := os.WriteFile(path, txtar.Format(archive), 0o644); err != nil {
 					t.Fatal(err)
 				}
 				return
 			}
-			if diff := cmp.Diff(sections["module.ir"], got); diff != "" {
+			if diff := cmp.Diff(string(want.Data), got); diff != "" {
 				t.Errorf("module (-want +got):\n%s", diff)
 			}
 			again, err := ir.Parse("module.ir", []byte(got))
@@ -54,24 +67,6 @@ func TestSnapshots(t *testing.T) {
 			}
 		})
 	}
-}
-
-// sectionsOf splits a txtar archive into its files by name; head is the text up to the last file, which is module.ir.
-func sectionsOf(text string) (head string, sections map[string]string) {
-	sections = map[string]string{}
-	name := ""
-	for line := range strings.Lines(text) {
-		if n, ok := strings.CutPrefix(line, "-- "); ok && strings.HasSuffix(n, " --\n") {
-			name = strings.TrimSuffix(n, " --\n")
-			sections[name] = ""
-		} else {
-			sections[name] += line
-		}
-		if len(sections["module.ir"]) == 0 {
-			head += line
-		}
-	}
-	return head, sections
 }
 
 func parseOptions(t *testing.T, text string) hf.Options {
@@ -88,6 +83,8 @@ func parseOptions(t *testing.T, text string) hf.Options {
 			o.MaxTokens = n
 		case "block":
 			o.BlockSize = n
+		case "context":
+			o.Context = n
 		case "weights":
 			o.Weights = value
 			err = nil

@@ -1,0 +1,85 @@
+package hf
+
+// Limits of what a config may ask for, far above any model there is. They bound what importing one can cost.
+const (
+	maxLayers   = 4096
+	maxExtent   = 1 << 26 // vocabulary, features
+	maxHeadSize = 1 << 14
+)
+
+// Dialect is what a family's config calls things and what it means where it is silent. The zero value is Llama's.
+type Dialect struct {
+	// Keys are the family's names of keys that Llama has too; a key that it does not have at all is the empty string.
+	Keys map[string]string
+
+	HeadSize   int64   // where the config does not say; 0: the hidden features are divided among the heads
+	KVHeads    int64   // likewise; 0: as many as heads, which is also what null means
+	InnerTimes int64   // intermediate_size likewise, in multiples of hidden_size; 0: it must be there
+	Eps        float64 // likewise; 0: 1e-6
+	Activation string  // likewise; empty: "silu"
+	Tied       bool    // likewise
+}
+
+// ReadDecoder honours the keys that decoders have in common, positions aside. The decoder has Llama's names, RMS norms and
+// a gated MLP; families change that.
+func ReadDecoder(c *Config, dialect Dialect) *Decoder {
+	key := func(name string) string {
+		if k, ok := dialect.Keys[name]; ok {
+			return k
+		}
+		return name
+	}
+	if dialect.Eps == 0 {
+		dialect.Eps = 1e-6
+	}
+	if dialect.Activation == "" {
+		dialect.Activation = "silu"
+	}
+	d := &Decoder{
+		Vocab:      c.Int(key("vocab_size"), 1, maxExtent),
+		Hidden:     c.Int(key("hidden_size"), 1, maxExtent),
+		Layers:     c.Int(key("num_hidden_layers"), 1, maxLayers),
+		Heads:      c.Int(key("num_attention_heads"), 1, maxHeadSize),
+		Tied:       c.BoolOr("tie_word_embeddings", dialect.Tied),
+		Names:      llamaNames(),
+		Norm:       Norm{Eps: c.PositiveOr(key("rms_norm_eps"), dialect.Eps)},
+		Activation: OneOf(c, key("hidden_act"), dialect.Activation, activations()),
+		Gated:      true,
+	}
+	inner := key("intermediate_size")
+	if dialect.InnerTimes == 0 {
+		d.Inner = c.Int(inner, 1, maxExtent)
+	} else {
+		d.Inner = c.IntOr(inner, dialect.InnerTimes*d.Hidden, 1, maxExtent)
+	}
+
+	d.KVHeads = d.Heads
+	if k := key("num_key_value_heads"); k != "" {
+		if dialect.KVHeads != 0 && !c.Null(k) {
+			d.KVHeads = dialect.KVHeads
+		}
+		d.KVHeads = c.IntOr(k, d.KVHeads, 1, maxHeadSize)
+		if d.Heads%d.KVHeads != 0 {
+			c.Errorf(k, "%d does not divide %s, %d", d.KVHeads, key("num_attention_heads"), d.Heads)
+		}
+	}
+
+	size := key("head_dim")
+	d.HeadSize = dialect.HeadSize
+	if d.HeadSize == 0 {
+		d.HeadSize = d.Hidden / d.Heads
+		if d.Hidden%d.Heads != 0 && (size == "" || !c.Has(size)) {
+			c.Errorf(key("num_attention_heads"), "%d does not divide %s, %d", d.Heads, key("hidden_size"), d.Hidden)
+		}
+	}
+	if size != "" {
+		d.HeadSize = c.IntOr(size, d.HeadSize, 1, maxHeadSize)
+	} else {
+		size = key("num_attention_heads")
+	}
+	if d.HeadSize < 1 || d.HeadSize > maxHeadSize {
+		c.Errorf(size, "a head of %d elements is not in [1, %d]", d.HeadSize, maxHeadSize)
+		d.HeadSize = 2
+	}
+	return d
+}

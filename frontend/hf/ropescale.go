@@ -1,0 +1,169 @@
+package hf
+
+import (
+	"math"
+
+	"pwc/ir/dtype"
+)
+
+// scaledRope honours the keys of rope_parameters or rope_scaling, o, for the size elements of a head that turn. The
+// formulas are those of transformers' modeling_rope_utils.py. Conversions of products keep a compiler from fusing them
+// into sums, which would give machines different digits.
+func scaledRope(c, o *Config, size int64, base float64) Rope {
+	kind := o.StringOr("rope_type", o.StringOr("type", "default"))
+	if old := o.StringOr("type", kind); old != kind {
+		o.Errorf("type", "%s contradicts rope_type %s", quote(old), quote(kind))
+	}
+	freq, scale := frequencies(size, base), 1.0
+	switch kind {
+	case "default":
+	case "linear":
+		factor := o.Positive("factor")
+		for i := range freq {
+			freq[i] /= factor
+		}
+	case "llama3":
+		llama3Frequencies(freq, o)
+	case "yarn":
+		scale = yarnFrequencies(freq, base, c, o)
+	case "longrope", "su":
+		scale = longFrequencies(freq, c, o)
+	default:
+		o.Errorf("rope_type", "%s is not supported; supported: default, linear, llama3, longrope, su, yarn", quote(kind))
+		o.Inert(sortedKeys(o.values)...) // their meaning depends on the type; one complaint is enough
+	}
+	return Rope{InvFreq: toF32(freq), Scale: dtype.F32.Round(scale)}
+}
+
+// frequencies returns base^(-2i/size) for the size/2 pairs of elements.
+func frequencies(size int64, base float64) []float64 {
+	freq := make([]float64, size/2)
+	for i := range freq {
+		freq[i] = 1 / math.Pow(base, float64(2*i)/float64(size))
+	}
+	return freq
+}
+
+// llama3Frequencies stretches the slow pairs by a factor, leaves the fast ones, and blends between: Llama 3.1's scaling.
+func llama3Frequencies(freq []float64, o *Config) {
+	factor := o.Positive("factor")
+	low, high := o.Positive("low_freq_factor"), o.Positive("high_freq_factor")
+	context := o.Positive("original_max_position_embeddings")
+	if high <= low {
+		o.Errorf("high_freq_factor", "%v is not above low_freq_factor, %v", high, low)
+		return
+	}
+	for i, f := range freq {
+		turns := context * f / (2 * math.Pi) // within the original context
+		switch {
+		case turns < low:
+			freq[i] = f / factor
+		case turns <= high:
+			smooth := (turns - low) / (high - low)
+			freq[i] = float64((1-smooth)*(f/factor)) + float64(smooth*f)
+		}
+	}
+}
+
+// yarnFrequencies stretches the slow pairs by a factor, leaves the fast ones, and blends between by the pair's number
+// (YaRN, arXiv:2309.00071). It returns what multiplies cosines and sines.
+func yarnFrequencies(freq []float64, base float64, c, o *Config) float64 {
+	context := originalContext(c, o)
+	factor := contextFactor(c, o, context)
+	fast, slow := o.PositiveOr("beta_fast", 32), o.PositiveOr("beta_slow", 1)
+	if base == 1 || fast < slow {
+		o.Errorf("beta_fast", "%v must not be below beta_slow, %v, and the base, %v, must not be 1", fast, slow, base)
+		return 1
+	}
+	// pair returns the number, not whole, of the pair that turns so many times within the original context.
+	last := float64(2*len(freq) - 1)
+	pair := func(turns float64) float64 {
+		return float64(len(freq)) * math.Log(context/(turns*2*math.Pi)) / math.Log(base)
+	}
+	low, high := pair(fast), pair(slow)
+	if o.BoolOr("truncate", true) {
+		low, high = math.Floor(low), math.Ceil(high)
+	}
+	low, high = max(low, 0), min(high, last)
+	if low == high {
+		high += 0.001
+	}
+	for i, f := range freq {
+		stretch := min(max((float64(i)-low)/(high-low), 0), 1)
+		freq[i] = float64(f/factor*stretch) + float64(f*(1-stretch))
+	}
+
+	// gain is what the paper multiplies attention's logits by, its square root taken.
+	gain := func(weight float64) float64 {
+		if factor <= 1 {
+			return 1
+		}
+		return float64(0.1*weight*math.Log(factor)) + 1
+	}
+	above, below := o.FloatOr("mscale", 0), o.FloatOr("mscale_all_dim", 0)
+	scale := gain(1)
+	if above != 0 && below != 0 {
+		scale = gain(above) / gain(below)
+	}
+	return o.PositiveOr("attention_factor", scale)
+}
+
+// longFrequencies divides each pair's frequency by its own factor (LongRoPE, arXiv:2402.13753), which older configs call
+// "su". There are two lists of factors: for sequences up to the original context and for longer ones. The reference
+// chooses anew at every call by the longest sequence in it, so that keys of both kinds can come to lie in one cache; here
+// it is chosen once, for the longest sequence that will be served. It returns what multiplies cosines and sines.
+func longFrequencies(freq []float64, c, o *Config) float64 {
+	short, long := o.Floats("short_factor"), o.Floats("long_factor")
+	context := originalContext(c, o)
+	factor := contextFactor(c, o, context)
+	list, key := short, "short_factor"
+	switch {
+	case c.context == 0:
+		o.Errorf("rope_type", "its frequencies depend on whether sequences are longer than %v tokens: say how long the longest is (Options.Context)", context)
+	case float64(c.context) > context:
+		list, key = long, "long_factor"
+	}
+	if len(short) != len(freq) || len(long) != len(freq) {
+		o.Errorf(key, "short_factor has %d factors and long_factor %d, for %d pairs of elements", len(short), len(long), len(freq))
+		return 1
+	}
+	for i, f := range list {
+		if !(f > 0) {
+			o.Errorf(key, "%v is not above 0", f)
+			return 1
+		}
+		freq[i] /= f
+	}
+	scale := 1.0
+	if factor > 1 {
+		if context == 1 {
+			o.Errorf("original_max_position_embeddings", "1 is too short to be scaled from")
+			return 1
+		}
+		scale = math.Sqrt(1 + math.Log(factor)/math.Log(context))
+	}
+	return o.PositiveOr("attention_factor", scale)
+}
+
+// originalContext returns the longest sequence before scaling, which newer configs give in the object and those of Phi-3
+// in the file.
+func originalContext(c, o *Config) float64 {
+	const key = "original_max_position_embeddings"
+	if !c.Has(key) {
+		return o.Positive(key)
+	}
+	outer := c.Positive(key)
+	if inner := o.PositiveOr(key, outer); inner != outer {
+		o.Errorf(key, "%v contradicts %s of the file, %v", inner, key, outer)
+	}
+	return outer
+}
+
+// contextFactor returns how much longer sequences may be after scaling: what the config says, or what follows from the
+// longest position.
+func contextFactor(c, o *Config, context float64) float64 {
+	if o.Has("factor") {
+		return o.Positive("factor")
+	}
+	return c.Positive("max_position_embeddings") / context
+}

@@ -1,0 +1,74 @@
+package hf
+
+import "slices"
+
+// Names of the kinds of attention layers in layer_types.
+const (
+	slidingAttention = "sliding_attention"
+	fullAttention    = "full_attention"
+)
+
+// ReadWindow honours sliding_window as the window of every layer. missing is the window where the config has no such key,
+// 0 for none, which is also what null means.
+func (d *Decoder) ReadWindow(c *Config, missing int64) {
+	if size := readWindow(c, missing); size > 0 {
+		d.Windows = slices.Repeat([]int64{size}, int(d.Layers))
+	}
+}
+
+func readWindow(c *Config, missing int64) int64 {
+	const key = "sliding_window"
+	if c.Null(key) {
+		return 0
+	}
+	return c.IntOr(key, missing, 1, maxExtent)
+}
+
+// ReadSwitchedWindows honours the keys that give layers a window: use_sliding_window switches them on, layer_types says
+// which layers have one, and without it all from max_window_layers on do, as in transformers' configuration_qwen2.py.
+func (d *Decoder) ReadSwitchedWindows(c *Config) {
+	size := readWindow(c, 0)
+	first := c.IntOr("max_window_layers", 28, 0, maxExtent)
+	on := c.BoolOr("use_sliding_window", false)
+	if on && size == 0 {
+		c.Errorf("sliding_window", "is missing while use_sliding_window is true")
+	}
+	if !on {
+		size = 0
+	}
+	d.ReadLayerTypes(c, size, func(layer int64) bool { return on && layer >= first })
+}
+
+// ReadLayerTypes honours layer_types, which says which layers have a window; without it missing says so. size is the
+// window, 0 if there is none to have.
+func (d *Decoder) ReadLayerTypes(c *Config, size int64, missing func(layer int64) bool) {
+	const key = "layer_types"
+	types := c.Strings(key)
+	if types == nil {
+		for i := range d.Layers {
+			if missing(i) {
+				types = append(types, slidingAttention)
+			} else {
+				types = append(types, fullAttention)
+			}
+		}
+	}
+	if int64(len(types)) != d.Layers {
+		c.Errorf(key, "has %d entries for %d layers", len(types), d.Layers)
+		return
+	}
+	d.Windows = make([]int64, d.Layers)
+	for i, t := range types {
+		switch {
+		case t == fullAttention:
+		case t == slidingAttention && size > 0:
+			d.Windows[i] = size
+		case t == slidingAttention:
+			c.Errorf(key, "layer %d has %s, and the config gives no window or switches it off", i, t)
+			return
+		default:
+			c.Errorf(key, "%s of layer %d is not supported; supported: %s, %s", quote(t), i, fullAttention, slidingAttention)
+			return
+		}
+	}
+}
