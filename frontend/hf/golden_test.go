@@ -225,10 +225,12 @@ func rowsOf(n int) []int32 {
 // goldens are the checkpoints in testdata/hf with the options they are imported with.
 func goldens() map[string]hf.Options {
 	return map[string]hf.Options{
-		"llama":      {},
-		"llama_yarn": {},
-		"qwen2":      {},
-		"qwen3":      {},
+		"gpt2":        {},
+		"gpt2_scaled": {}, // scores scaled by layer, another activation, a head of its own
+		"llama":       {},
+		"llama_yarn":  {},
+		"qwen2":       {},
+		"qwen3":       {},
 	}
 }
 

@@ -21,6 +21,7 @@ type Registry struct{ families map[string]Family }
 // them, for routing tokens to experts needs an op that the IR does not have.
 func Builtin() *Registry {
 	r := &Registry{families: map[string]Family{}}
+	r.Register("GPT2LMHeadModel", GPT2)
 	r.Register("LlamaForCausalLM", Llama)
 	r.Register("Qwen2ForCausalLM", Qwen2)
 	r.Register("Qwen3ForCausalLM", Qwen3)
