@@ -229,6 +229,7 @@ func goldens() map[string]hf.Options {
 		"gpt2_scaled": {}, // scores scaled by layer, another activation, a head of its own
 		"llama":       {},
 		"llama_yarn":  {},
+		"mistral":     {},
 		"qwen2":       {},
 		"qwen3":       {},
 	}

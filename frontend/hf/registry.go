@@ -23,6 +23,7 @@ func Builtin() *Registry {
 	r := &Registry{families: map[string]Family{}}
 	r.Register("GPT2LMHeadModel", GPT2)
 	r.Register("LlamaForCausalLM", Llama)
+	r.Register("MistralForCausalLM", Mistral)
 	r.Register("Qwen2ForCausalLM", Qwen2)
 	r.Register("Qwen3ForCausalLM", Qwen3)
 	return r

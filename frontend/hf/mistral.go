@@ -1,0 +1,10 @@
+package hf
+
+// Mistral imports MistralForCausalLM (arXiv:2310.06825): Llama with a window in every layer, which later models switch
+// off. What a config means where it is silent is in transformers' configuration_mistral.py.
+func Mistral(c *Config) Emit {
+	d := ReadDecoder(c, Dialect{KVHeads: 8})
+	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
+	d.ReadWindow(c, 4096)
+	return d.Emit
+}
