@@ -225,6 +225,7 @@ func rowsOf(n int) []int32 {
 // goldens are the checkpoints in testdata/hf with the options they are imported with.
 func goldens() map[string]hf.Options {
 	return map[string]hf.Options{
+		"gemma2":      {},
 		"gpt2":        {},
 		"gpt2_scaled": {}, // scores scaled by layer, another activation, a head of its own
 		"llama":       {},
