@@ -226,6 +226,8 @@ func rowsOf(n int) []int32 {
 func goldens() map[string]hf.Options {
 	return map[string]hf.Options{
 		"gemma2":      {},
+		"gemma3":      {}, // windows everywhere
+		"gemma3_full": {}, // a layer without, whose rope is scaled
 		"gpt2":        {},
 		"gpt2_scaled": {}, // scores scaled by layer, another activation, a head of its own
 		"llama":       {},

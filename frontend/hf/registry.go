@@ -23,6 +23,7 @@ func Builtin() *Registry {
 	r := &Registry{families: map[string]Family{}}
 	r.Register("GPT2LMHeadModel", GPT2)
 	r.Register("Gemma2ForCausalLM", Gemma2)
+	r.Register("Gemma3ForCausalLM", Gemma3)
 	r.Register("LlamaForCausalLM", Llama)
 	r.Register("MistralForCausalLM", Mistral)
 	r.Register("Qwen2ForCausalLM", Qwen2)
