@@ -1,0 +1,23 @@
+package hf
+
+// Phi3 imports Phi3ForCausalLM (arXiv:2404.14219): Phi 3, 3.5 and 4. It is Llama with q, k and v in one matrix, gate and
+// up in another, windows, and ropes that may turn a part of each head and be scaled by factors of their own.
+func Phi3(c *Config) Emit {
+	d := ReadDecoder(c, Dialect{Eps: 1e-5})
+	d.Names.QKV, d.Names.Up = []string{"qkv_proj"}, []string{"gate_up_proj"}
+	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{Share: "partial_rotary_factor", DefaultShare: 1})
+	d.ReadWindow(c, 0)
+	for _, key := range []string{"attention_bias", "mlp_bias", "lm_head_bias"} {
+		if c.BoolOr(key, false) {
+			c.Errorf(key, "true is not supported: the architecture has no such bias")
+		}
+	}
+	for _, key := range []string{"full_attn_mod", "interpolate_factor"} { // of code that came with checkpoints
+		c.IntOr(key, 1, 1, 1)
+	}
+	c.Inert("resid_pdrop", "embd_pdrop",
+		"auto_map",                         // the code that stood in for the architecture before transformers had it
+		"original_max_position_embeddings", // without effect unless the rope is scaled
+	)
+	return d.Emit
+}
