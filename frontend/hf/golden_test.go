@@ -233,6 +233,7 @@ func goldens() map[string]hf.Options {
 		"llama":         {},
 		"llama_yarn":    {},
 		"mistral":       {},
+		"olmo2":         {},
 		"phi3":          {},             // half of each head turns
 		"phi3_longrope": {Context: 128}, // beyond its original context
 		"qwen2":         {},

@@ -26,6 +26,7 @@ func Builtin() *Registry {
 	r.Register("Gemma3ForCausalLM", Gemma3)
 	r.Register("LlamaForCausalLM", Llama)
 	r.Register("MistralForCausalLM", Mistral)
+	r.Register("Olmo2ForCausalLM", OLMo2)
 	r.Register("Phi3ForCausalLM", Phi3)
 	r.Register("Qwen2ForCausalLM", Qwen2)
 	r.Register("Qwen3ForCausalLM", Qwen3)

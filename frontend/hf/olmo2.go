@@ -1,0 +1,14 @@
+package hf
+
+// OLMo2 imports Olmo2ForCausalLM (arXiv:2501.00656): Llama with its norms after attention and MLP instead of before, and
+// q and k normalized over all heads together.
+func OLMo2(c *Config) Emit {
+	d := ReadDecoder(c, Dialect{Eps: 1e-5})
+	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
+	d.Names.AttentionNorm, d.Names.AttentionPostNorm = "", "post_attention_layernorm"
+	d.Names.MLPNorm, d.Names.MLPPostNorm = "", "post_feedforward_layernorm"
+	d.Names.QNorm, d.Names.KNorm, d.QKNormWhole = "q_norm", "k_norm", true
+	bias := c.BoolOr("attention_bias", false)
+	d.QKVBias, d.OutBias = bias, bias
+	return d.Emit
+}
