@@ -225,19 +225,21 @@ func rowsOf(n int) []int32 {
 // goldens are the checkpoints in testdata/hf with the options they are imported with.
 func goldens() map[string]hf.Options {
 	return map[string]hf.Options{
-		"gemma2":        {},
-		"gemma3":        {}, // windows everywhere
-		"gemma3_full":   {}, // a layer without, whose rope is scaled
-		"gpt2":          {},
-		"gpt2_scaled":   {}, // scores scaled by layer, another activation, a head of its own
-		"llama":         {},
-		"llama_yarn":    {},
-		"mistral":       {},
-		"olmo2":         {},
-		"phi3":          {},             // half of each head turns
-		"phi3_longrope": {Context: 128}, // beyond its original context
-		"qwen2":         {},
-		"qwen3":         {},
+		"gemma2":              {},
+		"gemma3":              {}, // windows everywhere
+		"gemma3_full":         {}, // a layer without, whose rope is scaled
+		"gpt2":                {},
+		"gpt2_scaled":         {}, // scores scaled by layer, another activation, a head of its own
+		"gpt_neox":            {},
+		"gpt_neox_sequential": {}, // no parallel residual, no biases in attention, a tied head
+		"llama":               {},
+		"llama_yarn":          {},
+		"mistral":             {},
+		"olmo2":               {},
+		"phi3":                {},             // half of each head turns
+		"phi3_longrope":       {Context: 128}, // beyond its original context
+		"qwen2":               {},
+		"qwen3":               {},
 	}
 }
 

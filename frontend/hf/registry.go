@@ -22,6 +22,7 @@ type Registry struct{ families map[string]Family }
 func Builtin() *Registry {
 	r := &Registry{families: map[string]Family{}}
 	r.Register("GPT2LMHeadModel", GPT2)
+	r.Register("GPTNeoXForCausalLM", GPTNeoX)
 	r.Register("Gemma2ForCausalLM", Gemma2)
 	r.Register("Gemma3ForCausalLM", Gemma3)
 	r.Register("LlamaForCausalLM", Llama)
