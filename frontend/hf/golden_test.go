@@ -240,6 +240,7 @@ func goldens() map[string]hf.Options {
 		"phi3_longrope":       {Context: 128}, // beyond its original context
 		"qwen2":               {},
 		"qwen3":               {},
+		"starcoder2":          {},
 	}
 }
 

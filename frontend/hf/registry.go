@@ -31,6 +31,7 @@ func Builtin() *Registry {
 	r.Register("Phi3ForCausalLM", Phi3)
 	r.Register("Qwen2ForCausalLM", Qwen2)
 	r.Register("Qwen3ForCausalLM", Qwen3)
+	r.Register("Starcoder2ForCausalLM", StarCoder2)
 	return r
 }
 

@@ -1,0 +1,20 @@
+package hf
+
+// StarCoder2 imports Starcoder2ForCausalLM (arXiv:2402.19173): layer norms, an MLP without a gate, biases everywhere and
+// a window in every layer.
+func StarCoder2(c *Config) Emit {
+	d := ReadDecoder(c, Dialect{
+		Keys:    map[string]string{"rms_norm_eps": "norm_epsilon"},
+		KVHeads: 2, Eps: 1e-5, Activation: "gelu_pytorch_tanh", Tied: true,
+	})
+	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
+	d.ReadWindow(c, 0)
+	d.Norm.Centered, d.Gated = true, false
+	d.Names.Up, d.Names.Down = []string{"c_fc"}, "c_proj"
+	bias := c.BoolOr("use_bias", true)
+	d.QKVBias, d.OutBias, d.MLPBias = bias, bias, bias
+	OneOf(c, "mlp_type", "default", map[string]bool{"default": true}) // the model had others before it was published
+	OneOf(c, "norm_type", "layer_norm", map[string]bool{"layer_norm": true})
+	c.Inert("residual_dropout", "embedding_dropout", "rms_norm_eps") // the last is left over in a published config
+	return d.Emit
+}
