@@ -232,6 +232,7 @@ func goldens() map[string]hf.Options {
 		"gpt2_scaled":         {}, // scores scaled by layer, another activation, a head of its own
 		"gpt_neox":            {},
 		"gpt_neox_sequential": {}, // no parallel residual, no biases in attention, a tied head
+		"granite":             {},
 		"llama":               {},
 		"llama_yarn":          {},
 		"mistral":             {},

@@ -25,6 +25,7 @@ func Builtin() *Registry {
 	r.Register("GPTNeoXForCausalLM", GPTNeoX)
 	r.Register("Gemma2ForCausalLM", Gemma2)
 	r.Register("Gemma3ForCausalLM", Gemma3)
+	r.Register("GraniteForCausalLM", Granite)
 	r.Register("LlamaForCausalLM", Llama)
 	r.Register("MistralForCausalLM", Mistral)
 	r.Register("Olmo2ForCausalLM", OLMo2)

@@ -1,0 +1,18 @@
+package hf
+
+import "slices"
+
+// Granite imports GraniteForCausalLM, the dense models of Granite 3: Llama with numbers that multiply the embedding, the
+// scores and what layers add to the residual, and one that divides the logits (arXiv:2408.13359).
+func Granite(c *Config) Emit {
+	d := ReadDecoder(c, Dialect{})
+	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
+	bias := c.BoolOr("attention_bias", false)
+	d.QKVBias, d.OutBias = bias, bias
+	d.MLPBias = c.BoolOr("mlp_bias", false)
+	d.EmbedScale = c.PositiveOr("embedding_multiplier", 1)
+	d.Scales = slices.Repeat([]float64{c.PositiveOr("attention_multiplier", 1)}, int(d.Layers))
+	d.ResidualScale = c.PositiveOr("residual_multiplier", 1)
+	d.LogitDivisor = c.PositiveOr("logits_scaling", 1)
+	return d.Emit
+}
