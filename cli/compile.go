@@ -143,8 +143,8 @@ func (a *app) printCompile(path string, r *compileReport) error {
 	fmt.Fprintf(a.out, "\n%s asked for by pieces, %d served by those of identical ones\n", plural(r.Compiled+r.Loaded+r.Deduplicated, "artifact"), r.Deduplicated)
 
 	p := &r.Plan
-	fmt.Fprintf(a.out, "\ndevice memory, before anything is allocated\n")
-	t = table{head: []string{"what", ">bytes", "of"}}
+	fmt.Fprintf(a.out, "\ndevice memory that running it takes\n")
+	t = table{head: []string{"memory", ">bytes", ""}}
 	t.add("weights", byteCount(p.WeightBytes), "")
 	t.add("states", byteCount(p.StateBytes), symbolText(r.Symbols))
 	t.add("inputs", byteCount(p.InputBytes), "")
