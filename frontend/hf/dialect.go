@@ -83,3 +83,9 @@ func ReadDecoder(c *Config, dialect Dialect) *Decoder {
 	}
 	return d
 }
+
+// ReadAttentionBias honours attention_bias: whether q, k, v and what comes of them have biases.
+func (d *Decoder) ReadAttentionBias(c *Config) {
+	d.QKVBias = c.BoolOr("attention_bias", false)
+	d.OutBias = d.QKVBias
+}

@@ -48,8 +48,7 @@ func readGemma(c *Config) *Decoder {
 	d.Norm.FromOne = true
 	d.Names.MLPNorm, d.Names.MLPPostNorm = "pre_feedforward_layernorm", "post_feedforward_layernorm"
 	d.Names.AttentionPostNorm = "post_attention_layernorm"
-	bias := c.BoolOr("attention_bias", false)
-	d.QKVBias, d.OutBias = bias, bias
+	d.ReadAttentionBias(c)
 	d.Scales = slices.Repeat([]float64{1 / math.Sqrt(c.PositiveOr("query_pre_attn_scalar", 256))}, int(d.Layers))
 	d.EmbedScale, d.RoundScale = math.Sqrt(float64(d.Hidden)), true
 	if c.BoolOr("use_bidirectional_attention", false) {

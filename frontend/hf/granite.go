@@ -7,8 +7,7 @@ import "slices"
 func Granite(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{})
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
-	bias := c.BoolOr("attention_bias", false)
-	d.QKVBias, d.OutBias = bias, bias
+	d.ReadAttentionBias(c)
 	d.MLPBias = c.BoolOr("mlp_bias", false)
 	d.EmbedScale = c.PositiveOr("embedding_multiplier", 1)
 	d.Scales = slices.Repeat([]float64{c.PositiveOr("attention_multiplier", 1)}, int(d.Layers))

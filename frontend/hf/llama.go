@@ -4,8 +4,7 @@ package hf
 func Llama(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{})
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
-	bias := c.BoolOr("attention_bias", false)
-	d.QKVBias, d.OutBias = bias, bias
+	d.ReadAttentionBias(c)
 	d.MLPBias = c.BoolOr("mlp_bias", false)
 	return d.Emit
 }

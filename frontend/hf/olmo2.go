@@ -8,7 +8,6 @@ func OLMo2(c *Config) Emit {
 	d.Names.AttentionNorm, d.Names.AttentionPostNorm = "", "post_attention_layernorm"
 	d.Names.MLPNorm, d.Names.MLPPostNorm = "", "post_feedforward_layernorm"
 	d.Names.QNorm, d.Names.KNorm, d.QKNormWhole = "q_norm", "k_norm", true
-	bias := c.BoolOr("attention_bias", false)
-	d.QKVBias, d.OutBias = bias, bias
+	d.ReadAttentionBias(c)
 	return d.Emit
 }

@@ -5,8 +5,7 @@ package hf
 func Qwen3(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{HeadSize: 128}) // transformers' configuration_qwen3.py
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
-	bias := c.BoolOr("attention_bias", false)
-	d.QKVBias, d.OutBias = bias, bias
+	d.ReadAttentionBias(c)
 	d.Names.QNorm, d.Names.KNorm = "q_norm", "k_norm"
 	d.ReadSwitchedWindows(c)
 	return d.Emit
