@@ -40,7 +40,19 @@ func (fr *frame) exec(list []inst, n int) {
 			itof(fr.f[in.dst:in.dst+n], fr.i[in.a:in.a+n])
 		case vec.OpFtoI:
 			ftoi(in.dtype, fr.i[in.dst:in.dst+n], fr.f[in.a:in.a+n])
-		case vec.OpAdd, vec.OpSub, vec.OpMul, vec.OpDiv, vec.OpRem, vec.OpPow, vec.OpMax, vec.OpMin:
+		case vec.OpRoundBF16:
+			fr.unit.roundBF16(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n])
+		case vec.OpRoundF16:
+			fr.unit.roundF16(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n])
+		case vec.OpAdd:
+			fr.unit.add(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
+		case vec.OpSub:
+			fr.unit.sub(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
+		case vec.OpMul:
+			fr.unit.mul(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
+		case vec.OpDiv:
+			fr.unit.div(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
+		case vec.OpRem, vec.OpPow, vec.OpMax, vec.OpMin:
 			binaryF(in.op, fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
 		case vec.OpSelectF:
 			selectF(fr.f[in.dst:in.dst+n], fr.i[in.c:in.c+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
@@ -51,7 +63,9 @@ func (fr *frame) exec(list []inst, n int) {
 			binaryI(in.op, fr.i[in.dst:in.dst+n], fr.i[in.a:in.a+n], fr.i[in.b:in.b+n])
 		case vec.OpEq, vec.OpNe, vec.OpLt, vec.OpLe, vec.OpGt, vec.OpGe:
 			relation(in.op, fr.i[in.dst:in.dst+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
-		case vec.OpSum, vec.OpProd, vec.OpRMax, vec.OpRMin, vec.OpArgMax:
+		case vec.OpSum:
+			fr.unit.sum(&fr.state[in.slot].acc, fr.f[in.a:in.a+n])
+		case vec.OpProd, vec.OpRMax, vec.OpRMin, vec.OpArgMax:
 			fr.state[in.slot].addF(in.op, fr.f[in.a:in.a+n])
 		case vec.OpSumI, vec.OpProdI, vec.OpRMaxI, vec.OpRMinI, vec.OpArgMaxI:
 			fr.state[in.slot].addI(in.op, fr.i[in.a:in.a+n])
@@ -333,22 +347,6 @@ func binaryI(op vec.Op, d, a, b []int64) {
 func binaryF(op vec.Op, d, a, b []float32) {
 	a, b = a[:len(d)], b[:len(d)]
 	switch op {
-	case vec.OpAdd:
-		for i := range d {
-			d[i] = a[i] + b[i]
-		}
-	case vec.OpSub:
-		for i := range d {
-			d[i] = a[i] - b[i]
-		}
-	case vec.OpMul:
-		for i := range d {
-			d[i] = a[i] * b[i]
-		}
-	case vec.OpDiv:
-		for i := range d {
-			d[i] = a[i] / b[i]
-		}
 	case vec.OpRem:
 		for i := range d {
 			d[i] = float32(math.Mod(float64(a[i]), float64(b[i])))

@@ -83,9 +83,30 @@ func widenF16(d []float32, s []uint16) {
 	}
 }
 
-func putBF16(d []uint16, s []float32) {
+func narrowBF16(d []uint16, s []float32) {
 	s = s[:len(d)]
 	for i := range d {
 		d[i] = bf16(s[i])
+	}
+}
+
+func narrowF16(d []uint16, s []float32) {
+	s = s[:len(d)]
+	for i := range d {
+		d[i] = f16(s[i])
+	}
+}
+
+func roundBF16s(d, a []float32) {
+	a = a[:len(d)]
+	for i := range d {
+		d[i] = roundBF16(a[i])
+	}
+}
+
+func roundF16s(d, a []float32) {
+	a = a[:len(d)]
+	for i := range d {
+		d[i] = roundF16(a[i])
 	}
 }

@@ -179,7 +179,7 @@ func (b *kernelBinder) accesses() error {
 func (b *kernelBinder) bindAccess(a *vec.Access, out *access, never bool) error {
 	z := b.z
 	outer, inner := z.evalAll(a.Outer), z.evalAll(a.Inner)
-	out.dtype = a.DType
+	out.dtype, out.unit = a.DType, b.k.pool.unit
 	out.offset = z.eval(a.Offset)
 	if b.flat {
 		out.inner = merge(merge(nil, b.outer, outer), b.inner, inner)
@@ -408,6 +408,7 @@ type lane struct {
 
 // frame is a set of register files: of blocks, or of single elements.
 type frame struct {
+	unit   *unit
 	f      []float32
 	i      []int64
 	si     []int64 // the scalar file, for positions of whole rows
@@ -434,6 +435,7 @@ func (l *lane) fit(k *kernel) {
 	l.vec.sf, l.vec.si = l.scalar.f, l.scalar.i
 	l.scalar.sf, l.scalar.si = l.scalar.f, l.scalar.i
 	l.vec.base, l.scalar.base = l.base, l.base
+	l.vec.unit, l.scalar.unit = k.pool.unit, k.pool.unit
 }
 
 // resize returns s with length n, of undefined contents.

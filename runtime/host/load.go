@@ -97,9 +97,17 @@ func (a *access) getF(d []float32, at, stride int64) {
 	case dtype.F32:
 		getF32(d, a.f32, at, stride)
 	case dtype.BF16:
-		getBF16(d, a.u16, at, stride)
+		if stride == 1 {
+			a.unit.widenBF16(d, a.u16[at:at+int64(len(d))])
+			return
+		}
+		getHalf(d, a.u16, at, stride, fromBF16)
 	case dtype.F16:
-		getF16(d, a.u16, at, stride)
+		if stride == 1 {
+			a.unit.widenF16(d, a.u16[at:at+int64(len(d))])
+			return
+		}
+		getHalf(d, a.u16, at, stride, fromF16)
 	case dtype.I8:
 		convert(d, a.i8, at, stride)
 	case dtype.U8:
@@ -156,13 +164,17 @@ func (a *access) putF(s []float32, at, stride int64) {
 		}
 	case dtype.BF16:
 		if stride == 1 {
-			putBF16(a.u16[at:at+int64(len(s))], s)
+			a.unit.narrowBF16(a.u16[at:at+int64(len(s))], s)
 			return
 		}
 		for i, v := range s {
 			a.u16[at+int64(i)*stride] = bf16(v)
 		}
 	case dtype.F16:
+		if stride == 1 {
+			a.unit.narrowF16(a.u16[at:at+int64(len(s))], s)
+			return
+		}
 		for i, v := range s {
 			a.u16[at+int64(i)*stride] = f16(v)
 		}
@@ -279,28 +291,13 @@ func getF32(d, src []float32, at, stride int64) {
 	}
 }
 
-func getBF16(d []float32, src []uint16, at, stride int64) {
-	switch stride {
-	case 0:
-		fillF(d, fromBF16(src[at]))
-	case 1:
-		widenBF16(d, src[at:at+int64(len(d))])
-	default:
-		for i := range d {
-			d[i] = fromBF16(src[at+int64(i)*stride])
-		}
+// getHalf loads a span of bf16 or f16 whose elements are not neighbours.
+func getHalf(d []float32, src []uint16, at, stride int64, widen func(uint16) float32) {
+	if stride == 0 {
+		fillF(d, widen(src[at]))
+		return
 	}
-}
-
-func getF16(d []float32, src []uint16, at, stride int64) {
-	switch stride {
-	case 0:
-		fillF(d, fromF16(src[at]))
-	case 1:
-		widenF16(d, src[at:at+int64(len(d))])
-	default:
-		for i := range d {
-			d[i] = fromF16(src[at+int64(i)*stride])
-		}
+	for i := range d {
+		d[i] = widen(src[at+int64(i)*stride])
 	}
 }

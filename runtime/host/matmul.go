@@ -39,7 +39,7 @@ type matMul struct {
 	a, b             operand
 	tileM, tileN     int64 // of a part
 	countM, countN   int64 // parts along M and N
-	micro            *microKernels
+	unit             *unit
 }
 
 // operand is a matrix, or one for each batch.
@@ -48,29 +48,16 @@ type operand struct {
 	row, col int64
 }
 
-// sums are the results of one call of a micro kernel.
-type sums = [microRows * microCols]float32
-
-// microKernels are the inner loops for one kind of processor. The first three
-// compute rows×4 dot products of k elements, a multiple of eight: of row i of A,
-// at a+i*lda, with row j of B, at b+j*ldb, into out[4*i+j]; strides are in
-// elements. Those for narrow B may be nil: then B is converted before.
-type microKernels struct {
-	name                string
-	f32, bf16, f16      func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *sums)
-	widenBF16, widenF16 func(d []float32, s []uint16) // conversion to float32, exact
-}
-
 // bindMatMul binds a product and proves that its operands are memory.
 func (k *kernel) bindMatMul(z *sizer, m *vec.MatMul, outer []int64, n int64, args [][]byte) error {
 	last := len(outer) - 1
-	mm := &matMul{batches: z.product(outer[:last]), m: outer[last], n: n, k: z.eval(m.K), micro: k.pool.micro}
+	mm := &matMul{batches: z.product(outer[:last]), m: outer[last], n: n, k: z.eval(m.K), unit: k.pool.unit}
 	if z.err == nil && mm.k < 0 {
 		z.fail(fmt.Errorf("extent %s = %d is negative", m.K, mm.k))
 	}
 	bind := func(a *vec.MatAccess, rows int64, out *operand) {
 		batch := z.evalAll(a.Batch)
-		out.dtype = a.DType
+		out.dtype, out.unit = a.DType, k.pool.unit
 		out.offset, out.row, out.col = z.eval(a.Offset), z.eval(a.Row), z.eval(a.Col)
 		out.outer = merge(nil, outer[:last], batch)
 		reach := span{out.offset, out.offset}
@@ -122,6 +109,7 @@ func (k *kernel) splitMatMul() {
 // matScratch is a lane's memory for tiles.
 type matScratch struct {
 	a, b, c []float32
+	line    [panel]float32
 	out     sums
 }
 
@@ -177,12 +165,12 @@ func (mm *matMul) sums(s *matScratch, batch, m0, n0 int64, rows, cols int) {
 // columns [at, at+wide) of s.c, of which a row has pitch.
 func (mm *matMul) products(s *matScratch, at, pitch int, a, b tile, rows, wide, kc int) {
 	kc = (kc + lanes - 1) &^ (lanes - 1)
-	micro := mm.micro.f32
+	micro := mm.unit.dotsF32
 	switch b.dtype {
 	case dtype.BF16:
-		micro = mm.micro.bf16
+		micro = mm.unit.dotsBF16
 	case dtype.F16:
-		micro = mm.micro.f16
+		micro = mm.unit.dotsF16
 	}
 	for n := 0; n < wide; n += microCols {
 		bp := unsafe.Add(b.p, n*b.pitch*b.size)
@@ -218,9 +206,9 @@ func (mm *matMul) direct(rows, kc int) bool {
 	case dtype.F32:
 		return true
 	case dtype.BF16:
-		return rows <= directRows && mm.micro.bf16 != nil
+		return rows <= directRows && mm.unit.dotsBF16 != nil
 	}
-	return rows <= directRows && mm.micro.f16 != nil
+	return rows <= directRows && mm.unit.dotsF16 != nil
 }
 
 // tile returns rows of the operand in place, from address at on.
@@ -240,7 +228,7 @@ func (mm *matMul) tileA(s *matScratch, at int64, rows, kc int) tile {
 		return mm.a.tile(at)
 	}
 	s.a = resize(s.a, tileRows*maxPitch)
-	return mm.convertRows(s.a, &mm.a, at, rows, kc)
+	return convertRows(s.a, &mm.a, at, rows, kc)
 }
 
 // panelB returns rows of B as float32, filled up to a multiple of microCols
@@ -248,27 +236,20 @@ func (mm *matMul) tileA(s *matScratch, at int64, rows, kc int) tile {
 func (mm *matMul) panelB(s *matScratch, at int64, wide, kc int) tile {
 	s.b = resize(s.b, panel*maxPitch)
 	if mm.b.row == 1 && mm.b.col != 1 {
-		return transposeRows(s.b, &mm.b, at, wide, kc)
+		return transposeRows(s, &mm.b, at, wide, kc)
 	}
-	t := mm.convertRows(s.b, &mm.b, at, wide, kc)
+	t := convertRows(s.b, &mm.b, at, wide, kc)
 	clear(s.b[wide*t.pitch : (wide+microCols-1)&^(microCols-1)*t.pitch])
 	return t
 }
 
 // convertRows converts rows of kc elements, and zeros up to a multiple of
 // lanes.
-func (mm *matMul) convertRows(dst []float32, o *operand, at int64, rows, kc int) tile {
+func convertRows(dst []float32, o *operand, at int64, rows, kc int) tile {
 	pitch := (kc+lanes-1)&^(lanes-1) + pitchSkew
 	for r := range rows {
 		d := dst[r*pitch : (r+1)*pitch]
-		switch from := at + int64(r)*o.row; {
-		case o.col == 1 && o.dtype == dtype.BF16:
-			mm.micro.widenBF16(d[:kc], o.u16[from:from+int64(kc)])
-		case o.col == 1 && o.dtype == dtype.F16:
-			mm.micro.widenF16(d[:kc], o.u16[from:from+int64(kc)])
-		default:
-			o.getF(d[:kc], from, o.col)
-		}
+		o.getF(d[:kc], at+int64(r)*o.row, o.col)
 		clear(d[kc:])
 	}
 	return tile{unsafe.Pointer(unsafe.SliceData(dst)), pitch, 4, dtype.F32}
@@ -276,13 +257,14 @@ func (mm *matMul) convertRows(dst []float32, o *operand, at int64, rows, kc int)
 
 // transposeRows is convertRows for rows that are columns in memory: it reads
 // neighbours together.
-func transposeRows(dst []float32, o *operand, at int64, rows, kc int) tile {
+func transposeRows(s *matScratch, o *operand, at int64, rows, kc int) tile {
 	pitch := (kc+lanes-1)&^(lanes-1) + pitchSkew
+	dst := s.b
 	clear(dst[:panel*pitch])
-	var line [panel]float32
 	for k := range kc {
-		o.getF(line[:rows], at+int64(k)*o.col, 1)
-		for r, v := range line[:rows] {
+		line := s.line[:rows]
+		o.getF(line, at+int64(k)*o.col, 1)
+		for r, v := range line {
 			dst[r*pitch+k] = v
 		}
 	}

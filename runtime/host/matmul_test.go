@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"testing"
-	"unsafe"
 
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -42,15 +40,15 @@ func randoms(r *rand.Rand, dt dtype.DType, n int64) tensor {
 
 // TestMatMul compares products with sums in float64, for every combination of
 // dtypes and layouts and for extents around the tiles.
-func TestMatMul(t *testing.T) { withKernels(t, testMatMul) }
+func TestMatMul(t *testing.T) { withUnits(t, testMatMul) }
 
-// withKernels runs a test with the portable micro kernels and with the best.
-func withKernels(t *testing.T, test func(t *testing.T, open func(workers int) *Device)) {
-	for _, micro := range []*microKernels{portable(), bestKernels()} {
-		t.Run(micro.name, func(t *testing.T) {
+// withUnits runs a test with the portable unit and with the best.
+func withUnits(t *testing.T, test func(t *testing.T, open func(workers int) *Device)) {
+	for _, u := range []*unit{portable(), bestUnit()} {
+		t.Run(u.name, func(t *testing.T) {
 			test(t, func(workers int) *Device {
 				d := openDevice(t, workers)
-				d.pool.micro = micro
+				d.pool.unit = u
 				return d
 			})
 		})
@@ -93,7 +91,7 @@ func testMatMul(t *testing.T, open func(workers int) *Device) {
 
 // TestMatMulRows holds that a row's bits do not depend on the number of rows,
 // on how work is divided, or on where the row is.
-func TestMatMulRows(t *testing.T) { withKernels(t, testMatMulRows) }
+func TestMatMulRows(t *testing.T) { withUnits(t, testMatMulRows) }
 
 func testMatMulRows(t *testing.T, open func(workers int) *Device) {
 	one, many := open(1), open(3)
@@ -124,7 +122,7 @@ func testMatMulRows(t *testing.T, open func(workers int) *Device) {
 }
 
 // TestMatMulSpecial holds what is no number: they stay in their row and column.
-func TestMatMulSpecial(t *testing.T) { withKernels(t, testMatMulSpecial) }
+func TestMatMulSpecial(t *testing.T) { withUnits(t, testMatMulSpecial) }
 
 func testMatMulSpecial(t *testing.T, open func(workers int) *Device) {
 	d := open(1)
@@ -231,62 +229,6 @@ func BenchmarkMatMul(b *testing.B) {
 				b.ReportMetric(2*float64(m*n*k)/perOp, "GFLOP/s")
 				b.ReportMetric(float64(n*k*int64(dt.Bits()/8))/perOp, "GB/s")
 			})
-		}
-	}
-}
-
-// TestMicroKernels compares the best micro kernels with the portable ones where
-// products and sums are exact, so that fusing makes no difference and every
-// element must be in its place.
-func TestMicroKernels(t *testing.T) {
-	best := bestKernels()
-	r := rand.New(rand.NewPCG(5, 6))
-	const most = 4 * lanes
-	a, b := make([]float32, microRows*(most+3)), make([]float32, microCols*(most+5))
-	for i := range a {
-		a[i] = float32(r.IntN(33) - 16)
-	}
-	narrow := map[string][]uint16{}
-	for i := range b {
-		b[i] = float32(r.IntN(33) - 16)
-		narrow["bf16"] = append(narrow["bf16"], bf16(b[i]))
-		narrow["f16"] = append(narrow["f16"], f16(b[i]))
-	}
-	for rows := 1; rows <= microRows; rows++ {
-		for k := 0; k <= most; k += lanes {
-			var want, got sums
-			dotsF32(rows, k, &a[0], most+3, unsafe.Pointer(&b[0]), most+5, &want)
-			check := func(name string) {
-				if got != want {
-					t.Errorf("%s %s, %d rows, k=%d: %v, want %v", best.name, name, rows, k, got, want)
-				}
-				got = sums{}
-			}
-			best.f32(rows, k, &a[0], most+3, unsafe.Pointer(&b[0]), most+5, &got)
-			check("f32")
-			if best.bf16 != nil {
-				best.bf16(rows, k, &a[0], most+3, unsafe.Pointer(&narrow["bf16"][0]), most+5, &got)
-				check("bf16")
-			}
-			if best.f16 != nil {
-				best.f16(rows, k, &a[0], most+3, unsafe.Pointer(&narrow["f16"][0]), most+5, &got)
-				check("f16")
-			}
-		}
-	}
-	for n := range 40 {
-		d, want := make([]float32, n), make([]float32, n)
-		s := make([]uint16, n)
-		for i := range s {
-			s[i] = uint16(r.IntN(0x7c00)) | uint16(i&1)<<15 // finite
-		}
-		widenBF16(want, s)
-		if best.widenBF16(d, s); !slices.Equal(d, want) {
-			t.Errorf("bf16 %v: %v, want %v", s, d, want)
-		}
-		widenF16(want, s)
-		if best.widenF16(d, s); !slices.Equal(d, want) {
-			t.Errorf("f16 %v: %v, want %v", s, d, want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"math"
 	"sync/atomic"
 	"unsafe"
 
@@ -14,7 +15,7 @@ const memoryAlign = 512
 
 // maxAlloc is more than any machine has; asking for more is refused before the
 // runtime is asked, which would panic.
-const maxAlloc = 1 << 46
+const maxAlloc = min(1<<46, math.MaxInt/2)
 
 // memory is a segment of device memory.
 type memory struct {

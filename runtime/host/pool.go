@@ -25,12 +25,12 @@ type pool struct {
 	helpers int
 	ended   sync.WaitGroup
 	closed  bool // guarded by mu
-	micro   *microKernels
+	unit    *unit
 }
 
 // newPool starts helpers, which run jobs beside the caller.
 func newPool(helpers int) *pool {
-	p := &pool{helpers: helpers, micro: bestKernels(), wake: make(chan struct{}, helpers), done: make(chan struct{}, 1)}
+	p := &pool{helpers: helpers, unit: bestUnit(), wake: make(chan struct{}, helpers), done: make(chan struct{}, 1)}
 	p.ended.Add(helpers)
 	for range helpers {
 		go p.work()

@@ -64,19 +64,6 @@ func (fr *frame) finish(list []inst) {
 
 func (st *reduction) addF(op vec.Op, a []float32) {
 	switch op {
-	case vec.OpSum:
-		s0, s1, s2, s3 := st.acc[0], st.acc[1], st.acc[2], st.acc[3]
-		for len(a) >= 4 {
-			s0 += float64(a[0])
-			s1 += float64(a[1])
-			s2 += float64(a[2])
-			s3 += float64(a[3])
-			a = a[4:]
-		}
-		st.acc = [4]float64{s0, s1, s2, s3}
-		for i, x := range a {
-			st.acc[i] += float64(x)
-		}
 	case vec.OpProd:
 		for i, x := range a {
 			st.acc[i%4] *= float64(x)

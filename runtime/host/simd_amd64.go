@@ -49,12 +49,57 @@ func dots2F16(k int, a *float32, lda int, b *byte, ldb int, out *float32)
 //go:noescape
 func dots3F16(k int, a *float32, lda int, b *byte, ldb int, out *float32)
 
-// widen8BF16 converts n bf16 numbers to float32; n is a multiple of eight.
+// widen8BF16 converts n bf16 numbers to float32.
 //
 //go:noescape
 func widen8BF16(n int, d *float32, s *uint16)
 
-// widen8F16 converts n f16 numbers to float32; n is a multiple of eight.
+// widen8F16 converts n f16 numbers to float32.
 //
 //go:noescape
 func widen8F16(n int, d *float32, s *uint16)
+
+// block8Add computes n elements of d from those of a and b.
+//
+//go:noescape
+func block8Add(n int, d *float32, a *float32, b *float32)
+
+// block8Sub computes n elements of d from those of a and b.
+//
+//go:noescape
+func block8Sub(n int, d *float32, a *float32, b *float32)
+
+// block8Mul computes n elements of d from those of a and b.
+//
+//go:noescape
+func block8Mul(n int, d *float32, a *float32, b *float32)
+
+// block8Div computes n elements of d from those of a and b.
+//
+//go:noescape
+func block8Div(n int, d *float32, a *float32, b *float32)
+
+// round8BF16 rounds n numbers to bf16.
+//
+//go:noescape
+func round8BF16(n int, d *float32, s *float32)
+
+// narrow8BF16 converts n numbers to bf16.
+//
+//go:noescape
+func narrow8BF16(n int, d *uint16, s *float32)
+
+// round8F16 rounds n numbers to f16.
+//
+//go:noescape
+func round8F16(n int, d *float32, s *float32)
+
+// narrow8F16 converts n numbers to f16.
+//
+//go:noescape
+func narrow8F16(n int, d *uint16, s *float32)
+
+// sum8 adds n numbers to four accumulators, element i to acc[i%4].
+//
+//go:noescape
+func sum8(n int, acc *[4]float64, s *float32)

@@ -947,8 +947,8 @@ loop:
 	VPMOVZXWD (DX), Y0
 	VPSLLD    $0x10, Y0, Y0
 	VMOVUPS   Y0, (CX)
-	ADDQ      $0x10, DX
 	ADDQ      $0x20, CX
+	ADDQ      $0x10, DX
 	JMP       loop
 
 done:
@@ -967,10 +967,248 @@ loop:
 	JLT       done
 	VCVTPH2PS (DX), Y0
 	VMOVUPS   Y0, (CX)
-	ADDQ      $0x10, DX
 	ADDQ      $0x20, CX
+	ADDQ      $0x10, DX
 	JMP       loop
 
 done:
+	VZEROUPPER
+	RET
+
+// func block8Add(n int, d *float32, a *float32, b *float32)
+// Requires: AVX
+TEXT ·block8Add(SB), NOSPLIT, $0-32
+	MOVQ n+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ a+16(FP), DX
+	MOVQ b+24(FP), BX
+
+loop:
+	SUBQ    $0x08, AX
+	JLT     done
+	VMOVUPS (DX), Y0
+	VADDPS  (BX), Y0, Y0
+	VMOVUPS Y0, (CX)
+	ADDQ    $0x20, CX
+	ADDQ    $0x20, DX
+	ADDQ    $0x20, BX
+	JMP     loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func block8Sub(n int, d *float32, a *float32, b *float32)
+// Requires: AVX
+TEXT ·block8Sub(SB), NOSPLIT, $0-32
+	MOVQ n+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ a+16(FP), DX
+	MOVQ b+24(FP), BX
+
+loop:
+	SUBQ    $0x08, AX
+	JLT     done
+	VMOVUPS (DX), Y0
+	VSUBPS  (BX), Y0, Y0
+	VMOVUPS Y0, (CX)
+	ADDQ    $0x20, CX
+	ADDQ    $0x20, DX
+	ADDQ    $0x20, BX
+	JMP     loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func block8Mul(n int, d *float32, a *float32, b *float32)
+// Requires: AVX
+TEXT ·block8Mul(SB), NOSPLIT, $0-32
+	MOVQ n+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ a+16(FP), DX
+	MOVQ b+24(FP), BX
+
+loop:
+	SUBQ    $0x08, AX
+	JLT     done
+	VMOVUPS (DX), Y0
+	VMULPS  (BX), Y0, Y0
+	VMOVUPS Y0, (CX)
+	ADDQ    $0x20, CX
+	ADDQ    $0x20, DX
+	ADDQ    $0x20, BX
+	JMP     loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func block8Div(n int, d *float32, a *float32, b *float32)
+// Requires: AVX
+TEXT ·block8Div(SB), NOSPLIT, $0-32
+	MOVQ n+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ a+16(FP), DX
+	MOVQ b+24(FP), BX
+
+loop:
+	SUBQ    $0x08, AX
+	JLT     done
+	VMOVUPS (DX), Y0
+	VDIVPS  (BX), Y0, Y0
+	VMOVUPS Y0, (CX)
+	ADDQ    $0x20, CX
+	ADDQ    $0x20, DX
+	ADDQ    $0x20, BX
+	JMP     loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func round8BF16(n int, d *float32, s *float32)
+// Requires: AVX, AVX2
+TEXT ·round8BF16(SB), NOSPLIT, $0-24
+	MOVQ         n+0(FP), AX
+	MOVQ         d+8(FP), CX
+	MOVQ         s+16(FP), DX
+	MOVL         $0x00000001, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00007fff, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x00000040, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+
+loop:
+	SUBQ      $0x08, AX
+	JLT       done
+	VMOVUPS   (DX), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VPAND     Y0, Y4, Y4
+	VPADDD    Y1, Y4, Y4
+	VPADDD    Y3, Y4, Y4
+	VPSRLD    $0x10, Y4, Y4
+	VCMPPS    $0x03, Y3, Y3, Y5
+	VPSRLD    $0x10, Y3, Y3
+	VPOR      Y2, Y3, Y3
+	VPBLENDVB Y5, Y3, Y4, Y4
+	VPSLLD    $0x10, Y4, Y4
+	VMOVUPS   Y4, (CX)
+	ADDQ      $0x20, CX
+	ADDQ      $0x20, DX
+	JMP       loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func narrow8BF16(n int, d *uint16, s *float32)
+// Requires: AVX, AVX2
+TEXT ·narrow8BF16(SB), NOSPLIT, $0-24
+	MOVQ         n+0(FP), AX
+	MOVQ         d+8(FP), CX
+	MOVQ         s+16(FP), DX
+	MOVL         $0x00000001, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00007fff, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x00000040, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+
+loop:
+	SUBQ         $0x08, AX
+	JLT          done
+	VMOVUPS      (DX), Y3
+	VPSRLD       $0x10, Y3, Y4
+	VPAND        Y0, Y4, Y4
+	VPADDD       Y1, Y4, Y4
+	VPADDD       Y3, Y4, Y4
+	VPSRLD       $0x10, Y4, Y4
+	VCMPPS       $0x03, Y3, Y3, Y5
+	VPSRLD       $0x10, Y3, Y3
+	VPOR         Y2, Y3, Y3
+	VPBLENDVB    Y5, Y3, Y4, Y4
+	VEXTRACTI128 $0x01, Y4, X3
+	VPACKUSDW    X3, X4, X3
+	VMOVDQU      X3, (CX)
+	ADDQ         $0x10, CX
+	ADDQ         $0x20, DX
+	JMP          loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func round8F16(n int, d *float32, s *float32)
+// Requires: AVX, F16C
+TEXT ·round8F16(SB), NOSPLIT, $0-24
+	MOVQ n+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ s+16(FP), DX
+
+loop:
+	SUBQ      $0x08, AX
+	JLT       done
+	VMOVUPS   (DX), Y0
+	VCVTPS2PH $0x00, Y0, X0
+	VCVTPH2PS X0, Y0
+	VMOVUPS   Y0, (CX)
+	ADDQ      $0x20, CX
+	ADDQ      $0x20, DX
+	JMP       loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func narrow8F16(n int, d *uint16, s *float32)
+// Requires: AVX, F16C
+TEXT ·narrow8F16(SB), NOSPLIT, $0-24
+	MOVQ n+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ s+16(FP), DX
+
+loop:
+	SUBQ      $0x08, AX
+	JLT       done
+	VMOVUPS   (DX), Y0
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVDQU   X0, (CX)
+	ADDQ      $0x10, CX
+	ADDQ      $0x20, DX
+	JMP       loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func sum8(n int, acc *[4]float64, s *float32)
+// Requires: AVX
+TEXT ·sum8(SB), NOSPLIT, $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    acc+8(FP), CX
+	MOVQ    s+16(FP), DX
+	VMOVUPD (CX), Y0
+
+loop:
+	SUBQ      $0x08, AX
+	JLT       done
+	VCVTPS2PD (DX), Y1
+	VCVTPS2PD 16(DX), Y2
+	VADDPD    Y1, Y0, Y0
+	VADDPD    Y2, Y0, Y0
+	ADDQ      $0x20, DX
+	JMP       loop
+
+done:
+	MOVQ    acc+8(FP), AX
+	VMOVUPD Y0, (AX)
 	VZEROUPPER
 	RET

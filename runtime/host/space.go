@@ -30,6 +30,7 @@ type addressing struct {
 type access struct {
 	addressing
 	id       int // which access of the kernel, for the row's address
+	unit     *unit
 	dtype    dtype.DType
 	position bool // no memory: the address itself is the value
 

@@ -28,7 +28,7 @@ func (k *kernel) bindTopK(z *sizer, t *vec.TopK, outer []int64, args [][]byte) e
 	}
 	bind := func(a *vec.Access, count int64, out *access) {
 		strides, inner := z.evalAll(a.Outer), z.evalAll(a.Inner)
-		out.dtype, out.offset = a.DType, z.eval(a.Offset)
+		out.dtype, out.unit, out.offset = a.DType, k.pool.unit, z.eval(a.Offset)
 		out.outer, out.inner = merge(nil, outer, strides), []axis{{count, inner[0]}}
 		reach := span{out.offset, out.offset}
 		for i, n := range outer {
@@ -106,11 +106,14 @@ func (t *topK) row(k *kernel, r int64, l *lane) {
 		x, last := h[0], len(h)-1
 		at := int64(last)
 		if t.float {
-			t.values.putF([]float32{x.f}, values+at*t.values.inner[0].stride, 0)
+			l.vec.f[0] = x.f
+			t.values.putF(l.vec.f[:1], values+at*t.values.inner[0].stride, 0)
 		} else {
-			t.values.putI([]int64{x.i}, values+at*t.values.inner[0].stride, 0)
+			l.vec.i[0] = x.i
+			t.values.putI(l.vec.i[:1], values+at*t.values.inner[0].stride, 0)
 		}
-		t.index.putI([]int64{x.at}, index+at*t.index.inner[0].stride, 0)
+		l.vec.i[0] = x.at
+		t.index.putI(l.vec.i[:1], index+at*t.index.inner[0].stride, 0)
 		h[0] = h[last]
 		h = h[:last]
 		siftDown(h)

@@ -6,6 +6,8 @@ import (
 	"pwc/program/vec"
 )
 
+var nan32 = float32(math.NaN())
+
 // unaryF computes the float ops of one operand. Each rounds once to float32:
 // the transcendental ones compute in float64, which on a scalar unit costs the
 // same and leaves an error of at most 0.51 ulp of the result.
@@ -14,14 +16,6 @@ func unaryF(op vec.Op, d, a []float32) {
 	switch op {
 	case vec.OpMoveF:
 		copy(d, a)
-	case vec.OpRoundBF16:
-		for i := range d {
-			d[i] = roundBF16(a[i])
-		}
-	case vec.OpRoundF16:
-		for i := range d {
-			d[i] = roundF16(a[i])
-		}
 	case vec.OpNeg:
 		for i := range d {
 			d[i] = -a[i]
@@ -45,7 +39,7 @@ func unaryF(op vec.Op, d, a []float32) {
 		}
 	case vec.OpExp:
 		for i, x := range a {
-			d[i] = float32(exp(float64(x)))
+			d[i] = float32(exp(clampExp(float64(x))))
 		}
 	case vec.OpLog:
 		for i, x := range a {
@@ -81,11 +75,14 @@ func unaryF(op vec.Op, d, a []float32) {
 		}
 	case vec.OpSigmoid:
 		for i, x := range a {
-			d[i] = float32(1 / (1 + exp(-float64(x))))
+			d[i] = float32(1 / (1 + exp(clampExp(-float64(x)))))
 		}
 	case vec.OpSilu:
 		for i, x := range a {
-			d[i] = float32(float64(x) / (1 + exp(-float64(x))))
+			d[i] = float32(float64(x) / (1 + exp(clampExp(-float64(x)))))
+			if x < -math.MaxFloat32 {
+				d[i] = nan32 // -Inf·0
+			}
 		}
 	case vec.OpGelu:
 		for i, x := range a {
@@ -96,7 +93,10 @@ func unaryF(op vec.Op, d, a []float32) {
 			// (1 + tanh z)/2 = 1/(1 + exp(-2z))
 			x := float64(x)
 			z := 2 * math.Sqrt2 / math.SqrtPi * (x + 0.044715*x*x*x)
-			d[i] = float32(x / (1 + exp(-z)))
+			d[i] = float32(x / (1 + exp(clampExp(-z))))
+			if x < -math.MaxFloat32 {
+				d[i] = nan32
+			}
 		}
 	case vec.OpRelu:
 		for i, x := range a {
@@ -147,29 +147,18 @@ var exp2Table = func() (t [expTable]uint64) {
 	return t
 }()
 
-// exp returns e to the x for x from float32, to about 33 bits. It is +Inf only
-// for +Inf, and 0 only for -Inf: beyond ±700 it stays at that value's.
+// exp returns e to the x to about 33 bits, for |x| <= expMax and NaN. Larger
+// ones go through clampExp.
 func exp(x float64) float64 {
-	if !(math.Abs(x) <= expMax) {
-		return expBeyond(x)
-	}
-	kd := x*invLn2N + expShift
+	z := x * invLn2N
+	kd := z + expShift
 	k := math.Float64bits(kd)
-	r := x*invLn2N - (kd - expShift)
-	s := math.Float64frombits(exp2Table[k%expTable] + k<<(52-expBits))
-	return ((expC0*r+expC1)*(r*r) + (expC2*r + 1)) * s
+	r := z - (kd - expShift)
+	return ((expC0*r+expC1)*(r*r) + (expC2*r + 1)) * math.Float64frombits(exp2Table[k%expTable]+k<<(52-expBits))
 }
 
-// expBeyond is exp for NaN and for magnitudes above expMax.
-func expBeyond(x float64) float64 {
-	switch {
-	case x != x || math.IsInf(x, 1):
-		return x
-	case math.IsInf(x, -1):
-		return 0
-	}
-	return exp(math.Copysign(expMax, x))
-}
+// clampExp keeps NaN.
+func clampExp(x float64) float64 { return max(min(x, expMax), -expMax) }
 
 // tanh for small arguments is the rational function of Cephes (S. Moshier,
 // tanh.c), as in package math; above it, 1 - 2/(exp(2x)+1).
@@ -184,5 +173,5 @@ func tanh(x float64) float64 {
 		q := ((s+1.12811678491632931402e2)*s+2.23548839060100448583e3)*s + 4.84406305325125486048e3
 		return x + x*s*p/q
 	}
-	return math.Copysign(1-2/(exp(2*z)+1), x)
+	return math.Copysign(1-2/(exp(clampExp(2*z))+1), x)
 }

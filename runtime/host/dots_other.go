@@ -1,6 +1,0 @@
-//go:build !amd64
-
-package host
-
-// bestKernels returns the micro kernels for this processor.
-func bestKernels() *microKernels { return portable() }

@@ -1,0 +1,157 @@
+package host
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+//go:generate go -C internal/asm run . -out ../../simd_amd64.s -stubs ../../simd_amd64.go -pkg host
+
+// bestUnit returns the unit for this processor.
+func bestUnit() *unit {
+	if !cpu.X86.HasAVX2 || !cpu.X86.HasFMA || !cpu.X86.HasF16C {
+		return portable()
+	}
+	return &unit{
+		name: "avx2", dotsF32: avx2F32, dotsBF16: avx2BF16, dotsF16: avx2F16,
+		add: avx2Add, sub: avx2Sub, mul: avx2Mul, div: avx2Div,
+		roundBF16: avx2RoundBF16, roundF16: avx2RoundF16, widenBF16: avx2WidenBF16, widenF16: avx2WidenF16,
+		narrowBF16: avx2NarrowBF16, narrowF16: avx2NarrowF16, sum: avx2Sum,
+	}
+}
+
+func avx2F32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *sums) {
+	switch rows {
+	case 1:
+		dots1F32(k, a, lda, (*byte)(b), ldb, &out[0])
+	case 2:
+		dots2F32(k, a, lda, (*byte)(b), ldb, &out[0])
+	default:
+		dots3F32(k, a, lda, (*byte)(b), ldb, &out[0])
+	}
+}
+
+func avx2BF16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *sums) {
+	switch rows {
+	case 1:
+		dots1BF16(k, a, lda, (*byte)(b), ldb, &out[0])
+	case 2:
+		dots2BF16(k, a, lda, (*byte)(b), ldb, &out[0])
+	default:
+		dots3BF16(k, a, lda, (*byte)(b), ldb, &out[0])
+	}
+}
+
+func avx2F16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *sums) {
+	switch rows {
+	case 1:
+		dots1F16(k, a, lda, (*byte)(b), ldb, &out[0])
+	case 2:
+		dots2F16(k, a, lda, (*byte)(b), ldb, &out[0])
+	default:
+		dots3F16(k, a, lda, (*byte)(b), ldb, &out[0])
+	}
+}
+
+// whole returns how many of n elements the assembly takes; the Go loops take
+// the rest.
+func whole(n int) int { return n &^ (lanes - 1) }
+
+func avx2Add(d, a, b []float32) {
+	a, b = a[:len(d)], b[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		block8Add(n, &d[0], &a[0], &b[0])
+	}
+	add(d[n:], a[n:], b[n:])
+}
+
+func avx2Sub(d, a, b []float32) {
+	a, b = a[:len(d)], b[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		block8Sub(n, &d[0], &a[0], &b[0])
+	}
+	sub(d[n:], a[n:], b[n:])
+}
+
+func avx2Mul(d, a, b []float32) {
+	a, b = a[:len(d)], b[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		block8Mul(n, &d[0], &a[0], &b[0])
+	}
+	mul(d[n:], a[n:], b[n:])
+}
+
+func avx2Div(d, a, b []float32) {
+	a, b = a[:len(d)], b[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		block8Div(n, &d[0], &a[0], &b[0])
+	}
+	div(d[n:], a[n:], b[n:])
+}
+
+func avx2RoundBF16(d []float32, s []float32) {
+	s = s[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		round8BF16(n, &d[0], &s[0])
+	}
+	roundBF16s(d[n:], s[n:])
+}
+
+func avx2RoundF16(d []float32, s []float32) {
+	s = s[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		round8F16(n, &d[0], &s[0])
+	}
+	roundF16s(d[n:], s[n:])
+}
+
+func avx2WidenBF16(d []float32, s []uint16) {
+	s = s[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		widen8BF16(n, &d[0], &s[0])
+	}
+	widenBF16(d[n:], s[n:])
+}
+
+func avx2WidenF16(d []float32, s []uint16) {
+	s = s[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		widen8F16(n, &d[0], &s[0])
+	}
+	widenF16(d[n:], s[n:])
+}
+
+func avx2NarrowBF16(d []uint16, s []float32) {
+	s = s[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		narrow8BF16(n, &d[0], &s[0])
+	}
+	narrowBF16(d[n:], s[n:])
+}
+
+func avx2NarrowF16(d []uint16, s []float32) {
+	s = s[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		narrow8F16(n, &d[0], &s[0])
+	}
+	narrowF16(d[n:], s[n:])
+}
+
+func avx2Sum(acc *[4]float64, a []float32) {
+	n := whole(len(a))
+	if n > 0 {
+		sum8(n, acc, &a[0])
+	}
+	sum(acc, a[n:])
+}

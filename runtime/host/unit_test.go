@@ -1,0 +1,126 @@
+package host
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+)
+
+// TestUnitDots compares the best unit's dot products with the portable ones
+// where products and sums are exact, so that fusing makes no difference and
+// every element must be in its place.
+func TestUnitDots(t *testing.T) {
+	best := bestUnit()
+	r := rand.New(rand.NewPCG(5, 6))
+	const most = 4 * lanes
+	a, b := make([]float32, microRows*(most+3)), make([]float32, microCols*(most+5))
+	for i := range a {
+		a[i] = float32(r.IntN(33) - 16)
+	}
+	var b16, h16 []uint16
+	for i := range b {
+		b[i] = float32(r.IntN(33) - 16)
+		b16, h16 = append(b16, bf16(b[i])), append(h16, f16(b[i]))
+	}
+	for rows := 1; rows <= microRows; rows++ {
+		for k := 0; k <= most; k += lanes {
+			var want sums
+			dotsF32(rows, k, &a[0], most+3, unsafe.Pointer(&b[0]), most+5, &want)
+			for name, run := range map[string]func(out *sums){
+				"f32": func(out *sums) { best.dotsF32(rows, k, &a[0], most+3, unsafe.Pointer(&b[0]), most+5, out) },
+				"bf16": func(out *sums) {
+					if *out = want; best.dotsBF16 != nil {
+						*out = sums{}
+						best.dotsBF16(rows, k, &a[0], most+3, unsafe.Pointer(&b16[0]), most+5, out)
+					}
+				},
+				"f16": func(out *sums) {
+					if *out = want; best.dotsF16 != nil {
+						*out = sums{}
+						best.dotsF16(rows, k, &a[0], most+3, unsafe.Pointer(&h16[0]), most+5, out)
+					}
+				},
+			} {
+				var got sums
+				if run(&got); got != want {
+					t.Errorf("%s %s, %d rows, k=%d: %v, want %v", best.name, name, rows, k, got, want)
+				}
+			}
+		}
+	}
+}
+
+// specials are float32 numbers at the edges of every conversion.
+var specials = []uint32{0, 1 << 31, 1, 0x807fffff, 0x7f7fffff, 0xff800000, 0x7f800000, 0x7fc00000, 0x7f800001, 0xffffffff, 0x7f80ffff,
+	0x3f808000, 0x3f818000, 0x3f808001, 0x477fefff, 0x477ff000, 0x33000000, 0x33000001, 0x387fc000, 0x38800000}
+
+// TestUnitBlocks holds that the best unit computes the portable one's bits, for
+// every length around a vector and for numbers at every edge.
+func TestUnitBlocks(t *testing.T) {
+	best, want := bestUnit(), portable()
+	r := rand.New(rand.NewPCG(7, 8))
+	number := func() float32 {
+		if r.IntN(4) == 0 {
+			return math.Float32frombits(specials[r.IntN(len(specials))])
+		}
+		return math.Float32frombits(r.Uint32())
+	}
+	quiet := func(x float32) uint32 { // NaNs of arithmetic are all one
+		if x != x {
+			return 0x7fc00000
+		}
+		return math.Float32bits(x)
+	}
+	for n := range 70 {
+		for range 20 {
+			a, b := make([]float32, n), make([]float32, n)
+			h := make([]uint16, n)
+			for i := range a {
+				a[i], b[i] = number(), number()
+				h[i] = uint16(r.Uint32())
+				if h[i]&0x7c00 == 0x7c00 && h[i]&0x3ff != 0 {
+					h[i] |= 0x200 // widening makes NaNs quiet on some units
+				}
+			}
+			floats := func(name string, bits func(float32) uint32, f func(u *unit, d []float32)) {
+				x, y := make([]float32, n), make([]float32, n)
+				f(best, x)
+				f(want, y)
+				for i := range x {
+					if bits(x[i]) != bits(y[i]) {
+						t.Fatalf("%s of %d: element %d (%v, %v, %#x) is %v, want %v", name, n, i, a[i], b[i], h[i], x[i], y[i])
+					}
+				}
+			}
+			halves := func(name string, f func(u *unit, d []uint16)) {
+				x, y := make([]uint16, n), make([]uint16, n)
+				f(best, x)
+				f(want, y)
+				for i := range x {
+					if x[i] != y[i] {
+						t.Fatalf("%s of %d: %v (%#x) is %#x, want %#x", name, n, a[i], math.Float32bits(a[i]), x[i], y[i])
+					}
+				}
+			}
+			floats("add", quiet, func(u *unit, d []float32) { u.add(d, a, b) })
+			floats("sub", quiet, func(u *unit, d []float32) { u.sub(d, a, b) })
+			floats("mul", quiet, func(u *unit, d []float32) { u.mul(d, a, b) })
+			floats("div", quiet, func(u *unit, d []float32) { u.div(d, a, b) })
+			floats("round to bf16", math.Float32bits, func(u *unit, d []float32) { u.roundBF16(d, a) })
+			floats("round to f16", math.Float32bits, func(u *unit, d []float32) { u.roundF16(d, a) })
+			floats("widen bf16", math.Float32bits, func(u *unit, d []float32) { u.widenBF16(d, h) })
+			floats("widen f16", math.Float32bits, func(u *unit, d []float32) { u.widenF16(d, h) })
+			halves("narrow to bf16", func(u *unit, d []uint16) { u.narrowBF16(d, a) })
+			halves("narrow to f16", func(u *unit, d []uint16) { u.narrowF16(d, a) })
+			x, y := [4]float64{1, 2, 3, 4}, [4]float64{1, 2, 3, 4}
+			best.sum(&x, a)
+			want.sum(&y, a)
+			for i := range x {
+				if x[i] != y[i] && (x[i] == x[i] || y[i] == y[i]) {
+					t.Fatalf("sum of %v: %v, want %v", a, x, y)
+				}
+			}
+		}
+	}
+}
