@@ -309,9 +309,8 @@ func TestErrorsBreakTheGrammar(t *testing.T) {
 
 // recogniser is Earley's algorithm (CACM 13(2), 1970) over tokens.
 type recogniser struct {
-	rules map[string][][]symbol
-	ids   map[string]int
-	list  [][][]symbol // rules by id
+	ids  map[string]int
+	list [][][]symbol // rules by id
 }
 
 // symbol is a nonterminal (rule >= 0), a class of tokens or a literal token.

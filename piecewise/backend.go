@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -489,7 +488,3 @@ func (b *Backend) advance(s stage) {
 }
 
 func roundUp(n int64) int64 { return (n + alignment - 1) / alignment * alignment }
-
-func (b *Backend) logSkip(fn *function, size int64, reason string) {
-	b.opts.Logger.LogAttrs(context.Background(), slog.LevelWarn, "not captured", slog.String("func", fn.ir.Name), slog.Int64("size", size), slog.String("reason", reason))
-}

@@ -71,8 +71,8 @@ func TestParseEveryDType(t *testing.T) {
 	bits := map[string]int{"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8,
 		"F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64,
 		"I64": 64, "U64": 64}
-	if len(bits) != len(formats()) {
-		t.Errorf("%d dtypes, want %d", len(formats()), len(bits))
+	if known := formats(); len(bits) != len(known) {
+		t.Errorf("%d dtypes, want %d", len(known), len(bits))
 	}
 	for name, b := range bits {
 		size := 4 * b / 8

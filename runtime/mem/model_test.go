@@ -16,7 +16,6 @@ type model struct {
 	capacity int64
 	pools    []*modelPool
 	nextID   int
-	peak     map[string]int64
 }
 
 type modelPool struct {
