@@ -44,6 +44,12 @@ func (fr *frame) exec(list []inst, n int) {
 			fr.unit.roundBF16(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n])
 		case vec.OpRoundF16:
 			fr.unit.roundF16(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n])
+		case vec.OpExp:
+			fr.unit.exp(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n])
+		case vec.OpSigmoid:
+			fr.unit.sigmoid(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n])
+		case vec.OpSilu:
+			fr.unit.silu(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n])
 		case vec.OpAdd:
 			fr.unit.add(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
 		case vec.OpSub:

@@ -103,3 +103,18 @@ func narrow8F16(n int, d *uint16, s *float32)
 //
 //go:noescape
 func sum8(n int, acc *[4]float64, s *float32)
+
+// exp8 computes e to the x of n numbers, with the table of unary.go.
+//
+//go:noescape
+func exp8(n int, d *float32, s *float32, table *[32]uint64)
+
+// sigmoid8 computes 1/(1+exp(-x)) of n numbers, with the table of unary.go.
+//
+//go:noescape
+func sigmoid8(n int, d *float32, s *float32, table *[32]uint64)
+
+// silu8 computes x/(1+exp(-x)) of n numbers, with the table of unary.go.
+//
+//go:noescape
+func silu8(n int, d *float32, s *float32, table *[32]uint64)

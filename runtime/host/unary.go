@@ -37,10 +37,6 @@ func unaryF(op vec.Op, d, a []float32) {
 				d[i] = x
 			}
 		}
-	case vec.OpExp:
-		for i, x := range a {
-			d[i] = float32(exp(clampExp(float64(x))))
-		}
 	case vec.OpLog:
 		for i, x := range a {
 			d[i] = float32(math.Log(float64(x)))
@@ -72,17 +68,6 @@ func unaryF(op vec.Op, d, a []float32) {
 	case vec.OpErf:
 		for i, x := range a {
 			d[i] = float32(math.Erf(float64(x)))
-		}
-	case vec.OpSigmoid:
-		for i, x := range a {
-			d[i] = float32(1 / (1 + exp(clampExp(-float64(x)))))
-		}
-	case vec.OpSilu:
-		for i, x := range a {
-			d[i] = float32(float64(x) / (1 + exp(clampExp(-float64(x)))))
-			if x < -math.MaxFloat32 {
-				d[i] = nan32 // -Inf·0
-			}
 		}
 	case vec.OpGelu:
 		for i, x := range a {
@@ -116,6 +101,30 @@ func unaryF(op vec.Op, d, a []float32) {
 	case vec.OpRoundEven:
 		for i, x := range a {
 			d[i] = float32(math.RoundToEven(float64(x)))
+		}
+	}
+}
+
+func exps(d, a []float32) {
+	a = a[:len(d)]
+	for i, x := range a {
+		d[i] = float32(exp(clampExp(float64(x))))
+	}
+}
+
+func sigmoids(d, a []float32) {
+	a = a[:len(d)]
+	for i, x := range a {
+		d[i] = float32(1 / (1 + exp(clampExp(-float64(x)))))
+	}
+}
+
+func silus(d, a []float32) {
+	a = a[:len(d)]
+	for i, x := range a {
+		d[i] = float32(float64(x) / (1 + exp(clampExp(-float64(x)))))
+		if x < -math.MaxFloat32 {
+			d[i] = nan32 // -Inf·0
 		}
 	}
 }

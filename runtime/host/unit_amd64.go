@@ -15,7 +15,7 @@ func bestUnit() *unit {
 	}
 	return &unit{
 		name: "avx2", dotsF32: avx2F32, dotsBF16: avx2BF16, dotsF16: avx2F16,
-		add: avx2Add, sub: avx2Sub, mul: avx2Mul, div: avx2Div,
+		exp: avx2Exp, sigmoid: avx2Sigmoid, silu: avx2Silu, add: avx2Add, sub: avx2Sub, mul: avx2Mul, div: avx2Div,
 		roundBF16: avx2RoundBF16, roundF16: avx2RoundF16, widenBF16: avx2WidenBF16, widenF16: avx2WidenF16,
 		narrowBF16: avx2NarrowBF16, narrowF16: avx2NarrowF16, sum: avx2Sum,
 	}
@@ -154,4 +154,31 @@ func avx2Sum(acc *[4]float64, a []float32) {
 		sum8(n, acc, &a[0])
 	}
 	sum(acc, a[n:])
+}
+
+func avx2Exp(d, a []float32) {
+	a = a[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		exp8(n, &d[0], &a[0], &exp2Table)
+	}
+	exps(d[n:], a[n:])
+}
+
+func avx2Sigmoid(d, a []float32) {
+	a = a[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		sigmoid8(n, &d[0], &a[0], &exp2Table)
+	}
+	sigmoids(d[n:], a[n:])
+}
+
+func avx2Silu(d, a []float32) {
+	a = a[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		silu8(n, &d[0], &a[0], &exp2Table)
+	}
+	silus(d[n:], a[n:])
 }

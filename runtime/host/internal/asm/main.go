@@ -24,6 +24,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 
 	. "github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/operand"
@@ -69,6 +70,18 @@ func main() {
 	bf16()
 	f16()
 	sum()
+	exponential("exp8", "e to the x", nil)
+	exponential("sigmoid8", "1/(1+exp(-x))", func(c *constants, x, e reg.VecVirtual) {
+		VADDPD(c.one, e, e)
+		VDIVPD(e, c.one, e)
+	})
+	exponential("silu8", "x/(1+exp(-x))", func(c *constants, x, e reg.VecVirtual) {
+		VADDPD(c.one, e, e)
+		VDIVPD(e, x, e)
+		// -Inf·0 is NaN, of which all bits set is one.
+		VCMPPD(operand.U8(0), c.minusInf, x, x)
+		VORPD(x, e, e)
+	})
 	Generate()
 }
 
@@ -279,5 +292,86 @@ func sum() {
 		})
 	out := Load(Param("acc"), GP64()).(reg.GPVirtual)
 	VMOVUPD(acc, at(out))
+	end()
+}
+
+// The numbers of the exponential are those of runtime/host/unary.go.
+const (
+	expBits  = 5
+	expTable = 1 << expBits
+	expShift = 0x1.8p52
+	invLn2N  = 1 / math.Ln2 * expTable
+	expC0    = 0x1.c6af84b912394p-5 / expTable / expTable / expTable
+	expC1    = 0x1.ebfce50fac4f3p-3 / expTable / expTable
+	expC2    = 0x1.62e42ff0c52d6p-1 / expTable
+	expMax   = 700
+)
+
+// constants are what an exponential keeps in registers.
+type constants struct{ one, minusInf reg.VecVirtual }
+
+// exponential computes functions of e to the x, or to the -x if there is a
+// finish, in two halves of four float64 numbers. Multiplications and additions
+// stay apart, as in Go.
+func exponential(name, doc string, finish func(c *constants, x, e reg.VecVirtual)) {
+	var shift, inv, c0, c1, c2, most, least reg.VecVirtual
+	var c constants
+	double := func(v float64) reg.VecVirtual {
+		r, x, y := GP64(), XMM(), YMM()
+		MOVQ(operand.U64(math.Float64bits(v)), r)
+		VMOVQ(r, x)
+		VPBROADCASTQ(x, y)
+		return y
+	}
+	prepare := func([]reg.GPVirtual) {
+		shift, inv, c0, c1, c2, c.one = double(expShift), double(invLn2N), double(expC0), double(expC1), double(expC2), double(1)
+		most, least = double(expMax), double(-expMax)
+		if finish != nil {
+			c.minusInf = double(math.Inf(-1))
+		}
+	}
+	half := func(p []reg.GPVirtual, i int) reg.VecVirtual {
+		x, e, k, s := YMM(), YMM(), YMM(), YMM()
+		VCVTPS2PD(operand.Mem{Base: p[1], Disp: 16 * i}, x)
+		if finish != nil {
+			VXORPD(e, e, e)
+			VSUBPD(x, e, e)
+		} else {
+			VMOVAPD(x, e)
+		}
+		// The operand that is returned for NaN is the first here.
+		VMINPD(e, most, e)
+		VMAXPD(e, least, e)
+		VMULPD(inv, e, e)
+		VADDPD(shift, e, k)
+		VSUBPD(shift, k, s)
+		VSUBPD(s, e, e) // r
+		VPSLLQ(operand.U8(64-expBits), k, s)
+		VPSRLQ(operand.U8(64-expBits), s, s) // k mod 32
+		VPSLLQ(operand.U8(52-expBits), k, k)
+		t, mask := YMM(), YMM()
+		VPCMPEQD(mask, mask, mask)
+		VGATHERQPD(mask, operand.Mem{Base: p[2], Index: s, Scale: 8}, t)
+		VPADDQ(t, k, k)
+		VMULPD(c0, e, s)
+		VADDPD(c1, s, s)
+		VMULPD(e, e, t)
+		VMULPD(t, s, s)
+		VMULPD(c2, e, e)
+		VADDPD(c.one, e, e)
+		VADDPD(e, s, e)
+		VMULPD(k, e, e)
+		if finish != nil {
+			finish(&c, x, e)
+		}
+		VCVTPD2PSY(e, e.AsX())
+		return e
+	}
+	block(name, "func(n int, d, s *float32, table *[32]uint64)", "computes "+doc+" of n numbers, with the table of unary.go.", []string{"d", "s", "table"}, []int{4, 4, 0}, prepare, func(p []reg.GPVirtual) {
+		lo := half(p, 0)
+		VMOVUPS(lo.AsX(), at(p[0]))
+		hi := half(p, 1)
+		VMOVUPS(hi.AsX(), operand.Mem{Base: p[0], Disp: 16})
+	})
 	end()
 }
