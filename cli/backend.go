@@ -10,10 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
 	"pwc/build"
@@ -83,6 +80,7 @@ type target struct {
 	dev      device.Device
 	compiler build.Compiler
 	events   func(build.Event) // nil, or told of what is compiled and loaded
+	bar      *progress         // of the last backend
 }
 
 func openTarget(f *buildFlags) (*target, error) {
@@ -177,18 +175,18 @@ func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildF
 			o.Store = store
 		}
 	}
-	bar := a.newProgress("compiling")
+	t.bar = &progress{w: a.err, what: "compiling"}
 	o.Progress = func(e build.Event) {
 		if t.events != nil {
 			t.events(e)
 		}
 		if e.Kind == build.Finished {
-			bar.set(e.Done, e.Total)
+			t.bar.set(e.Done, e.Total)
 		}
 	}
-	o.Observer = bar
+	o.Observer = t.bar
 	b, err := piecewise.New(ctx, m, o)
-	bar.end()
+	t.bar.end()
 	if store != nil {
 		c := store.Stats()
 		o.Logger.Info("cache", "loaded", c.Loaded, "loaded_bytes", c.LoadedBytes, "load_seconds", c.LoadTime.Seconds(),
@@ -206,52 +204,3 @@ func overlay(base, top map[string]int64) map[string]int64 {
 	maps.Copy(out, top)
 	return out
 }
-
-// progress is a bar on a terminal, and nothing elsewhere.
-type progress struct {
-	app   *app
-	mu    sync.Mutex
-	bar   *progressbar.ProgressBar
-	what  string
-	total int // graphs to capture
-	done  int
-}
-
-func (a *app) newProgress(what string) *progress { return &progress{app: a, what: what} }
-
-// set moves the bar.
-func (p *progress) set(done, total int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if terminalWidth(p.app.err) == 0 || total == 0 {
-		return
-	}
-	if p.bar == nil {
-		p.bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(p.app.err), progressbar.OptionSetDescription(p.what),
-			progressbar.OptionShowCount(), progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(false), progressbar.OptionThrottle(50*time.Millisecond))
-	}
-	// A bar that cannot be drawn is no reason to stop.
-	_ = p.bar.Set(done)
-}
-
-// end takes the bar away.
-func (p *progress) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.bar != nil {
-		_ = p.bar.Finish()
-		p.bar = nil
-	}
-}
-
-// capturing makes the bar count graphs.
-func (p *progress) capturing(total int64) { p.what, p.total, p.done = "capturing", int(total), 0 }
-
-// Captured moves the bar.
-func (p *progress) Captured(_ string, _ int64, graphs int, _ time.Duration) {
-	p.done += graphs
-	p.set(p.done, p.total)
-}
-
-// Ran does nothing.
-func (p *progress) Ran(string, int64, int64, piecewise.How) {}

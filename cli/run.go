@@ -343,7 +343,10 @@ func (s *session) run(ctx context.Context, m *ir.Module, report *runReport) (out
 	}
 	lap(start, &sec.Load)
 	start = time.Now()
-	if err := b.Capture(ctx); err != nil {
+	s.target.bar.capturing(b.Plan().Graphs)
+	err = b.Capture(ctx)
+	s.target.bar.end()
+	if err != nil {
 		return nil, err
 	}
 	if err := b.Seal(); err != nil {
