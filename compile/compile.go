@@ -71,5 +71,3 @@ func Compile(ctx context.Context, piece *ir.Module, shape Shape, b Backend, o Op
 	}
 	return prog, nil
 }
-
-func symbol(name string) dim.Dim { return dim.Sym(name) }

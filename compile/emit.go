@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"pwc/ir"
+	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program"
 )
@@ -47,7 +48,7 @@ func (e *emitter) declare(m *ir.Module) {
 	p := e.p
 	for _, s := range m.Symbols {
 		p.Symbols = append(p.Symbols, s.Name)
-		p.Guards = append(p.Guards, program.Guard{Expr: symbol(s.Name), Lo: s.Lo, Hi: s.Hi})
+		p.Guards = append(p.Guards, program.Guard{Expr: dim.Sym(s.Name), Lo: s.Lo, Hi: s.Hi})
 	}
 	written := make(map[ir.Value]bool)
 	for _, n := range e.f.fn.Nodes {

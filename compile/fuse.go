@@ -424,7 +424,7 @@ func (f *fuser) clear(m *miss) bool {
 	if m == nil {
 		return true
 	}
-	if m.value == ir.NoValue {
+	if m.value == ir.NoValue || f.inDense(m.value) {
 		f.failf(f.origin, "internal error: a new group cannot reach a value")
 		return false
 	}
@@ -432,12 +432,17 @@ func (f *fuser) clear(m *miss) bool {
 	return false
 }
 
+func (f *fuser) inDense(v ir.Value) bool {
+	p := f.states[v].place
+	return p != nil && p.dense(f.fn.Type(v).Shape)
+}
+
 // materialise puts v into memory of its own: dense, so that any view of it can
 // be read. A computed value, or a view of one over the whole iteration space,
 // is stored by its group.
 func (f *fuser) materialise(v ir.Value) {
 	st := &f.states[v]
-	if st.place != nil && st.place.dense(f.fn.Type(v).Shape) || f.err != nil {
+	if f.inDense(v) || f.err != nil {
 		return
 	}
 	if st.place != nil && !st.done { // a part of another tensor

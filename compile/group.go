@@ -15,6 +15,7 @@ const (
 	maxInstrs = 384
 	maxLoads  = 48
 	maxPhases = 6
+	maxAxes   = 12 // leaves, from splitting
 )
 
 // A group is a step of the program: a kernel that is being put together, or an
@@ -118,7 +119,7 @@ func (g *group) addAxis(extent dim.Dim, root bool) int {
 
 // split replaces a leaf axis by two, the inner one of the given extent.
 func (g *group) split(a int, inner dim.Dim) (outerAxis, innerAxis int, ok bool) {
-	if g.frozen {
+	if g.frozen || len(g.expand(g.roots)) >= maxAxes {
 		return 0, 0, false
 	}
 	rest, ok := g.axes[a].extent.Div(inner)

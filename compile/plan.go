@@ -44,7 +44,8 @@ func lifetimes(steps []*planned) map[*memory]*span {
 
 // inPlace lets a kernel's output take the memory of an input that dies there,
 // where each element of the input is read before the element at the same
-// address is written and never after. The two memories become one.
+// address is written and never after. The two memories become one; a kernel
+// joins at most two.
 func inPlace(steps []*planned) {
 	life := lifetimes(steps)
 	for i, st := range steps {
@@ -58,12 +59,12 @@ func inPlace(steps []*planned) {
 			}
 			for a, in := range st.mems {
 				in = in.root()
-				if st.kernel.Args[a].Write || !scratch(in) || in == out || life[in].last != int32(i) ||
+				if taken[in] || st.kernel.Args[a].Write || !scratch(in) || in == out || life[in].last != int32(i) ||
 					!sameSize(in, out) || !overlays(st.kernel, int32(a), int32(o)) {
 					continue
 				}
 				life[in].last = life[out].last
-				out.into = in
+				out.into, taken[in] = in, true
 				break
 			}
 		}

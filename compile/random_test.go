@@ -91,12 +91,26 @@ func tryRandom(m *ir.Module, r *rand.Rand, o compile.Options) error {
 	return nil
 }
 
+// someOps draws the ops of a module: all of them, or a few, which meet more
+// often.
+func someOps(r *rand.Rand) []string {
+	if r.Intn(2) == 0 {
+		return nil
+	}
+	var names []string
+	for range 4 + r.Intn(12) {
+		names = append(names, ir.Ops()[r.Intn(len(ir.Ops()))].Name)
+	}
+	return names
+}
+
 // TestRandomModules holds compiled random modules against the interpreter.
 func TestRandomModules(t *testing.T) {
 	first := seed(t)
 	for i := range modules(t, 150) {
 		r := rand.New(rand.NewSource(int64(first + i)))
-		m := irgen.Generate(r, irgen.Options{MixRows: true, Load: r.Intn(2) == 0, MaxOps: 1 + r.Intn(60)})
+		o := irgen.Options{MixRows: true, Load: r.Intn(2) == 0, Odd: r.Intn(8) == 0, MaxOps: 1 + r.Intn(60), Ops: someOps(r)}
+		m := irgen.Generate(r, o)
 		if err := tryRandom(m, r, compile.Options{}); err != nil {
 			t.Errorf("module %d: %v", first+i, err)
 			return
