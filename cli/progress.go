@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"io"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"pwc/piecewise"
+)
+
+// progress is a bar on a terminal, and nothing elsewhere. It is told of captures
+// as the observer of a backend.
+type progress struct {
+	w     io.Writer
+	mu    sync.Mutex
+	bar   *progressbar.ProgressBar
+	what  string
+	total int // graphs to capture
+	done  int
+}
+
+// set moves the bar.
+func (p *progress) set(done, total int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if terminalWidth(p.w) == 0 || total == 0 {
+		return
+	}
+	if p.bar == nil {
+		p.bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(p.w), progressbar.OptionSetDescription(p.what),
+			progressbar.OptionShowCount(), progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(false), progressbar.OptionThrottle(50*time.Millisecond))
+	}
+	// A bar that cannot be drawn is no reason to stop.
+	_ = p.bar.Set(done)
+}
+
+// end takes the bar away.
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bar != nil {
+		_ = p.bar.Finish()
+		p.bar = nil
+	}
+}
+
+// capturing makes the bar count graphs from here on.
+func (p *progress) capturing(total int64) { p.what, p.total, p.done = "capturing", int(total), 0 }
+
+// Captured moves the bar.
+func (p *progress) Captured(_ string, _ int64, graphs int, _ time.Duration) {
+	p.done += graphs
+	p.set(p.done, p.total)
+}
+
+// Ran does nothing.
+func (p *progress) Ran(string, int64, int64, piecewise.How) {}
