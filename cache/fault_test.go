@@ -343,6 +343,25 @@ func TestMovedManifest(t *testing.T) {
 	}
 }
 
+// A manifest that names the right blob with another size, sealed.
+func TestWrongSize(t *testing.T) {
+	s, j := logged(t.TempDir())
+	fill(t, s, "toy", 1)
+	e := &Entry{Key: testKey(0), Blob: DigestOf(testBlob(0)), Size: int64(len(testBlob(0))) + 1, Created: time.Now()}
+	write(t, filepath.Join(s.Dir(), "v1", filepath.FromSlash(keyFile(e.Key.id()))), e.encode())
+	if blob, ok, err := s.Get(t.Context(), testKey(0)); ok || err == nil {
+		t.Errorf("Get = %q, %v, %v", blob, ok, err)
+	}
+	wantLog(t, j, filepath.Join(s.Dir(), "v1", filepath.FromSlash(blobFile(e.Blob))), "bytes, not")
+	if v, err := s.Verify(t.Context()); err != nil || len(v.Problems) != 2 || !strings.Contains(v.Problems[0].Error(), "bytes, not") { // and the module lacks it
+		t.Errorf("Verify = %+v, %v", v, err)
+	}
+	if err := s.Put(t.Context(), testKey(0), testBlob(0), testProvenance); err != nil {
+		t.Fatal(err)
+	}
+	wantHit(t, s, 0)
+}
+
 // Files of writers that died are removed, those of the living are not.
 func TestSweep(t *testing.T) {
 	s, _ := logged(t.TempDir())

@@ -104,6 +104,28 @@ func TestGCOrder(t *testing.T) {
 	wantQuiet(t, j)
 }
 
+// Entries that no module uses go by age.
+func TestGCLoose(t *testing.T) {
+	s, _ := logged(t.TempDir())
+	for _, i := range []int{2, 0, 3, 1} {
+		if err := s.Put(t.Context(), testKey(i), testBlob(i), testProvenance); err != nil {
+			t.Fatal(err)
+		}
+		when := time.Now().Add(time.Duration(i-10) * time.Hour)
+		if err := os.Chtimes(filepath.Join(s.Dir(), "v1", filepath.FromSlash(keyFile(testKey(i).id()))), when, when); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"1 2 3", "2 3", "3", ""} {
+		if _, err := s.GC(t.Context(), GCOptions{MaxBytes: total(t, s.Dir()) - 1}); err != nil {
+			t.Fatal(err)
+		}
+		if got := have(t, s); got != want {
+			t.Errorf("left %q, want %q", got, want)
+		}
+	}
+}
+
 func TestGCUse(t *testing.T) {
 	s, _, _, _, c := gcCache(t)
 	if err := s.PutModule(t.Context(), c); err != nil { // recorded by this store before: not stamped again
@@ -208,7 +230,8 @@ func TestGCForeign(t *testing.T) {
 	fill(t, ls, "layered", 2)
 	s, _ := logged(t.TempDir(), layer)
 	fill(t, s, "toy", 2)
-	foreign := []string{"README", "v1/README", "v1/keys/README", "v1/keys/zz/README", "v1/blobs/00/README", "v1/modules/README", "v2/keys/00/x"}
+	foreign := []string{"README", "v1/README", "v1/keys/README", "v1/keys/zz/README", "v1/blobs/00/README", "v1/modules/README", "v2/keys/00/x",
+		"v1/keys/ff/" + ID{}.String(), "v1/blobs/ff/" + ID{}.String()}
 	for _, f := range foreign {
 		f = filepath.Join(s.Dir(), filepath.FromSlash(f))
 		if err := os.MkdirAll(filepath.Dir(f), 0o777); err != nil {

@@ -187,7 +187,7 @@ func (d Digest) hex() string { return hex.EncodeToString(d[:]) }
 func ParseDigest(s string) (Digest, error) {
 	digits, ok := strings.CutPrefix(s, "sha256:")
 	if !ok {
-		return Digest{}, fmt.Errorf("cache: digest %q does not begin with sha256:", clip(s))
+		return Digest{}, fmt.Errorf("cache: digest %q has no prefix sha256", clip(s))
 	}
 	h, err := parseHash(digits)
 	return Digest(h), err

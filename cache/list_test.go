@@ -28,6 +28,9 @@ func TestModules(t *testing.T) {
 	layer, dir := t.TempDir(), t.TempDir()
 	ls, _ := logged(layer)
 	base := fill(t, ls, "base", 1)
+	if _, err := ls.Pin(t.Context(), "base"); err != nil { // which is the business of those who write the layer
+		t.Fatal(err)
+	}
 	s, j := logged(dir, layer)
 	toy := fill(t, s, "toy", 3)
 	older := fill(t, s, "toy", 2) // the same name with other entries is another module
@@ -137,6 +140,13 @@ func TestGraph(t *testing.T) {
 	if list, err := s.Modules(t.Context()); err != nil || len(list) != 1 {
 		t.Errorf("%v, %v", list, err)
 	}
+	m.Entries[0].Size++ // a compiler that makes other programs from the same keys
+	if err := s.PutModule(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := s.Modules(t.Context()); err != nil || len(list) != 1 || list[0].Bytes != m.Entries[0].Size {
+		t.Errorf("%v, %v", list, err)
+	}
 	wantWhole(t, s)
 	wantQuiet(t, j)
 }
@@ -153,6 +163,17 @@ func TestModulesDamaged(t *testing.T) {
 		t.Errorf("%v, %v", list, err)
 	}
 	wantLog(t, j, file, "does not begin")
+
+	// The manifest of another module, whole as it is.
+	good, err := os.ReadFile(moduleFilePath(s, testModule("good", 1), manifestFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, good)
+	if list, err := s.Modules(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("%v, %v", list, err)
+	}
+	wantLog(t, j, file, "it is the manifest of module")
 }
 
 func TestVerify(t *testing.T) {
@@ -256,6 +277,27 @@ func TestExplain(t *testing.T) {
 		t.Errorf("Explain writes:\n%s", diff)
 	}
 	wantQuiet(t, j)
+
+	// The same piece with two other factors is nearer than another piece with
+	// none; of equals the newest is.
+	k = testKey(20)
+	put(s, func(o *Key) { o.Piece = testKey(21).Piece })
+	for i, name := range []string{"c", "a", "d", "b"} { // neither the order of names nor of writing
+		o := k
+		o.Target, o.Pipeline = "elsewhere", name
+		e := &Entry{Key: o, Blob: DigestOf(nil), Created: time.Unix(int64(1000+i%3), 0)}
+		tr, err := s.dir.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tr.write(keyFile(o.id()), e.encode()); err != nil {
+			t.Fatal(err)
+		}
+		tr.Close()
+	}
+	if ex, err := s.Explain(t.Context(), k); err != nil || ex[0].Nearest == nil || ex[0].Nearest.Key.Pipeline != "d" {
+		t.Errorf("%+v, %v", ex, err)
+	}
 
 	// A damaged entry is its own explanation.
 	file := filepath.Join(layer, "v1", filepath.FromSlash(blobFile(DigestOf([]byte(two.String())))))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -15,7 +16,9 @@ import (
 
 var platformRoles = map[string]func(args []string) error{"limit": limitRole, "full": fullRole, "frozen": frozenRole}
 
-// mounts starts cmd where it can mount file systems that nobody else sees.
+// mounts runs a role where it can mount file systems that nobody else sees. The
+// role is tried first with "probe" before its arguments: then it mounts, and
+// does no more.
 func mounts(t *testing.T, role string, args ...string) {
 	t.Helper()
 	probe := start(t, role, append([]string{"probe"}, args...)...)
@@ -145,12 +148,9 @@ func TestDiskFull(t *testing.T) { mounts(t, "full", t.TempDir()) }
 
 // frozenRole works on a directory that even root cannot write.
 func frozenRole(args []string) error {
-	if args[0] == "probe" {
-		args = args[1:]
-	}
-	dir := args[0]
+	dir := args[len(args)-1]
 	if err := errors.Join(private(), unix.Mount(dir, dir, "", unix.MS_BIND, ""),
-		unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")); err != nil {
+		unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")); err != nil || args[0] == "probe" {
 		return err
 	}
 	s, j := logged(dir)
@@ -176,11 +176,22 @@ func frozenRole(args []string) error {
 	if err := s.Clear(ctx); !errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("Clear = %v", err)
 	}
+	// What is damaged and cannot be repaired is said all the same.
+	j.take()
+	bad := testModule("bad", 1)
+	if err := s.PutModule(ctx, bad); !errors.Is(err, syscall.EROFS) {
+		return fmt.Errorf("PutModule = %v", err)
+	}
+	if text := j.take(); !strings.Contains(text, moduleFilePath(s, bad, graphFile)) {
+		return fmt.Errorf("no warning names the damaged graph:\n%s", text)
+	}
 	return errors.Join(kept(s, 0), kept(s, 1))
 }
 
 func TestReadOnlyDirectory(t *testing.T) {
 	s, _ := logged(t.TempDir())
 	fill(t, s, "toy", 2)
+	bad := fill(t, s, "bad", 1)
+	write(t, moduleFilePath(s, bad, graphFile), []byte("junk"))
 	mounts(t, "frozen", s.Dir())
 }

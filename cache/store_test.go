@@ -97,11 +97,29 @@ func TestPutRefuses(t *testing.T) {
 func TestPutAgain(t *testing.T) {
 	s, _ := logged(t.TempDir())
 	fill(t, s, "toy", 2)
-	before := snapshot(t, filepath.Join(s.Dir(), "v1", keysDir))
-	stored := s.Stats().Stored
+	old := time.Now().Add(-time.Hour)
+	for _, f := range files(t, s.Dir()) {
+		if err := os.Chtimes(f, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries := func() []map[string]string {
+		return []map[string]string{snapshot(t, filepath.Join(s.Dir(), "v1", keysDir)), snapshot(t, filepath.Join(s.Dir(), "v1", blobsDir))}
+	}
+	before := entries()
 	fill(t, s, "toy", 2)
-	if diff := cmp.Diff(before, snapshot(t, filepath.Join(s.Dir(), "v1", keysDir))); diff != "" || s.Stats().Stored != stored {
+	if diff := cmp.Diff(before, entries()); diff != "" || s.Stats().Stored != 2 {
 		t.Errorf("the second Put writes (%d stored):\n%s", s.Stats().Stored, diff)
+	}
+	// A repair of either file is a Put that stores.
+	for i, name := range []string{keyFile(testKey(0).id()), blobFile(DigestOf(testBlob(1)))} {
+		if err := os.Remove(filepath.Join(s.Dir(), "v1", filepath.FromSlash(name))); err != nil {
+			t.Fatal(err)
+		}
+		fill(t, s, "toy", 2)
+		if n := s.Stats().Stored; n != int64(3+i) {
+			t.Errorf("%d stored after a repair, want %d", n, 3+i)
+		}
 	}
 	if err := s.Put(t.Context(), testKey(0), []byte("other"), testProvenance); err != nil {
 		t.Fatal(err)

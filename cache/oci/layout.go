@@ -1,0 +1,259 @@
+package oci
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"pwc/cache"
+)
+
+// Import takes the modules of an OCI image layout that Options want into a
+// store, as [Pull] does from a registry: a directory, or a tar file of one that
+// is not compressed. Nothing is reached over a network.
+func Import(ctx context.Context, s *cache.Store, name string, o Options) (*Received, error) {
+	l, err := openLayout(name, o.Tag)
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
+	return receive(ctx, s, l, &o)
+}
+
+// InspectLayout is [Inspect] of a layout.
+func InspectLayout(ctx context.Context, name string, o Options) (*Info, error) {
+	l, err := openLayout(name, o.Tag)
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
+	a, err := open(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	return &Info{a.digest, a.config}, nil
+}
+
+// layout is an OCI image layout and a reference in it.
+type layout struct {
+	path  string
+	ref   string // tag or digest; "": the only artifact
+	files files
+}
+
+// files are the files of a layout, by names with slashes.
+type files interface {
+	// open opens a file. The error matches fs.ErrNotExist if there is none.
+	open(name string) (io.ReadCloser, error)
+	close() error
+}
+
+func openLayout(name, ref string) (*layout, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	l := &layout{path: name, ref: ref}
+	if info.IsDir() {
+		root, err := os.OpenRoot(name)
+		if err != nil {
+			return nil, err
+		}
+		l.files = dirFiles{root}
+		return l, nil
+	}
+	if l.files, err = openTar(name); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return l, nil
+}
+
+func (l *layout) close() { l.files.close() }
+
+func (l *layout) name() string {
+	if l.ref == "" {
+		return l.path
+	}
+	return l.path + " (" + l.ref + ")"
+}
+
+// resolve finds the manifest in index.json.
+func (l *layout) resolve(context.Context) (none ocispec.Descriptor, err error) {
+	var version struct {
+		Version string `json:"imageLayoutVersion"`
+	}
+	if err := l.readJSON(ocispec.ImageLayoutFile, &version); err != nil {
+		return none, err
+	}
+	if version.Version != ocispec.ImageLayoutVersion {
+		return none, fmt.Errorf("%s: layout version %q, not %q", ocispec.ImageLayoutFile, clip(version.Version), ocispec.ImageLayoutVersion)
+	}
+	var index struct {
+		Manifests list[descriptor] `json:"manifests"`
+	}
+	if err := l.readJSON(ocispec.ImageIndexFile, &index); err != nil {
+		return none, err
+	}
+	d, err := choose(index.Manifests, l.ref)
+	if err != nil {
+		return none, err
+	}
+	out, err := d.check(ocispec.MediaTypeImageManifest, maxManifest)
+	if err != nil {
+		return none, fmt.Errorf("its manifest is %w", err)
+	}
+	return out, nil
+}
+
+// choose returns the manifest that ref means; without one, the only one or else
+// the one with the default tag. A manifest of no known artifact
+// type may be one of ours: tools that copy do not always keep it in the index.
+func choose(list []descriptor, ref string) (*descriptor, error) {
+	var found []*descriptor
+	var have []string
+	for i := range list {
+		d := &list[i]
+		switch {
+		case ref != "" && (d.Digest == ref || d.Annotations.RefName == ref):
+			return d, nil
+		case d.ArtifactType == ArtifactType || d.ArtifactType == "" && d.MediaType == ocispec.MediaTypeImageManifest:
+			found = append(found, d)
+			name := d.Annotations.RefName
+			if name == "" {
+				name = d.Digest
+			}
+			have = append(have, clip(name))
+		}
+	}
+	switch {
+	case ref != "":
+		return nil, fmt.Errorf("the layout has no %q; it has %q", clip(ref), have)
+	case len(found) == 0:
+		return nil, errors.New("the layout has no cache in it")
+	case len(found) > 1 && !slices.Contains(have, defaultTag):
+		return nil, fmt.Errorf("the layout has several artifacts, and none was named: %q", have)
+	}
+	return found[max(0, slices.Index(have, defaultTag))], nil
+}
+
+// readJSON reads a small file of the layout.
+func (l *layout) readJSON(name string, v any) error {
+	f, err := l.files.open(name)
+	if err != nil {
+		return fmt.Errorf("not an OCI image layout: %w", err)
+	}
+	defer f.Close()
+	text, err := readBounded(f, maxManifest)
+	if err == nil {
+		err = json.Unmarshal(text, v)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// open opens a blob. Its name is made of the digest, which was checked to be
+// hex digits.
+func (l *layout) open(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+	f, err := l.files.open(blobName(d))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: the layout does not have it: %w", d.Digest, err)
+	}
+	return f, err
+}
+
+func blobName(d ocispec.Descriptor) string {
+	return path.Join(ocispec.ImageBlobsDir, d.Digest.Algorithm().String(), d.Digest.Encoded())
+}
+
+// dirFiles are files below a directory; links do not lead out of it.
+type dirFiles struct{ root *os.Root }
+
+func (d dirFiles) open(name string) (io.ReadCloser, error) {
+	// Opening a pipe would wait for a writer.
+	if info, err := d.root.Stat(name); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file (%s)", name, info.Mode().Type())
+	}
+	return d.root.Open(name)
+}
+
+func (d dirFiles) close() error { return d.root.Close() }
+
+// tarFiles are the regular files of a tar.
+type tarFiles struct {
+	file *os.File
+	at   map[string]*io.SectionReader
+}
+
+// maxMembers bounds the members of a tar: layers, and as much of something
+// else.
+const maxMembers = 2 * maxList
+
+// openTar finds the files of a tar without reading them.
+func openTar(name string) (*tarFiles, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	t := &tarFiles{file: f, at: map[string]*io.SectionReader{}}
+	if err := t.index(); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("not a tar of an OCI image layout: %w", err)
+	}
+	return t, nil
+}
+
+func (t *tarFiles) index() error {
+	var magic [4]byte
+	if n, _ := t.file.ReadAt(magic[:], 0); bytes.HasPrefix(magic[:n], []byte{0x1f, 0x8b}) || bytes.HasPrefix(magic[:n], []byte{0x28, 0xb5, 0x2f, 0xfd}) {
+		return errors.New("it is compressed")
+	}
+	r := tar.NewReader(t.file)
+	for n := 0; ; n++ {
+		h, err := r.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if n == maxMembers {
+			return fmt.Errorf("more than %d members", maxMembers)
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		// The reader has just read the header, and the data follows. Of a sparse
+		// file other bytes do, and the digest does not match.
+		start, err := t.file.Seek(0, io.SeekCurrent)
+		if err != nil {
+			return err
+		}
+		t.at[path.Clean(strings.TrimLeft(h.Name, "/"))] = io.NewSectionReader(t.file, start, h.Size)
+	}
+}
+
+func (t *tarFiles) open(name string) (io.ReadCloser, error) {
+	r := t.at[name]
+	if r == nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	}
+	// A reader of its own: several are open at once.
+	return io.NopCloser(io.NewSectionReader(r, 0, r.Size())), nil
+}
+
+func (t *tarFiles) close() error { return t.file.Close() }

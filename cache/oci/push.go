@@ -1,0 +1,98 @@
+package oci
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"pwc/cache"
+)
+
+// Sent is what Export and Push made.
+type Sent struct {
+	Digest       cache.Digest // of the manifest: what "@sha256:…" names
+	Modules      int
+	Entries      int
+	Blobs        int   // layers and the config
+	Bytes        int64 // of the blobs
+	Written      int   // blobs that were not there yet
+	WrittenBytes int64
+}
+
+func (a *artifact) sent() *Sent {
+	s := &Sent{Modules: len(a.config.Modules), Entries: len(a.config.Entries), Blobs: len(a.parts)}
+	s.Digest, _ = cache.ParseDigest(a.manifest.Digest.String()) // made by us
+	for _, p := range a.parts {
+		s.Bytes += p.Size
+	}
+	return s
+}
+
+// Push sends modules of a store to REGISTRY/REPO:TAG: those that refs name
+// (see [cache.Store.Find]), or all. What the registry has is not sent again.
+// The tag is set last, so whoever pulls meanwhile gets the old artifact or the
+// whole new one. The same modules give the same digest.
+func Push(ctx context.Context, s *cache.Store, refs []string, ref string, o Options) (*Sent, error) {
+	r, err := newRegistry(ref, &o)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	if r.isDigest() {
+		return nil, fmt.Errorf("%q: a push needs a tag; the digest follows from the contents", clip(ref))
+	}
+	a, err := pack(ctx, s, refs, o.MinDriver)
+	if err != nil {
+		return nil, err
+	}
+	sent := a.sent()
+	if err := push(ctx, r, a, sent, &o); err != nil {
+		return nil, fmt.Errorf("push to %s: %w", r.name(), cause(ctx, err))
+	}
+	return sent, nil
+}
+
+func push(ctx context.Context, r *registry, a *artifact, sent *Sent, o *Options) error {
+	switch there, err := r.tagged(ctx, a.manifest.Descriptor); {
+	case err != nil:
+		return err
+	case there: // a registry does not have a manifest without what it names
+		return nil
+	}
+	var written, writtenBytes atomic.Int64
+	progress := &tracker{observe: o.Observer, at: Progress{Total: sent.Blobs, TotalBytes: sent.Bytes}}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(o.jobs())
+	for _, p := range a.parts {
+		g.Go(func() error {
+			there, err := r.has(gctx, p.Descriptor)
+			if err != nil {
+				return err
+			}
+			if !there {
+				data, err := p.load(gctx)
+				if err != nil {
+					return err
+				}
+				if err := r.upload(gctx, p.Descriptor, data); err != nil {
+					return err
+				}
+				written.Add(1)
+				writtenBytes.Add(p.Size)
+			}
+			progress.done(p.Size)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	sent.Written, sent.WrittenBytes = int(written.Load()), writtenBytes.Load()
+	manifest, err := a.manifest.load(ctx)
+	if err != nil {
+		return err
+	}
+	return r.tag(ctx, a.manifest.Descriptor, manifest)
+}

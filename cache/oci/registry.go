@@ -1,0 +1,128 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/errdef"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/retry"
+)
+
+// source is where an artifact is read from.
+type source interface {
+	// name is what messages call it.
+	name() string
+	// resolve returns the descriptor of the manifest, of a type and size that
+	// were checked.
+	resolve(ctx context.Context) (ocispec.Descriptor, error)
+	// open opens a blob or the manifest. Nothing that comes is trusted.
+	open(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error)
+}
+
+// registry is one repository of a registry, and a reference in it.
+type registry struct {
+	repo   *remote.Repository
+	client *http.Client
+}
+
+// newRegistry parses REGISTRY/REPO:TAG or REGISTRY/REPO@sha256:….
+func newRegistry(ref string, o *Options) (*registry, error) {
+	repo, err := remote.NewRepository(ref)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:…: %w", clip(ref), err)
+	}
+	if repo.Reference.Reference == "" {
+		return nil, fmt.Errorf("%q has no tag and no digest", clip(ref))
+	}
+	base := o.Transport
+	if base == nil {
+		base = newTransport()
+	}
+	again := &retry.Transport{Base: &guard{base: base, plainHTTP: o.PlainHTTP, stall: o.stall()}}
+	if o.Retry != nil {
+		again.Policy = func() retry.Policy { return o.Retry }
+	}
+	client := &http.Client{Transport: &idleCloser{again, base}}
+	repo.PlainHTTP = o.PlainHTTP
+	repo.ManifestMediaTypes = []string{ocispec.MediaTypeImageManifest}
+	repo.Client = &auth.Client{
+		Client:     client,
+		Header:     http.Header{"User-Agent": {"pwc"}},
+		Credential: o.Credential,
+		Cache:      auth.NewCache(),
+	}
+	return &registry{repo: repo, client: client}, nil
+}
+
+// idleCloser closes the idle connections under a retry.Transport, which does
+// not.
+type idleCloser struct {
+	http.RoundTripper
+	base http.RoundTripper
+}
+
+// CloseIdleConnections implements what http.Client.CloseIdleConnections looks
+// for.
+func (c *idleCloser) CloseIdleConnections() {
+	if b, ok := c.base.(interface{ CloseIdleConnections() }); ok {
+		b.CloseIdleConnections()
+	}
+}
+
+// close closes the connections that wait for another request.
+func (r *registry) close() { r.client.CloseIdleConnections() }
+
+func (r *registry) name() string { return r.repo.Reference.String() }
+
+// repository is the name without tag or digest.
+func (r *registry) repository() string {
+	return r.repo.Reference.Registry + "/" + r.repo.Reference.Repository
+}
+
+func (r *registry) resolve(ctx context.Context) (ocispec.Descriptor, error) {
+	d, err := r.repo.Resolve(ctx, r.repo.Reference.Reference)
+	if err != nil {
+		return d, err
+	}
+	return (&descriptor{MediaType: d.MediaType, Digest: d.Digest.String(), Size: d.Size}).check(ocispec.MediaTypeImageManifest, maxManifest)
+}
+
+func (r *registry) open(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+	return r.repo.Fetch(ctx, d)
+}
+
+// isDigest reports whether the reference is a digest.
+func (r *registry) isDigest() bool { return strings.Contains(r.repo.Reference.Reference, ":") }
+
+// has reports whether the registry has a blob.
+func (r *registry) has(ctx context.Context, d ocispec.Descriptor) (bool, error) {
+	return r.repo.Exists(ctx, d)
+}
+
+// upload sends a blob.
+func (r *registry) upload(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	return r.repo.Push(ctx, d, bytes.NewReader(data))
+}
+
+// tagged reports whether the tag means this manifest.
+func (r *registry) tagged(ctx context.Context, d ocispec.Descriptor) (bool, error) {
+	have, err := r.repo.Resolve(ctx, r.repo.Reference.Reference)
+	if errors.Is(err, errdef.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && have.Digest == d.Digest, err
+}
+
+// tag sends the manifest under the tag. Registries take it if they have all
+// that it names.
+func (r *registry) tag(ctx context.Context, d ocispec.Descriptor, manifest []byte) error {
+	return r.repo.PushReference(ctx, d, bytes.NewReader(manifest), r.repo.Reference.Reference)
+}

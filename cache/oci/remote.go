@@ -1,0 +1,238 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"pwc/cache"
+)
+
+// EnvRemote names the artifact that a command line consults after the local
+// cache: oci://REGISTRY/REPO:TAG or …@sha256:…, or oci+http://… without
+// encryption. The library does not read it.
+const EnvRemote = "PWC_CACHE_REMOTE"
+
+// Remote is an artifact in a registry from which single entries are taken when
+// they are wanted. Its config is read once, at the first look-up. The first
+// failure ends its use, with one warning: a build does not wait for a broken
+// registry once for every piece. All methods may be called from many
+// goroutines.
+type Remote struct {
+	registry *registry
+	o        Options
+
+	opening chan struct{} // holds a token while nobody opens
+	opened  atomic.Pointer[remoteIndex]
+
+	mu      sync.Mutex
+	failure error
+	refused map[string]bool // reasons that were logged
+
+	fetched, fetchedBytes atomic.Int64
+}
+
+// remoteIndex is an artifact and its entries by id.
+type remoteIndex struct {
+	*remoteArtifact
+	at map[cache.ID]*Entry
+}
+
+// NewRemote returns the remote of an address as in [EnvRemote]. Nothing is
+// reached before the first look-up. Options.Targets and Machine.Targets name
+// what may be looked up.
+func NewRemote(address string, o Options) (*Remote, error) {
+	scheme, ref, ok := strings.Cut(address, "://")
+	switch {
+	case ok && scheme == "oci":
+	case ok && scheme == "oci+http":
+		o.PlainHTTP = true
+	default:
+		return nil, fmt.Errorf("%q is not oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:…", clip(address))
+	}
+	r, err := newRegistry(ref, &o)
+	if err != nil {
+		return nil, err
+	}
+	m := &Remote{registry: r, o: o, opening: make(chan struct{}, 1), refused: map[string]bool{}}
+	m.opening <- struct{}{}
+	return m, nil
+}
+
+// Close closes the connections that wait for another request.
+func (m *Remote) Close() { m.registry.close() }
+
+// Err returns the failure that ended the use of the remote, or nil.
+func (m *Remote) Err() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.failure
+}
+
+// Fetched returns how many blobs were taken, and their bytes.
+func (m *Remote) Fetched() (blobs, bytes int64) { return m.fetched.Load(), m.fetchedBytes.Load() }
+
+// fail ends the use of the remote, unless ctx has ended: that is no fault of
+// the remote.
+func (m *Remote) fail(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failure == nil {
+		m.failure = fmt.Errorf("remote cache %s: %w", m.registry.name(), err)
+		m.o.log().Warn("cache: the remote cache fails; going on without it", "remote", m.registry.name(), "reason", err)
+	}
+	return m.failure
+}
+
+// index returns the entries, which the first caller reads.
+func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
+	if x := m.opened.Load(); x != nil {
+		return x, nil
+	}
+	select {
+	case <-m.opening:
+		defer func() { m.opening <- struct{}{} }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if err := m.Err(); err != nil {
+		return nil, err
+	}
+	if x := m.opened.Load(); x != nil {
+		return x, nil
+	}
+	a, err := open(ctx, m.registry)
+	if err != nil {
+		return nil, m.fail(ctx, err)
+	}
+	x := &remoteIndex{a, make(map[cache.ID]*Entry, len(a.config.Entries))}
+	for i, id := range a.config.ids {
+		x.at[id] = &a.config.Entries[i]
+	}
+	m.opened.Store(x)
+	m.o.log().Info("cache: remote cache", "remote", m.registry.name(), "digest", a.digest, "entries", len(x.at), "bytes", a.config.Bytes)
+	return x, nil
+}
+
+// find returns the entry of a key; nil if the remote has none that this machine
+// can use.
+func (m *Remote) find(ctx context.Context, key cache.Key) (*remoteIndex, *Entry, error) {
+	if err := m.Err(); err != nil {
+		return nil, nil, err
+	}
+	x, err := m.index(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	e := x.at[key.Sum()]
+	if e == nil {
+		return x, nil, nil
+	}
+	if why := m.o.refusesEntry(x.config, e); why != "" {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if !m.refused[why] {
+			m.refused[why] = true
+			m.o.log().Warn("cache: entries of the remote cache cannot be used", "remote", m.registry.name(), "target", e.Target, "reason", why)
+		}
+		return x, nil, nil
+	}
+	return x, e, nil
+}
+
+// fetch returns the blob of an entry, verified.
+func (m *Remote) fetch(ctx context.Context, x *remoteIndex, e *Entry) ([]byte, error) {
+	var blob []byte
+	err := error(nil)
+	if limit := m.o.maxBytes(); e.Blob.Size > limit {
+		err = fmt.Errorf("%s of %d bytes, above the limit of %d", e.Blob.Digest, e.Blob.Size, limit)
+	}
+	if err == nil {
+		blob, err = x.content(ctx, e.Blob)
+	}
+	if err == nil {
+		err = checkProgram(blob, e.Key())
+	}
+	if err != nil {
+		return nil, m.fail(ctx, err)
+	}
+	m.fetched.Add(1)
+	m.fetchedBytes.Add(int64(len(blob)))
+	return blob, nil
+}
+
+// Layered is a store over a remote that is asked for what the store does not
+// have. What comes from there is kept in the store. Nothing is sent.
+type Layered struct {
+	*cache.Store
+	remote *Remote
+	frozen bool
+	log    *slog.Logger
+}
+
+// Layer returns a store over a remote. A failure of the remote is a miss with
+// one warning; if frozen, every look-up that misses for it is an error that
+// says so.
+func Layer(s *cache.Store, m *Remote, frozen bool) *Layered {
+	return &Layered{Store: s, remote: m, frozen: frozen, log: m.o.log()}
+}
+
+// Get returns the blob of a key from the store, and else from the remote. An
+// error of the store is returned as [cache.Store.Get] does, unless the remote
+// has the blob, which repairs the store.
+func (l *Layered) Get(ctx context.Context, key cache.Key) (blob []byte, ok bool, err error) {
+	blob, ok, err = l.Store.Get(ctx, key)
+	if ok || ctx.Err() != nil {
+		return blob, ok, err
+	}
+	blob, remoteErr := l.getRemote(ctx, key, err == nil)
+	switch {
+	case blob != nil:
+		return blob, true, nil
+	case ctx.Err() != nil:
+		return nil, false, context.Cause(ctx)
+	case l.frozen && remoteErr != nil:
+		return nil, false, errors.Join(err, remoteErr)
+	}
+	return nil, false, err
+}
+
+// getRemote returns nil if the remote does not have the key. Of several
+// processes that want it one fetches, and the others, if the store missed
+// plainly, find it there. The lock is not that of the key, which is held while
+// the key is compiled, perhaps by the caller.
+func (l *Layered) getRemote(ctx context.Context, key cache.Key, missed bool) ([]byte, error) {
+	x, e, err := l.remote.find(ctx, key)
+	if e == nil {
+		return nil, err
+	}
+	unlock, err := l.Store.Lock(ctx, cache.Key{Piece: key.Sum(), Shape: "remote"})
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if missed {
+		if blob, ok, err := l.Store.Get(ctx, key); ok || err != nil {
+			return blob, nil
+		}
+	}
+	if err := l.remote.Err(); err != nil {
+		return nil, err
+	}
+	blob, err := l.remote.fetch(ctx, x, e)
+	if err != nil {
+		return nil, err
+	}
+	p := cache.Provenance{Compiler: e.Compiler, Origin: x.origin()}
+	if err := l.Store.Put(ctx, key, blob, p); err != nil {
+		l.log.Debug("cache: a blob of the remote cache is used and not kept", "entry", key, "reason", err) // the store has warned
+	}
+	return blob, nil
+}
