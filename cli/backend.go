@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -28,15 +27,15 @@ import (
 // buildFlags are the flags of the commands that compile.
 type buildFlags struct {
 	splitOn      []string
-	compileSizes []int64
-	ranges       []int64
+	compileSizes sizeList
+	ranges       sizeList
 	captureSizes string
 	target       string
 	jobs         int
 	disable      []string
 	dump         string
-	max          map[string]int64
-	symbols      map[string]int64
+	max          assignments
+	symbols      assignments
 	frozen       bool
 	uncached     bool // nothing is taken from the cache, nor kept there
 }
@@ -44,16 +43,16 @@ type buildFlags struct {
 func (f *buildFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringSliceVar(&f.splitOn, "split-on", nil, "`OP`s to cut at (default: those that the module declares split)")
-	fl.Int64SliceVar(&f.compileSizes, "compile-sizes", nil, "`SIZE`s that get artifacts of their own")
-	fl.Int64SliceVar(&f.ranges, "ranges", nil, "`END`s of the ranges of sizes that get artifacts of their own")
+	fl.Var(&f.compileSizes, "compile-sizes", "`SIZE`s that get artifacts of their own")
+	fl.Var(&f.ranges, "ranges", "`END`s of the ranges of sizes that get artifacts of their own")
 	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture, or default, or none")
-	fl.StringVar(&f.target, "target", host.Target, "what to compile for: host")
-	fl.IntVar(&f.jobs, "jobs", 0, "pieces compiled at a time (default: one for each processor)")
+	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host")
+	fl.IntVar(&f.jobs, "jobs", 0, "`N` pieces compiled at a time (default: one for each processor)")
 	fl.StringSliceVar(&f.disable, "disable-pass", nil, "`PASS`es of the compiler to leave out")
 	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`")
-	fl.StringToInt64Var(&f.max, "max", nil, "`SYMBOL=VALUE`: the largest value of a batch symbol")
+	fl.Var(&f.max, "max", "`SYMBOL=VALUE`, the largest value of a batch symbol")
 	fl.BoolVar(&f.frozen, "frozen", false, "fail instead of compiling what is not in the cache, or skipping a graph")
-	fl.StringToInt64Var(&f.symbols, "symbol", nil, "`SYMBOL=VALUE`: the value of a load symbol (blocks of the KV cache)")
+	fl.Var(&f.symbols, "symbol", "`SYMBOL=VALUE`, the value of a load symbol (blocks of the KV cache)")
 }
 
 // sizes returns what --capture-sizes says: nil is the default list.
@@ -64,13 +63,9 @@ func (f *buildFlags) sizes() ([]int64, error) {
 	case "none":
 		return []int64{}, nil
 	}
-	var out []int64
-	for s := range strings.SplitSeq(f.captureSizes, ",") {
-		n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
-		if err != nil || n < 1 {
-			return nil, usagef("--capture-sizes %s: %q is no size; it takes sizes with commas between them, default, or none", f.captureSizes, s)
-		}
-		out = append(out, n)
+	var out sizeList
+	if err := out.Set(f.captureSizes); err != nil {
+		return nil, usagef("--capture-sizes %s: %w; it takes sizes with commas between them, default, or none", f.captureSizes, err)
 	}
 	return out, nil
 }

@@ -23,13 +23,15 @@ type modelFlags struct {
 	weights string
 	arch    string
 	ignore  []string
+	context int64
 }
 
 // addImport adds the flags that say how a checkpoint directory is read.
 func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.dtype, "dtype", dtype, "of weights, activations and caches of a checkpoint: f32, f16, bf16, or auto for the checkpoint's own")
+	fl.StringVar(&f.dtype, "dtype", dtype, "`DTYPE` of weights, activations and caches of a checkpoint: f32, f16, bf16, or auto for the checkpoint's own")
 	fl.StringVar(&f.arch, "architecture", "", "import a checkpoint as this `NAME` instead of the one in its config")
+	fl.Int64Var(&f.context, "context", 0, "the longest sequence that will be served, in `TOKENS`, for checkpoints that compute positions by it")
 	fl.StringSliceVar(&f.ignore, "ignore-key", nil, "`KEY`s of the config that have no effect on the model")
 }
 
@@ -46,7 +48,7 @@ type model struct {
 }
 
 func (f *modelFlags) options() (hf.Options, error) {
-	o := hf.Options{Architecture: f.arch, IgnoreKeys: f.ignore}
+	o := hf.Options{Architecture: f.arch, IgnoreKeys: f.ignore, Context: f.context}
 	switch f.dtype {
 	case "auto", "":
 	case "f32", "f16", "bf16":
@@ -139,6 +141,8 @@ func explainImport(err error) error {
 		return fmt.Errorf("%w\nOn the command line: --architecture NAME takes one of them", err)
 	case errors.As(err, &config) && strings.Contains(err.Error(), "IgnoreKeys"):
 		return fmt.Errorf("%w\nOn the command line: --ignore-key KEY leaves a key out that has no effect on the model", err)
+	case errors.As(err, &config) && strings.Contains(err.Error(), "Options.Context"):
+		return fmt.Errorf("%w\nOn the command line: --context TOKENS says how long the longest sequence is", err)
 	}
 	return err
 }

@@ -75,10 +75,10 @@ that differs. Both compare by ‖a−b‖/‖b‖.`,
 	fl.StringVar(&r.in, "in", "", "safetensors `FILE` with the inputs")
 	fl.StringVar(&r.out, "out", "", "safetensors `FILE` for the results")
 	fl.Int64Var(&r.rows, "rows", 0, "make inputs of `N` rows up: floats within ±1, other numbers 0, ids in order")
-	fl.StringVar(&r.mode, "mode", "piecewise", "what is captured: none, piecewise, full, full-decode-only or full-and-piecewise")
+	fl.StringVar(&r.mode, "mode", "piecewise", "what is captured, a `MODE`: none, piecewise, full, full-decode-only or full-and-piecewise")
 	fl.StringVar(&r.against, "against", "", "compare a result with this `TENSOR` of the input file")
 	fl.BoolVar(&r.check, "check", false, "compare with the reference interpreter, which is slow")
-	fl.Float64Var(&r.tol, "tol", 1e-4, "largest relative error of --against and --check; where values are f16 5e-3, where they are bf16 2e-2")
+	fl.Float64Var(&r.tol, "tol", 1e-4, "the largest `ERROR` that is allowed, relative, in --against and --check; where values are f16 5e-3, where they are bf16 2e-2")
 	fl.StringVar(&r.fn, "func", "", "run this `FUNCTION` alone")
 	return cmd
 }
