@@ -33,7 +33,6 @@ type scheduler struct {
 	rowValue []loop.Value // by instruction: row values, once emitted
 	bodyOf   []int        // by instruction: 1 + the phase for which body is meant
 	body     []loop.Value
-	spills   []*memory
 }
 
 // saved is a place where a phase stored a value.

@@ -71,9 +71,6 @@ func TestParseEveryDType(t *testing.T) {
 	bits := map[string]int{"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8,
 		"F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64,
 		"I64": 64, "U64": 64}
-	if known := formats(); len(bits) != len(known) {
-		t.Errorf("%d dtypes, want %d", len(known), len(bits))
-	}
 	for name, b := range bits {
 		size := 4 * b / 8
 		h := fmt.Sprintf(`{"t":{"dtype":%q,"shape":[4],"data_offsets":[0,%d]}}`, name, size)
@@ -85,6 +82,9 @@ func TestParseEveryDType(t *testing.T) {
 		}
 	}
 	for _, f := range formats() {
+		if bits[f.name] == 0 {
+			t.Errorf("%s is no dtype of the format", f.name)
+		}
 		if f.dtype != dtype.Invalid && int64(f.dtype.Bits()) != f.bits {
 			t.Errorf("%s has %d bits, its dtype %v %d", f.name, f.bits, f.dtype, f.dtype.Bits())
 		}
