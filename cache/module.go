@@ -199,20 +199,19 @@ func (s *Store) PutModule(ctx context.Context, m Module) error {
 		return err
 	}
 	id := m.ID()
-	has, damage := s.hasModule(id, &m)
-	if has {
+	if s.hasModule(id, &m) {
 		return nil
 	}
-	if err := s.putModule(ctx, id, &m, damage); err != nil {
+	if err := s.putModule(ctx, id, &m); err != nil {
 		return s.notCached("module "+strconv.Quote(m.Name), err)
 	}
 	return nil
 }
 
 // hasModule reports whether a root has the module with its graph, and stamps
-// it if that is the directory. What seems to be damaged in the directory may
-// be half of a write that is under way: it is returned.
-func (s *Store) hasModule(id ID, m *Module) (has bool, damage error) {
+// it if that is the directory. What seems to be damaged there may be half of a
+// write that is under way: putModule looks again.
+func (s *Store) hasModule(id ID, m *Module) bool {
 	for _, d := range s.roots {
 		t := s.openRoot(d)
 		if t == nil {
@@ -223,16 +222,14 @@ func (s *Store) hasModule(id ID, m *Module) (has bool, damage error) {
 			s.stamp(t, id)
 		}
 		t.Close()
-		switch {
-		case has:
-			return true, nil
-		case err != nil && d.layer:
+		if err != nil && d.layer {
 			s.damaged(err)
-		case err != nil:
-			damage = err
+		}
+		if has {
+			return true
 		}
 	}
-	return false, damage
+	return false
 }
 
 // hasModule reports whether t has m whole. The error is a *DamageError.
@@ -265,12 +262,9 @@ func (s *Store) stamp(t *tree, id ID) {
 
 // putModule writes the graph and then the manifest that names it. The lock
 // keeps two writers from mixing theirs; under it, what is damaged is damaged.
-func (s *Store) putModule(ctx context.Context, id ID, m *Module, damage error) error {
+func (s *Store) putModule(ctx context.Context, id ID, m *Module) error {
 	t, release, err := s.openWrite(ctx)
 	if err != nil {
-		if damage != nil {
-			s.damaged(damage)
-		}
 		return err
 	}
 	defer release()

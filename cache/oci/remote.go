@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -109,6 +108,9 @@ func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
 		return x, nil
 	}
 	a, err := open(ctx, m.registry)
+	if limit := m.o.maxBytes(); err == nil && a.config.Bytes > limit {
+		err = fmt.Errorf("it lists %d bytes, above the limit of %d", a.config.Bytes, limit)
+	}
 	if err != nil {
 		return nil, m.fail(ctx, err)
 	}
@@ -149,14 +151,7 @@ func (m *Remote) find(ctx context.Context, key cache.Key) (*remoteIndex, *Entry,
 
 // fetch returns the blob of an entry, verified.
 func (m *Remote) fetch(ctx context.Context, x *remoteIndex, e *Entry) ([]byte, error) {
-	var blob []byte
-	err := error(nil)
-	if limit := m.o.maxBytes(); e.Blob.Size > limit {
-		err = fmt.Errorf("%s of %d bytes, above the limit of %d", e.Blob.Digest, e.Blob.Size, limit)
-	}
-	if err == nil {
-		blob, err = x.content(ctx, e.Blob)
-	}
+	blob, err := x.content(ctx, e.Blob)
 	if err == nil {
 		err = checkProgram(blob, e.Key())
 	}
@@ -174,14 +169,13 @@ type Layered struct {
 	*cache.Store
 	remote *Remote
 	frozen bool
-	log    *slog.Logger
 }
 
 // Layer returns a store over a remote. A failure of the remote is a miss with
 // one warning; if frozen, every look-up that misses for it is an error that
 // says so.
 func Layer(s *cache.Store, m *Remote, frozen bool) *Layered {
-	return &Layered{Store: s, remote: m, frozen: frozen, log: m.o.log()}
+	return &Layered{Store: s, remote: m, frozen: frozen}
 }
 
 // Get returns the blob of a key from the store, and else from the remote. An
@@ -232,7 +226,7 @@ func (l *Layered) getRemote(ctx context.Context, key cache.Key, missed bool) ([]
 	}
 	p := cache.Provenance{Compiler: e.Compiler, Origin: x.origin()}
 	if err := l.Store.Put(ctx, key, blob, p); err != nil {
-		l.log.Debug("cache: a blob of the remote cache is used and not kept", "entry", key, "reason", err) // the store has warned
+		l.remote.o.log().Debug("cache: a blob of the remote cache is used and not kept", "entry", key, "reason", err) // the store has warned
 	}
 	return blob, nil
 }
