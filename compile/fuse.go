@@ -32,7 +32,6 @@ type fuser struct {
 	states []state
 	groups []*group
 	params []*memory
-	consts []*memory
 	values [][]byte // contents of consts
 
 	results []resultInfo
@@ -45,7 +44,6 @@ type fuser struct {
 type resultInfo struct {
 	typ         ir.Type
 	alias, same int
-	mem         *memory
 }
 
 func originOf(n *ir.Node) int32 { return n.Pos.Line - 1 }
@@ -327,7 +325,7 @@ func (f *fuser) view(n *ir.Node) {
 		for _, r := range n.Results {
 			uses = max(uses, f.states[r].uses)
 		}
-		if uses > 1 {
+		if uses > 1 || n.Op.Name == "broadcast_to" && xs.expensive {
 			f.anchor(x)
 		}
 	}
@@ -395,19 +393,9 @@ func (f *fuser) provenance(n *ir.Node) {
 
 // anchor starts a group that computes v, so that others may join it.
 func (f *fuser) anchor(v ir.Value) {
-	for f.err == nil {
-		g := f.open()
-		coords := g.domain(f.fn.Type(v).Shape)
-		if f.try(g, v, coords) {
-			f.push(g)
-			i, m := f.eval(g, v, coords, true)
-			if m != nil {
-				f.failf(f.origin, "internal error: a group of its own cannot compute %s", f.fn.Type(v))
-				return
-			}
-			f.computed(v, g, coords, i)
-			return
-		}
+	g, cs := f.fresh(func(g *group) [][]coord { return [][]coord{g.domain(f.fn.Type(v).Shape)} }, v)
+	if f.err == nil {
+		f.computed(v, g, cs[0], f.must(g, v, cs[0]))
 	}
 }
 
@@ -432,6 +420,7 @@ func (f *fuser) clear(m *miss) bool {
 	return false
 }
 
+// inDense reports whether v has a memory of its own.
 func (f *fuser) inDense(v ir.Value) bool {
 	p := f.states[v].place
 	return p != nil && p.dense(f.fn.Type(v).Shape)
@@ -497,7 +486,6 @@ func (f *fuser) constVector(n *ir.Node) {
 	a, _ := n.Attr("values")
 	mem := &memory{kind: constMemory, index: len(f.values), typ: t, result: -1, touched: -1}
 	f.values = append(f.values, encodeConst(t.DType, a.Floats))
-	f.consts = append(f.consts, mem)
 	f.put(n.Results[0], mem, 0)
 }
 

@@ -155,8 +155,13 @@ func (f *fuser) reduce(g *group, n *ir.Node, t ir.Type, axes []int, x int) int {
 	for _, a := range axes {
 		count = count.Mul(t.Shape[a])
 	}
-	size := g.add(instr{op: loop.Dim, dtype: dtype.I64, dim: count, origin: f.origin})
-	return put(loop.Div, t.DType, total, put(loop.Cast, dtype.F32, size))
+	var size int
+	if k, ok := count.Const(); ok {
+		size = g.add(instr{op: loop.Const, dtype: dtype.F32, float: float64(float32(k)), origin: f.origin})
+	} else {
+		size = put(loop.Cast, dtype.F32, g.add(instr{op: loop.Dim, dtype: dtype.I64, dim: count, origin: f.origin}))
+	}
+	return put(loop.Div, t.DType, total, size)
 }
 
 // scan runs along the columns.
@@ -393,7 +398,6 @@ func (f *fuser) returns() {
 			info.same = p.mem.result
 		default:
 			p.mem.result, p.mem.typ = k, info.typ
-			info.mem = p.mem
 		}
 		f.results = append(f.results, info)
 	}
