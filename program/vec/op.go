@@ -9,15 +9,15 @@ const (
 	OpInvalid Op = iota
 
 	// Memory and constants.
-	OpLoadF  // F[Dst] = access X, converted to float32
-	OpLoadI  // I[Dst] = access X, as int64
-	OpStoreF // access X = F[A], rounded once to the access's dtype
-	OpStoreI // access X = I[A], wrapped to the access's dtype
+	OpLoadF  // F[Dst] = access X, of any dtype, converted to float32 with one rounding
+	OpLoadI  // I[Dst] = access X, of an integer type or bool, as int64; a bool is its byte != 0
+	OpStoreF // access X = F[A], rounded once to the access's dtype, a float
+	OpStoreI // access X = I[A], wrapped to the access's dtype, an integer or bool
 	OpConstF // F[Dst] = immediate F
 	OpConstI // I[Dst] = immediate I
 	OpDim    // I[Dst] = Dims[X]
 	OpSplatF // F[Dst] = SF[A] in every element (Pre only)
-	OpSplatI // I[Dst] = SI[A]
+	OpSplatI // I[Dst] = SI[A] (Pre only)
 	OpAcc    // F[Dst] = the product's sums (epilogue of MatMul only)
 	OpMoveF  // F[Dst] = F[A]
 	OpMoveI  // I[Dst] = I[A]
@@ -95,19 +95,19 @@ const (
 	OpGtI
 	OpGeI
 
-	// Reductions over the columns of a phase: the result is in the scalar register when the phase ends.
+	// Reductions over the columns of a phase (Body only): the result is in the scalar register when the phase ends.
 	OpSum     // SF[Dst] = Σ F[A], accumulated in float64, rounded once to float32
-	OpProd    // SF[Dst] = Π F[A]
+	OpProd    // SF[Dst] = Π F[A], as OpSum; 1 of nothing
 	OpRMax    // SF[Dst] = largest; -Inf of nothing, NaN if any is
 	OpRMin    // SF[Dst] = smallest; +Inf of nothing
 	OpSumI    // SI[Dst] = Σ I[A], wraps
 	OpProdI   // SI[Dst] = Π I[A], wraps
 	OpRMaxI   // SI[Dst] = largest; immediate I of nothing
 	OpRMinI   // SI[Dst] = smallest; immediate I of nothing
-	OpArgMax  // SI[Dst] = column of the largest F[A]; lowest of ties, NaN is largest
-	OpArgMaxI // SI[Dst] = column of the largest I[A]
+	OpArgMax  // SI[Dst] = column of the largest F[A]; lowest of ties, NaN is largest, 0 of nothing
+	OpArgMaxI // SI[Dst] = column of the largest I[A]; lowest of ties, 0 of nothing
 
-	// Running reductions along the columns of a row.
+	// Running reductions along the columns of a row (Body only).
 	OpCumSum  // F[Dst] = running Σ of F[A], carried in float64, rounded once for each element
 	OpCumSumI // I[Dst] = running Σ of I[A], wraps
 

@@ -68,7 +68,14 @@ type Index struct {
 	Origin int32 // node of the piece
 }
 
-// Phase is one pass over the columns of a row.
+// Phase is one pass over the columns of a row. Accesses in Scalar and Pre are at
+// column 0; what Pre loads fills the block.
+//
+// A vector register that Pre assigns keeps its value through this and later
+// phases, until a Body assigns it; what a Body assigns lasts for the block. A
+// scalar register keeps its value to the end of the row, and what a Body reduces
+// is there for the phases after it. [Kernel.Validate] refuses every read of a
+// register that has no value.
 type Phase struct {
 	Scalar []Instr // once a row, on scalar registers
 	Pre    []Instr // once a row, on whole blocks: what does not change along the row (splats)

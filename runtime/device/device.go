@@ -19,12 +19,16 @@ type Info struct {
 
 // Device is one device. Its methods may be called from any goroutine; those of
 // what it makes may not be called concurrently unless they say so.
+//
+// While a stream captures, whatever would change the device's memory or modules
+// is refused with [ErrCapturing]: Alloc, AllocHost, Load, Close, freeing memory,
+// and TakeFaults of the stream that captures.
 type Device interface {
 	Info() Info
 
-	// Alloc takes a segment of device memory. It is refused with [ErrCapturing]
-	// while a stream of the device captures, unless that stream's pool asks
-	// (see mem.Pool). Contents are undefined.
+	// Alloc takes a segment of device memory, aligned to [program.MaxAlign] or
+	// more. Contents are undefined. Pools (see mem.Pool) serve a stream that
+	// captures from segments that they took before.
 	Alloc(bytes int64) (Memory, error)
 
 	// AllocHost takes host memory that copies read and write directly (pinned
@@ -125,7 +129,8 @@ type Graph interface {
 type Executable interface {
 	Program() *program.Program
 
-	// ScratchBytes is what Bind wants as Args.Scratch for these symbol values.
+	// ScratchBytes is what Bind wants as Args.Scratch for these symbol values:
+	// the program's own, and room for the extern op that asks for most.
 	ScratchBytes(symbols []int64) (int64, error)
 
 	// Bind resolves every address for symbol values, in the order of the
@@ -139,7 +144,7 @@ type Executable interface {
 type Args struct {
 	Params  []Buffer // one for each parameter
 	Results []Buffer // one for each result; ignored for aliases
-	Scratch Buffer
+	Scratch Buffer   // at least ScratchBytes, aligned to program.MaxAlign
 }
 
 // BoundLaunch is a program with all addresses resolved, ready to be launched

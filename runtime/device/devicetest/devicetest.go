@@ -1,6 +1,7 @@
 // Package devicetest is the conformance suite of devices (C14): what the
 // interfaces of package device promise, and the errors they give for misuse,
-// held against any implementation.
+// held against any implementation. Kernels differ by target, so a device brings
+// the few programs that the suite runs (see Suite.Program).
 package devicetest
 
 import (
