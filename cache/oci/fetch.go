@@ -65,8 +65,8 @@ type remoteArtifact struct {
 // origin is where entries say that they come from.
 func (a *remoteArtifact) origin() string {
 	name := "layout"
-	if r, ok := a.src.(*registry); ok {
-		name = r.repository()
+	if r, ok := a.src.(*repository); ok {
+		name = r.withoutTag()
 	}
 	return "from " + name + "@" + a.digest.String()
 }

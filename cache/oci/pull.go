@@ -30,7 +30,7 @@ type Info struct {
 // Inspect reads manifest and config of REGISTRY/REPO:TAG or
 // REGISTRY/REPO@sha256:….
 func Inspect(ctx context.Context, ref string, o Options) (*Info, error) {
-	r, err := newRegistry(ref, &o)
+	r, err := newRepository(ref, &o)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func Inspect(ctx context.Context, ref string, o Options) (*Info, error) {
 // from them. What the store holds whole under a key stays, even if the artifact
 // has other bytes.
 func Pull(ctx context.Context, s *cache.Store, ref string, o Options) (*Received, error) {
-	r, err := newRegistry(ref, &o)
+	r, err := newRepository(ref, &o)
 	if err != nil {
 		return nil, err
 	}

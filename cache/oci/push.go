@@ -35,7 +35,7 @@ func (a *artifact) sent() *Sent {
 // The tag is set last, so whoever pulls meanwhile gets the old artifact or the
 // whole new one. The same modules give the same digest.
 func Push(ctx context.Context, s *cache.Store, refs []string, ref string, o Options) (*Sent, error) {
-	r, err := newRegistry(ref, &o)
+	r, err := newRepository(ref, &o)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func Push(ctx context.Context, s *cache.Store, refs []string, ref string, o Opti
 	return sent, nil
 }
 
-func push(ctx context.Context, r *registry, a *artifact, sent *Sent, o *Options) error {
+func push(ctx context.Context, r *repository, a *artifact, sent *Sent, o *Options) error {
 	switch there, err := r.tagged(ctx, a.manifest.Descriptor); {
 	case err != nil:
 		return err

@@ -27,14 +27,14 @@ type source interface {
 	open(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error)
 }
 
-// registry is one repository of a registry, and a reference in it.
-type registry struct {
+// repository is one repository of a registry, and a reference in it.
+type repository struct {
 	repo   *remote.Repository
 	client *http.Client
 }
 
-// newRegistry parses REGISTRY/REPO:TAG or REGISTRY/REPO@sha256:….
-func newRegistry(ref string, o *Options) (*registry, error) {
+// newRepository parses REGISTRY/REPO:TAG or REGISTRY/REPO@sha256:….
+func newRepository(ref string, o *Options) (*repository, error) {
 	repo, err := remote.NewRepository(ref)
 	if err != nil {
 		return nil, fmt.Errorf("%q is not REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:…: %w", clip(ref), err)
@@ -59,7 +59,7 @@ func newRegistry(ref string, o *Options) (*registry, error) {
 		Credential: o.Credential,
 		Cache:      auth.NewCache(),
 	}
-	return &registry{repo: repo, client: client}, nil
+	return &repository{repo: repo, client: client}, nil
 }
 
 // idleCloser closes the idle connections under a retry.Transport, which does
@@ -78,16 +78,16 @@ func (c *idleCloser) CloseIdleConnections() {
 }
 
 // close closes the connections that wait for another request.
-func (r *registry) close() { r.client.CloseIdleConnections() }
+func (r *repository) close() { r.client.CloseIdleConnections() }
 
-func (r *registry) name() string { return r.repo.Reference.String() }
+func (r *repository) name() string { return r.repo.Reference.String() }
 
-// repository is the name without tag or digest.
-func (r *registry) repository() string {
+// withoutTag is the name without tag or digest.
+func (r *repository) withoutTag() string {
 	return r.repo.Reference.Registry + "/" + r.repo.Reference.Repository
 }
 
-func (r *registry) resolve(ctx context.Context) (ocispec.Descriptor, error) {
+func (r *repository) resolve(ctx context.Context) (ocispec.Descriptor, error) {
 	d, err := r.repo.Resolve(ctx, r.repo.Reference.Reference)
 	if err != nil {
 		return d, err
@@ -95,25 +95,25 @@ func (r *registry) resolve(ctx context.Context) (ocispec.Descriptor, error) {
 	return (&descriptor{MediaType: d.MediaType, Digest: d.Digest.String(), Size: d.Size}).check(ocispec.MediaTypeImageManifest, maxManifest)
 }
 
-func (r *registry) open(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+func (r *repository) open(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	return r.repo.Fetch(ctx, d)
 }
 
 // isDigest reports whether the reference is a digest.
-func (r *registry) isDigest() bool { return strings.Contains(r.repo.Reference.Reference, ":") }
+func (r *repository) isDigest() bool { return strings.Contains(r.repo.Reference.Reference, ":") }
 
 // has reports whether the registry has a blob.
-func (r *registry) has(ctx context.Context, d ocispec.Descriptor) (bool, error) {
+func (r *repository) has(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	return r.repo.Exists(ctx, d)
 }
 
 // upload sends a blob.
-func (r *registry) upload(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+func (r *repository) upload(ctx context.Context, d ocispec.Descriptor, data []byte) error {
 	return r.repo.Push(ctx, d, bytes.NewReader(data))
 }
 
 // tagged reports whether the tag means this manifest.
-func (r *registry) tagged(ctx context.Context, d ocispec.Descriptor) (bool, error) {
+func (r *repository) tagged(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	have, err := r.repo.Resolve(ctx, r.repo.Reference.Reference)
 	if errors.Is(err, errdef.ErrNotFound) {
 		return false, nil
@@ -123,6 +123,6 @@ func (r *registry) tagged(ctx context.Context, d ocispec.Descriptor) (bool, erro
 
 // tag sends the manifest under the tag. Registries take it if they have all
 // that it names.
-func (r *registry) tag(ctx context.Context, d ocispec.Descriptor, manifest []byte) error {
+func (r *repository) tag(ctx context.Context, d ocispec.Descriptor, manifest []byte) error {
 	return r.repo.PushReference(ctx, d, bytes.NewReader(manifest), r.repo.Reference.Reference)
 }

@@ -22,8 +22,8 @@ const EnvRemote = "PWC_CACHE_REMOTE"
 // registry once for every piece. All methods may be called from many
 // goroutines.
 type Remote struct {
-	registry *registry
-	o        Options
+	repo *repository
+	o    Options
 
 	opening chan struct{} // holds a token while nobody opens
 	opened  atomic.Pointer[remoteIndex]
@@ -53,17 +53,17 @@ func NewRemote(address string, o Options) (*Remote, error) {
 	default:
 		return nil, fmt.Errorf("%q is not oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:…", clip(address))
 	}
-	r, err := newRegistry(ref, &o)
+	r, err := newRepository(ref, &o)
 	if err != nil {
 		return nil, err
 	}
-	m := &Remote{registry: r, o: o, opening: make(chan struct{}, 1), refused: map[string]bool{}}
+	m := &Remote{repo: r, o: o, opening: make(chan struct{}, 1), refused: map[string]bool{}}
 	m.opening <- struct{}{}
 	return m, nil
 }
 
 // Close closes the connections that wait for another request.
-func (m *Remote) Close() { m.registry.close() }
+func (m *Remote) Close() { m.repo.close() }
 
 // Err returns the failure that ended the use of the remote, or nil.
 func (m *Remote) Err() error {
@@ -84,8 +84,8 @@ func (m *Remote) fail(ctx context.Context, err error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.failure == nil {
-		m.failure = fmt.Errorf("remote cache %s: %w", m.registry.name(), err)
-		m.o.log().Warn("cache: the remote cache fails; going on without it", "remote", m.registry.name(), "reason", err)
+		m.failure = fmt.Errorf("remote cache %s: %w", m.repo.name(), err)
+		m.o.log().Warn("cache: the remote cache fails; going on without it", "remote", m.repo.name(), "reason", err)
 	}
 	return m.failure
 }
@@ -107,7 +107,7 @@ func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
 	if x := m.opened.Load(); x != nil {
 		return x, nil
 	}
-	a, err := open(ctx, m.registry)
+	a, err := open(ctx, m.repo)
 	if limit := m.o.maxBytes(); err == nil && a.config.Bytes > limit {
 		err = fmt.Errorf("it lists %d bytes, above the limit of %d", a.config.Bytes, limit)
 	}
@@ -119,7 +119,7 @@ func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
 		x.at[id] = &a.config.Entries[i]
 	}
 	m.opened.Store(x)
-	m.o.log().Info("cache: remote cache", "remote", m.registry.name(), "digest", a.digest, "entries", len(x.at), "bytes", a.config.Bytes)
+	m.o.log().Info("cache: remote cache", "remote", m.repo.name(), "digest", a.digest, "entries", len(x.at), "bytes", a.config.Bytes)
 	return x, nil
 }
 
@@ -142,7 +142,7 @@ func (m *Remote) find(ctx context.Context, key cache.Key) (*remoteIndex, *Entry,
 		defer m.mu.Unlock()
 		if !m.refused[why] {
 			m.refused[why] = true
-			m.o.log().Warn("cache: entries of the remote cache cannot be used", "remote", m.registry.name(), "target", e.Target, "reason", why)
+			m.o.log().Warn("cache: entries of the remote cache cannot be used", "remote", m.repo.name(), "target", e.Target, "reason", why)
 		}
 		return x, nil, nil
 	}
