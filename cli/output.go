@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -18,6 +20,19 @@ func (a *app) printJSON(v any) error {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
+}
+
+// number is a float in JSON, which knows no NaN and no infinities: they are the
+// strings "NaN", "+Inf" and "-Inf".
+type number float64
+
+// MarshalJSON returns the shortest text that gives the number back.
+func (n number) MarshalJSON() ([]byte, error) {
+	text := strconv.FormatFloat(float64(n), 'g', -1, 64)
+	if f := float64(n); math.IsNaN(f) || math.IsInf(f, 0) {
+		text = strconv.Quote(text)
+	}
+	return []byte(text), nil
 }
 
 // table is rows of cells under a head, in columns as wide as their widest cell.

@@ -1,10 +1,27 @@
 package cli
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
 )
+
+// Every command has its part in the document, and examples.
+func TestDocument(t *testing.T) {
+	text, err := os.ReadFile("../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range (&app{}).root().Commands() {
+		if !strings.Contains(string(text), "\n## pwc "+c.Name()+"\n") {
+			t.Errorf("docs/cli.md says nothing of pwc %s", c.Name())
+		}
+		if !strings.Contains(c.Example, "pwc "+c.Name()) {
+			t.Errorf("pwc %s has no example", c.Name())
+		}
+	}
+}
 
 func TestTable(t *testing.T) {
 	tab := table{head: []string{"name", ">n", "text"}, width: 40}

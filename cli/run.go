@@ -102,17 +102,17 @@ type runSeconds struct {
 }
 
 type runOutput struct {
-	Name   string    `json:"name"`
-	DType  string    `json:"dtype"`
-	Shape  []int64   `json:"shape"`
-	Values []float64 `json:"values"` // the first ones
+	Name   string   `json:"name"`
+	DType  string   `json:"dtype"`
+	Shape  []int64  `json:"shape"`
+	Values []number `json:"values"` // the first ones
 }
 
 // comparison is what --against and --check found.
 type comparison struct {
 	Name      string  `json:"name"` // of the result
 	OK        bool    `json:"ok"`
-	Error     float64 `json:"relative_error"`
+	Error     number  `json:"relative_error"`
 	Tolerance float64 `json:"tolerance"`
 	Worst     string  `json:"worst,omitempty"` // where, when it is not ok
 	First     string  `json:"first_difference,omitempty"`
@@ -193,9 +193,9 @@ type output struct {
 const shownValues = 6
 
 func summarize(o output) runOutput {
-	r := runOutput{Name: o.name, DType: o.tensor.Type.String(), Shape: append([]int64{}, o.tensor.Shape...), Values: []float64{}}
+	r := runOutput{Name: o.name, DType: o.tensor.Type.String(), Shape: append([]int64{}, o.tensor.Shape...), Values: []number{}}
 	for i := range min(shownValues, o.tensor.Len()) {
-		r.Values = append(r.Values, o.tensor.At(i))
+		r.Values = append(r.Values, number(o.tensor.At(i)))
 	}
 	return r
 }
@@ -239,7 +239,7 @@ func against(file *safetensors.File, outputs []output, rf *runFlags, tol float64
 }
 
 func compared(name string, d interp.Diff, tol float64) *comparison {
-	c := &comparison{Name: name, OK: d.Within(tol), Error: d.RelL2, Tolerance: tol}
+	c := &comparison{Name: name, OK: d.Within(tol), Error: number(d.RelL2), Tolerance: tol}
 	if !c.OK {
 		c.Worst = d.String()
 	}
@@ -283,7 +283,7 @@ func (a *app) printRun(path string, t *target, rf *runFlags, r *runReport) error
 		}
 		var values []string
 		for _, v := range o.Values {
-			values = append(values, fmt.Sprintf("%.6g", v))
+			values = append(values, fmt.Sprintf("%.6g", float64(v)))
 		}
 		if int64(len(values)) < n {
 			values = append(values, "…")
@@ -306,7 +306,7 @@ func (a *app) printComparison(what string, c *comparison) {
 		return
 	}
 	if c.OK {
-		fmt.Fprintf(a.out, "\nok: %s %s: relative error %.3g, at most %g\n", c.Name, what, c.Error, c.Tolerance)
+		fmt.Fprintf(a.out, "\nok: %s %s: relative error %.3g, at most %g\n", c.Name, what, float64(c.Error), c.Tolerance)
 		return
 	}
 	fmt.Fprintf(a.out, "\nDIFFERS: %s %s: %s; at most %g was allowed\n", c.Name, what, c.Worst, c.Tolerance)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 
 	"pwc/attention"
@@ -409,6 +410,45 @@ func TestLaunchErrors(t *testing.T) {
 			t.Errorf("%v, want %q in it, behind the call's loc", err, want)
 		}
 	}
+}
+
+// TestConcurrentUse calls one op from several goroutines, each with its own stream and memory.
+func TestConcurrentUse(t *testing.T) {
+	r := newRig(t, llama, 3)
+	x := newSequence(4, llama, 20)
+	b := attention.NewBatch(1, 0, 2)
+	r.check(b.Add(0, 20, []int32{1, 2}, 16))
+	want := r.step(b, 20, x.q, x.k, x.v)
+	var g errgroup.Group
+	for range 4 {
+		own := *r
+		var err error
+		if own.stream, err = r.dev.NewStream(); err != nil {
+			t.Fatal(err)
+		}
+		own.cache = own.tensor(llama.kv, r.cache.Shape...)
+		c := own.call(20)
+		for i, data := range [][]byte{x.q, x.k, x.v} {
+			own.write(c.Args[i], data)
+		}
+		c.Meta = b
+		g.Go(func() error {
+			for range 20 {
+				if err := r.op.Launch(c); err != nil {
+					return err
+				}
+			}
+			got := make([]byte, len(want))
+			if err := c.Stream.CopyToHost(got, c.Args[attention.ArgO].Buffer); err != nil {
+				return err
+			}
+			if !bytes.Equal(got, want) {
+				return errors.New("a call beside others has other results")
+			}
+			return c.Stream.Close()
+		})
+	}
+	r.check(g.Wait())
 }
 
 // TestAllocations holds a launch in steady state to no allocation, on several workers.
