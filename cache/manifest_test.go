@@ -2,6 +2,7 @@ package cache
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -204,4 +205,32 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// docs/cache.md lists the fields in their order.
+func TestDocumentedFormat(t *testing.T) {
+	data, err := os.ReadFile("../docs/cache.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := string(data)
+	for _, text := range []string{string(goldenEntry().encode()), string(goldenModule().encode())} {
+		header, fields, _ := strings.Cut(text, "\n")
+		_, table, ok := strings.Cut(doc, "| `"+header+"` | the header |\n")
+		if !ok {
+			t.Errorf("no table of %q", header)
+		}
+		last := ""
+		for line := range strings.Lines(fields) {
+			word, _, _ := strings.Cut(line, " ")
+			if word == last { // a list
+				continue
+			}
+			row, rest, _ := strings.Cut(table, "\n")
+			if !strings.HasPrefix(row, "| `"+word+" ") {
+				t.Errorf("%s: %q stands where %s should be", header, row, word)
+			}
+			last, table = word, rest
+		}
+	}
 }
