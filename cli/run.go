@@ -27,6 +27,9 @@ type runFlags struct {
 	fn      string
 }
 
+// maxRows is the most rows that are made up: far more than any step has.
+const maxRows = 1 << 24
+
 func (a *app) runCommand() *cobra.Command {
 	var f modelFlags
 	var b buildFlags
@@ -57,8 +60,8 @@ that differs. Both compare by ‖a−b‖/‖b‖.`,
 				return usagef("give the inputs with --in x.safetensors, or have them made up with --rows N")
 			case r.in != "" && r.rows != 0:
 				return usagef("--in and --rows exclude each other")
-			case r.rows < 0:
-				return usagef("--rows %d", r.rows)
+			case r.rows < 0 || r.rows > maxRows:
+				return usagef("--rows %d is not in [1, %d]", r.rows, maxRows)
 			case r.against != "" && r.in == "":
 				return usagef("--against compares with a tensor of the file that --in gives")
 			}
