@@ -19,8 +19,8 @@ func (f *Func) Padding() error { return f.fn.noPad }
 
 // Run issues one run and returns when everything is enqueued. meta goes
 // untouched to the splitting ops. The context is honoured before the first
-// launch; after it the run is issued whole. Inputs are spent when Run returns
-// nil; after an error they may be run again.
+// launch; after it the run is issued whole. Inputs are spent once their copies
+// are enqueued; after an error before that they may be run again.
 //
 // The size is the smallest captured one that holds the rows; above the largest,
 // or where padding is not allowed, the general artifacts run.
