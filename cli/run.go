@@ -271,8 +271,8 @@ func tolerance(tol float64, m *ir.Module) float64 {
 
 func (a *app) printRun(path string, t *target, rf *runFlags, r *runReport) error {
 	fmt.Fprintf(a.out, "%s on %s, mode %s\n", path, t.dev.Info().Name, r.Mode)
-	fmt.Fprintf(a.out, "  %s, %d capturable; %s, %d deduplicated; %s\n", plural(r.PiecewiseGraphsSeen, "piece"), r.CapturableGraphsSeen,
-		plural(r.Compiled, "artifact")+" compiled", r.Deduplicated, plural(r.GraphsCaptured, "graph")+" captured")
+	fmt.Fprintf(a.out, "  %s, %d capturable; %s compiled, %d loaded, %d deduplicated; %s\n", plural(r.PiecewiseGraphsSeen, "piece"), r.CapturableGraphsSeen,
+		plural(r.Compiled, "artifact"), r.Loaded, r.Deduplicated, plural(r.GraphsCaptured, "graph")+" captured")
 	fmt.Fprintf(a.out, "  %s: %s, %d eager", plural(r.Rows, "row"), plural(r.Replays+r.FullReplays, "replay"), r.EagerRuns)
 	if r.PaddedRows > 0 {
 		fmt.Fprintf(a.out, ", %s of padding", plural(r.PaddedRows, "row"))
