@@ -7,7 +7,6 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -117,6 +116,31 @@ func readImports(t *testing.T) map[string][]string {
 	return imports
 }
 
+// propose returns the row that a folder's imports ask for.
+func propose(folder string, list []string) string {
+	var ours, others []string
+	for _, p := range list {
+		if name, ok := strings.CutPrefix(p, module+"/"); ok {
+			if !slices.Contains(leaves, name) {
+				ours = append(ours, "`"+name+"`")
+			}
+		} else if foreign(p) {
+			parts := strings.SplitN(p, "/", 4)
+			others = append(others, "`"+strings.Join(parts[:min(3, len(parts))], "/")+"`")
+		}
+	}
+	slices.Sort(ours)
+	slices.Sort(others)
+	return "| `" + folder + "` | | " + strings.Join(ours, " ") + " | " + strings.Join(slices.Compact(others), " ") + " |"
+}
+
+// foreign reports whether an import is of a module of others: its first element
+// has a dot.
+func foreign(p string) bool {
+	first, _, _ := strings.Cut(p, "/")
+	return strings.Contains(first, ".")
+}
+
 // Every folder has a row, every import is in it, and nothing is in it that is
 // not imported.
 func TestImports(t *testing.T) {
@@ -124,7 +148,7 @@ func TestImports(t *testing.T) {
 	for folder, list := range imports {
 		r, ok := table[folder]
 		if !ok {
-			t.Errorf("%s has no row in the table of docs/architecture.md", folder)
+			t.Errorf("%s has no row in the table of docs/architecture.md:\n%s", folder, propose(folder, list))
 			continue
 		}
 		used := map[string]bool{}
@@ -135,7 +159,7 @@ func TestImports(t *testing.T) {
 				used[name] = true
 			case ours:
 				t.Errorf("%s may not import %s (docs/architecture.md)", folder, name)
-			case strings.Contains(path.Clean(strings.SplitN(p, "/", 2)[0]), "."):
+			case foreign(p):
 				i := slices.IndexFunc(r.others, func(m string) bool { return p == m || strings.HasPrefix(p, m+"/") })
 				if i < 0 {
 					t.Errorf("%s may not import %s (docs/architecture.md)", folder, p)
