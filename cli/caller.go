@@ -162,7 +162,7 @@ func (a *app) newReference(m *ir.Module, weights safetensors.Source, symbols map
 	c := &referenceCaller{module: m, env: &interp.Env{
 		Weights: map[string]*interp.Tensor{}, States: map[string]*interp.Tensor{}, Symbols: symbols, Externs: map[string]interp.Extern{},
 	}}
-	for _, e := range m.Externs {
+	for _, e := range m.Called() {
 		o, ok := a.op(e.Name)
 		if !ok || o.Reference == nil {
 			return nil, fmt.Errorf("--check: op %q has no reference for the interpreter", e.Name)

@@ -52,10 +52,10 @@ func (a *app) op(name string) (Op, bool) {
 	return Op{}, false
 }
 
-// openOps returns implementations of the extern ops that a module declares.
+// openOps returns implementations of the extern ops that a module calls.
 func (a *app) openOps(m *ir.Module, dev device.Device) ([]device.Op, error) {
 	var out []device.Op
-	for _, e := range m.Externs {
+	for _, e := range m.Called() {
 		o, ok := a.op(e.Name)
 		if !ok {
 			return nil, &ir.Error{Source: m.Source, Pos: e.Pos, Msg: fmt.Sprintf("op %q is not known to this pwc: build one that passes it to cli.Main", e.Name)}

@@ -137,6 +137,26 @@ func (m *Module) Extern(name string) *Extern {
 	return nil
 }
 
+// Called returns the declared extern ops that functions call, in the order of
+// their declarations. The others need no implementation.
+func (m *Module) Called() []*Extern {
+	used := map[*Extern]bool{}
+	for _, f := range m.Funcs {
+		for _, n := range f.Nodes {
+			if n.Extern != nil {
+				used[n.Extern] = true
+			}
+		}
+	}
+	var out []*Extern
+	for _, e := range m.Externs {
+		if used[e] {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
 // Func returns the function of that name (without "@"), or nil.
 func (m *Module) Func(name string) *Func {
 	for _, f := range m.Funcs {

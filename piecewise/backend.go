@@ -154,14 +154,15 @@ func (b *Backend) checkSymbols() error {
 	return errors.Join(errs...)
 }
 
-// bindOps holds every implementation against its declaration.
+// bindOps holds the implementation of every op that is called against its
+// declaration.
 func (b *Backend) bindOps() error {
 	b.ops = map[string]device.Op{}
 	var errs []error
 	for _, op := range b.opts.Ops {
 		b.ops[op.Signature().Name] = op
 	}
-	for _, e := range b.module.Externs {
+	for _, e := range b.module.Called() {
 		b.stats.ops[e.Name] = new(opCounter)
 		op, ok := b.ops[e.Name]
 		if !ok {

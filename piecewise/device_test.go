@@ -299,6 +299,13 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
+// An op that is declared and not called needs no implementation.
+func TestUncalledOps(t *testing.T) {
+	text := strings.Replace(plain, "  func", "  op \"my::gemm\"(tensor, tensor) -> (tensor) capture\n  func", 1)
+	b := start(t, text, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1}})
+	wantF32(t, run(t, b.Func("forward"), []float32{1}), []float32{2})
+}
+
 // New lists everything that is wrong with its options.
 func TestOptionsAreChecked(t *testing.T) {
 	dev := openHost(t)
