@@ -134,7 +134,7 @@ func TestHitWritesNothing(t *testing.T) {
 	ls, _ := logged(layer)
 	fill(t, ls, "layered", 2)
 	dir := t.TempDir()
-	s, j := logged(dir, layer)
+	s, _ := logged(dir, layer)
 	for i := 2; i < 4; i++ {
 		if err := s.Put(t.Context(), testKey(i), testBlob(i), testProvenance); err != nil {
 			t.Fatal(err)
@@ -155,7 +155,7 @@ func TestHitWritesNothing(t *testing.T) {
 	}
 	before, layerBefore := snapshot(t, dir), snapshot(t, layer)
 
-	s, j = logged(dir, layer) // another process
+	s, j := logged(dir, layer) // another process
 	for range 3 {
 		for i := range 4 {
 			wantHit(t, s, i)

@@ -82,7 +82,7 @@ func (o *Options) log() *slog.Logger {
 func FromEnv() (Options, error) {
 	store, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
 	if err != nil {
-		return Options{}, fmt.Errorf("Docker's credentials: %w", err)
+		return Options{}, fmt.Errorf("credentials of Docker: %w", err)
 	}
 	t := newTransport()
 	t.Proxy = http.ProxyFromEnvironment
