@@ -24,11 +24,12 @@ type emitter struct {
 	life    map[*memory]*span
 	buffers map[*memory]int32
 	kernels map[string]int32 // by code
+	ranges  map[string]dim.Interval
 }
 
 // emit makes the program of the planned steps.
 func emit(ctx context.Context, m *ir.Module, f *fuser, steps []*planned, b Backend) (*program.Program, error) {
-	e := &emitter{f: f, b: b, life: lifetimes(steps), buffers: make(map[*memory]int32), kernels: make(map[string]int32),
+	e := &emitter{f: f, b: b, life: lifetimes(steps), buffers: make(map[*memory]int32), kernels: make(map[string]int32), ranges: make(map[string]dim.Interval),
 		p: &program.Program{Target: b.Target()}}
 	e.declare(m)
 	for i, st := range steps {
@@ -49,6 +50,7 @@ func (e *emitter) declare(m *ir.Module) {
 	for _, s := range m.Symbols {
 		p.Symbols = append(p.Symbols, s.Name)
 		p.Guards = append(p.Guards, program.Guard{Expr: dim.Sym(s.Name), Lo: s.Lo, Hi: s.Hi})
+		e.ranges[s.Name] = dim.Interval{Lo: s.Lo, Hi: s.Hi}
 	}
 	written := make(map[ir.Value]bool)
 	for _, n := range e.f.fn.Nodes {
@@ -110,6 +112,7 @@ func (e *emitter) step(i int, st *planned) error {
 	if st.kernel == nil {
 		s.Kind, s.Extern, s.Attrs = program.StepExtern, st.group.call.node.Name(), attrs(st.group.call.node.Attrs)
 	} else {
+		st.kernel.Ranges = e.ranges
 		code, err := e.b.Lower(st.kernel)
 		if err != nil {
 			return &nodeError{origin: st.group.origin, msg: fmt.Sprintf("%s: kernel %s: %v", e.b.Target(), st.kernel.Name, err)}
@@ -124,9 +127,13 @@ func (e *emitter) step(i int, st *planned) error {
 	return nil
 }
 
-// kernel adds a kernel, or finds the one with the same code.
+// kernel adds a kernel, or finds the one with the same code and, of images,
+// the same entry.
 func (e *emitter) kernel(k program.Kernel) int32 {
 	key := string(rune(k.Format)) + string(k.Code)
+	if k.Format != program.KernelVec { // an image may hold several entries
+		key = k.Name + "\x00" + key
+	}
 	if i, ok := e.kernels[key]; ok {
 		return i
 	}

@@ -77,17 +77,17 @@ func fuse(ctx context.Context, m *ir.Module, fn *ir.Func, off func(string) bool)
 // program's parameters.
 func (f *fuser) bind(m *ir.Module) {
 	first := [...]int{ir.WeightValue: len(f.fn.Params), ir.StateValue: len(f.fn.Params) + len(m.Weights)}
-	param := func(t ir.Type) {
-		f.params = append(f.params, &memory{kind: paramMemory, index: len(f.params), typ: t, result: -1, touched: -1})
+	param := func(t ir.Type, fixed bool) {
+		f.params = append(f.params, &memory{kind: paramMemory, index: len(f.params), typ: t, result: -1, fixed: fixed, touched: -1})
 	}
 	for _, p := range f.fn.Params {
-		param(f.fn.Type(p))
+		param(f.fn.Type(p), false)
 	}
 	for _, w := range m.Weights {
-		param(w.Type)
+		param(w.Type, true)
 	}
 	for _, s := range m.States {
-		param(s.Type)
+		param(s.Type, false)
 	}
 	for v := range f.fn.Values {
 		switch info := &f.fn.Values[v]; info.Kind {
@@ -484,7 +484,7 @@ func (f *fuser) storeAt(g *group, i int, coords []coord, p *place) {
 func (f *fuser) constVector(n *ir.Node) {
 	t := f.fn.Type(n.Results[0])
 	a, _ := n.Attr("values")
-	mem := &memory{kind: constMemory, index: len(f.values), typ: t, result: -1, touched: -1}
+	mem := &memory{kind: constMemory, index: len(f.values), typ: t, result: -1, fixed: true, touched: -1}
 	f.values = append(f.values, encodeConst(t.DType, a.Floats))
 	f.put(n.Results[0], mem, 0)
 }

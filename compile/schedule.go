@@ -389,7 +389,7 @@ func (s *scheduler) arg(m *memory) int32 {
 		i = len(s.mems)
 		s.mems = append(s.mems, m)
 		dt, _ := moved(m.typ.DType)
-		s.k.Args = append(s.k.Args, loop.Arg{DType: dt})
+		s.k.Args = append(s.k.Args, loop.Arg{DType: dt, Const: m.fixed})
 	}
 	return int32(i)
 }

@@ -23,6 +23,7 @@ type memory struct {
 	index   int // parameter or constant
 	typ     ir.Type
 	result  int     // localMemory: the result whose destination it is, -1: scratch
+	fixed   bool    // no step writes it, in this piece or another
 	into    *memory // merged into that memory: see inPlace
 	touched int     // the last group that reads or writes it; -1: none
 }

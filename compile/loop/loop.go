@@ -33,12 +33,17 @@ type Kernel struct {
 	MatMul *MatMul
 	TopK   *TopK
 	Serial bool // rows run in order, one after the other: later ones overwrite earlier ones
+
+	// Ranges are those of the symbols that dims are over. A backend may choose by
+	// them how wide its arithmetic is and which sizes deserve code of their own.
+	Ranges map[string]dim.Interval
 }
 
 // Arg is a tensor that the kernel reads or writes.
 type Arg struct {
 	DType dtype.DType
 	Write bool
+	Const bool // a weight or a constant: no step writes it, so it may be read before earlier steps are done
 }
 
 // Phase is one visit of all columns of a row. Row instructions come first and
