@@ -1,0 +1,303 @@
+package cuda
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"pwc/program"
+	"pwc/runtime/cuda/internal/driver"
+	"pwc/runtime/device"
+)
+
+// Options choose and configure a device.
+type Options struct {
+	// Ordinal counts the devices that the driver shows, from 0.
+	Ordinal int
+
+	// LibraryPath is the driver's library; empty: libcuda.so.1 by the loader's
+	// rules, then in the places where drivers are put.
+	LibraryPath string
+
+	// Libraries are the routines that StepLibrary may name. They are called as
+	// extern ops are, and may be captured if their signatures say so.
+	Libraries device.OpSet
+
+	// Driver takes the place of libcuda, for tests: see package fake.
+	Driver driver.Driver
+}
+
+// Device is a GPU as a device. The context is the primary one, shared with
+// whatever else uses CUDA in the process.
+type Device struct {
+	drv       driver.Driver
+	ordinal   driver.Device
+	ctx       driver.Context
+	info      device.Info
+	major     int // compute capability
+	minor     int
+	version   int // 1000·major + 10·minor of the driver's CUDA
+	libraries device.OpSet
+	gate      gate
+	lost      atomic.Pointer[device.LostError]
+	shut      atomic.Bool // closed, for readers without life
+	pinned    pinned
+
+	life sync.RWMutex // held for reading by what makes things; Close holds it for writing
+
+	mu      sync.Mutex
+	live    map[resource]int64 // what Close has to destroy, by age
+	born    int64
+	active  int64 // bytes of segments
+	loaded  map[*Executable]struct{}
+	loads   int64
+	modules map[imageKey]*module
+	late    error // of calls that nobody waited for
+
+	streams sync.RWMutex // held for writing while a stream is destroyed
+	queues  map[*Stream]struct{}
+
+	util struct { // a stream for the device's own copies
+		sync.Mutex
+		stream driver.Stream
+	}
+	ptx atomic.Int64 // PTX images that the driver compiled
+}
+
+var _ device.Device = (*Device)(nil)
+
+// resource is something that the driver made for the device. destroy gives it
+// back; the context is current.
+type resource interface{ destroy() error }
+
+// Target returns the target of programs for a compute capability: 9, 0 is
+// "cuda:sm_90".
+func Target(major, minor int) string { return fmt.Sprintf("cuda:sm_%d%d", major, minor) }
+
+// Open opens a GPU. Without a driver, or with one before CUDA 12.0, the error
+// says what was looked for and where.
+func Open(o Options) (*Device, error) {
+	drv := o.Driver
+	if drv == nil {
+		var err error
+		if drv, err = driver.Open(o.LibraryPath); err != nil {
+			return nil, fmt.Errorf("cuda: %w", err)
+		}
+	}
+	d := &Device{
+		drv: drv, ordinal: driver.Device(o.Ordinal), libraries: o.Libraries,
+		live: map[resource]int64{}, loaded: map[*Executable]struct{}{}, modules: map[imageKey]*module{}, queues: map[*Stream]struct{}{},
+	}
+	d.gate.init()
+	if err := d.open(o.Ordinal); err != nil {
+		return nil, fmt.Errorf("cuda: opening device %d: %w", o.Ordinal, err)
+	}
+	return d, nil
+}
+
+func (d *Device) open(ordinal int) error {
+	n, err := d.drv.DeviceGetCount()
+	switch {
+	case err != nil:
+		return err
+	case ordinal < 0 || ordinal >= n:
+		return fmt.Errorf("the driver shows %d devices, counted from 0", n)
+	}
+	if d.version, err = d.drv.DriverGetVersion(); err != nil {
+		return err
+	}
+	if err := d.describe(); err != nil {
+		return err
+	}
+	if d.ctx, err = d.drv.DevicePrimaryCtxRetain(d.ordinal); err != nil {
+		return err
+	}
+	if err := d.enter(); err != nil {
+		return errors.Join(err, d.drv.DevicePrimaryCtxRelease(d.ordinal))
+	}
+	defer d.leave()
+	if d.util.stream, err = d.drv.StreamCreate(); err != nil {
+		return errors.Join(err, d.drv.DevicePrimaryCtxRelease(d.ordinal))
+	}
+	return nil
+}
+
+// properties are what launch dims may use, with where they come from.
+var properties = [...]struct {
+	name string
+	attr driver.Attribute
+}{
+	{"sms", driver.AttrMultiprocessors},
+	{"major", driver.AttrComputeMajor},
+	{"minor", driver.AttrComputeMinor},
+	{"warp", driver.AttrWarpSize},
+	{"l2_bytes", driver.AttrL2Bytes},
+	{"shared_bytes", driver.AttrSharedBytesPerBlock},
+	{"shared_bytes_per_sm", driver.AttrSharedBytesPerSM},
+	{"registers_per_sm", driver.AttrRegistersPerSM},
+	{"threads_per_sm", driver.AttrThreadsPerSM},
+	{"blocks_per_sm", driver.AttrBlocksPerSM},
+}
+
+func (d *Device) describe() error {
+	name, err := d.drv.DeviceGetName(d.ordinal)
+	if err != nil {
+		return err
+	}
+	total, err := d.drv.DeviceTotalMem(d.ordinal)
+	if err != nil {
+		return err
+	}
+	props := make(map[string]int64, len(properties))
+	for _, p := range properties {
+		v, err := d.drv.DeviceGetAttribute(p.attr, d.ordinal)
+		if err != nil {
+			return err
+		}
+		props[program.PropertyPrefix+p.name] = int64(v)
+	}
+	d.major, d.minor = int(props["device.major"]), int(props["device.minor"])
+	d.info = device.Info{Target: Target(d.major, d.minor), Name: name, MemoryBytes: total, Properties: props}
+	return nil
+}
+
+// Info describes the device. The map is shared: it must not be written.
+func (d *Device) Info() device.Info { return d.info }
+
+// DriverVersion returns the newest CUDA that the driver supports.
+func (d *Device) DriverVersion() (major, minor int) { return d.version / 1000, d.version % 1000 / 10 }
+
+// PTXCompiled returns how many images the driver compiled from PTX, which is
+// compilation while loading.
+func (d *Device) PTXCompiled() int64 { return d.ptx.Load() }
+
+// FreeBytes returns what the driver has left of the device's memory, of which
+// other processes may take some.
+func (d *Device) FreeBytes() (int64, error) {
+	if err := d.usable("free bytes"); err != nil {
+		return 0, err
+	}
+	if err := d.enter(); err != nil {
+		return 0, d.wrap("free bytes", err)
+	}
+	defer d.leave()
+	free, _, err := d.drv.MemGetInfo()
+	return free, d.wrap("free bytes", err)
+}
+
+// enter locks the goroutine to its thread and makes the context current there.
+// leave must follow, unless there was an error.
+func (d *Device) enter() error {
+	runtime.LockOSThread()
+	if err := d.drv.CtxSetCurrent(d.ctx); err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	return nil
+}
+
+func (d *Device) leave() { runtime.UnlockOSThread() }
+
+// adopt remembers a resource until it is released.
+func (d *Device) adopt(r resource) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.born++
+	d.live[r] = d.born
+}
+
+// release destroys a resource, now or when the captures under way have ended;
+// what goes wrong then is for Close to report.
+func (d *Device) release(what string, r resource) error {
+	d.mu.Lock()
+	delete(d.live, r)
+	d.mu.Unlock()
+	if l := d.lost.Load(); l != nil {
+		return refuse(what, l) // it is gone with the context
+	}
+	if !d.gate.enterOr(func() { d.destroyLate(what, r) }) {
+		return nil
+	}
+	defer d.gate.leave()
+	return d.wrap(what, d.destroy(r))
+}
+
+func (d *Device) destroyLate(what string, r resource) {
+	if err := d.destroy(r); err != nil {
+		err = fmt.Errorf("%s, after a capture: %w", what, d.check(err))
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.late = errors.Join(d.late, err)
+	}
+}
+
+func (d *Device) destroy(r resource) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	return r.destroy()
+}
+
+// drain waits for all work of the device's streams. No capture is under way.
+func (d *Device) drain() error {
+	d.streams.RLock()
+	defer d.streams.RUnlock()
+	for s := range d.queues {
+		if err := d.drv.StreamSynchronize(s.handle); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close destroys everything that the device made; streams must be idle. It is
+// refused while a stream captures, and does nothing the second time.
+func (d *Device) Close() error {
+	if d.gate.capturing.Load() > 0 {
+		return refuse("close", device.ErrCapturing)
+	}
+	d.life.Lock()
+	defer d.life.Unlock()
+	if d.shut.Swap(true) {
+		return nil
+	}
+	d.mu.Lock()
+	all := make([]resource, 0, len(d.live))
+	for r := range d.live {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b resource) int { return cmp.Compare(d.live[b], d.live[a]) }) // the newest first
+	clear(d.live)
+	clear(d.loaded)
+	clear(d.modules)
+	errs := []error{d.late}
+	d.mu.Unlock()
+	lost := d.lost.Load() != nil
+	if !lost {
+		errs = append(errs, d.closeAll(all))
+	}
+	if err := d.drv.DevicePrimaryCtxRelease(d.ordinal); err != nil && !lost {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil && !lost {
+		return d.wrap("close", err)
+	}
+	return nil
+}
+
+func (d *Device) closeAll(all []resource) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	errs := []error{d.drain()}
+	for _, r := range all {
+		errs = append(errs, r.destroy())
+	}
+	return errors.Join(append(errs, d.drv.StreamDestroy(d.util.stream))...)
+}

@@ -1,0 +1,68 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"pwc/runtime/cuda/internal/driver"
+	"pwc/runtime/device"
+)
+
+// check makes what the driver returned an error of the device. A sticky error
+// loses the device: the first one is what every later call returns (C13).
+func (d *Device) check(err error) error {
+	var e *driver.Error
+	if err == nil || !errors.As(err, &e) {
+		return err
+	}
+	if fatal, restart := e.Result.Fatal(); fatal {
+		d.lost.CompareAndSwap(nil, &device.LostError{Op: e.Call, Cause: err, Restart: restart})
+		return d.lost.Load()
+	}
+	switch e.Result {
+	case driver.OutOfMemory:
+		if errors.Is(err, device.ErrOutOfMemory) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", device.ErrOutOfMemory, err)
+	case driver.CaptureUnsupported, driver.CaptureInvalidated:
+		if errors.Is(err, device.ErrNotCapturable) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", device.ErrNotCapturable, err)
+	}
+	return err
+}
+
+// wrap is check with what was being done.
+func (d *Device) wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("cuda: %s: %w", what, d.check(err))
+}
+
+// refuse is a misuse: what was being done, and a typed error.
+func refuse(what string, err error) error { return fmt.Errorf("cuda: %s: %w", what, err) }
+
+// usable returns an error once the device is lost or closed.
+func (d *Device) usable(what string) error {
+	if l := d.lost.Load(); l != nil {
+		return refuse(what, l)
+	}
+	if d.shut.Load() {
+		return refuse(what, device.ErrClosed)
+	}
+	return nil
+}
+
+// idle is usable for what the capturing thread may not do.
+func (d *Device) idle(what string) error {
+	if err := d.usable(what); err != nil {
+		return err
+	}
+	if d.gate.here() {
+		return refuse(what, device.ErrCapturing)
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"pwc/runtime/cuda/internal/driver"
+	"pwc/runtime/device"
+)
+
+// event is a point in a stream.
+type event struct {
+	dev    *Device
+	handle driver.Event
+	timed  bool
+	closed atomic.Bool
+}
+
+// NewEvent returns an event that has recorded nothing, which counts as done. It
+// measures no time.
+func (d *Device) NewEvent() (device.Event, error) { return d.newEvent(driver.EventUntimed) }
+
+// NewTimedEvent returns an event for Elapsed.
+func (d *Device) NewTimedEvent() (device.Event, error) { return d.newEvent(driver.EventTimed) }
+
+func (d *Device) newEvent(f driver.EventFlags) (device.Event, error) {
+	const what = "new event"
+	d.life.RLock()
+	defer d.life.RUnlock()
+	if err := d.usable(what); err != nil {
+		return nil, err
+	}
+	if err := d.enter(); err != nil {
+		return nil, d.wrap(what, err)
+	}
+	defer d.leave()
+	h, err := d.drv.EventCreate(f)
+	if err != nil {
+		return nil, d.wrap(what, err)
+	}
+	e := &event{dev: d, handle: h, timed: f == driver.EventTimed}
+	d.adopt(e)
+	return e, nil
+}
+
+// Elapsed returns the device's time between two events of NewTimedEvent that
+// are done.
+func (d *Device) Elapsed(start, end device.Event) (time.Duration, error) {
+	const what = "elapsed"
+	a, ok := start.(*event)
+	b, ok2 := end.(*event)
+	switch {
+	case !ok || !ok2 || a.dev != d || b.dev != d:
+		return 0, refuse(what, device.ErrForeignStream)
+	case a.closed.Load() || b.closed.Load():
+		return 0, refuse(what, device.ErrClosed)
+	case !a.timed || !b.timed:
+		return 0, errors.New("cuda: elapsed: the events measure no time")
+	}
+	if err := d.enterEvent(what); err != nil {
+		return 0, err
+	}
+	defer d.leave()
+	ms, err := d.drv.EventElapsedTime(a.handle, b.handle)
+	return time.Duration(float64(ms) * float64(time.Millisecond)), d.wrap(what, err)
+}
+
+func (d *Device) enterEvent(what string) error {
+	if err := d.usable(what); err != nil {
+		return err
+	}
+	return d.wrap(what, d.enter())
+}
+
+func (e *event) enter(what string) error {
+	if e.closed.Load() {
+		return fmt.Errorf("cuda: %s of an event: %w", what, device.ErrClosed)
+	}
+	return e.dev.enterEvent(what)
+}
+
+// Query reports whether the work before the event is done.
+func (e *event) Query() (done bool, err error) {
+	const what = "query"
+	if err := e.enter(what); err != nil {
+		return false, err
+	}
+	defer e.dev.leave()
+	mode, err := e.dev.relax()
+	if err == nil {
+		done, err = e.dev.drv.EventQuery(e.handle)
+		err = errors.Join(err, e.dev.unrelax(mode))
+	}
+	return done, e.dev.wrap(what, err)
+}
+
+// Synchronize waits for the work before the event.
+func (e *event) Synchronize() error {
+	const what = "synchronize"
+	if err := e.enter(what); err != nil {
+		return err
+	}
+	defer e.dev.leave()
+	mode, err := e.dev.relax()
+	if err == nil {
+		err = errors.Join(e.dev.drv.EventSynchronize(e.handle), e.dev.unrelax(mode))
+	}
+	return e.dev.wrap(what, err)
+}
+
+// Close ends the event.
+func (e *event) Close() error {
+	const what = "close of an event"
+	if e.dev.shut.Load() || e.closed.Swap(true) {
+		return refuse(what, device.ErrClosed)
+	}
+	return e.dev.release(what, e)
+}
+
+func (e *event) destroy() error {
+	e.closed.Store(true)
+	return e.dev.drv.EventDestroy(e.handle)
+}
+
+// relaxed is the mode that unrelax has nothing to put back for.
+const relaxed = driver.CaptureMode(-1)
+
+// relax lets a thread that captures wait for work outside its capture, which
+// the capture cannot depend on.
+func (d *Device) relax() (driver.CaptureMode, error) {
+	if !d.gate.here() {
+		return relaxed, nil
+	}
+	return d.drv.ThreadExchangeStreamCaptureMode(driver.CaptureRelaxed)
+}
+
+func (d *Device) unrelax(m driver.CaptureMode) error {
+	if m == relaxed {
+		return nil
+	}
+	_, err := d.drv.ThreadExchangeStreamCaptureMode(m)
+	return err
+}

@@ -1,0 +1,333 @@
+// Package fake is a CUDA driver without a GPU, for tests of everything built on
+// package cuda. Bytes are real and kernels are Go functions that the test gives.
+//
+// Work executes only when the test's [Schedule] lets it, in any order that
+// streams and events allow, and when a call has to wait for it. Copies read
+// pinned memory when they execute, other memory when they are enqueued. Contexts
+// and captures are those of threads, as the driver has them. What a GPU would
+// punish with garbage or a lost device is found: memory touched after it was
+// freed, code that was unloaded, calls that a capture must not meet. Any call
+// can be made to fail.
+package fake
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"pwc/runtime/cuda/internal/driver"
+	"pwc/runtime/cuda/internal/thread"
+)
+
+// Options describe the driver and its devices.
+type Options struct {
+	Devices     int      // default 1
+	Major       int      // compute capability; default 9.0
+	Minor       int      //
+	MemoryBytes int64    // of each device; default 1 GiB
+	Version     int      // 1000·major + 10·minor of the CUDA it supports; default 12.4
+	Schedule    Schedule // default Lazy
+	Kernels     []Kernel
+}
+
+// Granularity is what the devices map into reserved address space at a time.
+const Granularity = 4096
+
+// Driver is a driver. It is given to cuda.Options.Driver.
+type Driver struct {
+	o Options
+
+	mu      sync.Mutex
+	calls   int
+	failAt  int // the call that fails, counted as calls; 0: none
+	failBy  driver.Result
+	failed  string        // the call that was made to fail
+	sticky  driver.Result // every call returns it
+	next    uintptr       // the next handle
+	kernels map[string]Kernel
+	threads map[int]*threadState
+	ctx     []context // by device
+	space   space
+	streams []*stream // also destroyed ones that have work left
+	byID    map[driver.Stream]*stream
+	events  map[driver.Event]*event
+	modules map[driver.Module]*module
+	funcs   map[driver.Function]*function
+	graphs  map[driver.Graph]*graph
+	execs   map[driver.GraphExec]*graph
+	ready   []int // scratch of the scheduler
+	call    Call
+	leaks   []string
+	misuse  []string
+}
+
+var _ driver.Driver = (*Driver)(nil)
+
+// context is a device's primary context.
+type context struct {
+	id   driver.Context
+	uses int
+}
+
+// threadState is what the driver keeps for a thread.
+type threadState struct {
+	ctx       driver.Context
+	mode      driver.CaptureMode // exchanged; 0: that of a capture
+	capturing []*stream
+}
+
+// New returns a driver.
+func New(o Options) *Driver {
+	if o.Devices == 0 {
+		o.Devices = 1
+	}
+	if o.Major == 0 {
+		o.Major = 9
+	}
+	if o.MemoryBytes == 0 {
+		o.MemoryBytes = 1 << 30
+	}
+	if o.Version == 0 {
+		o.Version = 12040
+	}
+	if o.Schedule == nil {
+		o.Schedule = Lazy
+	}
+	f := &Driver{
+		o: o, next: 0x1000, kernels: map[string]Kernel{}, threads: map[int]*threadState{}, ctx: make([]context, o.Devices),
+		byID: map[driver.Stream]*stream{}, events: map[driver.Event]*event{}, modules: map[driver.Module]*module{},
+		funcs: map[driver.Function]*function{}, graphs: map[driver.Graph]*graph{}, execs: map[driver.GraphExec]*graph{},
+	}
+	f.space.init()
+	for _, k := range o.Kernels {
+		f.kernels[k.Name] = k
+	}
+	return f
+}
+
+// Fail makes the n-th call from now, from 1 on, fail with a CUresult. A call
+// that gives something back does so and then fails, as calls of the driver may
+// that report an earlier error. A sticky result stays.
+func (f *Driver) Fail(n int, result int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failAt, f.failBy, f.failed = f.calls+n, driver.Result(result), ""
+}
+
+// Failed returns the call that Fail made to fail, or "".
+func (f *Driver) Failed() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failed
+}
+
+// Calls returns the number of calls so far.
+func (f *Driver) Calls() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls
+}
+
+// Leaks lists what was left when a context was released for the last time, and
+// what no release of a context would end.
+func (f *Driver) Leaks() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := slices.Clone(f.leaks)
+	for i, c := range f.ctx {
+		if c.uses > 0 {
+			out = append(out, fmt.Sprintf("%d uses of the context of device %d", c.uses, i))
+		}
+	}
+	for id, t := range f.threads {
+		if len(t.capturing) > 0 {
+			out = append(out, fmt.Sprintf("a capture on thread %d", id))
+		}
+	}
+	return out
+}
+
+// Misuse lists calls that the driver's documentation forbids.
+func (f *Driver) Misuse() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.misuse)
+}
+
+func (f *Driver) wrong(format string, args ...any) {
+	f.misuse = append(f.misuse, fmt.Sprintf(format, args...))
+}
+
+func fail(call string, r driver.Result) error {
+	if r == driver.Success {
+		return nil
+	}
+	return &driver.Error{Call: call, Result: r}
+}
+
+// thread returns the calling thread's state.
+func (f *Driver) thread() *threadState {
+	id := thread.ID()
+	t := f.threads[id]
+	if t == nil {
+		t = &threadState{}
+		f.threads[id] = t
+	}
+	return t
+}
+
+// need is what a call asks for.
+type need uint8
+
+const (
+	needContext  need = 1 << iota // a current context
+	needNoCpture                  // not on a thread that captures, unless it is relaxed
+	needNobody                    // not while anything captures
+)
+
+// begin counts a call, lets work execute and checks what the call needs. f.mu
+// is held.
+func (f *Driver) begin(call string, n need) error {
+	f.calls++
+	if f.calls == f.failAt {
+		f.failed = call
+		if fatal, _ := f.failBy.Fatal(); fatal {
+			f.sticky = f.failBy
+		}
+		return fail(call, f.failBy)
+	}
+	if f.sticky != 0 {
+		return fail(call, f.sticky)
+	}
+	f.progress()
+	if f.sticky != 0 {
+		return fail(call, f.sticky)
+	}
+	t := f.thread()
+	if n&needContext != 0 && t.ctx == 0 {
+		f.wrong("%s without a current context", call)
+		return fail(call, driver.InvalidContext)
+	}
+	if n&(needNoCpture|needNobody) != 0 && len(t.capturing) > 0 && t.mode != driver.CaptureRelaxed {
+		for _, s := range t.capturing {
+			s.capture.invalid = true
+		}
+		f.wrong("%s on a thread that captures", call)
+		return fail(call, driver.CaptureUnsupported)
+	}
+	if n&needNobody != 0 {
+		for _, other := range f.threads {
+			for _, s := range other.capturing {
+				s.capture.invalid = true
+				f.wrong("%s while another thread captures", call)
+			}
+		}
+	}
+	return nil
+}
+
+// handle returns a handle that no other object has or had.
+func (f *Driver) handle() uintptr {
+	f.next += 16
+	return f.next
+}
+
+// DriverGetVersion returns Options.Version.
+func (f *Driver) DriverGetVersion() (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.o.Version, f.begin("cuDriverGetVersion", 0)
+}
+
+// DeviceGetCount returns Options.Devices.
+func (f *Driver) DeviceGetCount() (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.o.Devices, f.begin("cuDeviceGetCount", 0)
+}
+
+// DeviceGetName names the fake.
+func (f *Driver) DeviceGetName(d driver.Device) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return fmt.Sprintf("fake GPU %d", d), f.begin("cuDeviceGetName", 0)
+}
+
+// DeviceGetAttribute describes a small GPU.
+func (f *Driver) DeviceGetAttribute(a driver.Attribute, _ driver.Device) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v := map[driver.Attribute]int{
+		driver.AttrWarpSize: 32, driver.AttrMultiprocessors: 4, driver.AttrL2Bytes: 1 << 20, driver.AttrThreadsPerSM: 2048,
+		driver.AttrComputeMajor: f.o.Major, driver.AttrComputeMinor: f.o.Minor, driver.AttrSharedBytesPerSM: 228 << 10,
+		driver.AttrRegistersPerSM: 64 << 10, driver.AttrSharedBytesPerBlock: 227 << 10, driver.AttrVirtualMemory: 1, driver.AttrBlocksPerSM: 32,
+	}[a]
+	return v, f.begin("cuDeviceGetAttribute", 0)
+}
+
+// DeviceTotalMem returns Options.MemoryBytes.
+func (f *Driver) DeviceTotalMem(driver.Device) (int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.o.MemoryBytes, f.begin("cuDeviceTotalMem", 0)
+}
+
+// DevicePrimaryCtxRetain counts a use.
+func (f *Driver) DevicePrimaryCtxRetain(d driver.Device) (driver.Context, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.begin("cuDevicePrimaryCtxRetain", 0); err != nil {
+		return 0, err
+	}
+	c := &f.ctx[d]
+	if c.uses == 0 {
+		c.id = driver.Context(f.handle())
+	}
+	c.uses++
+	return c.id, nil
+}
+
+// DevicePrimaryCtxRelease ends a use. With the last one goes everything, and
+// what was left is a leak.
+func (f *Driver) DevicePrimaryCtxRelease(d driver.Device) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.begin("cuDevicePrimaryCtxRelease", 0)
+	c := &f.ctx[d]
+	if c.uses--; c.uses < 0 {
+		f.wrong("cuDevicePrimaryCtxRelease without a use")
+		c.uses = 0
+	}
+	if c.uses == 0 && f.sticky == 0 {
+		f.collect()
+	}
+	return err
+}
+
+// collect notes what is left.
+func (f *Driver) collect() {
+	note := func(n int, what string) {
+		if n > 0 {
+			f.leaks = append(f.leaks, fmt.Sprintf("%d %s", n, what))
+		}
+	}
+	for _, line := range f.space.left() {
+		f.leaks = append(f.leaks, line)
+	}
+	note(len(f.byID), "streams")
+	note(len(f.events), "events")
+	note(len(f.modules), "modules")
+	note(len(f.graphs), "graphs")
+	note(len(f.execs), "executable graphs")
+}
+
+// CtxSetCurrent sets the calling thread's context.
+func (f *Driver) CtxSetCurrent(c driver.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.begin("cuCtxSetCurrent", 0); err != nil {
+		return err
+	}
+	f.thread().ctx = c
+	return nil
+}

@@ -1,0 +1,558 @@
+package fake
+
+import (
+	"math/rand/v2"
+	"slices"
+	"unsafe"
+
+	"pwc/runtime/cuda/internal/driver"
+	"pwc/runtime/cuda/internal/thread"
+)
+
+// Schedule decides what executes next, in any order that streams and events
+// allow. It is called with the driver locked.
+type Schedule interface {
+	// Pick returns which of n streams executes its next operation, or -1: none
+	// for now. needed is -1, or one that a call waits for: then one of them must
+	// be picked.
+	Pick(n, needed int) int
+}
+
+// ScheduleFunc is a function as a Schedule.
+type ScheduleFunc func(n, needed int) int
+
+// Pick calls the function.
+func (f ScheduleFunc) Pick(n, needed int) int { return f(n, needed) }
+
+// Lazy executes only what a call waits for. It keeps nothing.
+const Lazy = lazy(0)
+
+// Eager executes everything as soon as it may. It keeps nothing.
+const Eager = eager(0)
+
+type (
+	lazy  int
+	eager int
+)
+
+// Pick returns needed.
+func (lazy) Pick(_, needed int) int { return needed }
+
+// Pick returns the first.
+func (eager) Pick(int, int) int { return 0 }
+
+// Random executes at random, the same for the same seed.
+func Random(seed uint64) Schedule {
+	r := rand.New(rand.NewPCG(seed, 0))
+	return ScheduleFunc(func(n, needed int) int {
+		if needed < 0 {
+			return r.IntN(n+1) - 1
+		}
+		return r.IntN(n)
+	})
+}
+
+// opKind is what an operation does.
+type opKind uint8
+
+const (
+	opCopy opKind = iota
+	opFill
+	opKernel
+	opGraph
+	opRecord
+	opWait
+	opHost
+)
+
+// op is an operation in a stream or a graph. Which fields count goes by kind.
+type op struct {
+	kind    opKind
+	node    driver.NodeType
+	dst     driver.Ptr
+	src     driver.Ptr
+	host    unsafe.Pointer // the other side of a copy; nil: device memory
+	staged  []byte         // what pageable memory held
+	toHost  bool
+	bytes   int64
+	element uint32
+	width   int
+	pitch   int64
+	fn      *function
+	args    []uint64
+	config  driver.LaunchConfig
+	graph   *graph
+	record  *record
+}
+
+// record is one recording of an event.
+type record struct{ done bool }
+
+// event is an event.
+type event struct {
+	last    *record
+	flags   driver.EventFlags
+	queries int
+}
+
+// stream is a queue.
+type stream struct {
+	id      driver.Stream
+	queue   []op
+	head    int
+	gone    bool // destroyed
+	capture *recording
+}
+
+func (s *stream) empty() bool { return s.head == len(s.queue) }
+
+// may reports whether the next operation may execute.
+func (s *stream) may() bool {
+	return !s.empty() && (s.queue[s.head].kind != opWait || s.queue[s.head].record.done)
+}
+
+// runnable fills f.ready with the streams whose next operation may execute.
+func (f *Driver) runnable() {
+	f.ready = f.ready[:0]
+	for i, s := range f.streams {
+		if s.may() {
+			f.ready = append(f.ready, i)
+		}
+	}
+}
+
+// progress executes what the schedule wants.
+func (f *Driver) progress() {
+	for f.sticky == 0 {
+		f.runnable()
+		if len(f.ready) == 0 {
+			return
+		}
+		i := f.o.Schedule.Pick(len(f.ready), -1)
+		if i < 0 {
+			return
+		}
+		f.executeNext(f.streams[f.ready[i]])
+	}
+}
+
+// until executes until done, and first what s needs to come to its end.
+func (f *Driver) until(s *stream, done func() bool) {
+	for f.sticky == 0 && !done() {
+		f.runnable()
+		needed := slices.Index(f.ready, slices.Index(f.streams, f.blocker(s)))
+		if needed < 0 {
+			panic("fake: a wait for work that nothing executes")
+		}
+		f.executeNext(f.streams[f.ready[f.o.Schedule.Pick(len(f.ready), needed)]])
+	}
+}
+
+// blocker returns the stream whose next operation s waits for.
+func (f *Driver) blocker(s *stream) *stream {
+	for !s.may() {
+		r := s.queue[s.head].record
+		i := slices.IndexFunc(f.streams, func(t *stream) bool {
+			return slices.ContainsFunc(t.queue[t.head:], func(o op) bool { return o.kind == opRecord && o.record == r })
+		})
+		s = f.streams[i]
+	}
+	return s
+}
+
+// drain executes everything.
+func (f *Driver) drain() {
+	for i := 0; i < len(f.streams); i++ {
+		if s := f.streams[i]; !s.empty() {
+			f.until(s, s.empty)
+			i = -1
+		}
+	}
+}
+
+func (f *Driver) executeNext(s *stream) {
+	o := &s.queue[s.head]
+	s.head++
+	f.execute(o)
+	if s.empty() {
+		s.queue, s.head = s.queue[:0], 0
+		if s.gone {
+			f.streams = slices.DeleteFunc(f.streams, func(x *stream) bool { return x == s })
+		}
+	}
+}
+
+// execute does an operation; what a GPU would not survive is sticky.
+func (f *Driver) execute(o *op) {
+	switch o.kind {
+	case opCopy:
+		f.copy(o)
+	case opFill:
+		f.fill(o)
+	case opKernel:
+		f.kernel(o)
+	case opGraph:
+		for i := range o.graph.nodes {
+			if f.sticky != 0 {
+				return
+			}
+			f.execute(&o.graph.nodes[i])
+		}
+	case opRecord:
+		o.record.done = true
+	}
+}
+
+// memory returns the bytes at an address, or loses the device.
+func (f *Driver) memory(p driver.Ptr, n int64) []byte {
+	b := f.space.bytes(p, n)
+	if b == nil {
+		f.sticky = driver.IllegalAddress
+	}
+	return b
+}
+
+func (f *Driver) copy(o *op) {
+	var dst, src []byte
+	switch {
+	case o.staged != nil:
+		dst, src = f.memory(o.dst, o.bytes), o.staged
+	case o.host == nil:
+		dst, src = f.memory(o.dst, o.bytes), f.memory(o.src, o.bytes)
+	case !f.space.host(o.host):
+		f.wrong("a copy uses pinned memory that was freed")
+		f.sticky = driver.IllegalAddress
+	case o.toHost:
+		dst, src = unsafe.Slice((*byte)(o.host), o.bytes), f.memory(o.src, o.bytes)
+	default:
+		dst, src = f.memory(o.dst, o.bytes), unsafe.Slice((*byte)(o.host), o.bytes)
+	}
+	if f.sticky == 0 {
+		copy(dst, src)
+	}
+}
+
+func (f *Driver) fill(o *op) {
+	b := f.memory(o.dst, o.bytes)
+	for ; int64(len(b)) >= int64(o.width); b = b[min(o.pitch, int64(len(b))):] {
+		for j := range o.width {
+			b[j] = byte(o.element >> (8 * j))
+		}
+	}
+}
+
+// enqueue appends an operation to a stream, or to what it captures.
+func (f *Driver) enqueue(call string, id driver.Stream, o op) error {
+	s := f.byID[id]
+	switch {
+	case s == nil:
+		f.wrong("%s on no stream", call)
+		return fail(call, driver.InvalidHandle)
+	case s.capture == nil:
+		s.queue = append(s.queue, o)
+		f.progress()
+		return nil
+	case s.capture.invalid:
+		return fail(call, driver.CaptureInvalidated)
+	}
+	s.capture.nodes = append(s.capture.nodes, o)
+	return nil
+}
+
+// StreamCreate makes a stream.
+func (f *Driver) StreamCreate() (driver.Stream, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.begin("cuStreamCreate", needContext); err != nil {
+		return 0, err
+	}
+	s := &stream{id: driver.Stream(f.handle())}
+	f.byID[s.id] = s
+	f.streams = append(f.streams, s)
+	return s.id, nil
+}
+
+// StreamDestroy leaves what was enqueued to be executed.
+func (f *Driver) StreamDestroy(id driver.Stream) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuStreamDestroy"
+	err := f.begin(call, needContext)
+	s := f.byID[id]
+	if s == nil {
+		f.wrong("%s of no stream", call)
+		return fail(call, driver.InvalidHandle)
+	}
+	if s.capture != nil {
+		f.wrong("%s of a stream that captures", call)
+	}
+	delete(f.byID, id)
+	s.gone = true
+	if s.empty() {
+		f.streams = slices.DeleteFunc(f.streams, func(x *stream) bool { return x == s })
+	}
+	return err
+}
+
+// StreamSynchronize executes until the stream is empty.
+func (f *Driver) StreamSynchronize(id driver.Stream) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuStreamSynchronize"
+	if err := f.begin(call, needContext|needNoCpture); err != nil {
+		return err
+	}
+	s := f.byID[id]
+	switch {
+	case s == nil:
+		f.wrong("%s of no stream", call)
+		return fail(call, driver.InvalidHandle)
+	case s.capture != nil:
+		s.capture.invalid = true
+		f.wrong("%s of a stream that captures", call)
+		return fail(call, driver.CaptureUnsupported)
+	}
+	f.until(s, s.empty)
+	return fail(call, f.sticky)
+}
+
+// StreamWaitEvent orders the stream's later work after what the event recorded
+// last.
+func (f *Driver) StreamWaitEvent(id driver.Stream, e driver.Event) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuStreamWaitEvent"
+	if err := f.begin(call, needContext); err != nil {
+		return err
+	}
+	ev := f.events[e]
+	if ev == nil {
+		f.wrong("%s of no event", call)
+		return fail(call, driver.InvalidHandle)
+	}
+	if ev.last == nil {
+		return nil
+	}
+	return f.enqueue(call, id, op{kind: opWait, node: 6, record: ev.last})
+}
+
+// EventCreate makes an event.
+func (f *Driver) EventCreate(flags driver.EventFlags) (driver.Event, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.begin("cuEventCreate", needContext); err != nil {
+		return 0, err
+	}
+	e := driver.Event(f.handle())
+	f.events[e] = &event{flags: flags}
+	return e, nil
+}
+
+// EventDestroy leaves waits for the event as they are.
+func (f *Driver) EventDestroy(e driver.Event) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuEventDestroy"
+	err := f.begin(call, needContext)
+	if f.events[e] == nil {
+		f.wrong("%s of no event", call)
+		return fail(call, driver.InvalidHandle)
+	}
+	delete(f.events, e)
+	return err
+}
+
+// EventRecord records anew.
+func (f *Driver) EventRecord(e driver.Event, id driver.Stream) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuEventRecord"
+	if err := f.begin(call, needContext); err != nil {
+		return err
+	}
+	ev := f.events[e]
+	if ev == nil {
+		f.wrong("%s of no event", call)
+		return fail(call, driver.InvalidHandle)
+	}
+	ev.last, ev.queries = &record{}, 0
+	return f.enqueue(call, id, op{kind: opRecord, node: 7, record: ev.last})
+}
+
+// recorder is the stream that has yet to record r.
+func (f *Driver) recorder(r *record) *stream {
+	for _, s := range f.streams {
+		if slices.ContainsFunc(s.queue[s.head:], func(o op) bool { return o.kind == opRecord && o.record == r }) {
+			return s
+		}
+	}
+	return nil
+}
+
+// EventQuery says whether the event is done. Asking often enough makes it so.
+func (f *Driver) EventQuery(e driver.Event) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuEventQuery"
+	if err := f.begin(call, needContext|needNoCpture); err != nil {
+		return false, err
+	}
+	ev := f.events[e]
+	if ev == nil {
+		f.wrong("%s of no event", call)
+		return false, fail(call, driver.InvalidHandle)
+	}
+	if ev.last != nil && !ev.last.done {
+		if ev.queries++; ev.queries%4 == 0 {
+			f.until(f.recorder(ev.last), func() bool { return ev.last.done })
+		}
+	}
+	return ev.last == nil || ev.last.done, fail(call, f.sticky)
+}
+
+// EventSynchronize executes until the event is done.
+func (f *Driver) EventSynchronize(e driver.Event) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuEventSynchronize"
+	if err := f.begin(call, needContext|needNoCpture); err != nil {
+		return err
+	}
+	ev := f.events[e]
+	if ev == nil {
+		f.wrong("%s of no event", call)
+		return fail(call, driver.InvalidHandle)
+	}
+	if r := ev.last; r != nil && !r.done {
+		f.until(f.recorder(r), func() bool { return r.done })
+	}
+	return fail(call, f.sticky)
+}
+
+// EventElapsedTime is always one millisecond.
+func (f *Driver) EventElapsedTime(start, end driver.Event) (float32, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuEventElapsedTime"
+	if err := f.begin(call, needContext); err != nil {
+		return 0, err
+	}
+	for _, e := range []driver.Event{start, end} {
+		ev := f.events[e]
+		switch {
+		case ev == nil || ev.flags != driver.EventTimed || ev.last == nil:
+			return 0, fail(call, driver.InvalidHandle)
+		case !ev.last.done:
+			return 0, fail(call, driver.NotReady)
+		}
+	}
+	return 1, nil
+}
+
+// MemcpyHtoDAsync reads pinned memory when it executes, other memory now.
+func (f *Driver) MemcpyHtoDAsync(dst driver.Ptr, src unsafe.Pointer, bytes int64, s driver.Stream) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuMemcpyHtoDAsync"
+	if err := f.begin(call, needContext); err != nil {
+		return err
+	}
+	o := op{kind: opCopy, node: driver.NodeMemcpy, dst: dst, host: src, bytes: bytes}
+	if !f.space.host(src) {
+		o.staged = slices.Clone(unsafe.Slice((*byte)(src), bytes))
+	}
+	return f.enqueue(call, s, o)
+}
+
+// MemcpyDtoHAsync writes pinned memory when it executes; other memory has it
+// when the call returns.
+func (f *Driver) MemcpyDtoHAsync(dst unsafe.Pointer, src driver.Ptr, bytes int64, s driver.Stream) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuMemcpyDtoHAsync"
+	if err := f.begin(call, needContext); err != nil {
+		return err
+	}
+	if f.space.host(dst) {
+		return f.enqueue(call, s, op{kind: opCopy, node: driver.NodeMemcpy, src: src, host: dst, toHost: true, bytes: bytes})
+	}
+	st := f.byID[s]
+	if st == nil || st.capture != nil {
+		f.wrong("%s to pageable memory on a stream that captures", call)
+		return fail(call, driver.InvalidValue)
+	}
+	f.until(st, st.empty)
+	if f.sticky == 0 {
+		copy(unsafe.Slice((*byte)(dst), bytes), f.memory(src, bytes))
+	}
+	return fail(call, f.sticky)
+}
+
+// MemcpyDtoDAsync copies within the device.
+func (f *Driver) MemcpyDtoDAsync(dst, src driver.Ptr, bytes int64, s driver.Stream) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuMemcpyDtoDAsync"
+	if err := f.begin(call, needContext); err != nil {
+		return err
+	}
+	return f.enqueue(call, s, op{kind: opCopy, node: driver.NodeMemcpy, dst: dst, src: src, bytes: bytes})
+}
+
+// MemsetAsync fills n elements.
+func (f *Driver) MemsetAsync(dst driver.Ptr, element uint32, width int, n int64, s driver.Stream) error {
+	return f.memset("cuMemsetAsync", op{kind: opFill, node: driver.NodeMemset, dst: dst, element: element, width: width, pitch: int64(width), bytes: n * int64(width)}, s)
+}
+
+// MemsetColumnAsync fills the first element of n rows.
+func (f *Driver) MemsetColumnAsync(dst driver.Ptr, pitch int64, element uint32, width int, n int64, s driver.Stream) error {
+	return f.memset("cuMemsetD2DAsync", op{kind: opFill, node: driver.NodeMemset, dst: dst, element: element, width: width, pitch: pitch, bytes: (n-1)*pitch + int64(width)}, s)
+}
+
+func (f *Driver) memset(call string, o op, s driver.Stream) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.begin(call, needContext); err != nil {
+		return err
+	}
+	if o.bytes <= 0 || int64(o.dst)%int64(o.width) != 0 {
+		f.wrong("%s of %d bytes at %#x", call, o.bytes, o.dst)
+		return fail(call, driver.InvalidValue)
+	}
+	return f.enqueue(call, s, o)
+}
+
+// HostFunc enqueues a host function that does nothing, as a library may behind
+// the back of who calls it.
+func (f *Driver) HostFunc(s uintptr) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuLaunchHostFunc"
+	if err := f.begin(call, needContext); err != nil {
+		return err
+	}
+	return f.enqueue(call, driver.Stream(s), op{kind: opHost, node: driver.NodeHost})
+}
+
+// ThreadExchangeStreamCaptureMode sets the calling thread's mode.
+func (f *Driver) ThreadExchangeStreamCaptureMode(m driver.CaptureMode) (driver.CaptureMode, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.begin("cuThreadExchangeStreamCaptureMode", 0); err != nil {
+		return 0, err
+	}
+	t := f.thread()
+	old := t.mode
+	t.mode = m
+	return old, nil
+}
+
+// capturing finds the thread of a stream's capture.
+func (f *Driver) capturing(s *stream) (id int, t *threadState) {
+	for id, t := range f.threads {
+		if slices.Contains(t.capturing, s) {
+			return id, t
+		}
+	}
+	return thread.ID(), nil
+}

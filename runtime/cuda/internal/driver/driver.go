@@ -1,0 +1,192 @@
+// Package driver is the part of the CUDA driver API that pwc uses, as an
+// interface: the one to libcuda that Open returns, and the fake that tests use.
+// Names and meanings are the driver's own, without the prefix "cu".
+package driver
+
+import "unsafe"
+
+// Handles of the driver. Zero is none; a zero Stream would be the legacy
+// default stream, which is never used.
+type (
+	Device     int32
+	Context    uintptr
+	Stream     uintptr
+	Event      uintptr
+	Module     uintptr
+	Function   uintptr
+	Graph      uintptr
+	GraphExec  uintptr
+	Ptr        uint64 // device address
+	Allocation uint64 // physical memory, CUmemGenericAllocationHandle
+)
+
+// CaptureMode says which calls a capture forbids (CUstreamCaptureMode).
+type CaptureMode int32
+
+const (
+	CaptureThreadLocal CaptureMode = 1 // unsafe calls fail on the capturing thread
+	CaptureRelaxed     CaptureMode = 2 // none do
+)
+
+// NodeType is the type of a graph's node (CUgraphNodeType).
+type NodeType int32
+
+const (
+	NodeKernel NodeType = 0
+	NodeMemcpy NodeType = 1
+	NodeMemset NodeType = 2
+	NodeHost   NodeType = 3
+	NodeGraph  NodeType = 4
+	NodeEmpty  NodeType = 5
+	NodeAlloc  NodeType = 10
+	NodeFree   NodeType = 11
+)
+
+// String returns the type's name in the driver's documentation.
+func (t NodeType) String() string {
+	names := [...]string{"kernel", "memcpy", "memset", "host", "graph", "empty", "wait event", "event record",
+		"semaphore signal", "semaphore wait", "memory allocation", "memory free", "batch memory operation", "conditional"}
+	if t >= 0 && int(t) < len(names) {
+		return names[t]
+	}
+	return "unknown"
+}
+
+// Attribute is a property of a device (CUdevice_attribute).
+type Attribute int32
+
+const (
+	AttrWarpSize            Attribute = 10
+	AttrMultiprocessors     Attribute = 16
+	AttrL2Bytes             Attribute = 38
+	AttrThreadsPerSM        Attribute = 39
+	AttrComputeMajor        Attribute = 75
+	AttrComputeMinor        Attribute = 76
+	AttrSharedBytesPerSM    Attribute = 81
+	AttrRegistersPerSM      Attribute = 82
+	AttrSharedBytesPerBlock Attribute = 97 // with the opt-in
+	AttrVirtualMemory       Attribute = 102
+	AttrBlocksPerSM         Attribute = 106
+)
+
+// FuncAttribute is a property of a kernel (CUfunction_attribute).
+type FuncAttribute int32
+
+const (
+	FuncMaxThreads       FuncAttribute = 0 // per block
+	FuncStaticShared     FuncAttribute = 1 // bytes
+	FuncMaxDynamicShared FuncAttribute = 8 // bytes; may be set
+)
+
+// Launch attributes (CUlaunchAttributeID).
+const (
+	LaunchCooperative  int32 = 2
+	LaunchCluster      int32 = 4
+	LaunchProgrammatic int32 = 6 // programmatic stream serialization
+)
+
+// LaunchConfig is how a kernel is launched, in the layout of CUlaunchConfig.
+type LaunchConfig struct {
+	Grid, Block [3]uint32
+	Shared      uint32 // dynamic, bytes
+	Stream      Stream
+	Attrs       *LaunchAttr
+	NumAttrs    uint32
+}
+
+// LaunchAttr is a launch attribute, in the layout of CUlaunchAttribute.
+type LaunchAttr struct {
+	ID    int32
+	_     int32
+	Value [16]uint32 // the words that the attribute takes come first
+}
+
+// EventFlags are those of cuEventCreate.
+type EventFlags uint32
+
+const (
+	EventTimed   EventFlags = 0
+	EventUntimed EventFlags = 2 // CU_EVENT_DISABLE_TIMING
+)
+
+// Driver is the driver. Calls that take a context's objects need the context
+// current on the calling thread. Errors are *Error, or nil.
+type Driver interface {
+	// DriverGetVersion returns 1000·major + 10·minor of the newest CUDA that the
+	// driver supports.
+	DriverGetVersion() (int, error)
+	DeviceGetCount() (int, error)
+	DeviceGetName(Device) (string, error)
+	DeviceGetAttribute(Attribute, Device) (int, error)
+	DeviceTotalMem(Device) (int64, error)
+	DevicePrimaryCtxRetain(Device) (Context, error)
+	DevicePrimaryCtxRelease(Device) error
+	CtxSetCurrent(Context) error
+
+	MemGetInfo() (free, total int64, err error)
+	MemAlloc(bytes int64) (Ptr, error)
+	MemFree(Ptr) error
+	// MemHostAlloc takes pinned memory that all contexts see, mapped into the
+	// device's address space.
+	MemHostAlloc(bytes int64) (unsafe.Pointer, error)
+	MemFreeHost(unsafe.Pointer) error
+	MemHostGetDevicePointer(unsafe.Pointer) (Ptr, error)
+
+	// Reserved address space, and physical memory mapped into it.
+	MemGranularity(Device) (int64, error)
+	MemAddressReserve(bytes int64) (Ptr, error)
+	MemAddressFree(p Ptr, bytes int64) error
+	MemCreate(bytes int64, d Device) (Allocation, error)
+	MemRelease(Allocation) error
+	MemMap(p Ptr, bytes int64, a Allocation) error
+	MemUnmap(p Ptr, bytes int64) error
+	MemSetAccess(p Ptr, bytes int64, d Device) error
+
+	// Copies and fills take a host address or device addresses of so many bytes.
+	MemcpyHtoDAsync(dst Ptr, src unsafe.Pointer, bytes int64, s Stream) error
+	MemcpyDtoHAsync(dst unsafe.Pointer, src Ptr, bytes int64, s Stream) error
+	MemcpyDtoDAsync(dst, src Ptr, bytes int64, s Stream) error
+	// MemsetAsync repeats an element of 1, 2 or 4 bytes over n elements.
+	MemsetAsync(dst Ptr, element uint32, width int, n int64, s Stream) error
+	// MemsetColumnAsync sets the first element of each of n rows of pitch bytes.
+	MemsetColumnAsync(dst Ptr, pitch int64, element uint32, width int, n int64, s Stream) error
+
+	StreamCreate() (Stream, error) // non-blocking
+	StreamDestroy(Stream) error
+	StreamSynchronize(Stream) error
+	StreamWaitEvent(Stream, Event) error
+	StreamBeginCapture(Stream, CaptureMode) error
+	StreamEndCapture(Stream) (Graph, error)
+	// StreamAddGraph makes a graph a node of what the stream captures.
+	StreamAddGraph(Stream, Graph) error
+	// ThreadExchangeStreamCaptureMode sets the calling thread's mode and returns
+	// the one before.
+	ThreadExchangeStreamCaptureMode(CaptureMode) (CaptureMode, error)
+
+	EventCreate(EventFlags) (Event, error)
+	EventDestroy(Event) error
+	EventRecord(Event, Stream) error
+	EventQuery(Event) (bool, error)
+	EventSynchronize(Event) error
+	EventElapsedTime(start, end Event) (milliseconds float32, err error)
+
+	// ModuleLoadData loads a cubin, or PTX, which it compiles. The log is the
+	// compiler's, about an error.
+	ModuleLoadData(image []byte, ptx bool) (m Module, log string, err error)
+	ModuleUnload(Module) error
+	ModuleGetFunction(Module, string) (Function, error)
+	FuncGetAttribute(FuncAttribute, Function) (int, error)
+	FuncSetAttribute(Function, FuncAttribute, int) error
+	// FuncParamSizes returns the bytes of each parameter; known is false where
+	// the driver cannot tell (before 12.4).
+	FuncParamSizes(Function) (sizes []int64, known bool, err error)
+	// LaunchKernel takes one address for each parameter.
+	LaunchKernel(f Function, c *LaunchConfig, params *unsafe.Pointer) error
+
+	GraphNodeTypes(Graph) ([]NodeType, error)
+	GraphInstantiate(Graph) (GraphExec, error)
+	GraphUpload(GraphExec, Stream) error
+	GraphLaunch(GraphExec, Stream) error
+	GraphExecDestroy(GraphExec) error
+	GraphDestroy(Graph) error
+}

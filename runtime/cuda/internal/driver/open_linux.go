@@ -1,0 +1,136 @@
+//go:build linux && (amd64 || arm64)
+
+package driver
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+
+	"pwc/runtime/cuda/internal/dl"
+)
+
+// MinVersion is the oldest CUDA that the driver must support, and the version
+// whose signatures are asked for: 12.0.
+const MinVersion = 12000
+
+// paths is where the driver's library is looked for: by the loader's rules
+// first, then where distributions, containers and WSL put it.
+func paths() []string {
+	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+	const so = "libcuda.so.1"
+	return []string{so, "/usr/lib/" + arch + "-linux-gnu/" + so, "/usr/lib64/" + so, "/usr/local/nvidia/lib64/" + so, "/usr/lib/wsl/lib/" + so}
+}
+
+// Open opens libcuda and initialises it. path overrides where it is looked for.
+func Open(path string) (Driver, error) {
+	at := paths()
+	if path != "" {
+		at = []string{path}
+	}
+	lib, err := dl.Open("the CUDA driver (libcuda.so.1)", "it comes with the NVIDIA driver; containers get it from the NVIDIA container toolkit", at)
+	if err != nil {
+		return nil, err
+	}
+	old := func(found string, err error) error {
+		return fmt.Errorf("%s: %s, CUDA 12.0 or later is needed: update the NVIDIA driver to 525 or later: %w", lib.Path, found, err)
+	}
+	version, err := lib.Symbol("cuDriverGetVersion")
+	if err != nil {
+		return nil, err
+	}
+	var v int32
+	if r, _, _ := purego.SyscallN(version, uintptr(unsafe.Pointer(&v))); r != 0 {
+		return nil, fail("cuDriverGetVersion", r)
+	}
+	if v < MinVersion {
+		return nil, old(fmt.Sprintf("the driver supports CUDA %d.%d", v/1000, v%1000/10), &Error{"cuDriverGetVersion", NotFound})
+	}
+	resolve, err := lib.Symbol("cuGetProcAddress_v2")
+	if err != nil {
+		return nil, old("the driver has no cuGetProcAddress_v2", err)
+	}
+	d := &library{path: lib.Path}
+	if err := d.resolve(resolve); err != nil {
+		return nil, err
+	}
+	if r, _, _ := purego.SyscallN(d.init, 0); r != 0 {
+		return nil, fail("cuInit", r)
+	}
+	return d, nil
+}
+
+// library is libcuda: the addresses of its functions at MinVersion.
+type library struct {
+	path string
+
+	init, driverGetVersion, deviceGetCount, deviceGetName, deviceGetAttribute, deviceTotalMem,
+	primaryCtxRetain, primaryCtxRelease, ctxSetCurrent,
+	memGetInfo, memAlloc, memFree, memHostAlloc, memFreeHost, memHostGetDevicePointer,
+	memGranularity, memAddressReserve, memAddressFree, memCreate, memRelease, memMap, memUnmap, memSetAccess,
+	memcpyHtoD, memcpyDtoH, memcpyDtoD, memset8, memset16, memset32, memset2D8, memset2D16, memset2D32,
+	streamCreate, streamDestroy, streamSynchronize, streamWaitEvent, beginCapture, endCapture, captureInfo, updateCapture, exchangeMode,
+	eventCreate, eventDestroy, eventRecord, eventQuery, eventSynchronize, eventElapsed,
+	moduleLoad, moduleUnload, moduleGetFunction, funcGetAttribute, funcSetAttribute, launchKernel,
+	graphGetNodes, graphNodeGetType, graphAddChild, graphInstantiate, graphUpload, graphLaunch, graphExecDestroy, graphDestroy uintptr
+
+	funcParamInfo uintptr // 0 before 12.4
+}
+
+// resolve finds every function. A driver keeps the signature of each version,
+// so that a newer one changes nothing here.
+func (d *library) resolve(getProcAddress uintptr) error {
+	get := func(name string, version uintptr) (p uintptr, status Result) {
+		text := append([]byte(name), 0)
+		r, _, _ := purego.SyscallN(getProcAddress, uintptr(unsafe.Pointer(&text[0])), uintptr(unsafe.Pointer(&p)), version, 0, 0)
+		return p, Result(r)
+	}
+	for _, f := range []struct {
+		to   *uintptr
+		name string
+	}{
+		{&d.init, "cuInit"}, {&d.driverGetVersion, "cuDriverGetVersion"},
+		{&d.deviceGetCount, "cuDeviceGetCount"}, {&d.deviceGetName, "cuDeviceGetName"}, {&d.deviceGetAttribute, "cuDeviceGetAttribute"},
+		{&d.deviceTotalMem, "cuDeviceTotalMem"}, {&d.primaryCtxRetain, "cuDevicePrimaryCtxRetain"},
+		{&d.primaryCtxRelease, "cuDevicePrimaryCtxRelease"}, {&d.ctxSetCurrent, "cuCtxSetCurrent"},
+		{&d.memGetInfo, "cuMemGetInfo"}, {&d.memAlloc, "cuMemAlloc"}, {&d.memFree, "cuMemFree"}, {&d.memHostAlloc, "cuMemHostAlloc"},
+		{&d.memFreeHost, "cuMemFreeHost"}, {&d.memHostGetDevicePointer, "cuMemHostGetDevicePointer"},
+		{&d.memGranularity, "cuMemGetAllocationGranularity"}, {&d.memAddressReserve, "cuMemAddressReserve"},
+		{&d.memAddressFree, "cuMemAddressFree"}, {&d.memCreate, "cuMemCreate"}, {&d.memRelease, "cuMemRelease"},
+		{&d.memMap, "cuMemMap"}, {&d.memUnmap, "cuMemUnmap"}, {&d.memSetAccess, "cuMemSetAccess"},
+		{&d.memcpyHtoD, "cuMemcpyHtoDAsync"}, {&d.memcpyDtoH, "cuMemcpyDtoHAsync"}, {&d.memcpyDtoD, "cuMemcpyDtoDAsync"},
+		{&d.memset8, "cuMemsetD8Async"}, {&d.memset16, "cuMemsetD16Async"}, {&d.memset32, "cuMemsetD32Async"},
+		{&d.memset2D8, "cuMemsetD2D8Async"}, {&d.memset2D16, "cuMemsetD2D16Async"}, {&d.memset2D32, "cuMemsetD2D32Async"},
+		{&d.streamCreate, "cuStreamCreate"}, {&d.streamDestroy, "cuStreamDestroy"}, {&d.streamSynchronize, "cuStreamSynchronize"},
+		{&d.streamWaitEvent, "cuStreamWaitEvent"}, {&d.beginCapture, "cuStreamBeginCapture"}, {&d.endCapture, "cuStreamEndCapture"},
+		{&d.captureInfo, "cuStreamGetCaptureInfo"}, {&d.updateCapture, "cuStreamUpdateCaptureDependencies"},
+		{&d.exchangeMode, "cuThreadExchangeStreamCaptureMode"},
+		{&d.eventCreate, "cuEventCreate"}, {&d.eventDestroy, "cuEventDestroy"}, {&d.eventRecord, "cuEventRecord"},
+		{&d.eventQuery, "cuEventQuery"}, {&d.eventSynchronize, "cuEventSynchronize"}, {&d.eventElapsed, "cuEventElapsedTime"},
+		{&d.moduleLoad, "cuModuleLoadDataEx"}, {&d.moduleUnload, "cuModuleUnload"}, {&d.moduleGetFunction, "cuModuleGetFunction"},
+		{&d.funcGetAttribute, "cuFuncGetAttribute"}, {&d.funcSetAttribute, "cuFuncSetAttribute"}, {&d.launchKernel, "cuLaunchKernelEx"},
+		{&d.graphGetNodes, "cuGraphGetNodes"}, {&d.graphNodeGetType, "cuGraphNodeGetType"}, {&d.graphAddChild, "cuGraphAddChildGraphNode"},
+		{&d.graphInstantiate, "cuGraphInstantiateWithFlags"}, {&d.graphUpload, "cuGraphUpload"}, {&d.graphLaunch, "cuGraphLaunch"},
+		{&d.graphExecDestroy, "cuGraphExecDestroy"}, {&d.graphDestroy, "cuGraphDestroy"},
+	} {
+		p, r := get(f.name, MinVersion)
+		if r != Success || p == 0 {
+			return &dl.SymbolError{Library: d.path, Symbol: f.name, Reason: fmt.Sprintf("cuGetProcAddress for CUDA 12.0: %s", r)}
+		}
+		*f.to = p
+	}
+	if p, r := get("cuFuncGetParamInfo", 12040); r == Success {
+		d.funcParamInfo = p
+	}
+	return nil
+}
+
+// fail makes an error of a status, nil of success.
+func fail(call string, status uintptr) error {
+	if status == 0 {
+		return nil
+	}
+	return &Error{call, Result(int32(status))}
+}

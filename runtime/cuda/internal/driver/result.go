@@ -1,0 +1,138 @@
+package driver
+
+import "fmt"
+
+// Result is a status of the driver (CUresult).
+type Result int32
+
+// Results that pwc tells apart.
+const (
+	Success             Result = 0
+	InvalidValue        Result = 1
+	OutOfMemory         Result = 2
+	NotInitialized      Result = 3
+	Deinitialized       Result = 4
+	NoDevice            Result = 100
+	InvalidImage        Result = 200
+	InvalidContext      Result = 201
+	NoBinaryForGPU      Result = 209
+	ECCUncorrectable    Result = 214
+	NVLinkUncorrectable Result = 220
+	Contained           Result = 226
+	InvalidPTX          Result = 218
+	InvalidHandle       Result = 400
+	NotFound            Result = 500
+	NotReady            Result = 600
+	IllegalAddress      Result = 700
+	LaunchTimeout       Result = 702
+	ContextDestroyed    Result = 709
+	Assert              Result = 710
+	HardwareStackError  Result = 714
+	IllegalInstruction  Result = 715
+	MisalignedAddress   Result = 716
+	InvalidAddressSpace Result = 717
+	InvalidPC           Result = 718
+	LaunchFailed        Result = 719
+	TensorMemoryLeak    Result = 721
+	SystemNotReady      Result = 802
+	CaptureUnsupported  Result = 900
+	CaptureInvalidated  Result = 901
+	CaptureUnmatched    Result = 903
+	CaptureWrongThread  Result = 908
+	Unknown             Result = 999
+)
+
+// String returns the driver's name of the result, without CUDA_ERROR_.
+func (r Result) String() string {
+	switch r {
+	case InvalidValue:
+		return "INVALID_VALUE"
+	case OutOfMemory:
+		return "OUT_OF_MEMORY"
+	case NotInitialized:
+		return "NOT_INITIALIZED"
+	case Deinitialized:
+		return "DEINITIALIZED"
+	case NoDevice:
+		return "NO_DEVICE"
+	case InvalidImage:
+		return "INVALID_IMAGE"
+	case InvalidContext:
+		return "INVALID_CONTEXT"
+	case NoBinaryForGPU:
+		return "NO_BINARY_FOR_GPU"
+	case ECCUncorrectable:
+		return "ECC_UNCORRECTABLE"
+	case NVLinkUncorrectable:
+		return "NVLINK_UNCORRECTABLE"
+	case Contained:
+		return "CONTAINED"
+	case InvalidPTX:
+		return "INVALID_PTX"
+	case InvalidHandle:
+		return "INVALID_HANDLE"
+	case NotFound:
+		return "NOT_FOUND"
+	case NotReady:
+		return "NOT_READY"
+	case IllegalAddress:
+		return "ILLEGAL_ADDRESS"
+	case LaunchTimeout:
+		return "LAUNCH_TIMEOUT"
+	case ContextDestroyed:
+		return "CONTEXT_IS_DESTROYED"
+	case Assert:
+		return "ASSERT"
+	case HardwareStackError:
+		return "HARDWARE_STACK_ERROR"
+	case IllegalInstruction:
+		return "ILLEGAL_INSTRUCTION"
+	case MisalignedAddress:
+		return "MISALIGNED_ADDRESS"
+	case InvalidAddressSpace:
+		return "INVALID_ADDRESS_SPACE"
+	case InvalidPC:
+		return "INVALID_PC"
+	case LaunchFailed:
+		return "LAUNCH_FAILED"
+	case TensorMemoryLeak:
+		return "TENSOR_MEMORY_LEAK"
+	case SystemNotReady:
+		return "SYSTEM_NOT_READY"
+	case CaptureUnsupported:
+		return "STREAM_CAPTURE_UNSUPPORTED"
+	case CaptureInvalidated:
+		return "STREAM_CAPTURE_INVALIDATED"
+	case CaptureUnmatched:
+		return "STREAM_CAPTURE_UNMATCHED"
+	case CaptureWrongThread:
+		return "STREAM_CAPTURE_WRONG_THREAD"
+	case Unknown:
+		return "UNKNOWN"
+	}
+	return fmt.Sprintf("%d", int32(r))
+}
+
+// Fatal reports whether the result is sticky: the context, and with it the
+// device, is gone for this process. restart: only a new process can use the
+// device again. What the CUDA driver API documentation says of each CUresult
+// decides; an error that it calls unknown is taken for the worst.
+func (r Result) Fatal() (fatal, restart bool) {
+	switch r {
+	case IllegalAddress, LaunchTimeout, Assert, HardwareStackError, IllegalInstruction, MisalignedAddress,
+		InvalidAddressSpace, InvalidPC, LaunchFailed, TensorMemoryLeak, Contained, ECCUncorrectable, NVLinkUncorrectable, Unknown:
+		return true, true
+	case ContextDestroyed, Deinitialized:
+		return true, false
+	}
+	return false, false
+}
+
+// Error is a call that failed.
+type Error struct {
+	Call   string // "cuMemAlloc"
+	Result Result
+}
+
+// Error names the call and the result.
+func (e *Error) Error() string { return fmt.Sprintf("%s: CUDA_ERROR_%s", e.Call, e.Result) }

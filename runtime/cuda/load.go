@@ -1,0 +1,332 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+
+	"pwc/ir/dim"
+	"pwc/program"
+	"pwc/runtime/cuda/internal/driver"
+	"pwc/runtime/device"
+)
+
+// Launch attributes of programs; see the package documentation.
+const (
+	AttrDims        = "dims"        // AttrDims: 64-bit parameters after the addresses
+	AttrFaults      = "faults"      // AttrDims of constants: the nodes whose positions the kernel checks
+	AttrPDL         = "pdl"         // AttrBool: may start before earlier kernels end; ignored below sm_90
+	AttrCluster     = "cluster"     // AttrDims, 3 constants: blocks of a cluster
+	AttrCooperative = "cooperative" // AttrBool: all blocks are resident at once
+)
+
+// Executable is a loaded program: its modules in the driver, its constants on
+// the device, its extern ops found.
+type Executable struct {
+	dev     *Device
+	id      int64
+	program *program.Program
+	ops     []device.Op // by step; nil but for extern ops and library routines
+	steps   []stepLaunch
+	consts  *memory // all constants, at constAt
+	constAt []int64 // by constant
+	modules []*module
+	faults  faults
+	closed  atomic.Bool
+}
+
+// stepLaunch is the ways to launch a step: its variants, then its own.
+type stepLaunch struct {
+	variants []launchSpec
+	own      launchSpec
+}
+
+// launchSpec is a launch configuration of a program, checked.
+type launchSpec struct {
+	name   string
+	f      *Function
+	launch *program.Launch
+	dims   []dim.Dim
+	faults int // first word of the executable's; -1: the kernel takes none
+	attrs  []driver.LaunchAttr
+}
+
+// Load checks a program and makes it ready to bind. Errors name the step. While
+// another goroutine captures it waits.
+func (d *Device) Load(p *program.Program, ops device.OpSet) (device.Executable, error) {
+	const what = "load"
+	d.life.RLock()
+	defer d.life.RUnlock()
+	if err := d.idle(what); err != nil {
+		return nil, err
+	}
+	x := &Executable{dev: d, program: p}
+	if err := x.check(ops); err != nil {
+		return nil, refuse(what, err)
+	}
+	d.gate.enter()
+	defer d.gate.leave()
+	if err := x.load(); err != nil {
+		return nil, d.wrap(what, errors.Join(err, x.unload()))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.loads++
+	x.id = d.loads
+	d.loaded[x] = struct{}{}
+	return x, nil
+}
+
+// check is what Load can say without the driver.
+func (x *Executable) check(ops device.OpSet) error {
+	p, d := x.program, x.dev
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if err := d.takes(p); err != nil {
+		return err
+	}
+	x.ops = make([]device.Op, len(p.Steps))
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		switch s.Kind {
+		case program.StepExtern:
+			if x.ops[i] = ops[s.Extern]; x.ops[i] == nil {
+				return fmt.Errorf("step %d: no extern op %q was given", i, s.Extern)
+			}
+		case program.StepLibrary:
+			if x.ops[i] = d.libraries[s.Extern]; x.ops[i] == nil {
+				return fmt.Errorf("step %d: the device has no library routine %q", i, s.Extern)
+			}
+		}
+	}
+	return nil
+}
+
+// takes reports whether the device runs programs for p's target: its own, or an
+// older one in PTX, or in cubin of the same major version.
+func (d *Device) takes(p *program.Program) error {
+	var major, minor int
+	mine := d.major*10 + d.minor
+	if p.Target != d.info.Target {
+		var arch int
+		if n, err := fmt.Sscanf(p.Target, "cuda:sm_%d", &arch); n != 1 || err != nil || p.Target != fmt.Sprintf("cuda:sm_%d", arch) || arch > mine {
+			return fmt.Errorf("the program is for target %q, not %q", p.Target, d.info.Target)
+		}
+		major, minor = arch/10, arch%10
+	} else {
+		major, minor = d.major, d.minor
+	}
+	for i := range p.Kernels {
+		k := &p.Kernels[i]
+		switch {
+		case k.Format != program.KernelCubin && k.Format != program.KernelPTX:
+			return fmt.Errorf("kernel %d (%s) is neither cubin nor PTX", i, k.Name)
+		case k.Format == program.KernelCubin && major != d.major:
+			return fmt.Errorf("kernel %d (%s) is cubin for sm_%d%d, the device is sm_%d", i, k.Name, major, minor, mine)
+		}
+	}
+	return nil
+}
+
+// load makes everything in the driver that the program needs. No capture is
+// under way. After an error unload undoes it.
+func (x *Executable) load() error {
+	d, p := x.dev, x.program
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	functions := make([]*Function, len(p.Kernels))
+	for i := range p.Kernels {
+		k := &p.Kernels[i]
+		m, err := d.useModule(k.Code, k.Format == program.KernelPTX)
+		if m != nil {
+			x.modules = append(x.modules, m)
+		}
+		if err == nil {
+			functions[i], err = d.function(m, k.Name)
+		}
+		if err != nil {
+			return fmt.Errorf("kernel %d (%s): %w", i, k.Name, err)
+		}
+	}
+	x.steps = make([]stepLaunch, len(p.Steps))
+	for i := range p.Steps {
+		if p.Steps[i].Kind != program.StepKernel {
+			continue
+		}
+		if err := x.loadStep(i, functions); err != nil {
+			return fmt.Errorf("step %d: %w", i, err)
+		}
+	}
+	if err := x.faults.alloc(d); err != nil {
+		return err
+	}
+	return x.loadConsts()
+}
+
+func (x *Executable) loadStep(i int, functions []*Function) error {
+	s, out := &x.program.Steps[i], &x.steps[i]
+	out.variants = make([]launchSpec, len(s.Variants))
+	for j := range s.Variants {
+		v := &s.Variants[j]
+		if err := x.spec(&out.variants[j], s, v.Kernel, &v.Launch, functions); err != nil {
+			return err
+		}
+	}
+	return x.spec(&out.own, s, s.Kernel, &s.Launch, functions)
+}
+
+// spec checks a launch configuration against its kernel.
+func (x *Executable) spec(out *launchSpec, s *program.Step, kernel int32, l *program.Launch, functions []*Function) error {
+	f := functions[kernel]
+	*out = launchSpec{name: x.program.Kernels[kernel].Name, f: f, launch: l, faults: -1}
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("kernel %s: %s", out.name, fmt.Sprintf(format, args...))
+	}
+	var o LaunchOptions
+	for _, a := range l.Attrs {
+		want := program.AttrDims
+		switch a.Name {
+		case AttrDims:
+			out.dims = a.Dims
+		case AttrFaults:
+			if out.faults = x.faults.words(a.Dims); out.faults < 0 {
+				return fail("attribute %s is no list of nodes", a)
+			}
+		case AttrCluster:
+			if len(a.Dims) != 3 {
+				return fail("attribute %s has not 3 extents", a)
+			}
+			for j, e := range a.Dims {
+				n, ok := e.Const()
+				if !ok || n < 1 || n > maxGridX {
+					return fail("attribute %s", a)
+				}
+				o.Cluster[j] = uint32(n)
+			}
+		case AttrPDL:
+			want, o.Programmatic = program.AttrBool, a.Bool
+		case AttrCooperative:
+			want, o.Cooperative = program.AttrBool, a.Bool
+		default:
+			return fail("unknown launch attribute %s", a)
+		}
+		if a.Kind != want {
+			return fail("attribute %s is of another kind", a)
+		}
+	}
+	out.attrs = x.dev.attrs(o)
+	args := out.args(len(s.Args))
+	if f.paramsKnown {
+		if len(f.params) != args {
+			return fail("%d parameters, launched with %d", len(f.params), args)
+		}
+		for j, n := range f.params {
+			if n != argBytes {
+				return fail("parameter %d has %d bytes, not %d", j, n, argBytes)
+			}
+		}
+	}
+	threads := int64(1)
+	for _, b := range l.Block {
+		threads *= max(int64(b), 0)
+	}
+	if threads < 1 || threads > int64(f.maxThreads) {
+		return fail("blocks of %v threads, it takes 1 to %d", l.Block, f.maxThreads)
+	}
+	if n, ok := l.Shared.Const(); !ok || n > optIn {
+		if n > x.dev.maxShared(f) {
+			return fail("%d bytes of dynamic shared memory, the device has %d", n, x.dev.maxShared(f))
+		}
+		return x.dev.allowShared(f)
+	}
+	return nil
+}
+
+// argBytes is the size of every parameter.
+const argBytes = 8
+
+// args is the number of parameters for so many buffers.
+func (l *launchSpec) args(buffers int) int {
+	n := buffers + len(l.dims)
+	if l.faults >= 0 {
+		n++
+	}
+	return n
+}
+
+// loadConsts puts the constants on the device.
+func (x *Executable) loadConsts() error {
+	d := x.dev
+	x.constAt = make([]int64, len(x.program.Consts))
+	total := int64(0)
+	for i, c := range x.program.Consts {
+		x.constAt[i] = total
+		if int64(len(c)) > math.MaxInt64-program.MaxAlign-total {
+			return program.ErrTooLarge
+		}
+		total += (int64(len(c)) + program.MaxAlign - 1) &^ (program.MaxAlign - 1)
+	}
+	if total == 0 {
+		return nil
+	}
+	p, err := d.drv.MemAlloc(total)
+	if err != nil {
+		return err
+	}
+	x.consts = &memory{dev: d, ptr: p, size: total, owned: true}
+	x.consts.mapped.Store(total)
+	d.mu.Lock()
+	d.active += total
+	d.mu.Unlock()
+	d.adopt(x.consts)
+	for i, c := range x.program.Consts {
+		if len(c) > 0 {
+			if err := d.upload(p+driver.Ptr(x.constAt[i]), c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Program returns the program that was loaded.
+func (x *Executable) Program() *program.Program { return x.program }
+
+// Close unloads the program, once the streams are done with it. What was bound
+// of it fails with ErrClosed.
+func (x *Executable) Close() error {
+	const what = "close of a program"
+	d := x.dev
+	if d.gate.here() {
+		return refuse(what, device.ErrCapturing)
+	}
+	if d.shut.Load() || x.closed.Swap(true) {
+		return refuse(what, device.ErrClosed)
+	}
+	d.mu.Lock()
+	delete(d.loaded, x)
+	d.mu.Unlock()
+	return x.unload()
+}
+
+// unload gives back what load made.
+func (x *Executable) unload() error {
+	const what = "close of a program"
+	var errs []error
+	for _, m := range slices.Backward(x.modules) { // each waits for the streams
+		errs = append(errs, x.dev.dropModule(what, m))
+	}
+	x.modules = nil
+	if x.consts != nil {
+		errs = append(errs, x.consts.Free())
+	}
+	if x.faults.host != nil {
+		errs = append(errs, x.faults.host.Free())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,289 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"pwc/runtime/cuda/internal/driver"
+	"pwc/runtime/device"
+)
+
+// memoryAlign is the alignment of every segment, as package mem wants it. The
+// driver gives as much.
+const memoryAlign = 512
+
+// memory is a segment of device memory, reserved address space, or memory that
+// someone else owns.
+type memory struct {
+	dev    *Device
+	ptr    driver.Ptr
+	size   int64
+	mapped atomic.Int64 // bytes from the start that work may touch; size but for a State
+	freed  atomic.Bool
+	owned  bool // cuMemFree gives it back
+}
+
+// Alloc takes a segment from the driver, aligned to 512 bytes. The goroutine
+// that captures is refused; others are not.
+func (d *Device) Alloc(bytes int64) (device.Memory, error) {
+	const what = "alloc"
+	if bytes < 0 {
+		return nil, fmt.Errorf("cuda: alloc of %d bytes", bytes)
+	}
+	d.life.RLock()
+	defer d.life.RUnlock()
+	if err := d.idle(what); err != nil {
+		return nil, err
+	}
+	m := &memory{dev: d, size: bytes, owned: bytes > 0}
+	m.mapped.Store(bytes)
+	if bytes == 0 {
+		d.adopt(m)
+		return m, nil
+	}
+	if bytes > d.info.MemoryBytes {
+		return nil, refuse(what, d.full(bytes))
+	}
+	if err := d.enter(); err != nil {
+		return nil, d.wrap(what, err)
+	}
+	defer d.leave()
+	p, err := d.drv.MemAlloc(bytes)
+	if err != nil {
+		if err = d.check(err); errors.Is(err, device.ErrOutOfMemory) {
+			err = fmt.Errorf("%w (%w)", d.full(bytes), err)
+		}
+		return nil, refuse(what, err)
+	}
+	m.ptr = p
+	if p%memoryAlign != 0 {
+		return nil, errors.Join(fmt.Errorf("cuda: alloc: the driver gave address %#x, not aligned to %d", p, memoryAlign), d.wrap(what, d.drv.MemFree(p)))
+	}
+	d.mu.Lock()
+	d.active += bytes
+	d.mu.Unlock()
+	d.adopt(m)
+	return m, nil
+}
+
+// full says that so many bytes could not be had.
+func (d *Device) full(bytes int64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &device.MemoryError{Asked: bytes, Reserved: d.active, Active: d.active, Limit: d.info.MemoryBytes}
+}
+
+// Size returns the bytes that were asked for.
+func (m *memory) Size() int64 { return m.size }
+
+// Free gives the memory back. Launches and graphs that reach it fail from then
+// on with ErrFreed. Memory that is not the device's own is only forgotten.
+func (m *memory) Free() error {
+	const what = "free"
+	d := m.dev
+	if d.gate.here() {
+		return refuse(what, device.ErrCapturing)
+	}
+	if d.shut.Load() || m.freed.Swap(true) {
+		return refuse(what, device.ErrFreed)
+	}
+	if m.owned {
+		d.mu.Lock()
+		d.active -= m.size
+		d.mu.Unlock()
+	}
+	return d.release(what, m)
+}
+
+func (m *memory) destroy() error {
+	m.freed.Store(true)
+	if !m.owned {
+		return nil
+	}
+	return m.dev.drv.MemFree(m.ptr)
+}
+
+// WrapMemory makes a segment of memory that someone else owns and keeps for as
+// long as it is used; Free forgets it. Address 0 and sizes below 0 are refused.
+func (d *Device) WrapMemory(address uint64, bytes int64) (device.Memory, error) {
+	if address == 0 || bytes < 0 {
+		return nil, fmt.Errorf("cuda: wrapping %d bytes at address %#x", bytes, address)
+	}
+	d.life.RLock()
+	defer d.life.RUnlock()
+	if err := d.usable("wrap"); err != nil {
+		return nil, err
+	}
+	m := &memory{dev: d, ptr: driver.Ptr(address), size: bytes}
+	m.mapped.Store(bytes)
+	d.adopt(m)
+	return m, nil
+}
+
+// memory returns the memory that b lies in, and its address. The zero Buffer is
+// no memory.
+func (d *Device) memory(b device.Buffer) (driver.Ptr, *memory, error) {
+	var m *memory
+	switch x := b.Memory.(type) {
+	case nil:
+		if b.Size == 0 {
+			return 0, nil, nil
+		}
+	case *memory:
+		m = x
+	case *State:
+		m = &x.memory
+	}
+	switch {
+	case m == nil || m.dev != d:
+		return 0, nil, device.ErrForeignBuffer
+	case b.Offset < 0 || b.Size < 0 || b.Offset > m.size-b.Size:
+		return 0, nil, fmt.Errorf("bytes %d to %d of a segment of %d", b.Offset, b.Offset+b.Size, m.size)
+	case m.freed.Load():
+		return 0, nil, device.ErrFreed
+	}
+	return m.ptr + driver.Ptr(b.Offset), m, nil
+}
+
+// Pointer returns the address of a buffer, for ops that run on the device. It is
+// valid until the segment is freed.
+func (d *Device) Pointer(b device.Buffer) (uint64, error) {
+	p, _, err := d.memory(b)
+	if err != nil {
+		return 0, refuse("pointer", err)
+	}
+	return uint64(p), nil
+}
+
+// hostMemory is pinned memory.
+type hostMemory struct {
+	dev   *Device
+	data  []byte
+	freed atomic.Bool
+}
+
+// AllocHost takes pinned memory, from and to which copies are asynchronous.
+func (d *Device) AllocHost(bytes int64) (device.HostMemory, error) {
+	h, err := d.allocHost("alloc of host memory", bytes)
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+func (d *Device) allocHost(what string, bytes int64) (*hostMemory, error) {
+	if bytes < 0 {
+		return nil, fmt.Errorf("cuda: alloc of %d bytes of host memory", bytes)
+	}
+	d.life.RLock()
+	defer d.life.RUnlock()
+	if err := d.idle(what); err != nil {
+		return nil, err
+	}
+	h := &hostMemory{dev: d}
+	if bytes > 0 {
+		if err := d.enter(); err != nil {
+			return nil, d.wrap(what, err)
+		}
+		defer d.leave()
+		p, err := d.drv.MemHostAlloc(bytes)
+		if err != nil {
+			return nil, d.wrap(what, err)
+		}
+		h.data = unsafe.Slice((*byte)(p), bytes)
+		clear(h.data)
+		d.pinned.add(h)
+	}
+	d.adopt(h)
+	return h, nil
+}
+
+// Bytes returns the memory, nil once freed.
+func (h *hostMemory) Bytes() []byte {
+	if h.freed.Load() {
+		return nil
+	}
+	return h.data
+}
+
+// Free gives the memory back once the streams are done with what they were
+// given before.
+func (h *hostMemory) Free() error {
+	const what = "free of host memory"
+	if h.dev.shut.Load() || h.freed.Swap(true) {
+		return refuse(what, device.ErrFreed)
+	}
+	return h.dev.release(what, h)
+}
+
+func (h *hostMemory) destroy() error {
+	h.freed.Store(true)
+	if len(h.data) == 0 {
+		return nil
+	}
+	h.dev.pinned.remove(h)
+	// What the driver waits for before it frees is not documented.
+	return errors.Join(h.dev.drain(), h.dev.drv.MemFreeHost(unsafe.Pointer(&h.data[0])))
+}
+
+// pinned finds the pinned memory that an address lies in. Reading takes no lock.
+type pinned struct {
+	mu   sync.Mutex
+	list atomic.Pointer[[]*hostMemory] // by address
+}
+
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// index returns where memory at an address is, or belongs, in a list.
+func index(list []*hostMemory, at uintptr) (int, bool) {
+	return slices.BinarySearchFunc(list, at, func(h *hostMemory, at uintptr) int {
+		switch base := address(h.data); {
+		case at < base:
+			return 1
+		case at-base >= uintptr(len(h.data)):
+			return -1
+		}
+		return 0
+	})
+}
+
+func (p *pinned) all() []*hostMemory {
+	if l := p.list.Load(); l != nil {
+		return *l
+	}
+	return nil
+}
+
+func (p *pinned) add(h *hostMemory) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := p.all()
+	i, _ := index(old, address(h.data))
+	list := slices.Insert(slices.Clone(old), i, h)
+	p.list.Store(&list)
+}
+
+func (p *pinned) remove(h *hostMemory) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := slices.DeleteFunc(slices.Clone(p.all()), func(x *hostMemory) bool { return x == h })
+	p.list.Store(&list)
+}
+
+// find returns the pinned memory that all of b lies in, or nil.
+func (p *pinned) find(b []byte) *hostMemory {
+	list := p.all()
+	i, ok := index(list, address(b))
+	if !ok {
+		return nil
+	}
+	h := list[i]
+	if uintptr(len(b)) > uintptr(len(h.data))-(address(b)-address(h.data)) {
+		return nil
+	}
+	return h
+}

@@ -1,0 +1,328 @@
+package cuda
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"pwc/runtime/cuda/internal/driver"
+	"pwc/runtime/device"
+)
+
+// imageKey is the SHA-256 of an image.
+type imageKey [sha256.Size]byte
+
+// module is an image in the driver, shared by everything that was made from it.
+type module struct {
+	dev    *Device
+	key    imageKey
+	handle driver.Module
+	users  int // guarded by dev.mu; at 0 it is unloaded
+}
+
+// useModule loads an image, or finds it loaded. No capture is under way and the
+// context is current.
+func (d *Device) useModule(image []byte, ptx bool) (*module, error) {
+	key := sha256.Sum256(image)
+	d.mu.Lock()
+	if m := d.modules[key]; m != nil {
+		m.users++
+		d.mu.Unlock()
+		return m, nil
+	}
+	d.mu.Unlock()
+	h, log, err := d.drv.ModuleLoadData(image, ptx)
+	if err != nil {
+		if err = d.check(err); log != "" {
+			err = fmt.Errorf("%w\n%s", err, log)
+		}
+		return nil, err
+	}
+	if ptx {
+		d.ptx.Add(1)
+	}
+	d.mu.Lock()
+	if m := d.modules[key]; m != nil { // loaded meanwhile by another goroutine
+		m.users++
+		d.mu.Unlock()
+		return m, d.drv.ModuleUnload(h)
+	}
+	m := &module{dev: d, key: key, handle: h, users: 1}
+	d.modules[key] = m
+	d.mu.Unlock()
+	d.adopt(m)
+	return m, nil
+}
+
+// dropModule ends a use.
+func (d *Device) dropModule(what string, m *module) error {
+	d.mu.Lock()
+	m.users--
+	last := m.users == 0
+	if last {
+		delete(d.modules, m.key)
+	}
+	d.mu.Unlock()
+	if !last {
+		return nil
+	}
+	return d.release(what, m)
+}
+
+func (m *module) destroy() error {
+	// Kernels of the module may be under way.
+	return errors.Join(m.dev.drain(), m.dev.drv.ModuleUnload(m.handle))
+}
+
+// isPTX tells PTX from a cubin, which is an ELF file.
+func isPTX(image []byte) bool { return !bytes.HasPrefix(image, []byte("\x7fELF")) }
+
+// Module is code of an op that runs on the device.
+type Module struct {
+	dev    *Device
+	shared *module
+	closed atomic.Bool
+}
+
+// LoadModule loads a cubin or PTX, which the driver compiles. An image that is
+// loaded already is shared.
+func (d *Device) LoadModule(image []byte) (*Module, error) {
+	const what = "load of a module"
+	if len(image) == 0 {
+		return nil, errors.New("cuda: load of a module: no image")
+	}
+	d.life.RLock()
+	defer d.life.RUnlock()
+	if err := d.idle(what); err != nil {
+		return nil, err
+	}
+	d.gate.enter()
+	defer d.gate.leave()
+	if err := d.enter(); err != nil {
+		return nil, d.wrap(what, err)
+	}
+	defer d.leave()
+	m, err := d.useModule(image, isPTX(image))
+	if err != nil {
+		return nil, d.wrap(what, err)
+	}
+	return &Module{dev: d, shared: m}, nil
+}
+
+// Close ends the use of the module; calls of its functions fail from then on.
+func (m *Module) Close() error {
+	const what = "close of a module"
+	if m.dev.gate.here() {
+		return refuse(what, device.ErrCapturing)
+	}
+	if m.dev.shut.Load() || m.closed.Swap(true) {
+		return refuse(what, device.ErrClosed)
+	}
+	return m.dev.dropModule(what, m.shared)
+}
+
+// Function is a kernel.
+type Function struct {
+	module       *Module
+	name         string
+	handle       driver.Function
+	maxThreads   int // of a block
+	staticShared int // bytes
+	params       []int64
+	paramsKnown  bool
+}
+
+// function finds a kernel and what limits its launches. The context is current.
+func (d *Device) function(m *module, name string) (*Function, error) {
+	f := &Function{name: name}
+	var err error
+	if f.handle, err = d.drv.ModuleGetFunction(m.handle, name); err != nil {
+		return nil, err
+	}
+	if f.maxThreads, err = d.drv.FuncGetAttribute(driver.FuncMaxThreads, f.handle); err != nil {
+		return nil, err
+	}
+	if f.staticShared, err = d.drv.FuncGetAttribute(driver.FuncStaticShared, f.handle); err != nil {
+		return nil, err
+	}
+	f.params, f.paramsKnown, err = d.drv.FuncParamSizes(f.handle)
+	return f, err
+}
+
+// optIn is the most dynamic shared memory that a kernel gets without asking.
+const optIn = 48 << 10
+
+// allowShared lets launches of f take all the dynamic shared memory there is.
+func (d *Device) allowShared(f *Function) error {
+	return d.drv.FuncSetAttribute(f.handle, driver.FuncMaxDynamicShared, int(d.maxShared(f)))
+}
+
+// maxShared is the dynamic shared memory that there is for f, in bytes.
+func (d *Device) maxShared(f *Function) int64 {
+	return d.info.Properties["device.shared_bytes"] - int64(f.staticShared)
+}
+
+// Function finds a kernel by name. Its launches may use all the shared memory
+// that the device has for a block.
+func (m *Module) Function(name string) (*Function, error) {
+	what := "function " + name
+	d := m.dev
+	if err := d.idle(what); err != nil {
+		return nil, err
+	}
+	if m.closed.Load() {
+		return nil, refuse(what, device.ErrClosed)
+	}
+	d.gate.enter() // the driver may load the kernel only now
+	defer d.gate.leave()
+	if err := d.enter(); err != nil {
+		return nil, d.wrap(what, err)
+	}
+	defer d.leave()
+	f, err := d.function(m.shared, name)
+	if err == nil {
+		err = d.allowShared(f)
+	}
+	if err != nil {
+		return nil, d.wrap(what, err)
+	}
+	f.module = m
+	return f, nil
+}
+
+// LaunchOptions are the launch attributes of a call.
+type LaunchOptions struct {
+	Programmatic bool // may start before earlier kernels end, and waits for them itself (from sm_90 on)
+	Cooperative  bool // all blocks are resident at once
+	Cluster      [3]uint32
+}
+
+// attrs returns the attributes as the driver takes them.
+func (d *Device) attrs(o LaunchOptions) []driver.LaunchAttr {
+	var out []driver.LaunchAttr
+	if o.Programmatic && d.major >= 9 {
+		a := driver.LaunchAttr{ID: driver.LaunchProgrammatic}
+		a.Value[0] = 1
+		out = append(out, a)
+	}
+	if o.Cooperative {
+		a := driver.LaunchAttr{ID: driver.LaunchCooperative}
+		a.Value[0] = 1
+		out = append(out, a)
+	}
+	if o.Cluster != [3]uint32{} {
+		a := driver.LaunchAttr{ID: driver.LaunchCluster}
+		copy(a.Value[:], o.Cluster[:])
+		out = append(out, a)
+	}
+	return out
+}
+
+// prepared is a launch whose arguments lie ready: launching it allocates
+// nothing.
+type prepared struct {
+	function driver.Function
+	config   driver.LaunchConfig
+	values   []uint64
+	params   []unsafe.Pointer // to values; the driver reads as many bytes as the kernel declares
+}
+
+func (p *prepared) arguments(n int) {
+	p.values = make([]uint64, n)
+	p.params = make([]unsafe.Pointer, n+1) // one more, so that there is a first
+	for i := range p.values {
+		p.params[i] = unsafe.Pointer(&p.values[i])
+	}
+}
+
+func (p *prepared) attributes(list []driver.LaunchAttr) {
+	if len(list) > 0 {
+		p.config.Attrs, p.config.NumAttrs = &list[0], uint32(len(list))
+	}
+}
+
+// launch enqueues the kernel on s, whose context is current.
+func (p *prepared) launch(s *Stream) error {
+	p.config.Stream = s.handle
+	return s.dev.drv.LaunchKernel(p.function, &p.config, &p.params[0])
+}
+
+// KernelCall is a prepared launch of an op's kernel. Grid, Block and Shared
+// (dynamic shared memory, bytes) may change between launches.
+type KernelCall struct {
+	Grid, Block [3]uint32
+	Shared      uint32
+
+	f     *Function
+	run   prepared
+	reach []*memory // by argument
+}
+
+// NewCall prepares a launch with so many arguments of at most 8 bytes. The
+// number must be the kernel's own, which is checked where the driver tells it.
+func (f *Function) NewCall(args int, o LaunchOptions) (*KernelCall, error) {
+	if f.paramsKnown && len(f.params) != args {
+		return nil, fmt.Errorf("cuda: kernel %s has %d parameters, not %d", f.name, len(f.params), args)
+	}
+	c := &KernelCall{f: f, run: prepared{function: f.handle}, reach: make([]*memory, args)}
+	c.run.arguments(args)
+	c.run.attributes(f.module.dev.attrs(o))
+	return c, nil
+}
+
+// SetArg sets argument i to a value: an integer, an address, or the bits of a
+// float. A parameter of fewer than 8 bytes takes the low ones.
+func (c *KernelCall) SetArg(i int, v uint64) { c.run.values[i], c.reach[i] = v, nil }
+
+// SetBuffer sets argument i to the address of a buffer. Launches fail once its
+// segment is freed.
+func (c *KernelCall) SetBuffer(i int, b device.Buffer) error {
+	p, m, err := c.f.module.dev.memory(b)
+	if err != nil {
+		return fmt.Errorf("cuda: argument %d of kernel %s: %w", i, c.f.name, err)
+	}
+	c.run.values[i], c.reach[i] = uint64(p), m
+	return nil
+}
+
+// LaunchKernel enqueues a kernel, or records it; the arguments are copied when
+// it returns. It allocates nothing.
+func (s *Stream) LaunchKernel(c *KernelCall) error {
+	const what = "kernel launch"
+	if err := s.usable(what); err != nil {
+		return err
+	}
+	m := c.f.module
+	switch {
+	case m.dev != s.dev:
+		return refuse(what, device.ErrForeignStream)
+	case m.closed.Load():
+		return refuse(what, device.ErrClosed)
+	}
+	for _, r := range c.reach {
+		if r != nil && r.freed.Load() {
+			return refuse(what, device.ErrFreed)
+		}
+	}
+	if err := s.begin(); err != nil {
+		return s.dev.wrap(what, err)
+	}
+	defer s.end()
+	c.run.config.Grid, c.run.config.Block, c.run.config.Shared = c.Grid, c.Block, c.Shared
+	if err := c.run.launch(s); err != nil {
+		return s.issued(what, fmt.Errorf("%s: %w", c.f.name, err))
+	}
+	if s.capture != nil {
+		s.capture.record(driver.NodeKernel, 1, nil, nil)
+		for _, r := range c.reach {
+			s.capture.reach.memory(r)
+		}
+		if s.capture.reach.first(m) {
+			s.capture.reach.modules = append(s.capture.reach.modules, m)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"pwc/runtime/cuda/internal/driver"
+	"pwc/runtime/device"
+)
+
+// State is reserved address space that memory is mapped into from the start on,
+// as much as is asked for: the KV blocks of a model, whose graphs are captured
+// before it is known how many there is room for. Its address never changes, so
+// graphs stay valid while it grows. It is a device.Memory of the reserved size;
+// what programs touch beyond the mapped bytes is their fault.
+type State struct {
+	memory
+	granularity int64
+	bytes       int64 // reserved, a multiple of the granularity
+
+	grow  sync.Mutex
+	parts []part // mapped, in order
+}
+
+// part is one mapping of physical memory.
+type part struct {
+	ptr   driver.Ptr
+	bytes int64
+	alloc driver.Allocation
+}
+
+// ReserveState reserves address space for bytes, rounded up to what the device
+// maps at a time (usually 2 MiB), without memory.
+func (d *Device) ReserveState(bytes int64) (*State, error) {
+	const what = "reserve"
+	if bytes <= 0 {
+		return nil, fmt.Errorf("cuda: reserve of %d bytes", bytes)
+	}
+	d.life.RLock()
+	defer d.life.RUnlock()
+	if err := d.idle(what); err != nil {
+		return nil, err
+	}
+	ok, err := d.drv.DeviceGetAttribute(driver.AttrVirtualMemory, d.ordinal)
+	if err != nil {
+		return nil, d.wrap(what, err)
+	}
+	if ok == 0 {
+		return nil, errors.New("cuda: reserve: the device cannot map memory into reserved address space")
+	}
+	if err := d.enter(); err != nil {
+		return nil, d.wrap(what, err)
+	}
+	defer d.leave()
+	g, err := d.drv.MemGranularity(d.ordinal)
+	if err != nil {
+		return nil, d.wrap(what, err)
+	}
+	s := &State{memory: memory{dev: d, size: bytes}, granularity: g, bytes: (bytes + g - 1) / g * g}
+	if s.ptr, err = d.drv.MemAddressReserve(s.bytes); err != nil {
+		return nil, d.wrap(what, err)
+	}
+	d.adopt(s)
+	return s, nil
+}
+
+// Mapped returns the bytes from the start that have memory.
+func (s *State) Mapped() int64 { return min(s.mapped.Load(), s.size) }
+
+// Map makes at least the first bytes have memory, whose contents are undefined.
+// What was mapped before stays as it is; less is no change. When there is no
+// room, what is mapped already stays and the error is a *device.MemoryError.
+func (s *State) Map(bytes int64) error {
+	const what = "map"
+	d := s.dev
+	if bytes > s.size || bytes < 0 {
+		return fmt.Errorf("cuda: map of %d bytes into a state of %d", bytes, s.size)
+	}
+	d.life.RLock()
+	defer d.life.RUnlock()
+	if err := d.idle(what); err != nil {
+		return err
+	}
+	if s.freed.Load() {
+		return refuse(what, device.ErrFreed)
+	}
+	s.grow.Lock()
+	defer s.grow.Unlock()
+	at := s.mapped.Load()
+	more := (bytes - at + s.granularity - 1) / s.granularity * s.granularity // at is a multiple
+	if bytes <= at {
+		return nil
+	}
+	d.gate.enter()
+	defer d.gate.leave()
+	if err := d.enter(); err != nil {
+		return d.wrap(what, err)
+	}
+	defer d.leave()
+	p := part{ptr: s.ptr + driver.Ptr(at), bytes: more}
+	if err := s.mapPart(&p); err != nil {
+		if err = d.check(err); errors.Is(err, device.ErrOutOfMemory) {
+			err = fmt.Errorf("%w (%w)", d.full(more), err)
+		}
+		return refuse(what, err)
+	}
+	s.parts = append(s.parts, p)
+	s.mapped.Store(at + more)
+	d.mu.Lock()
+	d.active += more
+	d.mu.Unlock()
+	return nil
+}
+
+func (s *State) mapPart(p *part) (err error) {
+	drv := s.dev.drv
+	if p.alloc, err = drv.MemCreate(p.bytes, s.dev.ordinal); err != nil {
+		return err
+	}
+	if err = drv.MemMap(p.ptr, p.bytes, p.alloc); err != nil {
+		return errors.Join(err, drv.MemRelease(p.alloc))
+	}
+	if err = drv.MemSetAccess(p.ptr, p.bytes, s.dev.ordinal); err != nil {
+		return errors.Join(err, drv.MemUnmap(p.ptr, p.bytes), drv.MemRelease(p.alloc))
+	}
+	return nil
+}
+
+// Free gives back the memory and the address space, once the streams are done
+// with what they were given before.
+func (s *State) Free() error {
+	const what = "free of a state"
+	d := s.dev
+	if d.gate.here() {
+		return refuse(what, device.ErrCapturing)
+	}
+	if d.shut.Load() || s.freed.Swap(true) {
+		return refuse(what, device.ErrFreed)
+	}
+	return d.release(what, s)
+}
+
+func (s *State) destroy() error {
+	s.freed.Store(true)
+	s.grow.Lock()
+	defer s.grow.Unlock()
+	drv := s.dev.drv
+	errs := []error{s.dev.drain()} // unmapping waits for nothing
+	for _, p := range s.parts {
+		errs = append(errs, drv.MemUnmap(p.ptr, p.bytes), drv.MemRelease(p.alloc))
+		s.dev.mu.Lock()
+		s.dev.active -= p.bytes
+		s.dev.mu.Unlock()
+	}
+	s.parts = nil
+	return errors.Join(append(errs, drv.MemAddressFree(s.ptr, s.bytes))...)
+}
