@@ -3,7 +3,7 @@
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 20s
-RANDOM_MODULES ?= 2000
+RANDOM_MODULES ?= 20000
 BENCHTIME ?= 1s
 COUNT ?= 5
 
@@ -30,8 +30,9 @@ lint: # formatting, go vet, staticcheck, and the same for modules in text
 race:
 	go test -race $(CONCURRENT)
 
-random: # random modules against the interpreter, a tenth of them under the race detector
+random: # random modules against the interpreter; a tenth for each pass switched off and under the race detector
 	PWC_RANDOM_MODULES=$(RANDOM_MODULES) go test -timeout 15m -run '^TestRandomModules$$' ./compile
+	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -run '^TestRandomModulesWithoutAPass$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -race -run '^TestRandomModules$$' ./compile
 
 fuzz: # each fuzz target for FUZZTIME
