@@ -149,7 +149,7 @@ func (o *Options) refuses(c *Config, name string) string {
 		return "its minimum driver " + err.Error()
 	}
 	if o.Machine.Driver == "" {
-		return fmt.Sprintf("it needs driver %s, and this machine has none", c.Targets[i].MinDriver)
+		return fmt.Sprintf("it needs driver %s, this machine has none", c.Targets[i].MinDriver)
 	}
 	have, err := parseVersion(o.Machine.Driver)
 	if err != nil {

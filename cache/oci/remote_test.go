@@ -1,0 +1,300 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pwc/build"
+	"pwc/cache"
+)
+
+var (
+	_ build.Store = (*Layered)(nil)
+	_ build.Store = (*cache.Store)(nil)
+)
+
+func newRemote(t testing.TB, srv *server, tag string) *Remote {
+	t.Helper()
+	r, err := NewRemote("oci+http://"+srv.ref(tag), plain())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
+}
+
+// newLayer returns a layer over an empty store, and what the remote logs.
+func newLayer(t testing.TB, srv *server, frozen bool) (*Layered, *Remote, *journal) {
+	t.Helper()
+	j := &journal{}
+	o := plain()
+	o.Logger = j.logger()
+	r, err := NewRemote("oci+http://"+srv.ref("v1"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	s, _ := newStore(t)
+	return Layer(s, r, frozen), r, j
+}
+
+func wantMiss(t testing.TB, l *Layered, i int) {
+	t.Helper()
+	if blob, ok, err := l.Get(t.Context(), testKey(i, "host")); err != nil || ok || blob != nil {
+		t.Fatalf("Get(key %d) = %d bytes, %v, %v; want a miss", i, len(blob), ok, err)
+	}
+}
+
+func TestLayer(t *testing.T) {
+	srv := newServer(t)
+	sent := mustPush(t, filled(t, 3), srv.ref("v1"))
+	srv.counts()
+	l, r, j := newLayer(t, srv, false)
+	if n := srv.counts(); len(n) != 0 {
+		t.Errorf("requests before a look-up: %v", n)
+	}
+	wantMiss(t, l, 7)
+	wantHit(t, l, 1, "host")
+	wantMiss(t, l, 8)
+	wantHit(t, l, 1, "host")
+	// The config once, and the one blob.
+	if want, n := map[string]int{"HEAD manifests": 1, "GET manifests": 1, "GET blobs": 2}, srv.counts(); !cmp.Equal(n, want) {
+		t.Errorf("requests: %v", n)
+	}
+	wantHit(t, l.Store, 1, "host")
+	if _, ok, _ := l.Store.Get(t.Context(), testKey(2, "host")); ok {
+		t.Error("an entry that nobody wanted was fetched")
+	}
+	if blobs, bytes := r.Fetched(); blobs != 1 || bytes != int64(len(testBlob(t, 1, "host"))) {
+		t.Errorf("fetched %d blobs, %d bytes", blobs, bytes)
+	}
+	why, err := l.Explain(t.Context(), testKey(5, "host"))
+	if err != nil || !strings.HasSuffix(why[0].Nearest.Provenance.Origin, "@"+sent.Digest.String()) {
+		t.Errorf("%+v, %v; want the artifact as the origin", why, err)
+	}
+	// What is put stays here.
+	if err := l.Put(t.Context(), testKey(7, "host"), testBlob(t, 7, "host"), cache.Provenance{}); err != nil {
+		t.Fatal(err)
+	}
+	wantHit(t, l, 7, "host")
+	if n := srv.counts(); len(n) != 0 {
+		t.Errorf("requests for what is here: %v", n)
+	}
+	if text := j.take(); text != "" || r.Err() != nil {
+		t.Errorf("messages: %s, %v", text, r.Err())
+	}
+	wantWhole(t, l.Store, 2, 0)
+}
+
+// Whatever fails, however often: misses, one warning, and no more requests.
+func TestLayerFailure(t *testing.T) {
+	for _, what := range []string{"HEAD manifests", "GET manifests", "GET blobs", "nothing"} {
+		srv := newServer(t)
+		if what != "nothing" {
+			mustPush(t, filled(t, 3), srv.ref("v1"))
+		}
+		var failed atomic.Bool
+		failed.Store(what == "nothing")
+		srv.setMeddle(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method+" "+kind(r) != what {
+				return false
+			}
+			failed.Store(true)
+			w.WriteHeader(503)
+			return true
+		})
+		for _, frozen := range []bool{false, true} {
+			l, r, j := newLayer(t, srv, frozen)
+			for i := range 3 {
+				blob, ok, err := l.Get(t.Context(), testKey(i, "host"))
+				if ok || blob != nil || (err != nil) != frozen {
+					t.Errorf("%s, frozen %v: %d bytes, %v, %v", what, frozen, len(blob), ok, err)
+				}
+				if frozen {
+					wantErr(t, err, "remote cache "+srv.ref("v1"))
+				}
+				if i == 0 {
+					srv.counts()
+				}
+			}
+			if n := srv.counts(); len(n) != 0 {
+				t.Errorf("%s: requests after the failure: %v", what, n)
+			}
+			if text := j.take(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "going on without it") {
+				t.Errorf("%s: messages:\n%s", what, text)
+			}
+			if r.Err() == nil || !failed.Load() {
+				t.Errorf("%s: no failure", what)
+			}
+			// The store works on.
+			if err := l.Put(t.Context(), testKey(0, "host"), testBlob(t, 0, "host"), cache.Provenance{}); err != nil {
+				t.Error(err)
+			}
+			wantHit(t, l, 0, "host")
+		}
+	}
+}
+
+// A look-up that was given up is no failure of the remote.
+func TestLayerContext(t *testing.T) {
+	srv := newServer(t)
+	mustPush(t, filled(t, 2), srv.ref("v1"))
+	for _, what := range []string{"manifests", "blobs"} {
+		l, r, j := newLayer(t, srv, true)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		stop := errors.New("stop")
+		srv.setMeddle(func(w http.ResponseWriter, r *http.Request) bool {
+			if kind(r) == what {
+				cancel(stop)
+				<-r.Context().Done()
+			}
+			return kind(r) == what
+		})
+		if _, ok, err := l.Get(ctx, testKey(0, "host")); ok || !errors.Is(err, stop) {
+			t.Errorf("%s: %v, %v; want the cause", what, ok, err)
+		}
+		srv.setMeddle(nil)
+		wantHit(t, l, 0, "host")
+		if text := j.take(); text != "" || r.Err() != nil {
+			t.Errorf("messages: %s, %v", text, r.Err())
+		}
+	}
+}
+
+// Several stores over one directory, as in several processes, fetch a blob
+// once in all; a caller that holds the lock of the key does not wait for
+// itself.
+func TestLayerOnce(t *testing.T) {
+	srv := newServer(t)
+	mustPush(t, filled(t, 4), srv.ref("v1"))
+	srv.counts()
+	dir := t.TempDir()
+	var layers []*Layered
+	for range 3 {
+		layers = append(layers, Layer(cache.New(cache.Options{Dir: dir}), newRemote(t, srv, "v1"), true))
+	}
+	var wg sync.WaitGroup
+	for _, l := range layers {
+		for range 2 {
+			wg.Go(func() {
+				for i := range 4 {
+					unlock, err := l.Lock(t.Context(), testKey(i, "host"))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if blob, ok, err := l.Get(t.Context(), testKey(i, "host")); !ok || err != nil || string(blob) != string(testBlob(t, i, "host")) {
+						t.Errorf("Get(key %d) = %d bytes, %v, %v", i, len(blob), ok, err)
+					}
+					unlock()
+				}
+			})
+			wg.Go(func() {
+				for i := range 4 {
+					if _, ok, err := l.Get(t.Context(), testKey(3-i, "host")); !ok || err != nil {
+						t.Errorf("Get(key %d): %v, %v", 3-i, ok, err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	// Three configs and four blobs.
+	if want, n := map[string]int{"HEAD manifests": 3, "GET manifests": 3, "GET blobs": 7}, srv.counts(); !cmp.Equal(n, want) {
+		t.Errorf("requests: %v", n)
+	}
+	wantWhole(t, layers[0].Store, 4, 0)
+}
+
+// Damage of the store is repaired from the remote.
+func TestLayerRepairs(t *testing.T) {
+	srv := newServer(t)
+	mustPush(t, filled(t, 2), srv.ref("v1"))
+	l, _, _ := newLayer(t, srv, false)
+	wantHit(t, l, 0, "host")
+	d := cache.DigestOf(testBlob(t, 0, "host")).String()[len("sha256:"):]
+	file := l.Dir() + "/v1/blobs/" + d[:2] + "/" + d
+	if err := os.Truncate(file, 5); err != nil {
+		t.Fatal(err)
+	}
+	wantHit(t, l, 0, "host")
+	wantHit(t, l.Store, 0, "host")
+	wantWhole(t, l.Store, 1, 0)
+	// Without help it is an error of the store, as without a layer.
+	if err := os.Truncate(file, 5); err != nil {
+		t.Fatal(err)
+	}
+	srv.setMeddle(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
+	var damage *cache.DamageError
+	if _, ok, err := l.Get(t.Context(), testKey(0, "host")); ok || !errors.As(err, &damage) {
+		t.Errorf("%v, %v; want the damage", ok, err)
+	}
+}
+
+// What comes is used even if it cannot be kept.
+func TestLayerNotKept(t *testing.T) {
+	srv := newServer(t)
+	mustPush(t, filled(t, 2), srv.ref("v1"))
+	l := Layer(cache.New(cache.Options{}), newRemote(t, srv, "v1"), false)
+	wantHit(t, l, 0, "host")
+	wantHit(t, l, 0, "host")
+}
+
+// Entries that this machine cannot run are not taken: a miss, said once.
+func TestLayerRefuses(t *testing.T) {
+	srv := newServer(t)
+	fleet(t, srv)
+	j := &journal{}
+	o := plain()
+	o.Machine = Machine{Targets: []string{"cuda:sm_90"}, Driver: "470"}
+	o.Logger = j.logger()
+	r, err := NewRemote("oci+http://"+srv.ref("v1"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s, _ := newStore(t)
+	l := Layer(s, r, false)
+	for i := range 3 {
+		if _, ok, err := l.Get(t.Context(), testKey(i, "cuda:sm_90")); ok || err != nil {
+			t.Errorf("%v, %v; want a miss", ok, err)
+		}
+	}
+	if text := j.take(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "it needs driver 525.60.13, this machine has 470") {
+		t.Errorf("messages:\n%s", text)
+	}
+	// For another machine they are.
+	o.Targets = []string{"cuda:sm_90"}
+	other, err := NewRemote("oci+http://"+srv.ref("v1"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	wantHit(t, Layer(s, other, false), 0, "cuda:sm_90")
+}
+
+func TestRemoteAddress(t *testing.T) {
+	for _, bad := range []string{"", "reg.example/team/toy:v1", "https://reg.example/team/toy:v1", "oci://", "oci://toy:v1", "oci://reg.example/team/toy", "oci:/reg.example/team/toy:v1"} {
+		if r, err := NewRemote(bad, Options{}); err == nil {
+			t.Errorf("%q is %s", bad, r.repo.name())
+		}
+	}
+	for address, plain := range map[string]bool{"oci://reg.example/team/toy:v1": false, "oci+http://reg.example/team/toy:v1": true,
+		"oci://reg.example:5000/toy@sha256:" + strings.Repeat("0", 64): false} {
+		r, err := NewRemote(address, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.repo.repo.PlainHTTP != plain {
+			t.Errorf("%s: plain HTTP %v", address, r.repo.repo.PlainHTTP)
+		}
+	}
+}
