@@ -1,13 +1,9 @@
-//go:build linux && (amd64 || arm64)
-
 package driver
 
 import (
 	"fmt"
 	"runtime"
 	"unsafe"
-
-	"github.com/ebitengine/purego"
 
 	"pwc/runtime/cuda/internal/dl"
 )
@@ -42,7 +38,7 @@ func Open(path string) (Driver, error) {
 		return nil, err
 	}
 	var v int32
-	if r, _, _ := purego.SyscallN(version, uintptr(unsafe.Pointer(&v))); r != 0 {
+	if r := dl.Call(version, uintptr(unsafe.Pointer(&v))); r != 0 {
 		return nil, fail("cuDriverGetVersion", r)
 	}
 	if v < MinVersion {
@@ -56,7 +52,7 @@ func Open(path string) (Driver, error) {
 	if err := d.resolve(resolve); err != nil {
 		return nil, err
 	}
-	if r, _, _ := purego.SyscallN(d.init, 0); r != 0 {
+	if r := dl.Call(d.init, 0); r != 0 {
 		return nil, fail("cuInit", r)
 	}
 	return d, nil
@@ -84,7 +80,7 @@ type library struct {
 func (d *library) resolve(getProcAddress uintptr) error {
 	get := func(name string, version uintptr) (p uintptr, status Result) {
 		text := append([]byte(name), 0)
-		r, _, _ := purego.SyscallN(getProcAddress, uintptr(unsafe.Pointer(&text[0])), uintptr(unsafe.Pointer(&p)), version, 0, 0)
+		r := dl.Call(getProcAddress, uintptr(unsafe.Pointer(&text[0])), uintptr(unsafe.Pointer(&p)), version, 0, 0)
 		return p, Result(r)
 	}
 	for _, f := range []struct {

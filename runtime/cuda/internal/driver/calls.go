@@ -1,31 +1,29 @@
-//go:build linux && (amd64 || arm64)
-
 package driver
 
 import (
 	"unsafe"
 
-	"github.com/ebitengine/purego"
+	"pwc/runtime/cuda/internal/dl"
 )
 
-// Every call goes through purego.SyscallN, which allocates nothing; a variable
+// Every call goes through dl.Call, which allocates nothing; a variable
 // that the driver writes to allocates, so only calls outside a run have any.
 
 func (d *library) DriverGetVersion() (int, error) {
 	var v int32
-	r, _, _ := purego.SyscallN(d.driverGetVersion, uintptr(unsafe.Pointer(&v)))
+	r := dl.Call(d.driverGetVersion, uintptr(unsafe.Pointer(&v)))
 	return int(v), fail("cuDriverGetVersion", r)
 }
 
 func (d *library) DeviceGetCount() (int, error) {
 	var n int32
-	r, _, _ := purego.SyscallN(d.deviceGetCount, uintptr(unsafe.Pointer(&n)))
+	r := dl.Call(d.deviceGetCount, uintptr(unsafe.Pointer(&n)))
 	return int(n), fail("cuDeviceGetCount", r)
 }
 
 func (d *library) DeviceGetName(dev Device) (string, error) {
 	name := make([]byte, 256)
-	r, _, _ := purego.SyscallN(d.deviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(dev))
+	r := dl.Call(d.deviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(dev))
 	return text(name), fail("cuDeviceGetName", r)
 }
 
@@ -41,64 +39,64 @@ func text(b []byte) string {
 
 func (d *library) DeviceGetAttribute(a Attribute, dev Device) (int, error) {
 	var v int32
-	r, _, _ := purego.SyscallN(d.deviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev))
+	r := dl.Call(d.deviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev))
 	return int(v), fail("cuDeviceGetAttribute", r)
 }
 
 func (d *library) DeviceTotalMem(dev Device) (int64, error) {
 	var n uint64
-	r, _, _ := purego.SyscallN(d.deviceTotalMem, uintptr(unsafe.Pointer(&n)), uintptr(dev))
+	r := dl.Call(d.deviceTotalMem, uintptr(unsafe.Pointer(&n)), uintptr(dev))
 	return int64(n), fail("cuDeviceTotalMem", r)
 }
 
 func (d *library) DevicePrimaryCtxRetain(dev Device) (Context, error) {
 	var c Context
-	r, _, _ := purego.SyscallN(d.primaryCtxRetain, uintptr(unsafe.Pointer(&c)), uintptr(dev))
+	r := dl.Call(d.primaryCtxRetain, uintptr(unsafe.Pointer(&c)), uintptr(dev))
 	return c, fail("cuDevicePrimaryCtxRetain", r)
 }
 
 func (d *library) DevicePrimaryCtxRelease(dev Device) error {
-	r, _, _ := purego.SyscallN(d.primaryCtxRelease, uintptr(dev))
+	r := dl.Call(d.primaryCtxRelease, uintptr(dev))
 	return fail("cuDevicePrimaryCtxRelease", r)
 }
 
 func (d *library) CtxSetCurrent(c Context) error {
-	r, _, _ := purego.SyscallN(d.ctxSetCurrent, uintptr(c))
+	r := dl.Call(d.ctxSetCurrent, uintptr(c))
 	return fail("cuCtxSetCurrent", r)
 }
 
 func (d *library) MemGetInfo() (free, total int64, err error) {
 	var f, t uint64
-	r, _, _ := purego.SyscallN(d.memGetInfo, uintptr(unsafe.Pointer(&f)), uintptr(unsafe.Pointer(&t)))
+	r := dl.Call(d.memGetInfo, uintptr(unsafe.Pointer(&f)), uintptr(unsafe.Pointer(&t)))
 	return int64(f), int64(t), fail("cuMemGetInfo", r)
 }
 
 func (d *library) MemAlloc(bytes int64) (Ptr, error) {
 	var p Ptr
-	r, _, _ := purego.SyscallN(d.memAlloc, uintptr(unsafe.Pointer(&p)), uintptr(bytes))
+	r := dl.Call(d.memAlloc, uintptr(unsafe.Pointer(&p)), uintptr(bytes))
 	return p, fail("cuMemAlloc", r)
 }
 
 func (d *library) MemFree(p Ptr) error {
-	r, _, _ := purego.SyscallN(d.memFree, uintptr(p))
+	r := dl.Call(d.memFree, uintptr(p))
 	return fail("cuMemFree", r)
 }
 
 func (d *library) MemHostAlloc(bytes int64) (unsafe.Pointer, error) {
 	const portable, deviceMap = 1, 2
 	var p unsafe.Pointer
-	r, _, _ := purego.SyscallN(d.memHostAlloc, uintptr(unsafe.Pointer(&p)), uintptr(bytes), portable|deviceMap)
+	r := dl.Call(d.memHostAlloc, uintptr(unsafe.Pointer(&p)), uintptr(bytes), portable|deviceMap)
 	return p, fail("cuMemHostAlloc", r)
 }
 
 func (d *library) MemFreeHost(p unsafe.Pointer) error {
-	r, _, _ := purego.SyscallN(d.memFreeHost, uintptr(p))
+	r := dl.Call(d.memFreeHost, uintptr(p))
 	return fail("cuMemFreeHost", r)
 }
 
 func (d *library) MemHostGetDevicePointer(h unsafe.Pointer) (Ptr, error) {
 	var p Ptr
-	r, _, _ := purego.SyscallN(d.memHostGetDevicePointer, uintptr(unsafe.Pointer(&p)), uintptr(h), 0)
+	r := dl.Call(d.memHostGetDevicePointer, uintptr(unsafe.Pointer(&p)), uintptr(h), 0)
 	return p, fail("cuMemHostGetDevicePointer", r)
 }
 
@@ -119,61 +117,61 @@ func onDevice(dev Device) *allocationProp {
 func (d *library) MemGranularity(dev Device) (int64, error) {
 	const recommended = 1
 	var n uint64
-	r, _, _ := purego.SyscallN(d.memGranularity, uintptr(unsafe.Pointer(&n)), uintptr(unsafe.Pointer(onDevice(dev))), recommended)
+	r := dl.Call(d.memGranularity, uintptr(unsafe.Pointer(&n)), uintptr(unsafe.Pointer(onDevice(dev))), recommended)
 	return int64(n), fail("cuMemGetAllocationGranularity", r)
 }
 
 func (d *library) MemAddressReserve(bytes int64) (Ptr, error) {
 	var p Ptr
-	r, _, _ := purego.SyscallN(d.memAddressReserve, uintptr(unsafe.Pointer(&p)), uintptr(bytes), 0, 0, 0)
+	r := dl.Call(d.memAddressReserve, uintptr(unsafe.Pointer(&p)), uintptr(bytes), 0, 0, 0)
 	return p, fail("cuMemAddressReserve", r)
 }
 
 func (d *library) MemAddressFree(p Ptr, bytes int64) error {
-	r, _, _ := purego.SyscallN(d.memAddressFree, uintptr(p), uintptr(bytes))
+	r := dl.Call(d.memAddressFree, uintptr(p), uintptr(bytes))
 	return fail("cuMemAddressFree", r)
 }
 
 func (d *library) MemCreate(bytes int64, dev Device) (Allocation, error) {
 	var a Allocation
-	r, _, _ := purego.SyscallN(d.memCreate, uintptr(unsafe.Pointer(&a)), uintptr(bytes), uintptr(unsafe.Pointer(onDevice(dev))), 0)
+	r := dl.Call(d.memCreate, uintptr(unsafe.Pointer(&a)), uintptr(bytes), uintptr(unsafe.Pointer(onDevice(dev))), 0)
 	return a, fail("cuMemCreate", r)
 }
 
 func (d *library) MemRelease(a Allocation) error {
-	r, _, _ := purego.SyscallN(d.memRelease, uintptr(a))
+	r := dl.Call(d.memRelease, uintptr(a))
 	return fail("cuMemRelease", r)
 }
 
 func (d *library) MemMap(p Ptr, bytes int64, a Allocation) error {
-	r, _, _ := purego.SyscallN(d.memMap, uintptr(p), uintptr(bytes), 0, uintptr(a), 0)
+	r := dl.Call(d.memMap, uintptr(p), uintptr(bytes), 0, uintptr(a), 0)
 	return fail("cuMemMap", r)
 }
 
 func (d *library) MemUnmap(p Ptr, bytes int64) error {
-	r, _, _ := purego.SyscallN(d.memUnmap, uintptr(p), uintptr(bytes))
+	r := dl.Call(d.memUnmap, uintptr(p), uintptr(bytes))
 	return fail("cuMemUnmap", r)
 }
 
 func (d *library) MemSetAccess(p Ptr, bytes int64, dev Device) error {
 	const device, readWrite = 1, 3
 	desc := &struct{ locationType, location, flags int32 }{device, int32(dev), readWrite} // CUmemAccessDesc
-	r, _, _ := purego.SyscallN(d.memSetAccess, uintptr(p), uintptr(bytes), uintptr(unsafe.Pointer(desc)), 1)
+	r := dl.Call(d.memSetAccess, uintptr(p), uintptr(bytes), uintptr(unsafe.Pointer(desc)), 1)
 	return fail("cuMemSetAccess", r)
 }
 
 func (d *library) MemcpyHtoDAsync(dst Ptr, src unsafe.Pointer, bytes int64, s Stream) error {
-	r, _, _ := purego.SyscallN(d.memcpyHtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
+	r := dl.Call(d.memcpyHtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
 	return fail("cuMemcpyHtoDAsync", r)
 }
 
 func (d *library) MemcpyDtoHAsync(dst unsafe.Pointer, src Ptr, bytes int64, s Stream) error {
-	r, _, _ := purego.SyscallN(d.memcpyDtoH, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
+	r := dl.Call(d.memcpyDtoH, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
 	return fail("cuMemcpyDtoHAsync", r)
 }
 
 func (d *library) MemcpyDtoDAsync(dst, src Ptr, bytes int64, s Stream) error {
-	r, _, _ := purego.SyscallN(d.memcpyDtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
+	r := dl.Call(d.memcpyDtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
 	return fail("cuMemcpyDtoDAsync", r)
 }
 
@@ -185,7 +183,7 @@ func (d *library) MemsetAsync(dst Ptr, element uint32, width int, n int64, s Str
 	case 2:
 		fn = d.memset16
 	}
-	r, _, _ := purego.SyscallN(fn, uintptr(dst), uintptr(element), uintptr(n), uintptr(s))
+	r := dl.Call(fn, uintptr(dst), uintptr(element), uintptr(n), uintptr(s))
 	return fail("cuMemsetAsync", r)
 }
 
@@ -197,40 +195,40 @@ func (d *library) MemsetColumnAsync(dst Ptr, pitch int64, element uint32, width 
 	case 2:
 		fn = d.memset2D16
 	}
-	r, _, _ := purego.SyscallN(fn, uintptr(dst), uintptr(pitch), uintptr(element), 1, uintptr(n), uintptr(s))
+	r := dl.Call(fn, uintptr(dst), uintptr(pitch), uintptr(element), 1, uintptr(n), uintptr(s))
 	return fail("cuMemsetD2DAsync", r)
 }
 
 func (d *library) StreamCreate() (Stream, error) {
 	const nonBlocking = 1
 	var s Stream
-	r, _, _ := purego.SyscallN(d.streamCreate, uintptr(unsafe.Pointer(&s)), nonBlocking)
+	r := dl.Call(d.streamCreate, uintptr(unsafe.Pointer(&s)), nonBlocking)
 	return s, fail("cuStreamCreate", r)
 }
 
 func (d *library) StreamDestroy(s Stream) error {
-	r, _, _ := purego.SyscallN(d.streamDestroy, uintptr(s))
+	r := dl.Call(d.streamDestroy, uintptr(s))
 	return fail("cuStreamDestroy", r)
 }
 
 func (d *library) StreamSynchronize(s Stream) error {
-	r, _, _ := purego.SyscallN(d.streamSynchronize, uintptr(s))
+	r := dl.Call(d.streamSynchronize, uintptr(s))
 	return fail("cuStreamSynchronize", r)
 }
 
 func (d *library) StreamWaitEvent(s Stream, e Event) error {
-	r, _, _ := purego.SyscallN(d.streamWaitEvent, uintptr(s), uintptr(e), 0)
+	r := dl.Call(d.streamWaitEvent, uintptr(s), uintptr(e), 0)
 	return fail("cuStreamWaitEvent", r)
 }
 
 func (d *library) StreamBeginCapture(s Stream, m CaptureMode) error {
-	r, _, _ := purego.SyscallN(d.beginCapture, uintptr(s), uintptr(m))
+	r := dl.Call(d.beginCapture, uintptr(s), uintptr(m))
 	return fail("cuStreamBeginCapture", r)
 }
 
 func (d *library) StreamEndCapture(s Stream) (Graph, error) {
 	var g Graph
-	r, _, _ := purego.SyscallN(d.endCapture, uintptr(s), uintptr(unsafe.Pointer(&g)))
+	r := dl.Call(d.endCapture, uintptr(s), uintptr(unsafe.Pointer(&g)))
 	return g, fail("cuStreamEndCapture", r)
 }
 
@@ -244,7 +242,7 @@ func (d *library) StreamAddGraph(s Stream, g Graph) error {
 		count  uint64
 		node   uintptr
 	)
-	r, _, _ := purego.SyscallN(d.captureInfo, uintptr(s), uintptr(unsafe.Pointer(&status)), uintptr(unsafe.Pointer(&id)),
+	r := dl.Call(d.captureInfo, uintptr(s), uintptr(unsafe.Pointer(&status)), uintptr(unsafe.Pointer(&id)),
 		uintptr(unsafe.Pointer(&into)), uintptr(unsafe.Pointer(&deps)), uintptr(unsafe.Pointer(&count)))
 	if r != 0 {
 		return fail("cuStreamGetCaptureInfo", r)
@@ -252,38 +250,38 @@ func (d *library) StreamAddGraph(s Stream, g Graph) error {
 	if status != active {
 		return fail("cuStreamGetCaptureInfo", uintptr(CaptureInvalidated))
 	}
-	r, _, _ = purego.SyscallN(d.graphAddChild, uintptr(unsafe.Pointer(&node)), uintptr(into), deps, uintptr(count), uintptr(g))
+	r = dl.Call(d.graphAddChild, uintptr(unsafe.Pointer(&node)), uintptr(into), deps, uintptr(count), uintptr(g))
 	if r != 0 {
 		return fail("cuGraphAddChildGraphNode", r)
 	}
-	r, _, _ = purego.SyscallN(d.updateCapture, uintptr(s), uintptr(unsafe.Pointer(&node)), 1, setDependencies)
+	r = dl.Call(d.updateCapture, uintptr(s), uintptr(unsafe.Pointer(&node)), 1, setDependencies)
 	return fail("cuStreamUpdateCaptureDependencies", r)
 }
 
 func (d *library) ThreadExchangeStreamCaptureMode(m CaptureMode) (CaptureMode, error) {
 	mode := m
-	r, _, _ := purego.SyscallN(d.exchangeMode, uintptr(unsafe.Pointer(&mode)))
+	r := dl.Call(d.exchangeMode, uintptr(unsafe.Pointer(&mode)))
 	return mode, fail("cuThreadExchangeStreamCaptureMode", r)
 }
 
 func (d *library) EventCreate(f EventFlags) (Event, error) {
 	var e Event
-	r, _, _ := purego.SyscallN(d.eventCreate, uintptr(unsafe.Pointer(&e)), uintptr(f))
+	r := dl.Call(d.eventCreate, uintptr(unsafe.Pointer(&e)), uintptr(f))
 	return e, fail("cuEventCreate", r)
 }
 
 func (d *library) EventDestroy(e Event) error {
-	r, _, _ := purego.SyscallN(d.eventDestroy, uintptr(e))
+	r := dl.Call(d.eventDestroy, uintptr(e))
 	return fail("cuEventDestroy", r)
 }
 
 func (d *library) EventRecord(e Event, s Stream) error {
-	r, _, _ := purego.SyscallN(d.eventRecord, uintptr(e), uintptr(s))
+	r := dl.Call(d.eventRecord, uintptr(e), uintptr(s))
 	return fail("cuEventRecord", r)
 }
 
 func (d *library) EventQuery(e Event) (bool, error) {
-	r, _, _ := purego.SyscallN(d.eventQuery, uintptr(e))
+	r := dl.Call(d.eventQuery, uintptr(e))
 	if Result(int32(r)) == NotReady {
 		return false, nil
 	}
@@ -291,13 +289,13 @@ func (d *library) EventQuery(e Event) (bool, error) {
 }
 
 func (d *library) EventSynchronize(e Event) error {
-	r, _, _ := purego.SyscallN(d.eventSynchronize, uintptr(e))
+	r := dl.Call(d.eventSynchronize, uintptr(e))
 	return fail("cuEventSynchronize", r)
 }
 
 func (d *library) EventElapsedTime(start, end Event) (float32, error) {
 	var ms float32
-	r, _, _ := purego.SyscallN(d.eventElapsed, uintptr(unsafe.Pointer(&ms)), uintptr(start), uintptr(end))
+	r := dl.Call(d.eventElapsed, uintptr(unsafe.Pointer(&ms)), uintptr(start), uintptr(end))
 	return ms, fail("cuEventElapsedTime", r)
 }
 
@@ -308,7 +306,7 @@ func (d *library) ModuleLoadData(image []byte, ptx bool) (Module, string, error)
 	const errorLog, errorLogBytes = 5, 6 // CUjit_option
 	var m Module
 	if !ptx {
-		r, _, _ := purego.SyscallN(d.moduleLoad, uintptr(unsafe.Pointer(&m)), uintptr(unsafe.Pointer(&image[0])), 0, 0, 0)
+		r := dl.Call(d.moduleLoad, uintptr(unsafe.Pointer(&m)), uintptr(unsafe.Pointer(&image[0])), 0, 0, 0)
 		return m, "", fail("cuModuleLoadDataEx", r)
 	}
 	source := append(image[:len(image):len(image)], 0)
@@ -320,31 +318,31 @@ func (d *library) ModuleLoadData(image []byte, ptx bool) (Module, string, error)
 		log   unsafe.Pointer
 		bytes uintptr
 	}{unsafe.Pointer(&log[0]), jitLogBytes}
-	r, _, _ := purego.SyscallN(d.moduleLoad, uintptr(unsafe.Pointer(&m)), uintptr(unsafe.Pointer(&source[0])), uintptr(len(options)),
+	r := dl.Call(d.moduleLoad, uintptr(unsafe.Pointer(&m)), uintptr(unsafe.Pointer(&source[0])), uintptr(len(options)),
 		uintptr(unsafe.Pointer(options)), uintptr(unsafe.Pointer(values)))
 	return m, text(log), fail("cuModuleLoadDataEx", r)
 }
 
 func (d *library) ModuleUnload(m Module) error {
-	r, _, _ := purego.SyscallN(d.moduleUnload, uintptr(m))
+	r := dl.Call(d.moduleUnload, uintptr(m))
 	return fail("cuModuleUnload", r)
 }
 
 func (d *library) ModuleGetFunction(m Module, name string) (Function, error) {
 	var f Function
 	text := append([]byte(name), 0)
-	r, _, _ := purego.SyscallN(d.moduleGetFunction, uintptr(unsafe.Pointer(&f)), uintptr(m), uintptr(unsafe.Pointer(&text[0])))
+	r := dl.Call(d.moduleGetFunction, uintptr(unsafe.Pointer(&f)), uintptr(m), uintptr(unsafe.Pointer(&text[0])))
 	return f, fail("cuModuleGetFunction", r)
 }
 
 func (d *library) FuncGetAttribute(a FuncAttribute, f Function) (int, error) {
 	var v int32
-	r, _, _ := purego.SyscallN(d.funcGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(f))
+	r := dl.Call(d.funcGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(f))
 	return int(v), fail("cuFuncGetAttribute", r)
 }
 
 func (d *library) FuncSetAttribute(f Function, a FuncAttribute, v int) error {
-	r, _, _ := purego.SyscallN(d.funcSetAttribute, uintptr(f), uintptr(a), uintptr(v))
+	r := dl.Call(d.funcSetAttribute, uintptr(f), uintptr(a), uintptr(v))
 	return fail("cuFuncSetAttribute", r)
 }
 
@@ -355,7 +353,7 @@ func (d *library) FuncParamSizes(f Function) ([]int64, bool, error) {
 	var sizes []int64
 	for i := uintptr(0); ; i++ {
 		var offset, size uint64
-		r, _, _ := purego.SyscallN(d.funcParamInfo, uintptr(f), i, uintptr(unsafe.Pointer(&offset)), uintptr(unsafe.Pointer(&size)))
+		r := dl.Call(d.funcParamInfo, uintptr(f), i, uintptr(unsafe.Pointer(&offset)), uintptr(unsafe.Pointer(&size)))
 		switch Result(int32(r)) {
 		case Success:
 			sizes = append(sizes, int64(size))
@@ -368,25 +366,25 @@ func (d *library) FuncParamSizes(f Function) ([]int64, bool, error) {
 }
 
 func (d *library) LaunchKernel(f Function, c *LaunchConfig, params *unsafe.Pointer) error {
-	r, _, _ := purego.SyscallN(d.launchKernel, uintptr(unsafe.Pointer(c)), uintptr(f), uintptr(unsafe.Pointer(params)), 0)
+	r := dl.Call(d.launchKernel, uintptr(unsafe.Pointer(c)), uintptr(f), uintptr(unsafe.Pointer(params)), 0)
 	return fail("cuLaunchKernelEx", r)
 }
 
 func (d *library) GraphNodeTypes(g Graph) ([]NodeType, error) {
 	var n uint64
-	if r, _, _ := purego.SyscallN(d.graphGetNodes, uintptr(g), 0, uintptr(unsafe.Pointer(&n))); r != 0 {
+	if r := dl.Call(d.graphGetNodes, uintptr(g), 0, uintptr(unsafe.Pointer(&n))); r != 0 {
 		return nil, fail("cuGraphGetNodes", r)
 	}
 	if n == 0 {
 		return nil, nil
 	}
 	nodes := make([]uintptr, n)
-	if r, _, _ := purego.SyscallN(d.graphGetNodes, uintptr(g), uintptr(unsafe.Pointer(&nodes[0])), uintptr(unsafe.Pointer(&n))); r != 0 {
+	if r := dl.Call(d.graphGetNodes, uintptr(g), uintptr(unsafe.Pointer(&nodes[0])), uintptr(unsafe.Pointer(&n))); r != 0 {
 		return nil, fail("cuGraphGetNodes", r)
 	}
 	types := make([]NodeType, min(n, uint64(len(nodes))))
 	for i := range types {
-		if r, _, _ := purego.SyscallN(d.graphNodeGetType, nodes[i], uintptr(unsafe.Pointer(&types[i]))); r != 0 {
+		if r := dl.Call(d.graphNodeGetType, nodes[i], uintptr(unsafe.Pointer(&types[i]))); r != 0 {
 			return nil, fail("cuGraphNodeGetType", r)
 		}
 	}
@@ -395,26 +393,26 @@ func (d *library) GraphNodeTypes(g Graph) ([]NodeType, error) {
 
 func (d *library) GraphInstantiate(g Graph) (GraphExec, error) {
 	var x GraphExec
-	r, _, _ := purego.SyscallN(d.graphInstantiate, uintptr(unsafe.Pointer(&x)), uintptr(g), 0)
+	r := dl.Call(d.graphInstantiate, uintptr(unsafe.Pointer(&x)), uintptr(g), 0)
 	return x, fail("cuGraphInstantiateWithFlags", r)
 }
 
 func (d *library) GraphUpload(x GraphExec, s Stream) error {
-	r, _, _ := purego.SyscallN(d.graphUpload, uintptr(x), uintptr(s))
+	r := dl.Call(d.graphUpload, uintptr(x), uintptr(s))
 	return fail("cuGraphUpload", r)
 }
 
 func (d *library) GraphLaunch(x GraphExec, s Stream) error {
-	r, _, _ := purego.SyscallN(d.graphLaunch, uintptr(x), uintptr(s))
+	r := dl.Call(d.graphLaunch, uintptr(x), uintptr(s))
 	return fail("cuGraphLaunch", r)
 }
 
 func (d *library) GraphExecDestroy(x GraphExec) error {
-	r, _, _ := purego.SyscallN(d.graphExecDestroy, uintptr(x))
+	r := dl.Call(d.graphExecDestroy, uintptr(x))
 	return fail("cuGraphExecDestroy", r)
 }
 
 func (d *library) GraphDestroy(g Graph) error {
-	r, _, _ := purego.SyscallN(d.graphDestroy, uintptr(g))
+	r := dl.Call(d.graphDestroy, uintptr(g))
 	return fail("cuGraphDestroy", r)
 }

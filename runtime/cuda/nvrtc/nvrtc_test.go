@@ -1,0 +1,151 @@
+package nvrtc_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"pwc/runtime/cuda/nvrtc"
+)
+
+// open opens the machine's NVRTC. Without one the test is skipped, unless
+// PWC_REQUIRE_NVRTC=1 says that there must be one.
+func open(t testing.TB) *nvrtc.Library {
+	t.Helper()
+	l, err := nvrtc.Open(nvrtc.Options{})
+	if err != nil {
+		var missing *nvrtc.NotFoundError
+		if !errors.As(err, &missing) || os.Getenv("PWC_REQUIRE_NVRTC") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	return l
+}
+
+var axpy = nvrtc.Source{Name: "axpy.cu", Text: `
+extern "C" __global__ void axpy(const float *x, float *y, float a, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] += a * x[i];
+}
+`}
+
+func TestLibrary(t *testing.T) {
+	l := open(t)
+	major, minor := l.Version()
+	if major < 11 || minor < 0 {
+		t.Errorf("version %d.%d", major, minor)
+	}
+	archs := l.Archs()
+	if !slices.IsSorted(archs) || !slices.Contains(archs, 80) || !slices.Contains(archs, 90) {
+		t.Errorf("architectures %v, want 80 and 90 among them", archs)
+	}
+	if !strings.Contains(l.Path(), "libnvrtc.so") {
+		t.Errorf("path %q", l.Path())
+	}
+	t.Logf("%s is NVRTC %d.%d for %v", l.Path(), major, minor, archs)
+}
+
+func TestCompile(t *testing.T) {
+	l := open(t)
+	for _, arch := range []string{"sm_80", "sm_90", "compute_80"} {
+		code, err := l.Compile(axpy, nvrtc.CompileOptions{Arch: arch, Flags: []string{"--std=c++17"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ptx := strings.HasPrefix(arch, "compute_"); code.PTX != ptx {
+			t.Errorf("%s: PTX is %v", arch, code.PTX)
+		}
+		want := []byte("\x7fELF")
+		if code.PTX {
+			want = []byte(".target sm_80")
+		}
+		if !bytes.Contains(code.Data, want) || !bytes.Contains(code.Data, []byte("axpy")) || bytes.HasSuffix(code.Data, []byte{0}) && code.PTX {
+			t.Errorf("%s: %d bytes that are not the kernel", arch, len(code.Data))
+		}
+		again, err := l.Compile(axpy, nvrtc.CompileOptions{Arch: arch, Flags: []string{"--std=c++17"}})
+		if err != nil || !bytes.Equal(again.Data, code.Data) {
+			t.Errorf("%s: a second compilation gives other code, or %v", arch, err)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	code, err := open(t).Compile(nvrtc.Source{Name: "warn.cu", Text: "__global__ void k() { int unused; }"}, nvrtc.CompileOptions{Arch: "sm_80"})
+	if err != nil || !strings.Contains(code.Log, "unused") {
+		t.Errorf("log %q, %v, want a warning of the variable", code.Log, err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	l := open(t)
+	for name, c := range map[string]struct {
+		source nvrtc.Source
+		o      nvrtc.CompileOptions
+		log    string
+	}{
+		"source": {nvrtc.Source{Name: "bad.cu", Text: "__global__ void k() {\n  undeclared = 1;\n}"}, nvrtc.CompileOptions{Arch: "sm_80"}, "bad.cu(2)"},
+		"arch":   {axpy, nvrtc.CompileOptions{Arch: "sm_1"}, ""},
+		"flag":   {axpy, nvrtc.CompileOptions{Arch: "sm_80", Flags: []string{"--no-such-flag"}}, ""},
+	} {
+		_, err := l.Compile(c.source, c.o)
+		var e *nvrtc.CompileError
+		if !errors.As(err, &e) || e.Name != c.source.Name || e.Arch != c.o.Arch || !strings.Contains(e.Log, c.log) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := l.Compile(axpy, nvrtc.CompileOptions{Arch: "sm_80"}); err != nil {
+		t.Errorf("after errors: %v", err)
+	}
+}
+
+// TestAtOnce compiles from several goroutines, as building pieces does.
+func TestAtOnce(t *testing.T) {
+	l := open(t)
+	want, err := l.Compile(axpy, nvrtc.CompileOptions{Arch: "sm_80"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			got, err := l.Compile(axpy, nvrtc.CompileOptions{Arch: "sm_80"})
+			if err != nil || !bytes.Equal(got.Data, want.Data) {
+				t.Errorf("other code, or %v", err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestNotFound(t *testing.T) {
+	dir := t.TempDir()
+	var missing *nvrtc.NotFoundError
+	path := filepath.Join(dir, "libnvrtc.so.99")
+	_, err := nvrtc.Open(nvrtc.Options{Path: path})
+	if !errors.As(err, &missing) || len(missing.Attempts) != 1 || missing.Attempts[0].Path != path || !strings.Contains(err.Error(), path) {
+		t.Errorf("%v does not say that %s was looked for", err, path)
+	}
+	// A file that is no library is passed over, with the loader's reason.
+	bad := filepath.Join(dir, "libnvrtc.so.12")
+	if err := os.WriteFile(bad, []byte("text"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = nvrtc.Open(nvrtc.Options{Path: bad}); !errors.As(err, &missing) || missing.Attempts[0].Reason == "" {
+		t.Errorf("a file that is no library: %v", err)
+	}
+}
+
+func BenchmarkCompile(b *testing.B) {
+	l := open(b)
+	for b.Loop() {
+		if _, err := l.Compile(axpy, nvrtc.CompileOptions{Arch: "sm_90"}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
