@@ -10,7 +10,7 @@ COUNT ?= 5
 # Packages whose values several goroutines may use, or that start some.
 CONCURRENT = ./attention/... ./build ./cache/... ./cli ./piecewise ./runtime/... ./safetensors ./silly
 
-.PHONY: build test embed lint race random fuzz golden bench cross ci-deps
+.PHONY: build test embed lint race arch random fuzz golden bench cross ci-deps
 
 build: # the command line, static, into bin/
 	CGO_ENABLED=0 go build -trimpath -o bin/pwc ./cmd/pwc
@@ -29,6 +29,9 @@ lint: # formatting, go vet, staticcheck, and the same for modules in text
 
 race:
 	go test -race $(CONCURRENT)
+
+arch: # on amd64: tests on an architecture of 32 bits, where the same bytes must come out
+	GOARCH=386 CGO_ENABLED=0 go test ./attention/... ./build ./compile/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
 
 random: # random modules against the interpreter; a tenth for each pass switched off and under the race detector
 	PWC_RANDOM_MODULES=$(RANDOM_MODULES) go test -timeout 15m -run '^TestRandomModules$$' ./compile
