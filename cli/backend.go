@@ -167,7 +167,12 @@ func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildF
 			return nil, err
 		}
 		if store != nil {
-			o.Store = store
+			layered, done, err := a.overRemote(store, t.compiler.Target(), f.frozen)
+			if err != nil {
+				return nil, err
+			}
+			defer done()
+			o.Store = layered
 		}
 	}
 	t.bar = &progress{w: a.err, what: "compiling"}

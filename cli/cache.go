@@ -21,17 +21,20 @@ import (
 func (a *app) cacheCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache",
-		Short: "list, explain, verify and clean the compiled artifacts that are kept",
+		Short: "list, explain, verify, clean and share the compiled artifacts",
 		Long: `Compiled pieces are kept in a directory and found again by what they were made
 from, so that a model is compiled once. PWC_CACHE_DIR names the directory that
 is written (default: pwc in the user's cache directory), PWC_CACHE_PATH lists
-directories that are only read and searched first, PWC_CACHE=off keeps nothing.
+directories that are only read and searched first, PWC_CACHE_REMOTE is an
+artifact in a registry (oci://REGISTRY/REPO:TAG) that is asked for what is not
+there. PWC_CACHE=off keeps nothing.
 
 Models are the roots: what gc removes and pin keeps is a model with all its
 artifacts. A MODEL is a name or the first digits of an id, as ls prints them.`,
 		Example: `  pwc cache ls
   pwc cache explain model.ir          why its pieces are found, or not
-  pwc cache gc --max-bytes 1GiB`,
+  pwc cache gc --max-bytes 1GiB
+  pwc cache push registry.example/models/llama:v1 llama`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usagef("unknown command %q of pwc cache", args[0])
@@ -40,7 +43,8 @@ artifacts. A MODEL is a name or the first digits of an id, as ls prints them.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.cacheList(), a.cacheShow(), a.cacheExplain(), a.cacheVerify(), a.cacheGC(), a.cachePin(true), a.cachePin(false), a.cacheClear())
+	cmd.AddCommand(a.cacheList(), a.cacheShow(), a.cacheExplain(), a.cacheVerify(), a.cacheGC(), a.cachePin(true), a.cachePin(false), a.cacheClear(),
+		a.cacheExport(), a.cacheImport(), a.cachePush(), a.cachePull())
 	return cmd
 }
 

@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"pwc/build"
+	"pwc/cache"
+	"pwc/cache/oci"
+	"pwc/runtime/host"
+)
+
+// shareFlags are the flags of the commands that move a cache between machines.
+type shareFlags struct {
+	targets   []string
+	tag       string
+	plainHTTP bool
+}
+
+// sharing returns the options of a transfer: what the environment says, what
+// this machine can use, and the flags.
+func (a *app) sharing(f *shareFlags) (oci.Options, error) {
+	o, err := oci.FromEnv()
+	if err != nil {
+		return o, err
+	}
+	o.Logger = a.logger()
+	o.Machine = oci.Machine{Targets: []string{host.Target}}
+	o.PlainHTTP, o.Tag = f.plainHTTP, f.tag
+	if len(f.targets) > 0 {
+		o.Targets = f.targets
+	}
+	bar := &progress{w: a.err, what: "blobs"}
+	o.Observer = func(p oci.Progress) {
+		bar.set(p.Done, p.Total)
+		if p.Done == p.Total {
+			bar.end()
+		}
+	}
+	return o, nil
+}
+
+// overRemote puts the artifact that PWC_CACHE_REMOTE names behind a store.
+func (a *app) overRemote(s *cache.Store, target string, frozen bool) (build.Store, func(), error) {
+	address := os.Getenv(oci.EnvRemote)
+	if address == "" {
+		return s, func() {}, nil
+	}
+	o, err := a.sharing(&shareFlags{targets: []string{target}})
+	if err != nil {
+		return nil, nil, err
+	}
+	o.Observer = nil
+	remote, err := oci.NewRemote(address, o)
+	if err != nil {
+		return nil, nil, usagef("%s: %w", oci.EnvRemote, err)
+	}
+	return oci.Layer(s, remote, frozen), remote.Close, nil
+}
+
+func (a *app) cacheExport() *cobra.Command {
+	var f shareFlags
+	cmd := &cobra.Command{
+		Use:   "export FILE.tar|DIR [MODEL…]",
+		Short: "write models as an OCI image layout",
+		Long: `Write models with all their artifacts as an OCI image layout: to a tar file, or
+into a directory, to which they are added if it is a layout already. Without
+MODELs, all of them. The same models give the same bytes.`,
+		Example: "  pwc cache export cache.tar\n  pwc cache export layout/ llama --tag v1",
+		Args:    atLeastOne("a file or directory"),
+		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
+			o, err := a.sharing(&f)
+			if err != nil {
+				return err
+			}
+			r, err := oci.Export(ctx, s, args[1:], args[0], o)
+			if err != nil {
+				return err
+			}
+			return a.printSent("wrote "+args[0], r)
+		}),
+	}
+	cmd.Flags().StringVar(&f.tag, "tag", "", "`TAG` of the artifact in the layout (default: latest)")
+	return cmd
+}
+
+func (a *app) cachePush() *cobra.Command {
+	var f shareFlags
+	cmd := &cobra.Command{
+		Use:   "push REGISTRY/REPO:TAG [MODEL…]",
+		Short: "send models to a registry",
+		Long: `Send models with all their artifacts to a registry, as one OCI artifact. Without
+MODELs, all of them. What the registry has is not sent again. Credentials are
+those of the Docker config, HTTPS_PROXY and NO_PROXY are honoured.`,
+		Example: "  pwc cache push registry.example/models/llama:sm90 llama",
+		Args:    atLeastOne("a reference"),
+		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
+			o, err := a.sharing(&f)
+			if err != nil {
+				return err
+			}
+			r, err := oci.Push(ctx, s, args[1:], args[0], o)
+			if err != nil {
+				return err
+			}
+			return a.printSent("pushed "+args[0], r)
+		}),
+	}
+	cmd.Flags().BoolVar(&f.plainHTTP, "plain-http", false, "HTTP: without encryption, or proof of who answers")
+	return cmd
+}
+
+func (a *app) printSent(what string, r *oci.Sent) error {
+	if a.json {
+		return a.printJSON(map[string]any{"digest": r.Digest.String(), "modules": r.Modules, "entries": r.Entries, "blobs": r.Blobs, "bytes": r.Bytes,
+			"written": r.Written, "written_bytes": r.WrittenBytes})
+	}
+	fmt.Fprintf(a.out, "%s: %s, %s; %d of %s were new (%s)\n%s\n", what, plural(int64(r.Modules), "model"), plural(int64(r.Entries), "artifact"),
+		r.Written, plural(int64(r.Blobs), "blob"), byteCount(r.WrittenBytes), r.Digest)
+	return nil
+}
+
+func (a *app) cacheImport() *cobra.Command {
+	var f shareFlags
+	cmd := &cobra.Command{
+		Use:   "import FILE.tar|DIR",
+		Short: "take models from an OCI image layout",
+		Long: `Take the models of an OCI image layout that this machine can use into the cache.
+Everything is verified; nothing is reached over a network.`,
+		Example: "  pwc cache import cache.tar\n  pwc cache import layout/ --target cuda:sm_90",
+		Args:    exactly(1, "one file or directory"),
+		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
+			o, err := a.sharing(&f)
+			if err != nil {
+				return err
+			}
+			r, err := oci.Import(ctx, s, args[0], o)
+			if err != nil {
+				return err
+			}
+			return a.printReceived("imported "+args[0], r)
+		}),
+	}
+	cmd.Flags().StringVar(&f.tag, "tag", "", "`TAG` or digest of the artifact in the layout (default: the only one, else latest)")
+	cmd.Flags().StringSliceVar(&f.targets, "target", nil, "take the models for these `TARGET`s, whatever this machine is")
+	return cmd
+}
+
+func (a *app) cachePull() *cobra.Command {
+	var f shareFlags
+	cmd := &cobra.Command{
+		Use:   "pull REGISTRY/REPO:TAG|@sha256:…",
+		Short: "take models from a registry",
+		Long: `Take the models of an artifact that this machine can use into the cache. What the
+artifact is for is read first, and refused with the reasons if none of it fits.
+Every digest is verified; a pull that was interrupted goes on where it was. A
+tag trusts the registry: a digest, or a signature that was verified, does not.`,
+		Example: "  pwc cache pull registry.example/models/llama:sm90",
+		Args:    exactly(1, "one reference"),
+		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
+			o, err := a.sharing(&f)
+			if err != nil {
+				return err
+			}
+			r, err := oci.Pull(ctx, s, args[0], o)
+			if err != nil {
+				return err
+			}
+			return a.printReceived("pulled "+args[0], r)
+		}),
+	}
+	cmd.Flags().StringSliceVar(&f.targets, "target", nil, "take the models for these `TARGET`s, whatever this machine is")
+	cmd.Flags().BoolVar(&f.plainHTTP, "plain-http", false, "HTTP: without encryption, or proof of who answers")
+	return cmd
+}
+
+func (a *app) printReceived(what string, r *oci.Received) error {
+	refused := make([]string, len(r.Refused))
+	for i, x := range r.Refused {
+		refused[i] = x.String()
+	}
+	if a.json {
+		ids := make([]string, len(r.Modules))
+		for i, id := range r.Modules {
+			ids[i] = id.String()
+		}
+		return a.printJSON(map[string]any{"digest": r.Digest.String(), "modules": ids, "refused": refused, "entries": r.Entries, "kept": r.Kept,
+			"fetched": r.Fetched, "fetched_bytes": r.FetchedBytes})
+	}
+	fmt.Fprintf(a.out, "%s: %s, %s of which %d were here; %s fetched (%s)\n", what, plural(int64(len(r.Modules)), "model"), plural(int64(r.Entries), "artifact"),
+		r.Kept, plural(int64(r.Fetched), "blob"), byteCount(r.FetchedBytes))
+	for _, x := range refused {
+		fmt.Fprintf(a.out, "  left: %s\n", x)
+	}
+	_, err := fmt.Fprintln(a.out, r.Digest)
+	return err
+}
