@@ -1,0 +1,132 @@
+package piecewise_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"pwc/ir/dtype"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+	"pwc/safetensors"
+)
+
+// failing is a splitting op that fails while err is set.
+type failing struct {
+	sum3
+	err error
+}
+
+func (f *failing) Launch(c *device.OpCall) error {
+	if f.err != nil {
+		return f.err
+	}
+	return f.sum3.Launch(c)
+}
+
+// A splitting op that fails costs the run that it is in, and the results before.
+func TestFailingOp(t *testing.T) {
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
+		op := &failing{}
+		b := start(t, nineteen, piecewise.Options{Mode: mode, CaptureSizes: []int64{2}, Ops: []device.Op{op}})
+		f := b.Func("forward")
+		before, err := issue(t, f, []float32{1, 2}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		op.err = errors.New("no such sequence")
+		_, err = issue(t, f, []float32{1, 2}, nil)
+		if !errors.Is(err, op.err) || !strings.Contains(err.Error(), "@forward at size 2, piece 1 (silly::attention (first))") {
+			t.Errorf("mode %s: %v; want the op's error with the piece and its place", mode, err)
+		}
+		if err := before.At(0).CopyTo(make([]byte, 8)); !errors.Is(err, piecewise.ErrStale) {
+			t.Errorf("mode %s: a result from before the run that failed: %v, want ErrStale", mode, err)
+		}
+		op.err = nil
+		wantF32(t, run(t, f, []float32{1, 2}), []float32{28, 37})
+	}
+}
+
+const weighted = `pwc 1
+module "weighted" {
+  sym N in [1, 64] batch
+  weight @w : f32[2]
+  func @forward(%x: f32[N, 2]) -> (f32[N, 2]) {
+    %y = mul(%x, @w) : f32[N, 2]
+    return %y
+  }
+}
+`
+
+// tensors is a checkpoint in memory.
+type tensors map[string]safetensors.Tensor
+
+func (c tensors) Tensor(name string) (safetensors.Tensor, error) {
+	if t, ok := c[name]; ok {
+		return t, nil
+	}
+	return safetensors.Tensor{}, safetensors.ErrNotFound
+}
+
+func (c tensors) Info(name string) (safetensors.Info, error) {
+	t, err := c.Tensor(name)
+	return t.Info(), err
+}
+
+func (c tensors) Names() []string { return nil }
+
+// A load that fails gives back what it took and can be tried again.
+func TestFailedLoad(t *testing.T) {
+	pool, err := piecewise.NewPool(openHost(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := create(t, weighted, piecewise.Options{Pool: pool, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+	ctx := context.Background()
+	for name, src := range map[string]safetensors.Source{
+		"no checkpoint":      nil,
+		"no tensor":          tensors{},
+		"a tensor too short": tensors{"w": {Name: "w", DType: dtype.F32, Shape: []int64{1}, Data: make([]byte, 4)}},
+	} {
+		if err := b.Load(ctx, src, nil); !errors.Is(err, piecewise.ErrNotLoaded) {
+			t.Errorf("%s: %v, want ErrNotLoaded", name, err)
+		}
+		if got := pool.Stats().RequestedBytes.Now; got != 0 {
+			t.Errorf("%s: the pool still holds %d bytes", name, got)
+		}
+	}
+	two := []byte{0, 0, 0, 0x40, 0, 0, 0, 0x40}
+	if err := b.Load(ctx, tensors{"w": {Name: "w", DType: dtype.F32, Shape: []int64{2}, Data: two}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Memory that is not enough is an error with the numbers, and nothing is kept.
+func TestOutOfMemory(t *testing.T) {
+	pool, err := piecewise.NewPool(openHost(t), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := create(t, plain, piecewise.Options{Pool: pool, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+	err = b.Load(context.Background(), nil, nil)
+	var memory *device.MemoryError
+	if !errors.Is(err, device.ErrOutOfMemory) || !errors.As(err, &memory) || memory.Limit != 1<<20 {
+		t.Errorf("load into a pool of 1 MiB: %v, want ErrOutOfMemory with the limit", err)
+	}
+	if got := pool.Stats().RequestedBytes.Now; got != 0 {
+		t.Errorf("the pool still holds %d bytes", got)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
