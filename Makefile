@@ -8,7 +8,7 @@ BENCHTIME ?= 1s
 COUNT ?= 5
 
 # Packages whose values several goroutines may use, or that start some.
-CONCURRENT = ./attention/... ./build ./cache/... ./cli ./piecewise ./runtime/... ./safetensors ./silly
+CONCURRENT = ./attention/... ./build ./cache/... ./piecewise ./runtime/... ./safetensors ./silly
 
 .PHONY: build test embed lint race arch random fuzz golden bench cross ci-deps
 
