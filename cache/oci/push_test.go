@@ -12,9 +12,6 @@ import (
 	"pwc/cache"
 )
 
-// roles of TestMain; filled where the jobs are.
-var roles = map[string]func([]string) error{}
-
 func TestPushPull(t *testing.T) {
 	srv, from := newServer(t), filled(t, 5)
 	sent := mustPush(t, from, srv.ref("v1"))

@@ -1,0 +1,348 @@
+package oci
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"pwc/cache"
+)
+
+func mustExport(t testing.TB, s *cache.Store, name string, o Options, refs ...string) *Sent {
+	t.Helper()
+	sent, err := Export(t.Context(), s, refs, name, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sent
+}
+
+func TestExportImport(t *testing.T) {
+	from, srv := filled(t, 4), newServer(t)
+	pushed := mustPush(t, from, srv.ref("v1"))
+	for _, name := range []string{"layout", "layout.tar"} {
+		name = filepath.Join(t.TempDir(), name)
+		sent := mustExport(t, from, name, plain())
+		if sent.Digest != pushed.Digest || sent.Written != 6 || sent.WrittenBytes != sent.Bytes {
+			t.Errorf("%s: %+v; pushed it has the digest %s", name, sent, pushed.Digest)
+		}
+		srv.counts()
+		to, journal := newStore(t)
+		got, err := Import(t.Context(), to, name, plain())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Digest != sent.Digest || got.Entries != 4 || got.Fetched != 5 || len(got.Modules) != 1 {
+			t.Errorf("%s: %+v", name, got)
+		}
+		wantWhole(t, to, 4, 1)
+		for i := range 4 {
+			wantHit(t, to, i, "host")
+		}
+		m, err := to.Show(t.Context(), "toy")
+		if err != nil || m.Found[0].Provenance.Origin != "from layout@"+sent.Digest.String() {
+			t.Errorf("%+v, %v", m.Found[0], err)
+		}
+		info, err := InspectLayout(t.Context(), name, Options{})
+		if err != nil || info.Digest != sent.Digest || len(info.Config.Entries) != 4 {
+			t.Errorf("%+v, %v", info, err)
+		}
+		if n := srv.counts(); len(n) != 0 {
+			t.Errorf("requests: %v", n)
+		}
+		if text := journal.take(); text != "" {
+			t.Errorf("messages: %s", text)
+		}
+		o := plain()
+		o.Machine = Machine{Targets: []string{"cuda:sm_90"}}
+		if _, err := Import(t.Context(), to, name, o); !errors.As(err, new(*RefusedError)) {
+			t.Errorf("%v; want a refusal", err)
+		}
+	}
+}
+
+// What is in a tar is what any tool for tars makes of the directory.
+func TestTarIsLayout(t *testing.T) {
+	s, dir := filled(t, 2), t.TempDir()
+	mustExport(t, s, filepath.Join(dir, "a.tar"), Options{Tag: "v1"})
+	mustExport(t, s, filepath.Join(dir, "b.tar"), Options{Tag: "v1"})
+	a, err := os.ReadFile(filepath.Join(dir, "a.tar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "b.tar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(a, b) {
+		t.Error("two tars of the same modules differ")
+	}
+	left, err := filepath.Glob(filepath.Join(dir, ".*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	program, err := exec.LookPath("tar")
+	if err != nil {
+		t.Skip(err)
+	}
+	layout := filepath.Join(dir, "unpacked")
+	if err := os.Mkdir(layout, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(program, "-xf", filepath.Join(dir, "a.tar"), "-C", layout).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	to, _ := newStore(t)
+	if _, err := Import(t.Context(), to, layout, plain()); err != nil {
+		t.Error(err)
+	}
+	// Other tools name the members otherwise, and have directories among them.
+	if out, err := exec.Command(program, "-cf", filepath.Join(dir, "packed.tar"), "-C", layout, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	again, _ := newStore(t)
+	if _, err := Import(t.Context(), again, filepath.Join(dir, "packed.tar"), plain()); err != nil {
+		t.Error(err)
+	}
+	wantWhole(t, again, 2, 1)
+}
+
+func TestSeveralInLayout(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "layout")
+	one := mustExport(t, filled(t, 3), dir, Options{Tag: "small"})
+	more := mustExport(t, filled(t, 5), dir, Options{Tag: "big"})
+	if more.Written != 3 { // two programs and the config
+		t.Errorf("%+v; want what is new alone", more)
+	}
+	take := func(tag string) (int, error) {
+		to, _ := newStore(t)
+		o := plain()
+		o.Tag = tag
+		got, err := Import(t.Context(), to, dir, o)
+		if err != nil {
+			return 0, err
+		}
+		return got.Entries, nil
+	}
+	for tag, want := range map[string]int{"small": 3, "big": 5, one.Digest.String(): 3, more.Digest.String(): 5} {
+		if n, err := take(tag); n != want || err != nil {
+			t.Errorf("%s: %d entries, %v; want %d", tag, n, err, want)
+		}
+	}
+	_, err := take("")
+	wantErr(t, err, "several", "small", "big")
+	_, err = take("huge")
+	wantErr(t, err, `no "huge"`, "small", "big")
+	// Without tags the last export counts.
+	for n := 6; n < 8; n++ {
+		mustExport(t, filled(t, n), dir, Options{})
+		if got, err := take(""); got != n || err != nil {
+			t.Errorf("%d entries, %v; want %d", got, err, n)
+		}
+	}
+}
+
+func TestNotLayouts(t *testing.T) {
+	dir := t.TempDir()
+	from := filled(t, 2)
+	mustExport(t, from, filepath.Join(dir, "good.tar"), Options{})
+	good, err := os.ReadFile(filepath.Join(dir, "good.tar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	imports := func(name string) error {
+		t.Helper()
+		to, _ := newStore(t)
+		_, err := Import(t.Context(), to, name, plain())
+		if v, verr := to.Verify(t.Context()); verr != nil || len(v.Problems) > 0 || v.Modules > 0 {
+			t.Errorf("%s: %+v, %v", name, v, verr)
+		}
+		return err
+	}
+	file := func(name string, data []byte) string {
+		name = filepath.Join(dir, name)
+		writeFile(t, name, data)
+		return name
+	}
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	z.Write(good)
+	z.Close()
+	wantErr(t, imports(filepath.Join(dir, "nowhere")), "no such file")
+	wantErr(t, imports(file("zipped.tar", zipped.Bytes())), "compressed")
+	wantErr(t, imports(file("empty.tar", nil)), "not an OCI image layout")
+	wantErr(t, imports(file("text.tar", []byte("hello"))), "not a tar")
+	for cut := 0; cut < len(good)-1024; cut += 700 { // the last kilobyte is the end mark
+		if imports(file("cut.tar", good[:cut])) == nil {
+			t.Errorf("a tar cut at %d of %d was imported", cut, len(good))
+		}
+	}
+	var many bytes.Buffer
+	w := tar.NewWriter(&many)
+	for range maxMembers + 1 {
+		w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "d/"})
+	}
+	w.Close()
+	wantErr(t, imports(file("many.tar", many.Bytes())), "more than")
+
+	layout := func(name, version, index string) string {
+		writeFile(t, filepath.Join(dir, name, "oci-layout"), []byte(version))
+		writeFile(t, filepath.Join(dir, name, "index.json"), []byte(index))
+		return filepath.Join(dir, name)
+	}
+	const v1 = `{"imageLayoutVersion":"1.0.0"}`
+	wantErr(t, imports(filepath.Dir(file("bare/x", nil))), "not an OCI image layout")
+	wantErr(t, imports(layout("v2", `{"imageLayoutVersion":"2.0.0"}`, `{}`)), "layout version")
+	wantErr(t, imports(layout("none", v1, `{"manifests":[]}`)), "no cache in it")
+	wantErr(t, imports(layout("junk", v1, `{"manifests":[`)), "index.json")
+	wantErr(t, imports(layout("huge", v1, strings.Repeat(" ", maxManifest+1)+`{}`)), "above the limit")
+	wantErr(t, imports(layout("absent", v1, `{"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:`+strings.Repeat("0", 64)+`","size":7}]}`)), "does not have it")
+	wantErr(t, imports(layout("outside", v1, `{"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:../../../good.tar","size":7}]}`)), "SHA-256")
+	wantErr(t, imports(layout("index", v1, `{"manifests":[{"mediaType":"application/vnd.oci.image.index.v1+json","artifactType":"`+ArtifactType+`","digest":"sha256:`+strings.Repeat("0", 64)+`","size":7}]}`)), "of type")
+}
+
+// Links in a layout do not lead out of it, and what is not a file is not read.
+func TestLayoutLinks(t *testing.T) {
+	dir := t.TempDir()
+	from := filled(t, 1)
+	blob := cache.DigestOf(testBlob(t, 0, "host")).String()[len("sha256:"):]
+	for name, swap := range map[string]func(file string) error{
+		"link":      func(file string) error { return os.Symlink(filepath.Join(dir, "secret"), file) },
+		"directory": func(file string) error { return os.Mkdir(file, 0o777) },
+		"absent":    func(string) error { return nil },
+	} {
+		layout := filepath.Join(dir, name)
+		mustExport(t, from, layout, Options{})
+		file := filepath.Join(layout, "blobs", "sha256", blob)
+		if err := os.Rename(file, filepath.Join(dir, "secret")); err != nil {
+			t.Fatal(err)
+		}
+		if err := swap(file); err != nil {
+			t.Fatal(err)
+		}
+		to, _ := newStore(t)
+		if _, err := Import(t.Context(), to, layout, plain()); err == nil {
+			t.Errorf("%s: imported", name)
+		}
+		wantWhole(t, to, 0, 0)
+	}
+}
+
+// Every bit of every file of a layout counts: with one of them flipped an
+// import fails, or takes what was meant.
+func TestLayoutDamage(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "layout")
+	mustExport(t, filled(t, 1), dir, Options{})
+	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if err := os.Chmod(name, 0o666); err != nil {
+			return err
+		}
+		for i := 0; i < len(data); i += 1 + len(data)/16 {
+			data[i] ^= 4
+			if err := os.WriteFile(name, data, 0o666); err != nil {
+				return err
+			}
+			data[i] ^= 4
+			to, _ := newStore(t)
+			got, err := Import(t.Context(), to, dir, plain())
+			switch {
+			case err == nil && !strings.HasSuffix(name, ".json"):
+				t.Errorf("%s: byte %d was flipped, and the import went well: %+v", name, i, got)
+			case err == nil:
+				wantWhole(t, to, 1, 1)
+				wantHit(t, to, 0, "host")
+			default:
+				if v, err := to.Verify(t.Context()); err != nil || len(v.Problems) > 0 || v.Modules > 0 {
+					t.Errorf("%s: byte %d: %+v, %v", name, i, v, err)
+				}
+			}
+		}
+		return os.WriteFile(name, data, 0o666)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, _ := newStore(t)
+	if _, err := Import(t.Context(), to, dir, plain()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestExportErrors(t *testing.T) {
+	s := filled(t, 2)
+	dir := t.TempDir()
+	_, err := Export(t.Context(), s, []string{"nobody"}, filepath.Join(dir, "x"), Options{})
+	if !errors.Is(err, cache.ErrNotFound) {
+		t.Error(err)
+	}
+	_, err = Export(t.Context(), s, nil, filepath.Join(dir, "no", "where.tar"), Options{})
+	wantErr(t, err, "where.tar")
+	writeFile(t, filepath.Join(dir, "file"), nil)
+	_, err = Export(t.Context(), s, nil, filepath.Join(dir, "file"), Options{})
+	wantErr(t, err, "file")
+	// A tar is replaced as a whole or not at all.
+	old := filepath.Join(dir, "old.tar")
+	writeFile(t, old, []byte("old"))
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = Export(ctx, s, nil, old, Options{Observer: func(Progress) { cancel() }})
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if data, err := os.ReadFile(old); err != nil || string(data) != "old" {
+		t.Errorf("%q, %v", data, err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// The tag is in the index, where it changes no digest.
+func TestLayoutTag(t *testing.T) {
+	for _, name := range []string{"layout", "layout.tar"} {
+		name = filepath.Join(t.TempDir(), name)
+		mustExport(t, filled(t, 1), name, Options{Tag: "v1"})
+		l, err := openLayout(name, "v1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.close()
+		var index ocispec.Index
+		if err := l.readJSON("index.json", &index); err != nil {
+			t.Fatal(err)
+		}
+		if len(index.Manifests) != 1 || index.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "v1" || index.Manifests[0].ArtifactType != "application/vnd.pwc.cache.v1" {
+			text, _ := json.Marshal(index)
+			t.Errorf("%s", text)
+		}
+	}
+}
+
+// An export that ctx ends is over soon.
+func TestExportContext(t *testing.T) {
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	for _, name := range []string{"layout", "layout.tar"} {
+		if _, err := Export(ctx, filled(t, 2), nil, filepath.Join(t.TempDir(), name), Options{}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
