@@ -82,6 +82,7 @@ type function struct {
 	units    []unit
 	slots    []slot
 	returns  []int32 // storage of each result
+	rowBytes []int64 // of each result in memory of its own whose leading extent is the size symbol; else 0
 	sizes    []int64 // capture sizes, ascending
 	noPad    error   // why rows must not be padded; nil: they may
 	checks   []positionCheck
@@ -137,8 +138,25 @@ func newFunction(b *Backend, f *ir.Func) (*function, error) {
 			fn.slots = append(fn.slots, slot{storage: i})
 		}
 		fn.returns = append(fn.returns, i)
+		per := int64(0)
+		if t := st.typ; st.kind == inResult && t.Rank() > 0 && fn.size != "" && t.Shape[0].String() == fn.size {
+			if per, err = rowBytes(t); err != nil {
+				return nil, fmt.Errorf("result of @%s: %w", f.Name, err)
+			}
+		}
+		fn.rowBytes = append(fn.rowBytes, per)
 	}
 	return fn, nil
+}
+
+// rowBytes returns the bytes of a row of a tensor, or 0 where rows have no fixed
+// number of them.
+func rowBytes(t ir.Type) (int64, error) {
+	row := ir.Type{DType: t.DType, Shape: t.Shape[1:]}
+	if slices.ContainsFunc(row.Shape, func(d dim.Dim) bool { return len(d.Symbols()) > 0 }) {
+		return 0, nil
+	}
+	return (&env{}).bytes(row)
 }
 
 // addInputs describes the parameters. One whose type is that of a result of an

@@ -248,25 +248,33 @@ func (in Inputs) Set(name string, t device.Tensor) error {
 }
 
 // SetResult gives an input the result of another run, as Set does. A stale
-// result is refused.
+// result is refused. It allocates nothing where the result's rows are those of
+// its function and the input's are counted alike.
 func (in Inputs) SetResult(name string, r Result) error {
 	i, err := in.find(name)
 	if err != nil {
 		return err
 	}
-	t, err := r.padded()
-	if err != nil {
+	if err := r.set.check(r.i); err != nil {
 		return err
 	}
-	if spec := &in.slot.fn.inputs[i]; spec.from == r.set.fn && spec.slot == r.slot() {
-		// Read where it lies: padded rows included, as the graphs were captured.
-		in.slot.given[i] = given{how: fromDevice, rows: r.set.rows, tensor: t}
-		return nil
+	s, spec := in.slot, &in.slot.fn.inputs[i]
+	from, typ := r.set.fn, &r.set.fn.ir.ResultTypes[r.i]
+	per := from.rowBytes[r.i]
+	if per == 0 || per != spec.rowBytes || typ.DType != spec.typ.DType || typ.Rank() != spec.typ.Rank() {
+		t, err := r.Tensor()
+		if err != nil {
+			return err
+		}
+		return in.Set(name, t)
 	}
-	if t, err = r.Tensor(); err != nil {
-		return err
+	if rows := r.set.rows; spec.rows && rows != s.rows || spec.from != nil && rows > spec.from.hi {
+		return fmt.Errorf("%w: input %%%s of @%s has %d rows, result %d of @%s has %d", ErrSize, name, s.fn.ir.Name, s.rows, r.i, from.ir.Name, rows)
 	}
-	return in.Set(name, t)
+	// Where the input is linked to this result it is read where it lies, padded
+	// rows included, as the graphs were captured; send sees that by its address.
+	s.given[i] = given{how: fromDevice, rows: r.set.rows, tensor: device.Tensor{Buffer: r.rows(r.set.rows), DType: typ.DType}}
+	return nil
 }
 
 // send enqueues the copies of a run's inputs, padded from rows to size.

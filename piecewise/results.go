@@ -102,22 +102,37 @@ func (r Result) DType() dtype.DType { return r.set.fn.ir.ResultTypes[r.i].DType 
 
 // Tensor returns the result where it lies on the device, without padded rows.
 // Whoever reads it must be ordered before the function's next run.
-func (r Result) Tensor() (device.Tensor, error) { return r.tensor(r.set.rows) }
-
-func (r Result) padded() (device.Tensor, error) { return r.tensor(r.set.size) }
-
-func (r Result) tensor(rows int64) (device.Tensor, error) {
+func (r Result) Tensor() (device.Tensor, error) {
 	if err := r.set.check(r.i); err != nil {
 		return device.Tensor{}, err
 	}
 	fn := r.set.fn
-	e := fn.envFor(rows)
+	e := fn.envFor(r.set.rows)
 	shape, err := e.shape(fn.ir.ResultTypes[r.i])
 	if err != nil {
 		return device.Tensor{}, err
 	}
 	buf, err := fn.buffer(fn.returns[r.i], &e, fn.atMax)
 	return device.Tensor{Buffer: buf, DType: r.DType(), Shape: shape}, err
+}
+
+// rows returns the memory of the first rows of a result whose rows are those
+// of its function.
+func (r Result) rows(n int64) device.Buffer {
+	b, fn := r.set.fn.b, r.set.fn
+	return b.results.Slice(fn.slots[r.slot()].offset, fn.rowBytes[r.i]*n)
+}
+
+// memory returns where the result lies, without padded rows.
+func (r Result) memory() (device.Buffer, error) {
+	if err := r.set.check(r.i); err != nil {
+		return device.Buffer{}, err
+	}
+	if r.set.fn.rowBytes[r.i] > 0 {
+		return r.rows(r.set.rows), nil
+	}
+	t, err := r.Tensor()
+	return t.Buffer, err
 }
 
 // Size returns the result's bytes, without padded rows.
@@ -130,17 +145,25 @@ func (r Result) Size() (int64, error) {
 // size, and waits for it. Whether the result is stale is checked when the copy
 // is enqueued. A [PositionError] comes with the data copied.
 func (r Result) CopyTo(dst []byte) error {
-	t, err := r.Tensor()
+	if err := r.StartCopy(dst); err != nil {
+		return err
+	}
+	return r.set.fn.b.settle()
+}
+
+// StartCopy is CopyTo without the wait: dst is filled once what was enqueued on
+// the pool's stream up to now is done, which an event recorded on it tells.
+// Memory of [device.Device.AllocHost] is what a device copies to without waiting.
+func (r Result) StartCopy(dst []byte) error {
+	src, err := r.memory()
 	if err != nil {
 		return err
 	}
-	if int64(len(dst)) != t.Buffer.Size {
-		return fmt.Errorf("%w: result %d of @%s has %d bytes, the destination %d", ErrSize, r.i, r.set.fn.ir.Name, t.Buffer.Size, len(dst))
+	if int64(len(dst)) != src.Size {
+		return fmt.Errorf("%w: result %d of @%s has %d bytes, the destination %d", ErrSize, r.i, r.set.fn.ir.Name, src.Size, len(dst))
 	}
-	if len(dst) > 0 {
-		if err := r.set.fn.b.pool.stream.CopyToHost(dst, t.Buffer); err != nil {
-			return r.set.fn.b.note(err)
-		}
+	if len(dst) == 0 {
+		return nil
 	}
-	return r.set.fn.b.settle()
+	return r.set.fn.b.note(r.set.fn.b.pool.stream.CopyToHost(dst, src))
 }

@@ -83,6 +83,30 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	return Results{fn: fn, run: fn.run, rows: rows, size: size}, nil
 }
 
+// Choice is how so many rows are run, and why.
+type Choice struct {
+	How  How
+	Size int64  // with padding
+	Why  string // one clause, for people
+}
+
+// Choose says how Run would issue so many rows now: it asks what Run asks.
+// uniform is what [Inputs.SetUniform] would be given.
+func (f *Func) Choose(rows int64, uniform bool) Choice {
+	c, how, skip := f.fn.choose(rows, uniform)
+	if how == Eager {
+		return Choice{How: Eager, Size: rows, Why: skipNames[skip]}
+	}
+	why := "the pieces are captured and the batch need not be uniform"
+	if how == Whole {
+		why = "mode full serves every batch"
+		if f.fn.b.opts.Mode != Full {
+			why = "the batch is uniform, which whole functions are captured for"
+		}
+	}
+	return Choice{How: how, Size: c.size, Why: why}
+}
+
 // choose returns what serves so many rows, and when nothing is captured for
 // them, why.
 func (fn *function) choose(rows int64, uniform bool) (*captured, How, skipReason) {

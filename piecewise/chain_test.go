@@ -1,0 +1,127 @@
+package piecewise_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"pwc/piecewise"
+)
+
+// chain is a function that reads another's result where it lies, and one whose
+// input is linked to the first but is given the second's.
+const chain = `pwc 1
+module "chain" {
+  sym N in [1, 64] batch
+  func @one(%x: f32[N]) -> (f32[N]) {
+    %y = add(%x, 1.0) : f32[N]
+    return %y
+  }
+  func @double(%y: f32[N]) -> (f32[N]) {
+    %z = mul(%y, 2.0) : f32[N]
+    return %z
+  }
+  func @negate(%y: f32[N]) -> (f32[N]) {
+    %z = neg(%y) : f32[N]
+    return %z
+  }
+}
+`
+
+// runChain runs x through @one, @double and @negate, whose result is copied out
+// without a wait.
+func runChain(t testing.TB, b *piecewise.Backend, x []float32, out []byte) {
+	ctx := context.Background()
+	check := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	in, err := b.Func("one").Inputs(int64(len(x)))
+	check(err)
+	dst, err := in.Float32s("x")
+	check(err)
+	copy(dst, x)
+	r, err := b.Func("one").Run(ctx, in, nil)
+	check(err)
+	for _, name := range []string{"double", "negate"} {
+		in, err = b.Func(name).Inputs(int64(len(x)))
+		check(err)
+		check(in.SetResult("y", r.At(0)))
+		r, err = b.Func(name).Run(ctx, in, nil)
+		check(err)
+	}
+	check(r.At(0).StartCopy(out))
+	check(r.Wait())
+}
+
+// Results go from function to function, linked or not, without an allocation.
+func TestChain(t *testing.T) {
+	b := start(t, chain, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4, 64}})
+	x := []float32{1, 2, 3}
+	out := make([]byte, 4*len(x))
+	runChain(t, b, x, out)
+	got := []float32{f32(out, 0), f32(out, 1), f32(out, 2)}
+	if want := []float32{-4, -6, -8}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if n := testing.AllocsPerRun(20, func() { runChain(t, b, x, out) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	r, err := issue(t, b.Func("one"), x, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := b.Func("double").Inputs(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.SetResult("y", r.At(0)); !errors.Is(err, piecewise.ErrSize) {
+		t.Errorf("3 rows as the input of 2: %v, want %v", err, piecewise.ErrSize)
+	}
+	if err := r.At(0).StartCopy(out[:8]); !errors.Is(err, piecewise.ErrSize) {
+		t.Errorf("12 bytes copied to 8: %v, want %v", err, piecewise.ErrSize)
+	}
+}
+
+// Choose says what Run then does, and why it does no better.
+func TestChoose(t *testing.T) {
+	for _, c := range []struct {
+		mode    piecewise.Mode
+		rows    int64
+		uniform bool
+		how     piecewise.How
+		size    int64
+	}{
+		{piecewise.None, 8, true, piecewise.Eager, 8},
+		{piecewise.Piecewise, 3, true, piecewise.Replayed, 8},
+		{piecewise.Full, 8, false, piecewise.Whole, 8},
+		{piecewise.FullDecodeOnly, 8, true, piecewise.Whole, 8},
+		{piecewise.FullDecodeOnly, 8, false, piecewise.Eager, 8},
+		{piecewise.FullAndPiecewise, 7, true, piecewise.Whole, 8},
+		{piecewise.FullAndPiecewise, 7, false, piecewise.Replayed, 8},
+		{piecewise.FullAndPiecewise, 15, true, piecewise.Eager, 15},
+	} {
+		b := start(t, chain, piecewise.Options{Mode: c.mode, CaptureSizes: []int64{1, 8}})
+		got := b.Func("one").Choose(c.rows, c.uniform)
+		if got.How != c.how || got.Size != c.size || got.Why == "" {
+			t.Errorf("%s, %d rows, uniform %t: %+v, want %s at %d", c.mode, c.rows, c.uniform, got, c.how, c.size)
+		}
+		in, err := b.Func("one").Inputs(c.rows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.SetUniform(c.uniform)
+		if _, err := in.Float32s("x"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Func("one").Run(context.Background(), in, nil); err != nil {
+			t.Fatal(err)
+		}
+		s := b.Stats()
+		if n := [...]int64{piecewise.Eager: s.EagerRuns, piecewise.Replayed: s.Replays, piecewise.Whole: s.FullReplays}[c.how]; n != 1 || s.PaddedRows != c.size-c.rows {
+			t.Errorf("%s, %d rows: the run was not as chosen: %+v", c.mode, c.rows, s)
+		}
+	}
+}

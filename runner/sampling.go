@@ -1,0 +1,311 @@
+package runner
+
+import (
+	"fmt"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/ir/padding"
+)
+
+// Sampling is how the next token is chosen from its logits. The zero value is
+// greedy.
+type Sampling struct {
+	// Temperature divides the logits before their softmax; 0: the most probable
+	// token, of equals the one with the lowest id, and nothing is random.
+	Temperature float64
+
+	// TopK leaves the so many most probable tokens; 0: all. Tokens whose logits,
+	// divided by the temperature, are closer than 2^-17 to the last of them count
+	// as equal to it and stay.
+	TopK int
+
+	// TopP leaves, of what TopK left, the fewest most probable tokens whose
+	// probabilities sum to so much (nucleus sampling, arXiv:1904.09751); 0 and 1:
+	// all. Ties stay as with TopK.
+	TopP float64
+
+	// Seed makes the random numbers: a token is a function of the logits, the seed
+	// and its position in the sequence, whatever else is in the batch.
+	Seed uint64
+}
+
+func (s *Sampling) check() error {
+	switch {
+	case !(s.Temperature >= 0 && s.Temperature <= 1e6):
+		return fmt.Errorf("temperature %g is not in [0, 1e6]", s.Temperature)
+	case s.TopK < 0:
+		return fmt.Errorf("top-k %d is below 0", s.TopK)
+	case !(s.TopP >= 0 && s.TopP <= 1):
+		return fmt.Errorf("top-p %g is not in [0, 1]", s.TopP)
+	}
+	return nil
+}
+
+// greedy reports whether the choice is not random: top-k 1 leaves one token
+// whatever the temperature is.
+func (s *Sampling) greedy() bool { return s.Temperature == 0 || s.TopK == 1 }
+
+// The functions that are added to a model, and their parameters.
+const (
+	forwardFunc = "forward"
+	logitsFunc  = "logits"
+	greedyFunc  = "runner_greedy"
+	sampleFunc  = "runner_sample"
+	idsFunc     = "runner_ids"
+)
+
+// notANumber is what is sampled from logits without a largest finite one.
+const notANumber = -1
+
+const (
+	// faintest is the smallest logit, relative to the largest and divided by the
+	// temperature, that a token may be sampled with: e^-128 is far below what a sum
+	// in f32 notices.
+	faintest = -128
+
+	// halvings of [faintest, 0] that search a threshold: to 2^-17.
+	halvings = 24
+)
+
+// sampler emits the functions that run beside a language model's own.
+type sampler struct {
+	b          *ir.Builder
+	rows       dim.Dim // M
+	vocabulary int64
+}
+
+// withSampling returns the model with three more functions, which read logits
+// and ids where they lie:
+//
+//	@runner_greedy(%logits: f32[M, V]) -> (i32[M])
+//	@runner_sample(%logits: f32[M, V], %temperature: f32[M], %top_k: i32[M], %top_p: f32[M], %seed: i64[M], %position: i32[M]) -> (i32[M])
+//	@runner_ids(%sampled: i32[M], %from: i32[N], %ids: i32[N]) -> (i32[N])
+//
+// The first two choose tokens, -1 where the logits of a row are not numbers. The
+// last makes the ids of a step: row i's is %ids[i], or, where %from[i] ≥ 0, what
+// was sampled there in an earlier step, so that the host need not know it yet.
+func withSampling(m *ir.Module, lm *language) (*ir.Module, error) {
+	b := ir.NewBuilder(m.Name)
+	var tokens dim.Dim
+	s := &sampler{b: b, vocabulary: lm.vocabulary}
+	for _, name := range []string{lm.tokens, lm.rows} {
+		sym := m.Symbol(name)
+		d := b.Symbol(sym.Name, sym.Lo, sym.Hi, sym.Kind)
+		if name == lm.tokens {
+			tokens = d
+		} else {
+			s.rows = d
+		}
+	}
+	s.greedy()
+	s.sample()
+	s.ids(tokens)
+	added, err := b.Build()
+	if err != nil {
+		return nil, err
+	}
+	out := *m
+	out.Funcs = append([]*ir.Func{m.Func(forwardFunc), m.Func(logitsFunc)}, added.Funcs...)
+	return &out, out.Verify()
+}
+
+// sampleBuilder is a function under construction.
+type sampleBuilder struct {
+	words
+	logits ir.Value
+}
+
+func (s *sampler) start(name string) *sampleBuilder {
+	f := &sampleBuilder{words: words{s.b.Func(name)}}
+	f.f.SetLoc("sampling")
+	f.logits = f.f.Param("logits", ir.TypeOf(dtype.F32, s.rows, dim.Const(s.vocabulary)))
+	return f
+}
+
+// row1 returns the reduction of each row, as a column.
+func (f *sampleBuilder) row1(op string, x ir.Value) ir.Value {
+	return f.f.Op1(op, []ir.Value{x}, ir.IntsAttr("axes", 1), ir.BoolAttr("keepdims", true))
+}
+
+func (f *sampleBuilder) is(a ir.Value, dir string, b ir.Value) ir.Value {
+	return f.f.Op1("compare", []ir.Value{a, b}, ir.EnumAttr("dir", dir))
+}
+
+func (f *sampleBuilder) where(cond, a, b ir.Value) ir.Value {
+	return f.f.Op1("where", []ir.Value{cond, a, b})
+}
+
+func (f *sampleBuilder) float(v float64) ir.Value { return f.f.Float(v) }
+
+// choose ends a function: ids, or notANumber where the largest logit is none.
+func (f *sampleBuilder) choose(s *sampler, ids, top ir.Value) {
+	number := f.f.Op1("reshape", []ir.Value{f.is(f.op("sub", top, top), "eq", f.float(0))}, ir.DimsAttr("shape", s.rows))
+	f.f.Return(f.where(number, ids, f.int(notANumber)))
+}
+
+// first returns the first position of a row's largest element.
+func (f *sampleBuilder) first(x ir.Value) ir.Value {
+	return f.f.Op1("argmax", []ir.Value{x}, ir.IntAttr("axis", 1))
+}
+
+func (s *sampler) greedy() {
+	f := s.start(greedyFunc)
+	f.choose(s, f.first(f.logits), f.row1("max", f.logits))
+}
+
+// column returns a parameter of one number a row.
+func (f *sampleBuilder) column(s *sampler, name string, dt dtype.DType) ir.Value {
+	p := f.f.Param(name, ir.TypeOf(dt, s.rows))
+	return f.f.Op1("reshape", []ir.Value{p}, ir.DimsAttr("shape", s.rows, dim.Const(1)))
+}
+
+// sample emits the choice by inverse transform: with the weights of the tokens
+// that may be chosen summed up in the order of their ids, the token at which the
+// sum passes a random part of the whole. There is one random number for a row,
+// so that it costs nothing beside the passes over the logits.
+func (s *sampler) sample() {
+	f := s.start(sampleFunc)
+	temperature := f.column(s, "temperature", dtype.F32)
+	k := f.column(s, "top_k", dtype.I32)
+	p := f.column(s, "top_p", dtype.F32)
+	seed := f.column(s, "seed", dtype.I64)
+	position := f.f.Op1("cast", []ir.Value{f.column(s, "position", dtype.I32)}, ir.DTypeAttr(dtype.I64))
+
+	random := f.is(temperature, "gt", f.float(0))
+	top := f.row1("max", f.logits)
+	x := f.op("div", f.op("sub", f.logits, top), f.where(random, temperature, f.float(1))) // ≤ 0
+	weight := f.f.Op1("exp", []ir.Value{x})
+
+	// The threshold of top-k is the largest that so many tokens reach.
+	all := f.is(k, "le", f.int(0))
+	wanted := f.f.Op1("cast", []ir.Value{k}, ir.DTypeAttr(dtype.F32))
+	one := f.f.Op1("full", []ir.Value{f.float(1)}, ir.DimsAttr("shape", s.rows, dim.Const(s.vocabulary)), ir.DTypeAttr(dtype.F32))
+	least := f.f.Op1("full", []ir.Value{f.float(faintest)}, ir.DimsAttr("shape", s.rows, dim.Const(1)), ir.DTypeAttr(dtype.F32))
+	threshold := f.where(all, least, f.search(x, one, least, wanted))
+
+	// That of top-p is the largest above which tokens weigh so much of the rest.
+	whole := f.sumAbove(x, weight, threshold)
+	nucleus := f.search(x, weight, threshold, f.op("mul", p, whole))
+	some := f.op("and", f.is(p, "gt", f.float(0)), f.is(p, "lt", f.float(1)))
+	threshold = f.where(some, nucleus, threshold)
+
+	kept := f.where(f.is(x, "ge", threshold), weight, f.float(0))
+	sums := f.f.Op1("cumsum", []ir.Value{kept}, ir.IntAttr("axis", 1))
+	target := f.op("mul", f.uniform(seed, position), f.row1("max", sums))
+	// A device may associate the sums so that they do not quite rise, hence the
+	// second condition; and where nothing passes, or nothing is random, it is the
+	// most probable token.
+	passed := f.op("and", f.is(sums, "gt", target), f.is(kept, "gt", f.float(0)))
+	passed = f.op("and", passed, random)
+	best := f.f.Op1("cast", []ir.Value{f.is(x, "ge", f.float(0))}, ir.DTypeAttr(dtype.F32))
+	f.choose(s, f.first(f.where(passed, f.float(2), best)), top)
+}
+
+// sumAbove returns the sum of the weights of the elements of a row that are not
+// below its threshold.
+func (f *sampleBuilder) sumAbove(x, weight, threshold ir.Value) ir.Value {
+	return f.row1("sum", f.where(f.is(x, "ge", threshold), weight, f.float(0)))
+}
+
+// search returns the largest threshold between low and 0, to 2^-17, above which
+// the weights of a row sum to wanted; low where none do. Halving needs only
+// sums of rows, where a sort of every row would be the slowest kernel of a step.
+func (f *sampleBuilder) search(x, weight, low, wanted ir.Value) ir.Value {
+	high := f.op("mul", low, f.float(0))
+	for range halvings {
+		middle := f.op("mul", f.op("add", low, high), f.float(0.5))
+		enough := f.is(f.sumAbove(x, weight, middle), "ge", wanted)
+		low, high = f.where(enough, middle, low), f.where(enough, high, middle)
+	}
+	return low
+}
+
+// ids emits @runner_ids. Positions are kept in range without a fault: what an
+// earlier step could not choose is id 0, and its request has ended by the time
+// that anybody reads this step.
+func (s *sampler) ids(tokens dim.Dim) {
+	f := words{s.b.Func(idsFunc)}
+	f.f.SetLoc("sampling")
+	sampled := f.f.Param("sampled", ir.TypeOf(dtype.I32, s.rows))
+	from := f.f.Param("from", ir.TypeOf(dtype.I32, tokens))
+	ids := f.f.Param("ids", ir.TypeOf(dtype.I32, tokens))
+	taken := f.f.Op1("gather", []ir.Value{sampled, f.op("maximum", from, f.int(0))})
+	known := f.f.Op1("compare", []ir.Value{from, f.int(0)}, ir.EnumAttr("dir", "lt"))
+	f.f.Return(f.f.Op1("where", []ir.Value{known, ids, f.op("maximum", taken, f.int(0))}))
+}
+
+// language is what the runner needs to know of a language model.
+type language struct {
+	tokens, rows string   // batch symbols: N of @forward, M of @logits
+	params       []string // of @forward: ids, positions; of @logits: hidden states, rows
+	vocabulary   int64
+	blocks       string // load symbol: blocks of the cache
+	blockSize    int64
+	maxTokens    int64 // of a step, by the model's own range
+	maxRows      int64
+	maxBlocks    int64
+}
+
+// inspect finds the parts of a language model: @forward(ids i32[N], positions
+// i32[N]) → hidden states, @logits(hidden states, rows i32[M]) → f32[M, V], and
+// its states, the caches C[B, 2, S, KVH, D] of "attention::paged".
+func inspect(m *ir.Module) (*language, error) {
+	fwd, lg := m.Func(forwardFunc), m.Func(logitsFunc)
+	if fwd == nil || lg == nil {
+		return nil, fmt.Errorf("runner: module %q is no language model: it needs @forward(ids, positions) and @logits(hidden states, rows)", m.Name)
+	}
+	lm := &language{}
+	var ok, ok2 bool
+	lm.tokens, ok = padding.SizeSymbol(m, fwd)
+	lm.rows, ok2 = padding.SizeSymbol(m, lg)
+	vector := func(f *ir.Func, i int, symbol string) bool {
+		if i >= len(f.Params) {
+			return false
+		}
+		lm.params = append(lm.params, f.Values[f.Params[i]].Name)
+		return f.Type(f.Params[i]).Equal(ir.TypeOf(dtype.I32, dim.Sym(symbol)))
+	}
+	if !ok || len(fwd.Params) != 2 || len(fwd.ResultTypes) != 1 || !vector(fwd, 0, lm.tokens) || !vector(fwd, 1, lm.tokens) {
+		return nil, fmt.Errorf("runner: @forward must take ids i32[N] and positions i32[N] and return hidden states")
+	}
+	if !ok2 || lm.rows == lm.tokens || len(lg.Params) != 2 || !lg.Type(lg.Params[0]).Equal(fwd.ResultTypes[0]) {
+		return nil, fmt.Errorf("runner: @logits must take the hidden states %s that @forward returns, and rows i32[M]", fwd.ResultTypes[0])
+	}
+	lm.params = append(lm.params, lg.Values[lg.Params[0]].Name)
+	if !vector(lg, 1, lm.rows) || len(lg.ResultTypes) != 1 || lg.ResultTypes[0].DType != dtype.F32 || lg.ResultTypes[0].Rank() != 2 {
+		return nil, fmt.Errorf("runner: @logits must take rows i32[M] and return f32[M, vocabulary]")
+	}
+	if lm.vocabulary, ok = lg.ResultTypes[0].Shape[1].Const(); !ok || lm.vocabulary < 1 {
+		return nil, fmt.Errorf("runner: @logits returns %s, whose vocabulary is no constant", lg.ResultTypes[0])
+	}
+	lm.maxTokens, lm.maxRows = m.Symbol(lm.tokens).Hi, m.Symbol(lm.rows).Hi
+	return lm, lm.inspectCaches(m)
+}
+
+func (lm *language) inspectCaches(m *ir.Module) error {
+	for _, s := range m.States {
+		if s.Type.Rank() != 5 {
+			return fmt.Errorf("runner: state @%s is %s; the runner knows only paged caches [blocks, 2, block size, heads, size]", s.Name, s.Type)
+		}
+		symbol := m.Symbol(s.Type.Shape[0].String())
+		size, ok := s.Type.Shape[2].Const()
+		if symbol == nil || symbol.Kind != ir.Load || !ok || size < 1 {
+			return fmt.Errorf("runner: state @%s is %s; its first extent must be a load symbol, its third the tokens of a block", s.Name, s.Type)
+		}
+		if lm.blocks != "" && (lm.blocks != symbol.Name || lm.blockSize != size) {
+			return fmt.Errorf("runner: state @%s is %s; other caches have %s blocks of %d tokens, and one table serves all", s.Name, s.Type, lm.blocks, lm.blockSize)
+		}
+		lm.blocks, lm.blockSize, lm.maxBlocks = symbol.Name, size, symbol.Hi
+	}
+	if lm.blocks == "" {
+		return fmt.Errorf("runner: module %q has no caches", m.Name)
+	}
+	for _, s := range m.Symbols {
+		if s.Kind == ir.Load && s.Name != lm.blocks {
+			return fmt.Errorf("runner: load symbol %s is no number of blocks", s.Name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,301 @@
+package runner
+
+import (
+	"context"
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/ir/interp"
+)
+
+// philox4x32 is Philox4x32-10 in the arithmetic that it was written for.
+func philox4x32(c [4]uint32, k [2]uint32) [4]uint32 {
+	for round := range 10 {
+		if round > 0 {
+			k[0] += 0x9E3779B9
+			k[1] += 0xBB67AE85
+		}
+		h0, l0 := bits.Mul32(0xD2511F53, c[0])
+		h1, l1 := bits.Mul32(0xCD9E8D57, c[2])
+		c = [4]uint32{h1 ^ c[1] ^ k[0], l1, h0 ^ c[3] ^ k[1], l0}
+	}
+	return c
+}
+
+// philoxAnswers are the known answers of the generator's authors (kat_vectors of
+// Random123).
+var philoxAnswers = []struct {
+	counter [4]uint32
+	key     [2]uint32
+	want    [4]uint32
+}{
+	{[4]uint32{}, [2]uint32{}, [4]uint32{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+	{[4]uint32{math.MaxUint32, math.MaxUint32, math.MaxUint32, math.MaxUint32}, [2]uint32{math.MaxUint32, math.MaxUint32},
+		[4]uint32{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+	{[4]uint32{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, [2]uint32{0xa4093822, 0x299f31d0},
+		[4]uint32{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+}
+
+// evaluate runs a function of no weights in the interpreter.
+func evaluate(t testing.TB, m *ir.Module, name string, in ...*interp.Tensor) []*interp.Tensor {
+	t.Helper()
+	out, err := interp.Run(context.Background(), m, m.Func(name), &interp.Env{}, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// words64 returns words as the tensor that emitted arithmetic takes.
+func words64(v ...uint32) *interp.Tensor {
+	x := must(interp.Zeros(dtype.I64, []int64{int64(len(v))}))
+	for i, w := range v {
+		x.SetInt(i, int64(w))
+	}
+	return x
+}
+
+func TestPhilox(t *testing.T) {
+	b := ir.NewBuilder("philox")
+	f := words{b.Func("f")}
+	typ := ir.TypeOf(dtype.I64, dim.Const(3))
+	var p [6]ir.Value
+	for i := range p {
+		p[i] = f.f.Param(string(rune('a'+i)), typ)
+	}
+	r := f.philox([4]ir.Value(p[:4]), [2]ir.Value(p[4:]))
+	f.f.Return(r[:]...)
+	m := must(b.Build())
+	columns := make([][]uint32, 6)
+	for _, a := range philoxAnswers {
+		if got := philox4x32(a.counter, a.key); got != a.want {
+			t.Errorf("the test's generator gives %x, want %x", got, a.want)
+		}
+		for i, w := range append(a.counter[:], a.key[:]...) {
+			columns[i] = append(columns[i], w)
+		}
+	}
+	in := make([]*interp.Tensor, 6)
+	for i, c := range columns {
+		in[i] = words64(c...)
+	}
+	for i, x := range evaluate(t, m, "f", in...) {
+		for j, got := range x.Int64s() {
+			if want := int64(philoxAnswers[j].want[i]); got != want {
+				t.Errorf("vector %d, word %d: %x, want %x", j, i, got, want)
+			}
+		}
+	}
+}
+
+// toy is a language model's outside: nothing in it is run.
+func toyModel(vocabulary int64) *ir.Module {
+	b := ir.NewBuilder("toy")
+	n, m, blocks := b.Symbol("N", 1, 64, ir.Batch), b.Symbol("M", 1, 64, ir.Batch), b.Symbol("B", 1, 64, ir.Load)
+	b.State("kv", ir.TypeOf(dtype.F32, blocks, dim.Const(2), dim.Const(4), dim.Const(1), dim.Const(2)))
+	f := b.Func("forward")
+	ids := f.Param("ids", ir.TypeOf(dtype.I32, n))
+	f.Param("pos", ir.TypeOf(dtype.I32, n))
+	x := f.Op1("reshape", []ir.Value{f.Op1("cast", []ir.Value{ids}, ir.DTypeAttr(dtype.F32))}, ir.DimsAttr("shape", n, dim.Const(1)))
+	f.Return(x)
+	l := b.Func("logits")
+	h := l.Param("h", ir.TypeOf(dtype.F32, n, dim.Const(1)))
+	rows := l.Param("rows", ir.TypeOf(dtype.I32, m))
+	l.Return(l.Op1("broadcast_to", []ir.Value{l.Op1("gather", []ir.Value{h, rows})}, ir.DimsAttr("shape", m, dim.Const(vocabulary))))
+	return must(b.Build())
+}
+
+func sampling(t testing.TB, vocabulary int64) *ir.Module {
+	m := toyModel(vocabulary)
+	lm, err := inspect(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := withSampling(m, lm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// choices are rows of @runner_sample.
+type choices struct {
+	logits   []float32
+	sampling []Sampling
+	position []int32
+}
+
+func (c *choices) inputs() []*interp.Tensor {
+	n := int64(len(c.sampling))
+	t, p := make([]float32, n), make([]float32, n)
+	k := make([]int32, n)
+	seed := must(interp.Zeros(dtype.I64, []int64{n}))
+	for i, s := range c.sampling {
+		t[i], p[i], k[i] = float32(s.Temperature), float32(s.TopP), int32(s.TopK)
+		seed.SetInt(i, int64(s.Seed))
+	}
+	vector := func(v []float32) *interp.Tensor { return must(interp.FromF32([]int64{n}, v)) }
+	ints := func(v []int32) *interp.Tensor { return must(interp.FromI32([]int64{n}, v)) }
+	return []*interp.Tensor{must(interp.FromF32([]int64{n, int64(len(c.logits)) / n}, c.logits)), vector(t), ints(k), vector(p), seed, ints(c.position)}
+}
+
+// reference chooses by sorting, in float64.
+func reference(logits []float32, s Sampling, position int32) (id int, near bool) {
+	order := make([]int, len(logits))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		switch {
+		case logits[a] > logits[b]:
+			return -1
+		case logits[a] < logits[b]:
+			return 1
+		}
+		return 0
+	})
+	if s.Temperature == 0 {
+		return order[0], false
+	}
+	w := make([]float64, len(logits))
+	for i, x := range logits {
+		w[i] = math.Exp((float64(x) - float64(logits[order[0]])) / float64(float32(s.Temperature)))
+	}
+	keep := len(order)
+	if s.TopK > 0 && s.TopK < keep {
+		keep = s.TopK
+	}
+	total := 0.0
+	for _, i := range order[:keep] {
+		total += w[i]
+	}
+	if s.TopP > 0 && s.TopP < 1 {
+		sum, k := 0.0, 0
+		for ; k < keep && sum < float64(float32(s.TopP))*total; k++ {
+			sum += w[order[k]]
+		}
+		// A sum that is just enough may or may not be in f32.
+		near = math.Abs(sum-float64(float32(s.TopP))*total) < 1e-5*total
+		keep, total = k, sum
+	}
+	kept := make([]bool, len(w))
+	for _, i := range order[:keep] {
+		kept[i] = true
+	}
+	u := float64(philox4x32([4]uint32{uint32(position)}, [2]uint32{uint32(s.Seed), uint32(s.Seed >> 32)})[0]>>8) / (1 << 24)
+	sum := 0.0
+	for i, x := range w {
+		if kept[i] {
+			sum += x
+			if sum > u*total {
+				return i, near || math.Abs(sum-u*total) < 1e-5*total || math.Abs(sum-x-u*total) < 1e-5*total
+			}
+		}
+	}
+	return order[0], true
+}
+
+// The emitted sampler chooses what sorting chooses.
+func TestSample(t *testing.T) {
+	const vocabulary = 37
+	m := sampling(t, vocabulary)
+	rapid.Check(t, func(t *rapid.T) {
+		rows := rapid.IntRange(1, 5).Draw(t, "rows")
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "logits"), 1))
+		c := choices{}
+		for range rows {
+			perm := r.Perm(vocabulary) // distinct logits: ties stay together by design
+			for _, i := range perm {
+				c.logits = append(c.logits, float32(i)*0.3+float32(r.Float64()*0.1))
+			}
+			c.sampling = append(c.sampling, Sampling{
+				Temperature: rapid.SampledFrom([]float64{0, 0.3, 1, 2.5, 10}).Draw(t, "temperature"),
+				TopK:        rapid.IntRange(0, vocabulary+1).Draw(t, "k"), TopP: rapid.SampledFrom([]float64{0, 0.1, 0.5, 0.9, 0.99, 1}).Draw(t, "p"),
+				Seed: rapid.Uint64().Draw(t, "seed")})
+			c.position = append(c.position, rapid.Int32Range(0, 1<<20).Draw(t, "position"))
+		}
+		got := must(interp.Run(context.Background(), m, m.Func(sampleFunc), &interp.Env{}, c.inputs()))[0].Int64s()
+		for i := range rows {
+			want, near := reference(c.logits[i*vocabulary:][:vocabulary], c.sampling[i], c.position[i])
+			if !near && got[i] != int64(want) {
+				t.Fatalf("row %d, %+v at %d: %d, want %d", i, c.sampling[i], c.position[i], got[i], want)
+			}
+		}
+	})
+}
+
+// What is drawn has the distribution of the softmax.
+func TestSampleDistribution(t *testing.T) {
+	const rows = 4000
+	m := sampling(t, 4)
+	c := choices{}
+	for i := range rows {
+		c.logits = append(c.logits, 0, float32(math.Log(2)), float32(math.Log(3)), float32(math.Log(4)))
+		c.sampling = append(c.sampling, Sampling{Temperature: 1, Seed: 99})
+		c.position = append(c.position, int32(i))
+	}
+	mm := *m
+	mm.Symbols = slices.Clone(m.Symbols)
+	for i, s := range mm.Symbols {
+		wide := *s
+		wide.Hi = rows
+		mm.Symbols[i] = &wide
+	}
+	count := [4]float64{}
+	for _, id := range evaluate(t, &mm, sampleFunc, c.inputs()...)[0].Int64s() {
+		count[id]++
+	}
+	chi := 0.0
+	for i, n := range count {
+		want := rows * float64(i+1) / 10
+		chi += (n - want) * (n - want) / want
+	}
+	if chi > 16.3 { // 3 degrees of freedom: one in a thousand; the numbers are fixed
+		t.Errorf("counts %v: chi² is %.1f", count, chi)
+	}
+}
+
+// Logits that are no numbers choose nothing, in their own row alone.
+func TestNotANumber(t *testing.T) {
+	m := sampling(t, 3)
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	rows := [][]float32{{0, 1, 1}, {0, nan, 5}, {inf, 0, 0}, {-inf, -inf, -inf}, {-inf, 2, -inf}}
+	c := choices{}
+	for _, r := range rows {
+		c.logits = append(c.logits, r...)
+		c.sampling = append(c.sampling, Sampling{})
+		c.position = append(c.position, 1)
+	}
+	want := []int64{1, -1, -1, -1, 1}
+	if got := evaluate(t, m, sampleFunc, c.inputs()...)[0].Int64s(); !slices.Equal(got, want) {
+		t.Errorf("sample: %v, want %v", got, want)
+	}
+	if got := evaluate(t, m, greedyFunc, c.inputs()[0])[0].Int64s(); !slices.Equal(got, want) {
+		t.Errorf("greedy: %v, want %v", got, want)
+	}
+}
+
+// Ids come from where they are: the host, or an earlier step.
+func TestIDs(t *testing.T) {
+	m := sampling(t, 3)
+	ints := func(v ...int32) *interp.Tensor { return must(interp.FromI32([]int64{int64(len(v))}, v)) }
+	got := evaluate(t, m, idsFunc, ints(7, notANumber, 9), ints(-1, 2, 0, 1), ints(5, 0, 0, 0))[0].Int64s()
+	if want := []int64{5, 9, 7, 0}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
