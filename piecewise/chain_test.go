@@ -31,25 +31,25 @@ module "chain" {
 
 // runChain runs x through @one, @double and @negate, whose result is copied out
 // without a wait.
-func runChain(t testing.TB, b *piecewise.Backend, x []float32, out []byte) {
+func runChain(t testing.TB, funcs []*piecewise.Func, x []float32, out []byte) {
 	ctx := context.Background()
 	check := func(err error) {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	in, err := b.Func("one").Inputs(int64(len(x)))
+	in, err := funcs[0].Inputs(int64(len(x)))
 	check(err)
 	dst, err := in.Float32s("x")
 	check(err)
 	copy(dst, x)
-	r, err := b.Func("one").Run(ctx, in, nil)
+	r, err := funcs[0].Run(ctx, in, nil)
 	check(err)
-	for _, name := range []string{"double", "negate"} {
-		in, err = b.Func(name).Inputs(int64(len(x)))
+	for _, f := range funcs[1:] {
+		in, err = f.Inputs(int64(len(x)))
 		check(err)
 		check(in.SetResult("y", r.At(0)))
-		r, err = b.Func(name).Run(ctx, in, nil)
+		r, err = f.Run(ctx, in, nil)
 		check(err)
 	}
 	check(r.At(0).StartCopy(out))
@@ -61,12 +61,13 @@ func TestChain(t *testing.T) {
 	b := start(t, chain, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4, 64}})
 	x := []float32{1, 2, 3}
 	out := make([]byte, 4*len(x))
-	runChain(t, b, x, out)
+	funcs := []*piecewise.Func{b.Func("one"), b.Func("double"), b.Func("negate")}
+	runChain(t, funcs, x, out)
 	got := []float32{f32(out, 0), f32(out, 1), f32(out, 2)}
 	if want := []float32{-4, -6, -8}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if n := testing.AllocsPerRun(20, func() { runChain(t, b, x, out) }); n != 0 {
+	if n := testing.AllocsPerRun(20, func() { runChain(t, funcs, x, out) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 	r, err := issue(t, b.Func("one"), x, nil)
