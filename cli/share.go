@@ -22,11 +22,8 @@ type shareFlags struct {
 
 // sharing returns the options of a transfer: what the environment says, what
 // this machine can use, and the flags.
-func (a *app) sharing(f *shareFlags) (oci.Options, error) {
-	o, err := oci.FromEnv()
-	if err != nil {
-		return o, err
-	}
+func (a *app) sharing(f *shareFlags) oci.Options {
+	o := oci.FromEnv()
 	o.Logger = a.logger()
 	o.Machine = oci.Machine{Targets: []string{host.Target}}
 	o.PlainHTTP, o.Tag = f.plainHTTP, f.tag
@@ -40,7 +37,7 @@ func (a *app) sharing(f *shareFlags) (oci.Options, error) {
 			bar.end()
 		}
 	}
-	return o, nil
+	return o
 }
 
 // overRemote puts the artifact that PWC_CACHE_REMOTE names behind a store.
@@ -49,10 +46,7 @@ func (a *app) overRemote(s *cache.Store, target string, frozen bool) (build.Stor
 	if address == "" {
 		return s, func() {}, nil
 	}
-	o, err := a.sharing(&shareFlags{targets: []string{target}})
-	if err != nil {
-		return nil, nil, err
-	}
+	o := a.sharing(&shareFlags{targets: []string{target}})
 	o.Observer = nil
 	remote, err := oci.NewRemote(address, o)
 	if err != nil {
@@ -72,11 +66,7 @@ MODELs, all of them. The same models give the same bytes.`,
 		Example: "  pwc cache export cache.tar\n  pwc cache export layout/ llama --tag v1",
 		Args:    atLeastOne("a file or directory"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
-			o, err := a.sharing(&f)
-			if err != nil {
-				return err
-			}
-			r, err := oci.Export(ctx, s, args[1:], args[0], o)
+			r, err := oci.Export(ctx, s, args[1:], args[0], a.sharing(&f))
 			if err != nil {
 				return err
 			}
@@ -98,11 +88,7 @@ those of the Docker config, HTTPS_PROXY and NO_PROXY are honoured.`,
 		Example: "  pwc cache push registry.example/models/llama:sm90 llama",
 		Args:    atLeastOne("a reference"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
-			o, err := a.sharing(&f)
-			if err != nil {
-				return err
-			}
-			r, err := oci.Push(ctx, s, args[1:], args[0], o)
+			r, err := oci.Push(ctx, s, args[1:], args[0], a.sharing(&f))
 			if err != nil {
 				return err
 			}
@@ -133,11 +119,7 @@ Everything is verified; nothing is reached over a network.`,
 		Example: "  pwc cache import cache.tar\n  pwc cache import layout/ --target cuda:sm_90",
 		Args:    exactly(1, "one file or directory"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
-			o, err := a.sharing(&f)
-			if err != nil {
-				return err
-			}
-			r, err := oci.Import(ctx, s, args[0], o)
+			r, err := oci.Import(ctx, s, args[0], a.sharing(&f))
 			if err != nil {
 				return err
 			}
@@ -161,11 +143,7 @@ tag trusts the registry: a digest, or a signature that was verified, does not.`,
 		Example: "  pwc cache pull registry.example/models/llama:sm90",
 		Args:    exactly(1, "one reference"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
-			o, err := a.sharing(&f)
-			if err != nil {
-				return err
-			}
-			r, err := oci.Pull(ctx, s, args[0], o)
+			r, err := oci.Pull(ctx, s, args[0], a.sharing(&f))
 			if err != nil {
 				return err
 			}

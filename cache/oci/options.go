@@ -77,16 +77,22 @@ func (o *Options) log() *slog.Logger {
 // the package that looks around in the machine: HTTPS_PROXY, HTTP_PROXY and
 // NO_PROXY say how a registry is reached ([http.ProxyFromEnvironment]), and
 // credentials come from Docker's config.json in DOCKER_CONFIG or the home
-// directory, and the credential helpers that it names. They are read when a
-// registry asks for them.
-func FromEnv() (Options, error) {
-	store, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
-	if err != nil {
-		return Options{}, fmt.Errorf("credentials of Docker: %w", err)
-	}
+// directory, and the credential helpers that it names. The config is read when
+// a registry first asks who is there: a machine without one, or without a home
+// directory, reaches those that do not.
+func FromEnv() Options {
 	t := newTransport()
 	t.Proxy = http.ProxyFromEnvironment
-	return Options{Credential: credentials.Credential(store), Transport: t}, nil
+	docker := sync.OnceValues(func() (*credentials.DynamicStore, error) {
+		return credentials.NewStoreFromDocker(credentials.StoreOptions{})
+	})
+	return Options{Transport: t, Credential: func(ctx context.Context, host string) (auth.Credential, error) {
+		store, err := docker()
+		if err != nil {
+			return auth.EmptyCredential, fmt.Errorf("credentials of Docker: %w", err)
+		}
+		return credentials.Credential(store)(ctx, host)
+	}}
 }
 
 // tracker counts blobs for an observer.
