@@ -340,20 +340,62 @@ func inferLinear(c *inferCtx) []Type {
 	if x.Rank() < 1 || w.Rank() != 2 {
 		return c.fail("linear: wants x[..., K] and weight[O, K], has %s and %s", x, w)
 	}
-	if !c.wantDType(x.DType, "a float", isFloat) || !c.wantDType(w.DType, "a float", isFloat) {
+	if !c.linearOperands(w.Shape[1:]) {
 		return nil
 	}
-	if w.DType != x.DType && x.DType != dtype.F32 {
-		return c.fail("linear: a %s weight needs x to be %s or f32, is %s", w.DType, w.DType, x.DType)
-	}
-	if k := x.Shape[x.Rank()-1]; !k.Equal(w.Shape[1]) {
-		return c.fail("linear: inner extents %s and %s do not match", k, w.Shape[1])
-	}
-	if len(c.args) == 3 {
-		b := c.args[2]
-		if b.Rank() != 1 || !b.Shape[0].Equal(w.Shape[0]) || b.DType != w.DType && b.DType != x.DType {
-			return c.fail("linear: bias must be %s or %s [%s], is %s", x.DType, w.DType, w.Shape[0], b)
-		}
+	if len(c.args) == 3 && !c.linearBias(c.args[2], w.Shape[:1]) {
+		return nil
 	}
 	return []Type{{x.DType, append(append([]dim.Dim{}, x.Shape[:x.Rank()-1]...), w.Shape[0])}}
+}
+
+// inferLinearSelect is linear with a matrix for each row.
+func inferLinearSelect(c *inferCtx) []Type {
+	x, w, index := c.args[0], c.args[1], c.args[2]
+	if x.Rank() < 1 || w.Rank() != 3 {
+		return c.fail("linear_select: wants x[..., K] and weight[E, O, K], has %s and %s", x, w)
+	}
+	if !c.linearOperands(w.Shape[2:]) || !c.wantIndex(index) {
+		return nil
+	}
+	if len(c.args) == 4 && !c.linearBias(c.args[3], w.Shape[:2]) {
+		return nil
+	}
+	rows, ok := c.broadcast(x.Shape[:x.Rank()-1], index.Shape)
+	if !ok {
+		return nil
+	}
+	return []Type{{x.DType, append(rows, w.Shape[1])}}
+}
+
+// linearOperands checks the dtypes of x and the weight, and that the inner
+// extent is x's last.
+func (c *inferCtx) linearOperands(inner []dim.Dim) bool {
+	x, w := c.args[0], c.args[1]
+	if !c.wantDType(x.DType, "a float", isFloat) || !c.wantDType(w.DType, "a float", isFloat) {
+		return false
+	}
+	if w.DType != x.DType && x.DType != dtype.F32 {
+		c.errf("%s: a %s weight needs x to be %s or f32, is %s", c.op.Name, w.DType, w.DType, x.DType)
+		return false
+	}
+	if k := x.Shape[x.Rank()-1]; !k.Equal(inner[0]) {
+		c.errf("%s: inner extents %s and %s do not match", c.op.Name, k, inner[0])
+		return false
+	}
+	return true
+}
+
+// linearBias checks a bias: of that shape, with x's dtype or the weight's.
+func (c *inferCtx) linearBias(b Type, shape []dim.Dim) bool {
+	want, wide := Type{c.args[1].DType, shape}, Type{c.args[0].DType, shape}
+	switch {
+	case b.Equal(want) || b.Equal(wide):
+		return true
+	case want.DType == wide.DType:
+		c.errf("%s: bias must be %s, is %s", c.op.Name, want, b)
+	default:
+		c.errf("%s: bias must be %s or %s, is %s", c.op.Name, want, wide, b)
+	}
+	return false
 }

@@ -185,6 +185,8 @@ var opTable = []*Op{
 		Doc: "a[..., M, K] @ b[..., K, N], leading axes broadcast; accumulates in f32 (integers in their own width)", infer: inferMatmul},
 	{Name: "linear", Class: Contract, Operands: []Operand{xOperand, {Name: "weight"}, {Name: "bias", Optional: true}}, Results: 1,
 		Doc: "x[..., K] @ weight[O, K] transposed, + bias[O]; the result has x's dtype, and weight may be narrower than x", infer: inferLinear},
+	{Name: "linear_select", Class: Contract, Operands: []Operand{xOperand, {Name: "weight"}, idxOperand, {Name: "bias", Optional: true}}, Results: 1,
+		Doc: "linear with weight[E, O, K] and bias[E, O] chosen for each row by integer index[...]: x[..., K] @ weight[index] transposed, + bias[index]; x's other axes and those of index broadcast; a row whose index is out of range is zero and sets the device flag (C12)", infer: inferLinearSelect},
 
 	// Positions from a tensor. Out of range reads zero, writes nothing and sets the device flag (C12); negative positions are out of range.
 	{Name: "embedding", Class: Index, Operands: []Operand{{Name: "table"}, idxOperand}, Results: 1, Doc: "rows of table[V, ...] at integer index[...]", infer: inferEmbedding},

@@ -41,6 +41,8 @@ func (g *generator) op(name string) {
 		g.composite(name)
 	case "matmul", "linear":
 		g.product(name)
+	case "linear_select":
+		g.linearSelect()
 	case "embedding", "gather", "scatter", "copy", "empty", "empty_like", "call":
 		g.memory(name)
 	case "reshape", "transpose", "broadcast_to", "slice", "split", "concat", "pad":

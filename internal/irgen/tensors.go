@@ -141,6 +141,60 @@ func (g *generator) product(name string) {
 	g.emit(name, args, like)
 }
 
+// linearSelect adds a linear whose matrix is chosen row by row: out of a value of
+// three axes, or of one of two that is cut into matrices.
+func (g *generator) linearSelect() {
+	rows := func(x *value, axis int) bool { return !g.o.MixRows && g.isRows(x.t.Shape[axis]) }
+	x := g.pick(func(x *value) bool { return float(x) && x.t.Rank() >= 1 && !rows(x, x.t.Rank()-1) })
+	if x == nil {
+		return
+	}
+	k := x.t.Shape[x.t.Rank()-1]
+	w := g.pick(func(w *value) bool {
+		r := w.t.Rank()
+		return float(w) && (r == 3 || r == 2 && g.allowed("reshape") && constant(w.t.Shape[0]) > 0) && w.t.Shape[r-1].Equal(k) &&
+			(w.t.DType == x.t.DType || x.t.DType == dtype.F32) && !rows(w, 0) && !rows(w, r-2)
+	})
+	if w == nil {
+		return
+	}
+	if w.t.Rank() == 2 {
+		n := constant(w.t.Shape[0])
+		matrices := int64(1 + g.r.Intn(int(n)))
+		for n%matrices != 0 {
+			matrices--
+		}
+		w = g.emit("reshape", []ir.Value{w.v}, value{max: w.max, exact: w.exact, whole: w.whole}, ir.DimsAttr("shape", dim.Const(matrices), dim.Const(n/matrices), k))
+	}
+	shape := func(i *value) []dim.Dim { // of the result, or nil
+		lead, ok := broadcast(x.t.Shape[:x.t.Rank()-1], i.t.Shape)
+		if !ok {
+			return nil
+		}
+		return append(lead, w.t.Shape[1])
+	}
+	i := g.index(w.t.Shape[0], func(i *value) bool { s := shape(i); return s != nil && g.shapeOK(s) })
+	if i == nil {
+		return
+	}
+	count := float64(g.bounds(k).Hi)
+	if x.max*w.max*count > capFloat {
+		if x = g.limited(x, 2); x == nil || x.max*w.max*count > capFloat {
+			return
+		}
+	}
+	like := sum(x.t.DType, x.max*w.max*count, x, w)
+	args := []ir.Value{x.v, w.v, i.v}
+	bias := g.pick(func(y *value) bool {
+		return y.t.Rank() == 2 && y.t.Shape[0].Equal(w.t.Shape[0]) && y.t.Shape[1].Equal(w.t.Shape[1]) && (y.t.DType == x.t.DType || y.t.DType == w.t.DType) && y.max <= 16
+	})
+	if bias != nil && g.chance(2) {
+		args = append(args, bias.v)
+		like = result(like.max + bias.max)
+	}
+	g.emit("linear_select", args, like)
+}
+
 // index returns positions in [0, n) made from an integer value that ok accepts.
 func (g *generator) index(n dim.Dim, ok func(*value) bool) *value {
 	x := g.pick(both(integer, ok))

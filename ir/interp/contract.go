@@ -30,18 +30,59 @@ func matmulRule(n *node) error {
 }
 
 func linearRule(n *node) error {
-	x, weight, out := n.args[0], n.args[1], n.out[0]
-	cols, inner := int(weight.Shape[0]), int(weight.Shape[1])
-	for o := range out.Len() {
-		i, j := o/cols, o%cols
-		sum := 0.0
-		for k := range inner {
-			sum += x.floats[i*inner+k] * weight.floats[j*inner+k]
-		}
-		if len(n.args) == 3 {
-			sum += n.args[2].floats[j]
-		}
-		out.setFloat(o, sum)
+	weight := n.args[1]
+	cols := int(weight.Shape[0])
+	var bias *Tensor
+	if len(n.args) == 3 {
+		bias = n.args[2]
 	}
+	for o := range n.out[0].Len() {
+		n.linear(o, o/cols, o%cols, bias)
+	}
+	return nil
+}
+
+// linear computes element o of the result: row i of x times row j of all the
+// weight's, plus element j of the bias, if there is one.
+func (n *node) linear(o, i, j int, bias *Tensor) {
+	x, weight := n.args[0], n.args[1]
+	inner := int(x.Shape[len(x.Shape)-1])
+	sum := 0.0
+	for k := range inner {
+		sum += x.floats[i*inner+k] * weight.floats[j*inner+k]
+	}
+	if bias != nil {
+		sum += bias.floats[j]
+	}
+	n.out[0].setFloat(o, sum)
+}
+
+// linearSelectRule leaves rows whose position is out of range zero, and reports
+// the position unless no element of the result depends on it (C12).
+func linearSelectRule(n *node) error {
+	x, weight, index, out := n.args[0], n.args[1], n.args[2], n.out[0]
+	if out.Len() == 0 {
+		return nil
+	}
+	extent, cols := weight.Shape[0], int(weight.Shape[1])
+	for i, p := range index.ints {
+		if p < 0 || p >= extent {
+			n.outOfRange(i, p, extent)
+		}
+	}
+	var bias *Tensor
+	if len(n.args) == 4 {
+		bias = n.args[3]
+	}
+	each(out.Shape[:len(out.Shape)-1], func(row int, at []int64) {
+		p := index.ints[offset(index.Shape, at)]
+		if p < 0 || p >= extent {
+			return
+		}
+		from := offset(x.Shape[:len(x.Shape)-1], at)
+		for j := range cols {
+			n.linear(row*cols+j, from, int(p)*cols+j, bias)
+		}
+	})
 	return nil
 }

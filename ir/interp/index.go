@@ -20,10 +20,7 @@ func (n *node) positions(shape []int64, axis int, index *Tensor, visit func(oute
 	}
 	for i, p := range index.ints {
 		if p < 0 || p >= shape[axis] {
-			if n.badIndex == nil {
-				n.badIndex = &IndexError{Op: n.Op.Name, Loc: n.Loc, Position: i, Index: p, Extent: shape[axis]}
-			}
-			n.badIndex.Count++
+			n.outOfRange(i, p, shape[axis])
 			continue
 		}
 		for o := range outer {
@@ -32,6 +29,14 @@ func (n *node) positions(shape []int64, axis int, index *Tensor, visit func(oute
 			}
 		}
 	}
+}
+
+// outOfRange notes that an element of the index is no position below extent.
+func (n *node) outOfRange(element int, index, extent int64) {
+	if n.badIndex == nil {
+		n.badIndex = &IndexError{Op: n.Op.Name, Loc: n.Loc, Position: element, Index: index, Extent: extent}
+	}
+	n.badIndex.Count++
 }
 
 func (n *node) gather(x, index *Tensor, axis int) error {

@@ -42,6 +42,11 @@ module "index" {
     %z = gather(%x, %ids, axis=1) : f32[0, N]
     return %y, %z
   }
+  func @experts(%x: f32[N, 2], %w: f32[3, 1, 2], %b: f32[3, 1], %at: i32[N], %none: f32[3, 0, 2]) -> (f32[N, 1], f32[N, 0]) {
+    %y = linear_select(%x, %w, %at, %b) : f32[N, 1] loc("mlp.experts")
+    %z = linear_select(%x, %none, %at) : f32[N, 0]
+    return %y, %z
+  }
 }
 `
 
@@ -105,7 +110,20 @@ func TestOutOfRange(t *testing.T) {
 	if b.Op != "embedding" || b.Loc != "model.embed_tokens" || b.Count != 1 || b.Position != 1 || b.Index != 3 || b.Extent != 3 {
 		t.Errorf("report %+v", b)
 	}
-	if s := b.Error(); !strings.HasPrefix(s, "test.ir:16:10: ") || !strings.Contains(s, "embedding: element 1 of the index is 3, out of range of an extent of 3 (1 such)") {
-		t.Errorf("report reads %q", s)
+	if text := b.Error(); !strings.HasPrefix(text, "test.ir:16:10: ") || !strings.Contains(text, "embedding: element 1 of the index is 3, out of range of an extent of 3 (1 such)") {
+		t.Errorf("report reads %q", text)
+	}
+
+	env.IndexErrors = nil
+	out, err = Run(context.Background(), m, m.Func("experts"), env, []*Tensor{of(dtype.F32, s(3, 2), 1, 2, 3, 4, 5, 6), of(dtype.F32, s(3, 1, 2), 1, 1, 1, 1, 1, 1), of(dtype.F32, s(3, 1), 10, 20, 30), i32(-1, 2, 3), of(dtype.F32, s(3, 0, 2))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, "no matrix", out[0], of(dtype.F32, s(3, 1), 0, 37, 0))
+	if len(env.IndexErrors) != 1 { // rows of no columns depend on nothing
+		t.Fatalf("reports %v", env.IndexErrors)
+	}
+	if e := env.IndexErrors[0]; e.Op != "linear_select" || e.Loc != "mlp.experts" || e.Count != 2 || e.Position != 0 || e.Index != -1 || e.Extent != 3 {
+		t.Errorf("report %+v", e)
 	}
 }

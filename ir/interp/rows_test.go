@@ -112,3 +112,20 @@ func TestLinear(t *testing.T) {
 	check(t, "no tokens", apply1(t, "linear", []any{of(dtype.F32, s(0, 3)), w}), of(dtype.F32, s(0, 2)))
 	check(t, "nothing inside", apply1(t, "linear", []any{of(dtype.F32, s(1, 0)), of(dtype.F32, s(2, 0)), f32(1, 2)}), of(dtype.F32, s(1, 2), 1, 2))
 }
+
+func TestLinearSelect(t *testing.T) {
+	w := of(dtype.F32, s(3, 2, 2), 1, 0, 0, 1 /**/, 1, 1, 2, -1 /**/, 0, 0, 0, 10)
+	x := of(dtype.F32, s(2, 2), 1, 2, 3, 4)
+	check(t, "rows", apply1(t, "linear_select", []any{x, w, i32(1, 0)}), of(dtype.F32, s(2, 2), 3, 0, 3, 4))
+	check(t, "several for a row", apply1(t, "linear_select", []any{of(dtype.F32, s(2, 1, 2), 1, 2, 3, 4), w, of(dtype.U8, s(2, 2), 2, 1, 0, 2)}),
+		of(dtype.F32, s(2, 2, 2), 0, 20, 3, 0, 3, 4, 0, 40))
+	check(t, "one for all rows", apply1(t, "linear_select", []any{x, w, of(dtype.I64, s(), 2)}), of(dtype.F32, s(2, 2), 0, 20, 0, 40))
+	check(t, "one row", apply1(t, "linear_select", []any{f32(1, 2), w, i32(0, 2)}), of(dtype.F32, s(2, 2), 1, 2, 0, 20))
+	check(t, "a vector", apply1(t, "linear_select", []any{f32(1, 2), w, of(dtype.I32, s(), 1)}), f32(3, 0))
+	bias := of(dtype.F32, s(3, 2), 100, 200, 300, 400, 500, 600)
+	check(t, "bias", apply1(t, "linear_select", []any{x, w, i32(1, 0), bias}), of(dtype.F32, s(2, 2), 303, 400, 103, 204))
+	check(t, "bf16 weight", apply1(t, "linear_select", []any{f32(1 + 0x1p-20), of(dtype.BF16, s(1, 1, 1), 3), i32(0)}), of(dtype.F32, s(1, 1), 3+3*0x1p-20))
+	check(t, "one rounding", apply1(t, "linear_select", []any{bf16(256, 1), of(dtype.BF16, s(1, 1, 2), 1, 1), of(dtype.I32, s(), 0), of(dtype.BF16, s(1, 1), 1)}), bf16(258))
+	check(t, "no rows", apply1(t, "linear_select", []any{of(dtype.F32, s(0, 2)), w, of(dtype.I32, s(0))}), of(dtype.F32, s(0, 2)))
+	check(t, "nothing inside", apply1(t, "linear_select", []any{of(dtype.F32, s(1, 0)), of(dtype.F32, s(2, 2, 0)), i32(1), of(dtype.F32, s(2, 2), 1, 2, 3, 4)}), of(dtype.F32, s(1, 2), 3, 4))
+}

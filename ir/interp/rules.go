@@ -62,8 +62,9 @@ var rules = map[string]rule{
 	"rope":       ropeRule,
 
 	// Products.
-	"matmul": matmulRule,
-	"linear": linearRule,
+	"matmul":        matmulRule,
+	"linear":        linearRule,
+	"linear_select": linearSelectRule,
 
 	// Positions from a tensor.
 	"embedding": embeddingRule,

@@ -33,6 +33,8 @@ func (c *checker) rule(n *ir.Node) string {
 		return c.rope(n)
 	case "matmul", "linear":
 		return c.contract(n)
+	case "linear_select":
+		return c.linearSelect(n)
 	case "embedding":
 		if c.axis(n.Args[0]) == 0 {
 			return "the table's rows are the batch rows, so an index may read a padded one"
@@ -133,6 +135,21 @@ func (c *checker) contract(n *ir.Node) string {
 	}
 	if a := c.axis(n.Args[1]); a >= 0 && a == inner {
 		return c.onRows("contracts", a)
+	}
+	return ""
+}
+
+// linearSelect is contract where an index says which matrix a row takes. The
+// rows of x and of the index lie along the same axis of the result, as in
+// pointwise ops; the bias has the weight's first two axes.
+func (c *checker) linearSelect(n *ir.Node) string {
+	switch a := c.axis(n.Args[1]); {
+	case c.last(n, "contracts") != "":
+		return c.last(n, "contracts")
+	case a == 2:
+		return c.onRows("contracts", a)
+	case a == 0:
+		return "the weight's matrices are the batch rows, so an index may read a padded one"
 	}
 	return ""
 }

@@ -23,10 +23,11 @@ module "case" {
   op "my::log"(tensor) capture
   weight @w : f32[8, 8]
   weight @n : f32[8]
+  weight @experts : f32[4, 8, 8]
   weight @table : f32[100, 4]
   state @kv : f32[B, 8]
   func @f(%%x: f32[N, 8], %%y: f32[N, 8], %%h: f32[N, 4, 8], %%g: f32[12*N, 4], %%v: f32[N], %%ids: i32[N], %%slots: i32[N],
-      %%u: f32[8, 8], %%k: i32[4], %%m: f32[M, 8], %%c: f32[N, 4], %%own: mut f32[N, 8]) -> (%s) {
+      %%u: f32[8, 8], %%four: f32[4, 8], %%k: i32[4], %%m: f32[M, 8], %%c: f32[N, 4], %%own: mut f32[N, 8]) -> (%s) {
     %s
   }
 }
@@ -82,6 +83,14 @@ var cases = []struct{ name, body, returns, types, want string }{
 	{"linear", "%r = linear(%x, @w, @n)", "%r", "f32[N, 8]", ""},
 	{"linear rows are outputs", "%a = linear(%u, %x, %v)\n%r = transpose(%a, perm=[1, 0])", "%r", "f32[N, 8]", ""},
 	{"linear contracts rows", "%t = transpose(%x, perm=[1, 0])\n%r = linear(%t, %t)", "%r", "f32[8, 8]", "linear mixes rows of N: it contracts axis 1"},
+	{"linear_select", "%r = linear_select(%x, @experts, %ids, %four)", "%r", "f32[N, 8]", ""},
+	{"linear_select several for a row", "%a = reshape(%x, shape=[N, 1, 8])\n%b = reshape(%k, shape=[1, 4])\n%r = linear_select(%a, @experts, %b)", "%r", "f32[N, 4, 8]", ""},
+	{"linear_select one row for many", "%r = linear_select(@n, @experts, %ids)", "%r", "f32[N, 8]", ""},
+	{"linear_select rows are outputs", "%t = reshape(%x, shape=[1, N, 8])\n%b = reshape(%v, shape=[1, N])\n%z = full(0, shape=[8], dtype=i32)\n%a = linear_select(%u, %t, %z, %b)\n%r = transpose(%a, perm=[1, 0])", "%r", "f32[N, 8]", ""},
+	{"linear_select by rows of x", "%t = transpose(%h, perm=[1, 0, 2])\n%r = linear_select(%t, @experts, %ids)\n%r2 = transpose(%r, perm=[1, 0, 2])", "%r2", "f32[N, 4, 8]", ""},
+	{"linear_select two row axes", "%a = reshape(%ids, shape=[N, 1])\n%r = linear_select(%x, @experts, %a)", "%u", "f32[8, 8]", "linear_select: result 0 (f32[N, N, 8]) cannot be padded over N"},
+	{"linear_select contracts rows", "%t = transpose(%x, perm=[1, 0])\n%w = reshape(%t, shape=[1, 8, N])\n%z = full(0, shape=[8], dtype=i32)\n%r = linear_select(%t, %w, %z)", "%u", "f32[8, 8]", "linear_select mixes rows of N: it contracts axis 1"},
+	{"linear_select of rows", "%w = reshape(%x, shape=[N, 1, 8])\n%r = linear_select(%x, %w, %ids)", "%r", "f32[N, 1]", "linear_select mixes rows of N: the weight's matrices are the batch rows"},
 
 	// Positions.
 	{"embedding", "%r = embedding(@w, %ids)", "%r", "f32[N, 8]", ""},
