@@ -48,6 +48,9 @@ func (c *coalescer) rows() {
 			for _, a := range c.access {
 				a.Rows = a.Rows[:last]
 			}
+			if m.Select != nil {
+				m.Select.Rows = m.Select.Rows[:last]
+			}
 		}
 	}
 	for i := len(k.Rows) - 2; i >= 0; i-- {
@@ -55,7 +58,8 @@ func (c *coalescer) rows() {
 		joins := func(rows []dim.Dim) bool { return rows[i].Equal(rows[i+1].Mul(inner)) }
 		ok := !slices.ContainsFunc(c.access, func(a *loop.Access) bool { return !joins(a.Rows) })
 		if m := k.MatMul; m != nil && ok {
-			ok = joins(append(slices.Clone(m.A.Batch), m.A.Row)) && joins(append(slices.Clone(m.B.Batch), dim.Dim{}))
+			ok = joins(append(slices.Clone(m.A.Batch), m.A.Row)) && joins(append(slices.Clone(m.B.Batch), dim.Dim{})) &&
+				(m.Select == nil || joins(m.Select.Rows))
 		}
 		if !ok {
 			continue
@@ -67,6 +71,9 @@ func (c *coalescer) rows() {
 		if m := k.MatMul; m != nil {
 			m.A.Batch = slices.Delete(slices.Clone(m.A.Batch), i, i+1)
 			m.B.Batch = slices.Delete(slices.Clone(m.B.Batch), i, i+1)
+			if x := m.Select; x != nil {
+				x.Rows = slices.Delete(slices.Clone(x.Rows), i, i+1)
+			}
 		}
 	}
 }

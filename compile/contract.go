@@ -14,28 +14,35 @@ func (f *fuser) contract(n *ir.Node) {
 	a, b, r := f.narrow(n.Args[0]), f.narrow(n.Args[1]), n.Results[0]
 	for f.err == nil {
 		g := f.open()
-		p, ca, cb, out := f.productAxes(g, n)
+		p, at := f.productAxes(g, n)
 		g.frozen = true
-		_, m := f.locate(g, a, ca, false)
+		_, m := f.locate(g, a, at.a, false)
 		if m == nil {
-			_, m = f.locate(g, b, cb, false)
+			_, m = f.locate(g, b, at.b, false)
 		}
-		if m == nil && len(n.Args) == 3 {
-			_, m = f.eval(g, n.Args[2], out[len(out)-1:], false)
+		if m == nil && p.sel != nil {
+			_, m = f.locate(g, n.Args[2], at.index, false)
+		}
+		if m == nil {
+			_, m = f.bias(g, n, at, false)
 		}
 		if !f.clear(m) {
 			continue
 		}
 		f.push(g)
 		g.product = p
-		p.a, _ = f.locate(g, a, ca, true)
-		p.b, _ = f.locate(g, b, cb, true)
+		p.a, _ = f.locate(g, a, at.a, true)
+		p.b, _ = f.locate(g, b, at.b, true)
 		p.a.mem.touched, p.b.mem.touched = g.id, g.id
+		if p.sel != nil {
+			p.sel.index, _ = f.locate(g, n.Args[2], at.index, true)
+			p.sel.index.mem.touched = g.id
+		}
 		i := g.add(instr{op: loop.Acc, dtype: dtype.F32, origin: f.origin})
-		if len(n.Args) == 3 {
-			bias := f.must(g, n.Args[2], out[len(out)-1:])
+		if bias, _ := f.bias(g, n, at, true); bias >= 0 {
 			i = g.add(instr{op: loop.Add, dtype: dtype.F32, args: []int{i, bias}, origin: f.origin})
 		}
+		out := at.out
 		if dt := f.fn.Type(r).DType; dt != dtype.F32 {
 			i = g.add(instr{op: loop.Cast, dtype: dt, args: []int{i}, origin: f.origin})
 		}
@@ -44,19 +51,44 @@ func (f *fuser) contract(n *ir.Node) {
 	}
 }
 
-// productAxes makes the axes of a product and returns the coords of A, B and
-// the result. Rows of a linear are its leading axes, the last of them that is
-// not 1 being M.
-func (f *fuser) productAxes(g *group, n *ir.Node) (p *product, a, b, out []coord) {
+// bias evaluates what a linear adds to a column; -1 and no miss: nothing. A bias
+// that is selected is read at the row's position, zero where that is out of
+// range.
+func (f *fuser) bias(g *group, n *ir.Node, at productCoords, emit bool) (int, *miss) {
+	last := len(n.Args) - 1
+	col := at.out[len(at.out)-1:]
+	switch {
+	case n.Op.Name == "linear" && last == 2:
+		return f.eval(g, n.Args[last], col, emit)
+	case n.Op.Name != "linear_select" || last != 3:
+		return -1, nil
+	}
+	i, m := f.eval(g, n.Args[2], at.index, emit)
+	if m != nil {
+		return -1, m
+	}
+	matrix := coord{ind: &indirect{i, one, f.fn.Type(n.Args[last]).Shape[0]}}
+	return f.loadAt(g, n.Args[last], []coord{matrix, col[0]}, emit)
+}
+
+// productCoords is where a product reads its operands and what it computes.
+type productCoords struct {
+	a, b, out []coord
+	index     []coord // of the positions that select B
+}
+
+// productAxes makes the axes of a product and returns its coords. Rows of a
+// linear are its leading axes, the last of them that is not 1 being M.
+func (f *fuser) productAxes(g *group, n *ir.Node) (p *product, at productCoords) {
 	as, bs := f.fn.Type(n.Args[0]).Shape, f.fn.Type(n.Args[1]).Shape
 	rs := f.fn.Type(n.Results[0]).Shape
 	p = &product{origin: f.origin}
-	linear := n.Op.Name == "linear"
+	linear := n.Op.Name != "matmul"
 	lead := len(rs) - 1
 	if !linear {
 		lead = len(rs) - 2
 	}
-	out = g.domain(rs[:lead])
+	out := g.domain(rs[:lead])
 	k, cols := as[len(as)-1], rs[len(rs)-1]
 	if linear {
 		if len(g.roots) == 0 {
@@ -83,14 +115,21 @@ func (f *fuser) productAxes(g *group, n *ir.Node) (p *product, a, b, out []coord
 	if isOne(k) {
 		inner = coord{}
 	}
-	if linear {
-		a = append(slices.Clone(out), inner)
-		b = []coord{col, inner}
-	} else {
-		a = append(stretch(out[:lead], as[:len(as)-2]), out[lead], inner)
-		b = append(stretch(out[:lead], bs[:len(bs)-2]), inner, col)
+	switch n.Op.Name {
+	case "linear":
+		at.a = append(slices.Clone(out), inner)
+		at.b = []coord{col, inner}
+	case "linear_select":
+		p.sel = &selector{axis: g.addAxis(bs[0], false)}
+		at.a = append(stretch(out, as[:len(as)-1]), inner)
+		at.b = []coord{axisCoord(p.sel.axis), col, inner}
+		at.index = stretch(out, f.fn.Type(n.Args[2]).Shape)
+	default:
+		at.a = append(stretch(out[:lead], as[:len(as)-2]), out[lead], inner)
+		at.b = append(stretch(out[:lead], bs[:len(bs)-2]), inner, col)
 	}
-	return p, a, b, append(out, col)
+	at.out = append(out, col)
+	return p, at
 }
 
 // narrow returns what v widens: reading bf16 or f16 as f32 is exact, and the

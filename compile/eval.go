@@ -337,8 +337,12 @@ func (f *fuser) evalGather(g *group, n *ir.Node, v ir.Value, coords []coord, emi
 		return -1, m
 	}
 	cs := append(append([]coord{}, coords[:a]...), coord{ind: &indirect{at, one, xs[a]}})
-	cs = append(cs, coords[a+rank:]...)
-	// Casts of the table are done to what is read: zero stays zero.
+	return f.loadAt(g, x, append(cs, coords[a+rank:]...), emit)
+}
+
+// loadAt reads x at coords of which one is a position from a tensor. Casts of x
+// are done to what is read: zero stays zero.
+func (f *fuser) loadAt(g *group, x ir.Value, cs []coord, emit bool) (int, *miss) {
 	var casts []dtype.DType
 	for n := f.fn.Def(x); n != nil && n.Op.Name == "cast" && f.lazy(x); n = f.fn.Def(x) {
 		casts = append(casts, f.fn.Type(x).DType)

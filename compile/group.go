@@ -72,7 +72,15 @@ type product struct {
 	a, b   operand
 	m, n   int // axes
 	k      int
+	sel    *selector // nil: B does not go by the row
 	origin int32
+}
+
+// selector is how a row of a product chooses B: axis, none of the group's roots,
+// runs over the matrices, and index is the row's position along it.
+type selector struct {
+	axis  int
+	index operand
 }
 
 // operand is memory at an address over loop axes.

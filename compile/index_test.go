@@ -52,6 +52,29 @@ func TestPositionsOutOfRange(t *testing.T) {
     %e = exp(%m) : f32[N]
     return %e
   }`, `
+  func @piece(%x: f32[N, 3], %w: f32[5, 4, 3], %b: f32[5, 4], %i: i32[N]) -> (f32[N, 4], f32[N, 4]) {
+    %c = add(%b, 1.0) : f32[5, 4]
+    %y = linear_select(%x, %w, %i, %c) : f32[N, 4]
+    %z = add(%y, 1.0) : f32[N, 4]
+    %u = slice(%i, axis=0, start=0, end=N) : i32[N]
+    %v = transpose(%w, perm=[0, 1, 2]) : f32[5, 4, 3]
+    %t = linear_select(%x, %v, %u) : f32[N, 4]
+    return %z, %t
+  }`, `
+  func @piece(%x: bf16[2, N, 3], %w: bf16[1, 4, 3], %b: bf16[4], %i: i32[N]) -> (bf16[2, N, 4]) {
+    %v = broadcast_to(%w, shape=[5, 4, 3]) : bf16[5, 4, 3]
+    %c = broadcast_to(%b, shape=[5, 4]) : bf16[5, 4]
+    %y = linear_select(%x, %v, %i, %c) : bf16[2, N, 4]
+    return %y
+  }`, `
+  func @piece(%x: f32[N, 3], %w: bf16[20, 3], %b: bf16[5, 4], %i: i32[N]) -> (f32[4, N]) {
+    %v = reshape(%w, shape=[5, 4, 3]) : bf16[5, 4, 3]
+    %f = cast(%v, dtype=f32) : f32[5, 4, 3]
+    %c = cast(%b, dtype=f32) : f32[5, 4]
+    %y = linear_select(%x, %f, %i, %c) : f32[N, 4]
+    %t = transpose(%y, perm=[1, 0]) : f32[4, N]
+    return %t
+  }`, `
   func @piece(%d: mut f32[5, 4], %i: i32[N], %s: f32[N, 4]) -> (f32[5, 4]) {
     %x = mul(%s, 2.0) : f32[N, 4]
     scatter(%d, %i, %x)

@@ -20,6 +20,10 @@ module "test" {
   weight @g  : bf16[96, 64]
   weight @d  : bf16[64, 48]
   weight @e  : bf16[32, 64]
+  weight @router : bf16[6, 64]
+  weight @up : bf16[6, 96, 64]
+  weight @down : bf16[6, 64, 48]
+  weight @db : bf16[6, 64]
   state  @kv : bf16[16, 64]
 ` + body + "}\n"
 }
@@ -167,6 +171,45 @@ func TestKernelCounts(t *testing.T) {
     %b = sub(%x, %y) : bf16[N, 64]
     %c = concat(%a, %b, axis=1) : bf16[N, 128]
     return %c
+  }`},
+		{"selected linear, bias, add", 1, `
+  func @piece(%x: bf16[N, 48], %i: i32[N], %r: bf16[N, 64]) -> (bf16[N, 64]) {
+    %a = linear_select(%x, @down, %i, @db) : bf16[N, 64]
+    %b = add(%a, %r) : bf16[N, 64]
+    return %b
+  }`},
+		{"selected linear of positions that are computed", 2, `
+  func @piece(%x: bf16[N, 48], %i: i32[N]) -> (bf16[N, 64]) {
+    %j = add(%i, 1) : i32[N]
+    %a = linear_select(%x, @down, %j) : bf16[N, 64]
+    return %a
+  }`},
+		{"experts: router, softmax, topk, sum and division, two selected products, gate, weighted sum with residual", 8, `
+  func @piece(%x: bf16[N, 64]) -> (bf16[N, 64]) {
+    %l = linear(%x, @router) : bf16[N, 6]
+    %f = cast(%l, dtype=f32) : f32[N, 6]
+    %p = softmax(%f) : f32[N, 6]
+    %v, %i = topk(%p, k=2) : f32[N, 2], i32[N, 2]
+    %t = sum(%v, axes=[1], keepdims=true) : f32[N, 1]
+    %w = div(%v, %t) : f32[N, 2]
+    %x1 = reshape(%x, shape=[N, 1, 64]) : bf16[N, 1, 64]
+    %gu = linear_select(%x1, @up, %i) : bf16[N, 2, 96]
+    %g, %u = split(%gu, axis=2, sizes=[48, 48]) : bf16[N, 2, 48], bf16[N, 2, 48]
+    %s = silu(%g) : bf16[N, 2, 48]
+    %m = mul(%s, %u) : bf16[N, 2, 48]
+    %d = linear_select(%m, @down, %i) : bf16[N, 2, 64]
+    %d0, %d1 = split(%d, axis=1, sizes=[1, 1]) : bf16[N, 1, 64], bf16[N, 1, 64]
+    %w2 = reshape(%w, shape=[N, 2, 1]) : f32[N, 2, 1]
+    %w20, %w21 = split(%w2, axis=1, sizes=[1, 1]) : f32[N, 1, 1], f32[N, 1, 1]
+    %f0 = cast(%d0, dtype=f32) : f32[N, 1, 64]
+    %f1 = cast(%d1, dtype=f32) : f32[N, 1, 64]
+    %m0 = mul(%f0, %w20) : f32[N, 1, 64]
+    %m1 = mul(%f1, %w21) : f32[N, 1, 64]
+    %e = add(%m0, %m1) : f32[N, 1, 64]
+    %e1 = reshape(%e, shape=[N, 64]) : f32[N, 64]
+    %e2 = cast(%e1, dtype=bf16) : bf16[N, 64]
+    %y = add(%x, %e2) : bf16[N, 64]
+    return %y
   }`},
 		{"between two attentions: 4 products, 2 norms, gate, q, k, and v, which is part of a product", 10, `
   func @piece(%o: bf16[N, 4, 16], %x: bf16[N, 64], %c: f32[N, 8], %s: f32[N, 8]) -> (bf16[N, 64], bf16[N, 4, 16], bf16[N, 1, 16], bf16[N, 1, 16]) {

@@ -126,6 +126,18 @@ func opCases(t *testing.T) map[string][]opCase {
 		{shapes: [][]string{sh("2", "N", "1", "6"), sh("3", "6"), sh("3")}, apply: op("linear"), calm: true},
 		{shapes: [][]string{sh("N", "0"), sh("3", "0"), sh("3")}, apply: op("linear"), calm: true},
 	}
+	c["linear_select"] = []opCase{
+		{shapes: [][]string{sh("N", "6"), sh("4", "3", "6"), sh("N")}, ints: []int{0, 0, 4}, apply: op("linear_select"), calm: true},
+		{shapes: [][]string{sh("N", "1", "6"), sh("4", "3", "6"), sh("N", "2")}, ints: []int{0, 0, 4}, apply: op("linear_select"), calm: true},
+		{shapes: [][]string{sh("N", "2", "6"), sh("4", "3", "6"), sh("N", "2"), sh("4", "3")}, ints: []int{0, 0, 6}, apply: op("linear_select"), calm: true}, // 4 and 5 are out of range
+		{shapes: [][]string{sh("6"), sh("4", "3", "6"), sh("2", "N"), sh("4", "3")}, ints: []int{0, 0, 4}, apply: op("linear_select"), calm: true},
+		{shapes: [][]string{sh("6"), sh("4", "3", "6"), sh(), sh("4", "3")}, ints: []int{0, 0, 4}, apply: op("linear_select"), calm: true},
+		{shapes: [][]string{sh("2", "N", "6"), sh("4", "3", "6"), sh("1", "1")}, ints: []int{0, 0, 4}, apply: op("linear_select"), calm: true},
+		{shapes: [][]string{sh("N", "6"), sh("1", "3", "6"), sh("N"), sh("1", "3")}, ints: []int{0, 0, 2}, apply: op("linear_select"), calm: true},
+		{shapes: [][]string{sh("N", "6"), sh("0", "3", "6"), sh("N"), sh("0", "3")}, ints: []int{0, 0, 2}, apply: op("linear_select"), calm: true},
+		{shapes: [][]string{sh("N", "0"), sh("4", "3", "0"), sh("N"), sh("4", "3")}, ints: []int{0, 0, 6}, apply: op("linear_select"), calm: true},
+		{shapes: [][]string{sh("3", "6"), sh("N", "3", "6"), sh("3")}, ints: []int{0, 0, 2}, apply: op("linear_select"), calm: true},
+	}
 	c["embedding"] = []opCase{
 		{shapes: [][]string{sh("9", "4"), sh("N")}, ints: []int{0, 9}, apply: op("embedding")},
 		{shapes: [][]string{sh("9"), sh("N", "2")}, ints: []int{0, 9}, apply: op("embedding")},

@@ -115,7 +115,7 @@ func TestErrors(t *testing.T) {
 		{module(one), compile.Shape{Ranges: map[string]dim.Interval{"N": {Lo: 1, Hi: 65}}}, "is not within the declared [0, 64]"},
 		{module(one), compile.Shape{Ranges: map[string]dim.Interval{"M": {Lo: 1, Hi: 2}}}, "does not declare"},
 		{module("  func @piece(%x: i4[N, 2]) -> (i4[2, N]) {\n    %y = transpose(%x, perm=[1, 0]) : i4[2, N]\n    return %y\n  }\n"), compile.Shape{},
-			"test.ir:13:10: elements of i4 are narrower than a byte"},
+			"test.ir:17:10: elements of i4 are narrower than a byte"},
 	} {
 		_, err := compile.Compile(ctx, parse(t, c.text), c.shape, hostbackend.New(), compile.Options{})
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -107,7 +107,7 @@ func scratch(m *memory) bool { return m.kind == localMemory && m.result < 0 }
 // accesses to both are the same, and in execution order every load of in comes
 // before the first store of out.
 func overlays(k *loop.Kernel, in, out int32) bool {
-	if m := k.MatMul; m != nil && (m.A.Arg == in || m.B.Arg == in) {
+	if m := k.MatMul; m != nil && (m.A.Arg == in || m.B.Arg == in || m.Select != nil && m.Select.Arg == in) {
 		return false
 	}
 	var first *loop.Access

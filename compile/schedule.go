@@ -436,6 +436,10 @@ func (s *scheduler) product() {
 		return loop.Operand{Arg: s.arg(o.mem), Offset: o.at.off, Batch: coefs(o.at, batch), Row: coefOf(o.at, row), Col: coefOf(o.at, p.k)}
 	}
 	s.k.MatMul = &loop.MatMul{K: s.g.axes[p.k].extent, A: operand(p.a, p.m), B: operand(p.b, p.n)}
+	if x := p.sel; x != nil {
+		s.k.MatMul.Select = &loop.Select{Arg: s.arg(x.index.mem), Offset: x.index.at.off, Rows: coefs(x.index.at, s.rowAxes),
+			Stride: coefOf(p.b.at, x.axis), Extent: s.g.axes[x.axis].extent, Origin: p.origin}
+	}
 }
 
 // selection makes the kernel of a topk.

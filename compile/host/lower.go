@@ -412,6 +412,9 @@ func (l *lowerer) product() {
 		return vec.MatAccess{Arg: o.Arg, DType: l.k.Args[o.Arg].DType, Offset: o.Offset, Batch: o.Batch, Row: o.Row, Col: o.Col}
 	}
 	l.out.MatMul = &vec.MatMul{K: m.K, A: operand(m.A), B: operand(m.B)}
+	if x := m.Select; x != nil {
+		l.out.MatMul.Select = &vec.MatSelect{Arg: x.Arg, DType: l.k.Args[x.Arg].DType, Offset: x.Offset, Outer: x.Rows, Stride: x.Stride, Extent: x.Extent, Origin: x.Origin}
+	}
 }
 
 func (l *lowerer) selection() {

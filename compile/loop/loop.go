@@ -101,8 +101,22 @@ type Index struct {
 // MatMul is the product that a kernel's epilogue starts from, Σ_k A[m, k]*B[n,
 // k] in float32: instruction Acc reads it.
 type MatMul struct {
-	K    dim.Dim
-	A, B Operand
+	K      dim.Dim
+	A, B   Operand
+	Select *Select // nil: one B for all rows of a batch
+}
+
+// Select chooses among several matrices B, row by row: the position of a row is
+// the integer of argument Arg at Offset + Σ Rows[i]*row[i], and B's addresses grow
+// by position*Stride. A position outside [0, Extent) makes the row's sums zero,
+// and is reported with Origin (C12).
+type Select struct {
+	Arg    int32
+	Offset dim.Dim
+	Rows   []dim.Dim // one for each of Kernel.Rows
+	Stride dim.Dim
+	Extent dim.Dim
+	Origin int32 // node of the piece
 }
 
 // Operand is how a product reaches A or B: element (batch, row, k) is at Offset

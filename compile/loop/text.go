@@ -26,6 +26,9 @@ func (k *Kernel) String() string {
 	}
 	if m := k.MatMul; m != nil {
 		fmt.Fprintf(&b, "  product K=%s A=%s B=%s\n", m.K, m.A.text(), m.B.text())
+		if x := m.Select; x != nil {
+			fmt.Fprintf(&b, "  select B + a%d[%s + %s]<%s *%s\n", x.Arg, x.Offset, dims(x.Rows), x.Extent, x.Stride)
+		}
 	}
 	if t := k.TopK; t != nil {
 		fmt.Fprintf(&b, "  topk N=%s k=%d in=%s values=%s index=%s\n", t.N, t.K, t.In.text(), t.Values.text(), t.Index.text())

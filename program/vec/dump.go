@@ -50,6 +50,9 @@ func (d *dumper) kernel(k *Kernel) {
 		d.linef("matmul k=%s", m.K)
 		d.matAccess("a", &m.A)
 		d.matAccess("b", &m.B)
+		if x := m.Select; x != nil {
+			d.linef("  select b + %s arg%d[%s; %s]*(%s) below %s, node %d", x.DType, x.Arg, x.Offset, dims(x.Outer), x.Stride, x.Extent, x.Origin)
+		}
 	}
 	if t := k.TopK; t != nil {
 		d.linef("topk k=%d of n=%s", t.K, t.N)

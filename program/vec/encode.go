@@ -10,7 +10,8 @@ import (
 )
 
 // Version is the version of the encoding of kernels and of the instruction
-// set's meaning. A change of either needs another number.
+// set's meaning. A change of either needs another number; a new form or op does
+// not, as no kernel that had bytes before has others.
 const Version = 1
 
 // ErrCorrupt says that bytes are not a kernel that Encode wrote.
@@ -23,6 +24,7 @@ const (
 	formLoop uint8 = iota
 	formMatMul
 	formTopK
+	formMatSelect // formMatMul with a Select
 )
 
 // Encode returns the kernel's bytes: equal kernels give equal bytes, and fields
@@ -35,6 +37,8 @@ func (k *Kernel) Encode() ([]byte, error) {
 	w := &wire.Writer{B: magic[:len(magic):len(magic)]}
 	w.I32(k.Args)
 	switch {
+	case k.MatMul != nil && k.MatMul.Select != nil:
+		w.U8(formMatSelect)
 	case k.MatMul != nil:
 		w.U8(formMatMul)
 	case k.TopK != nil:
@@ -47,6 +51,9 @@ func (k *Kernel) Encode() ([]byte, error) {
 		w.Dim(m.K)
 		encodeMatAccess(w, &m.A)
 		encodeMatAccess(w, &m.B)
+		if m.Select != nil {
+			encodeMatSelect(w, m.Select)
+		}
 	}
 	if t := k.TopK; t != nil {
 		w.Dim(t.N)
@@ -76,8 +83,11 @@ func Decode(b []byte) (*Kernel, error) {
 	k.Loop = decodeLoop(r)
 	switch form {
 	case formLoop:
-	case formMatMul:
+	case formMatMul, formMatSelect:
 		k.MatMul = &MatMul{K: r.Dim(), A: decodeMatAccess(r), B: decodeMatAccess(r)}
+		if form == formMatSelect {
+			k.MatMul.Select = decodeMatSelect(r)
+		}
 	case formTopK:
 		k.TopK = &TopK{N: r.Dim(), K: r.I64(), In: decodeAccess(r), Values: decodeAccess(r), Index: decodeAccess(r)}
 	default:
@@ -166,6 +176,20 @@ func encodeMatAccess(w *wire.Writer, a *MatAccess) {
 
 func decodeMatAccess(r *wire.Reader) MatAccess {
 	return MatAccess{Arg: r.I32(), DType: dtype.DType(r.U8()), Offset: r.Dim(), Row: r.Dim(), Col: r.Dim(), Batch: r.Dims()}
+}
+
+func encodeMatSelect(w *wire.Writer, x *MatSelect) {
+	w.I32(x.Arg)
+	w.U8(uint8(x.DType))
+	for _, d := range []dim.Dim{x.Offset, x.Stride, x.Extent} {
+		w.Dim(d)
+	}
+	w.Dims(x.Outer)
+	w.I32(x.Origin)
+}
+
+func decodeMatSelect(r *wire.Reader) *MatSelect {
+	return &MatSelect{Arg: r.I32(), DType: dtype.DType(r.U8()), Offset: r.Dim(), Stride: r.Dim(), Extent: r.Dim(), Outer: r.Dims(), Origin: r.I32()}
 }
 
 // encodeInstr writes the op and the fields that it uses.

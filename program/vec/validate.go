@@ -172,6 +172,17 @@ func (v *validator) matMul(m *MatMul) {
 		}
 		v.dims("stride", append([]dim.Dim{a.Offset, a.Row, a.Col}, a.Batch...)...)
 	}
+	if x := m.Select; x != nil {
+		v.at = "select: "
+		v.arg(x.Arg)
+		if !x.DType.Int() || !x.DType.Computes() {
+			v.failf("positions of %s", x.DType)
+		}
+		if len(x.Outer) != len(l.Outer) {
+			v.failf("%d strides for %d axes", len(x.Outer), len(l.Outer))
+		}
+		v.dims("stride", append([]dim.Dim{x.Offset, x.Stride, x.Extent}, x.Outer...)...)
+	}
 	v.at = ""
 }
 

@@ -96,11 +96,27 @@ type Instr struct {
 
 // MatMul is C[m, n] = Σ_k A[m, k]*B[n, k], accumulated in float32 in an order
 // of k that depends on K alone, so that a row's result does not depend on how
-// many rows there are. The epilogue reads the sum with OpAcc.
+// many rows there are, nor on which of them take the same B. The epilogue reads
+// the sum with OpAcc.
 type MatMul struct {
-	K dim.Dim
-	A MatAccess // rows: m, columns: k
-	B MatAccess // rows: n, columns: k
+	K      dim.Dim
+	A      MatAccess  // rows: m, columns: k
+	B      MatAccess  // rows: n, columns: k
+	Select *MatSelect // nil: one B for all rows of a batch
+}
+
+// MatSelect chooses among several matrices B, row by row: the position of a row
+// is the integer of Arg at Offset + Σ Outer[i]*row[i], and B's addresses grow by
+// position*Stride. A position outside [0, Extent) makes the row's sums zero and
+// sets the device flag with Origin (C12), if the row has columns.
+type MatSelect struct {
+	Arg    int32
+	DType  dtype.DType // an integer type
+	Offset dim.Dim
+	Outer  []dim.Dim // one for each axis of Loop.Outer
+	Stride dim.Dim
+	Extent dim.Dim
+	Origin int32 // node of the piece
 }
 
 // MatAccess is how a product reaches an operand: element (batch, row, k) is at

@@ -76,8 +76,17 @@ func selectionExample() *vec.Kernel {
 		TopK: &vec.TopK{N: dim.Const(1000), K: 8, In: a(0, dtype.F32, 1000), Values: a(1, dtype.F32, 8), Index: a(2, dtype.I32, 8)}}
 }
 
+// expertsExample is the product with B chosen by the row.
+func expertsExample() *vec.Kernel {
+	k := productExample()
+	k.Args = 4
+	k.MatMul.B.Batch = consts(0)
+	k.MatMul.Select = &vec.MatSelect{Arg: 3, DType: dtype.I32, Offset: dim.Const(1), Outer: []dim.Dim{n, dim.Const(1)}, Stride: dim.Const(2048), Extent: dim.Sym("E"), Origin: 5}
+	return k
+}
+
 func examples() map[string]*vec.Kernel {
-	return map[string]*vec.Kernel{"loop": loopExample(), "product": productExample(), "selection": selectionExample()}
+	return map[string]*vec.Kernel{"loop": loopExample(), "product": productExample(), "selection": selectionExample(), "experts": expertsExample()}
 }
 
 var sameDims = cmp.Comparer(func(a, b dim.Dim) bool { return a.Equal(b) })
@@ -130,7 +139,7 @@ func TestEncoding(t *testing.T) {
 }
 
 func TestArguments(t *testing.T) {
-	for name, want := range map[string][2]string{"loop": {"[0 1]", "[2]"}, "product": {"[0 1]", "[2]"}, "selection": {"[0]", "[1 2]"}} {
+	for name, want := range map[string][2]string{"loop": {"[0 1]", "[2]"}, "product": {"[0 1]", "[2]"}, "selection": {"[0]", "[1 2]"}, "experts": {"[0 1 3]", "[2]"}} {
 		k := examples()[name]
 		if got := [2]string{text(k.Loads()), text(k.Stores())}; got != want {
 			t.Errorf("%s: loads and stores %v, want %v", name, got, want)
@@ -247,6 +256,12 @@ func TestValidate(t *testing.T) {
 			k.Loop.Regs.SF = 1
 			k.Loop.Phases[0].Scalar = []vec.Instr{{Op: vec.OpConstF}, {Op: vec.OpStoreF}}
 		}},
+		{expertsExample, "select: argument 4 of 4", func(k *K) { k.MatMul.Select.Arg = 4 }},
+		{expertsExample, "select: positions of f32", func(k *K) { k.MatMul.Select.DType = dtype.F32 }},
+		{expertsExample, "select: positions of bool", func(k *K) { k.MatMul.Select.DType = dtype.Bool }},
+		{expertsExample, "select: positions of i4", func(k *K) { k.MatMul.Select.DType = dtype.I4 }},
+		{expertsExample, "select: 1 strides for 2 axes", func(k *K) { k.MatMul.Select.Outer = consts(1) }},
+		{expertsExample, "select: stride: dim: overflows", func(k *K) { k.MatMul.Select.Stride = dim.Const(1 << 62).Mul(dim.Const(8)) }},
 		{selectionExample, "a selection with a loop", func(k *K) { k.Loop.Serial = true }},
 		{selectionExample, "k = -1", func(k *K) { k.TopK.K = -1 }},
 		{selectionExample, "k = 2000000", func(k *K) { k.TopK.K = 2e6 }},

@@ -32,6 +32,10 @@ func (k *Kernel) EachDim(f func(dim.Dim)) {
 		each(m.K, m.A.Offset, m.A.Row, m.A.Col, m.B.Offset, m.B.Row, m.B.Col)
 		each(m.A.Batch...)
 		each(m.B.Batch...)
+		if x := m.Select; x != nil {
+			each(x.Offset, x.Stride, x.Extent)
+			each(x.Outer...)
+		}
 	}
 	if t := k.TopK; t != nil {
 		each(t.N)
@@ -61,6 +65,9 @@ func (k *Kernel) args(use Use) []int32 {
 	}
 	if m := k.MatMul; m != nil && use == XLoad {
 		args = append(args, m.A.Arg, m.B.Arg)
+		if m.Select != nil {
+			args = append(args, m.Select.Arg)
+		}
 	}
 	if t := k.TopK; t != nil {
 		if use == XLoad {

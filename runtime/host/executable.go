@@ -78,11 +78,7 @@ func (d *Device) load(p *program.Program, ops device.OpSet) (*Executable, error)
 			return nil, fmt.Errorf("kernel %d (%s): %w", i, k.Name, err)
 		}
 		x.kernels = append(x.kernels, code)
-		for _, a := range code.Loop.Access {
-			if a.Index != nil && x.faults[a.Index.Origin] == nil {
-				x.faults[a.Index.Origin] = &fault{dev: d}
-			}
-		}
+		x.addFaults(code)
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -105,6 +101,23 @@ func (d *Device) load(p *program.Program, ops device.OpSet) (*Executable, error)
 		x.consts = append(x.consts, m)
 	}
 	return x, nil
+}
+
+// addFaults makes the flags of the nodes whose positions the kernel checks.
+func (x *Executable) addFaults(code *vec.Kernel) {
+	add := func(origin int32) {
+		if x.faults[origin] == nil {
+			x.faults[origin] = &fault{dev: x.dev}
+		}
+	}
+	for _, a := range code.Loop.Access {
+		if a.Index != nil {
+			add(a.Index.Origin)
+		}
+	}
+	if m := code.MatMul; m != nil && m.Select != nil {
+		add(m.Select.Origin)
+	}
 }
 
 // Program returns the program that was loaded.

@@ -21,7 +21,7 @@ func FuzzKernel(f *testing.F) {
 			{Scalar: []vec.Instr{{Op: vec.OpLoadI, X: 0}}, Body: []vec.Instr{{Op: vec.OpLoadF, X: 1}, {Op: vec.OpSum}}},
 			{Pre: []vec.Instr{{Op: vec.OpSplatF, Dst: 1}}, Body: []vec.Instr{{Op: vec.OpLoadF, X: 1}, {Op: vec.OpDiv, Dst: 0, A: 0, B: 1}, {Op: vec.OpStoreF, X: 2}}},
 		}}}
-	for _, k := range []*vec.Kernel{gather, pointwiseF(7, vec.OpMul, 2), product(2, 3, 5, 9, dtype.F32, dtype.BF16, dtype.F16, false), product(1, 7, 4, 8, dtype.F16, dtype.F32, dtype.F32, true), selection(3, 9, 4, dtype.BF16)} {
+	for _, k := range []*vec.Kernel{gather, pointwiseF(7, vec.OpMul, 2), product(2, 3, 5, 9, dtype.F32, dtype.BF16, dtype.F16, false), product(1, 7, 4, 8, dtype.F16, dtype.F32, dtype.F32, true), selection(3, 9, 4, dtype.BF16), experts(3, 4, 5, 9, 2, dtype.F32, dtype.BF16)} {
 		code, err := k.Encode()
 		if err != nil {
 			f.Fatal(err)
@@ -38,11 +38,7 @@ func FuzzKernel(f *testing.F) {
 		}
 		const size, guard = 1 << 10, 64
 		x := &Executable{dev: d, faults: map[int32]*fault{}}
-		for _, a := range code.Loop.Access {
-			if a.Index != nil {
-				x.faults[a.Index.Origin] = &fault{dev: d}
-			}
-		}
+		x.addFaults(code)
 		memory := alignedBytes(int64(code.Args) * (size + guard))
 		args := make([][]byte, code.Args)
 		for i := range args {

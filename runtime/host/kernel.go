@@ -90,7 +90,7 @@ func newKernel(x *Executable, code *vec.Kernel, env program.Env, args [][]byte) 
 		return nil, z.err
 	}
 	if code.MatMul != nil {
-		return k, k.bindMatMul(z, code.MatMul, outer, inner[0], args)
+		return k, k.bindMatMul(z, code.MatMul, outer, inner[0], args, x.faults)
 	}
 	cost := 0.0
 	for i := range k.phases {

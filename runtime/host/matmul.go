@@ -21,7 +21,8 @@ import (
 const (
 	lanes      = 8
 	chunk      = 1024 // of K; a multiple of lanes
-	tileRows   = 96   // rows of A in one part, at most; a multiple of microRows
+	tileRows   = 96   // rows of A that meet a panel of B together, at most; a multiple of microRows
+	selectRows = 4096 // rows of a part that are grouped by their B, at most
 	maxColumns = 256  // rows of B in one part, at most
 	minColumns = 64
 	panel      = 16  // rows of B that are transposed at a time; a multiple of microCols
@@ -37,8 +38,9 @@ const (
 type matMul struct {
 	batches, m, n, k int64
 	a, b             operand
-	tileM, tileN     int64 // of a part
-	countM, countN   int64 // parts along M and N
+	tileM, tileN     int64     // of a part
+	countM, countN   int64     // parts along M and N
+	sel              *selector // nil: B does not go by the row
 	unit             *unit
 }
 
@@ -49,11 +51,14 @@ type operand struct {
 }
 
 // bindMatMul binds a product and proves that its operands are memory.
-func (k *kernel) bindMatMul(z *sizer, m *vec.MatMul, outer []int64, n int64, args [][]byte) error {
+func (k *kernel) bindMatMul(z *sizer, m *vec.MatMul, outer []int64, n int64, args [][]byte, faults map[int32]*fault) error {
 	last := len(outer) - 1
 	mm := &matMul{batches: z.product(outer[:last]), m: outer[last], n: n, k: z.eval(m.K), unit: k.pool.unit}
 	if z.err == nil && mm.k < 0 {
 		z.fail(fmt.Errorf("extent %s = %d is negative", m.K, mm.k))
+	}
+	if m.Select != nil {
+		mm.sel = k.bindSelect(z, m.Select, outer, args[m.Select.Arg], faults)
 	}
 	bind := func(a *vec.MatAccess, rows int64, out *operand) {
 		batch := z.evalAll(a.Batch)
@@ -67,7 +72,12 @@ func (k *kernel) bindMatMul(z *sizer, m *vec.MatMul, outer []int64, n int64, arg
 		reach = z.add(reach, rows, out.row)
 		reach = z.add(reach, mm.k, out.col)
 		data := args[a.Arg]
-		if z.err == nil && k.rows > 0 && k.cols > 0 && mm.k > 0 {
+		read := k.rows > 0 && k.cols > 0 && mm.k > 0
+		if a == &m.B && mm.sel != nil {
+			reach = z.add(reach, mm.sel.extent, mm.sel.stride)
+			read = read && mm.sel.extent > 0
+		}
+		if z.err == nil && read {
 			if err := within(reach, data, a.DType); err != nil {
 				z.fail(err)
 			}
@@ -83,6 +93,11 @@ func (k *kernel) bindMatMul(z *sizer, m *vec.MatMul, outer []int64, n int64, arg
 	if z.err != nil {
 		return z.err
 	}
+	if mm.sel != nil {
+		mm.a.outer = merge(nil, outer, append(z.evalAll(m.A.Batch), mm.a.row))
+		mm.sel.batch = merge(nil, outer, append(z.evalAll(m.B.Batch), 0))
+		mm.batches, mm.m = 1, k.rows
+	}
 	k.mat = mm
 	k.splitMatMul()
 	return nil
@@ -92,16 +107,24 @@ func (k *kernel) bindMatMul(z *sizer, m *vec.MatMul, outer []int64, n int64, arg
 // depend on how.
 func (k *kernel) splitMatMul() {
 	mm := k.mat
-	mm.tileM, mm.tileN = max(min(mm.m, tileRows), 1), max(mm.n, 1)
-	mm.countM = (mm.m + mm.tileM - 1) / mm.tileM
-	workers := int64(k.pool.helpers + 1)
-	for mm.tileN = maxColumns; mm.tileN > minColumns; mm.tileN /= 2 {
-		cost := flopCost * float64(mm.tileM) * float64(mm.tileN) * float64(mm.k)
-		if cost < 2*partCost || mm.batches*mm.countM*((mm.n+mm.tileN-1)/mm.tileN) >= 2*workers {
-			break
-		}
+	mm.tileM, mm.tileN = max(min(mm.m, tileRows), 1), maxColumns
+	if mm.sel != nil {
+		mm.tileM = max(min(mm.m, selectRows), 1)
 	}
-	mm.countN = (mm.n + mm.tileN - 1) / mm.tileN
+	count := func() { mm.countM, mm.countN = (mm.m+mm.tileM-1)/mm.tileM, (mm.n+mm.tileN-1)/mm.tileN }
+	workers := int64(k.pool.helpers + 1)
+	small := func() bool {
+		count()
+		cost := flopCost * float64(mm.tileM) * float64(mm.tileN) * float64(mm.k)
+		return cost < 2*partCost || mm.batches*mm.countM*mm.countN >= 2*workers
+	}
+	for !small() && mm.tileN > minColumns {
+		mm.tileN /= 2
+	}
+	for !small() && mm.tileM > tileRows {
+		mm.tileM = (mm.tileM + 1) / 2
+	}
+	count()
 	k.parts = mm.batches * mm.countM * mm.countN
 	k.alone = flopCost*float64(k.rows)*float64(k.cols)*float64(mm.k) < parallelCost
 }
@@ -109,12 +132,18 @@ func (k *kernel) splitMatMul() {
 // matScratch is a lane's memory for tiles.
 type matScratch struct {
 	a, b, c []float32
+	at      []int64 // addresses of the rows of A
+	rows    []selected
 	line    [panel]float32
 	out     sums
 }
 
 // run computes one tile and runs the epilogue on it.
 func (mm *matMul) run(k *kernel, part int64, l *lane) {
+	if mm.sel != nil {
+		mm.runSelected(k, part, l)
+		return
+	}
 	batch := part / (mm.countM * mm.countN)
 	rest := part % (mm.countM * mm.countN)
 	// Neighbouring parts share columns: what is read of B stays in the cache.
@@ -123,8 +152,12 @@ func (mm *matMul) run(k *kernel, part int64, l *lane) {
 	rows, cols := min(mm.tileM, mm.m-m0), min(mm.tileN, mm.n-n0)
 	l.fit(k)
 	s := &l.mat
-	s.c = resize(s.c, int(rows*cols))
-	mm.sums(s, batch, m0, n0, int(rows), int(cols))
+	s.at = resize(s.at, int(rows))
+	a0 := mm.a.offset + addr(mm.a.outer, batch) + m0*mm.a.row
+	for r := range s.at {
+		s.at[r] = a0 + int64(r)*mm.a.row
+	}
+	mm.sums(s, mm.b.offset+addr(mm.b.outer, batch)+n0*mm.b.row, int(cols))
 	l.vec.exec(k.setup, k.block)
 	l.vec.sumsAt = n0
 	for r := range rows {
@@ -134,14 +167,15 @@ func (mm *matMul) run(k *kernel, part int64, l *lane) {
 	l.vec.sums = nil
 }
 
-// sums puts the sums of a tile into s.c, row by row.
-func (mm *matMul) sums(s *matScratch, batch, m0, n0 int64, rows, cols int) {
+// sums puts the sums of the rows of A at s.at and cols rows of B from address b0
+// on into s.c, row by row.
+func (mm *matMul) sums(s *matScratch, b0 int64, cols int) {
+	rows := len(s.at)
+	s.c = resize(s.c, rows*cols)
 	clear(s.c)
-	a0 := mm.a.offset + addr(mm.a.outer, batch) + m0*mm.a.row
-	b0 := mm.b.offset + addr(mm.b.outer, batch) + n0*mm.b.row
 	for k0 := int64(0); k0 < mm.k; k0 += chunk {
 		kc := int(min(chunk, mm.k-k0))
-		a := mm.tileA(s, a0+k0*mm.a.col, rows, kc)
+		a := mm.tileA(s, k0*mm.a.col, kc)
 		direct := mm.direct(rows, kc)
 		step := microCols
 		if mm.b.row == 1 {
@@ -222,13 +256,36 @@ func (o *operand) tile(at int64) tile {
 	return t
 }
 
-// tileA returns rows of A as float32, in place if they are that already.
-func (mm *matMul) tileA(s *matScratch, at int64, rows, kc int) tile {
+// tileA returns the rows of A at s.at, from offset on, as float32: in place if
+// they are that already and are evenly spaced.
+func (mm *matMul) tileA(s *matScratch, offset int64, kc int) tile {
 	if mm.a.dtype == dtype.F32 && mm.a.col == 1 && kc%lanes == 0 {
-		return mm.a.tile(at)
+		if pitch, ok := spacing(s.at); ok {
+			t := mm.a.tile(s.at[0] + offset)
+			t.pitch = pitch
+			return t
+		}
 	}
 	s.a = resize(s.a, tileRows*maxPitch)
-	return convertRows(s.a, &mm.a, at, rows, kc)
+	pitch := pitchOf(kc)
+	for r, at := range s.at {
+		convertRow(s.a[r*pitch:(r+1)*pitch], &mm.a, at+offset, kc)
+	}
+	return tile{unsafe.Pointer(unsafe.SliceData(s.a)), pitch, 4, dtype.F32}
+}
+
+// spacing returns how far apart the addresses are, if that is the same for all.
+func spacing(at []int64) (int, bool) {
+	if len(at) < 2 {
+		return 0, true
+	}
+	step := at[1] - at[0]
+	for i := 2; i < len(at); i++ {
+		if at[i]-at[i-1] != step {
+			return 0, false
+		}
+	}
+	return int(step), true
 }
 
 // panelB returns rows of B as float32, filled up to a multiple of microCols
@@ -238,27 +295,27 @@ func (mm *matMul) panelB(s *matScratch, at int64, wide, kc int) tile {
 	if mm.b.row == 1 && mm.b.col != 1 {
 		return transposeRows(s, &mm.b, at, wide, kc)
 	}
-	t := convertRows(s.b, &mm.b, at, wide, kc)
-	clear(s.b[wide*t.pitch : (wide+microCols-1)&^(microCols-1)*t.pitch])
-	return t
-}
-
-// convertRows converts rows of kc elements, and zeros up to a multiple of
-// lanes.
-func convertRows(dst []float32, o *operand, at int64, rows, kc int) tile {
-	pitch := (kc+lanes-1)&^(lanes-1) + pitchSkew
-	for r := range rows {
-		d := dst[r*pitch : (r+1)*pitch]
-		o.getF(d[:kc], at+int64(r)*o.row, o.col)
-		clear(d[kc:])
+	pitch := pitchOf(kc)
+	for r := range wide {
+		convertRow(s.b[r*pitch:(r+1)*pitch], &mm.b, at+int64(r)*mm.b.row, kc)
 	}
-	return tile{unsafe.Pointer(unsafe.SliceData(dst)), pitch, 4, dtype.F32}
+	clear(s.b[wide*pitch : (wide+microCols-1)&^(microCols-1)*pitch])
+	return tile{unsafe.Pointer(unsafe.SliceData(s.b)), pitch, 4, dtype.F32}
 }
 
-// transposeRows is convertRows for rows that are columns in memory: it reads
+// pitchOf is the pitch of converted rows of kc elements.
+func pitchOf(kc int) int { return (kc+lanes-1)&^(lanes-1) + pitchSkew }
+
+// convertRow converts a row of kc elements, and zeros what is left of d.
+func convertRow(d []float32, o *operand, at int64, kc int) {
+	o.getF(d[:kc], at, o.col)
+	clear(d[kc:])
+}
+
+// transposeRows converts rows that are columns in memory: it reads
 // neighbours together.
 func transposeRows(s *matScratch, o *operand, at int64, rows, kc int) tile {
-	pitch := (kc+lanes-1)&^(lanes-1) + pitchSkew
+	pitch := pitchOf(kc)
 	dst := s.b
 	clear(dst[:panel*pitch])
 	for k := range kc {
