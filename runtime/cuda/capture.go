@@ -171,7 +171,7 @@ func (s *Stream) endCapture() (*Graph, error) {
 			return g, nil
 		}
 	} else if raw != 0 {
-		err = errors.Join(err, s.dev.discard(raw))
+		err = errors.Join(s.dev.check(err), s.dev.release(what, &Graph{dev: s.dev, graph: raw}))
 	}
 	return nil, s.dev.wrap(what, err)
 }
@@ -187,46 +187,47 @@ func (s *Stream) stop() (driver.Graph, *capture, error) {
 	return raw, c, errors.Join(c.spoiled, err)
 }
 
-// endRaw ends a capture in the driver.
+// endRaw ends a capture in the driver, even where the context is gone: the
+// thread would capture for good.
 func (d *Device) endRaw(s driver.Stream) (driver.Graph, error) {
-	if err := d.enter(); err != nil {
-		return 0, err
+	err := d.enter()
+	if err == nil {
+		defer d.leave()
 	}
-	defer d.leave()
-	return d.drv.StreamEndCapture(s)
-}
-
-func (d *Device) discard(g driver.Graph) error {
-	if err := d.enter(); err != nil {
-		return err
-	}
-	defer d.leave()
-	return d.drv.GraphDestroy(g)
+	g, endErr := d.drv.StreamEndCapture(s)
+	return g, errors.Join(d.check(err), endErr)
 }
 
 // makeGraph checks what was captured, instantiates and uploads it.
 func (s *Stream) makeGraph(raw driver.Graph, c *capture) (*Graph, error) {
+	const what = "end capture"
 	d := s.dev
-	if err := d.enter(); err != nil {
-		return nil, err
-	}
-	defer d.leave()
 	g := &Graph{dev: d, graph: raw, ops: c.ops, reach: c.reach}
 	g.reach.seen = nil
-	types, err := d.drv.GraphNodeTypes(raw)
-	if err == nil {
-		err = matches(types, &c.planned)
-	}
-	if err == nil && len(types) > 0 {
-		if g.exec, err = d.drv.GraphInstantiate(raw); err == nil {
-			err = d.drv.GraphUpload(g.exec, s.handle)
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(err, g.destroy())
-	}
 	d.adopt(g)
+	if err := d.check(s.instantiate(g, &c.planned)); err != nil {
+		return nil, errors.Join(err, d.release(what, g))
+	}
 	return g, nil
+}
+
+func (s *Stream) instantiate(g *Graph, planned *[nodeTypes]int) error {
+	d := s.dev
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	types, err := d.drv.GraphNodeTypes(g.graph)
+	if err != nil {
+		return err
+	}
+	if err := matches(types, planned); err != nil || len(types) == 0 {
+		return err
+	}
+	if g.exec, err = d.drv.GraphInstantiate(g.graph); err != nil {
+		return err
+	}
+	return d.drv.GraphUpload(g.exec, s.handle)
 }
 
 // matches holds the nodes of a graph to the planned ones.

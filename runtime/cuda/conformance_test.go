@@ -31,3 +31,15 @@ func TestConformance(t *testing.T) {
 		})
 	}
 }
+
+// TestConformanceGPU holds the device to the suite on the machine's GPU.
+func TestConformanceGPU(t *testing.T) {
+	for name, r := range gpuRigs(t, openGPU(t)) {
+		t.Run(name, func(t *testing.T) {
+			devicetest.Run(t, devicetest.Suite{
+				Open:    func(t testing.TB) device.Device { return openGPU(t) },
+				Program: r.program,
+			})
+		})
+	}
+}

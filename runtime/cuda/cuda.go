@@ -61,11 +61,8 @@ type Device struct {
 	streams sync.RWMutex // held for writing while a stream is destroyed
 	queues  map[*Stream]struct{}
 
-	util struct { // a stream for the device's own copies
-		sync.Mutex
-		stream driver.Stream
-	}
-	ptx atomic.Int64 // PTX images that the driver compiled
+	util util
+	ptx  atomic.Int64 // PTX images that the driver compiled
 }
 
 var _ device.Device = (*Device)(nil)
@@ -73,6 +70,15 @@ var _ device.Device = (*Device)(nil)
 // resource is something that the driver made for the device. destroy gives it
 // back; the context is current.
 type resource interface{ destroy() error }
+
+// util is a stream for the device's own copies.
+type util struct {
+	sync.Mutex
+	drv    driver.Driver
+	stream driver.Stream
+}
+
+func (u *util) destroy() error { return u.drv.StreamDestroy(u.stream) }
 
 // Target returns the target of programs for a compute capability: 9, 0 is
 // "cuda:sm_90".
@@ -120,9 +126,11 @@ func (d *Device) open(ordinal int) error {
 		return errors.Join(err, d.drv.DevicePrimaryCtxRelease(d.ordinal))
 	}
 	defer d.leave()
+	d.util.drv = d.drv
 	if d.util.stream, err = d.drv.StreamCreate(); err != nil {
 		return errors.Join(err, d.drv.DevicePrimaryCtxRelease(d.ordinal))
 	}
+	d.adopt(&d.util)
 	return nil
 }
 
@@ -235,8 +243,11 @@ func (d *Device) destroyLate(what string, r resource) {
 	}
 }
 
+// destroy gives a resource back to the driver. Where the context cannot be made
+// current it stays for Close to try again.
 func (d *Device) destroy(r resource) error {
 	if err := d.enter(); err != nil {
+		d.adopt(r)
 		return err
 	}
 	defer d.leave()
@@ -267,37 +278,43 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.mu.Lock()
-	all := make([]resource, 0, len(d.live))
-	for r := range d.live {
-		all = append(all, r)
-	}
-	slices.SortFunc(all, func(a, b resource) int { return cmp.Compare(d.live[b], d.live[a]) }) // the newest first
-	clear(d.live)
 	clear(d.loaded)
 	clear(d.modules)
 	errs := []error{d.late}
 	d.mu.Unlock()
 	lost := d.lost.Load() != nil
 	if !lost {
-		errs = append(errs, d.closeAll(all))
+		errs = append(errs, d.closeAll(), d.closeAll()) // again what could not be entered for
 	}
-	if err := d.drv.DevicePrimaryCtxRelease(d.ordinal); err != nil && !lost {
-		errs = append(errs, err)
+	errs = append(errs, d.drv.DevicePrimaryCtxRelease(d.ordinal))
+	if lost {
+		return nil // as every call before has said
 	}
-	if err := errors.Join(errs...); err != nil && !lost {
-		return d.wrap("close", err)
-	}
-	return nil
+	return d.wrap("close", errors.Join(errs...))
 }
 
-func (d *Device) closeAll(all []resource) error {
+// closeAll destroys what there is, the newest first.
+func (d *Device) closeAll() error {
+	d.mu.Lock()
+	all := make([]resource, 0, len(d.live))
+	for r := range d.live {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b resource) int { return cmp.Compare(d.live[b], d.live[a]) })
+	clear(d.live)
+	d.mu.Unlock()
+	if len(all) == 0 {
+		return nil
+	}
+	var errs []error
 	if err := d.enter(); err != nil {
-		return err
+		errs = append(errs, err)
+	} else {
+		errs = append(errs, d.drain())
+		d.leave()
 	}
-	defer d.leave()
-	errs := []error{d.drain()}
 	for _, r := range all {
-		errs = append(errs, r.destroy())
+		errs = append(errs, d.destroy(r))
 	}
-	return errors.Join(append(errs, d.drv.StreamDestroy(d.util.stream))...)
+	return errors.Join(errs...)
 }

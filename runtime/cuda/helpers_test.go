@@ -3,6 +3,8 @@ package cuda_test
 import (
 	"encoding/binary"
 	"math"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"pwc/ir/dim"
@@ -195,19 +197,74 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// openGPU opens the machine's first GPU. Without one the test is skipped, unless
+// PWC_REQUIRE_GPU=1 says that there must be one.
+func openGPU(t testing.TB) *cuda.Device {
+	t.Helper()
+	d, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		if os.Getenv("PWC_REQUIRE_GPU") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// gpuRigs are the forms in which a GPU takes the test kernels.
+func gpuRigs(t testing.TB, d *cuda.Device) map[string]*rig {
+	t.Helper()
+	read := func(file string) []byte {
+		b, err := os.ReadFile(filepath.Join("testdata", file))
+		must(t, err)
+		return b
+	}
+	rigs := map[string]*rig{"ptx": {cuda.Target(8, 0), program.KernelPTX, read("kernels.ptx")}}
+	if d.Info().Properties["device.major"] == 9 {
+		rigs["cubin"] = &rig{cuda.Target(9, 0), program.KernelCubin, read("kernels.sm_90.cubin")}
+	}
+	return rigs
+}
+
+// each runs a test on the fake, in several orders of execution, and on the GPU.
+func each(t *testing.T, test func(t *testing.T, b *bench)) {
+	t.Helper()
+	for name, s := range map[string]fake.Schedule{"lazy": fake.Lazy, "eager": fake.Eager, "random": fake.Random(3)} {
+		t.Run("fake/"+name, func(t *testing.T) {
+			f := newFake(t, fake.Options{Schedule: s})
+			b := newBench(t, open(t, f), fakeRig())
+			b.fake = f
+			test(t, b)
+		})
+	}
+	t.Run("gpu", func(t *testing.T) {
+		d := openGPU(t)
+		for name, r := range gpuRigs(t, d) {
+			t.Run(name, func(t *testing.T) { test(t, newBench(t, d, r)) })
+		}
+	})
+}
+
 // bench is a device with a stream, and shorthands.
 type bench struct {
 	testing.TB
 	dev *cuda.Device
 	s   *cuda.Stream
 	rig *rig
+
+	fake *fake.Driver // nil on a GPU
 }
 
 func newBench(t testing.TB, d *cuda.Device, r *rig) *bench {
 	t.Helper()
 	s, err := d.NewStream()
 	must(t, err)
-	return &bench{t, d, s.(*cuda.Stream), r}
+	return &bench{TB: t, dev: d, s: s.(*cuda.Stream), rig: r}
 }
 
 func (b *bench) alloc(data []byte) device.Buffer {

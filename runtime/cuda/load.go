@@ -68,8 +68,8 @@ func (d *Device) Load(p *program.Program, ops device.OpSet) (device.Executable, 
 	}
 	d.gate.enter()
 	defer d.gate.leave()
-	if err := x.load(); err != nil {
-		return nil, d.wrap(what, errors.Join(err, x.unload()))
+	if err := d.wrap(what, x.load()); err != nil {
+		return nil, errors.Join(err, x.unload())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -317,6 +317,9 @@ func (x *Executable) Close() error {
 // unload gives back what load made.
 func (x *Executable) unload() error {
 	const what = "close of a program"
+	if l := x.dev.lost.Load(); l != nil {
+		return refuse(what, l)
+	}
 	var errs []error
 	for _, m := range slices.Backward(x.modules) { // each waits for the streams
 		errs = append(errs, x.dev.dropModule(what, m))

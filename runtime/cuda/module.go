@@ -59,6 +59,9 @@ func (d *Device) useModule(image []byte, ptx bool) (*module, error) {
 
 // dropModule ends a use.
 func (d *Device) dropModule(what string, m *module) error {
+	if l := d.lost.Load(); l != nil {
+		return refuse(what, l)
+	}
 	d.mu.Lock()
 	m.users--
 	last := m.users == 0

@@ -119,10 +119,10 @@ func (s *State) mapPart(p *part) (err error) {
 		return err
 	}
 	if err = drv.MemMap(p.ptr, p.bytes, p.alloc); err != nil {
-		return errors.Join(err, drv.MemRelease(p.alloc))
+		return errors.Join(s.dev.check(err), drv.MemRelease(p.alloc))
 	}
 	if err = drv.MemSetAccess(p.ptr, p.bytes, s.dev.ordinal); err != nil {
-		return errors.Join(err, drv.MemUnmap(p.ptr, p.bytes), drv.MemRelease(p.alloc))
+		return errors.Join(s.dev.check(err), drv.MemUnmap(p.ptr, p.bytes), drv.MemRelease(p.alloc))
 	}
 	return nil
 }

@@ -1,0 +1,108 @@
+package cuda_test
+
+import (
+	"testing"
+
+	"pwc/runtime/device"
+	"pwc/runtime/device/devicetest"
+)
+
+// gpuBench is a bench on the GPU with a program of two kernels bound.
+func gpuBench(b *testing.B) (*bench, device.BoundLaunch) {
+	o := newBench(b, openGPU(b), nil)
+	o.rig = gpuRigs(b, o.dev)["ptx"]
+	x := o.load(devicetest.Add2)
+	p, out := o.alloc(floats(1)), o.alloc(floats(0))
+	return o, o.bind(x, 1, out, p, p)
+}
+
+// issue measures what a call costs the host: the queue is emptied often enough
+// that the driver does not wait for it.
+func issue(b *testing.B, o *bench, call func() error) {
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		must(b, call())
+		if i++; i%256 == 0 {
+			b.StopTimer()
+			must(b, o.s.Synchronize())
+			b.StartTimer()
+		}
+	}
+	must(b, o.s.Synchronize())
+}
+
+func BenchmarkLaunch(b *testing.B) {
+	o, l := gpuBench(b)
+	issue(b, o, func() error { return o.s.Launch(l) })
+}
+
+func BenchmarkReplay(b *testing.B) {
+	o, l := gpuBench(b)
+	g := o.capture(func() {
+		for range 5 {
+			must(b, o.s.Launch(l))
+		}
+	})
+	b.Run("alone", func(b *testing.B) { issue(b, o, func() error { return o.s.LaunchGraph(g) }) })
+	b.Run("entered", func(b *testing.B) {
+		must(b, o.s.Enter())
+		defer o.s.Leave()
+		issue(b, o, func() error { return o.s.LaunchGraph(g) })
+	})
+}
+
+func BenchmarkCopyToDevice(b *testing.B) {
+	o, _ := gpuBench(b)
+	h, buf := o.pinned(make([]byte, 1024)), o.alloc(make([]byte, 1024))
+	issue(b, o, func() error { return o.s.CopyToDevice(buf, h.Bytes()) })
+}
+
+func BenchmarkRecord(b *testing.B) {
+	o, _ := gpuBench(b)
+	e := o.event()
+	issue(b, o, func() error { return o.s.Record(e) })
+}
+
+func BenchmarkSynchronize(b *testing.B) {
+	o, _ := gpuBench(b)
+	issue(b, o, o.s.Synchronize)
+}
+
+func BenchmarkBind(b *testing.B) {
+	o, l := gpuBench(b)
+	x := l.Executable()
+	p, out, scratch := o.alloc(floats(1)), o.alloc(floats(0)), o.alloc(make([]byte, 256))
+	args := device.Args{Params: []device.Buffer{p, p}, Results: []device.Buffer{out}, Scratch: scratch}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := x.Bind([]int64{1}, args); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkCapture is what one graph of ten kernels costs: captured, checked,
+// instantiated, uploaded and closed.
+func BenchmarkCapture(b *testing.B) {
+	o, l := gpuBench(b)
+	for b.Loop() {
+		g := o.capture(func() {
+			for range 5 {
+				must(b, o.s.Launch(l))
+			}
+		})
+		must(b, g.Close())
+	}
+}
+
+// BenchmarkWeights copies memory that is not pinned, as weights are.
+func BenchmarkWeights(b *testing.B) {
+	o, _ := gpuBench(b)
+	data := make([]byte, 256<<20)
+	buf := o.alloc(data)
+	b.SetBytes(int64(len(data)))
+	for b.Loop() {
+		must(b, o.s.CopyToDevice(buf, data))
+	}
+}
