@@ -1,0 +1,219 @@
+package cuda_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"pwc/compile"
+	"pwc/compile/cuda"
+	"pwc/compile/loop"
+	"pwc/frontend/hf"
+	"pwc/internal/irgen"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/program"
+	"pwc/split"
+)
+
+// recorder is a backend that makes sources and compiles nothing.
+type recorder struct {
+	*cuda.Backend
+	sources map[string]cuda.Source // by text
+	order   []string
+}
+
+func newRecorder(t testing.TB, target string) *recorder {
+	t.Helper()
+	b, err := cuda.New(target, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &recorder{Backend: b, sources: make(map[string]cuda.Source)}
+}
+
+func (r *recorder) Lower(k *loop.Kernel) (compile.Code, error) {
+	sources, err := r.Sources(k)
+	if err != nil {
+		return compile.Code{}, err
+	}
+	var c compile.Code
+	for _, s := range sources {
+		if _, ok := r.sources[s.Text]; !ok {
+			r.sources[s.Text] = s
+			r.order = append(r.order, s.Text)
+		}
+		kernel := program.Kernel{Name: s.Name, Format: program.KernelCubin, Code: []byte(s.Text)}
+		if s.Guard == nil {
+			c.Kernel, c.Launch = kernel, s.Launch
+		} else {
+			c.Variants = append(c.Variants, compile.Variant{Guard: *s.Guard, Kernel: kernel, Launch: s.Launch})
+		}
+	}
+	return c, nil
+}
+
+// record compiles a module down to sources and validates the program.
+func (r *recorder) record(m *ir.Module, s compile.Shape) error {
+	p, err := compile.Compile(context.Background(), m, s, r, compile.Options{})
+	if err != nil {
+		return err
+	}
+	return p.Validate()
+}
+
+// compileAll compiles every source that was recorded.
+func (r *recorder) compileAll(t *testing.T, l *library, arch string) {
+	t.Helper()
+	var g errgroup.Group
+	g.SetLimit(4)
+	for _, text := range r.order {
+		g.Go(func() error {
+			code, err := l.Compile(context.Background(), text, r.sources[text].Name+".cu", arch, false)
+			if err == nil && len(code) == 0 {
+				err = fmt.Errorf("no code for\n%s", text)
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%s: %d sources", arch, len(r.order))
+}
+
+var archs = []string{"sm_80", "sm_90"}
+
+// number returns a number from the environment.
+func number(t testing.TB, name string, otherwise int) int {
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestCompileModules compiles the kernels of the modules in compile's testdata.
+func TestCompileModules(t *testing.T) {
+	files, err := filepath.Glob("../testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no modules", err)
+	}
+	l := open(t)
+	for _, arch := range archs {
+		r := newRecorder(t, "cuda:"+arch)
+		for _, name := range files {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := ir.Parse(name, txtar.Parse(data).Files[0].Data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.record(m, compile.Shape{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.compileAll(t, l, arch)
+	}
+}
+
+// TestCompileRandomModules does so for random modules: as many as
+// PWC_RANDOM_MODULES says, from seed PWC_RANDOM_SEED on.
+func TestCompileRandomModules(t *testing.T) {
+	l := open(t)
+	first := number(t, "PWC_RANDOM_SEED", 0)
+	for n, arch := range archs {
+		r := newRecorder(t, "cuda:"+arch)
+		for i := range number(t, "PWC_RANDOM_MODULES", 2) {
+			rnd := rand.New(rand.NewSource(int64(first + 2*i + n)))
+			m := irgen.Generate(rnd, irgen.Options{MixRows: true, Load: rnd.Intn(2) == 0, Odd: rnd.Intn(8) == 0, MaxOps: 1 + rnd.Intn(60)})
+			if err := r.record(m, compile.Shape{}); err != nil {
+				t.Fatalf("%v\n%s", err, ir.Print(m))
+			}
+		}
+		r.compileAll(t, l, arch)
+	}
+}
+
+// pieces returns the distinct pieces of a model of that config.
+func pieces(t testing.TB, config string) []*ir.Module {
+	t.Helper()
+	m, err := hf.Builtin().Import([]byte(config), hf.Options{Context: 8192})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []*ir.Module
+	seen := make(map[[32]byte]bool)
+	for _, f := range m.Module.Funcs {
+		p, err := split.Split(m.Module, f, []string{hf.AttentionOp})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range p.Units {
+			if u.Piece != nil && !seen[u.Piece.Hash] {
+				seen[u.Piece.Hash] = true
+				out = append(out, u.Piece.Module)
+			}
+		}
+	}
+	return out
+}
+
+// shape8B is the config of Llama-3.1-8B with three layers: the first, one in
+// the middle and the last.
+const shape8B = `{"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":4096,"intermediate_size":14336,"num_hidden_layers":3,"num_attention_heads":32,"num_key_value_heads":8,"vocab_size":128256,"rms_norm_eps":1e-5,"rope_theta":500000.0,"max_position_embeddings":8192,"torch_dtype":"bfloat16","hidden_act":"silu","tie_word_embeddings":false,"head_dim":128}`
+
+// TestCompile8B compiles all variants of the kernels of Llama-3.1-8B.
+func TestCompile8B(t *testing.T) {
+	l := open(t)
+	r := newRecorder(t, "cuda:sm_90")
+	for _, m := range pieces(t, shape8B) {
+		if err := r.record(m, compile.Shape{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.compileAll(t, l, "sm_90")
+}
+
+// TestCompileCheckpoints compiles the kernels of the models in testdata/hf, for
+// one token and for a range.
+func TestCompileCheckpoints(t *testing.T) {
+	configs, err := filepath.Glob("../../testdata/hf/*/config.json")
+	if err != nil || len(configs) == 0 {
+		t.Fatal("no checkpoints", err)
+	}
+	l := open(t)
+	r := newRecorder(t, "cuda:sm_80")
+	for _, name := range configs {
+		config, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range pieces(t, string(config)) {
+			s := compile.Shape{Ranges: make(map[string]dim.Interval)}
+			for _, y := range m.Symbols {
+				if y.Kind == ir.Batch {
+					s.Ranges[y.Name] = dim.Interval{Lo: 1, Hi: 4}
+				}
+			}
+			if err := r.record(m, s); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+	}
+	r.compileAll(t, l, "sm_80")
+}

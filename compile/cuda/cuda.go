@@ -1,0 +1,172 @@
+package cuda
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"pwc/compile"
+	"pwc/compile/loop"
+	"pwc/program"
+)
+
+// Compiler compiles CUDA C. Both methods may be called concurrently.
+type Compiler interface {
+	// Compile returns the machine code (cubin) of a source for an architecture
+	// such as "sm_90", or with ptx the PTX for one such as "compute_90". The
+	// source is C++17 and needs no headers and no other flags; name is for messages.
+	Compile(ctx context.Context, source, name, arch string, ptx bool) (code []byte, err error)
+
+	// Version names the compiler, for provenance.
+	Version() string
+}
+
+// Backend makes kernels for one target. It may be used concurrently.
+type Backend struct {
+	target   string
+	arch     int // 90 for compute capability 9.0
+	suffix   string
+	compiler Compiler
+	ptx      bool
+
+	mu   sync.Mutex
+	made map[string]*image // by source
+}
+
+var _ compile.Backend = (*Backend)(nil)
+
+// image is the code of one source, compiled once.
+type image struct {
+	once sync.Once
+	code []byte
+	err  error
+}
+
+// MinArch is the least architecture that kernels are made for: the first with
+// bf16 tensor cores and asynchronous copies.
+const MinArch = 80
+
+var targetPattern = regexp.MustCompile(`^cuda:sm_([1-9][0-9]{1,2})([af]?)$`)
+
+// New returns the backend for a target such as "cuda:sm_90", whose kernels are
+// machine code for exactly this architecture. It is an error if the target is
+// not of that form or older than [MinArch].
+func New(target string, c Compiler) (*Backend, error) { return newBackend(target, c, false) }
+
+// NewPTX is New with kernels in PTX, which the driver compiles for the GPU at
+// hand: they run on the target's architecture and on later ones.
+func NewPTX(target string, c Compiler) (*Backend, error) { return newBackend(target, c, true) }
+
+func newBackend(target string, c Compiler, ptx bool) (*Backend, error) {
+	m := targetPattern.FindStringSubmatch(target)
+	if m == nil {
+		return nil, fmt.Errorf("compile/cuda: target %q is not of the form cuda:sm_90", target)
+	}
+	arch, err := strconv.Atoi(m[1])
+	if err != nil {
+		return nil, fmt.Errorf("compile/cuda: target %q: %w", target, err)
+	}
+	if arch < MinArch {
+		return nil, fmt.Errorf("compile/cuda: target %s is older than sm_%d, the oldest that kernels are made for", target, MinArch)
+	}
+	return &Backend{target: target, arch: arch, suffix: m[2], compiler: c, ptx: ptx, made: make(map[string]*image)}, nil
+}
+
+// Target returns the target that New was given.
+func (b *Backend) Target() string { return b.target }
+
+// Version names the compiler behind the backend, for provenance.
+func (b *Backend) Version() string { return b.compiler.Version() }
+
+// Source is the CUDA C of one kernel and how it is launched.
+type Source struct {
+	Name   string         // the entry
+	Guard  *program.Guard // for which sizes it is; nil: for all that no other is for
+	Text   string
+	Launch program.Launch
+}
+
+// Sources returns the sources of a kernel: those for some sizes in the order in
+// which their guards are tried, then the one for all others. The same kernel
+// gives the same text everywhere.
+func (b *Backend) Sources(k *loop.Kernel) ([]Source, error) {
+	switch {
+	case k.TopK != nil:
+		return []Source{selectKernel(k, b.arch)}, nil
+	case k.MatMul != nil:
+		return productKernels(k, b.arch)
+	}
+	s, err := loopKernel(k, b.arch)
+	if err != nil {
+		return nil, err
+	}
+	return []Source{s}, nil
+}
+
+// Lower compiles a kernel. Its sources are compiled side by side; equal ones
+// once in the backend's life.
+func (b *Backend) Lower(k *loop.Kernel) (compile.Code, error) {
+	sources, err := b.Sources(k)
+	if err != nil {
+		return compile.Code{}, err
+	}
+	kernels := make([]program.Kernel, len(sources))
+	var g errgroup.Group
+	for i, s := range sources {
+		g.Go(func() error {
+			code, err := b.compile(s)
+			kernels[i] = program.Kernel{Name: s.Name, Format: b.format(), Code: code}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return compile.Code{}, err
+	}
+	last := len(sources) - 1
+	out := compile.Code{Kernel: kernels[last], Launch: sources[last].Launch}
+	for i, s := range sources[:last] {
+		out.Variants = append(out.Variants, compile.Variant{Guard: *s.Guard, Kernel: kernels[i], Launch: s.Launch})
+	}
+	return out, nil
+}
+
+func (b *Backend) format() program.KernelFormat {
+	if b.ptx {
+		return program.KernelPTX
+	}
+	return program.KernelCubin
+}
+
+func (b *Backend) compile(s Source) ([]byte, error) {
+	b.mu.Lock()
+	im := b.made[s.Text]
+	if im == nil {
+		im = &image{}
+		b.made[s.Text] = im
+	}
+	b.mu.Unlock()
+	im.once.Do(func() {
+		prefix := "sm_"
+		if b.ptx {
+			prefix = "compute_"
+		}
+		im.code, im.err = b.compiler.Compile(context.Background(), s.Text, s.Name+".cu", prefix+strconv.Itoa(b.arch)+b.suffix, b.ptx)
+	})
+	return im.code, im.err
+}
+
+// sortedKeys returns the keys of a set in order.
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,31 @@
+// Package cuda makes kernels for NVIDIA GPUs: CUDA C without includes out of the
+// fused form of package loop, compiled by whatever [Compiler] it is given.
+//
+// The C is meant to be read. Each kernel is its own source: the few helpers it
+// uses, then one function. Extents that are known stand in it as numbers;
+// others are parameters. Every float operation is one of the _rn intrinsics, so
+// that no compiler flag contracts two roundings into one, and rounding to bf16
+// and f16 stands exactly where the graph rounds.
+//
+// # Parameters of a kernel
+//
+// In order, eight bytes each: a pointer for every argument of the step, an
+// integer for every dim of launch attribute "dims", and, if the launch has
+// attribute "faults", a pointer to one 32-bit flag for each node in it: a
+// position out of range sets the flag of its node (C12).
+//
+// # Kinds of kernels
+//
+//   - Pointwise nests run flat, a thread for each 16 bytes of a row (see flat.go).
+//   - Nests that reduce, scan or visit their columns several times give a row to
+//     a thread, a warp or a block (rows.go); reductions add in an order that
+//     depends on the number of columns alone.
+//   - Matrix products have a kernel for each number of rows (product.go): one to
+//     four rows on CUDA cores, up to 64 with the weights as the tensor core's M
+//     operand, more in tiles; f32 is computed in f32.
+//   - topk.go selects the largest elements.
+//
+// Kernels for compute capability 9.0 and later allow programmatic dependent
+// launch (attribute "pdl"): they start while the kernel before still runs, wait
+// for it before they touch what it wrote, and read weights before that.
+package cuda

@@ -1,0 +1,225 @@
+package cuda
+
+// helper is a piece of CUDA C that kernels use. What it needs stands before it
+// in the list.
+type helper struct {
+	name  string
+	needs []string
+	text  string
+}
+
+// helpers are in the order in which they appear in a source. It is never
+// written.
+var helpers = []helper{
+	{"bf16", nil, `
+struct bf16 { unsigned short bits; };  // the upper half of a float
+__device__ __forceinline__ float to_f32(bf16 h) { return __uint_as_float((unsigned)h.bits << 16); }
+__device__ __forceinline__ bf16 to_bf16(float x) {  // rounds to nearest even
+  bf16 h;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h.bits) : "f"(x));
+  return h;
+}
+`},
+	{"f16", nil, `
+struct f16 { unsigned short bits; };
+__device__ __forceinline__ float to_f32(f16 h) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h.bits));
+  return x;
+}
+__device__ __forceinline__ f16 to_f16(float x) {  // rounds to nearest even
+  f16 h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(x));
+  return h;
+}
+`},
+	{"to_f32", nil, `
+__device__ __forceinline__ float to_f32(float x) { return x; }
+`},
+	{"vec", nil, `
+// vec is N neighbouring elements, loaded and stored in accesses of up to 16 bytes.
+template <class T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) vec {
+  T at[N];
+  __device__ __forceinline__ T &operator[](int i) { return at[i]; }
+  __device__ __forceinline__ const T &operator[](int i) const { return at[i]; }
+};
+template <int N, class T>
+__device__ __forceinline__ vec<T, N> load(const T *p) { return *(const vec<T, N> *)p; }
+template <class T, int N>
+__device__ __forceinline__ void store(T *p, const vec<T, N> &x) { *(vec<T, N> *)p = x; }
+`},
+	{"wait_for_previous", nil, `
+// What earlier kernels wrote is there from here on.
+__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+`},
+	{"let_next_start", nil, `
+__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+`},
+	{"within", nil, `
+// within reports whether a position is in [0, extent), and sets the flag if not.
+__device__ __forceinline__ bool within(long long at, long long extent, unsigned *fault) {
+  const bool ok = (unsigned long long)at < (unsigned long long)extent;
+  if (!ok) *fault = 1;
+  return ok;
+}
+`},
+	{"max_nan", nil, `
+__device__ __forceinline__ float max_nan(float a, float b) {  // NaN if either is, +0 above -0
+  float m;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
+  return m;
+}
+`},
+	{"min_nan", nil, `
+__device__ __forceinline__ float min_nan(float a, float b) {  // NaN if either is, -0 below +0
+  float m;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
+  return m;
+}
+`},
+	{"sign", nil, `
+__device__ __forceinline__ float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x == 0 ? 0.0f : x; }
+`},
+	{"relu", nil, `
+__device__ __forceinline__ float relu(float x) { return x <= 0 ? 0.0f : x; }
+`},
+	{"sigmoid", nil, `
+// sigmoid is 1/(1+exp(-x)), which is exp(x) to the last place for x < -17 and is
+// taken so there: exp(-x) would overflow before the result is zero.
+__device__ __forceinline__ float sigmoid(float x) {
+  const float e = expf(x < -17.0f ? x : -x);
+  return x < -17.0f ? e : __fdiv_rn(1.0f, __fadd_rn(1.0f, e));
+}
+`},
+	{"silu", []string{"sigmoid"}, `
+__device__ __forceinline__ float silu(float x) { return __fmul_rn(x, sigmoid(x)); }
+`},
+	{"gelu", nil, `
+// gelu is x*(1+erf(x/sqrt 2))/2; 1+erf(z) is erfc(-z), which does not cancel.
+__device__ __forceinline__ float gelu(float x) { return __fmul_rn(__fmul_rn(0.5f, x), erfcf(__fmul_rn(x, -0.70710678f))); }
+`},
+	{"gelu_tanh", []string{"sigmoid"}, `
+// gelu_tanh is x*(1+tanh(u))/2; (1+tanh(u))/2 is sigmoid(2u), which does not cancel.
+__device__ __forceinline__ float gelu_tanh(float x) {
+  const float cube = __fmul_rn(__fmul_rn(x, x), x);
+  return __fmul_rn(x, sigmoid(__fmul_rn(1.5957691f, __fmaf_rn(0.044715f, cube, x))));
+}
+`},
+	{"quotient", nil, `
+// Integers: x/0 and x rem 0 are 0, and the least over -1 wraps to itself.
+template <class T>
+__device__ __forceinline__ T quotient(T a, T b) { return b == 0 ? 0 : b == -1 ? (T)(0ULL - (unsigned long long)a) : a / b; }
+`},
+	{"remainder_of", nil, `
+template <class T>
+__device__ __forceinline__ T remainder_of(T a, T b) { return b == 0 || b == -1 ? 0 : a % b; }
+`},
+	{"to_integer", nil, `
+// to_integer truncates, saturates and sends NaN to 0.
+__device__ __forceinline__ int to_integer(float x, float lo, float hi) { return x != x ? 0 : __float2int_rz(fminf(fmaxf(x, lo), hi)); }
+`},
+	{"to_i32", nil, `
+__device__ __forceinline__ int to_i32(float x) { return x != x ? 0 : __float2int_rz(x); }
+`},
+	{"to_i64", nil, `
+__device__ __forceinline__ long long to_i64(float x) {
+  return x != x ? 0 : x >= 9223372036854775808.0f ? 9223372036854775807LL : __float2ll_rz(x);
+}
+`},
+	// Reductions.
+	{"add_f32", nil, `
+struct add_f32 { static __device__ __forceinline__ float of(float a, float b) { return __fadd_rn(a, b); } };
+`},
+	{"mul_f64", nil, `
+struct mul_f64 { static __device__ __forceinline__ double of(double a, double b) { return __dmul_rn(a, b); } };
+`},
+	{"max_f32", []string{"max_nan"}, `
+struct max_f32 { static __device__ __forceinline__ float of(float a, float b) { return max_nan(a, b); } };
+`},
+	{"min_f32", []string{"min_nan"}, `
+struct min_f32 { static __device__ __forceinline__ float of(float a, float b) { return min_nan(a, b); } };
+`},
+	{"add_int", nil, `
+struct add_int { static __device__ __forceinline__ long long of(long long a, long long b) { return (long long)((unsigned long long)a + (unsigned long long)b); } };
+`},
+	{"mul_int", nil, `
+struct mul_int { static __device__ __forceinline__ long long of(long long a, long long b) { return (long long)((unsigned long long)a * (unsigned long long)b); } };
+`},
+	{"max_int", nil, `
+struct max_int { template <class T> static __device__ __forceinline__ T of(T a, T b) { return a > b ? a : b; } };
+`},
+	{"min_int", nil, `
+struct min_int { template <class T> static __device__ __forceinline__ T of(T a, T b) { return a < b ? a : b; } };
+`},
+	{"reduce", nil, `
+// reduce joins x over the threads of a row: the 32 lanes of WARPS warps. Every
+// thread gets the result, and the order is the same every time. room is shared
+// memory that nothing else uses.
+template <class Op, int WARPS, class T>
+__device__ __forceinline__ T reduce(T x, T *room) {
+  for (int o = 16; o > 0; o /= 2) x = Op::of(x, __shfl_xor_sync(~0u, x, o));
+  if (WARPS == 1) return x;
+  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = room[0];
+  #pragma unroll
+  for (int i = 1; i < WARPS; i++) x = Op::of(x, room[i]);
+  return x;
+}
+`},
+	{"best", nil, `
+// best is an element and its position. Elements are ordered from the largest: a
+// NaN is larger than every number, and of equals the lower position comes first.
+template <class T>
+struct best { T value; long long at; };
+template <class T>
+__device__ __forceinline__ bool before(T a, T b) { return a > b || (a != a && b == b); }
+template <class T>
+__device__ __forceinline__ bool before(const best<T> &a, const best<T> &b) {
+  return before(a.value, b.value) || (!before(b.value, a.value) && a.at < b.at);
+}
+const long long nowhere = 0x7fffffffffffffffLL;
+template <int WARPS, class T>
+__device__ __forceinline__ best<T> first(best<T> x, best<T> *room) {
+  for (int o = 16; o > 0; o /= 2) {
+    const best<T> y = {__shfl_xor_sync(~0u, x.value, o), __shfl_xor_sync(~0u, x.at, o)};
+    if (before(y, x)) x = y;
+  }
+  if (WARPS == 1) return x;
+  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = room[0];
+  #pragma unroll
+  for (int i = 1; i < WARPS; i++)
+    if (before(room[i], x)) x = room[i];
+  return x;
+}
+`},
+	{"running", nil, `
+// running is the sum of x over the threads of a row up to this one, after carry,
+// which becomes the sum over all.
+template <int WARPS, class T>
+__device__ __forceinline__ T running(T x, T &carry, T *room) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int o = 1; o < 32; o *= 2) {
+    const T y = __shfl_up_sync(~0u, x, o);
+    if (lane >= o) x = y + x;
+  }
+  if (WARPS == 1) {
+    x = carry + x;
+    carry = __shfl_sync(~0u, x, 31);
+    return x;
+  }
+  __syncthreads();
+  if (lane == 31) room[warp] = x;
+  __syncthreads();
+  T before = carry;
+  for (int i = 0; i < WARPS; i++) {
+    if (i < warp) before = before + room[i];
+    carry = carry + room[i];
+  }
+  return before + x;
+}
+`},
+}

@@ -1,0 +1,222 @@
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/compile/loop"
+	"pwc/ir/dim"
+)
+
+// Rows of up to threadColumns columns are one thread's, of up to warpGroups
+// groups of neighbouring columns one warp's; longer ones are a block's of up to
+// maxThreads threads. A block of a row whose length is not known has someThreads.
+const (
+	threadColumns = 8
+	warpGroups    = 64
+	warpsEach     = 4 // rows of one warp in a block
+	maxThreads    = 1024
+	someThreads   = 256
+)
+
+// Vectors that later phases read again stay in registers: up to keptBytes a
+// thread, and of rows of up to keptTrips groups a thread.
+const (
+	keptBytes = 64
+	keptTrips = 4
+)
+
+// rowPlan is how a row is spread over threads.
+type rowPlan struct {
+	threads int // that share a row
+	warps   int // 0: one thread
+	each    int // rows in a block
+	groups  dim.Dim
+	trips   int64 // groups a thread, if known; else 0
+	exact   bool  // every thread has all its groups
+}
+
+// rowPlan decides by the number of columns alone, so that the order of sums does
+// not depend on how many rows there are.
+func (e *emitter) rowPlan(s *site) rowPlan {
+	k := e.k
+	p := rowPlan{groups: product(k.Cols)}
+	if s.width > 1 {
+		p.groups, _ = p.groups.Div(dim.Const(int64(s.width)))
+	}
+	n, known := p.groups.Const()
+	switch {
+	case known && n*int64(s.width) <= threadColumns, e.acrossRows():
+		p.threads, p.each = 1, flatThreads/2
+	case known && n <= warpGroups:
+		p.threads, p.warps, p.each = 32, 1, warpsEach
+	case known:
+		trips := (n + maxThreads - 1) / maxThreads
+		warps := ((n+trips-1)/trips + 31) / 32
+		p.threads, p.warps, p.each = int(warps)*32, int(warps), 1
+	default:
+		p.threads, p.warps, p.each = someThreads, someThreads/32, 1
+	}
+	if known {
+		p.trips = (n + int64(p.threads) - 1) / int64(p.threads)
+		p.exact = n == p.trips*int64(p.threads)
+	}
+	return p
+}
+
+// acrossRows reports whether neighbouring elements in memory belong to
+// neighbouring rows, so that a thread for each row reads them together.
+func (e *emitter) acrossRows() bool {
+	along, across := 0, 0
+	for _, p := range e.k.Phases {
+		for _, in := range p.Body {
+			a := in.Access
+			if a == nil || a.Arg < 0 || a.Index != nil {
+				continue
+			}
+			switch {
+			case isConst(inner(a), 1):
+				along++
+			case len(a.Rows) > 0 && isConst(a.Rows[len(a.Rows)-1], 1):
+				across++
+			}
+		}
+	}
+	return across > along
+}
+
+// rowwise gives each row to a thread, a warp or a block.
+func (e *emitter) rowwise() {
+	k := e.k
+	s := &site{width: e.width()}
+	p := e.rowPlan(s)
+	s.warps = p.warps
+	e.threads = int32(p.threads * p.each)
+	rows := product(k.Rows)
+	e.grid[0] = rows.CeilDiv(int64(p.each))
+	ix := e.index()
+	lane := "threadIdx.x"
+	row := "blockIdx.x"
+	switch {
+	case p.warps == 0:
+		lane, row = "0", fmt.Sprintf("(%s)blockIdx.x * %d + threadIdx.x", ix, p.each)
+	case p.each > 1:
+		lane, row = "threadIdx.x % 32", fmt.Sprintf("(%s)blockIdx.x * %d + threadIdx.x / 32", ix, p.each)
+	}
+	e.wait()
+	e.line("const %s row = %s;", ix, row)
+	if p.each > 1 {
+		e.line("if (row >= %s) return;", e.dim(rows))
+	}
+	if p.warps > 0 {
+		e.line("const int lane = %s;", lane)
+		s.lead = "lane == 0"
+	}
+	e.splitRow("row", s)
+	kept := e.keep(s, p)
+	for i, ph := range k.Phases {
+		if len(k.Phases) > 1 {
+			e.line("// phase %d", i)
+		}
+		e.row(ph.Row, s)
+		if len(ph.Body) == 0 {
+			continue
+		}
+		e.start(ph.Body, s)
+		e.visit(i, ph.Body, s, p, kept)
+		e.end(ph.Body, s)
+	}
+}
+
+// start writes the accumulators of a phase.
+func (e *emitter) start(list []loop.Instr, s *site) {
+	room := func(in loop.Instr, t string) {
+		if s.warps > 1 {
+			e.line("__shared__ %s room%d[%d];", t, in.Dst, s.warps)
+		}
+	}
+	for _, in := range list {
+		switch {
+		case in.Op == loop.CumSum:
+			t := "unsigned long long"
+			if e.k.Values[in.Dst].DType.Float() {
+				t = "double"
+			}
+			e.line("%s s%d = 0;", t, in.Dst)
+			room(in, t)
+		case in.Op.Reduces():
+			r := e.reduction(in)
+			if r.op == "" {
+				e.line("best<%s> s%d = {%s, nowhere};", r.acc, in.Dst, r.start)
+				room(in, "best<"+r.acc+">")
+				continue
+			}
+			e.line("%s s%d = %s;", r.acc, in.Dst, r.start)
+			room(in, r.acc)
+		}
+	}
+}
+
+// end writes the row values that a phase reduced.
+func (e *emitter) end(list []loop.Instr, s *site) {
+	for _, in := range list {
+		if !in.Op.Reduces() {
+			continue
+		}
+		r := e.reduction(in)
+		x, room := fmt.Sprintf("s%d", in.Dst), "nullptr"
+		if s.warps > 1 {
+			room = fmt.Sprintf("room%d", in.Dst)
+		}
+		switch {
+		case r.op == "":
+			if s.warps > 0 {
+				e.line("s%d = first<%d>(s%d, %s);", in.Dst, s.warps, in.Dst, room)
+			}
+			x = fmt.Sprintf("s%d.at == nowhere ? 0 : (int)s%d.at", in.Dst, in.Dst)
+		case s.warps > 0:
+			x = fmt.Sprintf("%s<%s, %d, %s>(%s, %s)", e.use("reduce"), r.op, s.warps, r.acc, x, room)
+		}
+		if r.acc == "double" {
+			x = "(float)" + x
+		}
+		e.define(in, x)
+	}
+}
+
+// visit writes a loop over the columns of a row.
+func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *keeper) {
+	scans := slices.ContainsFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })
+	at := *s
+	group := "lane"
+	switch {
+	case p.warps == 0:
+		e.open("for (%s g = 0; g < %s; g++)", e.index(), e.dim(p.groups))
+		group = "g"
+	case kept != nil || p.trips == 1 && !scans:
+		at.load, at.keep = kept.hooks(phase)
+		if p.trips > 1 {
+			e.line("#pragma unroll")
+			e.open("for (int t = 0; t < %d; t++)", p.trips)
+			group = fmt.Sprintf("t * %d + lane", p.threads)
+		} else {
+			e.open("")
+		}
+		if !p.exact {
+			e.open("if (%s < %s)", group, e.dim(p.groups))
+			defer e.close()
+		}
+	case scans:
+		e.open("for (%s first_group = 0; first_group < %s; first_group += %d)", e.index(), e.dim(p.groups), p.threads)
+		e.line("const %s g = first_group + lane;", e.index())
+		group = "g"
+		at.live = "live"
+		e.line("const bool live = g < %s;", e.dim(p.groups))
+	default:
+		e.open("for (%s g = lane; g < %s; g += %d)", e.index(), e.dim(p.groups), p.threads)
+		group = "g"
+	}
+	defer e.close()
+	e.splitColumns(group, &at)
+	e.columns(list, &at)
+}
