@@ -35,8 +35,9 @@ func (b *builder) record(ctx context.Context) {
 // graph returns the split module as text: its canonical print, which parses,
 // with a comment where another item begins.
 func (b *builder) graph() string {
-	m := b.plans[0].Module
-	lines := strings.SplitAfter(ir.Print(m), "\n")
+	m := *b.plans[0].Module
+	m.WeightsFrom = "" // where this machine has the weights is nobody else's matter
+	lines := strings.SplitAfter(ir.Print(&m), "\n")
 	var out strings.Builder
 	fn := -1 // functions are printed in order, one node a line after the header
 	node := 0

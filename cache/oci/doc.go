@@ -62,9 +62,12 @@
 // programs run, within what loading checks: that a program was compiled from
 // the piece whose key it is under cannot be seen from outside. If it is asked
 // for a digest it can do neither: name artifacts by digest, or have a signature
-// over the digest verified (cosign verify) before the pull. A registry cannot
-// have credentials or bytes sent without encryption (redirects, token services
-// and uploads are held to HTTPS, unless Options.PlainHTTP), nor credentials to
-// another host; it cannot keep a process waiting for longer than Options.Stall
-// without a byte; nor write more than Options.MaxBytes.
+// over the digest verified (cosign verify) before the pull.
+//
+// It cannot have anything read or sent without encryption, unless
+// Options.PlainHTTP: redirects, uploads and token services are held to it.
+// Credentials do not follow a redirect to another host; the token service that
+// a registry names gets those of the registry. A transfer in which no byte
+// moves for Options.Stall ends, and what an artifact lists is at most
+// Options.MaxBytes.
 package oci

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,9 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/content/oci"
+	"oras.land/oras-go/v2/registry/remote"
 
 	"pwc/cache"
 )
@@ -117,6 +121,46 @@ func TestTarIsLayout(t *testing.T) {
 		t.Error(err)
 	}
 	wantWhole(t, again, 2, 1)
+}
+
+// Another tool copies the tar into a registry, and an artifact of a registry
+// into a directory: the digest stays, and both are whole.
+func TestOtherTools(t *testing.T) {
+	from, srv := filled(t, 3), newServer(t)
+	file := filepath.Join(t.TempDir(), "layout.tar")
+	sent := mustExport(t, from, file, Options{})
+	layout, err := oci.NewFromTar(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	repo, err := remote.NewRepository(srv.Listener.Addr().String() + "/team/toy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	repo.PlainHTTP, repo.Client = true, client
+	if d, err := oras.Copy(t.Context(), layout, "latest", repo, "copied", oras.DefaultCopyOptions); err != nil || d.Digest.String() != sent.Digest.String() {
+		t.Fatalf("%v, %v", d, err)
+	}
+	to, _ := newStore(t)
+	if got, err := Pull(t.Context(), to, srv.ref("copied"), plain()); err != nil || got.Digest != sent.Digest {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	wantWhole(t, to, 3, 1)
+	dir := filepath.Join(t.TempDir(), "layout")
+	back, err := oci.New(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := oras.Copy(t.Context(), repo, "copied", back, "back", oras.DefaultCopyOptions); err != nil {
+		t.Fatal(err)
+	}
+	again, _ := newStore(t)
+	if got, err := Import(t.Context(), again, dir, plain()); err != nil || got.Digest != sent.Digest {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	wantWhole(t, again, 3, 1)
 }
 
 func TestSeveralInLayout(t *testing.T) {
