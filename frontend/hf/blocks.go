@@ -19,7 +19,12 @@ func (n *Net) width(x ir.Value) int64 {
 
 // parts splits the last axis of x[N, …] into constant sizes.
 func (n *Net) parts(x ir.Value, sizes ...int64) []ir.Value {
-	out := n.F.Op("split", []ir.Value{x}, ir.IntAttr("axis", 1), ir.IntsAttr("sizes", sizes...))
+	return n.split(x, int64(n.F.Type(x).Rank())-1, sizes)
+}
+
+// split splits an axis of x into constant sizes.
+func (n *Net) split(x ir.Value, axis int64, sizes []int64) []ir.Value {
+	out := n.F.Op("split", []ir.Value{x}, ir.IntAttr("axis", axis), ir.IntsAttr("sizes", sizes...))
 	if len(out) != len(sizes) {
 		return slices.Repeat([]ir.Value{ir.NoValue}, len(sizes)) // x was no value: the reason is recorded
 	}

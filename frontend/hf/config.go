@@ -248,6 +248,13 @@ func (c *Config) Strings(key string) []string {
 	return v
 }
 
+// Ints honours a list of integers; nil if it is absent.
+func (c *Config) Ints(key string) []int64 {
+	var v []int64
+	c.decode(key, "a list of integers", &v)
+	return v
+}
+
 // Floats honours a list of numbers; nil if it is absent.
 func (c *Config) Floats(key string) []float64 {
 	var v []float64

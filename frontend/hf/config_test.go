@@ -36,7 +36,7 @@ func base(arch string) settings {
 		}
 	case "GPTNeoXForCausalLM":
 		return s.with(settings{"rotary_pct": 0.5}) // the default turns a quarter of each head
-	case "MistralForCausalLM":
+	case "MistralForCausalLM", "MixtralForCausalLM":
 		return s.with(settings{"num_key_value_heads": 2}) // the default is 8
 	}
 	return s

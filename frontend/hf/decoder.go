@@ -16,9 +16,10 @@ type Decoder struct {
 	Heads, KVHeads, HeadSize int64
 
 	Names      Names
-	Norm       Norm   // of every norm
-	Activation string // op of the IR
-	Gated      bool   // the MLP has a gate
+	Norm       Norm          // of every norm
+	Activation string        // op of the IR
+	Gated      bool          // the MLP has a gate
+	Experts    *ExpertLayers // nil: every MLP is dense
 
 	QKVBias, OutBias, MLPBias bool
 	Tied                      bool // the head is the embedding's table
@@ -65,9 +66,11 @@ type Names struct {
 	Out          string
 	QNorm, KNorm string
 
-	MLP  string   // before the MLP's parts: "mlp."
-	Up   []string // the gate first, or one name if both are one matrix
-	Down string
+	MLP    string   // before the parts of the MLP or of the experts: "mlp."
+	Up     []string // the gate first, or one name if both are one matrix
+	Down   string
+	Router string // where there are experts
+	Expert string // before an expert's Up and Down, with its number: "experts.%d."
 
 	// Buffers are tensors of a layer, named in full, that older checkpoints keep and no model reads.
 	Buffers []string
@@ -140,7 +143,11 @@ func (d *Decoder) layer(n *Net, x ir.Value, i int64, prefix string, rope *RopeTa
 		x = n.Add(x, h)
 	}
 	m := norm(x, "mlp_norm", names.MLPNorm)
-	m = n.MLP(m, d.mlp(weight, prefix+names.MLP))
+	if d.Experts.sparse(i) {
+		m = n.Experts(m, d.experts(weight, prefix+names.MLP))
+	} else {
+		m = n.MLP(m, d.mlp(weight, prefix+names.MLP))
+	}
 	m = n.Times(norm(m, "mlp_post_norm", names.MLPPostNorm), d.ResidualScale)
 	if d.Parallel {
 		m = n.Add(m, h)

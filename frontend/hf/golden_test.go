@@ -236,11 +236,14 @@ func goldens() map[string]hf.Options {
 		"llama":               {},
 		"llama_yarn":          {},
 		"mistral":             {},
+		"mixtral":             {},
 		"olmo2":               {},
 		"phi3":                {},             // half of each head turns
 		"phi3_longrope":       {Context: 128}, // beyond its original context
 		"qwen2":               {},
 		"qwen3":               {},
+		"qwen3_moe":           {}, // a dense layer between layers of experts
+		"qwen3_moe_stepped":   {}, // experts in every second layer, their scores as they are, windows, biases
 		"starcoder2":          {},
 	}
 }

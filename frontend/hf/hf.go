@@ -1,7 +1,7 @@
 // Package hf imports Hugging Face checkpoints: config.json, with the tensors beside it, becomes a module of the IR.
 //
 // A [Registry] maps the architecture that a config names to a [Family]. A family reads the config and composes blocks
-// (norm, attention, rope, MLP) on a [Net]; the families of [Builtin] are settings of one [Decoder]. Two rules hold for
+// (norm, attention, rope, MLP, experts) on a [Net]; the families of [Builtin] are settings of one [Decoder]. Two rules hold for
 // all of them: a setting that a family does not understand is refused by name, never dropped, and the module depends on
 // the config and the options alone, so that a model can be compiled where its weights are not. (Where the checkpoint is at
 // hand, its tensors say how they are called and stored, which no compiled code depends on.)

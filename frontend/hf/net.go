@@ -105,6 +105,14 @@ func (n *Net) f32(x ir.Value) ir.Value {
 	return n.F.Op1("cast", []ir.Value{x}, ir.DTypeAttr(dtype.F32))
 }
 
+// rounded brings a value of f32 to the model's dtype.
+func (n *Net) rounded(x ir.Value) ir.Value {
+	if n.DType == dtype.F32 {
+		return x
+	}
+	return n.F.Op1("cast", []ir.Value{x}, ir.DTypeAttr(n.DType))
+}
+
 // Matrix is a parameter that holds a projection, [rows, cols]. Untrained ones are normal with the deviation 0.02 that
 // configs give as initializer_range.
 func Matrix(tensor string, rows, cols int64) Param {
@@ -160,7 +168,11 @@ func (n *Net) Weight(name string, tensors ...Param) ir.Value {
 	return n.weight(name, parts)
 }
 
-func (n *Net) weight(name string, parts []part) ir.Value {
+func (n *Net) weight(name string, parts []part) ir.Value { return n.stack(name, 0, parts) }
+
+// stack is weight for so many matrices of one shape, which follow each other in the parts: [matrices, rows, …]. 0 leaves
+// the rows of all of them one axis.
+func (n *Net) stack(name string, matrices int64, parts []part) ir.Value {
 	used := make([]Param, len(parts))
 	for i, p := range parts {
 		used[i] = p.Param
@@ -195,12 +207,21 @@ func (n *Net) weight(name string, parts []part) ir.Value {
 		}
 		expr = join(exprs)
 	}
-	shape := []dim.Dim{dim.Const(rows)}
-	for _, d := range parts[0].shape[1:] {
-		shape = append(shape, dim.Const(d))
+	shape := append([]int64{rows}, parts[0].shape[1:]...)
+	if matrices > 0 {
+		shape = append([]int64{matrices, rows / matrices}, shape[1:]...)
+		expr = reshaped(expr, shape...)
 	}
-	n.B.Weight(name, n.Type(shape...), expr)
+	n.B.Weight(name, n.Type(dims(shape)...), expr)
 	return n.F.Weight(name)
+}
+
+func dims(extents []int64) []dim.Dim {
+	out := make([]dim.Dim, len(extents))
+	for i, e := range extents {
+		out[i] = dim.Const(e)
+	}
+	return out
 }
 
 func sameTensor(a, b Param) bool { return a.Name == b.Name && slices.Equal(a.Shape, b.Shape) }

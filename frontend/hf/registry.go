@@ -17,8 +17,7 @@ type Emit func(n *Net)
 // several goroutines once it is filled.
 type Registry struct{ families map[string]Family }
 
-// Builtin returns a new registry with the families of this package: dense decoders. Mixtures of experts are not among
-// them, for routing tokens to experts needs an op that the IR does not have.
+// Builtin returns a new registry with the families of this package: decoders, dense and of experts.
 func Builtin() *Registry {
 	r := &Registry{families: map[string]Family{}}
 	r.Register("GPT2LMHeadModel", GPT2)
@@ -28,10 +27,12 @@ func Builtin() *Registry {
 	r.Register("GraniteForCausalLM", Granite)
 	r.Register("LlamaForCausalLM", Llama)
 	r.Register("MistralForCausalLM", Mistral)
+	r.Register("MixtralForCausalLM", Mixtral)
 	r.Register("Olmo2ForCausalLM", OLMo2)
 	r.Register("Phi3ForCausalLM", Phi3)
 	r.Register("Qwen2ForCausalLM", Qwen2)
 	r.Register("Qwen3ForCausalLM", Qwen3)
+	r.Register("Qwen3MoeForCausalLM", Qwen3MoE)
 	r.Register("Starcoder2ForCausalLM", StarCoder2)
 	return r
 }

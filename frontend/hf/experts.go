@@ -1,0 +1,131 @@
+package hf
+
+import (
+	"fmt"
+
+	"pwc/ir"
+)
+
+// Experts is a mixture of experts: gated MLPs of which each token computes only those that a router chooses for it
+// (Shazeer et al., arXiv:1701.06538). The router's scores, a softmax over all experts, weigh what the chosen ones give.
+type Experts struct {
+	Weight     string       // prefix of the module's weights: "l0."
+	Loc        string       // "model.layers.0.block_sparse_moe"
+	Router     Projection   // one row an expert
+	Up         []Projection // gate and up of the first expert, then of the second, …
+	Down       []Projection // one for each expert
+	PerToken   int64        // experts that a token computes
+	Normalize  bool         // the scores of a token's experts are divided by their sum
+	Activation string       // op of the IR
+}
+
+// Experts adds the block for x[N, hidden]. The matrices of all experts are one weight, of which a row of a product takes
+// its expert's; only the chosen ones are read. As in the reference, scores are computed in f32 from rounded logits, and
+// what an expert gives is rounded before it is weighed; the weighed sum is rounded once.
+//
+// The sum is a chain of additions, not a reduction: it runs over a few experts for each of many features, which kernels
+// do element by element, together with the residual that follows.
+func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
+	n.F.SetLoc(e.Loc)
+	hidden, experts := n.width(x), int64(len(e.Down))
+	p := n.F.Op1("softmax", []ir.Value{n.f32(n.Linear(x, e.Weight+"router", false, e.Router))})
+	chosen := n.F.Op("topk", []ir.Value{p}, ir.IntAttr("k", e.PerToken))
+	if len(chosen) != 2 {
+		return ir.NoValue // the reason is recorded
+	}
+	scores, index := chosen[0], chosen[1]
+	if e.Normalize {
+		sum := n.F.Op1("sum", []ir.Value{scores}, ir.IntsAttr("axes", 1), ir.BoolAttr("keepdims", true))
+		scores = n.F.Op1("div", []ir.Value{scores, sum})
+	}
+
+	both := n.selected(n.reshape(x, 1, hidden), index, e.Weight+"experts_gate_up", experts, e.Up)
+	half := n.width(both) / 2
+	gate := n.parts(both, half, half)
+	act := n.F.Op1("mul", []ir.Value{n.F.Op1(e.Activation, gate[:1]), gate[1]})
+	out := n.split(n.selected(act, index, e.Weight+"experts_down", experts, e.Down), 1, ones(e.PerToken))
+
+	var sum ir.Value
+	for i, score := range n.split(n.reshape(scores, e.PerToken, 1), 1, ones(e.PerToken)) {
+		y := n.F.Op1("mul", []ir.Value{n.f32(out[i]), score})
+		if i > 0 {
+			y = n.Add(sum, y)
+		}
+		sum = y
+	}
+	return n.rounded(n.reshape(sum, hidden))
+}
+
+// selected returns x·Wᵀ for x[N, …, in] and W[experts, rows, in], the matrix of each row being that at its position in
+// index. The projections are those of the first expert, then of the second, ….
+func (n *Net) selected(x, index ir.Value, weight string, experts int64, ps []Projection) ir.Value {
+	in := n.width(x)
+	parts := make([]part, len(ps))
+	for i, p := range ps {
+		parts[i] = p.matrix(in)
+	}
+	return n.F.Op1("linear_select", []ir.Value{x, n.stack(weight, experts, parts), index})
+}
+
+func ones(n int64) []int64 {
+	list := make([]int64, n)
+	for i := range list {
+		list[i] = 1
+	}
+	return list
+}
+
+// maxExperts bounds the experts of a model, and of a layer: each is tensors of its own.
+const maxExperts = 1 << 17
+
+// ExpertLayers is what a decoder's layers of experts have in common.
+type ExpertLayers struct {
+	Count, PerToken int64
+	Inner           int64 // features inside an expert
+	Normalize       bool
+	Dense           []bool // layers that have a dense MLP instead; nil: none
+}
+
+// ReadExperts honours the number of experts, under one key or several that must agree, and how many of them a token
+// computes, for experts with so many features inside. Keys that only training has are inert.
+func (d *Decoder) ReadExperts(c *Config, inner, count, perToken int64, keys ...string) {
+	e := &ExpertLayers{Count: count, Inner: inner}
+	first := ""
+	for _, key := range keys {
+		if !c.Has(key) {
+			continue
+		}
+		v := c.Int(key, 1, maxExperts)
+		if first != "" && v != e.Count {
+			c.Errorf(key, "%d contradicts %s, %d", v, first, e.Count)
+		}
+		e.Count, first = v, key
+	}
+	if e.Count*d.Layers > maxExperts {
+		c.Errorf(keys[0], "%d experts in %d layers are more than %d", e.Count, d.Layers, maxExperts)
+		e.Count = 1
+	}
+	e.PerToken = c.IntOr("num_experts_per_tok", perToken, 1, maxExperts)
+	if e.PerToken > e.Count {
+		c.Errorf("num_experts_per_tok", "%d is more than the %d experts", e.PerToken, e.Count)
+	}
+	c.Inert("output_router_logits", "router_aux_loss_coef")
+	d.Experts = e
+}
+
+// sparse reports whether layer i has experts.
+func (e *ExpertLayers) sparse(i int64) bool { return e != nil && (e.Dense == nil || !e.Dense[i]) }
+
+// experts is the mixture of a layer, whose tensors have the prefix.
+func (d *Decoder) experts(weight, prefix string) Experts {
+	e := Experts{
+		Weight: weight, Loc: loc(prefix), PerToken: d.Experts.PerToken, Normalize: d.Experts.Normalize, Activation: d.Activation,
+		Router: Projection{Tensor: prefix + d.Names.Router, Rows: d.Experts.Count},
+	}
+	for i := range d.Experts.Count {
+		expert := prefix + fmt.Sprintf(d.Names.Expert, i)
+		e.Up = append(e.Up, d.projections(expert, d.Names.Up, d.Experts.Inner, d.Experts.Inner)...)
+		e.Down = append(e.Down, d.projections(expert, []string{d.Names.Down}, d.Hidden)...)
+	}
+	return e
+}

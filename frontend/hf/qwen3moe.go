@@ -1,0 +1,34 @@
+package hf
+
+import "slices"
+
+// Qwen3MoE imports Qwen3MoeForCausalLM, the mixtures of experts of Qwen 3 (arXiv:2505.09388): Qwen 3 with experts in the
+// layers that the config says, and a window in every layer or in none. What a config means where it is silent is in
+// transformers' configuration_qwen3_moe.py.
+func Qwen3MoE(c *Config) Emit {
+	d := ReadDecoder(c, Dialect{KVHeads: 4})
+	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
+	d.ReadAttentionBias(c)
+	d.Names.QNorm, d.Names.KNorm = "q_norm", "k_norm"
+	if size := readWindow(c, 4096); c.BoolOr("use_sliding_window", false) && size > 0 {
+		d.Windows = slices.Repeat([]int64{size}, int(d.Layers))
+	}
+	c.Inert("max_window_layers") // published, and read by no version of the reference
+
+	d.ReadExperts(c, c.IntOr("moe_intermediate_size", 768, 1, maxExtent), 128, 8, "num_experts", "num_local_experts")
+	d.Experts.Normalize = c.BoolOr("norm_topk_prob", false)
+	d.Names.Router, d.Names.Expert = "gate", "experts.%d."
+	step := c.IntOr("decoder_sparse_step", 1, 1, maxExtent)
+	d.Experts.Dense = make([]bool, d.Layers)
+	for i := range d.Layers {
+		d.Experts.Dense[i] = (i+1)%step != 0
+	}
+	for _, i := range c.Ints("mlp_only_layers") {
+		if i < 0 || i >= d.Layers {
+			c.Errorf("mlp_only_layers", "there is no layer %d", i)
+			continue
+		}
+		d.Experts.Dense[i] = true
+	}
+	return d.Emit
+}
