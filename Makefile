@@ -31,7 +31,7 @@ race:
 	go test -race $(CONCURRENT)
 
 arch: # on amd64: tests on an architecture of 32 bits, where the same bytes must come out
-	GOARCH=386 CGO_ENABLED=0 go test ./attention/... ./build ./compile/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
+	GOARCH=386 CGO_ENABLED=0 PWC_REQUIRE_NVRTC= go test ./attention/... ./build ./compile/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
 
 random: # random modules against the interpreter; a tenth for each pass switched off and under the race detector
 	PWC_RANDOM_MODULES=$(RANDOM_MODULES) go test -timeout 15m -run '^TestRandomModules$$' ./compile
@@ -59,9 +59,5 @@ cross: # without cgo: nothing but Go is needed
 	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build ./...
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go build ./...
 
-ci-deps: # what .ci/run needs beside Go: git, and a C compiler for the race detector
-	@missing=; \
-	command -v git >/dev/null || missing="git"; \
-	command -v gcc >/dev/null || missing="$$missing gcc libc6-dev"; \
-	if [ -z "$$missing" ]; then echo "nothing to install"; \
-	else apt-get update -q && apt-get install -y -q --no-install-recommends $$missing; fi
+ci-deps: # what .ci/run needs beside Go
+	.ci/deps
