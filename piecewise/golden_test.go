@@ -219,15 +219,17 @@ func TestTransformersLogits(t *testing.T) {
 }
 
 // In f32 a row's result does not depend on which rows are beside it, nor on
-// the size it was padded to.
+// the size it was padded to; with experts, nor on which of them share one.
 func TestRowsDoNotDependOnTheBatch(t *testing.T) {
-	g := openGolden(t, "llama")
-	b := g.backend(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4, 24}, Device: hostdev.Open(hostdev.Options{Workers: 3})})
-	all := g.forward(t, b, 0, len(g.ids))
-	few := g.forward(t, b, 0, 3)
-	for i, v := range few {
-		if math.Float32bits(v) != math.Float32bits(all[i]) {
-			t.Fatalf("logit %d of row %d: %v in a batch of 4, %v in a batch of 24", i%g.vocab, i/g.vocab, v, all[i])
+	for _, name := range []string{"llama", "mixtral", "qwen3_moe"} {
+		g := openGolden(t, name)
+		b := g.backend(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4, 24}, Device: hostdev.Open(hostdev.Options{Workers: 3})})
+		all := g.forward(t, b, 0, len(g.ids))
+		few := g.forward(t, b, 0, 3)
+		for i, v := range few {
+			if math.Float32bits(v) != math.Float32bits(all[i]) {
+				t.Fatalf("%s: logit %d of row %d: %v in a batch of 4, %v in a batch of 24", name, i%g.vocab, i/g.vocab, v, all[i])
+			}
 		}
 	}
 }
