@@ -224,10 +224,14 @@ func (s *Stream) instantiate(g *Graph, planned *[nodeTypes]int) error {
 	if err := matches(types, planned); err != nil || len(types) == 0 {
 		return err
 	}
-	if g.exec, err = d.drv.GraphInstantiate(g.graph); err != nil {
+	mode, err := d.relax() // the thread may capture on another stream
+	if err != nil {
 		return err
 	}
-	return d.drv.GraphUpload(g.exec, s.handle)
+	if g.exec, err = d.drv.GraphInstantiate(g.graph); err == nil {
+		err = d.drv.GraphUpload(g.exec, s.handle)
+	}
+	return errors.Join(err, d.unrelax(mode))
 }
 
 // matches holds the nodes of a graph to the planned ones.

@@ -17,7 +17,7 @@ import (
 const (
 	AttrDims        = "dims"        // AttrDims: 64-bit parameters after the addresses
 	AttrFaults      = "faults"      // AttrDims of constants: the nodes whose positions the kernel checks
-	AttrPDL         = "pdl"         // AttrBool: may start before earlier kernels end; ignored below sm_90
+	AttrPDL         = "pdl"         // AttrBool: may start before earlier kernels end; ignored below sm_90 and CUDA 12.3
 	AttrCluster     = "cluster"     // AttrDims, 3 constants: blocks of a cluster
 	AttrCooperative = "cooperative" // AttrBool: all blocks are resident at once
 )

@@ -198,15 +198,19 @@ func (m *Module) Function(name string) (*Function, error) {
 
 // LaunchOptions are the launch attributes of a call.
 type LaunchOptions struct {
-	Programmatic bool // may start before earlier kernels end, and waits for them itself (from sm_90 on)
+	Programmatic bool // may start before earlier kernels end, and waits for them itself; ignored below sm_90 and CUDA 12.3
 	Cooperative  bool // all blocks are resident at once
 	Cluster      [3]uint32
 }
 
+// programmaticVersion is the first CUDA that captures programmatic dependent
+// launches.
+const programmaticVersion = 12030
+
 // attrs returns the attributes as the driver takes them.
 func (d *Device) attrs(o LaunchOptions) []driver.LaunchAttr {
 	var out []driver.LaunchAttr
-	if o.Programmatic && d.major >= 9 {
+	if o.Programmatic && d.major >= 9 && d.version >= programmaticVersion {
 		a := driver.LaunchAttr{ID: driver.LaunchProgrammatic}
 		a.Value[0] = 1
 		out = append(out, a)

@@ -147,7 +147,7 @@ func TestLoadErrors(t *testing.T) {
 			"no such kernel": {func(p *program.Program) { p.Kernels[0].Name = "nothing" }, "kernel 0 (nothing)"},
 			"damaged image":  {func(p *program.Program) { p.Kernels[0].Code = []byte("\x7fELF damaged") }, "kernel 0 (add)"},
 			"damaged PTX": {func(p *program.Program) {
-				p.Kernels[0] = program.Kernel{Name: "add", Format: program.KernelPTX, Code: []byte("no PTX")}
+				p.Kernels[0] = program.Kernel{Name: "add", Format: program.KernelPTX, Code: []byte(".version 7.8\n.target sm_80\n.address_size 64\nnonsense;\n")}
 			}, "ptxas"},
 			"parameters":    {func(p *program.Program) { p.Steps[0].Args = p.Steps[0].Args[1:] }, "4 parameters, launched with 3"},
 			"threads":       {func(p *program.Program) { p.Steps[0].Launch.Block[0] = 2048 }, "2048"},

@@ -180,9 +180,9 @@ func (f *Driver) thread() *threadState {
 type need uint8
 
 const (
-	needContext  need = 1 << iota // a current context
-	needNoCpture                  // not on a thread that captures, unless it is relaxed
-	needNobody                    // not while anything captures
+	needContext   need = 1 << iota // a current context
+	needNoCapture                  // not on a thread that captures, unless it is relaxed
+	needNobody                     // not while anything captures
 )
 
 // begin counts a call, lets work execute and checks what the call needs. f.mu
@@ -208,7 +208,7 @@ func (f *Driver) begin(call string, n need) error {
 		f.wrong("%s without a current context", call)
 		return fail(call, driver.InvalidContext)
 	}
-	if n&(needNoCpture|needNobody) != 0 && len(t.capturing) > 0 && t.mode != driver.CaptureRelaxed {
+	if n&(needNoCapture|needNobody) != 0 && len(t.capturing) > 0 && t.mode != driver.CaptureRelaxed {
 		for _, s := range t.capturing {
 			s.capture.invalid = true
 		}

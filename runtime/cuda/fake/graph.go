@@ -110,7 +110,7 @@ func (f *Driver) GraphInstantiate(g driver.Graph) (driver.GraphExec, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuGraphInstantiateWithFlags"
-	if err := f.begin(call, needContext); err != nil {
+	if err := f.begin(call, needContext|needNoCapture); err != nil {
 		return 0, err
 	}
 	x := f.graphs[g]
@@ -128,7 +128,7 @@ func (f *Driver) GraphUpload(x driver.GraphExec, s driver.Stream) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuGraphUpload"
-	if err := f.begin(call, needContext); err != nil {
+	if err := f.begin(call, needContext|needNoCapture); err != nil {
 		return err
 	}
 	if f.execs[x] == nil || f.byID[s] == nil || f.byID[s].capture != nil {

@@ -153,7 +153,7 @@ func (f *Driver) MemAlloc(bytes int64) (driver.Ptr, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuMemAlloc"
-	if err := f.begin(call, needContext|needNoCpture); err != nil {
+	if err := f.begin(call, needContext|needNoCapture); err != nil {
 		return 0, err
 	}
 	switch {
@@ -188,7 +188,7 @@ func (f *Driver) MemHostAlloc(bytes int64) (unsafe.Pointer, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuMemHostAlloc"
-	if err := f.begin(call, needContext|needNoCpture); err != nil {
+	if err := f.begin(call, needContext|needNoCapture); err != nil {
 		return nil, err
 	}
 	if bytes <= 0 {
@@ -247,7 +247,7 @@ func (f *Driver) MemAddressReserve(bytes int64) (driver.Ptr, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuMemAddressReserve"
-	if err := f.begin(call, needContext|needNoCpture); err != nil {
+	if err := f.begin(call, needContext|needNoCapture); err != nil {
 		return 0, err
 	}
 	if bytes <= 0 || bytes%Granularity != 0 {
@@ -279,7 +279,7 @@ func (f *Driver) MemCreate(bytes int64, _ driver.Device) (driver.Allocation, err
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuMemCreate"
-	if err := f.begin(call, needContext|needNoCpture); err != nil {
+	if err := f.begin(call, needContext|needNoCapture); err != nil {
 		return 0, err
 	}
 	switch {
@@ -336,7 +336,7 @@ func (f *Driver) MemMap(p driver.Ptr, bytes int64, a driver.Allocation) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuMemMap"
-	if err := f.begin(call, needContext|needNoCpture); err != nil {
+	if err := f.begin(call, needContext|needNoCapture); err != nil {
 		return err
 	}
 	r, page := f.space.within(p, bytes)
@@ -384,7 +384,7 @@ func (f *Driver) MemSetAccess(p driver.Ptr, bytes int64, _ driver.Device) error 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuMemSetAccess"
-	if err := f.begin(call, needContext|needNoCpture); err != nil {
+	if err := f.begin(call, needContext|needNoCapture); err != nil {
 		return err
 	}
 	r, page := f.space.within(p, bytes)

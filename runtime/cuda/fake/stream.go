@@ -299,7 +299,7 @@ func (f *Driver) StreamSynchronize(id driver.Stream) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuStreamSynchronize"
-	if err := f.begin(call, needContext|needNoCpture); err != nil {
+	if err := f.begin(call, needContext|needNoCapture); err != nil {
 		return err
 	}
 	s := f.byID[id]
@@ -394,7 +394,7 @@ func (f *Driver) EventQuery(e driver.Event) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuEventQuery"
-	if err := f.begin(call, needContext|needNoCpture); err != nil {
+	if err := f.begin(call, needContext|needNoCapture); err != nil {
 		return false, err
 	}
 	ev := f.events[e]
@@ -415,7 +415,7 @@ func (f *Driver) EventSynchronize(e driver.Event) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuEventSynchronize"
-	if err := f.begin(call, needContext|needNoCpture); err != nil {
+	if err := f.begin(call, needContext|needNoCapture); err != nil {
 		return err
 	}
 	ev := f.events[e]

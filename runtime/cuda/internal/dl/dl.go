@@ -5,6 +5,7 @@ package dl
 import (
 	"fmt"
 	"strings"
+	"sync"
 )
 
 // Attempt is one place where a library was looked for.
@@ -54,3 +55,11 @@ type Library struct {
 	Path   string // as it was opened: a bare name was found by the loader's own rules
 	handle uintptr
 }
+
+// Caller makes calls of up to four arguments that allocate nothing. The zero
+// value is ready, for any number of goroutines.
+type Caller struct{ pool sync.Pool }
+
+// hotArgs is how many arguments a Caller passes; a function that takes fewer
+// does not look at the others.
+const hotArgs = 4

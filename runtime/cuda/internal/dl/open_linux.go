@@ -37,13 +37,27 @@ func (l *Library) Symbol(name string) (uintptr, error) {
 	return p, nil
 }
 
-// Call calls a function of a library on the calling thread. It allocates
-// nothing. What an argument converted from a pointer points to stays where it is
-// during the call, as with syscall.Syscall; what that points to does so if it is
-// on the heap.
+// Call calls a function of a library on the calling thread. What an argument
+// converted from a pointer points to stays where it is during the call, as with
+// syscall.Syscall; what that points to does so if it is on the heap.
 //
 //go:uintptrescapes
 func Call(fn uintptr, args ...uintptr) uintptr {
 	r, _, _ := purego.SyscallN(fn, args...)
+	return r
+}
+
+// Call is the function Call without an allocation: what SyscallN takes its
+// arguments from is used again.
+//
+//go:uintptrescapes
+func (c *Caller) Call(fn, a1, a2, a3, a4 uintptr) uintptr {
+	args, _ := c.pool.Get().(*[hotArgs]uintptr)
+	if args == nil {
+		args = new([hotArgs]uintptr)
+	}
+	*args = [hotArgs]uintptr{a1, a2, a3, a4}
+	r, _, _ := purego.SyscallN(fn, args[:]...)
+	c.pool.Put(args)
 	return r
 }

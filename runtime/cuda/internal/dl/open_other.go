@@ -22,3 +22,8 @@ func (l *Library) Symbol(name string) (uintptr, error) {
 //
 //go:uintptrescapes
 func Call(fn uintptr, args ...uintptr) uintptr { return ^uintptr(0) }
+
+// Call is never called where Open fails; it returns -1.
+//
+//go:uintptrescapes
+func (c *Caller) Call(fn, a1, a2, a3, a4 uintptr) uintptr { return ^uintptr(0) }

@@ -6,8 +6,8 @@ import (
 	"pwc/runtime/cuda/internal/dl"
 )
 
-// Every call goes through dl.Call, which allocates nothing; a variable
-// that the driver writes to allocates, so only calls outside a run have any.
+// What a run calls goes through d.hot, which allocates nothing. Handles that the
+// driver writes, and calls of more than four arguments, cost an allocation.
 
 func (d *library) DriverGetVersion() (int, error) {
 	var v int32
@@ -61,7 +61,7 @@ func (d *library) DevicePrimaryCtxRelease(dev Device) error {
 }
 
 func (d *library) CtxSetCurrent(c Context) error {
-	r := dl.Call(d.ctxSetCurrent, uintptr(c))
+	r := d.hot.Call(d.ctxSetCurrent, uintptr(c), 0, 0, 0)
 	return fail("cuCtxSetCurrent", r)
 }
 
@@ -161,17 +161,17 @@ func (d *library) MemSetAccess(p Ptr, bytes int64, dev Device) error {
 }
 
 func (d *library) MemcpyHtoDAsync(dst Ptr, src unsafe.Pointer, bytes int64, s Stream) error {
-	r := dl.Call(d.memcpyHtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
+	r := d.hot.Call(d.memcpyHtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
 	return fail("cuMemcpyHtoDAsync", r)
 }
 
 func (d *library) MemcpyDtoHAsync(dst unsafe.Pointer, src Ptr, bytes int64, s Stream) error {
-	r := dl.Call(d.memcpyDtoH, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
+	r := d.hot.Call(d.memcpyDtoH, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
 	return fail("cuMemcpyDtoHAsync", r)
 }
 
 func (d *library) MemcpyDtoDAsync(dst, src Ptr, bytes int64, s Stream) error {
-	r := dl.Call(d.memcpyDtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
+	r := d.hot.Call(d.memcpyDtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
 	return fail("cuMemcpyDtoDAsync", r)
 }
 
@@ -183,7 +183,7 @@ func (d *library) MemsetAsync(dst Ptr, element uint32, width int, n int64, s Str
 	case 2:
 		fn = d.memset16
 	}
-	r := dl.Call(fn, uintptr(dst), uintptr(element), uintptr(n), uintptr(s))
+	r := d.hot.Call(fn, uintptr(dst), uintptr(element), uintptr(n), uintptr(s))
 	return fail("cuMemsetAsync", r)
 }
 
@@ -212,12 +212,12 @@ func (d *library) StreamDestroy(s Stream) error {
 }
 
 func (d *library) StreamSynchronize(s Stream) error {
-	r := dl.Call(d.streamSynchronize, uintptr(s))
+	r := d.hot.Call(d.streamSynchronize, uintptr(s), 0, 0, 0)
 	return fail("cuStreamSynchronize", r)
 }
 
 func (d *library) StreamWaitEvent(s Stream, e Event) error {
-	r := dl.Call(d.streamWaitEvent, uintptr(s), uintptr(e), 0)
+	r := d.hot.Call(d.streamWaitEvent, uintptr(s), uintptr(e), 0, 0)
 	return fail("cuStreamWaitEvent", r)
 }
 
@@ -276,12 +276,12 @@ func (d *library) EventDestroy(e Event) error {
 }
 
 func (d *library) EventRecord(e Event, s Stream) error {
-	r := dl.Call(d.eventRecord, uintptr(e), uintptr(s))
+	r := d.hot.Call(d.eventRecord, uintptr(e), uintptr(s), 0, 0)
 	return fail("cuEventRecord", r)
 }
 
 func (d *library) EventQuery(e Event) (bool, error) {
-	r := dl.Call(d.eventQuery, uintptr(e))
+	r := d.hot.Call(d.eventQuery, uintptr(e), 0, 0, 0)
 	if Result(int32(r)) == NotReady {
 		return false, nil
 	}
@@ -289,7 +289,7 @@ func (d *library) EventQuery(e Event) (bool, error) {
 }
 
 func (d *library) EventSynchronize(e Event) error {
-	r := dl.Call(d.eventSynchronize, uintptr(e))
+	r := d.hot.Call(d.eventSynchronize, uintptr(e), 0, 0, 0)
 	return fail("cuEventSynchronize", r)
 }
 
@@ -366,7 +366,7 @@ func (d *library) FuncParamSizes(f Function) ([]int64, bool, error) {
 }
 
 func (d *library) LaunchKernel(f Function, c *LaunchConfig, params *unsafe.Pointer) error {
-	r := dl.Call(d.launchKernel, uintptr(unsafe.Pointer(c)), uintptr(f), uintptr(unsafe.Pointer(params)), 0)
+	r := d.hot.Call(d.launchKernel, uintptr(unsafe.Pointer(c)), uintptr(f), uintptr(unsafe.Pointer(params)), 0)
 	return fail("cuLaunchKernelEx", r)
 }
 
@@ -403,7 +403,7 @@ func (d *library) GraphUpload(x GraphExec, s Stream) error {
 }
 
 func (d *library) GraphLaunch(x GraphExec, s Stream) error {
-	r := dl.Call(d.graphLaunch, uintptr(x), uintptr(s))
+	r := d.hot.Call(d.graphLaunch, uintptr(x), uintptr(s), 0, 0)
 	return fail("cuGraphLaunch", r)
 }
 

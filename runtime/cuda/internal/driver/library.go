@@ -61,6 +61,7 @@ func Open(path string) (Driver, error) {
 // library is libcuda: the addresses of its functions at MinVersion.
 type library struct {
 	path string
+	hot  dl.Caller // for what a run calls
 
 	init, driverGetVersion, deviceGetCount, deviceGetName, deviceGetAttribute, deviceTotalMem,
 	primaryCtxRetain, primaryCtxRelease, ctxSetCurrent,

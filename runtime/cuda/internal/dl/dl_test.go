@@ -1,0 +1,82 @@
+//go:build linux && (amd64 || arm64)
+
+package dl
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+)
+
+// libc is a library that every Linux test machine with a loader has.
+func libc(t *testing.T) *Library {
+	t.Helper()
+	l, err := Open("the C library", "", []string{"libc.so.nothing", "libc.so.6"})
+	if err != nil {
+		t.Skip(err)
+	}
+	return l
+}
+
+func TestCalls(t *testing.T) {
+	l := libc(t)
+	if l.Path != "libc.so.6" {
+		t.Errorf("opened %q", l.Path)
+	}
+	strlen, err := l.Symbol("strlen")
+	if err != nil {
+		t.Fatal(err)
+	}
+	memcmp, err := l.Symbol("memcmp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, other := []byte("hello\x00"), []byte("hellp\x00")
+	if n := Call(strlen, uintptr(unsafe.Pointer(&text[0]))); n != 5 {
+		t.Errorf("strlen is %d", n)
+	}
+	var c Caller
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for n := range uintptr(6) {
+				r := int32(c.Call(memcmp, uintptr(unsafe.Pointer(&text[0])), uintptr(unsafe.Pointer(&other[0])), n, 0))
+				if (r != 0) != (n == 5) {
+					t.Errorf("memcmp of %d bytes is %d", n, r)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := testing.AllocsPerRun(100, func() { c.Call(strlen, uintptr(unsafe.Pointer(&text[0])), 0, 0, 0) }); n != 0 {
+		t.Errorf("a call allocates %v times", n)
+	}
+	_, err = l.Symbol("no_such_function")
+	var missing *SymbolError
+	if !errors.As(err, &missing) || missing.Symbol != "no_such_function" || !strings.Contains(err.Error(), "libc.so.6") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNotFound(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text.so")
+	if err := os.WriteFile(text, []byte("no library"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	none := filepath.Join(dir, "none.so")
+	_, err := Open("the library of tests", "install it", []string{none, text})
+	var missing *NotFoundError
+	if !errors.As(err, &missing) || len(missing.Attempts) != 2 {
+		t.Fatalf("%v", err)
+	}
+	for _, want := range []string{"the library of tests was not found", none, "No such file", text, "install it"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not say %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"pwc/runtime/cuda/internal/dl"
+)
+
+// stub builds a libcuda of its own, where there is a C compiler.
+func stub(t *testing.T, version int, missing string) string {
+	t.Helper()
+	cc, err := exec.LookPath("cc")
+	if err != nil || runtime.GOOS != "linux" {
+		t.Skip("no C compiler on linux")
+	}
+	so := filepath.Join(t.TempDir(), "libcuda.so.1")
+	out, err := exec.Command(cc, "-shared", "-fPIC", fmt.Sprintf("-DVERSION=%d", version), fmt.Sprintf("-DMISSING=%q", missing), "-o", so, filepath.Join("testdata", "stub.c")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return so
+}
+
+func TestOpen(t *testing.T) {
+	d, err := Open(stub(t, 12040, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := d.DriverGetVersion(); err != nil || v != 12040 {
+		t.Errorf("version %d, %v", v, err)
+	}
+	if d.(*library).funcParamInfo == 0 {
+		t.Error("12.4 has cuFuncGetParamInfo")
+	}
+	d, err = Open(stub(t, 12030, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, known, err := d.FuncParamSizes(0); known || err != nil {
+		t.Errorf("12.3 tells parameters: %v, %v", known, err)
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	_, err := Open(stub(t, 11080, ""))
+	if err == nil || !strings.Contains(err.Error(), "supports CUDA 11.8") || !strings.Contains(err.Error(), "12.0 or later") || !strings.Contains(err.Error(), "libcuda.so.1") {
+		t.Errorf("an old driver: %v", err)
+	}
+	_, err = Open(stub(t, 13000, "cuMemMap"))
+	var symbol *dl.SymbolError
+	if !errors.As(err, &symbol) || symbol.Symbol != "cuMemMap" {
+		t.Errorf("a driver without cuMemMap: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "libcuda.so.1")
+	_, err = Open(path)
+	var missing *dl.NotFoundError
+	if !errors.As(err, &missing) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "NVIDIA driver") {
+		t.Errorf("no driver: %v", err)
+	}
+}
+
+// TestLayouts holds the structures to the sizes and offsets of cuda.h.
+func TestLayouts(t *testing.T) {
+	var c LaunchConfig
+	var a LaunchAttr
+	for name, got := range map[string][2]uintptr{
+		"CUlaunchConfig":               {unsafe.Sizeof(c), 56},
+		"CUlaunchConfig.blockDimX":     {unsafe.Offsetof(c.Block), 12},
+		"CUlaunchConfig.shared":        {unsafe.Offsetof(c.Shared), 24},
+		"CUlaunchConfig.hStream":       {unsafe.Offsetof(c.Stream), 32},
+		"CUlaunchConfig.attrs":         {unsafe.Offsetof(c.Attrs), 40},
+		"CUlaunchConfig.numAttrs":      {unsafe.Offsetof(c.NumAttrs), 48},
+		"CUlaunchAttribute":            {unsafe.Sizeof(a), 72},
+		"CUlaunchAttribute.value":      {unsafe.Offsetof(a.Value), 8},
+		"CUmemAllocationProp":          {unsafe.Sizeof(allocationProp{}), 32},
+		"CUmemAllocationProp.win32":    {unsafe.Offsetof(allocationProp{}.win32), 16},
+		"CUmemAllocationProp.location": {unsafe.Offsetof(allocationProp{}.locationType), 8},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s is %d, want %d", name, got[0], got[1])
+		}
+	}
+}
+
+// TestFatal holds which results lose the device.
+func TestFatal(t *testing.T) {
+	for r, want := range map[Result][2]bool{
+		Success: {}, InvalidValue: {}, OutOfMemory: {}, NotReady: {}, CaptureInvalidated: {}, NotFound: {},
+		IllegalAddress: {true, true}, LaunchFailed: {true, true}, ECCUncorrectable: {true, true}, Unknown: {true, true},
+		ContextDestroyed: {true, false}, Deinitialized: {true, false},
+	} {
+		if fatal, restart := r.Fatal(); fatal != want[0] || restart != want[1] {
+			t.Errorf("%s: fatal %v, restart %v", r, fatal, restart)
+		}
+	}
+	if s := (&Error{"cuInit", 4242}).Error(); s != "cuInit: CUDA_ERROR_4242" {
+		t.Error(s)
+	}
+	if NodeGraph.String() != "graph" || NodeType(99).String() != "unknown" {
+		t.Error("names of nodes")
+	}
+}

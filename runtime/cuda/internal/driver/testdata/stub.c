@@ -1,0 +1,16 @@
+// A libcuda of version VERSION. Every function does nothing, but for the one
+// named MISSING, which is not there.
+#include <string.h>
+
+static int ok(void) { return 0; }
+
+int cuDriverGetVersion(int *v) {
+  *v = VERSION;
+  return 0;
+}
+
+int cuGetProcAddress_v2(const char *name, void **p, int version, unsigned long long flags, int *status) {
+  if (version > VERSION || strcmp(name, MISSING) == 0) return 500;
+  *p = strcmp(name, "cuDriverGetVersion") == 0 ? (void *)cuDriverGetVersion : (void *)ok;
+  return 0;
+}
