@@ -1,0 +1,135 @@
+package runner
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"pwc/ir"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+)
+
+// Errors of the API, wrapped with context; compare with errors.Is.
+var (
+	ErrClosed      = errors.New("runner: closed")
+	ErrNotLoaded   = errors.New("runner: called before Load")
+	ErrRequest     = errors.New("runner: the request cannot be served") // refused by Submit
+	ErrNotANumber  = errors.New("runner: the logits have no largest finite number")
+	ErrMemory      = errors.New("runner: the model does not fit") // a [MemoryError]
+	ErrPreparation = errors.New("runner: the options do not fit the model")
+)
+
+// Options is how a model is served. Backend.Device (or a pool's), Backend.Target
+// and one of Blocks, MemoryBytes and a device that knows its memory are required.
+type Options struct {
+	// Backend is what piecewise.New gets. Max and Symbols are set by the runner,
+	// which also makes the pool.
+	Backend piecewise.Options
+
+	MaxSequences int // requests in a step; 0: 64
+	MaxTokens    int // rows of a step, at least MaxSequences; 0: 512, or MaxSequences if that is more
+	MaxLength    int // tokens of a sequence, prompt and answer; 0: 4096, or what the cache holds if that is less
+
+	// Blocks is the number of blocks of the KV cache; 0: as many as fit into
+	// MemoryBytes beside everything else, and no more than MaxSequences sequences
+	// of MaxLength can use.
+	Blocks int
+
+	// MemoryBytes is what the runner may take of the device; 0: MemoryFraction of
+	// the device's memory.
+	MemoryBytes    int64
+	MemoryFraction float64 // 0: 0.9
+
+	Observer Observer // nil: costs nothing
+}
+
+// Observer is told what a runner does, on the goroutine that steps, and must
+// return quickly.
+type Observer interface {
+	// Stepped: a step was issued, and the one before it was read.
+	Stepped(Step)
+
+	// Finished: a request has ended. It is done already.
+	Finished(*Sequence)
+}
+
+const (
+	defaultSequences = 64
+	defaultTokens    = 512
+	defaultLength    = 4096
+	defaultFraction  = 0.9
+)
+
+func (o *Options) defaults(lm *language) error {
+	if o.MaxSequences == 0 {
+		o.MaxSequences = int(min(defaultSequences, lm.maxRows, lm.maxTokens))
+	}
+	if o.MaxTokens == 0 {
+		o.MaxTokens = int(min(max(defaultTokens, int64(o.MaxSequences)), lm.maxTokens))
+	}
+	if o.MemoryFraction == 0 {
+		o.MemoryFraction = defaultFraction
+	}
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrPreparation}, args...)...))
+	}
+	if o.Backend.Max != nil || o.Backend.Symbols != nil || o.Backend.Pool != nil {
+		bad("Options.Backend sets Max, Symbols or Pool, which the runner sets")
+	}
+	if o.MaxSequences < 1 || int64(o.MaxSequences) > lm.maxRows {
+		bad("MaxSequences %d is not in [1, %d], the rows that @logits takes", o.MaxSequences, lm.maxRows)
+	}
+	if o.MaxTokens < o.MaxSequences || int64(o.MaxTokens) > lm.maxTokens {
+		bad("MaxTokens %d is not in [%d, %d]: at least MaxSequences, so that every request can decode, and at most what @forward takes", o.MaxTokens, o.MaxSequences, lm.maxTokens)
+	}
+	if o.MaxLength < 0 || o.Blocks < 0 || int64(o.Blocks) > lm.maxBlocks || o.MemoryBytes < 0 {
+		bad("MaxLength %d, Blocks %d (at most %d) or MemoryBytes %d", o.MaxLength, o.Blocks, lm.maxBlocks, o.MemoryBytes)
+	}
+	if !(o.MemoryFraction > 0 && o.MemoryFraction <= 1) {
+		bad("MemoryFraction %g is not in (0, 1]", o.MemoryFraction)
+	}
+	if o.Backend.CaptureSizes == nil && o.Backend.Mode != piecewise.None {
+		o.Backend.CaptureSizes = captureSizes(o.MaxTokens, o.MaxSequences)
+	}
+	return errors.Join(errs...)
+}
+
+// captureSizes returns the default list for steps of so many rows, with the
+// largest decode step in it.
+func captureSizes(tokens, sequences int) []int64 {
+	list := piecewise.DefaultCaptureSizes(int64(tokens))
+	if top := list[len(list)-1]; top < int64(sequences) {
+		list = append(list, int64(sequences))
+	}
+	return list
+}
+
+// covering returns the smallest of the sizes that holds n rows, or n: rows that
+// are sampled are padded like the others.
+func covering(sizes []int64, n int64) int64 {
+	best := int64(-1)
+	for _, s := range sizes {
+		if s >= n && (best < 0 || s < best) {
+			best = s
+		}
+	}
+	if best < 0 {
+		return n
+	}
+	return best
+}
+
+// BestMode returns the mode that serves decode steps from one graph and others
+// in pieces, where every extern op that the model is cut at can be captured, else
+// piecewise.
+func BestMode(m *ir.Module, ops []device.Op) piecewise.Mode {
+	for _, e := range m.Externs {
+		i := slices.IndexFunc(ops, func(op device.Op) bool { return op.Signature().Name == e.Name })
+		if e.Split && (i < 0 || !ops[i].Signature().Capture) {
+			return piecewise.Piecewise
+		}
+	}
+	return piecewise.FullAndPiecewise
+}

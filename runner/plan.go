@@ -1,0 +1,135 @@
+package runner
+
+import (
+	"fmt"
+	"strings"
+
+	"pwc/ir"
+	"pwc/piecewise"
+	"pwc/runtime/mem"
+)
+
+// Plan is the device memory of a runner, known before anything is allocated.
+type Plan struct {
+	piecewise.Plan // StateBytes is the KV cache
+
+	LimitBytes int64 `json:"limit_bytes"` // that the runner may take; 0: not known
+	Rounding   int64 `json:"rounding"`    // at most so much is lost to the allocator's segments
+	BlockBytes int64 `json:"block_bytes"` // of a block in all caches
+	BlockSize  int64 `json:"block_size"`  // tokens in a block
+	Blocks     int64 `json:"blocks"`
+	MaxLength  int   `json:"max_length"` // tokens of the longest sequence
+
+	Sizes     []int64  `json:"sizes"`               // captured, of @forward
+	Uncovered []string `json:"uncovered,omitempty"` // decode steps that no graph serves, and why
+}
+
+// Total returns what the runner takes of the device.
+func (p *Plan) Total() int64 { return p.Plan.Total() + p.Rounding }
+
+// fixed is all but the cache.
+func (p *Plan) fixed() int64 { return p.Total() - p.StateBytes }
+
+// String returns the plan as lines for people.
+func (p *Plan) String() string {
+	var b strings.Builder
+	line := func(what string, bytes int64, note string, args ...any) {
+		fmt.Fprintf(&b, "%-12s %12.1f MiB  %s\n", what, float64(bytes)/(1<<20), fmt.Sprintf(note, args...))
+	}
+	line("weights", p.WeightBytes, "")
+	line("arena", p.PeakArenaBytes, "between pieces and scratch, shared by all sizes")
+	line("inputs", p.InputBytes+p.ResultBytes+p.ConstBytes, "and results, and constants")
+	line("rounding", p.Rounding, "at most, by the allocator")
+	line("KV cache", p.StateBytes, "%d blocks of %d tokens, %d bytes each: %d tokens", p.Blocks, p.BlockSize, p.BlockBytes, p.Blocks*p.BlockSize)
+	if p.LimitBytes > 0 {
+		line("in all", p.Total(), "of %.1f MiB", float64(p.LimitBytes)/(1<<20))
+	} else {
+		line("in all", p.Total(), "")
+	}
+	fmt.Fprintf(&b, "%d graphs at %d sizes; sequences of at most %d tokens\n", p.Graphs, len(p.Sizes), p.MaxLength)
+	for _, u := range p.Uncovered {
+		fmt.Fprintf(&b, "not captured: %s\n", u)
+	}
+	return b.String()
+}
+
+// MemoryError is a model that does not fit, with the numbers. It matches
+// [ErrMemory].
+type MemoryError struct {
+	Plan   Plan
+	Needed int64 // blocks
+	Why    string
+}
+
+// Error gives the plan in one line.
+func (e *MemoryError) Error() string {
+	p := &e.Plan
+	return fmt.Sprintf("%v: %s: %d bytes for weights, %d for the arena, %d for inputs, results and constants, %d for rounding, and %d blocks of %d bytes are %d of %d bytes",
+		ErrMemory, e.Why, p.WeightBytes, p.PeakArenaBytes, p.InputBytes+p.ResultBytes+p.ConstBytes, p.Rounding, e.Needed, p.BlockBytes, p.fixed()+e.Needed*p.BlockBytes, p.LimitBytes)
+}
+
+// Unwrap returns ErrMemory.
+func (e *MemoryError) Unwrap() error { return ErrMemory }
+
+// cacheAlign is the alignment of a cache in the memory of all, in bytes.
+const cacheAlign = 256
+
+// cacheBytes returns the bytes of each cache with so many blocks.
+func cacheBytes(m *ir.Module, blocks int64) ([]int64, error) {
+	out := make([]int64, len(m.States))
+	for i, s := range m.States {
+		n, err := s.Type.Elements().Eval(func(string) (int64, bool) { return blocks, true })
+		if err != nil {
+			return nil, fmt.Errorf("state @%s: %w", s.Name, err)
+		}
+		out[i] = s.Type.DType.Bytes(n)
+	}
+	return out, nil
+}
+
+func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }
+
+// newPlan chooses the number of blocks, given what the backend takes with any
+// number of them.
+func newPlan(backend piecewise.Plan, m *ir.Module, o *Options, lm *language) (Plan, error) {
+	p := Plan{Plan: backend, BlockSize: lm.blockSize, LimitBytes: o.MemoryBytes, Rounding: cacheAlign * int64(len(m.States))}
+	caches, err := cacheBytes(m, 1)
+	if err != nil {
+		return p, err
+	}
+	for _, n := range caches {
+		p.BlockBytes += n
+	}
+	if p.LimitBytes == 0 {
+		p.LimitBytes = int64(o.MemoryFraction * float64(o.Backend.Device.Info().MemoryBytes))
+	}
+	for _, n := range []int64{p.WeightBytes, p.InputBytes, p.ResultBytes, p.PeakArenaBytes} {
+		if n > 0 {
+			p.Rounding += mem.SegmentBytes(n) - n
+		}
+	}
+	p.MaxLength = o.MaxLength
+	if p.MaxLength == 0 {
+		p.MaxLength = defaultLength
+	}
+	longest := (int64(p.MaxLength) + p.BlockSize - 1) / p.BlockSize
+	p.Blocks = int64(o.Blocks)
+	if p.Blocks == 0 {
+		if p.LimitBytes == 0 {
+			return p, fmt.Errorf("%w: %s does not say how much memory it has: give MemoryBytes or Blocks", ErrPreparation, o.Backend.Device.Info().Name)
+		}
+		p.Blocks = min(max(0, p.LimitBytes-p.fixed())/p.BlockBytes, lm.maxBlocks, longest*int64(o.MaxSequences))
+	}
+	switch {
+	case p.Blocks < 1:
+		return p, &MemoryError{Plan: p, Needed: 1, Why: "no block of the KV cache is left"}
+	case p.LimitBytes > 0 && p.fixed()+p.Blocks*p.BlockBytes > p.LimitBytes:
+		return p, &MemoryError{Plan: p, Needed: p.Blocks, Why: "the blocks asked for do not fit"}
+	case o.MaxLength > 0 && longest > p.Blocks && o.Blocks > 0:
+		return p, fmt.Errorf("%w: a sequence of %d tokens needs %d blocks of %d tokens, the cache is given %d", ErrPreparation, o.MaxLength, longest, p.BlockSize, p.Blocks)
+	case o.MaxLength > 0 && longest > p.Blocks:
+		return p, &MemoryError{Plan: p, Needed: longest, Why: fmt.Sprintf("one sequence of %d tokens does not fit", o.MaxLength)}
+	}
+	p.MaxLength = int(min(int64(p.MaxLength), p.Blocks*p.BlockSize))
+	return p, nil
+}

@@ -1,0 +1,172 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+)
+
+// Request is what is to be generated.
+type Request struct {
+	Prompt   []int32 // at least one id
+	MaxNew   int     // tokens that are generated at most, at least 1
+	Stop     []int32 // ids that end the answer; the one that did is its last
+	Sampling Sampling
+
+	// OnToken, if not nil, is called with each token on the goroutine that steps,
+	// and must return quickly.
+	OnToken func(id int32)
+}
+
+// Reason is why a request ended.
+type Reason uint8
+
+const (
+	Unfinished Reason = iota
+	Stopped           // by one of Request.Stop
+	Exhausted         // Request.MaxNew tokens are there
+	Canceled          // by its context or by Cancel
+	Failed            // Sequence.Err says why
+)
+
+var reasonNames = [...]string{"unfinished", "stop", "length", "canceled", "failed"}
+
+// String returns "stop", "length", "canceled" or "failed".
+func (r Reason) String() string { return reasonNames[r] }
+
+// Sequence is a request that was accepted.
+type Sequence struct {
+	req    Request
+	ctx    context.Context
+	cancel atomic.Bool
+	done   chan struct{}
+
+	// What follows belongs to the goroutine that steps until done is closed.
+	ids      []int32 // prompt and answer, as far as the host knows it; room for all that may come
+	pending  int     // tokens that steps in flight sample: at most 1 when a step is scheduled
+	from     int32   // the row where the last of them is sampled
+	computed int     // tokens whose keys and values are in the cache, or will be by the steps in flight
+	blocks   []int32 // of the cache, in the order of the sequence
+	arrival  uint64
+	place    place
+	reason   Reason
+	err      error
+}
+
+// place is where a sequence is.
+type place uint8
+
+const (
+	inWaiting place = iota
+	inRunning
+	inFlight // its last step is issued; it has no blocks any more
+	ended
+)
+
+// check refuses what can never be served.
+func (r *Runner) check(q *Request) error {
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("%w: "+format, append([]any{ErrRequest}, args...)...)
+	}
+	if len(q.Prompt) == 0 {
+		return refuse("the prompt is empty")
+	}
+	for i, id := range q.Prompt {
+		if id < 0 || int64(id) >= r.lm.vocabulary {
+			return refuse("id %d of the prompt is %d, the vocabulary has %d", i, id, r.lm.vocabulary)
+		}
+	}
+	if q.MaxNew < 1 {
+		return refuse("MaxNew is %d", q.MaxNew)
+	}
+	if q.MaxNew > r.plan.MaxLength || len(q.Prompt) > r.plan.MaxLength-q.MaxNew {
+		return refuse("%d tokens of prompt and %d new ones are more than %d, the longest sequence", len(q.Prompt), q.MaxNew, r.plan.MaxLength)
+	}
+	if err := q.Sampling.check(); err != nil {
+		return refuse("%w", err)
+	}
+	return nil
+}
+
+// Submit queues a request. It ends when ctx does. The error is an [ErrRequest]
+// for a request that could never be served.
+func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
+	if err := r.check(&q); err != nil {
+		return nil, err
+	}
+	length := len(q.Prompt) + q.MaxNew
+	s := &Sequence{req: q, ctx: ctx, done: make(chan struct{}),
+		ids:    append(make([]int32, 0, length), q.Prompt...),
+		blocks: make([]int32, 0, r.blocksFor(length))}
+	s.req.Prompt, s.req.Stop = s.ids[:len(q.Prompt):len(q.Prompt)], slices.Clone(q.Stop)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, ErrClosed
+	}
+	r.arrivals++
+	s.arrival = r.arrivals
+	r.inbox = append(r.inbox, s)
+	r.wakeUp()
+	return s, nil
+}
+
+// Cancel ends the request at the next step. It may have ended before.
+func (s *Sequence) Cancel() { s.cancel.Store(true) }
+
+// Done is closed when the request has ended.
+func (s *Sequence) Done() <-chan struct{} { return s.done }
+
+// Wait waits for the end of the request, or of ctx, and returns what
+// [Sequence.IDs] and [Sequence.Err] do.
+func (s *Sequence) Wait(ctx context.Context) ([]int32, error) {
+	select {
+	case <-s.done:
+		return s.ids, s.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (s *Sequence) finished() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// IDs returns prompt and answer of a request that has ended, else nil.
+func (s *Sequence) IDs() []int32 {
+	if !s.finished() {
+		return nil
+	}
+	return s.ids
+}
+
+// Prompt returns the prompt.
+func (s *Sequence) Prompt() []int32 { return s.req.Prompt }
+
+// Reason returns why the request ended.
+func (s *Sequence) Reason() Reason {
+	if !s.finished() {
+		return Unfinished
+	}
+	return s.reason
+}
+
+// Err returns why a request failed or was canceled; nil for the others.
+func (s *Sequence) Err() error {
+	if !s.finished() {
+		return nil
+	}
+	return s.err
+}
+
+// length returns the tokens of the sequence, those in flight included.
+func (s *Sequence) length() int { return len(s.ids) + s.pending }
+
+// rest returns the tokens that are to be computed before the next is sampled.
+func (s *Sequence) rest() int { return s.length() - s.computed }

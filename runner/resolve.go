@@ -1,0 +1,68 @@
+package runner
+
+import (
+	"fmt"
+
+	"pwc/piecewise"
+)
+
+// Decision is what serves a batch: vLLM's pair of a mode and a batch descriptor
+// (CudagraphDispatcher.dispatch in vllm/v1/cudagraph_dispatcher.py), and why.
+type Decision struct {
+	Rows     int64 // of the batch
+	Uniform  bool  // every request of it has one row
+	How      piecewise.How
+	Size     int64 // rows of the graphs; Rows when it runs eagerly
+	Requests int64 // that the whole graph has room for; 0: any number, or no graph
+	Decode   bool  // the graph is for uniform batches alone
+	Why      string
+}
+
+// Explain says what serves a batch of so many rows: it asks what a step asks.
+func (r *Runner) Explain(rows int, uniform bool) Decision {
+	c := r.forward.Choose(int64(rows), uniform)
+	d := Decision{Rows: int64(rows), Uniform: uniform, How: c.How, Size: c.Size, Why: c.Why}
+	if c.How == piecewise.Whole {
+		d.Requests = min(c.Size, int64(r.opts.MaxSequences))
+		d.Decode = uniform && r.opts.Backend.Mode != piecewise.Full
+	}
+	return d
+}
+
+// String returns a sentence.
+func (d Decision) String() string {
+	batch := "mixed"
+	if d.Uniform {
+		batch = "one row each"
+	}
+	switch d.How {
+	case piecewise.Eager:
+		return fmt.Sprintf("%d rows, %s: no graph, because %s", d.Rows, batch, d.Why)
+	case piecewise.Whole:
+		kind := "any batch"
+		if d.Decode {
+			kind = "decode steps"
+		}
+		return fmt.Sprintf("%d rows, %s: the whole graph of %d rows for %s of %d requests, because %s", d.Rows, batch, d.Size, kind, d.Requests, d.Why)
+	}
+	return fmt.Sprintf("%d rows, %s: the pieces' graphs of %d rows, because %s", d.Rows, batch, d.Size, d.Why)
+}
+
+// uncovered lists the decode steps that no size to be captured serves.
+func (r *Runner) uncovered() []string {
+	top := int64(0)
+	if n := len(r.plan.Sizes); n > 0 {
+		top = r.plan.Sizes[n-1]
+	}
+	most := int64(r.opts.MaxSequences)
+	var out []string
+	switch err := r.forward.Padding(); {
+	case r.opts.Backend.Mode == piecewise.None:
+		return []string{"anything: mode none"}
+	case top < most:
+		out = append(out, fmt.Sprintf("decode steps of %d to %d requests: the largest size is %d", top+1, most, top))
+	case err != nil:
+		out = append(out, fmt.Sprintf("steps of other sizes than those captured: %v", err))
+	}
+	return out
+}

@@ -1,0 +1,359 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"pwc/build"
+	"pwc/ir"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+	"pwc/safetensors"
+)
+
+// Runner serves one model on one device.
+type Runner struct {
+	opts    Options
+	lm      *language
+	module  *ir.Module // with the functions of sampling
+	device  device.Device
+	plan    Plan
+	pool    *piecewise.Pool
+	backend *piecewise.Backend
+	caches  device.Memory
+
+	forward, logits, greedy, sample, ids *piecewise.Func
+
+	background context.Context // of runs
+
+	turn    sync.Mutex // held by whoever steps; guards what follows
+	loaded  bool
+	lost    error // what ended the runner
+	steps   [2]*step
+	flying  *step // issued, not read
+	waiting []*Sequence
+	running []*Sequence
+	blocks  blocks
+	sampled piecewise.Results // of the last step that sampled
+	hidden  piecewise.Results // of the last step
+	busy    time.Duration     // in the backend, since the step began
+	count   counters
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	inbox    []*Sequence
+	arrivals uint64
+	stats    Stats
+	shared   counters // as of the last step; its map is written with mu held
+
+	wake chan struct{} // has an element when there may be work
+}
+
+// New adds sampling to the model and has everything compiled. It takes no memory
+// of the device: [Runner.Plan] says what Load will take. What cannot fit is a
+// [MemoryError].
+func New(ctx context.Context, m *ir.Module, o Options) (r *Runner, err error) {
+	lm, err := inspect(m)
+	if err != nil {
+		return nil, err
+	}
+	if o.Backend.Device == nil {
+		return nil, fmt.Errorf("%w: Options.Backend.Device is nil", ErrPreparation)
+	}
+	if err := o.defaults(lm); err != nil {
+		return nil, err
+	}
+	r = &Runner{opts: o, lm: lm, device: o.Backend.Device, background: context.Background(), wake: make(chan struct{}, 1)}
+	if r.module, err = withSampling(m, lm); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.release())
+		}
+	}()
+	if err := r.compile(ctx); err != nil {
+		return nil, err
+	}
+	for name, f := range map[string]**piecewise.Func{forwardFunc: &r.forward, logitsFunc: &r.logits, greedyFunc: &r.greedy, sampleFunc: &r.sample, idsFunc: &r.ids} {
+		*f = r.backend.Func(name)
+	}
+	r.plan.Sizes = r.forward.Sizes()
+	r.plan.Uncovered = r.uncovered()
+	r.stats.Blocks, r.stats.BlockSize = r.plan.Blocks, r.plan.BlockSize
+	return r, nil
+}
+
+// compile makes the backend. The size of the cache depends on what the rest
+// takes, so the first one is made with a single block, unless the number is
+// given; compiled code does not depend on it, and the second finds it.
+func (r *Runner) compile(ctx context.Context) error {
+	o := r.opts.Backend
+	if o.Store == nil {
+		o.Store = build.NewMemoryStore()
+	}
+	o.Max = map[string]int64{
+		r.lm.tokens: int64(r.opts.MaxTokens),
+		r.lm.rows:   min(covering(o.CaptureSizes, int64(r.opts.MaxSequences)), r.lm.maxRows),
+	}
+	var err error
+	if r.pool, err = piecewise.NewPool(r.device, r.opts.MemoryBytes); err != nil {
+		return err
+	}
+	o.Pool = r.pool
+	blocks := max(1, int64(r.opts.Blocks))
+	for {
+		o.Symbols = map[string]int64{r.lm.blocks: blocks}
+		if r.backend, err = piecewise.New(ctx, r.module, o); err != nil {
+			return err
+		}
+		if r.plan, err = newPlan(r.backend.Plan(), r.module, &r.opts, r.lm); err != nil || r.plan.Blocks == blocks {
+			return err
+		}
+		blocks = r.plan.Blocks
+		if err := r.backend.Close(); err != nil {
+			return err
+		}
+	}
+}
+
+// Plan returns the memory plan.
+func (r *Runner) Plan() Plan { return r.plan }
+
+// Backend returns what the runner embeds, for its counters.
+func (r *Runner) Backend() *piecewise.Backend { return r.backend }
+
+// Load takes the memory of the plan, loads the weights, captures, and seals.
+func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if r.backend == nil {
+		return ErrClosed
+	}
+	if r.loaded {
+		return fmt.Errorf("%w: Load was called before", ErrPreparation)
+	}
+	caches, err := r.takeCaches()
+	if err != nil {
+		return err
+	}
+	if err := r.backend.Load(ctx, weights, caches); err != nil {
+		return err
+	}
+	if err := r.backend.Capture(ctx); err != nil {
+		return err
+	}
+	if err := r.backend.Seal(); err != nil {
+		return err
+	}
+	for i := range r.steps {
+		if r.steps[i], err = r.newStep(); err != nil {
+			return err
+		}
+	}
+	r.running = make([]*Sequence, 0, r.opts.MaxSequences)
+	r.blocks = newBlocks(int(r.plan.Blocks))
+	r.loaded = true
+	return nil
+}
+
+// takeCaches takes the memory of all caches at once and zeroes it.
+func (r *Runner) takeCaches() (map[string]device.Buffer, error) {
+	sizes, err := cacheBytes(r.module, r.plan.Blocks)
+	if err != nil {
+		return nil, err
+	}
+	total := int64(0)
+	for _, n := range sizes {
+		total += roundUp(n, cacheAlign)
+	}
+	if r.caches, err = r.device.Alloc(total); err != nil {
+		return nil, fmt.Errorf("runner: %d bytes for the KV cache: %w", total, err)
+	}
+	all := device.Buffer{Memory: r.caches, Size: total}
+	if err := r.pool.Stream().Fill(all, 0); err != nil {
+		return nil, err
+	}
+	out := map[string]device.Buffer{}
+	off := int64(0)
+	for i, s := range r.module.States {
+		out[s.Name] = all.Slice(off, sizes[i])
+		off += roundUp(sizes[i], cacheAlign)
+	}
+	return out, nil
+}
+
+// Step issues the next step, and then reads what the one before it sampled. It
+// reports whether there is anything left to do. An error ends every request of
+// the step, or, after a fault of the device, the runner; the context is honoured
+// before anything is issued. One goroutine steps at a time; others wait.
+func (r *Runner) Step(ctx context.Context) (more bool, err error) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	switch {
+	case r.lost != nil:
+		return false, r.lost
+	case !r.loaded:
+		return false, ErrNotLoaded
+	}
+	if err := ctx.Err(); err != nil {
+		return true, err
+	}
+	start := time.Now()
+	r.busy = 0
+	r.takeInbox()
+	r.dropCanceled()
+	s, before := r.steps[0], r.flying
+	if s == before {
+		s = r.steps[1]
+	}
+	r.schedule(s)
+	r.flying = nil
+	if s.rows > 0 {
+		if err = r.issue(s); err == nil {
+			r.issued(s)
+			r.flying = s
+		}
+	}
+	if before != nil {
+		err = errors.Join(err, r.collect(before))
+	}
+	if err == nil && r.flying == nil && before != nil {
+		err = r.hidden.Wait() // the device is idle now: what its kernels flagged comes out
+	}
+	if err != nil {
+		r.failed(err, s, before)
+	}
+	r.publish(s, time.Since(start))
+	return r.flying != nil || len(r.running) > 0 || len(r.waiting) > 0 || r.hasInbox(), err
+}
+
+// failed ends the requests of steps that could not be issued or read, and after
+// a fault of the device all.
+func (r *Runner) failed(err error, steps ...*step) {
+	if errors.Is(err, device.ErrDeviceLost) || errors.Is(err, piecewise.ErrClosed) {
+		r.end(err)
+		return
+	}
+	for _, s := range steps {
+		if s == nil {
+			continue
+		}
+		for i := range s.shares {
+			r.finish(s.shares[i].seq, Failed, err)
+		}
+	}
+}
+
+// end ends the runner and every request.
+func (r *Runner) end(err error) {
+	r.lost = err
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.takeInbox()
+	if r.flying != nil {
+		for i := range r.flying.shares {
+			r.finish(r.flying.shares[i].seq, Failed, err)
+		}
+		r.flying = nil
+	}
+	for len(r.running) > 0 {
+		r.finish(r.running[0], Failed, err)
+	}
+	for len(r.waiting) > 0 {
+		r.finish(r.waiting[0], Failed, err)
+	}
+}
+
+// Run steps until ctx ends or the runner does, and waits when there is nothing
+// to do.
+func (r *Runner) Run(ctx context.Context) error {
+	for {
+		more, err := r.Step(ctx)
+		switch {
+		case err != nil && (ctx.Err() != nil || r.over()):
+			return err
+		case more || err != nil:
+			continue
+		}
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (r *Runner) over() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed
+}
+
+func (r *Runner) takeInbox() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting = append(r.waiting, r.inbox...)
+	clear(r.inbox)
+	r.inbox = r.inbox[:0]
+}
+
+func (r *Runner) hasInbox() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.inbox) > 0
+}
+
+// wakeUp makes Run look for work.
+func (r *Runner) wakeUp() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Close ends every request with [ErrClosed] after the step that is being issued,
+// and gives all memory back. Run returns. Closing twice is no error.
+func (r *Runner) Close() error {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if r.backend == nil {
+		return nil
+	}
+	if r.lost == nil {
+		r.end(ErrClosed)
+	}
+	r.wakeUp()
+	return r.release()
+}
+
+// release gives back what New and Load took. Work that is enqueued is waited for.
+func (r *Runner) release() error {
+	var errs []error
+	if r.loaded {
+		errs = append(errs, r.pool.Stream().Synchronize())
+	}
+	if r.backend != nil {
+		errs = append(errs, r.backend.Close())
+	}
+	for _, s := range r.steps {
+		if s != nil && s.ids != nil {
+			errs = append(errs, s.ids.Free())
+		}
+		if s != nil && s.done != nil {
+			errs = append(errs, s.done.Close())
+		}
+	}
+	if r.caches != nil {
+		errs = append(errs, r.caches.Free())
+	}
+	if r.pool != nil {
+		errs = append(errs, r.pool.Close())
+	}
+	r.backend, r.pool, r.caches, r.steps = nil, nil, nil, [2]*step{}
+	return errors.Join(errs...)
+}

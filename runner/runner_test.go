@@ -1,0 +1,319 @@
+package runner
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	attnhost "pwc/attention/host"
+	"pwc/build"
+	"pwc/compile/host"
+	"pwc/frontend/hf"
+	"pwc/ir/dtype"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+	hostdev "pwc/runtime/host"
+	"pwc/safetensors"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// checkpoints is the folder of checkpoints with what transformers makes of them.
+const checkpoints = "../testdata/hf"
+
+const blockSize = 4
+
+// checkpoint opens one in f32, with blocks so small that sequences cross many.
+func checkpoint(t testing.TB, name string) (*hf.Model, safetensors.Source) {
+	t.Helper()
+	dir := filepath.Join(checkpoints, name)
+	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dtype.F32, BlockSize: blockSize, Context: 128})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := safetensors.OpenDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { src.Close() })
+	return m, src
+}
+
+// unloaded makes a runner of a model on a host device of its own.
+func unloaded(t testing.TB, m *hf.Model, o Options) (*Runner, error) {
+	t.Helper()
+	dev := hostdev.Open(hostdev.Options{Workers: 2})
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Errorf("close of the device: %v", err)
+		}
+	})
+	o.Backend.Device = dev
+	o.Backend.Target = build.Pipeline{Backend: host.New()}
+	o.Backend.Ops = []device.Op{attnhost.New(dev)}
+	r, err := New(context.Background(), m.Module, o)
+	if err == nil {
+		t.Cleanup(func() {
+			if err := r.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		})
+	}
+	return r, err
+}
+
+func loaded(t testing.TB, m *hf.Model, src safetensors.Source, o Options) *Runner {
+	t.Helper()
+	r, err := unloaded(t, m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Load(context.Background(), src); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func llama(t testing.TB, o Options) *Runner {
+	t.Helper()
+	m, src := checkpoint(t, "llama")
+	return loaded(t, m, src, o)
+}
+
+func submit(t testing.TB, r *Runner, q Request) *Sequence {
+	t.Helper()
+	s, err := r.Submit(context.Background(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// drain steps until nothing is left.
+func drain(t testing.TB, r *Runner) {
+	t.Helper()
+	for {
+		more, err := r.Step(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+// alone runs requests one after the other.
+func alone(t testing.TB, r *Runner, list []Request) [][]int32 {
+	t.Helper()
+	out := make([][]int32, len(list))
+	for i, q := range list {
+		s := submit(t, r, q)
+		drain(t, r)
+		if s.Err() != nil {
+			t.Fatal(s.Err())
+		}
+		out[i] = s.IDs()
+	}
+	return out
+}
+
+// random returns requests of different lengths, prompts and kinds of sampling.
+func random(seed uint64, n, longest int) []Request {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	out := make([]Request, n)
+	for i := range out {
+		q := &out[i]
+		for range 1 + rng.IntN(longest) {
+			q.Prompt = append(q.Prompt, rng.Int32N(320))
+		}
+		q.MaxNew = 1 + rng.IntN(longest)
+		switch i % 4 {
+		case 1:
+			q.Sampling = Sampling{Temperature: 0.8, Seed: rng.Uint64()}
+		case 2:
+			q.Sampling = Sampling{Temperature: 1.5, TopK: 1 + rng.IntN(50), Seed: rng.Uint64()}
+		case 3:
+			q.Sampling = Sampling{Temperature: 1, TopK: rng.IntN(50), TopP: 0.9, Seed: rng.Uint64()}
+		}
+	}
+	return out
+}
+
+// What transformers decodes greedily, for every checkpoint, as two requests that
+// run together, in modes that replay and one that does not.
+func TestTransformersGreedy(t *testing.T) {
+	dirs, err := os.ReadDir(checkpoints)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, d := range dirs {
+		if !d.IsDir() {
+			continue
+		}
+		found++
+		modes := []piecewise.Mode{piecewise.FullAndPiecewise}
+		if d.Name() == "llama" {
+			modes = append(modes, piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullDecodeOnly)
+		}
+		for _, mode := range modes {
+			t.Run(fmt.Sprintf("%s/%s", d.Name(), mode), func(t *testing.T) {
+				m, src := checkpoint(t, d.Name())
+				want := expected(t, d.Name())
+				r := loaded(t, m, src, Options{Backend: piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 2, 4, 16}}, MaxSequences: 4, MaxTokens: 16, Blocks: 40})
+				prompt := want[:9]
+				a := submit(t, r, Request{Prompt: prompt, MaxNew: 24})
+				b := submit(t, r, Request{Prompt: prompt, MaxNew: 20})
+				drain(t, r)
+				if !slices.Equal(a.IDs(), want) || !slices.Equal(b.IDs(), want[:29]) {
+					t.Errorf("decoded %v and %v, want %v", a.IDs(), b.IDs(), want)
+				}
+				if s := r.Backend().Stats(); mode != piecewise.None && s.EagerRuns > 0 && mode != piecewise.FullDecodeOnly {
+					t.Errorf("%d runs without graphs: %v", s.EagerRuns, s.Skipped)
+				}
+			})
+		}
+	}
+	if found < 17 {
+		t.Errorf("%d checkpoints found", found)
+	}
+}
+
+func expected(t testing.TB, name string) []int32 {
+	t.Helper()
+	f, err := safetensors.Open(filepath.Join(checkpoints, name, "expected.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	x, err := f.Tensor("greedy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := make([]int32, x.Shape[0])
+	for i := range ids {
+		ids[i] = int32(binary.LittleEndian.Uint32(x.Data[4*i:]))
+	}
+	return ids
+}
+
+// 64 requests together get the tokens that each gets alone, with room for all
+// and with so few blocks that they push each other out.
+func TestTogetherAsAlone(t *testing.T) {
+	list := random(1, 64, 20)
+	o := Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise}, MaxSequences: 64, MaxTokens: 96, Blocks: 64 * 10}
+	r := llama(t, o)
+	want := alone(t, r, list)
+	for _, blocks := range []int{64 * 10, 60} {
+		o.Blocks = blocks
+		r := llama(t, o)
+		seqs := make([]*Sequence, len(list))
+		for i, q := range list {
+			seqs[i] = submit(t, r, q)
+		}
+		drain(t, r)
+		for i, s := range seqs {
+			if !slices.Equal(s.IDs(), want[i]) || s.Reason() != Exhausted {
+				t.Errorf("%d blocks, request %d: %v (%s %v), alone %v", blocks, i, s.IDs(), s.Reason(), s.Err(), want[i])
+			}
+		}
+		st := r.Stats()
+		if preempted := st.Preempted > 0; preempted != (blocks == 60) {
+			t.Errorf("%d blocks: %d preemptions", blocks, st.Preempted)
+		}
+		if st.UsedBlocks != 0 || st.Running != 0 || st.Waiting != 0 || st.Finished["length"] != 64 {
+			t.Errorf("%d blocks: left over: %+v", blocks, st)
+		}
+	}
+}
+
+// Stop tokens end an answer and are its last; requests join while others run.
+func TestStop(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	full := alone(t, r, []Request{{Prompt: []int32{5, 7, 9}, MaxNew: 12}})[0]
+	answer := full[3:]
+	at := slices.Index(answer, answer[6])
+	var streamed []int32
+	s := submit(t, r, Request{Prompt: []int32{5, 7, 9}, MaxNew: 12, Stop: []int32{-5, answer[6]}, OnToken: func(id int32) { streamed = append(streamed, id) }})
+	for range 3 {
+		if _, err := r.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	late := submit(t, r, Request{Prompt: []int32{5, 7, 9}, MaxNew: 1})
+	if late.Reason() != Unfinished || late.IDs() != nil || late.Err() != nil {
+		t.Errorf("a request that waits says it is %s", late.Reason())
+	}
+	drain(t, r)
+	if want := full[:3+at+1]; !slices.Equal(s.IDs(), want) || s.Reason() != Stopped || !slices.Equal(streamed, want[3:]) {
+		t.Errorf("%v (%s), streamed %v, want %v", s.IDs(), s.Reason(), streamed, want)
+	}
+	if !slices.Equal(late.IDs(), full[:4]) {
+		t.Errorf("the late request got %v, want %v", late.IDs(), full[:4])
+	}
+	if st := r.Stats(); st.UsedBlocks != 0 || st.Finished["stop"] != 1 || st.Finished["length"] != 2 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A canceled request ends alone, wherever it is, and gives its blocks back.
+func TestCancel(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	want := alone(t, r, []Request{{Prompt: []int32{5, 7, 9}, MaxNew: 12}})[0]
+	ctx, cancel := context.WithCancelCause(context.Background())
+	why := errors.New("the client left")
+	running, err := r.Submit(ctx, Request{Prompt: []int32{1, 2}, MaxNew: 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := submit(t, r, Request{Prompt: []int32{5, 7, 9}, MaxNew: 12})
+	waits := submit(t, r, Request{Prompt: []int32{3}, MaxNew: 3})
+	for range 3 {
+		if _, err := r.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel(why)
+	waits.Cancel()
+	drain(t, r)
+	if running.Reason() != Canceled || !errors.Is(running.Err(), why) {
+		t.Errorf("%s %v", running.Reason(), running.Err())
+	}
+	if waits.Reason() != Canceled || !errors.Is(waits.Err(), context.Canceled) || len(waits.IDs()) != 1 {
+		t.Errorf("%s %v %v", waits.Reason(), waits.Err(), waits.IDs())
+	}
+	if !slices.Equal(other.IDs(), want) {
+		t.Errorf("the other got %v, want %v", other.IDs(), want)
+	}
+	if st := r.Stats(); st.UsedBlocks != 0 {
+		t.Errorf("%d blocks are lost", st.UsedBlocks)
+	}
+}
+
+// What can never be served is refused at once.
+func TestRefuse(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 5, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	for i, q := range []Request{
+		{MaxNew: 1}, {Prompt: []int32{1}}, {Prompt: []int32{320}, MaxNew: 1}, {Prompt: []int32{-1}, MaxNew: 1},
+		{Prompt: []int32{1}, MaxNew: 20}, {Prompt: []int32{1}, MaxNew: 1, Sampling: Sampling{Temperature: -1}},
+		{Prompt: []int32{1}, MaxNew: 1, Sampling: Sampling{TopP: 1.5}}, {Prompt: []int32{1}, MaxNew: 1, Sampling: Sampling{TopK: -1}},
+	} {
+		if _, err := r.Submit(context.Background(), q); !errors.Is(err, ErrRequest) {
+			t.Errorf("request %d: %v, want %v", i, err, ErrRequest)
+		}
+	}
+	s := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 19}) // all 5 blocks
+	drain(t, r)
+	if len(s.IDs()) != 20 {
+		t.Errorf("%d tokens", len(s.IDs()))
+	}
+}

@@ -1,0 +1,178 @@
+package runner
+
+import (
+	"context"
+	"slices"
+)
+
+// share is a sequence's part of a step: n of its tokens, in rows from row on.
+type share struct {
+	seq    *Sequence
+	row, n int
+	sample int // row of the sampled ids; -1: nothing is sampled yet
+}
+
+// watermark is the part of the cache that a request which joins must leave free,
+// so that those that run can go on for a while (vLLM's default).
+const watermark = 0.01
+
+func (r *Runner) blocksFor(tokens int) int {
+	return (tokens + int(r.lm.blockSize) - 1) / int(r.lm.blockSize)
+}
+
+// schedule fills a step: every request that decodes, then prompts whose
+// computation has begun, then those that wait, each in the order of arrival.
+func (r *Runner) schedule(s *step) {
+	s.reset()
+	budget := r.opts.MaxTokens
+	preempted := false
+	// Decoding needs a block now and then, and whoever is younger gives it. Those
+	// behind i have no share in the step yet.
+	for i := 0; i < len(r.running); i++ {
+		q := r.running[i]
+		if q.rest() != 1 {
+			continue
+		}
+		for {
+			var ok bool
+			if q.blocks, ok = r.blocks.grow(q.blocks, r.blocksFor(q.computed+1)); ok {
+				s.add(q, 1)
+				budget--
+				break
+			}
+			preempted = true
+			victim := r.running[len(r.running)-1]
+			r.preempt(victim)
+			if victim == q {
+				break
+			}
+		}
+	}
+	for _, q := range r.running {
+		if n := min(q.rest(), budget); n > 0 && q.rest() > 1 {
+			s.add(q, n)
+			budget -= n
+		}
+	}
+	for !preempted && budget > 0 && len(r.waiting) > 0 && len(r.running) < r.opts.MaxSequences {
+		q := r.waiting[0]
+		if q.pending > 0 || !r.join(q) {
+			break
+		}
+		n := min(q.rest(), budget)
+		s.add(q, n)
+		budget -= n
+	}
+	s.number()
+}
+
+// join gives the first that waits the blocks of all its tokens, so that its
+// prefill never lacks one.
+func (r *Runner) join(q *Sequence) bool {
+	need := r.blocksFor(q.length())
+	if spare := len(r.blocks.free) - need; len(r.running) > 0 && spare < int(watermark*float64(r.blocks.total)) {
+		return false
+	}
+	var ok bool
+	if q.blocks, ok = r.blocks.grow(q.blocks, need); !ok {
+		return false
+	}
+	r.waiting = slices.Delete(r.waiting, 0, 1)
+	r.running = append(r.running, q)
+	q.place = inRunning
+	return true
+}
+
+// preempt sends the youngest that runs back to wait. All who wait are younger,
+// so it is their first. Its tokens stay, and are computed anew as a prompt.
+func (r *Runner) preempt(q *Sequence) {
+	r.running = r.running[:len(r.running)-1]
+	r.waiting = slices.Insert(r.waiting, 0, q)
+	q.place = inWaiting
+	r.count.preemptions++
+	r.count.recomputed += int64(q.computed)
+	q.blocks, q.computed = r.blocks.give(q.blocks), 0
+}
+
+// number gives the shares their rows, and rows of samples to those that have no
+// token left to compute.
+func (s *step) number() {
+	for i := range s.shares {
+		h := &s.shares[i]
+		q := h.seq
+		h.row = s.rows
+		s.rows += h.n
+		s.uniform = s.uniform && h.n == 1
+		h.sample = -1
+		if h.n == q.rest() {
+			h.sample = s.samples
+			s.samples++
+			s.greedy = s.greedy && q.req.Sampling.greedy()
+		}
+	}
+}
+
+// issued takes a step for done: what it computes is there for all that is issued
+// later. A request whose last token it samples leaves at once; whoever gets its
+// blocks writes them in a later step.
+func (r *Runner) issued(s *step) {
+	for i := range s.shares {
+		h := &s.shares[i]
+		q := h.seq
+		q.computed += h.n
+		if h.sample < 0 {
+			continue
+		}
+		q.pending, q.from = q.pending+1, int32(h.sample)
+		if q.length() == cap(q.ids) {
+			r.leave(q)
+			q.place = inFlight
+		}
+	}
+}
+
+// leave takes a sequence from where it is and frees its blocks.
+func (r *Runner) leave(q *Sequence) {
+	list := &r.waiting
+	switch q.place {
+	case inRunning:
+		list = &r.running
+	case inWaiting:
+	default:
+		return
+	}
+	if i := slices.Index(*list, q); i >= 0 {
+		*list = slices.Delete(*list, i, i+1)
+	}
+	q.blocks = r.blocks.give(q.blocks)
+}
+
+// finish ends a request.
+func (r *Runner) finish(q *Sequence, why Reason, err error) {
+	if q.place == ended {
+		return
+	}
+	r.leave(q)
+	q.place, q.reason, q.err = ended, why, err
+	r.count.finished[why]++
+	close(q.done)
+	if o := r.opts.Observer; o != nil {
+		o.Finished(q)
+	}
+}
+
+// dropCanceled ends those whose contexts have ended.
+func (r *Runner) dropCanceled() {
+	for _, list := range [...][]*Sequence{r.running, r.waiting} {
+		// From the end: finish deletes behind i only.
+		for i := len(list) - 1; i >= 0; i-- {
+			q := list[i]
+			switch {
+			case q.cancel.Load():
+				r.finish(q, Canceled, context.Canceled)
+			case q.ctx.Err() != nil:
+				r.finish(q, Canceled, context.Cause(q.ctx))
+			}
+		}
+	}
+}

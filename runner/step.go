@@ -1,0 +1,281 @@
+package runner
+
+import (
+	"encoding/binary"
+	"slices"
+	"time"
+	"unsafe"
+
+	"pwc/attention"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+)
+
+// step is one step from its schedule until its ids are read. There are two: one
+// is built and issued while the device works on the other.
+type step struct {
+	shares  []share
+	rows    int
+	samples int
+	uniform bool // every request has one row
+	greedy  bool // nothing that is sampled is random
+
+	batch *attention.Batch  // must not change until the step is done
+	ids   device.HostMemory // what was sampled, once done has happened
+	done  device.Event
+}
+
+func (r *Runner) newStep() (*step, error) {
+	n := r.opts.MaxSequences
+	s := &step{shares: make([]share, 0, n), batch: attention.NewBatch(n, r.opts.MaxTokens, r.blocksFor(r.plan.MaxLength))}
+	var err error
+	if s.ids, err = r.device.AllocHost(4 * int64(n)); err != nil {
+		return s, err
+	}
+	s.done, err = r.device.NewEvent()
+	return s, err
+}
+
+func (s *step) reset() {
+	clear(s.shares) // so that ended sequences can be collected
+	s.shares, s.rows, s.samples, s.uniform, s.greedy = s.shares[:0], 0, 0, true, true
+}
+
+func (s *step) add(q *Sequence, n int) { s.shares = append(s.shares, share{seq: q, n: n}) }
+
+// issue runs a step's functions. It returns when everything is enqueued, the
+// copy of the sampled ids included.
+func (r *Runner) issue(s *step) error {
+	if err := r.describe(s); err != nil {
+		return err
+	}
+	hidden, err := r.runForward(s)
+	if err != nil {
+		return err
+	}
+	r.hidden = hidden
+	if s.samples > 0 {
+		if err := r.runSampling(s, hidden); err != nil {
+			return err
+		}
+	}
+	return r.pool.Stream().Record(s.done)
+}
+
+// describe builds the metadata of the attention ops.
+func (r *Runner) describe(s *step) error {
+	b := s.batch
+	b.Reset()
+	b.Stride = 0 // no wider than the step needs: the table is built and copied at every step
+	for i := range s.shares {
+		b.Stride = max(b.Stride, r.blocksFor(s.shares[i].seq.computed+s.shares[i].n))
+	}
+	for i := range s.shares {
+		h := &s.shares[i]
+		if err := b.Add(h.seq.computed, h.n, h.seq.blocks, int(r.lm.blockSize)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runForward fills ids and positions and runs @forward. Ids that the step in
+// flight samples are put in on the device.
+func (r *Runner) runForward(s *step) (piecewise.Results, error) {
+	fail := func(err error) (piecewise.Results, error) { return piecewise.Results{}, err }
+	in, err := r.forward.Inputs(int64(s.rows))
+	if err != nil {
+		return fail(err)
+	}
+	in.SetUniform(s.uniform)
+	pos, err := in.Int32s(r.lm.params[1])
+	if err != nil {
+		return fail(err)
+	}
+	pending := false
+	for i := range s.shares {
+		h := &s.shares[i]
+		for j := range h.n {
+			pos[h.row+j] = int32(h.seq.computed + j)
+		}
+		pending = pending || h.seq.computed+h.n > len(h.seq.ids)
+	}
+	if !pending {
+		ids, err := in.Int32s(r.lm.params[0])
+		if err != nil {
+			return fail(err)
+		}
+		for i := range s.shares {
+			h := &s.shares[i]
+			copy(ids[h.row:], h.seq.ids[h.seq.computed:][:h.n])
+		}
+	} else {
+		ids, err := r.runIDs(s)
+		if err != nil {
+			return fail(err)
+		}
+		if err := in.SetResult(r.lm.params[0], ids.At(0)); err != nil {
+			return fail(err)
+		}
+	}
+	return r.run(r.forward, in, s.batch)
+}
+
+func (r *Runner) runIDs(s *step) (piecewise.Results, error) {
+	fail := func(err error) (piecewise.Results, error) { return piecewise.Results{}, err }
+	in, err := r.ids.Inputs(int64(s.rows))
+	if err != nil {
+		return fail(err)
+	}
+	in.SetUniform(s.uniform)
+	if err := in.SetResult("sampled", r.sampled.At(0)); err != nil {
+		return fail(err)
+	}
+	from, err := in.Int32s("from")
+	if err != nil {
+		return fail(err)
+	}
+	ids, err := in.Int32s("ids")
+	if err != nil {
+		return fail(err)
+	}
+	for i := range s.shares {
+		h := &s.shares[i]
+		known := copy(ids[h.row:h.row+h.n], h.seq.ids[h.seq.computed:])
+		for j := range h.n {
+			from[h.row+j] = -1
+		}
+		if known < h.n { // one is not: only the last token of a sequence can be in flight
+			ids[h.row+known], from[h.row+known] = 0, h.seq.from
+		}
+	}
+	return r.run(r.ids, in, nil)
+}
+
+// runSampling computes the logits of the rows that end their sequences, chooses
+// tokens, and starts their copy to the host.
+func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
+	in, err := r.logits.Inputs(int64(s.samples))
+	if err != nil {
+		return err
+	}
+	in.SetUniform(s.uniform)
+	if err := in.SetResult(r.lm.params[2], hidden.At(0)); err != nil {
+		return err
+	}
+	rows, err := in.Int32s(r.lm.params[3])
+	if err != nil {
+		return err
+	}
+	for i := range s.shares {
+		if h := &s.shares[i]; h.sample >= 0 {
+			rows[h.sample] = int32(h.row + h.n - 1)
+		}
+	}
+	logits, err := r.run(r.logits, in, nil)
+	if err != nil {
+		return err
+	}
+	choose := r.sample
+	if s.greedy {
+		choose = r.greedy
+	}
+	if in, err = choose.Inputs(int64(s.samples)); err != nil {
+		return err
+	}
+	in.SetUniform(s.uniform)
+	if err := in.SetResult("logits", logits.At(0)); err != nil {
+		return err
+	}
+	if !s.greedy {
+		if err := s.fillSampling(in); err != nil {
+			return err
+		}
+	}
+	if r.sampled, err = r.run(choose, in, nil); err != nil {
+		return err
+	}
+	return r.sampled.At(0).StartCopy(s.ids.Bytes()[:4*s.samples])
+}
+
+func (s *step) fillSampling(in piecewise.Inputs) error {
+	temperature, err := in.Float32s("temperature")
+	if err != nil {
+		return err
+	}
+	topK, err := in.Int32s("top_k")
+	if err != nil {
+		return err
+	}
+	topP, err := in.Float32s("top_p")
+	if err != nil {
+		return err
+	}
+	seed, err := in.Bytes("seed")
+	if err != nil {
+		return err
+	}
+	position, err := in.Int32s("position")
+	if err != nil {
+		return err
+	}
+	for i := range s.shares {
+		h := &s.shares[i]
+		if h.sample < 0 {
+			continue
+		}
+		p := &h.seq.req.Sampling
+		temperature[h.sample] = float32(p.Temperature)
+		if p.greedy() {
+			temperature[h.sample] = 0
+		}
+		topK[h.sample], topP[h.sample] = int32(min(p.TopK, 1<<30)), float32(p.TopP)
+		binary.LittleEndian.PutUint64(seed[8*h.sample:], p.Seed)
+		position[h.sample] = int32(h.seq.length())
+	}
+	return nil
+}
+
+// run is Func.Run, counting the time in it. It always runs to the end: a step
+// that were issued in part would leave requests between two tokens.
+func (r *Runner) run(f *piecewise.Func, in piecewise.Inputs, meta any) (piecewise.Results, error) {
+	start := time.Now()
+	res, err := f.Run(r.background, in, meta)
+	r.busy += time.Since(start)
+	return res, err
+}
+
+// collect waits for a step, takes what it sampled, and ends what ends by it.
+func (r *Runner) collect(s *step) error {
+	start := time.Now()
+	err := s.done.Synchronize()
+	r.busy += time.Since(start)
+	if err != nil {
+		return err
+	}
+	ids := unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(s.ids.Bytes()))), r.opts.MaxSequences)
+	for i := range s.shares {
+		h := &s.shares[i]
+		q := h.seq
+		if h.sample < 0 || q.place == ended {
+			continue
+		}
+		id := ids[h.sample]
+		if id == notANumber {
+			r.finish(q, Failed, ErrNotANumber)
+			continue
+		}
+		q.ids, q.pending = append(q.ids, id), q.pending-1
+		r.count.generated++
+		if q.req.OnToken != nil {
+			q.req.OnToken(id)
+		}
+		switch {
+		case slices.Contains(q.req.Stop, id):
+			r.finish(q, Stopped, nil)
+		case len(q.ids) == cap(q.ids):
+			r.finish(q, Exhausted, nil)
+		}
+	}
+	return nil
+}
