@@ -63,6 +63,14 @@ func productKernels(k *loop.Kernel, arch int) ([]Source, error) {
 func (e *emitter) productShapes() []productShape {
 	k := e.k
 	depth, known := k.MatMul.K.Const()
+	if k.MatMul.Select != nil { // each row has its own matrix: a block for each
+		p := simpleShape(1, 256, 1, 1, math.MaxInt64)
+		if known && e.halves() && depth%8 == 0 && depth > 0 {
+			p = fewShape(1, depth)
+			p.name, p.most = "chosen", math.MaxInt64
+		}
+		return []productShape{p}
+	}
 	if !known || !e.halves() || depth%8 != 0 || depth == 0 {
 		return []productShape{simpleShape(8, 128, 1, 4, 8), simpleShape(64, 64, 4, 4, math.MaxInt64)}
 	}
@@ -81,6 +89,9 @@ func (e *emitter) productShapes() []productShape {
 // elements along k lie together, aligned to 16 bytes.
 func (e *emitter) halves() bool {
 	m := e.k.MatMul
+	if m.Select != nil && !multiple(m.Select.Stride, 8) {
+		return false
+	}
 	dt := e.k.Args[m.A.Arg].DType
 	if dt != e.k.Args[m.B.Arg].DType || dt != dtype.BF16 && dt != dtype.F16 {
 		return false
@@ -100,10 +111,18 @@ func productKernel(k *loop.Kernel, arch int, p productShape) (Source, error) {
 	e.threads = int32(p.threads)
 	e.grid = [3]dim.Dim{k.Cols[0].CeilDiv(int64(p.cols)), k.Rows[last].CeilDiv(int64(p.rows)), product(k.Rows[:last])}
 	e.line("const %s rows = %s, cols = %s;", e.index(), e.dim(k.Rows[last]), e.dim(k.Cols[0]))
-	e.line("const %s first_row = (%s)blockIdx.y * %d, first_col = (%s)blockIdx.x * %d;", e.index(), e.index(), p.rows, e.index(), p.cols)
+	row, col := "y", "x"
+	if k.MatMul.Select != nil { // a block for each row: more than the grid's y holds
+		row, col = "x", "y"
+		e.grid[0], e.grid[1] = e.grid[1], e.grid[0]
+	}
+	e.line("const %s first_row = (%s)blockIdx.%s * %d, first_col = (%s)blockIdx.%s * %d;", e.index(), e.index(), row, p.rows, e.index(), col, p.cols)
 	s := &site{rows: e.axes("i", "blockIdx.z", k.Rows[:last])}
 	e.operand("x", k.MatMul.A, s.rows)
 	e.operand("w", k.MatMul.B, s.rows)
+	if k.MatMul.Select != nil {
+		e.choose(s)
+	}
 	p.write(e, p)
 	e.epilogue(s, p)
 	return e.finish(fmt.Sprintf("%s: rows %s, columns %s, sums over %s", k.Name, extents(k.Rows), extents(k.Cols), k.MatMul.K)), e.err
@@ -123,9 +142,38 @@ func (e *emitter) operand(name string, o loop.Operand, batch []string) {
 	e.line("const long long %s_row = %s;", name, e.dim(o.Row))
 }
 
+// choose writes the choice of the second operand's matrix for the block's row.
+func (e *emitter) choose(s *site) {
+	c := e.k.MatMul.Select
+	e.wait()
+	terms := []string{e.offset(c.Offset)}
+	for i, coef := range c.Rows {
+		at := "first_row"
+		if i < len(s.rows) {
+			at = s.rows[i]
+		}
+		terms = append(terms, e.times(coef, at))
+	}
+	e.line("const long long matrix = a%d[%s];", c.Arg, sum(terms...))
+	e.line("const bool chosen = %s(matrix, %s, %s);", e.use("within"), e.dim(c.Extent), e.fault(c.Origin))
+	e.line("w += matrix * %s;", e.dim(c.Stride))
+}
+
+// call writes the call that leaves the sums in part; without a matrix it is left
+// out, by the whole block.
+func (e *emitter) call(format string, args ...any) {
+	if e.k.MatMul.Select != nil {
+		format = "if (chosen) " + format
+	}
+	e.line(format, args...)
+}
+
 // early says whether the second operand may be read before earlier kernels are
 // done.
-func (e *emitter) early() bool { return e.dependent() && e.k.Args[e.k.MatMul.B.Arg].Const }
+func (e *emitter) early() bool {
+	m := e.k.MatMul
+	return e.dependent() && m.Select == nil && e.k.Args[m.B.Arg].Const
+}
 
 // epilogue writes what happens to the sums: part[split][rows][pitch] in shared
 // memory, of the block's rows and columns.
@@ -147,10 +195,18 @@ func (e *emitter) epilogue(s *site, p productShape) {
 	e.line("float acc[%d];", width)
 	e.line("#pragma unroll")
 	e.open("for (int j = 0; j < %d; j++)", width)
-	e.line("acc[j] = part[block_row * %d + block_col + j];", p.pitch)
+	first := fmt.Sprintf("part[block_row * %d + block_col + j]", p.pitch)
+	if k.MatMul.Select != nil {
+		first = "chosen ? " + first + " : 0.0f"
+	}
+	e.line("acc[j] = %s;", first)
 	if p.split > 1 {
+		parts := fmt.Sprint(p.split)
+		if k.MatMul.Select != nil {
+			parts = "(chosen ? " + parts + " : 1)"
+		}
 		e.line("#pragma unroll")
-		e.line("for (int i = 1; i < %d; i++) acc[j] = __fadd_rn(acc[j], part[(i * %d + block_row) * %d + block_col + j]);", p.split, p.rows, p.pitch)
+		e.line("for (int i = 1; i < %s; i++) acc[j] = __fadd_rn(acc[j], part[(i * %d + block_row) * %d + block_col + j]);", parts, p.rows, p.pitch)
 	}
 	e.close()
 	e.row(k.Phases[0].Row, s)
@@ -208,7 +264,7 @@ func (e *emitter) product(name string, params []any, extra string) {
 		}
 		text += fmt.Sprint(p)
 	}
-	e.line("%s<%s>(part, x + first_row * x_row, x_row, (int)(rows - first_row), w + first_col * w_row, w_row, (int)(cols - first_col)%s);", name, text, extra)
+	e.call("%s<%s>(part, x + first_row * x_row, x_row, (int)(rows - first_row), w + first_col * w_row, w_row, (int)(cols - first_col)%s);", name, text, extra)
 }
 
 // skinnyShape is for up to rows rows on tensor cores: the weights are the M
@@ -273,6 +329,6 @@ func (e *emitter) simple(p productShape) {
 	e.use("product_simple")
 	e.wait()
 	e.line("__shared__ float part[%d];", p.rows*p.pitch)
-	e.line("product_simple<%s, %s, %d, %d, %d, %d>(part, x + first_row * x_row, x_row, %s, (int)(rows - first_row), w + first_col * w_row, w_row, %s, (int)(cols - first_col), %s);",
+	e.call("product_simple<%s, %s, %d, %d, %d, %d>(part, x + first_row * x_row, x_row, %s, (int)(rows - first_row), w + first_col * w_row, w_row, %s, (int)(cols - first_col), %s);",
 		a, b, p.bm, p.bn, p.tm, p.tn, e.dim(m.A.Col), e.dim(m.B.Col), e.dim(m.K))
 }

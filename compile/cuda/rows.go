@@ -171,7 +171,7 @@ func (e *emitter) end(list []loop.Instr, s *site) {
 		switch {
 		case r.op == "":
 			if s.warps > 0 {
-				e.line("s%d = first<%d>(s%d, %s);", in.Dst, s.warps, in.Dst, room)
+				e.line("s%d = first<%d, %s>(s%d, %s);", in.Dst, s.warps, r.acc, in.Dst, room)
 			}
 			x = fmt.Sprintf("s%d.at == nowhere ? 0 : (int)s%d.at", in.Dst, in.Dst)
 		case s.warps > 0:

@@ -38,7 +38,7 @@ func selectKernel(k *loop.Kernel, arch int) Source {
 	e.line("const %s y = {%s, c};", best, e.fromStorage(fmt.Sprintf("a%d[%s]", t.In.Arg, e.address(&t.In, s, "")), dt))
 	e.line("if ((r == 0 || before(last, y)) && before(y, x)) x = y;")
 	e.close()
-	e.line("last = first<%d>(x, room[r %% 2]);", selectThreads/32)
+	e.line("last = first<%d, %s>(x, room[r %% 2]);", selectThreads/32, valueType(dt))
 	e.open("if (threadIdx.x == 0)")
 	from := *s
 	from.cols = []string{"(" + e.index() + ")last.at"}

@@ -1,0 +1,531 @@
+package cuda_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"pwc/compile"
+	"pwc/compile/cuda"
+	"pwc/internal/irgen"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/ir/interp"
+	"pwc/program"
+	gpu "pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// rig is a GPU and a backend for it.
+type rig struct {
+	dev     *gpu.Device
+	stream  device.Stream
+	backend *cuda.Backend
+}
+
+// openGPU opens the GPU and NVRTC; without a driver the test is skipped.
+func openGPU(t testing.TB) *rig {
+	t.Helper()
+	dev, err := gpu.Open(gpu.Options{})
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	b, err := cuda.New(dev.Info().Target, open(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := dev.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return &rig{dev, s, b}
+}
+
+// inputs is the memory of one run of a module with one function: its tensors in
+// the order of a program's parameters.
+type inputs struct {
+	symbols map[string]int64
+	params  []*interp.Tensor
+	weights map[string]*interp.Tensor
+	states  map[string]*interp.Tensor
+}
+
+func (b *inputs) clone() *inputs {
+	c := &inputs{symbols: b.symbols, weights: b.weights, states: make(map[string]*interp.Tensor)}
+	for _, p := range b.params {
+		c.params = append(c.params, p.Clone())
+	}
+	for name, s := range b.states {
+		c.states[name] = s.Clone()
+	}
+	return c
+}
+
+func (b *inputs) all(m *ir.Module) []*interp.Tensor {
+	out := append([]*interp.Tensor{}, b.params...)
+	for _, w := range m.Weights {
+		out = append(out, b.weights[w.Name])
+	}
+	for _, s := range m.States {
+		out = append(out, b.states[s.Name])
+	}
+	return out
+}
+
+// draw binds a module to random elements.
+func draw(r *rand.Rand, m *ir.Module, symbols map[string]int64, element func(*rand.Rand, dtype.DType) float64) (*inputs, error) {
+	b := &inputs{symbols: symbols, weights: make(map[string]*interp.Tensor), states: make(map[string]*interp.Tensor)}
+	var failed error
+	tensor := func(t ir.Type) *interp.Tensor {
+		shape, err := extents(t.Shape, symbols)
+		if err == nil {
+			var x *interp.Tensor
+			if x, err = interp.Zeros(t.DType, shape); err == nil {
+				for i := range x.Len() {
+					if v := element(r, t.DType); t.DType.Float() {
+						x.Set(i, v)
+					} else {
+						x.SetInt(i, int64(v))
+					}
+				}
+				return x
+			}
+		}
+		failed = errors.Join(failed, err)
+		return nil
+	}
+	for _, p := range m.Funcs[0].Params {
+		b.params = append(b.params, tensor(m.Funcs[0].Type(p)))
+	}
+	for _, w := range m.Weights {
+		b.weights[w.Name] = tensor(w.Type)
+	}
+	for _, s := range m.States {
+		b.states[s.Name] = tensor(s.Type)
+	}
+	return b, failed
+}
+
+func extents(shape []dim.Dim, symbols map[string]int64) ([]int64, error) {
+	out := make([]int64, len(shape))
+	for i, d := range shape {
+		n, err := d.Eval(func(s string) (int64, bool) { v, ok := symbols[s]; return v, ok })
+		if err != nil {
+			return nil, err
+		}
+		out[i] = n
+	}
+	return out, nil
+}
+
+// attentionReference is silly::attention(q, k, v, mut out): out = (q + 2k - v) / 4.
+func attentionReference(c *interp.Call) error {
+	q, k, v, out := c.Args[0], c.Args[1], c.Args[2], c.Args[3]
+	for i := range out.Len() {
+		if out.Type.Float() {
+			out.Set(i, (q.At(i)+2*k.At(i)-v.At(i))/4)
+		} else {
+			out.SetInt(i, (q.Int(i)+2*k.Int(i)-v.Int(i))/4)
+		}
+	}
+	return nil
+}
+
+// attentionOp is silly::attention on the GPU, by way of the host.
+type attentionOp struct{ rig *rig }
+
+func (attentionOp) Signature() device.Signature {
+	return device.Signature{Name: "silly::attention", Mut: []bool{false, false, false, true}}
+}
+
+func (attentionOp) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { return 0, nil }
+
+func (o attentionOp) Launch(c *device.OpCall) error {
+	call := &interp.Call{Name: "silly::attention"}
+	for _, a := range c.Args {
+		data := make([]byte, a.Size)
+		if err := c.Stream.CopyToHost(data, a.Buffer); err != nil {
+			return err
+		}
+		if err := c.Stream.Synchronize(); err != nil {
+			return err
+		}
+		x, err := interp.FromBytes(a.DType, a.Shape, data)
+		if err != nil {
+			return err
+		}
+		call.Args = append(call.Args, x)
+	}
+	if err := attentionReference(call); err != nil {
+		return err
+	}
+	return c.Stream.CopyToDevice(c.Args[3].Buffer, call.Args[3].Bytes())
+}
+
+// outcome is what a run left.
+type outcome struct {
+	results []*interp.Tensor
+	mutated []*interp.Tensor // by parameter; nil: not mutable
+	faults  []int32
+}
+
+// run executes a program. Results and scratch start as garbage.
+func (g *rig) run(p *program.Program, m *ir.Module, b *inputs) (out *outcome, err error) {
+	exe, err := g.dev.Load(p, device.OpSet{"silly::attention": attentionOp{g}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, exe.Close()) }()
+	symbols := make([]int64, len(p.Symbols))
+	for i, s := range p.Symbols {
+		symbols[i] = b.symbols[s]
+	}
+	var segments []device.Memory
+	defer func() {
+		for _, m := range segments {
+			err = errors.Join(err, m.Free())
+		}
+	}()
+	alloc := func(n int64) (device.Buffer, error) {
+		mem, err := g.dev.Alloc(max(n, 1))
+		if err != nil {
+			return device.Buffer{}, err
+		}
+		segments = append(segments, mem)
+		buf := device.Buffer{Memory: mem, Size: n}
+		if n == 0 {
+			return buf, nil
+		}
+		return buf, g.stream.Fill(buf, 0xa5)
+	}
+	var args device.Args
+	for _, x := range b.all(m) {
+		buf, err := alloc(int64(len(x.Bytes())))
+		if err != nil {
+			return nil, err
+		}
+		if buf.Size > 0 {
+			if err := g.stream.CopyToDevice(buf, x.Bytes()); err != nil {
+				return nil, err
+			}
+		}
+		args.Params = append(args.Params, buf)
+	}
+	shapes := make([][]int64, len(p.Results))
+	for i, r := range p.Results {
+		if shapes[i], err = extents(r.Shape, b.symbols); err != nil {
+			return nil, err
+		}
+		n := r.DType.Bytes(1)
+		for _, d := range shapes[i] {
+			n *= d
+		}
+		buf, err := alloc(n)
+		if err != nil {
+			return nil, err
+		}
+		args.Results = append(args.Results, buf)
+	}
+	n, err := exe.ScratchBytes(symbols)
+	if err != nil {
+		return nil, err
+	}
+	if args.Scratch, err = alloc(n); err != nil {
+		return nil, err
+	}
+	launch, err := exe.Bind(symbols, args)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.stream.Launch(launch); err != nil {
+		return nil, err
+	}
+	read := func(buf device.Buffer, dt dtype.DType, shape []int64) (*interp.Tensor, error) {
+		data := make([]byte, buf.Size)
+		if buf.Size > 0 {
+			if err := g.stream.CopyToHost(data, buf); err != nil {
+				return nil, err
+			}
+		}
+		if err := g.stream.Synchronize(); err != nil {
+			return nil, err
+		}
+		return interp.FromBytes(dt, shape, data)
+	}
+	out = &outcome{mutated: make([]*interp.Tensor, len(p.Params))}
+	for i, r := range p.Results {
+		buf := args.Results[i]
+		if r.Alias >= 0 {
+			buf = args.Params[r.Alias]
+		} else if r.Same >= 0 {
+			buf = args.Results[r.Same]
+		}
+		x, err := read(buf, r.DType, shapes[i])
+		if err != nil {
+			return nil, err
+		}
+		out.results = append(out.results, x)
+	}
+	for i, x := range b.all(m) {
+		if p.Params[i].Mut {
+			if out.mutated[i], err = read(args.Params[i], x.Type, x.Shape); err != nil {
+				return nil, err
+			}
+		}
+	}
+	faults, err := g.dev.TakeFaults(g.stream)
+	for _, f := range faults {
+		out.faults = append(out.faults, f.Origin)
+	}
+	return out, err
+}
+
+// check compiles and runs a module and holds it against the interpreter.
+func (g *rig) check(m *ir.Module, s compile.Shape, b *inputs, tolerance func(dtype.DType) float64) error {
+	p, err := compile.Compile(context.Background(), m, s, g.backend, compile.Options{})
+	if err != nil {
+		return err
+	}
+	got, err := g.run(p, m, b)
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, p)
+	}
+	want := b.clone()
+	env := &interp.Env{Weights: want.weights, States: want.states, Symbols: want.symbols, Externs: map[string]interp.Extern{"silly::attention": attentionReference}}
+	expect, err := interp.Run(context.Background(), m, m.Funcs[0], env, want.params)
+	if err != nil {
+		return err
+	}
+	for i := range expect {
+		if d := interp.Compare(got.results[i], expect[i]); !d.Within(tolerance(expect[i].Type)) {
+			return fmt.Errorf("result %d: %s\ngot  %v\nwant %v\n%s", i, d, got.results[i], expect[i], p)
+		}
+	}
+	for i, x := range want.all(m) {
+		if y := got.mutated[i]; y != nil {
+			if d := interp.Compare(y, x); !d.Within(tolerance(x.Type)) {
+				return fmt.Errorf("parameter %d after the run: %s\n%s", i, d, p)
+			}
+		}
+	}
+	return nil
+}
+
+// tolerance is the relative error ‖a−b‖/‖b‖ that the dtype's roundings allow.
+func tolerance(dt dtype.DType) float64 {
+	switch dt {
+	case dtype.F32:
+		return 1e-5
+	case dtype.F16:
+		return 2e-3
+	case dtype.BF16:
+		return 1.6e-2
+	}
+	return 0
+}
+
+// TestDeviceModules runs the modules in compile's testdata for several sizes.
+func TestDeviceModules(t *testing.T) {
+	g := openGPU(t)
+	files, err := filepath.Glob("../testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no modules", err)
+	}
+	for _, name := range files {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := ir.Parse(name, txtar.Parse(data).Files[0].Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int64{1, 2, 3, 4, 7, 8, 13, 16} {
+			symbols := make(map[string]int64)
+			for _, y := range m.Symbols {
+				symbols[y.Name] = max(min(n, y.Hi), y.Lo)
+			}
+			b, err := draw(rand.New(rand.NewSource(n)), m, symbols, odd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.check(m, compile.Shape{}, b, tolerance); err != nil {
+				t.Errorf("%s, %v: %v", name, symbols, err)
+			}
+		}
+	}
+}
+
+// returnMore makes the function return more of its values, so that more of it is
+// alive and checked.
+func returnMore(r *rand.Rand, m *ir.Module) {
+	f := m.Funcs[0]
+	latest := make(map[ir.Value]ir.Value)
+	for _, n := range f.Nodes {
+		for _, v := range n.Results {
+			latest[v] = v
+		}
+		for _, w := range n.Versions {
+			latest[f.Base(w.Value)] = w.Value
+		}
+	}
+	for v := range f.Values {
+		if l, ok := latest[ir.Value(v)]; ok && r.Intn(6) == 0 && !f.Def(l).IsEmpty() {
+			f.Returns = append(f.Returns, l)
+			f.ResultTypes = append(f.ResultTypes, f.Type(l))
+		}
+	}
+}
+
+// TestDeviceRandomModules runs random modules: as many as PWC_RANDOM_MODULES
+// says, from seed PWC_RANDOM_SEED on.
+func TestDeviceRandomModules(t *testing.T) {
+	g := openGPU(t)
+	first := number(t, "PWC_RANDOM_SEED", 0)
+	failed := 0
+	for i := range number(t, "PWC_RANDOM_MODULES", 20) {
+		r := rand.New(rand.NewSource(int64(first + i)))
+		o := irgen.Options{MixRows: true, Load: r.Intn(2) == 0, Odd: r.Intn(8) == 0, MaxOps: 1 + r.Intn(60)}
+		if r.Intn(2) == 0 {
+			for range 4 + r.Intn(12) {
+				o.Ops = append(o.Ops, ir.Ops()[r.Intn(len(ir.Ops()))].Name)
+			}
+		}
+		m := irgen.Generate(r, o)
+		returnMore(r, m)
+		s := compile.Shape{Ranges: make(map[string]dim.Interval)}
+		symbols := make(map[string]int64)
+		for _, y := range m.Symbols {
+			n := y.Lo + r.Int63n(min(y.Hi, y.Lo+24)-y.Lo+1)
+			symbols[y.Name] = n
+			switch r.Intn(3) {
+			case 0:
+				s.Ranges[y.Name] = dim.Interval{Lo: n, Hi: n}
+			case 1:
+				s.Ranges[y.Name] = dim.Interval{Lo: n - r.Int63n(n-y.Lo+1), Hi: n + r.Int63n(y.Hi-n+1)}
+			}
+		}
+		b, err := draw(r, m, symbols, odd)
+		if err == nil {
+			err = g.check(m, s, b, tolerance)
+		}
+		if err != nil {
+			t.Errorf("module %d: symbols %v, shape %v: %v\n%s", first+i, symbols, s.Ranges, err, ir.Print(m))
+			if failed++; failed == 5 {
+				return
+			}
+		}
+	}
+}
+
+// odd draws elements that include those where rules differ.
+func odd(r *rand.Rand, dt dtype.DType) float64 { return irgen.Input(r, dt) }
+
+// normal draws elements as models have them.
+func normal(r *rand.Rand, dt dtype.DType) float64 {
+	if dt.Float() {
+		return r.NormFloat64()
+	}
+	return math.Floor(r.Float64() * 64)
+}
+
+// productModule is y = x·wᵀ + r for sizes of a symbol.
+func productModule(t testing.TB, x, w dtype.DType, k, n int64) *ir.Module {
+	t.Helper()
+	b := ir.NewBuilder("product")
+	rows := b.Symbol("N", 1, 8192, ir.Batch)
+	b.Weight("w", ir.TypeOf(w, dim.Const(n), dim.Const(k)), nil)
+	f := b.Func("piece")
+	a := f.Param("x", ir.TypeOf(x, rows, dim.Const(k)))
+	r := f.Param("r", ir.TypeOf(x, rows, dim.Const(n)))
+	f.Return(f.Op1("add", []ir.Value{r, f.Op1("linear", []ir.Value{a, f.Weight("w")})}))
+	m, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestDeviceProducts runs products of every kind of kernel: each number of rows
+// around those where kernels change, odd numbers of columns, and depths that no
+// tile divides.
+func TestDeviceProducts(t *testing.T) {
+	g := openGPU(t)
+	bf16, f16, f32 := dtype.BF16, dtype.F16, dtype.F32
+	for _, c := range []struct {
+		x, w dtype.DType
+		k, n int64
+	}{{bf16, bf16, 256, 136}, {f16, f16, 264, 72}, {bf16, bf16, 8, 5}, {bf16, bf16, 1000, 33}, {f32, f32, 130, 70}, {f32, bf16, 64, 40}, {bf16, bf16, 30, 17}} {
+		m := productModule(t, c.x, c.w, c.k, c.n)
+		for _, n := range []int64{1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 64, 65, 130, 513} {
+			b, err := draw(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n}, normal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.check(m, compile.Shape{}, b, func(dt dtype.DType) float64 { return tolerance(dt) / 4 }); err != nil {
+				t.Errorf("%s·%s, K %d, columns %d, rows %d: %.300s", c.x, c.w, c.k, c.n, n, err)
+			}
+		}
+	}
+}
+
+// TestDeviceFaults runs a gather with positions out of range: they read zero and
+// are reported.
+func TestDeviceFaults(t *testing.T) {
+	g := openGPU(t)
+	m, err := ir.Parse("faults.ir", []byte(`pwc 1
+module "faults" {
+  sym N in [1, 64] batch
+  weight @table : bf16[16, 64]
+  func @piece(%ids: i32[N]) -> (bf16[N, 64]) {
+    %x = embedding(@table, %ids) : bf16[N, 64]
+    return %x
+  }
+}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 4}, normal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range []int64{3, -1, 16, 15} {
+		b.params[0].SetInt(i, v)
+	}
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := g.run(p, m, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out.faults) != 1 || out.faults[0] != 0 {
+		t.Errorf("faults %v, want node 0", out.faults)
+	}
+	for i := range out.results[0].Len() {
+		row, want := i/64, 0.0
+		if row == 0 {
+			want = b.weights["table"].At(3*64 + i%64)
+		} else if row == 3 {
+			want = b.weights["table"].At(15*64 + i%64)
+		}
+		if got := out.results[0].At(i); got != want {
+			t.Fatalf("row %d: %v, want %v", row, got, want)
+		}
+	}
+}

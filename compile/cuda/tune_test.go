@@ -1,0 +1,312 @@
+package cuda_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"pwc/compile"
+	"pwc/compile/cuda"
+	"pwc/ir/dtype"
+	"pwc/program"
+	"pwc/runtime/device"
+)
+
+// arena gives out memory for measurements, all of it filled with a pattern that
+// is a small number in every dtype.
+type arena struct {
+	mem  device.Memory
+	used int64
+}
+
+func (g *rig) arena(t testing.TB, bytes int64) *arena {
+	t.Helper()
+	mem, err := g.dev.Alloc(bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mem.Free() })
+	if err := g.stream.Fill(device.Buffer{Memory: mem, Size: bytes}, 0x3c); err != nil {
+		t.Fatal(err)
+	}
+	return &arena{mem: mem}
+}
+
+func (a *arena) take(t testing.TB, bytes int64) device.Buffer {
+	t.Helper()
+	at := (a.used + 511) &^ 511
+	if at+bytes > a.mem.Size() { // begin again: what was first is cold by now
+		at = 0
+	}
+	a.used = at + bytes
+	return device.Buffer{Memory: a.mem, Offset: at, Size: bytes}
+}
+
+// bindAll binds a program count times, its weights each time elsewhere.
+func (g *rig) bindAll(t testing.TB, p *program.Program, symbols map[string]int64, a *arena, count int) (exe device.Executable, out []device.BoundLaunch, err error) {
+	exe, err = g.dev.Load(p, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	values := make([]int64, len(p.Symbols))
+	for i, s := range p.Symbols {
+		values[i] = symbols[s]
+	}
+	scratch, err := exe.ScratchBytes(values)
+	if err != nil {
+		return exe, nil, err
+	}
+	for range count {
+		var args device.Args
+		for _, x := range p.Params {
+			shape, err := extents(x.Shape, symbols)
+			if err != nil {
+				return exe, nil, err
+			}
+			args.Params = append(args.Params, a.take(t, bytesOf(x.DType, shape)))
+		}
+		for _, x := range p.Results {
+			shape, err := extents(x.Shape, symbols)
+			if err != nil {
+				return exe, nil, err
+			}
+			args.Results = append(args.Results, a.take(t, bytesOf(x.DType, shape)))
+		}
+		args.Scratch = a.take(t, scratch)
+		l, err := exe.Bind(values, args)
+		if err != nil {
+			return exe, nil, err
+		}
+		out = append(out, l)
+	}
+	return exe, out, nil
+}
+
+func bytesOf(dt dtype.DType, shape []int64) int64 {
+	n := int64(1)
+	for _, d := range shape {
+		n *= d
+	}
+	return dt.Bytes(n)
+}
+
+// measure returns the median time of a graph of the launches.
+func (g *rig) measure(launches []device.BoundLaunch) (time.Duration, error) {
+	if err := g.stream.Launch(launches[0]); err != nil {
+		return 0, err
+	}
+	if err := g.stream.Synchronize(); err != nil {
+		return 0, err
+	}
+	if err := g.stream.BeginCapture(); err != nil {
+		return 0, err
+	}
+	for _, l := range launches {
+		if err := g.stream.Launch(l); err != nil {
+			g.stream.EndCapture()
+			return 0, err
+		}
+	}
+	graph, err := g.stream.EndCapture()
+	if err != nil {
+		return 0, err
+	}
+	defer graph.Close()
+	var times []time.Duration
+	for i := range 9 {
+		start, err := g.dev.NewTimedEvent()
+		if err != nil {
+			return 0, err
+		}
+		end, err := g.dev.NewTimedEvent()
+		if err != nil {
+			return 0, err
+		}
+		g.stream.Record(start)
+		if err := g.stream.LaunchGraph(graph); err != nil {
+			return 0, err
+		}
+		g.stream.Record(end)
+		if err := g.stream.Synchronize(); err != nil {
+			return 0, err
+		}
+		d, err := g.dev.Elapsed(start, end)
+		if err != nil {
+			return 0, err
+		}
+		start.Close()
+		end.Close()
+		if i >= 2 {
+			times = append(times, d)
+		}
+	}
+	slices.Sort(times)
+	return times[len(times)/2], nil
+}
+
+// candidates lists shapes for a number of rows.
+func candidates(rows int) []cuda.Shape {
+	var out []cuda.Shape
+	if rows <= 4 {
+		for _, c := range [][4]int{{4, 2, 4, 8}, {4, 1, 4, 8}, {4, 2, 8, 8}, {4, 1, 8, 8}, {2, 4, 4, 8}, {2, 2, 8, 8}, {2, 4, 8, 8}, {2, 2, 4, 8}, {8, 1, 4, 8}, {8, 1, 8, 8}, {4, 2, 2, 8}, {4, 2, 4, 4}, {2, 2, 4, 4}, {4, 2, 8, 16}, {1, 4, 8, 8}} {
+			out = append(out, cuda.Few(rows, c[0], c[1], c[2], c[3]))
+		}
+	}
+	if rows > 1 && rows <= 64 {
+		n := (rows + 7) / 8 * 8
+		for _, mt := range []int{1, 2, 4} {
+			for _, u := range []int{1, 2, 4, 8} {
+				for _, split := range []int{2, 4, 8} {
+					if mt*u <= 8 && mt*n/8 <= 16 {
+						out = append(out, cuda.Skinny(n, mt, u, split, 8))
+					}
+				}
+			}
+		}
+	}
+	if rows >= 32 {
+		out = append(out, cuda.Tile(64, 64), cuda.Tile(128, 128), cuda.Tile(64, 128), cuda.Tile(32, 64), cuda.Tile(32, 128))
+	}
+	return out
+}
+
+// TestTune measures ways to compute products of models' shapes on cold weights.
+// PWC_TUNE lists numbers of rows.
+func TestTune(t *testing.T) {
+	list := os.Getenv("PWC_TUNE")
+	if list == "" {
+		t.Skip("PWC_TUNE is not set")
+	}
+	g := openGPU(t)
+	const total = 6 << 30
+	a := g.arena(t, total)
+	for _, c := range [][2]int64{{28672, 4096}, {4096, 14336}, {6144, 4096}, {4096, 4096}, {16384, 2048}, {2048, 8192}, {2048, 2048}} {
+		m := productModule(t, dtype.BF16, dtype.BF16, c[1], c[0])
+		for _, word := range strings.Split(list, ",") {
+			var rows int
+			fmt.Sscan(word, &rows)
+			shapes := candidates(rows)
+			programs := make([]*program.Program, len(shapes)+1)
+			var e errgroup.Group
+			e.SetLimit(runtime.NumCPU())
+			for i := range programs {
+				e.Go(func() (err error) {
+					var b compile.Backend = g.backend
+					if i < len(shapes) {
+						b = cuda.Only{Backend: g.backend, Shape: shapes[i]}
+					}
+					programs[i], err = compile.Compile(context.Background(), m, compile.Shape{}, b, compile.Options{})
+					return err
+				})
+			}
+			if err := e.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			type result struct {
+				name string
+				d    time.Duration
+			}
+			var results []result
+			const count = 24
+			for i, p := range programs {
+				name := "chosen"
+				if i < len(shapes) {
+					name = shapes[i].String()
+				}
+				exe, launches, err := g.bindAll(t, p, map[string]int64{"N": int64(rows)}, a, count)
+				if err == nil {
+					var d time.Duration
+					d, err = g.measure(launches)
+					results = append(results, result{name, d / count})
+				}
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				if exe != nil {
+					exe.Close()
+				}
+			}
+			slices.SortFunc(results, func(a, b result) int { return int(a.d - b.d) })
+			for i, r := range results {
+				if i < 5 || r.name == "chosen" {
+					t.Logf("%6d x %5d rows %3d: %-24s %7.2f µs %5.0f GB/s", c[0], c[1], rows, r.name, float64(r.d.Nanoseconds())/1e3, float64(c[0]*c[1]*2)/float64(r.d.Nanoseconds()))
+				}
+			}
+		}
+	}
+}
+
+// TestSteps measures the pieces of Llama-3.1-8B: each of them many times over in
+// one graph, with other weights each time. PWC_STEPS lists numbers of rows.
+func TestSteps(t *testing.T) {
+	list := os.Getenv("PWC_STEPS")
+	if list == "" {
+		t.Skip("PWC_STEPS is not set")
+	}
+	g := openGPU(t)
+	a := g.arena(t, 16<<30)
+	for n, m := range pieces(t, shape8B) {
+		start := time.Now()
+		p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("piece %d: %d kernels in %v", n, len(p.Kernels), time.Since(start))
+		for _, word := range strings.Split(list, ",") {
+			var rows int64
+			fmt.Sscan(word, &rows)
+			symbols := make(map[string]int64)
+			for _, s := range p.Symbols {
+				symbols[s] = rows
+			}
+			const count = 31
+			exe, launches, err := g.bindAll(t, p, symbols, a, count)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := g.measure(launches)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bytes := int64(0)
+			for _, x := range p.Params {
+				if x.Kind == program.ParamWeight {
+					shape, _ := extents(x.Shape, symbols)
+					bytes += bytesOf(x.DType, shape)
+				}
+			}
+			t.Logf("piece %d rows %4d: %8.2f µs, weights at %5.0f GB/s", n, rows, float64(d.Nanoseconds())/1e3/count, float64(bytes*count)/float64(d.Nanoseconds()))
+			// Each step alone, to tell where the time goes.
+			if err := exe.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for i := range p.Steps {
+				one := *p
+				one.Steps = p.Steps[i : i+1]
+				one.Buffers = slices.Clone(p.Buffers)
+				for j := range one.Buffers {
+					if b := &one.Buffers[j]; b.Kind == program.BufferScratch {
+						b.First, b.Last = 0, 0
+					}
+				}
+				exe, launches, err := g.bindAll(t, &one, symbols, a, count)
+				if err != nil {
+					t.Fatal(err)
+				}
+				d, err := g.measure(launches)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Logf("   %-28s %8.2f µs", p.Kernels[p.Steps[i].Kernel].Name, float64(d.Nanoseconds())/1e3/count)
+				exe.Close()
+			}
+		}
+	}
+}
