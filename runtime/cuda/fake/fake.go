@@ -311,9 +311,7 @@ func (f *Driver) collect() {
 			f.leaks = append(f.leaks, fmt.Sprintf("%d %s", n, what))
 		}
 	}
-	for _, line := range f.space.left() {
-		f.leaks = append(f.leaks, line)
-	}
+	f.leaks = append(f.leaks, f.space.left()...)
 	note(len(f.byID), "streams")
 	note(len(f.events), "events")
 	note(len(f.modules), "modules")

@@ -2,7 +2,9 @@ package nvrtc_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -147,5 +149,31 @@ func BenchmarkCompile(b *testing.B) {
 		if _, err := l.Compile(axpy, nvrtc.CompileOptions{Arch: "sm_90"}); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+func TestCompiler(t *testing.T) {
+	l := open(t)
+	c := l.Compiler("--std=c++17", "--define-macro=LIMIT=4")
+	major, minor := l.Version()
+	if got, want := c.Version(), fmt.Sprintf("nvrtc %d.%d", major, minor); got != want {
+		t.Errorf("version %q, want %q", got, want)
+	}
+	const source = `extern "C" __global__ void limit(int *x) { if constexpr (LIMIT == 4) *x = LIMIT; }`
+	cubin, err := c.Compile(t.Context(), source, "limit.cu", "sm_80", false)
+	if err != nil || !bytes.HasPrefix(cubin, []byte("\x7fELF")) {
+		t.Errorf("%v: %d bytes that are no cubin", err, len(cubin))
+	}
+	ptx, err := c.Compile(t.Context(), source, "limit.cu", "compute_80", true)
+	if err != nil || !bytes.Contains(ptx, []byte(".entry limit")) {
+		t.Errorf("%v: %d bytes that are no PTX", err, len(ptx))
+	}
+	if _, err := c.Compile(t.Context(), source, "limit.cu", "compute_80", false); err == nil {
+		t.Error("PTX where a cubin was asked for")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Compile(ctx, source, "limit.cu", "sm_80", false); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
 	}
 }

@@ -17,8 +17,8 @@ import (
 func stub(t *testing.T, version int, missing string) string {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
-	if err != nil || runtime.GOOS != "linux" {
-		t.Skip("no C compiler on linux")
+	if err != nil || runtime.GOOS != "linux" || unsafe.Sizeof(uintptr(0)) != 8 {
+		t.Skip("no C compiler, or not on 64-bit Linux")
 	}
 	so := filepath.Join(t.TempDir(), "libcuda.so.1")
 	out, err := exec.Command(cc, "-shared", "-fPIC", fmt.Sprintf("-DVERSION=%d", version), fmt.Sprintf("-DMISSING=%q", missing), "-o", so, filepath.Join("testdata", "stub.c")).CombinedOutput()
@@ -68,6 +68,9 @@ func TestOpenErrors(t *testing.T) {
 
 // TestLayouts holds the structures to the sizes and offsets of cuda.h.
 func TestLayouts(t *testing.T) {
+	if unsafe.Sizeof(uintptr(0)) != 8 {
+		t.Skip("CUDA is on 64-bit machines alone")
+	}
 	var c LaunchConfig
 	var a LaunchAttr
 	for name, got := range map[string][2]uintptr{
