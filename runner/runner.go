@@ -55,7 +55,7 @@ type Runner struct {
 // New adds sampling to the model and has everything compiled. It takes no memory
 // of the device: [Runner.Plan] says what Load will take. What cannot fit is a
 // [MemoryError].
-func New(ctx context.Context, m *ir.Module, o Options) (r *Runner, err error) {
+func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 	lm, err := inspect(m)
 	if err != nil {
 		return nil, err
@@ -66,17 +66,12 @@ func New(ctx context.Context, m *ir.Module, o Options) (r *Runner, err error) {
 	if err := o.defaults(lm); err != nil {
 		return nil, err
 	}
-	r = &Runner{opts: o, lm: lm, device: o.Backend.Device, background: context.Background(), wake: make(chan struct{}, 1)}
+	r := &Runner{opts: o, lm: lm, device: o.Backend.Device, background: context.Background(), wake: make(chan struct{}, 1)}
 	if r.module, err = withSampling(m, lm); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, r.release())
-		}
-	}()
 	if err := r.compile(ctx); err != nil {
-		return nil, err
+		return nil, errors.Join(err, r.release())
 	}
 	for name, f := range map[string]**piecewise.Func{forwardFunc: &r.forward, logitsFunc: &r.logits, greedyFunc: &r.greedy, sampleFunc: &r.sample, idsFunc: &r.ids} {
 		*f = r.backend.Func(name)

@@ -1,0 +1,631 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pwc/attention"
+	attnhost "pwc/attention/host"
+	"pwc/build"
+	"pwc/compile/host"
+	"pwc/ir"
+	"pwc/piecewise"
+	"pwc/program"
+	"pwc/runtime/device"
+	hostdev "pwc/runtime/host"
+)
+
+// A steady step allocates nothing, neither in graphs of pieces nor in whole ones,
+// greedy or not.
+func TestStepAllocatesNothing(t *testing.T) {
+	for _, mode := range []piecewise.Mode{piecewise.Piecewise, piecewise.FullAndPiecewise} {
+		for _, sampling := range []Sampling{{}, {Temperature: 1, TopK: 5, TopP: 0.9, Seed: 3}} {
+			r := llama(t, Options{Backend: piecewise.Options{Mode: mode}, MaxSequences: 8, MaxTokens: 32, MaxLength: 512, Blocks: 8 * 128})
+			for i := range 5 {
+				submit(t, r, Request{Prompt: []int32{int32(i), 2, 3}, MaxNew: 400, Sampling: sampling, OnToken: func(int32) {}})
+			}
+			ctx := context.Background()
+			step := func() {
+				if _, err := r.Step(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 5 {
+				step()
+			}
+			if n := testing.AllocsPerRun(100, step); n != 0 {
+				t.Errorf("%s, %+v: %v allocations in a step", mode, sampling, n)
+			}
+			if s := r.Stats(); s.Running != 5 {
+				t.Errorf("%d requests run", s.Running)
+			}
+		}
+	}
+}
+
+// Requests come, leave and are pushed out at random, from several goroutines.
+// Nothing leaks, and whoever finishes has what it would have got alone. CI gives
+// it more seconds with PWC_SOAK.
+func TestSoak(t *testing.T) {
+	seconds := 2.0
+	if s := os.Getenv("PWC_SOAK"); s != "" {
+		var err error
+		if seconds, err = strconv.ParseFloat(s, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if testing.Short() {
+		seconds = 0.3
+	}
+	const clients = 4
+	kinds := random(7, 40, 24)
+	o := Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise}, MaxSequences: 16, MaxTokens: 24, Blocks: 50, MaxLength: 48}
+	want := alone(t, llama(t, o), kinds)
+	r := llama(t, o)
+	ctx, stop := context.WithCancel(context.Background())
+	ran := make(chan error)
+	go func() { ran <- r.Run(ctx) }()
+
+	held := r.pool.Stats()
+	goroutines := runtime.NumGoroutine()
+	end := time.Now().Add(time.Duration(seconds * float64(time.Second)))
+	var wg sync.WaitGroup
+	for c := range clients {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(c), 1))
+			for time.Now().Before(end) {
+				type asked struct {
+					kind int
+					seq  *Sequence
+					end  context.CancelFunc
+				}
+				var open []asked
+				for range 1 + rng.IntN(12) {
+					k := rng.IntN(len(kinds))
+					ctx, cancel := context.WithCancel(context.Background())
+					s, err := r.Submit(ctx, kinds[k])
+					if err != nil {
+						t.Error(err)
+					}
+					open = append(open, asked{k, s, cancel})
+					time.Sleep(time.Duration(rng.IntN(300)) * time.Microsecond)
+				}
+				for _, a := range open {
+					switch rng.IntN(8) {
+					case 0:
+						a.end()
+					case 1:
+						a.seq.Cancel()
+					}
+				}
+				for _, a := range open {
+					ids, err := a.seq.Wait(context.Background())
+					switch {
+					case err == nil && !slices.Equal(ids, want[a.kind]):
+						t.Errorf("request %d: %v, alone %v", a.kind, ids, want[a.kind])
+					case err != nil && !errors.Is(err, context.Canceled):
+						t.Errorf("request %d: %v", a.kind, err)
+					case len(ids) > len(want[a.kind]) || !slices.Equal(ids, want[a.kind][:len(ids)]):
+						t.Errorf("request %d was canceled with %v, which is not how %v begins", a.kind, ids, want[a.kind])
+					}
+					a.end()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	waitIdle(t, r)
+	s := r.Stats()
+	if s.UsedBlocks != 0 || s.Running != 0 || s.Waiting != 0 {
+		t.Errorf("left over: %+v", s)
+	}
+	if now := r.pool.Stats(); now != held {
+		t.Errorf("memory grew from %+v to %+v", held, now)
+	}
+	if n := runtime.NumGoroutine(); n > goroutines {
+		t.Errorf("%d goroutines, %d before", n, goroutines)
+	}
+	total := int64(0)
+	for _, n := range s.Finished {
+		total += n
+	}
+	if total != s.Submitted || s.Preempted == 0 || s.Finished["canceled"] == 0 || s.Finished["length"] == 0 {
+		t.Errorf("%d were submitted; %+v", s.Submitted, s)
+	}
+	stop()
+	if err := <-ran; !errors.Is(err, context.Canceled) {
+		t.Errorf("Run returned %v", err)
+	}
+	t.Logf("%d requests, %d tokens, %d preemptions", s.Submitted, s.Generated, s.Preempted)
+}
+
+// waitIdle waits for the step that notices the end of the last request.
+func waitIdle(t *testing.T, r *Runner) {
+	for range 10000 {
+		if s := r.Stats(); s.Running+s.Waiting == 0 && s.UsedBlocks == 0 {
+			return
+		}
+		r.wakeUp()
+		time.Sleep(time.Millisecond)
+	}
+	t.Error("the runner does not come to rest")
+}
+
+// Close ends what is left, and Run.
+func TestClose(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	ran := make(chan error)
+	s := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 150})
+	w := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 150})
+	if _, err := r.Step(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { ran <- r.Run(context.Background()) }()
+	for _, q := range []*Sequence{s, w} {
+		if _, err := q.Wait(context.Background()); !errors.Is(err, ErrClosed) {
+			t.Errorf("a request ended with %v, want %v", err, ErrClosed)
+		}
+	}
+	if err := <-ran; !errors.Is(err, ErrClosed) {
+		t.Errorf("Run returned %v, want %v", err, ErrClosed)
+	}
+	if _, err := r.Submit(context.Background(), Request{Prompt: []int32{1}, MaxNew: 1}); !errors.Is(err, ErrClosed) {
+		t.Errorf("Submit returned %v, want %v", err, ErrClosed)
+	}
+}
+
+func TestOrder(t *testing.T) {
+	m, src := checkpoint(t, "llama")
+	r, err := unloaded(t, m, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Step(context.Background()); !errors.Is(err, ErrNotLoaded) {
+		t.Errorf("a step before Load: %v", err)
+	}
+	if err := r.Load(context.Background(), src); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Load(context.Background(), src); err == nil {
+		t.Error("a second Load was accepted")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	submit(t, r, Request{Prompt: []int32{1}, MaxNew: 1})
+	if more, err := r.Step(ctx); !more || !errors.Is(err, context.Canceled) {
+		t.Errorf("a step with a context that has ended: %t %v", more, err)
+	}
+}
+
+// The table of vLLM's dispatcher tests (tests/v1/cudagraph/test_cudagraph_dispatch.py):
+// sizes 1 and 8, at most 8 sequences.
+func TestExplain(t *testing.T) {
+	whole, pieces, eager := piecewise.Whole, piecewise.Replayed, piecewise.Eager
+	for _, c := range []struct {
+		mode    piecewise.Mode
+		rows    int
+		uniform bool
+		want    Decision
+		why     string
+	}{
+		{piecewise.None, 8, false, Decision{How: eager, Size: 8}, "mode none"},
+		{piecewise.Full, 8, false, Decision{How: whole, Size: 8, Requests: 8}, "every batch"},
+		{piecewise.Full, 8, true, Decision{How: whole, Size: 8, Requests: 8}, "every batch"},
+		{piecewise.FullDecodeOnly, 8, false, Decision{How: eager, Size: 8}, "not uniform"},
+		{piecewise.FullDecodeOnly, 8, true, Decision{How: whole, Size: 8, Requests: 8, Decode: true}, "is uniform"},
+		{piecewise.Piecewise, 8, false, Decision{How: pieces, Size: 8}, "need not be uniform"},
+		{piecewise.Piecewise, 8, true, Decision{How: pieces, Size: 8}, "need not be uniform"},
+		{piecewise.FullAndPiecewise, 8, false, Decision{How: pieces, Size: 8}, "need not be uniform"},
+		{piecewise.FullAndPiecewise, 8, true, Decision{How: whole, Size: 8, Requests: 8, Decode: true}, "is uniform"},
+		{piecewise.FullAndPiecewise, 3, true, Decision{How: whole, Size: 8, Requests: 8, Decode: true}, "is uniform"},
+		{piecewise.Full, 15, false, Decision{How: eager, Size: 15}, "above the largest"},
+		{piecewise.FullAndPiecewise, 15, true, Decision{How: eager, Size: 15}, "above the largest"},
+		{piecewise.Piecewise, 15, true, Decision{How: eager, Size: 15}, "above the largest"},
+	} {
+		r := llama(t, Options{Backend: piecewise.Options{Mode: c.mode, CaptureSizes: []int64{1, 8}}, MaxSequences: 8, MaxTokens: 16, Blocks: 40})
+		got := r.Explain(c.rows, c.uniform)
+		if !strings.Contains(got.Why, c.why) || !strings.Contains(got.String(), c.why) {
+			t.Errorf("%s, %d rows: %s; want a reason with %q", c.mode, c.rows, got, c.why)
+		}
+		c.want.Rows, c.want.Uniform, c.want.Why = int64(c.rows), c.uniform, got.Why
+		if got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.mode, got, c.want)
+		}
+		if len(r.Plan().Uncovered) > 0 != (c.mode == piecewise.None) {
+			t.Errorf("%s: uncovered %v", c.mode, r.Plan().Uncovered)
+		}
+	}
+}
+
+// Steps are counted as they were explained.
+func TestStepsAreAsExplained(t *testing.T) {
+	w := &watcher{}
+	r := llama(t, Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 4, 8}}, MaxSequences: 4, MaxTokens: 12, Blocks: 60, Observer: w})
+	for _, q := range random(3, 9, 20) {
+		submit(t, r, q)
+	}
+	drain(t, r)
+	steps, padded, rows := 0, 0, int64(0)
+	for _, s := range w.steps {
+		if s.Rows == 0 {
+			continue
+		}
+		steps++
+		rows += int64(s.Rows)
+		d := r.Explain(s.Rows, s.Uniform)
+		if d.How != s.How || d.Size != s.Size || s.Requests > 4 || s.Rows > 12 || s.Backend > s.Took {
+			t.Errorf("%+v, explained as %s", s, d)
+		}
+		if s.Size > int64(s.Rows) {
+			padded++
+		}
+	}
+	st := r.Stats()
+	counted, countedRows := int64(0), int64(0)
+	for _, c := range st.Steps {
+		counted, countedRows = counted+c.Steps, countedRows+c.Rows
+	}
+	if counted != int64(steps) || countedRows != rows || padded == 0 || st.Padding() <= 0 || st.Padding() >= 1 || w.ended != 9 {
+		t.Errorf("%d steps of %d rows, %d padded, %d ended; counted %+v", steps, rows, padded, w.ended, st)
+	}
+}
+
+type watcher struct {
+	steps []Step
+	ended int
+}
+
+func (w *watcher) Stepped(s Step)     { w.steps = append(w.steps, s) }
+func (w *watcher) Finished(*Sequence) { w.ended++ }
+
+// Sizes that the largest decode step needs are captured, or the plan says so.
+func TestUncovered(t *testing.T) {
+	m, _ := checkpoint(t, "llama")
+	for _, c := range []struct {
+		sizes []int64
+		seqs  int
+		want  string
+	}{
+		{[]int64{1, 8}, 12, "decode steps of 9 to 12 requests: the largest size is 8"},
+		{[]int64{1, 16}, 12, ""},
+		{nil, 600, ""},
+	} {
+		r, err := unloaded(t, m, Options{Backend: piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: c.sizes}, MaxSequences: c.seqs, MaxTokens: 700, Blocks: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := r.Plan()
+		if got := strings.Join(p.Uncovered, ";"); got != c.want {
+			t.Errorf("sizes %v, %d sequences: %q, want %q", c.sizes, c.seqs, got, c.want)
+		}
+		if c.want != "" && !strings.Contains(p.String(), c.want) {
+			t.Errorf("the printed plan does not say %q:\n%s", c.want, p.String())
+		}
+	}
+}
+
+// The cache gets what the limit leaves, and no byte more is taken.
+func TestMemory(t *testing.T) {
+	m, src := checkpoint(t, "llama")
+	base, err := unloaded(t, m, Options{MaxSequences: 4, MaxTokens: 16, Blocks: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := base.Plan()
+	const wanted = 37
+	limit := one.fixed() + wanted*one.BlockBytes + one.BlockBytes/2
+	for _, o := range []Options{{MemoryBytes: limit}, {MemoryFraction: 0.5}} {
+		o.MaxSequences, o.MaxTokens = 4, 16
+		dev := hostdev.Open(hostdev.Options{MemoryBytes: limit})
+		if o.MemoryFraction > 0 {
+			if err := dev.Close(); err != nil {
+				t.Fatal(err)
+			}
+			dev = hostdev.Open(hostdev.Options{MemoryBytes: 2 * limit})
+		}
+		o.Backend = piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{attnhost.New(dev)}}
+		r, err := New(context.Background(), m.Module, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := r.Plan()
+		if p.Blocks != wanted || p.MaxLength != wanted*blockSize || p.StateBytes != wanted*p.BlockBytes || p.Total() > limit {
+			t.Errorf("%+v: planned %+v, want %d blocks in %d bytes", o, p, wanted, limit)
+		}
+		if err := r.Load(context.Background(), src); err != nil {
+			t.Fatal(err)
+		}
+		s := submit(t, r, Request{Prompt: []int32{1}, MaxNew: p.MaxLength - 1})
+		drain(t, r)
+		if len(s.IDs()) != p.MaxLength {
+			t.Errorf("the longest sequence has %d tokens, want %d", len(s.IDs()), p.MaxLength)
+		}
+		if err := errors.Join(r.Close(), dev.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	// What cannot fit is refused with the numbers.
+	for _, o := range []Options{
+		{MemoryBytes: one.fixed()},
+		{MemoryBytes: limit, Blocks: wanted + 1},
+		{MemoryBytes: limit, MaxLength: blockSize*wanted + 1},
+	} {
+		o.MaxSequences, o.MaxTokens = 4, 16
+		_, err := unloaded(t, m, o)
+		var e *MemoryError
+		if !errors.Is(err, ErrMemory) || !errors.As(err, &e) || !strings.Contains(err.Error(), strconv.FormatInt(o.MemoryBytes, 10)) ||
+			!strings.Contains(err.Error(), strconv.FormatInt(one.WeightBytes, 10)) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	m, _ := checkpoint(t, "llama")
+	for _, o := range []Options{
+		{}, // a device that does not know its memory
+		{Blocks: 1, MaxSequences: -1},
+		{Blocks: 1, MaxSequences: 8, MaxTokens: 7},
+		{Blocks: 1, MaxTokens: 1 << 20},
+		{Blocks: 1, MaxLength: blockSize + 1},
+		{Blocks: -1},
+		{Blocks: 1, MemoryFraction: 1.5},
+		{Blocks: 1, Backend: piecewise.Options{Max: map[string]int64{"N": 1}}},
+	} {
+		if _, err := unloaded(t, m, o); !errors.Is(err, ErrPreparation) {
+			t.Errorf("%+v: %v, want %v", o, err, ErrPreparation)
+		}
+	}
+	for name, text := range map[string]string{
+		"is no language model": "pwc 1\nmodule \"m\" {\n  sym N in [1, 4] batch\n  func @f(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n}\n",
+		"must take ids":        "pwc 1\nmodule \"m\" {\n  sym N in [1, 4] batch\n  func @forward(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n  func @logits(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n}\n",
+	} {
+		mod, err := ir.Parse("m.ir", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dev := hostdev.Open(hostdev.Options{})
+		if _, err := New(context.Background(), mod, Options{Backend: piecewise.Options{Device: dev}}); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v, want that it %s", err, name)
+		}
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// broken is attention that fails when it is told to.
+type broken struct {
+	device.Op
+	fail error
+}
+
+func (b *broken) Launch(c *device.OpCall) error {
+	if b.fail != nil && !c.Capturing {
+		err := b.fail
+		b.fail = nil
+		return err
+	}
+	return b.Op.Launch(c)
+}
+
+// A step that fails ends its requests and no others; a lost device ends all.
+func TestStepFails(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		m, src := checkpoint(t, "llama")
+		dev := hostdev.Open(hostdev.Options{})
+		op := &broken{Op: attnhost.New(dev)}
+		r, err := New(context.Background(), m.Module, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40,
+			Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{op}, Mode: piecewise.Piecewise}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Load(context.Background(), src); err != nil {
+			t.Fatal(err)
+		}
+		a, b := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 9}), submit(t, r, Request{Prompt: []int32{2}, MaxNew: 9})
+		c := submit(t, r, Request{Prompt: []int32{3}, MaxNew: 9})
+		for range 3 {
+			if _, err := r.Step(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		op.fail = errors.New("the kernel failed")
+		if lost {
+			op.fail = fmt.Errorf("xid: %w", device.ErrDeviceLost)
+		}
+		cause := op.fail
+		if _, err := r.Step(context.Background()); !errors.Is(err, cause) {
+			t.Errorf("the step returned %v, want %v", err, cause)
+		}
+		for _, s := range []*Sequence{a, b} {
+			if s.Reason() != Failed || !errors.Is(s.Err(), cause) {
+				t.Errorf("%s %v, want %v", s.Reason(), s.Err(), cause)
+			}
+		}
+		if lost {
+			if c.Reason() != Failed {
+				t.Errorf("the third is %s", c.Reason())
+			}
+			if _, err := r.Step(context.Background()); !errors.Is(err, device.ErrDeviceLost) {
+				t.Errorf("a step after the loss: %v", err)
+			}
+			if err := r.Run(context.Background()); !errors.Is(err, device.ErrDeviceLost) {
+				t.Errorf("Run after the loss: %v", err)
+			}
+		} else {
+			drain(t, r)
+			if c.Reason() != Exhausted {
+				t.Errorf("the third is %s: %v", c.Reason(), c.Err())
+			}
+			if s := r.Stats(); s.UsedBlocks != 0 {
+				t.Errorf("%d blocks are lost", s.UsedBlocks)
+			}
+		}
+		if err := r.Close(); err != nil && !lost {
+			t.Error(err)
+		}
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// poison is a language model whose logits are NaN after id 3; its attention does
+// nothing.
+func poison(t testing.TB) *ir.Module {
+	m, err := ir.Parse("poison.ir", []byte(`pwc 1
+module "poison" {
+  sym N in [1, 64] batch
+  sym M in [1, 64] batch
+  sym B in [1, 64] load
+  op "my::nothing"(mut tensor) split
+  state @kv : f32[B, 2, 4, 1, 1]
+  func @forward(%ids: i32[N], %pos: i32[N]) -> (f32[N, 1]) {
+    call "my::nothing"(@kv)
+    %x = cast(%ids, dtype=f32) : f32[N]
+    %y = reshape(%x, shape=[N, 1]) : f32[N, 1]
+    return %y
+  }
+  func @logits(%h: f32[N, 1], %rows: i32[M]) -> (f32[M, 4]) {
+    %x = gather(%h, %rows) : f32[M, 1]
+    %i = iota(shape=[1, 4], dtype=f32, axis=1) : f32[1, 4]
+    %next = add(%x, 1.0) : f32[M, 1]
+    %d = sub(%i, %next) : f32[M, 4]
+    %a = abs(%d) : f32[M, 4]
+    %n = neg(%a) : f32[M, 4]
+    %bad = compare(%x, 3.0, dir=ge) : bool[M, 1]
+    %z = sub(%x, %x) : f32[M, 1]
+    %s = where(%bad, nan, %z) : f32[M, 1]
+    %l = add(%n, %s) : f32[M, 4]
+    return %l
+  }
+}
+`))
+	if err != nil {
+		// where needs one operand that is a tensor
+		t.Fatal(err)
+	}
+	return m
+}
+
+type nothing struct{}
+
+func (nothing) Signature() device.Signature {
+	return device.Signature{Name: "my::nothing", Mut: []bool{true}}
+}
+func (nothing) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { return 0, nil }
+func (nothing) Launch(c *device.OpCall) error {
+	_, err := attention.BatchOf(c.Meta)
+	return err
+}
+
+// A request whose logits are no numbers fails alone.
+func TestNotANumberFailsAlone(t *testing.T) {
+	dev := hostdev.Open(hostdev.Options{})
+	r, err := New(context.Background(), poison(t), Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40,
+		Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{nothing{}}, Mode: BestMode(poison(t), []device.Op{nothing{}})}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Load(context.Background(), nil); err != nil {
+		t.Fatal(err)
+	}
+	bad, good := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 9}), submit(t, r, Request{Prompt: []int32{0}, MaxNew: 3})
+	drain(t, r)
+	if bad.Reason() != Failed || !errors.Is(bad.Err(), ErrNotANumber) || !slices.Equal(bad.IDs(), []int32{1, 2, 3}) {
+		t.Errorf("%s %v %v", bad.Reason(), bad.Err(), bad.IDs())
+	}
+	if good.Reason() != Exhausted || !slices.Equal(good.IDs(), []int32{0, 1, 2, 3}) {
+		t.Errorf("%s %v %v", good.Reason(), good.Err(), good.IDs())
+	}
+	if err := errors.Join(r.Close(), dev.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whole functions are captured where every op allows it.
+func TestBestMode(t *testing.T) {
+	if got := BestMode(poison(t), []device.Op{nothing{}}); got != piecewise.Piecewise {
+		t.Errorf("%s with an op that cannot be captured", got)
+	}
+	m, _ := checkpoint(t, "llama")
+	dev := hostdev.Open(hostdev.Options{})
+	defer dev.Close()
+	if got := BestMode(m.Module, []device.Op{attnhost.New(dev)}); got != piecewise.FullAndPiecewise {
+		t.Errorf("%s with ops that can be captured", got)
+	}
+	if got := BestMode(m.Module, nil); got != piecewise.Piecewise {
+		t.Errorf("%s without ops", got)
+	}
+}
+
+// The device chooses what sorting chooses.
+func TestSampleOnDevice(t *testing.T) {
+	const vocabulary, rows = 600, 24
+	m := sampling(t, vocabulary)
+	dev := hostdev.Open(hostdev.Options{})
+	b, err := piecewise.New(context.Background(), m, piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Piecewise,
+		CaptureSizes: []int64{32}, Symbols: map[string]int64{"B": 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(b.Close(), dev.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := errors.Join(b.Load(context.Background(), nil, nil), b.Capture(context.Background())); err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(5, 5))
+	for round := range 20 {
+		c := choices{}
+		for range rows {
+			for range vocabulary {
+				c.logits = append(c.logits, float32(rng.NormFloat64()*4))
+			}
+			c.sampling = append(c.sampling, Sampling{Temperature: float64(rng.IntN(4)), TopK: rng.IntN(60), TopP: rng.Float64(), Seed: rng.Uint64()})
+			c.position = append(c.position, rng.Int32())
+		}
+		in, err := b.Func(sampleFunc).Inputs(rows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, x := range c.inputs() {
+			dst, err := in.Bytes([]string{"logits", "temperature", "top_k", "top_p", "seed", "position"}[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			copy(dst, x.Bytes())
+		}
+		res, err := b.Func(sampleFunc).Run(context.Background(), in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := make([]byte, 4*rows)
+		if err := res.At(0).CopyTo(out); err != nil {
+			t.Fatal(err)
+		}
+		for i := range rows {
+			got := int32(out[4*i]) | int32(out[4*i+1])<<8 | int32(out[4*i+2])<<16 | int32(out[4*i+3])<<24
+			want, near := reference(c.logits[i*vocabulary:][:vocabulary], c.sampling[i], c.position[i])
+			if !near && got != int32(want) {
+				t.Errorf("round %d, row %d, %+v: %d, want %d", round, i, c.sampling[i], got, want)
+			}
+		}
+	}
+}
