@@ -106,3 +106,29 @@ func BenchmarkWeights(b *testing.B) {
 		must(b, o.s.CopyToDevice(buf, data))
 	}
 }
+
+// BenchmarkCaptureSizes captures as many graphs of ten kernels as a model of 32
+// layers has for the default sizes, and says what one takes of the device's memory.
+func BenchmarkCaptureSizes(b *testing.B) {
+	const graphs = 51 * 33
+	o, l := gpuBench(b)
+	for b.Loop() {
+		before, err := o.dev.FreeBytes()
+		must(b, err)
+		all := make([]device.Graph, graphs)
+		for i := range all {
+			all[i] = o.capture(func() {
+				for range 5 {
+					must(b, o.s.Launch(l))
+				}
+			})
+		}
+		must(b, o.s.Synchronize())
+		after, err := o.dev.FreeBytes()
+		must(b, err)
+		b.ReportMetric(float64(before-after)/graphs, "bytes/graph")
+		for _, g := range all {
+			must(b, g.Close())
+		}
+	}
+}
