@@ -124,8 +124,7 @@ func TestSoak(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	waitIdle(t, r)
-	s := r.Stats()
+	s := waitIdle(t, r)
 	if s.UsedBlocks != 0 || s.Running != 0 || s.Waiting != 0 {
 		t.Errorf("left over: %+v", s)
 	}
@@ -135,11 +134,7 @@ func TestSoak(t *testing.T) {
 	if n := runtime.NumGoroutine(); n > goroutines {
 		t.Errorf("%d goroutines, %d before", n, goroutines)
 	}
-	total := int64(0)
-	for _, n := range s.Finished {
-		total += n
-	}
-	if total != s.Submitted || s.Preempted == 0 || s.Finished["canceled"] == 0 || s.Finished["length"] == 0 {
+	if s.Preempted == 0 || s.Finished["canceled"] == 0 || s.Finished["length"] == 0 {
 		t.Errorf("%d were submitted; %+v", s.Submitted, s)
 	}
 	stop()
@@ -149,16 +144,22 @@ func TestSoak(t *testing.T) {
 	t.Logf("%d requests, %d tokens, %d preemptions", s.Submitted, s.Generated, s.Preempted)
 }
 
-// waitIdle waits for the step that notices the end of the last request.
-func waitIdle(t *testing.T, r *Runner) {
+// waitIdle waits until the end of the last request is counted: its step is read
+// by the one that follows.
+func waitIdle(t *testing.T, r *Runner) Stats {
 	for range 10000 {
-		if s := r.Stats(); s.Running+s.Waiting == 0 && s.UsedBlocks == 0 {
-			return
+		s := r.Stats()
+		ended := int64(0)
+		for _, n := range s.Finished {
+			ended += n
 		}
-		r.wakeUp()
+		if ended == s.Submitted && s.Running+s.Waiting == 0 {
+			return s
+		}
 		time.Sleep(time.Millisecond)
 	}
 	t.Error("the runner does not come to rest")
+	return r.Stats()
 }
 
 // Close ends what is left, and Run.
