@@ -71,21 +71,22 @@ type slot struct {
 type function struct {
 	b *Backend
 
-	ir       *ir.Func
-	plan     *split.Plan
-	size     string // size symbol; "": the function has none
-	lo, hi   int64  // sizes that may run
-	inputs   []input
-	storages []storage
-	byBase   map[ir.Value]int32
-	declared map[declared]ir.Value // weights and states that the function names
-	units    []unit
-	slots    []slot
-	returns  []int32 // storage of each result
-	rowBytes []int64 // of each result in memory of its own whose leading extent is the size symbol; else 0
-	sizes    []int64 // capture sizes, ascending
-	noPad    error   // why rows must not be padded; nil: they may
-	checks   []positionCheck
+	ir        *ir.Func
+	plan      *split.Plan
+	size      string // size symbol; "": the function has none
+	lo, hi    int64  // sizes that may run
+	inputs    []input
+	storages  []storage
+	byBase    map[ir.Value]int32
+	declared  map[declared]ir.Value // weights and states that the function names
+	units     []unit
+	preparers []device.Preparer // ops of units, each once
+	slots     []slot
+	returns   []int32 // storage of each result
+	rowBytes  []int64 // of each result in memory of its own whose leading extent is the size symbol; else 0
+	sizes     []int64 // capture sizes, ascending
+	noPad     error   // why rows must not be padded; nil: they may
+	checks    []positionCheck
 
 	atMax    *layout
 	captured []*captured // ascending sizes
@@ -269,6 +270,12 @@ func (fn *function) addUnits() error {
 				return err
 			}
 			u.attrs = opAttrs(n.Attrs)
+			if p, ok := u.op.(device.Preparer); ok {
+				same := func(q device.Preparer) bool { return q.Signature().Name == p.Signature().Name }
+				if !slices.ContainsFunc(fn.preparers, same) {
+					fn.preparers = append(fn.preparers, p)
+				}
+			}
 		}
 		fn.units = append(fn.units, u)
 	}

@@ -59,16 +59,17 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	}
 	in.slot.taken = false
 	fn.run++ // from here on the old results are gone, whether the run succeeds or not
-	var err error
-	switch how {
-	case Eager:
+	err := fn.prepare(meta, size, rows)
+	switch {
+	case err != nil:
+	case how == Eager:
 		err = fn.runEager(rows, in.slot, meta)
 		b.stats.eager.Add(1)
 		b.stats.skipped[skip].Add(1)
-	case Replayed:
+	case how == Replayed:
 		err = fn.replay(c, rows, meta)
 		b.stats.replays.Add(1)
-	case Whole:
+	case how == Whole:
 		err = fn.replayWhole(c, rows, meta)
 		b.stats.full.Add(1)
 	}
@@ -161,6 +162,16 @@ func (fn *function) storageName(s *storage) string {
 		return "state @" + fn.b.module.States[s.index].Name
 	}
 	return "input %" + fn.ir.Values[s.base].Name
+}
+
+// prepare tells the ops that want to know of the run that is about to be issued.
+func (fn *function) prepare(meta any, size, rows int64) error {
+	for _, op := range fn.preparers {
+		if err := op.Prepare(fn.b.pool.stream, meta, size, rows); err != nil {
+			return fmt.Errorf("@%s at size %d: %s: %w", fn.ir.Name, size, op.Signature().Name, err)
+		}
+	}
+	return nil
 }
 
 // replay issues the pieces' graphs and the calls between them: no allocation,

@@ -179,6 +179,15 @@ type Op interface {
 	Launch(c *OpCall) error
 }
 
+// Preparer is an [Op] that is told of a step before the first of its launches:
+// the step's owner calls Prepare once for each run, on the stream of its calls,
+// with what OpCall will hold as Meta, Size and Rows. Work that it enqueues there
+// comes before that of the run, graphs included.
+type Preparer interface {
+	Op
+	Prepare(s Stream, meta any, size, rows int64) error
+}
+
 // Signature is the part of an extern op's declaration that a module states.
 type Signature struct {
 	Name    string // "ns::op"

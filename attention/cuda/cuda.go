@@ -1,0 +1,278 @@
+// Package cuda runs "attention::paged" (package attention) on NVIDIA GPUs, from
+// sm_80 on.
+//
+// A call is one launch, for prefills, chunks and decodes together: the step's
+// keys and values go into the cache, contexts of a few rows are split over blocks
+// and the last block to finish combines the parts, in their order. The launch
+// depends on the shapes of the operands alone and reads the step's metadata from
+// device memory that stays where it is, so that it can be captured. The products
+// of 16-bit operands run on tensor cores where the size of a head is a multiple
+// of 16; others are plain float32.
+//
+// Sums have an order that the shapes decide: not the scheduling of blocks, and no
+// float atomics. A row's result is the same bits whatever is beside it in a step
+// of the same size.
+//
+// Before the launches of a step its owner calls [Op.Prepare], which the op needs
+// to be told of new metadata in the same *attention.Batch.
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	"pwc/attention"
+	"pwc/program"
+	"pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// Options bound the steps of an op and say where its kernels come from.
+type Options struct {
+	MaxRows     int // rows of a step, padded ones included
+	MaxRequests int // requests of a step; 0: MaxRows
+	MaxBlocks   int // blocks of a request: the largest Stride of a Batch
+
+	// Code gives the machine code for the device's target, when a call with new
+	// shapes is planned.
+	Code Code
+}
+
+// Op is the op for one stream of a device, with the metadata of the step that is
+// next on it. Its methods may be called from several goroutines.
+type Op struct {
+	dev     *cuda.Device
+	options Options
+	target  string
+	sms     int
+
+	mu       sync.Mutex
+	kernels  map[Variant]*kernel
+	modules  []*cuda.Module
+	counters device.Buffer // of parts that are done, zero between launches
+	step     step
+	closed   bool
+}
+
+// kernel is a variant, loaded. The call's arguments are set anew at each launch.
+type kernel struct {
+	variant Variant
+	call    *cuda.KernelCall
+}
+
+// The kernel's parameters, in order.
+const (
+	argPartial = attention.ArgO + 2
+	argScale   = argPartial + 4
+	argCount   = argScale + 4
+)
+
+var (
+	_ device.Op       = (*Op)(nil)
+	_ device.Preparer = (*Op)(nil)
+)
+
+// New returns the op for a device. It takes [Op.Bytes] of device memory, and
+// four times as much of host memory. Close it before the device.
+func New(dev *cuda.Device, o Options) (*Op, error) {
+	if o.MaxRequests == 0 {
+		o.MaxRequests = o.MaxRows
+	}
+	if o.MaxRows < 1 || o.MaxRequests < 1 || o.MaxBlocks < 1 || o.Code == nil {
+		return nil, fmt.Errorf("%s: options %d rows, %d requests, %d blocks: all must be positive, and there must be Code", attention.Name, o.MaxRows, o.MaxRequests, o.MaxBlocks)
+	}
+	info := dev.Info()
+	op := &Op{dev: dev, options: o, target: info.Target, sms: int(info.Properties["device.sms"]), kernels: map[Variant]*kernel{}}
+	if _, _, err := arch(op.target); err != nil {
+		return nil, err
+	}
+	if err := op.allocate(); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", attention.Name, err), op.free())
+	}
+	return op, nil
+}
+
+// allocate takes the memory that launches reach by fixed addresses.
+func (o *Op) allocate() error {
+	if err := o.step.allocate(o.dev, &o.options); err != nil {
+		return err
+	}
+	m, err := o.dev.Alloc(4 * int64(o.resident()))
+	if err != nil {
+		return err
+	}
+	o.counters = device.Buffer{Memory: m, Size: m.Size()}
+	s, err := o.dev.NewStream()
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.Fill(o.counters, 0), s.Fill(o.step.memory, 0), s.Synchronize(), s.Close())
+}
+
+// Bytes returns the device memory that the op keeps beside the scratch of calls.
+func (o *Op) Bytes() int64 { return o.step.memory.Size + o.counters.Size }
+
+// Close gives back what the op took. No launch may be under way, and graphs that
+// hold one fail from then on. The second time it does nothing.
+func (o *Op) Close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return nil
+	}
+	o.closed = true
+	return o.free()
+}
+
+func (o *Op) free() error {
+	errs := []error{o.step.free()}
+	if o.counters.Memory != nil {
+		errs = append(errs, o.counters.Memory.Free())
+	}
+	for _, m := range o.modules {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Signature returns the op's declaration. It can be captured.
+func (o *Op) Signature() device.Signature { return attention.Signature(true, "1") }
+
+// resident is about how many blocks the device works on at once: what it needs
+// to be busy.
+func (o *Op) resident() int { return 3 * max(1, o.sms) }
+
+// parts is how many parts a context is split into at most, for calls of a shape.
+func (o *Op) parts(s *attention.Shape, v *Variant) int {
+	tiles := max(1, s.Rows*v.rowTiles()*s.KVHeads)
+	return min(maxSplits, (o.resident()+tiles-1)/tiles)
+}
+
+// ScratchBytes returns the memory for the sums of parts of contexts. A call with
+// shapes that are new to the op makes it ask for their code and load it.
+func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
+	s, err := attention.ParseArgs(args)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := attention.ParseParams(attrs, s.HeadDim); err != nil {
+		return 0, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	k, err := o.kernel(&s)
+	if err != nil {
+		return 0, err
+	}
+	return o.scratch(&s, &k.variant), nil
+}
+
+func (o *Op) scratch(s *attention.Shape, v *Variant) int64 {
+	parts := o.parts(s, v)
+	if parts == 1 {
+		return 0
+	}
+	return int64(s.Rows*v.rowTiles()*s.KVHeads*parts) * splitPairs * int64(s.HeadDim+2) * 4
+}
+
+// kernel returns the kernel for a shape, loaded.
+func (o *Op) kernel(s *attention.Shape) (*kernel, error) {
+	if o.closed {
+		return nil, fmt.Errorf("%s: %w", attention.Name, device.ErrClosed)
+	}
+	v, err := VariantOf(s, o.target)
+	if err != nil {
+		return nil, err
+	}
+	if k := o.kernels[v]; k != nil {
+		return k, nil
+	}
+	code, err := o.options.Code(context.Background(), v)
+	if err != nil {
+		return nil, err
+	}
+	m, err := o.dev.LoadModule(code)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", attention.Name, v, err)
+	}
+	o.modules = append(o.modules, m)
+	f, err := m.Function("paged")
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", attention.Name, v, err)
+	}
+	k := &kernel{variant: v}
+	if k.call, err = f.NewCall(argCount, cuda.LaunchOptions{}); err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", attention.Name, v, err)
+	}
+	k.call.Block, k.call.Shared = [3]uint32{threads, 1, 1}, uint32(v.shared())
+	o.kernels[v] = k
+	return k, nil
+}
+
+// Launch enqueues the call, or records it. Metadata that Prepare has not seen is
+// prepared now.
+func (o *Op) Launch(c *device.OpCall) error {
+	s, err := attention.ParseArgs(c.Args)
+	if err != nil {
+		return err
+	}
+	p, err := attention.ParseParams(c.Attrs, s.HeadDim)
+	if err != nil {
+		return err
+	}
+	stream, ok := c.Stream.(*cuda.Stream)
+	if !ok {
+		return fmt.Errorf("%s: %w", attention.Name, device.ErrForeignStream)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	k, err := o.kernel(&s)
+	if err != nil {
+		return err
+	}
+	if s.Rows == 0 {
+		return nil
+	}
+	if s.Rows > o.options.MaxRows || s.KVHeads > math.MaxUint16 {
+		return fmt.Errorf("%s: %d rows with %d key-value heads, the op was made for %d rows", attention.Name, s.Rows, s.KVHeads, o.options.MaxRows)
+	}
+	if err := o.step.serve(c, stream, &s); err != nil {
+		return err
+	}
+	if err := o.arguments(k, c, &s, &p); err != nil {
+		return err
+	}
+	return stream.LaunchKernel(k.call)
+}
+
+// arguments sets the kernel's grid and arguments for a call.
+func (o *Op) arguments(k *kernel, c *device.OpCall, s *attention.Shape, p *attention.Params) error {
+	if need := o.scratch(s, &k.variant); c.Scratch.Size < need {
+		return fmt.Errorf("%s: scratch of %d bytes, %d are needed", attention.Name, c.Scratch.Size, need)
+	}
+	buffers := [...]device.Buffer{c.Args[attention.ArgQ].Buffer, c.Args[attention.ArgK].Buffer, c.Args[attention.ArgV].Buffer,
+		c.Args[attention.ArgKV].Buffer, c.Args[attention.ArgO].Buffer, o.step.memory, c.Scratch, o.counters}
+	for i, b := range buffers {
+		if err := k.call.SetBuffer(i, b); err != nil {
+			return fmt.Errorf("%s: %w", attention.Name, err)
+		}
+		if k.variant.Tensor && i <= attention.ArgKV {
+			if at, err := o.dev.Pointer(b); err != nil || at%16 != 0 {
+				return errors.Join(err, fmt.Errorf("%s: operand %d is at address %#x, not a multiple of 16", attention.Name, i, at))
+			}
+		}
+	}
+	causal := uint64(0)
+	if p.Causal {
+		causal = 1
+	}
+	for i, v := range [...]uint64{uint64(o.options.MaxRequests), uint64(o.options.MaxRows),
+		uint64(math.Float32bits(float32(p.Scale))), uint64(math.Float32bits(float32(p.Softcap))), uint64(p.Window), causal} {
+		k.call.SetArg(len(buffers)+i, v)
+	}
+	k.call.Grid = [3]uint32{uint32(s.Rows * k.variant.rowTiles()), uint32(s.KVHeads), uint32(o.parts(s, &k.variant))}
+	return nil
+}

@@ -1,0 +1,503 @@
+package cuda_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"pwc/attention"
+	attn "pwc/attention/cuda"
+	"pwc/attention/reference"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/ir/interp"
+	"pwc/program"
+	"pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// shape is what a test's calls have in common.
+type shape struct {
+	heads, kvHeads, dim, blocks, block int64
+	dtype, kv                          dtype.DType
+}
+
+// rig runs the op on the machine's GPU, with a cache that lives across steps.
+type rig struct {
+	testing.TB
+	shape  shape
+	attrs  []program.Attr
+	dev    *cuda.Device
+	stream device.Stream
+	op     *attn.Op
+	cache  device.Tensor
+}
+
+const maxRows, maxRequests, maxBlocks = 4096, 512, 512
+
+// newRig skips the test on machines without a GPU.
+func newRig(t testing.TB, s shape, attrs ...program.Attr) *rig {
+	t.Helper()
+	dev, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		t.Skip(err)
+	}
+	r := &rig{TB: t, shape: s, attrs: attrs, dev: dev}
+	t.Cleanup(func() { r.check(dev.Close()) })
+	r.stream, err = dev.NewStream()
+	r.check(err)
+	c := openNVRTC(t)
+	r.op, err = attn.New(dev, attn.Options{MaxRows: maxRows, MaxRequests: maxRequests, MaxBlocks: maxBlocks, Code: attn.Compiled(c, dev.Info().Target)})
+	r.check(err)
+	t.Cleanup(func() { r.check(errors.Join(r.stream.Synchronize(), r.op.Close())) })
+	r.cache = r.tensor(s.kv, s.blocks, 2, s.block, s.kvHeads, s.dim)
+	return r
+}
+
+func (r *rig) check(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) buffer(n int64) device.Buffer {
+	r.Helper()
+	if n == 0 {
+		return device.Buffer{}
+	}
+	m, err := r.dev.Alloc(n)
+	r.check(err)
+	return device.Buffer{Memory: m, Size: n}
+}
+
+func (r *rig) tensor(dt dtype.DType, dims ...int64) device.Tensor {
+	r.Helper()
+	n := int64(1)
+	for _, d := range dims {
+		n *= d
+	}
+	b := r.buffer(dt.Bytes(n))
+	r.check(r.stream.Fill(b, 0))
+	return device.Tensor{Buffer: b, DType: dt, Shape: dims}
+}
+
+// call prepares a call for size rows. Operands and scratch are filled with bytes that are NaN in every dtype.
+func (r *rig) call(size int64) *device.OpCall {
+	r.Helper()
+	s := r.shape
+	args := []device.Tensor{r.tensor(s.dtype, size, s.heads, s.dim), r.tensor(s.dtype, size, s.kvHeads, s.dim),
+		r.tensor(s.dtype, size, s.kvHeads, s.dim), r.cache, r.tensor(s.dtype, size, s.heads, s.dim)}
+	n, err := r.op.ScratchBytes(args, r.attrs)
+	r.check(err)
+	c := &device.OpCall{Stream: r.stream, Args: args, Attrs: r.attrs, Scratch: r.buffer(n), Size: size, Rows: size, Loc: "test"}
+	r.poison(c)
+	return c
+}
+
+func (r *rig) poison(c *device.OpCall) {
+	for i, a := range c.Args {
+		if i != attention.ArgKV {
+			r.check(r.stream.Fill(a.Buffer, 0xff))
+		}
+	}
+	r.check(r.stream.Fill(c.Scratch, 0xff))
+}
+
+func (r *rig) read(t device.Tensor) []byte {
+	r.Helper()
+	out := make([]byte, t.Buffer.Size)
+	r.check(r.stream.CopyToHost(out, t.Buffer))
+	r.check(r.stream.Synchronize())
+	return out
+}
+
+func (r *rig) set(c *device.OpCall, b *attention.Batch, qkv [3][]byte) {
+	r.Helper()
+	r.poison(c)
+	for i, data := range qkv {
+		r.check(r.stream.CopyToDevice(c.Args[i].Buffer.Slice(0, int64(len(data))), data))
+	}
+	c.Rows, c.Meta = int64(b.Rows()), b
+	r.check(r.op.Prepare(r.stream, b, c.Size, c.Rows))
+}
+
+// step runs rows of q, k and v, padded to size, and returns all of o.
+func (r *rig) step(b *attention.Batch, size int64, qkv [3][]byte) []byte {
+	r.Helper()
+	c := r.call(size)
+	r.set(c, b, qkv)
+	r.check(r.op.Launch(c))
+	return r.read(c.Args[attention.ArgO])
+}
+
+// random returns the bytes of n values around 0, as numbers of a dtype.
+func random(rng *rand.Rand, dt dtype.DType, n int64) []byte {
+	v := make([]float64, n)
+	for i := range v {
+		v[i] = rng.NormFloat64()
+	}
+	t, err := interp.FromFloat64s(dt, []int64{n}, v)
+	if err != nil {
+		panic(err)
+	}
+	return t.Bytes()
+}
+
+func (r *rig) random(rng *rand.Rand, rows int64) [3][]byte {
+	s := r.shape
+	return [3][]byte{random(rng, s.dtype, rows*s.heads*s.dim), random(rng, s.dtype, rows*s.kvHeads*s.dim), random(rng, s.dtype, rows*s.kvHeads*s.dim)}
+}
+
+// want computes a step with the reference, on what the cache holds now.
+func (r *rig) want(b *attention.Batch, qkv [3][]byte) (o, cache *interp.Tensor) {
+	r.Helper()
+	s, rows := r.shape, int64(b.Rows())
+	tensor := func(dt dtype.DType, data []byte, dims ...int64) *interp.Tensor {
+		x, err := interp.FromBytes(dt, dims, data)
+		r.check(err)
+		return x
+	}
+	c := &interp.Call{Name: attention.Name}
+	for _, a := range r.attrs {
+		switch a.Kind {
+		case program.AttrFloat:
+			c.Attrs = append(c.Attrs, ir.FloatAttr(a.Name, a.Float))
+		case program.AttrBool:
+			c.Attrs = append(c.Attrs, ir.BoolAttr(a.Name, a.Bool))
+		default:
+			c.Attrs = append(c.Attrs, ir.DimAttr(a.Name, a.Dim))
+		}
+	}
+	out, err := interp.Zeros(s.dtype, []int64{rows, s.heads, s.dim})
+	r.check(err)
+	cache = tensor(s.kv, r.read(r.cache), r.cache.Shape...)
+	c.Args = []*interp.Tensor{tensor(s.dtype, qkv[0], rows, s.heads, s.dim), tensor(s.dtype, qkv[1], rows, s.kvHeads, s.dim), tensor(s.dtype, qkv[2], rows, s.kvHeads, s.dim), cache, out}
+	r.check(reference.Extern(func() *attention.Batch { return b })(c))
+	return out, cache
+}
+
+// hold compares the result and the cache after a step with the reference's.
+func (r *rig) hold(what string, got []byte, o, cache *interp.Tensor) {
+	r.Helper()
+	have, err := interp.FromBytes(r.shape.dtype, o.Shape, got[:len(o.Bytes())])
+	r.check(err)
+	tolerance := map[dtype.DType]float64{dtype.F32: 2e-5, dtype.F16: 2e-3, dtype.BF16: 2e-2}[r.shape.dtype]
+	if d := interp.Compare(have, o); !d.Within(tolerance) {
+		r.Fatal(what, ": ", d)
+	}
+	if len(bytes.Trim(got[len(o.Bytes()):], "\x00")) != 0 {
+		r.Fatal(what, ": padded rows are not zero")
+	}
+	if !bytes.Equal(r.read(r.cache), cache.Bytes()) {
+		r.Fatal(what, ": the cache differs")
+	}
+}
+
+func float(name string, v float64) program.Attr {
+	return program.Attr{Name: name, Kind: program.AttrFloat, Float: v}
+}
+
+func integer(name string, v int64) program.Attr {
+	return program.Attr{Name: name, Kind: program.AttrDim, Dim: dim.Const(v)}
+}
+
+var bidirectional = program.Attr{Name: "causal", Kind: program.AttrBool}
+
+// cases are the forms of the kernel.
+var cases = []struct {
+	name  string
+	shape shape
+	attrs []program.Attr
+}{
+	{"bf16", shape{8, 2, 64, 96, 16, dtype.BF16, dtype.BF16}, nil},
+	{"f16", shape{6, 2, 80, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("softcap", 3), float("scale", 0.2)}},
+	{"bf16 window", shape{4, 4, 128, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{integer("window", 37)}},
+	{"bf16 both sides", shape{2, 1, 16, 96, 8, dtype.BF16, dtype.BF16}, []program.Attr{integer("window", 50), bidirectional}},
+	{"bf16 wide group", shape{71, 1, 64, 96, 16, dtype.BF16, dtype.BF16}, nil},
+	{"bf16 large heads", shape{2, 1, 256, 96, 16, dtype.BF16, dtype.BF16}, nil},
+	{"f32", shape{6, 2, 64, 96, 16, dtype.F32, dtype.F32}, nil},
+	{"f32 odd", shape{3, 1, 19, 96, 7, dtype.F32, dtype.F32}, []program.Attr{integer("window", 20), float("softcap", 2)}},
+	{"f32 over bf16", shape{34, 2, 160, 96, 16, dtype.F32, dtype.BF16}, []program.Attr{bidirectional}},
+	{"bf16 over f16", shape{4, 2, 72, 96, 5, dtype.BF16, dtype.F16}, nil},
+}
+
+// ragged makes batches of prefills, chunks and decodes over scattered blocks.
+type ragged struct {
+	rng      *rand.Rand
+	requests [][]int32
+	done     []int
+	block    int
+}
+
+func newRagged(s shape, seed uint64) *ragged {
+	g := &ragged{rng: rand.New(rand.NewPCG(2, seed)), block: int(s.block)}
+	g.requests = make([][]int32, 6)
+	for i, b := range g.rng.Perm(int(s.blocks)) {
+		g.requests[i%6] = append(g.requests[i%6], int32(b))
+	}
+	g.done = make([]int, 6)
+	return g
+}
+
+// batch has at most one row for each request when decode is set. Some rows are padding.
+func (g *ragged) batch(t testing.TB, decode bool) *attention.Batch {
+	b := attention.NewBatch(len(g.requests), 0, len(g.requests[0]))
+	for i, blocks := range g.requests {
+		n := 1
+		if !decode && g.rng.IntN(3) > 0 {
+			n = g.rng.IntN(90)
+		}
+		n = min(n, len(blocks)*g.block-g.done[i])
+		if n == 0 {
+			continue
+		}
+		if err := b.Add(g.done[i], n, blocks, g.block); err != nil {
+			t.Fatal(err)
+		}
+		g.done[i] += n
+	}
+	for i := range b.Slots {
+		if g.rng.IntN(20) == 0 {
+			b.Slots[i] = attention.PaddedSlot
+		}
+	}
+	return b
+}
+
+// TestAgainstReference runs random ragged batches one after the other, some padded.
+func TestAgainstReference(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, c.shape, c.attrs...)
+			g := newRagged(c.shape, 1)
+			for i := range 6 {
+				b := g.batch(t, i >= 4)
+				qkv := r.random(g.rng, int64(b.Rows()))
+				o, cache := r.want(b, qkv)
+				r.hold(fmt.Sprint("step ", i), r.step(b, int64(b.Rows()+i%3), qkv), o, cache)
+			}
+		})
+	}
+}
+
+// TestReplays captures one call and replays it with batches of all forms: nothing of the step is in the graph.
+func TestReplays(t *testing.T) {
+	const size = 256
+	for _, c := range cases[:1] {
+		r := newRig(t, c.shape, c.attrs...)
+		g := newRagged(c.shape, 2)
+		call := r.call(size)
+		r.check(r.stream.Synchronize())
+		r.check(r.stream.BeginCapture())
+		err := r.op.Launch(call)
+		graph, endErr := r.stream.EndCapture()
+		r.check(errors.Join(err, endErr))
+		if n := graph.Nodes(); n != 1 {
+			t.Errorf("%d nodes, want one launch", n)
+		}
+		for i := range 8 {
+			b := g.batch(t, i%2 == 1)
+			if b.Rows() > size {
+				continue
+			}
+			qkv := r.random(g.rng, int64(b.Rows()))
+			o, cache := r.want(b, qkv)
+			r.set(call, b, qkv)
+			r.check(r.stream.LaunchGraph(graph))
+			r.hold(fmt.Sprint("replay ", i), r.read(call.Args[attention.ArgO]), o, cache)
+		}
+		r.check(graph.Close())
+	}
+}
+
+// TestSameBits replays a decode over long contexts, split over many blocks, and wants the same bits each time.
+func TestSameBits(t *testing.T) {
+	s := shape{8, 2, 128, 1024, 16, dtype.BF16, dtype.BF16}
+	r := newRig(t, s)
+	rng := rand.New(rand.NewPCG(3, 3))
+	data := random(rng, s.kv, r.cache.Size/2)
+	r.check(r.stream.CopyToDevice(r.cache.Buffer, data))
+	b := attention.NewBatch(2, 2, 512)
+	for i := range 2 {
+		var blocks []int32
+		for j := range 512 {
+			blocks = append(blocks, int32(2*j+i))
+		}
+		if err := b.Add(8000-3000*i, 1, blocks, 16); err != nil {
+			t.Fatal(err)
+		}
+	}
+	qkv := r.random(rng, 2)
+	o, cache := r.want(b, qkv)
+	c := r.call(2)
+	var first []byte
+	for i := range 300 {
+		r.set(c, b, qkv)
+		r.check(r.op.Launch(c))
+		got := r.read(c.Args[attention.ArgO])
+		if i == 0 {
+			r.hold("first", got, o, cache)
+			first = got
+		} else if !bytes.Equal(got, first) {
+			t.Fatalf("run %d differs from the first", i)
+		}
+	}
+}
+
+// TestDecodeEqualsPrefill feeds a sequence in one step, and token by token.
+func TestDecodeEqualsPrefill(t *testing.T) {
+	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
+		s := shape{8, 2, 64, 40, 16, dt, dt}
+		r := newRig(t, s)
+		const n = 290
+		rng := rand.New(rand.NewPCG(4, 4))
+		qkv := r.random(rng, n)
+		var low, high []int32
+		for i := range int32(20) {
+			low, high = append(low, i), append(high, 39-i)
+		}
+		b := attention.NewBatch(1, n, 20)
+		r.check(b.Add(0, n, low, 16))
+		all, err := interp.FromBytes(dt, []int64{n, s.heads * s.dim}, r.step(b, n, qkv))
+		r.check(err)
+		var tokens []byte
+		for i := range n {
+			b.Reset()
+			r.check(b.Add(i, 1, high, 16))
+			var one [3][]byte
+			for j := range one {
+				w := len(qkv[j]) / n
+				one[j] = qkv[j][i*w:][:w]
+			}
+			tokens = append(tokens, r.step(b, 1, one)...)
+		}
+		single, err := interp.FromBytes(dt, all.Shape, tokens)
+		r.check(err)
+		if d := interp.Compare(single, all); !d.Within(map[dtype.DType]float64{dtype.F32: 1e-5, dtype.BF16: 2e-2}[dt]) {
+			t.Error(dt, d)
+		}
+	}
+}
+
+// TestFarBlocks uses blocks beyond 4 GiB of the cache: the same bits as in the first blocks.
+func TestFarBlocks(t *testing.T) {
+	s := shape{32, 8, 128, 72000, 16, dtype.BF16, dtype.BF16} // 64 KiB a block
+	r := newRig(t, s)
+	rng := rand.New(rand.NewPCG(5, 5))
+	var results [2][]byte
+	prefill, decode := r.random(rng, 100), r.random(rng, 1)
+	for i, first := range []int32{0, 71000} {
+		var blocks []int32
+		for j := range int32(8) {
+			blocks = append(blocks, first+7*j)
+		}
+		b := attention.NewBatch(1, 100, 8)
+		r.check(b.Add(0, 100, blocks, 16))
+		results[i] = r.step(b, 100, prefill)
+		b.Reset()
+		r.check(b.Add(100, 1, blocks, 16))
+		results[i] = append(results[i], r.step(b, 1, decode)...)
+	}
+	if !bytes.Equal(results[0], results[1]) {
+		t.Error("far blocks give other results")
+	}
+	if bytes.Equal(results[0], make([]byte, len(results[0]))) {
+		t.Error("all results are zero")
+	}
+}
+
+// BenchmarkDecode measures steps of the Llama-3.1-8B shape: the share of memory traffic is keys and values read.
+func BenchmarkDecode(b *testing.B) {
+	for _, batch := range []int{1, 8, 32, 128, 256} {
+		for _, context := range []int{512, 4096} {
+			if batch*context > 256*1024 {
+				continue
+			}
+			b.Run(fmt.Sprintf("batch=%d/context=%d", batch, context), func(b *testing.B) {
+				const layers = 8 // caches in turn, so that none is in L2
+				blocks := batch * context / 16
+				r := newRig(b, shape{32, 8, 128, int64(blocks * layers), 16, dtype.BF16, dtype.BF16})
+				rng := rand.New(rand.NewPCG(6, 6))
+				step := attention.NewBatch(batch, batch, context/16)
+				perm := rng.Perm(blocks)
+				for i := range batch {
+					var table []int32
+					for _, p := range perm[i*context/16:][:context/16] {
+						table = append(table, int32(p))
+					}
+					r.check(step.Add(context-1, 1, table, 16))
+				}
+				c := r.call(int64(batch))
+				r.set(c, step, r.random(rng, int64(batch)))
+				calls := make([]*device.OpCall, layers)
+				for i := range calls {
+					d := *c
+					d.Args = append([]device.Tensor(nil), c.Args...)
+					kv := &d.Args[attention.ArgKV]
+					kv.Buffer = kv.Buffer.Slice(kv.Size/layers*int64(i), kv.Size/layers)
+					kv.Shape = append([]int64{int64(blocks)}, kv.Shape[1:]...)
+					calls[i] = &d
+				}
+				r.check(r.op.Launch(calls[0]))
+				r.check(r.stream.BeginCapture())
+				var errs []error
+				for _, d := range calls {
+					errs = append(errs, r.op.Launch(d))
+				}
+				graph, err := r.stream.EndCapture()
+				r.check(errors.Join(append(errs, err)...))
+				r.check(r.stream.LaunchGraph(graph))
+				start, err := r.dev.NewTimedEvent()
+				r.check(err)
+				end, err := r.dev.NewTimedEvent()
+				r.check(err)
+				r.check(r.stream.Record(start))
+				for b.Loop() {
+					r.check(r.stream.LaunchGraph(graph))
+				}
+				r.check(r.stream.Record(end))
+				r.check(end.Synchronize())
+				took, err := r.dev.Elapsed(start, end)
+				r.check(err)
+				us := float64(took.Microseconds()) / float64(b.N*layers)
+				b.ReportMetric(us, "us/layer")
+				b.ReportMetric(float64(batch*context*2*8*128*2)/us/1e3, "GB/s")
+				r.check(graph.Close())
+			})
+		}
+	}
+}
+
+// BenchmarkPrefill measures causal prefills of the Llama-3.1-8B shape.
+func BenchmarkPrefill(b *testing.B) {
+	const n = 4096
+	r := newRig(b, shape{32, 8, 128, n / 16, 16, dtype.BF16, dtype.BF16})
+	var table []int32
+	for i := range int32(n / 16) {
+		table = append(table, i)
+	}
+	step := attention.NewBatch(1, n, n/16)
+	r.check(step.Add(0, n, table, 16))
+	c := r.call(n)
+	r.set(c, step, r.random(rand.New(rand.NewPCG(7, 7)), n))
+	r.check(r.op.Launch(c))
+	start, err := r.dev.NewTimedEvent()
+	r.check(err)
+	end, err := r.dev.NewTimedEvent()
+	r.check(err)
+	r.check(r.stream.Record(start))
+	for b.Loop() {
+		r.check(r.op.Launch(c))
+	}
+	r.check(r.stream.Record(end))
+	r.check(end.Synchronize())
+	took, err := r.dev.Elapsed(start, end)
+	r.check(err)
+	us := float64(took.Microseconds()) / float64(b.N)
+	b.ReportMetric(us, "us/layer")
+	b.ReportMetric(2*float64(n)*n*32*128/us/1e6, "TFLOP/s")
+}

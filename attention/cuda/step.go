@@ -1,0 +1,250 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"pwc/attention"
+	"pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// slots is how many steps the host may be ahead of the device before Prepare
+// waits.
+const slots = 4
+
+// step is the metadata of the step that is next on the stream: a ring of pinned
+// slots, and the memory that all launches read, to which each step is copied
+// once. The copy is ordered after the launches of the step before.
+type step struct {
+	memory  device.Buffer
+	ring    [slots]slot
+	next    int
+	options *Options
+
+	stream *cuda.Stream     // the one that uses the memory; nil: none yet
+	batch  *attention.Batch // what the memory holds; nil: nothing yet
+	rows   int
+	caches []cache // that launches of this op have had
+	writer []int32 // scratch: for each cache block, the request that appends to it, and 1
+}
+
+// cache is what a batch is valid for.
+type cache struct{ blocks, blockSize int }
+
+// slot is pinned memory with the event of its last copy.
+type slot struct {
+	memory device.HostMemory
+	copied device.Event
+	used   bool
+}
+
+// int32s is the size of the metadata: a header, the first rows and the lengths
+// of requests, the requests and the slots of rows, and the tables.
+func (o *Options) int32s() int64 {
+	return headerInt32s + 2*int64(o.MaxRequests) + 1 + 2*int64(o.MaxRows) + int64(o.MaxRequests)*int64(o.MaxBlocks)
+}
+
+func (st *step) allocate(dev *cuda.Device, o *Options) error {
+	st.options = o
+	m, err := dev.Alloc(4 * o.int32s())
+	if err != nil {
+		return err
+	}
+	st.memory = device.Buffer{Memory: m, Size: m.Size()}
+	for i := range st.ring {
+		s := &st.ring[i]
+		if s.memory, err = dev.AllocHost(4 * o.int32s()); err != nil {
+			return err
+		}
+		if s.copied, err = dev.NewEvent(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (st *step) free() error {
+	var errs []error
+	if st.memory.Memory != nil {
+		errs = append(errs, st.memory.Memory.Free())
+	}
+	for i := range st.ring {
+		if s := &st.ring[i]; s.memory != nil {
+			errs = append(errs, s.memory.Free())
+			if s.copied != nil {
+				errs = append(errs, s.copied.Close())
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Prepare validates the metadata of a step against the caches that the op has
+// met and enqueues its copy to the device, for all launches that follow. It
+// allocates nothing in steady state, and waits only when the host is several
+// steps ahead. The batch may change once Prepare has returned.
+//
+// Beside what [attention.Batch.Validate] refuses, a request may not have a block
+// in its sequence that another one appends to in the same step: nothing orders
+// the two in one launch.
+func (o *Op) Prepare(s device.Stream, meta any, _, rows int64) error {
+	b, err := attention.BatchOf(meta)
+	if err != nil {
+		return err
+	}
+	stream, ok := s.(*cuda.Stream)
+	if !ok {
+		return fmt.Errorf("%s: %w", attention.Name, device.ErrForeignStream)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return fmt.Errorf("%s: %w", attention.Name, device.ErrClosed)
+	}
+	return o.step.prepare(stream, b, int(rows))
+}
+
+func (st *step) prepare(stream *cuda.Stream, b *attention.Batch, rows int) error {
+	if err := st.own(stream); err != nil {
+		return err
+	}
+	st.batch = nil // until the copy is enqueued
+	if err := st.fits(b, rows); err != nil {
+		return err
+	}
+	for _, c := range st.caches {
+		if err := st.valid(b, rows, c); err != nil {
+			return err
+		}
+	}
+	s := &st.ring[st.next]
+	if s.used {
+		if err := s.copied.Synchronize(); err != nil {
+			return err
+		}
+	}
+	bytes := 4 * st.fill(s.memory.Bytes(), b, rows)
+	if err := stream.CopyToDevice(st.memory.Slice(0, bytes), s.memory.Bytes()[:bytes]); err != nil {
+		return err
+	}
+	if err := stream.Record(s.copied); err != nil {
+		return err
+	}
+	s.used = true
+	st.next = (st.next + 1) % slots
+	st.batch, st.rows = b, rows
+	return nil
+}
+
+// own keeps the memory to one stream, whose order protects it.
+func (st *step) own(stream *cuda.Stream) error {
+	if st.stream != nil && st.stream != stream {
+		return fmt.Errorf("%s: the op is used on two streams; each needs an op of its own", attention.Name)
+	}
+	st.stream = stream
+	return nil
+}
+
+// fits holds a batch to the memory there is for it.
+func (st *step) fits(b *attention.Batch, rows int) error {
+	o := st.options
+	if rows < 0 || rows > o.MaxRows || b.Requests() > o.MaxRequests || b.Stride > o.MaxBlocks {
+		return fmt.Errorf("%s: a batch of %d rows, %d requests and stride %d, the op was made for %d, %d and %d",
+			attention.Name, rows, b.Requests(), b.Stride, o.MaxRows, o.MaxRequests, o.MaxBlocks)
+	}
+	return nil
+}
+
+// valid holds a batch to a cache.
+func (st *step) valid(b *attention.Batch, rows int, c cache) error {
+	if err := b.Validate(rows, c.blocks, c.blockSize); err != nil {
+		return err
+	}
+	if len(st.writer) < c.blocks {
+		st.writer = make([]int32, c.blocks)
+	}
+	for r := range b.Requests() {
+		for _, s := range b.Slots[b.QueryStart[r]:b.QueryStart[r+1]] {
+			if s != attention.PaddedSlot {
+				st.writer[int(s)/c.blockSize] = int32(r) + 1
+			}
+		}
+	}
+	defer func() {
+		for _, s := range b.Slots {
+			if s != attention.PaddedSlot {
+				st.writer[int(s)/c.blockSize] = 0
+			}
+		}
+	}()
+	for r, n := range b.SeqLens {
+		for _, block := range b.BlockTable[r*b.Stride:][:(int(n)+c.blockSize-1)/c.blockSize] {
+			if w := st.writer[block]; w != 0 && int(w) != r+1 {
+				return fmt.Errorf("%s: request %d reads block %d, which request %d appends to in this step", attention.Name, r, block, w-1)
+			}
+		}
+	}
+	return nil
+}
+
+// fill writes the metadata as the kernel reads it and returns its size.
+func (st *step) fill(bytes []byte, b *attention.Batch, rows int) (int32s int64) {
+	o := st.options
+	m := unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(bytes))), len(bytes)/4)
+	m[0], m[1], m[2], m[3] = int32(rows), int32(b.Requests()), int32(b.Stride), 0
+	at := headerInt32s
+	copy(m[at:], b.QueryStart)
+	at += o.MaxRequests + 1
+	copy(m[at:], b.SeqLens)
+	at += o.MaxRequests
+	for r := range b.Requests() {
+		for row := b.QueryStart[r]; row < b.QueryStart[r+1]; row++ {
+			m[at+int(row)] = int32(r)
+		}
+	}
+	at += o.MaxRows
+	copy(m[at:], b.Slots[:rows])
+	at += o.MaxRows
+	n := copy(m[at:], b.BlockTable[:b.Requests()*b.Stride])
+	return int64(at + n)
+}
+
+// serve makes sure that the memory holds the step of a call, or will when a
+// graph that records the call is replayed.
+func (st *step) serve(c *device.OpCall, stream *cuda.Stream, s *attention.Shape) error {
+	if err := st.own(stream); err != nil {
+		return err
+	}
+	have := cache{s.Blocks, s.BlockSize}
+	known := false
+	for _, k := range st.caches {
+		known = known || k == have
+	}
+	if stream.Capturing() {
+		if !known {
+			st.caches = append(st.caches, have)
+		}
+		return nil
+	}
+	b, err := attention.BatchOf(c.Meta)
+	if err != nil {
+		return err
+	}
+	if c.Rows < 0 || c.Rows > int64(s.Rows) {
+		return fmt.Errorf("%s: %d rows in operands of %d", attention.Name, c.Rows, s.Rows)
+	}
+	if b != st.batch || int(c.Rows) != st.rows {
+		if err := st.prepare(stream, b, int(c.Rows)); err != nil {
+			return err
+		}
+	}
+	if !known {
+		if err := st.valid(b, st.rows, have); err != nil {
+			return err
+		}
+		st.caches = append(st.caches, have)
+	}
+	return nil
+}

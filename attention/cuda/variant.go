@@ -1,0 +1,207 @@
+package cuda
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"pwc/attention"
+	"pwc/ir/dtype"
+)
+
+//go:embed paged.cu
+var source string
+
+// Variant is what a kernel is made for: all shapes of a call that its code
+// depends on. Layers alike share one.
+type Variant struct {
+	HeadDim   int
+	Group     int // query heads of a key-value head
+	BlockSize int // tokens
+	DType     dtype.DType
+	KVDType   dtype.DType
+	Tensor    bool // tensor cores: q and kv of one 16-bit dtype
+}
+
+// maxHeadDim is the largest head: what the kernel without tensor cores has
+// shared memory for on every architecture.
+const maxHeadDim = 512
+
+// The kernel's constants of the same names, in paged.cu.
+const (
+	threads      = 128
+	splitPairs   = 16
+	maxSplits    = 64
+	tensorTile   = 64
+	plainTile    = 16
+	tensorKeys   = 64
+	plainKeys    = 32 // of heads up to 128; half of it above
+	minChunk     = 128
+	headerInt32s = 4
+)
+
+var targetPattern = regexp.MustCompile(`^cuda:(sm_([1-9][0-9]{1,2})[af]?)$`)
+
+// arch returns "sm_90" and 90 of "cuda:sm_90".
+func arch(target string) (string, int, error) {
+	m := targetPattern.FindStringSubmatch(target)
+	if m == nil {
+		return "", 0, fmt.Errorf("%s: target %q is not of the form cuda:sm_90", attention.Name, target)
+	}
+	n, err := strconv.Atoi(m[2])
+	if err != nil || n < 80 {
+		return "", 0, fmt.Errorf("%s: target %s is older than sm_80, the oldest that kernels are made for", attention.Name, target)
+	}
+	return m[1], n, nil
+}
+
+// sharedBytes is the shared memory that a block may have (CUDA C++ Programming
+// Guide, "Compute Capabilities"); of those not listed, the least of all.
+func sharedBytes(arch int) int {
+	switch arch {
+	case 80, 87:
+		return 163 << 10
+	case 90, 100, 103:
+		return 227 << 10
+	}
+	return 99 << 10
+}
+
+// VariantOf returns the kernel that serves calls of a shape on a target. Heads of
+// more than 512 elements are an error.
+func VariantOf(s *attention.Shape, target string) (Variant, error) {
+	_, n, err := arch(target)
+	if err != nil {
+		return Variant{}, err
+	}
+	if s.HeadDim > maxHeadDim {
+		return Variant{}, fmt.Errorf("%s: heads of size %d, the kernels have room for %d", attention.Name, s.HeadDim, maxHeadDim)
+	}
+	v := Variant{HeadDim: s.HeadDim, Group: s.Group(), BlockSize: s.BlockSize, DType: s.DType, KVDType: s.KVDType, Tensor: true}
+	v.Tensor = s.DType == s.KVDType && s.DType != dtype.F32 && s.HeadDim%16 == 0 && s.HeadDim <= 256 && v.shared() <= sharedBytes(n)
+	return v, nil
+}
+
+// shared is the dynamic shared memory of a block, in bytes.
+func (v *Variant) shared() int {
+	if v.Tensor { // two stages of keys and values, in rows of HeadDim + 8
+		return 2 * 2 * tensorKeys * (v.HeadDim + 8) * 2
+	}
+	keys := v.keys()
+	return max(4*maxSplits*splitPairs, 4*((plainTile+keys)*(v.HeadDim+1)+keys*v.HeadDim+plainTile*keys))
+}
+
+func (v *Variant) keys() int {
+	switch {
+	case v.Tensor:
+		return tensorKeys
+	case v.HeadDim <= 128:
+		return plainKeys
+	}
+	return plainKeys / 2
+}
+
+// rowTiles is how many tile numbers a row has.
+func (v *Variant) rowTiles() int {
+	tile := plainTile
+	if v.Tensor {
+		tile = tensorTile
+	}
+	return (v.Group + tile - 1) / tile
+}
+
+// String names the variant: "paged_bf16_d128_g4_b16_tensor".
+func (v Variant) String() string {
+	s := "paged_" + v.DType.String()
+	if v.KVDType != v.DType {
+		s += "_kv" + v.KVDType.String()
+	}
+	s += fmt.Sprintf("_d%d_g%d_b%d", v.HeadDim, v.Group, v.BlockSize)
+	if v.Tensor {
+		s += "_tensor"
+	}
+	return s
+}
+
+// Source returns the CUDA C of the kernel. It is C++17 without headers; its
+// entry is "paged".
+func (v Variant) Source() string {
+	number := map[dtype.DType]string{dtype.F32: "F32", dtype.F16: "F16", dtype.BF16: "BF16"}
+	tensor := 0
+	if v.Tensor {
+		tensor = 1
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "// %s\n#define F32 0\n#define F16 1\n#define BF16 2\n", v)
+	fmt.Fprintf(&b, "#define HEAD_DIM %d\n#define GROUP %d\n#define BLOCK_SIZE %d\n", v.HeadDim, v.Group, v.BlockSize)
+	fmt.Fprintf(&b, "#define Q_TYPE %s\n#define KV_TYPE %s\n#define TENSOR %d\n#line 1 \"paged.cu\"\n", number[v.DType], number[v.KVDType], tensor)
+	b.WriteString(source)
+	return b.String()
+}
+
+// Key names the code of the variant for a target: the hash of all that it is
+// made from but the compiler.
+func (v Variant) Key(target string) string {
+	h := sha256.Sum256([]byte(target + "\x00" + v.Source()))
+	return hex.EncodeToString(h[:])
+}
+
+// Compiler compiles CUDA C; the one that compile/cuda takes is one.
+type Compiler interface {
+	// Compile returns the machine code (cubin) of a source for an architecture
+	// such as "sm_90", or with ptx the PTX for one such as "compute_90".
+	Compile(ctx context.Context, source, name, arch string, ptx bool) (code []byte, err error)
+}
+
+// Compile returns the machine code of a variant for a target such as
+// "cuda:sm_90". No GPU is needed.
+func Compile(ctx context.Context, c Compiler, target string, v Variant) ([]byte, error) {
+	name, _, err := arch(target)
+	if err != nil {
+		return nil, err
+	}
+	code, err := c.Compile(ctx, v.Source(), v.String()+".cu", name, false)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s for %s: %w", attention.Name, v, target, err)
+	}
+	return code, nil
+}
+
+// Code gives the machine code of a variant.
+type Code func(ctx context.Context, v Variant) ([]byte, error)
+
+// Compiled is a Code that compiles for a target when asked.
+func Compiled(c Compiler, target string) Code {
+	return func(ctx context.Context, v Variant) ([]byte, error) { return Compile(ctx, c, target, v) }
+}
+
+// Store keeps code under keys. Get returns nil for a key that it has nothing for.
+type Store interface {
+	Get(ctx context.Context, key string) ([]byte, error)
+	Put(ctx context.Context, key string, code []byte) error
+}
+
+// Cached is a Code that looks in a store first and leaves there what it had to
+// ask for. Without code (nil) what the store lacks is an error.
+func Cached(s Store, target string, code Code) Code {
+	return func(ctx context.Context, v Variant) ([]byte, error) {
+		key := v.Key(target)
+		have, err := s.Get(ctx, key)
+		if have != nil || err != nil {
+			return have, err
+		}
+		if code == nil {
+			return nil, fmt.Errorf("%s: the store has no %s for %s (key %s)", attention.Name, v, target, key)
+		}
+		made, err := code(ctx, v)
+		if err != nil {
+			return nil, err
+		}
+		return made, s.Put(ctx, key, made)
+	}
+}

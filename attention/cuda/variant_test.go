@@ -1,0 +1,135 @@
+package cuda_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"pwc/attention"
+	attn "pwc/attention/cuda"
+	"pwc/ir/dtype"
+	"pwc/runtime/cuda/nvrtc"
+)
+
+// compiler is NVRTC as the op takes it.
+type compiler struct{ lib *nvrtc.Library }
+
+func (c compiler) Compile(_ context.Context, source, name, arch string, ptx bool) ([]byte, error) {
+	code, err := c.lib.Compile(nvrtc.Source{Name: name, Text: source}, nvrtc.CompileOptions{Arch: arch, Flags: []string{"--std=c++17"}})
+	if err == nil && (code.PTX != ptx || code.Log != "") {
+		err = fmt.Errorf("%s: PTX %v, log %q", name, code.PTX, code.Log)
+	}
+	return code.Data, err
+}
+
+// openNVRTC opens the machine's NVRTC. Without one the test is skipped, unless
+// PWC_REQUIRE_NVRTC=1 says that there must be one.
+func openNVRTC(t testing.TB) compiler {
+	t.Helper()
+	l, err := nvrtc.Open(nvrtc.Options{})
+	if err != nil {
+		var missing *nvrtc.NotFoundError
+		if !errors.As(err, &missing) || os.Getenv("PWC_REQUIRE_NVRTC") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	return compiler{l}
+}
+
+func shapeOf(dim, group, block int, dt, kv dtype.DType) *attention.Shape {
+	return &attention.Shape{Rows: 8, Heads: 2 * group, KVHeads: 2, HeadDim: dim, Blocks: 4, BlockSize: block, DType: dt, KVDType: kv}
+}
+
+func variant(t testing.TB, target string, s *attention.Shape) attn.Variant {
+	t.Helper()
+	v, err := attn.VariantOf(s, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// TestCompile compiles a kernel of each form, for the oldest and the newest architecture that the compilers of all
+// toolkits know, without a GPU.
+func TestCompile(t *testing.T) {
+	c := openNVRTC(t)
+	for _, target := range []string{"cuda:sm_80", "cuda:sm_90"} {
+		for _, s := range []*attention.Shape{
+			shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), shapeOf(64, 1, 32, dtype.F16, dtype.F16), shapeOf(256, 8, 16, dtype.BF16, dtype.BF16),
+			shapeOf(80, 71, 5, dtype.BF16, dtype.BF16), shapeOf(128, 4, 16, dtype.F32, dtype.F32), shapeOf(19, 3, 7, dtype.F32, dtype.BF16),
+			shapeOf(512, 1, 16, dtype.BF16, dtype.F16),
+		} {
+			v := variant(t, target, s)
+			code, err := attn.Compile(context.Background(), c, target, v)
+			if err != nil {
+				t.Error(err)
+			} else if !strings.HasPrefix(string(code), "\x7fELF") {
+				t.Errorf("%s: %.20q is no cubin", v, code)
+			}
+		}
+	}
+}
+
+func TestVariantOf(t *testing.T) {
+	for _, c := range []struct {
+		target string
+		shape  *attention.Shape
+		want   string
+	}{
+		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), "paged_bf16_d128_g4_b16_tensor"},
+		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.F32), "paged_bf16_kvf32_d128_g4_b16"},
+		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.F32, dtype.F32), "paged_f32_d128_g4_b16"},
+		{"cuda:sm_90", shapeOf(72, 1, 16, dtype.F16, dtype.F16), "paged_f16_d72_g1_b16"},
+		{"cuda:sm_90a", shapeOf(256, 1, 16, dtype.F16, dtype.F16), "paged_f16_d256_g1_b16_tensor"},
+		{"cuda:sm_86", shapeOf(256, 1, 16, dtype.F16, dtype.F16), "paged_f16_d256_g1_b16"}, // 132 KiB of shared memory
+	} {
+		if got := variant(t, c.target, c.shape).String(); got != c.want {
+			t.Errorf("%s: %s, want %s", c.target, got, c.want)
+		}
+	}
+	for target, want := range map[string]string{"cuda:sm_75": "older than sm_80", "host": "not of the form", "cuda:sm_90": "room for 512"} {
+		if _, err := attn.VariantOf(shapeOf(513, 1, 16, dtype.F32, dtype.F32), target); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q in it", err, want)
+		}
+	}
+}
+
+func TestKey(t *testing.T) {
+	v := variant(t, "cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16))
+	w := v
+	w.BlockSize = 32
+	if v.Key("cuda:sm_90") != v.Key("cuda:sm_90") || v.Key("cuda:sm_90") == v.Key("cuda:sm_80") || v.Key("cuda:sm_90") == w.Key("cuda:sm_90") {
+		t.Error("keys do not tell code apart")
+	}
+}
+
+// shelf is a store in memory.
+type shelf map[string][]byte
+
+func (s shelf) Get(_ context.Context, key string) ([]byte, error) { return s[key], nil }
+func (s shelf) Put(_ context.Context, key string, code []byte) error {
+	s[key] = code
+	return nil
+}
+
+func TestCached(t *testing.T) {
+	const target = "cuda:sm_90"
+	v := variant(t, target, shapeOf(64, 1, 16, dtype.F32, dtype.F32))
+	s, asked := shelf{}, 0
+	code := attn.Cached(s, target, func(context.Context, attn.Variant) ([]byte, error) { asked++; return []byte("code"), nil })
+	for range 2 {
+		if got, err := code(context.Background(), v); string(got) != "code" || err != nil || asked != 1 {
+			t.Errorf("%q, %v, asked %d times", got, err, asked)
+		}
+	}
+	if got, err := attn.Cached(s, target, nil)(context.Background(), v); string(got) != "code" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := attn.Cached(shelf{}, target, nil)(context.Background(), v); err == nil || !strings.Contains(err.Error(), "paged_f32_d64_g1_b16 for cuda:sm_90") {
+		t.Errorf("a store without the code: %v", err)
+	}
+}
