@@ -148,31 +148,40 @@ func (d *dumper) Compile(ctx context.Context, piece *ir.Module, ranges map[strin
 // symbol and the values of load symbols are those of the flags, else of the
 // arguments.
 func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildFlags, mode piecewise.Mode, limits, symbols map[string]int64) (*piecewise.Backend, error) {
-	ops, err := a.openOps(m, t.dev)
+	o, done, err := a.backendOptions(m, t, f, mode)
 	if err != nil {
 		return nil, err
+	}
+	defer done()
+	o.Max, o.Symbols = overlay(limits, f.max), overlay(symbols, f.symbols)
+	return piecewise.New(ctx, m, o)
+}
+
+// backendOptions returns what the flags say of a backend, all but the values of
+// symbols. done is called once the backend is compiled.
+func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecewise.Mode) (o piecewise.Options, done func(), err error) {
+	ops, err := a.openOps(m, t.dev)
+	if err != nil {
+		return o, nil, err
 	}
 	sizes, err := f.sizes()
 	if err != nil {
-		return nil, err
+		return o, nil, err
 	}
-	o := piecewise.Options{
+	o = piecewise.Options{
 		Device: t.dev, Target: t.compiler, Ops: ops, SplitOn: f.splitOn, Mode: mode, CompileSizes: f.compileSizes, Ranges: f.ranges,
-		CaptureSizes: sizes, Max: overlay(limits, f.max), Symbols: overlay(symbols, f.symbols), Jobs: f.jobs,
-		Frozen: f.frozen, Logger: a.logger(),
+		CaptureSizes: sizes, Jobs: f.jobs, Frozen: f.frozen, Logger: a.logger(),
 	}
 	var store *cache.Store
+	closeRemote := func() {}
 	if !f.uncached {
 		if store, err = a.openStore(); err != nil {
-			return nil, err
+			return o, nil, err
 		}
 		if store != nil {
-			layered, done, err := a.overRemote(store, t.compiler.Target(), f.frozen)
-			if err != nil {
-				return nil, err
+			if o.Store, closeRemote, err = a.overRemote(store, t.compiler.Target(), f.frozen); err != nil {
+				return o, nil, err
 			}
-			defer done()
-			o.Store = layered
 		}
 	}
 	t.bar = &progress{w: a.err, what: "compiling"}
@@ -185,14 +194,15 @@ func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildF
 		}
 	}
 	o.Observer = t.bar
-	b, err := piecewise.New(ctx, m, o)
-	t.bar.end()
-	if store != nil {
-		c := store.Stats()
-		o.Logger.Info("cache", "loaded", c.Loaded, "loaded_bytes", c.LoadedBytes, "load_seconds", c.LoadTime.Seconds(),
-			"saved", c.Stored, "saved_bytes", c.StoredBytes, "save_seconds", c.StoreTime.Seconds(), "damaged", c.Damaged, "not_cached", c.NotCached)
-	}
-	return b, err
+	return o, func() {
+		t.bar.end()
+		closeRemote()
+		if store != nil {
+			c := store.Stats()
+			o.Logger.Info("cache", "loaded", c.Loaded, "loaded_bytes", c.LoadedBytes, "load_seconds", c.LoadTime.Seconds(),
+				"saved", c.Stored, "saved_bytes", c.StoredBytes, "save_seconds", c.StoreTime.Seconds(), "damaged", c.Damaged, "not_cached", c.NotCached)
+		}
+	}, nil
 }
 
 // overlay returns the entries of both, those of top before those of base.
