@@ -1,0 +1,306 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pwc/ir"
+	"pwc/piecewise"
+	"pwc/runner"
+)
+
+// generateFlags are the flags of generate beside those of compile.
+type generateFlags struct {
+	ids      idList
+	file     string
+	maxNew   int
+	stop     idList
+	sampling runner.Sampling
+	mode     string
+	stats    bool
+
+	sequences, tokens, blocks int
+	memory                    int64
+	fraction                  float64
+}
+
+// autoMode is the mode that depends on what the ops allow.
+const autoMode = "auto"
+
+func (a *app) generateCommand() *cobra.Command {
+	var f modelFlags
+	var b buildFlags
+	var g generateFlags
+	cmd := &cobra.Command{
+		Use:   "generate MODEL",
+		Short: "generate tokens with a language model",
+		Long: `Run requests through a language model together, with continuous batching over a
+paged KV cache, and print the ids of their tokens as they come. What the model
+takes of the device is printed before anything is allocated.
+
+--ids gives one request. Each line of --ids-file is one, either a list of ids or
+an object: {"ids": [5, 7], "request": "name", "max_new": 8, "stop": [2],
+"temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 1}. What it leaves out is
+what the flags say, and the name is its number, from 0.
+
+Answers come in the order of the requests: each on a line behind its name; a
+single one token by token. With --json each is a line {"request", "ids"}, where
+ids holds the prompt too, and --stats adds a line {"stats"}.`,
+		Example: `  pwc generate models/llama --ids 5,7,9 --max-new 24
+  pwc generate models/llama --ids-file prompts.jsonl --json --stats
+  pwc generate models/llama --ids 5,7,9 --temperature 0.8 --top-p 0.95 --seed 7
+  pwc generate config.json --weights dummy --ids 1,2,3 --stats`,
+		Args: exactly(1, "one module or checkpoint"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case (g.ids == nil) == (g.file == ""):
+				return usagef("give the prompt with --ids 5,7,9, or many with --ids-file F.jsonl")
+			case len(b.max) > 0 || len(b.symbols) > 0:
+				return usagef("generate takes --max-tokens, --max-sequences and --blocks instead of --max and --symbol")
+			}
+			return a.runGenerate(cmd.Context(), args[0], &f, &b, &g)
+		},
+	}
+	f.addImport(cmd, "f32")
+	f.addWeights(cmd)
+	b.add(cmd)
+	fl := cmd.Flags()
+	fl.Var(&g.ids, "ids", "`ID`s of the prompt")
+	fl.StringVar(&g.file, "ids-file", "", "`FILE` with a request on each line, in JSON")
+	fl.IntVar(&g.maxNew, "max-new", 24, "generate at most `N` tokens for a request")
+	fl.Var(&g.stop, "stop", "`ID`s that end an answer")
+	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token")
+	fl.IntVar(&g.sampling.TopK, "top-k", 0, "sample among the `K` most probable tokens; 0: all")
+	fl.Float64Var(&g.sampling.TopP, "top-p", 1, "sample among the most probable tokens that sum to `P`")
+	fl.Uint64Var(&g.sampling.Seed, "seed", 0, "`SEED` of the random numbers of a request")
+	fl.StringVar(&g.mode, "mode", autoMode, "what is captured, a `MODE`: auto, none, piecewise, full, full-decode-only or full-and-piecewise; auto: the last where the ops allow it, else piecewise")
+	fl.BoolVar(&g.stats, "stats", false, "print steps by mode and size, padding, and where time went")
+	fl.IntVar(&g.sequences, "max-sequences", 0, "at most `N` requests in a step (default 64)")
+	fl.IntVar(&g.tokens, "max-tokens", 0, "at most `N` rows in a step: longer prompts run in chunks (default 512)")
+	fl.IntVar(&g.blocks, "blocks", 0, "`N` blocks of the KV cache (default: what fits; where the device's memory is not known, what the requests need)")
+	fl.Int64Var(&g.memory, "memory", 0, "take at most `BYTES` of the device")
+	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "take at most this `PART` of the device's memory")
+	return cmd
+}
+
+func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *buildFlags, g *generateFlags) (err error) {
+	requests, err := g.requests()
+	if err != nil {
+		return err
+	}
+	m, err := a.open(path, f)
+	if err != nil {
+		return err
+	}
+	weights, closeWeights, err := m.source(f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeWeights()) }()
+	t, err := openTarget(bf)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.dev.Close()) }()
+	out := &generation{app: a, requests: requests, live: newLiveLine(a, len(requests) > 1), start: time.Now()}
+	r, err := a.newRunner(ctx, m.module, t, bf, g, out)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	plan := r.Plan()
+	if !a.json {
+		fmt.Fprintln(a.err, plan.String())
+	}
+	t.bar.capturing(plan.Graphs)
+	err = r.Load(ctx, weights)
+	t.bar.end()
+	if err != nil {
+		return err
+	}
+	if err := out.run(ctx, r); err != nil {
+		return err
+	}
+	if g.stats {
+		return out.printStats(r)
+	}
+	return nil
+}
+
+// newRunner makes a runner with the flags.
+func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildFlags, g *generateFlags, out *generation) (*runner.Runner, error) {
+	o := runner.Options{MaxSequences: g.sequences, MaxTokens: g.tokens, Blocks: g.blocks, MemoryBytes: g.memory, MemoryFraction: g.fraction, Observer: out}
+	backend, done, err := a.backendOptions(m, t, bf, piecewise.None)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if g.mode == autoMode {
+		backend.Mode = runner.BestMode(m, backend.Ops)
+	} else if backend.Mode, err = piecewise.ParseMode(g.mode); err != nil {
+		return nil, usagef("--mode: %w", err)
+	}
+	block := cacheBlock(m)
+	for _, q := range out.requests {
+		length := len(q.Prompt) + q.MaxNew
+		o.MaxLength = max(o.MaxLength, length)
+		if g.blocks == 0 && g.memory == 0 && t.dev.Info().MemoryBytes == 0 {
+			o.Blocks += (length + int(block) - 1) / int(block)
+		}
+	}
+	for i, op := range backend.Ops {
+		timed := &timedOp{Op: op}
+		backend.Ops[i], out.ops = timed, append(out.ops, timed)
+	}
+	o.Backend = backend
+	return runner.New(ctx, m, o)
+}
+
+// generation is the requests of one generate, and what is printed of them.
+type generation struct {
+	app      *app
+	requests []namedRequest
+	seqs     []*runner.Sequence
+	live     *liveLine
+	ops      []*timedOp
+	start    time.Time
+	tokens   int64
+	failed   bool
+}
+
+// namedRequest is a request by its name, which is JSON.
+type namedRequest struct {
+	runner.Request
+	name json.RawMessage
+}
+
+// Stepped moves the live line.
+func (g *generation) Stepped(s runner.Step) { g.live.step(&s, g.tokens) }
+
+// Finished does nothing: answers are printed in the order of the requests.
+func (g *generation) Finished(*runner.Sequence) {}
+
+// run runs all requests and prints their answers.
+func (g *generation) run(ctx context.Context, r *runner.Runner) error {
+	g.start = time.Now()
+	single := len(g.requests) == 1 && !g.app.json
+	for i := range g.requests {
+		q := g.requests[i].Request
+		first := true
+		q.OnToken = func(id int32) {
+			g.tokens++
+			if single {
+				if !first {
+					fmt.Fprint(g.app.out, " ")
+				}
+				fmt.Fprint(g.app.out, id)
+				first = false
+			}
+		}
+		s, err := r.Submit(ctx, q)
+		if err != nil {
+			return fmt.Errorf("request %s: %w", g.requests[i].name, err)
+		}
+		g.seqs = append(g.seqs, s)
+	}
+	printed := 0
+	for more := true; more; {
+		var err error
+		more, err = r.Step(ctx)
+		for ; printed < len(g.seqs) && g.seqs[printed].Reason() != runner.Unfinished; printed++ {
+			g.live.clear()
+			if err := g.print(printed, single); err != nil {
+				return err
+			}
+		}
+		if err != nil && (!more || ctx.Err() != nil) {
+			return err
+		}
+	}
+	g.live.clear()
+	took := time.Since(g.start).Seconds()
+	if !g.app.json {
+		fmt.Fprintf(g.app.err, "%s of %s in %.3f s: %.1f tokens/s\n", plural(g.tokens, "token"), plural(int64(len(g.seqs)), "request"), took, float64(g.tokens)/took)
+	}
+	if g.failed {
+		return errReported
+	}
+	return nil
+}
+
+// print prints the answer of a request that has ended.
+func (g *generation) print(i int, single bool) error {
+	s, name := g.seqs[i], g.requests[i].name
+	problem := ""
+	if err := s.Err(); err != nil {
+		problem, g.failed = err.Error(), true
+		fmt.Fprintf(g.app.err, "pwc: request %s: %v\n", name, err)
+	}
+	if g.app.json {
+		line, err := json.Marshal(struct {
+			Request json.RawMessage `json:"request"`
+			IDs     []int32         `json:"ids"`
+			Error   string          `json:"error,omitempty"`
+		}{name, s.IDs(), problem})
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(g.app.out, "%s\n", line)
+		return err
+	}
+	if single {
+		_, err := fmt.Fprintln(g.app.out)
+		return err
+	}
+	_, err := fmt.Fprintf(g.app.out, "%s: %s\n", strings.Trim(string(name), `"`), idText(s.IDs()[len(s.Prompt()):]))
+	return err
+}
+
+func idText(ids []int32) string { return strings.Trim(fmt.Sprint(ids), "[]") }
+
+// liveLine is a line on a terminal that says what a runner does.
+type liveLine struct {
+	w      io.Writer
+	width  int // 0: nothing is drawn
+	last   time.Time
+	start  time.Time
+	drawn  bool
+	rows   int64
+	padded int64
+}
+
+func newLiveLine(a *app, many bool) *liveLine {
+	l := &liveLine{w: a.err, start: time.Now()}
+	// Tokens that are streamed to the same terminal would be drawn over.
+	if many || terminalWidth(a.out) == 0 {
+		l.width = terminalWidth(a.err)
+	}
+	return l
+}
+
+func (l *liveLine) step(s *runner.Step, tokens int64) {
+	l.rows, l.padded = l.rows+int64(s.Rows), l.padded+s.Size-int64(s.Rows)
+	now := time.Now()
+	if l.width == 0 || s.Rows == 0 || now.Sub(l.last) < 100*time.Millisecond {
+		return
+	}
+	l.last, l.drawn = now, true
+	text := fmt.Sprintf("%.1f tokens/s  %d running, %d waiting  %s %d (%d rows, %.0f%% padding so far)  KV %d of %d blocks",
+		float64(tokens)/now.Sub(l.start).Seconds(), s.Running, s.Waiting, s.How, s.Size, s.Rows, 100*float64(l.padded)/float64(max(1, l.rows+l.padded)), s.UsedBlocks, s.Blocks)
+	fmt.Fprintf(l.w, "\r\x1b[K%.*s", l.width-1, text)
+}
+
+// clear takes the line away.
+func (l *liveLine) clear() {
+	if l.drawn {
+		fmt.Fprint(l.w, "\r\x1b[K")
+		l.drawn = false
+	}
+}

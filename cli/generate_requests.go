@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"pwc/runner"
+)
+
+// idList is the value of a flag that takes ids with commas between them.
+type idList []int32
+
+func (l *idList) String() string { return strings.ReplaceAll(idText(*l), " ", ",") }
+
+func (l *idList) Type() string { return "ids" }
+
+func (l *idList) Set(text string) error {
+	for s := range strings.SplitSeq(text, ",") {
+		n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 32)
+		if err != nil || n < 0 {
+			return fmt.Errorf("%q is no id", s)
+		}
+		*l = append(*l, int32(n))
+	}
+	return nil
+}
+
+// maxLine is the most bytes of a line of --ids-file; a million ids are some 7 MB.
+const maxLine = 64 << 20
+
+// requests returns what the flags ask for.
+func (g *generateFlags) requests() ([]namedRequest, error) {
+	base := runner.Request{Prompt: g.ids, MaxNew: g.maxNew, Stop: g.stop, Sampling: g.sampling}
+	if g.file == "" {
+		return []namedRequest{{base, json.RawMessage("0")}}, nil
+	}
+	f, err := os.Open(g.file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []namedRequest
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, maxLine)
+	for n := 1; lines.Scan(); n++ {
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		q, err := parseRequest(line, base, len(out))
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d:1: %w", g.file, n, err)
+		}
+		out = append(out, q)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", g.file, err)
+	}
+	if len(out) == 0 {
+		return nil, usagef("%s has no request", g.file)
+	}
+	return out, nil
+}
+
+// requestLine is a line of --ids-file. What is nil is what the flags say.
+type requestLine struct {
+	Request     json.RawMessage `json:"request"`
+	IDs         []int32         `json:"ids"`
+	MaxNew      *int            `json:"max_new"`
+	Stop        []int32         `json:"stop"`
+	Temperature *float64        `json:"temperature"`
+	TopK        *int            `json:"top_k"`
+	TopP        *float64        `json:"top_p"`
+	Seed        *uint64         `json:"seed"`
+}
+
+func parseRequest(line []byte, base runner.Request, number int) (namedRequest, error) {
+	q := namedRequest{base, json.RawMessage(strconv.Itoa(number))}
+	var r requestLine
+	var dst any = &r
+	if line[0] == '[' {
+		dst = &r.IDs
+	}
+	d := json.NewDecoder(bytes.NewReader(line))
+	d.DisallowUnknownFields()
+	if err := d.Decode(dst); err != nil {
+		return q, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return q, errors.New("a line holds one request")
+	}
+	if r.Request != nil {
+		if !strings.ContainsRune(`"-0123456789`, rune(r.Request[0])) {
+			return q, fmt.Errorf("request must be a string or a number, is %s", r.Request)
+		}
+		q.name = r.Request
+	}
+	set(&q.MaxNew, r.MaxNew)
+	set(&q.Sampling.Temperature, r.Temperature)
+	set(&q.Sampling.TopK, r.TopK)
+	set(&q.Sampling.TopP, r.TopP)
+	set(&q.Sampling.Seed, r.Seed)
+	q.Prompt = r.IDs
+	if r.Stop != nil {
+		q.Stop = r.Stop
+	}
+	if len(q.Prompt) == 0 {
+		return q, errors.New("a request needs ids")
+	}
+	return q, nil
+}
+
+func set[T any](dst *T, v *T) {
+	if v != nil {
+		*dst = *v
+	}
+}
