@@ -76,8 +76,10 @@ func (g golden) backend(t testing.TB, o piecewise.Options) *piecewise.Backend {
 	if o.Device == nil {
 		o.Device = openHost(t)
 	}
-	o.Target = build.Pipeline{Backend: host.New()}
-	o.Ops = []device.Op{attnhost.New(o.Device.(*hostdev.Device))}
+	if o.Target == nil {
+		o.Target = build.Pipeline{Backend: host.New()}
+		o.Ops = []device.Op{attnhost.New(o.Device.(*hostdev.Device))}
+	}
 	o.Symbols = map[string]int64{"B": kvBlocks}
 	if o.Max == nil {
 		o.Max = map[string]int64{"N": 64, "M": 64}
