@@ -333,12 +333,12 @@ func (e *emitter) loadVector(in loop.Instr, s *site) string {
 func (e *emitter) moves(list []loop.Instr) map[loop.Value]bool {
 	move := make(map[loop.Value]bool)
 	for _, in := range list {
+		if x := in.Access; x != nil && x.Index != nil {
+			delete(move, x.Index.At)
+		}
 		if in.Op == loop.Load {
 			move[in.Dst] = true
 			continue
-		}
-		if x := in.Access; x != nil && x.Index != nil {
-			delete(move, x.Index.At)
 		}
 		for _, a := range in.Args {
 			if in.Op != loop.Store || e.k.Args[in.Access.Arg].DType != e.k.Values[a].DType || e.perColumn(in.Access) || !isConst(inner(in.Access), 1) {

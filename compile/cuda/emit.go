@@ -19,6 +19,7 @@ type emitter struct {
 	arch    int
 	name    string
 	threads int32
+	blocks  int  // that a multiprocessor should hold at least; 0: any number
 	wide    bool // indices are 64-bit
 
 	params []dim.Dim // of attribute dims
@@ -29,7 +30,7 @@ type emitter struct {
 
 	grid    [3]dim.Dim
 	shared  dim.Dim
-	cluster int64
+	cluster int // blocks of a cluster, along x
 
 	raw   map[loop.Value]string     // values whose stored form is at hand
 	known map[loop.Value]loop.Instr // constants and dims, which stand where they are used
@@ -319,7 +320,11 @@ func (e *emitter) finish(does string) Source {
 	var b strings.Builder
 	fmt.Fprintf(&b, "// %s\n", does)
 	e.prelude(&b)
-	fmt.Fprintf(&b, "extern \"C\" __global__ void __launch_bounds__(%d)\n%s(%s) {\n", e.threads, e.name, strings.Join(args, ", "))
+	bounds := fmt.Sprint(e.threads)
+	if e.blocks > 0 {
+		bounds += fmt.Sprintf(", %d", e.blocks)
+	}
+	fmt.Fprintf(&b, "extern \"C\" __global__ void __launch_bounds__(%s)\n%s(%s) {\n", bounds, e.name, strings.Join(args, ", "))
 	b.WriteString(narrow.String())
 	b.WriteString(e.body.String())
 	b.WriteString("}\n")
@@ -342,7 +347,7 @@ func (e *emitter) launch() program.Launch {
 		l.Attrs = append(l.Attrs, program.Attr{Name: "pdl", Kind: program.AttrBool, Bool: true})
 	}
 	if e.cluster > 1 {
-		l.Attrs = append(l.Attrs, program.Attr{Name: "cluster", Kind: program.AttrDims, Dims: []dim.Dim{dim.Const(e.cluster), one, one}})
+		l.Attrs = append(l.Attrs, program.Attr{Name: "cluster", Kind: program.AttrDims, Dims: []dim.Dim{dim.Const(int64(e.cluster)), one, one}})
 	}
 	return l
 }

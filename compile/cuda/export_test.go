@@ -13,24 +13,31 @@ import (
 type Shape struct{ p productShape }
 
 // Few is a shape for up to rows rows on CUDA cores.
-func Few(rows, r, u, split, warps int) Shape {
-	cols := warps / split * r
-	return Shape{productShape{name: fmt.Sprintf("few%d_r%d_u%d_s%d_w%d", rows, r, u, split, warps), most: math.MaxInt64, rows: rows, cols: cols, split: split,
-		threads: warps * 32, pitch: cols, write: (*emitter).few, m: rows, r: r, u: u, warps: warps}}
+func Few(rows int, depth int64, r, u, split, warps int) Shape {
+	p := fewShape(rows, depth, r, u, split, warps)
+	p.name = fmt.Sprintf("few%d_r%d_u%d_s%d_w%d", rows, r, u, split, warps)
+	return Shape{p}
 }
 
 // Skinny is a shape for up to rows rows on tensor cores.
-func Skinny(rows, mt, u, split, warps int) Shape {
-	cols := 16 * mt * (warps / split)
-	return Shape{productShape{name: fmt.Sprintf("skinny%d_m%d_u%d_s%d_w%d", rows, mt, u, split, warps), most: math.MaxInt64, rows: rows, cols: cols, split: split,
-		threads: warps * 32, pitch: cols + 4, write: (*emitter).skinny, mt: mt, nt: rows / 8, u: u, warps: warps}}
+func Skinny(rows int, depth int64, mt, u, split, warps, cluster, blocks int) Shape {
+	p := skinny(rows, mt, u, split, warps, cluster, blocks, depth)
+	p.name = fmt.Sprintf("skinny%d_m%d_u%d_s%d_w%d_c%d_b%d", rows, mt, u, split, warps, cluster, blocks)
+	return Shape{p}
 }
 
 // Tile is a shape for any number of rows.
-func Tile(bm, bn int) Shape { return Shape{tileShape(bm, bn, math.MaxInt64)} }
+func Tile(bm, bn, bk, stages, cluster, blocks int) Shape {
+	p := tile(bm, bn, bk, stages, cluster, blocks, math.MaxInt64)
+	p.name = fmt.Sprintf("tile%dx%dx%d_s%d_c%d_b%d", bm, bn, bk, stages, cluster, blocks)
+	return Shape{p}
+}
 
 // String names the shape.
 func (s Shape) String() string { return s.p.name }
+
+// Columns is what a block makes.
+func (s Shape) Columns() int64 { return int64(s.p.cols) }
 
 // Only is a backend that computes every product in one shape.
 type Only struct {

@@ -22,12 +22,12 @@ var floatOps = map[loop.Op]string{
 	loop.Eq: "$0 == $1", loop.Ne: "$0 != $1", loop.Lt: "$0 < $1", loop.Le: "$0 <= $1", loop.Gt: "$0 > $1", loop.Ge: "$0 >= $1",
 }
 
-// intOps are the same on integers. $U is the unsigned type of the operands'
-// width, in which arithmetic wraps.
+// intOps are the same on integers. $T is the operands' type and $U the unsigned
+// one of that width, in which arithmetic wraps.
 var intOps = map[loop.Op]string{
 	loop.Neg: "0 - ($U)$0", loop.Abs: "$0 < 0 ? 0 - ($U)$0 : ($U)$0", loop.Sign: "($0 > 0) - ($0 < 0)", loop.Relu: "$0 > 0 ? $0 : 0", loop.Not: "~$0",
 	loop.Add: "($U)$0 + ($U)$1", loop.Sub: "($U)$0 - ($U)$1", loop.Mul: "($U)$0 * ($U)$1",
-	loop.Div: "quotient($0, $1)", loop.Rem: "remainder_of($0, $1)", loop.Maximum: "$0 > $1 ? $0 : $1", loop.Minimum: "$0 < $1 ? $0 : $1",
+	loop.Div: "quotient<$T>($0, $1)", loop.Rem: "remainder_of<$T>($0, $1)", loop.Maximum: "$0 > $1 ? $0 : $1", loop.Minimum: "$0 < $1 ? $0 : $1",
 	loop.And: "$0 & $1", loop.Or: "$0 | $1", loop.Xor: "$0 ^ $1",
 	loop.Eq: "$0 == $1", loop.Ne: "$0 != $1", loop.Lt: "$0 < $1", loop.Le: "$0 <= $1", loop.Gt: "$0 > $1", loop.Ge: "$0 >= $1",
 }
@@ -60,7 +60,7 @@ func (e *emitter) expression(in loop.Instr, args []string) string {
 		return "0"
 	}
 	for _, h := range opHelpers {
-		if strings.HasPrefix(text, h+"(") {
+		if strings.HasPrefix(text, h+"(") || strings.HasPrefix(text, h+"<") {
 			e.use(h)
 		}
 	}
@@ -69,7 +69,7 @@ func (e *emitter) expression(in loop.Instr, args []string) string {
 	if from == dtype.I64 {
 		unsigned = "unsigned long long"
 	}
-	pairs := []string{"$U", unsigned}
+	pairs := []string{"$U", unsigned, "$T", valueType(from)}
 	for i, a := range args {
 		pairs = append(pairs, fmt.Sprintf("$%d", i), a)
 	}

@@ -20,10 +20,12 @@ type productShape struct {
 	cols    int    // of the result, in a block
 	split   int    // sums over parts of k that the epilogue adds
 	threads int
+	cluster int // blocks that share the result's part, each with a part of k
+	blocks  int // that a multiprocessor should hold at least; 0: any number
 	pitch   int // floats between rows of sums
 	write   func(e *emitter, p productShape)
 
-	m, r, u, warps, mt, nt, bm, bn, tm, tn int // of the kinds of kernels
+	m, r, u, warps, mt, nt, bm, bn, bk, stages, tm, tn int // of the kinds of kernels
 }
 
 // productKernels makes the sources of a matrix product, one for each range of
@@ -66,7 +68,7 @@ func (e *emitter) productShapes() []productShape {
 	if k.MatMul.Select != nil { // each row has its own matrix: a block for each
 		p := simpleShape(1, 256, 1, 1, math.MaxInt64)
 		if known && e.halves() && depth%8 == 0 && depth > 0 {
-			p = fewShape(1, depth)
+			p = fewShape(1, depth, 4, 1, 8, 8)
 			p.name, p.most = "chosen", math.MaxInt64
 		}
 		return []productShape{p}
@@ -78,10 +80,14 @@ func (e *emitter) productShapes() []productShape {
 	if !known {
 		cols = math.MaxInt64
 	}
+	two := fewShape(2, depth, 2, 2, 4, 4)
+	if depth > 8192 { // x does not stay in the first-level cache beside as many blocks
+		two = fewShape(2, depth, 4, 1, 4, 8)
+	}
 	return []productShape{
-		fewShape(1, depth), fewShape(2, depth), fewShape(4, depth),
-		skinnyShape(8, depth, cols), skinnyShape(16, depth, cols), skinnyShape(32, depth, cols), skinnyShape(64, depth, cols),
-		tileShape(64, 64, 512), tileShape(128, 128, math.MaxInt64),
+		fewShape(1, depth, 4, 1, 8, 8), two,
+		e.skinnyShape(8, depth, cols), e.skinnyShape(16, depth, cols), e.skinnyShape(32, depth, cols), e.skinnyShape(64, depth, cols),
+		e.tileShape(128, cols, 128), e.tileShape(128, cols, math.MaxInt64),
 	}
 }
 
@@ -111,12 +117,16 @@ func productKernel(k *loop.Kernel, arch int, p productShape) (Source, error) {
 	e.threads = int32(p.threads)
 	e.grid = [3]dim.Dim{k.Cols[0].CeilDiv(int64(p.cols)), k.Rows[last].CeilDiv(int64(p.rows)), product(k.Rows[:last])}
 	e.line("const %s rows = %s, cols = %s;", e.index(), e.dim(k.Rows[last]), e.dim(k.Cols[0]))
-	row, col := "y", "x"
+	row, col, tile := "y", "x", ""
+	if e.cluster, e.blocks = p.cluster, p.blocks; p.cluster > 1 {
+		e.grid[0] = e.grid[0].Mul(dim.Const(int64(p.cluster)))
+		tile = fmt.Sprintf(" / %d", p.cluster)
+	}
 	if k.MatMul.Select != nil { // a block for each row: more than the grid's y holds
 		row, col = "x", "y"
 		e.grid[0], e.grid[1] = e.grid[1], e.grid[0]
 	}
-	e.line("const %s first_row = (%s)blockIdx.%s * %d, first_col = (%s)blockIdx.%s * %d;", e.index(), e.index(), row, p.rows, e.index(), col, p.cols)
+	e.line("const %s first_row = (%s)blockIdx.%s * %d, first_col = (%s)blockIdx.%s%s * %d;", e.index(), e.index(), row, p.rows, e.index(), col, tile, p.cols)
 	s := &site{rows: e.axes("i", "blockIdx.z", k.Rows[:last])}
 	e.operand("x", k.MatMul.A, s.rows)
 	e.operand("w", k.MatMul.B, s.rows)
@@ -187,43 +197,47 @@ func (e *emitter) epilogue(s *site, p productShape) {
 	s.rows = append(slices.Clone(s.rows), "m")
 	s.cols, s.pos, s.acc = []string{"c"}, "c", "acc"
 	each := p.cols / width
-	e.line("__syncthreads();")
-	e.open("for (int n = threadIdx.x; n < %d; n += %d)", p.rows*each, p.threads)
+	first, step := "threadIdx.x", p.threads
+	if p.cluster > 1 {
+		e.line("sum_over_cluster<%d, %d, %d>(part);", p.split, p.rows*p.pitch, p.threads)
+		e.use("cluster")
+		first, step = fmt.Sprintf("cluster_rank() * %d + threadIdx.x", p.threads), p.threads*p.cluster
+	} else {
+		e.line("__syncthreads();")
+	}
+	e.open("for (int n = %s; n < %d; n += %d)", first, p.rows*each, step)
 	e.line("const int block_row = n / %d, block_col = n %% %d * %d;", each, each, width)
 	e.line("const %s m = first_row + block_row, c = first_col + block_col;", e.index())
 	e.line("if (m >= rows || c >= cols) continue;")
 	e.line("float acc[%d];", width)
-	e.line("#pragma unroll")
-	e.open("for (int j = 0; j < %d; j++)", width)
-	first := fmt.Sprintf("part[block_row * %d + block_col + j]", p.pitch)
-	if k.MatMul.Select != nil {
-		first = "chosen ? " + first + " : 0.0f"
+	at := fmt.Sprintf("part + block_row * %d + block_col", p.pitch)
+	switch {
+	case p.cluster > 1:
+		e.line("add_of_cluster<%d>(acc, %s);", p.cluster, at)
+	case k.MatMul.Select != nil:
+		e.line("add_parts<%d, %d>(acc, %s, chosen);", p.split, p.rows*p.pitch, at)
+	default:
+		e.line("add_parts<%d, %d>(acc, %s);", p.split, p.rows*p.pitch, at)
 	}
-	e.line("acc[j] = %s;", first)
-	if p.split > 1 {
-		parts := fmt.Sprint(p.split)
-		if k.MatMul.Select != nil {
-			parts = "(chosen ? " + parts + " : 1)"
-		}
-		e.line("#pragma unroll")
-		e.line("for (int i = 1; i < %s; i++) acc[j] = __fadd_rn(acc[j], part[(i * %d + block_row) * %d + block_col + j]);", parts, p.rows, p.pitch)
+	if p.cluster <= 1 {
+		e.use("add_parts")
 	}
-	e.close()
 	e.row(k.Phases[0].Row, s)
 	e.columns(k.Phases[0].Body, s)
 	e.close()
+	if p.cluster > 1 {
+		e.line("cluster_sync();  // nobody leaves while others read its sums")
+	}
 }
 
-// fewShape is for up to rows rows, on CUDA cores: a warp makes four columns, and
-// up to four warps share these, each with a part of k. All weights that a lane
+// fewShape is for up to rows rows, on CUDA cores: a warp makes r columns, and
+// up to split warps share these, each with a part of k. All weights that a lane
 // needs next are requested before those at hand are used.
-func fewShape(rows int, depth int64) productShape {
-	const warps, r = 8, 4
+func fewShape(rows int, depth int64, r, u, most, warps int) productShape {
 	split := 1
-	for split < 4 && depth/8 >= int64(split)*2*32 {
+	for split < most && depth/8 >= int64(split)*2*32 {
 		split *= 2
 	}
-	u := 2
 	cols := warps / split * r
 	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: cols, split: split, threads: warps * 32, pitch: cols,
 		write: (*emitter).few, m: rows, r: r, u: u, warps: warps}
@@ -251,6 +265,11 @@ func (e *emitter) elementOf() string { return e.storage(e.k.Args[e.k.MatMul.A.Ar
 func (e *emitter) product(name string, params []any, extra string) {
 	e.use(name)
 	e.use(map[string]string{"bf16": "mma_bf16", "f16": "mma_f16"}[e.elementOf()])
+	if e.cluster > 1 {
+		e.use("cluster_rank")
+	} else {
+		e.use("no_cluster")
+	}
 	if e.dependent() {
 		e.use("wait_for_previous")
 		e.use("let_next_start")
@@ -270,22 +289,21 @@ func (e *emitter) product(name string, params []any, extra string) {
 // skinnyShape is for up to rows rows on tensor cores: the weights are the M
 // operand, so that eight rows fill an instruction. Warps share columns, each
 // with a part of k; each holds the sums of 16 or 32 columns.
-func skinnyShape(rows int, depth, cols int64) productShape {
-	const warps = 8
-	mt, u, split := 1, 4, 4
+func (e *emitter) skinnyShape(rows int, depth, cols int64) productShape {
+	mt, u, split := 1, 4, 8
 	if rows >= 32 {
 		mt, u = 2, 2
 	}
-	chunks := (depth + 31) / 32
-	if cols < 8192 { // too few columns for a block on every multiprocessor
-		split = 8
-	}
-	for split > 1 && chunks < int64(split)*2 {
+	return skinny(rows, mt, u, split, 8, 1, 0, depth)
+}
+
+func skinny(rows, mt, u, split, warps, cluster, blocks int, depth int64) productShape {
+	for split > 1 && (depth+31)/32 < int64(split)*2 {
 		split /= 2
 	}
 	n := 16 * mt * (warps / split)
 	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: n, split: split, threads: warps * 32, pitch: n + 4,
-		write: (*emitter).skinny, mt: mt, nt: rows / 8, u: u, warps: warps}
+		cluster: cluster, blocks: blocks, write: (*emitter).skinny, mt: mt, nt: rows / 8, u: u, warps: warps}
 }
 
 func (e *emitter) skinny(p productShape) {
@@ -294,25 +312,31 @@ func (e *emitter) skinny(p productShape) {
 	e.shared = dim.Const(int64(bytes))
 	e.line("extern __shared__ uint4 shared[];")
 	e.line("float *part = (float *)shared;")
-	e.product("product_skinny", []any{e.elementOf(), depth, p.mt, p.nt, p.u, p.split, p.warps, e.early()}, "")
+	e.product("product_skinny", []any{e.elementOf(), depth, p.mt, p.nt, p.u, p.split, p.warps, max(p.cluster, 1), multiple(e.k.Cols[0], p.cols), e.early()}, "")
 }
 
 // tileShape is for any number of rows on tensor cores: a block of eight warps
 // makes a tile of the result, whose operands pass through shared memory in
 // several stages.
-func tileShape(bm, bn int, most int64) productShape {
-	return productShape{name: fmt.Sprintf("tile%dx%d", bm, bn), most: most, rows: bm, cols: bn, split: 1, threads: 256, pitch: bn + 4,
-		write: (*emitter).tile, bm: bm, bn: bn}
+func (e *emitter) tileShape(bm int, cols, most int64) productShape {
+	return tile(bm, 128, 64, 3, 1, 2, most)
 }
 
-const tileStages = 4
+func tile(bm, bn, bk, stages, cluster, blocks int, most int64) productShape {
+	name := fmt.Sprintf("tile%dx%d", bm, bn)
+	if most < math.MaxInt64 {
+		name += fmt.Sprintf("_rows%d", most)
+	}
+	return productShape{name: name, most: most, rows: bm, cols: bn, split: 1, threads: 256, pitch: bn + 4,
+		cluster: cluster, blocks: blocks, write: (*emitter).tile, bm: bm, bn: bn, bk: bk, stages: stages}
+}
 
 func (e *emitter) tile(p productShape) {
-	stages := tileStages * (p.bm + p.bn) * 64
-	e.shared = dim.Const(int64(max(stages, 4*p.rows*p.pitch)))
+	bytes := p.stages * (p.bm + p.bn) * p.bk * 2
+	e.shared = dim.Const(int64(max(bytes, 4*p.rows*p.pitch)))
 	e.line("extern __shared__ uint4 shared[];")
 	e.line("float *part = (float *)shared;")
-	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, tileStages}, fmt.Sprintf(", %s", e.dim(e.k.MatMul.K)))
+	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1)}, fmt.Sprintf(", %s", e.dim(e.k.MatMul.K)))
 }
 
 // simpleShape is for operands of any type and strides, computed in f32: a block

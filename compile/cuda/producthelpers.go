@@ -113,28 +113,87 @@ __device__ __forceinline__ void product_few(float *part, const T *x, long long x
     }
 }
 `},
+	{"shared_address", nil, `
+__device__ __forceinline__ unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+`},
+	{"cluster", []string{"shared_address"}, `
+// The blocks of a cluster share a part of the result, each with a part of K.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// sum_over_cluster adds the sums of the block's warps, and returns when every
+// block of the cluster has.
+template <int SPLIT, int SIZE, int THREADS>
+__device__ __forceinline__ void sum_over_cluster(float *part) {
+  __syncthreads();
+  for (int i = threadIdx.x; SPLIT > 1 && i < SIZE; i += THREADS) {
+    float s = part[i];
+    #pragma unroll
+    for (int k = 1; k < SPLIT; k++) s = __fadd_rn(s, part[k * SIZE + i]);
+    part[i] = s;
+  }
+  cluster_sync();
+}
+// add_of_cluster adds what the blocks have at the same place, in their order.
+template <int CLUSTER, int N>
+__device__ __forceinline__ void add_of_cluster(float (&acc)[N], const float *part) {
+  #pragma unroll
+  for (int r = 0; r < CLUSTER; r++) {
+    unsigned at;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(part)), "r"(r));
+    #pragma unroll
+    for (int j = 0; j < N; j++) {
+      float x;
+      asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(at + j * 4) : "memory");
+      acc[j] = r == 0 ? x : __fadd_rn(acc[j], x);
+    }
+  }
+}
+`},
+	{"cluster_rank", nil, `
+__device__ __forceinline__ unsigned cluster_rank() {
+  unsigned r;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+`},
+	{"no_cluster", nil, `
+__device__ __forceinline__ unsigned cluster_rank() { return 0; }
+`},
+	{"add_parts", nil, `
+// add_parts adds the sums of the warps that share a part of the result.
+template <int SPLIT, int SIZE, int N>
+__device__ __forceinline__ void add_parts(float (&acc)[N], const float *part, bool any = true) {
+  #pragma unroll
+  for (int j = 0; j < N; j++) {
+    acc[j] = any ? part[j] : 0.0f;
+    #pragma unroll
+    for (int i = 1; i < SPLIT; i++)
+      if (any) acc[j] = __fadd_rn(acc[j], part[i * SIZE + j]);
+  }
+}
+`},
 	{"product_skinny", []string{"stream"}, `
 // product_skinny: up to 8*NT rows of x on tensor cores, the rows of w being the
-// instruction's M operand. SPLIT warps share 16*MT rows of w, each with a part of
-// K. A lane reads 8 neighbouring elements of a row at once: which element of k an
-// instruction sees where does not matter as long as x and w agree, so these are
-// two instructions' worth. U chunks of 32 elements of k are under way.
-template <class T, int K, int MT, int NT, int U, int SPLIT, int WARPS, bool EARLY>
+// instruction's M operand. SPLIT warps of each of CLUSTER blocks share 16*MT rows
+// of w, each with a part of K. A lane reads 8 neighbouring elements of a row at
+// once: which element of k an instruction sees where does not matter as long as x
+// and w agree, so these are two instructions' worth. U chunks of 32 elements of k
+// are under way. EXACT: no block reaches beyond the rows of w.
+template <class T, int K, int MT, int NT, int U, int SPLIT, int WARPS, int CLUSTER, bool EXACT, bool EARLY>
 __device__ __forceinline__ void product_skinny(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, int cols) {
-  constexpr int CHUNKS = (K + 31) / 32, COLS = 16 * MT * (WARPS / SPLIT), PITCH = COLS + 4;
+  constexpr int CHUNKS = (K + 31) / 32, COLS = 16 * MT * (WARPS / SPLIT), PITCH = COLS + 4, SLICES = SPLIT * CLUSTER;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slice = warp % SPLIT, col = warp / SPLIT * 16 * MT;
-  const int g = lane / 4, t = lane % 4;
-  const int end = CHUNKS * (slice + 1) / SPLIT;
-  int k = CHUNKS * slice / SPLIT;
-  const uint4 *from[MT][2], *row[NT];
-  #pragma unroll
-  for (int i = 0; i < MT; i++)
-    #pragma unroll
-    for (int h = 0; h < 2; h++) from[i][h] = (const uint4 *)(w + min(col + i * 16 + h * 8 + g, cols - 1) * w_row) + t;
-  #pragma unroll
-  for (int j = 0; j < NT; j++) row[j] = (const uint4 *)(x + min(j * 8 + g, rows - 1) * x_row) + t;
+  const int g = lane / 4, t = lane % 4, part_of_k = cluster_rank() * SPLIT + slice;
+  const int end = CHUNKS * (part_of_k + 1) / SLICES;
+  int k = CHUNKS * part_of_k / SLICES;
+  const T *w_lane = w + t * 8, *x_lane = x + g * x_row + t * 8;
+  auto from = [&](int i, int h, int chunk) {
+    const T *row = EXACT ? w_lane + (col + g) * w_row + (i * 16 + h * 8) * w_row : w_lane + min(col + g + i * 16 + h * 8, cols - 1) * w_row;
+    return (const uint4 *)(row + chunk * 32);
+  };
   const uint4 zero = make_uint4(0, 0, 0, 0);
-  #define EXISTS(chunk) ((chunk) < end && (K % 32 == 0 || (chunk) * 32 + t * 8 < K))
+  auto exists = [&](int chunk) { return chunk < end && (K % 32 == 0 || chunk * 32 + t * 8 < K); };
   uint4 now[U][MT][2];
   if (!EARLY) wait_for_previous();
   #pragma unroll
@@ -142,7 +201,7 @@ __device__ __forceinline__ void product_skinny(float *part, const T *x, long lon
     #pragma unroll
     for (int i = 0; i < MT; i++)
       #pragma unroll
-      for (int h = 0; h < 2; h++) now[u][i][h] = EXISTS(k + u) ? weights<EARLY>(from[i][h] + (k + u) * 4) : zero;
+      for (int h = 0; h < 2; h++) now[u][i][h] = exists(k + u) ? weights<EARLY>(from(i, h, k + u)) : zero;
   if (EARLY) wait_for_previous();
   let_next_start();
   float acc[MT][NT][4] = {};
@@ -151,14 +210,14 @@ __device__ __forceinline__ void product_skinny(float *part, const T *x, long lon
     for (int u = 0; u < U; u++) {
       uint4 v[NT];
       #pragma unroll
-      for (int j = 0; j < NT; j++) v[j] = EXISTS(k + u) ? row[j][(k + u) * 4] : zero;
+      for (int j = 0; j < NT; j++) v[j] = exists(k + u) && j * 8 + g < rows ? *(const uint4 *)(x_lane + j * 8 * x_row + (k + u) * 32) : zero;
       uint4 a[MT][2];
       #pragma unroll
       for (int i = 0; i < MT; i++)
         #pragma unroll
         for (int h = 0; h < 2; h++) {
           a[i][h] = now[u][i][h];
-          now[u][i][h] = EXISTS(k + u + U) ? weights<EARLY>(from[i][h] + (k + u + U) * 4) : zero;
+          now[u][i][h] = exists(k + u + U) ? weights<EARLY>(from(i, h, k + u + U)) : zero;
         }
       #pragma unroll
       for (int i = 0; i < MT; i++)
@@ -169,7 +228,6 @@ __device__ __forceinline__ void product_skinny(float *part, const T *x, long lon
         }
     }
   }
-  #undef EXISTS
   #pragma unroll
   for (int i = 0; i < MT; i++)
     #pragma unroll
@@ -179,68 +237,65 @@ __device__ __forceinline__ void product_skinny(float *part, const T *x, long lon
         part[(slice * 8 * NT + j * 8 + t * 2 + c % 2) * PITCH + col + i * 16 + c / 2 * 8 + g] = acc[i][j][c];
 }
 `},
-	{"product_tile", nil, `
+	{"product_tile", []string{"shared_address"}, `
 // product_tile: BM rows of x and BN rows of w on tensor cores. Eight warps, two by
-// four, share the tile; 32 elements of k make a stage of shared memory, filled
-// asynchronously. Rows are 64 bytes; their 16-byte parts are exchanged by row, so
-// that the eight rows of a matrix lie in different banks.
-__device__ __forceinline__ unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+// four, share the tile; BK elements of k make a stage of shared memory, filled
+// asynchronously. The 16-byte parts of rows are exchanged by row, so that the
+// eight rows of a matrix lie in different banks. CLUSTER blocks share the tile,
+// each with a part of K.
 __device__ __forceinline__ void copy_async(unsigned to, const void *from, bool exists) {  // 16 bytes, or zeros
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
 __device__ __forceinline__ void load_matrices(unsigned (&r)[4], unsigned from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
 }
-template <class T, int BM, int BN, int STAGES>
+template <class T, int BM, int BN, int BK, int STAGES, int CLUSTER>
 __device__ __forceinline__ void product_tile(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, int cols, int K) {
-  constexpr int WM = BM / 2, WN = BN / 4, MT = WM / 16, NT = WN / 8, PITCH = BN + 4, STAGE = (BM + BN) * 64;
+  constexpr int WM = BM / 2, WN = BN / 4, MT = WM / 16, NT = WN / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2, PARTS = BK / 8;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / 4 * WM, wn = warp % 4 * WN;
   const unsigned base = shared_address(part);
-  #define PART_OF(row, part) ((row) * 64 + (((part) ^ ((row) >> 1 & 3)) * 16))
+  auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ (PARTS == 4 ? row / 2 % 4 : row % 8)) * 16); };
   auto fill = [&](int stage, int k) {
     const unsigned at = base + stage * STAGE;
     #pragma unroll
-    for (int i = threadIdx.x; i < BM * 4; i += 256)
-      copy_async(at + PART_OF(i / 4, i % 4), x + min(i / 4, rows - 1) * x_row + k + i % 4 * 8, k + i % 4 * 8 < K);
+    for (int i = threadIdx.x; i < BM * PARTS; i += 256) {
+      const int r = i / PARTS, p = i % PARTS;
+      copy_async(at + at_row(r, p), x + min(r, rows - 1) * x_row + k + p * 8, k + p * 8 < K);
+    }
     #pragma unroll
-    for (int i = threadIdx.x; i < BN * 4; i += 256)
-      copy_async(at + BM * 64 + PART_OF(i / 4, i % 4), w + min(i / 4, cols - 1) * w_row + k + i % 4 * 8, k + i % 4 * 8 < K);
+    for (int i = threadIdx.x; i < BN * PARTS; i += 256) {
+      const int r = i / PARTS, p = i % PARTS;
+      copy_async(at + BM * BK * 2 + at_row(r, p), w + min(r, cols - 1) * w_row + k + p * 8, k + p * 8 < K);
+    }
   };
   wait_for_previous();
   let_next_start();
-  const int steps = (K + 31) / 32;
+  const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
   #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) {
-    if (s < steps) fill(s, s * 32);
+    if (first + s < end) fill(s, (first + s) * BK);
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
   float acc[MT][NT][4] = {};
-  for (int s = 0; s < steps; s++) {
+  for (int s = first; s < end; s++) {
     asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
     __syncthreads();
-    if (s + STAGES - 1 < steps) fill((s + STAGES - 1) % STAGES, (s + STAGES - 1) * 32);
+    if (s + STAGES - 1 < end) fill((s - first + STAGES - 1) % STAGES, (s + STAGES - 1) * BK);
     asm volatile("cp.async.commit_group;" ::: "memory");
-    const unsigned at = base + s % STAGES * STAGE;
+    const unsigned at = base + (s - first) % STAGES * STAGE;
     #pragma unroll
-    for (int h = 0; h < 2; h++) {  // 16 elements of k
+    for (int h = 0; h < BK / 16; h++) {
       unsigned a[MT][4], b[NT / 2][4];
       #pragma unroll
-      for (int i = 0; i < MT; i++) {
-        const int r = wm + i * 16 + lane % 16;
-        load_matrices(a[i], at + PART_OF(r, h * 2 + lane / 16));
-      }
+      for (int i = 0; i < MT; i++) load_matrices(a[i], at + at_row(wm + i * 16 + lane % 16, h * 2 + lane / 16));
       #pragma unroll
-      for (int j = 0; j < NT / 2; j++) {
-        const int r = wn + j * 16 + lane % 8 + lane / 16 * 8;
-        load_matrices(b[j], at + BM * 64 + PART_OF(r, h * 2 + lane / 8 % 2));
-      }
+      for (int j = 0; j < NT / 2; j++) load_matrices(b[j], at + BM * BK * 2 + at_row(wn + j * 16 + lane % 8 + lane / 16 * 8, h * 2 + lane / 8 % 2));
       #pragma unroll
       for (int i = 0; i < MT; i++)
         #pragma unroll
         for (int j = 0; j < NT; j++) mma(x, acc[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
     }
   }
-  #undef PART_OF
   asm volatile("cp.async.wait_group 0;" ::: "memory");
   __syncthreads();
   #pragma unroll

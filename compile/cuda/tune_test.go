@@ -151,28 +151,42 @@ func (g *rig) measure(launches []device.BoundLaunch) (time.Duration, error) {
 	return times[len(times)/2], nil
 }
 
-// candidates lists shapes for a number of rows.
-func candidates(rows int) []cuda.Shape {
+// candidates lists shapes for a number of rows of a matrix.
+func candidates(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
-	if rows <= 4 {
-		for _, c := range [][4]int{{4, 2, 4, 8}, {4, 1, 4, 8}, {4, 2, 8, 8}, {4, 1, 8, 8}, {2, 4, 4, 8}, {2, 2, 8, 8}, {2, 4, 8, 8}, {2, 2, 4, 8}, {8, 1, 4, 8}, {8, 1, 8, 8}, {4, 2, 2, 8}, {4, 2, 4, 4}, {2, 2, 4, 4}, {4, 2, 8, 16}, {1, 4, 8, 8}} {
-			out = append(out, cuda.Few(rows, c[0], c[1], c[2], c[3]))
+	if rows <= 2 {
+		for _, c := range [][4]int{{4, 1, 4, 8}, {4, 1, 8, 8}, {2, 2, 8, 8}, {2, 2, 4, 4}, {8, 1, 4, 8}, {8, 1, 8, 8}, {4, 1, 4, 4}, {2, 1, 8, 8}, {4, 1, 16, 16}, {2, 1, 4, 4}} {
+			out = append(out, cuda.Few(rows, depth, c[0], c[1], c[2], c[3]))
 		}
 	}
 	if rows > 1 && rows <= 64 {
 		n := (rows + 7) / 8 * 8
-		for _, mt := range []int{1, 2, 4} {
-			for _, u := range []int{1, 2, 4, 8} {
-				for _, split := range []int{2, 4, 8} {
-					if mt*u <= 8 && mt*n/8 <= 16 {
-						out = append(out, cuda.Skinny(n, mt, u, split, 8))
+		for _, c := range [][2]int{{1, 2}, {1, 4}, {1, 8}, {2, 1}, {2, 2}, {2, 4}} {
+			for _, split := range []int{2, 4, 8} {
+				for _, cluster := range []int{1, 2, 4} {
+					for _, blocks := range []int{0, 2, 3} {
+						s := cuda.Skinny(n, depth, c[0], c[1], split, 8, cluster, blocks)
+						tiles := cols / s.Columns() * int64(cluster)
+						if cluster > 1 && (split > 4 || tiles > 2048 || n < 16) || tiles < 64 || n == 64 && blocks == 3 {
+							continue
+						}
+						out = append(out, s)
 					}
 				}
 			}
 		}
 	}
 	if rows >= 32 {
-		out = append(out, cuda.Tile(64, 64), cuda.Tile(128, 128), cuda.Tile(64, 128), cuda.Tile(32, 64), cuda.Tile(32, 128))
+		for _, c := range [][5]int{{32, 64, 64, 4, 0}, {32, 128, 64, 4, 2}, {64, 64, 64, 4, 2}, {64, 64, 64, 3, 3}, {64, 128, 64, 4, 0}, {64, 128, 64, 3, 2}, {64, 128, 32, 4, 2}, {128, 64, 64, 4, 0}, {128, 64, 64, 3, 2}, {128, 128, 64, 3, 2}, {128, 128, 64, 4, 0}, {128, 128, 32, 4, 2}} {
+			if c[0] > 2*rows {
+				continue
+			}
+			for _, cluster := range []int{1, 2, 4} {
+				if tiles := cols / int64(c[1]) * int64(cluster); cluster == 1 || tiles <= 1024 {
+					out = append(out, cuda.Tile(c[0], c[1], c[2], c[3], cluster, c[4]))
+				}
+			}
+		}
 	}
 	return out
 }
@@ -192,7 +206,7 @@ func TestTune(t *testing.T) {
 		for _, word := range strings.Split(list, ",") {
 			var rows int
 			fmt.Sscan(word, &rows)
-			shapes := candidates(rows)
+			shapes := candidates(rows, c[0], c[1])
 			programs := make([]*program.Program, len(shapes)+1)
 			var e errgroup.Group
 			e.SetLimit(runtime.NumCPU())
@@ -236,7 +250,7 @@ func TestTune(t *testing.T) {
 			slices.SortFunc(results, func(a, b result) int { return int(a.d - b.d) })
 			for i, r := range results {
 				if i < 5 || r.name == "chosen" {
-					t.Logf("%6d x %5d rows %3d: %-24s %7.2f µs %5.0f GB/s", c[0], c[1], rows, r.name, float64(r.d.Nanoseconds())/1e3, float64(c[0]*c[1]*2)/float64(r.d.Nanoseconds()))
+					t.Logf("%6d x %5d rows %3d: %-28s %7.2f µs %5.0f GB/s", c[0], c[1], rows, r.name, float64(r.d.Nanoseconds())/1e3, float64(c[0]*c[1]*2)/float64(r.d.Nanoseconds()))
 				}
 			}
 		}
