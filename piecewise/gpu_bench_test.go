@@ -1,0 +1,145 @@
+package piecewise_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"pwc/attention"
+	attncuda "pwc/attention/cuda"
+	"pwc/build"
+	"pwc/compile/cuda"
+	"pwc/frontend/hf"
+	"pwc/ir/dtype"
+	"pwc/piecewise"
+	gpu "pwc/runtime/cuda"
+	"pwc/runtime/cuda/nvrtc"
+	"pwc/runtime/device"
+)
+
+// BenchmarkDecodeOnGPU is one decode step (@forward and @logits of all rows, KV
+// write included) of the 8B shape in bf16 with made-up weights, at a context of
+// 512, replayed piecewise: steps are issued back to back and waited for together.
+func BenchmarkDecodeOnGPU(b *testing.B) {
+	const context512, most = 512, 256
+	blocks := context512/blockSize + 1
+	dev, err := gpu.Open(gpu.Options{})
+	if err != nil {
+		b.Skip(err)
+	}
+	defer func() {
+		if err := dev.Close(); err != nil {
+			b.Error(err)
+		}
+	}()
+	lib, err := nvrtc.Open(nvrtc.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	target, compiler := dev.Info().Target, lib.Compiler("--std=c++17")
+	backend, err := cuda.New(target, compiler)
+	if err != nil {
+		b.Fatal(err)
+	}
+	op, err := attncuda.New(dev, attncuda.Options{MaxRows: most, MaxBlocks: blocks, Code: attncuda.Compiled(compiler, target)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	m, err := hf.Builtin().Import([]byte(llama8B), hf.Options{DType: dtype.BF16, BlockSize: blockSize})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx := context.Background()
+	sizes := []int64{1, 8, 32, 128, 256}
+	start := time.Now()
+	be, err := piecewise.New(ctx, m.Module, piecewise.Options{Device: dev, Target: build.Pipeline{Backend: backend}, Ops: []device.Op{op},
+		Mode: piecewise.FullAndPiecewise, CaptureSizes: sizes, Symbols: map[string]int64{"B": int64(most * blocks)}, Max: map[string]int64{"N": most, "M": most}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	compiled := time.Since(start)
+	defer func() {
+		if err := errors.Join(be.Close(), op.Close()); err != nil {
+			b.Error(err)
+		}
+	}()
+	if err := be.Load(ctx, hf.Dummy(m.Params), nil); err != nil {
+		b.Fatal(err)
+	}
+	start = time.Now()
+	if err := be.Capture(ctx); err != nil {
+		b.Fatal(err)
+	}
+	b.Logf("compiled in %v, captured %d graphs in %v", compiled, be.Stats().GraphsCaptured, time.Since(start))
+	fwd, logits := be.Func("forward"), be.Func("logits")
+	for _, n := range sizes {
+		for _, whole := range []bool{false, true} {
+			b.Run(fmt.Sprintf("rows=%d/full=%v", n, whole), func(b *testing.B) {
+				batch := attention.NewBatch(int(n), int(n), blocks)
+				table := make([]int32, blocks)
+				for r := range int(n) {
+					for i := range table {
+						table[i] = int32(r*blocks + i)
+					}
+					if err := batch.Add(context512-1, 1, table, blockSize); err != nil {
+						b.Fatal(err)
+					}
+				}
+				var last piecewise.Results
+				step := func() {
+					for {
+						in, err := fwd.Inputs(n)
+						if errors.Is(err, piecewise.ErrSlotBusy) {
+							continue // the GPU is two steps behind
+						}
+						if err != nil {
+							b.Fatal(err)
+						}
+						in.SetUniform(whole)
+						ids, _ := in.Int32s("ids")
+						pos, _ := in.Int32s("pos")
+						for i := range ids {
+							ids[i], pos[i] = int32(i), context512-1
+						}
+						h, err := fwd.Run(ctx, in, batch)
+						if err != nil {
+							b.Fatal(err)
+						}
+						lin, err := logits.Inputs(n)
+						for errors.Is(err, piecewise.ErrSlotBusy) {
+							lin, err = logits.Inputs(n)
+						}
+						if err != nil {
+							b.Fatal(err)
+						}
+						if err := lin.SetResult("h", h.At(0)); err != nil {
+							b.Fatal(err)
+						}
+						lin.SetUniform(whole)
+						rows, _ := lin.Int32s("rows")
+						for i := range rows {
+							rows[i] = int32(i)
+						}
+						if last, err = logits.Run(ctx, lin, nil); err != nil {
+							b.Fatal(err)
+						}
+						return
+					}
+				}
+				step()
+				if err := last.Wait(); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					step()
+				}
+				if err := last.Wait(); err != nil {
+					b.Fatal(err)
+				}
+			})
+		}
+	}
+}
