@@ -16,6 +16,7 @@ import (
 type Pool struct {
 	dev    device.Device
 	stream device.Stream
+	stay   stretch // the stream, if its calls are cheaper in one stretch; else nil
 	alloc  *mem.Allocator
 	mem    *mem.Pool
 	busy   atomic.Bool
@@ -23,6 +24,13 @@ type Pool struct {
 	mu     sync.Mutex
 	arena  device.Buffer
 	blocks []mem.Block // arenas: earlier ones stay while graphs reach them
+}
+
+// stretch is a stream whose calls between Enter and Leave stay on one thread,
+// with what a call has to set up there set up once (a CUDA context).
+type stretch interface {
+	Enter() error
+	Leave()
 }
 
 // NewPool makes a pool with a stream of its own on the device. limit bounds the
@@ -33,7 +41,9 @@ func NewPool(dev device.Device, limit int64) (*Pool, error) {
 		return nil, fmt.Errorf("piecewise: a stream for the pool: %w", err)
 	}
 	a := mem.New(mem.OverDevice(dev), mem.Options{Limit: limit})
-	return &Pool{dev: dev, stream: s, alloc: a, mem: a.NewPool("graphs")}, nil
+	p := &Pool{dev: dev, stream: s, alloc: a, mem: a.NewPool("graphs")}
+	p.stay, _ = s.(stretch)
+	return p, nil
 }
 
 // Stream returns the stream that everything of the pool runs on.

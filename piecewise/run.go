@@ -40,6 +40,12 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	if err := ctx.Err(); err != nil {
 		return Results{}, err
 	}
+	if stay := b.pool.stay; stay != nil {
+		if err := stay.Enter(); err != nil {
+			return Results{}, b.note(err)
+		}
+		defer stay.Leave()
+	}
 	rows := in.slot.rows
 	c, how, skip := fn.choose(rows, in.slot.uniform)
 	size := rows
