@@ -44,6 +44,33 @@ func TestConfigGolden(t *testing.T) {
 	}
 }
 
+// One digest is one content of one kind.
+func TestConfigContents(t *testing.T) {
+	parsed := func() *Config {
+		c, err := parseConfig([]byte(hand))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	refuse := func(c *Config, want string) {
+		t.Helper()
+		c.derive(nil)
+		text, err := c.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = parseConfig(text)
+		wantErr(t, err, want)
+	}
+	c := parsed()
+	c.Modules[0].Graph = c.Entries[0].Blob
+	refuse(c, "is a program and a graph")
+	c = parsed()
+	c.Modules[0].Graph = Content{c.Entries[0].Blob.Digest, 7}
+	refuse(c, "of 4 bytes and of 7")
+}
+
 // What is listed is bounded, and so is what parsing takes.
 func TestConfigBounds(t *testing.T) {
 	for _, element := range []string{"{}", "[]", "0", `""`} {
@@ -137,6 +164,10 @@ func TestConfigRoundTrip(t *testing.T) {
 		}
 		if other, err := again.encode(); err != nil || !bytes.Equal(other, text) {
 			t.Fatalf("%v:\n%s\n%s", err, text, other)
+		}
+		byName := slices.IsSortedFunc(c.Targets, func(a, b Target) int { return strings.Compare(a.Name, b.Name) })
+		if !slices.IsSorted(c.Pipelines) || !slices.IsSorted(c.ProgramFormats) || !byName {
+			t.Fatalf("not in order:\n%s", text)
 		}
 		a, err := assemble(c, nil)
 		if err != nil {

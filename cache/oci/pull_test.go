@@ -190,6 +190,34 @@ func TestPullResumes(t *testing.T) {
 	wantWhole(t, to, 6, 1)
 }
 
+// A module of which something is missing is not recorded, even if nothing but
+// its programs would have to be fetched.
+func TestPullStopped(t *testing.T) {
+	from, _ := newStore(t)
+	m := fill(t, from, "toy", "host", 0, 3)
+	m.Name, m.Graph = "bare", nil
+	if err := from.PutModule(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	srv := newServer(t)
+	o := plain()
+	if _, err := Push(t.Context(), from, []string{"bare"}, srv.ref("v1"), o); err != nil {
+		t.Fatal(err)
+	}
+	to, _ := newStore(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	o.Jobs, o.Observer = 1, func(Progress) { cancel() }
+	if _, err := Pull(ctx, to, srv.ref("v1"), o); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	wantWhole(t, to, 1, 0)
+	o.Observer = nil
+	if got, err := Pull(t.Context(), to, srv.ref("v1"), o); err != nil || got.Fetched != 2 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	wantWhole(t, to, 3, 1)
+}
+
 func TestSlowRegistry(t *testing.T) {
 	srv, from := newServer(t), filled(t, 2)
 	mustPush(t, from, srv.ref("v1"))

@@ -212,3 +212,32 @@ func TestPushErrors(t *testing.T) {
 	}
 	wantErr(t, push(bare, nil, srv.ref("v1"), plain()), "nothing to share")
 }
+
+// A blob that goes or changes between the manifest and its sending is an error,
+// not another artifact.
+func TestPushOfChanging(t *testing.T) {
+	for name, change := range map[string]func(s *cache.Store) error{
+		"it was replaced": func(s *cache.Store) error {
+			return s.Put(t.Context(), testKey(1, "host"), testBlob(t, 99, "host"), cache.Provenance{})
+		},
+		"it went": func(s *cache.Store) error { return s.Clear(t.Context()) },
+	} {
+		srv, s := newServer(t), filled(t, 3)
+		changed := false
+		srv.setMeddle(func(http.ResponseWriter, *http.Request) bool {
+			if !changed {
+				changed = true
+				if err := change(s); err != nil {
+					t.Error(err)
+				}
+			}
+			return false
+		})
+		_, err := Push(t.Context(), s, nil, srv.ref("v1"), plain())
+		wantErr(t, err, "entry ", name)
+		to, _ := newStore(t)
+		if _, err := Pull(t.Context(), to, srv.ref("v1"), plain()); err == nil {
+			t.Errorf("%s: there is an artifact", name)
+		}
+	}
+}

@@ -126,9 +126,6 @@ func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
 // find returns the entry of a key; nil if the remote has none that this machine
 // can use.
 func (m *Remote) find(ctx context.Context, key cache.Key) (*remoteIndex, *Entry, error) {
-	if err := m.Err(); err != nil {
-		return nil, nil, err
-	}
 	x, err := m.index(ctx)
 	if err != nil {
 		return nil, nil, err

@@ -143,6 +143,35 @@ func TestLayerFailure(t *testing.T) {
 	}
 }
 
+// Look-ups that fail at the same time are one failure.
+func TestLayerFailsOnce(t *testing.T) {
+	const n = 4
+	srv := newServer(t)
+	mustPush(t, filled(t, n), srv.ref("v1"))
+	l, _, j := newLayer(t, srv, false)
+	wantMiss(t, l, n) // the config is read
+	var all sync.WaitGroup
+	all.Add(n)
+	srv.setMeddle(func(w http.ResponseWriter, _ *http.Request) bool {
+		all.Done()
+		all.Wait()
+		w.WriteHeader(http.StatusForbidden)
+		return true
+	})
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			if _, ok, err := l.Get(t.Context(), testKey(i, "host")); ok || err != nil {
+				t.Errorf("Get(key %d): %v, %v", i, ok, err)
+			}
+		})
+	}
+	wg.Wait()
+	if text := j.take(); strings.Count(text, "level=WARN") != 1 {
+		t.Errorf("messages:\n%s", text)
+	}
+}
+
 // A look-up that was given up is no failure of the remote.
 func TestLayerContext(t *testing.T) {
 	srv := newServer(t)
