@@ -14,6 +14,7 @@ import (
 	"pwc/ir"
 	"pwc/piecewise"
 	"pwc/runner"
+	"pwc/runner/metrics"
 )
 
 // generateFlags are the flags of generate beside those of compile.
@@ -29,6 +30,7 @@ type generateFlags struct {
 	sequences, tokens, blocks int
 	memory                    int64
 	fraction                  float64
+	metrics                   string
 }
 
 // autoMode is the mode that depends on what the ops allow.
@@ -87,6 +89,7 @@ ids holds the prompt too, and --stats adds a line {"stats"}.`,
 	fl.IntVar(&g.blocks, "blocks", 0, "`N` blocks of the KV cache (default: what fits; where the device's memory is not known, what the requests need)")
 	fl.Int64Var(&g.memory, "memory", 0, "take at most `BYTES` of the device")
 	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "take at most this `PART` of the device's memory")
+	fl.StringVar(&g.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`/metrics while it runs, as in :9100")
 	return cmd
 }
 
@@ -110,6 +113,13 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	}
 	defer func() { err = errors.Join(err, t.dev.Close()) }()
 	out := &generation{app: a, requests: requests, live: newLiveLine(a, len(requests) > 1), start: time.Now()}
+	if g.metrics != "" {
+		stop, err := out.serveMetrics(g.metrics)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
 	r, err := a.newRunner(ctx, m.module, t, bf, g, out)
 	if err != nil {
 		return err
@@ -147,6 +157,9 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 	} else if backend.Mode, err = piecewise.ParseMode(g.mode); err != nil {
 		return nil, usagef("--mode: %w", err)
 	}
+	if out.metrics != nil {
+		backend.Observer = twoObservers{backend.Observer, out.metrics}
+	}
 	block := cacheBlock(m)
 	for _, q := range out.requests {
 		length := len(q.Prompt) + q.MaxNew
@@ -169,6 +182,7 @@ type generation struct {
 	requests []namedRequest
 	seqs     []*runner.Sequence
 	live     *liveLine
+	metrics  *metrics.Collector // nil: nobody asks
 	ops      []*timedOp
 	start    time.Time
 	tokens   int64
@@ -182,10 +196,19 @@ type namedRequest struct {
 }
 
 // Stepped moves the live line.
-func (g *generation) Stepped(s runner.Step) { g.live.step(&s, g.tokens) }
+func (g *generation) Stepped(s runner.Step) {
+	g.live.step(&s, g.tokens)
+	if g.metrics != nil {
+		g.metrics.Stepped(s)
+	}
+}
 
-// Finished does nothing: answers are printed in the order of the requests.
-func (g *generation) Finished(*runner.Sequence) {}
+// Finished counts; answers are printed in the order of the requests.
+func (g *generation) Finished(s *runner.Sequence) {
+	if g.metrics != nil {
+		g.metrics.Finished(s)
+	}
+}
 
 // run runs all requests and prints their answers.
 func (g *generation) run(ctx context.Context, r *runner.Runner) error {

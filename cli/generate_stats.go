@@ -3,13 +3,53 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"net"
+	"net/http"
 	"sync/atomic"
 	"time"
 
 	"pwc/piecewise"
 	"pwc/runner"
+	"pwc/runner/metrics"
 	"pwc/runtime/device"
 )
+
+// serveMetrics serves what the generation does from here on until stop is called.
+func (g *generation) serveMetrics(address string) (stop func(), err error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics: %w", err)
+	}
+	g.metrics = metrics.New("pwc")
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", g.metrics)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(l) // ends with the error that says it was closed
+	}()
+	g.app.logger().Info("metrics", "url", "http://"+l.Addr().String()+"/metrics")
+	return func() {
+		_ = server.Close()
+		<-done
+	}, nil
+}
+
+// twoObservers tells two of what a backend does.
+type twoObservers [2]piecewise.Observer
+
+// Captured tells both.
+func (o twoObservers) Captured(fn string, size int64, graphs int, took time.Duration) {
+	o[0].Captured(fn, size, graphs, took)
+	o[1].Captured(fn, size, graphs, took)
+}
+
+// Ran tells both.
+func (o twoObservers) Ran(fn string, rows, size int64, how piecewise.How) {
+	o[0].Ran(fn, rows, size, how)
+	o[1].Ran(fn, rows, size, how)
+}
 
 // timedOp counts the time in the launches of an op. A launch on the host device
 // is the op itself; on a GPU it is what issuing it takes. An op inside a whole

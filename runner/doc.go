@@ -10,9 +10,9 @@
 // youngest request gives its blocks back and is computed anew later, and no token
 // of it changes or is lost.
 //
-// A step is a run of up to five functions of one module: the model's @forward
-// and @logits, and three that [New] adds to it, which choose tokens on the device
-// and hand them to the next step there. The host issues a step before it knows
+// A step is a run of four functions of one module: the model's @forward and
+// @logits, and two of those that [New] adds to it, which choose tokens on the
+// device and hand them to the next step there. The host issues a step before it knows
 // what the one before it sampled; only ids reach it. What a request ends with is
 // therefore seen one step late, at the cost of a row.
 //

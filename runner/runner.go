@@ -25,7 +25,8 @@ type Runner struct {
 	backend *piecewise.Backend
 	caches  device.Memory
 
-	forward, logits, greedy, sample, ids *piecewise.Func
+	forward, logits, ids *piecewise.Func
+	choosers             [choosers]*piecewise.Func
 
 	background context.Context // of runs
 
@@ -73,8 +74,9 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 	if err := r.compile(ctx); err != nil {
 		return nil, errors.Join(err, r.release())
 	}
-	for name, f := range map[string]**piecewise.Func{forwardFunc: &r.forward, logitsFunc: &r.logits, greedyFunc: &r.greedy, sampleFunc: &r.sample, idsFunc: &r.ids} {
-		*f = r.backend.Func(name)
+	r.forward, r.logits, r.ids = r.backend.Func(forwardFunc), r.backend.Func(logitsFunc), r.backend.Func(idsFunc)
+	for c, name := range [choosers]string{greedy: greedyFunc, random: randomFunc, limited: sampleFunc} {
+		r.choosers[c] = r.backend.Func(name)
 	}
 	r.plan.Sizes = r.forward.Sizes()
 	r.plan.Uncovered = r.uncovered()

@@ -126,8 +126,8 @@ func alone(t testing.TB, r *Runner, list []Request) [][]int32 {
 	return out
 }
 
-// random returns requests of different lengths, prompts and kinds of sampling.
-func random(seed uint64, n, longest int) []Request {
+// mixture returns requests of different lengths, prompts and kinds of sampling.
+func mixture(seed uint64, n, longest int) []Request {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	out := make([]Request, n)
 	for i := range out {
@@ -209,7 +209,7 @@ func expected(t testing.TB, name string) []int32 {
 // 64 requests together get the tokens that each gets alone, with room for all
 // and with so few blocks that they push each other out.
 func TestTogetherAsAlone(t *testing.T) {
-	list := random(1, 64, 20)
+	list := mixture(1, 64, 20)
 	o := Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise}, MaxSequences: 64, MaxTokens: 96, Blocks: 64 * 10}
 	r := llama(t, o)
 	want := alone(t, r, list)

@@ -6,7 +6,6 @@ import (
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
-	"pwc/ir/padding"
 )
 
 // Sampling is how the next token is chosen from its logits. The zero value is
@@ -17,7 +16,7 @@ type Sampling struct {
 	Temperature float64
 
 	// TopK leaves the so many most probable tokens; 0: all. Tokens whose logits,
-	// divided by the temperature, are closer than 2^-17 to the last of them count
+	// divided by the temperature, are closer than 2^-15 to the last of them count
 	// as equal to it and stay.
 	TopK int
 
@@ -43,15 +42,35 @@ func (s *Sampling) check() error {
 	return nil
 }
 
-// greedy reports whether the choice is not random: top-k 1 leaves one token
-// whatever the temperature is.
-func (s *Sampling) greedy() bool { return s.Temperature == 0 || s.TopK == 1 }
+// chooser is a function that chooses tokens. One does all that those before it
+// do, and more slowly.
+type chooser uint8
+
+const (
+	greedy  chooser = iota
+	random          // by temperature
+	limited         // and with top-k or top-p
+	choosers
+)
+
+// chooser returns the fastest that will do. Top-k 1 leaves one token whatever
+// the temperature is.
+func (s *Sampling) chooser() chooser {
+	switch {
+	case s.Temperature == 0 || s.TopK == 1:
+		return greedy
+	case s.TopK == 0 && (s.TopP == 0 || s.TopP == 1):
+		return random
+	}
+	return limited
+}
 
 // The functions that are added to a model, and their parameters.
 const (
 	forwardFunc = "forward"
 	logitsFunc  = "logits"
 	greedyFunc  = "runner_greedy"
+	randomFunc  = "runner_random"
 	sampleFunc  = "runner_sample"
 	idsFunc     = "runner_ids"
 )
@@ -61,12 +80,12 @@ const notANumber = -1
 
 const (
 	// faintest is the smallest logit, relative to the largest and divided by the
-	// temperature, that a token may be sampled with: e^-128 is far below what a sum
-	// in f32 notices.
-	faintest = -128
+	// temperature, that a token may be sampled with: a million of e^-32 weigh less
+	// than half of 2^-24, the step of the random numbers, beside the largest's 1.
+	faintest = -32
 
-	// halvings of [faintest, 0] that search a threshold: to 2^-17.
-	halvings = 24
+	// halvings of [faintest, 0] that search a threshold: to 2^-15.
+	halvings = 20
 )
 
 // sampler emits the functions that run beside a language model's own.
@@ -76,15 +95,16 @@ type sampler struct {
 	vocabulary int64
 }
 
-// withSampling returns the model with three more functions, which read logits
-// and ids where they lie:
+// withSampling returns the model with four more functions, which read logits and
+// ids where they lie:
 //
 //	@runner_greedy(%logits: f32[M, V]) -> (i32[M])
-//	@runner_sample(%logits: f32[M, V], %temperature: f32[M], %top_k: i32[M], %top_p: f32[M], %seed: i64[M], %position: i32[M]) -> (i32[M])
+//	@runner_random(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i32[M]) -> (i32[M])
+//	@runner_sample(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i32[M], %top_k: i32[M], %top_p: f32[M]) -> (i32[M])
 //	@runner_ids(%sampled: i32[M], %from: i32[N], %ids: i32[N]) -> (i32[N])
 //
-// The first two choose tokens, -1 where the logits of a row are not numbers. The
-// last makes the ids of a step: row i's is %ids[i], or, where %from[i] ≥ 0, what
+// The first three choose tokens, -1 where the logits of a row are not numbers:
+// a step runs the first that knows what its requests ask for. The last makes the ids of a step: row i's is %ids[i], or, where %from[i] ≥ 0, what
 // was sampled there in an earlier step, so that the host need not know it yet.
 func withSampling(m *ir.Module, lm *language) (*ir.Module, error) {
 	b := ir.NewBuilder(m.Name)
@@ -100,7 +120,8 @@ func withSampling(m *ir.Module, lm *language) (*ir.Module, error) {
 		}
 	}
 	s.greedy()
-	s.sample()
+	s.random(false)
+	s.random(true)
 	s.ids(tokens)
 	added, err := b.Build()
 	if err != nil {
@@ -161,37 +182,26 @@ func (f *sampleBuilder) column(s *sampler, name string, dt dtype.DType) ir.Value
 	return f.f.Op1("reshape", []ir.Value{p}, ir.DimsAttr("shape", s.rows, dim.Const(1)))
 }
 
-// sample emits the choice by inverse transform: with the weights of the tokens
+// random emits the choice by inverse transform: with the weights of the tokens
 // that may be chosen summed up in the order of their ids, the token at which the
 // sum passes a random part of the whole. There is one random number for a row,
-// so that it costs nothing beside the passes over the logits.
-func (s *sampler) sample() {
-	f := s.start(sampleFunc)
+// so that it costs nothing beside the passes over the logits. limited says
+// whether top-k and top-p are known.
+func (s *sampler) random(limited bool) {
+	f := s.start(map[bool]string{false: randomFunc, true: sampleFunc}[limited])
 	temperature := f.column(s, "temperature", dtype.F32)
-	k := f.column(s, "top_k", dtype.I32)
-	p := f.column(s, "top_p", dtype.F32)
 	seed := f.column(s, "seed", dtype.I64)
 	position := f.f.Op1("cast", []ir.Value{f.column(s, "position", dtype.I32)}, ir.DTypeAttr(dtype.I64))
 
 	random := f.is(temperature, "gt", f.float(0))
 	top := f.row1("max", f.logits)
 	x := f.op("div", f.op("sub", f.logits, top), f.where(random, temperature, f.float(1))) // ≤ 0
-	weight := f.f.Op1("exp", []ir.Value{x})
-
-	// The threshold of top-k is the largest that so many tokens reach.
-	all := f.is(k, "le", f.int(0))
-	wanted := f.f.Op1("cast", []ir.Value{k}, ir.DTypeAttr(dtype.F32))
-	one := f.f.Op1("full", []ir.Value{f.float(1)}, ir.DimsAttr("shape", s.rows, dim.Const(s.vocabulary)), ir.DTypeAttr(dtype.F32))
-	least := f.f.Op1("full", []ir.Value{f.float(faintest)}, ir.DimsAttr("shape", s.rows, dim.Const(1)), ir.DTypeAttr(dtype.F32))
-	threshold := f.where(all, least, f.search(x, one, least, wanted))
-
-	// That of top-p is the largest above which tokens weigh so much of the rest.
-	whole := f.sumAbove(x, weight, threshold)
-	nucleus := f.search(x, weight, threshold, f.op("mul", p, whole))
-	some := f.op("and", f.is(p, "gt", f.float(0)), f.is(p, "lt", f.float(1)))
-	threshold = f.where(some, nucleus, threshold)
-
-	kept := f.where(f.is(x, "ge", threshold), weight, f.float(0))
+	// The floor is in both functions, so that a row without limits gets the same
+	// token beside rows with.
+	kept := f.where(f.is(x, "ge", f.float(faintest)), f.f.Op1("exp", []ir.Value{x}), f.float(0))
+	if limited {
+		kept = f.where(f.is(x, "ge", f.threshold(s, x, kept)), kept, f.float(0))
+	}
 	sums := f.f.Op1("cumsum", []ir.Value{kept}, ir.IntAttr("axis", 1))
 	target := f.op("mul", f.uniform(seed, position), f.row1("max", sums))
 	// A device may associate the sums so that they do not quite rise, hence the
@@ -203,13 +213,32 @@ func (s *sampler) sample() {
 	f.choose(s, f.first(f.where(passed, f.float(2), best)), top)
 }
 
+// threshold adds the parameters of top-k and top-p, and returns what the x of
+// each row's tokens must reach.
+func (f *sampleBuilder) threshold(s *sampler, x, weight ir.Value) ir.Value {
+	k := f.column(s, "top_k", dtype.I32)
+	p := f.column(s, "top_p", dtype.F32)
+	constant := func(v float64, columns int64) ir.Value {
+		return f.f.Op1("full", []ir.Value{f.float(v)}, ir.DimsAttr("shape", s.rows, dim.Const(columns)), ir.DTypeAttr(dtype.F32))
+	}
+	// That of top-k is the largest that so many tokens reach.
+	wanted := f.f.Op1("cast", []ir.Value{k}, ir.DTypeAttr(dtype.F32))
+	least := constant(faintest, 1)
+	t := f.where(f.is(k, "le", f.int(0)), least, f.search(x, constant(1, s.vocabulary), least, wanted))
+
+	// That of top-p is the largest above which tokens weigh so much of the rest.
+	nucleus := f.search(x, weight, t, f.op("mul", p, f.sumAbove(x, weight, t)))
+	some := f.op("and", f.is(p, "gt", f.float(0)), f.is(p, "lt", f.float(1)))
+	return f.where(some, nucleus, t)
+}
+
 // sumAbove returns the sum of the weights of the elements of a row that are not
 // below its threshold.
 func (f *sampleBuilder) sumAbove(x, weight, threshold ir.Value) ir.Value {
 	return f.row1("sum", f.where(f.is(x, "ge", threshold), weight, f.float(0)))
 }
 
-// search returns the largest threshold between low and 0, to 2^-17, above which
+// search returns the largest threshold between low and 0, to 2^-15, above which
 // the weights of a row sum to wanted; low where none do. Halving needs only
 // sums of rows, where a sort of every row would be the slowest kernel of a step.
 func (f *sampleBuilder) search(x, weight, low, wanted ir.Value) ir.Value {
@@ -234,78 +263,4 @@ func (s *sampler) ids(tokens dim.Dim) {
 	taken := f.f.Op1("gather", []ir.Value{sampled, f.op("maximum", from, f.int(0))})
 	known := f.f.Op1("compare", []ir.Value{from, f.int(0)}, ir.EnumAttr("dir", "lt"))
 	f.f.Return(f.f.Op1("where", []ir.Value{known, ids, f.op("maximum", taken, f.int(0))}))
-}
-
-// language is what the runner needs to know of a language model.
-type language struct {
-	tokens, rows string   // batch symbols: N of @forward, M of @logits
-	params       []string // of @forward: ids, positions; of @logits: hidden states, rows
-	vocabulary   int64
-	blocks       string // load symbol: blocks of the cache
-	blockSize    int64
-	maxTokens    int64 // of a step, by the model's own range
-	maxRows      int64
-	maxBlocks    int64
-}
-
-// inspect finds the parts of a language model: @forward(ids i32[N], positions
-// i32[N]) → hidden states, @logits(hidden states, rows i32[M]) → f32[M, V], and
-// its states, the caches C[B, 2, S, KVH, D] of "attention::paged".
-func inspect(m *ir.Module) (*language, error) {
-	fwd, lg := m.Func(forwardFunc), m.Func(logitsFunc)
-	if fwd == nil || lg == nil {
-		return nil, fmt.Errorf("runner: module %q is no language model: it needs @forward(ids, positions) and @logits(hidden states, rows)", m.Name)
-	}
-	lm := &language{}
-	var ok, ok2 bool
-	lm.tokens, ok = padding.SizeSymbol(m, fwd)
-	lm.rows, ok2 = padding.SizeSymbol(m, lg)
-	vector := func(f *ir.Func, i int, symbol string) bool {
-		if i >= len(f.Params) {
-			return false
-		}
-		lm.params = append(lm.params, f.Values[f.Params[i]].Name)
-		return f.Type(f.Params[i]).Equal(ir.TypeOf(dtype.I32, dim.Sym(symbol)))
-	}
-	if !ok || len(fwd.Params) != 2 || len(fwd.ResultTypes) != 1 || !vector(fwd, 0, lm.tokens) || !vector(fwd, 1, lm.tokens) {
-		return nil, fmt.Errorf("runner: @forward must take ids i32[N] and positions i32[N] and return hidden states")
-	}
-	if !ok2 || lm.rows == lm.tokens || len(lg.Params) != 2 || !lg.Type(lg.Params[0]).Equal(fwd.ResultTypes[0]) {
-		return nil, fmt.Errorf("runner: @logits must take the hidden states %s that @forward returns, and rows i32[M]", fwd.ResultTypes[0])
-	}
-	lm.params = append(lm.params, lg.Values[lg.Params[0]].Name)
-	if !vector(lg, 1, lm.rows) || len(lg.ResultTypes) != 1 || lg.ResultTypes[0].DType != dtype.F32 || lg.ResultTypes[0].Rank() != 2 {
-		return nil, fmt.Errorf("runner: @logits must take rows i32[M] and return f32[M, vocabulary]")
-	}
-	if lm.vocabulary, ok = lg.ResultTypes[0].Shape[1].Const(); !ok || lm.vocabulary < 1 {
-		return nil, fmt.Errorf("runner: @logits returns %s, whose vocabulary is no constant", lg.ResultTypes[0])
-	}
-	lm.maxTokens, lm.maxRows = m.Symbol(lm.tokens).Hi, m.Symbol(lm.rows).Hi
-	return lm, lm.inspectCaches(m)
-}
-
-func (lm *language) inspectCaches(m *ir.Module) error {
-	for _, s := range m.States {
-		if s.Type.Rank() != 5 {
-			return fmt.Errorf("runner: state @%s is %s; the runner knows only paged caches [blocks, 2, block size, heads, size]", s.Name, s.Type)
-		}
-		symbol := m.Symbol(s.Type.Shape[0].String())
-		size, ok := s.Type.Shape[2].Const()
-		if symbol == nil || symbol.Kind != ir.Load || !ok || size < 1 {
-			return fmt.Errorf("runner: state @%s is %s; its first extent must be a load symbol, its third the tokens of a block", s.Name, s.Type)
-		}
-		if lm.blocks != "" && (lm.blocks != symbol.Name || lm.blockSize != size) {
-			return fmt.Errorf("runner: state @%s is %s; other caches have %s blocks of %d tokens, and one table serves all", s.Name, s.Type, lm.blocks, lm.blockSize)
-		}
-		lm.blocks, lm.blockSize, lm.maxBlocks = symbol.Name, size, symbol.Hi
-	}
-	if lm.blocks == "" {
-		return fmt.Errorf("runner: module %q has no caches", m.Name)
-	}
-	for _, s := range m.Symbols {
-		if s.Kind == ir.Load && s.Name != lm.blocks {
-			return fmt.Errorf("runner: load symbol %s is no number of blocks", s.Name)
-		}
-	}
-	return nil
 }

@@ -2,6 +2,8 @@ package runner
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"math"
 	"math/bits"
 	"math/rand/v2"
@@ -10,10 +12,14 @@ import (
 
 	"pgregory.net/rapid"
 
+	"pwc/build"
+	"pwc/compile/host"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
+	"pwc/piecewise"
+	hostdev "pwc/runtime/host"
 )
 
 // philox4x32 is Philox4x32-10 in the arithmetic that it was written for.
@@ -151,7 +157,7 @@ func (c *choices) inputs() []*interp.Tensor {
 	}
 	vector := func(v []float32) *interp.Tensor { return must(interp.FromF32([]int64{n}, v)) }
 	ints := func(v []int32) *interp.Tensor { return must(interp.FromI32([]int64{n}, v)) }
-	return []*interp.Tensor{must(interp.FromF32([]int64{n, int64(len(c.logits)) / n}, c.logits)), vector(t), ints(k), vector(p), seed, ints(c.position)}
+	return []*interp.Tensor{must(interp.FromF32([]int64{n, int64(len(c.logits)) / n}, c.logits)), vector(t), seed, ints(c.position), ints(k), vector(p)}
 }
 
 // reference chooses by sorting, in float64.
@@ -179,6 +185,7 @@ func reference(logits []float32, s Sampling, position int32) (id int, near bool)
 	keep := len(order)
 	if s.TopK > 0 && s.TopK < keep {
 		keep = s.TopK
+		near = logits[order[keep-1]]-logits[order[keep]] < float32(1e-4*s.Temperature)
 	}
 	total := 0.0
 	for _, i := range order[:keep] {
@@ -190,7 +197,8 @@ func reference(logits []float32, s Sampling, position int32) (id int, near bool)
 			sum += w[order[k]]
 		}
 		// A sum that is just enough may or may not be in f32.
-		near = math.Abs(sum-float64(float32(s.TopP))*total) < 1e-5*total
+		near = near || math.Abs(sum-float64(float32(s.TopP))*total) < 1e-5*total ||
+			k < len(order) && k > 0 && logits[order[k-1]]-logits[order[k]] < float32(1e-4*s.Temperature)
 		keep, total = k, sum
 	}
 	kept := make([]bool, len(w))
@@ -234,6 +242,14 @@ func TestSample(t *testing.T) {
 			want, near := reference(c.logits[i*vocabulary:][:vocabulary], c.sampling[i], c.position[i])
 			if !near && got[i] != int64(want) {
 				t.Fatalf("row %d, %+v at %d: %d, want %d", i, c.sampling[i], c.position[i], got[i], want)
+			}
+			c.sampling[i].TopK, c.sampling[i].TopP = 0, 0
+		}
+		got = must(interp.Run(context.Background(), m, m.Func(randomFunc), &interp.Env{}, c.inputs()[:4]))[0].Int64s()
+		for i := range rows {
+			want, near := reference(c.logits[i*vocabulary:][:vocabulary], c.sampling[i], c.position[i])
+			if !near && got[i] != int64(want) {
+				t.Fatalf("row %d, %+v at %d, without limits: %d, want %d", i, c.sampling[i], c.position[i], got[i], want)
 			}
 		}
 	})
@@ -297,5 +313,83 @@ func TestIDs(t *testing.T) {
 	got := evaluate(t, m, idsFunc, ints(7, notANumber, 9), ints(-1, 2, 0, 1), ints(5, 0, 0, 0))[0].Int64s()
 	if want := []int64{5, 9, 7, 0}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// The device chooses what sorting chooses.
+func TestSampleOnDevice(t *testing.T) {
+	const vocabulary, rows = 600, 24
+	m := sampling(t, vocabulary)
+	dev := hostdev.Open(hostdev.Options{})
+	b, err := piecewise.New(context.Background(), m, piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Piecewise,
+		CaptureSizes: []int64{32}, Symbols: map[string]int64{"B": 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(b.Close(), dev.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := errors.Join(b.Load(context.Background(), nil, nil), b.Capture(context.Background())); err != nil {
+		t.Fatal(err)
+	}
+	run := func(name string, c *choices) []int32 {
+		in, err := b.Func(name).Inputs(rows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, p := range m.Func(name).Params {
+			dst, err := in.Bytes(m.Func(name).Values[p].Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			copy(dst, c.inputs()[i].Bytes())
+		}
+		res, err := b.Func(name).Run(context.Background(), in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := make([]byte, 4*rows)
+		if err := res.At(0).CopyTo(out); err != nil {
+			t.Fatal(err)
+		}
+		ids := make([]int32, rows)
+		for i := range ids {
+			ids[i] = int32(binary.LittleEndian.Uint32(out[4*i:]))
+		}
+		return ids
+	}
+	rng := rand.New(rand.NewPCG(5, 5))
+	for round := range 20 {
+		c := choices{}
+		spread := 4.0 + float64(round)
+		for range rows {
+			for range vocabulary {
+				c.logits = append(c.logits, float32(rng.NormFloat64()*spread))
+			}
+			c.sampling = append(c.sampling, Sampling{Temperature: float64(rng.IntN(4)), TopK: rng.IntN(60), TopP: rng.Float64(), Seed: rng.Uint64()})
+			c.position = append(c.position, rng.Int32())
+		}
+		for i, got := range run(sampleFunc, &c) {
+			want, near := reference(c.logits[i*vocabulary:][:vocabulary], c.sampling[i], c.position[i])
+			if !near && got != int32(want) {
+				t.Errorf("round %d, row %d, %+v: %d, want %d", round, i, c.sampling[i], got, want)
+			}
+		}
+		// Which of the functions runs depends on the batch; the token must not.
+		for i := range c.sampling {
+			c.sampling[i].TopK, c.sampling[i].TopP = 0, 0
+		}
+		slow := run(sampleFunc, &c)
+		if fast := run(randomFunc, &c); !slices.Equal(fast, slow) {
+			t.Errorf("round %d: %v without limits, %v with none", round, fast, slow)
+		}
+		for i := range c.sampling {
+			c.sampling[i].Temperature = 0
+		}
+		if fast, slow := run(greedyFunc, &c), run(sampleFunc, &c); !slices.Equal(fast, slow) {
+			t.Errorf("round %d: greedy %v, temperature 0 %v", round, fast, slow)
+		}
 	}
 }

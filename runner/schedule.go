@@ -107,7 +107,7 @@ func (s *step) number() {
 		if h.n == q.rest() {
 			h.sample = s.samples
 			s.samples++
-			s.greedy = s.greedy && q.req.Sampling.greedy()
+			s.chooser = max(s.chooser, q.req.Sampling.chooser())
 		}
 	}
 }

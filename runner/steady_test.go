@@ -3,7 +3,6 @@ package runner
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -14,13 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"pwc/attention"
 	attnhost "pwc/attention/host"
 	"pwc/build"
 	"pwc/compile/host"
 	"pwc/ir"
 	"pwc/piecewise"
-	"pwc/program"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
 )
@@ -29,7 +26,7 @@ import (
 // greedy or not.
 func TestStepAllocatesNothing(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.Piecewise, piecewise.FullAndPiecewise} {
-		for _, sampling := range []Sampling{{}, {Temperature: 1, TopK: 5, TopP: 0.9, Seed: 3}} {
+		for _, sampling := range []Sampling{{}, {Temperature: 1}, {Temperature: 1, TopK: 5, TopP: 0.9, Seed: 3}} {
 			r := llama(t, Options{Backend: piecewise.Options{Mode: mode}, MaxSequences: 8, MaxTokens: 32, MaxLength: 512, Blocks: 8 * 128})
 			for i := range 5 {
 				submit(t, r, Request{Prompt: []int32{int32(i), 2, 3}, MaxNew: 400, Sampling: sampling, OnToken: func(int32) {}})
@@ -68,7 +65,7 @@ func TestSoak(t *testing.T) {
 		seconds = 0.3
 	}
 	const clients = 4
-	kinds := random(7, 40, 24)
+	kinds := mixture(7, 40, 24)
 	o := Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise}, MaxSequences: 16, MaxTokens: 24, Blocks: 50, MaxLength: 48}
 	want := alone(t, llama(t, o), kinds)
 	r := llama(t, o)
@@ -255,7 +252,7 @@ func TestExplain(t *testing.T) {
 func TestStepsAreAsExplained(t *testing.T) {
 	w := &watcher{}
 	r := llama(t, Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 4, 8}}, MaxSequences: 4, MaxTokens: 12, Blocks: 60, Observer: w})
-	for _, q := range random(3, 9, 20) {
+	for _, q := range mixture(3, 9, 20) {
 		submit(t, r, q)
 	}
 	drain(t, r)
@@ -408,156 +405,6 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// broken is attention that fails when it is told to.
-type broken struct {
-	device.Op
-	fail error
-}
-
-func (b *broken) Launch(c *device.OpCall) error {
-	if b.fail != nil && !c.Capturing {
-		err := b.fail
-		b.fail = nil
-		return err
-	}
-	return b.Op.Launch(c)
-}
-
-// A step that fails ends its requests and no others; a lost device ends all.
-func TestStepFails(t *testing.T) {
-	for _, lost := range []bool{false, true} {
-		m, src := checkpoint(t, "llama")
-		dev := hostdev.Open(hostdev.Options{})
-		op := &broken{Op: attnhost.New(dev)}
-		r, err := New(context.Background(), m.Module, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40,
-			Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{op}, Mode: piecewise.Piecewise}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := r.Load(context.Background(), src); err != nil {
-			t.Fatal(err)
-		}
-		a, b := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 9}), submit(t, r, Request{Prompt: []int32{2}, MaxNew: 9})
-		c := submit(t, r, Request{Prompt: []int32{3}, MaxNew: 9})
-		for range 3 {
-			if _, err := r.Step(context.Background()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		op.fail = errors.New("the kernel failed")
-		if lost {
-			op.fail = fmt.Errorf("xid: %w", device.ErrDeviceLost)
-		}
-		cause := op.fail
-		if _, err := r.Step(context.Background()); !errors.Is(err, cause) {
-			t.Errorf("the step returned %v, want %v", err, cause)
-		}
-		for _, s := range []*Sequence{a, b} {
-			if s.Reason() != Failed || !errors.Is(s.Err(), cause) {
-				t.Errorf("%s %v, want %v", s.Reason(), s.Err(), cause)
-			}
-		}
-		if lost {
-			if c.Reason() != Failed {
-				t.Errorf("the third is %s", c.Reason())
-			}
-			if _, err := r.Step(context.Background()); !errors.Is(err, device.ErrDeviceLost) {
-				t.Errorf("a step after the loss: %v", err)
-			}
-			if err := r.Run(context.Background()); !errors.Is(err, device.ErrDeviceLost) {
-				t.Errorf("Run after the loss: %v", err)
-			}
-		} else {
-			drain(t, r)
-			if c.Reason() != Exhausted {
-				t.Errorf("the third is %s: %v", c.Reason(), c.Err())
-			}
-			if s := r.Stats(); s.UsedBlocks != 0 {
-				t.Errorf("%d blocks are lost", s.UsedBlocks)
-			}
-		}
-		if err := r.Close(); err != nil && !lost {
-			t.Error(err)
-		}
-		if err := dev.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// poison is a language model whose logits are NaN after id 3; its attention does
-// nothing.
-func poison(t testing.TB) *ir.Module {
-	m, err := ir.Parse("poison.ir", []byte(`pwc 1
-module "poison" {
-  sym N in [1, 64] batch
-  sym M in [1, 64] batch
-  sym B in [1, 64] load
-  op "my::nothing"(mut tensor) split
-  state @kv : f32[B, 2, 4, 1, 1]
-  func @forward(%ids: i32[N], %pos: i32[N]) -> (f32[N, 1]) {
-    call "my::nothing"(@kv)
-    %x = cast(%ids, dtype=f32) : f32[N]
-    %y = reshape(%x, shape=[N, 1]) : f32[N, 1]
-    return %y
-  }
-  func @logits(%h: f32[N, 1], %rows: i32[M]) -> (f32[M, 4]) {
-    %x = gather(%h, %rows) : f32[M, 1]
-    %i = iota(shape=[1, 4], dtype=f32, axis=1) : f32[1, 4]
-    %next = add(%x, 1.0) : f32[M, 1]
-    %d = sub(%i, %next) : f32[M, 4]
-    %a = abs(%d) : f32[M, 4]
-    %n = neg(%a) : f32[M, 4]
-    %bad = compare(%x, 3.0, dir=ge) : bool[M, 1]
-    %z = sub(%x, %x) : f32[M, 1]
-    %s = where(%bad, nan, %z) : f32[M, 1]
-    %l = add(%n, %s) : f32[M, 4]
-    return %l
-  }
-}
-`))
-	if err != nil {
-		// where needs one operand that is a tensor
-		t.Fatal(err)
-	}
-	return m
-}
-
-type nothing struct{}
-
-func (nothing) Signature() device.Signature {
-	return device.Signature{Name: "my::nothing", Mut: []bool{true}}
-}
-func (nothing) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { return 0, nil }
-func (nothing) Launch(c *device.OpCall) error {
-	_, err := attention.BatchOf(c.Meta)
-	return err
-}
-
-// A request whose logits are no numbers fails alone.
-func TestNotANumberFailsAlone(t *testing.T) {
-	dev := hostdev.Open(hostdev.Options{})
-	r, err := New(context.Background(), poison(t), Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40,
-		Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{nothing{}}, Mode: BestMode(poison(t), []device.Op{nothing{}})}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Load(context.Background(), nil); err != nil {
-		t.Fatal(err)
-	}
-	bad, good := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 9}), submit(t, r, Request{Prompt: []int32{0}, MaxNew: 3})
-	drain(t, r)
-	if bad.Reason() != Failed || !errors.Is(bad.Err(), ErrNotANumber) || !slices.Equal(bad.IDs(), []int32{1, 2, 3}) {
-		t.Errorf("%s %v %v", bad.Reason(), bad.Err(), bad.IDs())
-	}
-	if good.Reason() != Exhausted || !slices.Equal(good.IDs(), []int32{0, 1, 2, 3}) {
-		t.Errorf("%s %v %v", good.Reason(), good.Err(), good.IDs())
-	}
-	if err := errors.Join(r.Close(), dev.Close()); err != nil {
-		t.Error(err)
-	}
-}
-
 // Whole functions are captured where every op allows it.
 func TestBestMode(t *testing.T) {
 	if got := BestMode(poison(t), []device.Op{nothing{}}); got != piecewise.Piecewise {
@@ -571,62 +418,5 @@ func TestBestMode(t *testing.T) {
 	}
 	if got := BestMode(m.Module, nil); got != piecewise.Piecewise {
 		t.Errorf("%s without ops", got)
-	}
-}
-
-// The device chooses what sorting chooses.
-func TestSampleOnDevice(t *testing.T) {
-	const vocabulary, rows = 600, 24
-	m := sampling(t, vocabulary)
-	dev := hostdev.Open(hostdev.Options{})
-	b, err := piecewise.New(context.Background(), m, piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Piecewise,
-		CaptureSizes: []int64{32}, Symbols: map[string]int64{"B": 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := errors.Join(b.Close(), dev.Close()); err != nil {
-			t.Error(err)
-		}
-	}()
-	if err := errors.Join(b.Load(context.Background(), nil, nil), b.Capture(context.Background())); err != nil {
-		t.Fatal(err)
-	}
-	rng := rand.New(rand.NewPCG(5, 5))
-	for round := range 20 {
-		c := choices{}
-		for range rows {
-			for range vocabulary {
-				c.logits = append(c.logits, float32(rng.NormFloat64()*4))
-			}
-			c.sampling = append(c.sampling, Sampling{Temperature: float64(rng.IntN(4)), TopK: rng.IntN(60), TopP: rng.Float64(), Seed: rng.Uint64()})
-			c.position = append(c.position, rng.Int32())
-		}
-		in, err := b.Func(sampleFunc).Inputs(rows)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, x := range c.inputs() {
-			dst, err := in.Bytes([]string{"logits", "temperature", "top_k", "top_p", "seed", "position"}[i])
-			if err != nil {
-				t.Fatal(err)
-			}
-			copy(dst, x.Bytes())
-		}
-		res, err := b.Func(sampleFunc).Run(context.Background(), in, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out := make([]byte, 4*rows)
-		if err := res.At(0).CopyTo(out); err != nil {
-			t.Fatal(err)
-		}
-		for i := range rows {
-			got := int32(out[4*i]) | int32(out[4*i+1])<<8 | int32(out[4*i+2])<<16 | int32(out[4*i+3])<<24
-			want, near := reference(c.logits[i*vocabulary:][:vocabulary], c.sampling[i], c.position[i])
-			if !near && got != int32(want) {
-				t.Errorf("round %d, row %d, %+v: %d, want %d", round, i, c.sampling[i], got, want)
-			}
-		}
 	}
 }

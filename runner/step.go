@@ -17,8 +17,8 @@ type step struct {
 	shares  []share
 	rows    int
 	samples int
-	uniform bool // every request has one row
-	greedy  bool // nothing that is sampled is random
+	uniform bool    // every request has one row
+	chooser chooser // does what the requests that are sampled ask for
 
 	batch *attention.Batch  // must not change until the step is done
 	ids   device.HostMemory // what was sampled, once done has happened
@@ -38,7 +38,7 @@ func (r *Runner) newStep() (*step, error) {
 
 func (s *step) reset() {
 	clear(s.shares) // so that ended sequences can be collected
-	s.shares, s.rows, s.samples, s.uniform, s.greedy = s.shares[:0], 0, 0, true, true
+	s.shares, s.rows, s.samples, s.uniform, s.chooser = s.shares[:0], 0, 0, true, greedy
 }
 
 func (s *step) add(q *Sequence, n int) { s.shares = append(s.shares, share{seq: q, n: n}) }
@@ -176,10 +176,7 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 	if err != nil {
 		return err
 	}
-	choose := r.sample
-	if s.greedy {
-		choose = r.greedy
-	}
+	choose := r.choosers[s.chooser]
 	if in, err = choose.Inputs(int64(s.samples)); err != nil {
 		return err
 	}
@@ -187,7 +184,7 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 	if err := in.SetResult("logits", logits.At(0)); err != nil {
 		return err
 	}
-	if !s.greedy {
+	if s.chooser != greedy {
 		if err := s.fillSampling(in); err != nil {
 			return err
 		}
@@ -200,14 +197,6 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 
 func (s *step) fillSampling(in piecewise.Inputs) error {
 	temperature, err := in.Float32s("temperature")
-	if err != nil {
-		return err
-	}
-	topK, err := in.Int32s("top_k")
-	if err != nil {
-		return err
-	}
-	topP, err := in.Float32s("top_p")
 	if err != nil {
 		return err
 	}
@@ -226,12 +215,28 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 		}
 		p := &h.seq.req.Sampling
 		temperature[h.sample] = float32(p.Temperature)
-		if p.greedy() {
+		if p.chooser() == greedy {
 			temperature[h.sample] = 0
 		}
-		topK[h.sample], topP[h.sample] = int32(min(p.TopK, 1<<30)), float32(p.TopP)
 		binary.LittleEndian.PutUint64(seed[8*h.sample:], p.Seed)
 		position[h.sample] = int32(h.seq.length())
+	}
+	if s.chooser != limited {
+		return nil
+	}
+	topK, err := in.Int32s("top_k")
+	if err != nil {
+		return err
+	}
+	topP, err := in.Float32s("top_p")
+	if err != nil {
+		return err
+	}
+	for i := range s.shares {
+		if h := &s.shares[i]; h.sample >= 0 {
+			p := &h.seq.req.Sampling
+			topK[h.sample], topP[h.sample] = int32(min(p.TopK, 1<<30)), float32(p.TopP)
+		}
 	}
 	return nil
 }

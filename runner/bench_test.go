@@ -1,0 +1,92 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	attnhost "pwc/attention/host"
+	"pwc/build"
+	"pwc/compile/host"
+	"pwc/frontend/hf"
+	"pwc/ir/dtype"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+	hostdev "pwc/runtime/host"
+)
+
+// llama100M is a Llama of 110 million parameters.
+const llama100M = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 768, "intermediate_size": 2048,
+"num_attention_heads": 12, "num_key_value_heads": 12, "num_hidden_layers": 12, "vocab_size": 32000, "rms_norm_eps": 1e-05,
+"rope_theta": 10000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": true}`
+
+// BenchmarkDecode is a steady decode step of a model of 110M parameters with
+// made-up weights: tokens/s of 1 request, of 8 and 32 together, and what of a
+// step the runner's own part takes.
+func BenchmarkDecode(b *testing.B) {
+	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
+		for _, sampling := range []Sampling{{}, {Temperature: 1, TopP: 0.9}} {
+			for _, n := range []int{1, 8, 32} {
+				kind := "greedy"
+				if sampling.Temperature > 0 {
+					kind = "sampled"
+				}
+				b.Run(fmt.Sprintf("%s/%s/%d", dt, kind, n), func(b *testing.B) { decode(b, dt, sampling, n) })
+			}
+		}
+	}
+}
+
+func decode(b *testing.B, dt dtype.DType, sampling Sampling, requests int) {
+	m, err := hf.Builtin().Import([]byte(llama100M), hf.Options{DType: dt, BlockSize: 16})
+	if err != nil {
+		b.Fatal(err)
+	}
+	dev := hostdev.Open(hostdev.Options{})
+	defer dev.Close()
+	const length = 1024
+	r, err := New(context.Background(), m.Module, Options{MaxSequences: requests, MaxTokens: 64, MaxLength: length, Blocks: requests * length / 16,
+		Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{attnhost.New(dev)}, Mode: piecewise.FullAndPiecewise,
+			CaptureSizes: []int64{int64(requests), 64}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Load(context.Background(), hf.Dummy(m.Params)); err != nil {
+		b.Fatal(err)
+	}
+	ctx := context.Background()
+	step := func() {
+		if _, err := r.Step(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+	start := func() {
+		for i := range requests {
+			s := sampling
+			s.Seed = uint64(i)
+			if _, err := r.Submit(ctx, Request{Prompt: []int32{1, 2, 3, 4}, MaxNew: length - 4, Sampling: s}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for range 4 {
+			step()
+		}
+	}
+	start()
+	before := r.Stats()
+	b.ReportAllocs()
+	for b.Loop() {
+		step()
+		if len(r.running) == 0 { // they all reached their length
+			b.StopTimer()
+			start()
+			b.StartTimer()
+		}
+	}
+	b.StopTimer()
+	after := r.Stats()
+	b.ReportMetric(float64(after.Generated-before.Generated)/b.Elapsed().Seconds(), "tokens/s")
+	own := (after.Took - after.Backend) - (before.Took - before.Backend)
+	b.ReportMetric(float64(own.Nanoseconds())/float64(b.N), "own-ns/op")
+}

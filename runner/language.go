@@ -1,0 +1,84 @@
+package runner
+
+import (
+	"fmt"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/ir/padding"
+)
+
+// language is what the runner needs to know of a language model.
+type language struct {
+	tokens, rows string   // batch symbols: N of @forward, M of @logits
+	params       []string // of @forward: ids, positions; of @logits: hidden states, rows
+	vocabulary   int64
+	blocks       string // load symbol: blocks of the cache
+	blockSize    int64
+	maxTokens    int64 // of a step, by the model's own range
+	maxRows      int64
+	maxBlocks    int64
+}
+
+// inspect finds the parts of a language model: @forward(ids i32[N], positions
+// i32[N]) → hidden states, @logits(hidden states, rows i32[M]) → f32[M, V], and
+// its states, the caches C[B, 2, S, KVH, D] of "attention::paged".
+func inspect(m *ir.Module) (*language, error) {
+	fwd, lg := m.Func(forwardFunc), m.Func(logitsFunc)
+	if fwd == nil || lg == nil {
+		return nil, fmt.Errorf("runner: module %q is no language model: it needs @forward(ids, positions) and @logits(hidden states, rows)", m.Name)
+	}
+	lm := &language{}
+	var ok, ok2 bool
+	lm.tokens, ok = padding.SizeSymbol(m, fwd)
+	lm.rows, ok2 = padding.SizeSymbol(m, lg)
+	vector := func(f *ir.Func, i int, symbol string) bool {
+		if i >= len(f.Params) {
+			return false
+		}
+		lm.params = append(lm.params, f.Values[f.Params[i]].Name)
+		return f.Type(f.Params[i]).Equal(ir.TypeOf(dtype.I32, dim.Sym(symbol)))
+	}
+	if !ok || len(fwd.Params) != 2 || len(fwd.ResultTypes) != 1 || !vector(fwd, 0, lm.tokens) || !vector(fwd, 1, lm.tokens) {
+		return nil, fmt.Errorf("runner: @forward must take ids i32[N] and positions i32[N] and return hidden states")
+	}
+	if !ok2 || lm.rows == lm.tokens || len(lg.Params) != 2 || !lg.Type(lg.Params[0]).Equal(fwd.ResultTypes[0]) {
+		return nil, fmt.Errorf("runner: @logits must take the hidden states %s that @forward returns, and rows i32[M]", fwd.ResultTypes[0])
+	}
+	lm.params = append(lm.params, lg.Values[lg.Params[0]].Name)
+	if !vector(lg, 1, lm.rows) || len(lg.ResultTypes) != 1 || lg.ResultTypes[0].DType != dtype.F32 || lg.ResultTypes[0].Rank() != 2 {
+		return nil, fmt.Errorf("runner: @logits must take rows i32[M] and return f32[M, vocabulary]")
+	}
+	if lm.vocabulary, ok = lg.ResultTypes[0].Shape[1].Const(); !ok || lm.vocabulary < 1 {
+		return nil, fmt.Errorf("runner: @logits returns %s, whose vocabulary is no constant", lg.ResultTypes[0])
+	}
+	lm.maxTokens, lm.maxRows = m.Symbol(lm.tokens).Hi, m.Symbol(lm.rows).Hi
+	return lm, lm.inspectCaches(m)
+}
+
+func (lm *language) inspectCaches(m *ir.Module) error {
+	for _, s := range m.States {
+		if s.Type.Rank() != 5 {
+			return fmt.Errorf("runner: state @%s is %s; the runner knows only paged caches [blocks, 2, block size, heads, size]", s.Name, s.Type)
+		}
+		symbol := m.Symbol(s.Type.Shape[0].String())
+		size, ok := s.Type.Shape[2].Const()
+		if symbol == nil || symbol.Kind != ir.Load || !ok || size < 1 {
+			return fmt.Errorf("runner: state @%s is %s; its first extent must be a load symbol, its third the tokens of a block", s.Name, s.Type)
+		}
+		if lm.blocks != "" && (lm.blocks != symbol.Name || lm.blockSize != size) {
+			return fmt.Errorf("runner: state @%s is %s; other caches have %s blocks of %d tokens, and one table serves all", s.Name, s.Type, lm.blocks, lm.blockSize)
+		}
+		lm.blocks, lm.blockSize, lm.maxBlocks = symbol.Name, size, symbol.Hi
+	}
+	if lm.blocks == "" {
+		return fmt.Errorf("runner: module %q has no caches", m.Name)
+	}
+	for _, s := range m.Symbols {
+		if s.Kind == ir.Load && s.Name != lm.blocks {
+			return fmt.Errorf("runner: load symbol %s is no number of blocks", s.Name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,221 @@
+// Package metrics gives what a runner and its backend do as Prometheus metrics,
+// in the text format that Prometheus scrapes (version 0.0.4). It needs no client
+// library, and nobody who does not import it pays for it.
+//
+//	c := metrics.New("pwc")
+//	options.Observer, options.Backend.Observer = c, c
+//	http.Handle("/metrics", c)
+package metrics
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"pwc/piecewise"
+	"pwc/runner"
+)
+
+// Collector observes a runner and its backend. Its methods may be called from
+// any goroutine; in steady state observing allocates nothing.
+type Collector struct {
+	prefix string
+
+	mu       sync.Mutex
+	runs     map[run]*count
+	captured map[string]int64 // graphs by function
+	capture  time.Duration
+	finished map[runner.Reason]int64
+	sampled  int64
+	last     runner.Step
+	steps    histogram // seconds
+	host     histogram // seconds outside of the backend
+}
+
+// run is what runs of a function are told apart by.
+type run struct {
+	fn   string
+	how  piecewise.How
+	size int64
+}
+
+type count struct{ runs, rows int64 }
+
+// histogram counts durations in buckets, each with those of the buckets before.
+type histogram struct {
+	counts [len(bounds) + 1]int64
+	sum    float64
+}
+
+// bounds are the upper ends of buckets in seconds: a step takes from some 100 µs
+// to a second.
+var bounds = [...]float64{1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1}
+
+func (h *histogram) add(d time.Duration) {
+	s := d.Seconds()
+	h.sum += s
+	i, _ := slices.BinarySearch(bounds[:], s)
+	h.counts[i]++
+}
+
+var (
+	_ runner.Observer    = (*Collector)(nil)
+	_ piecewise.Observer = (*Collector)(nil)
+	_ http.Handler       = (*Collector)(nil)
+)
+
+// New returns a collector whose metrics' names begin with prefix and "_".
+func New(prefix string) *Collector {
+	return &Collector{prefix: prefix, runs: map[run]*count{}, captured: map[string]int64{}, finished: map[runner.Reason]int64{}}
+}
+
+// Captured counts the graphs of a function.
+func (c *Collector) Captured(fn string, _ int64, graphs int, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.captured[fn] += int64(graphs)
+	c.capture += took
+}
+
+// Ran counts a run of a function.
+func (c *Collector) Ran(fn string, rows, size int64, how piecewise.How) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := run{fn, how, size}
+	if how == piecewise.Eager {
+		key.size = 0 // any number of rows may run eagerly: a series for each would have no end
+	}
+	n := c.runs[key]
+	if n == nil {
+		n = &count{}
+		c.runs[key] = n
+	}
+	n.runs++
+	n.rows += rows
+}
+
+// Stepped counts a step.
+func (c *Collector) Stepped(s runner.Step) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = s
+	if s.Rows > 0 {
+		c.sampled += int64(s.Sampled)
+		c.steps.add(s.Took)
+		c.host.add(s.Took - s.Backend)
+	}
+}
+
+// Finished counts the end of a request.
+func (c *Collector) Finished(s *runner.Sequence) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.finished[s.Reason()]++
+}
+
+// ServeHTTP answers a scrape.
+func (c *Collector) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_ = c.Write(w) // the scraper has gone: nobody is left to tell
+}
+
+// Write writes all metrics.
+func (c *Collector) Write(w io.Writer) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := &page{prefix: c.prefix}
+	p.head("graphs_captured_total", "counter", "Graphs that were captured.")
+	for _, fn := range slices.Sorted(maps.Keys(c.captured)) {
+		p.value("graphs_captured_total", float64(c.captured[fn]), "function", fn)
+	}
+	p.gauge("capture_seconds", "Time that capturing took.", c.capture.Seconds())
+	keys := slices.SortedFunc(maps.Keys(c.runs), func(a, b run) int {
+		return cmp.Or(cmp.Compare(a.fn, b.fn), cmp.Compare(a.how, b.how), cmp.Compare(a.size, b.size))
+	})
+	p.head("runs_total", "counter", "Runs of functions by mode and padded size; size 0 is any that no graph serves.")
+	for _, k := range keys {
+		p.value("runs_total", float64(c.runs[k].runs), "function", k.fn, "mode", k.how.String(), "size", strconv.FormatInt(k.size, 10))
+	}
+	p.head("rows_total", "counter", "Rows of runs, without padding.")
+	for _, k := range keys {
+		p.value("rows_total", float64(c.runs[k].rows), "function", k.fn, "mode", k.how.String(), "size", strconv.FormatInt(k.size, 10))
+	}
+	p.head("padded_rows_total", "counter", "Rows that padding added.")
+	for _, k := range keys {
+		if k.size > 0 {
+			p.value("padded_rows_total", float64(c.runs[k].runs*k.size-c.runs[k].rows), "function", k.fn, "mode", k.how.String(), "size", strconv.FormatInt(k.size, 10))
+		}
+	}
+	p.head("requests_finished_total", "counter", "Requests that ended, by reason.")
+	for _, why := range slices.Sorted(maps.Keys(c.finished)) {
+		p.value("requests_finished_total", float64(c.finished[why]), "reason", why.String())
+	}
+	p.head("tokens_sampled_total", "counter", "Tokens that were sampled.")
+	p.value("tokens_sampled_total", float64(c.sampled))
+	p.gauge("requests_running", "Requests in the batch.", float64(c.last.Running))
+	p.gauge("requests_waiting", "Requests that wait for room.", float64(c.last.Waiting))
+	p.gauge("kv_blocks_used", "Blocks of the KV cache in use.", float64(c.last.UsedBlocks))
+	p.gauge("kv_blocks", "Blocks of the KV cache.", float64(c.last.Blocks))
+	p.histogram("step_seconds", "Time of a step.", &c.steps)
+	p.histogram("step_host_seconds", "Time of a step outside of the backend.", &c.host)
+	_, err := io.WriteString(w, p.b.String())
+	return err
+}
+
+// page is a page of metrics being written.
+type page struct {
+	prefix string
+	b      strings.Builder
+}
+
+func (p *page) head(name, kind, help string) {
+	fmt.Fprintf(&p.b, "# HELP %s_%s %s\n# TYPE %s_%s %s\n", p.prefix, name, help, p.prefix, name, kind)
+}
+
+// labelEscapes are what the format escapes in a label's value.
+var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// value writes a sample; labels are names and values in turn.
+func (p *page) value(name string, v float64, labels ...string) {
+	p.b.WriteString(p.prefix + "_" + name)
+	for i := 0; i < len(labels); i += 2 {
+		sep := byte(',')
+		if i == 0 {
+			sep = '{'
+		}
+		p.b.WriteByte(sep)
+		p.b.WriteString(labels[i] + `="` + labelEscapes.Replace(labels[i+1]) + `"`)
+	}
+	if len(labels) > 0 {
+		p.b.WriteByte('}')
+	}
+	p.b.WriteString(" " + strconv.FormatFloat(v, 'g', -1, 64) + "\n")
+}
+
+func (p *page) gauge(name, help string, v float64) {
+	p.head(name, "gauge", help)
+	p.value(name, v)
+}
+
+func (p *page) histogram(name, help string, h *histogram) {
+	p.head(name, "histogram", help)
+	n := int64(0)
+	for i, c := range h.counts {
+		n += c
+		end := math.Inf(1)
+		if i < len(bounds) {
+			end = bounds[i]
+		}
+		p.value(name+"_bucket", float64(n), "le", strconv.FormatFloat(end, 'g', -1, 64))
+	}
+	p.value(name+"_sum", h.sum)
+	p.value(name+"_count", float64(n))
+}
