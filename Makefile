@@ -3,14 +3,15 @@
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 20s
+SOAK ?= 30
 RANDOM_MODULES ?= 20000
 BENCHTIME ?= 1s
 COUNT ?= 5
 
 # Packages whose values several goroutines may use, or that start some.
-CONCURRENT = ./attention/... ./build ./cache/... ./piecewise ./runtime/... ./safetensors ./silly
+CONCURRENT = ./attention/... ./build ./cache/... ./piecewise ./runner/... ./runtime/... ./safetensors ./silly
 
-.PHONY: build test embed lint race arch random fuzz golden bench cross ci-deps
+.PHONY: build test embed lint race arch random soak fuzz golden bench cross ci-deps
 
 build: # the command line, static, into bin/
 	CGO_ENABLED=0 go build -trimpath -o bin/pwc ./cmd/pwc
@@ -37,6 +38,9 @@ random: # random modules against the interpreter; a tenth for each pass switched
 	PWC_RANDOM_MODULES=$(RANDOM_MODULES) go test -timeout 15m -run '^TestRandomModules$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -run '^TestRandomModulesWithoutAPass$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -race -run '^TestRandomModules$$' ./compile
+
+soak: # requests at random through the runner for SOAK seconds
+	PWC_SOAK=$(SOAK) go test -timeout 30m -run '^TestSoak$$' -v ./runner
 
 fuzz: # each fuzz target for FUZZTIME
 	@set -e; for p in $$(go list ./...); do \
