@@ -46,8 +46,8 @@ type Options struct {
 type Op struct {
 	dev     *cuda.Device
 	options Options
-	target  string
 	sms     int
+	shared  int // shared memory that a block may have on the device's target
 
 	mu       sync.Mutex
 	kernels  map[Variant]*kernel
@@ -85,10 +85,12 @@ func New(dev *cuda.Device, o Options) (*Op, error) {
 		return nil, fmt.Errorf("%s: options %d rows, %d requests, %d blocks: all must be positive, and there must be Code", attention.Name, o.MaxRows, o.MaxRequests, o.MaxBlocks)
 	}
 	info := dev.Info()
-	op := &Op{dev: dev, options: o, target: info.Target, sms: int(info.Properties["device.sms"]), kernels: map[Variant]*kernel{}}
-	if _, _, err := arch(op.target); err != nil {
+	op := &Op{dev: dev, options: o, sms: int(info.Properties["device.sms"]), kernels: map[Variant]*kernel{}}
+	_, n, err := arch(info.Target)
+	if err != nil {
 		return nil, err
 	}
+	op.shared = sharedBytes(n)
 	if err := op.allocate(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", attention.Name, err), op.free())
 	}
@@ -100,7 +102,7 @@ func (o *Op) allocate() error {
 	if err := o.step.allocate(o.dev, &o.options); err != nil {
 		return err
 	}
-	m, err := o.dev.Alloc(4 * int64(o.resident()))
+	m, err := o.dev.Alloc(4 * int64(o.busy()))
 	if err != nil {
 		return err
 	}
@@ -141,14 +143,14 @@ func (o *Op) free() error {
 // Signature returns the op's declaration. It can be captured.
 func (o *Op) Signature() device.Signature { return attention.Signature(true, "1") }
 
-// resident is about how many blocks the device works on at once: what it needs
-// to be busy.
-func (o *Op) resident() int { return 3 * max(1, o.sms) }
+// busy is how many blocks a launch should have at least: three are resident on a
+// multiprocessor, and twice as many level out what some have more to do.
+func (o *Op) busy() int { return 6 * max(1, o.sms) }
 
 // parts is how many parts a context is split into at most, for calls of a shape.
 func (o *Op) parts(s *attention.Shape, v *Variant) int {
 	tiles := max(1, s.Rows*v.rowTiles()*s.KVHeads)
-	return min(maxSplits, (o.resident()+tiles-1)/tiles)
+	return min(maxSplits, (o.busy()+tiles-1)/tiles)
 }
 
 // ScratchBytes returns the memory for the sums of parts of contexts. A call with
@@ -183,7 +185,7 @@ func (o *Op) kernel(s *attention.Shape) (*kernel, error) {
 	if o.closed {
 		return nil, fmt.Errorf("%s: %w", attention.Name, device.ErrClosed)
 	}
-	v, err := VariantOf(s, o.target)
+	v, err := variantOf(s, o.shared)
 	if err != nil {
 		return nil, err
 	}

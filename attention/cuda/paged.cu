@@ -78,6 +78,7 @@ struct Task {
   float *partial;    // of the tile and head: parts of [SPLIT_PAIRS][HEAD_DIM] sums, tops, weights
   u32 *arrived;      // parts that are done; zero between launches
   int kvHeads, head;
+  int row, slot;          // to append; slot -1: none
   int first, old, length; // first row, tokens before it, tokens with it
   int pair, pairs;        // of the tile; pair counts from the request's first
   int from, to;           // keys of this part
@@ -187,34 +188,69 @@ __device__ void combine(const Task &t, char *shared) {
   }
 }
 
+// append writes the key and the value of a row into the cache.
+__device__ __forceinline__ void append(const Task &t) {
+  if (t.slot < 0) return;
+  long long from = ((long long)t.row * t.kvHeads + t.head) * HEAD_DIM;
+  long long to = cached(t.slot / BLOCK_SIZE, t.slot % BLOCK_SIZE, t.kvHeads, t.head);
+  for (int d = threadIdx.x; d < HEAD_DIM; d += THREADS) {
+    narrow(t.cache + to + d, wide(t.k[from + d], Q_TYPE), KV_TYPE);
+    narrow(t.cache + to + VALUE_DISTANCE(t.kvHeads) + d, wide(t.v[from + d], Q_TYPE), KV_TYPE);
+  }
+}
+
 #if TENSOR
 
 #define PITCH (HEAD_DIM + 8) // elements from a row in shared memory to the next: an odd number of 16 bytes, so that 8 rows lie in different banks
 #define STAGE (2 * KEYS * PITCH)
 
+// A stage is fetched by 8 threads a key, each of which copies every 8th chunk of
+// 16 bytes of LOADS keys.
+#define LOADS (KEYS / (THREADS / 8))
+
+// Source says where a thread's keys of a stage lie. It is looked up a stage ahead
+// and only then worked with, so that nobody waits for the look-up.
+struct Source {
+  int found[LOADS]; // of a key before the step its block, of one in it the row's slot
+};
+
+__device__ __forceinline__ Source find(const Task &t, int base) {
+  Source s;
+#pragma unroll
+  for (int i = 0; i < LOADS; i++) {
+    int j = base + i * (THREADS / 8) + threadIdx.x / 8;
+    const int *at = j < t.old ? t.table + j / BLOCK_SIZE : t.slots + t.first + j - t.old;
+    s.found[i] = j < t.to ? __ldg(at) : 0;
+  }
+  return s;
+}
+
 // fetch starts the copy of the keys from base on, and their values, into a stage.
 // Keys from t.to on are zeros.
-__device__ __forceinline__ void fetch(const Task &t, u16 *stage, int base) {
-  const int chunks = HEAD_DIM / 8;
-  for (int i = threadIdx.x; i < KEYS * chunks; i += THREADS) {
-    int key = i / chunks, d = i % chunks * 8, j = base + key;
+__device__ __forceinline__ void fetch(const Task &t, u16 *stage, int base, const Source &s) {
+#pragma unroll
+  for (int i = 0; i < LOADS; i++) {
+    int key = i * (THREADS / 8) + threadIdx.x / 8, j = base + key;
     const u16 *k = t.k, *v = t.v;
     int bytes = 0;
     if (j < t.to) {
       bytes = 16;
-      int row = step(t, j);
-      if (row >= 0) {
-        long long at = ((long long)row * t.kvHeads + t.head) * HEAD_DIM + d;
+      if (j >= t.old && s.found[i] >= 0) {
+        long long at = ((long long)(t.first + j - t.old) * t.kvHeads + t.head) * HEAD_DIM;
         k += at;
         v += at;
       } else {
-        k = t.cache + cached(t.table[j / BLOCK_SIZE], j % BLOCK_SIZE, t.kvHeads, t.head) + d;
+        int block = j < t.old ? s.found[i] : t.table[j / BLOCK_SIZE]; // a padded row's key is the cache's
+        k = t.cache + cached(block, j % BLOCK_SIZE, t.kvHeads, t.head);
         v = k + VALUE_DISTANCE(t.kvHeads);
       }
     }
-    u32 to = (u32)__cvta_generic_to_shared(stage + key * PITCH + d);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(k), "r"(bytes));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + KEYS * PITCH * 2), "l"(v), "r"(bytes));
+    u32 to = (u32)__cvta_generic_to_shared(stage + key * PITCH);
+#pragma unroll
+    for (int c = threadIdx.x % 8; c < HEAD_DIM / 8; c += 8) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + c * 16), "l"(k + c * 8), "r"(bytes));
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + KEYS * PITCH * 2 + c * 16), "l"(v + c * 8), "r"(bytes));
+    }
   }
   asm volatile("cp.async.commit_group;");
 }
@@ -249,6 +285,9 @@ __device__ void attend(const Task &t, char *shared) {
   const bool narrowTile = t.pairs <= 16;
   const int base = narrowTile ? 0 : warp * 16; // first pair of the warp
 
+  fetch(t, stages, t.from, find(t, t.from));
+  Source ahead = find(t, t.from + KEYS);
+  append(t);
   // Queries go through the second stage into registers, as the left operand.
   u16 *queries = stages + STAGE;
   for (int i = threadIdx.x; i < TILE * (HEAD_DIM / 8); i += THREADS) {
@@ -257,7 +296,6 @@ __device__ void attend(const Task &t, char *shared) {
     if (p < t.pairs) x = *(const uint4 *)(t.q + outOf(t, p) + d);
     *(uint4 *)(queries + p * PITCH + d) = x;
   }
-  fetch(t, stages, t.from);
   __syncthreads();
   u32 query[HEAD_DIM / 16][4];
   const int matrix = lane / 8, line = lane % 8;
@@ -279,7 +317,8 @@ __device__ void attend(const Task &t, char *shared) {
   int turn = 0;
   for (int j = t.from; j < t.to; j += KEYS, turn ^= 1) {
     if (j + KEYS < t.to) {
-      fetch(t, stages + (turn ^ 1) * STAGE, j + KEYS);
+      fetch(t, stages + (turn ^ 1) * STAGE, j + KEYS, ahead);
+      ahead = find(t, j + 2 * KEYS);
       asm volatile("cp.async.wait_group 1;");
     } else {
       asm volatile("cp.async.wait_group 0;");
@@ -309,13 +348,15 @@ __device__ void attend(const Task &t, char *shared) {
         }
         best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
         best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
-        float by = shrink(top[h], best);
-        top[h] = best;
-        total[h] *= by;
+        if (__any_sync(~0u, best != top[h])) {
+          float by = shrink(top[h], best);
+          top[h] = best;
+          total[h] *= by;
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 8; i++) {
-          sum[i][2 * h] *= by;
-          sum[i][2 * h + 1] *= by;
+          for (int i = 0; i < HEAD_DIM / 8; i++) {
+            sum[i][2 * h] *= by;
+            sum[i][2 * h + 1] *= by;
+          }
         }
 #pragma unroll
         for (int c = 0; c < 2; c++) {
@@ -385,6 +426,7 @@ __device__ void attend(const Task &t, char *shared) {
   float *values = keys + KEYS * (HEAD_DIM + 1);        // [KEYS][HEAD_DIM]
   float *weights = values + KEYS * HEAD_DIM;           // [TILE][KEYS]
   const int pair = threadIdx.x / 8, part = threadIdx.x % 8;
+  append(t);
   for (int i = threadIdx.x; i < TILE * HEAD_DIM; i += THREADS) {
     int p = i / HEAD_DIM, d = i % HEAD_DIM;
     queries[p * (HEAD_DIM + 1) + d] = p < t.pairs ? wide(t.q[outOf(t, p) + d], Q_TYPE) : 0.f;
@@ -458,17 +500,6 @@ __device__ void attend(const Task &t, char *shared) {
 
 #endif
 
-// append writes the key and the value of a row into the cache.
-__device__ __forceinline__ void append(const QT *k, const QT *v, KT *cache, int row, int slot, int kvHeads, int head) {
-  if (slot < 0) return;
-  long long from = ((long long)row * kvHeads + head) * HEAD_DIM;
-  long long to = cached(slot / BLOCK_SIZE, slot % BLOCK_SIZE, kvHeads, head);
-  for (int d = threadIdx.x; d < HEAD_DIM; d += THREADS) {
-    narrow(cache + to + d, wide(k[from + d], Q_TYPE), KV_TYPE);
-    narrow(cache + to + VALUE_DISTANCE(kvHeads) + d, wide(v[from + d], Q_TYPE), KV_TYPE);
-  }
-}
-
 // paged: grid (rows of the operands · ROW_TILES, key-value heads, parts). meta is
 // rows, requests, stride, 0; then maxRequests+1 first rows, maxRequests lengths,
 // maxRows requests of rows, maxRows slots, and the table of blocks.
@@ -479,32 +510,35 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   const int kvHeads = gridDim.y, head = blockIdx.y;
   const int *starts = meta + 4, *lengths = starts + maxRequests + 1, *owners = lengths + maxRequests;
   const int *slots = owners + maxRows, *tables = slots + maxRows;
-  const int row = blockIdx.x / ROW_TILES, rows = meta[0];
+  Task t;
+  t.row = blockIdx.x / ROW_TILES;
+  // Both are read before rows is known; beyond it they are those of an earlier step.
+  const int request = owners[t.row], slot = slots[t.row], rows = meta[0], stride = meta[2];
   const bool mine = blockIdx.x % ROW_TILES == 0 && blockIdx.z == 0; // the row is this block's to append
-  if (row >= rows) {
+  if (t.row >= rows) {
     if (mine) {
-      long long at = ((long long)row * kvHeads + head) * GROUP * HEAD_DIM;
+      long long at = ((long long)t.row * kvHeads + head) * GROUP * HEAD_DIM;
       for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) narrow(o + at + i, 0.f, Q_TYPE);
     }
     return;
   }
-  if (mine) append(k, v, cache, row, slots[row], kvHeads, head);
-
-  Task t;
-  const int request = owners[row];
+  t.slot = mine ? slot : -1;
   t.first = starts[request];
   const int own = starts[request + 1] - t.first;
   t.length = lengths[request];
   t.old = t.length - own;
   t.pair = (int)(blockIdx.x - t.first * ROW_TILES) * TILE;
   t.pairs = min(TILE, own * GROUP - t.pair);
-  if (t.pairs <= 0) return;
   t.q = q, t.k = k, t.v = v, t.cache = cache, t.o = o;
   t.slots = slots;
-  t.table = tables + (long long)request * meta[2];
+  t.table = tables + (long long)request * stride;
   t.kvHeads = kvHeads, t.head = head;
   t.scale = softcap > 0.f ? scale : scale * 1.44269504f;
   t.softcap = softcap, t.window = window, t.causal = causal;
+  if (t.pairs <= 0) {
+    append(t);
+    return;
+  }
 
   int unused;
   visible(t, t.old + rowOf(t, 0) - t.first, t.from, unused);

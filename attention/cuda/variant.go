@@ -41,7 +41,6 @@ const (
 	plainTile    = 16
 	tensorKeys   = 64
 	plainKeys    = 32 // of heads up to 128; half of it above
-	minChunk     = 128
 	headerInt32s = 4
 )
 
@@ -79,11 +78,16 @@ func VariantOf(s *attention.Shape, target string) (Variant, error) {
 	if err != nil {
 		return Variant{}, err
 	}
+	return variantOf(s, sharedBytes(n))
+}
+
+// variantOf is VariantOf for a device with so much shared memory for a block.
+func variantOf(s *attention.Shape, shared int) (Variant, error) {
 	if s.HeadDim > maxHeadDim {
 		return Variant{}, fmt.Errorf("%s: heads of size %d, the kernels have room for %d", attention.Name, s.HeadDim, maxHeadDim)
 	}
 	v := Variant{HeadDim: s.HeadDim, Group: s.Group(), BlockSize: s.BlockSize, DType: s.DType, KVDType: s.KVDType, Tensor: true}
-	v.Tensor = s.DType == s.KVDType && s.DType != dtype.F32 && s.HeadDim%16 == 0 && s.HeadDim <= 256 && v.shared() <= sharedBytes(n)
+	v.Tensor = s.DType == s.KVDType && s.DType != dtype.F32 && s.HeadDim%16 == 0 && s.HeadDim <= 256 && v.shared() <= shared
 	return v, nil
 }
 

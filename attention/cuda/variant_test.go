@@ -53,16 +53,11 @@ func variant(t testing.TB, target string, s *attention.Shape) attn.Variant {
 	return v
 }
 
-// TestCompile compiles a kernel of each form, for the oldest and the newest architecture that the compilers of all
-// toolkits know, without a GPU.
+// TestCompile compiles a kernel of each form without a GPU, for the oldest architecture and for a newer one.
 func TestCompile(t *testing.T) {
 	c := openNVRTC(t)
-	for _, target := range []string{"cuda:sm_80", "cuda:sm_90"} {
-		for _, s := range []*attention.Shape{
-			shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), shapeOf(64, 1, 32, dtype.F16, dtype.F16), shapeOf(256, 8, 16, dtype.BF16, dtype.BF16),
-			shapeOf(80, 71, 5, dtype.BF16, dtype.BF16), shapeOf(128, 4, 16, dtype.F32, dtype.F32), shapeOf(19, 3, 7, dtype.F32, dtype.BF16),
-			shapeOf(512, 1, 16, dtype.BF16, dtype.F16),
-		} {
+	compile := func(target string, shapes ...*attention.Shape) {
+		for _, s := range shapes {
 			v := variant(t, target, s)
 			code, err := attn.Compile(context.Background(), c, target, v)
 			if err != nil {
@@ -72,6 +67,9 @@ func TestCompile(t *testing.T) {
 			}
 		}
 	}
+	compile("cuda:sm_80", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), shapeOf(64, 1, 32, dtype.F16, dtype.F16), shapeOf(64, 4, 16, dtype.F32, dtype.F32))
+	compile("cuda:sm_90", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), shapeOf(80, 71, 5, dtype.F16, dtype.F16), shapeOf(19, 3, 7, dtype.F32, dtype.BF16),
+		shapeOf(160, 1, 16, dtype.BF16, dtype.F16))
 }
 
 func TestVariantOf(t *testing.T) {

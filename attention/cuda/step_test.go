@@ -1,0 +1,266 @@
+package cuda_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"pwc/attention"
+	attn "pwc/attention/cuda"
+	"pwc/ir/dtype"
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/fake"
+	"pwc/runtime/device"
+)
+
+// seen is what a launch found in the metadata's memory when it executed.
+type seen struct {
+	rows, requests, stride  int32
+	starts, lengths, owners []int32
+	slots, table            []int32
+	grid                    [3]uint32
+}
+
+// fakeRig runs the op on the fake driver, whose kernel notes the metadata.
+type fakeRig struct {
+	testing.TB
+	dev    *cuda.Device
+	stream device.Stream
+	op     *attn.Op
+	seen   []seen
+	blind  bool // launches are not noted
+	asked  int  // for code
+	args   []device.Tensor
+}
+
+const fakeRows, fakeRequests, fakeBlocks = 16, 8, 4
+
+func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
+	r := &fakeRig{TB: t}
+	drv := fake.New(fake.Options{Schedule: s, Kernels: []fake.Kernel{{Name: "paged", Params: 14, Run: func(c *fake.Call) {
+		if r.blind {
+			return
+		}
+		requests, rows := int(c.Int(8)), int(c.Int(9))
+		m := c.I32(5, int64(4+2*requests+1+2*rows+requests*fakeBlocks))
+		take := func(n, used int) []int32 {
+			part := slices.Clone(m[:used])
+			m = m[n:]
+			return part
+		}
+		x := seen{rows: m[0], requests: m[1], stride: m[2], grid: c.Grid}
+		take(4, 4)
+		n := int(x.requests)
+		x.starts, x.lengths = take(requests+1, n+1), take(requests, n)
+		x.owners, x.slots = take(rows, int(x.rows)), take(rows, int(x.rows))
+		x.table = take(0, n*int(x.stride))
+		r.seen = append(r.seen, x)
+	}}}})
+	t.Cleanup(func() {
+		if l, m := drv.Leaks(), drv.Misuse(); len(l) > 0 || len(m) > 0 {
+			t.Errorf("left behind %q, misuse %q", l, m)
+		}
+	})
+	var err error
+	if r.dev, err = cuda.Open(cuda.Options{Driver: drv}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.must(r.dev.Close()) })
+	r.stream, err = r.dev.NewStream()
+	r.must(err)
+	code := func(context.Context, attn.Variant) ([]byte, error) {
+		r.asked++
+		return fake.Image("paged"), nil
+	}
+	r.op, err = attn.New(r.dev, attn.Options{MaxRows: fakeRows, MaxRequests: fakeRequests, MaxBlocks: fakeBlocks, Code: code})
+	r.must(err)
+	t.Cleanup(func() { r.must(errors.Join(r.stream.Synchronize(), r.op.Close(), r.op.Close())) })
+	tensor := func(dims ...int64) device.Tensor {
+		n := int64(4)
+		for _, d := range dims {
+			n *= d
+		}
+		m, err := r.dev.Alloc(n)
+		r.must(err)
+		return device.Tensor{Buffer: device.Buffer{Memory: m, Size: n}, DType: dtype.F32, Shape: dims}
+	}
+	r.args = []device.Tensor{tensor(8, 4, 8), tensor(8, 2, 8), tensor(8, 2, 8), tensor(9, 2, 4, 2, 8), tensor(8, 4, 8)}
+	return r
+}
+
+func (r *fakeRig) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *fakeRig) refuses(what string, err error) {
+	r.Helper()
+	if err == nil || !strings.Contains(err.Error(), what) {
+		r.Errorf("%v, want %q in it", err, what)
+	}
+}
+
+func (r *fakeRig) call(b *attention.Batch) *device.OpCall {
+	r.Helper()
+	n, err := r.op.ScratchBytes(r.args, nil)
+	r.must(err)
+	m, err := r.dev.Alloc(n)
+	r.must(err)
+	return &device.OpCall{Stream: r.stream, Args: r.args, Scratch: device.Buffer{Memory: m, Size: n}, Size: 8, Rows: int64(b.Rows()), Meta: b}
+}
+
+// batch has a request of two rows after length tokens, and one that decodes.
+func batch(t testing.TB, length int) *attention.Batch {
+	b := attention.NewBatch(2, 3, 3)
+	if err := errors.Join(b.Add(length, 2, []int32{7, 0, 3}, 4), b.Add(5, 1, []int32{2, 8}, 4)); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestMetadata holds every launch to the metadata of its own step, whatever the order in which work executes, while the
+// host is many steps ahead and changes the batch in place.
+func TestMetadata(t *testing.T) {
+	for name, s := range map[string]fake.Schedule{"lazy": fake.Lazy, "eager": fake.Eager, "random": fake.Random(1)} {
+		t.Run(name, func(t *testing.T) {
+			r := newFakeRig(t, s)
+			b := batch(t, 0)
+			c := r.call(b)
+			for i := range 11 {
+				*b = *batch(t, i%10)
+				r.must(r.op.Prepare(r.stream, b, 8, 3))
+				r.must(r.op.Launch(c))
+				r.must(r.op.Launch(c)) // the next layer
+			}
+			r.must(r.stream.Synchronize())
+			if len(r.seen) != 22 || r.asked != 1 {
+				t.Fatalf("%d launches, code asked for %d times", len(r.seen), r.asked)
+			}
+			for i, got := range r.seen {
+				want := batch(t, i/2%10)
+				if got.rows != 3 || got.requests != 2 || got.stride != 3 || !slices.Equal(got.starts, want.QueryStart) || !slices.Equal(got.lengths, want.SeqLens) ||
+					!slices.Equal(got.owners, []int32{0, 0, 1}) || !slices.Equal(got.slots, want.Slots) || !slices.Equal(got.table, want.BlockTable) {
+					t.Fatalf("launch %d found %+v, its step is %+v", i, got, want)
+				}
+				if got.grid[0] != 8 || got.grid[1] != 2 || got.grid[2] < 2 {
+					t.Fatalf("grid %v, want the rows of the operands, the key-value heads, and parts", got.grid)
+				}
+			}
+		})
+	}
+}
+
+// TestUnprepared launches a step that nobody announced: the op sees that the batch is another one.
+func TestUnprepared(t *testing.T) {
+	r := newFakeRig(t, fake.Eager)
+	for i := range 3 {
+		r.must(r.op.Launch(r.call(batch(t, i))))
+	}
+	r.must(r.stream.Synchronize())
+	for i, got := range r.seen {
+		if got.lengths[0] != int32(i+2) {
+			t.Errorf("launch %d found lengths %v", i, got.lengths)
+		}
+	}
+}
+
+// TestCaptured replays a recorded call with the metadata that was prepared before each replay.
+func TestCaptured(t *testing.T) {
+	r := newFakeRig(t, fake.Eager)
+	b := batch(t, 0)
+	c := r.call(b)
+	c.Meta = nil
+	r.must(r.stream.BeginCapture())
+	r.must(r.op.Launch(c))
+	g, err := r.stream.EndCapture()
+	r.must(err)
+	defer func() { r.must(errors.Join(r.stream.Synchronize(), g.Close())) }()
+	for i := range 3 {
+		r.must(r.op.Prepare(r.stream, batch(t, i), 8, 3))
+		r.must(r.stream.LaunchGraph(g))
+	}
+	r.must(r.stream.Synchronize())
+	for i, got := range r.seen {
+		if got.lengths[0] != int32(i+2) {
+			t.Errorf("replay %d found lengths %v", i, got.lengths)
+		}
+	}
+	// What a replay would read is held to the cache that was captured.
+	far := batch(t, 0)
+	far.BlockTable[3] = 9
+	far.Slots[2] = 9*4 + 1
+	r.refuses("the cache has 9", r.op.Prepare(r.stream, far, 8, 3))
+}
+
+func TestRefuses(t *testing.T) {
+	r := newFakeRig(t, fake.Eager)
+	c := r.call(batch(t, 0))
+	r.must(r.op.Launch(c))
+	r.refuses("must be a *attention.Batch", r.op.Prepare(r.stream, 3, 8, 3))
+	r.refuses("describes 3 rows, the step has 2", r.op.Prepare(r.stream, batch(t, 0), 8, 2))
+	r.refuses("the op was made for 16, 8 and 4", r.op.Prepare(r.stream, attention.NewBatch(1, 1, 5), 8, 0))
+	r.refuses("the op was made for 16, 8 and 4", r.op.Prepare(r.stream, batch(t, 0), 8, 17))
+	shared := attention.NewBatch(2, 8, 3)
+	r.must(errors.Join(shared.Add(4, 2, []int32{7, 1}, 4), shared.Add(6, 1, []int32{7, 1}, 4)))
+	r.refuses("request 0 reads block 1, which request 1 appends to in this step", r.op.Prepare(r.stream, shared, 8, 3))
+	prefix := attention.NewBatch(2, 8, 3)
+	r.must(errors.Join(prefix.Add(4, 2, []int32{7, 1}, 4), prefix.Add(4, 1, []int32{7, 2}, 4)))
+	r.must(r.op.Prepare(r.stream, prefix, 8, 3))
+	other, err := r.dev.NewStream()
+	r.must(err)
+	defer func() { r.must(other.Close()) }()
+	r.refuses("used on two streams", r.op.Prepare(other, batch(t, 0), 8, 3))
+	c.Scratch.Size--
+	r.refuses("are needed", r.op.Launch(c))
+	c.Scratch.Size++
+	c.Rows = 9
+	r.refuses("9 rows in operands of 8", r.op.Launch(c))
+	for _, o := range []attn.Options{{}, {MaxRows: 1, MaxBlocks: 1}, {MaxRows: 1, MaxBlocks: 0}} {
+		_, err := attn.New(r.dev, o)
+		r.refuses("must be positive", err)
+	}
+	r.must(r.stream.Synchronize())
+	r.must(r.op.Close())
+	c.Rows = 3
+	if err := r.op.Launch(c); !errors.Is(err, device.ErrClosed) {
+		t.Errorf("a launch after Close: %v", err)
+	}
+	if err := r.op.Prepare(r.stream, batch(t, 0), 8, 3); !errors.Is(err, device.ErrClosed) {
+		t.Errorf("a step after Close: %v", err)
+	}
+}
+
+// TestAllocations: a step in steady state takes no memory beside what the fake driver takes for the launch.
+func TestAllocations(t *testing.T) {
+	r := newFakeRig(t, fake.Eager)
+	r.blind = true
+	b := batch(t, 0)
+	c := r.call(b)
+	m, err := r.dev.LoadModule(fake.Image("paged"))
+	r.must(err)
+	defer func() { r.must(errors.Join(r.stream.Synchronize(), m.Close())) }()
+	f, err := m.Function("paged")
+	r.must(err)
+	bare, err := f.NewCall(14, cuda.LaunchOptions{})
+	r.must(err)
+	for i := range r.args {
+		r.must(bare.SetBuffer(i, r.args[i].Buffer))
+	}
+	r.must(bare.SetBuffer(5, c.Scratch))
+	bare.Grid, bare.Block = [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}
+	event, err := r.dev.NewEvent()
+	r.must(err)
+	host, err := r.dev.AllocHost(c.Scratch.Size)
+	r.must(err)
+	fakes := testing.AllocsPerRun(20, func() {
+		r.must(errors.Join(event.Synchronize(), r.stream.CopyToDevice(c.Scratch, host.Bytes()), r.stream.Record(event), r.stream.(*cuda.Stream).LaunchKernel(bare)))
+	})
+	ours := testing.AllocsPerRun(20, func() { r.must(r.op.Prepare(r.stream, b, 8, 3)); r.must(r.op.Launch(c)) })
+	if ours > fakes {
+		t.Errorf("%v allocations, %v of them the fake driver's", ours, fakes)
+	}
+}
