@@ -55,6 +55,11 @@ func decode(b *testing.B, dt dtype.DType, sampling Sampling, requests int) {
 	if err := r.Load(context.Background(), hf.Dummy(m.Params)); err != nil {
 		b.Fatal(err)
 	}
+	steady(b, r, requests, length, sampling)
+}
+
+// steady measures steps in which so many requests decode.
+func steady(b *testing.B, r *Runner, requests, length int, sampling Sampling) {
 	ctx := context.Background()
 	step := func() {
 		if _, err := r.Step(ctx); err != nil {
@@ -89,4 +94,14 @@ func decode(b *testing.B, dt dtype.DType, sampling Sampling, requests int) {
 	b.ReportMetric(float64(after.Generated-before.Generated)/b.Elapsed().Seconds(), "tokens/s")
 	own := (after.Took - after.Backend) - (before.Took - before.Backend)
 	b.ReportMetric(float64(own.Nanoseconds())/float64(b.N), "own-ns/op")
+}
+
+// BenchmarkStepOverhead is a steady step of 256 requests of a model so small
+// that issuing it is most of the time: own-ns/op is the runner's part.
+func BenchmarkStepOverhead(b *testing.B) {
+	m, src := checkpoint(b, "llama")
+	const requests, length = 256, 512
+	r := loaded(b, m, src, Options{MaxSequences: requests, MaxTokens: requests, MaxLength: length, Blocks: requests * length / blockSize,
+		Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{requests}}})
+	steady(b, r, requests, length, Sampling{})
 }
