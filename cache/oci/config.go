@@ -20,7 +20,7 @@ import (
 const ConfigVersion = 1
 
 // Bounds of what is read from outside. A registry takes manifests of up to 4
-// MiB, which is some 20,000 layers; the rest follows from that.
+// MiB, which is nearly 30,000 layers; the rest follows from that.
 const (
 	maxManifest = 4 << 20
 	maxConfig   = 16 << 20

@@ -69,6 +69,55 @@ func TestConfigContents(t *testing.T) {
 	c = parsed()
 	c.Modules[0].Graph = Content{c.Entries[0].Blob.Digest, 7}
 	refuse(c, "of 4 bytes and of 7")
+	c = parsed()
+	c.Entries[0].Compiler = strings.Repeat("x", maxText+1)
+	refuse(c, "compiler")
+
+	s := filled(t, 2)
+	fill(t, s, "other", "host", 0, 2)
+	packed := func() *Config {
+		a, err := pack(t.Context(), s, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.config
+	}
+	c = packed()
+	c.Entries[0], c.Entries[1] = c.Entries[1], c.Entries[0]
+	refuse(c, "entry 1 is out of order")
+	c = packed()
+	c.Entries[1] = c.Entries[0]
+	refuse(c, "entry 1 is out of order")
+	c = packed()
+	c.Modules[0], c.Modules[1] = c.Modules[1], c.Modules[0]
+	refuse(c, "module 1 is out of order")
+	c = packed()
+	c.Modules[1] = c.Modules[0]
+	refuse(c, "module 1 is out of order")
+}
+
+// What could not be read again is not made.
+func TestTooMuch(t *testing.T) {
+	many := func(n int, shape string, size int) *Config {
+		c := &Config{Modules: []Module{{Name: "toy", Hash: cache.Digest{1}, Target: "host", Entries: list[int]{}}}}
+		ids := map[cache.Digest]cache.ID{} // by piece
+		for i := range n {
+			e := Entry{Piece: cache.DigestOf(fmt.Append(nil, i)), Shape: shape, Target: "host", Format: 1, Blob: Content{cache.DigestOf(fmt.Append(nil, i%size)), 9}}
+			c.Entries, ids[e.Piece] = append(c.Entries, e), e.Key().Sum()
+			c.Modules[0].Entries = append(c.Modules[0].Entries, i)
+		}
+		slices.SortFunc(c.Entries, func(a, b Entry) int { x, y := ids[a.Piece], ids[b.Piece]; return bytes.Compare(x[:], y[:]) })
+		c.derive(nil)
+		return c
+	}
+	if err := many(maxList, "", 1).validate(); err != nil {
+		t.Error(err)
+	}
+	wantErr(t, many(maxList+1, "", 1).validate(), "32769 entries")
+	_, err := assemble(many(32_000, "", 32_000), nil)
+	wantErr(t, err, "the manifest of 32000 layers", "fewer modules")
+	_, err = assemble(many(300, strings.Repeat("x", maxText), 300), nil)
+	wantErr(t, err, "its config", "fewer modules")
 }
 
 // What is listed is bounded, and so is what parsing takes.

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -243,7 +242,7 @@ func (t *tarFiles) index() error {
 		if err != nil {
 			return err
 		}
-		t.at[path.Clean(strings.TrimLeft(h.Name, "/"))] = io.NewSectionReader(t.file, start, h.Size)
+		t.at[path.Clean(h.Name)] = io.NewSectionReader(t.file, start, h.Size)
 	}
 }
 

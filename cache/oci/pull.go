@@ -149,16 +149,9 @@ func (rx *receiver) entries(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(rx.o.jobs())
 	for _, of := range rx.blobs {
-		if gctx.Err() != nil {
-			break
-		}
 		g.Go(func() error { return rx.blob(gctx, of) })
 	}
-	err := g.Wait()
-	if err == nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return err
+	return g.Wait()
 }
 
 // blob gets the entries that share a blob.

@@ -174,3 +174,18 @@ func TestVersions(t *testing.T) {
 		t.Error("12 is not 12.0.0")
 	}
 }
+
+// The minimum of a target is the newest that any of its entries needs.
+func TestMinDriver(t *testing.T) {
+	for _, order := range [][]string{{"450.80", "525.60.13", "", "525.60"}, {"525.60.13", "9", "450.80"}} {
+		drivers := map[string]string{}
+		for _, v := range order {
+			if err := newestDriver(drivers, "cuda:sm_90", v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := drivers["cuda:sm_90"]; got != "525.60.13" {
+			t.Errorf("%q of %q", got, order)
+		}
+	}
+}

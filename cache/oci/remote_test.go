@@ -170,6 +170,27 @@ func TestLayerFailsOnce(t *testing.T) {
 	if text := j.take(); strings.Count(text, "level=WARN") != 1 {
 		t.Errorf("messages:\n%s", text)
 	}
+
+	// Those that waited for the one that failed do not try it again.
+	srv.setMeddle(nil)
+	l, r, _ := newLayer(t, srv, false)
+	wantMiss(t, l, n)
+	srv.counts()
+	srv.setMeddle(func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusForbidden)
+		return true
+	})
+	for range n {
+		wg.Go(func() {
+			if _, ok, err := l.Get(t.Context(), testKey(0, "host")); ok || err != nil {
+				t.Errorf("%v, %v", ok, err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := srv.counts()["GET blobs"]; got != 1 || r.Err() == nil {
+		t.Errorf("%d requests, failure %v", got, r.Err())
+	}
 }
 
 // A look-up that was given up is no failure of the remote.

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/registry/remote/auth"
@@ -264,7 +265,7 @@ func TestTagsAndDigests(t *testing.T) {
 // Memory is taken as bytes arrive, not as they are announced.
 func TestAnnouncedSizes(t *testing.T) {
 	dir := t.TempDir()
-	digest := cache.DigestOf(testBlob(t, 0, "host")).String()
+	blob := cache.DigestOf(testBlob(t, 0, "host")).String()
 	a, err := pack(t.Context(), filled(t, 1), nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -285,10 +286,35 @@ func TestAnnouncedSizes(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, err = Import(t.Context(), to, dir, plain())
 	runtime.ReadMemStats(&after)
-	wantErr(t, err, digest, "6 of its")
+	wantErr(t, err, blob, "6 of its")
 	if used := after.TotalAlloc - before.TotalAlloc; used > 16<<20 {
 		t.Errorf("%d bytes were allocated", used)
 	}
+}
+
+// A text of no bytes, for which nothing is fetched, is verified too.
+func TestNoBytes(t *testing.T) {
+	dir := t.TempDir()
+	a, err := pack(t.Context(), filled(t, 1), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loads := map[digest.Digest]func(context.Context) ([]byte, error){}
+	for _, p := range a.parts {
+		loads[p.Digest] = p.load
+	}
+	a.config.Modules[0].Graph.Size = 0
+	a.config.derive(nil)
+	forged, err := assemble(a.config, loads)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeLayout(t, dir, forged.manifest, forged.parts...)
+	to, _ := newStore(t)
+	if _, err := Import(t.Context(), to, dir, plain()); !isContent(err) {
+		t.Errorf("%v; want a ContentError", err)
+	}
+	wantWhole(t, to, 1, 0)
 }
 
 // Nothing is sent or read without encryption unless that was asked for: not at
