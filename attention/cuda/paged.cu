@@ -148,6 +148,13 @@ __device__ __forceinline__ void put(const Task &t, int p, int d, float sum, floa
   narrow(t.o + outOf(t, p) + d, real ? sum / total : 0.f, Q_TYPE);
 }
 
+// late reads what other blocks wrote, after the fence.
+__device__ __forceinline__ float late(const float *p) {
+  float x;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
+  return x;
+}
+
 // combine lets the block that comes last add the parts up, in their order.
 __device__ void combine(const Task &t, char *shared) {
   __threadfence();
@@ -163,28 +170,36 @@ __device__ void combine(const Task &t, char *shared) {
   if (!mine) return;
   __threadfence();
   const int size = SPLIT_PAIRS * (HEAD_DIM + 2);
-  float *share = (float *)shared; // [parts][SPLIT_PAIRS]
+  float *shares = (float *)shared;                     // [parts][SPLIT_PAIRS]: tops, then what each part's sum is multiplied by
+  float *totals = shares + MAX_SPLITS * SPLIT_PAIRS;   // [parts][SPLIT_PAIRS]
+  for (int i = threadIdx.x; i < t.parts * SPLIT_PAIRS; i += THREADS) {
+    if (i % SPLIT_PAIRS >= t.pairs) continue;
+    const float *at = t.partial + i / SPLIT_PAIRS * size + SPLIT_PAIRS * HEAD_DIM + i % SPLIT_PAIRS;
+    shares[i] = late(at);
+    totals[i] = late(at + SPLIT_PAIRS);
+  }
+  __syncthreads();
   if (threadIdx.x < t.pairs) {
-    int p = threadIdx.x;
+    const int p = threadIdx.x;
     float top = NONE, total = 0.f;
-    for (int s = 0; s < t.parts; s++) top = fmaxf(top, __ldcg(t.partial + s * size + SPLIT_PAIRS * HEAD_DIM + p));
-    for (int s = 0; s < t.parts; s++) {
-      float w = weight(__ldcg(t.partial + s * size + SPLIT_PAIRS * HEAD_DIM + p), top);
-      share[s * SPLIT_PAIRS + p] = w;
-      total += w * __ldcg(t.partial + s * size + SPLIT_PAIRS * (HEAD_DIM + 1) + p);
+    for (int i = p; i < t.parts * SPLIT_PAIRS; i += SPLIT_PAIRS) top = fmaxf(top, shares[i]);
+    for (int i = p; i < t.parts * SPLIT_PAIRS; i += SPLIT_PAIRS) {
+      shares[i] = weight(shares[i], top);
+      total += shares[i] * totals[i];
     }
-    bool real = t.slots[rowOf(t, p)] >= 0 && total != 0.f;
-    for (int s = 0; s < t.parts; s++) share[s * SPLIT_PAIRS + p] = real ? share[s * SPLIT_PAIRS + p] / total : 0.f;
+    const bool real = t.slots[rowOf(t, p)] >= 0 && total != 0.f;
+    for (int i = p; i < t.parts * SPLIT_PAIRS; i += SPLIT_PAIRS) shares[i] = real ? shares[i] / total : 0.f;
   }
   __syncthreads();
   for (int i = threadIdx.x; i < t.pairs * HEAD_DIM; i += THREADS) {
-    int p = i / HEAD_DIM;
+    const float *share = shares + i / HEAD_DIM;
     float sum = 0.f;
+#pragma unroll 8
     for (int s = 0; s < t.parts; s++) {
-      float w = share[s * SPLIT_PAIRS + p];
-      if (w != 0.f) sum += w * __ldcg(t.partial + s * size + i);
+      float x = late(t.partial + s * size + i);
+      sum += share[s * SPLIT_PAIRS] != 0.f ? share[s * SPLIT_PAIRS] * x : 0.f; // a padded row's sum may be NaN
     }
-    narrow(t.o + outOf(t, p) + i % HEAD_DIM, sum, Q_TYPE);
+    narrow(t.o + outOf(t, i / HEAD_DIM) + i % HEAD_DIM, sum, Q_TYPE);
   }
 }
 

@@ -97,7 +97,7 @@ func (v *Variant) shared() int {
 		return 2 * 2 * tensorKeys * (v.HeadDim + 8) * 2
 	}
 	keys := v.keys()
-	return max(4*maxSplits*splitPairs, 4*((plainTile+keys)*(v.HeadDim+1)+keys*v.HeadDim+plainTile*keys))
+	return max(2*4*maxSplits*splitPairs, 4*((plainTile+keys)*(v.HeadDim+1)+keys*v.HeadDim+plainTile*keys))
 }
 
 func (v *Variant) keys() int {
