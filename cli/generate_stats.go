@@ -70,6 +70,18 @@ func (o *timedOp) Launch(c *device.OpCall) error {
 	return err
 }
 
+// Prepare is that of the op, if it has one.
+func (o *timedOp) Prepare(s device.Stream, meta any, size, rows int64) error {
+	p, ok := o.Op.(device.Preparer)
+	if !ok {
+		return nil
+	}
+	start := time.Now()
+	err := p.Prepare(s, meta, size, rows)
+	o.nanoseconds.Add(int64(time.Since(start)))
+	return err
+}
+
 // generateStats is the JSON of --stats.
 type generateStats struct {
 	runner.Stats
