@@ -1,11 +1,10 @@
 package cuda
 
 import (
-	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"sync"
 
@@ -36,7 +35,7 @@ type Backend struct {
 	ptx      bool
 
 	mu   sync.Mutex
-	made map[string]*image // by source
+	made map[[sha256.Size]byte]*image // by source
 }
 
 var _ compile.Backend = (*Backend)(nil)
@@ -75,7 +74,7 @@ func newBackend(target string, c Compiler, ptx bool) (*Backend, error) {
 	if arch < MinArch {
 		return nil, fmt.Errorf("compile/cuda: target %s is older than sm_%d, the oldest that kernels are made for", target, MinArch)
 	}
-	return &Backend{target: target, arch: arch, suffix: m[2], compiler: c, ptx: ptx, made: make(map[string]*image)}, nil
+	return &Backend{target: target, arch: arch, suffix: m[2], compiler: c, ptx: ptx, made: make(map[[sha256.Size]byte]*image)}, nil
 }
 
 // Target returns the target that New was given.
@@ -144,11 +143,12 @@ func (b *Backend) format() program.KernelFormat {
 }
 
 func (b *Backend) compile(s Source) ([]byte, error) {
+	key := sha256.Sum256([]byte(s.Text))
 	b.mu.Lock()
-	im := b.made[s.Text]
+	im := b.made[key]
 	if im == nil {
 		im = &image{}
-		b.made[s.Text] = im
+		b.made[key] = im
 	}
 	b.mu.Unlock()
 	im.once.Do(func() {
@@ -159,14 +159,4 @@ func (b *Backend) compile(s Source) ([]byte, error) {
 		im.code, im.err = b.compiler.Compile(context.Background(), s.Text, s.Name+".cu", prefix+strconv.Itoa(b.arch)+b.suffix, b.ptx)
 	})
 	return im.code, im.err
-}
-
-// sortedKeys returns the keys of a set in order.
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
-	keys := make([]K, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -469,9 +469,14 @@ func TestDeviceProducts(t *testing.T) {
 	for _, c := range []struct {
 		x, w dtype.DType
 		k, n int64
-	}{{bf16, bf16, 256, 136}, {f16, f16, 264, 72}, {bf16, bf16, 8, 5}, {bf16, bf16, 1000, 33}, {f32, f32, 130, 70}, {f32, bf16, 64, 40}, {bf16, bf16, 30, 17}} {
+	}{{bf16, bf16, 256, 136}, {f16, f16, 264, 72}, {bf16, bf16, 8, 5}, {bf16, bf16, 1000, 33}, {f32, f32, 130, 70}, {f32, bf16, 64, 40}, {bf16, bf16, 30, 17},
+		{bf16, bf16, 40, 25608}, {f16, f16, 72, 12808}, {bf16, bf16, 520, 4104}} {
 		m := productModule(t, c.x, c.w, c.k, c.n)
-		for _, n := range []int64{1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 64, 65, 130, 513} {
+		sizes := []int64{1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 64, 65, 130, 513}
+		if c.n > 4000 { // the interpreter takes its time
+			sizes = []int64{1, 7, 17, 33, 65, 257}
+		}
+		for _, n := range sizes {
 			b, err := draw(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n}, normal)
 			if err != nil {
 				t.Fatal(err)
@@ -526,6 +531,53 @@ module "faults" {
 		}
 		if got := out.results[0].At(i); got != want {
 			t.Fatalf("row %d: %v, want %v", row, got, want)
+		}
+	}
+}
+
+// TestDeviceWide adds 1 to more elements than 32 bits count, and looks at some
+// of them.
+func TestDeviceWide(t *testing.T) {
+	g := openGPU(t)
+	const rows, cols = 1<<20 + 1, 4096
+	m, err := ir.Parse("wide.ir", []byte(`pwc 1
+module "wide" {
+  sym N in [1, 2097152] batch
+  func @piece(%x: u8[N, 4096]) -> (u8[N, 4096]) {
+    %y = add(%x, 1) : u8[N, 4096]
+    return %y
+  }
+}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := g.arena(t, 3*rows*cols)
+	x, y := a.take(t, rows*cols), a.take(t, rows*cols)
+	exe, err := g.dev.Load(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	l, err := exe.Bind([]int64{rows}, device.Args{Params: []device.Buffer{x}, Results: []device.Buffer{y}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.stream.Launch(l); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []int64{0, 1<<19 - 1, 1 << 19, 1 << 20} {
+		data := make([]byte, cols)
+		if err := g.stream.CopyToHost(data, y.Slice(row*cols, cols)); err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range data {
+			if v != 0x3d {
+				t.Fatalf("row %d, column %d: %#x, want 0x3d", row, i, v)
+			}
 		}
 	}
 }

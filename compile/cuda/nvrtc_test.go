@@ -12,9 +12,9 @@ import (
 )
 
 // library is NVRTC as a compiler of this backend. Equal sources are compiled
-// once in the tests' life, whichever backend asks.
+// once in the library's life, whichever backend asks.
 type library struct {
-	*nvrtc.Library
+	*nvrtc.Compiler
 	mu   sync.Mutex
 	made map[string]*made
 }
@@ -25,7 +25,7 @@ type made struct {
 	err  error
 }
 
-func (l *library) Compile(_ context.Context, source, name, arch string, ptx bool) ([]byte, error) {
+func (l *library) Compile(ctx context.Context, source, name, arch string, ptx bool) ([]byte, error) {
 	l.mu.Lock()
 	m := l.made[arch+source]
 	if m == nil {
@@ -34,18 +34,12 @@ func (l *library) Compile(_ context.Context, source, name, arch string, ptx bool
 	}
 	l.mu.Unlock()
 	m.once.Do(func() {
-		code, err := l.Library.Compile(nvrtc.Source{Name: name, Text: source}, nvrtc.CompileOptions{Arch: arch, Flags: []string{"--std=c++17"}})
-		m.code, m.err = code.Data, err
-		if err != nil {
-			m.err = fmt.Errorf("%w\n%s", err, source)
+		m.code, m.err = l.Compiler.Compile(ctx, source, name, arch, ptx)
+		if m.err != nil {
+			m.err = fmt.Errorf("%w\n%s", m.err, source)
 		}
 	})
 	return m.code, m.err
-}
-
-func (l *library) Version() string {
-	major, minor := l.Library.Version()
-	return fmt.Sprintf("NVRTC %d.%d", major, minor)
 }
 
 // open opens NVRTC. Without it the test is skipped, or fails where
@@ -60,5 +54,5 @@ func open(t testing.TB) *library {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &library{Library: l, made: make(map[string]*made)}
+	return &library{Compiler: l.Compiler("--std=c++17"), made: make(map[string]*made)}
 }

@@ -80,15 +80,7 @@ func (e *emitter) productShapes() []productShape {
 	if !known {
 		cols = math.MaxInt64
 	}
-	two := fewShape(2, depth, 2, 2, 4, 4)
-	if depth > 8192 { // x does not stay in the first-level cache beside as many blocks
-		two = fewShape(2, depth, 4, 1, 4, 8)
-	}
-	return []productShape{
-		fewShape(1, depth, 4, 1, 8, 8), two,
-		e.skinnyShape(8, depth, cols), e.skinnyShape(16, depth, cols), e.skinnyShape(32, depth, cols), e.skinnyShape(64, depth, cols),
-		e.tileShape(128, cols, 128), e.tileShape(128, cols, math.MaxInt64),
-	}
+	return append([]productShape{fewShape(1, depth, 4, 1, 8, 8)}, tensorShapes(depth, cols, e.arch)...)
 }
 
 // halves reports whether the operands are of one 16-bit type and every 8
@@ -286,17 +278,9 @@ func (e *emitter) product(name string, params []any, extra string) {
 	e.call("%s<%s>(part, x + first_row * x_row, x_row, (int)(rows - first_row), w + first_col * w_row, w_row, (int)(cols - first_col)%s);", name, text, extra)
 }
 
-// skinnyShape is for up to rows rows on tensor cores: the weights are the M
-// operand, so that eight rows fill an instruction. Warps share columns, each
-// with a part of k; each holds the sums of 16 or 32 columns.
-func (e *emitter) skinnyShape(rows int, depth, cols int64) productShape {
-	mt, u, split := 1, 4, 8
-	if rows >= 32 {
-		mt, u = 2, 2
-	}
-	return skinny(rows, mt, u, split, 8, 1, 0, depth)
-}
-
+// skinny is for up to rows rows on tensor cores: the weights are the M operand,
+// so that eight rows fill an instruction. Up to split warps share columns, each
+// with a part of k; each holds the sums of 16*mt columns.
 func skinny(rows, mt, u, split, warps, cluster, blocks int, depth int64) productShape {
 	for split > 1 && (depth+31)/32 < int64(split)*2 {
 		split /= 2
@@ -315,13 +299,9 @@ func (e *emitter) skinny(p productShape) {
 	e.product("product_skinny", []any{e.elementOf(), depth, p.mt, p.nt, p.u, p.split, p.warps, max(p.cluster, 1), multiple(e.k.Cols[0], p.cols), e.early()}, "")
 }
 
-// tileShape is for any number of rows on tensor cores: a block of eight warps
-// makes a tile of the result, whose operands pass through shared memory in
-// several stages.
-func (e *emitter) tileShape(bm int, cols, most int64) productShape {
-	return tile(bm, 128, 64, 3, 1, 2, most)
-}
-
+// tile is for any number of rows on tensor cores: a block of eight warps makes a
+// tile of the result, whose operands pass through shared memory in several
+// stages of bk elements of k.
 func tile(bm, bn, bk, stages, cluster, blocks int, most int64) productShape {
 	name := fmt.Sprintf("tile%dx%d", bm, bn)
 	if most < math.MaxInt64 {
@@ -336,7 +316,7 @@ func (e *emitter) tile(p productShape) {
 	e.shared = dim.Const(int64(max(bytes, 4*p.rows*p.pitch)))
 	e.line("extern __shared__ uint4 shared[];")
 	e.line("float *part = (float *)shared;")
-	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1)}, fmt.Sprintf(", %s", e.dim(e.k.MatMul.K)))
+	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1), e.early()}, fmt.Sprintf(", %s", e.dim(e.k.MatMul.K)))
 }
 
 // simpleShape is for operands of any type and strides, computed in f32: a block

@@ -242,45 +242,54 @@ __device__ __forceinline__ void product_skinny(float *part, const T *x, long lon
 // four, share the tile; BK elements of k make a stage of shared memory, filled
 // asynchronously. The 16-byte parts of rows are exchanged by row, so that the
 // eight rows of a matrix lie in different banks. CLUSTER blocks share the tile,
-// each with a part of K.
+// each with a part of K. With EARLY the first rows of w are requested before the
+// previous kernel is done.
 __device__ __forceinline__ void copy_async(unsigned to, const void *from, bool exists) {  // 16 bytes, or zeros
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
 __device__ __forceinline__ void load_matrices(unsigned (&r)[4], unsigned from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
 }
-template <class T, int BM, int BN, int BK, int STAGES, int CLUSTER>
+template <class T, int BM, int BN, int BK, int STAGES, int CLUSTER, bool EARLY>
 __device__ __forceinline__ void product_tile(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, int cols, int K) {
   constexpr int WM = BM / 2, WN = BN / 4, MT = WM / 16, NT = WN / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2, PARTS = BK / 8;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / 4 * WM, wn = warp % 4 * WN;
   const unsigned base = shared_address(part);
   auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ (PARTS == 4 ? row / 2 % 4 : row % 8)) * 16); };
-  auto fill = [&](int stage, int k) {
-    const unsigned at = base + stage * STAGE;
+  auto fill_x = [&](int stage, int k) {
     #pragma unroll
     for (int i = threadIdx.x; i < BM * PARTS; i += 256) {
       const int r = i / PARTS, p = i % PARTS;
-      copy_async(at + at_row(r, p), x + min(r, rows - 1) * x_row + k + p * 8, k + p * 8 < K);
+      copy_async(base + stage * STAGE + at_row(r, p), x + min(r, rows - 1) * x_row + k + p * 8, k + p * 8 < K);
     }
+  };
+  auto fill_w = [&](int stage, int k) {
     #pragma unroll
     for (int i = threadIdx.x; i < BN * PARTS; i += 256) {
       const int r = i / PARTS, p = i % PARTS;
-      copy_async(at + BM * BK * 2 + at_row(r, p), w + min(r, cols - 1) * w_row + k + p * 8, k + p * 8 < K);
+      copy_async(base + stage * STAGE + BM * BK * 2 + at_row(r, p), w + min(r, cols - 1) * w_row + k + p * 8, k + p * 8 < K);
     }
   };
-  wait_for_previous();
-  let_next_start();
   const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
+  if (!EARLY) wait_for_previous();
+  #pragma unroll
+  for (int s = 0; s < STAGES - 1; s++)
+    if (first + s < end) fill_w(s, (first + s) * BK);
+  if (EARLY) wait_for_previous();
+  let_next_start();
   #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) {
-    if (first + s < end) fill(s, (first + s) * BK);
+    if (first + s < end) fill_x(s, (first + s) * BK);
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
   float acc[MT][NT][4] = {};
   for (int s = first; s < end; s++) {
     asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
     __syncthreads();
-    if (s + STAGES - 1 < end) fill((s - first + STAGES - 1) % STAGES, (s + STAGES - 1) * BK);
+    if (s + STAGES - 1 < end) {
+      fill_x((s - first + STAGES - 1) % STAGES, (s + STAGES - 1) * BK);
+      fill_w((s - first + STAGES - 1) % STAGES, (s + STAGES - 1) * BK);
+    }
     asm volatile("cp.async.commit_group;" ::: "memory");
     const unsigned at = base + (s - first) % STAGES * STAGE;
     #pragma unroll

@@ -1,0 +1,269 @@
+package cuda_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"pwc/compile"
+	"pwc/compile/cuda"
+	"pwc/compile/loop"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program"
+)
+
+// fakeCompiler gives back the source with what it was asked for, and counts.
+type fakeCompiler struct {
+	mu    sync.Mutex
+	calls []string
+	fail  error
+}
+
+func (c *fakeCompiler) Compile(_ context.Context, source, name, arch string, ptx bool) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls = append(c.calls, fmt.Sprintf("%s %s %v", name, arch, ptx))
+	return []byte(source), c.fail
+}
+
+func (c *fakeCompiler) Version() string { return "fake 1" }
+
+func TestTargets(t *testing.T) {
+	for _, target := range []string{"", "host", "cuda", "cuda:sm_", "cuda:sm_9", "cuda:sm_090", "cuda:sm_75", "cuda:sm_90x", "cuda:compute_90", " cuda:sm_90"} {
+		if _, err := cuda.New(target, nil); err == nil || !strings.Contains(err.Error(), target) {
+			t.Errorf("target %q: error %v, want one that names it", target, err)
+		}
+	}
+	for _, target := range []string{"cuda:sm_80", "cuda:sm_86", "cuda:sm_90", "cuda:sm_90a", "cuda:sm_100", "cuda:sm_120"} {
+		b, err := cuda.New(target, &fakeCompiler{})
+		if err != nil {
+			t.Errorf("target %q: %v", target, err)
+		} else if b.Target() != target || b.Version() != "fake 1" {
+			t.Errorf("target %q: Target %q, Version %q", target, b.Target(), b.Version())
+		}
+	}
+}
+
+// TestLower pins what is asked of the compiler, and that equal sources are
+// compiled once.
+func TestLower(t *testing.T) {
+	m := productModule(t, dtype.BF16, dtype.BF16, 256, 128)
+	for _, c := range []struct {
+		make   func(string, cuda.Compiler) (*cuda.Backend, error)
+		format program.KernelFormat
+		arch   string
+	}{{cuda.New, program.KernelCubin, "sm_90 false"}, {cuda.NewPTX, program.KernelPTX, "compute_90 true"}} {
+		f := &fakeCompiler{}
+		b, err := c.make("cuda:sm_90", f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var first *program.Program
+		for range 2 {
+			p, err := compile.Compile(context.Background(), m, compile.Shape{}, b, compile.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			if first == nil {
+				first = p
+			}
+			if p.String() != first.String() {
+				t.Error("two compilations differ")
+			}
+		}
+		step := first.Steps[0]
+		if len(f.calls) != len(step.Variants)+1 || len(first.Kernels) != len(f.calls) {
+			t.Errorf("%d compilations and %d kernels for %d variants and the kernel for all other sizes", len(f.calls), len(first.Kernels), len(step.Variants))
+		}
+		for i, k := range first.Kernels {
+			if k.Format != c.format || !strings.Contains(string(k.Code), k.Name+"(") {
+				t.Errorf("kernel %s: format %d, or an image without it", k.Name, k.Format)
+			}
+			if !slices.Contains(f.calls, k.Name+".cu "+c.arch) {
+				t.Errorf("kernel %d: %s was not asked for as %s: %q", i, k.Name, c.arch, f.calls)
+			}
+		}
+		f.fail = errors.New("no such instruction")
+		other := productModule(t, dtype.BF16, dtype.BF16, 512, 128)
+		if _, err := compile.Compile(context.Background(), other, compile.Shape{}, b, compile.Options{}); !errors.Is(err, f.fail) && (err == nil || !strings.Contains(err.Error(), f.fail.Error())) {
+			t.Errorf("error %v, want the compiler's", err)
+		}
+	}
+}
+
+// TestVariants pins that the kernels of a product cover every number of rows,
+// each once, and that those which the range rules out are not made.
+func TestVariants(t *testing.T) {
+	m := productModule(t, dtype.BF16, dtype.BF16, 4096, 4096)
+	for _, iv := range []dim.Interval{{Lo: 1, Hi: 8192}, {Lo: 1, Hi: 1}, {Lo: 2, Hi: 64}, {Lo: 20, Hi: 20}, {Lo: 12, Hi: 100}, {Lo: 257, Hi: 8192}} {
+		r := newRecorder(t, "cuda:sm_90")
+		p, err := compile.Compile(context.Background(), m, compile.Shape{Ranges: map[string]dim.Interval{"N": iv}}, r, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := p.Steps[0]
+		next := iv.Lo
+		for _, v := range s.Variants {
+			if v.Guard.Lo != next || v.Guard.Hi < v.Guard.Lo || v.Guard.Hi >= iv.Hi || v.Guard.Expr.String() != "N" {
+				t.Errorf("%v: a kernel for %s in [%d, %d], want one from %d on", iv, v.Guard.Expr, v.Guard.Lo, v.Guard.Hi, next)
+			}
+			next = v.Guard.Hi + 1
+		}
+		if next > iv.Hi {
+			t.Errorf("%v: the last kernel is for nothing", iv)
+		}
+		if iv.Lo == iv.Hi && len(s.Variants) > 0 {
+			t.Errorf("%v: %d kernels for one size", iv, len(s.Variants)+1)
+		}
+	}
+}
+
+// TestClusters pins that only architectures that have clusters use them, and
+// that grids are whole clusters.
+func TestClusters(t *testing.T) {
+	for target, want := range map[string]bool{"cuda:sm_80": false, "cuda:sm_89": false, "cuda:sm_90": true, "cuda:sm_100": true} {
+		r := newRecorder(t, target)
+		if err := r.record(productModule(t, dtype.BF16, dtype.BF16, 4096, 4096), compile.Shape{}); err != nil {
+			t.Fatal(err)
+		}
+		clusters, dependent := 0, 0
+		for _, s := range r.sources {
+			for _, a := range s.Launch.Attrs {
+				switch a.Name {
+				case "cluster":
+					clusters++
+					if _, ok := s.Launch.Grid[0].Div(a.Dims[0]); !ok {
+						t.Errorf("%s: grid %s in clusters of %s", s.Name, s.Launch.Grid[0], a.Dims[0])
+					}
+				case "pdl":
+					dependent++
+				}
+			}
+			if waits := strings.Contains(s.Text, "griddepcontrol.wait"); waits != want {
+				t.Errorf("%s for %s waits for the kernel before: %v", s.Name, target, waits)
+			}
+		}
+		if clusters > 0 != want || dependent > 0 != want || want && dependent != len(r.sources) {
+			t.Errorf("%s: %d clusters and %d dependent launches of %d kernels", target, clusters, dependent, len(r.sources))
+		}
+	}
+}
+
+// TestOps wants an expression for every pointwise op of the table and dtype that
+// it takes. Casts, clamps and compares go by other names.
+func TestOps(t *testing.T) {
+	b, err := cuda.New("cuda:sm_90", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	try := func(op loop.Op, arity int, from, to dtype.DType) error {
+		k := &loop.Kernel{Name: "k", Cols: []dim.Dim{dim.Const(8)}, Args: []loop.Arg{{DType: from}, {DType: to, Write: true}},
+			Values: []loop.ValueInfo{{DType: from}, {DType: to}}, Phases: make([]loop.Phase, 1)}
+		one := []dim.Dim{dim.Const(1)}
+		k.Phases[0].Body = []loop.Instr{
+			{Op: loop.Load, Dst: 0, Access: &loop.Access{Arg: 0, Cols: one}},
+			{Op: op, Dst: 1, Args: slices.Repeat([]loop.Value{0}, arity)},
+			{Op: loop.Store, Dst: loop.NoValue, Args: []loop.Value{1}, Access: &loop.Access{Arg: 1, Cols: one}},
+		}
+		_, err := b.Sources(k)
+		return err
+	}
+	floats, ints := []dtype.DType{dtype.F32, dtype.BF16}, []dtype.DType{dtype.I8, dtype.U8, dtype.I64}
+	for _, o := range ir.Ops() {
+		if o.Class != ir.Pointwise || o.Name == "cast" || o.Name == "clamp" || o.Name == "where" {
+			continue
+		}
+		names := []string{o.Name}
+		if o.Name == "compare" {
+			names = o.Attrs[0].Enum
+		}
+		for _, name := range names {
+			op, taken := loop.Op(name), 0
+			for _, dt := range slices.Concat(floats, ints) {
+				to := dt
+				if op.Compares() {
+					to = dtype.Bool
+				}
+				if try(op, len(o.Operands), dt, to) == nil {
+					taken++
+				}
+			}
+			switch {
+			case taken == 0:
+				t.Errorf("%s has no expression", name)
+			case op.Compares() && taken != len(floats)+len(ints):
+				t.Errorf("%s has %d expressions", name, taken)
+			}
+		}
+	}
+	if err := try(loop.And, 2, dtype.F32, dtype.F32); err == nil || !strings.Contains(err.Error(), "no instruction for and of f32") {
+		t.Errorf("and of floats: %v", err)
+	}
+}
+
+// TestNames pins that entries are names of C, whatever kernels are called.
+func TestNames(t *testing.T) {
+	r := newRecorder(t, "cuda:sm_90")
+	for name, want := range map[string]string{"add": "k_add", "my::op.v2": "k_my__op_v2", "é": "k___"} {
+		k := &loop.Kernel{Name: name, Cols: []dim.Dim{dim.Const(8)}, Args: []loop.Arg{{DType: dtype.F32}, {DType: dtype.F32, Write: true}},
+			Values: []loop.ValueInfo{{DType: dtype.F32}}, Phases: make([]loop.Phase, 1)}
+		s, err := r.Sources(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s[0].Name != want {
+			t.Errorf("%q: entry %q, want %q", name, s[0].Name, want)
+		}
+	}
+}
+
+// TestIndexWidth pins that 64-bit indices are used where the range asks for
+// them, and only there.
+func TestIndexWidth(t *testing.T) {
+	for hi, wide := range map[int64]bool{8192: false, 500_000: false, 524_288: true, 1 << 40: true} {
+		b := ir.NewBuilder("wide")
+		rows := b.Symbol("N", 1, hi, ir.Batch)
+		f := b.Func("piece")
+		x := f.Param("x", ir.TypeOf(dtype.BF16, rows, dim.Const(4096)))
+		f.Return(f.Op1("add", []ir.Value{x, x}))
+		m, err := b.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newRecorder(t, "cuda:sm_90")
+		if err := r.record(m, compile.Shape{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(r.order[0], "const long long t ="); got != wide {
+			t.Errorf("up to %d rows: 64-bit %v\n%s", hi, got, r.order[0])
+		}
+	}
+}
+
+// TestSameEverywhere pins that sources do not depend on the order of maps.
+func TestSameEverywhere(t *testing.T) {
+	var first []string
+	for range 3 {
+		r := newRecorder(t, "cuda:sm_90")
+		for _, m := range pieces(t, shape8B) {
+			if err := r.record(m, compile.Shape{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if first == nil {
+			first = r.order
+		}
+		if !slices.Equal(r.order, first) {
+			t.Fatal("the same pieces give other sources")
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package cuda_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"pwc/compile"
+	"pwc/ir"
+	"pwc/ir/dim"
+)
+
+var update = flag.Bool("update", false, "rewrite the expectations in testdata")
+
+// TestGolden makes the sources of the modules in testdata. A case is in.ir and a
+// comment of lines
+//
+//	target cuda:sm_90
+//	N = 1..64        the range that symbol N is compiled for
+//	only rows1       shows the texts of these entries alone (by suffix)
+//
+// and expects every source: its guard, its launch, the helpers before it and its
+// own text.
+func TestGolden(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no cases", err)
+	}
+	for _, name := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ar := txtar.Parse(data)
+			out := &txtar.Archive{Comment: ar.Comment, Files: ar.Files[:1]}
+			golden(t, out)
+			got := txtar.Format(out)
+			if *update {
+				if err := os.WriteFile(name, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if !bytes.Equal(got, data) {
+				t.Errorf("go test -run Golden -update rewrites it (-want +got):\n%s", cmp.Diff(string(data), string(got)))
+			}
+		})
+	}
+}
+
+var helper = regexp.MustCompile(`(?m)^__device__ __forceinline__ [\w<>, &]*?\b(\w+)\(|^struct (?:alignas\(.*\) )?(\w+)`)
+
+// golden appends to a case with in.ir alone what it gives.
+func golden(t *testing.T, ar *txtar.Archive) {
+	m, err := ir.Parse("in.ir", ar.Files[0].Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, only := "cuda:sm_90", ""
+	shape := compile.Shape{Ranges: make(map[string]dim.Interval)}
+	for _, line := range strings.Split(strings.TrimSpace(string(ar.Comment)), "\n") {
+		w := strings.Fields(line)
+		switch {
+		case len(w) == 0 || w[0] == "#":
+		case w[0] == "target":
+			target = w[1]
+		case w[0] == "only":
+			only = w[1]
+		case len(w) == 3 && w[1] == "=":
+			lo, hi, isRange := strings.Cut(w[2], "..")
+			if !isRange {
+				hi = lo
+			}
+			var iv dim.Interval
+			if iv.Lo, err = strconv.ParseInt(lo, 10, 64); err == nil {
+				iv.Hi, err = strconv.ParseInt(hi, 10, 64)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			shape.Ranges[w[0]] = iv
+		default:
+			t.Fatalf("what is %q?", line)
+		}
+	}
+	r := newRecorder(t, target)
+	if _, err := compile.Compile(context.Background(), m, shape, r, compile.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for i, text := range r.order {
+		s := r.sources[text]
+		var b strings.Builder
+		if s.Guard != nil {
+			fmt.Fprintf(&b, "// for %s in [%d, %d]\n", s.Guard.Expr, s.Guard.Lo, s.Guard.Hi)
+		}
+		fmt.Fprintf(&b, "// grid %s x %s x %s, block %d, shared %s", s.Launch.Grid[0], s.Launch.Grid[1], s.Launch.Grid[2], s.Launch.Block[0], s.Launch.Shared)
+		for _, a := range s.Launch.Attrs {
+			fmt.Fprintf(&b, ", %s %v", a.Name, a.Dims)
+		}
+		b.WriteString("\n")
+		if strings.HasSuffix(s.Name, only) {
+			head, body, _ := strings.Cut(text, "extern \"C\" ")
+			names := ""
+			seen := make(map[string]bool)
+			for _, h := range helper.FindAllStringSubmatch(head, -1) {
+				if n := h[1] + h[2]; !seen[n] {
+					seen[n] = true
+					names += " " + n
+				}
+			}
+			fmt.Fprintf(&b, "// helpers:%s\nextern \"C\" %s", names, body)
+		}
+		ar.Files = append(ar.Files, txtar.File{Name: fmt.Sprintf("%d %s", i, s.Name), Data: []byte(b.String())})
+	}
+}
