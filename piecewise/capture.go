@@ -111,9 +111,10 @@ func (b *Backend) clearInputs(fn *function) error {
 	return nil
 }
 
-// Capture records every function at every capture size, largest first, pieces
-// before whole functions. It records and does not execute. When one size fails
-// its graphs are dropped and the error is returned; sizes captured before stay.
+// Capture records every function at every capture size, its pieces before the
+// whole of it, each largest first (vLLM's order). It records and does not execute.
+// When one size fails its graphs are dropped and the error is returned; sizes that
+// were complete before stay.
 func (b *Backend) Capture(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err
@@ -140,47 +141,69 @@ func (b *Backend) Capture(ctx context.Context) error {
 	return nil
 }
 
+// captureSizes captures pieces at every size, and then the whole function. What
+// is not complete when one fails is dropped.
 func (fn *function) captureSizes(ctx context.Context) error {
 	if err := fn.capturableOps(); err != nil && len(fn.sizes) > 0 {
 		return err
 	}
-	for _, n := range slices.Backward(fn.sizes) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		start := time.Now()
-		c := &captured{size: n}
-		l, err := fn.place(n)
-		if err != nil {
-			return err
-		}
-		if fn.b.opts.Mode.pieces() {
-			err = fn.capturePieces(c, l)
-		}
-		if err == nil && fn.b.opts.Mode.full() {
-			err = fn.captureWhole(c, l)
-		}
-		if err != nil {
-			return errors.Join(fmt.Errorf("capture of @%s at size %d: %w", fn.ir.Name, n, err), c.drop())
-		}
-		for i, s := range fn.storages {
-			if s.kind == inWork || s.kind == inResult {
-				continue
+	var passes []func(*captured, *layout) error
+	if fn.b.opts.Mode.pieces() {
+		passes = append(passes, fn.capturePieces)
+	}
+	if fn.b.opts.Mode.full() {
+		passes = append(passes, fn.captureWhole)
+	}
+	for pass, capture := range passes {
+		for i := range fn.sizes {
+			n := fn.sizes[len(fn.sizes)-1-i]
+			if pass == 0 {
+				fn.captured = append(fn.captured, &captured{size: n})
 			}
-			e := fn.envFor(n)
-			buf, err := fn.buffer(int32(i), &e, l)
-			if err != nil {
-				return errors.Join(err, c.drop())
+			if err := fn.captureSize(ctx, fn.captured[i], capture); err != nil {
+				errs := []error{err}
+				for _, c := range fn.captured[i:] {
+					errs = append(errs, c.drop())
+				}
+				fn.captured = fn.captured[:i]
+				return errors.Join(errs...)
 			}
-			c.fixed = append(c.fixed, fixedMemory{int32(i), buf})
-		}
-		fn.captured = append(fn.captured, c)
-		fn.b.stats.captured.Add(int64(len(c.graphs)))
-		if o := fn.b.opts.Observer; o != nil {
-			o.Captured(fn.ir.Name, n, len(c.graphs), time.Since(start))
 		}
 	}
 	slices.Reverse(fn.captured)
+	return nil
+}
+
+// captureSize adds graphs to those of a size.
+func (fn *function) captureSize(ctx context.Context, c *captured, capture func(*captured, *layout) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	start, before := time.Now(), len(c.graphs)
+	l, err := fn.place(c.size)
+	if err != nil {
+		return err
+	}
+	if err := capture(c, l); err != nil {
+		return fmt.Errorf("capture of @%s at size %d: %w", fn.ir.Name, c.size, err)
+	}
+	c.fixed = c.fixed[:0]
+	e := fn.envFor(c.size)
+	for i, s := range fn.storages {
+		if s.kind == inWork || s.kind == inResult {
+			continue
+		}
+		buf, err := fn.buffer(int32(i), &e, l)
+		if err != nil {
+			return err
+		}
+		c.fixed = append(c.fixed, fixedMemory{int32(i), buf})
+	}
+	graphs := len(c.graphs) - before
+	fn.b.stats.captured.Add(int64(graphs))
+	if o := fn.b.opts.Observer; o != nil {
+		o.Captured(fn.ir.Name, c.size, graphs, time.Since(start))
+	}
 	return nil
 }
 

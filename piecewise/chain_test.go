@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"pwc/piecewise"
 )
@@ -126,3 +127,24 @@ func TestChoose(t *testing.T) {
 		}
 	}
 }
+
+// Pieces are captured before whole functions, each largest first.
+func TestCaptureOrder(t *testing.T) {
+	var o captures
+	start(t, chain, piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{8, 1, 4}, Observer: &o})
+	if got, want := o["one"], []int64{8, 4, 1, 8, 4, 1}; !slices.Equal(got, want) {
+		t.Errorf("captured sizes %v, want %v", got, want)
+	}
+}
+
+// captures is the sizes that functions were captured for, in order.
+type captures map[string][]int64
+
+func (c *captures) Captured(fn string, size int64, graphs int, _ time.Duration) {
+	if *c == nil {
+		*c = captures{}
+	}
+	(*c)[fn] = append((*c)[fn], size)
+}
+
+func (*captures) Ran(string, int64, int64, piecewise.How) {}

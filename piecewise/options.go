@@ -39,7 +39,8 @@ type Options struct {
 // Observer is told of what a backend does. Methods are called on the goroutine
 // that does it and must return quickly.
 type Observer interface {
-	// Captured: a function was captured for a size, in so many graphs.
+	// Captured: a function was captured for a size, in so many graphs; in modes
+	// that capture pieces and whole functions, twice.
 	Captured(fn string, size int64, graphs int, took time.Duration)
 	// Ran: a run of rows rows was issued, padded to size, as the mode says.
 	Ran(fn string, rows, size int64, how How)
