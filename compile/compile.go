@@ -29,6 +29,19 @@ type Backend interface {
 	Lower(k *loop.Kernel) (Code, error)
 }
 
+// Together is a Backend that can run several kernels as one launch, side by side.
+type Together interface {
+	Backend
+
+	// Beside reports whether kernels may run as one. They do not touch what
+	// another of them writes.
+	Beside(ks []*loop.Kernel) bool
+
+	// LowerBeside makes code of kernels that Beside accepts. It takes the
+	// arguments of the first, then those of the second, and so on.
+	LowerBeside(ks []*loop.Kernel) (Code, error)
+}
+
 // Code is a kernel for a target.
 type Code struct {
 	Kernel   program.Kernel

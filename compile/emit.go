@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
+	"pwc/compile/loop"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -112,8 +114,7 @@ func (e *emitter) step(i int, st *planned) error {
 	if st.kernel == nil {
 		s.Kind, s.Extern, s.Attrs = program.StepExtern, st.group.call.node.Name(), attrs(st.group.call.node.Attrs)
 	} else {
-		st.kernel.Ranges = e.ranges
-		code, err := e.b.Lower(st.kernel)
+		code, err := e.lower(st)
 		if err != nil {
 			return &nodeError{origin: st.group.origin, msg: fmt.Sprintf("%s: kernel %s: %v", e.b.Target(), st.kernel.Name, err)}
 		}
@@ -125,6 +126,18 @@ func (e *emitter) step(i int, st *planned) error {
 	}
 	e.p.Steps = append(e.p.Steps, s)
 	return nil
+}
+
+// lower makes the code of a step's kernels.
+func (e *emitter) lower(st *planned) (Code, error) {
+	all := slices.Concat([]*loop.Kernel{st.kernel}, st.beside)
+	for _, k := range all {
+		k.Ranges = e.ranges
+	}
+	if len(all) == 1 {
+		return e.b.Lower(st.kernel)
+	}
+	return e.b.(Together).LowerBeside(all)
 }
 
 // kernel adds a kernel, or finds the one with the same code and, of images,

@@ -52,6 +52,8 @@ func Passes() []PassInfo {
 			Order: []Order{{Before: "inplace", Reason: "memory exists between kernels only"}}},
 		{Name: "inplace", Does: "lets outputs take the scratch memory of inputs that die",
 			Order: []Order{{Before: "emit", Reason: "it changes which buffers there are"}}},
+		{Name: "beside", Does: "lets neighbouring kernels that do not depend on each other run as one launch, where the target can",
+			Order: []Order{{After: "inplace", Reason: "kernels that share memory depend on each other"}, {Before: "emit", Reason: "it changes the list of steps"}}},
 		{Name: "emit", Does: "makes code for the target and the list of steps", Required: true},
 	}
 }
@@ -190,6 +192,8 @@ func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.P
 			}
 		case "inplace":
 			inPlace(steps)
+		case "beside":
+			steps = beside(steps, b)
 		case "emit":
 			return emit(ctx, m, fused, steps, b)
 		default:

@@ -5,8 +5,9 @@ import "pwc/compile/loop"
 // planned is a step that is ready to be emitted: a kernel or an extern call.
 type planned struct {
 	group  *group
-	kernel *loop.Kernel // nil: an extern call
-	mems   []*memory    // by argument
+	kernel *loop.Kernel   // nil: an extern call
+	mems   []*memory      // by argument
+	beside []*loop.Kernel // that run in the same launch, after kernel; mems are of all
 }
 
 // planSteps schedules every group and drops those that compute nothing.

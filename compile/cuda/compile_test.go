@@ -41,7 +41,11 @@ func newRecorder(t testing.TB, target string) *recorder {
 }
 
 func (r *recorder) Lower(k *loop.Kernel) (compile.Code, error) {
-	sources, err := r.Sources(k)
+	return r.LowerBeside([]*loop.Kernel{k})
+}
+
+func (r *recorder) LowerBeside(ks []*loop.Kernel) (compile.Code, error) {
+	sources, err := r.Sources(ks[0], ks[1:]...)
 	if err != nil {
 		return compile.Code{}, err
 	}

@@ -38,7 +38,7 @@ type Backend struct {
 	made map[[sha256.Size]byte]*image // by source
 }
 
-var _ compile.Backend = (*Backend)(nil)
+var _ compile.Together = (*Backend)(nil)
 
 // image is the code of one source, compiled once.
 type image struct {
@@ -92,10 +92,17 @@ type Source struct {
 }
 
 // Sources returns the sources of a kernel: those for some sizes in the order in
-// which their guards are tried, then the one for all others. The same kernel
-// gives the same text everywhere.
-func (b *Backend) Sources(k *loop.Kernel) ([]Source, error) {
+// which their guards are tried, then the one for all others. With more kernels,
+// which [Backend.Beside] accepts, it returns the source of the one that they
+// become. The same kernels give the same text everywhere.
+func (b *Backend) Sources(k *loop.Kernel, beside ...*loop.Kernel) ([]Source, error) {
 	switch {
+	case len(beside) > 0:
+		s, err := besideKernel(append([]*loop.Kernel{k}, beside...), b.arch)
+		if err != nil {
+			return nil, err
+		}
+		return []Source{s}, nil
 	case k.TopK != nil:
 		return []Source{selectKernel(k, b.arch)}, nil
 	case k.MatMul != nil:
@@ -110,8 +117,16 @@ func (b *Backend) Sources(k *loop.Kernel) ([]Source, error) {
 
 // Lower compiles a kernel. Its sources are compiled side by side; equal ones
 // once in the backend's life.
-func (b *Backend) Lower(k *loop.Kernel) (compile.Code, error) {
-	sources, err := b.Sources(k)
+func (b *Backend) Lower(k *loop.Kernel) (compile.Code, error) { return b.lower(k) }
+
+// LowerBeside compiles kernels that Beside accepts into one: the first blocks are
+// the first kernel's, and so on. Arguments follow one another.
+func (b *Backend) LowerBeside(ks []*loop.Kernel) (compile.Code, error) {
+	return b.lower(ks[0], ks[1:]...)
+}
+
+func (b *Backend) lower(k *loop.Kernel, beside ...*loop.Kernel) (compile.Code, error) {
+	sources, err := b.Sources(k, beside...)
 	if err != nil {
 		return compile.Code{}, err
 	}

@@ -267,3 +267,28 @@ func TestSameEverywhere(t *testing.T) {
 		}
 	}
 }
+
+// TestBeside pins that the three small kernels between two products of a layer,
+// which turn the queries and the keys and move the values, are one launch.
+func TestBeside(t *testing.T) {
+	r := newRecorder(t, "cuda:sm_90")
+	m := pieces(t, shape8B)[1] // from one attention to the next
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, r, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := p.Steps[len(p.Steps)-1]
+	if name := p.Kernels[last.Kernel].Name; name != "k_rope_rope_reshape" || len(p.Steps) != 8 || len(last.Args) != 10 {
+		t.Errorf("%d steps, the last is %s of %d arguments:\n%s", len(p.Steps), name, len(last.Args), p)
+	}
+	if err := p.Validate(); err != nil {
+		t.Error(err)
+	}
+	apart, err := compile.Compile(context.Background(), m, compile.Shape{}, r, compile.Options{Disable: []string{"beside"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(apart.Steps) != 10 {
+		t.Errorf("%d steps without the pass, want 10", len(apart.Steps))
+	}
+}

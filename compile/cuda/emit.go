@@ -13,11 +13,20 @@ import (
 	"pwc/program"
 )
 
-// emitter writes the source of one kernel.
+// emitter writes the part of a source that is one kernel's.
 type emitter struct {
-	k       *loop.Kernel
+	*source
+	k     *loop.Kernel
+	raw   map[loop.Value]string     // values whose stored form is at hand
+	known map[loop.Value]loop.Instr // constants and dims, which stand where they are used
+}
+
+// source is the source that is being written: of one kernel, or of several that
+// run side by side.
+type source struct {
 	arch    int
 	name    string
+	args    []loop.Arg
 	threads int32
 	blocks  int  // that a multiprocessor should hold at least; 0: any number
 	wide    bool // indices are 64-bit
@@ -31,15 +40,19 @@ type emitter struct {
 	grid    [3]dim.Dim
 	shared  dim.Dim
 	cluster int // blocks of a cluster, along x
-
-	raw   map[loop.Value]string     // values whose stored form is at hand
-	known map[loop.Value]loop.Instr // constants and dims, which stand where they are used
-	err   error
+	err     error
 }
 
 func newEmitter(k *loop.Kernel, arch int, suffix string) *emitter {
-	e := &emitter{k: k, arch: arch, name: entryName(k.Name) + suffix, used: make(map[string]bool), depth: 1,
-		raw: make(map[loop.Value]string), known: make(map[loop.Value]loop.Instr), grid: [3]dim.Dim{one, one, one}}
+	s := &source{arch: arch, name: entryName(k.Name) + suffix, args: k.Args, used: make(map[string]bool), depth: 1, grid: [3]dim.Dim{one, one, one}}
+	e := s.emitter(k)
+	s.wide = !e.fits()
+	return e
+}
+
+// emitter returns what writes the part of the source that is k's.
+func (s *source) emitter(k *loop.Kernel) *emitter {
+	e := &emitter{source: s, k: k, raw: make(map[loop.Value]string), known: make(map[loop.Value]loop.Instr)}
 	for _, p := range k.Phases {
 		for _, list := range [][]loop.Instr{p.Row, p.Body} {
 			for _, in := range list {
@@ -49,7 +62,6 @@ func newEmitter(k *loop.Kernel, arch int, suffix string) *emitter {
 			}
 		}
 	}
-	e.wide = !e.fits()
 	return e
 }
 
@@ -301,8 +313,8 @@ func (e *emitter) storage(dt dtype.DType) string {
 
 // finish puts the source together.
 func (e *emitter) finish(does string) Source {
-	args := make([]string, 0, len(e.k.Args)+len(e.params)+1)
-	for i, a := range e.k.Args {
+	args := make([]string, 0, len(e.args)+len(e.params)+1)
+	for i, a := range e.args {
 		mode := "const "
 		if a.Write {
 			mode = ""

@@ -129,22 +129,37 @@ func multiple(d dim.Dim, v int) bool {
 
 // flat spreads all columns of all rows over threads.
 func (e *emitter) flat() {
-	k := e.k
 	e.threads = flatThreads
-	s := &site{width: e.width()}
-	perRow := product(k.Cols)
-	if s.width > 1 {
-		perRow, _ = perRow.Div(dim.Const(int64(s.width)))
-	}
-	total := product(k.Rows).Mul(perRow)
-	e.grid[0] = total.CeilDiv(flatThreads)
+	f := e.flatPlan()
+	e.grid[0] = f.total.CeilDiv(flatThreads)
 	e.wait()
-	e.line("const %s t = (%s)blockIdx.x * %d + threadIdx.x;", e.index(), e.index(), flatThreads)
-	e.line("if (t >= %s) return;", e.dim(total))
-	e.split("t", perRow, s)
-	for _, p := range k.Phases {
-		e.row(p.Row, s)
-		e.columns(p.Body, s)
+	e.visitFlat(f, "blockIdx.x")
+}
+
+// flatPlan is how the columns of a kernel's rows are spread over threads.
+type flatPlan struct {
+	site   *site
+	perRow dim.Dim // groups of neighbouring columns in a row
+	total  dim.Dim // threads
+}
+
+func (e *emitter) flatPlan() flatPlan {
+	f := flatPlan{site: &site{width: e.width()}, perRow: product(e.k.Cols)}
+	if w := f.site.width; w > 1 {
+		f.perRow, _ = f.perRow.Div(dim.Const(int64(w)))
+	}
+	f.total = product(e.k.Rows).Mul(f.perRow)
+	return f
+}
+
+// visitFlat writes what a thread of the block does.
+func (e *emitter) visitFlat(f flatPlan, block string) {
+	e.line("const %s t = (%s)%s * %d + threadIdx.x;", e.index(), e.index(), block, flatThreads)
+	e.line("if (t >= %s) return;", e.dim(f.total))
+	e.split("t", f.perRow, f.site)
+	for _, p := range e.k.Phases {
+		e.row(p.Row, f.site)
+		e.columns(p.Body, f.site)
 	}
 }
 

@@ -242,7 +242,7 @@ const stagedBytes = 48 << 10
 func (e *emitter) few(p productShape) {
 	depth, _ := e.k.MatMul.K.Const()
 	bytes := depth * 2 * int64(p.m)
-	staged := bytes <= stagedBytes
+	staged := bytes <= stagedBytes && p.split < p.warps // else each warp reads a part of its own
 	if staged {
 		e.shared = dim.Const(bytes)
 	}

@@ -39,7 +39,8 @@ __device__ __forceinline__ void mma(const f16 *, float (&c)[4], unsigned a0, uns
 	{"product_few", []string{"stream"}, `
 // product_few: M rows of x. SPLIT warps share R rows of w, each with a part of K.
 // U*R requests of 16 bytes are under way in every lane; with EARLY the first of
-// them before the previous kernel is done.
+// them before the previous kernel is done. Where several groups of warps need the
+// same part of x, it is STAGED in shared memory.
 template <class T>
 __device__ __forceinline__ float dot8(uint4 w, uint4 x, float s) {
   const T *t = nullptr;
@@ -79,29 +80,37 @@ __device__ __forceinline__ void product_few(float *part, const T *x, long long x
       for (int i = threadIdx.x; i < K8; i += WARPS * 32) staged[m * K8 + i] = row[m][i];
     __syncthreads();
   }
+  auto x_at = [&](int m, int at) { return STAGED ? staged[m * K8 + at] : row[m][at]; };
+  const uint4 zero = make_uint4(0, 0, 0, 0);
+  uint4 x_now[U][M];
+  #pragma unroll
+  for (int u = 0; u < U; u++)
+    #pragma unroll
+    for (int m = 0; m < M; m++) x_now[u][m] = k + u * 32 < end ? x_at(m, k + u * 32) : zero;
   float acc[M][R] = {};
   for (; k < end; k += 32 * U) {
-    uint4 next[U][R];
-    #pragma unroll
-    for (int u = 0; u < U; u++)
-      #pragma unroll
-      for (int r = 0; r < R; r++)
-        if (k + (U + u) * 32 < end) next[u][r] = weights<EARLY>(from[r] + k + (U + u) * 32);
+    uint4 next[U][R], x_next[U][M];
     #pragma unroll
     for (int u = 0; u < U; u++) {
-      if (k + u * 32 < end) {
-        #pragma unroll
-        for (int m = 0; m < M; m++) {
-          const uint4 v = STAGED ? staged[m * K8 + k + u * 32] : row[m][k + u * 32];
-          #pragma unroll
-          for (int r = 0; r < R; r++) acc[m][r] = dot8<T>(now[u][r], v, acc[m][r]);
-        }
-      }
+      const int at = k + (U + u) * 32;
+      #pragma unroll
+      for (int r = 0; r < R; r++) next[u][r] = at < end ? weights<EARLY>(from[r] + at) : zero;
+      #pragma unroll
+      for (int m = 0; m < M; m++) x_next[u][m] = at < end ? x_at(m, at) : zero;
     }
     #pragma unroll
     for (int u = 0; u < U; u++)
       #pragma unroll
+      for (int m = 0; m < M; m++)
+        #pragma unroll
+        for (int r = 0; r < R; r++) acc[m][r] = dot8<T>(now[u][r], x_now[u][m], acc[m][r]);
+    #pragma unroll
+    for (int u = 0; u < U; u++) {
+      #pragma unroll
       for (int r = 0; r < R; r++) now[u][r] = next[u][r];
+      #pragma unroll
+      for (int m = 0; m < M; m++) x_now[u][m] = x_next[u][m];
+    }
   }
   #pragma unroll
   for (int m = 0; m < M; m++)

@@ -1,0 +1,91 @@
+package cuda
+
+import (
+	"fmt"
+	"strings"
+
+	"pwc/compile/loop"
+	"pwc/ir/dim"
+)
+
+// maxBeside is the most kernels that run as one. Each takes up to a third of the
+// arguments that a kernel may have.
+const maxBeside = 3
+
+// Beside reports whether the kernels may run as one launch: pointwise nests, a
+// few of them. A launch costs about a microsecond on the device however little it
+// does, and such nests are small beside the products around them.
+func (b *Backend) Beside(ks []*loop.Kernel) bool {
+	args := 0
+	for _, k := range ks {
+		if k.MatMul != nil || k.TopK != nil || k.Serial || rowwise(k) {
+			return false
+		}
+		args += len(k.Args)
+	}
+	return len(ks) <= maxBeside && args <= 64
+}
+
+// besideKernel makes the source of pointwise nests that run side by side.
+func besideKernel(ks []*loop.Kernel, arch int) (Source, error) {
+	all := &loop.Kernel{Ranges: ks[0].Ranges}
+	parts := make([]*loop.Kernel, len(ks))
+	var names, texts []string
+	for i, k := range ks {
+		parts[i] = shifted(k, int32(len(all.Args)))
+		all.Args = append(all.Args, k.Args...)
+		names, texts = append(names, k.Name), append(texts, describe(k))
+	}
+	all.Name = strings.Join(names, "_")
+	e := newEmitter(all, arch, "")
+	for _, k := range parts {
+		e.wide = e.wide || !e.emitter(k).fits()
+	}
+	e.threads = flatThreads
+	e.wait()
+	e.line("int block = blockIdx.x;")
+	var blocks dim.Dim
+	for i, k := range parts {
+		p := e.emitter(k)
+		f := p.flatPlan()
+		own := f.total.CeilDiv(flatThreads)
+		last := i == len(parts)-1
+		e.line("// %s", describe(k))
+		if !last {
+			e.open("if (block < %s)", e.dim(own))
+		}
+		p.visitFlat(f, "block")
+		if !last {
+			e.line("return;")
+			e.close()
+			e.line("block -= %s;", e.dim(own))
+		}
+		blocks = blocks.Add(own)
+	}
+	e.grid[0] = blocks
+	return e.finish(fmt.Sprintf("side by side: %s", strings.Join(texts, "; "))), e.err
+}
+
+// shifted returns the kernel with its arguments numbered from first on.
+func shifted(k *loop.Kernel, first int32) *loop.Kernel {
+	out := *k
+	out.Args = make([]loop.Arg, int(first)+len(k.Args))
+	copy(out.Args[first:], k.Args)
+	out.Phases = make([]loop.Phase, len(k.Phases))
+	move := func(list []loop.Instr) []loop.Instr {
+		moved := make([]loop.Instr, len(list))
+		for i, in := range list {
+			if in.Access != nil && in.Access.Arg >= 0 {
+				a := *in.Access
+				a.Arg += first
+				in.Access = &a
+			}
+			moved[i] = in
+		}
+		return moved
+	}
+	for i, p := range k.Phases {
+		out.Phases[i] = loop.Phase{Row: move(p.Row), Body: move(p.Body)}
+	}
+	return &out
+}
