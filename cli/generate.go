@@ -213,6 +213,7 @@ func (g *generation) Finished(s *runner.Sequence) {
 // run runs all requests and prints their answers.
 func (g *generation) run(ctx context.Context, r *runner.Runner) error {
 	g.start = time.Now()
+	g.live.start = g.start
 	single := len(g.requests) == 1 && !g.app.json
 	for i := range g.requests {
 		q := g.requests[i].Request
@@ -300,7 +301,7 @@ type liveLine struct {
 }
 
 func newLiveLine(a *app, many bool) *liveLine {
-	l := &liveLine{w: a.err, start: time.Now()}
+	l := &liveLine{w: a.err}
 	// Tokens that are streamed to the same terminal would be drawn over.
 	if many || terminalWidth(a.out) == 0 {
 		l.width = terminalWidth(a.err)
