@@ -80,8 +80,10 @@ type app struct {
 // usageError is a wrong call: exit code 2 and a hint at the help.
 type usageError struct{ err error }
 
+// Error returns what is wrong with the call.
 func (e *usageError) Error() string { return e.err.Error() }
 
+// Unwrap returns the cause.
 func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }

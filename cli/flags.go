@@ -12,6 +12,7 @@ import (
 // flag that is given again adds to it.
 type sizeList []int64
 
+// String returns the value as the flag takes it.
 func (l *sizeList) String() string {
 	out := make([]string, len(*l))
 	for i, n := range *l {
@@ -20,8 +21,10 @@ func (l *sizeList) String() string {
 	return strings.Join(out, ",")
 }
 
+// Type names the kind of value in the help.
 func (l *sizeList) Type() string { return "sizes" }
 
+// Set adds what one occurrence of the flag gives.
 func (l *sizeList) Set(text string) error {
 	for s := range strings.SplitSeq(text, ",") {
 		n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
@@ -36,6 +39,7 @@ func (l *sizeList) Set(text string) error {
 // assignments is the value of a flag that gives symbols values: "N=64,M=64".
 type assignments map[string]int64
 
+// String returns the value as the flag takes it.
 func (a *assignments) String() string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(*a)) {
@@ -44,8 +48,10 @@ func (a *assignments) String() string {
 	return strings.Join(out, ",")
 }
 
+// Type names the kind of value in the help.
 func (a *assignments) Type() string { return "assignments" }
 
+// Set adds what one occurrence of the flag gives.
 func (a *assignments) Set(text string) error {
 	for s := range strings.SplitSeq(text, ",") {
 		name, value, ok := strings.Cut(s, "=")

@@ -17,10 +17,13 @@ import (
 // idList is the value of a flag that takes ids with commas between them.
 type idList []int32
 
+// String returns the value as the flag takes it.
 func (l *idList) String() string { return strings.ReplaceAll(idText(*l), " ", ",") }
 
+// Type names the kind of value in the help.
 func (l *idList) Type() string { return "ids" }
 
+// Set adds what one occurrence of the flag gives.
 func (l *idList) Set(text string) error {
 	for s := range strings.SplitSeq(text, ",") {
 		n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 32)
