@@ -59,7 +59,7 @@ type Backend struct {
 	execs   map[*program.Program]device.Executable
 	blocks  []mem.Block
 	weights []device.Buffer
-	states  []device.Buffer
+	states  stateMemory
 	inputs  device.Buffer
 	results device.Buffer
 	arena   device.Buffer
@@ -218,9 +218,11 @@ func (b *Backend) countsRows(t ir.Type) bool {
 }
 
 // Load takes the device memory of the plan (the arena too), computes the
-// weights from the checkpoint and puts them there, and loads the programs. A
-// state that states lacks is allocated and zeroed; one that it has stays the
-// runner's. Cancelling the context stops between weights.
+// weights from the checkpoint and puts them there, and loads the programs.
+// States that the map lacks are the backend's own and hold zeros: on a
+// [device.Reserver] they have their address from now on, and their memory from
+// the end of Capture or the first run on, unless pieces touch them. One that the
+// map has stays the runner's. Cancelling the context stops between weights.
 func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states map[string]device.Buffer) (err error) {
 	if err := b.enter(compiled, compiled); err != nil {
 		return err
@@ -307,38 +309,6 @@ func (b *Backend) loadWeights(ctx context.Context, src safetensors.Source) error
 	return errors.Join(errs...)
 }
 
-func (b *Backend) loadStates(given map[string]device.Buffer) error {
-	e := (&function{b: b}).envFor(0)
-	b.states = make([]device.Buffer, len(b.module.States))
-	for name := range given {
-		if !slices.ContainsFunc(b.module.States, func(s *ir.State) bool { return s.Name == name }) {
-			return fmt.Errorf("%w: the module has no state @%s", ErrNotLoaded, name)
-		}
-	}
-	for i, s := range b.module.States {
-		bytes, err := e.bytes(s.Type)
-		if err != nil {
-			return fmt.Errorf("state @%s: %w", s.Name, err)
-		}
-		if buf, ok := given[s.Name]; ok {
-			if buf.Size != bytes {
-				return fmt.Errorf("%w: state @%s needs %d bytes, was given %d", ErrNotLoaded, s.Name, bytes, buf.Size)
-			}
-			b.states[i] = buf
-			continue
-		}
-		if b.states[i], err = b.take(bytes, "state @"+s.Name); err != nil {
-			return err
-		}
-		if bytes > 0 {
-			if err := b.pool.stream.Fill(b.states[i], 0); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // loadPrograms loads every distinct program once.
 func (b *Backend) loadPrograms() error {
 	for _, a := range b.built.Artifacts {
@@ -351,38 +321,6 @@ func (b *Backend) loadPrograms() error {
 		}
 		b.execs[a.Program] = x
 		b.faults[x] = faultSource{fn, u}
-	}
-	return nil
-}
-
-// State returns the memory of a state.
-func (b *Backend) State(name string) (device.Buffer, error) {
-	for i, s := range b.module.States {
-		if s.Name == name && i < len(b.states) {
-			return b.states[i], nil
-		}
-	}
-	return device.Buffer{}, fmt.Errorf("%w: no loaded state @%s", ErrNotLoaded, name)
-}
-
-// SetState gives a state other memory of the same size. Graphs that were
-// captured with the old one refuse to replay ([AddressError]) until captured anew.
-func (b *Backend) SetState(name string, buf device.Buffer) error {
-	old, err := b.State(name)
-	if err != nil {
-		return err
-	}
-	if old.Size != buf.Size {
-		return fmt.Errorf("%w: state @%s needs %d bytes, was given %d", ErrNotLoaded, name, old.Size, buf.Size)
-	}
-	if err := b.enter(loaded, sealed); err != nil {
-		return err
-	}
-	defer b.pool.release()
-	for i, s := range b.module.States {
-		if s.Name == name {
-			b.states[i] = buf
-		}
 	}
 	return nil
 }
@@ -438,10 +376,11 @@ func (b *Backend) freeAll() error {
 	}
 	clear(b.execs)
 	clear(b.faults)
+	errs = append(errs, b.states.free())
 	for _, blk := range b.blocks {
 		errs = append(errs, b.pool.mem.Free(blk))
 	}
-	b.blocks, b.weights, b.states = nil, nil, nil
+	b.blocks, b.weights = nil, nil
 	b.inputs, b.results, b.arena = device.Buffer{}, device.Buffer{}, device.Buffer{}
 	return errors.Join(errs...)
 }

@@ -137,6 +137,9 @@ func (b *Backend) Capture(ctx context.Context) error {
 		}
 		fn.buildPick()
 	}
+	if err := b.mapStates(); err != nil {
+		return b.note(err)
+	}
 	b.advance(capturedAll)
 	return nil
 }

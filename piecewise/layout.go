@@ -189,7 +189,7 @@ func (fn *function) buffer(i int32, e *env, l *layout) (device.Buffer, error) {
 	case inWeight:
 		b = fn.b.weights[s.index]
 	case inState:
-		b = fn.b.states[s.index]
+		b = fn.b.states.buffers[s.index]
 	case inResult:
 		b, off = fn.b.results, fn.slots[s.index].offset
 	case inWork:

@@ -1,12 +1,16 @@
 package piecewise
 
-import "fmt"
+import (
+	"fmt"
+
+	"pwc/ir"
+)
 
 // Plan is the device memory of a backend, known before anything is allocated
 // (C5). Bytes are exact but for the two estimates.
 type Plan struct {
 	WeightBytes  int64           `json:"weight_bytes"`
-	StateBytes   int64           `json:"state_bytes"` // with the load symbols' values
+	StateBytes   int64           `json:"state_bytes"` // of all, with the load symbols' values; those that Load is given are not taken
 	InputBytes   int64           `json:"input_bytes"`
 	ResultBytes  int64           `json:"result_bytes"`   // results of functions, valid until the next run
 	ConstBytes   int64           `json:"constant_bytes"` // of the programs
@@ -44,13 +48,9 @@ func (b *Backend) makePlan() error {
 		}
 		p.WeightBytes += roundUp(n)
 	}
-	loads := (&function{b: b}).envFor(0)
-	for _, s := range b.module.States {
-		n, err := loads.bytes(s.Type)
-		if err != nil {
-			return fmt.Errorf("state @%s: %w", s.Name, err)
-		}
-		p.StateBytes += n
+	var err error
+	if _, p.StateBytes, err = b.stateBytes(func(*ir.State) bool { return true }); err != nil {
+		return err
 	}
 	for _, fn := range b.funcs {
 		for i := range fn.inputs {

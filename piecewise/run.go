@@ -46,6 +46,9 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		}
 		defer stay.Leave()
 	}
+	if err := b.mapStates(); err != nil { // runs may come before Capture
+		return Results{}, b.note(err)
+	}
 	rows := in.slot.rows
 	c, how, skip := fn.choose(rows, in.slot.uniform)
 	size := rows
@@ -151,7 +154,7 @@ func (fn *function) checkAddresses(c *captured) error {
 		case inWeight:
 			now = fn.b.weights[s.index]
 		case inState:
-			now = fn.b.states[s.index]
+			now = fn.b.states.buffers[s.index]
 		}
 		if now.Memory != f.buffer.Memory || now.Offset != f.buffer.Offset {
 			return &AddressError{Func: fn.ir.Name, Name: fn.storageName(s), Size: c.size}

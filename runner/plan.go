@@ -6,6 +6,7 @@ import (
 
 	"pwc/ir"
 	"pwc/piecewise"
+	"pwc/runtime/device"
 	"pwc/runtime/mem"
 )
 
@@ -102,6 +103,13 @@ func newPlan(backend piecewise.Plan, m *ir.Module, o *Options, lm *language) (Pl
 	}
 	if p.LimitBytes == 0 {
 		p.LimitBytes = int64(o.MemoryFraction * float64(o.Backend.Device.Info().MemoryBytes))
+	}
+	if r, ok := o.Backend.Device.(device.Reserver); ok {
+		g, err := r.MapGranularity()
+		if err != nil {
+			return p, err
+		}
+		p.Rounding += g
 	}
 	for _, n := range []int64{p.WeightBytes, p.InputBytes, p.ResultBytes, p.PeakArenaBytes} {
 		if n > 0 {

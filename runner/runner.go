@@ -23,7 +23,6 @@ type Runner struct {
 	plan    Plan
 	pool    *piecewise.Pool
 	backend *piecewise.Backend
-	caches  device.Memory
 
 	forward, logits, ids *piecewise.Func
 	choosers             [choosers]*piecewise.Func
@@ -133,11 +132,7 @@ func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 	if r.loaded {
 		return fmt.Errorf("%w: Load was called before", ErrPreparation)
 	}
-	caches, err := r.takeCaches()
-	if err != nil {
-		return err
-	}
-	if err := r.backend.Load(ctx, weights, caches); err != nil {
+	if err := r.backend.Load(ctx, weights, nil); err != nil {
 		return err
 	}
 	if err := r.backend.Capture(ctx); err != nil {
@@ -147,6 +142,7 @@ func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 		return err
 	}
 	for i := range r.steps {
+		var err error
 		if r.steps[i], err = r.newStep(); err != nil {
 			return err
 		}
@@ -155,32 +151,6 @@ func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 	r.blocks = newBlocks(int(r.plan.Blocks))
 	r.loaded = true
 	return nil
-}
-
-// takeCaches takes the memory of all caches at once and zeroes it.
-func (r *Runner) takeCaches() (map[string]device.Buffer, error) {
-	sizes, err := cacheBytes(r.module, r.plan.Blocks)
-	if err != nil {
-		return nil, err
-	}
-	total := int64(0)
-	for _, n := range sizes {
-		total += roundUp(n, cacheAlign)
-	}
-	if r.caches, err = r.device.Alloc(total); err != nil {
-		return nil, fmt.Errorf("runner: %d bytes for the KV cache: %w", total, err)
-	}
-	all := device.Buffer{Memory: r.caches, Size: total}
-	if err := r.pool.Stream().Fill(all, 0); err != nil {
-		return nil, err
-	}
-	out := map[string]device.Buffer{}
-	off := int64(0)
-	for i, s := range r.module.States {
-		out[s.Name] = all.Slice(off, sizes[i])
-		off += roundUp(sizes[i], cacheAlign)
-	}
-	return out, nil
 }
 
 // Step issues the next step, and then reads what the one before it sampled. It
@@ -345,12 +315,9 @@ func (r *Runner) release() error {
 			errs = append(errs, s.done.Close())
 		}
 	}
-	if r.caches != nil {
-		errs = append(errs, r.caches.Free())
-	}
 	if r.pool != nil {
 		errs = append(errs, r.pool.Close())
 	}
-	r.backend, r.pool, r.caches, r.steps = nil, nil, nil, [2]*step{}
+	r.backend, r.pool, r.steps = nil, nil, [2]*step{}
 	return errors.Join(errs...)
 }

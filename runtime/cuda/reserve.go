@@ -9,6 +9,11 @@ import (
 	"pwc/runtime/device"
 )
 
+var (
+	_ device.Reserver = (*Device)(nil)
+	_ device.State    = (*State)(nil)
+)
+
 // State is reserved address space that memory is mapped into from the start on,
 // as much as is asked for: the KV blocks of a model, whose graphs are captured
 // before it is known how many there is room for. Its address never changes, so
@@ -30,9 +35,19 @@ type part struct {
 	alloc driver.Allocation
 }
 
-// ReserveState reserves address space for bytes, rounded up to what the device
-// maps at a time (usually 2 MiB), without memory.
-func (d *Device) ReserveState(bytes int64) (*State, error) {
+// MapGranularity returns what the device maps at a time, usually 2 MiB.
+func (d *Device) MapGranularity() (int64, error) {
+	const what = "granularity"
+	if err := d.usable(what); err != nil {
+		return 0, err
+	}
+	g, err := d.drv.MemGranularity(d.ordinal)
+	return g, d.wrap(what, err)
+}
+
+// ReserveState reserves address space for bytes, rounded up to the granularity,
+// without memory. It is a [*State].
+func (d *Device) ReserveState(bytes int64) (device.State, error) {
 	const what = "reserve"
 	if bytes <= 0 {
 		return nil, fmt.Errorf("cuda: reserve of %d bytes", bytes)

@@ -94,7 +94,7 @@ var externTests = map[string]func(*env){
 		sentinel := errors.New("sentinel")
 		op := &copyOp{t: e.T, capture: true, fail: sentinel}
 		p := e.load(Extern, device.OpSet{ExternOp: op})
-		l := e.bind(p, 1, []device.Buffer{e.alloc(4)}, e.alloc(4))
+		l := e.bind(p, 1, []device.Buffer{e.filled(floats(1))}, e.alloc(4))
 		e.refused("an op that fails", e.stream.Launch(l), sentinel)
 		e.must(e.stream.BeginCapture())
 		e.refused("an op that fails while capturing", e.stream.Launch(l), sentinel)

@@ -1,0 +1,171 @@
+package piecewise
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/ir"
+	"pwc/runtime/device"
+)
+
+// stateMemory is where the states are. Those that the runner did not give lie in
+// one segment: reserved address space on a device that has it, so that graphs
+// are captured before the memory of a KV cache is taken, and stay valid when it
+// is, because addresses do not change (C7).
+type stateMemory struct {
+	buffers  []device.Buffer // by the module's states
+	segment  device.Memory   // nil: no state is the backend's own
+	reserved device.State    // segment, while it lacks memory
+}
+
+// stateBytes returns the size of each state that own names, and of a segment for
+// all of them.
+func (b *Backend) stateBytes(own func(*ir.State) bool) (each []int64, total int64, err error) {
+	e := (&function{b: b}).envFor(0)
+	for _, s := range b.module.States {
+		n, err := e.bytes(s.Type)
+		if err != nil {
+			return nil, 0, fmt.Errorf("state @%s: %w", s.Name, err)
+		}
+		each = append(each, n)
+		if own(s) {
+			total += roundUp(n)
+		}
+	}
+	if r, ok := b.opts.Device.(device.Reserver); ok {
+		g, err := r.MapGranularity()
+		if err != nil {
+			return nil, 0, err
+		}
+		total = (total + g - 1) / g * g
+	}
+	return each, total, nil
+}
+
+// loadStates takes over the states that the runner gives and a segment for the
+// others.
+func (b *Backend) loadStates(given map[string]device.Buffer) error {
+	for name := range given {
+		if !slices.ContainsFunc(b.module.States, func(s *ir.State) bool { return s.Name == name }) {
+			return fmt.Errorf("%w: the module has no state @%s", ErrNotLoaded, name)
+		}
+	}
+	own := func(s *ir.State) bool { _, ok := given[s.Name]; return !ok }
+	each, total, err := b.stateBytes(own)
+	if err != nil {
+		return err
+	}
+	m := &b.states
+	m.buffers = make([]device.Buffer, len(each))
+	if total > 0 {
+		if err := b.takeStates(total); err != nil {
+			return fmt.Errorf("piecewise: %d bytes for states: %w", total, err)
+		}
+	}
+	off := int64(0)
+	for i, s := range b.module.States {
+		if own(s) {
+			m.buffers[i] = device.Buffer{Memory: m.segment, Offset: off, Size: each[i]}
+			off += roundUp(each[i])
+			continue
+		}
+		m.buffers[i] = given[s.Name]
+		if m.buffers[i].Size != each[i] {
+			return fmt.Errorf("%w: state @%s needs %d bytes, was given %d", ErrNotLoaded, s.Name, each[i], m.buffers[i].Size)
+		}
+	}
+	if b.piecesTouchStates() {
+		return b.mapStates() // warm-up runs pieces
+	}
+	return nil
+}
+
+// takeStates takes the segment, with as little memory as there can be for now.
+func (b *Backend) takeStates(total int64) error {
+	m := &b.states
+	r, ok := b.opts.Device.(device.Reserver)
+	if !ok {
+		var err error
+		if m.segment, err = b.opts.Device.Alloc(total); err != nil {
+			m.segment = nil
+			return err
+		}
+		return b.pool.stream.Fill(device.Buffer{Memory: m.segment, Size: total}, 0)
+	}
+	s, err := r.ReserveState(total)
+	if err != nil {
+		return err
+	}
+	m.segment, m.reserved = s, s
+	return s.Map(1)
+}
+
+// mapStates gives the states all their memory, zeroed, where they lack it.
+func (b *Backend) mapStates() error {
+	m := &b.states
+	if m.reserved == nil {
+		return nil
+	}
+	total := m.reserved.Size()
+	if err := m.reserved.Map(total); err != nil {
+		return fmt.Errorf("piecewise: %d bytes for states: %w", total, err)
+	}
+	m.reserved = nil
+	return b.pool.stream.Fill(device.Buffer{Memory: m.segment, Size: total}, 0)
+}
+
+// piecesTouchStates reports whether a compiled piece reads or writes a state;
+// otherwise only extern ops do, which are not called before the first run.
+func (b *Backend) piecesTouchStates() bool {
+	for _, fn := range b.funcs {
+		for i := range fn.units {
+			u := &fn.units[i]
+			if u.piece != nil && slices.ContainsFunc(u.args, func(a int32) bool { return fn.storages[a].kind == inState }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (m *stateMemory) free() error {
+	var err error
+	if m.segment != nil {
+		err = m.segment.Free()
+	}
+	*m = stateMemory{}
+	return err
+}
+
+// State returns the memory of a state. On a [device.Reserver] it may have none
+// before the end of Capture or the first run.
+func (b *Backend) State(name string) (device.Buffer, error) {
+	for i, s := range b.module.States {
+		if s.Name == name && i < len(b.states.buffers) {
+			return b.states.buffers[i], nil
+		}
+	}
+	return device.Buffer{}, fmt.Errorf("%w: no loaded state @%s", ErrNotLoaded, name)
+}
+
+// SetState gives a state other memory of the same size. Graphs that were
+// captured with the old one refuse to replay ([AddressError]) until captured anew.
+func (b *Backend) SetState(name string, buf device.Buffer) error {
+	old, err := b.State(name)
+	if err != nil {
+		return err
+	}
+	if old.Size != buf.Size {
+		return fmt.Errorf("%w: state @%s needs %d bytes, was given %d", ErrNotLoaded, name, old.Size, buf.Size)
+	}
+	if err := b.enter(loaded, sealed); err != nil {
+		return err
+	}
+	defer b.pool.release()
+	for i, s := range b.module.States {
+		if s.Name == name {
+			b.states.buffers[i] = buf
+		}
+	}
+	return nil
+}
