@@ -15,7 +15,7 @@ import (
 type Pipeline struct {
 	Backend compile.Backend
 	Options compile.Options
-	Tools   string // versions of the tools behind the backend, for provenance
+	Tools   string // versions of the tools behind the backend, for provenance; empty: what the backend's Version says, if it has one
 }
 
 // Target implements [Compiler].
@@ -25,7 +25,12 @@ func (p Pipeline) Target() string { return p.Backend.Target() }
 func (p Pipeline) Fingerprint() string { return p.Options.Fingerprint() }
 
 // Version implements [Compiler].
-func (p Pipeline) Version() string { return p.Tools }
+func (p Pipeline) Version() string {
+	if v, ok := p.Backend.(interface{ Version() string }); ok && p.Tools == "" {
+		return v.Version()
+	}
+	return p.Tools
+}
 
 // Compile implements [Compiler].
 func (p Pipeline) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {

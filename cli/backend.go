@@ -15,12 +15,10 @@ import (
 	"pwc/build"
 	"pwc/cache"
 	"pwc/compile"
-	compilehost "pwc/compile/host"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/piecewise"
 	"pwc/program"
-	"pwc/runtime/device"
 	"pwc/runtime/host"
 )
 
@@ -46,7 +44,7 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fl.Var(&f.compileSizes, "compile-sizes", "`SIZE`s that get artifacts of their own")
 	fl.Var(&f.ranges, "ranges", "`END`s of the ranges of sizes that get artifacts of their own")
 	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture, or default, or none")
-	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host")
+	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host, cuda for the GPU at hand, or cuda:sm_90 for GPUs elsewhere")
 	fl.IntVar(&f.jobs, "jobs", 0, "`N` pieces compiled at a time (default: one for each processor)")
 	fl.StringSliceVar(&f.disable, "disable-pass", nil, "`PASS`es of the compiler to leave out")
 	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`")
@@ -68,31 +66,6 @@ func (f *buildFlags) sizes() ([]int64, error) {
 		return nil, usagef("--capture-sizes %s: %w; it takes sizes with commas between them, default, or none", f.captureSizes, err)
 	}
 	return out, nil
-}
-
-// target is a device and the compiler for it.
-type target struct {
-	dev      device.Device
-	compiler build.Compiler
-	events   func(build.Event) // nil, or told of what is compiled and loaded
-	bar      *progress         // of the last backend
-}
-
-func openTarget(f *buildFlags) (*target, error) {
-	if f.target != host.Target {
-		return nil, usagef("--target %s is not known; this pwc compiles for %s", f.target, host.Target)
-	}
-	for _, name := range f.disable {
-		if err := canDisable(name); err != nil {
-			return nil, err
-		}
-	}
-	o := compile.Options{Disable: f.disable}
-	t := &target{dev: host.Open(host.Options{}), compiler: build.Pipeline{Backend: compilehost.New(), Options: o}}
-	if f.dump != "" {
-		t.compiler = &dumper{build.Pipeline{Backend: compilehost.New(), Options: o}, f.dump}
-	}
-	return t, nil
 }
 
 // canDisable returns an error that lists the passes unless one of that name may
@@ -148,19 +121,39 @@ func (d *dumper) Compile(ctx context.Context, piece *ir.Module, ranges map[strin
 // symbol and the values of load symbols are those of the flags, else of the
 // arguments.
 func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildFlags, mode piecewise.Mode, limits, symbols map[string]int64) (*piecewise.Backend, error) {
-	o, done, err := a.backendOptions(m, t, f, mode)
+	limits, symbols = overlay(limits, f.max), overlay(symbols, f.symbols)
+	o, done, err := a.backendOptions(m, t, f, mode, bounds(m, limits, symbols))
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	o.Max, o.Symbols = overlay(limits, f.max), overlay(symbols, f.symbols)
-	return piecewise.New(ctx, m, o)
+	o.Max, o.Symbols = limits, symbols
+	b, err := piecewise.New(ctx, m, o)
+	return b, t.explain(err)
+}
+
+// bounds returns the largest steps of one sequence, given values of symbols.
+func bounds(m *ir.Module, limits, symbols map[string]int64) Site {
+	s := Site{Rows: 1, Requests: 1, Blocks: 1}
+	for _, x := range m.Symbols {
+		switch x.Kind {
+		case ir.Batch:
+			n, ok := limits[x.Name]
+			if !ok {
+				n = x.Hi
+			}
+			s.Rows = max(s.Rows, int(n))
+		case ir.Load:
+			s.Blocks = max(s.Blocks, int(symbols[x.Name]))
+		}
+	}
+	return s
 }
 
 // backendOptions returns what the flags say of a backend, all but the values of
 // symbols. done is called once the backend is compiled.
-func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecewise.Mode) (o piecewise.Options, done func(), err error) {
-	ops, err := a.openOps(m, t.dev)
+func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecewise.Mode, steps Site) (o piecewise.Options, done func(), err error) {
+	ops, err := a.openOps(m, t, steps)
 	if err != nil {
 		return o, nil, err
 	}
@@ -179,7 +172,7 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 			return o, nil, err
 		}
 		if store != nil {
-			if o.Store, closeRemote, err = a.overRemote(store, t.compiler.Target(), f.frozen); err != nil {
+			if o.Store, closeRemote, err = a.overRemote(store, t.name, f.frozen); err != nil {
 				return o, nil, err
 			}
 		}

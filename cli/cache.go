@@ -250,11 +250,11 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 	if err != nil {
 		return err
 	}
-	t, err := openTarget(bf)
+	t, err := openTarget(bf, false)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.dev.Close()) }()
+	defer func() { err = errors.Join(err, t.close()) }()
 	bf.frozen = true
 	type found struct {
 		use build.Use

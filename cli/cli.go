@@ -26,9 +26,10 @@ import (
 type Op struct {
 	Name string // "ns::op"
 
-	// Open returns the op's implementation on a device, or an error that says why
-	// there is none.
-	Open func(dev device.Device) (device.Op, error)
+	// Open returns the op's implementation on the device of a site, or an error
+	// that says why there is none. If it has a method Close() error, that is called
+	// before the device is closed.
+	Open func(s *Site) (device.Op, error)
 
 	// Reference returns the op for the reference interpreter; batch gives the
 	// metadata of the step that is being run. nil: `run --check` cannot be used

@@ -17,6 +17,8 @@ import (
 	"pwc/internal/elements"
 	"pwc/ir/interp"
 	"pwc/program"
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/nvrtc"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
 )
@@ -42,6 +44,7 @@ func TestScripts(t *testing.T) {
 		Dir:           "testdata/script",
 		UpdateScripts: *update,
 		Cmds:          map[string]func(*testscript.TestScript, bool, []string){"exec-code": execCode, "damage": damage},
+		Condition:     condition,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("TESTDATA", data)
 			e.Setenv("PWC_CACHE", "off") // a script that wants one names its directory
@@ -50,13 +53,30 @@ func TestScripts(t *testing.T) {
 	})
 }
 
+// condition knows "nvrtc" and "gpu": whether the machine has them. The first is
+// not asked where PWC_REQUIRE_NVRTC=1 says that it must be there.
+func condition(name string) (bool, error) {
+	switch name {
+	case "nvrtc":
+		_, err := nvrtc.Open(nvrtc.Options{})
+		return err == nil || os.Getenv("PWC_REQUIRE_NVRTC") == "1", nil
+	case "gpu":
+		dev, err := cuda.Open(cuda.Options{})
+		if err != nil {
+			return false, nil
+		}
+		return true, dev.Close()
+	}
+	return false, fmt.Errorf("unknown condition %q", name)
+}
+
 // doubler is an op of a runner, "my::double"(x, mut y). Its reference doubles;
 // its implementation multiplies by factor, so that with 3 it is wrong.
 func doubler(factor float32) cli.Op {
 	return cli.Op{
 		Name: "my::double",
-		Open: func(dev device.Device) (device.Op, error) {
-			d, ok := dev.(*host.Device)
+		Open: func(s *cli.Site) (device.Op, error) {
+			d, ok := s.Device.(*host.Device)
 			if !ok {
 				return nil, fmt.Errorf("my::double runs on the host")
 			}

@@ -26,10 +26,14 @@ func (a *app) compileCommand() *cobra.Command {
 and the device memory that running it takes, size by size, before anything is
 allocated. No weights are read.
 
+--target cuda:sm_90 compiles for GPUs of that architecture on any machine that
+has NVRTC, without a GPU or driver; --target cuda for the GPU at hand.
+
 The general artifact of a piece serves all sizes up to the maximum of the batch
 symbol. --ranges cuts that range, --compile-sizes adds artifacts for single
 sizes; capture sizes replay what serves them and never add a compilation.`,
 		Example: `  pwc compile model.ir
+  pwc compile models/llama --target cuda:sm_90 --dtype bf16
   pwc compile models/llama --compile-sizes 1,2 --ranges 64,512 --max N=2048 --symbol B=4096
   pwc compile model.ir --disable-pass fuse --dump-passes /tmp/passes --json`,
 		Args: exactly(1, "one module or checkpoint"),
@@ -90,11 +94,11 @@ func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, 
 	}
 	module := *m.module
 	module.Funcs = funcs
-	t, err := openTarget(bf)
+	t, err := openTarget(bf, false)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.dev.Close()) }()
+	defer func() { err = errors.Join(err, t.close()) }()
 	symbols := loadSymbols(&module)
 	start := time.Now()
 	b, err := a.newBackend(ctx, &module, t, bf, piecewise.Piecewise, nil, symbols)
@@ -104,7 +108,7 @@ func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, 
 	defer func() { err = errors.Join(err, b.Close()) }()
 	s := b.Stats()
 	r := compileReport{
-		Target: t.dev.Info().Target, GraphsSeen: s.GraphsSeen, PiecewiseGraphsSeen: s.PiecewiseGraphsSeen,
+		Target: t.name, GraphsSeen: s.GraphsSeen, PiecewiseGraphsSeen: s.PiecewiseGraphsSeen,
 		CapturableGraphsSeen: s.CapturableGraphsSeen, BackendCompilations: s.BackendCompilations, Compiled: s.Compiled,
 		Deduplicated: s.Deduplicated, Loaded: s.Loaded, Bytes: b.Build().Counters.Bytes, Seconds: time.Since(start).Seconds(),
 		Symbols: overlay(symbols, bf.symbols), Plan: b.Plan(),
@@ -154,6 +158,9 @@ func (a *app) printCompile(path string, r *compileReport) error {
 	t.add("total", byteCount(p.Total()), "")
 	if err := t.write(a.out, "  "); err != nil {
 		return err
+	}
+	if len(p.Unplanned) > 0 {
+		fmt.Fprintf(a.out, "\nwithout the scratch of %s, which depends on the GPU: --target cuda says it on the machine that has it\n", strings.Join(p.Unplanned, ", "))
 	}
 	if len(p.ArenaBytes) == 0 {
 		return nil

@@ -126,14 +126,14 @@ func (a *app) demonstrate(ctx context.Context) ([]float64, piecewise.Stats, erro
 	}
 	quiet := &app{in: a.in, out: a.out, err: io.Discard, ops: a.ops}
 	flags := &buildFlags{captureSizes: "1,2", target: "host", uncached: true}
-	t, err := openTarget(flags)
+	t, err := openTarget(flags, true)
 	if err != nil {
 		return nil, piecewise.Stats{}, err
 	}
 	s := &session{app: quiet, target: t, build: flags, mode: piecewise.Piecewise, work: &single{newSteps(m, 2), []value{hostValue{x}}}}
 	var report runReport
 	out, err := s.run(ctx, m, &report)
-	if err = errors.Join(err, t.dev.Close()); err != nil {
+	if err = errors.Join(err, t.close()); err != nil {
 		return nil, piecewise.Stats{}, err
 	}
 	return out[0].tensor.Float64s(), report.Stats, nil

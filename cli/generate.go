@@ -107,11 +107,11 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 		return err
 	}
 	defer func() { err = errors.Join(err, closeWeights()) }()
-	t, err := openTarget(bf)
+	t, err := openTarget(bf, true)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.dev.Close()) }()
+	defer func() { err = errors.Join(err, t.close()) }()
 	out := &generation{app: a, requests: requests, live: newLiveLine(a, len(requests) > 1), start: time.Now()}
 	if g.metrics != "" {
 		stop, err := out.serveMetrics(g.metrics)
@@ -147,7 +147,19 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 // newRunner makes a runner with the flags.
 func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildFlags, g *generateFlags, out *generation) (*runner.Runner, error) {
 	o := runner.Options{MaxSequences: g.sequences, MaxTokens: g.tokens, Blocks: g.blocks, MemoryBytes: g.memory, MemoryFraction: g.fraction, Observer: out}
-	backend, done, err := a.backendOptions(m, t, bf, piecewise.None)
+	block := cacheBlock(m)
+	for _, q := range out.requests {
+		length := len(q.Prompt) + q.MaxNew
+		o.MaxLength = max(o.MaxLength, length)
+		if g.blocks == 0 && g.memory == 0 && t.dev.Info().MemoryBytes == 0 {
+			o.Blocks += (length + int(block) - 1) / int(block)
+		}
+	}
+	steps, err := stepsOf(m, o)
+	if err != nil {
+		return nil, err
+	}
+	backend, done, err := a.backendOptions(m, t, bf, piecewise.None, steps)
 	if err != nil {
 		return nil, err
 	}
@@ -160,20 +172,23 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 	if out.metrics != nil {
 		backend.Observer = twoObservers{backend.Observer, out.metrics}
 	}
-	block := cacheBlock(m)
-	for _, q := range out.requests {
-		length := len(q.Prompt) + q.MaxNew
-		o.MaxLength = max(o.MaxLength, length)
-		if g.blocks == 0 && g.memory == 0 && t.dev.Info().MemoryBytes == 0 {
-			o.Blocks += (length + int(block) - 1) / int(block)
-		}
-	}
 	for i, op := range backend.Ops {
 		timed := &timedOp{Op: op}
 		backend.Ops[i], out.ops = timed, append(out.ops, timed)
 	}
 	o.Backend = backend
-	return runner.New(ctx, m, o)
+	r, err := runner.New(ctx, m, o)
+	return r, t.explain(err)
+}
+
+// stepsOf returns the largest steps of a runner with the options.
+func stepsOf(m *ir.Module, o runner.Options) (Site, error) {
+	full, err := o.Resolve(m)
+	if err != nil {
+		return Site{}, err
+	}
+	block := int(cacheBlock(m))
+	return Site{Rows: full.MaxTokens, Requests: full.MaxSequences, Blocks: (full.MaxLength + block - 1) / block}, nil
 }
 
 // generation is the requests of one generate, and what is printed of them.

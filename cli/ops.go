@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -14,32 +15,50 @@ import (
 	"pwc/silly"
 )
 
+// Site is where an op is opened: a device, the steps that will run there, and
+// where machine code comes from.
+type Site struct {
+	Device device.Device
+
+	Rows     int // most rows of a step, padded ones included
+	Requests int // most requests of a step
+	Blocks   int // most blocks of the KV cache that a request has
+
+	// Code returns the machine code (cubin) of a kernel for the device. It is nil
+	// where the device is no GPU.
+	Code func(ctx context.Context, k Kernel) ([]byte, error)
+}
+
+// Kernel is a kernel of an extern op for NVIDIA GPUs.
+type Kernel struct {
+	Name   string // for messages
+	Source string // CUDA C, C++17 without headers
+}
+
 // builtin returns the ops that every command line knows.
 func builtin() []Op {
 	return []Op{
-		{
-			Name: attention.Name,
-			Open: func(dev device.Device) (device.Op, error) {
-				return openOnHost(attention.Name, dev, func(d *host.Device) device.Op { return attentionhost.New(d) })
-			},
-			Reference: reference.Extern,
-		},
-		{
-			Name: silly.Name,
-			Open: func(dev device.Device) (device.Op, error) {
-				return openOnHost(silly.Name, dev, func(d *host.Device) device.Op { return silly.New(d) })
-			},
-			Reference: func(func() *attention.Batch) interp.Extern { return silly.Reference },
-		},
+		{Name: attention.Name, Open: openAttention, Reference: reference.Extern},
+		{Name: silly.Name, Open: openSilly, Reference: func(func() *attention.Batch) interp.Extern { return silly.Reference }},
 	}
 }
 
-func openOnHost(name string, dev device.Device, open func(*host.Device) device.Op) (device.Op, error) {
-	d, ok := dev.(*host.Device)
-	if !ok {
-		return nil, fmt.Errorf("%s has no implementation for %s", name, dev.Info().Target)
+func openAttention(s *Site) (device.Op, error) {
+	if d, ok := s.Device.(*host.Device); ok {
+		return attentionhost.New(d), nil
 	}
-	return open(d), nil
+	return openAttentionOnGPU(s)
+}
+
+func openSilly(s *Site) (device.Op, error) {
+	if d, ok := s.Device.(*host.Device); ok {
+		return silly.New(d), nil
+	}
+	return nil, noImplementation(silly.Name, s)
+}
+
+func noImplementation(op string, s *Site) error {
+	return fmt.Errorf("%s has no implementation for %s", op, s.Device.Info().Target)
 }
 
 // op returns the op of a name; the caller's own come before the built-in ones.
@@ -52,19 +71,27 @@ func (a *app) op(name string) (Op, bool) {
 	return Op{}, false
 }
 
-// openOps returns implementations of the extern ops that a module calls.
-func (a *app) openOps(m *ir.Module, dev device.Device) ([]device.Op, error) {
+// openOps opens the extern ops that a module calls, for steps of the bounds; the
+// target closes them. Without a device it only looks that they are known.
+func (a *app) openOps(m *ir.Module, t *target, bounds Site) ([]device.Op, error) {
+	bounds.Device = t.dev
+	if t.cuda != nil {
+		bounds.Code = t.kernel
+	}
 	var out []device.Op
 	for _, e := range m.Called() {
 		o, ok := a.op(e.Name)
 		if !ok {
 			return nil, &ir.Error{Source: m.Source, Pos: e.Pos, Msg: fmt.Sprintf("op %q is not known to this pwc: build one that passes it to cli.Main", e.Name)}
 		}
-		impl, err := o.Open(dev)
+		if t.dev == nil {
+			continue
+		}
+		impl, err := o.Open(&bounds)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, impl)
+		out, t.ops = append(out, impl), append(t.ops, impl)
 	}
 	return out, nil
 }

@@ -147,11 +147,11 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 	if err != nil {
 		return err
 	}
-	t, err := openTarget(bf)
+	t, err := openTarget(bf, true)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.dev.Close()) }()
+	defer func() { err = errors.Join(err, t.close()) }()
 	s := &session{app: a, target: t, build: bf, mode: mode, weights: weights, work: w}
 	report := runReport{Mode: mode.String(), Rows: w.rows()}
 	outputs, err := s.run(ctx, w.module(), &report)

@@ -114,14 +114,13 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 	if err := b.makePlan(); err != nil {
 		return nil, err
 	}
-	if o.Pool == nil {
-		p, err := NewPool(o.Device, 0)
-		if err != nil {
+	b.pool = o.Pool
+	if o.Pool == nil && o.Device != nil {
+		var err error
+		if b.pool, err = NewPool(o.Device, 0); err != nil {
 			return nil, err
 		}
-		b.pool, b.owned = p, true
-	} else {
-		b.pool = o.Pool
+		b.owned = true
 	}
 	return b, nil
 }
@@ -165,6 +164,10 @@ func (b *Backend) bindOps() error {
 	for _, e := range b.module.Called() {
 		b.stats.ops[e.Name] = new(opCounter)
 		op, ok := b.ops[e.Name]
+		if !ok && b.opts.Device == nil {
+			b.plan.Unplanned = append(b.plan.Unplanned, e.Name)
+			continue
+		}
 		if !ok {
 			errs = append(errs, fmt.Errorf("%w: no implementation of %q in Options.Ops", ErrOp, e.Name))
 			continue
@@ -180,13 +183,6 @@ func (b *Backend) bindOps() error {
 	return errors.Join(errs...)
 }
 
-func (b *Backend) op(e *ir.Extern) (device.Op, error) {
-	if op, ok := b.ops[e.Name]; ok {
-		return op, nil
-	}
-	return nil, fmt.Errorf("%w: no implementation of %q in Options.Ops", ErrOp, e.Name)
-}
-
 // checkCapture refuses a mode that the ops do not allow, before anything is
 // compiled for it.
 func (b *Backend) checkCapture() error {
@@ -196,7 +192,7 @@ func (b *Backend) checkCapture() error {
 	var errs []error
 	for _, fn := range b.funcs {
 		for i := range fn.units {
-			if u := &fn.units[i]; u.piece == nil && !u.op.Signature().Capture {
+			if u := &fn.units[i]; u.op != nil && !u.op.Signature().Capture {
 				errs = append(errs, fmt.Errorf("%w: mode %s captures %s, whose implementation cannot be captured; mode piecewise runs it between graphs", ErrOp, b.opts.Mode, fn.loc(u, 0)))
 			}
 		}
@@ -348,6 +344,9 @@ func (b *Backend) Seal() error {
 // Close frees everything that Load and Capture took. A run that another
 // goroutine is issuing makes it fail with [ErrBusy]; closing twice is no error.
 func (b *Backend) Close() error {
+	if b.pool == nil {
+		return nil
+	}
 	if err := b.pool.acquire(); err != nil {
 		return err
 	}
@@ -387,6 +386,9 @@ func (b *Backend) freeAll() error {
 
 // enter takes the pool for a call that is legal from stage lo to stage hi.
 func (b *Backend) enter(lo, hi stage) error {
+	if b.pool == nil {
+		return ErrNoDevice
+	}
 	if err := b.pool.acquire(); err != nil {
 		return err
 	}

@@ -315,7 +315,6 @@ func TestOptionsAreChecked(t *testing.T) {
 		o    piecewise.Options
 		want []string
 	}{
-		"no device":       {plain, piecewise.Options{Target: target}, []string{"Options.Device"}},
 		"no target":       {plain, piecewise.Options{Device: dev}, []string{"Options.Target"}},
 		"no op":           {nineteen, piecewise.Options{Device: dev, Target: target}, []string{`no implementation of "silly::attention"`}},
 		"size":            {plain, piecewise.Options{Device: dev, Target: target, CaptureSizes: []int64{0}}, []string{"capture size 0"}},

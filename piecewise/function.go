@@ -40,7 +40,7 @@ type unit struct {
 	splitting bool
 	piece     *split.Piece // nil: a call
 	node      int          // of the call
-	op        device.Op
+	op        device.Op    // of the call; nil where it is planned without one
 	attrs     []program.Attr
 	args      []int32 // storages: a piece's program parameters; a call's operands and results
 	results   []int32 // storages of a piece's results
@@ -265,10 +265,7 @@ func (fn *function) addUnits() error {
 			for _, v := range slices.Concat(n.Args, n.Results) {
 				u.args = append(u.args, fn.storage(fn.ir.Base(v)))
 			}
-			var err error
-			if u.op, err = fn.b.op(n.Extern); err != nil {
-				return err
-			}
+			u.op = fn.b.ops[n.Extern.Name]
 			u.attrs = opAttrs(n.Attrs)
 			if p, ok := u.op.(device.Preparer); ok {
 				same := func(q device.Preparer) bool { return q.Signature().Name == p.Signature().Name }

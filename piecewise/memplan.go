@@ -21,6 +21,10 @@ type Plan struct {
 	// captured sizes and of the largest size that may run.
 	PeakArenaBytes int64 `json:"peak_arena_bytes"`
 
+	// Unplanned lists the extern ops whose scratch is missing in the arena, because
+	// how much they take depends on a device, and there was none.
+	Unplanned []string `json:"unplanned,omitempty"`
+
 	// Graphs is how many graphs Capture makes; what they cost is the device's
 	// own and is measured after.
 	Graphs int64 `json:"graphs"`

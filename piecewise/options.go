@@ -11,10 +11,14 @@ import (
 	"pwc/runtime/device"
 )
 
-// Options says how a module is split, compiled, captured and run. Only Device
-// (or Pool) is required; a module without extern ops needs no Ops.
+// Options says how a module is split, compiled, captured and run. Only Target
+// is required to compile and plan, and Device (or Pool) to run; a module without
+// extern ops needs no Ops.
 type Options struct {
+	// Device is what the backend runs on. nil: there is none at hand. New then
+	// compiles and plans; ops may be missing, and Load is an [ErrNoDevice].
 	Device device.Device
+
 	Pool   *Pool          // shared with other backends that run in one stream order; nil: one of its own
 	Target build.Compiler // compiles what the store lacks
 	Store  build.Store    // nil: in memory
@@ -61,9 +65,6 @@ func (h How) String() string { return [...]string{"eager", "piecewise", "full"}[
 func (o *Options) defaults() error {
 	if o.Device == nil && o.Pool != nil {
 		o.Device = o.Pool.dev
-	}
-	if o.Device == nil {
-		return fmt.Errorf("piecewise: Options.Device is nil")
 	}
 	if o.Pool != nil && o.Pool.dev != o.Device {
 		return fmt.Errorf("piecewise: Options.Pool belongs to another device")

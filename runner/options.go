@@ -61,6 +61,20 @@ const (
 	defaultFraction  = 0.9
 )
 
+// Resolve returns the options for a model with what they leave out, as New takes
+// them: the length of sequences is only a bound of what New will choose.
+func (o Options) Resolve(m *ir.Module) (Options, error) {
+	lm, err := inspect(m)
+	if err != nil {
+		return o, err
+	}
+	err = o.defaults(lm)
+	if o.MaxLength == 0 {
+		o.MaxLength = defaultLength
+	}
+	return o, err
+}
+
 func (o *Options) defaults(lm *language) error {
 	if o.MaxSequences == 0 {
 		o.MaxSequences = int(min(defaultSequences, lm.maxRows, lm.maxTokens))

@@ -3,6 +3,11 @@ package nvrtc
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 )
 
 // Compiler is the library with the options that never change, as code
@@ -34,4 +39,75 @@ func (c *Compiler) Compile(ctx context.Context, source, name, arch string, ptx b
 		return nil, fmt.Errorf("nvrtc: %s: architecture %s, but ptx is %v", name, arch, ptx)
 	}
 	return code.Data, nil
+}
+
+// supports returns an error that lists the architectures unless arch, "sm_90" or
+// "compute_90", is among them. A library that does not tell is not asked.
+func (l *Library) supports(arch string) error {
+	_, number, _ := strings.Cut(arch, "_")
+	n, err := strconv.Atoi(strings.TrimRight(number, "af"))
+	if err != nil || len(l.archs) == 0 || slices.Contains(l.archs, n) {
+		return nil // the compiler says what is wrong with a name that is none
+	}
+	var have []string
+	for _, a := range l.archs {
+		have = append(have, fmt.Sprintf("sm_%d", a))
+	}
+	return fmt.Errorf("nvrtc: NVRTC %d.%d (%s) compiles for %s, not for %s", l.major, l.minor, l.path, strings.Join(have, ", "), arch)
+}
+
+// DeferredCompiler is a [Compiler] whose library is opened by the first
+// compilation: where nothing has to be compiled it need not be there.
+type DeferredCompiler struct {
+	open   func() (*Compiler, error)
+	opened atomic.Pointer[Compiler]
+	failed atomic.Pointer[error]
+}
+
+// Deferred returns a compiler that will open the library with the options, and
+// pass flags to every compilation.
+func Deferred(o Options, flags ...string) *DeferredCompiler {
+	d := &DeferredCompiler{}
+	d.open = sync.OnceValues(func() (*Compiler, error) {
+		l, err := Open(o)
+		if err != nil {
+			return nil, err
+		}
+		c := l.Compiler(flags...)
+		d.opened.Store(c)
+		return c, nil
+	})
+	return d
+}
+
+// Version is that of [Compiler]; before the first compilation it is "nvrtc".
+func (d *DeferredCompiler) Version() string {
+	if c := d.opened.Load(); c != nil {
+		return c.Version()
+	}
+	return "nvrtc"
+}
+
+// Compile is that of [Compiler]. Without the library it is a [*NotFoundError],
+// each time.
+func (d *DeferredCompiler) Compile(ctx context.Context, source, name, arch string, ptx bool) ([]byte, error) {
+	c, err := d.open()
+	if err == nil {
+		err = c.l.supports(arch)
+	}
+	if err != nil {
+		d.failed.CompareAndSwap(nil, &err)
+		return nil, err
+	}
+	return c.Compile(ctx, source, name, arch, ptx)
+}
+
+// Err returns why no source can be compiled, once one was tried: there is no
+// library, or it does not know the architecture. It is one error however many
+// compilations failed with it.
+func (d *DeferredCompiler) Err() error {
+	if err := d.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
 }

@@ -177,3 +177,43 @@ func TestCompiler(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
+
+// The library is opened when something is compiled, and not before.
+func TestDeferred(t *testing.T) {
+	l := open(t)
+	d := nvrtc.Deferred(nvrtc.Options{Path: l.Path()}, "--std=c++17")
+	if got := d.Version(); got != "nvrtc" {
+		t.Errorf("version %q before anything was compiled", got)
+	}
+	if code, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_80", false); err != nil || !bytes.HasPrefix(code, []byte("\x7fELF")) {
+		t.Errorf("%v: %d bytes that are no cubin", err, len(code))
+	}
+	if got, want := d.Version(), l.Compiler().Version(); got != want {
+		t.Errorf("version %q, want %q", got, want)
+	}
+}
+
+func TestDeferredWithoutLibrary(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "libnvrtc.so.99")
+	d := nvrtc.Deferred(nvrtc.Options{Path: path})
+	for range 2 {
+		var missing *nvrtc.NotFoundError
+		if _, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_80", false); !errors.As(err, &missing) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%v does not say that %s was looked for", err, path)
+		} else if d.Err() != err {
+			t.Errorf("%v, then %v", err, d.Err())
+		}
+	}
+}
+
+// An architecture that the library does not know is named beside those it does.
+func TestUnknownArchitecture(t *testing.T) {
+	d := nvrtc.Deferred(nvrtc.Options{Path: open(t).Path()})
+	if _, err := d.Compile(t.Context(), "no C", "bad.cu", "sm_80", false); err == nil || d.Err() != nil {
+		t.Errorf("a source that is wrong: %v, and then %v", err, d.Err())
+	}
+	_, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_999", false)
+	if err == nil || d.Err() != err || !strings.Contains(err.Error(), "sm_80") || !strings.Contains(err.Error(), "not for sm_999") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,29 @@
+package cli_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// With -tags nocuda nothing of CUDA is linked, nor what opens libraries.
+func TestNoCUDA(t *testing.T) {
+	list := func(tags string) string {
+		out, err := exec.Command("go", "list", "-deps", "-tags", tags, "pwc/cmd/pwc").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	for _, name := range []string{"purego", "pwc/runtime/cuda", "pwc/attention/cuda", "pwc/compile/cuda"} {
+		if !strings.Contains(list(""), name) {
+			t.Errorf("%s is not part of pwc", name)
+		}
+		if strings.Contains(list("nocuda"), name) {
+			t.Errorf("%s is part of pwc with -tags nocuda", name)
+		}
+	}
+	if out, err := exec.Command("go", "vet", "-tags", "nocuda", "pwc/cli").CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -1,0 +1,123 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"pwc/build"
+	"pwc/compile"
+	compilehost "pwc/compile/host"
+	"pwc/runtime/device"
+	"pwc/runtime/host"
+)
+
+// platform is a kind of device that this program was built for.
+type platform struct {
+	kind  string   // what stands before the colon
+	forms []string // of its targets, as --target takes them
+
+	// open opens a target. Where nothing will run, one that names an architecture
+	// is opened without its device. A *usageError says that there is no such target.
+	open func(name string, run bool) (*target, error)
+}
+
+// platforms returns what --target can be.
+func platforms() []platform {
+	return append([]platform{{host.Target, []string{host.Target}, openHost}}, gpus()...)
+}
+
+// target is what code is made for, and the device that it runs on.
+type target struct {
+	name    string        // "host", "cuda:sm_90"
+	dev     device.Device // nil: not at hand, and nothing will run
+	backend compile.Backend
+	cuda    cudaCompiler // nil: the target has no CUDA C
+
+	compiler build.Compiler    // the backend with the passes that the flags leave
+	events   func(build.Event) // nil, or told of what is compiled and loaded
+	bar      *progress         // of the last backend
+	ops      []device.Op       // that were opened, for close
+}
+
+// cudaCompiler compiles CUDA C, as compile/cuda has it compiled.
+type cudaCompiler interface {
+	Compile(ctx context.Context, source, name, arch string, ptx bool) ([]byte, error)
+	Err() error // what keeps it from compiling anything, found when it was tried
+}
+
+// openTarget opens the target of the flags: with its device where something will
+// run, or where only the device tells what the target is.
+func openTarget(f *buildFlags, run bool) (*target, error) {
+	for _, name := range f.disable {
+		if err := canDisable(name); err != nil {
+			return nil, err
+		}
+	}
+	kind, _, _ := strings.Cut(f.target, ":")
+	all := platforms()
+	i := slices.IndexFunc(all, func(p platform) bool { return p.kind == kind })
+	if i < 0 {
+		return nil, usagef("--target %s is not known; %s", f.target, targetForms(all))
+	}
+	t, err := all[i].open(f.target, run)
+	var wrong *usageError
+	switch {
+	case errors.As(err, &wrong):
+		return nil, usagef("--target %s: %w; %s", f.target, wrong.err, targetForms(all))
+	case err != nil:
+		return nil, fmt.Errorf("--target %s: %w", f.target, err)
+	}
+	pipeline := build.Pipeline{Backend: t.backend, Options: compile.Options{Disable: f.disable}}
+	t.compiler = pipeline
+	if f.dump != "" {
+		t.compiler = &dumper{pipeline, f.dump}
+	}
+	return t, nil
+}
+
+// targetForms says what --target can be.
+func targetForms(all []platform) string {
+	var forms []string
+	for _, p := range all {
+		forms = append(forms, p.forms...)
+	}
+	return "this pwc compiles for " + strings.Join(forms, ", ")
+}
+
+func openHost(name string, _ bool) (*target, error) {
+	if name != host.Target {
+		return nil, usagef("the host has no architectures to choose from")
+	}
+	return &target{name: host.Target, dev: host.Open(host.Options{}), backend: compilehost.New()}, nil
+}
+
+// close closes the ops and the device.
+func (t *target) close() error {
+	var errs []error
+	for _, op := range t.ops {
+		if c, ok := op.(interface{ Close() error }); ok {
+			errs = append(errs, c.Close())
+		}
+	}
+	if t.dev != nil {
+		errs = append(errs, t.dev.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// explain gives the reason once where all compilations failed for the same one.
+func (t *target) explain(err error) error {
+	if err != nil && t.cuda != nil && t.cuda.Err() != nil {
+		return fmt.Errorf("compiling for %s: %w", t.name, t.cuda.Err())
+	}
+	return err
+}
+
+// kernel compiles a kernel of an extern op.
+func (t *target) kernel(ctx context.Context, k Kernel) ([]byte, error) {
+	_, arch, _ := strings.Cut(t.name, ":")
+	return t.cuda.Compile(ctx, k.Source, k.Name+".cu", arch, false)
+}

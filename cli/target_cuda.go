@@ -1,0 +1,49 @@
+//go:build !nocuda
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	compilecuda "pwc/compile/cuda"
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/nvrtc"
+)
+
+// gpus returns the platforms that a program built with -tags nocuda does not have.
+func gpus() []platform {
+	return []platform{{"cuda", []string{"cuda (the GPU at hand)", fmt.Sprintf("cuda:sm_%d and later (cuda:sm_90)", compilecuda.MinArch)}, openGPU}}
+}
+
+// openGPU opens the driver's first GPU; where nothing runs and the target names
+// an architecture, none. NVRTC is opened when something has to be compiled: with
+// a cache that has everything it need not be there.
+func openGPU(name string, run bool) (*target, error) {
+	compiler := nvrtc.Deferred(nvrtc.Options{}, "--std=c++17")
+	t := &target{name: name, cuda: compiler}
+	var err error
+	if name != "cuda" {
+		if t.backend, err = compilecuda.New(name, compiler); err != nil {
+			return nil, &usageError{fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "compile/cuda: "))}
+		}
+		if !run {
+			return t, nil
+		}
+	}
+	dev, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		return nil, err
+	}
+	t.dev, t.name = dev, dev.Info().Target
+	if name == "cuda" {
+		t.backend, err = compilecuda.New(t.name, compiler)
+	} else if name != t.name {
+		err = fmt.Errorf("the GPU at hand, %s, is %s: code for another does not run there", dev.Info().Name, t.name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return t, nil
+}
