@@ -21,10 +21,8 @@ func (stub) Target() string { return "stub" }
 
 func (stub) Lower(k *loop.Kernel) (compile.Code, error) {
 	one := dim.Const(1)
-	return compile.Code{
-		Kernel: program.Kernel{Name: k.Name, Format: program.KernelPTX, Code: []byte(k.Name)},
-		Launch: program.Launch{Grid: [3]dim.Dim{one, one, one}, Block: [3]int32{32, 1, 1}},
-	}, nil
+	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelPTX, Code: []byte(k.Name)},
+		program.Launch{Grid: [3]dim.Dim{one, one, one}, Block: [3]int32{32, 1, 1}}), nil
 }
 
 // TestPipeline builds with the passes of package compile: a program has its

@@ -2,8 +2,6 @@ package compile
 
 import (
 	"slices"
-
-	"pwc/compile/loop"
 )
 
 // beside lets neighbouring kernels that do not depend on each other run as one
@@ -15,13 +13,10 @@ func beside(steps []*planned, b Backend) []*planned {
 	}
 	var out []*planned
 	for _, st := range steps {
-		if n := len(out); n > 0 && st.kernel != nil && out[n-1].kernel != nil && independent(out[n-1], st) {
+		if n := len(out); n > 0 && out[n-1].joinable() && st.joinable() && independent(out[n-1], st) {
 			last := out[n-1]
-			if all := slices.Concat([]*loop.Kernel{last.kernel}, last.beside, []*loop.Kernel{st.kernel}); t.Beside(all) {
-				joined := *last
-				joined.beside = all[1:]
-				joined.mems = slices.Concat(last.mems, st.mems)
-				out[n-1] = &joined
+			if all := slices.Concat(last.kernels, st.kernels); t.Beside(all) {
+				out[n-1] = &planned{group: last.group, kernels: all, mems: slices.Concat(last.mems, st.mems)}
 				continue
 			}
 		}
@@ -29,6 +24,9 @@ func beside(steps []*planned, b Backend) []*planned {
 	}
 	return out
 }
+
+// joinable reports whether a step is kernels that others may run beside.
+func (st *planned) joinable() bool { return len(st.kernels) > 0 && st.chain == nil }
 
 // independent reports whether neither step touches what the other writes.
 func independent(a, b *planned) bool {
@@ -44,19 +42,4 @@ func independent(a, b *planned) bool {
 		}
 	}
 	return true
-}
-
-// written returns the memory that a step's kernels write.
-func (st *planned) written() map[*memory]bool {
-	out := make(map[*memory]bool)
-	at := 0
-	for _, k := range slices.Concat([]*loop.Kernel{st.kernel}, st.beside) {
-		for i, a := range k.Args {
-			if a.Write {
-				out[st.mems[at+i].root()] = true
-			}
-		}
-		at += len(k.Args)
-	}
-	return out
 }

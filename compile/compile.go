@@ -8,6 +8,7 @@ import (
 	"pwc/compile/loop"
 	"pwc/ir"
 	"pwc/ir/dim"
+	"pwc/ir/dtype"
 	"pwc/program"
 )
 
@@ -42,18 +43,64 @@ type Together interface {
 	LowerBeside(ks []*loop.Kernel) (Code, error)
 }
 
-// Code is a kernel for a target.
-type Code struct {
-	Kernel   program.Kernel
-	Launch   program.Launch
-	Variants []Variant // taken instead where their guard holds, the first that does
+// Chains is a Backend that makes code of several kernels in a row at once: as
+// fewer kernels for some sizes, or with other borders between them.
+type Chains interface {
+	Backend
+
+	// Chains reports whether it makes code of the kernels together. Of kernels in a
+	// row it is asked for all of them first, then for fewer from the same start.
+	Chains(c *Chain) bool
+
+	// LowerChain makes code of a chain that Chains accepts.
+	LowerChain(c *Chain) (Code, error)
 }
 
-// Variant is another kernel for some sizes.
+// Chain is kernels that run one after the other, each of which reads what one
+// before it wrote. Their arguments are counted through: those of the first, then
+// those of the second, and so on.
+type Chain struct {
+	Kernels []*loop.Kernel
+	Same    []int32 // by argument: the first one that is the same memory
+	Dead    []bool  // by argument: memory that nothing but the chain uses, so that it need not be written
+}
+
+// Code is how a target runs a kernel, several kernels side by side, or a chain of
+// them.
+type Code struct {
+	// Variants are the ways to do it: the first serves whose guard holds and whose
+	// library routines the device has. The last has the zero Guard and names none.
+	Variants []Variant
+	Temps    []Temp
+}
+
+// Variant is one way.
 type Variant struct {
-	Guard  program.Guard
-	Kernel program.Kernel
-	Launch program.Launch
+	Guard program.Guard
+	Steps []Step
+}
+
+// Step is a kernel, or the call of a routine that devices may have.
+type Step struct {
+	Kernel  program.Kernel
+	Launch  program.Launch
+	Library string // name of the routine; empty: Kernel
+	Attrs   []program.Attr
+
+	// Args are what it is called on: arguments by their number, then, counted on,
+	// the Temps. Nil: all arguments in order.
+	Args []int32
+}
+
+// Temp is memory between the steps of a variant.
+type Temp struct {
+	DType dtype.DType
+	Shape []dim.Dim
+}
+
+// One is the code that is one kernel for all sizes.
+func One(k program.Kernel, l program.Launch) Code {
+	return Code{Variants: []Variant{{Steps: []Step{{Kernel: k, Launch: l}}}}}
 }
 
 // Compile compiles a piece: a module with one function. The program's

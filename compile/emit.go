@@ -5,9 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
+	"sync"
 
-	"pwc/compile/loop"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -107,37 +106,79 @@ func (e *emitter) buffer(m *memory) int32 {
 }
 
 func (e *emitter) step(i int, st *planned) error {
-	s := program.Step{Origin: st.group.origin}
-	for _, m := range st.mems {
-		s.Args = append(s.Args, e.buffer(m))
-	}
-	if st.kernel == nil {
-		s.Kind, s.Extern, s.Attrs = program.StepExtern, st.group.call.node.Name(), attrs(st.group.call.node.Attrs)
-	} else {
-		code, err := e.lower(st)
-		if err != nil {
-			return &nodeError{origin: st.group.origin, msg: fmt.Sprintf("%s: kernel %s: %v", e.b.Target(), st.kernel.Name, err)}
+	if len(st.kernels) == 0 {
+		s := program.Step{Kind: program.StepExtern, Extern: st.group.call.node.Name(), Attrs: attrs(st.group.call.node.Attrs), Origin: st.group.origin}
+		for _, m := range st.mems {
+			s.Args = append(s.Args, e.buffer(m))
 		}
-		s.Kind, s.Launch = program.StepKernel, code.Launch
-		s.Kernel = e.kernel(code.Kernel)
-		for _, v := range code.Variants {
-			s.Variants = append(s.Variants, program.Variant{Guard: v.Guard, Kernel: e.kernel(v.Kernel), Launch: v.Launch})
-		}
+		e.p.Steps = append(e.p.Steps, s)
+		return nil
 	}
-	e.p.Steps = append(e.p.Steps, s)
+	code, err := e.lower(st)
+	if err == nil {
+		err = e.code(int32(i), st, code)
+	}
+	if err != nil {
+		return &nodeError{origin: st.group.origin, msg: fmt.Sprintf("%s: kernel %s: %v", e.b.Target(), st.kernels[0].Name, err)}
+	}
 	return nil
 }
 
 // lower makes the code of a step's kernels.
 func (e *emitter) lower(st *planned) (Code, error) {
-	all := slices.Concat([]*loop.Kernel{st.kernel}, st.beside)
-	for _, k := range all {
+	for _, k := range st.kernels {
 		k.Ranges = e.ranges
 	}
-	if len(all) == 1 {
-		return e.b.Lower(st.kernel)
+	switch {
+	case st.chain != nil:
+		return e.b.(Chains).LowerChain(st.chain)
+	case len(st.kernels) > 1:
+		return e.b.(Together).LowerBeside(st.kernels)
 	}
-	return e.b.(Together).LowerBeside(all)
+	return e.b.Lower(st.kernels[0])
+}
+
+// code appends the step that runs code: a choice, unless there is but one way,
+// of one step.
+func (e *emitter) code(at int32, st *planned, code Code) error {
+	args := make([]func() int32, 0, len(st.mems)+len(code.Temps)) // buffers, which exist once they are used
+	for _, m := range st.mems {
+		args = append(args, func() int32 { return e.buffer(m) })
+	}
+	for _, t := range code.Temps {
+		args = append(args, sync.OnceValue(func() int32 {
+			e.p.Buffers = append(e.p.Buffers, program.Buffer{Kind: program.BufferScratch, DType: t.DType, Shape: t.Shape, Align: bufferAlign, First: at, Last: at})
+			return int32(len(e.p.Buffers) - 1)
+		}))
+	}
+	choice := program.Step{Kind: program.StepChoice, Origin: st.group.origin}
+	for _, v := range code.Variants {
+		way := program.Variant{Guard: v.Guard}
+		for _, s := range v.Steps {
+			step := program.Step{Kind: program.StepLibrary, Extern: s.Library, Attrs: s.Attrs, Launch: s.Launch, Origin: st.group.origin}
+			if s.Library == "" {
+				step.Kind, step.Kernel = program.StepKernel, e.kernel(s.Kernel)
+			}
+			if s.Args == nil {
+				for _, m := range st.mems {
+					step.Args = append(step.Args, e.buffer(m))
+				}
+			}
+			for _, a := range s.Args {
+				if a < 0 || int(a) >= len(args) {
+					return fmt.Errorf("code for argument %d of %d and %d temporaries", a, len(st.mems), len(code.Temps))
+				}
+				step.Args = append(step.Args, args[a]())
+			}
+			way.Steps = append(way.Steps, step)
+		}
+		choice.Variants = append(choice.Variants, way)
+	}
+	if v := choice.Variants; len(v) == 1 && len(v[0].Steps) == 1 && v[0].Guard.Always() {
+		choice = v[0].Steps[0]
+	}
+	e.p.Steps = append(e.p.Steps, choice)
+	return nil
 }
 
 // kernel adds a kernel, or finds the one with the same code and, of images,
@@ -205,10 +246,10 @@ func encodeConst(dt dtype.DType, values []float64) []byte {
 func kernelText(steps []*planned) string {
 	var s string
 	for i, st := range steps {
-		if st.kernel == nil {
+		if len(st.kernels) == 0 {
 			s += fmt.Sprintf("step %d: call %s\n", i, st.group.call.node.Name())
 		} else {
-			s += fmt.Sprintf("step %d: %s", i, st.kernel)
+			s += fmt.Sprintf("step %d: %s", i, st.kernels[0])
 		}
 	}
 	return s

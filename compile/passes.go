@@ -13,7 +13,7 @@ import (
 
 // Version is the version of the pipeline. It changes whenever the same piece
 // may give another program.
-const Version = "1"
+const Version = "2"
 
 // PassInfo describes one pass.
 type PassInfo struct {
@@ -50,6 +50,8 @@ func Passes() []PassInfo {
 			Order: []Order{{Before: "fuse", Reason: "a use that is none would keep a value in memory"}}},
 		{Name: "fuse", Does: "puts nodes together into kernels; switched off, each node is one",
 			Order: []Order{{Before: "inplace", Reason: "memory exists between kernels only"}}},
+		{Name: "chain", Does: "lets kernels in a row become code together, where the target can",
+			Order: []Order{{After: "fuse", Reason: "it is about kernels"}, {Before: "inplace", Reason: "what shares memory by the order of two kernels must not become one"}, {Before: "emit", Reason: "it changes the list of steps"}}},
 		{Name: "inplace", Does: "lets outputs take the scratch memory of inputs that die",
 			Order: []Order{{Before: "emit", Reason: "it changes which buffers there are"}}},
 		{Name: "beside", Does: "lets neighbouring kernels that do not depend on each other run as one launch, where the target can",
@@ -190,6 +192,8 @@ func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.P
 			if p.o.Dump != nil {
 				p.dump("fuse", kernelText(steps))
 			}
+		case "chain":
+			steps = chain(steps, b)
 		case "inplace":
 			inPlace(steps)
 		case "beside":

@@ -4,10 +4,25 @@ import "pwc/compile/loop"
 
 // planned is a step that is ready to be emitted: a kernel or an extern call.
 type planned struct {
-	group  *group
-	kernel *loop.Kernel   // nil: an extern call
-	mems   []*memory      // by argument
-	beside []*loop.Kernel // that run in the same launch, after kernel; mems are of all
+	group   *group
+	kernels []*loop.Kernel // one; several that run side by side or as a chain; none: an extern call
+	chain   *Chain         // of kernels; nil: they run side by side
+	mems    []*memory      // by argument, through all kernels
+}
+
+// written returns the memory that a step's kernels write.
+func (st *planned) written() map[*memory]bool {
+	out := make(map[*memory]bool)
+	at := 0
+	for _, k := range st.kernels {
+		for i, a := range k.Args {
+			if a.Write {
+				out[st.mems[at+i].root()] = true
+			}
+		}
+		at += len(k.Args)
+	}
+	return out
 }
 
 // planSteps schedules every group and drops those that compute nothing.
@@ -19,7 +34,7 @@ func planSteps(f *fuser, ops []string) []*planned {
 			continue
 		}
 		if k, mems := schedule(g, ops); k != nil {
-			steps = append(steps, &planned{group: g, kernel: k, mems: mems})
+			steps = append(steps, &planned{group: g, kernels: []*loop.Kernel{k}, mems: mems})
 		}
 	}
 	return steps
@@ -50,18 +65,19 @@ func lifetimes(steps []*planned) map[*memory]*span {
 func inPlace(steps []*planned) {
 	life := lifetimes(steps)
 	for i, st := range steps {
-		if st.kernel == nil || st.kernel.TopK != nil {
+		if len(st.kernels) != 1 || st.kernels[0].TopK != nil {
 			continue
 		}
+		k := st.kernels[0]
 		taken := spillIntoOutputs(st, life, int32(i))
 		for o, out := range st.mems {
-			if taken[out] || !st.kernel.Args[o].Write || !scratch(out) || out.into != nil || life[out].first != int32(i) {
+			if taken[out] || !k.Args[o].Write || !scratch(out) || out.into != nil || life[out].first != int32(i) {
 				continue
 			}
 			for a, in := range st.mems {
 				in = in.root()
-				if taken[in] || st.kernel.Args[a].Write || !scratch(in) || in == out || life[in].last != int32(i) ||
-					!sameSize(in, out) || !overlays(st.kernel, int32(a), int32(o)) {
+				if taken[in] || k.Args[a].Write || !scratch(in) || in == out || life[in].last != int32(i) ||
+					!sameSize(in, out) || !overlays(k, int32(a), int32(o)) {
 					continue
 				}
 				life[in].last = life[out].last
@@ -76,12 +92,13 @@ func inPlace(steps []*planned) {
 // an output of the kernel will. It returns the outputs that are so taken.
 func spillIntoOutputs(st *planned, life map[*memory]*span, step int32) map[*memory]bool {
 	taken := make(map[*memory]bool)
+	k := st.kernels[0]
 	for a, in := range st.mems {
-		if l := life[in.root()]; !st.kernel.Args[a].Write || !scratch(in) || in.into != nil || taken[in] || l.first != step || l.last != step {
+		if l := life[in.root()]; !k.Args[a].Write || !scratch(in) || in.into != nil || taken[in] || l.first != step || l.last != step {
 			continue
 		}
 		for o, out := range st.mems {
-			if o != a && st.kernel.Args[o].Write && out.kind == localMemory && out.into == nil && !taken[out] && sameSize(in, out) && overlays(st.kernel, int32(a), int32(o)) {
+			if o != a && k.Args[o].Write && out.kind == localMemory && out.into == nil && !taken[out] && sameSize(in, out) && overlays(k, int32(a), int32(o)) {
 				in.into, taken[out] = out, true
 				break
 			}

@@ -25,7 +25,7 @@ func moves(mems []*memory, phases ...[]move) *planned {
 		}
 		k.Phases = append(k.Phases, ph)
 	}
-	return &planned{group: &group{}, kernel: k, mems: mems}
+	return &planned{group: &group{}, kernels: []*loop.Kernel{k}, mems: mems}
 }
 
 type move struct {

@@ -98,49 +98,26 @@ func (b *Backend) buildStats(s *Stats) {
 }
 
 // programScratch returns the scratch memory that a launch of a program takes:
-// its own, and after it the largest of what its extern ops ask for.
+// its own, and after it the largest of what its ops ask for. Without a device it
+// is that of one without library routines.
 func (b *Backend) programScratch(p *program.Program, values []int64) (int64, error) {
-	lookup := func(name string) (int64, bool) {
-		for i, s := range p.Symbols {
-			if s == name {
-				return values[i], true
-			}
+	var properties map[string]int64
+	var libraries device.OpSet
+	if d := b.opts.Device; d != nil {
+		properties = d.Info().Properties
+		if l, ok := d.(device.Librarian); ok {
+			libraries = l.Libraries()
 		}
-		return 0, false
 	}
-	_, total, err := p.ScratchLayout(lookup)
+	env, err := device.Env(p, values, properties)
 	if err != nil {
 		return 0, err
 	}
-	extern := int64(0)
-	for i := range p.Steps {
-		s := &p.Steps[i]
-		if s.Kind != program.StepExtern {
-			continue
-		}
-		op := b.ops[s.Extern]
-		if op == nil {
-			continue // planned without it
-		}
-		args := make([]device.Tensor, len(s.Args))
-		for j, a := range s.Args {
-			buf := &p.Buffers[a]
-			shape, err := evalShape(buf.Shape, lookup)
-			if err != nil {
-				return 0, err
-			}
-			args[j] = device.Tensor{DType: buf.DType, Shape: shape}
-		}
-		n, err := op.ScratchBytes(args, s.Attrs)
-		if err != nil {
-			return 0, err
-		}
-		extern = max(extern, n)
+	r, err := device.Resolve(p, env, b.ops, libraries)
+	if err != nil {
+		return 0, err
 	}
-	if extern > 0 {
-		total = roundUp(total) + extern
-	}
-	return total, nil
+	return r.Scratch, nil
 }
 
 func evalShape(dims []dim.Dim, lookup func(string) (int64, bool)) ([]int64, error) {

@@ -28,7 +28,7 @@ var (
 	paramNames  = [...]string{"value", "weight", "state"}
 	bufferNames = [...]string{"param", "result", "scratch", "const"}
 	formatNames = [...]string{"vec", "cubin", "ptx"}
-	stepNames   = [...]string{"kernel", "copy", "fill", "extern", "library"}
+	stepNames   = [...]string{"kernel", "copy", "fill", "extern", "library", "choice"}
 )
 
 // name returns the name of an enumerated value that may be out of range.
@@ -90,8 +90,33 @@ func (d *dumper) buffer(i int, b *Buffer) {
 }
 
 func (d *dumper) step(p *Program, i int, s *Step) {
-	line := fmt.Sprintf("step %d %s", i, name(stepNames[:], s.Kind))
+	line := fmt.Sprintf("step %d %s", i, p.stepText(s))
+	if s.Lane != 0 {
+		line += fmt.Sprintf(" lane %d", s.Lane)
+	}
+	if len(s.Wait) > 0 {
+		line += fmt.Sprintf(" wait [%s]", ints(s.Wait))
+	}
+	d.linef("%s node %d", line, s.Origin)
+	for j := range s.Variants {
+		v := &s.Variants[j]
+		if v.Guard.Always() {
+			d.linef("  else")
+		} else {
+			d.linef("  if %s in [%d, %d]", v.Guard.Expr, v.Guard.Lo, v.Guard.Hi)
+		}
+		for n := range v.Steps {
+			d.linef("    %s node %d", p.stepText(&v.Steps[n]), v.Steps[n].Origin)
+		}
+	}
+}
+
+// stepText says what a step does.
+func (p *Program) stepText(s *Step) string {
+	line := name(stepNames[:], s.Kind)
 	switch s.Kind {
+	case StepChoice:
+		return line
 	case StepKernel:
 		line += " " + p.kernelName(s.Kernel)
 	case StepExtern, StepLibrary:
@@ -101,17 +126,7 @@ func (d *dumper) step(p *Program, i int, s *Step) {
 	for _, a := range s.Attrs {
 		line += " " + a.String()
 	}
-	line += s.Launch.text()
-	if s.Lane != 0 {
-		line += fmt.Sprintf(" lane %d", s.Lane)
-	}
-	if len(s.Wait) > 0 {
-		line += fmt.Sprintf(" wait [%s]", ints(s.Wait))
-	}
-	d.linef("%s node %d", line, s.Origin)
-	for _, v := range s.Variants {
-		d.linef("  if %s in [%d, %d]: %s%s", v.Guard.Expr, v.Guard.Lo, v.Guard.Hi, p.kernelName(v.Kernel), v.Launch.text())
-	}
+	return line + s.Launch.text()
 }
 
 func (p *Program) kernelName(k int32) string {

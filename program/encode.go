@@ -107,6 +107,9 @@ func encodeProgram(w *wire.Writer, p *Program) {
 	list(w, p.Steps, encodeStep)
 }
 
+// minStep is the least bytes of a step's encoding.
+const minStep = 80
+
 func decodeProgram(r *wire.Reader) *Program {
 	return &Program{
 		Target:  r.Str(),
@@ -126,7 +129,7 @@ func decodeProgram(r *wire.Reader) *Program {
 		Kernels: wire.List(r, 9, func() Kernel {
 			return Kernel{Name: r.Str(), Format: KernelFormat(r.U8()), Code: r.Bytes()}
 		}),
-		Steps: wire.List(r, 80, func() Step { return decodeStep(r) }),
+		Steps: wire.List(r, minStep, func() Step { return decodeStep(r, true) }),
 	}
 }
 
@@ -152,13 +155,14 @@ func encodeStep(w *wire.Writer, s *Step) {
 	w.I32(s.Origin)
 	list(w, s.Variants, func(w *wire.Writer, v *Variant) {
 		encodeGuard(w, &v.Guard)
-		w.I32(v.Kernel)
-		encodeLaunch(w, &v.Launch)
+		list(w, v.Steps, encodeStep)
 	})
 }
 
-func decodeStep(r *wire.Reader) Step {
-	return Step{
+// decodeStep reads a step. One within a variant has no variants, however damaged
+// the bytes are.
+func decodeStep(r *wire.Reader, variants bool) Step {
+	s := Step{
 		Kind:   StepKind(r.U8()),
 		Lane:   r.I32(),
 		Wait:   wire.List(r, 4, r.I32),
@@ -168,10 +172,15 @@ func decodeStep(r *wire.Reader) Step {
 		Attrs:  wire.List(r, 6, func() Attr { return decodeAttr(r) }),
 		Launch: decodeLaunch(r),
 		Origin: r.I32(),
-		Variants: wire.List(r, 75, func() Variant {
-			return Variant{Guard: decodeGuard(r), Kernel: r.I32(), Launch: decodeLaunch(r)}
-		}),
 	}
+	s.Variants = wire.List(r, 23, func() Variant {
+		if !variants {
+			r.Fail(errors.New("variants of a variant's step"))
+			return Variant{}
+		}
+		return Variant{Guard: decodeGuard(r), Steps: wire.List(r, minStep, func() Step { return decodeStep(r, false) })}
+	})
+	return s
 }
 
 func encodeLaunch(w *wire.Writer, l *Launch) {

@@ -12,7 +12,7 @@ import (
 
 // FormatVersion is the version of the encoding that Encode writes and Decode
 // accepts. Any change of bytes for the same Program needs another number.
-const FormatVersion = 1
+const FormatVersion = 2
 
 // Program is one compiled piece for one shape.
 type Program struct {
@@ -32,6 +32,13 @@ type Program struct {
 type Guard struct {
 	Expr   dim.Dim
 	Lo, Hi int64
+}
+
+// Always reports whether the constraint holds whatever the symbols are, as the
+// zero Guard does.
+func (g Guard) Always() bool {
+	c, ok := g.Expr.Const()
+	return ok && g.Lo <= c && c <= g.Hi
 }
 
 // ParamKind says what the caller binds to a parameter.
@@ -110,6 +117,7 @@ const (
 	StepFill                    // repeats the bytes of attribute PatternAttr, a string, over Args[0]
 	StepExtern                  // calls the extern op Extern on Args
 	StepLibrary                 // calls a library routine of the device, named by Extern, on Args
+	StepChoice                  // runs the steps of one of Variants
 )
 
 // Step is one entry of the launch list.
@@ -121,19 +129,23 @@ type Step struct {
 	Extern string  // StepExtern, StepLibrary
 	Args   []int32 // buffers
 	Attrs  []Attr
-	Launch Launch
-	Origin int32 // node of the piece, for messages (C12, profiles)
+	Launch Launch // StepKernel
+	Origin int32  // node of the piece, for messages (C12, profiles)
 
-	// Variants are taken instead of Kernel and Launch where their guard holds;
-	// the first that does wins.
+	// Variants are the ways of a StepChoice: the first is run whose guard holds and
+	// whose library routines the device has. The last holds for all sizes and names
+	// no routine, so that there always is one.
 	Variants []Variant
 }
 
-// Variant is another way to run a step for some sizes.
+// Variant is one way to do what a StepChoice does.
 type Variant struct {
-	Guard  Guard
-	Kernel int32
-	Launch Launch
+	Guard Guard // the zero Guard holds for all sizes
+
+	// Steps run in order: kernels, copies, fills and library routines, which have
+	// no lane and wait for nothing else. Scratch memory that they use lives at the
+	// step that is the choice.
+	Steps []Step
 }
 
 // Launch is a launch configuration. Grid and Shared are over the program's

@@ -182,15 +182,57 @@ func (v *validator) kernel(i int, k *Kernel) {
 }
 
 func (v *validator) step(i int, s *Step) {
-	p := v.p
 	what := fmt.Sprintf("step %d", i)
-	if s.Lane < 0 || s.Origin < -1 {
-		v.failf("%s: lane %d, node %d", what, s.Lane, s.Origin)
+	if s.Lane < 0 {
+		v.failf("%s: lane %d", what, s.Lane)
 	}
 	for _, w := range s.Wait {
 		if w < 0 || int(w) >= i {
 			v.failf("%s: waits for step %d", what, w)
 		}
+	}
+	if s.Kind == StepChoice {
+		v.choice(what, i, s)
+	} else {
+		v.plain(what, i, s)
+	}
+}
+
+// choice checks a step that is one of several.
+func (v *validator) choice(what string, i int, s *Step) {
+	if len(s.Args) > 0 || len(s.Attrs) > 0 || len(s.Variants) == 0 {
+		v.failf("%s: a choice of %d with %d buffers, %d attributes", what, len(s.Variants), len(s.Args), len(s.Attrs))
+		return
+	}
+	for j := range s.Variants {
+		way := &s.Variants[j]
+		what := fmt.Sprintf("%s: variant %d", what, j)
+		v.guard(what, way.Guard)
+		last := j == len(s.Variants)-1
+		if last && !way.Guard.Always() {
+			v.failf("%s: the last, is not for all sizes", what)
+		}
+		for n := range way.Steps {
+			one := &way.Steps[n]
+			what := fmt.Sprintf("%s: step %d", what, n)
+			switch {
+			case one.Kind == StepChoice || one.Kind == StepExtern:
+				v.failf("%s: a step of kind %s", what, name(stepNames[:], one.Kind))
+			case one.Lane != 0 || len(one.Wait) > 0:
+				v.failf("%s: a lane or waits of its own", what)
+			case one.Kind == StepLibrary && last:
+				v.failf("%s: the last variant needs library routine %q", what, one.Extern)
+			}
+			v.plain(what, i, one)
+		}
+	}
+}
+
+// plain checks a step that is no choice, at place i of the program's.
+func (v *validator) plain(what string, i int, s *Step) {
+	p := v.p
+	if s.Origin < -1 {
+		v.failf("%s: node %d", what, s.Origin)
 	}
 	for _, a := range s.Args {
 		if a < 0 || int(a) >= len(p.Buffers) {
@@ -205,17 +247,12 @@ func (v *validator) step(i int, s *Step) {
 		v.attr(what, a)
 	}
 	v.launch(what, &s.Launch)
-	if s.Kind != StepKernel && len(s.Variants) > 0 {
-		v.failf("%s: variants of a step without kernel", what)
+	if len(s.Variants) > 0 {
+		v.failf("%s: variants of a step that is no choice", what)
 	}
 	switch s.Kind {
 	case StepKernel:
-		v.stepKernel(what, s, s.Kernel)
-		for _, alt := range s.Variants {
-			v.guard(what, alt.Guard)
-			v.launch(what, &alt.Launch)
-			v.stepKernel(what, s, alt.Kernel)
-		}
+		v.stepKernel(what, s)
 	case StepCopy:
 		if len(s.Args) != 2 {
 			v.failf("%s: a copy of %d buffers", what, len(s.Args))
@@ -240,12 +277,12 @@ func (v *validator) step(i int, s *Step) {
 	}
 }
 
-func (v *validator) stepKernel(what string, s *Step, kernel int32) {
-	if kernel < 0 || int(kernel) >= len(v.p.Kernels) {
-		v.failf("%s: kernel %d of %d", what, kernel, len(v.p.Kernels))
+func (v *validator) stepKernel(what string, s *Step) {
+	if s.Kernel < 0 || int(s.Kernel) >= len(v.p.Kernels) {
+		v.failf("%s: kernel %d of %d", what, s.Kernel, len(v.p.Kernels))
 		return
 	}
-	k := v.kernels[kernel]
+	k := v.kernels[s.Kernel]
 	if k == nil {
 		return
 	}

@@ -56,11 +56,11 @@ func (r *recorder) LowerBeside(ks []*loop.Kernel) (compile.Code, error) {
 			r.order = append(r.order, s.Text)
 		}
 		kernel := program.Kernel{Name: s.Name, Format: program.KernelCubin, Code: []byte(s.Text)}
-		if s.Guard == nil {
-			c.Kernel, c.Launch = kernel, s.Launch
-		} else {
-			c.Variants = append(c.Variants, compile.Variant{Guard: *s.Guard, Kernel: kernel, Launch: s.Launch})
+		v := compile.Variant{Steps: []compile.Step{{Kernel: kernel, Launch: s.Launch}}}
+		if s.Guard != nil {
+			v.Guard = *s.Guard
 		}
+		c.Variants = append(c.Variants, v)
 	}
 	return c, nil
 }

@@ -142,10 +142,13 @@ func (b *Backend) lower(k *loop.Kernel, beside ...*loop.Kernel) (compile.Code, e
 	if err := g.Wait(); err != nil {
 		return compile.Code{}, err
 	}
-	last := len(sources) - 1
-	out := compile.Code{Kernel: kernels[last], Launch: sources[last].Launch}
-	for i, s := range sources[:last] {
-		out.Variants = append(out.Variants, compile.Variant{Guard: *s.Guard, Kernel: kernels[i], Launch: s.Launch})
+	var out compile.Code
+	for i, s := range sources {
+		v := compile.Variant{Steps: []compile.Step{{Kernel: kernels[i], Launch: s.Launch}}}
+		if s.Guard != nil {
+			v.Guard = *s.Guard
+		}
+		out.Variants = append(out.Variants, v)
 	}
 	return out, nil
 }

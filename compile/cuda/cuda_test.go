@@ -81,8 +81,8 @@ func TestLower(t *testing.T) {
 			}
 		}
 		step := first.Steps[0]
-		if len(f.calls) != len(step.Variants)+1 || len(first.Kernels) != len(f.calls) {
-			t.Errorf("%d compilations and %d kernels for %d variants and the kernel for all other sizes", len(f.calls), len(first.Kernels), len(step.Variants))
+		if len(f.calls) != len(step.Variants) || len(first.Kernels) != len(f.calls) {
+			t.Errorf("%d compilations and %d kernels for %d variants", len(f.calls), len(first.Kernels), len(step.Variants))
 		}
 		for i, k := range first.Kernels {
 			if k.Format != c.format || !strings.Contains(string(k.Code), k.Name+"(") {
@@ -112,7 +112,7 @@ func TestVariants(t *testing.T) {
 		}
 		s := p.Steps[0]
 		next := iv.Lo
-		for _, v := range s.Variants {
+		for _, v := range s.Variants[:max(len(s.Variants)-1, 0)] {
 			if v.Guard.Lo != next || v.Guard.Hi < v.Guard.Lo || v.Guard.Hi >= iv.Hi || v.Guard.Expr.String() != "N" {
 				t.Errorf("%v: a kernel for %s in [%d, %d], want one from %d on", iv, v.Guard.Expr, v.Guard.Lo, v.Guard.Hi, next)
 			}

@@ -55,5 +55,5 @@ func (o Only) Lower(k *loop.Kernel) (compile.Code, error) {
 		return compile.Code{}, err
 	}
 	code, err := o.compile(s)
-	return compile.Code{Kernel: program.Kernel{Name: s.Name, Format: o.format(), Code: code}, Launch: s.Launch}, err
+	return compile.One(program.Kernel{Name: s.Name, Format: o.format(), Code: code}, s.Launch), err
 }

@@ -32,7 +32,7 @@ func (backend) Lower(k *loop.Kernel) (compile.Code, error) {
 	if err != nil {
 		return compile.Code{}, err
 	}
-	return compile.Code{Kernel: program.Kernel{Name: k.Name, Format: program.KernelVec, Code: code}}, nil
+	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelVec, Code: code}, program.Launch{}), nil
 }
 
 // Kernel returns the vector program of a kernel, for those who want to read it.

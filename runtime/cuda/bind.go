@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 	"math"
 
@@ -32,13 +31,13 @@ func (x *Executable) Bind(symbols []int64, args device.Args) (device.BoundLaunch
 
 // binder is the state of one Bind.
 type binder struct {
-	x       *Executable
-	p       *program.Program
-	env     program.Env
-	out     *bound
-	scratch *scratch
-	mem     []boundBuffer // by buffer
-	extern  device.Buffer // scratch of ops
+	x      *Executable
+	p      *program.Program
+	env    program.Env
+	plan   *device.Resolved
+	out    *bound
+	mem    []boundBuffer // by buffer
+	extern device.Buffer // scratch of ops
 }
 
 // boundBuffer is a buffer's memory: exactly the bytes that the program declares.
@@ -59,37 +58,28 @@ func (x *Executable) bind(symbols []int64, args device.Args) (*bound, error) {
 		return nil, err
 	}
 	for _, g := range x.program.Guards {
-		if err := checkGuard(g, env); err != nil {
+		if err := device.CheckGuard(g, env); err != nil {
 			return nil, err
 		}
 	}
-	b := &binder{x: x, p: x.program, env: env, out: &bound{exec: x}}
-	if b.scratch, err = x.scratch(env); err != nil {
+	plan, err := x.resolve(env)
+	if err != nil {
 		return nil, err
 	}
+	b := &binder{x: x, p: x.program, env: env, plan: plan, out: &bound{exec: x}}
 	if err := b.buffers(args); err != nil {
 		return nil, err
 	}
-	b.out.steps = make([]boundStep, len(b.p.Steps))
-	for i := range b.p.Steps {
-		if err := b.step(i, &b.out.steps[i]); err != nil {
-			return nil, fmt.Errorf("step %d: %w", i, err)
+	b.out.steps = make([]boundStep, len(plan.Steps))
+	for i := range plan.Steps {
+		s := &plan.Steps[i]
+		if err := b.step(s, &b.out.steps[i]); err != nil {
+			return nil, fmt.Errorf("step %d: %w", s.Index, err)
 		}
 	}
 	b.out.reach.execs = append(b.out.reach.execs, x)
 	b.out.reach.seen = nil
 	return b.out, nil
-}
-
-func checkGuard(g program.Guard, env program.Env) error {
-	v, err := g.Expr.Eval(env)
-	if err != nil {
-		return err
-	}
-	if v < g.Lo || v > g.Hi {
-		return &device.GuardError{Expr: g.Expr.String(), Value: v, Lo: g.Lo, Hi: g.Hi}
-	}
-	return nil
 }
 
 // buffers finds the memory of every buffer.
@@ -112,8 +102,8 @@ func (b *binder) buffers(args device.Args) error {
 			return fmt.Errorf("result %d: %w", i, err)
 		}
 	}
-	if args.Scratch.Size < b.scratch.total {
-		return fmt.Errorf("scratch of %d bytes, want %d", args.Scratch.Size, b.scratch.total)
+	if args.Scratch.Size < b.plan.Scratch {
+		return fmt.Errorf("scratch of %d bytes, want %d", args.Scratch.Size, b.plan.Scratch)
 	}
 	b.mem = make([]boundBuffer, len(p.Buffers))
 	for i := range p.Buffers {
@@ -121,8 +111,8 @@ func (b *binder) buffers(args device.Args) error {
 			return fmt.Errorf("buffer %d: %w", i, err)
 		}
 	}
-	if b.scratch.total > 0 {
-		b.extern = args.Scratch.Slice(b.scratch.extern, b.scratch.total-b.scratch.extern)
+	if b.plan.Scratch > 0 {
+		b.extern = args.Scratch.Slice(b.plan.Extern, b.plan.Scratch-b.plan.Extern)
 	}
 	return nil
 }
@@ -154,7 +144,7 @@ func (b *binder) buffer(i int, args device.Args) error {
 		from = args.Results[buf.Index]
 	case program.BufferScratch:
 		if want > 0 {
-			from = args.Scratch.Slice(b.scratch.offsets[i], want)
+			from = args.Scratch.Slice(b.plan.Offsets[i], want)
 		}
 	case program.BufferConst:
 		from = device.Buffer{Size: int64(len(b.p.Consts[buf.Index]))}
@@ -181,11 +171,10 @@ func (b *binder) buffer(i int, args device.Args) error {
 	return nil
 }
 
-func (b *binder) step(i int, out *boundStep) error {
-	s := &b.p.Steps[i]
+func (b *binder) step(s *device.ResolvedStep, out *boundStep) error {
 	switch s.Kind {
 	case program.StepKernel:
-		return b.kernel(i, s, out)
+		return b.kernel(s.Step, out)
 	case program.StepCopy:
 		dst, src := &b.mem[s.Args[0]], &b.mem[s.Args[1]]
 		if dst.buf.Size != src.buf.Size {
@@ -196,9 +185,9 @@ func (b *binder) step(i int, out *boundStep) error {
 		}
 		*out = boundStep{kind: stepCopy, dst: dst.ptr, src: src.ptr, bytes: dst.buf.Size}
 	case program.StepFill:
-		return b.fill(s, out)
+		return b.fill(s.Step, out)
 	case program.StepExtern, program.StepLibrary:
-		return b.op(i, s, out)
+		b.op(s, out)
 	default:
 		return fmt.Errorf("unknown kind %d", s.Kind)
 	}
@@ -240,16 +229,8 @@ func period(pattern []byte) []byte {
 	return pattern
 }
 
-func (b *binder) kernel(i int, s *program.Step, out *boundStep) error {
-	spec := &b.x.steps[i].own
-	for j, v := range s.Variants {
-		if err := checkGuard(v.Guard, b.env); err == nil {
-			spec = &b.x.steps[i].variants[j]
-			break
-		} else if !errors.Is(err, device.ErrGuard) {
-			return err
-		}
-	}
+func (b *binder) kernel(s *program.Step, out *boundStep) error {
+	spec := b.x.launches[s]
 	if err := b.launch(s, spec, out); err != nil {
 		return fmt.Errorf("kernel %s: %w", spec.name, err)
 	}
@@ -305,25 +286,16 @@ func (b *binder) launch(s *program.Step, spec *launchSpec, out *boundStep) error
 	return nil
 }
 
-func (b *binder) op(i int, s *program.Step, out *boundStep) error {
-	args, err := b.x.tensors(i, b.env)
-	if err != nil {
-		return err
-	}
+func (b *binder) op(s *device.ResolvedStep, out *boundStep) {
 	for j, a := range s.Args {
-		args[j].Buffer = b.mem[a].buf
+		s.Tensors[j].Buffer = b.mem[a].buf
 	}
-	attrs, err := evalAttrs(s.Attrs, b.env)
-	if err != nil {
-		return err
+	call := &device.OpCall{Args: s.Tensors, Attrs: s.Values, Origin: s.Origin}
+	if s.Need > 0 {
+		call.Scratch = b.extern.Slice(0, s.Need)
 	}
-	call := &device.OpCall{Args: args, Attrs: attrs, Origin: s.Origin}
-	if n := b.scratch.need[i]; n > 0 {
-		call.Scratch = b.extern.Slice(0, n)
-	}
-	*out = boundStep{kind: stepOp, op: b.x.ops[i], call: call, name: s.Extern}
+	*out = boundStep{kind: stepOp, op: s.Op, call: call, name: s.Extern}
 	if s.Kind == program.StepExtern {
 		b.out.calls = append(b.out.calls, call)
 	}
-	return nil
 }

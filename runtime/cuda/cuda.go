@@ -65,7 +65,10 @@ type Device struct {
 	ptx  atomic.Int64 // PTX images that the driver compiled
 }
 
-var _ device.Device = (*Device)(nil)
+var _ device.Librarian = (*Device)(nil)
+
+// Libraries returns the routines that programs may name.
+func (d *Device) Libraries() device.OpSet { return d.libraries }
 
 // resource is something that the driver made for the device. destroy gives it
 // back; the context is current.

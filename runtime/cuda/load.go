@@ -25,22 +25,16 @@ const (
 // Executable is a loaded program: its modules in the driver, its constants on
 // the device, its extern ops found.
 type Executable struct {
-	dev     *Device
-	id      int64
-	program *program.Program
-	ops     []device.Op // by step; nil but for extern ops and library routines
-	steps   []stepLaunch
-	consts  *memory // all constants, at constAt
-	constAt []int64 // by constant
-	modules []*module
-	faults  faults
-	closed  atomic.Bool
-}
-
-// stepLaunch is the ways to launch a step: its variants, then its own.
-type stepLaunch struct {
-	variants []launchSpec
-	own      launchSpec
+	dev      *Device
+	id       int64
+	program  *program.Program
+	ops      device.OpSet
+	launches map[*program.Step]*launchSpec // of kernels
+	consts   *memory                       // all constants, at constAt
+	constAt  []int64                       // by constant
+	modules  []*module
+	faults   faults
+	closed   atomic.Bool
 }
 
 // launchSpec is a launch configuration of a program, checked.
@@ -62,8 +56,8 @@ func (d *Device) Load(p *program.Program, ops device.OpSet) (device.Executable, 
 	if err := d.idle(what); err != nil {
 		return nil, err
 	}
-	x := &Executable{dev: d, program: p}
-	if err := x.check(ops); err != nil {
+	x := &Executable{dev: d, program: p, ops: ops, launches: map[*program.Step]*launchSpec{}}
+	if err := x.check(); err != nil {
 		return nil, refuse(what, err)
 	}
 	d.gate.enter()
@@ -80,7 +74,7 @@ func (d *Device) Load(p *program.Program, ops device.OpSet) (device.Executable, 
 }
 
 // check is what Load can say without the driver.
-func (x *Executable) check(ops device.OpSet) error {
+func (x *Executable) check() error {
 	p, d := x.program, x.dev
 	if err := p.Validate(); err != nil {
 		return err
@@ -88,16 +82,15 @@ func (x *Executable) check(ops device.OpSet) error {
 	if err := d.takes(p); err != nil {
 		return err
 	}
-	x.ops = make([]device.Op, len(p.Steps))
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		switch s.Kind {
 		case program.StepExtern:
-			if x.ops[i] = ops[s.Extern]; x.ops[i] == nil {
+			if x.ops[s.Extern] == nil {
 				return fmt.Errorf("step %d: no extern op %q was given", i, s.Extern)
 			}
 		case program.StepLibrary:
-			if x.ops[i] = d.libraries[s.Extern]; x.ops[i] == nil {
+			if d.libraries[s.Extern] == nil {
 				return fmt.Errorf("step %d: the device has no library routine %q", i, s.Extern)
 			}
 		}
@@ -153,14 +146,14 @@ func (x *Executable) load() error {
 			return fmt.Errorf("kernel %d (%s): %w", i, k.Name, err)
 		}
 	}
-	x.steps = make([]stepLaunch, len(p.Steps))
-	for i := range p.Steps {
-		if p.Steps[i].Kind != program.StepKernel {
-			continue
+	err := eachStep(p, func(s *program.Step) error {
+		if s.Kind != program.StepKernel {
+			return nil
 		}
-		if err := x.loadStep(i, functions); err != nil {
-			return fmt.Errorf("step %d: %w", i, err)
-		}
+		return x.loadStep(s, functions[s.Kernel])
+	})
+	if err != nil {
+		return err
 	}
 	if err := x.faults.alloc(d); err != nil {
 		return err
@@ -168,22 +161,56 @@ func (x *Executable) load() error {
 	return x.loadConsts()
 }
 
-func (x *Executable) loadStep(i int, functions []*Function) error {
-	s, out := &x.program.Steps[i], &x.steps[i]
-	out.variants = make([]launchSpec, len(s.Variants))
-	for j := range s.Variants {
-		v := &s.Variants[j]
-		if err := x.spec(&out.variants[j], s, v.Kernel, &v.Launch, functions); err != nil {
-			return err
+// eachStep calls f with every step that the program may run: those of choices
+// too.
+func eachStep(p *program.Program, f func(s *program.Step) error) error {
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		var err error
+		if s.Kind != program.StepChoice {
+			err = f(s)
+		}
+		for v := range s.Variants {
+			for n := range s.Variants[v].Steps {
+				err = errors.Join(err, f(&s.Variants[v].Steps[n]))
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("step %d: %w", i, err)
 		}
 	}
-	return x.spec(&out.own, s, s.Kernel, &s.Launch, functions)
+	return nil
 }
 
-// spec checks a launch configuration against its kernel.
-func (x *Executable) spec(out *launchSpec, s *program.Step, kernel int32, l *program.Launch, functions []*Function) error {
-	f := functions[kernel]
-	*out = launchSpec{name: x.program.Kernels[kernel].Name, f: f, launch: l, faults: -1}
+// env gives values to the program's symbols and the device's properties.
+func (x *Executable) env(symbols []int64) (program.Env, error) {
+	return device.Env(x.program, symbols, x.dev.info.Properties)
+}
+
+// resolve makes the program's choices.
+func (x *Executable) resolve(env program.Env) (*device.Resolved, error) {
+	return device.Resolve(x.program, env, x.ops, x.dev.libraries)
+}
+
+// ScratchBytes returns what Bind wants as scratch: the program's own, and room
+// for the op that asks for most.
+func (x *Executable) ScratchBytes(symbols []int64) (int64, error) {
+	env, err := x.env(symbols)
+	if err != nil {
+		return 0, refuse("scratch", err)
+	}
+	r, err := x.resolve(env)
+	if err != nil {
+		return 0, refuse("scratch", err)
+	}
+	return r.Scratch, nil
+}
+
+// loadStep checks a launch configuration against its kernel.
+func (x *Executable) loadStep(s *program.Step, f *Function) error {
+	l := &s.Launch
+	out := &launchSpec{name: x.program.Kernels[s.Kernel].Name, f: f, launch: l, faults: -1}
+	x.launches[s] = out
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("kernel %s: %s", out.name, fmt.Sprintf(format, args...))
 	}

@@ -64,8 +64,13 @@ func TestSteps(t *testing.T) {
 		p.Steps = append(p.Steps,
 			program.Step{Kind: program.StepCopy, Args: []int32{copied, constant}},
 			// n elements are scaled by 2·n, but a single one is added to itself.
-			program.Step{Kernel: 0, Args: []int32{param, scaled}, Launch: launch(t, dimsAttr(cuda.AttrDims, append(n, parse(t, "2*N")...)...)),
-				Variants: []program.Variant{{Guard: program.Guard{Expr: n[0], Lo: 1, Hi: 1}, Kernel: 0, Launch: launch(t, dimsAttr(cuda.AttrDims, append(n, dim.Const(5))...))}}})
+			// The device has no library routine for it.
+			program.Step{Kind: program.StepChoice, Variants: []program.Variant{
+				{Steps: []program.Step{{Kind: program.StepLibrary, Extern: "lib::scale", Args: []int32{param, scaled}}}},
+				{Guard: program.Guard{Expr: n[0], Lo: 1, Hi: 1}, Steps: []program.Step{
+					{Kernel: 0, Args: []int32{param, scaled}, Launch: launch(t, dimsAttr(cuda.AttrDims, append(n, dim.Const(9))...))},
+					{Kernel: 0, Args: []int32{param, scaled}, Launch: launch(t, dimsAttr(cuda.AttrDims, append(n, dim.Const(5))...))}}},
+				{Steps: []program.Step{{Kernel: 0, Args: []int32{param, scaled}, Launch: launch(t, dimsAttr(cuda.AttrDims, append(n, parse(t, "2*N")...)...))}}}}})
 		x, err := b.dev.Load(p, nil)
 		must(t, err)
 		for size, want := range map[int64][]byte{3: floats(6, 12, 18), 1: floats(5), 0: nil} {

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"errors"
 	"fmt"
 	"unsafe"
 
@@ -25,6 +24,7 @@ type boundStep struct {
 	node node
 	op   device.Op
 	call *device.OpCall // nil: a node
+	name string         // of the op
 }
 
 var _ device.BoundLaunch = (*bound)(nil)
@@ -60,7 +60,7 @@ func (b *bound) run(s *Stream) error {
 		}
 		st.call.Stream, st.call.Capturing = s, false
 		if err := st.op.Launch(st.call); err != nil {
-			return fmt.Errorf("host: %s: %w", b.exec.program.Steps[i].Extern, err)
+			return fmt.Errorf("host: %s: %w", st.name, err)
 		}
 	}
 	return nil
@@ -71,7 +71,7 @@ func (b *bound) run(s *Stream) error {
 func (b *bound) record(s *Stream) error {
 	for i := range b.steps {
 		if st := &b.steps[i]; st.call != nil && !st.op.Signature().Capture {
-			return fmt.Errorf("host: launch: %s: %w", b.exec.program.Steps[i].Extern, device.ErrNotCapturable)
+			return fmt.Errorf("host: launch: %s: %w", st.name, device.ErrNotCapturable)
 		}
 	}
 	before := len(s.capture.nodes)
@@ -86,7 +86,7 @@ func (b *bound) record(s *Stream) error {
 		st.call.Capturing = false
 		if err != nil {
 			s.capture.nodes = s.capture.nodes[:before]
-			return fmt.Errorf("host: %s: %w", b.exec.program.Steps[i].Extern, err)
+			return fmt.Errorf("host: %s: %w", st.name, err)
 		}
 	}
 	return nil
@@ -105,14 +105,14 @@ func (x *Executable) Bind(symbols []int64, args device.Args) (device.BoundLaunch
 
 // binder is the state of one Bind.
 type binder struct {
-	x       *Executable
-	p       *program.Program
-	env     program.Env
-	out     *bound
-	seen    map[*memory]bool
-	scratch *scratch
-	mem     []boundBuffer // by buffer
-	extern  device.Buffer // scratch of extern ops
+	x      *Executable
+	p      *program.Program
+	env    program.Env
+	out    *bound
+	seen   map[*memory]bool
+	plan   *device.Resolved
+	mem    []boundBuffer // by buffer
+	extern device.Buffer // scratch of extern ops
 }
 
 // boundBuffer is a buffer's memory: exactly the bytes that the program declares.
@@ -130,35 +130,26 @@ func (x *Executable) bind(symbols []int64, args device.Args) (*bound, error) {
 		return nil, err
 	}
 	for _, g := range x.program.Guards {
-		if err := checkGuard(g, env); err != nil {
+		if err := device.CheckGuard(g, env); err != nil {
 			return nil, err
 		}
 	}
-	b := &binder{x: x, p: x.program, env: env, out: &bound{exec: x}, seen: map[*memory]bool{}}
-	if b.scratch, err = x.scratch(env); err != nil {
+	plan, err := x.resolve(env)
+	if err != nil {
 		return nil, err
 	}
+	b := &binder{x: x, p: x.program, env: env, plan: plan, out: &bound{exec: x}, seen: map[*memory]bool{}}
 	if err := b.buffers(args); err != nil {
 		return nil, err
 	}
-	b.out.steps = make([]boundStep, len(b.p.Steps))
-	for i := range b.p.Steps {
-		if err := b.step(i, &b.out.steps[i]); err != nil {
-			return nil, fmt.Errorf("step %d: %w", i, err)
+	b.out.steps = make([]boundStep, len(plan.Steps))
+	for i := range plan.Steps {
+		s := &plan.Steps[i]
+		if err := b.step(s, &b.out.steps[i]); err != nil {
+			return nil, fmt.Errorf("step %d: %w", s.Index, err)
 		}
 	}
 	return b.out, nil
-}
-
-func checkGuard(g program.Guard, env program.Env) error {
-	v, err := g.Expr.Eval(env)
-	if err != nil {
-		return err
-	}
-	if v < g.Lo || v > g.Hi {
-		return &device.GuardError{Expr: g.Expr.String(), Value: v, Lo: g.Lo, Hi: g.Hi}
-	}
-	return nil
 }
 
 // buffers finds the memory of every buffer.
@@ -181,8 +172,8 @@ func (b *binder) buffers(args device.Args) error {
 			return fmt.Errorf("result %d: %w", i, err)
 		}
 	}
-	if args.Scratch.Size < b.scratch.total {
-		return fmt.Errorf("scratch of %d bytes, want %d", args.Scratch.Size, b.scratch.total)
+	if args.Scratch.Size < b.plan.Scratch {
+		return fmt.Errorf("scratch of %d bytes, want %d", args.Scratch.Size, b.plan.Scratch)
 	}
 	b.mem = make([]boundBuffer, len(p.Buffers))
 	for i := range p.Buffers {
@@ -190,8 +181,8 @@ func (b *binder) buffers(args device.Args) error {
 			return fmt.Errorf("buffer %d: %w", i, err)
 		}
 	}
-	if b.scratch.total > 0 {
-		b.extern = args.Scratch.Slice(b.scratch.extern, b.scratch.total-b.scratch.extern)
+	if b.plan.Scratch > 0 {
+		b.extern = args.Scratch.Slice(b.plan.Extern, b.plan.Scratch-b.plan.Extern)
 	}
 	return nil
 }
@@ -223,7 +214,7 @@ func (b *binder) buffer(i int, args device.Args) error {
 		from = args.Results[buf.Index]
 	case program.BufferScratch:
 		if want > 0 {
-			from = args.Scratch.Slice(b.scratch.offsets[i], want)
+			from = args.Scratch.Slice(b.plan.Offsets[i], want)
 		}
 	case program.BufferConst:
 		m := b.x.consts[buf.Index]
@@ -251,12 +242,11 @@ func (b *binder) buffer(i int, args device.Args) error {
 	return nil
 }
 
-func (b *binder) step(i int, out *boundStep) error {
-	s := &b.p.Steps[i]
+func (b *binder) step(s *device.ResolvedStep, out *boundStep) error {
 	out.node.program = b.out
 	switch s.Kind {
 	case program.StepKernel:
-		return b.kernel(s, &out.node)
+		return b.kernel(s.Step, &out.node)
 	case program.StepCopy:
 		dst, src := &b.mem[s.Args[0]], &b.mem[s.Args[1]]
 		if len(dst.data) != len(src.data) {
@@ -274,7 +264,7 @@ func (b *binder) step(i int, out *boundStep) error {
 		}
 		out.node.kind, out.node.dst, out.node.src = nodePattern, dst, []byte(pattern)
 	case program.StepExtern:
-		return b.externOp(i, s, out)
+		b.externOp(s, out)
 	default:
 		return fmt.Errorf("unknown kind %d", s.Kind)
 	}
@@ -291,44 +281,26 @@ func overlap(a, b []byte) bool {
 }
 
 func (b *binder) kernel(s *program.Step, out *node) error {
-	index := s.Kernel
-	for _, v := range s.Variants {
-		if err := checkGuard(v.Guard, b.env); err == nil {
-			index = v.Kernel
-			break
-		} else if !errors.Is(err, device.ErrGuard) {
-			return err
-		}
-	}
 	args := make([][]byte, len(s.Args))
 	for i, a := range s.Args {
 		args[i] = b.mem[a].data
 	}
-	k, err := newKernel(b.x, b.x.kernels[index], b.env, args)
+	k, err := newKernel(b.x, b.x.kernels[s.Kernel], b.env, args)
 	if err != nil {
-		return fmt.Errorf("kernel %s: %w", b.p.Kernels[index].Name, err)
+		return fmt.Errorf("kernel %s: %w", b.p.Kernels[s.Kernel].Name, err)
 	}
 	out.kind, out.kernel = nodeKernel, k
 	return nil
 }
 
-func (b *binder) externOp(i int, s *program.Step, out *boundStep) error {
-	args, err := b.x.tensors(i, b.env)
-	if err != nil {
-		return err
-	}
+func (b *binder) externOp(s *device.ResolvedStep, out *boundStep) {
 	for j, a := range s.Args {
-		args[j].Buffer = b.mem[a].buf
+		s.Tensors[j].Buffer = b.mem[a].buf
 	}
-	attrs, err := evalAttrs(s.Attrs, b.env)
-	if err != nil {
-		return err
+	call := &device.OpCall{Args: s.Tensors, Attrs: s.Values, Origin: s.Origin}
+	if s.Need > 0 {
+		call.Scratch = b.extern.Slice(0, s.Need)
 	}
-	call := &device.OpCall{Args: args, Attrs: attrs, Origin: s.Origin}
-	if n := b.scratch.need[i]; n > 0 {
-		call.Scratch = b.extern.Slice(0, n)
-	}
-	out.op, out.call = b.x.ops[i], call
+	out.op, out.call, out.name = s.Op, call, s.Extern
 	b.out.calls = append(b.out.calls, call)
-	return nil
 }

@@ -199,7 +199,10 @@ func TestStepsOfPrograms(t *testing.T) {
 		Steps: []program.Step{
 			{Kind: program.StepFill, Args: []int32{0}, Attrs: []program.Attr{{Name: program.PatternAttr, Kind: program.AttrString, Str: string(floats(dtype.F32, 1.5).data)}}},
 			{Kind: program.StepCopy, Args: []int32{3, 2}},
-			{Kernel: 0, Args: []int32{3, 1}, Variants: []program.Variant{{Guard: program.Guard{Expr: n[0], Lo: 1, Hi: 1}, Kernel: 1}}},
+			{Kind: program.StepChoice, Variants: []program.Variant{
+				{Steps: []program.Step{{Kind: program.StepLibrary, Extern: "lib::neg", Args: []int32{3, 1}}}},
+				{Guard: program.Guard{Expr: n[0], Lo: 1, Hi: 1}, Steps: []program.Step{{Kernel: 0, Args: []int32{3, 1}}, {Kernel: 1, Args: []int32{1, 1}}}},
+				{Steps: []program.Step{{Kernel: 0, Args: []int32{3, 1}}}}}},
 		},
 	}
 	x, err := d.Load(p, nil)

@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync/atomic"
 	"unsafe"
 
-	"pwc/ir/dim"
 	"pwc/program"
 	"pwc/program/vec"
 	"pwc/runtime/device"
@@ -23,7 +21,7 @@ type Executable struct {
 	program *program.Program
 	kernels []*vec.Kernel
 	consts  []*memory
-	ops     []device.Op // by step; nil but for StepExtern
+	ops     device.OpSet
 	closed  atomic.Bool
 
 	// faults has one flag for each node whose kernels check positions.
@@ -67,7 +65,7 @@ func (d *Device) load(p *program.Program, ops device.OpSet) (*Executable, error)
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	x := &Executable{dev: d, program: p, ops: make([]device.Op, len(p.Steps)), faults: map[int32]*fault{}}
+	x := &Executable{dev: d, program: p, ops: ops, faults: map[int32]*fault{}}
 	for i := range p.Kernels {
 		k := &p.Kernels[i]
 		if k.Format != program.KernelVec {
@@ -84,11 +82,9 @@ func (d *Device) load(p *program.Program, ops device.OpSet) (*Executable, error)
 		s := &p.Steps[i]
 		switch s.Kind {
 		case program.StepExtern:
-			op := ops[s.Extern]
-			if op == nil {
+			if ops[s.Extern] == nil {
 				return nil, fmt.Errorf("step %d: no extern op %q was given", i, s.Extern)
 			}
-			x.ops[i] = op
 		case program.StepLibrary:
 			return nil, fmt.Errorf("step %d: the host has no library routine %q", i, s.Extern)
 		}
@@ -152,111 +148,12 @@ func sortFaults(list []device.IndexFault) {
 
 // env gives values to the program's symbols and the device's properties.
 func (x *Executable) env(symbols []int64) (program.Env, error) {
-	names := x.program.Symbols
-	if len(symbols) != len(names) {
-		return nil, fmt.Errorf("%d values for %d symbols", len(symbols), len(names))
-	}
-	return func(name string) (int64, bool) {
-		for i, s := range names {
-			if s == name {
-				return symbols[i], true
-			}
-		}
-		v, ok := x.dev.info.Properties[name]
-		return v, ok
-	}, nil
+	return device.Env(x.program, symbols, x.dev.info.Properties)
 }
 
-// scratch is where a program's scratch memory goes for some symbol values.
-type scratch struct {
-	offsets []int64 // of buffers
-	extern  int64   // of the memory that extern ops take in turn
-	need    []int64 // of the ops, by step
-	total   int64
-}
-
-func (x *Executable) scratch(env program.Env) (*scratch, error) {
-	offsets, total, err := x.program.ScratchLayout(env)
-	if err != nil {
-		return nil, err
-	}
-	sc := &scratch{offsets: offsets, total: total, need: make([]int64, len(x.ops))}
-	most := int64(0)
-	for i, op := range x.ops {
-		if op == nil {
-			continue
-		}
-		args, err := x.tensors(i, env)
-		if err != nil {
-			return nil, err
-		}
-		attrs, err := evalAttrs(x.program.Steps[i].Attrs, env)
-		if err != nil {
-			return nil, err
-		}
-		n, err := op.ScratchBytes(args, attrs)
-		if err != nil {
-			return nil, fmt.Errorf("step %d: %s: %w", i, x.program.Steps[i].Extern, err)
-		}
-		if n < 0 {
-			return nil, fmt.Errorf("step %d: %s asks for %d bytes of scratch", i, x.program.Steps[i].Extern, n)
-		}
-		sc.need[i] = n
-		most = max(most, n)
-	}
-	if most > 0 {
-		if total > math.MaxInt64-program.MaxAlign || most > math.MaxInt64-program.MaxAlign-total {
-			return nil, program.ErrTooLarge
-		}
-		sc.extern = (total + program.MaxAlign - 1) &^ (program.MaxAlign - 1)
-		sc.total = sc.extern + most
-	}
-	return sc, nil
-}
-
-// tensors returns the operands of an extern step, without memory.
-func (x *Executable) tensors(step int, env program.Env) ([]device.Tensor, error) {
-	var args []device.Tensor
-	for _, a := range x.program.Steps[step].Args {
-		b := &x.program.Buffers[a]
-		t := device.Tensor{DType: b.DType, Shape: make([]int64, len(b.Shape))}
-		for i, e := range b.Shape {
-			v, err := e.Eval(env)
-			if err != nil {
-				return nil, err
-			}
-			t.Shape[i] = v
-		}
-		n, err := b.Bytes(env)
-		if err != nil {
-			return nil, err
-		}
-		t.Size = n
-		args = append(args, t)
-	}
-	return args, nil
-}
-
-// evalAttrs returns attributes with constant dims.
-func evalAttrs(attrs []program.Attr, env program.Env) ([]program.Attr, error) {
-	out := slices.Clone(attrs)
-	for i := range out {
-		a := &out[i]
-		v, err := a.Dim.Eval(env)
-		if err != nil {
-			return nil, err
-		}
-		a.Dim = dim.Const(v)
-		a.Dims = slices.Clone(a.Dims)
-		for j, d := range a.Dims {
-			v, err := d.Eval(env)
-			if err != nil {
-				return nil, err
-			}
-			a.Dims[j] = dim.Const(v)
-		}
-	}
-	return out, nil
+// resolve makes the program's choices.
+func (x *Executable) resolve(env program.Env) (*device.Resolved, error) {
+	return device.Resolve(x.program, env, x.ops, nil)
 }
 
 // ScratchBytes returns what Bind wants as scratch: the program's own, and room
@@ -266,11 +163,11 @@ func (x *Executable) ScratchBytes(symbols []int64) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("host: scratch: %w", err)
 	}
-	sc, err := x.scratch(env)
+	r, err := x.resolve(env)
 	if err != nil {
 		return 0, fmt.Errorf("host: scratch: %w", err)
 	}
-	return sc.total, nil
+	return r.Scratch, nil
 }
 
 var errUnaligned = errors.New("memory is not aligned")
