@@ -19,10 +19,27 @@ import (
 	"pwc/runtime/device"
 )
 
+// llama1B is the published shape of Llama-3.2-1B, its frequencies not scaled.
+const llama1B = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
+"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "num_hidden_layers": 16, "vocab_size": 128256, "rms_norm_eps": 1e-05,
+"rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": true}`
+
+// llamaToy has 32 layers that are next to nothing: what a step costs beside them.
+const llamaToy = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
+"num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 32, "vocab_size": 1024, "rms_norm_eps": 1e-05,
+"rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": false}`
+
 // BenchmarkDecodeOnGPU is one decode step (@forward and @logits of all rows, KV
-// write included) of the 8B shape in bf16 with made-up weights, at a context of
-// 512, replayed piecewise: steps are issued back to back and waited for together.
+// write included) in bf16 with made-up weights, at a context of 512: steps are
+// issued back to back and waited for together. issue-ns/op is what of it the
+// goroutine spends in Run.
 func BenchmarkDecodeOnGPU(b *testing.B) {
+	for _, m := range []struct{ name, config string }{{"8B", llama8B}, {"1B", llama1B}, {"toy", llamaToy}} {
+		b.Run(m.name, func(b *testing.B) { benchmarkDecode(b, m.config) })
+	}
+}
+
+func benchmarkDecode(b *testing.B, config string) {
 	const context512, most = 512, 256
 	blocks := context512/blockSize + 1
 	dev, err := gpu.Open(gpu.Options{})
@@ -47,7 +64,7 @@ func BenchmarkDecodeOnGPU(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	m, err := hf.Builtin().Import([]byte(llama8B), hf.Options{DType: dtype.BF16, BlockSize: blockSize})
+	m, err := hf.Builtin().Import([]byte(config), hf.Options{DType: dtype.BF16, BlockSize: blockSize})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -88,6 +105,7 @@ func BenchmarkDecodeOnGPU(b *testing.B) {
 					}
 				}
 				var last piecewise.Results
+				var issue time.Duration
 				step := func() {
 					for {
 						in, err := fwd.Inputs(n)
@@ -103,7 +121,9 @@ func BenchmarkDecodeOnGPU(b *testing.B) {
 						for i := range ids {
 							ids[i], pos[i] = int32(i), context512-1
 						}
+						begin := time.Now()
 						h, err := fwd.Run(ctx, in, batch)
+						issue += time.Since(begin)
 						if err != nil {
 							b.Fatal(err)
 						}
@@ -122,7 +142,10 @@ func BenchmarkDecodeOnGPU(b *testing.B) {
 						for i := range rows {
 							rows[i] = int32(i)
 						}
-						if last, err = logits.Run(ctx, lin, nil); err != nil {
+						begin = time.Now()
+						last, err = logits.Run(ctx, lin, nil)
+						issue += time.Since(begin)
+						if err != nil {
 							b.Fatal(err)
 						}
 						return
@@ -132,6 +155,7 @@ func BenchmarkDecodeOnGPU(b *testing.B) {
 				if err := last.Wait(); err != nil {
 					b.Fatal(err)
 				}
+				issue = 0
 				b.ReportAllocs()
 				for b.Loop() {
 					step()
@@ -139,6 +163,7 @@ func BenchmarkDecodeOnGPU(b *testing.B) {
 				if err := last.Wait(); err != nil {
 					b.Fatal(err)
 				}
+				b.ReportMetric(float64(issue.Nanoseconds())/float64(b.N), "issue-ns/op")
 			})
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"runtime"
+	"sync"
 
 	"pwc/ir/dtype"
 	"pwc/safetensors"
@@ -59,21 +61,37 @@ func (d *dummy) Tensor(name string) (safetensors.Tensor, error) {
 	seed := seedOf(name)
 	switch info.DType {
 	case dtype.BF16:
-		for i := range n {
+		inParallel(n, func(i int64) {
 			binary.LittleEndian.PutUint16(t.Data[2*i:], dtype.F32ToBF16(sample(seed, uint64(i), p.Mean, p.Std)))
-		}
+		})
 	case dtype.F16:
-		for i := range n {
+		inParallel(n, func(i int64) {
 			binary.LittleEndian.PutUint16(t.Data[2*i:], dtype.F32ToF16(sample(seed, uint64(i), p.Mean, p.Std)))
-		}
+		})
 	case dtype.F32:
-		for i := range n {
+		inParallel(n, func(i int64) {
 			binary.LittleEndian.PutUint32(t.Data[4*i:], math.Float32bits(sample(seed, uint64(i), p.Mean, p.Std)))
-		}
+		})
 	default:
 		return safetensors.Tensor{}, fmt.Errorf("hf: dummy weights: %s: no values of %s are made", quote(name), info.DType)
 	}
 	return t, nil
+}
+
+// inParallel calls f with 0 to n-1, from as many goroutines as there are processors: a tensor of a large model has 10⁸
+// elements.
+func inParallel(n int64, f func(i int64)) {
+	const least = 1 << 16 // elements that are worth a goroutine
+	parts := max(1, min(int64(runtime.GOMAXPROCS(0)), n/least))
+	var wg sync.WaitGroup
+	for p := range parts {
+		wg.Go(func() {
+			for i := n * p / parts; i < n*(p+1)/parts; i++ {
+				f(i)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func seedOf(name string) uint64 {

@@ -84,6 +84,16 @@ func TestDummyValues(t *testing.T) {
 			t.Errorf("element %d is %v, want %v", i, got, want)
 		}
 	}
+	// Elements are made side by side, and each is where its position says.
+	big := param("big", dtype.F32, 1, 2, 300, 1000)
+	if x, err = Dummy([]Param{big}).Tensor("big"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(300000) {
+		if got, want := math.Float32frombits(binary.LittleEndian.Uint32(x.Data[4*i:])), sample(seedOf("big"), i, 1, 2); got != want {
+			t.Fatalf("element %d is %v, want %v", i, got, want)
+		}
+	}
 }
 
 func TestDummyRefuses(t *testing.T) {
