@@ -45,19 +45,37 @@ type builder struct {
 	plans  []*split.Plan
 	result *Result
 
-	jobs []job // one for each of result.Artifacts
+	jobs []job // one for each of result.Artifacts, then of result.Extras
 
 	mu   sync.Mutex // of the observer and of done
 	done int
 }
 
-// job is what making one artifact needs beside the artifact.
+// job is what making one artifact needs: a piece of a plan, or an extra.
 type job struct {
+	artifact *Artifact
 	plan     *split.Plan
 	piece    *split.Piece
 	symbol   string // the piece's size symbol
-	origin   string
+	extra    *Extra
 	warnings []error // written by the job alone
+}
+
+// compile makes the program of the job.
+func (j *job) compile(ctx context.Context, c Compiler) (*program.Program, error) {
+	if j.extra != nil {
+		return j.extra.Compile(ctx)
+	}
+	p, err := c.Compile(ctx, j.piece.Module, shape(j.symbol, j.artifact.Range))
+	return p, j.place(err)
+}
+
+// what names what is compiled, in messages.
+func (j *job) what() string {
+	if j.extra != nil {
+		return j.artifact.Origin
+	}
+	return fmt.Sprintf("%s, shape %q", j.artifact.Origin, j.artifact.Key.Shape)
 }
 
 // enumerate fills Artifacts, the look-up table and the counters that do not
@@ -94,7 +112,7 @@ func (b *builder) enumerate(shapes []planShapes) {
 					i = len(r.Artifacts)
 					at[key] = i
 					r.Artifacts = append(r.Artifacts, &Artifact{Key: key, Origin: origin(p, u), Range: rg})
-					b.jobs = append(b.jobs, job{plan: p, piece: u.Piece, symbol: symbol, origin: origin(p, u)})
+					b.jobs = append(b.jobs, job{artifact: r.Artifacts[i], plan: p, piece: u.Piece, symbol: symbol})
 				}
 				a := r.Artifacts[i]
 				a.Uses = append(a.Uses, Use{Plan: pi, Unit: u.Seq})
@@ -102,6 +120,12 @@ func (b *builder) enumerate(shapes []planShapes) {
 			}
 			r.pieces[u.Piece] = c
 		}
+	}
+	for i := range b.o.Extras {
+		x := &b.o.Extras[i]
+		a := &Artifact{Key: x.Key, Origin: x.Origin}
+		r.Extras = append(r.Extras, a)
+		b.jobs = append(b.jobs, job{artifact: a, extra: x})
 	}
 }
 
@@ -130,12 +154,12 @@ func (b *builder) makeAll(ctx context.Context) error {
 			break
 		}
 		g.Go(func() error {
-			a := b.result.Artifacts[i]
-			b.tell(Event{Kind: Started, Artifact: a})
-			if errs[i] = b.make(ctx, a, &b.jobs[i]); errs[i] != nil {
-				b.tell(Event{Kind: Failed, Artifact: a, Err: errs[i]})
+			j := &b.jobs[i]
+			b.tell(Event{Kind: Started, Artifact: j.artifact})
+			if errs[i] = b.make(ctx, j); errs[i] != nil {
+				b.tell(Event{Kind: Failed, Artifact: j.artifact, Err: errs[i]})
 			} else {
-				b.tell(Event{Kind: Finished, Artifact: a})
+				b.tell(Event{Kind: Finished, Artifact: j.artifact})
 			}
 			return nil
 		})
@@ -145,7 +169,11 @@ func (b *builder) makeAll(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	for i := range b.jobs {
-		b.result.Warnings = append(b.result.Warnings, b.jobs[i].warnings...)
+		j := &b.jobs[i]
+		b.result.Warnings = append(b.result.Warnings, j.warnings...)
+		if errs[i] == nil && j.extra != nil && j.extra.Use != nil {
+			j.extra.Use(j.artifact.Program)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -163,21 +191,21 @@ func (b *builder) tell(e Event) {
 	b.o.Observer(e)
 }
 
-func (b *builder) warn(a *Artifact, j *job, err error) {
-	err = fmt.Errorf("%s: key %s: %w", j.origin, a.Key, err)
+func (b *builder) warn(j *job, err error) {
+	err = fmt.Errorf("%s: key %s: %w", j.artifact.Origin, j.artifact.Key, err)
 	j.warnings = append(j.warnings, err)
-	b.tell(Event{Kind: Warning, Artifact: a, Err: err})
+	b.tell(Event{Kind: Warning, Artifact: j.artifact, Err: err})
 }
 
 // make fills the artifact: from the store, else by compiling.
-func (b *builder) make(ctx context.Context, a *Artifact, j *job) error {
-	start := time.Now()
+func (b *builder) make(ctx context.Context, j *job) error {
+	start, a := time.Now(), j.artifact
 	defer func() { a.Duration = time.Since(start) }()
-	if b.load(ctx, a, j) {
+	if b.load(ctx, j) {
 		return nil
 	}
 	if b.o.Frozen {
-		miss := &MissError{Key: a.Key, Origin: j.origin}
+		miss := &MissError{Key: a.Key, Origin: a.Origin}
 		if x, ok := b.o.Store.(explainer); ok {
 			if why, err := x.Explain(ctx, a.Key); err == nil {
 				miss.Why = &why[0]
@@ -188,14 +216,14 @@ func (b *builder) make(ctx context.Context, a *Artifact, j *job) error {
 	if b.o.Store != nil {
 		unlock, err := b.o.Store.Lock(ctx, a.Key)
 		if err != nil {
-			return fmt.Errorf("%s: %w", j.origin, err)
+			return fmt.Errorf("%s: %w", a.Origin, err)
 		}
 		defer unlock()
-		if b.load(ctx, a, j) { // somebody made it while we waited
+		if b.load(ctx, j) { // somebody made it while we waited
 			return nil
 		}
 	}
-	return b.compile(ctx, a, j)
+	return b.compile(ctx, j)
 }
 
 // place turns an error at a node of the piece, which has canonical names and no
@@ -210,13 +238,14 @@ func (j *job) place(err error) error {
 
 // load reports whether the store has the artifact; one that is damaged is a
 // miss with a warning.
-func (b *builder) load(ctx context.Context, a *Artifact, j *job) bool {
+func (b *builder) load(ctx context.Context, j *job) bool {
 	if b.o.Store == nil {
 		return false
 	}
+	a := j.artifact
 	blob, ok, err := b.o.Store.Get(ctx, a.Key)
 	if err != nil {
-		b.warn(a, j, fmt.Errorf("reading the store: %w", err))
+		b.warn(j, fmt.Errorf("reading the store: %w", err))
 		return false
 	}
 	if !ok {
@@ -227,28 +256,28 @@ func (b *builder) load(ctx context.Context, a *Artifact, j *job) bool {
 		err = fmt.Errorf("is for target %s", p.Target)
 	}
 	if err != nil {
-		b.warn(a, j, fmt.Errorf("the stored artifact: %w", err))
+		b.warn(j, fmt.Errorf("the stored artifact: %w", err))
 		return false
 	}
 	a.Program, a.Source, a.Bytes = p, Loaded, len(blob)
 	return true
 }
 
-func (b *builder) compile(ctx context.Context, a *Artifact, j *job) error {
-	start := time.Now()
-	p, err := b.o.Compiler.Compile(ctx, j.piece.Module, shape(j.symbol, a.Range))
+func (b *builder) compile(ctx context.Context, j *job) error {
+	start, a := time.Now(), j.artifact
+	p, err := j.compile(ctx, b.o.Compiler)
 	if err != nil {
-		return fmt.Errorf("%s, shape %q: %w", j.origin, a.Key.Shape, j.place(err))
+		return fmt.Errorf("%s: %w", j.what(), err)
 	}
 	blob, err := p.Encode()
 	if err != nil {
-		return fmt.Errorf("%s, shape %q: the compiler made a program that is not valid: %w", j.origin, a.Key.Shape, err)
+		return fmt.Errorf("%s: the compiler made a program that is not valid: %w", j.what(), err)
 	}
 	a.Program, a.Source, a.Bytes = p, Compiled, len(blob)
 	if b.o.Store != nil {
-		pv := cache.Provenance{Compiler: b.o.Compiler.Version(), Origin: j.origin, Duration: time.Since(start)}
+		pv := cache.Provenance{Compiler: b.o.Compiler.Version(), Origin: a.Origin, Duration: time.Since(start)}
 		if err := b.o.Store.Put(ctx, a.Key, blob, pv); err != nil {
-			b.warn(a, j, fmt.Errorf("writing the store: %w", err))
+			b.warn(j, fmt.Errorf("writing the store: %w", err))
 		}
 	}
 	return nil

@@ -248,6 +248,48 @@ func TestStore(t *testing.T) {
 	}
 }
 
+// Extras are looked up, compiled, counted, given out and missed as pieces are.
+func TestExtras(t *testing.T) {
+	p := plan(t, layers(1), "s::s")
+	store := build.NewMemoryStore()
+	compiled, used := 0, 0
+	extra := build.Extra{
+		Key:    cache.Key{Piece: [32]byte{1}, Target: "fake", Pipeline: "kernel 1", Externs: "s::s", Format: program.FormatVersion},
+		Origin: "kernel k of s::s",
+		Compile: func(context.Context) (*program.Program, error) {
+			compiled++
+			return &program.Program{Target: "fake", Kernels: []program.Kernel{{Name: "k", Format: program.KernelCubin, Code: []byte("code")}}}, nil
+		},
+		Use: func(p *program.Program) {
+			used++
+			if len(p.Kernels) != 1 || string(p.Kernels[0].Code) != "code" {
+				t.Errorf("was given %v", p)
+			}
+		},
+	}
+	without := pieces(t, build.Options{Compiler: newFake(1)}, p)
+	o := build.Options{Compiler: newFake(1), Store: store, Extras: []build.Extra{extra}}
+	cold := pieces(t, o, p)
+	if want := without.Counters.Compiled + 1; cold.Counters.Compiled != want || compiled != 1 || used != 1 || store.Len() != want {
+		t.Errorf("cold: %+v, compiled %d, used %d, %d stored", cold.Counters, compiled, used, store.Len())
+	}
+	if len(cold.Artifacts) != len(without.Artifacts) || len(cold.Extras) != 1 || cold.Extras[0].Program == nil {
+		t.Errorf("%d artifacts and %d extras", len(cold.Artifacts), len(cold.Extras))
+	}
+	if s := cold.ByShape[len(cold.ByShape)-1]; s.Shape != "extern ops" || s.Compiled != 1 {
+		t.Errorf("the last shape is %+v", s)
+	}
+	o.Frozen = true
+	if warm := pieces(t, o, p); warm.Counters.Compiled != 0 || compiled != 1 || used != 2 {
+		t.Errorf("warm: %+v, compiled %d, used %d", warm.Counters, compiled, used)
+	}
+	o.Store = build.NewMemoryStore()
+	var miss *build.MissError
+	if _, err := build.Pieces(t.Context(), []*split.Plan{p}, o); !errors.As(err, &miss) || !strings.Contains(err.Error(), "kernel k of s::s: no artifact") {
+		t.Errorf("frozen without it: %v", err)
+	}
+}
+
 // broken is a store whose methods fail or give what they should not.
 type broken struct {
 	*build.MemoryStore

@@ -3,6 +3,7 @@ package build_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"pwc/compile"
 	"pwc/compile/host"
 	"pwc/ir"
+	"pwc/program"
 	"pwc/split"
 )
 
@@ -89,6 +91,22 @@ func TestDiskCache(t *testing.T) {
 	for _, want := range []string{"// item 0, piece", "// item 1, splitting\n", "// item 2, piece", `loc("after")`} {
 		if !strings.Contains(string(info.Graph), want) {
 			t.Errorf("no %q in the graph\n%s", want, info.Graph)
+		}
+	}
+	// Extras are entries of the module; a build that is part of another one leaves
+	// no record.
+	extra := build.Extra{Key: cache.Key{Piece: [32]byte{1}, Target: "host", Pipeline: "kernel 1", Format: program.FormatVersion}, Origin: "kernel k",
+		Compile: func(context.Context) (*program.Program, error) { return &program.Program{Target: "host"}, nil }}
+	for _, unrecorded := range []bool{true, false} {
+		if _, err := pieces(build.Options{Extras: []build.Extra{extra}, Unrecorded: unrecorded}); err != nil {
+			t.Fatal(err)
+		}
+		list, err := store.Modules(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most := slices.MaxFunc(list, func(a, b cache.ModuleInfo) int { return a.Entries - b.Entries }); unrecorded && len(list) != 1 || !unrecorded && most.Entries != 3 {
+			t.Errorf("unrecorded %v: modules %+v", unrecorded, list)
 		}
 	}
 	_, err = pieces(build.Options{Frozen: true, Shapes: map[string]build.Shapes{"N": {Sizes: []int64{8}}}})

@@ -40,8 +40,29 @@ type Options struct {
 	Jobs     int               // artifacts made at once; 0: GOMAXPROCS
 	Frozen   bool              // an artifact that the store does not have is a [MissError]
 
+	// Unrecorded leaves the store without a record of the module: its artifacts are
+	// part of another one's.
+	Unrecorded bool
+
+	// Extras are made beside the pieces and recorded with them.
+	Extras []Extra
+
 	// Observer, if not nil, is told of progress, one call at a time.
 	Observer func(Event)
+}
+
+// Extra is a program beside the pieces that the module needs: a kernel of an
+// extern op. It is looked up, compiled and recorded as pieces are.
+type Extra struct {
+	Key    cache.Key
+	Origin string // for messages: "kernel paged_bf16_d128 of attention::paged"
+
+	// Compile makes the program where the store does not have it.
+	Compile func(ctx context.Context) (*program.Program, error)
+
+	// Use, if not nil, is given the program, once for each build, before Pieces
+	// returns.
+	Use func(p *program.Program)
 }
 
 // EventKind says what happened.
@@ -87,7 +108,7 @@ type Artifact struct {
 	Program  *program.Program
 	Bytes    int // of the encoded program
 	Duration time.Duration
-	Uses     []Use // in order of plans and units
+	Uses     []Use // in order of plans and units; none for extras
 }
 
 // Use is one piece that an artifact serves.

@@ -3,6 +3,7 @@ package build
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"pwc/cache"
@@ -19,12 +20,12 @@ type recorder interface {
 // kept is a warning.
 func (b *builder) record(ctx context.Context) {
 	r, ok := b.o.Store.(recorder)
-	if !ok || len(b.plans) == 0 {
+	if !ok || len(b.plans) == 0 || b.o.Unrecorded {
 		return
 	}
 	m := b.plans[0].Module
 	rec := cache.Module{Name: m.Name, Hash: m.Hash(), Target: b.o.Compiler.Target(), Graph: []byte(b.graph())}
-	for _, a := range b.result.Artifacts {
+	for _, a := range slices.Concat(b.result.Artifacts, b.result.Extras) {
 		rec.Entries = append(rec.Entries, cache.ModuleEntry{ID: a.Key.Sum(), Size: int64(a.Bytes)})
 	}
 	if err := r.PutModule(ctx, rec); err != nil {

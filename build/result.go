@@ -11,8 +11,8 @@ import (
 )
 
 // Counters are vLLM's compilation counters by their names, and what really
-// happened beside them. Compiled + Loaded are the distinct artifacts; with
-// Deduplicated they are all artifacts that pieces asked for.
+// happened beside them. Compiled + Loaded are the distinct artifacts, extras
+// included; with Deduplicated they are all artifacts that were asked for.
 type Counters struct {
 	GraphsSeen                    int `json:"num_graphs_seen"`                      // functions
 	PiecewiseGraphsSeen           int `json:"num_piecewise_graphs_seen"`            // items, splitting ones too
@@ -30,7 +30,7 @@ type Counters struct {
 
 // ShapeStats sums the artifacts of one range of sizes.
 type ShapeStats struct {
-	Shape            string // Range in text; "any size" for pieces that do not depend on it
+	Shape            string // Range in text; "any size" for pieces that do not depend on it, "extern ops" for extras
 	Compiled, Loaded int
 	Bytes            int64
 	Duration         time.Duration // of making them, summed over jobs
@@ -40,7 +40,8 @@ type ShapeStats struct {
 type Result struct {
 	Counters  Counters
 	Artifacts []*Artifact  // distinct, in order of first use
-	ByShape   []ShapeStats // any size, then exact sizes and ranges rising
+	Extras    []*Artifact  // in the order of Options
+	ByShape   []ShapeStats // any size, then exact sizes and ranges rising, then extras
 
 	// Warnings are failures of the store that the build went on without, in order
 	// of artifacts.
@@ -85,20 +86,24 @@ func (r *Result) Artifact(piece *split.Piece, size int64) (*Artifact, error) {
 
 // total fills what is summed over artifacts.
 func (r *Result) total() {
+	const anySize, sized, extra = 0, 1, 2
 	type group struct {
-		sized bool
+		kind int
 		Range
 	}
 	by := map[group]*ShapeStats{}
 	var order []group
-	for _, a := range r.Artifacts {
-		g := group{a.Key.Shape != "", a.Range}
+	for i, a := range slices.Concat(r.Artifacts, r.Extras) {
+		g, name := group{anySize, a.Range}, "any size"
+		switch {
+		case i >= len(r.Artifacts):
+			g.kind, name = extra, "extern ops"
+		case a.Key.Shape != "":
+			g.kind, name = sized, a.Range.String()
+		}
 		s := by[g]
 		if s == nil {
-			s = &ShapeStats{Shape: a.Range.String()}
-			if !g.sized {
-				s.Shape = "any size"
-			}
+			s = &ShapeStats{Shape: name}
 			by[g] = s
 			order = append(order, g)
 		}
@@ -114,13 +119,7 @@ func (r *Result) total() {
 		s.Duration += a.Duration
 	}
 	slices.SortFunc(order, func(x, y group) int {
-		if x.sized != y.sized {
-			if y.sized {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(x.Lo, y.Lo), cmp.Compare(x.Hi, y.Hi))
+		return cmp.Or(cmp.Compare(x.kind, y.kind), cmp.Compare(x.Lo, y.Lo), cmp.Compare(x.Hi, y.Hi))
 	})
 	for _, g := range order {
 		r.ByShape = append(r.ByShape, *by[g])

@@ -96,7 +96,7 @@ func find(list []ModuleInfo, roots []root, ref string) (ModuleInfo, error) {
 	}
 	ids := make([]string, len(found))
 	for i, m := range found {
-		ids[i] = m.ID.String()[:12]
+		ids[i] = m.ID.String()[:12] + " for " + m.Target
 	}
 	return ModuleInfo{}, fmt.Errorf("cache: %q means several modules: %s", clip(ref), strings.Join(ids, ", "))
 }

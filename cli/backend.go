@@ -36,6 +36,7 @@ type buildFlags struct {
 	symbols      assignments
 	frozen       bool
 	uncached     bool // nothing is taken from the cache, nor kept there
+	unrecorded   bool // artifacts are kept, as part of what is compiled after
 }
 
 func (f *buildFlags) add(cmd *cobra.Command) {
@@ -132,6 +133,13 @@ func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildF
 	return b, t.explain(err)
 }
 
+// planBackend is newBackend for a module that is compiled and not run.
+func (a *app) planBackend(ctx context.Context, m *ir.Module, t *target, f *buildFlags, symbols map[string]int64) (*piecewise.Backend, error) {
+	planned := *t
+	planned.dev = nil
+	return a.newBackend(ctx, m, &planned, f, piecewise.Piecewise, nil, symbols)
+}
+
 // bounds returns the largest steps of one sequence, given values of symbols.
 func bounds(m *ir.Module, limits, symbols map[string]int64) Site {
 	s := Site{Rows: 1, Requests: 1, Blocks: 1}
@@ -161,9 +169,13 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 	if err != nil {
 		return o, nil, err
 	}
+	extras, err := a.extras(m, t)
+	if err != nil {
+		return o, nil, err
+	}
 	o = piecewise.Options{
 		Device: t.dev, Target: t.compiler, Ops: ops, SplitOn: f.splitOn, Mode: mode, CompileSizes: f.compileSizes, Ranges: f.ranges,
-		CaptureSizes: sizes, Jobs: f.jobs, Frozen: f.frozen, Logger: a.logger(),
+		CaptureSizes: sizes, Jobs: f.jobs, Extras: extras, Unrecorded: f.unrecorded, Frozen: f.frozen, Logger: a.logger(),
 	}
 	var store *cache.Store
 	closeRemote := func() {}

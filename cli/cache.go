@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -255,7 +256,7 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	bf.frozen = true
+	bf.frozen, bf.unrecorded = true, true
 	type found struct {
 		use build.Use
 		explained
@@ -278,7 +279,11 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 				}
 			}
 		}
-		all = append(all, found{e.Artifact.Uses[0], x})
+		first := build.Use{Plan: len(m.module.Funcs)} // kernels of ops come last
+		if len(e.Artifact.Uses) > 0 {
+			first = e.Artifact.Uses[0]
+		}
+		all = append(all, found{first, x})
 	}
 	b, err := a.newBackend(ctx, m.module, t, bf, piecewise.Piecewise, nil, loadSymbols(m.module))
 	var miss *build.MissError
@@ -289,10 +294,7 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 		return err
 	}
 	slices.SortFunc(all, func(x, y found) int {
-		if x.use.Plan != y.use.Plan {
-			return x.use.Plan - y.use.Plan
-		}
-		return x.use.Unit - y.use.Unit
+		return cmp.Or(cmp.Compare(x.use.Plan, y.use.Plan), cmp.Compare(x.use.Unit, y.use.Unit), cmp.Compare(x.Origin, y.Origin))
 	})
 	rows := make([]explained, len(all))
 	misses := 0

@@ -11,8 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pwc/build"
+	"pwc/cache"
 	"pwc/ir"
 	"pwc/piecewise"
+	"pwc/runner"
 )
 
 func (a *app) compileCommand() *cobra.Command {
@@ -70,7 +73,8 @@ type compileReport struct {
 	Bytes                int64            `json:"bytes"`
 	Seconds              float64          `json:"seconds"`
 	Shapes               []compileShape   `json:"shapes"`
-	Symbols              map[string]int64 `json:"symbols,omitempty"` // values that load symbols were given
+	Sampling             *compileSampling `json:"sampling,omitempty"` // of a language model, where a cache keeps it
+	Symbols              map[string]int64 `json:"symbols,omitempty"`  // values that load symbols were given
 	Plan                 piecewise.Plan   `json:"plan"`
 }
 
@@ -81,6 +85,15 @@ type compileShape struct {
 	Loaded   int     `json:"loaded"`
 	Bytes    int64   `json:"bytes"`
 	Seconds  float64 `json:"seconds"` // summed over jobs
+}
+
+// compileSampling is what generate needs beside the model.
+type compileSampling struct {
+	Functions int     `json:"functions"`
+	Compiled  int     `json:"compiled"`
+	Loaded    int     `json:"loaded"`
+	Bytes     int64   `json:"bytes"`
+	Seconds   float64 `json:"seconds"`
 }
 
 func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, bf *buildFlags) (err error) {
@@ -100,6 +113,11 @@ func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, 
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	symbols := loadSymbols(&module)
+	served, err := a.serves(&module, bf)
+	if err != nil {
+		return err
+	}
+	bf.unrecorded = served != nil
 	start := time.Now()
 	b, err := a.newBackend(ctx, &module, t, bf, piecewise.Piecewise, nil, symbols)
 	if err != nil {
@@ -116,10 +134,57 @@ func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, 
 	for _, x := range b.Build().ByShape {
 		r.Shapes = append(r.Shapes, compileShape{x.Shape, x.Compiled, x.Loaded, x.Bytes, x.Duration.Seconds()})
 	}
+	if served != nil {
+		if r.Sampling, err = a.compileServed(ctx, served, t, bf, b); err != nil {
+			return err
+		}
+	}
 	if a.json {
 		return a.printJSON(r)
 	}
 	return a.printCompile(path, &r)
+}
+
+// serves returns the module that generate has compiled of a language model, if
+// there is a cache to keep it in.
+func (a *app) serves(m *ir.Module, bf *buildFlags) (*ir.Module, error) {
+	store, err := a.openStore()
+	if err != nil || store == nil || !isLanguageModel(m) {
+		return nil, err
+	}
+	if out, err := runner.WithSampling(m); err == nil {
+		return out, nil
+	}
+	return nil, nil // a model that a runner does not serve
+}
+
+// compileServed compiles what a runner adds to a model that is compiled, and has
+// the cache keep all as one model.
+func (a *app) compileServed(ctx context.Context, m *ir.Module, t *target, bf *buildFlags, model *piecewise.Backend) (*compileSampling, error) {
+	whole := *bf
+	whole.unrecorded, whole.captureSizes = false, "none"
+	start := time.Now()
+	b, err := a.planBackend(ctx, m, t, &whole, loadSymbols(m))
+	if err != nil {
+		return nil, err
+	}
+	known := map[cache.Key]bool{}
+	for _, x := range model.Build().Artifacts {
+		known[x.Key] = true
+	}
+	s := &compileSampling{Functions: len(m.Funcs) - 2, Seconds: time.Since(start).Seconds()}
+	for _, x := range b.Build().Artifacts {
+		switch {
+		case known[x.Key]:
+			continue
+		case x.Source == build.Compiled:
+			s.Compiled++
+		default:
+			s.Loaded++
+		}
+		s.Bytes += int64(x.Bytes)
+	}
+	return s, b.Close()
 }
 
 // loadSymbols gives every load symbol its smallest value, for a plan without a
@@ -144,7 +209,10 @@ func (a *app) printCompile(path string, r *compileReport) error {
 	if err := t.write(a.out, "  "); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.out, "\n%s asked for by pieces, %d served by those of identical ones\n", plural(r.Compiled+r.Loaded+r.Deduplicated, "artifact"), r.Deduplicated)
+	fmt.Fprintf(a.out, "\n%s asked for, %d served by those of identical pieces\n", plural(r.Compiled+r.Loaded+r.Deduplicated, "artifact"), r.Deduplicated)
+	if s := r.Sampling; s != nil {
+		fmt.Fprintf(a.out, "for pwc generate, %s that choose tokens: %d compiled, %d loaded, %s, %.3f s\n", plural(int64(s.Functions), "function"), s.Compiled, s.Loaded, byteCount(s.Bytes), s.Seconds)
+	}
 
 	p := &r.Plan
 	fmt.Fprintf(a.out, "\ndevice memory that running it takes\n")

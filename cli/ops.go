@@ -24,21 +24,15 @@ type Site struct {
 	Requests int // most requests of a step
 	Blocks   int // most blocks of the KV cache that a request has
 
-	// Code returns the machine code (cubin) of a kernel for the device. It is nil
-	// where the device is no GPU.
+	// Code returns the machine code (cubin) for the device of a kernel that
+	// Op.Kernels names. It is nil where the device is no GPU.
 	Code func(ctx context.Context, k Kernel) ([]byte, error)
-}
-
-// Kernel is a kernel of an extern op for NVIDIA GPUs.
-type Kernel struct {
-	Name   string // for messages
-	Source string // CUDA C, C++17 without headers
 }
 
 // builtin returns the ops that every command line knows.
 func builtin() []Op {
 	return []Op{
-		{Name: attention.Name, Open: openAttention, Reference: reference.Extern},
+		{Name: attention.Name, Open: openAttention, Kernels: attentionKernels, Reference: reference.Extern},
 		{Name: silly.Name, Open: openSilly, Reference: func(func() *attention.Batch) interp.Extern { return silly.Reference }},
 	}
 }
@@ -76,7 +70,7 @@ func (a *app) op(name string) (Op, bool) {
 func (a *app) openOps(m *ir.Module, t *target, bounds Site) ([]device.Op, error) {
 	bounds.Device = t.dev
 	if t.cuda != nil {
-		bounds.Code = t.kernel
+		bounds.Code = t.kernels.find
 	}
 	var out []device.Op
 	for _, e := range m.Called() {

@@ -11,6 +11,25 @@ import (
 	"pwc/runtime/device"
 )
 
+// attentionKernels returns the kernels of calls of attention.
+func attentionKernels(target string, calls [][]device.Tensor) ([]Kernel, error) {
+	var out []Kernel
+	for _, args := range calls {
+		s, err := attention.ParseArgs(args)
+		if err != nil {
+			return nil, err
+		}
+		v, err := attentioncuda.VariantOf(&s, target)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, kernelOf(v))
+	}
+	return out, nil
+}
+
+func kernelOf(v attentioncuda.Variant) Kernel { return Kernel{Name: v.String(), Source: v.Source()} }
+
 func openAttentionOnGPU(s *Site) (device.Op, error) {
 	d, ok := s.Device.(*cuda.Device)
 	if !ok {
@@ -18,6 +37,6 @@ func openAttentionOnGPU(s *Site) (device.Op, error) {
 	}
 	return attentioncuda.New(d, attentioncuda.Options{MaxRows: s.Rows, MaxRequests: s.Requests, MaxBlocks: s.Blocks,
 		Code: func(ctx context.Context, v attentioncuda.Variant) ([]byte, error) {
-			return s.Code(ctx, Kernel{Name: v.String(), Source: v.Source()})
+			return s.Code(ctx, kernelOf(v))
 		}})
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -40,6 +41,7 @@ type target struct {
 	events   func(build.Event) // nil, or told of what is compiled and loaded
 	bar      *progress         // of the last backend
 	ops      []device.Op       // that were opened, for close
+	kernels  *kernels          // of extern ops
 }
 
 // cudaCompiler compiles CUDA C, as compile/cuda has it compiled.
@@ -70,6 +72,7 @@ func openTarget(f *buildFlags, run bool) (*target, error) {
 	case err != nil:
 		return nil, fmt.Errorf("--target %s: %w", f.target, err)
 	}
+	t.kernels = &kernels{code: map[[sha256.Size]byte][]byte{}}
 	pipeline := build.Pipeline{Backend: t.backend, Options: compile.Options{Disable: f.disable}}
 	t.compiler = pipeline
 	if f.dump != "" {
@@ -116,8 +119,8 @@ func (t *target) explain(err error) error {
 	return err
 }
 
-// kernel compiles a kernel of an extern op.
-func (t *target) kernel(ctx context.Context, k Kernel) ([]byte, error) {
+// arch returns "sm_90" of "cuda:sm_90".
+func (t *target) arch() string {
 	_, arch, _ := strings.Cut(t.name, ":")
-	return t.cuda.Compile(ctx, k.Source, k.Name+".cu", arch, false)
+	return arch
 }

@@ -32,6 +32,8 @@ type Options struct {
 	Max          map[string]int64 // largest value of a batch symbol; missing: the end of its range
 	Symbols      map[string]int64 // values of load symbols (KV blocks)
 	Jobs         int              // parallel compilations; 0: GOMAXPROCS
+	Extras       []build.Extra    // programs that are built with the pieces and not run: kernels of ops
+	Unrecorded   bool             // the store keeps artifacts and no record of the module
 	Frozen       bool             // refuse what would be compiled or skipped instead of doing it (C8)
 	Slots        int              // staging slots of each function; 0: 2
 

@@ -67,7 +67,7 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 		return nil, err
 	}
 	r := &Runner{opts: o, lm: lm, device: o.Backend.Device, background: context.Background(), wake: make(chan struct{}, 1)}
-	if r.module, err = withSampling(m, lm); err != nil {
+	if r.module, err = addSampling(m, lm); err != nil {
 		return nil, err
 	}
 	if err := r.compile(ctx); err != nil {

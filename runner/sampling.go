@@ -95,8 +95,8 @@ type sampler struct {
 	vocabulary int64
 }
 
-// withSampling returns the model with four more functions, which read logits and
-// ids where they lie:
+// WithSampling returns the module that [New] has compiled: @forward and @logits of
+// the model, with four more functions, which read logits and ids where they lie:
 //
 //	@runner_greedy(%logits: f32[M, V]) -> (i32[M])
 //	@runner_random(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i32[M]) -> (i32[M])
@@ -106,7 +106,18 @@ type sampler struct {
 // The first three choose tokens, -1 where the logits of a row are not numbers:
 // a step runs the first that knows what its requests ask for. The last makes the ids of a step: row i's is %ids[i], or, where %from[i] ≥ 0, what
 // was sampled there in an earlier step, so that the host need not know it yet.
-func withSampling(m *ir.Module, lm *language) (*ir.Module, error) {
+//
+// Compiled ahead, a runner finds it in the cache.
+func WithSampling(m *ir.Module) (*ir.Module, error) {
+	lm, err := inspect(m)
+	if err != nil {
+		return nil, err
+	}
+	return addSampling(m, lm)
+}
+
+// addSampling is WithSampling for a model that was inspected.
+func addSampling(m *ir.Module, lm *language) (*ir.Module, error) {
 	b := ir.NewBuilder(m.Name)
 	var tokens dim.Dim
 	s := &sampler{b: b, vocabulary: lm.vocabulary}

@@ -132,7 +132,7 @@ func sampling(t testing.TB, vocabulary int64) *ir.Module {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := withSampling(m, lm)
+	out, err := addSampling(m, lm)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"sync"
+
+	"pwc/build"
+	"pwc/cache"
+	"pwc/ir"
+	"pwc/program"
+	"pwc/runtime/device"
+)
+
+// Kernel is a kernel of an extern op for NVIDIA GPUs.
+type Kernel struct {
+	Name   string // for messages
+	Source string // CUDA C, C++17 without headers
+}
+
+// kernelPipeline names how kernels are compiled, as part of their keys.
+const kernelPipeline = "kernel 1"
+
+// hash names the source.
+func (k *Kernel) hash() [sha256.Size]byte { return sha256.Sum256([]byte(k.Source)) }
+
+// kernels is the machine code of the kernels of extern ops, by source.
+type kernels struct {
+	mu   sync.Mutex
+	code map[[sha256.Size]byte][]byte
+}
+
+func (ks *kernels) keep(k Kernel, code []byte) {
+	ks.mu.Lock()
+	defer ks.mu.Unlock()
+	ks.code[k.hash()] = code
+}
+
+// find returns the code of a kernel that was compiled with the model.
+func (ks *kernels) find(_ context.Context, k Kernel) ([]byte, error) {
+	ks.mu.Lock()
+	defer ks.mu.Unlock()
+	if code, ok := ks.code[k.hash()]; ok {
+		return code, nil
+	}
+	return nil, fmt.Errorf("kernel %s is not among those that cli.Op.Kernels names for the module", k.Name)
+}
+
+// extras returns the kernels that the extern ops of a module need on the target,
+// to be made and kept with its pieces. Each is a program without steps, so that
+// whatever checks, lists or moves programs does so with kernels.
+func (a *app) extras(m *ir.Module, t *target) ([]build.Extra, error) {
+	if t.cuda == nil {
+		return nil, nil
+	}
+	var out []build.Extra
+	seen := map[[sha256.Size]byte]bool{}
+	for _, e := range m.Called() {
+		op, ok := a.op(e.Name)
+		if !ok || op.Kernels == nil {
+			continue
+		}
+		calls, err := callsOf(m, e)
+		if err != nil {
+			return nil, err
+		}
+		list, err := op.Kernels(t.name, calls)
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range list {
+			if seen[k.hash()] {
+				continue
+			}
+			seen[k.hash()] = true
+			out = append(out, build.Extra{
+				Key:     cache.Key{Piece: k.hash(), Target: t.name, Pipeline: kernelPipeline, Externs: e.Name, Format: program.FormatVersion},
+				Origin:  fmt.Sprintf("kernel %s of %s", k.Name, e.Name),
+				Compile: func(ctx context.Context) (*program.Program, error) { return t.compileKernel(ctx, k) },
+				Use: func(p *program.Program) {
+					if len(p.Kernels) == 1 {
+						t.kernels.keep(k, p.Kernels[0].Code)
+					}
+				},
+			})
+		}
+	}
+	return out, nil
+}
+
+// callsOf returns the operands and results of every call of an op, with symbols
+// at their largest values: no kernel depends on what the machine's limits are.
+func callsOf(m *ir.Module, e *ir.Extern) ([][]device.Tensor, error) {
+	largest := func(name string) (int64, bool) {
+		if s := m.Symbol(name); s != nil {
+			return s.Hi, true
+		}
+		return 0, false
+	}
+	var calls [][]device.Tensor
+	for _, f := range m.Funcs {
+		for _, n := range f.Nodes {
+			if n.Extern == nil || n.Extern.Name != e.Name {
+				continue
+			}
+			var call []device.Tensor
+			for _, values := range [][]ir.Value{n.Args, n.Results} {
+				for _, v := range values {
+					t := device.Tensor{DType: f.Type(v).DType}
+					for _, d := range f.Type(v).Shape {
+						x, err := d.Eval(largest)
+						if err != nil {
+							return nil, fmt.Errorf("an operand of %s: %w", e.Name, err)
+						}
+						t.Shape = append(t.Shape, x)
+					}
+					call = append(call, t)
+				}
+			}
+			calls = append(calls, call)
+		}
+	}
+	return calls, nil
+}
+
+// compileKernel compiles a kernel into a program that holds it and does nothing.
+func (t *target) compileKernel(ctx context.Context, k Kernel) (*program.Program, error) {
+	code, err := t.cuda.Compile(ctx, k.Source, k.Name+".cu", t.arch(), false)
+	if err != nil {
+		return nil, err
+	}
+	return &program.Program{Target: t.name, Kernels: []program.Kernel{{Name: k.Name, Format: program.KernelCubin, Code: code}}}, nil
+}
