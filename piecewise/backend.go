@@ -60,9 +60,8 @@ type Backend struct {
 	blocks  []mem.Block
 	weights []device.Buffer
 	states  stateMemory
-	inputs  device.Buffer
-	results device.Buffer
 	arena   device.Buffer
+	guarded []guarded
 	faults  map[device.Executable]faultSource
 
 	stats counters
@@ -236,13 +235,7 @@ func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states m
 	if err := b.loadStates(states); err != nil {
 		return err
 	}
-	if b.inputs, err = b.take(b.plan.InputBytes, "inputs"); err != nil {
-		return err
-	}
-	if b.results, err = b.take(b.plan.ResultBytes, "results"); err != nil {
-		return err
-	}
-	if b.arena, err = b.pool.reserve(b.plan.PeakArenaBytes); err != nil {
+	if err := b.takeStep(); err != nil {
 		return err
 	}
 	for _, fn := range b.funcs {
@@ -258,6 +251,45 @@ func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states m
 	}
 	b.opts.Logger.Info("loaded", "weight_bytes", b.plan.WeightBytes, "state_bytes", b.plan.StateBytes, "arena_bytes", b.plan.PeakArenaBytes, "seconds", time.Since(start).Seconds())
 	b.advance(loaded)
+	return nil
+}
+
+// takeStep takes the memory of inputs and results, and the arena.
+func (b *Backend) takeStep() error {
+	input, err := b.region(b.plan.InputBytes, "inputs")
+	if err != nil {
+		return err
+	}
+	result, err := b.region(b.plan.ResultBytes, "results")
+	if err != nil {
+		return err
+	}
+	for _, fn := range b.funcs {
+		for i := range fn.inputs {
+			in := &fn.inputs[i]
+			if in.from != nil {
+				continue
+			}
+			if in.buffer, err = input(fn.atMax.bytes[fn.storage(in.value)], fmt.Sprintf("input %%%s of @%s", in.name, fn.ir.Name)); err != nil {
+				return err
+			}
+		}
+		for i := range fn.slots {
+			if fn.slots[i].buffer, err = result(fn.atMax.bytes[fn.slots[i].storage], fmt.Sprintf("result %d of @%s", i, fn.ir.Name)); err != nil {
+				return err
+			}
+		}
+	}
+	if b.opts.Guard == NoGuard {
+		if b.arena, err = b.pool.reserve(b.plan.PeakArenaBytes); err != nil {
+			return err
+		}
+	}
+	for _, fn := range b.funcs {
+		if err := fn.settle(fn.atMax); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -277,11 +309,10 @@ func (b *Backend) loadWeights(ctx context.Context, src safetensors.Source) error
 	if src == nil {
 		return fmt.Errorf("%w: the module has %d weights and Load got no checkpoint", ErrNotLoaded, len(b.module.Weights))
 	}
-	all, err := b.take(b.plan.WeightBytes, "weights")
+	next, err := b.region(b.plan.WeightBytes, "weights")
 	if err != nil {
 		return err
 	}
-	off := int64(0)
 	var errs []error
 	for i, w := range b.module.Weights {
 		if err := ctx.Err(); err != nil {
@@ -292,8 +323,9 @@ func (b *Backend) loadWeights(ctx context.Context, src safetensors.Source) error
 			errs = append(errs, err)
 			continue
 		}
-		b.weights[i] = all.Slice(off, int64(len(t.data)))
-		off += roundUp(int64(len(t.data)))
+		if b.weights[i], err = next(int64(len(t.data)), "weight @"+w.Name); err != nil {
+			return err
+		}
 		if err := b.pool.stream.CopyToDevice(b.weights[i], t.data); err != nil {
 			return err
 		}
@@ -341,7 +373,8 @@ func (b *Backend) Seal() error {
 	return nil
 }
 
-// Close frees everything that Load and Capture took. A run that another
+// Close frees everything that Load and Capture took; with [Canaries] it looks at
+// them before. A run that another
 // goroutine is issuing makes it fail with [ErrBusy]; closing twice is no error.
 func (b *Backend) Close() error {
 	if b.pool == nil {
@@ -358,7 +391,11 @@ func (b *Backend) Close() error {
 	if done {
 		return nil
 	}
-	err := b.freeAll()
+	var guards error
+	if b.lost == nil {
+		guards = b.checkGuards()
+	}
+	err := errors.Join(guards, b.freeAll())
 	if b.owned {
 		err = errors.Join(err, b.pool.Close())
 	}
@@ -375,12 +412,12 @@ func (b *Backend) freeAll() error {
 	}
 	clear(b.execs)
 	clear(b.faults)
-	errs = append(errs, b.states.free())
+	errs = append(errs, b.states.free(), b.freeGuarded())
 	for _, blk := range b.blocks {
 		errs = append(errs, b.pool.mem.Free(blk))
 	}
 	b.blocks, b.weights = nil, nil
-	b.inputs, b.results, b.arena = device.Buffer{}, device.Buffer{}, device.Buffer{}
+	b.arena = device.Buffer{}
 	return errors.Join(errs...)
 }
 

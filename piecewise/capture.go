@@ -16,6 +16,7 @@ import (
 // through without looking anything up.
 type captured struct {
 	size   int64
+	layout *layout
 	steps  []replayStep     // the pieces' graphs and the calls between them
 	whole  device.Graph     // the whole function, modes full…
 	calls  []*device.OpCall // of steps
@@ -54,6 +55,10 @@ func (b *Backend) Warmup(ctx context.Context) error {
 func (b *Backend) warmup(ctx context.Context) error {
 	done := map[*program.Program]bool{}
 	for _, fn := range b.funcs {
+		// A warm-up reads what nothing wrote: positions among it must be in range.
+		if err := fn.fill(fn.atMax, 0); err != nil {
+			return err
+		}
 		for _, n := range slices.Backward(fn.sizes) {
 			e := fn.envFor(n)
 			for i := range fn.units {
@@ -88,7 +93,7 @@ func (b *Backend) warmup(ctx context.Context) error {
 	if err := b.pool.stream.Synchronize(); err != nil {
 		return err
 	}
-	// What a warm-up read from the arena was never written: positions in it mean nothing.
+	// Positions that a warm-up computed mean nothing.
 	if _, err := b.opts.Device.TakeFaults(b.pool.stream); err != nil {
 		return err
 	}
@@ -183,10 +188,17 @@ func (fn *function) captureSize(ctx context.Context, c *captured, capture func(*
 		return err
 	}
 	start, before := time.Now(), len(c.graphs)
-	l, err := fn.place(c.size)
-	if err != nil {
-		return err
+	if c.layout == nil {
+		l, err := fn.place(c.size)
+		if err != nil {
+			return err
+		}
+		if err := fn.settle(l); err != nil {
+			return err
+		}
+		c.layout = l
 	}
+	l := c.layout
 	if err := capture(c, l); err != nil {
 		return fmt.Errorf("capture of @%s at size %d: %w", fn.ir.Name, c.size, err)
 	}
@@ -344,7 +356,7 @@ func (fn *function) bind(i int, n int64, e *env, l *layout) (device.BoundLaunch,
 func (fn *function) bound(i int32, e *env, l *layout) (device.Buffer, error) {
 	b, err := fn.buffer(i, e, l)
 	if err == nil && fn.storages[i].kind == inWork {
-		fn.b.stats.tookArena(b.Offset - fn.b.arena.Offset + b.Size)
+		fn.b.stats.tookArena(l.offset[i] + b.Size)
 	}
 	return b, err
 }
@@ -357,7 +369,7 @@ func (fn *function) scratch(i int, need int64, l *layout) (device.Buffer, error)
 		return device.Buffer{}, nil
 	}
 	fn.b.stats.tookArena(l.scratch[i] + need)
-	return fn.b.arena.Slice(l.scratch[i], need), nil
+	return l.room[i].Slice(0, need), nil
 }
 
 // call prepares a call of an extern op.

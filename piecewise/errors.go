@@ -70,6 +70,18 @@ func (e *PositionError) Error() string {
 // Unwrap returns ErrPosition.
 func (e *PositionError) Unwrap() error { return ErrPosition }
 
+// GuardError is a buffer whose surroundings were written (see [Canaries]).
+type GuardError struct {
+	Name   string
+	Bytes  int64 // of the buffer
+	Offset int64 // of the first byte outside that was written, from the start of the buffer
+}
+
+// Error names the buffer and the place.
+func (e *GuardError) Error() string {
+	return fmt.Sprintf("piecewise: byte %d of %s was written, which has %d bytes", e.Offset, e.Name, e.Bytes)
+}
+
 // FrozenError says what a frozen backend would have had to do (C8). It matches
 // [ErrFrozen].
 type FrozenError struct{ Reason string }

@@ -55,16 +55,15 @@ type input struct {
 	// rowBytes is the size of one row, where the leading extent is the size symbol
 	// or that of the function it is linked to; else 0.
 	rowBytes int64
-	from     *function // a result of this earlier function is taken where it lies
-	slot     int       // of from
-	offset   int64     // in the input region; not for linked inputs
+	from     *function     // a result of this earlier function is taken where it lies
+	slot     int           // of from
+	buffer   device.Buffer // at the largest size; linked inputs have none of their own
 }
 
 // slot is memory of a function result.
 type slot struct {
 	storage int32
-	offset  int64 // in the result region
-	bytes   int64 // at the largest size
+	buffer  device.Buffer // at the largest size
 }
 
 // function is one function of the module, split and compiled.
@@ -89,8 +88,9 @@ type function struct {
 	checks    []positionCheck
 
 	atMax    *layout
-	captured []*captured // ascending sizes
-	pick     []int16     // by rows: index into captured that serves them, -1: none
+	exact    map[int64]*layout // of runs without graphs, with a guard
+	captured []*captured       // ascending sizes
+	pick     []int16           // by rows: index into captured that serves them, -1: none
 	ring     ring
 	run      uint64 // generation: runs, and overwrites of results from outside
 	released uint64 // the generation whose results were released

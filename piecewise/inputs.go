@@ -190,7 +190,7 @@ func (fn *function) inputBytes(in *input, n, leading int64) (bytes, rows int64, 
 	case in.rowBytes > 0 && leading >= 0:
 		return in.rowBytes * leading, leading, nil
 	case in.rowBytes > 0:
-		return in.from.slots[in.slot].bytes, in.from.hi, nil
+		return in.from.slots[in.slot].buffer.Size, in.from.hi, nil
 	}
 	e := fn.envFor(n)
 	if bytes, err = e.bytes(in.typ); err != nil || len(in.typ.Shape) == 0 {

@@ -94,6 +94,8 @@ type layout struct {
 	scratch []int64 // by unit
 	need    []int64 // by unit: scratch bytes
 	total   int64   // bytes of the arena
+
+	work, room []device.Buffer // memory for bytes and for need, from settle on
 }
 
 // place computes the layout for a size. Nothing is allocated; the same
@@ -185,7 +187,6 @@ func (fn *function) buffer(i int32, e *env, l *layout) (device.Buffer, error) {
 		return device.Buffer{}, err
 	}
 	var b device.Buffer
-	off := int64(0)
 	switch s.kind {
 	case inParam:
 		b = fn.inputBuffer(s.index)
@@ -194,25 +195,24 @@ func (fn *function) buffer(i int32, e *env, l *layout) (device.Buffer, error) {
 	case inState:
 		b = fn.b.states.buffers[s.index]
 	case inResult:
-		b, off = fn.b.results, fn.slots[s.index].offset
+		b = fn.slots[s.index].buffer
 	case inWork:
-		b, off = fn.b.arena, l.offset[i]
+		b = l.work[i]
 		if bytes > l.bytes[i] {
 			return b, fmt.Errorf("%w: a tensor of type %s needs %d bytes, the plan for size %d has %d", ErrSize, s.typ, bytes, l.size, l.bytes[i])
 		}
 	}
-	if bytes > b.Size-off {
-		return b, fmt.Errorf("%w: a tensor of type %s needs %d bytes, its memory has %d", ErrSize, s.typ, bytes, b.Size-off)
+	if bytes > b.Size {
+		return b, fmt.Errorf("%w: a tensor of type %s needs %d bytes, its memory has %d", ErrSize, s.typ, bytes, b.Size)
 	}
-	return b.Slice(off, bytes), nil
+	return b.Slice(0, bytes), nil
 }
 
 // inputBuffer returns the memory of a parameter at its largest size.
 func (fn *function) inputBuffer(i int) device.Buffer {
 	in := &fn.inputs[i]
 	if in.from != nil {
-		s := in.from.slots[in.slot]
-		return fn.b.results.Slice(s.offset, s.bytes)
+		return in.from.slots[in.slot].buffer
 	}
-	return fn.b.inputs.Slice(in.offset, fn.atMax.bytes[fn.storage(in.value)])
+	return in.buffer
 }

@@ -61,15 +61,12 @@ func (b *Backend) makePlan() error {
 			in := &fn.inputs[i]
 			n := fn.atMax.bytes[fn.storage(in.value)]
 			if in.from == nil {
-				in.offset = p.InputBytes
 				p.InputBytes += roundUp(n)
 				p.StagingBytes += int64(b.opts.Slots) * roundUp(n)
 			}
 		}
 		for i := range fn.slots {
-			s := &fn.slots[i]
-			s.offset, s.bytes = p.ResultBytes, fn.atMax.bytes[s.storage]
-			p.ResultBytes += roundUp(s.bytes)
+			p.ResultBytes += roundUp(fn.atMax.bytes[fn.slots[i].storage])
 		}
 		p.PeakArenaBytes = max(p.PeakArenaBytes, fn.atMax.total)
 		for _, n := range fn.sizes {

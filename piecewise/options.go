@@ -37,6 +37,9 @@ type Options struct {
 	Frozen       bool             // refuse what would be compiled or skipped instead of doing it (C8)
 	Slots        int              // staging slots of each function; 0: 2
 
+	Guard  Guard // keeps buffers apart, to debug kernels and ops
+	Poison bool  // before each run fills what it must not read before it has written it, with 0xff: NaN in every float dtype
+
 	Progress func(build.Event) // nil, or told of compilation, one call at a time
 	Logger   *slog.Logger      // nil: silent
 	Observer Observer          // nil: costs nothing

@@ -119,8 +119,8 @@ func (r Result) Tensor() (device.Tensor, error) {
 // rows returns the memory of the first rows of a result whose rows are those
 // of its function.
 func (r Result) rows(n int64) device.Buffer {
-	b, fn := r.set.fn.b, r.set.fn
-	return b.results.Slice(fn.slots[r.slot()].offset, fn.rowBytes[r.i]*n)
+	fn := r.set.fn
+	return fn.slots[r.slot()].buffer.Slice(0, fn.rowBytes[r.i]*n)
 }
 
 // memory returns where the result lies, without padded rows.

@@ -52,12 +52,17 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	rows := in.slot.rows
 	c, how, skip := fn.choose(rows, in.slot.uniform)
 	size := rows
+	var l *layout
 	if how == Eager {
 		if b.opts.Frozen && skip == skipPadding {
 			return Results{}, &FrozenError{Reason: fmt.Sprintf("%d rows of @%s would run uncaptured: %v", rows, fn.ir.Name, fn.noPad)}
 		}
+		var err error
+		if l, err = fn.eagerLayout(rows); err != nil {
+			return Results{}, b.note(err)
+		}
 	} else {
-		size = c.size
+		size, l = c.size, c.layout
 		if err := fn.checkAddresses(c); err != nil {
 			return Results{}, err
 		}
@@ -68,11 +73,16 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	}
 	in.slot.taken = false
 	fn.run++ // from here on the old results are gone, whether the run succeeds or not
+	if b.opts.Poison {
+		if err := fn.poison(l); err != nil {
+			return Results{}, b.note(err)
+		}
+	}
 	err := fn.prepare(meta, size, rows)
 	switch {
 	case err != nil:
 	case how == Eager:
-		err = fn.runEager(rows, in.slot, meta)
+		err = fn.runEager(rows, in.slot, meta, l)
 		b.stats.eager.Add(1)
 		b.stats.skipped[skip].Add(1)
 	case how == Replayed:
@@ -219,9 +229,8 @@ func (fn *function) replayWhole(c *captured, rows int64, meta any) error {
 	return nil
 }
 
-// runEager binds and launches every unit for exactly these rows, in the memory
-// placed for the largest size.
-func (fn *function) runEager(rows int64, slot *slotMemory, meta any) error {
+// runEager binds and launches every unit for exactly these rows.
+func (fn *function) runEager(rows int64, slot *slotMemory, meta any, l *layout) error {
 	e := fn.envFor(rows)
 	for i := range fn.inputs {
 		in := &fn.inputs[i]
@@ -233,7 +242,7 @@ func (fn *function) runEager(rows int64, slot *slotMemory, meta any) error {
 	for i := range fn.units {
 		u := &fn.units[i]
 		if u.piece == nil {
-			call, err := fn.call(i, &e, fn.atMax)
+			call, err := fn.call(i, &e, l)
 			if err != nil {
 				return fn.failed(rows, i, err)
 			}
@@ -244,7 +253,7 @@ func (fn *function) runEager(rows int64, slot *slotMemory, meta any) error {
 			}
 			continue
 		}
-		launch, err := fn.bind(i, rows, &e, fn.atMax)
+		launch, err := fn.bind(i, rows, &e, l)
 		if err == nil {
 			err = stream.Launch(launch)
 		}

@@ -55,6 +55,9 @@ func (b *Backend) loadStates(given map[string]device.Buffer) error {
 	if err != nil {
 		return err
 	}
+	if b.opts.Guard != NoGuard {
+		total = 0
+	}
 	m := &b.states
 	m.buffers = make([]device.Buffer, len(each))
 	if total > 0 {
@@ -64,14 +67,22 @@ func (b *Backend) loadStates(given map[string]device.Buffer) error {
 	}
 	off := int64(0)
 	for i, s := range b.module.States {
-		if own(s) {
+		switch {
+		case !own(s):
+			m.buffers[i] = given[s.Name]
+			if m.buffers[i].Size != each[i] {
+				return fmt.Errorf("%w: state @%s needs %d bytes, was given %d", ErrNotLoaded, s.Name, each[i], m.buffers[i].Size)
+			}
+		case b.opts.Guard != NoGuard:
+			if m.buffers[i], err = b.takeGuarded(each[i], "state @"+s.Name); err == nil {
+				err = b.pool.stream.Fill(m.buffers[i], 0)
+			}
+			if err != nil {
+				return err
+			}
+		default:
 			m.buffers[i] = device.Buffer{Memory: m.segment, Offset: off, Size: each[i]}
 			off += roundUp(each[i])
-			continue
-		}
-		m.buffers[i] = given[s.Name]
-		if m.buffers[i].Size != each[i] {
-			return fmt.Errorf("%w: state @%s needs %d bytes, was given %d", ErrNotLoaded, s.Name, each[i], m.buffers[i].Size)
 		}
 	}
 	if b.piecesTouchStates() {

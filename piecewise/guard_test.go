@@ -1,0 +1,108 @@
+package piecewise_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"pwc/piecewise"
+	"pwc/runtime/device"
+)
+
+// A byte that an op writes beyond its operand, before it or behind it, replayed
+// or not, is found with its place. The operand's own bytes are no one else's.
+func TestCanaries(t *testing.T) {
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
+		for _, off := range []int64{-512, -1, 12, 523} {
+			op := &sum3{}
+			b := create(t, nineteen, piecewise.Options{Mode: mode, CaptureSizes: []int64{3}, Ops: []device.Op{op}, Guard: piecewise.Canaries})
+			if err := b.Load(context.Background(), nil, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Capture(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			wantF32(t, run(t, b.Func("forward"), []float32{0, 1, 2}), []float32{19, 28, 37})
+			if err := b.CheckGuards(); err != nil {
+				t.Fatal(err)
+			}
+			op.onCall = func(c *device.OpCall) {
+				out := c.Args[3].Buffer
+				out.Offset, out.Size = out.Offset+off, 1
+				hostBytes(c, out)[0]++
+				op.onCall = nil
+			}
+			wantF32(t, run(t, b.Func("forward"), []float32{0, 1, 2}), []float32{19, 28, 37})
+			var found *piecewise.GuardError
+			if err := b.CheckGuards(); !errors.As(err, &found) || found.Name != "%o of @forward at size 3" || found.Offset != off || found.Bytes != 12 {
+				t.Errorf("mode %s: %v, want byte %d of %%o of @forward at size 3", mode, err, off)
+			}
+			found = nil
+			if err := b.Close(); !errors.As(err, &found) {
+				t.Errorf("close: %v, want a GuardError", err)
+			}
+		}
+	}
+}
+
+// An op that leaves some of its result unwritten gives NaN with Poison, whatever
+// was there before.
+func TestPoison(t *testing.T) {
+	for _, guard := range []piecewise.Guard{piecewise.NoGuard, piecewise.Canaries, piecewise.Exact} {
+		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
+			op := &sum3{capture: true}
+			b := start(t, nineteen, piecewise.Options{Mode: mode, CaptureSizes: []int64{4}, Ops: []device.Op{op}, Guard: guard, Poison: true})
+			wantF32(t, run(t, b.Func("forward"), []float32{0, 1, 2, 3}), []float32{19, 28, 37, 46})
+			op.skip = 1
+			got := run(t, b.Func("forward"), []float32{0, 1, 2, 3})
+			if got[0] != 19 || !math.IsNaN(float64(got[3])) {
+				t.Errorf("mode %s: %v, want a last row that is not a number", mode, got)
+			}
+		}
+	}
+}
+
+// What a model computes does not depend on how its buffers are kept apart, nor
+// on what lies where nothing was written yet.
+func TestGuardedModel(t *testing.T) {
+	g := openGolden(t, "llama")
+	for _, guard := range []piecewise.Guard{piecewise.NoGuard, piecewise.Canaries, piecewise.Exact} {
+		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.FullAndPiecewise} {
+			b := g.backend(t, piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 4, 24}, Guard: guard, Poison: true})
+			g.holdLogits(t, b)
+			if err := b.CheckGuards(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// Weights, states, inputs and results are guarded too.
+func TestEveryBufferIsGuarded(t *testing.T) {
+	text := strings.Replace(stateful, "%x: f32[N]", "%x: f32[N], %i: i32[N]", 1)
+	dev := &tallying{Device: openHost(t)}
+	b := create(t, text, piecewise.Options{Device: dev, Mode: piecewise.None, Symbols: map[string]int64{"B": 4}, Max: map[string]int64{"N": 8}, Guard: piecewise.Exact})
+	if err := b.Load(context.Background(), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	// @s, %x, %i and the result: 4, 8, 8 and 8 elements of 4 bytes.
+	if want := map[int64]int{16: 1, 32: 3}; dev.sizes[16] != want[16] || dev.sizes[32] != want[32] || len(dev.sizes) != 2 {
+		t.Errorf("allocations %v by size, want %v", dev.sizes, want)
+	}
+}
+
+// tallying is the host device, which counts its allocations by size.
+type tallying struct {
+	device.Device
+	sizes map[int64]int
+}
+
+func (c *tallying) Alloc(n int64) (device.Memory, error) {
+	if c.sizes == nil {
+		c.sizes = map[int64]int{}
+	}
+	c.sizes[n]++
+	return c.Device.Alloc(n)
+}
