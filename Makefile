@@ -2,6 +2,7 @@
 # ./cmd/pwc` and `go test ./...` are all there is. CI runs .ci/run.
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GPU_ARCH ?= sm_90
 FUZZTIME ?= 20s
 SOAK ?= 30
 RANDOM_MODULES ?= 20000
@@ -11,13 +12,26 @@ COUNT ?= 5
 # Packages whose values several goroutines may use, or that start some.
 CONCURRENT = ./attention/... ./build ./cache/... ./piecewise ./runner/... ./runtime/... ./safetensors ./silly
 
-.PHONY: build test embed lint race arch random soak fuzz golden bench cross ci-deps
+# Packages with tests for a GPU.
+GPU = attention/cuda compile/cuda piecewise runner runtime/cuda
+
+.PHONY: build test gpu-test embed lint race arch random soak fuzz golden bench cross ci-deps
 
 build: # the command line, static, into bin/
 	CGO_ENABLED=0 go build -trimpath -o bin/pwc ./cmd/pwc
 
 test:
 	go test ./...
+
+gpu-test: # what .ci/gpu runs on a machine with a GPU, into out/gpu; needs NVRTC and no GPU
+	rm -rf out/gpu && mkdir -p out/gpu
+	set -e; for p in $(GPU); do \
+	  CGO_ENABLED=0 go test -c -trimpath -ldflags="-s -w" -o out/gpu/$$(echo $$p | tr / -).test ./$$p; \
+	done
+	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o out/gpu/pwc ./cmd/pwc
+	for arch in $(GPU_ARCH); do \
+	  PWC_CACHE_DIR=$(CURDIR)/out/gpu/cache PWC_CACHE_PATH= out/gpu/pwc compile testdata/hf/llama --target cuda:$$arch || exit 1; \
+	done
 
 embed: # a module of its own that embeds pwc
 	cd testdata/embed && go vet ./... && CGO_ENABLED=0 go test ./...

@@ -21,12 +21,15 @@ import (
 	"pwc/safetensors"
 )
 
-// onGPU makes and loads a runner on the GPU of this machine; without a driver
-// the test is skipped.
+// onGPU makes and loads a runner on the GPU of this machine. Without a driver
+// the test is skipped, unless PWC_REQUIRE_GPU=1 says that there must be one.
 func onGPU(t testing.TB, m *hf.Model, src safetensors.Source, store build.Store, o Options) *Runner {
 	t.Helper()
 	dev, err := gpu.Open(gpu.Options{})
 	if err != nil {
+		if os.Getenv("PWC_REQUIRE_GPU") == "1" {
+			t.Fatal(err)
+		}
 		t.Skip(err)
 	}
 	lib, err := nvrtc.Open(nvrtc.Options{})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"testing"
 
 	"pwc/attention"
@@ -38,11 +39,15 @@ type rig struct {
 
 const maxRows, maxRequests, maxBlocks = 4096, 512, 512
 
-// newRig skips the test on machines without a GPU.
+// newRig skips the test on machines without a GPU, unless PWC_REQUIRE_GPU=1 says
+// that there must be one.
 func newRig(t testing.TB, s shape, attrs ...program.Attr) *rig {
 	t.Helper()
 	dev, err := cuda.Open(cuda.Options{})
 	if err != nil {
+		if os.Getenv("PWC_REQUIRE_GPU") == "1" {
+			t.Fatal(err)
+		}
 		t.Skip(err)
 	}
 	r := &rig{TB: t, shape: s, attrs: attrs, dev: dev}

@@ -31,11 +31,15 @@ type rig struct {
 	backend *cuda.Backend
 }
 
-// openGPU opens the GPU and NVRTC; without a driver the test is skipped.
+// openGPU opens the GPU and NVRTC. Without a driver the test is skipped, unless
+// PWC_REQUIRE_GPU=1 says that there must be one.
 func openGPU(t testing.TB) *rig {
 	t.Helper()
 	dev, err := gpu.Open(gpu.Options{})
 	if err != nil {
+		if os.Getenv("PWC_REQUIRE_GPU") == "1" {
+			t.Fatal(err)
+		}
 		t.Skip(err)
 	}
 	t.Cleanup(func() {
