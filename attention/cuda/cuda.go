@@ -66,7 +66,7 @@ type kernel struct {
 // The kernel's parameters, in order.
 const (
 	argPartial = attention.ArgO + 2
-	argScale   = argPartial + 4
+	argScale   = argPartial + 7
 	argCount   = argScale + 4
 )
 
@@ -85,7 +85,7 @@ func New(dev *cuda.Device, o Options) (*Op, error) {
 		return nil, fmt.Errorf("%s: options %d rows, %d requests, %d blocks: all must be positive, and there must be Code", attention.Name, o.MaxRows, o.MaxRequests, o.MaxBlocks)
 	}
 	info := dev.Info()
-	op := &Op{dev: dev, options: o, sms: int(info.Properties["device.sms"]), kernels: map[Variant]*kernel{}}
+	op := &Op{dev: dev, options: o, sms: max(1, int(info.Properties["device.sms"])), kernels: map[Variant]*kernel{}}
 	_, n, err := arch(info.Target)
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (o *Op) allocate() error {
 	if err := o.step.allocate(o.dev, &o.options); err != nil {
 		return err
 	}
-	m, err := o.dev.Alloc(4 * int64(o.busy()))
+	m, err := o.dev.Alloc(4 * int64(maxResident*o.sms))
 	if err != nil {
 		return err
 	}
@@ -143,14 +143,11 @@ func (o *Op) free() error {
 // Signature returns the op's declaration. It can be captured.
 func (o *Op) Signature() device.Signature { return attention.Signature(true, "1") }
 
-// busy is how many blocks a launch should have at least: three are resident on a
-// multiprocessor, and twice as many level out what some have more to do.
-func (o *Op) busy() int { return 6 * max(1, o.sms) }
-
-// parts is how many parts a context is split into at most, for calls of a shape.
+// parts is how many parts a context is split into at most, for calls of a shape:
+// as many as fill the multiprocessors when every request has one row.
 func (o *Op) parts(s *attention.Shape, v *Variant) int {
-	tiles := max(1, s.Rows*v.rowTiles()*s.KVHeads)
-	return min(maxSplits, (o.busy()+tiles-1)/tiles)
+	units := max(1, s.Rows*v.rowTiles()*s.KVHeads)
+	return min(maxParts, max(1, v.Resident*o.sms/units))
 }
 
 // ScratchBytes returns the memory for the sums of parts of contexts. A call with
@@ -177,7 +174,7 @@ func (o *Op) scratch(s *attention.Shape, v *Variant) int64 {
 	if parts == 1 {
 		return 0
 	}
-	return int64(s.Rows*v.rowTiles()*s.KVHeads*parts) * splitPairs * int64(s.HeadDim+2) * 4
+	return int64(v.tiles(s.Rows, s.Rows)*s.KVHeads*parts) * splitPairs * int64(s.HeadDim+2) * 4
 }
 
 // kernel returns the kernel for a shape, loaded.
@@ -206,7 +203,7 @@ func (o *Op) kernel(s *attention.Shape) (*kernel, error) {
 		return nil, fmt.Errorf("%s: %s: %w", attention.Name, v, err)
 	}
 	k := &kernel{variant: v}
-	if k.call, err = f.NewCall(argCount, cuda.LaunchOptions{}); err != nil {
+	if k.call, err = f.NewCall(argCount, cuda.LaunchOptions{Programmatic: true}); err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", attention.Name, v, err)
 	}
 	k.call.Block, k.call.Shared = [3]uint32{threads, 1, 1}, uint32(v.shared())
@@ -238,8 +235,8 @@ func (o *Op) Launch(c *device.OpCall) error {
 	if s.Rows == 0 {
 		return nil
 	}
-	if s.Rows > o.options.MaxRows || s.KVHeads > math.MaxUint16 {
-		return fmt.Errorf("%s: %d rows with %d key-value heads, the op was made for %d rows", attention.Name, s.Rows, s.KVHeads, o.options.MaxRows)
+	if s.Rows > o.options.MaxRows {
+		return fmt.Errorf("%s: %d rows, the op was made for %d", attention.Name, s.Rows, o.options.MaxRows)
 	}
 	if err := o.step.serve(c, stream, &s); err != nil {
 		return err
@@ -247,7 +244,22 @@ func (o *Op) Launch(c *device.OpCall) error {
 	if err := o.arguments(k, c, &s, &p); err != nil {
 		return err
 	}
+	o.grid(k, &s, stream.Capturing())
 	return stream.LaunchKernel(k.call)
+}
+
+// grid sets a grid with a block for each tile, head and part that the step may
+// have: the next one, or when recording any with so many rows. What the blocks
+// compute does not depend on it.
+func (o *Op) grid(k *kernel, s *attention.Shape, recording bool) {
+	v := &k.variant
+	parts := o.parts(s, v)
+	tiles := v.tiles(s.Rows, min(s.Rows, o.options.MaxRequests))
+	if !recording {
+		tiles = max(1, v.tiles(o.step.rows, o.step.requests))
+		parts = min(parts, max(1, (o.step.longest+minChunk-1)/minChunk))
+	}
+	k.call.Grid = [3]uint32{uint32(tiles * s.KVHeads), uint32(parts), 1}
 }
 
 // arguments sets the kernel's grid and arguments for a call.
@@ -271,10 +283,9 @@ func (o *Op) arguments(k *kernel, c *device.OpCall, s *attention.Shape, p *atten
 	if p.Causal {
 		causal = 1
 	}
-	for i, v := range [...]uint64{uint64(o.options.MaxRequests), uint64(o.options.MaxRows),
+	for i, v := range [...]uint64{uint64(o.options.MaxRequests), uint64(o.options.MaxRows), uint64(s.Rows), uint64(s.KVHeads), uint64(o.parts(s, &k.variant)),
 		uint64(math.Float32bits(float32(p.Scale))), uint64(math.Float32bits(float32(p.Softcap))), uint64(p.Window), causal} {
 		k.call.SetArg(len(buffers)+i, v)
 	}
-	k.call.Grid = [3]uint32{uint32(s.Rows * k.variant.rowTiles()), uint32(s.KVHeads), uint32(o.parts(s, &k.variant))}
 	return nil
 }

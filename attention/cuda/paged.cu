@@ -2,20 +2,26 @@
 // into the cache, every row attends, and where a context was split over blocks
 // the last of them combines the parts. Package cuda writes a prologue that
 // defines HEAD_DIM, GROUP (query heads of a key-value head), BLOCK_SIZE (tokens
-// of a cache block), Q_TYPE and KV_TYPE (F32, F16 or BF16) and TENSOR (1: the
-// products run on tensor cores).
+// of a cache block), Q_TYPE and KV_TYPE (F32, F16 or BF16), TENSOR (1: the
+// products run on tensor cores), STAGES (of shared memory) and RESIDENT (blocks
+// of a multiprocessor).
 //
 // A pair is one row with one of the GROUP query heads of the block's key-value
 // head. The pairs of a request, rows first, are cut into tiles of TILE. A block
-// has a tile (x), a key-value head (y) and a part of the context (z).
+// has a tile and a key-value head (x) and a part of the context (y).
 //
-// Tile numbers need no list: a request whose first row is f has the numbers from
-// f·ROW_TILES on, which are enough for its rows. A number without pairs leaves.
-// Each row has a number of its own, whose block appends the row's key and value.
+// Tiles have numbers without a list of them: request r, whose first row is f, has
+// those from f·GROUP/TILE + r on, which are enough for its rows; where every
+// request has one row, those from r·ROW_TILES on. A number without pairs leaves.
 //
 // No block reads what another writes in this launch: the keys and values of the
 // step are read where they come from. (No request reads a cache block that
 // another request appends to; the host sees to that.)
+//
+// The launch may begin before the kernel before it has ended (programmatic
+// dependent launch). Until wait_for_previous a block reads only what no kernel of
+// the step writes before: the metadata, and the cache's keys and values of
+// earlier tokens.
 //
 // Every sum has an order that the shapes alone decide.
 
@@ -25,15 +31,17 @@ typedef unsigned short u16;
 #define THREADS 128
 #define WARPS 4
 #define SPLIT_PAIRS 16   // tiles of at most so many pairs have their context split
-#define MAX_SPLITS 64
-#define MIN_CHUNK 128    // least keys of a part
+#define MIN_CHUNK 64     // least keys of a part
 
 #if TENSOR
-#define TILE 64          // 16 for each warp
+#define OPERANDS (HEAD_DIM <= 128 ? 2 : 1) // of 16 pairs, for each warp
+#define TILE (64 * OPERANDS)
 #define KEYS 64          // of a stage
+#define VECTOR 4         // elements that a thread finishes at once
 #else
 #define TILE 16          // 8 threads for each pair
 #define KEYS (HEAD_DIM <= 128 ? 32 : 16)
+#define VECTOR 1
 #endif
 #define ROW_TILES ((GROUP + TILE - 1) / TILE)
 
@@ -49,6 +57,18 @@ typedef u16 KT;
 #endif
 
 #define NONE (-__int_as_float(0x7f800000)) // the largest score of no key
+
+// What the kernels before wrote is there from here on.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
 
 // Conversions. Each rounds to nearest even, once.
 __device__ __forceinline__ float wide(float x, int) { return x; }
@@ -73,12 +93,11 @@ struct Task {
   const QT *q, *k, *v;
   KT *cache;
   QT *o;
-  const int *slots;  // of rows
-  const int *table;  // of the request
-  float *partial;    // of the tile and head: parts of [SPLIT_PAIRS][HEAD_DIM] sums, tops, weights
-  u32 *arrived;      // parts that are done; zero between launches
+  const int *slots;       // of rows
+  const int *table;       // of the request
+  float *partial;         // of the tile and head: parts of [SPLIT_PAIRS][HEAD_DIM] sums, tops, weights
+  u32 *arrived;           // parts that are done; zero between launches
   int kvHeads, head;
-  int row, slot;          // to append; slot -1: none
   int first, old, length; // first row, tokens before it, tokens with it
   int pair, pairs;        // of the tile; pair counts from the request's first
   int from, to;           // keys of this part
@@ -113,39 +132,49 @@ __device__ __forceinline__ long long cached(int block, int place, int heads, int
   return ((((long long)block * 2) * BLOCK_SIZE + place) * heads + head) * HEAD_DIM;
 }
 
-// step returns the row that position j is computed in, or -1 if the cache has it.
-__device__ __forceinline__ int step(const Task &t, int j) {
-  if (j < t.old) return -1;
-  int row = t.first + j - t.old;
-  return t.slots[row] >= 0 ? row : -1;
-}
-
 // score returns what is exponentiated to the base 2.
 __device__ __forceinline__ float score(const Task &t, float dot) {
   if (t.softcap > 0.f) return t.softcap * tanhf(dot * t.scale / t.softcap) * 1.44269504f;
   return dot * t.scale;
 }
 
-// shrink returns 2^(old-now), by which sums relative to old are multiplied.
-__device__ __forceinline__ float shrink(float old, float now) { return now == NONE ? 1.f : exp2f(old - now); }
+// power returns 2^x, 0 for NONE.
+__device__ __forceinline__ float power(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
-// weight returns 2^(x-top), 0 for a key that is not seen.
-__device__ __forceinline__ float weight(float x, float top) { return x == NONE ? 0.f : exp2f(x - top); }
+// based returns what scores are taken relative to: their largest, or 0 if there is none.
+__device__ __forceinline__ float based(float top) { return top == NONE ? 0.f : top; }
 
-// put gives element d of a pair's sum away: as the result, or as this part's.
-__device__ __forceinline__ void put(const Task &t, int p, int d, float sum, float top, float total) {
-  if (p >= t.pairs) return;
-  if (t.parts > 1) {
-    float *part = t.partial + (long long)t.part * SPLIT_PAIRS * (HEAD_DIM + 2);
-    part[p * HEAD_DIM + d] = sum;
-    if (d == 0) {
-      part[SPLIT_PAIRS * HEAD_DIM + p] = top;
-      part[SPLIT_PAIRS * (HEAD_DIM + 1) + p] = total;
-    }
-    return;
+// putResult writes VECTOR elements of a pair's result, from d on.
+__device__ __forceinline__ void putResult(const Task &t, int p, int d, const float *sum, float total) {
+  const bool real = t.slots[rowOf(t, p)] >= 0 && total != 0.f; // a padded row's sum may be NaN
+  QT *o = t.o + outOf(t, p) + d;
+#if VECTOR == 4
+  uint2 x = make_uint2(0, 0);
+  if (real) x = make_uint2(two(sum[0] / total, sum[1] / total, Q_TYPE), two(sum[2] / total, sum[3] / total, Q_TYPE));
+  *(uint2 *)o = x;
+#else
+  narrow(o, real ? sum[0] / total : 0.f, Q_TYPE);
+#endif
+}
+
+// put gives VECTOR elements of a pair's sum away, from d on: as the result, or as
+// this part's.
+__device__ __forceinline__ void put(const Task &t, int p, int d, const float *sum, float top, float total) {
+  if (t.parts == 1) return putResult(t, p, d, sum, total);
+  float *part = t.partial + (long long)t.part * SPLIT_PAIRS * (HEAD_DIM + 2);
+#if VECTOR == 4
+  *(float4 *)(part + p * HEAD_DIM + d) = make_float4(sum[0], sum[1], sum[2], sum[3]);
+#else
+  part[p * HEAD_DIM + d] = sum[0];
+#endif
+  if (d == 0) {
+    part[SPLIT_PAIRS * HEAD_DIM + p] = top;
+    part[SPLIT_PAIRS * (HEAD_DIM + 1) + p] = total;
   }
-  bool real = t.slots[rowOf(t, p)] >= 0 && total != 0.f;
-  narrow(t.o + outOf(t, p) + d, real ? sum / total : 0.f, Q_TYPE);
 }
 
 // late reads what other blocks wrote, after the fence.
@@ -154,63 +183,86 @@ __device__ __forceinline__ float late(const float *p) {
   asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
   return x;
 }
+__device__ __forceinline__ void late(float *x, const float *p) {
+#if VECTOR == 4
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(p) : "memory");
+#else
+  x[0] = late(p);
+#endif
+}
 
 // combine lets the block that comes last add the parts up, in their order.
-__device__ void combine(const Task &t, char *shared) {
-  __threadfence();
+__device__ __forceinline__ void combine(const Task &t) {
+  __shared__ int last;
   __syncthreads();
-  int *last = (int *)shared;
   if (threadIdx.x == 0) {
-    *last = atomicAdd(t.arrived, 1u) == (u32)t.parts - 1;
-    if (*last) *t.arrived = 0; // for the next launch
+    __threadfence(); // what the block wrote before the barrier comes before the count
+    last = atomicAdd(t.arrived, 1u) == (u32)t.parts - 1;
+    if (last) *t.arrived = 0; // for the next launch
+    __threadfence();
   }
   __syncthreads();
-  bool mine = *last;
-  __syncthreads();
-  if (!mine) return;
-  __threadfence();
+  if (!last) return;
   const int size = SPLIT_PAIRS * (HEAD_DIM + 2);
-  float *shares = (float *)shared;                     // [parts][SPLIT_PAIRS]: tops, then what each part's sum is multiplied by
-  float *totals = shares + MAX_SPLITS * SPLIT_PAIRS;   // [parts][SPLIT_PAIRS]
-  for (int i = threadIdx.x; i < t.parts * SPLIT_PAIRS; i += THREADS) {
-    if (i % SPLIT_PAIRS >= t.pairs) continue;
-    const float *at = t.partial + i / SPLIT_PAIRS * size + SPLIT_PAIRS * HEAD_DIM + i % SPLIT_PAIRS;
-    shares[i] = late(at);
-    totals[i] = late(at + SPLIT_PAIRS);
-  }
-  __syncthreads();
-  if (threadIdx.x < t.pairs) {
-    const int p = threadIdx.x;
-    float top = NONE, total = 0.f;
-    for (int i = p; i < t.parts * SPLIT_PAIRS; i += SPLIT_PAIRS) top = fmaxf(top, shares[i]);
-    for (int i = p; i < t.parts * SPLIT_PAIRS; i += SPLIT_PAIRS) {
-      shares[i] = weight(shares[i], top);
-      total += shares[i] * totals[i];
+#pragma unroll 1
+  for (int i = threadIdx.x; i < t.pairs * (HEAD_DIM / VECTOR); i += THREADS) {
+    const int p = i / (HEAD_DIM / VECTOR), d = i % (HEAD_DIM / VECTOR) * VECTOR;
+    const float *at = t.partial + p * HEAD_DIM + d, *top = t.partial + SPLIT_PAIRS * HEAD_DIM + p;
+    float best = NONE, total = 0.f, sum[VECTOR] = {};
+    // Parts are read several at a time, so that nobody waits for each in turn.
+#pragma unroll 1
+    for (int base = 0; base < t.parts; base += 8) {
+      float tops[8], totals[8], x[8][VECTOR], now = best;
+#pragma unroll
+      for (int s = 0; s < 8; s++) {
+        const long long far = (long long)min(base + s, t.parts - 1) * size;
+        tops[s] = late(top + far);
+        totals[s] = late(top + far + SPLIT_PAIRS);
+        late(x[s], at + far);
+      }
+#pragma unroll
+      for (int s = 0; s < 8; s++) now = fmaxf(now, tops[s]);
+      const float by = power(best - based(now));
+      best = now;
+      total *= by;
+#pragma unroll
+      for (int e = 0; e < VECTOR; e++) sum[e] *= by;
+#pragma unroll
+      for (int s = 0; s < 8; s++) {
+        const float share = base + s < t.parts ? power(tops[s] - based(best)) : 0.f;
+        if (share == 0.f) continue; // nothing is seen, and a padded row's sum may be NaN
+        total += share * totals[s];
+#pragma unroll
+        for (int e = 0; e < VECTOR; e++) sum[e] += share * x[s][e];
+      }
     }
-    const bool real = t.slots[rowOf(t, p)] >= 0 && total != 0.f;
-    for (int i = p; i < t.parts * SPLIT_PAIRS; i += SPLIT_PAIRS) shares[i] = real ? shares[i] / total : 0.f;
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < t.pairs * HEAD_DIM; i += THREADS) {
-    const float *share = shares + i / HEAD_DIM;
-    float sum = 0.f;
-#pragma unroll 8
-    for (int s = 0; s < t.parts; s++) {
-      float x = late(t.partial + s * size + i);
-      sum += share[s * SPLIT_PAIRS] != 0.f ? share[s * SPLIT_PAIRS] * x : 0.f; // a padded row's sum may be NaN
-    }
-    narrow(t.o + outOf(t, i / HEAD_DIM) + i % HEAD_DIM, sum, Q_TYPE);
+    putResult(t, p, d, sum, total);
   }
 }
 
-// append writes the key and the value of a row into the cache.
+// append writes the keys and values of the tile's rows into the cache, each row's
+// with the tile that has its first pair.
 __device__ __forceinline__ void append(const Task &t) {
-  if (t.slot < 0) return;
-  long long from = ((long long)t.row * t.kvHeads + t.head) * HEAD_DIM;
-  long long to = cached(t.slot / BLOCK_SIZE, t.slot % BLOCK_SIZE, t.kvHeads, t.head);
-  for (int d = threadIdx.x; d < HEAD_DIM; d += THREADS) {
-    narrow(t.cache + to + d, wide(t.k[from + d], Q_TYPE), KV_TYPE);
-    narrow(t.cache + to + VALUE_DISTANCE(t.kvHeads) + d, wide(t.v[from + d], Q_TYPE), KV_TYPE);
+  const int row = t.first + (t.pair + GROUP - 1) / GROUP, rows = t.first + (t.pair + t.pairs + GROUP - 1) / GROUP - row;
+#if TENSOR
+  const int step = 8; // elements, 16 bytes
+#else
+  const int step = 1;
+#endif
+#pragma unroll 1
+  for (int i = threadIdx.x; i < rows * (HEAD_DIM / step); i += THREADS) {
+    const int d = i % (HEAD_DIM / step) * step, slot = t.slots[row + i / (HEAD_DIM / step)];
+    if (slot < 0) continue;
+    const long long from = ((long long)(row + i / (HEAD_DIM / step)) * t.kvHeads + t.head) * HEAD_DIM + d;
+    KT *to = t.cache + cached(slot / BLOCK_SIZE, slot % BLOCK_SIZE, t.kvHeads, t.head) + d;
+#if TENSOR
+    const uint4 k = *(const uint4 *)(t.k + from), v = *(const uint4 *)(t.v + from);
+    *(uint4 *)to = k;
+    *(uint4 *)(to + VALUE_DISTANCE(t.kvHeads)) = v;
+#else
+    narrow(to, wide(t.k[from], Q_TYPE), KV_TYPE);
+    narrow(to + VALUE_DISTANCE(t.kvHeads), wide(t.v[from], Q_TYPE), KV_TYPE);
+#endif
   }
 }
 
@@ -218,6 +270,7 @@ __device__ __forceinline__ void append(const Task &t) {
 
 #define PITCH (HEAD_DIM + 8) // elements from a row in shared memory to the next: an odd number of 16 bytes, so that 8 rows lie in different banks
 #define STAGE (2 * KEYS * PITCH)
+#define SUMS (HEAD_DIM + 8)  // floats from a pair's sums in shared memory to the next
 
 // A stage is fetched by 8 threads a key, each of which copies every 8th chunk of
 // 16 bytes of LOADS keys.
@@ -229,46 +282,62 @@ struct Source {
   int found[LOADS]; // of a key before the step its block, of one in it the row's slot
 };
 
+__device__ __forceinline__ int look(const Task &t, int j) {
+  return __ldg(j < t.old ? t.table + j / BLOCK_SIZE : t.slots + t.first + j - t.old);
+}
+
 __device__ __forceinline__ Source find(const Task &t, int base) {
   Source s;
 #pragma unroll
   for (int i = 0; i < LOADS; i++) {
     int j = base + i * (THREADS / 8) + threadIdx.x / 8;
-    const int *at = j < t.old ? t.table + j / BLOCK_SIZE : t.slots + t.first + j - t.old;
-    s.found[i] = j < t.to ? __ldg(at) : 0;
+    s.found[i] = j < t.to ? look(t, j) : 0;
   }
   return s;
 }
 
-// fetch starts the copy of the keys from base on, and their values, into a stage.
-// Keys from t.to on are zeros.
-__device__ __forceinline__ void fetch(const Task &t, u16 *stage, int base, const Source &s) {
+// copy starts the copy of the key at position j and its value to a place in a
+// stage, or of zeros for those from t.to on; 8 threads do it together.
+__device__ __forceinline__ void copy(const Task &t, u16 *place, int j, int found) {
+  const u16 *k = t.k, *v = t.v;
+  int bytes = 0;
+  if (j < t.to) {
+    bytes = 16;
+    if (j >= t.old && found >= 0) {
+      long long at = ((long long)(t.first + j - t.old) * t.kvHeads + t.head) * HEAD_DIM;
+      k += at;
+      v += at;
+    } else {
+      int block = j < t.old ? found : t.table[j / BLOCK_SIZE]; // a padded row's key is the cache's
+      k = t.cache + cached(block, j % BLOCK_SIZE, t.kvHeads, t.head);
+      v = k + VALUE_DISTANCE(t.kvHeads);
+    }
+  }
+  u32 to = (u32)__cvta_generic_to_shared(place);
+#pragma unroll
+  for (int i = 0; i < (HEAD_DIM / 8 + 7) / 8; i++) {
+    const int c = i * 8 + threadIdx.x % 8;
+    if (HEAD_DIM % 64 != 0 && c >= HEAD_DIM / 8) break;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + c * 16), "l"(k + c * 8), "r"(bytes));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + KEYS * PITCH * 2 + c * 16), "l"(v + c * 8), "r"(bytes));
+  }
+}
+
+// fetch starts the copies of a stage, of the keys from base on; without fresh
+// those of the step's own keys are left out.
+__device__ __forceinline__ void fetch(const Task &t, u16 *stage, int base, const Source &s, bool fresh) {
 #pragma unroll
   for (int i = 0; i < LOADS; i++) {
     int key = i * (THREADS / 8) + threadIdx.x / 8, j = base + key;
-    const u16 *k = t.k, *v = t.v;
-    int bytes = 0;
-    if (j < t.to) {
-      bytes = 16;
-      if (j >= t.old && s.found[i] >= 0) {
-        long long at = ((long long)(t.first + j - t.old) * t.kvHeads + t.head) * HEAD_DIM;
-        k += at;
-        v += at;
-      } else {
-        int block = j < t.old ? s.found[i] : t.table[j / BLOCK_SIZE]; // a padded row's key is the cache's
-        k = t.cache + cached(block, j % BLOCK_SIZE, t.kvHeads, t.head);
-        v = k + VALUE_DISTANCE(t.kvHeads);
-      }
-    }
-    u32 to = (u32)__cvta_generic_to_shared(stage + key * PITCH);
-#pragma unroll
-    for (int c = threadIdx.x % 8; c < HEAD_DIM / 8; c += 8) {
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + c * 16), "l"(k + c * 8), "r"(bytes));
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + KEYS * PITCH * 2 + c * 16), "l"(v + c * 8), "r"(bytes));
-    }
+    if (fresh || j < t.old || j >= t.to) copy(t, stage + key * PITCH, j, s.found[i]);
   }
-  asm volatile("cp.async.commit_group;");
 }
+
+__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// arrive waits until at most N of the committed groups are under way.
+template <int N>
+__device__ __forceinline__ void arrive() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
 __device__ __forceinline__ void load4(u32 r[4], const u16 *p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -290,158 +359,247 @@ __device__ __forceinline__ void mma(float c[4], const u32 a[4], u32 b0, u32 b1) 
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// attend computes the tile over the keys of the part. A tile of more than 16
-// pairs gives each warp 16 of them and all keys; a smaller one gives all pairs to
-// each warp and a quarter of the keys of each stage, and the warps' sums are added
-// at the end, in their order.
-__device__ void attend(const Task &t, char *shared) {
-  u16 *stages = (u16 *)shared;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const bool narrowTile = t.pairs <= 16;
-  const int base = narrowTile ? 0 : warp * 16; // first pair of the warp
+// attend computes the tile over the keys of the part. A warp has M operands of 16
+// pairs, 64 pairs apart, and all keys; or, with SHARE, all warps have the same 16
+// pairs and each a quarter of the keys of a stage, and their sums are added at the
+// end, in their order.
+template <int M, bool SHARE>
+__device__ __forceinline__ void attend(const Task &t, u16 *stages) {
+  constexpr int STEP = SHARE ? KEYS / WARPS : 32; // keys at once
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
+  const int base = SHARE ? 0 : warp * 16; // first pair of the warp
 
-  fetch(t, stages, t.from, find(t, t.from));
-  Source ahead = find(t, t.from + KEYS);
-  append(t);
-  // Queries go through the second stage into registers, as the left operand.
-  u16 *queries = stages + STAGE;
-  for (int i = threadIdx.x; i < TILE * (HEAD_DIM / 8); i += THREADS) {
-    int p = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;
-    uint4 x = make_uint4(0, 0, 0, 0);
-    if (p < t.pairs) x = *(const uint4 *)(t.q + outOf(t, p) + d);
-    *(uint4 *)(queries + p * PITCH + d) = x;
-  }
-  __syncthreads();
-  u32 query[HEAD_DIM / 16][4];
-  const int matrix = lane / 8, line = lane % 8;
-  for (int i = 0; i < HEAD_DIM / 16; i++) load4(query[i], queries + (base + (matrix & 1) * 8 + line) * PITCH + i * 16 + (matrix >> 1) * 8);
-  __syncthreads();
-
-  // A thread has rows lane/4 and lane/4+8 of the warp's 16.
-  int from[2], to[2];
-  for (int h = 0; h < 2; h++) {
-    int p = base + lane / 4 + 8 * h;
-    from[h] = to[h] = 0;
-    if (p < t.pairs) visible(t, t.old + rowOf(t, p) - t.first, from[h], to[h]);
-    to[h] = min(to[h], t.to);
-  }
-  float sum[HEAD_DIM / 8][4], top[2] = {NONE, NONE}, total[2] = {0.f, 0.f};
-#pragma unroll
-  for (int i = 0; i < HEAD_DIM / 8; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.f;
-
-  int turn = 0;
-  for (int j = t.from; j < t.to; j += KEYS, turn ^= 1) {
-    if (j + KEYS < t.to) {
-      fetch(t, stages + (turn ^ 1) * STAGE, j + KEYS, ahead);
-      ahead = find(t, j + 2 * KEYS);
-      asm volatile("cp.async.wait_group 1;");
-    } else {
-      asm volatile("cp.async.wait_group 0;");
+  Source ahead = find(t, t.from);
+#pragma unroll 1
+  for (int i = 0; i < STAGES - 1; i++) {
+    const int j = t.from + i * KEYS;
+    if (j < t.to) {
+      fetch(t, stages + i * STAGE, j, ahead, false);
+      ahead = find(t, j + KEYS);
     }
-    __syncthreads();
-    const u16 *keys = stages + turn * STAGE, *values = keys + KEYS * PITCH;
-    for (int n = narrowTile ? warp * 16 : 0, end = narrowTile ? n + 16 : KEYS; n < end; n += 16) {
-      if (j + n >= t.to) break;
-      float s[2][4] = {{0.f, 0.f, 0.f, 0.f}, {0.f, 0.f, 0.f, 0.f}};
+    commit();
+  }
+  // The rows that the warp's pairs have see these keys: all of them the inner range.
+  int low = 0, innerLow = 0, innerHigh = 0, high = 0;
+  const bool idle = base >= t.pairs;
+  if (!idle) {
+    visible(t, t.old + rowOf(t, base) - t.first, low, innerHigh);
+    visible(t, t.old + rowOf(t, min(t.pairs, base + 64 * (M - 1) + 16) - 1) - t.first, innerLow, high);
+  }
+
+  wait_for_previous();
+  let_next_start();
+  // Queries go into registers as the left operand: a thread has rows lane/4 and lane/4+8 of 16.
+  u32 query[M][HEAD_DIM / 16][4];
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const int p = base + 64 * m + 8 * h + lane / 4;
+      const u32 *at = (const u32 *)(t.q + outOf(t, min(p, t.pairs - 1))) + lane % 4;
 #pragma unroll
       for (int i = 0; i < HEAD_DIM / 16; i++) {
-        u32 b[4];
-        load4(b, keys + (n + (matrix >> 1) * 8 + line) * PITCH + i * 16 + (matrix & 1) * 8);
-        mma(s[0], query[i], b[0], b[1]);
-        mma(s[1], query[i], b[2], b[3]);
+        query[m][i][h] = p < t.pairs ? at[i * 8] : 0;
+        query[m][i][2 + h] = p < t.pairs ? at[i * 8 + 4] : 0;
       }
-      u32 p[4];
+    }
+  if (t.part == 0) append(t);
+  const int started = min(t.to, t.from + (STAGES - 1) * KEYS);
+  const bool fresh = started > t.old; // the first stages have keys of the step
+#pragma unroll 1
+  for (int j = max(t.from, t.old) + threadIdx.x / 8; j < started; j += THREADS / 8) {
+    const int key = j - t.from;
+    copy(t, stages + key / KEYS * STAGE + key % KEYS * PITCH, j, look(t, j));
+  }
+  commit();
+
+  float sum[M][HEAD_DIM / 8][4] = {}, top[M][2], total[M][2] = {};
 #pragma unroll
-      for (int h = 0; h < 2; h++) {
-        float best = top[h];
+  for (int m = 0; m < M; m++) top[m][0] = top[m][1] = NONE;
+  int turn = 0, free = STAGES - 1;
+#pragma unroll 1
+  for (int i = 0, j = t.from; j < t.to; i++, j += KEYS) {
+    if (!fresh && i < STAGES - 1) arrive<STAGES - 1>(); // of the groups, the fresh keys' is empty
+    else if (i == 0) arrive<0>();
+    else arrive<STAGES - 2>();
+    __syncthreads();
+    if (j + (STAGES - 1) * KEYS < t.to) {
+      fetch(t, stages + free * STAGE, j + (STAGES - 1) * KEYS, ahead, true);
+      ahead = find(t, j + STAGES * KEYS);
+    }
+    commit();
+    const u16 *keys = stages + turn * STAGE, *values = keys + KEYS * PITCH;
+    free = turn;
+    turn = turn == STAGES - 1 ? 0 : turn + 1;
+#pragma unroll 1
+    for (int n = SHARE ? warp * STEP : 0, end = SHARE ? n + STEP : KEYS; n < end; n += STEP) {
+      if (idle || j + n >= min(t.to, high)) break;
+      if (j + n + STEP <= low) continue;
+      float s[M][STEP / 8][4] = {};
 #pragma unroll
-        for (int c = 0; c < 4; c++) {
-          int key = j + n + c / 2 * 8 + lane % 4 * 2 + c % 2;
-          float *x = &s[c / 2][2 * h + c % 2];
-          *x = key >= from[h] && key < to[h] ? score(t, *x) : NONE;
-          best = fmaxf(best, *x);
+      for (int i = 0; i < HEAD_DIM / 16; i++)
+#pragma unroll
+        for (int c = 0; c < STEP / 16; c++) {
+          u32 b[4];
+          load4(b, keys + (n + c * 16 + (matrix >> 1) * 8 + line) * PITCH + i * 16 + (matrix & 1) * 8);
+#pragma unroll
+          for (int m = 0; m < M; m++) {
+            mma(s[m][2 * c], query[m][i], b[0], b[1]);
+            mma(s[m][2 * c + 1], query[m][i], b[2], b[3]);
+          }
         }
-        best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
-        best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
-        if (__any_sync(~0u, best != top[h])) {
-          float by = shrink(top[h], best);
-          top[h] = best;
-          total[h] *= by;
+      if (t.softcap > 0.f) {
+        const float by = 2.88539008f * t.scale / t.softcap, cap = t.softcap * 1.44269504f; // tanh(x) = 1 - 2/(1 + e^2x)
 #pragma unroll
-          for (int i = 0; i < HEAD_DIM / 8; i++) {
-            sum[i][2 * h] *= by;
-            sum[i][2 * h + 1] *= by;
+        for (int m = 0; m < M; m++)
+#pragma unroll
+          for (int c = 0; c < STEP / 2; c++) s[m][c / 4][c % 4] = cap - __fdividef(2.f * cap, 1.f + power(s[m][c / 4][c % 4] * by));
+      } else {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+          for (int c = 0; c < STEP / 2; c++) s[m][c / 4][c % 4] *= t.scale;
+      }
+      if (j + n < innerLow || j + n + STEP > min(t.to, innerHigh)) {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+          for (int h = 0; h < 2; h++) {
+            int from, to;
+            visible(t, t.old + rowOf(t, min(base + 64 * m + 8 * h + lane / 4, t.pairs - 1)) - t.first, from, to);
+            to = min(to, t.to);
+#pragma unroll
+            for (int c = 0; c < STEP / 4; c++) {
+              const int key = j + n + c / 2 * 8 + lane % 4 * 2 + c % 2;
+              if (key < from || key >= to) s[m][c / 2][2 * h + c % 2] = NONE;
+            }
+          }
+      }
+      u32 p[M][STEP / 16][4];
+#pragma unroll
+      for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          float best = top[m][h];
+#pragma unroll
+          for (int c = 0; c < STEP / 4; c++) best = fmaxf(best, s[m][c / 2][2 * h + c % 2]);
+          best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
+          best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
+          const float to = based(best);
+          if (__any_sync(~0u, best != top[m][h])) {
+            const float by = power(top[m][h] - to);
+            top[m][h] = best;
+            total[m][h] *= by;
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 8; i++) {
+              sum[m][i][2 * h] *= by;
+              sum[m][i][2 * h + 1] *= by;
+            }
+          }
+#pragma unroll
+          for (int c = 0; c < STEP / 8; c++) {
+            const float w0 = power(s[m][c][2 * h] - to), w1 = power(s[m][c][2 * h + 1] - to);
+            total[m][h] += w0 + w1;
+            p[m][c / 2][c % 2 * 2 + h] = two(w0, w1, Q_TYPE);
           }
         }
 #pragma unroll
-        for (int c = 0; c < 2; c++) {
-          float w0 = weight(s[c][2 * h], best), w1 = weight(s[c][2 * h + 1], best);
-          total[h] += w0 + w1;
-          p[2 * c + h] = two(w0, w1, Q_TYPE);
+      for (int i = 0; i < HEAD_DIM / 16; i++)
+#pragma unroll
+        for (int c = 0; c < STEP / 16; c++) {
+          u32 b[4];
+          load4t(b, values + (n + c * 16 + (matrix & 1) * 8 + line) * PITCH + i * 16 + (matrix >> 1) * 8);
+#pragma unroll
+          for (int m = 0; m < M; m++) {
+            mma(sum[m][2 * i], p[m][c], b[0], b[1]);
+            mma(sum[m][2 * i + 1], p[m][c], b[2], b[3]);
+          }
         }
-      }
-#pragma unroll
-      for (int i = 0; i < HEAD_DIM / 16; i++) {
-        u32 b[4];
-        load4t(b, values + (n + (matrix & 1) * 8 + line) * PITCH + i * 16 + (matrix >> 1) * 8);
-        mma(sum[2 * i], p, b[0], b[1]);
-        mma(sum[2 * i + 1], p, b[2], b[3]);
-      }
     }
-    __syncthreads();
   }
-  asm volatile("cp.async.wait_group 0;"); // of a part without keys
-  __syncthreads();
-  for (int h = 0; h < 2; h++) {
-    total[h] += __shfl_xor_sync(~0u, total[h], 1);
-    total[h] += __shfl_xor_sync(~0u, total[h], 2);
-  }
-  if (!narrowTile) {
 #pragma unroll
-    for (int i = 0; i < HEAD_DIM / 8; i++)
-      for (int c = 0; c < 4; c++)
-        put(t, base + lane / 4 + c / 2 * 8, i * 8 + lane % 4 * 2 + c % 2, sum[i][c], top[c / 2], total[c / 2]);
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      total[m][h] += __shfl_xor_sync(~0u, total[m][h], 1);
+      total[m][h] += __shfl_xor_sync(~0u, total[m][h], 2);
+    }
+  if (!SHARE) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int p = base + 64 * m + 8 * h + lane / 4;
+        if (p >= t.pairs) continue;
+        const bool real = t.slots[rowOf(t, p)] >= 0 && total[m][h] != 0.f;
+        const float by = 1.f / total[m][h];
+        u32 *o = (u32 *)(t.o + outOf(t, p)) + lane % 4;
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 8; i++) o[i * 4] = real ? two(sum[m][i][2 * h] * by, sum[m][i][2 * h + 1] * by, Q_TYPE) : 0;
+      }
     return;
   }
-  float *sums = (float *)shared;                  // [WARPS][16][HEAD_DIM]
-  float *tops = sums + WARPS * 16 * HEAD_DIM;     // [WARPS][16]
-  float *totals = tops + WARPS * 16;              // [WARPS][16]
-#pragma unroll
-  for (int i = 0; i < HEAD_DIM / 8; i++)
-    for (int c = 0; c < 4; c++)
-      sums[(warp * 16 + lane / 4 + c / 2 * 8) * HEAD_DIM + i * 8 + lane % 4 * 2 + c % 2] = sum[i][c];
-  if (lane % 4 == 0)
-    for (int h = 0; h < 2; h++) {
-      tops[warp * 16 + lane / 4 + 8 * h] = top[h];
-      totals[warp * 16 + lane / 4 + 8 * h] = total[h];
-    }
+  arrive<0>(); // of a part without keys
   __syncthreads();
-  for (int i = threadIdx.x; i < t.pairs * HEAD_DIM; i += THREADS) {
-    int p = i / HEAD_DIM;
-    float best = NONE, all = 0.f, x = 0.f;
-    for (int w = 0; w < WARPS; w++) best = fmaxf(best, tops[w * 16 + p]);
-    for (int w = 0; w < WARPS; w++) {
-      float by = weight(tops[w * 16 + p], best);
-      all += by * totals[w * 16 + p];
-      x += by * sums[w * 16 * HEAD_DIM + i];
+  float *sums = (float *)stages;           // [WARPS][16][SUMS]
+  float *tops = sums + WARPS * 16 * SUMS;  // [WARPS][16]
+  float *totals = tops + WARPS * 16;       // [WARPS][16]
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int p = lane / 4 + 8 * h, at = warp * 16 + p;
+    if (p >= t.pairs) continue;
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 8; i++) *(float2 *)(sums + at * SUMS + i * 8 + lane % 4 * 2) = make_float2(sum[0][i][2 * h], sum[0][i][2 * h + 1]);
+    if (lane % 4 == 0) {
+      tops[at] = top[0][h];
+      totals[at] = total[0][h];
     }
-    put(t, p, i % HEAD_DIM, x, best, all);
   }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = threadIdx.x; i < t.pairs * (HEAD_DIM / 4); i += THREADS) {
+    const int p = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
+    float best = NONE, all = 0.f, x[4] = {};
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) best = fmaxf(best, tops[w * 16 + p]);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+      const float by = power(tops[w * 16 + p] - based(best));
+      const float4 y = *(const float4 *)(sums + (w * 16 + p) * SUMS + d);
+      all += by * totals[w * 16 + p];
+      x[0] += by * y.x, x[1] += by * y.y, x[2] += by * y.z, x[3] += by * y.w;
+    }
+    put(t, p, d, x, best, all);
+  }
+}
+
+__device__ __forceinline__ void attend(const Task &t, char *shared) {
+  if (t.pairs <= 16) attend<1, true>(t, (u16 *)shared);
+  else attend<OPERANDS, false>(t, (u16 *)shared);
 }
 
 #else
 
 #define OWN ((HEAD_DIM + 7) / 8) // elements of a pair's sum that a thread has
 
+// step returns the row that position j is computed in, or -1 if the cache has it.
+__device__ __forceinline__ int step(const Task &t, int j) {
+  if (j < t.old) return -1;
+  int row = t.first + j - t.old;
+  return t.slots[row] >= 0 ? row : -1;
+}
+
 // attend computes the tile over the keys of the part in float32. Thread i has
 // pair i/8; its keys and elements are those congruent to i%8.
-__device__ void attend(const Task &t, char *shared) {
+__device__ __forceinline__ void attend(const Task &t, char *shared) {
   float *queries = (float *)shared;                    // [TILE][HEAD_DIM + 1]
   float *keys = queries + TILE * (HEAD_DIM + 1);       // [KEYS][HEAD_DIM + 1]
   float *values = keys + KEYS * (HEAD_DIM + 1);        // [KEYS][HEAD_DIM]
   float *weights = values + KEYS * HEAD_DIM;           // [TILE][KEYS]
   const int pair = threadIdx.x / 8, part = threadIdx.x % 8;
-  append(t);
+  wait_for_previous();
+  let_next_start();
+  if (t.part == 0) append(t);
   for (int i = threadIdx.x; i < TILE * HEAD_DIM; i += THREADS) {
     int p = i / HEAD_DIM, d = i % HEAD_DIM;
     queries[p * (HEAD_DIM + 1) + d] = p < t.pairs ? wide(t.q[outOf(t, p) + d], Q_TYPE) : 0.f;
@@ -484,12 +642,12 @@ __device__ void attend(const Task &t, char *shared) {
       best = fmaxf(best, s[i]);
     }
     for (int m = 1; m < 8; m *= 2) best = fmaxf(best, __shfl_xor_sync(~0u, best, m));
-    float by = shrink(top, best);
+    const float by = exp2f(top - based(best));
     top = best;
     total *= by;
 #pragma unroll
     for (int i = 0; i < KEYS / 8; i++) {
-      float w = weight(s[i], best);
+      float w = exp2f(s[i] - based(best));
       total += w;
       weights[pair * KEYS + part + 8 * i] = w;
     }
@@ -510,67 +668,90 @@ __device__ void attend(const Task &t, char *shared) {
   for (int m = 1; m < 8; m *= 2) total += __shfl_xor_sync(~0u, total, m);
 #pragma unroll
   for (int i = 0; i < OWN; i++)
-    if (part + 8 * i < HEAD_DIM) put(t, pair, part + 8 * i, sum[i], top, total);
+    if (pair < t.pairs && part + 8 * i < HEAD_DIM) put(t, pair, part + 8 * i, sum + i, top, total);
 }
 
 #endif
 
-// paged: grid (rows of the operands · ROW_TILES, key-value heads, parts). meta is
-// rows, requests, stride, 0; then maxRequests+1 first rows, maxRequests lengths,
-// maxRows requests of rows, maxRows slots, and the table of blocks.
-extern "C" __global__ void __launch_bounds__(THREADS)
-paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, float *partial, u32 *counters,
-      long long maxRequests, long long maxRows, float scale, float softcap, int window, int causal) {
-  extern __shared__ __align__(16) char shared[];
-  const int kvHeads = gridDim.y, head = blockIdx.y;
-  const int *starts = meta + 4, *lengths = starts + maxRequests + 1, *owners = lengths + maxRequests;
-  const int *slots = owners + maxRows, *tables = slots + maxRows;
-  Task t;
-  t.row = blockIdx.x / ROW_TILES;
-  // Both are read before rows is known; beyond it they are those of an earlier step.
-  const int request = owners[t.row], slot = slots[t.row], rows = meta[0], stride = meta[2];
-  const bool mine = blockIdx.x % ROW_TILES == 0 && blockIdx.z == 0; // the row is this block's to append
-  if (t.row >= rows) {
-    if (mine) {
-      long long at = ((long long)t.row * kvHeads + head) * GROUP * HEAD_DIM;
-      for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) narrow(o + at + i, 0.f, Q_TYPE);
-    }
-    return;
+// request returns the request that has a tile's number: the last whose first
+// number is not above it. The lanes of a warp look at 32 at a time.
+__device__ __forceinline__ int request(const int *starts, int requests, int tile) {
+  int low = 0, count = requests;
+#pragma unroll 1
+  while (count > 1) {
+    const int step = (count + 31) / 32, r = low + (int)(threadIdx.x % 32) * step;
+    const bool from = r < low + count && (int)((long long)starts[r] * GROUP / TILE) + r <= tile;
+    const int last = (__popc(__ballot_sync(~0u, from)) - 1) * step;
+    low += last;
+    count = min(step, count - last);
   }
-  t.slot = mine ? slot : -1;
-  t.first = starts[request];
-  const int own = starts[request + 1] - t.first;
-  t.length = lengths[request];
-  t.old = t.length - own;
-  t.pair = (int)(blockIdx.x - t.first * ROW_TILES) * TILE;
+  return low;
+}
+
+// paged: grid (tiles · key-value heads, parts). meta is rows, requests, stride, 1
+// where every request has one row; then maxRequests+1 first rows, maxRequests
+// lengths, maxRows slots, and the table of blocks. The operands have size rows.
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, float *partial, u32 *counters,
+      long long maxRequests, long long maxRows, int size, int kvHeads, int parts, float scale, float softcap, int window, int causal) {
+  extern __shared__ __align__(16) char shared[];
+  const int head = blockIdx.x % kvHeads, tiles = gridDim.x / kvHeads;
+  const int *starts = meta + 4, *lengths = starts + maxRequests + 1, *slots = lengths + maxRequests, *tables = slots + maxRows;
+  int tile = blockIdx.x / kvHeads;
+  const int guess = min(tile / ROW_TILES, (int)maxRequests - 1), guessed = lengths[guess]; // read before it is known that it is right
+  const int4 header = *(const int4 *)meta;
+  const int rows = header.x, requests = header.y;
+  if (blockIdx.y == 0 && rows + tile < size) {
+    wait_for_previous();
+#pragma unroll 1
+    for (int row = rows + tile; row < size; row += tiles)
+#pragma unroll 1
+      for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS)
+        narrow(o + ((long long)row * kvHeads + head) * GROUP * HEAD_DIM + i, 0.f, Q_TYPE);
+  }
+
+  Task t;
+  int own = 1, r = guess;
+  if (header.w) {
+    if (tile >= requests * ROW_TILES) return;
+    t.first = r;
+    t.length = guessed;
+    t.pair = tile % ROW_TILES * TILE;
+  } else {
+    if (requests == 0) return;
+    tile = tiles - 1 - tile; // later rows have more keys and come first
+    r = request(starts, requests, tile);
+    t.first = starts[r];
+    own = starts[r + 1] - t.first;
+    t.length = lengths[r];
+    t.pair = (tile - (int)((long long)t.first * GROUP / TILE) - r) * TILE;
+  }
   t.pairs = min(TILE, own * GROUP - t.pair);
+  if (t.pairs <= 0) return;
+  t.old = t.length - own;
   t.q = q, t.k = k, t.v = v, t.cache = cache, t.o = o;
   t.slots = slots;
-  t.table = tables + (long long)request * stride;
+  t.table = tables + (long long)r * header.z;
   t.kvHeads = kvHeads, t.head = head;
   t.scale = softcap > 0.f ? scale : scale * 1.44269504f;
   t.softcap = softcap, t.window = window, t.causal = causal;
-  if (t.pairs <= 0) {
-    append(t);
-    return;
-  }
 
   int unused;
   visible(t, t.old + rowOf(t, 0) - t.first, t.from, unused);
   visible(t, t.old + rowOf(t, t.pairs - 1) - t.first, unused, t.to);
   const int keys = max(0, t.to - t.from);
   int chunk = keys;
-  t.part = blockIdx.z, t.parts = 1;
-  if (gridDim.z > 1 && t.pairs <= SPLIT_PAIRS) {
-    chunk = max(MIN_CHUNK, ((keys + (int)gridDim.z - 1) / (int)gridDim.z + 63) / 64 * 64);
+  t.part = blockIdx.y, t.parts = 1;
+  if (parts > 1 && t.pairs <= SPLIT_PAIRS) {
+    chunk = max(MIN_CHUNK, ((keys + parts - 1) / parts + 63) / 64 * 64);
     t.parts = max(1, (keys + chunk - 1) / chunk);
   }
   if (t.part >= t.parts) return;
   t.from += t.part * chunk;
   t.to = min(t.to, t.from + chunk);
-  const long long place = (long long)blockIdx.x * kvHeads + head;
-  t.partial = partial + place * gridDim.z * SPLIT_PAIRS * (HEAD_DIM + 2);
+  const long long place = blockIdx.x;
+  t.partial = partial + place * parts * SPLIT_PAIRS * (HEAD_DIM + 2);
   t.arrived = counters + place;
   attend(t, shared);
-  if (t.parts > 1) combine(t, shared);
+  if (t.parts > 1) combine(t);
 }

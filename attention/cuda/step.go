@@ -26,8 +26,10 @@ type step struct {
 	stream *cuda.Stream     // the one that uses the memory; nil: none yet
 	batch  *attention.Batch // what the memory holds; nil: nothing yet
 	rows   int
-	caches []cache // that launches of this op have had
-	writer []int32 // scratch: for each cache block, the request that appends to it, and 1
+	// requests with rows, and the longest of their sequences
+	requests, longest int
+	caches            []cache // that launches of this op have had
+	writer            []int32 // scratch: for each cache block, the request that appends to it, and 1
 }
 
 // cache is what a batch is valid for.
@@ -41,9 +43,9 @@ type slot struct {
 }
 
 // int32s is the size of the metadata: a header, the first rows and the lengths
-// of requests, the requests and the slots of rows, and the tables.
+// of requests, the slots of rows, and the tables.
 func (o *Options) int32s() int64 {
-	return headerInt32s + 2*int64(o.MaxRequests) + 1 + 2*int64(o.MaxRows) + int64(o.MaxRequests)*int64(o.MaxBlocks)
+	return headerInt32s + 2*int64(o.MaxRequests) + 1 + int64(o.MaxRows) + int64(o.MaxRequests)*int64(o.MaxBlocks)
 }
 
 func (st *step) allocate(dev *cuda.Device, o *Options) error {
@@ -189,26 +191,33 @@ func (st *step) valid(b *attention.Batch, rows int, c cache) error {
 	return nil
 }
 
-// fill writes the metadata as the kernel reads it and returns its size.
+// fill writes the metadata as the kernel reads it and returns its size. Requests
+// without rows are left out: nothing is computed for them.
 func (st *step) fill(bytes []byte, b *attention.Batch, rows int) (int32s int64) {
 	o := st.options
 	m := unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(bytes))), len(bytes)/4)
-	m[0], m[1], m[2], m[3] = int32(rows), int32(b.Requests()), int32(b.Stride), 0
-	at := headerInt32s
-	copy(m[at:], b.QueryStart)
-	at += o.MaxRequests + 1
-	copy(m[at:], b.SeqLens)
-	at += o.MaxRequests
-	for r := range b.Requests() {
-		for row := b.QueryStart[r]; row < b.QueryStart[r+1]; row++ {
-			m[at+int(row)] = int32(r)
+	starts := m[headerInt32s:]
+	lengths := starts[o.MaxRequests+1:]
+	slots := lengths[o.MaxRequests:]
+	tables := slots[o.MaxRows:]
+	n, longest := 0, int32(0)
+	for r, length := range b.SeqLens {
+		if b.QueryStart[r] == b.QueryStart[r+1] {
+			continue
 		}
+		starts[n], lengths[n] = b.QueryStart[r], length
+		copy(tables[n*b.Stride:], b.BlockTable[r*b.Stride:][:b.Stride])
+		longest = max(longest, length)
+		n++
 	}
-	at += o.MaxRows
-	copy(m[at:], b.Slots[:rows])
-	at += o.MaxRows
-	n := copy(m[at:], b.BlockTable[:b.Requests()*b.Stride])
-	return int64(at + n)
+	starts[n] = int32(rows)
+	copy(slots, b.Slots[:rows])
+	m[0], m[1], m[2], m[3] = int32(rows), int32(n), int32(b.Stride), 0
+	if n == rows { // one row each
+		m[3] = 1
+	}
+	st.requests, st.longest = n, int(longest)
+	return int64(len(m) - len(tables) + n*b.Stride)
 }
 
 // serve makes sure that the memory holds the step of a call, or will when a

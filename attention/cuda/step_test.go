@@ -17,10 +17,10 @@ import (
 
 // seen is what a launch found in the metadata's memory when it executed.
 type seen struct {
-	rows, requests, stride  int32
-	starts, lengths, owners []int32
-	slots, table            []int32
-	grid                    [3]uint32
+	rows, requests, stride int32
+	starts, lengths        []int32
+	slots, table           []int32
+	grid                   [3]uint32
 }
 
 // fakeRig runs the op on the fake driver, whose kernel notes the metadata.
@@ -39,12 +39,12 @@ const fakeRows, fakeRequests, fakeBlocks = 16, 8, 4
 
 func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 	r := &fakeRig{TB: t}
-	drv := fake.New(fake.Options{Schedule: s, Kernels: []fake.Kernel{{Name: "paged", Params: 14, Run: func(c *fake.Call) {
+	drv := fake.New(fake.Options{Schedule: s, Kernels: []fake.Kernel{{Name: "paged", Params: 17, Run: func(c *fake.Call) {
 		if r.blind {
 			return
 		}
 		requests, rows := int(c.Int(8)), int(c.Int(9))
-		m := c.I32(5, int64(4+2*requests+1+2*rows+requests*fakeBlocks))
+		m := c.I32(5, int64(4+2*requests+1+rows+requests*fakeBlocks))
 		take := func(n, used int) []int32 {
 			part := slices.Clone(m[:used])
 			m = m[n:]
@@ -54,7 +54,7 @@ func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 		take(4, 4)
 		n := int(x.requests)
 		x.starts, x.lengths = take(requests+1, n+1), take(requests, n)
-		x.owners, x.slots = take(rows, int(x.rows)), take(rows, int(x.rows))
+		x.slots = take(rows, int(x.rows))
 		x.table = take(0, n*int(x.stride))
 		r.seen = append(r.seen, x)
 	}}}})
@@ -143,11 +143,11 @@ func TestMetadata(t *testing.T) {
 			for i, got := range r.seen {
 				want := batch(t, i/2%10)
 				if got.rows != 3 || got.requests != 2 || got.stride != 3 || !slices.Equal(got.starts, want.QueryStart) || !slices.Equal(got.lengths, want.SeqLens) ||
-					!slices.Equal(got.owners, []int32{0, 0, 1}) || !slices.Equal(got.slots, want.Slots) || !slices.Equal(got.table, want.BlockTable) {
+					!slices.Equal(got.slots, want.Slots) || !slices.Equal(got.table, want.BlockTable) {
 					t.Fatalf("launch %d found %+v, its step is %+v", i, got, want)
 				}
-				if got.grid[0] != 8 || got.grid[1] != 2 || got.grid[2] < 2 {
-					t.Fatalf("grid %v, want the rows of the operands, the key-value heads, and parts", got.grid)
+				if got.grid != [3]uint32{4, 1, 1} {
+					t.Fatalf("grid %v, want a tile for each of 2 requests and 2 key-value heads, and one part of 64 keys", got.grid)
 				}
 			}
 		})
@@ -245,7 +245,7 @@ func TestAllocations(t *testing.T) {
 	defer func() { r.must(errors.Join(r.stream.Synchronize(), m.Close())) }()
 	f, err := m.Function("paged")
 	r.must(err)
-	bare, err := f.NewCall(14, cuda.LaunchOptions{})
+	bare, err := f.NewCall(17, cuda.LaunchOptions{})
 	r.must(err)
 	for i := range r.args {
 		r.must(bare.SetBuffer(i, r.args[i].Buffer))

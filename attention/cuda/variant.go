@@ -26,6 +26,8 @@ type Variant struct {
 	DType     dtype.DType
 	KVDType   dtype.DType
 	Tensor    bool // tensor cores: q and kv of one 16-bit dtype
+	Stages    int  // of keys and values in shared memory, which are fetched ahead
+	Resident  int  // blocks that a multiprocessor holds at once
 }
 
 // maxHeadDim is the largest head: what the kernel without tensor cores has
@@ -36,12 +38,20 @@ const maxHeadDim = 512
 const (
 	threads      = 128
 	splitPairs   = 16
-	maxSplits    = 64
-	tensorTile   = 64
+	minChunk     = 64
+	tensorTile   = 64 // of heads above 128; twice as many up to there
 	plainTile    = 16
 	tensorKeys   = 64
 	plainKeys    = 32 // of heads up to 128; half of it above
 	headerInt32s = 4
+)
+
+// Bounds of a launch.
+const (
+	maxParts    = 64 // of a context
+	maxResident = 4  // blocks of a multiprocessor
+	maxStages   = 4
+	reserved    = 1040 // bytes of shared memory that a block takes beside what the kernel asks for
 )
 
 var targetPattern = regexp.MustCompile(`^cuda:(sm_([1-9][0-9]{1,2})[af]?)$`)
@@ -86,38 +96,73 @@ func variantOf(s *attention.Shape, shared int) (Variant, error) {
 	if s.HeadDim > maxHeadDim {
 		return Variant{}, fmt.Errorf("%s: heads of size %d, the kernels have room for %d", attention.Name, s.HeadDim, maxHeadDim)
 	}
-	v := Variant{HeadDim: s.HeadDim, Group: s.Group(), BlockSize: s.BlockSize, DType: s.DType, KVDType: s.KVDType, Tensor: true}
-	v.Tensor = s.DType == s.KVDType && s.DType != dtype.F32 && s.HeadDim%16 == 0 && s.HeadDim <= 256 && v.shared() <= shared
+	v := Variant{HeadDim: s.HeadDim, Group: s.Group(), BlockSize: s.BlockSize, DType: s.DType, KVDType: s.KVDType, Stages: 2}
+	v.Tensor = s.DType == s.KVDType && s.DType != dtype.F32 && s.HeadDim%16 == 0 && s.HeadDim <= 256
+	if v.Tensor && v.shared()+reserved > shared+1024 {
+		v.Tensor = false
+	}
+	if !v.Tensor {
+		v.Stages = 1
+	}
+	// As many stages as leave room for a second block, which works while the first
+	// begins or ends.
+	for v.Tensor && v.Stages < maxStages {
+		more := v
+		more.Stages++
+		if more.resident(shared) < 2 {
+			break
+		}
+		v = more
+	}
+	v.Resident = v.resident(shared)
 	return v, nil
+}
+
+// resident is how many blocks fit into so much shared memory, and into the
+// registers.
+func (v *Variant) resident(shared int) int {
+	fit := (shared + 1024) / (v.shared() + reserved)
+	switch {
+	case !v.Tensor:
+		return max(1, min(fit, maxResident))
+	case v.HeadDim > 64:
+		return max(1, min(fit, 2)) // 255 registers for each thread
+	}
+	return max(1, min(fit, 3))
 }
 
 // shared is the dynamic shared memory of a block, in bytes.
 func (v *Variant) shared() int {
-	if v.Tensor { // two stages of keys and values, in rows of HeadDim + 8
-		return 2 * 2 * tensorKeys * (v.HeadDim + 8) * 2
+	if v.Tensor { // keys and values, in rows of HeadDim + 8; at the end, sums of four warps
+		return max(v.Stages*2*tensorKeys*(v.HeadDim+8)*2, 4*4*16*(v.HeadDim+8+2))
 	}
 	keys := v.keys()
-	return max(2*4*maxSplits*splitPairs, 4*((plainTile+keys)*(v.HeadDim+1)+keys*v.HeadDim+plainTile*keys))
+	return 4 * ((plainTile+keys)*(v.HeadDim+1) + keys*v.HeadDim + plainTile*keys)
 }
 
 func (v *Variant) keys() int {
-	switch {
-	case v.Tensor:
-		return tensorKeys
-	case v.HeadDim <= 128:
+	if v.HeadDim <= 128 {
 		return plainKeys
 	}
 	return plainKeys / 2
 }
 
-// rowTiles is how many tile numbers a row has.
-func (v *Variant) rowTiles() int {
-	tile := plainTile
-	if v.Tensor {
-		tile = tensorTile
+// tile is the pairs of a tile.
+func (v *Variant) tile() int {
+	switch {
+	case !v.Tensor:
+		return plainTile
+	case v.HeadDim <= 128:
+		return 2 * tensorTile
 	}
-	return (v.Group + tile - 1) / tile
+	return tensorTile
 }
+
+// rowTiles is how many tiles the pairs of one row have.
+func (v *Variant) rowTiles() int { return (v.Group + v.tile() - 1) / v.tile() }
+
+// tiles is how many numbers of tiles there are for the rows of so many requests.
+func (v *Variant) tiles(rows, requests int) int { return rows*v.Group/v.tile() + requests }
 
 // String names the variant: "paged_bf16_d128_g4_b16_tensor".
 func (v Variant) String() string {
@@ -143,7 +188,8 @@ func (v Variant) Source() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "// %s\n#define F32 0\n#define F16 1\n#define BF16 2\n", v)
 	fmt.Fprintf(&b, "#define HEAD_DIM %d\n#define GROUP %d\n#define BLOCK_SIZE %d\n", v.HeadDim, v.Group, v.BlockSize)
-	fmt.Fprintf(&b, "#define Q_TYPE %s\n#define KV_TYPE %s\n#define TENSOR %d\n#line 1 \"paged.cu\"\n", number[v.DType], number[v.KVDType], tensor)
+	fmt.Fprintf(&b, "#define Q_TYPE %s\n#define KV_TYPE %s\n#define TENSOR %d\n", number[v.DType], number[v.KVDType], tensor)
+	fmt.Fprintf(&b, "#define STAGES %d\n#define RESIDENT %d\n#line 1 \"paged.cu\"\n", v.Stages, v.Resident)
 	b.WriteString(source)
 	return b.String()
 }

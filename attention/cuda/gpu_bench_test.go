@@ -1,0 +1,191 @@
+package cuda_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"pwc/attention"
+	"pwc/ir/dtype"
+	"pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// readSource reads memory at the card's bandwidth: what decodes are held against, and what drives metadata and keys out of L2
+// between the layers of a step.
+const readSource = `
+extern "C" __global__ void read(const uint4 *from, long long n, unsigned *to) {
+  unsigned x = 0;
+  const long long step = (long long)gridDim.x * blockDim.x;
+  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += 8 * step) {
+    uint4 v[8];
+#pragma unroll
+    for (int u = 0; u < 8; u++) v[u] = i + u * step < n ? __ldcs(from + i + u * step) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int u = 0; u < 8; u++) x |= v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
+  }
+  if (x == 0x9e3779b9u) *to = x;
+}`
+
+// bench measures calls of one shape of heads on memory that it takes once.
+type bench struct {
+	*rig
+	memory device.Buffer // caches of all layers
+	reader *cuda.KernelCall
+	start  device.Event
+	end    device.Event
+}
+
+func newBench(b *testing.B, heads, kvHeads, dim int64) *bench {
+	r := newRig(b, shape{heads, kvHeads, dim, 1, 16, dtype.BF16, dtype.BF16})
+	x := &bench{rig: r, memory: r.buffer(6 << 30)}
+	r.check(r.stream.Fill(x.memory, 0))
+	code, err := openNVRTC(b).Compile(context.Background(), readSource, "read.cu", r.dev.Info().Target[len("cuda:"):], false)
+	r.check(err)
+	m, err := r.dev.LoadModule(code)
+	r.check(err)
+	b.Cleanup(func() { r.check(errors.Join(r.stream.Synchronize(), m.Close())) })
+	f, err := m.Function("read")
+	r.check(err)
+	x.reader, err = f.NewCall(3, cuda.LaunchOptions{})
+	r.check(err)
+	x.reader.Grid, x.reader.Block = [3]uint32{132 * 8, 1, 1}, [3]uint32{256, 1, 1}
+	r.check(x.reader.SetBuffer(2, r.buffer(4)))
+	x.start, err = r.dev.NewTimedEvent()
+	r.check(err)
+	x.end, err = r.dev.NewTimedEvent()
+	r.check(err)
+	return x
+}
+
+// read enqueues a reading of the first n bytes of memory.
+func (x *bench) read(n int64) error {
+	if err := x.reader.SetBuffer(0, x.memory.Slice(0, n)); err != nil {
+		return err
+	}
+	x.reader.SetArg(1, uint64(n/16))
+	return x.stream.(*cuda.Stream).LaunchKernel(x.reader)
+}
+
+// microseconds is the median time of n runs of what is captured.
+func (x *bench) microseconds(n int, enqueue func() error) float64 {
+	x.Helper()
+	x.check(x.stream.BeginCapture())
+	err := enqueue()
+	graph, endErr := x.stream.EndCapture()
+	x.check(errors.Join(err, endErr))
+	var took []time.Duration
+	for i := range n + 3 {
+		x.check(errors.Join(x.stream.Record(x.start), x.stream.LaunchGraph(graph), x.stream.Record(x.end), x.end.Synchronize()))
+		d, err := x.dev.Elapsed(x.start, x.end)
+		x.check(err)
+		if i >= 3 {
+			took = append(took, d)
+		}
+	}
+	x.check(graph.Close())
+	slices.Sort(took)
+	return float64(took[n/2].Nanoseconds()) / 1e3
+}
+
+// layers returns calls of a step of requests of rows new tokens that end at context tokens: each has a cache of its own.
+func (x *bench) layers(layers, requests, rows, context int) []*device.OpCall {
+	x.Helper()
+	s := x.shape
+	x.newOp() // the last one holds batches to the caches of its calls
+	n := requests * rows
+	perRequest := (context + 15) / 16
+	blocks := requests * perRequest
+	size := int64(blocks) * 2 * 16 * s.kvHeads * s.dim * 2
+	rng := rand.New(rand.NewPCG(6, 6))
+	step, perm := attention.NewBatch(requests, n, perRequest), rng.Perm(blocks)
+	for i := range requests {
+		var table []int32
+		for _, p := range perm[i*perRequest:][:perRequest] {
+			table = append(table, int32(p))
+		}
+		x.check(step.Add(context-rows, rows, table, 16))
+	}
+	x.cache = device.Tensor{Buffer: x.memory.Slice(0, size), DType: dtype.BF16, Shape: []int64{int64(blocks), 2, 16, s.kvHeads, s.dim}}
+	c := x.call(int64(n))
+	x.set(c, step, x.random(rng, int64(n)))
+	calls := make([]*device.OpCall, layers)
+	for i := range calls {
+		d := *c
+		d.Args = slices.Clone(c.Args)
+		d.Args[attention.ArgKV].Buffer = x.memory.Slice(size*int64(i), size)
+		calls[i] = &d
+	}
+	x.check(x.op.Launch(calls[0]))
+	x.check(x.stream.Synchronize())
+	return calls
+}
+
+func (x *bench) launch(calls []*device.OpCall, between func() error) func() error {
+	return func() error {
+		for _, c := range calls {
+			if err := errors.Join(between(), x.op.Launch(c)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// BenchmarkDecode measures decode steps, the layers in one graph: bare, one launch after the other on caches that are in
+// no cache; and cold, with everything driven out of L2 between layers, as by the weights of a model. The share is that of
+// the bandwidth at which memory is read in the same run.
+func BenchmarkDecode(b *testing.B) {
+	for _, dim := range []int64{128, 64} {
+		x := newBench(b, 32, 8, dim)
+		n := int64(4 << 30)
+		best := float64(n) / x.microseconds(9, func() error { return x.read(n) }) / 1e3
+		for _, context := range []int{512, 2048, 8192} {
+			for _, batch := range []int{1, 8, 32, 48, 64, 128, 256} {
+				bytes := batch * context * 2 * 8 * int(dim) * 2
+				if int64(bytes)*2 > x.memory.Size {
+					continue
+				}
+				b.Run(fmt.Sprintf("dim=%d/context=%d/batch=%d", dim, context, batch), func(b *testing.B) {
+					x.TB = b
+					layers := int(min(32, x.memory.Size/int64(bytes)))
+					calls := x.layers(layers, batch, 1, context)
+					evict := func() error { return x.read(128 << 20) }
+					bare := x.microseconds(9, x.launch(calls, func() error { return nil })) / float64(layers)
+					evictions := x.microseconds(9, func() error {
+						for range layers {
+							if err := evict(); err != nil {
+								return err
+							}
+						}
+						return nil
+					})
+					cold := (x.microseconds(9, x.launch(calls, evict)) - evictions) / float64(layers)
+					b.ReportMetric(bare, "us/layer")
+					b.ReportMetric(cold, "us/cold")
+					b.ReportMetric(float64(bytes)/bare/1e3/best*100, "%share")
+					b.ReportMetric(best, "GB/s")
+				})
+			}
+		}
+	}
+}
+
+// BenchmarkPrefill measures causal prefills with the heads of Llama-3.1-8B, and chunks of 512 tokens after longer contexts.
+func BenchmarkPrefill(b *testing.B) {
+	x := newBench(b, 32, 8, 128)
+	for _, c := range []struct{ requests, rows, context int }{{1, 2048, 2048}, {4, 512, 512}, {1, 4096, 4096}, {1, 512, 8192}, {4, 128, 4096}} {
+		b.Run(fmt.Sprintf("requests=%d/rows=%d/context=%d", c.requests, c.rows, c.context), func(b *testing.B) {
+			x.TB = b
+			calls := x.layers(4, c.requests, c.rows, c.context)
+			us := x.microseconds(9, x.launch(calls, func() error { return nil })) / float64(len(calls))
+			pairs := float64(c.requests*c.rows) * (float64(c.context-c.rows) + float64(c.rows+1)/2)
+			b.ReportMetric(us, "us/layer")
+			b.ReportMetric(4*pairs*32*128/us/1e6, "TFLOP/s")
+		})
+	}
+}
