@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 
-	"pwc/ir/dim"
-	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/device"
@@ -31,19 +29,14 @@ func (x *Executable) Bind(symbols []int64, args device.Args) (device.BoundLaunch
 
 // binder is the state of one Bind.
 type binder struct {
-	x      *Executable
-	p      *program.Program
-	env    program.Env
-	plan   *device.Resolved
-	out    *bound
-	mem    []boundBuffer // by buffer
-	extern device.Buffer // scratch of ops
-}
+	x    *Executable
+	p    *program.Program
+	env  program.Env
+	plan *device.Resolved
+	out  *bound
 
-// boundBuffer is a buffer's memory: exactly the bytes that the program declares.
-type boundBuffer struct {
-	ptr driver.Ptr
-	buf device.Buffer
+	assigned *device.Assigned
+	at       []driver.Ptr // by buffer
 }
 
 func (x *Executable) bind(symbols []int64, args device.Args) (*bound, error) {
@@ -84,91 +77,36 @@ func (x *Executable) bind(symbols []int64, args device.Args) (*bound, error) {
 
 // buffers finds the memory of every buffer.
 func (b *binder) buffers(args device.Args) error {
-	p := b.p
-	if len(args.Params) != len(p.Params) || len(args.Results) != len(p.Results) {
-		return fmt.Errorf("%d parameters and %d results for a program of %d and %d", len(args.Params), len(args.Results), len(p.Params), len(p.Results))
-	}
-	for i := range p.Params {
-		if err := b.given(p.Params[i].DType, p.Params[i].Shape, args.Params[i]); err != nil {
-			return fmt.Errorf("parameter %d: %w", i, err)
+	m, err := b.plan.Assign(b.p, b.env, args, func(i int32) device.Buffer {
+		c := device.Buffer{Size: int64(len(b.p.Consts[i]))}
+		if c.Size > 0 {
+			c.Memory, c.Offset = b.x.consts, b.x.constAt[i]
 		}
+		return c
+	}, b.x.dev.aligned)
+	if err != nil {
+		return err
 	}
-	for i := range p.Results {
-		r := &p.Results[i]
-		if r.Alias >= 0 || r.Same >= 0 {
-			continue
+	b.assigned = m
+	b.at = make([]driver.Ptr, len(m.Buffers))
+	for i, buf := range m.Buffers {
+		p, mem, err := b.x.dev.memory(buf)
+		if err != nil {
+			return err
 		}
-		if err := b.given(r.DType, r.Shape, args.Results[i]); err != nil {
-			return fmt.Errorf("result %d: %w", i, err)
-		}
-	}
-	if args.Scratch.Size < b.plan.Scratch {
-		return fmt.Errorf("scratch of %d bytes, want %d", args.Scratch.Size, b.plan.Scratch)
-	}
-	b.mem = make([]boundBuffer, len(p.Buffers))
-	for i := range p.Buffers {
-		if err := b.buffer(i, args); err != nil {
-			return fmt.Errorf("buffer %d: %w", i, err)
-		}
-	}
-	if b.plan.Scratch > 0 {
-		b.extern = args.Scratch.Slice(b.plan.Extern, b.plan.Scratch-b.plan.Extern)
+		b.at[i] = p
+		b.out.reach.memory(mem)
 	}
 	return nil
 }
 
-// given checks memory that the caller gives for a tensor.
-func (b *binder) given(dt dtype.DType, shape []dim.Dim, have device.Buffer) error {
-	want, err := program.Bytes(dt, shape, b.env)
-	if err != nil {
-		return err
+// aligned returns an error if memory is not the device's, or not aligned.
+func (d *Device) aligned(b device.Buffer, align int64) error {
+	p, _, err := d.memory(b)
+	if err == nil && int64(p)&(align-1) != 0 {
+		err = fmt.Errorf("memory is not aligned: address %#x, want a multiple of %d", p, align)
 	}
-	if have.Size < want {
-		return fmt.Errorf("%d bytes of memory, want %d", have.Size, want)
-	}
-	_, _, err = b.x.dev.memory(have)
 	return err
-}
-
-func (b *binder) buffer(i int, args device.Args) error {
-	buf := &b.p.Buffers[i]
-	want, err := buf.Bytes(b.env)
-	if err != nil {
-		return err
-	}
-	var from device.Buffer
-	switch buf.Kind {
-	case program.BufferParam:
-		from = args.Params[buf.Index]
-	case program.BufferResult:
-		from = args.Results[buf.Index]
-	case program.BufferScratch:
-		if want > 0 {
-			from = args.Scratch.Slice(b.plan.Offsets[i], want)
-		}
-	case program.BufferConst:
-		from = device.Buffer{Size: int64(len(b.p.Consts[buf.Index]))}
-		if from.Size > 0 {
-			from.Memory, from.Offset = b.x.consts, b.x.constAt[buf.Index]
-		}
-	}
-	if from.Size < want {
-		return fmt.Errorf("%d bytes of memory, want %d", from.Size, want)
-	}
-	if want == 0 {
-		return nil
-	}
-	from.Size = want
-	ptr, m, err := b.x.dev.memory(from)
-	if err != nil {
-		return err
-	}
-	if int64(ptr)&(buf.Alignment()-1) != 0 {
-		return fmt.Errorf("memory is not aligned: address %#x, want a multiple of %d", ptr, buf.Alignment())
-	}
-	b.mem[i] = boundBuffer{ptr, from}
-	b.out.reach.memory(m)
-	return nil
 }
 
 func (b *binder) step(s *device.ResolvedStep, out *boundStep) error {
@@ -176,14 +114,14 @@ func (b *binder) step(s *device.ResolvedStep, out *boundStep) error {
 	case program.StepKernel:
 		return b.kernel(s.Step, out)
 	case program.StepCopy:
-		dst, src := &b.mem[s.Args[0]], &b.mem[s.Args[1]]
-		if dst.buf.Size != src.buf.Size {
-			return fmt.Errorf("copy of %d bytes over %d", src.buf.Size, dst.buf.Size)
+		dst, src, n, from := b.at[s.Args[0]], b.at[s.Args[1]], b.size(s.Args[0]), b.size(s.Args[1])
+		if n != from {
+			return fmt.Errorf("copy of %d bytes over %d", from, n)
 		}
-		if overlap(dst.ptr, src.ptr, dst.buf.Size) {
+		if overlap(dst, src, n) {
 			return device.ErrOverlap
 		}
-		*out = boundStep{kind: stepCopy, dst: dst.ptr, src: src.ptr, bytes: dst.buf.Size}
+		*out = boundStep{kind: stepCopy, dst: dst, src: src, bytes: n}
 	case program.StepFill:
 		return b.fill(s.Step, out)
 	case program.StepExtern, program.StepLibrary:
@@ -194,20 +132,23 @@ func (b *binder) step(s *device.ResolvedStep, out *boundStep) error {
 	return nil
 }
 
+// size returns the bytes of a buffer.
+func (b *binder) size(i int32) int64 { return b.assigned.Buffers[i].Size }
+
 // fill makes memory commands of a pattern: one for a pattern of 1, 2 or 4 bytes,
 // else one for each element of the pattern, over all its repetitions.
 func (b *binder) fill(s *program.Step, out *boundStep) error {
 	pattern := []byte(s.Pattern())
-	dst := &b.mem[s.Args[0]]
-	if dst.buf.Size%int64(len(pattern)) != 0 {
-		return fmt.Errorf("fill of %d bytes with a pattern of %d", dst.buf.Size, len(pattern))
+	dst, n := b.at[s.Args[0]], b.size(s.Args[0])
+	if n%int64(len(pattern)) != 0 {
+		return fmt.Errorf("fill of %d bytes with a pattern of %d", n, len(pattern))
 	}
 	pattern = period(pattern)
 	width := 4
-	for width > 1 && (len(pattern)%width != 0 || int64(dst.ptr)%int64(width) != 0) {
+	for width > 1 && (len(pattern)%width != 0 || int64(dst)%int64(width) != 0) {
 		width /= 2
 	}
-	*out = boundStep{kind: stepFill, dst: dst.ptr, bytes: dst.buf.Size, width: width}
+	*out = boundStep{kind: stepFill, dst: dst, bytes: n, width: width}
 	for ; len(pattern) > 0; pattern = pattern[width:] {
 		var v uint32
 		for j := range width {
@@ -271,7 +212,7 @@ func (b *binder) launch(s *program.Step, spec *launchSpec, out *boundStep) error
 	run.arguments(spec.args(len(s.Args)))
 	values := run.values[:0]
 	for _, a := range s.Args {
-		values = append(values, uint64(b.mem[a].ptr))
+		values = append(values, uint64(b.at[a]))
 	}
 	for _, e := range spec.dims {
 		n, err := e.Eval(b.env)
@@ -287,15 +228,8 @@ func (b *binder) launch(s *program.Step, spec *launchSpec, out *boundStep) error
 }
 
 func (b *binder) op(s *device.ResolvedStep, out *boundStep) {
-	for j, a := range s.Args {
-		s.Tensors[j].Buffer = b.mem[a].buf
-	}
-	call := &device.OpCall{Args: s.Tensors, Attrs: s.Values, Origin: s.Origin}
-	if s.Need > 0 {
-		call.Scratch = b.extern.Slice(0, s.Need)
-	}
-	*out = boundStep{kind: stepOp, op: s.Op, call: call, name: s.Extern}
+	*out = boundStep{kind: stepOp, op: s.Op, call: b.assigned.Call(s), name: s.Extern}
 	if s.Kind == program.StepExtern {
-		b.out.calls = append(b.out.calls, call)
+		b.out.calls = append(b.out.calls, out.call)
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"unsafe"
 
-	"pwc/ir/dim"
-	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/device"
 )
@@ -105,20 +103,15 @@ func (x *Executable) Bind(symbols []int64, args device.Args) (device.BoundLaunch
 
 // binder is the state of one Bind.
 type binder struct {
-	x      *Executable
-	p      *program.Program
-	env    program.Env
-	out    *bound
-	seen   map[*memory]bool
-	plan   *device.Resolved
-	mem    []boundBuffer // by buffer
-	extern device.Buffer // scratch of extern ops
-}
+	x    *Executable
+	p    *program.Program
+	env  program.Env
+	out  *bound
+	seen map[*memory]bool
+	plan *device.Resolved
 
-// boundBuffer is a buffer's memory: exactly the bytes that the program declares.
-type boundBuffer struct {
-	data []byte
-	buf  device.Buffer
+	assigned *device.Assigned
+	mem      [][]byte // by buffer
 }
 
 func (x *Executable) bind(symbols []int64, args device.Args) (*bound, error) {
@@ -154,92 +147,39 @@ func (x *Executable) bind(symbols []int64, args device.Args) (*bound, error) {
 
 // buffers finds the memory of every buffer.
 func (b *binder) buffers(args device.Args) error {
-	p := b.p
-	if len(args.Params) != len(p.Params) || len(args.Results) != len(p.Results) {
-		return fmt.Errorf("%d parameters and %d results for a program of %d and %d", len(args.Params), len(args.Results), len(p.Params), len(p.Results))
+	m, err := b.plan.Assign(b.p, b.env, args, func(i int32) device.Buffer {
+		c := b.x.consts[i]
+		return device.Buffer{Memory: c, Size: c.size}
+	}, b.x.dev.aligned)
+	if err != nil {
+		return err
 	}
-	for i := range p.Params {
-		if err := b.given(p.Params[i].DType, p.Params[i].Shape, args.Params[i]); err != nil {
-			return fmt.Errorf("parameter %d: %w", i, err)
-		}
-	}
-	for i := range p.Results {
-		r := &p.Results[i]
-		if r.Alias >= 0 || r.Same >= 0 {
+	b.assigned = m
+	b.mem = make([][]byte, len(m.Buffers))
+	for i, buf := range m.Buffers {
+		if buf.Size == 0 {
 			continue
 		}
-		if err := b.given(r.DType, r.Shape, args.Results[i]); err != nil {
-			return fmt.Errorf("result %d: %w", i, err)
+		data, mem, err := b.x.dev.bytes(buf)
+		if err != nil {
+			return err
 		}
-	}
-	if args.Scratch.Size < b.plan.Scratch {
-		return fmt.Errorf("scratch of %d bytes, want %d", args.Scratch.Size, b.plan.Scratch)
-	}
-	b.mem = make([]boundBuffer, len(p.Buffers))
-	for i := range p.Buffers {
-		if err := b.buffer(i, args); err != nil {
-			return fmt.Errorf("buffer %d: %w", i, err)
+		b.mem[i] = data
+		if !b.seen[mem] {
+			b.seen[mem] = true
+			b.out.mems = append(b.out.mems, mem)
 		}
-	}
-	if b.plan.Scratch > 0 {
-		b.extern = args.Scratch.Slice(b.plan.Extern, b.plan.Scratch-b.plan.Extern)
 	}
 	return nil
 }
 
-// given checks memory that the caller gives for a tensor.
-func (b *binder) given(dt dtype.DType, shape []dim.Dim, have device.Buffer) error {
-	want, err := program.Bytes(dt, shape, b.env)
-	if err != nil {
-		return err
+// aligned returns an error if memory is not the device's, or not aligned.
+func (d *Device) aligned(b device.Buffer, align int64) error {
+	data, _, err := d.bytes(b)
+	if err == nil && uintptr(unsafe.Pointer(unsafe.SliceData(data)))&uintptr(align-1) != 0 {
+		err = fmt.Errorf("%w: offset %d, want a multiple of %d", errUnaligned, b.Offset, align)
 	}
-	if have.Size < want {
-		return fmt.Errorf("%d bytes of memory, want %d", have.Size, want)
-	}
-	_, _, err = b.x.dev.bytes(have)
 	return err
-}
-
-func (b *binder) buffer(i int, args device.Args) error {
-	buf := &b.p.Buffers[i]
-	want, err := buf.Bytes(b.env)
-	if err != nil {
-		return err
-	}
-	var from device.Buffer
-	switch buf.Kind {
-	case program.BufferParam:
-		from = args.Params[buf.Index]
-	case program.BufferResult:
-		from = args.Results[buf.Index]
-	case program.BufferScratch:
-		if want > 0 {
-			from = args.Scratch.Slice(b.plan.Offsets[i], want)
-		}
-	case program.BufferConst:
-		m := b.x.consts[buf.Index]
-		from = device.Buffer{Memory: m, Size: m.size}
-	}
-	if from.Size < want {
-		return fmt.Errorf("%d bytes of memory, want %d", from.Size, want)
-	}
-	if want == 0 {
-		return nil
-	}
-	from.Size = want
-	data, mem, err := b.x.dev.bytes(from)
-	if err != nil {
-		return err
-	}
-	if uintptr(unsafe.Pointer(unsafe.SliceData(data)))&uintptr(buf.Alignment()-1) != 0 {
-		return fmt.Errorf("%w: offset %d, want a multiple of %d", errUnaligned, from.Offset, buf.Alignment())
-	}
-	b.mem[i] = boundBuffer{data, from}
-	if !b.seen[mem] {
-		b.seen[mem] = true
-		b.out.mems = append(b.out.mems, mem)
-	}
-	return nil
 }
 
 func (b *binder) step(s *device.ResolvedStep, out *boundStep) error {
@@ -248,17 +188,17 @@ func (b *binder) step(s *device.ResolvedStep, out *boundStep) error {
 	case program.StepKernel:
 		return b.kernel(s.Step, &out.node)
 	case program.StepCopy:
-		dst, src := &b.mem[s.Args[0]], &b.mem[s.Args[1]]
-		if len(dst.data) != len(src.data) {
-			return fmt.Errorf("copy of %d bytes over %d", len(src.data), len(dst.data))
+		dst, src := b.mem[s.Args[0]], b.mem[s.Args[1]]
+		if len(dst) != len(src) {
+			return fmt.Errorf("copy of %d bytes over %d", len(src), len(dst))
 		}
-		if overlap(dst.data, src.data) {
+		if overlap(dst, src) {
 			return device.ErrOverlap
 		}
-		out.node.kind, out.node.dst, out.node.src = nodeCopy, dst.data, src.data
+		out.node.kind, out.node.dst, out.node.src = nodeCopy, dst, src
 	case program.StepFill:
 		pattern := s.Pattern()
-		dst := b.mem[s.Args[0]].data
+		dst := b.mem[s.Args[0]]
 		if len(dst)%len(pattern) != 0 {
 			return fmt.Errorf("fill of %d bytes with a pattern of %d", len(dst), len(pattern))
 		}
@@ -283,7 +223,7 @@ func overlap(a, b []byte) bool {
 func (b *binder) kernel(s *program.Step, out *node) error {
 	args := make([][]byte, len(s.Args))
 	for i, a := range s.Args {
-		args[i] = b.mem[a].data
+		args[i] = b.mem[a]
 	}
 	k, err := newKernel(b.x, b.x.kernels[s.Kernel], b.env, args)
 	if err != nil {
@@ -294,13 +234,6 @@ func (b *binder) kernel(s *program.Step, out *node) error {
 }
 
 func (b *binder) externOp(s *device.ResolvedStep, out *boundStep) {
-	for j, a := range s.Args {
-		s.Tensors[j].Buffer = b.mem[a].buf
-	}
-	call := &device.OpCall{Args: s.Tensors, Attrs: s.Values, Origin: s.Origin}
-	if s.Need > 0 {
-		call.Scratch = b.extern.Slice(0, s.Need)
-	}
-	out.op, out.call, out.name = s.Op, call, s.Extern
-	b.out.calls = append(b.out.calls, call)
+	out.op, out.call, out.name = s.Op, b.assigned.Call(s), s.Extern
+	b.out.calls = append(b.out.calls, out.call)
 }
