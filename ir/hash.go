@@ -25,8 +25,8 @@ func HashFunc(m *Module, f *Func) [32]byte { return sha256.Sum256([]byte(Canonic
 // differ. Names are replaced by numbers in the order of first use: symbols
 // s0, s1, …, weights @w0, …, states @x0, …, functions @f0, …, values %0, …;
 // checkpoint tensors are all called "t". Left out are locs, comments, the
-// module's name, where weights come from, and declarations without a use; the
-// attributes of calls are sorted by name. What remains counts: program order,
+// module's name, where weights come from, and declarations without a use; axes
+// are counted from the first, and attributes of calls are sorted by name. What remains counts: program order,
 // types, mut flags, ranges and kinds of symbols, attributes and literals to
 // the bit (all NaNs are one), results that are parameters or each other, the
 // structure of weight expressions, and extern ops by name, version and flags.
@@ -268,6 +268,11 @@ func (c *canonicalizer) function(f *Func, name string) {
 			c.out.Externs = append(c.out.Externs, &e)
 		}
 		for _, a := range sortedAttrs(n) {
+			if n.Op != nil && (a.Name == "axis" || a.Name == "axes") {
+				if a = countedAxes(f, n, a); n.atDefault(f, a) {
+					continue
+				}
+			}
 			a.Dim, a.Dims = c.dim(a.Dim), c.dims(a.Dims)
 			k.Attrs = append(k.Attrs, a)
 		}
@@ -278,6 +283,46 @@ func (c *canonicalizer) function(f *Func, name string) {
 		out.ResultTypes = append(out.ResultTypes, c.typ(t))
 	}
 	c.out.Funcs = append(c.out.Funcs, out)
+}
+
+// countedAxes returns an attribute that names axes with all of them counted from
+// the first, and a set of axes in rising order: axis=-1 and axis=1 of a matrix
+// are one axis. What verification would refuse stays as it is.
+func countedAxes(f *Func, n *Node, a Attr) Attr {
+	of := n.Results
+	if len(n.Args) > 0 {
+		of = n.Args
+	}
+	if len(of) == 0 {
+		return a
+	}
+	rank := int64(f.Type(of[0]).Rank())
+	count := func(d dim.Dim) dim.Dim {
+		if v, ok := d.Const(); ok && v < 0 {
+			return dim.Const(v + rank)
+		}
+		return d
+	}
+	a.Dim = count(a.Dim)
+	if a.Kind == AttrDims {
+		a.Dims = slices.Clone(a.Dims)
+		for i, d := range a.Dims {
+			a.Dims[i] = count(d)
+		}
+		slices.SortStableFunc(a.Dims, func(x, y dim.Dim) int {
+			v, _ := x.Const()
+			w, _ := y.Const()
+			return cmp.Compare(v, w)
+		})
+	}
+	return a
+}
+
+// atDefault reports whether an attribute with counted axes says what leaving it
+// out says.
+func (n *Node) atDefault(f *Func, a Attr) bool {
+	left, ok := findAttr(n.Op, nil, a.Name)
+	return ok && countedAxes(f, n, left).Equal(a)
 }
 
 func (c *canonicalizer) weight(i int32) string {

@@ -96,6 +96,30 @@ var edits = []struct {
 	{"another function", false, []string{"    return %g, %m\n  }\n", "    return %g, %m\n  }\n  func @g() {\n  }\n"}},
 }
 
+// TestHashCountsAxes: an axis is the same from either end, and axes are a set.
+func TestHashCountsAxes(t *testing.T) {
+	hash := func(node string) [32]byte {
+		return mustParse(t, "pwc 1\nmodule \"m\" {\n func @f(%x: f32[2, 3, 4]) {\n  %y = "+node+"\n }\n}\n").Hash()
+	}
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{"softmax(%x)", "softmax(%x, axis=2)", true},
+		{"softmax(%x, axis=-2)", "softmax(%x, axis=1)", true},
+		{"softmax(%x)", "softmax(%x, axis=1)", false},
+		{"concat(%x, %x)", "concat(%x, %x, axis=-3)", true},
+		{"concat(%x, %x)", "concat(%x, %x, axis=-1)", false},
+		{"iota(shape=[2, 3], axis=-1, dtype=i32)", "iota(shape=[2, 3], axis=1, dtype=i32)", true},
+		{"sum(%x, axes=[0, 2])", "sum(%x, axes=[-1, -3])", true},
+		{"sum(%x, axes=[0, 2])", "sum(%x, axes=[0, 1])", false},
+	} {
+		if same := hash(c.a) == hash(c.b); same != c.same {
+			t.Errorf("%s and %s: same hash: %v", c.a, c.b, same)
+		}
+	}
+}
+
 func TestHash(t *testing.T) {
 	base := mustParse(t, hashed)
 	if want := sha256.Sum256([]byte(ir.Canonical(base, nil))); base.Hash() != want {
