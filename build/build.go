@@ -156,10 +156,13 @@ func (b *builder) makeAll(ctx context.Context) error {
 		g.Go(func() error {
 			j := &b.jobs[i]
 			b.tell(Event{Kind: Started, Artifact: j.artifact})
-			if errs[i] = b.make(ctx, j); errs[i] != nil {
-				b.tell(Event{Kind: Failed, Artifact: j.artifact, Err: errs[i]})
-			} else {
+			errs[i] = b.make(ctx, j)
+			var miss *MissError
+			switch {
+			case errs[i] == nil:
 				b.tell(Event{Kind: Finished, Artifact: j.artifact})
+			case !errors.As(errs[i], &miss): // those are told when their reasons are known
+				b.tell(Event{Kind: Failed, Artifact: j.artifact, Err: errs[i]})
 			}
 			return nil
 		})
@@ -168,6 +171,7 @@ func (b *builder) makeAll(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	b.explain(ctx, errs)
 	for i := range b.jobs {
 		j := &b.jobs[i]
 		b.result.Warnings = append(b.result.Warnings, j.warnings...)
@@ -176,6 +180,33 @@ func (b *builder) makeAll(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// explain gives the misses of a frozen build their reasons, and tells of them. All
+// are looked up together: the store reads its entries once, however many miss.
+func (b *builder) explain(ctx context.Context, errs []error) {
+	var misses []*MissError
+	var keys []cache.Key
+	for _, err := range errs {
+		var miss *MissError
+		if errors.As(err, &miss) {
+			misses, keys = append(misses, miss), append(keys, miss.Key)
+		}
+	}
+	if x, ok := b.o.Store.(explainer); ok && len(keys) > 0 {
+		// Where the store cannot say, what was missed is told without reasons.
+		if why, err := x.Explain(ctx, keys...); err == nil {
+			for i, m := range misses {
+				m.Why = &why[i]
+			}
+		}
+	}
+	for i, err := range errs {
+		var miss *MissError
+		if errors.As(err, &miss) {
+			b.tell(Event{Kind: Failed, Artifact: b.jobs[i].artifact, Err: err})
+		}
+	}
 }
 
 func (b *builder) tell(e Event) {
@@ -205,13 +236,7 @@ func (b *builder) make(ctx context.Context, j *job) error {
 		return nil
 	}
 	if b.o.Frozen {
-		miss := &MissError{Key: a.Key, Origin: a.Origin}
-		if x, ok := b.o.Store.(explainer); ok {
-			if why, err := x.Explain(ctx, a.Key); err == nil {
-				miss.Why = &why[0]
-			}
-		}
-		return miss
+		return &MissError{Key: a.Key, Origin: a.Origin}
 	}
 	if b.o.Store != nil {
 		unlock, err := b.o.Store.Lock(ctx, a.Key)

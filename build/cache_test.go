@@ -119,3 +119,41 @@ func TestDiskCache(t *testing.T) {
 		t.Errorf("a frozen build with a pass switched off: %v; want the pipeline, old and new", err)
 	}
 }
+
+// scanned is a store that counts how often it is asked for reasons.
+type scanned struct {
+	*cache.Store
+	scans int
+}
+
+func (s *scanned) Explain(ctx context.Context, keys ...cache.Key) ([]cache.Explanation, error) {
+	s.scans++
+	return s.Store.Explain(ctx, keys...)
+}
+
+// TestMissesAreExplainedTogether: looking for the nearest entry reads the whole
+// store, which a model of many pieces must not do for each of them.
+func TestMissesAreExplainedTogether(t *testing.T) {
+	m, err := ir.Parse("test.ir", []byte(twoPieces))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := split.Split(m, m.Funcs[0], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scanned{Store: cache.New(cache.Options{Dir: t.TempDir()})}
+	told := 0
+	_, err = build.Pieces(context.Background(), []*split.Plan{p}, build.Options{
+		Compiler: build.Pipeline{Backend: host.New()}, Store: s, Frozen: true,
+		Observer: func(e build.Event) {
+			var miss *build.MissError
+			if e.Kind == build.Failed && errors.As(e.Err, &miss) && miss.Why != nil {
+				told++
+			}
+		},
+	})
+	if err == nil || s.scans != 1 || told != 2 {
+		t.Errorf("%d misses told with their reasons, %d scans of the store, error %v; want 2 and 1", told, s.scans, err)
+	}
+}
