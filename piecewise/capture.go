@@ -42,8 +42,8 @@ type fixedMemory struct {
 }
 
 // Warmup runs every distinct program once outside capture, so that modules are
-// loaded and libraries initialised. Its results are thrown away; extern ops are
-// not called.
+// loaded and libraries initialised, and extern ops that are a [device.Warmer] on
+// nothing but padding. Its results are thrown away.
 func (b *Backend) Warmup(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (b *Backend) Warmup(ctx context.Context) error {
 }
 
 func (b *Backend) warmup(ctx context.Context) error {
-	done := map[*program.Program]bool{}
+	done, warmed := map[*program.Program]bool{}, map[string]bool{}
 	for _, fn := range b.funcs {
 		// A warm-up reads what nothing wrote: positions among it must be in range.
 		if err := fn.fill(fn.atMax, 0); err != nil {
@@ -64,6 +64,9 @@ func (b *Backend) warmup(ctx context.Context) error {
 			for i := range fn.units {
 				u := &fn.units[i]
 				if u.piece == nil {
+					if err := fn.warmOp(i, &e, warmed); err != nil {
+						return fmt.Errorf("warm-up of @%s, %s at size %d: %w", fn.ir.Name, fn.loc(u, 0), n, err)
+					}
 					continue
 				}
 				p, err := b.program(u.piece, n)
@@ -99,6 +102,29 @@ func (b *Backend) warmup(ctx context.Context) error {
 	}
 	b.advance(warm)
 	return nil
+}
+
+// warmOp runs a call of an extern op on padding, unless one with operands of the
+// same shapes has been.
+func (fn *function) warmOp(i int, e *env, done map[string]bool) error {
+	w, ok := fn.units[i].op.(device.Warmer)
+	if !ok {
+		return nil
+	}
+	call, err := fn.call(i, e, fn.atMax)
+	if err != nil {
+		return err
+	}
+	key := fmt.Sprint(w.Signature().Name, call.Attrs)
+	for _, a := range call.Args {
+		key += fmt.Sprint(a.DType, a.Shape)
+	}
+	if done[key] {
+		return nil
+	}
+	done[key] = true
+	call.Rows = 0
+	return w.Warm(call)
 }
 
 // clearInputs zeroes the inputs, so that a warm-up computes on defined values.

@@ -65,12 +65,26 @@ func (s *watchingStream) BeginCapture() error {
 	return s.Stream.BeginCapture()
 }
 
+// warmOp is an op that counts its warm-ups by size.
+type warmOp struct {
+	silent
+	calls map[int64]int
+}
+
+func (o *warmOp) Warm(c *device.OpCall) error {
+	if c.Rows == 0 && c.Meta == nil && !c.Stream.Capturing() {
+		o.calls[c.Size]++
+	}
+	return c.Stream.Fill(c.Args[3].Buffer, 0)
+}
+
 // Before the first capture all memory is taken, every distinct program is loaded,
-// and each has run once, however many pieces and sizes use it; from then on the
-// device is asked for nothing but captures.
+// and each has run once, however many pieces and sizes use it, as ops have once
+// for each shape; from then on the device is asked for nothing but captures.
 func TestReadyBeforeCapture(t *testing.T) {
+	op := &warmOp{silent: silent{sum3{capture: true}}, calls: map[int64]int{}}
 	w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
-	b := create(t, layers(6), piecewise.Options{Device: w, Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 2, 64}, Ops: []device.Op{&silent{sum3{capture: true}}}})
+	b := create(t, layers(6), piecewise.Options{Device: w, Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 2, 64}, Ops: []device.Op{op}})
 	ctx := context.Background()
 	if err := b.Load(ctx, nil, nil); err != nil {
 		t.Fatal(err)
@@ -81,6 +95,9 @@ func TestReadyBeforeCapture(t *testing.T) {
 	s, first := b.Stats(), slices.Index(w.log, "capture")
 	if n := slices.Compact(slices.Clone(w.log[first:])); !slices.Equal(n, []string{"capture"}) || int64(len(w.log)-first) != s.GraphsCaptured {
 		t.Errorf("%d graphs; from the first capture on: %v", s.GraphsCaptured, w.log[first:])
+	}
+	if want := (map[int64]int{1: 1, 2: 1, 64: 1}); !maps.Equal(op.calls, want) {
+		t.Errorf("the op was warmed %v times by size, want %v for six calls each", op.calls, want)
 	}
 	programs := 0
 	for _, what := range w.log[:first] {

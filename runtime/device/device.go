@@ -188,6 +188,15 @@ type Preparer interface {
 	Prepare(s Stream, meta any, size, rows int64) error
 }
 
+// Warmer is an [Op] that a warm-up runs once for each shape of its operands, so
+// that its kernels are loaded and its libraries initialised before anything is
+// captured. Warm enqueues what Launch would for a step of nothing but padding:
+// no rows, no metadata. States have no memory yet that it could touch.
+type Warmer interface {
+	Op
+	Warm(c *OpCall) error
+}
+
 // Signature is the part of an extern op's declaration that a module states.
 type Signature struct {
 	Name    string // "ns::op"

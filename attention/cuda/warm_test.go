@@ -1,0 +1,28 @@
+package cuda_test
+
+import (
+	"testing"
+
+	"pwc/attention"
+	"pwc/runtime/cuda/fake"
+)
+
+// TestWarm holds that a warm-up is a launch on a step without rows, and that the
+// next step has its own metadata.
+func TestWarm(t *testing.T) {
+	r := newFakeRig(t, fake.Lazy)
+	c := r.call(attention.NewBatch(0, 0, 0))
+	c.Meta, c.Rows = nil, 8
+	r.must(r.op.Warm(c))
+	if c.Meta != nil || c.Rows != 8 {
+		t.Errorf("the call became %+v", c)
+	}
+	b := batch(t, 3)
+	c.Meta, c.Rows = b, int64(b.Rows())
+	r.must(r.op.Prepare(r.stream, b, 8, c.Rows))
+	r.must(r.op.Launch(c))
+	r.must(r.stream.Synchronize())
+	if len(r.seen) != 2 || r.seen[0].rows != 0 || r.seen[0].requests != 0 || r.seen[1].rows != 3 || r.seen[1].lengths[0] != 5 {
+		t.Errorf("launches saw %+v", r.seen)
+	}
+}
