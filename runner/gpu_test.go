@@ -7,13 +7,11 @@ import (
 	"os"
 	"slices"
 	"testing"
-	"time"
 
 	attncuda "pwc/attention/cuda"
 	"pwc/build"
 	"pwc/compile/cuda"
 	"pwc/frontend/hf"
-	"pwc/ir/dtype"
 	"pwc/piecewise"
 	gpu "pwc/runtime/cuda"
 	"pwc/runtime/cuda/nvrtc"
@@ -137,65 +135,4 @@ func TestSampleOnGPU(t *testing.T) {
 		t.Errorf("%d of 32 requests get the host's tokens", same)
 	}
 	t.Logf("%d of 32 requests get the host's tokens", same)
-}
-
-// llama8B is the published shape of Llama-3.1-8B.
-const llama8B = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
-"num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256, "rms_norm_eps": 1e-05,
-"rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": false}`
-
-// BenchmarkServeOnGPU is a steady decode step of the 8B shape in bf16 with
-// made-up weights, at contexts from 512 on.
-func BenchmarkServeOnGPU(b *testing.B) {
-	const length = 4096
-	m, err := hf.Builtin().Import([]byte(llama8B), hf.Options{DType: dtype.BF16, BlockSize: 16})
-	if err != nil {
-		b.Fatal(err)
-	}
-	start := time.Now()
-	r := onGPU(b, m, hf.Dummy(m.Params), nil, Options{MaxSequences: 256, MaxTokens: 2048, MaxLength: length,
-		Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 8, 32, 128, 256}}})
-	plan := r.Plan()
-	b.Logf("ready in %v\n%s", time.Since(start), plan.String())
-	for _, sampling := range []Sampling{{}, {Temperature: 1}, {Temperature: 1, TopP: 0.9}} {
-		for _, n := range []int{1, 8, 32, 128, 256} {
-			b.Run(fmt.Sprintf("%v/%d", sampling.chooser(), n), func(b *testing.B) { served(b, r, n, length, sampling) })
-		}
-	}
-}
-
-// served measures steps of so many requests, and ends them.
-func served(b *testing.B, r *Runner, requests, length int, sampling Sampling) {
-	ctx, cancel := context.WithCancel(context.Background())
-	prompt := make([]int32, 512)
-	for i := range requests {
-		s := sampling
-		s.Seed = uint64(i)
-		if _, err := r.Submit(ctx, Request{Prompt: prompt, MaxNew: length - len(prompt), Sampling: s}); err != nil {
-			b.Fatal(err)
-		}
-	}
-	step := func() {
-		if _, err := r.Step(context.Background()); err != nil {
-			b.Fatal(err)
-		}
-	}
-	for len(r.running) < requests || r.running[requests-1].computed < len(prompt) {
-		step()
-	}
-	for range 4 {
-		step()
-	}
-	before := r.count
-	b.ReportAllocs()
-	b.ResetTimer()
-	for b.Loop() {
-		step()
-	}
-	b.StopTimer()
-	after := r.count
-	b.ReportMetric(float64(after.generated-before.generated)/b.Elapsed().Seconds(), "tokens/s")
-	b.ReportMetric(float64((after.took-after.backend-before.took+before.backend).Nanoseconds())/float64(b.N), "own-ns/op")
-	cancel()
-	drain(b, r)
 }

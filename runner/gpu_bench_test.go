@@ -1,0 +1,149 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"pwc/attention"
+	"pwc/frontend/hf"
+	"pwc/ir/dtype"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+)
+
+// llama8B is the published shape of Llama-3.1-8B.
+const llama8B = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+"num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256, "rms_norm_eps": 1e-05,
+"rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": false}`
+
+// BenchmarkServeOnGPU is a steady decode step of the 8B shape in bf16 with
+// made-up weights, at contexts around 512: in the runner, by kind of sampling, and
+// of the same backend without it, which is @forward and @logits of as many rows
+// issued as far ahead. Contexts are the same for both.
+func BenchmarkServeOnGPU(b *testing.B) {
+	const length, tokens = 4096, 512
+	m, err := hf.Builtin().Import([]byte(llama8B), hf.Options{DType: dtype.BF16, BlockSize: 16})
+	if err != nil {
+		b.Fatal(err)
+	}
+	start := time.Now()
+	r := onGPU(b, m, hf.Dummy(m.Params), nil, Options{MaxSequences: 256, MaxTokens: 2048, MaxLength: length,
+		Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 8, 32, 128, 256}}})
+	plan := r.Plan()
+	b.Logf("ready in %v\n%s", time.Since(start), plan.String())
+	for _, n := range []int{1, 8, 32, 128, 256} {
+		serve(b, r, n, tokens, length)
+	}
+}
+
+// serve measures steps of so many requests from a context of so many tokens on,
+// by kind of sampling.
+func serve(b *testing.B, r *Runner, requests, tokens, length int) {
+	ctx, cancel := context.WithCancel(context.Background())
+	prompt := make([]int32, tokens)
+	for range requests {
+		if _, err := r.Submit(ctx, Request{Prompt: prompt, MaxNew: length - tokens}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for len(r.running) < requests || r.running[requests-1].computed < tokens+4 {
+		advance(b, r)
+	}
+	for _, kind := range []struct {
+		name string
+		Sampling
+	}{{name: "greedy"}, {"random", Sampling{Temperature: 1}}, {"limited", Sampling{Temperature: 1, TopK: 50, TopP: 0.9}}} {
+		for i, q := range r.running {
+			q.req.Sampling = kind.Sampling
+			q.req.Sampling.Seed = uint64(i)
+		}
+		first := r.running[0].computed
+		b.Run(fmt.Sprintf("rows=%d/%s", requests, kind.name), func(b *testing.B) {
+			before := r.count
+			b.ReportAllocs()
+			for b.Loop() {
+				advance(b, r)
+			}
+			after := r.count
+			b.ReportMetric(float64(after.generated-before.generated)/b.Elapsed().Seconds(), "tokens/s")
+			b.ReportMetric(float64((after.took-after.backend-before.took+before.backend).Nanoseconds())/float64(b.N), "own-ns/op")
+		})
+		middle := (first + r.running[0].computed) / 2
+		b.Run(fmt.Sprintf("rows=%d/%s/backend", requests, kind.name), func(b *testing.B) { bare(b, r, requests, middle) })
+	}
+	cancel()
+	drain(b, r)
+}
+
+func advance(b *testing.B, r *Runner) {
+	if _, err := r.Step(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// bare measures the steps that a runner issues, without it: so many requests
+// decode, each at a context of so many tokens.
+func bare(b *testing.B, r *Runner, requests, tokens int) {
+	ctx := context.Background()
+	per := r.blocksFor(tokens)
+	batch := attention.NewBatch(requests, requests, per)
+	table := make([]int32, per)
+	for i := range requests {
+		for j := range table {
+			table[j] = int32(i*per + j)
+		}
+		if err := batch.Add(tokens-1, 1, table, int(r.lm.blockSize)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	check := func(err error) {
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	issue := func() {
+		in, err := r.forward.Inputs(int64(requests))
+		check(err)
+		in.SetUniform(true)
+		ids, err := in.Int32s(r.lm.params[0])
+		check(err)
+		pos, err := in.Int32s(r.lm.params[1])
+		check(err)
+		for i := range ids {
+			ids[i], pos[i] = int32(i), int32(tokens-1)
+		}
+		hidden, err := r.forward.Run(ctx, in, batch)
+		check(err)
+		in, err = r.logits.Inputs(int64(requests))
+		check(err)
+		in.SetUniform(true)
+		check(in.SetResult(r.lm.params[2], hidden.At(0)))
+		rows, err := in.Int32s(r.lm.params[3])
+		check(err)
+		for i := range rows {
+			rows[i] = int32(i)
+		}
+		_, err = r.logits.Run(ctx, in, nil)
+		check(err)
+	}
+	// As in the runner, the host is one step ahead.
+	var done [2]device.Event
+	for i := range done {
+		ev, err := r.device.NewEvent()
+		check(err)
+		defer ev.Close()
+		done[i] = ev
+	}
+	n := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		issue()
+		check(r.pool.Stream().Record(done[n%2]))
+		if n++; n > 1 {
+			check(done[n%2].Synchronize())
+		}
+	}
+	check(r.pool.Stream().Synchronize())
+}
