@@ -105,6 +105,8 @@ func (b *Backend) Sources(k *loop.Kernel, beside ...*loop.Kernel) ([]Source, err
 		return []Source{s}, nil
 	case k.TopK != nil:
 		return []Source{selectKernel(k, b.arch)}, nil
+	case k.MatMul != nil && k.MatMul.Select != nil:
+		return expertKernels(k, b.arch)
 	case k.MatMul != nil:
 		return productKernels(k, b.arch)
 	}

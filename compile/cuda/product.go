@@ -65,14 +65,6 @@ func productKernels(k *loop.Kernel, arch int) ([]Source, error) {
 func (e *emitter) productShapes() []productShape {
 	k := e.k
 	depth, known := k.MatMul.K.Const()
-	if k.MatMul.Select != nil { // each row has its own matrix: a block for each
-		p := simpleShape(1, 256, 1, 1, math.MaxInt64)
-		if known && e.halves() && depth%8 == 0 && depth > 0 {
-			p = fewShape(1, depth, 4, 1, 8, 8)
-			p.name, p.most = "chosen", math.MaxInt64
-		}
-		return []productShape{p}
-	}
 	if !known || !e.halves() || depth%8 != 0 || depth == 0 {
 		return []productShape{simpleShape(8, 128, 1, 4, 8), simpleShape(64, 64, 4, 4, math.MaxInt64)}
 	}
@@ -142,23 +134,6 @@ func (e *emitter) operand(name string, o loop.Operand, batch []string) {
 	}
 	e.line("const %s *%s = %s;", e.storage(e.k.Args[o.Arg].DType), name, sum(terms...))
 	e.line("const long long %s_row = %s;", name, e.dim(o.Row))
-}
-
-// choose writes the choice of the second operand's matrix for the block's row.
-func (e *emitter) choose(s *site) {
-	c := e.k.MatMul.Select
-	e.wait()
-	terms := []string{e.offset(c.Offset)}
-	for i, coef := range c.Rows {
-		at := "first_row"
-		if i < len(s.rows) {
-			at = s.rows[i]
-		}
-		terms = append(terms, e.times(coef, at))
-	}
-	e.line("const long long matrix = a%d[%s];", c.Arg, sum(terms...))
-	e.line("const bool chosen = %s(matrix, %s, %s);", e.use("within"), e.dim(c.Extent), e.fault(c.Origin))
-	e.line("w += matrix * %s;", e.dim(c.Stride))
 }
 
 // call writes the call that leaves the sums in part; without a matrix it is left

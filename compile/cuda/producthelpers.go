@@ -246,19 +246,21 @@ __device__ __forceinline__ void product_skinny(float *part, const T *x, long lon
         part[(slice * 8 * NT + j * 8 + t * 2 + c % 2) * PITCH + col + i * 16 + c / 2 * 8 + g] = acc[i][j][c];
 }
 `},
-	{"product_tile", []string{"shared_address"}, `
-// product_tile: BM rows of x and BN rows of w on tensor cores. Eight warps, two by
-// four, share the tile; BK elements of k make a stage of shared memory, filled
-// asynchronously. The 16-byte parts of rows are exchanged by row, so that the
-// eight rows of a matrix lie in different banks. CLUSTER blocks share the tile,
-// each with a part of K. With EARLY the first rows of w are requested before the
-// previous kernel is done.
+	{"copies", nil, `
 __device__ __forceinline__ void copy_async(unsigned to, const void *from, bool exists) {  // 16 bytes, or zeros
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
 __device__ __forceinline__ void load_matrices(unsigned (&r)[4], unsigned from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
 }
+`},
+	{"product_tile", []string{"shared_address", "copies"}, `
+// product_tile: BM rows of x and BN rows of w on tensor cores. Eight warps, two by
+// four, share the tile; BK elements of k make a stage of shared memory, filled
+// asynchronously. The 16-byte parts of rows are exchanged by row, so that the
+// eight rows of a matrix lie in different banks. CLUSTER blocks share the tile,
+// each with a part of K. With EARLY the first rows of w are requested before the
+// previous kernel is done.
 template <class T, int BM, int BN, int BK, int STAGES, int CLUSTER, bool EARLY>
 __device__ __forceinline__ void product_tile(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, int cols, int K) {
   constexpr int WM = BM / 2, WN = BN / 4, MT = WM / 16, NT = WN / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2, PARTS = BK / 8;

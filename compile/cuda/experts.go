@@ -1,0 +1,307 @@
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"pwc/compile/loop"
+	"pwc/ir/dim"
+	"pwc/program"
+)
+
+// A product whose rows choose among several matrices (linear_select: the experts
+// of a layer) has two kinds of kernels. For a few rows a block is a row's, which
+// reads its matrix by itself. For more, a block is a matrix's: it looks for the
+// rows that chose it, gathers them, and computes them together on tensor cores, so
+// that every matrix that was chosen is read once, and the others not at all.
+//
+// groupShape is one way to do the latter.
+type groupShape struct {
+	most   int64 // rows of the kernel that it is for, all matrices together
+	rows   int   // that a block computes at once, of one matrix
+	cols   int   // of the result, in a block
+	wm, wn int   // warps across rows, across columns
+	stages int   // of 64 elements of k in shared memory
+	blocks int   // that a multiprocessor should hold at least
+}
+
+// groupShapes returns the shapes by rising number of rows. They go by what a
+// matrix has on average: about twice of it must fit into a block, for a second
+// round reads the matrix again.
+func groupShapes(matrices int64) []groupShape {
+	return []groupShape{
+		{4 * matrices, 8, 64, 1, 4, 4, 4},
+		{8 * matrices, 16, 64, 1, 4, 4, 4},
+		{16 * matrices, 32, 64, 1, 4, 4, 4},
+		{48 * matrices, 64, 128, 2, 4, 4, 2},
+		{math.MaxInt64, 128, 128, 2, 4, 3, 2},
+	}
+}
+
+// maxMatrices is what a grid holds along its second axis.
+const maxMatrices = 1<<16 - 1
+
+// expertKernels makes the sources of a product whose rows choose, one for each
+// range of the number of rows that the symbols allow.
+func expertKernels(k *loop.Kernel, arch int) ([]Source, error) {
+	e := newEmitter(k, arch, "")
+	rows := product(k.Rows)
+	depth, deep := k.MatMul.K.Const()
+	matrices, known := k.MatMul.Select.Extent.Const()
+	iv, bounded := e.bounds(rows)
+	if !deep || depth == 0 || depth%8 != 0 || !e.halves() {
+		s, err := productKernel(k, arch, simpleShape(1, 256, 1, 1, math.MaxInt64))
+		return []Source{s}, err
+	}
+	each := fewShape(1, depth, 4, 1, 8, 8)
+	each.name = "each"
+	if !known || !bounded || iv.Hi > maxIndex || matrices >= maxMatrices {
+		s, err := productKernel(k, arch, each)
+		return []Source{s}, err
+	}
+	var out []Source
+	least := iv.Lo
+	add := func(most int64, s Source, err error) error {
+		if err != nil {
+			return err
+		}
+		if most < iv.Hi {
+			s.Guard = &program.Guard{Expr: rows, Lo: least, Hi: most}
+		}
+		least = most + 1
+		out = append(out, s)
+		return nil
+	}
+	// With so few rows hardly two of them choose the same.
+	if most := max(2, matrices/8); most >= iv.Lo {
+		s, err := productKernel(k, arch, each)
+		if err := add(most, s, err); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range groupShapes(matrices) {
+		if least > iv.Hi {
+			break
+		}
+		if p.most < least {
+			continue
+		}
+		s, err := groupKernel(k, arch, p)
+		if err := add(p.most, s, err); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// choose writes the choice of the second operand's matrix for the block's row.
+func (e *emitter) choose(s *site) {
+	c := e.k.MatMul.Select
+	e.wait()
+	terms := []string{e.offset(c.Offset)}
+	for i, coef := range c.Rows {
+		at := "first_row"
+		if i < len(s.rows) {
+			at = s.rows[i]
+		}
+		terms = append(terms, e.times(coef, at))
+	}
+	e.line("const long long matrix = a%d[%s];", c.Arg, sum(terms...))
+	e.line("const bool chosen = %s(matrix, %s, %s);", e.use("within"), e.dim(c.Extent), e.fault(c.Origin))
+	e.line("w += matrix * %s;", e.dim(c.Stride))
+}
+
+// groupKernel makes the source of one shape.
+func groupKernel(k *loop.Kernel, arch int, p groupShape) (Source, error) {
+	e := newEmitter(k, arch, fmt.Sprintf("_group%dx%d", p.rows, p.cols))
+	m, sel := k.MatMul, k.MatMul.Select
+	threads := p.wm * p.wn * 32
+	e.threads, e.blocks = int32(threads), p.blocks
+	rows := product(k.Rows)
+	// The last of the second axis is for rows whose position is out of range.
+	e.grid = [3]dim.Dim{k.Cols[0].CeilDiv(int64(p.cols)), sel.Extent.Add(one), one}
+	pitch := p.cols + 4
+	e.shared = dim.Const(int64(max(p.stages*(p.rows+p.cols)*64*2, p.rows*pitch*4)))
+	ix := e.index()
+	e.line("extern __shared__ uint4 shared[];")
+	e.line("__shared__ int list[%d];", p.rows)
+	e.line("__shared__ long long x_at[%d];", p.rows)
+	e.line("float *part = (float *)shared;")
+	e.line("const %s rows = %s, cols = %s, first_col = (%s)blockIdx.x * %d;", ix, e.dim(rows), e.dim(k.Cols[0]), ix, p.cols)
+	first := slices.Repeat([]string{"0"}, len(k.Rows)-1)
+	e.operand("x", m.A, first)
+	e.operand("w", m.B, first)
+	e.line("const bool chosen = blockIdx.y < %s;", e.dim(sel.Extent))
+	e.wait()
+	s := &site{}
+	e.open("const auto mine = [&](%s row)", ix)
+	e.position("row")
+	e.line("return %s(matrix, %s, %s) ? matrix == blockIdx.y : !chosen;", e.use("within"), e.dim(sel.Extent), e.fault(sel.Origin))
+	e.depth--
+	e.line("};")
+	e.open("for (int skip = 0;; skip += %d)", p.rows)
+	e.line("const int count = %s<%d, %d>(list, skip, rows, mine);", e.use("rows_of_group"), p.rows, threads)
+	e.open("if (chosen && count > 0)")
+	e.open("if (threadIdx.x < count)")
+	e.line("const %s row = list[threadIdx.x];", ix)
+	at := e.axes("i", "row", k.Rows)
+	terms := make([]string, 0, len(at))
+	for i, c := range append(slices.Clone(m.A.Batch), m.A.Row) {
+		if t := e.times(c, at[i]); t != "" {
+			terms = append(terms, "(long long)"+t)
+		}
+	}
+	e.line("x_at[threadIdx.x] = %s;", sum(terms...))
+	e.close()
+	e.line("__syncthreads();")
+	e.use(map[string]string{"bf16": "mma_bf16", "f16": "mma_f16"}[e.elementOf()])
+	e.line("%s<%s, %d, %d, %d, %d, %d>(part, x, x_at, count, w + blockIdx.y * (long long)%s + first_col * w_row, w_row, (int)(cols - first_col), %s);",
+		e.use("product_group"), e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.stages, e.dim(sel.Stride), e.dim(m.K))
+	e.line("__syncthreads();")
+	e.close()
+	e.groupEpilogue(s, p, pitch, threads)
+	e.line("if (count < %d) return;", p.rows)
+	e.close()
+	return e.finish(fmt.Sprintf("%s: rows %s, columns %s, sums over %s with one of %s matrices", k.Name, extents(k.Rows), extents(k.Cols), m.K, sel.Extent)), e.err
+}
+
+// position writes the position that a row of all rows chooses.
+func (e *emitter) position(row string) {
+	sel := e.k.MatMul.Select
+	at := e.axes("i", row, e.k.Rows)
+	terms := []string{e.offset(sel.Offset)}
+	for i, c := range sel.Rows {
+		terms = append(terms, e.times(c, at[i]))
+	}
+	e.line("const long long matrix = a%d[%s];", sel.Arg, sum(terms...))
+}
+
+// groupEpilogue writes what happens to the sums of the rows in list.
+func (e *emitter) groupEpilogue(s *site, p groupShape, pitch, threads int) {
+	k := e.k
+	s.width = e.width()
+	for s.width > 1 && p.cols%s.width != 0 {
+		s.width /= 2
+	}
+	each := p.cols / s.width
+	e.open("for (int n = threadIdx.x; n < count * %d; n += %d)", each, threads)
+	e.line("const int block_row = n / %d, block_col = n %% %d * %d;", each, each, s.width)
+	e.line("const %s row = list[block_row], c = first_col + block_col;", e.index())
+	e.line("if (c >= cols) continue;")
+	s.rows = e.axes("i", "row", k.Rows)
+	s.cols, s.pos, s.acc = []string{"c"}, "c", "acc"
+	e.line("float acc[%d];", s.width)
+	e.line("%s<1, 0>(acc, part + block_row * %d + block_col, chosen);", e.use("add_parts"), pitch)
+	e.row(k.Phases[0].Row, s)
+	e.columns(k.Phases[0].Body, s)
+	e.close()
+}
+
+// groupHelpers are the inner parts of products whose rows choose. It is never
+// written.
+var groupHelpers = []helper{
+	{"rows_of_group", nil, `
+// rows_of_group puts the rows for which mine holds into list, without the first
+// skip of them and up to MOST, and returns how many there are. All threads come
+// here, and list may be read when it returns.
+template <int MOST, int THREADS, class F>
+__device__ __forceinline__ int rows_of_group(int *list, int skip, long long rows, F mine) {
+  constexpr int EACH = 8, WARPS = THREADS / 32;
+  __shared__ int found[WARPS];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int before = -skip;
+  for (long long first = 0; first < rows; first += THREADS * EACH) {
+    const long long row = first + threadIdx.x * EACH;
+    unsigned set = 0;
+    #pragma unroll
+    for (int i = 0; i < EACH; i++)
+      if (row + i < rows && mine(row + i)) set |= 1u << i;
+    int at = __popc(set);
+    for (int o = 1; o < 32; o *= 2) {
+      const int y = __shfl_up_sync(~0u, at, o);
+      if (lane >= o) at += y;
+    }
+    __syncthreads();
+    if (lane == 31) found[warp] = at;
+    __syncthreads();
+    at += before - __popc(set);
+    for (int i = 0; i < WARPS; i++) {
+      if (i < warp) at += found[i];
+      before += found[i];
+    }
+    for (; set; set &= set - 1, at++)
+      if (at >= 0 && at < MOST) list[at] = (int)row + __ffs(set) - 1;
+  }
+  __syncthreads();
+  return max(0, min(before, MOST));
+}
+`},
+	{"product_group", []string{"shared_address", "copies"}, `
+// product_group: up to BM rows of x, which lie at x_at, and BN rows of w on tensor
+// cores. WM by WN warps share them, the rows of w being the instruction's M
+// operand, so that eight rows of x fill it. 64 elements of k make a stage of shared
+// memory, filled asynchronously; the 16-byte parts of rows are exchanged by row, so
+// that the eight rows of a matrix lie in different banks.
+template <class T, int BM, int BN, int WM, int WN, int STAGES>
+__device__ __forceinline__ void product_group(float *part, const T *x, const long long *x_at, int rows, const T *w, long long w_row, int cols, int K) {
+  constexpr int THREADS = WM * WN * 32, BK = 64, PARTS = BK / 8, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN * (BM / WM), wn = warp % WN * (BN / WN);
+  const unsigned base = shared_address(part);
+  auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ row % 8) * 16); };
+  auto fill = [&](int stage, int k) {
+    const unsigned at = base + stage * STAGE;
+    #pragma unroll
+    for (int i = threadIdx.x; i < BN * PARTS; i += THREADS) {
+      const int r = i / PARTS, p = i % PARTS;
+      copy_async(at + BM * BK * 2 + at_row(r, p), w + min(r, cols - 1) * w_row + k + p * 8, k + p * 8 < K);
+    }
+    #pragma unroll
+    for (int i = threadIdx.x; i < BM * PARTS; i += THREADS) {
+      const int r = i / PARTS, p = i % PARTS;
+      copy_async(at + at_row(r, p), x + x_at[min(r, rows - 1)] + k + p * 8, r < rows && k + p * 8 < K);
+    }
+  };
+  const int steps = (K + BK - 1) / BK;
+  #pragma unroll
+  for (int s = 0; s < STAGES - 1; s++) {
+    if (s < steps) fill(s, s * BK);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  float acc[MT][NT][4] = {};
+  for (int s = 0; s < steps; s++) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+    __syncthreads();
+    if (s + STAGES - 1 < steps) fill((s + STAGES - 1) % STAGES, (s + STAGES - 1) * BK);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    const unsigned at = base + s % STAGES * STAGE;
+    #pragma unroll
+    for (int h = 0; h < BK / 32; h++) {
+      unsigned a[MT][2][4], b[NT][4];
+      #pragma unroll
+      for (int j = 0; j < NT; j++) load_matrices(b[j], at + at_row(wm + j * 8 + lane % 8, h * 4 + lane / 8));
+      #pragma unroll
+      for (int i = 0; i < MT; i++)
+        #pragma unroll
+        for (int q = 0; q < 2; q++) load_matrices(a[i][q], at + BM * BK * 2 + at_row(wn + i * 16 + lane % 16, h * 4 + q * 2 + lane / 16));
+      #pragma unroll
+      for (int i = 0; i < MT; i++)
+        #pragma unroll
+        for (int j = 0; j < NT; j++) {
+          mma(x, acc[i][j], a[i][0][0], a[i][0][1], a[i][0][2], a[i][0][3], b[j][0], b[j][1]);
+          mma(x, acc[i][j], a[i][1][0], a[i][1][1], a[i][1][2], a[i][1][3], b[j][2], b[j][3]);
+        }
+    }
+  }
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  __syncthreads();
+  #pragma unroll
+  for (int i = 0; i < MT; i++)
+    #pragma unroll
+    for (int j = 0; j < NT; j++)
+      #pragma unroll
+      for (int c = 0; c < 4; c++)
+        part[(wm + j * 8 + lane % 4 * 2 + c % 2) * PITCH + wn + i * 16 + c / 2 * 8 + lane / 4] = acc[i][j][c];
+}
+`},
+}

@@ -1,0 +1,220 @@
+package cuda_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand"
+	"os"
+	"strings"
+	"testing"
+
+	"pwc/compile"
+	"pwc/compile/cuda"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/ir/interp"
+	"pwc/runtime/device"
+)
+
+// expertModule is y = x·w[index]ᵀ + bias[index] for x[N, K], of which each row
+// takes several of the matrices, or with apart x[N, several, K].
+func expertModule(t testing.TB, dt dtype.DType, experts, several, k, n int64, apart bool) *ir.Module {
+	t.Helper()
+	b := ir.NewBuilder("experts")
+	rows := b.Symbol("N", 1, 4096, ir.Batch)
+	b.Weight("w", ir.TypeOf(dt, dim.Const(experts), dim.Const(n), dim.Const(k)), nil)
+	b.Weight("bias", ir.TypeOf(dt, dim.Const(experts), dim.Const(n)), nil)
+	f := b.Func("piece")
+	each := int64(1)
+	if apart {
+		each = several
+	}
+	x := f.Param("x", ir.TypeOf(dt, rows, dim.Const(each), dim.Const(k)))
+	index := f.Param("index", ir.TypeOf(dtype.I32, rows, dim.Const(several)))
+	f.Return(f.Op1("relu", []ir.Value{f.Op1("linear_select", []ir.Value{x, f.Weight("w"), index, f.Weight("bias")})}))
+	m, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// positions is how the rows of a test choose.
+var positions = map[string]func(r *rand.Rand, i, experts int) int64{
+	"any":          func(r *rand.Rand, _, experts int) int64 { return int64(r.Intn(experts)) },
+	"all one":      func(_ *rand.Rand, _, experts int) int64 { return int64(experts - 1) },
+	"out of range": func(r *rand.Rand, _, experts int) int64 { return int64(r.Intn(experts+4) - 2) },
+}
+
+// TestDeviceExperts runs products whose rows choose among matrices: around the
+// numbers of rows where kernels change, however the rows choose.
+func TestDeviceExperts(t *testing.T) {
+	g := openGPU(t)
+	for _, c := range []struct {
+		dt                     dtype.DType
+		experts, several, k, n int64
+		apart                  bool
+	}{{dtype.BF16, 8, 2, 128, 200, false}, {dtype.F16, 8, 2, 72, 64, true}, {dtype.BF16, 40, 8, 136, 24, true}, {dtype.BF16, 1, 1, 64, 130, false}, {dtype.F32, 8, 2, 40, 24, true}, {dtype.BF16, 4, 2, 30, 17, false}} {
+		m := expertModule(t, c.dt, c.experts, c.several, c.k, c.n, c.apart)
+		for _, n := range []int64{1, 2, 3, 9, 16, 33, 64, 65, 200, 300} {
+			for how, at := range positions {
+				r := rand.New(rand.NewSource(n))
+				b, err := draw(r, m, map[string]int64{"N": n}, normal)
+				if err != nil {
+					t.Fatal(err)
+				}
+				faults := 0
+				for i := range b.params[1].Len() {
+					v := at(r, i, int(c.experts))
+					b.params[1].SetInt(i, v)
+					if v < 0 || v >= c.experts {
+						faults++
+					}
+				}
+				if err := g.checkFaults(m, b, faults > 0); err != nil {
+					t.Errorf("%s, %d of %d experts, K %d, columns %d, rows %d, %s: %.300s", c.dt, c.several, c.experts, c.k, c.n, n, how, err)
+				}
+			}
+		}
+	}
+}
+
+// checkFaults runs a module on the GPU and holds it to the interpreter, and its
+// reports of positions out of range to what is expected.
+func (g *rig) checkFaults(m *ir.Module, b *inputs, want bool) error {
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
+	if err != nil {
+		return err
+	}
+	out, err := g.run(p, m, b)
+	if err != nil {
+		return err
+	}
+	if (len(out.faults) > 0) != want {
+		return fmt.Errorf("faults %v, want some: %v", out.faults, want)
+	}
+	expect, err := interp.Run(context.Background(), m, m.Funcs[0], &interp.Env{Weights: b.weights, Symbols: b.symbols}, b.params)
+	if err != nil {
+		return err
+	}
+	if d := interp.Compare(out.results[0], expect[0]); !d.Within(tolerance(expect[0].Type)) {
+		return fmt.Errorf("%s", d)
+	}
+	return nil
+}
+
+// TestCompileExperts compiles every kernel of such products.
+func TestCompileExperts(t *testing.T) {
+	lib := open(t)
+	for _, target := range []string{"cuda:sm_80", "cuda:sm_90"} {
+		b, err := cuda.New(target, lib)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dt := range []dtype.DType{dtype.BF16, dtype.F16, dtype.F32} {
+			p, err := compile.Compile(context.Background(), expertModule(t, dt, 8, 2, 128, 200, true), compile.Shape{}, b, compile.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := 6
+			if dt == dtype.F32 {
+				want = 1
+			}
+			if len(p.Kernels) != want {
+				t.Errorf("%s, %s: %d kernels, want %d", target, dt, len(p.Kernels), want)
+			}
+		}
+	}
+}
+
+// TestExpertsBandwidth measures the two products of layers of experts, at numbers
+// of tokens that PWC_EXPERTS lists: time, and the matrices that were chosen as a
+// part of what the memory could have moved (4.8 TB/s on an H200).
+func TestExpertsBandwidth(t *testing.T) {
+	list := os.Getenv("PWC_EXPERTS")
+	if list == "" {
+		t.Skip("PWC_EXPERTS is not set")
+	}
+	g := openGPU(t)
+	a := g.arena(t, 24<<30)
+	for _, c := range []struct {
+		name                         string
+		experts, several, in, hidden int64
+	}{{"mixtral", 8, 2, 4096, 14336}, {"qwen3-30b", 128, 8, 2048, 768}} {
+		for _, d := range []struct {
+			name  string
+			k, n  int64
+			apart bool
+		}{{"up", c.in, 2 * c.hidden, false}, {"down", c.hidden, c.in, true}} {
+			m := expertModule(t, dtype.BF16, c.experts, c.several, d.k, d.n, d.apart)
+			p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, word := range strings.Split(list, ",") {
+				var n int64
+				fmt.Sscan(word, &n)
+				const count = 12
+				symbols := map[string]int64{"N": n}
+				exe, err := g.dev.Load(p, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var launches []device.BoundLaunch
+				// Each token chooses several at random, all different.
+				r := rand.New(rand.NewSource(n))
+				index := make([]byte, 0, 4*n*c.several)
+				used := map[int]bool{}
+				for range n {
+					for _, e := range r.Perm(int(c.experts))[:c.several] {
+						index = append(index, byte(e), 0, 0, 0)
+						used[e] = true
+					}
+				}
+				at := a.take(t, int64(len(index)))
+				if err := g.stream.CopyToDevice(at, index); err != nil {
+					t.Fatal(err)
+				}
+				for range count {
+					args := device.Args{}
+					for i, x := range p.Params {
+						shape, err := extents(x.Shape, symbols)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if i == 1 {
+							args.Params = append(args.Params, at)
+							continue
+						}
+						args.Params = append(args.Params, a.takeAway(t, bytesOf(x.DType, shape), at))
+					}
+					args.Results = []device.Buffer{a.takeAway(t, 2*n*c.several*d.n, at)}
+					l, err := exe.Bind([]int64{n}, args)
+					if err != nil {
+						t.Fatal(err)
+					}
+					launches = append(launches, l)
+				}
+				took, err := g.measure(launches)
+				if err != nil {
+					t.Fatal(err)
+				}
+				per := float64(took.Nanoseconds()) / count
+				bytes := float64(len(used)) * float64(d.k*d.n*2)
+				flops := float64(2*n*c.several) * float64(d.k*d.n)
+				t.Logf("%-10s %-4s tokens %4d: %3d experts, %8.2f µs, %5.0f GB/s (%3.0f%%), %4.0f TFLOP/s", c.name, d.name, n, len(used), per/1e3, bytes/per, bytes/per/48, flops/per/1e3)
+				exe.Close()
+			}
+		}
+	}
+}
+
+// takeAway is take for memory that does not touch keep.
+func (a *arena) takeAway(t testing.TB, bytes int64, keep device.Buffer) device.Buffer {
+	b := a.take(t, bytes)
+	for b.Offset < keep.Offset+keep.Size && keep.Offset < b.Offset+b.Size {
+		b = a.take(t, bytes)
+	}
+	return b
+}
