@@ -38,6 +38,26 @@ func BenchmarkServeOnGPU(b *testing.B) {
 	}
 }
 
+// llamaThin has nothing but the vocabulary of Llama-3.1-8B.
+const llamaThin = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128, "intermediate_size": 128,
+"num_attention_heads": 1, "num_key_value_heads": 1, "num_hidden_layers": 1, "vocab_size": 128256, "rms_norm_eps": 1e-05,
+"rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": true}`
+
+// BenchmarkSampleOnGPU is BenchmarkServeOnGPU for a model that costs next to
+// nothing: what is left is what the runner does at every step.
+func BenchmarkSampleOnGPU(b *testing.B) {
+	const length, tokens = 4096, 8
+	m, err := hf.Builtin().Import([]byte(llamaThin), hf.Options{DType: dtype.BF16, BlockSize: 16})
+	if err != nil {
+		b.Fatal(err)
+	}
+	r := onGPU(b, m, hf.Dummy(m.Params), nil, Options{MaxSequences: 256, MaxTokens: 2048, MaxLength: length, Blocks: 4096,
+		Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 8, 32, 128, 256}}})
+	for _, n := range []int{1, 8, 32, 128, 256} {
+		serve(b, r, n, tokens, length)
+	}
+}
+
 // serve measures steps of so many requests from a context of so many tokens on,
 // by kind of sampling.
 func serve(b *testing.B, r *Runner, requests, tokens, length int) {
@@ -128,6 +148,7 @@ func bare(b *testing.B, r *Runner, requests, tokens int) {
 		_, err = r.logits.Run(ctx, in, nil)
 		check(err)
 	}
+	check(r.pool.Stream().Synchronize()) // no slot is copied from any more
 	// As in the runner, the host is one step ahead.
 	var done [2]device.Event
 	for i := range done {

@@ -12,14 +12,16 @@ import (
 
 // site is where instructions run: the row and the columns at hand.
 type site struct {
-	width int      // neighbouring columns that are visited at once
-	rows  []string // indices of the row
-	cols  []string // indices of the first of the columns
-	pos   string   // its position among all columns
-	live  string   // "": the columns exist; else the condition
-	lead  string   // whether this thread stores what is the same for the whole row
-	acc   string   // the sums of a matrix product, width of them
-	warps int      // that share a row; 0: it is one thread's
+	width   int      // neighbouring columns that are visited at once
+	rows    []string // indices of the row
+	cols    []string // indices of the first of the columns
+	pos     string   // its position among all columns
+	live    string   // "": the columns exist; else the condition
+	turn    string   // of a scan, which of its turns this is
+	lead    string   // whether this thread stores what is the same for the whole row
+	acc     string   // the sums of a matrix product, width of them
+	warps   int      // of a block that share a row; 0: it is one thread's
+	cluster int      // blocks that share a row
 
 	load func(in loop.Instr) (string, bool) // an element or vector that is in registers already
 	keep func(in loop.Instr, name string)   // is told of vectors that were loaded or stored
@@ -229,6 +231,7 @@ func (e *emitter) columns(list []loop.Instr, s *site) {
 			e.loadOne(in, s, "")
 		}
 	}
+	e.partSums(list, s, vectors)
 	outs := make([]string, len(list))
 	loops := false
 	for n, in := range list {
@@ -388,24 +391,88 @@ func (e *emitter) accumulate(in loop.Instr, s *site, j string) {
 	e.line("if (%sbefore(best<%s>{%s, %s}, s%d)) s%d = {%s, %s};", cond, r.acc, x, sum(s.pos, j), in.Dst, in.Dst, x, sum(s.pos, j))
 }
 
+// sumType is the C type of a scan's sums: as exact as the reference, whatever the
+// order.
+func (e *emitter) sumType(in loop.Instr) string {
+	if e.k.Values[in.Dst].DType.Float() {
+		return "double"
+	}
+	return "unsigned long long"
+}
+
 // scan writes a running sum. All threads of the row come here.
 func (e *emitter) scan(in loop.Instr, s *site) {
-	x, n := e.value(in.Args[0]), in.Dst
-	acc := "unsigned long long"
-	if e.k.Values[in.Dst].DType.Float() {
-		acc = "double" // as exact as the reference, whatever the order
-	}
-	if s.live != "" {
-		x = fmt.Sprintf("(%s ? %s : 0)", s.live, x)
-	}
-	if s.warps == 0 {
+	n, acc, to := in.Dst, e.sumType(in), valueType(e.k.Values[in.Dst].DType)
+	x := e.value(in.Args[0])
+	switch {
+	case s.warps == 0:
 		e.line("s%d += (%s)%s;", n, acc, x)
-		e.define(in, fmt.Sprintf("(%s)s%d", valueType(e.k.Values[n].DType), n))
-		return
+		e.define(in, fmt.Sprintf("(%s)s%d", to, n))
+	case s.width > 1:
+		e.define(in, fmt.Sprintf("(%s)(before%d + part%d[j])", to, n, n))
+	default:
+		if s.live != "" {
+			x = fmt.Sprintf("(%s ? %s : 0)", s.live, x)
+		}
+		e.line("const %s x%d_sum = (%s)%s;", acc, n, acc, x)
+		e.define(in, fmt.Sprintf("(%s)(%s + x%d_sum)", to, e.before(in, fmt.Sprintf("x%d_sum", n), s), n))
 	}
-	room := "nullptr"
+}
+
+// before returns the sum over the threads before this one, and what came before
+// them.
+func (e *emitter) before(in loop.Instr, x string, s *site) string {
+	n, room := in.Dst, "nullptr"
 	if s.warps > 1 {
 		room = fmt.Sprintf("room%d", n)
 	}
-	e.define(in, fmt.Sprintf("(%s)%s<%d, %s>((%s)%s, s%d, %s)", valueType(e.k.Values[n].DType), e.use("running"), s.warps, acc, acc, x, n, room))
+	if s.cluster > 1 {
+		return fmt.Sprintf("%s<%d, %d, %s>(%s, s%d, %s, over%d + %s * %d)", e.use("running_over_cluster"), s.warps, s.cluster, e.sumType(in), x, n, room, n, s.turn, s.cluster)
+	}
+	return fmt.Sprintf("%s<%d, %s>(%s, s%d, %s)", e.use("running"), s.warps, e.sumType(in), x, n, room)
+}
+
+// partSums writes, ahead of the loop over neighbouring columns, what a scan among
+// them needs: its running sum within the columns, and the sum before them.
+func (e *emitter) partSums(list []loop.Instr, s *site, vectors map[loop.Value]string) {
+	at := slices.IndexFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })
+	if at < 0 || s.warps == 0 {
+		return
+	}
+	scan := list[at]
+	n, acc := scan.Dst, e.sumType(scan)
+	needed := map[loop.Value]bool{scan.Args[0]: true}
+	for i := at - 1; i >= 0; i-- {
+		if in := list[i]; needed[in.Dst] && in.Op != loop.Store {
+			for _, a := range in.Args {
+				needed[a] = true
+			}
+			if in.Access != nil && in.Access.Index != nil {
+				needed[in.Access.Index.At] = true
+			}
+		}
+	}
+	e.line("%s part%d[%d], sum%d = 0;", acc, n, s.width, n)
+	e.line("#pragma unroll")
+	e.open("for (int j = 0; j < %d; j++)", s.width)
+	for _, in := range list[:at] {
+		x, vector := vectors[in.Dst]
+		switch {
+		case in.Op == loop.Store || !needed[in.Dst]:
+		case vector:
+			e.loaded(in, x+"[j]")
+		case in.Op == loop.Load && (e.perColumn(in.Access) || !isConst(inner(in.Access), 0)):
+			e.loadOne(in, s, "j")
+		case in.Op != loop.Load:
+			e.compute(in, s, "j")
+		}
+	}
+	x := e.value(scan.Args[0])
+	if s.live != "" {
+		x = fmt.Sprintf("(%s ? %s : 0)", s.live, x)
+	}
+	e.line("sum%d += (%s)%s;", n, acc, x)
+	e.line("part%d[j] = sum%d;", n, n)
+	e.close()
+	e.line("const %s before%d = %s;", acc, n, e.before(scan, fmt.Sprintf("sum%d", n), s))
 }

@@ -232,3 +232,20 @@ func TestCompileCheckpoints(t *testing.T) {
 	}
 	r.compileAll(t, l, "sm_80")
 }
+
+// TestCompileLongRows compiles rows that several blocks share, and such rows
+// where there are no clusters.
+func TestCompileLongRows(t *testing.T) {
+	lib := open(t)
+	for _, target := range []string{"cuda:sm_80", "cuda:sm_90"} {
+		b, err := cuda.New(target, lib)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, columns := range []int64{17001, 128256} {
+			if _, err := compile.Compile(context.Background(), longRows(t, columns), compile.Shape{}, b, compile.Options{}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

@@ -539,6 +539,52 @@ module "faults" {
 	}
 }
 
+// TestDeviceLongRows runs reductions and scans over rows that several blocks
+// share, of lengths that fill their threads exactly, nearly, and not at all.
+func TestDeviceLongRows(t *testing.T) {
+	g := openGPU(t)
+	for _, c := range []int64{16384, 16388, 17001, 40000, 128256, 200003} {
+		m := longRows(t, c)
+		for _, n := range []int64{1, 3} {
+			r := rand.New(rand.NewSource(c))
+			b, err := draw(r, m, map[string]int64{"N": n}, func(r *rand.Rand, dt dtype.DType) float64 {
+				if dt == dtype.I32 {
+					return float64(r.Intn(1<<20) - 1<<19)
+				}
+				return math.Floor(r.NormFloat64()*64) / 64 // sums are exact, ties frequent
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.check(m, compile.Shape{}, b, tolerance); err != nil {
+				t.Errorf("%d columns, %d rows: %.300s", c, n, err)
+			}
+		}
+	}
+}
+
+// longRows is a module of reductions and scans over rows of so many columns.
+func longRows(t testing.TB, columns int64) *ir.Module {
+	t.Helper()
+	m, err := ir.Parse("long.ir", fmt.Appendf(nil, `pwc 1
+module "long" {
+  sym N in [1, 64] batch
+  func @piece(%%x: f32[N, %[1]d], %%i: i32[N, %[1]d]) -> (f32[N, %[1]d], f32[N, %[1]d], i32[N], i32[N, %[1]d], f32[N]) {
+    %%p = softmax(%%x) : f32[N, %[1]d]
+    %%y = add(%%x, 1.0) : f32[N, %[1]d]
+    %%c = cumsum(%%y, axis=1) : f32[N, %[1]d]
+    %%a = argmax(%%y, axis=1) : i32[N]
+    %%d = cumsum(%%i, axis=1) : i32[N, %[1]d]
+    %%t = max(%%c, axes=[1]) : f32[N]
+    return %%p, %%c, %%a, %%d, %%t
+  }
+}`, columns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 // TestDeviceWide adds 1 to more elements than 32 bits count, and looks at some
 // of them.
 func TestDeviceWide(t *testing.T) {

@@ -77,14 +77,16 @@ func (e *emitter) width() int {
 		return 1
 	}
 	last := len(k.Cols) - 1
-	bytes := 0
+	bytes, scans := 0, 0
 	type check struct{ d []dim.Dim }
 	var all []check
 	for _, p := range k.Phases {
 		for _, in := range p.Body {
 			a := in.Access
 			if in.Op == loop.CumSum {
-				return 1
+				if scans++; scans > 1 {
+					return 1
+				}
 			}
 			if a == nil || a.Arg < 0 || e.perColumn(a) || !isConst(inner(a), 1) {
 				continue

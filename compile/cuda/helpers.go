@@ -197,29 +197,37 @@ __device__ __forceinline__ best<T> first(best<T> x, best<T> *room) {
 }
 `},
 	{"running", nil, `
-// running is the sum of x over the threads of a row up to this one, after carry,
-// which becomes the sum over all.
+// sum_before is the sum of x over the threads of a block before this one; all is
+// the sum over all of them.
 template <int WARPS, class T>
-__device__ __forceinline__ T running(T x, T &carry, T *room) {
+__device__ __forceinline__ T sum_before(T x, T &all, T *room) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int o = 1; o < 32; o *= 2) {
     const T y = __shfl_up_sync(~0u, x, o);
     if (lane >= o) x = y + x;
   }
-  if (WARPS == 1) {
-    x = carry + x;
-    carry = __shfl_sync(~0u, x, 31);
-    return x;
-  }
+  T before = __shfl_up_sync(~0u, x, 1);
+  if (lane == 0) before = 0;
+  all = __shfl_sync(~0u, x, 31);
+  if (WARPS == 1) return before;
   __syncthreads();
   if (lane == 31) room[warp] = x;
   __syncthreads();
-  T before = carry;
+  T warps = 0;
+  all = 0;
   for (int i = 0; i < WARPS; i++) {
-    if (i < warp) before = before + room[i];
-    carry = carry + room[i];
+    if (i < warp) warps = warps + room[i];
+    all = all + room[i];
   }
-  return before + x;
+  return warps + before;
+}
+// running is sum_before after carry, to which the sum over all is added.
+template <int WARPS, class T>
+__device__ __forceinline__ T running(T x, T &carry, T *room) {
+  T all;
+  const T before = carry + sum_before<WARPS>(x, all, room);
+  carry = carry + all;
+  return before;
 }
 `},
 }

@@ -10,12 +10,16 @@ import (
 
 // Rows of up to threadColumns columns are one thread's, of up to warpGroups
 // groups of neighbouring columns one warp's; longer ones are a block's of up to
-// maxThreads threads. A block of a row whose length is not known has someThreads.
+// maxThreads threads, and those of which such a thread would have more than
+// keptTrips groups a cluster's of up to maxCluster blocks: a few rows of a
+// vocabulary must not be read by a few multiprocessors. A block of a row whose
+// length is not known has someThreads.
 const (
 	threadColumns = 8
 	warpGroups    = 64
 	warpsEach     = 4 // rows of one warp in a block
 	maxThreads    = 1024
+	maxCluster    = 8 // what every GPU with clusters can schedule
 	someThreads   = 256
 )
 
@@ -29,7 +33,8 @@ const (
 // rowPlan is how a row is spread over threads.
 type rowPlan struct {
 	threads int // that share a row
-	warps   int // 0: one thread
+	warps   int // of a block; 0: one thread
+	cluster int // blocks that share a row
 	each    int // rows in a block
 	groups  dim.Dim
 	trips   int64 // groups a thread, if known; else 0
@@ -40,7 +45,7 @@ type rowPlan struct {
 // not depend on how many rows there are.
 func (e *emitter) rowPlan(s *site) rowPlan {
 	k := e.k
-	p := rowPlan{groups: product(k.Cols)}
+	p := rowPlan{groups: product(k.Cols), cluster: 1}
 	if s.width > 1 {
 		p.groups, _ = p.groups.Div(dim.Const(int64(s.width)))
 	}
@@ -51,9 +56,13 @@ func (e *emitter) rowPlan(s *site) rowPlan {
 	case known && n <= warpGroups:
 		p.threads, p.warps, p.each = 32, 1, warpsEach
 	case known:
-		trips := (n + maxThreads - 1) / maxThreads
-		warps := ((n+trips-1)/trips + 31) / 32
-		p.threads, p.warps, p.each = int(warps)*32, int(warps), 1
+		for e.arch >= 90 && p.cluster < maxCluster && n > int64(keptTrips*maxThreads*p.cluster) {
+			p.cluster *= 2
+		}
+		part := (n + int64(p.cluster) - 1) / int64(p.cluster)
+		trips := (part + maxThreads - 1) / maxThreads
+		warps := ((part+trips-1)/trips + 31) / 32
+		p.threads, p.warps, p.each = int(warps)*32*p.cluster, int(warps), 1
 	default:
 		p.threads, p.warps, p.each = someThreads, someThreads/32, 1
 	}
@@ -90,16 +99,22 @@ func (e *emitter) rowwise() {
 	k := e.k
 	s := &site{width: e.width()}
 	p := e.rowPlan(s)
-	s.warps = p.warps
-	e.threads = int32(p.threads * p.each)
+	s.warps, s.cluster = p.warps, p.cluster
+	e.threads = int32(p.threads / p.cluster * p.each)
 	rows := product(k.Rows)
 	e.grid[0] = rows.CeilDiv(int64(p.each))
+	if p.cluster > 1 {
+		e.cluster = p.cluster
+		e.grid[0] = rows.Mul(dim.Const(int64(p.cluster)))
+	}
 	ix := e.index()
 	lane := "threadIdx.x"
 	row := "blockIdx.x"
 	switch {
 	case p.warps == 0:
 		lane, row = "0", fmt.Sprintf("(%s)blockIdx.x * %d + threadIdx.x", ix, p.each)
+	case p.cluster > 1:
+		lane, row = fmt.Sprintf("%s() * %d + threadIdx.x", e.use("cluster_rank"), e.threads), fmt.Sprintf("blockIdx.x / %d", p.cluster)
 	case p.each > 1:
 		lane, row = "threadIdx.x % 32", fmt.Sprintf("(%s)blockIdx.x * %d + threadIdx.x / 32", ix, p.each)
 	}
@@ -111,6 +126,10 @@ func (e *emitter) rowwise() {
 	if p.warps > 0 {
 		e.line("const int lane = %s;", lane)
 		s.lead = "lane == 0"
+	}
+	if p.cluster > 1 {
+		e.use("cluster_row")
+		e.line("cluster_sync();  // all blocks of the row run, so that they can write to each other")
 	}
 	e.splitRow("row", s)
 	kept := e.keep(s, p)
@@ -133,6 +152,13 @@ func (e *emitter) start(list []loop.Instr, s *site) {
 	room := func(in loop.Instr, t string) {
 		if s.warps > 1 {
 			e.line("__shared__ %s room%d[%d];", t, in.Dst, s.warps)
+		}
+		if s.cluster > 1 {
+			scans := 1
+			if in.Op == loop.CumSum {
+				scans = 2 // of which one may be read while the next is written
+			}
+			e.line("__shared__ %s over%d[%d];", t, in.Dst, scans*s.cluster)
 		}
 	}
 	for _, in := range list {
@@ -173,9 +199,15 @@ func (e *emitter) end(list []loop.Instr, s *site) {
 			if s.warps > 0 {
 				e.line("s%d = first<%d, %s>(s%d, %s);", in.Dst, s.warps, r.acc, in.Dst, room)
 			}
+			if s.cluster > 1 {
+				e.line("s%d = %s<%d, %s>(s%d, over%d);", in.Dst, e.use("first_over_cluster"), s.cluster, r.acc, in.Dst, in.Dst)
+			}
 			x = fmt.Sprintf("s%d.at == nowhere ? 0 : (int)s%d.at", in.Dst, in.Dst)
 		case s.warps > 0:
 			x = fmt.Sprintf("%s<%s, %d, %s>(%s, %s)", e.use("reduce"), r.op, s.warps, r.acc, x, room)
+			if s.cluster > 1 {
+				x = fmt.Sprintf("%s<%s, %d, %s>(%s, over%d)", e.use("reduce_over_cluster"), r.op, s.cluster, r.acc, x, in.Dst)
+			}
 		}
 		if r.acc == "double" {
 			x = "(float)" + x
@@ -193,16 +225,22 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 	case p.warps == 0:
 		e.open("for (%s g = 0; g < %s; g++)", e.index(), e.dim(p.groups))
 		group = "g"
-	case kept != nil || p.trips == 1 && !scans:
+	case p.trips == 1 || p.trips > 0 && p.trips <= keptTrips && (kept != nil || scans):
 		at.load, at.keep = kept.hooks(phase)
+		at.turn = "0"
 		if p.trips > 1 {
 			e.line("#pragma unroll")
 			e.open("for (int t = 0; t < %d; t++)", p.trips)
-			group = fmt.Sprintf("t * %d + lane", p.threads)
+			group, at.turn = fmt.Sprintf("t * %d + lane", p.threads), "t % 2"
 		} else {
 			e.open("")
 		}
-		if !p.exact {
+		switch {
+		case p.exact:
+		case scans: // every thread has a part in the sums
+			at.live = "live"
+			e.line("const bool live = %s < %s;", group, e.dim(p.groups))
+		default:
 			e.open("if (%s < %s)", group, e.dim(p.groups))
 			defer e.close()
 		}
@@ -210,7 +248,7 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 		e.open("for (%s first_group = 0; first_group < %s; first_group += %d)", e.index(), e.dim(p.groups), p.threads)
 		e.line("const %s g = first_group + lane;", e.index())
 		group = "g"
-		at.live = "live"
+		at.live, at.turn = "live", fmt.Sprintf("first_group / %d %% 2", p.threads)
 		e.line("const bool live = g < %s;", e.dim(p.groups))
 	default:
 		e.open("for (%s g = lane; g < %s; g += %d)", e.index(), e.dim(p.groups), p.threads)
