@@ -31,6 +31,7 @@ type generateFlags struct {
 	memory                    int64
 	fraction                  float64
 	metrics                   string
+	nvtx                      bool
 }
 
 // autoMode is the mode that depends on what the ops allow.
@@ -90,6 +91,7 @@ ids holds the prompt too, and --stats adds a line {"stats"}.`,
 	fl.Int64Var(&g.memory, "memory", 0, "take at most `BYTES` of the device")
 	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "take at most this `PART` of the device's memory")
 	fl.StringVar(&g.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`/metrics while it runs, as in :9100")
+	fl.BoolVar(&g.nvtx, "nvtx", false, "mark each piece as an NVTX range, for NVIDIA's profilers")
 	return cmd
 }
 
@@ -171,6 +173,13 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 	}
 	if out.metrics != nil {
 		backend.Observer = twoObservers{backend.Observer, out.metrics}
+	}
+	if g.nvtx {
+		if marks, err := openNVTX(); err != nil {
+			fmt.Fprintf(a.err, "pwc: --nvtx marks nothing: %v\n", err)
+		} else {
+			backend.Observer = marked{backend.Observer, marks}
+		}
 	}
 	for i, op := range backend.Ops {
 		timed := &timedOp{Op: op}

@@ -51,6 +51,20 @@ func (o twoObservers) Ran(fn string, rows, size int64, how piecewise.How) {
 	o[1].Ran(fn, rows, size, how)
 }
 
+// marker marks ranges of time for a profiler.
+type marker interface {
+	Enter(name string)
+	Leave()
+}
+
+// marked is an observer that marks the pieces of runs, too.
+type marked struct {
+	piecewise.Observer
+	marker
+}
+
+var _ piecewise.Ranges = marked{}
+
 // timedOp counts the time in the launches of an op. A launch on the host device
 // is the op itself; on a GPU it is what issuing it takes. An op inside a whole
 // graph is not launched.

@@ -10,6 +10,7 @@ import (
 	compilecuda "pwc/compile/cuda"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/nvrtc"
+	"pwc/runtime/cuda/nvtx"
 )
 
 // gpus returns the platforms that a program built with -tags nocuda does not have.
@@ -47,3 +48,6 @@ func openGPU(name string, run bool) (*target, error) {
 	}
 	return t, nil
 }
+
+// openNVTX opens the library that profilers listen to.
+func openNVTX() (marker, error) { return nvtx.Open(nvtx.Options{}) }

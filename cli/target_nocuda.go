@@ -2,5 +2,10 @@
 
 package cli
 
+import "errors"
+
 // gpus returns none: the program was built without them.
 func gpus() []platform { return nil }
+
+// openNVTX fails: NVTX is opened as the other libraries of CUDA are.
+func openNVTX() (marker, error) { return nil, errors.New("this pwc was built with -tags nocuda") }

@@ -64,7 +64,8 @@ type Backend struct {
 	guarded []guarded
 	faults  map[device.Executable]faultSource
 
-	stats counters
+	stats  counters
+	ranges Ranges // Options.Observer, if it is one
 }
 
 // faultSource is where an executable's nodes come from: the first unit that
@@ -83,6 +84,7 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 	}
 	b := &Backend{module: m, opts: o, execs: map[*program.Program]device.Executable{}, faults: map[device.Executable]faultSource{}}
 	b.stats.ops = map[string]*opCounter{}
+	b.ranges, _ = o.Observer.(Ranges)
 	if err := b.checkSymbols(); err != nil {
 		return nil, err
 	}

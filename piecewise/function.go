@@ -44,6 +44,7 @@ type unit struct {
 	attrs     []program.Attr
 	args      []int32 // storages: a piece's program parameters; a call's operands and results
 	results   []int32 // storages of a piece's results
+	name      string  // for Ranges
 }
 
 // input is one parameter of a function, as runs fill it.
@@ -71,6 +72,7 @@ type function struct {
 	b *Backend
 
 	ir        *ir.Func
+	name      string // for Ranges
 	plan      *split.Plan
 	size      string // size symbol; "": the function has none
 	lo, hi    int64  // sizes that may run
@@ -108,7 +110,7 @@ type declared struct {
 type positionCheck struct{ positions, table int }
 
 func newFunction(b *Backend, f *ir.Func) (*function, error) {
-	fn := &function{b: b, ir: f, byBase: map[ir.Value]int32{}, lo: 1, hi: 1}
+	fn := &function{b: b, ir: f, name: "@" + f.Name, byBase: map[ir.Value]int32{}, lo: 1, hi: 1}
 	var err error
 	if fn.plan, err = split.Split(b.module, f, b.opts.SplitOn); err != nil {
 		return nil, err
@@ -274,6 +276,7 @@ func (fn *function) addUnits() error {
 				}
 			}
 		}
+		u.name = fn.nameOf(&u)
 		fn.units = append(fn.units, u)
 	}
 	for _, s := range fn.plan.Storages {
@@ -305,6 +308,20 @@ func (fn *function) module(kind storageKind, index int) int32 {
 		}
 	}
 	return fn.storage(fn.declared[declared{kind, index}])
+}
+
+// nameOf names a unit for profilers: its function, its piece, and where the piece
+// begins in the model.
+func (fn *function) nameOf(u *unit) string {
+	node := u.node
+	if u.piece != nil && len(u.piece.Origins) > 0 {
+		node = u.piece.Origins[0]
+	}
+	name := fmt.Sprintf("%s %d", fn.name, fn.plan.Items[u.item].ID)
+	if loc := fn.ir.Nodes[node].Loc; loc != "" {
+		return name + " " + loc
+	}
+	return name
 }
 
 // loc returns the place in the model of a unit's node, by the node's index in

@@ -55,6 +55,19 @@ type Observer interface {
 	Ran(fn string, rows, size int64, how How)
 }
 
+// Ranges is an Observer that is also told of each piece and each call of an extern
+// op as it is issued, for profilers. Where the Observer is none, nothing is asked
+// beyond whether it is.
+type Ranges interface {
+	Observer
+	// Enter: what follows is issued for this; the same piece always has the same
+	// name, as in "@forward 3 model.layers.0.mlp". Ranges nest, and all of a run
+	// are on one thread.
+	Enter(name string)
+	// Leave: the range that was entered last is issued.
+	Leave()
+}
+
 // How is the way a run was issued.
 type How uint8
 

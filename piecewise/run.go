@@ -72,6 +72,10 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		return Results{}, b.note(err)
 	}
 	in.slot.taken = false
+	if b.ranges != nil {
+		b.ranges.Enter(fn.name)
+		defer b.ranges.Leave()
+	}
 	fn.run++ // from here on the old results are gone, whether the run succeeds or not
 	if b.opts.Poison {
 		if err := fn.poison(l); err != nil {
@@ -196,25 +200,33 @@ func (fn *function) prepare(meta any, size, rows int64) error {
 // replay issues the pieces' graphs and the calls between them: no allocation,
 // no look-up.
 func (fn *function) replay(c *captured, rows int64, meta any) error {
-	stream := fn.b.pool.stream
+	ranges := fn.b.ranges
 	for i := range c.steps {
-		s := &c.steps[i]
-		var err error
-		switch {
-		case s.graph != nil:
-			err = stream.LaunchGraph(s.graph)
-		case s.call != nil:
-			s.call.Meta, s.call.Rows = meta, rows
-			s.count.calls.Add(1)
-			err = s.op.Launch(s.call)
-		default:
-			err = stream.Launch(s.launch)
+		if ranges != nil {
+			ranges.Enter(fn.units[i].name)
+		}
+		err := fn.issue(&c.steps[i], rows, meta)
+		if ranges != nil {
+			ranges.Leave()
 		}
 		if err != nil {
 			return fn.failed(c.size, i, err)
 		}
 	}
 	return nil
+}
+
+func (fn *function) issue(s *replayStep, rows int64, meta any) error {
+	stream := fn.b.pool.stream
+	switch {
+	case s.graph != nil:
+		return stream.LaunchGraph(s.graph)
+	case s.call != nil:
+		s.call.Meta, s.call.Rows = meta, rows
+		s.count.calls.Add(1)
+		return s.op.Launch(s.call)
+	}
+	return stream.Launch(s.launch)
 }
 
 // replayWhole issues the graph of the whole function. The ops recorded in it
@@ -238,30 +250,39 @@ func (fn *function) runEager(rows int64, slot *slotMemory, meta any, l *layout) 
 			e.set(in.from.size, slot.given[i].rows)
 		}
 	}
-	stream := fn.b.pool.stream
+	ranges := fn.b.ranges
 	for i := range fn.units {
-		u := &fn.units[i]
-		if u.piece == nil {
-			call, err := fn.call(i, &e, l)
-			if err != nil {
-				return fn.failed(rows, i, err)
-			}
-			call.Meta, call.Rows = meta, rows
-			fn.b.stats.ops[u.op.Signature().Name].calls.Add(1)
-			if err := u.op.Launch(call); err != nil {
-				return fn.failed(rows, i, err)
-			}
-			continue
+		if ranges != nil {
+			ranges.Enter(fn.units[i].name)
 		}
-		launch, err := fn.bind(i, rows, &e, l)
-		if err == nil {
-			err = stream.Launch(launch)
+		err := fn.runUnit(i, rows, &e, l, meta)
+		if ranges != nil {
+			ranges.Leave()
 		}
 		if err != nil {
 			return fn.failed(rows, i, err)
 		}
 	}
 	return nil
+}
+
+// runUnit binds and launches one unit.
+func (fn *function) runUnit(i int, rows int64, e *env, l *layout, meta any) error {
+	u := &fn.units[i]
+	if u.piece == nil {
+		call, err := fn.call(i, e, l)
+		if err != nil {
+			return err
+		}
+		call.Meta, call.Rows = meta, rows
+		fn.b.stats.ops[u.op.Signature().Name].calls.Add(1)
+		return u.op.Launch(call)
+	}
+	launch, err := fn.bind(i, rows, e, l)
+	if err != nil {
+		return err
+	}
+	return fn.b.pool.stream.Launch(launch)
 }
 
 // failed says which unit of a run failed.

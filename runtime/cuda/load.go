@@ -265,7 +265,7 @@ func (x *Executable) loadStep(s *program.Step, f *Function) error {
 	if threads < 1 || threads > int64(f.maxThreads) {
 		return fail("blocks of %v threads, it takes 1 to %d", l.Block, f.maxThreads)
 	}
-	if n, ok := l.Shared.Const(); !ok || n > optIn {
+	if n, ok := l.Shared.Const(); !ok || n > optIn-int64(f.staticShared) {
 		if n > x.dev.maxShared(f) {
 			return fail("%d bytes of dynamic shared memory, the device has %d", n, x.dev.maxShared(f))
 		}

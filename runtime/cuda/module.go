@@ -155,7 +155,8 @@ func (d *Device) function(m *module, name string) (*Function, error) {
 	return f, err
 }
 
-// optIn is the most dynamic shared memory that a kernel gets without asking.
+// optIn is the most shared memory that a kernel gets without asking, static and
+// dynamic together.
 const optIn = 48 << 10
 
 // allowShared lets launches of f take all the dynamic shared memory there is.

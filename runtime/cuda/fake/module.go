@@ -166,7 +166,7 @@ func (f *Driver) ModuleGetFunction(m driver.Module, name string) (driver.Functio
 		k.MaxThreads = 1024
 	}
 	fn := driver.Function(f.handle())
-	f.funcs[fn] = &function{module: x, kernel: k, dynamic: 48 << 10}
+	f.funcs[fn] = &function{module: x, kernel: k, dynamic: 48<<10 - k.StaticShared}
 	return fn, nil
 }
 

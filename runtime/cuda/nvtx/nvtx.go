@@ -1,0 +1,98 @@
+// Package nvtx marks stretches of a program's time for NVIDIA's profilers, which
+// draw them above the kernels that were launched in them. It opens the NVTX
+// library at run time, without cgo; the library calls the profiler that the
+// program runs under, and does nothing where there is none.
+package nvtx
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync"
+	"unsafe"
+
+	"pwc/runtime/cuda/internal/dl"
+)
+
+// Options say where the library is.
+type Options struct {
+	// Path is the library's file; empty: one of Names by the loader's own rules,
+	// then in Dirs.
+	Path string
+
+	// Dirs are looked in after the loader's own rules; nil: DefaultDirs.
+	Dirs []string
+}
+
+// Names returns the file names that are known to work: NVTX 3 for programs that
+// are not C (CUDA 12.9 and later), and NVTX 2 of the toolkits before.
+func Names() []string { return []string{"libnvtx3interop.so.1", "libnvToolsExt.so.1"} }
+
+// DefaultDirs returns where toolkits put the library.
+func DefaultDirs() []string { return []string{"/usr/local/cuda/lib64", "/opt/cuda/lib64"} }
+
+// NotFoundError says that the library could not be opened, and lists every place
+// where it was looked for.
+type NotFoundError = dl.NotFoundError
+
+// Library marks ranges. It may be used from any goroutine; a range ends on the
+// thread on which it began. The methods of nil do nothing.
+type Library struct {
+	path      string
+	push, pop uintptr
+	calls     dl.Caller
+	names     sync.Map // of strings to *byte: the same, ending in zero
+}
+
+// Open opens the library. If there is none the error is a *NotFoundError.
+func Open(o Options) (*Library, error) {
+	paths := []string{o.Path}
+	if o.Path == "" {
+		dirs := o.Dirs
+		if dirs == nil {
+			dirs = DefaultDirs()
+		}
+		paths = Names()
+		for _, d := range dirs {
+			for _, n := range Names() {
+				paths = append(paths, filepath.Join(d, n))
+			}
+		}
+	}
+	lib, err := dl.Open("NVTX (libnvtx3interop or libnvToolsExt)", "it comes with the CUDA toolkit; NVIDIA has it as cuda-nvtx", paths)
+	if err != nil {
+		return nil, fmt.Errorf("nvtx: %w", err)
+	}
+	l := &Library{path: lib.Path}
+	if l.push, err = lib.Symbol("nvtxRangePushA"); err != nil {
+		return nil, fmt.Errorf("nvtx: %w", err)
+	}
+	if l.pop, err = lib.Symbol("nvtxRangePop"); err != nil {
+		return nil, fmt.Errorf("nvtx: %w", err)
+	}
+	return l, nil
+}
+
+// Path returns what was opened; a bare name was found by the loader's own rules.
+func (l *Library) Path() string { return l.path }
+
+// Enter begins a range inside those that the thread is in. It allocates nothing
+// for a name that it had before, and keeps every name: they should be few.
+func (l *Library) Enter(name string) {
+	if l == nil {
+		return
+	}
+	text, ok := l.names.Load(name)
+	if !ok {
+		b := append([]byte(name), 0)
+		text, _ = l.names.LoadOrStore(name, &b[0])
+	}
+	l.calls.Call(l.push, uintptr(unsafe.Pointer(text.(*byte))), 0, 0, 0)
+}
+
+// Leave ends the range that the thread entered last.
+func (l *Library) Leave() {
+	if l == nil {
+		return
+	}
+	l.calls.Call(l.pop, 0, 0, 0, 0)
+}
