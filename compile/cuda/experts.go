@@ -22,8 +22,9 @@ type groupShape struct {
 	rows   int   // that a block computes at once, of one matrix
 	cols   int   // of the result, in a block
 	wm, wn int   // warps across rows, across columns
-	stages int   // of 64 elements of k in shared memory
-	blocks int   // that a multiprocessor should hold at least
+	bk     int   // elements of k in a stage of shared memory
+	stages int
+	blocks int // that a multiprocessor should hold at least
 }
 
 // groupShapes returns the shapes by rising number of rows. They go by what a
@@ -31,11 +32,11 @@ type groupShape struct {
 // round reads the matrix again.
 func groupShapes(matrices int64) []groupShape {
 	return []groupShape{
-		{4 * matrices, 8, 64, 1, 4, 4, 4},
-		{8 * matrices, 16, 64, 1, 4, 4, 4},
-		{16 * matrices, 32, 64, 1, 4, 4, 4},
-		{48 * matrices, 64, 128, 2, 4, 4, 2},
-		{math.MaxInt64, 128, 128, 2, 4, 3, 2},
+		{4 * matrices, 8, 64, 1, 4, 64, 4, 4},
+		{8 * matrices, 16, 64, 1, 4, 64, 4, 4},
+		{16 * matrices, 32, 64, 1, 4, 64, 4, 4},
+		{48 * matrices, 64, 128, 2, 4, 64, 4, 2},
+		{math.MaxInt64, 128, 128, 2, 4, 64, 3, 2},
 	}
 }
 
@@ -122,7 +123,7 @@ func groupKernel(k *loop.Kernel, arch int, p groupShape) (Source, error) {
 	// The last of the second axis is for rows whose position is out of range.
 	e.grid = [3]dim.Dim{k.Cols[0].CeilDiv(int64(p.cols)), sel.Extent.Add(one), one}
 	pitch := p.cols + 4
-	e.shared = dim.Const(int64(max(p.stages*(p.rows+p.cols)*64*2, p.rows*pitch*4)))
+	e.shared = dim.Const(int64(max(p.stages*(p.rows+p.cols)*p.bk*2, p.rows*pitch*4)))
 	ix := e.index()
 	e.line("extern __shared__ uint4 shared[];")
 	e.line("__shared__ int list[%d];", p.rows)
@@ -156,8 +157,8 @@ func groupKernel(k *loop.Kernel, arch int, p groupShape) (Source, error) {
 	e.close()
 	e.line("__syncthreads();")
 	e.use(map[string]string{"bf16": "mma_bf16", "f16": "mma_f16"}[e.elementOf()])
-	e.line("%s<%s, %d, %d, %d, %d, %d>(part, x, x_at, count, w + blockIdx.y * (long long)%s + first_col * w_row, w_row, (int)(cols - first_col), %s);",
-		e.use("product_group"), e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.stages, e.dim(sel.Stride), e.dim(m.K))
+	e.line("%s<%s, %d, %d, %d, %d, %d, %d>(part, x, x_at, count, w + blockIdx.y * (long long)%s + first_col * w_row, w_row, (int)(cols - first_col), %s);",
+		e.use("product_group"), e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.bk, p.stages, e.dim(sel.Stride), e.dim(m.K))
 	e.line("__syncthreads();")
 	e.close()
 	e.groupEpilogue(s, p, pitch, threads)
@@ -240,12 +241,12 @@ __device__ __forceinline__ int rows_of_group(int *list, int skip, long long rows
 	{"product_group", []string{"shared_address", "copies"}, `
 // product_group: up to BM rows of x, which lie at x_at, and BN rows of w on tensor
 // cores. WM by WN warps share them, the rows of w being the instruction's M
-// operand, so that eight rows of x fill it. 64 elements of k make a stage of shared
+// operand, so that eight rows of x fill it. BK elements of k make a stage of shared
 // memory, filled asynchronously; the 16-byte parts of rows are exchanged by row, so
 // that the eight rows of a matrix lie in different banks.
-template <class T, int BM, int BN, int WM, int WN, int STAGES>
+template <class T, int BM, int BN, int WM, int WN, int BK, int STAGES>
 __device__ __forceinline__ void product_group(float *part, const T *x, const long long *x_at, int rows, const T *w, long long w_row, int cols, int K) {
-  constexpr int THREADS = WM * WN * 32, BK = 64, PARTS = BK / 8, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
+  constexpr int THREADS = WM * WN * 32, PARTS = BK / 8, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN * (BM / WM), wn = warp % WN * (BN / WN);
   const unsigned base = shared_address(part);
   auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ row % 8) * 16); };

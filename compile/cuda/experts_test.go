@@ -8,12 +8,15 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
+
 	"pwc/compile"
 	"pwc/compile/cuda"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
+	"pwc/program"
 	"pwc/runtime/device"
 )
 
@@ -128,9 +131,15 @@ func TestCompileExperts(t *testing.T) {
 	}
 }
 
-// TestExpertsBandwidth measures the two products of layers of experts, at numbers
-// of tokens that PWC_EXPERTS lists: time, and the matrices that were chosen as a
-// part of what the memory could have moved (4.8 TB/s on an H200).
+// layer is the two products of a layer of experts.
+type layer struct {
+	name                         string
+	experts, several, in, hidden int64
+}
+
+// TestExpertsBandwidth measures layers of experts at numbers of tokens that
+// PWC_EXPERTS lists: time, and the matrices that were chosen as a part of what the
+// memory could have moved (4.8 TB/s on an H200). With PWC_TUNE=1 it compares shapes.
 func TestExpertsBandwidth(t *testing.T) {
 	list := os.Getenv("PWC_EXPERTS")
 	if list == "" {
@@ -138,76 +147,106 @@ func TestExpertsBandwidth(t *testing.T) {
 	}
 	g := openGPU(t)
 	a := g.arena(t, 24<<30)
-	for _, c := range []struct {
-		name                         string
-		experts, several, in, hidden int64
-	}{{"mixtral", 8, 2, 4096, 14336}, {"qwen3-30b", 128, 8, 2048, 768}} {
-		for _, d := range []struct {
-			name  string
-			k, n  int64
-			apart bool
-		}{{"up", c.in, 2 * c.hidden, false}, {"down", c.hidden, c.in, true}} {
-			m := expertModule(t, dtype.BF16, c.experts, c.several, d.k, d.n, d.apart)
-			p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
-			if err != nil {
-				t.Fatal(err)
+	for _, c := range []layer{{"mixtral", 8, 2, 4096, 14336}, {"qwen3-30b", 128, 8, 2048, 768}} {
+		for _, apart := range []bool{false, true} {
+			k, cols := c.in, 2*c.hidden
+			if apart {
+				k, cols = c.hidden, c.in
 			}
+			m := expertModule(t, dtype.BF16, c.experts, c.several, k, cols, apart)
 			for _, word := range strings.Split(list, ",") {
 				var n int64
 				fmt.Sscan(word, &n)
-				const count = 12
-				symbols := map[string]int64{"N": n}
-				exe, err := g.dev.Load(p, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				var launches []device.BoundLaunch
-				// Each token chooses several at random, all different.
-				r := rand.New(rand.NewSource(n))
-				index := make([]byte, 0, 4*n*c.several)
-				used := map[int]bool{}
-				for range n {
-					for _, e := range r.Perm(int(c.experts))[:c.several] {
-						index = append(index, byte(e), 0, 0, 0)
-						used[e] = true
+				names, backends := []string{""}, []compile.Backend{g.backend}
+				if os.Getenv("PWC_TUNE") != "" {
+					rows := 8
+					for rows < 128 && int64(rows)*c.experts < 2*n*c.several {
+						rows *= 2
 					}
-				}
-				at := a.take(t, int64(len(index)))
-				if err := g.stream.CopyToDevice(at, index); err != nil {
-					t.Fatal(err)
-				}
-				for range count {
-					args := device.Args{}
-					for i, x := range p.Params {
-						shape, err := extents(x.Shape, symbols)
-						if err != nil {
-							t.Fatal(err)
+					for _, s := range [][6]int{{64, 1, 4, 64, 4, 4}, {64, 1, 4, 128, 3, 3}, {64, 1, 4, 128, 4, 2}, {32, 1, 2, 128, 4, 4}, {128, 1, 8, 64, 4, 2}, {128, 1, 8, 128, 3, 2}, {64, 1, 4, 64, 6, 3}, {128, 1, 4, 64, 4, 2}, {64, 2, 4, 128, 3, 2}, {128, 2, 4, 64, 4, 2}} {
+						if rows/s[1] >= 8 && s[3]*2*(s[0]+rows)*s[4] <= 220<<10 && (s[1] > 1 || rows <= 64) {
+							names = append(names, fmt.Sprintf("%d %v", rows, s))
+							backends = append(backends, cuda.OnlyGroup{Backend: g.backend, Group: cuda.NewGroup(rows, s[0], s[1], s[2], s[3], s[4], s[5])})
 						}
-						if i == 1 {
-							args.Params = append(args.Params, at)
-							continue
-						}
-						args.Params = append(args.Params, a.takeAway(t, bytesOf(x.DType, shape), at))
 					}
-					args.Results = []device.Buffer{a.takeAway(t, 2*n*c.several*d.n, at)}
-					l, err := exe.Bind([]int64{n}, args)
-					if err != nil {
-						t.Fatal(err)
-					}
-					launches = append(launches, l)
 				}
-				took, err := g.measure(launches)
-				if err != nil {
+				programs := make([]*program.Program, len(backends))
+				var compiling errgroup.Group
+				for i, b := range backends {
+					compiling.Go(func() (err error) {
+						programs[i], err = compile.Compile(context.Background(), m, compile.Shape{}, b, compile.Options{})
+						return err
+					})
+				}
+				if err := compiling.Wait(); err != nil {
 					t.Fatal(err)
 				}
-				per := float64(took.Nanoseconds()) / count
-				bytes := float64(len(used)) * float64(d.k*d.n*2)
-				flops := float64(2*n*c.several) * float64(d.k*d.n)
-				t.Logf("%-10s %-4s tokens %4d: %3d experts, %8.2f µs, %5.0f GB/s (%3.0f%%), %4.0f TFLOP/s", c.name, d.name, n, len(used), per/1e3, bytes/per, bytes/per/48, flops/per/1e3)
-				exe.Close()
+				for i, p := range programs {
+					g.layer(t, fmt.Sprintf("%-9s %5d x %5d %-18s", c.name, k, cols, names[i]), p, a, n, c)
+				}
 			}
 		}
 	}
+}
+
+// layer measures one product on cold weights.
+func (g *rig) layer(t *testing.T, name string, p *program.Program, a *arena, n int64, c layer) {
+	t.Helper()
+	const count = 8
+	exe, err := g.dev.Load(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	// Each token chooses several at random, all different.
+	r := rand.New(rand.NewSource(n))
+	index := make([]byte, 0, 4*n*c.several)
+	used := map[int]bool{}
+	for range n {
+		for _, e := range r.Perm(int(c.experts))[:c.several] {
+			index = append(index, byte(e), 0, 0, 0)
+			used[e] = true
+		}
+	}
+	at := a.take(t, int64(len(index)))
+	if err := g.stream.CopyToDevice(at, index); err != nil {
+		t.Fatal(err)
+	}
+	var launches []device.BoundLaunch
+	matrix := int64(0)
+	for range count {
+		args := device.Args{}
+		for i, x := range p.Params {
+			shape, err := extents(x.Shape, map[string]int64{"N": n})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i == 1 {
+				args.Params = append(args.Params, at)
+				continue
+			}
+			bytes := bytesOf(x.DType, shape)
+			matrix = max(matrix, bytes/c.experts)
+			args.Params = append(args.Params, a.takeAway(t, bytes, at))
+		}
+		shape, err := extents(p.Results[0].Shape, map[string]int64{"N": n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		args.Results = []device.Buffer{a.takeAway(t, bytesOf(dtype.BF16, shape), at)}
+		l, err := exe.Bind([]int64{n}, args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		launches = append(launches, l)
+	}
+	took, err := g.measure(launches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	per := float64(took.Nanoseconds()) / count
+	bytes := float64(int64(len(used)) * matrix)
+	t.Logf("%s tokens %4d: %3d experts %8.2f us %5.0f GB/s (%3.0f%%) %4.0f TFLOP/s", name, n, len(used), per/1e3, bytes/per, bytes/per/48, float64(n*c.several*matrix)/per/1e3)
 }
 
 // takeAway is take for memory that does not touch keep.

@@ -57,3 +57,28 @@ func (o Only) Lower(k *loop.Kernel) (compile.Code, error) {
 	code, err := o.compile(s)
 	return compile.One(program.Kernel{Name: s.Name, Format: o.format(), Code: code}, s.Launch), err
 }
+
+// Group is one way to compute a product whose rows choose, for tests that compare
+// several.
+type Group struct{ p groupShape }
+
+// NewGroup is a shape for any number of rows.
+func NewGroup(rows, cols, wm, wn, bk, stages, blocks int) Group {
+	return Group{groupShape{math.MaxInt64, rows, cols, wm, wn, bk, stages, blocks}}
+}
+
+// OnlyGroup is a backend that computes every such product in one shape.
+type OnlyGroup struct {
+	*Backend
+	Group Group
+}
+
+// Lower compiles a kernel.
+func (o OnlyGroup) Lower(k *loop.Kernel) (compile.Code, error) {
+	s, err := groupKernel(k, o.arch, o.Group.p)
+	if err != nil {
+		return compile.Code{}, err
+	}
+	code, err := o.compile(s)
+	return compile.One(program.Kernel{Name: s.Name, Format: o.format(), Code: code}, s.Launch), err
+}
