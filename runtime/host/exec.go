@@ -61,14 +61,14 @@ func (fr *frame) exec(list []inst, n int) {
 		case vec.OpRem, vec.OpPow, vec.OpMax, vec.OpMin:
 			binaryF(in.op, fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
 		case vec.OpSelectF:
-			selectF(fr.f[in.dst:in.dst+n], fr.i[in.c:in.c+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
+			fr.unit.selects(fr.f[in.dst:in.dst+n], fr.i[in.c:in.c+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
 		case vec.OpSelectI:
 			selectI(fr.i[in.dst:in.dst+n], fr.i[in.c:in.c+n], fr.i[in.a:in.a+n], fr.i[in.b:in.b+n])
 		case vec.OpAddI, vec.OpSubI, vec.OpMulI, vec.OpDivI, vec.OpRemI, vec.OpMaxI, vec.OpMinI, vec.OpAnd, vec.OpOr, vec.OpXor,
 			vec.OpEqI, vec.OpNeI, vec.OpLtI, vec.OpLeI, vec.OpGtI, vec.OpGeI:
 			binaryI(in.op, fr.i[in.dst:in.dst+n], fr.i[in.a:in.a+n], fr.i[in.b:in.b+n])
 		case vec.OpEq, vec.OpNe, vec.OpLt, vec.OpLe, vec.OpGt, vec.OpGe:
-			relation(in.op, fr.i[in.dst:in.dst+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
+			fr.unit.relate(in.op, fr.i[in.dst:in.dst+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
 		case vec.OpSum:
 			fr.unit.sum(&fr.state[in.slot].acc, fr.f[in.a:in.a+n])
 		case vec.OpProd, vec.OpRMax, vec.OpRMin, vec.OpArgMax:

@@ -79,6 +79,41 @@ func block8Mul(n int, d *float32, a *float32, b *float32)
 //go:noescape
 func block8Div(n int, d *float32, a *float32, b *float32)
 
+// relate8Eq puts 1 where the relation holds of n elements of a and b, else 0.
+//
+//go:noescape
+func relate8Eq(n int, d *int64, a *float32, b *float32)
+
+// relate8Ne puts 1 where the relation holds of n elements of a and b, else 0.
+//
+//go:noescape
+func relate8Ne(n int, d *int64, a *float32, b *float32)
+
+// relate8Lt puts 1 where the relation holds of n elements of a and b, else 0.
+//
+//go:noescape
+func relate8Lt(n int, d *int64, a *float32, b *float32)
+
+// relate8Le puts 1 where the relation holds of n elements of a and b, else 0.
+//
+//go:noescape
+func relate8Le(n int, d *int64, a *float32, b *float32)
+
+// relate8Gt puts 1 where the relation holds of n elements of a and b, else 0.
+//
+//go:noescape
+func relate8Gt(n int, d *int64, a *float32, b *float32)
+
+// relate8Ge puts 1 where the relation holds of n elements of a and b, else 0.
+//
+//go:noescape
+func relate8Ge(n int, d *int64, a *float32, b *float32)
+
+// select8 takes n elements from a where c is not zero, else from b.
+//
+//go:noescape
+func select8(n int, d *float32, c *int64, a *float32, b *float32)
+
 // round8BF16 rounds n numbers to bf16.
 //
 //go:noescape

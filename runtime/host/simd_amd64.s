@@ -1067,6 +1067,210 @@ done:
 	VZEROUPPER
 	RET
 
+// func relate8Eq(n int, d *int64, a *float32, b *float32)
+// Requires: AVX, AVX2
+TEXT ·relate8Eq(SB), NOSPLIT, $0-32
+	MOVQ n+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ a+16(FP), DX
+	MOVQ b+24(FP), BX
+
+loop:
+	SUBQ         $0x08, AX
+	JLT          done
+	VMOVUPS      (DX), Y0
+	VCMPPS       $0x00, (BX), Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VPMOVSXDQ    X0, Y0
+	VPSRLQ       $0x3f, Y0, Y0
+	VMOVDQU      Y0, (CX)
+	VPMOVSXDQ    X1, Y0
+	VPSRLQ       $0x3f, Y0, Y0
+	VMOVDQU      Y0, 32(CX)
+	ADDQ         $0x40, CX
+	ADDQ         $0x20, DX
+	ADDQ         $0x20, BX
+	JMP          loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func relate8Ne(n int, d *int64, a *float32, b *float32)
+// Requires: AVX, AVX2
+TEXT ·relate8Ne(SB), NOSPLIT, $0-32
+	MOVQ n+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ a+16(FP), DX
+	MOVQ b+24(FP), BX
+
+loop:
+	SUBQ         $0x08, AX
+	JLT          done
+	VMOVUPS      (DX), Y0
+	VCMPPS       $0x04, (BX), Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VPMOVSXDQ    X0, Y0
+	VPSRLQ       $0x3f, Y0, Y0
+	VMOVDQU      Y0, (CX)
+	VPMOVSXDQ    X1, Y0
+	VPSRLQ       $0x3f, Y0, Y0
+	VMOVDQU      Y0, 32(CX)
+	ADDQ         $0x40, CX
+	ADDQ         $0x20, DX
+	ADDQ         $0x20, BX
+	JMP          loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func relate8Lt(n int, d *int64, a *float32, b *float32)
+// Requires: AVX, AVX2
+TEXT ·relate8Lt(SB), NOSPLIT, $0-32
+	MOVQ n+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ a+16(FP), DX
+	MOVQ b+24(FP), BX
+
+loop:
+	SUBQ         $0x08, AX
+	JLT          done
+	VMOVUPS      (DX), Y0
+	VCMPPS       $0x11, (BX), Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VPMOVSXDQ    X0, Y0
+	VPSRLQ       $0x3f, Y0, Y0
+	VMOVDQU      Y0, (CX)
+	VPMOVSXDQ    X1, Y0
+	VPSRLQ       $0x3f, Y0, Y0
+	VMOVDQU      Y0, 32(CX)
+	ADDQ         $0x40, CX
+	ADDQ         $0x20, DX
+	ADDQ         $0x20, BX
+	JMP          loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func relate8Le(n int, d *int64, a *float32, b *float32)
+// Requires: AVX, AVX2
+TEXT ·relate8Le(SB), NOSPLIT, $0-32
+	MOVQ n+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ a+16(FP), DX
+	MOVQ b+24(FP), BX
+
+loop:
+	SUBQ         $0x08, AX
+	JLT          done
+	VMOVUPS      (DX), Y0
+	VCMPPS       $0x12, (BX), Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VPMOVSXDQ    X0, Y0
+	VPSRLQ       $0x3f, Y0, Y0
+	VMOVDQU      Y0, (CX)
+	VPMOVSXDQ    X1, Y0
+	VPSRLQ       $0x3f, Y0, Y0
+	VMOVDQU      Y0, 32(CX)
+	ADDQ         $0x40, CX
+	ADDQ         $0x20, DX
+	ADDQ         $0x20, BX
+	JMP          loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func relate8Gt(n int, d *int64, a *float32, b *float32)
+// Requires: AVX, AVX2
+TEXT ·relate8Gt(SB), NOSPLIT, $0-32
+	MOVQ n+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ a+16(FP), DX
+	MOVQ b+24(FP), BX
+
+loop:
+	SUBQ         $0x08, AX
+	JLT          done
+	VMOVUPS      (DX), Y0
+	VCMPPS       $0x1e, (BX), Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VPMOVSXDQ    X0, Y0
+	VPSRLQ       $0x3f, Y0, Y0
+	VMOVDQU      Y0, (CX)
+	VPMOVSXDQ    X1, Y0
+	VPSRLQ       $0x3f, Y0, Y0
+	VMOVDQU      Y0, 32(CX)
+	ADDQ         $0x40, CX
+	ADDQ         $0x20, DX
+	ADDQ         $0x20, BX
+	JMP          loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func relate8Ge(n int, d *int64, a *float32, b *float32)
+// Requires: AVX, AVX2
+TEXT ·relate8Ge(SB), NOSPLIT, $0-32
+	MOVQ n+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ a+16(FP), DX
+	MOVQ b+24(FP), BX
+
+loop:
+	SUBQ         $0x08, AX
+	JLT          done
+	VMOVUPS      (DX), Y0
+	VCMPPS       $0x1d, (BX), Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VPMOVSXDQ    X0, Y0
+	VPSRLQ       $0x3f, Y0, Y0
+	VMOVDQU      Y0, (CX)
+	VPMOVSXDQ    X1, Y0
+	VPSRLQ       $0x3f, Y0, Y0
+	VMOVDQU      Y0, 32(CX)
+	ADDQ         $0x40, CX
+	ADDQ         $0x20, DX
+	ADDQ         $0x20, BX
+	JMP          loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func select8(n int, d *float32, c *int64, a *float32, b *float32)
+// Requires: AVX, AVX2
+TEXT ·select8(SB), NOSPLIT, $0-40
+	MOVQ  n+0(FP), AX
+	MOVQ  d+8(FP), CX
+	MOVQ  c+16(FP), DX
+	MOVQ  a+24(FP), BX
+	MOVQ  b+32(FP), SI
+	VPXOR Y0, Y0, Y0
+
+loop:
+	SUBQ      $0x08, AX
+	JLT       done
+	VPCMPEQQ  (DX), Y0, Y1
+	VPCMPEQQ  32(DX), Y0, Y2
+	VSHUFPS   $0x88, Y2, Y1, Y1
+	VPERMQ    $0xd8, Y1, Y1
+	VMOVUPS   (BX), Y2
+	VBLENDVPS Y1, (SI), Y2, Y2
+	VMOVUPS   Y2, (CX)
+	ADDQ      $0x20, CX
+	ADDQ      $0x40, DX
+	ADDQ      $0x20, BX
+	ADDQ      $0x20, SI
+	JMP       loop
+
+done:
+	VZEROUPPER
+	RET
+
 // func round8BF16(n int, d *float32, s *float32)
 // Requires: AVX, AVX2
 TEXT ·round8BF16(SB), NOSPLIT, $0-24

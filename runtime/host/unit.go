@@ -1,6 +1,10 @@
 package host
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"pwc/program/vec"
+)
 
 // sums are the results of one call of a micro kernel.
 type sums = [microRows * microCols]float32
@@ -22,13 +26,16 @@ type unit struct {
 	widenBF16, widenF16   func(d []float32, s []uint16)      // exact
 	narrowBF16, narrowF16 func(d []uint16, s []float32)      // to nearest, ties to even
 	sum                   func(acc *[4]float64, a []float32) // element i to accumulator i mod 4
+
+	relate  func(op vec.Op, d []int64, a, b []float32)   // 1 where the comparison holds, else 0
+	selects func(d []float32, c []int64, a, b []float32) // a where c is not 0, else b
 }
 
 // portable is the unit in Go, for every architecture.
 func portable() *unit {
 	return &unit{
 		name: "portable", dotsF32: dotsF32, exp: exps, sigmoid: sigmoids, silu: silus, add: add, sub: sub, mul: mul, div: div,
-		roundBF16: roundBF16s, roundF16: roundF16s, widenBF16: widenBF16, widenF16: widenF16, narrowBF16: narrowBF16, narrowF16: narrowF16, sum: sum,
+		roundBF16: roundBF16s, roundF16: roundF16s, widenBF16: widenBF16, widenF16: widenF16, narrowBF16: narrowBF16, narrowF16: narrowF16, sum: sum, relate: relation, selects: selectF,
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
+
+	"pwc/program/vec"
 )
 
 //go:generate go -C internal/asm run . -out ../../simd_amd64.s -stubs ../../simd_amd64.go -pkg host
@@ -17,7 +19,7 @@ func bestUnit() *unit {
 		name: "avx2", dotsF32: avx2F32, dotsBF16: avx2BF16, dotsF16: avx2F16,
 		exp: avx2Exp, sigmoid: avx2Sigmoid, silu: avx2Silu, add: avx2Add, sub: avx2Sub, mul: avx2Mul, div: avx2Div,
 		roundBF16: avx2RoundBF16, roundF16: avx2RoundF16, widenBF16: avx2WidenBF16, widenF16: avx2WidenF16,
-		narrowBF16: avx2NarrowBF16, narrowF16: avx2NarrowF16, sum: avx2Sum,
+		narrowBF16: avx2NarrowBF16, narrowF16: avx2NarrowF16, sum: avx2Sum, relate: avx2Relate, selects: avx2Select,
 	}
 }
 
@@ -181,4 +183,35 @@ func avx2Silu(d, a []float32) {
 		silu8(n, &d[0], &a[0], &exp2Table)
 	}
 	silus(d[n:], a[n:])
+}
+
+func avx2Relate(op vec.Op, d []int64, a, b []float32) {
+	a, b = a[:len(d)], b[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		switch op {
+		case vec.OpEq:
+			relate8Eq(n, &d[0], &a[0], &b[0])
+		case vec.OpNe:
+			relate8Ne(n, &d[0], &a[0], &b[0])
+		case vec.OpLt:
+			relate8Lt(n, &d[0], &a[0], &b[0])
+		case vec.OpLe:
+			relate8Le(n, &d[0], &a[0], &b[0])
+		case vec.OpGt:
+			relate8Gt(n, &d[0], &a[0], &b[0])
+		case vec.OpGe:
+			relate8Ge(n, &d[0], &a[0], &b[0])
+		}
+	}
+	relation(op, d[n:], a[n:], b[n:])
+}
+
+func avx2Select(d []float32, c []int64, a, b []float32) {
+	c, a, b = c[:len(d)], a[:len(d)], b[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		select8(n, &d[0], &c[0], &a[0], &b[0])
+	}
+	selectF(d[n:], c[n:], a[n:], b[n:])
 }

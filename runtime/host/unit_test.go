@@ -3,8 +3,11 @@ package host
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"unsafe"
+
+	"pwc/program/vec"
 )
 
 // TestUnitDots compares the best unit's dot products with the portable ones
@@ -123,6 +126,26 @@ func TestUnitBlocks(t *testing.T) {
 			floats("widen f16", math.Float32bits, func(u *unit, d []float32) { u.widenF16(d, h) })
 			halves("narrow to bf16", func(u *unit, d []uint16) { u.narrowBF16(d, a) })
 			halves("narrow to f16", func(u *unit, d []uint16) { u.narrowF16(d, a) })
+			which := make([]int64, n)
+			for i := range which {
+				if which[i] = int64(r.Uint64()); i%3 != 0 {
+					which[i] = int64(i) % 3 << 32 * (int64(i) % 2) // 0, or a bit of either half
+				}
+			}
+			floats("select", math.Float32bits, func(u *unit, d []float32) { u.selects(d, which, a, b) })
+			for i := range b {
+				if i%4 == 0 {
+					b[i] = a[i]
+				}
+			}
+			for _, op := range []vec.Op{vec.OpEq, vec.OpNe, vec.OpLt, vec.OpLe, vec.OpGt, vec.OpGe} {
+				x, y := make([]int64, n), make([]int64, n)
+				best.relate(op, x, a, b)
+				want.relate(op, y, a, b)
+				if !slices.Equal(x, y) {
+					t.Fatalf("%v of %v and %v: %v, want %v", op, a, b, x, y)
+				}
+			}
 			x, y := [4]float64{1, 2, 3, 4}, [4]float64{1, 2, 3, 4}
 			best.sum(&x, a)
 			want.sum(&y, a)

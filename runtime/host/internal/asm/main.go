@@ -67,6 +67,14 @@ func main() {
 	binary("Sub", VSUBPS)
 	binary("Mul", VMULPS)
 	binary("Div", VDIVPS)
+	// The predicates of VCMPPS: ordered and quiet, but for Ne, which holds of a NaN.
+	relation("Eq", 0x00)
+	relation("Ne", 0x04)
+	relation("Lt", 0x11)
+	relation("Le", 0x12)
+	relation("Gt", 0x1e)
+	relation("Ge", 0x1d)
+	choice()
 	bf16()
 	f16()
 	sum()
@@ -210,6 +218,44 @@ func binary(name string, op func(...operand.Op)) {
 		op(at(p[2]), v, v)
 		VMOVUPS(v, at(p[0]))
 	})
+	end()
+}
+
+// relation compares, and widens the lanes of all bits set to integers that are 1.
+func relation(name string, predicate uint8) {
+	block("relate8"+name, "func(n int, d *int64, a, b *float32)", "puts 1 where the relation holds of n elements of a and b, else 0.", []string{"d", "a", "b"}, []int{8, 4, 4}, nil, func(p []reg.GPVirtual) {
+		v, upper := YMM(), XMM()
+		VMOVUPS(at(p[1]), v)
+		VCMPPS(operand.U8(predicate), at(p[2]), v, v)
+		VEXTRACTF128(operand.U8(1), v, upper)
+		for i, half := range []reg.VecVirtual{v.AsX().(reg.VecVirtual), upper} {
+			w := YMM()
+			VPMOVSXDQ(half, w)
+			VPSRLQ(operand.U8(63), w, w)
+			VMOVDQU(w, operand.Mem{Base: p[0], Disp: 32 * i})
+		}
+	})
+	end()
+}
+
+// choice narrows which of the integers are zero to a mask of eight lanes.
+func choice() {
+	var zero reg.VecVirtual
+	block("select8", "func(n int, d *float32, c *int64, a, b *float32)", "takes n elements from a where c is not zero, else from b.", []string{"d", "c", "a", "b"}, []int{4, 8, 4, 4},
+		func([]reg.GPVirtual) {
+			zero = YMM()
+			VPXOR(zero, zero, zero)
+		},
+		func(p []reg.GPVirtual) {
+			lo, hi, v := YMM(), YMM(), YMM()
+			VPCMPEQQ(at(p[1]), zero, lo)
+			VPCMPEQQ(operand.Mem{Base: p[1], Disp: 32}, zero, hi)
+			VSHUFPS(operand.U8(0x88), hi, lo, lo) // quarters: 0 1 4 5, 2 3 6 7
+			VPERMQ(operand.U8(0xd8), lo, lo)
+			VMOVUPS(at(p[2]), v)
+			VBLENDVPS(lo, at(p[3]), v, v)
+			VMOVUPS(v, at(p[0]))
+		})
 	end()
 }
 
