@@ -42,8 +42,9 @@ type fixedMemory struct {
 }
 
 // Warmup runs every distinct program once outside capture, so that modules are
-// loaded and libraries initialised, and extern ops that are a [device.Warmer] on
-// nothing but padding. Its results are thrown away.
+// loaded and libraries initialised, the library routines of every size, and extern
+// ops that are a [device.Warmer] on nothing but padding. Its results are thrown
+// away.
 func (b *Backend) Warmup(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err
@@ -53,7 +54,12 @@ func (b *Backend) Warmup(ctx context.Context) error {
 }
 
 func (b *Backend) warmup(ctx context.Context) error {
-	done, warmed := map[*program.Program]bool{}, map[string]bool{}
+	type at struct {
+		program *program.Program
+		size    int64 // 0: any
+	}
+	done, warmed := map[at]bool{}, map[string]bool{}
+	libraries, _ := b.pool.stream.(device.LibraryStream)
 	for _, fn := range b.funcs {
 		// A warm-up reads what nothing wrote: positions among it must be in range.
 		if err := fn.fill(fn.atMax, 0); err != nil {
@@ -73,21 +79,25 @@ func (b *Backend) warmup(ctx context.Context) error {
 				if err != nil {
 					return err
 				}
-				if done[p] {
+				first := !done[at{p, 0}]
+				if done[at{p, n}] || !first && libraries == nil {
 					continue
 				}
-				done[p] = true
+				done[at{p, 0}], done[at{p, n}] = true, true
 				if err := ctx.Err(); err != nil {
-					return err
-				}
-				if err := b.clearInputs(fn); err != nil {
 					return err
 				}
 				launch, err := fn.bind(i, n, &e, fn.atMax)
 				if err != nil {
 					return err
 				}
-				if err := b.pool.stream.Launch(launch); err != nil {
+				if libraries != nil {
+					err = libraries.WarmLibraries(launch)
+				}
+				if err == nil && first {
+					err = errors.Join(b.clearInputs(fn), b.pool.stream.Launch(launch))
+				}
+				if err != nil {
 					return fmt.Errorf("warm-up of @%s piece %d at size %d: %w", fn.ir.Name, fn.plan.Items[u.item].ID, n, err)
 				}
 			}

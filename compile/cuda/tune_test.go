@@ -257,8 +257,34 @@ func TestTune(t *testing.T) {
 	}
 }
 
+// stepName names what the first step of a program runs.
+func stepName(t testing.TB, g *rig, p *program.Program, symbols map[string]int64) string {
+	t.Helper()
+	env := func(name string) (int64, bool) {
+		if v, ok := symbols[name]; ok {
+			return v, true
+		}
+		v, ok := g.dev.Info().Properties[name]
+		return v, ok
+	}
+	r, err := device.Resolve(p, env, nil, g.dev.Libraries())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, s := range r.Steps {
+		if s.Kind == program.StepKernel {
+			names = append(names, p.Kernels[s.Kernel].Name)
+		} else {
+			names = append(names, s.Extern)
+		}
+	}
+	return strings.Join(names, " + ")
+}
+
 // TestSteps measures the pieces of Llama-3.1-8B: each of them many times over in
-// one graph, with other weights each time. PWC_STEPS lists numbers of rows.
+// one graph, with other weights each time. PWC_STEPS lists numbers of rows;
+// PWC_STEPS_OF=1B takes Llama-3.2-1B instead.
 func TestSteps(t *testing.T) {
 	list := os.Getenv("PWC_STEPS")
 	if list == "" {
@@ -266,7 +292,11 @@ func TestSteps(t *testing.T) {
 	}
 	g := openGPU(t)
 	a := g.arena(t, 16<<30)
-	for n, m := range pieces(t, shape8B) {
+	shape := shape8B
+	if os.Getenv("PWC_STEPS_OF") == "1B" {
+		shape = shape1B
+	}
+	for n, m := range pieces(t, shape) {
 		start := time.Now()
 		p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
 		if err != nil {
@@ -318,7 +348,7 @@ func TestSteps(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				t.Logf("   %-28s %8.2f µs", p.Kernels[p.Steps[i].Kernel].Name, float64(d.Nanoseconds())/1e3/count)
+				t.Logf("   %-28s %8.2f µs", stepName(t, g, &one, symbols), float64(d.Nanoseconds())/1e3/count)
 				exe.Close()
 			}
 		}

@@ -67,9 +67,6 @@ type Device struct {
 
 var _ device.Librarian = (*Device)(nil)
 
-// Libraries returns the routines that programs may name.
-func (d *Device) Libraries() device.OpSet { return d.libraries }
-
 // resource is something that the driver made for the device. destroy gives it
 // back; the context is current.
 type resource interface{ destroy() error }

@@ -3,10 +3,90 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/device"
 )
+
+// AddLibrary gives the device routines that StepLibrary may name, beside those of
+// Options.Libraries; a routine of the same name is an error. Close calls done, with
+// the context current.
+func (d *Device) AddLibrary(routines device.OpSet, done func() error) error {
+	const what = "library"
+	d.life.RLock()
+	defer d.life.RUnlock()
+	if err := d.usable(what); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	all := maps.Clone(d.libraries)
+	if all == nil {
+		all = device.OpSet{}
+	}
+	for name, op := range routines {
+		if all[name] != nil {
+			d.mu.Unlock()
+			return fmt.Errorf("cuda: library: the device has a routine %s", name)
+		}
+		all[name] = op
+	}
+	d.libraries = all
+	d.mu.Unlock()
+	d.adopt(&addedLibrary{done})
+	return nil
+}
+
+// addedLibrary is a library as a resource of the device.
+type addedLibrary struct{ done func() error }
+
+func (l *addedLibrary) destroy() error { return l.done() }
+
+// Libraries returns the routines that programs may name.
+func (d *Device) Libraries() device.OpSet {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.libraries
+}
+
+// Do calls f with the context current, for libraries that use it.
+func (d *Device) Do(f func() error) error {
+	const what = "library call"
+	if err := d.usable(what); err != nil {
+		return err
+	}
+	if err := d.enter(); err != nil {
+		return d.wrap(what, err)
+	}
+	defer d.leave()
+	return f()
+}
+
+// WarmLibraries runs the library routines of a program that is bound, unless they ran
+// before. While capturing it is refused.
+func (s *Stream) WarmLibraries(l device.BoundLaunch) error {
+	const what = "warm-up"
+	if err := s.notCapturing(what); err != nil {
+		return err
+	}
+	b, ok := l.(*bound)
+	if !ok || b.exec.dev != s.dev {
+		return refuse(what, device.ErrForeignStream)
+	}
+	if err := b.reach.alive(); err != nil {
+		return refuse(what, err)
+	}
+	for i := range b.steps {
+		st := &b.steps[i]
+		if w, ok := st.op.(device.Warmer); ok && st.kind == stepOp {
+			st.call.Stream = s
+			if err := w.Warm(st.call); err != nil {
+				return fmt.Errorf("cuda: %s: step %d%s: %w", what, i, st.label(), err)
+			}
+		}
+	}
+	return nil
+}
 
 // LibraryNodes is what a library's call becomes in a graph.
 type LibraryNodes struct {

@@ -90,7 +90,7 @@ func (x *Executable) check() error {
 				return fmt.Errorf("step %d: no extern op %q was given", i, s.Extern)
 			}
 		case program.StepLibrary:
-			if d.libraries[s.Extern] == nil {
+			if d.Libraries()[s.Extern] == nil {
 				return fmt.Errorf("step %d: the device has no library routine %q", i, s.Extern)
 			}
 		}
@@ -189,7 +189,7 @@ func (x *Executable) env(symbols []int64) (program.Env, error) {
 
 // resolve makes the program's choices.
 func (x *Executable) resolve(env program.Env) (*device.Resolved, error) {
-	return device.Resolve(x.program, env, x.ops, x.dev.libraries)
+	return device.Resolve(x.program, env, x.ops, x.dev.Libraries())
 }
 
 // ScratchBytes returns what Bind wants as scratch: the program's own, and room

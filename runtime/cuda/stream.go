@@ -20,7 +20,7 @@ type Stream struct {
 	capture *capture // nil: not capturing
 }
 
-var _ device.Stream = (*Stream)(nil)
+var _ device.LibraryStream = (*Stream)(nil)
 
 // NewStream returns a stream that does not wait for the default stream.
 func (d *Device) NewStream() (device.Stream, error) {

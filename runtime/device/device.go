@@ -111,6 +111,15 @@ type Stream interface {
 	Close() error
 }
 
+// LibraryStream is a Stream of a [Librarian]. WarmLibraries does for the library
+// routines of a program what Warm does for an op: those that are a [Warmer] run,
+// unless their code was loaded before, and the rest of the program does not. What
+// they compute means nothing.
+type LibraryStream interface {
+	Stream
+	WarmLibraries(l BoundLaunch) error
+}
+
 // Event marks a point in a stream.
 type Event interface {
 	Query() (done bool, err error)
@@ -219,6 +228,7 @@ type OpCall struct {
 	Capturing bool
 	Origin    int32 // node of the piece
 	Loc       string
+	State     any // the op's own, kept from one launch of the call to the next
 }
 
 // OpSet finds extern ops by name.

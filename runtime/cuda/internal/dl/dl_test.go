@@ -55,6 +55,13 @@ func TestCalls(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { c.Call(strlen, uintptr(unsafe.Pointer(&text[0])), 0, 0, 0) }); n != 0 {
 		t.Errorf("a call allocates %v times", n)
 	}
+	args := []uintptr{uintptr(unsafe.Pointer(&text[0])), uintptr(unsafe.Pointer(&other[0])), 5}
+	if r := int32(CallWith(memcmp, args)); r == 0 {
+		t.Error("memcmp of other bytes is 0")
+	}
+	if n := testing.AllocsPerRun(100, func() { CallWith(memcmp, args) }); n != 0 {
+		t.Errorf("a call with arguments of the caller's allocates %v times", n)
+	}
 	_, err = l.Symbol("no_such_function")
 	var missing *SymbolError
 	if !errors.As(err, &missing) || missing.Symbol != "no_such_function" || !strings.Contains(err.Error(), "libc.so.6") {

@@ -47,6 +47,13 @@ func Call(fn uintptr, args ...uintptr) uintptr {
 	return r
 }
 
+// CallWith is Call with arguments that lie in memory of the caller's. It allocates
+// nothing. What arguments point to must be on the heap and reachable otherwise.
+func CallWith(fn uintptr, args []uintptr) uintptr {
+	r, _, _ := purego.SyscallN(fn, args...)
+	return r
+}
+
 // Call is the function Call without an allocation: what SyscallN takes its
 // arguments from is used again.
 //

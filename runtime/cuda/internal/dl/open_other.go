@@ -23,6 +23,9 @@ func (l *Library) Symbol(name string) (uintptr, error) {
 //go:uintptrescapes
 func Call(fn uintptr, args ...uintptr) uintptr { return ^uintptr(0) }
 
+// CallWith is never called where Open fails; it returns -1.
+func CallWith(fn uintptr, args []uintptr) uintptr { return ^uintptr(0) }
+
 // Call is never called where Open fails; it returns -1.
 //
 //go:uintptrescapes

@@ -1,0 +1,350 @@
+package cublaslt
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program"
+	"pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// TestLayout holds structures to the sizes and offsets of the C header.
+func TestLayout(t *testing.T) {
+	var r heuristicResult
+	for what, c := range map[string][2]uintptr{
+		"cublasLtMatmulAlgo_t":               {unsafe.Sizeof(algorithm{}), 64},
+		"cublasLtMatmulHeuristicResult_t":    {unsafe.Sizeof(r), 96},
+		"….workspaceSize":                    {unsafe.Offsetof(r.workspace), 64},
+		"….state":                            {unsafe.Offsetof(r.state), 72},
+		"….wavesCount":                       {unsafe.Offsetof(r.waves), 76},
+		"the 16 arguments of cublasLtMatmul": {unsafe.Sizeof(matmulArgs{}), 16 * 8},
+		"….workspace, the 14th":              {unsafe.Offsetof(matmulArgs{}.workspace), 13 * 8},
+		"….algo, the 13th":                   {unsafe.Offsetof(matmulArgs{}.algo), 12 * 8},
+		"….stream, the last":                 {unsafe.Offsetof(matmulArgs{}.stream), 15 * 8},
+	} {
+		if c[0] != c[1] {
+			t.Errorf("%s: %d, want %d", what, c[0], c[1])
+		}
+	}
+}
+
+func TestNotFound(t *testing.T) {
+	dir := t.TempDir()
+	_, _, err := Find(Options{Dirs: []string{dir}})
+	var missing *NotFoundError
+	if err == nil {
+		t.Skip("the loader finds the library")
+	}
+	if !errors.As(err, &missing) || len(missing.Attempts) != 2*len(Names()) {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"cuBLASLt", "libcublasLt.so.13 (", filepath.Join(dir, "libcublasLt.so.11"), "nvidia-cublas"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not say %q", err, want)
+		}
+	}
+}
+
+var plain = sizes{m: 32, n: 64, k: 128, batch: 1, in: dtype.BF16, out: dtype.BF16}
+
+// problem is the product of sizes.
+func (z sizes) problem(t testing.TB) problem {
+	t.Helper()
+	attrs, x, w, y := z.attrs()
+	tensor := func(dt dtype.DType, m matrix) device.Tensor {
+		return device.Tensor{DType: dt, Shape: []int64{z.elements(m)}}
+	}
+	p, err := parse([]device.Tensor{tensor(z.in, x), tensor(z.in, w), tensor(z.out, y)}, attrs)
+	must(t, err)
+	return p
+}
+
+// TestDescriptors pins how products are described to the library: w is its first
+// operand, and rows are its columns.
+func TestDescriptors(t *testing.T) {
+	padded, byDepth, full := plain, plain, plain
+	padded.pad, padded.batch = 8, 3
+	byDepth.byDepth, byDepth.out = true, dtype.F32
+	full.in, full.out = dtype.F32, dtype.F32
+	for _, c := range []struct {
+		z    sizes
+		want []string
+	}{
+		{plain, []string{"desc 68 1", "layout 14 128x64/128 1/8192", "layout 14 128x32/128 1/4096", "layout 14 64x32/64 1/2048", "preference 33554432 64 64 64 0x0"}},
+		{padded, []string{"desc 68 1", "layout 14 128x64/136 3/8704", "layout 14 128x32/136 3/4352", "layout 14 64x32/72 3/2304", "preference 33554432 16 16 16 0x0"}},
+		{byDepth, []string{"desc 68 0", "layout 14 64x128/64 1/8192", "layout 14 128x32/128 1/4096", "layout 0 64x32/64 1/2048", "preference 33554432 64 64 64 0x0"}},
+		{full, []string{"desc 69 1", "layout 0 128x64/128 1/8192", "layout 0 128x32/128 1/4096", "layout 0 64x32/64 1/2048", "preference 33554432 64 64 64 0x80201"}},
+	} {
+		g, f := newFakeLib(t, Options{}, result(1, 0))
+		_, err := g.lib.plan(c.z.problem(t))
+		must(t, err)
+		if !slices.Equal(f.log, c.want) {
+			t.Errorf("%+v:\n%q, want\n%q", c.z, f.log, c.want)
+		}
+		if _, err := g.lib.plan(c.z.problem(t)); err != nil || len(f.log) != len(c.want) {
+			t.Errorf("planned twice (%v)", err)
+		}
+	}
+}
+
+// TestChoice pins which algorithm serves, and what is counted.
+func TestChoice(t *testing.T) {
+	p := plain.problem(t)
+	key := p.String()
+	if want := "32 x 64 x 128, 1 times, bf16 to bf16, x 128/4096@64, w 128/8192@64 by row, y 64/2048@64"; key != want {
+		t.Errorf("the key is %q, want %q", key, want)
+	}
+	unsupported := &StatusError{"MatmulAlgoGetHeuristic", statusNotSupported}
+	for _, c := range []struct {
+		name    string
+		records Records
+		found   []heuristicResult
+		fail    error
+		want    uint64 // algorithm; 0: declined
+		stats   Stats
+	}{
+		{"the heuristic's first", nil, []heuristicResult{result(1, 0), result(2, 0)}, nil, 1, Stats{Untuned: 1}},
+		{"sums in the result's dtype", nil, []heuristicResult{result(41, 0), result(44, 0), result(2, 0)}, nil, 2, Stats{Untuned: 1}},
+		{"parts added in f32", nil, []heuristicResult{result(42, 0), result(2, 0)}, nil, 42, Stats{Untuned: 1}},
+		{"a failed candidate", nil, []heuristicResult{{algo: algorithm{1}, state: 15}, result(2, 0)}, nil, 2, Stats{Untuned: 1}},
+		{"workspace", nil, []heuristicResult{result(1, DefaultWorkspace+1), result(2, DefaultWorkspace)}, nil, 2, Stats{Untuned: 1}},
+		{"none", nil, nil, nil, 0, Stats{Declined: 1}},
+		{"none for these types", nil, nil, unsupported, 0, Stats{Declined: 1}},
+		{"a record", recorded{key: {Algorithm: algorithm{7, 512}}}, []heuristicResult{result(1, 0)}, nil, 7, Stats{Tuned: 1}},
+		{"a record of another product", recorded{"x": {Algorithm: algorithm{7}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1}},
+		{"a record for own kernels", recorded{key: {Own: true}}, []heuristicResult{result(1, 0)}, nil, 0, Stats{Own: 1}},
+		{"a record that does not run here", recorded{key: {Algorithm: algorithm{99}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}},
+		{"a record with too much workspace", recorded{key: {Algorithm: algorithm{7, DefaultWorkspace + 1}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}},
+		{"a record without an order of sums", recorded{key: {Algorithm: algorithm{41}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}},
+	} {
+		g, f := newFakeLib(t, Options{Records: c.records}, c.found...)
+		f.fail, f.schemes = c.fail, map[uint64]int32{41: 1, 42: 2, 44: 4}
+		for range 2 { // the second time it is known
+			plan, err := g.lib.plan(p)
+			switch {
+			case c.want == 0 && !errors.Is(err, device.ErrDeclined), c.want != 0 && (err != nil || plan.algo[0] != c.want):
+				t.Errorf("%s: %+v, %v, want algorithm %d", c.name, plan, err, c.want)
+			}
+		}
+		if s := g.lib.Stats(); s != c.stats {
+			t.Errorf("%s: counted %+v, want %+v", c.name, s, c.stats)
+		}
+	}
+}
+
+// TestEveryCallFails lets the n-th call of the library fail while a product is
+// planned: nothing is left behind, and it can be planned afterwards.
+func TestEveryCallFails(t *testing.T) {
+	g, f := newFakeLib(t, Options{}, result(1, 0))
+	for n := 0; ; n++ {
+		before := len(f.live)
+		f.left = n
+		_, err := g.lib.plan(plain.problem(t))
+		if f.left >= 0 {
+			must(t, err)
+			if n < 6 {
+				t.Errorf("%d calls", n)
+			}
+			return
+		}
+		if !errors.Is(err, errFake) {
+			t.Fatalf("call %d failed: %v", n, err)
+		}
+		if len(f.live) != before {
+			t.Fatalf("call %d failed: %v left", n, f.live)
+		}
+	}
+}
+
+// TestCalls runs a product, in a graph too, and holds that one that was not run
+// before is not captured.
+func TestCalls(t *testing.T) {
+	g, f := newFakeLib(t, Options{}, result(5, 256))
+	op := g.dev.Libraries()[MatmulName].(*Matmul)
+	x, w, y := g.alloc(32*128*2), g.alloc(64*128*2), g.alloc(32*64*2)
+	c := g.call(plain, x, w, y)
+	if c.Scratch.Size != 256 {
+		t.Errorf("a workspace of %d bytes, want 256", c.Scratch.Size)
+	}
+	if s := op.Signature(); !s.Capture || s.Version != "130100" || !slices.Equal(s.Mut, []bool{false, false, true}) {
+		t.Errorf("%+v", s)
+	}
+	first := func() byte {
+		out := make([]byte, 1)
+		must(t, g.s.CopyToHost(out, y.Slice(0, 1)))
+		must(t, g.s.Synchronize())
+		return out[0]
+	}
+	must(t, g.s.Fill(y, 0))
+	must(t, g.s.BeginCapture())
+	c.Capturing = true
+	if err := op.Launch(c); !errors.Is(err, ErrCold) || !strings.Contains(err.Error(), "32 x 64 x 128") {
+		t.Errorf("captured before it ran: %v", err)
+	}
+	empty, err := g.s.EndCapture()
+	must(t, err)
+	must(t, empty.Close())
+	must(t, op.Warm(c))
+	if got := first(); got != 5 {
+		t.Errorf("a warm-up left %d, want what algorithm 5 computes", got)
+	}
+	must(t, g.s.Fill(y, 0))
+	must(t, op.Warm(c))
+	if got := first(); got != 0 {
+		t.Error("it was warmed up twice")
+	}
+	must(t, g.s.BeginCapture())
+	must(t, op.Launch(c))
+	graph, err := g.s.EndCapture()
+	must(t, err)
+	if got := first(); got != 0 {
+		t.Error("a capture ran")
+	}
+	must(t, g.s.LaunchGraph(graph))
+	if got := first(); got != 5 {
+		t.Errorf("a replay left %d", got)
+	}
+	must(t, graph.Close())
+	c.Capturing = false
+	must(t, g.s.Fill(y, 0))
+	must(t, op.Launch(c))
+	if got := first(); got != 5 {
+		t.Errorf("a call left %d", got)
+	}
+	if f.live[uintptr(g.lib.handle)] != "handle" {
+		t.Error("the library's handle is gone")
+	}
+}
+
+// TestRefusals pins what is no call of the routine.
+func TestRefusals(t *testing.T) {
+	g, _ := newFakeLib(t, Options{}, result(1, 0))
+	op := &Matmul{g.lib}
+	good := func() ([]device.Tensor, []program.Attr) {
+		attrs, _, _, _ := plain.attrs()
+		return []device.Tensor{{DType: dtype.BF16, Shape: []int64{32, 128}}, {DType: dtype.BF16, Shape: []int64{64, 128}}, {DType: dtype.BF16, Shape: []int64{32, 64}}}, attrs
+	}
+	args, attrs := good()
+	if _, err := op.ScratchBytes(args, attrs); err != nil {
+		t.Fatal(err)
+	}
+	n := dim.Const
+	for want, change := range map[string]func(args []device.Tensor, attrs []program.Attr) ([]device.Tensor, []program.Attr){
+		"2 operands":        func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) { return a[:2], b },
+		"no attribute size": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) { return a, b[1:] },
+		"no attribute y":    func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) { return a, b[:3] },
+		"a product of [32 0 128 1]": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+			b[0].Dims[1] = n(0)
+			return a, b
+		},
+		"no product of bf16 and f32": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+			a[1].DType = dtype.F32
+			return a, b
+		},
+		"in f16": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+			a[2].DType = dtype.F16
+			return a, b
+		},
+		"x: 32 x 128 elements from 1": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+			b[1].Dims[0] = n(1)
+			return a, b
+		},
+		"w: 64 x 128 elements from 0 on, 127": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+			b[2].Dims[1] = n(127)
+			return a, b
+		},
+		"y: 32 x 64 elements from -1": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+			b[3].Dims[0] = n(-1)
+			return a, b
+		},
+	} {
+		args, attrs := change(good())
+		if _, err := op.ScratchBytes(args, attrs); err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, device.ErrDeclined) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	c := g.call(plain, g.alloc(32*128*2+32), g.alloc(64*128*2), g.alloc(32*64*2))
+	c.Args[0].Buffer = c.Args[0].Buffer.Slice(16, 32*128*2)
+	if err := op.Launch(c); err == nil || !strings.Contains(err.Error(), "multiple of 64") {
+		t.Errorf("an operand at 16 bytes: %v", err)
+	}
+	if err := g.dev.AddLibrary(device.OpSet{MatmulName: op}, func() error { return nil }); err == nil {
+		t.Error("a routine was added twice")
+	}
+}
+
+// TestWarm warms the library steps of a program that is bound, and no others.
+func TestWarm(t *testing.T) {
+	g, _ := newFakeLib(t, Options{}, result(3, 512))
+	attrs, _, _, _ := plain.attrs()
+	buffer := func(i int32, shape ...int64) program.Buffer {
+		b := program.Buffer{Kind: program.BufferParam, Index: i, DType: dtype.BF16}
+		for _, n := range shape {
+			b.Shape = append(b.Shape, dim.Const(n))
+		}
+		return b
+	}
+	p := &program.Program{Target: cuda.Target(9, 0), Buffers: []program.Buffer{buffer(0, 32, 128), buffer(1, 64, 128), buffer(2, 32, 64), buffer(2, 1, 64)}}
+	for i := range 3 {
+		p.Params = append(p.Params, program.Param{Mut: i == 2, DType: dtype.BF16, Shape: p.Buffers[i].Shape})
+	}
+	p.Steps = []program.Step{
+		{Kind: program.StepLibrary, Extern: MatmulName, Args: []int32{0, 1, 2}, Attrs: attrs},
+		{Kind: program.StepFill, Args: []int32{3}, Attrs: []program.Attr{{Name: program.PatternAttr, Kind: program.AttrString, Str: "\x09"}}},
+	}
+	x, err := g.dev.Load(p, nil)
+	must(t, err)
+	need, err := x.ScratchBytes(nil)
+	if err != nil || need != 512 {
+		t.Fatalf("%d bytes of scratch, %v", need, err)
+	}
+	y := g.alloc(32 * 64 * 2)
+	l, err := x.Bind(nil, device.Args{Params: []device.Buffer{g.alloc(32 * 128 * 2), g.alloc(64 * 128 * 2), y}, Scratch: g.alloc(need)})
+	must(t, err)
+	must(t, g.s.Fill(y, 1))
+	must(t, g.s.WarmLibraries(l))
+	out := make([]byte, 2)
+	must(t, g.s.CopyToHost(out, y.Slice(0, 2)))
+	must(t, g.s.Synchronize())
+	if fmt.Sprint(out) != "[3 1]" {
+		t.Errorf("after a warm-up: %v, want what the routine alone wrote", out)
+	}
+	must(t, g.s.BeginCapture())
+	if err := g.s.WarmLibraries(l); !errors.Is(err, device.ErrCapturing) {
+		t.Errorf("a warm-up in a capture: %v", err)
+	}
+	must(t, g.s.Launch(l))
+	graph, err := g.s.EndCapture()
+	must(t, err)
+	must(t, graph.Close())
+}
+
+func TestChoiceText(t *testing.T) {
+	for text, c := range map[string]Choice{
+		`{"own":true}`: {Own: true},
+		`{"algorithm":"01000000000000000200000000000000` + strings.Repeat("00", 47) + `80"}`: {Algorithm: algorithm{1, 2, 7: 0x80 << 56}},
+	} {
+		b, err := json.Marshal(c)
+		if err != nil || string(b) != text {
+			t.Errorf("%s, %v, want %s", b, err, text)
+		}
+		var back Choice
+		if err := json.Unmarshal(b, &back); err != nil || back != c {
+			t.Errorf("%s: %+v, %v", b, back, err)
+		}
+	}
+	for _, bad := range []string{`{}`, `{"algorithm":"00"}`, `{"algorithm":"xx"}`, `[]`} {
+		if err := json.Unmarshal([]byte(bad), new(Choice)); err == nil {
+			t.Errorf("%s was read", bad)
+		}
+	}
+}

@@ -1,0 +1,368 @@
+package cublaslt
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program"
+	"pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// gpu is a GPU with the library.
+type gpu struct {
+	testing.TB
+	dev *cuda.Device
+	lib *Library
+	s   *cuda.Stream
+}
+
+// openGPU opens both. Without a driver the test is skipped, without the library it
+// is unless PWC_REQUIRE_GPU is set.
+func openGPU(t testing.TB, o Options) *gpu {
+	t.Helper()
+	skip := t.Skip
+	if os.Getenv("PWC_REQUIRE_GPU") != "" {
+		skip = t.Fatal
+	}
+	dev, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		skip(err)
+	}
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	lib, err := Open(dev, o)
+	if err != nil {
+		skip(err)
+	}
+	s, err := dev.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return &gpu{t, dev, lib, s.(*cuda.Stream)}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (g *gpu) alloc(bytes int64) device.Buffer {
+	g.Helper()
+	m, err := g.dev.Alloc(bytes)
+	must(g, err)
+	g.Cleanup(func() { m.Free() })
+	return device.Buffer{Memory: m, Size: bytes}
+}
+
+// store and load convert elements.
+func store(dt dtype.DType, v []float64) []byte {
+	var b []byte
+	for _, x := range v {
+		switch dt {
+		case dtype.F32:
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
+		case dtype.BF16:
+			b = binary.LittleEndian.AppendUint16(b, dtype.F32ToBF16(float32(x)))
+		case dtype.F16:
+			b = binary.LittleEndian.AppendUint16(b, dtype.F32ToF16(float32(x)))
+		}
+	}
+	return b
+}
+
+func loaded(dt dtype.DType, b []byte) []float64 {
+	var v []float64
+	for len(b) > 0 {
+		switch dt {
+		case dtype.F32:
+			v, b = append(v, float64(math.Float32frombits(binary.LittleEndian.Uint32(b)))), b[4:]
+		case dtype.BF16:
+			v, b = append(v, float64(dtype.BF16ToF32(binary.LittleEndian.Uint16(b)))), b[2:]
+		case dtype.F16:
+			v, b = append(v, float64(dtype.F16ToF32(binary.LittleEndian.Uint16(b)))), b[2:]
+		}
+	}
+	return v
+}
+
+// sizes are a product's, with room around the matrices.
+type sizes struct {
+	m, n, k, batch int64
+	in, out        dtype.DType
+	byDepth        bool
+	pad            int64 // elements between rows, and before the first
+}
+
+// attrs lays the matrices out.
+func (z sizes) attrs() (attrs []program.Attr, x, w, y matrix) {
+	wRows, wCols := z.n, z.k
+	if z.byDepth {
+		wRows, wCols = wCols, wRows
+	}
+	at := func(rows, cols int64) matrix { return matrix{z.pad, cols + z.pad, rows * (cols + z.pad)} }
+	x, w, y = at(z.m, z.k), at(wRows, wCols), at(z.m, z.n)
+	list := func(name string, v ...int64) {
+		a := program.Attr{Name: name, Kind: program.AttrDims}
+		for _, e := range v {
+			a.Dims = append(a.Dims, dim.Const(e))
+		}
+		attrs = append(attrs, a)
+	}
+	list(AttrSize, z.m, z.n, z.k, z.batch)
+	list(AttrX, x.offset, x.pitch, x.stride)
+	list(AttrW, w.offset, w.pitch, w.stride)
+	list(AttrY, y.offset, y.pitch, y.stride)
+	if z.byDepth {
+		attrs = append(attrs, program.Attr{Name: AttrByDepth, Kind: program.AttrBool, Bool: true})
+	}
+	return attrs, x, w, y
+}
+
+// elements is how many elements memory of the matrices has.
+func (z sizes) elements(m matrix) int64 { return m.offset + z.batch*m.stride }
+
+// call makes a call of the routine.
+func (g *gpu) call(z sizes, x, w, y device.Buffer) *device.OpCall {
+	g.Helper()
+	attrs, mx, mw, my := z.attrs()
+	tensor := func(dt dtype.DType, m matrix, b device.Buffer) device.Tensor {
+		return device.Tensor{Buffer: b, DType: dt, Shape: []int64{z.elements(m)}}
+	}
+	c := &device.OpCall{Attrs: attrs, Args: []device.Tensor{tensor(z.in, mx, x), tensor(z.in, mw, w), tensor(z.out, my, y)}, Stream: g.s}
+	need, err := (&Matmul{g.lib}).ScratchBytes(c.Args, attrs)
+	must(g, err)
+	if need > 0 {
+		c.Scratch = g.alloc(need)
+	}
+	return c
+}
+
+// TestProductsOnGPU holds products to sums in float64.
+func TestProductsOnGPU(t *testing.T) {
+	g := openGPU(t, Options{})
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, z := range []sizes{
+		{m: 1, n: 16, k: 8, batch: 1, in: dtype.BF16, out: dtype.BF16},
+		{m: 33, n: 48, k: 64, batch: 1, in: dtype.BF16, out: dtype.BF16},
+		{m: 64, n: 256, k: 4096, batch: 1, in: dtype.BF16, out: dtype.BF16}, // long enough to be split
+		{m: 17, n: 40, k: 128, batch: 1, in: dtype.BF16, out: dtype.F32},
+		{m: 17, n: 40, k: 128, batch: 1, in: dtype.F16, out: dtype.F16, pad: 8},
+		{m: 17, n: 40, k: 128, batch: 1, in: dtype.F16, out: dtype.F32, byDepth: true},
+		{m: 65, n: 72, k: 256, batch: 1, in: dtype.BF16, out: dtype.BF16, byDepth: true, pad: 16},
+		{m: 5, n: 24, k: 64, batch: 7, in: dtype.BF16, out: dtype.BF16, pad: 8},
+		{m: 64, n: 64, k: 512, batch: 1, in: dtype.F32, out: dtype.F32},
+		{m: 3, n: 31, k: 19, batch: 2, in: dtype.F32, out: dtype.F32, byDepth: true, pad: 1},
+	} {
+		t.Run(fmt.Sprintf("%+v", z), func(t *testing.T) {
+			attrs, mx, mw, my := z.attrs()
+			fill := func(dt dtype.DType, m matrix) ([]float64, device.Buffer) {
+				v := make([]float64, z.elements(m))
+				for i := range v {
+					v[i] = r.Float64()*2 - 1
+				}
+				b := store(dt, v)
+				buf := g.alloc(int64(len(b)))
+				must(t, g.s.CopyToDevice(buf, b))
+				return loaded(dt, b), buf
+			}
+			x, bx := fill(z.in, mx)
+			w, bw := fill(z.in, mw)
+			before, by := fill(z.out, my)
+			c := g.call(z, bx, bw, by)
+			op := &Matmul{g.lib}
+			c.Capturing = true
+			if err := op.Launch(c); !errors.Is(err, ErrCold) {
+				t.Errorf("captured before it ran: %v", err)
+			}
+			c.Capturing = false
+			must(t, op.Warm(c))
+			must(t, g.s.CopyToDevice(by, store(z.out, before)))
+			must(t, g.s.BeginCapture())
+			c.Capturing = true
+			must(t, op.Launch(c))
+			c.Capturing = false
+			graph, err := g.s.EndCapture()
+			must(t, err)
+			defer graph.Close()
+			read := func() []byte {
+				out := make([]byte, by.Size)
+				must(t, g.s.CopyToHost(out, by))
+				must(t, g.s.Synchronize())
+				return out
+			}
+			must(t, g.s.LaunchGraph(graph))
+			first := read()
+			got := loaded(z.out, first)
+			want := slices.Clone(before)
+			for b := range z.batch {
+				for i := range z.m {
+					for j := range z.n {
+						sum := 0.0
+						for k := range z.k {
+							at := mw.offset + b*mw.stride + j*mw.pitch + k
+							if z.byDepth {
+								at = mw.offset + b*mw.stride + k*mw.pitch + j
+							}
+							sum += x[mx.offset+b*mx.stride+i*mx.pitch+k] * w[at]
+						}
+						want[my.offset+b*my.stride+i*my.pitch+j] = sum
+					}
+				}
+			}
+			// Sums in f32: half a unit of the result's dtype, and an error that grows
+			// with the square root of the terms, which TF32's would exceed by far.
+			unit := map[dtype.DType]float64{dtype.F32: 0x1p-24, dtype.F16: 0x1p-11, dtype.BF16: 0x1p-8}[z.out]
+			for i := range want {
+				most := unit*math.Abs(want[i])*1.01 + 0x1p-24*math.Sqrt(float64(z.k))*8
+				if want[i] == before[i] {
+					most = 0 // between the matrices
+				}
+				if d := math.Abs(got[i] - want[i]); !(d <= most) {
+					t.Fatalf("element %d: %v, want %v: off by %v, at most %v", i, got[i], want[i], d, most)
+				}
+			}
+			// Another call, beside other work, gives the same bits.
+			other, err := g.dev.NewStream()
+			must(t, err)
+			defer other.Close()
+			noise := g.call(sizes{m: 512, n: 2048, k: 2048, batch: 1, in: dtype.BF16, out: dtype.BF16}, g.alloc(512*2048*2), g.alloc(2048*2048*2), g.alloc(512*2048*2))
+			noise.Stream = other
+			for range 20 {
+				must(t, op.Launch(noise))
+				must(t, op.Launch(c))
+				if !slices.Equal(read(), first) {
+					t.Fatal("the same product has other bits")
+				}
+			}
+			must(t, other.Synchronize())
+			if n := testing.AllocsPerRun(50, func() { op.Launch(c) }); n != 0 {
+				t.Errorf("a call allocates %v times", n)
+			}
+			must(t, g.s.Synchronize())
+			_ = attrs
+		})
+	}
+	if s := g.lib.Stats(); s.Untuned != 11 || s.Tuned+s.Own+s.Declined != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestFullPrecisionOnGPU holds that f32 is not rounded to TF32, whose sum here would be 0.
+func TestFullPrecisionOnGPU(t *testing.T) {
+	g := openGPU(t, Options{})
+	const n, k = 64, 256
+	x, w := make([]float64, n*k), make([]float64, n*k)
+	for i := range x {
+		x[i], w[i] = 1+0x1p-12, 1
+		if i%2 == 1 {
+			x[i] = -1
+		}
+	}
+	z := sizes{m: n, n: n, k: k, batch: 1, in: dtype.F32, out: dtype.F32}
+	bx, bw, by := g.alloc(4*n*k), g.alloc(4*n*k), g.alloc(4*n*n)
+	must(t, g.s.CopyToDevice(bx, store(dtype.F32, x)))
+	must(t, g.s.CopyToDevice(bw, store(dtype.F32, w)))
+	must(t, (&Matmul{g.lib}).Launch(g.call(z, bx, bw, by)))
+	out := make([]byte, 4*n*n)
+	must(t, g.s.CopyToHost(out, by))
+	must(t, g.s.Synchronize())
+	for i, v := range loaded(dtype.F32, out) {
+		if v != k/2*0x1p-12 {
+			t.Fatalf("element %d: %v, want %v", i, v, k/2*0x1p-12)
+		}
+	}
+}
+
+// TestSweepOnGPU measures the library's algorithms for products of models' shapes on
+// cold weights. PWC_SWEEP lists numbers of rows.
+func TestSweepOnGPU(t *testing.T) {
+	list := os.Getenv("PWC_SWEEP")
+	if list == "" {
+		t.Skip("PWC_SWEEP is not set")
+	}
+	g := openGPU(t, Options{})
+	const total, small = 3 << 30, 1 << 28
+	weights, rest := g.alloc(total), g.alloc(small)
+	must(t, g.s.Fill(weights, 0x3c))
+	must(t, g.s.Fill(rest, 0x3c))
+	for _, c := range [][2]int64{{28672, 4096}, {4096, 14336}, {6144, 4096}, {4096, 4096}, {128256, 4096}, {16384, 2048}, {2048, 8192}, {3072, 2048}, {2048, 2048}, {128256, 2048}} {
+		line := fmt.Sprintf("%6d x %5d:", c[0], c[1])
+		for _, word := range strings.Split(list, ",") {
+			var rows int64
+			fmt.Sscan(word, &rows)
+			z := sizes{m: rows, n: c[0], k: c[1], batch: 1, in: dtype.BF16, out: dtype.BF16}
+			first := int64(0)
+			best, bestAt := int64(math.MaxInt64), 0
+			attrs, _, _, _ := z.attrs()
+			p, err := parse([]device.Tensor{{DType: z.in, Shape: []int64{z.m * z.k}}, {DType: z.in, Shape: []int64{z.n * z.k}}, {DType: z.out, Shape: []int64{z.m * z.n}}}, attrs)
+			must(t, err)
+			plan, err := g.lib.plan(p)
+			must(t, err)
+			found, err := g.lib.candidates(plan, 12)
+			must(t, err)
+			for a := range found {
+				plan.algo, plan.workspace = found[a].algo, int64(found[a].workspace)
+				plan.warm.Store(false)
+				bytes := z.n * z.k * 2
+				count := min(total/bytes, 16)
+				op := &Matmul{g.lib}
+				scratch := g.lib.workspace
+				var calls []*device.OpCall
+				for i := range count {
+					at := scratch + 1<<22
+					c := g.call(z, rest.Slice(scratch, z.m*z.k*2), weights.Slice(i*bytes, bytes), rest.Slice(at+z.m*z.k*2&^511, z.m*z.n*2))
+					c.Scratch = rest.Slice(0, scratch)
+					calls = append(calls, c)
+				}
+				must(t, op.Warm(calls[0]))
+				must(t, g.s.BeginCapture())
+				for _, c := range calls {
+					c.Capturing = true
+					must(t, op.Launch(c))
+				}
+				graph, err := g.s.EndCapture()
+				must(t, err)
+				var times []int64
+				for range 4 {
+					start, _ := g.dev.NewTimedEvent()
+					end, _ := g.dev.NewTimedEvent()
+					g.s.Record(start)
+					must(t, g.s.LaunchGraph(graph))
+					g.s.Record(end)
+					must(t, g.s.Synchronize())
+					d, err := g.dev.Elapsed(start, end)
+					must(t, err)
+					times = append(times, d.Nanoseconds()/count)
+					start.Close()
+					end.Close()
+				}
+				graph.Close()
+				d := slices.Min(times[1:])
+				if a == 0 {
+					first = d
+				}
+				if d < best {
+					best, bestAt = d, a
+				}
+			}
+			line += fmt.Sprintf("  %d: %.2f (%.2f #%d)", rows, float64(first)/1e3, float64(best)/1e3, bestAt)
+		}
+		t.Log(line)
+	}
+}

@@ -1,0 +1,200 @@
+package cublaslt
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/internal/dl"
+	"pwc/runtime/device"
+)
+
+// Options say where the library is and what is known of its algorithms.
+type Options struct {
+	// Path is the library's file; empty: the versions of Names, newest first, by the
+	// loader's own rules, then in Dirs.
+	Path string
+
+	// Dirs are looked in after the loader's own rules; nil: DefaultDirs.
+	Dirs []string
+
+	// Records are what tuning found; nil: nothing.
+	Records Records
+
+	// Workspace is the most memory that an algorithm may take beside its operands,
+	// bytes; 0: DefaultWorkspace.
+	Workspace int64
+}
+
+// DefaultWorkspace is what NVIDIA recommends for a GPU of the Hopper generation
+// (cuBLAS, "cublasSetWorkspace"), 32 MiB.
+const DefaultWorkspace = 32 << 20
+
+// Names returns the file names of the versions that are known to work, the newest
+// first.
+func Names() []string {
+	return []string{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"}
+}
+
+// DefaultDirs returns where toolkits put the library: below $CUDA_HOME and
+// $CUDA_PATH, in /usr/local/cuda, /opt/cuda and the distribution's own folder.
+func DefaultDirs() []string {
+	var dirs []string
+	for _, v := range []string{"CUDA_HOME", "CUDA_PATH"} {
+		if root := os.Getenv(v); root != "" {
+			dirs = append(dirs, filepath.Join(root, "lib64"), filepath.Join(root, "lib"))
+		}
+	}
+	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+	return append(dirs, "/usr/local/cuda/lib64", "/opt/cuda/lib64", "/usr/lib/"+arch+"-linux-gnu", "/usr/lib64")
+}
+
+// NotFoundError says that no version of the library could be used, and lists
+// every place where it was looked for.
+type NotFoundError = dl.NotFoundError
+
+const (
+	libraryName = "cuBLASLt (libcublasLt)"
+	advice      = "it comes with the CUDA toolkit; NVIDIA has it as libcublas, pip as nvidia-cublas"
+)
+
+// paths lists what is tried, in order.
+func (o Options) paths() []string {
+	if o.Path != "" {
+		return []string{o.Path}
+	}
+	dirs := o.Dirs
+	if dirs == nil {
+		dirs = DefaultDirs()
+	}
+	paths := Names()
+	for _, d := range dirs {
+		for _, n := range Names() {
+			paths = append(paths, filepath.Join(d, n))
+		}
+	}
+	return paths
+}
+
+// try opens the places one by one until ready takes what it opened.
+func (o Options) try(ready func(*library) error) (*library, error) {
+	missing := &NotFoundError{Library: libraryName, Advice: advice}
+	for _, p := range o.paths() {
+		opened, err := dl.Open(libraryName, advice, []string{p})
+		var none *NotFoundError
+		if errors.As(err, &none) {
+			missing.Attempts = append(missing.Attempts, none.Attempts...)
+			continue
+		}
+		var l *library
+		if err == nil {
+			l, err = open(opened)
+		}
+		if err == nil {
+			err = ready(l)
+		}
+		if err == nil {
+			return l, nil
+		}
+		missing.Attempts = append(missing.Attempts, dl.Attempt{Path: p, Reason: err.Error()})
+	}
+	return nil, fmt.Errorf("cublaslt: %w", missing)
+}
+
+// Find says which library Open would open, and its version as the library tells
+// it (130100 for 13.1), without a GPU. If there is none the error is a
+// *NotFoundError.
+func Find(o Options) (path string, version int, err error) {
+	l, err := o.try(func(*library) error { return nil })
+	if err != nil {
+		return "", 0, err
+	}
+	return l.Path, l.Version(), nil
+}
+
+// Library is cuBLASLt, ready for a device. Its methods may be called from any
+// goroutine.
+type Library struct {
+	api       api
+	dev       *cuda.Device
+	path      string
+	handle    handle
+	records   Records
+	workspace int64
+
+	mu    sync.Mutex
+	plans map[problem]*plan
+	stats Stats
+}
+
+// Stats count what became of the products that were planned, each once.
+type Stats struct {
+	Tuned    int64 // a record named the algorithm
+	Own      int64 // a record says that the program's own kernels are faster
+	Untuned  int64 // there is no record: the heuristic's first choice
+	Stale    int64 // of Untuned: the record's algorithm cannot be used
+	Declined int64 // the library has no algorithm
+}
+
+// Open opens the library and gives the device its routines; they are there until
+// the device is closed. A version that the driver cannot run is passed over for an
+// older one. If there is none the error is a *NotFoundError.
+func Open(dev *cuda.Device, o Options) (*Library, error) {
+	out := newLibrary(dev, o)
+	l, err := o.try(func(l *library) error { return out.start(l) })
+	if err != nil {
+		return nil, err
+	}
+	out.path = l.Path
+	return out, out.join()
+}
+
+func newLibrary(dev *cuda.Device, o Options) *Library {
+	if o.Workspace == 0 {
+		o.Workspace = DefaultWorkspace
+	}
+	return &Library{dev: dev, records: o.Records, workspace: o.Workspace, plans: map[problem]*plan{}}
+}
+
+// start makes the library's handle on the device.
+func (l *Library) start(a api) error {
+	l.api = a
+	return l.dev.Do(func() (err error) {
+		l.handle, err = a.Create()
+		return err
+	})
+}
+
+// join gives the routines to the device, which closes the library.
+func (l *Library) join() error {
+	return l.dev.AddLibrary(device.OpSet{MatmulName: &Matmul{l}}, l.close)
+}
+
+// close gives back what the library holds; the context is current.
+func (l *Library) close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var errs []error
+	for _, p := range l.plans {
+		errs = append(errs, p.close(l.api))
+	}
+	clear(l.plans)
+	return errors.Join(append(errs, l.api.Destroy(l.handle))...)
+}
+
+// Path returns what was opened; a bare name was found by the loader's own rules.
+func (l *Library) Path() string { return l.path }
+
+// Version returns the library's version as it tells it, 130100 for 13.1.
+func (l *Library) Version() int { return l.api.Version() }
+
+// Stats returns the counters.
+func (l *Library) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stats
+}

@@ -1,0 +1,144 @@
+package cublaslt
+
+import (
+	"errors"
+	"fmt"
+
+	"pwc/program"
+	"pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// MatmulName is the routine's name in programs.
+const MatmulName = "cublaslt.matmul"
+
+// ErrCold is a call that is to be captured and never ran: the library loads code
+// when an algorithm runs for the first time, which must not happen in a capture.
+var ErrCold = errors.New("cublaslt: captured before it ran once")
+
+// Matmul is the routine. Its operands are x, w and y.
+type Matmul struct{ lib *Library }
+
+var _ device.Warmer = (*Matmul)(nil)
+
+// call is what a device.OpCall keeps: a plan with the addresses of its operands.
+type call struct {
+	plan *plan
+	api  api
+	args matmulArgs
+	run  func(stream uintptr) error
+}
+
+// Signature says that the routine writes y and may be captured.
+func (m *Matmul) Signature() device.Signature {
+	return device.Signature{Name: MatmulName, Mut: []bool{false, false, true}, Capture: true, Version: fmt.Sprint(m.lib.Version())}
+}
+
+// ScratchBytes plans a product and returns the workspace of its algorithm. The
+// error is device.ErrDeclined where the library should not compute it.
+func (m *Matmul) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
+	p, err := parse(args, attrs)
+	if err != nil {
+		return 0, err
+	}
+	plan, err := m.lib.plan(p)
+	if err != nil {
+		return 0, err
+	}
+	return plan.workspace, nil
+}
+
+// Launch enqueues a product. From the second time on it allocates nothing.
+func (m *Matmul) Launch(c *device.OpCall) error {
+	k, err := m.call(c)
+	if err != nil {
+		return err
+	}
+	if c.Capturing && !k.plan.warm.Load() {
+		return fmt.Errorf("%w: %s", ErrCold, k.plan.String())
+	}
+	return c.Stream.(*cuda.Stream).CallLibrary(k.plan.nodes, k.run)
+}
+
+// Warm runs a product's algorithm, unless it ran before, and learns what its call
+// becomes in a graph.
+func (m *Matmul) Warm(c *device.OpCall) error {
+	k, err := m.call(c)
+	if err != nil {
+		return err
+	}
+	p := k.plan
+	p.warming.Lock()
+	defer p.warming.Unlock()
+	if p.warm.Load() {
+		return nil
+	}
+	if err := c.Stream.(*cuda.Stream).CallLibrary(cuda.LibraryNodes{}, k.run); err != nil {
+		return err
+	}
+	nodes, err := m.lib.dev.ProbeLibrary(k.run)
+	if err != nil {
+		return err
+	}
+	p.nodes = nodes
+	p.warm.Store(true)
+	return nil
+}
+
+// call returns what a call keeps, made the first time.
+func (m *Matmul) call(c *device.OpCall) (*call, error) {
+	if k, ok := c.State.(*call); ok {
+		return k, nil
+	}
+	p, err := parse(c.Args, c.Attrs)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := m.lib.plan(p)
+	if err != nil {
+		return nil, err
+	}
+	k := &call{plan: plan, api: m.lib.api}
+	x, err := m.address(c.Args[0], p.x, p.align(p.x, p.in))
+	if err != nil {
+		return nil, err
+	}
+	w, err := m.address(c.Args[1], p.w, p.align(p.w, p.in))
+	if err != nil {
+		return nil, err
+	}
+	y, err := m.address(c.Args[2], p.y, p.align(p.y, p.out))
+	if err != nil {
+		return nil, err
+	}
+	workspace := uint64(0)
+	if plan.workspace > 0 {
+		if workspace, err = m.lib.dev.Pointer(c.Scratch.Slice(0, plan.workspace)); err != nil {
+			return nil, err
+		}
+	}
+	k.args = matmulArgs{
+		handle: m.lib.handle, desc: plan.desc, alpha: plan.alpha, beta: plan.beta, algo: &plan.algo,
+		a: w, aLayout: plan.operands.a, b: x, bLayout: plan.operands.b, c: y, cLayout: plan.operands.d, d: y, dLayout: plan.operands.d,
+		workspace: uintptr(workspace), workspaceBytes: uintptr(plan.workspace),
+	}
+	k.run = func(stream uintptr) error {
+		k.args.stream = stream
+		return k.api.Matmul(&k.args)
+	}
+	c.State = k
+	return k, nil
+}
+
+// address returns where an operand's matrix starts.
+func (m *Matmul) address(t device.Tensor, at matrix, align int) (uintptr, error) {
+	p, err := m.lib.dev.Pointer(t.Buffer)
+	if err != nil {
+		return 0, err
+	}
+	p += uint64(at.offset) * uint64(t.DType.Bits()/8)
+	if p%uint64(align) != 0 {
+		return 0, fmt.Errorf("cublaslt: an operand at %#x, want a multiple of %d", p, align)
+	}
+	return uintptr(p), nil
+}

@@ -1,0 +1,195 @@
+package cublaslt
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"pwc/ir/dtype"
+	"pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// plan is a product with its descriptors and its algorithm.
+type plan struct {
+	problem
+	desc      matmulDesc
+	operands  operands
+	algo      algorithm
+	workspace int64    // bytes
+	alpha     *float32 // 1
+	beta      *float32 // 0
+	declined  error    // why the library does not compute it; the rest is empty then
+
+	warming sync.Mutex
+	warm    atomic.Bool // it ran once; nodes is known
+	nodes   cuda.LibraryNodes
+}
+
+// plan returns the plan of a product, made the first time.
+func (l *Library) plan(p problem) (*plan, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if have := l.plans[p]; have != nil {
+		return have, have.declined
+	}
+	out := &plan{problem: p, alpha: new(float32), beta: new(float32)}
+	*out.alpha = 1
+	err := l.dev.Do(func() error { return l.choose(out) })
+	if err != nil {
+		err = errors.Join(fmt.Errorf("%s: %w", p.String(), err), out.close(l.api))
+		if !errors.Is(err, device.ErrDeclined) {
+			return nil, err
+		}
+		out.declined = err
+	}
+	l.plans[p] = out
+	return out, err
+}
+
+// choose makes the descriptors and picks the algorithm.
+func (l *Library) choose(p *plan) error {
+	choice, recorded := Choice{}, false
+	if l.records != nil {
+		choice, recorded = l.records.Lookup(l.key(&p.problem))
+	}
+	if recorded && choice.Own {
+		l.stats.Own++
+		return fmt.Errorf("%w: tuning found the program's own kernels faster", device.ErrDeclined)
+	}
+	if err := p.describe(l.api); err != nil {
+		return err
+	}
+	if recorded {
+		if workspace, err := l.usable(p, (*algorithm)(&choice.Algorithm)); err == nil {
+			p.algo, p.workspace = choice.Algorithm, workspace
+			l.stats.Tuned++
+			return nil
+		}
+	}
+	found, err := l.candidates(p, 8)
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		l.stats.Declined++
+		return fmt.Errorf("%w: the library has no algorithm", device.ErrDeclined)
+	}
+	p.algo, p.workspace = found[0].algo, int64(found[0].workspace)
+	l.stats.Untuned++
+	if recorded {
+		l.stats.Stale++
+	}
+	return nil
+}
+
+// usable returns the workspace that a recorded algorithm takes, or an error if it
+// may not serve.
+func (l *Library) usable(p *plan, a *algorithm) (int64, error) {
+	workspace, err := l.api.Check(l.handle, p.desc, p.operands, a)
+	if err != nil {
+		return 0, err
+	}
+	if workspace > l.workspace {
+		return 0, fmt.Errorf("%d bytes of workspace", workspace)
+	}
+	if ok, err := l.ordered(a); !ok {
+		return 0, errors.Join(errors.New("its sums depend on scheduling"), err)
+	}
+	return workspace, nil
+}
+
+// ordered reports whether an algorithm's sums do not depend on scheduling, and are
+// rounded once.
+func (l *Library) ordered(a *algorithm) (bool, error) {
+	scheme, err := l.api.Config(a, configReduction)
+	return err == nil && (scheme == reductionNone || scheme == reductionComputeType), err
+}
+
+// candidates returns the algorithms that may serve, the one that the heuristic
+// puts first first.
+func (l *Library) candidates(p *plan, most int) ([]heuristicResult, error) {
+	impl := uint64(0)
+	if p.in == dtype.F32 {
+		impl = implFMA | implAccumulator32F | implInput32F
+	}
+	pref, err := l.api.NewPreference(l.workspace, p.align(p.w, p.in), p.align(p.x, p.in), p.align(p.y, p.out), impl)
+	if err != nil {
+		return nil, err
+	}
+	all, err := l.api.Heuristic(l.handle, p.desc, p.operands, pref, most)
+	err = errors.Join(err, l.api.DestroyPreference(pref))
+	var s *StatusError
+	if errors.As(err, &s) && s.Status == statusNotSupported {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []heuristicResult
+	for _, r := range all {
+		if r.state != statusSuccess || r.workspace > uint64(l.workspace) {
+			continue
+		}
+		ok, err := l.ordered(&r.algo)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// describe makes the descriptors. The library's matrices are column-major: a row
+// of ours is a column of its, so y is Dᵀ = (A·B)ᵀ with w as A and x as B.
+func (p *plan) describe(a api) error {
+	compute, trans := int32(compute32F), int32(opT)
+	if p.in == dtype.F32 {
+		compute = compute32FPedantic
+	}
+	wCols, wRows := p.cols, p.depth
+	if p.byDepth {
+		wCols, wRows, trans = wRows, wCols, opN
+	}
+	var err error
+	if p.desc, err = a.NewDesc(compute, trans); err != nil {
+		return err
+	}
+	if p.operands.a, err = a.NewLayout(dataType(p.in), wRows, wCols, p.w.pitch, p.batch, p.w.stride); err != nil {
+		return err
+	}
+	if p.operands.b, err = a.NewLayout(dataType(p.in), p.depth, p.rows, p.x.pitch, p.batch, p.x.stride); err != nil {
+		return err
+	}
+	p.operands.d, err = a.NewLayout(dataType(p.out), p.cols, p.rows, p.y.pitch, p.batch, p.y.stride)
+	return err
+}
+
+func dataType(dt dtype.DType) int32 {
+	switch dt {
+	case dtype.BF16:
+		return typeBF16
+	case dtype.F16:
+		return typeF16
+	}
+	return typeF32
+}
+
+// close gives the descriptors back.
+func (p *plan) close(a api) error {
+	var errs []error
+	for _, y := range []*layout{&p.operands.a, &p.operands.b, &p.operands.d} {
+		if *y != 0 {
+			errs = append(errs, a.DestroyLayout(*y))
+			*y = 0
+		}
+	}
+	if p.desc != 0 {
+		errs = append(errs, a.DestroyDesc(p.desc))
+		p.desc = 0
+	}
+	return errors.Join(errs...)
+}

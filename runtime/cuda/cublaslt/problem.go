@@ -1,0 +1,139 @@
+package cublaslt
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/ir/dtype"
+	"pwc/program"
+	"pwc/runtime/device"
+)
+
+// Attributes of routine "cublaslt.matmul".
+const (
+	AttrSize    = "size"     // AttrDims: rows m, columns n, depth k, number of matrices b
+	AttrX       = "x"        // AttrDims: where x starts, the step from row to row, from matrix to matrix; elements
+	AttrW       = "w"        // the same of w; with AttrByDepth the step is from one k to the next
+	AttrY       = "y"        // the same of y
+	AttrByDepth = "by_depth" // AttrBool: w is [k, n]
+)
+
+// matrix is where matrices lie in a tensor, in elements.
+type matrix struct{ offset, pitch, stride int64 }
+
+// problem is a product. Equal problems are planned alike.
+type problem struct {
+	rows, cols, depth, batch int64
+	in, out                  dtype.DType
+	x, w, y                  matrix
+	byDepth                  bool // w is [k, n] and not [n, k]
+}
+
+// baseAlign is what memory of operands is aligned to, bytes: what the compiler
+// asks for.
+const baseAlign = 64
+
+// parse reads a call's operands and attributes, and checks that the matrices lie
+// in the operands.
+func parse(args []device.Tensor, attrs []program.Attr) (problem, error) {
+	var p problem
+	if len(args) != 3 {
+		return p, fmt.Errorf("%d operands, want x, w and y", len(args))
+	}
+	size, err := dims(attrs, AttrSize, 4)
+	if err != nil {
+		return p, err
+	}
+	p.rows, p.cols, p.depth, p.batch = size[0], size[1], size[2], size[3]
+	for _, a := range attrs {
+		if a.Name == AttrByDepth && a.Kind == program.AttrBool {
+			p.byDepth = a.Bool
+		}
+	}
+	p.in, p.out = args[0].DType, args[2].DType
+	if !p.computes() || args[1].DType != p.in {
+		return p, fmt.Errorf("no product of %s and %s in %s", p.in, args[1].DType, p.out)
+	}
+	if slices.Min(size) < 1 {
+		return p, fmt.Errorf("a product of %v", size)
+	}
+	wRows, wCols := p.cols, p.depth
+	if p.byDepth {
+		wRows, wCols = wCols, wRows
+	}
+	for _, o := range []struct {
+		to         *matrix
+		name       string
+		t          device.Tensor
+		rows, cols int64
+	}{{&p.x, AttrX, args[0], p.rows, p.depth}, {&p.w, AttrW, args[1], wRows, wCols}, {&p.y, AttrY, args[2], p.rows, p.cols}} {
+		d, err := dims(attrs, o.name, 3)
+		if err != nil {
+			return p, err
+		}
+		m := matrix{d[0], d[1], d[2]}
+		*o.to = m
+		have := int64(1)
+		for _, e := range o.t.Shape {
+			have *= e
+		}
+		if last := m.offset + (o.rows-1)*m.pitch + (p.batch-1)*m.stride + o.cols; slices.Min(d) < 0 || m.pitch < o.cols || last > have {
+			return p, fmt.Errorf("%s: %d x %d elements from %d on, %d from row to row and %d from matrix to matrix, of %d", o.name, o.rows, o.cols, m.offset, m.pitch, m.stride, have)
+		}
+	}
+	return p, nil
+}
+
+// dims returns a list of n numbers.
+func dims(attrs []program.Attr, name string, n int) ([]int64, error) {
+	for _, a := range attrs {
+		if a.Name != name || a.Kind != program.AttrDims || len(a.Dims) != n {
+			continue
+		}
+		out := make([]int64, n)
+		for i, d := range a.Dims {
+			v, ok := d.Const()
+			if !ok {
+				return nil, fmt.Errorf("attribute %s", a)
+			}
+			out[i] = v
+		}
+		return out, nil
+	}
+	return nil, fmt.Errorf("no attribute %s of %d numbers", name, n)
+}
+
+// computes reports whether the dtypes are a product's.
+func (p *problem) computes() bool {
+	switch p.in {
+	case dtype.BF16, dtype.F16:
+		return p.out == p.in || p.out == dtype.F32
+	}
+	return p.in == dtype.F32 && p.out == dtype.F32
+}
+
+// align is what a matrix is known to be aligned to, bytes, with its rows: of the
+// tensor's memory, the offset and the pitch.
+func (p *problem) align(m matrix, dt dtype.DType) int {
+	n := int64(baseAlign)
+	size := int64(dt.Bits() / 8)
+	for _, v := range []int64{m.offset, m.pitch, m.stride} {
+		for v*size%n != 0 {
+			n /= 2
+		}
+	}
+	return int(n)
+}
+
+// String is the problem as a record's key has it.
+func (p *problem) String() string {
+	w := "by row"
+	if p.byDepth {
+		w = "by depth"
+	}
+	text := func(m matrix, dt dtype.DType) string {
+		return fmt.Sprintf("%d/%d@%d", m.pitch, m.stride, p.align(m, dt))
+	}
+	return fmt.Sprintf("%d x %d x %d, %d times, %s to %s, x %s, w %s %s, y %s", p.rows, p.cols, p.depth, p.batch, p.in, p.out,
+		text(p.x, p.in), text(p.w, p.in), w, text(p.y, p.out))
+}
