@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -57,3 +58,26 @@ func (p *progress) Captured(_ string, _ int64, graphs int, _ time.Duration) {
 
 // Ran does nothing.
 func (p *progress) Ran(string, int64, int64, piecewise.How) {}
+
+// statusLine is a line on a terminal that says what is being done, and nothing
+// elsewhere.
+type statusLine struct {
+	w     io.Writer
+	drawn bool
+}
+
+// say replaces what the line says.
+func (l *statusLine) say(format string, args ...any) {
+	if width := terminalWidth(l.w); width > 0 {
+		fmt.Fprintf(l.w, "\r\x1b[K%.*s", width-1, fmt.Sprintf(format, args...))
+		l.drawn = true
+	}
+}
+
+// clear takes the line away.
+func (l *statusLine) clear() {
+	if l.drawn {
+		fmt.Fprint(l.w, "\r\x1b[K")
+		l.drawn = false
+	}
+}

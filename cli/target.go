@@ -36,6 +36,7 @@ type target struct {
 	dev     device.Device // nil: not at hand, and nothing will run
 	backend compile.Backend
 	cuda    cudaCompiler // nil: the target has no CUDA C
+	meter   func(s device.Stream) (meter, error)
 
 	compiler build.Compiler    // the backend with the passes that the flags leave
 	events   func(build.Event) // nil, or told of what is compiled and loaded
@@ -94,7 +95,7 @@ func openHost(name string, _ bool) (*target, error) {
 	if name != host.Target {
 		return nil, usagef("the host has no architectures to choose from")
 	}
-	return &target{name: host.Target, dev: host.Open(host.Options{}), backend: compilehost.New()}, nil
+	return &target{name: host.Target, dev: host.Open(host.Options{}), backend: compilehost.New(), meter: newHostMeter}, nil
 }
 
 // close closes the ops and the device.

@@ -24,6 +24,7 @@ func gpus() []platform {
 func openGPU(name string, run bool) (*target, error) {
 	compiler := nvrtc.Deferred(nvrtc.Options{}, "--std=c++17")
 	t := &target{name: name, cuda: compiler}
+	t.meter = t.newGPUMeter
 	var err error
 	if name != "cuda" {
 		if t.backend, err = compilecuda.New(name, compiler); err != nil {

@@ -365,6 +365,15 @@ func (b *Backend) Func(name string) *Func {
 	return nil
 }
 
+// Stream returns the stream that everything of the backend runs on; nil for a
+// backend without a device.
+func (b *Backend) Stream() device.Stream {
+	if b.pool == nil {
+		return nil
+	}
+	return b.pool.stream
+}
+
 // Seal ends the time in which anything is compiled or captured.
 func (b *Backend) Seal() error {
 	if err := b.enter(loaded, capturedAll); err != nil {

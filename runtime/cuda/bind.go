@@ -69,6 +69,7 @@ func (x *Executable) bind(symbols []int64, args device.Args) (*bound, error) {
 		if err := b.step(s, &b.out.steps[i]); err != nil {
 			return nil, fmt.Errorf("step %d: %w", s.Index, err)
 		}
+		b.out.steps[i].of = s.Step
 	}
 	b.out.reach.execs = append(b.out.reach.execs, x)
 	b.out.reach.seen = nil

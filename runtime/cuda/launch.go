@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 
+	"pwc/program"
 	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/device"
 )
@@ -28,6 +29,7 @@ const (
 // boundStep is one step. Which fields count goes by kind.
 type boundStep struct {
 	kind    stepKind
+	of      *program.Step
 	name    string
 	kernel  *prepared // nil: a grid without blocks
 	dst     driver.Ptr
@@ -73,10 +75,20 @@ func (s *Stream) Launch(l device.BoundLaunch) error {
 		return s.dev.wrap(what, err)
 	}
 	defer s.end()
+	trace := s.trace
+	if s.capture != nil {
+		trace = nil
+	}
+	if trace != nil {
+		trace(b.exec.program, nil)
+	}
 	for i := range b.steps {
 		st := &b.steps[i]
 		if err := s.step(st); err != nil {
 			return s.issued(what, fmt.Errorf("step %d%s: %w", i, st.label(), err))
+		}
+		if trace != nil {
+			trace(b.exec.program, st.of)
 		}
 	}
 	if s.capture != nil {

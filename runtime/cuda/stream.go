@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"pwc/program"
 	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/cuda/internal/thread"
 	"pwc/runtime/device"
@@ -18,9 +19,13 @@ type Stream struct {
 	closed  bool
 	depth   int      // calls of Enter without their Leave
 	capture *capture // nil: not capturing
+	trace   func(*program.Program, *program.Step)
 }
 
-var _ device.LibraryStream = (*Stream)(nil)
+var (
+	_ device.LibraryStream = (*Stream)(nil)
+	_ device.Tracer        = (*Stream)(nil)
+)
 
 // NewStream returns a stream that does not wait for the default stream.
 func (d *Device) NewStream() (device.Stream, error) {
@@ -70,6 +75,9 @@ func (s *Stream) Device() device.Device { return s.dev }
 
 // Capturing reports whether a capture is under way.
 func (s *Stream) Capturing() bool { return s.capture != nil }
+
+// Trace implements [device.Tracer].
+func (s *Stream) Trace(f func(p *program.Program, st *program.Step)) { s.trace = f }
 
 // Handle returns the driver's stream (CUstream), for libraries: see CallLibrary.
 func (s *Stream) Handle() uintptr { return uintptr(s.handle) }

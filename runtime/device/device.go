@@ -120,6 +120,18 @@ type LibraryStream interface {
 	WarmLibraries(l BoundLaunch) error
 }
 
+// Tracer is a [Stream] that tells of the steps of a launch one by one, so that
+// each can be timed.
+type Tracer interface {
+	Stream
+
+	// Trace has f called when a launch begins that is not captured, with a nil step,
+	// and after each of its steps was enqueued, on the goroutine that launches; f
+	// may record events on the stream. Of a choice it is told of the steps that
+	// were chosen. A nil f ends it.
+	Trace(f func(p *program.Program, s *program.Step))
+}
+
 // Event marks a point in a stream.
 type Event interface {
 	Query() (done bool, err error)

@@ -19,6 +19,7 @@ type bound struct {
 
 // boundStep is a node or the call of an extern op.
 type boundStep struct {
+	of   *program.Step
 	node node
 	op   device.Op
 	call *device.OpCall // nil: a node
@@ -48,18 +49,28 @@ func (b *bound) usable() error {
 
 // run executes the program on s.
 func (b *bound) run(s *Stream) error {
+	if s.trace != nil {
+		s.trace(b.exec.program, nil)
+	}
 	for i := range b.steps {
 		st := &b.steps[i]
-		if st.call == nil {
-			if err := st.node.run(s); err != nil {
-				return err
-			}
-			continue
+		if err := st.run(s); err != nil {
+			return err
 		}
-		st.call.Stream, st.call.Capturing = s, false
-		if err := st.op.Launch(st.call); err != nil {
-			return fmt.Errorf("host: %s: %w", st.name, err)
+		if s.trace != nil {
+			s.trace(b.exec.program, st.of)
 		}
+	}
+	return nil
+}
+
+func (st *boundStep) run(s *Stream) error {
+	if st.call == nil {
+		return st.node.run(s)
+	}
+	st.call.Stream, st.call.Capturing = s, false
+	if err := st.op.Launch(st.call); err != nil {
+		return fmt.Errorf("host: %s: %w", st.name, err)
 	}
 	return nil
 }
@@ -141,6 +152,7 @@ func (x *Executable) bind(symbols []int64, args device.Args) (*bound, error) {
 		if err := b.step(s, &b.out.steps[i]); err != nil {
 			return nil, fmt.Errorf("step %d: %w", s.Index, err)
 		}
+		b.out.steps[i].of = s.Step
 	}
 	return b.out, nil
 }

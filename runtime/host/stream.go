@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 
+	"pwc/program"
 	"pwc/runtime/device"
 )
 
@@ -13,15 +14,19 @@ type Stream struct {
 	capture *Graph // being recorded; nil: not capturing
 	closed  bool
 	lane    lane
+	trace   func(*program.Program, *program.Step)
 }
 
-var _ device.Stream = (*Stream)(nil)
+var _ device.Tracer = (*Stream)(nil)
 
 // Device returns the device that made the stream.
 func (s *Stream) Device() device.Device { return s.dev }
 
 // Capturing reports whether a capture is under way.
 func (s *Stream) Capturing() bool { return s.capture != nil }
+
+// Trace implements [device.Tracer]: f is called when a step is done.
+func (s *Stream) Trace(f func(p *program.Program, st *program.Step)) { s.trace = f }
 
 // usable returns an error if nothing may be enqueued.
 func (s *Stream) usable(what string) error {

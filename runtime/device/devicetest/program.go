@@ -3,6 +3,7 @@ package devicetest
 import (
 	"errors"
 
+	"pwc/program"
 	"pwc/runtime/device"
 )
 
@@ -70,6 +71,37 @@ var programTests = map[string]func(*env){
 		e.must(second.Launch(l))
 		e.must(second.Synchronize())
 		e.expect("a launch on another stream", out, floats(7, 9, 11))
+	},
+	"Trace": func(e *env) {
+		s, ok := e.stream.(device.Tracer)
+		if !ok {
+			e.Skip("its streams do not tell of steps")
+		}
+		p := e.load(Add2, nil)
+		x, y, out := e.filled(floats(1, 2)), e.filled(floats(3, 4)), e.alloc(8)
+		l := e.bind(p, 2, []device.Buffer{x, y}, out)
+		var steps []*program.Step
+		s.Trace(func(q *program.Program, st *program.Step) {
+			if q != p.Program() {
+				e.Error("a step of another program")
+			}
+			steps = append(steps, st)
+		})
+		g := e.capture(func() { e.must(s.Launch(l)) })
+		e.must(s.LaunchGraph(g))
+		if len(steps) > 0 {
+			e.Errorf("told of %d steps of a capture and a replay", len(steps))
+		}
+		e.must(s.Launch(l))
+		if len(steps) != 3 || steps[0] != nil || steps[1] != &p.Program().Steps[0] || steps[2] != &p.Program().Steps[1] {
+			e.Errorf("told of %d steps, want a nil and those of the program in their order", len(steps))
+		}
+		s.Trace(nil)
+		e.must(s.Launch(l))
+		if len(steps) != 3 {
+			e.Errorf("told of %d steps after the end", len(steps))
+		}
+		e.expect("x + y + y", out, floats(7, 10))
 	},
 	"Guards": func(e *env) {
 		p := e.load(Add2, nil)

@@ -1,0 +1,326 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pwc/cache"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/piecewise"
+)
+
+// benchFlags are the flags of bench beside those of compile.
+type benchFlags struct {
+	batches sizeList
+	modes   []string
+	profile bool
+}
+
+// benchContext is the context of a request where --context does not say it.
+const benchContext = 512
+
+func (a *app) benchCommand() *cobra.Command {
+	var f modelFlags
+	var b buildFlags
+	var g benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench MODEL",
+		Short: "measure decode steps of a language model",
+		Long: `Measure decode steps of a language model: each is @forward and @logits for every
+row, one row a request, at the end of contexts of the same length. Keys and values
+are written. Weights are made up, so that a config.json is enough; --weights DIR
+takes real ones.
+
+ms is the median time on the device from the start of a step to its end, each step
+alone; in a row is the time of a step when the next is issued before it ends; to
+issue is the host's part. What had to be read is the weights, without tables of
+which a step reads a few rows, and the contexts' keys and values; it is held against
+the bandwidth at which a plain read of as much memory runs, measured first.
+
+Compilation is measured with an empty cache, and with what that left. The default
+sizes are captured, whatever sizes are run. --profile runs steps in which kernels
+wait for one another, and says how long each takes.`,
+		Example: `  pwc bench config.json --target cuda --batch 1,8,32,128,256
+  pwc bench config.json --target cuda --batch 1 --mode piecewise,full --profile
+  pwc bench models/llama --batch 1,4 --context 64 --json`,
+		Args: exactly(1, "one checkpoint, config.json or module"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b.fix(cmd)
+			if len(b.max) > 0 || len(b.symbols) > 0 || b.frozen {
+				return usagef("bench takes --batch and --context instead of --max and --symbol, and measures compilation, which --frozen refuses")
+			}
+			if f.context == 0 {
+				f.context = benchContext
+			}
+			if f.context < 1 || f.context > 1<<20 {
+				return usagef("--context %d is not in [1, %d]", f.context, 1<<20)
+			}
+			return a.runBench(cmd.Context(), args[0], &f, &b, &g)
+		},
+	}
+	f.addImport(cmd, "auto")
+	f.addWeights(cmd)
+	b.add(cmd)
+	fl := cmd.Flags()
+	fl.Lookup("context").Usage = "`TOKENS` of every request, the one that is decoded included (default 512)"
+	fl.Lookup("weights").Usage = "`DIR` with the checkpoint's tensors (default: made-up ones)"
+	f.weights = "dummy"
+	fl.Var(&g.batches, "batch", "`SIZE`s of steps: rows, and requests (default 1,8,32)")
+	fl.StringSliceVar(&g.modes, "mode", []string{"piecewise"}, "`MODE`s to run: piecewise, full, or both")
+	fl.BoolVar(&g.profile, "profile", false, "say how long each kernel takes")
+	return cmd
+}
+
+// mode returns what must be captured to run steps in the modes asked for.
+func (g *benchFlags) mode() (piecewise.Mode, error) {
+	pieces, full := slices.Contains(g.modes, "piecewise"), slices.Contains(g.modes, "full")
+	for _, m := range g.modes {
+		if m != "piecewise" && m != "full" {
+			return 0, usagef("--mode %s is not piecewise or full", m)
+		}
+	}
+	switch {
+	case pieces && full:
+		return piecewise.FullAndPiecewise, nil
+	case full:
+		return piecewise.Full, nil
+	}
+	return piecewise.Piecewise, nil
+}
+
+// benchReport is the JSON of bench.
+type benchReport struct {
+	Model     string         `json:"model"`
+	Target    string         `json:"target"`
+	Device    string         `json:"device"`
+	DType     string         `json:"dtype"` // of the hidden states
+	Context   int64          `json:"context"`
+	Bandwidth float64        `json:"read_bytes_per_second"`
+	Compile   benchCompile   `json:"compile"`
+	Load      float64        `json:"load_seconds"`
+	Plan      piecewise.Plan `json:"plan"`
+	Captures  []benchCapture `json:"captures"`
+	Steps     []benchStep    `json:"steps"`
+	Profiles  []benchProfile `json:"profiles,omitempty"`
+}
+
+// benchCompile is what reading, splitting, compiling and planning takes.
+type benchCompile struct {
+	Artifacts int64   `json:"artifacts"`
+	Cold      float64 `json:"cold_seconds"` // with an empty cache
+	Warm      float64 `json:"warm_seconds"` // with what that left
+}
+
+// benchCapture is what capturing the default sizes took in one mode.
+type benchCapture struct {
+	Mode    string  `json:"mode"`
+	Sizes   int     `json:"sizes"`
+	Graphs  int     `json:"graphs"`
+	Seconds float64 `json:"seconds"`
+	Bytes   *int64  `json:"bytes,omitempty"` // of the device that the graphs took; missing: not known
+}
+
+// benchStep is a decode step of one size in one mode.
+type benchStep struct {
+	Batch     int64   `json:"batch"`
+	Size      int64   `json:"size"` // with padding
+	Mode      string  `json:"mode"`
+	MS        float64 `json:"ms"`
+	InARow    float64 `json:"in_a_row_ms"`
+	Issue     float64 `json:"issue_ms"`
+	ReadBytes int64   `json:"read_bytes"`
+	Share     float64 `json:"share_of_bandwidth"`
+	Runs      int     `json:"runs"`
+}
+
+// benchProfile is where the time of an eager step goes.
+type benchProfile struct {
+	Batch   int64         `json:"batch"`
+	MS      float64       `json:"ms"`
+	Kernels []benchKernel `json:"kernels"` // the slowest first
+}
+
+// benchKernel sums the launches of one kernel in a step.
+type benchKernel struct {
+	Name        string  `json:"name"`
+	Launches    int     `json:"launches"`
+	US          float64 `json:"us"` // all of them
+	WeightBytes int64   `json:"weight_bytes,omitempty"`
+}
+
+func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buildFlags, g *benchFlags) (err error) {
+	if len(g.batches) == 0 {
+		g.batches = sizeList{1, 8, 32}
+	}
+	mode, err := g.mode()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "pwc-bench-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	t, err := openTarget(bf, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	b := &bench{app: a, target: t, build: bf, flags: g, mode: mode, cache: dir, status: &statusLine{w: a.err}}
+	defer b.status.clear()
+	r := &benchReport{Target: t.name, Device: t.dev.Info().Name, Context: f.context}
+	m, err := b.compile(ctx, path, f, r)
+	if err != nil {
+		return err
+	}
+	r.Model, r.DType = m.module.Name, hiddenType(m.module).String()
+	if err := b.run(ctx, m, f, r); err != nil {
+		return err
+	}
+	b.status.clear()
+	if a.json {
+		return a.printJSON(r)
+	}
+	return a.printBench(path, r)
+}
+
+// hiddenType is the element type of what @forward returns.
+func hiddenType(m *ir.Module) dtype.DType { return m.Func("forward").ResultTypes[0].DType }
+
+// compile measures compilation, cold and warm, and leaves the warm backend.
+func (b *bench) compile(ctx context.Context, path string, f *modelFlags, r *benchReport) (*model, error) {
+	var m *model
+	for _, seconds := range []*float64{&r.Compile.Cold, &r.Compile.Warm} {
+		b.status.say("compiling")
+		if b.backend != nil {
+			if err := b.backend.Close(); err != nil {
+				return nil, err
+			}
+		}
+		start := time.Now()
+		var err error
+		if m, err = b.app.open(path, f); err != nil {
+			return nil, err
+		}
+		if !isLanguageModel(m.module) {
+			return nil, fmt.Errorf("%s is no language model: bench takes one with @forward(ids, positions) and @logits(hidden states, rows)", path)
+		}
+		if err := b.make(ctx, m.module, f.context); err != nil {
+			return nil, err
+		}
+		*seconds = time.Since(start).Seconds()
+		if s := b.backend.Stats(); seconds == &r.Compile.Cold {
+			r.Compile.Artifacts = s.Compiled
+		}
+	}
+	r.Plan = b.backend.Plan()
+	return m, nil
+}
+
+// make makes a backend whose artifacts lie in the bench's own cache.
+func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
+	block := cacheBlock(m)
+	blocks := (length + block - 1) / block
+	most := slices.Max(b.flags.batches)
+	limits, symbols := map[string]int64{}, map[string]int64{}
+	for _, s := range m.Symbols {
+		switch s.Kind {
+		case ir.Batch:
+			limits[s.Name] = min(s.Hi, max(most, 512)) // the default sizes end at 512
+			if most > s.Hi {
+				return usagef("--batch %d is more than the %d rows that the model takes in a step", most, s.Hi)
+			}
+		case ir.Load:
+			if symbols[s.Name] = most * blocks; most*blocks > s.Hi {
+				return usagef("--batch %d at a context of %d needs %d blocks of the KV cache, the model takes %d", most, length, most*blocks, s.Hi)
+			}
+		}
+	}
+	steps := bounds(m, limits, nil)
+	steps.Requests, steps.Blocks = int(most), int(blocks)
+	o, done, err := b.app.backendOptions(m, b.target, b.uncached(), b.mode, steps)
+	if err != nil {
+		return err
+	}
+	defer done()
+	b.ops = nil
+	for i, op := range o.Ops {
+		traced := &tracedOp{Op: op}
+		b.ops, o.Ops[i] = append(b.ops, traced), traced
+	}
+	b.captures = newCaptureTimes()
+	o.Store, o.Max, o.Symbols, o.Observer = cache.New(cache.Options{Dir: b.cache}), limits, symbols, b.captures
+	b.blocks, b.block, b.context = blocks, block, length
+	b.backend, err = piecewise.New(ctx, m, o)
+	return b.target.explain(err)
+}
+
+// uncached returns the flags of a backend that leaves the user's cache alone.
+func (b *bench) uncached() *buildFlags {
+	f := *b.build
+	f.uncached = true
+	return &f
+}
+
+func (a *app) printBench(path string, r *benchReport) error {
+	fmt.Fprintf(a.out, "%s in %s on %s, contexts of %d tokens\n\n", path, r.DType, r.Device, r.Context)
+	fmt.Fprintf(a.out, "read bandwidth  %.0f GB/s\n", r.Bandwidth/1e9)
+	fmt.Fprintf(a.out, "compile         %.3f s cold, %.3f s warm, %s\n", r.Compile.Cold, r.Compile.Warm, plural(r.Compile.Artifacts, "artifact"))
+	fmt.Fprintf(a.out, "load            %.3f s; weights %s, KV cache %s, arena %s\n", r.Load, byteCount(r.Plan.WeightBytes), byteCount(r.Plan.StateBytes), byteCount(r.Plan.PeakArenaBytes))
+	for _, c := range r.Captures {
+		memory := ""
+		if c.Bytes != nil {
+			memory = fmt.Sprintf(", %.3f GiB", float64(*c.Bytes)/(1<<30))
+		}
+		fmt.Fprintf(a.out, "capture         %s: %s, %s: %.3f s%s\n", c.Mode, plural(int64(c.Sizes), "size"), plural(int64(c.Graphs), "graph"), c.Seconds, memory)
+	}
+	fmt.Fprintln(a.out)
+	t := table{head: []string{">batch", "mode", ">ms", ">in a row", ">to issue", ">GB read", ">GB/s", ">of bandwidth", ">tokens/s"}}
+	for _, s := range r.Steps {
+		t.add(fmt.Sprint(s.Batch), s.Mode, fmt.Sprintf("%.3f", s.MS), fmt.Sprintf("%.3f", s.InARow), fmt.Sprintf("%.3f", s.Issue),
+			gigabytes(float64(s.ReadBytes)), gigabytes(float64(s.ReadBytes)/s.MS*1e3), fmt.Sprintf("%.0f %%", 100*s.Share),
+			fmt.Sprintf("%.0f", 1e3*float64(s.Batch)/s.InARow))
+	}
+	if err := t.write(a.out, "  "); err != nil {
+		return err
+	}
+	for i := range r.Profiles {
+		if err := a.printProfile(&r.Profiles[i], r.Bandwidth); err != nil {
+			return err
+		}
+	}
+	if len(r.Profiles) > 0 {
+		fmt.Fprintln(a.out, "\nin a replay kernels start while others end, and steps are faster than the sums")
+	}
+	return nil
+}
+
+// gigabytes is a rate in GB/s, or an amount in GB.
+func gigabytes(v float64) string {
+	if v < 10e9 {
+		return fmt.Sprintf("%.2f", v/1e9)
+	}
+	return fmt.Sprintf("%.0f", v/1e9)
+}
+
+// printProfile prints the kernels of a step. A kernel that seems to read weights
+// faster than memory can be read does not read all of them.
+func (a *app) printProfile(p *benchProfile, bandwidth float64) error {
+	fmt.Fprintf(a.out, "\nbatch %d, kernel after kernel: %.3f ms\n", p.Batch, p.MS)
+	t := table{head: []string{"kernel", ">launches", ">µs", ">µs each", ">of step", ">weights", ">GB/s", ">of bandwidth"}}
+	for _, k := range p.Kernels {
+		row := []string{k.Name, fmt.Sprint(k.Launches), fmt.Sprintf("%.1f", k.US), fmt.Sprintf("%.2f", k.US/float64(k.Launches)), fmt.Sprintf("%.1f %%", k.US/p.MS/10), "", "", ""}
+		if rate := float64(k.WeightBytes) / k.US * 1e6; k.WeightBytes > 0 && rate < 1.1*bandwidth {
+			row[5], row[6], row[7] = byteCount(k.WeightBytes), gigabytes(rate), fmt.Sprintf("%.0f %%", 100*rate/bandwidth)
+		}
+		t.add(row...)
+	}
+	return t.write(a.out, "  ")
+}

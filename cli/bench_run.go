@@ -1,0 +1,519 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"pwc/attention"
+	"pwc/ir"
+	"pwc/piecewise"
+	"pwc/program"
+	"pwc/runtime/device"
+)
+
+// bench is one run of the command.
+type bench struct {
+	app    *app
+	target *target
+	build  *buildFlags
+	flags  *benchFlags
+	mode   piecewise.Mode
+	cache  string // the directory of the artifacts
+	status *statusLine
+
+	backend  *piecewise.Backend
+	ops      []*tracedOp
+	captures *captureTimes
+	stream   device.Stream
+	meter    meter
+
+	context, block, blocks int64 // tokens of a request, of a block; blocks of a request
+	module                 *ir.Module
+	batch                  *attention.Batch
+}
+
+const (
+	slowest   = 2 * time.Second // that the runs of one kind may take, about
+	mostRuns  = 50
+	leastRuns = 5
+	warmups   = 5
+)
+
+// run loads, captures and measures.
+func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport) (err error) {
+	defer func() { err = errors.Join(err, b.backend.Close()) }()
+	b.module = m.module
+	weights, closeWeights, err := m.source(f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeWeights()) }()
+	b.status.say("loading %s of weights", byteCount(r.Plan.WeightBytes))
+	start := time.Now()
+	if err := b.backend.Load(ctx, weights, nil); err != nil {
+		return err
+	}
+	r.Load = time.Since(start).Seconds()
+	b.stream = b.backend.Stream()
+	if b.meter, err = b.target.meter(b.stream); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.meter.close()) }()
+	b.status.say("measuring the memory's bandwidth")
+	if r.Bandwidth, err = b.meter.bandwidth(); err != nil {
+		return err
+	}
+	// The first run gives states their memory, which is not to count as that of graphs.
+	if err := b.wait(b.step(ctx, slices.Min(b.flags.batches), false)); err != nil {
+		return err
+	}
+	if b.flags.profile {
+		for _, n := range b.flags.batches {
+			b.status.say("profiling steps of %s", plural(n, "row"))
+			p, err := b.profile(ctx, n)
+			if err != nil {
+				return err
+			}
+			r.Profiles = append(r.Profiles, p)
+		}
+	}
+	b.status.say("capturing %s", plural(r.Plan.Graphs, "graph"))
+	if r.Captures, err = b.capture(ctx); err != nil {
+		return err
+	}
+	for _, n := range b.flags.batches {
+		for _, mode := range b.flags.modes {
+			b.status.say("measuring steps of %s, %s", plural(n, "row"), mode)
+			s, err := b.measure(ctx, n, mode == "full")
+			if err != nil {
+				return err
+			}
+			s.Mode, s.ReadBytes = mode, readBytes(m.module, n, b.context)
+			s.Share = float64(s.ReadBytes) / s.MS * 1e3 / r.Bandwidth
+			r.Steps = append(r.Steps, s)
+		}
+	}
+	return nil
+}
+
+// wait waits for the results of a step.
+func (b *bench) wait(r piecewise.Results, err error) error {
+	if err != nil {
+		return err
+	}
+	return r.Wait()
+}
+
+// step issues a decode step: every request has one row, at the end of its context.
+func (b *bench) step(ctx context.Context, n int64, whole bool) (piecewise.Results, error) {
+	if err := b.describe(n); err != nil {
+		return piecewise.Results{}, err
+	}
+	f, l := b.module.Func("forward"), b.module.Func("logits")
+	in, err := b.inputs(f.Name, n, whole)
+	if err != nil {
+		return piecewise.Results{}, err
+	}
+	ids, err := in.Int32s(paramNames(f)[0])
+	if err != nil {
+		return piecewise.Results{}, err
+	}
+	positions, err := in.Int32s(paramNames(f)[1])
+	if err != nil {
+		return piecewise.Results{}, err
+	}
+	vocabulary := vocabulary(b.module)
+	for i := range ids {
+		ids[i], positions[i] = int32(int64(i)%vocabulary), int32(b.context-1)
+	}
+	hidden, err := b.backend.Func(f.Name).Run(ctx, in, b.batch)
+	if err != nil {
+		return piecewise.Results{}, err
+	}
+	if in, err = b.inputs(l.Name, n, whole); err != nil {
+		return piecewise.Results{}, err
+	}
+	if err := in.SetResult(paramNames(l)[0], hidden.At(0)); err != nil {
+		return piecewise.Results{}, err
+	}
+	rows, err := in.Int32s(paramNames(l)[1])
+	if err != nil {
+		return piecewise.Results{}, err
+	}
+	for i := range rows {
+		rows[i] = int32(i)
+	}
+	return b.backend.Func(l.Name).Run(ctx, in, nil)
+}
+
+// inputs takes a staging slot, as soon as there is one.
+func (b *bench) inputs(fn string, n int64, whole bool) (piecewise.Inputs, error) {
+	for {
+		in, err := b.backend.Func(fn).Inputs(n)
+		if errors.Is(err, piecewise.ErrSlotBusy) {
+			runtime.Gosched()
+			continue
+		}
+		in.SetUniform(whole)
+		return in, err
+	}
+}
+
+// describe makes the metadata of steps of n rows, if the last was of another size.
+func (b *bench) describe(n int64) error {
+	if b.batch != nil && b.batch.Requests() == int(n) {
+		return nil
+	}
+	b.batch = attention.NewBatch(int(n), int(n), int(b.blocks))
+	table := make([]int32, b.blocks)
+	for r := range n {
+		for i := range table {
+			table[i] = int32(r*b.blocks) + int32(i)
+		}
+		if err := b.batch.Add(int(b.context-1), 1, table, int(b.block)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// capture captures the default sizes and says what that took by mode.
+func (b *bench) capture(ctx context.Context) ([]benchCapture, error) {
+	if err := b.backend.Warmup(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.captures.begin(b.meter); err != nil {
+		return nil, err
+	}
+	if err := b.backend.Capture(ctx); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(b.captures.err, b.backend.Seal()); err != nil {
+		return nil, err
+	}
+	var out []benchCapture
+	pieces := b.mode == piecewise.Piecewise || b.mode == piecewise.FullAndPiecewise
+	for i, c := range b.captures.kinds {
+		c.Sizes = len(b.backend.Func("forward").Sizes())
+		c.Mode = "full"
+		if i == 0 && pieces {
+			c.Mode = "piecewise"
+		}
+		out = append(out, *c)
+	}
+	return out, nil
+}
+
+// measure times steps of n rows: alone, and in a row.
+func (b *bench) measure(ctx context.Context, n int64, whole bool) (benchStep, error) {
+	s := benchStep{Batch: n, Size: b.backend.Func("forward").Choose(n, whole).Size}
+	start := time.Now()
+	for range warmups {
+		if err := b.wait(b.step(ctx, n, whole)); err != nil {
+			return s, err
+		}
+	}
+	s.Runs = int(min(mostRuns, max(leastRuns, slowest*warmups/max(1, time.Since(start)))))
+	var alone, issue []time.Duration
+	for range s.Runs {
+		if err := b.meter.mark(); err != nil {
+			return s, err
+		}
+		start := time.Now()
+		if _, err := b.step(ctx, n, whole); err != nil {
+			return s, err
+		}
+		issue = append(issue, time.Since(start))
+		d, err := b.interval()
+		if err != nil {
+			return s, err
+		}
+		alone = append(alone, d)
+	}
+	if err := b.meter.mark(); err != nil {
+		return s, err
+	}
+	for range s.Runs {
+		if _, err := b.step(ctx, n, whole); err != nil {
+			return s, err
+		}
+	}
+	all, err := b.interval()
+	s.MS, s.Issue, s.InARow = milliseconds(median(alone)), milliseconds(median(issue)), milliseconds(all)/float64(s.Runs)
+	return s, err
+}
+
+// interval is the time from the last mark on, all that was enqueued included.
+func (b *bench) interval() (time.Duration, error) {
+	if err := b.meter.mark(); err != nil {
+		return 0, err
+	}
+	d, err := b.meter.intervals()
+	if err != nil {
+		return 0, err
+	}
+	return d[len(d)-1], nil
+}
+
+func median(d []time.Duration) time.Duration {
+	slices.Sort(d)
+	return d[len(d)/2]
+}
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
+
+// readBytes is what a step of n rows must read: weights, of tables that rows are
+// picked from those rows, and the keys and values of all contexts.
+func readBytes(m *ir.Module, n, context int64) int64 {
+	total := int64(0)
+	for _, w := range m.Weights {
+		count, ok := w.Type.Elements().Const()
+		if !ok {
+			continue
+		}
+		bytes := w.Type.DType.Bytes(count)
+		whole, picked := false, false
+		for _, f := range m.Funcs {
+			for _, node := range f.Nodes {
+				for i, v := range node.Args {
+					if info := f.Values[v]; info.Kind != ir.WeightValue || m.Weights[info.Index] != w {
+						continue
+					}
+					if i == 0 && (node.Op.Name == "embedding" || node.Op.Name == "gather") {
+						picked = true
+					} else {
+						whole = true
+					}
+				}
+			}
+		}
+		switch rows, _ := w.Type.Shape[0].Const(); {
+		case whole:
+			total += bytes
+		case picked && rows > 0:
+			total += min(n, rows) * (bytes / rows)
+		}
+	}
+	for _, s := range m.States {
+		if s.Type.Rank() != 5 {
+			continue
+		}
+		block, err := s.Type.Elements().Eval(func(string) (int64, bool) { return 1, true })
+		if tokens, ok := s.Type.Shape[2].Const(); ok && err == nil {
+			total += s.Type.DType.Bytes(block) / tokens * context * n
+		}
+	}
+	return total
+}
+
+// profile times every kernel of eager steps of n rows. The device is held until
+// the host has issued all, so that kernels do not wait for it.
+func (b *bench) profile(ctx context.Context, n int64) (benchProfile, error) {
+	const runs = 5
+	tracer, ok := b.stream.(device.Tracer)
+	if !ok {
+		return benchProfile{}, fmt.Errorf("%s does not tell of its kernels", b.target.name)
+	}
+	var labels []traced
+	var failed error
+	note := func(t traced) {
+		labels = append(labels, t)
+		failed = errors.Join(failed, b.meter.mark())
+	}
+	tracer.Trace(func(p *program.Program, s *program.Step) { note(tracedStep(p, s)) })
+	for _, op := range b.ops {
+		op.trace = note
+	}
+	defer func() {
+		tracer.Trace(nil)
+		for _, op := range b.ops {
+			op.trace = nil
+		}
+	}()
+	issue := time.Second
+	var times [][]time.Duration
+	for i := range runs + 1 {
+		labels = labels[:0]
+		if i > 0 {
+			if err := b.meter.hold(2*issue + time.Millisecond); err != nil {
+				return benchProfile{}, err
+			}
+		}
+		if err := b.meter.mark(); err != nil {
+			return benchProfile{}, err
+		}
+		start := time.Now()
+		if _, err := b.step(ctx, n, false); err != nil {
+			return benchProfile{}, err
+		}
+		issue = time.Since(start)
+		d, err := b.meter.intervals()
+		if err = errors.Join(err, failed); err != nil {
+			return benchProfile{}, err
+		}
+		if i > 0 {
+			times = append(times, slices.Clone(d))
+		}
+	}
+	return sumProfile(n, labels, times), nil
+}
+
+// sumProfile sums the medians of the launches by kernel.
+func sumProfile(n int64, labels []traced, times [][]time.Duration) benchProfile {
+	p := benchProfile{Batch: n}
+	at := map[string]int{}
+	for i, l := range labels {
+		if l.name == "" {
+			continue
+		}
+		var each []time.Duration
+		for _, run := range times {
+			each = append(each, run[i])
+		}
+		us := median(each).Seconds() * 1e6
+		k, ok := at[l.name]
+		if !ok {
+			k = len(p.Kernels)
+			at[l.name] = k
+			p.Kernels = append(p.Kernels, benchKernel{Name: l.name})
+		}
+		p.Kernels[k].Launches++
+		p.Kernels[k].US += us
+		p.Kernels[k].WeightBytes += l.weights
+		p.MS += us / 1e3
+	}
+	slices.SortStableFunc(p.Kernels, func(a, b benchKernel) int { return cmp.Compare(b.US, a.US) })
+	return p
+}
+
+// traced is what ends at a mark.
+type traced struct {
+	name    string // of a kernel or op; empty: what comes between launches
+	weights int64  // bytes of the weights that it is given
+}
+
+// tracedStep names a step of a program by its kernel and the shape of its weight.
+func tracedStep(p *program.Program, s *program.Step) traced {
+	var t traced
+	if s == nil {
+		return t
+	}
+	switch s.Kind {
+	case program.StepKernel:
+		t.name = p.Kernels[s.Kernel].Name
+	case program.StepCopy:
+		t.name = "copy"
+	case program.StepFill:
+		t.name = "fill"
+	default:
+		t.name = s.Extern
+	}
+	largest := int64(0)
+	shape := ""
+	for _, a := range s.Args {
+		b := &p.Buffers[a]
+		if b.Kind != program.BufferParam || p.Params[b.Index].Kind != program.ParamWeight {
+			continue
+		}
+		n, err := b.Bytes(func(string) (int64, bool) { return 0, false })
+		if err != nil {
+			continue
+		}
+		t.weights += n
+		if n > largest {
+			largest, shape = n, fmt.Sprint(b.Shape)
+		}
+	}
+	if shape != "" {
+		t.name += " " + shape
+	}
+	return t
+}
+
+// tracedOp tells of the launches of an extern op.
+type tracedOp struct {
+	device.Op
+	trace func(traced)
+}
+
+// Launch is that of the op.
+func (o *tracedOp) Launch(c *device.OpCall) error {
+	trace := o.trace != nil && !c.Capturing
+	if trace {
+		o.trace(traced{})
+	}
+	err := o.Op.Launch(c)
+	if trace {
+		o.trace(traced{name: o.Signature().Name})
+	}
+	return err
+}
+
+// Prepare is that of the op, if it has one.
+func (o *tracedOp) Prepare(s device.Stream, meta any, size, rows int64) error {
+	p, ok := o.Op.(device.Preparer)
+	if !ok {
+		return nil
+	}
+	err := p.Prepare(s, meta, size, rows)
+	if o.trace != nil {
+		o.trace(traced{name: "inputs and metadata of the step"})
+	}
+	return err
+}
+
+// captureTimes is the observer that sums what captures take, by kind: pieces
+// come first, and then, where both are captured, whole functions.
+type captureTimes struct {
+	kinds []*benchCapture
+	seen  map[capturedSize]int
+	meter meter
+	free  int64
+	known bool
+	err   error
+}
+
+type capturedSize struct {
+	fn   string
+	size int64
+}
+
+func newCaptureTimes() *captureTimes { return &captureTimes{seen: map[capturedSize]int{}} }
+
+// begin notes what memory there is before the first capture.
+func (c *captureTimes) begin(m meter) (err error) {
+	c.meter = m
+	c.free, c.known, err = m.free()
+	return err
+}
+
+// Captured adds graphs of one function and size.
+func (c *captureTimes) Captured(fn string, size int64, graphs int, took time.Duration) {
+	at := capturedSize{fn, size}
+	kind := c.seen[at]
+	c.seen[at]++
+	if kind == len(c.kinds) {
+		c.kinds = append(c.kinds, &benchCapture{})
+	}
+	k := c.kinds[kind]
+	k.Graphs += graphs
+	k.Seconds += took.Seconds()
+	if !c.known {
+		return
+	}
+	free, _, err := c.meter.free()
+	c.err = errors.Join(c.err, err)
+	if k.Bytes == nil {
+		k.Bytes = new(int64)
+	}
+	*k.Bytes += c.free - free
+	c.free = free
+}
+
+// Ran does nothing.
+func (c *captureTimes) Ran(string, int64, int64, piecewise.How) {}

@@ -1,0 +1,29 @@
+//go:build !nocuda
+
+package cli
+
+import (
+	"bytes"
+	"testing"
+
+	"pwc/runtime/cuda/nvrtc"
+)
+
+// The kernels that a GPU is measured with compile for every architecture that
+// kernels are made for, and the reading one really reads: its loads are not
+// compiled away.
+func TestMeterCompiles(t *testing.T) {
+	l, err := nvrtc.Open(nvrtc.Options{})
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, arch := range []string{"compute_80", "compute_90"} {
+		code, err := l.Compiler("--std=c++17").Compile(t.Context(), meterSource, "meter.cu", arch, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(code, []byte("ld.global.cs.v4.u32")); n < 9 {
+			t.Errorf("%s: %d loads of 16 bytes, want 8 at a time and 1", arch, n)
+		}
+	}
+}
