@@ -150,8 +150,8 @@ func (o *Op) parts(s *attention.Shape, v *Variant) int {
 	return min(maxParts, max(1, v.Resident*o.sms/units))
 }
 
-// ScratchBytes returns the memory for the sums of parts of contexts. A call with
-// shapes that are new to the op makes it ask for their code and load it.
+// ScratchBytes returns the memory for the sums of parts of contexts, of calls with
+// as many rows as the operands have or fewer. A call with shapes that are new to the op makes it ask for their code and load it.
 func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
 	s, err := attention.ParseArgs(args)
 	if err != nil {
@@ -166,7 +166,15 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 	if err != nil {
 		return 0, err
 	}
-	return o.scratch(&s, &k.variant), nil
+	// Fewer rows are split into more parts, so a smaller size may need more; sizes
+	// that are not split need nothing.
+	split := int64(0)
+	for rows := min(s.Rows, k.variant.Resident*o.sms); rows > 0; rows-- {
+		smaller := s
+		smaller.Rows = rows
+		split = max(split, o.scratch(&smaller, &k.variant))
+	}
+	return split, nil
 }
 
 func (o *Op) scratch(s *attention.Shape, v *Variant) int64 {

@@ -214,9 +214,17 @@ func TestRefuses(t *testing.T) {
 	r.must(err)
 	defer func() { r.must(other.Close()) }()
 	r.refuses("used on two streams", r.op.Prepare(other, batch(t, 0), 8, 3))
-	c.Scratch.Size--
-	r.refuses("are needed", r.op.Launch(c))
-	c.Scratch.Size++
+	few := *c // of few rows, whose contexts are split
+	few.Args = slices.Clone(c.Args)
+	for i := range few.Args {
+		if i != attention.ArgKV {
+			few.Args[i].Shape = append([]int64{2}, c.Args[i].Shape[1:]...)
+		}
+	}
+	pair := attention.NewBatch(2, 2, 3)
+	r.must(pair.Add(4, 2, []int32{7, 1}, 4))
+	few.Size, few.Rows, few.Meta, few.Scratch.Size = 2, 2, pair, 1
+	r.refuses("are needed", r.op.Launch(&few))
 	c.Rows = 9
 	r.refuses("9 rows in operands of 8", r.op.Launch(c))
 	for _, o := range []attn.Options{{}, {MaxRows: 1, MaxBlocks: 1}, {MaxRows: 1, MaxBlocks: 0}} {
@@ -262,5 +270,28 @@ func TestAllocations(t *testing.T) {
 	ours := testing.AllocsPerRun(20, func() { r.must(r.op.Prepare(r.stream, b, 8, 3)); r.must(r.op.Launch(c)) })
 	if ours > fakes {
 		t.Errorf("%v allocations, %v of them the fake driver's", ours, fakes)
+	}
+}
+
+// TestScratchBoundsSmallerSizes: memory is planned for the largest size, and fewer rows are split into more parts.
+func TestScratchBoundsSmallerSizes(t *testing.T) {
+	r := newFakeRig(t, fake.Eager)
+	least, grown := int64(0), false
+	for rows := int64(1); rows <= 2048; rows++ {
+		args := slices.Clone(r.args)
+		for i := range args {
+			if i != attention.ArgKV {
+				args[i].Shape = append([]int64{rows}, args[i].Shape[1:]...)
+			}
+		}
+		n, err := r.op.ScratchBytes(args, nil)
+		r.must(err)
+		if n < least {
+			t.Fatalf("%d rows need %d bytes, fewer rows need %d", rows, n, least)
+		}
+		least, grown = n, grown || n > 0
+	}
+	if !grown {
+		t.Error("nothing was split")
 	}
 }
