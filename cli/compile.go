@@ -223,6 +223,9 @@ func (a *app) printCompile(path string, r *compileReport) error {
 	t.add("results", byteCount(p.ResultBytes), "")
 	t.add("constants", byteCount(p.ConstBytes), "")
 	t.add("arena", byteCount(p.PeakArenaBytes), "the largest size; all sizes share it")
+	if p.WorkspaceBytes > 0 {
+		t.add("workspaces", byteCount(p.WorkspaceBytes), "of library routines")
+	}
 	t.add("total", byteCount(p.Total()), "")
 	if err := t.write(a.out, "  "); err != nil {
 		return err

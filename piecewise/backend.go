@@ -256,7 +256,7 @@ func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states m
 	return nil
 }
 
-// takeStep takes the memory of inputs and results, and the arena.
+// takeStep takes the memory of inputs and results, the arena, and the workspace.
 func (b *Backend) takeStep() error {
 	input, err := b.region(b.plan.InputBytes, "inputs")
 	if err != nil {
@@ -292,7 +292,7 @@ func (b *Backend) takeStep() error {
 			return err
 		}
 	}
-	return nil
+	return b.pool.workspace(b.plan.WorkspaceBytes)
 }
 
 func (b *Backend) take(bytes int64, what string) (device.Buffer, error) {

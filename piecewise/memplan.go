@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"pwc/ir"
+	"pwc/program"
+	"pwc/runtime/device"
 )
 
 // Plan is the device memory of a backend, known before anything is allocated
@@ -21,6 +23,10 @@ type Plan struct {
 	// captured sizes and of the largest size that may run.
 	PeakArenaBytes int64 `json:"peak_arena_bytes"`
 
+	// WorkspaceBytes is what library routines of the device work in, one workspace
+	// for the pool's stream.
+	WorkspaceBytes int64 `json:"workspace_bytes"`
+
 	// Unplanned lists the extern ops whose scratch is missing in the arena, because
 	// how much they take depends on a device, and there was none.
 	Unplanned []string `json:"unplanned,omitempty"`
@@ -32,7 +38,7 @@ type Plan struct {
 
 // Total returns the bytes that Load allocates on the device.
 func (p Plan) Total() int64 {
-	return p.WeightBytes + p.StateBytes + p.InputBytes + p.ResultBytes + p.ConstBytes + p.PeakArenaBytes
+	return p.WeightBytes + p.StateBytes + p.InputBytes + p.ResultBytes + p.ConstBytes + p.PeakArenaBytes + p.WorkspaceBytes
 }
 
 // Plan returns the memory plan.
@@ -88,8 +94,25 @@ func (b *Backend) makePlan() error {
 		for _, c := range a.Program.Consts {
 			p.ConstBytes += int64(len(c))
 		}
+		p.WorkspaceBytes = max(p.WorkspaceBytes, b.workspaceBytes(a.Program))
 	}
 	return nil
+}
+
+// workspaceBytes is the workspace that the routines of a program may need on the
+// device.
+func (b *Backend) workspaceBytes(p *program.Program) int64 {
+	d, ok := b.opts.Device.(device.Librarian)
+	if !ok {
+		return 0
+	}
+	bytes, routines := d.WorkspaceBytes(), d.Libraries()
+	for name := range p.Routines() {
+		if routines[name] != nil {
+			return bytes
+		}
+	}
+	return 0
 }
 
 // capturable counts the pieces between splitting ops.

@@ -23,7 +23,8 @@ type Pool struct {
 
 	mu     sync.Mutex
 	arena  device.Buffer
-	blocks []mem.Block // arenas: earlier ones stay while graphs reach them
+	work   device.Buffer // of library routines
+	blocks []mem.Block   // arenas: earlier ones stay while graphs reach them
 }
 
 // stretch is a stream whose calls between Enter and Leave stay on one thread,
@@ -98,6 +99,23 @@ func (p *Pool) reserve(bytes int64) (device.Buffer, error) {
 	return b, nil
 }
 
+// workspace gives the stream's library routines so much memory to work in. It is
+// taken once and never grows: one device asks for one size.
+func (p *Pool) workspace(bytes int64) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, ok := p.stream.(device.LibraryStream)
+	if bytes == 0 || p.work.Size >= bytes || !ok {
+		return nil
+	}
+	block, b, err := p.takeOn(p.stream, bytes, "the workspace of library routines")
+	if err != nil {
+		return err
+	}
+	p.work, p.blocks = b, append(p.blocks, block)
+	return s.UseWorkspace(b)
+}
+
 // Close gives the pool's memory back and closes its stream. Backends that use
 // it must be closed before.
 func (p *Pool) Close() error {
@@ -108,7 +126,7 @@ func (p *Pool) Close() error {
 			return err
 		}
 	}
-	p.blocks, p.arena = nil, device.Buffer{}
+	p.blocks, p.arena, p.work = nil, device.Buffer{}, device.Buffer{}
 	if err := p.alloc.Close(); err != nil {
 		return err
 	}

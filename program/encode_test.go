@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -63,6 +64,17 @@ func golden(t *testing.T, path string, got []byte) {
 // does not: a golden of a version is written once.
 func TestGoldenBytes(t *testing.T) {
 	golden(t, fmt.Sprintf("testdata/example.v%d.bin", program.FormatVersion), encode(t, example(t)))
+}
+
+func TestRoutines(t *testing.T) {
+	p := example(t)
+	p.Steps[5].Extern = "lib::other"
+	if got := slices.Collect(p.Routines()); !slices.Equal(got, []string{"cublaslt.matmul", "lib::other"}) {
+		t.Errorf("routines %q", got)
+	}
+	for range p.Routines() {
+		break // stops
+	}
 }
 
 func TestGoldenDump(t *testing.T) { golden(t, "testdata/example.txt", []byte(example(t).String())) }

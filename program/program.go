@@ -6,6 +6,9 @@
 package program
 
 import (
+	"iter"
+	"slices"
+
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 )
@@ -136,6 +139,22 @@ type Step struct {
 	// whose library routines the device has. The last holds for all sizes and names
 	// no routine, so that there always is one.
 	Variants []Variant
+}
+
+// Routines returns the names of the library routines in the program's steps, each
+// once for every step.
+func (p *Program) Routines() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for i := range p.Steps {
+			for _, v := range slices.Concat(p.Steps[i].Variants, []Variant{{Steps: p.Steps[i : i+1]}}) {
+				for j := range v.Steps {
+					if s := &v.Steps[j]; s.Kind == StepLibrary && !yield(s.Extern) {
+						return
+					}
+				}
+			}
+		}
+	}
 }
 
 // Variant is one way to do what a StepChoice does.

@@ -39,6 +39,7 @@ func (p *Plan) String() string {
 	}
 	line("weights", p.WeightBytes, "")
 	line("arena", p.PeakArenaBytes, "between pieces and scratch, shared by all sizes")
+	line("workspaces", p.WorkspaceBytes, "of library routines")
 	line("inputs", p.InputBytes+p.ResultBytes+p.ConstBytes, "and results, and constants")
 	line("rounding", p.Rounding, "at most, by the allocator")
 	line("KV cache", p.StateBytes, "%d blocks of %d tokens, %d bytes each: %d tokens", p.Blocks, p.BlockSize, p.BlockBytes, p.Blocks*p.BlockSize)
@@ -65,8 +66,8 @@ type MemoryError struct {
 // Error gives the plan in one line.
 func (e *MemoryError) Error() string {
 	p := &e.Plan
-	return fmt.Sprintf("%v: %s: %d bytes for weights, %d for the arena, %d for inputs, results and constants, %d for rounding, and %d blocks of %d bytes are %d of %d bytes",
-		ErrMemory, e.Why, p.WeightBytes, p.PeakArenaBytes, p.InputBytes+p.ResultBytes+p.ConstBytes, p.Rounding, e.Needed, p.BlockBytes, p.fixed()+e.Needed*p.BlockBytes, p.LimitBytes)
+	return fmt.Sprintf("%v: %s: %d bytes for weights, %d for the arena and workspaces, %d for inputs, results and constants, %d for rounding, and %d blocks of %d bytes are %d of %d bytes",
+		ErrMemory, e.Why, p.WeightBytes, p.PeakArenaBytes+p.WorkspaceBytes, p.InputBytes+p.ResultBytes+p.ConstBytes, p.Rounding, e.Needed, p.BlockBytes, p.fixed()+e.Needed*p.BlockBytes, p.LimitBytes)
 }
 
 // Unwrap returns ErrMemory.
@@ -111,7 +112,7 @@ func newPlan(backend piecewise.Plan, m *ir.Module, o *Options, lm *language) (Pl
 		}
 		p.Rounding += g
 	}
-	for _, n := range []int64{p.WeightBytes, p.InputBytes, p.ResultBytes, p.PeakArenaBytes} {
+	for _, n := range []int64{p.WeightBytes, p.InputBytes, p.ResultBytes, p.PeakArenaBytes, p.WorkspaceBytes} {
 		if n > 0 {
 			p.Rounding += mem.SegmentBytes(n) - n
 		}

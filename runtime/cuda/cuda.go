@@ -42,6 +42,7 @@ type Device struct {
 	minor     int
 	version   int // 1000·major + 10·minor of the driver's CUDA
 	libraries device.OpSet
+	workspace int64 // of a stream, for routines; bytes
 	gate      gate
 	lost      atomic.Pointer[device.LostError]
 	shut      atomic.Bool // closed, for readers without life

@@ -10,9 +10,9 @@ import (
 )
 
 // AddLibrary gives the device routines that StepLibrary may name, beside those of
-// Options.Libraries; a routine of the same name is an error. Close calls done, with
-// the context current.
-func (d *Device) AddLibrary(routines device.OpSet, done func() error) error {
+// Options.Libraries; a routine of the same name is an error. They share a workspace
+// of that many bytes on each stream. Close calls done, with the context current.
+func (d *Device) AddLibrary(routines device.OpSet, workspace int64, done func() error) error {
 	const what = "library"
 	d.life.RLock()
 	defer d.life.RUnlock()
@@ -32,6 +32,7 @@ func (d *Device) AddLibrary(routines device.OpSet, done func() error) error {
 		all[name] = op
 	}
 	d.libraries = all
+	d.workspace = max(d.workspace, workspace)
 	d.mu.Unlock()
 	d.adopt(&addedLibrary{done})
 	return nil
@@ -47,6 +48,44 @@ func (d *Device) Libraries() device.OpSet {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.libraries
+}
+
+// WorkspaceBytes is the most that a library was added with.
+func (d *Device) WorkspaceBytes() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.workspace
+}
+
+// UseWorkspace gives the routines that are called on the stream memory to work in.
+// Calls that were captured keep the memory that they were captured with.
+func (s *Stream) UseWorkspace(b device.Buffer) error {
+	const what = "workspace"
+	if err := s.notCapturing(what); err != nil {
+		return err
+	}
+	if want := s.dev.WorkspaceBytes(); b.Size < want {
+		return fmt.Errorf("cuda: %s of %d bytes, want %d", what, b.Size, want)
+	}
+	p, m, err := s.dev.memory(b)
+	if err != nil {
+		return refuse(what, err)
+	}
+	s.workspace = workspace{uint64(p), b.Size, m}
+	return nil
+}
+
+// workspace is memory of a stream for routines.
+type workspace struct {
+	ptr    uint64
+	bytes  int64
+	memory *memory
+}
+
+// Workspace returns the address of the stream's workspace, and how large it is: 0
+// bytes if there is none.
+func (s *Stream) Workspace() (address uint64, bytes int64) {
+	return s.workspace.ptr, s.workspace.bytes
 }
 
 // Do calls f with the context current, for libraries that use it.
@@ -153,6 +192,9 @@ func (s *Stream) CallLibrary(planned LibraryNodes, f func(stream uintptr) error)
 	if err := s.usable(what); err != nil {
 		return err
 	}
+	if m := s.workspace.memory; m != nil && m.freed.Load() {
+		return refuse(what, device.ErrFreed)
+	}
 	if err := s.begin(); err != nil {
 		return s.dev.wrap(what, err)
 	}
@@ -161,7 +203,7 @@ func (s *Stream) CallLibrary(planned LibraryNodes, f func(stream uintptr) error)
 		return s.issued(what, err)
 	}
 	if s.capture != nil {
-		s.capture.record(driver.NodeKernel, planned.Kernels, nil, nil)
+		s.capture.record(driver.NodeKernel, planned.Kernels, s.workspace.memory, nil)
 		s.capture.planned[driver.NodeMemcpy] += planned.Copies
 		s.capture.planned[driver.NodeMemset] += planned.Fills
 	}

@@ -13,13 +13,14 @@ import (
 
 // Stream is a stream of the driver, never the default one.
 type Stream struct {
-	dev     *Device
-	handle  driver.Stream
-	foreign bool // someone else's, by WrapStream
-	closed  bool
-	depth   int      // calls of Enter without their Leave
-	capture *capture // nil: not capturing
-	trace   func(*program.Program, *program.Step)
+	dev       *Device
+	handle    driver.Stream
+	foreign   bool // someone else's, by WrapStream
+	closed    bool
+	depth     int      // calls of Enter without their Leave
+	capture   *capture // nil: not capturing
+	workspace workspace
+	trace     func(*program.Program, *program.Step)
 }
 
 var (

@@ -117,6 +117,7 @@ type Stream interface {
 // they compute means nothing.
 type LibraryStream interface {
 	Stream
+	UseWorkspace(b Buffer) error // of at least Librarian.WorkspaceBytes; it stays while graphs reach it
 	WarmLibraries(l BoundLaunch) error
 }
 

@@ -111,23 +111,29 @@ func TestChoice(t *testing.T) {
 		fail    error
 		want    uint64 // algorithm; 0: declined
 		stats   Stats
+		from    int64
 	}{
-		{"the heuristic's first", nil, []heuristicResult{result(1, 0), result(2, 0)}, nil, 1, Stats{Untuned: 1}},
-		{"sums in the result's dtype", nil, []heuristicResult{result(41, 0), result(44, 0), result(2, 0)}, nil, 2, Stats{Untuned: 1}},
-		{"parts added in f32", nil, []heuristicResult{result(42, 0), result(2, 0)}, nil, 42, Stats{Untuned: 1}},
-		{"a failed candidate", nil, []heuristicResult{{algo: algorithm{1}, state: 15}, result(2, 0)}, nil, 2, Stats{Untuned: 1}},
-		{"workspace", nil, []heuristicResult{result(1, DefaultWorkspace+1), result(2, DefaultWorkspace)}, nil, 2, Stats{Untuned: 1}},
-		{"none", nil, nil, nil, 0, Stats{Declined: 1}},
-		{"none for these types", nil, nil, unsupported, 0, Stats{Declined: 1}},
-		{"a record", recorded{key: {Algorithm: algorithm{7, 512}}}, []heuristicResult{result(1, 0)}, nil, 7, Stats{Tuned: 1}},
-		{"a record of another product", recorded{"x": {Algorithm: algorithm{7}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1}},
-		{"a record for own kernels", recorded{key: {Own: true}}, []heuristicResult{result(1, 0)}, nil, 0, Stats{Own: 1}},
-		{"a record that does not run here", recorded{key: {Algorithm: algorithm{99}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}},
-		{"a record with too much workspace", recorded{key: {Algorithm: algorithm{7, DefaultWorkspace + 1}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}},
-		{"a record without an order of sums", recorded{key: {Algorithm: algorithm{41}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}},
+		{"the heuristic's first", nil, []heuristicResult{result(1, 0), result(2, 0)}, nil, 1, Stats{Untuned: 1}, 0},
+		{"few rows", recorded{}, []heuristicResult{result(1, 0)}, nil, 0, Stats{}, 33},
+		{"enough rows", nil, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1}, 32},
+		{"a record for few rows", recorded{key: {Algorithm: algorithm{7}}}, []heuristicResult{result(1, 0)}, nil, 7, Stats{Tuned: 1}, 33},
+		{"sums in the result's dtype", nil, []heuristicResult{result(41, 0), result(44, 0), result(2, 0)}, nil, 2, Stats{Untuned: 1}, 0},
+		{"parts added in f32", nil, []heuristicResult{result(42, 0), result(2, 0)}, nil, 42, Stats{Untuned: 1}, 0},
+		{"a failed candidate", nil, []heuristicResult{{algo: algorithm{1}, state: 15}, result(2, 0)}, nil, 2, Stats{Untuned: 1}, 0},
+		{"workspace", nil, []heuristicResult{result(1, DefaultWorkspace+1), result(2, DefaultWorkspace)}, nil, 2, Stats{Untuned: 1}, 0},
+		{"none", nil, nil, nil, 0, Stats{Declined: 1}, 0},
+		{"none for these types", nil, nil, unsupported, 0, Stats{Declined: 1}, 0},
+		{"a record", recorded{key: {Algorithm: algorithm{7, 512}}}, []heuristicResult{result(1, 0)}, nil, 7, Stats{Tuned: 1}, 0},
+		{"a record of another product", recorded{"x": {Algorithm: algorithm{7}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1}, 0},
+		{"a record for own kernels", recorded{key: {Own: true}}, []heuristicResult{result(1, 0)}, nil, 0, Stats{Own: 1}, 0},
+		{"a record that does not run here", recorded{key: {Algorithm: algorithm{99}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}, 0},
+		{"a record with too much workspace", recorded{key: {Algorithm: algorithm{7, DefaultWorkspace + 1}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}, 0},
+		{"a record without an order of sums", recorded{key: {Algorithm: algorithm{41}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}, 0},
 	} {
 		g, f := newFakeLib(t, Options{Records: c.records}, c.found...)
 		f.fail, f.schemes = c.fail, map[uint64]int32{41: 1, 42: 2, 44: 4}
+		p := p
+		p.from = c.from
 		for range 2 { // the second time it is known
 			plan, err := g.lib.plan(p)
 			switch {
@@ -172,12 +178,17 @@ func TestCalls(t *testing.T) {
 	op := g.dev.Libraries()[MatmulName].(*Matmul)
 	x, w, y := g.alloc(32*128*2), g.alloc(64*128*2), g.alloc(32*64*2)
 	c := g.call(plain, x, w, y)
-	if c.Scratch.Size != 256 {
-		t.Errorf("a workspace of %d bytes, want 256", c.Scratch.Size)
-	}
 	if s := op.Signature(); !s.Capture || s.Version != "130100" || !slices.Equal(s.Mut, []bool{false, false, true}) {
 		t.Errorf("%+v", s)
 	}
+	bare, err := g.dev.NewStream()
+	must(t, err)
+	c.Stream = bare
+	if err := op.Launch(c); err == nil || !strings.Contains(err.Error(), "workspace has 0 bytes") {
+		t.Errorf("a call on a stream without a workspace: %v", err)
+	}
+	must(t, bare.Close())
+	c.Stream = g.s
 	first := func() byte {
 		out := make([]byte, 1)
 		must(t, g.s.CopyToHost(out, y.Slice(0, 1)))
@@ -277,8 +288,14 @@ func TestRefusals(t *testing.T) {
 	if err := op.Launch(c); err == nil || !strings.Contains(err.Error(), "multiple of 64") {
 		t.Errorf("an operand at 16 bytes: %v", err)
 	}
-	if err := g.dev.AddLibrary(device.OpSet{MatmulName: op}, func() error { return nil }); err == nil {
+	if err := g.dev.AddLibrary(device.OpSet{MatmulName: op}, 0, func() error { return nil }); err == nil {
 		t.Error("a routine was added twice")
+	}
+	if got := g.dev.WorkspaceBytes(); got != DefaultWorkspace {
+		t.Errorf("a workspace of %d bytes", got)
+	}
+	if err := g.s.UseWorkspace(g.alloc(DefaultWorkspace - 1)); err == nil {
+		t.Error("too small a workspace was taken")
 	}
 }
 
@@ -304,11 +321,11 @@ func TestWarm(t *testing.T) {
 	x, err := g.dev.Load(p, nil)
 	must(t, err)
 	need, err := x.ScratchBytes(nil)
-	if err != nil || need != 512 {
+	if err != nil || need != 0 {
 		t.Fatalf("%d bytes of scratch, %v", need, err)
 	}
 	y := g.alloc(32 * 64 * 2)
-	l, err := x.Bind(nil, device.Args{Params: []device.Buffer{g.alloc(32 * 128 * 2), g.alloc(64 * 128 * 2), y}, Scratch: g.alloc(need)})
+	l, err := x.Bind(nil, device.Args{Params: []device.Buffer{g.alloc(32 * 128 * 2), g.alloc(64 * 128 * 2), y}})
 	must(t, err)
 	must(t, g.s.Fill(y, 1))
 	must(t, g.s.WarmLibraries(l))

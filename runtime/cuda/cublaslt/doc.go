@@ -20,9 +20,13 @@
 //     the call is declined;
 //   - else what the library's heuristic names first, which is counted as untuned.
 //
+// Below the rows that attribute "from" names, the library serves only where a
+// record says so.
+//
 // Only algorithms whose sums do not depend on scheduling are taken: those that do
-// not split k, and those that add the parts in f32 in a step of its own. What an
-// algorithm needs as workspace is planned into the step and never changes.
+// not split k, and those that add the parts in f32 in a step of its own. They
+// work in the stream's workspace ([cuda.Stream.UseWorkspace]), whose size never
+// changes.
 //
 // Descriptors live as long as the library is open. A call that is launched again
 // allocates nothing.

@@ -157,5 +157,7 @@ func newFakeLib(t testing.TB, o Options, found ...heuristicResult) (*gpu, *fakeL
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	f.log = nil
-	return &gpu{t, dev, l, s.(*cuda.Stream)}, f
+	g := &gpu{t, dev, l, s.(*cuda.Stream)}
+	must(t, g.s.UseWorkspace(g.alloc(l.workspace)))
+	return g, f
 }

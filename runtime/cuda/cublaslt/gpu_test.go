@@ -52,7 +52,9 @@ func openGPU(t testing.TB, o Options) *gpu {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return &gpu{t, dev, lib, s.(*cuda.Stream)}
+	g := &gpu{t, dev, lib, s.(*cuda.Stream)}
+	must(t, g.s.UseWorkspace(g.alloc(lib.workspace)))
+	return g
 }
 
 func must(t testing.TB, err error) {
@@ -146,9 +148,8 @@ func (g *gpu) call(z sizes, x, w, y device.Buffer) *device.OpCall {
 	}
 	c := &device.OpCall{Attrs: attrs, Args: []device.Tensor{tensor(z.in, mx, x), tensor(z.in, mw, w), tensor(z.out, my, y)}, Stream: g.s}
 	need, err := (&Matmul{g.lib}).ScratchBytes(c.Args, attrs)
-	must(g, err)
-	if need > 0 {
-		c.Scratch = g.alloc(need)
+	if must(g, err); need != 0 {
+		g.Errorf("%d bytes of scratch", need)
 	}
 	return c
 }
@@ -242,6 +243,7 @@ func TestProductsOnGPU(t *testing.T) {
 			must(t, err)
 			defer other.Close()
 			noise := g.call(sizes{m: 512, n: 2048, k: 2048, batch: 1, in: dtype.BF16, out: dtype.BF16}, g.alloc(512*2048*2), g.alloc(2048*2048*2), g.alloc(512*2048*2))
+			must(t, other.(*cuda.Stream).UseWorkspace(g.alloc(g.lib.workspace)))
 			noise.Stream = other
 			for range 20 {
 				must(t, op.Launch(noise))
@@ -322,12 +324,9 @@ func TestSweepOnGPU(t *testing.T) {
 				bytes := z.n * z.k * 2
 				count := min(total/bytes, 16)
 				op := &Matmul{g.lib}
-				scratch := g.lib.workspace
 				var calls []*device.OpCall
 				for i := range count {
-					at := scratch + 1<<22
-					c := g.call(z, rest.Slice(scratch, z.m*z.k*2), weights.Slice(i*bytes, bytes), rest.Slice(at+z.m*z.k*2&^511, z.m*z.n*2))
-					c.Scratch = rest.Slice(0, scratch)
+					c := g.call(z, rest.Slice(0, z.m*z.k*2), weights.Slice(i*bytes, bytes), rest.Slice(1<<24+z.m*z.k*2&^511, z.m*z.n*2))
 					calls = append(calls, c)
 				}
 				must(t, op.Warm(calls[0]))

@@ -25,8 +25,8 @@ type Options struct {
 	// Records are what tuning found; nil: nothing.
 	Records Records
 
-	// Workspace is the most memory that an algorithm may take beside its operands,
-	// bytes; 0: DefaultWorkspace.
+	// Workspace is the memory of each stream that algorithms may use beside their
+	// operands, bytes; 0: DefaultWorkspace.
 	Workspace int64
 }
 
@@ -171,7 +171,7 @@ func (l *Library) start(a api) error {
 
 // join gives the routines to the device, which closes the library.
 func (l *Library) join() error {
-	return l.dev.AddLibrary(device.OpSet{MatmulName: &Matmul{l}}, l.close)
+	return l.dev.AddLibrary(device.OpSet{MatmulName: &Matmul{l}}, l.workspace, l.close)
 }
 
 // close gives back what the library holds; the context is current.

@@ -34,36 +34,34 @@ func (m *Matmul) Signature() device.Signature {
 	return device.Signature{Name: MatmulName, Mut: []bool{false, false, true}, Capture: true, Version: fmt.Sprint(m.lib.Version())}
 }
 
-// ScratchBytes plans a product and returns the workspace of its algorithm. The
-// error is device.ErrDeclined where the library should not compute it.
+// ScratchBytes plans a product. It asks for nothing: algorithms work in the
+// stream's workspace. The error is device.ErrDeclined where the library should not
+// compute it.
 func (m *Matmul) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
 	p, err := parse(args, attrs)
 	if err != nil {
 		return 0, err
 	}
-	plan, err := m.lib.plan(p)
-	if err != nil {
-		return 0, err
-	}
-	return plan.workspace, nil
+	_, err = m.lib.plan(p)
+	return 0, err
 }
 
 // Launch enqueues a product. From the second time on it allocates nothing.
 func (m *Matmul) Launch(c *device.OpCall) error {
-	k, err := m.call(c)
+	k, s, err := m.call(c)
 	if err != nil {
 		return err
 	}
 	if c.Capturing && !k.plan.warm.Load() {
 		return fmt.Errorf("%w: %s", ErrCold, k.plan.String())
 	}
-	return c.Stream.(*cuda.Stream).CallLibrary(k.plan.nodes, k.run)
+	return s.CallLibrary(k.plan.nodes, k.run)
 }
 
 // Warm runs a product's algorithm, unless it ran before, and learns what its call
 // becomes in a graph.
 func (m *Matmul) Warm(c *device.OpCall) error {
-	k, err := m.call(c)
+	k, s, err := m.call(c)
 	if err != nil {
 		return err
 	}
@@ -73,7 +71,7 @@ func (m *Matmul) Warm(c *device.OpCall) error {
 	if p.warm.Load() {
 		return nil
 	}
-	if err := c.Stream.(*cuda.Stream).CallLibrary(cuda.LibraryNodes{}, k.run); err != nil {
+	if err := s.CallLibrary(cuda.LibraryNodes{}, k.run); err != nil {
 		return err
 	}
 	nodes, err := m.lib.dev.ProbeLibrary(k.run)
@@ -85,11 +83,28 @@ func (m *Matmul) Warm(c *device.OpCall) error {
 	return nil
 }
 
-// call returns what a call keeps, made the first time.
-func (m *Matmul) call(c *device.OpCall) (*call, error) {
-	if k, ok := c.State.(*call); ok {
-		return k, nil
+// call returns what a call keeps, made the first time, and its stream.
+func (m *Matmul) call(c *device.OpCall) (*call, *cuda.Stream, error) {
+	s := c.Stream.(*cuda.Stream)
+	k, ok := c.State.(*call)
+	if !ok {
+		var err error
+		if k, err = m.newCall(c); err != nil {
+			return nil, nil, err
+		}
+		c.State = k
 	}
+	if need := k.plan.workspace; need > 0 {
+		address, bytes := s.Workspace()
+		if bytes < need {
+			return nil, nil, fmt.Errorf("cublaslt: the stream's workspace has %d bytes, %s takes %d", bytes, k.plan.String(), need)
+		}
+		k.args.workspace = uintptr(address)
+	}
+	return k, s, nil
+}
+
+func (m *Matmul) newCall(c *device.OpCall) (*call, error) {
 	p, err := parse(c.Args, c.Attrs)
 	if err != nil {
 		return nil, err
@@ -111,22 +126,15 @@ func (m *Matmul) call(c *device.OpCall) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	workspace := uint64(0)
-	if plan.workspace > 0 {
-		if workspace, err = m.lib.dev.Pointer(c.Scratch.Slice(0, plan.workspace)); err != nil {
-			return nil, err
-		}
-	}
 	k.args = matmulArgs{
 		handle: m.lib.handle, desc: plan.desc, alpha: plan.alpha, beta: plan.beta, algo: &plan.algo,
 		a: w, aLayout: plan.operands.a, b: x, bLayout: plan.operands.b, c: y, cLayout: plan.operands.d, d: y, dLayout: plan.operands.d,
-		workspace: uintptr(workspace), workspaceBytes: uintptr(plan.workspace),
+		workspaceBytes: uintptr(plan.workspace),
 	}
 	k.run = func(stream uintptr) error {
 		k.args.stream = stream
 		return k.api.Matmul(&k.args)
 	}
-	c.State = k
 	return k, nil
 }
 

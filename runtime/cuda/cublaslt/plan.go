@@ -58,6 +58,9 @@ func (l *Library) choose(p *plan) error {
 		l.stats.Own++
 		return fmt.Errorf("%w: tuning found the program's own kernels faster", device.ErrDeclined)
 	}
+	if !recorded && p.rows < p.from {
+		return fmt.Errorf("%w: the library should serve from %d rows on", device.ErrDeclined, p.from)
+	}
 	if err := p.describe(l.api); err != nil {
 		return err
 	}

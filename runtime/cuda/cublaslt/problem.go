@@ -15,6 +15,7 @@ const (
 	AttrX       = "x"        // AttrDims: where x starts, the step from row to row, from matrix to matrix; elements
 	AttrW       = "w"        // the same of w; with AttrByDepth the step is from one k to the next
 	AttrY       = "y"        // the same of y
+	AttrFrom    = "from"     // AttrDim: rows from which the library should serve where nothing was measured; without it any
 	AttrByDepth = "by_depth" // AttrBool: w is [k, n]
 )
 
@@ -26,7 +27,8 @@ type problem struct {
 	rows, cols, depth, batch int64
 	in, out                  dtype.DType
 	x, w, y                  matrix
-	byDepth                  bool // w is [k, n] and not [n, k]
+	byDepth                  bool  // w is [k, n] and not [n, k]
+	from                     int64 // rows from which the library serves without a record
 }
 
 // baseAlign is what memory of operands is aligned to, bytes: what the compiler
@@ -46,8 +48,11 @@ func parse(args []device.Tensor, attrs []program.Attr) (problem, error) {
 	}
 	p.rows, p.cols, p.depth, p.batch = size[0], size[1], size[2], size[3]
 	for _, a := range attrs {
-		if a.Name == AttrByDepth && a.Kind == program.AttrBool {
+		switch {
+		case a.Name == AttrByDepth && a.Kind == program.AttrBool:
 			p.byDepth = a.Bool
+		case a.Name == AttrFrom && a.Kind == program.AttrDim:
+			p.from, _ = a.Dim.Const()
 		}
 	}
 	p.in, p.out = args[0].DType, args[2].DType
