@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	attncuda "pwc/attention/cuda"
@@ -209,6 +210,57 @@ func TestRandomOrderOfSizesOnGPU(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A model is captured, and replayed, beside goroutines that make, load, run and
+// close backends of their own on the same GPU all the time.
+func TestCaptureBesideOthersOnGPU(t *testing.T) {
+	g := openGolden(t, "llama")
+	o := onGPU(t)
+	other := piecewise.Options{Device: o.Device, Target: o.Target, Store: o.Store, Mode: piecewise.None}
+	ctx := context.Background()
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for runs := 0; ; runs++ {
+				select {
+				case <-done:
+					if runs == 0 {
+						t.Error("nothing ran beside the captures")
+					}
+					return
+				default:
+				}
+				b, err := piecewise.New(ctx, parse(t, plain), other)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := b.Load(ctx, nil, nil); err != nil {
+					t.Error(err)
+				} else if r, err := issue(t, b.Func("forward"), []float32{1, 2, 3}, nil); err != nil {
+					t.Error(err)
+				} else {
+					wantF32(t, read(t, r.At(0)), []float32{2, 3, 4})
+				}
+				if err := b.Close(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	o.Mode, o.CaptureSizes = piecewise.FullAndPiecewise, []int64{1, 2, 4, 8, 16, 24}
+	for range 5 {
+		b := g.backend(t, o)
+		g.holdLogits(t, b)
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	close(done)
+	wg.Wait()
 }
 
 // C12 on a GPU.
