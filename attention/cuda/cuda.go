@@ -177,12 +177,13 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 	return split, nil
 }
 
+// scratch bounds what the launches of a call need, and of every call of fewer
+// rows: tiles · heads · parts is at most (rows·G/tile + rows) · heads · parts, and
+// with parts ≤ resident/(rows·⌈G/tile⌉·heads), where it is more than 1, at most
+// twice the resident blocks.
 func (o *Op) scratch(s *attention.Shape, v *Variant) int64 {
-	parts := o.parts(s, v)
-	if parts == 1 {
-		return 0
-	}
-	return int64(v.tiles(s.Rows, s.Rows)*s.KVHeads*parts) * splitPairs * int64(s.HeadDim+2) * 4
+	sums := min(v.tiles(s.Rows, s.Rows)*s.KVHeads*maxParts, 2*v.Resident*o.sms)
+	return int64(sums) * splitPairs * int64(s.HeadDim+2) * 4
 }
 
 // kernel returns the kernel for a shape, loaded.

@@ -192,7 +192,8 @@ type Op interface {
 	Signature() Signature
 
 	// ScratchBytes is the memory that a launch with these operands needs beside
-	// them; it is planned into the step. maxima: the operands at the largest size.
+	// them; it is planned into the step. For more rows it is never less: what is
+	// planned for the largest size serves steps of any other.
 	ScratchBytes(args []Tensor, attrs []program.Attr) (int64, error)
 
 	// Launch enqueues the op on c.Stream and returns. It must not wait for the
