@@ -2,10 +2,13 @@ package piecewise_test
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
+	"pwc/ir/dtype"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/device"
@@ -107,5 +110,85 @@ func TestReadyBeforeCapture(t *testing.T) {
 	}
 	if int64(programs) != s.Compiled || programs >= 7 || len(w.ran) != programs || !slices.Equal(slices.Compact(slices.Sorted(maps.Values(w.ran))), []int{1}) {
 		t.Errorf("%d of 7 pieces are distinct; %d were loaded, and ran %v times", s.Compiled, programs, slices.Collect(maps.Values(w.ran)))
+	}
+}
+
+func (s *watchingStream) CopyToDevice(dst device.Buffer, src []byte) error {
+	s.owner.log = append(s.owner.log, "copy")
+	return s.Stream.CopyToDevice(dst, src)
+}
+
+// The inputs of a run are one copy, with padding between them that is not worth
+// another; a tensor of the device among them stays as it is.
+func TestInputsAreOneCopy(t *testing.T) {
+	const three = `pwc 1
+module "three" {
+  sym N in [1, MAX] batch
+  func @forward(%x: f32[N], %y: f32[N], %z: f32[N]) -> (f32[N]) {
+    %a = mul(%x, %y) : f32[N]
+    %b = sub(%a, %z) : f32[N]
+    return %b
+  }
+}
+`
+	for _, tc := range []struct {
+		max    string
+		given  bool // %y is a tensor of the device
+		copies int
+	}{{"512", false, 1}, {"512", true, 2}, {"65536", false, 3}} {
+		w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
+		b := start(t, strings.Replace(three, "MAX", tc.max, 1), piecewise.Options{Device: w, Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 8}})
+		f := b.Func("forward")
+		for _, n := range []int{8, 3, 2, 5} { // what a larger run left must not show
+			in, err := f.Inputs(int64(n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want []float32
+			for k, name := range []string{"x", "y", "z"} {
+				v := make([]float32, n)
+				for i := range v {
+					v[i] = float32((k+1)*10 + i + n)
+				}
+				if name == "y" && tc.given {
+					m, err := w.Alloc(int64(4 * n))
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer m.Free()
+					buf := device.Buffer{Memory: m, Size: m.Size()}
+					host := make([]byte, 4*n)
+					for i := range v {
+						putf32(host, int64(i), v[i])
+					}
+					s, err := w.Device.NewStream()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := errors.Join(s.CopyToDevice(buf, host), s.Synchronize(), s.Close(), in.Set("y", device.Tensor{Buffer: buf, DType: dtype.F32, Shape: []int64{int64(n)}})); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
+				x, err := in.Float32s(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				copy(x, v)
+			}
+			for i := range n {
+				want = append(want, float32(10+i+n)*float32(20+i+n)-float32(30+i+n))
+			}
+			w.log = nil
+			r, err := f.Run(context.Background(), in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			copies := len(slices.DeleteFunc(w.log, func(s string) bool { return s != "copy" }))
+			if copies != tc.copies {
+				t.Errorf("up to %s rows, a tensor of the device %v: %d copies, want %d", tc.max, tc.given, copies, tc.copies)
+			}
+			wantF32(t, read(t, r.At(0)), want)
+		}
 	}
 }

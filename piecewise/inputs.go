@@ -23,7 +23,10 @@ type slotMemory struct {
 	taken   bool   // handed out and not run
 	rows    int64
 	uniform bool
-	host    []device.HostMemory // by input; nil until a linked input is staged
+	all     []byte   // the inputs that are not linked, side by side as on the device
+	at      []int64  // by input: where it starts in all; -1: it is linked
+	host    [][]byte // by input, at its largest size; nil until a linked input is staged
+	memory  []device.HostMemory
 	given   []given
 	copied  device.Event // after the last copies out of host
 	pending bool         // copied was recorded and is not known to be done
@@ -51,48 +54,66 @@ type Inputs struct {
 	gen  uint64
 }
 
-// newRing allocates the staging slots.
+// newRing allocates the staging slots. The inputs of one lie in it as they lie on
+// the device.
 func (fn *function) newRing() error {
+	var bytes int64
+	for i := range fn.inputs {
+		if fn.inputs[i].from == nil {
+			bytes += roundUp(fn.inputBuffer(i).Size)
+		}
+	}
 	for range fn.b.opts.Slots {
 		ev, err := fn.b.opts.Device.NewEvent()
 		if err != nil {
 			return err
 		}
-		s := &slotMemory{fn: fn, host: make([]device.HostMemory, len(fn.inputs)), given: make([]given, len(fn.inputs)), copied: ev}
+		s := &slotMemory{fn: fn, at: make([]int64, len(fn.inputs)), host: make([][]byte, len(fn.inputs)), given: make([]given, len(fn.inputs)), copied: ev}
 		fn.ring.slots = append(fn.ring.slots, s)
+		if s.all, err = s.take(bytes); err != nil {
+			return err
+		}
+		off := int64(0)
 		for i := range fn.inputs {
-			if fn.inputs[i].from == nil {
-				if err := s.stage(i); err != nil {
-					return err
-				}
+			if s.at[i] = -1; fn.inputs[i].from == nil {
+				n := fn.inputBuffer(i).Size
+				s.at[i], s.host[i] = off, s.all[off:off+n]
+				off += roundUp(n)
 			}
 		}
 	}
 	return nil
 }
 
-// stage allocates the host memory of an input at its largest size.
+// take allocates host memory of the slot.
+func (s *slotMemory) take(bytes int64) ([]byte, error) {
+	if bytes == 0 {
+		return nil, nil
+	}
+	m, err := s.fn.b.opts.Device.AllocHost(bytes)
+	if err != nil {
+		return nil, fmt.Errorf("piecewise: %d bytes of host memory for inputs of @%s: %w", bytes, s.fn.ir.Name, err)
+	}
+	s.memory = append(s.memory, m)
+	return m.Bytes(), nil
+}
+
+// stage gives a linked input host memory of its largest size.
 func (s *slotMemory) stage(i int) error {
 	if s.host[i] != nil {
 		return nil
 	}
-	n := s.fn.atMax.bytes[s.fn.storage(s.fn.inputs[i].value)]
-	m, err := s.fn.b.opts.Device.AllocHost(n)
-	if err != nil {
-		return fmt.Errorf("piecewise: %d bytes of host memory for input %%%s: %w", n, s.fn.inputs[i].name, err)
-	}
-	s.host[i] = m
-	return nil
+	var err error
+	s.host[i], err = s.take(s.fn.inputBuffer(i).Size)
+	return err
 }
 
 func (r *ring) close() error {
 	var errs []error
 	for _, s := range r.slots {
 		errs = append(errs, s.copied.Close())
-		for _, m := range s.host {
-			if m != nil {
-				errs = append(errs, m.Free())
-			}
+		for _, m := range s.memory {
+			errs = append(errs, m.Free())
 		}
 	}
 	r.slots = nil
@@ -174,11 +195,11 @@ func (in Inputs) BytesOf(name string, rows int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n > int64(len(s.host[i].Bytes())) {
-		return nil, fmt.Errorf("%w: input %%%s would need %d bytes, its largest is %d", ErrSize, name, n, len(s.host[i].Bytes()))
+	if n > int64(len(s.host[i])) {
+		return nil, fmt.Errorf("%w: input %%%s would need %d bytes, its largest is %d", ErrSize, name, n, len(s.host[i]))
 	}
 	s.given[i] = given{how: staged, rows: rows}
-	return s.host[i].Bytes()[:n], nil
+	return s.host[i][:n], nil
 }
 
 // inputBytes returns the size of an input for n rows of the size symbol, and
@@ -277,11 +298,36 @@ func (in Inputs) SetResult(name string, r Result) error {
 	return nil
 }
 
+// maxGap is how many bytes that no run needs are copied along rather than begin
+// another copy: at PCIe's speed they take less than a microsecond, a copy takes
+// several.
+const maxGap = 32 << 10
+
+// stagedCopy is a copy of one input, or of several that lie side by side in the
+// slot and on the device, with what is between them.
+type stagedCopy struct {
+	dst      device.Buffer // memory of the first
+	from, to int64         // in the slot's memory
+}
+
+// joins reports whether an input at dst, staged at at, can be part of the copy.
+func (c *stagedCopy) joins(dst device.Buffer, at int64) bool {
+	return c.to > 0 && dst.Memory == c.dst.Memory && dst.Offset-c.dst.Offset == at-c.from && at-c.to <= maxGap
+}
+
+func (c *stagedCopy) send(s device.Stream, all []byte) error {
+	if c.to == 0 {
+		return nil
+	}
+	return s.CopyToDevice(device.Buffer{Memory: c.dst.Memory, Offset: c.dst.Offset, Size: c.to - c.from}, all[c.from:c.to])
+}
+
 // send enqueues the copies of a run's inputs, padded from rows to size.
 func (s *slotMemory) send(size int64) error {
 	fn := s.fn
 	stream := fn.b.pool.stream
 	copied := false
+	var next stagedCopy
 	for i := range fn.inputs {
 		in, g := &fn.inputs[i], &s.given[i]
 		dst := fn.inputBuffer(i)
@@ -297,19 +343,32 @@ func (s *slotMemory) send(size int64) error {
 		case unset:
 			return fmt.Errorf("piecewise: input %%%s of @%s was not filled", in.name, fn.ir.Name)
 		case staged:
-			b := s.host[i].Bytes()[:want]
+			b := s.host[i][:want]
 			clear(b[have:]) // padded rows hold zero: id 0, position 0 (C11)
 			if want == 0 {
 				continue
 			}
-			if err := stream.CopyToDevice(dst.Slice(0, want), b); err != nil {
-				return err
-			}
 			copied = true
 			if in.from != nil {
+				if err := stream.CopyToDevice(dst.Slice(0, want), b); err != nil {
+					return err
+				}
 				in.from.run++ // what lay there is gone: older results are stale
+				continue
 			}
+			if next.joins(dst, s.at[i]) {
+				next.to = s.at[i] + want
+				continue
+			}
+			if err := next.send(stream, s.all); err != nil {
+				return err
+			}
+			next = stagedCopy{dst, s.at[i], s.at[i] + want}
 		case fromDevice:
+			if err := next.send(stream, s.all); err != nil {
+				return err
+			}
+			next = stagedCopy{}
 			if g.tensor.Memory != dst.Memory || g.tensor.Offset != dst.Offset {
 				if have > 0 {
 					if err := stream.Copy(dst.Slice(0, have), g.tensor.Slice(0, have)); err != nil {
@@ -326,6 +385,9 @@ func (s *slotMemory) send(size int64) error {
 				}
 			}
 		}
+	}
+	if err := next.send(stream, s.all); err != nil {
+		return err
 	}
 	if copied {
 		if err := stream.Record(s.copied); err != nil {
@@ -345,7 +407,7 @@ func (s *slotMemory) maskPositions() {
 		if pos.how != staged {
 			continue
 		}
-		b := s.host[c.positions].Bytes()
+		b := s.host[c.positions]
 		for i := range s.rows {
 			p := (*int32)(unsafe.Pointer(&b[4*i]))
 			if int64(*p) >= table.rows {
