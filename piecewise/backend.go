@@ -315,14 +315,21 @@ func (b *Backend) loadWeights(ctx context.Context, src safetensors.Source) error
 	if err != nil {
 		return err
 	}
+	computing, stop := context.WithCancel(ctx)
+	computed := b.computeWeights(computing, src)
+	defer func() {
+		stop()
+		for range computed {
+		}
+	}()
 	var errs []error
 	for i, w := range b.module.Weights {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		t, err := evalWeight(src, w)
-		if err != nil {
-			errs = append(errs, err)
+		t, ok := <-computed
+		switch {
+		case !ok:
+			return ctx.Err()
+		case t.err != nil:
+			errs = append(errs, t.err)
 			continue
 		}
 		if b.weights[i], err = next(int64(len(t.data)), "weight @"+w.Name); err != nil {
@@ -331,7 +338,7 @@ func (b *Backend) loadWeights(ctx context.Context, src safetensors.Source) error
 		if err := b.pool.stream.CopyToDevice(b.weights[i], t.data); err != nil {
 			return err
 		}
-		// The host bytes may go once the copy is done; a weight at a time keeps the peak low.
+		// The host bytes may go once the copy is done.
 		if err := b.pool.stream.Synchronize(); err != nil {
 			return err
 		}

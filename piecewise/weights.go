@@ -1,6 +1,7 @@
 package piecewise
 
 import (
+	"context"
 	"fmt"
 
 	"pwc/ir"
@@ -14,6 +15,34 @@ type hostTensor struct {
 	dt    dtype.DType
 	shape []int64
 	data  []byte
+}
+
+// computedWeight is a weight, or why there is none.
+type computedWeight struct {
+	hostTensor
+	err error
+}
+
+// computeWeights computes the weights in order, each while the one before it is
+// copied, which keeps the peak of memory low. It closes the channel, and no longer
+// uses src then, after the last one or soon after ctx ends.
+func (b *Backend) computeWeights(ctx context.Context, src safetensors.Source) <-chan computedWeight {
+	out := make(chan computedWeight)
+	go func() {
+		defer close(out)
+		for _, w := range b.module.Weights {
+			if ctx.Err() != nil {
+				return
+			}
+			t, err := evalWeight(src, w)
+			select {
+			case out <- computedWeight{t, err}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
 }
 
 // evalWeight computes a weight from checkpoint tensors: its expression, or the

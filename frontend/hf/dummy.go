@@ -59,37 +59,47 @@ func (d *dummy) Tensor(name string) (safetensors.Tensor, error) {
 	t := safetensors.Tensor{Name: name, DType: info.DType, Shape: info.Shape, Data: make([]byte, info.DType.Bytes(n))}
 	p := d.byName[name]
 	seed := seedOf(name)
+	var set func(i int64, v float32)
 	switch info.DType {
 	case dtype.BF16:
-		inParallel(n, func(i int64) {
-			binary.LittleEndian.PutUint16(t.Data[2*i:], dtype.F32ToBF16(sample(seed, uint64(i), p.Mean, p.Std)))
-		})
+		set = func(i int64, v float32) { binary.LittleEndian.PutUint16(t.Data[2*i:], dtype.F32ToBF16(v)) }
 	case dtype.F16:
-		inParallel(n, func(i int64) {
-			binary.LittleEndian.PutUint16(t.Data[2*i:], dtype.F32ToF16(sample(seed, uint64(i), p.Mean, p.Std)))
-		})
+		set = func(i int64, v float32) { binary.LittleEndian.PutUint16(t.Data[2*i:], dtype.F32ToF16(v)) }
 	case dtype.F32:
-		inParallel(n, func(i int64) {
-			binary.LittleEndian.PutUint32(t.Data[4*i:], math.Float32bits(sample(seed, uint64(i), p.Mean, p.Std)))
-		})
+		set = func(i int64, v float32) { binary.LittleEndian.PutUint32(t.Data[4*i:], math.Float32bits(v)) }
 	default:
 		return safetensors.Tensor{}, fmt.Errorf("hf: dummy weights: %s: no values of %s are made", quote(name), info.DType)
 	}
+	inParallel(0, min(n, period), func(from, to int64) {
+		for i := from; i < to; i++ {
+			set(i, sample(seed, uint64(i), p.Mean, p.Std))
+		}
+	})
+	size := info.DType.Bytes(1)
+	inParallel(period, n, func(from, to int64) {
+		for from < to {
+			at := from % period
+			k := min(to-from, period-at)
+			copy(t.Data[size*from:size*(from+k)], t.Data[size*at:])
+			from += k
+		}
+	})
 	return t, nil
 }
 
-// inParallel calls f with 0 to n-1, from as many goroutines as there are processors: a tensor of a large model has 10⁸
-// elements.
-func inParallel(n int64, f func(i int64)) {
+// period is after how many elements the values of a tensor repeat: copying is many times as fast as computing, and a
+// large model is made in seconds. It is a prime, so that no two rows of a matrix are alike.
+const period = 1<<22 - 3
+
+// inParallel calls f with parts of [from, to), from as many goroutines as there are processors: a tensor of a large
+// model has 10⁸ elements.
+func inParallel(from, to int64, f func(from, to int64)) {
 	const least = 1 << 16 // elements that are worth a goroutine
+	n := max(0, to-from)
 	parts := max(1, min(int64(runtime.GOMAXPROCS(0)), n/least))
 	var wg sync.WaitGroup
 	for p := range parts {
-		wg.Go(func() {
-			for i := n * p / parts; i < n*(p+1)/parts; i++ {
-				f(i)
-			}
-		})
+		wg.Go(func() { f(from+n*p/parts, from+n*(p+1)/parts) })
 	}
 	wg.Wait()
 }
@@ -100,7 +110,7 @@ func seedOf(name string) uint64 {
 	return h.Sum64()
 }
 
-// sample returns element i of a tensor: the sum of four independent uniform numbers, which is close to normal and within
+// sample returns element i of a tensor, of the first period: the sum of four independent uniform numbers, which is close to normal and within
 // 3.5 deviations of the mean. The numbers are the quarters of a hash of the element's position (SplitMix64: Steele, Lea,
 // Flood, "Fast splittable pseudorandom number generators", 2014).
 func sample(seed, i uint64, mean, std float64) float32 {

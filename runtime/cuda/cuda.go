@@ -88,12 +88,9 @@ func Target(major, minor int) string { return fmt.Sprintf("cuda:sm_%d%d", major,
 // Open opens a GPU. Without a driver, or with one before CUDA 12.0, the error
 // says what was looked for and where.
 func Open(o Options) (*Device, error) {
-	drv := o.Driver
-	if drv == nil {
-		var err error
-		if drv, err = driver.Open(o.LibraryPath); err != nil {
-			return nil, fmt.Errorf("cuda: %w", err)
-		}
+	drv, err := o.driver()
+	if err != nil {
+		return nil, err
 	}
 	d := &Device{
 		drv: drv, ordinal: driver.Device(o.Ordinal), libraries: o.Libraries,
@@ -117,9 +114,10 @@ func (d *Device) open(ordinal int) error {
 	if d.version, err = d.drv.DriverGetVersion(); err != nil {
 		return err
 	}
-	if err := d.describe(); err != nil {
+	if d.info, err = describe(d.drv, d.ordinal); err != nil {
 		return err
 	}
+	d.major, d.minor = int(d.info.Properties[program.PropertyPrefix+"major"]), int(d.info.Properties[program.PropertyPrefix+"minor"])
 	if d.ctx, err = d.drv.DevicePrimaryCtxRetain(d.ordinal); err != nil {
 		return err
 	}
@@ -132,45 +130,6 @@ func (d *Device) open(ordinal int) error {
 		return errors.Join(err, d.drv.DevicePrimaryCtxRelease(d.ordinal))
 	}
 	d.adopt(&d.util)
-	return nil
-}
-
-// properties are what launch dims may use, with where they come from.
-var properties = [...]struct {
-	name string
-	attr driver.Attribute
-}{
-	{"sms", driver.AttrMultiprocessors},
-	{"major", driver.AttrComputeMajor},
-	{"minor", driver.AttrComputeMinor},
-	{"warp", driver.AttrWarpSize},
-	{"l2_bytes", driver.AttrL2Bytes},
-	{"shared_bytes", driver.AttrSharedBytesPerBlock},
-	{"shared_bytes_per_sm", driver.AttrSharedBytesPerSM},
-	{"registers_per_sm", driver.AttrRegistersPerSM},
-	{"threads_per_sm", driver.AttrThreadsPerSM},
-	{"blocks_per_sm", driver.AttrBlocksPerSM},
-}
-
-func (d *Device) describe() error {
-	name, err := d.drv.DeviceGetName(d.ordinal)
-	if err != nil {
-		return err
-	}
-	total, err := d.drv.DeviceTotalMem(d.ordinal)
-	if err != nil {
-		return err
-	}
-	props := make(map[string]int64, len(properties))
-	for _, p := range properties {
-		v, err := d.drv.DeviceGetAttribute(p.attr, d.ordinal)
-		if err != nil {
-			return err
-		}
-		props[program.PropertyPrefix+p.name] = int64(v)
-	}
-	d.major, d.minor = int(props["device.major"]), int(props["device.minor"])
-	d.info = device.Info{Target: Target(d.major, d.minor), Name: name, MemoryBytes: total, Properties: props}
 	return nil
 }
 

@@ -232,6 +232,9 @@ func (f *Driver) handle() uintptr {
 	return f.next
 }
 
+// Library returns "fake".
+func (f *Driver) Library() string { return "fake" }
+
 // DriverGetVersion returns Options.Version.
 func (f *Driver) DriverGetVersion() (int, error) {
 	f.mu.Lock()

@@ -9,6 +9,9 @@ import (
 // What a run calls goes through d.hot, which allocates nothing. Handles that the
 // driver writes, and calls of more than four arguments, cost an allocation.
 
+// Library implements [Driver].
+func (d *library) Library() string { return d.path }
+
 func (d *library) DriverGetVersion() (int, error) {
 	var v int32
 	r := dl.Call(d.driverGetVersion, uintptr(unsafe.Pointer(&v)))

@@ -112,6 +112,10 @@ const (
 // Driver is the driver. Calls that take a context's objects need the context
 // current on the calling thread. Errors are *Error, or nil.
 type Driver interface {
+	// Library returns where the driver was found: a path, or a bare name that the
+	// loader resolved by its own rules.
+	Library() string
+
 	// DriverGetVersion returns 1000·major + 10·minor of the newest CUDA that the
 	// driver supports.
 	DriverGetVersion() (int, error)

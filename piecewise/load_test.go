@@ -1,0 +1,62 @@
+package piecewise_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	attnhost "pwc/attention/host"
+	"pwc/build"
+	"pwc/compile/host"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+	"pwc/safetensors"
+)
+
+// cancelling is a checkpoint that ends a context once a tensor was read.
+type cancelling struct {
+	safetensors.Source
+	cancel context.CancelFunc
+	read   atomic.Int64
+}
+
+// Tensor is that of the checkpoint.
+func (c *cancelling) Tensor(name string) (safetensors.Tensor, error) {
+	c.read.Add(1)
+	c.cancel()
+	return c.Source.Tensor(name)
+}
+
+// Load stops between weights when its context ends, no longer reads then, and
+// leaves nothing behind.
+func TestLoadIsCancelled(t *testing.T) {
+	g := openGolden(t, "llama")
+	dev := openHost(t)
+	pool, err := piecewise.NewPool(dev, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := piecewise.New(t.Context(), g.model.Module, piecewise.Options{Pool: pool, Target: build.Pipeline{Backend: host.New()},
+		Ops: []device.Op{attnhost.New(dev)}, Symbols: map[string]int64{"B": kvBlocks}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	ctx, cancel := context.WithCancel(t.Context())
+	src := &cancelling{Source: g.source, cancel: cancel}
+	if err := b.Load(ctx, src, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("Load: %v", err)
+	}
+	if n := src.read.Load(); n == 0 || n > 3 {
+		t.Errorf("%d tensors were read, want those of a weight", n)
+	}
+	if n := pool.Stats().RequestedBytes.Now; n != 0 {
+		t.Errorf("%d bytes are left", n)
+	}
+	if err := errors.Join(b.Close(), pool.Close()); err != nil {
+		t.Error(err)
+	}
+}

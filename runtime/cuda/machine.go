@@ -1,0 +1,97 @@
+package cuda
+
+import (
+	"fmt"
+
+	"pwc/program"
+	"pwc/runtime/cuda/internal/driver"
+	"pwc/runtime/device"
+)
+
+// Machine is what the driver shows of a machine.
+type Machine struct {
+	Library      string        // the driver's, as it was opened: a bare name was found by the loader's own rules
+	Major, Minor int           // the newest CUDA that the driver supports
+	Devices      []device.Info // by ordinal
+}
+
+// Describe asks the driver for the machine's GPUs. It makes no context and takes
+// no memory. Errors are those of Open; Ordinal does not count.
+func Describe(o Options) (Machine, error) {
+	drv, err := o.driver()
+	if err != nil {
+		return Machine{}, err
+	}
+	m := Machine{Library: drv.Library()}
+	fail := func(err error) (Machine, error) {
+		return Machine{}, fmt.Errorf("cuda: describing the machine: %w", err)
+	}
+	version, err := drv.DriverGetVersion()
+	if err != nil {
+		return fail(err)
+	}
+	m.Major, m.Minor = version/1000, version%1000/10
+	n, err := drv.DeviceGetCount()
+	if err != nil {
+		return fail(err)
+	}
+	for i := range n {
+		info, err := describe(drv, driver.Device(i))
+		if err != nil {
+			return fail(err)
+		}
+		m.Devices = append(m.Devices, info)
+	}
+	return m, nil
+}
+
+// driver returns the driver that the options name.
+func (o *Options) driver() (driver.Driver, error) {
+	if o.Driver != nil {
+		return o.Driver, nil
+	}
+	drv, err := driver.Open(o.LibraryPath)
+	if err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
+	}
+	return drv, nil
+}
+
+// properties are what launch dims may use, with where they come from.
+var properties = [...]struct {
+	name string
+	attr driver.Attribute
+}{
+	{"sms", driver.AttrMultiprocessors},
+	{"major", driver.AttrComputeMajor},
+	{"minor", driver.AttrComputeMinor},
+	{"warp", driver.AttrWarpSize},
+	{"l2_bytes", driver.AttrL2Bytes},
+	{"shared_bytes", driver.AttrSharedBytesPerBlock},
+	{"shared_bytes_per_sm", driver.AttrSharedBytesPerSM},
+	{"registers_per_sm", driver.AttrRegistersPerSM},
+	{"threads_per_sm", driver.AttrThreadsPerSM},
+	{"blocks_per_sm", driver.AttrBlocksPerSM},
+}
+
+// describe asks the driver for what a device is.
+func describe(drv driver.Driver, ordinal driver.Device) (device.Info, error) {
+	name, err := drv.DeviceGetName(ordinal)
+	if err != nil {
+		return device.Info{}, err
+	}
+	total, err := drv.DeviceTotalMem(ordinal)
+	if err != nil {
+		return device.Info{}, err
+	}
+	props := make(map[string]int64, len(properties))
+	for _, p := range properties {
+		v, err := drv.DeviceGetAttribute(p.attr, ordinal)
+		if err != nil {
+			return device.Info{}, err
+		}
+		props[program.PropertyPrefix+p.name] = int64(v)
+	}
+	target := Target(int(props[program.PropertyPrefix+"major"]), int(props[program.PropertyPrefix+"minor"]))
+	return device.Info{Target: target, Name: name, MemoryBytes: total, Properties: props}, nil
+}

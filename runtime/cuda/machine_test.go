@@ -1,0 +1,40 @@
+package cuda_test
+
+import (
+	"testing"
+
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/fake"
+)
+
+// TestDescribe asks for every device, and finds what Open finds.
+func TestDescribe(t *testing.T) {
+	drv := newFake(t, fake.Options{Devices: 2, Major: 8, Minor: 9, MemoryBytes: 1 << 20, Version: 12060})
+	m, err := cuda.Describe(cuda.Options{Driver: drv})
+	must(t, err)
+	if m.Library != "fake" || m.Major != 12 || m.Minor != 6 || len(m.Devices) != 2 {
+		t.Fatalf("%+v", m)
+	}
+	for i, d := range m.Devices {
+		if d.Target != "cuda:sm_89" || d.MemoryBytes != 1<<20 || d.Name == "" {
+			t.Errorf("device %d: %+v", i, d)
+		}
+	}
+	if d := open(t, drv); d.Info().Name != m.Devices[0].Name || d.Info().Target != m.Devices[0].Target {
+		t.Errorf("open finds %+v", d.Info())
+	}
+}
+
+// TestDescribeFails tries every call that can fail.
+func TestDescribeFails(t *testing.T) {
+	for n := 1; ; n++ {
+		drv := newFake(t, fake.Options{})
+		drv.Fail(n, 2)
+		if _, err := cuda.Describe(cuda.Options{Driver: drv}); err == nil {
+			if n < 5 {
+				t.Errorf("call %d failed unseen", n)
+			}
+			return
+		}
+	}
+}
