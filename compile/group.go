@@ -14,7 +14,7 @@ import (
 const (
 	maxInstrs = 384
 	maxLoads  = 48
-	maxPhases = 6
+	maxPhases = 24
 	maxAxes   = 12 // leaves, from splitting
 )
 

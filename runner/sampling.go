@@ -84,7 +84,7 @@ const (
 	// than half of 2^-24, the step of the random numbers, beside the largest's 1.
 	faintest = -32
 
-	// halvings of [faintest, 0] that search a threshold: to 2^-15.
+	// halvings of [faintest, 0] that search a threshold: to 2^-15. They come in pairs.
 	halvings = 20
 )
 
@@ -182,9 +182,17 @@ func (f *sampleBuilder) first(x ir.Value) ir.Value {
 	return f.f.Op1("argmax", []ir.Value{x}, ir.IntAttr("axis", 1))
 }
 
+// greedy emits the most probable token. It looks for the largest logit and then
+// for its place, so that it is one kernel, which has the row at hand by then.
 func (s *sampler) greedy() {
 	f := s.start(greedyFunc)
-	f.choose(s, f.first(f.logits), f.row1("max", f.logits))
+	top := f.row1("max", f.logits)
+	f.choose(s, f.first(f.number(f.is(f.logits, "ge", top))), top)
+}
+
+// number returns 1 where a condition holds, else 0.
+func (f *sampleBuilder) number(cond ir.Value) ir.Value {
+	return f.f.Op1("cast", []ir.Value{cond}, ir.DTypeAttr(dtype.F32))
 }
 
 // column returns a parameter of one number a row.
@@ -204,6 +212,8 @@ func (s *sampler) random(limited bool) {
 	seed := f.column(s, "seed", dtype.I64)
 	position := f.f.Op1("cast", []ir.Value{f.column(s, "position", dtype.I32)}, ir.DTypeAttr(dtype.I64))
 
+	// First, so that what reads the row comes after it and may be one kernel.
+	u := f.uniform(seed, position)
 	random := f.is(temperature, "gt", f.float(0))
 	top := f.row1("max", f.logits)
 	x := f.op("div", f.op("sub", f.logits, top), f.where(random, temperature, f.float(1))) // ≤ 0
@@ -213,15 +223,14 @@ func (s *sampler) random(limited bool) {
 	if limited {
 		kept = f.where(f.is(x, "ge", f.threshold(s, x, kept)), kept, f.float(0))
 	}
+	target := f.op("mul", u, f.row1("sum", kept))
 	sums := f.f.Op1("cumsum", []ir.Value{kept}, ir.IntAttr("axis", 1))
-	target := f.op("mul", f.uniform(seed, position), f.row1("max", sums))
 	// A device may associate the sums so that they do not quite rise, hence the
 	// second condition; and where nothing passes, or nothing is random, it is the
 	// most probable token.
 	passed := f.op("and", f.is(sums, "gt", target), f.is(kept, "gt", f.float(0)))
 	passed = f.op("and", passed, random)
-	best := f.f.Op1("cast", []ir.Value{f.is(x, "ge", f.float(0))}, ir.DTypeAttr(dtype.F32))
-	f.choose(s, f.first(f.where(passed, f.float(2), best)), top)
+	f.choose(s, f.first(f.where(passed, f.float(2), f.number(f.is(x, "ge", f.float(0))))), top)
 }
 
 // threshold adds the parameters of top-k and top-p, and returns what the x of
@@ -250,14 +259,20 @@ func (f *sampleBuilder) sumAbove(x, weight, threshold ir.Value) ir.Value {
 }
 
 // search returns the largest threshold between low and 0, to 2^-15, above which
-// the weights of a row sum to wanted; low where none do. Halving needs only
-// sums of rows, where a sort of every row would be the slowest kernel of a step.
+// the weights of a row sum to wanted; low where none do. It needs only sums of
+// rows, where a sort of every row would be the slowest kernel of a step. Two
+// halvings at a time take three sums in one pass over the row: a pass of a few rows
+// over a vocabulary is mostly waiting for the parts of its sum.
 func (f *sampleBuilder) search(x, weight, low, wanted ir.Value) ir.Value {
 	high := f.op("mul", low, f.float(0))
-	for range halvings {
-		middle := f.op("mul", f.op("add", low, high), f.float(0.5))
-		enough := f.is(f.sumAbove(x, weight, middle), "ge", wanted)
-		low, high = f.where(enough, middle, low), f.where(enough, high, middle)
+	half := func(a, b ir.Value) ir.Value { return f.op("mul", f.op("add", a, b), f.float(0.5)) }
+	for range halvings / 2 {
+		middle := half(low, high)
+		lower, upper := half(low, middle), half(middle, high)
+		enough := func(t ir.Value) ir.Value { return f.is(f.sumAbove(x, weight, t), "ge", wanted) }
+		atLower, atMiddle, atUpper := enough(lower), enough(middle), enough(upper)
+		low, high = f.where(atMiddle, f.where(atUpper, upper, middle), f.where(atLower, lower, low)),
+			f.where(atMiddle, f.where(atUpper, high, upper), f.where(atLower, middle, lower))
 	}
 	return low
 }

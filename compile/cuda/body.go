@@ -380,7 +380,7 @@ func (e *emitter) accumulate(in loop.Instr, s *site, j string) {
 	if s.live != "" {
 		cond = "if (" + s.live + ") "
 	}
-	if r.op != "" {
+	if in.Op != loop.ArgMax {
 		e.line("%ss%d = %s::of(s%d, %s);", cond, in.Dst, r.op, in.Dst, x)
 		return
 	}
@@ -388,7 +388,7 @@ func (e *emitter) accumulate(in loop.Instr, s *site, j string) {
 	if s.live != "" {
 		cond = s.live + " && "
 	}
-	e.line("if (%sbefore(best<%s>{%s, %s}, s%d)) s%d = {%s, %s};", cond, r.acc, x, sum(s.pos, j), in.Dst, in.Dst, x, sum(s.pos, j))
+	e.line("if (%sbefore(%s{%s, %s}, s%d)) s%d = {%s, %s};", cond, r.acc, x, sum(s.pos, j), in.Dst, in.Dst, x, sum(s.pos, j))
 }
 
 // sumType is the C type of a scan's sums: as exact as the reference, whatever the

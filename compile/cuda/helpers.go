@@ -152,22 +152,6 @@ struct max_int { template <class T> static __device__ __forceinline__ T of(T a, 
 	{"min_int", nil, `
 struct min_int { template <class T> static __device__ __forceinline__ T of(T a, T b) { return a < b ? a : b; } };
 `},
-	{"reduce", nil, `
-// reduce joins x over the threads of a row: the 32 lanes of WARPS warps. Every
-// thread gets the result, and the order is the same every time. room is shared
-// memory that nothing else uses.
-template <class Op, int WARPS, class T>
-__device__ __forceinline__ T reduce(T x, T *room) {
-  for (int o = 16; o > 0; o /= 2) x = Op::of(x, __shfl_xor_sync(~0u, x, o));
-  if (WARPS == 1) return x;
-  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = room[0];
-  #pragma unroll
-  for (int i = 1; i < WARPS; i++) x = Op::of(x, room[i]);
-  return x;
-}
-`},
 	{"best", nil, `
 // best is an element and its position. Elements are ordered from the largest: a
 // NaN is larger than every number, and of equals the lower position comes first.
@@ -180,20 +164,44 @@ __device__ __forceinline__ bool before(const best<T> &a, const best<T> &b) {
   return before(a.value, b.value) || (!before(b.value, a.value) && a.at < b.at);
 }
 const long long nowhere = 0x7fffffffffffffffLL;
-template <int WARPS, class T>
-__device__ __forceinline__ best<T> first(best<T> x, best<T> *room) {
-  for (int o = 16; o > 0; o /= 2) {
-    const best<T> y = {__shfl_xor_sync(~0u, x.value, o), __shfl_xor_sync(~0u, x.at, o)};
-    if (before(y, x)) x = y;
-  }
-  if (WARPS == 1) return x;
-  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = room[0];
+template <class T>
+struct first_of { static __device__ __forceinline__ best<T> of(const best<T> &a, const best<T> &b) { return before(b, a) ? b : a; } };
+template <class T>
+__device__ __forceinline__ best<T> lane_across(const best<T> &x, int o) { return {__shfl_xor_sync(~0u, x.value, o), __shfl_xor_sync(~0u, x.at, o)}; }
+template <class T>
+__device__ __forceinline__ best<T> lane_below(const best<T> &x, int o) { return {__shfl_down_sync(~0u, x.value, o), __shfl_down_sync(~0u, x.at, o)}; }
+template <class T>
+__device__ __forceinline__ best<T> first_lane(const best<T> &x) { return {__shfl_sync(~0u, x.value, 0), __shfl_sync(~0u, x.at, 0)}; }
+`},
+	{"over_warp", nil, `
+template <class T>
+__device__ __forceinline__ T lane_across(T x, int o) { return __shfl_xor_sync(~0u, x, o); }
+// over_warp joins x over the lanes of a warp, always in the same order. Every lane
+// gets the result.
+template <class Op, class T>
+__device__ __forceinline__ T over_warp(T x) {
   #pragma unroll
-  for (int i = 1; i < WARPS; i++)
-    if (before(room[i], x)) x = room[i];
+  for (int o = 16; o > 0; o /= 2) x = Op::of(x, lane_across(x, o));
   return x;
+}
+`},
+	{"over_room", nil, `
+template <class T>
+__device__ __forceinline__ T lane_below(T x, int o) { return __shfl_down_sync(~0u, x, o); }
+template <class T>
+__device__ __forceinline__ T first_lane(T x) { return __shfl_sync(~0u, x, 0); }
+// over_room joins the N elements of room, up to a warp's lanes. Every lane of every
+// warp gets the result.
+template <class Op, int N, class T>
+__device__ __forceinline__ T over_room(const T *room) {
+  const int lane = threadIdx.x % 32;
+  T x = room[lane < N ? lane : 0];
+  #pragma unroll
+  for (int o = 16; o > 0; o /= 2) {
+    const T y = lane_below(x, o);
+    if (lane + o < N) x = Op::of(x, y);
+  }
+  return first_lane(x);
 }
 `},
 	{"running", nil, `

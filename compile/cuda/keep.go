@@ -20,7 +20,9 @@ type kept struct {
 	access *loop.Access
 	arg    int32
 	first  int  // the phase that fills it
+	last   int  // the last phase that reads it
 	stored bool // by a store; else by a load
+	bytes  int64
 }
 
 // keep finds the vectors that are worth keeping and declares them; nil if there
@@ -30,30 +32,10 @@ func (e *emitter) keep(s *site, p rowPlan) *keeper {
 		return nil
 	}
 	ke := &keeper{e: e, trips: p.trips}
-	seen := make(map[int32][]*kept) // the latest contents of each argument
-	bytes := int64(0)
-	for i, ph := range e.k.Phases {
-		for _, in := range ph.Body {
-			a := in.Access
-			if a == nil || a.Arg < 0 || !isConst(inner(a), 1) || e.perColumn(a) {
-				continue
-			}
-			size := int64(e.k.Args[a.Arg].DType.Bits()/8*s.width) * p.trips
-			switch in.Op {
-			case loop.Store:
-				if a.Index == nil {
-					seen[a.Arg] = append(seen[a.Arg], &kept{access: a, arg: a.Arg, first: i, stored: true})
-				}
-			case loop.Load:
-				k := find(seen[a.Arg], a, i)
-				switch {
-				case k == nil:
-					seen[a.Arg] = append(seen[a.Arg], &kept{access: a, arg: a.Arg, first: i})
-				case !ke.has(k) && bytes+size <= keptBytes:
-					bytes += size
-					ke.list = append(ke.list, k)
-				}
-			}
+	for _, k := range e.readAgain() {
+		k.bytes = int64(e.k.Args[k.arg].DType.Bits()/8*s.width) * p.trips
+		if ke.fits(k) {
+			ke.list = append(ke.list, k)
 		}
 	}
 	if len(ke.list) == 0 {
@@ -64,6 +46,55 @@ func (e *emitter) keep(s *site, p rowPlan) *keeper {
 		e.line("vec<%s, %d> kept%d[%d];", e.storage(e.k.Args[k.arg].DType), s.width, n, p.trips)
 	}
 	return ke
+}
+
+// readAgain lists the vectors that phases after the one which fills them read.
+func (e *emitter) readAgain() []*kept {
+	var list []*kept
+	seen := make(map[int32][]*kept) // the latest contents of each argument
+	for i, ph := range e.k.Phases {
+		for _, in := range ph.Body {
+			a := in.Access
+			if a == nil || a.Arg < 0 || !isConst(inner(a), 1) || e.perColumn(a) {
+				continue
+			}
+			switch in.Op {
+			case loop.Store:
+				if a.Index == nil {
+					seen[a.Arg] = append(seen[a.Arg], &kept{access: a, arg: a.Arg, first: i, stored: true})
+				}
+			case loop.Load:
+				k := find(seen[a.Arg], a, i)
+				if k == nil {
+					seen[a.Arg] = append(seen[a.Arg], &kept{access: a, arg: a.Arg, first: i})
+					continue
+				}
+				if k.last == 0 {
+					list = append(list, k)
+				}
+				k.last = i
+			}
+		}
+	}
+	return list
+}
+
+// fits reports whether there are registers for another: at no time may more than
+// keptBytes be kept. What is read last in the phase that fills another makes room
+// for it as it goes.
+func (ke *keeper) fits(k *kept) bool {
+	for phase := k.first; phase < k.last; phase++ {
+		bytes := k.bytes
+		for _, l := range ke.list {
+			if l.first <= phase && phase < l.last {
+				bytes += l.bytes
+			}
+		}
+		if bytes > keptBytes {
+			return false
+		}
+	}
+	return true
 }
 
 // find returns the latest of a list that is the same elements and was filled in
@@ -98,15 +129,6 @@ func sameElements(a, b *loop.Access) bool {
 		}
 	}
 	return a.Arg == b.Arg && a.Offset.Equal(b.Offset) && same(a.Rows, b.Rows) && same(a.Cols, b.Cols)
-}
-
-func (ke *keeper) has(k *kept) bool {
-	for _, l := range ke.list {
-		if l == k {
-			return true
-		}
-	}
-	return false
 }
 
 // hooks returns what a site of the phase does about kept vectors.

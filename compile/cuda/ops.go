@@ -172,13 +172,13 @@ func (e *emitter) reduction(in loop.Instr) reduction {
 	case in.Op == loop.Min:
 		r = reduction{"min_int", valueType(dt), hi}
 	case in.Op == loop.ArgMax && float:
-		r = reduction{"", "float", "__int_as_float(0xff800000)"}
+		r = reduction{"first_of<float>", "best<float>", "{__int_as_float(0xff800000), nowhere}"}
 	case in.Op == loop.ArgMax:
-		r = reduction{"", valueType(dt), lo}
+		r = reduction{"first_of<" + valueType(dt) + ">", "best<" + valueType(dt) + ">", "{" + lo + ", nowhere}"}
 	default:
 		e.failf("no instruction for %s of %s", in.Op, dt)
 	}
-	if r.op == "" {
+	if in.Op == loop.ArgMax {
 		e.use("best")
 	} else {
 		e.use(r.op)

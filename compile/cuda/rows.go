@@ -24,9 +24,10 @@ const (
 )
 
 // Vectors that later phases read again stay in registers: up to keptBytes a
-// thread, and of rows of up to keptTrips groups a thread.
+// thread at a time, which is half of what a thread of maxThreads has, and of rows of
+// up to keptTrips groups a thread.
 const (
-	keptBytes = 64
+	keptBytes = 128
 	keptTrips = 4
 )
 
@@ -128,7 +129,7 @@ func (e *emitter) rowwise() {
 		s.lead = "lane == 0"
 	}
 	if p.cluster > 1 {
-		e.use("cluster_row")
+		e.use("cluster")
 		e.line("cluster_sync();  // all blocks of the row run, so that they can write to each other")
 	}
 	e.splitRow("row", s)
@@ -172,44 +173,51 @@ func (e *emitter) start(list []loop.Instr, s *site) {
 			room(in, t)
 		case in.Op.Reduces():
 			r := e.reduction(in)
-			if r.op == "" {
-				e.line("best<%s> s%d = {%s, nowhere};", r.acc, in.Dst, r.start)
-				room(in, "best<"+r.acc+">")
-				continue
-			}
 			e.line("%s s%d = %s;", r.acc, in.Dst, r.start)
 			room(in, r.acc)
 		}
 	}
 }
 
-// end writes the row values that a phase reduced.
+// end writes the row values that a phase reduced. All of its reductions go through
+// each barrier together.
 func (e *emitter) end(list []loop.Instr, s *site) {
+	var reduced []loop.Instr
 	for _, in := range list {
-		if !in.Op.Reduces() {
-			continue
+		if in.Op.Reduces() {
+			reduced = append(reduced, in)
 		}
-		r := e.reduction(in)
-		x, room := fmt.Sprintf("s%d", in.Dst), "nullptr"
-		if s.warps > 1 {
-			room = fmt.Sprintf("room%d", in.Dst)
+	}
+	if len(reduced) == 0 {
+		return
+	}
+	each := func(format string, args func(in loop.Instr, r reduction) []any) {
+		for _, in := range reduced {
+			e.line(format, args(in, e.reduction(in))...)
 		}
-		switch {
-		case r.op == "":
-			if s.warps > 0 {
-				e.line("s%d = first<%d, %s>(s%d, %s);", in.Dst, s.warps, r.acc, in.Dst, room)
-			}
-			if s.cluster > 1 {
-				e.line("s%d = %s<%d, %s>(s%d, over%d);", in.Dst, e.use("first_over_cluster"), s.cluster, r.acc, in.Dst, in.Dst)
-			}
-			x = fmt.Sprintf("s%d.at == nowhere ? 0 : (int)s%d.at", in.Dst, in.Dst)
-		case s.warps > 0:
-			x = fmt.Sprintf("%s<%s, %d, %s>(%s, %s)", e.use("reduce"), r.op, s.warps, r.acc, x, room)
-			if s.cluster > 1 {
-				x = fmt.Sprintf("%s<%s, %d, %s>(%s, over%d)", e.use("reduce_over_cluster"), r.op, s.cluster, r.acc, x, in.Dst)
-			}
-		}
-		if r.acc == "double" {
+	}
+	if s.warps > 0 {
+		e.use("over_warp")
+		each("s%d = over_warp<%s>(s%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, in.Dst} })
+	}
+	if s.warps > 1 {
+		e.use("over_room")
+		each("if (threadIdx.x %% 32 == 0) room%d[threadIdx.x / 32] = s%d;", func(in loop.Instr, _ reduction) []any { return []any{in.Dst, in.Dst} })
+		e.line("__syncthreads();")
+		each("s%d = over_room<%s, %d>(room%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, s.warps, in.Dst} })
+	}
+	if s.cluster > 1 {
+		e.use("tell_cluster")
+		each("tell_cluster<%d>(s%d, over%d);", func(in loop.Instr, _ reduction) []any { return []any{s.cluster, in.Dst, in.Dst} })
+		e.line("cluster_sync();")
+		each("s%d = over_room<%s, %d>(over%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, s.cluster, in.Dst} })
+	}
+	for _, in := range reduced {
+		x := fmt.Sprintf("s%d", in.Dst)
+		switch r := e.reduction(in); {
+		case in.Op == loop.ArgMax:
+			x = fmt.Sprintf("%s.at == nowhere ? 0 : (int)%s.at", x, x)
+		case r.acc == "double":
 			x = "(float)" + x
 		}
 		e.define(in, x)

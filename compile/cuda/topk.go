@@ -38,7 +38,11 @@ func selectKernel(k *loop.Kernel, arch int) Source {
 	e.line("const %s y = {%s, c};", best, e.fromStorage(fmt.Sprintf("a%d[%s]", t.In.Arg, e.address(&t.In, s, "")), dt))
 	e.line("if ((r == 0 || before(last, y)) && before(y, x)) x = y;")
 	e.close()
-	e.line("last = first<%d, %s>(x, room[r %% 2]);", selectThreads/32, valueType(dt))
+	op := fmt.Sprintf("first_of<%s>", valueType(dt))
+	e.line("x = %s<%s>(x);", e.use("over_warp"), op)
+	e.line("if (threadIdx.x %% 32 == 0) room[r %% 2][threadIdx.x / 32] = x;")
+	e.line("__syncthreads();")
+	e.line("last = %s<%s, %d>(room[r %% 2]);", e.use("over_room"), op, selectThreads/32)
 	e.open("if (threadIdx.x == 0)")
 	from := *s
 	from.cols = []string{"(" + e.index() + ")last.at"}
