@@ -12,6 +12,7 @@ import (
 	"pwc/build"
 	"pwc/compile/cuda"
 	"pwc/frontend/hf"
+	"pwc/ir/dtype"
 	"pwc/piecewise"
 	gpu "pwc/runtime/cuda"
 	"pwc/runtime/cuda/nvrtc"
@@ -135,4 +136,33 @@ func TestSampleOnGPU(t *testing.T) {
 		t.Errorf("%d of 32 requests get the host's tokens", same)
 	}
 	t.Logf("%d of 32 requests get the host's tokens", same)
+}
+
+// gpuMaker makes runners that share what was compiled.
+func gpuMaker() maker {
+	store := build.NewMemoryStore()
+	return func(t testing.TB, m *hf.Model, src safetensors.Source, o Options) *Runner {
+		return onGPU(t, m, src, store, o)
+	}
+}
+
+func TestTransformersLogitsOnGPU(t *testing.T)     { teacherForced(t, gpuMaker(), dtype.F32) }
+func TestTransformersLogitsBF16OnGPU(t *testing.T) { teacherForced(t, gpuMaker(), dtype.BF16) }
+
+func TestMarginsOnGPU(t *testing.T) { margins(t, gpuMaker()) }
+
+// 64 requests together get on a GPU, too, exactly the tokens that each gets alone,
+// greedy or not, when they push each other out, too.
+func TestTogetherAsAloneOnGPU(t *testing.T) {
+	m, src := checkpoint(t, "llama")
+	r := onGPU(t, m, src, nil, Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 8, 64, 96}}, MaxSequences: 64, MaxTokens: 96, Blocks: 60, MaxLength: 48})
+	got, want := together(t, r, mixture(1, 64, 20))
+	for i := range want {
+		if !slices.Equal(got[i], want[i]) {
+			t.Errorf("request %d: %v, alone %v", i, got[i], want[i])
+		}
+	}
+	if s := r.Stats(); s.Preempted == 0 || s.UsedBlocks != 0 {
+		t.Errorf("%+v", s)
+	}
 }

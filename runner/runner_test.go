@@ -34,17 +34,7 @@ const blockSize = 4
 // checkpoint opens one in f32, with blocks so small that sequences cross many.
 func checkpoint(t testing.TB, name string) (*hf.Model, safetensors.Source) {
 	t.Helper()
-	dir := filepath.Join(checkpoints, name)
-	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dtype.F32, BlockSize: blockSize, Context: 128})
-	if err != nil {
-		t.Fatal(err)
-	}
-	src, err := safetensors.OpenDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { src.Close() })
-	return m, src
+	return checkpointAs(t, name, dtype.F32)
 }
 
 // unloaded makes a runner of a model on a host device of its own.
