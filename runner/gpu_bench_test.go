@@ -90,7 +90,7 @@ func serve(b *testing.B, r *Runner, requests, tokens, length int) {
 			}
 			after := r.count
 			b.ReportMetric(float64(after.generated-before.generated)/b.Elapsed().Seconds(), "tokens/s")
-			b.ReportMetric(float64((after.took-after.backend-before.took+before.backend).Nanoseconds())/float64(b.N), "own-ns/op")
+			b.ReportMetric(float64((after.took-after.waited-before.took+before.waited).Nanoseconds())/float64(b.N), "host-ns/op")
 		})
 		kinds[k].middle = (first + r.running[0].computed) / 2
 	}

@@ -40,6 +40,7 @@ type Runner struct {
 	sampled piecewise.Results // of the last step that sampled
 	hidden  piecewise.Results // of the last step
 	busy    time.Duration     // in the backend, since the step began
+	waited  time.Duration     // of that for the device
 	count   counters
 
 	mu       sync.Mutex // guards what follows
@@ -170,7 +171,7 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 		return true, err
 	}
 	start := time.Now()
-	r.busy = 0
+	r.busy, r.waited = 0, 0
 	r.takeInbox()
 	r.dropCanceled()
 	s, before := r.steps[0], r.flying

@@ -22,6 +22,7 @@ type Step struct {
 	UsedBlocks, Blocks int
 	Took               time.Duration // all of it
 	Backend            time.Duration // of that in the backend: issuing, and waiting for the step before
+	Waited             time.Duration // of that waiting; the rest of Took is what the host does for a step
 }
 
 // Stats is what a runner has done. Counts of requests and tokens are of those
@@ -43,6 +44,7 @@ type Stats struct {
 
 	Took    time.Duration `json:"took_ns"`    // in steps
 	Backend time.Duration `json:"backend_ns"` // of that in the backend; the rest is the runner's own
+	Waited  time.Duration `json:"waited_ns"`  // of that waiting for the device
 }
 
 // StepCount is the steps of one mode and size.
@@ -70,7 +72,7 @@ func (s *Stats) Padding() float64 {
 type counters struct {
 	finished                           [len(reasonNames)]int64
 	generated, preemptions, recomputed int64
-	took, backend                      time.Duration
+	took, backend, waited              time.Duration
 	steps                              map[stepKey]*StepCount
 }
 
@@ -82,8 +84,8 @@ type stepKey struct {
 // publish counts a step and tells of it.
 func (r *Runner) publish(s *step, took time.Duration) {
 	c := &r.count
-	c.took, c.backend = c.took+took, c.backend+r.busy
-	report := Step{Rows: s.rows, Requests: len(s.shares), Sampled: s.samples, Uniform: s.uniform, Took: took, Backend: r.busy,
+	c.took, c.backend, c.waited = c.took+took, c.backend+r.busy, c.waited+r.waited
+	report := Step{Rows: s.rows, Requests: len(s.shares), Sampled: s.samples, Uniform: s.uniform, Took: took, Backend: r.busy, Waited: r.waited,
 		Running: len(r.running), Waiting: len(r.waiting), UsedBlocks: r.blocks.used(), Blocks: r.blocks.total}
 	r.mu.Lock()
 	if s.rows > 0 {
@@ -114,7 +116,7 @@ func (r *Runner) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s, c := r.stats, &r.shared
-	s.Submitted, s.Generated, s.Preempted, s.Recomputed, s.Took, s.Backend = int64(r.arrivals), c.generated, c.preemptions, c.recomputed, c.took, c.backend
+	s.Submitted, s.Generated, s.Preempted, s.Recomputed, s.Took, s.Backend, s.Waited = int64(r.arrivals), c.generated, c.preemptions, c.recomputed, c.took, c.backend, c.waited
 	s.Finished = map[string]int64{}
 	for why, n := range c.finished {
 		if n > 0 {

@@ -254,7 +254,8 @@ func (r *Runner) run(f *piecewise.Func, in piecewise.Inputs, meta any) (piecewis
 func (r *Runner) collect(s *step) error {
 	start := time.Now()
 	err := s.done.Synchronize()
-	r.busy += time.Since(start)
+	r.waited += time.Since(start)
+	r.busy += r.waited
 	if err != nil {
 		return err
 	}
