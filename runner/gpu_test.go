@@ -166,3 +166,8 @@ func TestTogetherAsAloneOnGPU(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+func TestSoakOnGPU(t *testing.T) { soak(t, gpuMaker()) }
+
+// A steady step on a GPU allocates nothing, either.
+func TestStepAllocatesNothingOnGPU(t *testing.T) { allocatesNothing(t, gpuMaker()) }

@@ -24,10 +24,13 @@ import (
 
 // A steady step allocates nothing, neither in graphs of pieces nor in whole ones,
 // greedy or not.
-func TestStepAllocatesNothing(t *testing.T) {
+func TestStepAllocatesNothing(t *testing.T) { allocatesNothing(t, onHost) }
+
+func allocatesNothing(t *testing.T, open maker) {
+	m, src := checkpoint(t, "llama")
 	for _, mode := range []piecewise.Mode{piecewise.Piecewise, piecewise.FullAndPiecewise} {
 		for _, sampling := range []Sampling{{}, {Temperature: 1}, {Temperature: 1, TopK: 5, TopP: 0.9, Seed: 3}} {
-			r := llama(t, Options{Backend: piecewise.Options{Mode: mode}, MaxSequences: 8, MaxTokens: 32, MaxLength: 512, Blocks: 8 * 128})
+			r := open(t, m, src, Options{Backend: piecewise.Options{Mode: mode, CaptureSizes: []int64{8, 32}}, MaxSequences: 8, MaxTokens: 32, MaxLength: 512, Blocks: 8 * 128})
 			for i := range 5 {
 				submit(t, r, Request{Prompt: []int32{int32(i), 2, 3}, MaxNew: 400, Sampling: sampling, OnToken: func(int32) {}})
 			}
@@ -53,7 +56,10 @@ func TestStepAllocatesNothing(t *testing.T) {
 // Requests come, leave and are pushed out at random, from several goroutines.
 // Nothing leaks, and whoever finishes has what it would have got alone. CI gives
 // it more seconds with PWC_SOAK.
-func TestSoak(t *testing.T) {
+func TestSoak(t *testing.T) { soak(t, onHost) }
+
+// soak makes its runners with open.
+func soak(t *testing.T, open maker) {
 	seconds := 2.0
 	if s := os.Getenv("PWC_SOAK"); s != "" {
 		var err error
@@ -67,8 +73,9 @@ func TestSoak(t *testing.T) {
 	const clients = 4
 	kinds := mixture(7, 40, 24)
 	o := Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise}, MaxSequences: 16, MaxTokens: 24, Blocks: 50, MaxLength: 48}
-	want := alone(t, llama(t, o), kinds)
-	r := llama(t, o)
+	m, src := checkpoint(t, "llama")
+	want := alone(t, open(t, m, src, o), kinds)
+	r := open(t, m, src, o)
 	ctx, stop := context.WithCancel(context.Background())
 	ran := make(chan error)
 	go func() { ran <- r.Run(ctx) }()
