@@ -66,7 +66,7 @@ type kernel struct {
 // The kernel's parameters, in order.
 const (
 	argPartial = attention.ArgO + 2
-	argScale   = argPartial + 7
+	argScale   = argPartial + 6
 	argCount   = argScale + 4
 )
 
@@ -244,8 +244,8 @@ func (o *Op) Launch(c *device.OpCall) error {
 	if s.Rows == 0 {
 		return nil
 	}
-	if s.Rows > o.options.MaxRows {
-		return fmt.Errorf("%s: %d rows, the op was made for %d", attention.Name, s.Rows, o.options.MaxRows)
+	if s.Rows > o.options.MaxRows || k.variant.tiles(s.Rows, s.Rows) > math.MaxUint16 {
+		return fmt.Errorf("%s: %d rows, the op was made for %d, and a grid has room for %d tiles", attention.Name, s.Rows, o.options.MaxRows, math.MaxUint16)
 	}
 	if err := o.step.serve(c, stream, &s); err != nil {
 		return err
@@ -268,7 +268,7 @@ func (o *Op) grid(k *kernel, s *attention.Shape, recording bool) {
 		tiles = max(1, v.tiles(o.step.rows, o.step.requests))
 		parts = min(parts, max(1, (o.step.longest+minChunk-1)/minChunk))
 	}
-	k.call.Grid = [3]uint32{uint32(tiles * s.KVHeads), uint32(parts), 1}
+	k.call.Grid = [3]uint32{uint32(s.KVHeads), uint32(tiles), uint32(parts)}
 }
 
 // arguments sets the kernel's grid and arguments for a call.
@@ -292,7 +292,7 @@ func (o *Op) arguments(k *kernel, c *device.OpCall, s *attention.Shape, p *atten
 	if p.Causal {
 		causal = 1
 	}
-	for i, v := range [...]uint64{uint64(o.options.MaxRequests), uint64(o.options.MaxRows), uint64(s.Rows), uint64(s.KVHeads), uint64(o.parts(s, &k.variant)),
+	for i, v := range [...]uint64{uint64(o.options.MaxRequests), uint64(o.options.MaxRows), uint64(s.Rows), uint64(o.parts(s, &k.variant)),
 		uint64(math.Float32bits(float32(p.Scale))), uint64(math.Float32bits(float32(p.Softcap))), uint64(p.Window), causal} {
 		k.call.SetArg(len(buffers)+i, v)
 	}

@@ -11,7 +11,6 @@ import (
 	"pwc/attention"
 	attn "pwc/attention/cuda"
 	"pwc/attention/reference"
-	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
@@ -178,17 +177,7 @@ func (r *rig) want(b *attention.Batch, qkv [3][]byte) (o, cache *interp.Tensor) 
 		r.check(err)
 		return x
 	}
-	c := &interp.Call{Name: attention.Name}
-	for _, a := range r.attrs {
-		switch a.Kind {
-		case program.AttrFloat:
-			c.Attrs = append(c.Attrs, ir.FloatAttr(a.Name, a.Float))
-		case program.AttrBool:
-			c.Attrs = append(c.Attrs, ir.BoolAttr(a.Name, a.Bool))
-		default:
-			c.Attrs = append(c.Attrs, ir.DimAttr(a.Name, a.Dim))
-		}
-	}
+	c := &interp.Call{Name: attention.Name, Attrs: irAttrs(r.attrs)}
 	out, err := interp.Zeros(s.dtype, []int64{rows, s.heads, s.dim})
 	r.check(err)
 	cache = tensor(s.kv, r.read(r.cache), r.cache.Shape...)

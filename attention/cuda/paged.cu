@@ -8,7 +8,7 @@
 //
 // A pair is one row with one of the GROUP query heads of the block's key-value
 // head. The pairs of a request, rows first, are cut into tiles of TILE. A block
-// has a tile and a key-value head (x) and a part of the context (y).
+// has a key-value head (x), a tile (y) and a part of the context (z).
 //
 // Tiles have numbers without a list of them: request r, whose first row is f, has
 // those from f·GROUP/TILE + r on, which are enough for its rows; where every
@@ -36,7 +36,7 @@ typedef unsigned short u16;
 #if TENSOR
 #define OPERANDS (HEAD_DIM <= 128 ? 2 : 1) // of 16 pairs, for each warp
 #define TILE (64 * OPERANDS)
-#define KEYS 64          // of a stage
+#define KEYS (HEAD_DIM <= 64 ? 128 : 64) // of a stage
 #define VECTOR 4         // elements that a thread finishes at once
 #else
 #define TILE 16          // 8 threads for each pair
@@ -102,7 +102,7 @@ struct Task {
   int pair, pairs;        // of the tile; pair counts from the request's first
   int from, to;           // keys of this part
   int part, parts;
-  float scale, softcap;   // scale times log2(e) without softcap
+  float scale, softcap;   // scale times log2(e)
   int window, causal;
 };
 
@@ -132,12 +132,6 @@ __device__ __forceinline__ long long cached(int block, int place, int heads, int
   return ((((long long)block * 2) * BLOCK_SIZE + place) * heads + head) * HEAD_DIM;
 }
 
-// score returns what is exponentiated to the base 2.
-__device__ __forceinline__ float score(const Task &t, float dot) {
-  if (t.softcap > 0.f) return t.softcap * tanhf(dot * t.scale / t.softcap) * 1.44269504f;
-  return dot * t.scale;
-}
-
 // power returns 2^x, 0 for NONE.
 __device__ __forceinline__ float power(float x) {
   float y;
@@ -154,7 +148,8 @@ __device__ __forceinline__ void putResult(const Task &t, int p, int d, const flo
   QT *o = t.o + outOf(t, p) + d;
 #if VECTOR == 4
   uint2 x = make_uint2(0, 0);
-  if (real) x = make_uint2(two(sum[0] / total, sum[1] / total, Q_TYPE), two(sum[2] / total, sum[3] / total, Q_TYPE));
+  const float by = __fdividef(1.f, total);
+  if (real) x = make_uint2(two(sum[0] * by, sum[1] * by, Q_TYPE), two(sum[2] * by, sum[3] * by, Q_TYPE));
   *(uint2 *)o = x;
 #else
   narrow(o, real ? sum[0] / total : 0.f, Q_TYPE);
@@ -196,13 +191,14 @@ __device__ __forceinline__ void combine(const Task &t) {
   __shared__ int last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence(); // what the block wrote before the barrier comes before the count
-    last = atomicAdd(t.arrived, 1u) == (u32)t.parts - 1;
+    u32 before; // with what the block wrote before the barrier; and what others wrote before theirs is seen after the next
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(t.arrived) : "memory");
+    last = before == (u32)t.parts - 1;
     if (last) *t.arrived = 0; // for the next launch
-    __threadfence();
   }
   __syncthreads();
   if (!last) return;
+  constexpr int BATCH = 16;
   const int size = SPLIT_PAIRS * (HEAD_DIM + 2);
 #pragma unroll 1
   for (int i = threadIdx.x; i < t.pairs * (HEAD_DIM / VECTOR); i += THREADS) {
@@ -211,24 +207,24 @@ __device__ __forceinline__ void combine(const Task &t) {
     float best = NONE, total = 0.f, sum[VECTOR] = {};
     // Parts are read several at a time, so that nobody waits for each in turn.
 #pragma unroll 1
-    for (int base = 0; base < t.parts; base += 8) {
-      float tops[8], totals[8], x[8][VECTOR], now = best;
+    for (int base = 0; base < t.parts; base += BATCH) {
+      float tops[BATCH], totals[BATCH], x[BATCH][VECTOR], now = best;
 #pragma unroll
-      for (int s = 0; s < 8; s++) {
+      for (int s = 0; s < BATCH; s++) {
         const long long far = (long long)min(base + s, t.parts - 1) * size;
         tops[s] = late(top + far);
         totals[s] = late(top + far + SPLIT_PAIRS);
         late(x[s], at + far);
       }
 #pragma unroll
-      for (int s = 0; s < 8; s++) now = fmaxf(now, tops[s]);
+      for (int s = 0; s < BATCH; s++) now = fmaxf(now, tops[s]);
       const float by = power(best - based(now));
       best = now;
       total *= by;
 #pragma unroll
       for (int e = 0; e < VECTOR; e++) sum[e] *= by;
 #pragma unroll
-      for (int s = 0; s < 8; s++) {
+      for (int s = 0; s < BATCH; s++) {
         const float share = base + s < t.parts ? power(tops[s] - based(best)) : 0.f;
         if (share == 0.f) continue; // nothing is seen, and a padded row's sum may be NaN
         total += share * totals[s];
@@ -283,43 +279,35 @@ struct Source {
 };
 
 __device__ __forceinline__ int look(const Task &t, int j) {
+  j = min(j, t.to - 1);
   return __ldg(j < t.old ? t.table + j / BLOCK_SIZE : t.slots + t.first + j - t.old);
 }
 
 __device__ __forceinline__ Source find(const Task &t, int base) {
   Source s;
 #pragma unroll
-  for (int i = 0; i < LOADS; i++) {
-    int j = base + i * (THREADS / 8) + threadIdx.x / 8;
-    s.found[i] = j < t.to ? look(t, j) : 0;
-  }
+  for (int i = 0; i < LOADS; i++) s.found[i] = look(t, base + i * (THREADS / 8) + threadIdx.x / 8);
   return s;
 }
 
 // copy starts the copy of the key at position j and its value to a place in a
 // stage, or of zeros for those from t.to on; 8 threads do it together.
 __device__ __forceinline__ void copy(const Task &t, u16 *place, int j, int found) {
-  const u16 *k = t.k, *v = t.v;
-  int bytes = 0;
-  if (j < t.to) {
-    bytes = 16;
-    if (j >= t.old && found >= 0) {
-      long long at = ((long long)(t.first + j - t.old) * t.kvHeads + t.head) * HEAD_DIM;
-      k += at;
-      v += at;
-    } else {
-      int block = j < t.old ? found : t.table[j / BLOCK_SIZE]; // a padded row's key is the cache's
-      k = t.cache + cached(block, j % BLOCK_SIZE, t.kvHeads, t.head);
-      v = k + VALUE_DISTANCE(t.kvHeads);
-    }
+  const int bytes = j < t.to ? 16 : 0, width = t.kvHeads * HEAD_DIM;
+  j = min(j, t.to - 1);
+  bool fresh = j >= t.old;
+  if (fresh && found < 0) { // a padded row's key is the cache's
+    fresh = false;
+    found = t.table[j / BLOCK_SIZE];
   }
-  u32 to = (u32)__cvta_generic_to_shared(place);
+  const long long at = t.head * HEAD_DIM + threadIdx.x % 8 * 8 + (fresh ? (long long)(t.first + j - t.old) * width : (long long)found * (2 * BLOCK_SIZE * width) + j % BLOCK_SIZE * width);
+  const u16 *k = (fresh ? t.k : t.cache) + at, *v = (fresh ? t.v : t.cache + VALUE_DISTANCE(t.kvHeads)) + at;
+  const u32 to = (u32)__cvta_generic_to_shared(place) + threadIdx.x % 8 * 16;
 #pragma unroll
   for (int i = 0; i < (HEAD_DIM / 8 + 7) / 8; i++) {
-    const int c = i * 8 + threadIdx.x % 8;
-    if (HEAD_DIM % 64 != 0 && c >= HEAD_DIM / 8) break;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + c * 16), "l"(k + c * 8), "r"(bytes));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + KEYS * PITCH * 2 + c * 16), "l"(v + c * 8), "r"(bytes));
+    if (HEAD_DIM % 64 != 0 && i * 8 + threadIdx.x % 8 >= HEAD_DIM / 8) break;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + i * 128), "l"(k + i * 64), "r"(bytes));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + KEYS * PITCH * 2 + i * 128), "l"(v + i * 64), "r"(bytes));
   }
 }
 
@@ -339,14 +327,12 @@ __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;"
 template <int N>
 __device__ __forceinline__ void arrive() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
-__device__ __forceinline__ void load4(u32 r[4], const u16 *p) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"((u32)__cvta_generic_to_shared(p)));
+// load4 loads four matrices of 8x8 from shared memory, load4t their transposes.
+__device__ __forceinline__ void load4(u32 r[4], u32 at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
 }
-
-__device__ __forceinline__ void load4t(u32 r[4], const u16 *p) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"((u32)__cvta_generic_to_shared(p)));
+__device__ __forceinline__ void load4t(u32 r[4], u32 at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
 }
 
 // mma adds a 16x16 · 16x8 product to c.
@@ -365,17 +351,20 @@ __device__ __forceinline__ void mma(float c[4], const u32 a[4], u32 b0, u32 b1) 
 // end, in their order.
 template <int M, bool SHARE>
 __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
-  constexpr int STEP = SHARE ? KEYS / WARPS : 32; // keys at once
+  constexpr int STEP = SHARE ? KEYS / WARPS : 32; // keys at once, in groups of 16
+  constexpr int APART = SHARE ? 64 : 16;          // from a group to the next
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
   const int base = SHARE ? 0 : warp * 16; // first pair of the warp
 
-  Source ahead = find(t, t.from);
+  Source ahead = {};
+  if (t.from < t.to) ahead = find(t, t.from);
 #pragma unroll 1
   for (int i = 0; i < STAGES - 1; i++) {
     const int j = t.from + i * KEYS;
     if (j < t.to) {
-      fetch(t, stages + i * STAGE, j, ahead, false);
+      const Source now = ahead;
       ahead = find(t, j + KEYS);
+      fetch(t, stages + i * STAGE, j, now, false);
     }
     commit();
   }
@@ -390,7 +379,9 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
   wait_for_previous();
   let_next_start();
   // Queries go into registers as the left operand: a thread has rows lane/4 and lane/4+8 of 16.
+  // They take the sign of the scale, so that the largest product has the largest score.
   u32 query[M][HEAD_DIM / 16][4];
+  const u32 sign = t.scale < 0.f ? 0x80008000u : 0u;
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
@@ -399,8 +390,8 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
       const u32 *at = (const u32 *)(t.q + outOf(t, min(p, t.pairs - 1))) + lane % 4;
 #pragma unroll
       for (int i = 0; i < HEAD_DIM / 16; i++) {
-        query[m][i][h] = p < t.pairs ? at[i * 8] : 0;
-        query[m][i][2 + h] = p < t.pairs ? at[i * 8 + 4] : 0;
+        query[m][i][h] = p < t.pairs ? at[i * 8] ^ sign : 0;
+        query[m][i][2 + h] = p < t.pairs ? at[i * 8 + 4] ^ sign : 0;
       }
     }
   if (t.part == 0) append(t);
@@ -413,6 +404,8 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
   }
   commit();
 
+  // Products are compared as they are; unit makes of their differences what is exponentiated to the base 2.
+  const float scale = fmaxf(fabsf(t.scale), 1e-30f), unit = t.softcap > 0.f ? 1.f : scale;
   float sum[M][HEAD_DIM / 8][4] = {}, top[M][2], total[M][2] = {};
 #pragma unroll
   for (int m = 0; m < M; m++) top[m][0] = top[m][1] = NONE;
@@ -428,20 +421,22 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
       ahead = find(t, j + STAGES * KEYS);
     }
     commit();
-    const u16 *keys = stages + turn * STAGE, *values = keys + KEYS * PITCH;
+    const u32 stage = (u32)__cvta_generic_to_shared(stages) + turn * (STAGE * 2);
+    const u32 keys = stage + (((matrix >> 1) * 8 + line) * PITCH + (matrix & 1) * 8) * 2;
+    const u32 values = stage + ((KEYS + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8) * 2;
     free = turn;
     turn = turn == STAGES - 1 ? 0 : turn + 1;
 #pragma unroll 1
-    for (int n = SHARE ? warp * STEP : 0, end = SHARE ? n + STEP : KEYS; n < end; n += STEP) {
+    for (int n = SHARE ? warp * 16 : 0; n < (SHARE ? 64 : KEYS); n += SHARE ? 64 : STEP) {
       if (idle || j + n >= min(t.to, high)) break;
-      if (j + n + STEP <= low) continue;
+      if (j + n + STEP <= low && !SHARE) continue;
       float s[M][STEP / 8][4] = {};
 #pragma unroll
       for (int i = 0; i < HEAD_DIM / 16; i++)
 #pragma unroll
         for (int c = 0; c < STEP / 16; c++) {
           u32 b[4];
-          load4(b, keys + (n + c * 16 + (matrix >> 1) * 8 + line) * PITCH + i * 16 + (matrix & 1) * 8);
+          load4(b, keys + n * (PITCH * 2) + (c * APART * PITCH + i * 16) * 2);
 #pragma unroll
           for (int m = 0; m < M; m++) {
             mma(s[m][2 * c], query[m][i], b[0], b[1]);
@@ -449,18 +444,13 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
           }
         }
       if (t.softcap > 0.f) {
-        const float by = 2.88539008f * t.scale / t.softcap, cap = t.softcap * 1.44269504f; // tanh(x) = 1 - 2/(1 + e^2x)
+        const float by = 2.f * scale / t.softcap, cap = t.softcap * 1.44269504f; // tanh(x) = 1 - 2/(1 + e^2x)
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
           for (int c = 0; c < STEP / 2; c++) s[m][c / 4][c % 4] = cap - __fdividef(2.f * cap, 1.f + power(s[m][c / 4][c % 4] * by));
-      } else {
-#pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-          for (int c = 0; c < STEP / 2; c++) s[m][c / 4][c % 4] *= t.scale;
       }
-      if (j + n < innerLow || j + n + STEP > min(t.to, innerHigh)) {
+      if (j + n < innerLow || j + n + (STEP / 16 - 1) * APART + 16 > min(t.to, innerHigh)) {
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
@@ -470,7 +460,7 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
             to = min(to, t.to);
 #pragma unroll
             for (int c = 0; c < STEP / 4; c++) {
-              const int key = j + n + c / 2 * 8 + lane % 4 * 2 + c % 2;
+              const int key = j + n + c / 4 * APART + c / 2 % 2 * 8 + lane % 4 * 2 + c % 2;
               if (key < from || key >= to) s[m][c / 2][2 * h + c % 2] = NONE;
             }
           }
@@ -485,9 +475,8 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
           for (int c = 0; c < STEP / 4; c++) best = fmaxf(best, s[m][c / 2][2 * h + c % 2]);
           best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
           best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
-          const float to = based(best);
           if (__any_sync(~0u, best != top[m][h])) {
-            const float by = power(top[m][h] - to);
+            const float by = power((top[m][h] - based(best)) * unit);
             top[m][h] = best;
             total[m][h] *= by;
 #pragma unroll
@@ -496,9 +485,10 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
               sum[m][i][2 * h + 1] *= by;
             }
           }
+          const float to = based(best) * unit;
 #pragma unroll
           for (int c = 0; c < STEP / 8; c++) {
-            const float w0 = power(s[m][c][2 * h] - to), w1 = power(s[m][c][2 * h + 1] - to);
+            const float w0 = power(fmaf(s[m][c][2 * h], unit, -to)), w1 = power(fmaf(s[m][c][2 * h + 1], unit, -to));
             total[m][h] += w0 + w1;
             p[m][c / 2][c % 2 * 2 + h] = two(w0, w1, Q_TYPE);
           }
@@ -508,7 +498,7 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
 #pragma unroll
         for (int c = 0; c < STEP / 16; c++) {
           u32 b[4];
-          load4t(b, values + (n + c * 16 + (matrix & 1) * 8 + line) * PITCH + i * 16 + (matrix >> 1) * 8);
+          load4t(b, values + n * (PITCH * 2) + (c * APART * PITCH + i * 16) * 2);
 #pragma unroll
           for (int m = 0; m < M; m++) {
             mma(sum[m][2 * i], p[m][c], b[0], b[1]);
@@ -532,7 +522,7 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
         const int p = base + 64 * m + 8 * h + lane / 4;
         if (p >= t.pairs) continue;
         const bool real = t.slots[rowOf(t, p)] >= 0 && total[m][h] != 0.f;
-        const float by = 1.f / total[m][h];
+        const float by = __fdividef(1.f, total[m][h]);
         u32 *o = (u32 *)(t.o + outOf(t, p)) + lane % 4;
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 8; i++) o[i * 4] = real ? two(sum[m][i][2 * h] * by, sum[m][i][2 * h + 1] * by, Q_TYPE) : 0;
@@ -551,7 +541,7 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 8; i++) *(float2 *)(sums + at * SUMS + i * 8 + lane % 4 * 2) = make_float2(sum[0][i][2 * h], sum[0][i][2 * h + 1]);
     if (lane % 4 == 0) {
-      tops[at] = top[0][h];
+      tops[at] = top[0][h] * unit;
       totals[at] = total[0][h];
     }
   }
@@ -587,6 +577,12 @@ __device__ __forceinline__ int step(const Task &t, int j) {
   if (j < t.old) return -1;
   int row = t.first + j - t.old;
   return t.slots[row] >= 0 ? row : -1;
+}
+
+// score returns what is exponentiated to the base 2.
+__device__ __forceinline__ float score(const Task &t, float dot) {
+  if (t.softcap > 0.f) return t.softcap * 1.44269504f * tanhf(dot * t.scale / (t.softcap * 1.44269504f));
+  return dot * t.scale;
 }
 
 // attend computes the tile over the keys of the part in float32. Thread i has
@@ -688,20 +684,20 @@ __device__ __forceinline__ int request(const int *starts, int requests, int tile
   return low;
 }
 
-// paged: grid (tiles · key-value heads, parts). meta is rows, requests, stride, 1
+// paged: grid (key-value heads, tiles, parts). meta is rows, requests, stride, 1
 // where every request has one row; then maxRequests+1 first rows, maxRequests
 // lengths, maxRows slots, and the table of blocks. The operands have size rows.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, float *partial, u32 *counters,
-      long long maxRequests, long long maxRows, int size, int kvHeads, int parts, float scale, float softcap, int window, int causal) {
+      long long maxRequests, long long maxRows, int size, int parts, float scale, float softcap, int window, int causal) {
   extern __shared__ __align__(16) char shared[];
-  const int head = blockIdx.x % kvHeads, tiles = gridDim.x / kvHeads;
+  const int head = blockIdx.x, kvHeads = gridDim.x, tiles = gridDim.y;
   const int *starts = meta + 4, *lengths = starts + maxRequests + 1, *slots = lengths + maxRequests, *tables = slots + maxRows;
-  int tile = blockIdx.x / kvHeads;
+  int tile = blockIdx.y;
   const int guess = min(tile / ROW_TILES, (int)maxRequests - 1), guessed = lengths[guess]; // read before it is known that it is right
   const int4 header = *(const int4 *)meta;
   const int rows = header.x, requests = header.y;
-  if (blockIdx.y == 0 && rows + tile < size) {
+  if (blockIdx.z == 0 && rows + tile < size) {
     wait_for_previous();
 #pragma unroll 1
     for (int row = rows + tile; row < size; row += tiles)
@@ -733,7 +729,7 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   t.slots = slots;
   t.table = tables + (long long)r * header.z;
   t.kvHeads = kvHeads, t.head = head;
-  t.scale = softcap > 0.f ? scale : scale * 1.44269504f;
+  t.scale = scale * 1.44269504f;
   t.softcap = softcap, t.window = window, t.causal = causal;
 
   int unused;
@@ -741,7 +737,7 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   visible(t, t.old + rowOf(t, t.pairs - 1) - t.first, unused, t.to);
   const int keys = max(0, t.to - t.from);
   int chunk = keys;
-  t.part = blockIdx.y, t.parts = 1;
+  t.part = blockIdx.z, t.parts = 1;
   if (parts > 1 && t.pairs <= SPLIT_PAIRS) {
     chunk = max(MIN_CHUNK, ((keys + parts - 1) / parts + 63) / 64 * 64);
     t.parts = max(1, (keys + chunk - 1) / chunk);
@@ -749,7 +745,7 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   if (t.part >= t.parts) return;
   t.from += t.part * chunk;
   t.to = min(t.to, t.from + chunk);
-  const long long place = blockIdx.x;
+  const long long place = (long long)blockIdx.y * kvHeads + head;
   t.partial = partial + place * parts * SPLIT_PAIRS * (HEAD_DIM + 2);
   t.arrived = counters + place;
   attend(t, shared);

@@ -39,7 +39,7 @@ const fakeRows, fakeRequests, fakeBlocks = 16, 8, 4
 
 func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 	r := &fakeRig{TB: t}
-	drv := fake.New(fake.Options{Schedule: s, Kernels: []fake.Kernel{{Name: "paged", Params: 17, Run: func(c *fake.Call) {
+	drv := fake.New(fake.Options{Schedule: s, Kernels: []fake.Kernel{{Name: "paged", Params: 16, Run: func(c *fake.Call) {
 		if r.blind {
 			return
 		}
@@ -146,8 +146,8 @@ func TestMetadata(t *testing.T) {
 					!slices.Equal(got.slots, want.Slots) || !slices.Equal(got.table, want.BlockTable) {
 					t.Fatalf("launch %d found %+v, its step is %+v", i, got, want)
 				}
-				if got.grid != [3]uint32{4, 1, 1} {
-					t.Fatalf("grid %v, want a tile for each of 2 requests and 2 key-value heads, and one part of 64 keys", got.grid)
+				if got.grid != [3]uint32{2, 2, 1} {
+					t.Fatalf("grid %v, want 2 key-value heads, a tile for each of 2 requests, and one part of 64 keys", got.grid)
 				}
 			}
 		})
@@ -253,7 +253,7 @@ func TestAllocations(t *testing.T) {
 	defer func() { r.must(errors.Join(r.stream.Synchronize(), m.Close())) }()
 	f, err := m.Function("paged")
 	r.must(err)
-	bare, err := f.NewCall(17, cuda.LaunchOptions{})
+	bare, err := f.NewCall(16, cuda.LaunchOptions{})
 	r.must(err)
 	for i := range r.args {
 		r.must(bare.SetBuffer(i, r.args[i].Buffer))

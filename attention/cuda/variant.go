@@ -41,7 +41,7 @@ const (
 	minChunk     = 64
 	tensorTile   = 64 // of heads above 128; twice as many up to there
 	plainTile    = 16
-	tensorKeys   = 64
+	tensorKeys   = 64 // of heads above 64; twice as many up to there
 	plainKeys    = 32 // of heads up to 128; half of it above
 	headerInt32s = 4
 )
@@ -134,14 +134,20 @@ func (v *Variant) resident(shared int) int {
 // shared is the dynamic shared memory of a block, in bytes.
 func (v *Variant) shared() int {
 	if v.Tensor { // keys and values, in rows of HeadDim + 8; at the end, sums of four warps
-		return max(v.Stages*2*tensorKeys*(v.HeadDim+8)*2, 4*4*16*(v.HeadDim+8+2))
+		return max(v.Stages*2*v.keys()*(v.HeadDim+8)*2, 4*4*16*(v.HeadDim+8+2))
 	}
 	keys := v.keys()
 	return 4 * ((plainTile+keys)*(v.HeadDim+1) + keys*v.HeadDim + plainTile*keys)
 }
 
+// keys is how many keys a stage has.
 func (v *Variant) keys() int {
-	if v.HeadDim <= 128 {
+	switch {
+	case v.Tensor && v.HeadDim <= 64:
+		return 2 * tensorKeys
+	case v.Tensor:
+		return tensorKeys
+	case v.HeadDim <= 128:
 		return plainKeys
 	}
 	return plainKeys / 2
