@@ -1,7 +1,6 @@
 package cuda_test
 
 import (
-	"slices"
 	"testing"
 
 	"pwc/attention"
@@ -25,28 +24,5 @@ func TestWarm(t *testing.T) {
 	r.must(r.stream.Synchronize())
 	if len(r.seen) != 2 || r.seen[0].rows != 0 || r.seen[0].requests != 0 || r.seen[1].rows != 3 || r.seen[1].lengths[0] != 5 {
 		t.Errorf("launches saw %+v", r.seen)
-	}
-}
-
-// TestScratchNeverShrinks holds that a plan for many rows serves fewer, as steps
-// without graphs need it.
-func TestScratchNeverShrinks(t *testing.T) {
-	r := newFakeRig(t, fake.Lazy)
-	last := int64(0)
-	for rows := int64(0); rows <= 2000; rows++ {
-		args := slices.Clone(r.args)
-		for _, i := range []int{attention.ArgQ, attention.ArgK, attention.ArgV, attention.ArgO} {
-			args[i].Shape = slices.Clone(args[i].Shape)
-			args[i].Shape[0] = rows
-		}
-		n, err := r.op.ScratchBytes(args, nil)
-		r.must(err)
-		if n < last {
-			t.Fatalf("%d bytes for %d rows, %d for one less", n, rows, last)
-		}
-		last = n
-	}
-	if last == 0 {
-		t.Error("no scratch at all")
 	}
 }
