@@ -73,34 +73,29 @@ func (e *MemoryError) Error() string {
 // Unwrap returns ErrMemory.
 func (e *MemoryError) Unwrap() error { return ErrMemory }
 
-// cacheAlign is the alignment of a cache in the memory of all, in bytes.
+// cacheAlign is what the backend aligns a cache to among the others, in bytes.
 const cacheAlign = 256
 
-// cacheBytes returns the bytes of each cache with so many blocks.
-func cacheBytes(m *ir.Module, blocks int64) ([]int64, error) {
-	out := make([]int64, len(m.States))
-	for i, s := range m.States {
-		n, err := s.Type.Elements().Eval(func(string) (int64, bool) { return blocks, true })
+// blockBytes returns the bytes of a block in all caches.
+func blockBytes(m *ir.Module) (int64, error) {
+	total := int64(0)
+	for _, s := range m.States {
+		n, err := s.Type.Elements().Eval(func(string) (int64, bool) { return 1, true })
 		if err != nil {
-			return nil, fmt.Errorf("state @%s: %w", s.Name, err)
+			return 0, fmt.Errorf("state @%s: %w", s.Name, err)
 		}
-		out[i] = s.Type.DType.Bytes(n)
+		total += s.Type.DType.Bytes(n)
 	}
-	return out, nil
+	return total, nil
 }
-
-func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }
 
 // newPlan chooses the number of blocks, given what the backend takes with any
 // number of them.
 func newPlan(backend piecewise.Plan, m *ir.Module, o *Options, lm *language) (Plan, error) {
 	p := Plan{Plan: backend, BlockSize: lm.blockSize, LimitBytes: o.MemoryBytes, Rounding: cacheAlign * int64(len(m.States))}
-	caches, err := cacheBytes(m, 1)
-	if err != nil {
+	var err error
+	if p.BlockBytes, err = blockBytes(m); err != nil {
 		return p, err
-	}
-	for _, n := range caches {
-		p.BlockBytes += n
 	}
 	if p.LimitBytes == 0 {
 		p.LimitBytes = int64(o.MemoryFraction * float64(o.Backend.Device.Info().MemoryBytes))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"sync"
 	"testing"
 
@@ -18,6 +19,10 @@ type library struct {
 	mu   sync.Mutex
 	made map[string]*made
 }
+
+// atomics would make the order of a sum, and so its bits, depend on scheduling;
+// no kernel needs one.
+var atomics = regexp.MustCompile(`atomic\w+\(|\b(red|atom)\.\w`)
 
 type made struct {
 	once sync.Once
@@ -34,6 +39,10 @@ func (l *library) Compile(ctx context.Context, source, name, arch string, ptx bo
 	}
 	l.mu.Unlock()
 	m.once.Do(func() {
+		if op := atomics.FindString(source); op != "" {
+			m.err = fmt.Errorf("a sum whose order is that of scheduling: %s\n%s", op, source)
+			return
+		}
 		m.code, m.err = l.Compiler.Compile(ctx, source, name, arch, ptx)
 		if m.err != nil {
 			m.err = fmt.Errorf("%w\n%s", m.err, source)
