@@ -221,6 +221,10 @@ func TestCaptureBesideOthersOnGPU(t *testing.T) {
 	ctx := context.Background()
 	done := make(chan struct{})
 	var wg sync.WaitGroup
+	defer func() {
+		close(done)
+		wg.Wait()
+	}()
 	for range 3 {
 		wg.Go(func() {
 			for runs := 0; ; runs++ {
@@ -251,7 +255,11 @@ func TestCaptureBesideOthersOnGPU(t *testing.T) {
 			}
 		})
 	}
-	o.Mode, o.CaptureSizes = piecewise.FullAndPiecewise, []int64{1, 2, 4, 8, 16, 24}
+	pool, err := piecewise.NewPool(o.Device, 0) // an attention op serves one stream
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Pool, o.Mode, o.CaptureSizes = pool, piecewise.FullAndPiecewise, []int64{1, 2, 4, 8, 16, 24}
 	for range 5 {
 		b := g.backend(t, o)
 		g.holdLogits(t, b)
@@ -259,8 +267,9 @@ func TestCaptureBesideOthersOnGPU(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	close(done)
-	wg.Wait()
+	if err := pool.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // C12 on a GPU.
