@@ -65,7 +65,8 @@ func onGPU(t testing.TB, m *hf.Model, src safetensors.Source, store build.Store,
 	return r
 }
 
-// What transformers decodes greedily, on a GPU, four requests at a time.
+// What transformers decodes greedily, on a GPU, four requests at a time, with
+// every buffer apart and NaN where nothing is written yet.
 func TestTransformersGreedyOnGPU(t *testing.T) {
 	dirs, err := os.ReadDir(checkpoints)
 	if err != nil {
@@ -84,7 +85,7 @@ func TestTransformersGreedyOnGPU(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", d.Name(), mode), func(t *testing.T) {
 				m, src := checkpoint(t, d.Name())
 				want := expected(t, d.Name())
-				r := onGPU(t, m, src, store, Options{Backend: piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 2, 4, 16}}, MaxSequences: 4, MaxTokens: 16, Blocks: 40, MaxLength: 64})
+				r := onGPU(t, m, src, store, Options{Backend: piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 2, 4, 16}, Guard: piecewise.Canaries, Poison: true}, MaxSequences: 4, MaxTokens: 16, Blocks: 40, MaxLength: 64})
 				var seqs []*Sequence
 				for i := range 6 {
 					seqs = append(seqs, submit(t, r, Request{Prompt: want[:9], MaxNew: 24 - i}))

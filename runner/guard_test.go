@@ -1,0 +1,33 @@
+package runner
+
+import (
+	"slices"
+	"testing"
+
+	"pwc/piecewise"
+)
+
+// What requests get does not depend on how buffers are kept apart, nor on what
+// lies where a step has not written yet: no function reads what another run left.
+func TestGuarded(t *testing.T) {
+	list := mixture(3, 12, 12)
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.FullAndPiecewise} {
+		o := Options{Backend: piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 4, 8, 24}}, MaxSequences: 8, MaxTokens: 24, Blocks: 60}
+		want := alone(t, llama(t, o), list)
+		o.Backend.Guard, o.Backend.Poison = piecewise.Canaries, true
+		r := llama(t, o)
+		var seqs []*Sequence
+		for _, q := range list {
+			seqs = append(seqs, submit(t, r, q))
+		}
+		drain(t, r)
+		for i, s := range seqs {
+			if !slices.Equal(s.IDs(), want[i]) {
+				t.Errorf("mode %s, request %d: %v (%v), want %v", mode, i, s.IDs(), s.Err(), want[i])
+			}
+		}
+		if err := r.Backend().CheckGuards(); err != nil {
+			t.Error(err)
+		}
+	}
+}
