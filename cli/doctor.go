@@ -14,14 +14,17 @@ import (
 	"pwc/ir"
 	"pwc/ir/interp"
 	"pwc/piecewise"
+	"pwc/runtime/host"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "say what this machine can do, what is missing, and how to get it",
-		Long: `Look at the machine, and compile, capture and replay the demonstration module
-on every device that is there. The exit code is 1 if one of them does not do it.`,
+		Long: `Look at the machine: the libraries that GPUs need, where they were found, and what
+they are for; and compile, capture and replay the demonstration module on every
+device that is there. What is missing is said with what to do about it. The exit code
+is 1 if a device does not do what it should.`,
 		Example: `  pwc doctor
   pwc doctor --json`,
 		Args: exactly(0, "no arguments"),
@@ -55,23 +58,28 @@ func (a *app) runDoctor(ctx context.Context) error {
 	}
 	add(processors)
 	add(temporaryFiles())
-	add(a.selfTest(ctx))
-	add(doctorCheck{Name: "cuda", State: "missing", Detail: "this version of pwc has no CUDA device",
-		Advice: "models compile and run on the host"})
+	t, err := openHost(host.Target, true)
+	if err != nil {
+		return err
+	}
+	add(a.selfTest(ctx, host.Target, t))
+	for _, c := range a.checkGPUs(ctx) {
+		add(c)
+	}
 	if a.json {
 		if err := a.printJSON(r); err != nil {
 			return err
 		}
 	} else {
-		t := table{head: []string{"", "check", "finding"}, width: terminalWidth(a.out)}
+		list := table{head: []string{"", "check", "finding"}, width: terminalWidth(a.out)}
 		for _, c := range r.Checks {
 			text := c.Detail
 			if c.Advice != "" {
 				text += "; " + c.Advice
 			}
-			t.add(c.State, c.Name, text)
+			list.add(c.State, c.Name, text)
 		}
-		if err := t.write(a.out, ""); err != nil {
+		if err := list.write(a.out, ""); err != nil {
 			return err
 		}
 	}
@@ -93,48 +101,46 @@ func temporaryFiles() doctorCheck {
 	return c
 }
 
-// selfTest runs the demonstration on the host, f(x) = 9x + 19: f(1) = 28 and
+// selfTest runs the demonstration on a target, f(x) = 9x + 19: f(1) = 28 and
 // f(2) = 37.
-func (a *app) selfTest(ctx context.Context) doctorCheck {
-	c := doctorCheck{Name: "host", State: "failed"}
-	out, counts, err := a.demonstrate(ctx)
-	if err != nil {
-		c.Detail, c.Advice = err.Error(), "this is a fault of pwc: please report it"
-		return c
+func (a *app) selfTest(ctx context.Context, name string, t *target) doctorCheck {
+	c := doctorCheck{Name: name, State: "failed", Advice: "this is a fault of pwc: please report it"}
+	out, counts, err := a.demonstrate(ctx, t)
+	switch {
+	case err != nil:
+		c.Detail = err.Error()
+	case fmt.Sprint(out) != "[28 37]":
+		c.Detail = fmt.Sprintf("the demonstration gives %v for [1 2], not [28 37]", out)
+	default:
+		c.State, c.Advice = "ok", ""
+		c.Detail = fmt.Sprintf("compiled %d pieces, captured %d graphs, and replays f(x) = 9x + 19", counts.BackendCompilations, counts.GraphsCaptured)
 	}
-	if fmt.Sprint(out) != "[28 37]" {
-		c.Detail, c.Advice = fmt.Sprintf("the demonstration gives %v for [1 2], not [28 37]", out), "this is a fault of pwc: please report it"
-		return c
-	}
-	c.State = "ok"
-	c.Detail = fmt.Sprintf("compiled %d pieces, captured %d graphs, and replays f(x) = 9x + 19", counts.Compiled, counts.GraphsCaptured)
 	return c
 }
 
-func (a *app) demonstrate(ctx context.Context) ([]float64, piecewise.Stats, error) {
+// demonstrate runs the demonstration on a target, which it closes.
+func (a *app) demonstrate(ctx context.Context, t *target) (values []float64, counts piecewise.Stats, err error) {
+	defer func() { err = errors.Join(err, t.close()) }()
 	text, err := examples.ReadFile("examples/nineteen.ir")
 	if err != nil {
-		return nil, piecewise.Stats{}, err
+		return nil, counts, err
 	}
 	m, err := ir.Parse("nineteen.ir", text)
 	if err != nil {
-		return nil, piecewise.Stats{}, err
+		return nil, counts, err
 	}
 	x, err := interp.FromF32([]int64{2}, []float32{1, 2})
 	if err != nil {
-		return nil, piecewise.Stats{}, err
+		return nil, counts, err
 	}
 	quiet := &app{in: a.in, out: a.out, err: io.Discard, ops: a.ops}
-	flags := &buildFlags{captureSizes: "1,2", target: "host", uncached: true}
-	t, err := openTarget(flags, true)
-	if err != nil {
-		return nil, piecewise.Stats{}, err
-	}
+	flags := &buildFlags{captureSizes: "1,2", uncached: true}
+	t.configure(flags)
 	s := &session{app: quiet, target: t, build: flags, mode: piecewise.Piecewise, work: &single{newSteps(m, 2), []value{hostValue{x}}}}
 	var report runReport
 	out, err := s.run(ctx, m, &report)
-	if err = errors.Join(err, t.close()); err != nil {
-		return nil, piecewise.Stats{}, err
+	if err != nil {
+		return nil, counts, err
 	}
 	return out[0].tensor.Float64s(), report.Stats, nil
 }

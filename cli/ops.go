@@ -33,7 +33,7 @@ type Site struct {
 func builtin() []Op {
 	return []Op{
 		{Name: attention.Name, Open: openAttention, Kernels: attentionKernels, Reference: reference.Extern},
-		{Name: silly.Name, Open: openSilly, Reference: func(func() *attention.Batch) interp.Extern { return silly.Reference }},
+		{Name: silly.Name, Open: openSilly, Kernels: sillyKernels, Reference: func(func() *attention.Batch) interp.Extern { return silly.Reference }},
 	}
 }
 
@@ -48,7 +48,7 @@ func openSilly(s *Site) (device.Op, error) {
 	if d, ok := s.Device.(*host.Device); ok {
 		return silly.New(d), nil
 	}
-	return nil, noImplementation(silly.Name, s)
+	return openSillyOnGPU(s)
 }
 
 func noImplementation(op string, s *Site) error {

@@ -9,6 +9,8 @@ import (
 	attentioncuda "pwc/attention/cuda"
 	"pwc/runtime/cuda"
 	"pwc/runtime/device"
+	"pwc/silly"
+	sillycuda "pwc/silly/cuda"
 )
 
 // attentionKernels returns the kernels of calls of attention.
@@ -39,4 +41,17 @@ func openAttentionOnGPU(s *Site) (device.Op, error) {
 		Code: func(ctx context.Context, v attentioncuda.Variant) ([]byte, error) {
 			return s.Code(ctx, kernelOf(v))
 		}})
+}
+
+func sillyKernel() Kernel { return Kernel{Name: "silly", Source: sillycuda.Source} }
+
+// sillyKernels returns the kernels of the demonstration op.
+func sillyKernels(string, [][]device.Tensor) ([]Kernel, error) { return []Kernel{sillyKernel()}, nil }
+
+func openSillyOnGPU(s *Site) (device.Op, error) {
+	d, ok := s.Device.(*cuda.Device)
+	if !ok {
+		return nil, noImplementation(silly.Name, s)
+	}
+	return sillycuda.New(d, func(ctx context.Context) ([]byte, error) { return s.Code(ctx, sillyKernel()) }), nil
 }

@@ -5,9 +5,15 @@ package cli
 import (
 	"pwc/attention"
 	"pwc/runtime/device"
+	"pwc/silly"
 )
 
 func openAttentionOnGPU(s *Site) (device.Op, error) { return nil, noImplementation(attention.Name, s) }
 
+func openSillyOnGPU(s *Site) (device.Op, error) { return nil, noImplementation(silly.Name, s) }
+
 // attentionKernels returns none: no target of this program has kernels.
 func attentionKernels(string, [][]device.Tensor) ([]Kernel, error) { return nil, nil }
+
+// sillyKernels returns none.
+func sillyKernels(string, [][]device.Tensor) ([]Kernel, error) { return nil, nil }

@@ -16,6 +16,7 @@ import (
 // shareFlags are the flags of the commands that move a cache between machines.
 type shareFlags struct {
 	targets   []string
+	machine   bool // what this machine can run counts
 	tag       string
 	plainHTTP bool
 }
@@ -25,7 +26,11 @@ type shareFlags struct {
 func (a *app) sharing(f *shareFlags) oci.Options {
 	o := oci.FromEnv()
 	o.Logger = a.logger()
-	o.Machine = oci.Machine{Targets: []string{host.Target}}
+	if f.machine {
+		targets, driver := gpuTargets()
+		o.Machine = oci.Machine{Targets: append([]string{host.Target}, targets...), Driver: driver}
+	}
+	o.MinDriver = minDriver
 	o.PlainHTTP, o.Tag = f.plainHTTP, f.tag
 	if len(f.targets) > 0 {
 		o.Targets = f.targets
@@ -38,6 +43,24 @@ func (a *app) sharing(f *shareFlags) oci.Options {
 		}
 	}
 	return o
+}
+
+// oldestDriver is the oldest CUDA that pwc's own calls need of a driver.
+const oldestDriver = "12.0"
+
+// minDriver returns the oldest driver, by the CUDA that it runs, that loads what a
+// compiler makes for a target: a cubin needs a driver of the compiler's major
+// version (CUDA Compatibility, "Minor Version Compatibility"), and none older than
+// pwc itself needs. Compilers are named as in "nvrtc 13.0".
+func minDriver(target, compiler string) string {
+	if target == host.Target {
+		return ""
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(compiler, "nvrtc %d.%d", &major, &minor); err != nil || major <= 12 {
+		return oldestDriver
+	}
+	return fmt.Sprintf("%d.0", major)
 }
 
 // overRemote puts the artifact that PWC_CACHE_REMOTE names behind a store.
@@ -110,7 +133,7 @@ func (a *app) printSent(what string, r *oci.Sent) error {
 }
 
 func (a *app) cacheImport() *cobra.Command {
-	var f shareFlags
+	f := shareFlags{machine: true}
 	cmd := &cobra.Command{
 		Use:   "import FILE.tar|DIR",
 		Short: "take models from an OCI image layout",
@@ -132,7 +155,7 @@ Everything is verified; nothing is reached over a network.`,
 }
 
 func (a *app) cachePull() *cobra.Command {
-	var f shareFlags
+	f := shareFlags{machine: true}
 	cmd := &cobra.Command{
 		Use:   "pull REGISTRY/REPO:TAG|@sha256:…",
 		Short: "take models from a registry",

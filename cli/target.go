@@ -73,13 +73,18 @@ func openTarget(f *buildFlags, run bool) (*target, error) {
 	case err != nil:
 		return nil, fmt.Errorf("--target %s: %w", f.target, err)
 	}
+	t.configure(f)
+	return t, nil
+}
+
+// configure makes the compiler of the flags.
+func (t *target) configure(f *buildFlags) {
 	t.kernels = &kernels{code: map[[sha256.Size]byte][]byte{}}
 	pipeline := build.Pipeline{Backend: t.backend, Options: compile.Options{Disable: f.disable}}
 	t.compiler = pipeline
 	if f.dump != "" {
 		t.compiler = &dumper{pipeline, f.dump}
 	}
-	return t, nil
 }
 
 // targetForms says what --target can be.

@@ -5,6 +5,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	compilecuda "pwc/compile/cuda"
@@ -21,7 +22,10 @@ func gpus() []platform {
 // openGPU opens the driver's first GPU; where nothing runs and the target names
 // an architecture, none. NVRTC is opened when something has to be compiled: with
 // a cache that has everything it need not be there.
-func openGPU(name string, run bool) (*target, error) {
+func openGPU(name string, run bool) (*target, error) { return openGPUOf(0, name, run) }
+
+// openGPUOf is openGPU for the GPU of an ordinal.
+func openGPUOf(ordinal int, name string, run bool) (*target, error) {
 	compiler := nvrtc.Deferred(nvrtc.Options{}, "--std=c++17")
 	t := &target{name: name, cuda: compiler}
 	t.meter = t.newGPUMeter
@@ -34,7 +38,7 @@ func openGPU(name string, run bool) (*target, error) {
 			return t, nil
 		}
 	}
-	dev, err := cuda.Open(cuda.Options{})
+	dev, err := cuda.Open(cuda.Options{Ordinal: ordinal})
 	if err != nil {
 		return nil, err
 	}
@@ -52,3 +56,18 @@ func openGPU(name string, run bool) (*target, error) {
 
 // openNVTX opens the library that profilers listen to.
 func openNVTX() (marker, error) { return nvtx.Open(nvtx.Options{}) }
+
+// gpuTargets returns the targets of the machine's GPUs, each once, and its driver by
+// the CUDA that it runs; nothing without a driver.
+func gpuTargets() (targets []string, driver string) {
+	m, err := cuda.Describe(cuda.Options{})
+	if err != nil {
+		return nil, ""
+	}
+	for _, d := range m.Devices {
+		if !slices.Contains(targets, d.Target) {
+			targets = append(targets, d.Target)
+		}
+	}
+	return targets, fmt.Sprintf("%d.%d", m.Major, m.Minor)
+}

@@ -9,3 +9,6 @@ func gpus() []platform { return nil }
 
 // openNVTX fails: NVTX is opened as the other libraries of CUDA are.
 func openNVTX() (marker, error) { return nil, errors.New("this pwc was built with -tags nocuda") }
+
+// gpuTargets returns none.
+func gpuTargets() (targets []string, driver string) { return nil, "" }

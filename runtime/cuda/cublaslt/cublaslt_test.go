@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -47,7 +46,7 @@ func TestNotFound(t *testing.T) {
 	if !errors.As(err, &missing) || len(missing.Attempts) != 2*len(Names()) {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"cuBLASLt", "libcublasLt.so.13 (", filepath.Join(dir, "libcublasLt.so.11"), "nvidia-cublas"} {
+	for _, want := range []string{"cuBLASLt", "libcublasLt.so.13", "libcublasLt.so.11", dir, "nvidia-cublas"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %q", err, want)
 		}

@@ -4,6 +4,8 @@ package dl
 
 import (
 	"fmt"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -21,16 +23,37 @@ type NotFoundError struct {
 	Advice   string
 }
 
-// Error lists every place with the loader's reason.
+// missing is the loader's reason for a file that is not there.
+const missing = "No such file or directory"
+
+// Error lists every place: names that the loader found nowhere, the folders that
+// have none of them, and one by one, with the loader's reason, what else was tried.
 func (e *NotFoundError) Error() string {
+	var names, dirs, others []string
+	for _, a := range e.Attempts {
+		absent := strings.Contains(a.Reason, missing)
+		switch dir, name := path.Split(a.Path); {
+		case absent && dir == "":
+			names = append(names, name)
+		case absent && slices.Contains(names, name):
+			if dir = path.Clean(dir); !slices.Contains(dirs, dir) {
+				dirs = append(dirs, dir)
+			}
+		default:
+			others = append(others, fmt.Sprintf("%s (%s)", a.Path, a.Reason))
+		}
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s was not found", e.Library)
-	for i, a := range e.Attempts {
-		sep := "; "
-		if i == 0 {
-			sep = "; looked for "
-		}
-		fmt.Fprintf(&b, "%s%s (%s)", sep, a.Path, a.Reason)
+	var tried []string
+	if len(names) > 0 {
+		tried = append(tried, strings.Join(names, ", ")+" by the loader's own rules")
+	}
+	if len(dirs) > 0 {
+		tried = append(tried, "in "+strings.Join(dirs, ", "))
+	}
+	if tried = append(tried, others...); len(tried) > 0 {
+		b.WriteString("; looked for " + strings.Join(tried, "; "))
 	}
 	if e.Advice != "" {
 		b.WriteString("; " + e.Advice)

@@ -87,3 +87,14 @@ func TestNotFound(t *testing.T) {
 		}
 	}
 }
+
+// Places where nothing was are summed up; a file that is no library is not.
+func TestNotFoundText(t *testing.T) {
+	e := &NotFoundError{Library: "the library", Advice: "install it", Attempts: []Attempt{
+		{"lib.so.2", missing}, {"lib.so.1", "lib.so.1: " + missing}, {"/a/lib.so.2", missing}, {"/a/lib.so.1", "file too short"},
+		{"/b/lib.so.2", missing}, {"/b/lib.so.1", missing}, {"/c/other.so", missing}}}
+	want := "the library was not found; looked for lib.so.2, lib.so.1 by the loader's own rules; in /a, /b; /a/lib.so.1 (file too short); /c/other.so (" + missing + "); install it"
+	if got := e.Error(); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}

@@ -1,0 +1,112 @@
+//go:build !nocuda
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	compilecuda "pwc/compile/cuda"
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/cublaslt"
+	"pwc/runtime/cuda/nvrtc"
+)
+
+// checkGPUs looks for the libraries that GPUs need, and tries every GPU.
+func (a *app) checkGPUs(ctx context.Context) []doctorCheck {
+	driver, machine := checkDriver()
+	compiler, library := checkNVRTC()
+	out := []doctorCheck{driver, compiler, checkCuBLASLt()}
+	for i := range machine.Devices {
+		out = append(out, a.checkGPU(ctx, i, machine, library))
+	}
+	return out
+}
+
+// kernelDriver is where the kernel's part of the driver says its version.
+const kernelDriver = "/sys/module/nvidia/version"
+
+func checkDriver() (doctorCheck, cuda.Machine) {
+	c := doctorCheck{Name: "driver"}
+	m, err := cuda.Describe(cuda.Options{})
+	if err != nil {
+		c.State, c.Detail = "missing", strings.TrimPrefix(err.Error(), "cuda: ")
+		c.Advice = "without it nothing runs on a GPU; compiling for one (--target cuda:sm_90) needs none"
+		return c, m
+	}
+	c.State, c.Detail = "ok", m.Library
+	if text, err := os.ReadFile(kernelDriver); err == nil {
+		c.Detail += " " + strings.TrimSpace(string(text))
+	}
+	c.Detail += fmt.Sprintf(", runs CUDA %d.%d, shows %s", m.Major, m.Minor, plural(int64(len(m.Devices)), "GPU"))
+	if len(m.Devices) == 0 {
+		c.State, c.Advice = "missing", "CUDA_VISIBLE_DEVICES, or a container's settings, may hide GPUs"
+	}
+	return c, m
+}
+
+func checkNVRTC() (doctorCheck, *nvrtc.Library) {
+	c := doctorCheck{Name: "nvrtc"}
+	l, err := nvrtc.Open(nvrtc.Options{})
+	if err != nil {
+		c.State, c.Detail = "missing", strings.TrimPrefix(err.Error(), "nvrtc: ")
+		c.Advice = "nothing can be compiled for GPUs; models that the cache has for them run without it"
+		return c, nil
+	}
+	major, minor := l.Version()
+	var targets []string
+	for _, n := range l.Archs() {
+		if n >= compilecuda.MinArch {
+			targets = append(targets, fmt.Sprintf("cuda:sm_%d", n))
+		}
+	}
+	c.State, c.Detail = "ok", fmt.Sprintf("%s %d.%d, compiles for %s", l.Path(), major, minor, strings.Join(targets, " "))
+	if len(targets) == 0 {
+		c.State, c.Detail = "missing", fmt.Sprintf("%s %d.%d compiles for no GPU from sm_%d on", l.Path(), major, minor, compilecuda.MinArch)
+		c.Advice = "CUDA 11.8 or later has one that does"
+	}
+	return c, l
+}
+
+func checkCuBLASLt() doctorCheck {
+	c := doctorCheck{Name: "cublaslt"}
+	path, version, err := cublaslt.Find(cublaslt.Options{})
+	if err != nil {
+		c.State, c.Detail = "missing", strings.TrimPrefix(err.Error(), "cublaslt: ")
+		c.Advice = "matrix products of many rows run as kernels of pwc's own"
+		return c
+	}
+	c.State, c.Detail = "ok", fmt.Sprintf("%s %d.%d.%d, for matrix products of many rows", path, version/10000, version/100%100, version%100)
+	return c
+}
+
+// checkGPU describes a GPU and runs the demonstration on it.
+func (a *app) checkGPU(ctx context.Context, ordinal int, m cuda.Machine, compiler *nvrtc.Library) doctorCheck {
+	info := m.Devices[ordinal]
+	about := fmt.Sprintf("%s, %s, %s", info.Name, byteCount(info.MemoryBytes), info.Target)
+	c := doctorCheck{Name: fmt.Sprintf("gpu %d", ordinal), State: "missing", Detail: about}
+	if compiler == nil {
+		c.Advice = "not tried: that needs NVRTC"
+		return c
+	}
+	t, err := openGPUOf(ordinal, "cuda", true)
+	if err != nil {
+		c.State, c.Detail = "failed", about+": "+err.Error()
+		if info.Properties["device.major"]*10+info.Properties["device.minor"] < compilecuda.MinArch {
+			c.State, c.Advice = "missing", fmt.Sprintf("kernels are made for GPUs from sm_%d on", compilecuda.MinArch)
+		}
+		return c
+	}
+	tried := a.selfTest(ctx, c.Name, t)
+	if e := t.cuda.Err(); e != nil && tried.State == "failed" {
+		var missing *nvrtc.NotFoundError
+		if !errors.As(e, &missing) {
+			tried.State, tried.Advice = "missing", "a newer NVRTC compiles for it"
+		}
+	}
+	tried.Detail = about + "; " + tried.Detail
+	return tried
+}

@@ -1,0 +1,10 @@
+//go:build nocuda
+
+package cli
+
+import "context"
+
+// checkGPUs says that there are none for this program.
+func (a *app) checkGPUs(context.Context) []doctorCheck {
+	return []doctorCheck{{Name: "cuda", State: "missing", Detail: "this pwc is built without it (-tags nocuda)", Advice: "models compile and run on the host"}}
+}
