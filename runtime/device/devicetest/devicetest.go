@@ -50,6 +50,7 @@ func Run(t *testing.T, s Suite) {
 		tests map[string]func(*env)
 	}{
 		{"Memory", memoryTests},
+		{"State", stateTests},
 		{"Stream", streamTests},
 		{"Capture", captureTests},
 		{"Graph", graphTests},
