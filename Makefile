@@ -13,9 +13,9 @@ COUNT ?= 5
 CONCURRENT = ./attention/... ./build ./cache/... ./piecewise ./runner/... ./runtime/... ./safetensors ./silly
 
 # Packages with tests for a GPU.
-GPU = attention/cuda compile/cuda piecewise runner runtime/cuda
+GPU = attention/cuda compile/cuda piecewise runner runtime/cuda silly/cuda
 
-.PHONY: build test gpu-test embed lint race arch random soak fuzz golden bench cross ci-deps
+.PHONY: build test gpu-test embed lint targets race arch random soak fuzz golden bench cross ci-deps
 
 build: # the command line, static, into bin/
 	CGO_ENABLED=0 go build -trimpath -o bin/pwc ./cmd/pwc
@@ -41,6 +41,13 @@ lint: # formatting, go vet, staticcheck, and the same for modules in text
 	go vet ./...
 	go run $(STATICCHECK) ./...
 	go run ./cmd/pwc fmt --check testdata/*.ir cli/examples/*.ir
+
+targets: # what users compile for GPUs, of every module in testdata: pieces, attention, sampling; and a pwc without CUDA
+	go build -tags nocuda -o /dev/null ./cmd/pwc
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; go build -o $$dir/pwc ./cmd/pwc; \
+	for t in cuda:sm_80 cuda:sm_90; do for m in testdata/*.ir testdata/hf/*/config.json; do \
+	  echo "$$t $$m"; PWC_CACHE= PWC_CACHE_PATH= PWC_CACHE_REMOTE= PWC_CACHE_DIR=$$dir/cache $$dir/pwc compile --target $$t --context 64 --capture-sizes none $$m >$$dir/out; \
+	done; done
 
 race:
 	go test -race $(CONCURRENT)

@@ -1,0 +1,86 @@
+"""pwc beside PyTorch: decode steps of one shape, both measured in the same run.
+
+    go build -o bin/pwc ./cmd/pwc        # CGO_ENABLED=0; it runs where Go is not
+    python bench/compare.py bench/llama-3.1-8b.json --pwc bin/pwc
+
+Runs `pwc bench` and decode_torch.py one after the other on the same GPU and prints
+their figures side by side. Ratios are PyTorch's time over pwc's: above 1, pwc is
+faster. "goal" holds pwc's piecewise steps against PyTorch's whole graph, which no
+cut of the model can use. With --json the figures themselves are printed.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def torch_lines(a):
+    command = [sys.executable, os.path.join(HERE, "decode_torch.py"), a.config, "--context", str(a.context), "--batch", a.batch]
+    if a.capture_sizes:
+        command.append("--capture-sizes")
+    out = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def pwc_report(a):
+    command = [a.pwc, "bench", a.config, "--target", "cuda", "--mode", "piecewise,full", "--batch", a.batch, "--context", str(a.context), "--json"]
+    if a.profile:
+        command.append("--profile")
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+
+
+def table(head, rows):
+    """Prints columns aligned to the right, the first to the left."""
+    cells = [head] + [[str(c) for c in row] for row in rows]
+    width = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    for row in cells:
+        print("  " + "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, width))).rstrip())
+
+
+def print_comparison(a, report, lines):
+    by = {(line["batch"], line["mode"]): line for line in lines if line["kind"] == "step"}
+    ours = {(step["batch"], step["mode"]): step for step in report["steps"]}
+    machine = next(line for line in lines if line["kind"] == "machine")
+    bandwidth = report["read_bytes_per_second"]
+    print(f"{os.path.basename(a.config)} in bf16, contexts of {a.context} tokens, {machine['device']}, PyTorch {machine['torch']}, reads {bandwidth / 1e9:.0f} GB/s; ms\n")
+    rows = []
+    for batch in sorted({b for b, _ in ours}):
+        p, f = ours[batch, "piecewise"], ours[batch, "full"]
+        tp, tf = by[batch, "piecewise"], by[batch, "full"]
+        floor = p["read_bytes"] / bandwidth * 1e3
+        rows.append([batch, f"{p['ms']:.3f}", f"{tp['ms']:.3f}", f"{tp['ms'] / p['ms']:.2f}", f"{f['ms']:.3f}", f"{tf['ms']:.3f}", f"{tf['ms'] / f['ms']:.2f}",
+                     f"{tf['ms'] / p['ms']:.2f}", f"{floor:.3f}", f"{p['issue_ms']:.3f}", f"{tp['issue_ms']:.3f}"])
+    table(["batch", "pwc piecewise", "PyTorch", "ratio", "pwc full", "PyTorch", "ratio", "goal", "floor", "pwc issues", "PyTorch issues"], rows)
+    compiled = next(line for line in lines if line["kind"] == "compile")
+    print(f"\ncompile: pwc {report['compile']['cold_seconds']:.2f} s cold, {report['compile']['warm_seconds']:.3f} s warm; "
+          f"PyTorch {compiled['seconds']} s and {compiled['seconds_batch_1']} s for batch 1")
+    for c in report["captures"]:
+        print(f"capture: pwc {c['mode']}: {c['sizes']} sizes, {c['graphs']} graphs, {c['seconds']:.2f} s, {c.get('bytes', 0) / 2**30:.2f} GiB")
+    for line in lines:
+        if line["kind"] == "capture":
+            print(f"capture: PyTorch piecewise: {line['sizes']} sizes, {line['graphs']} graphs, {line['seconds']} s, {line['gib']} GiB with the memory between pieces "
+                  f"(pwc's: {(report['plan']['peak_arena_bytes'] + report['plan']['result_bytes']) / 2**30:.2f} GiB)")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", help="config.json of the shape")
+    parser.add_argument("--pwc", default="pwc", help="the program")
+    parser.add_argument("--batch", default="1,8,32,128,256")
+    parser.add_argument("--context", type=int, default=512)
+    parser.add_argument("--capture-sizes", action="store_true", help="time PyTorch's capture of the default sizes, too")
+    parser.add_argument("--profile", action="store_true", help="have pwc say how long each kernel takes (in --json)")
+    parser.add_argument("--json", action="store_true", help="print all figures as one JSON document")
+    a = parser.parse_args()
+    report, lines = pwc_report(a), torch_lines(a)
+    if a.json:
+        print(json.dumps(dict(pwc=report, torch=lines)))
+        return
+    print_comparison(a, report, lines)
+
+
+if __name__ == "__main__":
+    main()
