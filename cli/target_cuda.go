@@ -10,6 +10,7 @@ import (
 
 	compilecuda "pwc/compile/cuda"
 	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/cuda/nvrtc"
 	"pwc/runtime/cuda/nvtx"
 )
@@ -21,7 +22,8 @@ func gpus() []platform {
 
 // openGPU opens the driver's first GPU; where nothing runs and the target names
 // an architecture, none. NVRTC is opened when something has to be compiled: with
-// a cache that has everything it need not be there.
+// a cache that has everything it need not be there. Nor need cuBLASLt, without which
+// products of many rows are slower: doctor says so.
 func openGPU(name string, run bool) (*target, error) { return openGPUOf(0, name, run) }
 
 // openGPUOf is openGPU for the GPU of an ordinal.
@@ -43,6 +45,9 @@ func openGPUOf(ordinal int, name string, run bool) (*target, error) {
 		return nil, err
 	}
 	t.dev, t.name = dev, dev.Info().Target
+	if _, err := cublaslt.Open(dev, cublaslt.Options{}); err != nil && !errors.As(err, new(*cublaslt.NotFoundError)) {
+		return nil, errors.Join(err, dev.Close())
+	}
 	if name == "cuda" {
 		t.backend, err = compilecuda.New(t.name, compiler)
 	} else if name != t.name {

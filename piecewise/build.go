@@ -98,9 +98,18 @@ func (b *Backend) buildStats(s *Stats) {
 }
 
 // programScratch returns the scratch memory that a launch of a program takes:
-// its own, and after it the largest of what its ops ask for. Without a device it
-// is that of one without library routines.
+// its own, and after it the largest of what its ops ask for.
 func (b *Backend) programScratch(p *program.Program, values []int64) (int64, error) {
+	r, err := b.resolve(p, values)
+	if err != nil {
+		return 0, err
+	}
+	return r.Scratch, nil
+}
+
+// resolve makes a program's choices for values of its symbols. Without a device
+// they are those of one without library routines.
+func (b *Backend) resolve(p *program.Program, values []int64) (*device.Resolved, error) {
 	var properties map[string]int64
 	var libraries device.OpSet
 	if d := b.opts.Device; d != nil {
@@ -111,13 +120,9 @@ func (b *Backend) programScratch(p *program.Program, values []int64) (int64, err
 	}
 	env, err := device.Env(p, values, properties)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	r, err := device.Resolve(p, env, b.ops, libraries)
-	if err != nil {
-		return 0, err
-	}
-	return r.Scratch, nil
+	return device.Resolve(p, env, b.ops, libraries)
 }
 
 func evalShape(dims []dim.Dim, lookup func(string) (int64, bool)) ([]int64, error) {

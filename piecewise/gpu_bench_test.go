@@ -15,6 +15,7 @@ import (
 	"pwc/ir/dtype"
 	"pwc/piecewise"
 	gpu "pwc/runtime/cuda"
+	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/cuda/nvrtc"
 	"pwc/runtime/device"
 )
@@ -54,6 +55,12 @@ func benchmarkDecode(b *testing.B, config string) {
 	lib, err := nvrtc.Open(nvrtc.Options{})
 	if err != nil {
 		b.Fatal(err)
+	}
+	products, err := cublaslt.Open(dev, cublaslt.Options{})
+	if err != nil {
+		b.Logf("without a library for products of many rows: %v", err)
+	} else {
+		defer func() { b.Logf("cuBLASLt %d: %+v", products.Version(), products.Stats()) }()
 	}
 	target, compiler := dev.Info().Target, lib.Compiler("--std=c++17")
 	backend, err := cuda.New(target, compiler)

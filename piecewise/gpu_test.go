@@ -21,6 +21,7 @@ import (
 	"pwc/ir/dtype"
 	"pwc/piecewise"
 	gpu "pwc/runtime/cuda"
+	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/cuda/nvrtc"
 	"pwc/runtime/device"
 )
@@ -53,6 +54,9 @@ func (c *compiled) onGPU(t testing.TB, limits attncuda.Options) piecewise.Option
 	}
 	lib, err := nvrtc.Open(nvrtc.Options{})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cublaslt.Open(dev, cublaslt.Options{}); err != nil && os.Getenv("PWC_REQUIRE_GPU") == "1" {
 		t.Fatal(err)
 	}
 	target := dev.Info().Target

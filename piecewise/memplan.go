@@ -96,6 +96,37 @@ func (b *Backend) makePlan() error {
 		}
 		p.WorkspaceBytes = max(p.WorkspaceBytes, b.workspaceBytes(a.Program))
 	}
+	return b.countLibraries()
+}
+
+// countLibraries counts what library routines have a part in.
+func (b *Backend) countLibraries() error {
+	if b.opts.Device == nil {
+		return nil
+	}
+	all, err := b.Programs()
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		r, err := b.resolve(s.Program, s.Symbols)
+		if err != nil {
+			return err
+		}
+		for i := range r.Steps {
+			if st := &r.Steps[i]; st.Kind == program.StepLibrary {
+				b.stats.library++
+				if t, ok := st.Op.(device.Tunable); ok && !t.Tuned(st.Tensors, st.Values) {
+					b.stats.untuned++
+				}
+			}
+		}
+		for _, d := range r.Declined {
+			if d.Missing {
+				b.stats.missing++
+			}
+		}
+	}
 	return nil
 }
 

@@ -21,6 +21,13 @@ type Stats struct {
 	PaddedRows           int64            `json:"padded_rows"`            // rows that padding added
 	OpCalls              map[string]int64 `json:"op_calls"`               // launches of each extern op between pieces
 	Skipped              map[string]int64 `json:"skipped"`                // runs without a graph, by reason (C8)
+
+	// Calls of library routines that programs make at capture sizes, each program
+	// and size once: those whose algorithm nobody measured, and those that are left
+	// to other kernels because the device does not have the routine (C8).
+	LibraryCalls   int64 `json:"library_calls"`
+	LibraryUntuned int64 `json:"library_untuned"`
+	LibraryMissing int64 `json:"library_missing"`
 }
 
 // skipReason is why a run used no graph.
@@ -52,6 +59,8 @@ type counters struct {
 	rows, padded         atomic.Int64
 	skipped              [skipCount]atomic.Int64
 	ops                  map[string]*opCounter // fixed after New
+
+	library, untuned, missing int64 // fixed after New
 }
 
 func (c *counters) tookArena(end int64) {
@@ -68,7 +77,7 @@ func (b *Backend) Stats() Stats {
 	c := &b.stats
 	s := Stats{GraphsCaptured: c.captured.Load(), ArenaBytesTaken: c.taken.Load(),
 		Replays: c.replays.Load(), FullReplays: c.full.Load(), EagerRuns: c.eager.Load(), Rows: c.rows.Load(), PaddedRows: c.padded.Load(),
-		OpCalls: map[string]int64{}, Skipped: map[string]int64{}}
+		OpCalls: map[string]int64{}, Skipped: map[string]int64{}, LibraryCalls: c.library, LibraryUntuned: c.untuned, LibraryMissing: c.missing}
 	b.buildStats(&s)
 	for name, n := range c.ops {
 		s.OpCalls[name] = n.calls.Load()

@@ -15,6 +15,7 @@ import (
 	"pwc/ir/dtype"
 	"pwc/piecewise"
 	gpu "pwc/runtime/cuda"
+	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/cuda/nvrtc"
 	"pwc/runtime/device"
 	"pwc/safetensors"
@@ -33,6 +34,9 @@ func onGPU(t testing.TB, m *hf.Model, src safetensors.Source, store build.Store,
 	}
 	lib, err := nvrtc.Open(nvrtc.Options{})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cublaslt.Open(dev, cublaslt.Options{}); err != nil && os.Getenv("PWC_REQUIRE_GPU") == "1" {
 		t.Fatal(err)
 	}
 	target := dev.Info().Target

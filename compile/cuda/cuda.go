@@ -152,6 +152,9 @@ func (b *Backend) lower(k *loop.Kernel, beside ...*loop.Kernel) (compile.Code, e
 		}
 		out.Variants = append(out.Variants, v)
 	}
+	if k.MatMul != nil && len(beside) == 0 {
+		return out, b.lowerLibrary(k, &out)
+	}
 	return out, nil
 }
 

@@ -59,6 +59,11 @@ func openGPU(t testing.TB) *rig {
 	return &rig{dev, s, b}
 }
 
+// library gives the stream memory for library routines.
+func (g *rig) library(work device.Memory) error {
+	return g.stream.(*gpu.Stream).UseWorkspace(device.Buffer{Memory: work, Size: work.Size()})
+}
+
 // inputs is the memory of one run of a module with one function: its tensors in
 // the order of a program's parameters.
 type inputs struct {

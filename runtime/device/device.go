@@ -211,6 +211,13 @@ type Preparer interface {
 	Prepare(s Stream, meta any, size, rows int64) error
 }
 
+// Tunable is a library routine that chooses among algorithms. Tuned reports whether
+// the choice for a call that it takes was measured.
+type Tunable interface {
+	Op
+	Tuned(args []Tensor, attrs []program.Attr) bool
+}
+
 // Warmer is an [Op] that a warm-up runs once for each shape of its operands, so
 // that its kernels are loaded and its libraries initialised before anything is
 // captured. Warm enqueues what Launch would for a step of nothing but padding:

@@ -56,6 +56,7 @@ type ResolvedStep struct {
 type Declined struct {
 	Step    int
 	Library string
+	Missing bool // the device does not have it; else it does not take the call
 	Reason  error
 }
 
@@ -110,7 +111,7 @@ variants:
 		for n := range v.Steps {
 			s := &v.Steps[n]
 			if err := r.step(p, i, s, env, nil, libraries); errors.Is(err, ErrDeclined) {
-				r.Declined = append(r.Declined, Declined{i, s.Extern, err})
+				r.Declined = append(r.Declined, Declined{i, s.Extern, libraries[s.Extern] == nil, err})
 				r.Steps = r.Steps[:before]
 				continue variants
 			} else if err != nil {
@@ -142,8 +143,8 @@ func (r *Resolved) step(p *program.Program, i int, s *program.Step, env program.
 	return nil
 }
 
-// op finds the operands of an op and asks it for its scratch memory.
-func (s *ResolvedStep) op(p *program.Program, env program.Env) error {
+// operands finds the operands and attributes of an op.
+func (s *ResolvedStep) operands(p *program.Program, env program.Env) (err error) {
 	for _, a := range s.Args {
 		b := &p.Buffers[a]
 		t := Tensor{DType: b.DType, Shape: make([]int64, len(b.Shape))}
@@ -161,8 +162,14 @@ func (s *ResolvedStep) op(p *program.Program, env program.Env) error {
 		t.Size = n
 		s.Tensors = append(s.Tensors, t)
 	}
-	var err error
-	if s.Values, err = evalAttrs(s.Attrs, env); err != nil {
+	s.Values, err = evalAttrs(s.Attrs, env)
+	return err
+}
+
+// op finds the operands of an op and asks it for its scratch memory.
+func (s *ResolvedStep) op(p *program.Program, env program.Env) error {
+	err := s.operands(p, env)
+	if err != nil {
 		return err
 	}
 	if s.Need, err = s.Op.ScratchBytes(s.Tensors, s.Values); err != nil {
@@ -172,6 +179,16 @@ func (s *ResolvedStep) op(p *program.Program, env program.Env) error {
 		return fmt.Errorf("it asks for %d bytes of scratch", s.Need)
 	}
 	return nil
+}
+
+// Call returns a library routine's step of a program with its operands and
+// attributes for symbol values, whether or not a device has the routine.
+func Call(p *program.Program, index int, s *program.Step, env program.Env) (*ResolvedStep, error) {
+	out := &ResolvedStep{Step: s, Index: index}
+	if err := out.operands(p, env); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Extern, err)
+	}
+	return out, nil
 }
 
 // CheckGuard returns a [GuardError] if a constraint does not hold.

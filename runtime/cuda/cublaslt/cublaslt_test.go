@@ -136,6 +136,8 @@ func TestChoice(t *testing.T) {
 		for range 2 { // the second time it is known
 			plan, err := g.lib.plan(p)
 			switch {
+			case c.want != 0 && plan.tuned != (c.stats.Tuned > 0):
+				t.Errorf("%s: tuned: %v", c.name, plan.tuned)
 			case c.want == 0 && !errors.Is(err, device.ErrDeclined), c.want != 0 && (err != nil || plan.algo[0] != c.want):
 				t.Errorf("%s: %+v, %v, want algorithm %d", c.name, plan, err, c.want)
 			}
@@ -232,6 +234,45 @@ func TestCalls(t *testing.T) {
 	}
 	if f.live[uintptr(g.lib.handle)] != "handle" {
 		t.Error("the library's handle is gone")
+	}
+}
+
+// TestChoose makes a choice in place of the heuristic's; calls that are bound keep
+// theirs.
+func TestChoose(t *testing.T) {
+	g, f := newFakeLib(t, Options{}, result(1, 0), result(2, 0))
+	f.schemes = map[uint64]int32{41: 1}
+	op := &Matmul{g.lib}
+	x, w, y := g.alloc(32*128*2), g.alloc(64*128*2), g.alloc(32*64*2)
+	first := g.call(plain, x, w, y)
+	run := func(c *device.OpCall) byte {
+		must(t, op.Launch(c))
+		out := make([]byte, 1)
+		must(t, g.s.CopyToHost(out, y.Slice(0, 1)))
+		must(t, g.s.Synchronize())
+		return out[0]
+	}
+	if got := run(first); got != 1 {
+		t.Errorf("algorithm %d", got)
+	}
+	found, err := g.lib.Candidates(first.Args, first.Attrs, 8)
+	must(t, err)
+	if len(found) != 2 || found[1] != (Choice{Algorithm: algorithm{2}}) {
+		t.Errorf("candidates %v", found)
+	}
+	must(t, g.lib.Choose(first.Args, first.Attrs, found[1]))
+	if a, b := run(g.call(plain, x, w, y)), run(first); a != 2 || b != 1 {
+		t.Errorf("a call after the choice runs %d, one before it %d", a, b)
+	}
+	if err := g.lib.Choose(first.Args, first.Attrs, Choice{Algorithm: algorithm{41}}); err == nil {
+		t.Error("an algorithm whose sums have no order was chosen")
+	}
+	must(t, g.lib.Choose(first.Args, first.Attrs, Choice{Own: true}))
+	if _, err := op.ScratchBytes(first.Args, first.Attrs); !errors.Is(err, device.ErrDeclined) {
+		t.Errorf("own kernels: %v", err)
+	}
+	if k, err := g.lib.KeyOf(first.Args, first.Attrs); err != nil || k.Version != 130100 || !strings.HasPrefix(k.Product, "32 x 64 x 128, ") || k.GPU != g.dev.Info().Name {
+		t.Errorf("%+v, %v", k, err)
 	}
 }
 

@@ -3,9 +3,11 @@ package cublaslt
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 
 	"pwc/runtime/cuda"
@@ -128,6 +130,7 @@ type Library struct {
 
 	mu    sync.Mutex
 	plans map[problem]*plan
+	old   []*plan // that Choose replaced; calls may hold them
 	stats Stats
 }
 
@@ -179,10 +182,11 @@ func (l *Library) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var errs []error
-	for _, p := range l.plans {
+	for _, p := range slices.AppendSeq(l.old, maps.Values(l.plans)) {
 		errs = append(errs, p.close(l.api))
 	}
 	clear(l.plans)
+	l.old = nil
 	return errors.Join(append(errs, l.api.Destroy(l.handle))...)
 }
 

@@ -19,7 +19,10 @@ var ErrCold = errors.New("cublaslt: captured before it ran once")
 // Matmul is the routine. Its operands are x, w and y.
 type Matmul struct{ lib *Library }
 
-var _ device.Warmer = (*Matmul)(nil)
+var (
+	_ device.Warmer  = (*Matmul)(nil)
+	_ device.Tunable = (*Matmul)(nil)
+)
 
 // call is what a device.OpCall keeps: a plan with the addresses of its operands.
 type call struct {
@@ -44,6 +47,17 @@ func (m *Matmul) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64
 	}
 	_, err = m.lib.plan(p)
 	return 0, err
+}
+
+// Tuned reports whether the algorithm of a call was measured, here or by who made
+// the records.
+func (m *Matmul) Tuned(args []device.Tensor, attrs []program.Attr) bool {
+	p, err := parse(args, attrs)
+	if err != nil {
+		return false
+	}
+	plan, err := m.lib.plan(p)
+	return err == nil && plan.tuned
 }
 
 // Launch enqueues a product. From the second time on it allocates nothing.
@@ -127,7 +141,7 @@ func (m *Matmul) newCall(c *device.OpCall) (*call, error) {
 		return nil, err
 	}
 	k.args = matmulArgs{
-		handle: m.lib.handle, desc: plan.desc, alpha: plan.alpha, beta: plan.beta, algo: &plan.algo,
+		handle: m.lib.handle, desc: plan.desc, alpha: &factors[0], beta: &factors[1], algo: &plan.algo,
 		a: w, aLayout: plan.operands.a, b: x, bLayout: plan.operands.b, c: y, cLayout: plan.operands.d, d: y, dLayout: plan.operands.d,
 		workspaceBytes: uintptr(plan.workspace),
 	}

@@ -17,10 +17,9 @@ type plan struct {
 	desc      matmulDesc
 	operands  operands
 	algo      algorithm
-	workspace int64    // bytes
-	alpha     *float32 // 1
-	beta      *float32 // 0
-	declined  error    // why the library does not compute it; the rest is empty then
+	workspace int64 // bytes
+	tuned     bool  // measured, not the heuristic's
+	declined  error // why the library does not compute it; the rest is empty then
 
 	warming sync.Mutex
 	warm    atomic.Bool // it ran once; nodes is known
@@ -34,8 +33,7 @@ func (l *Library) plan(p problem) (*plan, error) {
 	if have := l.plans[p]; have != nil {
 		return have, have.declined
 	}
-	out := &plan{problem: p, alpha: new(float32), beta: new(float32)}
-	*out.alpha = 1
+	out := &plan{problem: p}
 	err := l.dev.Do(func() error { return l.choose(out) })
 	if err != nil {
 		err = errors.Join(fmt.Errorf("%s: %w", p.String(), err), out.close(l.api))
@@ -48,6 +46,9 @@ func (l *Library) plan(p problem) (*plan, error) {
 	return out, err
 }
 
+// errOwn declines a call by a record.
+var errOwn = fmt.Errorf("%w: measured, the program's own kernels are faster", device.ErrDeclined)
+
 // choose makes the descriptors and picks the algorithm.
 func (l *Library) choose(p *plan) error {
 	choice, recorded := Choice{}, false
@@ -56,7 +57,7 @@ func (l *Library) choose(p *plan) error {
 	}
 	if recorded && choice.Own {
 		l.stats.Own++
-		return fmt.Errorf("%w: tuning found the program's own kernels faster", device.ErrDeclined)
+		return errOwn
 	}
 	if !recorded && p.rows < p.from {
 		return fmt.Errorf("%w: the library should serve from %d rows on", device.ErrDeclined, p.from)
@@ -66,7 +67,7 @@ func (l *Library) choose(p *plan) error {
 	}
 	if recorded {
 		if workspace, err := l.usable(p, (*algorithm)(&choice.Algorithm)); err == nil {
-			p.algo, p.workspace = choice.Algorithm, workspace
+			p.algo, p.workspace, p.tuned = choice.Algorithm, workspace, true
 			l.stats.Tuned++
 			return nil
 		}
@@ -145,6 +146,10 @@ func (l *Library) candidates(p *plan, most int) ([]heuristicResult, error) {
 	}
 	return out, nil
 }
+
+// factors are a product's: y = factors[0]·x·w + factors[1]·y. They are never
+// written.
+var factors = [2]float32{1, 0}
 
 // describe makes the descriptors. The library's matrices are column-major: a row
 // of ours is a column of its, so y is Dᵀ = (A·B)ᵀ with w as A and x as B.

@@ -1,0 +1,190 @@
+package cuda_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"pwc/compile"
+	"pwc/compile/cuda"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/ir/interp"
+	"pwc/program"
+	"pwc/runtime/cuda/cublaslt"
+)
+
+// libraryCases are products and how the routine computes them: its operands and
+// attributes, and what comes after it.
+var libraryCases = []struct {
+	name, args, result, body string
+	want                     []string // none: the routine does not
+}{
+	{"linear", "%x: bf16[N, 256], %w: bf16[512, 256]", "bf16[N, 512]", `
+    %y = linear(%x, %w) : bf16[N, 512]`,
+		[]string{"p0 p1 r0 size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 0] from=17"}},
+	{"residual", "%x: bf16[N, 256], %w: bf16[512, 256], %r: bf16[N, 512]", "bf16[N, 512]", `
+    %l = linear(%x, %w) : bf16[N, 512]
+    %y = add(%r, %l) : bf16[N, 512]`,
+		[]string{"p0 p1 bf16[N, 512] size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 512*N] from=33", "k_linear_add_after"}},
+	{"bias and a gate, rounded after the bias", "%x: f16[N, 256], %w: f16[512, 256], %b: f16[512], %r: f16[N, 512]", "f16[N, 512]", `
+    %l = linear(%x, %w, %b) : f16[N, 512]
+    %s = silu(%l) : f16[N, 512]
+    %y = mul(%r, %s) : f16[N, 512]`,
+		[]string{"p0 p1 f32[N, 512] size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 512*N] from=33", "k_linear_silu_mul_after"}},
+	{"logits", "%x: bf16[N, 256], %w: bf16[640, 256]", "f32[N, 640]", `
+    %l = linear(%x, %w) : bf16[N, 640]
+    %y = cast(%l, dtype=f32) : f32[N, 640]`,
+		[]string{"p0 p1 bf16[N, 640] size=[N, 640, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 640, 640*N] from=33", "k_linear_cast_after"}},
+	{"f32", "%x: f32[N, 256], %w: f32[512, 256]", "f32[N, 512]", `
+    %y = linear(%x, %w) : f32[N, 512]`,
+		[]string{"p0 p1 r0 size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 0] from=17"}},
+	{"by depth", "%x: bf16[N, 256], %w: bf16[256, 512]", "bf16[N, 512]", `
+    %y = matmul(%x, %w) : bf16[N, 512]`,
+		[]string{"p0 p1 r0 size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 512, 0] y=[0, 512, 0] by_depth=true from=17"}},
+	{"several", "%x: bf16[3, N, 64], %w: bf16[3, 64, 32]", "bf16[3, N, 32]", `
+    %y = matmul(%x, %w) : bf16[3, N, 32]`,
+		[]string{"p0 p1 r0 size=[N, 32, 64, 3] x=[0, 64, 64*N] w=[0, 32, 2048] y=[0, 32, 32*N] by_depth=true from=17"}},
+	{"several, and more", "%x: bf16[3, N, 64], %w: bf16[3, 64, 32], %r: bf16[3, N, 32]", "bf16[3, N, 32]", `
+    %l = matmul(%x, %w) : bf16[3, N, 32]
+    %y = sub(%l, %r) : bf16[3, N, 32]`,
+		[]string{"p0 p1 bf16[3, N, 32] size=[N, 32, 64, 3] x=[0, 64, 64*N] w=[0, 32, 2048] y=[0, 32, 32*N] by_depth=true from=33", "k_matmul_sub_after"}},
+	{"part of a tensor", "%x: bf16[N, 512], %w: bf16[512, 256]", "bf16[N, 512]", `
+    %h = slice(%x, axis=1, start=128, end=384) : bf16[N, 256]
+    %y = linear(%h, %w) : bf16[N, 512]`,
+		[]string{"p0 p1 r0 size=[N, 512, 256, 1] x=[128, 512, 0] w=[0, 256, 0] y=[0, 512, 0] from=17"}},
+	{"types that differ", "%x: f32[N, 256], %w: bf16[512, 256]", "f32[N, 512]", `
+    %y = linear(%x, %w) : f32[N, 512]`, nil},
+	{"one row", "%x: bf16[1, 256], %w: bf16[512, 256]", "bf16[1, 512]", `
+    %y = linear(%x, %w) : bf16[1, 512]`, nil},
+}
+
+func libraryModule(t testing.TB, args, result, body string) *ir.Module {
+	t.Helper()
+	m, err := ir.Parse("library.ir", []byte(`pwc 1
+module "library" {
+  sym N in [1, 512] batch
+  func @piece(`+args+`) -> (`+result+`) {`+body+`
+    return %y
+  }
+}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestLibrary pins which products the routine computes and how it is called.
+func TestLibrary(t *testing.T) {
+	b, err := cuda.New("cuda:sm_90", &fakeCompiler{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range libraryCases {
+		p, err := compile.Compile(context.Background(), libraryModule(t, c.args, c.result, c.body), compile.Shape{}, b, compile.Options{})
+		if err == nil {
+			err = p.Validate()
+		}
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		var got []string
+		if s := &p.Steps[len(p.Steps)-1]; s.Kind == program.StepChoice && s.Variants[0].Steps[0].Kind == program.StepLibrary {
+			if g := s.Variants[0].Guard; g.Expr.String() != "N" || g.Lo != 2 || g.Hi != 512 {
+				t.Errorf("%s: for %s in [%d, %d]", c.name, g.Expr, g.Lo, g.Hi)
+			}
+			for _, one := range s.Variants[0].Steps {
+				if one.Kind == program.StepKernel {
+					got = append(got, p.Kernels[one.Kernel].Name)
+					continue
+				}
+				var words []string
+				for _, a := range one.Args {
+					switch b := &p.Buffers[a]; b.Kind {
+					case program.BufferParam:
+						words = append(words, fmt.Sprintf("p%d", b.Index))
+					case program.BufferResult:
+						words = append(words, fmt.Sprintf("r%d", b.Index))
+					default:
+						words = append(words, fmt.Sprintf("%s[%s]", b.DType, dimTexts(b.Shape)))
+					}
+				}
+				if one.Extern != cublaslt.MatmulName {
+					t.Errorf("%s: routine %s", c.name, one.Extern)
+				}
+				for i, a := range one.Attrs {
+					if known := []string{cublaslt.AttrSize, cublaslt.AttrX, cublaslt.AttrW, cublaslt.AttrY, cublaslt.AttrByDepth, cublaslt.AttrFrom}; !slices.Contains(known, a.Name) || i < 4 && a.Name != known[i] {
+						t.Errorf("%s: attribute %s", c.name, a)
+					}
+					words = append(words, a.String())
+				}
+				got = append(got, strings.Join(words, " "))
+			}
+		}
+		if strings.Join(got, "\n") != strings.Join(c.want, "\n") {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func dimTexts(ds []dim.Dim) string {
+	var out []string
+	for _, d := range ds {
+		out = append(out, d.String())
+	}
+	return strings.Join(out, ", ")
+}
+
+// TestDeviceLibrary holds the routine to our own kernels, bit by bit, on numbers
+// whose sums are exact: what is rounded, is rounded at the same places.
+func TestDeviceLibrary(t *testing.T) {
+	own, with := openGPU(t), openGPU(t)
+	lib, err := cublaslt.Open(with.dev, cublaslt.Options{})
+	if err != nil {
+		if os.Getenv("PWC_REQUIRE_GPU") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	work, err := with.dev.Alloc(with.dev.WorkspaceBytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer work.Free()
+	if err := with.library(work); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range libraryCases {
+		m := libraryModule(t, c.args, c.result, c.body)
+		p, err := compile.Compile(context.Background(), m, compile.Shape{}, own.backend, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 65}, func(r *rand.Rand, _ dtype.DType) float64 { return float64(r.Intn(17) - 8) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		var results [2]*interp.Tensor
+		before := lib.Stats().Untuned
+		for i, g := range []*rig{own, with} {
+			out, err := g.run(p, m, b)
+			if err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			results[i] = out.results[0]
+		}
+		if !bytes.Equal(results[0].Bytes(), results[1].Bytes()) {
+			t.Errorf("%s: own kernels and the library differ: %s", c.name, interp.Compare(results[1], results[0]))
+		}
+		if used := lib.Stats().Untuned > before; used != (c.want != nil) {
+			t.Errorf("%s: by the library: %v", c.name, used)
+		}
+	}
+}

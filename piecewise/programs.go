@@ -1,0 +1,44 @@
+package piecewise
+
+import "pwc/program"
+
+// Sized is a program at a capture size: one that every step of the size runs.
+type Sized struct {
+	Func    string
+	Size    int64
+	Program *program.Program
+	Symbols []int64 // values, in the program's order
+}
+
+// Programs returns the distinct programs of every function at every capture size,
+// the largest size first: what is worth measuring before it is captured.
+func (b *Backend) Programs() ([]Sized, error) {
+	var out []Sized
+	for _, fn := range b.funcs {
+		for i := len(fn.sizes) - 1; i >= 0; i-- {
+			n := fn.sizes[i]
+			e := fn.envFor(n)
+			done := map[*program.Program]bool{}
+			for j := range fn.units {
+				u := &fn.units[j]
+				if u.piece == nil {
+					continue
+				}
+				p, err := b.program(u.piece, n)
+				if err != nil {
+					return nil, err
+				}
+				if done[p] {
+					continue
+				}
+				done[p] = true
+				values, err := e.symbols(u.piece.Symbols)
+				if err != nil {
+					return nil, err
+				}
+				out = append(out, Sized{fn.ir.Name, n, p, values})
+			}
+		}
+	}
+	return out, nil
+}

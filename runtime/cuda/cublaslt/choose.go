@@ -1,0 +1,74 @@
+package cublaslt
+
+import (
+	"errors"
+
+	"pwc/program"
+	"pwc/runtime/device"
+)
+
+// KeyOf returns what a record of a call is filed under. The call is given as to
+// [Matmul.ScratchBytes].
+func (l *Library) KeyOf(args []device.Tensor, attrs []program.Attr) (Key, error) {
+	p, err := parse(args, attrs)
+	if err != nil {
+		return Key{}, err
+	}
+	return l.key(&p), nil
+}
+
+// Candidates returns up to most algorithms that may compute a call, in the order of
+// the library's heuristic; none if it has none.
+func (l *Library) Candidates(args []device.Tensor, attrs []program.Attr, most int) (out []Choice, err error) {
+	p, err := parse(args, attrs)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	scratch := &plan{problem: p}
+	err = l.dev.Do(func() error {
+		if err := scratch.describe(l.api); err != nil {
+			return err
+		}
+		found, err := l.candidates(scratch, most)
+		for _, r := range found {
+			out = append(out, Choice{Algorithm: r.algo})
+		}
+		return err
+	})
+	return out, errors.Join(err, scratch.close(l.api))
+}
+
+// Choose makes a choice for a call in place of what is recorded or the heuristic
+// would say. Calls that were bound before keep theirs. It is for those who measure,
+// and to use at once what was measured.
+func (l *Library) Choose(args []device.Tensor, attrs []program.Attr, c Choice) error {
+	p, err := parse(args, attrs)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	chosen := &plan{problem: p}
+	if c.Own {
+		chosen.declined = errOwn
+	} else if err := l.dev.Do(func() error { return l.take(chosen, &c) }); err != nil {
+		return errors.Join(err, chosen.close(l.api))
+	}
+	if old := l.plans[p]; old != nil {
+		l.old = append(l.old, old)
+	}
+	l.plans[p] = chosen
+	return nil
+}
+
+// take makes the descriptors of a plan whose algorithm is given.
+func (l *Library) take(p *plan, c *Choice) error {
+	if err := p.describe(l.api); err != nil {
+		return err
+	}
+	workspace, err := l.usable(p, (*algorithm)(&c.Algorithm))
+	p.algo, p.workspace, p.tuned = c.Algorithm, workspace, true
+	return err
+}
