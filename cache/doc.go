@@ -17,6 +17,7 @@
 //	  blobs/cd/<64 hex>              contents with that SHA-256
 //	  modules/<64 hex>/manifest      a module: name, hash, target, keys
 //	  modules/<64 hex>/computation_graph.ir
+//	  tuning/ef/<64 hex>             a tuning record
 //	  pins/<64 hex>                  empty; the module of that id is never collected
 //	  locks/<64 hex>                 empty; held while the key is being compiled
 //	  locks/gc                       empty; shared by writers, exclusive to collection
@@ -46,6 +47,19 @@
 //	target "host"
 //	entry <64 hex> 12345             id of a key and bytes of its blob, by id
 //	graph sha256:… 6789              computation_graph.ir: digest, bytes
+//	created 2026-01-02T03:04:05Z
+//	sum sha256:…
+//
+// and a tuning record, whose id is the SHA-256 of "pwc tuning key 1\n" and the lines
+// from device to problem:
+//
+//	pwc tuning record 1
+//	device "NVIDIA H200"
+//	library "cublaslt 130100"
+//	problem "…"
+//	choice "…"
+//	time 1500                        nanoseconds
+//	before 2500
 //	created 2026-01-02T03:04:05Z
 //	sum sha256:…
 //

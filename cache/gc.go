@@ -66,7 +66,7 @@ func (s *Store) Clear(ctx context.Context) error {
 		var errs []error
 		// From the roots down, so that a failure leaves nothing that names what
 		// is gone.
-		for _, dir := range []string{pinsDir, modulesDir, keysDir, blobsDir, tmpDir} {
+		for _, dir := range []string{pinsDir, modulesDir, keysDir, blobsDir, tuningDir, tmpDir} {
 			errs = append(errs, t.RemoveAll(dir))
 		}
 		return errors.Join(errs...)

@@ -11,15 +11,15 @@ import (
 
 // VerifyResult is what Verify read.
 type VerifyResult struct {
-	Modules, Entries, Blobs int
-	Bytes                   int64   // of all files that were read
-	Problems                []error // *DamageErrors, in the order of directories and files
+	Modules, Entries, Blobs, Tunings int
+	Bytes                            int64   // of all files that were read
+	Problems                         []error // *DamageErrors, in the order of directories and files
 }
 
 // Verify reads every file of the layers and the directory and checks it:
 // manifests against their checksums, keys and ids, blobs and graphs against
-// their digests, and that everything which is named is there. It writes
-// nothing. The error is the cause of ctx's end.
+// their digests, tuning records, and that everything which is named is there. It
+// writes nothing. The error is the cause of ctx's end.
 func (s *Store) Verify(ctx context.Context) (*VerifyResult, error) {
 	v := &VerifyResult{}
 	problem := func(err error) { v.Problems = append(v.Problems, err) }
@@ -87,6 +87,19 @@ func (v *VerifyResult) verifyTree(ctx context.Context, t *tree, problem func(err
 		default:
 			entries[h] = true
 		}
+		return nil
+	}, problem)
+	if err != nil {
+		return err
+	}
+	err = t.eachHash(ctx, tuningDir, func(h [32]byte, _ string) error {
+		v.Tunings++
+		r, err := t.tuning(h)
+		if err != nil {
+			problem(err)
+			return nil
+		}
+		v.Bytes += int64(len(r.encode()))
 		return nil
 	}, problem)
 	if err != nil {
