@@ -3,7 +3,6 @@ package piecewise_test
 import (
 	"context"
 	"errors"
-	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -198,24 +197,6 @@ func TestSharedPool(t *testing.T) {
 	}
 	if err := pool.Close(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// Whatever lies in the arena and in padded rows before a step does not reach
-// its results.
-func TestPoisonedArena(t *testing.T) {
-	op := &sum3{}
-	b := start(t, nineteen, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{8}, Ops: []device.Op{op}})
-	f := b.Func("forward")
-	nan := float32(math.NaN())
-	run(t, f, []float32{nan, nan, nan, nan, nan, nan, nan, nan})
-	for n := 1; n <= 8; n++ {
-		x := make([]float32, n)
-		for i, v := range run(t, f, x) {
-			if v != 19 {
-				t.Fatalf("row %d of %d = %v after NaNs, want 19", i, n, v)
-			}
-		}
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/cuda/nvrtc"
 	"pwc/runtime/device"
+	sillycuda "pwc/silly/cuda"
 )
 
 // onGPU returns options for the GPU of this machine. Without a driver the test
@@ -276,9 +277,39 @@ func TestCaptureBesideOthersOnGPU(t *testing.T) {
 	}
 }
 
-// C12 on a GPU.
-func TestPositionsOutOfRangeOnGPU(t *testing.T) {
-	holdPositions(t, onGPU)
+// What holds for every device, on a GPU, with buffers shared, between canaries and
+// apart.
+func TestSuiteOnGPU(t *testing.T) {
+	for kind, guard := range guards {
+		open := func(t testing.TB) piecewise.Options {
+			t.Helper()
+			o := onGPU(t)
+			dev := o.Device.(*gpu.Device)
+			op := sillycuda.New(dev, func(ctx context.Context) ([]byte, error) {
+				lib, err := nvrtc.Open(nvrtc.Options{})
+				if err != nil {
+					return nil, err
+				}
+				return lib.Compiler("--std=c++17").Compile(ctx, sillycuda.Source, "silly.cu", strings.TrimPrefix(dev.Info().Target, "cuda:"), false)
+			})
+			t.Cleanup(func() {
+				if err := op.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			o.Ops, o.Guard, o.Poison = []device.Op{op}, guard, guard == piecewise.Canaries
+			return o
+		}
+		for name, hold := range map[string]func(*testing.T, maker){
+			"demonstration": demonstration, "stale result": staleResult, "moved state": movedState, "skips": skips,
+			"mixing rows": mixingRows, "poisoned arena": poisonedArena, "positions out of range": positionsOutOfRange,
+		} {
+			t.Run(kind+"/"+name, func(t *testing.T) { hold(t, open) })
+		}
+		if guard == piecewise.NoGuard {
+			t.Run(kind+"/planned bytes", func(t *testing.T) { plannedBytes(t, open) })
+		}
+	}
 }
 
 // wildOp is "test::count" that writes to an address that no one has.

@@ -1,0 +1,335 @@
+package piecewise_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"pwc/build"
+	"pwc/compile/host"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+)
+
+// maker opens a device that the test's end closes, with what compiles for it and
+// an implementation of silly::attention. These tests hold for every device, and
+// however its buffers are kept apart.
+type maker func(t testing.TB) piecewise.Options
+
+func onHost(t testing.TB) piecewise.Options {
+	return piecewise.Options{Device: openHost(t), Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{&sum3{}}}
+}
+
+// pool opens a device with a pool. The maker that it returns is for that device.
+func (open maker) pool(t testing.TB) (*piecewise.Pool, maker) {
+	t.Helper()
+	base := open(t)
+	pool, err := piecewise.NewPool(base.Device, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pool, func(testing.TB) piecewise.Options { return base }
+}
+
+// with adds a device to options, and what goes with it.
+func (open maker) with(t testing.TB, o piecewise.Options) piecewise.Options {
+	t.Helper()
+	base := open(t)
+	o.Device = base.Device
+	o.Target, o.Ops, o.Guard, o.Poison = base.Target, base.Ops, base.Guard, base.Poison
+	if o.Store == nil {
+		o.Store = base.Store
+	}
+	return o
+}
+
+// The demonstration of vLLM's piecewise tests
+// (tests/compile/piecewise/test_simple.py): its counters and its numbers.
+func TestDemonstration(t *testing.T) { demonstration(t, onHost) }
+
+func demonstration(t *testing.T, open maker) {
+	t.Helper()
+	b := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 2}}))
+	f := b.Func("forward")
+	x := make([]float32, 100)
+	for i, v := range run(t, f, x) {
+		if v != 19 {
+			t.Fatalf("uncaptured row %d = %v, want 19", i, v)
+		}
+	}
+	before := b.Stats().OpCalls["silly::attention"]
+	wantF32(t, run(t, f, []float32{0, 0}), []float32{19, 19})
+	if n := b.Stats().OpCalls["silly::attention"] - before; n != 2 {
+		t.Errorf("the replay called the splitting op %d times, want 2", n)
+	}
+	wantF32(t, run(t, f, []float32{1, 2}), []float32{28, 37})
+	wantF32(t, run(t, f, []float32{3}), []float32{46})
+
+	s := b.Stats()
+	got := []int64{s.GraphsSeen, s.PiecewiseGraphsSeen, s.CapturableGraphsSeen, s.BackendCompilations, s.GraphsCaptured, s.Replays, s.EagerRuns, s.OpCalls["silly::attention"]}
+	want := []int64{1, 5, 3, 3, 6, 3, 1, 8}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Fatalf("graphs, pieces, capturable, compilations, captured, replays, eager, calls = %v, want %v", got, want)
+		}
+	}
+}
+
+// C5: what steps are bound to is what was planned, size by size, and what Load
+// takes is the plan's total.
+func TestPlannedBytesAreTaken(t *testing.T) { plannedBytes(t, onHost) }
+
+func plannedBytes(t *testing.T, open maker) {
+	t.Helper()
+	for _, n := range []int64{1, 3, 64, 512} {
+		pool, open := open.pool(t)
+		b := create(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, Pool: pool, CaptureSizes: []int64{n}, Max: map[string]int64{"N": n}}))
+		plan := b.Plan()
+		if got := pool.Stats().RequestedBytes.Now; got != 0 {
+			t.Fatalf("New took %d bytes", got)
+		}
+		if err := b.Load(context.Background(), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Capture(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		run(t, b.Func("forward"), make([]float32, n))
+		if got := b.Stats().ArenaBytesTaken; got != plan.ArenaBytes[n] {
+			t.Errorf("size %d: planned %d arena bytes, took %d", n, plan.ArenaBytes[n], got)
+		}
+		if got := pool.Stats().RequestedBytes.Now; got != plan.Total()-plan.ConstBytes {
+			t.Errorf("size %d: planned %d bytes, the pool holds %d", n, plan.Total()-plan.ConstBytes, got)
+		}
+		// One tensor of n floats is alive between pieces beside the op's output: two, rounded to the alignment.
+		want := 2 * ((4*n + 255) / 256 * 256)
+		if got := (plan.ArenaBytes[n] + 255) / 256 * 256; got != want {
+			t.Errorf("size %d: arena of %d bytes, two buffers of %d floats take %d", n, got, n, want)
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := pool.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// C6: results are weak.
+func TestStaleResult(t *testing.T) { staleResult(t, onHost) }
+
+func staleResult(t *testing.T, open maker) {
+	t.Helper()
+	b := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2}}))
+	f := b.Func("forward")
+	first, err := issue(t, f, []float32{1, 2}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := issue(t, f, []float32{3, 4}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stale *piecewise.StaleError
+	if err := first.At(0).CopyTo(make([]byte, 8)); !errors.As(err, &stale) || !errors.Is(err, piecewise.ErrStale) {
+		t.Fatalf("read of an overwritten result: %v, want a StaleError", err)
+	}
+	if stale.Run+1 != stale.Latest || stale.Func != "forward" {
+		t.Errorf("the error names @%s runs %d and %d, want two successive runs of @forward", stale.Func, stale.Run, stale.Latest)
+	}
+	wantF32(t, read(t, second.At(0)), []float32{46, 55})
+	second.Release()
+	if err := second.Wait(); !errors.Is(err, piecewise.ErrReleased) {
+		t.Errorf("wait for a released result: %v, want ErrReleased", err)
+	}
+}
+
+// C7: graphs hold addresses; memory that moved is refused, at every replay.
+func TestMovedStateIsRefused(t *testing.T) { movedState(t, onHost) }
+
+func movedState(t *testing.T, open maker) {
+	t.Helper()
+	text := strings.Replace(stateful, "%x: f32[N]", "%x: f32[N], %i: i32[N]", 1)
+	pool, open := open.pool(t)
+	t.Cleanup(func() { _ = pool.Close() })
+	b := create(t, text, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, Pool: pool, CaptureSizes: []int64{2}, Symbols: map[string]int64{"B": 4}}))
+	ctx := context.Background()
+	if err := b.Load(ctx, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Capture(ctx); err != nil {
+		t.Fatal(err)
+	}
+	f := b.Func("forward")
+	once := func() (piecewise.Results, error) {
+		in, err := f.Inputs(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, _ := in.Float32s("x")
+		i, _ := in.Int32s("i")
+		copy(x, []float32{1, 2})
+		copy(i, []int32{0, 3})
+		return f.Run(ctx, in, nil)
+	}
+	r, err := once()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantF32(t, read(t, r.At(0)), []float32{1, 2})
+	old, err := b.State("s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := openOther(t, pool, old.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.SetState("s", m); err != nil {
+		t.Fatal(err)
+	}
+	var moved *piecewise.AddressError
+	if _, err := once(); !errors.As(err, &moved) || moved.Name != "state @s" || moved.Size != 2 {
+		t.Fatalf("replay after the state moved: %v, want an AddressError for state @s at size 2", err)
+	}
+	if err := b.SetState("s", old); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := once(); err != nil {
+		t.Errorf("replay after the state moved back: %v", err)
+	}
+}
+
+// C8: what is not replayed is counted with its reason.
+func TestSkipsAreCounted(t *testing.T) { skips(t, onHost) }
+
+func skips(t *testing.T, open maker) {
+	t.Helper()
+	b := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4}}))
+	f := b.Func("forward")
+	run(t, f, make([]float32, 5))
+	run(t, f, make([]float32, 3))
+	s := b.Stats()
+	if s.Skipped["above the largest captured size"] != 1 || len(s.Skipped) != 1 || s.PaddedRows != 1 || s.EagerRuns != 1 || s.Replays != 1 {
+		t.Errorf("skipped %v, padded %d, eager %d, replays %d; want one above the largest, 1, 1, 1", s.Skipped, s.PaddedRows, s.EagerRuns, s.Replays)
+	}
+	none := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.None}))
+	run(t, none.Func("forward"), make([]float32, 2))
+	if s := none.Stats(); s.Skipped["mode none"] != 1 || s.GraphsCaptured != 0 {
+		t.Errorf("mode none: skipped %v, captured %d", s.Skipped, s.GraphsCaptured)
+	}
+}
+
+// C11: an op that mixes rows forbids padding, with its position; exact sizes replay.
+func TestMixingForbidsPadding(t *testing.T) { mixingRows(t, onHost) }
+
+func mixingRows(t *testing.T, open maker) {
+	t.Helper()
+	b := start(t, mixing, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 4}}))
+	f := b.Func("forward")
+	if err := f.Padding(); err == nil || !strings.Contains(err.Error(), "test.ir:5:") {
+		t.Errorf("why padding is forbidden: %v, want the position of sum (line 5)", err)
+	}
+	wantF32(t, run(t, f, []float32{1, 2, 3}), []float32{7, 8, 9})
+	wantF32(t, run(t, f, []float32{1, 2, 3, 4}), []float32{11, 12, 13, 14})
+	if s := b.Stats(); s.Skipped["padding would mix rows"] != 1 || s.Replays != 1 || s.PaddedRows != 0 {
+		t.Errorf("skipped %v, replays %d, padded %d; want one mixing, 1, 0", s.Skipped, s.Replays, s.PaddedRows)
+	}
+	store := build.NewMemoryStore()
+	start(t, mixing, open.with(t, piecewise.Options{Mode: piecewise.None, Store: store}))
+	frozen := start(t, mixing, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 4}, Frozen: true, Store: store}))
+	if _, err := issue(t, frozen.Func("forward"), []float32{1, 2, 3}, nil); !errors.Is(err, piecewise.ErrFrozen) {
+		t.Errorf("a frozen backend that would skip a graph: %v, want ErrFrozen", err)
+	}
+}
+
+// C12: a position out of range reads zero and is reported with the op's place,
+// replayed or not; @logits reads @forward's result where it lies.
+func TestPositionsOutOfRange(t *testing.T) { positionsOutOfRange(t, onHost) }
+
+// Whatever lies in the arena and in padded rows before a step does not reach
+// its results.
+func TestPoisonedArena(t *testing.T) { poisonedArena(t, onHost) }
+
+func poisonedArena(t *testing.T, open maker) {
+	t.Helper()
+	b := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{8}}))
+	f := b.Func("forward")
+	nan := float32(math.NaN())
+	run(t, f, []float32{nan, nan, nan, nan, nan, nan, nan, nan})
+	for n := 1; n <= 8; n++ {
+		x := make([]float32, n)
+		for i, v := range run(t, f, x) {
+			if v != 19 {
+				t.Fatalf("row %d of %d = %v after NaNs, want 19", i, n, v)
+			}
+		}
+	}
+}
+
+func positionsOutOfRange(t *testing.T, open maker) {
+	t.Helper()
+	text := strings.Replace(lookup, "    %h = mul", "    %k = const(values=[1.0, 10.0], dtype=f32) : f32[2]\n    %h = mul", 1)
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
+		b := start(t, text, open.with(t, piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 2, 4}}))
+		f, g := b.Func("forward"), b.Func("logits")
+		// A longer run first: what it leaves behind must not be readable.
+		if _, err := issue(t, f, []float32{9, 9, 9, 9}, nil); err != nil {
+			t.Fatal(err)
+		}
+		r, err := issue(t, f, []float32{1, 2}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := func(rows ...int32) ([]float32, error) {
+			in, err := g.Inputs(int64(len(rows)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := in.SetResult("h", r.At(0)); err != nil {
+				t.Fatal(err)
+			}
+			v, err := in.Int32s("rows")
+			if err != nil {
+				t.Fatal(err)
+			}
+			copy(v, rows)
+			out, err := g.Run(context.Background(), in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			buf := make([]byte, 8*len(rows))
+			err = out.At(0).CopyTo(buf)
+			vals := make([]float32, 2*len(rows))
+			for i := range vals {
+				vals[i] = f32(buf, int64(i))
+			}
+			return vals, err
+		}
+		got, err := ask(1, 0)
+		if err != nil {
+			t.Fatalf("mode %s: %v", mode, err)
+		}
+		wantF32(t, got, []float32{3, 21, 2, 11})
+		got, err = ask(0, 3)
+		var pos *piecewise.PositionError
+		if !errors.As(err, &pos) || !strings.Contains(err.Error(), "gather (model.sampled)") {
+			t.Fatalf("mode %s: position 3 of 2 rows: %v, want a PositionError at model.sampled", mode, err)
+		}
+		wantF32(t, got, []float32{2, 11, 1, 1})
+		if got, err = ask(1); err != nil {
+			t.Fatalf("mode %s: the report came twice: %v", mode, err)
+		}
+		wantF32(t, got, []float32{3, 21})
+	}
+}
+
+func openOther(t *testing.T, p *piecewise.Pool, n int64) (device.Buffer, error) {
+	m, err := p.Stream().Device().Alloc(n)
+	if err == nil {
+		t.Cleanup(func() { _ = m.Free() })
+	}
+	return device.Buffer{Memory: m, Size: n}, err
+}
