@@ -18,11 +18,14 @@
 //
 //   - Pointwise nests run flat, a thread for each 16 bytes of a row (see flat.go).
 //   - Nests that reduce, scan or visit their columns several times give a row to
-//     a thread, a warp or a block (rows.go); reductions add in an order that
-//     depends on the number of columns alone.
+//     a thread, a warp, a block or, if it is long, the blocks of a cluster
+//     (rows.go); reductions add in an order that depends on the number of columns
+//     alone.
 //   - Matrix products have a kernel for each number of rows (product.go): one to
 //     four rows on CUDA cores, up to 64 with the weights as the tensor core's M
 //     operand, more in tiles; f32 is computed in f32.
+//   - Products whose rows choose among matrices gather the rows of each matrix
+//     (experts.go).
 //   - topk.go selects the largest elements.
 //
 // Kernels for compute capability 9.0 and later allow programmatic dependent
