@@ -75,7 +75,7 @@ func serve(b *testing.B, r *Runner, requests, tokens, length int) {
 		name   string
 		middle int // of the contexts that were measured
 		Sampling
-	}{{name: "greedy"}, {name: "random", Sampling: Sampling{Temperature: 1}}, {name: "limited", Sampling: Sampling{Temperature: 1, TopK: 50, TopP: 0.9}}}
+	}{{name: "greedy"}, {name: "random", Sampling: Sampling{Temperature: 1}}, {name: "nucleus", Sampling: Sampling{Temperature: 1, TopP: 0.9}}, {name: "limited", Sampling: Sampling{Temperature: 1, TopK: 50, TopP: 0.9}}}
 	for k, kind := range kinds {
 		for i, q := range r.running {
 			q.req.Sampling = kind.Sampling

@@ -75,7 +75,7 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 		return nil, errors.Join(err, r.release())
 	}
 	r.forward, r.logits, r.ids = r.backend.Func(forwardFunc), r.backend.Func(logitsFunc), r.backend.Func(idsFunc)
-	for c, name := range [choosers]string{greedy: greedyFunc, random: randomFunc, limited: sampleFunc} {
+	for c, name := range chooserFuncs {
 		r.choosers[c] = r.backend.Func(name)
 	}
 	r.plan.Sizes = r.forward.Sizes()

@@ -49,7 +49,8 @@ type chooser uint8
 const (
 	greedy  chooser = iota
 	random          // by temperature
-	limited         // and with top-k or top-p
+	nucleus         // and with top-p
+	limited         // and with top-k
 	choosers
 )
 
@@ -59,10 +60,12 @@ func (s *Sampling) chooser() chooser {
 	switch {
 	case s.Temperature == 0 || s.TopK == 1:
 		return greedy
-	case s.TopK == 0 && (s.TopP == 0 || s.TopP == 1):
+	case s.TopK > 0:
+		return limited
+	case s.TopP == 0 || s.TopP == 1:
 		return random
 	}
-	return limited
+	return nucleus
 }
 
 // The functions that are added to a model, and their parameters.
@@ -71,9 +74,13 @@ const (
 	logitsFunc  = "logits"
 	greedyFunc  = "runner_greedy"
 	randomFunc  = "runner_random"
+	nucleusFunc = "runner_nucleus"
 	sampleFunc  = "runner_sample"
 	idsFunc     = "runner_ids"
 )
+
+// chooserFuncs is the choosers' names. It is never written.
+var chooserFuncs = [choosers]string{greedy: greedyFunc, random: randomFunc, nucleus: nucleusFunc, limited: sampleFunc}
 
 // notANumber is what is sampled from logits without a largest finite one.
 const notANumber = -1
@@ -96,16 +103,18 @@ type sampler struct {
 }
 
 // WithSampling returns the module that [New] has compiled: @forward and @logits of
-// the model, with four more functions, which read logits and ids where they lie:
+// the model, with five more functions, which read logits and ids where they lie:
 //
 //	@runner_greedy(%logits: f32[M, V]) -> (i32[M])
 //	@runner_random(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i32[M]) -> (i32[M])
-//	@runner_sample(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i32[M], %top_k: i32[M], %top_p: f32[M]) -> (i32[M])
+//	@runner_nucleus(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i32[M], %top_p: f32[M]) -> (i32[M])
+//	@runner_sample(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i32[M], %top_p: f32[M], %top_k: i32[M]) -> (i32[M])
 //	@runner_ids(%sampled: i32[M], %from: i32[N], %ids: i32[N]) -> (i32[N])
 //
-// The first three choose tokens, -1 where the logits of a row are not numbers:
-// a step runs the first that knows what its requests ask for. The last makes the ids of a step: row i's is %ids[i], or, where %from[i] ≥ 0, what
-// was sampled there in an earlier step, so that the host need not know it yet.
+// The first four choose tokens, -1 where the logits of a row are not numbers: a step
+// runs the first that knows what its requests ask for. The last makes the ids of a
+// step: row i's is %ids[i], or, where %from[i] ≥ 0, what was sampled there in an
+// earlier step, so that the host need not know it yet.
 //
 // Compiled ahead, a runner finds it in the cache.
 func WithSampling(m *ir.Module) (*ir.Module, error) {
@@ -131,8 +140,9 @@ func addSampling(m *ir.Module, lm *language) (*ir.Module, error) {
 		}
 	}
 	s.greedy()
-	s.random(false)
-	s.random(true)
+	for _, c := range []chooser{random, nucleus, limited} {
+		s.random(c)
+	}
 	s.ids(tokens)
 	added, err := b.Build()
 	if err != nil {
@@ -204,24 +214,23 @@ func (f *sampleBuilder) column(s *sampler, name string, dt dtype.DType) ir.Value
 // random emits the choice by inverse transform: with the weights of the tokens
 // that may be chosen summed up in the order of their ids, the token at which the
 // sum passes a random part of the whole. There is one random number for a row,
-// so that it costs nothing beside the passes over the logits. limited says
-// whether top-k and top-p are known.
-func (s *sampler) random(limited bool) {
-	f := s.start(map[bool]string{false: randomFunc, true: sampleFunc}[limited])
+// so that it costs nothing beside the passes over the logits.
+func (s *sampler) random(c chooser) {
+	f := s.start(chooserFuncs[c])
 	temperature := f.column(s, "temperature", dtype.F32)
 	seed := f.column(s, "seed", dtype.I64)
 	position := f.f.Op1("cast", []ir.Value{f.column(s, "position", dtype.I32)}, ir.DTypeAttr(dtype.I64))
 
 	// First, so that what reads the row comes after it and may be one kernel.
 	u := f.uniform(seed, position)
-	random := f.is(temperature, "gt", f.float(0))
+	drawn := f.is(temperature, "gt", f.float(0))
 	top := f.row1("max", f.logits)
-	x := f.op("div", f.op("sub", f.logits, top), f.where(random, temperature, f.float(1))) // ≤ 0
-	// The floor is in both functions, so that a row without limits gets the same
+	x := f.op("div", f.op("sub", f.logits, top), f.where(drawn, temperature, f.float(1))) // ≤ 0
+	// The floor is in all of these functions, so that a row without limits gets the same
 	// token beside rows with.
 	kept := f.where(f.is(x, "ge", f.float(faintest)), f.f.Op1("exp", []ir.Value{x}), f.float(0))
-	if limited {
-		kept = f.where(f.is(x, "ge", f.threshold(s, x, kept)), kept, f.float(0))
+	if c > random {
+		kept = f.where(f.is(x, "ge", f.threshold(s, x, kept, c == limited)), kept, f.float(0))
 	}
 	target := f.op("mul", u, f.row1("sum", kept))
 	sums := f.f.Op1("cumsum", []ir.Value{kept}, ir.IntAttr("axis", 1))
@@ -229,27 +238,28 @@ func (s *sampler) random(limited bool) {
 	// second condition; and where nothing passes, or nothing is random, it is the
 	// most probable token.
 	passed := f.op("and", f.is(sums, "gt", target), f.is(kept, "gt", f.float(0)))
-	passed = f.op("and", passed, random)
+	passed = f.op("and", passed, drawn)
 	f.choose(s, f.first(f.where(passed, f.float(2), f.number(f.is(x, "ge", f.float(0))))), top)
 }
 
-// threshold adds the parameters of top-k and top-p, and returns what the x of
-// each row's tokens must reach.
-func (f *sampleBuilder) threshold(s *sampler, x, weight ir.Value) ir.Value {
-	k := f.column(s, "top_k", dtype.I32)
+// threshold adds the parameters of top-p and, if limited, top-k, and returns what
+// the x of each row's tokens must reach.
+func (f *sampleBuilder) threshold(s *sampler, x, weight ir.Value, limited bool) ir.Value {
 	p := f.column(s, "top_p", dtype.F32)
 	constant := func(v float64, columns int64) ir.Value {
 		return f.f.Op1("full", []ir.Value{f.float(v)}, ir.DimsAttr("shape", s.rows, dim.Const(columns)), ir.DTypeAttr(dtype.F32))
 	}
-	// That of top-k is the largest that so many tokens reach.
-	wanted := f.f.Op1("cast", []ir.Value{k}, ir.DTypeAttr(dtype.F32))
 	least := constant(faintest, 1)
-	t := f.where(f.is(k, "le", f.int(0)), least, f.search(x, constant(1, s.vocabulary), least, wanted))
-
+	t := least
+	if limited { // that of top-k is the largest that so many tokens reach
+		k := f.column(s, "top_k", dtype.I32)
+		wanted := f.f.Op1("cast", []ir.Value{k}, ir.DTypeAttr(dtype.F32))
+		t = f.where(f.is(k, "le", f.int(0)), least, f.search(x, constant(1, s.vocabulary), least, wanted))
+	}
 	// That of top-p is the largest above which tokens weigh so much of the rest.
-	nucleus := f.search(x, weight, t, f.op("mul", p, f.sumAbove(x, weight, t)))
+	reached := f.search(x, weight, t, f.op("mul", p, f.sumAbove(x, weight, t)))
 	some := f.op("and", f.is(p, "gt", f.float(0)), f.is(p, "lt", f.float(1)))
-	return f.where(some, nucleus, t)
+	return f.where(some, reached, t)
 }
 
 // sumAbove returns the sum of the weights of the elements of a row that are not

@@ -157,7 +157,7 @@ func (c *choices) inputs() []*interp.Tensor {
 	}
 	vector := func(v []float32) *interp.Tensor { return must(interp.FromF32([]int64{n}, v)) }
 	ints := func(v []int32) *interp.Tensor { return must(interp.FromI32([]int64{n}, v)) }
-	return []*interp.Tensor{must(interp.FromF32([]int64{n, int64(len(c.logits)) / n}, c.logits)), vector(t), seed, ints(c.position), ints(k), vector(p)}
+	return []*interp.Tensor{must(interp.FromF32([]int64{n, int64(len(c.logits)) / n}, c.logits)), vector(t), seed, ints(c.position), vector(p), ints(k)}
 }
 
 // reference chooses by sorting, in float64.
@@ -243,7 +243,15 @@ func TestSample(t *testing.T) {
 			if !near && got[i] != int64(want) {
 				t.Fatalf("row %d, %+v at %d: %d, want %d", i, c.sampling[i], c.position[i], got[i], want)
 			}
-			c.sampling[i].TopK, c.sampling[i].TopP = 0, 0
+			c.sampling[i].TopK = 0
+		}
+		got = must(interp.Run(context.Background(), m, m.Func(nucleusFunc), &interp.Env{}, c.inputs()[:5]))[0].Int64s()
+		for i := range rows {
+			want, near := reference(c.logits[i*vocabulary:][:vocabulary], c.sampling[i], c.position[i])
+			if !near && got[i] != int64(want) {
+				t.Fatalf("row %d, %+v at %d, without top-k: %d, want %d", i, c.sampling[i], c.position[i], got[i], want)
+			}
+			c.sampling[i].TopP = 0
 		}
 		got = must(interp.Run(context.Background(), m, m.Func(randomFunc), &interp.Env{}, c.inputs()[:4]))[0].Int64s()
 		for i := range rows {
@@ -379,7 +387,13 @@ func TestSampleOnDevice(t *testing.T) {
 		}
 		// Which of the functions runs depends on the batch; the token must not.
 		for i := range c.sampling {
-			c.sampling[i].TopK, c.sampling[i].TopP = 0, 0
+			c.sampling[i].TopK = 0
+		}
+		if fast, slow := run(nucleusFunc, &c), run(sampleFunc, &c); !slices.Equal(fast, slow) {
+			t.Errorf("round %d: %v without top-k, %v with none", round, fast, slow)
+		}
+		for i := range c.sampling {
+			c.sampling[i].TopP = 0
 		}
 		slow := run(sampleFunc, &c)
 		if fast := run(randomFunc, &c); !slices.Equal(fast, slow) {

@@ -221,21 +221,26 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 		binary.LittleEndian.PutUint64(seed[8*h.sample:], p.Seed)
 		position[h.sample] = int32(h.seq.length())
 	}
-	if s.chooser != limited {
-		return nil
+	if s.chooser >= nucleus {
+		topP, err := in.Float32s("top_p")
+		if err != nil {
+			return err
+		}
+		for i := range s.shares {
+			if h := &s.shares[i]; h.sample >= 0 {
+				topP[h.sample] = float32(h.seq.req.Sampling.TopP)
+			}
+		}
 	}
-	topK, err := in.Int32s("top_k")
-	if err != nil {
-		return err
-	}
-	topP, err := in.Float32s("top_p")
-	if err != nil {
-		return err
-	}
-	for i := range s.shares {
-		if h := &s.shares[i]; h.sample >= 0 {
-			p := &h.seq.req.Sampling
-			topK[h.sample], topP[h.sample] = int32(min(p.TopK, 1<<30)), float32(p.TopP)
+	if s.chooser >= limited {
+		topK, err := in.Int32s("top_k")
+		if err != nil {
+			return err
+		}
+		for i := range s.shares {
+			if h := &s.shares[i]; h.sample >= 0 {
+				topK[h.sample] = int32(min(h.seq.req.Sampling.TopK, 1<<30))
+			}
 		}
 	}
 	return nil
