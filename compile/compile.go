@@ -25,8 +25,8 @@ type Backend interface {
 	Target() string
 
 	// Lower makes code of one kernel. The kernel's arguments stay in order. The
-	// same kernel gives the same code on every machine. It is called from one
-	// goroutine at a time.
+	// same kernel gives the same code on every machine. It is called from several
+	// goroutines, as the methods of Together and Chains are.
 	Lower(k *loop.Kernel) (Code, error)
 }
 

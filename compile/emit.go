@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"pwc/ir"
 	"pwc/ir/dim"
@@ -33,15 +35,49 @@ func emit(ctx context.Context, m *ir.Module, f *fuser, steps []*planned, b Backe
 	e := &emitter{f: f, b: b, life: lifetimes(steps), buffers: make(map[*memory]int32), kernels: make(map[string]int32), ranges: make(map[string]dim.Interval),
 		p: &program.Program{Target: b.Target()}}
 	e.declare(m)
+	codes := e.lowerAll(ctx, steps)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	for i, st := range steps {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if err := e.step(i, st); err != nil {
+		if err := e.step(i, st, codes[i]); err != nil {
 			return nil, err
 		}
 	}
 	return e.p, nil
+}
+
+// lowered is the code of a step, or why there is none.
+type lowered struct {
+	code Code
+	err  error
+}
+
+// lowerAll makes the code of all steps, several at a time: for some targets that
+// is what takes the time of a compilation. When ctx ends what was not begun is
+// left out.
+func (e *emitter) lowerAll(ctx context.Context, steps []*planned) []lowered {
+	out := make([]lowered, len(steps))
+	for _, st := range steps {
+		for _, k := range st.kernels {
+			k.Ranges = e.ranges
+		}
+	}
+	var next atomic.Int64
+	work := func() {
+		for i := next.Add(1) - 1; i < int64(len(steps)) && ctx.Err() == nil; i = next.Add(1) - 1 {
+			if len(steps[i].kernels) > 0 {
+				out[i].code, out[i].err = e.lower(steps[i])
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(steps)) - 1 {
+		wg.Go(work)
+	}
+	work()
+	wg.Wait()
+	return out
 }
 
 // declare fills in the interface: symbols and their guards, parameters and
@@ -105,7 +141,7 @@ func (e *emitter) buffer(m *memory) int32 {
 	return i
 }
 
-func (e *emitter) step(i int, st *planned) error {
+func (e *emitter) step(i int, st *planned, made lowered) error {
 	if len(st.kernels) == 0 {
 		s := program.Step{Kind: program.StepExtern, Extern: st.group.call.node.Name(), Attrs: attrs(st.group.call.node.Attrs), Origin: st.group.origin}
 		for _, m := range st.mems {
@@ -114,9 +150,9 @@ func (e *emitter) step(i int, st *planned) error {
 		e.p.Steps = append(e.p.Steps, s)
 		return nil
 	}
-	code, err := e.lower(st)
+	err := made.err
 	if err == nil {
-		err = e.code(int32(i), st, code)
+		err = e.code(int32(i), st, made.code)
 	}
 	if err != nil {
 		return &nodeError{origin: st.group.origin, msg: fmt.Sprintf("%s: kernel %s: %v", e.b.Target(), st.kernels[0].Name, err)}
@@ -124,11 +160,8 @@ func (e *emitter) step(i int, st *planned) error {
 	return nil
 }
 
-// lower makes the code of a step's kernels.
+// lower makes the code of a step's kernels. It is called from several goroutines.
 func (e *emitter) lower(st *planned) (Code, error) {
-	for _, k := range st.kernels {
-		k.Ranges = e.ranges
-	}
 	switch {
 	case st.chain != nil:
 		return e.b.(Chains).LowerChain(st.chain)

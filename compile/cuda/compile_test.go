@@ -6,7 +6,9 @@ import (
 	"math/rand"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"sync"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -27,8 +29,10 @@ import (
 // recorder is a backend that makes sources and compiles nothing.
 type recorder struct {
 	*cuda.Backend
+
+	mu      sync.Mutex
 	sources map[string]cuda.Source // by text
-	order   []string
+	order   []string               // of the sources, as programs have them
 }
 
 func newRecorder(t testing.TB, target string) *recorder {
@@ -51,10 +55,9 @@ func (r *recorder) LowerBeside(ks []*loop.Kernel) (compile.Code, error) {
 	}
 	var c compile.Code
 	for _, s := range sources {
-		if _, ok := r.sources[s.Text]; !ok {
-			r.sources[s.Text] = s
-			r.order = append(r.order, s.Text)
-		}
+		r.mu.Lock()
+		r.sources[s.Text] = s
+		r.mu.Unlock()
 		kernel := program.Kernel{Name: s.Name, Format: program.KernelCubin, Code: []byte(s.Text)}
 		v := compile.Variant{Steps: []compile.Step{{Kernel: kernel, Launch: s.Launch}}}
 		if s.Guard != nil {
@@ -70,6 +73,11 @@ func (r *recorder) record(m *ir.Module, s compile.Shape) error {
 	p, err := compile.Compile(context.Background(), m, s, r, compile.Options{})
 	if err != nil {
 		return err
+	}
+	for i := range p.Kernels {
+		if text := string(p.Kernels[i].Code); !slices.Contains(r.order, text) {
+			r.order = append(r.order, text)
+		}
 	}
 	return p.Validate()
 }

@@ -2,7 +2,6 @@ package cuda_test
 
 import (
 	"bytes"
-	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -95,7 +94,7 @@ func golden(t *testing.T, ar *txtar.Archive) {
 		}
 	}
 	r := newRecorder(t, target)
-	if _, err := compile.Compile(context.Background(), m, shape, r, compile.Options{}); err != nil {
+	if err := r.record(m, shape); err != nil {
 		t.Fatal(err)
 	}
 	for i, text := range r.order {
