@@ -189,6 +189,15 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 			}
 		}
 	}
+	if t.records != nil {
+		records := store
+		if f.uncached { // what runs elsewhere follows them too
+			if records, err = a.openStore(); err != nil {
+				return o, nil, err
+			}
+		}
+		t.records(records)
+	}
 	t.bar = &progress{w: a.err, what: "compiling"}
 	o.Progress = func(e build.Event) {
 		if t.events != nil {

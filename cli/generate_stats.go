@@ -121,6 +121,10 @@ type piecewiseStats struct {
 	PaddedRows  int64            `json:"padded_rows"`
 	OpCalls     map[string]int64 `json:"op_calls"`
 	Skipped     map[string]int64 `json:"skipped"`
+
+	LibraryCalls   int64 `json:"library_calls"`
+	LibraryUntuned int64 `json:"library_untuned"`
+	LibraryMissing int64 `json:"library_missing"`
 }
 
 func (g *generation) printStats(r *runner.Runner) error {
@@ -131,7 +135,7 @@ func (g *generation) printStats(r *runner.Runner) error {
 	}
 	out := generateStats{Stats: s, Padding: s.Padding(),
 		Seconds: generateTimes{time.Since(g.start).Seconds(), (s.Backend - ops).Seconds(), ops.Seconds(), (s.Took - s.Backend).Seconds()},
-		Backend: piecewiseStats{b.Replays, b.FullReplays, b.EagerRuns, b.Rows, b.PaddedRows, b.OpCalls, b.Skipped}}
+		Backend: piecewiseStats{b.Replays, b.FullReplays, b.EagerRuns, b.Rows, b.PaddedRows, b.OpCalls, b.Skipped, b.LibraryCalls, b.LibraryUntuned, b.LibraryMissing}}
 	if g.app.json {
 		line, err := json.Marshal(map[string]any{"stats": out})
 		if err == nil {
@@ -152,6 +156,12 @@ func (g *generation) printStats(r *runner.Runner) error {
 	fmt.Fprintf(g.app.err, "\n%s generated, %.1f%% of rows were padding; %s, %s computed anew\n", plural(s.Generated, "token"), 100*out.Padding,
 		plural(s.Preempted, "preemption"), plural(s.Recomputed, "token"))
 	fmt.Fprintf(g.app.err, "%.3f s in pieces, %.3f in attention, %.3f in the host's part of steps\n", out.Seconds.Pieces, out.Seconds.Attention, out.Seconds.Host)
+	if b.LibraryCalls > 0 {
+		fmt.Fprintf(g.app.err, "%s by a library at captured sizes, %d of them by algorithms that nobody measured: see pwc tune\n", plural(b.LibraryCalls, "product"), b.LibraryUntuned)
+	}
+	if b.LibraryMissing > 0 {
+		fmt.Fprintf(g.app.err, "%s at captured sizes without the library for them: see pwc doctor\n", plural(b.LibraryMissing, "product"))
+	}
 	if whole {
 		fmt.Fprintln(g.app.err, "attention inside whole graphs counts as pieces; --mode piecewise tells them apart")
 	}

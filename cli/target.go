@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"pwc/build"
+	"pwc/cache"
 	"pwc/compile"
 	compilehost "pwc/compile/host"
 	"pwc/runtime/device"
@@ -37,6 +38,9 @@ type target struct {
 	backend compile.Backend
 	cuda    cudaCompiler // nil: the target has no CUDA C
 	meter   func(s device.Stream) (meter, error)
+
+	tune    tuner                      // nil: nothing is chosen on the device
+	records func(records *cache.Store) // nil, or has the device follow what was measured before
 
 	compiler build.Compiler    // the backend with the passes that the flags leave
 	events   func(build.Event) // nil, or told of what is compiled and loaded

@@ -3,16 +3,21 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"pwc/cache"
 	compilecuda "pwc/compile/cuda"
+	"pwc/piecewise"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/cuda/nvrtc"
 	"pwc/runtime/cuda/nvtx"
+	"pwc/runtime/cuda/tune"
 )
 
 // gpus returns the platforms that a program built with -tags nocuda does not have.
@@ -45,7 +50,11 @@ func openGPUOf(ordinal int, name string, run bool) (*target, error) {
 		return nil, err
 	}
 	t.dev, t.name = dev, dev.Info().Target
-	if _, err := cublaslt.Open(dev, cublaslt.Options{}); err != nil && !errors.As(err, new(*cublaslt.NotFoundError)) {
+	lib, err := cublaslt.Open(dev, cublaslt.Options{})
+	switch {
+	case err == nil:
+		t.useLibrary(dev, lib)
+	case !errors.As(err, new(*cublaslt.NotFoundError)):
 		return nil, errors.Join(err, dev.Close())
 	}
 	if name == "cuda" {
@@ -57,6 +66,35 @@ func openGPUOf(ordinal int, name string, run bool) (*target, error) {
 		return nil, errors.Join(err, dev.Close())
 	}
 	return t, nil
+}
+
+// useLibrary has products chosen by records, and lets them be measured.
+func (t *target) useLibrary(dev *cuda.Device, lib *cublaslt.Library) {
+	t.records = func(s *cache.Store) {
+		if s != nil {
+			lib.UseRecords(tune.Records(s))
+		}
+	}
+	t.tune = func(ctx context.Context, programs []piecewise.Sized, s *cache.Store, candidates int, progress func(done, of int)) ([]tuneProduct, error) {
+		jobs := make([]tune.Job, len(programs))
+		for i, p := range programs {
+			jobs[i] = tune.Job{Program: p.Program, Symbols: p.Symbols}
+		}
+		found, err := tune.Run(ctx, jobs, tune.Options{Device: dev, Library: lib, Store: s, Candidates: candidates, Progress: func(done, of int, _ string) { progress(done, of) }})
+		out := make([]tuneProduct, len(found))
+		us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+		for i, r := range found {
+			out[i] = tuneProduct{Product: r.Product, Kernel: r.Kernel, Own: us(r.Own), Heuristic: us(r.Heuristic), Best: us(r.Best), Tried: r.Tried, Choice: choseOther,
+				library: fmt.Sprintf("cuBLASLt %d", r.Version)}
+			switch {
+			case r.Choice.Own:
+				out[i].Choice = choseOwn
+			case r.Best == r.Heuristic:
+				out[i].Choice = choseHeuristic
+			}
+		}
+		return out, err
+	}
 }
 
 // openNVTX opens the library that profilers listen to.

@@ -196,6 +196,13 @@ func (l *Library) Path() string { return l.path }
 // Version returns the library's version as it tells it, 130100 for 13.1.
 func (l *Library) Version() int { return l.api.Version() }
 
+// UseRecords has products that are planned from here on follow records; nil: none.
+func (l *Library) UseRecords(r Records) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.records = r
+}
+
 // Stats returns the counters.
 func (l *Library) Stats() Stats {
 	l.mu.Lock()

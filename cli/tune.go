@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pwc/cache"
+	"pwc/ir"
+	"pwc/piecewise"
+)
+
+// tuner measures products on a target's device and keeps what it finds in the
+// store, if there is one. progress is told before each product.
+type tuner func(ctx context.Context, programs []piecewise.Sized, s *cache.Store, candidates int, progress func(done, of int)) ([]tuneProduct, error)
+
+// tuneReport is the JSON of tune.
+type tuneReport struct {
+	Target   string        `json:"target"`
+	Device   string        `json:"device"`
+	Library  string        `json:"library"`
+	Kept     bool          `json:"kept"` // in the cache
+	Seconds  float64       `json:"seconds"`
+	Products []tuneProduct `json:"products"`
+}
+
+// tuneProduct is what was measured of one product. Times are in microseconds; 0: the
+// library has no algorithm.
+type tuneProduct struct {
+	Product   string  `json:"product"`
+	Kernel    string  `json:"kernel"` // the program's own
+	Own       float64 `json:"own_us"`
+	Heuristic float64 `json:"heuristic_us"`
+	Best      float64 `json:"best_us"`
+	Tried     int     `json:"tried"`
+	Choice    string  `json:"choice"` // own, heuristic or another
+
+	library string
+}
+
+// What a tuneProduct says was chosen.
+const (
+	choseOwn       = "own"
+	choseHeuristic = "heuristic"
+	choseOther     = "another"
+)
+
+func (a *app) tuneCommand() *cobra.Command {
+	var f modelFlags
+	var b buildFlags
+	candidates := 8
+	cmd := &cobra.Command{
+		Use:   "tune MODEL",
+		Short: "measure on this GPU how each product of a model is computed best",
+		Long: `Measure the matrix products of a model on the GPU at hand, at every size that is
+captured, on memory that no cache holds: by the kernels that pwc makes, and by
+algorithms of cuBLASLt. What is fastest is kept in the cache as records about this
+GPU and this version of the library, which whatever runs there looks up. No weights
+are read, and what was compiled does not change.
+
+Without records the library's own heuristic chooses, from a number of rows on that
+was measured on another GPU.`,
+		Example: `  pwc tune models/llama --target cuda
+  pwc tune config.json --target cuda --dtype bf16 --capture-sizes 1,8,32,128,256 --json`,
+		Args: exactly(1, "one checkpoint, config.json or module"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b.fix(cmd)
+			if candidates < 1 {
+				return usagef("--candidates %d: at least one algorithm has to be tried", candidates)
+			}
+			return a.runTune(cmd.Context(), args[0], &f, &b, candidates)
+		},
+	}
+	f.addImport(cmd, "auto")
+	b.add(cmd)
+	cmd.Flags().IntVar(&candidates, "candidates", candidates, "`N` algorithms of the library to try for each product")
+	return cmd
+}
+
+func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *buildFlags, candidates int) (err error) {
+	t, err := openTarget(bf, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	if t.tune == nil {
+		return usagef("--target %s: there is nothing to tune on it; --target cuda tunes the GPU at hand", t.name)
+	}
+	m, err := a.open(path, f)
+	if err != nil {
+		return err
+	}
+	b, err := a.newBackend(ctx, m.module, t, bf, piecewise.Piecewise, nil, loadSymbols(m.module))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	programs, err := b.Programs()
+	if err != nil {
+		return err
+	}
+	store, err := a.openStore()
+	if err != nil {
+		return err
+	}
+	r := &tuneReport{Target: t.name, Device: t.dev.Info().Name, Kept: store != nil && store.Dir() != ""}
+	bar := &progress{w: a.err, what: "measuring"}
+	start := time.Now()
+	r.Products, err = t.tune(ctx, programs, store, candidates, bar.set)
+	bar.end()
+	if err != nil {
+		return err
+	}
+	r.Seconds = time.Since(start).Seconds()
+	if len(r.Products) > 0 {
+		r.Library = r.Products[0].library
+	}
+	if a.json {
+		return a.printJSON(r)
+	}
+	return a.printTune(m.module, r)
+}
+
+func (a *app) printTune(m *ir.Module, r *tuneReport) error {
+	if len(r.Products) == 0 {
+		fmt.Fprintf(a.out, "%s has no products that a library could compute at the sizes that are captured\n", m.Name)
+		return nil
+	}
+	fmt.Fprintf(a.out, "%s on %s with %s, µs\n\n", m.Name, r.Device, r.Library)
+	t := table{head: []string{"product", ">own", ">heuristic", ">best", ">tried", "choice", "own kernel"}}
+	us := func(v float64) string {
+		if v == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%.2f", v)
+	}
+	count := map[string]int64{}
+	for _, p := range r.Products {
+		t.add(p.Product, us(p.Own), us(p.Heuristic), us(p.Best), fmt.Sprint(p.Tried), p.Choice, p.Kernel)
+		count[p.Choice]++
+	}
+	if err := t.write(a.out, "  "); err != nil {
+		return err
+	}
+	where := "kept in the cache"
+	if !r.Kept {
+		where = "not kept: there is no cache to keep them in"
+	}
+	fmt.Fprintf(a.out, "\n%s: own kernels for %d, the library's first choice for %d, another of its algorithms for %d; %s; %.1f s\n",
+		plural(int64(len(r.Products)), "product"), count[choseOwn], count[choseHeuristic], count[choseOther], where, r.Seconds)
+	return nil
+}

@@ -1,0 +1,256 @@
+// Package tune measures the ways in which a program may compute its products on
+// the GPU at hand: cuBLASLt's algorithms, and the kernels that the program brings
+// along. What is fastest becomes a record (see package cache), which
+// runtime/cuda/cublaslt looks up from then on.
+package tune
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"pwc/cache"
+	"pwc/program"
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/cublaslt"
+	"pwc/runtime/device"
+)
+
+// Options say what is measured and where records go.
+type Options struct {
+	Device  *cuda.Device
+	Library *cublaslt.Library
+	Store   *cache.Store // gets the records; nil: none are kept
+
+	// Candidates is the most algorithms that are tried for a product; 0:
+	// DefaultCandidates.
+	Candidates int
+
+	// Memory is the device memory that weights are read from, bytes, so much that
+	// caches do not hold them; 0: DefaultMemory.
+	Memory int64
+
+	// Progress is told before each product; nil: nobody is.
+	Progress func(done, of int, product string)
+}
+
+// Defaults of Options.
+const (
+	DefaultCandidates = 8
+	DefaultMemory     = 3 << 30
+)
+
+// Job is a program and the values of its symbols, in its order.
+type Job struct {
+	Program *program.Program
+	Symbols []int64
+}
+
+// Result is what was measured of a product. Times are of the launches that make
+// it: with the kernel after the routine, where there is one.
+type Result struct {
+	cublaslt.Key
+	Kernel    string // of the program's own
+	Own       time.Duration
+	Heuristic time.Duration // what runs without a record if the library serves; 0: it has no algorithm
+	Best      time.Duration // of the library's algorithms; 0: it has none
+	Tried     int           // algorithms
+	Choice    cublaslt.Choice
+}
+
+// margin is by how much an algorithm must be faster than the heuristic's first, and
+// the library than own kernels, to be preferred: what measurements differ by.
+const margin = 0.01
+
+// Records are the records of a store as runtime/cuda/cublaslt takes them.
+func Records(s *cache.Store) cublaslt.Records { return records{s} }
+
+type records struct{ store *cache.Store }
+
+func keyOf(k cublaslt.Key) cache.TuningKey {
+	return cache.TuningKey{Device: k.GPU, Library: fmt.Sprintf("cublaslt %d", k.Version), Problem: k.Product}
+}
+
+// Lookup reads a record. One that says nothing that is understood is none.
+func (r records) Lookup(k cublaslt.Key) (cublaslt.Choice, bool) {
+	t, ok := r.store.Tuning(keyOf(k))
+	var c cublaslt.Choice
+	if !ok || json.Unmarshal([]byte(t.Choice), &c) != nil {
+		return cublaslt.Choice{}, false
+	}
+	return c, true
+}
+
+// product is a library call of a choice, and the ways around it.
+type product struct {
+	job     Job
+	step    int
+	variant int // the one with the routine
+	own     int // the one without it
+	key     cublaslt.Key
+	call    *device.ResolvedStep
+}
+
+// Run measures every distinct product of the jobs that a library routine may
+// compute, chooses for it, keeps the choice in the store, and makes the library
+// follow it from now on. What could not be kept is an error at the end; everything
+// was measured.
+func Run(ctx context.Context, jobs []Job, o Options) ([]Result, error) {
+	if o.Candidates == 0 {
+		o.Candidates = DefaultCandidates
+	}
+	if o.Memory == 0 {
+		o.Memory = DefaultMemory
+	}
+	list, err := products(jobs, &o)
+	if err != nil {
+		return nil, fmt.Errorf("tune: %w", err)
+	}
+	m, err := newMeter(o.Device, o.Memory)
+	if err != nil {
+		return nil, fmt.Errorf("tune: %w", err)
+	}
+	out, err := o.measure(ctx, m, list)
+	if err = errors.Join(err, m.close()); err != nil {
+		return out, fmt.Errorf("tune: %w", err)
+	}
+	return out, nil
+}
+
+// products returns the distinct products, in the order of the jobs.
+func products(jobs []Job, o *Options) ([]product, error) {
+	var out []product
+	seen := map[string]bool{}
+	for _, j := range jobs {
+		env, err := device.Env(j.Program, j.Symbols, o.Device.Info().Properties)
+		if err != nil {
+			return nil, err
+		}
+		for i := range j.Program.Steps {
+			p, err := productOf(j, i, env, o)
+			if err != nil {
+				return nil, fmt.Errorf("step %d: %w", i, err)
+			}
+			if p != nil && !seen[p.key.Product] {
+				seen[p.key.Product] = true
+				out = append(out, *p)
+			}
+		}
+	}
+	return out, nil
+}
+
+// productOf returns the product of a step, nil if a library has no part in it for
+// these sizes.
+func productOf(j Job, step int, env program.Env, o *Options) (*product, error) {
+	p := &product{job: j, step: step, variant: -1, own: -1}
+	for v, way := range j.Program.Steps[step].Variants {
+		if err := device.CheckGuard(way.Guard, env); errors.Is(err, device.ErrGuard) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		calls := 0
+		for n := range way.Steps {
+			if s := &way.Steps[n]; s.Kind == program.StepLibrary {
+				calls++
+				call, err := device.Call(j.Program, step, s, env)
+				if err != nil {
+					return nil, err
+				}
+				p.call = call
+			}
+		}
+		switch {
+		case calls == 0 && p.own < 0:
+			p.own = v
+		case calls == 1 && p.variant < 0 && way.Steps[0].Extern == cublaslt.MatmulName:
+			p.variant = v
+		}
+	}
+	if p.variant < 0 || p.own < 0 {
+		return nil, nil
+	}
+	var err error
+	p.key, err = o.Library.KeyOf(p.call.Tensors, p.call.Values)
+	return p, err
+}
+
+// measure measures the products one by one.
+func (o *Options) measure(ctx context.Context, m *meter, list []product) (out []Result, err error) {
+	var kept []error
+	for i, p := range list {
+		if err := ctx.Err(); err != nil {
+			return out, context.Cause(ctx)
+		}
+		if o.Progress != nil {
+			o.Progress(i, len(list), p.key.Product)
+		}
+		r, err := o.one(m, &p)
+		if err != nil {
+			return out, fmt.Errorf("%s: %w", p.key.Product, err)
+		}
+		out = append(out, *r)
+		if err := o.keep(ctx, r); err != nil {
+			kept = append(kept, err)
+		}
+	}
+	return out, errors.Join(kept...)
+}
+
+// one measures a product and makes the library follow the choice.
+func (o *Options) one(m *meter, p *product) (*Result, error) {
+	r := &Result{Key: p.key}
+	steps := p.job.Program.Steps[p.step].Variants
+	own := alone(p.job.Program, steps[p.own].Steps)
+	if s := own.Steps[len(own.Steps)-1]; s.Kind == program.StepKernel {
+		r.Kernel = own.Kernels[s.Kernel].Name
+	}
+	var err error
+	if r.Own, err = m.time(own, p.job.Symbols); err != nil {
+		return nil, err
+	}
+	found, err := o.Library.Candidates(p.call.Tensors, p.call.Values, o.Candidates)
+	if err != nil {
+		return nil, err
+	}
+	with := alone(p.job.Program, steps[p.variant].Steps)
+	for i, c := range found {
+		if err := o.Library.Choose(p.call.Tensors, p.call.Values, c); err != nil {
+			continue // the heuristic names what cannot run
+		}
+		d, err := m.time(with, p.job.Symbols)
+		if err != nil {
+			return nil, err
+		}
+		r.Tried++
+		if i == 0 {
+			r.Heuristic = d
+		}
+		if r.Best == 0 || float64(d) < float64(r.Best)*(1-margin) {
+			r.Best, r.Choice = d, c
+		}
+	}
+	if r.Best == 0 || float64(r.Own) < float64(r.Best)*(1-margin) {
+		r.Choice = cublaslt.Choice{Own: true}
+	}
+	return r, o.Library.Choose(p.call.Tensors, p.call.Values, r.Choice)
+}
+
+// keep puts a result into the store.
+func (o *Options) keep(ctx context.Context, r *Result) error {
+	if o.Store == nil {
+		return nil
+	}
+	text, err := json.Marshal(r.Choice)
+	if err != nil {
+		return err
+	}
+	t := cache.Tuning{TuningKey: keyOf(r.Key), Choice: string(text), Time: r.Best, Before: r.Heuristic}
+	if r.Choice.Own {
+		t.Time = r.Own
+	}
+	return o.Store.PutTuning(ctx, t)
+}
