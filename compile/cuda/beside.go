@@ -68,24 +68,7 @@ func besideKernel(ks []*loop.Kernel, arch int) (Source, error) {
 
 // shifted returns the kernel with its arguments numbered from first on.
 func shifted(k *loop.Kernel, first int32) *loop.Kernel {
-	out := *k
-	out.Args = make([]loop.Arg, int(first)+len(k.Args))
-	copy(out.Args[first:], k.Args)
-	out.Phases = make([]loop.Phase, len(k.Phases))
-	move := func(list []loop.Instr) []loop.Instr {
-		moved := make([]loop.Instr, len(list))
-		for i, in := range list {
-			if in.Access != nil && in.Access.Arg >= 0 {
-				a := *in.Access
-				a.Arg += first
-				in.Access = &a
-			}
-			moved[i] = in
-		}
-		return moved
-	}
-	for i, p := range k.Phases {
-		out.Phases[i] = loop.Phase{Row: move(p.Row), Body: move(p.Body)}
-	}
-	return &out
+	args := make([]loop.Arg, int(first)+len(k.Args))
+	copy(args[first:], k.Args)
+	return withArgs(k, args, func(a int32) int32 { return a + first })
 }

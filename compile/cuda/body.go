@@ -23,8 +23,10 @@ type site struct {
 	warps   int      // of a block that share a row; 0: it is one thread's
 	cluster int      // blocks that share a row
 
-	load func(in loop.Instr) (string, bool) // an element or vector that is in registers already
-	keep func(in loop.Instr, name string)   // is told of vectors that were loaded or stored
+	load    func(in loop.Instr) (string, bool) // a vector that is in registers already
+	element func(in loop.Instr) (string, bool) // an element that is
+	keep    func(in loop.Instr, name string)   // is told of vectors that were loaded or stored
+	store   func(in loop.Instr, what string)   // takes what is stored in the body instead of memory
 }
 
 // value returns the C expression of a value.
@@ -165,6 +167,12 @@ func (e *emitter) operands(in loop.Instr) []string {
 
 // loadOne writes the load of a single element.
 func (e *emitter) loadOne(in loop.Instr, s *site, j string) {
+	if s.element != nil {
+		if x, ok := s.element(in); ok {
+			e.loaded(in, x)
+			return
+		}
+	}
 	name := e.value(in.Dst)
 	raw := "x" + name[1:]
 	dt := e.k.Args[in.Access.Arg].DType
@@ -280,6 +288,10 @@ func (e *emitter) columns(list []loop.Instr, s *site) {
 		if in.Op != loop.Store || outs[n] == "" {
 			continue
 		}
+		if s.store != nil {
+			s.store(in, outs[n])
+			continue
+		}
 		cond := e.guard(in, s, fmt.Sprintf("may%d", n))
 		if cond != "" {
 			cond = "if (" + cond + ") "
@@ -304,7 +316,11 @@ func (e *emitter) oneColumn(list []loop.Instr, s *site) {
 		}
 	}
 	for n, in := range list {
-		if in.Op == loop.Store {
+		switch {
+		case in.Op != loop.Store:
+		case s.store != nil:
+			s.store(in, e.stored(in))
+		default:
 			e.storeOne(in, s, "", e.guard(in, s, fmt.Sprintf("may%d", n)))
 		}
 	}

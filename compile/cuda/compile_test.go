@@ -6,9 +6,7 @@ import (
 	"math/rand"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"sync"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -17,55 +15,27 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda"
-	"pwc/compile/loop"
 	"pwc/frontend/hf"
 	"pwc/internal/irgen"
 	"pwc/ir"
 	"pwc/ir/dim"
-	"pwc/program"
 	"pwc/split"
 )
 
 // recorder is a backend that makes sources and compiles nothing.
 type recorder struct {
 	*cuda.Backend
-
-	mu      sync.Mutex
-	sources map[string]cuda.Source // by text
-	order   []string               // of the sources, as programs have them
+	order []string // the sources in the order of the programs' kernels
+	names map[string]string
 }
 
 func newRecorder(t testing.TB, target string) *recorder {
 	t.Helper()
-	b, err := cuda.New(target, nil)
+	b, err := cuda.New(target, &fakeCompiler{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &recorder{Backend: b, sources: make(map[string]cuda.Source)}
-}
-
-func (r *recorder) Lower(k *loop.Kernel) (compile.Code, error) {
-	return r.LowerBeside([]*loop.Kernel{k})
-}
-
-func (r *recorder) LowerBeside(ks []*loop.Kernel) (compile.Code, error) {
-	sources, err := r.Sources(ks[0], ks[1:]...)
-	if err != nil {
-		return compile.Code{}, err
-	}
-	var c compile.Code
-	for _, s := range sources {
-		r.mu.Lock()
-		r.sources[s.Text] = s
-		r.mu.Unlock()
-		kernel := program.Kernel{Name: s.Name, Format: program.KernelCubin, Code: []byte(s.Text)}
-		v := compile.Variant{Steps: []compile.Step{{Kernel: kernel, Launch: s.Launch}}}
-		if s.Guard != nil {
-			v.Guard = *s.Guard
-		}
-		c.Variants = append(c.Variants, v)
-	}
-	return c, nil
+	return &recorder{Backend: b, names: make(map[string]string)}
 }
 
 // record compiles a module down to sources and validates the program.
@@ -74,8 +44,10 @@ func (r *recorder) record(m *ir.Module, s compile.Shape) error {
 	if err != nil {
 		return err
 	}
-	for i := range p.Kernels {
-		if text := string(p.Kernels[i].Code); !slices.Contains(r.order, text) {
+	for _, k := range p.Kernels {
+		text := string(k.Code)
+		if _, ok := r.names[text]; !ok {
+			r.names[text] = k.Name
 			r.order = append(r.order, text)
 		}
 	}
@@ -100,7 +72,7 @@ func (r *recorder) compileAll(t *testing.T, l *library, arch string) {
 		text := r.order[i]
 		count++
 		g.Go(func() error {
-			code, err := l.Compile(context.Background(), text, r.sources[text].Name+".cu", arch, false)
+			code, err := l.Compile(context.Background(), text, r.names[text]+".cu", arch, false)
 			if err == nil && len(code) == 0 {
 				err = fmt.Errorf("no code for\n%s", text)
 			}

@@ -85,8 +85,8 @@ func (b *Backend) Version() string { return b.compiler.Version() }
 
 // Source is the CUDA C of one kernel and how it is launched.
 type Source struct {
-	Name   string         // the entry
-	Guard  *program.Guard // for which sizes it is; nil: for all that no other is for
+	Name   string        // the entry
+	Guard  program.Guard // for which sizes it is; zero: for all that no other is for
 	Text   string
 	Launch program.Launch
 }
@@ -146,11 +146,7 @@ func (b *Backend) lower(k *loop.Kernel, beside ...*loop.Kernel) (compile.Code, e
 	}
 	var out compile.Code
 	for i, s := range sources {
-		v := compile.Variant{Steps: []compile.Step{{Kernel: kernels[i], Launch: s.Launch}}}
-		if s.Guard != nil {
-			v.Guard = *s.Guard
-		}
-		out.Variants = append(out.Variants, v)
+		out.Variants = append(out.Variants, compile.Variant{Guard: s.Guard, Steps: []compile.Step{{Kernel: kernels[i], Launch: s.Launch}}})
 	}
 	if k.MatMul != nil && len(beside) == 0 {
 		return out, b.lowerLibrary(k, &out)

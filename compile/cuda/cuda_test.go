@@ -81,8 +81,8 @@ func TestLower(t *testing.T) {
 			}
 		}
 		step := first.Steps[0]
-		if len(f.calls) != len(step.Variants) || len(first.Kernels) != len(f.calls) {
-			t.Errorf("%d compilations and %d kernels for %d variants", len(f.calls), len(first.Kernels), len(step.Variants))
+		if len(f.calls) != len(first.Kernels) || len(first.Kernels) < len(own(&step)) {
+			t.Errorf("%d compilations and %d kernels for %d variants", len(f.calls), len(first.Kernels), len(own(&step)))
 		}
 		for i, k := range first.Kernels {
 			if k.Format != c.format || !strings.Contains(string(k.Code), k.Name+"(") {
@@ -110,9 +110,9 @@ func TestVariants(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := p.Steps[0]
+		variants := own(&p.Steps[0])
 		next := iv.Lo
-		for _, v := range s.Variants[:max(len(s.Variants)-1, 0)] {
+		for _, v := range variants[:len(variants)-1] {
 			if v.Guard.Lo != next || v.Guard.Hi < v.Guard.Lo || v.Guard.Hi >= iv.Hi || v.Guard.Expr.String() != "N" {
 				t.Errorf("%v: a kernel for %s in [%d, %d], want one from %d on", iv, v.Guard.Expr, v.Guard.Lo, v.Guard.Hi, next)
 			}
@@ -121,8 +121,8 @@ func TestVariants(t *testing.T) {
 		if next > iv.Hi {
 			t.Errorf("%v: the last kernel is for nothing", iv)
 		}
-		if iv.Lo == iv.Hi && len(s.Variants) > 0 {
-			t.Errorf("%v: %d kernels for one size", iv, len(s.Variants)+1)
+		if iv.Lo == iv.Hi && len(variants) > 1 {
+			t.Errorf("%v: %d kernels for one size", iv, len(variants))
 		}
 	}
 }
@@ -132,28 +132,31 @@ func TestVariants(t *testing.T) {
 func TestClusters(t *testing.T) {
 	for target, want := range map[string]bool{"cuda:sm_80": false, "cuda:sm_89": false, "cuda:sm_90": true, "cuda:sm_100": true} {
 		r := newRecorder(t, target)
-		if err := r.record(productModule(t, dtype.BF16, dtype.BF16, 4096, 4096), compile.Shape{}); err != nil {
+		p, err := compile.Compile(context.Background(), productModule(t, dtype.BF16, dtype.BF16, 4096, 4096), compile.Shape{}, r, compile.Options{})
+		if err != nil {
 			t.Fatal(err)
 		}
 		clusters, dependent := 0, 0
-		for _, s := range r.sources {
+		for _, v := range own(&p.Steps[0]) {
+			s := v.Steps[0]
+			k := p.Kernels[s.Kernel]
 			for _, a := range s.Launch.Attrs {
 				switch a.Name {
 				case "cluster":
 					clusters++
 					if _, ok := s.Launch.Grid[0].Div(a.Dims[0]); !ok {
-						t.Errorf("%s: grid %s in clusters of %s", s.Name, s.Launch.Grid[0], a.Dims[0])
+						t.Errorf("%s: grid %s in clusters of %s", k.Name, s.Launch.Grid[0], a.Dims[0])
 					}
 				case "pdl":
 					dependent++
 				}
 			}
-			if waits := strings.Contains(s.Text, "griddepcontrol.wait"); waits != want {
-				t.Errorf("%s for %s waits for the kernel before: %v", s.Name, target, waits)
+			if waits := strings.Contains(string(k.Code), "griddepcontrol.wait"); waits != want {
+				t.Errorf("%s for %s waits for the kernel before: %v", k.Name, target, waits)
 			}
 		}
-		if clusters > 0 != want || dependent > 0 != want || want && dependent != len(r.sources) {
-			t.Errorf("%s: %d clusters and %d dependent launches of %d kernels", target, clusters, dependent, len(r.sources))
+		if clusters > 0 != want || dependent > 0 != want || want && dependent != len(own(&p.Steps[0])) {
+			t.Errorf("%s: %d clusters and %d dependent launches of %d kernels", target, clusters, dependent, len(p.Kernels))
 		}
 	}
 }
@@ -268,27 +271,65 @@ func TestSameEverywhere(t *testing.T) {
 	}
 }
 
-// TestBeside pins that the three small kernels between two products of a layer,
-// which turn the queries and the keys and move the values, are one launch.
-func TestBeside(t *testing.T) {
+// own returns the ways to run a step that call no library.
+func own(s *program.Step) []program.Variant {
+	if s.Kind != program.StepChoice {
+		return []program.Variant{{Steps: []program.Step{*s}}}
+	}
+	return slices.DeleteFunc(slices.Clone(s.Variants), func(v program.Variant) bool {
+		return slices.ContainsFunc(v.Steps, func(s program.Step) bool { return s.Kind == program.StepLibrary })
+	})
+}
+
+// launches returns the names of the kernels that a program launches for so many
+// rows where there is no library.
+func launches(t *testing.T, p *program.Program, rows int64) []string {
+	t.Helper()
+	env := func(string) (int64, bool) { return rows, true }
+	var out []string
+	for _, s := range p.Steps {
+		var steps []program.Step
+		for _, v := range own(&s) {
+			if n, err := v.Guard.Expr.Eval(env); err != nil {
+				t.Fatal(err)
+			} else if v.Guard.Always() || v.Guard.Lo <= n && n <= v.Guard.Hi {
+				steps = v.Steps
+				break
+			}
+		}
+		for _, s := range steps {
+			out = append(out, p.Kernels[s.Kernel].Name)
+		}
+	}
+	return out
+}
+
+// TestLaunches pins what a layer of a decoder launches beside its attention: as
+// few kernels as there are products where the rows are few, and the three small
+// kernels between the last product and the attention, which turn the queries and
+// the keys and move the values, as one where they are many.
+func TestLaunches(t *testing.T) {
 	r := newRecorder(t, "cuda:sm_90")
 	m := pieces(t, shape8B)[1] // from one attention to the next
-	p, err := compile.Compile(context.Background(), m, compile.Shape{}, r, compile.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	last := p.Steps[len(p.Steps)-1]
-	if name := p.Kernels[last.Kernel].Name; name != "k_rope_rope_reshape" || len(p.Steps) != 8 || len(last.Args) != 10 {
-		t.Errorf("%d steps, the last is %s of %d arguments:\n%s", len(p.Steps), name, len(last.Args), p)
-	}
-	if err := p.Validate(); err != nil {
-		t.Error(err)
-	}
-	apart, err := compile.Compile(context.Background(), m, compile.Shape{}, r, compile.Options{Disable: []string{"beside"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(apart.Steps) != 10 {
-		t.Errorf("%d steps without the pass, want 10", len(apart.Steps))
+	for _, c := range []struct {
+		off  []string
+		rows map[int64]int
+	}{
+		{nil, map[int64]int{1: 4, 2: 6, 8: 6, 16: 6, 17: 8, 8192: 8}},
+		{[]string{"chain"}, map[int64]int{1: 8, 8192: 8}},
+		{[]string{"chain", "beside"}, map[int64]int{1: 10, 8192: 10}},
+	} {
+		p, err := compile.Compile(context.Background(), m, compile.Shape{}, r, compile.Options{Disable: c.off})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Validate(); err != nil {
+			t.Error(err)
+		}
+		for rows, want := range c.rows {
+			if got := launches(t, p, rows); len(got) != want {
+				t.Errorf("without %q, %d rows: %d launches, want %d: %q", c.off, rows, len(got), want, got)
+			}
+		}
 	}
 }

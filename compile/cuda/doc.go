@@ -21,14 +21,17 @@
 //     a thread, a warp, a block or, if it is long, the blocks of a cluster
 //     (rows.go); reductions add in an order that depends on the number of columns
 //     alone.
-//   - Matrix products have a kernel for each number of rows (product.go): one to
-//     four rows on CUDA cores, up to 64 with the weights as the tensor core's M
-//     operand, more in tiles; f32 is computed in f32.
 //   - Products whose rows choose among matrices gather the rows of each matrix
 //     (experts.go).
+//   - Matrix products have a kernel for each number of rows (product.go): one
+//     on CUDA cores, up to 64 with the weights as the tensor core's M operand,
+//     more in tiles; f32 is computed in f32.
+//   - For few rows a product is one launch with the nest that makes its rows, as a
+//     norm does, and the nests that need a few of its columns at a time (chain.go
+//     finds them, lead.go and tail.go write them).
 //   - topk.go selects the largest elements.
 //
 // Kernels for compute capability 9.0 and later allow programmatic dependent
-// launch (attribute "pdl"): they start while the kernel before still runs, wait
-// for it before they touch what it wrote, and read weights before that.
+// launch (attribute "pdl"). They start while the kernel before still runs, read
+// weights, wait for it before they touch anything else, and let the one after start.
 package cuda

@@ -53,11 +53,11 @@ func expertKernels(k *loop.Kernel, arch int) ([]Source, error) {
 	depth, deep := k.MatMul.K.Const()
 	matrices, known := k.MatMul.Select.Extent.Const()
 	iv, bounded := e.bounds(rows)
-	if !deep || depth == 0 || depth%8 != 0 || !e.halves() {
+	if !deep || depth == 0 || depth%8 != 0 || !halves(k) {
 		s, err := productKernel(k, arch, simpleShape(1, 256, 1, 1, math.MaxInt64))
 		return []Source{s}, err
 	}
-	each := fewShape(1, depth, 4, 1, 8, 8)
+	each := fewShape(1, depth, fewColumns, 1, 8, 8)
 	each.name = "each"
 	if !known || !bounded || iv.Hi > maxIndex || matrices >= maxMatrices {
 		s, err := productKernel(k, arch, each)
@@ -70,7 +70,7 @@ func expertKernels(k *loop.Kernel, arch int) ([]Source, error) {
 			return err
 		}
 		if most < iv.Hi {
-			s.Guard = &program.Guard{Expr: rows, Lo: least, Hi: most}
+			s.Guard = program.Guard{Expr: rows, Lo: least, Hi: most}
 		}
 		least = most + 1
 		out = append(out, s)
@@ -99,14 +99,14 @@ func expertKernels(k *loop.Kernel, arch int) ([]Source, error) {
 }
 
 // choose writes the choice of the second operand's matrix for the block's row.
-func (e *emitter) choose(s *site) {
+func (e *emitter) choose(rows []string) {
 	c := e.k.MatMul.Select
 	e.wait()
 	terms := []string{e.offset(c.Offset)}
 	for i, coef := range c.Rows {
 		at := "first_row"
-		if i < len(s.rows) {
-			at = s.rows[i]
+		if i < len(rows) {
+			at = rows[i]
 		}
 		terms = append(terms, e.times(coef, at))
 	}

@@ -45,6 +45,28 @@ type Only struct {
 	Shape Shape
 }
 
+// LowerChain compiles a chain as one launch, or two if the shape cannot have what
+// makes its rows.
+func (o Only) LowerChain(c *compile.Chain) (compile.Code, error) {
+	f := fuse(c)
+	var steps []compile.Step
+	if f.lead != nil && !o.Shape.p.leads() {
+		f = withoutLead(c)
+		lead, err := o.lowerSome(c, 0, 1)
+		if err != nil {
+			return lead, err
+		}
+		steps = lead.Variants[0].Steps
+	}
+	s, err := fusedKernel(f, o.arch, o.Shape.p)
+	if err != nil {
+		return compile.Code{}, err
+	}
+	code, err := o.compile(s)
+	steps = append(steps, compile.Step{Kernel: program.Kernel{Name: s.Name, Format: o.format(), Code: code}, Launch: s.Launch, Args: f.from})
+	return compile.Code{Variants: []compile.Variant{{Steps: steps}}}, err
+}
+
 // Lower compiles a kernel.
 func (o Only) Lower(k *loop.Kernel) (compile.Code, error) {
 	if k.MatMul == nil {

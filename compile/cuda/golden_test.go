@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"pwc/compile"
 	"pwc/ir"
 	"pwc/ir/dim"
+	"pwc/program"
 )
 
 var update = flag.Bool("update", false, "rewrite the expectations in testdata")
@@ -94,32 +96,62 @@ func golden(t *testing.T, ar *txtar.Archive) {
 		}
 	}
 	r := newRecorder(t, target)
-	if err := r.record(m, shape); err != nil {
+	p, err := compile.Compile(context.Background(), m, shape, r, compile.Options{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	for i, text := range r.order {
-		s := r.sources[text]
-		var b strings.Builder
-		if s.Guard != nil {
-			fmt.Fprintf(&b, "// for %s in [%d, %d]\n", s.Guard.Expr, s.Guard.Lo, s.Guard.Hi)
+	for i, s := range p.Steps {
+		if s.Kind != program.StepChoice {
+			ar.Files = append(ar.Files, goldenKernel(p, &s, fmt.Sprint(i), "", only))
 		}
-		fmt.Fprintf(&b, "// grid %s x %s x %s, block %d, shared %s", s.Launch.Grid[0], s.Launch.Grid[1], s.Launch.Grid[2], s.Launch.Block[0], s.Launch.Shared)
-		for _, a := range s.Launch.Attrs {
-			fmt.Fprintf(&b, ", %s %v", a.Name, a.Dims)
-		}
-		b.WriteString("\n")
-		if strings.HasSuffix(s.Name, only) {
-			head, body, _ := strings.Cut(text, "extern \"C\" ")
-			names := ""
-			seen := make(map[string]bool)
-			for _, h := range helper.FindAllStringSubmatch(head, -1) {
-				if n := h[1] + h[2]; !seen[n] {
-					seen[n] = true
-					names += " " + n
-				}
+		for j, v := range s.Variants {
+			guard := ""
+			if !v.Guard.Always() {
+				guard = fmt.Sprintf("// for %s in [%d, %d]\n", v.Guard.Expr, v.Guard.Lo, v.Guard.Hi)
 			}
-			fmt.Fprintf(&b, "// helpers:%s\nextern \"C\" %s", names, body)
+			for n, way := range v.Steps {
+				if way.Kind == program.StepLibrary {
+					text := guard + "// on " + fmt.Sprint(way.Args) + "\n"
+					for _, a := range way.Attrs {
+						value := fmt.Sprint(a.Dims)
+						switch a.Kind {
+						case program.AttrDim:
+							value = a.Dim.String()
+						case program.AttrBool:
+							value = fmt.Sprint(a.Bool)
+						}
+						text += fmt.Sprintf("// %s %s\n", a.Name, value)
+					}
+					ar.Files = append(ar.Files, txtar.File{Name: fmt.Sprintf("%d.%d.%d %s", i, j, n, way.Extern), Data: []byte(text)})
+					continue
+				}
+				ar.Files = append(ar.Files, goldenKernel(p, &way, fmt.Sprintf("%d.%d.%d", i, j, n), guard, only))
+			}
 		}
-		ar.Files = append(ar.Files, txtar.File{Name: fmt.Sprintf("%d %s", i, s.Name), Data: []byte(b.String())})
 	}
+}
+
+// goldenKernel shows a step: how it is launched, on which buffers, and its text.
+func goldenKernel(p *program.Program, s *program.Step, number, guard, only string) txtar.File {
+	k := p.Kernels[s.Kernel]
+	var b strings.Builder
+	b.WriteString(guard)
+	fmt.Fprintf(&b, "// grid %s x %s x %s, block %d, shared %s", s.Launch.Grid[0], s.Launch.Grid[1], s.Launch.Grid[2], s.Launch.Block[0], s.Launch.Shared)
+	for _, a := range s.Launch.Attrs {
+		fmt.Fprintf(&b, ", %s %v", a.Name, a.Dims)
+	}
+	fmt.Fprintf(&b, ", on %v\n", s.Args)
+	if strings.HasSuffix(k.Name, only) {
+		head, body, _ := strings.Cut(string(k.Code), "extern \"C\" ")
+		names := ""
+		seen := make(map[string]bool)
+		for _, h := range helper.FindAllStringSubmatch(head, -1) {
+			if n := h[1] + h[2]; !seen[n] {
+				seen[n] = true
+				names += " " + n
+			}
+		}
+		fmt.Fprintf(&b, "// helpers:%s\nextern \"C\" %s", names, body)
+	}
+	return txtar.File{Name: number + " " + k.Name, Data: []byte(b.String())}
 }

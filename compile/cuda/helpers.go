@@ -152,6 +152,27 @@ struct max_int { template <class T> static __device__ __forceinline__ T of(T a, 
 	{"min_int", nil, `
 struct min_int { template <class T> static __device__ __forceinline__ T of(T a, T b) { return a < b ? a : b; } };
 `},
+	{"reduce_slices", nil, `
+// reduce_slices is reduce over the SPLIT warps that share a row. All warps of the
+// block come here, with room for one element each.
+template <class Op, int SPLIT, class T>
+__device__ __forceinline__ T reduce_slices(T x, T *room) {
+  for (int o = 16; o > 0; o /= 2) x = Op::of(x, __shfl_xor_sync(~0u, x, o));
+  if (SPLIT == 1) return x;
+  const int warp = threadIdx.x / 32, first = warp / SPLIT * SPLIT;
+  if (threadIdx.x % 32 == 0) room[warp] = x;
+  __syncthreads();
+  x = room[first];
+  #pragma unroll
+  for (int i = 1; i < SPLIT; i++) x = Op::of(x, room[first + i]);
+  return x;
+}
+`},
+	{"bits", nil, `
+// bits is a vector of 16 bytes as they are.
+template <class V>
+__device__ __forceinline__ uint4 bits(const V &v) { return *(const uint4 *)&v; }
+`},
 	{"best", nil, `
 // best is an element and its position. Elements are ordered from the largest: a
 // NaN is larger than every number, and of equals the lower position comes first.

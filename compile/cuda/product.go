@@ -3,11 +3,9 @@ package cuda
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"pwc/compile/loop"
 	"pwc/ir/dim"
-	"pwc/ir/dtype"
 	"pwc/program"
 )
 
@@ -23,7 +21,7 @@ type productShape struct {
 	cluster int // blocks that share the result's part, each with a part of k
 	blocks  int // that a multiprocessor should hold at least; 0: any number
 	pitch   int // floats between rows of sums
-	write   func(e *emitter, p productShape)
+	write   func(e *emitter, f *fused, p productShape, o *epilogue)
 
 	m, r, u, warps, mt, nt, bm, bn, bk, stages, tm, tn int // of the kinds of kernels
 }
@@ -31,12 +29,8 @@ type productShape struct {
 // productKernels makes the sources of a matrix product, one for each range of
 // the number of rows that the symbols allow.
 func productKernels(k *loop.Kernel, arch int) ([]Source, error) {
-	rows := k.Rows[len(k.Rows)-1]
 	e := newEmitter(k, arch, "")
-	iv, known := e.bounds(rows)
-	if !known {
-		iv = dim.Interval{Lo: 0, Hi: math.MaxInt64}
-	}
+	iv := e.rowsRange()
 	var out []Source
 	least := int64(math.MinInt64)
 	for _, p := range e.productShapes() {
@@ -48,9 +42,7 @@ func productKernels(k *loop.Kernel, arch int) ([]Source, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.most < iv.Hi {
-			src.Guard = &program.Guard{Expr: rows, Lo: max(least, iv.Lo), Hi: p.most}
-		}
+		src.Guard = rowsGuard(k, max(least, iv.Lo), p.most, iv)
 		least = p.most + 1
 		out = append(out, src)
 		if p.most >= iv.Hi {
@@ -60,66 +52,115 @@ func productKernels(k *loop.Kernel, arch int) ([]Source, error) {
 	return out, nil
 }
 
+// rowsRange returns the numbers of rows that the symbols allow.
+func (e *emitter) rowsRange() dim.Interval {
+	if iv, known := e.bounds(e.k.Rows[len(e.k.Rows)-1]); known {
+		return iv
+	}
+	return dim.Interval{Lo: 0, Hi: math.MaxInt64}
+}
+
+// rowsGuard is the guard of what serves from least to most rows; zero if there are
+// no more than that.
+func rowsGuard(k *loop.Kernel, least, most int64, all dim.Interval) program.Guard {
+	if most >= all.Hi {
+		return program.Guard{}
+	}
+	return program.Guard{Expr: k.Rows[len(k.Rows)-1], Lo: least, Hi: most}
+}
+
 // productShapes returns the ways to compute the kernel's product, by rising
 // number of rows.
 func (e *emitter) productShapes() []productShape {
 	k := e.k
 	depth, known := k.MatMul.K.Const()
-	if !known || !e.halves() || depth%8 != 0 || depth == 0 {
+	if !known || !halves(k) || depth%8 != 0 || depth == 0 {
 		return []productShape{simpleShape(8, 128, 1, 4, 8), simpleShape(64, 64, 4, 4, math.MaxInt64)}
 	}
 	cols, known := k.Cols[0].Const()
 	if !known {
 		cols = math.MaxInt64
 	}
-	return append([]productShape{fewShape(1, depth, 4, 1, 8, 8)}, tensorShapes(depth, cols, e.arch)...)
+	return append([]productShape{fewShape(1, depth, fewColumns, 1, 8, 8)}, tensorShapes(depth, cols, e.arch)...)
 }
 
-// halves reports whether the operands are of one 16-bit type and every 8
-// elements along k lie together, aligned to 16 bytes.
-func (e *emitter) halves() bool {
-	m := e.k.MatMul
-	if m.Select != nil && !multiple(m.Select.Stride, 8) {
-		return false
-	}
-	dt := e.k.Args[m.A.Arg].DType
-	if dt != e.k.Args[m.B.Arg].DType || dt != dtype.BF16 && dt != dtype.F16 {
-		return false
-	}
-	for _, o := range []*loop.Operand{&m.A, &m.B} {
-		if !isConst(o.Col, 1) || !multiple(o.Offset, 8) || !multiple(o.Row, 8) || slices.ContainsFunc(o.Batch, func(d dim.Dim) bool { return !multiple(d, 8) }) {
-			return false
-		}
-	}
-	return true
-}
-
-// productKernel makes the source of one shape.
+// productKernel makes the source of one shape of a product alone.
 func productKernel(k *loop.Kernel, arch int, p productShape) (Source, error) {
+	return fusedKernel(&fused{name: k.Name, args: k.Args, product: k}, arch, p)
+}
+
+// fusedKernel makes the source of one shape of a product and what is fused to it.
+func fusedKernel(f *fused, arch int, p productShape) (Source, error) {
+	k := f.product
 	e := newEmitter(k, arch, "_"+p.name)
-	last := len(k.Rows) - 1
+	e.name, e.args = entryName(f.name)+"_"+p.name, f.args
+	for _, o := range f.others() {
+		e.wide = e.wide || !e.emitter(o).fits()
+	}
 	e.threads = int32(p.threads)
-	e.grid = [3]dim.Dim{k.Cols[0].CeilDiv(int64(p.cols)), k.Rows[last].CeilDiv(int64(p.rows)), product(k.Rows[:last])}
+	e.cluster, e.blocks = p.cluster, p.blocks
+	batch := e.place(f, p)
+	rows := e.axes("i", batch, k.Rows[:len(k.Rows)-1])
+	if f.lead == nil {
+		e.operand("x", k.MatMul.A, rows)
+	}
+	e.operand("w", k.MatMul.B, rows)
+	e.column(f, p)
+	if k.MatMul.Select != nil {
+		e.choose(rows)
+	}
+	o := newEpilogue(e, f, p, rows)
+	o.declare()
+	p.write(e, f, p, o)
+	o.write()
+	return e.finish(fmt.Sprintf("%s: rows %s, columns %s, sums over %s", f.name, extents(k.Rows), extents(k.Cols), k.MatMul.K)), e.err
+}
+
+// gridEnd is the largest extent of a grid along y and z.
+const gridEnd = 1<<16 - 1
+
+// place writes which part of the result is the block's, and returns its batch.
+func (e *emitter) place(f *fused, p productShape) (batch string) {
+	k := e.k
+	last := len(k.Rows) - 1
+	tiles, batches := k.Cols[0].CeilDiv(int64(p.cols)), product(k.Rows[:last])
+	if len(f.tails) > 0 {
+		tiles = dim.Const(f.tiles(p.cols))
+	}
+	e.grid = [3]dim.Dim{tiles, k.Rows[last].CeilDiv(int64(p.rows)), batches}
 	e.line("const %s rows = %s, cols = %s;", e.index(), e.dim(k.Rows[last]), e.dim(k.Cols[0]))
-	row, col, tile := "y", "x", ""
-	if e.cluster, e.blocks = p.cluster, p.blocks; p.cluster > 1 {
-		e.grid[0] = e.grid[0].Mul(dim.Const(int64(p.cluster)))
-		tile = fmt.Sprintf(" / %d", p.cluster)
+	row, tile := "blockIdx.y", "blockIdx.x"
+	if p.cluster > 1 {
+		e.grid[0] = tiles.Mul(dim.Const(int64(p.cluster)))
+		tile = fmt.Sprintf("blockIdx.x / %d", p.cluster)
 	}
 	if k.MatMul.Select != nil { // a block for each row: more than the grid's y holds
-		row, col = "x", "y"
+		row, tile = "blockIdx.x", "blockIdx.y"
 		e.grid[0], e.grid[1] = e.grid[1], e.grid[0]
 	}
-	e.line("const %s first_row = (%s)blockIdx.%s * %d, first_col = (%s)blockIdx.%s%s * %d;", e.index(), e.index(), row, p.rows, e.index(), col, tile, p.cols)
-	s := &site{rows: e.axes("i", "blockIdx.z", k.Rows[:last])}
-	e.operand("x", k.MatMul.A, s.rows)
-	e.operand("w", k.MatMul.B, s.rows)
-	if k.MatMul.Select != nil {
-		e.choose(s)
+	batch = "blockIdx.z"
+	if iv, known := e.bounds(batches); !known || iv.Hi > gridEnd { // nor does its z hold all batches
+		if k.MatMul.Select == nil {
+			e.line("const unsigned tiles = %s;", e.dim(tiles))
+			batch, tile = fmt.Sprintf("(%s) / tiles", tile), fmt.Sprintf("(%s) %% tiles", tile)
+		} else {
+			e.line("const unsigned tiles = %s;", e.dim(k.Rows[last]))
+			batch, row = row+" / tiles", "("+row+" % tiles)"
+		}
+		e.grid[0], e.grid[2] = e.grid[0].Mul(batches), one
 	}
-	p.write(e, p)
-	e.epilogue(s, p)
-	return e.finish(fmt.Sprintf("%s: rows %s, columns %s, sums over %s", k.Name, extents(k.Rows), extents(k.Cols), k.MatMul.K)), e.err
+	e.line("const %s first_row = (%s)%s * %d, tile = %s;", e.index(), e.index(), row, p.rows, tile)
+	return batch
+}
+
+// column writes which column of the product is the block's n-th, one that exists.
+func (e *emitter) column(f *fused, p productShape) {
+	if len(f.tails) == 0 {
+		e.line("const %s first_col = tile * %d;", e.index(), p.cols)
+		e.line("const auto column = [&](int n) { return min(first_col + n, cols - 1); };")
+		return
+	}
+	e.tailColumns(f, p)
 }
 
 // operand writes the pointer to an operand's matrix and its strides.
@@ -152,54 +193,12 @@ func (e *emitter) early() bool {
 	return e.dependent() && m.Select == nil && e.k.Args[m.B.Arg].Const
 }
 
-// epilogue writes what happens to the sums: part[split][rows][pitch] in shared
-// memory, of the block's rows and columns.
-func (e *emitter) epilogue(s *site, p productShape) {
-	k := e.k
-	width := e.width()
-	for width > 1 && (p.cols%width != 0 || p.rows*p.cols < p.threads*width) {
-		width /= 2
-	}
-	s.width = width
-	s.rows = append(slices.Clone(s.rows), "m")
-	s.cols, s.pos, s.acc = []string{"c"}, "c", "acc"
-	each := p.cols / width
-	first, step := "threadIdx.x", p.threads
-	if p.cluster > 1 {
-		e.line("sum_over_cluster<%d, %d, %d>(part);", p.split, p.rows*p.pitch, p.threads)
-		e.use("cluster")
-		first, step = fmt.Sprintf("cluster_rank() * %d + threadIdx.x", p.threads), p.threads*p.cluster
-	} else {
-		e.line("__syncthreads();")
-	}
-	e.open("for (int n = %s; n < %d; n += %d)", first, p.rows*each, step)
-	e.line("const int block_row = n / %d, block_col = n %% %d * %d;", each, each, width)
-	e.line("const %s m = first_row + block_row, c = first_col + block_col;", e.index())
-	e.line("if (m >= rows || c >= cols) continue;")
-	e.line("float acc[%d];", width)
-	at := fmt.Sprintf("part + block_row * %d + block_col", p.pitch)
-	switch {
-	case p.cluster > 1:
-		e.line("add_of_cluster<%d>(acc, %s);", p.cluster, at)
-	case k.MatMul.Select != nil:
-		e.line("add_parts<%d, %d>(acc, %s, chosen);", p.split, p.rows*p.pitch, at)
-	default:
-		e.line("add_parts<%d, %d>(acc, %s);", p.split, p.rows*p.pitch, at)
-	}
-	if p.cluster <= 1 {
-		e.use("add_parts")
-	}
-	e.row(k.Phases[0].Row, s)
-	e.columns(k.Phases[0].Body, s)
-	e.close()
-	if p.cluster > 1 {
-		e.line("cluster_sync();  // nobody leaves while others read its sums")
-	}
-}
+// fewColumns is how many columns the warps of a kernel for few rows share at once.
+const fewColumns = 4
 
-// fewShape is for up to rows rows, on CUDA cores: a warp makes r columns, and
-// up to split warps share these, each with a part of k. All weights that a lane
-// needs next are requested before those at hand are used.
+// fewShape is for up to rows rows, on CUDA cores: up to most of a block's warps
+// share r columns, each with a part of k. All weights that a lane needs next are
+// requested before those at hand are used.
 func fewShape(rows int, depth int64, r, u, most, warps int) productShape {
 	split := 1
 	for split < most && depth/8 >= int64(split)*2*32 {
@@ -210,26 +209,45 @@ func fewShape(rows int, depth int64, r, u, most, warps int) productShape {
 		write: (*emitter).few, m: rows, r: r, u: u, warps: warps}
 }
 
-// stagedBytes is how much of x a kernel for few rows puts into shared memory at
-// most; above it the first-level cache serves.
-const stagedBytes = 48 << 10
+// heldRegisters is how many registers of a lane x may take in a kernel for few
+// rows; above it is in shared memory.
+const heldRegisters = 32
 
-func (e *emitter) few(p productShape) {
+// parts is how many 16-byte parts of a row of x a lane of a kernel for few rows
+// has.
+func (p productShape) parts(depth int64) int64 {
+	return ceilDiv(ceilDiv(depth/8, int64(p.split)), 32)
+}
+
+// held reports whether x is in registers.
+func (p productShape) held(depth int64) bool { return 4*p.parts(depth)*int64(p.m) <= heldRegisters }
+
+// partsOfX is the C type of what a lane has of x.
+func (p productShape) partsOfX(depth int64) string {
+	return fmt.Sprintf("parts_of_x<%d, %d, %d, %t>", p.m, p.parts(depth), p.threads, p.held(depth))
+}
+
+func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
+
+func (e *emitter) few(f *fused, p productShape, o *epilogue) {
 	depth, _ := e.k.MatMul.K.Const()
-	bytes := depth * 2 * int64(p.m)
-	staged := bytes <= stagedBytes && p.split < p.warps // else each warp reads a part of its own
-	if staged {
-		e.shared = dim.Const(bytes)
+	held := p.held(depth)
+	if !held {
+		e.shared = dim.Const(p.parts(depth) * int64(p.m) * int64(p.threads) * 16)
 	}
 	e.line("__shared__ float part[%d];", p.split*p.rows*p.pitch)
-	e.product("product_few", []any{e.elementOf(), depth, p.m, p.r, p.u, p.split, p.warps, staged, e.early()}, "")
+	e.ready(f, p, o)
+	e.product("product_few", []any{e.elementOf(), depth, p.m, p.r, p.u, p.split, p.warps, held, e.early()}, "w, w_row, column, ready")
 }
 
 // elementOf is the C type of the operands.
 func (e *emitter) elementOf() string { return e.storage(e.k.Args[e.k.MatMul.A.Arg].DType) }
 
+// operands are the arguments of functions that read x themselves.
+const operands = "x + first_row * x_row, x_row, (int)(rows - first_row), w, w_row, column, ready"
+
 // product writes the call of the function that leaves the sums in part.
-func (e *emitter) product(name string, params []any, extra string) {
+func (e *emitter) product(name string, params []any, args string) {
 	e.use(name)
 	e.use(map[string]string{"bf16": "mma_bf16", "f16": "mma_f16"}[e.elementOf()])
 	if e.cluster > 1 {
@@ -250,7 +268,7 @@ func (e *emitter) product(name string, params []any, extra string) {
 		}
 		text += fmt.Sprint(p)
 	}
-	e.call("%s<%s>(part, x + first_row * x_row, x_row, (int)(rows - first_row), w + first_col * w_row, w_row, (int)(cols - first_col)%s);", name, text, extra)
+	e.call("%s<%s>(part, %s);", name, text, args)
 }
 
 // skinny is for up to rows rows on tensor cores: the weights are the M operand,
@@ -265,13 +283,14 @@ func skinny(rows, mt, u, split, warps, cluster, blocks int, depth int64) product
 		cluster: cluster, blocks: blocks, write: (*emitter).skinny, mt: mt, nt: rows / 8, u: u, warps: warps}
 }
 
-func (e *emitter) skinny(p productShape) {
+func (e *emitter) skinny(_ *fused, p productShape, o *epilogue) {
+	e.ready(nil, p, o)
 	depth, _ := e.k.MatMul.K.Const()
 	bytes := 4 * p.split * p.rows * p.pitch
 	e.shared = dim.Const(int64(bytes))
 	e.line("extern __shared__ uint4 shared[];")
 	e.line("float *part = (float *)shared;")
-	e.product("product_skinny", []any{e.elementOf(), depth, p.mt, p.nt, p.u, p.split, p.warps, max(p.cluster, 1), multiple(e.k.Cols[0], p.cols), e.early()}, "")
+	e.product("product_skinny", []any{e.elementOf(), depth, p.mt, p.nt, p.u, p.split, p.warps, max(p.cluster, 1), e.early()}, operands)
 }
 
 // tile is for any number of rows on tensor cores: a block of eight warps makes a
@@ -286,12 +305,13 @@ func tile(bm, bn, bk, stages, cluster, blocks int, most int64) productShape {
 		cluster: cluster, blocks: blocks, write: (*emitter).tile, bm: bm, bn: bn, bk: bk, stages: stages}
 }
 
-func (e *emitter) tile(p productShape) {
+func (e *emitter) tile(_ *fused, p productShape, o *epilogue) {
+	e.ready(nil, p, o)
 	bytes := p.stages * (p.bm + p.bn) * p.bk * 2
 	e.shared = dim.Const(int64(max(bytes, 4*p.rows*p.pitch)))
 	e.line("extern __shared__ uint4 shared[];")
 	e.line("float *part = (float *)shared;")
-	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1), e.early()}, fmt.Sprintf(", %s", e.dim(e.k.MatMul.K)))
+	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1), e.early()}, operands+", "+e.dim(e.k.MatMul.K))
 }
 
 // simpleShape is for operands of any type and strides, computed in f32: a block
@@ -302,11 +322,12 @@ func simpleShape(bm, bn, tm, tn int, most int64) productShape {
 		write: (*emitter).simple, bm: bm, bn: bn, tm: tm, tn: tn}
 }
 
-func (e *emitter) simple(p productShape) {
+func (e *emitter) simple(_ *fused, p productShape, o *epilogue) {
 	m := e.k.MatMul
 	a, b := e.storage(e.k.Args[m.A.Arg].DType), e.storage(e.k.Args[m.B.Arg].DType)
 	e.use("product_simple")
 	e.wait()
+	o.loads()
 	e.line("__shared__ float part[%d];", p.rows*p.pitch)
 	e.call("product_simple<%s, %s, %d, %d, %d, %d>(part, x + first_row * x_row, x_row, %s, (int)(rows - first_row), w + first_col * w_row, w_row, %s, (int)(cols - first_col), %s);",
 		a, b, p.bm, p.bn, p.tm, p.tn, e.dim(m.A.Col), e.dim(m.B.Col), e.dim(m.K))

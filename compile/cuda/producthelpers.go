@@ -36,11 +36,29 @@ __device__ __forceinline__ void mma(const f16 *, float (&c)[4], unsigned a0, uns
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 `},
-	{"product_few", []string{"stream"}, `
+	{"fold", nil, `
+// fold adds each of V sums over the lanes of a warp. Lane i gets sum i/(32/V).
+template <int V>
+__device__ __forceinline__ float fold(float (&v)[V]) {
+  int o = 16;
+  #pragma unroll
+  for (int n = V / 2; n > 0; n /= 2, o /= 2)
+    #pragma unroll
+    for (int i = 0; i < n; i++) {
+      const bool upper = threadIdx.x & o;
+      const float keep = upper ? v[i + n] : v[i], give = upper ? v[i] : v[i + n];
+      v[i] = __fadd_rn(keep, __shfl_xor_sync(~0u, give, o));
+    }
+  #pragma unroll
+  for (; o > 0; o /= 2) v[0] = __fadd_rn(v[0], __shfl_xor_sync(~0u, v[0], o));
+  return v[0];
+}
+`},
+	{"product_few", []string{"stream", "fold"}, `
 // product_few: M rows of x. SPLIT warps share R rows of w, each with a part of K.
 // U*R requests of 16 bytes are under way in every lane; with EARLY the first of
-// them before the previous kernel is done. Where several groups of warps need the
-// same part of x, it is STAGED in shared memory.
+// them before the previous kernel is done. When it is, ready puts at hand what a
+// lane needs of x, which is HELD in registers or else in shared memory.
 template <class T>
 __device__ __forceinline__ float dot8(uint4 w, uint4 x, float s) {
   const T *t = nullptr;
@@ -53,73 +71,65 @@ __device__ __forceinline__ float dot8(uint4 w, uint4 x, float s) {
   s = __fmaf_rn(low(t, w.w), low(t, x.w), s);
   return __fmaf_rn(high(t, w.w), high(t, x.w), s);
 }
-template <class T, int K, int M, int R, int U, int SPLIT, int WARPS, bool STAGED, bool EARLY>
-__device__ __forceinline__ void product_few(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, int cols) {
-  constexpr int K8 = K / 8, COLS = WARPS / SPLIT * R;
-  extern __shared__ uint4 staged[];
+// parts_of_x is what a lane needs of M rows of x, C vectors of each.
+template <int M, int C, int THREADS, bool HELD>
+struct parts_of_x {
+  uint4 held[HELD ? M * C : 1];
+  static __device__ __forceinline__ uint4 *room() {
+    extern __shared__ uint4 shared[];
+    return shared + threadIdx.x;
+  }
+  __device__ __forceinline__ void put(int m, int c, uint4 x) {
+    if (HELD) held[m * C + c] = x;
+    else room()[(m * C + c) * THREADS] = x;
+  }
+  __device__ __forceinline__ uint4 get(int m, int c) const { return HELD ? held[m * C + c] : room()[(m * C + c) * THREADS]; }
+};
+template <class T, int K, int M, int R, int U, int SPLIT, int WARPS, bool HELD, bool EARLY, class Column, class Ready>
+__device__ __forceinline__ void product_few(float *part, const T *w, long long w_row, const Column &column, const Ready &ready) {
+  constexpr int K8 = K / 8, C = ((K8 + SPLIT - 1) / SPLIT + 31) / 32, COLS = WARPS / SPLIT * R;
+  constexpr bool EXACT = K8 % (SPLIT * 32) == 0;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slice = warp % SPLIT, col = warp / SPLIT * R;
-  const int end = K8 * (slice + 1) / SPLIT;
-  int k = K8 * slice / SPLIT + lane;
+  const int end = K8 * (slice + 1) / SPLIT, k = K8 * slice / SPLIT + lane;
   const uint4 *from[R];
   #pragma unroll
-  for (int r = 0; r < R; r++) from[r] = (const uint4 *)(w + min(col + r, cols - 1) * w_row);
+  for (int r = 0; r < R; r++) from[r] = (const uint4 *)(w + column(col + r) * w_row) + k;
+  auto request = [&](uint4 (&to)[U][R], int c) {
+    #pragma unroll
+    for (int u = 0; u < U; u++)
+      #pragma unroll
+      for (int r = 0; r < R; r++)
+        to[u][r] = c + u < C && (EXACT || k + (c + u) * 32 < end) ? weights<EARLY>(from[r] + (c + u) * 32) : make_uint4(0, 0, 0, 0);
+  };
   uint4 now[U][R];
   if (!EARLY) wait_for_previous();
-  #pragma unroll
-  for (int u = 0; u < U; u++)
-    #pragma unroll
-    for (int r = 0; r < R; r++) now[u][r] = k + u * 32 < end ? weights<EARLY>(from[r] + k + u * 32) : make_uint4(0, 0, 0, 0);
+  request(now, 0);
   if (EARLY) wait_for_previous();
   let_next_start();
-  const uint4 *row[M];
+  parts_of_x<M, C, WARPS * 32, HELD> x;
+  ready(x, k, end);
+  float acc[M * R] = {};
   #pragma unroll
-  for (int m = 0; m < M; m++) row[m] = (const uint4 *)(x + min(m, rows - 1) * x_row);
-  if (STAGED) {
-    #pragma unroll
-    for (int m = 0; m < M; m++)
-      for (int i = threadIdx.x; i < K8; i += WARPS * 32) staged[m * K8 + i] = row[m][i];
-    __syncthreads();
-  }
-  auto x_at = [&](int m, int at) { return STAGED ? staged[m * K8 + at] : row[m][at]; };
-  const uint4 zero = make_uint4(0, 0, 0, 0);
-  uint4 x_now[U][M];
-  #pragma unroll
-  for (int u = 0; u < U; u++)
-    #pragma unroll
-    for (int m = 0; m < M; m++) x_now[u][m] = k + u * 32 < end ? x_at(m, k + u * 32) : zero;
-  float acc[M][R] = {};
-  for (; k < end; k += 32 * U) {
-    uint4 next[U][R], x_next[U][M];
-    #pragma unroll
-    for (int u = 0; u < U; u++) {
-      const int at = k + (U + u) * 32;
-      #pragma unroll
-      for (int r = 0; r < R; r++) next[u][r] = at < end ? weights<EARLY>(from[r] + at) : zero;
-      #pragma unroll
-      for (int m = 0; m < M; m++) x_next[u][m] = at < end ? x_at(m, at) : zero;
-    }
+  for (int c = 0; c < C; c += U) {
+    uint4 next[U][R];
+    if (c + U < C) request(next, c + U);
     #pragma unroll
     for (int u = 0; u < U; u++)
       #pragma unroll
       for (int m = 0; m < M; m++)
-        #pragma unroll
-        for (int r = 0; r < R; r++) acc[m][r] = dot8<T>(now[u][r], x_now[u][m], acc[m][r]);
+        if (c + u < C) {
+          const uint4 v = x.get(m, c + u);
+          #pragma unroll
+          for (int r = 0; r < R; r++) acc[m * R + r] = dot8<T>(now[u][r], v, acc[m * R + r]);
+        }
     #pragma unroll
-    for (int u = 0; u < U; u++) {
+    for (int u = 0; u < U; u++)
       #pragma unroll
       for (int r = 0; r < R; r++) now[u][r] = next[u][r];
-      #pragma unroll
-      for (int m = 0; m < M; m++) x_now[u][m] = x_next[u][m];
-    }
   }
-  #pragma unroll
-  for (int m = 0; m < M; m++)
-    #pragma unroll
-    for (int r = 0; r < R; r++) {
-      float s = acc[m][r];
-      for (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_xor_sync(~0u, s, o));
-      if (lane == 0) part[(slice * M + m) * COLS + col + r] = s;
-    }
+  constexpr int EACH = 32 / (M * R);
+  const float s = fold(acc);
+  if (lane % EACH == 0) part[(slice * M + lane / EACH / R) * COLS + col + lane / EACH % R] = s;
 }
 `},
 	{"shared_address", nil, `
@@ -188,19 +198,20 @@ __device__ __forceinline__ void add_parts(float (&acc)[N], const float *part, bo
 // of w, each with a part of K. A lane reads 8 neighbouring elements of a row at
 // once: which element of k an instruction sees where does not matter as long as x
 // and w agree, so these are two instructions' worth. U chunks of 32 elements of k
-// are under way. EXACT: no block reaches beyond the rows of w.
-template <class T, int K, int MT, int NT, int U, int SPLIT, int WARPS, int CLUSTER, bool EXACT, bool EARLY>
-__device__ __forceinline__ void product_skinny(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, int cols) {
+// are under way.
+template <class T, int K, int MT, int NT, int U, int SPLIT, int WARPS, int CLUSTER, bool EARLY, class Column, class Ready>
+__device__ __forceinline__ void product_skinny(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready) {
   constexpr int CHUNKS = (K + 31) / 32, COLS = 16 * MT * (WARPS / SPLIT), PITCH = COLS + 4, SLICES = SPLIT * CLUSTER;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slice = warp % SPLIT, col = warp / SPLIT * 16 * MT;
   const int g = lane / 4, t = lane % 4, part_of_k = cluster_rank() * SPLIT + slice;
   const int end = CHUNKS * (part_of_k + 1) / SLICES;
   int k = CHUNKS * part_of_k / SLICES;
-  const T *w_lane = w + t * 8, *x_lane = x + g * x_row + t * 8;
-  auto from = [&](int i, int h, int chunk) {
-    const T *row = EXACT ? w_lane + (col + g) * w_row + (i * 16 + h * 8) * w_row : w_lane + min(col + g + i * 16 + h * 8, cols - 1) * w_row;
-    return (const uint4 *)(row + chunk * 32);
-  };
+  const T *x_lane = x + g * x_row + t * 8, *from[MT][2];
+  #pragma unroll
+  for (int i = 0; i < MT; i++)
+    #pragma unroll
+    for (int h = 0; h < 2; h++) from[i][h] = w + column(col + i * 16 + h * 8 + g) * w_row + t * 8;
+  auto at = [&](int i, int h, int chunk) { return (const uint4 *)(from[i][h] + chunk * 32); };
   const uint4 zero = make_uint4(0, 0, 0, 0);
   auto exists = [&](int chunk) { return chunk < end && (K % 32 == 0 || chunk * 32 + t * 8 < K); };
   uint4 now[U][MT][2];
@@ -210,9 +221,10 @@ __device__ __forceinline__ void product_skinny(float *part, const T *x, long lon
     #pragma unroll
     for (int i = 0; i < MT; i++)
       #pragma unroll
-      for (int h = 0; h < 2; h++) now[u][i][h] = exists(k + u) ? weights<EARLY>(from(i, h, k + u)) : zero;
+      for (int h = 0; h < 2; h++) now[u][i][h] = exists(k + u) ? weights<EARLY>(at(i, h, k + u)) : zero;
   if (EARLY) wait_for_previous();
   let_next_start();
+  ready();
   float acc[MT][NT][4] = {};
   for (; k < end; k += U) {
     #pragma unroll
@@ -226,7 +238,7 @@ __device__ __forceinline__ void product_skinny(float *part, const T *x, long lon
         #pragma unroll
         for (int h = 0; h < 2; h++) {
           a[i][h] = now[u][i][h];
-          now[u][i][h] = exists(k + u + U) ? weights<EARLY>(from(i, h, k + u + U)) : zero;
+          now[u][i][h] = exists(k + u + U) ? weights<EARLY>(at(i, h, k + u + U)) : zero;
         }
       #pragma unroll
       for (int i = 0; i < MT; i++)
@@ -261,8 +273,8 @@ __device__ __forceinline__ void load_matrices(unsigned (&r)[4], unsigned from) {
 // eight rows of a matrix lie in different banks. CLUSTER blocks share the tile,
 // each with a part of K. With EARLY the first rows of w are requested before the
 // previous kernel is done.
-template <class T, int BM, int BN, int BK, int STAGES, int CLUSTER, bool EARLY>
-__device__ __forceinline__ void product_tile(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, int cols, int K) {
+template <class T, int BM, int BN, int BK, int STAGES, int CLUSTER, bool EARLY, class Column, class Ready>
+__device__ __forceinline__ void product_tile(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int WM = BM / 2, WN = BN / 4, MT = WM / 16, NT = WN / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2, PARTS = BK / 8;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / 4 * WM, wn = warp % 4 * WN;
   const unsigned base = shared_address(part);
@@ -278,7 +290,7 @@ __device__ __forceinline__ void product_tile(float *part, const T *x, long long 
     #pragma unroll
     for (int i = threadIdx.x; i < BN * PARTS; i += 256) {
       const int r = i / PARTS, p = i % PARTS;
-      copy_async(base + stage * STAGE + BM * BK * 2 + at_row(r, p), w + min(r, cols - 1) * w_row + k + p * 8, k + p * 8 < K);
+      copy_async(base + stage * STAGE + BM * BK * 2 + at_row(r, p), w + column(r) * w_row + k + p * 8, k + p * 8 < K);
     }
   };
   const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
@@ -288,6 +300,7 @@ __device__ __forceinline__ void product_tile(float *part, const T *x, long long 
     if (first + s < end) fill_w(s, (first + s) * BK);
   if (EARLY) wait_for_previous();
   let_next_start();
+  ready();
   #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) {
     if (first + s < end) fill_x(s, (first + s) * BK);

@@ -282,6 +282,82 @@ func stepName(t testing.TB, g *rig, p *program.Program, symbols map[string]int64
 	return strings.Join(names, " + ")
 }
 
+// TestTuneChains measures ways to compute what a layer launches beside its
+// attention. PWC_TUNE_CHAINS lists numbers of rows.
+func TestTuneChains(t *testing.T) {
+	list := os.Getenv("PWC_TUNE_CHAINS")
+	if list == "" {
+		t.Skip("PWC_TUNE_CHAINS is not set")
+	}
+	g := openGPU(t)
+	a := g.arena(t, 6<<30)
+	const count = 24
+	for _, config := range []string{shape8B, shape1B} {
+		m := pieces(t, config)[1]
+		depth, _ := m.Weights[0].Type.Shape[1].Const()
+		for _, word := range strings.Split(list, ",") {
+			var rows int
+			fmt.Sscan(word, &rows)
+			var shapes []cuda.Shape
+			if rows <= 4 {
+				for _, c := range [][4]int{{4, 1, 8, 8}, {4, 2, 8, 8}, {4, 4, 8, 8}, {2, 2, 8, 8}, {2, 4, 8, 8}, {4, 1, 16, 16}, {4, 2, 16, 16}} {
+					shapes = append(shapes, cuda.Few(rows, depth, c[0], c[1], c[2], c[3]))
+				}
+			}
+			if rows > 1 {
+				for _, c := range [][4]int{{1, 2, 8, 2}, {1, 2, 8, 3}, {1, 4, 8, 2}, {1, 4, 8, 3}, {1, 1, 8, 4}, {1, 2, 8, 4}, {2, 2, 8, 2}, {2, 1, 8, 3}, {1, 4, 4, 2}, {2, 2, 4, 2}} {
+					shapes = append(shapes, cuda.Skinny((rows+7)/8*8, depth, c[0], c[1], c[2], 8, 1, c[3]))
+				}
+			}
+			programs := make([]*program.Program, len(shapes))
+			var e errgroup.Group
+			for i := range shapes {
+				e.Go(func() (err error) {
+					programs[i], err = compile.Compile(context.Background(), m, compile.Shape{}, cuda.Only{Backend: g.backend, Shape: shapes[i]}, compile.Options{})
+					return err
+				})
+			}
+			if err := e.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			for i := range programs[0].Steps {
+				line := ""
+				for n, p := range programs {
+					one := alone(p, i)
+					symbols := map[string]int64{one.Symbols[0]: int64(rows)}
+					exe, list, err := g.bindAll(t, one, symbols, a, count)
+					if err != nil {
+						t.Fatalf("%s: %v", shapes[n], err)
+					}
+					d, err := g.measure(list)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if n == 0 {
+						line = fmt.Sprintf("%d rows, %s", rows, stepName(t, g, one, symbols))
+					}
+					line += fmt.Sprintf("\n  %-24s %7.2f µs", shapes[n], float64(d.Nanoseconds())/1e3/count)
+					exe.Close()
+				}
+				t.Log(line)
+			}
+		}
+	}
+}
+
+// alone returns the program with one of its steps.
+func alone(p *program.Program, i int) *program.Program {
+	one := *p
+	one.Steps = p.Steps[i : i+1]
+	one.Buffers = slices.Clone(p.Buffers)
+	for j := range one.Buffers {
+		if b := &one.Buffers[j]; b.Kind == program.BufferScratch {
+			b.First, b.Last = 0, 0
+		}
+	}
+	return &one
+}
+
 // TestSteps measures the pieces of Llama-3.1-8B: each of them many times over in
 // one graph, with other weights each time. PWC_STEPS lists numbers of rows;
 // PWC_STEPS_OF=1B takes Llama-3.2-1B instead.
@@ -311,11 +387,11 @@ func TestSteps(t *testing.T) {
 				symbols[s] = rows
 			}
 			const count = 31
-			exe, launches, err := g.bindAll(t, p, symbols, a, count)
+			exe, list, err := g.bindAll(t, p, symbols, a, count)
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := g.measure(launches)
+			d, err := g.measure(list)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -332,23 +408,16 @@ func TestSteps(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i := range p.Steps {
-				one := *p
-				one.Steps = p.Steps[i : i+1]
-				one.Buffers = slices.Clone(p.Buffers)
-				for j := range one.Buffers {
-					if b := &one.Buffers[j]; b.Kind == program.BufferScratch {
-						b.First, b.Last = 0, 0
-					}
-				}
-				exe, launches, err := g.bindAll(t, &one, symbols, a, count)
+				one := alone(p, i)
+				exe, list, err := g.bindAll(t, one, symbols, a, count)
 				if err != nil {
 					t.Fatal(err)
 				}
-				d, err := g.measure(launches)
+				d, err := g.measure(list)
 				if err != nil {
 					t.Fatal(err)
 				}
-				t.Logf("   %-28s %8.2f µs", stepName(t, g, &one, symbols), float64(d.Nanoseconds())/1e3/count)
+				t.Logf("   %-28s %8.2f µs", stepName(t, g, one, symbols), float64(d.Nanoseconds())/1e3/count)
 				exe.Close()
 			}
 		}

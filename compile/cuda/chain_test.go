@@ -1,0 +1,154 @@
+package cuda_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand"
+	"strings"
+	"testing"
+
+	"pwc/compile"
+	"pwc/ir"
+	"pwc/ir/dtype"
+)
+
+// chainShape is the sizes of a module with everything that fuses with a product.
+type chainShape struct {
+	dt                          dtype.DType
+	hidden, inter, heads, kv, d int64
+}
+
+// chainModule is, from x on: a norm, a product whose columns pair up as gate and
+// what it opens, and one that is added to x; then a norm of another kind and a
+// product with a bias whose columns are turned by rope, but for the last ones.
+func chainModule(t testing.TB, c chainShape) *ir.Module {
+	t.Helper()
+	text := strings.NewReplacer("DT", c.dt.String(), "HID", fmt.Sprint(c.hidden), "INTER2", fmt.Sprint(2*c.inter), "INTER", fmt.Sprint(c.inter),
+		"QKV", fmt.Sprint((c.heads+2*c.kv)*c.d), "QN", fmt.Sprint(c.heads*c.d), "KN", fmt.Sprint(c.kv*c.d), "HEADS", fmt.Sprint(c.heads), "KV", fmt.Sprint(c.kv),
+		"HALF", fmt.Sprint(c.d/2), "DIM", fmt.Sprint(c.d)).Replace(`pwc 1
+module "chain" {
+  sym N in [1, 8192] batch
+  weight @norm : DT[HID]
+  weight @w : DT[INTER2, HID]
+  weight @down : DT[HID, INTER]
+  weight @scale : DT[HID]
+  weight @shift : DT[HID]
+  weight @v : DT[QKV, HID]
+  weight @bias : DT[QKV]
+
+  func @piece(%x: DT[N, HID], %cos: f32[N, HALF], %sin: f32[N, HALF]) -> (DT[N, INTER], DT[N, HEADS, DIM], DT[N, KV, DIM], DT[N, KV, DIM]) {
+    %n = rms_norm(%x, @norm, eps=1e-5) : DT[N, HID]
+    %y = linear(%n, @w) : DT[N, INTER2]
+    %gate, %up = split(%y, axis=1, sizes=[INTER, INTER]) : DT[N, INTER], DT[N, INTER]
+    %open = silu(%gate) : DT[N, INTER]
+    %h = mul(%open, %up) : DT[N, INTER]
+    %d = linear(%h, @down) : DT[N, HID]
+    %r = add(%x, %d) : DT[N, HID]
+    %m = layer_norm(%r, @scale, @shift, eps=1e-5) : DT[N, HID]
+    %z = linear(%m, @v) : DT[N, QKV]
+    %zb = add(%z, @bias) : DT[N, QKV]
+    %q, %k, %val = split(%zb, axis=1, sizes=[QN, KN, KN]) : DT[N, QN], DT[N, KN], DT[N, KN]
+    %qh = reshape(%q, shape=[N, HEADS, DIM]) : DT[N, HEADS, DIM]
+    %kh = reshape(%k, shape=[N, KV, DIM]) : DT[N, KV, DIM]
+    %vh = reshape(%val, shape=[N, KV, DIM]) : DT[N, KV, DIM]
+    %qr = rope(%qh, %cos, %sin) : DT[N, HEADS, DIM]
+    %kr = rope(%kh, %cos, %sin) : DT[N, KV, DIM]
+    return %h, %qr, %kr, %vh
+  }
+}
+`)
+	m, err := ir.Parse("chain.ir", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+var chainShapes = []chainShape{
+	{dtype.BF16, 256, 136, 3, 1, 16},
+	{dtype.F16, 1000, 40, 2, 2, 6},   // no part of k or of the columns comes out even
+	{dtype.BF16, 4096, 72, 2, 1, 32}, // x in registers, all warps share columns
+	{dtype.F16, 9216, 24, 1, 1, 16},  // x in shared memory
+	{dtype.BF16, 72, 7, 1, 1, 6},     // fewer columns than a block makes
+	{dtype.F32, 256, 136, 3, 1, 16},  // nothing does
+}
+
+// TestChains pins which kernels of the module run in one launch.
+func TestChains(t *testing.T) {
+	for _, c := range chainShapes {
+		r := newRecorder(t, "cuda:sm_90")
+		p, err := compile.Compile(context.Background(), chainModule(t, c), compile.Shape{}, r, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		one, few, many := 3, 5, 7
+		if c.dt == dtype.F32 {
+			one, few = 7, 7
+		}
+		for rows, want := range map[int64]int{1: one, 2: few, 16: few, 17: many, 8192: many} {
+			if got := launches(t, p, rows); len(got) != want {
+				t.Errorf("%v, %d rows: %d launches, want %d: %q", c, rows, len(got), want, got)
+			}
+		}
+	}
+}
+
+// TestCompileChains compiles a choice of the kernels of all shapes.
+func TestCompileChains(t *testing.T) {
+	l := open(t)
+	for _, arch := range archs {
+		r := newRecorder(t, "cuda:"+arch)
+		for _, c := range chainShapes {
+			if err := r.record(chainModule(t, c), compile.Shape{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.compileAll(t, l, arch)
+	}
+}
+
+// TestDeviceChains holds chains against the interpreter, and against themselves
+// as kernels one after the other.
+func TestDeviceChains(t *testing.T) {
+	g := openGPU(t)
+	for _, c := range chainShapes {
+		m := chainModule(t, c)
+		p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		apart, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{Disable: []string{"chain"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rows := range []int64{1, 2, 3, 5, 8, 16, 17} {
+			b, err := draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, func(r *rand.Rand, dt dtype.DType) float64 { return r.NormFloat64() / 4 })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.check(m, compile.Shape{}, b, tolerance); err != nil {
+				t.Errorf("%v, %d rows: %.400s", c, rows, err)
+			}
+			if rows == 1 {
+				continue // where rows are made in the product, sums over them have another order
+			}
+			got, err := g.run(p, m, b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := g.run(apart, m, b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range got.results {
+				if !bytes.Equal(got.results[i].Bytes(), want.results[i].Bytes()) {
+					t.Errorf("%v, %d rows: result %d differs from that of kernels one after the other", c, rows, i)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package cuda
+
+import (
+	"fmt"
+
+	"pwc/compile/loop"
+)
+
+// ready writes what a product does as soon as the kernel before is done: the loads
+// that its epilogue makes ahead and, with f, what puts a lane's parts of x at hand,
+// which are in memory or made by the lead.
+func (e *emitter) ready(f *fused, p productShape, o *epilogue) {
+	if f == nil {
+		e.line("const auto ready = [&]() {")
+		e.depth++
+		o.loads()
+		e.depth--
+		e.line("};")
+		return
+	}
+	depth, _ := e.k.MatMul.K.Const()
+	if f.lead != nil {
+		e.lead(f, p, o)
+		return
+	}
+	e.line("const auto ready = [&](%s &to, int k, int end) {", p.partsOfX(depth))
+	e.depth++
+	e.line("#pragma unroll")
+	e.open("for (int b = 0; b < %d; b++)", p.m)
+	row := "first_row"
+	if p.m > 1 {
+		row = "min(first_row + b, rows - 1)"
+	}
+	e.line("const uint4 *row = (const uint4 *)(x + %s * x_row);", row)
+	e.line("#pragma unroll")
+	e.line("for (int t = 0; t < %d; t++) to.put(b, t, k + t * 32 < end ? row[k + t * 32] : make_uint4(0, 0, 0, 0));", p.parts(depth))
+	e.close()
+	o.loads()
+	e.depth--
+	e.line("};")
+}
+
+// lead writes ready for rows of x that the nest before the product makes, every
+// group of warps for itself. What it reads of weights is requested before the
+// kernel before is done.
+func (e *emitter) lead(f *fused, p productShape, o *epilogue) {
+	depth, _ := e.k.MatMul.K.Const()
+	parts := p.parts(depth)
+	exact := depth/8%int64(p.split*32) == 0
+	le := e.emitter(f.lead)
+	early := le.earlyVectors(p, parts, exact)
+	for _, ph := range f.lead.Phases {
+		for _, in := range ph.Body {
+			if in.Op.Reduces() && p.split > 1 {
+				e.line("__shared__ float room%d[%d][%d];", in.Dst, p.m, p.warps)
+			}
+		}
+	}
+	e.line("const auto ready = [&](%s &to, int k, int end) {", p.partsOfX(depth))
+	e.depth++
+	o.loads()
+	e.line("#pragma unroll")
+	e.open("for (int b = 0; b < %d; b++)", p.m)
+	row := "first_row"
+	if p.m > 1 {
+		row = "min(first_row + b, rows - 1)"
+	}
+	e.line("const %s m = %s;", e.index(), row)
+	s := &site{width: 8, rows: []string{"m"}, cols: []string{"c"}, pos: "c", warps: p.split}
+	kept := le.keep(s, rowPlan{warps: p.split, trips: parts})
+	for i, ph := range f.lead.Phases {
+		le.row(ph.Row, s)
+		if len(ph.Body) == 0 {
+			continue
+		}
+		for _, in := range ph.Body {
+			if in.Op.Reduces() {
+				e.line("float s%d = %s;", in.Dst, le.reduction(in).start)
+			}
+		}
+		e.line("#pragma unroll")
+		e.open("for (int t = 0; t < %d; t++)", parts)
+		if !exact {
+			e.open("if (k + t * 32 < end)")
+		}
+		e.line("const %s c = (k + t * 32) * 8;", e.index())
+		at := *s
+		load, keep := kept.hooks(i)
+		at.keep = keep
+		at.load = func(in loop.Instr) (string, bool) {
+			if name, ok := early[in.Dst]; ok {
+				return name, true
+			}
+			if load == nil {
+				return "", false
+			}
+			return load(in)
+		}
+		puts := false
+		at.store = func(in loop.Instr, vector string) {
+			e.line("to.put(b, t, %s(%s));", e.use("bits"), vector)
+			puts = true
+		}
+		le.columns(ph.Body, &at)
+		if !exact {
+			e.close()
+			if puts {
+				e.line("else to.put(b, t, make_uint4(0, 0, 0, 0));")
+			}
+		}
+		e.close()
+		for _, in := range ph.Body {
+			if in.Op.Reduces() {
+				room := "(float *)nullptr"
+				if p.split > 1 {
+					room = fmt.Sprintf("room%d[b]", in.Dst)
+				}
+				le.define(in, fmt.Sprintf("%s<%s, %d>(s%d, %s)", e.use("reduce_slices"), le.reduction(in).op, p.split, in.Dst, room))
+			}
+		}
+	}
+	e.close()
+	e.depth--
+	e.line("};")
+}
+
+// earlyVectors requests the vectors of a row that are the same for all rows and
+// that no kernel writes. It returns their names.
+func (e *emitter) earlyVectors(p productShape, parts int64, exact bool) map[loop.Value]string {
+	out := make(map[loop.Value]string)
+	if !e.dependent() {
+		return out
+	}
+	depth, _ := e.k.Cols[0].Const()
+	for _, ph := range e.k.Phases {
+		for _, in := range ph.Body {
+			a := in.Access
+			if in.Op != loop.Load || !e.k.Args[a.Arg].Const || a.Index != nil || !isConst(a.Rows[0], 0) || !isConst(inner(a), 1) || len(out) == earlyMost/int(parts) {
+				continue
+			}
+			if len(out) == 0 {
+				e.line("const int early = %d * (threadIdx.x / 32 %% %d) / %d + threadIdx.x %% 32, early_end = %d * (threadIdx.x / 32 %% %d + 1) / %d;", depth/8, p.split, p.split, depth/8, p.split, p.split)
+			}
+			dt := e.storage(e.k.Args[a.Arg].DType)
+			e.use("vec")
+			name := fmt.Sprintf("early%d", in.Dst)
+			e.line("vec<%s, 8> %s[%d];", dt, name, parts)
+			e.line("#pragma unroll")
+			at := fmt.Sprintf("a%d + %s", a.Arg, sum(e.offset(a.Offset), "(early + t * 32) * 8"))
+			if exact {
+				e.line("for (int t = 0; t < %d; t++) %s[t] = load<8>(%s);", parts, name, at)
+			} else {
+				e.line("for (int t = 0; t < %d; t++) %s[t] = early + t * 32 < early_end ? load<8>(%s) : vec<%s, 8>();", parts, name, at, dt)
+			}
+			out[in.Dst] = name + "[t]"
+		}
+	}
+	return out
+}
+
+// earlyMost is how many vectors a lane requests early at most.
+const earlyMost = 4

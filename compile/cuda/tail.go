@@ -1,0 +1,159 @@
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/compile/loop"
+)
+
+// tiles is how many blocks a tail takes that make so many columns each.
+func (t *tail) tiles(cols int) int64 { return ceilDiv(t.units, int64(cols/len(t.parts))) }
+
+// tiles is how many blocks all tails take.
+func (f *fused) tiles(cols int) (n int64) {
+	for i := range f.tails {
+		n += f.tails[i].tiles(cols)
+	}
+	return n
+}
+
+// tailColumns writes which column of the product is the block's n-th: the first
+// blocks are the first tail's, and so on, and the columns that a unit needs lie
+// side by side. Beyond the last unit it is the last one's.
+func (e *emitter) tailColumns(f *fused, p productShape) {
+	e.line("const auto column = [&](int n) {")
+	e.depth++
+	first := int64(0) // the tail's first tile
+	for i := range f.tails {
+		t := &f.tails[i]
+		n, end := len(t.parts), first+t.tiles(p.cols)
+		last := i == len(f.tails)-1
+		if !last {
+			e.open("if (tile < %d)", end)
+		}
+		at := "tile"
+		if first > 0 {
+			at = fmt.Sprintf("(tile - %d)", first)
+		}
+		e.line("const int u = min(%s * %d + n / %d, %d);", at, p.cols/n, n, t.units-1)
+		at = t.column(e.unit(t))
+		if n > 1 {
+			at = sum(at, fmt.Sprintf("n %% %d * %d", n, t.parts[1]-t.parts[0]))
+		}
+		e.line("return %s;", sum(at, integer(t.parts[0])))
+		if !last {
+			e.close()
+		}
+		first = end
+	}
+	e.depth--
+	e.line("};")
+}
+
+// unit writes the indices of unit u of a tail.
+func (e *emitter) unit(t *tail) []string {
+	if len(t.extents) == 0 {
+		return nil
+	}
+	own := slices.Concat(t.k.Rows, t.k.Cols)
+	return e.axes("u", "u", own[len(own)-len(t.extents):])
+}
+
+// column returns the column of the product that a unit's columns are counted
+// from.
+func (t *tail) column(indices []string) string {
+	terms := make([]string, len(indices))
+	for i, x := range indices {
+		switch s := t.steps[i]; s {
+		case 0:
+		case 1:
+			terms[i] = x
+		default:
+			terms[i] = fmt.Sprintf("%s * %d", x, s)
+		}
+	}
+	return sum(terms...)
+}
+
+// tails writes what tails do with the sums, once the product has made of them what
+// it would have stored.
+func (o *epilogue) tails() {
+	e, k := o.e, o.e.k
+	ix := e.index()
+	e.line("const auto made = [&](%s m, %s c, const float *acc) {", ix, ix)
+	e.depth++
+	s := *o.s
+	s.store = func(_ loop.Instr, x string) { e.line("return %s;", x) }
+	e.row(k.Phases[0].Row, &s)
+	e.columns(k.Phases[0].Body, &s)
+	e.depth--
+	e.line("};")
+	store := onlyStore(k).Access
+	o.overTails(func(int) bool { return true }, func(i int, indices []string) {
+		t := &o.f.tails[i]
+		o.sums(len(t.parts))
+		dt := e.storage(t.k.Args[t.mid].DType)
+		for j, at := range t.parts {
+			e.line("const %s part%d = made(m, %s, acc + %d);", dt, j, sum(t.column(indices), integer(at)), j)
+		}
+		te, s := e.emitter(t.k), t.site(indices)
+		_, ahead := o.hooks(i, t.k, 1)
+		s.element = func(in loop.Instr) (string, bool) {
+			if in.Access.Arg != t.mid {
+				return ahead(in)
+			}
+			at, _, _ := t.reaches(in.Access, store)
+			return fmt.Sprintf("part%d", slices.Index(t.parts, at)), true
+		}
+		for _, ph := range t.k.Phases {
+			te.row(ph.Row, s)
+			te.columns(ph.Body, s)
+		}
+	})
+}
+
+// overTails writes a body for each unit of the block's tail, of those tails that
+// are wanted.
+func (o *epilogue) overTails(want func(i int) bool, body func(i int, indices []string)) {
+	e, p := o.e, o.p
+	first := int64(0) // the tail's first tile
+	for i := range o.f.tails {
+		t := &o.f.tails[i]
+		n, end := len(t.parts), first+t.tiles(p.cols)
+		if want(i) {
+			each := p.cols / n
+			e.line("// %s", describe(t.k))
+			if len(o.f.tails) > 1 {
+				e.open("if (%d <= tile && tile < %d)", first, end)
+			}
+			o.over(each)
+			at := "tile"
+			if first > 0 {
+				at = fmt.Sprintf("(tile - %d)", first)
+			}
+			e.line("const int block_row = n / %d, block_col = n %% %d * %d, u = %s * %d + n %% %d;", each, each, n, at, each, each)
+			e.line("const %s m = first_row + block_row;", e.index())
+			e.open("if (m < rows && u < %d)", t.units)
+			body(i, e.unit(t))
+			e.close()
+			e.close()
+			if len(o.f.tails) > 1 {
+				e.close()
+			}
+		}
+		first = end
+	}
+}
+
+// site returns where a tail's instructions run: in row m, for a unit with these
+// indices.
+func (t *tail) site(indices []string) *site {
+	s := &site{width: 1, pos: "0"}
+	if t.rows {
+		s.rows = []string{"m"}
+	}
+	n := len(t.k.Rows) - len(s.rows)
+	s.rows, s.cols = append(s.rows, indices[:n]...), indices[n:]
+	return s
+}
