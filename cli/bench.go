@@ -74,6 +74,10 @@ wait for one another, and says how long each takes.`,
 	f.weights = "dummy"
 	fl.Var(&g.batches, "batch", "`SIZE`s of steps: rows, and requests (default 1,8,32)")
 	fl.StringSliceVar(&g.modes, "mode", []string{"piecewise"}, "`MODE`s to run: piecewise, full, or both")
+	fl.Lookup("mode").DefValue = "piecewise"
+	for _, name := range []string{"max", "symbol", "frozen"} { // of the other commands that compile
+		fl.Lookup(name).Hidden = true
+	}
 	fl.BoolVar(&g.profile, "profile", false, "say how long each kernel takes")
 	return cmd
 }

@@ -14,6 +14,7 @@ import (
 	"pwc/build"
 	"pwc/cache"
 	"pwc/ir"
+	"pwc/ir/padding"
 	"pwc/piecewise"
 	"pwc/runner"
 )
@@ -75,6 +76,7 @@ type compileReport struct {
 	Shapes               []compileShape   `json:"shapes"`
 	Sampling             *compileSampling `json:"sampling,omitempty"` // of a language model, where a cache keeps it
 	Symbols              map[string]int64 `json:"symbols,omitempty"`  // values that load symbols were given
+	Largest              map[string]int64 `json:"largest,omitempty"`  // values of batch symbols that the plan has room for
 	Plan                 piecewise.Plan   `json:"plan"`
 }
 
@@ -129,7 +131,7 @@ func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, 
 		Target: t.name, GraphsSeen: s.GraphsSeen, PiecewiseGraphsSeen: s.PiecewiseGraphsSeen,
 		CapturableGraphsSeen: s.CapturableGraphsSeen, BackendCompilations: s.BackendCompilations, Compiled: s.Compiled,
 		Deduplicated: s.Deduplicated, Loaded: s.Loaded, Bytes: b.Build().Counters.Bytes, Seconds: time.Since(start).Seconds(),
-		Symbols: overlay(symbols, bf.symbols), Plan: b.Plan(),
+		Symbols: overlay(symbols, bf.symbols), Largest: overlay(batchSymbols(&module), bf.max), Plan: b.Plan(),
 	}
 	for _, x := range b.Build().ByShape {
 		r.Shapes = append(r.Shapes, compileShape{x.Shape, x.Compiled, x.Loaded, x.Bytes, x.Duration.Seconds()})
@@ -215,7 +217,7 @@ func (a *app) printCompile(path string, r *compileReport) error {
 	}
 
 	p := &r.Plan
-	fmt.Fprintf(a.out, "\ndevice memory that running it takes\n")
+	fmt.Fprintf(a.out, "\ndevice memory that running it takes%s\n", largestText(r.Largest))
 	t = table{head: []string{"memory", ">bytes", ""}}
 	t.add("weights", byteCount(p.WeightBytes), "")
 	t.add("states", byteCount(p.StateBytes), symbolText(r.Symbols))
@@ -241,6 +243,30 @@ func (a *app) printCompile(path string, r *compileReport) error {
 	}
 	fmt.Fprintf(a.out, "\narena by captured size (%s)\n", plural(p.Graphs, "graph"))
 	return a.printGrid(p.ArenaBytes)
+}
+
+// batchSymbols returns the largest value of every batch symbol that a function is
+// sized by.
+func batchSymbols(m *ir.Module) map[string]int64 {
+	out := map[string]int64{}
+	for _, f := range m.Funcs {
+		if name, ok := padding.SizeSymbol(m, f); ok {
+			out[name] = m.Symbol(name).Hi
+		}
+	}
+	return out
+}
+
+// largestText says how large the steps are that a plan has room for.
+func largestText(values map[string]int64) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		out = append(out, fmt.Sprintf("%s = %d", name, values[name]))
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return ", for sizes up to " + strings.Join(out, ", ") + " (--max)"
 }
 
 func symbolText(values map[string]int64) string {

@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// missingCompiler compiles nothing and says why once.
+type missingCompiler struct{ err error }
+
+func (c missingCompiler) Compile(context.Context, string, string, string, bool) ([]byte, error) {
+	return nil, c.err
+}
+
+func (c missingCompiler) Err() error { return c.err }
+
+// Where no kernel can be compiled for the same reason, it is said once, whatever
+// each of them says.
+func TestExplain(t *testing.T) {
+	missing := errors.New("no compiler")
+	many := errors.Join(fmt.Errorf("piece 0: %w", missing), fmt.Errorf("piece 2: %w", missing))
+	gpu := &target{name: "cuda:sm_90", cuda: missingCompiler{missing}}
+	if err := gpu.explain(many); !errors.Is(err, missing) || err.Error() != "compiling for cuda:sm_90: no compiler" {
+		t.Errorf("%v", err)
+	}
+	if err := gpu.explain(nil); err != nil {
+		t.Errorf("nothing is wrong: %v", err)
+	}
+	for _, other := range []*target{{name: "host"}, {name: "cuda:sm_90", cuda: missingCompiler{}}} {
+		if err := other.explain(many); err != many {
+			t.Errorf("%s: %v", other.name, err)
+		}
+	}
+}
