@@ -135,7 +135,7 @@ type benchCapture struct {
 type benchStep struct {
 	Batch     int64   `json:"batch"`
 	Size      int64   `json:"size"` // with padding
-	Mode      string  `json:"mode"`
+	Mode      string  `json:"mode"` // as it ran: piecewise, full, or eager where no graph serves the size
 	MS        float64 `json:"ms"`
 	InARow    float64 `json:"in_a_row_ms"`
 	Issue     float64 `json:"issue_ms"`
@@ -288,7 +288,11 @@ func (a *app) printBench(path string, r *benchReport) error {
 	fmt.Fprintln(a.out)
 	t := table{head: []string{">batch", "mode", ">ms", ">in a row", ">to issue", ">GB read", ">GB/s", ">of bandwidth", ">tokens/s"}}
 	for _, s := range r.Steps {
-		t.add(fmt.Sprint(s.Batch), s.Mode, fmt.Sprintf("%.3f", s.MS), fmt.Sprintf("%.3f", s.InARow), fmt.Sprintf("%.3f", s.Issue),
+		mode := s.Mode
+		if s.Size != s.Batch {
+			mode += fmt.Sprintf(" at %d", s.Size)
+		}
+		t.add(fmt.Sprint(s.Batch), mode, fmt.Sprintf("%.3f", s.MS), fmt.Sprintf("%.3f", s.InARow), fmt.Sprintf("%.3f", s.Issue),
 			gigabytes(float64(s.ReadBytes)), gigabytes(float64(s.ReadBytes)/s.MS*1e3), fmt.Sprintf("%.0f %%", 100*s.Share),
 			fmt.Sprintf("%.0f", 1e3*float64(s.Batch)/s.InARow))
 	}

@@ -93,7 +93,7 @@ func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport
 			if err != nil {
 				return err
 			}
-			s.Mode, s.ReadBytes = mode, readBytes(m.module, n, b.context)
+			s.ReadBytes = readBytes(m.module, n, b.context)
 			s.Share = float64(s.ReadBytes) / s.MS * 1e3 / r.Bandwidth
 			r.Steps = append(r.Steps, s)
 		}
@@ -211,7 +211,8 @@ func (b *bench) capture(ctx context.Context) ([]benchCapture, error) {
 
 // measure times steps of n rows: alone, and in a row.
 func (b *bench) measure(ctx context.Context, n int64, whole bool) (benchStep, error) {
-	s := benchStep{Batch: n, Size: b.backend.Func("forward").Choose(n, whole).Size}
+	choice := b.backend.Func("forward").Choose(n, whole)
+	s := benchStep{Batch: n, Size: choice.Size, Mode: choice.How.String()}
 	start := time.Now()
 	for range warmups {
 		if err := b.wait(b.step(ctx, n, whole)); err != nil {
