@@ -32,14 +32,44 @@ type groupShape struct {
 // round reads the matrix again. They were measured on an H200 on layers of 8 and of
 // 128 experts (TestExpertsBandwidth measures again): a stage of 256 neighbouring
 // bytes a row streams faster than one of 128, and eight warps hide more than four.
-func groupShapes(matrices int64) []groupShape {
-	return []groupShape{
+// Where a block has less shared memory there are fewer stages.
+func groupShapes(matrices int64, arch int) []groupShape {
+	list := []groupShape{
 		{4 * matrices, 8, 128, 1, 8, 128, 3, 2},
 		{8 * matrices, 16, 128, 1, 8, 128, 3, 2},
 		{16 * matrices, 32, 128, 1, 8, 64, 4, 2},
 		{48 * matrices, 64, 128, 2, 4, 64, 4, 2},
 		{math.MaxInt64, 128, 128, 2, 4, 64, 3, 2},
 	}
+	for i := range list {
+		for p := &list[i]; p.bytes() > sharedBytes(arch)-staticBytes; {
+			p.stages--
+		}
+	}
+	return list
+}
+
+// bytes is the shared memory for stages, which the sums take over.
+func (p *groupShape) bytes() int {
+	return max(p.stages*(p.rows+p.cols)*p.bk*2, p.rows*p.pitch()*4)
+}
+
+// pitch is the floats between rows of sums.
+func (p *groupShape) pitch() int { return p.cols + 4 }
+
+// staticBytes is what such a kernel has beside its stages, at most.
+const staticBytes = 2 << 10
+
+// sharedBytes is the most shared memory of a block, as the CUDA C++ Programming
+// Guide lists it by compute capability.
+func sharedBytes(arch int) int {
+	switch arch {
+	case 80, 87:
+		return 163 << 10
+	case 90, 100, 101, 103, 110:
+		return 227 << 10
+	}
+	return 99 << 10
 }
 
 // maxMatrices is what a grid holds along its second axis.
@@ -83,7 +113,7 @@ func expertKernels(k *loop.Kernel, arch int) ([]Source, error) {
 			return nil, err
 		}
 	}
-	for _, p := range groupShapes(matrices) {
+	for _, p := range groupShapes(matrices, arch) {
 		if least > iv.Hi {
 			break
 		}
@@ -124,8 +154,7 @@ func groupKernel(k *loop.Kernel, arch int, p groupShape) (Source, error) {
 	rows := product(k.Rows)
 	// The last of the second axis is for rows whose position is out of range.
 	e.grid = [3]dim.Dim{k.Cols[0].CeilDiv(int64(p.cols)), sel.Extent.Add(one), one}
-	pitch := p.cols + 4
-	e.shared = dim.Const(int64(max(p.stages*(p.rows+p.cols)*p.bk*2, p.rows*pitch*4)))
+	e.shared = dim.Const(int64(p.bytes()))
 	ix := e.index()
 	e.line("extern __shared__ uint4 shared[];")
 	e.line("__shared__ int list[%d];", p.rows)
@@ -163,7 +192,7 @@ func groupKernel(k *loop.Kernel, arch int, p groupShape) (Source, error) {
 		e.use("product_group"), e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.bk, p.stages, e.dim(sel.Stride), e.dim(m.K))
 	e.line("__syncthreads();")
 	e.close()
-	e.groupEpilogue(s, p, pitch, threads)
+	e.groupEpilogue(s, p, threads)
 	e.line("if (count < %d) return;", p.rows)
 	e.close()
 	return e.finish(fmt.Sprintf("%s: rows %s, columns %s, sums over %s with one of %s matrices", k.Name, extents(k.Rows), extents(k.Cols), m.K, sel.Extent)), e.err
@@ -181,7 +210,7 @@ func (e *emitter) position(row string) {
 }
 
 // groupEpilogue writes what happens to the sums of the rows in list.
-func (e *emitter) groupEpilogue(s *site, p groupShape, pitch, threads int) {
+func (e *emitter) groupEpilogue(s *site, p groupShape, threads int) {
 	k := e.k
 	s.width = e.width()
 	for s.width > 1 && p.cols%s.width != 0 {
@@ -195,7 +224,7 @@ func (e *emitter) groupEpilogue(s *site, p groupShape, pitch, threads int) {
 	s.rows = e.axes("i", "row", k.Rows)
 	s.cols, s.pos, s.acc = []string{"c"}, "c", "acc"
 	e.line("float acc[%d];", s.width)
-	e.line("%s<1, 0>(acc, part + block_row * %d + block_col, chosen);", e.use("add_parts"), pitch)
+	e.line("%s<1, 0>(acc, part + block_row * %d + block_col, chosen);", e.use("add_parts"), p.pitch())
 	e.row(k.Phases[0].Row, s)
 	e.columns(k.Phases[0].Body, s)
 	e.close()

@@ -110,7 +110,7 @@ func (g *rig) checkFaults(m *ir.Module, b *inputs, want bool) error {
 // TestCompileExperts compiles every kernel of such products.
 func TestCompileExperts(t *testing.T) {
 	lib := open(t)
-	for _, target := range []string{"cuda:sm_80", "cuda:sm_90"} {
+	for target, shared := range map[string]int64{"cuda:sm_80": 163 << 10, "cuda:sm_86": 99 << 10, "cuda:sm_90": 227 << 10} {
 		b, err := cuda.New(target, lib)
 		if err != nil {
 			t.Fatal(err)
@@ -126,6 +126,11 @@ func TestCompileExperts(t *testing.T) {
 			}
 			if len(p.Kernels) != want {
 				t.Errorf("%s, %s: %d kernels, want %d", target, dt, len(p.Kernels), want)
+			}
+			for _, s := range allSteps(p) {
+				if n, ok := s.Launch.Shared.Const(); ok && n > shared {
+					t.Errorf("%s, %s: %s takes %d bytes of shared memory, a block has %d", target, dt, p.Kernels[s.Kernel].Name, n, shared)
+				}
 			}
 		}
 	}
@@ -256,4 +261,18 @@ func (a *arena) takeAway(t testing.TB, bytes int64, keep device.Buffer) device.B
 		b = a.take(t, bytes)
 	}
 	return b
+}
+
+// allSteps lists the steps of a program, those of choices too.
+func allSteps(p *program.Program) []program.Step {
+	var out []program.Step
+	for _, s := range p.Steps {
+		if s.Kind != program.StepChoice {
+			out = append(out, s)
+		}
+		for _, v := range s.Variants {
+			out = append(out, v.Steps...)
+		}
+	}
+	return out
 }
