@@ -176,3 +176,31 @@ func TestSoakOnGPU(t *testing.T) { soak(t, gpuMaker()) }
 
 // A steady step on a GPU allocates nothing, either.
 func TestStepAllocatesNothingOnGPU(t *testing.T) { allocatesNothing(t, gpuMaker()) }
+
+// The functions that choose tokens choose on a GPU what sorting chooses, from rows
+// that one block looks at and from rows that several share.
+func TestSampleFunctionsOnGPU(t *testing.T) {
+	dev, err := gpu.Open(gpu.Options{})
+	if err != nil {
+		if os.Getenv("PWC_REQUIRE_GPU") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	defer func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	lib, err := nvrtc.Open(nvrtc.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	backend, err := cuda.New(dev.Info().Target, lib.Compiler("--std=c++17"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, vocabulary := range []int{600, 40000} {
+		sampleOnDevice(t, dev, build.Pipeline{Backend: backend}, vocabulary, 3)
+	}
+}

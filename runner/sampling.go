@@ -228,16 +228,18 @@ func (s *sampler) random(c chooser) {
 	x := f.op("div", f.op("sub", f.logits, top), f.where(drawn, temperature, f.float(1))) // ≤ 0
 	// The floor is in all of these functions, so that a row without limits gets the same
 	// token beside rows with.
-	kept := f.where(f.is(x, "ge", f.float(faintest)), f.f.Op1("exp", []ir.Value{x}), f.float(0))
+	may := f.is(x, "ge", f.float(faintest))
+	kept := f.where(may, f.f.Op1("exp", []ir.Value{x}), f.float(0))
 	if c > random {
-		kept = f.where(f.is(x, "ge", f.threshold(s, x, kept, c == limited)), kept, f.float(0))
+		may = f.is(x, "ge", f.threshold(s, x, kept, c == limited))
+		kept = f.where(may, kept, f.float(0))
 	}
 	target := f.op("mul", u, f.row1("sum", kept))
 	sums := f.f.Op1("cumsum", []ir.Value{kept}, ir.IntAttr("axis", 1))
 	// A device may associate the sums so that they do not quite rise, hence the
 	// second condition; and where nothing passes, or nothing is random, it is the
 	// most probable token.
-	passed := f.op("and", f.is(sums, "gt", target), f.is(kept, "gt", f.float(0)))
+	passed := f.op("and", f.is(sums, "gt", target), may)
 	passed = f.op("and", passed, drawn)
 	f.choose(s, f.first(f.where(passed, f.float(2), f.number(f.is(x, "ge", f.float(0))))), top)
 }

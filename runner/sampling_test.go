@@ -19,6 +19,7 @@ import (
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 	"pwc/piecewise"
+	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
 )
 
@@ -326,16 +327,22 @@ func TestIDs(t *testing.T) {
 
 // The device chooses what sorting chooses.
 func TestSampleOnDevice(t *testing.T) {
-	const vocabulary, rows = 600, 24
-	m := sampling(t, vocabulary)
 	dev := hostdev.Open(hostdev.Options{})
-	b, err := piecewise.New(context.Background(), m, piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Piecewise,
+	defer dev.Close()
+	sampleOnDevice(t, dev, build.Pipeline{Backend: host.New()}, 600, 20)
+}
+
+// sampleOnDevice samples from logits of a vocabulary, in so many rounds.
+func sampleOnDevice(t *testing.T, dev device.Device, target build.Compiler, vocabulary, rounds int) {
+	const rows = 24
+	m := sampling(t, int64(vocabulary))
+	b, err := piecewise.New(context.Background(), m, piecewise.Options{Device: dev, Target: target, Mode: piecewise.Piecewise,
 		CaptureSizes: []int64{32}, Symbols: map[string]int64{"B": 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := errors.Join(b.Close(), dev.Close()); err != nil {
+		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -369,7 +376,7 @@ func TestSampleOnDevice(t *testing.T) {
 		return ids
 	}
 	rng := rand.New(rand.NewPCG(5, 5))
-	for round := range 20 {
+	for round := range rounds {
 		c := choices{}
 		spread := 4.0 + float64(round)
 		for range rows {
