@@ -332,11 +332,19 @@ func (b *Backend) loadWeights(ctx context.Context, src safetensors.Source) error
 			errs = append(errs, t.err)
 			continue
 		}
-		if b.weights[i], err = next(int64(len(t.data)), "weight @"+w.Name); err != nil {
+		bytes := int64(0)
+		for _, p := range t.pieces() {
+			bytes += int64(len(p))
+		}
+		if b.weights[i], err = next(bytes, "weight @"+w.Name); err != nil {
 			return err
 		}
-		if err := b.pool.stream.CopyToDevice(b.weights[i], t.data); err != nil {
-			return err
+		at := int64(0)
+		for _, p := range t.pieces() {
+			if err := b.pool.stream.CopyToDevice(b.weights[i].Slice(at, int64(len(p))), p); err != nil {
+				return err
+			}
+			at += int64(len(p))
 		}
 		// The host bytes may go once the copy is done.
 		if err := b.pool.stream.Synchronize(); err != nil {

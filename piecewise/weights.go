@@ -3,6 +3,7 @@ package piecewise
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"pwc/ir"
 	"pwc/ir/dim"
@@ -14,7 +15,24 @@ import (
 type hostTensor struct {
 	dt    dtype.DType
 	shape []int64
-	data  []byte
+	data  []byte   // all of it; nil: see parts
+	parts [][]byte // one after the other
+}
+
+// whole returns the tensor with its parts put together.
+func (t hostTensor) whole() hostTensor {
+	if t.parts != nil {
+		t.data, t.parts = slices.Concat(t.parts...), nil
+	}
+	return t
+}
+
+// pieces returns the tensor's bytes, in parts that need not be put together.
+func (t hostTensor) pieces() [][]byte {
+	if t.parts != nil {
+		return t.parts
+	}
+	return [][]byte{t.data}
 }
 
 // computedWeight is a weight, or why there is none.
@@ -85,14 +103,15 @@ func evalExpr(src safetensors.Source, e *ir.WeightExpr) (hostTensor, error) {
 		if err != nil {
 			return hostTensor{}, err
 		}
-		return hostTensor{t.DType, t.Shape, t.Data}, nil
+		return hostTensor{dt: t.DType, shape: t.Shape, data: t.Data}, nil
 	}
 	args := make([]hostTensor, len(e.Args))
 	for i, a := range e.Args {
-		var err error
-		if args[i], err = evalExpr(src, a); err != nil {
+		x, err := evalExpr(src, a)
+		if err != nil {
 			return hostTensor{}, err
 		}
+		args[i] = x.whole()
 	}
 	x := args[0]
 	switch e.Op {
@@ -107,7 +126,7 @@ func evalExpr(src safetensors.Source, e *ir.WeightExpr) (hostTensor, error) {
 		if product(shape) != product(x.shape) {
 			return x, fmt.Errorf("reshape of %v to %v", x.shape, shape)
 		}
-		return hostTensor{x.dt, shape, x.data}, nil
+		return hostTensor{dt: x.dt, shape: shape, data: x.data}, nil
 	case "cast":
 		name := ""
 		for _, a := range e.Attrs {
@@ -201,6 +220,13 @@ func concatHost(args []hostTensor, axis int64) (hostTensor, error) {
 		}
 		shape[axis] += y.shape[axis]
 	}
+	if before == 1 { // rows after rows: a large weight need not be copied on the host
+		parts := make([][]byte, len(args))
+		for i, y := range args {
+			parts[i] = y.data
+		}
+		return hostTensor{dt: x.dt, shape: shape, parts: parts}, nil
+	}
 	out := make([]byte, 0, product(shape)*size)
 	for b := range before {
 		for _, y := range args {
@@ -208,7 +234,7 @@ func concatHost(args []hostTensor, axis int64) (hostTensor, error) {
 			out = append(out, y.data[b*run:(b+1)*run]...)
 		}
 	}
-	return hostTensor{x.dt, shape, out}, nil
+	return hostTensor{dt: x.dt, shape: shape, data: out}, nil
 }
 
 func sliceHost(x hostTensor, axis, start, end, step int64) (hostTensor, error) {
@@ -237,7 +263,7 @@ func sliceHost(x hostTensor, axis, start, end, step int64) (hostTensor, error) {
 			out = append(out, x.data[from:from+run]...)
 		}
 	}
-	return hostTensor{x.dt, shape, out}, nil
+	return hostTensor{dt: x.dt, shape: shape, data: out}, nil
 }
 
 func transposeHost(x hostTensor, perm []int64) (hostTensor, error) {
@@ -276,7 +302,7 @@ func transposeHost(x hostTensor, perm []int64) (hostTensor, error) {
 			index[i] = 0
 		}
 	}
-	return hostTensor{x.dt, shape, out}, nil
+	return hostTensor{dt: x.dt, shape: shape, data: out}, nil
 }
 
 // castHost converts between the floating-point dtypes that checkpoints use,
@@ -306,5 +332,5 @@ func castHost(x hostTensor, to dtype.DType) (hostTensor, error) {
 	default:
 		return x, fmt.Errorf("cast of a checkpoint tensor from %s to %s: only f32, f16 and bf16 are converted", x.dt, to)
 	}
-	return hostTensor{to, x.shape, out}, nil
+	return hostTensor{dt: to, shape: x.shape, data: out}, nil
 }

@@ -57,8 +57,8 @@ func TestEvalWeight(t *testing.T) {
 		{`transpose(concat("a", "b"), perm=[1, 0])`, dtype.U8, []int64{3, 3}, []byte{0, 3, 6, 1, 4, 7, 2, 5, 8}},
 	} {
 		got, err := evalWeight(src, weight(t, tc.expr, tc.dt, tc.dims))
-		if err != nil || !bytes.Equal(got.data, tc.want) {
-			t.Errorf("%s = %v, %v; want %v", tc.expr, got.data, err, tc.want)
+		if data := got.whole().data; err != nil || !bytes.Equal(data, tc.want) {
+			t.Errorf("%s = %v, %v; want %v", tc.expr, data, err, tc.want)
 		}
 	}
 	for _, tc := range []struct {
