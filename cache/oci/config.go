@@ -46,7 +46,7 @@ type Config struct {
 // Target is what some of the programs run on.
 type Target struct {
 	Name      string `json:"target"`     // "host", "cuda:sm_90"
-	MinDriver string `json:"min_driver"` // oldest driver that loads them: numbers and dots; empty: none is needed
+	MinDriver string `json:"min_driver"` // oldest driver that loads them: numbers and dots, as of the CUDA that it runs; empty: none is needed
 	Entries   int    `json:"entries"`
 	Bytes     int64  `json:"bytes"` // of their blobs, each once
 }

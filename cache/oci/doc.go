@@ -25,7 +25,7 @@
 //	 "cache_format":1,                cache.FormatVersion
 //	 "program_formats":[1],           of the entries, rising
 //	 "pipelines":["7 -cse"],          of the entries, by name
-//	 "targets":[{"target":"cuda:sm_90","min_driver":"525.60.13","entries":12,"bytes":34567}],
+//	 "targets":[{"target":"cuda:sm_90","min_driver":"12.0","entries":12,"bytes":34567}],
 //	 "bytes":45678,                   of all layers
 //	 "modules":[{"name":"toy","hash":"sha256:…","target":"cuda:sm_90",
 //	   "graph":{"digest":"sha256:…","size":6789},
