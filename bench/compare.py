@@ -11,8 +11,10 @@ cut of the model can use. With --json the figures themselves are printed.
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -25,11 +27,18 @@ def torch_lines(a):
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
-def pwc_report(a):
+def tune(a):
+    """Has pwc measure the products of the shape, and returns the cache that keeps what it found."""
+    environment = dict(os.environ, PWC_CACHE="", PWC_CACHE_DIR=tempfile.mkdtemp(prefix="pwc-compare-"))
+    subprocess.run([a.pwc, "tune", a.config, "--target", "cuda", "--dtype", "auto"], stdout=subprocess.DEVNULL, check=True, env=environment)
+    return environment
+
+
+def pwc_report(a, environment):
     command = [a.pwc, "bench", a.config, "--target", "cuda", "--mode", "piecewise,full", "--batch", a.batch, "--context", str(a.context), "--json"]
     if a.profile:
         command.append("--profile")
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment).stdout)
 
 
 def table(head, rows):
@@ -72,10 +81,17 @@ def main():
     parser.add_argument("--batch", default="1,8,32,128,256")
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--capture-sizes", action="store_true", help="time PyTorch's capture of the default sizes, too")
+    parser.add_argument("--tune", action="store_true", help="have pwc measure how each product is computed best, before")
     parser.add_argument("--profile", action="store_true", help="have pwc say how long each kernel takes (in --json)")
     parser.add_argument("--json", action="store_true", help="print all figures as one JSON document")
     a = parser.parse_args()
-    report, lines = pwc_report(a), torch_lines(a)
+    environment = tune(a) if a.tune else dict(os.environ)
+    try:
+        report = pwc_report(a, environment)
+    finally:
+        if a.tune:
+            shutil.rmtree(environment["PWC_CACHE_DIR"])
+    lines = torch_lines(a)
     if a.json:
         print(json.dumps(dict(pwc=report, torch=lines)))
         return

@@ -110,6 +110,7 @@ type benchReport struct {
 	Compile   benchCompile   `json:"compile"`
 	Load      float64        `json:"load_seconds"`
 	Plan      piecewise.Plan `json:"plan"`
+	Library   benchLibrary   `json:"library"`
 	Captures  []benchCapture `json:"captures"`
 	Steps     []benchStep    `json:"steps"`
 	Profiles  []benchProfile `json:"profiles,omitempty"`
@@ -120,6 +121,13 @@ type benchCompile struct {
 	Artifacts int64   `json:"artifacts"`
 	Cold      float64 `json:"cold_seconds"` // with an empty cache
 	Warm      float64 `json:"warm_seconds"` // with what that left
+}
+
+// benchLibrary counts the calls of library routines at captured sizes.
+type benchLibrary struct {
+	Calls   int64 `json:"calls"`
+	Untuned int64 `json:"untuned"` // whose algorithm was never measured
+	Missing int64 `json:"missing"` // that the device has no routine for: kernels of pwc's own serve
 }
 
 // benchCapture is what capturing the default sizes took in one mode.
@@ -284,6 +292,9 @@ func (a *app) printBench(path string, r *benchReport) error {
 			memory = fmt.Sprintf(", %.3f GiB", float64(*c.Bytes)/(1<<30))
 		}
 		fmt.Fprintf(a.out, "capture         %s: %s, %s: %.3f s%s\n", c.Mode, plural(int64(c.Sizes), "size"), plural(int64(c.Graphs), "graph"), c.Seconds, memory)
+	}
+	if l := r.Library; l.Calls+l.Missing > 0 {
+		fmt.Fprintf(a.out, "library         %s, %d untuned, %d served by kernels of pwc's own for want of the library\n", plural(l.Calls, "call"), l.Untuned, l.Missing)
 	}
 	fmt.Fprintln(a.out)
 	t := table{head: []string{">batch", "mode", ">ms", ">in a row", ">to issue", ">GB read", ">GB/s", ">of bandwidth", ">tokens/s"}}

@@ -86,6 +86,8 @@ func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport
 	if r.Captures, err = b.capture(ctx); err != nil {
 		return err
 	}
+	s := b.backend.Stats()
+	r.Library = benchLibrary{s.LibraryCalls, s.LibraryUntuned, s.LibraryMissing}
 	for _, n := range b.flags.batches {
 		for _, mode := range b.flags.modes {
 			b.status.say("measuring steps of %s, %s", plural(n, "row"), mode)
