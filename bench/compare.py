@@ -30,7 +30,7 @@ def torch_lines(a):
 def tune(a):
     """Has pwc measure the products of the shape, and returns the cache that keeps what it found."""
     environment = dict(os.environ, PWC_CACHE="", PWC_CACHE_DIR=tempfile.mkdtemp(prefix="pwc-compare-"))
-    subprocess.run([a.pwc, "tune", a.config, "--target", "cuda", "--dtype", "auto"], stdout=subprocess.DEVNULL, check=True, env=environment)
+    subprocess.run([a.pwc, "tune", a.config, "--target", "cuda", "--capture-sizes", a.batch], stdout=subprocess.DEVNULL, check=True, env=environment)
     return environment
 
 
