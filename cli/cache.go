@@ -257,6 +257,12 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	bf.frozen, bf.unrecorded = true, true
+	module := m.module
+	if served, err := a.serves(module); err != nil {
+		return err
+	} else if served != nil {
+		module = served
+	}
 	type found struct {
 		use build.Use
 		explained
@@ -279,13 +285,13 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 				}
 			}
 		}
-		first := build.Use{Plan: len(m.module.Funcs)} // kernels of ops come last
+		first := build.Use{Plan: len(module.Funcs)} // kernels of ops come last
 		if len(e.Artifact.Uses) > 0 {
 			first = e.Artifact.Uses[0]
 		}
 		all = append(all, found{first, x})
 	}
-	b, err := a.newBackend(ctx, m.module, t, bf, piecewise.Piecewise, nil, loadSymbols(m.module))
+	b, err := a.newBackend(ctx, module, t, bf, piecewise.Piecewise, nil, loadSymbols(module))
 	var miss *build.MissError
 	switch {
 	case err == nil:

@@ -115,7 +115,7 @@ func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, 
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	symbols := loadSymbols(&module)
-	served, err := a.serves(&module, bf)
+	served, err := a.serves(&module)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, 
 
 // serves returns the module that generate has compiled of a language model, if
 // there is a cache to keep it in.
-func (a *app) serves(m *ir.Module, bf *buildFlags) (*ir.Module, error) {
+func (a *app) serves(m *ir.Module) (*ir.Module, error) {
 	store, err := a.openStore()
 	if err != nil || store == nil || !isLanguageModel(m) {
 		return nil, err
