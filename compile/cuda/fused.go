@@ -379,5 +379,6 @@ func (f *fused) shapes(arch int) []productShape {
 	return out
 }
 
-// leads reports whether kernels of the shape may compute rows of x themselves.
-func (p productShape) leads() bool { return p.m > 0 }
+// leads reports whether kernels of the shape make the row of x themselves. Two rows
+// cost a block more than a launch of their own does.
+func (p productShape) leads() bool { return p.m == 1 }

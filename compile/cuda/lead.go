@@ -40,7 +40,7 @@ func (e *emitter) ready(f *fused, p productShape, o *epilogue) {
 	e.line("};")
 }
 
-// lead writes ready for rows of x that the nest before the product makes, every
+// lead writes ready for a row of x that the nest before the product makes, every
 // group of warps for itself. What it reads of weights is requested before the
 // kernel before is done.
 func (e *emitter) lead(f *fused, p productShape, o *epilogue) {
@@ -52,21 +52,14 @@ func (e *emitter) lead(f *fused, p productShape, o *epilogue) {
 	for _, ph := range f.lead.Phases {
 		for _, in := range ph.Body {
 			if in.Op.Reduces() && p.split > 1 {
-				e.line("__shared__ float room%d[%d][%d];", in.Dst, p.m, p.warps)
+				e.line("__shared__ float room%d[%d];", in.Dst, p.warps)
 			}
 		}
 	}
 	e.line("const auto ready = [&](%s &to, int k, int end) {", p.partsOfX(depth))
 	e.depth++
 	o.loads()
-	e.line("#pragma unroll")
-	e.open("for (int b = 0; b < %d; b++)", p.m)
-	row := "first_row"
-	if p.m > 1 {
-		row = "min(first_row + b, rows - 1)"
-	}
-	e.line("const %s m = %s;", e.index(), row)
-	s := &site{width: 8, rows: []string{"m"}, cols: []string{"c"}, pos: "c", warps: p.split}
+	s := &site{width: 8, rows: []string{"first_row"}, cols: []string{"c"}, pos: "c", warps: p.split}
 	kept := le.keep(s, rowPlan{warps: p.split, trips: parts})
 	for i, ph := range f.lead.Phases {
 		le.row(ph.Row, s)
@@ -98,14 +91,14 @@ func (e *emitter) lead(f *fused, p productShape, o *epilogue) {
 		}
 		puts := false
 		at.store = func(in loop.Instr, vector string) {
-			e.line("to.put(b, t, %s(%s));", e.use("bits"), vector)
+			e.line("to.put(0, t, %s(%s));", e.use("bits"), vector)
 			puts = true
 		}
 		le.columns(ph.Body, &at)
 		if !exact {
 			e.close()
 			if puts {
-				e.line("else to.put(b, t, make_uint4(0, 0, 0, 0));")
+				e.line("else to.put(0, t, make_uint4(0, 0, 0, 0));")
 			}
 		}
 		e.close()
@@ -113,13 +106,12 @@ func (e *emitter) lead(f *fused, p productShape, o *epilogue) {
 			if in.Op.Reduces() {
 				room := "(float *)nullptr"
 				if p.split > 1 {
-					room = fmt.Sprintf("room%d[b]", in.Dst)
+					room = fmt.Sprintf("room%d", in.Dst)
 				}
 				le.define(in, fmt.Sprintf("%s<%s, %d>(s%d, %s)", e.use("reduce_slices"), le.reduction(in).op, p.split, in.Dst, room))
 			}
 		}
 	}
-	e.close()
 	e.depth--
 	e.line("};")
 }

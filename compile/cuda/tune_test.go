@@ -299,14 +299,14 @@ func TestTuneChains(t *testing.T) {
 			var rows int
 			fmt.Sscan(word, &rows)
 			var shapes []cuda.Shape
-			if rows <= 4 {
-				for _, c := range [][4]int{{4, 1, 8, 8}, {4, 2, 8, 8}, {4, 4, 8, 8}, {2, 2, 8, 8}, {2, 4, 8, 8}, {4, 1, 16, 16}, {4, 2, 16, 16}} {
+			switch {
+			case rows <= 4:
+				for _, c := range [][4]int{{4, 1, 8, 8}, {4, 2, 8, 8}, {4, 4, 8, 8}, {2, 2, 8, 8}, {4, 1, 4, 4}, {4, 2, 4, 4}} {
 					shapes = append(shapes, cuda.Few(rows, depth, c[0], c[1], c[2], c[3]))
 				}
-			}
-			if rows > 1 {
-				for _, c := range [][4]int{{1, 2, 8, 2}, {1, 2, 8, 3}, {1, 4, 8, 2}, {1, 4, 8, 3}, {1, 1, 8, 4}, {1, 2, 8, 4}, {2, 2, 8, 2}, {2, 1, 8, 3}, {1, 4, 4, 2}, {2, 2, 4, 2}} {
-					shapes = append(shapes, cuda.Skinny((rows+7)/8*8, depth, c[0], c[1], c[2], 8, 1, c[3]))
+			default:
+				for _, c := range [][5]int{{1, 2, 8, 8, 2}, {1, 2, 4, 4, 4}, {1, 4, 4, 4, 4}, {1, 8, 4, 4, 4}, {1, 2, 4, 4, 6}, {1, 4, 4, 4, 6}, {1, 2, 16, 16, 1}, {1, 4, 16, 16, 1}, {1, 8, 8, 8, 1}} {
+					shapes = append(shapes, cuda.Skinny((rows+7)/8*8, depth, c[0], c[1], c[2], c[3], 1, c[4]))
 				}
 			}
 			programs := make([]*program.Program, len(shapes))
