@@ -2,8 +2,24 @@ package cuda
 
 import "math"
 
-// tensorShapes returns the shapes of products on tensor cores, for 2 rows and
-// more of a matrix of that many columns and that depth.
+// fewShapes returns the shapes of products on CUDA cores, for 1 and 2 rows.
+//
+// They were measured on an H200 on the matrices of tensorShapes: four columns a
+// group of warps beat two and eight, eight warps four and sixteen. A lane requests
+// more at once where that is all that it needs, or where it needs much.
+func fewShapes(depth int64) []productShape {
+	one, two := fewShape(1, depth, fewColumns, 1, 8, 8), fewShape(2, depth, fewColumns, 1, 8, 8)
+	switch parts := one.parts(depth); {
+	case parts == 2:
+		one.u = 2
+	case parts > 4:
+		one.u = 4
+	}
+	return []productShape{one, two}
+}
+
+// tensorShapes returns the shapes of products on tensor cores, for more rows
+// of a matrix of that many columns and that depth.
 //
 // They were measured on an H200, on cold weights of 28672 x 4096, 4096 x 14336,
 // 6144 x 4096, 4096 x 4096, 16384 x 2048, 2048 x 8192 and 2048 x 2048: what stands

@@ -175,6 +175,9 @@ const shape8B = `{"architectures":["LlamaForCausalLM"],"model_type":"llama","hid
 // shape1B is that of Llama-3.2-1B.
 const shape1B = `{"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":3,"num_attention_heads":32,"num_key_value_heads":8,"vocab_size":128256,"rms_norm_eps":1e-5,"rope_theta":500000.0,"max_position_embeddings":8192,"torch_dtype":"bfloat16","hidden_act":"silu","tie_word_embeddings":false,"head_dim":64}`
 
+// shapeToy is that of a model that is next to nothing.
+const shapeToy = `{"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":256,"intermediate_size":512,"num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":4,"vocab_size":1024,"rms_norm_eps":1e-5,"rope_theta":500000.0,"max_position_embeddings":8192,"torch_dtype":"bfloat16","hidden_act":"silu","tie_word_embeddings":false}`
+
 // TestCompile8B compiles all variants of the kernels of Llama-3.1-8B.
 func TestCompile8B(t *testing.T) {
 	l := open(t)

@@ -32,6 +32,7 @@
 //   - topk.go selects the largest elements.
 //
 // Kernels for compute capability 9.0 and later allow programmatic dependent
-// launch (attribute "pdl"). They start while the kernel before still runs, read
-// weights, wait for it before they touch anything else, and let the one after start.
+// launch (attribute "pdl"). They let the kernel after start, read weights, and wait
+// for the kernel before, which has waited itself, before they touch anything else:
+// several kernels may have started, and none runs ahead of what it reads.
 package cuda

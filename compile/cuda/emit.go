@@ -367,11 +367,12 @@ func (e *emitter) launch() program.Launch {
 // dependent reports whether kernels use programmatic dependent launch.
 func (e *emitter) dependent() bool { return e.arch >= 90 }
 
-// wait writes the wait for the kernel before, and lets the one after start.
+// wait lets the kernel after start, which waits for this one itself, and writes the
+// wait for the kernel before.
 func (e *emitter) wait() {
 	if e.dependent() {
-		e.line("%s();", e.use("wait_for_previous"))
 		e.line("%s();", e.use("let_next_start"))
+		e.line("%s();", e.use("wait_for_previous"))
 	}
 }
 

@@ -187,9 +187,11 @@ func groupKernel(k *loop.Kernel, arch int, p groupShape) (Source, error) {
 	e.line("x_at[threadIdx.x] = %s;", sum(terms...))
 	e.close()
 	e.line("__syncthreads();")
-	e.use(map[string]string{"bf16": "mma_bf16", "f16": "mma_f16"}[e.elementOf()])
-	e.line("%s<%s, %d, %d, %d, %d, %d, %d>(part, x, x_at, count, w + blockIdx.y * (long long)%s + first_col * w_row, w_row, (int)(cols - first_col), %s);",
-		e.use("product_group"), e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.bk, p.stages, e.dim(sel.Stride), e.dim(m.K))
+	e.line("w += blockIdx.y * (long long)%s;", e.dim(sel.Stride))
+	e.line("const auto row_at = [&](int r) { return x_at[r]; };")
+	e.line("const auto column = [&](int n) { return min(first_col + n, cols - 1); };")
+	e.line("const auto ready = [&]() {};")
+	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.bk, p.stages, 1, false, false}, "x, row_at, count, w, w_row, column, ready, "+e.dim(m.K))
 	e.line("__syncthreads();")
 	e.close()
 	e.groupEpilogue(s, p, threads)
@@ -267,73 +269,6 @@ __device__ __forceinline__ int rows_of_group(int *list, int skip, long long rows
   }
   __syncthreads();
   return max(0, min(before, MOST));
-}
-`},
-	{"product_group", []string{"shared_address", "copies"}, `
-// product_group: up to BM rows of x, which lie at x_at, and BN rows of w on tensor
-// cores. WM by WN warps share them, the rows of w being the instruction's M
-// operand, so that eight rows of x fill it. BK elements of k make a stage of shared
-// memory, filled asynchronously; the 16-byte parts of rows are exchanged by row, so
-// that the eight rows of a matrix lie in different banks.
-template <class T, int BM, int BN, int WM, int WN, int BK, int STAGES>
-__device__ __forceinline__ void product_group(float *part, const T *x, const long long *x_at, int rows, const T *w, long long w_row, int cols, int K) {
-  constexpr int THREADS = WM * WN * 32, PARTS = BK / 8, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN * (BM / WM), wn = warp % WN * (BN / WN);
-  const unsigned base = shared_address(part);
-  auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ row % 8) * 16); };
-  auto fill = [&](int stage, int k) {
-    const unsigned at = base + stage * STAGE;
-    #pragma unroll
-    for (int i = threadIdx.x; i < BN * PARTS; i += THREADS) {
-      const int r = i / PARTS, p = i % PARTS;
-      copy_async(at + BM * BK * 2 + at_row(r, p), w + min(r, cols - 1) * w_row + k + p * 8, k + p * 8 < K);
-    }
-    #pragma unroll
-    for (int i = threadIdx.x; i < BM * PARTS; i += THREADS) {
-      const int r = i / PARTS, p = i % PARTS;
-      copy_async(at + at_row(r, p), x + x_at[min(r, rows - 1)] + k + p * 8, r < rows && k + p * 8 < K);
-    }
-  };
-  const int steps = (K + BK - 1) / BK;
-  #pragma unroll
-  for (int s = 0; s < STAGES - 1; s++) {
-    if (s < steps) fill(s, s * BK);
-    asm volatile("cp.async.commit_group;" ::: "memory");
-  }
-  float acc[MT][NT][4] = {};
-  for (int s = 0; s < steps; s++) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-    __syncthreads();
-    if (s + STAGES - 1 < steps) fill((s + STAGES - 1) % STAGES, (s + STAGES - 1) * BK);
-    asm volatile("cp.async.commit_group;" ::: "memory");
-    const unsigned at = base + s % STAGES * STAGE;
-    #pragma unroll
-    for (int h = 0; h < BK / 32; h++) {
-      unsigned a[MT][2][4], b[NT][4];
-      #pragma unroll
-      for (int j = 0; j < NT; j++) load_matrices(b[j], at + at_row(wm + j * 8 + lane % 8, h * 4 + lane / 8));
-      #pragma unroll
-      for (int i = 0; i < MT; i++)
-        #pragma unroll
-        for (int q = 0; q < 2; q++) load_matrices(a[i][q], at + BM * BK * 2 + at_row(wn + i * 16 + lane % 16, h * 4 + q * 2 + lane / 16));
-      #pragma unroll
-      for (int i = 0; i < MT; i++)
-        #pragma unroll
-        for (int j = 0; j < NT; j++) {
-          mma(x, acc[i][j], a[i][0][0], a[i][0][1], a[i][0][2], a[i][0][3], b[j][0], b[j][1]);
-          mma(x, acc[i][j], a[i][1][0], a[i][1][1], a[i][1][2], a[i][1][3], b[j][2], b[j][3]);
-        }
-    }
-  }
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
-  __syncthreads();
-  #pragma unroll
-  for (int i = 0; i < MT; i++)
-    #pragma unroll
-    for (int j = 0; j < NT; j++)
-      #pragma unroll
-      for (int c = 0; c < 4; c++)
-        part[(wm + j * 8 + lane % 4 * 2 + c % 2) * PITCH + wn + i * 16 + c / 2 * 8 + lane / 4] = acc[i][j][c];
 }
 `},
 }

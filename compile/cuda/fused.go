@@ -374,6 +374,9 @@ func (f *fused) shapes(arch int) []productShape {
 		if p.most > fusedRows || len(f.tails) == 0 && !p.leads() {
 			break
 		}
+		if f.lead != nil && p.leads() {
+			p.u = 1 // requests go on while the row is made
+		}
 		out = append(out, p)
 	}
 	return out

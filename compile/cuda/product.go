@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"pwc/compile/loop"
 	"pwc/ir/dim"
@@ -81,7 +82,18 @@ func (e *emitter) productShapes() []productShape {
 	if !known {
 		cols = math.MaxInt64
 	}
-	return append([]productShape{fewShape(1, depth, fewColumns, 1, 8, 8)}, tensorShapes(depth, cols, e.arch)...)
+	return slices.Concat(fewShapes(depth), tensorShapes(depth, cols, e.arch))
+}
+
+// soonElements is the largest matrix whose product lets the next kernel start at
+// once: a shorter one ends before the next has started, and blocks that wait beside
+// a longer one are in its way.
+const soonElements = 4 << 20
+
+// soon says whether the next kernel may start at once.
+func (e *emitter) soon() bool {
+	size, known := e.k.MatMul.K.Mul(e.k.Cols[0]).Const()
+	return known && size <= soonElements
 }
 
 // productKernel makes the source of one shape of a product alone.
@@ -237,7 +249,7 @@ func (e *emitter) few(f *fused, p productShape, o *epilogue) {
 	}
 	e.line("__shared__ float part[%d];", p.split*p.rows*p.pitch)
 	e.ready(f, p, o)
-	e.product("product_few", []any{e.elementOf(), depth, p.m, p.r, p.u, p.split, p.warps, held, e.early()}, "w, w_row, column, ready")
+	e.product("product_few", []any{e.elementOf(), depth, p.m, p.r, p.u, p.split, p.warps, held, e.early(), e.soon()}, "w, w_row, column, ready")
 }
 
 // elementOf is the C type of the operands.
@@ -290,7 +302,26 @@ func (e *emitter) skinny(_ *fused, p productShape, o *epilogue) {
 	e.shared = dim.Const(int64(bytes))
 	e.line("extern __shared__ uint4 shared[];")
 	e.line("float *part = (float *)shared;")
-	e.product("product_skinny", []any{e.elementOf(), depth, p.mt, p.nt, p.u, p.split, p.warps, max(p.cluster, 1), e.early()}, operands)
+	e.product("product_skinny", []any{e.elementOf(), depth, p.mt, p.nt, p.u, p.split, p.warps, max(p.cluster, 1), e.early(), e.soon()}, operands)
+}
+
+// strip is for up to rows rows, a multiple of 8, on tensor cores: the weights are
+// the M operand, and pass through shared memory in stages of bk elements of k. Each
+// of warps warps makes cols/warps columns.
+func strip(rows, cols, warps, bk, stages, cluster, blocks int) productShape {
+	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: cols, split: 1, threads: warps * 32, pitch: cols + 4,
+		cluster: cluster, blocks: blocks, write: (*emitter).strip, warps: warps, bk: bk, stages: stages}
+}
+
+func (e *emitter) strip(_ *fused, p productShape, o *epilogue) {
+	bytes := p.stages * (p.rows + p.cols) * p.bk * 2
+	e.shared = dim.Const(int64(max(bytes, 4*p.rows*p.pitch)))
+	e.line("extern __shared__ uint4 shared[];")
+	e.line("float *part = (float *)shared;")
+	e.line("const auto row_at = [&](int r) { return (first_row + r) * x_row; };")
+	e.ready(nil, p, o)
+	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, 1, p.warps, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()},
+		"x, row_at, (int)(rows - first_row), w, w_row, column, ready, "+e.dim(e.k.MatMul.K))
 }
 
 // tile is for any number of rows on tensor cores: a block of eight warps makes a
@@ -311,7 +342,7 @@ func (e *emitter) tile(_ *fused, p productShape, o *epilogue) {
 	e.shared = dim.Const(int64(max(bytes, 4*p.rows*p.pitch)))
 	e.line("extern __shared__ uint4 shared[];")
 	e.line("float *part = (float *)shared;")
-	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1), e.early()}, operands+", "+e.dim(e.k.MatMul.K))
+	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()}, operands+", "+e.dim(e.k.MatMul.K))
 }
 
 // simpleShape is for operands of any type and strides, computed in f32: a block

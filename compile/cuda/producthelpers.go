@@ -2,8 +2,10 @@ package cuda
 
 // productHelpers are the inner parts of matrix products. Each leaves the sums of
 // a block's rows of x with its rows of w in shared memory, for the epilogue:
-// part[split][rows][pitch]. rows and cols are what is left of the matrices from
-// the block on. It is never written.
+// part[split][rows][pitch]. column says which row of w a column of the block is, and
+// ready is called as soon as the previous kernel is done. With EARLY the first parts
+// of w are requested before that; with SOON the next kernel may start at once, else
+// when this one need not wait any more. It is never written.
 var productHelpers = []helper{
 	{"no_previous", nil, `
 __device__ __forceinline__ void wait_for_previous() {}
@@ -85,7 +87,7 @@ struct parts_of_x {
   }
   __device__ __forceinline__ uint4 get(int m, int c) const { return HELD ? held[m * C + c] : room()[(m * C + c) * THREADS]; }
 };
-template <class T, int K, int M, int R, int U, int SPLIT, int WARPS, bool HELD, bool EARLY, class Column, class Ready>
+template <class T, int K, int M, int R, int U, int SPLIT, int WARPS, bool HELD, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_few(float *part, const T *w, long long w_row, const Column &column, const Ready &ready) {
   constexpr int K8 = K / 8, C = ((K8 + SPLIT - 1) / SPLIT + 31) / 32, COLS = WARPS / SPLIT * R;
   constexpr bool EXACT = K8 % (SPLIT * 32) == 0;
@@ -102,10 +104,11 @@ __device__ __forceinline__ void product_few(float *part, const T *w, long long w
         to[u][r] = c + u < C && (EXACT || k + (c + u) * 32 < end) ? weights<EARLY>(from[r] + (c + u) * 32) : make_uint4(0, 0, 0, 0);
   };
   uint4 now[U][R];
+  if (SOON) let_next_start();
   if (!EARLY) wait_for_previous();
   request(now, 0);
   if (EARLY) wait_for_previous();
-  let_next_start();
+  if (!SOON) let_next_start();
   parts_of_x<M, C, WARPS * 32, HELD> x;
   ready(x, k, end);
   float acc[M * R] = {};
@@ -199,7 +202,7 @@ __device__ __forceinline__ void add_parts(float (&acc)[N], const float *part, bo
 // once: which element of k an instruction sees where does not matter as long as x
 // and w agree, so these are two instructions' worth. U chunks of 32 elements of k
 // are under way.
-template <class T, int K, int MT, int NT, int U, int SPLIT, int WARPS, int CLUSTER, bool EARLY, class Column, class Ready>
+template <class T, int K, int MT, int NT, int U, int SPLIT, int WARPS, int CLUSTER, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_skinny(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready) {
   constexpr int CHUNKS = (K + 31) / 32, COLS = 16 * MT * (WARPS / SPLIT), PITCH = COLS + 4, SLICES = SPLIT * CLUSTER;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slice = warp % SPLIT, col = warp / SPLIT * 16 * MT;
@@ -215,6 +218,7 @@ __device__ __forceinline__ void product_skinny(float *part, const T *x, long lon
   const uint4 zero = make_uint4(0, 0, 0, 0);
   auto exists = [&](int chunk) { return chunk < end && (K % 32 == 0 || chunk * 32 + t * 8 < K); };
   uint4 now[U][MT][2];
+  if (SOON) let_next_start();
   if (!EARLY) wait_for_previous();
   #pragma unroll
   for (int u = 0; u < U; u++)
@@ -223,7 +227,7 @@ __device__ __forceinline__ void product_skinny(float *part, const T *x, long lon
       #pragma unroll
       for (int h = 0; h < 2; h++) now[u][i][h] = exists(k + u) ? weights<EARLY>(at(i, h, k + u)) : zero;
   if (EARLY) wait_for_previous();
-  let_next_start();
+  if (!SOON) let_next_start();
   ready();
   float acc[MT][NT][4] = {};
   for (; k < end; k += U) {
@@ -266,6 +270,88 @@ __device__ __forceinline__ void load_matrices(unsigned (&r)[4], unsigned from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
 }
 `},
+	{"product_strip", []string{"shared_address", "copies"}, `
+// product_strip: up to BM rows of x, which lie at row_at, and BN rows of w on tensor
+// cores. WM by WN warps share them, the rows of w being the instruction's M
+// operand, so that eight rows of x fill it. BK elements of k make a stage of shared
+// memory, filled asynchronously: many neighbouring bytes of a row at once are what
+// memory streams fastest. The 16-byte parts of rows are exchanged by row, so that
+// the eight rows of a matrix lie in different banks. CLUSTER blocks share the strip,
+// each with a part of K. With EARLY the first rows of w are requested before the
+// previous kernel is done.
+template <class T, int BM, int BN, int WM, int WN, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Row, class Column, class Ready>
+__device__ __forceinline__ void product_strip(float *part, const T *x, const Row &row_at, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
+  constexpr int THREADS = WM * WN * 32, PARTS = BK / 8, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN * (BM / WM), wn = warp % WN * (BN / WN);
+  const unsigned base = shared_address(part);
+  auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ row % 8) * 16); };
+  auto fill_w = [&](int stage, int k) {
+    #pragma unroll
+    for (int i = threadIdx.x; i < BN * PARTS; i += THREADS) {
+      const int r = i / PARTS, p = i % PARTS;
+      copy_async(base + stage * STAGE + BM * BK * 2 + at_row(r, p), w + column(r) * w_row + k + p * 8, k + p * 8 < K);
+    }
+  };
+  auto fill_x = [&](int stage, int k) {
+    #pragma unroll
+    for (int i = threadIdx.x; i < BM * PARTS; i += THREADS) {
+      const int r = i / PARTS, p = i % PARTS;
+      copy_async(base + stage * STAGE + at_row(r, p), x + row_at(min(r, rows - 1)) + k + p * 8, r < rows && k + p * 8 < K);
+    }
+  };
+  const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
+  if (SOON) let_next_start();
+  if (!EARLY) wait_for_previous();
+  #pragma unroll
+  for (int s = 0; s < STAGES - 1; s++)
+    if (first + s < end) fill_w(s, (first + s) * BK);
+  if (EARLY) wait_for_previous();
+  if (!SOON) let_next_start();
+  ready();
+  #pragma unroll
+  for (int s = 0; s < STAGES - 1; s++) {
+    if (first + s < end) fill_x(s, (first + s) * BK);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  float acc[MT][NT][4] = {};
+  for (int s = first; s < end; s++) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+    __syncthreads();
+    if (s + STAGES - 1 < end) {
+      fill_w((s - first + STAGES - 1) % STAGES, (s + STAGES - 1) * BK);
+      fill_x((s - first + STAGES - 1) % STAGES, (s + STAGES - 1) * BK);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    const unsigned at = base + (s - first) % STAGES * STAGE;
+    #pragma unroll
+    for (int h = 0; h < BK / 32; h++) {
+      unsigned a[MT][2][4], b[NT][4];
+      #pragma unroll
+      for (int j = 0; j < NT; j++) load_matrices(b[j], at + at_row(wm + j * 8 + lane % 8, h * 4 + lane / 8));
+      #pragma unroll
+      for (int i = 0; i < MT; i++)
+        #pragma unroll
+        for (int q = 0; q < 2; q++) load_matrices(a[i][q], at + BM * BK * 2 + at_row(wn + i * 16 + lane % 16, h * 4 + q * 2 + lane / 16));
+      #pragma unroll
+      for (int i = 0; i < MT; i++)
+        #pragma unroll
+        for (int j = 0; j < NT; j++) {
+          mma(x, acc[i][j], a[i][0][0], a[i][0][1], a[i][0][2], a[i][0][3], b[j][0], b[j][1]);
+          mma(x, acc[i][j], a[i][1][0], a[i][1][1], a[i][1][2], a[i][1][3], b[j][2], b[j][3]);
+        }
+    }
+  }
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  __syncthreads();
+  #pragma unroll
+  for (int i = 0; i < MT; i++)
+    #pragma unroll
+    for (int j = 0; j < NT; j++)
+      #pragma unroll
+      for (int c = 0; c < 4; c++)
+        part[(wm + j * 8 + lane % 4 * 2 + c % 2) * PITCH + wn + i * 16 + c / 2 * 8 + lane / 4] = acc[i][j][c];
+}
+`},
 	{"product_tile", []string{"shared_address", "copies"}, `
 // product_tile: BM rows of x and BN rows of w on tensor cores. Eight warps, two by
 // four, share the tile; BK elements of k make a stage of shared memory, filled
@@ -273,7 +359,7 @@ __device__ __forceinline__ void load_matrices(unsigned (&r)[4], unsigned from) {
 // eight rows of a matrix lie in different banks. CLUSTER blocks share the tile,
 // each with a part of K. With EARLY the first rows of w are requested before the
 // previous kernel is done.
-template <class T, int BM, int BN, int BK, int STAGES, int CLUSTER, bool EARLY, class Column, class Ready>
+template <class T, int BM, int BN, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_tile(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int WM = BM / 2, WN = BN / 4, MT = WM / 16, NT = WN / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2, PARTS = BK / 8;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / 4 * WM, wn = warp % 4 * WN;
@@ -294,12 +380,13 @@ __device__ __forceinline__ void product_tile(float *part, const T *x, long long 
     }
   };
   const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
+  if (SOON) let_next_start();
   if (!EARLY) wait_for_previous();
   #pragma unroll
   for (int s = 0; s < STAGES - 1; s++)
     if (first + s < end) fill_w(s, (first + s) * BK);
   if (EARLY) wait_for_previous();
-  let_next_start();
+  if (!SOON) let_next_start();
   ready();
   #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) {

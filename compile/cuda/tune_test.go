@@ -305,8 +305,11 @@ func TestTuneChains(t *testing.T) {
 					shapes = append(shapes, cuda.Few(rows, depth, c[0], c[1], c[2], c[3]))
 				}
 			default:
-				for _, c := range [][5]int{{1, 2, 8, 8, 2}, {1, 2, 4, 4, 4}, {1, 4, 4, 4, 4}, {1, 8, 4, 4, 4}, {1, 2, 4, 4, 6}, {1, 4, 4, 4, 6}, {1, 2, 16, 16, 1}, {1, 4, 16, 16, 1}, {1, 8, 8, 8, 1}} {
-					shapes = append(shapes, cuda.Skinny((rows+7)/8*8, depth, c[0], c[1], c[2], c[3], 1, c[4]))
+				n := (rows + 7) / 8 * 8
+				shapes = append(shapes, cuda.Skinny(n, depth, 1, 2, 8, 8, 1, 2))
+				for _, c := range [][6]int{{128, 8, 128, 3, 1, 2}, {128, 8, 64, 6, 1, 2}, {128, 8, 128, 3, 4, 2}, {128, 8, 128, 3, 8, 2}, {64, 4, 128, 3, 1, 4}, {64, 4, 128, 4, 1, 3}, {64, 4, 128, 3, 2, 4}, {64, 4, 128, 3, 4, 4}, {64, 4, 128, 3, 8, 4},
+					{64, 4, 64, 4, 8, 4}, {32, 2, 128, 3, 4, 8}, {32, 2, 256, 3, 4, 4}, {64, 4, 256, 2, 4, 3}} {
+					shapes = append(shapes, cuda.Strip(n, c[0], c[1], c[2], c[3], c[4], c[5]))
 				}
 			}
 			programs := make([]*program.Program, len(shapes))
@@ -360,7 +363,7 @@ func alone(p *program.Program, i int) *program.Program {
 
 // TestSteps measures the pieces of Llama-3.1-8B: each of them many times over in
 // one graph, with other weights each time. PWC_STEPS lists numbers of rows;
-// PWC_STEPS_OF=1B takes Llama-3.2-1B instead.
+// PWC_STEPS_OF=1B takes Llama-3.2-1B instead, toy a very small model.
 func TestSteps(t *testing.T) {
 	list := os.Getenv("PWC_STEPS")
 	if list == "" {
@@ -369,8 +372,11 @@ func TestSteps(t *testing.T) {
 	g := openGPU(t)
 	a := g.arena(t, 16<<30)
 	shape := shape8B
-	if os.Getenv("PWC_STEPS_OF") == "1B" {
+	switch os.Getenv("PWC_STEPS_OF") {
+	case "1B":
 		shape = shape1B
+	case "toy":
+		shape = shapeToy
 	}
 	for n, m := range pieces(t, shape) {
 		start := time.Now()
