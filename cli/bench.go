@@ -264,7 +264,7 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 	defer done()
 	b.ops = nil
 	for i, op := range o.Ops {
-		traced := &tracedOp{Op: op}
+		traced := &tracedOp{wrapped: wrapped{op}}
 		b.ops, o.Ops[i] = append(b.ops, traced), traced
 	}
 	b.captures = newCaptureTimes()

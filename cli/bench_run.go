@@ -440,7 +440,7 @@ func tracedStep(p *program.Program, s *program.Step) traced {
 
 // tracedOp tells of the launches of an extern op.
 type tracedOp struct {
-	device.Op
+	wrapped
 	trace func(traced)
 }
 

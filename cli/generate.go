@@ -182,7 +182,7 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 		}
 	}
 	for i, op := range backend.Ops {
-		timed := &timedOp{Op: op}
+		timed := &timedOp{wrapped: wrapped{op}}
 		backend.Ops[i], out.ops = timed, append(out.ops, timed)
 	}
 	o.Backend = backend

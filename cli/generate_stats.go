@@ -69,7 +69,7 @@ var _ piecewise.Ranges = marked{}
 // is the op itself; on a GPU it is what issuing it takes. An op inside a whole
 // graph is not launched.
 type timedOp struct {
-	device.Op
+	wrapped
 	nanoseconds atomic.Int64
 }
 

@@ -51,6 +51,20 @@ func openSilly(s *Site) (device.Op, error) {
 	return openSillyOnGPU(s)
 }
 
+// wrapped is an op under another one, which counts or times its calls. A warm-up
+// goes to the op itself.
+type wrapped struct{ device.Op }
+
+var _ device.Warmer = wrapped{}
+
+// Warm is that of the op, if it has one.
+func (w wrapped) Warm(c *device.OpCall) error {
+	if op, ok := w.Op.(device.Warmer); ok {
+		return op.Warm(c)
+	}
+	return nil
+}
+
 func noImplementation(op string, s *Site) error {
 	return fmt.Errorf("%s has no implementation for %s", op, s.Device.Info().Target)
 }
