@@ -4,9 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 
@@ -21,7 +18,8 @@ type Options struct {
 	// loader's own rules, then in Dirs.
 	Path string
 
-	// Dirs are looked in after the loader's own rules; nil: DefaultDirs.
+	// Dirs are looked in after the loader's own rules; nil: below $CUDA_HOME and
+	// $CUDA_PATH, in /usr/local/cuda, /opt/cuda and the distribution's own folders.
 	Dirs []string
 
 	// Records are what tuning found; nil: nothing.
@@ -42,19 +40,6 @@ func Names() []string {
 	return []string{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"}
 }
 
-// DefaultDirs returns where toolkits put the library: below $CUDA_HOME and
-// $CUDA_PATH, in /usr/local/cuda, /opt/cuda and the distribution's own folder.
-func DefaultDirs() []string {
-	var dirs []string
-	for _, v := range []string{"CUDA_HOME", "CUDA_PATH"} {
-		if root := os.Getenv(v); root != "" {
-			dirs = append(dirs, filepath.Join(root, "lib64"), filepath.Join(root, "lib"))
-		}
-	}
-	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
-	return append(dirs, "/usr/local/cuda/lib64", "/opt/cuda/lib64", "/usr/lib/"+arch+"-linux-gnu", "/usr/lib64")
-}
-
 // NotFoundError says that no version of the library could be used, and lists
 // every place where it was looked for.
 type NotFoundError = dl.NotFoundError
@@ -64,28 +49,10 @@ const (
 	advice      = "it comes with the CUDA toolkit; NVIDIA has it as libcublas, pip as nvidia-cublas"
 )
 
-// paths lists what is tried, in order.
-func (o Options) paths() []string {
-	if o.Path != "" {
-		return []string{o.Path}
-	}
-	dirs := o.Dirs
-	if dirs == nil {
-		dirs = DefaultDirs()
-	}
-	paths := Names()
-	for _, d := range dirs {
-		for _, n := range Names() {
-			paths = append(paths, filepath.Join(d, n))
-		}
-	}
-	return paths
-}
-
 // try opens the places one by one until ready takes what it opened.
 func (o Options) try(ready func(*library) error) (*library, error) {
 	missing := &NotFoundError{Library: libraryName, Advice: advice}
-	for _, p := range o.paths() {
+	for _, p := range (dl.Toolkit{Path: o.Path, Names: Names(), Dirs: o.Dirs}).Paths() {
 		opened, err := dl.Open(libraryName, advice, []string{p})
 		var none *NotFoundError
 		if errors.As(err, &none) {

@@ -6,9 +6,6 @@ package nvrtc
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"unsafe"
 
@@ -21,7 +18,8 @@ type Options struct {
 	// the loader's own rules, then in Dirs.
 	Path string
 
-	// Dirs are looked in after the loader's own rules; nil: DefaultDirs.
+	// Dirs are looked in after the loader's own rules; nil: below $CUDA_HOME and
+	// $CUDA_PATH, in /usr/local/cuda, /opt/cuda and the distribution's own folders.
 	Dirs []string
 }
 
@@ -31,40 +29,9 @@ func Names() []string {
 	return []string{"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"}
 }
 
-// DefaultDirs returns where toolkits put the library: below $CUDA_HOME and
-// $CUDA_PATH, in /usr/local/cuda, /opt/cuda and the distribution's own folder.
-func DefaultDirs() []string {
-	var dirs []string
-	for _, v := range []string{"CUDA_HOME", "CUDA_PATH"} {
-		if root := os.Getenv(v); root != "" {
-			dirs = append(dirs, filepath.Join(root, "lib64"), filepath.Join(root, "lib"))
-		}
-	}
-	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
-	return append(dirs, "/usr/local/cuda/lib64", "/opt/cuda/lib64", "/usr/lib/"+arch+"-linux-gnu", "/usr/lib64")
-}
-
 // NotFoundError says that the library could not be opened, and lists every
 // place where it was looked for.
 type NotFoundError = dl.NotFoundError
-
-// paths lists what is tried, in order.
-func (o Options) paths() []string {
-	if o.Path != "" {
-		return []string{o.Path}
-	}
-	dirs := o.Dirs
-	if dirs == nil {
-		dirs = DefaultDirs()
-	}
-	paths := Names()
-	for _, d := range dirs {
-		for _, n := range Names() {
-			paths = append(paths, filepath.Join(d, n))
-		}
-	}
-	return paths
-}
 
 // Library is NVRTC. Its methods may be called from any goroutine.
 type Library struct {
@@ -79,7 +46,7 @@ type Library struct {
 // Open opens the library and asks for its version and targets. If there is none
 // the error is a *NotFoundError.
 func Open(o Options) (*Library, error) {
-	lib, err := dl.Open("NVRTC (libnvrtc)", "it comes with the CUDA toolkit; Debian has it as libnvrtc11.2, NVIDIA as cuda-nvrtc", o.paths())
+	lib, err := dl.Open("NVRTC (libnvrtc)", "it comes with the CUDA toolkit; Debian has it as libnvrtc11.2, NVIDIA as cuda-nvrtc", dl.Toolkit{Path: o.Path, Names: Names(), Dirs: o.Dirs}.Paths())
 	if err != nil {
 		return nil, fmt.Errorf("nvrtc: %w", err)
 	}

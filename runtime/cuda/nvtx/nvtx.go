@@ -6,7 +6,6 @@ package nvtx
 
 import (
 	"fmt"
-	"path/filepath"
 	"sync"
 	"unsafe"
 
@@ -19,16 +18,14 @@ type Options struct {
 	// then in Dirs.
 	Path string
 
-	// Dirs are looked in after the loader's own rules; nil: DefaultDirs.
+	// Dirs are looked in after the loader's own rules; nil: below $CUDA_HOME and
+	// $CUDA_PATH, in /usr/local/cuda, /opt/cuda and the distribution's own folders.
 	Dirs []string
 }
 
 // Names returns the file names that are known to work: NVTX 3 for programs that
 // are not C (CUDA 12.9 and later), and NVTX 2 of the toolkits before.
 func Names() []string { return []string{"libnvtx3interop.so.1", "libnvToolsExt.so.1"} }
-
-// DefaultDirs returns where toolkits put the library.
-func DefaultDirs() []string { return []string{"/usr/local/cuda/lib64", "/opt/cuda/lib64"} }
 
 // NotFoundError says that the library could not be opened, and lists every place
 // where it was looked for.
@@ -45,20 +42,8 @@ type Library struct {
 
 // Open opens the library. If there is none the error is a *NotFoundError.
 func Open(o Options) (*Library, error) {
-	paths := []string{o.Path}
-	if o.Path == "" {
-		dirs := o.Dirs
-		if dirs == nil {
-			dirs = DefaultDirs()
-		}
-		paths = Names()
-		for _, d := range dirs {
-			for _, n := range Names() {
-				paths = append(paths, filepath.Join(d, n))
-			}
-		}
-	}
-	lib, err := dl.Open("NVTX (libnvtx3interop or libnvToolsExt)", "it comes with the CUDA toolkit; NVIDIA has it as cuda-nvtx", paths)
+	lib, err := dl.Open("NVTX (libnvtx3interop or libnvToolsExt)", "it comes with the CUDA toolkit; NVIDIA has it as cuda-nvtx",
+		dl.Toolkit{Path: o.Path, Names: Names(), Dirs: o.Dirs}.Paths())
 	if err != nil {
 		return nil, fmt.Errorf("nvtx: %w", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -96,5 +97,25 @@ func TestNotFoundText(t *testing.T) {
 	want := "the library was not found; looked for lib.so.2, lib.so.1 by the loader's own rules; in /a, /b; /a/lib.so.1 (file too short); /c/other.so (" + missing + "); install it"
 	if got := e.Error(); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+func TestToolkitPaths(t *testing.T) {
+	for _, c := range []struct {
+		in   Toolkit
+		want []string
+	}{
+		{Toolkit{Path: "/x/lib.so", Names: []string{"a"}, Dirs: []string{"/d"}}, []string{"/x/lib.so"}},
+		{Toolkit{Names: []string{"b.so.2", "b.so.1"}, Dirs: []string{"/d", "/e"}},
+			[]string{"b.so.2", "b.so.1", "/d/b.so.2", "/d/b.so.1", "/e/b.so.2", "/e/b.so.1"}},
+		{Toolkit{Names: []string{"b"}, Dirs: []string{}}, []string{"b"}},
+	} {
+		if got := c.in.Paths(); !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %q, want %q", c.in, got, c.want)
+		}
+	}
+	t.Setenv("CUDA_HOME", "/home/cuda")
+	if got := (Toolkit{Names: []string{"b"}}).Paths(); !slices.Contains(got, "/home/cuda/lib64/b") || !slices.Contains(got, "/usr/local/cuda/lib64/b") {
+		t.Errorf("nothing of $CUDA_HOME or of the installer's folder in %q", got)
 	}
 }
