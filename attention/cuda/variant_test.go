@@ -11,6 +11,7 @@ import (
 	"pwc/attention"
 	attn "pwc/attention/cuda"
 	"pwc/ir/dtype"
+	"pwc/runtime/cuda/fake"
 	"pwc/runtime/cuda/nvrtc"
 )
 
@@ -93,6 +94,25 @@ func TestVariantOf(t *testing.T) {
 		if _, err := attn.VariantOf(shapeOf(513, 1, 16, dtype.F32, dtype.F32), target); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q in it", err, want)
 		}
+	}
+}
+
+// TestLimitsAreNotInKeys: ops of runners with other limits ask for the same code.
+func TestLimitsAreNotInKeys(t *testing.T) {
+	var asked []attn.Variant
+	for _, o := range []attn.Options{{MaxRows: 8, MaxBlocks: 1}, {MaxRows: 4096, MaxRequests: 7, MaxBlocks: 8192}} {
+		r := newFakeRig(t, fake.Eager)
+		o.Code = func(_ context.Context, v attn.Variant) ([]byte, error) {
+			asked = append(asked, v)
+			return fake.Image("paged"), nil
+		}
+		op, err := attn.New(r.dev, o)
+		r.must(err)
+		_, err = op.ScratchBytes(r.args, nil)
+		r.must(errors.Join(err, op.Close()))
+	}
+	if len(asked) != 2 || asked[0] != asked[1] {
+		t.Errorf("asked for %+v", asked)
 	}
 }
 
