@@ -66,7 +66,7 @@ type kernel struct {
 // The kernel's parameters, in order.
 const (
 	argPartial = attention.ArgO + 2
-	argScale   = argPartial + 6
+	argScale   = argPartial + 9
 	argCount   = argScale + 4
 )
 
@@ -102,7 +102,9 @@ func (o *Op) allocate() error {
 	if err := o.step.allocate(o.dev, &o.options); err != nil {
 		return err
 	}
-	m, err := o.dev.Alloc(4 * int64(maxResident*o.sms))
+	// Contexts are split while tiles of rows, or of all pairs of the rows together,
+	// are no more than the blocks that the card holds.
+	m, err := o.dev.Alloc(4 * int64(maxResident*o.sms) * (1 + 2*tensorTile))
 	if err != nil {
 		return err
 	}
@@ -143,15 +145,42 @@ func (o *Op) free() error {
 // Signature returns the op's declaration. It can be captured.
 func (o *Op) Signature() device.Signature { return attention.Signature(true, "1") }
 
-// parts is how many parts a context is split into at most, for calls of a shape:
-// as many as fill the multiprocessors when every request has one row.
-func (o *Op) parts(s *attention.Shape, v *Variant) int {
-	units := max(1, s.Rows*v.rowTiles()*s.KVHeads)
-	return min(maxParts, max(1, v.Resident*o.sms/units))
+// split says into how many parts contexts may be split, for calls of a shape.
+type split struct {
+	parts int // of small tiles
+	more  int // of small tiles with a long context
+	large int // of large tiles
+}
+
+// spread is the parts that scratch has room for.
+func (s *split) spread() int { return max(s.parts, s.more, s.large) }
+
+// split fills the card when every row is a request of its own, and for large
+// tiles when one request has all rows. Long contexts are split further where that
+// levels out what multiprocessors have to do.
+func (o *Op) split(s *attention.Shape, v *Variant) split {
+	slots := v.Resident * o.sms
+	blocks := max(1, s.Rows*v.rowTiles()*s.KVHeads)
+	p := split{parts: min(maxParts, max(1, slots/blocks)), large: 1}
+	p.more = p.parts
+	// The time of n blocks is that of ⌈n/slots⌉ in turn, each part has some of its own.
+	cost := func(parts int) float64 {
+		return float64((blocks*parts+slots-1)/slots)/float64(parts) + 0.03*float64(parts)
+	}
+	for n := p.parts + 1; n <= maxMore && blocks <= 2*slots; n++ {
+		if cost(n) < cost(p.more) {
+			p.more = n
+		}
+	}
+	if v.Tensor && s.Rows*v.Group > smallTile {
+		p.large = min(maxParts, max(1, slots/((s.Rows*v.Group+v.tile()-1)/v.tile()*s.KVHeads)))
+	}
+	return p
 }
 
 // ScratchBytes returns the memory for the sums of parts of contexts, of calls with
-// as many rows as the operands have or fewer. A call with shapes that are new to the op makes it ask for their code and load it.
+// as many rows as the operands have or fewer. A call with shapes that are new to
+// the op makes it ask for their code and load it.
 func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
 	s, err := attention.ParseArgs(args)
 	if err != nil {
@@ -166,24 +195,27 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 	if err != nil {
 		return 0, err
 	}
-	// Fewer rows are split into more parts, so a smaller size may need more; sizes
-	// that are not split need nothing.
-	split := int64(0)
-	for rows := min(s.Rows, k.variant.Resident*o.sms); rows > 0; rows-- {
-		smaller := s
-		smaller.Rows = rows
-		split = max(split, o.scratch(&smaller, &k.variant))
-	}
-	return split, nil
+	return o.scratch(&s, &k.variant), nil
 }
 
-// scratch bounds what the launches of a call need, and of every call of fewer
-// rows: tiles · heads · parts is at most (rows·G/tile + rows) · heads · parts, and
-// with parts ≤ resident/(rows·⌈G/tile⌉·heads), where it is more than 1, at most
-// twice the resident blocks.
+// scratch bounds what calls of up to so many rows need: it never shrinks with
+// more. What a call needs is in proportion to its rows and its parts, and parts
+// are fewer the more rows there are, each kind in its own way.
 func (o *Op) scratch(s *attention.Shape, v *Variant) int64 {
-	sums := min(v.tiles(s.Rows, s.Rows)*s.KVHeads*maxParts, 2*v.Resident*o.sms)
-	return int64(sums) * splitPairs * int64(s.HeadDim+2) * 4
+	slots := v.Resident * o.sms
+	parts := min(s.Rows*maxParts, slots/(v.rowTiles()*s.KVHeads))
+	more := maxMore * min(s.Rows, 2*slots/(v.rowTiles()*s.KVHeads))
+	large := 0
+	if v.Tensor && s.Rows*v.Group > smallTile {
+		large = min(s.Rows*maxParts, slots*v.tile()/(v.Group*s.KVHeads))
+	}
+	return partBytes(s) * int64(max(parts, more, large))
+}
+
+// partBytes is the memory for a part of a row: of each head the sums, the largest
+// score and the weight.
+func partBytes(s *attention.Shape) int64 {
+	return int64(s.Heads) * int64((s.HeadDim+3)/4*4+partExtra) * 4
 }
 
 // kernel returns the kernel for a shape, loaded.
@@ -250,30 +282,37 @@ func (o *Op) Launch(c *device.OpCall) error {
 	if err := o.step.serve(c, stream, &s); err != nil {
 		return err
 	}
-	if err := o.arguments(k, c, &s, &p); err != nil {
+	split := o.split(&s, &k.variant)
+	tiles, parts := k.variant.tiles(s.Rows, min(s.Rows, o.options.MaxRequests)), max(split.parts, split.more)
+	if stream.Capturing() {
+		split.large = 1 // most replays decode, and would start the blocks for nothing
+	} else {
+		tiles, parts = o.step.grid(&k.variant, &split)
+	}
+	k.call.Grid = [3]uint32{uint32(s.KVHeads), uint32(tiles), uint32(parts)}
+	if err := o.arguments(k, c, &s, &p, &split); err != nil {
 		return err
 	}
-	o.grid(k, &s, stream.Capturing())
 	return stream.LaunchKernel(k.call)
 }
 
-// grid sets a grid with a block for each tile, head and part that the step may
-// have: the next one, or when recording any with so many rows. What the blocks
-// compute does not depend on it.
-func (o *Op) grid(k *kernel, s *attention.Shape, recording bool) {
-	v := &k.variant
-	parts := o.parts(s, v)
-	tiles := v.tiles(s.Rows, min(s.Rows, o.options.MaxRequests))
-	if !recording {
-		tiles = max(1, v.tiles(o.step.rows, o.step.requests))
-		parts = min(parts, max(1, (o.step.longest+minChunk-1)/minChunk))
+// grid returns for how many tiles and parts the step needs blocks.
+func (st *step) grid(v *Variant, p *split) (tiles, parts int) {
+	units := max(1, (st.longest+unit-1)/unit)
+	parts = p.parts
+	if units >= longUnits {
+		parts = p.more
 	}
-	k.call.Grid = [3]uint32{uint32(s.KVHeads), uint32(tiles), uint32(parts)}
+	parts = min(parts, units)
+	if st.widest*v.Group > smallTile {
+		parts = max(parts, min(p.large, (units+leastUnits-1)/leastUnits))
+	}
+	return max(1, v.tiles(st.rows, st.requests)), parts
 }
 
-// arguments sets the kernel's grid and arguments for a call.
-func (o *Op) arguments(k *kernel, c *device.OpCall, s *attention.Shape, p *attention.Params) error {
-	if need := o.scratch(s, &k.variant); c.Scratch.Size < need {
+// arguments sets the kernel's arguments for a call.
+func (o *Op) arguments(k *kernel, c *device.OpCall, s *attention.Shape, p *attention.Params, split *split) error {
+	if need := partBytes(s) * int64(s.Rows*split.spread()); split.spread() > 1 && c.Scratch.Size < need {
 		return fmt.Errorf("%s: scratch of %d bytes, %d are needed", attention.Name, c.Scratch.Size, need)
 	}
 	buffers := [...]device.Buffer{c.Args[attention.ArgQ].Buffer, c.Args[attention.ArgK].Buffer, c.Args[attention.ArgV].Buffer,
@@ -292,7 +331,8 @@ func (o *Op) arguments(k *kernel, c *device.OpCall, s *attention.Shape, p *atten
 	if p.Causal {
 		causal = 1
 	}
-	for i, v := range [...]uint64{uint64(o.options.MaxRequests), uint64(o.options.MaxRows), uint64(s.Rows), uint64(o.parts(s, &k.variant)),
+	for i, v := range [...]uint64{uint64(o.options.MaxRequests), uint64(o.options.MaxRows),
+		uint64(s.Rows), uint64(split.parts), uint64(split.more), uint64(split.large), uint64(split.spread()),
 		uint64(math.Float32bits(float32(p.Scale))), uint64(math.Float32bits(float32(p.Softcap))), uint64(p.Window), causal} {
 		k.call.SetArg(len(buffers)+i, v)
 	}

@@ -320,6 +320,23 @@ func TestReplays(t *testing.T) {
 	}
 }
 
+// TestLongChunks runs chunks of prompts after long contexts, which are split over blocks, beside decodes.
+func TestLongChunks(t *testing.T) {
+	for _, dim := range []int64{64, 128, 256} {
+		r := newRig(t, shape{8, 2, dim, 512, 16, dtype.BF16, dtype.BF16})
+		rng := rand.New(rand.NewPCG(9, uint64(dim)))
+		r.check(r.stream.CopyToDevice(r.cache.Buffer, random(rng, r.shape.kv, r.cache.Size/2)))
+		g := newRagged(r.shape, 9)
+		b := attention.NewBatch(6, 64, len(g.requests[0]))
+		for i, tokens := range []int{40, 1, 17, 2, 1} {
+			r.check(b.Add(900-150*i, tokens, g.requests[i], g.block))
+		}
+		qkv := r.random(rng, int64(b.Rows()))
+		o, cache := r.want(b, qkv)
+		r.hold(fmt.Sprint("heads of ", dim), r.step(b, 64, qkv), o, cache)
+	}
+}
+
 // TestSameBits replays a decode over long contexts, split over many blocks, and wants the same bits each time.
 func TestSameBits(t *testing.T) {
 	s := shape{8, 2, 128, 1024, 16, dtype.BF16, dtype.BF16}

@@ -30,8 +30,10 @@ typedef unsigned short u16;
 
 #define THREADS 128
 #define WARPS 4
-#define SPLIT_PAIRS 16   // tiles of at most so many pairs have their context split
-#define MIN_CHUNK 64     // least keys of a part
+#define SMALL 16         // pairs of a tile that all warps share
+#define UNIT 64          // parts of a context are multiples of so many keys,
+#define LEAST 8          // of large tiles at least so many units
+#define LONG 32          // units of a context that is split further
 
 #if TENSOR
 #define OPERANDS (HEAD_DIM <= 128 ? 2 : 1) // of 16 pairs, for each warp
@@ -95,8 +97,10 @@ struct Task {
   QT *o;
   const int *slots;       // of rows
   const int *table;       // of the request
-  float *partial;         // of the tile and head: parts of [SPLIT_PAIRS][HEAD_DIM] sums, tops, weights
+  float *partial;         // of the tile's first pair: for each pair, key-value head and part HEAD_DIM sums, top, weight
+  int spread;             // parts that there is room for
   u32 *arrived;           // parts that are done; zero between launches
+  u32 real;               // of a small tile, by pair: its row is no padding
   int kvHeads, head;
   int first, old, length; // first row, tokens before it, tokens with it
   int pair, pairs;        // of the tile; pair counts from the request's first
@@ -142,9 +146,17 @@ __device__ __forceinline__ float power(float x) {
 // based returns what scores are taken relative to: their largest, or 0 if there is none.
 __device__ __forceinline__ float based(float top) { return top == NONE ? 0.f : top; }
 
+// isReal reports whether a pair's row is no padding.
+__device__ __forceinline__ bool isReal(const Task &t, int p) { return t.pairs <= SMALL ? t.real >> p & 1 : t.slots[rowOf(t, p)] >= 0; }
+
+// markReal sets what isReal asks for, by all lanes of each warp. slot is that of
+// the row of the lane's pair, which was asked for earlier.
+__device__ __forceinline__ int slotOfLane(const Task &t) { return t.slots[rowOf(t, min((int)threadIdx.x % SMALL, t.pairs - 1))]; }
+__device__ __forceinline__ void markReal(Task &t, int slot) { t.real = __ballot_sync(~0u, slot >= 0); }
+
 // putResult writes VECTOR elements of a pair's result, from d on.
 __device__ __forceinline__ void putResult(const Task &t, int p, int d, const float *sum, float total) {
-  const bool real = t.slots[rowOf(t, p)] >= 0 && total != 0.f; // a padded row's sum may be NaN
+  const bool real = isReal(t, p) && total != 0.f; // a padded row's sum may be NaN
   QT *o = t.o + outOf(t, p) + d;
 #if VECTOR == 4
   uint2 x = make_uint2(0, 0);
@@ -156,37 +168,28 @@ __device__ __forceinline__ void putResult(const Task &t, int p, int d, const flo
 #endif
 }
 
+// partOf returns where a part of a pair's sums lies: HEAD_DIM of them, the top and
+// the total weight.
+#define PART ((HEAD_DIM + 3) / 4 * 4 + 4)
+__device__ __forceinline__ float *partOf(const Task &t, int p, int part) {
+  return t.partial + ((long long)p * t.kvHeads * t.spread + part) * PART;
+}
+
 // put gives VECTOR elements of a pair's sum away, from d on: as the result, or as
 // this part's.
 __device__ __forceinline__ void put(const Task &t, int p, int d, const float *sum, float top, float total) {
   if (t.parts == 1) return putResult(t, p, d, sum, total);
-  float *part = t.partial + (long long)t.part * SPLIT_PAIRS * (HEAD_DIM + 2);
+  float *part = partOf(t, p, t.part);
 #if VECTOR == 4
-  *(float4 *)(part + p * HEAD_DIM + d) = make_float4(sum[0], sum[1], sum[2], sum[3]);
+  *(float4 *)(part + d) = make_float4(sum[0], sum[1], sum[2], sum[3]);
 #else
-  part[p * HEAD_DIM + d] = sum[0];
+  part[d] = sum[0];
 #endif
-  if (d == 0) {
-    part[SPLIT_PAIRS * HEAD_DIM + p] = top;
-    part[SPLIT_PAIRS * (HEAD_DIM + 1) + p] = total;
-  }
-}
-
-// late reads what other blocks wrote, after the fence.
-__device__ __forceinline__ float late(const float *p) {
-  float x;
-  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
-  return x;
-}
-__device__ __forceinline__ void late(float *x, const float *p) {
-#if VECTOR == 4
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(p) : "memory");
-#else
-  x[0] = late(p);
-#endif
+  if (d == 0) *(float2 *)(part + PART - 4) = make_float2(top, total);
 }
 
 // combine lets the block that comes last add the parts up, in their order.
+template <int BATCH>
 __device__ __forceinline__ void combine(const Task &t) {
   __shared__ int last;
   __syncthreads();
@@ -198,26 +201,28 @@ __device__ __forceinline__ void combine(const Task &t) {
   }
   __syncthreads();
   if (!last) return;
-  constexpr int BATCH = 16;
-  const int size = SPLIT_PAIRS * (HEAD_DIM + 2);
 #pragma unroll 1
   for (int i = threadIdx.x; i < t.pairs * (HEAD_DIM / VECTOR); i += THREADS) {
     const int p = i / (HEAD_DIM / VECTOR), d = i % (HEAD_DIM / VECTOR) * VECTOR;
-    const float *at = t.partial + p * HEAD_DIM + d, *top = t.partial + SPLIT_PAIRS * HEAD_DIM + p;
+    const float *at = partOf(t, p, 0);
     float best = NONE, total = 0.f, sum[VECTOR] = {};
     // Parts are read several at a time, so that nobody waits for each in turn.
 #pragma unroll 1
     for (int base = 0; base < t.parts; base += BATCH) {
-      float tops[BATCH], totals[BATCH], x[BATCH][VECTOR], now = best;
+      float x[BATCH][VECTOR], now = best;
+      float2 of[BATCH]; // top and total
 #pragma unroll
       for (int s = 0; s < BATCH; s++) {
-        const long long far = (long long)min(base + s, t.parts - 1) * size;
-        tops[s] = late(top + far);
-        totals[s] = late(top + far + SPLIT_PAIRS);
-        late(x[s], at + far);
+        const float *part = at + min(base + s, t.parts - 1) * PART;
+        of[s] = __ldcg((const float2 *)(part + PART - 4));
+#if VECTOR == 4
+        *(float4 *)x[s] = __ldcg((const float4 *)(part + d));
+#else
+        x[s][0] = __ldcg(part + d);
+#endif
       }
 #pragma unroll
-      for (int s = 0; s < BATCH; s++) now = fmaxf(now, tops[s]);
+      for (int s = 0; s < BATCH; s++) now = fmaxf(now, of[s].x);
       const float by = power(best - based(now));
       best = now;
       total *= by;
@@ -225,9 +230,9 @@ __device__ __forceinline__ void combine(const Task &t) {
       for (int e = 0; e < VECTOR; e++) sum[e] *= by;
 #pragma unroll
       for (int s = 0; s < BATCH; s++) {
-        const float share = base + s < t.parts ? power(tops[s] - based(best)) : 0.f;
+        const float share = base + s < t.parts ? power(of[s].x - based(best)) : 0.f;
         if (share == 0.f) continue; // nothing is seen, and a padded row's sum may be NaN
-        total += share * totals[s];
+        total += share * of[s].y;
 #pragma unroll
         for (int e = 0; e < VECTOR; e++) sum[e] += share * x[s][e];
       }
@@ -283,26 +288,27 @@ __device__ __forceinline__ int look(const Task &t, int j) {
   return __ldg(j < t.old ? t.table + j / BLOCK_SIZE : t.slots + t.first + j - t.old);
 }
 
-__device__ __forceinline__ Source find(const Task &t, int base) {
+// find looks a stage up, of the keys from base on; without fresh it may be wrong
+// for those of the step.
+__device__ __forceinline__ Source find(const Task &t, int base, bool fresh) {
   Source s;
+  const int j = base + threadIdx.x / 8;
+  if (fresh && base + KEYS > t.old) {
 #pragma unroll
-  for (int i = 0; i < LOADS; i++) s.found[i] = look(t, base + i * (THREADS / 8) + threadIdx.x / 8);
+    for (int i = 0; i < LOADS; i++) s.found[i] = look(t, j + i * (THREADS / 8));
+  } else {
+    const int last = max(t.old, 1) - 1;
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) s.found[i] = __ldg(t.table + min(j + i * (THREADS / 8), last) / BLOCK_SIZE);
+  }
   return s;
 }
 
-// copy starts the copy of the key at position j and its value to a place in a
-// stage, or of zeros for those from t.to on; 8 threads do it together.
-__device__ __forceinline__ void copy(const Task &t, u16 *place, int j, int found) {
-  const int bytes = j < t.to ? 16 : 0, width = t.kvHeads * HEAD_DIM;
-  j = min(j, t.to - 1);
-  bool fresh = j >= t.old;
-  if (fresh && found < 0) { // a padded row's key is the cache's
-    fresh = false;
-    found = t.table[j / BLOCK_SIZE];
-  }
-  const long long at = t.head * HEAD_DIM + threadIdx.x % 8 * 8 + (fresh ? (long long)(t.first + j - t.old) * width : (long long)found * (2 * BLOCK_SIZE * width) + j % BLOCK_SIZE * width);
-  const u16 *k = (fresh ? t.k : t.cache) + at, *v = (fresh ? t.v : t.cache + VALUE_DISTANCE(t.kvHeads)) + at;
+// copy starts the copy of a thread's chunks of a key and its value, which lie at k
+// and v, to a place in a stage, or of zeros.
+__device__ __forceinline__ void copy(u16 *place, const u16 *k, const u16 *v, bool real) {
   const u32 to = (u32)__cvta_generic_to_shared(place) + threadIdx.x % 8 * 16;
+  const int bytes = real ? 16 : 0;
 #pragma unroll
   for (int i = 0; i < (HEAD_DIM / 8 + 7) / 8; i++) {
     if (HEAD_DIM % 64 != 0 && i * 8 + threadIdx.x % 8 >= HEAD_DIM / 8) break;
@@ -311,13 +317,36 @@ __device__ __forceinline__ void copy(const Task &t, u16 *place, int j, int found
   }
 }
 
+// copyOld copies the key at position j from its block of the cache, or zeros from
+// t.to on.
+__device__ __forceinline__ void copyOld(const Task &t, u16 *place, int j, int block) {
+  const int width = t.kvHeads * HEAD_DIM;
+  const u16 *k = t.cache + (long long)block * (2 * BLOCK_SIZE * width) + (j % BLOCK_SIZE * width + t.head * HEAD_DIM + (int)threadIdx.x % 8 * 8);
+  copy(place, k, k + BLOCK_SIZE * width, j < t.to);
+}
+
+// copyAny copies the key at position j, which may be one of the step's: found is
+// what look returned.
+__device__ __forceinline__ void copyAny(const Task &t, u16 *place, int j, int found) {
+  const int last = min(j, t.to - 1);
+  if (last < t.old || found < 0) return copyOld(t, place, j, last < t.old ? found : t.table[last / BLOCK_SIZE]); // a padded row's key is the cache's
+  const long long at = (long long)(t.first + last - t.old) * (t.kvHeads * HEAD_DIM) + (t.head * HEAD_DIM + (int)threadIdx.x % 8 * 8);
+  copy(place, t.k + at, t.v + at, j < t.to);
+}
+
 // fetch starts the copies of a stage, of the keys from base on; without fresh
 // those of the step's own keys are left out.
 __device__ __forceinline__ void fetch(const Task &t, u16 *stage, int base, const Source &s, bool fresh) {
+  const int key = threadIdx.x / 8, j = base + key;
+  if (fresh && base + KEYS > t.old) {
 #pragma unroll
-  for (int i = 0; i < LOADS; i++) {
-    int key = i * (THREADS / 8) + threadIdx.x / 8, j = base + key;
-    if (fresh || j < t.old || j >= t.to) copy(t, stage + key * PITCH, j, s.found[i]);
+    for (int i = 0; i < LOADS; i++) copyAny(t, stage + (key + i * (THREADS / 8)) * PITCH, j + i * (THREADS / 8), s.found[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) {
+      const int at = j + i * (THREADS / 8);
+      if (at < t.old || at >= t.to) copyOld(t, stage + (key + i * (THREADS / 8)) * PITCH, at, s.found[i]);
+    }
   }
 }
 
@@ -338,9 +367,9 @@ __device__ __forceinline__ void load4t(u32 r[4], u32 at) {
 // mma adds a 16x16 · 16x8 product to c.
 __device__ __forceinline__ void mma(float c[4], const u32 a[4], u32 b0, u32 b1) {
 #if Q_TYPE == BF16
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 #else
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 #endif
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -348,26 +377,29 @@ __device__ __forceinline__ void mma(float c[4], const u32 a[4], u32 b0, u32 b1) 
 // attend computes the tile over the keys of the part. A warp has M operands of 16
 // pairs, 64 pairs apart, and all keys; or, with SHARE, all warps have the same 16
 // pairs and each a quarter of the keys of a stage, and their sums are added at the
-// end, in their order.
-template <int M, bool SHARE>
-__device__ __forceinline__ void attend(const Task &t, u16 *stages) {
+// end, in their order. There are DEPTH stages; without KEEP the one after them has
+// the queries.
+template <int M, bool SHARE, int DEPTH, bool KEEP>
+__device__ __forceinline__ void attend(Task &t, u16 *stages) {
   constexpr int STEP = SHARE ? KEYS / WARPS : 32; // keys at once, in groups of 16
   constexpr int APART = SHARE ? 64 : 16;          // from a group to the next
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
   const int base = SHARE ? 0 : warp * 16; // first pair of the warp
 
+  const int slot = SHARE ? slotOfLane(t) : 0;
   Source ahead = {};
-  if (t.from < t.to) ahead = find(t, t.from);
+  if (t.from < t.to) ahead = find(t, t.from, false);
 #pragma unroll 1
-  for (int i = 0; i < STAGES - 1; i++) {
+  for (int i = 0; i < DEPTH - 1; i++) {
     const int j = t.from + i * KEYS;
     if (j < t.to) {
       const Source now = ahead;
-      ahead = find(t, j + KEYS);
+      ahead = find(t, j + KEYS, i == DEPTH - 2);
       fetch(t, stages + i * STAGE, j, now, false);
     }
     commit();
   }
+  if (SHARE) markReal(t, slot);
   // The rows that the warp's pairs have see these keys: all of them the inner range.
   int low = 0, innerLow = 0, innerHigh = 0, high = 0;
   const bool idle = base >= t.pairs;
@@ -378,71 +410,93 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
 
   wait_for_previous();
   let_next_start();
-  // Queries go into registers as the left operand: a thread has rows lane/4 and lane/4+8 of 16.
-  // They take the sign of the scale, so that the largest product has the largest score.
-  u32 query[M][HEAD_DIM / 16][4];
-  const u32 sign = t.scale < 0.f ? 0x80008000u : 0u;
-#pragma unroll
-  for (int m = 0; m < M; m++)
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const int p = base + 64 * m + 8 * h + lane / 4;
-      const u32 *at = (const u32 *)(t.q + outOf(t, min(p, t.pairs - 1))) + lane % 4;
-#pragma unroll
-      for (int i = 0; i < HEAD_DIM / 16; i++) {
-        query[m][i][h] = p < t.pairs ? at[i * 8] ^ sign : 0;
-        query[m][i][2 + h] = p < t.pairs ? at[i * 8 + 4] ^ sign : 0;
-      }
-    }
-  if (t.part == 0) append(t);
-  const int started = min(t.to, t.from + (STAGES - 1) * KEYS);
-  const bool fresh = started > t.old; // the first stages have keys of the step
+  const int started = min(t.to, t.from + (DEPTH - 1) * KEYS);
+  const bool fresh = !KEEP || started > t.old; // the first stages have keys of the step, or wait for the queries
 #pragma unroll 1
   for (int j = max(t.from, t.old) + threadIdx.x / 8; j < started; j += THREADS / 8) {
     const int key = j - t.from;
-    copy(t, stages + key / KEYS * STAGE + key % KEYS * PITCH, j, look(t, j));
+    copyAny(t, stages + key / KEYS * STAGE + key % KEYS * PITCH, j, look(t, j));
+  }
+  // Queries are the left operand: a thread has rows lane/4 and lane/4+8 of 16. They are kept in registers, or where the
+  // sums leave no room for them in a stage that is not used.
+  u32 query[M][HEAD_DIM / 16][4];
+  const u32 queries = (u32)__cvta_generic_to_shared(stages + DEPTH * STAGE);
+  if (KEEP) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int p = base + 64 * m + 8 * h + lane / 4;
+        const u32 *at = (const u32 *)(t.q + outOf(t, min(p, t.pairs - 1))) + lane % 4;
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 16; i++) {
+          query[m][i][h] = p < t.pairs ? at[i * 8] : 0;
+          query[m][i][2 + h] = p < t.pairs ? at[i * 8 + 4] : 0;
+        }
+      }
+  } else {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < TILE * (HEAD_DIM / 8); i += THREADS) {
+      const int p = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;
+      const u16 *at = t.q + outOf(t, min(p, t.pairs - 1)) + d;
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(queries + (p * PITCH + d) * 2), "l"(at), "r"(p < t.pairs ? 16 : 0));
+    }
   }
   commit();
+  if (t.part == 0) append(t);
 
-  // Products are compared as they are; unit makes of their differences what is exponentiated to the base 2.
+  // Products are compared as they are, or turned round for a scale below 0; unit makes of their differences what is
+  // exponentiated to the base 2.
   const float scale = fmaxf(fabsf(t.scale), 1e-30f), unit = t.softcap > 0.f ? 1.f : scale;
   float sum[M][HEAD_DIM / 8][4] = {}, top[M][2], total[M][2] = {};
 #pragma unroll
   for (int m = 0; m < M; m++) top[m][0] = top[m][1] = NONE;
-  int turn = 0, free = STAGES - 1;
+  int turn = 0, free = DEPTH - 1;
 #pragma unroll 1
   for (int i = 0, j = t.from; j < t.to; i++, j += KEYS) {
-    if (!fresh && i < STAGES - 1) arrive<STAGES - 1>(); // of the groups, the fresh keys' is empty
+    if (!fresh && i < DEPTH - 1) arrive<DEPTH - 1>(); // of the groups, the fresh keys' is empty
     else if (i == 0) arrive<0>();
-    else arrive<STAGES - 2>();
+    else arrive<DEPTH - 2>();
     __syncthreads();
-    if (j + (STAGES - 1) * KEYS < t.to) {
-      fetch(t, stages + free * STAGE, j + (STAGES - 1) * KEYS, ahead, true);
-      ahead = find(t, j + STAGES * KEYS);
+    if (j + (DEPTH - 1) * KEYS < t.to) {
+      fetch(t, stages + free * STAGE, j + (DEPTH - 1) * KEYS, ahead, true);
+      ahead = find(t, j + DEPTH * KEYS, true);
     }
     commit();
     const u32 stage = (u32)__cvta_generic_to_shared(stages) + turn * (STAGE * 2);
     const u32 keys = stage + (((matrix >> 1) * 8 + line) * PITCH + (matrix & 1) * 8) * 2;
     const u32 values = stage + ((KEYS + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8) * 2;
     free = turn;
-    turn = turn == STAGES - 1 ? 0 : turn + 1;
+    turn = turn == DEPTH - 1 ? 0 : turn + 1;
 #pragma unroll 1
     for (int n = SHARE ? warp * 16 : 0; n < (SHARE ? 64 : KEYS); n += SHARE ? 64 : STEP) {
       if (idle || j + n >= min(t.to, high)) break;
       if (j + n + STEP <= low && !SHARE) continue;
       float s[M][STEP / 8][4] = {};
 #pragma unroll
-      for (int i = 0; i < HEAD_DIM / 16; i++)
+      for (int i = 0; i < HEAD_DIM / 16; i++) {
+        u32 a[M][4];
+        if (!KEEP) {
+#pragma unroll
+          for (int m = 0; m < M; m++) load4(a[m], queries + ((base + 64 * m + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8 + i * 16) * 2);
+        }
 #pragma unroll
         for (int c = 0; c < STEP / 16; c++) {
           u32 b[4];
           load4(b, keys + n * (PITCH * 2) + (c * APART * PITCH + i * 16) * 2);
 #pragma unroll
           for (int m = 0; m < M; m++) {
-            mma(s[m][2 * c], query[m][i], b[0], b[1]);
-            mma(s[m][2 * c + 1], query[m][i], b[2], b[3]);
+            mma(s[m][2 * c], KEEP ? query[m][i] : a[m], b[0], b[1]);
+            mma(s[m][2 * c + 1], KEEP ? query[m][i] : a[m], b[2], b[3]);
           }
         }
+      }
+      if (t.scale < 0.f) {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+          for (int c = 0; c < STEP / 2; c++) s[m][c / 4][c % 4] = -s[m][c / 4][c % 4];
+      }
       if (t.softcap > 0.f) {
         const float by = 2.f * scale / t.softcap, cap = t.softcap * 1.44269504f; // tanh(x) = 1 - 2/(1 + e^2x)
 #pragma unroll
@@ -521,6 +575,13 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
       for (int h = 0; h < 2; h++) {
         const int p = base + 64 * m + 8 * h + lane / 4;
         if (p >= t.pairs) continue;
+        if (t.parts > 1) {
+          float *part = partOf(t, p, t.part) + lane % 4 * 2;
+#pragma unroll
+          for (int i = 0; i < HEAD_DIM / 8; i++) *(float2 *)(part + i * 8) = make_float2(sum[m][i][2 * h], sum[m][i][2 * h + 1]);
+          if (lane % 4 == 0) *(float2 *)(part + PART - 4) = make_float2(top[m][h] * unit, total[m][h]);
+          continue;
+        }
         const bool real = t.slots[rowOf(t, p)] >= 0 && total[m][h] != 0.f;
         const float by = __fdividef(1.f, total[m][h]);
         u32 *o = (u32 *)(t.o + outOf(t, p)) + lane % 4;
@@ -563,9 +624,15 @@ __device__ __forceinline__ void attend(const Task &t, u16 *stages) {
   }
 }
 
-__device__ __forceinline__ void attend(const Task &t, char *shared) {
-  if (t.pairs <= 16) attend<1, true>(t, (u16 *)shared);
-  else attend<OPERANDS, false>(t, (u16 *)shared);
+__device__ __forceinline__ void attend(Task &t, char *shared) {
+  if (t.pairs <= SMALL) {
+    attend<1, true, STAGES, true>(t, (u16 *)shared);
+    if (t.parts > 1) combine<8>(t);
+  } else {
+    constexpr bool keep = HEAD_DIM > 128 || STAGES < 3;
+    attend<OPERANDS, false, keep ? STAGES : STAGES - 1, keep>(t, (u16 *)shared);
+    if (t.parts > 1) combine<4>(t);
+  }
 }
 
 #else
@@ -587,12 +654,13 @@ __device__ __forceinline__ float score(const Task &t, float dot) {
 
 // attend computes the tile over the keys of the part in float32. Thread i has
 // pair i/8; its keys and elements are those congruent to i%8.
-__device__ __forceinline__ void attend(const Task &t, char *shared) {
+__device__ __forceinline__ void attend(Task &t, char *shared) {
   float *queries = (float *)shared;                    // [TILE][HEAD_DIM + 1]
   float *keys = queries + TILE * (HEAD_DIM + 1);       // [KEYS][HEAD_DIM + 1]
   float *values = keys + KEYS * (HEAD_DIM + 1);        // [KEYS][HEAD_DIM]
   float *weights = values + KEYS * HEAD_DIM;           // [TILE][KEYS]
   const int pair = threadIdx.x / 8, part = threadIdx.x % 8;
+  markReal(t, slotOfLane(t));
   wait_for_previous();
   let_next_start();
   if (t.part == 0) append(t);
@@ -665,6 +733,7 @@ __device__ __forceinline__ void attend(const Task &t, char *shared) {
 #pragma unroll
   for (int i = 0; i < OWN; i++)
     if (pair < t.pairs && part + 8 * i < HEAD_DIM) put(t, pair, part + 8 * i, sum + i, top, total);
+  if (t.parts > 1) combine<8>(t);
 }
 
 #endif
@@ -684,17 +753,22 @@ __device__ __forceinline__ int request(const int *starts, int requests, int tile
   return low;
 }
 
+// ceilDiv is exact for a below 2^21.
+__device__ __forceinline__ int ceilDiv(int a, int b) { return (int)__fdividef((float)(a + b - 1) + 0.5f, (float)b); }
+
 // paged: grid (key-value heads, tiles, parts). meta is rows, requests, stride, 1
 // where every request has one row; then maxRequests+1 first rows, maxRequests
 // lengths, maxRows slots, and the table of blocks. The operands have size rows.
+// Contexts have at most parts parts, more if they are long, and large those of
+// large tiles; partial has room for spread.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, float *partial, u32 *counters,
-      long long maxRequests, long long maxRows, int size, int parts, float scale, float softcap, int window, int causal) {
+      int maxRequests, int maxRows, int size, int parts, int more, int large, int spread, float scale, float softcap, int window, int causal) {
   extern __shared__ __align__(16) char shared[];
   const int head = blockIdx.x, kvHeads = gridDim.x, tiles = gridDim.y;
   const int *starts = meta + 4, *lengths = starts + maxRequests + 1, *slots = lengths + maxRequests, *tables = slots + maxRows;
   int tile = blockIdx.y;
-  const int guess = min(tile / ROW_TILES, (int)maxRequests - 1), guessed = lengths[guess]; // read before it is known that it is right
+  const int guess = min(tile / ROW_TILES, maxRequests - 1), guessed = lengths[guess]; // read before it is known that it is right
   const int4 header = *(const int4 *)meta;
   const int rows = header.x, requests = header.y;
   if (blockIdx.z == 0 && rows + tile < size) {
@@ -735,19 +809,20 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   int unused;
   visible(t, t.old + rowOf(t, 0) - t.first, t.from, unused);
   visible(t, t.old + rowOf(t, t.pairs - 1) - t.first, unused, t.to);
-  const int keys = max(0, t.to - t.from);
-  int chunk = keys;
+  // A part is a number of units of keys, and parts are at most so many.
+  const int units = (max(0, t.to - t.from) + UNIT - 1) / UNIT;
+  const int most = t.pairs > SMALL ? large : units < LONG ? parts : more;
+  int chunk = units;
   t.part = blockIdx.z, t.parts = 1;
-  if (parts > 1 && t.pairs <= SPLIT_PAIRS) {
-    chunk = max(MIN_CHUNK, ((keys + parts - 1) / parts + 63) / 64 * 64);
-    t.parts = max(1, (keys + chunk - 1) / chunk);
+  if (most > 1 && units > 1) {
+    chunk = max(t.pairs > SMALL ? LEAST : 1, ceilDiv(units, most));
+    t.parts = ceilDiv(units, chunk);
   }
   if (t.part >= t.parts) return;
-  t.from += t.part * chunk;
-  t.to = min(t.to, t.from + chunk);
-  const long long place = (long long)blockIdx.y * kvHeads + head;
-  t.partial = partial + place * parts * SPLIT_PAIRS * (HEAD_DIM + 2);
-  t.arrived = counters + place;
+  t.from += t.part * chunk * UNIT;
+  t.to = min(t.to, t.from + chunk * UNIT);
+  t.spread = spread;
+  t.partial = partial + (((long long)t.first * GROUP + t.pair) * kvHeads + head) * spread * PART;
+  t.arrived = counters + (long long)blockIdx.y * kvHeads + head;
   attend(t, shared);
-  if (t.parts > 1) combine(t);
 }

@@ -26,10 +26,10 @@ type step struct {
 	stream *cuda.Stream     // the one that uses the memory; nil: none yet
 	batch  *attention.Batch // what the memory holds; nil: nothing yet
 	rows   int
-	// requests with rows, and the longest of their sequences
-	requests, longest int
-	caches            []cache // that launches of this op have had
-	writer            []int32 // scratch: for each cache block, the request that appends to it, and 1
+	// requests with rows, the most rows of one, the longest of their sequences
+	requests, widest, longest int
+	caches                    []cache // that launches of this op have had
+	writer                    []int32 // scratch: for each cache block, the request that appends to it, and 1
 }
 
 // cache is what a batch is valid for.
@@ -200,7 +200,7 @@ func (st *step) fill(bytes []byte, b *attention.Batch, rows int) (int32s int64) 
 	lengths := starts[o.MaxRequests+1:]
 	slots := lengths[o.MaxRequests:]
 	tables := slots[o.MaxRows:]
-	n, longest := 0, int32(0)
+	n, widest, longest := 0, int32(0), int32(0)
 	for r, length := range b.SeqLens {
 		if b.QueryStart[r] == b.QueryStart[r+1] {
 			continue
@@ -208,6 +208,7 @@ func (st *step) fill(bytes []byte, b *attention.Batch, rows int) (int32s int64) 
 		starts[n], lengths[n] = b.QueryStart[r], length
 		copy(tables[n*b.Stride:], b.BlockTable[r*b.Stride:][:b.Stride])
 		longest = max(longest, length)
+		widest = max(widest, b.QueryStart[r+1]-b.QueryStart[r])
 		n++
 	}
 	starts[n] = int32(rows)
@@ -216,7 +217,7 @@ func (st *step) fill(bytes []byte, b *attention.Batch, rows int) (int32s int64) 
 	if n == rows { // one row each
 		m[3] = 1
 	}
-	st.requests, st.longest = n, int(longest)
+	st.requests, st.widest, st.longest = n, int(widest), int(longest)
 	return int64(len(m) - len(tables) + n*b.Stride)
 }
 

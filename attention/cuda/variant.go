@@ -37,8 +37,11 @@ const maxHeadDim = 512
 // The kernel's constants of the same names, in paged.cu.
 const (
 	threads      = 128
-	splitPairs   = 16
-	minChunk     = 64
+	smallTile    = 16
+	unit         = 64
+	leastUnits   = 8
+	longUnits    = 32
+	partExtra    = 4  // floats of a part beside its sums
 	tensorTile   = 64 // of heads above 128; twice as many up to there
 	plainTile    = 16
 	tensorKeys   = 64 // of heads above 64; twice as many up to there
@@ -49,6 +52,7 @@ const (
 // Bounds of a launch.
 const (
 	maxParts    = 64 // of a context
+	maxMore     = 4  // of a long context that is split only for balance
 	maxResident = 4  // blocks of a multiprocessor
 	maxStages   = 4
 	reserved    = 1040 // bytes of shared memory that a block takes beside what the kernel asks for
