@@ -7,7 +7,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/loop"
-	"pwc/program"
+	"pwc/ir/dim"
 )
 
 var _ compile.Chains = (*Backend)(nil)
@@ -22,53 +22,55 @@ func (b *Backend) Chains(c *compile.Chain) bool { return fuse(c) != nil }
 func (b *Backend) LowerChain(c *compile.Chain) (compile.Code, error) {
 	f := fuse(c)
 	rows := newEmitter(f.product, b.arch, "").rowsRange()
-	apart, err := b.lowerApart(c, f)
-	if err != nil {
-		return compile.Code{}, err
-	}
-	var few []compile.Variant
-	var g errgroup.Group
+	var sources []Source // for few rows, in one launch
+	var ways []*fused    // what they are of
 	least := rows.Lo
+	at := len(c.Kernels) - len(f.tails) - 1 // the product
 	for _, p := range f.shapes(b.arch) {
 		if p.most < least || least > rows.Hi {
 			continue
 		}
-		way := compile.Variant{Guard: rowsGuard(f.product, least, p.most, rows)}
-		least = p.most + 1
 		one := f
 		if f.lead != nil && !p.leads() {
 			one = withoutLead(c)
-			way.Steps = slices.Clone(apart.lead)
 		}
 		src, err := fusedKernel(one, b.arch, p)
 		if err != nil {
 			return compile.Code{}, err
 		}
-		way.Steps = append(way.Steps, compile.Step{Launch: src.Launch, Args: one.from})
-		step := &way.Steps[len(way.Steps)-1]
-		g.Go(func() error {
-			code, err := b.compile(src)
-			step.Kernel = program.Kernel{Name: src.Name, Format: b.format(), Code: code}
-			return err
-		})
-		few = append(few, way)
+		src.Guard = rowsGuard(f.product, least, p.most, rows)
+		sources, ways, least = append(sources, src), append(ways, one), p.most+1
 	}
+	var few compile.Code
+	var apart apart
+	var g errgroup.Group
+	g.Go(func() (err error) {
+		few, err = b.lowerSources(sources)
+		return err
+	})
+	b.lowerApart(&g, c, at, dim.Interval{Lo: least, Hi: rows.Hi}, &apart)
 	if err := g.Wait(); err != nil {
 		return compile.Code{}, err
+	}
+	for i := range few.Variants {
+		v := &few.Variants[i]
+		v.Steps[0].Args = ways[i].from
+		if f.lead != nil && ways[i].lead == nil {
+			v.Steps = slices.Concat(apart.lead, v.Steps)
+		}
 	}
 	out := compile.Code{Temps: apart.product.Temps}
 	var many []compile.Variant
 	for _, v := range apart.product.Variants {
 		library := slices.ContainsFunc(v.Steps, func(s compile.Step) bool { return s.Library != "" })
 		v.Steps = slices.Concat(apart.lead, v.Steps, apart.tails)
-		switch {
-		case library: // declines where it is not faster
+		if library { // which declines where it is not faster
 			out.Variants = append(out.Variants, v)
-		case least <= rows.Hi && (v.Guard.Always() || v.Guard.Hi >= least):
+		} else {
 			many = append(many, v)
 		}
 	}
-	out.Variants = slices.Concat(out.Variants, few, many)
+	out.Variants = slices.Concat(out.Variants, few.Variants, many)
 	return out, nil
 }
 
@@ -79,32 +81,46 @@ type apart struct {
 	tails   []compile.Step
 }
 
-func (b *Backend) lowerApart(c *compile.Chain, f *fused) (*apart, error) {
-	out := &apart{}
-	at := 0
-	if f.lead != nil {
-		code, err := b.lowerSome(c, 0, 1)
+// lowerApart makes code of a chain's kernels one after the other, of which the at-th
+// is the product, for the numbers of rows that are left.
+func (b *Backend) lowerApart(g *errgroup.Group, c *compile.Chain, at int, rows dim.Interval, out *apart) {
+	if at > 0 {
+		g.Go(func() error {
+			code, err := b.lower(c.Kernels[0])
+			if err != nil {
+				return err
+			}
+			out.lead = onChain(c, 0, 1, code).Variants[0].Steps
+			return nil
+		})
+	}
+	g.Go(func() error {
+		k := c.Kernels[at]
+		sources, err := b.Sources(k)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		out.lead, at = code.Variants[0].Steps, 1
-	}
-	var err error
-	if out.product, err = b.lowerSome(c, at, at+1); err != nil {
-		return nil, err
-	}
-	for next := at + 1; next < len(c.Kernels); {
-		end := next + 1
-		if b.Beside(c.Kernels[next:]) {
-			end = len(c.Kernels)
+		code, err := b.lowerSources(slices.DeleteFunc(sources, func(s Source) bool { return rows.Lo > rows.Hi || s.Guard.Hi < rows.Lo && !s.Guard.Always() }))
+		if err == nil {
+			err = b.lowerLibrary(k, &code)
 		}
-		code, err := b.lowerSome(c, next, end)
-		if err != nil {
-			return nil, err
+		out.product = onChain(c, at, at+1, code)
+		return err
+	})
+	g.Go(func() error {
+		for next := at + 1; next < len(c.Kernels); {
+			end := next + 1
+			if b.Beside(c.Kernels[next:]) {
+				end = len(c.Kernels)
+			}
+			code, err := b.lower(c.Kernels[next], c.Kernels[next+1:end]...)
+			if err != nil {
+				return err
+			}
+			out.tails, next = append(out.tails, onChain(c, next, end, code).Variants[0].Steps...), end
 		}
-		out.tails, next = append(out.tails, code.Variants[0].Steps...), end
-	}
-	return out, nil
+		return nil
+	})
 }
 
 // withoutLead returns a chain as one launch that comes after its first kernel.
@@ -121,16 +137,8 @@ func withoutLead(c *compile.Chain) *fused {
 	return f
 }
 
-// lowerSome makes code of some of the chain's kernels, side by side, on the chain's
-// arguments.
-func (b *Backend) lowerSome(c *compile.Chain, from, to int) (compile.Code, error) {
-	code, err := b.Lower(c.Kernels[from])
-	if to > from+1 {
-		code, err = b.LowerBeside(c.Kernels[from:to])
-	}
-	if err != nil {
-		return code, err
-	}
+// onChain returns the code of some of the chain's kernels on the chain's arguments.
+func onChain(c *compile.Chain, from, to int, code compile.Code) compile.Code {
 	first, count := argsOf(c.Kernels[:from]), argsOf(c.Kernels[from:to])
 	for i := range code.Variants {
 		for j := range code.Variants[i].Steps {
@@ -149,7 +157,7 @@ func (b *Backend) lowerSome(c *compile.Chain, from, to int) (compile.Code, error
 			}
 		}
 	}
-	return code, nil
+	return code
 }
 
 func argsOf(ks []*loop.Kernel) (n int32) {

@@ -132,26 +132,26 @@ func (b *Backend) lower(k *loop.Kernel, beside ...*loop.Kernel) (compile.Code, e
 	if err != nil {
 		return compile.Code{}, err
 	}
-	kernels := make([]program.Kernel, len(sources))
+	out, err := b.lowerSources(sources)
+	if err == nil && k.MatMul != nil && len(beside) == 0 {
+		err = b.lowerLibrary(k, &out)
+	}
+	return out, err
+}
+
+// lowerSources compiles sources side by side, each a variant.
+func (b *Backend) lowerSources(sources []Source) (compile.Code, error) {
+	out := compile.Code{Variants: make([]compile.Variant, len(sources))}
 	var g errgroup.Group
 	for i, s := range sources {
 		g.Go(func() error {
 			code, err := b.compile(s)
-			kernels[i] = program.Kernel{Name: s.Name, Format: b.format(), Code: code}
+			kernel := program.Kernel{Name: s.Name, Format: b.format(), Code: code}
+			out.Variants[i] = compile.Variant{Guard: s.Guard, Steps: []compile.Step{{Kernel: kernel, Launch: s.Launch}}}
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return compile.Code{}, err
-	}
-	var out compile.Code
-	for i, s := range sources {
-		out.Variants = append(out.Variants, compile.Variant{Guard: s.Guard, Steps: []compile.Step{{Kernel: kernels[i], Launch: s.Launch}}})
-	}
-	if k.MatMul != nil && len(beside) == 0 {
-		return out, b.lowerLibrary(k, &out)
-	}
-	return out, nil
+	return out, g.Wait()
 }
 
 func (b *Backend) format() program.KernelFormat {

@@ -59,11 +59,11 @@ func (o Only) LowerChain(c *compile.Chain) (compile.Code, error) {
 	var steps []compile.Step
 	if f.lead != nil && !o.Shape.p.leads() {
 		f = withoutLead(c)
-		lead, err := o.lowerSome(c, 0, 1)
+		lead, err := o.lower(c.Kernels[0])
 		if err != nil {
 			return lead, err
 		}
-		steps = lead.Variants[0].Steps
+		steps = onChain(c, 0, 1, lead).Variants[0].Steps
 	}
 	s, err := fusedKernel(f, o.arch, o.Shape.p)
 	if err != nil {

@@ -201,7 +201,8 @@ __device__ __forceinline__ void add_parts(float (&acc)[N], const float *part, bo
 // of w, each with a part of K. A lane reads 8 neighbouring elements of a row at
 // once: which element of k an instruction sees where does not matter as long as x
 // and w agree, so these are two instructions' worth. U chunks of 32 elements of k
-// are under way.
+// are requested at once, those of a row after each other, while those before are
+// used.
 template <class T, int K, int MT, int NT, int U, int SPLIT, int WARPS, int CLUSTER, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_skinny(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready) {
   constexpr int CHUNKS = (K + 31) / 32, COLS = 16 * MT * (WARPS / SPLIT), PITCH = COLS + 4, SLICES = SPLIT * CLUSTER;
@@ -214,44 +215,52 @@ __device__ __forceinline__ void product_skinny(float *part, const T *x, long lon
   for (int i = 0; i < MT; i++)
     #pragma unroll
     for (int h = 0; h < 2; h++) from[i][h] = w + column(col + i * 16 + h * 8 + g) * w_row + t * 8;
-  auto at = [&](int i, int h, int chunk) { return (const uint4 *)(from[i][h] + chunk * 32); };
   const uint4 zero = make_uint4(0, 0, 0, 0);
   auto exists = [&](int chunk) { return chunk < end && (K % 32 == 0 || chunk * 32 + t * 8 < K); };
-  uint4 now[U][MT][2];
-  if (SOON) let_next_start();
-  if (!EARLY) wait_for_previous();
-  #pragma unroll
-  for (int u = 0; u < U; u++)
+  auto request = [&](uint4 (&to)[MT][2][U], int chunk) {
     #pragma unroll
     for (int i = 0; i < MT; i++)
       #pragma unroll
-      for (int h = 0; h < 2; h++) now[u][i][h] = exists(k + u) ? weights<EARLY>(at(i, h, k + u)) : zero;
+      for (int h = 0; h < 2; h++)
+        #pragma unroll
+        for (int u = 0; u < U; u++) to[i][h][u] = exists(chunk + u) ? weights<EARLY>((const uint4 *)(from[i][h] + (chunk + u) * 32)) : zero;
+  };
+  auto take_x = [&](uint4 (&to)[NT], int chunk) {
+    #pragma unroll
+    for (int j = 0; j < NT; j++) to[j] = exists(chunk) && j * 8 + g < rows ? *(const uint4 *)(x_lane + j * 8 * x_row + chunk * 32) : zero;
+  };
+  constexpr int FIRST = NT * U <= 8 ? U : 1;  // chunks of x that there are registers for
+  uint4 now[MT][2][U];
+  if (SOON) let_next_start();
+  if (!EARLY) wait_for_previous();
+  request(now, k);
   if (EARLY) wait_for_previous();
   if (!SOON) let_next_start();
   ready();
   float acc[MT][NT][4] = {};
   for (; k < end; k += U) {
+    uint4 v[FIRST][NT], next[MT][2][U];
+    #pragma unroll
+    for (int u = 0; u < FIRST; u++) take_x(v[u], k + u);
+    request(next, k + U);
     #pragma unroll
     for (int u = 0; u < U; u++) {
-      uint4 v[NT];
-      #pragma unroll
-      for (int j = 0; j < NT; j++) v[j] = exists(k + u) && j * 8 + g < rows ? *(const uint4 *)(x_lane + j * 8 * x_row + (k + u) * 32) : zero;
-      uint4 a[MT][2];
-      #pragma unroll
-      for (int i = 0; i < MT; i++)
-        #pragma unroll
-        for (int h = 0; h < 2; h++) {
-          a[i][h] = now[u][i][h];
-          now[u][i][h] = exists(k + u + U) ? weights<EARLY>(at(i, h, k + u + U)) : zero;
-        }
+      if (u >= FIRST) take_x(v[0], k + u);
+      const uint4 (&b)[NT] = v[u < FIRST ? u : 0];
       #pragma unroll
       for (int i = 0; i < MT; i++)
         #pragma unroll
         for (int j = 0; j < NT; j++) {
-          mma(x, acc[i][j], a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y, v[j].x, v[j].y);
-          mma(x, acc[i][j], a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w, v[j].z, v[j].w);
+          mma(x, acc[i][j], now[i][0][u].x, now[i][1][u].x, now[i][0][u].y, now[i][1][u].y, b[j].x, b[j].y);
+          mma(x, acc[i][j], now[i][0][u].z, now[i][1][u].z, now[i][0][u].w, now[i][1][u].w, b[j].z, b[j].w);
         }
     }
+    #pragma unroll
+    for (int i = 0; i < MT; i++)
+      #pragma unroll
+      for (int h = 0; h < 2; h++)
+        #pragma unroll
+        for (int u = 0; u < U; u++) now[i][h][u] = next[i][h][u];
   }
   #pragma unroll
   for (int i = 0; i < MT; i++)
