@@ -21,6 +21,7 @@ import (
 	"pwc/ir/interp"
 	"pwc/program"
 	gpu "pwc/runtime/cuda"
+	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/device"
 )
 
@@ -59,9 +60,26 @@ func openGPU(t testing.TB) *rig {
 	return &rig{dev, s, b}
 }
 
-// library gives the stream memory for library routines.
-func (g *rig) library(work device.Memory) error {
-	return g.stream.(*gpu.Stream).UseWorkspace(device.Buffer{Memory: work, Size: work.Size()})
+// useLibrary has the GPU's products computed by cuBLASLt; without it the test is
+// skipped.
+func (g *rig) useLibrary(t testing.TB) *cublaslt.Library {
+	t.Helper()
+	lib, err := cublaslt.Open(g.dev, cublaslt.Options{})
+	if err != nil {
+		if os.Getenv("PWC_REQUIRE_GPU") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	work, err := g.dev.Alloc(g.dev.WorkspaceBytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { work.Free() })
+	if err := g.stream.(*gpu.Stream).UseWorkspace(device.Buffer{Memory: work, Size: work.Size()}); err != nil {
+		t.Fatal(err)
+	}
+	return lib
 }
 
 // inputs is the memory of one run of a module with one function: its tensors in

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -146,21 +145,7 @@ func dimTexts(ds []dim.Dim) string {
 // whose sums are exact: what is rounded, is rounded at the same places.
 func TestDeviceLibrary(t *testing.T) {
 	own, with := openGPU(t), openGPU(t)
-	lib, err := cublaslt.Open(with.dev, cublaslt.Options{})
-	if err != nil {
-		if os.Getenv("PWC_REQUIRE_GPU") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	work, err := with.dev.Alloc(with.dev.WorkspaceBytes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer work.Free()
-	if err := with.library(work); err != nil {
-		t.Fatal(err)
-	}
+	lib := with.useLibrary(t)
 	for _, c := range libraryCases {
 		m := libraryModule(t, c.args, c.result, c.body)
 		p, err := compile.Compile(context.Background(), m, compile.Shape{}, own.backend, compile.Options{})

@@ -371,6 +371,7 @@ func TestSteps(t *testing.T) {
 		t.Skip("PWC_STEPS is not set")
 	}
 	g := openGPU(t)
+	g.useLibrary(t)
 	a := g.arena(t, 16<<30)
 	shape := shape8B
 	switch os.Getenv("PWC_STEPS_OF") {

@@ -154,7 +154,7 @@ func productOf(j Job, step int, env program.Env, o *Options) (*product, error) {
 		}
 		calls := 0
 		for n := range way.Steps {
-			if s := &way.Steps[n]; s.Kind == program.StepLibrary {
+			if s := &way.Steps[n]; s.Kind == program.StepLibrary && s.Extern == cublaslt.MatmulName {
 				calls++
 				call, err := device.Call(j.Program, step, s, env)
 				if err != nil {
@@ -166,7 +166,7 @@ func productOf(j Job, step int, env program.Env, o *Options) (*product, error) {
 		switch {
 		case calls == 0 && p.own < 0:
 			p.own = v
-		case calls == 1 && p.variant < 0 && way.Steps[0].Extern == cublaslt.MatmulName:
+		case calls == 1 && p.variant < 0:
 			p.variant = v
 		}
 	}
