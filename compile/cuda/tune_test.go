@@ -99,6 +99,9 @@ func bytesOf(dt dtype.DType, shape []int64) int64 {
 
 // measure returns the median time of a graph of the launches.
 func (g *rig) measure(launches []device.BoundLaunch) (time.Duration, error) {
+	if err := g.stream.(device.LibraryStream).WarmLibraries(launches[0]); err != nil {
+		return 0, err
+	}
 	if err := g.stream.Launch(launches[0]); err != nil {
 		return 0, err
 	}
