@@ -56,8 +56,8 @@ func (a *app) tuneCommand() *cobra.Command {
 		Use:   "tune MODEL",
 		Short: "measure on this GPU how each product of a model is computed best",
 		Long: `Measure the matrix products of a model on the GPU at hand, at every size that is
-captured, on memory that no cache holds: by the kernels that pwc makes, and by
-algorithms of cuBLASLt. What is fastest is kept in the cache as records about this
+captured, between the kernels around it and on memory that no cache holds: by the
+kernels that pwc makes, and by algorithms of cuBLASLt. What is fastest is kept in the cache as records about this
 GPU and this version of the library, which whatever runs there looks up. No weights
 are read, and what was compiled does not change.
 

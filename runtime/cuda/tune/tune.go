@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"pwc/cache"
@@ -49,7 +50,8 @@ type Job struct {
 }
 
 // Result is what was measured of a product. Times are of the launches that make
-// it: with the kernel after the routine, where there is one.
+// it, with the one before and the one after it in the program: kernels of our own
+// start while the one before still runs, and the library's do not.
 type Result struct {
 	cublaslt.Key
 	Kernel    string // of the program's own
@@ -203,12 +205,18 @@ func (o *Options) measure(ctx context.Context, m *meter, list []product) (out []
 // one measures a product and makes the library follow the choice.
 func (o *Options) one(m *meter, p *product) (*Result, error) {
 	r := &Result{Key: p.key}
-	steps := p.job.Program.Steps[p.step].Variants
-	own := alone(p.job.Program, steps[p.own].Steps)
-	if s := own.Steps[len(own.Steps)-1]; s.Kind == program.StepKernel {
-		r.Kernel = own.Kernels[s.Kernel].Name
+	ways := p.job.Program.Steps[p.step].Variants
+	if steps := ways[p.own].Steps; steps[len(steps)-1].Kind == program.StepKernel {
+		r.Kernel = p.job.Program.Kernels[steps[len(steps)-1].Kernel].Name
 	}
-	var err error
+	before, after, err := o.beside(p)
+	if err != nil {
+		return nil, err
+	}
+	way := func(v int) *program.Program {
+		return alone(p.job.Program, slices.Concat(before, ways[v].Steps, after))
+	}
+	own, with := way(p.own), way(p.variant)
 	if r.Own, err = m.time(own, p.job.Symbols); err != nil {
 		return nil, err
 	}
@@ -216,7 +224,6 @@ func (o *Options) one(m *meter, p *product) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	with := alone(p.job.Program, steps[p.variant].Steps)
 	for i, c := range found {
 		if err := o.Library.Choose(p.call.Tensors, p.call.Values, c); err != nil {
 			continue // the heuristic names what cannot run
@@ -237,6 +244,29 @@ func (o *Options) one(m *meter, p *product) (*Result, error) {
 		r.Choice = cublaslt.Choice{Own: true}
 	}
 	return r, o.Library.Choose(p.call.Tensors, p.call.Values, r.Choice)
+}
+
+// beside returns the steps that run before and after a product's, one each where
+// the program has them.
+func (o *Options) beside(p *product) (before, after []program.Step, err error) {
+	env, err := device.Env(p.job.Program, p.job.Symbols, o.Device.Info().Properties)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := device.Resolve(p.job.Program, env, nil, o.Device.Libraries())
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range r.Steps {
+		switch s := &r.Steps[i]; {
+		case s.Kind == program.StepExtern:
+		case s.Index == p.step-1:
+			before = []program.Step{*s.Step}
+		case s.Index == p.step+1 && after == nil:
+			after = []program.Step{*s.Step}
+		}
+	}
+	return before, after, nil
 }
 
 // keep puts a result into the store.
