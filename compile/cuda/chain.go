@@ -15,12 +15,16 @@ var _ compile.Chains = (*Backend)(nil)
 // Chains accepts a product with what can run in its launch: a nest that makes the
 // rows of its first operand, as a norm does, and pointwise nests that need a few of
 // its columns at a time, as a gate and what it opens, or the halves of a rotation.
-func (b *Backend) Chains(c *compile.Chain) bool { return fuse(c) != nil }
+// Before that there may be the product whose result the rows are made of.
+func (b *Backend) Chains(c *compile.Chain) bool { return fuse(c) != nil || b.heads(c) != nil }
 
 // LowerChain makes code of a chain that Chains accepts: for the fewest rows one
 // kernel; for more what makes the rows has its own; for many each kernel has.
 func (b *Backend) LowerChain(c *compile.Chain) (compile.Code, error) {
 	f := fuse(c)
+	if f == nil {
+		return b.lowerHeaded(c, b.heads(c))
+	}
 	rows := newEmitter(f.product, b.arch, "").rowsRange()
 	var sources []Source // for few rows, in one launch
 	var ways []*fused    // what they are of
@@ -126,11 +130,7 @@ func (b *Backend) lowerApart(g *errgroup.Group, c *compile.Chain, at int, rows d
 // withoutLead returns a chain as one launch that comes after its first kernel.
 func withoutLead(c *compile.Chain) *fused {
 	n := len(c.Kernels[0].Args)
-	rest := &compile.Chain{Kernels: c.Kernels[1:], Dead: c.Dead[n:]}
-	for _, root := range c.Same[n:] {
-		rest.Same = append(rest.Same, int32(slices.Index(c.Same[n:], root)))
-	}
-	f := fuse(rest)
+	f := fuse(afterFirst(c))
 	for i := range f.from {
 		f.from[i] += int32(n)
 	}
@@ -139,23 +139,8 @@ func withoutLead(c *compile.Chain) *fused {
 
 // onChain returns the code of some of the chain's kernels on the chain's arguments.
 func onChain(c *compile.Chain, from, to int, code compile.Code) compile.Code {
-	first, count := argsOf(c.Kernels[:from]), argsOf(c.Kernels[from:to])
 	for i := range code.Variants {
-		for j := range code.Variants[i].Steps {
-			s := &code.Variants[i].Steps[j]
-			args := s.Args
-			if args == nil {
-				for a := range count {
-					args = append(args, a)
-				}
-			}
-			s.Args = make([]int32, len(args))
-			for k, a := range args {
-				if s.Args[k] = first + a; a >= count { // one of Temps
-					s.Args[k] = a - count + int32(len(c.Same))
-				}
-			}
-		}
+		moveArgs(code.Variants[i].Steps, argsOf(c.Kernels[from:to]), argsOf(c.Kernels[:from]), int32(len(c.Same)))
 	}
 	return code
 }

@@ -29,6 +29,9 @@
 //   - For few rows a product is one launch with the nest that makes its rows, as a
 //     norm does, and the nests that need a few of its columns at a time (chain.go
 //     finds them, lead.go and tail.go write them).
+//   - For many rows a product is a routine of the device, if it has it (library.go).
+//     What happens to its sums is a nest of its own, or begins the norm that reads
+//     them (headed.go, merge.go).
 //   - topk.go selects the largest elements.
 //
 // Kernels for compute capability 9.0 and later allow programmatic dependent

@@ -58,6 +58,16 @@ var libraryCases = []struct {
     %h = slice(%x, axis=1, start=128, end=384) : bf16[N, 256]
     %y = linear(%h, %w) : bf16[N, 512]`,
 		[]string{"p0 p1 r0 size=[N, 512, 256, 1] x=[128, 512, 0] w=[0, 256, 0] y=[0, 512, 0] from=17"}},
+	{"a norm between two products", "%x: bf16[N, 256], %w: bf16[512, 256], %r: bf16[N, 512], %g: bf16[512], %v: bf16[768, 512]", "bf16[N, 384], bf16[N, 512]", `
+    %l = linear(%x, %w) : bf16[N, 512]
+    %s = add(%r, %l) : bf16[N, 512]
+    %n = rms_norm(%s, %g, eps=1e-5) : bf16[N, 512]
+    %u = linear(%n, %v) : bf16[N, 768]
+    %a, %b = split(%u, axis=1, sizes=[384, 384]) : bf16[N, 384], bf16[N, 384]
+    %e = silu(%a) : bf16[N, 384]
+    %y = mul(%e, %b) : bf16[N, 384]`,
+		[]string{"p0 p1 bf16[N, 512] size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 512*N] from=33", "k_linear_add_after_rms_norm",
+			"bf16[N, 512] p4 bf16[N, 768] size=[N, 768, 512, 1] x=[0, 512, 0] w=[0, 512, 0] y=[0, 768, 0] from=17", "k_silu_mul"}},
 	{"types that differ", "%x: f32[N, 256], %w: bf16[512, 256]", "f32[N, 512]", `
     %y = linear(%x, %w) : f32[N, 512]`, nil},
 	{"one row", "%x: bf16[1, 256], %w: bf16[512, 256]", "bf16[1, 512]", `
@@ -66,11 +76,15 @@ var libraryCases = []struct {
 
 func libraryModule(t testing.TB, args, result, body string) *ir.Module {
 	t.Helper()
+	returns := "%y"
+	if strings.Contains(result, "], ") {
+		returns += ", %s"
+	}
 	m, err := ir.Parse("library.ir", []byte(`pwc 1
 module "library" {
   sym N in [1, 512] batch
   func @piece(`+args+`) -> (`+result+`) {`+body+`
-    return %y
+    return `+returns+`
   }
 }`))
 	if err != nil {
@@ -156,17 +170,19 @@ func TestDeviceLibrary(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var results [2]*interp.Tensor
+		var results [2][]*interp.Tensor
 		before := lib.Stats().Untuned
 		for i, g := range []*rig{own, with} {
 			out, err := g.run(p, m, b)
 			if err != nil {
 				t.Fatalf("%s: %v", c.name, err)
 			}
-			results[i] = out.results[0]
+			results[i] = out.results
 		}
-		if !bytes.Equal(results[0].Bytes(), results[1].Bytes()) {
-			t.Errorf("%s: own kernels and the library differ: %s", c.name, interp.Compare(results[1], results[0]))
+		for i, x := range results[0] {
+			if y := results[1][i]; !bytes.Equal(x.Bytes(), y.Bytes()) {
+				t.Errorf("%s: result %d of own kernels and the library differ: %s", c.name, i, interp.Compare(y, x))
+			}
 		}
 		if used := lib.Stats().Untuned > before; used != (c.want != nil) {
 			t.Errorf("%s: by the library: %v", c.name, used)

@@ -131,53 +131,64 @@ func products(jobs []Job, o *Options) ([]product, error) {
 			return nil, err
 		}
 		for i := range j.Program.Steps {
-			p, err := productOf(j, i, env, o)
+			found, err := productsOf(j, i, env, o)
 			if err != nil {
 				return nil, fmt.Errorf("step %d: %w", i, err)
 			}
-			if p != nil && !seen[p.key.Product] {
-				seen[p.key.Product] = true
-				out = append(out, *p)
+			for _, p := range found {
+				if !seen[p.key.Product] {
+					seen[p.key.Product] = true
+					out = append(out, p)
+				}
 			}
 		}
 	}
 	return out, nil
 }
 
-// productOf returns the product of a step, nil if a library has no part in it for
-// these sizes.
-func productOf(j Job, step int, env program.Env, o *Options) (*product, error) {
-	p := &product{job: j, step: step, variant: -1, own: -1}
+// productsOf returns the products of a step that a library may compute for these
+// sizes: those of which there is a way that calls it for this one alone.
+func productsOf(j Job, step int, env program.Env, o *Options) ([]product, error) {
+	var out []product
+	own := -1
 	for v, way := range j.Program.Steps[step].Variants {
 		if err := device.CheckGuard(way.Guard, env); errors.Is(err, device.ErrGuard) {
 			continue
 		} else if err != nil {
 			return nil, err
 		}
-		calls := 0
+		var calls []*program.Step
 		for n := range way.Steps {
-			if s := &way.Steps[n]; s.Kind == program.StepLibrary && s.Extern == cublaslt.MatmulName {
-				calls++
-				call, err := device.Call(j.Program, step, s, env)
-				if err != nil {
-					return nil, err
-				}
-				p.call = call
+			if s := &way.Steps[n]; s.Kind == program.StepLibrary {
+				calls = append(calls, s)
 			}
 		}
-		switch {
-		case calls == 0 && p.own < 0:
-			p.own = v
-		case calls == 1 && p.variant < 0:
-			p.variant = v
+		if len(calls) == 0 {
+			own = v
+			break // what comes after is for other sizes
+		}
+		if len(calls) > 1 || calls[0].Extern != cublaslt.MatmulName {
+			continue
+		}
+		call, err := device.Call(j.Program, step, calls[0], env)
+		if err != nil {
+			return nil, err
+		}
+		key, err := o.Library.KeyOf(call.Tensors, call.Values)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(out, func(p product) bool { return p.key == key }) {
+			out = append(out, product{job: j, step: step, variant: v, key: key, call: call})
 		}
 	}
-	if p.variant < 0 || p.own < 0 {
+	if own < 0 {
 		return nil, nil
 	}
-	var err error
-	p.key, err = o.Library.KeyOf(p.call.Tensors, p.call.Values)
-	return p, err
+	for i := range out {
+		out[i].own = own
+	}
+	return out, nil
 }
 
 // measure measures the products one by one.
