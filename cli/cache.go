@@ -353,7 +353,7 @@ func (a *app) cacheVerify() *cobra.Command {
 				problems[i] = p.Error()
 			}
 			if a.json {
-				if err := a.printJSON(map[string]any{"modules": r.Modules, "entries": r.Entries, "blobs": r.Blobs, "bytes": r.Bytes, "problems": problems}); err != nil {
+				if err := a.printJSON(map[string]any{"modules": r.Modules, "entries": r.Entries, "blobs": r.Blobs, "tuning_records": r.Tunings, "bytes": r.Bytes, "problems": problems}); err != nil {
 					return err
 				}
 			} else {

@@ -160,7 +160,7 @@ func (g *generation) printStats(r *runner.Runner) error {
 		fmt.Fprintf(g.app.err, "%s by a library at captured sizes, %d of them by algorithms that nobody measured: see pwc tune\n", plural(b.LibraryCalls, "product"), b.LibraryUntuned)
 	}
 	if b.LibraryMissing > 0 {
-		fmt.Fprintf(g.app.err, "%s at captured sizes without the library for them: see pwc doctor\n", plural(b.LibraryMissing, "product"))
+		fmt.Fprintf(g.app.err, "%s at captured sizes without the library that would make them faster: see pwc doctor\n", plural(b.LibraryMissing, "step"))
 	}
 	if whole {
 		fmt.Fprintln(g.app.err, "attention inside whole graphs counts as pieces; --mode piecewise tells them apart")

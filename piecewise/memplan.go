@@ -121,8 +121,10 @@ func (b *Backend) countLibraries() error {
 				}
 			}
 		}
+		steps := map[int]bool{} // that would take a routine in one way or another
 		for _, d := range r.Declined {
-			if d.Missing {
+			if d.Missing && !steps[d.Step] {
+				steps[d.Step] = true
 				b.stats.missing++
 			}
 		}

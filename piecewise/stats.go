@@ -23,8 +23,8 @@ type Stats struct {
 	Skipped              map[string]int64 `json:"skipped"`                // runs without a graph, by reason (C8)
 
 	// Calls of library routines that programs make at capture sizes, each program
-	// and size once: those whose algorithm nobody measured, and those that are left
-	// to other kernels because the device does not have the routine (C8).
+	// and size once, and those of them whose algorithm nobody measured; and steps that
+	// are left to other kernels because the device does not have a routine (C8).
 	LibraryCalls   int64 `json:"library_calls"`
 	LibraryUntuned int64 `json:"library_untuned"`
 	LibraryMissing int64 `json:"library_missing"`

@@ -313,6 +313,14 @@ func TestRefusals(t *testing.T) {
 			b[2].Dims[1] = n(127)
 			return a, b
 		},
+		"w: 64 x 128 elements from 0 on, 4611686018427387904": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+			b[2].Dims[1] = n(1 << 62) // times 63 it is a small number again
+			return a, b
+		},
+		"a product of [32 64 2147483648 1]": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+			b[0].Dims[2] = n(1 << 31)
+			return a, b
+		},
 		"y: 32 x 64 elements from -1": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
 			b[3].Dims[0] = n(-1)
 			return a, b

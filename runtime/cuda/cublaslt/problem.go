@@ -2,6 +2,8 @@ package cublaslt
 
 import (
 	"fmt"
+	"math"
+	"math/bits"
 	"slices"
 
 	"pwc/ir/dtype"
@@ -59,7 +61,7 @@ func parse(args []device.Tensor, attrs []program.Attr) (problem, error) {
 	if !p.computes() || args[1].DType != p.in {
 		return p, fmt.Errorf("no product of %s and %s in %s", p.in, args[1].DType, p.out)
 	}
-	if slices.Min(size) < 1 {
+	if slices.Min(size) < 1 || slices.Max(size) > math.MaxInt32 {
 		return p, fmt.Errorf("a product of %v", size)
 	}
 	wRows, wCols := p.cols, p.depth
@@ -78,15 +80,37 @@ func parse(args []device.Tensor, attrs []program.Attr) (problem, error) {
 		}
 		m := matrix{d[0], d[1], d[2]}
 		*o.to = m
-		have := int64(1)
-		for _, e := range o.t.Shape {
-			have *= e
-		}
-		if last := m.offset + (o.rows-1)*m.pitch + (p.batch-1)*m.stride + o.cols; slices.Min(d) < 0 || m.pitch < o.cols || last > have {
+		have := elements(o.t.Shape)
+		if slices.Min(d) < 0 || m.pitch < o.cols || !within(have, [][2]int64{{1, m.offset}, {o.rows - 1, m.pitch}, {p.batch - 1, m.stride}, {1, o.cols}}) {
 			return p, fmt.Errorf("%s: %d x %d elements from %d on, %d from row to row and %d from matrix to matrix, of %d", o.name, o.rows, o.cols, m.offset, m.pitch, m.stride, have)
 		}
 	}
 	return p, nil
+}
+
+// elements is how many elements a tensor has, at most what an int64 holds.
+func elements(shape []int64) int64 {
+	n := int64(1)
+	for _, e := range shape {
+		hi, lo := bits.Mul64(uint64(n), uint64(e))
+		if e < 0 || hi != 0 || lo > math.MaxInt64 {
+			return 0
+		}
+		n = int64(lo)
+	}
+	return n
+}
+
+// within reports whether so many steps of each length fit in have elements. Numbers
+// come from programs, so nothing is multiplied that might not fit.
+func within(have int64, steps [][2]int64) bool {
+	for _, s := range steps {
+		if s[0] > 0 && s[1] > have/s[0] {
+			return false
+		}
+		have -= s[0] * s[1]
+	}
+	return have >= 0
 }
 
 // dims returns a list of n numbers.

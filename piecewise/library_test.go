@@ -1,0 +1,88 @@
+package piecewise_test
+
+import (
+	"context"
+	"testing"
+
+	"pwc/build"
+	"pwc/compile/host"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/piecewise"
+	"pwc/program"
+	"pwc/runtime/device"
+)
+
+// withRoutine makes programs whose kernels a library routine may take the place of.
+type withRoutine struct{ build.Pipeline }
+
+func (withRoutine) Fingerprint() string { return "with a routine" }
+
+func (c withRoutine) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
+	p, err := c.Pipeline.Compile(ctx, piece, ranges)
+	if err != nil {
+		return nil, err
+	}
+	for i, s := range p.Steps {
+		if s.Kind != program.StepKernel {
+			continue
+		}
+		call := program.Step{Kind: program.StepLibrary, Extern: "lib::routine", Args: s.Args}
+		p.Steps[i] = program.Step{Kind: program.StepChoice, Origin: s.Origin, Variants: []program.Variant{
+			{Guard: program.Guard{Expr: dim.Sym(p.Symbols[0]), Lo: 2, Hi: 64}, Steps: []program.Step{call, call}},
+			{Guard: program.Guard{Expr: dim.Sym(p.Symbols[0]), Lo: 2, Hi: 64}, Steps: []program.Step{call}},
+			{Steps: []program.Step{s}}}}
+	}
+	return p, p.Validate()
+}
+
+// librarian is a device that says it has the routine. Plans follow that; the host
+// behind it runs kernels.
+type librarian struct {
+	device.Device
+	routine device.Op
+}
+
+func (l librarian) Libraries() device.OpSet { return device.OpSet{"lib::routine": l.routine} }
+func (librarian) WorkspaceBytes() int64     { return 4096 }
+
+// routine takes at least so many elements, and was measured for as many.
+type routine struct{ least, tuned int64 }
+
+func (routine) Signature() device.Signature { return device.Signature{Capture: true} }
+func (routine) Launch(*device.OpCall) error { return nil }
+
+func (r routine) ScratchBytes(args []device.Tensor, _ []program.Attr) (int64, error) {
+	if args[0].Shape[0] < r.least {
+		return 0, device.ErrDeclined
+	}
+	return 0, nil
+}
+
+func (r routine) Tuned(args []device.Tensor, _ []program.Attr) bool {
+	return args[0].Shape[0] >= r.tuned
+}
+
+// TestLibraryCalls pins what is counted of library routines: calls, those that nobody
+// measured, and steps that go without, each program and size once.
+func TestLibraryCalls(t *testing.T) {
+	target := withRoutine{build.Pipeline{Backend: host.New()}}
+	ops := []device.Op{&silent{sum3{}}}
+	o := piecewise.Options{Target: target, Ops: ops, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4, 16, 64}}
+	b := start(t, layers(3), o)
+	s := b.Stats()
+	programs := s.Compiled // the first piece and the others, which are identical
+	if programs != 2 || s.LibraryMissing != 3*programs || s.LibraryCalls+s.LibraryUntuned != 0 || b.Plan().WorkspaceBytes != 0 {
+		t.Errorf("without the library: %d programs, %+v", programs, s)
+	}
+	o.Device = librarian{openHost(t), routine{least: 4, tuned: 64}}
+	b = create(t, layers(3), o)
+	s = b.Stats()
+	if s.LibraryMissing != 0 || s.LibraryCalls != 2*3*programs || s.LibraryUntuned != 2*2*programs || b.Plan().WorkspaceBytes != 4096 {
+		t.Errorf("with the library: %+v, a workspace of %d bytes", s, b.Plan().WorkspaceBytes)
+	}
+	all, err := b.Programs()
+	if err != nil || len(all) != int(4*programs) || all[0].Size != 64 || all[len(all)-1].Size != 1 || all[0].Func != "forward" || len(all[0].Symbols) != 1 || all[0].Symbols[0] != 64 {
+		t.Errorf("%d programs, %v", len(all), err)
+	}
+}
