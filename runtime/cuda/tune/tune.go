@@ -62,9 +62,13 @@ type Result struct {
 	Choice    cublaslt.Choice
 }
 
-// margin is by how much an algorithm must be faster than the heuristic's first, and
-// the library than own kernels, to be preferred: what measurements differ by.
-const margin = 0.01
+// What measurements of one thing differ by: an algorithm must be faster than the
+// heuristic's first by the one, and the library than own kernels by the other, to be
+// preferred.
+const (
+	margin    = 0.01
+	ownMargin = 0.03
+)
 
 // Records are the records of a store as runtime/cuda/cublaslt takes them.
 func Records(s *cache.Store) cublaslt.Records { return records{s} }
@@ -251,7 +255,7 @@ func (o *Options) one(m *meter, p *product) (*Result, error) {
 			r.Best, r.Choice = d, c
 		}
 	}
-	if r.Best == 0 || float64(r.Own) < float64(r.Best)*(1-margin) {
+	if r.Best == 0 || float64(r.Best) > float64(r.Own)*(1-ownMargin) {
 		r.Choice = cublaslt.Choice{Own: true}
 	}
 	return r, o.Library.Choose(p.call.Tensors, p.call.Values, r.Choice)
