@@ -41,8 +41,12 @@ def pwc_report(a, environment):
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment).stdout)
 
 
-def table(head, rows):
-    """Prints columns aligned to the right, the first to the left."""
+def table(head, rows, markdown):
+    """Prints columns aligned to the right, the first to the left; or a table of Markdown."""
+    if markdown:
+        for row in [head, ["---"] * len(head)] + rows:
+            print("| " + " | ".join(str(c) for c in row) + " |")
+        return
     cells = [head] + [[str(c) for c in row] for row in rows]
     width = [max(len(row[i]) for row in cells) for i in range(len(head))]
     for row in cells:
@@ -62,7 +66,7 @@ def print_comparison(a, report, lines):
         floor = p["read_bytes"] / bandwidth * 1e3
         rows.append([batch, f"{p['ms']:.3f}", f"{tp['ms']:.3f}", f"{tp['ms'] / p['ms']:.2f}", f"{f['ms']:.3f}", f"{tf['ms']:.3f}", f"{tf['ms'] / f['ms']:.2f}",
                      f"{tf['ms'] / p['ms']:.2f}", f"{floor:.3f}", f"{p['issue_ms']:.3f}", f"{tp['issue_ms']:.3f}"])
-    table(["batch", "pwc piecewise", "PyTorch", "ratio", "pwc full", "PyTorch", "ratio", "goal", "floor", "pwc issues", "PyTorch issues"], rows)
+    table(["batch", "pwc piecewise", "PyTorch", "ratio", "pwc full", "PyTorch", "ratio", "goal", "floor", "pwc issues", "PyTorch issues"], rows, a.markdown)
     compiled = next(line for line in lines if line["kind"] == "compile")
     print(f"\ncompile: pwc {report['compile']['cold_seconds']:.2f} s cold, {report['compile']['warm_seconds']:.3f} s warm; "
           f"PyTorch {compiled['seconds']} s and {compiled['seconds_batch_1']} s for batch 1")
@@ -83,6 +87,7 @@ def main():
     parser.add_argument("--capture-sizes", action="store_true", help="time PyTorch's capture of the default sizes, too")
     parser.add_argument("--tune", action="store_true", help="have pwc measure how each product is computed best, before")
     parser.add_argument("--profile", action="store_true", help="have pwc say how long each kernel takes (in --json)")
+    parser.add_argument("--markdown", action="store_true", help="print the table as docs/performance.md has it")
     parser.add_argument("--json", action="store_true", help="print all figures as one JSON document")
     a = parser.parse_args()
     environment = tune(a) if a.tune else dict(os.environ)
