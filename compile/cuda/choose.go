@@ -27,23 +27,22 @@ func fewShapes(depth int64) []productShape {
 // Three things decide. Every multiprocessor needs work, so few columns ask for
 // narrow blocks, or for several that share a block's columns. Blocks must overlap,
 // one streaming while another begins or ends, so two or three must fit beside each
-// other. And x is read from the second-level cache once for every block, so with
-// more rows a block needs more columns.
+// other. Where there are many columns, rows of weights pass through shared memory,
+// many neighbouring bytes at a time. And x is read from the second-level cache once
+// for every block, so with more rows a block needs more columns.
 func tensorShapes(depth, cols int64, arch int) []productShape {
-	blocks, u := 2, 2
-	if cols > 4096 {
-		blocks = 3
-	}
-	if depth > 4096 {
-		u = 4
-	}
 	cluster := 2
 	if arch < 90 {
 		cluster = 1
 	}
-	shapes := []productShape{
-		skinny(8, 1, 2, 8, 8, 1, 2, depth),
-		skinny(16, 1, u, 8, 8, 1, blocks, depth),
+	var shapes []productShape
+	switch {
+	case cols >= 200*128:
+		shapes = append(shapes, strip(8, 64, 4, 128, 3, cluster, 4), strip(16, 128, 8, 128, 3, 1, 2))
+	case cols >= 200*64:
+		shapes = append(shapes, strip(8, 64, 4, 128, 3, cluster, 4), strip(16, 64, 4, 128, 4, 1, 3))
+	default:
+		shapes = append(shapes, skinny(8, 1, 4, 8, 8, 1, 2, depth), skinny(16, 1, 2, 8, 8, 1, 2, depth))
 	}
 	switch {
 	case cols >= 200*128:
@@ -51,23 +50,22 @@ func tensorShapes(depth, cols int64, arch int) []productShape {
 	case cols >= 200*64:
 		shapes = append(shapes, tile(32, 64, 64, 4, 1, 0, 32))
 	default:
-		shapes = append(shapes, skinny(32, 1, u, 8, 8, 1, blocks, depth))
+		shapes = append(shapes, skinny(32, 1, 2, 8, 8, 1, 2, depth))
 	}
 	switch {
 	case cols >= 120*128:
 		shapes = append(shapes, tile(64, 128, 64, 3, 1, 2, 64))
 	case cols > 4096:
-		shapes = append(shapes, skinny(64, 2, 4, 4, 8, 1, 0, depth))
+		shapes = append(shapes, skinny(64, 2, 2, 4, 8, 1, 0, depth))
 	default:
 		shapes = append(shapes, skinny(64, 1, 2, 8, 8, 1, 2, depth))
 	}
 	switch {
 	case cols >= 120*128:
-		shapes = append(shapes, tile(128, 128, 64, 3, 1, 2, 256))
 	case cols >= 4096:
-		shapes = append(shapes, tile(128, 64, 64, 4, cluster, 0, 128), tile(128, 128, 64, 3, cluster, 2, 256))
+		shapes = append(shapes, tile(128, 64, 64, 4, cluster, 0, 128))
 	default:
-		shapes = append(shapes, tile(64, 64, 64, 4, cluster, 2, 128), tile(128, 64, 64, 4, cluster, 0, 256))
+		shapes = append(shapes, tile(64, 64, 64, 4, cluster, 2, 128))
 	}
 	return append(shapes, tile(128, 128, 64, 3, 1, 2, math.MaxInt64))
 }

@@ -238,6 +238,7 @@ __device__ __forceinline__ void product_skinny(float *part, const T *x, long lon
   if (!SOON) let_next_start();
   ready();
   float acc[MT][NT][4] = {};
+  #pragma unroll 2
   for (; k < end; k += U) {
     uint4 v[FIRST][NT], next[MT][2][U];
     #pragma unroll
