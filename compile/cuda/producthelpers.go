@@ -208,8 +208,8 @@ __device__ __forceinline__ void product_skinny(float *part, const T *x, long lon
   constexpr int CHUNKS = (K + 31) / 32, COLS = 16 * MT * (WARPS / SPLIT), PITCH = COLS + 4, SLICES = SPLIT * CLUSTER;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slice = warp % SPLIT, col = warp / SPLIT * 16 * MT;
   const int g = lane / 4, t = lane % 4, part_of_k = cluster_rank() * SPLIT + slice;
-  const int end = CHUNKS * (part_of_k + 1) / SLICES;
-  int k = CHUNKS * part_of_k / SLICES;
+  int k = CHUNKS * part_of_k / SLICES, end = CHUNKS * (part_of_k + 1) / SLICES;
+  asm volatile("" : "+r"(end));  // all of a loop whose length is known would be unrolled, whatever the pragma says
   const T *x_lane = x + g * x_row + t * 8, *from[MT][2];
   #pragma unroll
   for (int i = 0; i < MT; i++)
