@@ -178,7 +178,12 @@ func terminated(text string) *byte {
 	return &b[0]
 }
 
-// Compile compiles a source. The same library, source and options give the same
+// From CUDA 12.9 on the library keeps what it compiled in the user's home directory
+// (NVRTC User Guide, "Caching"). It is told not to: the program has a cache of its
+// own, and should be the only one that decides what is kept where.
+const cachingMajor, cachingMinor = 12, 9
+
+// Compile compiles a source. Nothing is kept. The same library, source and options give the same
 // code. A source or option that the compiler refuses is a *CompileError.
 func (l *Library) Compile(s Source, o CompileOptions) (code Code, err error) {
 	var prog uintptr
@@ -192,6 +197,9 @@ func (l *Library) Compile(s Source, o CompileOptions) (code Code, err error) {
 		}
 	}()
 	flags := []*byte{terminated("--gpu-architecture=" + o.Arch)}
+	if l.major > cachingMajor || l.major == cachingMajor && l.minor >= cachingMinor {
+		flags = append(flags, terminated("--no-cache"))
+	}
 	for _, f := range o.Flags {
 		flags = append(flags, terminated(f))
 	}

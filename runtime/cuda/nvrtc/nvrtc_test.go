@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -215,5 +216,21 @@ func TestUnknownArchitecture(t *testing.T) {
 	_, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_999", false)
 	if err == nil || d.Err() != err || !strings.Contains(err.Error(), "sm_80") || !strings.Contains(err.Error(), "not for sm_999") {
 		t.Errorf("%v", err)
+	}
+}
+
+// Nothing is left in the cache that newer libraries have for themselves. It is where
+// the environment of the process says, so another process compiles.
+func TestKeepsNothing(t *testing.T) {
+	open(t)
+	dir := t.TempDir()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestCompile$")
+	cmd.Env = append(os.Environ(), "CUDA_CACHE_PATH="+dir, "HOME="+dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left in the cache: %v (%v)", left, err)
 	}
 }
