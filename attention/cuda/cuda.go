@@ -156,12 +156,13 @@ type split struct {
 func (s *split) spread() int { return max(s.parts, s.more, s.large) }
 
 // split fills the card when every row is a request of its own, and for large
-// tiles when one request has all rows. Long contexts are split further where that
-// levels out what multiprocessors have to do.
+// tiles when one request has all rows. Two blocks keep a multiprocessor busy; more
+// are worth the combining where there would be one part. Long contexts are split
+// further where that levels out what multiprocessors have to do.
 func (o *Op) split(s *attention.Shape, v *Variant) split {
 	slots := v.Resident * o.sms
 	blocks := max(1, s.Rows*v.rowTiles()*s.KVHeads)
-	p := split{parts: min(maxParts, max(1, slots/blocks)), large: 1}
+	p := split{parts: min(maxParts, max(1, min(2, v.Resident)*o.sms/blocks, min(2, slots/blocks))), large: 1}
 	p.more = p.parts
 	// The time of n blocks is that of ⌈n/slots⌉ in turn, each part has some of its own.
 	cost := func(parts int) float64 {

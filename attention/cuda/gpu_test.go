@@ -39,6 +39,9 @@ type rig struct {
 
 const maxRows, maxRequests, maxBlocks = 4096, 512, 512
 
+// compiled keeps kernels from one test to the next: compiling them takes longer than what is tested.
+var compiled = shelf{}
+
 // newRig skips the test on machines without a GPU, unless PWC_REQUIRE_GPU=1 says
 // that there must be one.
 func newRig(t testing.TB, s shape, attrs ...program.Attr) *rig {
@@ -55,7 +58,7 @@ func newRig(t testing.TB, s shape, attrs ...program.Attr) *rig {
 	r.stream, err = dev.NewStream()
 	r.check(err)
 	target := dev.Info().Target
-	r.code = attn.Cached(shelf{}, target, attn.Compiled(openNVRTC(t), target))
+	r.code = attn.Cached(compiled, target, attn.Compiled(openNVRTC(t), target))
 	r.newOp()
 	t.Cleanup(func() { r.check(errors.Join(r.stream.Synchronize(), r.op.Close())) })
 	r.cache = r.tensor(s.kv, s.blocks, 2, s.block, s.kvHeads, s.dim)
@@ -227,7 +230,7 @@ var cases = []struct {
 	{"bf16 large heads", shape{2, 1, 256, 96, 16, dtype.BF16, dtype.BF16}, nil},
 	{"f32", shape{6, 2, 64, 96, 16, dtype.F32, dtype.F32}, nil},
 	{"f32 odd", shape{3, 1, 19, 96, 7, dtype.F32, dtype.F32}, []program.Attr{integer("window", 20), float("softcap", 2)}},
-	{"f32 over bf16", shape{34, 2, 160, 96, 16, dtype.F32, dtype.BF16}, []program.Attr{bidirectional}},
+	{"f32 over bf16", shape{17, 1, 160, 96, 16, dtype.F32, dtype.BF16}, []program.Attr{bidirectional}},
 	{"bf16 over f16", shape{4, 2, 72, 96, 5, dtype.BF16, dtype.F16}, nil},
 }
 

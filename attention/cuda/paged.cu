@@ -38,7 +38,7 @@ typedef unsigned short u16;
 #if TENSOR
 #define OPERANDS (HEAD_DIM <= 128 ? 2 : 1) // of 16 pairs, for each warp
 #define TILE (64 * OPERANDS)
-#define KEYS (HEAD_DIM <= 64 ? 128 : 64) // of a stage
+#define KEYS 64          // of a stage
 #define VECTOR 4         // elements that a thread finishes at once
 #else
 #define TILE 16          // 8 threads for each pair
@@ -381,8 +381,7 @@ __device__ __forceinline__ void mma(float c[4], const u32 a[4], u32 b0, u32 b1) 
 // the queries.
 template <int M, bool SHARE, int DEPTH, bool KEEP>
 __device__ __forceinline__ void attend(Task &t, u16 *stages) {
-  constexpr int STEP = SHARE ? KEYS / WARPS : 32; // keys at once, in groups of 16
-  constexpr int APART = SHARE ? 64 : 16;          // from a group to the next
+  constexpr int STEP = SHARE ? KEYS / WARPS : 32; // keys at once
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
   const int base = SHARE ? 0 : warp * 16; // first pair of the warp
 
@@ -469,9 +468,9 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     free = turn;
     turn = turn == DEPTH - 1 ? 0 : turn + 1;
 #pragma unroll 1
-    for (int n = SHARE ? warp * 16 : 0; n < (SHARE ? 64 : KEYS); n += SHARE ? 64 : STEP) {
+    for (int n = SHARE ? warp * STEP : 0, end = SHARE ? n + STEP : KEYS; n < end; n += STEP) {
       if (idle || j + n >= min(t.to, high)) break;
-      if (j + n + STEP <= low && !SHARE) continue;
+      if (j + n + STEP <= low) continue;
       float s[M][STEP / 8][4] = {};
 #pragma unroll
       for (int i = 0; i < HEAD_DIM / 16; i++) {
@@ -483,7 +482,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
 #pragma unroll
         for (int c = 0; c < STEP / 16; c++) {
           u32 b[4];
-          load4(b, keys + n * (PITCH * 2) + (c * APART * PITCH + i * 16) * 2);
+          load4(b, keys + n * (PITCH * 2) + (c * 16 * PITCH + i * 16) * 2);
 #pragma unroll
           for (int m = 0; m < M; m++) {
             mma(s[m][2 * c], KEEP ? query[m][i] : a[m], b[0], b[1]);
@@ -504,7 +503,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
 #pragma unroll
           for (int c = 0; c < STEP / 2; c++) s[m][c / 4][c % 4] = cap - __fdividef(2.f * cap, 1.f + power(s[m][c / 4][c % 4] * by));
       }
-      if (j + n < innerLow || j + n + (STEP / 16 - 1) * APART + 16 > min(t.to, innerHigh)) {
+      if (j + n < innerLow || j + n + STEP > min(t.to, innerHigh)) {
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
@@ -514,7 +513,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
             to = min(to, t.to);
 #pragma unroll
             for (int c = 0; c < STEP / 4; c++) {
-              const int key = j + n + c / 4 * APART + c / 2 % 2 * 8 + lane % 4 * 2 + c % 2;
+              const int key = j + n + c / 2 * 8 + lane % 4 * 2 + c % 2;
               if (key < from || key >= to) s[m][c / 2][2 * h + c % 2] = NONE;
             }
           }
@@ -552,7 +551,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
 #pragma unroll
         for (int c = 0; c < STEP / 16; c++) {
           u32 b[4];
-          load4t(b, values + n * (PITCH * 2) + (c * APART * PITCH + i * 16) * 2);
+          load4t(b, values + n * (PITCH * 2) + (c * 16 * PITCH + i * 16) * 2);
 #pragma unroll
           for (int m = 0; m < M; m++) {
             mma(sum[m][2 * i], p[m][c], b[0], b[1]);

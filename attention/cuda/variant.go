@@ -44,7 +44,7 @@ const (
 	partExtra    = 4  // floats of a part beside its sums
 	tensorTile   = 64 // of heads above 128; twice as many up to there
 	plainTile    = 16
-	tensorKeys   = 64 // of heads above 64; twice as many up to there
+	tensorKeys   = 64
 	plainKeys    = 32 // of heads up to 128; half of it above
 	headerInt32s = 4
 )
@@ -54,7 +54,7 @@ const (
 	maxParts    = 64 // of a context
 	maxMore     = 4  // of a long context that is split only for balance
 	maxResident = 4  // blocks of a multiprocessor
-	maxStages   = 4
+	maxStages   = 3
 	reserved    = 1040 // bytes of shared memory that a block takes beside what the kernel asks for
 )
 
@@ -132,7 +132,7 @@ func (v *Variant) resident(shared int) int {
 	case v.HeadDim > 64:
 		return max(1, min(fit, 2)) // 255 registers for each thread
 	}
-	return max(1, min(fit, 3))
+	return max(1, min(fit, maxResident))
 }
 
 // shared is the dynamic shared memory of a block, in bytes.
@@ -147,8 +147,6 @@ func (v *Variant) shared() int {
 // keys is how many keys a stage has.
 func (v *Variant) keys() int {
 	switch {
-	case v.Tensor && v.HeadDim <= 64:
-		return 2 * tensorKeys
 	case v.Tensor:
 		return tensorKeys
 	case v.HeadDim <= 128:

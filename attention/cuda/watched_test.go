@@ -7,9 +7,9 @@ import (
 	"pwc/attention"
 )
 
-// TestWatched is a short prefill, a longer one beside decodes, and decodes, for
-// each form of the kernel: for tools that watch every access, which take their
-// time. Every operand is an allocation of exactly its size.
+// TestWatched is a prefill, a shorter one beside decodes, and decodes, one of them
+// split, for each form of the kernel: for tools that watch every access, which take
+// their time. Every operand is an allocation of exactly its size.
 func TestWatched(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -19,7 +19,7 @@ func TestWatched(t *testing.T) {
 			block := int(c.shape.block)
 			tables := [3][]int32{{3, 9, 14, 2, 21, 5, 33, 60}, {7, 0, 41, 8, 22, 6, 34, 61}, {95, 1, 42, 10, 23, 11, 35, 62}}
 			done := [3]int{}
-			for step, lens := range [][3]int{{5, 1, 2}, {1, 27, 1}, {1, 1, 1}} {
+			for step, lens := range [][3]int{{70, 1, 2}, {1, 27, 1}, {1, 1, 1}} {
 				b.Reset()
 				rows := 0
 				for i, n := range lens {
@@ -30,7 +30,7 @@ func TestWatched(t *testing.T) {
 				}
 				qkv := r.random(rng, int64(rows))
 				o, cache := r.want(b, qkv)
-				r.hold([]string{"short", "mixed", "decode"}[step], r.step(b, int64(rows+step), qkv), o, cache)
+				r.hold([]string{"prefill", "mixed", "decode"}[step], r.step(b, int64(rows+step), qkv), o, cache)
 			}
 		})
 	}
