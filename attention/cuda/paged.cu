@@ -801,6 +801,8 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   t.q = q, t.k = k, t.v = v, t.cache = cache, t.o = o;
   t.slots = slots;
   t.table = tables + (long long)r * header.z;
+  // What is looked up when the part is known is on its way meanwhile: 8 blocks for each lane.
+  if (threadIdx.x < 32) asm volatile("prefetch.global.L1 [%0];" ::"l"(t.table + max(0, min((int)threadIdx.x * 8, header.z - 1))));
   t.kvHeads = kvHeads, t.head = head;
   t.scale = scale * 1.44269504f;
   t.softcap = softcap, t.window = window, t.causal = causal;
@@ -810,7 +812,7 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   visible(t, t.old + rowOf(t, t.pairs - 1) - t.first, unused, t.to);
   // A part is a number of units of keys, and parts are at most so many.
   const int units = (max(0, t.to - t.from) + UNIT - 1) / UNIT;
-  const int most = t.pairs > SMALL ? large : units < LONG ? parts : more;
+  const int most = t.pairs > SMALL ? large : min(units < LONG ? parts : more, units < 2 * LONG ? 16 : 64); // each costs some combining
   int chunk = units;
   t.part = blockIdx.z, t.parts = 1;
   if (most > 1 && units > 1) {
