@@ -345,7 +345,7 @@ __device__ __forceinline__ void fetch(const Task &t, u16 *stage, int base, const
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
       const int at = j + i * (THREADS / 8);
-      if (at < t.old || at >= t.to) copyOld(t, stage + (key + i * (THREADS / 8)) * PITCH, at, s.found[i]);
+      if (fresh || at < t.old || at >= t.to) copyOld(t, stage + (key + i * (THREADS / 8)) * PITCH, at, s.found[i]);
     }
   }
 }
@@ -408,7 +408,6 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
   }
 
   wait_for_previous();
-  let_next_start();
   const int started = min(t.to, t.from + (DEPTH - 1) * KEYS);
   const bool fresh = !KEEP || started > t.old; // the first stages have keys of the step, or wait for the queries
 #pragma unroll 1
@@ -560,6 +559,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
         }
     }
   }
+  let_next_start(); // not earlier: it would read beside the keys
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
@@ -661,7 +661,6 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
   const int pair = threadIdx.x / 8, part = threadIdx.x % 8;
   markReal(t, slotOfLane(t));
   wait_for_previous();
-  let_next_start();
   if (t.part == 0) append(t);
   for (int i = threadIdx.x; i < TILE * HEAD_DIM; i += THREADS) {
     int p = i / HEAD_DIM, d = i % HEAD_DIM;
@@ -728,6 +727,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
     }
     __syncwarp();
   }
+  let_next_start();
   for (int m = 1; m < 8; m *= 2) total += __shfl_xor_sync(~0u, total, m);
 #pragma unroll
   for (int i = 0; i < OWN; i++)
@@ -801,8 +801,6 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   t.q = q, t.k = k, t.v = v, t.cache = cache, t.o = o;
   t.slots = slots;
   t.table = tables + (long long)r * header.z;
-  // What is looked up when the part is known is on its way meanwhile: 8 blocks for each lane.
-  if (threadIdx.x < 32) asm volatile("prefetch.global.L1 [%0];" ::"l"(t.table + max(0, min((int)threadIdx.x * 8, header.z - 1))));
   t.kvHeads = kvHeads, t.head = head;
   t.scale = scale * 1.44269504f;
   t.softcap = softcap, t.window = window, t.causal = causal;
