@@ -419,9 +419,10 @@ func returnMore(r *rand.Rand, m *ir.Module) {
 }
 
 // TestDeviceRandomModules runs random modules: as many as PWC_RANDOM_MODULES
-// says, from seed PWC_RANDOM_SEED on.
+// says, from seed PWC_RANDOM_SEED on, every second one with products by the library.
 func TestDeviceRandomModules(t *testing.T) {
-	g := openGPU(t)
+	rigs := [2]*rig{openGPU(t), openGPU(t)} // the second with a library
+	rigs[1].useLibrary(t)
 	first := number(t, "PWC_RANDOM_SEED", 0)
 	failed := 0
 	for i := range number(t, "PWC_RANDOM_MODULES", 20) {
@@ -448,7 +449,7 @@ func TestDeviceRandomModules(t *testing.T) {
 		}
 		b, err := draw(r, m, symbols, odd)
 		if err == nil {
-			err = g.check(m, s, b, tolerance)
+			err = rigs[i%2].check(m, s, b, tolerance)
 		}
 		if err != nil {
 			t.Errorf("module %d: symbols %v, shape %v: %v\n%s", first+i, symbols, s.Ranges, err, ir.Print(m))
