@@ -19,16 +19,17 @@ import (
 // TestLayout holds structures to the sizes and offsets of the C header.
 func TestLayout(t *testing.T) {
 	var r heuristicResult
+	const word = unsafe.Sizeof(uintptr(0))
 	for what, c := range map[string][2]uintptr{
 		"cublasLtMatmulAlgo_t":               {unsafe.Sizeof(algorithm{}), 64},
 		"cublasLtMatmulHeuristicResult_t":    {unsafe.Sizeof(r), 96},
 		"….workspaceSize":                    {unsafe.Offsetof(r.workspace), 64},
 		"….state":                            {unsafe.Offsetof(r.state), 72},
 		"….wavesCount":                       {unsafe.Offsetof(r.waves), 76},
-		"the 16 arguments of cublasLtMatmul": {unsafe.Sizeof(matmulArgs{}), 16 * 8},
-		"….workspace, the 14th":              {unsafe.Offsetof(matmulArgs{}.workspace), 13 * 8},
-		"….algo, the 13th":                   {unsafe.Offsetof(matmulArgs{}.algo), 12 * 8},
-		"….stream, the last":                 {unsafe.Offsetof(matmulArgs{}.stream), 15 * 8},
+		"the 16 arguments of cublasLtMatmul": {unsafe.Sizeof(matmulArgs{}), 16 * word},
+		"….workspace, the 14th":              {unsafe.Offsetof(matmulArgs{}.workspace), 13 * word},
+		"….algo, the 13th":                   {unsafe.Offsetof(matmulArgs{}.algo), 12 * word},
+		"….stream, the last":                 {unsafe.Offsetof(matmulArgs{}.stream), 15 * word},
 	} {
 		if c[0] != c[1] {
 			t.Errorf("%s: %d, want %d", what, c[0], c[1])

@@ -3,6 +3,7 @@ package cublaslt
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"testing"
 
 	"pwc/runtime/cuda"
@@ -138,6 +139,9 @@ func result(number, workspace uint64) heuristicResult {
 // newFakeLib opens the library on a fake device, with some candidates.
 func newFakeLib(t testing.TB, o Options, found ...heuristicResult) (*gpu, *fakeLib) {
 	t.Helper()
+	if bits.UintSize < 64 {
+		t.Skip("addresses of a GPU take 64 bits")
+	}
 	drv := fake.New(fake.Options{})
 	dev, err := cuda.Open(cuda.Options{Driver: drv})
 	must(t, err)
