@@ -145,40 +145,6 @@ func (o *Op) free() error {
 // Signature returns the op's declaration. It can be captured.
 func (o *Op) Signature() device.Signature { return attention.Signature(true, "1") }
 
-// split says into how many parts contexts may be split, for calls of a shape.
-type split struct {
-	parts int // of small tiles
-	more  int // of small tiles with a long context
-	large int // of large tiles
-}
-
-// spread is the parts that scratch has room for.
-func (s *split) spread() int { return max(s.parts, s.more, s.large) }
-
-// split fills the card when every row is a request of its own, and for large
-// tiles when one request has all rows. Two blocks keep a multiprocessor busy; more
-// are worth the combining where there would be one part. Long contexts are split
-// further where that levels out what multiprocessors have to do.
-func (o *Op) split(s *attention.Shape, v *Variant) split {
-	slots := v.Resident * o.sms
-	blocks := max(1, s.Rows*v.rowTiles()*s.KVHeads)
-	p := split{parts: min(maxParts, max(1, min(2, v.Resident)*o.sms/blocks, min(2, slots/blocks))), large: 1}
-	p.more = p.parts
-	// The time of n blocks is that of ⌈n/slots⌉ in turn, each part has some of its own.
-	cost := func(parts int) float64 {
-		return float64((blocks*parts+slots-1)/slots)/float64(parts) + 0.03*float64(parts)
-	}
-	for n := p.parts + 1; n <= maxMore && blocks <= 2*slots; n++ {
-		if cost(n) < cost(p.more) {
-			p.more = n
-		}
-	}
-	if v.Tensor && s.Rows*v.Group > smallTile {
-		p.large = min(maxParts, max(1, slots/((s.Rows*v.Group+v.tile()-1)/v.tile()*s.KVHeads)))
-	}
-	return p
-}
-
 // ScratchBytes returns the memory for the sums of parts of contexts, of calls with
 // as many rows as the operands have or fewer. A call with shapes that are new to
 // the op makes it ask for their code and load it.
@@ -197,26 +163,6 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 		return 0, err
 	}
 	return o.scratch(&s, &k.variant), nil
-}
-
-// scratch bounds what calls of up to so many rows need: it never shrinks with
-// more. What a call needs is in proportion to its rows and its parts, and parts
-// are fewer the more rows there are, each kind in its own way.
-func (o *Op) scratch(s *attention.Shape, v *Variant) int64 {
-	slots := v.Resident * o.sms
-	parts := min(s.Rows*maxParts, slots/(v.rowTiles()*s.KVHeads))
-	more := maxMore * min(s.Rows, 2*slots/(v.rowTiles()*s.KVHeads))
-	large := 0
-	if v.Tensor && s.Rows*v.Group > smallTile {
-		large = min(s.Rows*maxParts, slots*v.tile()/(v.Group*s.KVHeads))
-	}
-	return partBytes(s) * int64(max(parts, more, large))
-}
-
-// partBytes is the memory for a part of a row: of each head the sums, the largest
-// score and the weight.
-func partBytes(s *attention.Shape) int64 {
-	return int64(s.Heads) * int64((s.HeadDim+3)/4*4+partExtra) * 4
 }
 
 // kernel returns the kernel for a shape, loaded.
@@ -295,20 +241,6 @@ func (o *Op) Launch(c *device.OpCall) error {
 		return err
 	}
 	return stream.LaunchKernel(k.call)
-}
-
-// grid returns for how many tiles and parts the step needs blocks.
-func (st *step) grid(v *Variant, p *split) (tiles, parts int) {
-	units := max(1, (st.longest+unit-1)/unit)
-	parts = p.parts
-	if units >= longUnits {
-		parts = p.more
-	}
-	parts = min(parts, units)
-	if st.widest*v.Group > smallTile {
-		parts = max(parts, min(p.large, (units+leastUnits-1)/leastUnits))
-	}
-	return max(1, v.tiles(st.rows, st.requests)), parts
 }
 
 // arguments sets the kernel's arguments for a call.

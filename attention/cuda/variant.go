@@ -14,8 +14,17 @@ import (
 	"pwc/ir/dtype"
 )
 
-//go:embed paged.cu
-var source string
+// The kernel: paged.cu says what it does, and comes last.
+var (
+	//go:embed common.cu
+	commonSource string
+	//go:embed tensor.cu
+	tensorSource string
+	//go:embed plain.cu
+	plainSource string
+	//go:embed paged.cu
+	pagedSource string
+)
 
 // Variant is what a kernel is made for: all shapes of a call that its code
 // depends on. Layers alike share one.
@@ -34,7 +43,7 @@ type Variant struct {
 // shared memory for on every architecture.
 const maxHeadDim = 512
 
-// The kernel's constants of the same names, in paged.cu.
+// The kernel's constants of the same names, in common.cu and tensor.cu.
 const (
 	threads      = 128
 	smallTile    = 16
@@ -189,16 +198,18 @@ func (v Variant) String() string {
 // entry is "paged".
 func (v Variant) Source() string {
 	number := map[dtype.DType]string{dtype.F32: "F32", dtype.F16: "F16", dtype.BF16: "BF16"}
-	tensor := 0
+	tensor, name, attend := 0, "plain.cu", plainSource
 	if v.Tensor {
-		tensor = 1
+		tensor, name, attend = 1, "tensor.cu", tensorSource
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "// %s\n#define F32 0\n#define F16 1\n#define BF16 2\n", v)
 	fmt.Fprintf(&b, "#define HEAD_DIM %d\n#define GROUP %d\n#define BLOCK_SIZE %d\n", v.HeadDim, v.Group, v.BlockSize)
 	fmt.Fprintf(&b, "#define Q_TYPE %s\n#define KV_TYPE %s\n#define TENSOR %d\n", number[v.DType], number[v.KVDType], tensor)
-	fmt.Fprintf(&b, "#define STAGES %d\n#define RESIDENT %d\n#line 1 \"paged.cu\"\n", v.Stages, v.Resident)
-	b.WriteString(source)
+	fmt.Fprintf(&b, "#define STAGES %d\n#define RESIDENT %d\n", v.Stages, v.Resident)
+	for _, part := range [...][2]string{{"common.cu", commonSource}, {name, attend}, {"paged.cu", pagedSource}} {
+		fmt.Fprintf(&b, "#line 1 %q\n%s", part[0], part[1])
+	}
 	return b.String()
 }
 

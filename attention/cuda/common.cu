@@ -1,0 +1,245 @@
+// What the kernel is made of whatever computes the products: paged.cu tells how.
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+
+#define THREADS 128
+#define WARPS 4
+#define SMALL 16         // pairs of a tile that all warps share
+#define UNIT 64          // parts of a context are multiples of so many keys,
+#define LEAST 8          // of large tiles at least so many units
+#define LONG 32          // units of a context that is split further,
+#define FEW 16           // but below twice as many into no more parts, since each costs some combining
+
+#if TENSOR
+#define OPERANDS (HEAD_DIM <= 128 ? 2 : 1) // of 16 pairs, for each warp
+#define TILE (64 * OPERANDS)
+#define KEYS 64          // of a stage
+#define VECTOR 4         // elements that a thread finishes at once
+#else
+#define TILE 16          // 8 threads for each pair
+#define KEYS (HEAD_DIM <= 128 ? 32 : 16)
+#define VECTOR 1
+#endif
+#define ROW_TILES ((GROUP + TILE - 1) / TILE)
+
+#if Q_TYPE == F32
+typedef float QT;
+#else
+typedef u16 QT;
+#endif
+#if KV_TYPE == F32
+typedef float KT;
+#else
+typedef u16 KT;
+#endif
+
+#define NONE (-__int_as_float(0x7f800000)) // the largest score of no key
+
+// What the kernels before wrote is there from here on.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Conversions. Each rounds to nearest even, once.
+__device__ __forceinline__ float wide(float x, int) { return x; }
+__device__ __forceinline__ float wide(u16 x, int type) {
+  if (type == BF16) return __uint_as_float((u32)x << 16);
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+  return y;
+}
+// two returns lo and hi as a register of 16-bit floats, lo in the low half.
+__device__ __forceinline__ u32 two(float lo, float hi, int type) {
+  u32 y;
+  if (type == BF16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
+  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
+  return y;
+}
+__device__ __forceinline__ void narrow(float *p, float x, int) { *p = x; }
+__device__ __forceinline__ void narrow(u16 *p, float x, int type) { *p = (u16)two(x, 0.f, type); }
+
+// Task is what a block works on.
+struct Task {
+  const QT *q, *k, *v;
+  KT *cache;
+  QT *o;
+  const int *slots;       // of rows
+  const int *table;       // of the request
+  float *partial;         // of the tile's first pair: for each pair, key-value head and part HEAD_DIM sums, top, weight
+  int spread;             // parts that there is room for
+  u32 *arrived;           // parts that are done; zero between launches
+  u32 real;               // of a small tile, by pair: its row is no padding
+  int kvHeads, head;
+  int first, old, length; // first row, tokens before it, tokens with it
+  int pair, pairs;        // of the tile; pair counts from the request's first
+  int from, to;           // keys of this part
+  int part, parts;
+  float scale, softcap;   // scale times log2(e)
+  int window, causal;
+};
+
+// visible sets [from, to) to the positions that a row at pos sees.
+__device__ __forceinline__ void visible(const Task &t, int pos, int &from, int &to) {
+  from = 0;
+  to = t.length;
+  if (t.window > 0) {
+    from = max(0, pos - t.window + 1);
+    to = min(t.length, pos > 0x7fffffff - t.window ? 0x7fffffff : pos + t.window);
+  }
+  if (t.causal) to = min(to, pos + 1);
+}
+
+__device__ __forceinline__ int rowOf(const Task &t, int p) { return t.first + (t.pair + p) / GROUP; }
+
+// outOf returns where a pair's query and result lie, in elements.
+__device__ __forceinline__ long long outOf(const Task &t, int p) {
+  long long heads = (long long)t.kvHeads * GROUP;
+  return (rowOf(t, p) * heads + t.head * GROUP + (t.pair + p) % GROUP) * HEAD_DIM;
+}
+
+// cached returns where the cache keeps the key of a slot for a head, in elements;
+// the value lies VALUE_DISTANCE(heads) further.
+#define VALUE_DISTANCE(heads) ((long long)BLOCK_SIZE * (heads) * HEAD_DIM)
+__device__ __forceinline__ long long cached(int block, int place, int heads, int head) {
+  return ((((long long)block * 2) * BLOCK_SIZE + place) * heads + head) * HEAD_DIM;
+}
+
+// power returns 2^x, 0 for NONE.
+__device__ __forceinline__ float power(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// based returns what scores are taken relative to: their largest, or 0 if there is none.
+__device__ __forceinline__ float based(float top) { return top == NONE ? 0.f : top; }
+
+// isReal reports whether a pair's row is no padding.
+__device__ __forceinline__ bool isReal(const Task &t, int p) { return t.pairs <= SMALL ? t.real >> p & 1 : t.slots[rowOf(t, p)] >= 0; }
+
+// slotOfLane returns the slot of the row of the lane's pair, of a small tile.
+__device__ __forceinline__ int slotOfLane(const Task &t) { return t.slots[rowOf(t, min((int)threadIdx.x % SMALL, t.pairs - 1))]; }
+
+// markReal sets what isReal asks for, of what slotOfLane returned.
+__device__ __forceinline__ void markReal(Task &t, int slot) { t.real = __ballot_sync(~0u, slot >= 0); }
+
+// putResult writes VECTOR elements of a pair's result, from d on.
+__device__ __forceinline__ void putResult(const Task &t, int p, int d, const float *sum, float total) {
+  const bool real = isReal(t, p) && total != 0.f; // a padded row's sum may be NaN
+  QT *o = t.o + outOf(t, p) + d;
+#if VECTOR == 4
+  uint2 x = make_uint2(0, 0);
+  const float by = __fdividef(1.f, total);
+  if (real) x = make_uint2(two(sum[0] * by, sum[1] * by, Q_TYPE), two(sum[2] * by, sum[3] * by, Q_TYPE));
+  *(uint2 *)o = x;
+#else
+  narrow(o, real ? sum[0] / total : 0.f, Q_TYPE);
+#endif
+}
+
+// partOf returns where a part of a pair's sums lies: HEAD_DIM of them, the top and
+// the total weight.
+#define PART ((HEAD_DIM + 3) / 4 * 4 + 4)
+__device__ __forceinline__ float *partOf(const Task &t, int p, int part) {
+  return t.partial + ((long long)p * t.kvHeads * t.spread + part) * PART;
+}
+
+// put gives VECTOR elements of a pair's sum away, from d on: as the result, or as
+// this part's.
+__device__ __forceinline__ void put(const Task &t, int p, int d, const float *sum, float top, float total) {
+  if (t.parts == 1) return putResult(t, p, d, sum, total);
+  float *part = partOf(t, p, t.part);
+#if VECTOR == 4
+  *(float4 *)(part + d) = make_float4(sum[0], sum[1], sum[2], sum[3]);
+#else
+  part[d] = sum[0];
+#endif
+  if (d == 0) *(float2 *)(part + PART - 4) = make_float2(top, total);
+}
+
+// combine lets the block that comes last add the parts up, in their order.
+template <int BATCH>
+__device__ __forceinline__ void combine(const Task &t) {
+  __shared__ int last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    u32 before; // with what the block wrote before the barrier; and what others wrote before theirs is seen after the next
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(t.arrived) : "memory");
+    last = before == (u32)t.parts - 1;
+    if (last) *t.arrived = 0; // for the next launch
+  }
+  __syncthreads();
+  if (!last) return;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < t.pairs * (HEAD_DIM / VECTOR); i += THREADS) {
+    const int p = i / (HEAD_DIM / VECTOR), d = i % (HEAD_DIM / VECTOR) * VECTOR;
+    const float *at = partOf(t, p, 0);
+    float best = NONE, total = 0.f, sum[VECTOR] = {};
+    // Parts are read several at a time, so that nobody waits for each in turn.
+#pragma unroll 1
+    for (int base = 0; base < t.parts; base += BATCH) {
+      float x[BATCH][VECTOR], now = best;
+      float2 of[BATCH]; // top and total
+#pragma unroll
+      for (int s = 0; s < BATCH; s++) {
+        const float *part = at + min(base + s, t.parts - 1) * PART;
+        of[s] = __ldcg((const float2 *)(part + PART - 4));
+#if VECTOR == 4
+        *(float4 *)x[s] = __ldcg((const float4 *)(part + d));
+#else
+        x[s][0] = __ldcg(part + d);
+#endif
+      }
+#pragma unroll
+      for (int s = 0; s < BATCH; s++) now = fmaxf(now, of[s].x);
+      const float by = power(best - based(now));
+      best = now;
+      total *= by;
+#pragma unroll
+      for (int e = 0; e < VECTOR; e++) sum[e] *= by;
+#pragma unroll
+      for (int s = 0; s < BATCH; s++) {
+        const float share = base + s < t.parts ? power(of[s].x - based(best)) : 0.f;
+        if (share == 0.f) continue; // nothing is seen, and a padded row's sum may be NaN
+        total += share * of[s].y;
+#pragma unroll
+        for (int e = 0; e < VECTOR; e++) sum[e] += share * x[s][e];
+      }
+    }
+    putResult(t, p, d, sum, total);
+  }
+}
+
+// append writes the keys and values of the tile's rows into the cache, each row's
+// with the tile that has its first pair.
+__device__ __forceinline__ void append(const Task &t) {
+  const int row = t.first + (t.pair + GROUP - 1) / GROUP, rows = t.first + (t.pair + t.pairs + GROUP - 1) / GROUP - row;
+#if TENSOR
+  const int step = 8; // elements, 16 bytes
+#else
+  const int step = 1;
+#endif
+#pragma unroll 1
+  for (int i = threadIdx.x; i < rows * (HEAD_DIM / step); i += THREADS) {
+    const int d = i % (HEAD_DIM / step) * step, slot = t.slots[row + i / (HEAD_DIM / step)];
+    if (slot < 0) continue;
+    const long long from = ((long long)(row + i / (HEAD_DIM / step)) * t.kvHeads + t.head) * HEAD_DIM + d;
+    KT *to = t.cache + cached(slot / BLOCK_SIZE, slot % BLOCK_SIZE, t.kvHeads, t.head) + d;
+#if TENSOR
+    const uint4 k = *(const uint4 *)(t.k + from), v = *(const uint4 *)(t.v + from);
+    *(uint4 *)to = k;
+    *(uint4 *)(to + VALUE_DISTANCE(t.kvHeads)) = v;
+#else
+    narrow(to, wide(t.k[from], Q_TYPE), KV_TYPE);
+    narrow(to + VALUE_DISTANCE(t.kvHeads), wide(t.v[from], Q_TYPE), KV_TYPE);
+#endif
+  }
+}

@@ -1,0 +1,367 @@
+// A tile on tensor cores: queries and cache of one 16-bit type, heads of a multiple
+// of 16.
+
+#define PITCH (HEAD_DIM + 8) // elements from a row in shared memory to the next: an odd number of 16 bytes, so that 8 rows lie in different banks
+#define STAGE (2 * KEYS * PITCH)
+#define SUMS (HEAD_DIM + 8)  // floats from a pair's sums in shared memory to the next
+
+// A stage is fetched by 8 threads a key, each of which copies every 8th chunk of
+// 16 bytes of LOADS keys.
+#define LOADS (KEYS / (THREADS / 8))
+
+// Source says where a thread's keys of a stage lie. It is looked up a stage ahead
+// and only then worked with, so that nobody waits for the look-up.
+struct Source {
+  int found[LOADS]; // of a key before the step its block, of one in it the row's slot
+};
+
+__device__ __forceinline__ int look(const Task &t, int j) {
+  j = min(j, t.to - 1);
+  return __ldg(j < t.old ? t.table + j / BLOCK_SIZE : t.slots + t.first + j - t.old);
+}
+
+// find looks a stage up, of the keys from base on; without fresh it may be wrong
+// for those of the step.
+__device__ __forceinline__ Source find(const Task &t, int base, bool fresh) {
+  Source s;
+  const int j = base + threadIdx.x / 8;
+  if (fresh && base + KEYS > t.old) {
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) s.found[i] = look(t, j + i * (THREADS / 8));
+  } else {
+    const int last = max(t.old, 1) - 1;
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) s.found[i] = __ldg(t.table + min(j + i * (THREADS / 8), last) / BLOCK_SIZE);
+  }
+  return s;
+}
+
+// copy starts the copy of a thread's chunks of a key and its value, which lie at k
+// and v, to a place in a stage, or of zeros.
+__device__ __forceinline__ void copy(u16 *place, const u16 *k, const u16 *v, bool real) {
+  const u32 to = (u32)__cvta_generic_to_shared(place) + threadIdx.x % 8 * 16;
+  const int bytes = real ? 16 : 0;
+#pragma unroll
+  for (int i = 0; i < (HEAD_DIM / 8 + 7) / 8; i++) {
+    if (HEAD_DIM % 64 != 0 && i * 8 + threadIdx.x % 8 >= HEAD_DIM / 8) break;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + i * 128), "l"(k + i * 64), "r"(bytes));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + KEYS * PITCH * 2 + i * 128), "l"(v + i * 64), "r"(bytes));
+  }
+}
+
+// copyOld copies the key at position j from its block of the cache, or zeros from
+// t.to on.
+__device__ __forceinline__ void copyOld(const Task &t, u16 *place, int j, int block) {
+  const int width = t.kvHeads * HEAD_DIM;
+  const u16 *k = t.cache + (long long)block * (2 * BLOCK_SIZE * width) + (j % BLOCK_SIZE * width + t.head * HEAD_DIM + (int)threadIdx.x % 8 * 8);
+  copy(place, k, k + BLOCK_SIZE * width, j < t.to);
+}
+
+// copyAny copies the key at position j, which may be one of the step's: found is
+// what look returned.
+__device__ __forceinline__ void copyAny(const Task &t, u16 *place, int j, int found) {
+  const int last = min(j, t.to - 1);
+  if (last < t.old || found < 0) return copyOld(t, place, j, last < t.old ? found : t.table[last / BLOCK_SIZE]); // a padded row's key is the cache's
+  const long long at = (long long)(t.first + last - t.old) * (t.kvHeads * HEAD_DIM) + (t.head * HEAD_DIM + (int)threadIdx.x % 8 * 8);
+  copy(place, t.k + at, t.v + at, j < t.to);
+}
+
+// fetch starts the copies of a stage, of the keys from base on; without fresh
+// those of the step's own keys are left out.
+__device__ __forceinline__ void fetch(const Task &t, u16 *stage, int base, const Source &s, bool fresh) {
+  const int key = threadIdx.x / 8, j = base + key;
+  if (fresh && base + KEYS > t.old) {
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) copyAny(t, stage + (key + i * (THREADS / 8)) * PITCH, j + i * (THREADS / 8), s.found[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) {
+      const int at = j + i * (THREADS / 8);
+      if (fresh || at < t.old || at >= t.to) copyOld(t, stage + (key + i * (THREADS / 8)) * PITCH, at, s.found[i]);
+    }
+  }
+}
+
+__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// arrive waits until at most N of the committed groups are under way.
+template <int N>
+__device__ __forceinline__ void arrive() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+// load4 loads four matrices of 8x8 from shared memory, load4t their transposes.
+__device__ __forceinline__ void load4(u32 r[4], u32 at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
+}
+__device__ __forceinline__ void load4t(u32 r[4], u32 at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
+}
+
+// mma adds a 16x16 · 16x8 product to c.
+__device__ __forceinline__ void mma(float c[4], const u32 a[4], u32 b0, u32 b1) {
+#if Q_TYPE == BF16
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+#else
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+#endif
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// attend computes the tile over the keys of the part. A warp has M operands of 16
+// pairs, 64 pairs apart, and all keys; or, with SHARE, all warps have the same 16
+// pairs and each a quarter of the keys of a stage, and their sums are added at the
+// end, in their order. There are DEPTH stages; without KEEP the one after them has
+// the queries.
+template <int M, bool SHARE, int DEPTH, bool KEEP>
+__device__ __forceinline__ void attend(Task &t, u16 *stages) {
+  constexpr int STEP = SHARE ? KEYS / WARPS : 32; // keys at once
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
+  const int base = SHARE ? 0 : warp * 16; // first pair of the warp
+
+  const int slot = SHARE ? slotOfLane(t) : 0;
+  Source ahead = {};
+  if (t.from < t.to) ahead = find(t, t.from, false);
+#pragma unroll 1
+  for (int i = 0; i < DEPTH - 1; i++) {
+    const int j = t.from + i * KEYS;
+    if (j < t.to) {
+      const Source now = ahead;
+      ahead = find(t, j + KEYS, i == DEPTH - 2);
+      fetch(t, stages + i * STAGE, j, now, false);
+    }
+    commit();
+  }
+  if (SHARE) markReal(t, slot);
+  // The rows that the warp's pairs have see these keys: all of them the inner range.
+  int low = 0, innerLow = 0, innerHigh = 0, high = 0;
+  const bool idle = base >= t.pairs;
+  if (!idle) {
+    visible(t, t.old + rowOf(t, base) - t.first, low, innerHigh);
+    visible(t, t.old + rowOf(t, min(t.pairs, base + 64 * (M - 1) + 16) - 1) - t.first, innerLow, high);
+  }
+
+  wait_for_previous();
+  const int started = min(t.to, t.from + (DEPTH - 1) * KEYS);
+  const bool fresh = !KEEP || started > t.old; // the first stages have keys of the step, or wait for the queries
+#pragma unroll 1
+  for (int j = max(t.from, t.old) + threadIdx.x / 8; j < started; j += THREADS / 8) {
+    const int key = j - t.from;
+    copyAny(t, stages + key / KEYS * STAGE + key % KEYS * PITCH, j, look(t, j));
+  }
+  // Queries are the left operand: a thread has rows lane/4 and lane/4+8 of 16. They are kept in registers, or where the
+  // sums leave no room for them in a stage that is not used.
+  u32 query[M][HEAD_DIM / 16][4];
+  const u32 queries = (u32)__cvta_generic_to_shared(stages + DEPTH * STAGE);
+  if (KEEP) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int p = base + 64 * m + 8 * h + lane / 4;
+        const u32 *at = (const u32 *)(t.q + outOf(t, min(p, t.pairs - 1))) + lane % 4;
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 16; i++) {
+          query[m][i][h] = p < t.pairs ? at[i * 8] : 0;
+          query[m][i][2 + h] = p < t.pairs ? at[i * 8 + 4] : 0;
+        }
+      }
+  } else {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < TILE * (HEAD_DIM / 8); i += THREADS) {
+      const int p = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;
+      const u16 *at = t.q + outOf(t, min(p, t.pairs - 1)) + d;
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(queries + (p * PITCH + d) * 2), "l"(at), "r"(p < t.pairs ? 16 : 0));
+    }
+  }
+  commit();
+  if (t.part == 0) append(t);
+
+  // Products are compared as they are, or turned round for a scale below 0; unit makes of their differences what is
+  // exponentiated to the base 2.
+  const float scale = fmaxf(fabsf(t.scale), 1e-30f), unit = t.softcap > 0.f ? 1.f : scale;
+  float sum[M][HEAD_DIM / 8][4] = {}, top[M][2], total[M][2] = {};
+#pragma unroll
+  for (int m = 0; m < M; m++) top[m][0] = top[m][1] = NONE;
+  int turn = 0, free = DEPTH - 1;
+#pragma unroll 1
+  for (int i = 0, j = t.from; j < t.to; i++, j += KEYS) {
+    if (!fresh && i < DEPTH - 1) arrive<DEPTH - 1>(); // of the groups, the fresh keys' is empty
+    else if (i == 0) arrive<0>();
+    else arrive<DEPTH - 2>();
+    __syncthreads();
+    if (j + (DEPTH - 1) * KEYS < t.to) {
+      fetch(t, stages + free * STAGE, j + (DEPTH - 1) * KEYS, ahead, true);
+      ahead = find(t, j + DEPTH * KEYS, true);
+    }
+    commit();
+    const u32 stage = (u32)__cvta_generic_to_shared(stages) + turn * (STAGE * 2);
+    const u32 keys = stage + (((matrix >> 1) * 8 + line) * PITCH + (matrix & 1) * 8) * 2;
+    const u32 values = stage + ((KEYS + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8) * 2;
+    free = turn;
+    turn = turn == DEPTH - 1 ? 0 : turn + 1;
+#pragma unroll 1
+    for (int n = SHARE ? warp * STEP : 0, end = SHARE ? n + STEP : KEYS; n < end; n += STEP) {
+      if (idle || j + n >= min(t.to, high)) break;
+      if (j + n + STEP <= low) continue;
+      float s[M][STEP / 8][4] = {};
+#pragma unroll
+      for (int i = 0; i < HEAD_DIM / 16; i++) {
+        u32 a[M][4];
+        if (!KEEP) {
+#pragma unroll
+          for (int m = 0; m < M; m++) load4(a[m], queries + ((base + 64 * m + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8 + i * 16) * 2);
+        }
+#pragma unroll
+        for (int c = 0; c < STEP / 16; c++) {
+          u32 b[4];
+          load4(b, keys + n * (PITCH * 2) + (c * 16 * PITCH + i * 16) * 2);
+#pragma unroll
+          for (int m = 0; m < M; m++) {
+            mma(s[m][2 * c], KEEP ? query[m][i] : a[m], b[0], b[1]);
+            mma(s[m][2 * c + 1], KEEP ? query[m][i] : a[m], b[2], b[3]);
+          }
+        }
+      }
+      if (t.scale < 0.f) {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+          for (int c = 0; c < STEP / 2; c++) s[m][c / 4][c % 4] = -s[m][c / 4][c % 4];
+      }
+      if (t.softcap > 0.f) {
+        const float by = 2.f * scale / t.softcap, cap = t.softcap * 1.44269504f; // tanh(x) = 1 - 2/(1 + e^2x)
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+          for (int c = 0; c < STEP / 2; c++) s[m][c / 4][c % 4] = cap - __fdividef(2.f * cap, 1.f + power(s[m][c / 4][c % 4] * by));
+      }
+      if (j + n < innerLow || j + n + STEP > min(t.to, innerHigh)) {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+          for (int h = 0; h < 2; h++) {
+            int from, to;
+            visible(t, t.old + rowOf(t, min(base + 64 * m + 8 * h + lane / 4, t.pairs - 1)) - t.first, from, to);
+            to = min(to, t.to);
+#pragma unroll
+            for (int c = 0; c < STEP / 4; c++) {
+              const int key = j + n + c / 2 * 8 + lane % 4 * 2 + c % 2;
+              if (key < from || key >= to) s[m][c / 2][2 * h + c % 2] = NONE;
+            }
+          }
+      }
+      u32 p[M][STEP / 16][4];
+#pragma unroll
+      for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          float best = top[m][h];
+#pragma unroll
+          for (int c = 0; c < STEP / 4; c++) best = fmaxf(best, s[m][c / 2][2 * h + c % 2]);
+          best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
+          best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
+          if (__any_sync(~0u, best != top[m][h])) {
+            const float by = power((top[m][h] - based(best)) * unit);
+            top[m][h] = best;
+            total[m][h] *= by;
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 8; i++) {
+              sum[m][i][2 * h] *= by;
+              sum[m][i][2 * h + 1] *= by;
+            }
+          }
+          const float to = based(best) * unit;
+#pragma unroll
+          for (int c = 0; c < STEP / 8; c++) {
+            const float w0 = power(fmaf(s[m][c][2 * h], unit, -to)), w1 = power(fmaf(s[m][c][2 * h + 1], unit, -to));
+            total[m][h] += w0 + w1;
+            p[m][c / 2][c % 2 * 2 + h] = two(w0, w1, Q_TYPE);
+          }
+        }
+#pragma unroll
+      for (int i = 0; i < HEAD_DIM / 16; i++)
+#pragma unroll
+        for (int c = 0; c < STEP / 16; c++) {
+          u32 b[4];
+          load4t(b, values + n * (PITCH * 2) + (c * 16 * PITCH + i * 16) * 2);
+#pragma unroll
+          for (int m = 0; m < M; m++) {
+            mma(sum[m][2 * i], p[m][c], b[0], b[1]);
+            mma(sum[m][2 * i + 1], p[m][c], b[2], b[3]);
+          }
+        }
+    }
+  }
+  let_next_start(); // not earlier: it would read beside the keys
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      total[m][h] += __shfl_xor_sync(~0u, total[m][h], 1);
+      total[m][h] += __shfl_xor_sync(~0u, total[m][h], 2);
+    }
+  if (!SHARE) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int p = base + 64 * m + 8 * h + lane / 4;
+        if (p >= t.pairs) continue;
+        if (t.parts > 1) {
+          float *part = partOf(t, p, t.part) + lane % 4 * 2;
+#pragma unroll
+          for (int i = 0; i < HEAD_DIM / 8; i++) *(float2 *)(part + i * 8) = make_float2(sum[m][i][2 * h], sum[m][i][2 * h + 1]);
+          if (lane % 4 == 0) *(float2 *)(part + PART - 4) = make_float2(top[m][h] * unit, total[m][h]);
+          continue;
+        }
+        const bool real = t.slots[rowOf(t, p)] >= 0 && total[m][h] != 0.f;
+        const float by = __fdividef(1.f, total[m][h]);
+        u32 *o = (u32 *)(t.o + outOf(t, p)) + lane % 4;
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 8; i++) o[i * 4] = real ? two(sum[m][i][2 * h] * by, sum[m][i][2 * h + 1] * by, Q_TYPE) : 0;
+      }
+    return;
+  }
+  arrive<0>(); // of a part without keys
+  __syncthreads();
+  float *sums = (float *)stages;           // [WARPS][16][SUMS]
+  float *tops = sums + WARPS * 16 * SUMS;  // [WARPS][16]
+  float *totals = tops + WARPS * 16;       // [WARPS][16]
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int p = lane / 4 + 8 * h, at = warp * 16 + p;
+    if (p >= t.pairs) continue;
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 8; i++) *(float2 *)(sums + at * SUMS + i * 8 + lane % 4 * 2) = make_float2(sum[0][i][2 * h], sum[0][i][2 * h + 1]);
+    if (lane % 4 == 0) {
+      tops[at] = top[0][h] * unit;
+      totals[at] = total[0][h];
+    }
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = threadIdx.x; i < t.pairs * (HEAD_DIM / 4); i += THREADS) {
+    const int p = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
+    float best = NONE, all = 0.f, x[4] = {};
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) best = fmaxf(best, tops[w * 16 + p]);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+      const float by = power(tops[w * 16 + p] - based(best));
+      const float4 y = *(const float4 *)(sums + (w * 16 + p) * SUMS + d);
+      all += by * totals[w * 16 + p];
+      x[0] += by * y.x, x[1] += by * y.y, x[2] += by * y.z, x[3] += by * y.w;
+    }
+    put(t, p, d, x, best, all);
+  }
+}
+
+__device__ __forceinline__ void attend(Task &t, char *shared) {
+  if (t.pairs <= SMALL) {
+    attend<1, true, STAGES, true>(t, (u16 *)shared);
+    if (t.parts > 1) combine<8>(t);
+  } else {
+    constexpr bool keep = HEAD_DIM > 128 || STAGES < 3;
+    attend<OPERANDS, false, keep ? STAGES : STAGES - 1, keep>(t, (u16 *)shared);
+    if (t.parts > 1) combine<4>(t);
+  }
+}
