@@ -86,10 +86,12 @@ __device__ __forceinline__ float relu(float x) { return x <= 0 ? 0.0f : x; }
 `},
 	{"sigmoid", nil, `
 // sigmoid is 1/(1+exp(-x)), which is exp(x) to the last place for x < -17 and is
-// taken so there: exp(-x) would overflow before the result is zero.
+// taken so there: exp(-x) would overflow before the result is zero. The quotient is
+// within 2 units of the last place; one that is rounded right takes as long as all
+// the rest.
 __device__ __forceinline__ float sigmoid(float x) {
   const float e = expf(x < -17.0f ? x : -x);
-  return x < -17.0f ? e : __fdiv_rn(1.0f, __fadd_rn(1.0f, e));
+  return x < -17.0f ? e : __fdividef(1.0f, __fadd_rn(1.0f, e));
 }
 `},
 	{"silu", []string{"sigmoid"}, `
