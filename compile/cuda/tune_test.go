@@ -285,8 +285,21 @@ func stepName(t testing.TB, g *rig, p *program.Program, symbols map[string]int64
 	return strings.Join(names, " + ")
 }
 
+// configsOf returns the config of the model of that name; with none, the others.
+func configsOf(name string, otherwise ...string) []string {
+	switch name {
+	case "8B":
+		return []string{shape8B}
+	case "1B":
+		return []string{shape1B}
+	case "toy":
+		return []string{shapeToy}
+	}
+	return otherwise
+}
+
 // TestTuneChains measures ways to compute what a layer launches beside its
-// attention. PWC_TUNE_CHAINS lists numbers of rows.
+// attention. PWC_TUNE_CHAINS lists numbers of rows, PWC_TUNE_OF names a model.
 func TestTuneChains(t *testing.T) {
 	list := os.Getenv("PWC_TUNE_CHAINS")
 	if list == "" {
@@ -295,7 +308,7 @@ func TestTuneChains(t *testing.T) {
 	g := openGPU(t)
 	a := g.arena(t, 6<<30)
 	const count = 24
-	for _, config := range []string{shape8B, shape1B} {
+	for _, config := range configsOf(os.Getenv("PWC_TUNE_OF"), shape8B, shape1B) {
 		m := pieces(t, config)[1]
 		depth, _ := m.Weights[0].Type.Shape[1].Const()
 		for _, word := range strings.Split(list, ",") {
@@ -304,7 +317,7 @@ func TestTuneChains(t *testing.T) {
 			var shapes []cuda.Shape
 			switch {
 			case rows <= 4:
-				for _, c := range [][4]int{{4, 1, 8, 8}, {4, 2, 8, 8}, {4, 4, 8, 8}, {2, 2, 8, 8}, {4, 1, 4, 4}, {4, 2, 4, 4}} {
+				for _, c := range [][4]int{{4, 1, 8, 8}, {4, 2, 8, 8}, {4, 4, 8, 8}, {2, 2, 8, 8}, {4, 1, 4, 4}, {4, 2, 4, 4}, {4, 1, 2, 2}, {4, 2, 1, 8}, {4, 2, 1, 4}, {2, 1, 8, 8}, {2, 1, 4, 4}} {
 					shapes = append(shapes, cuda.Few(rows, depth, c[0], c[1], c[2], c[3]))
 				}
 			default:
@@ -376,13 +389,7 @@ func TestSteps(t *testing.T) {
 	g := openGPU(t)
 	g.useLibrary(t)
 	a := g.arena(t, 16<<30)
-	shape := shape8B
-	switch os.Getenv("PWC_STEPS_OF") {
-	case "1B":
-		shape = shape1B
-	case "toy":
-		shape = shapeToy
-	}
+	shape := configsOf(os.Getenv("PWC_STEPS_OF"), shape8B)[0]
 	for n, m := range pieces(t, shape) {
 		start := time.Now()
 		p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
