@@ -27,23 +27,14 @@ func fewShapes(depth int64) []productShape {
 // Three things decide. Every multiprocessor needs work, so few columns ask for
 // narrow blocks, or for several that share a block's columns. Blocks must overlap,
 // one streaming while another begins or ends, so two or three must fit beside each
-// other. Where there are many columns, rows of weights pass through shared memory,
-// many neighbouring bytes at a time. And x is read from the second-level cache once
-// for every block, so with more rows a block needs more columns.
+// other. And x is read from the second-level cache once for every block, so with
+// more rows a block needs more columns.
 func tensorShapes(depth, cols int64, arch int) []productShape {
 	cluster := 2
 	if arch < 90 {
 		cluster = 1
 	}
-	var shapes []productShape
-	switch {
-	case cols >= 200*128:
-		shapes = append(shapes, strip(8, 64, 4, 128, 3, cluster, 4), strip(16, 128, 8, 128, 3, 1, 2))
-	case cols >= 200*64:
-		shapes = append(shapes, strip(8, 64, 4, 128, 3, cluster, 4), strip(16, 64, 4, 128, 4, 1, 3))
-	default:
-		shapes = append(shapes, skinny(8, 1, 4, 8, 8, 1, 2, depth), skinny(16, 1, 2, 8, 8, 1, 2, depth))
-	}
+	shapes := []productShape{skinny(8, 1, 4, 8, 8, 1, 2, depth), skinny(16, 1, 2, 8, 8, 1, 2, depth)}
 	switch {
 	case cols >= 200*128:
 		shapes = append(shapes, tile(32, 128, 64, 4, 1, 2, 32))

@@ -26,13 +26,6 @@ func Skinny(rows int, depth int64, mt, u, split, warps, cluster, blocks int) Sha
 	return Shape{p}
 }
 
-// Strip is a shape for up to rows rows on tensor cores, by way of shared memory.
-func Strip(rows, cols, warps, bk, stages, cluster, blocks int) Shape {
-	p := strip(rows, cols, warps, bk, stages, cluster, blocks)
-	p.name = fmt.Sprintf("strip%dx%d_w%d_k%d_s%d_c%d_b%d", rows, cols, warps, bk, stages, cluster, blocks)
-	return Shape{p}
-}
-
 // Tile is a shape for any number of rows.
 func Tile(bm, bn, bk, stages, cluster, blocks int) Shape {
 	p := tile(bm, bn, bk, stages, cluster, blocks, math.MaxInt64)

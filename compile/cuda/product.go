@@ -305,25 +305,6 @@ func (e *emitter) skinny(_ *fused, p productShape, o *epilogue) {
 	e.product("product_skinny", []any{e.elementOf(), depth, p.mt, p.nt, p.u, p.split, p.warps, max(p.cluster, 1), e.early(), e.soon()}, operands)
 }
 
-// strip is for up to rows rows, a multiple of 8, on tensor cores: the weights are
-// the M operand, and pass through shared memory in stages of bk elements of k. Each
-// of warps warps makes cols/warps columns.
-func strip(rows, cols, warps, bk, stages, cluster, blocks int) productShape {
-	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: cols, split: 1, threads: warps * 32, pitch: cols + 4,
-		cluster: cluster, blocks: blocks, write: (*emitter).strip, warps: warps, bk: bk, stages: stages}
-}
-
-func (e *emitter) strip(_ *fused, p productShape, o *epilogue) {
-	bytes := p.stages * (p.rows + p.cols) * p.bk * 2
-	e.shared = dim.Const(int64(max(bytes, 4*p.rows*p.pitch)))
-	e.line("extern __shared__ uint4 shared[];")
-	e.line("float *part = (float *)shared;")
-	e.line("const auto row_at = [&](int r) { return (first_row + r) * x_row; };")
-	e.ready(nil, p, o)
-	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, 1, p.warps, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()},
-		"x, row_at, (int)(rows - first_row), w, w_row, column, ready, "+e.dim(e.k.MatMul.K))
-}
-
 // tile is for any number of rows on tensor cores: a block of eight warps makes a
 // tile of the result, whose operands pass through shared memory in several
 // stages of bk elements of k.

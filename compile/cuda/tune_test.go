@@ -325,9 +325,6 @@ func TestTuneChains(t *testing.T) {
 				for _, c := range [][4]int{{1, 2, 8, 2}, {1, 2, 8, 0}, {1, 4, 8, 2}, {1, 4, 8, 0}, {1, 1, 8, 2}, {2, 2, 8, 2}, {1, 3, 8, 2}} {
 					shapes = append(shapes, cuda.Skinny(n, depth, c[0], c[1], c[2], 8, 1, c[3]))
 				}
-				for _, c := range [][6]int{{128, 8, 128, 3, 1, 2}, {64, 4, 128, 3, 2, 4}, {64, 4, 128, 4, 1, 3}} {
-					shapes = append(shapes, cuda.Strip(n, c[0], c[1], c[2], c[3], c[4], c[5]))
-				}
 			}
 			programs := make([]*program.Program, len(shapes))
 			var e errgroup.Group
