@@ -2,6 +2,7 @@ package oci
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -129,7 +130,7 @@ func TestRefusesFormat(t *testing.T) {
 	if !errors.As(err, &r) {
 		t.Fatalf("%v; want a refusal", err)
 	}
-	wantErr(t, err, "programs of format 2; this program loads format 1")
+	wantErr(t, err, fmt.Sprintf("programs of format %d; this program loads format %d", program.FormatVersion+1, program.FormatVersion))
 	wantWhole(t, to, 0, 0)
 }
 
