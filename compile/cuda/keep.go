@@ -28,7 +28,7 @@ type kept struct {
 // keep finds the vectors that are worth keeping and declares them; nil if there
 // are none.
 func (e *emitter) keep(s *site, p rowPlan) *keeper {
-	if s.width == 1 || p.warps == 0 || p.trips == 0 || p.trips > keptTrips {
+	if s.width == 1 || p.warps == 0 || !p.unrolled() {
 		return nil
 	}
 	ke := &keeper{e: e, trips: p.trips}

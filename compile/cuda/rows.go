@@ -12,20 +12,24 @@ import (
 // groups of neighbouring columns one warp's; longer ones are a block's of up to
 // maxThreads threads, and those of which such a thread would have more than
 // keptTrips groups a cluster's of up to maxCluster blocks: a few rows of a
-// vocabulary must not be read by a few multiprocessors. A block of a row whose
-// length is not known has someThreads.
+// vocabulary must not be read by a few multiprocessors. Those blocks have
+// clusterThreads threads with up to clusterTrips groups each, so that two fit beside
+// each other and one computes while the other waits for its cluster. A block of a row
+// whose length is not known has someThreads.
 const (
-	threadColumns = 8
-	warpGroups    = 64
-	warpsEach     = 4 // rows of one warp in a block
-	maxThreads    = 1024
-	maxCluster    = 8 // what every GPU with clusters can schedule
-	someThreads   = 256
+	threadColumns  = 8
+	warpGroups     = 64
+	warpsEach      = 4 // rows of one warp in a block
+	maxThreads     = 1024
+	maxCluster     = 8 // what every GPU with clusters can schedule
+	clusterThreads = 512
+	clusterTrips   = 8
+	someThreads    = 256
 )
 
 // Vectors that later phases read again stay in registers: up to keptBytes a
 // thread at a time, which is half of what a thread of maxThreads has, and of rows of
-// up to keptTrips groups a thread.
+// up to keptTrips groups a thread, or clusterTrips.
 const (
 	keptBytes = 128
 	keptTrips = 4
@@ -40,6 +44,12 @@ type rowPlan struct {
 	groups  dim.Dim
 	trips   int64 // groups a thread, if known; else 0
 	exact   bool  // every thread has all its groups
+}
+
+// unrolled reports whether a thread's groups are few enough that each has code of
+// its own.
+func (p *rowPlan) unrolled() bool {
+	return p.trips > 0 && (p.trips <= keptTrips || p.cluster > 1 && p.trips <= clusterTrips)
 }
 
 // rowPlan decides by the number of columns alone, so that the order of sums does
@@ -57,11 +67,15 @@ func (e *emitter) rowPlan(s *site) rowPlan {
 	case known && n <= warpGroups:
 		p.threads, p.warps, p.each = 32, 1, warpsEach
 	case known:
-		for e.arch >= 90 && p.cluster < maxCluster && n > int64(keptTrips*maxThreads*p.cluster) {
-			p.cluster *= 2
+		most := int64(maxThreads)
+		if e.arch >= 90 && n > keptTrips*maxThreads {
+			most = clusterThreads
+			for p.cluster = 2; p.cluster < maxCluster && n > clusterTrips*most*int64(p.cluster); {
+				p.cluster *= 2
+			}
 		}
 		part := (n + int64(p.cluster) - 1) / int64(p.cluster)
-		trips := (part + maxThreads - 1) / maxThreads
+		trips := (part + most - 1) / most
 		warps := ((part+trips-1)/trips + 31) / 32
 		p.threads, p.warps, p.each = int(warps)*32*p.cluster, int(warps), 1
 	default:
@@ -233,7 +247,7 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 	case p.warps == 0:
 		e.open("for (%s g = 0; g < %s; g++)", e.index(), e.dim(p.groups))
 		group = "g"
-	case p.trips == 1 || p.trips > 0 && p.trips <= keptTrips && (kept != nil || scans):
+	case p.trips == 1 || p.unrolled() && (kept != nil || scans):
 		at.load, at.keep = kept.hooks(phase)
 		at.turn = "0"
 		if p.trips > 1 {
