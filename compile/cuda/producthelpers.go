@@ -287,9 +287,9 @@ __device__ __forceinline__ void load_matrices(unsigned (&r)[4], unsigned from) {
 // turn, and none of those beyond the rows that there are. BK elements of k make a
 // stage of shared memory, filled asynchronously: many neighbouring bytes of a row at
 // once are what memory streams fastest. The 16-byte parts of rows are exchanged by
-// row, so that the eight rows of a matrix lie in different banks. CLUSTER blocks share the strip,
-// each with a part of K. With EARLY the first rows of w are requested before the
-// previous kernel is done.
+// row, so that the eight rows of a matrix lie in different banks. CLUSTER blocks
+// share the strip, each with a part of K. With EARLY the first rows of w are
+// requested before the previous kernel is done.
 template <class T, int BM, int BN, int WM, int WN, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Row, class Column, class Ready>
 __device__ __forceinline__ void product_strip(float *part, const T *x, const Row &row_at, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int THREADS = WM * WN * 32, PARTS = BK / 8, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
