@@ -165,6 +165,7 @@ func groupKernel(k *loop.Kernel, arch int, p groupShape) (Source, error) {
 	e.operand("x", m.A, first)
 	e.operand("w", m.B, first)
 	e.line("const bool chosen = blockIdx.y < %s;", e.dim(sel.Extent))
+	e.line("w += blockIdx.y * (long long)%s;", e.dim(sel.Stride))
 	e.wait()
 	s := &site{}
 	e.open("const auto mine = [&](%s row)", ix)
@@ -187,7 +188,6 @@ func groupKernel(k *loop.Kernel, arch int, p groupShape) (Source, error) {
 	e.line("x_at[threadIdx.x] = %s;", sum(terms...))
 	e.close()
 	e.line("__syncthreads();")
-	e.line("w += blockIdx.y * (long long)%s;", e.dim(sel.Stride))
 	e.line("const auto row_at = [&](int r) { return x_at[r]; };")
 	e.line("const auto column = [&](int n) { return min(first_col + n, cols - 1); };")
 	e.line("const auto ready = [&]() {};")
