@@ -18,6 +18,7 @@ type site struct {
 	pos     string   // its position among all columns
 	live    string   // "": the columns exist; else the condition
 	turn    string   // of a scan, which of its turns this is
+	tripped bool     // what comes before the columns in a scan is known
 	lead    string   // whether this thread stores what is the same for the whole row
 	acc     string   // the sums of a matrix product, width of them
 	warps   int      // of a block that share a row; 0: it is one thread's
@@ -227,19 +228,8 @@ func (e *emitter) columns(list []loop.Instr, s *site) {
 		return
 	}
 	move := e.moves(list)
-	vectors := make(map[loop.Value]string) // of stored form
-	for _, in := range list {
-		if in.Op != loop.Load || e.perColumn(in.Access) {
-			continue
-		}
-		switch c := inner(in.Access); {
-		case isConst(c, 1):
-			vectors[in.Dst] = e.loadVector(in, s)
-		case isConst(c, 0):
-			e.loadOne(in, s, "")
-		}
-	}
-	e.partSums(list, s, vectors)
+	vectors := e.vectors(list, s)
+	e.scanColumns(list, s, vectors)
 	outs := make([]string, len(list))
 	loops := false
 	for n, in := range list {
@@ -302,6 +292,24 @@ func (e *emitter) columns(list []loop.Instr, s *site) {
 			s.keep(in, outs[n])
 		}
 	}
+}
+
+// vectors writes the loads of neighbouring elements, and of what is the same for all
+// columns, and returns the names of the former, in their stored form.
+func (e *emitter) vectors(list []loop.Instr, s *site) map[loop.Value]string {
+	out := make(map[loop.Value]string)
+	for _, in := range list {
+		if in.Op != loop.Load || e.perColumn(in.Access) {
+			continue
+		}
+		switch c := inner(in.Access); {
+		case isConst(c, 1):
+			out[in.Dst] = e.loadVector(in, s)
+		case isConst(c, 0):
+			e.loadOne(in, s, "")
+		}
+	}
+	return out
 }
 
 // oneColumn writes a body for a single column.
@@ -448,13 +456,24 @@ func (e *emitter) before(in loop.Instr, x string, s *site) string {
 	return fmt.Sprintf("%s<%d, %s>(%s, s%d, %s)", e.use("running"), s.warps, e.sumType(in), x, n, room)
 }
 
-// partSums writes, ahead of the loop over neighbouring columns, what a scan among
+// scanColumns writes, ahead of the loop over neighbouring columns, what a scan among
 // them needs: its running sum within the columns, and the sum before them.
-func (e *emitter) partSums(list []loop.Instr, s *site, vectors map[loop.Value]string) {
+func (e *emitter) scanColumns(list []loop.Instr, s *site, vectors map[loop.Value]string) {
 	at := slices.IndexFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })
 	if at < 0 || s.warps == 0 {
 		return
 	}
+	e.partSums(list, s, vectors)
+	n, before := list[at].Dst, fmt.Sprintf("trips%d[t]", list[at].Dst)
+	if !s.tripped {
+		before = e.before(list[at], fmt.Sprintf("sum%d", n), s)
+	}
+	e.line("const %s before%d = %s;", e.sumType(list[at]), n, before)
+}
+
+// partSums writes the running sum of a scan within the columns at the site.
+func (e *emitter) partSums(list []loop.Instr, s *site, vectors map[loop.Value]string) {
+	at := slices.IndexFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })
 	scan := list[at]
 	n, acc := scan.Dst, e.sumType(scan)
 	needed := map[loop.Value]bool{scan.Args[0]: true}
@@ -490,5 +509,4 @@ func (e *emitter) partSums(list []loop.Instr, s *site, vectors map[loop.Value]st
 	e.line("sum%d += (%s)%s;", n, acc, x)
 	e.line("part%d[j] = sum%d;", n, n)
 	e.close()
-	e.line("const %s before%d = %s;", acc, n, e.before(scan, fmt.Sprintf("sum%d", n), s))
 }

@@ -33,4 +33,37 @@ __device__ __forceinline__ T running_over_cluster(T x, T &carry, T *room, T *ove
   return blocks + before;
 }
 `},
+	{"running_over_trips", []string{"tell_cluster", "running"}, `
+// running_over_trips is running_over_cluster for TRIPS rounds over a row at once: x
+// is a thread's sum in each round, and becomes what comes before it.
+template <int TRIPS, int WARPS, int CLUSTER, class T>
+__device__ __forceinline__ void running_over_trips(T (&x)[TRIPS], T &carry, T *room, T *over) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  #pragma unroll
+  for (int t = 0; t < TRIPS; t++) {
+    const T y = sum_to_lane(x[t]), before = __shfl_up_sync(~0u, y, 1);
+    if (lane == 31) room[t * WARPS + warp] = y;
+    x[t] = lane == 0 ? (T)0 : before;
+  }
+  __syncthreads();
+  #pragma unroll
+  for (int t = 0; t < TRIPS; t++) {
+    const T warps = sum_to_lane(lane < WARPS ? room[t * WARPS + lane] : (T)0);
+    const T earlier = __shfl_sync(~0u, warps, max(warp - 1, 0));
+    if (warp > 0) x[t] = earlier + x[t];
+    tell_cluster<CLUSTER>(__shfl_sync(~0u, warps, WARPS - 1), over + t * CLUSTER);
+  }
+  cluster_sync();
+  #pragma unroll
+  for (int t = 0; t < TRIPS; t++) {
+    T before = carry;
+    #pragma unroll
+    for (int i = 0; i < CLUSTER; i++) {
+      if (i < cluster_rank()) before = before + over[t * CLUSTER + i];
+      carry = carry + over[t * CLUSTER + i];
+    }
+    x[t] = before + x[t];
+  }
+}
+`},
 }

@@ -164,14 +164,16 @@ func TestExpertsBandwidth(t *testing.T) {
 				fmt.Sscan(word, &n)
 				names, backends := []string{""}, []compile.Backend{g.backend}
 				if os.Getenv("PWC_TUNE") != "" {
-					rows := 8
-					for rows < 128 && int64(rows)*c.experts < 2*n*c.several {
-						rows *= 2
+					most := 8
+					for most < 128 && int64(most)*c.experts < 2*n*c.several {
+						most *= 2
 					}
-					for _, s := range [][6]int{{64, 1, 4, 64, 4, 4}, {64, 1, 4, 128, 3, 3}, {64, 1, 4, 128, 4, 2}, {32, 1, 2, 128, 4, 4}, {128, 1, 8, 64, 4, 2}, {128, 1, 8, 128, 3, 2}, {64, 1, 4, 64, 6, 3}, {128, 1, 4, 64, 4, 2}, {64, 2, 4, 128, 3, 2}, {128, 2, 4, 64, 4, 2}} {
-						if rows/s[1] >= 8 && s[3]*2*(s[0]+rows)*s[4] <= 220<<10 && (s[1] > 1 || rows <= 64) {
-							names = append(names, fmt.Sprintf("%d %v", rows, s))
-							backends = append(backends, cuda.OnlyGroup{Backend: g.backend, Group: cuda.NewGroup(rows, s[0], s[1], s[2], s[3], s[4], s[5])})
+					for rows := max(8, most/2); rows <= most; rows *= 2 {
+						for _, s := range [][6]int{{64, 1, 4, 64, 4, 4}, {64, 1, 4, 128, 3, 3}, {128, 1, 8, 64, 4, 2}, {128, 1, 8, 128, 3, 2}, {128, 1, 4, 64, 4, 2}, {64, 2, 4, 128, 3, 2}, {128, 2, 4, 64, 4, 2}, {128, 2, 4, 64, 3, 2}, {128, 4, 2, 64, 3, 2}, {256, 2, 4, 64, 3, 1}} {
+							if rows/s[1] >= 8 && s[3]*2*(s[0]+rows)*s[4] <= 220<<10 && (s[1] > 1 || rows <= 64) {
+								names = append(names, fmt.Sprintf("%d %v", rows, s))
+								backends = append(backends, cuda.OnlyGroup{Backend: g.backend, Group: cuda.NewGroup(rows, s[0], s[1], s[2], s[3], s[4], s[5])})
+							}
 						}
 					}
 				}

@@ -283,18 +283,16 @@ __device__ __forceinline__ void load_matrices(unsigned (&r)[4], unsigned from) {
 	{"product_strip", []string{"shared_address", "copies"}, `
 // product_strip: up to BM rows of x, which lie at row_at, and BN rows of w on tensor
 // cores. WM by WN warps share them, the rows of w being the instruction's M
-// operand, so that eight rows of x fill it; the warps take groups of eight rows in
-// turn, and none of those beyond the rows that there are. BK elements of k make a
-// stage of shared memory, filled asynchronously: many neighbouring bytes of a row at
-// once are what memory streams fastest. The 16-byte parts of rows are exchanged by
-// row, so that the eight rows of a matrix lie in different banks. CLUSTER blocks
-// share the strip, each with a part of K. With EARLY the first rows of w are
-// requested before the previous kernel is done.
+// operand, so that eight rows of x fill it. BK elements of k make a stage of shared
+// memory, filled asynchronously: many neighbouring bytes of a row at once are what
+// memory streams fastest. The 16-byte parts of rows are exchanged by row, so that
+// the eight rows of a matrix lie in different banks. CLUSTER blocks share the strip,
+// each with a part of K. With EARLY the first rows of w are requested before the
+// previous kernel is done.
 template <class T, int BM, int BN, int WM, int WN, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Row, class Column, class Ready>
 __device__ __forceinline__ void product_strip(float *part, const T *x, const Row &row_at, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int THREADS = WM * WN * 32, PARTS = BK / 8, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN * 8, wn = warp % WN * (BN / WN);
-  const int groups = (rows + 7) / 8, mine = (groups - warp / WN + WM - 1) / WM;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN * (BM / WM), wn = warp % WN * (BN / WN);
   const unsigned base = shared_address(part);
   auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ row % 8) * 16); };
   auto fill_w = [&](int stage, int k) {
@@ -308,7 +306,7 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
     #pragma unroll
     for (int i = threadIdx.x; i < BM * PARTS; i += THREADS) {
       const int r = i / PARTS, p = i % PARTS;
-      if (r < groups * 8) copy_async(base + stage * STAGE + at_row(r, p), x + row_at(min(r, rows - 1)) + k + p * 8, r < rows && k + p * 8 < K);
+      copy_async(base + stage * STAGE + at_row(r, p), x + row_at(min(r, rows - 1)) + k + p * 8, r < rows && k + p * 8 < K);
     }
   };
   const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
@@ -339,22 +337,18 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
     for (int h = 0; h < BK / 32; h++) {
       unsigned a[MT][2][4], b[NT][4];
       #pragma unroll
-      for (int j = 0; j < NT; j++)
-        if (j < mine) load_matrices(b[j], at + at_row(wm + j * WM * 8 + lane % 8, h * 4 + lane / 8));
+      for (int j = 0; j < NT; j++) load_matrices(b[j], at + at_row(wm + j * 8 + lane % 8, h * 4 + lane / 8));
       #pragma unroll
       for (int i = 0; i < MT; i++)
         #pragma unroll
         for (int q = 0; q < 2; q++) load_matrices(a[i][q], at + BM * BK * 2 + at_row(wn + i * 16 + lane % 16, h * 4 + q * 2 + lane / 16));
       #pragma unroll
-      for (int j = 0; j < NT; j++) {
-        if (j < mine) {
-          #pragma unroll
-          for (int i = 0; i < MT; i++) {
-            mma(x, acc[i][j], a[i][0][0], a[i][0][1], a[i][0][2], a[i][0][3], b[j][0], b[j][1]);
-            mma(x, acc[i][j], a[i][1][0], a[i][1][1], a[i][1][2], a[i][1][3], b[j][2], b[j][3]);
-          }
+      for (int i = 0; i < MT; i++)
+        #pragma unroll
+        for (int j = 0; j < NT; j++) {
+          mma(x, acc[i][j], a[i][0][0], a[i][0][1], a[i][0][2], a[i][0][3], b[j][0], b[j][1]);
+          mma(x, acc[i][j], a[i][1][0], a[i][1][1], a[i][1][2], a[i][1][3], b[j][2], b[j][3]);
         }
-      }
     }
   }
   asm volatile("cp.async.wait_group 0;" ::: "memory");
@@ -365,7 +359,7 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
     for (int j = 0; j < NT; j++)
       #pragma unroll
       for (int c = 0; c < 4; c++)
-        part[(wm + j * WM * 8 + lane % 4 * 2 + c % 2) * PITCH + wn + i * 16 + c / 2 * 8 + lane / 4] = acc[i][j][c];
+        part[(wm + j * 8 + lane % 4 * 2 + c % 2) * PITCH + wn + i * 16 + c / 2 * 8 + lane / 4] = acc[i][j][c];
 }
 `},
 	{"product_tile", []string{"shared_address", "copies"}, `

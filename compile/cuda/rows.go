@@ -169,11 +169,11 @@ func (e *emitter) start(list []loop.Instr, s *site) {
 			e.line("__shared__ %s room%d[%d];", t, in.Dst, s.warps)
 		}
 		if s.cluster > 1 {
-			scans := 1
+			turns := 1
 			if in.Op == loop.CumSum {
-				scans = 2 // of which one may be read while the next is written
+				turns = 2 // of which one may be read while the next is written
 			}
-			e.line("__shared__ %s over%d[%d];", t, in.Dst, scans*s.cluster)
+			e.line("__shared__ %s over%d[%d];", t, in.Dst, turns*s.cluster)
 		}
 	}
 	for _, in := range list {
@@ -250,6 +250,10 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 	case p.trips == 1 || p.unrolled() && (kept != nil || scans):
 		at.load, at.keep = kept.hooks(phase)
 		at.turn = "0"
+		if scans && p.cluster > 1 && p.trips > 1 && s.width > 1 {
+			e.tripSums(list, &at, p)
+			at.tripped = true
+		}
 		if p.trips > 1 {
 			e.line("#pragma unroll")
 			e.open("for (int t = 0; t < %d; t++)", p.trips)
@@ -279,4 +283,28 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 	defer e.close()
 	e.splitColumns(group, &at)
 	e.columns(list, &at)
+}
+
+// tripSums writes, ahead of the unrolled loop over a thread's groups of columns,
+// what comes before each of them in a running sum: so that all of them go through
+// one barrier of the cluster.
+func (e *emitter) tripSums(list []loop.Instr, s *site, p rowPlan) {
+	at := *s
+	scan := list[slices.IndexFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })]
+	n, acc := scan.Dst, e.sumType(scan)
+	e.line("%s trips%d[%d];", acc, n, p.trips)
+	e.line("__shared__ %s rooms%d[%d], overs%d[%d];", acc, n, p.trips*int64(p.warps), n, p.trips*int64(p.cluster))
+	e.line("#pragma unroll")
+	e.open("for (int t = 0; t < %d; t++)", p.trips)
+	group := fmt.Sprintf("t * %d + lane", p.threads)
+	if !p.exact {
+		at.live = "live"
+		e.line("const bool live = %s < %s;", group, e.dim(p.groups))
+	}
+	at.keep = nil // the loop that follows does
+	e.splitColumns(group, &at)
+	e.partSums(list, &at, e.vectors(list, &at))
+	e.line("trips%d[t] = sum%d;", n, n)
+	e.close()
+	e.line("%s<%d, %d, %d, %s>(trips%d, s%d, rooms%d, overs%d);", e.use("running_over_trips"), p.trips, p.warps, p.cluster, acc, n, n, n, n)
 }
