@@ -7,22 +7,25 @@ import (
 	"pwc/ir/dim"
 )
 
-// keeper lets later phases find in registers what an earlier one loaded or
-// stored at the same columns.
+// keeper lets later phases find in registers, or a thread's own part of shared
+// memory, what an earlier one loaded or stored at the same columns.
 type keeper struct {
-	e     *emitter
-	trips int64
-	list  []*kept
+	e       *emitter
+	trips   int64
+	threads int64 // of a block
+	list    []*kept
+	shared  int64 // bytes of a block
 }
 
 // kept is the vectors that one access reaches over a row's columns.
 type kept struct {
 	access *loop.Access
 	arg    int32
-	first  int  // the phase that fills it
-	last   int  // the last phase that reads it
-	stored bool // by a store; else by a load
-	bytes  int64
+	first  int   // the phase that fills it
+	last   int   // the last phase that reads it
+	stored bool  // by a store; else by a load
+	bytes  int64 // of a thread
+	shared bool  // in shared memory; else in registers
 }
 
 // keep finds the vectors that are worth keeping and declares them; nil if there
@@ -31,19 +34,35 @@ func (e *emitter) keep(s *site, p rowPlan) *keeper {
 	if s.width == 1 || p.warps == 0 || !p.unrolled() {
 		return nil
 	}
-	ke := &keeper{e: e, trips: p.trips}
+	ke := &keeper{e: e, trips: p.trips, threads: int64(e.threads)}
 	for _, k := range e.readAgain() {
 		k.bytes = int64(e.k.Args[k.arg].DType.Bits()/8*s.width) * p.trips
-		if ke.fits(k) {
+		switch size := k.bytes * ke.threads; {
+		case ke.fits(k):
+			ke.list = append(ke.list, k)
+		case p.cluster > 1 && ke.shared+size <= keptShared && k.bytes/p.trips%16 == 0:
+			k.shared = true
+			ke.shared += size
 			ke.list = append(ke.list, k)
 		}
 	}
 	if len(ke.list) == 0 {
 		return nil
 	}
+	if ke.shared > 0 {
+		e.shared = dim.Const(ke.shared)
+		e.line("extern __shared__ uint4 shared[];")
+	}
+	e.use("vec")
+	at := int64(0)
 	for n, k := range ke.list {
-		e.use("vec")
-		e.line("vec<%s, %d> kept%d[%d];", e.storage(e.k.Args[k.arg].DType), s.width, n, p.trips)
+		t := fmt.Sprintf("vec<%s, %d>", e.storage(e.k.Args[k.arg].DType), s.width)
+		if k.shared {
+			e.line("%s *const kept%d = (%s *)(shared + %d) + threadIdx.x;", t, n, t, at/16)
+			at += k.bytes * ke.threads
+			continue
+		}
+		e.line("%s kept%d[%d];", t, n, p.trips)
 	}
 	return ke
 }
@@ -86,7 +105,7 @@ func (ke *keeper) fits(k *kept) bool {
 	for phase := k.first; phase < k.last; phase++ {
 		bytes := k.bytes
 		for _, l := range ke.list {
-			if l.first <= phase && phase < l.last {
+			if !l.shared && l.first <= phase && phase < l.last {
 				bytes += l.bytes
 			}
 		}
@@ -140,12 +159,23 @@ func (ke *keeper) hooks(phase int) (load func(loop.Instr) (string, bool), keep f
 	if ke.trips > 1 {
 		trip = "t"
 	}
-	name := func(n int) string { return fmt.Sprintf("kept%d[%s]", n, trip) }
+	name := func(n int) string {
+		if ke.list[n].shared {
+			return fmt.Sprintf("kept%d[%s * %d]", n, trip, ke.threads)
+		}
+		return fmt.Sprintf("kept%d[%s]", n, trip)
+	}
 	load = func(in loop.Instr) (string, bool) {
 		for n, k := range ke.list {
-			if k.first < phase && sameElements(k.access, in.Access) {
+			if k.first >= phase || !sameElements(k.access, in.Access) {
+				continue
+			}
+			if !k.shared {
 				return name(n), true
 			}
+			x := fmt.Sprintf("x%d", in.Dst)
+			ke.e.line("const auto %s = %s;", x, name(n))
+			return x, true
 		}
 		return "", false
 	}

@@ -30,9 +30,13 @@ const (
 // Vectors that later phases read again stay in registers: up to keptBytes a
 // thread at a time, which is half of what a thread of maxThreads has, and of rows of
 // up to keptTrips groups a thread, or clusterTrips.
+//
+// Of rows that a cluster shares, more is kept in up to keptShared bytes of a block's
+// shared memory, of which two blocks then have room.
 const (
-	keptBytes = 128
-	keptTrips = 4
+	keptShared = 96 << 10
+	keptBytes  = 128
+	keptTrips  = 4
 )
 
 // rowPlan is how a row is spread over threads.
