@@ -107,6 +107,12 @@ func (b *Backend) lowerHeaded(c *compile.Chain, h *headed) (compile.Code, error)
 	}
 	norm := norms.Variants[0].Steps[0]
 	norm.Args = h.args
+	for _, v := range head.Variants {
+		if byRoutine(v) { // what happens to its sums costs next to nothing here
+			attrs := slices.DeleteFunc(slices.Clone(v.Steps[0].Attrs), func(a program.Attr) bool { return a.Name == attrFrom })
+			v.Steps[0].Attrs = append(attrs, fromAttr(libraryRows))
+		}
+	}
 	all, temps := int32(len(c.Same)), int32(len(head.Temps))
 	for i := range head.Variants {
 		moveArgs(head.Variants[i].Steps, h.first, 0, all)

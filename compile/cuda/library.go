@@ -23,20 +23,19 @@ const (
 	attrFrom      = "from"
 )
 
-// libraryFrom is the number of rows from which the routine is faster than our own
-// kernels, where no measurement of the GPU at hand says otherwise.
+// The number of rows from which the routine is faster than our own kernels, where no
+// measurement of the GPU at hand says otherwise; and where its sums are short and what
+// happens to them is a launch of its own.
 //
 // Measured on an H200 with cuBLASLt 13.1 by pwc tune, on Llama-3.1-8B and
 // Llama-3.2-1B: between the kernels around the product and on cold weights. The
 // library reads weights at the same rate whatever the number of rows up to 128, but
-// its kernels do not start before the one before ends, and what is not the rounding
-// of the sums is a launch of its own, which counts where they are short.
-func libraryFrom(depth int64, after bool) int64 {
-	if after && depth <= 4096 {
-		return 33
-	}
-	return 17
-}
+// its kernels do not start before the one before ends.
+const (
+	libraryRows      = 17
+	libraryRowsShort = 33
+	shortDepth       = 4096
+)
 
 // leastLibraryRows is where a measurement may let the routine begin.
 const leastLibraryRows = 2
@@ -100,13 +99,16 @@ func (e *emitter) library() (*libraryWay, bool) {
 	if byDepth {
 		way.attrs = append(way.attrs, program.Attr{Name: attrByDepth, Kind: program.AttrBool, Bool: true})
 	}
-	depth, known := m.K.Const()
-	if !known {
-		depth = math.MaxInt64
+	from := int64(libraryRows)
+	if depth, known := m.K.Const(); known && depth <= shortDepth && way.after != nil {
+		from = libraryRowsShort
 	}
-	from := libraryFrom(depth, way.after != nil)
-	way.attrs = append(way.attrs, program.Attr{Name: attrFrom, Kind: program.AttrDim, Dim: dim.Const(from)})
+	way.attrs = append(way.attrs, fromAttr(from))
 	return way, true
+}
+
+func fromAttr(rows int64) program.Attr {
+	return program.Attr{Name: attrFrom, Kind: program.AttrDim, Dim: dim.Const(rows)}
 }
 
 // batchAxis returns the one axis that has several matrices, -1 if none has.
