@@ -161,6 +161,44 @@ func TestClusters(t *testing.T) {
 	}
 }
 
+// TestLongRowsAreKept pins that a row which is read again is read from memory once:
+// what registers cannot keep is in shared memory, where there is enough of it for
+// two blocks.
+func TestLongRowsAreKept(t *testing.T) {
+	m, err := ir.Parse("kept.ir", []byte(`pwc 1
+module "kept" {
+  sym N in [1, 64] batch
+  func @piece(%x: f32[N, 128256]) -> (f32[N, 128256], f32[N, 128256], f32[N, 128256]) {
+    %t = max(%x, axes=[1], keepdims=true) : f32[N, 1]
+    %d = sub(%x, %t) : f32[N, 128256]
+    %e = exp(%d) : f32[N, 128256]
+    %s = sum(%e, axes=[1], keepdims=true) : f32[N, 1]
+    %p = div(%e, %s) : f32[N, 128256]
+    %y = mul(%p, %x) : f32[N, 128256]
+    return %e, %p, %y
+  }
+}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const row = 128256 / 8 * 4 // a block's part
+	for target, want := range map[string]bool{"cuda:sm_90": true, "cuda:sm_120": false} {
+		p, err := compile.Compile(context.Background(), m, compile.Shape{}, newRecorder(t, target), compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.Kernels) != 1 {
+			t.Fatalf("%s: %d kernels", target, len(p.Kernels))
+		}
+		text := string(p.Kernels[0].Code)
+		shared, _ := p.Steps[0].Launch.Shared.Const()
+		loads := strings.Count(text, "load<4>(a")
+		if kept := shared >= row && shared <= 227<<10/2 && loads == 1; kept != want {
+			t.Errorf("%s: %d bytes of shared memory, %d loads of the row\n%s", target, shared, loads, text)
+		}
+	}
+}
+
 // TestOps wants an expression for every pointwise op of the table and dtype that
 // it takes. Casts, clamps and compares go by other names.
 func TestOps(t *testing.T) {

@@ -31,10 +31,10 @@ const (
 // thread at a time, which is half of what a thread of maxThreads has, and of rows of
 // up to keptTrips groups a thread, or clusterTrips.
 //
-// Of rows that a cluster shares, more is kept in up to keptShared bytes of a block's
-// shared memory, of which two blocks then have room.
+// Of rows that a cluster shares, more is kept in up to keptShared percent of the
+// shared memory, so that two blocks have room beside each other.
 const (
-	keptShared = 96 << 10
+	keptShared = 40
 	keptBytes  = 128
 	keptTrips  = 4
 )
