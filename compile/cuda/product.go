@@ -296,6 +296,7 @@ func skinny(rows, mt, u, split, warps, cluster, blocks int, depth int64) product
 }
 
 func (e *emitter) skinny(_ *fused, p productShape, o *epilogue) {
+	e.cached = true // every warp reads its part of x
 	e.ready(nil, p, o)
 	depth, _ := e.k.MatMul.K.Const()
 	bytes := 4 * p.split * p.rows * p.pitch
