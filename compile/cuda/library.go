@@ -57,8 +57,10 @@ func (e *emitter) library() (*libraryWay, bool) {
 	if m == nil || m.Select != nil || len(k.Phases) != 1 || len(k.Phases[0].Row) > 0 {
 		return nil, false
 	}
+	// f32 is ours at any number of rows: its sums do not depend on how many there are,
+	// and the library's algorithms do.
 	in := k.Args[m.A.Arg].DType
-	if in != k.Args[m.B.Arg].DType || in != dtype.BF16 && in != dtype.F16 && in != dtype.F32 || !isConst(m.A.Col, 1) {
+	if in != k.Args[m.B.Arg].DType || in != dtype.BF16 && in != dtype.F16 || !isConst(m.A.Col, 1) {
 		return nil, false
 	}
 	batch, axis, ok := batchAxis(k.Rows[:len(k.Rows)-1])
