@@ -13,7 +13,7 @@ COUNT ?= 5
 CONCURRENT = ./attention/... ./build ./cache/... ./piecewise ./runner/... ./runtime/... ./safetensors ./silly
 
 # Packages with tests for a GPU.
-GPU = attention/cuda cli compile/cuda piecewise runner runtime/cuda runtime/cuda/cublaslt runtime/cuda/tune silly/cuda
+GPU = attention/cuda cli compile/cuda piecewise runner runtime/cuda runtime/cuda/cublaslt silly/cuda tune
 
 .PHONY: build test gpu-test embed lint targets race arch random soak fuzz golden bench cross ci-deps
 

@@ -17,7 +17,7 @@ import (
 	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/cuda/nvrtc"
 	"pwc/runtime/cuda/nvtx"
-	"pwc/runtime/cuda/tune"
+	"pwc/tune"
 )
 
 // gpus returns the platforms that a program built with -tags nocuda does not have.
