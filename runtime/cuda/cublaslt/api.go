@@ -50,7 +50,7 @@ type api interface {
 
 	NewDesc(computeType, transA int32) (matmulDesc, error)
 	NewLayout(dataType int32, rows, cols, pitch, batch, stride int64) (layout, error)
-	NewPreference(workspace int64, alignA, alignB, alignD int, impl uint64) (preference, error)
+	NewPreference(workspace int64, alignA, alignB, alignD int) (preference, error)
 	DestroyDesc(matmulDesc) error
 	DestroyLayout(layout) error
 	DestroyPreference(preference) error
@@ -116,14 +116,17 @@ func open(l *dl.Library) (*library, error) {
 	return out, nil
 }
 
+// Version calls cublasLtGetVersion.
 func (l *library) Version() int { return int(dl.Call(l.getVersion)) }
 
+// Create calls cublasLtCreate.
 func (l *library) Create() (handle, error) {
 	var h handle
 	err := failed("Create", dl.Call(l.create, uintptr(unsafe.Pointer(&h))))
 	return h, err
 }
 
+// Destroy calls cublasLtDestroy.
 func (l *library) Destroy(h handle) error { return failed("Destroy", dl.Call(l.destroy, uintptr(h))) }
 
 // set sets an attribute of a descriptor.
@@ -131,6 +134,7 @@ func set[V int32 | int64 | uint32 | uint64](call string, fn, object uintptr, att
 	return failed(call, dl.Call(fn, object, attribute, uintptr(unsafe.Pointer(&v)), unsafe.Sizeof(v)))
 }
 
+// NewDesc makes a cublasLtMatmulDesc_t whose factors are f32.
 func (l *library) NewDesc(computeType, transA int32) (matmulDesc, error) {
 	var d matmulDesc
 	err := failed("MatmulDescCreate", dl.Call(l.descCreate, uintptr(unsafe.Pointer(&d)), uintptr(computeType), typeF32))
@@ -143,6 +147,7 @@ func (l *library) NewDesc(computeType, transA int32) (matmulDesc, error) {
 	return d, nil
 }
 
+// NewLayout makes a cublasLtMatrixLayout_t: pitch and stride are in elements.
 func (l *library) NewLayout(dataType int32, rows, cols, pitch, batch, stride int64) (layout, error) {
 	var y layout
 	err := failed("MatrixLayoutCreate", dl.Call(l.layoutCreate, uintptr(unsafe.Pointer(&y)), uintptr(dataType), uintptr(rows), uintptr(cols), uintptr(pitch)))
@@ -160,7 +165,9 @@ func (l *library) NewLayout(dataType int32, rows, cols, pitch, batch, stride int
 	return y, nil
 }
 
-func (l *library) NewPreference(workspace int64, alignA, alignB, alignD int, impl uint64) (preference, error) {
+// NewPreference makes a cublasLtMatmulPreference_t: workspace and alignments are
+// bytes. C has the alignment of D, which it is.
+func (l *library) NewPreference(workspace int64, alignA, alignB, alignD int) (preference, error) {
 	var p preference
 	if err := failed("MatmulPreferenceCreate", dl.Call(l.prefCreate, uintptr(unsafe.Pointer(&p)))); err != nil {
 		return 0, err
@@ -175,27 +182,28 @@ func (l *library) NewPreference(workspace int64, alignA, alignB, alignD int, imp
 			err = set(call, l.prefSet, uintptr(p), prefMinAlignA+uintptr(i), uint32(n))
 		}
 	}
-	if err == nil && impl != 0 {
-		err = set(call, l.prefSet, uintptr(p), prefImplMask, impl)
-	}
 	if err != nil {
 		return 0, errors.Join(err, l.DestroyPreference(p))
 	}
 	return p, nil
 }
 
+// DestroyDesc calls cublasLtMatmulDescDestroy.
 func (l *library) DestroyDesc(d matmulDesc) error {
 	return failed("MatmulDescDestroy", dl.Call(l.descDestroy, uintptr(d)))
 }
 
+// DestroyLayout calls cublasLtMatrixLayoutDestroy.
 func (l *library) DestroyLayout(y layout) error {
 	return failed("MatrixLayoutDestroy", dl.Call(l.layoutDestroy, uintptr(y)))
 }
 
+// DestroyPreference calls cublasLtMatmulPreferenceDestroy.
 func (l *library) DestroyPreference(p preference) error {
 	return failed("MatmulPreferenceDestroy", dl.Call(l.prefDestroy, uintptr(p)))
 }
 
+// Heuristic calls cublasLtMatmulAlgoGetHeuristic.
 func (l *library) Heuristic(h handle, d matmulDesc, o operands, p preference, most int) ([]heuristicResult, error) {
 	results := make([]heuristicResult, most)
 	var n int32
@@ -207,6 +215,7 @@ func (l *library) Heuristic(h handle, d matmulDesc, o operands, p preference, mo
 	return results[:n], nil
 }
 
+// Check calls cublasLtMatmulAlgoCheck.
 func (l *library) Check(h handle, d matmulDesc, o operands, a *algorithm) (int64, error) {
 	r := new(heuristicResult)
 	err := failed("MatmulAlgoCheck", dl.Call(l.check, uintptr(h), uintptr(d), uintptr(o.a), uintptr(o.b), uintptr(o.d), uintptr(o.d),
@@ -214,6 +223,7 @@ func (l *library) Check(h handle, d matmulDesc, o operands, a *algorithm) (int64
 	return int64(r.workspace), err
 }
 
+// Config calls cublasLtMatmulAlgoConfigGetAttribute for an attribute of 4 bytes.
 func (l *library) Config(a *algorithm, attribute int32) (int32, error) {
 	var v int32
 	var written uint64

@@ -74,8 +74,8 @@ func (f *fakeLib) NewLayout(dataType int32, rows, cols, pitch, batch, stride int
 	return layout(p), err
 }
 
-func (f *fakeLib) NewPreference(workspace int64, a, b, d int, impl uint64) (preference, error) {
-	f.log = append(f.log, fmt.Sprintf("preference %d %d %d %d %#x", workspace, a, b, d, impl))
+func (f *fakeLib) NewPreference(workspace int64, a, b, d int) (preference, error) {
+	f.log = append(f.log, fmt.Sprintf("preference %d %d %d %d", workspace, a, b, d))
 	p, err := f.make("preference")
 	return preference(p), err
 }

@@ -114,11 +114,7 @@ func (l *Library) ordered(a *algorithm) (bool, error) {
 // candidates returns the algorithms that may serve, the one that the heuristic
 // puts first first.
 func (l *Library) candidates(p *plan, most int) ([]heuristicResult, error) {
-	impl := uint64(0)
-	if p.in == dtype.F32 {
-		impl = implFMA | implAccumulator32F | implInput32F
-	}
-	pref, err := l.api.NewPreference(l.workspace, p.align(p.w, p.in), p.align(p.x, p.in), p.align(p.y, p.out), impl)
+	pref, err := l.api.NewPreference(l.workspace, p.align(p.w, p.in), p.align(p.x, p.in), p.align(p.y, p.out))
 	if err != nil {
 		return nil, err
 	}
@@ -154,16 +150,13 @@ var factors = [2]float32{1, 0}
 // describe makes the descriptors. The library's matrices are column-major: a row
 // of ours is a column of its, so y is Dᵀ = (A·B)ᵀ with w as A and x as B.
 func (p *plan) describe(a api) error {
-	compute, trans := int32(compute32F), int32(opT)
-	if p.in == dtype.F32 {
-		compute = compute32FPedantic
-	}
+	trans := int32(opT)
 	wCols, wRows := p.cols, p.depth
 	if p.byDepth {
 		wCols, wRows, trans = wRows, wCols, opN
 	}
 	var err error
-	if p.desc, err = a.NewDesc(compute, trans); err != nil {
+	if p.desc, err = a.NewDesc(compute32F, trans); err != nil {
 		return err
 	}
 	if p.operands.a, err = a.NewLayout(dataType(p.in), wRows, wCols, p.w.pitch, p.batch, p.w.stride); err != nil {

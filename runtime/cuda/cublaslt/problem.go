@@ -134,11 +134,7 @@ func dims(attrs []program.Attr, name string, n int) ([]int64, error) {
 
 // computes reports whether the dtypes are a product's.
 func (p *problem) computes() bool {
-	switch p.in {
-	case dtype.BF16, dtype.F16:
-		return p.out == p.in || p.out == dtype.F32
-	}
-	return p.in == dtype.F32 && p.out == dtype.F32
+	return (p.in == dtype.BF16 || p.in == dtype.F16) && (p.out == p.in || p.out == dtype.F32)
 }
 
 // align is what a matrix is known to be aligned to, bytes, with its rows: of the

@@ -24,10 +24,7 @@ const (
 )
 
 // cublasComputeType_t.
-const (
-	compute32F         = 68
-	compute32FPedantic = 69 // not even where an environment variable allows TF32
-)
+const compute32F = 68
 
 // cublasOperation_t.
 const (
@@ -46,23 +43,15 @@ const (
 
 // cublasLtMatmulPreferenceAttributes_t.
 const (
-	prefMaxWorkspace    = 1  // u64
-	prefReductionScheme = 3  // u32
-	prefMinAlignA       = 5  // u32, bytes; B, C and D follow
-	prefImplMask        = 12 // u64
+	prefMaxWorkspace    = 1 // u64
+	prefReductionScheme = 3 // u32
+	prefMinAlignA       = 5 // u32, bytes; B, C and D follow
 )
 
 // cublasLtReductionScheme_t: how parts of a sum over k are added.
 const (
 	reductionNone        = 0
 	reductionComputeType = 2 // in f32, in a step of its own
-)
-
-// cublasLtNumericalImplFlags_t.
-const (
-	implFMA            = 0x01
-	implAccumulator32F = 0x02 << 8
-	implInput32F       = 0x08 << 16
 )
 
 // cublasLtMatmulAlgoConfigAttributes_t.
