@@ -49,6 +49,19 @@ func (b *bound) Executable() device.Executable { return b.exec }
 // Calls returns the calls of extern ops in the order of the steps.
 func (b *bound) Calls() []*device.OpCall { return b.calls }
 
+// own returns a launch that was bound on the stream's device, to memory that is
+// still there.
+func (s *Stream) own(what string, l device.BoundLaunch) (*bound, error) {
+	b, ok := l.(*bound)
+	if !ok || b.exec.dev != s.dev {
+		return nil, refuse(what, device.ErrForeignStream)
+	}
+	if err := b.reach.alive(); err != nil {
+		return nil, refuse(what, err)
+	}
+	return b, nil
+}
+
 // Launch enqueues a bound program, or records it. While capturing, a program
 // with an op that may not be captured is refused whole; a step that fails then
 // spoils the capture, because the driver takes nothing back.
@@ -57,12 +70,9 @@ func (s *Stream) Launch(l device.BoundLaunch) error {
 	if err := s.usable(what); err != nil {
 		return err
 	}
-	b, ok := l.(*bound)
-	if !ok || b.exec.dev != s.dev {
-		return refuse(what, device.ErrForeignStream)
-	}
-	if err := b.reach.alive(); err != nil {
-		return refuse(what, err)
+	b, err := s.own(what, l)
+	if err != nil {
+		return err
 	}
 	if s.capture != nil {
 		for i := range b.steps {

@@ -108,12 +108,9 @@ func (s *Stream) WarmLibraries(l device.BoundLaunch) error {
 	if err := s.notCapturing(what); err != nil {
 		return err
 	}
-	b, ok := l.(*bound)
-	if !ok || b.exec.dev != s.dev {
-		return refuse(what, device.ErrForeignStream)
-	}
-	if err := b.reach.alive(); err != nil {
-		return refuse(what, err)
+	b, err := s.own(what, l)
+	if err != nil {
+		return err
 	}
 	for i := range b.steps {
 		st := &b.steps[i]
