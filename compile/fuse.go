@@ -507,4 +507,5 @@ type nodeError struct {
 	msg    string
 }
 
+// Error is the message alone; the caller adds the position.
 func (e *nodeError) Error() string { return e.msg }

@@ -8,6 +8,7 @@ import (
 // UnboundError says that a symbol has no value.
 type UnboundError struct{ Symbol string }
 
+// Error names the symbol.
 func (e *UnboundError) Error() string {
 	return fmt.Sprintf("dim: symbol %s has no value", e.Symbol)
 }

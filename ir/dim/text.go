@@ -110,6 +110,7 @@ type ParseError struct {
 	Err    error // the arithmetic error behind it, if any
 }
 
+// Error gives the message with the byte at which it begins.
 func (e *ParseError) Error() string { return fmt.Sprintf("dim: offset %d: %s", e.Offset, e.Msg) }
 
 // Unwrap returns the arithmetic error, if there was one.

@@ -73,8 +73,10 @@ type nodeError struct {
 	cause error
 }
 
+// Error is the message with the position of the node.
 func (e *nodeError) Error() string { return e.at.Error() }
 
+// Unwrap returns the error at the node and what caused it.
 func (e *nodeError) Unwrap() []error { return []error{e.at, e.cause} }
 
 // Run interprets function f of the verified module m on inputs, one for each
