@@ -192,6 +192,7 @@ func TestModuleID(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(goldenEntry().encode())
 	f.Add(goldenModule().encode())
+	f.Add(testTuning.encode())
 	f.Add([]byte(entryHeader + "\n"))
 	f.Add([]byte(moduleHeader + "\nsum "))
 	f.Add(sealed(goldenEntryText + "piece \""))
@@ -202,6 +203,9 @@ func FuzzParse(f *testing.F) {
 			}
 			if m, err := parseModule(data); err == nil && !bytes.Equal(m.encode(), data) {
 				t.Errorf("module: accepts what it does not write: %q", data)
+			}
+			if r, err := parseTuning(data); err == nil && !bytes.Equal(r.encode(), data) {
+				t.Errorf("tuning record: accepts what it does not write: %q", data)
 			}
 		}
 	})
@@ -214,7 +218,7 @@ func TestDocumentedFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	doc := string(data)
-	for _, text := range []string{string(goldenEntry().encode()), string(goldenModule().encode())} {
+	for _, text := range []string{string(goldenEntry().encode()), string(goldenModule().encode()), string(testTuning.encode())} {
 		header, fields, _ := strings.Cut(text, "\n")
 		_, table, ok := strings.Cut(doc, "| `"+header+"` | the header |\n")
 		if !ok {

@@ -416,3 +416,25 @@ func TestChoiceText(t *testing.T) {
 		}
 	}
 }
+
+// FuzzChoice: what a record says is read back as it was written, or is an error.
+func FuzzChoice(f *testing.F) {
+	for _, c := range []Choice{{Own: true}, {Algorithm: algorithm{1, 2, 1 << 63}}} {
+		text, err := json.Marshal(c)
+		must(f, err)
+		f.Add(text)
+	}
+	f.Add([]byte(`{"algorithm":"00"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var c, again Choice
+		if json.Unmarshal(data, &c) != nil {
+			return
+		}
+		text, err := json.Marshal(c)
+		must(t, err)
+		must(t, json.Unmarshal(text, &again))
+		if again != c {
+			t.Errorf("%q is %+v, and then %+v", data, c, again)
+		}
+	})
+}
