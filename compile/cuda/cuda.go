@@ -80,6 +80,14 @@ func newBackend(target string, c Compiler, ptx bool) (*Backend, error) {
 // Target returns the target that New was given.
 func (b *Backend) Target() string { return b.target }
 
+// Form tells kernels in PTX, "ptx", from machine code, "": both have one target.
+func (b *Backend) Form() string {
+	if b.ptx {
+		return "ptx"
+	}
+	return ""
+}
+
 // Version names the compiler behind the backend, for provenance.
 func (b *Backend) Version() string { return b.compiler.Version() }
 

@@ -64,6 +64,9 @@ func TestLower(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if form := map[program.KernelFormat]string{program.KernelPTX: "ptx"}[c.format]; b.Form() != form {
+			t.Errorf("the form of %s is %q, want %q", c.arch, b.Form(), form)
+		}
 		var first *program.Program
 		for range 2 {
 			p, err := compile.Compile(context.Background(), m, compile.Shape{}, b, compile.Options{})
