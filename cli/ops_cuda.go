@@ -43,7 +43,7 @@ func openAttentionOnGPU(s *Site) (device.Op, error) {
 		}})
 }
 
-func sillyKernel() Kernel { return Kernel{Name: "silly", Source: sillycuda.Source} }
+func sillyKernel() Kernel { return Kernel{Name: "silly", Source: sillycuda.Source()} }
 
 // sillyKernels returns the kernels of the demonstration op.
 func sillyKernels(string, [][]device.Tensor) ([]Kernel, error) { return []Kernel{sillyKernel()}, nil }

@@ -57,9 +57,9 @@ func (a *app) tuneCommand() *cobra.Command {
 		Short: "measure on this GPU how each product of a model is computed best",
 		Long: `Measure the matrix products of a model on the GPU at hand, at every size that is
 captured, between the kernels around it and on memory that no cache holds: by the
-kernels that pwc makes, and by algorithms of cuBLASLt. What is fastest is kept in the cache as records about this
-GPU and this version of the library, which whatever runs there looks up. No weights
-are read, and what was compiled does not change.
+kernels that pwc makes, and by algorithms of cuBLASLt. What is fastest is kept in the
+cache as records about this GPU and this version of the library, which whatever runs
+there looks up. No weights are read, and what was compiled does not change.
 
 Without records the library's own heuristic chooses, from a number of rows on that
 was measured on another GPU.`,

@@ -304,7 +304,7 @@ func TestSuiteOnGPU(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				return lib.Compiler("--std=c++17").Compile(ctx, sillycuda.Source, "silly.cu", strings.TrimPrefix(dev.Info().Target, "cuda:"), false)
+				return lib.Compiler("--std=c++17").Compile(ctx, sillycuda.Source(), "silly.cu", strings.TrimPrefix(dev.Info().Target, "cuda:"), false)
 			})
 			t.Cleanup(func() {
 				if err := op.Close(); err != nil {

@@ -17,10 +17,11 @@ import (
 	"pwc/silly"
 )
 
-// Source is the CUDA C of the op's kernels: C++17 without headers.
-//
 //go:embed silly.cu
-var Source string
+var source string
+
+// Source returns the CUDA C of the op's kernels: C++17 without headers.
+func Source() string { return source }
 
 // Op is the op on one GPU. It may be used by several goroutines.
 type Op struct {

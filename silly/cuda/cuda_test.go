@@ -85,7 +85,7 @@ func TestSumOnGPU(t *testing.T) {
 			return nil, err
 		}
 		_, arch, _ := strings.Cut(dev.Info().Target, ":")
-		return lib.Compiler("--std=c++17").Compile(context.Background(), sillycuda.Source, "silly.cu", arch, false)
+		return lib.Compiler("--std=c++17").Compile(context.Background(), sillycuda.Source(), "silly.cu", arch, false)
 	})
 	for _, dt := range []dtype.DType{dtype.F32, dtype.F16, dtype.BF16} {
 		c, values := call(t, dev, s, dt, []int64{8, 300})
@@ -184,7 +184,7 @@ func TestCompiles(t *testing.T) {
 		t.Skip(err)
 	}
 	for _, arch := range []string{"sm_80", "sm_90"} {
-		if _, err := lib.Compiler("--std=c++17").Compile(t.Context(), sillycuda.Source, "silly.cu", arch, false); err != nil {
+		if _, err := lib.Compiler("--std=c++17").Compile(t.Context(), sillycuda.Source(), "silly.cu", arch, false); err != nil {
 			t.Error(err)
 		}
 	}
