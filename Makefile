@@ -64,11 +64,7 @@ soak: # requests at random through the runner for SOAK seconds
 	PWC_SOAK=$(SOAK) go test -timeout 30m -run '^TestSoak$$' -v ./runner
 
 fuzz: # each fuzz target for FUZZTIME
-	@set -e; for p in $$(go list ./...); do \
-	  for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz'); do \
-	    go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; \
-	  done; \
-	done
+	.ci/fuzz $(FUZZTIME)
 
 golden: # rewrite what tests expect; read the diff
 	@set -e; for p in $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u); do \
