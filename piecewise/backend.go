@@ -417,6 +417,9 @@ func (b *Backend) Close() error {
 	if done {
 		return nil
 	}
+	for _, fn := range b.funcs {
+		fn.closed = true
+	}
 	var guards error
 	if b.lost == nil {
 		guards = b.checkGuards()

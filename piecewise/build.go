@@ -21,7 +21,7 @@ func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
 			shapes[fn.size] = b.shapes(fn)
 		}
 	}
-	if err := b.checkCompileSizes(); err != nil {
+	if err := b.checkSizes(); err != nil {
 		return err
 	}
 	start := time.Now()
@@ -62,12 +62,15 @@ func (b *Backend) shapes(fn *function) build.Shapes {
 	return s
 }
 
-// checkCompileSizes refuses a compile size or endpoint that no function takes:
-// it would be ignored silently.
-func (b *Backend) checkCompileSizes() error {
+// checkSizes refuses a size or endpoint of the options that no function takes: it
+// would be ignored silently. What Options.Max leaves out is no error.
+func (b *Backend) checkSizes() error {
 	var errs []error
-	for what, list := range map[string][]int64{"compile size": b.opts.CompileSizes, "range endpoint": b.opts.Ranges} {
-		for _, n := range list {
+	for _, list := range []struct {
+		what  string
+		sizes []int64
+	}{{"compile size", b.opts.CompileSizes}, {"range endpoint", b.opts.Ranges}, {"capture size", b.opts.CaptureSizes}} {
+		for _, n := range list.sizes {
 			used := false
 			for _, fn := range b.funcs {
 				if sym := b.module.Symbol(fn.size); sym != nil {
@@ -75,7 +78,7 @@ func (b *Backend) checkCompileSizes() error {
 				}
 			}
 			if !used {
-				errs = append(errs, fmt.Errorf("%w: %s %d is outside the sizes of every function", ErrSize, what, n))
+				errs = append(errs, fmt.Errorf("%w: %s %d is outside the sizes of every function", ErrSize, list.what, n))
 			}
 		}
 	}

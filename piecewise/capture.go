@@ -154,8 +154,8 @@ func (b *Backend) clearInputs(fn *function) error {
 
 // Capture records every function at every capture size, its pieces before the
 // whole of it, each largest first (vLLM's order). It records and does not execute.
-// When one size fails its graphs are dropped and the error is returned; sizes that
-// were complete before stay.
+// When one size fails the function's graphs are dropped and the error is returned;
+// functions that were complete before keep theirs.
 func (b *Backend) Capture(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err
@@ -185,8 +185,9 @@ func (b *Backend) Capture(ctx context.Context) error {
 	return nil
 }
 
-// captureSizes captures pieces at every size, and then the whole function. What
-// is not complete when one fails is dropped.
+// captureSizes captures pieces at every size, and then the whole function. When
+// one fails all are dropped: the largest come first, and small runs that were padded
+// to them would cost more than runs without graphs.
 func (fn *function) captureSizes(ctx context.Context) error {
 	if err := fn.capturableOps(); err != nil && len(fn.sizes) > 0 {
 		return err
@@ -205,12 +206,7 @@ func (fn *function) captureSizes(ctx context.Context) error {
 				fn.captured = append(fn.captured, &captured{size: n})
 			}
 			if err := fn.captureSize(ctx, fn.captured[i], capture); err != nil {
-				errs := []error{err}
-				for _, c := range fn.captured[i:] {
-					errs = append(errs, c.drop())
-				}
-				fn.captured = fn.captured[:i]
-				return errors.Join(errs...)
+				return errors.Join(err, fn.dropGraphs())
 			}
 		}
 	}

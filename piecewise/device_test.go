@@ -20,8 +20,19 @@ import (
 // not to be seen on a device that executes at once.
 type wrapped struct {
 	device.Device
-	late bool                  // events stay undone until told
-	fail func(op string) error // before each stream operation
+	late   bool                  // events stay undone until told
+	fail   func(op string) error // before each stream operation
+	graphs int                   // that are not closed
+}
+
+type countedGraph struct {
+	device.Graph
+	owner *wrapped
+}
+
+func (g *countedGraph) Close() error {
+	g.owner.graphs--
+	return g.Graph.Close()
 }
 
 type lateEvent struct {
@@ -63,7 +74,7 @@ func (s *wrappedStream) LaunchGraph(g device.Graph) error {
 			return err
 		}
 	}
-	return s.Stream.LaunchGraph(g)
+	return s.Stream.LaunchGraph(g.(*countedGraph).Graph)
 }
 
 func (s *wrappedStream) EndCapture() (device.Graph, error) {
@@ -73,7 +84,12 @@ func (s *wrappedStream) EndCapture() (device.Graph, error) {
 			return nil, err
 		}
 	}
-	return s.Stream.EndCapture()
+	g, err := s.Stream.EndCapture()
+	if err != nil {
+		return nil, err
+	}
+	s.owner.graphs++
+	return &countedGraph{g, s.owner}, nil
 }
 
 const plain = `pwc 1
@@ -149,6 +165,9 @@ func TestFailedCapture(t *testing.T) {
 		t.Fatalf("capture: %v, want the device's error at size 2, after size 4", err)
 	}
 	dev.fail = nil
+	if dev.graphs != 0 {
+		t.Errorf("%d graphs are left of a capture that failed", dev.graphs)
+	}
 	wantF32(t, run(t, b.Func("forward"), []float32{1}), []float32{2})
 	if err := b.Capture(ctx); err != nil {
 		t.Fatal(err)
@@ -299,6 +318,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		"no target":       {plain, piecewise.Options{Device: dev}, []string{"Options.Target"}},
 		"no op":           {nineteen, piecewise.Options{Device: dev, Target: target}, []string{`no implementation of "silly::attention"`}},
 		"size":            {plain, piecewise.Options{Device: dev, Target: target, CaptureSizes: []int64{0}}, []string{"capture size 0"}},
+		"capture size":    {plain, piecewise.Options{Device: dev, Target: target, CaptureSizes: []int64{64, 65}}, []string{"capture size 65"}},
 		"compile size":    {plain, piecewise.Options{Device: dev, Target: target, CompileSizes: []int64{65}}, []string{"compile size 65"}},
 		"limit":           {plain, piecewise.Options{Device: dev, Target: target, Max: map[string]int64{"N": 65}}, []string{`Options.Max["N"] = 65`, "[1, 64]"}},
 		"unknown symbols": {plain, piecewise.Options{Device: dev, Target: target, Max: map[string]int64{"Q": 1}, Symbols: map[string]int64{"N": 1}}, []string{"Q", "N, which is no load symbol"}},

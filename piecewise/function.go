@@ -96,6 +96,7 @@ type function struct {
 	ring     ring
 	run      uint64 // generation: runs, and overwrites of results from outside
 	released uint64 // the generation whose results were released
+	closed   bool   // the backend is: what its results lay in may be another's
 }
 
 // declared is a weight or state by its index in the module.

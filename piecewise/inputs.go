@@ -125,6 +125,9 @@ func (r *ring) close() error {
 // from every slot the error is [ErrSlotBusy].
 func (f *Func) Inputs(n int64) (Inputs, error) {
 	fn := f.fn
+	if fn.closed {
+		return Inputs{}, ErrClosed
+	}
 	if len(fn.ring.slots) == 0 {
 		return Inputs{}, fmt.Errorf("%w: @%s takes inputs after Load", ErrOrder, fn.ir.Name)
 	}
@@ -337,7 +340,7 @@ func (s *slotMemory) send(size int64) error {
 		}
 		want := have
 		if in.rows {
-			want = have / s.rows * size
+			want = in.rowBytes * size
 		}
 		switch g.how {
 		case unset:

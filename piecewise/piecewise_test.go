@@ -394,6 +394,46 @@ func TestOrder(t *testing.T) {
 	if err := b.Load(ctx, nil, nil); !errors.Is(err, piecewise.ErrClosed) {
 		t.Errorf("load after Close: %v, want ErrClosed", err)
 	}
+	if _, err := b.Func("forward").Inputs(1); !errors.Is(err, piecewise.ErrClosed) {
+		t.Errorf("inputs after Close: %v, want ErrClosed", err)
+	}
+}
+
+// What a result lay in is given back by Close, and may be another backend's where
+// the pool is shared: it cannot be read any more.
+func TestResultsEndWithTheirBackend(t *testing.T) {
+	pool, err := piecewise.NewPool(openHost(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, plain, piecewise.Options{Pool: pool, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+	r, err := issue(t, b.Func("forward"), []float32{1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var dst [4]byte
+	if err := r.At(0).CopyTo(dst[:]); !errors.Is(err, piecewise.ErrClosed) {
+		t.Errorf("read after Close: %v, want ErrClosed", err)
+	}
+	if err := r.Wait(); !errors.Is(err, piecewise.ErrClosed) {
+		t.Errorf("wait after Close: %v, want ErrClosed", err)
+	}
+	if err := pool.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A step may have no rows where the symbol's range says so.
+func TestNoRows(t *testing.T) {
+	text := strings.Replace(plain, "[1, 64]", "[0, 64]", 1)
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
+		f := start(t, text, piecewise.Options{Mode: mode, CaptureSizes: []int64{2}}).Func("forward")
+		wantF32(t, run(t, f, nil), nil)
+		wantF32(t, run(t, f, []float32{1}), []float32{2})
+	}
 }
 
 // Any order of sizes, back to back, gives bit-equal results per size.

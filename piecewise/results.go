@@ -57,6 +57,8 @@ func (r Results) check(i int) error {
 	switch {
 	case r.fn == nil:
 		return fmt.Errorf("%w: these are the zero Results", ErrOrder)
+	case r.fn.closed:
+		return ErrClosed
 	case r.fn.run != r.run:
 		return &StaleError{Func: r.fn.ir.Name, Result: i, Run: r.run, Latest: r.fn.run}
 	case r.fn.released == r.run:
