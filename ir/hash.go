@@ -26,10 +26,12 @@ func HashFunc(m *Module, f *Func) [32]byte { return sha256.Sum256([]byte(Canonic
 // s0, s1, …, weights @w0, …, states @x0, …, functions @f0, …, values %0, …;
 // checkpoint tensors are all called "t". Left out are locs, comments, the
 // module's name, where weights come from, and declarations without a use; axes
-// are counted from the first, and attributes of calls are sorted by name. What remains counts: program order,
-// types, mut flags, ranges and kinds of symbols, attributes and literals to
-// the bit (all NaNs are one), results that are parameters or each other, the
-// structure of weight expressions, and extern ops by name, version and flags.
+// of ops of the table are counted from the first, and attributes of calls, of
+// which only the extern op knows the meaning, are sorted by name. What remains
+// counts: program order, types, mut flags, ranges and kinds of symbols,
+// attributes and literals to the bit (all NaNs are one), results that are
+// parameters or each other, the structure of weight expressions, and extern ops
+// by name, version and flags.
 //
 // Symbols that first occur in one and the same extent are ordered by how they
 // are used elsewhere, never by name unless their uses are alike.
@@ -268,7 +270,7 @@ func (c *canonicalizer) function(f *Func, name string) {
 			c.out.Externs = append(c.out.Externs, &e)
 		}
 		for _, a := range sortedAttrs(n) {
-			if n.Op != nil && (a.Name == "axis" || a.Name == "axes") {
+			if n.Extern == nil && (a.Name == "axis" || a.Name == "axes") {
 				if a = countedAxes(f, n, a); n.atDefault(f, a) {
 					continue
 				}

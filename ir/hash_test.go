@@ -96,10 +96,11 @@ var edits = []struct {
 	{"another function", false, []string{"    return %g, %m\n  }\n", "    return %g, %m\n  }\n  func @g() {\n  }\n"}},
 }
 
-// TestHashCountsAxes: an axis is the same from either end, and axes are a set.
+// TestHashCountsAxes: an axis is the same from either end, and axes are a set; to
+// an extern op they are what the author wrote.
 func TestHashCountsAxes(t *testing.T) {
 	hash := func(node string) [32]byte {
-		return mustParse(t, "pwc 1\nmodule \"m\" {\n func @f(%x: f32[2, 3, 4]) {\n  %y = "+node+"\n }\n}\n").Hash()
+		return mustParse(t, "pwc 1\nmodule \"m\" {\n op \"a::b\"(tensor) -> (tensor)\n func @f(%x: f32[2, 3, 4]) {\n  %y = "+node+"\n }\n}\n").Hash()
 	}
 	for _, c := range []struct {
 		a, b string
@@ -113,6 +114,9 @@ func TestHashCountsAxes(t *testing.T) {
 		{"iota(shape=[2, 3], axis=-1, dtype=i32)", "iota(shape=[2, 3], axis=1, dtype=i32)", true},
 		{"sum(%x, axes=[0, 2])", "sum(%x, axes=[-1, -3])", true},
 		{"sum(%x, axes=[0, 2])", "sum(%x, axes=[0, 1])", false},
+		{`call "a::b"(%x, axis=-1) : f32[4]`, `call "a::b"(%x, axis=2) : f32[4]`, false},
+		{`call "a::b"(%x, axes=[0, 1]) : f32[4]`, `call "a::b"(%x, axes=[1, 0]) : f32[4]`, false},
+		{`call "a::b"(%x, axis=2, n=1) : f32[4]`, `call "a::b"(%x, n=1, axis=2) : f32[4]`, true},
 	} {
 		if same := hash(c.a) == hash(c.b); same != c.same {
 			t.Errorf("%s and %s: same hash: %v", c.a, c.b, same)
