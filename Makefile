@@ -56,7 +56,7 @@ arch: # on amd64: tests on an architecture of 32 bits, where the same bytes must
 	GOARCH=386 CGO_ENABLED=0 PWC_REQUIRE_NVRTC= go test ./attention/... ./build ./compile/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
 
 random: # random modules against the interpreter; a tenth for each pass switched off and under the race detector
-	PWC_RANDOM_MODULES=$(RANDOM_MODULES) go test -timeout 15m -run '^TestRandomModules$$' ./compile
+	PWC_RANDOM_MODULES=$(RANDOM_MODULES) go test -timeout 15m -run '^TestRandom(Exact)?Modules$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -run '^TestRandomModulesWithoutAPass$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -race -run '^TestRandomModules$$' ./compile
 

@@ -119,13 +119,17 @@ func contiguous(shape []dim.Dim) []dim.Dim {
 // element (in row-major order) of a value of shape to. Axes are matched in
 // segments of equal product, from the right. Joining axes is affine; parting
 // one needs its coord to cover it exactly with loop axes, which are split where
-// needed. It fails where the segments do not come out, or where an axis that
-// was sliced would be parted.
+// needed. It fails where the segments do not come out, where an axis that was
+// sliced would be parted, and where an axis of extent 1 would be dropped whose
+// position comes from a tensor: out of its range, the position must read zero.
 func (g *group) reshape(from []dim.Dim, coords []coord, to []dim.Dim) ([]coord, bool) {
 	out := make([]coord, len(to))
 	i, j := len(from)-1, len(to)-1
 	for i >= 0 || j >= 0 {
 		if i >= 0 && isOne(from[i]) {
+			if coords[i].ind != nil {
+				return nil, false
+			}
 			i--
 			continue
 		}
@@ -219,11 +223,14 @@ func (g *group) segment(from []dim.Dim, coords []coord, to []dim.Dim, out []coor
 // cover returns the leaf axes, row-major, that run over all of an axis of that
 // extent exactly once, if that is what the coord does.
 func (g *group) cover(c coord, extent dim.Dim) ([]int, bool) {
+	if c.ind != nil {
+		return nil, false
+	}
 	if isOne(extent) {
 		return nil, true
 	}
 	c = g.leaves(c)
-	if c.ind != nil || c.free || !isZero(c.off) {
+	if c.free || !isZero(c.off) {
 		return nil, false
 	}
 	axes := make([]int, len(c.terms))

@@ -75,6 +75,18 @@ func TestPositionsOutOfRange(t *testing.T) {
     %t = transpose(%y, perm=[1, 0]) : f32[4, N]
     return %t
   }`, `
+  func @piece(%t: f32[4], %i: i32[N]) -> (f32[N, 4]) {
+    %u = add(%t, 1.0) : f32[4]
+    %v = reshape(%u, shape=[1, 4]) : f32[1, 4]
+    %a = embedding(%v, %i) : f32[N, 4]
+    return %a
+  }`, `
+  func @piece(%t: f32[6, 2], %i: i32[N]) -> (f32[3, N, 4]) {
+    %u = add(%t, 1.0) : f32[6, 2]
+    %v = reshape(%u, shape=[3, 1, 4]) : f32[3, 1, 4]
+    %a = gather(%v, %i, axis=1) : f32[3, N, 4]
+    return %a
+  }`, `
   func @piece(%d: mut f32[5, 4], %i: i32[N], %s: f32[N, 4]) -> (f32[5, 4]) {
     %x = mul(%s, 2.0) : f32[N, 4]
     scatter(%d, %i, %x)
