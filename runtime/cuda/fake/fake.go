@@ -39,7 +39,8 @@ type Driver struct {
 
 	mu      sync.Mutex
 	calls   int
-	failAt  int // the call that fails, counted as calls; 0: none
+	made    map[string]int // calls by name
+	failAt  int            // the call that fails, counted as calls; 0: none
 	failBy  driver.Result
 	failed  string        // the call that was made to fail
 	sticky  driver.Result // every call returns it
@@ -94,7 +95,7 @@ func New(o Options) *Driver {
 		o.Schedule = Lazy
 	}
 	f := &Driver{
-		o: o, next: 0x1000, kernels: map[string]Kernel{}, threads: map[int]*threadState{}, ctx: make([]context, o.Devices),
+		o: o, next: 0x1000, made: map[string]int{}, kernels: map[string]Kernel{}, threads: map[int]*threadState{}, ctx: make([]context, o.Devices),
 		byID: map[driver.Stream]*stream{}, events: map[driver.Event]*event{}, modules: map[driver.Module]*module{},
 		funcs: map[driver.Function]*function{}, graphs: map[driver.Graph]*graph{}, execs: map[driver.GraphExec]*graph{},
 	}
@@ -126,6 +127,14 @@ func (f *Driver) Calls() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.calls
+}
+
+// Made returns the number of calls so far of a function of the driver, as
+// "cuGraphLaunch".
+func (f *Driver) Made(call string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.made[call]
 }
 
 // Leaks lists what was left when a context was released for the last time, and
@@ -189,6 +198,7 @@ const (
 // is held.
 func (f *Driver) begin(call string, n need) error {
 	f.calls++
+	f.made[call]++
 	if f.calls == f.failAt {
 		f.failed = call
 		if fatal, _ := f.failBy.Fatal(); fatal {
