@@ -28,8 +28,8 @@ type step struct {
 	rows   int
 	// requests with rows, the most rows of one, the longest of their sequences
 	requests, widest, longest int
-	caches                    []cache // that launches of this op have had
-	writer                    []int32 // scratch: for each cache block, the request that appends to it, and 1
+	caches                    []cache  // that launches of this op have had
+	written                   []uint64 // scratch: a bit for each cache block that a request appends to
 }
 
 // cache is what a batch is valid for.
@@ -159,32 +159,61 @@ func (st *step) fits(b *attention.Batch, rows int) error {
 	return nil
 }
 
-// valid holds a batch to a cache.
+// valid holds a batch to a cache. It is most of what the host does about long
+// contexts at every step, so blocks are looked up in a set that stays in the
+// processor's first-level cache.
 func (st *step) valid(b *attention.Batch, rows int, c cache) error {
 	if err := b.Validate(rows, c.blocks, c.blockSize); err != nil {
 		return err
 	}
-	if len(st.writer) < c.blocks {
-		st.writer = make([]int32, c.blocks)
+	if words := (c.blocks + 63) / 64; len(st.written) < words {
+		st.written = make([]uint64, words)
 	}
+	written, appended := st.written, 0
+	for _, s := range b.Slots {
+		if s == attention.PaddedSlot {
+			continue
+		}
+		block := uint32(int(s) / c.blockSize)
+		if bit := uint64(1) << (block % 64); written[block/64]&bit == 0 {
+			written[block/64] |= bit
+			appended++
+		}
+	}
+	met := uint64(0)
+	for r, n := range b.SeqLens {
+		for _, block := range b.BlockTable[r*b.Stride:][:(int(n)+c.blockSize-1)/c.blockSize] {
+			met += written[uint32(block)/64] >> (uint32(block) % 64) & 1
+		}
+	}
+	for _, s := range b.Slots {
+		if s != attention.PaddedSlot {
+			written[int(s)/c.blockSize/64] = 0
+		}
+	}
+	// Each of these blocks is in the sequence of a request that appends to it. Met as
+	// often as there are, none is in another.
+	if met == uint64(appended) {
+		return nil
+	}
+	return shared(b, c)
+}
+
+// shared says which request reads what another one appends to; nil if a request only
+// has a block twice.
+func shared(b *attention.Batch, c cache) error {
+	writer := map[int32]int{}
 	for r := range b.Requests() {
 		for _, s := range b.Slots[b.QueryStart[r]:b.QueryStart[r+1]] {
 			if s != attention.PaddedSlot {
-				st.writer[int(s)/c.blockSize] = int32(r) + 1
+				writer[int32(int(s)/c.blockSize)] = r
 			}
 		}
 	}
-	defer func() {
-		for _, s := range b.Slots {
-			if s != attention.PaddedSlot {
-				st.writer[int(s)/c.blockSize] = 0
-			}
-		}
-	}()
 	for r, n := range b.SeqLens {
 		for _, block := range b.BlockTable[r*b.Stride:][:(int(n)+c.blockSize-1)/c.blockSize] {
-			if w := st.writer[block]; w != 0 && int(w) != r+1 {
-				return fmt.Errorf("%s: request %d reads block %d, which request %d appends to in this step", attention.Name, r, block, w-1)
+			if w, ok := writer[block]; ok && w != r {
+				return fmt.Errorf("%s: request %d reads block %d, which request %d appends to in this step", attention.Name, r, block, w)
 			}
 		}
 	}
