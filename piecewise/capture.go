@@ -139,6 +139,7 @@ func (fn *function) warmOp(i int, e *env, done map[string]bool) error {
 
 // clearInputs zeroes the inputs, so that a warm-up computes on defined values.
 func (b *Backend) clearInputs(fn *function) error {
+	fn.ring.sent = nil
 	for i := range fn.inputs {
 		if buf := fn.inputBuffer(i); buf.Size > 0 {
 			if err := b.pool.stream.Fill(buf, 0); err != nil {

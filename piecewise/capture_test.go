@@ -2,13 +2,11 @@ package piecewise_test
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
-	"pwc/ir/dtype"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/device"
@@ -151,23 +149,7 @@ module "three" {
 					v[i] = float32((k+1)*10 + i + n)
 				}
 				if name == "y" && tc.given {
-					m, err := w.Alloc(int64(4 * n))
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer m.Free()
-					buf := device.Buffer{Memory: m, Size: m.Size()}
-					host := make([]byte, 4*n)
-					for i := range v {
-						putf32(host, int64(i), v[i])
-					}
-					s, err := w.Device.NewStream()
-					if err != nil {
-						t.Fatal(err)
-					}
-					if err := errors.Join(s.CopyToDevice(buf, host), s.Synchronize(), s.Close(), in.Set("y", device.Tensor{Buffer: buf, DType: dtype.F32, Shape: []int64{int64(n)}})); err != nil {
-						t.Fatal(err)
-					}
+					onDevice(t, w.Device, in, "y", v)
 					continue
 				}
 				x, err := in.Float32s(name)

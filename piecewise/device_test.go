@@ -108,8 +108,8 @@ func TestSlotsAreNotReusedEarly(t *testing.T) {
 	b := start(t, plain, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}, Slots: 2})
 	f := b.Func("forward")
 	dev.late = true
-	for range 2 {
-		if _, err := issue(t, f, []float32{1}, nil); err != nil {
+	for i := range 2 {
+		if _, err := issue(t, f, []float32{float32(i)}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

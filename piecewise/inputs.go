@@ -1,6 +1,7 @@
 package piecewise
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -11,9 +12,13 @@ import (
 
 // ring is the staging slots of a function. A slot is host memory that the
 // device copies from; it is handed out again only once that copy has happened.
+//
+// What the latest run sent still lies in its slot, so an input that a run fills
+// with the same bytes is not copied again.
 type ring struct {
 	slots []*slotMemory
 	next  int
+	sent  *slotMemory // whose inputs the device has; nil: handed out since, or never sent
 }
 
 // slotMemory is one staging slot.
@@ -28,6 +33,7 @@ type slotMemory struct {
 	host    [][]byte // by input, at its largest size; nil until a linked input is staged
 	memory  []device.HostMemory
 	given   []given
+	device  []int64      // by input: bytes from its start that the device has, while the slot is the ring's sent
 	copied  device.Event // after the last copies out of host
 	pending bool         // copied was recorded and is not known to be done
 }
@@ -57,10 +63,10 @@ type Inputs struct {
 // newRing allocates the staging slots. The inputs of one lie in it as they lie on
 // the device.
 func (fn *function) newRing() error {
-	var bytes int64
+	var size int64
 	for i := range fn.inputs {
 		if fn.inputs[i].from == nil {
-			bytes += roundUp(fn.inputBuffer(i).Size)
+			size += roundUp(fn.inputBuffer(i).Size)
 		}
 	}
 	for range fn.b.opts.Slots {
@@ -68,9 +74,9 @@ func (fn *function) newRing() error {
 		if err != nil {
 			return err
 		}
-		s := &slotMemory{fn: fn, at: make([]int64, len(fn.inputs)), host: make([][]byte, len(fn.inputs)), given: make([]given, len(fn.inputs)), copied: ev}
+		s := &slotMemory{fn: fn, at: make([]int64, len(fn.inputs)), host: make([][]byte, len(fn.inputs)), given: make([]given, len(fn.inputs)), device: make([]int64, len(fn.inputs)), copied: ev}
 		fn.ring.slots = append(fn.ring.slots, s)
-		if s.all, err = s.take(bytes); err != nil {
+		if s.all, err = s.take(size); err != nil {
 			return err
 		}
 		off := int64(0)
@@ -86,13 +92,13 @@ func (fn *function) newRing() error {
 }
 
 // take allocates host memory of the slot.
-func (s *slotMemory) take(bytes int64) ([]byte, error) {
-	if bytes == 0 {
+func (s *slotMemory) take(size int64) ([]byte, error) {
+	if size == 0 {
 		return nil, nil
 	}
-	m, err := s.fn.b.opts.Device.AllocHost(bytes)
+	m, err := s.fn.b.opts.Device.AllocHost(size)
 	if err != nil {
-		return nil, fmt.Errorf("piecewise: %d bytes of host memory for inputs of @%s: %w", bytes, s.fn.ir.Name, err)
+		return nil, fmt.Errorf("piecewise: %d bytes of host memory for inputs of @%s: %w", size, s.fn.ir.Name, err)
 	}
 	s.memory = append(s.memory, m)
 	return m.Bytes(), nil
@@ -146,6 +152,9 @@ func (f *Func) Inputs(n int64) (Inputs, error) {
 		s.pending = false
 	}
 	fn.ring.next = (fn.ring.next + 1) % len(fn.ring.slots)
+	if fn.ring.sent == s {
+		fn.ring.sent = nil
+	}
 	s.gen++
 	s.taken, s.rows, s.uniform = true, n, false
 	clear(s.given)
@@ -179,8 +188,9 @@ func (in Inputs) SetUniform(v bool) {
 	}
 }
 
-// Bytes returns the staging memory of an input, to be filled for this run:
-// little-endian, row-major, all rows. Rows that padding adds are not part of it.
+// Bytes returns the staging memory of an input, to be filled for this run and left
+// alone after it: little-endian, row-major, all rows. Rows that padding adds are not
+// part of it.
 func (in Inputs) Bytes(name string) ([]byte, error) { return in.BytesOf(name, -1) }
 
 // BytesOf is Bytes for an input whose leading extent is not the function's
@@ -207,7 +217,7 @@ func (in Inputs) BytesOf(name string, rows int64) ([]byte, error) {
 
 // inputBytes returns the size of an input for n rows of the size symbol, and
 // its leading extent; leading is that of a linked input, -1: the largest.
-func (fn *function) inputBytes(in *input, n, leading int64) (bytes, rows int64, err error) {
+func (fn *function) inputBytes(in *input, n, leading int64) (size, rows int64, err error) {
 	switch {
 	case in.rows:
 		return in.rowBytes * n, n, nil
@@ -217,22 +227,25 @@ func (fn *function) inputBytes(in *input, n, leading int64) (bytes, rows int64, 
 		return in.from.slots[in.slot].buffer.Size, in.from.hi, nil
 	}
 	e := fn.envFor(n)
-	if bytes, err = e.bytes(in.typ); err != nil || len(in.typ.Shape) == 0 {
-		return bytes, 1, err
+	if size, err = e.bytes(in.typ); err != nil || len(in.typ.Shape) == 0 {
+		return size, 1, err
 	}
 	rows, err = in.typ.Shape[0].Eval(e.lookup)
-	return bytes, rows, err
+	return size, rows, err
 }
 
 // Int32s returns the staging memory of an i32 input as integers.
 func (in Inputs) Int32s(name string) ([]int32, error) { return view[int32](in, name, dtype.I32) }
+
+// Int64s returns the staging memory of an i64 input as integers.
+func (in Inputs) Int64s(name string) ([]int64, error) { return view[int64](in, name, dtype.I64) }
 
 // Float32s returns the staging memory of an f32 input as floats.
 func (in Inputs) Float32s(name string) ([]float32, error) {
 	return view[float32](in, name, dtype.F32)
 }
 
-func view[T int32 | float32](in Inputs, name string, dt dtype.DType) ([]T, error) {
+func view[T int32 | int64 | float32](in Inputs, name string, dt dtype.DType) ([]T, error) {
 	i, err := in.find(name)
 	if err != nil {
 		return nil, err
@@ -244,7 +257,7 @@ func view[T int32 | float32](in Inputs, name string, dt dtype.DType) ([]T, error
 	if err != nil || len(b) == 0 {
 		return nil, err
 	}
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4), nil
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)*8/dt.Bits()), nil
 }
 
 // Set gives an input a tensor that is on the device: it is copied when the run
@@ -325,11 +338,20 @@ func (c *stagedCopy) send(s device.Stream, all []byte) error {
 	return s.CopyToDevice(device.Buffer{Memory: c.dst.Memory, Offset: c.dst.Offset, Size: c.to - c.from}, all[c.from:c.to])
 }
 
-// send enqueues the copies of a run's inputs, padded from rows to size.
+// sent reports whether the device has these bytes at the start of input i: s is what
+// the latest run sent, or nil.
+func (s *slotMemory) sent(i int, b []byte) bool {
+	return s != nil && s.device[i] >= int64(len(b)) && bytes.Equal(b, s.host[i][:len(b)])
+}
+
+// send enqueues the copies of a run's inputs, padded from rows to size. What the
+// device has from the run before is left out.
 func (s *slotMemory) send(size int64) error {
 	fn := s.fn
 	stream := fn.b.pool.stream
 	copied := false
+	before := fn.ring.sent
+	fn.ring.sent = nil // until all is enqueued
 	var next stagedCopy
 	for i := range fn.inputs {
 		in, g := &fn.inputs[i], &s.given[i]
@@ -342,6 +364,7 @@ func (s *slotMemory) send(size int64) error {
 		if in.rows {
 			want = in.rowBytes * size
 		}
+		s.device[i] = 0
 		switch g.how {
 		case unset:
 			return fmt.Errorf("piecewise: input %%%s of @%s was not filled", in.name, fn.ir.Name)
@@ -351,14 +374,19 @@ func (s *slotMemory) send(size int64) error {
 			if want == 0 {
 				continue
 			}
-			copied = true
 			if in.from != nil {
 				if err := stream.CopyToDevice(dst.Slice(0, want), b); err != nil {
 					return err
 				}
 				in.from.run++ // what lay there is gone: older results are stale
+				copied = true
 				continue
 			}
+			s.device[i] = want
+			if before.sent(i, b) {
+				continue
+			}
+			copied = true
 			if next.joins(dst, s.at[i]) {
 				next.to = s.at[i] + want
 				continue
@@ -398,6 +426,7 @@ func (s *slotMemory) send(size int64) error {
 		}
 		s.pending = true
 	}
+	fn.ring.sent = s
 	return nil
 }
 

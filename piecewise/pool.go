@@ -53,6 +53,25 @@ func (p *Pool) Stream() device.Stream { return p.stream }
 // Stats returns what the pool holds of the device's memory.
 func (p *Pool) Stats() mem.Stats { return p.mem.Stats() }
 
+// Enter keeps the calling goroutine on its thread until Leave, with what calls for
+// the device set up there (a CUDA context) set up once: it is for several runs in a
+// row and what is enqueued between them. It nests, is used by one goroutine at a
+// time, which uses no other device before it leaves, and costs nothing where there
+// is nothing to set up. After an error there is nothing to leave.
+func (p *Pool) Enter() error {
+	if p.stay == nil {
+		return nil
+	}
+	return p.stay.Enter()
+}
+
+// Leave ends what Enter began.
+func (p *Pool) Leave() {
+	if p.stay != nil {
+		p.stay.Leave()
+	}
+}
+
 // acquire takes the pool for one run; the caller releases it.
 func (p *Pool) acquire() error {
 	if !p.busy.CompareAndSwap(false, true) {

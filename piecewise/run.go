@@ -40,12 +40,10 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	if err := ctx.Err(); err != nil {
 		return Results{}, err
 	}
-	if stay := b.pool.stay; stay != nil {
-		if err := stay.Enter(); err != nil {
-			return Results{}, b.note(err)
-		}
-		defer stay.Leave()
+	if err := b.pool.Enter(); err != nil {
+		return Results{}, b.note(err)
 	}
+	defer b.pool.Leave()
 	if err := b.mapStates(); err != nil { // runs may come before Capture
 		return Results{}, b.note(err)
 	}

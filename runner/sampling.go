@@ -106,15 +106,17 @@ type sampler struct {
 // the model, with five more functions, which read logits and ids where they lie:
 //
 //	@runner_greedy(%logits: f32[M, V]) -> (i32[M])
-//	@runner_random(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i32[M]) -> (i32[M])
-//	@runner_nucleus(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i32[M], %top_p: f32[M]) -> (i32[M])
-//	@runner_sample(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i32[M], %top_p: f32[M], %top_k: i32[M]) -> (i32[M])
+//	@runner_random(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M]) -> (i32[M])
+//	@runner_nucleus(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M], %top_p: f32[M]) -> (i32[M])
+//	@runner_sample(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M], %top_p: f32[M], %top_k: i64[M]) -> (i32[M])
 //	@runner_ids(%sampled: i32[M], %from: i32[N], %ids: i32[N]) -> (i32[N])
 //
 // The first four choose tokens, -1 where the logits of a row are not numbers: a step
 // runs the first that knows what its requests ask for. The last makes the ids of a
 // step: row i's is %ids[i], or, where %from[i] ≥ 0, what was sampled there in an
-// earlier step, so that the host need not know it yet.
+// earlier step, so that the host need not know it yet. No parameter but those that
+// are to be read where they lie has the type of a result of an earlier function, to
+// which piecewise would link it: integers of the host are i64.
 //
 // Compiled ahead, a runner finds it in the cache.
 func WithSampling(m *ir.Module) (*ir.Module, error) {
@@ -219,7 +221,7 @@ func (s *sampler) random(c chooser) {
 	f := s.start(chooserFuncs[c])
 	temperature := f.column(s, "temperature", dtype.F32)
 	seed := f.column(s, "seed", dtype.I64)
-	position := f.f.Op1("cast", []ir.Value{f.column(s, "position", dtype.I32)}, ir.DTypeAttr(dtype.I64))
+	position := f.column(s, "position", dtype.I64)
 
 	// First, so that what reads the row comes after it and may be one kernel.
 	u := f.uniform(seed, position)
@@ -254,7 +256,7 @@ func (f *sampleBuilder) threshold(s *sampler, x, weight ir.Value, limited bool) 
 	least := constant(faintest, 1)
 	t := least
 	if limited { // that of top-k is the largest that so many tokens reach
-		k := f.column(s, "top_k", dtype.I32)
+		k := f.column(s, "top_k", dtype.I64)
 		wanted := f.f.Op1("cast", []ir.Value{k}, ir.DTypeAttr(dtype.F32))
 		t = f.where(f.is(k, "le", f.int(0)), least, f.search(x, constant(1, s.vocabulary), least, wanted))
 	}

@@ -150,15 +150,16 @@ type choices struct {
 func (c *choices) inputs() []*interp.Tensor {
 	n := int64(len(c.sampling))
 	t, p := make([]float32, n), make([]float32, n)
-	k := make([]int32, n)
-	seed := must(interp.Zeros(dtype.I64, []int64{n}))
+	ints := func() *interp.Tensor { return must(interp.Zeros(dtype.I64, []int64{n})) }
+	seed, position, k := ints(), ints(), ints()
 	for i, s := range c.sampling {
-		t[i], p[i], k[i] = float32(s.Temperature), float32(s.TopP), int32(s.TopK)
+		t[i], p[i] = float32(s.Temperature), float32(s.TopP)
 		seed.SetInt(i, int64(s.Seed))
+		position.SetInt(i, int64(c.position[i]))
+		k.SetInt(i, int64(s.TopK))
 	}
 	vector := func(v []float32) *interp.Tensor { return must(interp.FromF32([]int64{n}, v)) }
-	ints := func(v []int32) *interp.Tensor { return must(interp.FromI32([]int64{n}, v)) }
-	return []*interp.Tensor{must(interp.FromF32([]int64{n, int64(len(c.logits)) / n}, c.logits)), vector(t), seed, ints(c.position), vector(p), ints(k)}
+	return []*interp.Tensor{must(interp.FromF32([]int64{n, int64(len(c.logits)) / n}, c.logits)), vector(t), seed, position, vector(p), k}
 }
 
 // reference chooses by sorting, in float64.

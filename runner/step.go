@@ -1,7 +1,6 @@
 package runner
 
 import (
-	"encoding/binary"
 	"slices"
 	"time"
 	"unsafe"
@@ -46,6 +45,10 @@ func (s *step) add(q *Sequence, n int) { s.shares = append(s.shares, share{seq: 
 // issue runs a step's functions. It returns when everything is enqueued, the
 // copy of the sampled ids included.
 func (r *Runner) issue(s *step) error {
+	if err := r.pool.Enter(); err != nil {
+		return err
+	}
+	defer r.pool.Leave()
 	if err := r.describe(s); err != nil {
 		return err
 	}
@@ -195,18 +198,32 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 	return r.sampled.At(0).StartCopy(s.ids.Bytes()[:4*s.samples])
 }
 
+// fillSampling fills the parameters of a chooser that is not greedy. Only positions
+// change from step to step of the same requests.
 func (s *step) fillSampling(in piecewise.Inputs) error {
 	temperature, err := in.Float32s("temperature")
 	if err != nil {
 		return err
 	}
-	seed, err := in.Bytes("seed")
+	seed, err := in.Int64s("seed")
 	if err != nil {
 		return err
 	}
-	position, err := in.Int32s("position")
+	position, err := in.Int64s("position")
 	if err != nil {
 		return err
+	}
+	var topP []float32
+	if s.chooser >= nucleus {
+		if topP, err = in.Float32s("top_p"); err != nil {
+			return err
+		}
+	}
+	var topK []int64
+	if s.chooser >= limited {
+		if topK, err = in.Int64s("top_k"); err != nil {
+			return err
+		}
 	}
 	for i := range s.shares {
 		h := &s.shares[i]
@@ -218,29 +235,12 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 		if p.chooser() == greedy {
 			temperature[h.sample] = 0
 		}
-		binary.LittleEndian.PutUint64(seed[8*h.sample:], p.Seed)
-		position[h.sample] = int32(h.seq.length())
-	}
-	if s.chooser >= nucleus {
-		topP, err := in.Float32s("top_p")
-		if err != nil {
-			return err
+		seed[h.sample], position[h.sample] = int64(p.Seed), int64(h.seq.length())
+		if topP != nil {
+			topP[h.sample] = float32(p.TopP)
 		}
-		for i := range s.shares {
-			if h := &s.shares[i]; h.sample >= 0 {
-				topP[h.sample] = float32(h.seq.req.Sampling.TopP)
-			}
-		}
-	}
-	if s.chooser >= limited {
-		topK, err := in.Int32s("top_k")
-		if err != nil {
-			return err
-		}
-		for i := range s.shares {
-			if h := &s.shares[i]; h.sample >= 0 {
-				topK[h.sample] = int32(min(h.seq.req.Sampling.TopK, 1<<30))
-			}
+		if topK != nil {
+			topK[h.sample] = int64(p.TopK)
 		}
 	}
 	return nil

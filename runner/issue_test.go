@@ -1,0 +1,151 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"sync"
+	"testing"
+
+	attncuda "pwc/attention/cuda"
+	"pwc/build"
+	"pwc/compile/cuda"
+	"pwc/frontend/hf"
+	"pwc/piecewise"
+	gpu "pwc/runtime/cuda"
+	"pwc/runtime/cuda/fake"
+	"pwc/runtime/device"
+	"pwc/safetensors"
+)
+
+// entries makes images of the fake driver: of each source the name of its kernel.
+type entries struct {
+	mu    sync.Mutex
+	names []fake.Kernel
+}
+
+var entry = regexp.MustCompile(`__global__ void __launch_bounds__\([^)]*\)\n(\w+)\(`)
+
+func (e *entries) Compile(_ context.Context, source, _, _ string, _ bool) ([]byte, error) {
+	name := entry.FindStringSubmatch(source)[1]
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.names = append(e.names, fake.Kernel{Name: name, Run: func(*fake.Call) {}})
+	return fake.Image(name), nil
+}
+
+func (e *entries) Version() string { return "names" }
+
+// onFake makes and loads a runner on a driver whose kernels do nothing: what is left
+// is what the host does. Tokens are all 0.
+func onFake(t testing.TB, m *hf.Model, src safetensors.Source, o Options) (*Runner, *fake.Driver) {
+	t.Helper()
+	const target = "cuda:sm_90"
+	e := &entries{names: []fake.Kernel{{Name: "paged", Run: func(*fake.Call) {}}}}
+	backend, err := cuda.New(target, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Compiled once without a device, so that the driver can be told of all kernels.
+	o.Backend.Store, o.Backend.Target = build.NewMemoryStore(), build.Pipeline{Backend: backend}
+	module, err := WithSampling(m.Module)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ahead := o.Backend
+	ahead.Symbols = map[string]int64{"B": 1}
+	if _, err := piecewise.New(context.Background(), module, ahead); err != nil {
+		t.Fatal(err)
+	}
+	drv := fake.New(fake.Options{Version: 12020, Schedule: fake.Eager, Kernels: e.names})
+	dev, err := gpu.Open(gpu.Options{Driver: drv})
+	if err != nil {
+		t.Fatal(err)
+	}
+	op, err := attncuda.New(dev, attncuda.Options{MaxRows: o.MaxTokens, MaxRequests: o.MaxSequences, MaxBlocks: (o.MaxLength + blockSize - 1) / blockSize,
+		Code: func(context.Context, attncuda.Variant) ([]byte, error) { return fake.Image("paged"), nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Backend.Device, o.Backend.Ops = dev, []device.Op{op}
+	r, err := New(context.Background(), m.Module, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(r.Close(), op.Close(), dev.Close()); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if l, m := drv.Leaks(), drv.Misuse(); len(l) > 0 || len(m) > 0 {
+			t.Errorf("left behind %q, misuse %q", l, m)
+		}
+	})
+	if err := r.Load(context.Background(), src); err != nil {
+		t.Fatal(err)
+	}
+	return r, drv
+}
+
+// A steady decode step is so many calls of the driver, each of which takes the host
+// microseconds: four graphs; to the device the positions, the metadata of the
+// attention and what changes of the sampling; from it the ids. What is as it was in
+// the step before is not copied, and a whole step makes the context current once,
+// beside waits for events.
+func TestCallsOfAStep(t *testing.T) {
+	m, src := checkpoint(t, "llama")
+	const requests, steps = 8, 10
+	for _, c := range []struct {
+		sampling Sampling
+		want     map[string]int
+	}{
+		{Sampling{}, map[string]int{"cuGraphLaunch": 4, "cuMemcpyHtoDAsync": 2, "cuMemcpyDtoDAsync": 1, "cuMemcpyDtoHAsync": 1,
+			"cuEventRecord": 3, "cuEventQuery": 1, "cuEventSynchronize": 2, "cuCtxSetCurrent": 4}},
+		{Sampling{Temperature: 1, TopK: 5, TopP: 0.9, Seed: 3}, map[string]int{"cuGraphLaunch": 4, "cuMemcpyHtoDAsync": 3, "cuMemcpyDtoDAsync": 2, "cuMemcpyDtoHAsync": 1,
+			"cuEventRecord": 4, "cuEventQuery": 2, "cuEventSynchronize": 2, "cuCtxSetCurrent": 5}},
+	} {
+		r, drv := onFake(t, m, src, Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{requests, 32}},
+			MaxSequences: requests, MaxTokens: 32, MaxLength: 512, Blocks: requests * 128})
+		for i := range requests {
+			submit(t, r, Request{Prompt: []int32{int32(i), 2, 3}, MaxNew: 400, Sampling: c.sampling})
+		}
+		step := func() {
+			if _, err := r.Step(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 5 {
+			step()
+		}
+		all, before := drv.Calls(), map[string]int{}
+		for call := range c.want {
+			before[call] = drv.Made(call)
+		}
+		for range steps {
+			step()
+		}
+		total := 0
+		for call, n := range c.want {
+			total += steps * n
+			if got := drv.Made(call) - before[call]; got != steps*n {
+				t.Errorf("%+v: %d calls of %s in %d steps, want %d", c.sampling, got, call, steps, steps*n)
+			}
+		}
+		if got := drv.Calls() - all; got != total {
+			t.Errorf("%+v: %d calls of the driver in %d steps, want %d", c.sampling, got, steps, total)
+		}
+	}
+}
+
+// BenchmarkIssue is what the host does for a steady step of 256 requests where the
+// device does nothing, at contexts of up to 2048 tokens in blocks of four.
+func BenchmarkIssue(b *testing.B) {
+	m, src := checkpoint(b, "llama")
+	const requests, length = 256, 2048
+	for _, sampling := range []Sampling{{}, {Temperature: 1, TopK: 5, TopP: 0.9, Seed: 3}} {
+		b.Run(chooserFuncs[sampling.chooser()], func(b *testing.B) {
+			r, _ := onFake(b, m, src, Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{requests}},
+				MaxSequences: requests, MaxTokens: requests, MaxLength: length, Blocks: requests * length / blockSize})
+			steady(b, r, requests, length, sampling)
+		})
+	}
+}
