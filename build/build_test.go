@@ -258,7 +258,7 @@ func TestExtras(t *testing.T) {
 		Origin: "kernel k of s::s",
 		Compile: func(context.Context) (*program.Program, error) {
 			compiled++
-			return &program.Program{Target: "fake", Kernels: []program.Kernel{{Name: "k", Format: program.KernelCubin, Code: []byte("code")}}}, nil
+			return &program.Program{Target: "fake", Kernels: []program.Kernel{{Name: "k", Format: program.KernelCUDA, Code: []byte("code")}}}, nil
 		},
 		Use: func(p *program.Program) {
 			used++

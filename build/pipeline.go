@@ -2,7 +2,6 @@ package build
 
 import (
 	"context"
-	"fmt"
 
 	"pwc/compile"
 	"pwc/ir"
@@ -22,15 +21,8 @@ type Pipeline struct {
 // Target implements [Compiler].
 func (p Pipeline) Target() string { return p.Backend.Target() }
 
-// Fingerprint implements [Compiler]. A backend that makes code of one target in
-// more than one form has a method Form that names the form of its own, so that an
-// artifact is not taken for another's; "" names the usual one.
-func (p Pipeline) Fingerprint() string {
-	if f, ok := p.Backend.(interface{ Form() string }); ok && f.Form() != "" {
-		return fmt.Sprintf("%s form %q", p.Options.Fingerprint(), f.Form())
-	}
-	return p.Options.Fingerprint()
-}
+// Fingerprint implements [Compiler].
+func (p Pipeline) Fingerprint() string { return p.Options.Fingerprint() }
 
 // Version implements [Compiler].
 func (p Pipeline) Version() string {

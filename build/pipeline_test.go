@@ -21,28 +21,8 @@ func (stub) Target() string { return "stub" }
 
 func (stub) Lower(k *loop.Kernel) (compile.Code, error) {
 	one := dim.Const(1)
-	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelPTX, Code: []byte(k.Name)},
+	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelCUDA, Code: []byte(k.Name)},
 		program.Launch{Grid: [3]dim.Dim{one, one, one}, Block: [3]int32{32, 1, 1}}), nil
-}
-
-// formed is the stub with code of another form.
-type formed struct{ stub }
-
-func (formed) Form() string { return "bytes" }
-
-// TestFormIsPartOfTheKey: programs for one target in two forms are two artifacts.
-func TestFormIsPartOfTheKey(t *testing.T) {
-	p := plan(t, chain, "silly::attention")
-	store := build.NewMemoryStore()
-	o := build.Options{Compiler: build.Pipeline{Backend: stub{}}, Store: store, Shapes: map[string]build.Shapes{"N": {Max: 512}}}
-	n := pieces(t, o, p).Counters.Compiled
-	o.Compiler = build.Pipeline{Backend: formed{}}
-	if c := pieces(t, o, p).Counters; c.Compiled != n || c.Loaded != 0 {
-		t.Errorf("%d compiled and %d loaded in another form, want %d and 0", c.Compiled, c.Loaded, n)
-	}
-	if c := pieces(t, o, p).Counters; c.Compiled != 0 || c.Loaded != n {
-		t.Errorf("%d compiled and %d loaded again, want 0 and %d", c.Compiled, c.Loaded, n)
-	}
 }
 
 // TestPipeline builds with the passes of package compile: a program has its

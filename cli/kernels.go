@@ -25,20 +25,20 @@ const kernelPipeline = "kernel 1"
 // hash names the source.
 func (k *Kernel) hash() [sha256.Size]byte { return sha256.Sum256([]byte(k.Source)) }
 
-// kernels is the machine code of the kernels of extern ops, by source.
+// kernels are those of extern ops by source, each alone in a program.
 type kernels struct {
 	mu   sync.Mutex
-	code map[[sha256.Size]byte][]byte
+	code map[[sha256.Size]byte]*program.Program
 }
 
-func (ks *kernels) keep(k Kernel, code []byte) {
+func (ks *kernels) keep(k Kernel, code *program.Program) {
 	ks.mu.Lock()
 	defer ks.mu.Unlock()
 	ks.code[k.hash()] = code
 }
 
 // find returns the code of a kernel that was compiled with the model.
-func (ks *kernels) find(_ context.Context, k Kernel) ([]byte, error) {
+func (ks *kernels) find(_ context.Context, k Kernel) (*program.Program, error) {
 	ks.mu.Lock()
 	defer ks.mu.Unlock()
 	if code, ok := ks.code[k.hash()]; ok {
@@ -48,8 +48,7 @@ func (ks *kernels) find(_ context.Context, k Kernel) ([]byte, error) {
 }
 
 // extras returns the kernels that the extern ops of a module need on the target,
-// to be made and kept with its pieces. Each is a program without steps, so that
-// whatever checks, lists or moves programs does so with kernels.
+// to be made and kept with its pieces.
 func (a *app) extras(m *ir.Module, t *target) ([]build.Extra, error) {
 	if t.cuda == nil {
 		return nil, nil
@@ -78,11 +77,7 @@ func (a *app) extras(m *ir.Module, t *target) ([]build.Extra, error) {
 				Key:     cache.Key{Piece: k.hash(), Target: t.name, Pipeline: kernelPipeline, Externs: e.Name, Format: program.FormatVersion},
 				Origin:  fmt.Sprintf("kernel %s of %s", k.Name, e.Name),
 				Compile: func(ctx context.Context) (*program.Program, error) { return t.compileKernel(ctx, k) },
-				Use: func(p *program.Program) {
-					if len(p.Kernels) == 1 {
-						t.kernels.keep(k, p.Kernels[0].Code)
-					}
-				},
+				Use:     func(p *program.Program) { t.kernels.keep(k, p) },
 			})
 		}
 	}
@@ -124,11 +119,15 @@ func callsOf(m *ir.Module, e *ir.Extern) ([][]device.Tensor, error) {
 	return calls, nil
 }
 
-// compileKernel compiles a kernel into a program that holds it and does nothing.
+// compileKernel compiles a kernel, alone in a program.
 func (t *target) compileKernel(ctx context.Context, k Kernel) (*program.Program, error) {
-	code, err := t.cuda.Compile(ctx, k.Source, k.Name+".cu", t.arch(), false)
+	cubin, ptx, err := t.cuda.Compile(ctx, k.Source, k.Name+".cu", t.arch())
+	var kernel program.Kernel
+	if err == nil {
+		kernel, err = program.CUDAKernel(k.Name, cubin, ptx)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return &program.Program{Target: t.name, Kernels: []program.Kernel{{Name: k.Name, Format: program.KernelCubin, Code: code}}}, nil
+	return program.Alone(t.name, kernel), nil
 }

@@ -34,7 +34,7 @@ func (t *target) newGPUMeter(s device.Stream) (meter, error) {
 	if !isGPU || !isStream {
 		return nil, fmt.Errorf("%s is measured as a GPU and is none", t.name)
 	}
-	code, err := t.cuda.Compile(context.Background(), meterSource, "meter.cu", t.arch(), false)
+	code, err := t.compileKernel(context.Background(), Kernel{Name: "meter", Source: meterSource})
 	if err != nil {
 		return nil, err
 	}

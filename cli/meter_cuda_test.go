@@ -21,8 +21,8 @@ func TestMeterCompiles(t *testing.T) {
 		}
 		t.Skip(err)
 	}
-	for _, arch := range []string{"compute_80", "compute_90"} {
-		code, err := l.Compiler("--std=c++17").Compile(t.Context(), meterSource, "meter.cu", arch, true)
+	for _, arch := range []string{"sm_80", "sm_90"} {
+		_, code, err := l.Compiler("--std=c++17").Compile(t.Context(), meterSource, "meter.cu", arch)
 		if err != nil {
 			t.Fatal(err)
 		}

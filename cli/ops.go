@@ -10,6 +10,7 @@ import (
 	"pwc/attention/reference"
 	"pwc/ir"
 	"pwc/ir/interp"
+	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
 	"pwc/silly"
@@ -24,9 +25,13 @@ type Site struct {
 	Requests int // most requests of a step
 	Blocks   int // most blocks of the KV cache that a request has
 
-	// Code returns the machine code (cubin) for the device of a kernel that
-	// Op.Kernels names. It is nil where the device is no GPU.
-	Code func(ctx context.Context, k Kernel) ([]byte, error)
+	// Code returns a kernel that Op.Kernels names, compiled for Target, alone in a
+	// program: what runtime/cuda.Device.LoadModule takes. It is nil where the device
+	// is no GPU.
+	Code func(ctx context.Context, k Kernel) (*program.Program, error)
+
+	// Target is what code is made for: the device's own target, or an earlier one.
+	Target string
 }
 
 // builtin returns the ops that every command line knows.
@@ -82,7 +87,7 @@ func (a *app) op(name string) (Op, bool) {
 // openOps opens the extern ops that a module calls, for steps of the bounds; the
 // target closes them. Without a device it only looks that they are known.
 func (a *app) openOps(m *ir.Module, t *target, bounds Site) ([]device.Op, error) {
-	bounds.Device = t.dev
+	bounds.Device, bounds.Target = t.dev, t.name
 	if t.cuda != nil {
 		bounds.Code = t.kernels.find
 	}

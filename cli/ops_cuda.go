@@ -7,6 +7,7 @@ import (
 
 	"pwc/attention"
 	attentioncuda "pwc/attention/cuda"
+	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/device"
 	"pwc/silly"
@@ -37,8 +38,8 @@ func openAttentionOnGPU(s *Site) (device.Op, error) {
 	if !ok {
 		return nil, noImplementation(attention.Name, s)
 	}
-	return attentioncuda.New(d, attentioncuda.Options{MaxRows: s.Rows, MaxRequests: s.Requests, MaxBlocks: s.Blocks,
-		Code: func(ctx context.Context, v attentioncuda.Variant) ([]byte, error) {
+	return attentioncuda.New(d, attentioncuda.Options{MaxRows: s.Rows, MaxRequests: s.Requests, MaxBlocks: s.Blocks, Target: s.Target,
+		Code: func(ctx context.Context, v attentioncuda.Variant) (*program.Program, error) {
 			return s.Code(ctx, kernelOf(v))
 		}})
 }
@@ -53,5 +54,5 @@ func openSillyOnGPU(s *Site) (device.Op, error) {
 	if !ok {
 		return nil, noImplementation(silly.Name, s)
 	}
-	return sillycuda.New(d, func(ctx context.Context) ([]byte, error) { return s.Code(ctx, sillyKernel()) }), nil
+	return sillycuda.New(d, func(ctx context.Context) (*program.Program, error) { return s.Code(ctx, sillyKernel()) }), nil
 }

@@ -12,6 +12,7 @@ import (
 	"pwc/cache"
 	"pwc/compile"
 	compilehost "pwc/compile/host"
+	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
 )
@@ -51,7 +52,7 @@ type target struct {
 
 // cudaCompiler compiles CUDA C, as compile/cuda has it compiled.
 type cudaCompiler interface {
-	Compile(ctx context.Context, source, name, arch string, ptx bool) ([]byte, error)
+	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
 	Err() error // what keeps it from compiling anything, found when it was tried
 }
 
@@ -83,7 +84,7 @@ func openTarget(f *buildFlags, run bool) (*target, error) {
 
 // configure makes the compiler of the flags.
 func (t *target) configure(f *buildFlags) {
-	t.kernels = &kernels{code: map[[sha256.Size]byte][]byte{}}
+	t.kernels = &kernels{code: map[[sha256.Size]byte]*program.Program{}}
 	pipeline := build.Pipeline{Backend: t.backend, Options: compile.Options{Disable: f.disable}}
 	t.compiler = pipeline
 	if f.dump != "" {

@@ -10,8 +10,8 @@ import (
 // missingCompiler compiles nothing and says why once.
 type missingCompiler struct{ err error }
 
-func (c missingCompiler) Compile(context.Context, string, string, string, bool) ([]byte, error) {
-	return nil, c.err
+func (c missingCompiler) Compile(context.Context, string, string, string) (cubin, ptx []byte, err error) {
+	return nil, nil, c.err
 }
 
 func (c missingCompiler) Err() error { return c.err }

@@ -16,7 +16,7 @@ type pairs struct{ most int }
 func (pairs) Target() string { return "pairs" }
 
 func (pairs) Lower(k *loop.Kernel) (compile.Code, error) {
-	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelCubin, Code: []byte("x")}, program.Launch{}), nil
+	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelCUDA, Code: []byte("x")}, program.Launch{}), nil
 }
 
 func (b pairs) Beside(ks []*loop.Kernel) bool { return len(ks) <= b.most }
@@ -26,7 +26,7 @@ func (pairs) LowerBeside(ks []*loop.Kernel) (compile.Code, error) {
 	for _, k := range ks {
 		names = append(names, k.Name)
 	}
-	return compile.One(program.Kernel{Name: strings.Join(names, "+"), Format: program.KernelCubin, Code: []byte("x")}, program.Launch{}), nil
+	return compile.One(program.Kernel{Name: strings.Join(names, "+"), Format: program.KernelCUDA, Code: []byte("x")}, program.Launch{}), nil
 }
 
 // TestBeside pins which kernels become one launch: neighbours of which none

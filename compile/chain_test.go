@@ -34,7 +34,7 @@ func (b chained) Chains(c *compile.Chain) bool { return slices.Contains(b.take, 
 
 func (b chained) LowerChain(c *compile.Chain) (compile.Code, error) {
 	kernel := func(name string) program.Kernel {
-		return program.Kernel{Name: name, Format: program.KernelCubin, Code: []byte("x")}
+		return program.Kernel{Name: name, Format: program.KernelCUDA, Code: []byte("x")}
 	}
 	one := compile.Step{Kernel: kernel(names(c.Kernels)), Args: []int32{}}
 	apart := compile.Variant{}

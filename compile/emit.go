@@ -219,7 +219,7 @@ func (e *emitter) code(at int32, st *planned, code Code) error {
 func (e *emitter) kernel(k program.Kernel) int32 {
 	key := string(rune(k.Format)) + string(k.Code)
 	if k.Format != program.KernelVec { // an image may hold several entries
-		key = k.Name + "\x00" + key
+		key = k.Name + "\x00" + key + "\x00" + string(k.PTX)
 	}
 	if i, ok := e.kernels[key]; ok {
 		return i

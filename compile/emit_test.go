@@ -38,7 +38,7 @@ func (b *meeting) Lower(k *loop.Kernel) (compile.Code, error) {
 	if b.refuse != "" && strings.Contains(k.Name, b.refuse) {
 		return compile.Code{}, errors.New("refused")
 	}
-	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelCubin, Code: []byte(k.Name)}, program.Launch{}), nil
+	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelCUDA, Code: []byte(k.Name)}, program.Launch{}), nil
 }
 
 // Kernels of a piece are made side by side, and stand in the program in their own

@@ -20,6 +20,7 @@ import (
 	"pwc/frontend/hf"
 	"pwc/ir/dtype"
 	"pwc/piecewise"
+	"pwc/program"
 	gpu "pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/cuda/nvrtc"
@@ -38,14 +39,14 @@ func onGPU(t testing.TB) piecewise.Options {
 type compiled struct {
 	own       bool // without cuBLASLt
 	store     build.Store
-	attention map[attncuda.Variant][]byte
+	attention map[attncuda.Variant]*program.Program
 }
 
 // onGPU is onGPU with an attention op for steps of other sizes.
 func (c *compiled) onGPU(t testing.TB, limits attncuda.Options) piecewise.Options {
 	t.Helper()
 	if c.store == nil {
-		c.store, c.attention = build.NewMemoryStore(), map[attncuda.Variant][]byte{}
+		c.store, c.attention = build.NewMemoryStore(), map[attncuda.Variant]*program.Program{}
 	}
 	dev, err := gpu.Open(gpu.Options{})
 	if err != nil {
@@ -70,7 +71,7 @@ func (c *compiled) onGPU(t testing.TB, limits attncuda.Options) piecewise.Option
 		t.Fatal(err)
 	}
 	code := attncuda.Compiled(compiler, target)
-	limits.Code = func(ctx context.Context, v attncuda.Variant) ([]byte, error) {
+	limits.Code = func(ctx context.Context, v attncuda.Variant) (*program.Program, error) {
 		if c.attention[v] == nil {
 			image, err := code(ctx, v)
 			if err != nil {
@@ -299,12 +300,14 @@ func TestSuiteOnGPU(t *testing.T) {
 			t.Helper()
 			o := onGPU(t)
 			dev := o.Device.(*gpu.Device)
-			op := sillycuda.New(dev, func(ctx context.Context) ([]byte, error) {
+			op := sillycuda.New(dev, func(ctx context.Context) (*program.Program, error) {
 				lib, err := nvrtc.Open(nvrtc.Options{})
 				if err != nil {
 					return nil, err
 				}
-				return lib.Compiler("--std=c++17").Compile(ctx, sillycuda.Source(), "silly.cu", strings.TrimPrefix(dev.Info().Target, "cuda:"), false)
+				target := dev.Info().Target
+				cubin, _, err := lib.Compiler("--std=c++17").Compile(ctx, sillycuda.Source(), "silly.cu", strings.TrimPrefix(target, "cuda:"))
+				return program.Alone(target, program.Kernel{Name: "silly", Format: program.KernelCUDA, Code: cubin}), err
 			})
 			t.Cleanup(func() {
 				if err := op.Close(); err != nil {
@@ -352,7 +355,11 @@ func TestLostOnGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := o.Device.(*gpu.Device).LoadModule(image)
+	kernel, err := program.CUDAKernel("wild", nil, image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := o.Device.(*gpu.Device).LoadModule(program.Alone(gpu.Target(8, 0), kernel))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func (d *dumper) linef(format string, args ...any) {
 var (
 	paramNames  = [...]string{"value", "weight", "state"}
 	bufferNames = [...]string{"param", "result", "scratch", "const"}
-	formatNames = [...]string{"vec", "cubin", "ptx"}
+	formatNames = [...]string{"vec", "cuda"}
 	stepNames   = [...]string{"kernel", "copy", "fill", "extern", "library", "choice"}
 )
 
@@ -146,10 +146,13 @@ func (d *dumper) code(k Kernel) {
 		} else {
 			text = code.String()
 		}
-	case KernelPTX:
-		text = string(k.Code)
 	default:
-		text = fmt.Sprintf("%d bytes\n", len(k.Code))
+		if len(k.Code) > 0 {
+			text += fmt.Sprintf("cubin of %d bytes\n", len(k.Code))
+		}
+		if len(k.PTX) > 0 {
+			text += fmt.Sprintf("PTX of %d bytes, packed\n", len(k.PTX))
+		}
 	}
 	for line := range strings.Lines(text) {
 		d.linef("  %s", strings.TrimSuffix(line, "\n"))

@@ -103,6 +103,7 @@ func encodeProgram(w *wire.Writer, p *Program) {
 		w.Str(k.Name)
 		w.U8(uint8(k.Format))
 		w.Bytes(k.Code)
+		w.Bytes(k.PTX)
 	})
 	list(w, p.Steps, encodeStep)
 }
@@ -126,8 +127,8 @@ func decodeProgram(r *wire.Reader) *Program {
 			return Buffer{Kind: BufferKind(r.U8()), Index: r.I32(), DType: dtype.DType(r.U8()), Shape: r.Dims(), Strides: r.Dims(),
 				Align: r.I32(), First: r.I32(), Last: r.I32()}
 		}),
-		Kernels: wire.List(r, 9, func() Kernel {
-			return Kernel{Name: r.Str(), Format: KernelFormat(r.U8()), Code: r.Bytes()}
+		Kernels: wire.List(r, 13, func() Kernel {
+			return Kernel{Name: r.Str(), Format: KernelFormat(r.U8()), Code: r.Bytes(), PTX: r.Bytes()}
 		}),
 		Steps: wire.List(r, minStep, func() Step { return decodeStep(r, true) }),
 	}

@@ -1,6 +1,7 @@
 package program_test
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"pwc/ir/dim"
@@ -38,6 +39,15 @@ func addKernel(t testing.TB) []byte {
 	return code
 }
 
+// stored is packed PTX whose DEFLATE is one stored block, so that its bytes are not
+// those of a version of Go.
+func stored(text string) []byte {
+	n := uint16(len(text))
+	b := binary.LittleEndian.AppendUint32(nil, uint32(n))
+	b = binary.LittleEndian.AppendUint16(append(b, 1), n)
+	return append(binary.LittleEndian.AppendUint16(b, ^n), text...)
+}
+
 // example is a valid program that uses every field.
 func example(t testing.TB) *program.Program {
 	t.Helper()
@@ -69,7 +79,7 @@ func example(t testing.TB) *program.Program {
 			{Kind: program.BufferParam, Index: 2, DType: dtype.BF16, Shape: []dim.Dim{dim.Sym("B")}},
 			{Kind: program.BufferScratch, DType: dtype.U8, Shape: []dim.Dim{dim.Const(16)}, First: 3, Last: 4},
 		},
-		Kernels: []program.Kernel{{Name: "add", Format: program.KernelVec, Code: addKernel(t)}, {Name: "add_ptx", Format: program.KernelPTX, Code: []byte(".version 8.0\n.target sm_90")}},
+		Kernels: []program.Kernel{{Name: "add", Format: program.KernelVec, Code: addKernel(t)}, {Name: "add_cuda", Format: program.KernelCUDA, Code: []byte("\x7fELF"), PTX: stored(".version 8.0\n.target sm_90")}},
 		Steps: []program.Step{
 			{Kernel: 0, Args: []int32{0, 1, 2}, Origin: 3},
 			{Kind: program.StepExtern, Extern: "my::op", Args: []int32{2, 4, 5}, Origin: 4, Lane: 1, Wait: []int32{0}, Attrs: []program.Attr{

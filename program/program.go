@@ -15,7 +15,7 @@ import (
 
 // FormatVersion is the version of the encoding that Encode writes and Decode
 // accepts. Any change of bytes for the same Program needs another number.
-const FormatVersion = 2
+const FormatVersion = 3
 
 // Program is one compiled piece for one shape.
 type Program struct {
@@ -92,22 +92,6 @@ type Buffer struct {
 	Strides     []dim.Dim
 	Align       int32 // bytes, a power of two up to MaxAlign; 0: the element's own
 	First, Last int32 // scratch: the steps between which its contents matter, both included
-}
-
-// KernelFormat is the language of a kernel's code.
-type KernelFormat uint8
-
-const (
-	KernelVec   KernelFormat = iota // package vec, run by the host device
-	KernelCubin                     // CUDA ELF image for one architecture
-	KernelPTX                       // CUDA PTX, compiled by the driver
-)
-
-// Kernel is code for the target. Several steps may use one.
-type Kernel struct {
-	Name   string
-	Format KernelFormat
-	Code   []byte
 }
 
 // StepKind is what a step does. Loading a Program with a kind that the device

@@ -165,6 +165,9 @@ func (v *validator) buffer(i int, b *Buffer) {
 func (v *validator) kernel(i int, k *Kernel) {
 	switch k.Format {
 	case KernelVec:
+		if len(k.PTX) > 0 {
+			v.failf("kernel %d (%s): PTX of a vector kernel", i, k.Name)
+		}
 		code, err := vec.Decode(k.Code)
 		if err != nil {
 			v.failf("kernel %d (%s): %w", i, k.Name, err)
@@ -172,8 +175,8 @@ func (v *validator) kernel(i int, k *Kernel) {
 		}
 		v.kernels[i] = code
 		code.EachDim(func(d dim.Dim) { v.dims(fmt.Sprintf("kernel %d (%s)", i, k.Name), d) })
-	case KernelCubin, KernelPTX:
-		if len(k.Code) == 0 {
+	case KernelCUDA:
+		if len(k.Code) == 0 && len(k.PTX) == 0 {
 			v.failf("kernel %d (%s): no code", i, k.Name)
 		}
 	default:

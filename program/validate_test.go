@@ -14,6 +14,13 @@ func TestValidate(t *testing.T) {
 	if err := example(t).Validate(); err != nil {
 		t.Fatal(err)
 	}
+	for _, change := range []func(k *program.Kernel){func(k *program.Kernel) { k.Code = nil }, func(k *program.Kernel) { k.PTX = nil }} {
+		p := example(t)
+		change(&p.Kernels[1])
+		if err := p.Validate(); err != nil {
+			t.Errorf("one image of two: %v", err)
+		}
+	}
 	overflow := dim.Const(1 << 62).Mul(dim.Const(4))
 	type P = program.Program
 	for _, c := range []struct {
@@ -50,7 +57,8 @@ func TestValidate(t *testing.T) {
 		{"buffer 1: unknown kind 4", func(p *P) { p.Buffers[1].Kind = 4 }},
 		{"kernel 0 (add): vec: damaged", func(p *P) { p.Kernels[0].Code = p.Kernels[0].Code[1:] }},
 		{"kernel 0 (add): unknown format 7", func(p *P) { p.Kernels[0].Format = 7 }},
-		{"kernel 1 (add_ptx): no code", func(p *P) { p.Kernels[1].Code = nil }},
+		{"kernel 0 (add): PTX of a vector kernel", func(p *P) { p.Kernels[0].PTX = p.Kernels[1].PTX }},
+		{"kernel 1 (add_cuda): no code", func(p *P) { p.Kernels[1].Code, p.Kernels[1].PTX = nil, nil }},
 		{"kernel 0 (add): unknown symbol N", func(p *P) {
 			*p = P{Target: "host", Kernels: p.Kernels[:1]}
 		}},

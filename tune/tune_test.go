@@ -25,7 +25,12 @@ const kernel = `.version 7.0
 
 // productProgram multiplies rows of 256 by two matrices; the program's own kernel for
 // it does nothing, so it is the fastest.
-func productProgram(target string) *program.Program {
+func productProgram(t testing.TB, target string) *program.Program {
+	t.Helper()
+	own, err := program.CUDAKernel("own", nil, []byte(kernel))
+	if err != nil {
+		t.Fatal(err)
+	}
 	n := dim.Sym("N")
 	c := func(v int64) dim.Dim { return dim.Const(v) }
 	bf16 := func(d ...dim.Dim) program.Param {
@@ -34,7 +39,7 @@ func productProgram(target string) *program.Program {
 	p := &program.Program{Target: target, Symbols: []string{"N"},
 		Params:  []program.Param{bf16(n, c(256)), bf16(c(512), c(256)), bf16(c(128), c(256))},
 		Results: []program.Result{{DType: dtype.BF16, Shape: []dim.Dim{n, c(512)}, Alias: -1, Same: -1}},
-		Kernels: []program.Kernel{{Name: "own", Format: program.KernelPTX, Code: []byte(kernel)}},
+		Kernels: []program.Kernel{own},
 	}
 	for i, x := range p.Params {
 		p.Buffers = append(p.Buffers, program.Buffer{Kind: program.BufferParam, Index: int32(i), DType: x.DType, Shape: x.Shape, Align: 64})
@@ -58,7 +63,7 @@ func productProgram(target string) *program.Program {
 // TestAlone holds that the program of a step's ways is valid and touches nothing
 // else.
 func TestAlone(t *testing.T) {
-	p := productProgram("cuda:sm_90")
+	p := productProgram(t, "cuda:sm_90")
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +153,7 @@ func TestRunOnGPU(t *testing.T) {
 	if err != nil {
 		skip(err)
 	}
-	p := productProgram(dev.Info().Target)
+	p := productProgram(t, dev.Info().Target)
 	store := cache.New(cache.Options{Dir: t.TempDir()})
 	jobs := []Job{{p, []int64{1}}, {p, []int64{8}}, {p, []int64{64}}, {p, []int64{64}}}
 	var told []string

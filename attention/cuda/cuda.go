@@ -36,9 +36,11 @@ type Options struct {
 	MaxRequests int // requests of a step; 0: MaxRows
 	MaxBlocks   int // blocks of a request: the largest Stride of a Batch
 
-	// Code gives the machine code for the device's target, when a call with new
-	// shapes is planned.
-	Code Code
+	// Code gives the kernels, when a call with new shapes is planned. Target is what
+	// they are made for, which decides about their variants: "" for the device's own,
+	// or an earlier one whose programs the device takes.
+	Code   Code
+	Target string
 }
 
 // Op is the op for one stream of a device, with the metadata of the step that is
@@ -47,7 +49,7 @@ type Op struct {
 	dev     *cuda.Device
 	options Options
 	sms     int
-	shared  int // shared memory that a block may have on the device's target
+	shared  int // shared memory that a block may have on the target
 
 	mu       sync.Mutex
 	kernels  map[Variant]*kernel
@@ -86,7 +88,10 @@ func New(dev *cuda.Device, o Options) (*Op, error) {
 	}
 	info := dev.Info()
 	op := &Op{dev: dev, options: o, sms: max(1, int(info.Properties["device.sms"])), kernels: map[Variant]*kernel{}}
-	_, n, err := arch(info.Target)
+	if op.options.Target == "" {
+		op.options.Target = info.Target
+	}
+	_, n, err := arch(op.options.Target)
 	if err != nil {
 		return nil, err
 	}

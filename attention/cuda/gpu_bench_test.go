@@ -11,6 +11,7 @@ import (
 
 	"pwc/attention"
 	"pwc/ir/dtype"
+	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/device"
 )
@@ -44,9 +45,12 @@ func newBench(b *testing.B, heads, kvHeads, dim int64) *bench {
 	r := newRig(b, shape{heads, kvHeads, dim, 1, 16, dtype.BF16, dtype.BF16})
 	x := &bench{rig: r, memory: r.buffer(6 << 30)}
 	r.check(r.stream.Fill(x.memory, 0))
-	code, err := openNVRTC(b).Compile(context.Background(), readSource, "read.cu", r.dev.Info().Target[len("cuda:"):], false)
+	target := r.dev.Info().Target
+	cubin, _, err := openNVRTC(b).Compile(context.Background(), readSource, "read.cu", target[len("cuda:"):])
 	r.check(err)
-	m, err := r.dev.LoadModule(code)
+	kernel, err := program.CUDAKernel("read", cubin, nil)
+	r.check(err)
+	m, err := r.dev.LoadModule(program.Alone(target, kernel))
 	r.check(err)
 	b.Cleanup(func() { r.check(errors.Join(r.stream.Synchronize(), m.Close())) })
 	f, err := m.Function("read")

@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -40,7 +41,7 @@ type rig struct {
 const maxRows, maxRequests, maxBlocks = 4096, 512, 512
 
 // compiled keeps kernels from one test to the next: compiling them takes longer than what is tested.
-var compiled = shelf{}
+var compiled = map[attn.Variant]*program.Program{}
 
 // newRig skips the test on machines without a GPU, unless PWC_REQUIRE_GPU=1 says
 // that there must be one.
@@ -58,7 +59,17 @@ func newRig(t testing.TB, s shape, attrs ...program.Attr) *rig {
 	r.stream, err = dev.NewStream()
 	r.check(err)
 	target := dev.Info().Target
-	r.code = attn.Cached(compiled, target, attn.Compiled(openNVRTC(t), target))
+	compile := attn.Compiled(openNVRTC(t), target)
+	r.code = func(ctx context.Context, v attn.Variant) (*program.Program, error) {
+		if compiled[v] == nil {
+			p, err := compile(ctx, v)
+			if err != nil {
+				return nil, err
+			}
+			compiled[v] = p
+		}
+		return compiled[v], nil
+	}
 	r.newOp()
 	t.Cleanup(func() { r.check(errors.Join(r.stream.Synchronize(), r.op.Close())) })
 	r.cache = r.tensor(s.kv, s.blocks, 2, s.block, s.kvHeads, s.dim)

@@ -10,6 +10,7 @@ import (
 	"pwc/attention"
 	attn "pwc/attention/cuda"
 	"pwc/ir/dtype"
+	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
@@ -70,9 +71,9 @@ func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 	t.Cleanup(func() { r.must(r.dev.Close()) })
 	r.stream, err = r.dev.NewStream()
 	r.must(err)
-	code := func(context.Context, attn.Variant) ([]byte, error) {
+	code := func(context.Context, attn.Variant) (*program.Program, error) {
 		r.asked++
-		return fake.Image("paged"), nil
+		return image, nil
 	}
 	r.op, err = attn.New(r.dev, attn.Options{MaxRows: fakeRows, MaxRequests: fakeRequests, MaxBlocks: fakeBlocks, Code: code})
 	r.must(err)
@@ -248,7 +249,7 @@ func TestAllocations(t *testing.T) {
 	r.blind = true
 	b := batch(t, 0)
 	c := r.call(b)
-	m, err := r.dev.LoadModule(fake.Image("paged"))
+	m, err := r.dev.LoadModule(image)
 	r.must(err)
 	defer func() { r.must(errors.Join(r.stream.Synchronize(), m.Close())) }()
 	f, err := m.Function("paged")

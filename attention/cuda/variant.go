@@ -2,9 +2,7 @@ package cuda
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -12,6 +10,7 @@ import (
 
 	"pwc/attention"
 	"pwc/ir/dtype"
+	"pwc/program"
 )
 
 // The kernel: paged.cu says what it does, and comes last.
@@ -213,64 +212,35 @@ func (v Variant) Source() string {
 	return b.String()
 }
 
-// Key names the code of the variant for a target: the hash of all that it is
-// made from but the compiler.
-func (v Variant) Key(target string) string {
-	h := sha256.Sum256([]byte(target + "\x00" + v.Source()))
-	return hex.EncodeToString(h[:])
-}
-
 // Compiler compiles CUDA C; the one that compile/cuda takes is one.
 type Compiler interface {
 	// Compile returns the machine code (cubin) of a source for an architecture
-	// such as "sm_90", or with ptx the PTX for one such as "compute_90".
-	Compile(ctx context.Context, source, name, arch string, ptx bool) (code []byte, err error)
+	// such as "sm_90", and the PTX that it was made of.
+	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
 }
 
-// Compile returns the machine code of a variant for a target such as
-// "cuda:sm_90". No GPU is needed.
-func Compile(ctx context.Context, c Compiler, target string, v Variant) ([]byte, error) {
+// Compile returns the kernel of a variant for a target such as "cuda:sm_90", alone
+// in a program. No GPU is needed.
+func Compile(ctx context.Context, c Compiler, target string, v Variant) (*program.Program, error) {
 	name, _, err := arch(target)
 	if err != nil {
 		return nil, err
 	}
-	code, err := c.Compile(ctx, v.Source(), v.String()+".cu", name, false)
+	cubin, ptx, err := c.Compile(ctx, v.Source(), v.String()+".cu", name)
+	var kernel program.Kernel
+	if err == nil {
+		kernel, err = program.CUDAKernel("paged", cubin, ptx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s for %s: %w", attention.Name, v, target, err)
 	}
-	return code, nil
+	return program.Alone(target, kernel), nil
 }
 
-// Code gives the machine code of a variant.
-type Code func(ctx context.Context, v Variant) ([]byte, error)
+// Code gives the kernel of a variant, alone in a program.
+type Code func(ctx context.Context, v Variant) (*program.Program, error)
 
 // Compiled is a Code that compiles for a target when asked.
 func Compiled(c Compiler, target string) Code {
-	return func(ctx context.Context, v Variant) ([]byte, error) { return Compile(ctx, c, target, v) }
-}
-
-// Store keeps code under keys. Get returns nil for a key that it has nothing for.
-type Store interface {
-	Get(ctx context.Context, key string) ([]byte, error)
-	Put(ctx context.Context, key string, code []byte) error
-}
-
-// Cached is a Code that looks in a store first and leaves there what it had to
-// ask for. Without code (nil) what the store lacks is an error.
-func Cached(s Store, target string, code Code) Code {
-	return func(ctx context.Context, v Variant) ([]byte, error) {
-		key := v.Key(target)
-		have, err := s.Get(ctx, key)
-		if have != nil || err != nil {
-			return have, err
-		}
-		if code == nil {
-			return nil, fmt.Errorf("%s: the store has no %s for %s (key %s)", attention.Name, v, target, key)
-		}
-		made, err := code(ctx, v)
-		if err != nil {
-			return nil, err
-		}
-		return made, s.Put(ctx, key, made)
-	}
+	return func(ctx context.Context, v Variant) (*program.Program, error) { return Compile(ctx, c, target, v) }
 }

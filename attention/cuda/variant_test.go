@@ -11,6 +11,7 @@ import (
 	"pwc/attention"
 	attn "pwc/attention/cuda"
 	"pwc/ir/dtype"
+	"pwc/program"
 	"pwc/runtime/cuda/fake"
 	"pwc/runtime/cuda/nvrtc"
 )
@@ -18,12 +19,12 @@ import (
 // compiler is NVRTC as the op takes it.
 type compiler struct{ lib *nvrtc.Library }
 
-func (c compiler) Compile(_ context.Context, source, name, arch string, ptx bool) ([]byte, error) {
+func (c compiler) Compile(_ context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	code, err := c.lib.Compile(nvrtc.Source{Name: name, Text: source}, nvrtc.CompileOptions{Arch: arch, Flags: []string{"--std=c++17"}})
-	if err == nil && (code.PTX != ptx || code.Log != "") {
-		err = fmt.Errorf("%s: PTX %v, log %q", name, code.PTX, code.Log)
+	if err == nil && code.Log != "" {
+		err = fmt.Errorf("%s: log %q", name, code.Log)
 	}
-	return code.Data, err
+	return code.Cubin, code.PTX, err
 }
 
 // openNVRTC opens the machine's NVRTC. Without one the test is skipped, unless
@@ -60,11 +61,15 @@ func TestCompile(t *testing.T) {
 	compile := func(target string, shapes ...*attention.Shape) {
 		for _, s := range shapes {
 			v := variant(t, target, s)
-			code, err := attn.Compile(context.Background(), c, target, v)
+			p, err := attn.Compile(context.Background(), c, target, v)
 			if err != nil {
 				t.Error(err)
-			} else if !strings.HasPrefix(string(code), "\x7fELF") {
-				t.Errorf("%s: %.20q is no cubin", v, code)
+				continue
+			}
+			k := &p.Kernels[0]
+			ptx, err := k.PTXText()
+			if p.Target != target || !strings.HasPrefix(string(k.Code), "\x7fELF") || !strings.Contains(string(ptx), ".entry paged(") {
+				t.Errorf("%s: %.20q is no cubin, or %.20q no PTX (%v)", v, k.Code, ptx, err)
 			}
 		}
 	}
@@ -97,14 +102,17 @@ func TestVariantOf(t *testing.T) {
 	}
 }
 
+// image is the kernel as the fake driver takes it.
+var image = program.Alone("cuda:sm_90", program.Kernel{Name: "paged", Format: program.KernelCUDA, Code: fake.Image("paged")})
+
 // TestLimitsAreNotInKeys: ops of runners with other limits ask for the same code.
 func TestLimitsAreNotInKeys(t *testing.T) {
 	var asked []attn.Variant
 	for _, o := range []attn.Options{{MaxRows: 8, MaxBlocks: 1}, {MaxRows: 4096, MaxRequests: 7, MaxBlocks: 8192}} {
 		r := newFakeRig(t, fake.Eager)
-		o.Code = func(_ context.Context, v attn.Variant) ([]byte, error) {
+		o.Code = func(_ context.Context, v attn.Variant) (*program.Program, error) {
 			asked = append(asked, v)
-			return fake.Image("paged"), nil
+			return image, nil
 		}
 		op, err := attn.New(r.dev, o)
 		r.must(err)
@@ -113,42 +121,5 @@ func TestLimitsAreNotInKeys(t *testing.T) {
 	}
 	if len(asked) != 2 || asked[0] != asked[1] {
 		t.Errorf("asked for %+v", asked)
-	}
-}
-
-func TestKey(t *testing.T) {
-	v := variant(t, "cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16))
-	w := v
-	w.BlockSize = 32
-	key := v.Key("cuda:sm_90")
-	if again := v; again.Key("cuda:sm_90") != key || key == v.Key("cuda:sm_80") || key == w.Key("cuda:sm_90") {
-		t.Error("keys do not tell code apart")
-	}
-}
-
-// shelf is a store in memory.
-type shelf map[string][]byte
-
-func (s shelf) Get(_ context.Context, key string) ([]byte, error) { return s[key], nil }
-func (s shelf) Put(_ context.Context, key string, code []byte) error {
-	s[key] = code
-	return nil
-}
-
-func TestCached(t *testing.T) {
-	const target = "cuda:sm_90"
-	v := variant(t, target, shapeOf(64, 1, 16, dtype.F32, dtype.F32))
-	s, asked := shelf{}, 0
-	code := attn.Cached(s, target, func(context.Context, attn.Variant) ([]byte, error) { asked++; return []byte("code"), nil })
-	for range 2 {
-		if got, err := code(context.Background(), v); string(got) != "code" || err != nil || asked != 1 {
-			t.Errorf("%q, %v, asked %d times", got, err, asked)
-		}
-	}
-	if got, err := attn.Cached(s, target, nil)(context.Background(), v); string(got) != "code" || err != nil {
-		t.Errorf("%q, %v", got, err)
-	}
-	if _, err := attn.Cached(shelf{}, target, nil)(context.Background(), v); err == nil || !strings.Contains(err.Error(), "paged_f32_d64_g1_b16 for cuda:sm_90") {
-		t.Errorf("a store without the code: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand"
@@ -72,8 +73,8 @@ func (r *recorder) compileAll(t *testing.T, l *library, arch string) {
 		text := r.order[i]
 		count++
 		g.Go(func() error {
-			code, err := l.Compile(context.Background(), text, r.names[text]+".cu", arch, false)
-			if err == nil && len(code) == 0 {
+			cubin, ptx, err := l.Compile(context.Background(), text, r.names[text]+".cu", arch)
+			if entry := []byte(".entry " + r.names[text] + "("); err == nil && (!bytes.HasPrefix(cubin, []byte("\x7fELF")) || !bytes.Contains(ptx, entry)) {
 				err = fmt.Errorf("no code for\n%s", text)
 			}
 			return err

@@ -18,9 +18,9 @@ import (
 // Compiler compiles CUDA C. Both methods may be called concurrently.
 type Compiler interface {
 	// Compile returns the machine code (cubin) of a source for an architecture
-	// such as "sm_90", or with ptx the PTX for one such as "compute_90". The
-	// source is C++17 and needs no headers and no other flags; name is for messages.
-	Compile(ctx context.Context, source, name, arch string, ptx bool) (code []byte, err error)
+	// such as "sm_90", and the PTX that it was made of, for later ones. The source is
+	// C++17 and needs no headers and no other flags; name is for messages.
+	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
 
 	// Version names the compiler, for provenance.
 	Version() string
@@ -32,19 +32,18 @@ type Backend struct {
 	arch     int // 90 for compute capability 9.0
 	suffix   string
 	compiler Compiler
-	ptx      bool
 
 	mu   sync.Mutex
-	made map[[sha256.Size]byte]*image // by source
+	made map[[sha256.Size]byte]*made // by source
 }
 
 var _ compile.Together = (*Backend)(nil)
 
-// image is the code of one source, compiled once.
-type image struct {
-	once sync.Once
-	code []byte
-	err  error
+// made is the kernel of one source, compiled once.
+type made struct {
+	once   sync.Once
+	kernel program.Kernel
+	err    error
 }
 
 // MinArch is the least architecture that kernels are made for: the first with
@@ -53,16 +52,11 @@ const MinArch = 80
 
 var targetPattern = regexp.MustCompile(`^cuda:sm_([1-9][0-9]{1,2})([af]?)$`)
 
-// New returns the backend for a target such as "cuda:sm_90", whose kernels are
-// machine code for exactly this architecture. It is an error if the target is
-// not of that form or older than [MinArch].
-func New(target string, c Compiler) (*Backend, error) { return newBackend(target, c, false) }
-
-// NewPTX is New with kernels in PTX, which the driver compiles for the GPU at
-// hand: they run on the target's architecture and on later ones.
-func NewPTX(target string, c Compiler) (*Backend, error) { return newBackend(target, c, true) }
-
-func newBackend(target string, c Compiler, ptx bool) (*Backend, error) {
+// New returns the backend for a target such as "cuda:sm_90". Its kernels are
+// machine code for this architecture, with the PTX of the same compilation beside
+// it, which a later GPU's driver compiles when it loads them. It is an error if the
+// target is not of that form or older than [MinArch].
+func New(target string, c Compiler) (*Backend, error) {
 	m := targetPattern.FindStringSubmatch(target)
 	if m == nil {
 		return nil, fmt.Errorf("compile/cuda: target %q is not of the form cuda:sm_90", target)
@@ -74,19 +68,11 @@ func newBackend(target string, c Compiler, ptx bool) (*Backend, error) {
 	if arch < MinArch {
 		return nil, fmt.Errorf("compile/cuda: target %s is older than sm_%d, the oldest that kernels are made for", target, MinArch)
 	}
-	return &Backend{target: target, arch: arch, suffix: m[2], compiler: c, ptx: ptx, made: make(map[[sha256.Size]byte]*image)}, nil
+	return &Backend{target: target, arch: arch, suffix: m[2], compiler: c, made: make(map[[sha256.Size]byte]*made)}, nil
 }
 
 // Target returns the target that New was given.
 func (b *Backend) Target() string { return b.target }
-
-// Form tells kernels in PTX, "ptx", from machine code, "": both have one target.
-func (b *Backend) Form() string {
-	if b.ptx {
-		return "ptx"
-	}
-	return ""
-}
 
 // Version names the compiler behind the backend, for provenance.
 func (b *Backend) Version() string { return b.compiler.Version() }
@@ -153,8 +139,7 @@ func (b *Backend) lowerSources(sources []Source) (compile.Code, error) {
 	var g errgroup.Group
 	for i, s := range sources {
 		g.Go(func() error {
-			code, err := b.compile(s)
-			kernel := program.Kernel{Name: s.Name, Format: b.format(), Code: code}
+			kernel, err := b.compile(s)
 			out.Variants[i] = compile.Variant{Guard: s.Guard, Steps: []compile.Step{{Kernel: kernel, Launch: s.Launch}}}
 			return err
 		})
@@ -162,28 +147,22 @@ func (b *Backend) lowerSources(sources []Source) (compile.Code, error) {
 	return out, g.Wait()
 }
 
-func (b *Backend) format() program.KernelFormat {
-	if b.ptx {
-		return program.KernelPTX
-	}
-	return program.KernelCubin
-}
-
-func (b *Backend) compile(s Source) ([]byte, error) {
+// compile returns the kernel of a source.
+func (b *Backend) compile(s Source) (program.Kernel, error) {
 	key := sha256.Sum256([]byte(s.Text))
 	b.mu.Lock()
-	im := b.made[key]
-	if im == nil {
-		im = &image{}
-		b.made[key] = im
+	m := b.made[key]
+	if m == nil {
+		m = &made{}
+		b.made[key] = m
 	}
 	b.mu.Unlock()
-	im.once.Do(func() {
-		prefix := "sm_"
-		if b.ptx {
-			prefix = "compute_"
+	m.once.Do(func() {
+		cubin, ptx, err := b.compiler.Compile(context.Background(), s.Text, s.Name+".cu", "sm_"+strconv.Itoa(b.arch)+b.suffix)
+		if err == nil {
+			m.kernel, err = program.CUDAKernel(s.Name, cubin, ptx)
 		}
-		im.code, im.err = b.compiler.Compile(context.Background(), s.Text, s.Name+".cu", prefix+strconv.Itoa(b.arch)+b.suffix, b.ptx)
+		m.err = err
 	})
-	return im.code, im.err
+	return m.kernel, m.err
 }

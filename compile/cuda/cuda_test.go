@@ -3,7 +3,6 @@ package cuda_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -18,18 +17,18 @@ import (
 	"pwc/program"
 )
 
-// fakeCompiler gives back the source with what it was asked for, and counts.
+// fakeCompiler gives back the source, as PTX after a word of its own, and counts.
 type fakeCompiler struct {
 	mu    sync.Mutex
 	calls []string
 	fail  error
 }
 
-func (c *fakeCompiler) Compile(_ context.Context, source, name, arch string, ptx bool) ([]byte, error) {
+func (c *fakeCompiler) Compile(_ context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.calls = append(c.calls, fmt.Sprintf("%s %s %v", name, arch, ptx))
-	return []byte(source), c.fail
+	c.calls = append(c.calls, name+" "+arch)
+	return []byte(source), []byte("PTX of " + source), c.fail
 }
 
 func (c *fakeCompiler) Version() string { return "fake 1" }
@@ -50,56 +49,48 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestLower pins what is asked of the compiler, and that equal sources are
-// compiled once.
+// TestLower pins what is asked of the compiler, that equal sources are compiled
+// once, and that a kernel has both images of its compilation.
 func TestLower(t *testing.T) {
 	m := productModule(t, dtype.BF16, dtype.BF16, 256, 128)
-	for _, c := range []struct {
-		make   func(string, cuda.Compiler) (*cuda.Backend, error)
-		format program.KernelFormat
-		arch   string
-	}{{cuda.New, program.KernelCubin, "sm_90 false"}, {cuda.NewPTX, program.KernelPTX, "compute_90 true"}} {
-		f := &fakeCompiler{}
-		b, err := c.make("cuda:sm_90", f)
+	f := &fakeCompiler{}
+	b, err := cuda.New("cuda:sm_90a", f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var first *program.Program
+	for range 2 {
+		p, err := compile.Compile(context.Background(), m, compile.Shape{}, b, compile.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if form := map[program.KernelFormat]string{program.KernelPTX: "ptx"}[c.format]; b.Form() != form {
-			t.Errorf("the form of %s is %q, want %q", c.arch, b.Form(), form)
+		if err := p.Validate(); err != nil {
+			t.Fatal(err)
 		}
-		var first *program.Program
-		for range 2 {
-			p, err := compile.Compile(context.Background(), m, compile.Shape{}, b, compile.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := p.Validate(); err != nil {
-				t.Fatal(err)
-			}
-			if first == nil {
-				first = p
-			}
-			if p.String() != first.String() {
-				t.Error("two compilations differ")
-			}
+		if first == nil {
+			first = p
 		}
-		step := first.Steps[0]
-		if len(f.calls) != len(first.Kernels) || len(first.Kernels) < len(own(&step)) {
-			t.Errorf("%d compilations and %d kernels for %d variants", len(f.calls), len(first.Kernels), len(own(&step)))
+		if p.String() != first.String() {
+			t.Error("two compilations differ")
 		}
-		for i, k := range first.Kernels {
-			if k.Format != c.format || !strings.Contains(string(k.Code), k.Name+"(") {
-				t.Errorf("kernel %s: format %d, or an image without it", k.Name, k.Format)
-			}
-			if !slices.Contains(f.calls, k.Name+".cu "+c.arch) {
-				t.Errorf("kernel %d: %s was not asked for as %s: %q", i, k.Name, c.arch, f.calls)
-			}
+	}
+	step := first.Steps[0]
+	if len(f.calls) != len(first.Kernels) || len(first.Kernels) < len(own(&step)) {
+		t.Errorf("%d compilations and %d kernels for %d variants", len(f.calls), len(first.Kernels), len(own(&step)))
+	}
+	for i, k := range first.Kernels {
+		ptx, err := k.PTXText()
+		if k.Format != program.KernelCUDA || !strings.Contains(string(k.Code), k.Name+"(") || string(ptx) != "PTX of "+string(k.Code) {
+			t.Errorf("kernel %s: format %d, or an image without it (%v)", k.Name, k.Format, err)
 		}
-		f.fail = errors.New("no such instruction")
-		other := productModule(t, dtype.BF16, dtype.BF16, 512, 128)
-		if _, err := compile.Compile(context.Background(), other, compile.Shape{}, b, compile.Options{}); !errors.Is(err, f.fail) && (err == nil || !strings.Contains(err.Error(), f.fail.Error())) {
-			t.Errorf("error %v, want the compiler's", err)
+		if !slices.Contains(f.calls, k.Name+".cu sm_90a") {
+			t.Errorf("kernel %d: %s was not asked for: %q", i, k.Name, f.calls)
 		}
+	}
+	f.fail = errors.New("no such instruction")
+	other := productModule(t, dtype.BF16, dtype.BF16, 512, 128)
+	if _, err := compile.Compile(context.Background(), other, compile.Shape{}, b, compile.Options{}); !errors.Is(err, f.fail) && (err == nil || !strings.Contains(err.Error(), f.fail.Error())) {
+		t.Errorf("error %v, want the compiler's", err)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/loop"
-	"pwc/program"
 )
 
 // Shape is one way to compute a product, for tests that compare several.
@@ -63,7 +62,7 @@ func (o Only) LowerChain(c *compile.Chain) (compile.Code, error) {
 		return compile.Code{}, err
 	}
 	code, err := o.compile(s)
-	steps = append(steps, compile.Step{Kernel: program.Kernel{Name: s.Name, Format: o.format(), Code: code}, Launch: s.Launch, Args: f.from})
+	steps = append(steps, compile.Step{Kernel: code, Launch: s.Launch, Args: f.from})
 	return compile.Code{Variants: []compile.Variant{{Steps: steps}}}, err
 }
 
@@ -77,7 +76,7 @@ func (o Only) Lower(k *loop.Kernel) (compile.Code, error) {
 		return compile.Code{}, err
 	}
 	code, err := o.compile(s)
-	return compile.One(program.Kernel{Name: s.Name, Format: o.format(), Code: code}, s.Launch), err
+	return compile.One(code, s.Launch), err
 }
 
 // Group is one way to compute a product whose rows choose, for tests that compare
@@ -102,5 +101,5 @@ func (o OnlyGroup) Lower(k *loop.Kernel) (compile.Code, error) {
 		return compile.Code{}, err
 	}
 	code, err := o.compile(s)
-	return compile.One(program.Kernel{Name: s.Name, Format: o.format(), Code: code}, s.Launch), err
+	return compile.One(code, s.Launch), err
 }

@@ -220,11 +220,11 @@ func (b *Backend) lowerLibrary(k *loop.Kernel, code *compile.Code) error {
 		if err != nil {
 			return err
 		}
-		image, err := b.compile(src)
+		kernel, err := b.compile(src)
 		if err != nil {
 			return err
 		}
-		v.Steps = append(v.Steps, compile.Step{Kernel: program.Kernel{Name: src.Name, Format: b.format(), Code: image}, Launch: src.Launch, Args: append(way.from, temp)})
+		v.Steps = append(v.Steps, compile.Step{Kernel: kernel, Launch: src.Launch, Args: append(way.from, temp)})
 	}
 	code.Variants = slices.Insert(code.Variants, 0, v)
 	return nil

@@ -25,12 +25,12 @@ type library struct {
 var atomics = regexp.MustCompile(`atomic\w+\(|\b(red|atom)\.\w`)
 
 type made struct {
-	once sync.Once
-	code []byte
-	err  error
+	once       sync.Once
+	cubin, ptx []byte
+	err        error
 }
 
-func (l *library) Compile(ctx context.Context, source, name, arch string, ptx bool) ([]byte, error) {
+func (l *library) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	l.mu.Lock()
 	m := l.made[arch+source]
 	if m == nil {
@@ -43,12 +43,12 @@ func (l *library) Compile(ctx context.Context, source, name, arch string, ptx bo
 			m.err = fmt.Errorf("a sum whose order is that of scheduling: %s\n%s", op, source)
 			return
 		}
-		m.code, m.err = l.Compiler.Compile(ctx, source, name, arch, ptx)
+		m.cubin, m.ptx, m.err = l.Compiler.Compile(ctx, source, name, arch)
 		if m.err != nil {
 			m.err = fmt.Errorf("%w\n%s", m.err, source)
 		}
 	})
-	return m.code, m.err
+	return m.cubin, m.ptx, m.err
 }
 
 // open opens NVRTC. Without it the test is skipped, or fails where

@@ -66,7 +66,10 @@ type Device struct {
 	ptx  atomic.Int64 // PTX images that the driver compiled
 }
 
-var _ device.Librarian = (*Device)(nil)
+var (
+	_ device.Librarian    = (*Device)(nil)
+	_ device.LoadCompiler = (*Device)(nil)
+)
 
 // resource is something that the driver made for the device. destroy gives it
 // back; the context is current.

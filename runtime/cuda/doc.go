@@ -4,10 +4,13 @@
 //
 // # Programs
 //
-// A program for a GPU names its target "cuda:sm_90" and holds kernels as cubin
-// or PTX. A device takes programs for its own architecture; for an older one if
-// their kernels are PTX, or cubin of the same major version. The name of a
-// program.Kernel is its entry point, an extern "C" __global__ function.
+// A program for a GPU names its target "cuda:sm_90" and holds each kernel as a cubin
+// and as the PTX that it was made of. A device takes the cubin of programs for its
+// own architecture and for earlier ones of its major version. Of those for earlier
+// major versions it takes the PTX, which the driver compiles when it is loaded; that
+// is compilation, which [Device.Takes] and [Device.CompilesAtLoad] tell beforehand and
+// [Device.PTXCompiled] counts. The name of a program.Kernel is its entry point, an
+// extern "C" __global__ function.
 //
 // The parameters of a kernel, each of 8 bytes, are in this order:
 //

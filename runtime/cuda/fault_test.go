@@ -26,7 +26,7 @@ func lose(t *testing.T, b *bench) {
 	g := b.capture(func() { must(t, b.s.Fill(buf, 1)) })
 	st, err := b.dev.ReserveState(1 << 21)
 	must(t, err)
-	m, err := b.dev.LoadModule(b.rig.image)
+	m, err := b.dev.LoadModule(b.rig.module(b))
 	must(t, err)
 	f, err := m.Function("wild")
 	must(t, err)

@@ -64,16 +64,24 @@ var names = []string{"add", "scale", "gather", "shared", "wild"}
 
 // rig is where programs of a test run: the fake, or the GPU.
 type rig struct {
-	target string
-	format program.KernelFormat
-	image  []byte
+	target     string
+	cubin, ptx []byte
 }
 
 // fakeRig is for a fake of compute capability 9.0.
-func fakeRig() *rig { return &rig{cuda.Target(9, 0), program.KernelCubin, fake.Image(names...)} }
+func fakeRig() *rig { return &rig{target: cuda.Target(9, 0), cubin: fake.Image(names...)} }
 
-func (r *rig) kernel(name string) program.Kernel {
-	return program.Kernel{Name: name, Format: r.format, Code: r.image}
+func (r *rig) kernel(t testing.TB, name string) program.Kernel {
+	t.Helper()
+	k, err := program.CUDAKernel(name, r.cubin, r.ptx)
+	must(t, err)
+	return k
+}
+
+// module is all kernels as an op loads them.
+func (r *rig) module(t testing.TB) *program.Program {
+	t.Helper()
+	return program.Alone(r.target, r.kernel(t, "kernels"))
 }
 
 // newFake is a driver whose leaks and misuse fail the test.
@@ -157,7 +165,7 @@ func (r *rig) program(t testing.TB, name string) *program.Program {
 	switch name {
 	case devicetest.Add2:
 		p.Params = append(p.Params, x)
-		p.Kernels = []program.Kernel{r.kernel("add")}
+		p.Kernels = []program.Kernel{r.kernel(t, "add")}
 		scratch := result
 		scratch.Kind, scratch.Last = program.BufferScratch, 1
 		p.Buffers = []program.Buffer{param(0), param(1), scratch, result}
@@ -166,7 +174,7 @@ func (r *rig) program(t testing.TB, name string) *program.Program {
 	case devicetest.Gather:
 		p.Params[0].Shape = consts(devicetest.TableLen)
 		p.Params = append(p.Params, program.Param{DType: dtype.I32, Shape: n})
-		p.Kernels = []program.Kernel{r.kernel("gather")}
+		p.Kernels = []program.Kernel{r.kernel(t, "gather")}
 		table, index := param(0), param(1)
 		table.Shape, index.DType = consts(devicetest.TableLen), dtype.I32
 		p.Buffers = []program.Buffer{table, index, result}
@@ -224,9 +232,9 @@ func gpuRigs(t testing.TB, d *cuda.Device) map[string]*rig {
 		must(t, err)
 		return b
 	}
-	rigs := map[string]*rig{"ptx": {cuda.Target(8, 0), program.KernelPTX, read("kernels.ptx")}}
+	rigs := map[string]*rig{"ptx": {target: cuda.Target(8, 0), ptx: read("kernels.ptx")}}
 	if d.Info().Properties["device.major"] == 9 {
-		rigs["cubin"] = &rig{cuda.Target(9, 0), program.KernelCubin, read("kernels.sm_90.cubin")}
+		rigs["cubin"] = &rig{target: cuda.Target(9, 0), cubin: read("kernels.sm_90.cubin")}
 	}
 	return rigs
 }

@@ -17,7 +17,7 @@ import (
 const (
 	AttrDims        = "dims"        // AttrDims: 64-bit parameters after the addresses
 	AttrFaults      = "faults"      // AttrDims of constants: the nodes whose positions the kernel checks
-	AttrPDL         = "pdl"         // AttrBool: may start before earlier kernels end; ignored below sm_90 and CUDA 12.3
+	AttrPDL         = "pdl"         // AttrBool: may start before earlier kernels end; ignored below sm_90, of the GPU or the target, and CUDA 12.3
 	AttrCluster     = "cluster"     // AttrDims, 3 constants: blocks of a cluster
 	AttrCooperative = "cooperative" // AttrBool: all blocks are resident at once
 	AttrL1          = "l1"          // AttrBool: it reads much again, so shared memory that three blocks do not need is for the first-level cache
@@ -80,8 +80,13 @@ func (x *Executable) check() error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	if err := d.takes(p); err != nil {
+	if _, err := d.archOf(p.Target); err != nil {
 		return err
+	}
+	for i := range p.Kernels {
+		if _, err := d.imageOf(p.Target, &p.Kernels[i]); err != nil {
+			return fmt.Errorf("kernel %d (%s): %w", i, p.Kernels[i].Name, err)
+		}
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -99,32 +104,6 @@ func (x *Executable) check() error {
 	return nil
 }
 
-// takes reports whether the device runs programs for p's target: its own, or an
-// older one in PTX, or in cubin of the same major version.
-func (d *Device) takes(p *program.Program) error {
-	var major, minor int
-	mine := d.major*10 + d.minor
-	if p.Target != d.info.Target {
-		var arch int
-		if n, err := fmt.Sscanf(p.Target, "cuda:sm_%d", &arch); n != 1 || err != nil || p.Target != fmt.Sprintf("cuda:sm_%d", arch) || arch > mine {
-			return fmt.Errorf("the program is for target %q, not %q", p.Target, d.info.Target)
-		}
-		major, minor = arch/10, arch%10
-	} else {
-		major, minor = d.major, d.minor
-	}
-	for i := range p.Kernels {
-		k := &p.Kernels[i]
-		switch {
-		case k.Format != program.KernelCubin && k.Format != program.KernelPTX:
-			return fmt.Errorf("kernel %d (%s) is neither cubin nor PTX", i, k.Name)
-		case k.Format == program.KernelCubin && major != d.major:
-			return fmt.Errorf("kernel %d (%s) is cubin for sm_%d%d, the device is sm_%d", i, k.Name, major, minor, mine)
-		}
-	}
-	return nil
-}
-
 // load makes everything in the driver that the program needs. No capture is
 // under way. After an error unload undoes it.
 func (x *Executable) load() error {
@@ -136,7 +115,7 @@ func (x *Executable) load() error {
 	functions := make([]*Function, len(p.Kernels))
 	for i := range p.Kernels {
 		k := &p.Kernels[i]
-		m, err := d.useModule(k.Code, k.Format == program.KernelPTX)
+		m, err := d.useModule(p.Target, k)
 		if m != nil {
 			x.modules = append(x.modules, m)
 		}
@@ -250,7 +229,11 @@ func (x *Executable) loadStep(s *program.Step, f *Function) error {
 			return fail("attribute %s is of another kind", a)
 		}
 	}
-	out.attrs = x.dev.attrs(o)
+	a, err := x.dev.archOf(x.program.Target)
+	if err != nil {
+		return err
+	}
+	out.attrs = x.dev.attrs(o, a)
 	args := out.args(len(s.Args))
 	if f.paramsKnown {
 		if len(f.params) != args {

@@ -1,13 +1,13 @@
 package cuda
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
 
+	"pwc/program"
 	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/device"
 )
@@ -23,10 +23,18 @@ type module struct {
 	users  int // guarded by dev.mu; at 0 it is unloaded
 }
 
-// useModule loads an image, or finds it loaded. No capture is under way and the
-// context is current.
-func (d *Device) useModule(image []byte, ptx bool) (*module, error) {
-	key := sha256.Sum256(image)
+// useModule loads the image that the device takes of a kernel for a target, or finds
+// it loaded. No capture is under way and the context is current.
+func (d *Device) useModule(target string, k *program.Kernel) (*module, error) {
+	form, err := d.imageOf(target, k)
+	if err != nil {
+		return nil, err
+	}
+	code := k.Code
+	if form == imagePTX {
+		code = k.PTX
+	}
+	key := sha256.Sum256(code)
 	d.mu.Lock()
 	if m := d.modules[key]; m != nil {
 		m.users++
@@ -34,14 +42,19 @@ func (d *Device) useModule(image []byte, ptx bool) (*module, error) {
 		return m, nil
 	}
 	d.mu.Unlock()
-	h, log, err := d.drv.ModuleLoadData(image, ptx)
+	if form == imagePTX {
+		if code, err = k.PTXText(); err != nil {
+			return nil, err
+		}
+	}
+	h, log, err := d.drv.ModuleLoadData(code, form == imagePTX)
 	if err != nil {
 		if err = d.check(err); log != "" {
 			err = fmt.Errorf("%w\n%s", err, log)
 		}
 		return nil, err
 	}
-	if ptx {
+	if form == imagePTX {
 		d.ptx.Add(1)
 	}
 	d.mu.Lock()
@@ -80,22 +93,28 @@ func (m *module) destroy() error {
 	return errors.Join(m.dev.drain(), m.dev.drv.ModuleUnload(m.handle))
 }
 
-// isPTX tells PTX from a cubin, which is an ELF file.
-func isPTX(image []byte) bool { return !bytes.HasPrefix(image, []byte("\x7fELF")) }
-
 // Module is code of an op that runs on the device.
 type Module struct {
 	dev    *Device
+	arch   arch
 	shared *module
 	closed atomic.Bool
 }
 
-// LoadModule loads a cubin or PTX, which the driver compiles. An image that is
-// loaded already is shared.
-func (d *Device) LoadModule(image []byte) (*Module, error) {
+// LoadModule loads the kernel of a program that holds nothing else ([program.Alone]):
+// its cubin if that runs on the device, else its PTX, which the driver compiles. An
+// image that is loaded already is shared.
+func (d *Device) LoadModule(p *program.Program) (*Module, error) {
 	const what = "load of a module"
-	if len(image) == 0 {
-		return nil, errors.New("cuda: load of a module: no image")
+	if err := p.Validate(); err != nil {
+		return nil, refuse(what, err)
+	}
+	if len(p.Kernels) != 1 || len(p.Steps) > 0 {
+		return nil, refuse(what, fmt.Errorf("%d kernels and %d steps, not one kernel alone", len(p.Kernels), len(p.Steps)))
+	}
+	a, err := d.archOf(p.Target)
+	if err != nil {
+		return nil, refuse(what, err)
 	}
 	d.life.RLock()
 	defer d.life.RUnlock()
@@ -108,11 +127,11 @@ func (d *Device) LoadModule(image []byte) (*Module, error) {
 		return nil, d.wrap(what, err)
 	}
 	defer d.leave()
-	m, err := d.useModule(image, isPTX(image))
+	m, err := d.useModule(p.Target, &p.Kernels[0])
 	if err != nil {
 		return nil, d.wrap(what, err)
 	}
-	return &Module{dev: d, shared: m}, nil
+	return &Module{dev: d, arch: a, shared: m}, nil
 }
 
 // Close ends the use of the module; calls of its functions fail from then on.
@@ -209,7 +228,7 @@ func (m *Module) Function(name string) (*Function, error) {
 
 // LaunchOptions are the launch attributes of a call.
 type LaunchOptions struct {
-	Programmatic bool // may start before earlier kernels end, and waits for them itself; ignored below sm_90 and CUDA 12.3
+	Programmatic bool // may start before earlier kernels end, and waits for them itself; ignored below sm_90, of the GPU or the target, and CUDA 12.3
 	Cooperative  bool // all blocks are resident at once
 	Cluster      [3]uint32
 }
@@ -218,10 +237,10 @@ type LaunchOptions struct {
 // launches.
 const programmaticVersion = 12030
 
-// attrs returns the attributes as the driver takes them.
-func (d *Device) attrs(o LaunchOptions) []driver.LaunchAttr {
+// attrs returns the attributes as the driver takes them, for a kernel made for a.
+func (d *Device) attrs(o LaunchOptions, a arch) []driver.LaunchAttr {
 	var out []driver.LaunchAttr
-	if o.Programmatic && d.major >= 9 && d.version >= programmaticVersion {
+	if o.Programmatic && a.programmatic() && d.major >= 9 && d.version >= programmaticVersion {
 		a := driver.LaunchAttr{ID: driver.LaunchProgrammatic}
 		a.Value[0] = 1
 		out = append(out, a)
@@ -287,7 +306,7 @@ func (f *Function) NewCall(args int, o LaunchOptions) (*KernelCall, error) {
 	}
 	c := &KernelCall{f: f, run: prepared{function: f.handle}, reach: make([]*memory, args)}
 	c.run.arguments(args)
-	c.run.attributes(f.module.dev.attrs(o))
+	c.run.attributes(f.module.dev.attrs(o, f.module.arch))
 	return c, nil
 }
 

@@ -3,6 +3,7 @@ package cuda_test
 import (
 	"bytes"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ func (r *rig) single(t testing.TB, kernel string, params int, l program.Launch) 
 	t.Helper()
 	n := parse(t, "N")
 	p := &program.Program{
-		Target: r.target, Symbols: []string{"N"}, Kernels: []program.Kernel{r.kernel(kernel)},
+		Target: r.target, Symbols: []string{"N"}, Kernels: []program.Kernel{r.kernel(t, kernel)},
 		Results: []program.Result{{DType: dtype.F32, Shape: n, Alias: -1, Same: -1}},
 	}
 	st := program.Step{Launch: l}
@@ -45,7 +46,7 @@ func TestSteps(t *testing.T) {
 			Target: b.rig.target, Symbols: []string{"N"},
 			Params:  []program.Param{{DType: dtype.F32, Shape: n}},
 			Consts:  [][]byte{floats(9), floats(1, -2, 3)},
-			Kernels: []program.Kernel{b.rig.kernel("scale"), b.rig.kernel("add")},
+			Kernels: []program.Kernel{b.rig.kernel(t, "scale"), b.rig.kernel(t, "add")},
 		}
 		result := func(dt dtype.DType, shape []dim.Dim) int32 {
 			i := int32(len(p.Results))
@@ -167,13 +168,19 @@ func TestLoadErrors(t *testing.T) {
 			"newer target":       {func(p *program.Program) { p.Target = "cuda:sm_200" }, "cuda:sm_200"},
 			"target with a tail": {func(p *program.Program) { p.Target += "x" }, "target"},
 			"cubin of another major": {func(p *program.Program) {
-				p.Target, p.Kernels[0].Format = "cuda:sm_70", program.KernelCubin
-			}, "cubin for sm_70"},
+				p.Target, p.Kernels[0].Code, p.Kernels[0].PTX = "cuda:sm_70", []byte("\x7fELF"), nil
+			}, "no PTX"},
 			"no such kernel": {func(p *program.Program) { p.Kernels[0].Name = "nothing" }, "kernel 0 (nothing)"},
-			"damaged image":  {func(p *program.Program) { p.Kernels[0].Code = []byte("\x7fELF damaged") }, "kernel 0 (add)"},
+			"damaged image": {func(p *program.Program) {
+				p.Target, p.Kernels[0].Code = b.dev.Info().Target, []byte("\x7fELF damaged")
+			}, "kernel 0 (add)"},
 			"damaged PTX": {func(p *program.Program) {
-				p.Kernels[0] = program.Kernel{Name: "add", Format: program.KernelPTX, Code: []byte(".version 7.8\n.target sm_80\n.address_size 64\nnonsense;\n")}
+				r := &rig{target: p.Target, ptx: []byte(".version 7.8\n.target sm_80\n.address_size 64\nnonsense;\n")}
+				p.Kernels[0] = r.kernel(t, "add")
 			}, "ptxas"},
+			"PTX that does not unpack": {func(p *program.Program) {
+				p.Kernels[0].Code, p.Kernels[0].PTX = nil, []byte("nothing of the kind")
+			}, "damaged"},
 			"parameters":    {func(p *program.Program) { p.Steps[0].Args = p.Steps[0].Args[1:] }, "4 parameters, launched with 3"},
 			"threads":       {func(p *program.Program) { p.Steps[0].Launch.Block[0] = 2048 }, "2048"},
 			"no threads":    {func(p *program.Program) { p.Steps[0].Launch.Block[1] = 0 }, "threads"},
@@ -237,29 +244,90 @@ func TestBindErrors(t *testing.T) {
 	})
 }
 
-// TestTargets holds which targets' programs a device takes: its own, older ones
-// in PTX, older ones of its major version in cubin.
+// TestTargets holds which targets' programs a device takes, and in which form: the
+// cubin of its own target and of earlier ones of its major version, the PTX of all
+// earlier ones.
 func TestTargets(t *testing.T) {
-	d := open(t, newFake(t, fake.Options{Major: 8, Minor: 6}))
-	if got := d.Info().Target; got != "cuda:sm_86" {
-		t.Errorf("target %s", got)
-	}
-	cubin, ptx := program.KernelCubin, program.KernelPTX
+	const cubin, ptx = 1, 2
 	for _, c := range []struct {
-		target string
-		format program.KernelFormat
-		ok     bool
+		major, minor int
+		target       string
+		has          int // the images of the program
+		takes        int // one of them; 0: it is refused
 	}{
-		{"cuda:sm_86", cubin, true}, {"cuda:sm_80", cubin, true}, {"cuda:sm_75", cubin, false}, {"cuda:sm_89", cubin, false},
-		{"cuda:sm_86", ptx, true}, {"cuda:sm_75", ptx, true}, {"cuda:sm_89", ptx, false}, {"cuda:sm_", ptx, false}, {"cuda:sm_080", ptx, false},
+		{8, 6, "cuda:sm_86", cubin | ptx, cubin}, {8, 6, "cuda:sm_80", cubin | ptx, cubin}, {8, 6, "cuda:sm_75", cubin | ptx, ptx},
+		{8, 6, "cuda:sm_89", cubin | ptx, 0}, {8, 6, "cuda:sm_90", cubin | ptx, 0}, {8, 6, "cuda:sm_75", cubin, 0},
+		{8, 6, "cuda:sm_86", ptx, ptx}, {8, 6, "cuda:sm_80", ptx, ptx}, {8, 6, "cuda:sm_89", ptx, 0},
+		{8, 0, "cuda:sm_90", cubin | ptx, 0}, {9, 0, "cuda:sm_90", cubin | ptx, cubin}, {10, 0, "cuda:sm_90", cubin | ptx, ptx},
+		{10, 3, "cuda:sm_100", cubin | ptx, cubin}, {12, 0, "cuda:sm_100", cubin | ptx, ptx}, {9, 0, "cuda:sm_100", cubin | ptx, 0},
+		{9, 0, "cuda:sm_90a", cubin | ptx, cubin}, {10, 0, "cuda:sm_90a", cubin | ptx, 0},
+		{10, 3, "cuda:sm_100a", cubin | ptx, 0}, {10, 3, "cuda:sm_100f", cubin | ptx, cubin}, {12, 0, "cuda:sm_100f", cubin | ptx, 0},
+		{9, 0, "cuda:sm_", cubin | ptx, 0}, {9, 0, "cuda:sm_090", cubin | ptx, 0}, {9, 0, "cuda:sm_9", cubin | ptx, 0}, {9, 0, "host", cubin | ptx, 0},
 	} {
-		r := &rig{c.target, c.format, fake.Image(names...)}
-		if c.format == ptx {
-			r.image = fake.PTX(names...)
+		d := open(t, newFake(t, fake.Options{Major: c.major, Minor: c.minor}))
+		if got, want := d.Info().Target, cuda.Target(c.major, c.minor); got != want {
+			t.Errorf("target %s, want %s", got, want)
 		}
-		_, err := d.Load(r.single(t, "add", 2, launch(t, dimsAttr(cuda.AttrDims, parse(t, "N")...))), nil)
-		if (err == nil) != c.ok {
-			t.Errorf("%s, format %d: %v", c.target, c.format, err)
+		r := &rig{target: c.target}
+		if c.has&cubin != 0 {
+			r.cubin = fake.Image(names...)
+		}
+		if c.has&ptx != 0 {
+			r.ptx = fake.PTX(names...)
+		}
+		p := r.single(t, "add", 2, launch(t, dimsAttr(cuda.AttrDims, parse(t, "N")...)))
+		compiles := d.CompilesAtLoad(p)
+		x, err := d.Load(p, nil)
+		if (err == nil) != (c.takes != 0) || d.PTXCompiled() != int64(c.takes/ptx) || (compiles != "") != (c.takes == ptx) {
+			t.Errorf("%s on %s: %v, %d compiled, of which was said %q", c.target, d.Info().Target, err, d.PTXCompiled(), compiles)
+		}
+		if err != nil && (!strings.Contains(err.Error(), strconv.Quote(c.target)) || !strings.Contains(err.Error(), strconv.Quote(d.Info().Target))) {
+			t.Errorf("the error does not name both targets: %v", err)
+		}
+		if c.takes == ptx && compiles != "PTX of "+c.target+" for "+d.Info().Target {
+			t.Errorf("%q is not why", compiles)
+		}
+		m, merr := d.LoadModule(r.module(t))
+		if (merr == nil) != (c.takes != 0) {
+			t.Errorf("a module for %s on %s: %v", c.target, d.Info().Target, merr)
+		}
+		if err == nil && merr == nil {
+			must(t, errors.Join(x.Close(), m.Close()))
+		}
+		if c.has == cubin|ptx {
+			compiles, err := d.Takes(c.target)
+			if (err == nil) != (c.takes != 0) || compiles != (c.takes == ptx) {
+				t.Errorf("%s takes %s: %v, %v", d.Info().Target, c.target, compiles, err)
+			}
+		}
+	}
+}
+
+// Code for GPUs before 9.0 does not wait for the kernel before, so none of its
+// launches starts earlier, on whatever GPU and whatever they ask for.
+func TestEarlierCodeDoesNotOverlap(t *testing.T) {
+	for target, want := range map[string]bool{"cuda:sm_80": false, "cuda:sm_89": false, "cuda:sm_90": true} {
+		f := newFake(t, fake.Options{})
+		r := &rig{target, fake.Image(names...), fake.PTX(names...)}
+		b := newBench(t, open(t, f), r)
+		x, err := b.dev.Load(r.single(t, "add", 2, launch(t, dimsAttr(cuda.AttrDims, parse(t, "N")...), program.Attr{Name: cuda.AttrPDL, Kind: program.AttrBool, Bool: true})), nil)
+		must(t, err)
+		in := b.alloc(floats(1))
+		l, err := x.Bind([]int64{1}, device.Args{Params: []device.Buffer{in, in}, Results: []device.Buffer{b.alloc(floats(0))}})
+		must(t, err)
+		must(t, b.s.Launch(l))
+		m, err := b.dev.LoadModule(r.module(t))
+		must(t, err)
+		fn, err := m.Function("scale")
+		must(t, err)
+		c, err := fn.NewCall(4, cuda.LaunchOptions{Programmatic: true})
+		must(t, err)
+		must(t, errors.Join(c.SetBuffer(0, in), c.SetBuffer(1, in)))
+		c.Grid, c.Block = [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}
+		must(t, b.s.LaunchKernel(c))
+		must(t, b.s.Synchronize())
+		if a, s := f.Programmatic("add"), f.Programmatic("scale"); a != want || s != want {
+			t.Errorf("%s: launches start early: of a program %t, of an op %t", target, a, s)
 		}
 	}
 }
@@ -268,9 +336,9 @@ func TestTargets(t *testing.T) {
 func TestImagesAreShared(t *testing.T) {
 	f := newFake(t, fake.Options{})
 	d := open(t, f)
-	b := newBench(t, d, &rig{cuda.Target(8, 0), program.KernelPTX, fake.PTX(names...)})
+	b := newBench(t, d, &rig{target: cuda.Target(8, 0), ptx: fake.PTX(names...)})
 	p := b.rig.single(t, "add", 2, launch(t, dimsAttr(cuda.AttrDims, parse(t, "N")...)))
-	p.Kernels = append(p.Kernels, b.rig.kernel("scale"))
+	p.Kernels = append(p.Kernels, b.rig.kernel(t, "scale"))
 	var all []device.Executable
 	for range 3 {
 		x, err := d.Load(p, nil)

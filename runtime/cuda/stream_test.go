@@ -356,7 +356,7 @@ func TestStateBeyondMemory(t *testing.T) {
 // TestKernelCalls launches an op's own kernels.
 func TestKernelCalls(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
-		m, err := b.dev.LoadModule(b.rig.image)
+		m, err := b.dev.LoadModule(b.rig.module(b))
 		must(t, err)
 		f, err := m.Function("scale")
 		must(t, err)
@@ -395,9 +395,12 @@ func TestKernelCalls(t *testing.T) {
 		if err := b.s.LaunchKernel(c); !errors.Is(err, device.ErrClosed) {
 			t.Errorf("a launch of a closed module: %v", err)
 		}
-		for _, image := range [][]byte{nil, []byte("\x7fELF damaged")} {
-			if _, err := b.dev.LoadModule(image); err == nil {
-				t.Errorf("the module %q was loaded", image)
+		damaged, whole := b.rig.module(t), b.rig.program(t, devicetest.Add2)
+		damaged.Target, damaged.Kernels[0].Code = b.dev.Info().Target, []byte("\x7fELF damaged")
+		for name, p := range map[string]*program.Program{"damaged": damaged, "no kernel": {Target: b.rig.target}, "invalid": {}, "with steps": whole,
+			"for the host": program.Alone("host", b.rig.kernel(t, "add")), "for a later GPU": program.Alone("cuda:sm_999", b.rig.kernel(t, "add"))} {
+			if _, err := b.dev.LoadModule(p); err == nil {
+				t.Errorf("a module was loaded: %s", name)
 			}
 		}
 	})
@@ -454,7 +457,7 @@ func TestNoAllocations(t *testing.T) {
 	l := b.bind(x, 2, out, p, q)
 	g := b.capture(func() { must(t, b.s.Launch(l)) })
 	slot, e := b.pinned(make([]byte, 8)), b.event()
-	m, err := b.dev.LoadModule(b.rig.image)
+	m, err := b.dev.LoadModule(b.rig.module(b))
 	must(t, err)
 	f, err := m.Function("wild")
 	must(t, err)

@@ -121,6 +121,16 @@ type LibraryStream interface {
 	WarmLibraries(l BoundLaunch) error
 }
 
+// LoadCompiler is a [Device] whose Load may have to compile: a program holds its
+// kernels in a form that the device runs only after that.
+type LoadCompiler interface {
+	Device
+
+	// CompilesAtLoad returns which form of a program's kernels Load compiles, and
+	// for what; "" where it compiles nothing, or takes no such program.
+	CompilesAtLoad(p *program.Program) string
+}
+
 // Tracer is a [Stream] that tells of the steps of a launch one by one, so that
 // each can be timed.
 type Tracer interface {

@@ -39,7 +39,7 @@ func TestResolve(t *testing.T) {
 	}
 	p := &program.Program{Target: "t", Symbols: []string{"N"}, Params: []program.Param{{DType: dtype.F32, Shape: []dim.Dim{n}}},
 		Buffers: []program.Buffer{{Kind: program.BufferParam, DType: dtype.F32, Shape: []dim.Dim{n}}, {Kind: program.BufferScratch, DType: dtype.F32, Shape: []dim.Dim{n}, First: 1, Last: 1}},
-		Kernels: []program.Kernel{{Name: "k", Format: program.KernelPTX, Code: []byte("x")}},
+		Kernels: []program.Kernel{{Name: "k", Format: program.KernelCUDA, Code: []byte("x")}},
 		Steps: []program.Step{{Args: []int32{0}}, {Kind: program.StepChoice, Variants: []program.Variant{
 			{Guard: program.Guard{Expr: n, Lo: 1, Hi: 4}, Steps: []program.Step{{Args: []int32{0}}, {Args: []int32{1}}, {Args: []int32{0}}}},
 			{Guard: program.Guard{Expr: n, Lo: 3, Hi: 40}, Steps: []program.Step{{Args: []int32{1}}, call("lib::a")}},

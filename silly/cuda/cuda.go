@@ -26,7 +26,7 @@ func Source() string { return source }
 // Op is the op on one GPU. It may be used by several goroutines.
 type Op struct {
 	dev  *cuda.Device
-	code func(ctx context.Context) ([]byte, error)
+	code func(ctx context.Context) (*program.Program, error)
 
 	mu     sync.Mutex
 	module *cuda.Module
@@ -39,9 +39,9 @@ var _ device.Op = (*Op)(nil)
 // threads of a block.
 const threads = 256
 
-// New returns the op for a device. code gives the machine code of [Source] for
-// it, when the op is launched first. Close it before the device.
-func New(dev *cuda.Device, code func(ctx context.Context) ([]byte, error)) *Op {
+// New returns the op for a device. code gives what [Source] was compiled to, alone in
+// a program, when the op is launched first. Close it before the device.
+func New(dev *cuda.Device, code func(ctx context.Context) (*program.Program, error)) *Op {
 	return &Op{dev: dev, code: code, calls: map[dtype.DType]*cuda.KernelCall{}}
 }
 

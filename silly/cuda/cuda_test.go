@@ -13,6 +13,7 @@ import (
 
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
+	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/fake"
 	"pwc/runtime/cuda/nvrtc"
@@ -22,7 +23,7 @@ import (
 )
 
 // open opens a device, and the op on it, that the test's end closes.
-func open(t *testing.T, o cuda.Options, code func(*cuda.Device) ([]byte, error)) (*cuda.Device, device.Stream, *sillycuda.Op) {
+func open(t *testing.T, o cuda.Options, code func(*cuda.Device) (*program.Program, error)) (*cuda.Device, device.Stream, *sillycuda.Op) {
 	t.Helper()
 	dev, err := cuda.Open(o)
 	if err != nil {
@@ -35,7 +36,7 @@ func open(t *testing.T, o cuda.Options, code func(*cuda.Device) ([]byte, error))
 	if err != nil {
 		t.Fatal(err)
 	}
-	op := sillycuda.New(dev, func(context.Context) ([]byte, error) { return code(dev) })
+	op := sillycuda.New(dev, func(context.Context) (*program.Program, error) { return code(dev) })
 	t.Cleanup(func() {
 		if err := errors.Join(s.Synchronize(), op.Close(), op.Close(), s.Close(), dev.Close()); err != nil {
 			t.Error(err)
@@ -79,13 +80,15 @@ func call(t *testing.T, dev *cuda.Device, s device.Stream, dt dtype.DType, shape
 
 // The kernel gives what the interpreter says, to the bit, and zeros in padded rows.
 func TestSumOnGPU(t *testing.T) {
-	dev, s, op := open(t, cuda.Options{}, func(dev *cuda.Device) ([]byte, error) {
+	dev, s, op := open(t, cuda.Options{}, func(dev *cuda.Device) (*program.Program, error) {
 		lib, err := nvrtc.Open(nvrtc.Options{})
 		if err != nil {
 			return nil, err
 		}
-		_, arch, _ := strings.Cut(dev.Info().Target, ":")
-		return lib.Compiler("--std=c++17").Compile(context.Background(), sillycuda.Source(), "silly.cu", arch, false)
+		target := dev.Info().Target
+		_, arch, _ := strings.Cut(target, ":")
+		cubin, _, err := lib.Compiler("--std=c++17").Compile(context.Background(), sillycuda.Source(), "silly.cu", arch)
+		return program.Alone(target, program.Kernel{Name: "silly", Format: program.KernelCUDA, Code: cubin}), err
 	})
 	for _, dt := range []dtype.DType{dtype.F32, dtype.F16, dtype.BF16} {
 		c, values := call(t, dev, s, dt, []int64{8, 300})
@@ -123,9 +126,9 @@ func TestLaunch(t *testing.T) {
 		}
 	}}}})
 	asked := 0
-	dev, s, op := open(t, cuda.Options{Driver: drv}, func(*cuda.Device) ([]byte, error) {
+	dev, s, op := open(t, cuda.Options{Driver: drv}, func(*cuda.Device) (*program.Program, error) {
 		asked++
-		return fake.Image("silly_f32"), nil
+		return program.Alone("cuda:sm_90", program.Kernel{Name: "silly", Format: program.KernelCUDA, Code: fake.Image("silly_f32")}), nil
 	})
 	c, values := call(t, dev, s, dtype.F32, []int64{3, 200})
 	c.Size, c.Rows = 3, 2
@@ -184,7 +187,7 @@ func TestCompiles(t *testing.T) {
 		t.Skip(err)
 	}
 	for _, arch := range []string{"sm_80", "sm_90"} {
-		if _, err := lib.Compiler("--std=c++17").Compile(t.Context(), sillycuda.Source(), "silly.cu", arch, false); err != nil {
+		if _, _, err := lib.Compiler("--std=c++17").Compile(t.Context(), sillycuda.Source(), "silly.cu", arch); err != nil {
 			t.Error(err)
 		}
 	}

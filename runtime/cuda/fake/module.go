@@ -105,8 +105,22 @@ type module struct {
 type function struct {
 	module  *module
 	kernel  Kernel
-	dynamic int // bytes of dynamic shared memory that launches may use
-	shared  int // percent of memory that is to be shared, not cache; 0: nobody said
+	dynamic int  // bytes of dynamic shared memory that launches may use
+	shared  int  // percent of memory that is to be shared, not cache; 0: nobody said
+	early   bool // a launch asked to start before earlier kernels end
+}
+
+// Programmatic reports whether a launch of a kernel of that name asked to start
+// before earlier kernels end.
+func (f *Driver) Programmatic(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, x := range f.funcs {
+		if x.kernel.Name == name && x.early {
+			return true
+		}
+	}
+	return false
 }
 
 // SharedPercent returns what part of a multiprocessor's memory was asked to be
@@ -276,6 +290,11 @@ func (f *Driver) LaunchKernel(fn driver.Function, c *driver.LaunchConfig, params
 	args := make([]uint64, x.kernel.Params)
 	for i, p := range unsafe.Slice(params, len(args)) {
 		args[i] = *(*uint64)(p)
+	}
+	if c.NumAttrs > 0 {
+		for _, a := range unsafe.Slice(c.Attrs, c.NumAttrs) {
+			x.early = x.early || a.ID == driver.LaunchProgrammatic
+		}
 	}
 	config := *c
 	config.Attrs = nil

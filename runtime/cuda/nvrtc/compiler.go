@@ -24,21 +24,18 @@ func (l *Library) Compiler(flags ...string) *Compiler { return &Compiler{l, flag
 // "nvrtc 11.8".
 func (c *Compiler) Version() string { return fmt.Sprintf("nvrtc %d.%d", c.l.major, c.l.minor) }
 
-// Compile compiles a source of that name for an architecture: to PTX for one
-// like "compute_90", which ptx says again, else to a cubin. A compilation that
-// has begun is not cancelled.
-func (c *Compiler) Compile(ctx context.Context, source, name, arch string, ptx bool) ([]byte, error) {
+// Compile compiles a source of that name for an architecture such as "sm_90": to a
+// cubin, and the PTX that it was made of, which drivers compile for later GPUs. A
+// compilation that has begun is not cancelled.
+func (c *Compiler) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	if !strings.HasPrefix(arch, "sm_") {
+		return nil, nil, fmt.Errorf("nvrtc: %s: %s is no architecture of GPUs", name, arch)
 	}
 	code, err := c.l.Compile(Source{Name: name, Text: source}, CompileOptions{Arch: arch, Flags: c.flags})
-	switch {
-	case err != nil:
-		return nil, err
-	case code.PTX != ptx:
-		return nil, fmt.Errorf("nvrtc: %s: architecture %s, but ptx is %v", name, arch, ptx)
-	}
-	return code.Data, nil
+	return code.Cubin, code.PTX, err
 }
 
 // supports returns an error that lists the architectures unless arch, "sm_90" or
@@ -90,16 +87,16 @@ func (d *DeferredCompiler) Version() string {
 
 // Compile is that of [Compiler]. Without the library it is a [*NotFoundError],
 // each time.
-func (d *DeferredCompiler) Compile(ctx context.Context, source, name, arch string, ptx bool) ([]byte, error) {
+func (d *DeferredCompiler) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	c, err := d.open()
 	if err == nil {
 		err = c.l.supports(arch)
 	}
 	if err != nil {
 		d.failed.CompareAndSwap(nil, &err)
-		return nil, err
+		return nil, nil, err
 	}
-	return c.Compile(ctx, source, name, arch, ptx)
+	return c.Compile(ctx, source, name, arch)
 }
 
 // Err returns why no source can be compiled, once one was tried: there is no

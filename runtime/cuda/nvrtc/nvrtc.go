@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"unsafe"
 
 	"pwc/runtime/cuda/internal/dl"
@@ -111,8 +112,8 @@ type Source struct {
 
 // CompileOptions say what to compile for.
 type CompileOptions struct {
-	// Arch is "sm_90" for a cubin or "compute_90" for PTX. Letters after the
-	// number are the compiler's: "sm_90a".
+	// Arch is "sm_90" for a cubin and PTX, or "compute_90" for PTX alone. Letters
+	// after the number are the compiler's: "sm_90a".
 	Arch string
 
 	// Flags are further options, as nvrtcCompileProgram takes them:
@@ -122,9 +123,9 @@ type CompileOptions struct {
 
 // Code is what a source was compiled to.
 type Code struct {
-	Data []byte // a cubin; or PTX, without the zero byte at its end
-	PTX  bool
-	Log  string // warnings
+	Cubin []byte // nil for a virtual architecture
+	PTX   []byte // what the cubin was made of, without the zero byte at its end
+	Log   string // warnings
 }
 
 // CompileError is a source that does not compile. Its log gives positions in
@@ -214,12 +215,12 @@ func (l *Library) Compile(s Source, o CompileOptions) (code Code, err error) {
 		return Code{}, logErr
 	}
 	code.Log = string(log)
-	if len(o.Arch) > 3 && o.Arch[:3] == "sm_" {
-		code.Data, err = l.bytes(prog, "nvrtcGetCUBIN", l.cubinSize, l.cubin)
-		return code, err
+	if strings.HasPrefix(o.Arch, "sm_") {
+		if code.Cubin, err = l.bytes(prog, "nvrtcGetCUBIN", l.cubinSize, l.cubin); err != nil {
+			return Code{}, err
+		}
 	}
-	code.PTX = true
-	code.Data, err = l.text(prog, "nvrtcGetPTX", l.ptxSize, l.ptx)
+	code.PTX, err = l.text(prog, "nvrtcGetPTX", l.ptxSize, l.ptx)
 	return code, err
 }
 

@@ -61,18 +61,17 @@ func TestCompile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ptx := strings.HasPrefix(arch, "compute_"); code.PTX != ptx {
-			t.Errorf("%s: PTX is %v", arch, code.PTX)
+		if cubin := strings.HasPrefix(arch, "sm_"); bytes.HasPrefix(code.Cubin, []byte("\x7fELF")) != cubin || bytes.Contains(code.Cubin, []byte("axpy")) != cubin {
+			t.Errorf("%s: %d bytes that are not the kernel", arch, len(code.Cubin))
 		}
-		want := []byte("\x7fELF")
-		if code.PTX {
-			want = []byte(".target sm_80")
+		_, number, _ := strings.Cut(arch, "_")
+		if !bytes.Contains(code.PTX, []byte(".target sm_"+number)) || !bytes.Contains(code.PTX, []byte(".entry axpy(")) || bytes.HasSuffix(code.PTX, []byte{0}) {
+			t.Errorf("%s: %d bytes that are not the kernel's PTX", arch, len(code.PTX))
 		}
-		if !bytes.Contains(code.Data, want) || !bytes.Contains(code.Data, []byte("axpy")) || bytes.HasSuffix(code.Data, []byte{0}) && code.PTX {
-			t.Errorf("%s: %d bytes that are not the kernel", arch, len(code.Data))
-		}
-		again, err := l.Compile(axpy, nvrtc.CompileOptions{Arch: arch, Flags: []string{"--std=c++17"}})
-		if err != nil || !bytes.Equal(again.Data, code.Data) {
+		// Neither depends on when and where it was compiled, nor on the source's name.
+		t.Chdir(t.TempDir())
+		again, err := l.Compile(nvrtc.Source{Name: "/elsewhere/" + axpy.Name, Text: axpy.Text}, nvrtc.CompileOptions{Arch: arch, Flags: []string{"--std=c++17"}})
+		if err != nil || !bytes.Equal(again.Cubin, code.Cubin) || !bytes.Equal(again.PTX, code.PTX) {
 			t.Errorf("%s: a second compilation gives other code, or %v", arch, err)
 		}
 	}
@@ -118,7 +117,7 @@ func TestAtOnce(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			got, err := l.Compile(axpy, nvrtc.CompileOptions{Arch: "sm_80"})
-			if err != nil || !bytes.Equal(got.Data, want.Data) {
+			if err != nil || !bytes.Equal(got.Cubin, want.Cubin) || !bytes.Equal(got.PTX, want.PTX) {
 				t.Errorf("other code, or %v", err)
 			}
 		})
@@ -161,20 +160,16 @@ func TestCompiler(t *testing.T) {
 		t.Errorf("version %q, want %q", got, want)
 	}
 	const source = `extern "C" __global__ void limit(int *x) { if constexpr (LIMIT == 4) *x = LIMIT; }`
-	cubin, err := c.Compile(t.Context(), source, "limit.cu", "sm_80", false)
-	if err != nil || !bytes.HasPrefix(cubin, []byte("\x7fELF")) {
-		t.Errorf("%v: %d bytes that are no cubin", err, len(cubin))
+	cubin, ptx, err := c.Compile(t.Context(), source, "limit.cu", "sm_80")
+	if err != nil || !bytes.HasPrefix(cubin, []byte("\x7fELF")) || !bytes.Contains(ptx, []byte(".entry limit")) {
+		t.Errorf("%v: %d bytes that are no cubin, or %d that are no PTX", err, len(cubin), len(ptx))
 	}
-	ptx, err := c.Compile(t.Context(), source, "limit.cu", "compute_80", true)
-	if err != nil || !bytes.Contains(ptx, []byte(".entry limit")) {
-		t.Errorf("%v: %d bytes that are no PTX", err, len(ptx))
-	}
-	if _, err := c.Compile(t.Context(), source, "limit.cu", "compute_80", false); err == nil {
-		t.Error("PTX where a cubin was asked for")
+	if _, _, err := c.Compile(t.Context(), source, "limit.cu", "compute_80"); err == nil {
+		t.Error("compiled for an architecture that is no GPU's")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.Compile(ctx, source, "limit.cu", "sm_80", false); !errors.Is(err, context.Canceled) {
+	if _, _, err := c.Compile(ctx, source, "limit.cu", "sm_80"); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -186,7 +181,7 @@ func TestDeferred(t *testing.T) {
 	if got := d.Version(); got != "nvrtc" {
 		t.Errorf("version %q before anything was compiled", got)
 	}
-	if code, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_80", false); err != nil || !bytes.HasPrefix(code, []byte("\x7fELF")) {
+	if code, _, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_80"); err != nil || !bytes.HasPrefix(code, []byte("\x7fELF")) {
 		t.Errorf("%v: %d bytes that are no cubin", err, len(code))
 	}
 	if got, want := d.Version(), l.Compiler().Version(); got != want {
@@ -199,7 +194,7 @@ func TestDeferredWithoutLibrary(t *testing.T) {
 	d := nvrtc.Deferred(nvrtc.Options{Path: path})
 	for range 2 {
 		var missing *nvrtc.NotFoundError
-		if _, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_80", false); !errors.As(err, &missing) || !strings.Contains(err.Error(), path) {
+		if _, _, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_80"); !errors.As(err, &missing) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%v does not say that %s was looked for", err, path)
 		} else if d.Err() != err {
 			t.Errorf("%v, then %v", err, d.Err())
@@ -210,10 +205,10 @@ func TestDeferredWithoutLibrary(t *testing.T) {
 // An architecture that the library does not know is named beside those it does.
 func TestUnknownArchitecture(t *testing.T) {
 	d := nvrtc.Deferred(nvrtc.Options{Path: open(t).Path()})
-	if _, err := d.Compile(t.Context(), "no C", "bad.cu", "sm_80", false); err == nil || d.Err() != nil {
+	if _, _, err := d.Compile(t.Context(), "no C", "bad.cu", "sm_80"); err == nil || d.Err() != nil {
 		t.Errorf("a source that is wrong: %v, and then %v", err, d.Err())
 	}
-	_, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_999", false)
+	_, _, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_999")
 	if err == nil || d.Err() != err || !strings.Contains(err.Error(), "sm_80") || !strings.Contains(err.Error(), "not for sm_999") {
 		t.Errorf("%v", err)
 	}

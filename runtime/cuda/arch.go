@@ -1,0 +1,101 @@
+package cuda
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"pwc/program"
+)
+
+// arch is what a target names: the GPUs that code was compiled for.
+type arch struct {
+	major, minor int  // compute capability
+	only         byte // 'a': no other one runs it; 'f': none of another major version; 0: any
+}
+
+var archPattern = regexp.MustCompile(`^cuda:sm_([1-9][0-9]*)([0-9])([af]?)$`)
+
+// archOf reads a target such as "cuda:sm_90".
+func (d *Device) archOf(target string) (arch, error) {
+	m := archPattern.FindStringSubmatch(target)
+	if m == nil {
+		return arch{}, d.notFor(target)
+	}
+	major, err := strconv.Atoi(m[1])
+	if err != nil {
+		return arch{}, d.notFor(target)
+	}
+	a := arch{major: major, minor: int(m[2][0] - '0')}
+	if m[3] != "" {
+		a.only = m[3][0]
+	}
+	return a, nil
+}
+
+func (d *Device) notFor(target string) error {
+	return fmt.Errorf("the code is for target %q, the device is %q", target, d.info.Target)
+}
+
+// programmatic reports whether the code waits by itself for the kernel before, where
+// its launch says that it may start earlier: no architecture before 9.0 knows how.
+func (a arch) programmatic() bool { return a.major >= 9 }
+
+// cubinRuns reports whether the device runs machine code for a. Within a major
+// version later GPUs run that of earlier ones.
+func (d *Device) cubinRuns(a arch) bool {
+	return a.major == d.major && (a.minor == d.minor || a.minor < d.minor && a.only != 'a')
+}
+
+// ptxRuns reports whether the device's driver compiles PTX for a: that of its own
+// architecture and of all earlier ones.
+func (d *Device) ptxRuns(a arch) bool {
+	return a.only == 0 && (a.major < d.major || a.major == d.major && a.minor <= d.minor)
+}
+
+// image is the form in which the device takes a kernel.
+type image uint8
+
+const (
+	imageCubin image = iota
+	imagePTX         // the driver compiles it
+)
+
+// imageOf returns how the device takes a kernel for a target: its cubin if that runs
+// here, else its PTX.
+func (d *Device) imageOf(target string, k *program.Kernel) (image, error) {
+	a, err := d.archOf(target)
+	switch {
+	case err != nil:
+		return 0, err
+	case k.Format != program.KernelCUDA:
+		return 0, fmt.Errorf("it is no code for GPUs")
+	case len(k.Code) > 0 && d.cubinRuns(a):
+		return imageCubin, nil
+	case len(k.PTX) > 0 && d.ptxRuns(a):
+		return imagePTX, nil
+	case d.ptxRuns(a):
+		return 0, fmt.Errorf("%w, and it has no PTX", d.notFor(target))
+	}
+	return 0, d.notFor(target)
+}
+
+// Takes reports whether the device runs programs for a target, which is an error
+// where it does not, and whether its driver has to compile their PTX to do so: their
+// machine code is for GPUs of an earlier major version. Load does that unasked
+// ([Device.PTXCompiled] counts it).
+func (d *Device) Takes(target string) (compiles bool, err error) {
+	both := program.Kernel{Format: program.KernelCUDA, Code: []byte{0}, PTX: []byte{0}}
+	im, err := d.imageOf(target, &both)
+	return im == imagePTX, err
+}
+
+// CompilesAtLoad implements [device.LoadCompiler].
+func (d *Device) CompilesAtLoad(p *program.Program) string {
+	for i := range p.Kernels {
+		if im, err := d.imageOf(p.Target, &p.Kernels[i]); err == nil && im == imagePTX {
+			return fmt.Sprintf("PTX of %s for %s", p.Target, d.info.Target)
+		}
+	}
+	return ""
+}
