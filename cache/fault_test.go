@@ -273,6 +273,9 @@ func TestNoDirectory(t *testing.T) {
 		if err := s.PutModule(t.Context(), testModule("toy", 1)); !errors.As(err, &nc) {
 			t.Errorf("%q: PutModule: %v", dir, err)
 		}
+		if text := j.take(); strings.Contains(text, "not kept") || s.Stats().NotCached != 3 {
+			t.Errorf("%q: the second and third are counted and not said again: %d\n%s", dir, s.Stats().NotCached, text)
+		}
 		if n := s.Stats().NotCached; n != 3 {
 			t.Errorf("%q: %d not cached, want 3", dir, n)
 		}
@@ -311,12 +314,12 @@ func TestRenameFails(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(file, "full"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 {
+	for _, said := range []string{"not kept", "counts as a miss"} {
 		blob, err := makeOnce(t.Context(), s, testKey(0), func() []byte { return testBlob(0) })
 		if err != nil || !bytes.Equal(blob, testBlob(0)) {
 			t.Errorf("%q, %v", blob, err)
 		}
-		wantLog(t, j, "not a regular file", "not kept", file)
+		wantLog(t, j, "not a regular file", said, file)
 	}
 	if n := len(files(t, filepath.Join(s.Dir(), "v1", tmpDir))); n != 0 {
 		t.Errorf("%d temporary files are left", n)

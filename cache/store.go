@@ -111,10 +111,15 @@ func (s *Store) damaged(err error) {
 	}
 }
 
-// notCached logs, counts and wraps the reason why something was not kept.
+// notCached logs, counts and wraps the reason why something was not kept. The first
+// is a warning and the others are not: a full disk is one fault, however many
+// artifacts a model has.
 func (s *Store) notCached(what string, err error) error {
-	s.count.notCached.Add(1)
-	s.log.Warn("cache: not kept", "what", what, "dir", s.dir.dir, "reason", err)
+	level := slog.LevelInfo
+	if s.count.notCached.Add(1) == 1 {
+		level = slog.LevelWarn
+	}
+	s.log.Log(context.Background(), level, "cache: not kept", "what", what, "dir", s.dir.dir, "reason", err)
 	return &NotCachedError{What: what, Err: err}
 }
 

@@ -46,7 +46,7 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fl.Var(&f.ranges, "ranges", "`END`s of the ranges of sizes that get artifacts of their own")
 	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture, or default, or none")
 	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host, cuda for the GPU at hand, or cuda:sm_90 for GPUs elsewhere")
-	fl.IntVar(&f.jobs, "jobs", 0, "`N` pieces compiled at a time (default: one for each processor)")
+	fl.Var(&wholeNumber[int]{&f.jobs, 0, maxNumber}, "jobs", "`N` pieces compiled at a time (default: one for each processor)")
 	fl.StringSliceVar(&f.disable, "disable-pass", nil, "`PASS`es of the compiler to leave out")
 	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`")
 	fl.Var(&f.max, "max", "`SYMBOL=VALUE`, the largest value of a batch symbol")

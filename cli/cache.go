@@ -56,7 +56,10 @@ func (a *app) openStore() (*cache.Store, error) {
 	case off:
 		return nil, nil
 	case errors.Is(err, cache.ErrNoDir):
-		a.logger().Warn("artifacts are not kept", "reason", err)
+		if !a.saidNoDir {
+			a.logger().Warn("artifacts are not kept", "reason", err)
+		}
+		a.saidNoDir = true
 	case err != nil:
 		return nil, usagef("%w", err)
 	}
@@ -383,6 +386,9 @@ Pinned models, and layers of PWC_CACHE_PATH, are never touched.`,
 		Example: "  pwc cache gc --max-bytes 500MiB",
 		Args:    none,
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, _ []string) error {
+			if limit == "" {
+				return usagef("--max-bytes: how many bytes may stay? 1048576, 500MiB or 1.5GiB, say")
+			}
 			n, err := parseBytes(limit)
 			if err != nil {
 				return usagef("--max-bytes: %w", err)
@@ -402,9 +408,6 @@ Pinned models, and layers of PWC_CACHE_PATH, are never touched.`,
 
 // parseBytes reads "123", "10KiB", "1.5GiB".
 func parseBytes(s string) (int64, error) {
-	if s == "" {
-		return 0, errors.New("how many bytes may stay? 1048576, 500MiB or 1.5GiB, say")
-	}
 	text, unit := s, int64(1)
 	for i, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
 		if strings.HasSuffix(s, u) {

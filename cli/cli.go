@@ -12,9 +12,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"pwc/attention"
 	"pwc/ir/interp"
@@ -50,9 +53,11 @@ const (
 )
 
 // Main runs the command line of the process and exits. ops are the extern ops
-// that it knows beside the built-in ones; one of the same name replaces it.
+// that it knows beside the built-in ones; one of the same name replaces it. An
+// interrupt or SIGTERM ends what is being done in order, a second one at once.
 func Main(ops ...Op) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
 	code := Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, ops...)
 	stop()
 	os.Exit(code)
@@ -60,17 +65,39 @@ func Main(ops ...Op) {
 
 // Run runs one command line and returns its exit code.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, ops ...Op) int {
-	a := &app{in: stdin, out: stdout, err: stderr, ops: ops}
+	out := &printed{Writer: stdout}
+	a := &app{in: stdin, out: out, err: stderr, ops: ops}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
-	if err == nil {
+	switch {
+	case err == nil && out.err == nil:
 		return exitOK
+	case err == nil:
+		err = out.err
+	case ctx.Err() != nil && !errors.Is(err, errReported):
+		err = context.Cause(ctx) // whatever it kept from being done
 	}
 	return a.fail(cmd, err)
+}
+
+// printed is standard output. It keeps the first error, so that no command has to
+// look whether each line could be written.
+type printed struct {
+	io.Writer
+	err error
+}
+
+// Write is that of the output.
+func (p *printed) Write(b []byte) (int, error) {
+	n, err := p.Writer.Write(b)
+	if p.err == nil {
+		p.err = err
+	}
+	return n, err
 }
 
 // app is what the commands of one command line share.
@@ -80,7 +107,10 @@ type app struct {
 	err     io.Writer
 	ops     []Op
 	json    bool
+	lines   bool // with json: a document is one line
 	verbose bool
+
+	saidNoDir bool // that there is no directory for a cache
 }
 
 // usageError is a wrong call: exit code 2 and a hint at the help.
@@ -170,10 +200,28 @@ config.json as transformers writes it, or a config.json alone.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON document instead of text")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print counts, bytes and seconds of each stage on standard error")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{explainFlag(err)} })
 	root.AddCommand(a.importCommand(), a.fmtCommand(), a.checkCommand(), a.splitCommand(), a.compileCommand(), a.runCommand(), a.cacheCommand(), a.doctorCommand(),
 		a.versionCommand(), a.exampleCommand(), a.generateCommand(), a.benchCommand(), a.tuneCommand())
 	return root
+}
+
+// explainFlag says what is wrong with the value of a flag without saying how it was
+// read.
+func explainFlag(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	cause := invalid.Unwrap()
+	if errors.Is(cause, strconv.ErrSyntax) || errors.Is(cause, strconv.ErrRange) {
+		what := strings.TrimRight(invalid.GetFlag().Value.Type(), "0123456789")
+		if what == "float" || what == "uint" {
+			what = "number that it can have"
+		}
+		cause = fmt.Errorf("that is no %s", what)
+	}
+	return fmt.Errorf("--%s %s: %w", invalid.GetFlag().Name, invalid.GetValue(), cause)
 }
 
 // exactly is the check of a command that takes n arguments.

@@ -226,9 +226,6 @@ func (a *app) printCompile(path string, r *compileReport) error {
 	t.add("constants", byteCount(p.ConstBytes), "")
 	t.add("arena", byteCount(p.PeakArenaBytes), "the largest size; all sizes share it")
 	if p.WorkspaceBytes > 0 {
-		t.add("workspace", byteCount(p.WorkspaceBytes), "of library routines")
-	}
-	if p.WorkspaceBytes > 0 {
 		t.add("workspaces", byteCount(p.WorkspaceBytes), "of library routines")
 	}
 	t.add("total", byteCount(p.Total()), "")

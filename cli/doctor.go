@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pwc/cache"
 	"pwc/ir"
 	"pwc/ir/interp"
 	"pwc/piecewise"
@@ -58,6 +59,7 @@ func (a *app) runDoctor(ctx context.Context) error {
 	}
 	add(processors)
 	add(temporaryFiles())
+	add(checkCache())
 	t, err := openHost(host.Target, true)
 	if err != nil {
 		return err
@@ -91,12 +93,39 @@ func (a *app) runDoctor(ctx context.Context) error {
 
 func temporaryFiles() doctorCheck {
 	c := doctorCheck{Name: "temporary files", State: "ok", Detail: os.TempDir()}
-	f, err := os.CreateTemp("", "pwc-doctor-*")
-	if err == nil {
-		err = errors.Join(f.Close(), os.Remove(f.Name()))
-	}
-	if err != nil {
+	if err := tryFile(""); err != nil {
 		c.State, c.Detail, c.Advice = "failed", err.Error(), "set TMPDIR to a directory that can be written"
+	}
+	return c
+}
+
+// tryFile makes a file in a directory, that of temporary files if it has no name,
+// and takes it away again.
+func tryFile(dir string) error {
+	f, err := os.CreateTemp(dir, "pwc-doctor-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// checkCache says where artifacts are kept, and whether they can be.
+func checkCache() doctorCheck {
+	c := doctorCheck{Name: "cache", State: "missing"}
+	o, off, err := cache.FromEnv()
+	if err == nil && !off {
+		c.Detail = o.Dir
+		if err = os.MkdirAll(o.Dir, 0o777); err == nil {
+			err = tryFile(o.Dir)
+		}
+	}
+	switch {
+	case off:
+		c.State, c.Detail = "ok", cache.EnvMode+" is off: nothing is kept"
+	case err != nil:
+		c.Detail, c.Advice = err.Error(), "everything is compiled anew at every start; "+cache.EnvDir+" names a directory that can be written"
+	default:
+		c.State = "ok"
 	}
 	return c
 }

@@ -36,6 +36,57 @@ func (l *sizeList) Set(text string) error {
 	return nil
 }
 
+// wholeNumber is the value of a flag that takes a whole number.
+type wholeNumber[T int | int64] struct {
+	n           *T
+	least, most T
+}
+
+// String returns the value as the flag takes it.
+func (v *wholeNumber[T]) String() string {
+	if v.n == nil {
+		return "0" // of a zero value, which pflag compares with
+	}
+	return strconv.FormatInt(int64(*v.n), 10)
+}
+
+// Type names the kind of value in the help.
+func (v *wholeNumber[T]) Type() string { return "number" }
+
+// Set takes what the flag gives.
+func (v *wholeNumber[T]) Set(text string) error {
+	n, err := strconv.ParseInt(text, 10, strconv.IntSize)
+	if err != nil || n < int64(v.least) || n > int64(v.most) {
+		return fmt.Errorf("it takes a number from %d to %d", v.least, v.most)
+	}
+	*v.n = T(n)
+	return nil
+}
+
+// maxNumber is the most that flags take of anything that is counted; sums of two
+// are in range on every platform.
+const maxNumber = 1 << 30
+
+// byteFlag is the value of a flag that takes bytes: "123", "10KiB", "1.5GiB".
+type byteFlag struct{ n *int64 }
+
+// String returns the value as the flag takes it.
+func (v byteFlag) String() string {
+	if v.n == nil {
+		return "0"
+	}
+	return strconv.FormatInt(*v.n, 10)
+}
+
+// Type names the kind of value in the help.
+func (v byteFlag) Type() string { return "bytes" }
+
+// Set takes what the flag gives.
+func (v byteFlag) Set(text string) (err error) {
+	*v.n, err = parseBytes(text)
+	return err
+}
+
 // assignments is the value of a flag that gives symbols values: "N=64,M=64".
 type assignments map[string]int64
 

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"math"
 	"strings"
 	"time"
 
@@ -55,7 +55,9 @@ what the flags say, and the name is its number, from 0.
 
 Answers come in the order of the requests: each on a line behind its name; a
 single one token by token. With --json each is a line {"request", "ids"}, where
-ids holds the prompt too, and --stats adds a line {"stats"}.`,
+ids holds the prompt too, and --stats adds a line {"stats"}. A request that cannot
+be served, or fails, does so alone; the exit code is then 1. An interrupt ends all,
+and what they had is printed.`,
 		Example: `  pwc generate models/llama --ids 5,7,9 --max-new 24
   pwc generate models/llama --ids-file prompts.jsonl --json --stats
   pwc generate models/llama --ids 5,7,9 --temperature 0.8 --top-p 0.95 --seed 7
@@ -76,19 +78,20 @@ ids holds the prompt too, and --stats adds a line {"stats"}.`,
 	b.add(cmd)
 	fl := cmd.Flags()
 	fl.Var(&g.ids, "ids", "`ID`s of the prompt")
-	fl.StringVar(&g.file, "ids-file", "", "`FILE` with a request on each line, in JSON")
-	fl.IntVar(&g.maxNew, "max-new", 24, "generate at most `N` tokens for a request")
+	fl.StringVar(&g.file, "ids-file", "", "`FILE` with a request on each line, in JSON; - is standard input")
+	g.maxNew = 24
+	fl.Var(&wholeNumber[int]{&g.maxNew, 1, maxNumber}, "max-new", "generate at most `N` tokens for a request")
 	fl.Var(&g.stop, "stop", "`ID`s that end an answer")
 	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token")
-	fl.IntVar(&g.sampling.TopK, "top-k", 0, "sample among the `K` most probable tokens; 0: all")
+	fl.Var(&wholeNumber[int]{&g.sampling.TopK, 0, maxNumber}, "top-k", "sample among the `K` most probable tokens; 0: all")
 	fl.Float64Var(&g.sampling.TopP, "top-p", 1, "sample among the most probable tokens that sum to `P`")
 	fl.Uint64Var(&g.sampling.Seed, "seed", 0, "`SEED` of the random numbers of a request")
 	fl.StringVar(&g.mode, "mode", autoMode, "what is captured, a `MODE`: auto, none, piecewise, full, full-decode-only or full-and-piecewise; auto: the last where the ops allow it, else piecewise")
 	fl.BoolVar(&g.stats, "stats", false, "print steps by mode and size, padding, and where time went")
-	fl.IntVar(&g.sequences, "max-sequences", 0, "at most `N` requests in a step (default 64)")
-	fl.IntVar(&g.tokens, "max-tokens", 0, "at most `N` rows in a step: longer prompts run in chunks (default 512)")
-	fl.IntVar(&g.blocks, "blocks", 0, "`N` blocks of the KV cache (default: what fits; where the device's memory is not known, what the requests need)")
-	fl.Int64Var(&g.memory, "memory", 0, "take at most `BYTES` of the device")
+	fl.Var(&wholeNumber[int]{&g.sequences, 1, maxNumber}, "max-sequences", "at most `N` requests in a step (default 64)")
+	fl.Var(&wholeNumber[int]{&g.tokens, 1, maxNumber}, "max-tokens", "at most `N` rows in a step: longer prompts run in chunks (default 512)")
+	fl.Var(&wholeNumber[int]{&g.blocks, 1, maxNumber}, "blocks", "`N` blocks of the KV cache (default: what fits; where the device's memory is not known, what the requests need)")
+	fl.Var(byteFlag{&g.memory}, "memory", "take at most so many `BYTES` of the device, as in 40GiB")
 	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "take at most this `PART` of the device's memory")
 	fl.StringVar(&g.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`/metrics while it runs, as in :9100")
 	fl.BoolVar(&g.nvtx, "nvtx", false, "mark each piece as an NVTX range, for NVIDIA's profilers")
@@ -96,7 +99,8 @@ ids holds the prompt too, and --stats adds a line {"stats"}.`,
 }
 
 func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *buildFlags, g *generateFlags) (err error) {
-	requests, err := g.requests()
+	a.lines = true
+	requests, err := g.requests(a.in)
 	if err != nil {
 		return err
 	}
@@ -131,17 +135,24 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	if !a.json {
 		fmt.Fprintln(a.err, plan.String())
 	}
-	t.bar.capturing(plan.Graphs)
-	err = r.Load(ctx, weights)
-	t.bar.end()
-	if err != nil {
-		return err
+	if out.submit(ctx, r) > 0 {
+		t.bar.capturing(plan.Graphs)
+		err = r.Load(ctx, weights)
+		t.bar.end()
+		if err != nil {
+			return err
+		}
 	}
 	if err := out.run(ctx, r); err != nil {
 		return err
 	}
 	if g.stats {
-		return out.printStats(r)
+		if err := out.printStats(r); err != nil {
+			return err
+		}
+	}
+	if out.failed {
+		return errReported
 	}
 	return nil
 }
@@ -149,13 +160,26 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 // newRunner makes a runner with the flags.
 func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildFlags, g *generateFlags, out *generation) (*runner.Runner, error) {
 	o := runner.Options{MaxSequences: g.sequences, MaxTokens: g.tokens, Blocks: g.blocks, MemoryBytes: g.memory, MemoryFraction: g.fraction, Observer: out}
-	block := cacheBlock(m)
+	blockSize, most := int(cacheBlock(m)), math.MaxInt
+	for _, s := range m.Symbols {
+		if s.Kind == ir.Load {
+			most = min(most, int(s.Hi))
+		}
+	}
+	asNeeded := g.blocks == 0 && g.memory == 0 && t.dev.Info().MemoryBytes == 0
 	for _, q := range out.requests {
 		length := len(q.Prompt) + q.MaxNew
-		o.MaxLength = max(o.MaxLength, length)
-		if g.blocks == 0 && g.memory == 0 && t.dev.Info().MemoryBytes == 0 {
-			o.Blocks += (length + int(block) - 1) / int(block)
+		blocks := (length + blockSize - 1) / blockSize
+		if blocks > most { // no cache holds it: it will be refused, and the others served
+			continue
 		}
+		o.MaxLength = max(o.MaxLength, length)
+		if asNeeded {
+			o.Blocks = min(o.Blocks+blocks, most)
+		}
+	}
+	if asNeeded {
+		o.Blocks = max(o.Blocks, 1)
 	}
 	steps, err := stepsOf(m, o)
 	if err != nil {
@@ -204,7 +228,6 @@ func stepsOf(m *ir.Module, o runner.Options) (Site, error) {
 type generation struct {
 	app      *app
 	requests []namedRequest
-	seqs     []*runner.Sequence
 	live     *liveLine
 	metrics  *metrics.Collector // nil: nobody asks
 	ops      []*timedOp
@@ -213,10 +236,12 @@ type generation struct {
 	failed   bool
 }
 
-// namedRequest is a request by its name, which is JSON.
+// namedRequest is a request by its name, which is JSON, and what became of it.
 type namedRequest struct {
 	runner.Request
-	name json.RawMessage
+	name    json.RawMessage
+	seq     *runner.Sequence
+	refused error // there is no seq
 }
 
 // Stepped moves the live line.
@@ -234,17 +259,17 @@ func (g *generation) Finished(s *runner.Sequence) {
 	}
 }
 
-// run runs all requests and prints their answers.
-func (g *generation) run(ctx context.Context, r *runner.Runner) error {
-	g.start = time.Now()
-	g.live.start = g.start
-	single := len(g.requests) == 1 && !g.app.json
+// single reports whether the tokens are printed as they come.
+func (g *generation) single() bool { return len(g.requests) == 1 && !g.app.json }
+
+// submit queues the requests and returns how many were accepted.
+func (g *generation) submit(ctx context.Context, r *runner.Runner) (accepted int) {
 	for i := range g.requests {
-		q := g.requests[i].Request
+		q := &g.requests[i]
 		first := true
 		q.OnToken = func(id int32) {
 			g.tokens++
-			if single {
+			if g.single() {
 				if !first {
 					fmt.Fprint(g.app.out, " ")
 				}
@@ -252,103 +277,118 @@ func (g *generation) run(ctx context.Context, r *runner.Runner) error {
 				first = false
 			}
 		}
-		s, err := r.Submit(ctx, q)
-		if err != nil {
-			return fmt.Errorf("request %s: %w", g.requests[i].name, err)
+		if q.seq, q.refused = r.Submit(ctx, q.Request); q.refused == nil {
+			accepted++
 		}
-		g.seqs = append(g.seqs, s)
 	}
+	return accepted
+}
+
+// run steps until every request has ended, and prints their answers. An interrupt
+// ends the requests, not the steps.
+func (g *generation) run(ctx context.Context, r *runner.Runner) error {
+	g.start = time.Now()
+	g.live.start = g.start
 	printed := 0
-	for more := true; more; {
-		var err error
-		more, err = r.Step(ctx)
-		for ; printed < len(g.seqs) && g.seqs[printed].Reason() != runner.Unfinished; printed++ {
+	printEnded := func() error {
+		for ; printed < len(g.requests); printed++ {
+			if q := &g.requests[printed]; q.refused == nil && q.seq.Reason() == runner.Unfinished {
+				break
+			}
 			g.live.clear()
-			if err := g.print(printed, single); err != nil {
+			if err := g.print(&g.requests[printed]); err != nil {
 				return err
 			}
 		}
-		if err != nil && (!more || ctx.Err() != nil) {
-			return err
+		return nil
+	}
+	err := printEnded() // those that were refused
+	for more := true; err == nil && more && printed < len(g.requests); {
+		// What fails a step is what its requests end with.
+		var failed error
+		more, failed = r.Step(context.WithoutCancel(ctx))
+		if err = printEnded(); err == nil && !more && printed < len(g.requests) {
+			err = failed
 		}
+	}
+	if err != nil {
+		return err
 	}
 	g.live.clear()
 	took := time.Since(g.start).Seconds()
 	if !g.app.json {
-		fmt.Fprintf(g.app.err, "%s of %s in %.3f s: %.1f tokens/s\n", plural(g.tokens, "token"), plural(int64(len(g.seqs)), "request"), took, float64(g.tokens)/took)
+		fmt.Fprintf(g.app.err, "%s of %s in %.3f s: %.1f tokens/s\n", plural(g.tokens, "token"), plural(int64(len(g.requests)), "request"), took, float64(g.tokens)/took)
 	}
-	if g.failed {
-		return errReported
-	}
-	return nil
+	return context.Cause(ctx)
 }
 
 // print prints the answer of a request that has ended.
-func (g *generation) print(i int, single bool) error {
-	s, name := g.seqs[i], g.requests[i].name
-	problem := ""
-	if err := s.Err(); err != nil {
-		problem, g.failed = err.Error(), true
-		fmt.Fprintf(g.app.err, "pwc: request %s: %v\n", name, err)
+func (g *generation) print(q *namedRequest) error {
+	err := q.refused
+	ids, answer := q.Prompt, []int32(nil)
+	if q.seq != nil {
+		err, ids, answer = q.seq.Err(), q.seq.IDs(), q.seq.IDs()[len(q.Prompt):]
 	}
-	if g.app.json {
+	problem := ""
+	if err != nil {
+		problem, g.failed = err.Error(), true
+	}
+	// A newline ends what was streamed before anything else is said.
+	switch {
+	case g.app.json:
 		line, err := json.Marshal(struct {
 			Request json.RawMessage `json:"request"`
 			IDs     []int32         `json:"ids"`
 			Error   string          `json:"error,omitempty"`
-		}{name, s.IDs(), problem})
+		}{q.name, ids, problem})
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(g.app.out, "%s\n", line)
-		return err
+		if _, err := fmt.Fprintf(g.app.out, "%s\n", line); err != nil {
+			return err
+		}
+	case q.seq == nil:
+	case g.single():
+		if _, err := fmt.Fprintln(g.app.out); err != nil {
+			return err
+		}
+	default:
+		if _, err := fmt.Fprintf(g.app.out, "%s: %s\n", strings.Trim(string(q.name), `"`), idText(answer)); err != nil {
+			return err
+		}
 	}
-	if single {
-		_, err := fmt.Fprintln(g.app.out)
-		return err
+	if err != nil && (q.seq == nil || q.seq.Reason() != runner.Canceled) { // why all are canceled is said once
+		fmt.Fprintf(g.app.err, "pwc: request %s: %v\n", q.name, err)
 	}
-	_, err := fmt.Fprintf(g.app.out, "%s: %s\n", strings.Trim(string(name), `"`), idText(s.IDs()[len(s.Prompt()):]))
-	return err
+	return nil
 }
 
 func idText(ids []int32) string { return strings.Trim(fmt.Sprint(ids), "[]") }
 
-// liveLine is a line on a terminal that says what a runner does.
+// liveLine says on a terminal what a runner does.
 type liveLine struct {
-	w      io.Writer
-	width  int // 0: nothing is drawn
+	statusLine
 	last   time.Time
 	start  time.Time
-	drawn  bool
 	rows   int64
 	padded int64
 }
 
 func newLiveLine(a *app, many bool) *liveLine {
-	l := &liveLine{w: a.err}
 	// Tokens that are streamed to the same terminal would be drawn over.
 	if many || terminalWidth(a.out) == 0 {
-		l.width = terminalWidth(a.err)
+		return &liveLine{statusLine: statusLine{w: a.err}}
 	}
-	return l
+	return &liveLine{}
 }
 
 func (l *liveLine) step(s *runner.Step, tokens int64) {
 	l.rows, l.padded = l.rows+int64(s.Rows), l.padded+s.Size-int64(s.Rows)
 	now := time.Now()
-	if l.width == 0 || s.Rows == 0 || now.Sub(l.last) < 100*time.Millisecond {
+	if s.Rows == 0 || now.Sub(l.last) < 100*time.Millisecond {
 		return
 	}
-	l.last, l.drawn = now, true
-	text := fmt.Sprintf("%.1f tokens/s  %d running, %d waiting  %s %d (%d rows, %.0f%% padding so far)  KV %d of %d blocks",
+	l.last = now
+	l.say("%.1f tokens/s  %d running, %d waiting  %s %d (%d rows, %.0f%% padding so far)  KV %d of %d blocks",
 		float64(tokens)/now.Sub(l.start).Seconds(), s.Running, s.Waiting, s.How, s.Size, s.Rows, 100*float64(l.padded)/float64(max(1, l.rows+l.padded)), s.UsedBlocks, s.Blocks)
-	fmt.Fprintf(l.w, "\r\x1b[K%.*s", l.width-1, text)
-}
-
-// clear takes the line away.
-func (l *liveLine) clear() {
-	if l.drawn {
-		fmt.Fprint(l.w, "\r\x1b[K")
-		l.drawn = false
-	}
 }

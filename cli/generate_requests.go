@@ -39,18 +39,22 @@ func (l *idList) Set(text string) error {
 const maxLine = 64 << 20
 
 // requests returns what the flags ask for.
-func (g *generateFlags) requests() ([]namedRequest, error) {
+func (g *generateFlags) requests(stdin io.Reader) ([]namedRequest, error) {
 	base := runner.Request{Prompt: g.ids, MaxNew: g.maxNew, Stop: g.stop, Sampling: g.sampling}
 	if g.file == "" {
-		return []namedRequest{{base, json.RawMessage("0")}}, nil
+		return []namedRequest{{Request: base, name: json.RawMessage("0")}}, nil
 	}
-	f, err := os.Open(g.file)
-	if err != nil {
-		return nil, err
+	in, file := stdin, "<standard input>"
+	if g.file != "-" {
+		f, err := os.Open(g.file)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in, file = f, g.file
 	}
-	defer f.Close()
 	var out []namedRequest
-	lines := bufio.NewScanner(f)
+	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxLine)
 	for n := 1; lines.Scan(); n++ {
 		line := bytes.TrimSpace(lines.Bytes())
@@ -59,15 +63,15 @@ func (g *generateFlags) requests() ([]namedRequest, error) {
 		}
 		q, err := parseRequest(line, base, len(out))
 		if err != nil {
-			return nil, fmt.Errorf("%s:%d:1: %w", g.file, n, err)
+			return nil, fmt.Errorf("%s:%d:1: %w", file, n, err)
 		}
 		out = append(out, q)
 	}
 	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", g.file, err)
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	if len(out) == 0 {
-		return nil, usagef("%s has no request", g.file)
+		return nil, usagef("%s has no request", file)
 	}
 	return out, nil
 }
@@ -85,7 +89,7 @@ type requestLine struct {
 }
 
 func parseRequest(line []byte, base runner.Request, number int) (namedRequest, error) {
-	q := namedRequest{base, json.RawMessage(strconv.Itoa(number))}
+	q := namedRequest{Request: base, name: json.RawMessage(strconv.Itoa(number))}
 	var r requestLine
 	var dst any = &r
 	if line[0] == '[' {
@@ -114,8 +118,11 @@ func parseRequest(line []byte, base runner.Request, number int) (namedRequest, e
 	if r.Stop != nil {
 		q.Stop = r.Stop
 	}
-	if len(q.Prompt) == 0 {
+	switch {
+	case len(q.Prompt) == 0:
 		return q, errors.New("a request needs ids")
+	case q.MaxNew > maxNumber:
+		return q, fmt.Errorf("max_new is %d, more than %d", q.MaxNew, maxNumber)
 	}
 	return q, nil
 }

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -158,6 +160,23 @@ func (a *app) writeModule(m *model, out string) error {
 	return writeFile(out, []byte(text))
 }
 
+// canWrite returns an error where there is no directory for a file, or where a
+// directory has its name: what is found before the work is done.
+func canWrite(path string) error {
+	dir := filepath.Dir(path)
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir():
+		return fmt.Errorf("%s cannot be written: there is no directory %s", path, dir)
+	case err != nil:
+		return fmt.Errorf("%s cannot be written: %w", path, err)
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return fmt.Errorf("%s cannot be written: it is a directory", path)
+	}
+	return nil
+}
+
 func relative(base, target string) (string, error) {
 	b, err := filepath.Abs(base)
 	if err != nil {
@@ -173,6 +192,9 @@ func relative(base, target string) (string, error) {
 // writeFile writes a file beside its place and moves it there, so that nobody
 // reads half of one.
 func writeFile(path string, data []byte) error {
+	if err := canWrite(path); err != nil {
+		return err
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -24,6 +25,8 @@ type modelFlags struct {
 	arch    string
 	ignore  []string
 	context int64
+
+	changed func() []string // flags that were given and are of checkpoints alone
 }
 
 // addImport adds the flags that say how a checkpoint directory is read.
@@ -31,8 +34,11 @@ func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.dtype, "dtype", dtype, "`DTYPE` of weights, activations and caches of a checkpoint: f32, f16, bf16, or auto for the checkpoint's own")
 	fl.StringVar(&f.arch, "architecture", "", "import a checkpoint as this `NAME` instead of the one in its config")
-	fl.Int64Var(&f.context, "context", 0, "the longest sequence that will be served, in `TOKENS`, for checkpoints that compute positions by it")
+	fl.Var(&wholeNumber[int64]{&f.context, 1, maxNumber}, "context", "the longest sequence that will be served, in `TOKENS`, for checkpoints that compute positions by it")
 	fl.StringSliceVar(&f.ignore, "ignore-key", nil, "`KEY`s of the config that have no effect on the model")
+	f.changed = func() []string {
+		return slices.DeleteFunc([]string{"dtype", "architecture", "ignore-key"}, func(name string) bool { return !fl.Changed(name) })
+	}
 }
 
 func (f *modelFlags) addWeights(cmd *cobra.Command) {
@@ -79,6 +85,9 @@ func (a *app) open(path string, f *modelFlags) (*model, error) {
 		return openConfig(path, f)
 	case info.Size() > maxModule:
 		return nil, fmt.Errorf("%s: a module of %s; at most %s are read", path, byteCount(info.Size()), byteCount(maxModule))
+	}
+	if given := f.changed(); len(given) > 0 {
+		return nil, usagef("%s is a module: --%s would have no effect", path, strings.Join(given, " and --"))
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -13,11 +13,13 @@ import (
 	"golang.org/x/term"
 )
 
-// printJSON writes one document, indented, with the keys in the order of the
-// struct's fields.
+// printJSON writes one document, indented or on one line, with the keys in the
+// order of the struct's fields.
 func (a *app) printJSON(v any) error {
 	e := json.NewEncoder(a.out)
-	e.SetIndent("", "  ")
+	if !a.lines {
+		e.SetIndent("", "  ")
+	}
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
 }
@@ -120,6 +122,9 @@ func fold(text string, width int) []string {
 
 // terminalWidth returns the columns of the terminal that w is, or 0.
 func terminalWidth(w io.Writer) int {
+	if p, ok := w.(*printed); ok {
+		w = p.Writer
+	}
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return 0

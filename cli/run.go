@@ -60,8 +60,8 @@ that differs. Both compare by ‖a−b‖/‖b‖.`,
 				return usagef("give the inputs with --in x.safetensors, or have them made up with --rows N")
 			case r.in != "" && r.rows != 0:
 				return usagef("--in and --rows exclude each other")
-			case r.rows < 0 || r.rows > maxRows:
-				return usagef("--rows %d is not in [1, %d]", r.rows, maxRows)
+			case !(r.tol > 0):
+				return usagef("--tol %g: no error is so small", r.tol)
 			case r.against != "" && r.in == "":
 				return usagef("--against compares with a tensor of the file that --in gives")
 			}
@@ -77,7 +77,7 @@ that differs. Both compare by ‖a−b‖/‖b‖.`,
 	fl := cmd.Flags()
 	fl.StringVar(&r.in, "in", "", "safetensors `FILE` with the inputs")
 	fl.StringVar(&r.out, "out", "", "safetensors `FILE` for the results")
-	fl.Int64Var(&r.rows, "rows", 0, "make inputs of `N` rows up: floats within ±1, other numbers 0, ids in order")
+	fl.Var(&wholeNumber[int64]{&r.rows, 1, maxRows}, "rows", "make inputs of `N` rows up: floats within ±1, other numbers 0, ids in order")
 	fl.StringVar(&r.mode, "mode", "piecewise", "what is captured, a `MODE`: none, piecewise, full, full-decode-only or full-and-piecewise")
 	fl.StringVar(&r.against, "against", "", "compare a result with this `TENSOR` of the input file")
 	fl.BoolVar(&r.check, "check", false, "compare with the reference interpreter, which is slow")
@@ -126,6 +126,11 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 	mode, err := piecewise.ParseMode(rf.mode)
 	if err != nil {
 		return usagef("--mode: %w", err)
+	}
+	if rf.out != "" {
+		if err := canWrite(rf.out); err != nil {
+			return err
+		}
 	}
 	m, err := a.open(path, f)
 	if err != nil {

@@ -68,15 +68,12 @@ was measured on another GPU.`,
 		Args: exactly(1, "one checkpoint, config.json or module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
-			if candidates < 1 {
-				return usagef("--candidates %d: at least one algorithm has to be tried", candidates)
-			}
 			return a.runTune(cmd.Context(), args[0], &f, &b, candidates)
 		},
 	}
 	f.addImport(cmd, "auto")
 	b.add(cmd)
-	cmd.Flags().IntVar(&candidates, "candidates", candidates, "`N` algorithms of the library to try for each product")
+	cmd.Flags().Var(&wholeNumber[int]{&candidates, 1, maxNumber}, "candidates", "`N` algorithms of the library to try for each product")
 	return cmd
 }
 

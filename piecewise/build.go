@@ -31,8 +31,8 @@ func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
 		return err
 	}
 	b.built = r
-	for _, w := range r.Warnings {
-		b.opts.Logger.Warn("store", "error", w)
+	if n := len(r.Warnings); n > 0 {
+		b.opts.Logger.Warn("the store failed; what it lacks was compiled", "times", n, "first", r.Warnings[0])
 	}
 	for _, s := range r.ByShape {
 		b.opts.Logger.Info("built", "shape", s.Shape, "compiled", s.Compiled, "loaded", s.Loaded, "bytes", s.Bytes, "seconds", s.Duration.Seconds())

@@ -98,8 +98,14 @@ func (o *Options) defaults(lm *language) error {
 	if o.MaxTokens < o.MaxSequences || int64(o.MaxTokens) > lm.maxTokens {
 		bad("MaxTokens %d is not in [%d, %d]: at least MaxSequences, so that every request can decode, and at most what @forward takes", o.MaxTokens, o.MaxSequences, lm.maxTokens)
 	}
-	if o.MaxLength < 0 || o.Blocks < 0 || int64(o.Blocks) > lm.maxBlocks || o.MemoryBytes < 0 {
-		bad("MaxLength %d, Blocks %d (at most %d) or MemoryBytes %d", o.MaxLength, o.Blocks, lm.maxBlocks, o.MemoryBytes)
+	if o.MaxLength < 0 {
+		bad("MaxLength %d is negative", o.MaxLength)
+	}
+	if o.Blocks < 0 || int64(o.Blocks) > lm.maxBlocks {
+		bad("Blocks %d is not in [0, %d], what the model takes", o.Blocks, lm.maxBlocks)
+	}
+	if o.MemoryBytes < 0 {
+		bad("MemoryBytes %d is negative", o.MemoryBytes)
 	}
 	if !(o.MemoryFraction > 0 && o.MemoryFraction <= 1) {
 		bad("MemoryFraction %g is not in (0, 1]", o.MemoryFraction)

@@ -35,20 +35,23 @@ func (p *Plan) fixed() int64 { return p.Total() - p.StateBytes }
 func (p *Plan) String() string {
 	var b strings.Builder
 	line := func(what string, bytes int64, note string, args ...any) {
-		fmt.Fprintf(&b, "%-12s %12.1f MiB  %s\n", what, float64(bytes)/(1<<20), fmt.Sprintf(note, args...))
+		text := fmt.Sprintf("%-12s %12.2f MiB  %s", what, float64(bytes)/(1<<20), fmt.Sprintf(note, args...))
+		b.WriteString(strings.TrimRight(text, " ") + "\n")
 	}
 	line("weights", p.WeightBytes, "")
 	line("arena", p.PeakArenaBytes, "between pieces and scratch, shared by all sizes")
-	line("workspaces", p.WorkspaceBytes, "of library routines")
+	if p.WorkspaceBytes > 0 {
+		line("workspaces", p.WorkspaceBytes, "of library routines")
+	}
 	line("inputs", p.InputBytes+p.ResultBytes+p.ConstBytes, "and results, and constants")
 	line("rounding", p.Rounding, "at most, by the allocator")
-	line("KV cache", p.StateBytes, "%d blocks of %d tokens, %d bytes each: %d tokens", p.Blocks, p.BlockSize, p.BlockBytes, p.Blocks*p.BlockSize)
+	line("KV cache", p.StateBytes, "blocks of %d tokens and %d bytes: %d, for %d tokens", p.BlockSize, p.BlockBytes, p.Blocks, p.Blocks*p.BlockSize)
 	if p.LimitBytes > 0 {
-		line("in all", p.Total(), "of %.1f MiB", float64(p.LimitBytes)/(1<<20))
+		line("in all", p.Total(), "of %.2f MiB", float64(p.LimitBytes)/(1<<20))
 	} else {
 		line("in all", p.Total(), "")
 	}
-	fmt.Fprintf(&b, "%d graphs at %d sizes; sequences of at most %d tokens\n", p.Graphs, len(p.Sizes), p.MaxLength)
+	fmt.Fprintf(&b, "%d graphs at %d sizes; no sequence is longer than %d\n", p.Graphs, len(p.Sizes), p.MaxLength)
 	for _, u := range p.Uncovered {
 		fmt.Fprintf(&b, "not captured: %s\n", u)
 	}

@@ -1,0 +1,86 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"pwc/cli"
+)
+
+// A signal ends a generation in order: what was generated stays on its line, and one
+// line says why it ended.
+func TestSignal(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no signals to send")
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		cmd := exec.Command("pwc", "generate", "../testdata/hf/llama", "--ids", "5", "--max-new", "200000")
+		cmd.Env = append(cmd.Environ(), "PWC_CACHE=off")
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, 8)); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		rest, err := io.ReadAll(out)
+		if err != nil || !strings.HasSuffix(string(rest), "\n") {
+			t.Errorf("%v: the answer does not end with its line: %v, %q", sig, err, rest[max(0, len(rest)-20):])
+		}
+		err = cmd.Wait()
+		if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 1 {
+			t.Errorf("%v: %v, want exit code 1", sig, err)
+		}
+		if !strings.HasSuffix(stderr.String(), "\npwc: "+sig.String()+" signal received\n") || strings.Contains(stderr.String(), "canceled") {
+			t.Errorf("%v: standard error is\n%s", sig, &stderr)
+		}
+	}
+}
+
+// An interrupt that comes before requests run is an answer of none of them.
+func TestCanceled(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("why it was"))
+	var stdout, stderr bytes.Buffer
+	t.Setenv("PWC_CACHE", "off")
+	code := cli.Run(ctx, []string{"generate", "../testdata/hf/llama", "--ids", "5", "--json"}, strings.NewReader(""), &stdout, &stderr)
+	if code != 1 || stdout.String() != "{\"error\":\"why it was\"}\n" || stderr.String() != "pwc: why it was\n" {
+		t.Errorf("%d\n%s%s", code, &stdout, &stderr)
+	}
+}
+
+// full is a disk without room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no room") }
+
+// A command whose output cannot be written has failed.
+func TestOutputFails(t *testing.T) {
+	t.Setenv("PWC_CACHE", "")
+	t.Setenv("PWC_CACHE_DIR", t.TempDir())
+	for _, args := range []string{
+		"--help", "help run", "version", "version --json", "check ../testdata/nineteen.ir", "split ../testdata/nineteen.ir", "fmt ../testdata/nineteen.ir",
+		"compile ../testdata/nineteen.ir", "run ../testdata/nineteen.ir --rows 2", "cache ls", "cache explain ../testdata/nineteen.ir", "cache verify",
+		"example", "import ../testdata/hf/llama", "generate ../testdata/hf/llama --ids 5 --max-new 2",
+	} {
+		var stderr bytes.Buffer
+		if code := cli.Run(t.Context(), strings.Fields(args), strings.NewReader(""), full{}, &stderr); code != 1 || !strings.HasSuffix(stderr.String(), "pwc: no room\n") {
+			t.Errorf("pwc %s: exit code %d, standard error\n%s", args, code, &stderr)
+		}
+	}
+}
