@@ -12,6 +12,7 @@ import (
 	"pwc/compile/cuda"
 	"pwc/frontend/hf"
 	"pwc/piecewise"
+	"pwc/program"
 	gpu "pwc/runtime/cuda"
 	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
@@ -26,12 +27,12 @@ type entries struct {
 
 var entry = regexp.MustCompile(`__global__ void __launch_bounds__\([^)]*\)\n(\w+)\(`)
 
-func (e *entries) Compile(_ context.Context, source, _, _ string, _ bool) ([]byte, error) {
+func (e *entries) Compile(_ context.Context, source, _, _ string) (cubin, ptx []byte, err error) {
 	name := entry.FindStringSubmatch(source)[1]
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.names = append(e.names, fake.Kernel{Name: name, Run: func(*fake.Call) {}})
-	return fake.Image(name), nil
+	return fake.Image(name), nil, nil
 }
 
 func (e *entries) Version() string { return "names" }
@@ -63,7 +64,9 @@ func onFake(t testing.TB, m *hf.Model, src safetensors.Source, o Options) (*Runn
 		t.Fatal(err)
 	}
 	op, err := attncuda.New(dev, attncuda.Options{MaxRows: o.MaxTokens, MaxRequests: o.MaxSequences, MaxBlocks: (o.MaxLength + blockSize - 1) / blockSize,
-		Code: func(context.Context, attncuda.Variant) ([]byte, error) { return fake.Image("paged"), nil }})
+		Code: func(context.Context, attncuda.Variant) (*program.Program, error) {
+			return program.Alone(target, program.Kernel{Name: "paged", Format: program.KernelCUDA, Code: fake.Image("paged")}), nil
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
