@@ -35,6 +35,7 @@ type fuser struct {
 	values [][]byte // contents of consts
 
 	results []resultInfo
+	named   []returned
 	writes  map[ir.Value]int // by version: the node that writes the next one
 	origin  int32            // of the node being looked at
 	err     error
@@ -46,6 +47,29 @@ type resultInfo struct {
 	alias, same int
 }
 
+// returned is what the piece says of a result as it was written. Who binds the
+// program knows nothing else: values that passes found to be equal have a
+// destination each, and each is written.
+type returned struct {
+	outside bool // the value is a parameter, a weight or a state
+	same    int  // an earlier result that is the same value, -1: none
+}
+
+func returnedAs(fn *ir.Func) []returned {
+	out := make([]returned, len(fn.Returns))
+	first := make(map[ir.Value]int)
+	for k, v := range fn.Returns {
+		kind := fn.Values[fn.Base(v)].Kind
+		out[k] = returned{outside: kind == ir.ParamValue || kind == ir.WeightValue || kind == ir.StateValue, same: -1}
+		if j, again := first[v]; again {
+			out[k].same = j
+		} else {
+			first[v] = k
+		}
+	}
+	return out
+}
+
 func originOf(n *ir.Node) int32 { return n.Pos.Line - 1 }
 
 func (f *fuser) failf(origin int32, format string, args ...any) {
@@ -54,9 +78,9 @@ func (f *fuser) failf(origin int32, format string, args ...any) {
 	}
 }
 
-// fuse groups the function's nodes.
-func fuse(ctx context.Context, m *ir.Module, fn *ir.Func, off func(string) bool) (*fuser, error) {
-	f := &fuser{fn: fn, off: off, states: make([]state, len(fn.Values)), writes: make(map[ir.Value]int)}
+// fuse groups the function's nodes. named is what the piece returns.
+func fuse(ctx context.Context, m *ir.Module, fn *ir.Func, named []returned, off func(string) bool) (*fuser, error) {
+	f := &fuser{fn: fn, off: off, named: named, states: make([]state, len(fn.Values)), writes: make(map[ir.Value]int)}
 	f.count()
 	f.bind(m)
 	for i, n := range fn.Nodes {

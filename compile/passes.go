@@ -13,7 +13,7 @@ import (
 
 // Version is the version of the pipeline. It changes whenever the same piece
 // may give another program.
-const Version = "14"
+const Version = "15"
 
 // PassInfo describes one pass.
 type PassInfo struct {
@@ -143,6 +143,30 @@ func rewrite(name string, m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	return nil, fmt.Errorf("no such pass")
 }
 
+// checkPass reports what a user's pass may not do and the verifier does not see:
+// change the interface of the function, or lose which node of the piece, of so
+// many, a node is from.
+func checkPass(before, after *ir.Func, nodes int) error {
+	if after == nil {
+		return errors.New("returned no function")
+	}
+	params := func(f *ir.Func) (t []ir.Type) {
+		for _, v := range f.Params {
+			t = append(t, f.Type(v))
+		}
+		return t
+	}
+	if !slices.EqualFunc(params(before), params(after), ir.Type.Equal) || !slices.EqualFunc(before.ResultTypes, after.ResultTypes, ir.Type.Equal) {
+		return errors.New("changed the types of parameters or results")
+	}
+	for i, n := range after.Nodes {
+		if at := originOf(n); at < -1 || int(at) >= nodes {
+			return fmt.Errorf("node %d (%s) says that it is from node %d of %d", i, n.Name(), at, nodes)
+		}
+	}
+	return nil
+}
+
 // run takes a specialized module through the pipeline.
 func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.Program, error) {
 	fn := m.Funcs[0]
@@ -150,6 +174,7 @@ func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.P
 	for i, n := range fn.Nodes {
 		ops[i] = n.Name()
 	}
+	named := returnedAs(fn)
 	text := func() string {
 		if p.o.Dump == nil {
 			return ""
@@ -172,8 +197,8 @@ func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.P
 		case "user":
 			for _, u := range p.o.Passes {
 				next, err := u.Run(m, fn)
-				if err == nil && next == nil {
-					err = errors.New("returned no function")
+				if err == nil {
+					err = checkPass(fn, next, len(ops))
 				}
 				if err != nil {
 					return nil, fmt.Errorf("pass %s: %w", u.Name, err)
@@ -185,7 +210,7 @@ func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.P
 				p.dump(u.Name, text())
 			}
 		case "fuse":
-			if fused, err = fuse(ctx, m, fn, p.off); err != nil {
+			if fused, err = fuse(ctx, m, fn, named, p.off); err != nil {
 				return nil, err
 			}
 			steps = planSteps(fused, ops)

@@ -102,6 +102,36 @@ func TestUserPass(t *testing.T) {
 	}
 }
 
+// TestUserPassIsChecked: what the verifier does not see of a pass is an error too.
+func TestUserPassIsChecked(t *testing.T) {
+	m := parse(t, module("  func @piece(%x: f32[N], %y: f32[N]) -> (f32[N]) {\n    %z = add(%x, %y) : f32[N]\n    return %z\n  }\n"))
+	for want, run := range map[string]func(m *ir.Module, f *ir.Func) (*ir.Func, error){
+		"returned no function": func(*ir.Module, *ir.Func) (*ir.Func, error) { return nil, nil },
+		"changed the types of parameters or results": func(_ *ir.Module, f *ir.Func) (*ir.Func, error) {
+			g := *f
+			g.Returns, g.ResultTypes = nil, nil
+			return &g, nil
+		},
+		"node 0 (add) says that it is from node 98 of 1": func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
+			return ir.Rewrite(m, f, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+				rw.SetPos(ir.Pos{Line: 99, Col: 1})
+				rw.Keep(n)
+			})
+		},
+		"used before it is defined": func(_ *ir.Module, f *ir.Func) (*ir.Func, error) {
+			g := *f
+			g.Nodes = nil
+			return &g, nil
+		},
+	} {
+		o := compile.Options{Passes: []compile.Pass{{Name: "bad", Run: run}}}
+		_, err := compile.Compile(context.Background(), m, compile.Shape{}, hostbackend.New(), o)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "pass bad") {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
 // TestErrors pins what a user reads.
 func TestErrors(t *testing.T) {
 	ctx := context.Background()

@@ -371,19 +371,28 @@ func (f *fuser) call(n *ir.Node) {
 	}
 }
 
-// returns finds or makes the memory of each result.
+// returns finds or makes the memory of each result. One that is a value of its
+// own gets memory of its own, whatever passes found it to be equal to.
 func (f *fuser) returns() {
 	for k, v := range f.fn.Returns {
 		info := resultInfo{typ: f.fn.Type(v), alias: -1, same: -1}
 		if n := f.fn.Def(v); n != nil {
 			f.origin = originOf(n)
 		}
+		if j := f.named[k].same; j >= 0 {
+			if info.alias = f.results[j].alias; info.alias < 0 {
+				info.same = j
+			}
+			f.results = append(f.results, info)
+			continue
+		}
 		p := f.whole(v)
-		if p == nil {
+		switch {
+		case p == nil:
 			f.materialise(v)
-		} else if p.mem.kind == constMemory {
-			p = nil
+		case p.mem.kind == constMemory, p.mem.kind == paramMemory && !f.named[k].outside, p.mem.result >= 0:
 			f.copyOut(v)
+			p = nil
 		}
 		if f.err != nil {
 			return
@@ -391,12 +400,9 @@ func (f *fuser) returns() {
 		if p == nil {
 			p = f.states[v].place
 		}
-		switch {
-		case p.mem.kind == paramMemory:
+		if p.mem.kind == paramMemory {
 			info.alias = p.mem.index
-		case p.mem.result >= 0:
-			info.same = p.mem.result
-		default:
+		} else {
 			p.mem.result, p.mem.typ = k, info.typ
 		}
 		f.results = append(f.results, info)

@@ -62,9 +62,10 @@ type Param struct {
 	Shape []dim.Dim
 }
 
-// Result is one result. Alias >= 0: it is that parameter's memory and nothing
-// is written; Same >= 0: it is that earlier result's memory. Otherwise the
-// caller gives a destination, the buffer with that Result index.
+// Result is one result. Alias >= 0: the piece returns that parameter, which is its
+// memory, and nothing is written; Same >= 0: it returns that earlier result again.
+// Otherwise the caller gives a destination, the buffer with that Result index,
+// which is written whatever the value turned out to be equal to.
 type Result struct {
 	DType dtype.DType
 	Shape []dim.Dim
