@@ -55,10 +55,11 @@ race:
 arch: # on amd64: tests on an architecture of 32 bits, where the same bytes must come out
 	GOARCH=386 CGO_ENABLED=0 PWC_REQUIRE_NVRTC= go test ./attention/... ./build ./compile/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
 
-random: # random modules against the interpreter; a tenth for each pass switched off and under the race detector
+random: # random modules against the interpreter; a tenth for each pass switched off, under the race detector, and cut, captured and replayed
 	PWC_RANDOM_MODULES=$(RANDOM_MODULES) go test -timeout 15m -run '^TestRandom(Exact)?Modules$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -run '^TestRandomModulesWithoutAPass$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -race -run '^TestRandomModules$$' ./compile
+	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -run '^TestRandomModules$$' ./piecewise
 
 soak: # requests at random through the runner for SOAK seconds
 	PWC_SOAK=$(SOAK) go test -timeout 30m -run '^TestSoak$$' -v ./runner

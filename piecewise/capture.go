@@ -44,7 +44,7 @@ type fixedMemory struct {
 // Warmup runs every distinct program once outside capture, so that modules are
 // loaded and libraries initialised, the library routines of every size, and extern
 // ops that are a [device.Warmer] on nothing but padding. Its results are thrown
-// away.
+// away, and states are afterwards what they were.
 func (b *Backend) Warmup(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err
@@ -53,11 +53,20 @@ func (b *Backend) Warmup(ctx context.Context) error {
 	return b.note(b.warmup(ctx))
 }
 
-func (b *Backend) warmup(ctx context.Context) error {
+func (b *Backend) warmup(ctx context.Context) (err error) {
 	type at struct {
 		program *program.Program
 		size    int64 // 0: any
 	}
+	restore, err := b.keepStates()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err = errors.Join(err, restore()); err == nil {
+			b.advance(warm)
+		}
+	}()
 	done, warmed := map[at]bool{}, map[string]bool{}
 	libraries, _ := b.pool.stream.(device.LibraryStream)
 	for _, fn := range b.funcs {
@@ -107,11 +116,8 @@ func (b *Backend) warmup(ctx context.Context) error {
 		return err
 	}
 	// Positions that a warm-up computed mean nothing.
-	if _, err := b.opts.Device.TakeFaults(b.pool.stream); err != nil {
-		return err
-	}
-	b.advance(warm)
-	return nil
+	_, err = b.opts.Device.TakeFaults(b.pool.stream)
+	return err
 }
 
 // warmOp runs a call of an extern op on padding, unless one with operands of the

@@ -1,6 +1,7 @@
 package piecewise
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -133,6 +134,57 @@ func (b *Backend) piecesTouchStates() bool {
 			u := &fn.units[i]
 			if u.piece != nil && slices.ContainsFunc(u.args, func(a int32) bool { return fn.storages[a].kind == inState }) {
 				return true
+			}
+		}
+	}
+	return false
+}
+
+// keepStates copies the states that compiled pieces write to the host, and returns
+// what puts them back: a warm-up computes on padding. Caches are written by extern
+// ops, which a warm-up does not call, so that what is copied is small or nothing.
+func (b *Backend) keepStates() (restore func() error, err error) {
+	kept := map[int][]byte{} // by state
+	s := b.pool.stream
+	for i := range b.module.States {
+		if !b.piecesWrite(i) {
+			continue
+		}
+		kept[i] = make([]byte, b.states.buffers[i].Size)
+		if err := s.CopyToHost(kept[i], b.states.buffers[i]); err != nil {
+			return nil, err
+		}
+	}
+	if len(kept) == 0 {
+		return func() error { return nil }, nil
+	}
+	if err := s.Synchronize(); err != nil {
+		return nil, err
+	}
+	return func() error {
+		var errs []error
+		for i, data := range kept {
+			errs = append(errs, s.CopyToDevice(b.states.buffers[i], data))
+		}
+		return errors.Join(append(errs, s.Synchronize())...)
+	}, nil
+}
+
+// piecesWrite reports whether a compiled piece writes a state of the module.
+func (b *Backend) piecesWrite(state int) bool {
+	for _, fn := range b.funcs {
+		for i := range fn.units {
+			p := fn.units[i].piece
+			if p == nil || len(fn.sizes) == 0 { // a warm-up runs what is captured
+				continue
+			}
+			for _, n := range p.Func.Nodes {
+				for _, w := range n.Versions {
+					info := &p.Func.Values[p.Func.Base(w.Value)]
+					if info.Kind == ir.StateValue && p.States[info.Index] == state {
+						return true
+					}
+				}
 			}
 		}
 	}

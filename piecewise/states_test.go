@@ -195,3 +195,66 @@ func TestStatesGetMemoryAfterCapture(t *testing.T) {
 		}
 	})
 }
+
+// A warm-up runs pieces on padding. One that writes a state leaves it as it was:
+// here every run adds its rows to what the state has at their positions.
+func TestWarmupLeavesStates(t *testing.T) {
+	dev := openHost(t)
+	b := create(t, `pwc 1
+module "table" {
+  sym N in [1, 8] batch
+  state @s : f32[4, 2]
+  func @forward(%x: f32[N, 2], %ids: i32[N]) -> (f32[N, 2]) {
+    %old = embedding(@s, %ids) : f32[N, 2]
+    %sum = add(%old, %x) : f32[N, 2]
+    %new = add(%sum, 1.0) : f32[N, 2]
+    scatter(@s, %ids, %new)
+    return %new
+  }
+}
+`, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 2}})
+	mem, err := dev.Alloc(32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Free()
+	state := device.Buffer{Memory: mem, Size: 32}
+	data, err := dev.Bytes(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(8) {
+		putf32(data, i, float32(i)+10)
+	}
+	before := slices.Clone(data)
+	if err := b.Load(context.Background(), nil, map[string]device.Buffer{"s": state}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Capture(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(data, before) {
+		t.Errorf("the state holds %v, held %v", data, before)
+	}
+	in, err := b.Func("forward").Inputs(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := in.Float32s("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := in.Int32s("ids")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x[0], x[1], ids[0] = 1, 2, 3
+	r, err := b.Func("forward").Run(context.Background(), in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantF32(t, read(t, r.At(0)), []float32{18, 20})
+	if b.Stats().Replays != 1 {
+		t.Error("the run was not a replay")
+	}
+}

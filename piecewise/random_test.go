@@ -1,0 +1,265 @@
+package piecewise_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+
+	"pwc/build"
+	"pwc/compile/host"
+	"pwc/internal/irgen"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/ir/interp"
+	"pwc/piecewise"
+	"pwc/program"
+	"pwc/runtime/device"
+	hostdev "pwc/runtime/host"
+	"pwc/safetensors"
+)
+
+// TestRandomModules takes random modules through everything at once: cut at
+// random ops, compiled for random ranges and sizes, captured at random sizes in
+// every mode, run at sizes that are exact, padded and above the graphs, on memory
+// that was poisoned. Each run, and the states after it, must be the
+// interpreter's. PWC_RANDOM_MODULES and PWC_RANDOM_SEED say how many, and which.
+func TestRandomModules(t *testing.T) {
+	first, count := fromEnv(t, "PWC_RANDOM_SEED", 0), fromEnv(t, "PWC_RANDOM_MODULES", 60)
+	dev := openHost(t)
+	for i := range count {
+		r := rand.New(rand.NewSource(int64(first + i)))
+		m := irgen.Generate(r, irgen.Options{MixRows: r.Intn(3) == 0, Load: r.Intn(2) == 0, MaxOps: 1 + r.Intn(30), Externs: []*ir.Extern{
+			irgen.SillyAttention(), {Name: "silly::captured", Mut: []bool{false, false, false, true}, Capture: true},
+		}})
+		o := randomOptions(r, m)
+		o.Device = dev
+		if err := runRandom(r, m, o); err != nil {
+			t.Fatalf("module %d, mode %s, split on %q, sizes %v, compiled %v and %v: %v\n%s", first+i, o.Mode, o.SplitOn, o.CaptureSizes, o.CompileSizes, o.Ranges, err, ir.Print(m))
+		}
+	}
+}
+
+func fromEnv(t *testing.T, name string, absent int) int {
+	s := os.Getenv(name)
+	if s == "" {
+		return absent
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// most is the largest size that runs.
+const most = 24
+
+func randomOptions(r *rand.Rand, m *ir.Module) piecewise.Options {
+	sizes := func() []int64 {
+		out := []int64{}
+		for n := int64(1); n <= most; n++ {
+			if r.Intn(8) == 0 {
+				out = append(out, n)
+			}
+		}
+		return out
+	}
+	o := piecewise.Options{
+		Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Mode(r.Intn(5)), Poison: r.Intn(2) == 0,
+		CaptureSizes: sizes(), Max: map[string]int64{"N": most}, Symbols: map[string]int64{"B": int64(1 + r.Intn(4))},
+	}
+	if r.Intn(3) == 0 {
+		o.CompileSizes = sizes()
+	}
+	if r.Intn(3) == 0 {
+		o.Ranges = sizes()
+	}
+	if r.Intn(3) > 0 { // else at the op that is declared split
+		o.SplitOn = []string{"silly::attention"}
+		for _, n := range m.Funcs[0].Nodes {
+			if r.Intn(6) == 0 && !slices.Contains(o.SplitOn, n.Name()) {
+				o.SplitOn = append(o.SplitOn, n.Name())
+			}
+		}
+	}
+	return o
+}
+
+// elementwise is silly::attention and its like for every type: (q + 2k - v) / 4.
+type elementwise struct {
+	name    string
+	capture bool
+}
+
+func (e elementwise) Signature() device.Signature {
+	return device.Signature{Name: e.name, Mut: []bool{false, false, false, true}, Capture: e.capture}
+}
+
+func (elementwise) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { return 0, nil }
+
+func (e elementwise) Launch(c *device.OpCall) error {
+	return c.Stream.(*hostdev.Stream).Call(func() error {
+		call := &interp.Call{}
+		for _, a := range c.Args {
+			x, err := interp.FromBytes(a.DType, a.Shape, hostBytes(c, a.Buffer))
+			if err != nil {
+				return err
+			}
+			call.Args = append(call.Args, x)
+		}
+		if err := e.reference(call); err != nil {
+			return err
+		}
+		copy(hostBytes(c, c.Args[3].Buffer), call.Args[3].Bytes())
+		return nil
+	})
+}
+
+func (elementwise) reference(c *interp.Call) error {
+	q, k, v, out := c.Args[0], c.Args[1], c.Args[2], c.Args[3]
+	for i := range out.Len() {
+		out.Set(i, (q.At(i)+2*k.At(i)-v.At(i))/4)
+	}
+	return nil
+}
+
+// runRandom runs a module some times, on states that stay, beside the
+// interpreter.
+func runRandom(r *rand.Rand, m *ir.Module, o piecewise.Options) error {
+	ctx := context.Background()
+	ops := []elementwise{{"silly::attention", o.Mode == piecewise.Full || o.Mode == piecewise.FullDecodeOnly || o.Mode == piecewise.FullAndPiecewise}, {"silly::captured", true}}
+	env := &interp.Env{Weights: map[string]*interp.Tensor{}, States: map[string]*interp.Tensor{}, Symbols: map[string]int64{}, Externs: map[string]interp.Extern{}}
+	for _, op := range ops {
+		o.Ops = append(o.Ops, op)
+		env.Externs[op.name] = op.reference
+	}
+	if m.Symbol("B") != nil {
+		env.Symbols["B"] = o.Symbols["B"]
+	} else {
+		o.Symbols = nil
+	}
+	b, err := piecewise.New(ctx, m, o)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	var weights []safetensors.Tensor
+	for _, w := range m.Weights {
+		x, err := randomTensor(r, w.Type, env.Symbols)
+		if err != nil {
+			return err
+		}
+		env.Weights[w.Name] = x
+		weights = append(weights, safetensors.Tensor{Name: w.Name, DType: x.Type, Shape: x.Shape, Data: x.Bytes()})
+	}
+	var file bytes.Buffer
+	if err := safetensors.Encode(&file, weights, nil); err != nil {
+		return err
+	}
+	source, err := safetensors.Parse(file.Bytes())
+	if err != nil {
+		return err
+	}
+	for _, s := range m.States { // the backend's own states are zero at first
+		x, err := randomTensor(nil, s.Type, env.Symbols)
+		if err != nil {
+			return err
+		}
+		env.States[s.Name] = x
+	}
+	if err := b.Load(ctx, source, nil); err != nil {
+		return err
+	}
+	if err := b.Capture(ctx); err != nil {
+		return err
+	}
+	for range 4 {
+		n := int64(1 + r.Intn(most))
+		if err := runOnce(ctx, r, m, b, env, n); err != nil {
+			return fmt.Errorf("%d rows: %w", n, err)
+		}
+	}
+	return nil
+}
+
+func runOnce(ctx context.Context, r *rand.Rand, m *ir.Module, b *piecewise.Backend, env *interp.Env, n int64) error {
+	f := m.Funcs[0]
+	env.Symbols["N"] = n
+	in, err := b.Func(f.Name).Inputs(n)
+	if err != nil {
+		return err
+	}
+	in.SetUniform(r.Intn(2) == 0)
+	var inputs []*interp.Tensor
+	for _, p := range f.Params {
+		x, err := randomTensor(r, f.Type(p), env.Symbols)
+		if err != nil {
+			return err
+		}
+		staged, err := in.Bytes(f.Values[p].Name)
+		if err != nil {
+			return err
+		}
+		copy(staged, x.Bytes())
+		inputs = append(inputs, x)
+	}
+	got, err := b.Func(f.Name).Run(ctx, in, nil)
+	if err != nil {
+		return err
+	}
+	want, err := interp.Run(ctx, m, f, env, inputs)
+	if err != nil {
+		return err
+	}
+	for i, w := range want {
+		size, err := got.At(i).Size()
+		if err != nil {
+			return err
+		}
+		data := make([]byte, size)
+		if err := got.At(i).CopyTo(data); err != nil {
+			return err
+		}
+		if err := compareBytes(data, w); err != nil {
+			return fmt.Errorf("result %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func compareBytes(data []byte, want *interp.Tensor) error {
+	x, err := interp.FromBytes(want.Type, want.Shape, data)
+	if err != nil {
+		return err
+	}
+	tolerance := map[dtype.DType]float64{dtype.F32: 1e-5, dtype.F16: 2e-3, dtype.BF16: 1.6e-2}[want.Type]
+	if d := interp.Compare(x, want); !d.Within(tolerance) {
+		return fmt.Errorf("%s, at most %g", d, tolerance)
+	}
+	return nil
+}
+
+// randomTensor makes what irgen expects of inputs; zeros without a source.
+func randomTensor(r *rand.Rand, t ir.Type, symbols map[string]int64) (*interp.Tensor, error) {
+	shape := make([]int64, t.Rank())
+	for i, d := range t.Shape {
+		n, err := d.Eval(func(s string) (int64, bool) { v, ok := symbols[s]; return v, ok })
+		if err != nil {
+			return nil, err
+		}
+		shape[i] = n
+	}
+	x, err := interp.Zeros(t.DType, shape)
+	if err != nil || r == nil {
+		return x, err
+	}
+	for i := range x.Len() {
+		x.Set(i, irgen.Input(r, t.DType))
+	}
+	return x, nil
+}
