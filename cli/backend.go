@@ -45,7 +45,7 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fl.Var(&f.compileSizes, "compile-sizes", "`SIZE`s that get artifacts of their own")
 	fl.Var(&f.ranges, "ranges", "`END`s of the ranges of sizes that get artifacts of their own")
 	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture, or default, or none")
-	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host, cuda for the GPU at hand, or cuda:sm_90 for GPUs elsewhere")
+	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host, cuda for the GPU at hand, or cuda:sm_90 for GPUs elsewhere; a later GPU runs it too")
 	fl.Var(&wholeNumber[int]{&f.jobs, 0, maxNumber}, "jobs", "`N` pieces compiled at a time (default: one for each processor)")
 	fl.StringSliceVar(&f.disable, "disable-pass", nil, "`PASS`es of the compiler to leave out")
 	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`")
@@ -123,14 +123,18 @@ func (d *dumper) Compile(ctx context.Context, piece *ir.Module, ranges map[strin
 // arguments.
 func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildFlags, mode piecewise.Mode, limits, symbols map[string]int64) (*piecewise.Backend, error) {
 	limits, symbols = overlay(limits, f.max), overlay(symbols, f.symbols)
-	o, done, err := a.backendOptions(m, t, f, mode, bounds(m, limits, symbols))
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	o.Max, o.Symbols = limits, symbols
-	b, err := piecewise.New(ctx, m, o)
-	return b, t.explain(err)
+	var b *piecewise.Backend
+	err := a.forGPU(ctx, t, f, func() error {
+		o, done, err := a.backendOptions(m, t, f, mode, bounds(m, limits, symbols))
+		if err != nil {
+			return err
+		}
+		defer done()
+		o.Max, o.Symbols = limits, symbols
+		b, err = piecewise.New(ctx, m, o)
+		return t.explain(err)
+	})
+	return b, err
 }
 
 // planBackend is newBackend for a module that is compiled and not run.

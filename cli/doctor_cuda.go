@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	compilecuda "pwc/compile/cuda"
@@ -53,7 +54,7 @@ func checkNVRTC() (doctorCheck, *nvrtc.Library) {
 	l, err := nvrtc.Open(nvrtc.Options{})
 	if err != nil {
 		c.State, c.Detail = "missing", strings.TrimPrefix(err.Error(), "nvrtc: ")
-		c.Advice = "nothing can be compiled for GPUs; models that the cache has for them run without it"
+		c.Advice = "nothing can be compiled for GPUs; models that the cache has for them, or for earlier ones, run without it"
 		return c, nil
 	}
 	major, minor := l.Version()
@@ -105,8 +106,22 @@ func (a *app) checkGPU(ctx context.Context, ordinal int, m cuda.Machine, compile
 		var missing *nvrtc.NotFoundError
 		if !errors.As(e, &missing) {
 			tried.State, tried.Advice = "missing", "a newer NVRTC compiles for it"
+			if earlier := latestBefore(compiler.Archs(), info.Properties["device.major"]*10+info.Properties["device.minor"]); earlier > 0 {
+				tried.Advice += fmt.Sprintf("; until then --target cuda:sm_%d does, and its driver compiles the PTX at each start", earlier)
+			}
 		}
 	}
 	tried.Detail = about + "; " + tried.Detail
 	return tried
+}
+
+// latestBefore returns the last architecture that kernels are made for before another
+// one, 0 if there is none.
+func latestBefore(archs []int, arch int64) int {
+	for _, n := range slices.Backward(archs) { // they ascend
+		if int64(n) < arch && n >= compilecuda.MinArch {
+			return n
+		}
+	}
+	return 0
 }

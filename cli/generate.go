@@ -185,15 +185,30 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 	if err != nil {
 		return nil, err
 	}
-	backend, done, err := a.backendOptions(m, t, bf, piecewise.None, steps)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
+	var r *runner.Runner
+	err = a.forGPU(ctx, t, bf, func() error {
+		backend, done, err := a.backendOptions(m, t, bf, piecewise.None, steps)
+		if err != nil {
+			return err
+		}
+		defer done()
+		if o.Backend, err = a.watched(m, backend, g, out); err != nil {
+			return err
+		}
+		r, err = runner.New(ctx, m, o)
+		return t.explain(err)
+	})
+	return r, err
+}
+
+// watched returns a backend's options in the mode of the flags, with what the flags
+// want told of it.
+func (a *app) watched(m *ir.Module, backend piecewise.Options, g *generateFlags, out *generation) (piecewise.Options, error) {
+	var err error
 	if g.mode == autoMode {
 		backend.Mode = runner.BestMode(m, backend.Ops)
 	} else if backend.Mode, err = piecewise.ParseMode(g.mode); err != nil {
-		return nil, usagef("--mode: %w", err)
+		return backend, usagef("--mode: %w", err)
 	}
 	if out.metrics != nil {
 		backend.Observer = twoObservers{backend.Observer, out.metrics}
@@ -205,13 +220,12 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 			backend.Observer = marked{backend.Observer, marks}
 		}
 	}
+	out.ops = nil
 	for i, op := range backend.Ops {
 		timed := &timedOp{wrapped: wrapped{op}}
 		backend.Ops[i], out.ops = timed, append(out.ops, timed)
 	}
-	o.Backend = backend
-	r, err := runner.New(ctx, m, o)
-	return r, t.explain(err)
+	return backend, nil
 }
 
 // stepsOf returns the largest steps of a runner with the options.

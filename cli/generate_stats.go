@@ -122,6 +122,8 @@ type piecewiseStats struct {
 	OpCalls     map[string]int64 `json:"op_calls"`
 	Skipped     map[string]int64 `json:"skipped"`
 
+	CompiledAtLoad map[string]int64 `json:"compiled_at_load"`
+
 	LibraryCalls   int64 `json:"library_calls"`
 	LibraryUntuned int64 `json:"library_untuned"`
 	LibraryMissing int64 `json:"library_missing"`
@@ -135,7 +137,7 @@ func (g *generation) printStats(r *runner.Runner) error {
 	}
 	out := generateStats{Stats: s, Padding: s.Padding(),
 		Seconds: generateTimes{time.Since(g.start).Seconds(), (s.Backend - ops).Seconds(), ops.Seconds(), (s.Took - s.Backend).Seconds()},
-		Backend: piecewiseStats{b.Replays, b.FullReplays, b.EagerRuns, b.Rows, b.PaddedRows, b.OpCalls, b.Skipped, b.LibraryCalls, b.LibraryUntuned, b.LibraryMissing}}
+		Backend: piecewiseStats{b.Replays, b.FullReplays, b.EagerRuns, b.Rows, b.PaddedRows, b.OpCalls, b.Skipped, b.CompiledAtLoad, b.LibraryCalls, b.LibraryUntuned, b.LibraryMissing}}
 	if g.app.json {
 		line, err := json.Marshal(map[string]any{"stats": out})
 		if err == nil {

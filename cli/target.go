@@ -38,7 +38,12 @@ type target struct {
 	dev     device.Device // nil: not at hand, and nothing will run
 	backend compile.Backend
 	cuda    cudaCompiler // nil: the target has no CUDA C
-	meter   func(s device.Stream) (meter, error)
+
+	// aim makes the target another one that the device runs; nil where there is no
+	// choice. configure must follow. The error says that the device does not run it.
+	aim func(name string) error
+
+	meter func(s device.Stream) (meter, error)
 
 	tune    tuner                      // nil: nothing is chosen on the device
 	records func(records *cache.Store) // nil, or has the device follow what was measured before
@@ -108,14 +113,21 @@ func openHost(name string, _ bool) (*target, error) {
 	return &target{name: host.Target, dev: host.Open(host.Options{}), backend: compilehost.New(), meter: newHostMeter}, nil
 }
 
-// close closes the ops and the device.
-func (t *target) close() error {
+// closeOps closes the ops that were opened.
+func (t *target) closeOps() error {
 	var errs []error
 	for _, op := range t.ops {
 		if c, ok := op.(interface{ Close() error }); ok {
 			errs = append(errs, c.Close())
 		}
 	}
+	t.ops = nil
+	return errors.Join(errs...)
+}
+
+// close closes the ops and the device.
+func (t *target) close() error {
+	errs := []error{t.closeOps()}
 	if t.dev != nil {
 		errs = append(errs, t.dev.Close())
 	}

@@ -34,38 +34,60 @@ func openGPU(name string, run bool) (*target, error) { return openGPUOf(0, name,
 // openGPUOf is openGPU for the GPU of an ordinal.
 func openGPUOf(ordinal int, name string, run bool) (*target, error) {
 	compiler := nvrtc.Deferred(nvrtc.Options{}, "--std=c++17")
-	t := &target{name: name, cuda: compiler}
-	t.meter = t.newGPUMeter
-	var err error
 	if name != "cuda" {
-		if t.backend, err = compilecuda.New(name, compiler); err != nil {
+		backend, err := compilecuda.New(name, compiler)
+		if err != nil {
 			return nil, &usageError{fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "compile/cuda: "))}
 		}
 		if !run {
-			return t, nil
+			return &target{name: name, backend: backend, cuda: compiler}, nil
 		}
 	}
 	dev, err := cuda.Open(cuda.Options{Ordinal: ordinal})
 	if err != nil {
 		return nil, err
 	}
-	t.dev, t.name = dev, dev.Info().Target
+	t, err := newGPUTarget(dev, name, compiler)
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return t, nil
+}
+
+// newGPUTarget returns the target of a name on a GPU: "cuda" is its own.
+func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target, error) {
+	t := &target{cuda: compiler, dev: dev}
+	t.meter = t.newGPUMeter
+	t.aim = func(name string) error {
+		if _, err := dev.Takes(name); err != nil {
+			return fmt.Errorf("%s: %w", dev.Info().Name, err)
+		}
+		backend, err := compilecuda.New(name, compiler)
+		if err == nil {
+			t.name, t.backend = name, backend
+		}
+		return err
+	}
+	if name == "cuda" {
+		name = dev.Info().Target
+	}
+	if err := t.aim(name); err != nil {
+		return nil, err
+	}
 	lib, err := cublaslt.Open(dev, cublaslt.Options{})
 	switch {
 	case err == nil:
 		t.useLibrary(dev, lib)
 	case !errors.As(err, new(*cublaslt.NotFoundError)):
-		return nil, errors.Join(err, dev.Close())
-	}
-	if name == "cuda" {
-		t.backend, err = compilecuda.New(t.name, compiler)
-	} else if name != t.name {
-		err = fmt.Errorf("the GPU at hand, %s, is %s: code for another does not run there", dev.Info().Name, t.name)
-	}
-	if err != nil {
-		return nil, errors.Join(err, dev.Close())
+		return nil, err
 	}
 	return t, nil
+}
+
+// gpuCompiler compiles CUDA C for kernels of the compiler and of ops.
+type gpuCompiler interface {
+	cudaCompiler
+	compilecuda.Compiler
 }
 
 // useLibrary has products chosen by records, and lets them be measured.

@@ -83,7 +83,7 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{module: m, opts: o, execs: map[*program.Program]device.Executable{}, faults: map[device.Executable]faultSource{}}
-	b.stats.ops = map[string]*opCounter{}
+	b.stats.ops, b.stats.atLoad = map[string]*opCounter{}, map[string]int64{}
 	b.ranges, _ = o.Observer.(Ranges)
 	if err := b.checkSymbols(); err != nil {
 		return nil, err

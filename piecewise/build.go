@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"pwc/build"
@@ -39,6 +42,32 @@ func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
 	}
 	c := r.Counters
 	b.opts.Logger.Info("built all", "compiled", c.Compiled, "loaded", c.Loaded, "deduplicated", c.Deduplicated, "bytes", c.Bytes, "seconds", time.Since(start).Seconds())
+	return b.countCompiledAtLoad()
+}
+
+// countCompiledAtLoad counts what the device will compile when it loads programs and
+// kernels of ops; frozen it is refused.
+func (b *Backend) countCompiledAtLoad() error {
+	d, ok := b.opts.Device.(device.LoadCompiler)
+	if !ok {
+		return nil
+	}
+	for _, a := range slices.Concat(b.built.Artifacts, b.built.Extras) {
+		if why := d.CompilesAtLoad(a.Program); why != "" {
+			b.stats.atLoad[why]++
+		}
+	}
+	var reasons []string
+	for _, why := range slices.Sorted(maps.Keys(b.stats.atLoad)) {
+		n := b.stats.atLoad[why]
+		reasons = append(reasons, fmt.Sprintf("%d with %s", n, why))
+		if !b.opts.Frozen {
+			b.opts.Logger.Warn("the device compiles programs when it loads them", "programs", n, "what", why)
+		}
+	}
+	if b.opts.Frozen && len(reasons) > 0 {
+		return &FrozenError{Reason: "the device would compile programs when it loads them: " + strings.Join(reasons, ", ")}
+	}
 	return nil
 }
 

@@ -1,6 +1,9 @@
 package piecewise
 
-import "sync/atomic"
+import (
+	"maps"
+	"sync/atomic"
+)
 
 // Stats counts what a backend has done. The first five carry vLLM's names
 // (CompilationCounter in vllm/compilation/counter.py).
@@ -21,6 +24,10 @@ type Stats struct {
 	PaddedRows           int64            `json:"padded_rows"`            // rows that padding added
 	OpCalls              map[string]int64 `json:"op_calls"`               // launches of each extern op between pieces
 	Skipped              map[string]int64 `json:"skipped"`                // runs without a graph, by reason (C8)
+
+	// Programs, kernels of ops among them, whose code the device compiles when it loads
+	// them, by what it compiles and for what (C8).
+	CompiledAtLoad map[string]int64 `json:"compiled_at_load"`
 
 	// Calls of library routines that programs make at capture sizes, each program
 	// and size once, and those of them whose algorithm nobody measured; and steps that
@@ -60,7 +67,8 @@ type counters struct {
 	skipped              [skipCount]atomic.Int64
 	ops                  map[string]*opCounter // fixed after New
 
-	library, untuned, missing int64 // fixed after New
+	library, untuned, missing int64            // fixed after New
+	atLoad                    map[string]int64 // fixed after New
 }
 
 func (c *counters) tookArena(end int64) {
@@ -77,7 +85,7 @@ func (b *Backend) Stats() Stats {
 	c := &b.stats
 	s := Stats{GraphsCaptured: c.captured.Load(), ArenaBytesTaken: c.taken.Load(),
 		Replays: c.replays.Load(), FullReplays: c.full.Load(), EagerRuns: c.eager.Load(), Rows: c.rows.Load(), PaddedRows: c.padded.Load(),
-		OpCalls: map[string]int64{}, Skipped: map[string]int64{}, LibraryCalls: c.library, LibraryUntuned: c.untuned, LibraryMissing: c.missing}
+		OpCalls: map[string]int64{}, Skipped: map[string]int64{}, CompiledAtLoad: maps.Clone(c.atLoad), LibraryCalls: c.library, LibraryUntuned: c.untuned, LibraryMissing: c.missing}
 	b.buildStats(&s)
 	for name, n := range c.ops {
 		s.OpCalls[name] = n.calls.Load()

@@ -14,6 +14,7 @@ import (
 	"pwc/program"
 	"pwc/runtime/cuda/fake"
 	"pwc/runtime/cuda/nvrtc"
+	"pwc/runtime/device"
 )
 
 // compiler is NVRTC as the op takes it.
@@ -122,4 +123,34 @@ func TestLimitsAreNotInKeys(t *testing.T) {
 	if len(asked) != 2 || asked[0] != asked[1] {
 		t.Errorf("asked for %+v", asked)
 	}
+}
+
+// TestVariantsOfTheTarget: kernels are those of the target that the code is made for,
+// whatever else the device has room for.
+func TestVariantsOfTheTarget(t *testing.T) {
+	s := shapeOf(256, 1, 16, dtype.F16, dtype.F16)
+	args := []device.Tensor{}
+	for _, dims := range [][]int64{{8, 2, 256}, {8, 2, 256}, {8, 2, 256}, {4, 2, 16, 2, 256}, {8, 2, 256}} {
+		args = append(args, device.Tensor{DType: dtype.F16, Shape: dims})
+	}
+	for target, made := range map[string]string{"": "cuda:sm_90", "cuda:sm_90": "cuda:sm_90", "cuda:sm_86": "cuda:sm_86"} {
+		r := newFakeRig(t, fake.Eager)
+		var asked attn.Variant
+		op, err := attn.New(r.dev, attn.Options{MaxRows: 8, MaxBlocks: 1, Target: target, Code: func(_ context.Context, v attn.Variant) (*program.Program, error) {
+			asked = v
+			return image, nil
+		}})
+		r.must(err)
+		_, err = op.ScratchBytes(args, nil)
+		r.must(errors.Join(err, op.Close()))
+		if want := variant(t, made, s); asked != want {
+			t.Errorf("%q: asked for %+v, want %+v", target, asked, want)
+		}
+	}
+	if variant(t, "cuda:sm_86", s) == variant(t, "cuda:sm_90", s) {
+		t.Error("both targets have one kernel: nothing was tested")
+	}
+	r := newFakeRig(t, fake.Eager)
+	_, err := attn.New(r.dev, attn.Options{MaxRows: 8, MaxBlocks: 1, Target: "cuda:sm_75", Code: func(context.Context, attn.Variant) (*program.Program, error) { return image, nil }})
+	r.refuses("older than sm_80", err)
 }

@@ -1,0 +1,218 @@
+//go:build !nocuda
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	compilecuda "pwc/compile/cuda"
+	"pwc/ir"
+	"pwc/piecewise"
+	"pwc/runner"
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/fake"
+)
+
+// entries makes images of the fake driver, for the architectures that it knows: of
+// each source the names of its kernels.
+type entries struct {
+	knows []string
+
+	mu    sync.Mutex
+	names []fake.Kernel
+	asked int
+	err   error
+}
+
+var entry = regexp.MustCompile(`(?s)__global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(`)
+
+func (e *entries) Compile(_ context.Context, source, _, arch string) (cubin, ptx []byte, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked++
+	if !slices.Contains(e.knows, arch) {
+		e.err = fmt.Errorf("no compiler for %s", arch)
+		return nil, nil, e.err
+	}
+	var names []string
+	for _, m := range entry.FindAllStringSubmatch(source, -1) {
+		names = append(names, m[1])
+		e.names = append(e.names, fake.Kernel{Name: m[1], Run: func(*fake.Call) {}})
+	}
+	return fake.Image(names...), fake.PTX(names...), nil
+}
+
+func (e *entries) Version() string { return "names" }
+
+func (e *entries) Err() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.err
+}
+
+// A later GPU runs what was compiled for an earlier one: where the target is named,
+// and where nothing can be compiled for its own and the cache has the model for an
+// earlier one. Then the machine code serves if the major version is the same; else the
+// driver compiles PTX, which is counted and said, and refused if frozen.
+func TestEarlierTargets(t *testing.T) {
+	text, err := examples.ReadFile("examples/nineteen.ir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := ir.Parse("nineteen.ir", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		cached       []string // targets
+		knows        []string // architectures that can be compiled for
+		major, minor int
+		target       string
+		frozen       bool
+
+		runs   string // the target that is run; empty: an error
+		ptx    bool   // by PTX
+		native bool   // something is compiled
+		says   string // the error, or what is logged
+	}{
+		"its own":                   {nil, []string{"sm_90"}, 9, 0, "cuda", false, "cuda:sm_90", false, true, ""},
+		"its own, kept":             {[]string{"cuda:sm_80", "cuda:sm_90"}, nil, 9, 0, "cuda", true, "cuda:sm_90", false, false, ""},
+		"its own before another's":  {[]string{"cuda:sm_80"}, []string{"sm_90"}, 9, 0, "cuda", false, "cuda:sm_90", false, true, ""},
+		"another's":                 {[]string{"cuda:sm_80"}, nil, 9, 0, "cuda", false, "cuda:sm_80", true, false, "no compiler for sm_90"},
+		"the latest":                {[]string{"cuda:sm_80", "cuda:sm_90", "cuda:sm_86"}, nil, 10, 0, "cuda", false, "cuda:sm_90", true, false, "PTX of cuda:sm_90 for cuda:sm_100"},
+		"the same major version":    {[]string{"cuda:sm_80"}, nil, 8, 9, "cuda", false, "cuda:sm_80", false, false, "target=cuda:sm_80"},
+		"that of another frozen":    {[]string{"cuda:sm_80"}, nil, 9, 0, "cuda", true, "", false, false, "--target cuda:sm_80"},
+		"a later one's":             {[]string{"cuda:sm_100"}, nil, 9, 0, "cuda", false, "", false, false, "no compiler for sm_90"},
+		"nothing":                   {nil, nil, 9, 0, "cuda", false, "", false, false, "no compiler for sm_90"},
+		"nothing frozen":            {nil, nil, 9, 0, "cuda", true, "", false, false, "the cache is empty"},
+		"named":                     {nil, []string{"sm_80", "sm_90"}, 9, 0, "cuda:sm_80", false, "cuda:sm_80", true, true, "PTX of cuda:sm_80 for cuda:sm_90"},
+		"named and kept":            {[]string{"cuda:sm_80"}, nil, 9, 0, "cuda:sm_80", false, "cuda:sm_80", true, false, "PTX of cuda:sm_80 for cuda:sm_90"},
+		"named and frozen":          {[]string{"cuda:sm_80"}, nil, 9, 0, "cuda:sm_80", true, "", false, false, "frozen, and the device would compile"},
+		"named, the same, frozen":   {[]string{"cuda:sm_80"}, nil, 8, 9, "cuda:sm_80", true, "cuda:sm_80", false, false, ""},
+		"named, later than the GPU": {[]string{"cuda:sm_100"}, nil, 9, 0, "cuda:sm_100", false, "", false, false, `the code is for target "cuda:sm_100", the device is "cuda:sm_90"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("PWC_CACHE_DIR", t.TempDir())
+			var log bytes.Buffer
+			a := &app{out: &log, err: &log}
+			flags := &buildFlags{captureSizes: "1,2", frozen: c.frozen}
+			known := &entries{knows: []string{"sm_80", "sm_86", "sm_90", "sm_100"}} // of which the driver is told
+			for _, name := range append([]string{"cuda:sm_90"}, c.cached...) {
+				backend, err := compilecuda.New(name, known)
+				if err != nil {
+					t.Fatal(err)
+				}
+				elsewhere := &target{name: name, backend: backend, cuda: known}
+				fill := &buildFlags{captureSizes: "none", uncached: !slices.Contains(c.cached, name)}
+				elsewhere.configure(fill)
+				b, err := a.newBackend(t.Context(), m, elsewhere, fill, piecewise.Piecewise, nil, nil)
+				if err := errors.Join(err, b.Close()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			drv := fake.New(fake.Options{Version: 12020, Major: c.major, Minor: c.minor, Schedule: fake.Eager, Kernels: known.names})
+			dev, err := cuda.Open(cuda.Options{Driver: drv})
+			if err != nil {
+				t.Fatal(err)
+			}
+			compiler := &entries{knows: c.knows}
+			runs, stats, err := "", piecewise.Stats{}, error(nil)
+			gpu, err := newGPUTarget(dev, c.target, compiler)
+			if err == nil {
+				gpu.configure(flags)
+				var b *piecewise.Backend
+				if b, err = a.newBackend(t.Context(), m, gpu, flags, piecewise.Piecewise, nil, nil); err == nil {
+					if err := b.Load(t.Context(), nil, nil); err != nil {
+						t.Error(err)
+					}
+					runs, stats = gpu.name, b.Stats()
+					err = b.Close()
+				}
+				err = errors.Join(err, gpu.closeOps())
+			}
+			said := log.String()
+			if err != nil {
+				said = err.Error()
+			}
+			if runs != c.runs || (err == nil) != (c.runs != "") || !strings.Contains(said, c.says) || c.says == "" && said != "" {
+				t.Errorf("%s is run, want %s; it says %q, want %q", runs, c.runs, said, c.says)
+			}
+			compiled := int64(0)
+			for _, n := range stats.CompiledAtLoad {
+				compiled += n
+			}
+			if (compiled > 0) != c.ptx || (dev.PTXCompiled() > 0) != c.ptx || c.ptx && compiled != stats.Compiled+stats.Loaded {
+				t.Errorf("%v by PTX of %d programs, the driver compiled %d images", stats.CompiledAtLoad, stats.Compiled+stats.Loaded, dev.PTXCompiled())
+			}
+			if (stats.Compiled > 0) != c.native {
+				t.Errorf("%d compiled, %d loaded", stats.Compiled, stats.Loaded)
+			}
+			if err := dev.Close(); err != nil {
+				t.Error(err)
+			}
+			if l, m := drv.Leaks(), drv.Misuse(); len(l) > 0 || len(m) > 0 {
+				t.Errorf("left behind %q, misuse %q", l, m)
+			}
+		})
+	}
+}
+
+// A language model's runner runs what the cache has for an earlier GPU, with the
+// kernel of attention that was made for that.
+func TestRunnerOfAnEarlierTarget(t *testing.T) {
+	t.Setenv("PWC_CACHE_DIR", t.TempDir())
+	var log bytes.Buffer
+	a := &app{out: &log, err: &log}
+	m, err := a.open("../testdata/hf/llama", &modelFlags{dtype: "bf16"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, err := a.serves(m.module)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := &entries{knows: []string{"sm_86"}}
+	elsewhere := &target{name: "cuda:sm_86", cuda: known}
+	if elsewhere.backend, err = compilecuda.New(elsewhere.name, known); err != nil {
+		t.Fatal(err)
+	}
+	flags := &buildFlags{captureSizes: "none"}
+	elsewhere.configure(flags)
+	b, err := a.planBackend(t.Context(), served, elsewhere, flags, loadSymbols(served))
+	if err := errors.Join(err, b.Close()); err != nil {
+		t.Fatal(err)
+	}
+	drv := fake.New(fake.Options{Version: 12020, Major: 10, Schedule: fake.Eager, Kernels: known.names})
+	dev, err := cuda.Open(cuda.Options{Driver: drv})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpu, err := newGPUTarget(dev, "cuda", &entries{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpu.configure(flags)
+	out := &generation{app: a, requests: []namedRequest{{Request: runner.Request{Prompt: []int32{1, 2}, MaxNew: 3}}}}
+	r, err := a.newRunner(t.Context(), m.module, gpu, flags, &generateFlags{mode: autoMode, sequences: 1, tokens: 8, blocks: 16}, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := r.Backend().Stats()
+	if gpu.name != "cuda:sm_86" || s.Compiled != 0 || s.CompiledAtLoad["PTX of cuda:sm_86 for cuda:sm_100"] != s.Loaded || len(gpu.ops) != 1 || len(out.ops) != 1 {
+		t.Errorf("%s is run, %+v, %d ops", gpu.name, s, len(gpu.ops))
+	}
+	if err := errors.Join(r.Close(), gpu.close()); err != nil {
+		t.Error(err)
+	}
+	if l, m := drv.Leaks(), drv.Misuse(); len(l) > 0 || len(m) > 0 {
+		t.Errorf("left behind %q, misuse %q", l, m)
+	}
+}
