@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 // arch is what a target names: the GPUs that code was compiled for.
 type arch struct {
+	target       string
 	major, minor int  // compute capability
 	only         byte // 'a': no other one runs it; 'f': none of another major version; 0: any
 }
@@ -18,23 +20,24 @@ var archPattern = regexp.MustCompile(`^cuda:sm_([1-9][0-9]*)([0-9])([af]?)$`)
 
 // archOf reads a target such as "cuda:sm_90".
 func (d *Device) archOf(target string) (arch, error) {
+	a := arch{target: target}
 	m := archPattern.FindStringSubmatch(target)
 	if m == nil {
-		return arch{}, d.notFor(target)
+		return a, d.notFor(a)
 	}
-	major, err := strconv.Atoi(m[1])
-	if err != nil {
-		return arch{}, d.notFor(target)
+	var err error
+	if a.major, err = strconv.Atoi(m[1]); err != nil {
+		return a, d.notFor(a)
 	}
-	a := arch{major: major, minor: int(m[2][0] - '0')}
+	a.minor = int(m[2][0] - '0')
 	if m[3] != "" {
 		a.only = m[3][0]
 	}
 	return a, nil
 }
 
-func (d *Device) notFor(target string) error {
-	return fmt.Errorf("the code is for target %q, the device is %q", target, d.info.Target)
+func (d *Device) notFor(a arch) error {
+	return fmt.Errorf("the code is for target %q, the device is %q", a.target, d.info.Target)
 }
 
 // programmatic reports whether the code waits by itself for the kernel before, where
@@ -42,10 +45,22 @@ func (d *Device) notFor(target string) error {
 func (a arch) programmatic() bool { return a.major >= 9 }
 
 // cubinRuns reports whether the device runs machine code for a. Within a major
-// version later GPUs run that of earlier ones.
+// version later GPUs run that of earlier ones, but those on a chip with processors
+// only their own, and no others theirs (CUDA C++ Programming Guide, "Binary
+// Compatibility").
 func (d *Device) cubinRuns(a arch) bool {
-	return a.major == d.major && (a.minor == d.minor || a.minor < d.minor && a.only != 'a')
+	switch {
+	case a.major != d.major:
+		return false
+	case a.minor == d.minor:
+		return true
+	}
+	return a.minor < d.minor && a.only != 'a' && !onChip(a.major, a.minor) && !onChip(d.major, d.minor)
 }
+
+// onChip reports whether GPUs of a compute capability share a chip with processors:
+// Orin's and Thor's.
+func onChip(major, minor int) bool { return major == 8 && minor == 7 || major == 10 && minor == 1 }
 
 // ptxRuns reports whether the device's driver compiles PTX for a: that of its own
 // architecture and of all earlier ones.
@@ -61,39 +76,44 @@ const (
 	imagePTX         // the driver compiles it
 )
 
-// imageOf returns how the device takes a kernel for a target: its cubin if that runs
-// here, else its PTX.
-func (d *Device) imageOf(target string, k *program.Kernel) (image, error) {
-	a, err := d.archOf(target)
+// imageOf returns how the device takes a kernel that was made for a: its cubin if that
+// runs here, else its PTX.
+func (d *Device) imageOf(a arch, k *program.Kernel) (image, error) {
 	switch {
-	case err != nil:
-		return 0, err
 	case k.Format != program.KernelCUDA:
-		return 0, fmt.Errorf("it is no code for GPUs")
+		return 0, errors.New("it is no code for GPUs")
 	case len(k.Code) > 0 && d.cubinRuns(a):
 		return imageCubin, nil
 	case len(k.PTX) > 0 && d.ptxRuns(a):
 		return imagePTX, nil
 	case d.ptxRuns(a):
-		return 0, fmt.Errorf("%w, and it has no PTX", d.notFor(target))
+		return 0, fmt.Errorf("%w, and there is no PTX of it", d.notFor(a))
 	}
-	return 0, d.notFor(target)
+	return 0, d.notFor(a)
 }
 
 // Takes reports whether the device runs programs for a target, which is an error
-// where it does not, and whether its driver has to compile their PTX to do so: their
-// machine code is for GPUs of an earlier major version. Load does that unasked
-// ([Device.PTXCompiled] counts it).
+// where it does not, and whether its driver has to compile their PTX to do so, as it
+// has where their machine code is for GPUs of an earlier major version. Load does that
+// unasked ([Device.PTXCompiled] counts it).
 func (d *Device) Takes(target string) (compiles bool, err error) {
+	a, err := d.archOf(target)
+	if err != nil {
+		return false, err
+	}
 	both := program.Kernel{Format: program.KernelCUDA, Code: []byte{0}, PTX: []byte{0}}
-	im, err := d.imageOf(target, &both)
+	im, err := d.imageOf(a, &both)
 	return im == imagePTX, err
 }
 
 // CompilesAtLoad implements [device.LoadCompiler].
 func (d *Device) CompilesAtLoad(p *program.Program) string {
+	a, err := d.archOf(p.Target)
+	if err != nil {
+		return ""
+	}
 	for i := range p.Kernels {
-		if im, err := d.imageOf(p.Target, &p.Kernels[i]); err == nil && im == imagePTX {
+		if im, err := d.imageOf(a, &p.Kernels[i]); err == nil && im == imagePTX {
 			return fmt.Sprintf("PTX of %s for %s", p.Target, d.info.Target)
 		}
 	}

@@ -29,6 +29,7 @@ type Executable struct {
 	dev      *Device
 	id       int64
 	program  *program.Program
+	arch     arch // that the program is for
 	ops      device.OpSet
 	launches map[*program.Step]*launchSpec // of kernels
 	consts   *memory                       // all constants, at constAt
@@ -80,11 +81,12 @@ func (x *Executable) check() error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	if _, err := d.archOf(p.Target); err != nil {
+	var err error
+	if x.arch, err = d.archOf(p.Target); err != nil {
 		return err
 	}
 	for i := range p.Kernels {
-		if _, err := d.imageOf(p.Target, &p.Kernels[i]); err != nil {
+		if _, err := d.imageOf(x.arch, &p.Kernels[i]); err != nil {
 			return fmt.Errorf("kernel %d (%s): %w", i, p.Kernels[i].Name, err)
 		}
 	}
@@ -115,7 +117,7 @@ func (x *Executable) load() error {
 	functions := make([]*Function, len(p.Kernels))
 	for i := range p.Kernels {
 		k := &p.Kernels[i]
-		m, err := d.useModule(p.Target, k)
+		m, err := d.useModule(x.arch, k)
 		if m != nil {
 			x.modules = append(x.modules, m)
 		}
@@ -229,11 +231,7 @@ func (x *Executable) loadStep(s *program.Step, f *Function) error {
 			return fail("attribute %s is of another kind", a)
 		}
 	}
-	a, err := x.dev.archOf(x.program.Target)
-	if err != nil {
-		return err
-	}
-	out.attrs = x.dev.attrs(o, a)
+	out.attrs = x.dev.attrs(o, x.arch)
 	args := out.args(len(s.Args))
 	if f.paramsKnown {
 		if len(f.params) != args {

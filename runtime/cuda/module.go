@@ -23,10 +23,10 @@ type module struct {
 	users  int // guarded by dev.mu; at 0 it is unloaded
 }
 
-// useModule loads the image that the device takes of a kernel for a target, or finds
-// it loaded. No capture is under way and the context is current.
-func (d *Device) useModule(target string, k *program.Kernel) (*module, error) {
-	form, err := d.imageOf(target, k)
+// useModule loads the image that the device takes of a kernel made for a, or finds it
+// loaded. No capture is under way and the context is current.
+func (d *Device) useModule(a arch, k *program.Kernel) (*module, error) {
+	form, err := d.imageOf(a, k)
 	if err != nil {
 		return nil, err
 	}
@@ -49,6 +49,11 @@ func (d *Device) useModule(target string, k *program.Kernel) (*module, error) {
 	}
 	h, log, err := d.drv.ModuleLoadData(code, form == imagePTX)
 	if err != nil {
+		var e *driver.Error
+		if errors.As(err, &e) && e.Result == driver.UnsupportedPTX {
+			major, minor := d.DriverVersion()
+			err = fmt.Errorf("%w: a compiler newer than the driver, which runs CUDA %d.%d, made the PTX of %s", err, major, minor, a.target)
+		}
 		if err = d.check(err); log != "" {
 			err = fmt.Errorf("%w\n%s", err, log)
 		}
@@ -127,7 +132,7 @@ func (d *Device) LoadModule(p *program.Program) (*Module, error) {
 		return nil, d.wrap(what, err)
 	}
 	defer d.leave()
-	m, err := d.useModule(p.Target, &p.Kernels[0])
+	m, err := d.useModule(a, &p.Kernels[0])
 	if err != nil {
 		return nil, d.wrap(what, err)
 	}

@@ -258,6 +258,7 @@ func TestTargets(t *testing.T) {
 		{8, 6, "cuda:sm_86", cubin | ptx, cubin}, {8, 6, "cuda:sm_80", cubin | ptx, cubin}, {8, 6, "cuda:sm_75", cubin | ptx, ptx},
 		{8, 6, "cuda:sm_89", cubin | ptx, 0}, {8, 6, "cuda:sm_90", cubin | ptx, 0}, {8, 6, "cuda:sm_75", cubin, 0},
 		{8, 6, "cuda:sm_86", ptx, ptx}, {8, 6, "cuda:sm_80", ptx, ptx}, {8, 6, "cuda:sm_89", ptx, 0},
+		{8, 7, "cuda:sm_87", cubin | ptx, cubin}, {8, 7, "cuda:sm_86", cubin | ptx, ptx}, {8, 9, "cuda:sm_87", cubin | ptx, ptx}, {10, 3, "cuda:sm_101", cubin | ptx, ptx},
 		{8, 0, "cuda:sm_90", cubin | ptx, 0}, {9, 0, "cuda:sm_90", cubin | ptx, cubin}, {10, 0, "cuda:sm_90", cubin | ptx, ptx},
 		{10, 3, "cuda:sm_100", cubin | ptx, cubin}, {12, 0, "cuda:sm_100", cubin | ptx, ptx}, {9, 0, "cuda:sm_100", cubin | ptx, 0},
 		{9, 0, "cuda:sm_90a", cubin | ptx, cubin}, {10, 0, "cuda:sm_90a", cubin | ptx, 0},
@@ -300,6 +301,20 @@ func TestTargets(t *testing.T) {
 				t.Errorf("%s takes %s: %v, %v", d.Info().Target, c.target, compiles, err)
 			}
 		}
+	}
+}
+
+// A driver that is older than the compiler of the PTX says so.
+func TestPTXOfANewerCompiler(t *testing.T) {
+	f := newFake(t, fake.Options{Version: 12020})
+	d := open(t, f)
+	r := &rig{cuda.Target(8, 0), fake.Image(names...), fake.PTX(names...)}
+	f.Fail(2, 222) // the call after CtxSetCurrent
+	if _, err := d.LoadModule(r.module(t)); err == nil || !strings.Contains(err.Error(), "UNSUPPORTED_PTX_VERSION: a compiler newer than the driver, which runs CUDA 12.2, made the PTX of cuda:sm_80") {
+		t.Errorf("%v", err)
+	}
+	if d.PTXCompiled() != 0 {
+		t.Error("it was counted")
 	}
 }
 

@@ -20,6 +20,7 @@ const (
 	NVLinkUncorrectable Result = 220
 	Contained           Result = 226
 	InvalidPTX          Result = 218
+	UnsupportedPTX      Result = 222
 	InvalidHandle       Result = 400
 	NotFound            Result = 500
 	NotReady            Result = 600
@@ -69,6 +70,8 @@ func (r Result) String() string {
 		return "CONTAINED"
 	case InvalidPTX:
 		return "INVALID_PTX"
+	case UnsupportedPTX:
+		return "UNSUPPORTED_PTX_VERSION"
 	case InvalidHandle:
 		return "INVALID_HANDLE"
 	case NotFound:
