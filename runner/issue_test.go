@@ -3,7 +3,9 @@ package runner
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
+	"slices"
 	"sync"
 	"testing"
 
@@ -37,52 +39,82 @@ func (e *entries) Compile(_ context.Context, source, _, _ string) (cubin, ptx []
 
 func (e *entries) Version() string { return "names" }
 
-// onFake makes and loads a runner on a driver whose kernels do nothing: what is left
-// is what the host does. Tokens are all 0.
-func onFake(t testing.TB, m *hf.Model, src safetensors.Source, o Options) (*Runner, *fake.Driver) {
+const fakeTarget = "cuda:sm_90"
+
+// ahead has a model compiled without a device, and returns the kernels that a driver
+// has to be told of. They do nothing: what is left is what the host does.
+func ahead(t testing.TB, m *hf.Model, o *Options) []fake.Kernel {
 	t.Helper()
-	const target = "cuda:sm_90"
 	e := &entries{names: []fake.Kernel{{Name: "paged", Run: func(*fake.Call) {}}}}
-	backend, err := cuda.New(target, e)
+	backend, err := cuda.New(fakeTarget, e)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Compiled once without a device, so that the driver can be told of all kernels.
 	o.Backend.Store, o.Backend.Target = build.NewMemoryStore(), build.Pipeline{Backend: backend}
 	module, err := WithSampling(m.Module)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ahead := o.Backend
-	ahead.Symbols = map[string]int64{"B": 1}
-	if _, err := piecewise.New(context.Background(), module, ahead); err != nil {
+	plan := o.Backend
+	plan.Symbols = map[string]int64{"B": 1}
+	if _, err := piecewise.New(context.Background(), module, plan); err != nil {
 		t.Fatal(err)
 	}
-	drv := fake.New(fake.Options{Version: 12020, Schedule: fake.Eager, Kernels: e.names})
+	return e.names
+}
+
+// openFake makes a runner on a device of a driver. What it made is closed by end,
+// whether there is an error or not; what the runner and its op leave behind for the
+// device to close is an error.
+func openFake(drv *fake.Driver, m *hf.Model, o Options) (r *Runner, end func() error, err error) {
 	dev, err := gpu.Open(gpu.Options{Driver: drv})
 	if err != nil {
-		t.Fatal(err)
+		return nil, func() error { return nil }, err
+	}
+	opened := drv.Left()
+	closed := func(close ...func() error) error {
+		failed := drv.Failed()
+		var errs []error
+		for _, f := range close {
+			errs = append(errs, f())
+		}
+		// What could not be given back is the device's to try again.
+		if now := drv.Left(); failed == drv.Failed() && !slices.Equal(now, opened) {
+			errs = append(errs, fmt.Errorf("left behind %q, the device had %q", now, opened))
+		}
+		return errors.Join(append(errs, dev.Close())...)
 	}
 	op, err := attncuda.New(dev, attncuda.Options{MaxRows: o.MaxTokens, MaxRequests: o.MaxSequences, MaxBlocks: (o.MaxLength + blockSize - 1) / blockSize,
 		Code: func(context.Context, attncuda.Variant) (*program.Program, error) {
-			return program.Alone(target, program.Kernel{Name: "paged", Format: program.KernelCUDA, Code: fake.Image("paged")}), nil
+			return program.Alone(fakeTarget, program.Kernel{Name: "paged", Format: program.KernelCUDA, Code: fake.Image("paged")}), nil
 		}})
 	if err != nil {
-		t.Fatal(err)
+		return nil, dev.Close, err
 	}
 	o.Backend.Device, o.Backend.Ops = dev, []device.Op{op}
-	r, err := New(context.Background(), m.Module, o)
-	if err != nil {
-		t.Fatal(err)
+	if r, err = New(context.Background(), m.Module, o); err != nil {
+		return nil, func() error { return closed(op.Close) }, err
 	}
+	return r, func() error { return closed(r.Close, op.Close) }, nil
+}
+
+// onFake makes and loads a runner on a driver whose kernels do nothing. Tokens are
+// all 0.
+func onFake(t testing.TB, m *hf.Model, src safetensors.Source, o Options) (*Runner, *fake.Driver) {
+	t.Helper()
+	drv := fake.New(fake.Options{Version: 12020, Schedule: fake.Eager, Kernels: ahead(t, m, &o)})
+	r, end, err := openFake(drv, m, o)
 	t.Cleanup(func() {
-		if err := errors.Join(r.Close(), op.Close(), dev.Close()); err != nil {
+		if err := end(); err != nil {
 			t.Errorf("close: %v", err)
 		}
 		if l, m := drv.Leaks(), drv.Misuse(); len(l) > 0 || len(m) > 0 {
 			t.Errorf("left behind %q, misuse %q", l, m)
 		}
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := r.Load(context.Background(), src); err != nil {
 		t.Fatal(err)
 	}

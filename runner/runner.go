@@ -30,8 +30,9 @@ type Runner struct {
 	background context.Context // of runs
 
 	turn    sync.Mutex // held by whoever steps; guards what follows
-	loaded  bool
-	lost    error // what ended the runner
+	placed  bool       // weights and memory are there
+	loaded  bool       // all of Load is done
+	lost    error      // what ended the runner
 	steps   [2]*step
 	flying  *step // issued, not read
 	waiting []*Sequence
@@ -123,7 +124,8 @@ func (r *Runner) Plan() Plan { return r.plan }
 // Backend returns what the runner embeds, for its counters.
 func (r *Runner) Backend() *piecewise.Backend { return r.backend }
 
-// Load takes the memory of the plan, loads the weights, captures, and seals.
+// Load takes the memory of the plan, loads the weights, captures, and seals. After
+// an error it can be called again, and goes on with what is missing.
 func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -133,20 +135,26 @@ func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 	if r.loaded {
 		return fmt.Errorf("%w: Load was called before", ErrPreparation)
 	}
-	if err := r.backend.Load(ctx, weights, nil); err != nil {
-		return err
+	if !r.placed {
+		if err := r.backend.Load(ctx, weights, nil); err != nil {
+			return err
+		}
+		r.placed = true
+	}
+	for i := range r.steps {
+		if r.steps[i] != nil {
+			continue
+		}
+		var err error
+		if r.steps[i], err = r.newStep(); err != nil {
+			return err
+		}
 	}
 	if err := r.backend.Capture(ctx); err != nil {
 		return err
 	}
 	if err := r.backend.Seal(); err != nil {
 		return err
-	}
-	for i := range r.steps {
-		var err error
-		if r.steps[i], err = r.newStep(); err != nil {
-			return err
-		}
 	}
 	r.running = make([]*Sequence, 0, r.opts.MaxSequences)
 	r.blocks = newBlocks(int(r.plan.Blocks))
@@ -186,33 +194,35 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 			r.flying = s
 		}
 	}
+	var unread error
 	if before != nil {
-		err = errors.Join(err, r.collect(before))
+		unread = r.collect(before)
 	}
-	if err == nil && r.flying == nil && before != nil {
-		err = r.hidden.Wait() // the device is idle now: what its kernels flagged comes out
+	if err == nil && unread == nil && r.flying == nil && before != nil {
+		unread = r.hidden.Wait() // the device is idle now: what its kernels flagged comes out
 	}
-	if err != nil {
-		r.failed(err, s, before)
+	// What could not be issued ends with its own step; what could not be read with the
+	// step after it too, whose ids it samples.
+	if err = errors.Join(err, unread); err != nil {
+		r.fail(s, err)
+	}
+	if unread != nil {
+		r.fail(before, unread)
+	}
+	if errors.Is(err, device.ErrDeviceLost) || errors.Is(err, piecewise.ErrClosed) {
+		r.end(err)
 	}
 	r.publish(s, time.Since(start))
 	return r.flying != nil || len(r.running) > 0 || len(r.waiting) > 0 || r.hasInbox(), err
 }
 
-// failed ends the requests of steps that could not be issued or read, and after
-// a fault of the device all.
-func (r *Runner) failed(err error, steps ...*step) {
-	if errors.Is(err, device.ErrDeviceLost) || errors.Is(err, piecewise.ErrClosed) {
-		r.end(err)
+// fail ends the requests of a step.
+func (r *Runner) fail(s *step, err error) {
+	if s == nil {
 		return
 	}
-	for _, s := range steps {
-		if s == nil {
-			continue
-		}
-		for i := range s.shares {
-			r.finish(s.shares[i].seq, Failed, err)
-		}
+	for i := range s.shares {
+		r.finish(s.shares[i].seq, Failed, err)
 	}
 }
 
@@ -223,12 +233,8 @@ func (r *Runner) end(err error) {
 	r.closed = true
 	r.mu.Unlock()
 	r.takeInbox()
-	if r.flying != nil {
-		for i := range r.flying.shares {
-			r.finish(r.flying.shares[i].seq, Failed, err)
-		}
-		r.flying = nil
-	}
+	r.fail(r.flying, err)
+	r.flying = nil
 	for len(r.running) > 0 {
 		r.finish(r.running[0], Failed, err)
 	}
@@ -309,11 +315,8 @@ func (r *Runner) release() error {
 		errs = append(errs, r.backend.Close())
 	}
 	for _, s := range r.steps {
-		if s != nil && s.ids != nil {
-			errs = append(errs, s.ids.Free())
-		}
-		if s != nil && s.done != nil {
-			errs = append(errs, s.done.Close())
+		if s != nil {
+			errs = append(errs, s.ids.Free(), s.done.Close())
 		}
 	}
 	if r.pool != nil {

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"errors"
 	"slices"
 	"time"
 	"unsafe"
@@ -29,10 +30,12 @@ func (r *Runner) newStep() (*step, error) {
 	s := &step{shares: make([]share, 0, n), batch: attention.NewBatch(n, r.opts.MaxTokens, r.blocksFor(r.plan.MaxLength))}
 	var err error
 	if s.ids, err = r.device.AllocHost(4 * int64(n)); err != nil {
-		return s, err
+		return nil, err
 	}
-	s.done, err = r.device.NewEvent()
-	return s, err
+	if s.done, err = r.device.NewEvent(); err != nil {
+		return nil, errors.Join(err, s.ids.Free())
+	}
+	return s, nil
 }
 
 func (s *step) reset() {

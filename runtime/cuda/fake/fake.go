@@ -317,19 +317,29 @@ func (f *Driver) DevicePrimaryCtxRelease(d driver.Device) error {
 	return err
 }
 
+// Left lists what was made and not given back yet.
+func (f *Driver) Left() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.left()
+}
+
 // collect notes what is left.
-func (f *Driver) collect() {
+func (f *Driver) collect() { f.leaks = append(f.leaks, f.left()...) }
+
+func (f *Driver) left() []string {
+	out := f.space.left()
 	note := func(n int, what string) {
 		if n > 0 {
-			f.leaks = append(f.leaks, fmt.Sprintf("%d %s", n, what))
+			out = append(out, fmt.Sprintf("%d %s", n, what))
 		}
 	}
-	f.leaks = append(f.leaks, f.space.left()...)
 	note(len(f.byID), "streams")
 	note(len(f.events), "events")
 	note(len(f.modules), "modules")
 	note(len(f.graphs), "graphs")
 	note(len(f.execs), "executable graphs")
+	return out
 }
 
 // CtxSetCurrent sets the calling thread's context.
