@@ -129,11 +129,18 @@ func terminalWidth(w io.Writer) int {
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return 0
 	}
-	n, _, err := term.GetSize(int(f.Fd()))
-	if err != nil {
+	if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
+		return n
+	}
+	return 80 // one that does not know
+}
+
+// drawWidth is terminalWidth where lines can be drawn over, else 0.
+func drawWidth(w io.Writer) int {
+	if os.Getenv("TERM") == "dumb" {
 		return 0
 	}
-	return n
+	return terminalWidth(w)
 }
 
 // byteCount returns bytes for people: "512 B", "1.5 MiB".

@@ -26,7 +26,7 @@ type progress struct {
 func (p *progress) set(done, total int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if terminalWidth(p.w) == 0 || total == 0 {
+	if drawWidth(p.w) == 0 || total == 0 {
 		return
 	}
 	if p.bar == nil {
@@ -68,7 +68,7 @@ type statusLine struct {
 
 // say replaces what the line says.
 func (l *statusLine) say(format string, args ...any) {
-	if width := terminalWidth(l.w); width > 0 {
+	if width := drawWidth(l.w); width > 0 {
 		fmt.Fprintf(l.w, "\r\x1b[K%.*s", width-1, fmt.Sprintf(format, args...))
 		l.drawn = true
 	}
