@@ -61,8 +61,12 @@ func minRule(n *node) error {
 }
 
 // lines visits the lines of a tensor along an axis, in the row-major order of
-// the other axes: at holds where the line's elements lie. It is reused.
+// the other axes: at holds where the line's elements lie. It is reused. A tensor
+// without elements has no lines, however long they would be.
 func lines(shape []int64, axis int, visit func(line int, at []int)) {
+	if slices.Contains(shape, 0) {
+		return
+	}
 	outer, inner := 1, 1
 	for a, d := range shape {
 		switch {

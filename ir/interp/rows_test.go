@@ -22,6 +22,7 @@ func TestSoftmax(t *testing.T) {
 	check(t, "NaN", apply1(t, "softmax", []any{f32(0, nan)}), f32(nan, nan))
 	check(t, "bf16", apply1(t, "softmax", []any{bf16(1, 2, 3)}), bf16(row...))
 	check(t, "no rows", apply1(t, "softmax", []any{of(dtype.F32, s(0, 3))}), of(dtype.F32, s(0, 3)))
+	check(t, "no rows that would be too long", apply1(t, "softmax", []any{of(dtype.F32, s(0, 1<<50))}), of(dtype.F32, s(0, 1<<50)))
 	check(t, "no columns", apply1(t, "softmax", []any{of(dtype.F32, s(3, 0))}), of(dtype.F32, s(3, 0)))
 }
 
