@@ -89,3 +89,28 @@ func TestInPlace(t *testing.T) {
 		}
 	}
 }
+
+// TestSameAccess: memory is shared only where each element is read and written at
+// one address. A device that runs elements in any order shows what a host that
+// reads whole blocks first may not.
+func TestSameAccess(t *testing.T) {
+	n := dim.Sym("N")
+	base := func() *loop.Access {
+		return &loop.Access{Offset: one, Rows: []dim.Dim{n, dim.Const(8)}, Cols: []dim.Dim{dim.Const(4), one}}
+	}
+	for name, change := range map[string]func(a *loop.Access){
+		"another offset":     func(a *loop.Access) { a.Offset = dim.Dim{} },
+		"rows swapped":       func(a *loop.Access) { slices.Reverse(a.Rows) },
+		"columns swapped":    func(a *loop.Access) { slices.Reverse(a.Cols) },
+		"positions of a row": func(a *loop.Access) { a.Index = &loop.Index{} },
+	} {
+		a, b := base(), base()
+		if !sameAccess(a, b) {
+			t.Fatal("equal accesses differ")
+		}
+		change(b)
+		if sameAccess(a, b) || sameAccess(b, a) {
+			t.Errorf("%s: taken for the same", name)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package compile_test
+
+import (
+	"strings"
+	"testing"
+
+	"pwc/compile"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// foldable are the pointwise ops that fold on floats and on integers, by hand:
+// those that IEEE 754, or two's complement, gives one result.
+var foldable = map[string]string{
+	"neg": "fi", "abs": "fi", "relu": "fi", "add": "fi", "sub": "fi", "mul": "fi", "div": "fi", "maximum": "fi", "minimum": "fi", "compare": "fi",
+	"where": "fi", "clamp": "fi", "sqrt": "f", "reciprocal": "f", "floor": "f", "ceil": "f", "round": "f", "not": "i", "rem": "i", "and": "i", "or": "i", "xor": "i",
+}
+
+// TestFold computes every pointwise op on constants: vectors, which are folded
+// element by element, and uniform tensors. What is folded is what the interpreter
+// gives, and what can be folded is.
+func TestFold(t *testing.T) {
+	for _, o := range ir.Ops() {
+		if o.Class != ir.Pointwise {
+			continue
+		}
+		tried := 0
+		for _, dt := range dtype.All() {
+			if !dt.Computes() {
+				continue
+			}
+			for i, c := range pointwiseCases(o) {
+				for _, uniform := range []bool{false, true} {
+					m := constantModule(dt, c, uniform)
+					if m == nil {
+						continue
+					}
+					tried++
+					left := ""
+					dump := func(pass, text string) {
+						if pass == "fold" {
+							left = text
+						}
+					}
+					if err := check(m, compile.Shape{}, compile.Options{Dump: dump}, &bound{}, true); err != nil {
+						t.Errorf("%s of %s, case %d, uniform %v: %v\n%s", o.Name, dt, i, uniform, err, ir.Print(m))
+						continue
+					}
+					kind := "i"
+					if dt.Float() {
+						kind = "f"
+					}
+					if folds := strings.Contains(foldable[o.Name], kind); o.Name != "cast" && folds == strings.Contains(left, " = "+o.Name+"(") {
+						t.Errorf("%s of %s, case %d, uniform %v: folds should be %v:\n%s", o.Name, dt, i, uniform, folds, left)
+					}
+				}
+			}
+		}
+		if tried < 6 { // at least the floats, each both ways
+			t.Errorf("%s was tried on constants %d times", o.Name, tried)
+		}
+	}
+}
+
+// constantModule applies the op of a case to constants: vectors of 20 elements,
+// or scalars; nil if the op does not take the dtype.
+func constantModule(dt dtype.DType, c opCase, uniform bool) *ir.Module {
+	b := ir.NewBuilder("constants")
+	fb := b.Func("piece")
+	values := specials(dt)
+	if dt == dtype.I64 {
+		values = values[1:] // const has float64s, and refuses the least integer
+	}
+	var x []ir.Value
+	for i := range c.shapes {
+		if uniform {
+			v := values[(i+2)%len(values)]
+			l := ir.Literal{Float: v}
+			if !dt.Float() {
+				l = ir.Literal{IsInt: true, Int: int64(v)}
+			}
+			x = append(x, fb.Op1("full", []ir.Value{fb.Literal(l)}, ir.DimsAttr("shape", dim.Const(3)), ir.DTypeAttr(dt)))
+			continue
+		}
+		var list []float64
+		for j := range 20 {
+			list = append(list, values[(j*(2*i+1)+i)%len(values)])
+		}
+		x = append(x, fb.Op1("const", nil, ir.FloatsAttr("values", list...), ir.DTypeAttr(dt)))
+	}
+	fb.Return(c.apply(fb, x)...)
+	m, err := b.Build()
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+// TestCastsThereAndBack casts to every dtype and back. A pair that loses nothing
+// goes; any other must round as the interpreter does.
+func TestCastsThereAndBack(t *testing.T) {
+	lossless := map[dtype.DType]string{
+		dtype.Bool: "f32 f16 bf16 i8 u8 i16 i32 i64", dtype.I8: "f32 i16 i32 i64", dtype.U8: "f32 i16 i32 i64", dtype.I16: "f32 i32 i64",
+		dtype.I32: "i64", dtype.F16: "f32", dtype.BF16: "f32",
+	}
+	for _, from := range dtype.All() {
+		for _, to := range dtype.All() {
+			if !from.Computes() || !to.Computes() || from == to {
+				continue
+			}
+			b := ir.NewBuilder("casts")
+			fb := b.Func("piece")
+			x := fb.Param("x", ir.TypeOf(from, dim.Const(20)))
+			there := fb.Op1("cast", []ir.Value{x}, ir.DTypeAttr(to))
+			back := fb.Op1("cast", []ir.Value{there}, ir.DTypeAttr(from))
+			fb.Return(fb.Op1("reshape", []ir.Value{back}, ir.IntsAttr("shape", 4, 5))) // a copy: a parameter is not returned in place of it
+			m, err := b.Build()
+			if err != nil {
+				t.Fatal(err)
+			}
+			left := ""
+			dump := func(pass, text string) {
+				if pass == "dce" {
+					left = text
+				}
+			}
+			in := &bound{}
+			in.params = append(in.params, tensorOf(t, from, []int64{20}, specials(from), 0))
+			if err := check(m, compile.Shape{}, compile.Options{Dump: dump}, in, true); err != nil {
+				t.Errorf("%s to %s and back: %v", from, to, err)
+			}
+			want := strings.Contains(" "+lossless[from]+" ", " "+to.String()+" ")
+			if gone := !strings.Contains(left, "cast"); gone != want {
+				t.Errorf("%s to %s and back is dropped: %v, want %v", from, to, gone, want)
+			}
+		}
+	}
+}
