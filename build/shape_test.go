@@ -1,12 +1,14 @@
 package build_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"pwc/build"
+	"pwc/split"
 )
 
 func TestRanges(t *testing.T) {
@@ -75,4 +77,19 @@ func TestRangesCover(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFunctionsWithoutASize: one beside another that has a size symbol takes
+// nothing from it.
+func TestFunctionsWithoutASize(t *testing.T) {
+	fixed := plan(t, "pwc 1\nmodule \"m\" {\n func @f(%x: f32[4]) -> (f32[4]) {\n  %y = add(%x, 1)\n  return %y\n }\n}\n")
+	r, err := build.Pieces(context.Background(), []*split.Plan{fixed, plan(t, chain)}, build.Options{
+		Compiler: newFake(0), Shapes: map[string]build.Shapes{"N": {Sizes: []int64{8}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(r.ByShape); got != 3 || r.ByShape[0].Compiled != 1 || r.ByShape[2].Shape != "8" {
+		t.Errorf("%d kinds of shapes: %+v", got, r.ByShape)
+	}
 }

@@ -73,6 +73,11 @@ func TestTuning(t *testing.T) {
 	if got, _ := both.Tuning(testTuning.TuningKey); got != testTuning {
 		t.Errorf("with a layer: %+v", got)
 	}
+	// A layer that is not there hides nothing behind it.
+	gone := New(Options{Dir: dir, Layers: []string{filepath.Join(t.TempDir(), "gone"), other}})
+	if got, _ := gone.Tuning(testTuning.TuningKey); got != testTuning {
+		t.Errorf("behind a missing layer: %+v", got)
+	}
 	all, err := both.Tunings(ctx)
 	if err != nil || len(all) != 2 || !slices.Contains(all, testTuning) || !slices.Contains(all, second) {
 		t.Errorf("all: %+v, %v", all, err)

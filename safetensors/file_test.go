@@ -30,6 +30,33 @@ func write(t *testing.T, path string, tensors ...Tensor) {
 	}
 }
 
+// Where the system lists a process's mappings, a closed file is not among them.
+func TestCloseUnmaps(t *testing.T) {
+	const maps = "/proc/self/maps"
+	path := filepath.Join(t.TempDir(), "m.safetensors")
+	write(t, path, u8("a", 1, 2, 3))
+	f, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mapped := func() bool {
+		text, err := os.ReadFile(maps)
+		if err != nil {
+			t.Skip(err)
+		}
+		return strings.Contains(string(text), path)
+	}
+	if !mapped() {
+		t.Error("an open file is not mapped")
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if mapped() {
+		t.Error("a closed file is mapped")
+	}
+}
+
 func TestOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.safetensors")
 	write(t, path, u8("a", 1, 2, 3), u8("b"))

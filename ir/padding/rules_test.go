@@ -164,6 +164,7 @@ var cases = []struct{ name, body, returns, types, want string }{
 	// Extern ops.
 	{"call split", "%o = empty_like(%x)\ncall \"s::s\"(%x, %o)", "%o", "f32[N, 8]", ""},
 	{"call split, fresh", "%r = call \"s::fresh\"(%x) : f32[N, 8]", "%r", "f32[N, 8]", ""},
+	{"call split, a result without rows", "%r = call \"s::fresh\"(%x) : f32[8]", "%r", "f32[8]", ""},
 	{"call split, odd result", "%r = call \"s::fresh\"(%x) : f32[N + 1]", "%u", "f32[8, 8]", "extent N + 1 of axis 0"},
 	{"call split of mixed", "%a = cumsum(%x, axis=0)\n%r = call \"s::fresh\"(%a) : f32[N, 8]\n%t = sum(%r, axes=[0])", "%t", "f32[8]", "cumsum mixes rows"},
 	{"call capture", "%r = call \"my::op\"(%x) : f32[N, 8]", "%r", "f32[N, 8]", "my::op mixes rows of N: operand 0 has rows, and only an op declared split promises to keep them apart"},

@@ -213,6 +213,13 @@ func TestValidate(t *testing.T) {
 		{loopExample, "phase 0 body 0 (load): register 3 of 3", func(k *K) { k.Loop.Phases[0].Body[0].Dst = 3 }},
 		{loopExample, "phase 0 body 1 (mul): register 2 is read before", func(k *K) { k.Loop.Phases[0].Body[1].B = 2 }},
 		{loopExample, "phase 0 body 1 (mul): register 9 of 3", func(k *K) { k.Loop.Phases[0].Body[1].B = 9 }},
+		{loopExample, "phase 0 body 1 (mul): register 3 of 3", func(k *K) { k.Loop.Phases[0].Body[1].B = 3 }},
+		{loopExample, "phase 1 pre 2 (splat): scalar register 2 of 2", func(k *K) {
+			k.Loop.Phases[1].Pre = append(k.Loop.Phases[1].Pre, vec.Instr{Op: vec.OpSplatF, A: 2})
+		}},
+		{loopExample, "phase 1 pre 2 (const): register 3 of 3", func(k *K) {
+			k.Loop.Phases[1].Pre = append(k.Loop.Phases[1].Pre, vec.Instr{Op: vec.OpConstF, Dst: 3})
+		}},
 		{loopExample, "phase 0 body 2 (sum): scalar register 2 of 2", func(k *K) { k.Loop.Phases[0].Body[2].Dst = 2 }},
 		{loopExample, "phase 0 body 3 (rmax): scalar register 0 gets two", func(k *K) { body(k, 0, vec.Instr{Op: vec.OpRMax, A: 0}) }},
 		{loopExample, "phase 0 body 3 (splat): may not stand here", func(k *K) { body(k, 0, vec.Instr{Op: vec.OpSplatF}) }},
