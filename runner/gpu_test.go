@@ -180,6 +180,20 @@ func TestStepAllocatesNothingOnGPU(t *testing.T) { allocatesNothing(t, gpuMaker(
 // The functions that choose tokens choose on a GPU what sorting chooses, from rows
 // that one block looks at and from rows that several share.
 func TestSampleFunctionsOnGPU(t *testing.T) {
+	for _, vocabulary := range []int{600, 40000} {
+		sampleFunctionsOnGPU(t, piecewise.NoGuard, vocabulary, 3)
+	}
+}
+
+// The same for tools that watch every access, which take their time.
+func TestSampleFunctionsWatchedOnGPU(t *testing.T) {
+	for _, vocabulary := range []int{600, 16400} {
+		sampleFunctionsOnGPU(t, piecewise.Exact, vocabulary, 1)
+	}
+}
+
+func sampleFunctionsOnGPU(t *testing.T, guard piecewise.Guard, vocabulary, rounds int) {
+	t.Helper()
 	dev, err := gpu.Open(gpu.Options{})
 	if err != nil {
 		if os.Getenv("PWC_REQUIRE_GPU") == "1" {
@@ -200,7 +214,5 @@ func TestSampleFunctionsOnGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, vocabulary := range []int{600, 40000} {
-		sampleOnDevice(t, dev, build.Pipeline{Backend: backend}, vocabulary, 3)
-	}
+	sampleOnDevice(t, dev, build.Pipeline{Backend: backend}, guard, vocabulary, rounds)
 }

@@ -1,0 +1,123 @@
+package cuda_test
+
+import (
+	"context"
+	"maps"
+	"math/rand"
+	"slices"
+	"strings"
+	"testing"
+
+	"pwc/compile"
+	"pwc/ir"
+	"pwc/ir/dtype"
+)
+
+// watchedCase is a module, and the numbers of rows for which kernels of its own are
+// launched.
+type watchedCase struct {
+	name string
+	m    *ir.Module
+	rows []int64
+}
+
+// watchedCases have every kind of kernel in its smallest form that has all of its
+// parts: more than one block, a stage of copies that is not full, a last column that
+// is not.
+func watchedCases(t testing.TB) []watchedCase {
+	t.Helper()
+	bf16, f16, f32 := dtype.BF16, dtype.F16, dtype.F32
+	return []watchedCase{
+		{"product", productModule(t, bf16, bf16, 136, 40), []int64{1, 2, 5, 16, 17, 64, 65, 130}},
+		{"wider product", productModule(t, bf16, bf16, 136, 4104), []int64{33, 66}},
+		{"wide product", productModule(t, f16, f16, 8, 12808), []int64{17}},
+		{"widest product", productModule(t, bf16, bf16, 8, 25608), []int64{17, 33}},
+		{"product in f32", productModule(t, f32, bf16, 72, 40), []int64{1, 9}},
+		{"chain", chainModule(t, chainShape{bf16, 256, 136, 3, 1, 16}), []int64{1, 2, 8, 16, 17}},
+		{"odd chain", chainModule(t, chainShape{f16, 1000, 40, 2, 2, 6}), []int64{1, 3}},
+		{"experts", expertModule(t, bf16, 8, 2, 136, 40, false), []int64{1, 3, 33, 65, 200}},
+		{"experts apart", expertModule(t, f16, 8, 2, 72, 40, true), []int64{9}},
+		{"experts in f32", expertModule(t, f32, 8, 2, 40, 24, true), []int64{2}},
+		{"rows", longRows(t, 600), []int64{3}},
+		{"rows of a cluster", longRows(t, 16388), []int64{2}},
+		{"largest", largest(t), []int64{3}},
+	}
+}
+
+// largest finds the eight largest of a row.
+func largest(t testing.TB) *ir.Module {
+	t.Helper()
+	m, err := ir.Parse("largest.ir", []byte(`pwc 1
+module "largest" {
+  sym N in [1, 64] batch
+  func @piece(%x: f32[N, 600]) -> (f32[N, 8], i32[N, 8]) {
+    %v, %i = topk(%x, k=8) : f32[N, 8], i32[N, 8]
+    return %v, %i
+  }
+}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestWatchedKernels pins what the cases launch: a kind of kernel that is new has to
+// be among them.
+func TestWatchedKernels(t *testing.T) {
+	r := newRecorder(t, "cuda:sm_90")
+	found := map[string]bool{}
+	for _, c := range watchedCases(t) {
+		p, err := compile.Compile(context.Background(), c.m, compile.Shape{}, r, compile.Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		for _, n := range c.rows {
+			for _, name := range launches(t, p, n) {
+				found[strings.TrimPrefix(name, "k_")] = true
+			}
+		}
+	}
+	want := strings.Fields(`
+		add_argmax add_cumsum_max cumsum layer_norm layer_norm_linear_add_rope_rope_reshape_rows1
+		linear_add_rope_rope_reshape_rows16 linear_add_rope_rope_reshape_rows2 linear_add_rope_rope_reshape_rows8
+		linear_add_rows1 linear_add_rows16 linear_add_rows2 linear_add_rows32 linear_add_rows64 linear_add_rows8
+		linear_add_simple64x64 linear_add_simple8x128 linear_add_tile128x128 linear_add_tile128x64_rows128
+		linear_add_tile32x128_rows32 linear_add_tile32x64_rows32 linear_add_tile64x128_rows64 linear_add_tile64x64_rows128
+		linear_rows32 linear_select_relu_each linear_select_relu_group128x128 linear_select_relu_group32x128
+		linear_select_relu_group64x128 linear_select_relu_group8x128 linear_select_relu_simple1x256
+		linear_silu_mul_rows16 linear_silu_mul_rows2 linear_silu_mul_rows8
+		rms_norm rms_norm_linear_silu_mul_rows1 rope_rope_reshape silu_mul softmax topk`)
+	if got := slices.Sorted(maps.Keys(found)); !slices.Equal(got, want) {
+		t.Errorf("launched\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestDeviceWatched runs every kind of kernel once or twice, with nothing written to
+// results and scratch before: for tools that watch every access, which take their
+// time.
+func TestDeviceWatched(t *testing.T) {
+	g := openGPU(t)
+	g.bare = true
+	for _, c := range watchedCases(t) {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := compile.Compile(context.Background(), c.m, compile.Shape{}, g.backend, compile.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range c.rows {
+				b, err := draw(rand.New(rand.NewSource(n)), c.m, map[string]int64{"N": n}, func(r *rand.Rand, dt dtype.DType) float64 {
+					if dt.Float() {
+						return r.NormFloat64() / 4
+					}
+					return float64(r.Intn(8)) // an expert
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := g.hold(p, c.m, b, tolerance); err != nil {
+					t.Errorf("%d rows: %.400s", n, err)
+				}
+			}
+		})
+	}
+}
