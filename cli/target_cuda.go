@@ -98,11 +98,7 @@ func (t *target) useLibrary(dev *cuda.Device, lib *cublaslt.Library) {
 		}
 	}
 	t.tune = func(ctx context.Context, programs []piecewise.Sized, s *cache.Store, candidates int, progress func(done, of int)) ([]tuneProduct, error) {
-		jobs := make([]tune.Job, len(programs))
-		for i, p := range programs {
-			jobs[i] = tune.Job{Program: p.Program, Symbols: p.Symbols}
-		}
-		found, err := tune.Run(ctx, jobs, tune.Options{Device: dev, Library: lib, Store: s, Candidates: candidates, Progress: func(done, of int, _ string) { progress(done, of) }})
+		found, err := tune.Run(ctx, programs, tune.Options{Device: dev, Library: lib, Store: s, Candidates: candidates, Progress: func(done, of int, _ string) { progress(done, of) }})
 		out := make([]tuneProduct, len(found))
 		us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 		for i, r := range found {

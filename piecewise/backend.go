@@ -76,7 +76,7 @@ type faultSource struct {
 }
 
 // New splits and compiles a module. Artifacts come from the store where it has
-// them. It allocates nothing on the device; [Backend.Plan] tells what Load and
+// them. It keeps nothing on the device; [Backend.Plan] tells what Load and
 // Capture will take.
 func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 	if err := o.defaults(); err != nil {
@@ -104,6 +104,9 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 		return nil, err
 	}
 	if err := b.compile(ctx, plans); err != nil {
+		return nil, err
+	}
+	if err := b.tune(ctx); err != nil {
 		return nil, err
 	}
 	for _, fn := range b.funcs {

@@ -1,6 +1,7 @@
 package piecewise
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -39,6 +40,12 @@ type Options struct {
 
 	Guard  Guard // keeps buffers apart, to debug kernels and ops
 	Poison bool  // before each run fills what it must not read before it has written it, with 0xff: NaN in every float dtype
+
+	// Tune, if not nil, is given what [Backend.Programs] returns before anything is
+	// planned or taken on the device, to measure it there: what it has the device's
+	// library routines do is planned, warmed up and captured. tune.Warmup makes one. Its
+	// error is New's. Without a device it is not called.
+	Tune func(ctx context.Context, programs []Sized) error
 
 	Progress func(build.Event) // nil, or told of compilation, one call at a time
 	Logger   *slog.Logger      // nil: silent

@@ -1,6 +1,12 @@
 package piecewise
 
-import "pwc/program"
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"pwc/program"
+)
 
 // Sized is a program at a capture size: one that every step of the size runs.
 type Sized struct {
@@ -41,4 +47,21 @@ func (b *Backend) Programs() ([]Sized, error) {
 		}
 	}
 	return out, nil
+}
+
+// tune has the programs measured, if the options ask for it.
+func (b *Backend) tune(ctx context.Context) error {
+	if b.opts.Tune == nil || b.opts.Device == nil {
+		return nil
+	}
+	programs, err := b.Programs()
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := b.opts.Tune(ctx, programs); err != nil {
+		return fmt.Errorf("piecewise: Options.Tune: %w", err)
+	}
+	b.opts.Logger.Info("tuned", "programs", len(programs), "seconds", time.Since(start).Seconds())
+	return nil
 }

@@ -9,10 +9,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"pwc/cache"
+	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
@@ -35,6 +38,9 @@ type Options struct {
 
 	// Progress is told before each product; nil: nobody is.
 	Progress func(done, of int, product string)
+
+	// Logger is told by [Warmup] what records could not be kept; nil: nobody is.
+	Logger *slog.Logger
 }
 
 // Defaults of Options.
@@ -42,12 +48,6 @@ const (
 	DefaultCandidates = 8
 	DefaultMemory     = 3 << 30
 )
-
-// Job is a program and the values of its symbols, in its order.
-type Job struct {
-	Program *program.Program
-	Symbols []int64
-}
 
 // Result is what was measured of a product. Times are of the launches that make
 // it, with the one before and the one after it in the program: kernels of our own
@@ -91,7 +91,7 @@ func (r records) Lookup(k cublaslt.Key) (cublaslt.Choice, bool) {
 
 // product is a library call of a choice, and the ways around it.
 type product struct {
-	job     Job
+	job     piecewise.Sized
 	step    int
 	variant int // the one with the routine
 	own     int // the one without it
@@ -99,37 +99,79 @@ type product struct {
 	call    *device.ResolvedStep
 }
 
-// Run measures every distinct product of the jobs that a library routine may
+// Run measures every distinct product of the programs that a library routine may
 // compute, chooses for it, keeps the choice in the store, and makes the library
-// follow it from now on. What could not be kept is an error at the end; everything
-// was measured.
-func Run(ctx context.Context, jobs []Job, o Options) ([]Result, error) {
+// follow it from now on: what is planned later does. What could not be kept is an
+// error at the end; everything was measured.
+func Run(ctx context.Context, programs []piecewise.Sized, o Options) ([]Result, error) {
+	out, kept, err := o.run(ctx, programs, func(cublaslt.Key) bool { return true })
+	if err = errors.Join(err, kept); err != nil {
+		return out, fmt.Errorf("tune: %w", err)
+	}
+	return out, nil
+}
+
+// Warmup returns a piecewise.Options.Tune for processes that are allowed to measure
+// when they start: it has the library follow the records of the store, and measures
+// the products that have none. The next start finds them there. A record that cannot
+// be kept is logged, and followed all the same. Backends may share it: nothing is
+// measured twice.
+func Warmup(o Options) func(ctx context.Context, programs []piecewise.Sized) error {
+	var mu sync.Mutex // of measured, and so that one measures at a time
+	measured := map[cublaslt.Key]bool{}
+	recorded := func(cublaslt.Key) bool { return false }
+	if o.Store != nil {
+		have := Records(o.Store)
+		o.Library.UseRecords(have)
+		recorded = func(k cublaslt.Key) bool { _, ok := have.Lookup(k); return ok }
+	}
+	return func(ctx context.Context, programs []piecewise.Sized) error {
+		mu.Lock()
+		defer mu.Unlock()
+		found, kept, err := o.run(ctx, programs, func(k cublaslt.Key) bool { return !measured[k] && !recorded(k) })
+		for _, r := range found {
+			measured[r.Key] = true
+		}
+		if err != nil {
+			return fmt.Errorf("tune: %w", err)
+		}
+		if kept != nil && o.Logger != nil {
+			o.Logger.Warn("records of measurements are not kept", "error", kept)
+		}
+		return nil
+	}
+}
+
+// run measures the distinct products that want accepts. kept is what could not be
+// kept.
+func (o Options) run(ctx context.Context, programs []piecewise.Sized, want func(cublaslt.Key) bool) (out []Result, kept, err error) {
 	if o.Candidates == 0 {
 		o.Candidates = DefaultCandidates
 	}
 	if o.Memory == 0 {
 		o.Memory = DefaultMemory
 	}
-	list, err := products(jobs, &o)
+	list, err := products(programs, &o)
 	if err != nil {
-		return nil, fmt.Errorf("tune: %w", err)
+		return nil, nil, err
+	}
+	list = slices.DeleteFunc(list, func(p product) bool { return !want(p.key) })
+	if len(list) == 0 {
+		return nil, nil, nil
 	}
 	m, err := newMeter(o.Device, o.Memory)
 	if err != nil {
-		return nil, fmt.Errorf("tune: %w", err)
+		return nil, nil, err
 	}
-	out, err := o.measure(ctx, m, list)
-	if err = errors.Join(err, m.close()); err != nil {
-		return out, fmt.Errorf("tune: %w", err)
-	}
-	return out, nil
+	out, kept, err = o.measure(ctx, m, list)
+	return out, kept, errors.Join(err, m.close())
 }
 
-// products returns the distinct products, in the order of the jobs.
-func products(jobs []Job, o *Options) ([]product, error) {
+// products returns the distinct products, in the order of the programs.
+func products(programs []piecewise.Sized, o *Options) ([]product, error) {
 	var out []product
 	seen := map[string]bool{}
-	for _, j := range jobs {
+	for _, j := range programs {
 		env, err := device.Env(j.Program, j.Symbols, o.Device.Info().Properties)
 		if err != nil {
 			return nil, err
@@ -152,7 +194,7 @@ func products(jobs []Job, o *Options) ([]product, error) {
 
 // productsOf returns the products of a step that a library may compute for these
 // sizes: those of which there is a way that calls it for this one alone.
-func productsOf(j Job, step int, env program.Env, o *Options) ([]product, error) {
+func productsOf(j piecewise.Sized, step int, env program.Env, o *Options) ([]product, error) {
 	var out []product
 	own := -1
 	for v, way := range j.Program.Steps[step].Variants {
@@ -196,25 +238,22 @@ func productsOf(j Job, step int, env program.Env, o *Options) ([]product, error)
 }
 
 // measure measures the products one by one.
-func (o *Options) measure(ctx context.Context, m *meter, list []product) (out []Result, err error) {
-	var kept []error
+func (o *Options) measure(ctx context.Context, m *meter, list []product) (out []Result, kept, err error) {
 	for i, p := range list {
-		if err := ctx.Err(); err != nil {
-			return out, context.Cause(ctx)
+		if ctx.Err() != nil {
+			return out, kept, context.Cause(ctx)
 		}
 		if o.Progress != nil {
 			o.Progress(i, len(list), p.key.Product)
 		}
 		r, err := o.one(m, &p)
 		if err != nil {
-			return out, fmt.Errorf("%s: %w", p.key.Product, err)
+			return out, kept, fmt.Errorf("%s: %w", p.key.Product, err)
 		}
 		out = append(out, *r)
-		if err := o.keep(ctx, r); err != nil {
-			kept = append(kept, err)
-		}
+		kept = errors.Join(kept, o.keep(ctx, r))
 	}
-	return out, errors.Join(kept...)
+	return out, kept, nil
 }
 
 // one measures a product and makes the library follow the choice.

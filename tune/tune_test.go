@@ -10,6 +10,7 @@ import (
 	"pwc/cache"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
+	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
@@ -155,7 +156,10 @@ func TestRunOnGPU(t *testing.T) {
 	}
 	p := productProgram(t, dev.Info().Target)
 	store := cache.New(cache.Options{Dir: t.TempDir()})
-	jobs := []Job{{p, []int64{1}}, {p, []int64{8}}, {p, []int64{64}}, {p, []int64{64}}}
+	var jobs []piecewise.Sized
+	for _, n := range []int64{1, 8, 64, 64} {
+		jobs = append(jobs, piecewise.Sized{Program: p, Symbols: []int64{n}})
+	}
 	var told []string
 	o := Options{Device: dev, Library: lib, Store: store, Memory: 256 << 20, Candidates: 4, Progress: func(done, of int, product string) { told = append(told, fmt.Sprint(done, " of ", of)) }}
 	found, err := Run(context.Background(), jobs, o)

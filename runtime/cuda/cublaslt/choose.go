@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"pwc/program"
+	"pwc/runtime/cuda/cublaslt/internal/lt"
 	"pwc/runtime/device"
 )
 
@@ -33,7 +34,7 @@ func (l *Library) Candidates(args []device.Tensor, attrs []program.Attr, most in
 		}
 		found, err := l.candidates(scratch, most)
 		for _, r := range found {
-			out = append(out, Choice{Algorithm: r.algo})
+			out = append(out, Choice{Algorithm: r.Algo})
 		}
 		return err
 	})
@@ -68,7 +69,7 @@ func (l *Library) take(p *plan, c *Choice) error {
 	if err := p.describe(l.api); err != nil {
 		return err
 	}
-	workspace, err := l.usable(p, (*algorithm)(&c.Algorithm))
+	workspace, err := l.usable(p, (*lt.Algorithm)(&c.Algorithm))
 	p.algo, p.workspace, p.tuned = c.Algorithm, workspace, true
 	return err
 }

@@ -13,23 +13,25 @@ import (
 	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/cuda"
+	ltfake "pwc/runtime/cuda/cublaslt/fake"
+	"pwc/runtime/cuda/cublaslt/internal/lt"
 	"pwc/runtime/device"
 )
 
 // TestLayout holds structures to the sizes and offsets of the C header.
 func TestLayout(t *testing.T) {
-	var r heuristicResult
+	var r lt.HeuristicResult
 	const word = unsafe.Sizeof(uintptr(0))
 	for what, c := range map[string][2]uintptr{
-		"cublasLtMatmulAlgo_t":               {unsafe.Sizeof(algorithm{}), 64},
+		"cublasLtMatmulAlgo_t":               {unsafe.Sizeof(lt.Algorithm{}), 64},
 		"cublasLtMatmulHeuristicResult_t":    {unsafe.Sizeof(r), 96},
-		"….workspaceSize":                    {unsafe.Offsetof(r.workspace), 64},
-		"….state":                            {unsafe.Offsetof(r.state), 72},
-		"….wavesCount":                       {unsafe.Offsetof(r.waves), 76},
-		"the 16 arguments of cublasLtMatmul": {unsafe.Sizeof(matmulArgs{}), 16 * word},
-		"….workspace, the 14th":              {unsafe.Offsetof(matmulArgs{}.workspace), 13 * word},
-		"….algo, the 13th":                   {unsafe.Offsetof(matmulArgs{}.algo), 12 * word},
-		"….stream, the last":                 {unsafe.Offsetof(matmulArgs{}.stream), 15 * word},
+		"….workspaceSize":                    {unsafe.Offsetof(r.Workspace), 64},
+		"….state":                            {unsafe.Offsetof(r.State), 72},
+		"….wavesCount":                       {unsafe.Offsetof(r.Waves), 76},
+		"the 16 arguments of cublasLtMatmul": {unsafe.Sizeof(lt.MatmulArgs{}), 16 * word},
+		"….workspace, the 14th":              {unsafe.Offsetof(lt.MatmulArgs{}.Workspace), 13 * word},
+		"….algo, the 13th":                   {unsafe.Offsetof(lt.MatmulArgs{}.Algo), 12 * word},
+		"….stream, the last":                 {unsafe.Offsetof(lt.MatmulArgs{}.Stream), 15 * word},
 	} {
 		if c[0] != c[1] {
 			t.Errorf("%s: %d, want %d", what, c[0], c[1])
@@ -85,10 +87,10 @@ func TestDescriptors(t *testing.T) {
 		g, f := newFakeLib(t, Options{}, result(1, 0))
 		_, err := g.lib.plan(c.z.problem(t))
 		must(t, err)
-		if !slices.Equal(f.log, c.want) {
-			t.Errorf("%+v:\n%q, want\n%q", c.z, f.log, c.want)
+		if !slices.Equal(f.Log, c.want) {
+			t.Errorf("%+v:\n%q, want\n%q", c.z, f.Log, c.want)
 		}
-		if _, err := g.lib.plan(c.z.problem(t)); err != nil || len(f.log) != len(c.want) {
+		if _, err := g.lib.plan(c.z.problem(t)); err != nil || len(f.Log) != len(c.want) {
 			t.Errorf("planned twice (%v)", err)
 		}
 	}
@@ -101,35 +103,35 @@ func TestChoice(t *testing.T) {
 	if want := "32 x 64 x 128, 1 times, bf16 to bf16, x 128/4096@64, w 128/8192@64 by row, y 64/2048@64"; key != want {
 		t.Errorf("the key is %q, want %q", key, want)
 	}
-	unsupported := &StatusError{"MatmulAlgoGetHeuristic", statusNotSupported}
+	unsupported := &StatusError{Call: "MatmulAlgoGetHeuristic", Status: lt.StatusNotSupported}
 	for _, c := range []struct {
 		name    string
 		records Records
-		found   []heuristicResult
+		found   []ltfake.Algorithm
 		fail    error
 		want    uint64 // algorithm; 0: declined
 		stats   Stats
 		from    int64
 	}{
-		{"the heuristic's first", nil, []heuristicResult{result(1, 0), result(2, 0)}, nil, 1, Stats{Untuned: 1}, 0},
-		{"few rows", recorded{}, []heuristicResult{result(1, 0)}, nil, 0, Stats{}, 33},
-		{"enough rows", nil, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1}, 32},
-		{"a record for few rows", recorded{key: {Algorithm: algorithm{7}}}, []heuristicResult{result(1, 0)}, nil, 7, Stats{Tuned: 1}, 33},
-		{"sums in the result's dtype", nil, []heuristicResult{result(41, 0), result(44, 0), result(2, 0)}, nil, 2, Stats{Untuned: 1}, 0},
-		{"parts added in f32", nil, []heuristicResult{result(42, 0), result(2, 0)}, nil, 42, Stats{Untuned: 1}, 0},
-		{"a failed candidate", nil, []heuristicResult{{algo: algorithm{1}, state: 15}, result(2, 0)}, nil, 2, Stats{Untuned: 1}, 0},
-		{"workspace", nil, []heuristicResult{result(1, DefaultWorkspace+1), result(2, DefaultWorkspace)}, nil, 2, Stats{Untuned: 1}, 0},
+		{"the heuristic's first", nil, []ltfake.Algorithm{result(1, 0), result(2, 0)}, nil, 1, Stats{Untuned: 1}, 0},
+		{"few rows", recorded{}, []ltfake.Algorithm{result(1, 0)}, nil, 0, Stats{}, 33},
+		{"enough rows", nil, []ltfake.Algorithm{result(1, 0)}, nil, 1, Stats{Untuned: 1}, 32},
+		{"a record for few rows", recorded{key: {Algorithm: lt.Algorithm{7}}}, []ltfake.Algorithm{result(1, 0)}, nil, 7, Stats{Tuned: 1}, 33},
+		{"sums in the result's dtype", nil, []ltfake.Algorithm{scheme(41, 1), scheme(44, 4), result(2, 0)}, nil, 2, Stats{Untuned: 1}, 0},
+		{"parts added in f32", nil, []ltfake.Algorithm{scheme(42, 2), result(2, 0)}, nil, 42, Stats{Untuned: 1}, 0},
+		{"a failed candidate", nil, []ltfake.Algorithm{{Number: 1, Status: 15}, result(2, 0)}, nil, 2, Stats{Untuned: 1}, 0},
+		{"workspace", nil, []ltfake.Algorithm{result(1, DefaultWorkspace+1), result(2, DefaultWorkspace)}, nil, 2, Stats{Untuned: 1}, 0},
 		{"none", nil, nil, nil, 0, Stats{Declined: 1}, 0},
 		{"none for these types", nil, nil, unsupported, 0, Stats{Declined: 1}, 0},
-		{"a record", recorded{key: {Algorithm: algorithm{7, 512}}}, []heuristicResult{result(1, 0)}, nil, 7, Stats{Tuned: 1}, 0},
-		{"a record of another product", recorded{"x": {Algorithm: algorithm{7}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1}, 0},
-		{"a record for own kernels", recorded{key: {Own: true}}, []heuristicResult{result(1, 0)}, nil, 0, Stats{Own: 1}, 0},
-		{"a record that does not run here", recorded{key: {Algorithm: algorithm{99}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}, 0},
-		{"a record with too much workspace", recorded{key: {Algorithm: algorithm{7, DefaultWorkspace + 1}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}, 0},
-		{"a record without an order of sums", recorded{key: {Algorithm: algorithm{41}}}, []heuristicResult{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}, 0},
+		{"a record", recorded{key: {Algorithm: lt.Algorithm{7, 512}}}, []ltfake.Algorithm{result(1, 0)}, nil, 7, Stats{Tuned: 1}, 0},
+		{"a record of another product", recorded{"x": {Algorithm: lt.Algorithm{7}}}, []ltfake.Algorithm{result(1, 0)}, nil, 1, Stats{Untuned: 1}, 0},
+		{"a record for own kernels", recorded{key: {Own: true}}, []ltfake.Algorithm{result(1, 0)}, nil, 0, Stats{Own: 1}, 0},
+		{"a record that does not run here", recorded{key: {Algorithm: lt.Algorithm{99}}}, []ltfake.Algorithm{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}, 0},
+		{"a record with too much workspace", recorded{key: {Algorithm: lt.Algorithm{7, DefaultWorkspace + 1}}}, []ltfake.Algorithm{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}, 0},
+		{"a record without an order of sums", recorded{key: {Algorithm: lt.Algorithm{41}}}, []ltfake.Algorithm{result(1, 0), scheme(41, 1)}, nil, 1, Stats{Untuned: 1, Stale: 1}, 0},
 	} {
 		g, f := newFakeLib(t, Options{Records: c.records}, c.found...)
-		f.fail, f.schemes = c.fail, map[uint64]int32{41: 1, 42: 2, 44: 4}
+		f.Fail = c.fail
 		p := p
 		p.from = c.from
 		for range 2 { // the second time it is known
@@ -152,21 +154,21 @@ func TestChoice(t *testing.T) {
 func TestEveryCallFails(t *testing.T) {
 	g, f := newFakeLib(t, Options{}, result(1, 0))
 	for n := 0; ; n++ {
-		before := len(f.live)
-		f.left = n
+		before := len(f.Live)
+		f.Left = n
 		_, err := g.lib.plan(plain.problem(t))
-		if f.left >= 0 {
+		if f.Left >= 0 {
 			must(t, err)
 			if n < 6 {
 				t.Errorf("%d calls", n)
 			}
 			return
 		}
-		if !errors.Is(err, errFake) {
+		if !errors.Is(err, ltfake.ErrCall) {
 			t.Fatalf("call %d failed: %v", n, err)
 		}
-		if len(f.live) != before {
-			t.Fatalf("call %d failed: %v left", n, f.live)
+		if len(f.Live) != before {
+			t.Fatalf("call %d failed: %v left", n, f.Live)
 		}
 	}
 }
@@ -231,7 +233,7 @@ func TestCalls(t *testing.T) {
 	if got := first(); got != 5 {
 		t.Errorf("a call left %d", got)
 	}
-	if f.live[uintptr(g.lib.handle)] != "handle" {
+	if f.Live[uintptr(g.lib.handle)] != "handle" {
 		t.Error("the library's handle is gone")
 	}
 }
@@ -240,7 +242,7 @@ func TestCalls(t *testing.T) {
 // theirs.
 func TestChoose(t *testing.T) {
 	g, f := newFakeLib(t, Options{}, result(1, 0), result(2, 0))
-	f.schemes = map[uint64]int32{41: 1}
+	f.Found = append(f.Found, ltfake.Algorithm{Number: 41, Scheme: 1})
 	op := &Matmul{g.lib}
 	x, w, y := g.alloc(32*128*2), g.alloc(64*128*2), g.alloc(32*64*2)
 	first := g.call(plain, x, w, y)
@@ -256,14 +258,14 @@ func TestChoose(t *testing.T) {
 	}
 	found, err := g.lib.Candidates(first.Args, first.Attrs, 8)
 	must(t, err)
-	if len(found) != 2 || found[1] != (Choice{Algorithm: algorithm{2}}) {
+	if len(found) != 2 || found[1] != (Choice{Algorithm: lt.Algorithm{2}}) {
 		t.Errorf("candidates %v", found)
 	}
 	must(t, g.lib.Choose(first.Args, first.Attrs, found[1]))
 	if a, b := run(g.call(plain, x, w, y)), run(first); a != 2 || b != 1 {
 		t.Errorf("a call after the choice runs %d, one before it %d", a, b)
 	}
-	if err := g.lib.Choose(first.Args, first.Attrs, Choice{Algorithm: algorithm{41}}); err == nil {
+	if err := g.lib.Choose(first.Args, first.Attrs, Choice{Algorithm: lt.Algorithm{41}}); err == nil {
 		t.Error("an algorithm whose sums have no order was chosen")
 	}
 	must(t, g.lib.Choose(first.Args, first.Attrs, Choice{Own: true}))
@@ -399,7 +401,7 @@ func TestWarm(t *testing.T) {
 func TestChoiceText(t *testing.T) {
 	for text, c := range map[string]Choice{
 		`{"own":true}`: {Own: true},
-		`{"algorithm":"01000000000000000200000000000000` + strings.Repeat("00", 47) + `80"}`: {Algorithm: algorithm{1, 2, 7: 0x80 << 56}},
+		`{"algorithm":"01000000000000000200000000000000` + strings.Repeat("00", 47) + `80"}`: {Algorithm: lt.Algorithm{1, 2, 7: 0x80 << 56}},
 	} {
 		b, err := json.Marshal(c)
 		if err != nil || string(b) != text {
@@ -419,7 +421,7 @@ func TestChoiceText(t *testing.T) {
 
 // FuzzChoice: what a record says is read back as it was written, or is an error.
 func FuzzChoice(f *testing.F) {
-	for _, c := range []Choice{{Own: true}, {Algorithm: algorithm{1, 2, 1 << 63}}} {
+	for _, c := range []Choice{{Own: true}, {Algorithm: lt.Algorithm{1, 2, 1 << 63}}} {
 		text, err := json.Marshal(c)
 		must(f, err)
 		f.Add(text)

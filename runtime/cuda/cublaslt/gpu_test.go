@@ -290,7 +290,7 @@ func TestSweepOnGPU(t *testing.T) {
 			found, err := g.lib.candidates(plan, 12)
 			must(t, err)
 			for a := range found {
-				plan.algo, plan.workspace = found[a].algo, int64(found[a].workspace)
+				plan.algo, plan.workspace = found[a].Algo, int64(found[a].Workspace)
 				plan.warm.Store(false)
 				bytes := z.n * z.k * 2
 				count := min(total/bytes, 16)

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/cublaslt/internal/lt"
 	"pwc/runtime/cuda/internal/dl"
 	"pwc/runtime/device"
 )
@@ -28,6 +29,9 @@ type Options struct {
 	// Workspace is the memory of each stream that algorithms may use beside their
 	// operands, bytes; 0: DefaultWorkspace.
 	Workspace int64
+
+	// API takes the place of libcublasLt, for tests: see package fake.
+	API lt.API
 }
 
 // DefaultWorkspace is what NVIDIA recommends for a GPU of the Hopper generation
@@ -40,6 +44,9 @@ func Names() []string {
 	return []string{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"}
 }
 
+// StatusError is a call of the library that failed.
+type StatusError = lt.StatusError
+
 // NotFoundError says that no version of the library could be used, and lists
 // every place where it was looked for.
 type NotFoundError = dl.NotFoundError
@@ -50,7 +57,7 @@ const (
 )
 
 // try opens the places one by one until ready takes what it opened.
-func (o Options) try(ready func(*library) error) (*library, error) {
+func (o Options) try(ready func(*lt.Library) error) (*lt.Library, error) {
 	missing := &NotFoundError{Library: libraryName, Advice: advice}
 	for _, p := range (dl.Toolkit{Path: o.Path, Names: Names(), Dirs: o.Dirs}).Paths() {
 		opened, err := dl.Open(libraryName, advice, []string{p})
@@ -59,9 +66,9 @@ func (o Options) try(ready func(*library) error) (*library, error) {
 			missing.Attempts = append(missing.Attempts, none.Attempts...)
 			continue
 		}
-		var l *library
+		var l *lt.Library
 		if err == nil {
-			l, err = open(opened)
+			l, err = lt.Open(opened)
 		}
 		if err == nil {
 			err = ready(l)
@@ -78,7 +85,7 @@ func (o Options) try(ready func(*library) error) (*library, error) {
 // it (130100 for 13.1), without a GPU. If there is none the error is a
 // *NotFoundError.
 func Find(o Options) (path string, version int, err error) {
-	l, err := o.try(func(*library) error { return nil })
+	l, err := o.try(func(*lt.Library) error { return nil })
 	if err != nil {
 		return "", 0, err
 	}
@@ -88,10 +95,10 @@ func Find(o Options) (path string, version int, err error) {
 // Library is cuBLASLt, ready for a device. Its methods may be called from any
 // goroutine.
 type Library struct {
-	api       api
+	api       lt.API
 	dev       *cuda.Device
 	path      string
-	handle    handle
+	handle    lt.Handle
 	records   Records
 	workspace int64
 
@@ -115,7 +122,13 @@ type Stats struct {
 // older one. If there is none the error is a *NotFoundError.
 func Open(dev *cuda.Device, o Options) (*Library, error) {
 	out := newLibrary(dev, o)
-	l, err := o.try(func(l *library) error { return out.start(l) })
+	if o.API != nil {
+		if err := out.start(o.API); err != nil {
+			return nil, err
+		}
+		return out, out.join()
+	}
+	l, err := o.try(func(l *lt.Library) error { return out.start(l) })
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +144,7 @@ func newLibrary(dev *cuda.Device, o Options) *Library {
 }
 
 // start makes the library's handle on the device.
-func (l *Library) start(a api) error {
+func (l *Library) start(a lt.API) error {
 	l.api = a
 	return l.dev.Do(func() (err error) {
 		l.handle, err = a.Create()

@@ -6,6 +6,7 @@ import (
 
 	"pwc/program"
 	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/cublaslt/internal/lt"
 	"pwc/runtime/device"
 )
 
@@ -27,8 +28,8 @@ var (
 // call is what a device.OpCall keeps: a plan with the addresses of its operands.
 type call struct {
 	plan *plan
-	api  api
-	args matmulArgs
+	api  lt.API
+	args lt.MatmulArgs
 	run  func(stream uintptr) error
 }
 
@@ -113,7 +114,7 @@ func (m *Matmul) call(c *device.OpCall) (*call, *cuda.Stream, error) {
 		if bytes < need {
 			return nil, nil, fmt.Errorf("cublaslt: the stream's workspace has %d bytes, %s takes %d", bytes, k.plan.String(), need)
 		}
-		k.args.workspace = uintptr(address)
+		k.args.Workspace = uintptr(address)
 	}
 	return k, s, nil
 }
@@ -140,13 +141,13 @@ func (m *Matmul) newCall(c *device.OpCall) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	k.args = matmulArgs{
-		handle: m.lib.handle, desc: plan.desc, alpha: &factors[0], beta: &factors[1], algo: &plan.algo,
-		a: w, aLayout: plan.operands.a, b: x, bLayout: plan.operands.b, c: y, cLayout: plan.operands.d, d: y, dLayout: plan.operands.d,
-		workspaceBytes: uintptr(plan.workspace),
+	k.args = lt.MatmulArgs{
+		Handle: m.lib.handle, Desc: plan.desc, Alpha: &factors[0], Beta: &factors[1], Algo: &plan.algo,
+		A: w, ALayout: plan.operands.A, B: x, BLayout: plan.operands.B, C: y, CLayout: plan.operands.D, D: y, DLayout: plan.operands.D,
+		WorkspaceBytes: uintptr(plan.workspace),
 	}
 	k.run = func(stream uintptr) error {
-		k.args.stream = stream
+		k.args.Stream = stream
 		return k.api.Matmul(&k.args)
 	}
 	return k, nil

@@ -8,15 +8,16 @@ import (
 
 	"pwc/ir/dtype"
 	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/cublaslt/internal/lt"
 	"pwc/runtime/device"
 )
 
 // plan is a product with its descriptors and its algorithm.
 type plan struct {
 	problem
-	desc      matmulDesc
-	operands  operands
-	algo      algorithm
+	desc      lt.Desc
+	operands  lt.Operands
+	algo      lt.Algorithm
 	workspace int64 // bytes
 	tuned     bool  // measured, not the heuristic's
 	declined  error // why the library does not compute it; the rest is empty then
@@ -66,7 +67,7 @@ func (l *Library) choose(p *plan) error {
 		return err
 	}
 	if recorded {
-		if workspace, err := l.usable(p, (*algorithm)(&choice.Algorithm)); err == nil {
+		if workspace, err := l.usable(p, (*lt.Algorithm)(&choice.Algorithm)); err == nil {
 			p.algo, p.workspace, p.tuned = choice.Algorithm, workspace, true
 			l.stats.Tuned++
 			return nil
@@ -80,7 +81,7 @@ func (l *Library) choose(p *plan) error {
 		l.stats.Declined++
 		return fmt.Errorf("%w: the library has no algorithm", device.ErrDeclined)
 	}
-	p.algo, p.workspace = found[0].algo, int64(found[0].workspace)
+	p.algo, p.workspace = found[0].Algo, int64(found[0].Workspace)
 	l.stats.Untuned++
 	if recorded {
 		l.stats.Stale++
@@ -90,7 +91,7 @@ func (l *Library) choose(p *plan) error {
 
 // usable returns the workspace that a recorded algorithm takes, or an error if it
 // may not serve.
-func (l *Library) usable(p *plan, a *algorithm) (int64, error) {
+func (l *Library) usable(p *plan, a *lt.Algorithm) (int64, error) {
 	workspace, err := l.api.Check(l.handle, p.desc, p.operands, a)
 	if err != nil {
 		return 0, err
@@ -106,14 +107,14 @@ func (l *Library) usable(p *plan, a *algorithm) (int64, error) {
 
 // ordered reports whether an algorithm's sums do not depend on scheduling, and are
 // rounded once.
-func (l *Library) ordered(a *algorithm) (bool, error) {
-	scheme, err := l.api.Config(a, configReduction)
-	return err == nil && (scheme == reductionNone || scheme == reductionComputeType), err
+func (l *Library) ordered(a *lt.Algorithm) (bool, error) {
+	scheme, err := l.api.Config(a, lt.ConfigReduction)
+	return err == nil && (scheme == lt.ReductionNone || scheme == lt.ReductionComputeType), err
 }
 
 // candidates returns the algorithms that may serve, the one that the heuristic
 // puts first first.
-func (l *Library) candidates(p *plan, most int) ([]heuristicResult, error) {
+func (l *Library) candidates(p *plan, most int) ([]lt.HeuristicResult, error) {
 	pref, err := l.api.NewPreference(l.workspace, p.align(p.w, p.in), p.align(p.x, p.in), p.align(p.y, p.out))
 	if err != nil {
 		return nil, err
@@ -121,18 +122,18 @@ func (l *Library) candidates(p *plan, most int) ([]heuristicResult, error) {
 	all, err := l.api.Heuristic(l.handle, p.desc, p.operands, pref, most)
 	err = errors.Join(err, l.api.DestroyPreference(pref))
 	var s *StatusError
-	if errors.As(err, &s) && s.Status == statusNotSupported {
+	if errors.As(err, &s) && s.Status == lt.StatusNotSupported {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	var out []heuristicResult
+	var out []lt.HeuristicResult
 	for _, r := range all {
-		if r.state != statusSuccess || r.workspace > uint64(l.workspace) {
+		if r.State != lt.StatusSuccess || r.Workspace > uint64(l.workspace) {
 			continue
 		}
-		ok, err := l.ordered(&r.algo)
+		ok, err := l.ordered(&r.Algo)
 		if err != nil {
 			return nil, err
 		}
@@ -149,40 +150,40 @@ var factors = [2]float32{1, 0}
 
 // describe makes the descriptors. The library's matrices are column-major: a row
 // of ours is a column of its, so y is Dᵀ = (A·B)ᵀ with w as A and x as B.
-func (p *plan) describe(a api) error {
-	trans := int32(opT)
+func (p *plan) describe(a lt.API) error {
+	trans := int32(lt.OpT)
 	wCols, wRows := p.cols, p.depth
 	if p.byDepth {
-		wCols, wRows, trans = wRows, wCols, opN
+		wCols, wRows, trans = wRows, wCols, lt.OpN
 	}
 	var err error
-	if p.desc, err = a.NewDesc(compute32F, trans); err != nil {
+	if p.desc, err = a.NewDesc(lt.Compute32F, trans); err != nil {
 		return err
 	}
-	if p.operands.a, err = a.NewLayout(dataType(p.in), wRows, wCols, p.w.pitch, p.batch, p.w.stride); err != nil {
+	if p.operands.A, err = a.NewLayout(dataType(p.in), wRows, wCols, p.w.pitch, p.batch, p.w.stride); err != nil {
 		return err
 	}
-	if p.operands.b, err = a.NewLayout(dataType(p.in), p.depth, p.rows, p.x.pitch, p.batch, p.x.stride); err != nil {
+	if p.operands.B, err = a.NewLayout(dataType(p.in), p.depth, p.rows, p.x.pitch, p.batch, p.x.stride); err != nil {
 		return err
 	}
-	p.operands.d, err = a.NewLayout(dataType(p.out), p.cols, p.rows, p.y.pitch, p.batch, p.y.stride)
+	p.operands.D, err = a.NewLayout(dataType(p.out), p.cols, p.rows, p.y.pitch, p.batch, p.y.stride)
 	return err
 }
 
 func dataType(dt dtype.DType) int32 {
 	switch dt {
 	case dtype.BF16:
-		return typeBF16
+		return lt.TypeBF16
 	case dtype.F16:
-		return typeF16
+		return lt.TypeF16
 	}
-	return typeF32
+	return lt.TypeF32
 }
 
 // close gives the descriptors back.
-func (p *plan) close(a api) error {
+func (p *plan) close(a lt.API) error {
 	var errs []error
-	for _, y := range []*layout{&p.operands.a, &p.operands.b, &p.operands.d} {
+	for _, y := range []*lt.Layout{&p.operands.A, &p.operands.B, &p.operands.D} {
 		if *y != 0 {
 			errs = append(errs, a.DestroyLayout(*y))
 			*y = 0

@@ -44,6 +44,7 @@ type Driver struct {
 	failBy  driver.Result
 	failed  string        // the call that was made to fail
 	sticky  driver.Result // every call returns it
+	clock   float64       // what executed took, milliseconds
 	next    uintptr       // the next handle
 	kernels map[string]Kernel
 	threads map[int]*threadState

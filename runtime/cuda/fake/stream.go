@@ -86,7 +86,10 @@ type op struct {
 }
 
 // record is one recording of an event.
-type record struct{ done bool }
+type record struct {
+	done bool
+	at   float64 // on the clock
+}
 
 // event is an event.
 type event struct {
@@ -186,10 +189,13 @@ func (f *Driver) executeNext(s *stream) {
 func (f *Driver) execute(o *op) {
 	switch o.kind {
 	case opCopy:
+		f.clock += shortTime
 		f.copy(o)
 	case opFill:
+		f.clock += shortTime
 		f.fill(o)
 	case opKernel:
+		f.clock += kernelTime
 		f.kernel(o)
 	case opGraph:
 		for i := range o.graph.nodes {
@@ -199,9 +205,17 @@ func (f *Driver) execute(o *op) {
 			f.execute(&o.graph.nodes[i])
 		}
 	case opRecord:
-		o.record.done = true
+		f.clock += eventTime
+		o.record.done, o.record.at = true, f.clock
 	}
 }
+
+// What operations take on the fake's clock, milliseconds.
+const (
+	kernelTime = 1
+	shortTime  = 0.125 // of a copy or fill
+	eventTime  = 0.0078125
+)
 
 // memory returns the bytes at an address, or loses the device.
 func (f *Driver) memory(p driver.Ptr, n int64) []byte {
@@ -429,7 +443,8 @@ func (f *Driver) EventSynchronize(e driver.Event) error {
 	return fail(call, f.sticky)
 }
 
-// EventElapsedTime is always one millisecond.
+// EventElapsedTime counts what executed between the events: a millisecond for a kernel,
+// an eighth for a copy or a fill.
 func (f *Driver) EventElapsedTime(start, end driver.Event) (float32, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -437,7 +452,8 @@ func (f *Driver) EventElapsedTime(start, end driver.Event) (float32, error) {
 	if err := f.begin(call, needContext); err != nil {
 		return 0, err
 	}
-	for _, e := range []driver.Event{start, end} {
+	var at [2]float64
+	for i, e := range []driver.Event{start, end} {
 		ev := f.events[e]
 		switch {
 		case ev == nil || ev.flags != driver.EventTimed || ev.last == nil:
@@ -445,8 +461,9 @@ func (f *Driver) EventElapsedTime(start, end driver.Event) (float32, error) {
 		case !ev.last.done:
 			return 0, fail(call, driver.NotReady)
 		}
+		at[i] = ev.last.at
 	}
-	return 1, nil
+	return float32(at[1] - at[0]), nil
 }
 
 // MemcpyHtoDAsync reads pinned memory when it executes, other memory now.

@@ -1,4 +1,6 @@
-package cublaslt
+// Package lt is the part of cuBLASLt that is used, as an interface, and the library
+// behind it.
+package lt
 
 import (
 	"errors"
@@ -11,59 +13,59 @@ import (
 
 // Handles of the library.
 type (
-	handle     uintptr // cublasLtHandle_t
-	matmulDesc uintptr // cublasLtMatmulDesc_t
-	layout     uintptr // cublasLtMatrixLayout_t
-	preference uintptr // cublasLtMatmulPreference_t
+	Handle     uintptr // cublasLtHandle_t
+	Desc       uintptr // cublasLtMatmulDesc_t
+	Layout     uintptr // cublasLtMatrixLayout_t
+	Preference uintptr // cublasLtMatmulPreference_t
 )
 
-// matmulArgs are the arguments of cublasLtMatmul, in their order.
-type matmulArgs struct {
-	handle         handle
-	desc           matmulDesc
-	alpha          *float32
-	a              uintptr
-	aLayout        layout
-	b              uintptr
-	bLayout        layout
-	beta           *float32
-	c              uintptr
-	cLayout        layout
-	d              uintptr
-	dLayout        layout
-	algo           *algorithm
-	workspace      uintptr
-	workspaceBytes uintptr
-	stream         uintptr
+// MatmulArgs are the arguments of cublasLtMatmul, in their order.
+type MatmulArgs struct {
+	Handle         Handle
+	Desc           Desc
+	Alpha          *float32
+	A              uintptr
+	ALayout        Layout
+	B              uintptr
+	BLayout        Layout
+	Beta           *float32
+	C              uintptr
+	CLayout        Layout
+	D              uintptr
+	DLayout        Layout
+	Algo           *Algorithm
+	Workspace      uintptr
+	WorkspaceBytes uintptr
+	Stream         uintptr
 }
 
-// operands are the matrices of a product as the library wants them: column-major,
+// Operands are the matrices of a product as the library wants them: column-major,
 // D = A·B.
-type operands struct{ a, b, d layout }
+type Operands struct{ A, B, D Layout }
 
-// api is the part of the library that is used. The context is current. Errors
+// API is the part of the library that is used. The context is current. Errors
 // are *StatusError.
-type api interface {
+type API interface {
 	Version() int // as cublasLtGetVersion tells it, 130100 for 13.1
-	Create() (handle, error)
-	Destroy(handle) error
+	Create() (Handle, error)
+	Destroy(Handle) error
 
-	NewDesc(computeType, transA int32) (matmulDesc, error)
-	NewLayout(dataType int32, rows, cols, pitch, batch, stride int64) (layout, error)
-	NewPreference(workspace int64, alignA, alignB, alignD int) (preference, error)
-	DestroyDesc(matmulDesc) error
-	DestroyLayout(layout) error
-	DestroyPreference(preference) error
+	NewDesc(computeType, transA int32) (Desc, error)
+	NewLayout(dataType int32, rows, cols, pitch, batch, stride int64) (Layout, error)
+	NewPreference(workspace int64, alignA, alignB, alignD int) (Preference, error)
+	DestroyDesc(Desc) error
+	DestroyLayout(Layout) error
+	DestroyPreference(Preference) error
 
 	// Heuristic returns up to most algorithms, the one that should be fastest first.
-	Heuristic(h handle, d matmulDesc, o operands, p preference, most int) ([]heuristicResult, error)
+	Heuristic(h Handle, d Desc, o Operands, p Preference, most int) ([]HeuristicResult, error)
 	// Check returns the workspace that an algorithm takes for a product.
-	Check(h handle, d matmulDesc, o operands, a *algorithm) (workspace int64, err error)
+	Check(h Handle, d Desc, o Operands, a *Algorithm) (workspace int64, err error)
 	// Config returns an attribute of an algorithm.
-	Config(a *algorithm, attribute int32) (int32, error)
+	Config(a *Algorithm, attribute int32) (int32, error)
 
 	// Matmul enqueues a product. It allocates nothing.
-	Matmul(m *matmulArgs) error
+	Matmul(m *MatmulArgs) error
 }
 
 // StatusError is a call of the library that failed.
@@ -81,23 +83,24 @@ func (e *StatusError) Error() string {
 }
 
 func failed(call string, status uintptr) error {
-	if s := int(int32(status)); s != statusSuccess {
+	if s := int(int32(status)); s != StatusSuccess {
 		return &StatusError{call, s}
 	}
 	return nil
 }
 
-// library is the api of an open library.
-type library struct {
+// Library is the API of an open library.
+type Library struct {
 	*dl.Library
 	getVersion, create, destroy, descCreate, descSet, descDestroy, layoutCreate, layoutSet, layoutDestroy,
 	prefCreate, prefSet, prefDestroy, heuristic, check, config, matmul uintptr
 }
 
-var _ api = (*library)(nil)
+var _ API = (*Library)(nil)
 
-func open(l *dl.Library) (*library, error) {
-	out := &library{Library: l}
+// Open finds the functions of a library.
+func Open(l *dl.Library) (*Library, error) {
+	out := &Library{Library: l}
 	for _, f := range []struct {
 		to   *uintptr
 		name string
@@ -117,17 +120,17 @@ func open(l *dl.Library) (*library, error) {
 }
 
 // Version calls cublasLtGetVersion.
-func (l *library) Version() int { return int(dl.Call(l.getVersion)) }
+func (l *Library) Version() int { return int(dl.Call(l.getVersion)) }
 
 // Create calls cublasLtCreate.
-func (l *library) Create() (handle, error) {
-	var h handle
+func (l *Library) Create() (Handle, error) {
+	var h Handle
 	err := failed("Create", dl.Call(l.create, uintptr(unsafe.Pointer(&h))))
 	return h, err
 }
 
 // Destroy calls cublasLtDestroy.
-func (l *library) Destroy(h handle) error { return failed("Destroy", dl.Call(l.destroy, uintptr(h))) }
+func (l *Library) Destroy(h Handle) error { return failed("Destroy", dl.Call(l.destroy, uintptr(h))) }
 
 // set sets an attribute of a descriptor.
 func set[V int32 | int64 | uint32 | uint64](call string, fn, object uintptr, attribute uintptr, v V) error {
@@ -135,9 +138,9 @@ func set[V int32 | int64 | uint32 | uint64](call string, fn, object uintptr, att
 }
 
 // NewDesc makes a cublasLtMatmulDesc_t whose factors are f32.
-func (l *library) NewDesc(computeType, transA int32) (matmulDesc, error) {
-	var d matmulDesc
-	err := failed("MatmulDescCreate", dl.Call(l.descCreate, uintptr(unsafe.Pointer(&d)), uintptr(computeType), typeF32))
+func (l *Library) NewDesc(computeType, transA int32) (Desc, error) {
+	var d Desc
+	err := failed("MatmulDescCreate", dl.Call(l.descCreate, uintptr(unsafe.Pointer(&d)), uintptr(computeType), TypeF32))
 	if err != nil {
 		return 0, err
 	}
@@ -148,8 +151,8 @@ func (l *library) NewDesc(computeType, transA int32) (matmulDesc, error) {
 }
 
 // NewLayout makes a cublasLtMatrixLayout_t: pitch and stride are in elements.
-func (l *library) NewLayout(dataType int32, rows, cols, pitch, batch, stride int64) (layout, error) {
-	var y layout
+func (l *Library) NewLayout(dataType int32, rows, cols, pitch, batch, stride int64) (Layout, error) {
+	var y Layout
 	err := failed("MatrixLayoutCreate", dl.Call(l.layoutCreate, uintptr(unsafe.Pointer(&y)), uintptr(dataType), uintptr(rows), uintptr(cols), uintptr(pitch)))
 	if err != nil || batch == 1 {
 		return y, err
@@ -167,15 +170,15 @@ func (l *library) NewLayout(dataType int32, rows, cols, pitch, batch, stride int
 
 // NewPreference makes a cublasLtMatmulPreference_t: workspace and alignments are
 // bytes. C has the alignment of D, which it is.
-func (l *library) NewPreference(workspace int64, alignA, alignB, alignD int) (preference, error) {
-	var p preference
+func (l *Library) NewPreference(workspace int64, alignA, alignB, alignD int) (Preference, error) {
+	var p Preference
 	if err := failed("MatmulPreferenceCreate", dl.Call(l.prefCreate, uintptr(unsafe.Pointer(&p)))); err != nil {
 		return 0, err
 	}
 	const call = "MatmulPreferenceSetAttribute"
 	err := set(call, l.prefSet, uintptr(p), prefMaxWorkspace, uint64(workspace))
 	if err == nil {
-		err = set(call, l.prefSet, uintptr(p), prefReductionScheme, uint32(reductionComputeType))
+		err = set(call, l.prefSet, uintptr(p), prefReductionScheme, uint32(ReductionComputeType))
 	}
 	for i, n := range []int{alignA, alignB, alignD, alignD} { // C is D
 		if err == nil {
@@ -189,25 +192,25 @@ func (l *library) NewPreference(workspace int64, alignA, alignB, alignD int) (pr
 }
 
 // DestroyDesc calls cublasLtMatmulDescDestroy.
-func (l *library) DestroyDesc(d matmulDesc) error {
+func (l *Library) DestroyDesc(d Desc) error {
 	return failed("MatmulDescDestroy", dl.Call(l.descDestroy, uintptr(d)))
 }
 
 // DestroyLayout calls cublasLtMatrixLayoutDestroy.
-func (l *library) DestroyLayout(y layout) error {
+func (l *Library) DestroyLayout(y Layout) error {
 	return failed("MatrixLayoutDestroy", dl.Call(l.layoutDestroy, uintptr(y)))
 }
 
 // DestroyPreference calls cublasLtMatmulPreferenceDestroy.
-func (l *library) DestroyPreference(p preference) error {
+func (l *Library) DestroyPreference(p Preference) error {
 	return failed("MatmulPreferenceDestroy", dl.Call(l.prefDestroy, uintptr(p)))
 }
 
 // Heuristic calls cublasLtMatmulAlgoGetHeuristic.
-func (l *library) Heuristic(h handle, d matmulDesc, o operands, p preference, most int) ([]heuristicResult, error) {
-	results := make([]heuristicResult, most)
+func (l *Library) Heuristic(h Handle, d Desc, o Operands, p Preference, most int) ([]HeuristicResult, error) {
+	results := make([]HeuristicResult, most)
 	var n int32
-	err := failed("MatmulAlgoGetHeuristic", dl.Call(l.heuristic, uintptr(h), uintptr(d), uintptr(o.a), uintptr(o.b), uintptr(o.d), uintptr(o.d),
+	err := failed("MatmulAlgoGetHeuristic", dl.Call(l.heuristic, uintptr(h), uintptr(d), uintptr(o.A), uintptr(o.B), uintptr(o.D), uintptr(o.D),
 		uintptr(p), uintptr(most), uintptr(unsafe.Pointer(&results[0])), uintptr(unsafe.Pointer(&n))))
 	if err != nil {
 		return nil, err
@@ -216,15 +219,15 @@ func (l *library) Heuristic(h handle, d matmulDesc, o operands, p preference, mo
 }
 
 // Check calls cublasLtMatmulAlgoCheck.
-func (l *library) Check(h handle, d matmulDesc, o operands, a *algorithm) (int64, error) {
-	r := new(heuristicResult)
-	err := failed("MatmulAlgoCheck", dl.Call(l.check, uintptr(h), uintptr(d), uintptr(o.a), uintptr(o.b), uintptr(o.d), uintptr(o.d),
+func (l *Library) Check(h Handle, d Desc, o Operands, a *Algorithm) (int64, error) {
+	r := new(HeuristicResult)
+	err := failed("MatmulAlgoCheck", dl.Call(l.check, uintptr(h), uintptr(d), uintptr(o.A), uintptr(o.B), uintptr(o.D), uintptr(o.D),
 		uintptr(unsafe.Pointer(a)), uintptr(unsafe.Pointer(r))))
-	return int64(r.workspace), err
+	return int64(r.Workspace), err
 }
 
 // Config calls cublasLtMatmulAlgoConfigGetAttribute for an attribute of 4 bytes.
-func (l *library) Config(a *algorithm, attribute int32) (int32, error) {
+func (l *Library) Config(a *Algorithm, attribute int32) (int32, error) {
 	var v int32
 	var written uint64
 	err := failed("MatmulAlgoConfigGetAttribute", dl.Call(l.config, uintptr(unsafe.Pointer(a)), uintptr(attribute), uintptr(unsafe.Pointer(&v)), unsafe.Sizeof(v),
@@ -234,7 +237,7 @@ func (l *library) Config(a *algorithm, attribute int32) (int32, error) {
 
 // Matmul passes the arguments as they lie in memory. What they point to is on the
 // heap, where it stays.
-func (l *library) Matmul(m *matmulArgs) error {
+func (l *Library) Matmul(m *MatmulArgs) error {
 	args := (*[unsafe.Sizeof(*m) / unsafe.Sizeof(uintptr(0))]uintptr)(unsafe.Pointer(m))
 	status := dl.CallWith(l.matmul, args[:])
 	runtime.KeepAlive(m)

@@ -1,35 +1,35 @@
-package cublaslt
+package lt
 
 // What follows is the library's interface: cublasLt.h, library_types.h and
 // cublas_api.h, the same since CUDA 11.
 
-// algorithm is cublasLtMatmulAlgo_t: opaque, but plain data that is valid for the
+// Algorithm is cublasLtMatmulAlgo_t: opaque, but plain data that is valid for the
 // same version of the library.
-type algorithm [8]uint64
+type Algorithm [8]uint64
 
-// heuristicResult is cublasLtMatmulHeuristicResult_t.
-type heuristicResult struct {
-	algo      algorithm
-	workspace uint64 // bytes
-	state     int32  // cublasStatus_t
-	waves     float32
+// HeuristicResult is cublasLtMatmulHeuristicResult_t.
+type HeuristicResult struct {
+	Algo      Algorithm
+	Workspace uint64 // bytes
+	State     int32  // cublasStatus_t
+	Waves     float32
 	_         [4]int32
 }
 
 // cudaDataType_t.
 const (
-	typeF32  = 0
-	typeF16  = 2
-	typeBF16 = 14
+	TypeF32  = 0
+	TypeF16  = 2
+	TypeBF16 = 14
 )
 
 // cublasComputeType_t.
-const compute32F = 68
+const Compute32F = 68
 
 // cublasOperation_t.
 const (
-	opN = 0
-	opT = 1
+	OpN = 0
+	OpT = 1
 )
 
 // cublasLtMatmulDescAttributes_t.
@@ -50,17 +50,17 @@ const (
 
 // cublasLtReductionScheme_t: how parts of a sum over k are added.
 const (
-	reductionNone        = 0
-	reductionComputeType = 2 // in f32, in a step of its own
+	ReductionNone        = 0
+	ReductionComputeType = 2 // in f32, in a step of its own
 )
 
 // cublasLtMatmulAlgoConfigAttributes_t.
-const configReduction = 3
+const ConfigReduction = 3
 
 // cublasStatus_t.
 const (
-	statusSuccess      = 0
-	statusNotSupported = 15
+	StatusSuccess      = 0
+	StatusNotSupported = 15
 )
 
 var statusNames = map[int]string{

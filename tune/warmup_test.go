@@ -1,0 +1,192 @@
+package tune
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"pwc/build"
+	"pwc/cache"
+	compilecuda "pwc/compile/cuda"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/piecewise"
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/cublaslt"
+	ltfake "pwc/runtime/cuda/cublaslt/fake"
+	"pwc/runtime/cuda/fake"
+	"pwc/safetensors"
+)
+
+// entries makes images of the fake driver: of each source the name of its kernel.
+type entries struct {
+	mu    sync.Mutex
+	names []fake.Kernel
+}
+
+var entry = regexp.MustCompile(`__global__ void __launch_bounds__\([^)]*\)\n(\w+)\(`)
+
+func (e *entries) Compile(_ context.Context, source, _, _ string) (cubin, ptx []byte, err error) {
+	name := entry.FindStringSubmatch(source)[1]
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.names = append(e.names, fake.Kernel{Name: name, Run: func(*fake.Call) {}})
+	return fake.Image(name), nil, nil
+}
+
+func (e *entries) Version() string { return "names" }
+
+const productModule = `pwc 1
+module "product" {
+  sym N in [1, 64] batch
+  weight @w : bf16[512, 256] = "w"
+  func @forward(%x: bf16[N, 256]) -> (bf16[N, 512]) {
+    %y = linear(%x, @w) : bf16[N, 512]
+    return %y
+  }
+}
+`
+
+// server starts as a process that serves does: on a driver without a GPU, and with a
+// library whose second algorithm takes less time than the first, which takes less
+// than a kernel.
+type server struct {
+	testing.TB
+	module   *ir.Module
+	weights  safetensors.Source
+	artifact piecewise.Options // without a device
+	kernels  []fake.Kernel
+}
+
+func newServer(t testing.TB) *server {
+	m, err := ir.Parse("product.ir", []byte(productModule))
+	must(t, err)
+	path := filepath.Join(t.TempDir(), "w.safetensors")
+	must(t, safetensors.Write(path, []safetensors.Tensor{{Name: "w", DType: dtype.BF16, Shape: []int64{512, 256}, Data: make([]byte, 2*512*256)}}, nil))
+	w, err := safetensors.Open(path)
+	must(t, err)
+	t.Cleanup(func() { must(t, w.Close()) })
+	e := &entries{}
+	backend, err := compilecuda.New("cuda:sm_90", e)
+	must(t, err)
+	o := piecewise.Options{Target: build.Pipeline{Backend: backend}, Store: build.NewMemoryStore(), CaptureSizes: []int64{8, 32, 64}, Mode: piecewise.Piecewise}
+	// Compiled once without a device, so that the driver can be told of all kernels.
+	_, err = piecewise.New(context.Background(), m, o)
+	must(t, err)
+	return &server{t, m, w, o, e.names}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start makes, loads and warms up a backend and captures its sizes; tuned, with
+// records in the store. It returns its counters, the algorithms that ran from the
+// warm-up on, and how often the library was asked for algorithms.
+func (s *server) start(ctx context.Context, tuned *Options) (stats piecewise.Stats, ran []uint64, asked int, err error) {
+	s.Helper()
+	drv := fake.New(fake.Options{Version: 12020, Schedule: fake.Eager, Kernels: s.kernels})
+	dev, err := cuda.Open(cuda.Options{Driver: drv})
+	must(s, err)
+	f := ltfake.New(dev, ltfake.Algorithm{Number: 1, Fills: 3}, ltfake.Algorithm{Number: 2})
+	lib, err := cublaslt.Open(dev, cublaslt.Options{API: f})
+	must(s, err)
+	defer func() {
+		must(s, dev.Close())
+		if l, m := drv.Leaks(), drv.Misuse(); len(l)+len(m)+len(f.Live) > 0 {
+			s.Errorf("left behind %q, misuse %q, of the library %v", l, m, f.Live)
+		}
+	}()
+	o := s.artifact
+	o.Device = dev
+	if tuned != nil {
+		with := *tuned
+		with.Device, with.Library, with.Memory = dev, lib, 1<<20
+		o.Tune = Warmup(with)
+	}
+	b, err := piecewise.New(ctx, s.module, o)
+	if err != nil {
+		return stats, nil, f.Asked, err
+	}
+	// A runner makes its backend anew until it knows how much memory is left.
+	asks := f.Asked
+	again, err := piecewise.New(ctx, s.module, o)
+	must(s, err)
+	must(s, again.Close())
+	if f.Asked != asks {
+		s.Error("measured again in the same process")
+	}
+	f.Ran = nil
+	must(s, b.Load(ctx, s.weights, nil))
+	must(s, b.Warmup(ctx))
+	must(s, b.Capture(ctx))
+	stats = b.Stats()
+	must(s, b.Close())
+	slices.Sort(f.Ran)
+	return stats, slices.Compact(f.Ran), f.Asked, nil
+}
+
+// TestWarmup starts a server that is allowed to measure: what it measures is what the
+// warm-up plans, runs and captures, nothing is untuned any more, and the next start
+// finds the records and measures nothing.
+func TestWarmup(t *testing.T) {
+	s := newServer(t)
+	ctx := context.Background()
+	before, ran, _, err := s.start(ctx, nil)
+	must(t, err)
+	if before.LibraryCalls != 2 || before.LibraryUntuned != 2 || !slices.Equal(ran, []uint64{1}) {
+		t.Errorf("without measurements: %d calls, %d untuned, algorithms %v", before.LibraryCalls, before.LibraryUntuned, ran)
+	}
+	store := cache.New(cache.Options{Dir: t.TempDir()})
+	var told []int
+	o := &Options{Store: store, Progress: func(done, of int, _ string) { told = append(told, done, of) }}
+	for _, first := range []bool{true, false} {
+		told = nil
+		after, ran, asked, err := s.start(ctx, o)
+		must(t, err)
+		// Measured, the library serves 8 rows too, which it does not unasked.
+		if after.LibraryCalls != 3 || after.LibraryUntuned != 0 || !slices.Equal(ran, []uint64{2}) {
+			t.Errorf("first: %v: %d calls, %d untuned, algorithms %v", first, after.LibraryCalls, after.LibraryUntuned, ran)
+		}
+		if want := []int{0, 3, 1, 3, 2, 3}; first && !slices.Equal(told, want) || !first && (asked > 0 || told != nil) {
+			t.Errorf("first: %v: asked for algorithms %d times, progress %v", first, asked, told)
+		}
+		if have, err := store.Tunings(ctx); err != nil || len(have) != 3 {
+			t.Errorf("%d records, %v", len(have), err)
+		}
+	}
+	// A store that keeps nothing is said, and measurements are followed all the same.
+	var log bytes.Buffer
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, safetensors.Write(file, nil, nil))
+	for _, store := range []*cache.Store{cache.New(cache.Options{Dir: filepath.Join(file, "cache")}), nil} {
+		after, ran, _, err := s.start(ctx, &Options{Store: store, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		must(t, err)
+		if after.LibraryCalls != 3 || after.LibraryUntuned != 0 || !slices.Equal(ran, []uint64{2}) {
+			t.Errorf("without a store that keeps: %d calls, %d untuned, algorithms %v", after.LibraryCalls, after.LibraryUntuned, ran)
+		}
+	}
+	if strings.Count(log.String(), "records of measurements are not kept") != 1 {
+		t.Errorf("logged %q", &log)
+	}
+	stopped, stop := context.WithCancelCause(ctx)
+	enough := errors.New("enough")
+	_, _, _, err = s.start(stopped, &Options{Progress: func(done, _ int, _ string) {
+		if done == 1 {
+			stop(enough)
+		}
+	}})
+	if !errors.Is(err, enough) {
+		t.Errorf("stopped while it measured: %v", err)
+	}
+}
