@@ -22,34 +22,35 @@ import (
 	"pwc/program"
 	gpu "pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
+	"pwc/runtime/cuda/cudatest"
+	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 )
 
-// rig is a GPU and a backend for it.
+// rig is a GPU, or an emulated one, and a backend for it.
 type rig struct {
 	dev     *gpu.Device
+	slow    bool // emulated
 	stream  device.Stream
 	backend *cuda.Backend
 	bare    bool // results and scratch are not written before: for tools that see what is read of them
 }
 
-// openGPU opens the GPU and NVRTC. Without a driver the test is skipped, unless
-// PWC_REQUIRE_GPU=1 says that there must be one.
+// openGPU opens the GPU and NVRTC. Without a driver the test is skipped.
 func openGPU(t testing.TB) *rig {
 	t.Helper()
-	dev, err := gpu.Open(gpu.Options{})
-	if err != nil {
-		if os.Getenv("PWC_REQUIRE_GPU") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	t.Cleanup(func() {
-		if err := dev.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	b, err := cuda.New(dev.Info().Target, open(t))
+	return newRig(t, cudatest.GPU(t))
+}
+
+// openDevice opens the GPU, or where there is none an emulated one, and NVRTC.
+func openDevice(t testing.TB) *rig {
+	t.Helper()
+	return newRig(t, cudatest.Open(t, fake.Options{}))
+}
+
+func newRig(t testing.TB, dev *cudatest.Opened) *rig {
+	t.Helper()
+	b, err := cuda.New(dev.Info().Target, newLibrary(dev.Compiler(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,20 @@ func openGPU(t testing.TB) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return &rig{dev: dev, stream: s, backend: b}
+	return &rig{dev: dev.Device, slow: dev.Emulated, stream: s, backend: b}
+}
+
+// some returns what a test runs: on an emulated device every second one, from the
+// first on.
+func (g *rig) some(all ...int64) []int64 {
+	if !g.slow {
+		return all
+	}
+	var out []int64
+	for i := 0; i < len(all); i += 2 {
+		out = append(out, all[i])
+	}
+	return out
 }
 
 // useLibrary has the GPU's products computed by cuBLASLt; without it the test is
@@ -373,7 +387,7 @@ func tolerance(dt dtype.DType) float64 {
 
 // TestDeviceModules runs the modules in compile's testdata for several sizes.
 func TestDeviceModules(t *testing.T) {
-	g := openGPU(t)
+	g := openDevice(t)
 	files, err := filepath.Glob("../testdata/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no modules", err)
@@ -387,7 +401,7 @@ func TestDeviceModules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, n := range []int64{1, 2, 3, 4, 7, 8, 13, 16} {
+		for _, n := range g.some(1, 2, 3, 4, 7, 8, 13, 16) {
 			symbols := make(map[string]int64)
 			for _, y := range m.Symbols {
 				symbols[y.Name] = max(min(n, y.Hi), y.Lo)
@@ -425,10 +439,14 @@ func returnMore(r *rand.Rand, m *ir.Module) {
 }
 
 // TestDeviceRandomModules runs random modules: as many as PWC_RANDOM_MODULES
-// says, from seed PWC_RANDOM_SEED on, every second one with products by the library.
+// says, from seed PWC_RANDOM_SEED on, on a GPU every second one with products by the
+// library.
 func TestDeviceRandomModules(t *testing.T) {
-	rigs := [2]*rig{openGPU(t), openGPU(t)} // the second with a library
-	rigs[1].useLibrary(t)
+	rigs := []*rig{openDevice(t)}
+	if !rigs[0].slow {
+		rigs = append(rigs, openGPU(t))
+		rigs[1].useLibrary(t)
+	}
 	first := number(t, "PWC_RANDOM_SEED", 0)
 	failed := 0
 	for i := range number(t, "PWC_RANDOM_MODULES", 20) {
@@ -455,7 +473,7 @@ func TestDeviceRandomModules(t *testing.T) {
 		}
 		b, err := draw(r, m, symbols, odd)
 		if err == nil {
-			err = rigs[i%2].check(m, s, b, tolerance)
+			err = rigs[i%len(rigs)].check(m, s, b, tolerance)
 		}
 		if err != nil {
 			t.Errorf("module %d: symbols %v, shape %v: %v\n%s", first+i, symbols, s.Ranges, err, ir.Print(m))
@@ -498,7 +516,7 @@ func productModule(t testing.TB, x, w dtype.DType, k, n int64) *ir.Module {
 // around those where kernels change, odd numbers of columns, and depths that no
 // tile divides.
 func TestDeviceProducts(t *testing.T) {
-	g := openGPU(t)
+	g := openDevice(t)
 	bf16, f16, f32 := dtype.BF16, dtype.F16, dtype.F32
 	for _, c := range []struct {
 		x, w dtype.DType
@@ -506,9 +524,9 @@ func TestDeviceProducts(t *testing.T) {
 	}{{bf16, bf16, 256, 136}, {f16, f16, 264, 72}, {bf16, bf16, 8, 5}, {bf16, bf16, 1000, 33}, {f32, f32, 130, 70}, {f32, bf16, 64, 40}, {bf16, bf16, 30, 17},
 		{bf16, bf16, 40, 25608}, {f16, f16, 72, 12808}, {bf16, bf16, 520, 4104}} {
 		m := productModule(t, c.x, c.w, c.k, c.n)
-		sizes := []int64{1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 64, 65, 130, 513}
+		sizes := g.some(1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 64, 65, 130, 513)
 		if c.n > 4000 { // the interpreter takes its time
-			sizes = []int64{1, 7, 17, 33, 65, 257}
+			sizes = g.some(1, 7, 17, 33, 65, 257)
 		}
 		for _, n := range sizes {
 			b, err := draw(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n}, normal)
@@ -525,7 +543,7 @@ func TestDeviceProducts(t *testing.T) {
 // TestDeviceFaults runs a gather with positions out of range: they read zero and
 // are reported.
 func TestDeviceFaults(t *testing.T) {
-	g := openGPU(t)
+	g := openDevice(t)
 	m, err := ir.Parse("faults.ir", []byte(`pwc 1
 module "faults" {
   sym N in [1, 64] batch
@@ -572,8 +590,8 @@ module "faults" {
 // TestDeviceLongRows runs reductions and scans over rows that several blocks
 // share, of lengths that fill their threads exactly, nearly, and not at all.
 func TestDeviceLongRows(t *testing.T) {
-	g := openGPU(t)
-	for _, c := range []int64{16384, 16388, 17001, 40000, 128256, 200003} {
+	g := openDevice(t)
+	for _, c := range g.some(16384, 16388, 17001, 128256, 40000, 200003) {
 		m := longRows(t, c)
 		for _, n := range []int64{1, 3} {
 			r := rand.New(rand.NewSource(c))

@@ -53,14 +53,14 @@ var positions = map[string]func(r *rand.Rand, i, experts int) int64{
 // TestDeviceExperts runs products whose rows choose among matrices: around the
 // numbers of rows where kernels change, however the rows choose.
 func TestDeviceExperts(t *testing.T) {
-	g := openGPU(t)
+	g := openDevice(t)
 	for _, c := range []struct {
 		dt                     dtype.DType
 		experts, several, k, n int64
 		apart                  bool
 	}{{dtype.BF16, 8, 2, 128, 200, false}, {dtype.F16, 8, 2, 72, 64, true}, {dtype.BF16, 40, 8, 136, 24, true}, {dtype.BF16, 1, 1, 64, 130, false}, {dtype.F32, 8, 2, 40, 24, true}, {dtype.BF16, 4, 2, 30, 17, false}} {
 		m := expertModule(t, c.dt, c.experts, c.several, c.k, c.n, c.apart)
-		for _, n := range []int64{1, 2, 3, 9, 16, 33, 64, 65, 200, 300} {
+		for _, n := range g.some(1, 2, 3, 9, 16, 33, 65, 64, 200, 300) {
 			for how, at := range positions {
 				r := rand.New(rand.NewSource(n))
 				b, err := draw(r, m, map[string]int64{"N": n}, normal)

@@ -2,20 +2,18 @@ package cuda_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"sync"
 	"testing"
 
-	"pwc/runtime/cuda/nvrtc"
+	"pwc/runtime/cuda/cudatest"
 )
 
 // library is NVRTC as a compiler of this backend. Equal sources are compiled
 // once in the library's life, whichever backend asks.
 type library struct {
-	*nvrtc.Compiler
+	cudatest.Compiler
 	mu   sync.Mutex
 	made map[string]*made
 }
@@ -51,17 +49,12 @@ func (l *library) Compile(ctx context.Context, source, name, arch string) (cubin
 	return m.cubin, m.ptx, m.err
 }
 
-// open opens NVRTC. Without it the test is skipped, or fails where
-// PWC_REQUIRE_NVRTC=1 says that it must be there.
+// open opens NVRTC, which the test needs.
 func open(t testing.TB) *library {
 	t.Helper()
-	l, err := nvrtc.Open(nvrtc.Options{})
-	var missing *nvrtc.NotFoundError
-	if errors.As(err, &missing) && os.Getenv("PWC_REQUIRE_NVRTC") != "1" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &library{Compiler: l.Compiler("--std=c++17"), made: make(map[string]*made)}
+	return newLibrary(cudatest.NVRTC(t).Compiler("--std=c++17"))
+}
+
+func newLibrary(c cudatest.Compiler) *library {
+	return &library{Compiler: c, made: make(map[string]*made)}
 }

@@ -15,20 +15,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestConformance holds the device to the suite on the fake, whatever the order
 // in which work executes.
 func TestConformance(t *testing.T) {
-	for name, schedule := range map[string]func() fake.Schedule{
+	schedules := map[string]func() fake.Schedule{
 		"lazy":    func() fake.Schedule { return fake.Lazy },
 		"eager":   func() fake.Schedule { return fake.Eager },
 		"random1": func() fake.Schedule { return fake.Random(1) },
 		"random2": func() fake.Schedule { return fake.Random(2) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			devicetest.Run(t, devicetest.Suite{
-				Open: func(t testing.TB) device.Device {
-					return open(t, newFake(t, fake.Options{Schedule: schedule()}))
-				},
-				Program: fakeRig().program,
+	}
+	for kernels, r := range map[string]*rig{"go": fakeRig(), "ptx": ptxRig(t)} {
+		for name, schedule := range schedules {
+			t.Run(kernels+"/"+name, func(t *testing.T) {
+				devicetest.Run(t, devicetest.Suite{
+					Open: func(t testing.TB) device.Device {
+						return open(t, newFake(t, fake.Options{Schedule: schedule()}))
+					},
+					Program: r.program,
+				})
 			})
-		})
+		}
 	}
 }
 

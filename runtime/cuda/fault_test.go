@@ -69,11 +69,12 @@ func lose(t *testing.T, b *bench) {
 
 func TestLost(t *testing.T) {
 	for name, s := range map[string]fake.Schedule{"lazy": fake.Lazy, "eager": fake.Eager} {
-		t.Run(name, func(t *testing.T) {
-			f := newFake(t, fake.Options{Schedule: s})
-			b := newBench(t, open(t, f), fakeRig())
-			lose(t, b)
-		})
+		for kernels, r := range map[string]*rig{"go": fakeRig(), "ptx": ptxRig(t)} {
+			t.Run(kernels+"/"+name, func(t *testing.T) {
+				f := newFake(t, fake.Options{Schedule: s})
+				lose(t, newBench(t, open(t, f), r))
+			})
+		}
 	}
 }
 

@@ -224,22 +224,28 @@ func openGPU(t testing.TB) *cuda.Device {
 	return d
 }
 
+// ptxRig has the test kernels in PTX.
+func ptxRig(t testing.TB) *rig {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", "kernels.ptx"))
+	must(t, err)
+	return &rig{target: cuda.Target(8, 0), ptx: b}
+}
+
 // gpuRigs are the forms in which a GPU takes the test kernels.
 func gpuRigs(t testing.TB, d *cuda.Device) map[string]*rig {
 	t.Helper()
-	read := func(file string) []byte {
-		b, err := os.ReadFile(filepath.Join("testdata", file))
-		must(t, err)
-		return b
-	}
-	rigs := map[string]*rig{"ptx": {target: cuda.Target(8, 0), ptx: read("kernels.ptx")}}
+	rigs := map[string]*rig{"ptx": ptxRig(t)}
 	if d.Info().Properties["device.major"] == 9 {
-		rigs["cubin"] = &rig{target: cuda.Target(9, 0), cubin: read("kernels.sm_90.cubin")}
+		b, err := os.ReadFile(filepath.Join("testdata", "kernels.sm_90.cubin"))
+		must(t, err)
+		rigs["cubin"] = &rig{target: cuda.Target(9, 0), cubin: b}
 	}
 	return rigs
 }
 
-// each runs a test on the fake, in several orders of execution, and on the GPU.
+// each runs a test on the fake, in several orders of execution, with kernels in Go
+// and in PTX, and on the GPU.
 func each(t *testing.T, test func(t *testing.T, b *bench)) {
 	t.Helper()
 	for name, s := range map[string]fake.Schedule{"lazy": fake.Lazy, "eager": fake.Eager, "random": fake.Random(3)} {
@@ -250,6 +256,12 @@ func each(t *testing.T, test func(t *testing.T, b *bench)) {
 			test(t, b)
 		})
 	}
+	t.Run("emulated", func(t *testing.T) {
+		f := newFake(t, fake.Options{Schedule: fake.Random(4)})
+		b := newBench(t, open(t, f), ptxRig(t))
+		b.fake = f
+		test(t, b)
+	})
 	t.Run("gpu", func(t *testing.T) {
 		d := openGPU(t)
 		for name, r := range gpuRigs(t, d) {

@@ -1,5 +1,6 @@
 // Package fake is a CUDA driver without a GPU, for tests of everything built on
-// package cuda. Bytes are real and kernels are Go functions that the test gives.
+// package cuda. Bytes are real. Kernels are those of modules in PTX, which package
+// ptx executes, or Go functions that the test gives.
 //
 // Work executes only when the test's [Schedule] lets it, in any order that
 // streams and events allow, and when a call has to wait for it. Copies read
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"sync"
 
+	"pwc/runtime/cuda/fake/ptx"
 	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/cuda/internal/thread"
 )
@@ -54,13 +56,16 @@ type Driver struct {
 	byID    map[driver.Stream]*stream
 	events  map[driver.Event]*event
 	modules map[driver.Module]*module
+	texts   map[string]*ptx.Module // what was read of PTX, by text
 	funcs   map[driver.Function]*function
 	graphs  map[driver.Graph]*graph
 	execs   map[driver.GraphExec]*graph
 	ready   []int // scratch of the scheduler
 	call    Call
+	machine ptx.Machine
 	leaks   []string
 	misuse  []string
+	faults  []string
 }
 
 var _ driver.Driver = (*Driver)(nil)
@@ -97,7 +102,7 @@ func New(o Options) *Driver {
 	}
 	f := &Driver{
 		o: o, next: 0x1000, made: map[string]int{}, kernels: map[string]Kernel{}, threads: map[int]*threadState{}, ctx: make([]context, o.Devices),
-		byID: map[driver.Stream]*stream{}, events: map[driver.Event]*event{}, modules: map[driver.Module]*module{},
+		byID: map[driver.Stream]*stream{}, events: map[driver.Event]*event{}, modules: map[driver.Module]*module{}, texts: map[string]*ptx.Module{},
 		funcs: map[driver.Function]*function{}, graphs: map[driver.Graph]*graph{}, execs: map[driver.GraphExec]*graph{},
 	}
 	f.space.init()
@@ -162,6 +167,13 @@ func (f *Driver) Misuse() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.misuse)
+}
+
+// Faults lists what ended kernels in PTX: [*ptx.Error] as text.
+func (f *Driver) Faults() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.faults)
 }
 
 func (f *Driver) wrong(format string, args ...any) {

@@ -280,3 +280,62 @@ func TestLeaks(t *testing.T) {
 		t.Errorf("%q", l)
 	}
 }
+
+// kernelText is a kernel k(p, v) that stores v, of 32 bits, at p, and in every
+// block of its cluster at p plus 4 times the block's rank.
+const kernelText = `.version 7.8
+.target sm_90
+.address_size 64
+.global .align 4 .u32 unused = 1;
+.visible .entry k(.param .u64 p, .param .u32 v) .maxntid 32, 1, 1
+{
+  .reg .b32 %r<3>; .reg .b64 %d<3>; .shared .align 4 .b8 s[12];
+  ld.param.u64 %d1, [p]; ld.param.u32 %r1, [v]; mov.u32 %r2, %cluster_ctarank;
+  mul.wide.u32 %d2, %r2, 4; add.s64 %d2, %d2, %d1; st.global.u32 [%d2], %r1;
+  ret;
+}`
+
+// TestPTX loads PTX, asks about its kernel, and launches it, well and wild.
+func TestPTX(t *testing.T) {
+	r := newRig(t, Lazy)
+	if _, log, err := r.f.ModuleLoadData([]byte(strings.Replace(kernelText, "ret;", "trap;", 1)), true); err == nil || !strings.Contains(log, "line 10: trap: unknown") {
+		t.Errorf("an unknown instruction: %v, %q", err, log)
+	}
+	m, _, err := r.f.ModuleLoadData([]byte(kernelText), true)
+	r.must(err)
+	fn, err := r.f.ModuleGetFunction(m, "k")
+	r.must(err)
+	_, err = r.f.ModuleGetFunction(m, "other")
+	r.fails("another kernel", err, driver.NotFound)
+	for a, want := range map[driver.FuncAttribute]int{driver.FuncMaxThreads: 32, driver.FuncStaticShared: 12, driver.FuncMaxDynamicShared: 48<<10 - 12} {
+		if v, err := r.f.FuncGetAttribute(a, fn); err != nil || v != want {
+			t.Errorf("attribute %d: %d (%v), want %d", a, v, err, want)
+		}
+	}
+	if sizes, known, err := r.f.FuncParamSizes(fn); err != nil || !known || !slices.Equal(sizes, []int64{8, 4}) {
+		t.Errorf("parameters %v, %v (%v)", sizes, known, err)
+	}
+	p, err := r.f.MemAlloc(12)
+	r.must(err)
+	s := r.stream()
+	at, v := p, uint32(7)
+	params := [2]unsafe.Pointer{unsafe.Pointer(&at), unsafe.Pointer(&v)}
+	attr := driver.LaunchAttr{ID: driver.LaunchCluster}
+	copy(attr.Value[:], []uint32{2, 1, 1})
+	config := driver.LaunchConfig{Grid: [3]uint32{4, 1, 1}, Block: [3]uint32{1, 1, 1}, Stream: s, Attrs: &attr, NumAttrs: 1}
+	r.must(r.f.LaunchKernel(fn, &config, &params[0]))
+	at, v = 0, 0 // arguments are copied
+	out := make([]uint32, 3)
+	r.must(r.f.MemcpyDtoHAsync(unsafe.Pointer(&out[0]), p, 12, s))
+	if !slices.Equal(out, []uint32{7, 7, 0xa5a5a5a5}) {
+		t.Errorf("%x", out)
+	}
+	config.Grid[0] = 3
+	r.fails("3 blocks in clusters of 2", r.f.LaunchKernel(fn, &config, &params[0]), driver.InvalidValue)
+	at, config.Grid[0] = p+8, 2 // the second block's is beyond
+	r.must(r.f.LaunchKernel(fn, &config, &params[0]))
+	r.fails("a wild kernel", r.f.StreamSynchronize(s), driver.IllegalAddress)
+	if faults := r.f.Faults(); len(faults) != 1 || !strings.Contains(faults[0], "kernel k, block [1 0 0], thread 0, line 9 (st.global.u32)") {
+		t.Errorf("faults %q", faults)
+	}
+}

@@ -18,6 +18,7 @@ const (
 	regionDevice   regionKind = iota // cuMemAlloc
 	regionHost                       // cuMemHostAlloc, as the device sees it
 	regionReserved                   // cuMemAddressReserve
+	regionModule                     // variables of a module
 )
 
 // region is a range of the device's address space.
@@ -123,7 +124,7 @@ func (s *space) host(p unsafe.Pointer) bool {
 func (s *space) left() []string {
 	var out []string
 	for _, r := range s.regions {
-		out = append(out, fmt.Sprintf("%d bytes of %s", len(r.data), [...]string{"device memory", "pinned memory", "reserved address space"}[r.kind]))
+		out = append(out, fmt.Sprintf("%d bytes of %s", len(r.data), [...]string{"device memory", "pinned memory", "reserved address space", "variables of modules"}[r.kind]))
 	}
 	for _, a := range s.backing {
 		if !a.released || a.mapped > 0 {

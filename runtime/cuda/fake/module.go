@@ -1,10 +1,12 @@
 package fake
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"unsafe"
 
+	"pwc/runtime/cuda/fake/ptx"
 	"pwc/runtime/cuda/internal/driver"
 )
 
@@ -72,6 +74,10 @@ func (f *Driver) kernel(o *op) {
 		f.sticky = driver.IllegalInstruction
 		return
 	}
+	if o.fn.entry != nil {
+		f.interpret(o)
+		return
+	}
 	f.call = Call{Grid: o.config.Grid, Block: o.config.Block, Shared: o.config.Shared, f: f, args: o.args}
 	defer func() {
 		if r := recover(); r != nil {
@@ -97,7 +103,9 @@ func PTX(names ...string) []byte { return []byte(ptxMagic + strings.Join(names, 
 
 // module is a loaded image.
 type module struct {
-	names    []string
+	names    []string    // of kernels in Go
+	text     *ptx.Module // or nil
+	data     *region     // of its variables, or nil
 	unloaded bool
 }
 
@@ -105,9 +113,11 @@ type module struct {
 type function struct {
 	module  *module
 	kernel  Kernel
-	dynamic int  // bytes of dynamic shared memory that launches may use
-	shared  int  // percent of memory that is to be shared, not cache; 0: nobody said
-	early   bool // a launch asked to start before earlier kernels end
+	entry   *ptx.Entry // or nil: kernel.Run
+	sizes   []int64    // of the parameters, in bytes
+	dynamic int        // bytes of dynamic shared memory that launches may use
+	shared  int        // percent of memory that is to be shared, not cache; 0: nobody said
+	early   bool       // a launch asked to start before earlier kernels end
 }
 
 // Programmatic reports whether a launch of a kernel of that name asked to start
@@ -136,21 +146,30 @@ func (f *Driver) SharedPercent(name string) int {
 	return 0
 }
 
-// ModuleLoadData loads an image of Image or PTX.
-func (f *Driver) ModuleLoadData(image []byte, ptx bool) (driver.Module, string, error) {
+// ModuleLoadData loads an image of Image or PTX, or PTX that is meant.
+func (f *Driver) ModuleLoadData(image []byte, isPTX bool) (driver.Module, string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuModuleLoadDataEx"
 	if err := f.begin(call, needContext|needNobody); err != nil {
 		return 0, "", err
 	}
-	magic, bad, log := cubinMagic, driver.InvalidImage, ""
-	if ptx {
-		magic, bad, log = ptxMagic, driver.InvalidPTX, "ptxas fatal: not PTX of the fake"
+	magic, bad := cubinMagic, driver.InvalidImage
+	if isPTX {
+		magic, bad = ptxMagic, driver.InvalidPTX
+	}
+	if isPTX && !bytes.HasPrefix(image, []byte(ptxMagic)) {
+		x, err := f.load(image)
+		if err != nil {
+			return 0, "ptxas fatal: " + err.Error(), fail(call, bad)
+		}
+		m := driver.Module(f.handle())
+		f.modules[m] = x
+		return m, "", nil
 	}
 	names, ok := strings.CutPrefix(string(image), magic)
 	if !ok {
-		return 0, log, fail(call, bad)
+		return 0, "", fail(call, bad)
 	}
 	m := driver.Module(f.handle())
 	f.modules[m] = &module{names: strings.Split(names, "\n")}
@@ -169,11 +188,15 @@ func (f *Driver) ModuleUnload(m driver.Module) error {
 		return fail(call, driver.InvalidHandle)
 	}
 	x.unloaded = true
+	if x.data != nil {
+		f.space.remove(x.data)
+	}
 	delete(f.modules, m)
 	return err
 }
 
-// ModuleGetFunction finds a kernel of the image that Options.Kernels has.
+// ModuleGetFunction finds a kernel of the image: of PTX, or one that
+// Options.Kernels has.
 func (f *Driver) ModuleGetFunction(m driver.Module, name string) (driver.Function, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -187,15 +210,23 @@ func (f *Driver) ModuleGetFunction(m driver.Module, name string) (driver.Functio
 		return 0, fail(call, driver.InvalidHandle)
 	}
 	k, ok := f.kernels[name]
-	if !ok || !slices.Contains(x.names, name) {
+	var fn *function
+	switch {
+	case x.text != nil:
+		fn = x.entry(name)
+	case ok && slices.Contains(x.names, name):
+		if k.MaxThreads == 0 {
+			k.MaxThreads = 1024
+		}
+		fn = &function{module: x, kernel: k, sizes: slices.Repeat([]int64{8}, k.Params)}
+	}
+	if fn == nil {
 		return 0, fail(call, driver.NotFound)
 	}
-	if k.MaxThreads == 0 {
-		k.MaxThreads = 1024
-	}
-	fn := driver.Function(f.handle())
-	f.funcs[fn] = &function{module: x, kernel: k, dynamic: 48<<10 - k.StaticShared}
-	return fn, nil
+	fn.dynamic = 48<<10 - fn.kernel.StaticShared
+	h := driver.Function(f.handle())
+	f.funcs[h] = fn
+	return h, nil
 }
 
 // function finds a kernel of a module that is loaded.
@@ -267,7 +298,7 @@ func (f *Driver) FuncParamSizes(fn driver.Function) ([]int64, bool, error) {
 	if err != nil || f.o.Version < 12040 {
 		return nil, false, err
 	}
-	return slices.Repeat([]int64{8}, x.kernel.Params), true, nil
+	return slices.Clone(x.sizes), true, nil
 }
 
 // LaunchKernel copies the arguments and enqueues.
@@ -282,14 +313,17 @@ func (f *Driver) LaunchKernel(fn driver.Function, c *driver.LaunchConfig, params
 	if err != nil {
 		return err
 	}
+	shape := cluster(c)
 	threads := c.Block[0] * c.Block[1] * c.Block[2]
 	if c.Grid[0] == 0 || c.Grid[1] == 0 || c.Grid[2] == 0 || threads == 0 || int(threads) > x.kernel.MaxThreads || int(c.Shared) > x.dynamic {
 		f.wrong("%s with grid %v, block %v, %d bytes of shared memory", call, c.Grid, c.Block, c.Shared)
 		return fail(call, driver.InvalidValue)
 	}
-	args := make([]uint64, x.kernel.Params)
-	for i, p := range unsafe.Slice(params, len(args)) {
-		args[i] = *(*uint64)(p)
+	for i, n := range shape {
+		if n > 0 && c.Grid[i]%n != 0 {
+			f.wrong("%s with grid %v in clusters of %v", call, c.Grid, shape)
+			return fail(call, driver.InvalidValue)
+		}
 	}
 	if c.NumAttrs > 0 {
 		for _, a := range unsafe.Slice(c.Attrs, c.NumAttrs) {
@@ -298,5 +332,5 @@ func (f *Driver) LaunchKernel(fn driver.Function, c *driver.LaunchConfig, params
 	}
 	config := *c
 	config.Attrs = nil
-	return f.enqueue(call, c.Stream, op{kind: opKernel, node: driver.NodeKernel, fn: x, args: args, config: config})
+	return f.enqueue(call, c.Stream, op{kind: opKernel, node: driver.NodeKernel, fn: x, args: arguments(x.sizes, params), config: config, cluster: shape})
 }

@@ -81,6 +81,7 @@ type op struct {
 	fn      *function
 	args    []uint64
 	config  driver.LaunchConfig
+	cluster [3]uint32
 	graph   *graph
 	record  *record
 }

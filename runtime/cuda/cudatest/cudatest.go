@@ -1,0 +1,129 @@
+// Package cudatest opens what tests of kernels run on: the machine's GPU, or
+// where there is none a GPU that package fake emulates, which executes the
+// kernels that NVRTC compiles.
+package cudatest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/fake"
+	"pwc/runtime/cuda/nvrtc"
+)
+
+// Opened is a device for a test of kernels, which the test's end closes.
+type Opened struct {
+	*cuda.Device
+	// Emulated says that the device executes PTX on the host, slowly: some million
+	// instructions of a thread in a tenth of a second.
+	Emulated bool
+	driver   *fake.Driver
+}
+
+// GPU opens the machine's GPU. Without one the test is skipped, unless
+// PWC_REQUIRE_GPU=1 says that there must be one.
+func GPU(t testing.TB) *Opened {
+	t.Helper()
+	dev, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		if os.Getenv("PWC_REQUIRE_GPU") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	return opened(t, &Opened{Device: dev})
+}
+
+// Open opens the machine's GPU, or an emulated one of compute capability 9.0. The
+// emulated one fails the test for whatever package ptx finds wrong with its
+// kernels. It is skipped under the race detector, which slows it down tenfold and
+// has nothing to find in it: kernels run on the goroutine that waits for them.
+func Open(t testing.TB, o fake.Options) *Opened {
+	t.Helper()
+	if dev, err := cuda.Open(cuda.Options{}); err == nil || os.Getenv("PWC_REQUIRE_GPU") == "1" {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return opened(t, &Opened{Device: dev})
+	}
+	if raceDetector {
+		t.Skip("no GPU, and an emulated one is too slow under the race detector")
+	}
+	f := fake.New(o)
+	dev, err := cuda.Open(cuda.Options{Driver: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return opened(t, &Opened{Device: dev, Emulated: true, driver: f})
+}
+
+// opened closes the device at the test's end, if the test has not.
+func opened(t testing.TB, o *Opened) *Opened {
+	t.Cleanup(func() {
+		if err := o.Close(); err != nil {
+			t.Error(err)
+		}
+		if o.driver == nil {
+			return
+		}
+		for _, m := range slices.Concat(o.driver.Faults(), o.driver.Misuse()) {
+			t.Error(m)
+		}
+	})
+	return o
+}
+
+// Compiler compiles CUDA C to a cubin and PTX.
+type Compiler interface {
+	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
+	Version() string
+}
+
+// NVRTC opens the compiler. Without it the test is skipped, unless
+// PWC_REQUIRE_NVRTC=1 says that there must be one.
+func NVRTC(t testing.TB) *nvrtc.Library {
+	t.Helper()
+	l, err := nvrtc.Open(nvrtc.Options{})
+	var missing *nvrtc.NotFoundError
+	if errors.As(err, &missing) && os.Getenv("PWC_REQUIRE_NVRTC") != "1" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// Compiler opens NVRTC as a compiler for the device. What it makes for an emulated
+// one is PTX alone.
+func (o *Opened) Compiler(t testing.TB) Compiler {
+	t.Helper()
+	l := NVRTC(t)
+	c := l.Compiler(standard)
+	if !o.Emulated {
+		return c
+	}
+	return onlyPTX{c, l}
+}
+
+// onlyPTX compiles to PTX alone, which takes half the time.
+type onlyPTX struct {
+	*nvrtc.Compiler
+	l *nvrtc.Library
+}
+
+func (c onlyPTX) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	code, err := c.l.Compile(nvrtc.Source{Name: name, Text: source}, nvrtc.CompileOptions{Arch: strings.Replace(arch, "sm_", "compute_", 1), Flags: []string{standard}})
+	return nil, code.PTX, err
+}
+
+// standard is the flag that all kernels are compiled with.
+const standard = "--std=c++17"

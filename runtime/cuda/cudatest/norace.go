@@ -1,0 +1,5 @@
+//go:build !race
+
+package cudatest
+
+const raceDetector = false

@@ -1,0 +1,185 @@
+package ptx
+
+import "slices"
+
+// Barriers of a block and of a cluster. They order accesses to memory: each warp
+// has a clock, and knows of the others how far it has heard of them.
+
+// hear takes over what a clock knows.
+func hear(clock, of []uint32) {
+	for i, v := range of {
+		clock[i] = max(clock[i], v)
+	}
+}
+
+// alive counts the warps that have lanes left.
+func (b *block) alive() int {
+	n := 0
+	for _, w := range b.warps {
+		if w.state != stateDone {
+			n++
+		}
+	}
+	return n
+}
+
+// arrive is the arrival of a warp at a barrier, for want warps, or for all if it
+// is 0.
+func (w *warp) arrive(id, want int, wait bool) {
+	b := w.block
+	x := &b.barriers[id]
+	if x.arrived > 0 && x.want != want {
+		w.fault(WaitFault, 0, "barrier %d for %d warps and for %d", id, x.want, want)
+	}
+	if x.clock == nil || len(x.clock) != len(w.clock) {
+		x.clock = make([]uint32, len(w.clock))
+	}
+	x.want = want
+	x.arrived++
+	hear(x.clock, w.clock)
+	w.clock[w.id]++
+	if wait {
+		w.state = stateBarrier
+		x.waiting = append(x.waiting, w)
+	}
+	b.complete(id)
+}
+
+// complete ends the wait at a barrier if all are there.
+func (b *block) complete(id int) {
+	x := &b.barriers[id]
+	want := x.want
+	if want == 0 {
+		want = b.alive()
+	}
+	if x.arrived == 0 || x.arrived < want {
+		return
+	}
+	for _, w := range x.waiting {
+		w.state = stateReady
+		hear(w.clock, x.clock)
+	}
+	x.arrived, x.want, x.waiting = 0, 0, x.waiting[:0]
+	clear(x.clock)
+}
+
+// arriveCluster is the arrival of a warp at the cluster's barrier.
+func (w *warp) arriveCluster(ordered bool) {
+	m := w.m
+	if w.phase == m.phase {
+		w.fault(WaitFault, 0, "barrier.cluster.arrive twice without a wait")
+	}
+	w.phase = m.phase
+	m.arrived++
+	if ordered {
+		hear(m.clusterV, w.clock)
+		w.clock[w.id]++
+	}
+	m.completeCluster()
+}
+
+// waitCluster waits for all warps of the cluster to arrive.
+func (w *warp) waitCluster() {
+	switch {
+	case w.phase < 0:
+		w.fault(WaitFault, 0, "barrier.cluster.wait without an arrive")
+	case w.m.phase > w.phase:
+		hear(w.clock, w.m.clusterV)
+	default:
+		w.state = stateCluster
+	}
+}
+
+// completeCluster ends the wait at the cluster's barrier if all are there.
+func (m *Machine) completeCluster() {
+	n := len(m.clusterV)
+	want := 0
+	for _, w := range m.warps[:n] {
+		if w.state != stateDone {
+			want++
+		}
+	}
+	if m.arrived == 0 || m.arrived < want {
+		return
+	}
+	m.arrived = 0
+	m.phase++
+	for _, w := range m.warps[:n] {
+		if w.state == stateCluster {
+			w.state = stateReady
+			hear(w.clock, m.clusterV)
+		}
+	}
+}
+
+// record is an access to shared memory.
+type record struct {
+	warp  int32 // in the cluster, plus 1; 0: none
+	lane  int32 // -1: several
+	clock uint32
+	pc    int32
+}
+
+// access is what is known of the accesses to a unit of shared memory.
+type access struct {
+	gen     uint32 // of the block; of another it is forgotten
+	writer  record
+	readers [2]record
+}
+
+// races reports whether an access of a lane and an earlier one have no order.
+func (r *record) races(w *warp, lane int) bool {
+	if int(r.warp) == w.id+1 {
+		return r.clock == w.clock[w.id] && int(r.lane) != lane
+	}
+	return r.warp > 0 && r.clock > w.clock[r.warp-1]
+}
+
+// watch notes an access to shared memory of block b and looks for one that no
+// barrier orders with it. same says that a write changes nothing.
+func (w *warp) watch(b *block, lane int, at, n int64, write, same bool) {
+	if w.m.Unordered {
+		return
+	}
+	unit := w.entry.unit
+	for i := at / unit; i <= (at+n-1)/unit; i++ {
+		x := &b.shadow[i]
+		if x.gen != b.gen {
+			*x = access{gen: b.gen}
+		}
+		if x.writer.races(w, lane) && !(write && same) {
+			w.race(b, i*unit, lane, "written", &x.writer)
+		}
+		r := record{int32(w.id + 1), int32(lane), w.clock[w.id], w.pc}
+		if write {
+			for j := range x.readers {
+				if x.readers[j].races(w, lane) && !same {
+					w.race(b, i*unit, lane, "read", &x.readers[j])
+				}
+			}
+			x.writer, x.readers = r, [2]record{}
+			continue
+		}
+		switch y := &x.readers; {
+		case y[0].warp == r.warp:
+			if y[0].clock == r.clock && y[0].lane != r.lane {
+				r.lane = -1
+			}
+			y[0] = r
+		case y[1].warp == r.warp:
+			if y[1].clock == r.clock && y[1].lane != r.lane {
+				r.lane = -1
+			}
+			y[0], y[1] = r, y[0]
+		default:
+			y[0], y[1] = r, y[0]
+		}
+	}
+}
+
+// race reports two accesses.
+func (w *warp) race(b *block, at int64, lane int, did string, r *record) {
+	p := w.entry.places[r.pc]
+	of := slices.IndexFunc(b.warps, func(x *warp) bool { return x.id == int(r.warp)-1 })
+	w.fault(RaceFault, lane, "byte %#x of shared memory was %s by warp %d of the block, lane %d, in line %d (%s) %s, and no barrier is between", at, did, of, r.lane, p.line, p.opcode, p.source)
+}

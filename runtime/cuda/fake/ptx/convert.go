@@ -1,0 +1,621 @@
+package ptx
+
+import (
+	"math"
+	"math/bits"
+)
+
+// mov decodes mov, which also packs and unpacks vectors.
+func (d *decoder) mov() exec {
+	k := d.typ()
+	d.operands(2, 2)
+	to, from := d.operand(0), d.operand(1)
+	switch {
+	case k.class == classPred:
+		p, _ := d.predicate(0)
+		if from.kind == operandImmediate {
+			v := uint32(0)
+			if from.value != 0 {
+				v = all
+			}
+			return func(w *warp, m uint32) { w.preds[p] = w.preds[p]&^m | v&m }
+		}
+		q, negated := d.predicate(1)
+		return func(w *warp, m uint32) { w.preds[p] = w.preds[p]&^m | predicateOf(w, q, negated)&m }
+	case from.kind == operandVector:
+		return d.pack(to, from.list, k)
+	case to.kind == operandVector:
+		return d.unpack(to.list, from, k)
+	case from.kind == operandSpecial && (from.text == "%clock64" || from.text == "%globaltimer"):
+		x := d.output(to, k)
+		return func(w *warp, m uint32) { // as if an instruction took a nanosecond
+			for p := lanes[uint64](w, x); m != 0; m &= m - 1 {
+				p[bits.TrailingZeros32(m)] = uint64(w.m.steps)
+			}
+		}
+	case from.kind == operandSpecial && (from.text == "%clock" || from.text == "%globaltimer_lo"):
+		x := d.output(to, k)
+		return func(w *warp, m uint32) {
+			for p := lanes[uint32](w, x); m != 0; m &= m - 1 {
+				p[bits.TrailingZeros32(m)] = uint32(w.m.steps)
+			}
+		}
+	case from.kind == operandSpecial && k.bits != 64 && k.bits != 32:
+		d.fail("%s is no register of %d bits", from.text, k.bits)
+		return nil
+	}
+	x, p := d.output(to, k), d.input(from, k)
+	if k.bits == 64 {
+		return move[uint64](x, p)
+	}
+	return move[uint32](x, p)
+}
+
+func move[T uint32 | uint64](x, p slot) exec {
+	return func(w *warp, m uint32) {
+		x, p := lanes[T](w, x), lanes[T](w, p)
+		if m == all {
+			*x = *p
+			return
+		}
+		for ; m != 0; m &= m - 1 {
+			i := bits.TrailingZeros32(m)
+			x[i] = p[i]
+		}
+	}
+}
+
+// elements returns the type of the elements of a vector of so many.
+func (d *decoder) elements(n int, k kind) kind {
+	if n < 2 || k.bits%n != 0 || k.bits/n < 16 {
+		d.fail("a vector of %d", n)
+		return kind{classBits, 16, 1}
+	}
+	return kind{classBits, k.bits / n, 1}
+}
+
+// pack decodes mov d, {a, b}.
+func (d *decoder) pack(to *operand, list []operand, k kind) exec {
+	e := d.elements(len(list), k)
+	x := d.output(to, k)
+	from := make([]slot, len(list))
+	for i := range list {
+		from[i] = d.input(&list[i], e)
+	}
+	return func(w *warp, m uint32) {
+		for x0 := m; x0 != 0; x0 &= x0 - 1 {
+			i := bits.TrailingZeros32(x0)
+			v := uint64(0)
+			for j, s := range from {
+				v |= uint64(lanes[uint32](w, s)[i]) << (j * e.bits)
+			}
+			if k.bits == 64 {
+				lanes[uint64](w, x)[i] = v
+			} else {
+				lanes[uint32](w, x)[i] = uint32(v)
+			}
+		}
+	}
+}
+
+// unpack decodes mov {a, b}, s.
+func (d *decoder) unpack(list []operand, from *operand, k kind) exec {
+	e := d.elements(len(list), k)
+	p := d.input(from, k)
+	to := make([]slot, len(list))
+	for i := range list {
+		if to[i] = ^slot(0); list[i].kind != operandSink {
+			to[i] = d.output(&list[i], e)
+		}
+	}
+	return func(w *warp, m uint32) {
+		for ; m != 0; m &= m - 1 {
+			i := bits.TrailingZeros32(m)
+			var v uint64
+			if k.bits == 64 {
+				v = lanes[uint64](w, p)[i]
+			} else {
+				v = uint64(lanes[uint32](w, p)[i])
+			}
+			for j, s := range to {
+				if s >= 0 {
+					lanes[uint32](w, s)[i] = uint32(v>>(j*e.bits)) & (1<<e.bits - 1)
+				}
+			}
+		}
+	}
+}
+
+// selp decodes d = c ? a : b.
+func (d *decoder) selp() exec {
+	k := d.typ()
+	d.operands(4, 4)
+	x, a, b := d.target(0, k), d.source(1, k), d.source(2, k)
+	p, negated := d.predicate(3)
+	if k.bits == 64 {
+		return choose[uint64](x, a, b, p, negated)
+	}
+	return choose[uint32](x, a, b, p, negated)
+}
+
+func choose[T uint32 | uint64](x, a, b slot, p int32, negated bool) exec {
+	return func(w *warp, m uint32) {
+		x, a, b, c := lanes[T](w, x), lanes[T](w, a), lanes[T](w, b), predicateOf(w, p, negated)
+		for ; m != 0; m &= m - 1 {
+			i := bits.TrailingZeros32(m)
+			if c>>i&1 != 0 {
+				x[i] = a[i]
+			} else {
+				x[i] = b[i]
+			}
+		}
+	}
+}
+
+// setp decodes comparisons: p = (a op b) join c, and q = !(a op b) join c.
+func (d *decoder) setp() exec {
+	k := d.typ()
+	ftz := d.flag("ftz")
+	join := d.choice("", "and", "or", "xor")
+	if len(d.parts) == 0 {
+		return nil
+	}
+	name := d.parts[0]
+	d.parts = d.parts[1:]
+	n := 3
+	if join != "" {
+		n = 4
+	}
+	d.operands(n, n)
+	p, _ := d.predicate(0)
+	q := int32(-1)
+	if s := d.operand(0).second; s != nil && s.kind == operandRegister && s.reg.kind.class == classPred {
+		q = s.reg.index
+	} else if s != nil {
+		d.fail("%q is no predicate", s.text)
+	}
+	a, b := d.source(1, k), d.source(2, k)
+	var compare exec
+	switch {
+	case k.float() && k.bits == 32:
+		f := comparison[float32](name, true)
+		if ftz && f != nil {
+			g := f
+			f = func(a, b float32) bool { return g(flush(a), flush(b)) }
+		}
+		compare = tests(p, a, b, f)
+	case k.float():
+		compare = tests(p, a, b, comparison[float64](name, true))
+	case !k.integer() || k.bits == 8:
+		return nil
+	case k.bits == 64 && k.signed():
+		compare = tests(p, a, b, comparison[int64](name, false))
+	case k.bits == 64:
+		compare = tests(p, a, b, comparison[uint64](name, false))
+	case k.bits == 32 && k.signed():
+		compare = tests(p, a, b, comparison[int32](name, false))
+	case k.signed():
+		f := comparison[int32](name, false)
+		if f == nil {
+			return nil
+		}
+		compare = test(p, a, b, func(a, b int32) bool { return f(int32(int16(a)), int32(int16(b))) })
+	default:
+		compare = tests(p, a, b, comparison[uint32](name, false))
+	}
+	if compare == nil || join == "" && q < 0 {
+		return compare
+	}
+	c, negated := int32(0), false
+	if join != "" {
+		c, negated = d.predicate(3)
+	}
+	return func(w *warp, m uint32) {
+		with := uint32(0)
+		if join != "" {
+			with = predicateOf(w, c, negated)
+		}
+		old := w.preds[p]
+		compare(w, m)
+		yes, no := w.preds[p], ^w.preds[p]
+		switch join {
+		case "and":
+			yes, no = yes&with, no&with
+		case "or":
+			yes, no = yes|with, no|with
+		case "xor":
+			yes, no = yes^with, no^with
+		}
+		w.preds[p] = old&^m | yes&m
+		if q >= 0 {
+			w.preds[q] = w.preds[q]&^m | no&m
+		}
+	}
+}
+
+// tests is test, or nil without a comparison.
+func tests[T number](p int32, a, b slot, f func(a, b T) bool) exec {
+	if f == nil {
+		return nil
+	}
+	return test(p, a, b, f)
+}
+
+// comparison finds a comparison by name, or returns nil.
+func comparison[T number](name string, float bool) func(a, b T) bool {
+	switch name {
+	case "eq":
+		return func(a, b T) bool { return a == b }
+	case "ne":
+		return func(a, b T) bool { return a < b || a > b }
+	case "lt", "lo":
+		return func(a, b T) bool { return a < b }
+	case "le", "ls":
+		return func(a, b T) bool { return a <= b }
+	case "gt", "hi":
+		return func(a, b T) bool { return a > b }
+	case "ge", "hs":
+		return func(a, b T) bool { return a >= b }
+	}
+	if !float {
+		return nil
+	}
+	switch name { // those that hold if there is a NaN
+	case "equ":
+		return func(a, b T) bool { return !(a < b || a > b) }
+	case "neu":
+		return func(a, b T) bool { return a != b }
+	case "ltu":
+		return func(a, b T) bool { return !(a >= b) }
+	case "leu":
+		return func(a, b T) bool { return !(a > b) }
+	case "gtu":
+		return func(a, b T) bool { return !(a <= b) }
+	case "geu":
+		return func(a, b T) bool { return !(a < b) }
+	case "num":
+		return func(a, b T) bool { return a == a && b == b }
+	case "nan":
+		return func(a, b T) bool { return a != a || b != b }
+	}
+	return nil
+}
+
+// Conversions between the bits of 16-bit floats and floats.
+
+func bf16ToFloat(x uint32) float32 { return math.Float32frombits(x << 16) }
+
+// narrow rounds x to a float with so many bits of exponent and mantissa. hi+lo is
+// x, as in round32. Overflow and NaN are as IEEE 754 and PTX have them.
+func narrow(x float64, exponent, mantissa int, r rounding) uint32 {
+	sign := uint32(math.Float64bits(x)>>63) << (exponent + mantissa)
+	top := uint32(1<<exponent - 1)
+	bias := 1<<(exponent-1) - 1
+	switch {
+	case x != x:
+		return 1<<(exponent+mantissa) - 1
+	case math.IsInf(x, 0):
+		return sign | top<<mantissa
+	case x == 0:
+		return sign
+	}
+	a := math.Abs(x)
+	_, e := math.Frexp(a)
+	e = max(e-1, 1-bias)                 // the exponent of the last place's unit, plus mantissa
+	q := math.Ldexp(a, mantissa-e)       // exact: in units of the last place
+	n, rest := math.Floor(q), float64(0) // q is below 2^(mantissa+1)
+	rest = q - n
+	negative := math.Signbit(x)
+	switch {
+	case r == toNearest && (rest > 0.5 || rest == 0.5 && math.Mod(n, 2) == 1),
+		r == toNearestAway && rest >= 0.5,
+		r == down && negative && rest > 0,
+		r == up && !negative && rest > 0:
+		n++
+	}
+	v := math.Ldexp(n, e-mantissa)
+	if v >= math.Ldexp(1, bias+1) {
+		if r == toZero || r == down && !negative || r == up && negative {
+			return sign | top<<mantissa - 1
+		}
+		return sign | top<<mantissa
+	}
+	// n is the mantissa with its leading one, if there is one.
+	return sign | (uint32(e+bias-1)<<mantissa + uint32(n))
+}
+
+func floatToBF16(x float32, r rounding) uint32 {
+	b := math.Float32bits(x)
+	if r == toNearest { // the most frequent
+		if x != x {
+			return 0x7fff
+		}
+		return (b + 0x7fff + b>>16&1) >> 16
+	}
+	return narrow(float64(x), 8, 7, r)
+}
+
+func floatToF16(x float64, r rounding) uint32 { return narrow(x, 5, 10, r) }
+
+func f16ToFloat(h uint32) float32 {
+	e, f := h>>10&0x1f, h&0x3ff
+	v := math.Ldexp(float64(f), -24)
+	switch {
+	case e == 0x1f && f != 0:
+		return nan32()
+	case e == 0x1f:
+		v = math.Inf(1)
+	case e > 0:
+		v = math.Ldexp(float64(f|0x400), int(e)-25)
+	}
+	if h&0x8000 != 0 {
+		v = -v
+	}
+	return float32(v)
+}
+
+// whole rounds to an integer.
+func whole(x float64, r rounding) float64 {
+	switch r {
+	case toZero:
+		return math.Trunc(x)
+	case down:
+		return math.Floor(x)
+	case up:
+		return math.Ceil(x)
+	}
+	return math.RoundToEven(x)
+}
+
+// cvt decodes conversions.
+func (d *decoder) cvt() exec {
+	from := d.typ()
+	to := d.typ()
+	ftz, sat, relu := d.flag("ftz"), d.flag("sat"), d.flag("relu")
+	mode := d.choice("", "rni", "rzi", "rmi", "rpi", "rn", "rz", "rm", "rp", "rna")
+	toInteger := len(mode) == 3 && mode[2] == 'i'
+	r := map[string]rounding{"rz": toZero, "rm": down, "rp": up, "rzi": toZero, "rmi": down, "rpi": up, "rna": toNearestAway}[mode]
+	if relu || to.class == classPred || from.class == classPred || from.pack == 2 {
+		return nil
+	}
+	if to.pack == 2 {
+		return d.packed(to, from, r)
+	}
+	d.operands(2, 2)
+	x, p := d.target(0, register16(to, d.operand(0))), d.source(1, register16(from, d.operand(1)))
+	switch {
+	case to.integer() && from.integer():
+		if to.class == classBits || from.class == classBits || mode != "" || ftz {
+			return nil
+		}
+		return d.resize(x, p, to, from, sat)
+	case to.integer():
+		if !toInteger || to.class == classBits || from.class == classTF32 {
+			return nil
+		}
+		return convert(x, p, d.width(0), from, func(v float64) uint64 {
+			if ftz {
+				v = float64(flush(float32(v)))
+			}
+			return floatToInteger(whole(v, r), to, from)
+		})
+	case from.integer():
+		if mode == "" || toInteger || from.class == classBits {
+			return nil
+		}
+		return d.fromInteger(x, p, to, from, r)
+	case toInteger && to == from:
+		return convert(x, p, to.bits, from, func(v float64) uint64 { return floatBitsOf(whole(v, r), to, toNearest, sat) })
+	case to.bits < from.bits && (mode == "" || toInteger), to.bits >= from.bits && mode != "" && to.class != classTF32, to.class == classTF32 && r != toNearestAway:
+		return nil
+	}
+	if to.class == classBFloat && r == toNearest && from.bits == 32 && !sat && !ftz {
+		return map1(x, p, func(v float32) uint32 { return floatToBF16(v, toNearest) })
+	}
+	return convert(x, p, to.bits, from, func(v float64) uint64 {
+		if ftz {
+			v = float64(flush(float32(v)))
+		}
+		return floatBitsOf(v, to, r, sat)
+	})
+}
+
+// register16 is the type of the register of an operand of cvt: one of 8 or 16 bits
+// may be in a larger one.
+func register16(k kind, o *operand) kind {
+	if k.bits == 8 || k.bits == 16 && o.kind == operandRegister {
+		if o.kind == operandRegister && o.reg.kind.bits >= k.bits {
+			return kind{classBits, o.reg.kind.bits, 1}
+		}
+		return kind{classBits, 16, 1}
+	}
+	if o.kind == operandRegister && k.integer() && o.reg.kind.bits > k.bits {
+		return kind{classBits, o.reg.kind.bits, 1}
+	}
+	return k
+}
+
+// width is the number of bits of the register of operand i.
+func (d *decoder) width(i int) int {
+	if o := d.operand(i); o.kind == operandRegister {
+		return o.reg.kind.bits
+	}
+	return 32
+}
+
+// floatBitsOf is v in a float type.
+func floatBitsOf(v float64, to kind, r rounding, sat bool) uint64 {
+	if sat {
+		if !(v > 0) {
+			v = 0
+		}
+		v = min(v, 1)
+	}
+	switch {
+	case to.class == classTF32:
+		return uint64(narrow(v, 8, 10, r)) << 13
+	case to.class == classBFloat:
+		return uint64(narrow(v, 8, 7, r))
+	case to.bits == 16:
+		return uint64(floatToF16(v, r))
+	case to.bits == 32:
+		return uint64(math.Float32bits(round32(v, 0, r)))
+	}
+	return math.Float64bits(v)
+}
+
+// convert sets d, of a register of so many bits, to f of a float.
+func convert(d, a slot, width int, from kind, f func(float64) uint64) exec {
+	read := func(w *warp, i int) float64 { return float64(lanes[float32](w, a)[i]) }
+	switch {
+	case from.class == classBFloat:
+		read = func(w *warp, i int) float64 { return float64(bf16ToFloat(lanes[uint32](w, a)[i])) }
+	case from.bits == 16:
+		read = func(w *warp, i int) float64 { return float64(f16ToFloat(lanes[uint32](w, a)[i])) }
+	case from.bits == 64:
+		read = func(w *warp, i int) float64 { return lanes[float64](w, a)[i] }
+	}
+	return func(w *warp, m uint32) {
+		for ; m != 0; m &= m - 1 {
+			i := bits.TrailingZeros32(m)
+			if v := f(read(w, i)); width == 64 {
+				lanes[uint64](w, d)[i] = v
+			} else {
+				lanes[uint32](w, d)[i] = uint32(v) & (1<<width - 1)
+			}
+		}
+	}
+}
+
+// floatToInteger is a whole number within an integer type. What NaN gives depends
+// on the types.
+func floatToInteger(v float64, to, from kind) uint64 {
+	lo, hi := 0.0, math.Ldexp(1, to.bits)
+	if to.signed() {
+		lo, hi = -math.Ldexp(1, to.bits-1), math.Ldexp(1, to.bits-1)
+	}
+	switch {
+	case v != v && (to.bits == 64 || from.bits == 64):
+		return 1 << (to.bits - 1)
+	case v != v:
+		return 0
+	case v >= hi && to.signed():
+		return 1<<(to.bits-1) - 1
+	case v >= hi:
+		return 1<<to.bits - 1
+	case v < lo:
+		v = lo
+	}
+	if v < 0 {
+		return uint64(int64(v))
+	}
+	return uint64(v)
+}
+
+// fromInteger decodes conversions of integers to floats.
+func (d *decoder) fromInteger(x, p slot, to, from kind, r rounding) exec {
+	wide := d.width(1) == 64
+	return func(w *warp, m uint32) {
+		for ; m != 0; m &= m - 1 {
+			i := bits.TrailingZeros32(m)
+			var v uint64
+			if wide {
+				v = lanes[uint64](w, p)[i]
+			} else {
+				v = uint64(lanes[uint32](w, p)[i])
+			}
+			// An integer of 64 bits is the sum of two floats.
+			var hi, lo float64
+			if v = extend(v, from); from.signed() {
+				hi, lo = float64(int64(v)>>32)*0x1p32, float64(v&0xffffffff)
+			} else {
+				hi, lo = float64(v>>32)*0x1p32, float64(v&0xffffffff)
+			}
+			switch hi, lo = sum2(hi, lo); {
+			case to.bits == 64:
+				lanes[float64](w, x)[i] = hi
+			case to.bits == 32:
+				lanes[float32](w, x)[i] = round32(hi, lo, r)
+			default:
+				lanes[uint32](w, x)[i] = uint32(floatBitsOf(hi, to, r, false))
+			}
+		}
+	}
+}
+
+// extend is an integer of a type in 64 bits.
+func extend(v uint64, k kind) uint64 {
+	shift := 64 - k.bits
+	if k.signed() {
+		return uint64(int64(v<<shift) >> shift)
+	}
+	return v << shift >> shift
+}
+
+// resize decodes conversions between integers.
+func (d *decoder) resize(x, p slot, to, from kind, sat bool) exec {
+	wideTo, wideFrom := d.width(0) == 64, d.width(1) == 64
+	mask := uint64(1)<<d.width(0) - 1
+	switch {
+	case sat:
+	case from.bits == 32 && !wideFrom && from.signed() && wideTo && to.bits == 64:
+		return map1(x, p, func(v int32) int64 { return int64(v) })
+	case from.bits == 32 && !wideFrom && wideTo && to.bits == 64:
+		return map1(x, p, func(v uint32) uint64 { return uint64(v) })
+	case from.bits == 64 && to.bits == 32 && d.width(0) == 32:
+		return map1(x, p, func(v uint64) uint32 { return uint32(v) })
+	}
+	return func(w *warp, m uint32) {
+		for ; m != 0; m &= m - 1 {
+			i := bits.TrailingZeros32(m)
+			var v uint64
+			if wideFrom {
+				v = lanes[uint64](w, p)[i]
+			} else {
+				v = uint64(lanes[uint32](w, p)[i])
+			}
+			v = extend(v, from)
+			if sat {
+				v = clampInteger(v, to, from)
+			}
+			v = extend(v, to) & mask
+			if wideTo {
+				lanes[uint64](w, x)[i] = v
+			} else {
+				lanes[uint32](w, x)[i] = uint32(v)
+			}
+		}
+	}
+}
+
+// clampInteger is v of one type, extended, within another.
+func clampInteger(v uint64, to, from kind) uint64 {
+	if !from.signed() {
+		hi := uint64(1)<<to.bits - 1
+		if to.signed() {
+			hi = 1<<(to.bits-1) - 1
+		}
+		return min(v, hi)
+	}
+	s := int64(v)
+	switch {
+	case !to.signed() && s < 0:
+		return 0
+	case !to.signed():
+		return min(v, 1<<to.bits-1)
+	}
+	return uint64(min(max(s, -1<<(to.bits-1)), 1<<(to.bits-1)-1))
+}
+
+// packed decodes cvt to f16x2 and bf16x2 of two f32; the first is the upper half.
+func (d *decoder) packed(to, from kind, r rounding) exec {
+	d.operands(3, 3)
+	if !from.float() || from.bits != 32 || r != toNearest && r != toZero {
+		return nil
+	}
+	one := func(v float32) uint32 { return floatToF16(float64(v), r) }
+	if to.class == classBFloat {
+		one = func(v float32) uint32 { return floatToBF16(v, r) }
+	}
+	return map2(d.target(0, kind{classBits, 32, 1}), d.source(1, from), d.source(2, from), func(a, b float32) uint32 { return one(a)<<16 | one(b) })
+}

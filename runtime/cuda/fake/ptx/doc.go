@@ -1,0 +1,34 @@
+// Package ptx executes kernels in PTX, the instruction set of NVIDIA's virtual
+// machine, on the host: so that a machine without a GPU runs what NVRTC makes of
+// kernels, and finds what a GPU would forgive or punish at random.
+//
+// [Parse] reads a module and decodes every instruction; one that it does not
+// know is an error that names it. [Entry.Run] executes a launch: the blocks of a
+// cluster together, clusters one after another, the 32 lanes of a warp in step
+// while their ways are one. Of lanes that parted, those at the lowest address go
+// first, until they meet again. Instructions that end in .sync wait for the lanes
+// that they name.
+//
+// It is stricter than a GPU where programs must not rely on luck:
+//
+//   - What cp.async copies is in shared memory when its group is waited for, not
+//     before.
+//   - Shared memory is full of NaN when a block starts.
+//   - Two accesses to the same bytes of shared memory, one a write, that no
+//     barrier orders are an error, also between lanes of one warp: only
+//     bar.warp.sync orders these (PTX ISA, "Memory Consistency Model"). Of the
+//     readers since the last write the last two warps are known. Writes of what is
+//     there already pass.
+//   - A lane that shfl.sync or vote.sync names must come to that instruction;
+//     what a lane reads from one that does not take part is NaN.
+//   - An access outside an allocation, or one that is not aligned, ends the
+//     launch, as do waits that nothing ends.
+//
+// Numbers: add, sub, mul, fma, div.rn, sqrt.rn and conversions round as IEEE 754
+// has it, in the mode asked for, and NaN results are 0x7fffffff, as on a GPU. The
+// approximations (ex2, lg2, sin, cos, rcp, rsqrt, sqrt and div with .approx) are
+// those of float64 rounded once, which is closer than a GPU's. mma.sync adds the
+// products of a step and the accumulator in float64 and rounds once; a tensor core
+// truncates addends to a few bits more than those of an f32, so results differ in
+// the last bits. griddepcontrol does nothing: kernels follow one another.
+package ptx

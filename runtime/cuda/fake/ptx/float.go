@@ -1,0 +1,314 @@
+package ptx
+
+import "math"
+
+// rounding is a rounding mode.
+type rounding uint8
+
+const (
+	toNearest rounding = iota // ties to even
+	toZero
+	down
+	up
+	toNearestAway // ties away from zero
+)
+
+// rounding takes the mode of a float's arithmetic.
+func (d *decoder) rounding() rounding {
+	switch d.choice("rn", "rz", "rm", "rp", "rn") {
+	case "rz":
+		return toZero
+	case "rm":
+		return down
+	case "rp":
+		return up
+	}
+	return toNearest
+}
+
+// nan32 is the NaN that arithmetic of a GPU gives.
+func nan32() float32 { return math.Float32frombits(0x7fffffff) }
+
+// plain makes every NaN that of a GPU.
+func plain(x float32) float32 {
+	if x != x {
+		return nan32()
+	}
+	return x
+}
+
+// flush makes a subnormal zero.
+func flush(x float32) float32 {
+	if b := math.Float32bits(x); b&0x7f800000 == 0 {
+		return math.Float32frombits(b & 0x80000000)
+	}
+	return x
+}
+
+// saturate is x within [0, 1]; NaN is 0.
+func saturate(x float32) float32 {
+	if !(x > 0) {
+		return 0
+	}
+	return min(x, 1)
+}
+
+// sum2 is a+b as two floats: rounded, and what rounding lost (Knuth, The Art of
+// Computer Programming 2, 4.2.2).
+func sum2(a, b float64) (s, err float64) {
+	s = a + b
+	t := float64(s - a)
+	return s, float64(a-float64(s-t)) + float64(b-t)
+}
+
+// round32 rounds hi+lo, where lo is what rounding to hi lost.
+func round32(hi, lo float64, r rounding) float32 {
+	f := float32(hi)
+	if math.IsInf(hi, 0) || hi != hi {
+		return plain(f)
+	}
+	if r == toNearest {
+		// hi is right unless it lies in the middle between two floats, or as good
+		// as, and lo says on which side.
+		if b := math.Float64bits(hi); lo != 0 && b&0x0fffffff == 0 {
+			if (lo > 0) == (hi > 0) {
+				b |= 1
+			} else {
+				b--
+			}
+			f = float32(math.Float64frombits(b))
+		}
+		return f
+	}
+	diff := float64(f) - hi // exact, or infinite
+	above := diff > 0 || diff == 0 && lo < 0
+	below := diff < 0 || diff == 0 && lo > 0
+	zero := r == toZero
+	switch {
+	case above && (r == down || zero && hi > 0):
+		return math.Nextafter32(f, float32(math.Inf(-1)))
+	case below && (r == up || zero && hi < 0):
+		return math.Nextafter32(f, float32(math.Inf(1)))
+	}
+	return f
+}
+
+// fma32 is a·b+c, rounded once.
+func fma32(a, b, c float32, r rounding) float32 {
+	p := float64(a) * float64(b) // exact
+	if r == toNearest {
+		s := p + float64(c)
+		if math.Float64bits(s)&0x0fffffff != 0 {
+			return plain(float32(s))
+		}
+	}
+	s, err := sum2(p, float64(c))
+	if math.IsInf(s, 0) || s != s {
+		return plain(float32(s))
+	}
+	if s == 0 && err == 0 && r == down && (p != 0 || math.Signbit(p) || math.Signbit(float64(c))) { // x−x is −0
+		return float32(math.Copysign(0, -1))
+	}
+	return round32(s, err, r)
+}
+
+// float decodes arithmetic of f32 and f64.
+func (d *decoder) float(k kind) exec {
+	if k.bits == 64 {
+		return d.float64(k)
+	}
+	ftz := d.flag("ftz")
+	sat := d.flag("sat")
+	approx := d.choice("", "approx", "full")
+	finish := plain
+	switch {
+	case ftz && sat:
+		finish = func(x float32) float32 { return saturate(flush(x)) }
+	case ftz:
+		finish = func(x float32) float32 { return flush(plain(x)) }
+	case sat:
+		finish = saturate
+	}
+	exact := !ftz && !sat
+	in := func(x float32) float32 {
+		if ftz {
+			return flush(x)
+		}
+		return x
+	}
+	one := func(f func(a float32) float32) exec {
+		d.operands(2, 2)
+		return map1(d.target(0, k), d.source(1, k), func(a float32) float32 { return finish(f(in(a))) })
+	}
+	two := func(f func(a, b float32) float32) exec {
+		d.operands(3, 3)
+		return map2(d.target(0, k), d.source(1, k), d.source(2, k), func(a, b float32) float32 { return finish(f(in(a), in(b))) })
+	}
+	// through64 is a function in float64, rounded once.
+	through64 := func(f func(float64) float64) exec {
+		if approx == "" {
+			return nil
+		}
+		return one(func(a float32) float32 { return float32(f(float64(a))) })
+	}
+	switch d.base {
+	case "add", "sub":
+		r := d.rounding()
+		sign := float32(1)
+		if d.base == "sub" {
+			sign = -1
+		}
+		switch {
+		case r != toNearest:
+			return two(func(a, b float32) float32 { return fma32(b, sign, a, r) })
+		case !exact && sign > 0:
+			return two(func(a, b float32) float32 { return a + b })
+		case !exact:
+			return two(func(a, b float32) float32 { return a - b })
+		}
+		d.operands(3, 3)
+		if sign > 0 {
+			return map2(d.target(0, k), d.source(1, k), d.source(2, k), func(a, b float32) float32 { return plain(a + b) })
+		}
+		return map2(d.target(0, k), d.source(1, k), d.source(2, k), func(a, b float32) float32 { return plain(a - b) })
+	case "mul":
+		if r := d.rounding(); r != toNearest {
+			return two(func(a, b float32) float32 { return round32(float64(a)*float64(b), 0, r) })
+		}
+		return two(func(a, b float32) float32 { return a * b })
+	case "fma", "mad":
+		r := d.rounding()
+		d.operands(4, 4)
+		x, p, q, s := d.target(0, k), d.source(1, k), d.source(2, k), d.source(3, k)
+		if exact && r == toNearest {
+			return map3(x, p, q, s, func(a, b, c float32) float32 { return fma32(a, b, c, toNearest) })
+		}
+		return map3(x, p, q, s, func(a, b, c float32) float32 { return finish(fma32(in(a), in(b), in(c), r)) })
+	case "div":
+		switch approx {
+		case "approx":
+			return two(func(a, b float32) float32 {
+				// The reciprocal of a large divisor underflows.
+				if y := math.Abs(float64(b)); y > 0x1p126 && y < 0x1p128 {
+					b = float32(math.Copysign(math.Inf(1), float64(b)))
+				}
+				return float32(float64(a) / float64(b))
+			})
+		case "full":
+			return two(func(a, b float32) float32 { return float32(float64(a) / float64(b)) })
+		}
+		r := d.rounding()
+		return two(func(a, b float32) float32 {
+			q := float64(a) / float64(b)
+			if math.IsInf(q, 0) || q != q || b == 0 || math.IsInf(float64(b), 0) {
+				return float32(q)
+			}
+			rest := math.FMA(-q, float64(b), float64(a)) // of the sign of what q lost, for b > 0
+			if b < 0 {
+				rest = -rest
+			}
+			return round32(q, rest, r)
+		})
+	case "rcp":
+		if approx != "" {
+			return one(func(a float32) float32 { return float32(1 / float64(a)) })
+		}
+		if d.rounding() != toNearest {
+			return nil
+		}
+		return one(func(a float32) float32 { return 1 / a })
+	case "sqrt":
+		if approx == "" && d.rounding() != toNearest {
+			return nil
+		}
+		return one(func(a float32) float32 { return float32(math.Sqrt(float64(a))) })
+	case "rsqrt":
+		return through64(func(x float64) float64 {
+			if x == 0 {
+				return math.Copysign(math.Inf(1), x)
+			}
+			return 1 / math.Sqrt(x)
+		})
+	case "ex2":
+		return through64(math.Exp2)
+	case "lg2":
+		return through64(math.Log2)
+	case "sin":
+		return through64(math.Sin)
+	case "cos":
+		return through64(math.Cos)
+	case "tanh":
+		return through64(math.Tanh)
+	case "min", "max":
+		nan, low := d.flag("NaN"), d.base == "min"
+		return two(func(a, b float32) float32 { return float32(extreme(float64(a), float64(b), nan, low)) })
+	case "neg":
+		d.operands(2, 2)
+		return map1(d.target(0, k), d.source(1, k), func(a float32) float32 { return finish(-in(a)) })
+	case "abs":
+		return one(func(a float32) float32 { return math.Float32frombits(math.Float32bits(a) &^ (1 << 31)) })
+	case "copysign":
+		d.operands(3, 3)
+		return map2(d.target(0, k), d.source(1, k), d.source(2, k), func(a, b uint32) uint32 { return b&^(1<<31) | a&(1<<31) })
+	}
+	return nil
+}
+
+// extreme is the smaller or larger of a and b, with -0 below +0. NaN is the other,
+// or with nan the result.
+func extreme(a, b float64, nan, low bool) float64 {
+	switch {
+	case a != a && b != b, nan && (a != a || b != b):
+		return math.NaN()
+	case a != a:
+		return b
+	case b != b:
+		return a
+	case low:
+		return min(a, b)
+	}
+	return max(a, b)
+}
+
+// float64 decodes arithmetic of f64, rounded to nearest.
+func (d *decoder) float64(k kind) exec {
+	two := func(f func(a, b float64) float64) exec {
+		d.operands(3, 3)
+		return map2(d.target(0, k), d.source(1, k), d.source(2, k), f)
+	}
+	one := func(f func(a float64) float64) exec {
+		d.operands(2, 2)
+		return map1(d.target(0, k), d.source(1, k), f)
+	}
+	switch d.base {
+	case "add", "sub", "mul", "fma", "mad", "div", "rcp", "sqrt":
+		if d.rounding() != toNearest {
+			d.fail("unknown rounding")
+		}
+	}
+	switch d.base {
+	case "add":
+		return two(func(a, b float64) float64 { return a + b })
+	case "sub":
+		return two(func(a, b float64) float64 { return a - b })
+	case "mul":
+		return two(func(a, b float64) float64 { return a * b })
+	case "div":
+		return two(func(a, b float64) float64 { return a / b })
+	case "fma", "mad":
+		d.operands(4, 4)
+		return map3(d.target(0, k), d.source(1, k), d.source(2, k), d.source(3, k), math.FMA)
+	case "rcp":
+		return one(func(a float64) float64 { return 1 / a })
+	case "sqrt":
+		return one(math.Sqrt)
+	case "min", "max":
+		low := d.base == "min"
+		return two(func(a, b float64) float64 { return extreme(a, b, false, low) })
+	case "neg":
+		return one(func(a float64) float64 { return -a })
+	case "abs":
+		return one(math.Abs)
+	}
+	return nil
+}

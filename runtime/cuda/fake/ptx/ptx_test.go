@@ -1,0 +1,566 @@
+package ptx
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+)
+
+// memory is device memory of two allocations, at base and base+gap.
+type memory [2][]byte
+
+const (
+	base = 0x7f0000000000
+	gap  = 1 << 20
+)
+
+func (m memory) Span(at uint64) (uint64, []byte) {
+	for i, b := range m {
+		if first := base + uint64(i)*gap; at-first < uint64(len(b)) {
+			return first, b
+		}
+	}
+	return 0, nil
+}
+
+// text is a module of one kernel k(in, out).
+func text(directives, body string) string {
+	return ".version 8.0\n.target sm_90\n.address_size 64\n" + directives + "\n.visible .entry k(.param .u64 in, .param .u64 out)\n{\n" +
+		".reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %d<9>; .reg .b64 %in, %out;\n" +
+		"ld.param.u64 %in, [in]; ld.param.u64 %out, [out];\n" + body + "\nret;\n}\n"
+}
+
+// run runs a kernel of one block, or of the blocks and cluster that l says.
+func run(t *testing.T, src string, in, out []byte, l Launch) error {
+	t.Helper()
+	m, err := Parse(src)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, src)
+	}
+	l.Memory, l.Params = memory{in, out}, []uint64{base, base + gap}
+	for i := range 3 {
+		l.Grid[i], l.Block[i] = max(l.Grid[i], 1), max(l.Block[i], 1)
+	}
+	return (&Machine{Limit: 1 << 20}).Run(m.Entries[0], l)
+}
+
+func f32(x float32) uint64  { return uint64(math.Float32bits(x)) }
+func f64(x float64) uint64  { return math.Float64bits(x) }
+func signed(x int64) uint64 { return uint64(x) }
+func i32(x int32) uint64    { return uint64(uint32(x)) }
+func word(xs ...uint32) []byte {
+	var b []byte
+	for _, x := range xs {
+		b = binary.LittleEndian.AppendUint32(b, x)
+	}
+	return b
+}
+
+// TestInstructions holds instructions against values worked out by hand from the
+// PTX ISA. d, a, b and c are of the types given, in this order.
+func TestInstructions(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	const canonical = 0x7fffffff
+	for _, c := range []struct {
+		types string
+		op    string
+		args  []uint64
+		want  uint64
+	}{
+		// Integers.
+		{"b32 b32 b32", "add.s32 d, a, b", []uint64{0xffffffff, 2}, 1},
+		{"b32 b32 b32", "add.sat.s32 d, a, b", []uint64{0x7fffffff, 2}, 0x7fffffff},
+		{"b64 b64 b64", "sub.s64 d, a, b", []uint64{1, 3}, signed(-2)},
+		{"b32 b32 b32", "mul.lo.s32 d, a, b", []uint64{i32(-3), 5}, i32(-15)},
+		{"b32 b32 b32", "mul.hi.s32 d, a, b", []uint64{i32(-3), 1 << 30}, i32(-1)},
+		{"b32 b32 b32", "mul.hi.u32 d, a, b", []uint64{0xffffffff, 0xffffffff}, 0xfffffffe},
+		{"b64 b32 b32", "mul.wide.s32 d, a, b", []uint64{i32(-3), 5}, signed(-15)},
+		{"b64 b32 b32", "mul.wide.u32 d, a, b", []uint64{0xffffffff, 2}, 0x1fffffffe},
+		{"b64 b64 b64", "mul.hi.u64 d, a, b", []uint64{1 << 63, 6}, 3},
+		{"b64 b64 b64", "mul.hi.s64 d, a, b", []uint64{signed(-1), 6}, signed(-1)},
+		{"b32 b32 b32 b32", "mad.lo.s32 d, a, b, c", []uint64{3, 4, i32(-20)}, i32(-8)},
+		{"b64 b32 b32 b64", "mad.wide.u32 d, a, b, c", []uint64{0xffffffff, 2, 2}, 0x200000000},
+		{"b32 b32 b32", "div.s32 d, a, b", []uint64{i32(-7), 2}, i32(-3)},
+		{"b32 b32 b32", "rem.s32 d, a, b", []uint64{i32(-7), 2}, i32(-1)},
+		{"b32 b32 b32", "div.u32 d, a, b", []uint64{0xfffffff9, 2}, 0x7ffffffc},
+		{"b32 b32 b32", "min.s32 d, a, b", []uint64{i32(-7), 2}, i32(-7)},
+		{"b32 b32 b32", "min.u32 d, a, b", []uint64{i32(-7), 2}, 2},
+		{"b32 b32", "abs.s32 d, a", []uint64{i32(-7)}, 7},
+		{"b32 b32 b32", "shl.b32 d, a, b", []uint64{1, 40}, 0},
+		{"b32 b32 b32", "shr.s32 d, a, b", []uint64{i32(-8), 40}, 0xffffffff},
+		{"b32 b32 b32", "shr.u32 d, a, b", []uint64{0x80000000, 31}, 1},
+		{"b64 b64 b32", "shr.s64 d, a, b", []uint64{signed(-8), 1}, signed(-4)},
+		{"b16 b16 b16", "add.s16 d, a, b", []uint64{0xffff, 2}, 1},
+		{"b16 b16 b16", "shr.s16 d, a, 1", []uint64{0x8000, 0}, 0xc000},
+		{"b32 b32", "not.b32 d, a", []uint64{0xff}, 0xffffff00},
+		{"b32 b32 b32", "bfi.b32 d, a, b, 8, 4", []uint64{0xf5, 0xffffffff}, 0xfffff5ff},
+		{"b64 b64 b64", "bfi.b64 d, a, b, 32, 32", []uint64{7, 9}, 7<<32 | 9},
+		{"b32 b32", "bfe.u32 d, a, 4, 8", []uint64{0xabcd}, 0xbc},
+		{"b32 b32", "bfe.s32 d, a, 4, 8", []uint64{0xabcd}, 0xffffffbc},
+		{"b32 b32", "bfe.s32 d, a, 28, 8", []uint64{0x80000000}, 0xfffffff8},
+		{"b32 b32", "bfind.u32 d, a", []uint64{0x10}, 4},
+		{"b32 b32", "bfind.shiftamt.u32 d, a", []uint64{0x10}, 27},
+		{"b32 b32", "bfind.u32 d, a", []uint64{0}, 0xffffffff},
+		{"b32 b32", "brev.b32 d, a", []uint64{3}, 0xc0000000},
+		{"b32 b32", "popc.b32 d, a", []uint64{0xf0f}, 8},
+		{"b32 b64", "clz.b64 d, a", []uint64{1}, 63},
+		{"b32 b32 b32 b32", "prmt.b32 d, a, b, c", []uint64{0x33221100, 0x77665544, 0x7041}, 0x77004411},
+		{"b32 b32 b32 b32", "shf.l.wrap.b32 d, a, b, c", []uint64{0x80000000, 1, 33}, 3},
+		{"b32 b32 b32 b32", "lop3.b32 d, a, b, c, 0xe8", []uint64{0xc, 0xa, 0x9}, 0x8},
+		// Floats.
+		{"f32 f32 f32", "add.rn.f32 d, a, b", []uint64{f32(1), f32(0x1p-24)}, f32(1)},
+		{"f32 f32 f32", "add.rz.f32 d, a, b", []uint64{f32(-1), f32(0x1p-30)}, f32(-1 + 0x1p-24)},
+		{"f32 f32 f32", "add.f32 d, a, b", []uint64{f32(inf), f32(-inf)}, canonical},
+		{"f32 f32 f32", "mul.rn.f32 d, a, b", []uint64{f32(0x1p-100), f32(0x1p-30)}, f32(0x1p-130)},
+		{"f32 f32 f32", "mul.ftz.f32 d, a, b", []uint64{f32(0x1p-100), f32(0x1p-30)}, 0},
+		// (1+2⁻¹²)² = 1 + 2⁻¹¹ + 2⁻²⁴, half a unit; the third operand decides.
+		{"f32 f32 f32 f32", "fma.rn.f32 d, a, b, c", []uint64{f32(1 + 0x1p-12), f32(1 + 0x1p-12), f32(0x1p-70)}, f32(1 + 0x1p-11 + 0x1p-23)},
+		{"f32 f32 f32 f32", "fma.rn.f32 d, a, b, c", []uint64{f32(1 + 0x1p-12), f32(1 + 0x1p-12), f32(-0x1p-70)}, f32(1 + 0x1p-11)},
+		{"f32 f32 f32 f32", "fma.rm.f32 d, a, b, c", []uint64{f32(1), f32(1), f32(-0x1p-40)}, f32(1 - 0x1p-24)},
+		{"f32 f32 f32 f32", "fma.rp.f32 d, a, b, c", []uint64{f32(1), f32(1), f32(0x1p-40)}, f32(1 + 0x1p-23)},
+		{"f32 f32 f32", "div.rn.f32 d, a, b", []uint64{f32(1), f32(3)}, 0x3eaaaaab},
+		{"f32 f32 f32", "div.rz.f32 d, a, b", []uint64{f32(1), f32(3)}, 0x3eaaaaaa},
+		{"f32 f32 f32", "div.rm.f32 d, a, b", []uint64{f32(1), f32(-3)}, 0xbeaaaaab},
+		{"f32 f32 f32", "div.approx.f32 d, a, b", []uint64{f32(0x1p127), f32(0x1.8p126)}, 0},
+		{"f32 f32 f32", "div.approx.f32 d, a, b", []uint64{f32(6), f32(-0x1p126)}, f32(-6 * 0x1p-126)},
+		{"f32 f32", "rcp.approx.ftz.f32 d, a", []uint64{f32(4)}, f32(0.25)},
+		{"f32 f32", "rsqrt.approx.f32 d, a", []uint64{f32(16)}, f32(0.25)},
+		{"f32 f32", "sqrt.rn.f32 d, a", []uint64{f32(2)}, 0x3fb504f3},
+		{"f32 f32", "ex2.approx.f32 d, a", []uint64{f32(-140)}, f32(0x1p-140)},
+		{"f32 f32", "ex2.approx.ftz.f32 d, a", []uint64{f32(-140)}, 0},
+		{"f32 f32", "lg2.approx.f32 d, a", []uint64{f32(0.125)}, f32(-3)},
+		{"f32 f32 f32", "max.f32 d, a, b", []uint64{f32(nan), f32(1)}, f32(1)},
+		{"f32 f32 f32", "max.NaN.f32 d, a, b", []uint64{f32(nan), f32(1)}, canonical},
+		{"f32 f32 f32", "max.NaN.f32 d, a, b", []uint64{1 << 31, 0}, 0},
+		{"f32 f32 f32", "min.f32 d, a, b", []uint64{0, 1 << 31}, 1 << 31},
+		{"f32 f32", "neg.f32 d, a", []uint64{0}, 1 << 31},
+		{"f32 f32", "abs.f32 d, a", []uint64{f32(-2)}, f32(2)},
+		{"b64 b64 b64", "add.f64 d, a, b", []uint64{f64(0.5), f64(0.25)}, f64(0.75)},
+		// Conversions.
+		{"b32 b16", "cvt.s32.s16 d, a", []uint64{0x8000}, 0xffff8000},
+		{"b32 b16", "cvt.u32.u16 d, a", []uint64{0x8000}, 0x8000},
+		{"b64 b32", "cvt.s64.s32 d, a", []uint64{i32(-5)}, signed(-5)},
+		{"b64 b64", "cvt.s64.s32 d, a", []uint64{7<<32 | 0xfffffffb}, signed(-5)},
+		{"b32 b64", "cvt.u32.u64 d, a", []uint64{7<<32 | 5}, 5},
+		{"b64 b64", "cvt.s64.s8 d, a", []uint64{0x1fe}, signed(-2)},
+		{"b16 b32", "cvt.u16.u32 d, a", []uint64{0x12345}, 0x2345},
+		{"b32 b32", "cvt.sat.s8.s32 d, a", []uint64{i32(-300)}, i32(-128)},
+		{"f32 b32", "cvt.rn.f32.s32 d, a", []uint64{i32(-16777217)}, f32(-16777216)},
+		{"f32 b64", "cvt.rn.f32.s64 d, a", []uint64{1<<40 + 1<<16 + 1}, f32(1<<40 + 1<<17)},
+		{"f32 b64", "cvt.rn.f32.u64 d, a", []uint64{1 << 63}, f32(0x1p63)},
+		{"b64 b64", "cvt.rn.f64.s64 d, a", []uint64{signed(-1<<53 - 1)}, f64(-1 << 53)},
+		{"b32 f32", "cvt.rzi.s32.f32 d, a", []uint64{f32(-2.7)}, i32(-2)},
+		{"b32 f32", "cvt.rni.s32.f32 d, a", []uint64{f32(2.5)}, 2},
+		{"b32 f32", "cvt.rmi.s32.f32 d, a", []uint64{f32(-2.1)}, i32(-3)},
+		{"b32 f32", "cvt.rzi.s32.f32 d, a", []uint64{f32(1e20)}, 0x7fffffff},
+		{"b32 f32", "cvt.rzi.u32.f32 d, a", []uint64{f32(-3)}, 0},
+		{"b32 f32", "cvt.rzi.s32.f32 d, a", []uint64{f32(nan)}, 0},
+		{"b64 f32", "cvt.rzi.s64.f32 d, a", []uint64{f32(nan)}, 1 << 63},
+		{"f32 f32", "cvt.rmi.f32.f32 d, a", []uint64{f32(-2.1)}, f32(-3)},
+		{"f32 f32", "cvt.sat.f32.f32 d, a", []uint64{f32(nan)}, 0},
+		{"f32 f32", "cvt.sat.f32.f32 d, a", []uint64{f32(7)}, f32(1)},
+		{"f32 b64", "cvt.rn.f32.f64 d, a", []uint64{f64(1 + 0x1p-24 + 0x1p-50)}, f32(1 + 0x1p-23)},
+		{"f32 b64", "cvt.rz.f32.f64 d, a", []uint64{f64(1 + 0x1p-24 + 0x1p-50)}, f32(1)},
+		{"b64 f32", "cvt.f64.f32 d, a", []uint64{f32(0.5)}, f64(0.5)},
+		{"b16 f32", "cvt.rn.bf16.f32 d, a", []uint64{0x3f808000}, 0x3f80},
+		{"b16 f32", "cvt.rn.bf16.f32 d, a", []uint64{0x3f818000}, 0x3f82},
+		{"b16 f32", "cvt.rz.bf16.f32 d, a", []uint64{0x3f81ffff}, 0x3f81},
+		{"b16 f32", "cvt.rn.bf16.f32 d, a", []uint64{f32(nan)}, 0x7fff},
+		{"b16 f32", "cvt.rn.f16.f32 d, a", []uint64{f32(65520)}, 0x7c00},
+		{"b16 f32", "cvt.rn.f16.f32 d, a", []uint64{f32(65519)}, 0x7bff},
+		{"b16 f32", "cvt.rn.f16.f32 d, a", []uint64{f32(-0x1.8p-24)}, 0x8002},
+		{"f32 b16", "cvt.f32.f16 d, a", []uint64{0x8001}, f32(-0x1p-24)},
+		{"f32 b16", "cvt.f32.f16 d, a", []uint64{0x3c01}, f32(1 + 0x1p-10)},
+		{"f32 b16", "cvt.f32.bf16 d, a", []uint64{0x3fc0}, f32(1.5)},
+		{"b32 f32 f32", "cvt.rn.bf16x2.f32 d, a, b", []uint64{f32(1), f32(2)}, 0x3f804000},
+		{"b32 f32 f32", "cvt.rn.f16x2.f32 d, a, b", []uint64{f32(1), f32(2)}, 0x3c004000},
+		{"b32 f32", "cvt.rna.tf32.f32 d, a", []uint64{0x3f801000}, 0x3f802000},
+		// Comparisons and choices.
+		{"b32 f32 f32", "setp.ltu.f32 %p1, a, b; selp.b32 d, 1, 2, %p1", []uint64{f32(nan), f32(1)}, 1},
+		{"b32 f32 f32", "setp.ne.f32 %p1, a, b; selp.b32 d, 1, 2, %p1", []uint64{f32(nan), f32(1)}, 2},
+		{"b32 f32 f32", "setp.neu.f32 %p1, a, b; selp.b32 d, 1, 2, %p1", []uint64{f32(nan), f32(1)}, 1},
+		{"b32 f32 f32", "setp.nan.f32 %p1, a, b; selp.b32 d, 1, 2, %p1", []uint64{f32(nan), f32(1)}, 1},
+		{"b32 b32 b32", "setp.lt.u32 %p1, a, b; selp.b32 d, 1, 2, %p1", []uint64{i32(-1), 1}, 2},
+		{"b32 b16 b16", "setp.lt.s16 %p1, a, b; selp.b32 d, 1, 2, %p1", []uint64{0xffff, 1}, 1},
+		{"b32 b32 b32", "setp.eq.s32 %p2, a, a; setp.lt.and.s32 %p1|%p3, a, b, !%p2; selp.b32 d, 1, 2, %p3", []uint64{1, 2}, 2},
+		{"b32 b32 b32", "setp.eq.s32 %p2, a, b; not.pred %p2, %p2; mov.pred %p1, 0; or.pred %p1, %p1, %p2; selp.b32 d, 1, 2, %p1", []uint64{1, 2}, 1},
+		{"b32 b32 b32", "setp.eq.s32 %p2, a, b; mov.u32 d, 5; @!%p2 mov.u32 d, 6", []uint64{1, 2}, 6},
+		// Moves.
+		{"b64 b32 b32", "mov.b64 d, {a, b}", []uint64{1, 2}, 2<<32 | 1},
+		{"b32 b64", "{ .reg .b32 x; mov.b64 {x, d}, a; }", []uint64{2<<32 | 1}, 2},
+		{"b32 b32", "{ .reg .b16 x, y; mov.b32 {x, y}, a; mov.b32 d, {y, x}; }", []uint64{0x12345678}, 0x56781234},
+		{"f32 f32", "mov.f32 d, 0f3F800000", []uint64{0}, f32(1)},
+		{"b64 b64", "mov.f64 d, 0d3FF0000000000000", []uint64{0}, f64(1)},
+		{"b32 b32", "mov.u32 d, %ntid.x", []uint64{0}, 1},
+	} {
+		name := fmt.Sprintf("%s %x", c.op, c.args)
+		t.Run(name, func(t *testing.T) {
+			var body strings.Builder
+			var in []byte
+			names := []string{"d", "a", "b", "c"}
+			for i, ty := range strings.Fields(c.types) {
+				fmt.Fprintf(&body, ".reg .%s %s;\n", ty, names[i])
+				if i > 0 {
+					fmt.Fprintf(&body, "ld.global.b%s %s, [%%in+%d];\n", strings.TrimLeft(ty, "bf"), names[i], 8*(i-1))
+				}
+			}
+			for _, v := range c.args {
+				in = binary.LittleEndian.AppendUint64(in, v)
+			}
+			semi := ";"
+			if strings.HasPrefix(c.op, "{") {
+				semi = ""
+			}
+			fmt.Fprintf(&body, "%s%s\nst.global.b%s [%%out], d;", c.op, semi, strings.TrimLeft(strings.Fields(c.types)[0], "bf"))
+			out := make([]byte, 8)
+			if err := run(t, text("", body.String()), in, out, Launch{}); err != nil {
+				t.Fatal(err)
+			}
+			if got := binary.LittleEndian.Uint64(out); got != c.want {
+				t.Errorf("%#x, want %#x", got, c.want)
+			}
+		})
+	}
+}
+
+// TestUnknown refuses what it does not know when it is loaded, by name and line.
+func TestUnknown(t *testing.T) {
+	for body, want := range map[string]string{
+		"wgmma.fence.sync.aligned;":   "line 9: wgmma.fence.sync.aligned: unknown",
+		"add.frob.s32 %r1, %r2, %r3;": "add.frob.s32: unknown",
+		"add.s32 %r1, %r2, %d3;":      "%d3 is no register of 32 bits",
+		"add.s32 %r1, %r2;":           "2 operands",
+		"bra nowhere;":                `no label "nowhere"`,
+		"ld.global.u32 %r1, [in+8];":  "ld.global.u32",
+		"mov.u32 %r1, %tid.w;":        "no special register %tid.w",
+		"mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r1}, {%r2}, {%r3}, {%r4};": "unknown",
+		"@%r1 bra x;": "%r1 is no predicate",
+		".frob 1;":    ".frob: unknown",
+	} {
+		_, err := Parse(text("", body))
+		var e *SyntaxError
+		if !errors.As(err, &e) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", body, err, want)
+		}
+	}
+}
+
+// TestDivergence runs lanes that part, loop for different times, and meet.
+func TestDivergence(t *testing.T) {
+	src := text("", `
+  mov.u32 %r1, %tid.x;
+  mov.u32 %r2, 0;
+  mov.u32 %r3, 0;
+$loop:
+  setp.ge.u32 %p1, %r3, %r1;
+  @%p1 bra $done;
+  add.s32 %r3, %r3, 1;
+  add.s32 %r2, %r2, %r3;
+  bra.uni $loop;
+$done:
+  shfl.sync.idx.b32 %r4|%p2, %r2, 31, 31, -1;
+  sub.s32 %r4, %r4, %r2;
+  mul.wide.u32 %d1, %r1, 4;
+  add.s64 %d2, %out, %d1;
+  st.global.u32 [%d2], %r4;`)
+	out := make([]byte, 40*4)
+	if err := run(t, strings.Replace(src, "31, 31, -1", "7, 31, 0xff", 1), nil, out, Launch{Block: [3]uint32{8, 1, 1}}); err == nil {
+		for i := range 8 {
+			want := uint32(7*8/2 - i*(i+1)/2)
+			if got := binary.LittleEndian.Uint32(out[4*i:]); got != want {
+				t.Errorf("lane %d: %d, want %d", i, got, want)
+			}
+		}
+	} else {
+		t.Error(err)
+	}
+	if err := run(t, src, nil, make([]byte, 128), Launch{Block: [3]uint32{32, 1, 1}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestShuffle reads from neighbours within segments.
+func TestShuffle(t *testing.T) {
+	for _, c := range []struct {
+		op   string
+		want func(lane int) int // from
+	}{
+		{"shfl.sync.up.b32 %r2|%p1, %r1, 1, 0, -1;", func(l int) int { return max(l-1, 0) }},
+		{"shfl.sync.down.b32 %r2|%p1, %r1, 3, 31, -1;", func(l int) int {
+			if l+3 > 31 {
+				return l
+			}
+			return l + 3
+		}},
+		{"shfl.sync.bfly.b32 %r2|%p1, %r1, 5, 31, -1;", func(l int) int { return l ^ 5 }},
+		{"shfl.sync.idx.b32 %r2|%p1, %r1, 2, 0x181f, -1;", func(l int) int { return l/8*8 + 2 }},
+		{"shfl.sync.down.b32 %r2|%p1, %r1, 1, 0x181f, -1;", func(l int) int {
+			if l%8 == 7 {
+				return l
+			}
+			return l + 1
+		}},
+	} {
+		out := make([]byte, 128)
+		err := run(t, text("", "mov.u32 %r3, %tid.x; mul.lo.s32 %r1, %r3, 10;\n"+c.op+"\nmul.wide.u32 %d1, %r3, 4; add.s64 %d2, %out, %d1; st.global.u32 [%d2], %r2;"), nil, out, Launch{Block: [3]uint32{32, 1, 1}})
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for l := range 32 {
+			if got := binary.LittleEndian.Uint32(out[4*l:]); int(got) != 10*c.want(l) {
+				t.Errorf("%s lane %d: from %d, want %d", c.op, l, got/10, c.want(l))
+			}
+		}
+	}
+}
+
+// TestFaults holds that what a kernel may not do ends it, and says where.
+func TestFaults(t *testing.T) {
+	warp, block := [3]uint32{32, 1, 1}, [3]uint32{64, 1, 1}
+	const shared = ".shared .align 16 .b8 s[1024];"
+	// at is the address of the thread's word of shared memory in %d1, and tid in %r1.
+	const at = "mov.u32 %r1, %tid.x; mul.wide.u32 %d2, %r1, 4; mov.u64 %d3, s; add.s64 %d1, %d3, %d2;\n"
+	const next = "ld.shared.u32 %r2, [%d1+4];\n"
+	for _, c := range []struct {
+		name, body string
+		block      [3]uint32
+		want       Fault
+		says       string // "": no fault
+	}{
+		{"beyond an allocation", "ld.global.u32 %r1, [%in+64];", warp, AddressFault, "line 10 (ld.global.u32): 4 bytes at 0x7f0000000040"},
+		{"at its end", "ld.global.v2.u32 {%r1, %r2}, [%in+56];", warp, AddressFault, ""},
+		{"across its end", "ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%in+64];", warp, AddressFault, "16 bytes"},
+		{"not aligned", "ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%in+8];", warp, AlignmentFault, "16 bytes"},
+		{"beyond shared memory", "mov.u64 %d1, s; st.shared.u32 [%d1+1024], %r1;", warp, AddressFault, "of 1024 bytes"},
+		{"generic shared memory", "mov.u64 %d1, s; cvta.shared.u64 %d2, %d1; st.u32 [%d2+1020], %r1; st.u32 [%d2+1024], %r1;", warp, AddressFault, "at 0x400 of 1024"},
+		{"no race: own words", at + "st.shared.u32 [%d1], %r1; ld.shared.u32 %r2, [%d1];", block, 0, ""},
+		{"no race: a barrier", at + "st.shared.u32 [%d1], %r1; bar.sync 0;" + next, block, 0, ""},
+		{"race between warps", "mov.u64 %d1, s; mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; st.shared.u32 [%d1], %r2;", block, RaceFault, "written by warp 0"},
+		{"read after write", at + "st.shared.u32 [%d1], %r1;\n" + next, block, RaceFault, "was written by warp 0 of the block, lane 1, in line 11"},
+		{"write after read", at + next + "st.shared.u32 [%d1], %r1;", warp, RaceFault, "was read by warp 0 of the block, lane 0"},
+		{"no race: a barrier of the warp", at + "st.shared.u32 [%d1], %r1; bar.warp.sync -1;" + next, warp, 0, ""},
+		{"a barrier of the warp among warps", at + "st.shared.u32 [%d1], %r1; bar.warp.sync -1; xor.b32 %r3, %r1, 32; mul.wide.u32 %d4, %r3, 4; add.s64 %d5, %d3, %d4; ld.shared.u32 %r2, [%d5];", block, RaceFault, "by warp 0"},
+		{"no race: atomics", "mov.u64 %d1, s; red.shared.add.u32 [%d1], 1;", block, 0, ""},
+		{"no race: halves of a word", "mov.u32 %r1, %tid.x; mul.wide.u32 %d2, %r1, 2; mov.u64 %d3, s; add.s64 %d1, %d3, %d2; cvt.u16.u32 %h1, %r1; st.shared.u16 [%d1], %h1;", block, 0, ""},
+		{"a barrier for more", "bar.sync 1, 96;", block, WaitFault, "a barrier that not all come to"},
+		{"a barrier for some", "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 7; @%p1 bar.sync 0;", warp, WaitFault, "wait for others"},
+		{"lanes that do not come", "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 7; @%p1 ret; shfl.sync.idx.b32 %r2, %r1, 0, 31, -1;", warp, WaitFault, "wait for others"},
+		{"an endless loop", "$l: bra $l;", warp, WaitFault, "does not end"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := run(t, text("", shared+"\n"+c.body), make([]byte, 64), nil, Launch{Block: c.block})
+			var e *Error
+			switch {
+			case c.says == "" && err != nil:
+				t.Error(err)
+			case c.says == "":
+			case !errors.As(err, &e) || e.Fault != c.want || !strings.Contains(err.Error(), c.says):
+				t.Errorf("%v, want fault %d and %q", err, c.want, c.says)
+			}
+		})
+	}
+}
+
+// TestAsyncCopies sees what is copied only after the wait, and zeros beyond what
+// is read.
+func TestAsyncCopies(t *testing.T) {
+	body := `.shared .align 16 .b8 s[32];
+  .reg .b32 %to; mov.u32 %to, s;
+  mov.u32 %r1, 0; st.shared.v4.u32 [%to], {%r1, %r1, %r1, %r1};
+  cp.async.cg.shared.global [%to], [%in], 16, 8;
+  cp.async.commit_group;
+  cp.async.cg.shared.global [%to+16], [%in+16], 16;
+  cp.async.commit_group;
+  ld.shared.u32 %r2, [%to]; st.global.u32 [%out], %r2;
+  cp.async.wait_group 1;
+  ld.shared.v4.u32 {%r2, %r3, %r4, %r5}, [%to]; st.global.v4.u32 [%out+16], {%r2, %r3, %r4, %r5};
+  ld.shared.u32 %r2, [%to+16]; st.global.u32 [%out+4], %r2;
+  cp.async.wait_group 0;
+  ld.shared.u32 %r2, [%to+16]; st.global.u32 [%out+8], %r2;`
+	out := make([]byte, 32)
+	if err := run(t, text("", body), word(1, 2, 3, 4, 5, 6, 7, 8), out, Launch{}); err != nil {
+		t.Fatal(err)
+	}
+	if want := word(0, 0xffffffff, 5, 0, 1, 2, 0, 0); string(out) != string(want) {
+		t.Errorf("% x, want % x", out, want)
+	}
+}
+
+// TestMMA multiplies matrices of small integers, whose sums are exact, and looks
+// for every element where the ISA's figures have it.
+func TestMMA(t *testing.T) {
+	type layout struct {
+		op            string
+		k, each, a, b int // depth, elements of a register, registers
+	}
+	for _, l := range []layout{
+		{"m16n8k16.row.col.f32.bf16.bf16.f32", 16, 2, 4, 2}, {"m16n8k16.row.col.f32.f16.f16.f32", 16, 2, 4, 2},
+		{"m16n8k8.row.col.f32.bf16.bf16.f32", 8, 2, 2, 1}, {"m16n8k8.row.col.f32.tf32.tf32.f32", 8, 1, 4, 2}, {"m16n8k4.row.col.f32.tf32.tf32.f32", 4, 1, 2, 1},
+	} {
+		a := func(row, k int) int { return (row*7+k*3)%11 - 5 }
+		b := func(k, col int) int { return (k*5+col*2)%7 - 3 }
+		bits := func(v int) uint32 {
+			switch {
+			case strings.Contains(l.op, "tf32"):
+				return math.Float32bits(float32(v))
+			case strings.Contains(l.op, "bf16"):
+				return math.Float32bits(float32(v)) >> 16
+			}
+			return floatToF16(float64(v), toNearest)
+		}
+		in := make([]byte, 0, 32*32)
+		for lane := range 32 {
+			group, of := lane/4, lane%4
+			var regs [8]uint32
+			for i := range l.a {
+				for e := range l.each {
+					regs[i] |= bits(a(group+i%2*8, i/2*4*l.each+of*l.each+e)) << (16 * e)
+				}
+			}
+			for i := range l.b {
+				for e := range l.each {
+					regs[4+i] |= bits(b(i*4*l.each+of*l.each+e, group)) << (16 * e)
+				}
+			}
+			in = append(in, word(regs[:]...)...)
+		}
+		list := func(first, n int) string {
+			var s []string
+			for i := range n {
+				s = append(s, fmt.Sprintf("%%r%d", first+i))
+			}
+			return "{" + strings.Join(s, ", ") + "}"
+		}
+		body := `.reg .b32 %x<2>; mov.u32 %x0, %tid.x; mul.wide.u32 %d1, %x0, 32; add.s64 %d2, %in, %d1;
+  .reg .b32 %r<9>;
+  ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%d2]; ld.global.v4.u32 {%r5, %r6, %r7, %r8}, [%d2+16];
+  mov.f32 %f1, 0f3F800000; mov.f32 %f2, %f1; mov.f32 %f3, %f1; mov.f32 %f4, %f1;
+  mma.sync.aligned.` + l.op + " {%f1, %f2, %f3, %f4}, " + list(1, l.a) + ", " + list(5, l.b) + `, {%f1, %f2, %f3, %f4};
+  mul.wide.u32 %d3, %x0, 16; add.s64 %d4, %out, %d3; st.global.v4.f32 [%d4], {%f1, %f2, %f3, %f4};`
+		out := make([]byte, 32*16)
+		if err := run(t, text("", body), in, out, Launch{Block: [3]uint32{32, 1, 1}}); err != nil {
+			t.Fatal(l.op, err)
+		}
+		for lane := range 32 {
+			for i := range 4 {
+				row, col, want := lane/4+i/2*8, lane%4*2+i%2, 1
+				for k := range l.k {
+					want += a(row, k) * b(k, col)
+				}
+				if got := math.Float32frombits(binary.LittleEndian.Uint32(out[lane*16+4*i:])); got != float32(want) {
+					t.Errorf("%s: row %d, column %d: %v, want %d", l.op, row, col, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestMatrices loads matrices of 16-bit elements whose values say where they are.
+func TestMatrices(t *testing.T) {
+	for _, trans := range []bool{false, true} {
+		op := "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
+		if trans {
+			op = "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16"
+		}
+		// Lane i writes the elements 8i to 8i+7: row i%8 of matrix i/8.
+		var in []byte
+		for i := range 32 * 4 {
+			in = append(in, word(uint32(2*i+1)<<16|uint32(2*i))...)
+		}
+		body := `.shared .align 16 .b8 s[512]; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 4; cvt.u64.u32 %d1, %r2; add.s64 %d2, %in, %d1;
+  mov.u32 %r3, s; add.s32 %r3, %r3, %r2;
+  ld.global.v4.u32 {%r4, %r5, %r6, %r7}, [%d2]; st.shared.v4.u32 [%r3], {%r4, %r5, %r6, %r7}; bar.warp.sync -1;
+  ` + op + ` {%r4, %r5, %r6, %r7}, [%r3]; add.s64 %d3, %out, %d1; st.global.v4.u32 [%d3], {%r4, %r5, %r6, %r7};`
+		out := make([]byte, 512)
+		if err := run(t, text("", body), in, out, Launch{Block: [3]uint32{32, 1, 1}}); err != nil {
+			t.Fatal(err)
+		}
+		for lane := range 32 {
+			for m := range 4 {
+				r, c := lane/4, lane%4*2
+				lo, hi := 64*m+8*r+c, 64*m+8*r+c+1
+				if trans {
+					lo, hi = 64*m+8*c+r, 64*m+8*(c+1)+r
+				}
+				if got := binary.LittleEndian.Uint32(out[lane*16+4*m:]); got != uint32(hi)<<16|uint32(lo) {
+					t.Errorf("trans %v: lane %d, matrix %d: %#x, want elements %d and %d", trans, lane, m, got, lo, hi)
+				}
+			}
+		}
+	}
+}
+
+// TestCluster writes into the shared memory of every block of a cluster.
+func TestCluster(t *testing.T) {
+	body := `.shared .align 4 .b8 s[16];
+  mov.u32 %r1, %cluster_ctarank; mov.u32 %r5, %ctaid.x;
+  mov.u64 %d1, s; cvta.shared.u64 %d2, %d1; mul.wide.u32 %d3, %r1, 4; add.s64 %d4, %d2, %d3;
+  mov.u32 %r2, %tid.x;
+  mapa.u64 %d5, %d4, %r2;
+  barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+  st.u32 [%d5], %r5;
+  barrier.cluster.arrive.aligned;
+  barrier.cluster.wait.aligned;
+  mul.wide.u32 %d6, %r2, 4; add.s64 %d7, %d1, %d6; ld.shared.u32 %r3, [%d7];
+  mul.lo.s32 %r4, %r5, 4; add.s32 %r4, %r4, %r2; mul.wide.u32 %d8, %r4, 4; add.s64 %d8, %out, %d8; st.global.u32 [%d8], %r3;`
+	out := make([]byte, 8*16)
+	l := Launch{Grid: [3]uint32{8, 1, 1}, Block: [3]uint32{4, 1, 1}, Cluster: [3]uint32{4, 1, 1}}
+	if err := run(t, text("", body), nil, out, l); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 32 {
+		if got, want := binary.LittleEndian.Uint32(out[4*i:]), uint32(i/16*4+i%4); got != want {
+			t.Errorf("block %d reads %d from %d, want %d", i/4, got, i%4, want)
+		}
+	}
+	late := strings.Replace(body, "barrier.cluster.wait.aligned;\n  mul.wide", "\n  mul.wide", 1)
+	var e *Error
+	if err := run(t, text("", late), nil, out, l); !errors.As(err, &e) || e.Fault != AddressFault || !strings.Contains(err.Error(), "has ended") {
+		t.Errorf("without a wait: %v", err)
+	}
+	l.Grid[0] = 6
+	if err := run(t, text("", body), nil, out, l); !errors.As(err, &e) || e.Fault != LaunchFault {
+		t.Errorf("6 blocks in clusters of 4: %v", err)
+	}
+}
+
+// TestVariables reads a module's variables and a kernel's own memory.
+func TestVariables(t *testing.T) {
+	src := text(".global .align 4 .u32 g[2] = {7, 8};\n.const .align 8 .b64 c = 0d3FF0000000000000;\n.extern .shared .align 16 .b8 dyn[];", `
+  .shared .align 4 .b8 s[20]; .local .align 8 .b8 l[16];
+  ld.global.u32 %r1, [g+4];
+  mov.u64 %d1, c; ld.const.f64 %d2, [%d1];
+  mov.u64 %d3, l; cvta.local.u64 %d4, %d3; st.u32 [%d4+12], %r1; ld.local.u32 %r2, [l+12];
+  mov.u32 %r3, dyn; mov.u32 %r4, s; sub.s32 %r5, %r3, %r4;
+  st.global.v2.u32 [%out], {%r2, %r5}; st.global.f64 [%out+8], %d2;`)
+	m, err := Parse(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]byte, 16)
+	e := m.Entry("k")
+	if e.StaticShared != 20 || len(e.ParamBytes) != 2 || e.MaxThreads != 1024 {
+		t.Errorf("%d bytes of shared memory, parameters %v, %d threads", e.StaticShared, e.ParamBytes, e.MaxThreads)
+	}
+	err = new(Machine).Run(e, Launch{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Dynamic: 16, Params: []uint64{base, base + gap}, Memory: memory{m.Data(), out}, Data: base})
+	if want := append(word(8, 32), word(0, 0x3ff00000)...); err != nil || string(out) != string(want) {
+		t.Errorf("% x, want % x (%v)", out, want, err)
+	}
+}
+
+// FuzzParse reads anything, and neither panics nor takes long.
+func FuzzParse(f *testing.F) {
+	f.Add(text(".global .align 4 .u32 g[2] = {7, 8};", "@%p1 bra $x; .shared .align 4 .b8 s[20]; ld.shared.v2.u32 {%r1, _}, [s+8]; $x: { .reg .b32 y; mov.b32 y, {%h1, %h2}; }"))
+	f.Add(text("", "setp.lt.and.s32 %p1|%p2, %r1, -1, !%p3; cp.async.cg.shared.global [%r1], [%d1+-16], 16, %r2;"))
+	f.Add(text("", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%f1, %f2, %f3, %f4};"))
+	f.Fuzz(func(t *testing.T, src string) {
+		m, err := Parse(src)
+		if err == nil && len(m.Entries) == 0 && strings.Contains(src, ".entry") && !strings.ContainsAny(src, "/\"") && !strings.Contains(src, ".section") {
+			t.Error("an entry is lost")
+		}
+	})
+}
