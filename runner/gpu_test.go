@@ -16,6 +16,8 @@ import (
 	"pwc/piecewise"
 	gpu "pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
+	"pwc/runtime/cuda/cudatest"
+	"pwc/runtime/cuda/fake"
 	"pwc/runtime/cuda/nvrtc"
 	"pwc/runtime/device"
 	"pwc/safetensors"
@@ -181,38 +183,24 @@ func TestStepAllocatesNothingOnGPU(t *testing.T) { allocatesNothing(t, gpuMaker(
 // that one block looks at and from rows that several share.
 func TestSampleFunctionsOnGPU(t *testing.T) {
 	for _, vocabulary := range []int{600, 40000} {
-		sampleFunctionsOnGPU(t, piecewise.NoGuard, vocabulary, 3)
+		sampleFunctions(t, cudatest.GPU(t), piecewise.NoGuard, 24, vocabulary, 3)
 	}
 }
 
-// The same for tools that watch every access, which take their time.
+// The same for tools that watch every access, which take their time, and on an
+// emulated GPU: rows of the first vocabulary are a block's, of the other a cluster's,
+// whose threads do not all have as many columns.
 func TestSampleFunctionsWatchedOnGPU(t *testing.T) {
-	for _, vocabulary := range []int{600, 16400} {
-		sampleFunctionsOnGPU(t, piecewise.Exact, vocabulary, 1)
+	for _, vocabulary := range []int{600, 16404} {
+		sampleFunctions(t, cudatest.Open(t, fake.Options{}), piecewise.Exact, 2, vocabulary, 1)
 	}
 }
 
-func sampleFunctionsOnGPU(t *testing.T, guard piecewise.Guard, vocabulary, rounds int) {
+func sampleFunctions(t *testing.T, dev *cudatest.Opened, guard piecewise.Guard, rows, vocabulary, rounds int) {
 	t.Helper()
-	dev, err := gpu.Open(gpu.Options{})
-	if err != nil {
-		if os.Getenv("PWC_REQUIRE_GPU") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	defer func() {
-		if err := dev.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	lib, err := nvrtc.Open(nvrtc.Options{})
+	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	backend, err := cuda.New(dev.Info().Target, lib.Compiler("--std=c++17"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sampleOnDevice(t, dev, build.Pipeline{Backend: backend}, guard, vocabulary, rounds)
+	sampleOnDevice(t, dev.Device, build.Pipeline{Backend: backend}, guard, rows, vocabulary, rounds)
 }

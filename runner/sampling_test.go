@@ -330,15 +330,15 @@ func TestIDs(t *testing.T) {
 func TestSampleOnDevice(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{})
 	defer dev.Close()
-	sampleOnDevice(t, dev, build.Pipeline{Backend: host.New()}, piecewise.NoGuard, 600, 20)
+	sampleOnDevice(t, dev, build.Pipeline{Backend: host.New()}, piecewise.NoGuard, 24, 600, 20)
 }
 
-// sampleOnDevice samples from logits of a vocabulary, in so many rounds.
-func sampleOnDevice(t *testing.T, dev device.Device, target build.Compiler, guard piecewise.Guard, vocabulary, rounds int) {
-	const rows = 24
+// sampleOnDevice samples rows of logits of a vocabulary, in so many rounds.
+func sampleOnDevice(t *testing.T, dev device.Device, target build.Compiler, guard piecewise.Guard, rows, vocabulary, rounds int) {
+	t.Helper()
 	m := sampling(t, int64(vocabulary))
 	b, err := piecewise.New(context.Background(), m, piecewise.Options{Device: dev, Target: target, Mode: piecewise.Piecewise,
-		CaptureSizes: []int64{32}, Guard: guard, Symbols: map[string]int64{"B": 1}})
+		CaptureSizes: []int64{int64(rows + (rows+2)/3)}, Guard: guard, Symbols: map[string]int64{"B": 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +351,7 @@ func sampleOnDevice(t *testing.T, dev device.Device, target build.Compiler, guar
 		t.Fatal(err)
 	}
 	run := func(name string, c *choices) []int32 {
-		in, err := b.Func(name).Inputs(rows)
+		in, err := b.Func(name).Inputs(int64(rows))
 		if err != nil {
 			t.Fatal(err)
 		}
