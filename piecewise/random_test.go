@@ -3,6 +3,7 @@ package piecewise_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand"
 	"os"
@@ -26,18 +27,19 @@ import (
 // TestRandomModules takes random modules through everything at once: cut at
 // random ops, compiled for random ranges and sizes, captured at random sizes in
 // every mode, run at sizes that are exact, padded and above the graphs, on memory
-// that was poisoned. Each run, and the states after it, must be the
-// interpreter's. PWC_RANDOM_MODULES and PWC_RANDOM_SEED say how many, and which.
+// that was poisoned or guarded. Each run, on the states that the one before left,
+// must be the interpreter's. All share a store: a piece with the key of another
+// would get its program. PWC_RANDOM_MODULES and PWC_RANDOM_SEED say how many, and which.
 func TestRandomModules(t *testing.T) {
 	first, count := fromEnv(t, "PWC_RANDOM_SEED", 0), fromEnv(t, "PWC_RANDOM_MODULES", 60)
-	dev := openHost(t)
+	dev, store := openHost(t), build.NewMemoryStore()
 	for i := range count {
 		r := rand.New(rand.NewSource(int64(first + i)))
 		m := irgen.Generate(r, irgen.Options{MixRows: r.Intn(3) == 0, Load: r.Intn(2) == 0, MaxOps: 1 + r.Intn(30), Externs: []*ir.Extern{
 			irgen.SillyAttention(), {Name: "silly::captured", Mut: []bool{false, false, false, true}, Capture: true},
 		}})
 		o := randomOptions(r, m)
-		o.Device = dev
+		o.Device, o.Store = dev, store
 		if err := runRandom(r, m, o); err != nil {
 			t.Fatalf("module %d, mode %s, split on %q, sizes %v, compiled %v and %v: %v\n%s", first+i, o.Mode, o.SplitOn, o.CaptureSizes, o.CompileSizes, o.Ranges, err, ir.Print(m))
 		}
@@ -70,7 +72,7 @@ func randomOptions(r *rand.Rand, m *ir.Module) piecewise.Options {
 		return out
 	}
 	o := piecewise.Options{
-		Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Mode(r.Intn(5)), Poison: r.Intn(2) == 0,
+		Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Mode(r.Intn(5)), Poison: r.Intn(2) == 0, Guard: piecewise.Guard(r.Intn(3)),
 		CaptureSizes: sizes(), Max: map[string]int64{"N": most}, Symbols: map[string]int64{"B": int64(1 + r.Intn(4))},
 	}
 	if r.Intn(3) == 0 {
@@ -130,7 +132,7 @@ func (elementwise) reference(c *interp.Call) error {
 
 // runRandom runs a module some times, on states that stay, beside the
 // interpreter.
-func runRandom(r *rand.Rand, m *ir.Module, o piecewise.Options) error {
+func runRandom(r *rand.Rand, m *ir.Module, o piecewise.Options) (err error) {
 	ctx := context.Background()
 	ops := []elementwise{{"silly::attention", o.Mode == piecewise.Full || o.Mode == piecewise.FullDecodeOnly || o.Mode == piecewise.FullAndPiecewise}, {"silly::captured", true}}
 	env := &interp.Env{Weights: map[string]*interp.Tensor{}, States: map[string]*interp.Tensor{}, Symbols: map[string]int64{}, Externs: map[string]interp.Extern{}}
@@ -147,7 +149,7 @@ func runRandom(r *rand.Rand, m *ir.Module, o piecewise.Options) error {
 	if err != nil {
 		return err
 	}
-	defer b.Close()
+	defer func() { err = errors.Join(err, b.Close()) }() // canaries that were written over
 	var weights []safetensors.Tensor
 	for _, w := range m.Weights {
 		x, err := randomTensor(r, w.Type, env.Symbols)
