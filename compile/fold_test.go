@@ -31,8 +31,15 @@ func TestFold(t *testing.T) {
 				continue
 			}
 			for i, c := range pointwiseCases(o) {
-				for _, uniform := range []bool{false, true} {
-					m := constantModule(dt, c, uniform)
+				picks := 3
+				switch {
+				case foldable[o.Name] == "" && o.Name != "cast":
+					picks = 1 // one denormal alone is within no relative error
+				case len(c.shapes) == 1:
+					picks = len(specials(dt))
+				}
+				for pick := range picks + 1 {
+					m := constantModule(dt, c, pick-1)
 					if m == nil {
 						continue
 					}
@@ -44,7 +51,7 @@ func TestFold(t *testing.T) {
 						}
 					}
 					if err := check(m, compile.Shape{}, compile.Options{Dump: dump}, &bound{}, true); err != nil {
-						t.Errorf("%s of %s, case %d, uniform %v: %v\n%s", o.Name, dt, i, uniform, err, ir.Print(m))
+						t.Errorf("%s of %s, case %d: %v\n%s", o.Name, dt, i, err, ir.Print(m))
 						continue
 					}
 					kind := "i"
@@ -52,7 +59,7 @@ func TestFold(t *testing.T) {
 						kind = "f"
 					}
 					if folds := strings.Contains(foldable[o.Name], kind); o.Name != "cast" && folds == strings.Contains(left, " = "+o.Name+"(") {
-						t.Errorf("%s of %s, case %d, uniform %v: folds should be %v:\n%s", o.Name, dt, i, uniform, folds, left)
+						t.Errorf("%s of %s, case %d: folds should be %v:\n%s", o.Name, dt, i, folds, left)
 					}
 				}
 			}
@@ -63,9 +70,10 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// constantModule applies the op of a case to constants: vectors of 20 elements,
-// or scalars; nil if the op does not take the dtype.
-func constantModule(dt dtype.DType, c opCase, uniform bool) *ir.Module {
+// constantModule applies the op of a case to constants: to tensors whose elements
+// are all one number, which is counted from pick on, or, if pick is -1, to vectors
+// of 20 numbers. It returns nil if the op does not take the dtype.
+func constantModule(dt dtype.DType, c opCase, pick int) *ir.Module {
 	b := ir.NewBuilder("constants")
 	fb := b.Func("piece")
 	values := specials(dt)
@@ -74,8 +82,8 @@ func constantModule(dt dtype.DType, c opCase, uniform bool) *ir.Module {
 	}
 	var x []ir.Value
 	for i := range c.shapes {
-		if uniform {
-			v := values[(i+2)%len(values)]
+		if pick >= 0 {
+			v := values[(pick+i)%len(values)]
 			l := ir.Literal{Float: v}
 			if !dt.Float() {
 				l = ir.Literal{IsInt: true, Int: int64(v)}
