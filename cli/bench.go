@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -116,9 +117,10 @@ type benchReport struct {
 
 // benchCompile is what reading, splitting, compiling and planning takes.
 type benchCompile struct {
-	Artifacts int64   `json:"artifacts"`
-	Cold      float64 `json:"cold_seconds"` // with an empty cache
-	Warm      float64 `json:"warm_seconds"` // with what that left
+	Artifacts int64            `json:"artifacts"`
+	AtLoad    map[string]int64 `json:"compiled_at_load"` // by the driver
+	Cold      float64          `json:"cold_seconds"`     // with an empty cache
+	Warm      float64          `json:"warm_seconds"`     // with what that left
 }
 
 // benchLibrary counts the calls of library routines at captured sizes.
@@ -227,7 +229,7 @@ func (b *bench) compile(ctx context.Context, path string, f *modelFlags, r *benc
 		}
 		*seconds = time.Since(start).Seconds()
 		if s := b.backend.Stats(); seconds == &r.Compile.Cold {
-			r.Compile.Artifacts = s.Compiled
+			r.Compile.Artifacts, r.Compile.AtLoad = s.Compiled, s.CompiledAtLoad
 		}
 	}
 	r.Plan = b.backend.Plan()
@@ -283,6 +285,9 @@ func (a *app) printBench(path string, r *benchReport) error {
 	fmt.Fprintf(a.out, "%s in %s on %s, contexts of %d tokens\n\n", path, r.DType, r.Device, r.Context)
 	fmt.Fprintf(a.out, "read bandwidth  %.0f GB/s\n", r.Bandwidth/1e9)
 	fmt.Fprintf(a.out, "compile         %.3f s cold, %.3f s warm, %s\n", r.Compile.Cold, r.Compile.Warm, plural(r.Compile.Artifacts, "artifact"))
+	for _, what := range slices.Sorted(maps.Keys(r.Compile.AtLoad)) {
+		fmt.Fprintf(a.out, "at load         the driver compiles %s: %s\n", plural(r.Compile.AtLoad[what], "artifact"), what)
+	}
 	fmt.Fprintf(a.out, "load            %.3f s; weights %s, KV cache %s, arena %s\n", r.Load, byteCount(r.Plan.WeightBytes), byteCount(r.Plan.StateBytes), byteCount(r.Plan.PeakArenaBytes))
 	for _, c := range r.Captures {
 		memory := ""

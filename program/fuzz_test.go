@@ -31,6 +31,12 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("the program of these bytes has others (%v)", err)
 		}
 		_ = p.String()
+		for i := range p.Kernels {
+			k := &p.Kernels[i]
+			if text, err := k.PTXText(); err == nil && len(text) > program.MaxPTX {
+				t.Fatalf("%d bytes of PTX", len(text))
+			}
+		}
 		env := func(string) (int64, bool) { return 17, true }
 		if _, total, err := p.ScratchLayout(env); err == nil && total < 0 {
 			t.Fatalf("scratch of %d bytes", total)
