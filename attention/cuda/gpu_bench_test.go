@@ -42,7 +42,7 @@ type bench struct {
 }
 
 func newBench(b *testing.B, heads, kvHeads, dim int64) *bench {
-	r := newRig(b, shape{heads, kvHeads, dim, 1, 16, dtype.BF16, dtype.BF16})
+	r := newGPURig(b, shape{heads, kvHeads, dim, 1, 16, dtype.BF16, dtype.BF16})
 	x := &bench{rig: r, memory: r.buffer(6 << 30)}
 	r.check(r.stream.Fill(x.memory, 0))
 	target := r.dev.Info().Target

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"testing"
 
 	"pwc/attention"
@@ -17,6 +16,8 @@ import (
 	"pwc/ir/interp"
 	"pwc/program"
 	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/cudatest"
+	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 )
 
@@ -26,12 +27,13 @@ type shape struct {
 	dtype, kv                          dtype.DType
 }
 
-// rig runs the op on the machine's GPU, with a cache that lives across steps.
+// rig runs the op on the machine's GPU or an emulated one, with a cache that lives across steps.
 type rig struct {
 	testing.TB
 	shape  shape
 	attrs  []program.Attr
 	dev    *cuda.Device
+	slow   bool // emulated
 	stream device.Stream
 	op     *attn.Op
 	code   attn.Code
@@ -43,23 +45,27 @@ const maxRows, maxRequests, maxBlocks = 4096, 512, 512
 // compiled keeps kernels from one test to the next: compiling them takes longer than what is tested.
 var compiled = map[attn.Variant]*program.Program{}
 
-// newRig skips the test on machines without a GPU, unless PWC_REQUIRE_GPU=1 says
-// that there must be one.
+// newRig opens the GPU, or where there is none an emulated one.
 func newRig(t testing.TB, s shape, attrs ...program.Attr) *rig {
 	t.Helper()
-	dev, err := cuda.Open(cuda.Options{})
-	if err != nil {
-		if os.Getenv("PWC_REQUIRE_GPU") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	r := &rig{TB: t, shape: s, attrs: attrs, dev: dev}
-	t.Cleanup(func() { r.check(dev.Close()) })
+	return newRigOn(t, cudatest.Open(t, fake.Options{}), s, attrs...)
+}
+
+// newGPURig is newRig for what takes too long on an emulated GPU: without one the
+// test is skipped.
+func newGPURig(t testing.TB, s shape, attrs ...program.Attr) *rig {
+	t.Helper()
+	return newRigOn(t, cudatest.GPU(t), s, attrs...)
+}
+
+func newRigOn(t testing.TB, dev *cudatest.Opened, s shape, attrs ...program.Attr) *rig {
+	t.Helper()
+	r := &rig{TB: t, shape: s, attrs: attrs, dev: dev.Device, slow: dev.Emulated}
+	var err error
 	r.stream, err = dev.NewStream()
 	r.check(err)
 	target := dev.Info().Target
-	compile := attn.Compiled(openNVRTC(t), target)
+	compile := attn.Compiled(dev.Compiler(t), target)
 	r.code = func(ctx context.Context, v attn.Variant) (*program.Program, error) {
 		if compiled[v] == nil {
 			p, err := compile(ctx, v)
@@ -251,10 +257,11 @@ type ragged struct {
 	requests [][]int32
 	done     []int
 	block    int
+	most     int // rows of a request
 }
 
 func newRagged(s shape, seed uint64) *ragged {
-	g := &ragged{rng: rand.New(rand.NewPCG(2, seed)), block: int(s.block)}
+	g := &ragged{rng: rand.New(rand.NewPCG(2, seed)), block: int(s.block), most: 89}
 	g.requests = make([][]int32, 6)
 	for i, b := range g.rng.Perm(int(s.blocks)) {
 		g.requests[i%6] = append(g.requests[i%6], int32(b))
@@ -269,7 +276,7 @@ func (g *ragged) batch(t testing.TB, decode bool) *attention.Batch {
 	for i, blocks := range g.requests {
 		n := 1
 		if !decode && g.rng.IntN(3) > 0 {
-			n = g.rng.IntN(90)
+			n = g.rng.IntN(g.most + 1)
 		}
 		n = min(n, len(blocks)*g.block-g.done[i])
 		if n == 0 {
@@ -293,9 +300,12 @@ func TestAgainstReference(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, c.shape, c.attrs...)
-			g := newRagged(c.shape, 1)
-			for i := range 6 {
-				b := g.batch(t, i >= 4)
+			g, steps := newRagged(c.shape, 1), 6
+			if r.slow {
+				g.most, steps = 24, 3
+			}
+			for i := range steps {
+				b := g.batch(t, i >= steps*2/3)
 				qkv := r.random(g.rng, int64(b.Rows()))
 				o, cache := r.want(b, qkv)
 				r.hold(fmt.Sprint("step ", i), r.step(b, int64(b.Rows()+i%3), qkv), o, cache)
@@ -338,6 +348,9 @@ func TestReplays(t *testing.T) {
 func TestLongChunks(t *testing.T) {
 	for _, dim := range []int64{64, 128, 256} {
 		r := newRig(t, shape{8, 2, dim, 512, 16, dtype.BF16, dtype.BF16})
+		if r.slow && dim > 64 {
+			break
+		}
 		rng := rand.New(rand.NewPCG(9, uint64(dim)))
 		r.check(r.stream.CopyToDevice(r.cache.Buffer, random(rng, r.shape.kv, r.cache.Size/2)))
 		g := newRagged(r.shape, 9)
@@ -354,7 +367,7 @@ func TestLongChunks(t *testing.T) {
 // TestSameBits replays a decode over long contexts, split over many blocks, and wants the same bits each time.
 func TestSameBits(t *testing.T) {
 	s := shape{8, 2, 128, 1024, 16, dtype.BF16, dtype.BF16}
-	r := newRig(t, s)
+	r := newGPURig(t, s)
 	rng := rand.New(rand.NewPCG(3, 3))
 	data := random(rng, s.kv, r.cache.Size/2)
 	r.check(r.stream.CopyToDevice(r.cache.Buffer, data))
@@ -390,16 +403,19 @@ func TestDecodeEqualsPrefill(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
 		s := shape{8, 2, 64, 40, 16, dt, dt}
 		r := newRig(t, s)
-		const n = 290
+		n := 290
+		if r.slow {
+			n = 40
+		}
 		rng := rand.New(rand.NewPCG(4, 4))
-		qkv := r.random(rng, n)
+		qkv := r.random(rng, int64(n))
 		var low, high []int32
 		for i := range int32(20) {
 			low, high = append(low, i), append(high, 39-i)
 		}
 		b := attention.NewBatch(1, n, 20)
 		r.check(b.Add(0, n, low, 16))
-		all, err := interp.FromBytes(dt, []int64{n, s.heads * s.dim}, r.step(b, n, qkv))
+		all, err := interp.FromBytes(dt, []int64{int64(n), s.heads * s.dim}, r.step(b, int64(n), qkv))
 		r.check(err)
 		var tokens []byte
 		for i := range n {
@@ -423,7 +439,7 @@ func TestDecodeEqualsPrefill(t *testing.T) {
 // TestFarBlocks uses blocks beyond 4 GiB of the cache: the same bits as in the first blocks.
 func TestFarBlocks(t *testing.T) {
 	s := shape{32, 8, 128, 72000, 16, dtype.BF16, dtype.BF16} // 64 KiB a block
-	r := newRig(t, s)
+	r := newGPURig(t, s)
 	rng := rand.New(rand.NewPCG(5, 5))
 	var results [2][]byte
 	prefill, decode := r.random(rng, 100), r.random(rng, 1)

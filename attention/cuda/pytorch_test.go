@@ -180,7 +180,7 @@ func TestAgainstPyTorch(t *testing.T) {
 	for _, g := range goldens(t) {
 		t.Run(g.name, func(t *testing.T) {
 			for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
-				r := newRig(t, g.shape(dt), g.attrs()...)
+				r := newGPURig(t, g.shape(dt), g.attrs()...)
 				b, qkv, cache := g.step(t, dt)
 				r.check(r.stream.CopyToDevice(r.cache.Buffer, cache))
 				x, err := interp.FromBytes(dt, g.want.Shape, r.step(b, int64(b.Rows()), qkv))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 
@@ -15,34 +14,27 @@ import (
 	"pwc/ir/interp"
 	"pwc/program"
 	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/cuda/fake"
-	"pwc/runtime/cuda/nvrtc"
 	"pwc/runtime/device"
 	"pwc/silly"
 	sillycuda "pwc/silly/cuda"
 )
 
-// open opens a device, and the op on it, that the test's end closes.
-func open(t *testing.T, o cuda.Options, code func(*cuda.Device) (*program.Program, error)) (*cuda.Device, device.Stream, *sillycuda.Op) {
+// open makes a stream and the op on a device, which the test's end closes.
+func open(t *testing.T, dev *cuda.Device, code func(context.Context) (*program.Program, error)) (device.Stream, *sillycuda.Op) {
 	t.Helper()
-	dev, err := cuda.Open(o)
-	if err != nil {
-		if o.Driver != nil || os.Getenv("PWC_REQUIRE_GPU") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
 	s, err := dev.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}
-	op := sillycuda.New(dev, func(context.Context) (*program.Program, error) { return code(dev) })
+	op := sillycuda.New(dev, code)
 	t.Cleanup(func() {
 		if err := errors.Join(s.Synchronize(), op.Close(), op.Close(), s.Close(), dev.Close()); err != nil {
 			t.Error(err)
 		}
 	})
-	return dev, s, op
+	return s, op
 }
 
 // call makes a call with operands of random values, the last one of rubbish.
@@ -80,15 +72,17 @@ func call(t *testing.T, dev *cuda.Device, s device.Stream, dt dtype.DType, shape
 
 // The kernel gives what the interpreter says, to the bit, and zeros in padded rows.
 func TestSumOnGPU(t *testing.T) {
-	dev, s, op := open(t, cuda.Options{}, func(dev *cuda.Device) (*program.Program, error) {
-		lib, err := nvrtc.Open(nvrtc.Options{})
+	opened := cudatest.Open(t, fake.Options{})
+	dev, compiler := opened.Device, opened.Compiler(t)
+	s, op := open(t, dev, func(ctx context.Context) (*program.Program, error) {
+		target := dev.Info().Target
+		_, arch, _ := strings.Cut(target, ":")
+		cubin, ptx, err := compiler.Compile(ctx, sillycuda.Source(), "silly.cu", arch)
 		if err != nil {
 			return nil, err
 		}
-		target := dev.Info().Target
-		_, arch, _ := strings.Cut(target, ":")
-		cubin, _, err := lib.Compiler("--std=c++17").Compile(context.Background(), sillycuda.Source(), "silly.cu", arch)
-		return program.Alone(target, program.Kernel{Name: "silly", Format: program.KernelCUDA, Code: cubin}), err
+		k, err := program.CUDAKernel("silly", cubin, ptx)
+		return program.Alone(target, k), err
 	})
 	for _, dt := range []dtype.DType{dtype.F32, dtype.F16, dtype.BF16} {
 		c, values := call(t, dev, s, dt, []int64{8, 300})
@@ -126,7 +120,11 @@ func TestLaunch(t *testing.T) {
 		}
 	}}}})
 	asked := 0
-	dev, s, op := open(t, cuda.Options{Driver: drv}, func(*cuda.Device) (*program.Program, error) {
+	dev, err := cuda.Open(cuda.Options{Driver: drv})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, op := open(t, dev, func(context.Context) (*program.Program, error) {
 		asked++
 		return program.Alone("cuda:sm_90", program.Kernel{Name: "silly", Format: program.KernelCUDA, Code: fake.Image("silly_f32")}), nil
 	})
@@ -179,15 +177,9 @@ func TestLaunch(t *testing.T) {
 
 // The source compiles for the oldest and the newest target of CI's compiler.
 func TestCompiles(t *testing.T) {
-	lib, err := nvrtc.Open(nvrtc.Options{})
-	if err != nil {
-		if os.Getenv("PWC_REQUIRE_NVRTC") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	c := cudatest.NVRTC(t).Compiler("--std=c++17")
 	for _, arch := range []string{"sm_80", "sm_90"} {
-		if _, _, err := lib.Compiler("--std=c++17").Compile(t.Context(), sillycuda.Source(), "silly.cu", arch); err != nil {
+		if _, _, err := c.Compile(t.Context(), sillycuda.Source(), "silly.cu", arch); err != nil {
 			t.Error(err)
 		}
 	}
