@@ -147,9 +147,6 @@ func rewrite(name string, m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 // change the interface of the function, or lose which node of the piece, of so
 // many, a node is from.
 func checkPass(before, after *ir.Func, nodes int) error {
-	if after == nil {
-		return errors.New("returned no function")
-	}
 	params := func(f *ir.Func) (t []ir.Type) {
 		for _, v := range f.Params {
 			t = append(t, f.Type(v))
@@ -197,16 +194,20 @@ func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.P
 		case "user":
 			for _, u := range p.o.Passes {
 				next, err := u.Run(m, fn)
-				if err == nil {
-					err = checkPass(fn, next, len(ops))
+				if err == nil && next == nil {
+					err = errors.New("returned no function")
 				}
 				if err != nil {
 					return nil, fmt.Errorf("pass %s: %w", u.Name, err)
 				}
-				fn, m.Funcs[0] = next, next
-				if err := m.Verify(); err != nil {
+				m.Funcs[0] = next
+				if err = m.Verify(); err == nil {
+					err = checkPass(fn, next, len(ops))
+				}
+				if err != nil {
 					return nil, fmt.Errorf("after pass %s: %w", u.Name, err)
 				}
+				fn = next
 				p.dump(u.Name, text())
 			}
 		case "fuse":

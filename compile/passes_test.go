@@ -118,7 +118,7 @@ func TestUserPassIsChecked(t *testing.T) {
 				rw.Keep(n)
 			})
 		},
-		"used before it is defined": func(_ *ir.Module, f *ir.Func) (*ir.Func, error) {
+		"is made by node 0": func(_ *ir.Module, f *ir.Func) (*ir.Func, error) {
 			g := *f
 			g.Nodes = nil
 			return &g, nil

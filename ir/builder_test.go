@@ -148,6 +148,27 @@ a::b: extent: dim: divisor`},
 	{"a write without a version", broken(func(f *ir.Func) { f.Nodes[3].Versions = nil }),
 		`@f node 3: copy writes operand 0 without a version for it
 @f node 4: operand 0 of neg is used before it is defined`},
+	{"a value of no kind", broken(func(f *ir.Func) { f.Values[0].Kind = 9 }),
+		`@f: value 0 of @f is of unknown kind 9
+@f: parameter 0 of @f is no value that says so`},
+	{"a parameter of another number", broken(func(f *ir.Func) { f.Values[0].Index = 7 }),
+		`@f: value 0 of @f is number 7 of 1
+@f: parameter 0 of @f is no value that says so`},
+	{"a value of no node", broken(func(f *ir.Func) { f.Values[1].Node = 99 }), `@f: value 1 of @f is made by node 99`},
+	{"a literal of a node", broken(func(f *ir.Func) { f.Values[0].Node = 1 }), `@f: value 0 of @f is made by node 1`},
+	{"a storage that is none", broken(func(f *ir.Func) { f.Values[1].Base = 0 }), `@f: value 1 of @f lies in the storage of value 0`},
+	{"a version of a version", broken(func(f *ir.Func) {
+		v := f.Nodes[3].Versions[0].Value
+		f.Values[v].Base = v
+	}), `@f: value 4 of @f lies in the storage of value 4`},
+	{"a node without an op", broken(func(f *ir.Func) { f.Nodes[1].Op = nil }), `@f node 1: the node has no op`},
+	{"a call of nothing", broken(func(f *ir.Func) { f.Nodes[1].Op = ir.OpCall }), `@f node 1 \(second\): call is a call of no extern op, or no call of one`},
+	{"a result that is no value", broken(func(f *ir.Func) { f.Nodes[1].Results[0] = 99 }),
+		`@f node 1 \(second\): neg has a result that is no value of the function`},
+	{"a version that is no value", broken(func(f *ir.Func) { f.Nodes[3].Versions[0].Value = -1 }),
+		`@f node 3: copy has a version of no operand, or that is no value of the function`},
+	{"a version of no operand", broken(func(f *ir.Func) { f.Nodes[3].Versions[0].Arg = 2 }),
+		`@f node 3: copy has a version of no operand, or that is no value of the function`},
 	{"too few returns", broken(func(f *ir.Func) { f.Returns = nil }),
 		`@f: @f returns 0 values, declares 1`},
 	{"a write of a weight", func() error {

@@ -2,329 +2,14 @@ package ir
 
 import (
 	"fmt"
-	"math"
 	"slices"
-	"strings"
 
 	"pwc/ir/dim"
-	"pwc/ir/dtype"
 )
-
-// checkAttrs checks attributes against the op's table entry and returns them
-// in the entry's order, converted to its kinds, without those that equal the
-// default.
-func checkAttrs(op *Op, attrs []Attr) ([]Attr, []string) {
-	var errs []string
-	for i, a := range attrs {
-		known := slices.ContainsFunc(op.Attrs, func(s AttrSpec) bool { return s.Name == a.Name })
-		twice := slices.ContainsFunc(attrs[:i], func(b Attr) bool { return b.Name == a.Name })
-		switch {
-		case !known:
-			errs = append(errs, fmt.Sprintf("%s has no attribute %s", op.Name, a.Name))
-		case twice:
-			errs = append(errs, fmt.Sprintf("%s: attribute %s is given twice", op.Name, a.Name))
-		}
-	}
-	var out []Attr
-	for _, s := range op.Attrs {
-		i := slices.IndexFunc(attrs, func(a Attr) bool { return a.Name == s.Name })
-		if i < 0 {
-			if s.Default == nil {
-				errs = append(errs, fmt.Sprintf("%s needs attribute %s (%s)", op.Name, s.Name, s.Doc))
-			}
-			continue
-		}
-		a, err := convertAttr(attrs[i], s)
-		if err != "" {
-			errs = append(errs, fmt.Sprintf("%s: attribute %s: %s", op.Name, s.Name, err))
-			continue
-		}
-		if s.Default == nil || !a.Equal(*s.Default) {
-			out = append(out, a)
-		}
-	}
-	return out, errs
-}
-
-var attrKindNames = [...]string{"a dim expression", "a float", "true or false", "a name", "a string", "a list of dim expressions", "a list of floats"}
-
-// String names the kind as an error message does.
-func (k AttrKind) String() string { return attrKindNames[k] }
-
-func convertAttr(a Attr, s AttrSpec) (Attr, string) {
-	if a.Kind != s.Kind {
-		switch {
-		case s.Kind == AttrFloat && a.Kind == AttrDim:
-			if v, ok := a.Dim.Const(); ok {
-				return Attr{Name: a.Name, Kind: AttrFloat, Float: float64(v), Pos: a.Pos}, ""
-			}
-		case s.Kind == AttrFloats && a.Kind == AttrDims:
-			out := Attr{Name: a.Name, Kind: AttrFloats, Pos: a.Pos, Floats: make([]float64, 0, len(a.Dims))}
-			for _, d := range a.Dims {
-				if v, ok := d.Const(); ok {
-					out.Floats = append(out.Floats, float64(v))
-				}
-			}
-			if len(out.Floats) == len(a.Dims) {
-				return out, ""
-			}
-		}
-		return a, fmt.Sprintf("wants %s, has %s", s.Kind, a.Kind)
-	}
-	if s.Kind == AttrEnum {
-		if s.Enum == nil {
-			if _, ok := dtype.Parse(a.Str); !ok {
-				return a, fmt.Sprintf("%q is no dtype", a.Str)
-			}
-		} else if !slices.Contains(s.Enum, a.Str) {
-			return a, fmt.Sprintf("%q is none of %s", a.Str, strings.Join(s.Enum, ", "))
-		}
-	}
-	return oneNaN(a), ""
-}
-
-// oneNaN gives all NaNs of an attribute the same bits: the text has one.
-func oneNaN(a Attr) Attr {
-	isNaN := func(v float64) bool { return v != v }
-	if isNaN(a.Float) {
-		a.Float = math.NaN()
-	}
-	if slices.ContainsFunc(a.Floats, isNaN) {
-		a.Floats = slices.Clone(a.Floats)
-		for i, v := range a.Floats {
-			if isNaN(v) {
-				a.Floats[i] = math.NaN()
-			}
-		}
-	}
-	return a
-}
-
-// inferNode checks operands and attributes of n, puts the attributes into
-// canonical form, gives literals their dtype, and returns the result types.
-// For calls results are the types that the caller states.
-func inferNode(f *Func, n *Node, results []Type, bounds func(string) (dim.Interval, bool)) ([]Type, []string) {
-	if n.Op.Class == Call {
-		attrs, errs := callAttrs(n, bounds)
-		n.Attrs = attrs
-		return results, append(errs, callErrors(f, n, results, bounds)...)
-	}
-	op := n.Op
-	lo, hi := operandCount(op)
-	if len(n.Args) < lo || len(n.Args) > hi {
-		return nil, []string{fmt.Sprintf("%s takes %s, has %d", op.Name, countText(lo, hi), len(n.Args))}
-	}
-	attrs, errs := checkAttrs(op, n.Attrs)
-	if len(errs) > 0 {
-		return nil, errs
-	}
-	n.Attrs = attrs
-	for _, a := range attrs {
-		if msg := attrDimError(op.Name, a, bounds); msg != "" {
-			return nil, []string{msg}
-		}
-	}
-	c := &inferCtx{op: op, attrs: attrs, bounds: bounds, args: make([]Type, len(n.Args)), lits: make([]*Literal, len(n.Args))}
-	if errs := c.operands(f, n); len(errs) > 0 {
-		return nil, errs
-	}
-	types := op.infer(c)
-	if len(c.errs) == 0 {
-		for _, t := range types {
-			for _, d := range t.Shape {
-				if err := d.Err(); err != nil {
-					return nil, []string{fmt.Sprintf("%s: extent: %v", op.Name, err)}
-				}
-			}
-			if t.Rank() > MaxRank {
-				return nil, []string{fmt.Sprintf("%s: the result has %d axes, at most %d can be", op.Name, t.Rank(), MaxRank)}
-			}
-			if _, ok := t.Elements().Bounds(bounds); !ok {
-				return nil, []string{fmt.Sprintf("%s: %s has more elements than an int64 can count", op.Name, t)}
-			}
-		}
-	}
-	return types, c.errs
-}
-
-// operands fills in the operand types. A literal takes the dtype of the tensor
-// operands beside it (where's condition aside), or of attribute dtype.
-func (c *inferCtx) operands(f *Func, n *Node) []string {
-	dt := dtype.Invalid
-	if a, ok := findAttr(c.op, c.attrs, "dtype"); ok {
-		dt, _ = dtype.Parse(a.Str)
-	}
-	for i, v := range n.Args {
-		info := &f.Values[v]
-		if info.Kind == LiteralValue {
-			c.lits[i] = &info.Literal
-			continue
-		}
-		c.args[i] = info.Type
-		if info.Type.HasUnknown() {
-			return []string{fmt.Sprintf("%s: operand %d has an unknown extent", c.op.Name, i)}
-		}
-		if dt == dtype.Invalid && !(c.op.Name == "where" && i == 0) {
-			dt = info.Type.DType
-		}
-	}
-	for i, v := range n.Args {
-		l := c.lits[i]
-		if l == nil {
-			continue
-		}
-		spec := c.op.Operands[min(i, len(c.op.Operands)-1)]
-		switch {
-		case !spec.Literal:
-			return []string{fmt.Sprintf("%s: operand %s cannot be a literal", c.op.Name, spec.Name)}
-		case dt == dtype.Invalid:
-			return []string{fmt.Sprintf("%s: at least one operand must be a tensor", c.op.Name)}
-		case !dt.Float() && !l.IsInt:
-			return []string{fmt.Sprintf("%s: a float literal among %s operands", c.op.Name, dt)}
-		case !dt.Float() && dt.Wrap(l.Int) != l.Int:
-			return []string{fmt.Sprintf("%s: %d is not a value of %s", c.op.Name, l.Int, dt)}
-		}
-		c.args[i] = Type{DType: dt}
-		if f.Values[v].Type.DType != dt { // verifying a finished function must not write it: it may be shared
-			f.Values[v].Type = c.args[i]
-		}
-	}
-	return nil
-}
-
-func operandCount(op *Op) (lo, hi int) {
-	hi = len(op.Operands)
-	for _, o := range op.Operands {
-		if !o.Optional {
-			lo++
-		}
-		if o.Variadic {
-			hi = 1 << 30
-		}
-	}
-	return lo, hi
-}
-
-func countText(lo, hi int) string {
-	switch {
-	case hi == 1<<30:
-		return fmt.Sprintf("%d or more operands", lo)
-	case lo == hi:
-		return fmt.Sprintf("%d operands", lo)
-	}
-	return fmt.Sprintf("%d to %d operands", lo, hi)
-}
-
-func callErrors(f *Func, n *Node, results []Type, bounds func(string) (dim.Interval, bool)) []string {
-	e := n.Extern
-	var errs []string
-	if len(n.Args) != len(e.Mut) {
-		errs = append(errs, fmt.Sprintf("%s takes %d operands, has %d", e.Name, len(e.Mut), len(n.Args)))
-	}
-	if len(results) != e.Results {
-		errs = append(errs, fmt.Sprintf("%s returns %d tensors, the text names %d", e.Name, e.Results, len(results)))
-	}
-	for i, v := range n.Args {
-		if f.Values[v].Kind == LiteralValue {
-			errs = append(errs, fmt.Sprintf("%s: operand %d is a literal; calls take tensors, and scalars as attributes", e.Name, i))
-		} else if f.Values[v].Type.HasUnknown() {
-			errs = append(errs, fmt.Sprintf("%s: operand %d has an unknown extent", e.Name, i))
-		}
-	}
-	for _, t := range results {
-		if msg := callResultError(t, bounds); msg != "" {
-			errs = append(errs, fmt.Sprintf("%s: %s", e.Name, msg))
-		}
-	}
-	return errs
-}
-
-// callResultError checks a type that the author of a call states.
-func callResultError(t Type, bounds func(string) (dim.Interval, bool)) string {
-	if !t.DType.Valid() {
-		return "a result has no dtype"
-	}
-	if t.Rank() > MaxRank {
-		return fmt.Sprintf("a result has %d axes, at most %d can be", t.Rank(), MaxRank)
-	}
-	unknown := false
-	for _, d := range t.Shape {
-		if isUnknown(d) {
-			unknown = true
-			continue
-		}
-		if err := d.Err(); err != nil {
-			return fmt.Sprintf("extent: %v", err)
-		}
-		for _, s := range d.Symbols() {
-			if s == Unknown {
-				return "an unknown extent stands alone, not in an expression"
-			}
-			if _, ok := bounds(s); !ok {
-				return fmt.Sprintf("symbol %s is not declared", s)
-			}
-		}
-		if iv, ok := d.Bounds(bounds); !ok || iv.Lo < 0 {
-			return fmt.Sprintf("extent %s is not known to be at least 0", d)
-		}
-	}
-	if _, ok := t.Elements().Bounds(bounds); !ok && !unknown {
-		return fmt.Sprintf("%s has more elements than an int64 can count", t)
-	}
-	return ""
-}
-
-// attrDimError checks the dims of an attribute.
-func attrDimError(op string, a Attr, bounds func(string) (dim.Interval, bool)) string {
-	for _, d := range append(slices.Clip(a.Dims), a.Dim) {
-		if err := d.Err(); err != nil {
-			return fmt.Sprintf("%s: attribute %s: %v", op, a.Name, err)
-		}
-		for _, s := range d.Symbols() {
-			if _, ok := bounds(s); !ok {
-				return fmt.Sprintf("%s: attribute %s: symbol %s is not declared", op, a.Name, s)
-			}
-		}
-	}
-	return ""
-}
-
-// callAttrs checks the attributes of a call, for which no table says what they
-// are, and returns them as the text gives them back.
-func callAttrs(n *Node, bounds func(string) (dim.Interval, bool)) ([]Attr, []string) {
-	var errs []string
-	attrs := slices.Clone(n.Attrs)
-	for i, a := range attrs {
-		report := func(format string, args ...any) {
-			errs = append(errs, n.Name()+": "+fmt.Sprintf(format, args...))
-		}
-		switch {
-		case slices.ContainsFunc(attrs[:i], func(b Attr) bool { return b.Name == a.Name }):
-			report("attribute %s is given twice", a.Name)
-		case !isWord(a.Name):
-			report("%q is no name for an attribute", a.Name)
-		case a.Kind == AttrEnum && !isWord(a.Str):
-			report("attribute %s: %q is no bare name", a.Name, a.Str)
-		}
-		if a.Kind == AttrEnum {
-			if _, ok := bounds(a.Str); ok {
-				report("attribute %s: %s is a symbol, not a name", a.Name, a.Str)
-			}
-		}
-		if msg := attrDimError(n.Name(), a, bounds); msg != "" {
-			errs = append(errs, msg)
-		}
-		if a.Kind == AttrFloats && len(a.Floats) == 0 {
-			a = Attr{Name: a.Name, Kind: AttrDims, Pos: a.Pos} // "[]"
-		}
-		attrs[i] = oneNaN(a)
-	}
-	return attrs, errs
-}
 
 // Verify checks every rule of the language on a finished module and returns
 // all violations as an [ErrorList], or nil. It runs after parsing and after
-// every pass.
+// every pass, whatever a pass has left.
 func (m *Module) Verify() error {
 	var errs ErrorList
 	for _, f := range m.Funcs {
@@ -333,108 +18,207 @@ func (m *Module) Verify() error {
 	return errs.Err()
 }
 
+// verifier checks one function, in program order.
+type verifier struct {
+	m       *Module
+	f       *Func
+	symbols map[string]dim.Interval
+	latest  []Value // by base: newest version so far
+	defined []bool  // by value
+	errs    ErrorList
+}
+
 func verifyFunc(m *Module, f *Func) ErrorList {
-	var errs ErrorList
-	report := func(i int, format string, args ...any) {
-		errs = append(errs, m.ErrorAt(f, i, format, args...))
+	v := &verifier{m: m, f: f, symbols: make(map[string]dim.Interval, len(m.Symbols)), latest: make([]Value, len(f.Values)), defined: make([]bool, len(f.Values))}
+	v.tables()
+	if len(v.errs) > 0 {
+		return v.errs // the rest takes the tables for granted
 	}
-	latest := make([]Value, len(f.Values)) // by base: newest version so far
-	defined := make([]bool, len(f.Values))
-	for v, info := range f.Values {
-		latest[v] = Value(v)
-		defined[v] = info.Node < 0
-	}
-	problem := func(v Value) string {
-		switch {
-		case v < 0 || int(v) >= len(f.Values):
-			return "is no value of the function"
-		case !defined[v]:
-			return "is used before it is defined"
-		case latest[f.Values[v].Base] != v:
-			return "is a version of its storage that a later write replaced"
-		}
-		return ""
-	}
-	define := func(n *Node) { // of a node with an error: uses of its results are none
-		for _, r := range n.Results {
-			defined[r] = true
-		}
-		for _, w := range n.Versions {
-			defined[w.Value] = true
-			latest[f.Values[w.Value].Base] = w.Value
-		}
-	}
-	symbols := make(map[string]dim.Interval, len(m.Symbols))
 	for _, s := range m.Symbols {
-		symbols[s.Name] = dim.Interval{Lo: s.Lo, Hi: s.Hi}
+		v.symbols[s.Name] = dim.Interval{Lo: s.Lo, Hi: s.Hi}
 	}
-	bounds := func(s string) (dim.Interval, bool) { iv, ok := symbols[s]; return iv, ok }
+	for i, info := range f.Values {
+		v.latest[i] = Value(i)
+		v.defined[i] = info.Node < 0
+	}
 	for i, n := range f.Nodes {
-		ok := true
-		for j, a := range n.Args {
-			if msg := problem(a); msg != "" {
-				report(i, "operand %d of %s %s", j, n.Name(), msg)
-				ok = false
-			}
+		v.node(i, n)
+	}
+	v.returns()
+	return v.errs
+}
+
+// report records a violation at node i, or at the end of the function.
+func (v *verifier) report(i int, format string, args ...any) {
+	v.errs = append(v.errs, v.m.ErrorAt(v.f, i, format, args...))
+}
+
+func (v *verifier) bounds(sym string) (dim.Interval, bool) {
+	iv, ok := v.symbols[sym]
+	return iv, ok
+}
+
+// is reports whether x is a value of the function.
+func (v *verifier) is(x Value) bool { return x >= 0 && int(x) < len(v.f.Values) }
+
+// tables checks that what the function's tables say of each other can be looked
+// up. Operands and returned values are looked at where they are used.
+func (v *verifier) tables() {
+	f := v.f
+	for i := range f.Values {
+		if why := v.valueError(Value(i)); why != "" {
+			v.report(-1, "value %d of @%s %s", i, f.Name, why)
 		}
-		if !ok {
-			define(n)
-			continue
+	}
+	for i, p := range f.Params {
+		if !v.is(p) || f.Values[p].Kind != ParamValue || int(f.Values[p].Index) != i {
+			v.report(-1, "parameter %d of @%s is no value that says so", i, f.Name)
 		}
-		stated := make([]Type, len(n.Results))
-		for j, r := range n.Results {
-			stated[j] = f.Values[r].Type
+	}
+	for i, n := range f.Nodes {
+		switch {
+		case n == nil || n.Op == nil:
+			v.errs = append(v.errs, &Error{Source: v.m.Source, Func: f.Name, Node: i, Msg: "the node has no op"})
+		case (n.Op.Class == Call) != (n.Extern != nil):
+			v.report(i, "%s is a call of no extern op, or no call of one", n.Op.Name)
+		case slices.ContainsFunc(n.Results, func(r Value) bool { return !v.is(r) }):
+			v.report(i, "%s has a result that is no value of the function", n.Name())
+		case slices.ContainsFunc(n.Versions, func(w Version) bool { return !v.is(w.Value) || w.Arg < 0 || w.Arg >= len(n.Args) }):
+			v.report(i, "%s has a version of no operand, or that is no value of the function", n.Name())
 		}
-		probe := *n
-		types, msgs := inferNode(f, &probe, stated, bounds)
-		for _, s := range append(msgs, writeErrors(f, n)...) {
-			report(i, "%s", s)
+	}
+}
+
+// valueError returns what is wrong with what a value says of itself, or "".
+func (v *verifier) valueError(x Value) string {
+	info := &v.f.Values[x]
+	made, count := false, -1
+	switch info.Kind {
+	case ParamValue:
+		count = len(v.f.Params)
+	case WeightValue:
+		count = len(v.m.Weights)
+	case StateValue:
+		count = len(v.m.States)
+	case ResultValue, VersionValue:
+		made = true
+	case LiteralValue:
+	default:
+		return fmt.Sprintf("is of unknown kind %d", info.Kind)
+	}
+	own := info.Base == x
+	if info.Kind == VersionValue {
+		own = v.is(info.Base) && v.f.Values[info.Base].Kind != VersionValue
+	}
+	switch {
+	case count >= 0 && (info.Index < 0 || int(info.Index) >= count):
+		return fmt.Sprintf("is number %d of %d", info.Index, count)
+	case made && (info.Node < 0 || int(info.Node) >= len(v.f.Nodes)), !made && info.Node != -1:
+		return fmt.Sprintf("is made by node %d", info.Node)
+	case !own:
+		return fmt.Sprintf("lies in the storage of value %d", info.Base)
+	}
+	return ""
+}
+
+// problem returns why a value cannot be read here, or "".
+func (v *verifier) problem(x Value) string {
+	switch {
+	case !v.is(x):
+		return "is no value of the function"
+	case !v.defined[x]:
+		return "is used before it is defined"
+	case v.latest[v.f.Values[x].Base] != x:
+		return "is a version of its storage that a later write replaced"
+	}
+	return ""
+}
+
+// node checks a node and defines what it makes, also where it has an error: uses
+// of its results are then no errors of their own.
+func (v *verifier) node(i int, n *Node) {
+	good := true
+	for j, a := range n.Args {
+		if msg := v.problem(a); msg != "" {
+			v.report(i, "operand %d of %s %s", j, n.Name(), msg)
+			good = false
 		}
-		if len(msgs) > 0 {
-			define(n)
-			continue
-		}
-		if !slices.EqualFunc(types, stated, Type.Equal) {
-			report(i, "%s has results %v, its operands give %v", n.Name(), stated, types)
-		}
+	}
+	if !good || !v.types(i, n) {
 		for _, r := range n.Results {
-			if f.Values[r].Node != int32(i) || defined[r] {
-				report(i, "%s: a result is defined elsewhere", n.Name())
-			}
-			defined[r] = true
+			v.defined[r] = true
 		}
 		for _, w := range n.Versions {
-			info := f.Values[w.Value]
-			if info.Kind != VersionValue || info.Node != int32(i) || info.Base != f.Values[n.Args[w.Arg]].Base {
-				report(i, "%s: the version of operand %d does not belong to it", n.Name(), w.Arg)
-				continue
-			}
-			defined[w.Value] = true
-			latest[info.Base] = w.Value
+			v.write(w)
 		}
-		for j := range n.Args {
-			if mutOperand(n, j) && !slices.ContainsFunc(n.Versions, func(w Version) bool { return w.Arg == j }) {
-				report(i, "%s writes operand %d without a version for it", n.Name(), j)
-			}
+		return
+	}
+	for _, r := range n.Results {
+		if v.f.Values[r].Node != int32(i) || v.defined[r] {
+			v.report(i, "%s: a result is defined elsewhere", n.Name())
 		}
+		v.defined[r] = true
 	}
-	if len(f.Returns) != len(f.ResultTypes) {
-		report(-1, "@%s returns %d values, declares %d", f.Name, len(f.Returns), len(f.ResultTypes))
-		return errs
-	}
-	for j, v := range f.Returns {
-		if msg := problem(v); msg != "" {
-			report(-1, "returned value %d of @%s %s", j, f.Name, msg)
+	for _, w := range n.Versions {
+		info := v.f.Values[w.Value]
+		if info.Kind != VersionValue || info.Node != int32(i) || info.Base != v.f.Values[n.Args[w.Arg]].Base {
+			v.report(i, "%s: the version of operand %d does not belong to it", n.Name(), w.Arg)
 			continue
 		}
-		switch info := f.Values[v]; {
-		case info.Kind == LiteralValue:
-			report(-1, "@%s returns a literal", f.Name)
-		case info.Type.HasUnknown():
-			report(-1, "@%s returns %s as result %d: an extent that only the op knows cannot leave the function", f.Name, info.Type, j)
-		case !info.Type.Equal(f.ResultTypes[j]):
-			report(-1, "@%s returns %s as result %d, declares %s", f.Name, info.Type, j, f.ResultTypes[j])
+		v.write(w)
+	}
+	for j := range n.Args {
+		if mutOperand(n, j) && !slices.ContainsFunc(n.Versions, func(w Version) bool { return w.Arg == j }) {
+			v.report(i, "%s writes operand %d without a version for it", n.Name(), j)
 		}
 	}
-	return errs
+}
+
+func (v *verifier) write(w Version) {
+	v.defined[w.Value] = true
+	v.latest[v.f.Values[w.Value].Base] = w.Value
+}
+
+// types checks operands, attributes and writes, and that results have the types
+// that these give. It returns false where they give none.
+func (v *verifier) types(i int, n *Node) bool {
+	stated := make([]Type, len(n.Results))
+	for j, r := range n.Results {
+		stated[j] = v.f.Values[r].Type
+	}
+	probe := *n // inferNode brings attributes into canonical form
+	types, msgs := inferNode(v.f, &probe, stated, v.bounds)
+	for _, s := range append(msgs, writeErrors(v.f, n)...) {
+		v.report(i, "%s", s)
+	}
+	if len(msgs) > 0 {
+		return false
+	}
+	if !slices.EqualFunc(types, stated, Type.Equal) {
+		v.report(i, "%s has results %v, its operands give %v", n.Name(), stated, types)
+	}
+	return true
+}
+
+// returns checks the function's results.
+func (v *verifier) returns() {
+	f := v.f
+	if len(f.Returns) != len(f.ResultTypes) {
+		v.report(-1, "@%s returns %d values, declares %d", f.Name, len(f.Returns), len(f.ResultTypes))
+		return
+	}
+	for j, x := range f.Returns {
+		if msg := v.problem(x); msg != "" {
+			v.report(-1, "returned value %d of @%s %s", j, f.Name, msg)
+			continue
+		}
+		switch info := f.Values[x]; {
+		case info.Kind == LiteralValue:
+			v.report(-1, "@%s returns a literal", f.Name)
+		case info.Type.HasUnknown():
+			v.report(-1, "@%s returns %s as result %d: an extent that only the op knows cannot leave the function", f.Name, info.Type, j)
+		case !info.Type.Equal(f.ResultTypes[j]):
+			v.report(-1, "@%s returns %s as result %d, declares %s", f.Name, info.Type, j, f.ResultTypes[j])
+		}
+	}
 }

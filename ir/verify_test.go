@@ -1,0 +1,90 @@
+package ir_test
+
+import (
+	"fmt"
+	"math/rand"
+	"testing"
+
+	"pwc/internal/irgen"
+	"pwc/ir"
+)
+
+// TestVerifyOfDamage changes finished functions in one place each, as a pass that
+// goes wrong may: whatever they hold, Verify returns.
+func TestVerifyOfDamage(t *testing.T) {
+	refused := 0
+	const seeds = 3000
+	for seed := range int64(seeds) {
+		r := rand.New(rand.NewSource(seed))
+		m := irgen.Generate(r, irgen.Options{MixRows: true, Load: seed%2 == 0, MaxOps: 1 + r.Intn(12)})
+		what := damage(r, m.Funcs[0])
+		func() {
+			defer func() {
+				if p := recover(); p != nil {
+					t.Fatalf("seed %d: %s: %v\n%s", seed, what, p, ir.Print(m))
+				}
+			}()
+			if m.Verify() != nil {
+				refused++
+			}
+		}()
+	}
+	if refused < seeds/2 {
+		t.Errorf("%d of %d damaged functions were refused", refused, seeds)
+	}
+}
+
+// damage changes one thing of a function and says which.
+func damage(r *rand.Rand, f *ir.Func) string {
+	value := func() ir.Value { return ir.Value(r.Intn(len(f.Values)+4) - 2) }
+	number := func() int32 { return int32(r.Intn(len(f.Nodes)+4) - 2) }
+	v := &f.Values[r.Intn(len(f.Values))]
+	n := f.Nodes[r.Intn(len(f.Nodes))]
+	arg := func(list []ir.Value) string {
+		if len(list) == 0 {
+			return "nothing"
+		}
+		i := r.Intn(len(list))
+		list[i] = value()
+		return fmt.Sprintf("entry %d is %d", i, list[i])
+	}
+	switch r.Intn(14) {
+	case 0:
+		return "operands: " + arg(n.Args)
+	case 1:
+		return "results: " + arg(n.Results)
+	case 2:
+		return "returns: " + arg(f.Returns)
+	case 3:
+		return "parameters: " + arg(f.Params)
+	case 4:
+		v.Node = number()
+		return fmt.Sprintf("a value is of node %d", v.Node)
+	case 5:
+		v.Base = value()
+		return fmt.Sprintf("a value's base is %d", v.Base)
+	case 6:
+		v.Kind = ir.ValueKind(r.Intn(7))
+		return fmt.Sprintf("a value is of kind %d", v.Kind)
+	case 7:
+		v.Index = number()
+		return fmt.Sprintf("a value's index is %d", v.Index)
+	case 8:
+		n.Op = nil
+		return "a node has no op"
+	case 9:
+		n.Op = ir.Ops()[r.Intn(len(ir.Ops()))]
+		return "a node's op is " + n.Op.Name
+	case 10:
+		n.Attrs = nil
+		return "a node has no attributes"
+	case 11:
+		n.Versions = append(n.Versions, ir.Version{Arg: r.Intn(6) - 1, Value: value()})
+		return fmt.Sprintf("a node has version %+v", n.Versions)
+	case 12:
+		n.Results = append(n.Results, value())
+		return "a node has a result more"
+	}
+	n.Args = append(n.Args, value())
+	return "a node has an operand more"
+}
