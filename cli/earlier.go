@@ -50,6 +50,12 @@ func (t *target) retarget(f *buildFlags, name string) error {
 // earlierTargets returns those that the cache has models for and the GPU at hand runs
 // beside its own, the latest first.
 func (a *app) earlierTargets(ctx context.Context, t *target) []string {
+	dev, ok := t.dev.(interface {
+		Takes(target string) (compiles bool, err error)
+	})
+	if !ok {
+		return nil
+	}
 	store, err := a.openStore()
 	if err != nil || store == nil {
 		return nil
@@ -58,11 +64,12 @@ func (a *app) earlierTargets(ctx context.Context, t *target) []string {
 	if err != nil {
 		return nil // the cache is no help; what failed before is what is said
 	}
-	own := t.name
-	defer func() { _ = t.aim(own) }() // it was that before
 	var out []string
 	for _, m := range list {
-		if m.Target != own && !slices.Contains(out, m.Target) && t.aim(m.Target) == nil {
+		if m.Target == t.name || slices.Contains(out, m.Target) {
+			continue
+		}
+		if _, err := dev.Takes(m.Target); err == nil {
 			out = append(out, m.Target)
 		}
 	}

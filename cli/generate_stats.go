@@ -3,8 +3,10 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -158,6 +160,9 @@ func (g *generation) printStats(r *runner.Runner) error {
 	fmt.Fprintf(g.app.err, "\n%s generated, %.1f%% of rows were padding; %s, %s computed anew\n", plural(s.Generated, "token"), 100*out.Padding,
 		plural(s.Preempted, "preemption"), plural(s.Recomputed, "token"))
 	fmt.Fprintf(g.app.err, "%.3f s in pieces, %.3f in attention, %.3f in the host's part of steps\n", out.Seconds.Pieces, out.Seconds.Attention, out.Seconds.Host)
+	for _, what := range slices.Sorted(maps.Keys(b.CompiledAtLoad)) {
+		fmt.Fprintf(g.app.err, "%s compiled by the driver when they were loaded: %s\n", plural(b.CompiledAtLoad[what], "artifact"), what)
+	}
 	if b.LibraryCalls > 0 {
 		fmt.Fprintf(g.app.err, "%s by a library at captured sizes, %d of them by algorithms that nobody measured: see pwc tune\n", plural(b.LibraryCalls, "product"), b.LibraryUntuned)
 	}
