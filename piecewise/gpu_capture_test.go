@@ -10,6 +10,7 @@ import (
 	"pwc/ir/dtype"
 	"pwc/piecewise"
 	gpu "pwc/runtime/cuda"
+	"pwc/runtime/cuda/cudatest"
 	"pwc/safetensors"
 )
 
@@ -35,7 +36,7 @@ func (z *zeros) Tensor(name string) (safetensors.Tensor, error) {
 // half a GiB of the GPU beside what is planned; PyTorch takes 0.72. How long the
 // capture takes is logged.
 func TestCaptureOfDefaultSizesOnGPU(t *testing.T) {
-	o := new(compiled).onGPU(t, attncuda.Options{MaxRows: 512, MaxBlocks: 64})
+	o := new(compiled).on(t, cudatest.GPU(t), attncuda.Options{MaxRows: 512, MaxBlocks: 64})
 	m, err := hf.Builtin().Import([]byte(llama8B), hf.Options{DType: dtype.BF16, BlockSize: blockSize})
 	if err != nil {
 		t.Fatal(err)

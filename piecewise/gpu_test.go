@@ -23,7 +23,8 @@ import (
 	"pwc/program"
 	gpu "pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
-	"pwc/runtime/cuda/nvrtc"
+	"pwc/runtime/cuda/cudatest"
+	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 	sillycuda "pwc/silly/cuda"
 )
@@ -32,7 +33,7 @@ import (
 // is skipped, unless PWC_REQUIRE_GPU=1 says that there must be one.
 func onGPU(t testing.TB) piecewise.Options {
 	t.Helper()
-	return new(compiled).onGPU(t, small)
+	return new(compiled).on(t, cudatest.GPU(t), small)
 }
 
 // compiled is what tests that open a GPU many times need not compile again.
@@ -42,30 +43,19 @@ type compiled struct {
 	attention map[attncuda.Variant]*program.Program
 }
 
-// onGPU is onGPU with an attention op for steps of other sizes.
-func (c *compiled) onGPU(t testing.TB, limits attncuda.Options) piecewise.Options {
+// on returns options for a device, with an attention op for steps of some size.
+func (c *compiled) on(t testing.TB, dev *cudatest.Opened, limits attncuda.Options) piecewise.Options {
 	t.Helper()
 	if c.store == nil {
 		c.store, c.attention = build.NewMemoryStore(), map[attncuda.Variant]*program.Program{}
 	}
-	dev, err := gpu.Open(gpu.Options{})
-	if err != nil {
-		if os.Getenv("PWC_REQUIRE_GPU") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	lib, err := nvrtc.Open(nvrtc.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !c.own {
-		if _, err := cublaslt.Open(dev, cublaslt.Options{}); err != nil && os.Getenv("PWC_REQUIRE_GPU") == "1" {
+	if !c.own && !dev.Emulated {
+		if _, err := cublaslt.Open(dev.Device, cublaslt.Options{}); err != nil && os.Getenv("PWC_REQUIRE_GPU") == "1" {
 			t.Fatal(err)
 		}
 	}
 	target := dev.Info().Target
-	compiler := lib.Compiler("--std=c++17")
+	compiler := dev.Compiler(t)
 	backend, err := cuda.New(target, compiler)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +71,7 @@ func (c *compiled) onGPU(t testing.TB, limits attncuda.Options) piecewise.Option
 		}
 		return c.attention[v], nil
 	}
-	op, err := attncuda.New(dev, limits)
+	op, err := attncuda.New(dev.Device, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +80,7 @@ func (c *compiled) onGPU(t testing.TB, limits attncuda.Options) piecewise.Option
 			t.Errorf("close of the GPU: %v", err)
 		}
 	})
-	return piecewise.Options{Device: dev, Target: build.Pipeline{Backend: backend}, Store: c.store, Ops: []device.Op{op}}
+	return piecewise.Options{Device: dev.Device, Target: build.Pipeline{Backend: backend}, Store: c.store, Ops: []device.Op{op}}
 }
 
 // small is what the checkpoints in testdata need.
@@ -113,7 +103,11 @@ func TestTransformersLogitsOnGPU(t *testing.T) {
 						continue // the last has the graphs of the others
 					}
 					t.Run(fmt.Sprintf("%s/%s/%s/%s", name, dt, mode, kind), func(t *testing.T) {
-						o := c.onGPU(t, small)
+						dev := cudatest.Open(t, fake.Options{})
+						if dev.Emulated && (name != "llama" || guard != piecewise.NoGuard || mode != piecewise.Piecewise && mode != piecewise.Full) {
+							t.Skip("too much for an emulated GPU")
+						}
+						o := c.on(t, dev, small)
 						o.Mode, o.CaptureSizes, o.Guard, o.Poison = mode, []int64{1, 2, 4, 8, 16, 24}, guard, guard != piecewise.Exact
 						b := g.backend(t, o)
 						g.holdLogits(t, b)
@@ -143,7 +137,7 @@ func watched(t *testing.T, kernels string, c *compiled, dt dtype.DType) {
 	g := openGoldenIn(t, "qwen3", dt)
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.FullAndPiecewise} {
 		t.Run(fmt.Sprintf("%s/%s/%s", kernels, dt, mode), func(t *testing.T) {
-			o := c.onGPU(t, small)
+			o := c.on(t, cudatest.GPU(t), small)
 			o.Mode, o.CaptureSizes, o.Guard = mode, []int64{1, 4, 24}, piecewise.Exact
 			b := g.backend(t, o)
 			for _, n := range []int{23, 3, 1} {
@@ -183,7 +177,7 @@ func TestRandomOrderOfSizesOnGPU(t *testing.T) {
 		for _, mode := range []piecewise.Mode{piecewise.Piecewise, piecewise.Full, piecewise.FullAndPiecewise} {
 			for pool := range 2 {
 				t.Run(fmt.Sprintf("%s/%s/%d", dt, mode, pool), func(t *testing.T) {
-					o := c.onGPU(t, small)
+					o := c.on(t, cudatest.GPU(t), small)
 					o.Mode, o.CaptureSizes, o.Slots, o.Poison = mode, []int64{1, 2, 4, 8, 16, 24, 48, 64}, 8, true
 					b := g.backend(t, o)
 					const batch = 500 // the results that lie in host memory at a time
@@ -295,19 +289,20 @@ func TestCaptureBesideOthersOnGPU(t *testing.T) {
 // What holds for every device, on a GPU, with buffers shared, between canaries and
 // apart.
 func TestSuiteOnGPU(t *testing.T) {
+	var c compiled
 	for kind, guard := range guards {
 		open := func(t testing.TB) piecewise.Options {
 			t.Helper()
-			o := onGPU(t)
-			dev := o.Device.(*gpu.Device)
-			op := sillycuda.New(dev, func(ctx context.Context) (*program.Program, error) {
-				lib, err := nvrtc.Open(nvrtc.Options{})
+			dev := cudatest.Open(t, fake.Options{})
+			o, compiler := c.on(t, dev, small), dev.Compiler(t)
+			op := sillycuda.New(dev.Device, func(ctx context.Context) (*program.Program, error) {
+				target := dev.Info().Target
+				cubin, ptx, err := compiler.Compile(ctx, sillycuda.Source(), "silly.cu", strings.TrimPrefix(target, "cuda:"))
 				if err != nil {
 					return nil, err
 				}
-				target := dev.Info().Target
-				cubin, _, err := lib.Compiler("--std=c++17").Compile(ctx, sillycuda.Source(), "silly.cu", strings.TrimPrefix(target, "cuda:"))
-				return program.Alone(target, program.Kernel{Name: "silly", Format: program.KernelCUDA, Code: cubin}), err
+				k, err := program.CUDAKernel("silly", cubin, ptx)
+				return program.Alone(target, k), err
 			})
 			t.Cleanup(func() {
 				if err := op.Close(); err != nil {

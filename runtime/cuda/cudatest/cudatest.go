@@ -100,7 +100,7 @@ func NVRTC(t testing.TB) *nvrtc.Library {
 }
 
 // Compiler opens NVRTC as a compiler for the device. What it makes for an emulated
-// one is PTX alone.
+// one in place of a cubin is the PTX.
 func (o *Opened) Compiler(t testing.TB) Compiler {
 	t.Helper()
 	l := NVRTC(t)
@@ -108,21 +108,21 @@ func (o *Opened) Compiler(t testing.TB) Compiler {
 	if !o.Emulated {
 		return c
 	}
-	return onlyPTX{c, l}
+	return emulated{c, l}
 }
 
-// onlyPTX compiles to PTX alone, which takes half the time.
-type onlyPTX struct {
+// emulated compiles to PTX alone, which takes half the time.
+type emulated struct {
 	*nvrtc.Compiler
 	l *nvrtc.Library
 }
 
-func (c onlyPTX) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
+func (c emulated) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
 	code, err := c.l.Compile(nvrtc.Source{Name: name, Text: source}, nvrtc.CompileOptions{Arch: strings.Replace(arch, "sm_", "compute_", 1), Flags: []string{standard}})
-	return nil, code.PTX, err
+	return fake.Cubin(code.PTX), code.PTX, err
 }
 
 // standard is the flag that all kernels are compiled with.

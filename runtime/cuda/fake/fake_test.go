@@ -301,6 +301,11 @@ func TestPTX(t *testing.T) {
 	if _, log, err := r.f.ModuleLoadData([]byte(strings.Replace(kernelText, "ret;", "trap;", 1)), true); err == nil || !strings.Contains(log, "line 10: trap: unknown") {
 		t.Errorf("an unknown instruction: %v, %q", err, log)
 	}
+	cubin, _, err := r.f.ModuleLoadData(Cubin([]byte(kernelText)), false)
+	r.must(err)
+	_, err = r.f.ModuleGetFunction(cubin, "k")
+	r.must(err)
+	r.must(r.f.ModuleUnload(cubin))
 	m, _, err := r.f.ModuleLoadData([]byte(kernelText), true)
 	r.must(err)
 	fn, err := r.f.ModuleGetFunction(m, "k")

@@ -93,6 +93,7 @@ func (f *Driver) kernel(o *op) {
 const (
 	cubinMagic = "\x7fELF fake\n"
 	ptxMagic   = "// fake PTX\n"
+	textMagic  = "\x7fELF PTX\n"
 )
 
 // Image returns a cubin of kernels.
@@ -100,6 +101,9 @@ func Image(names ...string) []byte { return []byte(cubinMagic + strings.Join(nam
 
 // PTX returns PTX of kernels.
 func PTX(names ...string) []byte { return []byte(ptxMagic + strings.Join(names, "\n")) }
+
+// Cubin returns a cubin of PTX, which a driver that loads it need not compile.
+func Cubin(ptx []byte) []byte { return append([]byte(textMagic), ptx...) }
 
 // module is a loaded image.
 type module struct {
@@ -146,7 +150,7 @@ func (f *Driver) SharedPercent(name string) int {
 	return 0
 }
 
-// ModuleLoadData loads an image of Image or PTX, or PTX that is meant.
+// ModuleLoadData loads an image of Image, PTX or Cubin, or PTX that is meant.
 func (f *Driver) ModuleLoadData(image []byte, isPTX bool) (driver.Module, string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -155,11 +159,13 @@ func (f *Driver) ModuleLoadData(image []byte, isPTX bool) (driver.Module, string
 		return 0, "", err
 	}
 	magic, bad := cubinMagic, driver.InvalidImage
+	text, meant := bytes.CutPrefix(image, []byte(textMagic))
 	if isPTX {
 		magic, bad = ptxMagic, driver.InvalidPTX
+		text, meant = image, !bytes.HasPrefix(image, []byte(ptxMagic))
 	}
-	if isPTX && !bytes.HasPrefix(image, []byte(ptxMagic)) {
-		x, err := f.load(image)
+	if meant {
+		x, err := f.load(text)
 		if err != nil {
 			return 0, "ptxas fatal: " + err.Error(), fail(call, bad)
 		}
