@@ -66,15 +66,6 @@ func (o Op) Reduces() bool {
 	return false
 }
 
-// Compares reports whether o is a comparison.
-func (o Op) Compares() bool {
-	switch o {
-	case Eq, Ne, Lt, Le, Gt, Ge:
-		return true
-	}
-	return false
-}
-
 // Exact reports whether the float result is a number of the operands' dtype
 // already, so that there is nothing to round.
 func (o Op) Exact() bool {

@@ -46,40 +46,21 @@ func (k *Kernel) EachDim(f func(dim.Dim)) {
 }
 
 // Stores returns the arguments that the kernel writes, sorted.
-func (k *Kernel) Stores() []int32 { return k.args(XStore) }
-
-// Loads returns the arguments that the kernel reads, sorted.
-func (k *Kernel) Loads() []int32 { return k.args(XLoad) }
-
-func (k *Kernel) args(use Use) []int32 {
+func (k *Kernel) Stores() []int32 {
 	var args []int32
 	for i := range k.Loop.Phases {
 		p := &k.Loop.Phases[i]
 		for _, list := range [][]Instr{p.Scalar, p.Pre, p.Body} {
 			for _, in := range list {
-				if info, _ := in.Op.Info(); info.X == use {
+				if info, _ := in.Op.Info(); info.X == XStore {
 					args = append(args, k.Loop.Access[in.X].Arg)
 				}
 			}
 		}
 	}
-	if m := k.MatMul; m != nil && use == XLoad {
-		args = append(args, m.A.Arg, m.B.Arg)
-		if m.Select != nil {
-			args = append(args, m.Select.Arg)
-		}
-	}
 	if t := k.TopK; t != nil {
-		if use == XLoad {
-			args = append(args, t.In.Arg)
-		} else {
-			args = append(args, t.Values.Arg, t.Index.Arg)
-		}
+		args = append(args, t.Values.Arg, t.Index.Arg)
 	}
 	slices.Sort(args)
-	args = slices.Compact(args)
-	if len(args) > 0 && args[0] < 0 { // positions (iota) are no argument
-		args = args[1:]
-	}
-	return args
+	return slices.Compact(args)
 }
