@@ -14,6 +14,6 @@
 //   - plan.go finds lifetimes and lets outputs take the memory of inputs;
 //   - a [Backend] makes code of each kernel and emit.go the program.
 //
-// Nothing here depends on the target. Nothing iterates over a map: the same
+// Nothing here depends on the target, and nothing on the order of a map: the same
 // piece, shape and options give the same bytes everywhere (C3).
 package compile
