@@ -95,13 +95,16 @@ func (b *Batch) Uniform() bool {
 	return true
 }
 
+// maxLength is the most tokens of a sequence: positions and slots are int32.
+const maxLength = 1 << 30
+
 // Add appends a request that has computed tokens in the cache and gets tokens
 // more in this step (1: a decode). blocks are the blocks of its sequence, of
 // blockSize tokens, in order; they must hold all its tokens.
 func (b *Batch) Add(computed, tokens int, blocks []int32, blockSize int) error {
 	length := computed + tokens
 	switch {
-	case computed < 0 || tokens < 0 || blockSize < 1 || length > 1<<30:
+	case computed < 0 || tokens < 0 || blockSize < 1 || computed > maxLength || tokens > maxLength-computed:
 		return fmt.Errorf("attention: a request of %d tokens after %d, in blocks of %d", tokens, computed, blockSize)
 	case len(blocks)*blockSize < length:
 		return fmt.Errorf("attention: %d blocks of %d tokens do not hold a sequence of %d", len(blocks), blockSize, length)

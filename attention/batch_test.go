@@ -1,6 +1,8 @@
 package attention_test
 
 import (
+	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -61,6 +63,7 @@ func TestBatchAddErrors(t *testing.T) {
 		"1 tokens after -1":                 b.Add(-1, 1, nil, 4),
 		"in blocks of 0":                    b.Add(0, 1, []int32{1}, 0),
 		"1 tokens after 1073741824, in blo": b.Add(1<<30, 1, []int32{1}, 4),
+		fmt.Sprint("after ", math.MaxInt):   b.Add(math.MaxInt, 1, []int32{1}, 4),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q in it", err, want)

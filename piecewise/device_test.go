@@ -317,6 +317,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}{
 		"no target":       {plain, piecewise.Options{Device: dev}, []string{"Options.Target"}},
 		"no op":           {nineteen, piecewise.Options{Device: dev, Target: target}, []string{`no implementation of "silly::attention"`}},
+		"op's version":    {strings.Replace(nineteen, "split\n", "split version \"2\"\n", 1), piecewise.Options{Device: dev, Target: target, Ops: []device.Op{&sum3{}}}, []string{`version "2"`, `implementation has ""`}},
 		"size":            {plain, piecewise.Options{Device: dev, Target: target, CaptureSizes: []int64{0}}, []string{"capture size 0"}},
 		"capture size":    {plain, piecewise.Options{Device: dev, Target: target, CaptureSizes: []int64{64, 65}}, []string{"capture size 65"}},
 		"compile size":    {plain, piecewise.Options{Device: dev, Target: target, CompileSizes: []int64{65}}, []string{"compile size 65"}},

@@ -258,7 +258,7 @@ module "mixing" {
 // C11: padded rows hold zero when a replay starts, whatever an earlier run left there.
 func TestPaddedRowsAreReset(t *testing.T) {
 	op := &sum3{}
-	b := start(t, nineteen, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4}, Ops: []device.Op{op}})
+	b := start(t, nineteen, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4}, Ops: []device.Op{op}, Slots: 1})
 	f := b.Func("forward")
 	nan := float32(math.NaN())
 	run(t, f, []float32{nan, nan, nan, nan})
@@ -423,6 +423,50 @@ func TestResultsEndWithTheirBackend(t *testing.T) {
 	}
 	if err := pool.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// What a runner gives instead of a linked result lies where the result lay: that is
+// stale then, and not read as if it were one.
+func TestLinkedInputsOverwriteResults(t *testing.T) {
+	dev := openHost(t)
+	for _, staged := range []bool{true, false} {
+		b := start(t, "pwc 1\nmodule \"linked\" {\n  sym N in [1, 8] batch\n"+`
+  func @forward(%x: f32[N]) -> (f32[N]) {
+    %h = mul(%x, 2.0) : f32[N]
+    return %h
+  }
+  func @logits(%h: f32[N]) -> (f32[N]) {
+    %y = add(%h, 1.0) : f32[N]
+    return %y
+  }
+}
+`, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+		r, err := issue(t, b.Func("forward"), []float32{1, 2}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := b.Func("logits").Inputs(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if staged {
+			h, err := in.Float32s("h")
+			if err != nil {
+				t.Fatal(err)
+			}
+			copy(h, []float32{7, 8})
+		} else {
+			onDevice(t, dev, in, "h", []float32{7, 8})
+		}
+		y, err := b.Func("logits").Run(context.Background(), in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantF32(t, read(t, y.At(0)), []float32{8, 9})
+		if err := r.At(0).CopyTo(make([]byte, 8)); !errors.Is(err, piecewise.ErrStale) {
+			t.Errorf("staged %v: a result that was overwritten from outside: %v, want ErrStale", staged, err)
+		}
 	}
 }
 

@@ -200,6 +200,23 @@ func movedState(t *testing.T, open maker) {
 	if _, err := once(); err != nil {
 		t.Errorf("replay after the state moved back: %v", err)
 	}
+	// Within the same memory, too.
+	two, err := openOther(t, pool, 2*old.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.SetState("s", two.Slice(0, old.Size)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Capture(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.SetState("s", two.Slice(old.Size, old.Size)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := once(); !errors.As(err, &moved) {
+		t.Errorf("replay after the state moved within its memory: %v, want an AddressError", err)
+	}
 }
 
 // C8: what is not replayed is counted with its reason.

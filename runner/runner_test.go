@@ -272,8 +272,11 @@ func TestCancel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cancel(why)
 	waits.Cancel()
+	if _, err := r.Step(context.Background()); err != nil || waits.Reason() != Canceled {
+		t.Errorf("one that waits for others to end, a step after Cancel: %s, %v", waits.Reason(), err)
+	}
+	cancel(why)
 	drain(t, r)
 	if running.Reason() != Canceled || !errors.Is(running.Err(), why) {
 		t.Errorf("%s %v", running.Reason(), running.Err())

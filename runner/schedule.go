@@ -56,7 +56,7 @@ func (r *Runner) schedule(s *step) {
 	}
 	for !preempted && budget > 0 && len(r.waiting) > 0 && len(r.running) < r.opts.MaxSequences {
 		q := r.waiting[0]
-		if q.pending > 0 || !r.join(q) {
+		if !r.join(q) {
 			break
 		}
 		n := min(q.rest(), budget)

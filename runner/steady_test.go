@@ -181,11 +181,12 @@ func TestClose(t *testing.T) {
 	if _, err := r.Step(context.Background()); err != nil {
 		t.Fatal(err)
 	}
+	unseen := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 150}) // by any step
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
 	go func() { ran <- r.Run(context.Background()) }()
-	for _, q := range []*Sequence{s, w} {
+	for _, q := range []*Sequence{s, w, unseen} {
 		if _, err := q.Wait(context.Background()); !errors.Is(err, ErrClosed) {
 			t.Errorf("a request ended with %v, want %v", err, ErrClosed)
 		}

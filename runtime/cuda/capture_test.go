@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
@@ -81,6 +82,7 @@ func TestBesideACapture(t *testing.T) {
 				}
 				loaded <- x
 			}()
+			time.Sleep(10 * time.Millisecond) // for a load that would not wait
 			ended.Store(true)
 		})
 		if x := <-loaded; x != nil {

@@ -30,6 +30,8 @@ func TestHostCopies(t *testing.T) {
 		src := []byte(strings.Repeat("a", 64))
 		must(t, b.s.CopyToDevice(buf, src))
 		clear(src)
+		// It is done: what another stream reads needs no event.
+		newBench(t, b.dev, b.rig).expect("a copy from other memory, on another stream", buf, []byte(strings.Repeat("a", 64)))
 		b.expect("a copy from memory that changed since", buf, []byte(strings.Repeat("a", 64)))
 		dst := make([]byte, 64)
 		must(t, b.s.CopyToHost(dst, buf))
@@ -60,7 +62,8 @@ func TestHostCopies(t *testing.T) {
 				t.Errorf("replay %d: %v", i, got)
 			}
 		}
-		must(t, in.Free())
+		must(t, b.s.LaunchGraph(g))
+		must(t, in.Free()) // waits for what was launched
 		if err := b.s.LaunchGraph(g); !errors.Is(err, device.ErrFreed) {
 			t.Errorf("a replay with freed host memory: %v", err)
 		}
@@ -147,6 +150,12 @@ func TestLibraries(t *testing.T) {
 		}
 		if _, err := b.dev.ProbeLibrary(bad); !errors.Is(err, sentinel) {
 			t.Errorf("a probe that fails: %v", err)
+		}
+		work := b.alloc(make([]byte, 64))
+		must(t, b.s.UseWorkspace(work))
+		must(t, work.Memory.Free())
+		if err := b.s.CallLibrary(nodes, call); !errors.Is(err, device.ErrFreed) {
+			t.Errorf("a call with a workspace that was freed: %v", err)
 		}
 	})
 }
