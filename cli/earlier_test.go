@@ -18,6 +18,7 @@ import (
 	"pwc/piecewise"
 	"pwc/runner"
 	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/cuda/fake"
 )
 
@@ -214,5 +215,74 @@ func TestRunnerOfAnEarlierTarget(t *testing.T) {
 	}
 	if l, m := drv.Leaks(), drv.Misuse(); len(l) > 0 || len(m) > 0 {
 		t.Errorf("left behind %q, misuse %q", l, m)
+	}
+}
+
+// reliable is a compiler that nothing keeps from compiling.
+type reliable struct{ cudatest.Compiler }
+
+func (reliable) Err() error { return nil }
+
+// What was compiled for sm_80 generates the host's tokens on a later GPU, the one at
+// hand or an emulated one, where nothing can be compiled.
+func TestGenerateOfAnEarlierTarget(t *testing.T) {
+	t.Setenv("PWC_CACHE_DIR", t.TempDir())
+	var log bytes.Buffer
+	a := &app{out: &log, err: &log}
+	m, err := a.open("../testdata/hf/llama", &modelFlags{dtype: "f32"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights, closeWeights, err := m.source(&modelFlags{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeWeights()
+	generate := func(on *target, flags *buildFlags) []int32 {
+		on.configure(flags)
+		ids := []int32{5, 7, 9}
+		out := &generation{app: a, live: newLiveLine(a, true), requests: []namedRequest{{Request: runner.Request{Prompt: ids, MaxNew: 6}}}}
+		r, err := a.newRunner(t.Context(), m.module, on, flags, &generateFlags{mode: autoMode, sequences: 1, tokens: 4, blocks: 16}, out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Load(t.Context(), weights); err != nil {
+			t.Fatal(err)
+		}
+		s, err := r.Submit(t.Context(), out.requests[0].Request)
+		for more := true; more && err == nil; {
+			more, err = r.Step(t.Context())
+		}
+		if err := errors.Join(err, r.Close(), on.close()); err != nil {
+			t.Fatal(err)
+		}
+		return s.IDs()[len(ids):]
+	}
+	dev := cudatest.Open(t, fake.Options{Major: 10})
+	elsewhere := &target{name: "cuda:sm_80", cuda: reliable{dev.Compiler(t)}}
+	if elsewhere.backend, err = compilecuda.New(elsewhere.name, dev.Compiler(t)); err != nil {
+		t.Fatal(err)
+	}
+	served, err := a.serves(m.module)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := &buildFlags{captureSizes: "1,4"}
+	elsewhere.configure(flags)
+	b, err := a.planBackend(t.Context(), served, elsewhere, flags, loadSymbols(served))
+	if err := errors.Join(err, b.Close()); err != nil {
+		t.Fatal(err)
+	}
+	gpu, err := newGPUTarget(dev.Device, "cuda", &entries{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := openHost("host", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := generate(gpu, flags), generate(host, flags)
+	if !slices.Equal(got, want) || gpu.name != elsewhere.name {
+		t.Errorf("%s generates %v, the host %v", gpu.name, got, want)
 	}
 }
