@@ -53,6 +53,8 @@ type input struct {
 	value ir.Value
 	typ   ir.Type
 	rows  bool // the leading extent is the size symbol: padded rows are reset
+	// written: a run changes it where it lies, so that it is sent before every run.
+	written bool
 	// rowBytes is the size of one row, where the leading extent is the size symbol
 	// or that of the function it is linked to; else 0.
 	rowBytes int64
@@ -170,7 +172,7 @@ func (fn *function) addInputs() error {
 	linked := map[*function][]int{}
 	for _, p := range fn.ir.Params {
 		info := fn.ir.Values[p]
-		in := input{name: info.Name, value: p, typ: info.Type}
+		in := input{name: info.Name, value: p, typ: info.Type, written: info.Mut}
 		if len(info.Type.Shape) > 0 && fn.size != "" {
 			d := info.Type.Shape[0].Symbols()
 			in.rows = len(d) == 1 && d[0] == fn.size && info.Type.Shape[0].String() == fn.size

@@ -382,7 +382,9 @@ func (s *slotMemory) send(size int64) error {
 				copied = true
 				continue
 			}
-			s.device[i] = want
+			if !in.written {
+				s.device[i] = want
+			}
 			if before.sent(i, b) {
 				continue
 			}

@@ -121,3 +121,20 @@ func onDevice(t *testing.T, dev device.Device, in piecewise.Inputs, name string,
 		t.Fatal(err)
 	}
 }
+
+// An input that a run changes is sent again, also where its bytes are the same.
+func TestWrittenInputsAreSent(t *testing.T) {
+	b := start(t, `pwc 1
+module "count" {
+  sym N in [1, 8] batch
+  func @forward(%x: mut f32[N]) -> (f32[N]) {
+    %y = add(%x, 1.0) : f32[N]
+    copy(%x, %y)
+    return %y
+  }
+}
+`, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+	for range 4 { // each slot twice
+		wantF32(t, run(t, b.Func("forward"), []float32{1, 2}), []float32{2, 3})
+	}
+}

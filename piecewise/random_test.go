@@ -180,9 +180,12 @@ func runRandom(r *rand.Rand, m *ir.Module, o piecewise.Options) (err error) {
 	if err := b.Capture(ctx); err != nil {
 		return err
 	}
-	for range 4 {
-		n := int64(1 + r.Intn(most))
-		if err := runOnce(ctx, r, m, b, env, n); err != nil {
+	n, data := int64(0), r.Int63()
+	for range 6 {
+		if n == 0 || r.Intn(3) > 0 { // else the run before again, on the states that it left
+			n, data = int64(1+r.Intn(most)), r.Int63()
+		}
+		if err := runOnce(ctx, rand.New(rand.NewSource(data)), m, b, env, n); err != nil {
 			return fmt.Errorf("%d rows: %w", n, err)
 		}
 	}
