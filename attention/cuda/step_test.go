@@ -208,6 +208,12 @@ func TestRefuses(t *testing.T) {
 	shared := attention.NewBatch(2, 8, 3)
 	r.must(errors.Join(shared.Add(4, 2, []int32{7, 1}, 4), shared.Add(6, 1, []int32{7, 1}, 4)))
 	r.refuses("request 0 reads block 1, which request 1 appends to in this step", r.op.Prepare(r.stream, shared, 8, 3))
+	read := attention.NewBatch(2, 8, 3)
+	r.must(errors.Join(read.Add(4, 2, []int32{7, 1}, 4), read.Add(8, 1, []int32{1, 3, 2}, 4)))
+	r.refuses("request 1 reads block 1, which request 0 appends to in this step", r.op.Prepare(r.stream, read, 8, 3))
+	twice := attention.NewBatch(2, 8, 3) // a request's own business
+	r.must(errors.Join(twice.Add(4, 2, []int32{1, 1}, 4), twice.Add(4, 1, []int32{7, 2}, 4)))
+	r.must(r.op.Prepare(r.stream, twice, 8, 3))
 	prefix := attention.NewBatch(2, 8, 3)
 	r.must(errors.Join(prefix.Add(4, 2, []int32{7, 1}, 4), prefix.Add(4, 1, []int32{7, 2}, 4)))
 	r.must(r.op.Prepare(r.stream, prefix, 8, 3))
