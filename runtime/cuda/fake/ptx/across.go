@@ -32,10 +32,7 @@ func (d *decoder) barrier(o *op) {
 	case "":
 		return
 	}
-	if aligned := d.flag("aligned"); d.base == "barrier" && !aligned {
-		d.fail("barriers that part of a warp may pass")
-		return
-	}
+	d.flag("aligned") // others, too, are waited for by all lanes of a warp at once
 	d.operands(1, 2)
 	id, want := d.source(0, u32), d.constant(0, 32)
 	if len(d.in.operands) == 2 {
@@ -61,9 +58,7 @@ func (d *decoder) clusterBarrier(o *op) {
 	}
 	relaxed := d.flag("relaxed")
 	d.flag("release", "acquire")
-	if !d.flag("aligned") {
-		d.fail("barriers that part of a warp may pass")
-	}
+	d.flag("aligned")
 	d.operands(0, 0)
 	o.kind = opBarrier
 	if arrive {
@@ -83,9 +78,6 @@ func named(mask slot) func(w *warp, m uint32) uint32 {
 		return need
 	}
 }
-
-// everyLane are all lanes that have not ended.
-func everyLane(w *warp, _ uint32) uint32 { return w.alive }
 
 // across decodes instructions between the lanes of a warp.
 func (d *decoder) across(o *op) {
@@ -269,7 +261,6 @@ func (d *decoder) matrices(o *op) {
 		to = append(to, d.output(&list[i], kind{classBits, 32, 1}))
 	}
 	a := d.address(1)
-	o.need = everyLane
 	o.run = func(w *warp, m uint32) {
 		if m != all {
 			w.fault(WaitFault, bits.TrailingZeros32(^m), "a part of a warp")
@@ -333,7 +324,6 @@ func (d *decoder) mma(o *op) {
 	b32 := kind{classBits, 32, 1}
 	groups := depth / (4 * each) // of the columns of a that one register covers: 4·each
 	to, a, b, c := fragment(0, 4, f32, true), fragment(1, 2*groups, b32, false), fragment(2, groups, b32, false), fragment(3, 4, f32, false)
-	o.need = everyLane
 	o.run = func(w *warp, m uint32) {
 		if m != all {
 			w.fault(WaitFault, bits.TrailingZeros32(^m), "a part of a warp")

@@ -72,7 +72,7 @@ func (w *warp) arriveCluster(ordered bool) {
 	w.phase = m.phase
 	m.arrived++
 	if ordered {
-		hear(m.clusterV, w.clock)
+		hear(m.clock, w.clock)
 		w.clock[w.id]++
 	}
 	m.completeCluster()
@@ -84,7 +84,7 @@ func (w *warp) waitCluster() {
 	case w.phase < 0:
 		w.fault(WaitFault, 0, "barrier.cluster.wait without an arrive")
 	case w.m.phase > w.phase:
-		hear(w.clock, w.m.clusterV)
+		hear(w.clock, w.m.clock)
 	default:
 		w.state = stateCluster
 	}
@@ -92,7 +92,7 @@ func (w *warp) waitCluster() {
 
 // completeCluster ends the wait at the cluster's barrier if all are there.
 func (m *Machine) completeCluster() {
-	n := len(m.clusterV)
+	n := len(m.clock)
 	want := 0
 	for _, w := range m.warps[:n] {
 		if w.state != stateDone {
@@ -107,7 +107,7 @@ func (m *Machine) completeCluster() {
 	for _, w := range m.warps[:n] {
 		if w.state == stateCluster {
 			w.state = stateReady
-			hear(w.clock, m.clusterV)
+			hear(w.clock, m.clock)
 		}
 	}
 }

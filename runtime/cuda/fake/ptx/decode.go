@@ -488,7 +488,7 @@ func (d *decoder) decode(o *op) {
 		o.run = d.arithmetic()
 	case "bfe", "bfi", "bfind", "brev", "popc", "clz", "prmt", "shf", "lop3":
 		o.run = d.bitwise()
-	case "ld", "st", "cvta", "mapa", "isspacep", "prefetch", "atom", "red":
+	case "ld", "st", "cvta", "mapa", "prefetch", "atom", "red":
 		o.run = d.memory()
 	case "cp":
 		o.run = d.async()

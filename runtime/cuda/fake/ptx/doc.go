@@ -3,11 +3,12 @@
 // kernels, and finds what a GPU would forgive or punish at random.
 //
 // [Parse] reads a module and decodes every instruction; one that it does not
-// know is an error that names it. [Entry.Run] executes a launch: the blocks of a
+// know is an error that names it. [Machine.Run] executes a launch: the blocks of a
 // cluster together, clusters one after another, the 32 lanes of a warp in step
 // while their ways are one. Of lanes that parted, those at the lowest address go
 // first, until they meet again. Instructions that end in .sync wait for the lanes
-// that they name.
+// that they name. Each launch has another order of clusters, and of the warps of
+// one: what a kernel computes must not depend on it.
 //
 // It is stricter than a GPU where programs must not rely on luck:
 //
@@ -18,7 +19,7 @@
 //     barrier orders are an error, also between lanes of one warp: only
 //     bar.warp.sync orders these (PTX ISA, "Memory Consistency Model"). Of the
 //     readers since the last write the last two warps are known. Writes of what is
-//     there already pass.
+//     there already pass. Accesses to global memory are not watched.
 //   - A lane that shfl.sync or vote.sync names must come to that instruction;
 //     what a lane reads from one that does not take part is NaN.
 //   - An access outside an allocation, or one that is not aligned, ends the

@@ -36,19 +36,19 @@ type Entry struct {
 	MaxThreads   int     // of a block
 	StaticShared int     // bytes
 
-	module             *Module
-	params             map[string]int64 // where they start
-	paramBytes         int64
-	local              int64 // bytes of each thread
-	n32, n64, nPred    int32
-	body               []instruction // until it is decoded
-	code               []op
-	places             []place // by instruction
-	c32                [][lanesOfWarp]uint32
-	c64                [][lanesOfWarp]uint64
-	specials           []special
-	unit               int64 // bytes of shared memory that one record of accesses is for
-	dynamicAlign, tail int64 // of dynamic shared memory: its alignment, and where it starts
+	module          *Module
+	params          map[string]int64 // where they start
+	paramBytes      int64
+	local           int64 // bytes of each thread
+	n32, n64, nPred int32
+	body            []instruction // until it is decoded
+	code            []op
+	places          []place // by instruction
+	c32             [][lanesOfWarp]uint32
+	c64             [][lanesOfWarp]uint64
+	specials        []special
+	unit            int64 // bytes of shared memory that one record of accesses is for
+	tail            int64 // where dynamic shared memory starts
 }
 
 // place is where an instruction stands.
@@ -91,7 +91,7 @@ type op struct {
 	guard   int32 // predicate, or -1
 	target  int32
 	run     exec
-	need    func(w *warp, m uint32) uint32
+	need    func(w *warp, m uint32) uint32 // nil: all that have not ended
 }
 
 // Memory is the device's memory.
@@ -166,10 +166,12 @@ type Machine struct {
 	b64    [][lanesOfWarp]uint64
 	preds  []uint32
 	steps  int64 // instructions of warps so far: the time
+	// Launches so far: each has another order of clusters, and of warps.
+	launches uint64
 	// Of the cluster's barrier.
-	phase    int
-	arrived  int
-	clusterV []uint32
+	phase   int
+	arrived int
+	clock   []uint32
 }
 
 // block is a block of the cluster that runs.
@@ -263,14 +265,25 @@ func (m *Machine) Run(e *Entry, l Launch) (err error) {
 		}
 		m.launch.Memory, m.spans = nil, [spanCache]span{}
 	}()
-	for z := uint32(0); z < l.Grid[2]; z += cluster[2] {
-		for y := uint32(0); y < l.Grid[1]; y += cluster[1] {
-			for x := uint32(0); x < l.Grid[0]; x += cluster[0] {
-				m.cluster([3]uint32{x, y, z})
-			}
-		}
+	m.launches++
+	nx, ny := uint64(l.Grid[0]/cluster[0]), uint64(l.Grid[1]/cluster[1])
+	n := nx * ny * uint64(l.Grid[2]/cluster[2])
+	step := n*5/8 | 1
+	for gcd(step, n) > 1 {
+		step += 2
+	}
+	for i := range n {
+		at := (m.launches*7 + i*step) % n
+		m.cluster([3]uint32{uint32(at%nx) * cluster[0], uint32(at/nx%ny) * cluster[1], uint32(at/nx/ny) * cluster[2]})
 	}
 	return nil
+}
+
+func gcd(a, b uint64) uint64 {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // prepare makes the blocks and warps of a cluster.
@@ -315,8 +328,7 @@ func (m *Machine) prepare() {
 			}
 		}
 	}
-	m.clusterV = slices.Grow(m.clusterV[:0], n)[:n]
-	m.blocks, m.warps = m.blocks[:max(blocks, len(m.blocks))], m.warps[:max(n, len(m.warps))]
+	m.clock = slices.Grow(m.clock[:0], n)[:n]
 }
 
 // sharedBytes is the shared memory of a block.
@@ -333,7 +345,7 @@ func (m *Machine) cluster(at [3]uint32) {
 	blocks := int(l.Cluster[0] * l.Cluster[1] * l.Cluster[2])
 	var warps []*warp
 	m.phase, m.arrived = 0, 0
-	clear(m.clusterV)
+	clear(m.clock)
 	for r, b := range m.blocks[:blocks] {
 		x, y, z := uint32(r)%l.Cluster[0], uint32(r)/l.Cluster[0]%l.Cluster[1], uint32(r)/l.Cluster[0]/l.Cluster[1]
 		b.at = [3]uint32{at[0] + x, at[1] + y, at[2] + z}
@@ -351,7 +363,8 @@ func (m *Machine) cluster(at [3]uint32) {
 	limit += m.steps
 	for {
 		alive, moved := false, false
-		for _, w := range warps {
+		for i := range warps {
+			w := warps[(i+int(m.launches%uint64(len(warps))))%len(warps)]
 			if w.state == stateDone {
 				continue
 			}
@@ -367,6 +380,7 @@ func (m *Machine) cluster(at [3]uint32) {
 		case !moved:
 			for _, w := range warps {
 				if w.state != stateDone {
+					w.pc--
 					w.fault(WaitFault, 0, "a barrier that not all come to")
 				}
 			}

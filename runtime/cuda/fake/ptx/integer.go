@@ -6,8 +6,7 @@ type integer interface {
 	int32 | uint32 | int64 | uint64
 }
 
-// half says how f of 32 bits is one of 16: what lies in a register of 16 bits is
-// extended, and the result cut.
+// half extends what lies in a register of 16 bits to 32.
 func half(signed bool, x uint32) uint32 {
 	if signed {
 		return uint32(int32(int16(x)))
@@ -26,8 +25,6 @@ func (d *decoder) arithmetic() exec {
 	case !k.integer() || k.bits == 8:
 		d.fail("unknown type")
 		return nil
-	case k.bits == 16 && k.signed():
-		return d.integer16(k)
 	case k.bits == 16:
 		return d.integer16(k)
 	case k.bits == 32 && k.signed():

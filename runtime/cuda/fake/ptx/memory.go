@@ -138,7 +138,7 @@ func (w *warp) sharedAt(s space, at uint64, n, lane int) (*block, int64) {
 	}
 	b := w.block
 	if rank != b.rank {
-		if s == spaceShared || rank >= len(w.m.clusterV)/len(b.warps) {
+		if s == spaceShared || rank >= len(w.m.clock)/len(b.warps) {
 			w.fault(AddressFault, lane, "%d bytes at %#x, which is in shared memory of no block", n, at)
 		}
 		if b = w.m.blocks[rank]; b.alive() == 0 {

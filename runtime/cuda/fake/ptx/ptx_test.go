@@ -339,11 +339,11 @@ func TestFaults(t *testing.T) {
 		{"generic shared memory", "mov.u64 %d1, s; cvta.shared.u64 %d2, %d1; st.u32 [%d2+1020], %r1; st.u32 [%d2+1024], %r1;", warp, AddressFault, "at 0x400 of 1024"},
 		{"no race: own words", at + "st.shared.u32 [%d1], %r1; ld.shared.u32 %r2, [%d1];", block, 0, ""},
 		{"no race: a barrier", at + "st.shared.u32 [%d1], %r1; bar.sync 0;" + next, block, 0, ""},
-		{"race between warps", "mov.u64 %d1, s; mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; st.shared.u32 [%d1], %r2;", block, RaceFault, "written by warp 0"},
-		{"read after write", at + "st.shared.u32 [%d1], %r1;\n" + next, block, RaceFault, "was written by warp 0 of the block, lane 1, in line 11"},
+		{"race between warps", "mov.u64 %d1, s; mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; st.shared.u32 [%d1], %r2;", block, RaceFault, "was written by warp"},
+		{"read after write", at + "st.shared.u32 [%d1], %r1;\n" + next, block, RaceFault, "of the block, lane 1, in line 11 (st.shared.u32)"},
 		{"write after read", at + next + "st.shared.u32 [%d1], %r1;", warp, RaceFault, "was read by warp 0 of the block, lane 0"},
 		{"no race: a barrier of the warp", at + "st.shared.u32 [%d1], %r1; bar.warp.sync -1;" + next, warp, 0, ""},
-		{"a barrier of the warp among warps", at + "st.shared.u32 [%d1], %r1; bar.warp.sync -1; xor.b32 %r3, %r1, 32; mul.wide.u32 %d4, %r3, 4; add.s64 %d5, %d3, %d4; ld.shared.u32 %r2, [%d5];", block, RaceFault, "by warp 0"},
+		{"a barrier of the warp among warps", at + "st.shared.u32 [%d1], %r1; bar.warp.sync -1; xor.b32 %r3, %r1, 32; mul.wide.u32 %d4, %r3, 4; add.s64 %d5, %d3, %d4; ld.shared.u32 %r2, [%d5];", block, RaceFault, "of shared memory was"},
 		{"no race: atomics", "mov.u64 %d1, s; red.shared.add.u32 [%d1], 1;", block, 0, ""},
 		{"no race: halves of a word", "mov.u32 %r1, %tid.x; mul.wide.u32 %d2, %r1, 2; mov.u64 %d3, s; add.s64 %d1, %d3, %d2; cvt.u16.u32 %h1, %r1; st.shared.u16 [%d1], %h1;", block, 0, ""},
 		{"a barrier for more", "bar.sync 1, 96;", block, WaitFault, "a barrier that not all come to"},
@@ -525,6 +525,37 @@ func TestCluster(t *testing.T) {
 	l.Grid[0] = 6
 	if err := run(t, text("", body), nil, out, l); !errors.As(err, &e) || e.Fault != LaunchFault {
 		t.Errorf("6 blocks in clusters of 4: %v", err)
+	}
+}
+
+// TestOrder runs the clusters of each launch once, in another order.
+func TestOrder(t *testing.T) {
+	m, err := Parse(text("", `
+  atom.global.add.u32 %r1, [%out], 1;
+  mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ctaid.y; mov.u32 %r4, %nctaid.x; mad.lo.s32 %r2, %r3, %r4, %r2;
+  mul.wide.u32 %d1, %r2, 4; add.s64 %d1, %d1, %out; st.global.u32 [%d1+4], %r1;`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var machine Machine
+	orders := map[string]bool{}
+	for range 4 {
+		out := make([]byte, 4*13)
+		l := Launch{Grid: [3]uint32{4, 3, 1}, Block: [3]uint32{1, 1, 1}, Params: []uint64{base, base + gap}, Memory: memory{nil, out}}
+		if err := machine.Run(m.Entries[0], l); err != nil {
+			t.Fatal(err)
+		}
+		seen := uint32(0)
+		for i := range 12 {
+			seen |= 1 << binary.LittleEndian.Uint32(out[4+4*i:])
+		}
+		if seen != 1<<12-1 {
+			t.Errorf("tickets % x", out)
+		}
+		orders[string(out)] = true
+	}
+	if len(orders) < 4 {
+		t.Errorf("%d orders of 4 launches", len(orders))
 	}
 }
 
