@@ -19,8 +19,9 @@ import (
 // Opened is a device for a test of kernels, which the test's end closes.
 type Opened struct {
 	*cuda.Device
-	// Emulated says that the device executes PTX on the host, slowly: some million
-	// instructions of a thread in a tenth of a second.
+	// Emulated says that the device executes PTX on the host: some hundred million
+	// instructions of threads in a second, and half a million matrix instructions of
+	// warps.
 	Emulated bool
 	driver   *fake.Driver
 }

@@ -595,3 +595,36 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkRun runs warps that multiply and add in a loop, and through shared
+// memory, watched and not.
+func BenchmarkRun(b *testing.B) {
+	const trips, instructions = 256, 8
+	m, err := Parse(text("", fmt.Sprintf(`.shared .align 16 .b8 s[1024];
+  mov.u32 %%r1, %%tid.x; mul.wide.u32 %%d2, %%r1, 4; mov.u64 %%d3, s; add.s64 %%d1, %%d3, %%d2;
+  mov.f32 %%f1, 0f3F800000; mov.f32 %%f2, 0f3F000000; mov.u32 %%r2, 0;
+$loop:
+  fma.rn.f32 %%f1, %%f1, %%f2, %%f2;
+  st.shared.f32 [%%d1], %%f1;
+  ld.shared.f32 %%f3, [%%d1];
+  add.f32 %%f1, %%f1, %%f3;
+  mul.f32 %%f1, %%f1, %%f2;
+  add.s32 %%r2, %%r2, 1;
+  setp.lt.s32 %%p1, %%r2, %d;
+  @%%p1 bra $loop;`, trips)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, unordered := range []bool{false, true} {
+		b.Run(fmt.Sprintf("watched=%v", !unordered), func(b *testing.B) {
+			machine := Machine{Unordered: unordered}
+			l := Launch{Grid: [3]uint32{4, 1, 1}, Block: [3]uint32{256, 1, 1}, Params: make([]uint64, 2), Memory: memory{}}
+			for b.Loop() {
+				if err := machine.Run(m.Entries[0], l); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.N)*4*256*trips*instructions/b.Elapsed().Seconds()/1e6, "Minstructions/s")
+		})
+	}
+}
