@@ -9,12 +9,14 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"pwc/build"
 	"pwc/compile/host"
 	"pwc/internal/irgen"
 	"pwc/ir"
+	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 	"pwc/piecewise"
@@ -38,6 +40,9 @@ func TestRandomModules(t *testing.T) {
 		m := irgen.Generate(r, irgen.Options{MixRows: r.Intn(3) == 0, Load: r.Intn(2) == 0, MaxOps: 1 + r.Intn(30), Externs: []*ir.Extern{
 			irgen.SillyAttention(), {Name: "silly::captured", Mut: []bool{false, false, false, true}, Capture: true},
 		}})
+		if r.Intn(2) == 0 && linkable(m.Funcs[0]) {
+			m = withTail(t, m)
+		}
 		o := randomOptions(r, m)
 		o.Device, o.Store = dev, store
 		if err := runRandom(r, m, o); err != nil {
@@ -58,6 +63,31 @@ func fromEnv(t *testing.T, name string, absent int) int {
 	return n
 }
 
+// linkable reports whether the first result is memory of rows that a later
+// function can read.
+func linkable(f *ir.Func) bool {
+	for _, d := range f.ResultTypes[0].Shape[1:] {
+		if _, ok := d.Const(); !ok {
+			return false
+		}
+	}
+	return f.Values[f.Base(f.Returns[0])].Kind == ir.ResultValue
+}
+
+// withTail adds a function that picks rows of the first result, as @logits does. It
+// reads them where @forward leaves them.
+func withTail(t *testing.T, m *ir.Module) *ir.Module {
+	h := m.Funcs[0].ResultTypes[0]
+	out := ir.Type{DType: h.DType, Shape: slices.Clone(h.Shape)}
+	out.Shape[0] = dim.Sym("M")
+	tail := fmt.Sprintf("  func @tail(%%h: %s, %%rows: i32[M]) -> (%s) {\n    %%g = gather(%%h, %%rows)\n    %%y = maximum(%%g, %%g)\n    return %%y\n  }\n}\n", h, out)
+	if h.DType == dtype.Bool {
+		tail = strings.Replace(tail, "maximum", "and", 1)
+	}
+	text := strings.Replace(ir.Print(m), "  sym N", "  sym M in [1, 64] batch\n  sym N", 1)
+	return parse(t, strings.TrimSuffix(text, "}\n")+tail)
+}
+
 // most is the largest size that runs.
 const most = 24
 
@@ -74,6 +104,9 @@ func randomOptions(r *rand.Rand, m *ir.Module) piecewise.Options {
 	o := piecewise.Options{
 		Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Mode(r.Intn(5)), Poison: r.Intn(2) == 0, Guard: piecewise.Guard(r.Intn(3)),
 		CaptureSizes: sizes(), Max: map[string]int64{"N": most}, Symbols: map[string]int64{"B": int64(1 + r.Intn(4))},
+	}
+	if m.Symbol("M") != nil {
+		o.Max["M"] = most
 	}
 	if r.Intn(3) == 0 {
 		o.CompileSizes = sizes()
@@ -222,19 +255,64 @@ func runOnce(ctx context.Context, r *rand.Rand, m *ir.Module, b *piecewise.Backe
 		return err
 	}
 	for i, w := range want {
-		size, err := got.At(i).Size()
-		if err != nil {
-			return err
-		}
-		data := make([]byte, size)
-		if err := got.At(i).CopyTo(data); err != nil {
-			return err
-		}
-		if err := compareBytes(data, w); err != nil {
+		if err := compareResult(got.At(i), w); err != nil {
 			return fmt.Errorf("result %d: %w", i, err)
 		}
 	}
+	if len(m.Funcs) > 1 {
+		for range 2 {
+			if err := runTail(ctx, r, m, b, got.At(0), want[0], n); err != nil {
+				return fmt.Errorf("@tail: %w", err)
+			}
+		}
+	}
 	return nil
+}
+
+// runTail picks some of the rows that @forward gave.
+func runTail(ctx context.Context, r *rand.Rand, m *ir.Module, b *piecewise.Backend, h piecewise.Result, want *interp.Tensor, n int64) error {
+	rows := make([]int32, 1+r.Intn(most))
+	in, err := b.Func("tail").Inputs(int64(len(rows)))
+	if err != nil {
+		return err
+	}
+	if err := in.SetResult("h", h); err != nil {
+		return err
+	}
+	staged, err := in.Int32s("rows")
+	if err != nil {
+		return err
+	}
+	for i := range rows {
+		rows[i] = int32(r.Int63n(n))
+	}
+	copy(staged, rows)
+	got, err := b.Func("tail").Run(ctx, in, nil)
+	if err != nil {
+		return err
+	}
+	picked, err := interp.FromI32([]int64{int64(len(rows))}, rows)
+	if err != nil {
+		return err
+	}
+	env := &interp.Env{Symbols: map[string]int64{"M": int64(len(rows)), "N": n}}
+	expect, err := interp.Run(ctx, m, m.Func("tail"), env, []*interp.Tensor{want, picked})
+	if err != nil {
+		return err
+	}
+	return compareResult(got.At(0), expect[0])
+}
+
+func compareResult(got piecewise.Result, want *interp.Tensor) error {
+	size, err := got.Size()
+	if err != nil {
+		return err
+	}
+	data := make([]byte, size)
+	if err := got.CopyTo(data); err != nil {
+		return err
+	}
+	return compareBytes(data, want)
 }
 
 func compareBytes(data []byte, want *interp.Tensor) error {
