@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pwc/compile"
+	"pwc/internal/irgen"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -36,7 +37,7 @@ func TestFold(t *testing.T) {
 				case foldable[o.Name] == "" && o.Name != "cast":
 					picks = 1 // one denormal alone is within no relative error
 				case len(c.shapes) == 1:
-					picks = len(specials(dt))
+					picks = len(irgen.Special(dt))
 				}
 				for pick := range picks + 1 {
 					m := constantModule(dt, c, pick-1)
@@ -76,7 +77,7 @@ func TestFold(t *testing.T) {
 func constantModule(dt dtype.DType, c opCase, pick int) *ir.Module {
 	b := ir.NewBuilder("constants")
 	fb := b.Func("piece")
-	values := specials(dt)
+	values := irgen.Special(dt)
 	if dt == dtype.I64 {
 		values = values[1:] // const has float64s, and refuses the least integer
 	}
@@ -134,7 +135,7 @@ func TestCastsThereAndBack(t *testing.T) {
 				}
 			}
 			in := &bound{}
-			in.params = append(in.params, tensorOf(t, from, []int64{20}, specials(from), 0))
+			in.params = append(in.params, tensorOf(t, from, []int64{20}, irgen.Special(from), 0))
 			if err := check(m, compile.Shape{}, compile.Options{Dump: dump}, in, true); err != nil {
 				t.Errorf("%s to %s and back: %v", from, to, err)
 			}

@@ -6,37 +6,12 @@ import (
 	"testing"
 
 	"pwc/compile"
+	"pwc/internal/irgen"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 )
-
-// specials are the numbers where implementations go wrong, for a dtype.
-func specials(dt dtype.DType) []float64 {
-	if dt == dtype.Bool {
-		return []float64{0, 1, 1, 0}
-	}
-	if dt.Int() {
-		lo, hi := int64(0), int64(1)<<dt.Bits()-1
-		if dt == dtype.I64 {
-			return []float64{-1 << 63, -7, -1, 0, 1, 2, 5, 1 << 52}
-		}
-		if dt.Signed() {
-			lo, hi = -1<<(dt.Bits()-1), 1<<(dt.Bits()-1)-1
-		}
-		return []float64{float64(lo), float64(hi), 0, 1, 2, 3, float64(lo + 1), float64(hi / 2)}
-	}
-	tiny, huge := 0x1p-149, float64(math.MaxFloat32)
-	switch dt {
-	case dtype.F16:
-		tiny, huge = 0x1p-24, 65504
-	case dtype.BF16:
-		tiny, huge = 0x1p-133, 0x1.fep127
-	}
-	return []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, math.Copysign(0, -1), tiny, -tiny, huge, -huge,
-		1, -1, 0.5, 2.5, -2.5, 3, 88, -88, 1e-3, 7.75, -100.25}
-}
 
 // tensorOf makes a tensor of the values, repeated to fill the shape, starting at
 // value from.
@@ -322,7 +297,7 @@ func caseInputs(t *testing.T, m *ir.Module, c opCase, n int64, at int) *bound {
 		if err != nil {
 			t.Fatal(err)
 		}
-		values := specials(typ.DType)
+		values := irgen.Special(typ.DType)
 		switch {
 		case i < len(c.ints) && c.ints[i] > 0:
 			values = nil

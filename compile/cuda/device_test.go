@@ -484,6 +484,40 @@ func TestDeviceRandomModules(t *testing.T) {
 	}
 }
 
+// TestDeviceExactModules runs modules whose results must be the interpreter's to the
+// bit, on NaNs, the limits of integers, positions out of range and sizes of 0.
+func TestDeviceExactModules(t *testing.T) {
+	g := openDevice(t)
+	first := number(t, "PWC_RANDOM_SEED", 0)
+	for i := range number(t, "PWC_RANDOM_MODULES", 12) {
+		r := rand.New(rand.NewSource(int64(first + i)))
+		m := irgen.Exact(r, 20)
+		s := compile.Shape{Ranges: make(map[string]dim.Interval)}
+		symbols := make(map[string]int64)
+		for _, y := range m.Symbols {
+			n := int64(r.Intn(4))
+			symbols[y.Name] = n
+			if r.Intn(3) == 0 {
+				s.Ranges[y.Name] = dim.Interval{Lo: n, Hi: n}
+			}
+		}
+		positions := r.Intn(2) == 0
+		b, err := draw(r, m, symbols, func(r *rand.Rand, dt dtype.DType) float64 {
+			if positions && dt != dtype.Bool {
+				return float64(r.Intn(5))
+			}
+			list := irgen.Special(dt)
+			return list[r.Intn(len(list))]
+		})
+		if err == nil {
+			err = g.check(m, s, b, func(dtype.DType) float64 { return 0 })
+		}
+		if err != nil {
+			t.Fatalf("module %d: symbols %v, shape %v: %v\n%s", first+i, symbols, s.Ranges, err, ir.Print(m))
+		}
+	}
+}
+
 // odd draws elements that include those where rules differ.
 func odd(r *rand.Rand, dt dtype.DType) float64 { return irgen.Input(r, dt) }
 

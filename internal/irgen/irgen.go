@@ -8,7 +8,8 @@
 // something near zero, and feeds ops that jump (compare, argmax, topk, floor,
 // casts to integers, remainders) only values that every correct implementation
 // gives to the bit: inputs, integers, and floats that hold small integers.
-// Memory is written before it is read, and positions are in range.
+// Memory is written before it is read, and positions are in range. Modules that
+// [Exact] makes are for any inputs instead, and have fewer ops.
 package irgen
 
 import (
