@@ -68,6 +68,23 @@ func (d *decoder) integer16(k kind) exec {
 			d.operands(4, 4)
 			return map3(d.target(0, k), d.source(1, k), d.source(2, k), d.source(3, k), func(a, b, c uint32) uint32 { return (a*b + c) & 0xffff })
 		}
+	case "div", "rem":
+		divide := d.base == "div"
+		return two(func(a, b uint32) uint32 {
+			switch {
+			case b == 0 && divide: // not defined; as for 32 bits
+				return 0xffff
+			case b == 0:
+				return a
+			case signed && divide:
+				return uint32(int32(a) / int32(b))
+			case signed:
+				return uint32(int32(a) % int32(b))
+			case divide:
+				return a / b
+			}
+			return a % b
+		})
 	case "and":
 		return two(func(a, b uint32) uint32 { return a & b })
 	case "or":

@@ -95,6 +95,11 @@ func TestInstructions(t *testing.T) {
 		{"b64 b64 b32", "shr.s64 d, a, b", []uint64{signed(-8), 1}, signed(-4)},
 		{"b16 b16 b16", "add.s16 d, a, b", []uint64{0xffff, 2}, 1},
 		{"b16 b16 b16", "shr.s16 d, a, 1", []uint64{0x8000, 0}, 0xc000},
+		{"b16 b16 b16", "div.s16 d, a, b", []uint64{0xfff9, 2}, 0xfffd}, // -7 / 2
+		{"b16 b16 b16", "div.u16 d, a, b", []uint64{0xfff9, 2}, 0x7ffc},
+		{"b16 b16 b16", "div.s16 d, a, b", []uint64{0x8000, 0xffff}, 0x8000}, // -32768 / -1
+		{"b16 b16 b16", "rem.s16 d, a, b", []uint64{0xfff9, 2}, 0xffff},      // -1
+		{"b16 b16 b16", "rem.u16 d, a, b", []uint64{0xfff9, 2}, 1},
 		{"b32 b32", "not.b32 d, a", []uint64{0xff}, 0xffffff00},
 		{"b32 b32 b32", "bfi.b32 d, a, b, 8, 4", []uint64{0xf5, 0xffffffff}, 0xfffff5ff},
 		{"b64 b64 b64", "bfi.b64 d, a, b, 32, 32", []uint64{7, 9}, 7<<32 | 9},
