@@ -260,6 +260,11 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%s: uncovered %v", c.mode, r.Plan().Uncovered)
 		}
 	}
+	// A graph of more rows than there may be requests has room for no more of them.
+	r := llama(t, Options{Backend: piecewise.Options{Mode: piecewise.Full, CaptureSizes: []int64{16}}, MaxSequences: 8, MaxTokens: 16, Blocks: 40})
+	if d := r.Explain(12, false); d.Size != 16 || d.Requests != 8 {
+		t.Errorf("%+v, want a graph of 16 rows for 8 requests", d)
+	}
 }
 
 // Steps are counted as they were explained.

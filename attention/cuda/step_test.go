@@ -22,6 +22,7 @@ type seen struct {
 	starts, lengths        []int32
 	slots, table           []int32
 	grid                   [3]uint32
+	large                  int // parts that large tiles may be split into
 }
 
 // fakeRig runs the op on the fake driver, whose kernel notes the metadata.
@@ -51,7 +52,7 @@ func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 			m = m[n:]
 			return part
 		}
-		x := seen{rows: m[0], requests: m[1], stride: m[2], grid: c.Grid}
+		x := seen{rows: m[0], requests: m[1], stride: m[2], grid: c.Grid, large: int(c.Int(13))}
 		take(4, 4)
 		n := int(x.requests)
 		x.starts, x.lengths = take(requests+1, n+1), take(requests, n)
@@ -169,6 +170,107 @@ func TestUnprepared(t *testing.T) {
 	}
 }
 
+// TestEmptyRequests: requests that have no rows in a step are nothing to the kernel.
+func TestEmptyRequests(t *testing.T) {
+	r := newFakeRig(t, fake.Eager)
+	b := attention.NewBatch(4, 3, 3)
+	r.must(errors.Join(b.Add(0, 0, nil, 4), b.Add(4, 2, []int32{7, 1}, 4), b.Add(9, 0, []int32{4, 5, 6}, 4), b.Add(5, 1, []int32{2, 8}, 4)))
+	r.must(r.op.Launch(r.call(b)))
+	r.must(r.stream.Synchronize())
+	got := r.seen[0]
+	if got.requests != 2 || !slices.Equal(got.starts, []int32{0, 2, 3}) || !slices.Equal(got.lengths, []int32{6, 6}) || !slices.Equal(got.table, []int32{7, 1, 0, 2, 8, 0}) {
+		t.Errorf("the kernel found %+v", got)
+	}
+}
+
+// TestInvalidSteps: a step that was refused is not launched, nor one that is valid for
+// another cache than that of the call.
+func TestInvalidSteps(t *testing.T) {
+	r := newFakeRig(t, fake.Eager)
+	b := batch(t, 0)
+	c := r.call(b)
+	r.must(r.op.Prepare(r.stream, b, 8, 3)) // the op knows no cache yet
+	small := *c
+	small.Args = slices.Clone(c.Args)
+	small.Args[attention.ArgKV].Shape = append([]int64{8}, c.Args[attention.ArgKV].Shape[1:]...)
+	r.refuses("block 1 of its sequence is 8, the cache has 8", r.op.Launch(&small))
+	r.must(r.op.Launch(c))
+	b.SeqLens[0] = 99
+	if err := r.op.Prepare(r.stream, b, 8, 3); err == nil {
+		t.Fatal("a sequence beyond its table was prepared")
+	}
+	if err := r.op.Launch(c); err == nil {
+		t.Error("a step that was refused was launched")
+	}
+	r.must(r.stream.Synchronize())
+	if len(r.seen) != 1 {
+		t.Errorf("%d launches, one was valid", len(r.seen))
+	}
+}
+
+// TestGrids: a step that is launched has blocks for its own tiles and for the parts of
+// its own contexts, of at least 64 keys, or 512 for large tiles; a recorded one for all
+// that a step of its size may have, but does not split large tiles. The card holds two
+// blocks on each of four multiprocessors and more.
+func TestGrids(t *testing.T) {
+	r := newFakeRig(t, fake.Eager)
+	tensor := func(dims ...int64) device.Tensor {
+		n := int64(2)
+		for _, d := range dims {
+			n *= d
+		}
+		m, err := r.dev.Alloc(n)
+		r.must(err)
+		return device.Tensor{Buffer: device.Buffer{Memory: m, Size: n}, DType: dtype.BF16, Shape: dims}
+	}
+	cache := tensor(9, 2, 512, 1, 16)
+	operands := func(rows int64) { // 4 heads a row share keys
+		r.args = []device.Tensor{tensor(rows, 4, 16), tensor(rows, 1, 16), tensor(rows, 1, 16), cache, tensor(rows, 4, 16)}
+	}
+	step := func(computed, tokens int) *attention.Batch {
+		b := attention.NewBatch(1, 16, 4)
+		r.must(b.Add(computed, tokens, []int32{1, 2, 3, 4}, 512))
+		return b
+	}
+	for _, c := range []struct {
+		operands         int64
+		computed, tokens int
+		want             [3]uint32
+	}{
+		{2, 0, 1, [3]uint32{1, 1, 1}},     // nothing to split
+		{2, 64, 1, [3]uint32{1, 1, 2}},    // a part for each 64 keys
+		{2, 1000, 2, [3]uint32{1, 1, 4}},  // as many as fill the card with 2 rows
+		{16, 1000, 1, [3]uint32{1, 1, 1}}, // 16 rows fill it
+		{16, 300, 16, [3]uint32{1, 1, 1}}, // 64 pairs are a large tile
+		{16, 1000, 16, [3]uint32{1, 1, 2}},
+	} {
+		operands(c.operands)
+		b := step(c.computed, c.tokens)
+		r.must(r.op.Prepare(r.stream, b, c.operands, int64(b.Rows())))
+		r.must(r.op.Launch(r.call(b)))
+		r.must(r.stream.Synchronize())
+		if got := r.seen[len(r.seen)-1].grid; got != c.want {
+			t.Errorf("%d tokens after %d, of %d: grid %v, want %v", c.tokens, c.computed, c.operands, got, c.want)
+		}
+	}
+	if n := r.seen[len(r.seen)-1].large; n < 2 {
+		t.Errorf("large tiles may be split into %d parts", n)
+	}
+	call := r.call(step(1000, 16))
+	r.must(r.stream.BeginCapture())
+	r.must(r.op.Launch(call))
+	g, err := r.stream.EndCapture()
+	r.must(err)
+	r.must(errors.Join(r.stream.LaunchGraph(g), r.stream.Synchronize(), g.Close()))
+	if got := r.seen[len(r.seen)-1]; got.grid != [3]uint32{1, fakeRequests, 1} || got.large != 1 {
+		t.Errorf("recorded: grid %v, large tiles in %d parts", got.grid, got.large)
+	}
+	odd := *call
+	odd.Args = slices.Clone(call.Args)
+	odd.Args[attention.ArgQ].Buffer.Offset, odd.Args[attention.ArgQ].Buffer.Size = 8, 0
+	r.refuses("not a multiple of 16", r.op.Launch(&odd))
+}
+
 // TestCaptured replays a recorded call with the metadata that was prepared before each replay.
 func TestCaptured(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
@@ -205,6 +307,11 @@ func TestRefuses(t *testing.T) {
 	r.refuses("describes 3 rows, the step has 2", r.op.Prepare(r.stream, batch(t, 0), 8, 2))
 	r.refuses("the op was made for 16, 8 and 4", r.op.Prepare(r.stream, attention.NewBatch(1, 1, 5), 8, 0))
 	r.refuses("the op was made for 16, 8 and 4", r.op.Prepare(r.stream, batch(t, 0), 8, 17))
+	many := attention.NewBatch(9, 9, 1)
+	for range 9 {
+		r.must(many.Add(0, 0, nil, 4))
+	}
+	r.refuses("a batch of 0 rows, 9 requests and stride 1, the op was made for 16, 8 and 4", r.op.Prepare(r.stream, many, 8, 0))
 	shared := attention.NewBatch(2, 8, 3)
 	r.must(errors.Join(shared.Add(4, 2, []int32{7, 1}, 4), shared.Add(6, 1, []int32{7, 1}, 4)))
 	r.refuses("request 0 reads block 1, which request 1 appends to in this step", r.op.Prepare(r.stream, shared, 8, 3))
@@ -274,7 +381,14 @@ func TestAllocations(t *testing.T) {
 	fakes := testing.AllocsPerRun(20, func() {
 		r.must(errors.Join(event.Synchronize(), r.stream.CopyToDevice(c.Scratch, host.Bytes()), r.stream.Record(event), r.stream.(*cuda.Stream).LaunchKernel(bare)))
 	})
-	ours := testing.AllocsPerRun(20, func() { r.must(r.op.Prepare(r.stream, b, 8, 3)); r.must(r.op.Launch(c)) })
+	// Steps that append to other blocks than the one before.
+	next, steps := 0, []*attention.Batch{b, batch(t, 4)}
+	ours := testing.AllocsPerRun(20, func() {
+		next = 1 - next
+		c.Meta = steps[next]
+		r.must(r.op.Prepare(r.stream, steps[next], 8, 3))
+		r.must(r.op.Launch(c))
+	})
 	if ours > fakes {
 		t.Errorf("%v allocations, %v of them the fake driver's", ours, fakes)
 	}
