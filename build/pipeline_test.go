@@ -59,3 +59,23 @@ func TestPipeline(t *testing.T) {
 		t.Errorf("without a pass: %v", err)
 	}
 }
+
+// versioned is a backend that knows its tools.
+type versioned struct{ stub }
+
+func (versioned) Version() string { return "tools 2" }
+
+// TestToolsOfAPipeline: what the caller says of the tools stands before what the
+// backend says.
+func TestToolsOfAPipeline(t *testing.T) {
+	for want, p := range map[string]build.Pipeline{
+		"":        {Backend: stub{}},
+		"mine":    {Backend: stub{}, Tools: "mine"},
+		"tools 2": {Backend: versioned{}},
+		"my own":  {Backend: versioned{}, Tools: "my own"},
+	} {
+		if got := p.Version(); got != want {
+			t.Errorf("version %q, want %q", got, want)
+		}
+	}
+}

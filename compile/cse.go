@@ -80,8 +80,8 @@ func appendString(b []byte, s string) []byte {
 
 func appendDims(b []byte, ds []dim.Dim) []byte {
 	b = binary.AppendUvarint(b, uint64(len(ds)))
-	for _, d := range ds {
-		b = d.AppendBinary(b)
+	for _, d := range ds { // equal dims have one text
+		b = append(d.AppendText(b), ';')
 	}
 	return b
 }

@@ -31,8 +31,8 @@ var (
 	// ErrDivisor says that FloorDiv was asked to divide by 0 or less.
 	ErrDivisor = errors.New("dim: divisor is not positive")
 	// ErrTooLarge says that an expression is larger or nests floor divisions
-	// deeper than any shape does; the limits keep parsing and decoding of
-	// outside bytes bounded.
+	// deeper than any shape does; the limits keep the parsing of outside bytes
+	// bounded.
 	ErrTooLarge = errors.New("dim: expression too large")
 	// ErrName says that a symbol's name is not one that ValidName accepts.
 	ErrName = errors.New("dim: not a symbol name")

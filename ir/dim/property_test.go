@@ -1,7 +1,6 @@
 package dim
 
 import (
-	"bytes"
 	"errors"
 	"math/big"
 	"slices"
@@ -121,7 +120,7 @@ func TestRingLaws(t *testing.T) {
 			if x.Err() != nil || y.Err() != nil {
 				return
 			}
-			if !x.Equal(y) || x.Compare(y) != 0 || x.String() != y.String() || !bytes.Equal(x.AppendBinary(nil), y.AppendBinary(nil)) {
+			if !x.Equal(y) || x.Compare(y) != 0 || x.String() != y.String() {
 				t.Fatalf("%s: %s and %s", law, x, y)
 			}
 		}
@@ -148,11 +147,6 @@ func TestRoundTrips(t *testing.T) {
 		back, err := Parse(d.String())
 		if err != nil || !back.Equal(d) || back.String() != d.String() {
 			t.Fatalf("Parse(%q) = %s, %v", d, back, err)
-		}
-		b := d.AppendBinary([]byte("head"))
-		back, rest, err := Decode(append(b[4:], "tail"...))
-		if err != nil || !back.Equal(d) || string(rest) != "tail" {
-			t.Fatalf("Decode of %s = %s, %q, %v", d, back, rest, err)
 		}
 	})
 }
@@ -277,24 +271,6 @@ func FuzzParse(f *testing.F) {
 		back, err := Parse(d.String())
 		if err != nil || !back.Equal(d) {
 			t.Fatalf("%q prints as %q, which gives %s, %v", s, d, back, err)
-		}
-	})
-}
-
-func FuzzDecode(f *testing.F) {
-	for _, s := range []string{"0", "N", "2*N + 1", "(N + 15) / 16", "M*N*N - 7", "((N+M)/3+(N-M)/5)/7"} {
-		f.Add(parse(f, s).AppendBinary(nil))
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		d, rest, err := Decode(b)
-		if err != nil {
-			if !errors.Is(err, ErrEncoding) {
-				t.Fatal(err)
-			}
-			return
-		}
-		if got := d.AppendBinary(nil); d.Err() != nil || !bytes.Equal(got, b[:len(b)-len(rest)]) {
-			t.Fatalf("%x decodes to %s (%v), which encodes to %x", b[:len(b)-len(rest)], d, d.Err(), got)
 		}
 	})
 }
