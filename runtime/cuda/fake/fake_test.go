@@ -344,3 +344,48 @@ func TestPTX(t *testing.T) {
 		t.Errorf("faults %q", faults)
 	}
 }
+
+// TestOverlap holds that a launch which may start early overlaps kernels, and
+// nothing else, that the stream has before it.
+func TestOverlap(t *testing.T) {
+	for between, want := range map[string]bool{"nothing": true, "a copy": false, "an event": false, "a kernel that waits": false} {
+		r := newRig(t, Eager)
+		load := func(text string) driver.Function {
+			m, _, err := r.f.ModuleLoadData([]byte(text), true)
+			r.must(err)
+			fn, err := r.f.ModuleGetFunction(m, "k")
+			r.must(err)
+			return fn
+		}
+		write, read := load(kernelText), load(strings.Replace(kernelText, "st.global.u32 [%d2], %r1", "ld.global.u32 %r1, [%d2]", 1))
+		p, err := r.f.MemAlloc(16)
+		r.must(err)
+		s := r.stream()
+		attr := driver.LaunchAttr{ID: driver.LaunchProgrammatic}
+		attr.Value[0] = 1
+		launch := func(fn driver.Function, at driver.Ptr, early bool) {
+			v := uint32(7)
+			params := [2]unsafe.Pointer{unsafe.Pointer(&at), unsafe.Pointer(&v)}
+			config := driver.LaunchConfig{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Stream: s}
+			if early {
+				config.Attrs, config.NumAttrs = &attr, 1
+			}
+			r.must(r.f.LaunchKernel(fn, &config, &params[0]))
+		}
+		launch(write, p, false)
+		switch between {
+		case "a copy":
+			r.must(r.f.MemsetAsync(p+8, 0, 4, 1, s))
+		case "an event":
+			e, err := r.f.EventCreate(driver.EventUntimed)
+			r.must(err)
+			r.must(r.f.EventRecord(e, s))
+		case "a kernel that waits":
+			launch(write, p+8, false)
+		}
+		launch(read, p, true)
+		if got := len(r.f.Faults()) > 0; got != want {
+			t.Errorf("%s between: overlap %v, want %v: %q", between, got, want, r.f.Faults())
+		}
+	}
+}

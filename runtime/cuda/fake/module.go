@@ -67,15 +67,15 @@ func view[T int32 | uint32 | float32](c *Call, i int, n int64) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n)
 }
 
-// kernel runs a kernel.
-func (f *Driver) kernel(o *op) {
+// kernel runs a kernel, after those of the chain.
+func (f *Driver) kernel(o *op, chain *ptx.Writes) {
 	if o.fn.module.unloaded {
 		f.wrong("kernel %s runs after its module was unloaded", o.fn.kernel.Name)
 		f.sticky = driver.IllegalInstruction
 		return
 	}
 	if o.fn.entry != nil {
-		f.interpret(o)
+		f.interpret(o, chain)
 		return
 	}
 	f.call = Call{Grid: o.config.Grid, Block: o.config.Block, Shared: o.config.Shared, f: f, args: o.args}
@@ -331,12 +331,9 @@ func (f *Driver) LaunchKernel(fn driver.Function, c *driver.LaunchConfig, params
 			return fail(call, driver.InvalidValue)
 		}
 	}
-	if c.NumAttrs > 0 {
-		for _, a := range unsafe.Slice(c.Attrs, c.NumAttrs) {
-			x.early = x.early || a.ID == driver.LaunchProgrammatic
-		}
-	}
+	early := programmatic(c)
+	x.early = x.early || early
 	config := *c
 	config.Attrs = nil
-	return f.enqueue(call, c.Stream, op{kind: opKernel, node: driver.NodeKernel, fn: x, args: arguments(x.sizes, params), config: config, cluster: shape})
+	return f.enqueue(call, c.Stream, op{kind: opKernel, node: driver.NodeKernel, fn: x, args: arguments(x.sizes, params), config: config, cluster: shape, early: early})
 }

@@ -2,6 +2,7 @@ package fake
 
 import (
 	"errors"
+	"slices"
 	"unsafe"
 
 	"pwc/runtime/cuda/fake/ptx"
@@ -61,10 +62,15 @@ func cluster(c *driver.LaunchConfig) (size [3]uint32) {
 	return size
 }
 
-// interpret executes a launch of a kernel in PTX. What ends it loses the
-// device.
-func (f *Driver) interpret(o *op) {
-	l := ptx.Launch{Grid: o.config.Grid, Block: o.config.Block, Cluster: o.cluster, Dynamic: o.config.Shared, Params: o.args, Memory: &f.space}
+// programmatic reports whether a launch may start before earlier kernels end.
+func programmatic(c *driver.LaunchConfig) bool {
+	return slices.ContainsFunc(unsafe.Slice(c.Attrs, c.NumAttrs), func(a driver.LaunchAttr) bool { return a.ID == driver.LaunchProgrammatic && a.Value[0] != 0 })
+}
+
+// interpret executes a launch of a kernel in PTX, after those of the chain. What
+// ends it loses the device.
+func (f *Driver) interpret(o *op, chain *ptx.Writes) {
+	l := ptx.Launch{Grid: o.config.Grid, Block: o.config.Block, Cluster: o.cluster, Dynamic: o.config.Shared, Params: o.args, Memory: &f.space, Early: o.early, Chain: chain}
 	if d := o.fn.module.data; d != nil {
 		l.Data = uint64(d.base)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"pwc/runtime/cuda/fake/ptx"
 	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/cuda/internal/thread"
 )
@@ -82,6 +83,7 @@ type op struct {
 	args    []uint64
 	config  driver.LaunchConfig
 	cluster [3]uint32
+	early   bool // may start before earlier kernels end
 	graph   *graph
 	record  *record
 }
@@ -106,6 +108,7 @@ type stream struct {
 	head    int
 	gone    bool // destroyed
 	capture *recording
+	chain   ptx.Writes // of the kernels that the next operation may overlap
 }
 
 func (s *stream) empty() bool { return s.head == len(s.queue) }
@@ -177,7 +180,7 @@ func (f *Driver) drain() {
 func (f *Driver) executeNext(s *stream) {
 	o := &s.queue[s.head]
 	s.head++
-	f.execute(o)
+	f.execute(o, &s.chain)
 	if s.empty() {
 		s.queue, s.head = s.queue[:0], 0
 		if s.gone {
@@ -186,8 +189,12 @@ func (f *Driver) executeNext(s *stream) {
 	}
 }
 
-// execute does an operation; what a GPU would not survive is sticky.
-func (f *Driver) execute(o *op) {
+// execute does an operation; what a GPU would not survive is sticky. chain are the
+// kernels that it need not wait for: only kernels in PTX that say so do not.
+func (f *Driver) execute(o *op, chain *ptx.Writes) {
+	if !o.early {
+		chain.Clear()
+	}
 	switch o.kind {
 	case opCopy:
 		f.clock += shortTime
@@ -197,14 +204,15 @@ func (f *Driver) execute(o *op) {
 		f.fill(o)
 	case opKernel:
 		f.clock += kernelTime
-		f.kernel(o)
+		f.kernel(o, chain)
 	case opGraph:
 		for i := range o.graph.nodes {
 			if f.sticky != 0 {
 				return
 			}
-			f.execute(&o.graph.nodes[i])
+			f.execute(&o.graph.nodes[i], chain)
 		}
+		chain.Clear()
 	case opRecord:
 		f.clock += eventTime
 		o.record.done, o.record.at = true, f.clock

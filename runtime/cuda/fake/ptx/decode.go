@@ -497,11 +497,13 @@ func (d *decoder) decode(o *op) {
 		d.operands(0, 0)
 		o.run = func(*warp, uint32) {}
 	case "griddepcontrol":
-		if !d.flag("wait") && !d.flag("launch_dependents") {
-			d.fail("unknown")
-		}
 		d.operands(0, 0)
-		o.run = func(*warp, uint32) {}
+		switch d.choice("", "wait", "launch_dependents") {
+		case "wait":
+			o.run = func(w *warp, m uint32) { w.waited |= m }
+		case "launch_dependents":
+			o.run = func(*warp, uint32) {}
+		}
 	case "nanosleep":
 		d.typ()
 		d.operands(1, 1)

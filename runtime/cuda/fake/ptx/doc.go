@@ -20,6 +20,8 @@
 //     bar.warp.sync orders these (PTX ISA, "Memory Consistency Model"). Of the
 //     readers since the last write the last two warps are known. Writes of what is
 //     there already pass. Accesses to global memory are not watched.
+//   - A kernel that may start before earlier ones end neither writes before
+//     griddepcontrol.wait nor reads what they write.
 //   - A lane that shfl.sync or vote.sync names must come to that instruction;
 //     what a lane reads from one that does not take part is NaN.
 //   - An access outside an allocation, or one that is not aligned, ends the
@@ -31,5 +33,5 @@
 // those of float64 rounded once, which is closer than a GPU's. mma.sync adds the
 // products of a step and the accumulator in float64 and rounds once; a tensor core
 // truncates addends to a few bits more than those of an f32, so results differ in
-// the last bits. griddepcontrol does nothing: kernels follow one another.
+// the last bits.
 package ptx

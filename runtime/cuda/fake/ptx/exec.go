@@ -108,7 +108,9 @@ type Launch struct {
 	Dynamic     uint32    // bytes of dynamic shared memory
 	Params      []uint64  // each from a multiple of 8 bytes on
 	Memory      Memory
-	Data        uint64 // where the module's variables are
+	Data        uint64  // where the module's variables are
+	Early       bool    // may start before the launches of the chain end
+	Chain       *Writes // what they wrote, to which this one's writes are added; nil: not watched
 }
 
 // Fault says what a kernel did that ends it.
@@ -117,7 +119,7 @@ type Fault uint8
 const (
 	AddressFault   Fault = iota // touched memory that it may not
 	AlignmentFault              // touched memory at an address that is not a multiple of the size
-	RaceFault                   // accesses to shared memory that no barrier orders
+	RaceFault                   // accesses that nothing orders
 	WaitFault                   // a wait that nothing ends, or a loop
 	LaunchFault                 // a launch that the kernel cannot have
 )
@@ -225,6 +227,7 @@ type warp struct {
 	mask   uint32
 	exists uint32 // lanes that have a thread
 	alive  uint32 // of them, those that have not ended
+	waited uint32 // of them, those that waited for earlier kernels
 	next   int32  // the lowest place of rest
 	rest   []group
 	parked []group // lanes that wait for others of the warp
@@ -263,7 +266,7 @@ func (m *Machine) Run(e *Entry, l Launch) (err error) {
 			}
 			err = f
 		}
-		m.launch.Memory, m.spans = nil, [spanCache]span{}
+		m.launch, m.spans = Launch{}, [spanCache]span{}
 	}()
 	m.launches++
 	nx, ny := uint64(l.Grid[0]/cluster[0]), uint64(l.Grid[1]/cluster[1])
@@ -407,6 +410,7 @@ func (b *block) start() {
 
 func (w *warp) start() {
 	w.state, w.phase, w.pc, w.mask, w.alive, w.next = stateReady, -1, 0, w.exists, w.exists, never
+	w.waited = 0
 	w.rest, w.parked, w.copies = w.rest[:0], w.parked[:0], w.copies[:0]
 	w.groups = [lanesOfWarp]int32{}
 	clear(w.clock)

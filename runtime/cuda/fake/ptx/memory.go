@@ -100,6 +100,9 @@ func (w *warp) bytes(s space, at uint64, n, lane int, write, quiet bool) []byte 
 	}
 	switch s {
 	case spaceGlobal:
+		if w.m.launch.Chain != nil {
+			w.depend(at, n, lane, write)
+		}
 		c := &w.m.spans[w.pc%spanCache]
 		if off := at - c.base; off < uint64(len(c.data)) && uint64(len(c.data))-off >= uint64(n) {
 			return c.data[off : off+uint64(n)]

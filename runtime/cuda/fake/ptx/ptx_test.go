@@ -564,6 +564,44 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestDependentLaunches holds what a launch may do before it waits for the ones
+// before it, which write 8 bytes at out.
+func TestDependentLaunches(t *testing.T) {
+	const wait = "griddepcontrol.wait;\n"
+	for _, c := range []struct{ name, body, says string }{
+		{"reads what is written", "ld.global.u32 %r1, [%out+4];" + wait, "4 bytes at 0x7f0000100004, which an earlier kernel writes, are read"},
+		{"reads what is written, after the wait", wait + "ld.global.u32 %r1, [%out+4];", ""},
+		{"reads beside it", "ld.global.u32 %r1, [%out+8]; ld.global.u32 %r1, [%in];" + wait, ""},
+		{"copies what is written", ".shared .align 16 .b8 s[16]; mov.u32 %r1, s; cp.async.ca.shared.global [%r1], [%out], 8;" + wait, "are read"},
+		{"writes", "st.global.u32 [%out+12], %r1;" + wait, "4 bytes are written at 0x7f000010000c"},
+		{"counts", "red.global.add.u32 [%out+12], 1;" + wait, "are written"},
+		{"some lanes wait", "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 7; @%p1 griddepcontrol.wait; ld.global.u32 %r1, [%out];", "thread 7"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var chain Writes
+			var machine Machine
+			for round := range 2 { // what is cleared is forgotten
+				chain.Clear()
+				for i, body := range []string{"st.global.u64 [%out], %d1;", wait, c.body} {
+					m, err := Parse(text("", body))
+					if err != nil {
+						t.Fatal(err)
+					}
+					err = machine.Run(m.Entries[0], Launch{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}, Params: []uint64{base, base + gap},
+						Memory: memory{make([]byte, 16), make([]byte, 16)}, Early: i > 0, Chain: &chain})
+					if i < 2 || c.says == "" {
+						if err != nil {
+							t.Errorf("round %d, launch %d: %v", round, i, err)
+						}
+					} else if e := (*Error)(nil); !errors.As(err, &e) || e.Fault != RaceFault || !strings.Contains(err.Error(), c.says) {
+						t.Errorf("round %d: %v, want %q", round, err, c.says)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestVariables reads a module's variables and a kernel's own memory.
 func TestVariables(t *testing.T) {
 	src := text(".global .align 4 .u32 g[2] = {7, 8};\n.const .align 8 .b64 c = 0d3FF0000000000000;\n.extern .shared .align 16 .b8 dyn[];", `
