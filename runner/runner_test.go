@@ -223,6 +223,17 @@ func TestTogetherAsAlone(t *testing.T) {
 		if st.UsedBlocks != 0 || st.Running != 0 || st.Waiting != 0 || st.Finished["length"] != 64 {
 			t.Errorf("%d blocks: left over: %+v", blocks, st)
 		}
+		// Every token but a sequence's last is computed once, and again what was lost.
+		rows, want := int64(0), st.Recomputed
+		for _, c := range st.Steps {
+			rows += c.Rows
+		}
+		for _, s := range seqs {
+			want += int64(len(s.IDs()) - 1)
+		}
+		if rows != want {
+			t.Errorf("%d blocks: %d rows in all steps, want %d, of which %d anew", blocks, rows, want, st.Recomputed)
+		}
 	}
 }
 

@@ -374,6 +374,15 @@ func TestMemory(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	// More than the requests of a step can use is not taken.
+	const length = 5*blockSize + 1
+	r, err := unloaded(t, m, Options{MaxSequences: 4, MaxTokens: 16, MaxLength: length, MemoryBytes: 1 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := r.Plan(); p.Blocks != 4*6 || p.MaxLength != length {
+		t.Errorf("4 requests of %d tokens at most have %d blocks, of %d tokens", length, p.Blocks, p.MaxLength)
+	}
 	// What cannot fit is refused with the numbers.
 	for _, o := range []Options{
 		{MemoryBytes: one.fixed()},
