@@ -23,6 +23,9 @@ func TestConformance(t *testing.T) {
 	}
 	for kernels, r := range map[string]*rig{"go": fakeRig(), "ptx": ptxRig(t)} {
 		for name, schedule := range schedules {
+			if kernels == "ptx" && name != "random1" {
+				continue // orders are the driver's, whatever its kernels are
+			}
 			t.Run(kernels+"/"+name, func(t *testing.T) {
 				devicetest.Run(t, devicetest.Suite{
 					Open: func(t testing.TB) device.Device {
