@@ -9,8 +9,8 @@ import (
 
 func bf16ToFloat(x uint32) float32 { return math.Float32frombits(x << 16) }
 
-// narrow rounds x to a float with so many bits of exponent and mantissa. hi+lo is
-// x, as in round32. Overflow and NaN are as IEEE 754 and PTX have them.
+// narrow rounds x to a float with so many bits of exponent and mantissa. Overflow
+// is as IEEE 754 has it, NaN is all ones but for the sign.
 func narrow(x float64, exponent, mantissa int, r rounding) uint32 {
 	sign := uint32(math.Float64bits(x)>>63) << (exponent + mantissa)
 	top := uint32(1<<exponent - 1)

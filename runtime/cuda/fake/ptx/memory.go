@@ -161,8 +161,8 @@ type element struct {
 	bits int // of the register; 0: none
 }
 
-// elements of a load or store: a register or a vector of them, each at least as
-// wide as the type.
+// registers decodes what a load fills or a store empties: a register or a vector of
+// them, each at least as wide as the type.
 func (d *decoder) registers(o *operand, k kind, write bool) []element {
 	list := []operand{*o}
 	if o.kind == operandVector {
