@@ -1,11 +1,14 @@
 package cli_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -48,6 +51,51 @@ func TestSignal(t *testing.T) {
 		}
 		if !strings.HasSuffix(stderr.String(), "\npwc: "+sig.String()+" signal received\n") || strings.Contains(stderr.String(), "canceled") {
 			t.Errorf("%v: standard error is\n%s", sig, &stderr)
+		}
+	}
+}
+
+// While it runs, Prometheus finds what it has done.
+func TestMetricsAreServed(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "pwc", "generate", "-v", "../testdata/hf/llama", "--ids", "5", "--max-new", "200000", "--metrics", "127.0.0.1:0")
+	cmd.Env = append(cmd.Environ(), "PWC_CACHE=off")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cancel()
+	url := ""
+	lines := bufio.NewScanner(stderr)
+	for url == "" && lines.Scan() {
+		_, url, _ = strings.Cut(lines.Text(), "msg=metrics url=")
+	}
+	go io.Copy(io.Discard, stderr)
+	if _, err := io.ReadFull(out, make([]byte, 4096)); err != nil { // some hundred tokens
+		t.Fatal(err)
+	}
+	go io.Copy(io.Discard, out)
+	res, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatal(res.Status, err)
+	}
+	for _, want := range []string{`pwc_requests_running 1`, `pwc_runs_total{function="forward",mode="full",size="1"} [1-9][0-9]{2}`, `pwc_tokens_sampled_total [1-9]`, `pwc_kv_blocks_used [1-9]`} {
+		if !regexp.MustCompile(want).Match(text) {
+			t.Errorf("no %s in\n%s", want, text)
 		}
 	}
 }
