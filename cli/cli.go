@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -81,6 +82,7 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case ctx.Err() != nil && !errors.Is(err, errReported):
 		err = context.Cause(ctx) // whatever it kept from being done
 	}
+	a.json = a.json || slices.Contains(args, "--json") // behind a flag that is wrong it was not read
 	return a.fail(cmd, err)
 }
 
