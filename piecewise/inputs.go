@@ -292,7 +292,7 @@ func (in Inputs) SetResult(name string, r Result) error {
 	if err != nil {
 		return err
 	}
-	if err := r.set.check(r.i); err != nil {
+	if err := r.check(); err != nil {
 		return err
 	}
 	s, spec := in.slot, &in.slot.fn.inputs[i]

@@ -470,6 +470,35 @@ func TestLinkedInputsOverwriteResults(t *testing.T) {
 	}
 }
 
+// A result that there is not has no shape, no memory and no bytes.
+func TestNoSuchResult(t *testing.T) {
+	f := start(t, plain, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2}}).Func("forward")
+	got, err := issue(t, f, []float32{1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, r := range map[string]piecewise.Result{"zero": piecewise.Results{}.At(0), "beyond": got.At(1), "before": got.At(-1)} {
+		_, shape := r.Shape()
+		_, size := r.Size()
+		_, tensor := r.Tensor()
+		in, err := f.Inputs(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, err := range []error{shape, size, tensor, r.CopyTo(make([]byte, 4)), r.StartCopy(make([]byte, 4)), in.SetResult("x", r)} {
+			if !errors.Is(err, piecewise.ErrOrder) {
+				t.Errorf("%s, call %d: %v, want ErrOrder", what, i, err)
+			}
+		}
+		if dt := r.DType(); dt != 0 {
+			t.Errorf("%s: dtype %s", what, dt)
+		}
+	}
+	if err := (piecewise.Results{}).Wait(); !errors.Is(err, piecewise.ErrOrder) {
+		t.Errorf("a wait for nothing: %v", err)
+	}
+}
+
 // A step may have no rows where the symbol's range says so.
 func TestNoRows(t *testing.T) {
 	text := strings.Replace(plain, "[1, 64]", "[0, 64]", 1)

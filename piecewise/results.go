@@ -33,7 +33,7 @@ func (r Results) Len() int {
 	return len(r.fn.returns)
 }
 
-// At returns result i.
+// At returns result i. Where there is none, its methods return an error.
 func (r Results) At(i int) Result { return Result{r, i} }
 
 // Release says that the results will not be read again. Reading one then is
@@ -53,6 +53,26 @@ func (r Results) Wait() error {
 	return r.fn.b.settle()
 }
 
+// exists returns an error if there is no such result.
+func (r Result) exists() error {
+	switch fn := r.set.fn; {
+	case fn == nil:
+		return fmt.Errorf("%w: a result of the zero Results", ErrOrder)
+	case r.i < 0 || r.i >= len(fn.returns):
+		return fmt.Errorf("%w: @%s has %d results, counted from 0, and no result %d", ErrOrder, fn.ir.Name, len(fn.returns), r.i)
+	}
+	return nil
+}
+
+// check returns an error if the result cannot be read.
+func (r Result) check() error {
+	if err := r.exists(); err != nil {
+		return err
+	}
+	return r.set.check(r.i)
+}
+
+// check returns an error if the run's result i cannot be read any more.
 func (r Results) check(i int) error {
 	switch {
 	case r.fn == nil:
@@ -95,17 +115,26 @@ func (r Result) slot() int { return r.set.fn.storages[r.set.fn.returns[r.i]].ind
 
 // Shape returns the result's extents, without padded rows.
 func (r Result) Shape() ([]int64, error) {
+	if err := r.exists(); err != nil {
+		return nil, err
+	}
 	e := r.set.fn.envFor(r.set.rows)
 	return e.shape(r.set.fn.ir.ResultTypes[r.i])
 }
 
-// DType returns the result's element type.
-func (r Result) DType() dtype.DType { return r.set.fn.ir.ResultTypes[r.i].DType }
+// DType returns the result's element type, and the zero DType if there is no such
+// result.
+func (r Result) DType() dtype.DType {
+	if r.exists() != nil {
+		return 0
+	}
+	return r.set.fn.ir.ResultTypes[r.i].DType
+}
 
 // Tensor returns the result where it lies on the device, without padded rows.
 // Whoever reads it must be ordered before the function's next run.
 func (r Result) Tensor() (device.Tensor, error) {
-	if err := r.set.check(r.i); err != nil {
+	if err := r.check(); err != nil {
 		return device.Tensor{}, err
 	}
 	fn := r.set.fn
@@ -127,7 +156,7 @@ func (r Result) rows(n int64) device.Buffer {
 
 // memory returns where the result lies, without padded rows.
 func (r Result) memory() (device.Buffer, error) {
-	if err := r.set.check(r.i); err != nil {
+	if err := r.check(); err != nil {
 		return device.Buffer{}, err
 	}
 	if r.set.fn.rowBytes[r.i] > 0 {
@@ -139,6 +168,9 @@ func (r Result) memory() (device.Buffer, error) {
 
 // Size returns the result's bytes, without padded rows.
 func (r Result) Size() (int64, error) {
+	if err := r.exists(); err != nil {
+		return 0, err
+	}
 	e := r.set.fn.envFor(r.set.rows)
 	return e.bytes(r.set.fn.ir.ResultTypes[r.i])
 }

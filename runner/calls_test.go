@@ -65,7 +65,7 @@ const tiny = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vo
 // Each call of the driver fails once, by an error that passes and by one that stays,
 // from the opening of the device to its end: every failure is reported by the call
 // that failed, every request ends, nothing leaks, no capture is left, and what passes
-// costs no more than the call, or the requests of one step. One call in seven is tried,
+// costs no more than the call, or the requests of one step. One call in eleven is tried,
 // all of them with PWC_EVERY_CALL=1.
 func TestEveryCallFails(t *testing.T) {
 	m, err := hf.Builtin().Import([]byte(tiny), hf.Options{DType: dtype.F32, BlockSize: blockSize})
@@ -87,7 +87,7 @@ func TestEveryCallFails(t *testing.T) {
 	if calls < 300 {
 		t.Fatalf("a runner makes %d calls", calls)
 	}
-	every := 7
+	every := 11
 	if os.Getenv("PWC_EVERY_CALL") == "1" {
 		every = 1
 	}
