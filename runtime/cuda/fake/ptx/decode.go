@@ -113,7 +113,7 @@ type decoder struct {
 // decode decodes the entry's instructions.
 func (e *Entry) decode() error {
 	d := &decoder{e: e, c32: map[uint32]slot{}, c64: map[uint64]slot{}, named: map[string]slot{}, symbols: map[*variable]map[int64]slot{}}
-	e.unit = 4
+	e.unit, e.globalUnit = 4, 4
 	e.tail = (int64(e.StaticShared) + 15) / 16 * 16
 	for i := range e.body {
 		o, err := d.instruction(&e.body[i])

@@ -19,7 +19,9 @@
 //     barrier orders are an error, also between lanes of one warp: only
 //     bar.warp.sync orders these (PTX ISA, "Memory Consistency Model"). Of the
 //     readers since the last write the last two warps are known. Writes of what is
-//     there already pass. Accesses to global memory are not watched.
+//     there already pass.
+//   - What a block wrote to global memory, one of another cluster may neither read nor
+//     overwrite, unless the kernel has atomic operations.
 //   - A kernel that may start before earlier ones end neither writes before
 //     griddepcontrol.wait nor reads what they write.
 //   - A lane that shfl.sync or vote.sync names must come to that instruction;

@@ -48,6 +48,8 @@ type Entry struct {
 	c64             [][lanesOfWarp]uint64
 	specials        []special
 	unit            int64 // bytes of shared memory that one record of accesses is for
+	globalUnit      int64 // and of global memory
+	atomic          bool  // there are atomic operations
 	tail            int64 // where dynamic shared memory starts
 }
 
@@ -156,7 +158,7 @@ const spanCache = 256
 
 // Machine executes launches, one at a time. The zero Machine is ready.
 type Machine struct {
-	Unordered bool  // accesses to shared memory that no barrier orders are no error
+	Unordered bool  // accesses that nothing orders are no error
 	Limit     int64 // of the instructions of warps in a cluster; 0: 2³¹
 
 	entry  *Entry
@@ -170,6 +172,8 @@ type Machine struct {
 	steps  int64 // instructions of warps so far: the time
 	// Launches so far: each has another order of clusters, and of warps.
 	launches uint64
+	number   uint32 // of the cluster that runs, plus 1
+	owners   owners // of global memory
 	// Of the cluster's barrier.
 	phase   int
 	arrived int
@@ -269,6 +273,7 @@ func (m *Machine) Run(e *Entry, l Launch) (err error) {
 		m.launch, m.spans = Launch{}, [spanCache]span{}
 	}()
 	m.launches++
+	m.owners.clear()
 	nx, ny := uint64(l.Grid[0]/cluster[0]), uint64(l.Grid[1]/cluster[1])
 	n := nx * ny * uint64(l.Grid[2]/cluster[2])
 	step := n*5/8 | 1
@@ -277,9 +282,17 @@ func (m *Machine) Run(e *Entry, l Launch) (err error) {
 	}
 	for i := range n {
 		at := (m.launches*7 + i*step) % n
-		m.cluster([3]uint32{uint32(at%nx) * cluster[0], uint32(at/nx%ny) * cluster[1], uint32(at/nx/ny) * cluster[2]})
+		m.number = uint32(at) + 1
+		m.cluster(m.place(uint32(at)))
 	}
 	return nil
+}
+
+// place is the first block of a cluster by number.
+func (m *Machine) place(n uint32) [3]uint32 {
+	g, c := m.launch.Grid, m.launch.Cluster
+	nx, ny := g[0]/c[0], g[1]/c[1]
+	return [3]uint32{n % nx * c[0], n / nx % ny * c[1], n / nx / ny * c[2]}
 }
 
 func gcd(a, b uint64) uint64 {

@@ -103,6 +103,9 @@ func (w *warp) bytes(s space, at uint64, n, lane int, write, quiet bool) []byte 
 		if w.m.launch.Chain != nil {
 			w.depend(at, n, lane, write)
 		}
+		if !write {
+			w.owned(at, n, lane, false, false)
+		}
 		c := &w.m.spans[w.pc%spanCache]
 		if off := at - c.base; off < uint64(len(c.data)) && uint64(len(c.data))-off >= uint64(n) {
 			return c.data[off : off+uint64(n)]
@@ -225,6 +228,9 @@ func (d *decoder) access() exec {
 	if s != spaceGlobal && s != spaceLocal && d.err == nil {
 		d.e.unit = min(d.e.unit, int64(size))
 	}
+	if !load && s != spaceShared && s != spaceLocal {
+		d.e.globalUnit = min(d.e.globalUnit, int64(size))
+	}
 	a := d.address(at)
 	switch {
 	case d.err != nil:
@@ -321,7 +327,11 @@ func storer(s space, a address, regs []element, size int) exec {
 // store writes bytes. Of shared memory it is noted whether they change anything.
 func (w *warp) store(s space, at uint64, data []byte, lane int) {
 	if s == spaceGlobal || s == spaceLocal || s == spaceGeneric && at>>40 != sharedWindow>>40 {
-		copy(w.bytes(s, at, len(data), lane, true, false), data)
+		to := w.bytes(s, at, len(data), lane, true, false)
+		if s == spaceGlobal || s == spaceGeneric && at>>40 != localWindow>>40 {
+			w.owned(at, len(data), lane, true, string(to) == string(data))
+		}
+		copy(to, data)
 		return
 	}
 	if at&uint64(len(data)-1) != 0 {
@@ -413,6 +423,7 @@ func (d *decoder) mapa() exec {
 
 // atomic decodes atom and red.
 func (d *decoder) atomic() exec {
+	d.e.atomic = true
 	d.hints()
 	s := d.space()
 	k := d.typ()

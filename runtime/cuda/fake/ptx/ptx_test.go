@@ -602,6 +602,40 @@ func TestDependentLaunches(t *testing.T) {
 	}
 }
 
+// TestBlocks holds what blocks may do with each other's global memory.
+func TestBlocks(t *testing.T) {
+	const own = "mov.u32 %r1, %ctaid.x; mul.wide.u32 %d1, %r1, 4; add.s64 %d1, %out, %d1;\n"
+	for _, c := range []struct{ name, body, says string }{
+		{"own words", own + "st.global.u32 [%d1], %r1; ld.global.u32 %r2, [%d1];", ""},
+		{"one word, the same value", "mov.u32 %r1, 7; st.global.u32 [%out], %r1;", ""},
+		{"one word", own + "st.global.u32 [%out], %r1;", "are overwritten"},
+		{"halves of a word", "mov.u32 %r1, %ctaid.x; mul.wide.u32 %d1, %r1, 2; add.s64 %d1, %out, %d1; cvt.u16.u32 %h1, %r1; st.global.u16 [%d1], %h1;", ""},
+		{"a cluster's word", "mov.u32 %r1, %ctaid.x; and.b32 %r2, %r1, -2; mul.wide.u32 %d1, %r2, 4; add.s64 %d1, %out, %d1; st.global.u32 [%d1], %r1;", ""},
+		{"the neighbour's word", own + "ld.global.u32 %r2, [%d1+8]; st.global.u32 [%d1], %r1;", "or one of its cluster wrote, are read"},
+		{"after an atomic operation", own + "st.global.u32 [%out], %r1; atom.global.add.u32 %r2, [%out+32], 1;", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, err := Parse(text("", c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var machine Machine
+			for range 4 { // in other orders
+				if err == nil {
+					err = machine.Run(m.Entries[0], Launch{Grid: [3]uint32{6, 1, 1}, Block: [3]uint32{1, 1, 1}, Cluster: [3]uint32{2, 1, 1}, Params: []uint64{base, base + gap}, Memory: memory{nil, make([]byte, 64)}})
+				}
+			}
+			if c.says == "" {
+				if err != nil {
+					t.Error(err)
+				}
+			} else if e := (*Error)(nil); !errors.As(err, &e) || e.Fault != RaceFault || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v, want %q", err, c.says)
+			}
+		})
+	}
+}
+
 // TestVariables reads a module's variables and a kernel's own memory.
 func TestVariables(t *testing.T) {
 	src := text(".global .align 4 .u32 g[2] = {7, 8};\n.const .align 8 .b64 c = 0d3FF0000000000000;\n.extern .shared .align 16 .b8 dyn[];", `
