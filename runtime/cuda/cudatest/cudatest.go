@@ -40,9 +40,9 @@ func GPU(t testing.TB) *Opened {
 	return opened(t, &Opened{Device: dev})
 }
 
-// Open opens the machine's GPU, or an emulated one of compute capability 9.0. The
-// emulated one fails the test for whatever package ptx finds wrong with its
-// kernels. It is skipped under the race detector, which slows it down tenfold and
+// Open opens the machine's GPU, or an emulated one as o describes it, by default of
+// compute capability 9.0. The emulated one fails the test for whatever package ptx
+// finds wrong with its kernels. It is skipped under the race detector, which slows it down tenfold and
 // has nothing to find in it: kernels run on the goroutine that waits for them.
 func Open(t testing.TB, o fake.Options) *Opened {
 	t.Helper()
