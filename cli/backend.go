@@ -50,7 +50,7 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fl.StringSliceVar(&f.disable, "disable-pass", nil, "`PASS`es of the compiler to leave out")
 	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`")
 	fl.Var(&f.max, "max", "`SYMBOL=VALUE`, the largest value of a batch symbol")
-	fl.BoolVar(&f.frozen, "frozen", false, "fail instead of compiling what is not in the cache, or skipping a graph")
+	fl.BoolVar(&f.frozen, "frozen", false, "fail instead of compiling what is not in the cache, skipping a graph, or running what was not tuned")
 	fl.Var(&f.symbols, "symbol", "`SYMBOL=VALUE`, the value of a load symbol (blocks of the KV cache)")
 }
 

@@ -2,6 +2,9 @@ package piecewise_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"pwc/build"
@@ -68,7 +71,8 @@ func (r routine) Tuned(args []device.Tensor, _ []program.Attr) bool {
 func TestLibraryCalls(t *testing.T) {
 	target := withRoutine{build.Pipeline{Backend: host.New()}}
 	ops := []device.Op{&silent{sum3{}}}
-	o := piecewise.Options{Target: target, Ops: ops, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4, 16, 64}}
+	store := build.NewMemoryStore()
+	o := piecewise.Options{Target: target, Ops: ops, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4, 16, 64}, Store: store}
 	b := start(t, layers(3), o)
 	s := b.Stats()
 	programs := s.Compiled // the first piece and the others, which are identical
@@ -81,6 +85,13 @@ func TestLibraryCalls(t *testing.T) {
 	if s.LibraryMissing != 0 || s.LibraryCalls != 2*3*programs || s.LibraryUntuned != 2*2*programs || b.Plan().WorkspaceBytes != 4096 {
 		t.Errorf("with the library: %+v, a workspace of %d bytes", s, b.Plan().WorkspaceBytes)
 	}
+	o.Frozen, o.Store = true, store
+	var frozen *piecewise.FrozenError
+	if _, err := piecewise.New(context.Background(), parse(t, layers(3)), o); !errors.As(err, &frozen) || !strings.Contains(err.Error(), fmt.Sprintf("%d of %d calls", s.LibraryUntuned, s.LibraryCalls)) {
+		t.Errorf("frozen, and nobody measured: %v", err)
+	}
+	o.Device = librarian{o.Device, routine{least: 4, tuned: 4}}
+	create(t, layers(3), o)
 	all, err := b.Programs()
 	if err != nil || len(all) != int(4*programs) || all[0].Size != 64 || all[len(all)-1].Size != 1 || all[0].Func != "forward" || len(all[0].Symbols) != 1 || all[0].Symbols[0] != 64 {
 		t.Errorf("%d programs, %v", len(all), err)

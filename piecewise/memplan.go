@@ -99,7 +99,8 @@ func (b *Backend) makePlan() error {
 	return b.countLibraries()
 }
 
-// countLibraries counts what library routines have a part in.
+// countLibraries counts what library routines have a part in. A frozen backend
+// refuses calls that nobody measured.
 func (b *Backend) countLibraries() error {
 	if b.opts.Device == nil {
 		return nil
@@ -128,6 +129,9 @@ func (b *Backend) countLibraries() error {
 				b.stats.missing++
 			}
 		}
+	}
+	if b.opts.Frozen && b.stats.untuned > 0 {
+		return &FrozenError{Reason: fmt.Sprintf("%d of %d calls of library routines at captured sizes would run algorithms that nobody measured on this device: Options.Tune or pwc tune does", b.stats.untuned, b.stats.library)}
 	}
 	return nil
 }

@@ -52,8 +52,12 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	size := rows
 	var l *layout
 	if how == Eager {
-		if b.opts.Frozen && skip == skipPadding {
-			return Results{}, &FrozenError{Reason: fmt.Sprintf("%d rows of @%s would run uncaptured: %v", rows, fn.ir.Name, fn.noPad)}
+		if b.opts.Frozen && (skip == skipPadding || skip == skipAbove) {
+			why := fmt.Sprintf("the largest captured size is %d", len(fn.pick)-1)
+			if skip == skipPadding {
+				why = fn.noPad.Error()
+			}
+			return Results{}, &FrozenError{Reason: fmt.Sprintf("%d rows of @%s would run uncaptured: %s", rows, fn.ir.Name, why)}
 		}
 		var err error
 		if l, err = fn.eagerLayout(rows); err != nil {

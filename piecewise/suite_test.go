@@ -224,13 +224,19 @@ func TestSkipsAreCounted(t *testing.T) { skips(t, onHost) }
 
 func skips(t *testing.T, open maker) {
 	t.Helper()
-	b := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4}}))
+	store := build.NewMemoryStore()
+	b := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4}, Store: store}))
 	f := b.Func("forward")
 	run(t, f, make([]float32, 5))
 	run(t, f, make([]float32, 3))
 	s := b.Stats()
 	if s.Skipped["above the largest captured size"] != 1 || len(s.Skipped) != 1 || s.PaddedRows != 1 || s.EagerRuns != 1 || s.Replays != 1 {
 		t.Errorf("skipped %v, padded %d, eager %d, replays %d; want one above the largest, 1, 1, 1", s.Skipped, s.PaddedRows, s.EagerRuns, s.Replays)
+	}
+	frozen := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4}, Frozen: true, Store: store}))
+	run(t, frozen.Func("forward"), make([]float32, 4))
+	if _, err := issue(t, frozen.Func("forward"), make([]float32, 5), nil); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "largest captured size is 4") {
+		t.Errorf("a frozen backend that would run above its largest size: %v, want ErrFrozen", err)
 	}
 	none := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.None}))
 	run(t, none.Func("forward"), make([]float32, 2))

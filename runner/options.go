@@ -113,6 +113,11 @@ func (o *Options) defaults(lm *language) error {
 	if o.Backend.CaptureSizes == nil && o.Backend.Mode != piecewise.None {
 		o.Backend.CaptureSizes = captureSizes(o.MaxTokens, o.MaxSequences)
 	}
+	// A frozen backend refuses runs above its largest size, which would end requests
+	// that are under way.
+	if c := o.Backend.CaptureSizes; o.Backend.Frozen && len(c) > 0 && o.Backend.Mode != piecewise.None && slices.Max(c) < int64(o.MaxTokens) {
+		bad("Backend.Frozen, but steps of up to MaxTokens %d rows would run uncaptured: the largest of Backend.CaptureSizes is %d", o.MaxTokens, slices.Max(c))
+	}
 	return errors.Join(errs...)
 }
 

@@ -222,6 +222,23 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// Steps that a frozen backend would refuse are refused before there are requests.
+func TestFrozenSteps(t *testing.T) {
+	m, _ := checkpoint(t, "llama")
+	store := build.NewMemoryStore()
+	for _, c := range []struct {
+		frozen bool
+		tokens int
+		refuse bool
+	}{{false, 9, false}, {true, 8, false}, {true, 9, true}} {
+		o := Options{Backend: piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{8, 1}, Store: store, Frozen: c.frozen}, MaxSequences: 8, MaxTokens: c.tokens, Blocks: 40}
+		_, err := unloaded(t, m, o)
+		if refused := errors.Is(err, ErrPreparation) && strings.Contains(err.Error(), "largest of Backend.CaptureSizes is 8"); refused != c.refuse || !refused && err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
 // The table of vLLM's dispatcher tests (tests/v1/cudagraph/test_cudagraph_dispatch.py):
 // sizes 1 and 8, at most 8 sequences.
 func TestExplain(t *testing.T) {
