@@ -56,8 +56,8 @@ func (l *lexer) next() (token, error) {
 	case wordStart(c):
 		t.kind = tokenWord
 		for l.at++; l.at < len(l.text); l.at++ {
-			if c := l.text[l.at]; c == ':' && l.at+2 < len(l.text) && l.text[l.at+1] == ':' && wordStart(l.text[l.at+2]) {
-				l.at++ // L1::no_allocate
+			if c := l.text[l.at]; c == ':' && l.at+2 < len(l.text) && l.text[l.at+1] == ':' && (wordStart(l.text[l.at+2]) || digit(l.text[l.at+2])) {
+				l.at++ // L1::no_allocate, L2::128B
 			} else if !wordStart(c) && !digit(c) || c == '%' {
 				break
 			}

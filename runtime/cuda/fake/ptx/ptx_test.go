@@ -378,7 +378,7 @@ func TestAsyncCopies(t *testing.T) {
   mov.u32 %r1, 0; st.shared.v4.u32 [%to], {%r1, %r1, %r1, %r1};
   cp.async.cg.shared.global [%to], [%in], 16, 8;
   cp.async.commit_group;
-  cp.async.cg.shared.global [%to+16], [%in+16], 16;
+  cp.async.cg.shared.global.L2::128B [%to+16], [%in+16], 16;
   cp.async.commit_group;
   ld.shared.u32 %r2, [%to]; st.global.u32 [%out], %r2;
   cp.async.wait_group 1;
