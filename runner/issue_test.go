@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
-	"sync"
 	"testing"
 
 	attncuda "pwc/attention/cuda"
@@ -16,28 +14,11 @@ import (
 	"pwc/piecewise"
 	"pwc/program"
 	gpu "pwc/runtime/cuda"
+	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 	"pwc/safetensors"
 )
-
-// entries makes images of the fake driver: of each source the name of its kernel.
-type entries struct {
-	mu    sync.Mutex
-	names []fake.Kernel
-}
-
-var entry = regexp.MustCompile(`__global__ void __launch_bounds__\([^)]*\)\n(\w+)\(`)
-
-func (e *entries) Compile(_ context.Context, source, _, _ string) (cubin, ptx []byte, err error) {
-	name := entry.FindStringSubmatch(source)[1]
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.names = append(e.names, fake.Kernel{Name: name, Run: func(*fake.Call) {}})
-	return fake.Image(name), nil, nil
-}
-
-func (e *entries) Version() string { return "names" }
 
 const fakeTarget = "cuda:sm_90"
 
@@ -45,8 +26,8 @@ const fakeTarget = "cuda:sm_90"
 // has to be told of. They do nothing: what is left is what the host does.
 func ahead(t testing.TB, m *hf.Model, o *Options) []fake.Kernel {
 	t.Helper()
-	e := &entries{names: []fake.Kernel{{Name: "paged", Run: func(*fake.Call) {}}}}
-	backend, err := cuda.New(fakeTarget, e)
+	compiler := &cudatest.Idle{}
+	backend, err := cuda.New(fakeTarget, compiler)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +41,7 @@ func ahead(t testing.TB, m *hf.Model, o *Options) []fake.Kernel {
 	if _, err := piecewise.New(context.Background(), module, plan); err != nil {
 		t.Fatal(err)
 	}
-	return e.names
+	return append(compiler.Kernels(), fake.Kernel{Name: "paged", Run: func(*fake.Call) {}}) // and that of attention
 }
 
 // openFake makes a runner on a device of a driver. What it made is closed by end,

@@ -7,10 +7,8 @@ import (
 	"log/slog"
 	"math/bits"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"pwc/build"
@@ -22,27 +20,10 @@ import (
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
 	ltfake "pwc/runtime/cuda/cublaslt/fake"
+	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/cuda/fake"
 	"pwc/safetensors"
 )
-
-// entries makes images of the fake driver: of each source the name of its kernel.
-type entries struct {
-	mu    sync.Mutex
-	names []fake.Kernel
-}
-
-var entry = regexp.MustCompile(`__global__ void __launch_bounds__\([^)]*\)\n(\w+)\(`)
-
-func (e *entries) Compile(_ context.Context, source, _, _ string) (cubin, ptx []byte, err error) {
-	name := entry.FindStringSubmatch(source)[1]
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.names = append(e.names, fake.Kernel{Name: name, Run: func(*fake.Call) {}})
-	return fake.Image(name), nil, nil
-}
-
-func (e *entries) Version() string { return "names" }
 
 const productModule = `pwc 1
 module "product" {
@@ -78,14 +59,14 @@ func newServer(t testing.TB) *server {
 	w, err := safetensors.Open(path)
 	must(t, err)
 	t.Cleanup(func() { must(t, w.Close()) })
-	e := &entries{}
-	backend, err := compilecuda.New("cuda:sm_90", e)
+	compiler := &cudatest.Idle{}
+	backend, err := compilecuda.New("cuda:sm_90", compiler)
 	must(t, err)
 	o := piecewise.Options{Target: build.Pipeline{Backend: backend}, Store: build.NewMemoryStore(), CaptureSizes: []int64{8, 32, 64}, Mode: piecewise.Piecewise}
 	// Compiled once without a device, so that the driver can be told of all kernels.
 	_, err = piecewise.New(context.Background(), m, o)
 	must(t, err)
-	return &server{t, m, w, o, e.names}
+	return &server{t, m, w, o, compiler.Kernels()}
 }
 
 func must(t testing.TB, err error) {

@@ -1,0 +1,44 @@
+package cudatest
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"sync"
+
+	"pwc/runtime/cuda/fake"
+)
+
+// Idle is a Compiler of kernels that do nothing, for tests of what the host does.
+// Sources are those of compile/cuda, each with one kernel.
+type Idle struct {
+	mu      sync.Mutex
+	kernels []fake.Kernel
+}
+
+// idleEntry finds the kernel of a source.
+var idleEntry = regexp.MustCompile(`__global__ void __launch_bounds__\([^)]*\)\n(\w+)\(`)
+
+// Compile returns as cubin an image of the fake driver that names the source's kernel.
+func (c *Idle) Compile(_ context.Context, source, name, _ string) (cubin, ptx []byte, err error) {
+	entry := idleEntry.FindStringSubmatch(source)
+	if entry == nil {
+		return nil, nil, fmt.Errorf("%s has no kernel", name)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kernels = append(c.kernels, fake.Kernel{Name: entry[1], Run: func(*fake.Call) {}})
+	return fake.Image(entry[1]), nil, nil
+}
+
+// Version names the compiler.
+func (c *Idle) Version() string { return "names" }
+
+// Kernels returns what the fake driver has to be told of: the kernels of all sources
+// that were compiled.
+func (c *Idle) Kernels() []fake.Kernel {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.kernels)
+}
