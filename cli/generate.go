@@ -119,6 +119,9 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	out := &generation{app: a, requests: requests, live: newLiveLine(a, len(requests) > 1), start: time.Now()}
+	if m.hf != nil {
+		out.bound(m.hf.MaxPositions)
+	}
 	if g.metrics != "" {
 		stop, err := out.serveMetrics(g.metrics)
 		if err != nil {
@@ -168,9 +171,9 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 	}
 	asNeeded := g.blocks == 0 && g.memory == 0 && t.dev.Info().MemoryBytes == 0
 	for _, q := range out.requests {
-		length := len(q.Prompt) + q.MaxNew
+		length := q.length()
 		blocks := (length + blockSize - 1) / blockSize
-		if blocks > most { // no cache holds it: it will be refused, and the others served
+		if q.refused != nil || blocks > most { // no cache holds it: it will be refused, and the others served
 			continue
 		}
 		o.MaxLength = max(o.MaxLength, length)
@@ -276,10 +279,26 @@ func (g *generation) Finished(s *runner.Sequence) {
 // single reports whether the tokens are printed as they come.
 func (g *generation) single() bool { return len(g.requests) == 1 && !g.app.json }
 
+// length is the most tokens that the request comes to.
+func (q *namedRequest) length() int { return len(q.Prompt) + q.MaxNew }
+
+// bound refuses requests for more tokens than the model has positions; 0: nothing is
+// known of them.
+func (g *generation) bound(positions int64) {
+	for i := range g.requests {
+		if q := &g.requests[i]; positions > 0 && int64(q.length()) > positions {
+			q.refused = fmt.Errorf("%d tokens of prompt and %d new ones are more than the %d positions that the model is for", len(q.Prompt), q.MaxNew, positions)
+		}
+	}
+}
+
 // submit queues the requests and returns how many were accepted.
 func (g *generation) submit(ctx context.Context, r *runner.Runner) (accepted int) {
 	for i := range g.requests {
 		q := &g.requests[i]
+		if q.refused != nil {
+			continue
+		}
 		first := true
 		q.OnToken = func(id int32) {
 			g.tokens++

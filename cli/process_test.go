@@ -24,7 +24,7 @@ func TestSignal(t *testing.T) {
 		t.Skip("no signals to send")
 	}
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		cmd := exec.Command("pwc", "generate", "../testdata/hf/llama", "--ids", "5", "--max-new", "200000")
+		cmd := exec.Command("pwc", "generate", "../testdata/hf/llama", "--ids", "5", "--max-new", "200000", "--context", "200001")
 		cmd.Env = append(cmd.Environ(), "PWC_CACHE=off")
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
@@ -59,7 +59,7 @@ func TestSignal(t *testing.T) {
 func TestMetricsAreServed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "pwc", "generate", "-v", "../testdata/hf/llama", "--ids", "5", "--max-new", "200000", "--metrics", "127.0.0.1:0")
+	cmd := exec.CommandContext(ctx, "pwc", "generate", "-v", "../testdata/hf/llama", "--ids", "5", "--max-new", "200000", "--context", "200001", "--metrics", "127.0.0.1:0")
 	cmd.Env = append(cmd.Environ(), "PWC_CACHE=off")
 	stderr, err := cmd.StderrPipe()
 	if err != nil {

@@ -54,7 +54,7 @@ func onTerminal(t *testing.T, columns uint16, env string, args ...string) string
 // On a terminal bars and a line say what is being done, and are taken away.
 func TestTerminal(t *testing.T) {
 	requests := filepath.Join(t.TempDir(), "requests.jsonl")
-	if err := os.WriteFile(requests, []byte("{\"ids\": [5], \"max_new\": 300}\n{\"ids\": [6], \"max_new\": 300}\n"), 0o600); err != nil {
+	if err := os.WriteFile(requests, []byte("{\"ids\": [5], \"max_new\": 250}\n{\"ids\": [6], \"max_new\": 250}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	const model = "../testdata/hf/llama"
@@ -80,7 +80,7 @@ func TestTerminal(t *testing.T) {
 		t.Errorf("drawn on a terminal that cannot: %q", out)
 	}
 	// A line would be drawn over tokens that are streamed.
-	if out := onTerminal(t, 80, "TERM=xterm", "generate", model, "--ids", "5", "--max-new", "300"); strings.Contains(out, "running") {
+	if out := onTerminal(t, 80, "TERM=xterm", "generate", model, "--ids", "5", "--max-new", "250"); strings.Contains(out, "running") {
 		t.Errorf("a line among the tokens: %q", out)
 	}
 	for line := range strings.SplitSeq(onTerminal(t, 70, "TERM=xterm", "split", model, "--func", "forward"), "\r\n") {

@@ -99,6 +99,7 @@ func (d *Decoder) Emit(n *Net) {
 		x = n.Times(x, d.EmbedScale)
 	}
 	if d.Positions > 0 {
+		n.learned = d.Positions
 		x = n.Add(x, n.Embedding(pos, "positions", base+d.Names.Positions, d.Positions, d.Hidden))
 	}
 	var full, local *RopeTables // each is added where the first layer needs it

@@ -15,6 +15,7 @@
 package hf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -48,7 +49,7 @@ type Options struct {
 	Source safetensors.Source
 
 	// Context is the longest sequence that will be served, in tokens. Only ropes need it whose frequencies depend on it
-	// (rope_type longrope): without it they are refused.
+	// (rope_type longrope): without it they are refused. 0: what the config says.
 	Context int64
 
 	// Architecture stands in for the name in the config, for checkpoints that a known architecture describes.
@@ -63,6 +64,11 @@ type Model struct {
 	Module       *ir.Module
 	Architecture string  // as registered: "LlamaForCausalLM"
 	Params       []Param // every checkpoint tensor that the module reads, in the order it declares them
+
+	// MaxPositions is the longest sequence that the model is for, in tokens: as many as it has learned positions;
+	// Options.Context, if that is set; else the config's max_position_embeddings, what it was trained on; 0 if the config
+	// does not say. The module does not hold it: whoever makes the positions bounds them.
+	MaxPositions int64
 
 	ignored map[string]bool // tensors that a checkpoint may hold without being read
 }
@@ -79,6 +85,7 @@ const (
 	defaultBlock  = 16
 	maxTokens     = 1 << 20
 	maxBlock      = 1 << 16
+	maxPositions  = 1<<31 - 1 // they are i32
 
 	// maxConfig is the most bytes of a config.json that are read; real ones have some thousands.
 	maxConfig = 16 << 20
@@ -118,6 +125,7 @@ func (r *Registry) Import(config []byte, o Options) (*Model, error) {
 	name := c.StringOr("model_type", arch)
 	fixedKeys(c)
 	stored := storedDType(c)
+	trained := c.IntOr("max_position_embeddings", 0, 1, maxPositions)
 	emit := family(c)
 	if stored == dtype.Invalid && o.DType == dtype.Invalid {
 		c.Errorf("dtype", "is missing, and torch_dtype too: say in which dtype to import")
@@ -132,7 +140,7 @@ func (r *Registry) Import(config []byte, o Options) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hf: %s: %w", arch, err)
 	}
-	m := &Model{Module: module, Architecture: arch, Params: n.params, ignored: n.ignored}
+	m := &Model{Module: module, Architecture: arch, Params: n.params, MaxPositions: cmp.Or(n.learned, o.Context, trained), ignored: n.ignored}
 	if o.Source != nil {
 		if err := m.Check(o.Source); err != nil {
 			return nil, err

@@ -80,6 +80,31 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// TestMaxPositions takes the bound of a sequence from where it is hardest: a table of positions has no more rows, and
+// what a rope was trained on is exceeded by whoever says so.
+func TestMaxPositions(t *testing.T) {
+	llama, gpt2 := base("LlamaForCausalLM"), base("GPT2LMHeadModel") // 8 learned positions
+	for _, c := range []struct {
+		config  settings
+		context int64
+		want    int64
+	}{
+		{llama.with(settings{"max_position_embeddings": 131072}), 0, 131072},
+		{llama.with(settings{"max_position_embeddings": 131072}), 200000, 200000},
+		{llama, 0, 0},
+		{gpt2, 0, 8},
+		{gpt2, 100, 8},
+	} {
+		m, err := Builtin().Import(c.config.json(t), Options{Context: c.context, DType: dtype.F32})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.MaxPositions != c.want {
+			t.Errorf("%s for %d: %d positions, want %d", m.Architecture, c.context, m.MaxPositions, c.want)
+		}
+	}
+}
+
 // TestDependsOnConfigAlone imports with and without a checkpoint, and twice: the module is the same, so that it can be
 // compiled where its weights are not.
 func TestDependsOnConfigAlone(t *testing.T) {

@@ -27,9 +27,6 @@ func inertKeys() []string {
 		"temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
 		"encoder_no_repeat_ngram_size", "num_return_sequences", "exponential_decay_length_penalty",
 		"remove_invalid_values",
-
-		// The longest position seen in training. Positions come from the runner, who bounds them.
-		"max_position_embeddings",
 	}
 }
 

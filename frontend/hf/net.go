@@ -26,6 +26,7 @@ type Net struct {
 	params   []Param
 	declared map[string][]Param // weights of the module, as they were asked for
 	ignored  map[string]bool    // tensors that may be there unread
+	learned  int64              // positions that a table has; 0: there is none
 }
 
 // newNet starts a module with the symbols and the extern op that every decoder has.
