@@ -19,8 +19,8 @@ import (
 // positions in range, so that sums can be compared; these ([irgen.Exact]) have only
 // ops whose results every implementation agrees on, on any numbers and sizes.
 func TestRandomExactModules(t *testing.T) {
-	first := seed(t)
-	for i := range modules(t, 1000) {
+	first, n, held := seed(t), modules(t, 1000), 0
+	for i := range n {
 		r := rand.New(rand.NewSource(int64(first + i)))
 		m := irgen.Exact(r, 40)
 		s, symbols := exactShape(r)
@@ -35,6 +35,11 @@ func TestRandomExactModules(t *testing.T) {
 		if err := checkExact(m, s, o, b); err != nil {
 			t.Fatalf("module %d, symbols %v, shape %v, without %v: %v\n%s", first+i, symbols, s.Ranges, o.Disable, err, ir.Print(m))
 		}
+		held++
+	}
+	t.Logf("%d of %d modules were small enough", held, n)
+	if held < n/2 {
+		t.Errorf("%d of %d modules were small enough to be held to anything", held, n)
 	}
 }
 

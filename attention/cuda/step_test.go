@@ -79,17 +79,21 @@ func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 	r.op, err = attn.New(r.dev, attn.Options{MaxRows: fakeRows, MaxRequests: fakeRequests, MaxBlocks: fakeBlocks, Code: code})
 	r.must(err)
 	t.Cleanup(func() { r.must(errors.Join(r.stream.Synchronize(), r.op.Close(), r.op.Close())) })
-	tensor := func(dims ...int64) device.Tensor {
-		n := int64(4)
-		for _, d := range dims {
-			n *= d
-		}
-		m, err := r.dev.Alloc(n)
-		r.must(err)
-		return device.Tensor{Buffer: device.Buffer{Memory: m, Size: n}, DType: dtype.F32, Shape: dims}
-	}
+	tensor := func(dims ...int64) device.Tensor { return r.tensor(dtype.F32, dims...) }
 	r.args = []device.Tensor{tensor(8, 4, 8), tensor(8, 2, 8), tensor(8, 2, 8), tensor(9, 2, 4, 2, 8), tensor(8, 4, 8)}
 	return r
+}
+
+// tensor returns one in memory of its own.
+func (r *fakeRig) tensor(dt dtype.DType, dims ...int64) device.Tensor {
+	r.Helper()
+	n := int64(dt.Bits() / 8)
+	for _, d := range dims {
+		n *= d
+	}
+	m, err := r.dev.Alloc(n)
+	r.must(err)
+	return device.Tensor{Buffer: device.Buffer{Memory: m, Size: n}, DType: dt, Shape: dims}
 }
 
 func (r *fakeRig) must(err error) {
@@ -214,15 +218,7 @@ func TestInvalidSteps(t *testing.T) {
 // blocks on each of four multiprocessors and more.
 func TestGrids(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
-	tensor := func(dims ...int64) device.Tensor {
-		n := int64(2)
-		for _, d := range dims {
-			n *= d
-		}
-		m, err := r.dev.Alloc(n)
-		r.must(err)
-		return device.Tensor{Buffer: device.Buffer{Memory: m, Size: n}, DType: dtype.BF16, Shape: dims}
-	}
+	tensor := func(dims ...int64) device.Tensor { return r.tensor(dtype.BF16, dims...) }
 	cache := tensor(9, 2, 512, 1, 16)
 	operands := func(rows int64) { // 4 heads a row share keys
 		r.args = []device.Tensor{tensor(rows, 4, 16), tensor(rows, 1, 16), tensor(rows, 1, 16), cache, tensor(rows, 4, 16)}

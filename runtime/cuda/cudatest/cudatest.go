@@ -118,6 +118,7 @@ type emulated struct {
 	l *nvrtc.Library
 }
 
+// Compile returns the PTX, and what the emulated device takes for its machine code.
 func (c emulated) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err

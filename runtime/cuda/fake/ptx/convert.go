@@ -242,12 +242,7 @@ func (d *decoder) fromInteger(x, p slot, to, from kind, r rounding) exec {
 	return func(w *warp, m uint32) {
 		for ; m != 0; m &= m - 1 {
 			i := bits.TrailingZeros32(m)
-			var v uint64
-			if wide {
-				v = lanes[uint64](w, p)[i]
-			} else {
-				v = uint64(lanes[uint32](w, p)[i])
-			}
+			v := wordOf(w, p, i, wide)
 			// An integer of 64 bits is the sum of two floats.
 			var hi, lo float64
 			if v = extend(v, from); from.signed() {
@@ -265,6 +260,14 @@ func (d *decoder) fromInteger(x, p slot, to, from kind, r rounding) exec {
 			}
 		}
 	}
+}
+
+// wordOf is what a lane has in a register of 64 bits, if it is wide, or 32.
+func wordOf(w *warp, p slot, lane int, wide bool) uint64 {
+	if wide {
+		return lanes[uint64](w, p)[lane]
+	}
+	return uint64(lanes[uint32](w, p)[lane])
 }
 
 // extend is an integer of a type in 64 bits.
@@ -292,13 +295,7 @@ func (d *decoder) resize(x, p slot, to, from kind, sat bool) exec {
 	return func(w *warp, m uint32) {
 		for ; m != 0; m &= m - 1 {
 			i := bits.TrailingZeros32(m)
-			var v uint64
-			if wideFrom {
-				v = lanes[uint64](w, p)[i]
-			} else {
-				v = uint64(lanes[uint32](w, p)[i])
-			}
-			v = extend(v, from)
+			v := extend(wordOf(w, p, i, wideFrom), from)
 			if sat {
 				v = clampInteger(v, to, from)
 			}
