@@ -82,6 +82,18 @@ func map3[D, A, B, C number](d, a, b, c slot, f func(A, B, C) D) exec {
 	}
 }
 
+// onOne decodes an operation on one operand of the type of its result.
+func onOne[T number](d *decoder, k kind, f func(T) T) exec {
+	d.operands(2, 2)
+	return map1(d.target(0, k), d.source(1, k), f)
+}
+
+// onTwo decodes an operation on two operands of the type of its result.
+func onTwo[T number](d *decoder, k kind, f func(a, b T) T) exec {
+	d.operands(3, 3)
+	return map2(d.target(0, k), d.source(1, k), d.source(2, k), f)
+}
+
 // test sets a predicate to f of a and b.
 func test[T number](d int32, a, b slot, f func(a, b T) bool) exec {
 	return func(w *warp, m uint32) {
@@ -232,33 +244,28 @@ func (d *decoder) operand(i int) *operand {
 
 // constant is a constant of a size.
 func (d *decoder) constant(v uint64, bits int) slot {
-	if bits == 64 {
-		if s, ok := d.c64[v]; ok {
-			return s
-		}
-		s := ^slot(len(d.e.c64))
-		var x [lanesOfWarp]uint64
-		for i := range x {
-			x[i] = v
-		}
-		d.e.c64 = append(d.e.c64, x)
-		d.c64[v] = s
+	switch bits {
+	case 64:
+		return constantOf(d.c64, &d.e.c64, v)
+	case 16:
+		v &= 0xffff
+	}
+	return constantOf(d.c32, &d.e.c32, uint32(v))
+}
+
+// constantOf is where an entry has a constant in every lane, which is added to all of
+// them unless it is known.
+func constantOf[T uint32 | uint64](known map[T]slot, all *[][lanesOfWarp]T, v T) slot {
+	if s, ok := known[v]; ok {
 		return s
 	}
-	u := uint32(v)
-	if bits == 16 {
-		u &= 0xffff
-	}
-	if s, ok := d.c32[u]; ok {
-		return s
-	}
-	s := ^slot(len(d.e.c32))
-	var x [lanesOfWarp]uint32
+	s := ^slot(len(*all))
+	var x [lanesOfWarp]T
 	for i := range x {
-		x[i] = u
+		x[i] = v
 	}
-	d.e.c32 = append(d.e.c32, x)
-	d.c32[u] = s
+	*all = append(*all, x)
+	known[v] = s
 	return s
 }
 

@@ -137,12 +137,10 @@ func (d *decoder) float(k kind) exec {
 		return x
 	}
 	one := func(f func(a float32) float32) exec {
-		d.operands(2, 2)
-		return map1(d.target(0, k), d.source(1, k), func(a float32) float32 { return finish(f(in(a))) })
+		return onOne(d, k, func(a float32) float32 { return finish(f(in(a))) })
 	}
 	two := func(f func(a, b float32) float32) exec {
-		d.operands(3, 3)
-		return map2(d.target(0, k), d.source(1, k), d.source(2, k), func(a, b float32) float32 { return finish(f(in(a), in(b))) })
+		return onTwo(d, k, func(a, b float32) float32 { return finish(f(in(a), in(b))) })
 	}
 	// through64 is a function in float64, rounded once.
 	through64 := func(f func(float64) float64) exec {
@@ -272,14 +270,8 @@ func extreme(a, b float64, nan, low bool) float64 {
 
 // float64 decodes arithmetic of f64, rounded to nearest.
 func (d *decoder) float64(k kind) exec {
-	two := func(f func(a, b float64) float64) exec {
-		d.operands(3, 3)
-		return map2(d.target(0, k), d.source(1, k), d.source(2, k), f)
-	}
-	one := func(f func(a float64) float64) exec {
-		d.operands(2, 2)
-		return map1(d.target(0, k), d.source(1, k), f)
-	}
+	two := func(f func(a, b float64) float64) exec { return onTwo(d, k, f) }
+	one := func(f func(a float64) float64) exec { return onOne(d, k, f) }
 	switch d.base {
 	case "add", "sub", "mul", "fma", "mad", "div", "rcp", "sqrt":
 		if d.rounding() != toNearest {

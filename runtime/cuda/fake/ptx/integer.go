@@ -45,8 +45,7 @@ func (d *decoder) integer16(k kind) exec {
 		wide.class = classSigned
 	}
 	two := func(f func(a, b uint32) uint32) exec {
-		d.operands(3, 3)
-		return map2(d.target(0, k), d.source(1, k), d.source(2, k), func(a, b uint32) uint32 { return f(half(signed, a), half(signed, b)) & 0xffff })
+		return onTwo(d, k, func(a, b uint32) uint32 { return f(half(signed, a), half(signed, b)) & 0xffff })
 	}
 	switch d.base {
 	case "add":
@@ -129,14 +128,8 @@ func (d *decoder) integer16(k kind) exec {
 // integers decodes integer arithmetic of T; U is T without a sign.
 func integers[T, U integer](d *decoder, k kind) exec {
 	size := k.bits
-	two := func(f func(a, b T) T) exec {
-		d.operands(3, 3)
-		return map2(d.target(0, k), d.source(1, k), d.source(2, k), f)
-	}
-	one := func(f func(a T) T) exec {
-		d.operands(2, 2)
-		return map1(d.target(0, k), d.source(1, k), f)
-	}
+	two := func(f func(a, b T) T) exec { return onTwo(d, k, f) }
+	one := func(f func(a T) T) exec { return onOne(d, k, f) }
 	switch d.base {
 	case "add":
 		if d.flag("sat") && k.class == classSigned && size == 32 {
