@@ -2,6 +2,7 @@ package runner
 
 import (
 	"fmt"
+	"math"
 
 	"pwc/ir"
 	"pwc/ir/dim"
@@ -91,7 +92,15 @@ const (
 	// than half of 2^-24, the step of the random numbers, beside the largest's 1.
 	faintest = -32
 
-	// halvings of [faintest, 0] that search a threshold: to 2^-15. They come in pairs.
+	// least is its weight: e^faintest, in f32.
+	least = 1.266416555e-14
+
+	// belowOne is the largest number below 1: the weight of a token that is hardly less
+	// probable than the most probable one.
+	belowOne = 1 - 1.0/(1<<24)
+
+	// halvings of [faintest, 0], the logarithms of weights, that search a threshold: to
+	// 2^-15. They come in pairs.
 	halvings = 20
 )
 
@@ -227,66 +236,70 @@ func (s *sampler) random(c chooser) {
 	u := f.uniform(seed, position)
 	drawn := f.is(temperature, "gt", f.float(0))
 	top := f.row1("max", f.logits)
-	x := f.op("div", f.op("sub", f.logits, top), f.where(drawn, temperature, f.float(1))) // ≤ 0
-	// The floor is in all of these functions, so that a row without limits gets the same
-	// token beside rows with.
-	may := f.is(x, "ge", f.float(faintest))
-	kept := f.where(may, f.f.Op1("exp", []ir.Value{x}), f.float(0))
+	scale := f.f.Op1("reciprocal", []ir.Value{f.where(drawn, temperature, f.float(1))})
+	scale = f.op("minimum", scale, f.float(math.MaxFloat32)) // finite: it meets a difference of 0
+	x := f.op("mul", f.op("sub", f.logits, top), scale)      // ≤ 0
+	// The weight of a token, 1 for the most probable alone: all that follows looks at
+	// weights, and never at logits again. The floor is in all of these functions, so
+	// that a row without limits gets the same token beside rows with.
+	below := f.op("minimum", f.op("maximum", f.f.Op1("exp", []ir.Value{x}), f.float(least)), f.float(belowOne))
+	weight := f.where(f.is(x, "ge", f.float(0)), f.float(1), f.where(f.is(x, "ge", f.float(faintest)), below, f.float(0)))
+	kept := weight
 	if c > random {
-		may = f.is(x, "ge", f.threshold(s, x, kept, c == limited))
-		kept = f.where(may, kept, f.float(0))
+		kept = f.where(f.is(weight, "ge", f.threshold(s, weight, c == limited)), weight, f.float(0))
 	}
 	target := f.op("mul", u, f.row1("sum", kept))
 	sums := f.f.Op1("cumsum", []ir.Value{kept}, ir.IntAttr("axis", 1))
 	// A device may associate the sums so that they do not quite rise, hence the
 	// second condition; and where nothing passes, or nothing is random, it is the
 	// most probable token.
-	passed := f.op("and", f.is(sums, "gt", target), may)
+	passed := f.op("and", f.is(sums, "gt", target), f.is(kept, "gt", f.float(0)))
 	passed = f.op("and", passed, drawn)
-	f.choose(s, f.first(f.where(passed, f.float(2), f.number(f.is(x, "ge", f.float(0))))), top)
+	f.choose(s, f.first(f.where(passed, f.float(2), f.number(f.is(weight, "ge", f.float(1))))), top)
 }
 
 // threshold adds the parameters of top-p and, if limited, top-k, and returns what
-// the x of each row's tokens must reach.
-func (f *sampleBuilder) threshold(s *sampler, x, weight ir.Value, limited bool) ir.Value {
+// the weights of each row's tokens must reach.
+func (f *sampleBuilder) threshold(s *sampler, weight ir.Value, limited bool) ir.Value {
 	p := f.column(s, "top_p", dtype.F32)
 	constant := func(v float64, columns int64) ir.Value {
 		return f.f.Op1("full", []ir.Value{f.float(v)}, ir.DimsAttr("shape", s.rows, dim.Const(columns)), ir.DTypeAttr(dtype.F32))
 	}
-	least := constant(faintest, 1)
-	t := least
+	t := constant(least, 1)
 	if limited { // that of top-k is the largest that so many tokens reach
 		k := f.column(s, "top_k", dtype.I64)
 		wanted := f.f.Op1("cast", []ir.Value{k}, ir.DTypeAttr(dtype.F32))
-		t = f.where(f.is(k, "le", f.int(0)), least, f.search(x, constant(1, s.vocabulary), least, wanted))
+		t = f.where(f.is(k, "le", f.int(0)), t, f.search(weight, constant(1, s.vocabulary), t, wanted))
 	}
-	// That of top-p is the largest above which tokens weigh so much of the rest.
-	reached := f.search(x, weight, t, f.op("mul", p, f.sumAbove(x, weight, t)))
+	// That of top-p is the largest above which tokens weigh so much of the rest. Below
+	// top-k's there is more than the rest, so it is not looked for from there on.
+	reached := f.search(weight, weight, constant(least, 1), f.op("mul", p, f.sumAbove(weight, weight, t)))
 	some := f.op("and", f.is(p, "gt", f.float(0)), f.is(p, "lt", f.float(1)))
-	return f.where(some, reached, t)
+	return f.where(some, f.op("maximum", reached, t), t)
 }
 
-// sumAbove returns the sum of the weights of the elements of a row that are not
-// below its threshold.
-func (f *sampleBuilder) sumAbove(x, weight, threshold ir.Value) ir.Value {
-	return f.row1("sum", f.where(f.is(x, "ge", threshold), weight, f.float(0)))
+// sumAbove returns the sum of what belongs to the elements of a row whose weights are
+// not below the threshold.
+func (f *sampleBuilder) sumAbove(weight, of, threshold ir.Value) ir.Value {
+	return f.row1("sum", f.where(f.is(weight, "ge", threshold), of, f.float(0)))
 }
 
-// search returns the largest threshold between low and 0, to 2^-15, above which
-// the weights of a row sum to wanted; low where none do. It needs only sums of
-// rows, where a sort of every row would be the slowest kernel of a step. Two
-// halvings at a time take three sums in one pass over the row: a pass of a few rows
-// over a vocabulary is mostly waiting for the parts of its sum.
-func (f *sampleBuilder) search(x, weight, low, wanted ir.Value) ir.Value {
-	high := f.op("mul", low, f.float(0))
-	half := func(a, b ir.Value) ir.Value { return f.op("mul", f.op("add", a, b), f.float(0.5)) }
+// search returns the largest threshold from low, which is least, to 1, but for a factor
+// of 1 + 2^-15, above which what belongs to the weights of a row sums to wanted; low
+// where none does. It needs only sums of rows, where a sort of every row would be the
+// slowest kernel of a step. Two halvings at a time take three sums in one pass over the
+// row: a pass of a few rows over a vocabulary is mostly waiting for the parts of its
+// sum. It is the logarithms that are halved, over which weights lie evenly, so that
+// thresholds are low by known factors.
+func (f *sampleBuilder) search(weight, of, low, wanted ir.Value) ir.Value {
+	size := float64(-faintest) // of the interval, whose end is not needed
 	for range halvings / 2 {
-		middle := half(low, high)
-		lower, upper := half(low, middle), half(middle, high)
-		enough := func(t ir.Value) ir.Value { return f.is(f.sumAbove(x, weight, t), "ge", wanted) }
+		above := func(quarters float64) ir.Value { return f.op("mul", low, f.float(math.Exp(quarters/4*size))) }
+		lower, middle, upper := above(1), above(2), above(3)
+		enough := func(t ir.Value) ir.Value { return f.is(f.sumAbove(weight, of, t), "ge", wanted) }
 		atLower, atMiddle, atUpper := enough(lower), enough(middle), enough(upper)
-		low, high = f.where(atMiddle, f.where(atUpper, upper, middle), f.where(atLower, lower, low)),
-			f.where(atMiddle, f.where(atUpper, high, upper), f.where(atLower, middle, lower))
+		low = f.where(atMiddle, f.where(atUpper, upper, middle), f.where(atLower, lower, low))
+		size /= 4
 	}
 	return low
 }

@@ -234,7 +234,7 @@ func TestSample(t *testing.T) {
 				c.logits = append(c.logits, float32(i)*0.3+float32(r.Float64()*0.1))
 			}
 			c.sampling = append(c.sampling, Sampling{
-				Temperature: rapid.SampledFrom([]float64{0, 0.3, 1, 2.5, 10}).Draw(t, "temperature"),
+				Temperature: rapid.SampledFrom([]float64{0, 1e-40, 0.3, 1, 2.5, 10}).Draw(t, "temperature"),
 				TopK:        rapid.IntRange(0, vocabulary+1).Draw(t, "k"), TopP: rapid.SampledFrom([]float64{0, 0.1, 0.5, 0.9, 0.99, 1}).Draw(t, "p"),
 				Seed: rapid.Uint64().Draw(t, "seed")})
 			c.position = append(c.position, rapid.Int32Range(0, 1<<20).Draw(t, "position"))
