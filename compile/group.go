@@ -12,9 +12,9 @@ import (
 // Limits on one group. They bound registers, arguments and the time that
 // looking at a group takes; nothing that a model has comes near them.
 const (
-	maxInstrs = 384
+	maxInstrs = 1024
 	maxLoads  = 48
-	maxPhases = 24
+	maxPhases = 32
 	maxAxes   = 12 // leaves, from splitting
 )
 

@@ -2,6 +2,7 @@ package compile
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -69,6 +70,7 @@ func schedule(g *group, ops []string) (*loop.Kernel, []*memory) {
 	}
 	s.chooseAxes()
 	s.levels()
+	s.delayScans()
 	s.spill()
 	s.phases()
 	s.product()
@@ -211,48 +213,104 @@ func (s *scheduler) last() int {
 	return p
 }
 
-// spill stores values that a later phase needs and that cost too much to be
-// computed again.
-func (s *scheduler) spill() {
-	g := s.g
-	if s.last() == 0 {
-		return
+// delayScans moves running sums to the first phase that needs them: what is only
+// read there need not be stored.
+func (s *scheduler) delayScans() {
+	for i := range s.g.instrs {
+		in := &s.g.instrs[i]
+		if in.op != loop.CumSum || !s.live[i] {
+			continue
+		}
+		first := -1
+		s.uses(func(j, phase int) bool {
+			if j == i && (first < 0 || phase < first) {
+				first = phase
+			}
+			return true
+		})
+		in.phase = max(in.phase, first)
 	}
+}
+
+// uses tells of every column value that a store or a reduction needs, and in which
+// phase, before what it is made of; that is left out where visit returns false.
+func (s *scheduler) uses(visit func(i, phase int) bool) {
 	type key struct{ instr, phase int }
 	seen := make(map[key]bool)
-	var visit func(i, phase int)
-	visit = func(i, phase int) {
-		in := &g.instrs[i]
+	var walk func(i, phase int)
+	walk = func(i, phase int) {
 		if s.row[i] || seen[key{i, phase}] {
 			return
 		}
 		seen[key{i, phase}] = true
-		if in.phase < phase && s.cost[i] > 1 {
-			if s.copy(i, phase) != nil {
-				return
-			}
-			if s.cost[i] >= spillCost && in.op != loop.Const {
-				s.spillOne(i)
-				return
-			}
+		if !visit(i, phase) {
+			return
 		}
+		in := &s.g.instrs[i]
 		for _, a := range in.args {
-			visit(a, phase)
+			walk(a, phase)
 		}
 		if in.at.ind != nil {
-			visit(in.at.ind.at, phase)
+			walk(in.at.ind.at, phase)
 		}
 	}
-	for i := range g.instrs[:len(s.live)] {
-		if in := &g.instrs[i]; s.live[i] && (in.op == loop.Store || in.op.Reduces()) {
+	for i := range s.g.instrs {
+		if in := &s.g.instrs[i]; s.live[i] && (in.op == loop.Store || in.op.Reduces()) {
 			for _, a := range in.args {
-				visit(a, in.phase)
+				walk(a, in.phase)
 			}
 			if in.at.ind != nil {
-				visit(in.at.ind.at, in.phase)
+				walk(in.at.ind.at, in.phase)
 			}
 		}
 	}
+}
+
+// spill stores values that a later phase needs and that cost too much to be
+// computed again. What others are made of comes first: they may be cheap then.
+func (s *scheduler) spill() {
+	if s.last() == 0 {
+		return
+	}
+	phases := make(map[int]int) // that need a value, the latest
+	s.uses(func(i, phase int) bool {
+		in := &s.g.instrs[i]
+		if in.phase >= phase || s.cost[i] < spillCost || in.op == loop.Const {
+			return true
+		}
+		phases[i] = max(phases[i], phase)
+		return false
+	})
+	for _, i := range slices.Sorted(maps.Keys(phases)) {
+		if s.again(i, phases[i], spillCost) >= spillCost {
+			s.spillOne(i)
+		}
+	}
+}
+
+// again returns what computing instruction i in a phase costs, given what earlier
+// phases stored, or most if it is as much.
+func (s *scheduler) again(i, phase, most int) int {
+	if s.row[i] {
+		return 0
+	}
+	if s.copy(i, phase) != nil {
+		return 1
+	}
+	in := &s.g.instrs[i]
+	cost := 1
+	if in.op.Expensive() {
+		cost = expensiveCost
+	}
+	if in.at.ind != nil && cost < most {
+		cost += s.again(in.at.ind.at, phase, most-cost)
+	}
+	for _, a := range in.args {
+		if cost < most {
+			cost += s.again(a, phase, most-cost)
+		}
+	}
+	return min(cost, most)
 }
 
 // spillOne stores a value over the whole iteration space.
@@ -268,7 +326,7 @@ func (s *scheduler) spillOne(i int) {
 		at.terms = append(at.terms, term{axes[j], st})
 	}
 	dt := g.instrs[i].dtype
-	mem := &memory{kind: localMemory, typ: ir.Type{DType: dt, Shape: shape}, result: -1, touched: g.id}
+	mem := &memory{kind: localMemory, typ: ir.Type{DType: dt, Shape: shape}, result: -1, touched: g.id, spilled: true}
 	g.instrs = append(g.instrs, instr{op: loop.Store, dtype: dt, args: []int{i}, mem: mem, at: at, phase: g.instrs[i].phase, origin: g.instrs[i].origin})
 	s.copies[i] = append(s.copies[i], saved{g.instrs[i].phase, mem, at})
 	s.live, s.row, s.cost, s.copies = append(s.live, true), append(s.row, false), append(s.cost, 0), append(s.copies, nil)
@@ -389,7 +447,7 @@ func (s *scheduler) arg(m *memory) int32 {
 		i = len(s.mems)
 		s.mems = append(s.mems, m)
 		dt, _ := moved(m.typ.DType)
-		s.k.Args = append(s.k.Args, loop.Arg{DType: dt, Const: m.fixed})
+		s.k.Args = append(s.k.Args, loop.Arg{DType: dt, Const: m.fixed, Local: m.spilled})
 	}
 	return int32(i)
 }

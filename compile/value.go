@@ -24,6 +24,7 @@ type memory struct {
 	typ     ir.Type
 	result  int     // localMemory: the result whose destination it is, -1: scratch
 	fixed   bool    // no step writes it, in this piece or another
+	spilled bool    // a kernel's, from one of its phases to later ones
 	into    *memory // merged into that memory: see inPlace
 	touched int     // the last group that reads or writes it; -1: none
 }

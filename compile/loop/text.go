@@ -19,7 +19,10 @@ func (k *Kernel) String() string {
 	b.WriteString("\n")
 	for i, a := range k.Args {
 		mode := "in"
-		if a.Write {
+		switch {
+		case a.Local:
+			mode = "local"
+		case a.Write:
 			mode = "out"
 		}
 		fmt.Fprintf(&b, "  arg a%d: %s %s\n", i, a.DType, mode)
