@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"pwc/compile/loop"
 	"pwc/ir/dim"
@@ -18,7 +19,7 @@ type site struct {
 	pos     string   // its position among all columns
 	live    string   // "": the columns exist; else the condition
 	turn    string   // of a scan, which of its turns this is
-	tripped bool     // what comes before the columns in a scan is known
+	running bool     // what comes before the columns in a scan is known, and added to
 	lead    string   // whether this thread stores what is the same for the whole row
 	acc     string   // the sums of a matrix product, width of them
 	warps   int      // of a block that share a row; 0: it is one thread's
@@ -27,6 +28,7 @@ type site struct {
 	load    func(in loop.Instr) (string, bool) // a vector that is in registers already
 	element func(in loop.Instr) (string, bool) // an element that is
 	keep    func(in loop.Instr, name string)   // is told of vectors that were loaded or stored
+	spare   func(in loop.Instr) bool           // whether a store is of what is only kept
 	store   func(in loop.Instr, what string)   // takes what is stored in the body instead of memory
 }
 
@@ -287,7 +289,9 @@ func (e *emitter) columns(list []loop.Instr, s *site) {
 			cond = "if (" + cond + ") "
 		}
 		e.use("vec")
-		e.line("%sstore(a%d + %s, %s);", cond, in.Access.Arg, e.address(in.Access, s, ""), outs[n])
+		if s.spare == nil || !s.spare(in) {
+			e.line("%sstore(a%d + %s, %s);", cond, in.Access.Arg, e.address(in.Access, s, ""), outs[n])
+		}
 		if s.keep != nil {
 			s.keep(in, outs[n])
 		}
@@ -396,23 +400,30 @@ func (e *emitter) compute(in loop.Instr, s *site, j string) {
 	}
 }
 
-// accumulate adds a column to a reduction.
+// accumulate adds a column to a reduction. A sum that begins with +0 is never -0, so
+// a zero need not be added: what a condition leaves out of it costs no select.
 func (e *emitter) accumulate(in loop.Instr, s *site, j string) {
 	r := e.reduction(in)
 	x := e.value(in.Args[0])
-	cond := ""
+	var conds []string
 	if s.live != "" {
-		cond = "if (" + s.live + ") "
+		conds = append(conds, s.live)
 	}
-	if in.Op != loop.ArgMax {
-		e.line("%ss%d = %s::of(s%d, %s);", cond, in.Dst, r.op, in.Dst, x)
+	if w, ok := e.orZero[in.Args[0]]; ok && in.Op == loop.Sum {
+		conds, x = append(conds, e.value(w.Args[0])), e.value(w.Args[1])
+	}
+	if in.Op == loop.ArgMax {
+		// Columns come in rising order: of equals the first stays. Where nothing is
+		// above the least value, it is the first column.
+		conds = append(conds, fmt.Sprintf("before(%s, s%d.value)", x, in.Dst))
+		e.line("if (%s) s%d = {%s, %s};", strings.Join(conds, " && "), in.Dst, x, sum(s.pos, j))
 		return
 	}
-	cond = ""
-	if s.live != "" {
-		cond = s.live + " && "
+	cond := ""
+	if len(conds) > 0 {
+		cond = "if (" + strings.Join(conds, " && ") + ") "
 	}
-	e.line("if (%sbefore(%s{%s, %s}, s%d)) s%d = {%s, %s};", cond, r.acc, x, sum(s.pos, j), in.Dst, in.Dst, x, sum(s.pos, j))
+	e.line("%ss%d = %s::of(s%d, %s);", cond, in.Dst, r.op, in.Dst, x)
 }
 
 // sumType is the C type of a scan's sums: as exact as the reference, whatever the
@@ -432,6 +443,12 @@ func (e *emitter) scan(in loop.Instr, s *site) {
 	case s.warps == 0:
 		e.line("s%d += (%s)%s;", n, acc, x)
 		e.define(in, fmt.Sprintf("(%s)s%d", to, n))
+	case s.running:
+		if s.live != "" {
+			x = fmt.Sprintf("(%s ? %s : 0)", s.live, x)
+		}
+		e.line("before%d += (%s)%s;", n, acc, x)
+		e.define(in, fmt.Sprintf("(%s)before%d", to, n))
 	case s.width > 1:
 		e.define(in, fmt.Sprintf("(%s)(before%d + part%d[j])", to, n, n))
 	default:
@@ -460,15 +477,12 @@ func (e *emitter) before(in loop.Instr, x string, s *site) string {
 // them needs: its running sum within the columns, and the sum before them.
 func (e *emitter) scanColumns(list []loop.Instr, s *site, vectors map[loop.Value]string) {
 	at := slices.IndexFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })
-	if at < 0 || s.warps == 0 {
+	if at < 0 || s.warps == 0 || s.running {
 		return
 	}
 	e.partSums(list, s, vectors)
-	n, before := list[at].Dst, fmt.Sprintf("trips%d[t]", list[at].Dst)
-	if !s.tripped {
-		before = e.before(list[at], fmt.Sprintf("sum%d", n), s)
-	}
-	e.line("const %s before%d = %s;", e.sumType(list[at]), n, before)
+	n := list[at].Dst
+	e.line("const %s before%d = %s;", e.sumType(list[at]), n, e.before(list[at], fmt.Sprintf("sum%d", n), s))
 }
 
 // partSums writes the running sum of a scan within the columns at the site.

@@ -16,9 +16,10 @@ import (
 // emitter writes the part of a source that is one kernel's.
 type emitter struct {
 	*source
-	k     *loop.Kernel
-	raw   map[loop.Value]string     // values whose stored form is at hand
-	known map[loop.Value]loop.Instr // constants and dims, which stand where they are used
+	k      *loop.Kernel
+	raw    map[loop.Value]string     // values whose stored form is at hand
+	known  map[loop.Value]loop.Instr // constants and dims, which stand where they are used
+	orZero map[loop.Value]loop.Instr // choices of a float or +0
 }
 
 // source is the source that is being written: of one kernel, or of several that
@@ -53,12 +54,18 @@ func newEmitter(k *loop.Kernel, arch int, suffix string) *emitter {
 
 // emitter returns what writes the part of the source that is k's.
 func (s *source) emitter(k *loop.Kernel) *emitter {
-	e := &emitter{source: s, k: k, raw: make(map[loop.Value]string), known: make(map[loop.Value]loop.Instr)}
+	e := &emitter{source: s, k: k, raw: make(map[loop.Value]string), known: make(map[loop.Value]loop.Instr), orZero: make(map[loop.Value]loop.Instr)}
 	for _, p := range k.Phases {
 		for _, list := range [][]loop.Instr{p.Row, p.Body} {
 			for _, in := range list {
-				if in.Op == loop.Const || in.Op == loop.Dim {
+				switch in.Op {
+				case loop.Const, loop.Dim:
 					e.known[in.Dst] = in
+				case loop.Where:
+					zero, ok := e.known[in.Args[2]]
+					if ok && zero.Op == loop.Const && zero.Float == 0 && !math.Signbit(zero.Float) && k.Values[in.Dst].DType == dtype.F32 && k.Values[in.Args[1]].DType == dtype.F32 {
+						e.orZero[in.Dst] = in
+					}
 				}
 			}
 		}

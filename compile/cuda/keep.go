@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 
 	"pwc/compile/loop"
 	"pwc/ir/dim"
@@ -24,6 +25,7 @@ type kept struct {
 	first  int   // the phase that fills it
 	last   int   // the last phase that reads it
 	stored bool  // by a store; else by a load
+	spare  bool  // the store may be left out: all that read it find it kept
 	bytes  int64 // of a thread
 	shared bool  // in shared memory; else in registers
 }
@@ -49,6 +51,9 @@ func (e *emitter) keep(s *site, p rowPlan) *keeper {
 	if len(ke.list) == 0 {
 		return nil
 	}
+	for _, k := range ke.list {
+		k.spare = k.stored && e.k.Args[k.arg].Local && e.onlyKept(k)
+	}
 	if ke.shared > 0 {
 		e.shared = dim.Const(ke.shared)
 		e.line("extern __shared__ uint4 shared[];")
@@ -65,6 +70,19 @@ func (e *emitter) keep(s *site, p rowPlan) *keeper {
 		e.line("%s kept%d[%d];", t, n, p.trips)
 	}
 	return ke
+}
+
+// onlyKept reports whether a kept store is the only one to its argument, and every load
+// finds what it stored.
+func (e *emitter) onlyKept(k *kept) bool {
+	for i, ph := range e.k.Phases {
+		for _, in := range slices.Concat(ph.Row, ph.Body) {
+			if a := in.Access; a != nil && a.Arg == k.arg && a != k.access && (in.Op != loop.Load || i <= k.first || !sameElements(a, k.access)) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // readAgain lists the vectors that phases after the one which fills them read.
@@ -151,9 +169,9 @@ func sameElements(a, b *loop.Access) bool {
 }
 
 // hooks returns what a site of the phase does about kept vectors.
-func (ke *keeper) hooks(phase int) (load func(loop.Instr) (string, bool), keep func(loop.Instr, string)) {
+func (ke *keeper) hooks(phase int) (load func(loop.Instr) (string, bool), keep func(loop.Instr, string), spare func(loop.Instr) bool) {
 	if ke == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	trip := "0"
 	if ke.trips > 1 {
@@ -186,5 +204,8 @@ func (ke *keeper) hooks(phase int) (load func(loop.Instr) (string, bool), keep f
 			}
 		}
 	}
-	return load, keep
+	spare = func(in loop.Instr) bool {
+		return slices.ContainsFunc(ke.list, func(k *kept) bool { return k.access == in.Access && k.spare })
+	}
+	return load, keep, spare
 }

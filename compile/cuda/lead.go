@@ -78,7 +78,7 @@ func (e *emitter) lead(f *fused, p productShape, o *epilogue) {
 		}
 		e.line("const %s c = (k + t * 32) * 8;", e.index())
 		at := *s
-		load, keep := kept.hooks(i)
+		load, keep, _ := kept.hooks(i)
 		at.keep = keep
 		at.load = func(in loop.Instr) (string, bool) {
 			if name, ok := early[in.Dst]; ok {

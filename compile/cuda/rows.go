@@ -24,6 +24,7 @@ const (
 	maxCluster     = 8 // what every GPU with clusters can schedule
 	clusterThreads = 512
 	clusterTrips   = 8
+	clusterBlocks  = 2 // of a cluster that a multiprocessor has room for
 	someThreads    = 256
 )
 
@@ -47,8 +48,24 @@ type rowPlan struct {
 	each    int // rows in a block
 	groups  dim.Dim
 	trips   int64 // groups a thread, if known; else 0
-	exact   bool  // every thread has all its groups
+	full    int64 // of them those that every thread has
+
+	// neighbours says that a thread's groups lie side by side: what is scanned has one
+	// sum for each thread then. Else neighbouring threads have neighbouring groups, so
+	// that they read memory together.
+	neighbours bool
 }
+
+// group is the group of a thread in its t-th trip.
+func (p *rowPlan) group() string {
+	if p.neighbours {
+		return fmt.Sprintf("lane * %d + t", p.trips)
+	}
+	return fmt.Sprintf("t * %d + lane", p.threads)
+}
+
+// exact reports whether every thread has all its groups.
+func (p *rowPlan) exact() bool { return p.trips > 0 && p.full == p.trips }
 
 // unrolled reports whether a thread's groups are few enough that each has code of
 // its own.
@@ -87,9 +104,22 @@ func (e *emitter) rowPlan(s *site) rowPlan {
 	}
 	if known {
 		p.trips = (n + int64(p.threads) - 1) / int64(p.threads)
-		p.exact = n == p.trips*int64(p.threads)
+		p.full = n / int64(p.threads)
+		if p.cluster > 1 && p.trips > 1 && p.unrolled() && s.width > 1 && e.scans() {
+			p.neighbours = true
+			if !p.exact() {
+				p.full = 0
+			}
+		}
 	}
 	return p
+}
+
+// scans reports whether the kernel has a running sum.
+func (e *emitter) scans() bool {
+	return slices.ContainsFunc(e.k.Phases, func(p loop.Phase) bool {
+		return slices.ContainsFunc(p.Body, func(in loop.Instr) bool { return in.Op == loop.CumSum })
+	})
 }
 
 // acrossRows reports whether neighbouring elements in memory belong to
@@ -123,7 +153,7 @@ func (e *emitter) rowwise() {
 	rows := product(k.Rows)
 	e.grid[0] = rows.CeilDiv(int64(p.each))
 	if p.cluster > 1 {
-		e.cluster = p.cluster
+		e.cluster, e.blocks = p.cluster, clusterBlocks
 		e.grid[0] = rows.Mul(dim.Const(int64(p.cluster)))
 	}
 	ix := e.index()
@@ -152,6 +182,7 @@ func (e *emitter) rowwise() {
 	}
 	e.splitRow("row", s)
 	kept := e.keep(s, p)
+	told := e.told(p)
 	for i, ph := range k.Phases {
 		if len(k.Phases) > 1 {
 			e.line("// phase %d", i)
@@ -160,26 +191,63 @@ func (e *emitter) rowwise() {
 		if len(ph.Body) == 0 {
 			continue
 		}
-		e.start(ph.Body, s)
+		e.start(ph.Body, s, told)
 		e.visit(i, ph.Body, s, p, kept)
 		e.end(ph.Body, s)
 	}
 }
 
+// told is the shared memory in which the blocks of a cluster tell each other what
+// their warps have reduced. Phases use one half and the other in turns: what a block
+// writes in a phase nobody has read since the barrier of the phase before.
+type told struct {
+	half int // bytes
+	turn int
+}
+
+// accBytes is the size of an accumulator, and of what stands beside it.
+func accBytes(acc string) int {
+	switch acc {
+	case "float", "int":
+		return 4
+	case "double", "long long":
+		return 8
+	}
+	return 16 // best
+}
+
+// told declares the memory that the largest phase needs; nil without a cluster.
+func (e *emitter) told(p rowPlan) *told {
+	if p.cluster == 1 {
+		return nil
+	}
+	t := &told{}
+	for _, ph := range e.k.Phases {
+		bytes := 0
+		for _, in := range ph.Body {
+			if in.Op.Reduces() {
+				bytes += accBytes(e.reduction(in).acc) * p.warps * p.cluster
+			}
+		}
+		t.half = max(t.half, (bytes+15)/16*16)
+	}
+	if t.half > 0 {
+		e.line("__shared__ uint4 told[2][%d];", t.half/16)
+	}
+	return t
+}
+
 // start writes the accumulators of a phase.
-func (e *emitter) start(list []loop.Instr, s *site) {
+func (e *emitter) start(list []loop.Instr, s *site, told *told) {
 	room := func(in loop.Instr, t string) {
 		if s.warps > 1 {
 			e.line("__shared__ %s room%d[%d];", t, in.Dst, s.warps)
 		}
-		if s.cluster > 1 {
-			turns := 1
-			if in.Op == loop.CumSum {
-				turns = 2 // of which one may be read while the next is written
-			}
-			e.line("__shared__ %s over%d[%d];", t, in.Dst, turns*s.cluster)
+		if s.cluster > 1 { // of two turns one may be read while the next is written
+			e.line("__shared__ %s over%d[%d];", t, in.Dst, 2*s.cluster)
 		}
 	}
+	at, reduces := 0, false
 	for _, in := range list {
 		switch {
 		case in.Op == loop.CumSum:
@@ -192,8 +260,19 @@ func (e *emitter) start(list []loop.Instr, s *site) {
 		case in.Op.Reduces():
 			r := e.reduction(in)
 			e.line("%s s%d = %s;", r.acc, in.Dst, r.start)
-			room(in, r.acc)
+			if told == nil {
+				if s.warps > 1 {
+					e.line("__shared__ %s room%d[%d];", r.acc, in.Dst, s.warps)
+				}
+				continue
+			}
+			e.line("%s *const over%d = (%s *)told[%d] + %d;", r.acc, in.Dst, r.acc, told.turn, at/accBytes(r.acc))
+			at += accBytes(r.acc) * s.warps * s.cluster
+			reduces = true
 		}
+	}
+	if reduces {
+		told.turn = 1 - told.turn
 	}
 }
 
@@ -218,17 +297,17 @@ func (e *emitter) end(list []loop.Instr, s *site) {
 		e.use("over_warp")
 		each("s%d = over_warp<%s>(s%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, in.Dst} })
 	}
-	if s.warps > 1 {
+	switch {
+	case s.cluster > 1: // all warps of all blocks through one barrier
+		e.use("over_room")
+		each(e.use("warp_tells")+"<%d, %d>(s%d, over%d);", func(in loop.Instr, _ reduction) []any { return []any{s.warps, s.cluster, in.Dst, in.Dst} })
+		e.line("cluster_sync();")
+		each("s%d = over_room<%s, %d>(over%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, s.warps * s.cluster, in.Dst} })
+	case s.warps > 1:
 		e.use("over_room")
 		each("if (threadIdx.x %% 32 == 0) room%d[threadIdx.x / 32] = s%d;", func(in loop.Instr, _ reduction) []any { return []any{in.Dst, in.Dst} })
 		e.line("__syncthreads();")
 		each("s%d = over_room<%s, %d>(room%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, s.warps, in.Dst} })
-	}
-	if s.cluster > 1 {
-		e.use("tell_cluster")
-		each("tell_cluster<%d>(s%d, over%d);", func(in loop.Instr, _ reduction) []any { return []any{s.cluster, in.Dst, in.Dst} })
-		e.line("cluster_sync();")
-		each("s%d = over_room<%s, %d>(over%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, s.cluster, in.Dst} })
 	}
 	for _, in := range reduced {
 		x := fmt.Sprintf("s%d", in.Dst)
@@ -252,26 +331,26 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 		e.open("for (%s g = 0; g < %s; g++)", e.index(), e.dim(p.groups))
 		group = "g"
 	case p.trips == 1 || p.unrolled() && (kept != nil || scans):
-		at.load, at.keep = kept.hooks(phase)
+		at.load, at.keep, at.spare = kept.hooks(phase)
 		at.turn = "0"
-		if scans && p.cluster > 1 && p.trips > 1 && s.width > 1 {
-			e.tripSums(list, &at, p)
-			at.tripped = true
+		if scans && p.neighbours {
+			e.sumBefore(list, &at, p)
+			at.running = true
 		}
 		if p.trips > 1 {
 			e.line("#pragma unroll")
 			e.open("for (int t = 0; t < %d; t++)", p.trips)
-			group, at.turn = fmt.Sprintf("t * %d + lane", p.threads), "t % 2"
+			group, at.turn = p.group(), "t % 2"
 		} else {
 			e.open("")
 		}
 		switch {
-		case p.exact:
+		case p.exact():
 		case scans: // every thread has a part in the sums
 			at.live = "live"
-			e.line("const bool live = %s < %s;", group, e.dim(p.groups))
+			e.line("const bool live = %s;", e.within(group, p))
 		default:
-			e.open("if (%s < %s)", group, e.dim(p.groups))
+			e.open("if (%s)", e.within(group, p))
 			defer e.close()
 		}
 	case scans:
@@ -289,26 +368,38 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 	e.columns(list, &at)
 }
 
-// tripSums writes, ahead of the unrolled loop over a thread's groups of columns,
-// what comes before each of them in a running sum: so that all of them go through
-// one barrier of the cluster.
-func (e *emitter) tripSums(list []loop.Instr, s *site, p rowPlan) {
+// within returns the condition that a thread has a group in an unrolled trip: known
+// where every thread has, so that nothing stands between those trips.
+func (e *emitter) within(group string, p rowPlan) string {
+	has := fmt.Sprintf("%s < %s", group, e.dim(p.groups))
+	switch n, _ := p.groups.Const(); {
+	case p.neighbours && n%p.trips == 0:
+		return fmt.Sprintf("lane < %d", n/p.trips)
+	case p.trips > 1 && p.full > 0:
+		return fmt.Sprintf("t < %d || %s", p.full, has)
+	}
+	return has
+}
+
+// sumBefore writes, ahead of the unrolled loop over a thread's neighbouring groups of
+// columns, what comes before them in a running sum, to which the loop adds.
+func (e *emitter) sumBefore(list []loop.Instr, s *site, p rowPlan) {
 	at := *s
 	scan := list[slices.IndexFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })]
 	n, acc := scan.Dst, e.sumType(scan)
-	e.line("%s trips%d[%d];", acc, n, p.trips)
-	e.line("__shared__ %s rooms%d[%d], overs%d[%d];", acc, n, p.trips*int64(p.warps), n, p.trips*int64(p.cluster))
+	e.line("%s own%d = 0;", acc, n)
 	e.line("#pragma unroll")
 	e.open("for (int t = 0; t < %d; t++)", p.trips)
-	group := fmt.Sprintf("t * %d + lane", p.threads)
-	if !p.exact {
+	group := p.group()
+	if !p.exact() {
 		at.live = "live"
-		e.line("const bool live = %s < %s;", group, e.dim(p.groups))
+		e.line("const bool live = %s;", e.within(group, p))
 	}
 	at.keep = nil // the loop that follows does
 	e.splitColumns(group, &at)
 	e.partSums(list, &at, e.vectors(list, &at))
-	e.line("trips%d[t] = sum%d;", n, n)
+	e.line("own%d += sum%d;", n, n)
 	e.close()
-	e.line("%s<%d, %d, %d, %s>(trips%d, s%d, rooms%d, overs%d);", e.use("running_over_trips"), p.trips, p.warps, p.cluster, acc, n, n, n, n)
+	at.turn = "0"
+	e.line("%s before%d = %s;", acc, n, e.before(scan, fmt.Sprintf("own%d", n), &at))
 }
