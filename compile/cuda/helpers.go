@@ -175,18 +175,25 @@ __device__ __forceinline__ T reduce_slices(T x, T *room) {
 template <class V>
 __device__ __forceinline__ uint4 bits(const V &v) { return *(const uint4 *)&v; }
 `},
+	{"place32", nil, `
+typedef int place;  // of a column
+const place nowhere = 0x7fffffff;
+`},
+	{"place64", nil, `
+typedef long long place;  // of a column
+const place nowhere = 0x7fffffffffffffffLL;
+`},
 	{"best", nil, `
 // best is an element and its position. Elements are ordered from the largest: a
 // NaN is larger than every number, and of equals the lower position comes first.
 template <class T>
-struct best { T value; long long at; };
+struct best { T value; place at; };
 template <class T>
 __device__ __forceinline__ bool before(T a, T b) { return a > b || (a != a && b == b); }
 template <class T>
 __device__ __forceinline__ bool before(const best<T> &a, const best<T> &b) {
   return before(a.value, b.value) || (!before(b.value, a.value) && a.at < b.at);
 }
-const long long nowhere = 0x7fffffffffffffffLL;
 template <class T>
 struct first_of { static __device__ __forceinline__ best<T> of(const best<T> &a, const best<T> &b) { return before(b, a) ? b : a; } };
 template <class T>

@@ -172,16 +172,24 @@ func (e *emitter) reduction(in loop.Instr) reduction {
 	case in.Op == loop.Min:
 		r = reduction{"min_int", valueType(dt), hi}
 	case in.Op == loop.ArgMax && float:
-		r = reduction{"first_of<float>", "best<float>", "{__int_as_float(0xff800000), nowhere}"}
+		r = reduction{"first_of<float>", e.best("float"), "{__int_as_float(0xff800000), nowhere}"}
 	case in.Op == loop.ArgMax:
-		r = reduction{"first_of<" + valueType(dt) + ">", "best<" + valueType(dt) + ">", "{" + lo + ", nowhere}"}
+		r = reduction{"first_of<" + valueType(dt) + ">", e.best(valueType(dt)), "{" + lo + ", nowhere}"}
 	default:
 		e.failf("no instruction for %s of %s", in.Op, dt)
 	}
-	if in.Op == loop.ArgMax {
-		e.use("best")
-	} else {
+	if in.Op != loop.ArgMax {
 		e.use(r.op)
 	}
 	return r
+}
+
+// best returns the C type of an element and its position.
+func (e *emitter) best(t string) string {
+	if e.wide {
+		e.use("place64")
+	} else {
+		e.use("place32")
+	}
+	return e.use("best") + "<" + t + ">"
 }

@@ -205,7 +205,7 @@ type told struct {
 	turn int
 }
 
-// accBytes is the size of an accumulator, and of what stands beside it.
+// accBytes is at least the size of an accumulator.
 func accBytes(acc string) int {
 	switch acc {
 	case "float", "int":
@@ -215,6 +215,9 @@ func accBytes(acc string) int {
 	}
 	return 16 // best
 }
+
+// toldBytes is what n accumulators take, in steps of 16.
+func toldBytes(acc string, n int) int { return (accBytes(acc)*n + 15) / 16 * 16 }
 
 // told declares the memory that the largest phase needs; nil without a cluster.
 func (e *emitter) told(p rowPlan) *told {
@@ -226,10 +229,10 @@ func (e *emitter) told(p rowPlan) *told {
 		bytes := 0
 		for _, in := range ph.Body {
 			if in.Op.Reduces() {
-				bytes += accBytes(e.reduction(in).acc) * p.warps * p.cluster
+				bytes += toldBytes(e.reduction(in).acc, p.warps*p.cluster)
 			}
 		}
-		t.half = max(t.half, (bytes+15)/16*16)
+		t.half = max(t.half, bytes)
 	}
 	if t.half > 0 {
 		e.line("__shared__ uint4 told[2][%d];", t.half/16)
@@ -266,8 +269,8 @@ func (e *emitter) start(list []loop.Instr, s *site, told *told) {
 				}
 				continue
 			}
-			e.line("%s *const over%d = (%s *)told[%d] + %d;", r.acc, in.Dst, r.acc, told.turn, at/accBytes(r.acc))
-			at += accBytes(r.acc) * s.warps * s.cluster
+			e.line("%s *const over%d = (%s *)(told[%d] + %d);", r.acc, in.Dst, r.acc, told.turn, at/16)
+			at += toldBytes(r.acc, s.warps*s.cluster)
 			reduces = true
 		}
 	}

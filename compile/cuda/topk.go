@@ -25,7 +25,7 @@ func selectKernel(k *loop.Kernel, arch int) Source {
 		lo, _ := limits(dt)
 		start = integer(lo)
 	}
-	best := fmt.Sprintf("%s<%s>", e.use("best"), valueType(dt))
+	best := e.best(valueType(dt))
 	e.wait()
 	e.line("const %s row = blockIdx.x;", e.index())
 	e.splitRow("row", s)
