@@ -415,7 +415,11 @@ func (e *emitter) accumulate(in loop.Instr, s *site, j string) {
 	if in.Op == loop.ArgMax {
 		// Columns come in rising order: of equals the first stays. Where nothing is
 		// above the least value, it is the first column.
-		conds = append(conds, fmt.Sprintf("before(%s, s%d.value)", x, in.Dst))
+		first := fmt.Sprintf("before(%s, s%d.value)", x, in.Dst)
+		if e.number[in.Args[0]] {
+			first = fmt.Sprintf("%s > s%d.value", x, in.Dst)
+		}
+		conds = append(conds, first)
 		e.line("if (%s) s%d = {%s, %s};", strings.Join(conds, " && "), in.Dst, x, sum(s.pos, j))
 		return
 	}

@@ -20,6 +20,7 @@ type emitter struct {
 	raw    map[loop.Value]string     // values whose stored form is at hand
 	known  map[loop.Value]loop.Instr // constants and dims, which stand where they are used
 	orZero map[loop.Value]loop.Instr // choices of a float or +0
+	number map[loop.Value]bool       // values that are known not to be NaN
 }
 
 // source is the source that is being written: of one kernel, or of several that
@@ -54,10 +55,13 @@ func newEmitter(k *loop.Kernel, arch int, suffix string) *emitter {
 
 // emitter returns what writes the part of the source that is k's.
 func (s *source) emitter(k *loop.Kernel) *emitter {
-	e := &emitter{source: s, k: k, raw: make(map[loop.Value]string), known: make(map[loop.Value]loop.Instr), orZero: make(map[loop.Value]loop.Instr)}
+	e := &emitter{source: s, k: k, raw: make(map[loop.Value]string), known: make(map[loop.Value]loop.Instr), orZero: make(map[loop.Value]loop.Instr), number: make(map[loop.Value]bool)}
 	for _, p := range k.Phases {
 		for _, list := range [][]loop.Instr{p.Row, p.Body} {
 			for _, in := range list {
+				if in.Dst != loop.NoValue {
+					e.number[in.Dst] = e.isNumber(in)
+				}
 				switch in.Op {
 				case loop.Const, loop.Dim:
 					e.known[in.Dst] = in
@@ -71,6 +75,21 @@ func (s *source) emitter(k *loop.Kernel) *emitter {
 		}
 	}
 	return e
+}
+
+// isNumber reports whether an instruction's result is known not to be NaN.
+func (e *emitter) isNumber(in loop.Instr) bool {
+	switch {
+	case !e.k.Values[in.Dst].DType.Float():
+		return true
+	case in.Op == loop.Const:
+		return in.Float == in.Float
+	case in.Op == loop.Cast:
+		return e.number[in.Args[0]]
+	case in.Op == loop.Where:
+		return e.number[in.Args[1]] && e.number[in.Args[2]]
+	}
+	return false
 }
 
 var one = dim.Const(1)

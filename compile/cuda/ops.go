@@ -96,6 +96,8 @@ func (e *emitter) convert(x string, from, to dtype.DType) string {
 		return fmt.Sprintf("%s(%s, %s, %s)", e.use("to_integer"), x, float(float64(lo)), float(float64(hi)))
 	case to.Float() && from == dtype.I64:
 		return "__ll2float_rn(" + x + ")"
+	case to.Float() && from == dtype.Bool:
+		return "(" + x + " ? 1.0f : 0.0f)"
 	case to.Float():
 		return "__int2float_rn(" + x + ")"
 	case to == dtype.I64 || to == from:
