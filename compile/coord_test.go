@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pwc/compile"
+	"pwc/internal/oracle"
 )
 
 // TestAddresses holds views for which no address is affine: they must go through
@@ -32,7 +33,7 @@ func TestAddresses(t *testing.T) {
   }`,
 	} {
 		m := parse(t, module(body))
-		b, err := random(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 1})
+		b, err := oracle.Draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 1}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

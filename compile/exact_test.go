@@ -9,6 +9,7 @@ import (
 	"pwc/compile"
 	hostbackend "pwc/compile/host"
 	"pwc/internal/irgen"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -57,10 +58,10 @@ func exactShape(r *rand.Rand) (compile.Shape, map[string]int64) {
 	return s, symbols
 }
 
-func exactInputs(t *testing.T, r *rand.Rand, m *ir.Module, symbols map[string]int64) (*bound, error) {
+func exactInputs(t *testing.T, r *rand.Rand, m *ir.Module, symbols map[string]int64) (*oracle.Inputs, error) {
 	f := m.Funcs[0]
 	for _, info := range f.Values {
-		shape, err := extents(info.Type.Shape, symbols)
+		shape, err := oracle.Extents(info.Type.Shape, symbols)
 		if err != nil {
 			return nil, err
 		}
@@ -72,10 +73,10 @@ func exactInputs(t *testing.T, r *rand.Rand, m *ir.Module, symbols map[string]in
 			return nil, fmt.Errorf("%d elements", size)
 		}
 	}
-	b := &bound{symbols: symbols}
+	b := &oracle.Inputs{Symbols: symbols}
 	for i, p := range f.Params {
 		typ := f.Type(p)
-		shape, err := extents(typ.Shape, symbols)
+		shape, err := oracle.Extents(typ.Shape, symbols)
 		if err != nil {
 			return nil, err
 		}
@@ -83,19 +84,19 @@ func exactInputs(t *testing.T, r *rand.Rand, m *ir.Module, symbols map[string]in
 		if r.Intn(2) == 0 && typ.DType != dtype.Bool { // positions, some of them in range
 			values = []float64{0, 1, 2, 3, 1, 4, 0, 2}
 		}
-		b.params = append(b.params, tensorOf(t, typ.DType, shape, values, 3*i+r.Intn(5)))
+		b.Params = append(b.Params, tensorOf(t, typ.DType, shape, values, 3*i+r.Intn(5)))
 	}
 	return b, nil
 }
 
 // checkExact is check for results that must have the same numbers.
-func checkExact(m *ir.Module, s compile.Shape, o compile.Options, b *bound) error {
+func checkExact(m *ir.Module, s compile.Shape, o compile.Options, b *oracle.Inputs) error {
 	p, err := compile.Compile(context.Background(), m, s, hostbackend.New(), o)
 	if err != nil {
 		return err
 	}
-	left, right := b.clone(), b.clone()
-	want, err := interpret(m, right)
+	left, right := b.Clone(), b.Clone()
+	want, err := oracle.Interpret(context.Background(), m, right)
 	if err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func checkExact(m *ir.Module, s compile.Shape, o compile.Options, b *bound) erro
 	if err != nil {
 		return err
 	}
-	got, want = append(got, left.params...), append(want, right.params...)
+	got, want = append(got, left.Params...), append(want, right.Params...)
 	for i, w := range want {
 		for j := range w.Len() {
 			if x, y := got[i].At(j), w.At(j); x != y && (x == x || y == y) {

@@ -6,6 +6,7 @@ import (
 
 	"pwc/compile"
 	"pwc/internal/irgen"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -51,7 +52,7 @@ func TestFold(t *testing.T) {
 							left = text
 						}
 					}
-					if err := check(m, compile.Shape{}, compile.Options{Dump: dump}, &bound{}, true); err != nil {
+					if err := check(m, compile.Shape{}, compile.Options{Dump: dump}, &oracle.Inputs{}, true); err != nil {
 						t.Errorf("%s of %s, case %d: %v\n%s", o.Name, dt, i, err, ir.Print(m))
 						continue
 					}
@@ -134,8 +135,8 @@ func TestCastsThereAndBack(t *testing.T) {
 					left = text
 				}
 			}
-			in := &bound{}
-			in.params = append(in.params, tensorOf(t, from, []int64{20}, irgen.Special(from), 0))
+			in := &oracle.Inputs{}
+			in.Params = append(in.Params, tensorOf(t, from, []int64{20}, irgen.Special(from), 0))
 			if err := check(m, compile.Shape{}, compile.Options{Dump: dump}, in, true); err != nil {
 				t.Errorf("%s to %s and back: %v", from, to, err)
 			}

@@ -19,6 +19,7 @@ import (
 
 	"pwc/compile"
 	hostbackend "pwc/compile/host"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/interp"
@@ -132,12 +133,12 @@ func golden(ar *txtar.Archive) error {
 	if len(symbols) == 0 && len(m.Symbols) > 0 {
 		return nil
 	}
-	b, err := random(rand.New(rand.NewSource(1)), m, symbols)
+	b, err := oracle.Draw(rand.New(rand.NewSource(1)), m, symbols, nil)
 	if err != nil {
 		return err
 	}
 	o.Dump = nil
-	if err := check(m, shape, o, b.clone(), false); err != nil {
+	if err := check(m, shape, o, b.Clone(), false); err != nil {
 		return err
 	}
 	results, err := execute(p, m, b)
@@ -149,7 +150,7 @@ func golden(ar *txtar.Archive) error {
 		fmt.Fprintf(&run, "result %d: %s %s\n", i, r, elementsText(r))
 	}
 	for _, s := range m.States {
-		fmt.Fprintf(&run, "state @%s: %s %s\n", s.Name, b.states[s.Name], elementsText(b.states[s.Name]))
+		fmt.Fprintf(&run, "state @%s: %s %s\n", s.Name, b.States[s.Name], elementsText(b.States[s.Name]))
 	}
 	add("run", run.String())
 	return nil

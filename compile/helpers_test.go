@@ -4,129 +4,18 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand"
 	"testing"
 
 	"pwc/compile"
 	hostbackend "pwc/compile/host"
-	"pwc/internal/irgen"
+	"pwc/internal/oracle"
 	"pwc/ir"
-	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
 )
-
-// bound is the memory of one run: a tensor for each parameter, weight and
-// state of a module with one function.
-type bound struct {
-	symbols map[string]int64
-	params  []*interp.Tensor
-	weights map[string]*interp.Tensor
-	states  map[string]*interp.Tensor
-}
-
-func (b *bound) clone() *bound {
-	c := &bound{symbols: b.symbols, weights: b.weights, states: make(map[string]*interp.Tensor)}
-	for _, p := range b.params {
-		c.params = append(c.params, p.Clone())
-	}
-	for name, s := range b.states {
-		c.states[name] = s.Clone()
-	}
-	return c
-}
-
-// all returns the tensors in the order of a program's parameters.
-func (b *bound) all(m *ir.Module) []*interp.Tensor {
-	out := append([]*interp.Tensor{}, b.params...)
-	for _, w := range m.Weights {
-		out = append(out, b.weights[w.Name])
-	}
-	for _, s := range m.States {
-		out = append(out, b.states[s.Name])
-	}
-	return out
-}
-
-// random binds a module to random elements for the symbol values.
-func random(r *rand.Rand, m *ir.Module, symbols map[string]int64) (*bound, error) {
-	b := &bound{symbols: symbols, weights: make(map[string]*interp.Tensor), states: make(map[string]*interp.Tensor)}
-	tensor := func(t ir.Type) (*interp.Tensor, error) {
-		shape, err := extents(t.Shape, symbols)
-		if err != nil {
-			return nil, err
-		}
-		x, err := interp.Zeros(t.DType, shape)
-		if err != nil {
-			return nil, err
-		}
-		for i := range x.Len() {
-			if v := irgen.Input(r, t.DType); t.DType.Float() {
-				x.Set(i, v)
-			} else {
-				x.SetInt(i, int64(v))
-			}
-		}
-		return x, nil
-	}
-	f := m.Funcs[0]
-	for _, p := range f.Params {
-		x, err := tensor(f.Type(p))
-		if err != nil {
-			return nil, err
-		}
-		b.params = append(b.params, x)
-	}
-	for _, w := range m.Weights {
-		x, err := tensor(w.Type)
-		if err != nil {
-			return nil, err
-		}
-		b.weights[w.Name] = x
-	}
-	for _, s := range m.States {
-		x, err := tensor(s.Type)
-		if err != nil {
-			return nil, err
-		}
-		b.states[s.Name] = x
-	}
-	return b, nil
-}
-
-func extents(shape []dim.Dim, symbols map[string]int64) ([]int64, error) {
-	out := make([]int64, len(shape))
-	for i, d := range shape {
-		n, err := d.Eval(func(s string) (int64, bool) { v, ok := symbols[s]; return v, ok })
-		if err != nil {
-			return nil, err
-		}
-		out[i] = n
-	}
-	return out, nil
-}
-
-// interpret runs the module's function in the interpreter.
-func interpret(m *ir.Module, b *bound) ([]*interp.Tensor, error) {
-	env := &interp.Env{Weights: b.weights, States: b.states, Symbols: b.symbols, Externs: map[string]interp.Extern{"silly::attention": sillyReference}}
-	return interp.Run(context.Background(), m, m.Funcs[0], env, b.params)
-}
-
-// sillyReference is silly::attention(q, k, v, mut out): out = (q + 2k - v) / 4.
-func sillyReference(c *interp.Call) error {
-	q, k, v, out := c.Args[0], c.Args[1], c.Args[2], c.Args[3]
-	for i := range out.Len() {
-		if out.Type.Float() {
-			out.Set(i, (q.At(i)+2*k.At(i)-v.At(i))/4)
-		} else {
-			out.SetInt(i, (q.Int(i)+2*k.Int(i)-v.Int(i))/4)
-		}
-	}
-	return nil
-}
 
 // sillyOp is silly::attention on the host device.
 type sillyOp struct{ dev *host.Device }
@@ -151,7 +40,7 @@ func (o sillyOp) Launch(c *device.OpCall) error {
 			}
 			call.Args = append(call.Args, x)
 		}
-		if err := sillyReference(call); err != nil {
+		if err := oracle.SillyAttention(call); err != nil {
 			return err
 		}
 		out, err := o.dev.Bytes(c.Args[3].Buffer)
@@ -165,7 +54,7 @@ func (o sillyOp) Launch(c *device.OpCall) error {
 
 // execute runs a program on the host device and returns its results. Mutable
 // parameters and states of b are written.
-func execute(p *program.Program, m *ir.Module, b *bound) ([]*interp.Tensor, error) {
+func execute(p *program.Program, m *ir.Module, b *oracle.Inputs) ([]*interp.Tensor, error) {
 	dev := host.Open(host.Options{Workers: 2})
 	defer dev.Close()
 	exe, err := dev.Load(p, device.OpSet{"silly::attention": sillyOp{dev}})
@@ -180,7 +69,7 @@ func execute(p *program.Program, m *ir.Module, b *bound) ([]*interp.Tensor, erro
 	defer stream.Close()
 	symbols := make([]int64, len(p.Symbols))
 	for i, s := range p.Symbols {
-		symbols[i] = b.symbols[s]
+		symbols[i] = b.Symbols[s]
 	}
 	alloc := func(n int64) (device.Buffer, error) {
 		mem, err := dev.Alloc(max(n, 1))
@@ -191,7 +80,7 @@ func execute(p *program.Program, m *ir.Module, b *bound) ([]*interp.Tensor, erro
 		return buf, stream.Fill(buf, 0xa5) // what nothing wrote must not look like an answer
 	}
 	var args device.Args
-	for _, x := range b.all(m) {
+	for _, x := range b.All(m) {
 		buf, err := alloc(int64(len(x.Bytes())))
 		if err != nil {
 			return nil, err
@@ -203,7 +92,7 @@ func execute(p *program.Program, m *ir.Module, b *bound) ([]*interp.Tensor, erro
 	}
 	shapes := make([][]int64, len(p.Results))
 	for i, r := range p.Results {
-		if shapes[i], err = extents(r.Shape, b.symbols); err != nil {
+		if shapes[i], err = oracle.Extents(r.Shape, b.Symbols); err != nil {
 			return nil, err
 		}
 		x, err := interp.Zeros(r.DType, shapes[i])
@@ -251,7 +140,7 @@ func execute(p *program.Program, m *ir.Module, b *bound) ([]*interp.Tensor, erro
 		}
 		out = append(out, x)
 	}
-	for i, x := range b.all(m) {
+	for i, x := range b.All(m) {
 		if !p.Params[i].Mut {
 			continue
 		}
@@ -292,7 +181,7 @@ func compileHost(t testing.TB, m *ir.Module, s compile.Shape, o compile.Options)
 
 // check compiles, runs and compares against the interpreter, with the
 // tolerance for each dtype; with each set, element by element too.
-func check(m *ir.Module, s compile.Shape, o compile.Options, b *bound, each bool) error {
+func check(m *ir.Module, s compile.Shape, o compile.Options, b *oracle.Inputs, each bool) error {
 	p, err := compile.Compile(context.Background(), m, s, hostbackend.New(), o)
 	if err != nil {
 		return err
@@ -300,8 +189,8 @@ func check(m *ir.Module, s compile.Shape, o compile.Options, b *bound, each bool
 	if err := p.Validate(); err != nil {
 		return fmt.Errorf("%w\n%s", err, p)
 	}
-	want, wantMem := b.clone(), b.clone()
-	expect, err := interpret(m, want)
+	want, wantMem := b.Clone(), b.Clone()
+	expect, err := oracle.Interpret(context.Background(), m, want)
 	if err != nil {
 		return err
 	}
@@ -321,7 +210,7 @@ func check(m *ir.Module, s compile.Shape, o compile.Options, b *bound, each bool
 			return fmt.Errorf("result %d: %s\ngot  %v\nwant %v\n%s", i, d, got[i], expect[i], p)
 		}
 	}
-	left, right := wantMem.all(m), want.all(m)
+	left, right := wantMem.All(m), want.All(m)
 	for i := range left {
 		if d := interp.Compare(left[i], right[i]); !d.Within(tolerance(left[i].Type)) {
 			return fmt.Errorf("parameter %d after the run: %s\n%s", i, d, p)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pwc/compile"
+	"pwc/internal/oracle"
 	"pwc/ir/interp"
 )
 
@@ -94,13 +95,13 @@ func TestPositionsOutOfRange(t *testing.T) {
   }`} {
 		m := parse(t, module(body))
 		for _, n := range []int64{0, 1, 9} {
-			b, err := random(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n})
+			b, err := oracle.Draw(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for i, p := range m.Funcs[0].Params {
 				if m.Funcs[0].Values[p].Name == "i" {
-					b.params[i] = positions(t, n, -1, 5, 4, 0, 1000, 2, -1<<31, 3, 1)
+					b.Params[i] = positions(t, n, -1, 5, 4, 0, 1000, 2, -1<<31, 3, 1)
 				}
 			}
 			if err := check(m, compile.Shape{}, compile.Options{}, b, true); err != nil {
@@ -134,7 +135,7 @@ func TestRope(t *testing.T) {
     return %y
   }`))
 				for _, n := range []int64{0, 1, 7} {
-					b, err := random(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n})
+					b, err := oracle.Draw(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n}, nil)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pwc/compile"
+	"pwc/internal/oracle"
 	"pwc/program"
 )
 
@@ -252,7 +253,7 @@ func TestKernelCounts(t *testing.T) {
 				t.Errorf("%d kernels, want %d:\n%s", kernels, c.kernels, loops)
 			}
 			for _, n := range []int64{0, 1, 5} {
-				b, err := random(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n})
+				b, err := oracle.Draw(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pwc/compile"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -86,7 +87,7 @@ func TestLimits(t *testing.T) {
 				if p := compileHost(t, m, compile.Shape{}, o); len(o.Disable) == 0 && len(p.Steps) > c.steps {
 					t.Errorf("%d steps, at most %d", len(p.Steps), c.steps)
 				}
-				in, err := random(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 5})
+				in, err := oracle.Draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 5}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

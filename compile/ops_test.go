@@ -7,6 +7,7 @@ import (
 
 	"pwc/compile"
 	"pwc/internal/irgen"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -287,13 +288,13 @@ func caseModule(dt dtype.DType, c opCase) *ir.Module {
 	return m
 }
 
-func caseInputs(t *testing.T, m *ir.Module, c opCase, n int64, at int) *bound {
-	b := &bound{symbols: map[string]int64{"N": n}}
+func caseInputs(t *testing.T, m *ir.Module, c opCase, n int64, at int) *oracle.Inputs {
+	b := &oracle.Inputs{Symbols: map[string]int64{"N": n}}
 	f := m.Funcs[0]
 	r := rand.New(rand.NewSource(int64(at)))
 	for i, p := range f.Params {
 		typ := f.Type(p)
-		shape, err := extents(typ.Shape, b.symbols)
+		shape, err := oracle.Extents(typ.Shape, b.Symbols)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -316,7 +317,7 @@ func caseInputs(t *testing.T, m *ir.Module, c opCase, n int64, at int) *bound {
 		case c.mild && typ.DType.Float():
 			values = []float64{1, 2, math.NaN(), 0.5, -1, 0, math.Inf(1), 3, 1, math.Copysign(0, -1), -2, math.Inf(-1), 1, 1, 1}
 		}
-		b.params = append(b.params, tensorOf(t, typ.DType, shape, values, i*3))
+		b.Params = append(b.Params, tensorOf(t, typ.DType, shape, values, i*3))
 	}
 	return b
 }

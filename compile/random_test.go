@@ -9,6 +9,7 @@ import (
 
 	"pwc/compile"
 	"pwc/internal/irgen"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dim"
 )
@@ -57,31 +58,10 @@ func randomShape(r *rand.Rand, m *ir.Module) (compile.Shape, map[string]int64) {
 	return s, symbols
 }
 
-// returnMore makes the function return more of its values, so that more of it is
-// alive and checked.
-func returnMore(r *rand.Rand, m *ir.Module) {
-	f := m.Funcs[0]
-	latest := make(map[ir.Value]ir.Value)
-	for _, n := range f.Nodes {
-		for _, v := range n.Results {
-			latest[v] = v
-		}
-		for _, w := range n.Versions {
-			latest[f.Base(w.Value)] = w.Value
-		}
-	}
-	for v := range f.Values {
-		if l, ok := latest[ir.Value(v)]; ok && r.Intn(6) == 0 && !f.Def(l).IsEmpty() {
-			f.Returns = append(f.Returns, l)
-			f.ResultTypes = append(f.ResultTypes, f.Type(l))
-		}
-	}
-}
-
 func tryRandom(m *ir.Module, r *rand.Rand, o compile.Options) error {
-	returnMore(r, m)
+	irgen.ReturnMore(r, m)
 	s, symbols := randomShape(r, m)
-	b, err := random(r, m, symbols)
+	b, err := oracle.Draw(r, m, symbols, nil)
 	if err != nil {
 		return err
 	}

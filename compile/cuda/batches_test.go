@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"pwc/compile"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/program"
@@ -66,7 +67,7 @@ func TestDeviceManyBatches(t *testing.T) {
 	g := openGPU(t)
 	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
 		m := batchesModule(t, dt)
-		b, err := draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 66000}, normal)
+		b, err := oracle.Draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 66000}, normal)
 		if err != nil {
 			t.Fatal(err)
 		}

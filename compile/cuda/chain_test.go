@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"pwc/compile"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dtype"
 )
@@ -133,7 +134,7 @@ func TestDeviceChains(t *testing.T) {
 			sizes = g.some(1, 2, 8, 17)
 		}
 		for _, rows := range sizes {
-			b, err := draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, func(r *rand.Rand, dt dtype.DType) float64 { return r.NormFloat64() / 4 })
+			b, err := oracle.Draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, func(r *rand.Rand, dt dtype.DType) float64 { return r.NormFloat64() / 4 })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,6 +15,7 @@ import (
 	"pwc/compile"
 	"pwc/compile/cuda"
 	"pwc/internal/irgen"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -97,96 +98,6 @@ func (g *rig) useLibrary(t testing.TB) *cublaslt.Library {
 	return lib
 }
 
-// inputs is the memory of one run of a module with one function: its tensors in
-// the order of a program's parameters.
-type inputs struct {
-	symbols map[string]int64
-	params  []*interp.Tensor
-	weights map[string]*interp.Tensor
-	states  map[string]*interp.Tensor
-}
-
-func (b *inputs) clone() *inputs {
-	c := &inputs{symbols: b.symbols, weights: b.weights, states: make(map[string]*interp.Tensor)}
-	for _, p := range b.params {
-		c.params = append(c.params, p.Clone())
-	}
-	for name, s := range b.states {
-		c.states[name] = s.Clone()
-	}
-	return c
-}
-
-func (b *inputs) all(m *ir.Module) []*interp.Tensor {
-	out := append([]*interp.Tensor{}, b.params...)
-	for _, w := range m.Weights {
-		out = append(out, b.weights[w.Name])
-	}
-	for _, s := range m.States {
-		out = append(out, b.states[s.Name])
-	}
-	return out
-}
-
-// draw binds a module to random elements.
-func draw(r *rand.Rand, m *ir.Module, symbols map[string]int64, element func(*rand.Rand, dtype.DType) float64) (*inputs, error) {
-	b := &inputs{symbols: symbols, weights: make(map[string]*interp.Tensor), states: make(map[string]*interp.Tensor)}
-	var failed error
-	tensor := func(t ir.Type) *interp.Tensor {
-		shape, err := extents(t.Shape, symbols)
-		if err == nil {
-			var x *interp.Tensor
-			if x, err = interp.Zeros(t.DType, shape); err == nil {
-				for i := range x.Len() {
-					if v := element(r, t.DType); t.DType.Float() {
-						x.Set(i, v)
-					} else {
-						x.SetInt(i, int64(v))
-					}
-				}
-				return x
-			}
-		}
-		failed = errors.Join(failed, err)
-		return nil
-	}
-	for _, p := range m.Funcs[0].Params {
-		b.params = append(b.params, tensor(m.Funcs[0].Type(p)))
-	}
-	for _, w := range m.Weights {
-		b.weights[w.Name] = tensor(w.Type)
-	}
-	for _, s := range m.States {
-		b.states[s.Name] = tensor(s.Type)
-	}
-	return b, failed
-}
-
-func extents(shape []dim.Dim, symbols map[string]int64) ([]int64, error) {
-	out := make([]int64, len(shape))
-	for i, d := range shape {
-		n, err := d.Eval(func(s string) (int64, bool) { v, ok := symbols[s]; return v, ok })
-		if err != nil {
-			return nil, err
-		}
-		out[i] = n
-	}
-	return out, nil
-}
-
-// attentionReference is silly::attention(q, k, v, mut out): out = (q + 2k - v) / 4.
-func attentionReference(c *interp.Call) error {
-	q, k, v, out := c.Args[0], c.Args[1], c.Args[2], c.Args[3]
-	for i := range out.Len() {
-		if out.Type.Float() {
-			out.Set(i, (q.At(i)+2*k.At(i)-v.At(i))/4)
-		} else {
-			out.SetInt(i, (q.Int(i)+2*k.Int(i)-v.Int(i))/4)
-		}
-	}
-	return nil
-}
-
 // attentionOp is silly::attention on the GPU, by way of the host.
 type attentionOp struct{ rig *rig }
 
@@ -212,7 +123,7 @@ func (o attentionOp) Launch(c *device.OpCall) error {
 		}
 		call.Args = append(call.Args, x)
 	}
-	if err := attentionReference(call); err != nil {
+	if err := oracle.SillyAttention(call); err != nil {
 		return err
 	}
 	return c.Stream.CopyToDevice(c.Args[3].Buffer, call.Args[3].Bytes())
@@ -226,7 +137,7 @@ type outcome struct {
 }
 
 // run executes a program. Results and scratch start as garbage.
-func (g *rig) run(p *program.Program, m *ir.Module, b *inputs) (out *outcome, err error) {
+func (g *rig) run(p *program.Program, m *ir.Module, b *oracle.Inputs) (out *outcome, err error) {
 	exe, err := g.dev.Load(p, device.OpSet{"silly::attention": attentionOp{g}})
 	if err != nil {
 		return nil, err
@@ -234,7 +145,7 @@ func (g *rig) run(p *program.Program, m *ir.Module, b *inputs) (out *outcome, er
 	defer func() { err = errors.Join(err, exe.Close()) }()
 	symbols := make([]int64, len(p.Symbols))
 	for i, s := range p.Symbols {
-		symbols[i] = b.symbols[s]
+		symbols[i] = b.Symbols[s]
 	}
 	var segments []device.Memory
 	defer func() {
@@ -255,7 +166,7 @@ func (g *rig) run(p *program.Program, m *ir.Module, b *inputs) (out *outcome, er
 		return buf, g.stream.Fill(buf, 0xa5)
 	}
 	var args device.Args
-	for _, x := range b.all(m) {
+	for _, x := range b.All(m) {
 		buf, err := alloc(int64(len(x.Bytes())))
 		if err != nil {
 			return nil, err
@@ -269,7 +180,7 @@ func (g *rig) run(p *program.Program, m *ir.Module, b *inputs) (out *outcome, er
 	}
 	shapes := make([][]int64, len(p.Results))
 	for i, r := range p.Results {
-		if shapes[i], err = extents(r.Shape, b.symbols); err != nil {
+		if shapes[i], err = oracle.Extents(r.Shape, b.Symbols); err != nil {
 			return nil, err
 		}
 		n := r.DType.Bytes(1)
@@ -322,7 +233,7 @@ func (g *rig) run(p *program.Program, m *ir.Module, b *inputs) (out *outcome, er
 		}
 		out.results = append(out.results, x)
 	}
-	for i, x := range b.all(m) {
+	for i, x := range b.All(m) {
 		if p.Params[i].Mut {
 			if out.mutated[i], err = read(args.Params[i], x.Type, x.Shape); err != nil {
 				return nil, err
@@ -337,7 +248,7 @@ func (g *rig) run(p *program.Program, m *ir.Module, b *inputs) (out *outcome, er
 }
 
 // check compiles and runs a module and holds it against the interpreter.
-func (g *rig) check(m *ir.Module, s compile.Shape, b *inputs, tolerance func(dtype.DType) float64) error {
+func (g *rig) check(m *ir.Module, s compile.Shape, b *oracle.Inputs, tolerance func(dtype.DType) float64) error {
 	p, err := compile.Compile(context.Background(), m, s, g.backend, compile.Options{})
 	if err != nil {
 		return err
@@ -346,14 +257,13 @@ func (g *rig) check(m *ir.Module, s compile.Shape, b *inputs, tolerance func(dty
 }
 
 // hold runs a program of a module and holds it against the interpreter.
-func (g *rig) hold(p *program.Program, m *ir.Module, b *inputs, tolerance func(dtype.DType) float64) error {
+func (g *rig) hold(p *program.Program, m *ir.Module, b *oracle.Inputs, tolerance func(dtype.DType) float64) error {
 	got, err := g.run(p, m, b)
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, p)
 	}
-	want := b.clone()
-	env := &interp.Env{Weights: want.weights, States: want.states, Symbols: want.symbols, Externs: map[string]interp.Extern{"silly::attention": attentionReference}}
-	expect, err := interp.Run(context.Background(), m, m.Funcs[0], env, want.params)
+	want := b.Clone()
+	expect, err := oracle.Interpret(context.Background(), m, want)
 	if err != nil {
 		return err
 	}
@@ -362,7 +272,7 @@ func (g *rig) hold(p *program.Program, m *ir.Module, b *inputs, tolerance func(d
 			return fmt.Errorf("result %d: %s\ngot  %v\nwant %v\n%s", i, d, got.results[i], expect[i], p)
 		}
 	}
-	for i, x := range want.all(m) {
+	for i, x := range want.All(m) {
 		if y := got.mutated[i]; y != nil {
 			if d := interp.Compare(y, x); !d.Within(tolerance(x.Type)) {
 				return fmt.Errorf("parameter %d after the run: %s\n%s", i, d, p)
@@ -406,34 +316,13 @@ func TestDeviceModules(t *testing.T) {
 			for _, y := range m.Symbols {
 				symbols[y.Name] = max(min(n, y.Hi), y.Lo)
 			}
-			b, err := draw(rand.New(rand.NewSource(n)), m, symbols, odd)
+			b, err := oracle.Draw(rand.New(rand.NewSource(n)), m, symbols, odd)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := g.check(m, compile.Shape{}, b, tolerance); err != nil {
 				t.Errorf("%s, %v: %v", name, symbols, err)
 			}
-		}
-	}
-}
-
-// returnMore makes the function return more of its values, so that more of it is
-// alive and checked.
-func returnMore(r *rand.Rand, m *ir.Module) {
-	f := m.Funcs[0]
-	latest := make(map[ir.Value]ir.Value)
-	for _, n := range f.Nodes {
-		for _, v := range n.Results {
-			latest[v] = v
-		}
-		for _, w := range n.Versions {
-			latest[f.Base(w.Value)] = w.Value
-		}
-	}
-	for v := range f.Values {
-		if l, ok := latest[ir.Value(v)]; ok && r.Intn(6) == 0 && !f.Def(l).IsEmpty() {
-			f.Returns = append(f.Returns, l)
-			f.ResultTypes = append(f.ResultTypes, f.Type(l))
 		}
 	}
 }
@@ -458,7 +347,7 @@ func TestDeviceRandomModules(t *testing.T) {
 			}
 		}
 		m := irgen.Generate(r, o)
-		returnMore(r, m)
+		irgen.ReturnMore(r, m)
 		s := compile.Shape{Ranges: make(map[string]dim.Interval)}
 		symbols := make(map[string]int64)
 		for _, y := range m.Symbols {
@@ -471,7 +360,7 @@ func TestDeviceRandomModules(t *testing.T) {
 				s.Ranges[y.Name] = dim.Interval{Lo: n - r.Int63n(n-y.Lo+1), Hi: n + r.Int63n(y.Hi-n+1)}
 			}
 		}
-		b, err := draw(r, m, symbols, odd)
+		b, err := oracle.Draw(r, m, symbols, odd)
 		if err == nil {
 			err = rigs[i%len(rigs)].check(m, s, b, tolerance)
 		}
@@ -502,7 +391,7 @@ func TestDeviceExactModules(t *testing.T) {
 			}
 		}
 		positions := r.Intn(2) == 0
-		b, err := draw(r, m, symbols, func(r *rand.Rand, dt dtype.DType) float64 {
+		b, err := oracle.Draw(r, m, symbols, func(r *rand.Rand, dt dtype.DType) float64 {
 			if positions && dt != dtype.Bool {
 				return float64(r.Intn(5))
 			}
@@ -563,7 +452,7 @@ func TestDeviceProducts(t *testing.T) {
 			sizes = g.some(1, 7, 17, 33, 65, 257)
 		}
 		for _, n := range sizes {
-			b, err := draw(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n}, normal)
+			b, err := oracle.Draw(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n}, normal)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -590,12 +479,12 @@ module "faults" {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 4}, normal)
+	b, err := oracle.Draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 4}, normal)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, v := range []int64{3, -1, 16, 15} {
-		b.params[0].SetInt(i, v)
+		b.Params[0].SetInt(i, v)
 	}
 	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
 	if err != nil {
@@ -611,9 +500,9 @@ module "faults" {
 	for i := range out.results[0].Len() {
 		row, want := i/64, 0.0
 		if row == 0 {
-			want = b.weights["table"].At(3*64 + i%64)
+			want = b.Weights["table"].At(3*64 + i%64)
 		} else if row == 3 {
-			want = b.weights["table"].At(15*64 + i%64)
+			want = b.Weights["table"].At(15*64 + i%64)
 		}
 		if got := out.results[0].At(i); got != want {
 			t.Fatalf("row %d: %v, want %v", row, got, want)
@@ -629,7 +518,7 @@ func TestDeviceLongRows(t *testing.T) {
 		m := longRows(t, c)
 		for _, n := range []int64{1, 3} {
 			r := rand.New(rand.NewSource(c))
-			b, err := draw(r, m, map[string]int64{"N": n}, func(r *rand.Rand, dt dtype.DType) float64 {
+			b, err := oracle.Draw(r, m, map[string]int64{"N": n}, func(r *rand.Rand, dt dtype.DType) float64 {
 				if dt == dtype.I32 {
 					return float64(r.Intn(1<<20) - 1<<19)
 				}

@@ -12,6 +12,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -63,14 +64,14 @@ func TestDeviceExperts(t *testing.T) {
 		for _, n := range g.some(1, 2, 3, 9, 16, 33, 65, 64, 200, 300) {
 			for how, at := range positions {
 				r := rand.New(rand.NewSource(n))
-				b, err := draw(r, m, map[string]int64{"N": n}, normal)
+				b, err := oracle.Draw(r, m, map[string]int64{"N": n}, normal)
 				if err != nil {
 					t.Fatal(err)
 				}
 				faults := 0
-				for i := range b.params[1].Len() {
+				for i := range b.Params[1].Len() {
 					v := at(r, i, int(c.experts))
-					b.params[1].SetInt(i, v)
+					b.Params[1].SetInt(i, v)
 					if v < 0 || v >= c.experts {
 						faults++
 					}
@@ -85,7 +86,7 @@ func TestDeviceExperts(t *testing.T) {
 
 // checkFaults runs a module on the GPU and holds it to the interpreter, and its
 // reports of positions out of range to what is expected.
-func (g *rig) checkFaults(m *ir.Module, b *inputs, want bool) error {
+func (g *rig) checkFaults(m *ir.Module, b *oracle.Inputs, want bool) error {
 	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
 	if err != nil {
 		return err
@@ -97,7 +98,7 @@ func (g *rig) checkFaults(m *ir.Module, b *inputs, want bool) error {
 	if (len(out.faults) > 0) != want {
 		return fmt.Errorf("faults %v, want some: %v", out.faults, want)
 	}
-	expect, err := interp.Run(context.Background(), m, m.Funcs[0], &interp.Env{Weights: b.weights, Symbols: b.symbols}, b.params)
+	expect, err := interp.Run(context.Background(), m, m.Funcs[0], &interp.Env{Weights: b.Weights, Symbols: b.Symbols}, b.Params)
 	if err != nil {
 		return err
 	}
@@ -224,7 +225,7 @@ func (g *rig) layer(t *testing.T, name string, p *program.Program, a *arena, n i
 	for range count {
 		args := device.Args{}
 		for i, x := range p.Params {
-			shape, err := extents(x.Shape, map[string]int64{"N": n})
+			shape, err := oracle.Extents(x.Shape, map[string]int64{"N": n})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -236,7 +237,7 @@ func (g *rig) layer(t *testing.T, name string, p *program.Program, a *arena, n i
 			matrix = max(matrix, bytes/c.experts)
 			args.Params = append(args.Params, a.takeAway(t, bytes, at))
 		}
-		shape, err := extents(p.Results[0].Shape, map[string]int64{"N": n})
+		shape, err := oracle.Extents(p.Results[0].Shape, map[string]int64{"N": n})
 		if err != nil {
 			t.Fatal(err)
 		}

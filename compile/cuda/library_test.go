@@ -11,6 +11,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -165,7 +166,7 @@ func TestDeviceLibrary(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 65}, func(r *rand.Rand, _ dtype.DType) float64 { return float64(r.Intn(17) - 8) })
+		b, err := oracle.Draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 65}, func(r *rand.Rand, _ dtype.DType) float64 { return float64(r.Intn(17) - 8) })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"pwc/compile"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/runtime/device"
@@ -190,7 +191,7 @@ module "vocabulary" {
 			t.Fatal(err)
 		}
 		for _, rows := range g.some(c.rows...) {
-			b, err := draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, normal)
+			b, err := oracle.Draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, normal)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda"
+	"pwc/internal/oracle"
 	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/device"
@@ -66,14 +67,14 @@ func (g *rig) bindAll(t testing.TB, p *program.Program, symbols map[string]int64
 	for range count {
 		var args device.Args
 		for _, x := range p.Params {
-			shape, err := extents(x.Shape, symbols)
+			shape, err := oracle.Extents(x.Shape, symbols)
 			if err != nil {
 				return exe, nil, err
 			}
 			args.Params = append(args.Params, a.take(t, bytesOf(x.DType, shape)))
 		}
 		for _, x := range p.Results {
-			shape, err := extents(x.Shape, symbols)
+			shape, err := oracle.Extents(x.Shape, symbols)
 			if err != nil {
 				return exe, nil, err
 			}
@@ -413,7 +414,7 @@ func TestSteps(t *testing.T) {
 			bytes := int64(0)
 			for _, x := range p.Params {
 				if x.Kind == program.ParamWeight {
-					shape, _ := extents(x.Shape, symbols)
+					shape, _ := oracle.Extents(x.Shape, symbols)
 					bytes += bytesOf(x.DType, shape)
 				}
 			}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"pwc/compile"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dtype"
 )
@@ -105,7 +106,7 @@ func TestDeviceWatched(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, n := range c.rows {
-				b, err := draw(rand.New(rand.NewSource(n)), c.m, map[string]int64{"N": n}, func(r *rand.Rand, dt dtype.DType) float64 {
+				b, err := oracle.Draw(rand.New(rand.NewSource(n)), c.m, map[string]int64{"N": n}, func(r *rand.Rand, dt dtype.DType) float64 {
 					if dt.Float() {
 						return r.NormFloat64() / 4
 					}

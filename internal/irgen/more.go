@@ -1,0 +1,24 @@
+package irgen
+
+import "pwc/ir"
+
+// ReturnMore makes the module's first function return more of its values, so that more of it is
+// alive and checked.
+func ReturnMore(r Source, m *ir.Module) {
+	f := m.Funcs[0]
+	latest := make(map[ir.Value]ir.Value)
+	for _, n := range f.Nodes {
+		for _, v := range n.Results {
+			latest[v] = v
+		}
+		for _, w := range n.Versions {
+			latest[f.Base(w.Value)] = w.Value
+		}
+	}
+	for v := range f.Values {
+		if l, ok := latest[ir.Value(v)]; ok && r.Intn(6) == 0 && !f.Def(l).IsEmpty() {
+			f.Returns = append(f.Returns, l)
+			f.ResultTypes = append(f.ResultTypes, f.Type(l))
+		}
+	}
+}
