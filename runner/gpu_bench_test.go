@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,9 +20,12 @@ const llama8B = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", 
 "rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": false}`
 
 // BenchmarkServeOnGPU is a steady decode step of the 8B shape in bf16 with
-// made-up weights, at contexts around 512: in the runner, by kind of sampling, and
-// of the same backend without it, which is @forward and @logits of as many rows
-// issued as far ahead. Contexts are the same for both.
+// made-up weights, at contexts from 512 on, by kind of sampling: in the runner
+// ("step-µs", of which the host works for "host-µs"), and of the same backend without
+// it ("alone-µs"), which is @forward and @logits of the same requests issued as far
+// ahead. What the runner adds is "added-%". One operation is a turn of some steps of
+// each, so that both have the clocks that the other has, and allocates nothing; the
+// figures are the middle ones of all turns.
 func BenchmarkServeOnGPU(b *testing.B) {
 	const length, tokens = 4096, 512
 	m, err := hf.Builtin().Import([]byte(llama8B), hf.Options{DType: dtype.BF16, BlockSize: 16})
@@ -51,7 +55,7 @@ func BenchmarkSampleOnGPU(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r := onGPU(b, m, hf.Dummy(m.Params), nil, Options{MaxSequences: 256, MaxTokens: 2048, MaxLength: length, Blocks: 4096,
+	r := onGPU(b, m, hf.Dummy(m.Params), nil, Options{MaxSequences: 256, MaxTokens: 2048, MaxLength: length, Blocks: 16384,
 		Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 8, 32, 128, 256}}})
 	for _, n := range []int{1, 8, 32, 128, 256} {
 		serve(b, r, n, tokens, length)
@@ -71,108 +75,152 @@ func serve(b *testing.B, r *Runner, requests, tokens, length int) {
 	for len(r.running) < requests || r.running[requests-1].computed < tokens+4 {
 		advance(b, r)
 	}
-	kinds := []struct {
-		name   string
-		middle int // of the contexts that were measured
+	other := newBare(b, r)
+	for _, kind := range []struct {
+		name string
 		Sampling
-	}{{name: "greedy"}, {name: "random", Sampling: Sampling{Temperature: 1}}, {name: "nucleus", Sampling: Sampling{Temperature: 1, TopP: 0.9}}, {name: "limited", Sampling: Sampling{Temperature: 1, TopK: 50, TopP: 0.9}}}
-	for k, kind := range kinds {
+	}{{name: "greedy"}, {"random", Sampling{Temperature: 1}}, {"nucleus", Sampling{Temperature: 1, TopP: 0.9}}, {"limited", Sampling{Temperature: 1, TopK: 50, TopP: 0.9}}} {
 		for i, q := range r.running {
 			q.req.Sampling = kind.Sampling
 			q.req.Sampling.Seed = uint64(i)
 		}
-		first := r.running[0].computed
 		b.Run(fmt.Sprintf("rows=%d/%s", requests, kind.name), func(b *testing.B) {
-			for range 2 { // a step is under way when the first is counted, as after each
-				advance(b, r)
-			}
-			before := r.count
+			const warm, counted = 2, 8
+			var step, alone, host, added turns
 			b.ReportAllocs()
 			for b.Loop() {
-				advance(b, r)
+				for range warm {
+					advance(b, r)
+				}
+				before, start := r.count, time.Now()
+				for range counted { // a step is under way before the first, as after each
+					advance(b, r)
+				}
+				inRunner := time.Since(start)
+				step.add(inRunner.Seconds() * 1e6 / counted)
+				host.add((r.count.took - r.count.waited - before.took + before.waited).Seconds() * 1e6 / counted)
+				check(b, r.pool.Stream().Synchronize())
+				other.take(b)
+				for range warm {
+					other.advance(b)
+				}
+				start = time.Now()
+				for range counted {
+					other.advance(b)
+				}
+				outside := time.Since(start)
+				alone.add(outside.Seconds() * 1e6 / counted)
+				added.add(100 * (inRunner.Seconds()/outside.Seconds() - 1))
+				check(b, r.pool.Stream().Synchronize())
 			}
-			after := r.count
-			b.ReportMetric(float64(after.generated-before.generated)/b.Elapsed().Seconds(), "tokens/s")
-			b.ReportMetric(float64((after.took-after.waited-before.took+before.waited).Nanoseconds())/float64(b.N), "host-ns/op")
+			if len(r.running) != requests {
+				b.Fatalf("%d requests are left of %d", len(r.running), requests)
+			}
+			b.ReportMetric(step.middle(), "step-µs")
+			b.ReportMetric(alone.middle(), "alone-µs")
+			b.ReportMetric(host.middle(), "host-µs")
+			b.ReportMetric(added.middle(), "added-%")
+			b.ReportMetric(float64(requests)*1e6/step.middle(), "tokens/s")
+			b.ReportMetric(0, "ns/op")
 		})
-		kinds[k].middle = (first + r.running[0].computed) / 2
 	}
+	advance(b, r) // what the runner reads at the end is its own again
 	cancel()
 	drain(b, r)
-	for _, kind := range kinds {
-		b.Run(fmt.Sprintf("rows=%d/%s/backend", requests, kind.name), func(b *testing.B) { bare(b, r, requests, kind.middle) })
-	}
+}
+
+// turns is a figure of each turn, of so many at most.
+type turns struct {
+	list [1024]float64
+	n    int
+}
+
+func (t *turns) add(v float64) {
+	t.list[t.n%len(t.list)] = v
+	t.n++
+}
+
+// middle returns the median.
+func (t *turns) middle() float64 {
+	list := t.list[:min(t.n, len(t.list))]
+	slices.Sort(list)
+	return list[len(list)/2]
 }
 
 func advance(b *testing.B, r *Runner) {
-	if _, err := r.Step(context.Background()); err != nil {
+	_, err := r.Step(context.Background())
+	check(b, err)
+}
+
+func check(b *testing.B, err error) {
+	if err != nil {
 		b.Fatal(err)
 	}
 }
 
-// bare measures the steps that a runner issues, without it: so many requests
-// decode, each at a context of so many tokens.
-func bare(b *testing.B, r *Runner, requests, tokens int) {
-	ctx := context.Background()
-	per := r.blocksFor(tokens)
-	batch := attention.NewBatch(requests, requests, per)
-	table := make([]int32, per)
-	for i := range requests {
-		for j := range table {
-			table[j] = int32(i*per + j)
-		}
-		if err := batch.Add(tokens-1, 1, table, int(r.lm.blockSize)); err != nil {
-			b.Fatal(err)
-		}
-	}
-	check := func(err error) {
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
-	issue := func() {
-		in, err := r.forward.Inputs(int64(requests))
-		check(err)
-		in.SetUniform(true)
-		ids, err := in.Int32s(r.lm.params[0])
-		check(err)
-		pos, err := in.Int32s(r.lm.params[1])
-		check(err)
-		for i := range ids {
-			ids[i], pos[i] = int32(i), int32(tokens-1)
-		}
-		hidden, err := r.forward.Run(ctx, in, batch)
-		check(err)
-		in, err = r.logits.Inputs(int64(requests))
-		check(err)
-		in.SetUniform(true)
-		check(in.SetResult(r.lm.params[2], hidden.At(0)))
-		rows, err := in.Int32s(r.lm.params[3])
-		check(err)
-		for i := range rows {
-			rows[i] = int32(i)
-		}
-		_, err = r.logits.Run(ctx, in, nil)
-		check(err)
-	}
-	check(r.pool.Stream().Synchronize()) // no slot is copied from any more
-	// As in the runner, the host is one step ahead.
-	var done [2]device.Event
-	for i := range done {
+// bare issues the steps that a runner issues, without it.
+type bare struct {
+	r     *Runner
+	batch *attention.Batch
+	ids   []int32
+	pos   []int32
+	done  [2]device.Event
+	next  int
+}
+
+func newBare(b *testing.B, r *Runner) *bare {
+	n := r.opts.MaxSequences
+	a := &bare{r: r, batch: attention.NewBatch(n, n, r.blocksFor(r.plan.MaxLength))}
+	for i := range a.done {
 		ev, err := r.device.NewEvent()
-		check(err)
-		defer ev.Close()
-		done[i] = ev
+		check(b, err)
+		b.Cleanup(func() { ev.Close() })
+		a.done[i] = ev
 	}
-	issue()
-	check(r.pool.Stream().Record(done[0]))
-	n := 1
-	b.ReportAllocs()
-	for b.Loop() {
-		issue()
-		check(r.pool.Stream().Record(done[n%2]))
-		n++
-		check(done[n%2].Synchronize())
+	return a
+}
+
+// take makes the runner's last step what is issued from here on.
+func (a *bare) take(b *testing.B) {
+	a.batch.Reset()
+	a.ids, a.pos = a.ids[:0], a.pos[:0]
+	a.batch.Stride = 0
+	for _, q := range a.r.running {
+		a.batch.Stride = max(a.batch.Stride, a.r.blocksFor(q.computed))
 	}
-	check(r.pool.Stream().Synchronize())
+	for i, q := range a.r.running {
+		check(b, a.batch.Add(q.computed-1, 1, q.blocks, int(a.r.lm.blockSize)))
+		a.ids, a.pos = append(a.ids, int32(i)), append(a.pos, int32(q.computed-1))
+	}
+	for _, ev := range a.done {
+		check(b, a.r.pool.Stream().Record(ev))
+	}
+}
+
+// advance issues a step and waits for the one before.
+func (a *bare) advance(b *testing.B) {
+	r, ctx := a.r, context.Background()
+	in, err := r.forward.Inputs(int64(len(a.ids)))
+	check(b, err)
+	in.SetUniform(true)
+	ids, err := in.Int32s(r.lm.params[0])
+	check(b, err)
+	pos, err := in.Int32s(r.lm.params[1])
+	check(b, err)
+	copy(ids, a.ids)
+	copy(pos, a.pos)
+	hidden, err := r.forward.Run(ctx, in, a.batch)
+	check(b, err)
+	in, err = r.logits.Inputs(int64(len(a.ids)))
+	check(b, err)
+	in.SetUniform(true)
+	check(b, in.SetResult(r.lm.params[2], hidden.At(0)))
+	rows, err := in.Int32s(r.lm.params[3])
+	check(b, err)
+	copy(rows, a.ids) // which are 0, 1, …
+	_, err = r.logits.Run(ctx, in, nil)
+	check(b, err)
+	check(b, r.pool.Stream().Record(a.done[a.next]))
+	a.next = 1 - a.next
+	check(b, a.done[a.next].Synchronize())
 }
