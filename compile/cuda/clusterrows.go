@@ -5,26 +5,14 @@ package cuda
 // barrier all of them read the same in the same order. It is never written.
 var rowHelpers = []helper{
 	{"tell_cluster", []string{"cluster", "cluster_rank"}, `
-// tell_cluster puts x, which all threads of the block have, into over[rank] of
-// every block of the cluster. It is there after the next cluster_sync.
+// tell_cluster puts x, which all lanes of the warp that calls it have, into over[rank]
+// of every block of the cluster. It is there after the next cluster_sync.
 template <int CLUSTER, class T>
 __device__ __forceinline__ void tell_cluster(T x, T *over) {
-  if (threadIdx.x < CLUSTER) {
-    unsigned long long at;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(at) : "l"((unsigned long long)(over + cluster_rank())), "r"((unsigned)threadIdx.x));
-    *(T *)at = x;
-  }
-}
-`},
-	{"warp_tells", []string{"cluster", "cluster_rank"}, `
-// warp_tells puts x, which all lanes of the warp have, into over[rank * WARPS + warp] of
-// every block of the cluster. It is there after the next cluster_sync.
-template <int WARPS, int CLUSTER, class T>
-__device__ __forceinline__ void warp_tells(T x, T *over) {
   const int lane = threadIdx.x % 32;
   if (lane < CLUSTER) {
     unsigned long long at;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(at) : "l"((unsigned long long)(over + cluster_rank() * WARPS + threadIdx.x / 32)), "r"(lane));
+    asm("mapa.u64 %0, %1, %2;" : "=l"(at) : "l"((unsigned long long)(over + cluster_rank())), "r"(lane));
     *(T *)at = x;
   }
 }
@@ -36,7 +24,7 @@ template <int WARPS, int CLUSTER, class T>
 __device__ __forceinline__ T running_over_cluster(T x, T &carry, T *room, T *over) {
   T all;
   const T before = sum_before<WARPS>(x, all, room);
-  tell_cluster<CLUSTER>(all, over);
+  if (threadIdx.x < 32) tell_cluster<CLUSTER>(all, over);
   cluster_sync();
   T blocks = carry;
   for (int i = 0; i < CLUSTER; i++) {

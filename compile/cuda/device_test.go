@@ -556,6 +556,53 @@ module "long" {
 	return m
 }
 
+// TestDeviceThresholds sums up what is from thresholds on, which most threads of a row
+// have nothing of, among elements and thresholds that are no numbers.
+func TestDeviceThresholds(t *testing.T) {
+	g := openDevice(t)
+	m, err := ir.Parse("thresholds.ir", []byte(`pwc 1
+module "thresholds" {
+  sym N in [1, 64] batch
+  func @piece(%x: f32[N, 16400], %t: f32[N, 1], %u: f32[N, 1]) -> (f32[N], f32[N], f32[N]) {
+    %p = compare(%x, 0.0, dir=ge) : bool[N, 16400]
+    %one = full(1.0, shape=[N, 16400], dtype=f32) : f32[N, 16400]
+    %q = where(%p, %one, 0.0) : f32[N, 16400]
+    %n = sum(%q, axes=[1], keepdims=true) : f32[N, 1]
+    %z = mul(%n, 0.0) : f32[N, 1]
+    %low = add(%t, %z) : f32[N, 1]
+    %high = add(%u, %z) : f32[N, 1]
+    %a = compare(%x, %low, dir=ge) : bool[N, 16400]
+    %b = compare(%x, %high, dir=gt) : bool[N, 16400]
+    %c = where(%a, %x, 0.0) : f32[N, 16400]
+    %d = where(%b, %one, 0.0) : f32[N, 16400]
+    %e = sum(%c, axes=[1]) : f32[N]
+    %f = sum(%d, axes=[1]) : f32[N]
+    %w = reshape(%n, shape=[N]) : f32[N]
+    return %e, %f, %w
+  }
+}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nan, inf := math.NaN(), math.Inf(1)
+	rows := []struct{ low, high float64 }{{2.5, 3}, {-inf, inf}, {nan, 2}, {2, nan}, {3.5, -1}, {inf, -inf}, {100, 100}}
+	b, err := oracle.Draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": int64(len(rows))}, func(r *rand.Rand, _ dtype.DType) float64 {
+		return math.Floor(r.NormFloat64()*64) / 64 // sums are exact
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, row := range rows {
+		b.Params[0].Set(i*16400+100*i, nan)
+		b.Params[0].Set(i*16400+9000+i, inf)
+		b.Params[1].Set(i, row.low)
+		b.Params[2].Set(i, row.high)
+	}
+	if err := g.check(m, compile.Shape{}, b, tolerance); err != nil {
+		t.Errorf("%.600s", err)
+	}
+}
+
 // TestDeviceWide adds 1 to more elements than 32 bits count, and looks at some
 // of them.
 func TestDeviceWide(t *testing.T) {

@@ -215,26 +215,28 @@ __device__ __forceinline__ T over_warp(T x) {
   return x;
 }
 `},
-	{"over_room", nil, `
+	{"over_room", []string{"over_warp"}, `
 template <class T>
 __device__ __forceinline__ T lane_below(T x, int o) { return __shfl_down_sync(~0u, x, o); }
 template <class T>
 __device__ __forceinline__ T first_lane(T x) { return __shfl_sync(~0u, x, 0); }
-// over_room joins the N elements of room. Every lane of every warp gets the result.
+// over_room joins the N elements of room, 32 at most. Every lane of every warp gets the
+// result.
 template <class Op, int N, class T>
 __device__ __forceinline__ T over_room(const T *room) {
   const int lane = threadIdx.x % 32;
-  T x = room[lane < N ? lane : 0];
-  #pragma unroll
-  for (int i = 32; i < N; i += 32)
-    if (lane + i < N) x = Op::of(x, room[lane + i]);
+  T x = room[lane % N];
   #pragma unroll
   for (int o = 16; o > 0; o /= 2) {
     if (o >= N) continue;
-    const T y = lane_below(x, o);
-    if (lane + o < N) x = Op::of(x, y);
+    if ((N & (N - 1)) == 0) {
+      x = Op::of(x, lane_across(x, o));
+    } else {
+      const T y = lane_below(x, o);
+      if (lane + o < N) x = Op::of(x, y);
+    }
   }
-  return first_lane(x);
+  return (N & (N - 1)) == 0 ? x : first_lane(x);
 }
 `},
 	{"running", nil, `

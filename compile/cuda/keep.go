@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"pwc/compile/loop"
@@ -13,6 +14,7 @@ import (
 type keeper struct {
 	e       *emitter
 	trips   int64
+	width   int
 	threads int64 // of a block
 	list    []*kept
 	shared  int64 // bytes of a block
@@ -28,6 +30,7 @@ type kept struct {
 	spare  bool  // the store may be left out: all that read it find it kept
 	bytes  int64 // of a thread
 	shared bool  // in shared memory; else in registers
+	most   bool  // the largest of a thread's is at hand, too
 }
 
 // keep finds the vectors that are worth keeping and declares them; nil if there
@@ -36,7 +39,7 @@ func (e *emitter) keep(s *site, p rowPlan) *keeper {
 	if s.width == 1 || p.warps == 0 || !p.unrolled() {
 		return nil
 	}
-	ke := &keeper{e: e, trips: p.trips, threads: int64(e.threads)}
+	ke := &keeper{e: e, trips: p.trips, width: s.width, threads: int64(e.threads)}
 	for _, k := range e.readAgain() {
 		k.bytes = int64(e.k.Args[k.arg].DType.Bits()/8*s.width) * p.trips
 		switch size := k.bytes * ke.threads; {
@@ -54,6 +57,13 @@ func (e *emitter) keep(s *site, p rowPlan) *keeper {
 	for _, k := range ke.list {
 		k.spare = k.stored && e.k.Args[k.arg].Local && e.onlyKept(k)
 	}
+	for i, ph := range e.k.Phases {
+		if load, _ := e.thresholds(ph.Body); load != nil {
+			if n := ke.holds(load.Access, i); n >= 0 {
+				ke.list[n].most = true
+			}
+		}
+	}
 	if ke.shared > 0 {
 		e.shared = dim.Const(ke.shared)
 		e.line("extern __shared__ uint4 shared[];")
@@ -62,6 +72,9 @@ func (e *emitter) keep(s *site, p rowPlan) *keeper {
 	at := int64(0)
 	for n, k := range ke.list {
 		t := fmt.Sprintf("vec<%s, %d>", e.storage(e.k.Args[k.arg].DType), s.width)
+		if k.most {
+			e.line("float most%d = %s;", n, float(math.Inf(-1)))
+		}
 		if k.shared {
 			e.line("%s *const kept%d = (%s *)(shared + %d) + threadIdx.x;", t, n, t, at/16)
 			at += k.bytes * ke.threads
@@ -168,6 +181,32 @@ func sameElements(a, b *loop.Access) bool {
 	return a.Arg == b.Arg && a.Offset.Equal(b.Offset) && same(a.Rows, b.Rows) && same(a.Cols, b.Cols)
 }
 
+// holds returns which of the kept vectors an access of a phase finds; -1: none.
+func (ke *keeper) holds(a *loop.Access, phase int) int {
+	return slices.IndexFunc(ke.list, func(k *kept) bool { return k.first < phase && sameElements(k.access, a) })
+}
+
+// reached returns the condition that a phase has something to do in this thread; "" is
+// always. See thresholds.
+func (ke *keeper) reached(phase int, list []loop.Instr) string {
+	if ke == nil {
+		return ""
+	}
+	load, from := ke.e.thresholds(list)
+	if load == nil {
+		return ""
+	}
+	n := ke.holds(load.Access, phase)
+	if n < 0 {
+		return ""
+	}
+	lowest := ke.e.value(from[0])
+	for _, v := range from[1:] {
+		lowest = fmt.Sprintf("fminf(%s, %s)", lowest, ke.e.value(v))
+	}
+	return fmt.Sprintf("most%d >= %s", n, lowest)
+}
+
 // hooks returns what a site of the phase does about kept vectors.
 func (ke *keeper) hooks(phase int) (load func(loop.Instr) (string, bool), keep func(loop.Instr, string), spare func(loop.Instr) bool) {
 	if ke == nil {
@@ -184,23 +223,25 @@ func (ke *keeper) hooks(phase int) (load func(loop.Instr) (string, bool), keep f
 		return fmt.Sprintf("kept%d[%s]", n, trip)
 	}
 	load = func(in loop.Instr) (string, bool) {
-		for n, k := range ke.list {
-			if k.first >= phase || !sameElements(k.access, in.Access) {
-				continue
-			}
-			if !k.shared {
-				return name(n), true
-			}
-			x := fmt.Sprintf("x%d", in.Dst)
-			ke.e.line("const auto %s = %s;", x, name(n))
-			return x, true
+		n := ke.holds(in.Access, phase)
+		switch {
+		case n < 0:
+			return "", false
+		case !ke.list[n].shared:
+			return name(n), true
 		}
-		return "", false
+		x := fmt.Sprintf("x%d", in.Dst)
+		ke.e.line("const auto %s = %s;", x, name(n))
+		return x, true
 	}
 	keep = func(in loop.Instr, vector string) {
 		for n, k := range ke.list {
 			if k.first == phase && k.access == in.Access {
 				ke.e.line("%s = %s;", name(n), vector)
+				if k.most {
+					ke.e.line("#pragma unroll")
+					ke.e.line("for (int j = 0; j < %d; j++) most%d = fmaxf(most%d, %s[j]);", ke.width, n, n, vector)
+				}
 			}
 		}
 	}

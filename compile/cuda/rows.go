@@ -67,6 +67,12 @@ func (p *rowPlan) group() string {
 // exact reports whether every thread has all its groups.
 func (p *rowPlan) exact() bool { return p.trips > 0 && p.full == p.trips }
 
+// whole reports whether a thread has all its neighbouring groups or none of them.
+func (p *rowPlan) whole() bool {
+	n, _ := p.groups.Const()
+	return p.neighbours && n%p.trips == 0
+}
+
 // unrolled reports whether a thread's groups are few enough that each has code of
 // its own.
 func (p *rowPlan) unrolled() bool {
@@ -197,9 +203,10 @@ func (e *emitter) rowwise() {
 	}
 }
 
-// told is the shared memory in which the blocks of a cluster tell each other what
-// their warps have reduced. Phases use one half and the other in turns: what a block
-// writes in a phase nobody has read since the barrier of the phase before.
+// told is the shared memory in which the warps of a block, and then the blocks of a
+// cluster, tell each other what they have reduced. Phases use one half and the other in
+// turns: what a block writes in a phase nobody has read since the barrier of the phase
+// before.
 type told struct {
 	half int // bytes
 	turn int
@@ -229,7 +236,8 @@ func (e *emitter) told(p rowPlan) *told {
 		bytes := 0
 		for _, in := range ph.Body {
 			if in.Op.Reduces() {
-				bytes += toldBytes(e.reduction(in).acc, p.warps*p.cluster)
+				acc := e.reduction(in).acc
+				bytes += toldBytes(acc, p.warps) + toldBytes(acc, p.cluster)
 			}
 		}
 		t.half = max(t.half, bytes)
@@ -269,8 +277,13 @@ func (e *emitter) start(list []loop.Instr, s *site, told *told) {
 				}
 				continue
 			}
-			e.line("%s *const over%d = (%s *)(told[%d] + %d);", r.acc, in.Dst, r.acc, told.turn, at/16)
-			at += toldBytes(r.acc, s.warps*s.cluster)
+			for _, x := range []struct {
+				name string
+				n    int
+			}{{"room", s.warps}, {"over", s.cluster}} {
+				e.line("%s *const %s%d = (%s *)(told[%d] + %d);", r.acc, x.name, in.Dst, r.acc, told.turn, at/16)
+				at += toldBytes(r.acc, x.n)
+			}
 			reduces = true
 		}
 	}
@@ -300,17 +313,19 @@ func (e *emitter) end(list []loop.Instr, s *site) {
 		e.use("over_warp")
 		each("s%d = over_warp<%s>(s%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, in.Dst} })
 	}
-	switch {
-	case s.cluster > 1: // all warps of all blocks through one barrier
-		e.use("over_room")
-		each(e.use("warp_tells")+"<%d, %d>(s%d, over%d);", func(in loop.Instr, _ reduction) []any { return []any{s.warps, s.cluster, in.Dst, in.Dst} })
-		e.line("cluster_sync();")
-		each("s%d = over_room<%s, %d>(over%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, s.warps * s.cluster, in.Dst} })
-	case s.warps > 1:
+	if s.warps > 1 {
 		e.use("over_room")
 		each("if (threadIdx.x %% 32 == 0) room%d[threadIdx.x / 32] = s%d;", func(in loop.Instr, _ reduction) []any { return []any{in.Dst, in.Dst} })
 		e.line("__syncthreads();")
-		each("s%d = over_room<%s, %d>(room%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, s.warps, in.Dst} })
+		if s.cluster > 1 { // few messages go between blocks, each from another warp
+			for i, in := range reduced {
+				e.line("if (threadIdx.x / 32 == %d) %s<%d>(over_room<%s, %d>(room%d), over%d);", i%s.warps, e.use("tell_cluster"), s.cluster, e.reduction(in).op, s.warps, in.Dst, in.Dst)
+			}
+			e.line("cluster_sync();")
+			each("s%d = over_room<%s, %d>(over%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, s.cluster, in.Dst} })
+		} else {
+			each("s%d = over_room<%s, %d>(room%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, s.warps, in.Dst} })
+		}
 	}
 	for _, in := range reduced {
 		x := fmt.Sprintf("s%d", in.Dst)
@@ -340,6 +355,15 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 			e.sumBefore(list, &at, p)
 			at.running = true
 		}
+		whole := p.whole() && !scans
+		cond := kept.reached(phase, list)
+		if whole { // outside of the trips, so that nothing stands between them
+			cond = allOf(cond, e.within(group, p))
+		}
+		if cond != "" {
+			e.open("if (%s)", cond)
+			defer e.close()
+		}
 		if p.trips > 1 {
 			e.line("#pragma unroll")
 			e.open("for (int t = 0; t < %d; t++)", p.trips)
@@ -348,7 +372,7 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 			e.open("")
 		}
 		switch {
-		case p.exact():
+		case p.exact(), whole:
 		case scans: // every thread has a part in the sums
 			at.live = "live"
 			e.line("const bool live = %s;", e.within(group, p))
@@ -371,12 +395,20 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 	e.columns(list, &at)
 }
 
+// allOf returns the condition that both hold; "" always does.
+func allOf(a, b string) string {
+	if a != "" && b != "" {
+		return a + " && " + b
+	}
+	return a + b
+}
+
 // within returns the condition that a thread has a group in an unrolled trip: known
 // where every thread has, so that nothing stands between those trips.
 func (e *emitter) within(group string, p rowPlan) string {
 	has := fmt.Sprintf("%s < %s", group, e.dim(p.groups))
 	switch n, _ := p.groups.Const(); {
-	case p.neighbours && n%p.trips == 0:
+	case p.whole():
 		return fmt.Sprintf("lane < %d", n/p.trips)
 	case p.trips > 1 && p.full > 0:
 		return fmt.Sprintf("t < %d || %s", p.full, has)
