@@ -271,11 +271,11 @@ func (f *sampleBuilder) threshold(s *sampler, weight ir.Value, limited bool) ir.
 		wanted := f.f.Op1("cast", []ir.Value{k}, ir.DTypeAttr(dtype.F32))
 		t = f.where(f.is(k, "le", f.int(0)), t, f.search(weight, constant(1, s.vocabulary), t, wanted))
 	}
-	// That of top-p is the largest above which tokens weigh so much of the rest. Below
-	// top-k's there is more than the rest, so it is not looked for from there on.
-	reached := f.search(weight, weight, constant(least, 1), f.op("mul", p, f.sumAbove(weight, weight, t)))
+	// That of top-p is the largest from there on above which tokens weigh so much of the
+	// rest: what top-k left is little, and most of the row has nothing to add to its sums.
+	reached := f.search(weight, weight, t, f.op("mul", p, f.sumAbove(weight, weight, t)))
 	some := f.op("and", f.is(p, "gt", f.float(0)), f.is(p, "lt", f.float(1)))
-	return f.where(some, f.op("maximum", reached, t), t)
+	return f.where(some, reached, t)
 }
 
 // sumAbove returns the sum of what belongs to the elements of a row whose weights are
@@ -284,9 +284,9 @@ func (f *sampleBuilder) sumAbove(weight, of, threshold ir.Value) ir.Value {
 	return f.row1("sum", f.where(f.is(weight, "ge", threshold), of, f.float(0)))
 }
 
-// search returns the largest threshold from low, which is least, to 1, but for a factor
-// of 1 + 2^-15, above which what belongs to the weights of a row sums to wanted; low
-// where none does. It needs only sums of rows, where a sort of every row would be the
+// search returns the largest threshold from low, which is at least least, to 1, but for a
+// factor of 1 + 2^-15, above which what belongs to the weights of a row sums to wanted;
+// low where none does. It needs only sums of rows, where a sort of every row would be the
 // slowest kernel of a step. Two halvings at a time take three sums in one pass over the
 // row: a pass of a few rows over a vocabulary is mostly waiting for the parts of its
 // sum. It is the logarithms that are halved, over which weights lie evenly, so that
