@@ -186,8 +186,8 @@ func (ke *keeper) holds(a *loop.Access, phase int) int {
 	return slices.IndexFunc(ke.list, func(k *kept) bool { return k.first < phase && sameElements(k.access, a) })
 }
 
-// reached returns the condition that a phase has something to do in this thread; "" is
-// always. See thresholds.
+// reached returns the condition that a phase has something to do in this thread, where
+// it need not have; else "". See thresholds.
 func (ke *keeper) reached(phase int, list []loop.Instr) string {
 	if ke == nil {
 		return ""

@@ -198,7 +198,15 @@ func (e *emitter) rowwise() {
 			continue
 		}
 		e.start(ph.Body, s, told)
+		cond := kept.reached(i, ph.Body)
+		if cond != "" { // of all lanes, which join their sums
+			e.open("if (__any_sync(~0u, %s))", cond)
+		}
 		e.visit(i, ph.Body, s, p, kept)
+		e.overWarps(ph.Body, s)
+		if cond != "" {
+			e.close()
+		}
 		e.end(ph.Body, s)
 	}
 }
@@ -292,6 +300,15 @@ func (e *emitter) start(list []loop.Instr, s *site, told *told) {
 	}
 }
 
+// overWarps joins what the lanes of each warp have reduced.
+func (e *emitter) overWarps(list []loop.Instr, s *site) {
+	for _, in := range list {
+		if in.Op.Reduces() && s.warps > 0 {
+			e.line("s%d = %s<%s>(s%d);", in.Dst, e.use("over_warp"), e.reduction(in).op, in.Dst)
+		}
+	}
+}
+
 // end writes the row values that a phase reduced. All of its reductions go through
 // each barrier together.
 func (e *emitter) end(list []loop.Instr, s *site) {
@@ -308,10 +325,6 @@ func (e *emitter) end(list []loop.Instr, s *site) {
 		for _, in := range reduced {
 			e.line(format, args(in, e.reduction(in))...)
 		}
-	}
-	if s.warps > 0 {
-		e.use("over_warp")
-		each("s%d = over_warp<%s>(s%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, in.Dst} })
 	}
 	if s.warps > 1 {
 		e.use("over_room")
@@ -356,12 +369,8 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 			at.running = true
 		}
 		whole := p.whole() && !scans
-		cond := kept.reached(phase, list)
 		if whole { // outside of the trips, so that nothing stands between them
-			cond = allOf(cond, e.within(group, p))
-		}
-		if cond != "" {
-			e.open("if (%s)", cond)
+			e.open("if (%s)", e.within(group, p))
 			defer e.close()
 		}
 		if p.trips > 1 {
@@ -393,14 +402,6 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 	defer e.close()
 	e.splitColumns(group, &at)
 	e.columns(list, &at)
-}
-
-// allOf returns the condition that both hold; "" always does.
-func allOf(a, b string) string {
-	if a != "" && b != "" {
-		return a + " && " + b
-	}
-	return a + b
 }
 
 // within returns the condition that a thread has a group in an unrolled trip: known

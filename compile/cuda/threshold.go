@@ -8,9 +8,9 @@ import (
 )
 
 // A phase that only sums up what belongs to elements from thresholds on, as a search for
-// one does again and again, has nothing to do where no element of a thread reaches the
-// lowest: most warps, once the thresholds are those of a few likely tokens among many.
-// The largest of a thread's kept elements, found when they are kept, tells.
+// one does again and again, is passed over by a warp none of whose elements reaches the
+// lowest: by most, once the thresholds are those of a few likely tokens among many. The
+// largest of each thread's kept elements, found when they are kept, tells.
 
 // thresholds returns the load of the elements that a body compares and what it compares
 // them with, values of the row, if all that the body does is to add to sums where such a
