@@ -17,6 +17,18 @@ __device__ __forceinline__ void tell_cluster(T x, T *over) {
   }
 }
 `},
+	{"over_rooms", []string{"over_warp"}, `
+// over_rooms joins the N elements of each of COUNT rooms, which are EACH elements apart;
+// N is a power of two. Lane i * N gets the result of the i-th.
+template <class Op, int N, int COUNT, int EACH, class T>
+__device__ __forceinline__ T over_rooms(const T *room) {
+  const int lane = threadIdx.x % 32;
+  T x = room[min(lane / N, COUNT - 1) * EACH + lane % N];
+  #pragma unroll
+  for (int o = N / 2; o > 0; o /= 2) x = Op::of(x, lane_across(x, o));
+  return x;
+}
+`},
 	{"running_over_cluster", []string{"tell_cluster", "running"}, `
 // running_over_cluster is running over the threads of all blocks. over must not be
 // that of the call before.

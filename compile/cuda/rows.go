@@ -234,6 +234,26 @@ func accBytes(acc string) int {
 // toldBytes is what n accumulators take, in steps of 16.
 func toldBytes(acc string, n int) int { return (accBytes(acc)*n + 15) / 16 * 16 }
 
+// toldEach is the distance of reductions that follow one another, in accumulators.
+func toldEach(acc string, warps, cluster int) int {
+	return (toldBytes(acc, warps) + toldBytes(acc, cluster)) / accBytes(acc)
+}
+
+// alike cuts a list of reductions into runs of one kind, of up to most each, that go
+// between blocks together. Accumulators of more than one number go alone.
+func alike(list []loop.Instr, of func(loop.Instr) reduction, most int) [][]loop.Instr {
+	var out [][]loop.Instr
+	for _, in := range list {
+		n := len(out) - 1
+		if n >= 0 && len(out[n]) < most && in.Op != loop.ArgMax && of(in) == of(out[n][0]) {
+			out[n] = append(out[n], in)
+			continue
+		}
+		out = append(out, []loop.Instr{in})
+	}
+	return out
+}
+
 // told declares the memory that the largest phase needs; nil without a cluster.
 func (e *emitter) told(p rowPlan) *told {
 	if p.cluster == 1 {
@@ -330,12 +350,29 @@ func (e *emitter) end(list []loop.Instr, s *site) {
 		e.use("over_room")
 		each("if (threadIdx.x %% 32 == 0) room%d[threadIdx.x / 32] = s%d;", func(in loop.Instr, _ reduction) []any { return []any{in.Dst, in.Dst} })
 		e.line("__syncthreads();")
-		if s.cluster > 1 { // few messages go between blocks, each from another warp
-			for i, in := range reduced {
-				e.line("if (threadIdx.x / 32 == %d) %s<%d>(over_room<%s, %d>(room%d), over%d);", i%s.warps, e.use("tell_cluster"), s.cluster, e.reduction(in).op, s.warps, in.Dst, in.Dst)
+		if s.cluster > 1 { // few messages go between blocks
+			together := alike(reduced, e.reduction, min(s.warps, 32/s.cluster))
+			for _, list := range together {
+				first := list[0].Dst
+				if len(list) == 1 {
+					e.line("if (threadIdx.x < 32) %s<%d>(over_room<%s, %d>(room%d), over%d);", e.use("tell_cluster"), s.cluster, e.reduction(list[0]).op, s.warps, first, first)
+					continue
+				}
+				at := fmt.Sprintf("threadIdx.x / 32 * %d", toldEach(e.reduction(list[0]).acc, s.warps, s.cluster))
+				e.line("if (threadIdx.x / 32 < %d) %s<%d>(over_room<%s, %d>(room%d + %s), over%d + %s);", len(list), e.use("tell_cluster"), s.cluster, e.reduction(list[0]).op, s.warps, first, at, first, at)
 			}
 			e.line("cluster_sync();")
-			each("s%d = over_room<%s, %d>(over%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, s.cluster, in.Dst} })
+			for _, list := range together {
+				r, first := e.reduction(list[0]), list[0].Dst
+				if len(list) == 1 {
+					e.line("s%d = over_room<%s, %d>(over%d);", first, r.op, s.cluster, first)
+					continue
+				}
+				e.line("s%d = %s<%s, %d, %d, %d>(over%d);", first, e.use("over_rooms"), r.op, s.cluster, len(list), toldEach(r.acc, s.warps, s.cluster), first)
+				for i, in := range slices.Backward(list) { // the first has them all till then
+					e.line("s%d = __shfl_sync(~0u, s%d, %d);", in.Dst, first, i*s.cluster)
+				}
+			}
 		} else {
 			each("s%d = over_room<%s, %d>(room%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, s.warps, in.Dst} })
 		}
