@@ -22,11 +22,13 @@ func attentionKernels(target string, calls [][]device.Tensor) ([]Kernel, error) 
 		if err != nil {
 			return nil, err
 		}
-		v, err := attentioncuda.VariantOf(&s, target)
+		variants, err := attentioncuda.VariantsOf(&s, target)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, kernelOf(v))
+		for _, v := range variants {
+			out = append(out, kernelOf(v))
+		}
 	}
 	return out, nil
 }

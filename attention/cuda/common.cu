@@ -3,8 +3,7 @@
 typedef unsigned int u32;
 typedef unsigned short u16;
 
-#define THREADS 128
-#define WARPS 4
+#define THREADS (32 * WARPS)
 #define SMALL 16         // pairs of a tile that all warps share
 #define UNIT 64          // parts of a context are multiples of so many keys,
 #define LEAST 8          // of large tiles at least so many units
@@ -12,9 +11,9 @@ typedef unsigned short u16;
 #define FEW 16           // but below twice as many into no more parts, since each costs some combining
 
 #if TENSOR
-#define OPERANDS (HEAD_DIM <= 128 ? 2 : 1) // of 16 pairs, for each warp
-#define TILE (64 * OPERANDS)
-#define KEYS 64          // of a stage
+#define TILE (HEAD_DIM <= 128 ? 128 : 64)
+#define OPERANDS (TILE / (16 * WARPS)) // of 16 pairs, for each warp of a large tile
+#define KEYS (16 * WARPS) // of a stage
 #define VECTOR 4         // elements that a thread finishes at once
 #else
 #define TILE 16          // 8 threads for each pair
@@ -73,9 +72,9 @@ struct Task {
   QT *o;
   const int *slots;       // of rows
   const int *table;       // of the request
-  float *partial;         // of the tile's first pair: for each pair, key-value head and part HEAD_DIM sums, top, weight
+  float *partial;         // for each pair, key-value head and part HEAD_DIM sums, top, weight
   int spread;             // parts that there is room for
-  u32 *arrived;           // parts that are done; zero between launches
+  u32 *arrived;           // of tiles and key-value heads, parts that are done; zero between launches
   u32 real;               // of a small tile, by pair: its row is no padding
   int kvHeads, head;
   int first, old, length; // first row, tokens before it, tokens with it
@@ -149,7 +148,8 @@ __device__ __forceinline__ void putResult(const Task &t, int p, int d, const flo
 // the total weight.
 #define PART ((HEAD_DIM + 3) / 4 * 4 + 4)
 __device__ __forceinline__ float *partOf(const Task &t, int p, int part) {
-  return t.partial + ((long long)p * t.kvHeads * t.spread + part) * PART;
+  const long long pair = (long long)t.first * GROUP + t.pair + p;
+  return t.partial + ((pair * t.kvHeads + t.head) * t.spread + part) * PART;
 }
 
 // put gives VECTOR elements of a pair's sum away, from d on: as the result, or as
@@ -169,12 +169,13 @@ __device__ __forceinline__ void put(const Task &t, int p, int d, const float *su
 template <int BATCH>
 __device__ __forceinline__ void combine(const Task &t) {
   __shared__ int last;
+  u32 *arrived = t.arrived + (long long)blockIdx.y * t.kvHeads + t.head;
   __syncthreads();
   if (threadIdx.x == 0) {
     u32 before; // with what the block wrote before the barrier; and what others wrote before theirs is seen after the next
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(t.arrived) : "memory");
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
     last = before == (u32)t.parts - 1;
-    if (last) *t.arrived = 0; // for the next launch
+    if (last) *arrived = 0; // for the next launch
   }
   __syncthreads();
   if (!last) return;
@@ -215,31 +216,5 @@ __device__ __forceinline__ void combine(const Task &t) {
       }
     }
     putResult(t, p, d, sum, total);
-  }
-}
-
-// append writes the keys and values of the tile's rows into the cache, each row's
-// with the tile that has its first pair.
-__device__ __forceinline__ void append(const Task &t) {
-  const int row = t.first + (t.pair + GROUP - 1) / GROUP, rows = t.first + (t.pair + t.pairs + GROUP - 1) / GROUP - row;
-#if TENSOR
-  const int step = 8; // elements, 16 bytes
-#else
-  const int step = 1;
-#endif
-#pragma unroll 1
-  for (int i = threadIdx.x; i < rows * (HEAD_DIM / step); i += THREADS) {
-    const int d = i % (HEAD_DIM / step) * step, slot = t.slots[row + i / (HEAD_DIM / step)];
-    if (slot < 0) continue;
-    const long long from = ((long long)(row + i / (HEAD_DIM / step)) * t.kvHeads + t.head) * HEAD_DIM + d;
-    KT *to = t.cache + cached(slot / BLOCK_SIZE, slot % BLOCK_SIZE, t.kvHeads, t.head) + d;
-#if TENSOR
-    const uint4 k = *(const uint4 *)(t.k + from), v = *(const uint4 *)(t.v + from);
-    *(uint4 *)to = k;
-    *(uint4 *)(to + VALUE_DISTANCE(t.kvHeads)) = v;
-#else
-    narrow(to, wide(t.k[from], Q_TYPE), KV_TYPE);
-    narrow(to + VALUE_DISTANCE(t.kvHeads), wide(t.v[from], Q_TYPE), KV_TYPE);
-#endif
   }
 }

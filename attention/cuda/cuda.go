@@ -163,21 +163,22 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	k, err := o.kernel(&s)
+	kinds, err := kindsOf(&s, o.shared)
 	if err != nil {
 		return 0, err
 	}
-	return o.scratch(&s, &k.variant), nil
+	for _, v := range kinds.each() {
+		if _, err := o.kernel(v); err != nil {
+			return 0, err
+		}
+	}
+	return o.scratch(&s, &kinds), nil
 }
 
-// kernel returns the kernel for a shape, loaded.
-func (o *Op) kernel(s *attention.Shape) (*kernel, error) {
+// kernel returns the kernel of a variant, loaded.
+func (o *Op) kernel(v Variant) (*kernel, error) {
 	if o.closed {
 		return nil, fmt.Errorf("%s: %w", attention.Name, device.ErrClosed)
-	}
-	v, err := variantOf(s, o.shared)
-	if err != nil {
-		return nil, err
 	}
 	if k := o.kernels[v]; k != nil {
 		return k, nil
@@ -199,7 +200,7 @@ func (o *Op) kernel(s *attention.Shape) (*kernel, error) {
 	if k.call, err = f.NewCall(argCount, cuda.LaunchOptions{Programmatic: true}); err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", attention.Name, v, err)
 	}
-	k.call.Block, k.call.Shared = [3]uint32{threads, 1, 1}, uint32(v.shared())
+	k.call.Block, k.call.Shared = [3]uint32{uint32(32 * v.Warps), 1, 1}, uint32(v.shared())
 	o.kernels[v] = k
 	return k, nil
 }
@@ -221,25 +222,36 @@ func (o *Op) Launch(c *device.OpCall) error {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	k, err := o.kernel(&s)
+	kinds, err := kindsOf(&s, o.shared)
+	if err != nil {
+		return err
+	}
+	small := o.small(&s, &kinds)
+	k, err := o.kernel(*small)
 	if err != nil {
 		return err
 	}
 	if s.Rows == 0 {
 		return nil
 	}
-	if s.Rows > o.options.MaxRows || k.variant.tiles(s.Rows, s.Rows) > math.MaxUint16 {
+	if s.Rows > o.options.MaxRows || small.tiles(s.Rows, s.Rows) > math.MaxUint16 {
 		return fmt.Errorf("%s: %d rows, the op was made for %d, and a grid has room for %d tiles", attention.Name, s.Rows, o.options.MaxRows, math.MaxUint16)
 	}
 	if err := o.step.serve(c, stream, &s); err != nil {
 		return err
 	}
-	split := o.split(&s, &k.variant)
-	tiles, parts := k.variant.tiles(s.Rows, min(s.Rows, o.options.MaxRequests)), max(split.parts, split.more)
+	split := o.split(&s, small)
+	tiles, parts := small.tiles(s.Rows, min(s.Rows, o.options.MaxRequests)), max(split.parts, split.more)
 	if stream.Capturing() {
 		split.large = 1 // most replays decode, and would start the blocks for nothing
 	} else {
-		tiles, parts = o.step.grid(&k.variant, &split)
+		if small == &kinds.many && o.step.widest*small.Group > smallTile {
+			if k, err = o.kernel(kinds.mixed); err != nil {
+				return err
+			}
+			split.large = o.large(&s, &kinds.mixed)
+		}
+		tiles, parts = o.step.grid(small, &split)
 	}
 	k.call.Grid = [3]uint32{uint32(s.KVHeads), uint32(tiles), uint32(parts)}
 	if err := o.arguments(k, c, &s, &p, &split); err != nil {

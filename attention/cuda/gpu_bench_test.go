@@ -185,17 +185,20 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkPrefill measures causal prefills with the heads of Llama-3.1-8B, and chunks of 512 tokens after longer contexts.
+// BenchmarkPrefill measures causal prefills with the heads of Llama-3.1-8B and of Llama-3.2-1B, and chunks of 512 tokens
+// after longer contexts.
 func BenchmarkPrefill(b *testing.B) {
-	x := newBench(b, 32, 8, 128)
-	for _, c := range []struct{ requests, rows, context int }{{1, 2048, 2048}, {4, 512, 512}, {1, 4096, 4096}, {1, 512, 8192}, {4, 128, 4096}} {
-		b.Run(fmt.Sprintf("requests=%d/rows=%d/context=%d", c.requests, c.rows, c.context), func(b *testing.B) {
-			x.TB = b
-			calls := x.layers(4, c.requests, c.rows, c.context)
-			us := x.eager(9, x.launch(calls, func() error { return nil })) / float64(len(calls))
-			pairs := float64(c.requests*c.rows) * (float64(c.context-c.rows) + float64(c.rows+1)/2)
-			b.ReportMetric(us, "us/layer")
-			b.ReportMetric(4*pairs*32*128/us/1e6, "TFLOP/s")
-		})
+	for _, dim := range []int64{128, 64} {
+		x := newBench(b, 32, 8, dim)
+		for _, c := range []struct{ requests, rows, context int }{{1, 2048, 2048}, {4, 512, 512}, {1, 4096, 4096}, {1, 512, 8192}, {4, 128, 4096}} {
+			b.Run(fmt.Sprintf("dim=%d/requests=%d/rows=%d/context=%d", dim, c.requests, c.rows, c.context), func(b *testing.B) {
+				x.TB = b
+				calls := x.layers(4, c.requests, c.rows, c.context)
+				us := x.eager(9, x.launch(calls, func() error { return nil })) / float64(len(calls))
+				pairs := float64(c.requests*c.rows) * (float64(c.context-c.rows) + float64(c.rows+1)/2)
+				b.ReportMetric(us, "us/layer")
+				b.ReportMetric(4*pairs*32*float64(dim)/us/1e6, "TFLOP/s")
+			})
+		}
 	}
 }

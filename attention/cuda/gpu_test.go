@@ -364,6 +364,63 @@ func TestLongChunks(t *testing.T) {
 	}
 }
 
+// TestSizes runs decodes of short heads in steps of few rows and in larger ones, which have other kernels; alone, beside
+// a chunk and recorded: in a size they have the same bits.
+func TestSizes(t *testing.T) {
+	r := newRig(t, shape{4, 1, 64, 200, 16, dtype.BF16, dtype.BF16})
+	rng := rand.New(rand.NewPCG(9, 64))
+	r.check(r.stream.CopyToDevice(r.cache.Buffer, random(rng, r.shape.kv, r.cache.Size/2)))
+	perm := rng.Perm(int(r.shape.blocks))
+	lengths := []int{350, 0, 127, 30}
+	const most = 8 // rows
+	qkv := r.random(rng, most)
+	for _, size := range []int64{most, 2*r.dev.Info().Properties["device.sms"] + 1} {
+		var alone []byte
+		for _, chunk := range []int{1, 5} { // rows of the last request
+			b, next := attention.NewBatch(len(lengths), len(lengths)+chunk, 24), 0
+			for i, n := range lengths {
+				rows := 1
+				if i == len(lengths)-1 {
+					rows = chunk
+				}
+				var table []int32
+				for range (n + rows + 15) / 16 {
+					table, next = append(table, int32(perm[next])), next+1
+				}
+				r.check(b.Add(n, rows, table, 16))
+			}
+			var rows [3][]byte
+			for i := range qkv {
+				rows[i] = qkv[i][:len(qkv[i])/most*b.Rows()]
+			}
+			o, cache := r.want(b, rows)
+			got := r.step(b, size, rows)
+			name := fmt.Sprintf("size %d, chunk of %d", size, chunk)
+			r.hold(name, got, o, cache)
+			decoded := int64(len(lengths)-1) * r.shape.heads * r.shape.dim * 2
+			if alone == nil {
+				alone = got[:decoded]
+			} else if !bytes.Equal(got[:decoded], alone) {
+				t.Errorf("%s: other bits than alone", name)
+			}
+			call := r.call(size)
+			r.check(r.stream.Synchronize())
+			r.check(r.stream.BeginCapture())
+			err := r.op.Launch(call)
+			graph, endErr := r.stream.EndCapture()
+			r.check(errors.Join(err, endErr))
+			r.set(call, b, rows)
+			r.check(r.stream.LaunchGraph(graph))
+			replayed := r.read(call.Args[attention.ArgO])
+			r.hold(name+", recorded", replayed, o, cache)
+			if !bytes.Equal(replayed[:decoded], alone) {
+				t.Errorf("%s, recorded: other bits than alone", name)
+			}
+			r.check(graph.Close())
+		}
+	}
+}
+
 // TestSameBits replays a decode over long contexts, split over many blocks, and wants the same bits each time.
 func TestSameBits(t *testing.T) {
 	s := shape{8, 2, 128, 1024, 16, dtype.BF16, dtype.BF16}

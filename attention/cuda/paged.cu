@@ -3,8 +3,8 @@
 // the last of them combines the parts. Package cuda writes a prologue that
 // defines HEAD_DIM, GROUP (query heads of a key-value head), BLOCK_SIZE (tokens
 // of a cache block), Q_TYPE and KV_TYPE (F32, F16 or BF16), TENSOR (1: the
-// products run on tensor cores), STAGES (of shared memory) and RESIDENT (blocks
-// of a multiprocessor).
+// products run on tensor cores), WARPS (of a block), STAGES (of shared memory) and
+// RESIDENT (blocks of a multiprocessor).
 //
 // A pair is one row with one of the GROUP query heads of the block's key-value
 // head. The pairs of a request, rows first, are cut into tiles of TILE. A block
@@ -21,7 +21,8 @@
 // The launch may begin before the kernel before it has ended (programmatic
 // dependent launch). Until wait_for_previous a block reads only what no kernel of
 // the step writes before: the metadata, and the cache's keys and values of
-// earlier tokens.
+// earlier tokens. It lets the next launch begin at once: where a block has ended,
+// one of that launch requests its keys or weights while others still read.
 //
 // Every sum has an order that the shapes and the length of the sequence decide.
 //
@@ -53,6 +54,7 @@ __device__ __forceinline__ int ceilDiv(int a, int b) { return (int)__fdividef((f
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, float *partial, u32 *counters,
       int maxRequests, int maxRows, int size, int parts, int more, int large, int spread, float scale, float softcap, int window, int causal) {
+  let_next_start();
   extern __shared__ __align__(16) char shared[];
   const int head = blockIdx.x, kvHeads = gridDim.x, tiles = gridDim.y;
   const int *starts = meta + 4, *lengths = starts + maxRequests + 1, *slots = lengths + maxRequests, *tables = slots + maxRows;
@@ -110,8 +112,6 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   if (t.part >= t.parts) return;
   t.from += t.part * chunk * UNIT;
   t.to = min(t.to, t.from + chunk * UNIT);
-  t.spread = spread;
-  t.partial = partial + (((long long)t.first * GROUP + t.pair) * kvHeads + head) * spread * PART;
-  t.arrived = counters + (long long)blockIdx.y * kvHeads + head;
+  t.spread = spread, t.partial = partial, t.arrived = counters;
   attend(t, shared);
 }

@@ -15,6 +15,21 @@ __device__ __forceinline__ float score(const Task &t, float dot) {
   return dot * t.scale;
 }
 
+// append writes the keys and values of the tile's rows into the cache, each row's
+// with the tile that has its first pair.
+__device__ __forceinline__ void append(const Task &t) {
+  const int row = t.first + (t.pair + GROUP - 1) / GROUP, rows = t.first + (t.pair + t.pairs + GROUP - 1) / GROUP - row;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < rows * HEAD_DIM; i += THREADS) {
+    const int d = i % HEAD_DIM, slot = t.slots[row + i / HEAD_DIM];
+    if (slot < 0) continue;
+    const long long from = ((long long)(row + i / HEAD_DIM) * t.kvHeads + t.head) * HEAD_DIM + d;
+    KT *to = t.cache + cached(slot / BLOCK_SIZE, slot % BLOCK_SIZE, t.kvHeads, t.head) + d;
+    narrow(to, wide(t.k[from], Q_TYPE), KV_TYPE);
+    narrow(to + VALUE_DISTANCE(t.kvHeads), wide(t.v[from], Q_TYPE), KV_TYPE);
+  }
+}
+
 // attend computes the tile over the keys of the part in float32. Thread i has
 // pair i/8; its keys and elements are those congruent to i%8.
 __device__ __forceinline__ void attend(Task &t, char *shared) {

@@ -12,6 +12,16 @@ type split struct {
 // spread is the parts that scratch has room for.
 func (s *split) spread() int { return max(s.parts, s.more, s.large) }
 
+// small returns the variant of the steps of a shape that have no large tiles, whatever
+// their requests. All steps of a size have small tiles of one: what is beside a row does
+// not change the bits of its sums.
+func (o *Op) small(s *attention.Shape, k *kinds) *Variant {
+	if s.Rows*k.few.rowTiles()*s.KVHeads <= k.few.Resident*o.sms {
+		return &k.few
+	}
+	return &k.many
+}
+
 // split fills the card when every row is a request of its own, and for large
 // tiles when one request has all rows. Two blocks keep a multiprocessor busy; more
 // are worth the combining where there would be one part. Long contexts are split
@@ -19,7 +29,7 @@ func (s *split) spread() int { return max(s.parts, s.more, s.large) }
 func (o *Op) split(s *attention.Shape, v *Variant) split {
 	slots := v.Resident * o.sms
 	blocks := max(1, s.Rows*v.rowTiles()*s.KVHeads)
-	p := split{parts: min(maxParts, max(1, min(2, v.Resident)*o.sms/blocks, min(2, slots/blocks))), large: 1}
+	p := split{parts: min(maxParts, max(1, min(2, v.Resident)*o.sms/blocks, min(2, slots/blocks))), large: o.large(s, v)}
 	p.more = p.parts
 	// The time of n blocks is that of ⌈n/slots⌉ in turn, each part has some of its own.
 	cost := func(parts int) float64 {
@@ -30,10 +40,15 @@ func (o *Op) split(s *attention.Shape, v *Variant) split {
 			p.more = n
 		}
 	}
-	if v.Tensor && s.Rows*v.Group > smallTile {
-		p.large = min(maxParts, max(1, slots/((s.Rows*v.Group+v.tile()-1)/v.tile()*s.KVHeads)))
-	}
 	return p
+}
+
+// large is the parts of large tiles.
+func (o *Op) large(s *attention.Shape, v *Variant) int {
+	if !v.Tensor || s.Rows*v.Group <= smallTile {
+		return 1
+	}
+	return min(maxParts, max(1, v.Resident*o.sms/((s.Rows*v.Group+v.tile()-1)/v.tile()*s.KVHeads)))
 }
 
 // grid returns for how many tiles and parts the step needs blocks.
@@ -53,7 +68,8 @@ func (st *step) grid(v *Variant, p *split) (tiles, parts int) {
 // scratch bounds what calls of up to so many rows need: it never shrinks with
 // more. What a call needs is in proportion to its rows and its parts, and parts
 // are fewer the more rows there are, each kind in its own way.
-func (o *Op) scratch(s *attention.Shape, v *Variant) int64 {
+func (o *Op) scratch(s *attention.Shape, k *kinds) int64 {
+	v := &k.many // has the most blocks
 	slots := v.Resident * o.sms
 	parts := min(s.Rows*maxParts, slots/(v.rowTiles()*s.KVHeads))
 	more := maxMore * min(s.Rows, 2*slots/(v.rowTiles()*s.KVHeads))

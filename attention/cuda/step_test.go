@@ -22,6 +22,7 @@ type seen struct {
 	starts, lengths        []int32
 	slots, table           []int32
 	grid                   [3]uint32
+	threads, shared        uint32
 	large                  int // parts that large tiles may be split into
 }
 
@@ -52,7 +53,7 @@ func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 			m = m[n:]
 			return part
 		}
-		x := seen{rows: m[0], requests: m[1], stride: m[2], grid: c.Grid, large: int(c.Int(13))}
+		x := seen{rows: m[0], requests: m[1], stride: m[2], grid: c.Grid, threads: c.Block[0], shared: c.Shared, large: int(c.Int(13))}
 		take(4, 4)
 		n := int(x.requests)
 		x.starts, x.lengths = take(requests+1, n+1), take(requests, n)
@@ -265,6 +266,48 @@ func TestGrids(t *testing.T) {
 	odd.Args = slices.Clone(call.Args)
 	odd.Args[attention.ArgQ].Buffer.Offset, odd.Args[attention.ArgQ].Buffer.Size = 8, 0
 	r.refuses("not a multiple of 16", r.op.Launch(&odd))
+}
+
+// TestKinds: short heads have wide blocks while those of all rows run at once; larger steps have narrow ones, more of
+// them on a multiprocessor unless there is a large tile. A graph of a large step decodes.
+func TestKinds(t *testing.T) {
+	r := newFakeRig(t, fake.Eager)
+	tensor := func(dims ...int64) device.Tensor { return r.tensor(dtype.BF16, dims...) }
+	cache := tensor(9, 2, 16, 1, 64)
+	launch := func(operands int64, tokens int, captured bool) seen {
+		r.args = []device.Tensor{tensor(operands, 4, 64), tensor(operands, 1, 64), tensor(operands, 1, 64), cache, tensor(operands, 4, 64)}
+		b := attention.NewBatch(1, 16, 4)
+		r.must(b.Add(5, tokens, []int32{1, 2, 3, 4}, 16))
+		c := r.call(b)
+		r.must(r.op.Prepare(r.stream, b, operands, int64(tokens)))
+		if captured {
+			r.must(r.stream.BeginCapture())
+		}
+		r.must(r.op.Launch(c))
+		if captured {
+			g, err := r.stream.EndCapture()
+			r.must(err)
+			r.must(errors.Join(r.stream.LaunchGraph(g), r.stream.Synchronize(), g.Close()))
+		}
+		r.must(r.stream.Synchronize())
+		return r.seen[len(r.seen)-1]
+	}
+	many := launch(16, 1, false)
+	if few := launch(8, 1, false); few.threads != 256 || many.threads != 128 {
+		t.Errorf("blocks of %d and %d threads, want 256 for 8 rows on 4 multiprocessors and 128 for 16", few.threads, many.threads)
+	}
+	if chunk := launch(8, 8, false); chunk.threads != 256 {
+		t.Errorf("beside a large tile blocks of %d threads", chunk.threads)
+	}
+	if mixed := launch(16, 8, false); mixed.threads != 128 || mixed.shared <= many.shared {
+		t.Errorf("blocks of %d threads and %d bytes with a large tile, of %d bytes without", mixed.threads, mixed.shared, many.shared)
+	}
+	if g := launch(16, 8, true); g.threads != many.threads || g.shared != many.shared {
+		t.Errorf("a graph has blocks of %d threads and %d bytes", g.threads, g.shared)
+	}
+	if r.asked != 3 {
+		t.Errorf("code was asked for %d times", r.asked)
+	}
 }
 
 // TestCaptured replays a recorded call with the metadata that was prepared before each replay.

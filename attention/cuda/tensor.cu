@@ -17,7 +17,7 @@ struct Source {
 
 __device__ __forceinline__ int look(const Task &t, int j) {
   j = min(j, t.to - 1);
-  return __ldg(j < t.old ? t.table + j / BLOCK_SIZE : t.slots + t.first + j - t.old);
+  return __ldg(j < t.old ? t.table + (u32)j / BLOCK_SIZE : t.slots + (t.first + j - t.old));
 }
 
 // find looks a stage up, of the keys from base on; without fresh it may be wrong
@@ -31,7 +31,7 @@ __device__ __forceinline__ Source find(const Task &t, int base, bool fresh) {
   } else {
     const int last = max(t.old, 1) - 1;
 #pragma unroll
-    for (int i = 0; i < LOADS; i++) s.found[i] = __ldg(t.table + min(j + i * (THREADS / 8), last) / BLOCK_SIZE);
+    for (int i = 0; i < LOADS; i++) s.found[i] = __ldg(t.table + (u32)min(j + i * (THREADS / 8), last) / BLOCK_SIZE);
   }
   return s;
 }
@@ -53,7 +53,7 @@ __device__ __forceinline__ void copy(u16 *place, const u16 *k, const u16 *v, boo
 // t.to on.
 __device__ __forceinline__ void copyOld(const Task &t, u16 *place, int j, int block) {
   const int width = t.kvHeads * HEAD_DIM;
-  const u16 *k = t.cache + (long long)block * (2 * BLOCK_SIZE * width) + (j % BLOCK_SIZE * width + t.head * HEAD_DIM + (int)threadIdx.x % 8 * 8);
+  const u16 *k = t.cache + (long long)block * (2 * BLOCK_SIZE * width) + ((u32)j % BLOCK_SIZE * width + t.head * HEAD_DIM + threadIdx.x % 8 * 8);
   copy(place, k, k + BLOCK_SIZE * width, j < t.to);
 }
 
@@ -61,7 +61,7 @@ __device__ __forceinline__ void copyOld(const Task &t, u16 *place, int j, int bl
 // what look returned.
 __device__ __forceinline__ void copyAny(const Task &t, u16 *place, int j, int found) {
   const int last = min(j, t.to - 1);
-  if (last < t.old || found < 0) return copyOld(t, place, j, last < t.old ? found : t.table[last / BLOCK_SIZE]); // a padded row's key is the cache's
+  if (last < t.old || found < 0) return copyOld(t, place, j, last < t.old ? found : t.table[(u32)last / BLOCK_SIZE]); // a padded row's key is the cache's
   const long long at = (long long)(t.first + last - t.old) * (t.kvHeads * HEAD_DIM) + (t.head * HEAD_DIM + (int)threadIdx.x % 8 * 8);
   copy(place, t.k + at, t.v + at, j < t.to);
 }
@@ -106,47 +106,88 @@ __device__ __forceinline__ void mma(float c[4], const u32 a[4], u32 b0, u32 b1) 
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// loaded reads where it stands: not before the wait, nor behind requests that come later.
+__device__ __forceinline__ u32 loaded(const u32 *at) {
+  u32 x;
+  asm volatile("ld.global.b32 %0, [%1];" : "=r"(x) : "l"(at));
+  return x;
+}
+
+// Append writes the keys and values of the tile's rows into the cache, each row's
+// with the tile that has its first pair. What a thread writes first is loaded when
+// the Append is made and written when it is finished, so that nobody waits for it.
+struct Append {
+  int row, chunks; // the first row, and the pieces of 16 bytes of all
+  int slot;
+  uint4 first;
+
+  __device__ __forceinline__ const uint4 *from(const Task &t, int i) const {
+    const long long at = ((long long)(row + i / (HEAD_DIM / 4)) * t.kvHeads + t.head) * HEAD_DIM + i % (HEAD_DIM / 8) * 8;
+    return (const uint4 *)((i / (HEAD_DIM / 8) % 2 ? t.v : t.k) + at);
+  }
+  __device__ __forceinline__ void put(const Task &t, int i, int slot, uint4 x) const {
+    if (slot < 0) return;
+    u16 *to = t.cache + cached(slot / BLOCK_SIZE, slot % BLOCK_SIZE, t.kvHeads, t.head) + i % (HEAD_DIM / 8) * 8;
+    *(uint4 *)(i / (HEAD_DIM / 8) % 2 ? to + VALUE_DISTANCE(t.kvHeads) : to) = x;
+  }
+  __device__ __forceinline__ Append(const Task &t) {
+    row = t.first + (t.pair + GROUP - 1) / GROUP;
+    chunks = t.part == 0 ? (t.first + (t.pair + t.pairs + GROUP - 1) / GROUP - row) * (HEAD_DIM / 4) : 0;
+    slot = -1;
+    if ((int)threadIdx.x >= chunks) return;
+    slot = t.slots[row + threadIdx.x / (HEAD_DIM / 4)];
+    first = *from(t, threadIdx.x);
+  }
+  __device__ __forceinline__ void finish(const Task &t) const {
+    put(t, threadIdx.x, slot, first);
+#pragma unroll 1
+    for (int i = threadIdx.x + THREADS; i < chunks; i += THREADS) put(t, i, t.slots[row + i / (HEAD_DIM / 4)], *from(t, i));
+  }
+};
+
 // attend computes the tile over the keys of the part. A warp has M operands of 16
-// pairs, 64 pairs apart, and all keys; or, with SHARE, all warps have the same 16
-// pairs and each a quarter of the keys of a stage, and their sums are added at the
+// pairs, ROWS pairs apart, and all keys; or, with SHARE, all warps have the same 16
+// pairs and each 16 of the keys of a stage, and their sums are added at the
 // end, in their order. There are DEPTH stages; without KEEP the one after them has
 // the queries.
 template <int M, bool SHARE, int DEPTH, bool KEEP>
 __device__ __forceinline__ void attend(Task &t, u16 *stages) {
-  constexpr int STEP = SHARE ? KEYS / WARPS : 32; // keys at once
+  constexpr int STEP = SHARE ? 16 : 32; // keys at once
+  constexpr int ROWS = 16 * WARPS;      // pairs of an operand of all warps
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
   const int base = SHARE ? 0 : warp * 16; // first pair of the warp
 
-  const int slot = SHARE ? slotOfLane(t) : 0;
   Source ahead = {};
   if (t.from < t.to) ahead = find(t, t.from, false);
 #pragma unroll 1
-  for (int i = 0; i < DEPTH - 1; i++) {
+  for (int i = 0; i < DEPTH; i++) {
     const int j = t.from + i * KEYS;
     if (j < t.to) {
       const Source now = ahead;
-      ahead = find(t, j + KEYS, i == DEPTH - 2);
+      ahead = find(t, j + KEYS, i == DEPTH - 1);
       fetch(t, stages + i * STAGE, j, now, false);
     }
     commit();
   }
-  if (SHARE) markReal(t, slot);
+  const int slot = SHARE ? slotOfLane(t) : 0;
   // The rows that the warp's pairs have see these keys: all of them the inner range.
   int low = 0, innerLow = 0, innerHigh = 0, high = 0;
   const bool idle = base >= t.pairs;
   if (!idle) {
     visible(t, t.old + rowOf(t, base) - t.first, low, innerHigh);
-    visible(t, t.old + rowOf(t, min(t.pairs, base + 64 * (M - 1) + 16) - 1) - t.first, innerLow, high);
+    visible(t, t.old + rowOf(t, min(t.pairs, base + ROWS * (M - 1) + 16) - 1) - t.first, innerLow, high);
   }
 
   wait_for_previous();
-  const int started = min(t.to, t.from + (DEPTH - 1) * KEYS);
+  Append added(t);
+  const int started = min(t.to, t.from + DEPTH * KEYS);
   const bool fresh = !KEEP || started > t.old; // the first stages have keys of the step, or wait for the queries
 #pragma unroll 1
   for (int j = max(t.from, t.old) + threadIdx.x / 8; j < started; j += THREADS / 8) {
     const int key = j - t.from;
     copyAny(t, stages + key / KEYS * STAGE + key % KEYS * PITCH, j, look(t, j));
   }
+  const bool upper = !SHARE || t.pairs > 8; // there are pairs in the second half of 16
   // Queries are the left operand: a thread has rows lane/4 and lane/4+8 of 16. They are kept in registers, or where the
   // sums leave no room for them in a stage that is not used.
   u32 query[M][HEAD_DIM / 16][4];
@@ -156,12 +197,12 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     for (int m = 0; m < M; m++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        const int p = base + 64 * m + 8 * h + lane / 4;
+        const int p = base + ROWS * m + 8 * h + lane / 4;
         const u32 *at = (const u32 *)(t.q + outOf(t, min(p, t.pairs - 1))) + lane % 4;
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 16; i++) {
-          query[m][i][h] = p < t.pairs ? at[i * 8] : 0;
-          query[m][i][2 + h] = p < t.pairs ? at[i * 8 + 4] : 0;
+          query[m][i][h] = h == 0 || upper ? loaded(at + i * 8) : 0; // beyond the pairs they are the last one's
+          query[m][i][2 + h] = h == 0 || upper ? loaded(at + i * 8 + 4) : 0;
         }
       }
   } else {
@@ -173,7 +214,6 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     }
   }
   commit();
-  if (t.part == 0) append(t);
 
   // Products are compared as they are, or turned round for a scale below 0; unit makes of their differences what is
   // exponentiated to the base 2.
@@ -184,11 +224,11 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
   int turn = 0, free = DEPTH - 1;
 #pragma unroll 1
   for (int i = 0, j = t.from; j < t.to; i++, j += KEYS) {
-    if (!fresh && i < DEPTH - 1) arrive<DEPTH - 1>(); // of the groups, the fresh keys' is empty
+    if (!fresh && i < DEPTH) arrive<DEPTH>(); // of the groups, the fresh keys' is empty
     else if (i == 0) arrive<0>();
     else arrive<DEPTH - 2>();
     __syncthreads();
-    if (j + (DEPTH - 1) * KEYS < t.to) {
+    if (i > 0 && j + (DEPTH - 1) * KEYS < t.to) {
       fetch(t, stages + free * STAGE, j + (DEPTH - 1) * KEYS, ahead, true);
       ahead = find(t, j + DEPTH * KEYS, true);
     }
@@ -208,7 +248,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
         u32 a[M][4];
         if (!KEEP) {
 #pragma unroll
-          for (int m = 0; m < M; m++) load4(a[m], queries + ((base + 64 * m + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8 + i * 16) * 2);
+          for (int m = 0; m < M; m++) load4(a[m], queries + ((base + ROWS * m + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8 + i * 16) * 2);
         }
 #pragma unroll
         for (int c = 0; c < STEP / 16; c++) {
@@ -240,7 +280,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
 #pragma unroll
           for (int h = 0; h < 2; h++) {
             int from, to;
-            visible(t, t.old + rowOf(t, min(base + 64 * m + 8 * h + lane / 4, t.pairs - 1)) - t.first, from, to);
+            visible(t, t.old + rowOf(t, min(base + ROWS * m + 8 * h + lane / 4, t.pairs - 1)) - t.first, from, to);
             to = min(to, t.to);
 #pragma unroll
             for (int c = 0; c < STEP / 4; c++) {
@@ -254,6 +294,11 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
       for (int m = 0; m < M; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
+          if (h == 1 && !upper) {
+#pragma unroll
+            for (int c = 0; c < STEP / 8; c++) p[m][c / 2][c % 2 * 2 + h] = 0;
+            continue;
+          }
           float best = top[m][h];
 #pragma unroll
           for (int c = 0; c < STEP / 4; c++) best = fmaxf(best, s[m][c / 2][2 * h + c % 2]);
@@ -291,7 +336,8 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
         }
     }
   }
-  let_next_start(); // not earlier: it would read beside the keys
+  added.finish(t);
+  if (SHARE) markReal(t, slot);
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
@@ -304,7 +350,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     for (int m = 0; m < M; m++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        const int p = base + 64 * m + 8 * h + lane / 4;
+        const int p = base + ROWS * m + 8 * h + lane / 4;
         if (p >= t.pairs) continue;
         if (t.parts > 1) {
           float *part = partOf(t, p, t.part) + lane % 4 * 2;
@@ -360,7 +406,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
     attend<1, true, STAGES, true>(t, (u16 *)shared);
     if (t.parts > 1) combine<8>(t);
   } else {
-    constexpr bool keep = HEAD_DIM > 128 || STAGES < 3;
+    constexpr bool keep = OPERANDS == 1 || STAGES < 3;
     attend<OPERANDS, false, keep ? STAGES : STAGES - 1, keep>(t, (u16 *)shared);
     if (t.parts > 1) combine<4>(t);
   }

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,6 +35,7 @@ type Variant struct {
 	DType     dtype.DType
 	KVDType   dtype.DType
 	Tensor    bool // tensor cores: q and kv of one 16-bit dtype
+	Warps     int  // of a block
 	Stages    int  // of keys and values in shared memory, which are fetched ahead
 	Resident  int  // blocks that a multiprocessor holds at once
 }
@@ -42,17 +44,19 @@ type Variant struct {
 // shared memory for on every architecture.
 const maxHeadDim = 512
 
+// shortHead is the largest head whose steps of different sizes have kernels of their own.
+const shortHead = 64
+
 // The kernel's constants of the same names, in common.cu and tensor.cu.
 const (
-	threads      = 128
 	smallTile    = 16
 	unit         = 64
 	leastUnits   = 8
 	longUnits    = 32
 	partExtra    = 4  // floats of a part beside its sums
 	tensorTile   = 64 // of heads above 128; twice as many up to there
+	warpKeys     = 16 // of a stage, for each warp
 	plainTile    = 16
-	tensorKeys   = 64
 	plainKeys    = 32 // of heads up to 128; half of it above
 	headerInt32s = 4
 )
@@ -93,60 +97,91 @@ func sharedBytes(arch int) int {
 	return 99 << 10
 }
 
-// VariantOf returns the kernel that serves calls of a shape on a target. Heads of
-// more than 512 elements are an error.
-func VariantOf(s *attention.Shape, target string) (Variant, error) {
+// VariantsOf returns the kernels that serve calls of a shape on a target, each once.
+// Heads of more than 512 elements are an error.
+func VariantsOf(s *attention.Shape, target string) ([]Variant, error) {
 	_, n, err := arch(target)
 	if err != nil {
-		return Variant{}, err
+		return nil, err
 	}
-	return variantOf(s, sharedBytes(n))
+	k, err := kindsOf(s, sharedBytes(n))
+	if err != nil {
+		return nil, err
+	}
+	return k.each(), nil
 }
 
-// variantOf is VariantOf for a device with so much shared memory for a block.
-func variantOf(s *attention.Shape, shared int) (Variant, error) {
-	if s.HeadDim > maxHeadDim {
-		return Variant{}, fmt.Errorf("%s: heads of size %d, the kernels have room for %d", attention.Name, s.HeadDim, maxHeadDim)
+// kinds are the kernels of a shape: one for all steps, unless heads are short. Then a
+// stage of four warps has few bytes, and what blocks do at their beginning and end
+// takes long beside the keys. While all blocks of a step run at once, the wider ones
+// with eight warps are faster; in larger steps more blocks of four, which begin and end
+// at different times. Those have 128 registers a thread, too few for large tiles.
+type kinds struct {
+	few   Variant // steps whose rows have no more blocks than run at once
+	many  Variant // larger steps
+	mixed Variant // larger steps with large tiles; its small tiles add up as those of many
+}
+
+// each returns the variants that differ.
+func (k *kinds) each() []Variant {
+	out := []Variant{k.few}
+	for _, v := range [...]Variant{k.many, k.mixed} {
+		if !slices.Contains(out, v) {
+			out = append(out, v)
+		}
 	}
-	v := Variant{HeadDim: s.HeadDim, Group: s.Group(), BlockSize: s.BlockSize, DType: s.DType, KVDType: s.KVDType, Stages: 2}
+	return out
+}
+
+// kindsOf is VariantsOf for a device with so much shared memory for a block.
+func kindsOf(s *attention.Shape, shared int) (kinds, error) {
+	if s.HeadDim > maxHeadDim {
+		return kinds{}, fmt.Errorf("%s: heads of size %d, the kernels have room for %d", attention.Name, s.HeadDim, maxHeadDim)
+	}
+	v := Variant{HeadDim: s.HeadDim, Group: s.Group(), BlockSize: s.BlockSize, DType: s.DType, KVDType: s.KVDType, Warps: 4, Stages: 2}
 	v.Tensor = s.DType == s.KVDType && s.DType != dtype.F32 && s.HeadDim%16 == 0 && s.HeadDim <= 256
 	if v.Tensor && v.shared()+reserved > shared+1024 {
 		v.Tensor = false
 	}
-	if !v.Tensor {
+	switch {
+	case !v.Tensor:
 		v.Stages = 1
+		v.Resident = v.fit(shared, maxResident)
+		return kinds{v, v, v}, nil
+	case v.HeadDim > shortHead:
+		v = v.staged(shared, maxStages, 2) // 255 registers for each thread
+		return kinds{v, v, v}, nil
 	}
-	// As many stages as leave room for a second block, which works while the first
-	// begins or ends.
-	for v.Tensor && v.Stages < maxStages {
+	wide := v
+	wide.Warps *= 2
+	return kinds{few: wide.staged(shared, maxStages, 2), many: v.staged(shared, maxStages, maxResident), mixed: v.staged(shared, 2*maxStages, 2)}, nil
+}
+
+// staged returns the variant with up to so many stages, as many as leave room for a
+// second block, which works while the first begins or ends; and with as many blocks of
+// a multiprocessor as have room then, up to resident.
+func (v Variant) staged(shared, stages, resident int) Variant {
+	for v.Stages < stages {
 		more := v
 		more.Stages++
-		if more.resident(shared) < 2 {
+		if more.fit(shared, resident) < 2 {
 			break
 		}
 		v = more
 	}
-	v.Resident = v.resident(shared)
-	return v, nil
+	v.Resident = v.fit(shared, resident)
+	return v
 }
 
-// resident is how many blocks fit into so much shared memory, and into the
-// registers.
-func (v *Variant) resident(shared int) int {
-	fit := (shared + 1024) / (v.shared() + reserved)
-	switch {
-	case !v.Tensor:
-		return max(1, min(fit, maxResident))
-	case v.HeadDim > 64:
-		return max(1, min(fit, 2)) // 255 registers for each thread
-	}
-	return max(1, min(fit, maxResident))
+// fit is how many blocks have room in so much shared memory, up to most.
+func (v *Variant) fit(shared, most int) int {
+	return max(1, min((shared+1024)/(v.shared()+reserved), most))
 }
 
 // shared is the dynamic shared memory of a block, in bytes.
 func (v *Variant) shared() int {
-	if v.Tensor { // keys and values, in rows of HeadDim + 8; at the end, sums of four warps
-		return max(v.Stages*2*v.keys()*(v.HeadDim+8)*2, 4*4*16*(v.HeadDim+8+2))
+	if v.Tensor { // keys and values, in rows of HeadDim + 8; at the end, sums of the warps
+		return max(v.Stages*2*v.keys()*(v.HeadDim+8)*2, 4*v.Warps*smallTile*(v.HeadDim+8+2))
 	}
 	keys := v.keys()
 	return 4 * ((plainTile+keys)*(v.HeadDim+1) + keys*v.HeadDim + plainTile*keys)
@@ -156,7 +191,7 @@ func (v *Variant) shared() int {
 func (v *Variant) keys() int {
 	switch {
 	case v.Tensor:
-		return tensorKeys
+		return warpKeys * v.Warps
 	case v.HeadDim <= 128:
 		return plainKeys
 	}
@@ -190,6 +225,9 @@ func (v Variant) String() string {
 	if v.Tensor {
 		s += "_tensor"
 	}
+	if v.Tensor && v.HeadDim <= shortHead {
+		s += fmt.Sprintf("_%dx%d", v.Resident, v.Warps) // blocks of a multiprocessor, warps of a block
+	}
 	return s
 }
 
@@ -205,7 +243,7 @@ func (v Variant) Source() string {
 	fmt.Fprintf(&b, "// %s\n#define F32 0\n#define F16 1\n#define BF16 2\n", v)
 	fmt.Fprintf(&b, "#define HEAD_DIM %d\n#define GROUP %d\n#define BLOCK_SIZE %d\n", v.HeadDim, v.Group, v.BlockSize)
 	fmt.Fprintf(&b, "#define Q_TYPE %s\n#define KV_TYPE %s\n#define TENSOR %d\n", number[v.DType], number[v.KVDType], tensor)
-	fmt.Fprintf(&b, "#define STAGES %d\n#define RESIDENT %d\n", v.Stages, v.Resident)
+	fmt.Fprintf(&b, "#define WARPS %d\n#define STAGES %d\n#define RESIDENT %d\n", v.Warps, v.Stages, v.Resident)
 	for _, part := range [...][2]string{{"common.cu", commonSource}, {name, attend}, {"paged.cu", pagedSource}} {
 		fmt.Fprintf(&b, "#line 1 %q\n%s", part[0], part[1])
 	}

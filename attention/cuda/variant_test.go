@@ -47,9 +47,9 @@ func shapeOf(dim, group, block int, dt, kv dtype.DType) *attention.Shape {
 	return &attention.Shape{Rows: 8, Heads: 2 * group, KVHeads: 2, HeadDim: dim, Blocks: 4, BlockSize: block, DType: dt, KVDType: kv}
 }
 
-func variant(t testing.TB, target string, s *attention.Shape) attn.Variant {
+func variants(t testing.TB, target string, s *attention.Shape) []attn.Variant {
 	t.Helper()
-	v, err := attn.VariantOf(s, target)
+	v, err := attn.VariantsOf(s, target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,16 +61,17 @@ func TestCompile(t *testing.T) {
 	c := openNVRTC(t)
 	compile := func(target string, shapes ...*attention.Shape) {
 		for _, s := range shapes {
-			v := variant(t, target, s)
-			p, err := attn.Compile(context.Background(), c, target, v)
-			if err != nil {
-				t.Error(err)
-				continue
-			}
-			k := &p.Kernels[0]
-			ptx, err := k.PTXText()
-			if p.Target != target || !strings.HasPrefix(string(k.Code), "\x7fELF") || !strings.Contains(string(ptx), ".entry paged(") {
-				t.Errorf("%s: %.20q is no cubin, or %.20q no PTX (%v)", v, k.Code, ptx, err)
+			for _, v := range variants(t, target, s) {
+				p, err := attn.Compile(context.Background(), c, target, v)
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				k := &p.Kernels[0]
+				ptx, err := k.PTXText()
+				if p.Target != target || !strings.HasPrefix(string(k.Code), "\x7fELF") || !strings.Contains(string(ptx), ".entry paged(") {
+					t.Errorf("%s: %.20q is no cubin, or %.20q no PTX (%v)", v, k.Code, ptx, err)
+				}
 			}
 		}
 	}
@@ -79,7 +80,7 @@ func TestCompile(t *testing.T) {
 		shapeOf(160, 1, 16, dtype.BF16, dtype.F16))
 }
 
-func TestVariantOf(t *testing.T) {
+func TestVariantsOf(t *testing.T) {
 	for _, c := range []struct {
 		target string
 		shape  *attention.Shape
@@ -91,13 +92,15 @@ func TestVariantOf(t *testing.T) {
 		{"cuda:sm_90", shapeOf(72, 1, 16, dtype.F16, dtype.F16), "paged_f16_d72_g1_b16"},
 		{"cuda:sm_90a", shapeOf(256, 1, 16, dtype.F16, dtype.F16), "paged_f16_d256_g1_b16_tensor"},
 		{"cuda:sm_86", shapeOf(256, 1, 16, dtype.F16, dtype.F16), "paged_f16_d256_g1_b16"}, // 132 KiB of shared memory
+		{"cuda:sm_90", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), "paged_bf16_d64_g4_b16_tensor_2x8 paged_bf16_d64_g4_b16_tensor_4x4 paged_bf16_d64_g4_b16_tensor_2x4"},
+		{"cuda:sm_86", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), "paged_bf16_d64_g4_b16_tensor_1x8 paged_bf16_d64_g4_b16_tensor_2x4"},
 	} {
-		if got := variant(t, c.target, c.shape).String(); got != c.want {
+		if got := fmt.Sprint(variants(t, c.target, c.shape)); got != "["+c.want+"]" {
 			t.Errorf("%s: %s, want %s", c.target, got, c.want)
 		}
 	}
 	for target, want := range map[string]string{"cuda:sm_75": "older than sm_80", "host": "not of the form", "cuda:sm_90": "room for 512"} {
-		if _, err := attn.VariantOf(shapeOf(513, 1, 16, dtype.F32, dtype.F32), target); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := attn.VariantsOf(shapeOf(513, 1, 16, dtype.F32, dtype.F32), target); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q in it", err, want)
 		}
 	}
@@ -143,11 +146,11 @@ func TestVariantsOfTheTarget(t *testing.T) {
 		r.must(err)
 		_, err = op.ScratchBytes(args, nil)
 		r.must(errors.Join(err, op.Close()))
-		if want := variant(t, made, s); asked != want {
+		if want := variants(t, made, s)[0]; asked != want {
 			t.Errorf("%q: asked for %+v, want %+v", target, asked, want)
 		}
 	}
-	if variant(t, "cuda:sm_86", s) == variant(t, "cuda:sm_90", s) {
+	if variants(t, "cuda:sm_86", s)[0] == variants(t, "cuda:sm_90", s)[0] {
 		t.Error("both targets have one kernel: nothing was tested")
 	}
 	r := newFakeRig(t, fake.Eager)

@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	"pwc/attention"
+	"pwc/ir/dtype"
 )
 
 // TestWatched is a prefill, a shorter one beside decodes, and decodes, one of them
-// split, for each form of the kernel: for tools that watch every access, which take
-// their time. Every operand is an allocation of exactly its size.
+// split, for each form of the kernel, and for short heads in a larger size too, which
+// has other kernels: for tools that watch every access, which take their time. Every
+// operand is an allocation of exactly its size.
 func TestWatched(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -18,19 +20,25 @@ func TestWatched(t *testing.T) {
 			b := attention.NewBatch(3, 64, 8)
 			block := int(c.shape.block)
 			tables := [3][]int32{{3, 9, 14, 2, 21, 5, 33, 60}, {7, 0, 41, 8, 22, 6, 34, 61}, {95, 1, 42, 10, 23, 11, 35, 62}}
-			done := [3]int{}
-			for step, lens := range [][3]int{{70, 1, 2}, {1, 27, 1}, {1, 1, 1}} {
-				b.Reset()
-				rows := 0
-				for i, n := range lens {
-					n = min(n, len(tables[i])*block-done[i])
-					r.check(b.Add(done[i], n, tables[i], block))
-					done[i] += n
-					rows += n
+			sizes := []int64{1}
+			if c.shape.dim <= 64 && c.shape.dtype == dtype.BF16 {
+				sizes = append(sizes, 2*r.dev.Info().Properties["device.sms"]+1)
+			}
+			for _, size := range sizes {
+				done := [3]int{}
+				for step, lens := range [][3]int{{70, 1, 2}, {1, 27, 1}, {1, 1, 1}} {
+					b.Reset()
+					rows := 0
+					for i, n := range lens {
+						n = min(n, len(tables[i])*block-done[i])
+						r.check(b.Add(done[i], n, tables[i], block))
+						done[i] += n
+						rows += n
+					}
+					qkv := r.random(rng, int64(rows))
+					o, cache := r.want(b, qkv)
+					r.hold([]string{"prefill", "mixed", "decode"}[step], r.step(b, max(size, int64(rows+step)), qkv), o, cache)
 				}
-				qkv := r.random(rng, int64(rows))
-				o, cache := r.want(b, qkv)
-				r.hold([]string{"prefill", "mixed", "decode"}[step], r.step(b, int64(rows+step), qkv), o, cache)
 			}
 		})
 	}
