@@ -62,7 +62,7 @@ func newServer(t testing.TB) *server {
 	compiler := &cudatest.Idle{}
 	backend, err := compilecuda.New("cuda:sm_90", compiler)
 	must(t, err)
-	o := piecewise.Options{Target: build.Pipeline{Backend: backend}, Store: build.NewMemoryStore(), CaptureSizes: []int64{8, 32, 64}, Mode: piecewise.Piecewise}
+	o := piecewise.Options{Target: build.Pipeline{Backend: backend}, Store: build.NewMemoryStore(), CaptureSizes: []int64{8, 48, 64}, Mode: piecewise.Piecewise}
 	// Compiled once without a device, so that the driver can be told of all kernels.
 	_, err = piecewise.New(context.Background(), m, o)
 	must(t, err)

@@ -25,6 +25,17 @@ func Skinny(rows int, depth int64, mt, u, split, warps, cluster, blocks int) Sha
 	return Shape{p}
 }
 
+// Stream is a shape for up to rows rows on tensor cores, whose weights stream through
+// shared memory.
+func Stream(rows, cols, mt, warps, stages int, depth int64) Shape {
+	p := stream(rows, cols, mt, warps, stages, depth)
+	p.name = fmt.Sprintf("stream%d_n%d_m%d_w%d_s%d", rows, cols, mt, warps, p.stages)
+	return Shape{p}
+}
+
+// Bytes is the shared memory of a stream's block.
+func (s Shape) Bytes() int { return s.p.sumBytes() + s.p.stages*s.p.stageBytes() }
+
 // Tile is a shape for any number of rows.
 func Tile(bm, bn, bk, stages, cluster, blocks int) Shape {
 	p := tile(bm, bn, bk, stages, cluster, blocks, math.MaxInt64)

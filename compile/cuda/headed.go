@@ -110,7 +110,7 @@ func (b *Backend) lowerHeaded(c *compile.Chain, h *headed) (compile.Code, error)
 	for _, v := range head.Variants {
 		if byRoutine(v) { // what happens to its sums costs next to nothing here
 			attrs := slices.DeleteFunc(slices.Clone(v.Steps[0].Attrs), func(a program.Attr) bool { return a.Name == attrFrom })
-			v.Steps[0].Attrs = append(attrs, fromAttr(libraryRows))
+			v.Steps[0].Attrs = append(attrs, fromAttr(newEmitter(c.Kernels[0], b.arch, "").libraryFrom()))
 		}
 	}
 	all, temps := int32(len(c.Same)), int32(len(head.Temps))

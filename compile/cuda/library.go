@@ -24,8 +24,9 @@ const (
 )
 
 // The number of rows from which the routine is faster than our own kernels, where no
-// measurement of the GPU at hand says otherwise; and where its sums are short and what
-// happens to them is a launch of its own.
+// measurement of the GPU at hand says otherwise; and where up to 32 rows are a stream of
+// all of a block's columns at once, or the routine's sums are short and what happens to
+// them is a launch of its own.
 //
 // Measured on an H200 with cuBLASLt 13.1 by pwc tune, on Llama-3.1-8B and
 // Llama-3.2-1B: between the kernels around the product and on cold weights. The
@@ -33,7 +34,7 @@ const (
 // its kernels do not start before the one before ends.
 const (
 	libraryRows      = 17
-	libraryRowsShort = 33
+	libraryRowsLater = 33
 	shortDepth       = 4096
 )
 
@@ -101,12 +102,22 @@ func (e *emitter) library() (*libraryWay, bool) {
 	if byDepth {
 		way.attrs = append(way.attrs, program.Attr{Name: attrByDepth, Kind: program.AttrBool, Bool: true})
 	}
-	from := int64(libraryRows)
+	from := e.libraryFrom()
 	if depth, known := m.K.Const(); known && depth <= shortDepth && way.after != nil {
-		from = libraryRowsShort
+		from = libraryRowsLater
 	}
 	way.attrs = append(way.attrs, fromAttr(from))
 	return way, true
+}
+
+// libraryFrom is the number of rows from which the routine is faster, whatever happens
+// to its sums.
+func (e *emitter) libraryFrom() int64 {
+	depth, deep := e.k.MatMul.K.Const()
+	if cols, known := e.k.Cols[0].Const(); known && streamUnits(cols, e.arch) <= streamAtOnce && deep && depth%8 == 0 && halves(e.k) {
+		return libraryRowsLater
+	}
+	return libraryRows
 }
 
 func fromAttr(rows int64) program.Attr {

@@ -28,7 +28,7 @@ var libraryCases = []struct {
 }{
 	{"linear", "%x: bf16[N, 256], %w: bf16[512, 256]", "bf16[N, 512]", `
     %y = linear(%x, %w) : bf16[N, 512]`,
-		[]string{"p0 p1 r0 size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 0] from=17"}},
+		[]string{"p0 p1 r0 size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 0] from=33"}},
 	{"residual", "%x: bf16[N, 256], %w: bf16[512, 256], %r: bf16[N, 512]", "bf16[N, 512]", `
     %l = linear(%x, %w) : bf16[N, 512]
     %y = add(%r, %l) : bf16[N, 512]`,
@@ -57,7 +57,7 @@ var libraryCases = []struct {
 	{"part of a tensor", "%x: bf16[N, 512], %w: bf16[512, 256]", "bf16[N, 512]", `
     %h = slice(%x, axis=1, start=128, end=384) : bf16[N, 256]
     %y = linear(%h, %w) : bf16[N, 512]`,
-		[]string{"p0 p1 r0 size=[N, 512, 256, 1] x=[128, 512, 0] w=[0, 256, 0] y=[0, 512, 0] from=17"}},
+		[]string{"p0 p1 r0 size=[N, 512, 256, 1] x=[128, 512, 0] w=[0, 256, 0] y=[0, 512, 0] from=33"}},
 	{"a norm between two products", "%x: bf16[N, 256], %w: bf16[512, 256], %r: bf16[N, 512], %g: bf16[512], %v: bf16[768, 512]", "bf16[N, 384], bf16[N, 512]", `
     %l = linear(%x, %w) : bf16[N, 512]
     %s = add(%r, %l) : bf16[N, 512]
@@ -66,8 +66,8 @@ var libraryCases = []struct {
     %a, %b = split(%u, axis=1, sizes=[384, 384]) : bf16[N, 384], bf16[N, 384]
     %e = silu(%a) : bf16[N, 384]
     %y = mul(%e, %b) : bf16[N, 384]`,
-		[]string{"p0 p1 bf16[N, 512] size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 512*N] from=17", "k_linear_add_after_rms_norm",
-			"bf16[N, 512] p4 bf16[N, 768] size=[N, 768, 512, 1] x=[0, 512, 0] w=[0, 512, 0] y=[0, 768, 0] from=17", "k_silu_mul"}},
+		[]string{"p0 p1 bf16[N, 512] size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 512*N] from=33", "k_linear_add_after_rms_norm",
+			"bf16[N, 512] p4 bf16[N, 768] size=[N, 768, 512, 1] x=[0, 512, 0] w=[0, 512, 0] y=[0, 768, 0] from=33", "k_silu_mul"}},
 	{"types that differ", "%x: f32[N, 256], %w: bf16[512, 256]", "f32[N, 512]", `
     %y = linear(%x, %w) : f32[N, 512]`, nil},
 	{"one row", "%x: bf16[1, 256], %w: bf16[512, 256]", "bf16[1, 512]", `

@@ -21,29 +21,39 @@ import (
 )
 
 // arena gives out memory for measurements, all of it filled with a pattern that
-// is a small number in every dtype.
+// is a small number in every dtype. It begins again at its start when all is given
+// out, by when that is in no cache any more.
 type arena struct {
 	mem  device.Memory
 	used int64
+	hot  *arena // little memory, for what a model has just written
 }
+
+// hotBytes is a part of the second-level cache.
+const hotBytes = 40 << 20
 
 func (g *rig) arena(t testing.TB, bytes int64) *arena {
 	t.Helper()
-	mem, err := g.dev.Alloc(bytes)
-	if err != nil {
-		t.Fatal(err)
+	take := func(bytes int64) *arena {
+		mem, err := g.dev.Alloc(bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { mem.Free() })
+		if err := g.stream.Fill(device.Buffer{Memory: mem, Size: bytes}, 0x3c); err != nil {
+			t.Fatal(err)
+		}
+		return &arena{mem: mem}
 	}
-	t.Cleanup(func() { mem.Free() })
-	if err := g.stream.Fill(device.Buffer{Memory: mem, Size: bytes}, 0x3c); err != nil {
-		t.Fatal(err)
-	}
-	return &arena{mem: mem}
+	a := take(bytes)
+	a.hot = take(hotBytes)
+	return a
 }
 
 func (a *arena) take(t testing.TB, bytes int64) device.Buffer {
 	t.Helper()
 	at := (a.used + 511) &^ 511
-	if at+bytes > a.mem.Size() { // begin again: what was first is cold by now
+	if at+bytes > a.mem.Size() {
 		at = 0
 	}
 	a.used = at + bytes
@@ -71,16 +81,20 @@ func (g *rig) bindAll(t testing.TB, p *program.Program, symbols map[string]int64
 			if err != nil {
 				return exe, nil, err
 			}
-			args.Params = append(args.Params, a.take(t, bytesOf(x.DType, shape)))
+			from := a
+			if x.Kind != program.ParamWeight {
+				from = a.hot
+			}
+			args.Params = append(args.Params, from.take(t, bytesOf(x.DType, shape)))
 		}
 		for _, x := range p.Results {
 			shape, err := oracle.Extents(x.Shape, symbols)
 			if err != nil {
 				return exe, nil, err
 			}
-			args.Results = append(args.Results, a.take(t, bytesOf(x.DType, shape)))
+			args.Results = append(args.Results, a.hot.take(t, bytesOf(x.DType, shape)))
 		}
-		args.Scratch = a.take(t, scratch)
+		args.Scratch = a.hot.take(t, scratch)
 		l, err := exe.Bind(values, args)
 		if err != nil {
 			return exe, nil, err
@@ -180,6 +194,9 @@ func candidates(rows int, cols, depth int64) []cuda.Shape {
 			}
 		}
 	}
+	if rows > 1 && rows <= 64 {
+		out = append(out, streams((rows+7)/8*8, cols, depth)...)
+	}
 	if rows >= 32 {
 		for _, c := range [][5]int{{32, 64, 64, 4, 0}, {32, 128, 64, 4, 2}, {64, 64, 64, 4, 2}, {64, 64, 64, 3, 3}, {64, 128, 64, 4, 0}, {64, 128, 64, 3, 2}, {64, 128, 32, 4, 2}, {128, 64, 64, 4, 0}, {128, 64, 64, 3, 2}, {128, 128, 64, 3, 2}, {128, 128, 64, 4, 0}, {128, 128, 32, 4, 2}} {
 			if c[0] > 2*rows {
@@ -195,8 +212,31 @@ func candidates(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
+// streams lists streams that fit, with blocks for all multiprocessors of an H200, or for
+// more.
+func streams(rows int, cols, depth int64) []cuda.Shape {
+	var out []cuda.Shape
+	each := int(cols+132*16-1) / (132 * 16)
+	for _, units := range slices.Compact([]int{each, (each + 1) / 2 * 2, 2}) {
+		for mt := 1; mt <= min(units, 4); mt++ {
+			for _, warps := range []int{4, 6, 8, 12} {
+				for _, ring := range []int{120, 160, 200} {
+					stages := ring << 10 / (warps * (16*mt + rows) * 128)
+					s := cuda.Stream(rows, 16*units, mt, warps, stages, depth)
+					if units%mt == 0 && stages > 1 && s.Bytes() <= 225<<10 && mt*rows <= 128 && !slices.ContainsFunc(out, func(o cuda.Shape) bool { return o.String() == s.String() }) {
+						out = append(out, s)
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
 // TestTune measures ways to compute products of models' shapes on cold weights.
-// PWC_TUNE lists numbers of rows.
+// PWC_TUNE lists numbers of rows, PWC_TUNE_COLS matrices (28672x4096), and
+// PWC_TUNE_SHAPES is what the names of shapes begin with; without them all are
+// measured.
 func TestTune(t *testing.T) {
 	list := os.Getenv("PWC_TUNE")
 	if list == "" {
@@ -205,12 +245,15 @@ func TestTune(t *testing.T) {
 	g := openGPU(t)
 	const total = 6 << 30
 	a := g.arena(t, total)
-	for _, c := range [][2]int64{{28672, 4096}, {4096, 14336}, {6144, 4096}, {4096, 4096}, {16384, 2048}, {2048, 8192}, {2048, 2048}} {
+	for _, c := range [][2]int64{{28672, 4096}, {4096, 14336}, {6144, 4096}, {4096, 4096}, {16384, 2048}, {2048, 8192}, {2048, 2048}, {3072, 2048}, {128256, 4096}} {
+		if w := os.Getenv("PWC_TUNE_COLS"); w != "" && !slices.Contains(strings.Split(w, ","), fmt.Sprint(c[0], "x", c[1])) {
+			continue
+		}
 		m := productModule(t, dtype.BF16, dtype.BF16, c[1], c[0])
 		for _, word := range strings.Split(list, ",") {
 			var rows int
 			fmt.Sscan(word, &rows)
-			shapes := candidates(rows, c[0], c[1])
+			shapes := slices.DeleteFunc(candidates(rows, c[0], c[1]), func(s cuda.Shape) bool { return !strings.HasPrefix(s.String(), os.Getenv("PWC_TUNE_SHAPES")) })
 			programs := make([]*program.Program, len(shapes)+1)
 			var e errgroup.Group
 			e.SetLimit(runtime.NumCPU())

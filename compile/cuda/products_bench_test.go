@@ -1,0 +1,191 @@
+package cuda_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"pwc/compile"
+	"pwc/internal/oracle"
+	"pwc/ir"
+	"pwc/program"
+	gpu "pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// readSource reads memory at the card's bandwidth, which products are held against.
+const readSource = `
+extern "C" __global__ void read(const uint4 *from, long long n, unsigned *to) {
+  unsigned x = 0;
+  const long long step = (long long)gridDim.x * blockDim.x;
+  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += 8 * step) {
+    uint4 v[8];
+#pragma unroll
+    for (int u = 0; u < 8; u++) v[u] = i + u * step < n ? __ldcs(from + i + u * step) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int u = 0; u < 8; u++) x |= v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
+  }
+  if (x == 0x9e3779b9u) *to = x;
+}`
+
+// bandwidth is the bytes a nanosecond at which a plain read of the arena runs.
+func (g *rig) bandwidth(b *testing.B, a *arena) float64 {
+	b.Helper()
+	check := func(errs ...error) {
+		b.Helper()
+		if err := errors.Join(errs...); err != nil {
+			b.Fatal(err)
+		}
+	}
+	target := g.dev.Info().Target
+	cubin, _, err := open(b).Compile(context.Background(), readSource, "read.cu", target[len("cuda:"):])
+	check(err)
+	kernel, err := program.CUDAKernel("read", cubin, nil)
+	check(err)
+	m, err := g.dev.LoadModule(program.Alone(target, kernel))
+	check(err)
+	defer func() { check(g.stream.Synchronize(), m.Close()) }()
+	f, err := m.Function("read")
+	check(err)
+	c, err := f.NewCall(3, gpu.LaunchOptions{})
+	check(err)
+	c.Grid, c.Block = [3]uint32{132 * 8, 1, 1}, [3]uint32{256, 1, 1}
+	check(c.SetBuffer(0, device.Buffer{Memory: a.mem, Size: a.mem.Size()}), c.SetBuffer(2, a.hot.take(b, 4)))
+	c.SetArg(1, uint64(a.mem.Size()/16))
+	start, err := g.dev.NewTimedEvent()
+	check(err)
+	defer start.Close()
+	end, err := g.dev.NewTimedEvent()
+	check(err)
+	defer end.Close()
+	best := 0.0
+	for range 8 {
+		check(g.stream.Record(start), g.stream.(*gpu.Stream).LaunchKernel(c), g.stream.Record(end), g.stream.Synchronize())
+		d, err := g.dev.Elapsed(start, end)
+		check(err)
+		best = max(best, float64(a.mem.Size())/float64(d.Nanoseconds()))
+	}
+	return best
+}
+
+// products8B are the products of Llama-3.1-8B with what runs in their launches, and the
+// two that follow each other.
+var products8B = []struct{ name, text string }{
+	{"gate-up", `
+  weight @w : bf16[28672, 4096]
+  func @piece(%x: bf16[N, 4096]) -> (bf16[N, 14336]) {
+    %y = linear(%x, @w) : bf16[N, 28672]
+    %gate, %up = split(%y, axis=1, sizes=[14336, 14336]) : bf16[N, 14336], bf16[N, 14336]
+    %open = silu(%gate) : bf16[N, 14336]
+    %h = mul(%open, %up) : bf16[N, 14336]
+    return %h
+  }`},
+	{"down", `
+  weight @w : bf16[4096, 14336]
+  func @piece(%x: bf16[N, 14336], %r: bf16[N, 4096]) -> (bf16[N, 4096]) {
+    %d = linear(%x, @w) : bf16[N, 4096]
+    %s = add(%r, %d) : bf16[N, 4096]
+    return %s
+  }`},
+	{"gate-up,down", `
+  weight @w : bf16[28672, 4096]
+  weight @down : bf16[4096, 14336]
+  func @piece(%x: bf16[N, 4096], %r: bf16[N, 4096]) -> (bf16[N, 4096]) {
+    %y = linear(%x, @w) : bf16[N, 28672]
+    %gate, %up = split(%y, axis=1, sizes=[14336, 14336]) : bf16[N, 14336], bf16[N, 14336]
+    %open = silu(%gate) : bf16[N, 14336]
+    %h = mul(%open, %up) : bf16[N, 14336]
+    %d = linear(%h, @down) : bf16[N, 4096]
+    %s = add(%r, %d) : bf16[N, 4096]
+    return %s
+  }`},
+	{"qkv", `
+  weight @w : bf16[6144, 4096]
+  func @piece(%x: bf16[N, 4096]) -> (bf16[N, 6144]) {
+    %y = linear(%x, @w) : bf16[N, 6144]
+    return %y
+  }`},
+	{"o", `
+  weight @w : bf16[4096, 4096]
+  func @piece(%x: bf16[N, 4096], %r: bf16[N, 4096]) -> (bf16[N, 4096]) {
+    %d = linear(%x, @w) : bf16[N, 4096]
+    %s = add(%r, %d) : bf16[N, 4096]
+    return %s
+  }`},
+	{"logits", `
+  weight @w : bf16[128256, 4096]
+  func @piece(%x: bf16[N, 4096]) -> (f32[N, 128256]) {
+    %y = linear(%x, @w) : bf16[N, 128256]
+    %z = cast(%y, dtype=f32) : f32[N, 128256]
+    return %z
+  }`},
+}
+
+// BenchmarkProductsOnGPU measures products of the Llama-3.1-8B shape, and all that a
+// layer launches beside its attention, many times over in one graph, the weights each
+// time elsewhere and in no cache. The share is that of the bandwidth at which a
+// plain read runs.
+func BenchmarkProductsOnGPU(b *testing.B) {
+	g := openGPU(b)
+	g.useLibrary(b)
+	a := g.arena(b, 12<<30)
+	read := g.bandwidth(b, a)
+	modules := make(map[string]*ir.Module)
+	var names []string
+	for _, c := range products8B {
+		m, err := ir.Parse(c.name, []byte("pwc 1\nmodule \"product\" {\n  sym N in [1, 8192] batch"+c.text+"\n}\n"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		modules[c.name], names = m, append(names, c.name)
+	}
+	modules["layer"], names = pieces(b, shape8B)[1], append(names, "layer")
+	for _, name := range names {
+		p, err := compile.Compile(context.Background(), modules[name], compile.Shape{}, g.backend, compile.Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		bytes := int64(0)
+		for _, x := range p.Params {
+			if x.Kind != program.ParamWeight {
+				continue
+			}
+			shape, err := oracle.Extents(x.Shape, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			bytes += bytesOf(x.DType, shape)
+		}
+		for _, rows := range []int64{1, 2, 4, 8, 16, 32, 64} {
+			b.Run(fmt.Sprintf("%s/rows=%d", name, rows), func(b *testing.B) {
+				const count = 31
+				symbols := make(map[string]int64)
+				for _, s := range p.Symbols {
+					symbols[s] = rows
+				}
+				exe, launches, err := g.bindAll(b, p, symbols, a, count)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer exe.Close()
+				var took []float64
+				for b.Loop() {
+					d, err := g.measure(launches)
+					if err != nil {
+						b.Fatal(err)
+					}
+					took = append(took, float64(d.Nanoseconds())/count)
+				}
+				slices.Sort(took)
+				ns := took[len(took)/2]
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(ns/1e3, "us")
+				b.ReportMetric(100*float64(bytes)/ns/read, "%")
+				b.ReportMetric(float64(bytes)/ns, "GB/s")
+			})
+		}
+	}
+	b.Logf("a plain read: %.0f GB/s", read)
+}

@@ -1,0 +1,83 @@
+package cuda_test
+
+import (
+	"context"
+	"math/rand"
+	"regexp"
+	"slices"
+	"testing"
+
+	"pwc/compile"
+	"pwc/compile/cuda"
+	"pwc/internal/oracle"
+	"pwc/ir/dtype"
+	"pwc/program"
+)
+
+// TestDeviceStreams holds streams of weights against the interpreter: depths and
+// columns that nothing divides, fewer rows than there is room for, fewer stages than a
+// warp has parts of k, and more.
+func TestDeviceStreams(t *testing.T) {
+	g := openDevice(t)
+	for _, c := range []struct {
+		k, n                          int64
+		rows, cols, mt, warps, stages int
+	}{
+		{264, 72, 16, 16, 1, 4, 3},
+		{520, 200, 8, 96, 2, 8, 4},
+		{1000, 100, 16, 48, 3, 6, 2},
+		{40, 100, 8, 32, 2, 4, 2},
+		{648, 33, 32, 64, 1, 3, 5},
+	} {
+		m := productModule(t, dtype.BF16, dtype.BF16, c.k, c.n)
+		b := cuda.Only{Backend: g.backend, Shape: cuda.Stream(c.rows, c.cols, c.mt, c.warps, c.stages, c.k)}
+		p, err := compile.Compile(context.Background(), m, compile.Shape{}, b, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rows := range []int64{int64(c.rows), 1, int64(c.rows)/2 + 3} {
+			in, err := oracle.Draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, normal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.hold(p, m, in, func(dt dtype.DType) float64 { return tolerance(dt) / 4 }); err != nil {
+				t.Errorf("%v, rows %d: %.300s", c, rows, err)
+			}
+		}
+	}
+}
+
+// stages finds how many stages a stream has.
+var stages = regexp.MustCompile(`product_stream<\w+, \d+, \d+, \d+, \d+, (\d+),`)
+
+// TestStreamsFit compiles products of many shapes for GPUs with little and much shared
+// memory: blocks must fit, and while one stage is used another one must be under way.
+func TestStreamsFit(t *testing.T) {
+	for target, room := range map[string]int64{"cuda:sm_80": 163 << 10, "cuda:sm_86": 99 << 10, "cuda:sm_90": 227 << 10} {
+		r := newRecorder(t, target)
+		for _, k := range []int64{8, 72, 4096, 14336} {
+			for _, n := range []int64{5, 2048, 6144, 8192, 28672, 33000, 128256} {
+				p, err := compile.Compile(context.Background(), productModule(t, dtype.BF16, dtype.BF16, k, n), compile.Shape{}, r, compile.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, rows := range []int64{8, 16, 32} {
+					ways := own(&p.Steps[0])
+					at := slices.IndexFunc(ways, func(v program.Variant) bool { return v.Guard.Hi == rows })
+					if at < 0 {
+						t.Fatalf("no way for %d rows in %v", rows, ways)
+					}
+					s := &ways[at].Steps[0]
+					if m := stages.FindStringSubmatch(string(p.Kernels[s.Kernel].Code)); m != nil && (m[1] == "0" || m[1] == "1" && k > 100) {
+						t.Errorf("%s, %d columns, K %d, %d rows: %s stages", target, n, k, rows, m[1])
+					} else if m == nil && rows < 32 {
+						t.Errorf("%s, %d columns, K %d, %d rows: no stream", target, n, k, rows)
+					}
+					if shared, ok := s.Launch.Shared.Const(); !ok || shared > room {
+						t.Errorf("%s, %d columns, K %d, %d rows: %d bytes of shared memory of %d", target, n, k, rows, shared, room)
+					}
+				}
+			}
+		}
+	}
+}
