@@ -55,6 +55,9 @@ type Only struct {
 	Shape Shape
 }
 
+// Chains accepts what can be one launch.
+func (o Only) Chains(c *compile.Chain) bool { return fuse(c) != nil }
+
 // LowerChain compiles a chain as one launch, or two if the shape cannot have what
 // makes its rows.
 func (o Only) LowerChain(c *compile.Chain) (compile.Code, error) {
