@@ -2,24 +2,24 @@ package cuda
 
 import "math"
 
-// fewShapes returns the shapes of products on CUDA cores, for 1 and 2 rows.
+// oneRow returns the shape of products of one row, on CUDA cores.
 //
-// They were measured on an H200 on the matrices of tensorShapes: four columns a
-// group of warps beat two and eight, eight warps four and sixteen. A lane requests
-// more at once where that is all that it needs, or where it needs much.
-func fewShapes(depth int64) []productShape {
-	one, two := fewShape(1, depth, fewColumns, 1, 8, 8), fewShape(2, depth, fewColumns, 1, 8, 8)
-	switch parts := one.parts(depth); {
+// It was measured on an H200 on the matrices of rowShapes: four columns a group of
+// warps beat two and eight, eight warps four and sixteen. A lane requests more at once
+// where that is all that it needs, or where it needs much.
+func oneRow(depth int64) productShape {
+	p := fewShape(1, depth, fewColumns, 1, 8, 8)
+	switch parts := p.parts(depth); {
 	case parts == 2:
-		one.u = 2
+		p.u = 2
 	case parts > 4:
-		one.u = 4
+		p.u = 4
 	}
-	return []productShape{one, two}
+	return p
 }
 
-// tensorShapes returns the shapes of products on tensor cores, for more rows
-// of a matrix of that many columns and that depth.
+// rowShapes returns the shapes of products with a matrix of that many columns and that
+// depth, by rising number of rows.
 //
 // They were measured on an H200, on cold weights of 28672 x 4096, 4096 x 14336,
 // 6144 x 4096, 4096 x 4096, 16384 x 2048, 2048 x 8192 and 2048 x 2048: what stands
@@ -29,12 +29,12 @@ func fewShapes(depth int64) []productShape {
 // overlap, one streaming while another begins or ends, so two or three must fit
 // beside each other. And x is read from the second-level cache once for every block,
 // so with more rows a block needs more columns.
-func tensorShapes(depth, cols int64, arch int) []productShape {
+func rowShapes(depth, cols int64, arch int) []productShape {
 	cluster := 2
 	if arch < 90 {
 		cluster = 1
 	}
-	shapes := []productShape{streamShape(8, depth, cols, arch), streamShape(16, depth, cols, arch)}
+	shapes := []productShape{oneRow(depth), streamShape(8, depth, cols, arch), streamShape(16, depth, cols, arch)}
 	switch {
 	case cols >= 200*128:
 		shapes = append(shapes, tile(32, 128, 64, 4, 1, 2, 32))

@@ -3,7 +3,6 @@ package cuda
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"pwc/compile/loop"
 	"pwc/ir/dim"
@@ -82,7 +81,7 @@ func (e *emitter) productShapes() []productShape {
 	if !known {
 		cols = math.MaxInt64
 	}
-	return slices.Concat(fewShapes(depth), tensorShapes(depth, cols, e.arch))
+	return rowShapes(depth, cols, e.arch)
 }
 
 // soonElements is the largest matrix whose product lets the next kernel start at

@@ -80,13 +80,13 @@ func TestWatchedKernels(t *testing.T) {
 	}
 	want := strings.Fields(`
 		add_argmax add_cumsum_max cumsum layer_norm layer_norm_linear_add_rope_rope_reshape_rows1
-		linear_add_rope_rope_reshape_rows16 linear_add_rope_rope_reshape_rows2 linear_add_rope_rope_reshape_rows8
-		linear_add_rows1 linear_add_rows16 linear_add_rows2 linear_add_rows32 linear_add_rows64 linear_add_rows8
+		linear_add_rope_rope_reshape_rows16 linear_add_rope_rope_reshape_rows8
+		linear_add_rows1 linear_add_rows16 linear_add_rows32 linear_add_rows64 linear_add_rows8
 		linear_add_simple64x64 linear_add_simple8x128 linear_add_tile128x128 linear_add_tile128x64_rows128
 		linear_add_tile32x128_rows32 linear_add_tile32x64_rows32 linear_add_tile64x128_rows64 linear_add_tile64x64_rows128
 		linear_rows32 linear_select_relu_each linear_select_relu_group128x128 linear_select_relu_group32x128
 		linear_select_relu_group64x128 linear_select_relu_group8x128 linear_select_relu_simple1x256
-		linear_silu_mul_rows16 linear_silu_mul_rows2 linear_silu_mul_rows8
+		linear_silu_mul_rows16 linear_silu_mul_rows8
 		rms_norm rms_norm_linear_silu_mul_rows1 rope_rope_reshape silu_mul softmax topk`)
 	if got := slices.Sorted(maps.Keys(found)); !slices.Equal(got, want) {
 		t.Errorf("launched\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
