@@ -167,7 +167,11 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 	if err != nil {
 		return 0, err
 	}
-	for _, v := range kinds.each() {
+	needed := kinds.each()
+	if o.small(&s, &kinds) == &kinds.few {
+		needed = needed[:1]
+	}
+	for _, v := range needed {
 		if _, err := o.kernel(v); err != nil {
 			return 0, err
 		}

@@ -292,8 +292,12 @@ func TestKinds(t *testing.T) {
 		r.must(r.stream.Synchronize())
 		return r.seen[len(r.seen)-1]
 	}
+	few := launch(8, 1, false)
+	if r.asked != 1 {
+		t.Errorf("code was asked for %d times while sizes are small", r.asked)
+	}
 	many := launch(16, 1, false)
-	if few := launch(8, 1, false); few.threads != 256 || many.threads != 128 {
+	if few.threads != 256 || many.threads != 128 {
 		t.Errorf("blocks of %d and %d threads, want 256 for 8 rows on 4 multiprocessors and 128 for 16", few.threads, many.threads)
 	}
 	if chunk := launch(8, 8, false); chunk.threads != 256 {
