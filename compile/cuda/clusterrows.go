@@ -1,5 +1,72 @@
 package cuda
 
+import "pwc/compile/loop"
+
+// told is the shared memory in which the warps of a block, and then the blocks of a
+// cluster, tell each other what they have reduced. Phases use one half and the other in
+// turns: what a block writes in a phase nobody has read since the barrier of the phase
+// before.
+type told struct {
+	half int // bytes
+	turn int
+}
+
+// accBytes is at least the size of an accumulator.
+func accBytes(acc string) int {
+	switch acc {
+	case "float", "int":
+		return 4
+	case "double", "long long":
+		return 8
+	}
+	return 16 // best
+}
+
+// toldBytes is what n accumulators take, in steps of 16.
+func toldBytes(acc string, n int) int { return (accBytes(acc)*n + 15) / 16 * 16 }
+
+// toldEach is the distance of reductions that follow one another, in accumulators.
+func toldEach(acc string, warps, cluster int) int {
+	return (toldBytes(acc, warps) + toldBytes(acc, cluster)) / accBytes(acc)
+}
+
+// alike cuts a list of reductions into runs of one kind, of up to most each, that go
+// between blocks together. Accumulators of more than one number go alone.
+func alike(list []loop.Instr, of func(loop.Instr) reduction, most int) [][]loop.Instr {
+	var out [][]loop.Instr
+	for _, in := range list {
+		n := len(out) - 1
+		if n >= 0 && len(out[n]) < most && in.Op != loop.ArgMax && of(in) == of(out[n][0]) {
+			out[n] = append(out[n], in)
+			continue
+		}
+		out = append(out, []loop.Instr{in})
+	}
+	return out
+}
+
+// told declares the memory that the largest phase needs; nil without a cluster.
+func (e *emitter) told(p rowPlan) *told {
+	if p.cluster == 1 {
+		return nil
+	}
+	t := &told{}
+	for _, ph := range e.k.Phases {
+		bytes := 0
+		for _, in := range ph.Body {
+			if in.Op.Reduces() {
+				acc := e.reduction(in).acc
+				bytes += toldBytes(acc, p.warps) + toldBytes(acc, p.cluster)
+			}
+		}
+		t.half = max(t.half, bytes)
+	}
+	if t.half > 0 {
+		e.line("__shared__ uint4 told[2][%d];", t.half/16)
+	}
+	return t
+}
+
 // rowHelpers let the blocks of a cluster share a row. Each block writes what it
 // has into the shared memory of all others, at its own rank, so that after one
 // barrier all of them read the same in the same order. It is never written.
