@@ -149,10 +149,12 @@ func (b *builder) makeAll(ctx context.Context) error {
 	errs := make([]error, len(b.jobs))
 	var g errgroup.Group
 	g.SetLimit(limit)
-	for i := range b.jobs {
+	for k := range b.jobs {
 		if ctx.Err() != nil {
 			break
 		}
+		// Extras first: an op's kernels take longest, and would be waited for at the end.
+		i := (k + len(b.result.Artifacts)) % len(b.jobs)
 		g.Go(func() error {
 			j := &b.jobs[i]
 			b.tell(Event{Kind: Started, Artifact: j.artifact})

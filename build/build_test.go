@@ -269,7 +269,16 @@ func TestExtras(t *testing.T) {
 	}
 	without := pieces(t, build.Options{Compiler: newFake(1)}, p)
 	o := build.Options{Compiler: newFake(1), Store: store, Extras: []build.Extra{extra}}
+	var begun []*build.Artifact
+	o.Jobs, o.Observer = 1, func(e build.Event) {
+		if e.Kind == build.Started {
+			begun = append(begun, e.Artifact)
+		}
+	}
 	cold := pieces(t, o, p)
+	if len(begun) != 1+len(cold.Artifacts) || begun[0] != cold.Extras[0] {
+		t.Errorf("%d artifacts were begun, the extra not first", len(begun))
+	}
 	if want := without.Counters.Compiled + 1; cold.Counters.Compiled != want || compiled != 1 || used != 1 || store.Len() != want {
 		t.Errorf("cold: %+v, compiled %d, used %d, %d stored", cold.Counters, compiled, used, store.Len())
 	}

@@ -3,6 +3,7 @@ package nvrtc
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,10 +16,15 @@ import (
 type Compiler struct {
 	l     *Library
 	flags []string
+	slots chan struct{} // one for each compilation that runs
 }
 
-// Compiler returns a compiler that passes flags to every compilation.
-func (l *Library) Compiler(flags ...string) *Compiler { return &Compiler{l, flags} }
+// Compiler returns a compiler that passes flags to every compilation. As many run at a
+// time as there are processors, in the order in which they were asked for: with more,
+// the longest, which everything waits for in the end, would get less of a processor.
+func (l *Library) Compiler(flags ...string) *Compiler {
+	return &Compiler{l, flags, make(chan struct{}, runtime.GOMAXPROCS(0))}
+}
 
 // Version names the compiler, as records of how code was made have it:
 // "nvrtc 11.8".
@@ -28,6 +34,11 @@ func (c *Compiler) Version() string { return fmt.Sprintf("nvrtc %d.%d", c.l.majo
 // cubin, and the PTX that it was made of, which drivers compile for later GPUs. A
 // compilation that has begun is not cancelled.
 func (c *Compiler) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
+	select {
+	case c.slots <- struct{}{}:
+		defer func() { <-c.slots }()
+	case <-ctx.Done():
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
