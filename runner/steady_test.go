@@ -141,6 +141,13 @@ func soak(t *testing.T, open maker) {
 	if now := r.pool.Stats(); now != held {
 		t.Errorf("memory grew from %+v to %+v", held, now)
 	}
+	// One that has done its work, a client's or that of a cancellation, may not be gone yet.
+	for range 5000 {
+		if runtime.NumGoroutine() <= goroutines {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
 	if n := runtime.NumGoroutine(); n > goroutines {
 		t.Errorf("%d goroutines, %d before", n, goroutines)
 	}
