@@ -1,7 +1,6 @@
 package cuda_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -11,32 +10,15 @@ import (
 
 	"pwc/attention"
 	"pwc/ir/dtype"
-	"pwc/program"
-	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/device"
 )
-
-// readSource reads memory at the card's bandwidth: what decodes are held against, and what drives metadata and keys out of L2
-// between the layers of a step.
-const readSource = `
-extern "C" __global__ void read(const uint4 *from, long long n, unsigned *to) {
-  unsigned x = 0;
-  const long long step = (long long)gridDim.x * blockDim.x;
-  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += 8 * step) {
-    uint4 v[8];
-#pragma unroll
-    for (int u = 0; u < 8; u++) v[u] = i + u * step < n ? __ldcs(from + i + u * step) : make_uint4(0, 0, 0, 0);
-#pragma unroll
-    for (int u = 0; u < 8; u++) x |= v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
-  }
-  if (x == 0x9e3779b9u) *to = x;
-}`
 
 // bench measures calls of one shape of heads on memory that it takes once.
 type bench struct {
 	*rig
 	memory device.Buffer // caches of all layers
-	reader *cuda.KernelCall
+	reader *cudatest.Reader
 	start  device.Event
 	end    device.Event
 }
@@ -45,34 +27,13 @@ func newBench(b *testing.B, heads, kvHeads, dim int64) *bench {
 	r := newGPURig(b, shape{heads, kvHeads, dim, 1, 16, dtype.BF16, dtype.BF16})
 	x := &bench{rig: r, memory: r.buffer(6 << 30)}
 	r.check(r.stream.Fill(x.memory, 0))
-	target := r.dev.Info().Target
-	cubin, _, err := openNVRTC(b).Compile(context.Background(), readSource, "read.cu", target[len("cuda:"):])
-	r.check(err)
-	kernel, err := program.CUDAKernel("read", cubin, nil)
-	r.check(err)
-	m, err := r.dev.LoadModule(program.Alone(target, kernel))
-	r.check(err)
-	b.Cleanup(func() { r.check(errors.Join(r.stream.Synchronize(), m.Close())) })
-	f, err := m.Function("read")
-	r.check(err)
-	x.reader, err = f.NewCall(3, cuda.LaunchOptions{})
-	r.check(err)
-	x.reader.Grid, x.reader.Block = [3]uint32{132 * 8, 1, 1}, [3]uint32{256, 1, 1}
-	r.check(x.reader.SetBuffer(2, r.buffer(4)))
+	x.reader = cudatest.NewReader(b, r.dev, r.stream, cudatest.NVRTC(b).Compiler())
+	var err error
 	x.start, err = r.dev.NewTimedEvent()
 	r.check(err)
 	x.end, err = r.dev.NewTimedEvent()
 	r.check(err)
 	return x
-}
-
-// read enqueues a reading of the first n bytes of memory.
-func (x *bench) read(n int64) error {
-	if err := x.reader.SetBuffer(0, x.memory.Slice(0, n)); err != nil {
-		return err
-	}
-	x.reader.SetArg(1, uint64(n/16))
-	return x.stream.(*cuda.Stream).LaunchKernel(x.reader)
 }
 
 // microseconds is the median time of n runs of what is captured.
@@ -152,8 +113,7 @@ func (x *bench) launch(calls []*device.OpCall, between func() error) func() erro
 func BenchmarkDecode(b *testing.B) {
 	for _, dim := range []int64{128, 64} {
 		x := newBench(b, 32, 8, dim)
-		n := int64(4 << 30)
-		best := float64(n) / x.microseconds(9, func() error { return x.read(n) }) / 1e3
+		best := x.reader.Bandwidth(x.memory)
 		for _, context := range []int{512, 2048, 8192} {
 			for _, batch := range []int{1, 8, 32, 48, 64, 128, 256} {
 				bytes := batch * context * 2 * 8 * int(dim) * 2
@@ -164,7 +124,7 @@ func BenchmarkDecode(b *testing.B) {
 					x.TB = b
 					layers := int(min(32, x.memory.Size/int64(bytes)))
 					calls := x.layers(layers, batch, 1, context)
-					evict := func() error { return x.read(128 << 20) }
+					evict := func() error { return x.reader.Read(x.memory.Slice(0, 128<<20)) }
 					bare := x.microseconds(9, x.launch(calls, func() error { return nil })) / float64(layers)
 					evictions := x.microseconds(9, func() error {
 						for range layers {

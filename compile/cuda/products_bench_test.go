@@ -2,7 +2,6 @@ package cuda_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -11,64 +10,9 @@ import (
 	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/program"
-	gpu "pwc/runtime/cuda"
+	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/device"
 )
-
-// readSource reads memory at the card's bandwidth, which products are held against.
-const readSource = `
-extern "C" __global__ void read(const uint4 *from, long long n, unsigned *to) {
-  unsigned x = 0;
-  const long long step = (long long)gridDim.x * blockDim.x;
-  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += 8 * step) {
-    uint4 v[8];
-#pragma unroll
-    for (int u = 0; u < 8; u++) v[u] = i + u * step < n ? __ldcs(from + i + u * step) : make_uint4(0, 0, 0, 0);
-#pragma unroll
-    for (int u = 0; u < 8; u++) x |= v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
-  }
-  if (x == 0x9e3779b9u) *to = x;
-}`
-
-// bandwidth is the bytes a nanosecond at which a plain read of the arena runs.
-func (g *rig) bandwidth(b *testing.B, a *arena) float64 {
-	b.Helper()
-	check := func(errs ...error) {
-		b.Helper()
-		if err := errors.Join(errs...); err != nil {
-			b.Fatal(err)
-		}
-	}
-	target := g.dev.Info().Target
-	cubin, _, err := open(b).Compile(context.Background(), readSource, "read.cu", target[len("cuda:"):])
-	check(err)
-	kernel, err := program.CUDAKernel("read", cubin, nil)
-	check(err)
-	m, err := g.dev.LoadModule(program.Alone(target, kernel))
-	check(err)
-	defer func() { check(g.stream.Synchronize(), m.Close()) }()
-	f, err := m.Function("read")
-	check(err)
-	c, err := f.NewCall(3, gpu.LaunchOptions{})
-	check(err)
-	c.Grid, c.Block = [3]uint32{132 * 8, 1, 1}, [3]uint32{256, 1, 1}
-	check(c.SetBuffer(0, device.Buffer{Memory: a.mem, Size: a.mem.Size()}), c.SetBuffer(2, a.hot.take(b, 4)))
-	c.SetArg(1, uint64(a.mem.Size()/16))
-	start, err := g.dev.NewTimedEvent()
-	check(err)
-	defer start.Close()
-	end, err := g.dev.NewTimedEvent()
-	check(err)
-	defer end.Close()
-	best := 0.0
-	for range 8 {
-		check(g.stream.Record(start), g.stream.(*gpu.Stream).LaunchKernel(c), g.stream.Record(end), g.stream.Synchronize())
-		d, err := g.dev.Elapsed(start, end)
-		check(err)
-		best = max(best, float64(a.mem.Size())/float64(d.Nanoseconds()))
-	}
-	return best
-}
 
 // products8B are the products of Llama-3.1-8B with what runs in their launches, and the
 // two that follow each other.
@@ -131,7 +75,7 @@ func BenchmarkProductsOnGPU(b *testing.B) {
 	g := openGPU(b)
 	g.useLibrary(b)
 	a := g.arena(b, 12<<30)
-	read := g.bandwidth(b, a)
+	read := cudatest.NewReader(b, g.dev, g.stream, cudatest.NVRTC(b).Compiler()).Bandwidth(device.Buffer{Memory: a.mem, Size: a.mem.Size()})
 	b.Run("read", func(b *testing.B) {
 		b.ReportMetric(0, "ns/op")
 		b.ReportMetric(read, "GB/s")

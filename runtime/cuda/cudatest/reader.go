@@ -1,0 +1,94 @@
+package cudatest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"pwc/program"
+	"pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// readSource reads n words of 16 bytes, eight at a time.
+const readSource = `
+extern "C" __global__ void read(const uint4 *from, long long n, unsigned *to) {
+  unsigned x = 0;
+  const long long step = (long long)gridDim.x * blockDim.x;
+  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += 8 * step) {
+    uint4 v[8];
+#pragma unroll
+    for (int u = 0; u < 8; u++) v[u] = i + u * step < n ? __ldcs(from + i + u * step) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int u = 0; u < 8; u++) x |= v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
+  }
+  if (x == 0x9e3779b9u) *to = x;
+}`
+
+// Reader reads memory and does nothing with it: the bandwidth that benchmarks of kernels
+// are held against, and what drives other data out of a GPU's caches.
+type Reader struct {
+	testing.TB
+	dev    *cuda.Device
+	stream *cuda.Stream
+	call   *cuda.KernelCall
+}
+
+// NewReader returns a reader on a stream, which the test's end closes.
+func NewReader(t testing.TB, dev *cuda.Device, stream device.Stream, c Compiler) *Reader {
+	t.Helper()
+	r := &Reader{TB: t, dev: dev, stream: stream.(*cuda.Stream)}
+	target := dev.Info().Target
+	cubin, _, err := c.Compile(context.Background(), readSource, "read.cu", strings.TrimPrefix(target, "cuda:"))
+	r.check(err)
+	kernel, err := program.CUDAKernel("read", cubin, nil)
+	r.check(err)
+	m, err := dev.LoadModule(program.Alone(target, kernel))
+	r.check(err)
+	to, err := dev.Alloc(4)
+	r.check(err)
+	t.Cleanup(func() { r.check(errors.Join(stream.Synchronize(), m.Close(), to.Free())) })
+	f, err := m.Function("read")
+	r.check(err)
+	r.call, err = f.NewCall(3, cuda.LaunchOptions{})
+	r.check(err)
+	r.call.Grid, r.call.Block = [3]uint32{uint32(8 * dev.Info().Properties["device.sms"]), 1, 1}, [3]uint32{256, 1, 1}
+	r.check(r.call.SetBuffer(2, device.Buffer{Memory: to, Size: 4}))
+	return r
+}
+
+func (r *Reader) check(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// Read enqueues, or records, reading a buffer, but for what is left of 16 bytes.
+func (r *Reader) Read(b device.Buffer) error {
+	if err := r.call.SetBuffer(0, b); err != nil {
+		return err
+	}
+	r.call.SetArg(1, uint64(b.Size/16))
+	return r.stream.LaunchKernel(r.call)
+}
+
+// Bandwidth returns the bytes a nanosecond at which a buffer is read, the best of some
+// times. The buffer should be many times as large as the caches.
+func (r *Reader) Bandwidth(b device.Buffer) float64 {
+	r.Helper()
+	start, err := r.dev.NewTimedEvent()
+	r.check(err)
+	end, err := r.dev.NewTimedEvent()
+	r.check(err)
+	best := 0.0
+	for range 8 {
+		r.check(errors.Join(r.stream.Record(start), r.Read(b), r.stream.Record(end), r.stream.Synchronize()))
+		d, err := r.dev.Elapsed(start, end)
+		r.check(err)
+		best = max(best, float64(b.Size)/float64(d.Nanoseconds()))
+	}
+	r.check(errors.Join(start.Close(), end.Close()))
+	return best
+}
