@@ -39,10 +39,7 @@ func newBench(b *testing.B, heads, kvHeads, dim int64) *bench {
 // microseconds is the median time of n runs of what is captured.
 func (x *bench) microseconds(n int, enqueue func() error) float64 {
 	x.Helper()
-	x.check(x.stream.BeginCapture())
-	err := enqueue()
-	graph, endErr := x.stream.EndCapture()
-	x.check(errors.Join(err, endErr))
+	graph := x.record(enqueue)
 	defer func() { x.check(graph.Close()) }()
 	return x.eager(n, func() error { return x.stream.LaunchGraph(graph) })
 }

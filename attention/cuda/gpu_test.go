@@ -314,6 +314,16 @@ func TestAgainstReference(t *testing.T) {
 	}
 }
 
+// record captures what is enqueued.
+func (r *rig) record(enqueue func() error) device.Graph {
+	r.Helper()
+	r.check(r.stream.BeginCapture())
+	err := enqueue()
+	graph, endErr := r.stream.EndCapture()
+	r.check(errors.Join(err, endErr))
+	return graph
+}
+
 // TestReplays captures one call and replays it with batches of all forms: nothing of the step is in the graph.
 func TestReplays(t *testing.T) {
 	const size = 256
@@ -322,10 +332,7 @@ func TestReplays(t *testing.T) {
 		g := newRagged(c.shape, 2)
 		call := r.call(size)
 		r.check(r.stream.Synchronize())
-		r.check(r.stream.BeginCapture())
-		err := r.op.Launch(call)
-		graph, endErr := r.stream.EndCapture()
-		r.check(errors.Join(err, endErr))
+		graph := r.record(func() error { return r.op.Launch(call) })
 		if n := graph.Nodes(); n != 1 {
 			t.Errorf("%d nodes, want one launch", n)
 		}
@@ -405,10 +412,7 @@ func TestSizes(t *testing.T) {
 			}
 			call := r.call(size)
 			r.check(r.stream.Synchronize())
-			r.check(r.stream.BeginCapture())
-			err := r.op.Launch(call)
-			graph, endErr := r.stream.EndCapture()
-			r.check(errors.Join(err, endErr))
+			graph := r.record(func() error { return r.op.Launch(call) })
 			r.set(call, b, rows)
 			r.check(r.stream.LaunchGraph(graph))
 			replayed := r.read(call.Args[attention.ArgO])
