@@ -6,7 +6,7 @@ import (
 	"pwc/runtime/cuda/internal/dl"
 )
 
-// What a run calls goes through d.hot, which allocates nothing. Handles that the
+// The methods are documented by [Driver]. What a run calls goes through d.hot, which allocates nothing. Handles that the
 // driver writes, and calls of more than four arguments, cost an allocation.
 
 // Library implements [Driver].

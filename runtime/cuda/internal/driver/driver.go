@@ -111,7 +111,9 @@ const (
 )
 
 // Driver is the driver. Calls that take a context's objects need the context
-// current on the calling thread. Errors are *Error, or nil.
+// current on the calling thread. Errors are *Error, or nil. A method without a comment
+// is the call of cuda.h with its name behind cu: it takes what that takes, and returns
+// what that writes.
 type Driver interface {
 	// Library returns where the driver was found: a path, or a bare name that the
 	// loader resolved by its own rules.
