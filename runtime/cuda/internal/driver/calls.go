@@ -6,8 +6,9 @@ import (
 	"pwc/runtime/cuda/internal/dl"
 )
 
-// The methods are documented by [Driver]. What a run calls goes through d.hot, which allocates nothing. Handles that the
-// driver writes, and calls of more than four arguments, cost an allocation.
+// The methods are documented by [Driver]. What a run calls goes through d.hot, which
+// allocates nothing. Handles that the driver writes, and calls of more than four
+// arguments, cost an allocation.
 
 // Library implements [Driver].
 func (d *library) Library() string { return d.path }
