@@ -100,6 +100,9 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 		b.funcs = append(b.funcs, fn)
 		plans = append(plans, fn.plan)
 	}
+	if err := b.placeFeeds(); err != nil {
+		return nil, err
+	}
 	if err := b.checkCapture(); err != nil {
 		return nil, err
 	}
@@ -275,12 +278,15 @@ func (b *Backend) takeStep() error {
 			if in.from != nil {
 				continue
 			}
-			if in.buffer, err = input(fn.atMax.bytes[fn.storage(in.value)], fmt.Sprintf("input %%%s of @%s", in.name, fn.ir.Name)); err != nil {
+			if in.place.buffer, err = input(fn.atMax.bytes[fn.storage(in.value)], fmt.Sprintf("input %%%s of @%s", in.name, fn.ir.Name)); err != nil {
 				return err
 			}
 		}
 		for i := range fn.slots {
-			if fn.slots[i].buffer, err = result(fn.atMax.bytes[fn.slots[i].storage], fmt.Sprintf("result %d of @%s", i, fn.ir.Name)); err != nil {
+			if fn.slots[i].fed {
+				continue
+			}
+			if fn.slots[i].place.buffer, err = result(fn.atMax.bytes[fn.slots[i].storage], fmt.Sprintf("result %d of @%s", i, fn.ir.Name)); err != nil {
 				return err
 			}
 		}

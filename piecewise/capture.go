@@ -151,9 +151,7 @@ func (b *Backend) clearInputs(fn *function) error {
 			if err := b.pool.stream.Fill(buf, 0); err != nil {
 				return err
 			}
-			if from := fn.inputs[i].from; from != nil {
-				from.run++
-			}
+			fn.inputs[i].place.replaced(nil)
 		}
 	}
 	return nil

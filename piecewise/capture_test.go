@@ -116,6 +116,11 @@ func (s *watchingStream) CopyToDevice(dst device.Buffer, src []byte) error {
 	return s.Stream.CopyToDevice(dst, src)
 }
 
+func (s *watchingStream) Copy(dst, src device.Buffer) error {
+	s.owner.log = append(s.owner.log, "copy on the device")
+	return s.Stream.Copy(dst, src)
+}
+
 // The inputs of a run are one copy, with padding between them that is not worth
 // another; a tensor of the device among them stays as it is.
 func TestInputsAreOneCopy(t *testing.T) {

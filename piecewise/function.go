@@ -53,20 +53,22 @@ type input struct {
 	value ir.Value
 	typ   ir.Type
 	rows  bool // the leading extent is the size symbol: padded rows are reset
-	// written: a run changes it where it lies, so that it is sent before every run.
+	// written: a run changes it where it lies, the function's own or that of one which
+	// feeds it, so that it is sent before every run.
 	written bool
 	// rowBytes is the size of one row, where the leading extent is the size symbol
 	// or that of the function it is linked to; else 0.
 	rowBytes int64
-	from     *function     // a result of this earlier function is taken where it lies
-	slot     int           // of from
-	buffer   device.Buffer // at the largest size; linked inputs have none of their own
+	from     *function // a result of this earlier function is taken where it lies
+	slot     int       // of from
+	place    *place    // a linked input's is that of the result
 }
 
-// slot is memory of a function result.
+// slot is where a function result lies.
 type slot struct {
 	storage int32
-	buffer  device.Buffer // at the largest size
+	place   *place
+	fed     bool // the place is that of a parameter
 }
 
 // function is one function of the module, split and compiled.
@@ -141,7 +143,7 @@ func newFunction(b *Backend, f *ir.Func) (*function, error) {
 		st := &fn.storages[i]
 		if st.kind == inWork {
 			st.kind, st.index = inResult, len(fn.slots)
-			fn.slots = append(fn.slots, slot{storage: i})
+			fn.slots = append(fn.slots, slot{storage: i, place: &place{writers: []*function{fn}}})
 		}
 		fn.returns = append(fn.returns, i)
 		per := int64(0)
@@ -197,6 +199,9 @@ func (fn *function) addInputs() error {
 			if in.rowBytes, err = e.bytes(row); err != nil {
 				return fmt.Errorf("parameter %%%s of @%s: %w", info.Name, fn.ir.Name, err)
 			}
+		}
+		if in.from == nil {
+			in.place = &place{}
 		}
 		fn.inputs = append(fn.inputs, in)
 		fn.storage(p)

@@ -192,7 +192,7 @@ func (fn *function) fill(l *layout, value byte) error {
 func (fn *function) poison(l *layout) error {
 	errs := []error{fn.fill(l, poison)}
 	for i := range fn.slots {
-		errs = append(errs, fn.b.pool.stream.Fill(fn.slots[i].buffer, poison))
+		errs = append(errs, fn.b.pool.stream.Fill(fn.slots[i].place.buffer, poison))
 	}
 	return errors.Join(errs...)
 }

@@ -43,6 +43,8 @@ type given struct {
 	how    source
 	rows   int64 // leading extent
 	tensor device.Tensor
+	result Results // whose result index it is; zero: a tensor of the caller
+	index  int
 }
 
 type source uint8
@@ -224,7 +226,7 @@ func (fn *function) inputBytes(in *input, n, leading int64) (size, rows int64, e
 	case in.rowBytes > 0 && leading >= 0:
 		return in.rowBytes * leading, leading, nil
 	case in.rowBytes > 0:
-		return in.from.slots[in.slot].buffer.Size, in.from.hi, nil
+		return in.place.buffer.Size, in.from.hi, nil
 	}
 	e := fn.envFor(n)
 	if size, err = e.bytes(in.typ); err != nil || len(in.typ.Shape) == 0 {
@@ -303,14 +305,18 @@ func (in Inputs) SetResult(name string, r Result) error {
 		if err != nil {
 			return err
 		}
-		return in.Set(name, t)
+		if err := in.Set(name, t); err != nil {
+			return err
+		}
+		s.given[i].result, s.given[i].index = r.set, r.i
+		return nil
 	}
 	if rows := r.set.rows; spec.rows && rows != s.rows || spec.from != nil && rows > spec.from.hi {
 		return fmt.Errorf("%w: input %%%s of @%s has %d rows, result %d of @%s has %d", ErrSize, name, s.fn.ir.Name, s.rows, r.i, from.ir.Name, rows)
 	}
 	// Where the input is linked to this result it is read where it lies, padded
 	// rows included, as the graphs were captured; send sees that by its address.
-	s.given[i] = given{how: fromDevice, rows: r.set.rows, tensor: device.Tensor{Buffer: r.rows(r.set.rows), DType: typ.DType}}
+	s.given[i] = given{how: fromDevice, rows: r.set.rows, tensor: device.Tensor{Buffer: r.rows(r.set.rows), DType: typ.DType}, result: r.set, index: r.i}
 	return nil
 }
 
@@ -378,10 +384,11 @@ func (s *slotMemory) send(size int64) error {
 				if err := stream.CopyToDevice(dst.Slice(0, want), b); err != nil {
 					return err
 				}
-				in.from.run++ // what lay there is gone: older results are stale
+				in.place.replaced(nil)
 				copied = true
 				continue
 			}
+			in.place.replaced(nil)
 			if !in.written {
 				s.device[i] = want
 			}
@@ -398,6 +405,11 @@ func (s *slotMemory) send(size int64) error {
 			}
 			next = stagedCopy{dst, s.at[i], s.at[i] + want}
 		case fromDevice:
+			if g.result.fn != nil { // it may have been overwritten since it was given
+				if err := g.result.check(g.index); err != nil {
+					return err
+				}
+			}
 			if err := next.send(stream, s.all); err != nil {
 				return err
 			}
@@ -408,9 +420,7 @@ func (s *slotMemory) send(size int64) error {
 						return err
 					}
 				}
-				if in.from != nil {
-					in.from.run++
-				}
+				in.place.replaced(nil)
 			}
 			if want > have {
 				if err := stream.Fill(dst.Slice(have, want-have), 0); err != nil {

@@ -195,7 +195,7 @@ func (fn *function) buffer(i int32, e *env, l *layout) (device.Buffer, error) {
 	case inState:
 		b = fn.b.states.buffers[s.index]
 	case inResult:
-		b = fn.slots[s.index].buffer
+		b = fn.slots[s.index].place.buffer
 	case inWork:
 		b = l.work[i]
 		if bytes > l.bytes[i] {
@@ -209,10 +209,4 @@ func (fn *function) buffer(i int32, e *env, l *layout) (device.Buffer, error) {
 }
 
 // inputBuffer returns the memory of a parameter at its largest size.
-func (fn *function) inputBuffer(i int) device.Buffer {
-	in := &fn.inputs[i]
-	if in.from != nil {
-		return in.from.slots[in.slot].buffer
-	}
-	return in.buffer
-}
+func (fn *function) inputBuffer(i int) device.Buffer { return fn.inputs[i].place.buffer }

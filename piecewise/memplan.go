@@ -72,7 +72,9 @@ func (b *Backend) makePlan() error {
 			}
 		}
 		for i := range fn.slots {
-			p.ResultBytes += roundUp(fn.atMax.bytes[fn.slots[i].storage])
+			if !fn.slots[i].fed {
+				p.ResultBytes += roundUp(fn.atMax.bytes[fn.slots[i].storage])
+			}
 		}
 		p.PeakArenaBytes = max(p.PeakArenaBytes, fn.atMax.total)
 		for _, n := range fn.sizes {

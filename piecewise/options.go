@@ -32,6 +32,7 @@ type Options struct {
 	CaptureSizes []int64          // nil: DefaultCaptureSizes; empty: none
 	Max          map[string]int64 // largest value of a batch symbol; missing: the end of its range
 	Symbols      map[string]int64 // values of load symbols (KV blocks)
+	Feeds        []Feed           // results that lie where parameters are read
 	Jobs         int              // parallel compilations; 0: GOMAXPROCS
 	Extras       []build.Extra    // programs that are built with the pieces and not run: kernels of ops
 	Unrecorded   bool             // the store keeps artifacts and no record of the module

@@ -151,7 +151,7 @@ func (r Result) Tensor() (device.Tensor, error) {
 // of its function.
 func (r Result) rows(n int64) device.Buffer {
 	fn := r.set.fn
-	return fn.slots[r.slot()].buffer.Slice(0, fn.rowBytes[r.i]*n)
+	return fn.slots[r.slot()].place.buffer.Slice(0, fn.rowBytes[r.i]*n)
 }
 
 // memory returns where the result lies, without padded rows.

@@ -78,7 +78,7 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		b.ranges.Enter(fn.name)
 		defer b.ranges.Leave()
 	}
-	fn.run++ // from here on the old results are gone, whether the run succeeds or not
+	fn.begin() // from here on the old results are gone, whether the run succeeds or not
 	if b.opts.Poison {
 		if err := fn.poison(l); err != nil {
 			return Results{}, b.note(err)

@@ -1,0 +1,196 @@
+package piecewise_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"pwc/build"
+	"pwc/compile/host"
+	"pwc/piecewise"
+	"pwc/program"
+)
+
+// loop is a function that runs again and again on what one of two others makes of its
+// result.
+const loop = `pwc 1
+module "loop" {
+  sym N in [1, 8] batch
+  func @step(%x: f32[N], %by: f32[2]) -> (f32[N]) {
+    %y = add(%x, 1.0) : f32[N]
+    return %y
+  }
+  func @double(%y: f32[N]) -> (f32[N]) {
+    %z = mul(%y, 2.0) : f32[N]
+    return %z
+  }
+  func @triple(%y: f32[N]) -> (f32[N]) {
+    %z = mul(%y, 3.0) : f32[N]
+    return %z
+  }
+  func @keep(%k: f32[N]) -> (f32[N], f32[N], f32[N]) {
+    %l = neg(%k) : f32[N]
+    %m = abs(%k) : f32[N]
+    return %k, %l, %m
+  }
+}
+`
+
+var feeds = []piecewise.Feed{{From: "double", To: "step", Param: "x"}, {From: "triple", To: "step", Param: "x"}}
+
+// A result that is fed to a parameter is read there without a copy, whichever of the
+// functions that feed it ran last; what it overwrites is stale, and so is it once the
+// parameter is given something else, which is sent even if the host sent the same
+// before.
+func TestFeeds(t *testing.T) {
+	for _, o := range []piecewise.Options{
+		{Mode: piecewise.None},
+		{Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 4}},
+		{Mode: piecewise.Full, CaptureSizes: []int64{4}},
+		{Mode: piecewise.Piecewise, CaptureSizes: []int64{4}, Poison: true},
+		{Mode: piecewise.Piecewise, CaptureSizes: []int64{2}, Guard: piecewise.Canaries},
+	} {
+		w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
+		o.Device, o.Feeds, o.Slots = w, feeds, 2
+		b := start(t, loop, o)
+		ctx := context.Background()
+		step := func(from piecewise.Result, host ...float32) (piecewise.Results, error) {
+			t.Helper()
+			n := len(host)
+			if n == 0 {
+				n = 2
+			}
+			in, err := b.Func("step").Inputs(int64(n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			by, err := in.Float32s("by")
+			if err != nil {
+				t.Fatal(err)
+			}
+			clear(by)
+			if host == nil {
+				err = in.SetResult("x", from)
+			} else {
+				var x []float32
+				x, err = in.Float32s("x")
+				copy(x, host)
+			}
+			if err != nil {
+				return piecewise.Results{}, err
+			}
+			return b.Func("step").Run(ctx, in, nil)
+		}
+		next := func(name string, y piecewise.Results) piecewise.Results {
+			t.Helper()
+			in, err := b.Func(name).Inputs(2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := in.SetResult("y", y.At(0)); err != nil {
+				t.Fatal(err)
+			}
+			r, err := b.Func(name).Run(ctx, in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		must := func(r piecewise.Results, err error) piecewise.Results {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		stale := func(r piecewise.Results) {
+			t.Helper()
+			if err := r.At(0).CopyTo(make([]byte, 8)); !errors.Is(err, piecewise.ErrStale) {
+				t.Errorf("mode %s: a result that was overwritten: %v, want ErrStale", o.Mode, err)
+			}
+		}
+		for range 3 {
+			s := must(step(piecewise.Result{}, 1, 2))
+			wantF32(t, read(t, s.At(0)), []float32{2, 3})
+			w.log = nil
+			d := next("double", s)
+			wantF32(t, read(t, d.At(0)), []float32{4, 6})
+			s = must(step(d.At(0)))
+			wantF32(t, read(t, s.At(0)), []float32{5, 7})
+			triple := next("triple", s)
+			stale(d)
+			s = must(step(triple.At(0)))
+			wantF32(t, read(t, s.At(0)), []float32{16, 22})
+			if slices.Contains(w.log, "copy on the device") {
+				t.Errorf("mode %s: results that are fed were copied: %q", o.Mode, w.log)
+			}
+			s = must(step(piecewise.Result{}, 1, 2))
+			wantF32(t, read(t, s.At(0)), []float32{2, 3})
+			stale(triple)
+			// As it was staged before it was fed.
+			d = next("double", s)
+			s = must(step(piecewise.Result{}, 1, 2))
+			wantF32(t, read(t, s.At(0)), []float32{2, 3})
+			stale(d)
+			// Given, and overwritten before the run.
+			d = next("double", s)
+			in, err := b.Func("step").Inputs(2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := in.Float32s("by"); err != nil {
+				t.Fatal(err)
+			}
+			if err := in.SetResult("x", d.At(0)); err != nil {
+				t.Fatal(err)
+			}
+			next("triple", s)
+			if _, err := b.Func("step").Run(ctx, in, nil); !errors.Is(err, piecewise.ErrStale) {
+				t.Errorf("mode %s: a run on a result that was overwritten after it was given: %v, want ErrStale", o.Mode, err)
+			}
+			// Fewer rows than lie there, padded.
+			s = must(step(piecewise.Result{}, 1, 2, 3))
+			wantF32(t, read(t, s.At(0)), []float32{2, 3, 4})
+		}
+	}
+}
+
+// Results that are fed have no memory of their own.
+func TestFeedsInPlan(t *testing.T) {
+	plain, fed := create(t, loop, piecewise.Options{}).Plan(), create(t, loop, piecewise.Options{Feeds: feeds}).Plan()
+	const place = 256 // 8 rows, rounded up
+	if plain.ResultBytes-fed.ResultBytes != 2*place || plain.InputBytes != fed.InputBytes {
+		t.Errorf("%d bytes of results and %d of inputs, %d and %d with feeds", plain.ResultBytes, plain.InputBytes, fed.ResultBytes, fed.InputBytes)
+	}
+}
+
+// A feed that cannot be is refused with its reason, all of them together.
+func TestBadFeeds(t *testing.T) {
+	for _, c := range []struct {
+		feeds []piecewise.Feed
+		want  []string
+	}{
+		{[]piecewise.Feed{{From: "no", To: "step", Param: "x"}, {From: "double", To: "yes", Param: "x"}}, []string{"result 0 of @no to %x of @step: the module has no function @no", "no function @yes"}},
+		{[]piecewise.Feed{{From: "double", To: "step", Param: "z"}}, []string{"@step has no parameter %z"}},
+		{[]piecewise.Feed{{From: "double", Result: 1, To: "step", Param: "x"}, {From: "double", Result: -1, To: "step", Param: "x"}}, []string{"result 1 of @double", "result -1 of @double", "has 1 results"}},
+		{[]piecewise.Feed{{From: "double", To: "step", Param: "by"}}, []string{"the result is f32[N], the parameter f32[2]"}},
+		{[]piecewise.Feed{{From: "keep", To: "step", Param: "x"}}, []string{"is a parameter, a weight or a state"}},
+		{[]piecewise.Feed{{From: "step", To: "step", Param: "x"}, {From: "double", To: "triple", Param: "y"}}, []string{"result 0 of @step to %x of @step: a function cannot write what it reads", "@triple: a function cannot write what it reads"}},
+		{[]piecewise.Feed{{From: "keep", Result: 1, To: "step", Param: "x"}, {From: "keep", Result: 2, To: "step", Param: "x"}}, []string{"another result of @keep lies there"}},
+		{[]piecewise.Feed{feeds[0], feeds[0]}, []string{"the result has its place"}},
+		{[]piecewise.Feed{{From: "step", To: "keep", Param: "k"}}, []string{"the result has its place"}},
+	} {
+		_, err := piecewise.New(context.Background(), parse(t, loop), piecewise.Options{Target: build.Pipeline{Backend: host.New()}, Feeds: c.feeds})
+		if err == nil {
+			t.Errorf("%v: no error", c.feeds)
+			continue
+		}
+		for _, want := range c.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%v: %v, want %q in it", c.feeds, err, want)
+			}
+		}
+	}
+}
