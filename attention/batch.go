@@ -2,6 +2,7 @@ package attention
 
 import (
 	"fmt"
+	"math"
 )
 
 // PaddedSlot is the slot of a row that is padding.
@@ -168,8 +169,9 @@ func (b *Batch) validate(r, blocks, blockSize int) error {
 		return fmt.Errorf("a sequence of %d tokens needs %d blocks, the table has room for %d", length, ceilDiv(length, blockSize), b.Stride)
 	}
 	table := b.BlockTable[r*b.Stride:][:ceilDiv(length, blockSize)]
+	limit := uint32(min(blocks, math.MaxInt32))
 	for i, block := range table {
-		if block < 0 || int(block) >= blocks {
+		if uint32(block) >= limit { // also those below 0
 			return fmt.Errorf("block %d of its sequence is %d, the cache has %d", i, block, blocks)
 		}
 	}

@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"pwc/attention"
@@ -169,21 +170,28 @@ func (st *step) valid(b *attention.Batch, rows int, c cache) error {
 	if words := (c.blocks + 63) / 64; len(st.written) < words {
 		st.written = make([]uint64, words)
 	}
-	written, appended := st.written, 0
-	for _, s := range b.Slots {
-		if s == attention.PaddedSlot {
-			continue
-		}
-		block := uint32(int(s) / c.blockSize)
-		if bit := uint64(1) << (block % 64); written[block/64]&bit == 0 {
-			written[block/64] |= bit
-			appended++
+	written, met := st.written, uint64(0)
+	// Requests append to the ends of their sequences: a block that several append to is
+	// met when it is marked, one that another reads in what comes before the end.
+	for r := range b.SeqLens {
+		last := int32(-1)
+		for _, s := range b.Slots[b.QueryStart[r]:b.QueryStart[r+1]] {
+			if s == attention.PaddedSlot || int(s)/c.blockSize == int(last) {
+				continue
+			}
+			last = int32(int(s) / c.blockSize)
+			met |= written[uint32(last)/64] >> (uint32(last) % 64)
+			written[uint32(last)/64] |= 1 << (uint32(last) % 64)
 		}
 	}
-	met := uint64(0)
 	for r, n := range b.SeqLens {
-		for _, block := range b.BlockTable[r*b.Stride:][:(int(n)+c.blockSize-1)/c.blockSize] {
-			met += written[uint32(block)/64] >> (uint32(block) % 64) & 1
+		slots := b.Slots[b.QueryStart[r]:b.QueryStart[r+1]]
+		read := max(0, int(n)-len(slots)) / c.blockSize
+		if slices.Contains(slots, attention.PaddedSlot) { // it does not append to all of its end
+			read = (int(n) + c.blockSize - 1) / c.blockSize
+		}
+		for _, block := range b.BlockTable[r*b.Stride:][:read] {
+			met |= written[uint32(block)/64] >> (uint32(block) % 64)
 		}
 	}
 	for _, s := range b.Slots {
@@ -191,12 +199,10 @@ func (st *step) valid(b *attention.Batch, rows int, c cache) error {
 			written[int(s)/c.blockSize/64] = 0
 		}
 	}
-	// Each of these blocks is in the sequence of a request that appends to it. Met as
-	// often as there are, none is in another.
-	if met == uint64(appended) {
+	if met&1 == 0 {
 		return nil
 	}
-	return shared(b, c)
+	return shared(b, c) // a request may have a block twice, or append to part of its end
 }
 
 // shared says which request reads what another one appends to; nil if a request only
@@ -211,6 +217,9 @@ func shared(b *attention.Batch, c cache) error {
 		}
 	}
 	for r, n := range b.SeqLens {
+		if b.QueryStart[r] == b.QueryStart[r+1] {
+			continue // it is left out
+		}
 		for _, block := range b.BlockTable[r*b.Stride:][:(int(n)+c.blockSize-1)/c.blockSize] {
 			if w, ok := writer[block]; ok && w != r {
 				return fmt.Errorf("%s: request %d reads block %d, which request %d appends to in this step", attention.Name, r, block, w)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"pwc/attention"
 	attn "pwc/attention/cuda"
 	"pwc/ir/dtype"
@@ -364,6 +366,10 @@ func TestRefuses(t *testing.T) {
 	twice := attention.NewBatch(2, 8, 3) // a request's own business
 	r.must(errors.Join(twice.Add(4, 2, []int32{1, 1}, 4), twice.Add(4, 1, []int32{7, 2}, 4)))
 	r.must(r.op.Prepare(r.stream, twice, 8, 3))
+	padded := attention.NewBatch(2, 8, 3) // a row that is padding reads and does not append
+	r.must(errors.Join(padded.Add(5, 1, []int32{7, 1}, 4), padded.Add(6, 1, []int32{3, 1}, 4)))
+	padded.Slots[1] = attention.PaddedSlot
+	r.refuses("request 1 reads block 1, which request 0 appends to in this step", r.op.Prepare(r.stream, padded, 8, 2))
 	prefix := attention.NewBatch(2, 8, 3)
 	r.must(errors.Join(prefix.Add(4, 2, []int32{7, 1}, 4), prefix.Add(4, 1, []int32{7, 2}, 4)))
 	r.must(r.op.Prepare(r.stream, prefix, 8, 3))
@@ -396,6 +402,49 @@ func TestRefuses(t *testing.T) {
 	}
 	if err := r.op.Prepare(r.stream, batch(t, 0), 8, 3); !errors.Is(err, device.ErrClosed) {
 		t.Errorf("a step after Close: %v", err)
+	}
+}
+
+// TestSharedBlocks: a step is prepared unless a request has a block in its sequence that
+// another one appends to, whatever they share beside that.
+func TestSharedBlocks(t *testing.T) {
+	r := newFakeRig(t, fake.Eager)
+	r.must(r.op.Launch(r.call(batch(t, 0)))) // the op knows the cache
+	refused := 0
+	rapid.Check(t, func(t *rapid.T) {
+		b := attention.NewBatch(4, 16, 4)
+		for range rapid.IntRange(1, 4).Draw(t, "requests") {
+			rows := rapid.IntRange(0, 3).Draw(t, "rows")
+			computed := rapid.IntRange(0, 13-rows).Draw(t, "computed")
+			blocks := rapid.SliceOfN(rapid.Int32Range(0, 7), 4, 4).Draw(t, "blocks")
+			if err := b.Add(computed, rows, blocks, 4); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range b.Slots {
+			if rapid.IntRange(0, 7).Draw(t, "padded") == 0 {
+				b.Slots[i] = attention.PaddedSlot
+			}
+		}
+		shares := false
+		for a := range b.Requests() {
+			for _, s := range b.Slots[b.QueryStart[a]:b.QueryStart[a+1]] {
+				for q := range b.Requests() {
+					reads := b.QueryStart[q] < b.QueryStart[q+1] && slices.Contains(b.BlockTable[q*b.Stride:][:(b.SeqLens[q]+3)/4], s/4)
+					shares = shares || s != attention.PaddedSlot && q != a && reads
+				}
+			}
+		}
+		err := r.op.Prepare(r.stream, b, 16, int64(b.Rows()))
+		if (err != nil) != shares {
+			t.Fatalf("%+v: %v, shared: %v", b, err, shares)
+		}
+		if shares {
+			refused++
+		}
+	})
+	if refused == 0 {
+		t.Error("nothing was refused")
 	}
 }
 
