@@ -23,8 +23,8 @@ var (
 // Options is how a model is served. Backend.Device (or a pool's), Backend.Target
 // and one of Blocks, MemoryBytes and a device that knows its memory are required.
 type Options struct {
-	// Backend is what piecewise.New gets. Max and Symbols are set by the runner,
-	// which also makes the pool.
+	// Backend is what piecewise.New gets. Max, Symbols and Feeds are set by the
+	// runner, which also makes the pool.
 	Backend piecewise.Options
 
 	MaxSequences int // requests in a step; 0: 64
@@ -89,8 +89,8 @@ func (o *Options) defaults(lm *language) error {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrPreparation}, args...)...))
 	}
-	if o.Backend.Max != nil || o.Backend.Symbols != nil || o.Backend.Pool != nil {
-		bad("Options.Backend sets Max, Symbols or Pool, which the runner sets")
+	if o.Backend.Max != nil || o.Backend.Symbols != nil || o.Backend.Feeds != nil || o.Backend.Pool != nil {
+		bad("Options.Backend sets Max, Symbols, Feeds or Pool, which the runner sets")
 	}
 	if o.MaxSequences < 1 || int64(o.MaxSequences) > lm.maxRows {
 		bad("MaxSequences %d is not in [1, %d], the rows that @logits takes", o.MaxSequences, lm.maxRows)

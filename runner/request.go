@@ -37,21 +37,23 @@ func (r Reason) String() string { return reasonNames[r] }
 
 // Sequence is a request that was accepted.
 type Sequence struct {
-	req    Request
 	ctx    context.Context
 	cancel atomic.Bool
-	done   chan struct{}
 
-	// What follows belongs to the goroutine that steps until done is closed.
-	ids      []int32 // prompt and answer, as far as the host knows it; room for all that may come
-	pending  int     // tokens that steps in flight sample: at most 1 when a step is scheduled
-	from     int32   // the row where the last of them is sampled
-	computed int     // tokens whose keys and values are in the cache, or will be by the steps in flight
-	blocks   []int32 // of the cache, in the order of the sequence
-	arrival  uint64
+	// What follows belongs to the goroutine that steps until done is closed. What every
+	// step reads of a sequence comes first and lies together: with some hundreds of
+	// them it is not in the processor's caches when a step begins.
 	place    place
 	reason   Reason
+	from     int32   // the row where the last token is sampled
+	ids      []int32 // prompt and answer, as far as the host knows it; room for all that may come
+	pending  int     // tokens that steps in flight sample: at most 1 when a step is scheduled
+	computed int     // tokens whose keys and values are in the cache, or will be by the steps in flight
+	blocks   []int32 // of the cache, in the order of the sequence
+	req      Request
+	arrival  uint64
 	err      error
+	done     chan struct{}
 }
 
 // place is where a sequence is.

@@ -102,6 +102,12 @@ func (r *Runner) compile(ctx context.Context) error {
 		return err
 	}
 	o.Pool = r.pool
+	// What a step samples lies where the next one's ids are made of it, and these where
+	// @forward reads them. What @runner_greedy samples is there by itself.
+	o.Feeds = []piecewise.Feed{{From: idsFunc, To: forwardFunc, Param: r.lm.params[0]}}
+	for c := random; c < choosers; c++ {
+		o.Feeds = append(o.Feeds, piecewise.Feed{From: chooserFuncs[c], To: idsFunc, Param: "sampled"})
+	}
 	blocks := max(1, int64(r.opts.Blocks))
 	for {
 		o.Symbols = map[string]int64{r.lm.blocks: blocks}

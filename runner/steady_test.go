@@ -434,6 +434,7 @@ func TestOptions(t *testing.T) {
 		{Blocks: -1},
 		{Blocks: 1, MemoryFraction: 1.5},
 		{Blocks: 1, Backend: piecewise.Options{Max: map[string]int64{"N": 1}}},
+		{Blocks: 1, Backend: piecewise.Options{Feeds: []piecewise.Feed{{From: idsFunc, To: forwardFunc, Param: "ids"}}}},
 	} {
 		if _, err := unloaded(t, m, o); !errors.Is(err, ErrPreparation) {
 			t.Errorf("%+v: %v, want %v", o, err, ErrPreparation)
