@@ -35,10 +35,10 @@ type Op struct {
 	// before the device is closed.
 	Open func(s *Site) (device.Op, error)
 
-	// Kernels, if not nil, returns the kernels that calls with these operands and
-	// results need on GPUs of a target such as "cuda:sm_90". They are compiled with
-	// the model, kept in the cache as part of it, and given to Open by Site.Code.
-	Kernels func(target string, calls [][]device.Tensor) ([]Kernel, error)
+	// Kernels, if not nil, returns the kernels that calls with these operands, results
+	// and attributes need on GPUs of a target such as "cuda:sm_90". They are compiled
+	// with the model, kept in the cache as part of it, and given to Open by Site.Code.
+	Kernels func(target string, calls []device.OpCall) ([]Kernel, error)
 
 	// Reference returns the op for the reference interpreter; batch gives the
 	// metadata of the step that is being run. nil: `run --check` cannot be used

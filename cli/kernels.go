@@ -8,6 +8,7 @@ import (
 
 	"pwc/build"
 	"pwc/cache"
+	"pwc/compile"
 	"pwc/ir"
 	"pwc/program"
 	"pwc/runtime/device"
@@ -84,22 +85,22 @@ func (a *app) extras(m *ir.Module, t *target) ([]build.Extra, error) {
 	return out, nil
 }
 
-// callsOf returns the operands and results of every call of an op, with symbols
-// at their largest values: no kernel depends on what the machine's limits are.
-func callsOf(m *ir.Module, e *ir.Extern) ([][]device.Tensor, error) {
+// callsOf returns the operands, results and attributes of every call of an op, with
+// symbols at their largest values: no kernel depends on what the machine's limits are.
+func callsOf(m *ir.Module, e *ir.Extern) ([]device.OpCall, error) {
 	largest := func(name string) (int64, bool) {
 		if s := m.Symbol(name); s != nil {
 			return s.Hi, true
 		}
 		return 0, false
 	}
-	var calls [][]device.Tensor
+	var calls []device.OpCall
 	for _, f := range m.Funcs {
 		for _, n := range f.Nodes {
 			if n.Extern == nil || n.Extern.Name != e.Name {
 				continue
 			}
-			var call []device.Tensor
+			call := device.OpCall{Attrs: compile.Attrs(n.Attrs)}
 			for _, values := range [][]ir.Value{n.Args, n.Results} {
 				for _, v := range values {
 					t := device.Tensor{DType: f.Type(v).DType}
@@ -110,7 +111,7 @@ func callsOf(m *ir.Module, e *ir.Extern) ([][]device.Tensor, error) {
 						}
 						t.Shape = append(t.Shape, x)
 					}
-					call = append(call, t)
+					call.Args = append(call.Args, t)
 				}
 			}
 			calls = append(calls, call)

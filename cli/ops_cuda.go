@@ -15,14 +15,18 @@ import (
 )
 
 // attentionKernels returns the kernels of calls of attention.
-func attentionKernels(target string, calls [][]device.Tensor) ([]Kernel, error) {
+func attentionKernels(target string, calls []device.OpCall) ([]Kernel, error) {
 	var out []Kernel
-	for _, args := range calls {
-		s, err := attention.ParseArgs(args)
+	for i := range calls {
+		s, err := attention.ParseArgs(calls[i].Args)
 		if err != nil {
 			return nil, err
 		}
-		variants, err := attentioncuda.VariantsOf(&s, target)
+		p, err := attention.ParseParams(calls[i].Attrs, s.HeadDim)
+		if err != nil {
+			return nil, err
+		}
+		variants, err := attentioncuda.VariantsOf(&s, &p, target)
 		if err != nil {
 			return nil, err
 		}
@@ -49,7 +53,7 @@ func openAttentionOnGPU(s *Site) (device.Op, error) {
 func sillyKernel() Kernel { return Kernel{Name: "silly", Source: sillycuda.Source()} }
 
 // sillyKernels returns the kernels of the demonstration op.
-func sillyKernels(string, [][]device.Tensor) ([]Kernel, error) { return []Kernel{sillyKernel()}, nil }
+func sillyKernels(string, []device.OpCall) ([]Kernel, error) { return []Kernel{sillyKernel()}, nil }
 
 func openSillyOnGPU(s *Site) (device.Op, error) {
 	d, ok := s.Device.(*cuda.Device)

@@ -13,7 +13,7 @@ func openAttentionOnGPU(s *Site) (device.Op, error) { return nil, noImplementati
 func openSillyOnGPU(s *Site) (device.Op, error) { return nil, noImplementation(silly.Name, s) }
 
 // attentionKernels returns none: no target of this program has kernels.
-func attentionKernels(string, [][]device.Tensor) ([]Kernel, error) { return nil, nil }
+func attentionKernels(string, []device.OpCall) ([]Kernel, error) { return nil, nil }
 
 // sillyKernels returns none.
-func sillyKernels(string, [][]device.Tensor) ([]Kernel, error) { return nil, nil }
+func sillyKernels(string, []device.OpCall) ([]Kernel, error) { return nil, nil }

@@ -143,7 +143,7 @@ func (e *emitter) buffer(m *memory) int32 {
 
 func (e *emitter) step(i int, st *planned, made lowered) error {
 	if len(st.kernels) == 0 {
-		s := program.Step{Kind: program.StepExtern, Extern: st.group.call.node.Name(), Attrs: attrs(st.group.call.node.Attrs), Origin: st.group.origin}
+		s := program.Step{Kind: program.StepExtern, Extern: st.group.call.node.Name(), Attrs: Attrs(st.group.call.node.Attrs), Origin: st.group.origin}
 		for _, m := range st.mems {
 			s.Args = append(s.Args, e.buffer(m))
 		}
@@ -230,8 +230,8 @@ func (e *emitter) kernel(k program.Kernel) int32 {
 	return i
 }
 
-// attrs turns the attributes of a call into a program's.
-func attrs(in []ir.Attr) []program.Attr {
+// Attrs returns the attributes of a call as programs and devices have them.
+func Attrs(in []ir.Attr) []program.Attr {
 	var out []program.Attr
 	for _, a := range in {
 		b := program.Attr{Name: a.Name, Dim: a.Dim, Float: a.Float, Bool: a.Bool, Str: a.Str, Dims: a.Dims, Floats: a.Floats}

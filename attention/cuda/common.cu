@@ -82,18 +82,18 @@ struct Task {
   int from, to;           // keys of this part
   int part, parts;
   float scale, softcap;   // scale times log2(e)
-  int window, causal;
+  int window;
 };
 
 // visible sets [from, to) to the positions that a row at pos sees.
 __device__ __forceinline__ void visible(const Task &t, int pos, int &from, int &to) {
   from = 0;
   to = t.length;
-  if (t.window > 0) {
+  if (WINDOW) {
     from = max(0, pos - t.window + 1);
     to = min(t.length, pos > 0x7fffffff - t.window ? 0x7fffffff : pos + t.window);
   }
-  if (t.causal) to = min(to, pos + 1);
+  if (CAUSAL) to = min(to, pos + 1);
 }
 
 __device__ __forceinline__ int rowOf(const Task &t, int p) { return t.first + (t.pair + p) / GROUP; }

@@ -69,7 +69,7 @@ type kernel struct {
 const (
 	argPartial = attention.ArgO + 2
 	argScale   = argPartial + 9
-	argCount   = argScale + 4
+	argCount   = argScale + 3
 )
 
 var (
@@ -158,12 +158,13 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 	if err != nil {
 		return 0, err
 	}
-	if _, err := attention.ParseParams(attrs, s.HeadDim); err != nil {
+	p, err := attention.ParseParams(attrs, s.HeadDim)
+	if err != nil {
 		return 0, err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	kinds, err := kindsOf(&s, o.shared)
+	kinds, err := kindsOf(&s, &p, o.shared)
 	if err != nil {
 		return 0, err
 	}
@@ -226,7 +227,7 @@ func (o *Op) Launch(c *device.OpCall) error {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	kinds, err := kindsOf(&s, o.shared)
+	kinds, err := kindsOf(&s, &p, o.shared)
 	if err != nil {
 		return err
 	}
@@ -281,13 +282,9 @@ func (o *Op) arguments(k *kernel, c *device.OpCall, s *attention.Shape, p *atten
 			}
 		}
 	}
-	causal := uint64(0)
-	if p.Causal {
-		causal = 1
-	}
 	for i, v := range [...]uint64{uint64(o.options.MaxRequests), uint64(o.options.MaxRows),
 		uint64(s.Rows), uint64(split.parts), uint64(split.more), uint64(split.large), uint64(split.spread()),
-		uint64(math.Float32bits(float32(p.Scale))), uint64(math.Float32bits(float32(p.Softcap))), uint64(p.Window), causal} {
+		uint64(math.Float32bits(float32(p.Scale))), uint64(math.Float32bits(float32(p.Softcap))), uint64(p.Window)} {
 		k.call.SetArg(len(buffers)+i, v)
 	}
 	return nil

@@ -53,7 +53,7 @@ __device__ __forceinline__ int ceilDiv(int a, int b) { return (int)__fdividef((f
 // large tiles; partial has room for spread.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, float *partial, u32 *counters,
-      int maxRequests, int maxRows, int size, int parts, int more, int large, int spread, float scale, float softcap, int window, int causal) {
+      int maxRequests, int maxRows, int size, int parts, int more, int large, int spread, float scale, float softcap, int window) {
   let_next_start();
   extern __shared__ __align__(16) char shared[];
   const int head = blockIdx.x, kvHeads = gridDim.x, tiles = gridDim.y;
@@ -95,7 +95,7 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   t.table = tables + (long long)r * header.z;
   t.kvHeads = kvHeads, t.head = head;
   t.scale = scale * 1.44269504f;
-  t.softcap = softcap, t.window = window, t.causal = causal;
+  t.softcap = softcap, t.window = window;
 
   int unused;
   visible(t, t.old + rowOf(t, 0) - t.first, t.from, unused);

@@ -11,7 +11,7 @@ __device__ __forceinline__ int step(const Task &t, int j) {
 
 // score returns what is exponentiated to the base 2.
 __device__ __forceinline__ float score(const Task &t, float dot) {
-  if (t.softcap > 0.f) return t.softcap * 1.44269504f * tanhf(dot * t.scale / (t.softcap * 1.44269504f));
+  if (SOFTCAP) return t.softcap * 1.44269504f * tanhf(dot * t.scale / (t.softcap * 1.44269504f));
   return dot * t.scale;
 }
 

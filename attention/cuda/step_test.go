@@ -44,7 +44,7 @@ const fakeRows, fakeRequests, fakeBlocks = 16, 8, 4
 
 func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 	r := &fakeRig{TB: t}
-	drv := fake.New(fake.Options{Schedule: s, Kernels: []fake.Kernel{{Name: "paged", Params: 19, Run: func(c *fake.Call) {
+	drv := fake.New(fake.Options{Schedule: s, Kernels: []fake.Kernel{{Name: "paged", Params: 18, Run: func(c *fake.Call) {
 		if r.blind {
 			return
 		}
@@ -459,7 +459,7 @@ func TestAllocations(t *testing.T) {
 	defer func() { r.must(errors.Join(r.stream.Synchronize(), m.Close())) }()
 	f, err := m.Function("paged")
 	r.must(err)
-	bare, err := f.NewCall(19, cuda.LaunchOptions{})
+	bare, err := f.NewCall(18, cuda.LaunchOptions{})
 	r.must(err)
 	for i := range r.args {
 		r.must(bare.SetBuffer(i, r.args[i].Buffer))

@@ -217,7 +217,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
 
   // Products are compared as they are, or turned round for a scale below 0; unit makes of their differences what is
   // exponentiated to the base 2.
-  const float scale = fmaxf(fabsf(t.scale), 1e-30f), unit = t.softcap > 0.f ? 1.f : scale;
+  const float scale = fmaxf(fabsf(t.scale), 1e-30f), unit = SOFTCAP ? 1.f : scale;
   float sum[M][HEAD_DIM / 8][4] = {}, top[M][2], total[M][2] = {};
 #pragma unroll
   for (int m = 0; m < M; m++) top[m][0] = top[m][1] = NONE;
@@ -261,13 +261,13 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
           }
         }
       }
-      if (t.scale < 0.f) {
+      if (NEGATIVE) {
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
           for (int c = 0; c < STEP / 2; c++) s[m][c / 4][c % 4] = -s[m][c / 4][c % 4];
       }
-      if (t.softcap > 0.f) {
+      if (SOFTCAP) {
         const float by = 2.f * scale / t.softcap, cap = t.softcap * 1.44269504f; // tanh(x) = 1 - 2/(1 + e^2x)
 #pragma unroll
         for (int m = 0; m < M; m++)

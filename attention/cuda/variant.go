@@ -26,14 +26,18 @@ var (
 	pagedSource string
 )
 
-// Variant is what a kernel is made for: all shapes of a call that its code
-// depends on. Layers alike share one.
+// Variant is what a kernel is made for: what its code depends on of a call's shapes
+// and attributes. Layers alike share one.
 type Variant struct {
 	HeadDim   int
 	Group     int // query heads of a key-value head
 	BlockSize int // tokens
 	DType     dtype.DType
 	KVDType   dtype.DType
+	Causal    bool // rows see no later position
+	Window    bool // rows see a window of the sequence
+	Softcap   bool // scores are capped
+	Negative  bool // the scale is below 0
 	Tensor    bool // tensor cores: q and kv of one 16-bit dtype
 	Warps     int  // of a block
 	Stages    int  // of keys and values in shared memory, which are fetched ahead
@@ -97,14 +101,14 @@ func sharedBytes(arch int) int {
 	return 99 << 10
 }
 
-// VariantsOf returns the kernels that serve calls of a shape on a target, each once.
-// Heads of more than 512 elements are an error.
-func VariantsOf(s *attention.Shape, target string) ([]Variant, error) {
+// VariantsOf returns the kernels that serve calls of a shape, with these parameters,
+// on a target, each once. Heads of more than 512 elements are an error.
+func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Variant, error) {
 	_, n, err := arch(target)
 	if err != nil {
 		return nil, err
 	}
-	k, err := kindsOf(s, sharedBytes(n))
+	k, err := kindsOf(s, p, sharedBytes(n))
 	if err != nil {
 		return nil, err
 	}
@@ -134,11 +138,12 @@ func (k *kinds) each() []Variant {
 }
 
 // kindsOf is VariantsOf for a device with so much shared memory for a block.
-func kindsOf(s *attention.Shape, shared int) (kinds, error) {
+func kindsOf(s *attention.Shape, p *attention.Params, shared int) (kinds, error) {
 	if s.HeadDim > maxHeadDim {
 		return kinds{}, fmt.Errorf("%s: heads of size %d, the kernels have room for %d", attention.Name, s.HeadDim, maxHeadDim)
 	}
-	v := Variant{HeadDim: s.HeadDim, Group: s.Group(), BlockSize: s.BlockSize, DType: s.DType, KVDType: s.KVDType, Warps: 4, Stages: 2}
+	v := Variant{HeadDim: s.HeadDim, Group: s.Group(), BlockSize: s.BlockSize, DType: s.DType, KVDType: s.KVDType,
+		Causal: p.Causal, Window: p.Window > 0, Softcap: p.Softcap > 0, Negative: p.Scale < 0, Warps: 4, Stages: 2}
 	v.Tensor = s.DType == s.KVDType && s.DType != dtype.F32 && s.HeadDim%16 == 0 && s.HeadDim <= 256
 	if v.Tensor && v.shared()+reserved > shared+1024 {
 		v.Tensor = false
@@ -215,13 +220,22 @@ func (v *Variant) rowTiles() int { return (v.Group + v.tile() - 1) / v.tile() }
 // tiles is how many numbers of tiles there are for the rows of so many requests.
 func (v *Variant) tiles(rows, requests int) int { return rows*v.Group/v.tile() + requests }
 
-// String names the variant: "paged_bf16_d128_g4_b16_tensor".
+// String names the variant: "paged_bf16_d128_g4_b16_tensor", of a causal call without
+// more.
 func (v Variant) String() string {
 	s := "paged_" + v.DType.String()
 	if v.KVDType != v.DType {
 		s += "_kv" + v.KVDType.String()
 	}
 	s += fmt.Sprintf("_d%d_g%d_b%d", v.HeadDim, v.Group, v.BlockSize)
+	for _, f := range [...]struct {
+		is   bool
+		name string
+	}{{!v.Causal, "bidirectional"}, {v.Window, "window"}, {v.Softcap, "softcap"}, {v.Negative, "negative"}} {
+		if f.is {
+			s += "_" + f.name
+		}
+	}
 	if v.Tensor {
 		s += "_tensor"
 	}
@@ -235,14 +249,16 @@ func (v Variant) String() string {
 // entry is "paged".
 func (v Variant) Source() string {
 	number := map[dtype.DType]string{dtype.F32: "F32", dtype.F16: "F16", dtype.BF16: "BF16"}
-	tensor, name, attend := 0, "plain.cu", plainSource
+	flag := map[bool]int{true: 1}
+	name, attend := "plain.cu", plainSource
 	if v.Tensor {
-		tensor, name, attend = 1, "tensor.cu", tensorSource
+		name, attend = "tensor.cu", tensorSource
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "// %s\n#define F32 0\n#define F16 1\n#define BF16 2\n", v)
 	fmt.Fprintf(&b, "#define HEAD_DIM %d\n#define GROUP %d\n#define BLOCK_SIZE %d\n", v.HeadDim, v.Group, v.BlockSize)
-	fmt.Fprintf(&b, "#define Q_TYPE %s\n#define KV_TYPE %s\n#define TENSOR %d\n", number[v.DType], number[v.KVDType], tensor)
+	fmt.Fprintf(&b, "#define Q_TYPE %s\n#define KV_TYPE %s\n#define TENSOR %d\n", number[v.DType], number[v.KVDType], flag[v.Tensor])
+	fmt.Fprintf(&b, "#define CAUSAL %d\n#define WINDOW %d\n#define SOFTCAP %d\n#define NEGATIVE %d\n", flag[v.Causal], flag[v.Window], flag[v.Softcap], flag[v.Negative])
 	fmt.Fprintf(&b, "#define WARPS %d\n#define STAGES %d\n#define RESIDENT %d\n", v.Warps, v.Stages, v.Resident)
 	for _, part := range [...][2]string{{"common.cu", commonSource}, {name, attend}, {"paged.cu", pagedSource}} {
 		fmt.Fprintf(&b, "#line 1 %q\n%s", part[0], part[1])

@@ -47,9 +47,12 @@ func shapeOf(dim, group, block int, dt, kv dtype.DType) *attention.Shape {
 	return &attention.Shape{Rows: 8, Heads: 2 * group, KVHeads: 2, HeadDim: dim, Blocks: 4, BlockSize: block, DType: dt, KVDType: kv}
 }
 
-func variants(t testing.TB, target string, s *attention.Shape) []attn.Variant {
+// plain is the parameters of a call without attributes.
+var plain = attention.Params{Scale: 1, Causal: true}
+
+func variants(t testing.TB, target string, s *attention.Shape, p attention.Params) []attn.Variant {
 	t.Helper()
-	v, err := attn.VariantsOf(s, target)
+	v, err := attn.VariantsOf(s, &p, target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,9 +62,9 @@ func variants(t testing.TB, target string, s *attention.Shape) []attn.Variant {
 // TestCompile compiles a kernel of each form without a GPU, for the oldest architecture and for a newer one.
 func TestCompile(t *testing.T) {
 	c := openNVRTC(t)
-	compile := func(target string, shapes ...*attention.Shape) {
+	compile := func(target string, params attention.Params, shapes ...*attention.Shape) {
 		for _, s := range shapes {
-			for _, v := range variants(t, target, s) {
+			for _, v := range variants(t, target, s, params) {
 				p, err := attn.Compile(context.Background(), c, target, v)
 				if err != nil {
 					t.Error(err)
@@ -75,32 +78,36 @@ func TestCompile(t *testing.T) {
 			}
 		}
 	}
-	compile("cuda:sm_80", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), shapeOf(64, 1, 32, dtype.F16, dtype.F16), shapeOf(64, 4, 16, dtype.F32, dtype.F32))
-	compile("cuda:sm_90", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), shapeOf(80, 71, 5, dtype.F16, dtype.F16), shapeOf(19, 3, 7, dtype.F32, dtype.BF16),
+	compile("cuda:sm_80", plain, shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), shapeOf(64, 1, 32, dtype.F16, dtype.F16), shapeOf(64, 4, 16, dtype.F32, dtype.F32))
+	compile("cuda:sm_90", plain, shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), shapeOf(80, 71, 5, dtype.F16, dtype.F16), shapeOf(19, 3, 7, dtype.F32, dtype.BF16),
 		shapeOf(160, 1, 16, dtype.BF16, dtype.F16))
+	compile("cuda:sm_90", attention.Params{Scale: -1, Softcap: 30, Window: 8}, shapeOf(256, 2, 16, dtype.BF16, dtype.BF16), shapeOf(64, 4, 16, dtype.F32, dtype.F32))
 }
 
 func TestVariantsOf(t *testing.T) {
 	for _, c := range []struct {
 		target string
 		shape  *attention.Shape
+		params attention.Params
 		want   string
 	}{
-		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), "paged_bf16_d128_g4_b16_tensor"},
-		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.F32), "paged_bf16_kvf32_d128_g4_b16"},
-		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.F32, dtype.F32), "paged_f32_d128_g4_b16"},
-		{"cuda:sm_90", shapeOf(72, 1, 16, dtype.F16, dtype.F16), "paged_f16_d72_g1_b16"},
-		{"cuda:sm_90a", shapeOf(256, 1, 16, dtype.F16, dtype.F16), "paged_f16_d256_g1_b16_tensor"},
-		{"cuda:sm_86", shapeOf(256, 1, 16, dtype.F16, dtype.F16), "paged_f16_d256_g1_b16"}, // 132 KiB of shared memory
-		{"cuda:sm_90", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), "paged_bf16_d64_g4_b16_tensor_2x8 paged_bf16_d64_g4_b16_tensor_4x4 paged_bf16_d64_g4_b16_tensor_2x4"},
-		{"cuda:sm_86", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), "paged_bf16_d64_g4_b16_tensor_1x8 paged_bf16_d64_g4_b16_tensor_2x4"},
+		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), plain, "paged_bf16_d128_g4_b16_tensor"},
+		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.F32), plain, "paged_bf16_kvf32_d128_g4_b16"},
+		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.F32, dtype.F32), plain, "paged_f32_d128_g4_b16"},
+		{"cuda:sm_90", shapeOf(72, 1, 16, dtype.F16, dtype.F16), plain, "paged_f16_d72_g1_b16"},
+		{"cuda:sm_90a", shapeOf(256, 1, 16, dtype.F16, dtype.F16), plain, "paged_f16_d256_g1_b16_tensor"},
+		{"cuda:sm_86", shapeOf(256, 1, 16, dtype.F16, dtype.F16), plain, "paged_f16_d256_g1_b16"}, // 132 KiB of shared memory
+		{"cuda:sm_90", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), plain, "paged_bf16_d64_g4_b16_tensor_2x8 paged_bf16_d64_g4_b16_tensor_4x4 paged_bf16_d64_g4_b16_tensor_2x4"},
+		{"cuda:sm_86", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), plain, "paged_bf16_d64_g4_b16_tensor_1x8 paged_bf16_d64_g4_b16_tensor_2x4"},
+		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), attention.Params{Scale: 1, Causal: true, Window: 7, Softcap: 30}, "paged_bf16_d128_g4_b16_window_softcap_tensor"},
+		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.F32, dtype.F32), attention.Params{Scale: -1}, "paged_f32_d128_g4_b16_bidirectional_negative"},
 	} {
-		if got := fmt.Sprint(variants(t, c.target, c.shape)); got != "["+c.want+"]" {
+		if got := fmt.Sprint(variants(t, c.target, c.shape, c.params)); got != "["+c.want+"]" {
 			t.Errorf("%s: %s, want %s", c.target, got, c.want)
 		}
 	}
 	for target, want := range map[string]string{"cuda:sm_75": "older than sm_80", "host": "not of the form", "cuda:sm_90": "room for 512"} {
-		if _, err := attn.VariantsOf(shapeOf(513, 1, 16, dtype.F32, dtype.F32), target); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := attn.VariantsOf(shapeOf(513, 1, 16, dtype.F32, dtype.F32), &plain, target); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q in it", err, want)
 		}
 	}
@@ -146,11 +153,11 @@ func TestVariantsOfTheTarget(t *testing.T) {
 		r.must(err)
 		_, err = op.ScratchBytes(args, nil)
 		r.must(errors.Join(err, op.Close()))
-		if want := variants(t, made, s)[0]; asked != want {
+		if want := variants(t, made, s, plain)[0]; asked != want {
 			t.Errorf("%q: asked for %+v, want %+v", target, asked, want)
 		}
 	}
-	if variants(t, "cuda:sm_86", s)[0] == variants(t, "cuda:sm_90", s)[0] {
+	if variants(t, "cuda:sm_86", s, plain)[0] == variants(t, "cuda:sm_90", s, plain)[0] {
 		t.Error("both targets have one kernel: nothing was tested")
 	}
 	r := newFakeRig(t, fake.Eager)
