@@ -170,18 +170,21 @@ func (st *step) valid(b *attention.Batch, rows int, c cache) error {
 	if words := (c.blocks + 63) / 64; len(st.written) < words {
 		st.written = make([]uint64, words)
 	}
-	written, met := st.written, uint64(0)
+	written, met := st.written, false
+	clear(written)
 	// Requests append to the ends of their sequences: a block that several append to is
 	// met when it is marked, one that another reads in what comes before the end.
 	for r := range b.SeqLens {
-		last := int32(-1)
+		last := ^uint32(0)
 		for _, s := range b.Slots[b.QueryStart[r]:b.QueryStart[r+1]] {
-			if s == attention.PaddedSlot || int(s)/c.blockSize == int(last) {
+			block := uint32(int(s) / c.blockSize)
+			if s == attention.PaddedSlot || block == last {
 				continue
 			}
-			last = int32(int(s) / c.blockSize)
-			met |= written[uint32(last)/64] >> (uint32(last) % 64)
-			written[uint32(last)/64] |= 1 << (uint32(last) % 64)
+			word, bit := &written[block/64], uint64(1)<<(block%64)
+			met = met || *word&bit != 0
+			*word |= bit
+			last = block
 		}
 	}
 	for r, n := range b.SeqLens {
@@ -191,15 +194,12 @@ func (st *step) valid(b *attention.Batch, rows int, c cache) error {
 			read = (int(n) + c.blockSize - 1) / c.blockSize
 		}
 		for _, block := range b.BlockTable[r*b.Stride:][:read] {
-			met |= written[uint32(block)/64] >> (uint32(block) % 64)
+			if written[uint32(block)/64]&(1<<(uint32(block)%64)) != 0 {
+				met = true
+			}
 		}
 	}
-	for _, s := range b.Slots {
-		if s != attention.PaddedSlot {
-			written[int(s)/c.blockSize/64] = 0
-		}
-	}
-	if met&1 == 0 {
+	if !met {
 		return nil
 	}
 	return shared(b, c) // a request may have a block twice, or append to part of its end
