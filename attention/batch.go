@@ -36,6 +36,21 @@ type Batch struct {
 
 	MaxQuery int32 // at least the rows of any request
 	MaxSeq   int32 // at least any SeqLens
+
+	// Sequences, if not empty, names for each request the blocks of its sequence: where
+	// a step has a name that one before it had, not 0, the blocks that both have are the
+	// same. Devices then look only at what is new, which with long contexts is next to
+	// nothing. [Batch.AddSequence] fills it.
+	Sequences []uint64
+
+	rows   []tableRow // what AddSequence knows to be in BlockTable, beyond its length too
+	stride int        // of rows
+}
+
+// tableRow is a row of a table of blocks.
+type tableRow struct {
+	name uint64 // 0: not known
+	used int    // entries
 }
 
 // Metadata is what a step's metadata must be for the op: a *Batch, or the
@@ -70,7 +85,7 @@ func NewBatch(requests, rows, blocks int) *Batch {
 // Reset takes all requests out and keeps the memory.
 func (b *Batch) Reset() {
 	b.QueryStart = append(b.QueryStart[:0], 0)
-	b.SeqLens, b.BlockTable, b.Slots = b.SeqLens[:0], b.BlockTable[:0], b.Slots[:0]
+	b.SeqLens, b.BlockTable, b.Slots, b.Sequences = b.SeqLens[:0], b.BlockTable[:0], b.Slots[:0], b.Sequences[:0]
 	b.MaxQuery, b.MaxSeq = 0, 0
 }
 
@@ -103,6 +118,25 @@ const maxLength = 1 << 30
 // more in this step (1: a decode). blocks are the blocks of its sequence, of
 // blockSize tokens, in order; they must hold all its tokens.
 func (b *Batch) Add(computed, tokens int, blocks []int32, blockSize int) error {
+	return b.add(0, computed, tokens, blocks, blockSize)
+}
+
+// AddSequence is Add for a request whose blocks have a name, which is not 0: see
+// Sequences. All requests of a batch are added by one of the two. What the batch had for
+// a name in the same place, before it was last reset, is not copied again, so nobody
+// else may change its table.
+func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, blockSize int) error {
+	if name == 0 || len(b.Sequences) != len(b.SeqLens) {
+		return fmt.Errorf("attention: request %d is named %d, where %d of those before it have names", len(b.SeqLens), name, len(b.Sequences))
+	}
+	if err := b.add(name, computed, tokens, blocks, blockSize); err != nil {
+		return err
+	}
+	b.Sequences = append(b.Sequences, name)
+	return nil
+}
+
+func (b *Batch) add(name uint64, computed, tokens int, blocks []int32, blockSize int) error {
 	length := computed + tokens
 	switch {
 	case computed < 0 || tokens < 0 || blockSize < 1 || computed > maxLength || tokens > maxLength-computed:
@@ -118,10 +152,7 @@ func (b *Batch) Add(computed, tokens int, blocks []int32, blockSize int) error {
 	b.QueryStart = append(b.QueryStart, int32(b.Rows()+tokens))
 	b.SeqLens = append(b.SeqLens, int32(length))
 	used := blocks[:ceilDiv(length, blockSize)]
-	b.BlockTable = append(b.BlockTable, used...)
-	for range b.Stride - len(used) {
-		b.BlockTable = append(b.BlockTable, 0)
-	}
+	b.tabulate(name, used)
 	for p := computed; p < length; p++ {
 		b.Slots = append(b.Slots, used[p/blockSize]*int32(blockSize)+int32(p%blockSize))
 	}
@@ -129,10 +160,40 @@ func (b *Batch) Add(computed, tokens int, blocks []int32, blockSize int) error {
 	return nil
 }
 
+// tabulate appends a row to the table.
+func (b *Batch) tabulate(name uint64, blocks []int32) {
+	if b.stride != b.Stride {
+		b.stride = b.Stride
+		clear(b.rows)
+	}
+	r := len(b.SeqLens) - 1
+	if r == len(b.rows) {
+		b.rows = append(b.rows, tableRow{})
+	}
+	from, to := r*b.Stride, (r+1)*b.Stride
+	row := &b.rows[r]
+	if name != 0 && row.name == name && row.used <= len(blocks) && len(b.BlockTable) == from && to <= cap(b.BlockTable) {
+		b.BlockTable = b.BlockTable[:to]
+		copy(b.BlockTable[from+row.used:], blocks[row.used:])
+	} else {
+		b.BlockTable = append(b.BlockTable, blocks...)
+		for range b.Stride - len(blocks) {
+			b.BlockTable = append(b.BlockTable, 0)
+		}
+	}
+	*row = tableRow{name, len(blocks)}
+}
+
 // Validate holds the batch against a step of rows rows and a cache of blocks
 // blocks of blockSize tokens. What it accepts can be run without a read or write
 // outside the cache. The time is linear in the rows and the blocks in use.
 func (b *Batch) Validate(rows, blocks, blockSize int) error {
+	return b.ValidateNew(rows, blocks, blockSize, nil)
+}
+
+// ValidateNew is Validate for a device that knows, of each request, that so many of its
+// first blocks are in the cache. known may be nil.
+func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []int32) error {
 	n := len(b.SeqLens)
 	switch {
 	case len(b.QueryStart) != n+1:
@@ -145,16 +206,22 @@ func (b *Batch) Validate(rows, blocks, blockSize int) error {
 		return fmt.Errorf("attention: the batch describes %d rows, the step has %d", b.Rows(), rows)
 	case len(b.Slots) != rows:
 		return fmt.Errorf("attention: %d entries in Slots for %d rows", len(b.Slots), rows)
+	case len(b.Sequences) != 0 && len(b.Sequences) != n:
+		return fmt.Errorf("attention: %d entries in Sequences for %d requests", len(b.Sequences), n)
 	}
 	for r := range n {
-		if err := b.validate(r, blocks, blockSize); err != nil {
+		from := 0
+		if r < len(known) {
+			from = int(known[r])
+		}
+		if err := b.validate(r, blocks, blockSize, from); err != nil {
 			return fmt.Errorf("attention: request %d: %w", r, err)
 		}
 	}
 	return nil
 }
 
-func (b *Batch) validate(r, blocks, blockSize int) error {
+func (b *Batch) validate(r, blocks, blockSize, known int) error {
 	first, end, length := int(b.QueryStart[r]), int(b.QueryStart[r+1]), int(b.SeqLens[r])
 	switch {
 	case end < first || end > len(b.Slots):
@@ -170,9 +237,10 @@ func (b *Batch) validate(r, blocks, blockSize int) error {
 	}
 	table := b.BlockTable[r*b.Stride:][:ceilDiv(length, blockSize)]
 	limit := uint32(min(blocks, math.MaxInt32))
-	for i, block := range table {
+	known = min(known, len(table))
+	for i, block := range table[known:] {
 		if uint32(block) >= limit { // also those below 0
-			return fmt.Errorf("block %d of its sequence is %d, the cache has %d", i, block, blocks)
+			return fmt.Errorf("block %d of its sequence is %d, the cache has %d", known+i, block, blocks)
 		}
 	}
 	for i, slot := range b.Slots[first:end] {
@@ -183,8 +251,9 @@ func (b *Batch) validate(r, blocks, blockSize int) error {
 		if length == 0 {
 			return fmt.Errorf("row %d has slot %d and the request has no length", first+i, slot)
 		}
-		if want := int(table[p/blockSize])*blockSize + p%blockSize; int(slot) != want {
-			return fmt.Errorf("row %d is at position %d, whose slot is %d, not %d", first+i, p, want, slot)
+		block := p / blockSize
+		if want := int(table[block])*blockSize + p%blockSize; int(slot) != want || uint32(table[block]) >= limit {
+			return fmt.Errorf("row %d is at position %d, whose slot is %d of %d, not %d", first+i, p, want, blocks*blockSize, slot)
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"pwc/attention"
@@ -38,7 +39,7 @@ func TestBatchAdd(t *testing.T) {
 		MaxSeq:     7,
 	}
 	b := mixed(t)
-	if d := cmp.Diff(want, b); d != "" {
+	if d := cmp.Diff(want, b, cmpopts.IgnoreUnexported(attention.Batch{})); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
 	if err := b.Validate(9, 8, 4); err != nil {
@@ -80,6 +81,16 @@ func TestBatchAllocations(t *testing.T) {
 	blocks := []int32{2, 0, 1, 3}
 	if n := testing.AllocsPerRun(10, func() {
 		b.Reset()
+		for name := range uint64(4) {
+			if err := b.AddSequence(name+1, 9, 4, blocks, 4); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations with names", n)
+	}
+	if n := testing.AllocsPerRun(10, func() {
+		b.Reset()
 		for r := range 4 {
 			if err := b.Add(3*r, 1+r, blocks, 4); err != nil {
 				t.Fatal(err)
@@ -107,24 +118,24 @@ func TestUniform(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	for want, break_ := range map[string]func(b *attention.Batch){
-		"2 entries in QueryStart for 3 requests":           func(b *attention.Batch) { b.QueryStart = b.QueryStart[:2] },
-		"5 entries in BlockTable":                          func(b *attention.Batch) { b.BlockTable = b.BlockTable[:5] },
-		"with stride -1":                                   func(b *attention.Batch) { b.Stride = -1 },
-		"QueryStart begins with 1":                         func(b *attention.Batch) { b.QueryStart[0] = 1 },
-		"describes 8 rows, the step has 9":                 func(b *attention.Batch) { b.QueryStart[3] = 8 },
-		"8 entries in Slots":                               func(b *attention.Batch) { b.Slots = b.Slots[:8] },
-		"request 1: rows 5 to 4":                           func(b *attention.Batch) { b.QueryStart[2] = 4 },
-		"request 0: rows 0 to 100":                         func(b *attention.Batch) { b.QueryStart[1] = 100 },
-		"request 0: a sequence of 4 tokens with 5":         func(b *attention.Batch) { b.SeqLens[0] = 4 },
-		"request 2: a sequence of -1":                      func(b *attention.Batch) { b.SeqLens[2] = -1 },
-		"request 0: 5 rows, MaxQuery is 4":                 func(b *attention.Batch) { b.MaxQuery = 4 },
-		"request 1: a sequence of 7 tokens, MaxSeq is 6":   func(b *attention.Batch) { b.MaxSeq = 6 },
-		"needs 3 blocks, the table has room for 2":         func(b *attention.Batch) { b.SeqLens[1], b.MaxSeq = 9, 9 },
-		"block 1 of its sequence is 8, the cache has 8":    func(b *attention.Batch) { b.BlockTable[3] = 8 },
-		"block 0 of its sequence is -1":                    func(b *attention.Batch) { b.BlockTable[4] = -1 },
-		"row 6 is at position 2, whose slot is 22, not 21": func(b *attention.Batch) { b.Slots[6] = 21 },
-		"row 0 is at position 0, whose slot is 12, not -2": func(b *attention.Batch) { b.Slots[0] = -2 },
-		"row 5 has slot 30 and the request has no length":  func(b *attention.Batch) { b.SeqLens[1] = 0 },
+		"2 entries in QueryStart for 3 requests":                 func(b *attention.Batch) { b.QueryStart = b.QueryStart[:2] },
+		"5 entries in BlockTable":                                func(b *attention.Batch) { b.BlockTable = b.BlockTable[:5] },
+		"with stride -1":                                         func(b *attention.Batch) { b.Stride = -1 },
+		"QueryStart begins with 1":                               func(b *attention.Batch) { b.QueryStart[0] = 1 },
+		"describes 8 rows, the step has 9":                       func(b *attention.Batch) { b.QueryStart[3] = 8 },
+		"8 entries in Slots":                                     func(b *attention.Batch) { b.Slots = b.Slots[:8] },
+		"request 1: rows 5 to 4":                                 func(b *attention.Batch) { b.QueryStart[2] = 4 },
+		"request 0: rows 0 to 100":                               func(b *attention.Batch) { b.QueryStart[1] = 100 },
+		"request 0: a sequence of 4 tokens with 5":               func(b *attention.Batch) { b.SeqLens[0] = 4 },
+		"request 2: a sequence of -1":                            func(b *attention.Batch) { b.SeqLens[2] = -1 },
+		"request 0: 5 rows, MaxQuery is 4":                       func(b *attention.Batch) { b.MaxQuery = 4 },
+		"request 1: a sequence of 7 tokens, MaxSeq is 6":         func(b *attention.Batch) { b.MaxSeq = 6 },
+		"needs 3 blocks, the table has room for 2":               func(b *attention.Batch) { b.SeqLens[1], b.MaxSeq = 9, 9 },
+		"block 1 of its sequence is 8, the cache has 8":          func(b *attention.Batch) { b.BlockTable[3] = 8 },
+		"block 0 of its sequence is -1":                          func(b *attention.Batch) { b.BlockTable[4] = -1 },
+		"row 6 is at position 2, whose slot is 22 of 32, not 21": func(b *attention.Batch) { b.Slots[6] = 21 },
+		"row 0 is at position 0, whose slot is 12 of 32, not -2": func(b *attention.Batch) { b.Slots[0] = -2 },
+		"row 5 has slot 30 and the request has no length":        func(b *attention.Batch) { b.SeqLens[1] = 0 },
 	} {
 		b := mixed(t)
 		break_(b)

@@ -50,6 +50,7 @@ type Sequence struct {
 	pending  int     // tokens that steps in flight sample: at most 1 when a step is scheduled
 	computed int     // tokens whose keys and values are in the cache, or will be by the steps in flight
 	blocks   []int32 // of the cache, in the order of the sequence
+	name     uint64  // of the blocks: another each time that it gets its first
 	req      Request
 	arrival  uint64
 	err      error

@@ -38,6 +38,7 @@ type Runner struct {
 	waiting []*Sequence
 	running []*Sequence
 	blocks  blocks
+	names   uint64            // of the blocks that sequences were given
 	sampled piecewise.Results // of the last step that sampled
 	hidden  piecewise.Results // of the last step
 	busy    time.Duration     // in the backend, since the step began

@@ -78,6 +78,34 @@ func llama(t testing.TB, o Options) *Runner {
 	return loaded(t, m, src, o)
 }
 
+// Blocks that have one name stay what they were: who is preempted gets others under
+// another.
+func TestNamesOfBlocks(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 6, MaxTokens: 24, Blocks: 24, MaxLength: 48})
+	for _, q := range mixture(5, 24, 20) {
+		submit(t, r, q)
+	}
+	named := map[uint64][]int32{}
+	for more := true; more; {
+		var err error
+		if more, err = r.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range r.running {
+			was := named[q.name]
+			if n := min(len(was), len(q.blocks)); q.name == 0 || !slices.Equal(was[:n], q.blocks[:n]) {
+				t.Fatalf("name %d of %v, of %v before", q.name, q.blocks, was)
+			}
+			if len(q.blocks) > len(was) {
+				named[q.name] = slices.Clone(q.blocks)
+			}
+		}
+	}
+	if r.Stats().Preempted == 0 {
+		t.Error("nobody was preempted")
+	}
+}
+
 func submit(t testing.TB, r *Runner, q Request) *Sequence {
 	t.Helper()
 	s, err := r.Submit(context.Background(), q)

@@ -80,6 +80,8 @@ func (r *Runner) join(q *Sequence) bool {
 	r.waiting = slices.Delete(r.waiting, 0, 1)
 	r.running = append(r.running, q)
 	q.place = inRunning
+	r.names++
+	q.name = r.names
 	return true
 }
 

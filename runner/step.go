@@ -78,7 +78,7 @@ func (r *Runner) describe(s *step) error {
 	}
 	for i := range s.shares {
 		h := &s.shares[i]
-		if err := b.Add(h.seq.computed, h.n, h.seq.blocks, int(r.lm.blockSize)); err != nil {
+		if err := b.AddSequence(h.seq.name, h.seq.computed, h.n, h.seq.blocks, int(r.lm.blockSize)); err != nil {
 			return err
 		}
 	}

@@ -31,16 +31,24 @@ type step struct {
 	requests, widest, longest int
 	caches                    []cache  // that launches of this op have had
 	written                   []uint64 // scratch: a bit for each cache block that a request appends to
+	table                     table    // of the last step, while there is one cache
 }
 
 // cache is what a batch is valid for.
 type cache struct{ blocks, blockSize int }
+
+// blocksOf is how many blocks so many tokens have.
+func (c cache) blocksOf(tokens int32) int32 {
+	return int32((int(tokens) + c.blockSize - 1) / c.blockSize)
+}
 
 // slot is pinned memory with the event of its last copy.
 type slot struct {
 	memory device.HostMemory
 	copied device.Event
 	used   bool
+	rows   []tableRow // of the tables in the memory
+	stride int        // of the tables
 }
 
 // int32s is the size of the metadata: a header, the first rows and the lengths
@@ -58,6 +66,7 @@ func (st *step) allocate(dev *cuda.Device, o *Options) error {
 	st.memory = device.Buffer{Memory: m, Size: m.Size()}
 	for i := range st.ring {
 		s := &st.ring[i]
+		s.rows = make([]tableRow, o.MaxRequests)
 		if s.memory, err = dev.AllocHost(4 * o.int32s()); err != nil {
 			return err
 		}
@@ -117,10 +126,9 @@ func (st *step) prepare(stream *cuda.Stream, b *attention.Batch, rows int) error
 	if err := st.fits(b, rows); err != nil {
 		return err
 	}
-	for _, c := range st.caches {
-		if err := st.valid(b, rows, c); err != nil {
-			return err
-		}
+	named, err := st.check(b, rows)
+	if err != nil {
+		return err
 	}
 	s := &st.ring[st.next]
 	if s.used {
@@ -128,7 +136,7 @@ func (st *step) prepare(stream *cuda.Stream, b *attention.Batch, rows int) error
 			return err
 		}
 	}
-	bytes := 4 * st.fill(s.memory.Bytes(), b, rows)
+	bytes := 4 * st.fill(s, b, rows, named)
 	if err := stream.CopyToDevice(st.memory.Slice(0, bytes), s.memory.Bytes()[:bytes]); err != nil {
 		return err
 	}
@@ -160,13 +168,35 @@ func (st *step) fits(b *attention.Batch, rows int) error {
 	return nil
 }
 
-// valid holds a batch to a cache. It is most of what the host does about long
-// contexts at every step, so blocks are looked up in a set that stays in the
-// processor's first-level cache.
+// check holds a batch to the caches. named tells that its sequences have names, by which
+// tables can be told from those of earlier steps.
+func (st *step) check(b *attention.Batch, rows int) (named bool, err error) {
+	if len(st.caches) != 1 || b.Requests() == 0 || len(b.Sequences) != b.Requests() {
+		for _, c := range st.caches {
+			if err := st.valid(b, rows, c); err != nil {
+				return false, err
+			}
+		}
+		return false, nil
+	}
+	alone, err := st.table.take(b, rows, st.caches[0], st.options)
+	if err == nil && !alone {
+		err = st.apart(b, st.caches[0])
+	}
+	return true, err
+}
+
+// valid holds a batch to a cache.
 func (st *step) valid(b *attention.Batch, rows int, c cache) error {
 	if err := b.Validate(rows, c.blocks, c.blockSize); err != nil {
 		return err
 	}
+	return st.apart(b, c)
+}
+
+// apart returns an error if a request has what another one appends to, in a valid batch.
+// Blocks are looked up in a set that stays in the processor's first-level cache.
+func (st *step) apart(b *attention.Batch, c cache) error {
 	if words := (c.blocks + 63) / 64; len(st.written) < words {
 		st.written = make([]uint64, words)
 	}
@@ -230,9 +260,14 @@ func shared(b *attention.Batch, c cache) error {
 }
 
 // fill writes the metadata as the kernel reads it and returns its size. Requests
-// without rows are left out: nothing is computed for them.
-func (st *step) fill(bytes []byte, b *attention.Batch, rows int) (int32s int64) {
-	o := st.options
+// without rows are left out: nothing is computed for them. Of sequences with names, only
+// blocks are written that the slot lacks.
+func (st *step) fill(to *slot, b *attention.Batch, rows int, named bool) (int32s int64) {
+	o, bytes := st.options, to.memory.Bytes()
+	if to.stride != b.Stride {
+		to.stride = b.Stride
+		clear(to.rows)
+	}
 	m := unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(bytes))), len(bytes)/4)
 	starts := m[headerInt32s:]
 	lengths := starts[o.MaxRequests+1:]
@@ -244,7 +279,18 @@ func (st *step) fill(bytes []byte, b *attention.Batch, rows int) (int32s int64) 
 			continue
 		}
 		starts[n], lengths[n] = b.QueryStart[r], length
-		copy(tables[n*b.Stride:], b.BlockTable[r*b.Stride:][:b.Stride])
+		have, name := &to.rows[n], uint64(0)
+		if named {
+			name = b.Sequences[r]
+		}
+		if name != have.name {
+			*have = tableRow{name: name}
+		}
+		from := min(int(have.used), b.Stride)
+		copy(tables[n*b.Stride+from:], b.BlockTable[r*b.Stride:][from:b.Stride])
+		if name != 0 {
+			have.used = max(have.used, st.caches[0].blocksOf(length))
+		}
 		longest = max(longest, length)
 		widest = max(widest, b.QueryStart[r+1]-b.QueryStart[r])
 		n++

@@ -1,0 +1,75 @@
+package cuda
+
+import "pwc/attention"
+
+// table is what the op knows of the blocks of sequences that have names
+// (attention.Batch.Sequences): so that a step costs what is new in it, and not what all
+// of its contexts hold. Where several hundred requests decode, their blocks are most of
+// what the host would read and write, and none of it is in the processor's caches when
+// a step begins.
+type table struct {
+	stride int        // of blocks
+	rows   []tableRow // by request
+	blocks []int32    // the rows', which were held against the cache
+	uses   []int32    // by block of the cache: how often rows have it
+	shared int        // blocks that rows have more than once
+	known  []int32    // scratch: by request
+}
+
+// tableRow is the first blocks of a sequence.
+type tableRow struct {
+	name uint64 // 0: not known
+	used int32
+}
+
+// drop takes a row out.
+func (t *table) drop(r int) {
+	for _, block := range t.blocks[r*t.stride:][:t.rows[r].used] {
+		if t.uses[block]--; t.uses[block] == 1 {
+			t.shared--
+		}
+	}
+	t.rows[r] = tableRow{}
+}
+
+// take holds a batch whose sequences have names against a cache, as
+// [attention.Batch.Validate] does, and learns what is new in it. It reports whether any
+// block is in two places; where none is, no request has what another one appends to. A
+// batch that is refused changes nothing.
+func (t *table) take(b *attention.Batch, rows int, c cache, o *Options) (alone bool, err error) {
+	if t.rows == nil {
+		*t = table{stride: o.MaxBlocks, rows: make([]tableRow, o.MaxRequests), blocks: make([]int32, o.MaxRequests*o.MaxBlocks),
+			uses: make([]int32, c.blocks), known: make([]int32, o.MaxRequests)}
+	}
+	n := b.Requests()
+	for r, name := range b.Sequences {
+		t.known[r] = 0
+		if name != 0 && t.rows[r].name == name {
+			t.known[r] = t.rows[r].used
+		}
+	}
+	if err := b.ValidateNew(rows, c.blocks, c.blockSize, t.known[:n]); err != nil {
+		return false, err
+	}
+	for r := range t.rows {
+		row := &t.rows[r]
+		if r >= n {
+			if row.used > 0 {
+				t.drop(r)
+			}
+			continue
+		}
+		if name := b.Sequences[r]; name == 0 || name != row.name {
+			t.drop(r)
+			row.name = name
+		}
+		for need := c.blocksOf(b.SeqLens[r]); row.used < need; row.used++ {
+			block := b.BlockTable[r*b.Stride+int(row.used)]
+			t.blocks[r*t.stride+int(row.used)] = block
+			if t.uses[block]++; t.uses[block] == 2 {
+				t.shared++
+			}
+		}
+	}
+	return t.shared == 0, nil
+}
