@@ -279,17 +279,19 @@ func (st *step) fill(to *slot, b *attention.Batch, rows int, named bool) (int32s
 			continue
 		}
 		starts[n], lengths[n] = b.QueryStart[r], length
-		have, name := &to.rows[n], uint64(0)
+		have, row := &to.rows[n], tables[n*b.Stride:][:b.Stride]
 		if named {
-			name = b.Sequences[r]
-		}
-		if name != have.name {
-			*have = tableRow{name: name}
-		}
-		from := min(int(have.used), b.Stride)
-		copy(tables[n*b.Stride+from:], b.BlockTable[r*b.Stride:][from:b.Stride])
-		if name != 0 {
-			have.used = max(have.used, st.caches[0].blocksOf(length))
+			want := tableRow{b.Sequences[r], st.caches[0].blocksOf(length)}
+			if want.name == 0 || want.name != have.name {
+				*have = tableRow{name: want.name}
+			}
+			if have.used < want.used { // as they were checked, whatever the batch has by now
+				copy(row[have.used:], st.table.row(r)[have.used:want.used])
+				have.used = want.used
+			}
+		} else {
+			*have = tableRow{}
+			copy(row, b.BlockTable[r*b.Stride:])
 		}
 		longest = max(longest, length)
 		widest = max(widest, b.QueryStart[r+1]-b.QueryStart[r])

@@ -22,9 +22,12 @@ type tableRow struct {
 	used int32
 }
 
+// row returns the blocks that are known of a request.
+func (t *table) row(r int) []int32 { return t.blocks[r*t.stride:][:t.rows[r].used] }
+
 // drop takes a row out.
 func (t *table) drop(r int) {
-	for _, block := range t.blocks[r*t.stride:][:t.rows[r].used] {
+	for _, block := range t.row(r) {
 		if t.uses[block]--; t.uses[block] == 1 {
 			t.shared--
 		}

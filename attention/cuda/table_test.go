@@ -131,7 +131,8 @@ func TestNamedSequences(t *testing.T) {
 // TestNamesAreHeld: what has a name is looked at no less when it is new.
 func TestNamesAreHeld(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
-	r.must(r.op.Launch(r.call(batch(t, 0))))
+	c := r.call(batch(t, 0))
+	r.must(r.op.Launch(c))
 	b := attention.NewBatch(2, 8, 4)
 	add := func(name uint64, computed int, blocks ...int32) {
 		r.must(b.AddSequence(name, computed, 1, blocks, 4))
@@ -147,6 +148,18 @@ func TestNamesAreHeld(t *testing.T) {
 	b.BlockTable[2], b.Slots[0] = 99, 99*4 // of a name that is known
 	r.refuses("whose slot is 396 of 36", r.op.Prepare(r.stream, b, 8, 1))
 	b.BlockTable[2], b.Slots[0] = 8, 32
+	b.BlockTable[0] = 99 // is not looked at again, nor used
+	for range 5 {
+		r.must(r.op.Prepare(r.stream, b, 8, 1))
+		c.Meta, c.Rows = b, 1
+		r.must(r.op.Launch(c))
+	}
+	r.must(r.stream.Synchronize())
+	for _, x := range r.seen[1:] {
+		if !slices.Equal(x.table[:3], []int32{7, 1, 8}) {
+			t.Errorf("a launch found blocks %v", x.table)
+		}
+	}
 	b.Sequences = append(b.Sequences, 5)
 	r.refuses("2 entries in Sequences for 1 requests", r.op.Prepare(r.stream, b, 8, 1))
 	nameless := func(blocks ...[]int32) error {
