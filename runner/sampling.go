@@ -17,8 +17,8 @@ type Sampling struct {
 	Temperature float64
 
 	// TopK leaves the so many most probable tokens; 0: all. Tokens whose logits,
-	// divided by the temperature, are closer than 2^-11 to the last of them, whose
-	// probabilities differ by less than 0.05 %, count as equal to it and stay.
+	// divided by the temperature, are closer than 2^-15 to the last of them count
+	// as equal to it and stay.
 	TopK int
 
 	// TopP leaves, of what TopK left, the fewest most probable tokens whose
@@ -100,9 +100,8 @@ const (
 	belowOne = 1 - 1.0/(1<<24)
 
 	// halvings of [faintest, 0], the logarithms of weights, that search a threshold: to
-	// 2^-11, finer than logits of 16 bits are from 1/8 on. They come in pairs, each a
-	// pass over the row.
-	halvings = 16
+	// 2^-15. They come in pairs.
+	halvings = 20
 )
 
 // sampler emits the functions that run beside a language model's own.
@@ -286,7 +285,7 @@ func (f *sampleBuilder) sumAbove(weight, of, threshold ir.Value) ir.Value {
 }
 
 // search returns the largest threshold from low, which is at least least, to 1, but for a
-// factor of 1 + 2^-11, above which what belongs to the weights of a row sums to wanted;
+// factor of 1 + 2^-15, above which what belongs to the weights of a row sums to wanted;
 // low where none does. It needs only sums of rows, where a sort of every row would be the
 // slowest kernel of a step. Two halvings at a time take three sums in one pass over the
 // row: a pass of a few rows over a vocabulary is mostly waiting for the parts of its

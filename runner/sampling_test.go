@@ -162,12 +162,7 @@ func (c *choices) inputs() []*interp.Tensor {
 	return []*interp.Tensor{must(interp.FromF32([]int64{n, int64(len(c.logits)) / n}, c.logits)), vector(t), seed, position, vector(p), k}
 }
 
-// closest is what logits divided by the temperature must differ by so as not to count as
-// equal: 2^-11, and a little for rounding.
-const closest = 5e-4
-
-// reference chooses by sorting, in float64. near tells that something else may be chosen
-// as well.
+// reference chooses by sorting, in float64.
 func reference(logits []float32, s Sampling, position int32) (id int, near bool) {
 	order := make([]int, len(logits))
 	for i := range order {
@@ -192,7 +187,7 @@ func reference(logits []float32, s Sampling, position int32) (id int, near bool)
 	keep := len(order)
 	if s.TopK > 0 && s.TopK < keep {
 		keep = s.TopK
-		near = logits[order[keep-1]]-logits[order[keep]] < float32(closest*s.Temperature)
+		near = logits[order[keep-1]]-logits[order[keep]] < float32(1e-4*s.Temperature)
 	}
 	total := 0.0
 	for _, i := range order[:keep] {
@@ -205,7 +200,7 @@ func reference(logits []float32, s Sampling, position int32) (id int, near bool)
 		}
 		// A sum that is just enough may or may not be in f32.
 		near = near || math.Abs(sum-float64(float32(s.TopP))*total) < 1e-5*total ||
-			k < len(order) && k > 0 && logits[order[k-1]]-logits[order[k]] < float32(closest*s.Temperature)
+			k < len(order) && k > 0 && logits[order[k-1]]-logits[order[k]] < float32(1e-4*s.Temperature)
 		keep, total = k, sum
 	}
 	kept := make([]bool, len(w))
