@@ -146,6 +146,14 @@ func (p *parser) word() string {
 	return t.text
 }
 
+// identifier is a word that is no directive.
+func (p *parser) identifier() string {
+	if strings.HasPrefix(p.tok.text, ".") {
+		p.fail("%q, want a name", p.tok.text)
+	}
+	return p.word()
+}
+
 // integer reads a number that is no float.
 func (p *parser) integer() int64 {
 	negative := p.accept("-")
@@ -176,8 +184,10 @@ func (p *parser) count(limit int64) int64 {
 
 // line skips what is left of a directive that ends with its line.
 func (p *parser) line() {
-	for line := p.tok.line; p.err == nil && p.tok.kind != tokenEnd && p.tok.line == line; {
-		p.advance()
+	for line := p.tok.line; p.err == nil && p.tok.kind != tokenEnd && p.tok.line == line; p.advance() {
+		if p.is(".entry") {
+			p.fail("an entry within a directive")
+		}
 	}
 }
 
@@ -198,13 +208,16 @@ func (p *parser) declaration(top *scope) *Entry {
 	switch p.tok.text {
 	case ".version":
 		p.advance()
+		if p.tok.kind != tokenNumber {
+			p.fail("%q, want a version", p.tok.text)
+		}
 		p.m.Version = p.tok.text
 		p.advance()
 	case ".target":
 		p.advance()
-		p.m.Target = p.word()
+		p.m.Target = p.identifier()
 		for p.accept(",") {
-			p.word()
+			p.identifier()
 		}
 	case ".address_size":
 		p.advance()
@@ -256,6 +269,9 @@ func (p *parser) position() {
 	p.advance()
 	var words []string
 	for p.err == nil && p.tok.kind != tokenEnd && p.tok.line == line && len(words) < 2 {
+		if p.is(".entry") {
+			p.fail("an entry within a directive")
+		}
 		words = append(words, p.tok.text)
 		p.advance()
 	}
