@@ -100,7 +100,7 @@ func (st *step) free() error {
 //
 // Beside what [attention.Batch.Validate] refuses, a request may not have a block
 // in its sequence that another one appends to in the same step: nothing orders
-// the two in one launch.
+// the two in one launch. One without rows is left out, and reads nothing.
 func (o *Op) Prepare(s device.Stream, meta any, _, rows int64) error {
 	b, err := attention.BatchOf(meta)
 	if err != nil {
