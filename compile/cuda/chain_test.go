@@ -90,7 +90,7 @@ func TestChains(t *testing.T) {
 		if c.dt == dtype.F32 {
 			one, few = 7, 7
 		}
-		for rows, want := range map[int64]int{1: one, 2: few, 16: few, 17: many, 8192: many} {
+		for rows, want := range map[int64]int{1: one, 2: few, 16: few, 64: few, 65: many, 8192: many} {
 			if got := launches(t, p, rows); len(got) != want {
 				t.Errorf("%v, %d rows: %d launches, want %d: %q", c, rows, len(got), want, got)
 			}
@@ -129,9 +129,9 @@ func TestDeviceChains(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sizes := g.some(1, 2, 3, 5, 8, 16, 17)
+		sizes := g.some(1, 2, 3, 5, 8, 16, 17, 50, 65)
 		if c.hidden > 4000 { // the interpreter takes its time
-			sizes = g.some(1, 2, 8, 17)
+			sizes = g.some(1, 2, 8, 17, 50)
 		}
 		for _, rows := range sizes {
 			b, err := oracle.Draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, func(r *rand.Rand, dt dtype.DType) float64 { return r.NormFloat64() / 4 })

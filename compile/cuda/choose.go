@@ -34,22 +34,19 @@ func rowShapes(depth, cols int64, arch int) []productShape {
 	if arch < 90 {
 		cluster = 1
 	}
-	shapes := []productShape{oneRow(depth), streamShape(8, depth, cols, arch), streamShape(16, depth, cols, arch)}
-	switch {
-	case cols >= 200*128:
-		shapes = append(shapes, tile(32, 128, 64, 4, 1, 2, 32))
-	case cols >= 200*64:
-		shapes = append(shapes, tile(32, 64, 64, 4, 1, 0, 32))
-	default:
-		shapes = append(shapes, streamShape(32, depth, cols, arch))
-	}
-	switch {
-	case cols >= 120*128:
-		shapes = append(shapes, tile(64, 128, 64, 3, 1, 2, 64))
-	case cols > 4096:
-		shapes = append(shapes, skinny(64, 2, 2, 4, 8, 1, 0, depth))
-	default:
-		shapes = append(shapes, skinny(64, 1, 2, 8, 8, 1, 2, depth))
+	shapes := []productShape{oneRow(depth)}
+	units := streamUnits(cols, arch)
+	for _, rows := range []int{8, 16, 32, 64} {
+		switch {
+		case streamAtOnce < units && units <= stripMost || rows == 64 && units <= streamAtOnce:
+			shapes = append(shapes, stripShape(rows, units, arch))
+		case rows <= 16 || rows == 32 && units <= streamAtOnce:
+			shapes = append(shapes, streamShape(rows, depth, cols, arch))
+		case rows == 32:
+			shapes = append(shapes, tile(32, 128, 64, 4, 1, 2, 32))
+		default:
+			shapes = append(shapes, tile(64, 128, 64, 3, 1, 2, 64))
+		}
 	}
 	switch {
 	case cols >= 120*128:
@@ -63,15 +60,14 @@ func rowShapes(depth, cols int64, arch int) []productShape {
 
 // Streams were measured on the same matrices. Eight warps with all of a block's columns
 // at once are the fastest, six of blocks of 48 columns; with more columns than that 32 at
-// once, and fewer warps where their sums would take the room of requests. One block for
-// each multiprocessor, whose next columns are requested while those before are added, is
-// a little faster than more of them, as long as there is room for its sums.
+// once, and fewer warps where x would take the room of requests. One block for each
+// multiprocessor, whose next columns are requested while those before are added, is a
+// little faster than more of them.
 const (
 	streamAtOnce = 3         // instructions' worth of columns
-	streamMost   = 256       // columns of a block
-	streamSums   = 48 << 10  // bytes, of more than four warps
 	streamBytes  = 200 << 10 // requested at once
 	streamStages = 8
+	streamLeast  = 3 // stages, before there are fewer warps
 )
 
 // streamUnits is how many instructions' worth of columns, 16 each, a block has where
@@ -87,29 +83,54 @@ func streamUnits(cols int64, arch int) int {
 // streamShape is the stream for so many rows of a matrix.
 func streamShape(rows int, depth, cols int64, arch int) productShape {
 	units := streamUnits(cols, arch)
-	fit := func(mt, warps int) productShape {
-		p := stream(rows, 16*units, mt, warps, streamStages, depth)
-		p.stages = min(p.stages, streamBytes/p.stageBytes(), (sharedBytes(arch)-staticBytes-p.sumBytes())/p.stageBytes())
-		return p
-	}
-	if units > streamAtOnce && 16*units <= streamMost {
-		units = (units + 1) / 2 * 2
-		p := fit(2, 8)
-		if p.sumBytes() > streamSums {
-			p = fit(2, 4)
-		}
-		if p.stages > 2 {
-			return p
-		}
+	fit := func(mt, warps int) (p productShape, room int) {
+		p = stream(rows, 16*units, mt, warps, streamStages, depth)
+		room = min(streamBytes, sharedBytes(arch)-staticBytes-p.sumBytes()) / p.stageBytes()
+		p.stages = min(p.stages, room)
+		return p, room
 	}
 	if units > streamAtOnce {
 		units = 2
 	}
-	p := fit(units, 8)
+	warps := 8
 	if units == streamAtOnce {
-		p = fit(units, 6)
+		warps = 6
 	}
-	for ; p.stages < 2 && p.warps > 2; p = fit(units, p.warps/2) {
+	p, room := fit(units, warps)
+	for (room < streamLeast || p.stages < 2) && p.warps > 2 {
+		p, room = fit(units, p.warps/2)
 	}
 	return p
+}
+
+// Strips were measured on the same matrices. Two blocks for each multiprocessor, of a warp
+// for 16 columns, one of which streams while the other begins or ends, are a little faster
+// than one, unless they have few warps. 256 neighbouring bytes of a row in a stage stream
+// faster than 128, as long as there are three stages. Where columns are few, two blocks
+// share them, each with a part of k, so that x is read half as often.
+const (
+	stripMost   = 20 // instructions' worth of columns of a multiprocessor
+	stripWarps  = 3  // of a block, at least
+	stripStages = 8
+)
+
+// stripShape is the strip for so many rows, where multiprocessors have so many
+// instructions' worth of columns.
+func stripShape(rows, units, arch int) productShape {
+	n, cluster, blocks := units, 1, 1
+	switch {
+	case (units+1)/2 >= stripWarps:
+		n, blocks = (units+1)/2, 2
+	case units <= streamAtOnce && arch >= 90:
+		n, cluster = 2*units, 2
+	}
+	for {
+		for _, bk := range [...]int{128, 64} {
+			stages := min((sharedBytes(arch)/blocks-staticBytes)/((rows+16*n)*bk*2), stripStages)
+			if stages > 2 || blocks == 1 && bk == 64 {
+				return strip(rows, 16*n, n, bk, stages, cluster, blocks)
+			}
+		}
+		blocks--
+	}
 }

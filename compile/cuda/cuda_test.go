@@ -347,7 +347,7 @@ func TestLaunches(t *testing.T) {
 		off  []string
 		rows map[int64]int
 	}{
-		{nil, map[int64]int{1: 4, 2: 6, 8: 6, 16: 6, 17: 8, 8192: 8}},
+		{nil, map[int64]int{1: 4, 2: 6, 8: 6, 64: 6, 65: 8, 8192: 8}},
 		{[]string{"chain"}, map[int64]int{1: 8, 8192: 8}},
 		{[]string{"chain", "beside"}, map[int64]int{1: 10, 8192: 10}},
 	} {

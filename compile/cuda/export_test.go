@@ -18,18 +18,18 @@ func Few(rows int, depth int64, r, u, split, warps int) Shape {
 	return Shape{p}
 }
 
-// Skinny is a shape for up to rows rows on tensor cores.
-func Skinny(rows int, depth int64, mt, u, split, warps, cluster, blocks int) Shape {
-	p := skinny(rows, mt, u, split, warps, cluster, blocks, depth)
-	p.name = fmt.Sprintf("skinny%d_m%d_u%d_s%d_w%d_c%d_b%d", rows, mt, u, split, warps, cluster, blocks)
-	return Shape{p}
-}
-
 // Stream is a shape for up to rows rows on tensor cores, whose weights stream through
 // shared memory.
 func Stream(rows, cols, mt, warps, stages int, depth int64) Shape {
 	p := stream(rows, cols, mt, warps, stages, depth)
 	p.name = fmt.Sprintf("stream%d_n%d_m%d_w%d_s%d", rows, cols, mt, warps, p.stages)
+	return Shape{p}
+}
+
+// Strip is a shape for up to rows rows on tensor cores, a block of which reads x once.
+func Strip(rows, cols, warps, bk, stages, cluster, blocks int) Shape {
+	p := strip(rows, cols, warps, bk, stages, cluster, blocks)
+	p.name = fmt.Sprintf("strip%d_n%d_w%d_k%d_s%d_c%d_b%d", rows, cols, warps, bk, stages, cluster, blocks)
 	return Shape{p}
 }
 

@@ -364,7 +364,7 @@ func halves(k *loop.Kernel) bool {
 }
 
 // fusedRows is the most rows for which a product has its tails in its launch.
-const fusedRows = 16
+const fusedRows = 64
 
 // shapes returns the ways to compute a chain in one launch, by rising number of
 // rows, for as many rows as that is faster than more launches.

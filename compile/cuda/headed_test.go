@@ -56,7 +56,7 @@ func TestHeaded(t *testing.T) {
 	}{
 		{1, nil, "linear_add_rows1 rms_norm_linear_silu_mul_rows1"},
 		{8, nil, "linear_add_rows8 rms_norm linear_silu_mul_rows8"},
-		{64, nil, "linear_add_rows64 rms_norm linear_tile64x128_rows64 silu_mul"},
+		{64, nil, "linear_add_rows64 rms_norm linear_silu_mul_rows64"},
 		{600, nil, "linear_add_tile128x128 rms_norm linear_tile128x128 silu_mul"},
 		{1, map[int64]int64{4096: 0, 28672: 0}, "linear_add_rows1 rms_norm_linear_silu_mul_rows1"},
 		{2, map[int64]int64{4096: 0, 28672: 0}, "LIBRARY linear_add_after_rms_norm LIBRARY silu_mul"},

@@ -282,29 +282,6 @@ func (e *emitter) product(name string, params []any, args string) {
 	e.call("%s<%s>(part, %s);", name, text, args)
 }
 
-// skinny is for up to rows rows on tensor cores: the weights are the M operand,
-// so that eight rows fill an instruction. Up to split warps share columns, each
-// with a part of k; each holds the sums of 16*mt columns.
-func skinny(rows, mt, u, split, warps, cluster, blocks int, depth int64) productShape {
-	for split > 1 && (depth+31)/32 < int64(split)*2 {
-		split /= 2
-	}
-	n := 16 * mt * (warps / split)
-	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: n, split: split, threads: warps * 32, pitch: n + 4,
-		cluster: cluster, blocks: blocks, write: (*emitter).skinny, mt: mt, nt: rows / 8, u: u, warps: warps}
-}
-
-func (e *emitter) skinny(_ *fused, p productShape, o *epilogue) {
-	e.cached = true // every warp reads its part of x
-	e.ready(nil, p, o)
-	depth, _ := e.k.MatMul.K.Const()
-	bytes := 4 * p.split * p.rows * p.pitch
-	e.shared = dim.Const(int64(bytes))
-	e.line("extern __shared__ uint4 shared[];")
-	e.line("float *part = (float *)shared;")
-	e.product("product_skinny", []any{e.elementOf(), depth, p.mt, p.nt, p.u, p.split, p.warps, max(p.cluster, 1), e.early(), e.soon()}, operands)
-}
-
 // tile is for any number of rows on tensor cores: a block of eight warps makes a
 // tile of the result, whose operands pass through shared memory in several
 // stages of bk elements of k.
@@ -324,6 +301,24 @@ func (e *emitter) tile(_ *fused, p productShape, o *epilogue) {
 	e.line("extern __shared__ uint4 shared[];")
 	e.line("float *part = (float *)shared;")
 	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()}, operands+", "+e.dim(e.k.MatMul.K))
+}
+
+// strip is for up to rows rows on tensor cores, the weights being the M operand: the
+// warps of a block share its columns, whose weights pass through shared memory in
+// stages of bk elements of k, with x, which a block reads once.
+func strip(rows, cols, warps, bk, stages, cluster, blocks int) productShape {
+	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: cols, split: 1, threads: warps * 32, pitch: cols + 4,
+		cluster: cluster, blocks: blocks, write: (*emitter).strip, warps: warps, bk: bk, stages: stages}
+}
+
+func (e *emitter) strip(_ *fused, p productShape, o *epilogue) {
+	e.ready(nil, p, o)
+	e.shared = dim.Const(int64(max(p.stages*(p.rows+p.cols)*p.bk*2, 4*p.rows*p.pitch)))
+	e.line("extern __shared__ uint4 shared[];")
+	e.line("float *part = (float *)shared;")
+	e.line("const auto row_at = [&](int r) { return (first_row + r) * x_row; };")
+	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, 1, p.warps, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()},
+		"x, row_at, (int)(rows - first_row), w, w_row, column, ready, "+e.dim(e.k.MatMul.K))
 }
 
 // simpleShape is for operands of any type and strides, computed in f32: a block

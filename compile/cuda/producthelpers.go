@@ -195,83 +195,6 @@ __device__ __forceinline__ void add_parts(float (&acc)[N], const float *part, bo
   }
 }
 `},
-	{"product_skinny", []string{"stream"}, `
-// product_skinny: up to 8*NT rows of x on tensor cores, the rows of w being the
-// instruction's M operand. SPLIT warps of each of CLUSTER blocks share 16*MT rows
-// of w, each with a part of K. A lane reads 8 neighbouring elements of a row at
-// once: which element of k an instruction sees where does not matter as long as x
-// and w agree, so these are two instructions' worth. U chunks of 32 elements of k
-// are requested at once, those of a row after each other, while those before are
-// used.
-template <class T, int K, int MT, int NT, int U, int SPLIT, int WARPS, int CLUSTER, bool EARLY, bool SOON, class Column, class Ready>
-__device__ __forceinline__ void product_skinny(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready) {
-  constexpr int CHUNKS = (K + 31) / 32, COLS = 16 * MT * (WARPS / SPLIT), PITCH = COLS + 4, SLICES = SPLIT * CLUSTER;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slice = warp % SPLIT, col = warp / SPLIT * 16 * MT;
-  const int g = lane / 4, t = lane % 4, part_of_k = cluster_rank() * SPLIT + slice;
-  int k = CHUNKS * part_of_k / SLICES, end = CHUNKS * (part_of_k + 1) / SLICES;
-  asm volatile("" : "+r"(end));  // all of a loop whose length is known would be unrolled, whatever the pragma says
-  const T *x_lane = x + g * x_row + t * 8, *from[MT][2];
-  #pragma unroll
-  for (int i = 0; i < MT; i++)
-    #pragma unroll
-    for (int h = 0; h < 2; h++) from[i][h] = w + column(col + i * 16 + h * 8 + g) * w_row + t * 8;
-  const uint4 zero = make_uint4(0, 0, 0, 0);
-  auto exists = [&](int chunk) { return chunk < end && (K % 32 == 0 || chunk * 32 + t * 8 < K); };
-  auto request = [&](uint4 (&to)[MT][2][U], int chunk) {
-    #pragma unroll
-    for (int i = 0; i < MT; i++)
-      #pragma unroll
-      for (int h = 0; h < 2; h++)
-        #pragma unroll
-        for (int u = 0; u < U; u++) to[i][h][u] = exists(chunk + u) ? weights<EARLY>((const uint4 *)(from[i][h] + (chunk + u) * 32)) : zero;
-  };
-  auto take_x = [&](uint4 (&to)[NT], int chunk) {
-    #pragma unroll
-    for (int j = 0; j < NT; j++) to[j] = exists(chunk) && j * 8 + g < rows ? *(const uint4 *)(x_lane + j * 8 * x_row + chunk * 32) : zero;
-  };
-  constexpr int FIRST = NT * U <= 8 ? U : 1;  // chunks of x that there are registers for
-  uint4 now[MT][2][U];
-  if (SOON) let_next_start();
-  if (!EARLY) wait_for_previous();
-  request(now, k);
-  if (EARLY) wait_for_previous();
-  if (!SOON) let_next_start();
-  ready();
-  float acc[MT][NT][4] = {};
-  #pragma unroll 2
-  for (; k < end; k += U) {
-    uint4 v[FIRST][NT], next[MT][2][U];
-    #pragma unroll
-    for (int u = 0; u < FIRST; u++) take_x(v[u], k + u);
-    request(next, k + U);
-    #pragma unroll
-    for (int u = 0; u < U; u++) {
-      if (u >= FIRST) take_x(v[0], k + u);
-      const uint4 (&b)[NT] = v[u < FIRST ? u : 0];
-      #pragma unroll
-      for (int i = 0; i < MT; i++)
-        #pragma unroll
-        for (int j = 0; j < NT; j++) {
-          mma(x, acc[i][j], now[i][0][u].x, now[i][1][u].x, now[i][0][u].y, now[i][1][u].y, b[j].x, b[j].y);
-          mma(x, acc[i][j], now[i][0][u].z, now[i][1][u].z, now[i][0][u].w, now[i][1][u].w, b[j].z, b[j].w);
-        }
-    }
-    #pragma unroll
-    for (int i = 0; i < MT; i++)
-      #pragma unroll
-      for (int h = 0; h < 2; h++)
-        #pragma unroll
-        for (int u = 0; u < U; u++) now[i][h][u] = next[i][h][u];
-  }
-  #pragma unroll
-  for (int i = 0; i < MT; i++)
-    #pragma unroll
-    for (int j = 0; j < NT; j++)
-      #pragma unroll
-      for (int c = 0; c < 4; c++)
-        part[(slice * 8 * NT + j * 8 + t * 2 + c % 2) * PITCH + col + i * 16 + c / 2 * 8 + g] = acc[i][j][c];
-}
-`},
 	{"copies", nil, `
 __device__ __forceinline__ void copy_async(unsigned to, const void *from, bool exists) {  // 16 bytes, or zeros
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
@@ -282,31 +205,39 @@ __device__ __forceinline__ void load_matrices(unsigned (&r)[4], unsigned from) {
 `},
 	{"product_strip", []string{"shared_address", "copies"}, `
 // product_strip: up to BM rows of x, which lie at row_at, and BN rows of w on tensor
-// cores. WM by WN warps share them, the rows of w being the instruction's M
-// operand, so that eight rows of x fill it. BK elements of k make a stage of shared
-// memory, filled asynchronously: many neighbouring bytes of a row at once are what
-// memory streams fastest. The 16-byte parts of rows are exchanged by row, so that
-// the eight rows of a matrix lie in different banks. CLUSTER blocks share the strip,
-// each with a part of K. With EARLY the first rows of w are requested before the
-// previous kernel is done.
+// cores. WM by WN warps share them, the rows of w being the instruction's M operand, so
+// that eight rows of x fill it. BK elements of k make a stage of shared memory, filled
+// asynchronously: many neighbouring bytes of a row at once are what memory streams
+// fastest. A block reads x once. The 16-byte parts of rows are exchanged by row, so that
+// the eight rows of a matrix lie in different banks. CLUSTER blocks share the strip, each
+// with a part of K. With EARLY the first rows of w are requested before the previous
+// kernel is done.
 template <class T, int BM, int BN, int WM, int WN, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Row, class Column, class Ready>
 __device__ __forceinline__ void product_strip(float *part, const T *x, const Row &row_at, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int THREADS = WM * WN * 32, PARTS = BK / 8, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN * (BM / WM), wn = warp % WN * (BN / WN);
   const unsigned base = shared_address(part);
   auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ row % 8) * 16); };
+  // A thread copies the i-th 16 bytes of a stage of either operand, for every THREADS-th i.
+  constexpr int W = BN * PARTS, X = BM * PARTS;
+  const T *w_from[(W + THREADS - 1) / THREADS], *x_from[(X + THREADS - 1) / THREADS];
+  #pragma unroll
+  for (int n = 0; n * THREADS < W; n++) {
+    const int i = n * THREADS + threadIdx.x;
+    w_from[n] = w + column(min(i, W - 1) / PARTS) * w_row + i % PARTS * 8;
+  }
   auto fill_w = [&](int stage, int k) {
     #pragma unroll
-    for (int i = threadIdx.x; i < BN * PARTS; i += THREADS) {
-      const int r = i / PARTS, p = i % PARTS;
-      copy_async(base + stage * STAGE + BM * BK * 2 + at_row(r, p), w + column(r) * w_row + k + p * 8, k + p * 8 < K);
+    for (int n = 0; n * THREADS < W; n++) {
+      const int i = n * THREADS + threadIdx.x;
+      if (W % THREADS == 0 || i < W) copy_async(base + stage * STAGE + BM * BK * 2 + at_row(i / PARTS, i % PARTS), w_from[n] + k, k + i % PARTS * 8 < K);
     }
   };
   auto fill_x = [&](int stage, int k) {
     #pragma unroll
-    for (int i = threadIdx.x; i < BM * PARTS; i += THREADS) {
-      const int r = i / PARTS, p = i % PARTS;
-      copy_async(base + stage * STAGE + at_row(r, p), x + row_at(min(r, rows - 1)) + k + p * 8, r < rows && k + p * 8 < K);
+    for (int n = 0; n * THREADS < X; n++) {
+      const int i = n * THREADS + threadIdx.x;
+      if (X % THREADS == 0 || i < X) copy_async(base + stage * STAGE + at_row(i / PARTS, i % PARTS), x_from[n] + k, i / PARTS < rows && k + i % PARTS * 8 < K);
     }
   };
   const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
@@ -318,6 +249,11 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
   if (EARLY) wait_for_previous();
   if (!SOON) let_next_start();
   ready();
+  #pragma unroll
+  for (int n = 0; n * THREADS < X; n++) {
+    const int i = n * THREADS + threadIdx.x;
+    x_from[n] = x + row_at(min(i / PARTS, rows - 1)) + i % PARTS * 8;
+  }
   #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) {
     if (first + s < end) fill_x(s, (first + s) * BK);

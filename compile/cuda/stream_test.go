@@ -14,23 +14,29 @@ import (
 	"pwc/program"
 )
 
-// TestDeviceStreams holds streams of weights against the interpreter: depths and
-// columns that nothing divides, fewer rows than there is room for, fewer stages than a
-// warp has parts of k, and more.
+// TestDeviceStreams holds streams and strips of weights against the interpreter: depths
+// and columns that nothing divides, fewer rows than there is room for, fewer stages than
+// a warp has parts of k, and more.
 func TestDeviceStreams(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct {
-		k, n                          int64
-		rows, cols, mt, warps, stages int
+		k, n  int64
+		rows  int
+		shape cuda.Shape
 	}{
-		{264, 72, 16, 16, 1, 4, 3},
-		{520, 200, 8, 96, 2, 8, 4},
-		{1000, 100, 16, 48, 3, 6, 2},
-		{40, 100, 8, 32, 2, 4, 2},
-		{648, 33, 32, 64, 1, 3, 5},
+		{264, 72, 16, cuda.Stream(16, 16, 1, 4, 3, 264)},
+		{520, 200, 8, cuda.Stream(8, 96, 2, 8, 4, 520)},
+		{1000, 100, 16, cuda.Stream(16, 48, 3, 6, 2, 1000)},
+		{40, 100, 8, cuda.Stream(8, 32, 2, 4, 2, 40)},
+		{648, 33, 32, cuda.Stream(32, 64, 1, 3, 5, 648)},
+		{264, 200, 16, cuda.Strip(16, 112, 7, 128, 3, 1, 2)},
+		{1000, 100, 32, cuda.Strip(32, 48, 3, 64, 4, 1, 1)},
+		{648, 33, 64, cuda.Strip(64, 64, 2, 64, 3, 1, 1)},
+		{520, 100, 64, cuda.Strip(64, 96, 6, 128, 2, 2, 1)},
+		{40, 72, 8, cuda.Strip(8, 32, 2, 64, 3, 2, 1)},
 	} {
 		m := productModule(t, dtype.BF16, dtype.BF16, c.k, c.n)
-		b := cuda.Only{Backend: g.backend, Shape: cuda.Stream(c.rows, c.cols, c.mt, c.warps, c.stages, c.k)}
+		b := cuda.Only{Backend: g.backend, Shape: c.shape}
 		p, err := compile.Compile(context.Background(), m, compile.Shape{}, b, compile.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -41,14 +47,14 @@ func TestDeviceStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := g.hold(p, m, in, func(dt dtype.DType) float64 { return tolerance(dt) / 4 }); err != nil {
-				t.Errorf("%v, rows %d: %.300s", c, rows, err)
+				t.Errorf("%s, K %d, %d columns, %d rows: %.300s", c.shape, c.k, c.n, rows, err)
 			}
 		}
 	}
 }
 
-// stages finds how many stages a stream has.
-var stages = regexp.MustCompile(`product_stream<\w+, \d+, \d+, \d+, \d+, (\d+),`)
+// stages finds how many stages a stream or a strip has.
+var stages = regexp.MustCompile(`(?:product_stream<\w+|product_strip<\w+, \d+), \d+, \d+, \d+, \d+, (\d+),`)
 
 // TestStreamsFit compiles products of many shapes for GPUs with little and much shared
 // memory: blocks must fit, and while one stage is used another one must be under way.
@@ -61,7 +67,7 @@ func TestStreamsFit(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, rows := range []int64{8, 16, 32} {
+				for _, rows := range []int64{8, 16, 32, 64} {
 					ways := own(&p.Steps[0])
 					at := slices.IndexFunc(ways, func(v program.Variant) bool { return v.Guard.Hi == rows })
 					if at < 0 {
@@ -70,8 +76,8 @@ func TestStreamsFit(t *testing.T) {
 					s := &ways[at].Steps[0]
 					if m := stages.FindStringSubmatch(string(p.Kernels[s.Kernel].Code)); m != nil && (m[1] == "0" || m[1] == "1" && k > 100) {
 						t.Errorf("%s, %d columns, K %d, %d rows: %s stages", target, n, k, rows, m[1])
-					} else if m == nil && rows < 32 {
-						t.Errorf("%s, %d columns, K %d, %d rows: no stream", target, n, k, rows)
+					} else if m == nil && (rows < 32 || n <= 33000) {
+						t.Errorf("%s, %d columns, K %d, %d rows: no stream or strip", target, n, k, rows)
 					}
 					if shared, ok := s.Launch.Shared.Const(); !ok || shared > room {
 						t.Errorf("%s, %d columns, K %d, %d rows: %d bytes of shared memory of %d", target, n, k, rows, shared, room)

@@ -178,24 +178,10 @@ func candidates(rows int, cols, depth int64) []cuda.Shape {
 		}
 	}
 	if rows > 1 && rows <= 64 {
-		n := (rows + 7) / 8 * 8
-		for _, c := range [][2]int{{1, 2}, {1, 4}, {1, 8}, {2, 1}, {2, 2}, {2, 4}} {
-			for _, split := range []int{2, 4, 8} {
-				for _, cluster := range []int{1, 2, 4} {
-					for _, blocks := range []int{0, 2, 3} {
-						s := cuda.Skinny(n, depth, c[0], c[1], split, 8, cluster, blocks)
-						tiles := cols / s.Columns() * int64(cluster)
-						if cluster > 1 && (split > 4 || tiles > 2048 || n < 16) || tiles < 64 || n == 64 && blocks == 3 {
-							continue
-						}
-						out = append(out, s)
-					}
-				}
-			}
-		}
-	}
-	if rows > 1 && rows <= 64 {
 		out = append(out, streams((rows+7)/8*8, cols, depth)...)
+	}
+	if rows >= 8 && rows <= 64 {
+		out = append(out, strips((rows+7)/8*8, cols, depth)...)
 	}
 	if rows >= 32 {
 		for _, c := range [][5]int{{32, 64, 64, 4, 0}, {32, 128, 64, 4, 2}, {64, 64, 64, 4, 2}, {64, 64, 64, 3, 3}, {64, 128, 64, 4, 0}, {64, 128, 64, 3, 2}, {64, 128, 32, 4, 2}, {128, 64, 64, 4, 0}, {128, 64, 64, 3, 2}, {128, 128, 64, 3, 2}, {128, 128, 64, 4, 0}, {128, 128, 32, 4, 2}} {
@@ -223,8 +209,48 @@ func streams(rows int, cols, depth int64) []cuda.Shape {
 				for _, ring := range []int{120, 160, 200} {
 					stages := ring << 10 / (warps * (16*mt + rows) * 128)
 					s := cuda.Stream(rows, 16*units, mt, warps, stages, depth)
+					if mt < 2 && units > 2 || warps == 12 {
+						continue
+					}
 					if units%mt == 0 && stages > 1 && s.Bytes() <= 225<<10 && mt*rows <= 128 && !slices.ContainsFunc(out, func(o cuda.Shape) bool { return o.String() == s.String() }) {
 						out = append(out, s)
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// strips lists strips that fill an H200 with one block for each multiprocessor, or two.
+func strips(rows int, cols, depth int64) []cuda.Shape {
+	var out []cuda.Shape
+	for _, cluster := range []int{1, 2, 4} {
+		for _, blocks := range []int{1, 2} {
+			for waves := 1; waves <= 3; waves++ {
+				if cluster*blocks*waves > 4 || cluster > 1 && waves > 1 {
+					continue
+				}
+				units := int(cols*int64(cluster)+int64(132*blocks*waves*16)-1) / (132 * blocks * waves * 16)
+				if units < 2 || units > 24 {
+					continue
+				}
+				for mt := 1; mt <= 4; mt++ {
+					for _, bk := range []int{64, 128, 256} {
+						warps := (units + mt - 1) / mt
+						if warps < 2 || warps > 16 || mt*rows > 128 {
+							continue
+						}
+						n := warps * mt * 16
+						stages := 225 << 10 / blocks / ((rows + n) * bk * 2)
+						stages = min(stages, 16)
+						if stages < 3 || int64(stages*bk*cluster) > depth || max(stages*(rows+n)*bk*2, 4*rows*(n+4)) > 225<<10/blocks {
+							continue
+						}
+						s := cuda.Strip(rows, n, warps, bk, stages, cluster, blocks)
+						if !slices.ContainsFunc(out, func(o cuda.Shape) bool { return o.String() == s.String() }) {
+							out = append(out, s)
+						}
 					}
 				}
 			}
@@ -245,7 +271,7 @@ func TestTune(t *testing.T) {
 	g := openGPU(t)
 	const total = 6 << 30
 	a := g.arena(t, total)
-	for _, c := range [][2]int64{{28672, 4096}, {4096, 14336}, {6144, 4096}, {4096, 4096}, {16384, 2048}, {2048, 8192}, {2048, 2048}, {3072, 2048}, {128256, 4096}} {
+	for _, c := range [][2]int64{{28672, 4096}, {4096, 14336}, {6144, 4096}, {4096, 4096}, {16384, 2048}, {2048, 8192}, {2048, 2048}, {3072, 2048}, {8192, 4096}, {12288, 4096}, {128256, 4096}} {
 		if w := os.Getenv("PWC_TUNE_COLS"); w != "" && !slices.Contains(strings.Split(w, ","), fmt.Sprint(c[0], "x", c[1])) {
 			continue
 		}
@@ -296,7 +322,7 @@ func TestTune(t *testing.T) {
 			}
 			slices.SortFunc(results, func(a, b result) int { return int(a.d - b.d) })
 			for i, r := range results {
-				if i < 5 || r.name == "chosen" {
+				if i < 10 || r.name == "chosen" {
 					t.Logf("%6d x %5d rows %3d: %-28s %7.2f µs %5.0f GB/s", c[0], c[1], rows, r.name, float64(r.d.Nanoseconds())/1e3, float64(c[0]*c[1]*2)/float64(r.d.Nanoseconds()))
 				}
 			}
@@ -366,8 +392,8 @@ func TestTuneChains(t *testing.T) {
 				}
 			default:
 				n := (rows + 7) / 8 * 8
-				for _, c := range [][4]int{{1, 2, 8, 2}, {1, 2, 8, 0}, {1, 4, 8, 2}, {1, 4, 8, 0}, {1, 1, 8, 2}, {2, 2, 8, 2}, {1, 3, 8, 2}} {
-					shapes = append(shapes, cuda.Skinny(n, depth, c[0], c[1], c[2], 8, 1, c[3]))
+				for _, units := range []int{2, 4, 8} {
+					shapes = append(shapes, cuda.Stream(n, 16*units, 2, 8, 2, depth), cuda.Strip(n, 16*units, units, 128, 3, 1, 1))
 				}
 			}
 			programs := make([]*program.Program, len(shapes))
