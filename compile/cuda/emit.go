@@ -41,8 +41,7 @@ type source struct {
 
 	grid    [3]dim.Dim
 	shared  dim.Dim
-	cluster int  // blocks of a cluster, along x
-	cached  bool // it reads much again, through the first-level cache
+	cluster int // blocks of a cluster, along x
 	err     error
 }
 
@@ -384,9 +383,6 @@ func (e *emitter) launch() program.Launch {
 	}
 	if e.dependent() {
 		l.Attrs = append(l.Attrs, program.Attr{Name: "pdl", Kind: program.AttrBool, Bool: true})
-	}
-	if e.cached {
-		l.Attrs = append(l.Attrs, program.Attr{Name: "l1", Kind: program.AttrBool, Bool: true})
 	}
 	if e.cluster > 1 {
 		l.Attrs = append(l.Attrs, program.Attr{Name: "cluster", Kind: program.AttrDims, Dims: []dim.Dim{dim.Const(int64(e.cluster)), one, one}})

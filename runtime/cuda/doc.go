@@ -22,8 +22,8 @@
 //     range (C12). It must not read the words.
 //
 // Load holds the parameters of every kernel to this where the driver can tell
-// them (CUDA 12.4). The other launch attributes are [AttrPDL], [AttrCluster],
-// [AttrCooperative] and [AttrL1].
+// them (CUDA 12.4). The other launch attributes are [AttrPDL], [AttrCluster]
+// and [AttrCooperative].
 //
 // Dims of a launch may use the properties of the device that Properties of
 // device.Info lists, among them device.sms, device.shared_bytes and device.l2_bytes.

@@ -20,7 +20,6 @@ const (
 	AttrPDL         = "pdl"         // AttrBool: may start before earlier kernels end; ignored below sm_90, of the GPU or the target, and CUDA 12.3
 	AttrCluster     = "cluster"     // AttrDims, 3 constants: blocks of a cluster
 	AttrCooperative = "cooperative" // AttrBool: all blocks are resident at once
-	AttrL1          = "l1"          // AttrBool: it reads much again, so shared memory that three blocks do not need is for the first-level cache
 )
 
 // Executable is a loaded program: its modules in the driver, its constants on
@@ -197,7 +196,6 @@ func (x *Executable) loadStep(s *program.Step, f *Function) error {
 		return fmt.Errorf("kernel %s: %s", out.name, fmt.Sprintf(format, args...))
 	}
 	var o LaunchOptions
-	cached := false
 	for _, a := range l.Attrs {
 		want := program.AttrDims
 		switch a.Name {
@@ -222,8 +220,6 @@ func (x *Executable) loadStep(s *program.Step, f *Function) error {
 			want, o.Programmatic = program.AttrBool, a.Bool
 		case AttrCooperative:
 			want, o.Cooperative = program.AttrBool, a.Bool
-		case AttrL1:
-			want, cached = program.AttrBool, a.Bool
 		default:
 			return fail("unknown launch attribute %s", a)
 		}
@@ -249,11 +245,6 @@ func (x *Executable) loadStep(s *program.Step, f *Function) error {
 	}
 	if threads < 1 || threads > int64(f.maxThreads) {
 		return fail("blocks of %v threads, it takes 1 to %d", l.Block, f.maxThreads)
-	}
-	if n, ok := l.Shared.Const(); ok && cached {
-		if err := x.dev.preferCache(f, n); err != nil {
-			return err
-		}
 	}
 	if n, ok := l.Shared.Const(); !ok || n > optIn-int64(f.staticShared) {
 		if n > x.dev.maxShared(f) {

@@ -188,16 +188,6 @@ func (d *Device) allowShared(f *Function) error {
 	return d.drv.FuncSetAttribute(f.handle, driver.FuncMaxDynamicShared, int(d.maxShared(f)))
 }
 
-// preferCache asks for multiprocessors to give the first-level cache what shared
-// memory three blocks of f do not need, each with so many bytes. Without it they
-// stay as the kernel before had them, however large its blocks were.
-func (d *Device) preferCache(f *Function, dynamic int64) error {
-	const reserved = 1 << 10 // by the driver, in each block
-	need := 3 * (dynamic + int64(f.staticShared) + reserved)
-	percent := min(100, 100*need/max(1, d.info.Properties["device.shared_bytes"]))
-	return d.drv.FuncSetAttribute(f.handle, driver.FuncCarveout, int(percent))
-}
-
 // maxShared is the dynamic shared memory that there is for f, in bytes.
 func (d *Device) maxShared(f *Function) int64 {
 	return d.info.Properties["device.shared_bytes"] - int64(f.staticShared)

@@ -133,26 +133,6 @@ func TestSharedMemory(t *testing.T) {
 	})
 }
 
-// TestCachePreference pins what a kernel that asks for cache leaves to shared memory:
-// what three of its blocks take. Others ask for nothing.
-func TestCachePreference(t *testing.T) {
-	for _, cached := range []bool{false, true} {
-		f := newFake(t, fake.Options{Schedule: fake.Lazy})
-		b := newBench(t, open(t, f), fakeRig())
-		l := launch(t, dimsAttr(cuda.AttrDims, parse(t, "N")...), program.Attr{Name: cuda.AttrL1, Kind: program.AttrBool, Bool: cached})
-		l.Shared = dim.Const(19 << 10)
-		_, err := b.dev.Load(b.rig.single(t, "add", 2, l), nil)
-		must(t, err)
-		want := 0
-		if cached {
-			want = int(100 * 3 * (20 << 10) / b.dev.Info().Properties["device.shared_bytes"])
-		}
-		if got := f.SharedPercent("add"); got != want {
-			t.Errorf("cached %t: %d %% of memory is shared, want %d", cached, got, want)
-		}
-	}
-}
-
 // TestLoadErrors loads programs that do not fit the device or their kernels.
 func TestLoadErrors(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {

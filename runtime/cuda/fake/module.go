@@ -120,7 +120,6 @@ type function struct {
 	entry   *ptx.Entry // or nil: kernel.Run
 	sizes   []int64    // of the parameters, in bytes
 	dynamic int        // bytes of dynamic shared memory that launches may use
-	shared  int        // percent of memory that is to be shared, not cache; 0: nobody said
 	early   bool       // a launch asked to start before earlier kernels end
 }
 
@@ -135,19 +134,6 @@ func (f *Driver) Programmatic(name string) bool {
 		}
 	}
 	return false
-}
-
-// SharedPercent returns what part of a multiprocessor's memory was asked to be
-// shared memory, not cache, for kernels of that name: 0 if nobody asked.
-func (f *Driver) SharedPercent(name string) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, x := range f.funcs {
-		if x.kernel.Name == name && x.shared > 0 {
-			return x.shared
-		}
-	}
-	return 0
 }
 
 // ModuleLoadData loads an image of Image, PTX or Cubin, or PTX that is meant.
@@ -268,8 +254,7 @@ func (f *Driver) FuncGetAttribute(a driver.FuncAttribute, fn driver.Function) (i
 	return 0, fail(call, driver.InvalidValue)
 }
 
-// FuncSetAttribute sets the dynamic shared memory that launches may use, or what
-// part of a multiprocessor's memory is shared, which is only remembered.
+// FuncSetAttribute sets the dynamic shared memory that launches may use.
 func (f *Driver) FuncSetAttribute(fn driver.Function, a driver.FuncAttribute, v int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -280,10 +265,6 @@ func (f *Driver) FuncSetAttribute(fn driver.Function, a driver.FuncAttribute, v 
 	x, err := f.function(call, fn)
 	if err != nil {
 		return err
-	}
-	if a == driver.FuncCarveout && 0 <= v && v <= 100 {
-		x.shared = v
-		return nil
 	}
 	if a != driver.FuncMaxDynamicShared || v < 0 || v+x.kernel.StaticShared > 227<<10 {
 		return fail(call, driver.InvalidValue)

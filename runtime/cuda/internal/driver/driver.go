@@ -76,7 +76,6 @@ const (
 	FuncMaxThreads       FuncAttribute = 0 // per block
 	FuncStaticShared     FuncAttribute = 1 // bytes
 	FuncMaxDynamicShared FuncAttribute = 8 // bytes; may be set
-	FuncCarveout         FuncAttribute = 9 // percent of memory that is shared, not cache; may be set
 )
 
 // Launch attributes (CUlaunchAttributeID).
