@@ -169,7 +169,7 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 		return 0, err
 	}
 	needed := kinds.each()
-	if o.small(&s, &kinds) == &kinds.few {
+	if v, _ := o.small(&s, &kinds); v == &kinds.few {
 		needed = needed[:1]
 	}
 	for _, v := range needed {
@@ -231,7 +231,7 @@ func (o *Op) Launch(c *device.OpCall) error {
 	if err != nil {
 		return err
 	}
-	small := o.small(&s, &kinds)
+	small, resident := o.small(&s, &kinds)
 	k, err := o.kernel(*small)
 	if err != nil {
 		return err
@@ -245,7 +245,8 @@ func (o *Op) Launch(c *device.OpCall) error {
 	if err := o.step.serve(c, stream, &s); err != nil {
 		return err
 	}
-	split := o.split(&s, small)
+	split := o.split(&s, small, resident)
+	k.call.Shared = uint32(small.sharedOf(resident, o.shared))
 	tiles, parts := small.tiles(s.Rows, min(s.Rows, o.options.MaxRequests)), max(split.parts, split.more)
 	if stream.Capturing() {
 		split.large = 1 // most replays decode, and would start the blocks for nothing

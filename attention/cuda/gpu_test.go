@@ -373,10 +373,16 @@ func TestLongChunks(t *testing.T) {
 	}
 }
 
-// TestSizes runs decodes of short heads in steps of few rows and in larger ones, which have other kernels; alone, beside
-// a chunk and recorded: in a size they have the same bits.
+// TestSizes runs decodes in steps of few rows and in larger ones, which have other kernels; alone, beside a chunk and
+// recorded: in a size they have the same bits.
 func TestSizes(t *testing.T) {
-	r := newRig(t, shape{4, 1, 64, 200, 16, dtype.BF16, dtype.BF16})
+	for _, dim := range []int64{64, 128} {
+		t.Run(fmt.Sprint("heads of ", dim), func(t *testing.T) { holdSizes(t, dim) })
+	}
+}
+
+func holdSizes(t *testing.T, dim int64) {
+	r := newRig(t, shape{4, 1, dim, 200, 16, dtype.BF16, dtype.BF16})
 	rng := rand.New(rand.NewPCG(9, 64))
 	r.check(r.stream.CopyToDevice(r.cache.Buffer, random(rng, r.shape.kv, r.cache.Size/2)))
 	perm := rng.Perm(int(r.shape.blocks))

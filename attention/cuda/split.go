@@ -13,23 +13,41 @@ type split struct {
 func (s *split) spread() int { return max(s.parts, s.more, s.large) }
 
 // small returns the variant of the steps of a shape that have no large tiles, whatever
-// their requests. All steps of a size have small tiles of one: what is beside a row does
-// not change the bits of its sums.
-func (o *Op) small(s *attention.Shape, k *kinds) *Variant {
-	if s.Rows*k.few.rowTiles()*s.KVHeads <= k.few.Resident*o.sms {
-		return &k.few
+// their requests, and how many of its blocks each multiprocessor holds at once. All steps
+// of a size have small tiles of one: what is beside a row does not change the bits of its
+// sums.
+//
+// A step ends when the multiprocessor with the most blocks does, which has all that it
+// can hold in each turn: the fewest of them are best, and of these more at once. It
+// matters that there is no room for more: blocks of the next launch would take it, and
+// come to lie unevenly.
+func (o *Op) small(s *attention.Shape, k *kinds) (v *Variant, resident int) {
+	blocks := s.Rows * k.few.rowTiles() * s.KVHeads
+	if blocks <= k.few.Resident*o.sms {
+		return &k.few, k.few.Resident
 	}
-	return &k.many
+	each := func(resident int) int { return (blocks + resident*o.sms - 1) / (resident * o.sms) * resident }
+	v, resident = &k.many, k.many.Resident
+	for n := resident - 1; n >= k.few.Resident; n-- {
+		of := &k.many
+		if n == k.few.Resident {
+			of = &k.few
+		}
+		if of.Warps == k.many.Warps && each(n) < each(resident) {
+			v, resident = of, n
+		}
+	}
+	return v, resident
 }
 
 // split fills the card when every row is a request of its own, and for large
 // tiles when one request has all rows. Two blocks keep a multiprocessor busy; more
 // are worth the combining where there would be one part. Long contexts are split
 // further where that levels out what multiprocessors have to do.
-func (o *Op) split(s *attention.Shape, v *Variant) split {
-	slots := v.Resident * o.sms
+func (o *Op) split(s *attention.Shape, v *Variant, resident int) split {
+	slots := resident * o.sms
 	blocks := max(1, s.Rows*v.rowTiles()*s.KVHeads)
-	p := split{parts: min(maxParts, max(1, min(2, v.Resident)*o.sms/blocks, min(2, slots/blocks))), large: o.large(s, v)}
+	p := split{parts: min(maxParts, max(1, min(2, resident)*o.sms/blocks, min(2, slots/blocks))), large: o.large(s, v)}
 	p.more = p.parts
 	// The time of n blocks is that of ⌈n/slots⌉ in turn, each part has some of its own.
 	cost := func(parts int) float64 {

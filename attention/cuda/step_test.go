@@ -316,6 +316,30 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// TestEven: a multiprocessor has room for as many blocks as spread a step evenly, and for no more.
+func TestEven(t *testing.T) {
+	const all, own = 228 << 10, 1 << 10 // bytes of a multiprocessor, and of them those that each block has without asking
+	for _, c := range []struct {
+		dim, rows int64
+		want      uint32 // blocks; there are 4 multiprocessors
+	}{
+		{128, 1, 2}, {128, 8, 2}, {128, 9, 3}, {128, 12, 3}, {128, 13, 2}, {128, 16, 2},
+		{64, 8, 2}, {64, 9, 3}, {64, 12, 3}, {64, 13, 4}, {64, 16, 4},
+		{256, 9, 1},
+	} {
+		r := newFakeRig(t, fake.Eager)
+		tensor := func(dims ...int64) device.Tensor { return r.tensor(dtype.BF16, dims...) }
+		r.args = []device.Tensor{tensor(c.rows, 4, c.dim), tensor(c.rows, 1, c.dim), tensor(c.rows, 1, c.dim), tensor(9, 2, 16, 1, c.dim), tensor(c.rows, 4, c.dim)}
+		b := attention.NewBatch(1, 16, 4)
+		r.must(b.Add(5, 1, []int32{1, 2, 3, 4}, 16))
+		r.must(r.op.Prepare(r.stream, b, c.rows, 1))
+		r.must(errors.Join(r.op.Launch(r.call(b)), r.stream.Synchronize()))
+		if block := r.seen[len(r.seen)-1].shared + own; all/block != c.want {
+			t.Errorf("heads of %d, %d rows: %d blocks of %d bytes on a multiprocessor, want %d", c.dim, c.rows, all/block, block, c.want)
+		}
+	}
+}
+
 // TestCaptured replays a recorded call with the metadata that was prepared before each replay.
 func TestCaptured(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)

@@ -48,7 +48,7 @@ type Variant struct {
 // shared memory for on every architecture.
 const maxHeadDim = 512
 
-// shortHead is the largest head whose steps of different sizes have kernels of their own.
+// shortHead is the largest head whose small steps have wider blocks.
 const shortHead = 64
 
 // The kernel's constants of the same names, in common.cu and tensor.cu.
@@ -115,15 +115,20 @@ func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Varia
 	return k.each(), nil
 }
 
-// kinds are the kernels of a shape: one for all steps, unless heads are short. Then a
-// stage of four warps has few bytes, and what blocks do at their beginning and end
-// takes long beside the keys. While all blocks of a step run at once, the wider ones
-// with eight warps are faster; in larger steps more blocks of four, which begin and end
-// at different times. Those have 128 registers a thread, too few for large tiles.
+// kinds are the kernels of a shape. Small steps, whose blocks all run at once, have the
+// most memory for each block: what is fetched ahead. In larger ones there may be one
+// block more beside the others, with less memory, where that spreads them more evenly.
+//
+// Where heads are short a stage of four warps has few bytes, and what blocks do at their
+// beginning and end takes long beside the keys: small steps have blocks of eight, which
+// begin and end half as often, larger ones more blocks of four, which do so at different
+// times.
+//
+// More than two blocks leave a thread too few registers for large tiles.
 type kinds struct {
-	few   Variant // steps whose rows have no more blocks than run at once
-	many  Variant // larger steps
-	mixed Variant // larger steps with large tiles; its small tiles add up as those of many
+	few   Variant // small steps
+	many  Variant // larger steps, with as many blocks of a multiprocessor as there may be
+	mixed Variant // the large tiles of larger steps; its small tiles add up as those of many
 }
 
 // each returns the variants that differ.
@@ -154,8 +159,11 @@ func kindsOf(s *attention.Shape, p *attention.Params, shared int) (kinds, error)
 		v.Resident = v.fit(shared, maxResident)
 		return kinds{v, v, v}, nil
 	case v.HeadDim > shortHead:
-		v = v.staged(shared, maxStages, 2) // 255 registers for each thread
-		return kinds{v, v, v}, nil
+		few, many := v.staged(shared, maxStages, 2), v.staged(shared, v.Stages, 3)
+		if many.Resident <= few.Resident {
+			many = few
+		}
+		return kinds{few, many, few}, nil
 	}
 	wide := v
 	wide.Warps *= 2
@@ -181,6 +189,15 @@ func (v Variant) staged(shared, stages, resident int) Variant {
 // fit is how many blocks have room in so much shared memory, up to most.
 func (v *Variant) fit(shared, most int) int {
 	return max(1, min((shared+1024)/(v.shared()+reserved), most))
+}
+
+// sharedOf is the dynamic shared memory of a block of which a multiprocessor is to hold
+// no more than so many, where a block may have so much shared memory.
+func (v *Variant) sharedOf(resident, shared int) int {
+	if resident >= v.Resident {
+		return v.shared()
+	}
+	return max(v.shared(), ((shared+1024)/(resident+1)-1024)/16*16+16)
 }
 
 // shared is the dynamic shared memory of a block, in bytes.
@@ -239,7 +256,7 @@ func (v Variant) String() string {
 	if v.Tensor {
 		s += "_tensor"
 	}
-	if v.Tensor && v.HeadDim <= shortHead {
+	if v.Tensor {
 		s += fmt.Sprintf("_%dx%d", v.Resident, v.Warps) // blocks of a multiprocessor, warps of a block
 	}
 	return s
