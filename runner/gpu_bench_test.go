@@ -26,8 +26,8 @@ const llama8B = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", 
 // One operation is a turn of some steps of each, so that both have the clocks that the
 // other has; the figures are the middle ones of all turns. The time that the host works
 // in a step is the middle one of a stretch of steps of the runner alone, before the turns:
-// "host-µs" in the fastest stretch, "slowest-host-µs" in the slowest, since what a host
-// takes depends on who shares it.
+// "host-µs" in the fastest stretch, "slowest-host-µs" in the slowest, since the same work
+// takes a host that others share several times as long from one moment to the next.
 func BenchmarkServeOnGPU(b *testing.B) {
 	const length, tokens = 4096, 512
 	m, err := hf.Builtin().Import([]byte(llama8B), hf.Options{DType: dtype.BF16, BlockSize: 16})
@@ -87,7 +87,7 @@ func serve(b *testing.B, r *Runner, requests, tokens, length int) {
 			q.req.Sampling.Seed = uint64(i)
 		}
 		b.Run(fmt.Sprintf("rows=%d/%s", requests, kind.name), func(b *testing.B) {
-			const warm, counted, stretches, stretch = 2, 8, 4, 24
+			const warm, counted, stretches, stretch = 2, 8, 12, 8
 			var step, alone, added figures
 			var host []float64
 			for range warm {
