@@ -105,30 +105,36 @@ func streamShape(rows int, depth, cols int64, arch int) productShape {
 
 // Strips were measured on the same matrices. Two blocks for each multiprocessor, of a warp
 // for 16 columns, one of which streams while the other begins or ends, are a little faster
-// than one, unless they have few warps. 256 neighbouring bytes of a row in a stage stream
-// faster than 128, as long as there are three stages. Where columns are few, two blocks
-// share them, each with a part of k, so that x is read half as often.
+// than one, unless they have few warps. Many neighbouring bytes of a row in a stage stream
+// faster than few, as long as there are three stages. Few warps have twice as many beside
+// them for half of the rows each. Where columns are few, two blocks share them, each with
+// a part of k, so that x is read half as often.
 const (
 	stripMost   = 20 // instructions' worth of columns of a multiprocessor
-	stripWarps  = 3  // of a block, at least
+	stripWarps  = 3  // of a block, at least, where there are two
+	stripFew    = 4  // warps, and no more
+	stripRows   = 32 // from which half of them are enough for a warp
 	stripStages = 8
 )
 
 // stripShape is the strip for so many rows, where multiprocessors have so many
 // instructions' worth of columns.
 func stripShape(rows, units, arch int) productShape {
-	n, cluster, blocks := units, 1, 1
+	n, wm, wn, cluster, blocks := units, 1, units, 1, 1
 	switch {
 	case (units+1)/2 >= stripWarps:
-		n, blocks = (units+1)/2, 2
+		n, wn, blocks = (units+1)/2, (units+1)/2, 2
 	case units <= streamAtOnce && arch >= 90:
-		n, cluster = 2*units, 2
+		n, wn, cluster = 2*units, 2, 2
+	}
+	if wn <= stripFew && rows >= stripRows {
+		wm = 2
 	}
 	for {
-		for _, bk := range [...]int{128, 64} {
+		for _, bk := range [...]int{256, 128, 64} {
 			stages := min((sharedBytes(arch)/blocks-staticBytes)/((rows+16*n)*bk*2), stripStages)
 			if stages > 2 || blocks == 1 && bk == 64 {
-				return strip(rows, 16*n, n, bk, stages, cluster, blocks)
+				return strip(rows, 16*n, wm, wn, bk, stages, cluster, blocks)
 			}
 		}
 		blocks--

@@ -23,7 +23,7 @@ type productShape struct {
 	pitch   int // floats between rows of sums
 	write   func(e *emitter, f *fused, p productShape, o *epilogue)
 
-	m, r, u, warps, mt, nt, bm, bn, bk, stages, tm, tn int // of the kinds of kernels
+	m, r, u, warps, mt, nt, wm, wn, bm, bn, bk, stages, tm, tn int // of the kinds of kernels
 }
 
 // productKernels makes the sources of a matrix product, one for each range of
@@ -303,12 +303,12 @@ func (e *emitter) tile(_ *fused, p productShape, o *epilogue) {
 	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()}, operands+", "+e.dim(e.k.MatMul.K))
 }
 
-// strip is for up to rows rows on tensor cores, the weights being the M operand: the
-// warps of a block share its columns, whose weights pass through shared memory in
-// stages of bk elements of k, with x, which a block reads once.
-func strip(rows, cols, warps, bk, stages, cluster, blocks int) productShape {
-	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: cols, split: 1, threads: warps * 32, pitch: cols + 4,
-		cluster: cluster, blocks: blocks, write: (*emitter).strip, warps: warps, bk: bk, stages: stages}
+// strip is for up to rows rows on tensor cores, the weights being the M operand: wm by
+// wn warps share its rows and columns, whose operands pass through shared memory in
+// stages of bk elements of k.
+func strip(rows, cols, wm, wn, bk, stages, cluster, blocks int) productShape {
+	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: cols, split: 1, threads: wm * wn * 32, pitch: cols + 4,
+		cluster: cluster, blocks: blocks, write: (*emitter).strip, wm: wm, wn: wn, bk: bk, stages: stages}
 }
 
 func (e *emitter) strip(_ *fused, p productShape, o *epilogue) {
@@ -317,7 +317,7 @@ func (e *emitter) strip(_ *fused, p productShape, o *epilogue) {
 	e.line("extern __shared__ uint4 shared[];")
 	e.line("float *part = (float *)shared;")
 	e.line("const auto row_at = [&](int r) { return (first_row + r) * x_row; };")
-	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, 1, p.warps, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()},
+	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.bk, p.stages, p.cluster, e.early(), e.soon()},
 		"x, row_at, (int)(rows - first_row), w, w_row, column, ready, "+e.dim(e.k.MatMul.K))
 }
 

@@ -218,26 +218,29 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN * (BM / WM), wn = warp % WN * (BN / WN);
   const unsigned base = shared_address(part);
   auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ row % 8) * 16); };
-  // A thread copies the i-th 16 bytes of a stage of either operand, for every THREADS-th i.
+  // A thread copies every THREADS-th 16 bytes of a stage of either operand. Where sums
+  // leave registers for it, it keeps where they come from.
   constexpr int W = BN * PARTS, X = BM * PARTS;
-  const T *w_from[(W + THREADS - 1) / THREADS], *x_from[(X + THREADS - 1) / THREADS];
+  constexpr bool KEPT = MT * NT <= 8;
+  const T *w_kept[(W + THREADS - 1) / THREADS], *x_kept[(X + THREADS - 1) / THREADS];
+  auto w_from = [&](int i) { return w + column(min(i, W - 1) / PARTS) * w_row + i % PARTS * 8; };
+  auto x_from = [&](int i) { return x + row_at(min(i / PARTS, rows - 1)) + i % PARTS * 8; };
   #pragma unroll
-  for (int n = 0; n * THREADS < W; n++) {
-    const int i = n * THREADS + threadIdx.x;
-    w_from[n] = w + column(min(i, W - 1) / PARTS) * w_row + i % PARTS * 8;
-  }
+  for (int n = 0; KEPT && n * THREADS < W; n++) w_kept[n] = w_from(n * THREADS + threadIdx.x);
   auto fill_w = [&](int stage, int k) {
     #pragma unroll
     for (int n = 0; n * THREADS < W; n++) {
       const int i = n * THREADS + threadIdx.x;
-      if (W % THREADS == 0 || i < W) copy_async(base + stage * STAGE + BM * BK * 2 + at_row(i / PARTS, i % PARTS), w_from[n] + k, k + i % PARTS * 8 < K);
+      if (W % THREADS == 0 || i < W)
+        copy_async(base + stage * STAGE + BM * BK * 2 + at_row(i / PARTS, i % PARTS), (KEPT ? w_kept[n] : w_from(i)) + k, k + i % PARTS * 8 < K);
     }
   };
   auto fill_x = [&](int stage, int k) {
     #pragma unroll
     for (int n = 0; n * THREADS < X; n++) {
       const int i = n * THREADS + threadIdx.x;
-      if (X % THREADS == 0 || i < X) copy_async(base + stage * STAGE + at_row(i / PARTS, i % PARTS), x_from[n] + k, i / PARTS < rows && k + i % PARTS * 8 < K);
+      if (X % THREADS == 0 || i < X)
+        copy_async(base + stage * STAGE + at_row(i / PARTS, i % PARTS), (KEPT ? x_kept[n] : x_from(i)) + k, i / PARTS < rows && k + i % PARTS * 8 < K);
     }
   };
   const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
@@ -250,10 +253,7 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
   if (!SOON) let_next_start();
   ready();
   #pragma unroll
-  for (int n = 0; n * THREADS < X; n++) {
-    const int i = n * THREADS + threadIdx.x;
-    x_from[n] = x + row_at(min(i / PARTS, rows - 1)) + i % PARTS * 8;
-  }
+  for (int n = 0; KEPT && n * THREADS < X; n++) x_kept[n] = x_from(n * THREADS + threadIdx.x);
   #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) {
     if (first + s < end) fill_x(s, (first + s) * BK);

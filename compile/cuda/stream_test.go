@@ -29,11 +29,11 @@ func TestDeviceStreams(t *testing.T) {
 		{1000, 100, 16, cuda.Stream(16, 48, 3, 6, 2, 1000)},
 		{40, 100, 8, cuda.Stream(8, 32, 2, 4, 2, 40)},
 		{648, 33, 32, cuda.Stream(32, 64, 1, 3, 5, 648)},
-		{264, 200, 16, cuda.Strip(16, 112, 7, 128, 3, 1, 2)},
-		{1000, 100, 32, cuda.Strip(32, 48, 3, 64, 4, 1, 1)},
-		{648, 33, 64, cuda.Strip(64, 64, 2, 64, 3, 1, 1)},
-		{520, 100, 64, cuda.Strip(64, 96, 6, 128, 2, 2, 1)},
-		{40, 72, 8, cuda.Strip(8, 32, 2, 64, 3, 2, 1)},
+		{264, 200, 16, cuda.Strip(16, 112, 1, 7, 128, 3, 1, 2)},
+		{1000, 100, 32, cuda.Strip(32, 48, 1, 3, 64, 4, 1, 1)},
+		{648, 33, 64, cuda.Strip(64, 64, 2, 2, 256, 3, 1, 1)},
+		{520, 100, 64, cuda.Strip(64, 96, 2, 3, 128, 2, 2, 1)},
+		{40, 72, 8, cuda.Strip(8, 32, 1, 2, 64, 3, 2, 1)},
 	} {
 		m := productModule(t, dtype.BF16, dtype.BF16, c.k, c.n)
 		b := cuda.Only{Backend: g.backend, Shape: c.shape}

@@ -225,32 +225,20 @@ func streams(rows int, cols, depth int64) []cuda.Shape {
 // strips lists strips that fill an H200 with one block for each multiprocessor, or two.
 func strips(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
-	for _, cluster := range []int{1, 2, 4} {
-		for _, blocks := range []int{1, 2} {
-			for waves := 1; waves <= 3; waves++ {
-				if cluster*blocks*waves > 4 || cluster > 1 && waves > 1 {
-					continue
-				}
-				units := int(cols*int64(cluster)+int64(132*blocks*waves*16)-1) / (132 * blocks * waves * 16)
-				if units < 2 || units > 24 {
-					continue
-				}
-				for mt := 1; mt <= 4; mt++ {
-					for _, bk := range []int{64, 128, 256} {
-						warps := (units + mt - 1) / mt
-						if warps < 2 || warps > 16 || mt*rows > 128 {
-							continue
-						}
-						n := warps * mt * 16
-						stages := 225 << 10 / blocks / ((rows + n) * bk * 2)
-						stages = min(stages, 16)
-						if stages < 3 || int64(stages*bk*cluster) > depth || max(stages*(rows+n)*bk*2, 4*rows*(n+4)) > 225<<10/blocks {
-							continue
-						}
-						s := cuda.Strip(rows, n, warps, bk, stages, cluster, blocks)
-						if !slices.ContainsFunc(out, func(o cuda.Shape) bool { return o.String() == s.String() }) {
-							out = append(out, s)
-						}
+	for _, c := range []struct{ cluster, blocks, waves int }{{1, 1, 1}, {1, 1, 2}, {1, 1, 3}, {1, 2, 1}, {1, 2, 2}, {2, 1, 1}, {2, 2, 1}, {4, 1, 1}} {
+		units := int(cols*int64(c.cluster)+int64(132*c.blocks*c.waves*16)-1) / (132 * c.blocks * c.waves * 16)
+		for mt := 1; mt <= min(units, 4); mt++ {
+			for wm := 1; wm <= min(4, rows/16); wm *= 2 {
+				for _, bk := range []int{64, 128, 256} {
+					wn := (units + mt - 1) / mt
+					n := wn * mt * 16
+					stages := min((225<<10)/c.blocks/((rows+n)*bk*2), 16)
+					if wm*wn < 2 || wm*wn > 16 || mt*rows/wm > 128 || stages < 3 || int64(stages*bk*c.cluster) > depth || 4*rows*(n+4) > 225<<10/c.blocks {
+						continue
+					}
+					s := cuda.Strip(rows, n, wm, wn, bk, stages, c.cluster, c.blocks)
+					if !slices.ContainsFunc(out, func(o cuda.Shape) bool { return o.String() == s.String() }) {
+						out = append(out, s)
 					}
 				}
 			}
@@ -393,7 +381,7 @@ func TestTuneChains(t *testing.T) {
 			default:
 				n := (rows + 7) / 8 * 8
 				for _, units := range []int{2, 4, 8} {
-					shapes = append(shapes, cuda.Stream(n, 16*units, 2, 8, 2, depth), cuda.Strip(n, 16*units, units, 128, 3, 1, 1))
+					shapes = append(shapes, cuda.Stream(n, 16*units, 2, 8, 2, depth), cuda.Strip(n, 16*units, 1, units, 128, 3, 1, 1))
 				}
 			}
 			programs := make([]*program.Program, len(shapes))
