@@ -24,8 +24,9 @@
 //   - Products whose rows choose among matrices gather the rows of each matrix
 //     (experts.go).
 //   - Matrix products have a kernel for each number of rows (product.go): one
-//     on CUDA cores, up to 64 with the weights as the tensor core's M operand,
-//     more in tiles; f32 is computed in f32.
+//     on CUDA cores, up to 64 with the weights as the tensor core's M operand, in
+//     streams of each warp's own (stream.go) or strips (strip.go), more in tiles;
+//     choose.go says which. f32 is computed in f32.
 //   - For few rows a product is one launch with the nest that makes its rows, as a
 //     norm does, and the nests that need a few of its columns at a time (chain.go
 //     finds them, lead.go and tail.go write them).

@@ -404,7 +404,7 @@ func (e *emitter) wait() {
 
 // prelude writes the helpers that the kernel uses.
 func (e *emitter) prelude(b *strings.Builder) {
-	all := slices.Concat(helpers, productHelpers, streamHelpers, groupHelpers, rowHelpers)
+	all := slices.Concat(helpers, productHelpers, streamHelpers, stripHelpers, groupHelpers, rowHelpers)
 	for _, h := range slices.Backward(all) { // needs come first in the list
 		if e.used[h.name] {
 			for _, n := range h.needs {

@@ -303,24 +303,6 @@ func (e *emitter) tile(_ *fused, p productShape, o *epilogue) {
 	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()}, operands+", "+e.dim(e.k.MatMul.K))
 }
 
-// strip is for up to rows rows on tensor cores, the weights being the M operand: wm by
-// wn warps share its rows and columns, whose operands pass through shared memory in
-// stages of bk elements of k.
-func strip(rows, cols, wm, wn, bk, stages, cluster, blocks int) productShape {
-	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: cols, split: 1, threads: wm * wn * 32, pitch: cols + 4,
-		cluster: cluster, blocks: blocks, write: (*emitter).strip, wm: wm, wn: wn, bk: bk, stages: stages}
-}
-
-func (e *emitter) strip(_ *fused, p productShape, o *epilogue) {
-	e.ready(nil, p, o)
-	e.shared = dim.Const(int64(max(p.stages*(p.rows+p.cols)*p.bk*2, 4*p.rows*p.pitch)))
-	e.line("extern __shared__ uint4 shared[];")
-	e.line("float *part = (float *)shared;")
-	e.line("const auto row_at = [&](int r) { return (first_row + r) * x_row; };")
-	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.bk, p.stages, p.cluster, e.early(), e.soon()},
-		"x, row_at, (int)(rows - first_row), w, w_row, column, ready, "+e.dim(e.k.MatMul.K))
-}
-
 // simpleShape is for operands of any type and strides, computed in f32: a block
 // of 256 threads makes bm by bn of the result, each thread tm by tn. Sums are
 // taken over 16 elements of k at a time, in order, whatever the number of rows.
