@@ -344,7 +344,7 @@ const (
 	sharedWindow = 1 << 40
 	localWindow  = 2 << 40
 	sharedShift  = 20
-	localBase    = 8 // so that no variable is at 0
+	localBase    = mostAlign // so that no variable is at 0
 )
 
 // symbol is the address of a variable in its space.

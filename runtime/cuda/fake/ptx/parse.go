@@ -287,6 +287,9 @@ func (p *parser) position() {
 	}
 }
 
+// mostAlign is the largest alignment of a variable, in bytes.
+const mostAlign = 1 << 10
+
 // variable reads a variable. e is the entry it is in, if any.
 func (p *parser) variable(in *scope, e *Entry, extern bool) {
 	v := &variable{align: 1}
@@ -302,7 +305,7 @@ func (p *parser) variable(in *scope, e *Entry, extern bool) {
 	for element == 0 && p.err == nil {
 		switch name := p.word(); name {
 		case ".align":
-			v.align = p.count(1 << 10)
+			v.align = p.count(mostAlign)
 			if v.align == 0 || v.align&(v.align-1) != 0 {
 				p.fail("an alignment of %d", v.align)
 			}

@@ -640,10 +640,11 @@ func TestBlocks(t *testing.T) {
 // TestVariables reads a module's variables and a kernel's own memory.
 func TestVariables(t *testing.T) {
 	src := text(".global .align 4 .u32 g[2] = {7, 8};\n.const .align 8 .b64 c = 0d3FF0000000000000;\n.extern .shared .align 16 .b8 dyn[];", `
-  .shared .align 4 .b8 s[20]; .local .align 8 .b8 l[16];
+  .shared .align 4 .b8 s[20]; .local .align 8 .b8 l[16]; .local .align 16 .b8 v[16];
   ld.global.u32 %r1, [g+4];
   mov.u64 %d1, c; ld.const.f64 %d2, [%d1];
   mov.u64 %d3, l; cvta.local.u64 %d4, %d3; st.u32 [%d4+12], %r1; ld.local.u32 %r2, [l+12];
+  st.local.v2.u64 [v], {%d3, %d4}; ld.local.u64 %d4, [v];
   mov.u32 %r3, dyn; mov.u32 %r4, s; sub.s32 %r5, %r3, %r4;
   st.global.v2.u32 [%out], {%r2, %r5}; st.global.f64 [%out+8], %d2;`)
 	m, err := Parse(src)
