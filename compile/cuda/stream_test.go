@@ -12,6 +12,8 @@ import (
 	"pwc/internal/oracle"
 	"pwc/ir/dtype"
 	"pwc/program"
+	"pwc/runtime/cuda/cudatest"
+	"pwc/runtime/cuda/fake"
 )
 
 // TestDeviceStreams holds streams and strips of weights against the interpreter: depths
@@ -48,6 +50,29 @@ func TestDeviceStreams(t *testing.T) {
 			}
 			if err := g.hold(p, m, in, func(dt dtype.DType) float64 { return tolerance(dt) / 4 }); err != nil {
 				t.Errorf("%s, K %d, %d columns, %d rows: %.300s", c.shape, c.k, c.n, rows, err)
+			}
+		}
+	}
+}
+
+// TestDeviceEarlier holds the products of few rows that a GPU without clusters is given:
+// from one warp's columns for each multiprocessor to more than a strip has. Where there
+// is a GPU it is that one.
+func TestDeviceEarlier(t *testing.T) {
+	g := newRig(t, cudatest.Open(t, fake.Options{Major: 8}))
+	for _, n := range []int64{40, 4104, 6000, 10000} {
+		m := productModule(t, dtype.BF16, dtype.BF16, 136, n)
+		p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rows := range []int64{7, 20, 40} {
+			in, err := oracle.Draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, normal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.hold(p, m, in, func(dt dtype.DType) float64 { return tolerance(dt) / 4 }); err != nil {
+				t.Errorf("%d columns, %d rows: %.300s", n, rows, err)
 			}
 		}
 	}
