@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand"
+	"slices"
 	"strings"
 	"testing"
 
@@ -94,6 +95,21 @@ func TestChains(t *testing.T) {
 			if got := launches(t, p, rows); len(got) != want {
 				t.Errorf("%v, %d rows: %d launches, want %d: %q", c, rows, len(got), want, got)
 			}
+		}
+	}
+}
+
+// TestTilesHaveNoTails: where a matrix has so many columns that more than 16 rows are
+// tiles, what follows is a launch of its own.
+func TestTilesHaveNoTails(t *testing.T) {
+	r := newRecorder(t, "cuda:sm_90")
+	p, err := compile.Compile(context.Background(), chainModule(t, chainShape{dtype.BF16, 72, 21200, 1, 1, 16}), compile.Shape{}, r, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows, want := range map[int64][]string{16: {"k_linear_silu_mul_rows16"}, 17: {"k_linear_tile32x128_rows32", "k_silu_mul"}, 64: {"k_linear_tile64x128_rows64", "k_silu_mul"}} {
+		if got := launches(t, p, rows); !slices.Equal(got[1:1+len(want)], want) {
+			t.Errorf("%d rows: %q, want %q after the norm", rows, got, want)
 		}
 	}
 }

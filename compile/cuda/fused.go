@@ -363,15 +363,13 @@ func halves(k *loop.Kernel) bool {
 	return true
 }
 
-// fusedRows is the most rows for which a product has its tails in its launch.
-const fusedRows = 64
-
 // shapes returns the ways to compute a chain in one launch, by rising number of
-// rows, for as many rows as that is faster than more launches.
+// rows, for as many rows as that is faster than more launches: up to tiles, which want
+// neighbouring columns.
 func (f *fused) shapes(arch int) []productShape {
 	var out []productShape
 	for _, p := range newEmitter(f.product, arch, "").productShapes() {
-		if p.most > fusedRows || len(f.tails) == 0 && !p.leads() {
+		if p.bm > 0 || len(f.tails) == 0 && !p.leads() {
 			break
 		}
 		if f.lead != nil && p.leads() {
