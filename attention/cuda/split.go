@@ -33,6 +33,7 @@ func (o *Op) small(s *attention.Shape, k *kinds) (v *Variant, resident int) {
 		if n == k.few.Resident {
 			of = &k.few
 		}
+		// Blocks of more warps are for steps whose blocks all run at once.
 		if of.Warps == k.many.Warps && each(n) < each(resident) {
 			v, resident = of, n
 		}

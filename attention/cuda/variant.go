@@ -192,7 +192,8 @@ func (v *Variant) fit(shared, most int) int {
 }
 
 // sharedOf is the dynamic shared memory of a block of which a multiprocessor is to hold
-// no more than so many, where a block may have so much shared memory.
+// no more than so many, where a block may have so much shared memory. The multiprocessor
+// has 1 KiB more, and takes as much for each block.
 func (v *Variant) sharedOf(resident, shared int) int {
 	if resident >= v.Resident {
 		return v.shared()

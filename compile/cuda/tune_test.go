@@ -205,11 +205,11 @@ func streams(rows int, cols, depth int64) []cuda.Shape {
 	each := int(cols+132*16-1) / (132 * 16)
 	for _, units := range slices.Compact([]int{each, (each + 1) / 2 * 2, 2}) {
 		for mt := 1; mt <= min(units, 4); mt++ {
-			for _, warps := range []int{4, 6, 8, 12} {
+			for _, warps := range []int{4, 6, 8} {
 				for _, ring := range []int{120, 160, 200} {
 					stages := ring << 10 / (warps * (16*mt + rows) * 128)
 					s := cuda.Stream(rows, 16*units, mt, warps, stages, depth)
-					if mt < 2 && units > 2 || warps == 12 {
+					if mt < 2 && units > 2 {
 						continue
 					}
 					if units%mt == 0 && stages > 1 && s.Bytes() <= 225<<10 && mt*rows <= 128 && !slices.ContainsFunc(out, func(o cuda.Shape) bool { return o.String() == s.String() }) {
@@ -381,7 +381,7 @@ func TestTuneChains(t *testing.T) {
 			default:
 				n := (rows + 7) / 8 * 8
 				for _, units := range []int{2, 4, 8} {
-					shapes = append(shapes, cuda.Stream(n, 16*units, 2, 8, 2, depth), cuda.Strip(n, 16*units, 1, units, 128, 3, 1, 1))
+					shapes = append(shapes, cuda.Strip(n, 16*units, 1, units, 64, 3, 1, 1), cuda.Strip(n, 16*units, 1, units, 128, 3, 1, 1))
 				}
 			}
 			programs := make([]*program.Program, len(shapes))
