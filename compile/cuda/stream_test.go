@@ -56,8 +56,8 @@ func TestDeviceStreams(t *testing.T) {
 }
 
 // TestDeviceEarlier holds the products of few rows that a GPU without clusters is given:
-// from one warp's columns for each multiprocessor to more than a strip has. Where there
-// is a GPU it is that one.
+// from one warp's columns for each multiprocessor to two blocks of several. Where there is
+// a GPU it is that one.
 func TestDeviceEarlier(t *testing.T) {
 	g := newRig(t, cudatest.Open(t, fake.Options{Major: 8}))
 	for _, n := range []int64{40, 4104, 6000, 10000} {

@@ -228,7 +228,7 @@ func strips(rows int, cols, depth int64) []cuda.Shape {
 	for _, c := range []struct{ cluster, blocks, waves int }{{1, 1, 1}, {1, 1, 2}, {1, 1, 3}, {1, 2, 1}, {1, 2, 2}, {2, 1, 1}, {2, 2, 1}, {4, 1, 1}} {
 		units := int(cols*int64(c.cluster)+int64(132*c.blocks*c.waves*16)-1) / (132 * c.blocks * c.waves * 16)
 		for mt := 1; mt <= min(units, 4); mt++ {
-			for wm := 1; wm <= min(4, rows/16); wm *= 2 {
+			for wm := 1; wm <= min(4, max(1, rows/16)); wm *= 2 {
 				for _, bk := range []int{64, 128, 256} {
 					wn := (units + mt - 1) / mt
 					n := wn * mt * 16
