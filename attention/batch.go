@@ -47,10 +47,12 @@ type Batch struct {
 	stride int        // of rows
 }
 
-// tableRow is a row of a table of blocks.
+// tableRow is a row of a table of blocks. The last is kept beside, where those of all
+// requests lie together: a decode needs no other.
 type tableRow struct {
 	name uint64 // 0: not known
-	used int    // entries
+	used int32  // entries
+	last int32
 }
 
 // Metadata is what a step's metadata must be for the op: a *Batch, or the
@@ -138,30 +140,36 @@ func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, b
 
 func (b *Batch) add(name uint64, computed, tokens int, blocks []int32, blockSize int) error {
 	length := computed + tokens
-	switch {
-	case computed < 0 || tokens < 0 || blockSize < 1 || computed > maxLength || tokens > maxLength-computed:
+	if computed < 0 || tokens < 0 || blockSize < 1 || computed > maxLength || tokens > maxLength-computed {
 		return fmt.Errorf("attention: a request of %d tokens after %d, in blocks of %d", tokens, computed, blockSize)
-	case len(blocks)*blockSize < length:
+	}
+	n := ceilDiv(length, blockSize)
+	switch {
+	case len(blocks) < n:
 		return fmt.Errorf("attention: %d blocks of %d tokens do not hold a sequence of %d", len(blocks), blockSize, length)
-	case ceilDiv(length, blockSize) > b.Stride:
-		return fmt.Errorf("attention: a sequence of %d blocks, the batch has room for %d", ceilDiv(length, blockSize), b.Stride)
+	case n > b.Stride:
+		return fmt.Errorf("attention: a sequence of %d blocks, the batch has room for %d", n, b.Stride)
 	}
 	if len(b.QueryStart) == 0 {
 		b.QueryStart = append(b.QueryStart, 0)
 	}
 	b.QueryStart = append(b.QueryStart, int32(b.Rows()+tokens))
 	b.SeqLens = append(b.SeqLens, int32(length))
-	used := blocks[:ceilDiv(length, blockSize)]
-	b.tabulate(name, used)
+	last := b.tabulate(name, blocks[:n])
+	whole := (n - 1) * blockSize // tokens before those in the last block
 	for p := computed; p < length; p++ {
-		b.Slots = append(b.Slots, used[p/blockSize]*int32(blockSize)+int32(p%blockSize))
+		slot := int(last)*blockSize + p - whole
+		if p < whole {
+			slot = int(blocks[p/blockSize])*blockSize + p%blockSize
+		}
+		b.Slots = append(b.Slots, int32(slot))
 	}
 	b.MaxQuery, b.MaxSeq = max(b.MaxQuery, int32(tokens)), max(b.MaxSeq, int32(length))
 	return nil
 }
 
-// tabulate appends a row to the table.
-func (b *Batch) tabulate(name uint64, blocks []int32) {
+// tabulate appends a row to the table and returns its last block.
+func (b *Batch) tabulate(name uint64, blocks []int32) int32 {
 	if b.stride != b.Stride {
 		b.stride = b.Stride
 		clear(b.rows)
@@ -172,16 +180,24 @@ func (b *Batch) tabulate(name uint64, blocks []int32) {
 	}
 	from, to := r*b.Stride, (r+1)*b.Stride
 	row := &b.rows[r]
-	if name != 0 && row.name == name && row.used <= len(blocks) && len(b.BlockTable) == from && to <= cap(b.BlockTable) {
+	n := int32(len(blocks))
+	if name != 0 && row.name == name && row.used <= n && len(b.BlockTable) == from && to <= cap(b.BlockTable) {
 		b.BlockTable = b.BlockTable[:to]
-		copy(b.BlockTable[from+row.used:], blocks[row.used:])
+		if row.used == n {
+			return row.last
+		}
+		copy(b.BlockTable[from+int(row.used):], blocks[row.used:])
 	} else {
 		b.BlockTable = append(b.BlockTable, blocks...)
 		for range b.Stride - len(blocks) {
 			b.BlockTable = append(b.BlockTable, 0)
 		}
 	}
-	*row = tableRow{name, len(blocks)}
+	*row = tableRow{name: name, used: n}
+	if n > 0 {
+		row.last = blocks[n-1]
+	}
+	return row.last
 }
 
 // Validate holds the batch against a step of rows rows and a cache of blocks
@@ -191,9 +207,13 @@ func (b *Batch) Validate(rows, blocks, blockSize int) error {
 	return b.ValidateNew(rows, blocks, blockSize, nil)
 }
 
-// ValidateNew is Validate for a device that knows, of each request, that so many of its
-// first blocks are in the cache. known may be nil.
-func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []int32) error {
+// Known is what a device knows of the table of a request: so many of its first blocks,
+// which are in the cache, and the last of these.
+type Known struct{ Blocks, Last int32 }
+
+// ValidateNew is Validate for a device that has parts of the table already, which are not
+// looked at again. known may be nil.
+func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []Known) error {
 	n := len(b.SeqLens)
 	switch {
 	case len(b.QueryStart) != n+1:
@@ -210,18 +230,18 @@ func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []int32) error {
 		return fmt.Errorf("attention: %d entries in Sequences for %d requests", len(b.Sequences), n)
 	}
 	for r := range n {
-		from := 0
+		var k Known
 		if r < len(known) {
-			from = int(known[r])
+			k = known[r]
 		}
-		if err := b.validate(r, blocks, blockSize, from); err != nil {
+		if err := b.validate(r, blocks, blockSize, k); err != nil {
 			return fmt.Errorf("attention: request %d: %w", r, err)
 		}
 	}
 	return nil
 }
 
-func (b *Batch) validate(r, blocks, blockSize, known int) error {
+func (b *Batch) validate(r, blocks, blockSize int, known Known) error {
 	first, end, length := int(b.QueryStart[r]), int(b.QueryStart[r+1]), int(b.SeqLens[r])
 	switch {
 	case end < first || end > len(b.Slots):
@@ -232,15 +252,17 @@ func (b *Batch) validate(r, blocks, blockSize, known int) error {
 		return fmt.Errorf("%d rows, MaxQuery is %d", end-first, b.MaxQuery)
 	case length > int(b.MaxSeq):
 		return fmt.Errorf("a sequence of %d tokens, MaxSeq is %d", length, b.MaxSeq)
-	case ceilDiv(length, blockSize) > b.Stride:
-		return fmt.Errorf("a sequence of %d tokens needs %d blocks, the table has room for %d", length, ceilDiv(length, blockSize), b.Stride)
 	}
-	table := b.BlockTable[r*b.Stride:][:ceilDiv(length, blockSize)]
+	n := ceilDiv(length, blockSize)
+	if n > b.Stride {
+		return fmt.Errorf("a sequence of %d tokens needs %d blocks, the table has room for %d", length, n, b.Stride)
+	}
+	table := b.BlockTable[r*b.Stride:][:n]
 	limit := uint32(min(blocks, math.MaxInt32))
-	known = min(known, len(table))
-	for i, block := range table[known:] {
+	have := min(int(known.Blocks), len(table))
+	for i, block := range table[have:] {
 		if uint32(block) >= limit { // also those below 0
-			return fmt.Errorf("block %d of its sequence is %d, the cache has %d", known+i, block, blocks)
+			return fmt.Errorf("block %d of its sequence is %d, the cache has %d", have+i, block, blocks)
 		}
 	}
 	for i, slot := range b.Slots[first:end] {
@@ -251,8 +273,11 @@ func (b *Batch) validate(r, blocks, blockSize, known int) error {
 		if length == 0 {
 			return fmt.Errorf("row %d has slot %d and the request has no length", first+i, slot)
 		}
-		block := p / blockSize
-		if want := int(table[block])*blockSize + p%blockSize; int(slot) != want || uint32(table[block]) >= limit {
+		block, in := known.Last, p-int(known.Blocks-1)*blockSize
+		if in < 0 || in >= blockSize { // another than the last that is known
+			block, in = table[p/blockSize], p%blockSize
+		}
+		if want := int(block)*blockSize + in; int(slot) != want || uint32(block) >= limit {
 			return fmt.Errorf("row %d is at position %d, whose slot is %d of %d, not %d", first+i, p, want, blocks*blockSize, slot)
 		}
 	}

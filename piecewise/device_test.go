@@ -66,6 +66,10 @@ type wrappedStream struct {
 	owner *wrapped
 }
 
+func (s *wrappedStream) Behind(m device.Mark) (recorded, passed bool) {
+	return !s.owner.late, !s.owner.late
+}
+
 func (s *wrappedStream) Record(e device.Event) error { return s.Stream.Record(e.(*lateEvent).Event) }
 
 func (s *wrappedStream) LaunchGraph(g device.Graph) error {

@@ -16,9 +16,10 @@ import (
 // What the latest run sent still lies in its slot, so an input that a run fills
 // with the same bytes is not copied again.
 type ring struct {
-	slots []*slotMemory
-	next  int
-	sent  *slotMemory // whose inputs the device has; nil: handed out since, or never sent
+	slots  []*slotMemory
+	next   int
+	sent   *slotMemory // whose inputs the device has; nil: handed out since, or never sent
+	copied *slotMemory // that was copied from last; nil: none was
 }
 
 // slotMemory is one staging slot.
@@ -34,8 +35,7 @@ type slotMemory struct {
 	memory  []device.HostMemory
 	given   []given
 	device  []int64      // by input: bytes from its start that the device has, while the slot is the ring's sent
-	copied  device.Event // after the last copies out of host
-	pending bool         // copied was recorded and is not known to be done
+	copied  device.Fence // behind the last copies out of host
 }
 
 // given is what one input was set to.
@@ -72,11 +72,11 @@ func (fn *function) newRing() error {
 		}
 	}
 	for range fn.b.opts.Slots {
-		ev, err := fn.b.opts.Device.NewEvent()
+		copied, err := device.NewFence(fn.b.opts.Device)
 		if err != nil {
 			return err
 		}
-		s := &slotMemory{fn: fn, at: make([]int64, len(fn.inputs)), host: make([][]byte, len(fn.inputs)), given: make([]given, len(fn.inputs)), device: make([]int64, len(fn.inputs)), copied: ev}
+		s := &slotMemory{fn: fn, at: make([]int64, len(fn.inputs)), host: make([][]byte, len(fn.inputs)), given: make([]given, len(fn.inputs)), device: make([]int64, len(fn.inputs)), copied: copied}
 		fn.ring.slots = append(fn.ring.slots, s)
 		if s.all, err = s.take(size); err != nil {
 			return err
@@ -143,15 +143,11 @@ func (f *Func) Inputs(n int64) (Inputs, error) {
 		return Inputs{}, fmt.Errorf("%w: @%s runs %d to %d rows, not %d", ErrSize, fn.ir.Name, fn.lo, fn.hi, n)
 	}
 	s := fn.ring.slots[fn.ring.next]
-	if s.pending {
-		done, err := s.copied.Query()
-		if err != nil {
-			return Inputs{}, err
-		}
-		if !done {
-			return Inputs{}, ErrSlotBusy
-		}
-		s.pending = false
+	switch done, err := s.copied.Passed(); {
+	case err != nil:
+		return Inputs{}, err
+	case !done:
+		return Inputs{}, ErrSlotBusy
 	}
 	fn.ring.next = (fn.ring.next + 1) % len(fn.ring.slots)
 	if fn.ring.sent == s {
@@ -433,10 +429,14 @@ func (s *slotMemory) send(size int64) error {
 		return err
 	}
 	if copied {
-		if err := stream.Record(s.copied); err != nil {
+		before := &s.copied
+		if fn.ring.copied != nil {
+			before = &fn.ring.copied.copied
+		}
+		if err := s.copied.Set(stream, before); err != nil {
 			return err
 		}
-		s.pending = true
+		fn.ring.copied = s
 	}
 	fn.ring.sent = s
 	return nil

@@ -37,16 +37,10 @@ type step struct {
 // cache is what a batch is valid for.
 type cache struct{ blocks, blockSize int }
 
-// blocksOf is how many blocks so many tokens have.
-func (c cache) blocksOf(tokens int32) int32 {
-	return int32((int(tokens) + c.blockSize - 1) / c.blockSize)
-}
-
-// slot is pinned memory with the event of its last copy.
+// slot is pinned memory, with what tells that it was copied.
 type slot struct {
 	memory device.HostMemory
-	copied device.Event
-	used   bool
+	copied device.Fence
 	rows   []tableRow // of the tables in the memory
 	stride int        // of the tables
 }
@@ -70,7 +64,7 @@ func (st *step) allocate(dev *cuda.Device, o *Options) error {
 		if s.memory, err = dev.AllocHost(4 * o.int32s()); err != nil {
 			return err
 		}
-		if s.copied, err = dev.NewEvent(); err != nil {
+		if s.copied, err = device.NewFence(dev); err != nil {
 			return err
 		}
 	}
@@ -84,10 +78,7 @@ func (st *step) free() error {
 	}
 	for i := range st.ring {
 		if s := &st.ring[i]; s.memory != nil {
-			errs = append(errs, s.memory.Free())
-			if s.copied != nil {
-				errs = append(errs, s.copied.Close())
-			}
+			errs = append(errs, s.memory.Free(), s.copied.Close())
 		}
 	}
 	return errors.Join(errs...)
@@ -131,19 +122,16 @@ func (st *step) prepare(stream *cuda.Stream, b *attention.Batch, rows int) error
 		return err
 	}
 	s := &st.ring[st.next]
-	if s.used {
-		if err := s.copied.Synchronize(); err != nil {
-			return err
-		}
+	if err := s.copied.Wait(); err != nil {
+		return err
 	}
 	bytes := 4 * st.fill(s, b, rows, named)
 	if err := stream.CopyToDevice(st.memory.Slice(0, bytes), s.memory.Bytes()[:bytes]); err != nil {
 		return err
 	}
-	if err := stream.Record(s.copied); err != nil {
+	if err := s.copied.Set(stream, &st.ring[(st.next+slots-1)%slots].copied); err != nil {
 		return err
 	}
-	s.used = true
 	st.next = (st.next + 1) % slots
 	st.batch, st.rows = b, rows
 	return nil
@@ -281,13 +269,13 @@ func (st *step) fill(to *slot, b *attention.Batch, rows int, named bool) (int32s
 		starts[n], lengths[n] = b.QueryStart[r], length
 		have, row := &to.rows[n], tables[n*b.Stride:][:b.Stride]
 		if named {
-			want := tableRow{b.Sequences[r], st.caches[0].blocksOf(length)}
-			if want.name == 0 || want.name != have.name {
-				*have = tableRow{name: want.name}
+			name, used := b.Sequences[r], st.table.rows[r].used
+			if name == 0 || name != have.name {
+				*have = tableRow{name: name}
 			}
-			if have.used < want.used { // as they were checked, whatever the batch has by now
-				copy(row[have.used:], st.table.row(r)[have.used:want.used])
-				have.used = want.used
+			if have.used < used { // as they were checked, whatever the batch has by now
+				copy(row[have.used:], st.table.row(r)[have.used:used])
+				have.used = used
 			}
 		} else {
 			*have = tableRow{}

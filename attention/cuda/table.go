@@ -8,18 +8,19 @@ import "pwc/attention"
 // what the host would read and write, and none of it is in the processor's caches when
 // a step begins.
 type table struct {
-	stride int        // of blocks
-	rows   []tableRow // by request
-	blocks []int32    // the rows', which were held against the cache
-	uses   []int32    // by block of the cache: how often rows have it
-	shared int        // blocks that rows have more than once
-	known  []int32    // scratch: by request
+	stride int               // of blocks
+	rows   []tableRow        // by request
+	blocks []int32           // the rows', which were held against the cache
+	uses   []int32           // by block of the cache: how often rows have it
+	shared int               // blocks that rows have more than once
+	known  []attention.Known // scratch: by request
 }
 
 // tableRow is the first blocks of a sequence.
 type tableRow struct {
 	name uint64 // 0: not known
 	used int32
+	last int32 // of them; kept where rows lie together, since a decode needs no other
 }
 
 // row returns the blocks that are known of a request.
@@ -42,13 +43,13 @@ func (t *table) drop(r int) {
 func (t *table) take(b *attention.Batch, rows int, c cache, o *Options) (alone bool, err error) {
 	if t.rows == nil {
 		*t = table{stride: o.MaxBlocks, rows: make([]tableRow, o.MaxRequests), blocks: make([]int32, o.MaxRequests*o.MaxBlocks),
-			uses: make([]int32, c.blocks), known: make([]int32, o.MaxRequests)}
+			uses: make([]int32, c.blocks), known: make([]attention.Known, o.MaxRequests)}
 	}
 	n := b.Requests()
 	for r, name := range b.Sequences {
-		t.known[r] = 0
-		if name != 0 && t.rows[r].name == name {
-			t.known[r] = t.rows[r].used
+		t.known[r] = attention.Known{}
+		if row := &t.rows[r]; name != 0 && row.name == name {
+			t.known[r] = attention.Known{Blocks: row.used, Last: row.last}
 		}
 	}
 	if err := b.ValidateNew(rows, c.blocks, c.blockSize, t.known[:n]); err != nil {
@@ -66,9 +67,9 @@ func (t *table) take(b *attention.Batch, rows int, c cache, o *Options) (alone b
 			t.drop(r)
 			row.name = name
 		}
-		for need := c.blocksOf(b.SeqLens[r]); row.used < need; row.used++ {
+		for ; int(row.used)*c.blockSize < int(b.SeqLens[r]); row.used++ {
 			block := b.BlockTable[r*b.Stride+int(row.used)]
-			t.blocks[r*t.stride+int(row.used)] = block
+			t.blocks[r*t.stride+int(row.used)], row.last = block, block
 			if t.uses[block]++; t.uses[block] == 2 {
 				t.shared++
 			}

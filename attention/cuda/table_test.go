@@ -146,7 +146,7 @@ func TestNamesAreHeld(t *testing.T) {
 	add(2, 8, 7, 1, 8)
 	r.must(r.op.Prepare(r.stream, b, 8, 1))
 	b.BlockTable[2], b.Slots[0] = 99, 99*4 // of a name that is known
-	r.refuses("whose slot is 396 of 36", r.op.Prepare(r.stream, b, 8, 1))
+	r.refuses("whose slot is 32 of 36, not 396", r.op.Prepare(r.stream, b, 8, 1))
 	b.BlockTable[2], b.Slots[0] = 8, 32
 	b.BlockTable[0] = 99 // is not looked at again, nor used
 	for range 5 {

@@ -16,6 +16,26 @@ type event struct {
 	handle driver.Event
 	timed  bool
 	closed atomic.Bool
+
+	home  atomic.Pointer[Stream] // the first that recorded it
+	roams atomic.Bool            // another one did too
+	at    atomic.Uint64          // the last record, among the marks of home
+}
+
+// moveTo tells, before a record, that it comes.
+func (e *event) moveTo(s *Stream) {
+	if !e.home.CompareAndSwap(nil, s) && e.home.Load() != s {
+		e.roams.Store(true)
+	}
+}
+
+// done lets the stream know of a record that was found done: at is what e.at was before
+// the driver was asked. Another stream's, which the driver may have told of, began after
+// roams was set.
+func (e *event) done(at uint64) {
+	if s := e.home.Load(); s != nil && !e.roams.Load() {
+		s.hasPassed(at)
+	}
 }
 
 // NewEvent returns an event that has recorded nothing, which counts as done. It
@@ -88,10 +108,14 @@ func (e *event) Query() (done bool, err error) {
 		return false, err
 	}
 	defer e.dev.leave()
+	at := e.at.Load()
 	mode, err := e.dev.relax()
 	if err == nil {
 		done, err = e.dev.drv.EventQuery(e.handle)
 		err = errors.Join(err, e.dev.unrelax(mode))
+	}
+	if err == nil && done {
+		e.done(at)
 	}
 	return done, e.dev.wrap(what, err)
 }
@@ -103,9 +127,13 @@ func (e *event) Synchronize() error {
 		return err
 	}
 	defer e.dev.leave()
+	at := e.at.Load()
 	mode, err := e.dev.relax()
 	if err == nil {
 		err = errors.Join(e.dev.drv.EventSynchronize(e.handle), e.dev.unrelax(mode))
+	}
+	if err == nil {
+		e.done(at)
 	}
 	return e.dev.wrap(what, err)
 }

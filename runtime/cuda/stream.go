@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"pwc/program"
@@ -21,6 +22,10 @@ type Stream struct {
 	capture   *capture // nil: not capturing
 	workspace workspace
 	trace     func(*program.Program, *program.Step)
+
+	marks  uint64        // marks and records of events so far, which count together
+	events uint64        // the last of them that is a record
+	passed atomic.Uint64 // the last of them that the device is known to have passed
 }
 
 var (
@@ -322,7 +327,37 @@ func (s *Stream) Record(e device.Event) error {
 		return s.dev.wrap(what, err)
 	}
 	defer s.end()
-	return s.dev.wrap(what, s.dev.drv.EventRecord(x.handle, s.handle))
+	x.moveTo(s)
+	if err := s.dev.drv.EventRecord(x.handle, s.handle); err != nil {
+		return s.dev.wrap(what, err)
+	}
+	s.marks++
+	s.events = s.marks
+	x.at.Store(s.marks)
+	return nil
+}
+
+// Mark returns a mark behind what was enqueued.
+func (s *Stream) Mark() device.Mark {
+	s.marks++
+	return device.Mark(s.marks)
+}
+
+// Behind tells what is known of a mark: whether an event was recorded behind it, and
+// whether the device has passed it. Events that were recorded on several streams tell
+// nothing.
+func (s *Stream) Behind(m device.Mark) (recorded, passed bool) {
+	return s.events > uint64(m), s.passed.Load() >= uint64(m)
+}
+
+// hasPassed notes that the device has passed a mark.
+func (s *Stream) hasPassed(mark uint64) {
+	for {
+		known := s.passed.Load()
+		if known >= mark || s.passed.CompareAndSwap(known, mark) {
+			return
+		}
+	}
 }
 
 // Wait orders later work after what e recorded, in this stream or another.
@@ -349,7 +384,12 @@ func (s *Stream) Synchronize() error {
 		return s.dev.wrap(what, err)
 	}
 	defer s.end()
-	return s.dev.wrap(what, s.wait())
+	mark := s.marks
+	if err := s.wait(); err != nil {
+		return s.dev.wrap(what, err)
+	}
+	s.hasPassed(mark)
+	return nil
 }
 
 // wait is StreamSynchronize, from a thread that may capture on another stream.

@@ -261,6 +261,71 @@ func TestTimedEvents(t *testing.T) {
 	})
 }
 
+// TestMarks: a stream knows of a mark what events behind it, or a synchronisation, told,
+// and makes no call of the driver for it.
+func TestMarks(t *testing.T) {
+	f := newFake(t, fake.Options{Schedule: fake.Lazy})
+	dev := open(t, f)
+	b, other := newBench(t, dev, fakeRig()), newBench(t, dev, fakeRig())
+	event := func() device.Event {
+		e, err := dev.NewEvent()
+		must(t, err)
+		t.Cleanup(func() { must(t, e.Close()) })
+		return e
+	}
+	buf := b.alloc(make([]byte, 64))
+	mark := func(b *bench) device.Mark {
+		must(t, b.s.Fill(buf, 1))
+		before := f.Calls()
+		defer func() {
+			if f.Calls() != before {
+				t.Error("a mark calls the driver")
+			}
+		}()
+		return b.s.Mark()
+	}
+	behind := func(b *bench, m device.Mark, recorded, passed bool) {
+		t.Helper()
+		if r, p := b.s.Behind(m); r != recorded || p != passed {
+			t.Errorf("of a mark: recorded %v, passed %v, want %v and %v", r, p, recorded, passed)
+		}
+	}
+	e, m := event(), mark(b)
+	behind(b, m, false, false)
+	must(t, b.s.Record(e))
+	late := mark(b)
+	behind(b, m, true, false)
+	if done, err := e.Query(); err != nil || done {
+		t.Fatalf("an event of work that did not execute: %v, %v", done, err)
+	}
+	behind(b, m, true, false)
+	must(t, e.Synchronize())
+	behind(b, m, true, true)
+	behind(b, late, false, false)
+	must(t, b.s.Synchronize())
+	behind(b, late, false, true)
+
+	// An event that is recorded again tells of the time before, too, but not ahead.
+	m = mark(b)
+	must(t, b.s.Record(e))
+	late = mark(b)
+	must(t, b.s.Record(e))
+	must(t, e.Synchronize())
+	behind(b, m, true, true)
+	behind(b, late, true, true)
+
+	// One of two streams tells nothing: nobody knows which record was found done.
+	m = mark(b)
+	must(t, b.s.Record(e))
+	must(t, other.s.Record(e))
+	must(t, e.Synchronize())
+	behind(b, m, true, false)
+	own := event()
+	must(t, b.s.Record(own))
+	must(t, own.Synchronize())
+	behind(b, m, true, true)
+}
+
 // TestPolling ends: a query is true some time after the work could be done.
 func TestPolling(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {

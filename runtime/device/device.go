@@ -104,6 +104,11 @@ type Stream interface {
 	Wait(e Event) error   // work enqueued later starts after what e recorded; refused while capturing
 	Synchronize() error   // refused while capturing
 
+	// Mark returns a mark behind what was enqueued, and Behind what is known of one
+	// without asking a driver. A [Fence] is made of them.
+	Mark() Mark
+	Behind(m Mark) (recorded, passed bool)
+
 	BeginCapture() error
 	EndCapture() (Graph, error)
 	Capturing() bool

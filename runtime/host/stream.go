@@ -207,6 +207,12 @@ func (s *Stream) Wait(e device.Event) error {
 // Synchronize returns at once: nothing is ever outstanding.
 func (s *Stream) Synchronize() error { return s.notCapturing("synchronize") }
 
+// Mark returns a mark, which is passed: nothing is ever outstanding.
+func (s *Stream) Mark() device.Mark { return 0 }
+
+// Behind reports that a mark is passed.
+func (s *Stream) Behind(device.Mark) (recorded, passed bool) { return true, true }
+
 // BeginCapture starts recording.
 func (s *Stream) BeginCapture() error {
 	if err := s.notCapturing("begin capture"); err != nil {

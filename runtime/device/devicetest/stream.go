@@ -50,6 +50,29 @@ var streamTests = map[string]func(*env){
 		e.refused("synchronize of a closed event", v.Synchronize(), device.ErrClosed)
 		e.refused("a second Close", v.Close(), device.ErrClosed)
 	},
+	"Marks": func(e *env) {
+		v, a := e.newEvent(), e.alloc(1<<16)
+		fill := func() device.Mark {
+			e.must(e.stream.Fill(a, 1))
+			return e.stream.Mark()
+		}
+		for range 3 {
+			before := fill()
+			e.must(e.stream.Record(v))
+			after := fill()
+			if recorded, _ := e.stream.Behind(before); !recorded {
+				e.Error("nothing is recorded behind a mark before an event")
+			}
+			e.must(v.Synchronize())
+			if _, passed := e.stream.Behind(before); !passed {
+				e.Error("a mark before an event that is done is not passed")
+			}
+			e.must(e.stream.Synchronize())
+			if _, passed := e.stream.Behind(after); !passed {
+				e.Error("a mark before a synchronisation is not passed")
+			}
+		}
+	},
 	"Foreign": func(e *env) {
 		other := &env{T: e.T, suite: e.suite, dev: e.suite.Open(e.T)}
 		other.stream = other.newStream()
