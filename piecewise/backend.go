@@ -60,9 +60,11 @@ type Backend struct {
 	blocks  []mem.Block
 	weights []device.Buffer
 	states  stateMemory
-	arena   device.Buffer
-	guarded []guarded
-	faults  map[device.Executable]faultSource
+
+	assigned uint64 // addresses that were, by assign
+	arena    device.Buffer
+	guarded  []guarded
+	faults   map[device.Executable]faultSource
 
 	stats  counters
 	ranges Ranges // Options.Observer, if it is one
@@ -278,17 +280,21 @@ func (b *Backend) takeStep() error {
 			if in.from != nil {
 				continue
 			}
-			if in.place.buffer, err = input(fn.atMax.bytes[fn.storage(in.value)], fmt.Sprintf("input %%%s of @%s", in.name, fn.ir.Name)); err != nil {
+			buf, err := input(fn.atMax.bytes[fn.storage(in.value)], fmt.Sprintf("input %%%s of @%s", in.name, fn.ir.Name))
+			if err != nil {
 				return err
 			}
+			b.assign(&in.place.buffer, buf)
 		}
 		for i := range fn.slots {
 			if fn.slots[i].fed {
 				continue
 			}
-			if fn.slots[i].place.buffer, err = result(fn.atMax.bytes[fn.slots[i].storage], fmt.Sprintf("result %d of @%s", i, fn.ir.Name)); err != nil {
+			buf, err := result(fn.atMax.bytes[fn.slots[i].storage], fmt.Sprintf("result %d of @%s", i, fn.ir.Name))
+			if err != nil {
 				return err
 			}
+			b.assign(&fn.slots[i].place.buffer, buf)
 		}
 	}
 	if b.opts.Guard == NoGuard {
@@ -345,9 +351,11 @@ func (b *Backend) loadWeights(ctx context.Context, src safetensors.Source) error
 		for _, p := range t.pieces() {
 			bytes += int64(len(p))
 		}
-		if b.weights[i], err = next(bytes, "weight @"+w.Name); err != nil {
+		buf, err := next(bytes, "weight @"+w.Name)
+		if err != nil {
 			return err
 		}
+		b.assign(&b.weights[i], buf)
 		at := int64(0)
 		for _, p := range t.pieces() {
 			if err := b.pool.stream.CopyToDevice(b.weights[i].Slice(at, int64(len(p))), p); err != nil {

@@ -22,6 +22,7 @@ type captured struct {
 	calls  []*device.OpCall // of steps
 	inside []*device.OpCall // recorded in whole
 	fixed  []fixedMemory    // what the graphs reach by address (C7)
+	agreed uint64           // the count of assigned addresses when all of fixed were where they had been
 	graphs []device.Graph
 	uses   []*mem.Capture // counts the pool's captures while the graphs live
 }
@@ -33,12 +34,6 @@ type replayStep struct {
 	call   *device.OpCall
 	count  *opCounter
 	launch device.BoundLaunch // ops of the table in a splitting piece
-}
-
-// fixedMemory is memory whose address the graphs hold.
-type fixedMemory struct {
-	storage int32
-	buffer  device.Buffer
 }
 
 // Warmup runs every distinct program once outside capture, so that modules are
@@ -239,7 +234,7 @@ func (fn *function) captureSize(ctx context.Context, c *captured, capture func(*
 	if err := capture(c, l); err != nil {
 		return fmt.Errorf("capture of @%s at size %d: %w", fn.ir.Name, c.size, err)
 	}
-	c.fixed = c.fixed[:0]
+	c.fixed, c.agreed = c.fixed[:0], 0
 	e := fn.envFor(c.size)
 	for i, s := range fn.storages {
 		if s.kind == inWork || s.kind == inResult {

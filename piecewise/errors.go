@@ -25,15 +25,19 @@ var (
 )
 
 // StaleError is a read of a result that a later run of the same function has
-// overwritten (C6). It matches [ErrStale].
+// overwritten (C6), or what a parameter was given where the result lies. It matches
+// [ErrStale].
 type StaleError struct {
 	Func        string
 	Result      int
-	Run, Latest uint64 // the run that made the result, and the run that overwrote it
+	Run, Latest uint64 // the run that made the result, and the run that overwrote it; 0: none did
 }
 
 // Error names both runs.
 func (e *StaleError) Error() string {
+	if e.Latest == 0 {
+		return fmt.Sprintf("piecewise: result %d of @%s, run %d, lies where a parameter is read that was given something else since; copy it before", e.Result, e.Func, e.Run)
+	}
 	return fmt.Sprintf("piecewise: result %d of @%s belongs to run %d, and run %d has overwritten it; copy results before the next run of the function",
 		e.Result, e.Func, e.Run, e.Latest)
 }

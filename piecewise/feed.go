@@ -19,7 +19,7 @@ type Feed struct {
 	From   string // the function, without "@"
 	Result int
 	To     string // another function
-	Param  string // of the result's type
+	Param  string // of the result's type, or of as many rows or more of its kind
 }
 
 // String returns "result 0 of @runner_ids to %ids of @forward".
@@ -31,15 +31,21 @@ func (f Feed) String() string {
 // fed: what was written last lies there.
 type place struct {
 	buffer  device.Buffer // at the largest size
-	writers []*function   // those that have a result there
+	writers []writer      // the results that lie there
 }
 
-// replaced makes the results that lay there stale, but for those of the function
-// whose run it is.
+// writer is a function with one of its slots.
+type writer struct {
+	fn   *function
+	slot int
+}
+
+// replaced makes the results that lay there stale, but for that of the function whose
+// run it is.
 func (p *place) replaced(by *function) {
-	for _, fn := range p.writers {
-		if fn != by {
-			fn.run++
+	for _, w := range p.writers {
+		if w.fn != by {
+			w.fn.slots[w.slot].lost = w.fn.run
 		}
 	}
 }
@@ -100,19 +106,26 @@ func (b *Backend) placeFeed(f Feed) error {
 	}
 	slot, p := &from.slots[st.index], in.at()
 	switch {
-	case !in.typ.Equal(st.typ):
+	case !in.typ.Equal(st.typ) && !to.holdsRows(in, from, f.Result):
 		return fmt.Errorf("the result is %s, the parameter %s", st.typ, in.typ)
 	case slot.fed || slices.ContainsFunc(b.funcs, func(fn *function) bool { return fn.reads(from, st.index) }):
 		return errors.New("the result has its place: a parameter is linked to it, or it is fed to one")
-	case slices.Contains(p.writers, from):
+	case slices.ContainsFunc(p.writers, func(w writer) bool { return w.fn == from }):
 		return fmt.Errorf("another result of @%s lies there", f.From)
 	case slices.ContainsFunc(from.inputs, func(in input) bool { return in.at() == p }):
 		return errors.New("a function cannot write what it reads")
 	}
 	slot.place, slot.fed = p, true
-	p.writers = append(p.writers, from)
+	p.writers = append(p.writers, writer{from, st.index})
 	in.written = true
 	return nil
+}
+
+// holdsRows reports whether a parameter that has a row for each of its function has room
+// for those of a result that has one for each of its own.
+func (fn *function) holdsRows(in *input, from *function, result int) bool {
+	typ := &from.storages[from.returns[result]].typ
+	return in.rows && in.rowBytes == from.rowBytes[result] && in.typ.DType == typ.DType && in.typ.Rank() == typ.Rank() && fn.hi >= from.hi
 }
 
 // reads reports whether a parameter is linked to a result of a function.

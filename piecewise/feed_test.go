@@ -157,6 +157,66 @@ func TestFeeds(t *testing.T) {
 	}
 }
 
+// rows is a function of more rows than the one that feeds it has.
+const rows = `pwc 1
+module "rows" {
+  sym N in [1, 8] batch
+  sym M in [1, 4] batch
+  func @step(%x: f32[N]) -> (f32[N]) {
+    %y = add(%x, 1.0) : f32[N]
+    return %y
+  }
+  func @choose(%x: f32[M]) -> (f32[M], f32[M]) {
+    %a = neg(%x) : f32[M]
+    %b = mul(%x, 2.0) : f32[M]
+    return %a, %b
+  }
+}
+`
+
+// A result is fed to a parameter of another size symbol as long as it has room there; and
+// what is written over it makes it stale, not the results beside it.
+func TestFeedsOfOtherRows(t *testing.T) {
+	feed := piecewise.Feed{From: "choose", Result: 1, To: "step", Param: "x"}
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Full} {
+		w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
+		b := start(t, rows, piecewise.Options{Device: w, Mode: mode, CaptureSizes: []int64{4}, Feeds: []piecewise.Feed{feed}, Slots: 2})
+		ctx := context.Background()
+		choose := run(t, b.Func("choose"), []float32{1, 2, 3})
+		wantF32(t, choose, []float32{-1, -2, -3})
+		r, err := issue(t, b.Func("choose"), []float32{5, 6, 7}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.log = nil
+		in, err := b.Func("step").Inputs(3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := in.SetResult("x", r.At(1)); err != nil {
+			t.Fatal(err)
+		}
+		y, err := b.Func("step").Run(ctx, in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(w.log, "copy on the device") {
+			t.Errorf("mode %s: a result that is fed was copied: %q", mode, w.log)
+		}
+		wantF32(t, read(t, y.At(0)), []float32{11, 13, 15})
+		wantF32(t, run(t, b.Func("step"), []float32{1, 1, 1, 1, 1, 1}), []float32{2, 2, 2, 2, 2, 2})
+		var stale *piecewise.StaleError
+		if err := r.At(1).CopyTo(make([]byte, 12)); !errors.As(err, &stale) || stale.Latest != 0 || !strings.Contains(err.Error(), "result 1 of @choose, run 2, lies where a parameter is read") {
+			t.Errorf("mode %s: a result that a parameter overwrote: %v", mode, err)
+		}
+		wantF32(t, read(t, r.At(0)), []float32{-5, -6, -7})
+	}
+	_, err := piecewise.New(context.Background(), parse(t, strings.Replace(rows, "sym M in [1, 4]", "sym M in [1, 9]", 1)), piecewise.Options{Target: build.Pipeline{Backend: host.New()}, Feeds: []piecewise.Feed{feed}})
+	if err == nil || !strings.Contains(err.Error(), "the result is f32[M], the parameter f32[N]") {
+		t.Errorf("more rows than there is room for: %v", err)
+	}
+}
+
 // Results that are fed have no memory of their own.
 func TestFeedsInPlan(t *testing.T) {
 	plain, fed := create(t, loop, piecewise.Options{}).Plan(), create(t, loop, piecewise.Options{Feeds: feeds}).Plan()

@@ -68,7 +68,8 @@ type input struct {
 type slot struct {
 	storage int32
 	place   *place
-	fed     bool // the place is that of a parameter
+	fed     bool   // the place is that of a parameter
+	lost    uint64 // the run whose result something else overwrote
 }
 
 // function is one function of the module, split and compiled.
@@ -98,7 +99,7 @@ type function struct {
 	captured []*captured       // ascending sizes
 	pick     []int16           // by rows: index into captured that serves them, -1: none
 	ring     ring
-	run      uint64 // generation: runs, and overwrites of results from outside
+	run      uint64 // runs that began
 	released uint64 // the generation whose results were released
 	closed   bool   // the backend is: what its results lay in may be another's
 }
@@ -143,7 +144,7 @@ func newFunction(b *Backend, f *ir.Func) (*function, error) {
 		st := &fn.storages[i]
 		if st.kind == inWork {
 			st.kind, st.index = inResult, len(fn.slots)
-			fn.slots = append(fn.slots, slot{storage: i, place: &place{writers: []*function{fn}}})
+			fn.slots = append(fn.slots, slot{storage: i, place: &place{writers: []writer{{fn, len(fn.slots)}}}})
 		}
 		fn.returns = append(fn.returns, i)
 		per := int64(0)

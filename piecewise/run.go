@@ -3,8 +3,6 @@ package piecewise
 import (
 	"context"
 	"fmt"
-
-	"pwc/runtime/device"
 )
 
 // Func is one function of a backend.
@@ -155,38 +153,6 @@ func (fn *function) choose(rows int64, uniform bool) (*captured, How, skipReason
 		return nil, Eager, skipNotUniform
 	}
 	return c, Replayed, 0
-}
-
-// checkAddresses compares, at every replay, the addresses that the graphs hold
-// with where the memory is now (C7).
-func (fn *function) checkAddresses(c *captured) error {
-	for i := range c.fixed {
-		f := &c.fixed[i]
-		s := &fn.storages[f.storage]
-		var now device.Buffer
-		switch s.kind {
-		case inParam:
-			now = fn.inputBuffer(s.index)
-		case inWeight:
-			now = fn.b.weights[s.index]
-		case inState:
-			now = fn.b.states.buffers[s.index]
-		}
-		if now.Memory != f.buffer.Memory || now.Offset != f.buffer.Offset {
-			return &AddressError{Func: fn.ir.Name, Name: fn.storageName(s), Size: c.size}
-		}
-	}
-	return nil
-}
-
-func (fn *function) storageName(s *storage) string {
-	switch s.kind {
-	case inWeight:
-		return "weight @" + fn.b.module.Weights[s.index].Name
-	case inState:
-		return "state @" + fn.b.module.States[s.index].Name
-	}
-	return "input %" + fn.ir.Values[s.base].Name
 }
 
 // prepare tells the ops that want to know of the run that is about to be issued.

@@ -70,19 +70,21 @@ func (b *Backend) loadStates(given map[string]device.Buffer) error {
 	for i, s := range b.module.States {
 		switch {
 		case !own(s):
-			m.buffers[i] = given[s.Name]
+			b.assign(&m.buffers[i], given[s.Name])
 			if m.buffers[i].Size != each[i] {
 				return fmt.Errorf("%w: state @%s needs %d bytes, was given %d", ErrNotLoaded, s.Name, each[i], m.buffers[i].Size)
 			}
 		case b.opts.Guard != NoGuard:
-			if m.buffers[i], err = b.takeGuarded(each[i], "state @"+s.Name); err == nil {
-				err = b.pool.stream.Fill(m.buffers[i], 0)
+			buf, err := b.takeGuarded(each[i], "state @"+s.Name)
+			if err == nil {
+				err = b.pool.stream.Fill(buf, 0)
 			}
 			if err != nil {
 				return err
 			}
+			b.assign(&m.buffers[i], buf)
 		default:
-			m.buffers[i] = device.Buffer{Memory: m.segment, Offset: off, Size: each[i]}
+			b.assign(&m.buffers[i], device.Buffer{Memory: m.segment, Offset: off, Size: each[i]})
 			off += roundUp(each[i])
 		}
 	}
@@ -227,7 +229,7 @@ func (b *Backend) SetState(name string, buf device.Buffer) error {
 	defer b.pool.release()
 	for i, s := range b.module.States {
 		if s.Name == name {
-			b.states.buffers[i] = buf
+			b.assign(&b.states.buffers[i], buf)
 		}
 	}
 	return nil

@@ -1,0 +1,55 @@
+package piecewise
+
+import "pwc/runtime/device"
+
+// fixedMemory is memory whose address graphs hold.
+type fixedMemory struct {
+	storage int32
+	buffer  device.Buffer
+}
+
+// assign says where something lies that graphs hold the address of: a weight, a state, a
+// parameter or a result. Nothing else writes these, so that the count of assignments
+// stands for all addresses.
+func (b *Backend) assign(at *device.Buffer, now device.Buffer) {
+	*at = now
+	b.assigned++
+}
+
+// checkAddresses compares, at every replay, the addresses that the graphs hold with where
+// the memory is now (C7): by the count of assignments, and one by one where it differs.
+// The weights and states of a model are hundreds, which are in no cache of the processor
+// when a step begins.
+func (fn *function) checkAddresses(c *captured) error {
+	if c.agreed == fn.b.assigned {
+		return nil
+	}
+	for i := range c.fixed {
+		f := &c.fixed[i]
+		s := &fn.storages[f.storage]
+		var now device.Buffer
+		switch s.kind {
+		case inParam:
+			now = fn.inputBuffer(s.index)
+		case inWeight:
+			now = fn.b.weights[s.index]
+		case inState:
+			now = fn.b.states.buffers[s.index]
+		}
+		if now.Memory != f.buffer.Memory || now.Offset != f.buffer.Offset {
+			return &AddressError{Func: fn.ir.Name, Name: fn.storageName(s), Size: c.size}
+		}
+	}
+	c.agreed = fn.b.assigned
+	return nil
+}
+
+func (fn *function) storageName(s *storage) string {
+	switch s.kind {
+	case inWeight:
+		return "weight @" + fn.b.module.Weights[s.index].Name
+	case inState:
+		return "state @" + fn.b.module.States[s.index].Name
+	}
+	return "input %" + fn.ir.Values[s.base].Name
+}
