@@ -37,24 +37,32 @@ func (r Reason) String() string { return reasonNames[r] }
 
 // Sequence is a request that was accepted.
 type Sequence struct {
-	ctx    context.Context
-	cancel atomic.Bool
-
-	// What follows belongs to the goroutine that steps until done is closed. What every
-	// step reads of a sequence comes first and lies together: with some hundreds of
-	// them it is not in the processor's caches when a step begins.
+	// What follows, but for what is atomic, belongs to the goroutine that steps until
+	// done is closed. What every step reads of a sequence comes first and lies together,
+	// in two lines of the processor's caches, where with some hundreds of sequences it is
+	// not when a step begins.
 	place    place
 	reason   Reason
+	chooser  chooser // that sampling asks for
+	heard    bool    // there are ids that end the answer, or somebody is told of each
 	from     int32   // the row where the last token is sampled
 	ids      []int32 // prompt and answer, as far as the host knows it; room for all that may come
+	blocks   []int32 // of the cache, in the order of the sequence
 	pending  int     // tokens that steps in flight sample: at most 1 when a step is scheduled
 	computed int     // tokens whose keys and values are in the cache, or will be by the steps in flight
-	blocks   []int32 // of the cache, in the order of the sequence
 	name     uint64  // of the blocks: another each time that it gets its first
-	req      Request
-	arrival  uint64
-	err      error
-	done     chan struct{}
+	sampling Sampling
+
+	runner  *Runner
+	ctx     context.Context
+	unwatch func() bool // ends what was asked of ctx
+	cancel  atomic.Bool
+	prompt  int // ids of it
+	stop    []int32
+	onToken func(id int32)
+	err     error
+	done    chan struct{}
+	_       [40]byte // to 256: Go aligns so many bytes to lines of the caches
 }
 
 // place is where a sequence is.
@@ -92,31 +100,38 @@ func (r *Runner) check(q *Request) error {
 	return nil
 }
 
-// Submit queues a request. It ends when ctx does. The error is an [ErrRequest]
+// Submit queues a request. It ends when ctx does, at the next step. The error is an [ErrRequest]
 // for a request that could never be served.
 func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 	if err := r.check(&q); err != nil {
 		return nil, err
 	}
 	length := len(q.Prompt) + q.MaxNew
-	s := &Sequence{req: q, ctx: ctx, done: make(chan struct{}),
+	s := &Sequence{runner: r, ctx: ctx, done: make(chan struct{}), prompt: len(q.Prompt), stop: slices.Clone(q.Stop), onToken: q.OnToken,
 		ids:    append(make([]int32, 0, length), q.Prompt...),
-		blocks: make([]int32, 0, r.blocksFor(length))}
-	s.req.Prompt, s.req.Stop = s.ids[:len(q.Prompt):len(q.Prompt)], slices.Clone(q.Stop)
+		blocks: make([]int32, 0, r.blocksFor(length)),
+		heard:  len(q.Stop) > 0 || q.OnToken != nil}
+	s.sample(q.Sampling)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil, ErrClosed
 	}
+	s.unwatch = context.AfterFunc(ctx, s.Cancel)
 	r.arrivals++
-	s.arrival = r.arrivals
 	r.inbox = append(r.inbox, s)
 	r.wakeUp()
 	return s, nil
 }
 
+func (s *Sequence) sample(how Sampling) { s.sampling, s.chooser = how, how.chooser() }
+
 // Cancel ends the request at the next step. It may have ended before.
-func (s *Sequence) Cancel() { s.cancel.Store(true) }
+func (s *Sequence) Cancel() {
+	s.cancel.Store(true)
+	s.runner.canceled.Store(true)
+	s.runner.wakeUp()
+}
 
 // Done is closed when the request has ended.
 func (s *Sequence) Done() <-chan struct{} { return s.done }
@@ -150,7 +165,7 @@ func (s *Sequence) IDs() []int32 {
 }
 
 // Prompt returns the prompt.
-func (s *Sequence) Prompt() []int32 { return s.req.Prompt }
+func (s *Sequence) Prompt() []int32 { return s.ids[:s.prompt:s.prompt] }
 
 // Reason returns why the request ended.
 func (s *Sequence) Reason() Reason {

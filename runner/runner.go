@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pwc/build"
@@ -39,7 +40,8 @@ type Runner struct {
 	running []*Sequence
 	blocks  blocks
 	names   uint64            // of the blocks that sequences were given
-	sampled piecewise.Results // of the last step that sampled
+	chosen  piecewise.Results // of the last step that sampled
+	rows    int               // of them
 	hidden  piecewise.Results // of the last step
 	busy    time.Duration     // in the backend, since the step began
 	waited  time.Duration     // of that for the device
@@ -51,6 +53,8 @@ type Runner struct {
 	arrivals uint64
 	stats    Stats
 	shared   counters // as of the last step; its map is written with mu held
+
+	canceled atomic.Bool // some sequence was, since the last step looked
 
 	wake chan struct{} // has an element when there may be work
 }
@@ -103,11 +107,14 @@ func (r *Runner) compile(ctx context.Context) error {
 		return err
 	}
 	o.Pool = r.pool
-	// What a step samples lies where the next one's ids are made of it, and these where
-	// @forward reads them. What @runner_greedy samples is there by itself.
+	// What a step samples lies where @forward reads the ids of the next one, and where
+	// these are made of it. What @runner_greedy samples is there by itself.
 	o.Feeds = []piecewise.Feed{{From: idsFunc, To: forwardFunc, Param: r.lm.params[0]}}
-	for c := random; c < choosers; c++ {
-		o.Feeds = append(o.Feeds, piecewise.Feed{From: chooserFuncs[c], To: idsFunc, Param: "sampled"})
+	for c := range choosers {
+		o.Feeds = append(o.Feeds, piecewise.Feed{From: chooserFuncs[c], Result: next, To: forwardFunc, Param: r.lm.params[0]})
+		if c != greedy {
+			o.Feeds = append(o.Feeds, piecewise.Feed{From: chooserFuncs[c], Result: sampled, To: idsFunc, Param: "sampled"})
+		}
 	}
 	blocks := max(1, int64(r.opts.Blocks))
 	for {
@@ -187,8 +194,11 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	}
 	start := time.Now()
 	r.busy, r.waited = 0, 0
+	canceled := r.canceled.Swap(false) // before the inbox: those who are canceled from here on are the next step's
 	r.takeInbox()
-	r.dropCanceled()
+	if canceled {
+		r.dropCanceled()
+	}
 	s, before := r.steps[0], r.flying
 	if s == before {
 		s = r.steps[1]

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -316,6 +317,9 @@ func TestCancel(t *testing.T) {
 		t.Errorf("one that waits for others to end, a step after Cancel: %s, %v", waits.Reason(), err)
 	}
 	cancel(why)
+	for !running.cancel.Load() { // contexts tell on a goroutine of their own
+		time.Sleep(time.Millisecond)
+	}
 	drain(t, r)
 	if running.Reason() != Canceled || !errors.Is(running.Err(), why) {
 		t.Errorf("%s %v", running.Reason(), running.Err())

@@ -83,6 +83,12 @@ const (
 // chooserFuncs is the choosers' names. It is never written.
 var chooserFuncs = [choosers]string{greedy: greedyFunc, random: randomFunc, nucleus: nucleusFunc, limited: sampleFunc}
 
+// The results of a chooser.
+const (
+	sampled = iota // the ids, notANumber included
+	next           // as @forward takes them
+)
+
 // notANumber is what is sampled from logits without a largest finite one.
 const notANumber = -1
 
@@ -114,16 +120,17 @@ type sampler struct {
 // WithSampling returns the module that [New] has compiled: @forward and @logits of
 // the model, with five more functions, which read logits and ids where they lie:
 //
-//	@runner_greedy(%logits: f32[M, V]) -> (i32[M])
-//	@runner_random(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M]) -> (i32[M])
-//	@runner_nucleus(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M], %top_p: f32[M]) -> (i32[M])
-//	@runner_sample(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M], %top_p: f32[M], %top_k: i64[M]) -> (i32[M])
+//	@runner_greedy(%logits: f32[M, V]) -> (i32[M], i32[M])
+//	@runner_random(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M]) -> (i32[M], i32[M])
+//	@runner_nucleus(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M], %top_p: f32[M]) -> (i32[M], i32[M])
+//	@runner_sample(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M], %top_p: f32[M], %top_k: i64[M]) -> (i32[M], i32[M])
 //	@runner_ids(%sampled: i32[M], %from: i32[N], %ids: i32[N]) -> (i32[N])
 //
 // The first four choose tokens, -1 where the logits of a row are not numbers: a step
-// runs the first that knows what its requests ask for. The last makes the ids of a
-// step: row i's is %ids[i], or, where %from[i] ≥ 0, what was sampled there in an
-// earlier step, so that the host need not know it yet. No parameter but those that
+// runs the first that knows what its requests ask for. Their second result has 0 in its
+// place, and is the ids of the next step if that has the same requests, a row each. The
+// last makes the ids of any other step: row i's is %ids[i], or, where %from[i] ≥ 0, what
+// was sampled there in an earlier step, so that the host need not know it yet. No parameter but those that
 // are to be read where they lie has the type of a result of an earlier function, to
 // which piecewise would link it: integers of the host are i64.
 //
@@ -192,10 +199,11 @@ func (f *sampleBuilder) where(cond, a, b ir.Value) ir.Value {
 
 func (f *sampleBuilder) float(v float64) ir.Value { return f.f.Float(v) }
 
-// choose ends a function: ids, or notANumber where the largest logit is none.
+// choose ends a function: ids, or notANumber where the largest logit is none; and what
+// @forward can read in any case.
 func (f *sampleBuilder) choose(s *sampler, ids, top ir.Value) {
 	number := f.f.Op1("reshape", []ir.Value{f.is(f.op("sub", top, top), "eq", f.float(0))}, ir.DimsAttr("shape", s.rows))
-	f.f.Return(f.where(number, ids, f.int(notANumber)))
+	f.f.Return(f.where(number, ids, f.int(notANumber)), f.where(number, ids, f.int(0)))
 }
 
 // first returns the first position of a row's largest element.

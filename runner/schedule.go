@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"slices"
 )
@@ -34,8 +35,11 @@ func (r *Runner) schedule(s *step) {
 			continue
 		}
 		for {
-			var ok bool
-			if q.blocks, ok = r.blocks.grow(q.blocks, r.blocksFor(q.computed+1)); ok {
+			ok := len(q.blocks)*int(r.lm.blockSize) > q.computed
+			if !ok {
+				q.blocks, ok = r.blocks.grow(q.blocks, r.blocksFor(q.computed+1))
+			}
+			if ok {
 				s.add(q, 1)
 				budget--
 				break
@@ -109,7 +113,7 @@ func (s *step) number() {
 		if h.n == q.rest() {
 			h.sample = s.samples
 			s.samples++
-			s.chooser = max(s.chooser, q.req.Sampling.chooser())
+			s.chooser = max(s.chooser, q.chooser)
 		}
 	}
 }
@@ -157,23 +161,20 @@ func (r *Runner) finish(q *Sequence, why Reason, err error) {
 	r.leave(q)
 	q.place, q.reason, q.err = ended, why, err
 	r.count.finished[why]++
+	q.unwatch()
 	close(q.done)
 	if o := r.opts.Observer; o != nil {
 		o.Finished(q)
 	}
 }
 
-// dropCanceled ends those whose contexts have ended.
+// dropCanceled ends those that were canceled, or whose contexts have ended.
 func (r *Runner) dropCanceled() {
 	for _, list := range [...][]*Sequence{r.running, r.waiting} {
 		// From the end: finish deletes behind i only.
 		for i := len(list) - 1; i >= 0; i-- {
-			q := list[i]
-			switch {
-			case q.cancel.Load():
-				r.finish(q, Canceled, context.Canceled)
-			case q.ctx.Err() != nil:
-				r.finish(q, Canceled, context.Cause(q.ctx))
+			if q := list[i]; q.cancel.Load() {
+				r.finish(q, Canceled, cmp.Or(context.Cause(q.ctx), context.Canceled))
 			}
 		}
 	}

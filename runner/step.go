@@ -72,10 +72,11 @@ func (r *Runner) issue(s *step) error {
 func (r *Runner) describe(s *step) error {
 	b := s.batch
 	b.Reset()
-	b.Stride = 0 // no wider than the step needs: the table is built and copied at every step
+	longest := 0
 	for i := range s.shares {
-		b.Stride = max(b.Stride, r.blocksFor(s.shares[i].seq.computed+s.shares[i].n))
+		longest = max(longest, s.shares[i].seq.computed+s.shares[i].n)
 	}
+	b.Stride = r.blocksFor(longest) // no wider than the step needs: the table is copied at every step
 	for i := range s.shares {
 		h := &s.shares[i]
 		if err := b.AddSequence(h.seq.name, h.seq.computed, h.n, h.seq.blocks, int(r.lm.blockSize)); err != nil {
@@ -86,7 +87,7 @@ func (r *Runner) describe(s *step) error {
 }
 
 // runForward fills ids and positions and runs @forward. Ids that the step in
-// flight samples are put in on the device.
+// flight samples never leave the device.
 func (r *Runner) runForward(s *step) (piecewise.Results, error) {
 	fail := func(err error) (piecewise.Results, error) { return piecewise.Results{}, err }
 	in, err := r.forward.Inputs(int64(s.rows))
@@ -98,15 +99,19 @@ func (r *Runner) runForward(s *step) (piecewise.Results, error) {
 	if err != nil {
 		return fail(err)
 	}
-	pending := false
+	// Which ids the host does not know yet: none, or those that were chosen last, each in
+	// its row, or others.
+	pending, same := false, s.rows == r.rows
 	for i := range s.shares {
 		h := &s.shares[i]
 		for j := range h.n {
 			pos[h.row+j] = int32(h.seq.computed + j)
 		}
-		pending = pending || h.seq.computed+h.n > len(h.seq.ids)
+		waits := h.seq.computed+h.n > len(h.seq.ids)
+		pending, same = pending || waits, same && waits && h.n == 1 && int(h.seq.from) == h.row
 	}
-	if !pending {
+	switch {
+	case !pending:
 		ids, err := in.Int32s(r.lm.params[0])
 		if err != nil {
 			return fail(err)
@@ -115,7 +120,11 @@ func (r *Runner) runForward(s *step) (piecewise.Results, error) {
 			h := &s.shares[i]
 			copy(ids[h.row:], h.seq.ids[h.seq.computed:][:h.n])
 		}
-	} else {
+	case same:
+		if err := in.SetResult(r.lm.params[0], r.chosen.At(next)); err != nil {
+			return fail(err)
+		}
+	default:
 		ids, err := r.runIDs(s)
 		if err != nil {
 			return fail(err)
@@ -134,7 +143,7 @@ func (r *Runner) runIDs(s *step) (piecewise.Results, error) {
 		return fail(err)
 	}
 	in.SetUniform(s.uniform)
-	if err := in.SetResult("sampled", r.sampled.At(0)); err != nil {
+	if err := in.SetResult("sampled", r.chosen.At(sampled)); err != nil {
 		return fail(err)
 	}
 	from, err := in.Int32s("from")
@@ -195,10 +204,11 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 			return err
 		}
 	}
-	if r.sampled, err = r.run(choose, in, nil); err != nil {
+	if r.chosen, err = r.run(choose, in, nil); err != nil {
 		return err
 	}
-	return r.sampled.At(0).StartCopy(s.ids.Bytes()[:4*s.samples])
+	r.rows = s.samples
+	return r.chosen.At(sampled).StartCopy(s.ids.Bytes()[:4*s.samples])
 }
 
 // fillSampling fills the parameters of a chooser that is not greedy. Only positions
@@ -233,9 +243,9 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 		if h.sample < 0 {
 			continue
 		}
-		p := &h.seq.req.Sampling
+		p := &h.seq.sampling
 		temperature[h.sample] = float32(p.Temperature)
-		if p.chooser() == greedy {
+		if h.seq.chooser == greedy {
 			temperature[h.sample] = 0
 		}
 		seed[h.sample], position[h.sample] = int64(p.Seed), int64(h.seq.length())
@@ -281,11 +291,11 @@ func (r *Runner) collect(s *step) error {
 		}
 		q.ids, q.pending = append(q.ids, id), q.pending-1
 		r.count.generated++
-		if q.req.OnToken != nil {
-			q.req.OnToken(id)
+		if q.heard && q.onToken != nil {
+			q.onToken(id)
 		}
 		switch {
-		case slices.Contains(q.req.Stop, id):
+		case q.heard && slices.Contains(q.stop, id):
 			r.finish(q, Stopped, nil)
 		case len(q.ids) == cap(q.ids):
 			r.finish(q, Exhausted, nil)
