@@ -138,6 +138,37 @@ func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, b
 	return nil
 }
 
+// AddKnown is AddSequence for a request whose new tokens lie in the last block that the
+// batch had under this name, in this place, before it was last reset, and reports whether
+// they do. It needs no blocks then: a decode looks at nothing of the sequence but its
+// length. If not nothing is added.
+func (b *Batch) AddKnown(name uint64, computed, tokens, blockSize int) bool {
+	r := len(b.SeqLens)
+	if r >= len(b.rows) || b.stride != b.Stride || name == 0 || b.rows[r].name != name || len(b.Sequences) != r || len(b.QueryStart) != r+1 {
+		return false
+	}
+	row, to := b.rows[r], (r+1)*b.Stride
+	before := (int(row.used) - 1) * blockSize // tokens of the other blocks
+	if computed < max(0, before) || tokens < 0 || tokens > before+blockSize-computed || len(b.BlockTable) != r*b.Stride || to > cap(b.BlockTable) {
+		return false
+	}
+	b.BlockTable = b.BlockTable[:to]
+	for p := computed - before; p < computed-before+tokens; p++ {
+		b.Slots = append(b.Slots, row.last*int32(blockSize)+int32(p))
+	}
+	b.Sequences = append(b.Sequences, name)
+	b.append(computed, tokens)
+	return true
+}
+
+// append appends what has nothing to do with blocks.
+func (b *Batch) append(computed, tokens int) {
+	length := int32(computed + tokens)
+	b.QueryStart = append(b.QueryStart, b.QueryStart[len(b.QueryStart)-1]+int32(tokens))
+	b.SeqLens = append(b.SeqLens, length)
+	b.MaxQuery, b.MaxSeq = max(b.MaxQuery, int32(tokens)), max(b.MaxSeq, length)
+}
+
 func (b *Batch) add(name uint64, computed, tokens int, blocks []int32, blockSize int) error {
 	length := computed + tokens
 	if computed < 0 || tokens < 0 || blockSize < 1 || computed > maxLength || tokens > maxLength-computed {
@@ -153,8 +184,7 @@ func (b *Batch) add(name uint64, computed, tokens int, blocks []int32, blockSize
 	if len(b.QueryStart) == 0 {
 		b.QueryStart = append(b.QueryStart, 0)
 	}
-	b.QueryStart = append(b.QueryStart, int32(b.Rows()+tokens))
-	b.SeqLens = append(b.SeqLens, int32(length))
+	b.append(computed, tokens)
 	last := b.tabulate(name, blocks[:n])
 	whole := (n - 1) * blockSize // tokens before those in the last block
 	for p := computed; p < length; p++ {
@@ -164,7 +194,6 @@ func (b *Batch) add(name uint64, computed, tokens int, blocks []int32, blockSize
 		}
 		b.Slots = append(b.Slots, int32(slot))
 	}
-	b.MaxQuery, b.MaxSeq = max(b.MaxQuery, int32(tokens)), max(b.MaxSeq, int32(length))
 	return nil
 }
 
@@ -207,12 +236,15 @@ func (b *Batch) Validate(rows, blocks, blockSize int) error {
 	return b.ValidateNew(rows, blocks, blockSize, nil)
 }
 
-// Known is what a device knows of the table of a request: so many of its first blocks,
-// which are in the cache, and the last of these.
-type Known struct{ Blocks, Last int32 }
+// Known is what a device has of the blocks of a sequence with a name.
+type Known struct {
+	Name   uint64 // 0: nothing
+	Blocks int32  // so many of the first, which are in the cache
+	Last   int32  // of these
+}
 
-// ValidateNew is Validate for a device that has parts of the table already, which are not
-// looked at again. known may be nil.
+// ValidateNew is Validate for a device that knows some of the blocks of requests in their
+// places, which are not looked at again. known may be nil.
 func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []Known) error {
 	n := len(b.SeqLens)
 	switch {
@@ -231,7 +263,7 @@ func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []Known) error {
 	}
 	for r := range n {
 		var k Known
-		if r < len(known) {
+		if r < len(known) && r < len(b.Sequences) && known[r].Name == b.Sequences[r] && known[r].Name != 0 {
 			k = known[r]
 		}
 		if err := b.validate(r, blocks, blockSize, k); err != nil {

@@ -3,6 +3,8 @@ package attention_test
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -72,6 +74,82 @@ func TestBatchAddErrors(t *testing.T) {
 	}
 	if b.Requests() != 0 || b.Rows() != 0 {
 		t.Error("a request that was refused is in the batch")
+	}
+}
+
+// A request that the batch knows is added as with its blocks, and one that it does not
+// know is not added at all.
+func TestAddKnown(t *testing.T) {
+	const size, requests = 4, 3
+	rng := rand.New(rand.NewPCG(3, 1))
+	type sequence struct {
+		name   uint64
+		tokens int
+		blocks []int32
+	}
+	live, names, next := make([]sequence, requests), uint64(0), int32(0)
+	b, known := attention.NewBatch(requests, 64, 16), 0
+	for range 2000 {
+		b.Reset()
+		want := attention.NewBatch(requests, 64, 16)
+		if rng.IntN(20) == 0 {
+			b.Stride = 12 + rng.IntN(5)
+		}
+		want.Stride = b.Stride
+		for r := range live {
+			q := &live[r]
+			if q.name == 0 || q.tokens > 30 || rng.IntN(8) == 0 { // another in its place
+				names++
+				*q = sequence{name: names}
+			}
+			if r > 0 && rng.IntN(8) == 0 { // in another's place
+				*q, live[0] = live[0], *q
+			}
+			n := 1 + rng.IntN(2)*rng.IntN(6)
+			for len(q.blocks)*size < q.tokens+n {
+				next++
+				q.blocks = append(q.blocks, next)
+			}
+			before := b.Requests()
+			if b.AddKnown(q.name, q.tokens, n, size) {
+				known++
+			} else if b.Requests() != before || len(b.Slots) != b.Rows() {
+				t.Fatal("a request that was not added is in the batch")
+			} else if err := b.AddSequence(q.name, q.tokens, n, q.blocks, size); err != nil {
+				t.Fatal(err)
+			}
+			if err := want.AddSequence(q.name, q.tokens, n, q.blocks, size); err != nil {
+				t.Fatal(err)
+			}
+			q.tokens += n
+			used := (q.tokens + size - 1) / size
+			if got := b.BlockTable[r*b.Stride:][:used]; !slices.Equal(got, q.blocks[:used]) {
+				t.Fatalf("the table has %v, the sequence %v", got, q.blocks)
+			}
+		}
+		if !slices.Equal(b.QueryStart, want.QueryStart) || !slices.Equal(b.SeqLens, want.SeqLens) || !slices.Equal(b.Slots, want.Slots) || !slices.Equal(b.Sequences, want.Sequences) ||
+			b.MaxQuery != want.MaxQuery || b.MaxSeq != want.MaxSeq {
+			t.Fatalf("%+v, want %+v", b, want)
+		}
+	}
+	if known < 500 {
+		t.Errorf("only %d requests were known", known)
+	}
+	b.Reset()
+	if err := b.AddSequence(7, 9, 1, []int32{4, 5, 6}, size); err != nil {
+		t.Fatal(err)
+	}
+	b.Reset()
+	for _, c := range []struct {
+		name             uint64
+		computed, tokens int
+	}{{0, 10, 1}, {8, 10, 1}, {7, -1, 1}, {7, 10, -1}, {7, 7, 1}, {7, 12, 1}, {7, 10, 3}, {7, 10, math.MaxInt}, {7, math.MaxInt, 1}} {
+		if b.AddKnown(c.name, c.computed, c.tokens, size) {
+			t.Errorf("%+v was added", c)
+		}
+	}
+	if !b.AddKnown(7, 10, 2, size) || !slices.Equal(b.Slots, []int32{26, 27}) || b.AddKnown(7, 12, 0, size) {
+		t.Errorf("two tokens in block 6 have slots %v", b.Slots)
 	}
 }
 

@@ -38,20 +38,22 @@ func (r Reason) String() string { return reasonNames[r] }
 // Sequence is a request that was accepted.
 type Sequence struct {
 	// What follows, but for what is atomic, belongs to the goroutine that steps until
-	// done is closed. What every step reads of a sequence comes first and lies together,
-	// in two lines of the processor's caches, where with some hundreds of sequences it is
-	// not when a step begins.
+	// done is closed. What every step reads of a sequence comes first, in one line of the
+	// processor's caches, where with some hundreds of sequences it is not when a step
+	// begins.
 	place    place
 	reason   Reason
 	chooser  chooser // that sampling asks for
 	heard    bool    // there are ids that end the answer, or somebody is told of each
 	from     int32   // the row where the last token is sampled
 	ids      []int32 // prompt and answer, as far as the host knows it; room for all that may come
-	blocks   []int32 // of the cache, in the order of the sequence
 	pending  int     // tokens that steps in flight sample: at most 1 when a step is scheduled
 	computed int     // tokens whose keys and values are in the cache, or will be by the steps in flight
+	room     int     // tokens that the blocks hold
 	name     uint64  // of the blocks: another each time that it gets its first
+
 	sampling Sampling
+	blocks   []int32 // of the cache, in the order of the sequence
 
 	runner  *Runner
 	ctx     context.Context
@@ -62,7 +64,7 @@ type Sequence struct {
 	onToken func(id int32)
 	err     error
 	done    chan struct{}
-	_       [40]byte // to 256: Go aligns so many bytes to lines of the caches
+	_       [32]byte // to 256: Go aligns so many bytes to lines of the caches
 }
 
 // place is where a sequence is.

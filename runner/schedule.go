@@ -35,11 +35,7 @@ func (r *Runner) schedule(s *step) {
 			continue
 		}
 		for {
-			ok := len(q.blocks)*int(r.lm.blockSize) > q.computed
-			if !ok {
-				q.blocks, ok = r.blocks.grow(q.blocks, r.blocksFor(q.computed+1))
-			}
-			if ok {
+			if q.room > q.computed || r.grow(q, q.computed+1) {
 				s.add(q, 1)
 				budget--
 				break
@@ -77,8 +73,7 @@ func (r *Runner) join(q *Sequence) bool {
 	if spare := len(r.blocks.free) - need; len(r.running) > 0 && spare < int(watermark*float64(r.blocks.total)) {
 		return false
 	}
-	var ok bool
-	if q.blocks, ok = r.blocks.grow(q.blocks, need); !ok {
+	if !r.grow(q, q.length()) {
 		return false
 	}
 	r.waiting = slices.Delete(r.waiting, 0, 1)
@@ -97,8 +92,20 @@ func (r *Runner) preempt(q *Sequence) {
 	q.place = inWaiting
 	r.count.preemptions++
 	r.count.recomputed += int64(q.computed)
-	q.blocks, q.computed = r.blocks.give(q.blocks), 0
+	q.computed = 0
+	r.giveBlocks(q)
 }
+
+// grow gives a sequence the blocks of so many tokens, or none and reports that there are
+// not enough.
+func (r *Runner) grow(q *Sequence, tokens int) (ok bool) {
+	q.blocks, ok = r.blocks.grow(q.blocks, r.blocksFor(tokens))
+	q.room = len(q.blocks) * int(r.lm.blockSize)
+	return ok
+}
+
+// giveBlocks takes the blocks of a sequence back.
+func (r *Runner) giveBlocks(q *Sequence) { q.blocks, q.room = r.blocks.give(q.blocks), 0 }
 
 // number gives the shares their rows, and rows of samples to those that have no
 // token left to compute.
@@ -150,7 +157,7 @@ func (r *Runner) leave(q *Sequence) {
 	if i := slices.Index(*list, q); i >= 0 {
 		*list = slices.Delete(*list, i, i+1)
 	}
-	q.blocks = r.blocks.give(q.blocks)
+	r.giveBlocks(q)
 }
 
 // finish ends a request.

@@ -79,6 +79,9 @@ func (r *Runner) describe(s *step) error {
 	b.Stride = r.blocksFor(longest) // no wider than the step needs: the table is copied at every step
 	for i := range s.shares {
 		h := &s.shares[i]
+		if b.AddKnown(h.seq.name, h.seq.computed, h.n, int(r.lm.blockSize)) {
+			continue
+		}
 		if err := b.AddSequence(h.seq.name, h.seq.computed, h.n, h.seq.blocks, int(r.lm.blockSize)); err != nil {
 			return err
 		}

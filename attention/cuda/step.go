@@ -45,6 +45,12 @@ type slot struct {
 	stride int        // of the tables
 }
 
+// tableRow is the first blocks of a sequence.
+type tableRow struct {
+	name   uint64 // 0: not known
+	blocks int32
+}
+
 // int32s is the size of the metadata: a header, the first rows and the lengths
 // of requests, the slots of rows, and the tables.
 func (o *Options) int32s() int64 {
@@ -269,13 +275,13 @@ func (st *step) fill(to *slot, b *attention.Batch, rows int, named bool) (int32s
 		starts[n], lengths[n] = b.QueryStart[r], length
 		have, row := &to.rows[n], tables[n*b.Stride:][:b.Stride]
 		if named {
-			name, used := b.Sequences[r], st.table.rows[r].used
-			if name == 0 || name != have.name {
-				*have = tableRow{name: name}
+			known := &st.table.rows[r]
+			if known.Name == 0 || known.Name != have.name {
+				*have = tableRow{name: known.Name}
 			}
-			if have.used < used { // as they were checked, whatever the batch has by now
-				copy(row[have.used:], st.table.row(r)[have.used:used])
-				have.used = used
+			if have.blocks < known.Blocks { // as they were checked, whatever the batch has by now
+				copy(row[have.blocks:], st.table.row(r)[have.blocks:])
+				have.blocks = known.Blocks
 			}
 		} else {
 			*have = tableRow{}

@@ -9,22 +9,14 @@ import "pwc/attention"
 // a step begins.
 type table struct {
 	stride int               // of blocks
-	rows   []tableRow        // by request
+	rows   []attention.Known // by request
 	blocks []int32           // the rows', which were held against the cache
 	uses   []int32           // by block of the cache: how often rows have it
 	shared int               // blocks that rows have more than once
-	known  []attention.Known // scratch: by request
-}
-
-// tableRow is the first blocks of a sequence.
-type tableRow struct {
-	name uint64 // 0: not known
-	used int32
-	last int32 // of them; kept where rows lie together, since a decode needs no other
 }
 
 // row returns the blocks that are known of a request.
-func (t *table) row(r int) []int32 { return t.blocks[r*t.stride:][:t.rows[r].used] }
+func (t *table) row(r int) []int32 { return t.blocks[r*t.stride:][:t.rows[r].Blocks] }
 
 // drop takes a row out.
 func (t *table) drop(r int) {
@@ -33,7 +25,7 @@ func (t *table) drop(r int) {
 			t.shared--
 		}
 	}
-	t.rows[r] = tableRow{}
+	t.rows[r] = attention.Known{}
 }
 
 // take holds a batch whose sequences have names against a cache, as
@@ -42,34 +34,27 @@ func (t *table) drop(r int) {
 // batch that is refused changes nothing.
 func (t *table) take(b *attention.Batch, rows int, c cache, o *Options) (alone bool, err error) {
 	if t.rows == nil {
-		*t = table{stride: o.MaxBlocks, rows: make([]tableRow, o.MaxRequests), blocks: make([]int32, o.MaxRequests*o.MaxBlocks),
-			uses: make([]int32, c.blocks), known: make([]attention.Known, o.MaxRequests)}
+		*t = table{stride: o.MaxBlocks, rows: make([]attention.Known, o.MaxRequests), blocks: make([]int32, o.MaxRequests*o.MaxBlocks), uses: make([]int32, c.blocks)}
 	}
-	n := b.Requests()
-	for r, name := range b.Sequences {
-		t.known[r] = attention.Known{}
-		if row := &t.rows[r]; name != 0 && row.name == name {
-			t.known[r] = attention.Known{Blocks: row.used, Last: row.last}
-		}
-	}
-	if err := b.ValidateNew(rows, c.blocks, c.blockSize, t.known[:n]); err != nil {
+	if err := b.ValidateNew(rows, c.blocks, c.blockSize, t.rows); err != nil {
 		return false, err
 	}
+	n := b.Requests()
 	for r := range t.rows {
 		row := &t.rows[r]
 		if r >= n {
-			if row.used > 0 {
+			if row.Blocks > 0 {
 				t.drop(r)
 			}
 			continue
 		}
-		if name := b.Sequences[r]; name == 0 || name != row.name {
+		if name := b.Sequences[r]; name == 0 || name != row.Name {
 			t.drop(r)
-			row.name = name
+			row.Name = name
 		}
-		for ; int(row.used)*c.blockSize < int(b.SeqLens[r]); row.used++ {
-			block := b.BlockTable[r*b.Stride+int(row.used)]
-			t.blocks[r*t.stride+int(row.used)], row.last = block, block
+		for ; int(row.Blocks)*c.blockSize < int(b.SeqLens[r]); row.Blocks++ {
+			block := b.BlockTable[r*b.Stride+int(row.Blocks)]
+			t.blocks[r*t.stride+int(row.Blocks)], row.Last = block, block
 			if t.uses[block]++; t.uses[block] == 2 {
 				t.shared++
 			}
