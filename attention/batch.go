@@ -40,7 +40,7 @@ type Batch struct {
 	// Sequences, if not empty, names for each request the blocks of its sequence: where
 	// a step has a name that one before it had, not 0, the blocks that both have are the
 	// same. Devices then look only at what is new, which with long contexts is next to
-	// nothing. [Batch.AddSequence] fills it.
+	// nothing. [Batch.AddSequence] and [Batch.AddKnown] fill it.
 	Sequences []uint64
 
 	rows   []tableRow // what AddSequence knows to be in BlockTable, beyond its length too
@@ -157,12 +157,12 @@ func (b *Batch) AddKnown(name uint64, computed, tokens, blockSize int) bool {
 		b.Slots = append(b.Slots, row.last*int32(blockSize)+int32(p))
 	}
 	b.Sequences = append(b.Sequences, name)
-	b.append(computed, tokens)
+	b.lengthen(computed, tokens)
 	return true
 }
 
-// append appends what has nothing to do with blocks.
-func (b *Batch) append(computed, tokens int) {
+// lengthen appends what has nothing to do with blocks.
+func (b *Batch) lengthen(computed, tokens int) {
 	length := int32(computed + tokens)
 	b.QueryStart = append(b.QueryStart, b.QueryStart[len(b.QueryStart)-1]+int32(tokens))
 	b.SeqLens = append(b.SeqLens, length)
@@ -184,7 +184,7 @@ func (b *Batch) add(name uint64, computed, tokens int, blocks []int32, blockSize
 	if len(b.QueryStart) == 0 {
 		b.QueryStart = append(b.QueryStart, 0)
 	}
-	b.append(computed, tokens)
+	b.lengthen(computed, tokens)
 	last := b.tabulate(name, blocks[:n])
 	whole := (n - 1) * blockSize // tokens before those in the last block
 	for p := computed; p < length; p++ {

@@ -18,8 +18,8 @@ import (
 type ring struct {
 	slots  []*slotMemory
 	next   int
-	sent   *slotMemory // whose inputs the device has; nil: handed out since, or never sent
-	copied *slotMemory // that was copied from last; nil: none was
+	sent   *slotMemory   // whose inputs the device has; nil: handed out since, or never sent
+	copied *device.Fence // that was set last; nil: none was
 }
 
 // slotMemory is one staging slot.
@@ -429,14 +429,10 @@ func (s *slotMemory) send(size int64) error {
 		return err
 	}
 	if copied {
-		before := &s.copied
-		if fn.ring.copied != nil {
-			before = &fn.ring.copied.copied
-		}
-		if err := s.copied.Set(stream, before); err != nil {
+		if err := s.copied.Set(stream, fn.ring.copied); err != nil {
 			return err
 		}
-		fn.ring.copied = s
+		fn.ring.copied = &s.copied
 	}
 	fn.ring.sent = s
 	return nil

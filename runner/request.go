@@ -59,12 +59,12 @@ type Sequence struct {
 	ctx     context.Context
 	unwatch func() bool // ends what was asked of ctx
 	cancel  atomic.Bool
-	prompt  int // ids of it
+	prompt  []int32 // the first of ids
 	stop    []int32
 	onToken func(id int32)
 	err     error
 	done    chan struct{}
-	_       [32]byte // to 256: Go aligns so many bytes to lines of the caches
+	_       [16]byte // to 256: Go aligns so many bytes to lines of the caches
 }
 
 // place is where a sequence is.
@@ -102,17 +102,18 @@ func (r *Runner) check(q *Request) error {
 	return nil
 }
 
-// Submit queues a request. It ends when ctx does, at the next step. The error is an [ErrRequest]
-// for a request that could never be served.
+// Submit queues a request. It ends when ctx does, at the next step. The error is an
+// [ErrRequest] for a request that could never be served.
 func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 	if err := r.check(&q); err != nil {
 		return nil, err
 	}
 	length := len(q.Prompt) + q.MaxNew
-	s := &Sequence{runner: r, ctx: ctx, done: make(chan struct{}), prompt: len(q.Prompt), stop: slices.Clone(q.Stop), onToken: q.OnToken,
+	s := &Sequence{runner: r, ctx: ctx, done: make(chan struct{}), stop: slices.Clone(q.Stop), onToken: q.OnToken,
 		ids:    append(make([]int32, 0, length), q.Prompt...),
 		blocks: make([]int32, 0, r.blocksFor(length)),
 		heard:  len(q.Stop) > 0 || q.OnToken != nil}
+	s.prompt = s.ids[:len(q.Prompt):len(q.Prompt)]
 	s.sample(q.Sampling)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,6 +127,7 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 	return s, nil
 }
 
+// sample says how the tokens of a sequence are chosen.
 func (s *Sequence) sample(how Sampling) { s.sampling, s.chooser = how, how.chooser() }
 
 // Cancel ends the request at the next step. It may have ended before.
@@ -167,7 +169,7 @@ func (s *Sequence) IDs() []int32 {
 }
 
 // Prompt returns the prompt.
-func (s *Sequence) Prompt() []int32 { return s.ids[:s.prompt:s.prompt] }
+func (s *Sequence) Prompt() []int32 { return s.prompt }
 
 // Reason returns why the request ended.
 func (s *Sequence) Reason() Reason {

@@ -130,9 +130,9 @@ type sampler struct {
 // runs the first that knows what its requests ask for. Their second result has 0 in its
 // place, and is the ids of the next step if that has the same requests, a row each. The
 // last makes the ids of any other step: row i's is %ids[i], or, where %from[i] ≥ 0, what
-// was sampled there in an earlier step, so that the host need not know it yet. No parameter but those that
-// are to be read where they lie has the type of a result of an earlier function, to
-// which piecewise would link it: integers of the host are i64.
+// was sampled there in an earlier step, so that the host need not know it yet. No
+// parameter but those that are to be read where they lie has the type of a result of an
+// earlier function, to which piecewise would link it: integers of the host are i64.
 //
 // Compiled ahead, a runner finds it in the cache.
 func WithSampling(m *ir.Module) (*ir.Module, error) {

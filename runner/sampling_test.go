@@ -307,12 +307,14 @@ func TestNotANumber(t *testing.T) {
 		c.sampling = append(c.sampling, Sampling{})
 		c.position = append(c.position, 1)
 	}
-	want := []int64{1, -1, -1, -1, 1}
-	if got := evaluate(t, m, sampleFunc, c.inputs()...)[0].Int64s(); !slices.Equal(got, want) {
-		t.Errorf("sample: %v, want %v", got, want)
-	}
-	if got := evaluate(t, m, greedyFunc, c.inputs()[0])[0].Int64s(); !slices.Equal(got, want) {
-		t.Errorf("greedy: %v, want %v", got, want)
+	want := map[int][]int64{sampled: {1, -1, -1, -1, 1}, next: {1, 0, 0, 0, 1}}
+	for name, inputs := range map[string][]*interp.Tensor{sampleFunc: c.inputs(), greedyFunc: c.inputs()[:1]} {
+		got := evaluate(t, m, name, inputs...)
+		for i, ids := range want {
+			if !slices.Equal(got[i].Int64s(), ids) {
+				t.Errorf("@%s: result %d is %v, want %v", name, i, got[i].Int64s(), ids)
+			}
+		}
 	}
 }
 
@@ -366,9 +368,12 @@ func sampleOnDevice(t *testing.T, dev device.Device, target build.Compiler, guar
 		if err != nil {
 			t.Fatal(err)
 		}
-		out := make([]byte, 4*rows)
-		if err := res.At(0).CopyTo(out); err != nil {
+		out, follow := make([]byte, 4*rows), make([]byte, 4*rows)
+		if err := errors.Join(res.At(sampled).CopyTo(out), res.At(next).CopyTo(follow)); err != nil {
 			t.Fatal(err)
+		}
+		if !slices.Equal(out, follow) {
+			t.Errorf("@%s: %v is sampled, and the next ids are %v", name, out, follow)
 		}
 		ids := make([]int32, rows)
 		for i := range ids {

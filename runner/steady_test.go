@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	attnhost "pwc/attention/host"
 	"pwc/build"
@@ -21,6 +22,14 @@ import (
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
 )
+
+// What every step reads of a sequence is one line of the processor's caches.
+func TestSequenceLines(t *testing.T) {
+	const line = 64
+	if hot, all := unsafe.Offsetof(Sequence{}.sampling), unsafe.Sizeof(Sequence{}); hot > line || all%line != 0 {
+		t.Errorf("%d bytes of %d are read by every step", hot, all)
+	}
+}
 
 // A steady step allocates nothing, neither in graphs of pieces nor in whole ones,
 // greedy or not.

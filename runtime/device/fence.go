@@ -27,8 +27,8 @@ func NewFence(d Device) (Fence, error) {
 }
 
 // Set sets the fence behind what was enqueued. before is the one that was set before it
-// for the same purpose: where others recorded an event behind that one they are expected
-// to do so again.
+// for the same purpose, or nil: where others recorded an event behind that one they are
+// expected to do so again.
 func (f *Fence) Set(s Stream, before *Fence) error {
 	expected := before.followed()
 	f.stream, f.mark, f.set = s, s.Mark(), true
@@ -41,7 +41,7 @@ func (f *Fence) Set(s Stream, before *Fence) error {
 
 // followed reports whether others recorded an event behind the fence.
 func (f *Fence) followed() bool {
-	if f.stream == nil {
+	if f == nil || f.stream == nil {
 		return false
 	}
 	recorded, _ := f.stream.Behind(f.own)
