@@ -295,6 +295,24 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// What a sequence tells while it runs is not what steps write.
+func TestPromptWhileRunning(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	q := submit(t, r, Request{Prompt: []int32{5, 7, 9}, MaxNew: 12})
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		for !q.finished() {
+			if !slices.Equal(q.Prompt(), []int32{5, 7, 9}) {
+				t.Errorf("the prompt is %v", q.Prompt())
+				return
+			}
+		}
+	}()
+	drain(t, r)
+	<-asked
+}
+
 // A canceled request ends alone, wherever it is, and gives its blocks back.
 func TestCancel(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
