@@ -17,15 +17,23 @@ func (b *Backend) assign(at *device.Buffer, now device.Buffer) {
 }
 
 // checkAddresses compares, at every replay, the addresses that the graphs hold with where
-// the memory is now (C7): by the count of assignments, and one by one where it differs.
-// The weights and states of a model are hundreds, which are in no cache of the processor
-// when a step begins.
+// the memory is now (C7). Those of weights and states are hundreds, which are in no cache
+// of the processor when a step begins: while nothing was assigned since they were compared
+// one by one, the count says so.
 func (fn *function) checkAddresses(c *captured) error {
-	if c.agreed == fn.b.assigned {
-		return nil
+	if err := fn.checkEach(c, c.inputs); err != nil || c.agreed == fn.b.assigned {
+		return err
 	}
-	for i := range c.fixed {
-		f := &c.fixed[i]
+	if err := fn.checkEach(c, c.fixed); err != nil {
+		return err
+	}
+	c.agreed = fn.b.assigned
+	return nil
+}
+
+func (fn *function) checkEach(c *captured, list []fixedMemory) error {
+	for i := range list {
+		f := &list[i]
 		s := &fn.storages[f.storage]
 		var now device.Buffer
 		switch s.kind {
@@ -40,7 +48,6 @@ func (fn *function) checkAddresses(c *captured) error {
 			return &AddressError{Func: fn.ir.Name, Name: fn.storageName(s), Size: c.size}
 		}
 	}
-	c.agreed = fn.b.assigned
 	return nil
 }
 

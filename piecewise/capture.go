@@ -21,7 +21,8 @@ type captured struct {
 	whole  device.Graph     // the whole function, modes full…
 	calls  []*device.OpCall // of steps
 	inside []*device.OpCall // recorded in whole
-	fixed  []fixedMemory    // what the graphs reach by address (C7)
+	inputs []fixedMemory    // what the graphs reach by address (C7): parameters,
+	fixed  []fixedMemory    // weights and states
 	agreed uint64           // the count of assigned addresses when all of fixed were where they had been
 	graphs []device.Graph
 	uses   []*mem.Capture // counts the pool's captures while the graphs live
@@ -234,7 +235,7 @@ func (fn *function) captureSize(ctx context.Context, c *captured, capture func(*
 	if err := capture(c, l); err != nil {
 		return fmt.Errorf("capture of @%s at size %d: %w", fn.ir.Name, c.size, err)
 	}
-	c.fixed, c.agreed = c.fixed[:0], 0
+	c.inputs, c.fixed, c.agreed = c.inputs[:0], c.fixed[:0], 0
 	e := fn.envFor(c.size)
 	for i, s := range fn.storages {
 		if s.kind == inWork || s.kind == inResult {
@@ -244,7 +245,11 @@ func (fn *function) captureSize(ctx context.Context, c *captured, capture func(*
 		if err != nil {
 			return err
 		}
-		c.fixed = append(c.fixed, fixedMemory{int32(i), buf})
+		if s.kind == inParam {
+			c.inputs = append(c.inputs, fixedMemory{int32(i), buf})
+		} else {
+			c.fixed = append(c.fixed, fixedMemory{int32(i), buf})
+		}
 	}
 	graphs := len(c.graphs) - before
 	fn.b.stats.captured.Add(int64(graphs))
