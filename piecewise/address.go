@@ -35,16 +35,7 @@ func (fn *function) checkEach(c *captured, list []fixedMemory) error {
 	for i := range list {
 		f := &list[i]
 		s := &fn.storages[f.storage]
-		var now device.Buffer
-		switch s.kind {
-		case inParam:
-			now = fn.inputBuffer(s.index)
-		case inWeight:
-			now = fn.b.weights[s.index]
-		case inState:
-			now = fn.b.states.buffers[s.index]
-		}
-		if now.Memory != f.buffer.Memory || now.Offset != f.buffer.Offset {
+		if now := fn.fixed(s); now.Memory != f.buffer.Memory || now.Offset != f.buffer.Offset {
 			return &AddressError{Func: fn.ir.Name, Name: fn.storageName(s), Size: c.size}
 		}
 	}

@@ -186,17 +186,8 @@ func (fn *function) buffer(i int32, e *env, l *layout) (device.Buffer, error) {
 	if err != nil {
 		return device.Buffer{}, err
 	}
-	var b device.Buffer
-	switch s.kind {
-	case inParam:
-		b = fn.inputBuffer(s.index)
-	case inWeight:
-		b = fn.b.weights[s.index]
-	case inState:
-		b = fn.b.states.buffers[s.index]
-	case inResult:
-		b = fn.slots[s.index].place.buffer
-	case inWork:
+	b := fn.fixed(s)
+	if s.kind == inWork {
 		b = l.work[i]
 		if bytes > l.bytes[i] {
 			return b, fmt.Errorf("%w: a tensor of type %s needs %d bytes, the plan for size %d has %d", ErrSize, s.typ, bytes, l.size, l.bytes[i])
@@ -206,6 +197,21 @@ func (fn *function) buffer(i int32, e *env, l *layout) (device.Buffer, error) {
 		return b, fmt.Errorf("%w: a tensor of type %s needs %d bytes, its memory has %d", ErrSize, s.typ, bytes, b.Size)
 	}
 	return b.Slice(0, bytes), nil
+}
+
+// fixed returns the memory of a storage that layouts do not place: of any but inWork.
+func (fn *function) fixed(s *storage) device.Buffer {
+	switch s.kind {
+	case inParam:
+		return fn.inputBuffer(s.index)
+	case inWeight:
+		return fn.b.weights[s.index]
+	case inState:
+		return fn.b.states.buffers[s.index]
+	case inResult:
+		return fn.slots[s.index].place.buffer
+	}
+	return device.Buffer{}
 }
 
 // inputBuffer returns the memory of a parameter at its largest size.
