@@ -37,8 +37,8 @@ func (r Reason) String() string { return reasonNames[r] }
 
 // Sequence is a request that was accepted.
 type Sequence struct {
-	// What follows, but for what is atomic, belongs to the goroutine that steps until
-	// done is closed. What every step reads of a sequence comes first, in one line of the
+	// What is not atomic and changes belongs to the goroutine that steps until done is
+	// closed. What every step reads of a sequence comes first, in one line of the
 	// processor's caches, where with some hundreds of sequences it is not when a step
 	// begins.
 	place    place
