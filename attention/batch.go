@@ -40,7 +40,7 @@ type Batch struct {
 	// Sequences, if not empty, names for each request the blocks of its sequence: where
 	// a step has a name that one before it had, not 0, the blocks that both have are the
 	// same. Devices then look only at what is new, which with long contexts is next to
-	// nothing. [Batch.AddSequence] and [Batch.AddKnown] fill it.
+	// nothing. [Batch.AddSequence] fills it.
 	Sequences []uint64
 
 	rows   []tableRow // what AddSequence knows to be in BlockTable, beyond its length too
@@ -138,26 +138,40 @@ func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, b
 	return nil
 }
 
-// AddKnown is AddSequence for a request whose new tokens lie in the last block that the
-// batch had under this name, in this place, before it was last reset, and reports whether
-// they do. It needs no blocks then: a decode looks at nothing of the sequence but its
-// length. If not nothing is added.
-func (b *Batch) AddKnown(name uint64, computed, tokens, blockSize int) bool {
-	r := len(b.SeqLens)
-	if r >= len(b.rows) || b.stride != b.Stride || name == 0 || b.rows[r].name != name || len(b.Sequences) != r || len(b.QueryStart) != r+1 {
+// Advance takes a batch of decodes, a row each, whose sequences have names, to a later
+// step of the same requests in the same places: each is so many tokens further. Where
+// the new token does not lie in the blocks that the batch has of a sequence, more must
+// return all of them, in order. Nothing else of a sequence is looked at, so that a step
+// of requests that go on costs a pass over a few numbers of each. It reports whether the
+// batch is that of the later step now; if not, because it has other requests than these,
+// the table has no room, or more returned too little, it must be reset and built anew.
+func (b *Batch) Advance(tokens, blockSize int, more func(request int) []int32) bool {
+	n := len(b.SeqLens)
+	if n == 0 || tokens < 0 || blockSize < 1 || b.MaxQuery != 1 || b.Rows() != n || len(b.Slots) != n || len(b.Sequences) != n ||
+		len(b.rows) < n || b.stride != b.Stride || len(b.BlockTable) != n*b.Stride || tokens > maxLength-int(b.MaxSeq) {
 		return false
 	}
-	row, to := b.rows[r], (r+1)*b.Stride
-	before := (int(row.used) - 1) * blockSize // tokens of the other blocks
-	if computed < max(0, before) || tokens < 0 || tokens > before+blockSize-computed || len(b.BlockTable) != r*b.Stride || to > cap(b.BlockTable) {
-		return false
+	for r := range b.SeqLens {
+		row, length := &b.rows[r], int(b.SeqLens[r])+tokens
+		if row.name != b.Sequences[r] {
+			return false
+		}
+		in := length - 1 - (int(row.used)-1)*blockSize // the place of the new token in the last block
+		if in >= blockSize {
+			blocks, need := more(r), ceilDiv(length, blockSize)
+			if len(blocks) < need || need > b.Stride {
+				return false
+			}
+			copy(b.BlockTable[r*b.Stride+int(row.used):], blocks[row.used:need])
+			row.used, row.last = int32(need), blocks[need-1]
+			in = length - 1 - (need-1)*blockSize
+		}
+		if in < 0 {
+			return false
+		}
+		b.SeqLens[r], b.Slots[r] = int32(length), row.last*int32(blockSize)+int32(in)
 	}
-	b.BlockTable = b.BlockTable[:to]
-	for p := computed - before; p < computed-before+tokens; p++ {
-		b.Slots = append(b.Slots, row.last*int32(blockSize)+int32(p))
-	}
-	b.Sequences = append(b.Sequences, name)
-	b.lengthen(computed, tokens)
+	b.MaxSeq += int32(tokens)
 	return true
 }
 
@@ -233,7 +247,8 @@ func (b *Batch) tabulate(name uint64, blocks []int32) int32 {
 // blocks of blockSize tokens. What it accepts can be run without a read or write
 // outside the cache. The time is linear in the rows and the blocks in use.
 func (b *Batch) Validate(rows, blocks, blockSize int) error {
-	return b.ValidateNew(rows, blocks, blockSize, nil)
+	_, err := b.ValidateNew(rows, blocks, blockSize, nil, nil)
+	return err
 }
 
 // Known is what a device has of the blocks of a sequence with a name.
@@ -244,33 +259,50 @@ type Known struct {
 }
 
 // ValidateNew is Validate for a device that knows some of the blocks of requests in their
-// places, which are not looked at again. known may be nil.
-func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []Known) error {
+// places, which are not looked at again. known may be nil. It appends to fresh the requests
+// of which there may be something that the device does not know.
+func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []Known, fresh []int32) ([]int32, error) {
 	n := len(b.SeqLens)
 	switch {
 	case len(b.QueryStart) != n+1:
-		return fmt.Errorf("attention: %d entries in QueryStart for %d requests, there must be one more than requests", len(b.QueryStart), n)
+		return fresh, fmt.Errorf("attention: %d entries in QueryStart for %d requests, there must be one more than requests", len(b.QueryStart), n)
 	case b.Stride < 0 || len(b.BlockTable) < n*b.Stride:
-		return fmt.Errorf("attention: %d entries in BlockTable for %d requests with stride %d", len(b.BlockTable), n, b.Stride)
+		return fresh, fmt.Errorf("attention: %d entries in BlockTable for %d requests with stride %d", len(b.BlockTable), n, b.Stride)
 	case b.QueryStart[0] != 0:
-		return fmt.Errorf("attention: QueryStart begins with %d, not 0", b.QueryStart[0])
+		return fresh, fmt.Errorf("attention: QueryStart begins with %d, not 0", b.QueryStart[0])
 	case b.Rows() != rows:
-		return fmt.Errorf("attention: the batch describes %d rows, the step has %d", b.Rows(), rows)
+		return fresh, fmt.Errorf("attention: the batch describes %d rows, the step has %d", b.Rows(), rows)
 	case len(b.Slots) != rows:
-		return fmt.Errorf("attention: %d entries in Slots for %d rows", len(b.Slots), rows)
+		return fresh, fmt.Errorf("attention: %d entries in Slots for %d rows", len(b.Slots), rows)
 	case len(b.Sequences) != 0 && len(b.Sequences) != n:
-		return fmt.Errorf("attention: %d entries in Sequences for %d requests", len(b.Sequences), n)
+		return fresh, fmt.Errorf("attention: %d entries in Sequences for %d requests", len(b.Sequences), n)
 	}
+	limit := uint32(min(blocks, math.MaxInt32))
 	for r := range n {
 		var k Known
 		if r < len(known) && r < len(b.Sequences) && known[r].Name == b.Sequences[r] && known[r].Name != 0 {
 			k = known[r]
+			if b.decodes(r, blockSize, k) && uint32(k.Last) < limit {
+				continue
+			}
 		}
 		if err := b.validate(r, blocks, blockSize, k); err != nil {
-			return fmt.Errorf("attention: request %d: %w", r, err)
+			return fresh, fmt.Errorf("attention: request %d: %w", r, err)
+		}
+		if known != nil {
+			fresh = append(fresh, int32(r))
 		}
 	}
-	return nil
+	return fresh, nil
+}
+
+// decodes reports whether a request has one row, which is valid, in the last block that is
+// known of it: what most requests do at most steps, so that it is asked first.
+func (b *Batch) decodes(r, blockSize int, k Known) bool {
+	first, length := b.QueryStart[r], b.SeqLens[r]
+	in := int(length) - 1 - int(k.Blocks-1)*blockSize
+	return k.Blocks > 0 && b.QueryStart[r+1] == first+1 && int(first) < len(b.Slots) && in >= 0 && in < blockSize && int(k.Blocks) <= b.Stride &&
+		b.MaxQuery > 0 && length <= b.MaxSeq && int(b.Slots[first]) == int(k.Last)*blockSize+in
 }
 
 func (b *Batch) validate(r, blocks, blockSize int, known Known) error {

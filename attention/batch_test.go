@@ -77,9 +77,10 @@ func TestBatchAddErrors(t *testing.T) {
 	}
 }
 
-// A request that the batch knows is added as with its blocks, and one that it does not
-// know is not added at all.
-func TestAddKnown(t *testing.T) {
+// A batch that was advanced is the one that is built of the requests as they are then,
+// whatever other batch had the steps between, and only requests without room are asked for
+// their blocks.
+func TestAdvance(t *testing.T) {
 	const size, requests = 4, 3
 	rng := rand.New(rand.NewPCG(3, 1))
 	type sequence struct {
@@ -87,69 +88,142 @@ func TestAddKnown(t *testing.T) {
 		tokens int
 		blocks []int32
 	}
-	live, names, next := make([]sequence, requests), uint64(0), int32(0)
-	b, known := attention.NewBatch(requests, 64, 16), 0
-	for range 2000 {
-		b.Reset()
-		want := attention.NewBatch(requests, 64, 16)
-		if rng.IntN(20) == 0 {
-			b.Stride = 12 + rng.IntN(5)
+	var live []sequence
+	names, next := uint64(0), int32(0)
+	join := func() {
+		names++
+		live = append(live, sequence{name: names, tokens: rng.IntN(9)})
+	}
+	grow := func(r, tokens int) []int32 {
+		q := &live[r]
+		for len(q.blocks)*size < tokens {
+			next++
+			q.blocks = append(q.blocks, next)
 		}
-		want.Stride = b.Stride
+		return q.blocks
+	}
+	build := func(b *attention.Batch, rows int) {
+		t.Helper()
 		for r := range live {
 			q := &live[r]
-			if q.name == 0 || q.tokens > 30 || rng.IntN(8) == 0 { // another in its place
-				names++
-				*q = sequence{name: names}
-			}
-			if r > 0 && rng.IntN(8) == 0 { // in another's place
-				*q, live[0] = live[0], *q
-			}
-			n := 1 + rng.IntN(2)*rng.IntN(6)
-			for len(q.blocks)*size < q.tokens+n {
-				next++
-				q.blocks = append(q.blocks, next)
-			}
-			before := b.Requests()
-			if b.AddKnown(q.name, q.tokens, n, size) {
-				known++
-			} else if b.Requests() != before || len(b.Slots) != b.Rows() {
-				t.Fatal("a request that was not added is in the batch")
-			} else if err := b.AddSequence(q.name, q.tokens, n, q.blocks, size); err != nil {
+			if err := b.AddSequence(q.name, q.tokens, rows, grow(r, q.tokens+rows), size); err != nil {
 				t.Fatal(err)
 			}
-			if err := want.AddSequence(q.name, q.tokens, n, q.blocks, size); err != nil {
-				t.Fatal(err)
+		}
+	}
+	batches, last, advanced := []*attention.Batch{attention.NewBatch(requests, 64, 16), attention.NewBatch(requests, 64, 16)}, []int{-1, -1}, 0
+	for turn := range 3000 {
+		b, before := batches[turn%2], last[turn%2]
+		rows := 1
+		if turn == 0 || rng.IntN(12) == 0 || live[0].tokens > 30 {
+			live = live[:0]
+			for range 1 + rng.IntN(requests) {
+				join()
 			}
-			q.tokens += n
+			last = []int{-1, -1}
+			before = -1
+			rows = 1 + rng.IntN(2)*rng.IntN(2)
+			if rng.IntN(2) == 0 {
+				batches[0].Stride, batches[1].Stride = 12+rng.IntN(5), 12+rng.IntN(5)
+			}
+		}
+		var asked, lacking []int
+		for r := range live {
+			if n := live[r].tokens + 1; before >= 0 && (n+size-1)/size > (n-turn+before+size-1)/size {
+				lacking = append(lacking, r)
+			}
+		}
+		more := func(r int) []int32 {
+			asked = append(asked, r)
+			return grow(r, live[r].tokens+1)
+		}
+		if before >= 0 && b.Advance(turn-before, size, more) {
+			advanced++
+			if !slices.Equal(asked, lacking) {
+				t.Fatalf("requests %v were asked for blocks, %v need them", asked, lacking)
+			}
+		} else {
+			b.Reset()
+			build(b, rows)
+		}
+		want := attention.NewBatch(requests, 64, b.Stride)
+		build(want, rows)
+		if !slices.Equal(b.QueryStart, want.QueryStart) || !slices.Equal(b.SeqLens, want.SeqLens) || !slices.Equal(b.Slots, want.Slots) || !slices.Equal(b.Sequences, want.Sequences) ||
+			b.MaxQuery != want.MaxQuery || b.MaxSeq != want.MaxSeq {
+			t.Fatalf("%+v, want %+v", b, want)
+		}
+		for r := range live {
+			q := &live[r]
+			q.tokens += rows
 			used := (q.tokens + size - 1) / size
 			if got := b.BlockTable[r*b.Stride:][:used]; !slices.Equal(got, q.blocks[:used]) {
 				t.Fatalf("the table has %v, the sequence %v", got, q.blocks)
 			}
 		}
-		if !slices.Equal(b.QueryStart, want.QueryStart) || !slices.Equal(b.SeqLens, want.SeqLens) || !slices.Equal(b.Slots, want.Slots) || !slices.Equal(b.Sequences, want.Sequences) ||
-			b.MaxQuery != want.MaxQuery || b.MaxSeq != want.MaxSeq {
-			t.Fatalf("%+v, want %+v", b, want)
+		if rows == 1 {
+			last[turn%2] = turn
 		}
 	}
-	if known < 500 {
-		t.Errorf("only %d requests were known", known)
+	if advanced < 1500 {
+		t.Errorf("only %d of 3000 steps advanced a batch", advanced)
 	}
-	b.Reset()
-	if err := b.AddSequence(7, 9, 1, []int32{4, 5, 6}, size); err != nil {
+}
+
+// What Advance cannot do it says: other batches than of named decodes, and those for which
+// there is no room.
+func TestAdvanceRefuses(t *testing.T) {
+	const size = 4
+	decodes := func() *attention.Batch {
+		b := attention.NewBatch(2, 8, 3)
+		for name := range uint64(2) {
+			if err := b.AddSequence(name+1, 6, 1, []int32{4, 5}, size); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return b
+	}
+	asked := 0
+	more := func(int) []int32 { asked++; return []int32{4, 5, 6} }
+	if b := decodes(); !b.Advance(1, size, more) || asked != 0 || !slices.Equal(b.Slots, []int32{23, 23}) {
+		t.Errorf("the last places of block 5 are %v, more was asked %d times", b.Slots, asked)
+	}
+	if b := decodes(); !b.Advance(2, size, more) || asked != 2 || !slices.Equal(b.Slots, []int32{24, 24}) {
+		t.Errorf("the first places of block 6 are %v, more was asked %d times", b.Slots, asked)
+	}
+	with := func(change func(b *attention.Batch)) *attention.Batch {
+		b := decodes()
+		change(b)
+		return b
+	}
+	plain := attention.NewBatch(1, 1, 3)
+	if err := plain.Add(6, 1, []int32{4, 5}, size); err != nil {
 		t.Fatal(err)
 	}
-	b.Reset()
-	for _, c := range []struct {
-		name             uint64
-		computed, tokens int
-	}{{0, 10, 1}, {8, 10, 1}, {7, -1, 1}, {7, 10, -1}, {7, 7, 1}, {7, 12, 1}, {7, 10, 3}, {7, 10, math.MaxInt}, {7, math.MaxInt, 1}} {
-		if b.AddKnown(c.name, c.computed, c.tokens, size) {
-			t.Errorf("%+v was added", c)
+	for name, did := range map[string]bool{
+		"no requests":           attention.NewBatch(1, 1, 3).Advance(1, size, more),
+		"no names":              plain.Advance(1, size, more),
+		"backwards":             decodes().Advance(-1, size, more),
+		"too far":               decodes().Advance(1<<30-6, size, more),
+		"blocks of 0":           decodes().Advance(1, 0, more),
+		"no room in the table":  decodes().Advance(6, size, func(int) []int32 { return []int32{4, 5, 6, 7} }),
+		"too few blocks":        decodes().Advance(2, size, func(int) []int32 { return []int32{4, 5} }),
+		"a request with a name": with(func(b *attention.Batch) { b.Sequences[1] = 9 }).Advance(1, size, more),
+		"another table":         with(func(b *attention.Batch) { b.Stride = 2 }).Advance(1, size, more),
+		"several rows": with(func(b *attention.Batch) {
+			if err := b.AddSequence(3, 6, 2, []int32{4, 5}, size); err != nil {
+				t.Fatal(err)
+			}
+		}).Advance(0, size, more),
+		"a request without rows": with(func(b *attention.Batch) {
+			if err := b.AddSequence(3, 6, 0, []int32{4, 5}, size); err != nil {
+				t.Fatal(err)
+			}
+		}).Advance(0, size, more),
+		"a length of somebody's own": with(func(b *attention.Batch) { b.SeqLens[0] = 1 }).Advance(1, size, more),
+	} {
+		if did {
+			t.Errorf("%s: advanced", name)
 		}
-	}
-	if !b.AddKnown(7, 10, 2, size) || !slices.Equal(b.Slots, []int32{26, 27}) || b.AddKnown(7, 12, 0, size) {
-		t.Errorf("two tokens in block 6 have slots %v", b.Slots)
 	}
 }
 
@@ -166,6 +240,22 @@ func TestBatchAllocations(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations with names", n)
+	}
+	tokens := 0
+	more := func(int) []int32 { return blocks }
+	b.Reset()
+	for name := range uint64(4) {
+		if err := b.AddSequence(name+1, 0, 1, blocks, 4); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := testing.AllocsPerRun(10, func() {
+		tokens++
+		if !b.Advance(1, 4, more) {
+			t.Fatalf("%d tokens are too many", tokens)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations further on", n)
 	}
 	if n := testing.AllocsPerRun(10, func() {
 		b.Reset()

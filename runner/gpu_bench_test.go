@@ -87,6 +87,7 @@ func serve(b *testing.B, r *Runner, requests, tokens, length int) {
 			kind.Seed = uint64(i)
 			q.sample(kind.Sampling)
 		}
+		r.changes++
 		b.Run(fmt.Sprintf("rows=%d/%s", requests, kind.name), func(b *testing.B) {
 			const warm, counted, stretches, stretch = 2, 8, 12, 8
 			var step, alone, added figures
@@ -131,7 +132,7 @@ func serve(b *testing.B, r *Runner, requests, tokens, length int) {
 				alone.add(outside.Seconds() * 1e6 / counted)
 				added.add(100 * (inRunner.Seconds()/outside.Seconds() - 1))
 				check(b, r.pool.Stream().Synchronize())
-				r.rows = 0 // the other's ids lie where those that were chosen last did
+				r.rows, r.changes = 0, r.changes+1 // the other's ids lie where those that were chosen last did
 			}
 			if len(r.running) != requests {
 				b.Fatalf("%d requests are left of %d", len(r.running), requests)

@@ -38,6 +38,8 @@ type Runner struct {
 	flying  *step // issued, not read
 	waiting []*Sequence
 	running []*Sequence
+	changes uint64 // of who runs
+	turns   uint64 // steps that were issued
 	blocks  blocks
 	names   uint64            // of the blocks that sequences were given
 	chosen  piecewise.Results // of the last step that sampled

@@ -62,6 +62,74 @@ func allocatesNothing(t *testing.T, open maker) {
 	}
 }
 
+// A step has everyone who runs and nobody else, with the tokens that are next in blocks of
+// their own, whether the same requests go on or others come, leave, or are pushed out; and
+// whoever can join does.
+func TestEveryoneIsInEveryStep(t *testing.T) {
+	const most, budget = 4, 4
+	r := llama(t, Options{MaxSequences: most, MaxTokens: budget, Blocks: 26, MaxLength: 60, Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{budget}}})
+	rng := rand.New(rand.NewPCG(5, 9))
+	var all []*Sequence
+	goOn, full, pushed := 0, 0, int64(0)
+	for range 1500 {
+		if rng.IntN(8) == 0 {
+			all = append(all, submit(t, r, Request{Prompt: make([]int32, 1+rng.IntN(8)), MaxNew: 1 + rng.IntN(50)}))
+		}
+		if rng.IntN(60) == 0 {
+			all[rng.IntN(len(all))].Cancel()
+		}
+		if n := r.Stats().Preempted; n > pushed { // who was pushed out may also end before the next step
+			pushed = n
+			if rng.IntN(2) == 0 {
+				r.waiting[0].Cancel()
+			}
+		}
+		first := append(slices.Clone(r.waiting), r.inbox...)
+		joins := len(first) > 0 && !first[0].cancel.Load() && len(r.running) < most && len(r.blocks.free) > r.blocks.total/2
+		if _, err := r.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		s := r.flying
+		if joins && first[0].place == inWaiting && (s == nil || s.rows < budget) {
+			t.Fatalf("a request waits where %d run and %d of %d blocks are free", len(r.running), len(r.blocks.free), r.blocks.total)
+		}
+		if s == nil {
+			continue
+		}
+		if s.again {
+			goOn++
+			if len(r.waiting) > 0 {
+				full++
+			}
+		}
+		var there []*Sequence
+		for i := range s.shares {
+			q := s.shares[i].seq
+			there = append(there, q)
+			if q.place == inWaiting || int(s.batch.SeqLens[i]) != q.computed || int(s.batch.QueryStart[i+1]) != s.shares[i].row+s.shares[i].n {
+				t.Fatalf("share %d, %+v, is %+v; the step has %+v", i, s.shares[i], q, s.batch)
+			}
+			if slot := s.batch.Slots[s.batch.QueryStart[i+1]-1]; q.place == inRunning && slot != q.blocks[(q.computed-1)/blockSize]*blockSize+int32(q.computed-1)%blockSize {
+				t.Fatalf("the last of %d tokens is in slot %d, the blocks are %v", q.computed, slot, q.blocks)
+			}
+		}
+		for _, q := range r.running {
+			if !slices.Contains(there, q) && (s.rows < budget || q.rest() == 1) {
+				t.Fatalf("%+v runs and is not in the step", q)
+			}
+		}
+	}
+	if goOn < 300 || full == 0 || pushed == 0 {
+		t.Errorf("%d steps went on, %d of them while others waited; %d were pushed out", goOn, full, pushed)
+	}
+	drain(t, r)
+	for range 40 { // nothing is left that could go on
+		if more, err := r.Step(context.Background()); more || err != nil {
+			t.Fatal(more, err)
+		}
+	}
+}
+
 // Requests come, leave and are pushed out at random, from several goroutines.
 // Nothing leaks, and whoever finishes has what it would have got alone. CI gives
 // it more seconds with PWC_SOAK.

@@ -20,6 +20,14 @@ type step struct {
 	uniform bool    // every request has one row
 	chooser chooser // does what the requests that are sampled ask for
 
+	// Where the same requests go on decoding, a step is what it was two turns before, with
+	// all of them so many tokens further.
+	decodes bool                      // everyone who runs, and nothing else
+	again   bool                      // it is such a step
+	changes uint64                    // Runner.changes, when it was scheduled
+	turn    uint64                    // Runner.turns, when it was issued
+	more    func(request int) []int32 // the blocks of a request, with room for its next token if there is any; for batch
+
 	batch *attention.Batch  // must not change until the step is done
 	ids   device.HostMemory // what was sampled, once done has happened
 	done  device.Event
@@ -34,6 +42,11 @@ func (r *Runner) newStep() (*step, error) {
 	}
 	if s.done, err = r.device.NewEvent(); err != nil {
 		return nil, errors.Join(err, s.ids.Free())
+	}
+	s.more = func(request int) []int32 {
+		q := s.shares[request].seq
+		r.grow(q, q.computed+1)
+		return q.blocks
 	}
 	return s, nil
 }
@@ -52,8 +65,10 @@ func (r *Runner) issue(s *step) error {
 		return err
 	}
 	defer r.pool.Leave()
-	if err := r.describe(s); err != nil {
-		return err
+	if !s.again {
+		if err := r.describe(s); err != nil {
+			return err
+		}
 	}
 	hidden, err := r.runForward(s)
 	if err != nil {
@@ -68,6 +83,9 @@ func (r *Runner) issue(s *step) error {
 	return r.pool.Stream().Record(s.done)
 }
 
+// wider is what the table of blocks grows by: a new width has all of it written anew.
+const wider = 8
+
 // describe builds the metadata of the attention ops.
 func (r *Runner) describe(s *step) error {
 	b := s.batch
@@ -76,12 +94,10 @@ func (r *Runner) describe(s *step) error {
 	for i := range s.shares {
 		longest = max(longest, s.shares[i].seq.computed+s.shares[i].n)
 	}
-	b.Stride = r.blocksFor(longest) // no wider than the step needs: the table is copied at every step
+	// Little wider than the step needs: the table is copied at every step.
+	b.Stride = min((r.blocksFor(longest)+wider-1)/wider*wider, r.blocksFor(r.plan.MaxLength))
 	for i := range s.shares {
 		h := &s.shares[i]
-		if b.AddKnown(h.seq.name, h.seq.computed, h.n, int(r.lm.blockSize)) {
-			continue
-		}
 		if err := b.AddSequence(h.seq.name, h.seq.computed, h.n, h.seq.blocks, int(r.lm.blockSize)); err != nil {
 			return err
 		}
@@ -105,13 +121,20 @@ func (r *Runner) runForward(s *step) (piecewise.Results, error) {
 	// Which ids the host does not know yet: none, or those that were chosen last, each in
 	// its row, or others.
 	pending, same := false, s.rows == r.rows
-	for i := range s.shares {
-		h := &s.shares[i]
-		for j := range h.n {
-			pos[h.row+j] = int32(h.seq.computed + j)
+	if s.again {
+		pending = true
+		for i, length := range s.batch.SeqLens {
+			pos[i] = length - 1
 		}
-		waits := h.seq.computed+h.n > len(h.seq.ids)
-		pending, same = pending || waits, same && waits && h.n == 1 && int(h.seq.from) == h.row
+	} else {
+		for i := range s.shares {
+			h := &s.shares[i]
+			for j := range h.n {
+				pos[h.row+j] = int32(h.seq.computed + j)
+			}
+			waits := h.seq.computed+h.n > len(h.seq.ids)
+			pending, same = pending || waits, same && waits && h.n == 1 && int(h.seq.from) == h.row
+		}
 	}
 	switch {
 	case !pending:

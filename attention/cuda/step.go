@@ -43,6 +43,8 @@ type slot struct {
 	copied device.Fence
 	rows   []tableRow // of the tables in the memory
 	stride int        // of the tables
+	listed bool       // all that the memory lacks of named sequences, which lie in their requests' rows, is in lacks
+	lacks  []int32    // requests
 }
 
 // tableRow is the first blocks of a sequence.
@@ -66,7 +68,7 @@ func (st *step) allocate(dev *cuda.Device, o *Options) error {
 	st.memory = device.Buffer{Memory: m, Size: m.Size()}
 	for i := range st.ring {
 		s := &st.ring[i]
-		s.rows = make([]tableRow, o.MaxRequests)
+		s.rows, s.lacks = make([]tableRow, o.MaxRequests), make([]int32, 0, slots*o.MaxRequests)
 		if s.memory, err = dev.AllocHost(4 * o.int32s()); err != nil {
 			return err
 		}
@@ -174,7 +176,17 @@ func (st *step) check(b *attention.Batch, rows int) (named bool, err error) {
 		return false, nil
 	}
 	alone, err := st.table.take(b, rows, st.caches[0], st.options)
-	if err == nil && !alone {
+	if err != nil {
+		return true, err
+	}
+	for i := range st.ring {
+		if s := &st.ring[i]; len(s.lacks)+len(st.table.fresh) <= cap(s.lacks) {
+			s.lacks = append(s.lacks, st.table.fresh...)
+		} else {
+			s.listed = false
+		}
+	}
+	if !alone {
 		err = st.apart(b, st.caches[0])
 	}
 	return true, err
@@ -259,7 +271,7 @@ func shared(b *attention.Batch, c cache) error {
 func (st *step) fill(to *slot, b *attention.Batch, rows int, named bool) (int32s int64) {
 	o, bytes := st.options, to.memory.Bytes()
 	if to.stride != b.Stride {
-		to.stride = b.Stride
+		to.stride, to.listed = b.Stride, false
 		clear(to.rows)
 	}
 	m := unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(bytes))), len(bytes)/4)
@@ -267,38 +279,71 @@ func (st *step) fill(to *slot, b *attention.Batch, rows int, named bool) (int32s
 	lengths := starts[o.MaxRequests+1:]
 	slots := lengths[o.MaxRequests:]
 	tables := slots[o.MaxRows:]
-	n, widest, longest := 0, int32(0), int32(0)
-	for r, length := range b.SeqLens {
-		if b.QueryStart[r] == b.QueryStart[r+1] {
-			continue
-		}
-		starts[n], lengths[n] = b.QueryStart[r], length
-		have, row := &to.rows[n], tables[n*b.Stride:][:b.Stride]
-		if named {
-			known := &st.table.rows[r]
-			if known.Name == 0 || known.Name != have.name {
-				*have = tableRow{name: known.Name}
+	n := 0
+	if len(b.SeqLens) == rows && b.MaxQuery == 1 { // then every request has a row
+		n = rows
+		copy(starts, b.QueryStart)
+		copy(lengths, b.SeqLens)
+	} else {
+		for r, length := range b.SeqLens {
+			if b.QueryStart[r] < b.QueryStart[r+1] {
+				starts[n], lengths[n] = b.QueryStart[r], length
+				n++
 			}
-			if have.blocks < known.Blocks { // as they were checked, whatever the batch has by now
-				copy(row[have.blocks:], st.table.row(r)[have.blocks:])
-				have.blocks = known.Blocks
-			}
-		} else {
-			*have = tableRow{}
-			copy(row, b.BlockTable[r*b.Stride:])
 		}
-		longest = max(longest, length)
-		widest = max(widest, b.QueryStart[r+1]-b.QueryStart[r])
-		n++
+		starts[n] = int32(rows)
 	}
-	starts[n] = int32(rows)
+	all := n == len(b.SeqLens)
+	switch {
+	case !named:
+		i := 0
+		for r := range b.SeqLens {
+			if b.QueryStart[r] < b.QueryStart[r+1] {
+				copy(tables[i*b.Stride:], b.BlockTable[r*b.Stride:][:b.Stride])
+				to.rows[i] = tableRow{}
+				i++
+			}
+		}
+	case all && to.listed:
+		for _, r := range to.lacks {
+			if int(r) < n {
+				st.tabulate(to, tables, int(r), int(r))
+			}
+		}
+	default:
+		i := 0
+		for r := range b.SeqLens {
+			if b.QueryStart[r] < b.QueryStart[r+1] {
+				st.tabulate(to, tables, i, r)
+				i++
+			}
+		}
+	}
+	to.listed, to.lacks = named && all, to.lacks[:0]
 	copy(slots, b.Slots[:rows])
 	m[0], m[1], m[2], m[3] = int32(rows), int32(n), int32(b.Stride), 0
 	if n == rows { // one row each
 		m[3] = 1
 	}
-	st.requests, st.widest, st.longest = n, int(widest), int(longest)
+	st.requests, st.widest, st.longest = n, 0, 0
+	for i, length := range lengths[:n] {
+		st.longest = max(st.longest, int(length))
+		st.widest = max(st.widest, int(starts[i+1]-starts[i]))
+	}
 	return int64(len(m) - len(tables) + n*b.Stride)
+}
+
+// tabulate makes row i of a slot's tables that of a request: as its blocks were checked,
+// whatever the batch has by now.
+func (st *step) tabulate(to *slot, tables []int32, i, request int) {
+	known, have := &st.table.rows[request], &to.rows[i]
+	if known.Name == 0 || known.Name != have.name {
+		*have = tableRow{name: known.Name}
+	}
+	if have.blocks < known.Blocks {
+		copy(tables[i*to.stride:][have.blocks:to.stride], st.table.row(request)[have.blocks:])
+		have.blocks = known.Blocks
+	}
 }
 
 // serve makes sure that the memory holds the step of a call, or will when a

@@ -13,6 +13,8 @@ type table struct {
 	blocks []int32           // the rows', which were held against the cache
 	uses   []int32           // by block of the cache: how often rows have it
 	shared int               // blocks that rows have more than once
+	used   int               // requests of the last batch
+	fresh  []int32           // of these, those of which it had something new
 }
 
 // row returns the blocks that are known of a request.
@@ -34,27 +36,28 @@ func (t *table) drop(r int) {
 // batch that is refused changes nothing.
 func (t *table) take(b *attention.Batch, rows int, c cache, o *Options) (alone bool, err error) {
 	if t.rows == nil {
-		*t = table{stride: o.MaxBlocks, rows: make([]attention.Known, o.MaxRequests), blocks: make([]int32, o.MaxRequests*o.MaxBlocks), uses: make([]int32, c.blocks)}
+		*t = table{stride: o.MaxBlocks, rows: make([]attention.Known, o.MaxRequests), blocks: make([]int32, o.MaxRequests*o.MaxBlocks), uses: make([]int32, c.blocks), fresh: make([]int32, 0, o.MaxRequests)}
 	}
-	if err := b.ValidateNew(rows, c.blocks, c.blockSize, t.rows); err != nil {
+	fresh, err := b.ValidateNew(rows, c.blocks, c.blockSize, t.rows, t.fresh[:0])
+	if err != nil {
+		t.fresh = fresh[:0]
 		return false, err
 	}
+	t.fresh = fresh
 	n := b.Requests()
-	for r := range t.rows {
+	for r := n; r < t.used; r++ {
+		t.drop(r)
+	}
+	t.used = n
+	for _, r := range fresh {
 		row := &t.rows[r]
-		if r >= n {
-			if row.Blocks > 0 {
-				t.drop(r)
-			}
-			continue
-		}
 		if name := b.Sequences[r]; name == 0 || name != row.Name {
-			t.drop(r)
+			t.drop(int(r))
 			row.Name = name
 		}
 		for ; int(row.Blocks)*c.blockSize < int(b.SeqLens[r]); row.Blocks++ {
-			block := b.BlockTable[r*b.Stride+int(row.Blocks)]
-			t.blocks[r*t.stride+int(row.Blocks)], row.Last = block, block
+			block := b.BlockTable[int(r)*b.Stride+int(row.Blocks)]
+			t.blocks[int(r)*t.stride+int(row.Blocks)], row.Last = block, block
 			if t.uses[block]++; t.uses[block] == 2 {
 				t.shared++
 			}

@@ -14,6 +14,7 @@ import (
 // sequences have names, nor on what steps came before it: requests join, leave, change
 // places, grow, shrink, get other blocks under other names, and share some; batches are
 // used in turns, with tables of any width. A step is refused as if it were the first.
+// Much of this happens at every step, or little, and nearly all go on decoding.
 func TestNamedSequences(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	c := r.call(batch(t, 0))
@@ -28,10 +29,16 @@ func TestNamedSequences(t *testing.T) {
 	batches := []*attention.Batch{attention.NewBatch(8, 8, room), attention.NewBatch(1, 1, 1)} // the second grows
 	rapid.Check(t, func(t *rapid.T) {
 		var live []*sequence
+		steady := rapid.Bool().Draw(t, "steady")
+		most, changes, stride := 4, 6, room
+		if steady {
+			most, changes = 2, 60 // who have blocks of their own
+		}
+		seldom := func(label string) bool { return rapid.IntRange(0, 30).Draw(t, label) == 0 }
 		for range 30 {
-			switch rapid.IntRange(0, 6).Draw(t, "change") {
+			switch rapid.IntRange(0, changes).Draw(t, "change") {
 			case 0, 1:
-				if len(live) < 4 {
+				if len(live) < most {
 					live = append(live, &sequence{})
 				}
 			case 2:
@@ -54,16 +61,31 @@ func TestNamedSequences(t *testing.T) {
 			b := batches[turn%2]
 			turn++
 			b.Reset()
-			named := rapid.IntRange(0, 7).Draw(t, "named") > 0
-			b.Stride = rapid.IntRange(room-1, room).Draw(t, "stride")
+			named := !seldom("nameless")
+			if !steady || seldom("widths") {
+				named = rapid.IntRange(0, 7).Draw(t, "named") > 0
+				stride = rapid.IntRange(room-1, room).Draw(t, "stride")
+			}
+			b.Stride = stride
 			var tokens []int
 			for _, s := range live {
 				if s.name == 0 {
 					names++
 					s.name, s.tokens = names, 0
 					s.blocks = rapid.SliceOfN(rapid.Int32Range(0, 8), room, room).Draw(t, "blocks")
+					if steady {
+						s.blocks = s.blocks[:0]
+						for b := int32(0); len(s.blocks) < room; b++ {
+							if !slices.ContainsFunc(live, func(o *sequence) bool { return slices.Contains(o.blocks, b) }) {
+								s.blocks = append(s.blocks, b)
+							}
+						}
+					}
 				}
-				n := rapid.IntRange(0, 2).Draw(t, "rows")
+				n := 1
+				if !steady || seldom("others") {
+					n = rapid.IntRange(0, 2).Draw(t, "rows")
+				}
 				if s.tokens+n > size*b.Stride {
 					s.tokens = rapid.IntRange(0, size).Draw(t, "shrunk")
 				}
@@ -123,7 +145,7 @@ func TestNamedSequences(t *testing.T) {
 		}
 		r.seen = r.seen[:0]
 	})
-	if refused == 0 || launched < 100 {
+	if refused == 0 || launched < 1000 {
 		t.Errorf("%d steps were refused, %d launched", refused, launched)
 	}
 }
