@@ -39,8 +39,8 @@ func rowShapes(depth, cols int64, arch int) []productShape {
 	units := streamUnits(cols, arch)
 	for _, rows := range []int{8, 16, 32, 64} {
 		switch {
-		case streamAtOnce < units && units <= stripMost || rows == 64 && units <= streamAtOnce:
-			shapes = append(shapes, stripShape(rows, units, arch))
+		case isStrip(rows, units, depth):
+			shapes = append(shapes, stripShape(rows, units, depth, arch))
 		case rows <= 16 || rows == 32 && units <= streamAtOnce:
 			shapes = append(shapes, streamShape(rows, depth, cols, arch))
 		case rows == 32:
@@ -104,40 +104,81 @@ func streamShape(rows int, depth, cols int64, arch int) productShape {
 	return p
 }
 
-// Strips were measured on the same matrices. Two blocks for each multiprocessor, of a warp
-// for 16 columns, one of which streams while the other begins or ends, are a little faster
-// than one, unless they have few warps. Many neighbouring bytes of a row in a stage stream
-// faster than few, as long as there are three stages. Few warps have twice as many beside
-// them for half of the rows each. Where columns are few, two blocks share them, each with
-// a part of k, so that x is read half as often.
+// Strips were measured on the same matrices. Many neighbouring bytes of a row in a stage
+// stream faster than few, as long as there are three stages. Two blocks for each
+// multiprocessor, one of which streams while the other begins or ends, are a little faster
+// than one where their stages are no smaller for it. Together they have 16 warps or nearly
+// so many: as many as a block's columns ask for, and the rest by parts of k.
+//
+// What a warp has of a block's columns decides what is read of shared memory. With 64 rows
+// that is the limit: half of them are a warp's, with two or three instructions' worth of
+// columns, so that it reads as much of x as of the weights. With fewer rows a warp has one
+// instruction's worth, or two if else it would have all of k; but where sums are long and
+// columns few it has all of these. There and with 64 rows two blocks share the columns,
+// each with half of k, so that x is read half as often from the second-level cache.
 const (
-	stripMost   = 20 // instructions' worth of columns of a multiprocessor
-	stripWarps  = 3  // of a block, at least, where there are two
-	stripFew    = 4  // warps, and no more
-	stripRows   = 32 // from which half of them are enough for a warp
-	stripStages = 8
+	stripMost   = 20   // instructions' worth of columns of a multiprocessor
+	stripLeast  = 3    // of a block's, where there are two for a multiprocessor, of few rows
+	stripDeep   = 8192 // a long sum
+	stripWarps  = 16   // of a multiprocessor
+	stripStages = 12
 )
+
+// isStrip reports whether a product of so many rows is a strip where multiprocessors have
+// so many instructions' worth of columns, and not a stream.
+func isStrip(rows, units int, depth int64) bool {
+	switch {
+	case units > stripMost:
+		return false
+	case units > streamAtOnce || rows == 64:
+		return true
+	case units < 2:
+		return false
+	}
+	return depth >= stripDeep || rows == 32 && units == streamAtOnce
+}
 
 // stripShape is the strip for so many rows, where multiprocessors have so many
 // instructions' worth of columns.
-func stripShape(rows, units, arch int) productShape {
-	n, wm, wn, cluster, blocks := units, 1, units, 1, 1
+func stripShape(rows, units int, depth int64, arch int) productShape {
+	deep := depth >= stripDeep && units <= streamAtOnce
+	n, wm, cluster, blocks := units, 1, 1, 1
+	stages := func(n, bk, blocks int) int {
+		return min((sharedBytes(arch)/blocks-staticBytes)/((rows+16*n)*bk*2), stripStages)
+	}
+	half := (units + 1) / 2
 	switch {
-	case (units+1)/2 >= stripWarps:
-		n, wn, blocks = (units+1)/2, (units+1)/2, 2
-	case units <= streamAtOnce && arch >= 90:
-		n, wn, cluster = 2*units, 2, 2
+	case (half >= stripLeast || units == 4 && rows > 16) && stages(half, 128, 2) > 2:
+		n, blocks = half, 2
+	case rows == 64 && deep && arch >= 90:
+		n, cluster = 2*units, 2
 	}
-	if wn <= stripFew && rows >= stripRows {
+	columns := 1 // of a warp
+	switch {
+	case cluster > 1:
+		columns = 4
+	case rows == 64 || deep:
+		columns = 3
+	}
+	warps, wn := stripWarps/blocks/cluster, 1
+	for ; n%wn != 0 || n/wn > columns; wn++ {
+	}
+	switch {
+	case rows == 64 && 2*wn <= stripWarps:
 		wm = 2
+	case rows < 64 && 2*wn > warps && wn%2 == 0:
+		wn /= 2
 	}
-	for {
-		for _, bk := range [...]int{256, 128, 64} {
-			stages := min((sharedBytes(arch)/blocks-staticBytes)/((rows+16*n)*bk*2), stripStages)
-			if stages > 2 || blocks == 1 && bk == 64 {
-				return strip(rows, 16*n, wm, wn, bk, stages, cluster, blocks)
-			}
-		}
-		blocks--
+	bk := 256
+	if blocks == 2 {
+		bk = 128
 	}
+	for bk > 64 && stages(n, bk, blocks) < 3 {
+		bk /= 2
+	}
+	wk := 1
+	for wm*wn*wk*2 <= warps && bk%(64*wk) == 0 {
+		wk *= 2
+	}
+	return strip(rows, 16*n, wm, wn, wk, bk, stages(n, bk, blocks), cluster, blocks)
 }

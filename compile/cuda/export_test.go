@@ -27,9 +27,9 @@ func Stream(rows, cols, mt, warps, stages int, depth int64) Shape {
 }
 
 // Strip is a shape for up to rows rows on tensor cores, a block of which reads x once.
-func Strip(rows, cols, wm, wn, bk, stages, cluster, blocks int) Shape {
-	p := strip(rows, cols, wm, wn, bk, stages, cluster, blocks)
-	p.name = fmt.Sprintf("strip%d_n%d_w%dx%d_k%d_s%d_c%d_b%d", rows, cols, wm, wn, bk, stages, cluster, blocks)
+func Strip(rows, cols, wm, wn, wk, bk, stages, cluster, blocks int) Shape {
+	p := strip(rows, cols, wm, wn, wk, bk, stages, cluster, blocks)
+	p.name = fmt.Sprintf("strip%d_n%d_w%dx%dx%d_k%d_s%d_c%d_b%d", rows, cols, wm, wn, wk, bk, stages, cluster, blocks)
 	return Shape{p}
 }
 

@@ -24,18 +24,19 @@ const (
 )
 
 // The number of rows from which the routine is faster than our own kernels, where no
-// measurement of the GPU at hand says otherwise: than tiles; and than streams of all of a
-// block's columns at once and strips, or where the routine's sums are short and what
-// happens to them is a launch of its own.
+// measurement of the GPU at hand says otherwise: than tiles; where the routine's sums are
+// short and what happens to them is a launch of its own; and than streams of all of a
+// block's columns at once and strips.
 //
 // Measured on an H200 with cuBLASLt 13.1 by pwc tune, on Llama-3.1-8B and
 // Llama-3.2-1B: between the kernels around the product and on cold weights. The
 // library reads weights at the same rate whatever the number of rows up to 128, but
 // its kernels do not start before the one before ends.
 const (
-	libraryRows      = 17
-	libraryRowsLater = 33
-	shortDepth       = 4096
+	libraryRows       = 17
+	libraryRowsLater  = 33
+	libraryRowsStrips = 65
+	shortDepth        = 4096
 )
 
 // leastLibraryRows is where a measurement may let the routine begin.
@@ -104,7 +105,7 @@ func (e *emitter) library() (*libraryWay, bool) {
 	}
 	from := e.libraryFrom()
 	if depth, known := m.K.Const(); known && depth <= shortDepth && way.after != nil {
-		from = libraryRowsLater
+		from = max(from, libraryRowsLater)
 	}
 	way.attrs = append(way.attrs, fromAttr(from))
 	return way, true
@@ -115,7 +116,7 @@ func (e *emitter) library() (*libraryWay, bool) {
 func (e *emitter) libraryFrom() int64 {
 	depth, deep := e.k.MatMul.K.Const()
 	if cols, known := e.k.Cols[0].Const(); known && streamUnits(cols, e.arch) <= stripMost && deep && depth%8 == 0 && halves(e.k) {
-		return libraryRowsLater
+		return libraryRowsStrips
 	}
 	return libraryRows
 }

@@ -28,20 +28,20 @@ var libraryCases = []struct {
 }{
 	{"linear", "%x: bf16[N, 256], %w: bf16[512, 256]", "bf16[N, 512]", `
     %y = linear(%x, %w) : bf16[N, 512]`,
-		[]string{"p0 p1 r0 size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 0] from=33"}},
+		[]string{"p0 p1 r0 size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 0] from=65"}},
 	{"residual", "%x: bf16[N, 256], %w: bf16[512, 256], %r: bf16[N, 512]", "bf16[N, 512]", `
     %l = linear(%x, %w) : bf16[N, 512]
     %y = add(%r, %l) : bf16[N, 512]`,
-		[]string{"p0 p1 bf16[N, 512] size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 512*N] from=33", "k_linear_add_after"}},
+		[]string{"p0 p1 bf16[N, 512] size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 512*N] from=65", "k_linear_add_after"}},
 	{"bias and a gate, rounded after the bias", "%x: f16[N, 256], %w: f16[512, 256], %b: f16[512], %r: f16[N, 512]", "f16[N, 512]", `
     %l = linear(%x, %w, %b) : f16[N, 512]
     %s = silu(%l) : f16[N, 512]
     %y = mul(%r, %s) : f16[N, 512]`,
-		[]string{"p0 p1 f32[N, 512] size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 512*N] from=33", "k_linear_silu_mul_after"}},
+		[]string{"p0 p1 f32[N, 512] size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 512*N] from=65", "k_linear_silu_mul_after"}},
 	{"logits", "%x: bf16[N, 256], %w: bf16[640, 256]", "f32[N, 640]", `
     %l = linear(%x, %w) : bf16[N, 640]
     %y = cast(%l, dtype=f32) : f32[N, 640]`,
-		[]string{"p0 p1 bf16[N, 640] size=[N, 640, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 640, 640*N] from=33", "k_linear_cast_after"}},
+		[]string{"p0 p1 bf16[N, 640] size=[N, 640, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 640, 640*N] from=65", "k_linear_cast_after"}},
 	{"f32, whose sums must not depend on the rows", "%x: f32[N, 256], %w: f32[512, 256]", "f32[N, 512]", `
     %y = linear(%x, %w) : f32[N, 512]`, nil},
 	{"by depth", "%x: bf16[N, 256], %w: bf16[256, 512]", "bf16[N, 512]", `
@@ -57,7 +57,7 @@ var libraryCases = []struct {
 	{"part of a tensor", "%x: bf16[N, 512], %w: bf16[512, 256]", "bf16[N, 512]", `
     %h = slice(%x, axis=1, start=128, end=384) : bf16[N, 256]
     %y = linear(%h, %w) : bf16[N, 512]`,
-		[]string{"p0 p1 r0 size=[N, 512, 256, 1] x=[128, 512, 0] w=[0, 256, 0] y=[0, 512, 0] from=33"}},
+		[]string{"p0 p1 r0 size=[N, 512, 256, 1] x=[128, 512, 0] w=[0, 256, 0] y=[0, 512, 0] from=65"}},
 	{"a norm between two products", "%x: bf16[N, 256], %w: bf16[512, 256], %r: bf16[N, 512], %g: bf16[512], %v: bf16[768, 512]", "bf16[N, 384], bf16[N, 512]", `
     %l = linear(%x, %w) : bf16[N, 512]
     %s = add(%r, %l) : bf16[N, 512]
@@ -66,8 +66,8 @@ var libraryCases = []struct {
     %a, %b = split(%u, axis=1, sizes=[384, 384]) : bf16[N, 384], bf16[N, 384]
     %e = silu(%a) : bf16[N, 384]
     %y = mul(%e, %b) : bf16[N, 384]`,
-		[]string{"p0 p1 bf16[N, 512] size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 512*N] from=33", "k_linear_add_after_rms_norm",
-			"bf16[N, 512] p4 bf16[N, 768] size=[N, 768, 512, 1] x=[0, 512, 0] w=[0, 512, 0] y=[0, 768, 0] from=33", "k_silu_mul"}},
+		[]string{"p0 p1 bf16[N, 512] size=[N, 512, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 512, 512*N] from=65", "k_linear_add_after_rms_norm",
+			"bf16[N, 512] p4 bf16[N, 768] size=[N, 768, 512, 1] x=[0, 512, 0] w=[0, 512, 0] y=[0, 768, 0] from=65", "k_silu_mul"}},
 	{"more columns than blocks have at once", "%x: bf16[N, 256], %w: bf16[42368, 256]", "bf16[N, 42368]", `
     %y = linear(%x, %w) : bf16[N, 42368]`,
 		[]string{"p0 p1 r0 size=[N, 42368, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 42368, 0] from=17"}},

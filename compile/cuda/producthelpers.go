@@ -148,11 +148,14 @@ __device__ __forceinline__ void cluster_sync() {
 template <int SPLIT, int SIZE, int THREADS>
 __device__ __forceinline__ void sum_over_cluster(float *part) {
   __syncthreads();
-  for (int i = threadIdx.x; SPLIT > 1 && i < SIZE; i += THREADS) {
-    float s = part[i];
+  for (int i = threadIdx.x * 4; SPLIT > 1 && i < SIZE; i += THREADS * 4) {
+    float4 s = *(const float4 *)(part + i);
     #pragma unroll
-    for (int k = 1; k < SPLIT; k++) s = __fadd_rn(s, part[k * SIZE + i]);
-    part[i] = s;
+    for (int k = 1; k < SPLIT; k++) {
+      const float4 more = *(const float4 *)(part + k * SIZE + i);
+      s = make_float4(__fadd_rn(s.x, more.x), __fadd_rn(s.y, more.y), __fadd_rn(s.z, more.z), __fadd_rn(s.w, more.w));
+    }
+    *(float4 *)(part + i) = s;
   }
   cluster_sync();
 }
@@ -164,10 +167,12 @@ __device__ __forceinline__ void add_of_cluster(float (&acc)[N], const float *par
     unsigned at;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(part)), "r"(r));
     #pragma unroll
-    for (int j = 0; j < N; j++) {
-      float x;
-      asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(at + j * 4) : "memory");
-      acc[j] = r == 0 ? x : __fadd_rn(acc[j], x);
+    for (int j = 0; j < N; j += N % 4 == 0 ? 4 : 1) {
+      float x[4];
+      if (N % 4 == 0) asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(at + j * 4) : "memory");
+      else asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x[0]) : "r"(at + j * 4) : "memory");
+      #pragma unroll
+      for (int i = 0; i < (N % 4 == 0 ? 4 : 1); i++) acc[j + i] = r == 0 ? x[i] : __fadd_rn(acc[j + i], x[i]);
     }
   }
 }

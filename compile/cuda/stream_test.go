@@ -31,11 +31,14 @@ func TestDeviceStreams(t *testing.T) {
 		{1000, 100, 16, cuda.Stream(16, 48, 3, 6, 2, 1000)},
 		{40, 100, 8, cuda.Stream(8, 32, 2, 4, 2, 40)},
 		{648, 33, 32, cuda.Stream(32, 64, 1, 3, 5, 648)},
-		{264, 200, 16, cuda.Strip(16, 112, 1, 7, 128, 3, 1, 2)},
-		{1000, 100, 32, cuda.Strip(32, 48, 1, 3, 64, 4, 1, 1)},
-		{648, 33, 64, cuda.Strip(64, 64, 2, 2, 256, 3, 1, 1)},
-		{520, 100, 64, cuda.Strip(64, 96, 2, 3, 128, 2, 2, 1)},
-		{40, 72, 8, cuda.Strip(8, 32, 1, 2, 64, 3, 2, 1)},
+		{264, 200, 16, cuda.Strip(16, 112, 1, 7, 1, 128, 3, 1, 2)},
+		{1000, 100, 32, cuda.Strip(32, 48, 1, 3, 1, 64, 4, 1, 1)},
+		{648, 33, 64, cuda.Strip(64, 64, 2, 2, 1, 256, 3, 1, 1)},
+		{520, 100, 64, cuda.Strip(64, 96, 2, 3, 1, 128, 2, 2, 1)},
+		{520, 100, 64, cuda.Strip(64, 64, 1, 1, 4, 256, 2, 2, 1)},
+		{512, 150, 64, cuda.Strip(64, 128, 1, 2, 4, 128, 2, 1, 1)},
+		{1000, 60, 32, cuda.Strip(32, 32, 2, 1, 2, 128, 2, 1, 1)},
+		{40, 72, 8, cuda.Strip(8, 32, 1, 2, 1, 64, 3, 2, 1)},
 	} {
 		m := productModule(t, dtype.BF16, dtype.BF16, c.k, c.n)
 		b := cuda.Only{Backend: g.backend, Shape: c.shape}
@@ -79,7 +82,7 @@ func TestDeviceEarlier(t *testing.T) {
 }
 
 // stages finds how many stages a stream or a strip has.
-var stages = regexp.MustCompile(`(?:product_stream<\w+|product_strip<\w+, \d+), \d+, \d+, \d+, \d+, (\d+),`)
+var stages = regexp.MustCompile(`(?:product_stream<\w+|product_strip<\w+, \d+, \d+), \d+, \d+, \d+, \d+, (\d+),`)
 
 // TestStreamsFit compiles products of many shapes for GPUs with little and much shared
 // memory: blocks must fit, and while one stage is used another one must be under way.

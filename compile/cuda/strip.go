@@ -14,19 +14,20 @@ import (
 
 // strip is for up to rows rows on tensor cores, the weights being the M operand: wm by
 // wn warps share its rows and columns, whose operands pass through shared memory in
-// stages of bk elements of k.
-func strip(rows, cols, wm, wn, bk, stages, cluster, blocks int) productShape {
-	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: cols, split: 1, threads: wm * wn * 32, pitch: cols + 4,
+// stages of bk elements of k, of which wk such groups of warps each take a part. The more
+// of a stage is one warp's, the fewer warps read the same of it.
+func strip(rows, cols, wm, wn, wk, bk, stages, cluster, blocks int) productShape {
+	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: cols, split: wk, threads: wm * wn * wk * 32, pitch: cols + 4,
 		cluster: cluster, blocks: blocks, write: (*emitter).strip, wm: wm, wn: wn, bk: bk, stages: stages}
 }
 
 func (e *emitter) strip(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
-	e.shared = dim.Const(int64(max(p.stages*(p.rows+p.cols)*p.bk*2, 4*p.rows*p.pitch)))
+	e.shared = dim.Const(int64(max(p.stages*(p.rows+p.cols)*p.bk*2, p.sumBytes())))
 	e.line("extern __shared__ uint4 shared[];")
 	e.line("float *part = (float *)shared;")
 	e.line("const auto row_at = [&](int r) { return (first_row + r) * x_row; };")
-	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.bk, p.stages, p.cluster, e.early(), e.soon()},
+	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.split, p.bk, p.stages, p.cluster, e.early(), e.soon()},
 		"x, row_at, (int)(rows - first_row), w, w_row, column, ready, "+e.dim(e.k.MatMul.K))
 }
 
@@ -35,16 +36,16 @@ var stripHelpers = []helper{
 	{"product_strip", []string{"shared_address", "copies"}, `
 // product_strip: up to BM rows of x, which lie at row_at, and BN rows of w on tensor
 // cores. WM by WN warps share them, the rows of w being the instruction's M operand, so
-// that eight rows of x fill it. BK elements of k make a stage of shared memory, filled
-// asynchronously: many neighbouring bytes of a row at once are what memory streams
+// that eight rows of x fill it. BK elements of k make a stage of shared memory, of which
+// WK such groups of warps each take a part, filled asynchronously: many neighbouring bytes of a row at once are what memory streams
 // fastest. A block reads x once. The 16-byte parts of rows are exchanged by row, so that
 // the eight rows of a matrix lie in different banks. CLUSTER blocks share the strip, each
 // with a part of K. With EARLY the first rows of w are requested before the previous
 // kernel is done.
-template <class T, int BM, int BN, int WM, int WN, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Row, class Column, class Ready>
+template <class T, int BM, int BN, int WM, int WN, int WK, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Row, class Column, class Ready>
 __device__ __forceinline__ void product_strip(float *part, const T *x, const Row &row_at, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
-  constexpr int THREADS = WM * WN * 32, PARTS = BK / 8, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN * (BM / WM), wn = warp % WN * (BN / WN);
+  constexpr int THREADS = WM * WN * WK * 32, PARTS = BK / 8, TURNS = BK / 32 / WK, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN % WM * (BM / WM), wn = warp % WN * (BN / WN), wk = warp / (WN * WM);
   const unsigned base = shared_address(part);
   auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ row % 8) * 16); };
   // A thread copies every THREADS-th 16 bytes of a stage of either operand. Where sums
@@ -56,12 +57,13 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
   auto x_from = [&](int i) { return x + row_at(min(i / PARTS, rows - 1)) + i % PARTS * 8; };
   #pragma unroll
   for (int n = 0; KEPT && n * THREADS < W; n++) w_kept[n] = w_from(n * THREADS + threadIdx.x);
+  auto exists = [&](int k) { return K % BK == 0 || k < K; };
   auto fill_w = [&](int stage, int k) {
     #pragma unroll
     for (int n = 0; n * THREADS < W; n++) {
       const int i = n * THREADS + threadIdx.x;
       if (W % THREADS == 0 || i < W)
-        copy_async(base + stage * STAGE + BM * BK * 2 + at_row(i / PARTS, i % PARTS), (KEPT ? w_kept[n] : w_from(i)) + k, k + i % PARTS * 8 < K);
+        copy_async(base + stage * STAGE + BM * BK * 2 + at_row(i / PARTS, i % PARTS), (KEPT ? w_kept[n] : w_from(i)) + k, exists(k + i % PARTS * 8));
     }
   };
   auto fill_x = [&](int stage, int k) {
@@ -69,7 +71,7 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
     for (int n = 0; n * THREADS < X; n++) {
       const int i = n * THREADS + threadIdx.x;
       if (X % THREADS == 0 || i < X)
-        copy_async(base + stage * STAGE + at_row(i / PARTS, i % PARTS), (KEPT ? x_kept[n] : x_from(i)) + k, i / PARTS < rows && k + i % PARTS * 8 < K);
+        copy_async(base + stage * STAGE + at_row(i / PARTS, i % PARTS), (KEPT ? x_kept[n] : x_from(i)) + k, i / PARTS < rows && exists(k + i % PARTS * 8));
     }
   };
   const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
@@ -99,7 +101,8 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
     asm volatile("cp.async.commit_group;" ::: "memory");
     const unsigned at = base + (s - first) % STAGES * STAGE;
     #pragma unroll
-    for (int h = 0; h < BK / 32; h++) {
+    for (int n = 0; n < TURNS; n++) {
+      const int h = wk * TURNS + n;
       unsigned a[MT][2][4], b[NT][4];
       #pragma unroll
       for (int j = 0; j < NT; j++) load_matrices(b[j], at + at_row(wm + j * 8 + lane % 8, h * 4 + lane / 8));
@@ -124,7 +127,7 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
     for (int j = 0; j < NT; j++)
       #pragma unroll
       for (int c = 0; c < 4; c++)
-        part[(wm + j * 8 + lane % 4 * 2 + c % 2) * PITCH + wn + i * 16 + c / 2 * 8 + lane / 4] = acc[i][j][c];
+        part[(wk * BM + wm + j * 8 + lane % 4 * 2 + c % 2) * PITCH + wn + i * 16 + c / 2 * 8 + lane / 4] = acc[i][j][c];
 }
 `},
 }

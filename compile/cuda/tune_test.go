@@ -225,20 +225,26 @@ func streams(rows int, cols, depth int64) []cuda.Shape {
 // strips lists strips that fill an H200 with one block for each multiprocessor, or two.
 func strips(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
-	for _, c := range []struct{ cluster, blocks, waves int }{{1, 1, 1}, {1, 1, 2}, {1, 1, 3}, {1, 2, 1}, {1, 2, 2}, {2, 1, 1}, {2, 2, 1}, {4, 1, 1}} {
+	add := func(units, wm, wn, wk, bk, cluster, blocks int) {
+		n, warps, room := 16*units, wm*wn*wk, (225<<10)/blocks
+		sums := n * rows / (wm * wn * 32) // of a thread
+		stages := min(room/((rows+n)*bk*2), 16)
+		if units%wn != 0 || rows%(8*wm) != 0 || bk%(32*wk) != 0 || warps < 3 || warps > 16 || sums > 128 || sums*warps*32 > 40000/blocks ||
+			stages < 3 && (stages < 2 || bk < 128) || int64(stages*bk*cluster) > depth || 4*rows*wk*(n+4) > room {
+			return
+		}
+		s := cuda.Strip(rows, n, wm, wn, wk, bk, stages, cluster, blocks)
+		if !slices.ContainsFunc(out, func(o cuda.Shape) bool { return o.String() == s.String() }) {
+			out = append(out, s)
+		}
+	}
+	for _, c := range []struct{ cluster, blocks, waves int }{{1, 1, 1}, {1, 1, 2}, {1, 2, 1}, {2, 1, 1}, {2, 2, 1}} {
 		units := int(cols*int64(c.cluster)+int64(132*c.blocks*c.waves*16)-1) / (132 * c.blocks * c.waves * 16)
-		for mt := 1; mt <= min(units, 4); mt++ {
-			for wm := 1; wm <= min(4, max(1, rows/16)); wm *= 2 {
-				for _, bk := range []int{64, 128, 256} {
-					wn := (units + mt - 1) / mt
-					n := wn * mt * 16
-					stages := min((225<<10)/c.blocks/((rows+n)*bk*2), 16)
-					if wm*wn < 2 || wm*wn > 16 || mt*rows/wm > 128 || stages < 3 || int64(stages*bk*c.cluster) > depth || 4*rows*(n+4) > 225<<10/c.blocks {
-						continue
-					}
-					s := cuda.Strip(rows, n, wm, wn, bk, stages, c.cluster, c.blocks)
-					if !slices.ContainsFunc(out, func(o cuda.Shape) bool { return o.String() == s.String() }) {
-						out = append(out, s)
+		for wm := 1; wm <= min(2, max(1, rows/16)); wm++ {
+			for wn := 1; wn <= units; wn++ {
+				for _, wk := range []int{1, 2, 4, 8, 16} {
+					for _, bk := range []int{64, 128, 256, 512} {
+						add(units, wm, wn, wk, bk, c.cluster, c.blocks)
 					}
 				}
 			}
@@ -310,7 +316,7 @@ func TestTune(t *testing.T) {
 			}
 			slices.SortFunc(results, func(a, b result) int { return int(a.d - b.d) })
 			for i, r := range results {
-				if i < 10 || r.name == "chosen" {
+				if i < 12 || r.name == "chosen" {
 					t.Logf("%6d x %5d rows %3d: %-28s %7.2f µs %5.0f GB/s", c[0], c[1], rows, r.name, float64(r.d.Nanoseconds())/1e3, float64(c[0]*c[1]*2)/float64(r.d.Nanoseconds()))
 				}
 			}
@@ -381,7 +387,7 @@ func TestTuneChains(t *testing.T) {
 			default:
 				n := (rows + 7) / 8 * 8
 				for _, units := range []int{2, 4, 8} {
-					shapes = append(shapes, cuda.Strip(n, 16*units, 1, units, 64, 3, 1, 1), cuda.Strip(n, 16*units, 1, units, 128, 3, 1, 1))
+					shapes = append(shapes, cuda.Strip(n, 16*units, 1, units, 1, 64, 3, 1, 1), cuda.Strip(n, 16*units, 1, units, 1, 128, 3, 1, 1))
 				}
 			}
 			programs := make([]*program.Program, len(shapes))
