@@ -27,7 +27,7 @@ import (
 
 const productModule = `pwc 1
 module "product" {
-  sym N in [1, 64] batch
+  sym N in [1, 96] batch
   weight @w : bf16[512, 256] = "w"
   func @forward(%x: bf16[N, 256]) -> (bf16[N, 512]) {
     %y = linear(%x, @w) : bf16[N, 512]
@@ -62,7 +62,7 @@ func newServer(t testing.TB) *server {
 	compiler := &cudatest.Idle{}
 	backend, err := compilecuda.New("cuda:sm_90", compiler)
 	must(t, err)
-	o := piecewise.Options{Target: build.Pipeline{Backend: backend}, Store: build.NewMemoryStore(), CaptureSizes: []int64{8, 48, 64}, Mode: piecewise.Piecewise}
+	o := piecewise.Options{Target: build.Pipeline{Backend: backend}, Store: build.NewMemoryStore(), CaptureSizes: []int64{8, 80, 96}, Mode: piecewise.Piecewise}
 	// Compiled once without a device, so that the driver can be told of all kernels.
 	_, err = piecewise.New(context.Background(), m, o)
 	must(t, err)

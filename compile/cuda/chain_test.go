@@ -99,15 +99,15 @@ func TestChains(t *testing.T) {
 	}
 }
 
-// TestTilesHaveNoTails: where a matrix has so many columns that more than 16 rows are
-// tiles, what follows is a launch of its own.
-func TestTilesHaveNoTails(t *testing.T) {
+// TestTails: up to 64 rows what follows a product is part of its launch, of a matrix with
+// so many columns too that blocks take turns; after tiles it is a launch of its own.
+func TestTails(t *testing.T) {
 	r := newRecorder(t, "cuda:sm_90")
 	p, err := compile.Compile(context.Background(), chainModule(t, chainShape{dtype.BF16, 72, 21200, 1, 1, 16}), compile.Shape{}, r, compile.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for rows, want := range map[int64][]string{16: {"k_linear_silu_mul_rows16"}, 17: {"k_linear_tile32x128_rows32", "k_silu_mul"}, 64: {"k_linear_tile64x128_rows64", "k_silu_mul"}} {
+	for rows, want := range map[int64][]string{16: {"k_linear_silu_mul_rows16"}, 17: {"k_linear_silu_mul_rows32"}, 64: {"k_linear_silu_mul_rows64"}, 65: {"k_linear_tile128x128", "k_silu_mul"}} {
 		if got := launches(t, p, rows); !slices.Equal(got[1:1+len(want)], want) {
 			t.Errorf("%d rows: %q, want %q after the norm", rows, got, want)
 		}

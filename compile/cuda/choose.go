@@ -22,9 +22,9 @@ func oneRow(depth int64) productShape {
 // depth, by rising number of rows.
 //
 // They were measured on an H200, on cold weights of 28672 x 4096, 4096 x 14336,
-// 6144 x 4096, 4096 x 4096, 8192 x 4096, 12288 x 4096, 16384 x 2048, 2048 x 8192 and
-// 2048 x 2048: what stands here is the fastest or within a few percent of it, for 2048
-// columns and 64 rows within a tenth (TestTune measures again).
+// 6144 x 4096, 4096 x 4096, 8192 x 4096, 12288 x 4096, 16384 x 2048, 3072 x 2048,
+// 2048 x 8192, 2048 x 2048 and 128256 x 4096: what stands here is the fastest or within a
+// few percent of it (TestTune measures again).
 // Three things decide. Every multiprocessor needs work, so few columns ask for
 // narrow blocks, or for several that share a block's columns. Blocks of tiles must
 // overlap, one streaming while another begins or ends, so two or three must fit
@@ -38,15 +38,10 @@ func rowShapes(depth, cols int64, arch int) []productShape {
 	shapes := []productShape{oneRow(depth)}
 	units := streamUnits(cols, arch)
 	for _, rows := range []int{8, 16, 32, 64} {
-		switch {
-		case isStrip(rows, units, depth):
+		if isStrip(rows, units, depth) {
 			shapes = append(shapes, stripShape(rows, units, depth, arch))
-		case rows <= 16 || rows == 32 && units <= streamAtOnce:
+		} else {
 			shapes = append(shapes, streamShape(rows, depth, cols, arch))
-		case rows == 32:
-			shapes = append(shapes, tile(32, 128, 64, 4, 1, 2, 32))
-		default:
-			shapes = append(shapes, tile(64, 128, 64, 3, 1, 2, 64))
 		}
 	}
 	switch {
@@ -116,8 +111,12 @@ func streamShape(rows int, depth, cols int64, arch int) productShape {
 // instruction's worth, or two if else it would have all of k; but where sums are long and
 // columns few it has all of these. There and with 64 rows two blocks share the columns,
 // each with half of k, so that x is read half as often from the second-level cache.
+//
+// Where one block of a multiprocessor has not room for its columns, as of a vocabulary,
+// there are turns of two blocks, as few and as even as can be, and two stages are enough.
 const (
-	stripMost   = 20   // instructions' worth of columns of a multiprocessor
+	stripMost   = 20   // instructions' worth of columns of a multiprocessor in one turn
+	stripTurn   = 8    // of a block, at most, where there are several
 	stripLeast  = 3    // of a block's, where there are two for a multiprocessor, of few rows
 	stripDeep   = 8192 // a long sum
 	stripWarps  = 16   // of a multiprocessor
@@ -128,9 +127,11 @@ const (
 // so many instructions' worth of columns, and not a stream.
 func isStrip(rows, units int, depth int64) bool {
 	switch {
+	case rows == 64:
+		return true
 	case units > stripMost:
-		return false
-	case units > streamAtOnce || rows == 64:
+		return rows == 32
+	case units > streamAtOnce:
 		return true
 	case units < 2:
 		return false
@@ -146,8 +147,14 @@ func stripShape(rows, units int, depth int64, arch int) productShape {
 	stages := func(n, bk, blocks int) int {
 		return min((sharedBytes(arch)/blocks-staticBytes)/((rows+16*n)*bk*2), stripStages)
 	}
-	half := (units + 1) / 2
+	half, least := (units+1)/2, 3
 	switch {
+	case units > stripMost:
+		turns := (units + 2*stripTurn - 1) / (2 * stripTurn)
+		n, least = (units+2*turns-1)/(2*turns), 2
+		if stages(n, 64, 2) >= least {
+			blocks = 2
+		}
 	case (half >= stripLeast || units == 4 && rows > 16) && stages(half, 128, 2) > 2:
 		n, blocks = half, 2
 	case rows == 64 && deep && arch >= 90:
@@ -157,6 +164,8 @@ func stripShape(rows, units int, depth int64, arch int) productShape {
 	switch {
 	case cluster > 1:
 		columns = 4
+	case units > stripMost:
+		columns = 2
 	case rows == 64 || deep:
 		columns = 3
 	}
@@ -173,7 +182,7 @@ func stripShape(rows, units int, depth int64, arch int) productShape {
 	if blocks == 2 {
 		bk = 128
 	}
-	for bk > 64 && stages(n, bk, blocks) < 3 {
+	for bk > 64 && stages(n, bk, blocks) < least {
 		bk /= 2
 	}
 	wk := 1

@@ -24,9 +24,9 @@ const (
 )
 
 // The number of rows from which the routine is faster than our own kernels, where no
-// measurement of the GPU at hand says otherwise: than tiles; where the routine's sums are
-// short and what happens to them is a launch of its own; and than streams of all of a
-// block's columns at once and strips.
+// measurement of the GPU at hand says otherwise: than kernels without tensor cores; where
+// the routine's sums are short and what happens to them is a launch of its own; and than
+// streams and strips.
 //
 // Measured on an H200 with cuBLASLt 13.1 by pwc tune, on Llama-3.1-8B and
 // Llama-3.2-1B: between the kernels around the product and on cold weights. The
@@ -114,8 +114,7 @@ func (e *emitter) library() (*libraryWay, bool) {
 // libraryFrom is the number of rows from which the routine is faster, whatever happens
 // to its sums.
 func (e *emitter) libraryFrom() int64 {
-	depth, deep := e.k.MatMul.K.Const()
-	if cols, known := e.k.Cols[0].Const(); known && streamUnits(cols, e.arch) <= stripMost && deep && depth%8 == 0 && halves(e.k) {
+	if depth, known := e.k.MatMul.K.Const(); known && depth%8 == 0 && halves(e.k) {
 		return libraryRowsStrips
 	}
 	return libraryRows

@@ -70,7 +70,7 @@ var libraryCases = []struct {
 			"bf16[N, 512] p4 bf16[N, 768] size=[N, 768, 512, 1] x=[0, 512, 0] w=[0, 512, 0] y=[0, 768, 0] from=65", "k_silu_mul"}},
 	{"more columns than blocks have at once", "%x: bf16[N, 256], %w: bf16[42368, 256]", "bf16[N, 42368]", `
     %y = linear(%x, %w) : bf16[N, 42368]`,
-		[]string{"p0 p1 r0 size=[N, 42368, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 42368, 0] from=17"}},
+		[]string{"p0 p1 r0 size=[N, 42368, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 42368, 0] from=65"}},
 	{"types that differ", "%x: f32[N, 256], %w: bf16[512, 256]", "f32[N, 512]", `
     %y = linear(%x, %w) : f32[N, 512]`, nil},
 	{"one row", "%x: bf16[1, 256], %w: bf16[512, 256]", "bf16[1, 512]", `

@@ -238,7 +238,11 @@ func strips(rows int, cols, depth int64) []cuda.Shape {
 			out = append(out, s)
 		}
 	}
-	for _, c := range []struct{ cluster, blocks, waves int }{{1, 1, 1}, {1, 1, 2}, {1, 2, 1}, {2, 1, 1}, {2, 2, 1}} {
+	ways := []struct{ cluster, blocks, waves int }{{1, 1, 1}, {1, 1, 2}, {1, 2, 1}, {2, 1, 1}, {2, 2, 1}}
+	if cols > 132*16*20 { // more than a block of one wave could have
+		ways = []struct{ cluster, blocks, waves int }{{1, 1, 4}, {1, 1, 5}, {1, 1, 6}, {1, 1, 8}, {1, 2, 4}, {1, 2, 5}, {1, 2, 6}, {1, 2, 8}}
+	}
+	for _, c := range ways {
 		units := int(cols*int64(c.cluster)+int64(132*c.blocks*c.waves*16)-1) / (132 * c.blocks * c.waves * 16)
 		for wm := 1; wm <= min(2, max(1, rows/16)); wm++ {
 			for wn := 1; wn <= units; wn++ {

@@ -32,7 +32,7 @@ func watchedCases(t testing.TB) []watchedCase {
 		{"product", productModule(t, bf16, bf16, 136, 40), []int64{1, 2, 5, 16, 17, 64, 65, 130}},
 		{"wider product", productModule(t, bf16, bf16, 136, 4104), []int64{33, 66}},
 		{"wide product", productModule(t, f16, f16, 8, 12808), []int64{17}},
-		{"widest product", productModule(t, bf16, bf16, 8, 42248), []int64{17, 33}},
+		{"widest product", productModule(t, bf16, bf16, 8, 42248), []int64{17, 33}}, // blocks take turns
 		{"product in f32", productModule(t, f32, bf16, 72, 40), []int64{1, 9}},
 		{"chain", chainModule(t, chainShape{bf16, 256, 136, 3, 1, 16}), []int64{1, 2, 8, 16, 17, 65}},
 		{"odd chain", chainModule(t, chainShape{f16, 1000, 40, 2, 2, 6}), []int64{1, 3}},
@@ -83,7 +83,7 @@ func TestWatchedKernels(t *testing.T) {
 		linear_add_rope_rope_reshape_rows16 linear_add_rope_rope_reshape_rows32 linear_add_rope_rope_reshape_rows8
 		linear_add_rows1 linear_add_rows16 linear_add_rows32 linear_add_rows64 linear_add_rows8
 		linear_add_simple64x64 linear_add_simple8x128 linear_add_tile128x128 linear_add_tile128x64_rows128
-		linear_add_tile32x128_rows32 linear_add_tile64x128_rows64 linear_add_tile64x64_rows128
+		linear_add_tile64x64_rows128
 		linear_select_relu_each linear_select_relu_group128x128 linear_select_relu_group32x128
 		linear_select_relu_group64x128 linear_select_relu_group8x128 linear_select_relu_simple1x256
 		linear_silu_mul_rows16 linear_silu_mul_rows32 linear_silu_mul_rows8 linear_tile64x64_rows128
