@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"pwc/ir/dtype"
@@ -19,8 +20,13 @@ type ring struct {
 	slots  []*slotMemory
 	next   int
 	sent   *slotMemory   // whose inputs the device has; nil: handed out since, or never sent
+	held   []held        // by input, while there is sent
 	copied *device.Fence // that was set last; nil: none was
 }
+
+// held is what the device has of an input that the host filled: so many bytes, and then
+// zeros up to padded.
+type held struct{ bytes, padded int64 }
 
 // slotMemory is one staging slot.
 type slotMemory struct {
@@ -53,6 +59,7 @@ const (
 	unset source = iota
 	staged
 	fromDevice
+	kept
 )
 
 // Inputs is a staging slot to fill for one run. Copies of an Inputs are the
@@ -65,6 +72,7 @@ type Inputs struct {
 // newRing allocates the staging slots. The inputs of one lie in it as they lie on
 // the device.
 func (fn *function) newRing() error {
+	fn.ring.held = make([]held, len(fn.inputs))
 	var size int64
 	for i := range fn.inputs {
 		if fn.inputs[i].from == nil {
@@ -258,6 +266,27 @@ func view[T int32 | int64 | float32](in Inputs, name string, dt dtype.DType) ([]
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)*8/dt.Bits()), nil
 }
 
+// Keep leaves an input to the run as the host filled it for the run before, if that had as
+// many rows, and reports whether it does; where it does not, the input must be filled. What
+// is the same from step to step need not be written and compared again. Positions in what
+// another function made are never kept: how many there are may be another number now.
+func (in Inputs) Keep(name string) (bool, error) {
+	i, err := in.find(name)
+	if err != nil {
+		return false, err
+	}
+	fn, spec := in.slot.fn, &in.slot.fn.inputs[i]
+	if fn.ring.sent == nil || spec.from != nil || slices.ContainsFunc(fn.checks, func(c positionCheck) bool { return c.positions == i }) {
+		return false, nil
+	}
+	bytes, rows, err := fn.inputBytes(spec, in.slot.rows, -1)
+	if err != nil || bytes == 0 || fn.ring.held[i].bytes != bytes {
+		return false, err
+	}
+	in.slot.given[i] = given{how: kept, rows: rows}
+	return true, nil
+}
+
 // Set gives an input a tensor that is on the device: it is copied when the run
 // is issued, in the pool's stream order, unless it already lies where the
 // function reads it.
@@ -367,6 +396,8 @@ func (s *slotMemory) send(size int64) error {
 			want = in.rowBytes * size
 		}
 		s.device[i] = 0
+		has := fn.ring.held[i]
+		fn.ring.held[i] = held{}
 		switch g.how {
 		case unset:
 			return fmt.Errorf("piecewise: input %%%s of @%s was not filled", in.name, fn.ir.Name)
@@ -386,7 +417,7 @@ func (s *slotMemory) send(size int64) error {
 			}
 			in.place.replaced(nil)
 			if !in.written {
-				s.device[i] = want
+				s.device[i], fn.ring.held[i] = want, held{have, want}
 			}
 			if before.sent(i, b) {
 				continue
@@ -400,6 +431,21 @@ func (s *slotMemory) send(size int64) error {
 				return err
 			}
 			next = stagedCopy{dst, s.at[i], s.at[i] + want}
+		case kept:
+			if before == nil || has.bytes != have { // another run came between
+				return fmt.Errorf("%w: input %%%s of @%s was to be kept, and the run before had not its %d rows", ErrSize, in.name, fn.ir.Name, g.rows)
+			}
+			if err := next.send(stream, s.all); err != nil { // with the slot's bytes around the input's, not with these
+				return err
+			}
+			next = stagedCopy{}
+			if has.padded < want {
+				if err := stream.Fill(dst.Slice(has.padded, want-has.padded), 0); err != nil {
+					return err
+				}
+				has.padded = want
+			}
+			fn.ring.held[i] = has
 		case fromDevice:
 			if g.result.fn != nil { // it may have been overwritten since it was given
 				if err := g.result.check(g.index); err != nil {

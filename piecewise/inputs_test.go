@@ -138,3 +138,204 @@ module "count" {
 		wantF32(t, run(t, b.Func("forward"), []float32{1, 2}), []float32{2, 3})
 	}
 }
+
+// An input that is kept is what the host gave the run before, beside others that are
+// copied, whatever happened in between; and where that run had it from the device, had
+// other rows, or is not known, it is not kept.
+func TestKeep(t *testing.T) {
+	for slots := 1; slots <= 3; slots++ {
+		w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
+		b := create(t, `pwc 1
+module "digits" {
+  sym N in [1, 16] batch
+  func @forward(%x: f32[N], %y: f32[N], %z: f32[N]) -> (f32[N]) {
+    %a = mul(%x, 100.0) : f32[N]
+    %b = mul(%y, 10.0) : f32[N]
+    %c = add(%a, %b) : f32[N]
+    %d = add(%c, %z) : f32[N]
+    return %d
+  }
+}
+`, piecewise.Options{Device: w, Mode: piecewise.FullDecodeOnly, CaptureSizes: []int64{2, 8}, Slots: slots})
+		ctx := context.Background()
+		if err := b.Load(ctx, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Capture(ctx); err != nil {
+			t.Fatal(err)
+		}
+		f, names := b.Func("forward"), []string{"x", "y", "z"}
+		rng := rand.New(rand.NewPCG(uint64(slots), 7))
+		ran, byHost := map[string][]float32{}, map[string]bool{} // of the last run
+		kept, unrun, n := 0, 0, 1
+		for range 600 {
+			if rng.IntN(3) == 0 {
+				n = 1 + rng.IntN(6)
+			}
+			in, err := f.Inputs(int64(n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			in.SetUniform(rng.IntN(2) == 0)
+			now, host, inUse := map[string][]float32{}, map[string]bool{}, 0
+			for _, name := range names {
+				if rng.IntN(2) == 0 {
+					ok, err := in.Keep(name)
+					if err != nil {
+						t.Fatal(err)
+					}
+					// A slot that is handed out is no longer what was sent.
+					if want := byHost[name] && len(ran[name]) == n && unrun+1 < slots; ok != want {
+						t.Fatalf("%d slots: input %s of %d rows kept: %v; the run before had %v, by the host: %v, %d slots were not run", slots, name, n, ok, ran[name], byHost[name], unrun)
+					}
+					if ok {
+						now[name], host[name] = ran[name], true
+						inUse++
+						continue
+					}
+				}
+				v := make([]float32, n)
+				for i := range v {
+					v[i] = float32(1 + rng.IntN(9))
+				}
+				now[name] = v
+				if rng.IntN(6) == 0 {
+					onDevice(t, w.Device, in, name, v)
+					continue
+				}
+				host[name] = true
+				x, err := in.Float32s(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				copy(x, v)
+			}
+			if rng.IntN(8) == 0 {
+				unrun++
+				continue
+			}
+			w.log = nil
+			r, err := f.Run(ctx, in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if inUse == len(names) && slices.Contains(w.log, "copy") {
+				t.Fatal("inputs that are kept were copied")
+			}
+			ran, byHost, kept, unrun = now, host, kept+inUse, 0
+			want := make([]float32, n)
+			for i := range want {
+				want[i] = 100*ran["x"][i] + 10*ran["y"][i] + ran["z"][i]
+			}
+			wantF32(t, read(t, r.At(0)), want)
+		}
+		if (kept < 100) != (slots == 1) {
+			t.Errorf("%d slots: %d inputs were kept", slots, kept)
+		}
+		// What was to be kept may be gone by the time of the run.
+		if slots < 3 {
+			continue
+		}
+		fill := func(rows int) piecewise.Inputs {
+			in, err := f.Inputs(int64(rows))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range names {
+				if _, err := in.Float32s(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return in
+		}
+		if _, err := f.Run(ctx, fill(3), nil); err != nil {
+			t.Fatal(err)
+		}
+		first := fill(3)
+		if ok, err := first.Keep("y"); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		if _, err := f.Run(ctx, fill(2), nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Run(ctx, first, nil); !errors.Is(err, piecewise.ErrSize) {
+			t.Errorf("a run whose input is not there any more: %v", err)
+		}
+		if _, err := fill(1).Keep("w"); err == nil {
+			t.Error("an input that there is not was kept")
+		}
+	}
+}
+
+// Rows that padding adds to an input that is kept are zeros, where the run before needed
+// none and others had left something there.
+func TestKeepPads(t *testing.T) {
+	b := start(t, `pwc 1
+module "digits" {
+  sym N in [1, 8] batch
+  func @forward(%ids: i32[N], %x: f32[N]) -> (f32[N]) {
+    %t = iota(shape=[4], dtype=f32, axis=0) : f32[4]
+    %y = gather(%t, %ids) : f32[N]
+    %z = add(%x, %y) : f32[N]
+    return %z
+  }
+}
+`, piecewise.Options{Mode: piecewise.FullDecodeOnly, CaptureSizes: []int64{8}, Slots: 2})
+	f := b.Func("forward")
+	issue := func(uniform bool, ids []int32) (piecewise.Results, error) {
+		in, err := f.Inputs(3)
+		if len(ids) > 3 {
+			in, err = f.Inputs(int64(len(ids)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.SetUniform(uniform)
+		if ids == nil {
+			if ok, err := in.Keep("ids"); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+		} else if to, err := in.Int32s("ids"); err != nil {
+			t.Fatal(err)
+		} else {
+			copy(to, ids)
+		}
+		if _, err := in.Float32s("x"); err != nil {
+			t.Fatal(err)
+		}
+		r, err := f.Run(context.Background(), in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r, r.Wait()
+	}
+	if _, err := issue(true, []int32{9, 9, 9, 9, 9, 9, 9, 9}); err == nil {
+		t.Error("ids that there are not are no fault")
+	}
+	if _, err := issue(false, []int32{1, 2, 3}); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		r, err := issue(true, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantF32(t, read(t, r.At(0)), []float32{1, 2, 3})
+	}
+}
+
+// Rows of what another function made are looked at anew at every run: that may have fewer.
+func TestPositionsAreNotKept(t *testing.T) {
+	g := openGolden(t, "llama")
+	b := g.backend(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{8}})
+	g.forward(t, b, 0, 8)
+	for name, f := range map[string]*piecewise.Func{"rows": b.Func("logits"), "pos": b.Func("forward")} {
+		in, err := f.Inputs(8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := in.Keep(name); ok != (name == "pos") || err != nil {
+			t.Errorf("%s kept: %v, %v", name, ok, err)
+		}
+	}
+}

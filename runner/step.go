@@ -240,15 +240,23 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 // fillSampling fills the parameters of a chooser that is not greedy. Only positions
 // change from step to step of the same requests.
 func (s *step) fillSampling(in piecewise.Inputs) error {
+	position, err := in.Int64s("position")
+	if err != nil {
+		return err
+	}
+	for i := range s.shares {
+		if h := &s.shares[i]; h.sample >= 0 {
+			position[h.sample] = int64(h.seq.length())
+		}
+	}
+	if same, err := s.keepSampling(in); same || err != nil {
+		return err
+	}
 	temperature, err := in.Float32s("temperature")
 	if err != nil {
 		return err
 	}
 	seed, err := in.Int64s("seed")
-	if err != nil {
-		return err
-	}
-	position, err := in.Int64s("position")
 	if err != nil {
 		return err
 	}
@@ -274,7 +282,7 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 		if h.seq.chooser == greedy {
 			temperature[h.sample] = 0
 		}
-		seed[h.sample], position[h.sample] = int64(p.Seed), int64(h.seq.length())
+		seed[h.sample] = int64(p.Seed)
 		if topP != nil {
 			topP[h.sample] = float32(p.TopP)
 		}
@@ -283,6 +291,20 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 		}
 	}
 	return nil
+}
+
+// keepSampling leaves what a chooser is given of the requests' wishes as the step before
+// gave it, if that had the same requests, and reports whether all of it is there.
+func (s *step) keepSampling(in piecewise.Inputs) (bool, error) {
+	names := [...]string{"temperature", "seed", "top_p", "top_k"} // a chooser has one more than that before it
+	same := s.again
+	for i := 0; same && i <= int(s.chooser); i++ {
+		var err error
+		if same, err = in.Keep(names[i]); err != nil {
+			return false, err
+		}
+	}
+	return same, nil
 }
 
 // run is Func.Run, counting the time in it. It always runs to the end: a step
