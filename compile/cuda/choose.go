@@ -108,9 +108,9 @@ func streamShape(rows int, depth, cols int64, arch int) productShape {
 // What a warp has of a block's columns decides what is read of shared memory. With 64 rows
 // that is the limit: half of them are a warp's, with two or three instructions' worth of
 // columns, so that it reads as much of x as of the weights. With fewer rows a warp has one
-// instruction's worth, or two if else it would have all of k; but where sums are long and
-// columns few it has all of these. There and with 64 rows two blocks share the columns,
-// each with half of k, so that x is read half as often from the second-level cache.
+// instruction's worth, or two if else it would have all of k. Where sums are long and
+// columns few a warp has all of these; and with 64 rows two blocks share columns then, each
+// with half of k, so that x is read half as often from the second-level cache.
 //
 // Where one block of a multiprocessor has not room for its columns, as of a vocabulary,
 // there are turns of two blocks, as few and as even as can be, and two stages are enough.

@@ -10,7 +10,7 @@ import (
 // again as the weights, and more than the second-level cache gives in the time that memory
 // takes for them. So where multiprocessors have many columns, or there are more rows, a
 // block is a strip of columns: its warps have stages in common, and all of x passes through
-// them once.
+// them once. Where sums are long, and stages of many bytes of a row count, it is one too.
 
 // strip is for up to rows rows on tensor cores, the weights being the M operand: wm by
 // wn warps share its rows and columns, whose operands pass through shared memory in
@@ -36,15 +36,15 @@ var stripHelpers = []helper{
 	{"product_strip", []string{"shared_address", "copies"}, `
 // product_strip: up to BM rows of x, which lie at row_at, and BN rows of w on tensor
 // cores. WM by WN warps share them, the rows of w being the instruction's M operand, so
-// that eight rows of x fill it. BK elements of k make a stage of shared memory, of which
-// WK such groups of warps each take a part, filled asynchronously: many neighbouring bytes of a row at once are what memory streams
-// fastest. A block reads x once. The 16-byte parts of rows are exchanged by row, so that
-// the eight rows of a matrix lie in different banks. CLUSTER blocks share the strip, each
-// with a part of K. With EARLY the first rows of w are requested before the previous
-// kernel is done.
+// that eight rows of x fill it; WK such groups of warps each take a part of k. BK elements
+// of it make a stage of shared memory, filled asynchronously: many neighbouring bytes of a
+// row at once are what memory streams fastest. A block reads x once. The 16-byte parts of
+// rows are exchanged by row, so that the eight rows of a matrix lie in different banks.
+// CLUSTER blocks share the strip, each with a part of K. With EARLY the first rows of w
+// are requested before the previous kernel is done.
 template <class T, int BM, int BN, int WM, int WN, int WK, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Row, class Column, class Ready>
 __device__ __forceinline__ void product_strip(float *part, const T *x, const Row &row_at, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
-  constexpr int THREADS = WM * WN * WK * 32, PARTS = BK / 8, TURNS = BK / 32 / WK, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
+  constexpr int THREADS = WM * WN * WK * 32, PARTS = BK / 8, EACH = BK / 32 / WK, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN % WM * (BM / WM), wn = warp % WN * (BN / WN), wk = warp / (WN * WM);
   const unsigned base = shared_address(part);
   auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ row % 8) * 16); };
@@ -101,8 +101,8 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
     asm volatile("cp.async.commit_group;" ::: "memory");
     const unsigned at = base + (s - first) % STAGES * STAGE;
     #pragma unroll
-    for (int n = 0; n < TURNS; n++) {
-      const int h = wk * TURNS + n;
+    for (int n = 0; n < EACH; n++) {
+      const int h = wk * EACH + n;
       unsigned a[MT][2][4], b[NT][4];
       #pragma unroll
       for (int j = 0; j < NT; j++) load_matrices(b[j], at + at_row(wm + j * 8 + lane % 8, h * 4 + lane / 8));
