@@ -39,6 +39,8 @@ func TestDeviceStreams(t *testing.T) {
 		{512, 150, 64, cuda.Strip(64, 128, 1, 2, 4, 128, 2, 1, 1)},
 		{1000, 60, 32, cuda.Strip(32, 32, 2, 1, 2, 128, 2, 1, 1)},
 		{40, 72, 8, cuda.Strip(8, 32, 1, 2, 1, 64, 3, 2, 1)},
+		{72, 300, 32, cuda.Strip(32, 128, 1, 4, 2, 128, 2, 1, 2)}, // as where blocks take turns
+		{264, 300, 64, cuda.Strip(64, 128, 2, 4, 1, 128, 2, 1, 2)},
 	} {
 		m := productModule(t, dtype.BF16, dtype.BF16, c.k, c.n)
 		b := cuda.Only{Backend: g.backend, Shape: c.shape}
@@ -54,6 +56,25 @@ func TestDeviceStreams(t *testing.T) {
 			if err := g.hold(p, m, in, func(dt dtype.DType) float64 { return tolerance(dt) / 4 }); err != nil {
 				t.Errorf("%s, K %d, %d columns, %d rows: %.300s", c.shape, c.k, c.n, rows, err)
 			}
+		}
+	}
+}
+
+// TestDeviceTurns holds products with so many columns that blocks take turns.
+func TestDeviceTurns(t *testing.T) {
+	g := openDevice(t)
+	m := productModule(t, dtype.BF16, dtype.BF16, 72, 42300)
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rows := range []int64{17, 33} {
+		in, err := oracle.Draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, normal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.hold(p, m, in, func(dt dtype.DType) float64 { return tolerance(dt) / 4 }); err != nil {
+			t.Errorf("%d rows: %.300s", rows, err)
 		}
 	}
 }
