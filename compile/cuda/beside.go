@@ -27,7 +27,7 @@ func (b *Backend) Beside(ks []*loop.Kernel) bool {
 }
 
 // besideKernel makes the source of pointwise nests that run side by side.
-func besideKernel(ks []*loop.Kernel, arch int) (Source, error) {
+func besideKernel(ks []*loop.Kernel, on gpu) (Source, error) {
 	all := &loop.Kernel{Ranges: ks[0].Ranges}
 	parts := make([]*loop.Kernel, len(ks))
 	var names, texts []string
@@ -37,7 +37,7 @@ func besideKernel(ks []*loop.Kernel, arch int) (Source, error) {
 		names, texts = append(names, k.Name), append(texts, describe(k))
 	}
 	all.Name = strings.Join(names, "_")
-	e := newEmitter(all, arch, "")
+	e := newEmitter(all, on, "")
 	for _, k := range parts {
 		e.wide = e.wide || !e.emitter(k).fits()
 	}

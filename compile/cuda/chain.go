@@ -25,12 +25,12 @@ func (b *Backend) LowerChain(c *compile.Chain) (compile.Code, error) {
 	if f == nil {
 		return b.lowerHeaded(c, b.heads(c))
 	}
-	rows := newEmitter(f.product, b.arch, "").rowsRange()
+	rows := newEmitter(f.product, b.gpu, "").rowsRange()
 	var sources []Source // for few rows, in one launch
 	var ways []*fused    // what they are of
 	least := rows.Lo
 	at := len(c.Kernels) - len(f.tails) - 1 // the product
-	for _, p := range f.shapes(b.arch) {
+	for _, p := range f.shapes(b.gpu) {
 		if p.most < least || least > rows.Hi {
 			continue
 		}
@@ -38,7 +38,7 @@ func (b *Backend) LowerChain(c *compile.Chain) (compile.Code, error) {
 		if f.lead != nil && !p.leads() {
 			one = withoutLead(c)
 		}
-		src, err := fusedKernel(one, b.arch, p)
+		src, err := fusedKernel(one, b.gpu, p)
 		if err != nil {
 			return compile.Code{}, err
 		}

@@ -30,18 +30,18 @@ func oneRow(depth int64) productShape {
 // overlap, one streaming while another begins or ends, so two or three must fit
 // beside each other. And x is read from the second-level cache once for every block,
 // so with more rows a block needs more columns.
-func rowShapes(depth, cols int64, arch int) []productShape {
+func rowShapes(depth, cols int64, on gpu) []productShape {
 	cluster := 2
-	if arch < 90 {
+	if on.arch < 90 {
 		cluster = 1
 	}
 	shapes := []productShape{oneRow(depth)}
-	units := streamUnits(cols, arch)
+	units := streamUnits(cols, on)
 	for _, rows := range []int{8, 16, 32, 64} {
 		if isStrip(rows, units, depth) {
-			shapes = append(shapes, stripShape(rows, units, depth, arch))
+			shapes = append(shapes, stripShape(rows, units, depth, on))
 		} else {
-			shapes = append(shapes, streamShape(rows, depth, cols, arch))
+			shapes = append(shapes, streamShape(rows, depth, cols, on))
 		}
 	}
 	switch {
@@ -68,20 +68,20 @@ const (
 
 // streamUnits is how many instructions' worth of columns, 16 each, a block has where
 // all multiprocessors have one.
-func streamUnits(cols int64, arch int) int {
+func streamUnits(cols int64, on gpu) int {
 	multiprocessors := int64(132) // of an H100 or H200
-	if arch < 90 {
+	if on.arch < 90 {
 		multiprocessors = 108 // of an A100
 	}
 	return int(ceilDiv(ceilDiv(min(cols, maxIndex), multiprocessors), 16))
 }
 
 // streamShape is the stream for so many rows of a matrix.
-func streamShape(rows int, depth, cols int64, arch int) productShape {
-	units := streamUnits(cols, arch)
+func streamShape(rows int, depth, cols int64, on gpu) productShape {
+	units := streamUnits(cols, on)
 	fit := func(mt, warps int) (p productShape, room int) {
 		p = stream(rows, 16*units, mt, warps, streamStages, depth)
-		room = min(streamBytes, sharedBytes(arch)-staticBytes-p.sumBytes()) / p.stageBytes()
+		room = min(streamBytes, sharedBytes(on)-staticBytes-p.sumBytes()) / p.stageBytes()
 		p.stages = min(p.stages, room)
 		return p, room
 	}
@@ -141,11 +141,11 @@ func isStrip(rows, units int, depth int64) bool {
 
 // stripShape is the strip for so many rows, where multiprocessors have so many
 // instructions' worth of columns.
-func stripShape(rows, units int, depth int64, arch int) productShape {
+func stripShape(rows, units int, depth int64, on gpu) productShape {
 	deep := depth >= stripDeep && units <= streamAtOnce
 	n, wm, cluster, blocks := units, 1, 1, 1
 	stages := func(n, bk, blocks int) int {
-		return min((sharedBytes(arch)/blocks-staticBytes)/((rows+16*n)*bk*2), stripStages)
+		return min((sharedBytes(on)/blocks-staticBytes)/((rows+16*n)*bk*2), stripStages)
 	}
 	half, least := (units+1)/2, 3
 	switch {
@@ -157,7 +157,7 @@ func stripShape(rows, units int, depth int64, arch int) productShape {
 		}
 	case (half >= stripLeast || units == 4 && rows > 16) && stages(half, 128, 2) > 2:
 		n, blocks = half, 2
-	case rows == 64 && deep && arch >= 90:
+	case rows == 64 && deep && on.arch >= 90:
 		n, cluster = 2*units, 2
 	}
 	columns := 1 // of a warp

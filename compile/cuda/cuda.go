@@ -29,8 +29,7 @@ type Compiler interface {
 // Backend makes kernels for one target. It may be used concurrently.
 type Backend struct {
 	target   string
-	arch     int // 90 for compute capability 9.0
-	suffix   string
+	gpu      gpu
 	compiler Compiler
 
 	mu   sync.Mutex
@@ -38,6 +37,15 @@ type Backend struct {
 }
 
 var _ compile.Together = (*Backend)(nil)
+
+// gpu is what kernels are made for.
+type gpu struct {
+	arch int    // 90 for compute capability 9.0
+	only string // "a": for this architecture alone; "f": for those of its major version; "": for later ones, too
+}
+
+// String returns the architecture as compilers name it: "sm_90a".
+func (g gpu) String() string { return "sm_" + strconv.Itoa(g.arch) + g.only }
 
 // made is the kernel of one source, compiled once.
 type made struct {
@@ -68,7 +76,7 @@ func New(target string, c Compiler) (*Backend, error) {
 	if arch < MinArch {
 		return nil, fmt.Errorf("compile/cuda: target %s is older than sm_%d, the oldest that kernels are made for", target, MinArch)
 	}
-	return &Backend{target: target, arch: arch, suffix: m[2], compiler: c, made: make(map[[sha256.Size]byte]*made)}, nil
+	return &Backend{target: target, gpu: gpu{arch, m[2]}, compiler: c, made: make(map[[sha256.Size]byte]*made)}, nil
 }
 
 // Target returns the target that New was given.
@@ -92,19 +100,19 @@ type Source struct {
 func (b *Backend) Sources(k *loop.Kernel, beside ...*loop.Kernel) ([]Source, error) {
 	switch {
 	case len(beside) > 0:
-		s, err := besideKernel(append([]*loop.Kernel{k}, beside...), b.arch)
+		s, err := besideKernel(append([]*loop.Kernel{k}, beside...), b.gpu)
 		if err != nil {
 			return nil, err
 		}
 		return []Source{s}, nil
 	case k.TopK != nil:
-		return []Source{selectKernel(k, b.arch)}, nil
+		return []Source{selectKernel(k, b.gpu)}, nil
 	case k.MatMul != nil && k.MatMul.Select != nil:
-		return expertKernels(k, b.arch)
+		return expertKernels(k, b.gpu)
 	case k.MatMul != nil:
-		return productKernels(k, b.arch)
+		return productKernels(k, b.gpu)
 	}
-	s, err := loopKernel(k, b.arch)
+	s, err := loopKernel(k, b.gpu)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +166,7 @@ func (b *Backend) compile(s Source) (program.Kernel, error) {
 	}
 	b.mu.Unlock()
 	m.once.Do(func() {
-		cubin, ptx, err := b.compiler.Compile(context.Background(), s.Text, s.Name+".cu", "sm_"+strconv.Itoa(b.arch)+b.suffix)
+		cubin, ptx, err := b.compiler.Compile(context.Background(), s.Text, s.Name+".cu", b.gpu.String())
 		if err == nil {
 			m.kernel, err = program.CUDAKernel(s.Name, cubin, ptx)
 		}

@@ -33,6 +33,7 @@ type rig struct {
 	dev     *gpu.Device
 	slow    bool // emulated
 	stream  device.Stream
+	nvrtc   *library
 	backend *cuda.Backend
 	bare    bool // results and scratch are not written before: for tools that see what is read of them
 }
@@ -51,7 +52,8 @@ func openDevice(t testing.TB) *rig {
 
 func newRig(t testing.TB, dev *cudatest.Opened) *rig {
 	t.Helper()
-	b, err := cuda.New(dev.Info().Target, newLibrary(dev.Compiler(t)))
+	nvrtc := newLibrary(dev.Compiler(t))
+	b, err := cuda.New(dev.Info().Target, nvrtc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +62,7 @@ func newRig(t testing.TB, dev *cudatest.Opened) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return &rig{dev: dev.Device, slow: dev.Emulated, stream: s, backend: b}
+	return &rig{dev: dev.Device, slow: dev.Emulated, stream: s, nvrtc: nvrtc, backend: b}
 }
 
 // some returns what a test runs: on an emulated device every second one, from the

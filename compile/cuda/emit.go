@@ -26,7 +26,7 @@ type emitter struct {
 // source is the source that is being written: of one kernel, or of several that
 // run side by side.
 type source struct {
-	arch    int
+	gpu     gpu
 	name    string
 	args    []loop.Arg
 	threads int32
@@ -45,8 +45,8 @@ type source struct {
 	err     error
 }
 
-func newEmitter(k *loop.Kernel, arch int, suffix string) *emitter {
-	s := &source{arch: arch, name: entryName(k.Name) + suffix, args: k.Args, used: make(map[string]bool), depth: 1, grid: [3]dim.Dim{one, one, one}}
+func newEmitter(k *loop.Kernel, on gpu, suffix string) *emitter {
+	s := &source{gpu: on, name: entryName(k.Name) + suffix, args: k.Args, used: make(map[string]bool), depth: 1, grid: [3]dim.Dim{one, one, one}}
 	e := s.emitter(k)
 	s.wide = !e.fits()
 	return e
@@ -391,7 +391,7 @@ func (e *emitter) launch() program.Launch {
 }
 
 // dependent reports whether kernels use programmatic dependent launch.
-func (e *emitter) dependent() bool { return e.arch >= 90 }
+func (e *emitter) dependent() bool { return e.gpu.arch >= 90 }
 
 // wait lets the kernel after start, which waits for this one itself, and writes the
 // wait for the kernel before.

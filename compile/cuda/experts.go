@@ -33,7 +33,7 @@ type groupShape struct {
 // 128 experts (TestExpertsBandwidth measures again): a stage of 256 neighbouring
 // bytes a row streams faster than one of 128, and eight warps hide more than four.
 // Where a block has less shared memory there are fewer stages.
-func groupShapes(matrices int64, arch int) []groupShape {
+func groupShapes(matrices int64, on gpu) []groupShape {
 	list := []groupShape{
 		{4 * matrices, 8, 128, 1, 8, 128, 3, 2},
 		{8 * matrices, 16, 128, 1, 8, 128, 3, 2},
@@ -42,7 +42,7 @@ func groupShapes(matrices int64, arch int) []groupShape {
 		{math.MaxInt64, 128, 128, 2, 4, 64, 3, 2},
 	}
 	for i := range list {
-		for p := &list[i]; p.bytes() > sharedBytes(arch)-staticBytes; {
+		for p := &list[i]; p.bytes() > sharedBytes(on)-staticBytes; {
 			p.stages--
 		}
 	}
@@ -62,8 +62,8 @@ const staticBytes = 2 << 10
 
 // sharedBytes is the most shared memory of a block, as the CUDA C++ Programming
 // Guide lists it by compute capability.
-func sharedBytes(arch int) int {
-	switch arch {
+func sharedBytes(on gpu) int {
+	switch on.arch {
 	case 80, 87:
 		return 163 << 10
 	case 90, 100, 101, 103, 110:
@@ -77,20 +77,20 @@ const maxMatrices = 1<<16 - 1
 
 // expertKernels makes the sources of a product whose rows choose, one for each
 // range of the number of rows that the symbols allow.
-func expertKernels(k *loop.Kernel, arch int) ([]Source, error) {
-	e := newEmitter(k, arch, "")
+func expertKernels(k *loop.Kernel, on gpu) ([]Source, error) {
+	e := newEmitter(k, on, "")
 	rows := product(k.Rows)
 	depth, deep := k.MatMul.K.Const()
 	matrices, known := k.MatMul.Select.Extent.Const()
 	iv, bounded := e.bounds(rows)
 	if !deep || depth == 0 || depth%8 != 0 || !halves(k) {
-		s, err := productKernel(k, arch, simpleShape(1, 256, 1, 1, math.MaxInt64))
+		s, err := productKernel(k, on, simpleShape(1, 256, 1, 1, math.MaxInt64))
 		return []Source{s}, err
 	}
 	each := fewShape(1, depth, fewColumns, 1, 8, 8)
 	each.name = "each"
 	if !known || !bounded || iv.Hi > maxIndex || matrices >= maxMatrices {
-		s, err := productKernel(k, arch, each)
+		s, err := productKernel(k, on, each)
 		return []Source{s}, err
 	}
 	var out []Source
@@ -108,19 +108,19 @@ func expertKernels(k *loop.Kernel, arch int) ([]Source, error) {
 	}
 	// With so few rows hardly two of them choose the same.
 	if most := max(2, matrices/8); most >= iv.Lo {
-		s, err := productKernel(k, arch, each)
+		s, err := productKernel(k, on, each)
 		if err := add(most, s, err); err != nil {
 			return nil, err
 		}
 	}
-	for _, p := range groupShapes(matrices, arch) {
+	for _, p := range groupShapes(matrices, on) {
 		if least > iv.Hi {
 			break
 		}
 		if p.most < least {
 			continue
 		}
-		s, err := groupKernel(k, arch, p)
+		s, err := groupKernel(k, on, p)
 		if err := add(p.most, s, err); err != nil {
 			return nil, err
 		}
@@ -146,8 +146,8 @@ func (e *emitter) choose(rows []string) {
 }
 
 // groupKernel makes the source of one shape.
-func groupKernel(k *loop.Kernel, arch int, p groupShape) (Source, error) {
-	e := newEmitter(k, arch, fmt.Sprintf("_group%dx%d", p.rows, p.cols))
+func groupKernel(k *loop.Kernel, on gpu, p groupShape) (Source, error) {
+	e := newEmitter(k, on, fmt.Sprintf("_group%dx%d", p.rows, p.cols))
 	m, sel := k.MatMul, k.MatMul.Select
 	threads := p.wm * p.wn * 32
 	e.threads, e.blocks = int32(threads), p.blocks

@@ -71,7 +71,7 @@ func (o Only) LowerChain(c *compile.Chain) (compile.Code, error) {
 		}
 		steps = onChain(c, 0, 1, lead).Variants[0].Steps
 	}
-	s, err := fusedKernel(f, o.arch, o.Shape.p)
+	s, err := fusedKernel(f, o.gpu, o.Shape.p)
 	if err != nil {
 		return compile.Code{}, err
 	}
@@ -85,7 +85,7 @@ func (o Only) Lower(k *loop.Kernel) (compile.Code, error) {
 	if k.MatMul == nil {
 		return o.Backend.Lower(k)
 	}
-	s, err := productKernel(k, o.arch, o.Shape.p)
+	s, err := productKernel(k, o.gpu, o.Shape.p)
 	if err != nil {
 		return compile.Code{}, err
 	}
@@ -110,7 +110,7 @@ type OnlyGroup struct {
 
 // Lower compiles a kernel.
 func (o OnlyGroup) Lower(k *loop.Kernel) (compile.Code, error) {
-	s, err := groupKernel(k, o.arch, o.Group.p)
+	s, err := groupKernel(k, o.gpu, o.Group.p)
 	if err != nil {
 		return compile.Code{}, err
 	}

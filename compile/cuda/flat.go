@@ -17,8 +17,8 @@ const flatThreads = 256
 const maxWidth = 8
 
 // loopKernel makes the source of a loop nest.
-func loopKernel(k *loop.Kernel, arch int) (Source, error) {
-	e := newEmitter(k, arch, "")
+func loopKernel(k *loop.Kernel, on gpu) (Source, error) {
+	e := newEmitter(k, on, "")
 	switch {
 	case k.Serial:
 		e.serial()

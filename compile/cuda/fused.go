@@ -366,9 +366,9 @@ func halves(k *loop.Kernel) bool {
 // shapes returns the ways to compute a chain in one launch, by rising number of
 // rows, for as many rows as that is faster than more launches: up to tiles, which want
 // neighbouring columns.
-func (f *fused) shapes(arch int) []productShape {
+func (f *fused) shapes(on gpu) []productShape {
 	var out []productShape
-	for _, p := range newEmitter(f.product, arch, "").productShapes() {
+	for _, p := range newEmitter(f.product, on, "").productShapes() {
 		if p.bm > 0 || len(f.tails) == 0 && !p.leads() {
 			break
 		}

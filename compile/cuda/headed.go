@@ -34,7 +34,7 @@ func (b *Backend) heads(c *compile.Chain) *headed {
 		return nil
 	}
 	var ok bool
-	if h.way, ok = newEmitter(head, b.arch, "").library(); !ok || h.way.after == nil {
+	if h.way, ok = newEmitter(head, b.gpu, "").library(); !ok || h.way.after == nil {
 		return nil
 	}
 	store := onlyStore(h.way.after)
@@ -110,7 +110,7 @@ func (b *Backend) lowerHeaded(c *compile.Chain, h *headed) (compile.Code, error)
 	for _, v := range head.Variants {
 		if byRoutine(v) { // what happens to its sums costs next to nothing here
 			attrs := slices.DeleteFunc(slices.Clone(v.Steps[0].Attrs), func(a program.Attr) bool { return a.Name == attrFrom })
-			v.Steps[0].Attrs = append(attrs, fromAttr(newEmitter(c.Kernels[0], b.arch, "").libraryFrom()))
+			v.Steps[0].Attrs = append(attrs, fromAttr(newEmitter(c.Kernels[0], b.gpu, "").libraryFrom()))
 		}
 	}
 	all, temps := int32(len(c.Same)), int32(len(head.Temps))

@@ -45,7 +45,7 @@ func (e *emitter) keep(s *site, p rowPlan) *keeper {
 		switch size := k.bytes * ke.threads; {
 		case ke.fits(k):
 			ke.list = append(ke.list, k)
-		case p.cluster > 1 && ke.shared+size <= int64(sharedBytes(e.arch))*keptShared/100 && k.bytes/p.trips%16 == 0:
+		case p.cluster > 1 && ke.shared+size <= int64(sharedBytes(e.gpu))*keptShared/100 && k.bytes/p.trips%16 == 0:
 			k.shared = true
 			ke.shared += size
 			ke.list = append(ke.list, k)

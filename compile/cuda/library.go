@@ -206,7 +206,7 @@ func (w *libraryWay) epilogue(k *loop.Kernel, in dtype.DType) {
 
 // lowerLibrary puts the way by the routine before the others.
 func (b *Backend) lowerLibrary(k *loop.Kernel, code *compile.Code) error {
-	e := newEmitter(k, b.arch, "")
+	e := newEmitter(k, b.gpu, "")
 	way, ok := e.library()
 	rows := k.Rows[len(k.Rows)-1]
 	iv, known := e.bounds(rows)
@@ -227,7 +227,7 @@ func (b *Backend) lowerLibrary(k *loop.Kernel, code *compile.Code) error {
 		Steps: []compile.Step{{Library: matmulRoutine, Attrs: way.attrs, Args: []int32{way.args[0], way.args[1], y}}},
 	}
 	if way.after != nil {
-		src, err := loopKernel(way.after, b.arch)
+		src, err := loopKernel(way.after, b.gpu)
 		if err != nil {
 			return err
 		}

@@ -28,8 +28,8 @@ type productShape struct {
 
 // productKernels makes the sources of a matrix product, one for each range of
 // the number of rows that the symbols allow.
-func productKernels(k *loop.Kernel, arch int) ([]Source, error) {
-	e := newEmitter(k, arch, "")
+func productKernels(k *loop.Kernel, on gpu) ([]Source, error) {
+	e := newEmitter(k, on, "")
 	iv := e.rowsRange()
 	var out []Source
 	least := int64(math.MinInt64)
@@ -38,7 +38,7 @@ func productKernels(k *loop.Kernel, arch int) ([]Source, error) {
 			least = p.most + 1
 			continue
 		}
-		src, err := productKernel(k, arch, p)
+		src, err := productKernel(k, on, p)
 		if err != nil {
 			return nil, err
 		}
@@ -81,7 +81,7 @@ func (e *emitter) productShapes() []productShape {
 	if !known {
 		cols = math.MaxInt64
 	}
-	return rowShapes(depth, cols, e.arch)
+	return rowShapes(depth, cols, e.gpu)
 }
 
 // soonElements is the largest matrix whose product lets the next kernel start at
@@ -96,14 +96,14 @@ func (e *emitter) soon() bool {
 }
 
 // productKernel makes the source of one shape of a product alone.
-func productKernel(k *loop.Kernel, arch int, p productShape) (Source, error) {
-	return fusedKernel(&fused{name: k.Name, args: k.Args, product: k}, arch, p)
+func productKernel(k *loop.Kernel, on gpu, p productShape) (Source, error) {
+	return fusedKernel(&fused{name: k.Name, args: k.Args, product: k}, on, p)
 }
 
 // fusedKernel makes the source of one shape of a product and what is fused to it.
-func fusedKernel(f *fused, arch int, p productShape) (Source, error) {
+func fusedKernel(f *fused, on gpu, p productShape) (Source, error) {
 	k := f.product
-	e := newEmitter(k, arch, "_"+p.name)
+	e := newEmitter(k, on, "_"+p.name)
 	e.name, e.args = entryName(f.name)+"_"+p.name, f.args
 	for _, o := range f.others() {
 		e.wide = e.wide || !e.emitter(o).fits()

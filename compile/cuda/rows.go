@@ -95,7 +95,7 @@ func (e *emitter) rowPlan(s *site) rowPlan {
 		p.threads, p.warps, p.each = 32, 1, warpsEach
 	case known:
 		most := int64(maxThreads)
-		if e.arch >= 90 && n > keptTrips*maxThreads {
+		if e.gpu.arch >= 90 && n > keptTrips*maxThreads {
 			most = clusterThreads
 			for p.cluster = 2; p.cluster < maxCluster && n > clusterTrips*most*int64(p.cluster); {
 				p.cluster *= 2

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 
@@ -64,10 +65,7 @@ func (g *rig) upload(t testing.TB, data []byte) device.Buffer {
 	return b
 }
 
-// TestDeviceRealProducts runs the products of the 8B shape with random operands
-// and computes elements of the result, at random places and at the corners, in
-// float64 on the host. Its rounding is that of the result, of the product within
-// it, and of sums in float32.
+// TestDeviceRealProducts runs the products of the 8B shape.
 func TestDeviceRealProducts(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct{ k, n int64 }{{4096, 4096}, {4096, 14336}, {14336, 4096}, {4096, 128256}} {
@@ -78,73 +76,81 @@ func TestDeviceRealProducts(t *testing.T) {
 			}
 			rows = rows[:5]
 		}
-		m := productModule(t, dtype.BF16, dtype.BF16, c.k, c.n)
-		p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		exe, err := g.dev.Load(p, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		most := rows[len(rows)-1]
-		w, x, r := make([]byte, 2*c.k*c.n), make([]byte, 2*c.k*most), make([]byte, 2*c.n*most)
-		for i, b := range [][]byte{w, x, r} {
-			fillBF16(b, uint64(i))
-		}
-		wd, xd, rd, y := g.upload(t, w), g.upload(t, x), g.upload(t, r), g.upload(t, make([]byte, len(r)))
-		got := make([]byte, len(r))
-		for _, rows := range rows {
-			t.Run(fmt.Sprintf("%d×%d×%d", rows, c.k, c.n), func(t *testing.T) {
-				need, err := exe.ScratchBytes([]int64{rows})
-				if err != nil {
-					t.Fatal(err)
+		g.realProduct(t, g.backend, c.k, c.n, rows)
+	}
+}
+
+// realProduct runs a product with random operands and computes elements of the result,
+// at random places and at the corners, in float64 on the host. Its rounding is that of the
+// result, of the product within it, and of sums in float32.
+func (g *rig) realProduct(t *testing.T, b compile.Backend, k, n int64, rows []int64) {
+	t.Helper()
+	m := productModule(t, dtype.BF16, dtype.BF16, k, n)
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, b, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe, err := g.dev.Load(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := slices.Max(rows)
+	w, x, r := make([]byte, 2*k*n), make([]byte, 2*k*most), make([]byte, 2*n*most)
+	for i, b := range [][]byte{w, x, r} {
+		fillBF16(b, uint64(i))
+	}
+	wd, xd, rd, y := g.upload(t, w), g.upload(t, x), g.upload(t, r), g.upload(t, make([]byte, len(r)))
+	got := make([]byte, len(r))
+	for _, rows := range rows {
+		t.Run(fmt.Sprintf("%d×%d×%d", rows, k, n), func(t *testing.T) {
+			need, err := exe.ScratchBytes([]int64{rows})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, err := exe.Bind([]int64{rows}, device.Args{Params: []device.Buffer{xd.Slice(0, 2*k*rows), rd.Slice(0, 2*n*rows), wd}, Results: []device.Buffer{y.Slice(0, 2*n*rows)}, Scratch: g.upload(t, make([]byte, max(need, 1)))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			have := got[:2*n*rows]
+			for _, f := range []error{g.stream.Fill(y, 0xff), g.stream.Launch(l), g.stream.CopyToHost(have, y.Slice(0, int64(len(have)))), g.stream.Synchronize()} {
+				if f != nil {
+					t.Fatal(f)
 				}
-				l, err := exe.Bind([]int64{rows}, device.Args{Params: []device.Buffer{xd.Slice(0, 2*c.k*rows), rd.Slice(0, 2*c.n*rows), wd}, Results: []device.Buffer{y.Slice(0, 2*c.n*rows)}, Scratch: g.upload(t, make([]byte, max(need, 1)))})
-				if err != nil {
-					t.Fatal(err)
+			}
+			rng := rand.New(rand.NewSource(rows))
+			failed := 0
+			check := func(row, col int64) {
+				dot, size := 0.0, 0.0
+				for i := range k {
+					v := bf16At(x, row*k+i) * bf16At(w, col*k+i)
+					dot, size = dot+v, size+math.Abs(v)
 				}
-				have := got[:2*c.n*rows]
-				for _, f := range []error{g.stream.Fill(y, 0xff), g.stream.Launch(l), g.stream.CopyToHost(have, y.Slice(0, int64(len(have)))), g.stream.Synchronize()} {
-					if f != nil {
-						t.Fatal(f)
-					}
+				want := dot + bf16At(r, row*n+col)
+				// Half a unit in the last place of a bf16 is 2⁻⁹ of it; sums in float32 of
+				// blocks of terms err by far less than one rounding a term.
+				bound := (math.Abs(dot)+math.Abs(want))*math.Ldexp(1, -8) + size*math.Ldexp(1, -18)
+				if v := bf16At(have, row*n+col); !(math.Abs(v-want) <= bound) && failed < 5 {
+					failed++
+					t.Errorf("row %d, column %d: %v, want %v ± %.3g", row, col, v, want, bound)
 				}
-				rng := rand.New(rand.NewSource(rows))
-				failed := 0
-				check := func(row, col int64) {
-					dot, size := 0.0, 0.0
-					for k := range c.k {
-						v := bf16At(x, row*c.k+k) * bf16At(w, col*c.k+k)
-						dot, size = dot+v, size+math.Abs(v)
-					}
-					want := dot + bf16At(r, row*c.n+col)
-					// Half a unit in the last place of a bf16 is 2⁻⁹ of it; sums in float32 of
-					// blocks of terms err by far less than one rounding a term.
-					bound := (math.Abs(dot)+math.Abs(want))*math.Ldexp(1, -8) + size*math.Ldexp(1, -18)
-					if v := bf16At(have, row*c.n+col); !(math.Abs(v-want) <= bound) && failed < 5 {
-						failed++
-						t.Errorf("row %d, column %d: %v, want %v ± %.3g", row, col, v, want, bound)
-					}
+			}
+			for _, row := range []int64{0, rows - 1} {
+				for _, col := range []int64{0, 1, n - 2, n - 1} {
+					check(row, col)
 				}
-				for _, row := range []int64{0, rows - 1} {
-					for _, col := range []int64{0, 1, c.n - 2, c.n - 1} {
-						check(row, col)
-					}
+			}
+			for range 300 {
+				check(rng.Int63n(rows), rng.Int63n(n))
+			}
+			for i := range rows * n { // NaN is what was there before
+				if v := binary.LittleEndian.Uint16(have[2*i:]); v == 0xffff {
+					t.Fatalf("row %d, column %d was not written", i/n, i%n)
 				}
-				for range 300 {
-					check(rng.Int63n(rows), rng.Int63n(c.n))
-				}
-				for i := range rows * c.n { // NaN is what was there before
-					if v := binary.LittleEndian.Uint16(have[2*i:]); v == 0xffff {
-						t.Fatalf("row %d, column %d was not written", i/c.n, i%c.n)
-					}
-				}
-			})
-		}
-		if err := exe.Close(); err != nil {
-			t.Fatal(err)
-		}
+			}
+		})
+	}
+	if err := exe.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 

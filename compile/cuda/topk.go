@@ -13,8 +13,8 @@ const selectThreads = 512
 // largest element k times over, each time among those that come after the one
 // before. That reads a row k times, from the second-level cache, and needs no
 // memory of its own.
-func selectKernel(k *loop.Kernel, arch int) Source {
-	e := newEmitter(k, arch, "")
+func selectKernel(k *loop.Kernel, on gpu) Source {
+	e := newEmitter(k, on, "")
 	t := k.TopK
 	e.threads = selectThreads
 	e.grid[0] = product(k.Rows)
