@@ -176,3 +176,43 @@ func TestDeviceChains(t *testing.T) {
 		}
 	}
 }
+
+// TestDeviceInterleaved holds a gate and what it opens in neighbouring columns: what
+// neighbours in the result need does not lie together, nor in a row of halves either.
+func TestDeviceInterleaved(t *testing.T) {
+	g := openDevice(t)
+	m, err := ir.Parse("interleaved.ir", []byte(`pwc 1
+module "interleaved" {
+  sym N in [1, 8192] batch
+  weight @w : bf16[200, 64]
+  func @piece(%x: bf16[N, 64]) -> (bf16[N, 96]) {
+    %all = linear(%x, @w) : bf16[N, 200]
+    %y, %rest = split(%all, axis=1, sizes=[192, 8]) : bf16[N, 192], bf16[N, 8]
+    %pairs = reshape(%y, shape=[N, 96, 2]) : bf16[N, 96, 2]
+    %gate, %up = split(%pairs, axis=2, sizes=[1, 1]) : bf16[N, 96, 1], bf16[N, 96, 1]
+    %open = silu(%gate) : bf16[N, 96, 1]
+    %h = mul(%open, %up) : bf16[N, 96, 1]
+    %z = reshape(%h, shape=[N, 96]) : bf16[N, 96]
+    return %z
+  }
+}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := launches(t, p, 64); len(got) != 1 {
+		t.Errorf("launches %q, want one", got)
+	}
+	for _, rows := range []int64{1, 16, 64} {
+		b, err := oracle.Draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, normal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.hold(p, m, b, tolerance); err != nil {
+			t.Errorf("%d rows: %.300s", rows, err)
+		}
+	}
+}

@@ -121,7 +121,7 @@ type ahead struct {
 func (o *epilogue) aheads(tail int, k *loop.Kernel, width int) []ahead {
 	each := o.each
 	if tail >= 0 {
-		each = o.p.cols / len(o.f.tails[tail].parts)
+		each = o.p.cols / len(o.f.tails[tail].parts) / width
 	}
 	if !o.once(each) {
 		return nil
@@ -157,7 +157,7 @@ func (o *epilogue) declare() {
 		write(-1, o.e.k, o.s.width)
 	}
 	for i, t := range o.f.tails {
-		write(i, t.k, 1)
+		write(i, t.k, o.tailWidth(&t))
 	}
 }
 
@@ -179,9 +179,13 @@ func (o *epilogue) loads() {
 		}
 		return
 	}
-	o.overTails(func(i int) bool { return len(o.aheads(i, o.f.tails[i].k, 1)) > 0 }, func(i int, indices []string) {
+	list := func(i int) []ahead {
 		t := &o.f.tails[i]
-		write(o.e.emitter(t.k), t.site(indices), o.aheads(i, t.k, 1))
+		return o.aheads(i, t.k, o.tailWidth(t))
+	}
+	o.overTails(func(i int) bool { return len(list(i)) > 0 }, func(i int, indices []string) {
+		t := &o.f.tails[i]
+		write(o.e.emitter(t.k), t.site(indices, o.tailWidth(t)), list(i))
 	})
 }
 

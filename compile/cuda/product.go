@@ -246,7 +246,7 @@ func (e *emitter) few(f *fused, p productShape, o *epilogue) {
 	if !held {
 		e.shared = dim.Const(p.parts(depth) * int64(p.m) * int64(p.threads) * 16)
 	}
-	e.line("__shared__ float part[%d];", p.split*p.rows*p.pitch)
+	e.line("__shared__ __align__(16) float part[%d];", p.split*p.rows*p.pitch)
 	e.ready(f, p, o)
 	e.product("product_few", []any{e.elementOf(), depth, p.m, p.r, p.u, p.split, p.warps, held, e.early(), e.soon()}, "w, w_row, column, ready")
 }
@@ -317,7 +317,7 @@ func (e *emitter) simple(_ *fused, p productShape, o *epilogue) {
 	e.use("product_simple")
 	e.wait()
 	o.loads()
-	e.line("__shared__ float part[%d];", p.rows*p.pitch)
+	e.line("__shared__ __align__(16) float part[%d];", p.rows*p.pitch)
 	e.call("product_simple<%s, %s, %d, %d, %d, %d>(part, x + first_row * x_row, x_row, %s, (int)(rows - first_row), w + first_col * w_row, w_row, %s, (int)(cols - first_col), %s);",
 		a, b, p.bm, p.bn, p.tm, p.tn, e.dim(m.A.Col), e.dim(m.B.Col), e.dim(m.K))
 }

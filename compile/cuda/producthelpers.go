@@ -191,13 +191,20 @@ __device__ __forceinline__ unsigned cluster_rank() { return 0; }
 // add_parts adds the sums of the warps that share a part of the result.
 template <int SPLIT, int SIZE, int N>
 __device__ __forceinline__ void add_parts(float (&acc)[N], const float *part, bool any = true) {
+  constexpr int WIDE = N % 4 == 0 ? 4 : 1;
   #pragma unroll
-  for (int j = 0; j < N; j++) {
-    acc[j] = any ? part[j] : 0.0f;
+  for (int j = 0; j < N; j += WIDE)
     #pragma unroll
-    for (int i = 1; i < SPLIT; i++)
-      if (any) acc[j] = __fadd_rn(acc[j], part[i * SIZE + j]);
-  }
+    for (int i = 0; i < SPLIT; i++) {
+      float x[4] = {};
+      if (WIDE == 1 && any) x[0] = part[i * SIZE + j];
+      if (WIDE == 4 && any) {
+        const float4 v = *(const float4 *)(part + i * SIZE + j);
+        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+      }
+      #pragma unroll
+      for (int n = 0; n < WIDE; n++) acc[j + n] = i == 0 ? x[n] : __fadd_rn(acc[j + n], x[n]);
+    }
 }
 `},
 	{"copies", nil, `

@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"pwc/compile/loop"
 )
@@ -92,25 +93,69 @@ func (o *epilogue) tails() {
 	store := onlyStore(k).Access
 	o.overTails(func(int) bool { return true }, func(i int, indices []string) {
 		t := &o.f.tails[i]
-		o.sums(len(t.parts))
+		n, width := len(t.parts), o.tailWidth(t)
+		o.sums(n * width)
 		dt := e.storage(t.k.Args[t.mid].DType)
-		for j, at := range t.parts {
-			e.line("const %s part%d = made(m, %s, acc + %d);", dt, j, sum(t.column(indices), integer(at)), j)
-		}
-		te, s := e.emitter(t.k), t.site(indices)
-		_, ahead := o.hooks(i, t.k, 1)
-		s.element = func(in loop.Instr) (string, bool) {
+		part := func(in loop.Instr) (string, bool) {
 			if in.Access.Arg != t.mid {
-				return ahead(in)
+				return "", false
 			}
 			at, _, _ := t.reaches(in.Access, store)
 			return fmt.Sprintf("part%d", slices.Index(t.parts, at)), true
+		}
+		te, s := e.emitter(t.k), t.site(indices, width)
+		wide, one := o.hooks(i, t.k, width)
+		if width > 1 {
+			e.use("vec")
+			for j := range t.parts {
+				e.line("vec<%s, %d> part%d;", dt, width, j)
+			}
+			e.line("#pragma unroll")
+			e.open("for (int j = 0; j < %d; j++)", width)
+			for j, at := range t.parts {
+				e.line("part%d[j] = made(m, %s, acc + %s);", j, sum(t.column(indices), integer(at), "j"), sum(fmt.Sprintf("j * %d", n), strconv.Itoa(j)))
+			}
+			e.close()
+			s.load, s.element = either(part, wide), one
+		} else {
+			for j, at := range t.parts {
+				e.line("const %s part%d = made(m, %s, acc + %d);", dt, j, sum(t.column(indices), integer(at)), j)
+			}
+			s.element = either(part, one)
 		}
 		for _, ph := range t.k.Phases {
 			te.row(ph.Row, s)
 			te.columns(ph.Body, s)
 		}
 	})
+}
+
+// either asks the second where the first does not know.
+func either(first, second func(loop.Instr) (string, bool)) func(loop.Instr) (string, bool) {
+	return func(in loop.Instr) (string, bool) {
+		if x, ok := first(in); ok {
+			return x, true
+		}
+		return second(in)
+	}
+}
+
+// tailSums is how many sums a thread takes at once for a tail.
+const tailSums = 8
+
+// tailWidth is how many neighbouring units of a tail a thread takes at once: those of
+// its last axis, if neighbours there are neighbours in the product too, and as many as
+// leave every thread some. A block with sums for more has a multiple of tailSums columns.
+func (o *epilogue) tailWidth(t *tail) int {
+	last := len(t.steps) - 1
+	if len(t.k.Cols) == 0 || last < 0 || t.steps[last] != 1 {
+		return 1
+	}
+	width, each := min(o.e.emitter(t.k).width(), tailSums/len(t.parts)), o.p.cols/len(t.parts)
+	for width > 1 && o.p.rows*each < o.p.threads*width {
+		width /= 2
+	}
+	return width
 }
 
 // overTails writes a body for each unit of the block's tail, of those tails that
@@ -122,7 +167,8 @@ func (o *epilogue) overTails(want func(i int) bool, body func(i int, indices []s
 		t := &o.f.tails[i]
 		n, end := len(t.parts), first+t.tiles(p.cols)
 		if want(i) {
-			each := p.cols / n
+			width := o.tailWidth(t)
+			each := p.cols / n / width // of a row of the block
 			e.line("// %s", describe(t.k))
 			if len(o.f.tails) > 1 {
 				e.open("if (%d <= tile && tile < %d)", first, end)
@@ -132,7 +178,7 @@ func (o *epilogue) overTails(want func(i int) bool, body func(i int, indices []s
 			if first > 0 {
 				at = fmt.Sprintf("(tile - %d)", first)
 			}
-			e.line("const int block_row = n / %d, block_col = n %% %d * %d, u = %s * %d + n %% %d;", each, each, n, at, each, each)
+			e.line("const int block_row = n / %d, block_col = n %% %d * %d, u = %s * %d + n %% %d * %d;", each, each, n*width, at, each*width, each, width)
 			e.line("const %s m = first_row + block_row;", e.index())
 			e.open("if (m < rows && u < %d)", t.units)
 			body(i, e.unit(t))
@@ -146,10 +192,10 @@ func (o *epilogue) overTails(want func(i int) bool, body func(i int, indices []s
 	}
 }
 
-// site returns where a tail's instructions run: in row m, for a unit with these
-// indices.
-func (t *tail) site(indices []string) *site {
-	s := &site{width: 1, pos: "0"}
+// site returns where a tail's instructions run: in row m, for width neighbouring units,
+// the first of which has these indices.
+func (t *tail) site(indices []string, width int) *site {
+	s := &site{width: width, pos: "0"}
 	if t.rows {
 		s.rows = []string{"m"}
 	}
