@@ -68,16 +68,17 @@ type Chain struct {
 // Code is how a target runs a kernel, several kernels side by side, or a chain of
 // them.
 type Code struct {
-	// Variants are the ways to do it: the first serves whose guard holds and whose
-	// library routines the device has. The last has the zero Guard and names none.
+	// Variants are the ways to do it: the first serves whose guards hold and whose
+	// library routines the device has. The last has zero Guards and names none.
 	Variants []Variant
 	Temps    []Temp
 }
 
 // Variant is one way.
 type Variant struct {
-	Guard program.Guard
-	Steps []Step
+	Guard  program.Guard
+	Device program.Guard // for which devices it is, by their properties
+	Steps  []Step
 }
 
 // Step is a kernel, or the call of a routine that devices may have.

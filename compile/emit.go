@@ -186,7 +186,7 @@ func (e *emitter) code(at int32, st *planned, code Code) error {
 	}
 	choice := program.Step{Kind: program.StepChoice, Origin: st.group.origin}
 	for _, v := range code.Variants {
-		way := program.Variant{Guard: v.Guard}
+		way := program.Variant{Guard: v.Guard, Device: v.Device}
 		for _, s := range v.Steps {
 			step := program.Step{Kind: program.StepLibrary, Extern: s.Library, Attrs: s.Attrs, Launch: s.Launch, Origin: st.group.origin}
 			if s.Library == "" {

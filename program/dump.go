@@ -100,10 +100,16 @@ func (d *dumper) step(p *Program, i int, s *Step) {
 	d.linef("%s node %d", line, s.Origin)
 	for j := range s.Variants {
 		v := &s.Variants[j]
-		if v.Guard.Always() {
+		var conds []string
+		for _, g := range []Guard{v.Guard, v.Device} {
+			if !g.Always() {
+				conds = append(conds, fmt.Sprintf("%s in [%d, %d]", g.Expr, g.Lo, g.Hi))
+			}
+		}
+		if len(conds) == 0 {
 			d.linef("  else")
 		} else {
-			d.linef("  if %s in [%d, %d]", v.Guard.Expr, v.Guard.Lo, v.Guard.Hi)
+			d.linef("  if %s", strings.Join(conds, " and "))
 		}
 		for n := range v.Steps {
 			d.linef("    %s node %d", p.stepText(&v.Steps[n]), v.Steps[n].Origin)

@@ -156,6 +156,7 @@ func encodeStep(w *wire.Writer, s *Step) {
 	w.I32(s.Origin)
 	list(w, s.Variants, func(w *wire.Writer, v *Variant) {
 		encodeGuard(w, &v.Guard)
+		encodeGuard(w, &v.Device)
 		list(w, v.Steps, encodeStep)
 	})
 }
@@ -174,12 +175,12 @@ func decodeStep(r *wire.Reader, variants bool) Step {
 		Launch: decodeLaunch(r),
 		Origin: r.I32(),
 	}
-	s.Variants = wire.List(r, 23, func() Variant {
+	s.Variants = wire.List(r, 42, func() Variant {
 		if !variants {
 			r.Fail(errors.New("variants of a variant's step"))
 			return Variant{}
 		}
-		return Variant{Guard: decodeGuard(r), Steps: wire.List(r, minStep, func() Step { return decodeStep(r, false) })}
+		return Variant{Guard: decodeGuard(r), Device: decodeGuard(r), Steps: wire.List(r, minStep, func() Step { return decodeStep(r, false) })}
 	})
 	return s
 }

@@ -86,7 +86,7 @@ func example(t testing.TB) *program.Program {
 				{Name: "dim", Kind: program.AttrDim, Dim: wide}, {Name: "float", Kind: program.AttrFloat, Float: 1e-5}, {Name: "bool", Kind: program.AttrBool, Bool: true},
 				{Name: "string", Kind: program.AttrString, Str: "half"}, {Name: "dims", Kind: program.AttrDims, Dims: []dim.Dim{n, dim.Const(-1)}}, {Name: "floats", Kind: program.AttrFloats, Floats: []float64{0.5, 1}}}},
 			{Kind: program.StepChoice, Wait: []int32{0, 1}, Origin: 5, Variants: []program.Variant{
-				{Guard: program.Guard{Expr: n, Lo: 1, Hi: 16}, Steps: []program.Step{
+				{Guard: program.Guard{Expr: n, Lo: 1, Hi: 16}, Device: program.Guard{Expr: dim.Sym("device.major"), Lo: 9, Hi: 9}, Steps: []program.Step{
 					{Kernel: 1, Args: []int32{2, 1, 3}, Origin: 5, Launch: program.Launch{Grid: [3]dim.Dim{dim.Const(1), dim.Const(1), dim.Const(1)}, Block: [3]int32{32, 1, 1}}}}},
 				{Guard: program.Guard{Expr: n, Lo: 17, Hi: 8192}, Steps: []program.Step{
 					{Kind: program.StepLibrary, Extern: "cublaslt.matmul", Args: []int32{2, 3}, Origin: 4, Attrs: []program.Attr{{Name: "depth", Kind: program.AttrDim, Dim: dim.Const(4)}}},

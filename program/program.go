@@ -15,7 +15,7 @@ import (
 
 // FormatVersion is the version of the encoding that Encode writes and Decode
 // accepts. Any change of bytes for the same Program needs another number.
-const FormatVersion = 3
+const FormatVersion = 4
 
 // Program is one compiled piece for one shape.
 type Program struct {
@@ -145,6 +145,10 @@ func (p *Program) Routines() iter.Seq[string] {
 // Variant is one way to do what a StepChoice does.
 type Variant struct {
 	Guard Guard // the zero Guard holds for all sizes
+
+	// Device says which devices it is for, by their properties ("device.major")
+	// alone; the zero Guard holds for all. Others do not load its kernels.
+	Device Guard
 
 	// Steps run in order: kernels, copies, fills and library routines, which have
 	// no lane and wait for nothing else. Scratch memory that they use lives at the

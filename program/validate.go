@@ -211,9 +211,15 @@ func (v *validator) choice(what string, i int, s *Step) {
 		way := &s.Variants[j]
 		what := fmt.Sprintf("%s: variant %d", what, j)
 		v.guard(what, way.Guard)
+		v.guard(what, way.Device)
+		for _, s := range way.Device.Expr.Symbols() {
+			if !strings.HasPrefix(s, PropertyPrefix) {
+				v.failf("%s: symbol %s says what devices it is for", what, s)
+			}
+		}
 		last := j == len(s.Variants)-1
-		if last && !way.Guard.Always() {
-			v.failf("%s: the last, is not for all sizes", what)
+		if last && !(way.Guard.Always() && way.Device.Always()) {
+			v.failf("%s: the last, is not for all sizes and devices", what)
 		}
 		for n := range way.Steps {
 			one := &way.Steps[n]

@@ -197,11 +197,12 @@ func products(programs []piecewise.Sized, o *Options) ([]product, error) {
 func productsOf(j piecewise.Sized, step int, env program.Env, o *Options) ([]product, error) {
 	var out []product
 	own := -1
-	for v, way := range j.Program.Steps[step].Variants {
-		if err := device.CheckGuard(way.Guard, env); errors.Is(err, device.ErrGuard) {
-			continue
-		} else if err != nil {
+	for v := range j.Program.Steps[step].Variants {
+		way := &j.Program.Steps[step].Variants[v]
+		if ok, err := device.Holds(way, env); err != nil {
 			return nil, err
+		} else if !ok {
+			continue
 		}
 		var calls []*program.Step
 		for n := range way.Steps {

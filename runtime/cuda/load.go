@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -84,7 +85,7 @@ func (x *Executable) check() error {
 	if x.arch, err = d.archOf(p.Target); err != nil {
 		return err
 	}
-	for i := range p.Kernels {
+	for i := range x.kernels() {
 		if _, err := d.imageOf(x.arch, &p.Kernels[i]); err != nil {
 			return fmt.Errorf("kernel %d (%s): %w", i, p.Kernels[i].Name, err)
 		}
@@ -114,7 +115,7 @@ func (x *Executable) load() error {
 	}
 	defer d.leave()
 	functions := make([]*Function, len(p.Kernels))
-	for i := range p.Kernels {
+	for i := range x.kernels() {
 		k := &p.Kernels[i]
 		m, err := d.useModule(x.arch, k)
 		if m != nil {
@@ -127,7 +128,7 @@ func (x *Executable) load() error {
 			return fmt.Errorf("kernel %d (%s): %w", i, k.Name, err)
 		}
 	}
-	err := eachStep(p, func(s *program.Step) error {
+	err := x.eachStep(func(s *program.Step) error {
 		if s.Kind != program.StepKernel {
 			return nil
 		}
@@ -142,16 +143,23 @@ func (x *Executable) load() error {
 	return x.loadConsts()
 }
 
-// eachStep calls f with every step that the program may run: those of choices
-// too.
-func eachStep(p *program.Program, f func(s *program.Step) error) error {
-	for i := range p.Steps {
-		s := &p.Steps[i]
+// eachStep calls f with every step that the program may run on the device: those of
+// choices too.
+func (x *Executable) eachStep(f func(s *program.Step) error) error {
+	properties := func(name string) (int64, bool) {
+		v, ok := x.dev.info.Properties[name]
+		return v, ok
+	}
+	for i := range x.program.Steps {
+		s := &x.program.Steps[i]
 		var err error
 		if s.Kind != program.StepChoice {
 			err = f(s)
 		}
 		for v := range s.Variants {
+			if !device.ForDevice(&s.Variants[v], properties) {
+				continue
+			}
 			for n := range s.Variants[v].Steps {
 				err = errors.Join(err, f(&s.Variants[v].Steps[n]))
 			}
@@ -161,6 +169,33 @@ func eachStep(p *program.Program, f func(s *program.Step) error) error {
 		}
 	}
 	return nil
+}
+
+// kernels yields the kernels that the program may run on the device, by their numbers.
+func (x *Executable) kernels() iter.Seq[int] {
+	others := make([]bool, len(x.program.Kernels)) // which only variants for other devices run
+	for i := range x.program.Steps {
+		for _, v := range x.program.Steps[i].Variants {
+			for _, s := range v.Steps {
+				if s.Kind == program.StepKernel {
+					others[s.Kernel] = true
+				}
+			}
+		}
+	}
+	x.eachStep(func(s *program.Step) error {
+		if s.Kind == program.StepKernel {
+			others[s.Kernel] = false
+		}
+		return nil
+	})
+	return func(yield func(int) bool) {
+		for i, other := range others {
+			if !other && !yield(i) {
+				return
+			}
+		}
+	}
 }
 
 // env gives values to the program's symbols and the device's properties.

@@ -284,6 +284,52 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// TestVariantsForDevices loads a program for sm_90 with a kernel that runs on 9.0 alone
+// and has no PTX: other devices do without, of the kernel as of the variant.
+func TestVariantsForDevices(t *testing.T) {
+	for _, c := range []struct {
+		major, minor int
+		compiled     int64 // images by the driver
+		want         []byte
+	}{{9, 0, 0, floats(7, 14)}, {10, 0, 1, floats(3, 6)}} {
+		d := open(t, newFake(t, fake.Options{Major: c.major, Minor: c.minor}))
+		all := &rig{cuda.Target(9, 0), fake.Image("scale"), fake.PTX("scale")}
+		alone := &rig{cuda.Target(9, 0), fake.Image("scale", "gather"), nil}
+		n := parse(t, "N")
+		by := func(factor string) program.Launch {
+			return launch(t, dimsAttr(cuda.AttrDims, append(n, parse(t, factor)...)...))
+		}
+		p := &program.Program{
+			Target: all.target, Symbols: []string{"N"},
+			Params:  []program.Param{{DType: dtype.F32, Shape: n}},
+			Results: []program.Result{{DType: dtype.F32, Shape: n, Alias: -1, Same: -1}},
+			Kernels: []program.Kernel{alone.kernel(t, "scale"), all.kernel(t, "scale")},
+			Buffers: []program.Buffer{{Kind: program.BufferParam, DType: dtype.F32, Shape: n}, {Kind: program.BufferResult, DType: dtype.F32, Shape: n}},
+			Steps: []program.Step{{Kind: program.StepChoice, Variants: []program.Variant{
+				{Device: program.Guard{Expr: parse(t, "device.major*10 + device.minor")[0], Lo: 90, Hi: 90}, Steps: []program.Step{{Kernel: 0, Args: []int32{0, 1}, Launch: by("7")}}},
+				{Steps: []program.Step{{Kernel: 1, Args: []int32{0, 1}, Launch: by("3")}}}}}},
+		}
+		x, err := d.Load(p, nil)
+		must(t, err)
+		if d.PTXCompiled() != c.compiled {
+			t.Errorf("%d.%d: the driver compiled %d images", c.major, c.minor, d.PTXCompiled())
+		}
+		s, err := d.NewStream()
+		must(t, err)
+		m, err := d.Alloc(16)
+		must(t, err)
+		in, out := device.Buffer{Memory: m, Size: 8}, device.Buffer{Memory: m, Offset: 8, Size: 8}
+		l, err := x.Bind([]int64{2}, device.Args{Params: []device.Buffer{in}, Results: []device.Buffer{out}})
+		must(t, err)
+		got := make([]byte, 8)
+		must(t, errors.Join(s.CopyToDevice(in, floats(1, 2)), s.Launch(l), s.CopyToHost(got, out), s.Synchronize()))
+		if !bytes.Equal(got, c.want) {
+			t.Errorf("%d.%d: %v, want %v", c.major, c.minor, got, c.want)
+		}
+		must(t, errors.Join(s.Close(), m.Free(), x.Close()))
+	}
+}
+
 // A driver that is older than the compiler of the PTX says so.
 func TestPTXOfANewerCompiler(t *testing.T) {
 	f := newFake(t, fake.Options{Version: 12020})

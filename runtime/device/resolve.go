@@ -103,10 +103,10 @@ func (r *Resolved) choose(p *program.Program, i int, env program.Env, libraries 
 variants:
 	for j := range p.Steps[i].Variants {
 		v := &p.Steps[i].Variants[j]
-		if err := CheckGuard(v.Guard, env); errors.Is(err, ErrGuard) {
-			continue
-		} else if err != nil {
+		if ok, err := Holds(v, env); err != nil {
 			return err
+		} else if !ok {
+			continue
 		}
 		for n := range v.Steps {
 			s := &v.Steps[n]
@@ -190,6 +190,22 @@ func Call(p *program.Program, index int, s *program.Step, env program.Env) (*Res
 	}
 	return out, nil
 }
+
+// Holds reports whether a variant is for the sizes, and for the device.
+func Holds(v *program.Variant, env program.Env) (bool, error) {
+	if !ForDevice(v, env) {
+		return false, nil
+	}
+	err := CheckGuard(v.Guard, env)
+	if errors.Is(err, ErrGuard) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// ForDevice reports whether a variant is for the device whose properties env has. One
+// without a property that the variant asks for is none of those.
+func ForDevice(v *program.Variant, env program.Env) bool { return CheckGuard(v.Device, env) == nil }
 
 // CheckGuard returns a [GuardError] if a constraint does not hold.
 func CheckGuard(g program.Guard, env program.Env) error {

@@ -94,3 +94,41 @@ func TestResolve(t *testing.T) {
 		t.Error("no value for N: no error")
 	}
 }
+
+// TestVariantsForDevices: a variant for other devices is passed over, as it is where the
+// device does not tell what the variant asks for.
+func TestVariantsForDevices(t *testing.T) {
+	n := dim.Sym("N")
+	version := dim.Sym("device.major").Mul(dim.Const(10)).Add(dim.Sym("device.minor"))
+	p := &program.Program{Target: "t", Symbols: []string{"N"}, Params: []program.Param{{DType: dtype.F32, Shape: []dim.Dim{n}}},
+		Buffers: []program.Buffer{{Kind: program.BufferParam, DType: dtype.F32, Shape: []dim.Dim{n}}},
+		Kernels: []program.Kernel{{Name: "own", Format: program.KernelCUDA, Code: []byte("x")}, {Name: "other", Format: program.KernelCUDA, Code: []byte("y")}},
+		Steps: []program.Step{{Kind: program.StepChoice, Variants: []program.Variant{
+			{Guard: program.Guard{Expr: n, Lo: 3, Hi: 4}, Device: program.Guard{Expr: version, Lo: 90, Hi: 90}, Steps: []program.Step{{Kernel: 0, Args: []int32{0}}}},
+			{Steps: []program.Step{{Kernel: 1, Args: []int32{0}}}}}}},
+	}
+	if err := p.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		n          int64
+		properties map[string]int64
+		want       int32 // the kernel
+	}{
+		{3, map[string]int64{"device.major": 9, "device.minor": 0}, 0}, {5, map[string]int64{"device.major": 9, "device.minor": 0}, 1},
+		{3, map[string]int64{"device.major": 10, "device.minor": 0}, 1}, {3, map[string]int64{"device.major": 8, "device.minor": 9}, 1},
+		{3, map[string]int64{"device.major": 9}, 1}, {3, nil, 1},
+	} {
+		env, err := device.Env(p, []int64{c.n}, c.properties)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := device.Resolve(p, env, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Steps[0].Kernel; got != c.want {
+			t.Errorf("N=%d on %v: kernel %d, want %d", c.n, c.properties, got, c.want)
+		}
+	}
+}
