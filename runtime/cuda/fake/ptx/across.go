@@ -108,6 +108,8 @@ func (d *decoder) across(o *op) {
 		d.matrices(o)
 	case "mma":
 		d.mma(o)
+	case "wgmma":
+		d.warpgroup(o)
 	}
 }
 
@@ -238,6 +240,13 @@ func (d *decoder) redux(o *op) {
 	}
 }
 
+// whole holds that all lanes take part.
+func (w *warp) whole(m uint32) {
+	if m != all {
+		w.fault(WaitFault, bits.TrailingZeros32(^m), "a part of a warp")
+	}
+}
+
 // matrices decodes ldmatrix: 1, 2 or 4 matrices of 8 rows of 16 bytes. Lane i has
 // the address of row i%8 of matrix i/8, and gets the elements 2·(i%4) and
 // 2·(i%4)+1 of row i/4 of each, or of column i/4.
@@ -262,9 +271,7 @@ func (d *decoder) matrices(o *op) {
 	}
 	a := d.address(1)
 	o.run = func(w *warp, m uint32) {
-		if m != all {
-			w.fault(WaitFault, bits.TrailingZeros32(^m), "a part of a warp")
-		}
+		w.whole(m)
 		var rows [lanesOfWarp][8]uint16
 		for lane := range 8 * n {
 			b := w.bytes(spaceShared, a.of(w, lane), 16, lane, false, false)
@@ -305,29 +312,11 @@ func (d *decoder) mma(o *op) {
 	}
 	d.operands(4, 4)
 	f32 := kind{classFloat, 32, 1}
-	fragment := func(i, n int, k kind, write bool) []slot {
-		v := d.operand(i)
-		if v.kind != operandVector || len(v.list) != n {
-			d.fail("operand %d has not %d registers", i, n)
-			return make([]slot, n)
-		}
-		var out []slot
-		for j := range v.list {
-			if write {
-				out = append(out, d.output(&v.list[j], k))
-			} else {
-				out = append(out, d.input(&v.list[j], k))
-			}
-		}
-		return out
-	}
 	b32 := kind{classBits, 32, 1}
 	groups := depth / (4 * each) // of the columns of a that one register covers: 4·each
-	to, a, b, c := fragment(0, 4, f32, true), fragment(1, 2*groups, b32, false), fragment(2, groups, b32, false), fragment(3, 4, f32, false)
+	to, a, b, c := d.fragment(0, 4, f32, true), d.fragment(1, 2*groups, b32, false), d.fragment(2, groups, b32, false), d.fragment(3, 4, f32, false)
 	o.run = func(w *warp, m uint32) {
-		if m != all {
-			w.fault(WaitFault, bits.TrailingZeros32(^m), "a part of a warp")
-		}
+		w.whole(m)
 		var x [16][16]float64
 		var y [8][16]float64
 		// Of group g a register of a has row lane/4, the next one row lane/4+8, and
@@ -349,6 +338,24 @@ func (d *decoder) mma(o *op) {
 			*lanes[float32](w, s) = sums[i]
 		}
 	}
+}
+
+// fragment decodes operand i, the n registers that a lane has a part of a matrix in.
+func (d *decoder) fragment(i, n int, k kind, write bool) []slot {
+	v := d.operand(i)
+	if v.kind != operandVector || len(v.list) != n {
+		d.fail("operand %d has not %d registers", i, n)
+		return make([]slot, n)
+	}
+	var out []slot
+	for j := range v.list {
+		if write {
+			out = append(out, d.output(&v.list[j], k))
+		} else {
+			out = append(out, d.input(&v.list[j], k))
+		}
+	}
+	return out
 }
 
 // dot is the product of the first n elements; it is exact but for the last bits of

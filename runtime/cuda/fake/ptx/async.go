@@ -1,14 +1,28 @@
 package ptx
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // asyncCopy is a copy to shared memory that has not been waited for.
 type asyncCopy struct {
 	lane  int32
 	group int32 // of the lane
+	next  int32 // the number of the warp's arrival that comes after it
 	at    uint64
 	bytes int
 	data  [16]byte
+}
+
+// asyncArrival is an arrival at a barrier in shared memory that happens when the copies
+// have ended that the lanes asked for before.
+type asyncArrival struct {
+	mask   uint32
+	number int32
+	at     uint64
+	pc     int32
+	clock  []uint32 // when the lanes asked for it
 }
 
 // async decodes cp.async.
@@ -17,6 +31,8 @@ func (d *decoder) async() exec {
 		return nil
 	}
 	switch {
+	case d.flag("mbarrier"):
+		return d.arrival()
 	case d.flag("commit_group"):
 		d.operands(0, 0)
 		return func(w *warp, m uint32) {
@@ -30,17 +46,23 @@ func (d *decoder) async() exec {
 			for x := m; x != 0; x &= x - 1 {
 				w.groups[bits.TrailingZeros32(x)]++
 			}
-			w.land(m, 0)
+			w.landGroups(m, 0)
 		}
 	case d.flag("wait_group"):
-		d.operands(1, 1)
-		n := d.operand(0)
-		if n.kind != operandImmediate || n.value < 0 || n.value > 1<<20 {
-			d.fail("%q is no number of groups", n.text)
-		}
-		return func(w *warp, m uint32) { w.land(m, int32(n.value)) }
+		n := d.groups()
+		return func(w *warp, m uint32) { w.landGroups(m, n) }
 	}
 	return d.copy()
+}
+
+// groups decodes the one operand, how many groups need not have ended.
+func (d *decoder) groups() int32 {
+	d.operands(1, 1)
+	n := d.operand(0)
+	if n.kind != operandImmediate || n.value < 0 || n.value > 1<<20 {
+		d.fail("%q is no number of groups", n.text)
+	}
+	return int32(n.value)
 }
 
 // copy decodes the copy itself: [to], [from], bytes, and how many of them are
@@ -69,7 +91,7 @@ func (d *decoder) copy() exec {
 	return func(w *warp, m uint32) {
 		for ; m != 0; m &= m - 1 {
 			lane := bits.TrailingZeros32(m)
-			c := asyncCopy{lane: int32(lane), group: w.groups[lane], at: to.of(w, lane), bytes: size}
+			c := asyncCopy{lane: int32(lane), group: w.groups[lane], next: w.arrived, at: to.of(w, lane), bytes: size}
 			w.bytes(spaceShared, c.at, size, lane, true, false) // it may be written from now on
 			r := int(lanes[uint32](w, read)[lane])
 			if r > size {
@@ -98,16 +120,79 @@ func (w *warp) partial(to []byte, at uint64, lane int) {
 	}
 }
 
-// land ends the copies of all but the last n groups of some lanes.
-func (w *warp) land(m uint32, n int32) {
+// arrival decodes an arrival that tells of copies. A phase expects it (.noinc).
+func (d *decoder) arrival() exec {
+	if !d.flag("arrive") || !d.flag("noinc") || d.space() != spaceShared || !d.flag("b64") {
+		return nil
+	}
+	d.operands(1, 1)
+	a := d.address(0)
+	return func(w *warp, m uint32) {
+		clock := slices.Clone(w.clock)
+		for m != 0 {
+			at, same := a.alike(w, m)
+			w.arrivals = append(w.arrivals, asyncArrival{mask: same, number: w.arrived, at: at, pc: w.pc, clock: clock})
+			w.arrived++
+			m &^= same
+		}
+		w.clock[w.id]++
+	}
+}
+
+// of reports whether the arrival tells of a copy.
+func (a *asyncArrival) of(c *asyncCopy) bool { return a.mask>>c.lane&1 == 1 && c.next <= a.number }
+
+// landGroups ends the copies of all but the last n groups of some lanes.
+func (w *warp) landGroups(m uint32, n int32) {
+	w.land(func(c *asyncCopy) bool { return m>>c.lane&1 == 1 && c.group < w.groups[c.lane]-n })
+}
+
+// land ends copies. Those that an arrival tells of are ordered as that is.
+func (w *warp) land(due func(c *asyncCopy) bool) {
 	left := w.copies[:0]
 	for i := range w.copies {
 		c := &w.copies[i]
-		if m>>c.lane&1 == 0 || c.group >= w.groups[c.lane]-n {
+		if !due(c) {
 			left = append(left, *c)
 			continue
 		}
+		clock := w.clock
+		if a := slices.IndexFunc(w.arrivals, func(a asyncArrival) bool { return a.of(c) }); a >= 0 {
+			w.clock = w.arrivals[a].clock
+		}
 		copy(w.bytes(spaceShared, c.at, c.bytes, int(c.lane), true, false), c.data[:c.bytes])
+		w.clock = clock
 	}
 	w.copies = left
+}
+
+// tell lets the next arrival of each warp happen that waits for copies, until a phase
+// ends: no sooner than when nothing else can be done. It returns false if there is none.
+func tell(warps []*warp) bool {
+	told := false
+	for _, w := range warps {
+		if len(w.arrivals) == 0 {
+			continue
+		}
+		told = true
+		if w.tell() {
+			break
+		}
+	}
+	return told
+}
+
+// tell lets the warp's next arrival that waits for copies happen, as of when it was asked
+// for, and returns whether a phase ends.
+func (w *warp) tell() bool {
+	pc, clock, a := w.pc, w.clock, w.arrivals[0]
+	w.pc, w.clock = a.pc, a.clock
+	w.land(a.of)
+	w.arrivals = slices.Delete(w.arrivals, 0, 1)
+	_, ended := w.arriveAt(a.at, a.mask)
+	w.pc, w.clock = pc, clock
+	if ended {
+		w.block.wake()
+	}
+	return ended
 }

@@ -148,13 +148,13 @@ func (w *warp) watch(b *block, lane int, at, n int64, write, same bool) {
 			*x = access{gen: b.gen}
 		}
 		if x.writer.races(w, lane) && !(write && same) {
-			w.race(b, i*unit, lane, "written", &x.writer)
+			w.race(b, i*unit, lane, "written", &x.writer, "no barrier")
 		}
 		r := record{int32(w.id + 1), int32(lane), w.clock[w.id], w.pc}
 		if write {
 			for j := range x.readers {
 				if x.readers[j].races(w, lane) && !same {
-					w.race(b, i*unit, lane, "read", &x.readers[j])
+					w.race(b, i*unit, lane, "read", &x.readers[j], "no barrier")
 				}
 			}
 			x.writer, x.readers = r, [2]record{}
@@ -177,9 +177,9 @@ func (w *warp) watch(b *block, lane int, at, n int64, write, same bool) {
 	}
 }
 
-// race reports two accesses.
-func (w *warp) race(b *block, at int64, lane int, did string, r *record) {
+// race reports two accesses, between which something is not that had to be.
+func (w *warp) race(b *block, at int64, lane int, did string, r *record, lacks string) {
 	p := w.entry.places[r.pc]
 	of := slices.IndexFunc(b.warps, func(x *warp) bool { return x.id == int(r.warp)-1 })
-	w.fault(RaceFault, lane, "byte %#x of shared memory was %s by warp %d of the block, lane %d, in line %d (%s) %s, and no barrier is between", at, did, of, r.lane, p.line, p.opcode, p.source)
+	w.fault(RaceFault, lane, "byte %#x of shared memory was %s by warp %d of the block, lane %d, in line %d (%s) %s, and %s is between", at, did, of, r.lane, p.line, p.opcode, p.source, lacks)
 }

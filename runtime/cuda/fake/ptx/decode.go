@@ -500,9 +500,7 @@ func (d *decoder) decode(o *op) {
 	case "cp":
 		o.run = d.async()
 	case "fence", "membar":
-		d.parts = nil
-		d.operands(0, 0)
-		o.run = func(*warp, uint32) {}
+		o.run = d.fence()
 	case "griddepcontrol":
 		d.operands(0, 0)
 		switch d.choice("", "wait", "launch_dependents") {
@@ -517,7 +515,9 @@ func (d *decoder) decode(o *op) {
 		o.run = func(*warp, uint32) {}
 	case "bar", "barrier":
 		d.barrier(o)
-	case "shfl", "vote", "activemask", "ldmatrix", "mma", "redux":
+	case "mbarrier":
+		d.mbarrier(o)
+	case "shfl", "vote", "activemask", "ldmatrix", "mma", "redux", "wgmma":
 		d.across(o)
 	default:
 		d.fail("unknown")

@@ -14,6 +14,14 @@
 //
 //   - What cp.async copies is in shared memory when its group is waited for, not
 //     before.
+//   - An arrival at an mbarrier that tells of copies (cp.async.mbarrier.arrive.noinc)
+//     happens when nothing else can be done, and they land then.
+//   - wgmma.mma_async reads shared memory, and writes registers, when its group is
+//     waited for; what it reads may not be written from the instruction on until then.
+//     It reads what was written before a fence.proxy.async of the warp that wrote it or
+//     of one of the warpgroup, and what was written after is an error.
+//   - More arrivals of one instruction than a phase of an mbarrier still expects are an
+//     error, as are those where there is none, or something else was written over it.
 //   - Shared memory is full of NaN when a block starts.
 //   - Two accesses to the same bytes of shared memory, one a write, that no
 //     barrier orders are an error, also between lanes of one warp: only
@@ -27,7 +35,21 @@
 //   - A lane that shfl.sync or vote.sync names must come to that instruction;
 //     what a lane reads from one that does not take part is NaN.
 //   - An access outside an allocation, or one that is not aligned, ends the
-//     launch, as do waits that nothing ends.
+//     launch, as do waits that nothing ends, be it for a phase of an mbarrier.
+//
+// Where it is not as strict, or not as general:
+//
+//   - mbarrier.try_wait waits until the phase ends: it is never false.
+//   - An arrival at an mbarrier and wgmma.wait_group order accesses of the lanes of the
+//     warp, as bar.warp.sync does; an arrival that tells of copies orders the warp's
+//     other accesses before it, too.
+//   - fence.proxy.async also counts for what its warp wrote after it, until the next
+//     barrier, arrival or wgmma.wait_group.
+//   - The warps of a warpgroup multiply each for itself: that they do not wait for each
+//     other, or have other descriptors, does not show. That wgmma.fence is there is only
+//     asked of the first product.
+//   - wgmma.mma_async is known of two matrices of bf16 or f16 in shared memory, both along
+//     K and exchanged in 128 bytes, with sums in f32.
 //
 // Numbers: add, sub, mul, fma, div.rn, sqrt.rn and conversions round as IEEE 754
 // has it, in the mode asked for, and NaN results are 0x7fffffff, as on a GPU. The
@@ -35,5 +57,5 @@
 // those of float64 rounded once, which is closer than a GPU's. mma.sync adds the
 // products of a step and the accumulator in float64 and rounds once; a tensor core
 // truncates addends to a few bits more than those of an f32, so results differ in
-// the last bits.
+// the last bits. wgmma.mma_async adds as mma.sync does.
 package ptx

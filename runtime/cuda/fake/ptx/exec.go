@@ -84,6 +84,7 @@ const (
 	opExit           // ends lanes
 	opSync           // first the lanes of need come here
 	opBarrier        // first all lanes come here; then the warp may have to wait
+	opAwait          // the lanes of need come here again later
 )
 
 // op is a decoded instruction.
@@ -189,6 +190,8 @@ type block struct {
 	gen      uint32
 	warps    []*warp
 	barriers [16]barrier
+	// Barriers in shared memory, those that something else was written over included.
+	mbarriers []mbarrier
 }
 
 // barrier is a barrier of a block.
@@ -206,6 +209,7 @@ const (
 	stateReady state = iota
 	stateBarrier
 	stateCluster
+	stateAwait // all lanes that have not ended wait for phases, or for lanes that do
 	stateDone
 )
 
@@ -235,10 +239,18 @@ type warp struct {
 	next   int32  // the lowest place of rest
 	rest   []group
 	parked []group // lanes that wait for others of the warp
-	clock  []uint32
-	local  [lanesOfWarp][]byte
-	copies []asyncCopy
-	groups [lanesOfWarp]int32 // groups of copies committed, by lane
+	// Lanes that wait for a phase of a barrier in shared memory to end.
+	awaiting []group
+	clock    []uint32
+	fenced   []uint32 // the clock at the last fence.proxy.async
+	local    [lanesOfWarp][]byte
+	copies   []asyncCopy
+	groups   [lanesOfWarp]int32 // groups of copies committed, by lane
+	arrivals []asyncArrival
+	arrived  int32 // how many arrivals there were, those that have happened included
+	products []asyncProduct
+	batches  int32 // groups of products committed
+	began    bool  // wgmma.fence was executed
 }
 
 const never = int32(1<<31 - 1)
@@ -337,6 +349,7 @@ func (m *Machine) prepare() {
 				w.exists = 1<<left - 1
 			}
 			w.clock = slices.Grow(w.clock[:0], n)[:n]
+			w.fenced = slices.Grow(w.fenced[:0], n)[:n]
 			if e.local > 0 {
 				for lane := range w.local {
 					w.local[lane] = slices.Grow(w.local[lane][:0], int(e.local))[:e.local]
@@ -393,16 +406,25 @@ func (m *Machine) cluster(at [3]uint32) {
 		switch {
 		case !alive:
 			return
-		case !moved:
+		case !moved && !tell(warps):
 			for _, w := range warps {
-				if w.state != stateDone {
-					w.pc--
-					w.fault(WaitFault, 0, "a barrier that not all come to")
-				}
+				w.stuck()
 			}
 		case m.steps > limit:
 			warps[0].fault(WaitFault, 0, "the block does not end")
 		}
+	}
+}
+
+// stuck ends the launch if the warp waits, which nothing will end.
+func (w *warp) stuck() {
+	switch w.state {
+	case stateAwait:
+		w.pc = w.awaiting[0].pc
+		w.fault(WaitFault, bits.TrailingZeros32(w.awaiting[0].mask), "a phase of an mbarrier that nothing ends")
+	case stateBarrier, stateCluster:
+		w.pc--
+		w.fault(WaitFault, 0, "a barrier that not all come to")
 	}
 }
 
@@ -419,14 +441,17 @@ func (b *block) start() {
 		b.barriers[i] = barrier{waiting: b.barriers[i].waiting[:0], clock: b.barriers[i].clock}
 		clear(b.barriers[i].clock)
 	}
+	b.mbarriers = b.mbarriers[:0]
 }
 
 func (w *warp) start() {
 	w.state, w.phase, w.pc, w.mask, w.alive, w.next = stateReady, -1, 0, w.exists, w.exists, never
 	w.waited = 0
-	w.rest, w.parked, w.copies = w.rest[:0], w.parked[:0], w.copies[:0]
-	w.groups = [lanesOfWarp]int32{}
+	w.rest, w.parked, w.awaiting = w.rest[:0], w.parked[:0], w.awaiting[:0]
+	w.copies, w.arrivals, w.products = w.copies[:0], w.arrivals[:0], w.products[:0]
+	w.groups, w.arrived, w.batches, w.began = [lanesOfWarp]int32{}, 0, 0, false
 	clear(w.clock)
+	clear(w.fenced)
 	w.clock[w.id] = 1
 	for i := range w.entry.specials {
 		s := &w.entry.specials[i]
@@ -494,16 +519,29 @@ func (w *warp) run(until int64) {
 			if w.mask &^= m; w.mask != 0 {
 				w.pc++
 			} else if !w.take() {
-				w.end()
+				if w.state == stateReady {
+					w.end()
+				}
 				return
 			}
 		case opSync, opBarrier:
-			if m = w.gather(o, m); m == 0 {
+			if m = w.gather(o, m); m != 0 {
+				o.run(w, m)
+				w.pc++
+			}
+			if w.state != stateReady {
+				return
+			}
+		case opAwait:
+			late := o.need(w, m)
+			if m &^= late; m != 0 {
+				o.run(w, m)
+			}
+			if late == 0 {
+				w.pc++
 				continue
 			}
-			o.run(w, m)
-			w.pc++
-			if w.state != stateReady {
+			if w.await(late); w.state != stateReady {
 				return
 			}
 		}
@@ -530,9 +568,23 @@ func (w *warp) meet() {
 	w.take()
 }
 
-// take makes the lowest lanes those that run. It returns false if all have ended.
+// leave lets others run than some lanes, which wait here.
+func (w *warp) leave(m uint32) {
+	if w.mask &^= m; w.mask != 0 {
+		w.pc++
+	} else {
+		w.take()
+	}
+}
+
+// take makes the lowest lanes those that run. It returns false if there are none:
+// all have ended, or the warp waits.
 func (w *warp) take() bool {
 	if len(w.rest) == 0 {
+		if len(w.awaiting) > 0 {
+			w.state = stateAwait
+			return false
+		}
 		if len(w.parked) > 0 {
 			w.pc = w.parked[0].pc
 			w.fault(WaitFault, bits.TrailingZeros32(w.parked[0].mask), "lanes %#08x wait for others that ended or wait elsewhere", w.parked[0].mask)
@@ -567,11 +619,7 @@ func (w *warp) gather(o *op, m uint32) uint32 {
 		return m
 	}
 	w.parked = append(w.parked, group{w.pc, m})
-	if w.mask &^= m; w.mask != 0 {
-		w.pc++
-	} else if !w.take() {
-		panic("ptx: parked lanes are lost")
-	}
+	w.leave(m)
 	return 0
 }
 

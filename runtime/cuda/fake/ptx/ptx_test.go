@@ -232,10 +232,15 @@ func TestInstructions(t *testing.T) {
 	}
 }
 
+// warpgroupOp is a product of a warpgroup, of four registers.
+func warpgroupOp(shape, element, scale string) string {
+	return "wgmma.mma_async.sync.aligned." + shape + ".f32." + element + "." + element + " {%f1, %f2, %f3, %f4}, %d1, %d2, " + scale + ", 1, 0, 0;"
+}
+
 // TestUnknown refuses what it does not know when it is loaded, by name and line.
 func TestUnknown(t *testing.T) {
 	for body, want := range map[string]string{
-		"wgmma.fence.sync.aligned;":   "line 9: wgmma.fence.sync.aligned: unknown",
+		"wmma.fence.sync.aligned;":    "line 9: wmma.fence.sync.aligned: unknown",
 		"add.frob.s32 %r1, %r2, %r3;": "add.frob.s32: unknown",
 		"add.s32 %r1, %r2, %d3;":      "%d3 is no register of 32 bits",
 		"add.s32 %r1, %r2;":           "2 operands",
@@ -243,6 +248,31 @@ func TestUnknown(t *testing.T) {
 		"ld.global.u32 %r1, [in+8];":  "ld.global.u32",
 		"mov.u32 %r1, %tid.w;":        "no special register %tid.w",
 		"mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r1}, {%r2}, {%r3}, {%r4};": "unknown",
+		"wgmma.fence.sync;":                                   "line 9: wgmma.fence.sync: unknown",
+		"wgmma.fence.aligned;":                                "unknown",
+		"wgmma.fence.sync.aligned 1;":                         "1 operands",
+		"wgmma.wait_group.sync.aligned %r1;":                  "\"%r1\" is no number of groups",
+		"wgmma.commit_group.frob.sync.aligned;":               "unknown",
+		warpgroupOp("m64n8k8", "bf16", "1, 1"):                "unknown",
+		warpgroupOp("m64n12k16", "bf16", "1, 1"):              "unknown",
+		warpgroupOp("m64n264k16", "bf16", "1, 1"):             "unknown",
+		warpgroupOp("m64n08k16", "bf16", "1, 1"):              "unknown",
+		warpgroupOp("m64n8k16", "tf32", "1, 1"):               "unknown",
+		warpgroupOp("m64n16k16", "bf16", "1, 1"):              "operand 0 has not 8 registers",
+		warpgroupOp("m64n8k16", "f16", "2, 1"):                `"2" is no predicate`,
+		warpgroupOp("m64n8k16", "f16", "%r1, 1"):              `"%r1" is no predicate`,
+		warpgroupOp("m64n8k16", "f16", "%p1, -1"):             "operand 4 is not 1, and others are unknown",
+		warpgroupOp("m64n8k16", "f16", "1, 1, 1"):             "9 operands",
+		"mbarrier.init.b64 [%r1], 1;":                         "line 9: mbarrier.init.b64: unknown",
+		"mbarrier.init.shared::cluster.b64 [%r1], 1;":         "unknown",
+		"mbarrier.init.shared.b64 %r1, 1;":                    "\"%r1\" is no address",
+		"mbarrier.arrive.shared.b64 [%r1];":                   "1 operands",
+		"mbarrier.arrive.shared.b64 %r1, [%r1];":              "\"%r1\" is no register of 64 bits",
+		"mbarrier.try_wait.shared.b64 %p1, [%r1], %d1;":       "unknown",
+		"mbarrier.try_wait.parity.shared.b64 %r2, [%r1], 0;":  "\"%r2\" is no predicate",
+		"mbarrier.frob.shared.b64 [%r1];":                     "unknown",
+		"cp.async.mbarrier.arrive.shared.b64 [%r1];":          "unknown",
+		"cp.async.mbarrier.arrive.noinc.shared.b64 [%r1], 1;": "2 operands",
 		"@%r1 bra x;": "%r1 is no predicate",
 		".frob 1;":    ".frob: unknown",
 	} {
@@ -331,6 +361,7 @@ func TestFaults(t *testing.T) {
 	// at is the address of the thread's word of shared memory in %d1, and tid in %r1.
 	const at = "mov.u32 %r1, %tid.x; mul.wide.u32 %d2, %r1, 4; mov.u64 %d3, s; add.s64 %d1, %d3, %d2;\n"
 	const next = "ld.shared.u32 %r2, [%d1+4];\n"
+	const lane0 = "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; mov.u64 %d1, s;\n"
 	for _, c := range []struct {
 		name, body string
 		block      [3]uint32
@@ -355,6 +386,23 @@ func TestFaults(t *testing.T) {
 		{"a barrier for more", "bar.sync 1, 96;", block, WaitFault, "a barrier that not all come to"},
 		{"a barrier for some", "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 7; @%p1 bar.sync 0;", warp, WaitFault, "wait for others"},
 		{"lanes that do not come", "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 7; @%p1 ret; shfl.sync.idx.b32 %r2, %r1, 0, 31, -1;", warp, WaitFault, "wait for others"},
+		{"no mbarrier", "mov.u64 %d1, s; mbarrier.arrive.shared.b64 %d2, [%d1+8];", warp, WaitFault, "no mbarrier is at 0x8"},
+		{"an mbarrier overwritten", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 32; @%p1 st.shared.u32 [%d1], 0; bar.warp.sync -1; mbarrier.arrive.shared.b64 %d2, [%d1];", warp, WaitFault, "no mbarrier is at 0x0"},
+		{"an mbarrier twice", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 1; @%p1 mbarrier.init.shared.b64 [%d1], 1;", warp, WaitFault, "there is an mbarrier at 0x0"},
+		{"no race: an mbarrier overwritten, and another", lane0 + "@!%p1 ret; mbarrier.init.shared.b64 [%d1], 2; st.shared.u64 [%d1], %d1; mbarrier.init.shared.b64 [%d1], 1; mbarrier.arrive.shared.b64 %d2, [%d1]; mbarrier.try_wait.parity.shared.b64 %p2, [%d1], 0;", warp, 0, ""},
+		{"an mbarrier for none", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 0;", warp, WaitFault, "an mbarrier for 0 arrivals"},
+		{"an mbarrier not aligned", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1+4], 1;", warp, AlignmentFault, "8 bytes"},
+		{"an mbarrier that may not be there yet", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 32; mbarrier.arrive.shared.b64 %d2, [%d1];", warp, RaceFault, "in line 11 (mbarrier.init.shared.b64)"},
+		{"arrivals as expected", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 64; bar.sync 0; mbarrier.arrive.shared.b64 %d2, [%d1]; mbarrier.arrive.shared.b64 %d2, [%d1];", block, 0, ""},
+		{"too many arrivals", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 48; bar.sync 0; mbarrier.arrive.shared.b64 %d2, [%d1];", block, WaitFault, "32 arrivals at an mbarrier that expects 16 more"},
+		{"too many arrivals of copies", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 31; bar.warp.sync -1; cp.async.mbarrier.arrive.noinc.shared.b64 [%d1]; mbarrier.try_wait.parity.shared.b64 %p2, [%d1], 0;", warp, WaitFault, "(cp.async.mbarrier.arrive.noinc.shared.b64): 32 arrivals"},
+		{"a parity of 2", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 1; bar.warp.sync -1; mbarrier.try_wait.parity.shared.b64 %p2, [%d1], 2;", warp, WaitFault, "a phase of parity 2"},
+		{"a phase that does not end", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 2; bar.sync 0; @%p1 mbarrier.arrive.shared.b64 %d2, [%d1];\n$l: mbarrier.try_wait.parity.shared.b64 %p2, [%d1], 0; @!%p2 bra $l;", block, WaitFault, "line 12 (mbarrier.try_wait.parity.shared.b64): a phase of an mbarrier that nothing ends"},
+		{"a phase that does not end, and a barrier", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 1; bar.sync 0; @%p1 mbarrier.try_wait.parity.shared.b64 %p2, [%d1], 0; bar.sync 0;", block, WaitFault, "nothing ends"},
+		{"no race: a phase", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 64; bar.sync 0; mul.wide.u32 %d2, %r1, 4; add.s64 %d2, %d1, %d2; st.shared.u32 [%d2+16], %r1; mbarrier.arrive.shared.b64 %d3, [%d1]; mbarrier.try_wait.parity.shared.b64 %p2, [%d1], 0; ld.shared.u32 %r2, [%d1+268];", block, 0, ""},
+		{"a phase that is not waited for", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 64; bar.sync 0; mul.wide.u32 %d2, %r1, 4; add.s64 %d2, %d1, %d2; st.shared.u32 [%d2+16], %r1; mbarrier.arrive.shared.b64 %d3, [%d1]; mbarrier.try_wait.parity.shared.b64 %p2, [%d1], 1; xor.b32 %r1, %r1, 32; mul.wide.u32 %d2, %r1, 4; add.s64 %d2, %d1, %d2; ld.shared.u32 %r2, [%d2+16];", block, RaceFault, "of the block, lane"},
+		{"copies whose arrival is not waited for", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 1; bar.sync 0; @%p1 cp.async.ca.shared.global [%d1+16], [%in], 16; @%p1 cp.async.mbarrier.arrive.noinc.shared.b64 [%d1]; @!%p1 ld.shared.u32 %r2, [%d1+16];", block, RaceFault, "byte 0x10 of shared memory was"},
+		{"what is written after an arrival of copies", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 1; bar.sync 0; @%p1 cp.async.mbarrier.arrive.noinc.shared.b64 [%d1]; @%p1 st.shared.u32 [%d1+16], 7; mbarrier.try_wait.parity.shared.b64 %p2, [%d1], 0; setp.eq.u32 %p1, %r1, 32; @%p1 ld.shared.u32 %r2, [%d1+16];", block, RaceFault, "was written by warp 0"},
 		{"an endless loop", "$l: bra $l;", warp, WaitFault, "does not end"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -667,6 +715,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(text(".global .align 4 .u32 g[2] = {7, 8};", "@%p1 bra $x; .shared .align 4 .b8 s[20]; ld.shared.v2.u32 {%r1, _}, [s+8]; $x: { .reg .b32 y; mov.b32 y, {%h1, %h2}; }"))
 	f.Add(text("", "setp.lt.and.s32 %p1|%p2, %r1, -1, !%p3; cp.async.cg.shared.global [%r1], [%d1+-16], 16, %r2;"))
 	f.Add(text("", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%f1, %f2, %f3, %f4};"))
+	f.Add(text("", "mbarrier.try_wait.parity.shared.b64 %p1, [%r1+8], 1; cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];\n"+warpgroupOp("m64n8k16", "bf16", "!%p1, 1")))
 	entry := regexp.MustCompile(`(^|[\s;{}])\.entry([^\w$.:]|$)`) // a word of its own
 	f.Fuzz(func(t *testing.T, src string) {
 		m, err := Parse(src)

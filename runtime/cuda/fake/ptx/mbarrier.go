@@ -1,0 +1,185 @@
+package ptx
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"slices"
+)
+
+// Barriers in shared memory (PTX ISA, "mbarrier"). A phase ends when as many arrivals
+// as are expected have come; the next one starts at once.
+
+// mbarrier is a barrier at a place in shared memory, where word is.
+type mbarrier struct {
+	at                int64
+	expected, pending uint32
+	phase             uint32   // phases that have ended
+	clock             []uint32 // of those that arrived
+	done              []uint32 // before the last phase ended
+}
+
+// maxArrivals is the most that one phase may expect.
+const maxArrivals = 1<<20 - 1
+
+// word is what shared memory holds of the barrier, and programs may not look into.
+func (x *mbarrier) word() uint64 {
+	return uint64(x.phase)<<40 | uint64(x.expected)<<20 | uint64(x.pending)
+}
+
+// mbarrier decodes operations on barriers in shared memory.
+func (d *decoder) mbarrier(o *op) {
+	do := d.choice("", "init", "arrive", "try_wait")
+	if do == "try_wait" && !d.flag("parity") || d.space() != spaceShared || !d.flag("b64") {
+		return
+	}
+	u32 := kind{classUnsigned, 32, 1}
+	switch do {
+	case "init":
+		d.operands(2, 2)
+		a, count := d.address(0), d.source(1, u32)
+		o.run = func(w *warp, m uint32) {
+			for ; m != 0; m &= m - 1 {
+				lane := bits.TrailingZeros32(m)
+				w.expect(a.of(w, lane), lanes[uint32](w, count)[lane], lane)
+			}
+		}
+	case "arrive":
+		d.operands(2, 2)
+		state, a := d.target(0, kind{classBits, 64, 1}), d.address(1)
+		o.run = func(w *warp, m uint32) {
+			to := lanes[uint64](w, state)
+			for m != 0 {
+				at, same := a.alike(w, m)
+				was, ended := w.arriveAt(at, same)
+				if ended {
+					w.block.wake()
+				}
+				for v := same; v != 0; v &= v - 1 {
+					to[bits.TrailingZeros32(v)] = was
+				}
+				m &^= same
+			}
+			w.clock[w.id]++
+		}
+	case "try_wait":
+		d.operands(3, 3)
+		p, _ := d.predicate(0)
+		a, parity := d.address(1), d.source(2, u32)
+		o.kind = opAwait
+		o.need = func(w *warp, m uint32) uint32 {
+			late := uint32(0)
+			for ; m != 0; m &= m - 1 {
+				lane := bits.TrailingZeros32(m)
+				of := lanes[uint32](w, parity)[lane]
+				if of > 1 {
+					w.fault(WaitFault, lane, "a phase of parity %d", of)
+				}
+				if w.mbarrier(a.of(w, lane), lane).phase&1 == of {
+					late |= 1 << lane
+				}
+			}
+			return late
+		}
+		o.run = func(w *warp, m uint32) {
+			w.preds[p] |= m
+			for ; m != 0; m &= m - 1 {
+				lane := bits.TrailingZeros32(m)
+				hear(w.clock, w.mbarrier(a.of(w, lane), lane).done)
+			}
+		}
+	}
+}
+
+// alike returns the address that the first lane of m has, and the lanes that have
+// the same.
+func (a address) alike(w *warp, m uint32) (at uint64, same uint32) {
+	at = a.of(w, bits.TrailingZeros32(m))
+	for ; m != 0; m &= m - 1 {
+		if lane := bits.TrailingZeros32(m); a.of(w, lane) == at {
+			same |= 1 << lane
+		}
+	}
+	return at, same
+}
+
+// expect makes a barrier, in place of one that something else was written over.
+func (w *warp) expect(at uint64, count uint32, lane int) {
+	mem, b := w.bytes(spaceShared, at, 8, lane, true, false), w.block
+	if count == 0 || count > maxArrivals {
+		w.fault(WaitFault, lane, "an mbarrier for %d arrivals", count)
+	}
+	if b.mbarrier(at, mem) != nil {
+		w.fault(WaitFault, lane, "there is an mbarrier at %#x", offset(at))
+	}
+	b.mbarriers = slices.DeleteFunc(b.mbarriers, func(x mbarrier) bool { return x.at == offset(at) })
+	n := len(w.clock)
+	b.mbarriers = append(b.mbarriers, mbarrier{at: offset(at), expected: count, pending: count, clock: make([]uint32, n), done: make([]uint32, n)})
+	binary.LittleEndian.PutUint64(mem, b.mbarriers[len(b.mbarriers)-1].word())
+}
+
+// offset is where an address in shared memory is in its block's.
+func offset(at uint64) int64 { return int64(at & (1<<sharedShift - 1)) }
+
+// mbarrier returns the barrier at an address that holds these bytes: nil if there is
+// none, or if something else was written there.
+func (b *block) mbarrier(at uint64, mem []byte) *mbarrier {
+	for i := range b.mbarriers {
+		if x := &b.mbarriers[i]; x.at == offset(at) && binary.LittleEndian.Uint64(mem) == x.word() {
+			return x
+		}
+	}
+	return nil
+}
+
+// mbarrier returns the barrier at an address. Arrivals and waits have no order, but
+// come after what makes the barrier: they are as reads of it.
+func (w *warp) mbarrier(at uint64, lane int) *mbarrier {
+	x := w.block.mbarrier(at, w.bytes(spaceShared, at, 8, lane, false, false))
+	if x == nil {
+		w.fault(WaitFault, lane, "no mbarrier is at %#x", offset(at))
+	}
+	return x
+}
+
+// arriveAt is an arrival of each of some lanes, which returns what the barrier was
+// before. The last one that a phase expects ends it. That further ones of the same
+// instruction count for the next phase cannot be meant.
+func (w *warp) arriveAt(at uint64, m uint32) (was uint64, ended bool) {
+	var x *mbarrier
+	for v := m; v != 0; v &= v - 1 {
+		x = w.mbarrier(at, bits.TrailingZeros32(v))
+	}
+	was = x.word()
+	n := uint32(bits.OnesCount32(m))
+	if n > x.pending {
+		w.fault(WaitFault, bits.TrailingZeros32(m), "%d arrivals at an mbarrier that expects %d more", n, x.pending)
+	}
+	hear(x.clock, w.clock)
+	x.pending -= n
+	if ended = x.pending == 0; ended {
+		x.phase++
+		x.pending = x.expected
+		copy(x.done, x.clock)
+	}
+	binary.LittleEndian.PutUint64(w.block.shared[x.at:], x.word())
+	return was, ended
+}
+
+// await lets some lanes wait for a phase to end.
+func (w *warp) await(m uint32) {
+	w.awaiting = append(w.awaiting, group{w.pc, m})
+	w.leave(m)
+}
+
+// wake lets lanes that wait for phases look again.
+func (b *block) wake() {
+	for _, w := range b.warps {
+		for _, g := range w.awaiting {
+			w.part(g)
+		}
+		if w.awaiting = w.awaiting[:0]; w.state == stateAwait {
+			w.state = stateReady
+			w.take()
+		}
+	}
+}

@@ -1,0 +1,245 @@
+package ptx
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+)
+
+// Products of warpgroups: four warps, whose tensor cores read both matrices from shared
+// memory themselves (PTX ISA, "wgmma"). Each warp has 16 of the 64 rows of the result,
+// and they do not wait for each other here.
+
+// warpsOfGroup is how many warps a warpgroup has.
+const warpsOfGroup = 4
+
+// asyncProduct is a product that has not been waited for.
+type asyncProduct struct {
+	group  int32
+	pc     int32
+	of     *product
+	a, b   matrix
+	adds   bool     // to what is in the registers
+	clock  []uint32 // when the warp asked for it
+	fenced []uint32 // what fences were for, of the writes of each warp
+}
+
+// product is an instruction that multiplies.
+type product struct {
+	to      []slot // 4 for 8 columns
+	element func(uint32) float32
+}
+
+// matrix is a matrix in shared memory, of rows of 128 bytes whose 16-byte parts are
+// exchanged among 8 rows (PTX ISA, "Shared Memory Matrix Layout").
+type matrix struct {
+	at     uint64
+	stride uint64 // bytes from 8 rows to the next
+}
+
+// swizzled is how many bytes the pattern of a matrix has.
+const swizzled = 1024
+
+// warpgroup decodes wgmma.
+func (d *decoder) warpgroup(o *op) {
+	do := d.choice("", "fence", "mma_async", "commit_group", "wait_group")
+	if do == "" || !d.flag("aligned") {
+		return
+	}
+	var run exec
+	switch do {
+	case "fence":
+		d.operands(0, 0)
+		run = func(w *warp, _ uint32) { w.began = true }
+	case "mma_async":
+		if run = d.multiply(); run == nil {
+			return
+		}
+	case "commit_group":
+		d.operands(0, 0)
+		run = func(w *warp, _ uint32) { w.batches++ }
+	case "wait_group":
+		n := d.groups()
+		run = func(w *warp, _ uint32) { w.multiply(n) }
+	}
+	o.run = func(w *warp, m uint32) {
+		w.whole(m)
+		first := w.first / lanesOfWarp / warpsOfGroup * warpsOfGroup
+		if last := first + warpsOfGroup; last > len(w.block.warps) || w.block.warps[last-1].exists != all {
+			w.fault(WaitFault, 0, "a part of a warpgroup")
+		}
+		run(w, m)
+	}
+}
+
+// multiply decodes wgmma.mma_async: d = a·b + d, of 64 by 8 to 256 elements over 16 of
+// bf16 or f16, in f32, or with a predicate that is false d = a·b.
+func (d *decoder) multiply() exec {
+	if len(d.parts) != 4 || d.parts[1] != "f32" || d.parts[2] != d.parts[3] {
+		return nil
+	}
+	var n int
+	if _, err := fmt.Sscanf(d.parts[0], "m64n%dk16", &n); err != nil || d.parts[0] != fmt.Sprintf("m64n%dk16", n) || n < 8 || n > 256 || n%8 != 0 {
+		return nil
+	}
+	p := &product{}
+	switch d.parts[2] {
+	case "bf16":
+		p.element = bf16ToFloat
+	case "f16":
+		p.element = f16ToFloat
+	default:
+		return nil
+	}
+	d.parts = nil
+	d.operands(8, 8)
+	b64 := kind{classBits, 64, 1}
+	p.to = d.fragment(0, n/2, kind{classFloat, 32, 1}, true)
+	a, b, adds := d.source(1, b64), d.source(2, b64), d.adds(3)
+	// Signs of a and b, and whether they lie along their columns.
+	for i, want := range []int64{1, 1, 0, 0} {
+		if x := d.operand(4 + i); x.kind != operandImmediate || x.value != want {
+			d.fail("operand %d is not %d, and others are unknown", 4+i, want)
+		}
+	}
+	return func(w *warp, _ uint32) {
+		if !w.began {
+			w.fault(RaceFault, 0, "no wgmma.fence is before")
+		}
+		x := asyncProduct{group: w.batches, pc: w.pc, of: p, a: w.matrix(a), b: w.matrix(b), clock: slices.Clone(w.clock), fenced: w.proxied()}
+		switch adds(w) {
+		case 0:
+		case all:
+			x.adds = true
+		default:
+			w.fault(WaitFault, 0, "lanes do not agree whether to add")
+		}
+		w.products = append(w.products, x)
+	}
+}
+
+// adds decodes operand i, a predicate or 0 or 1, as the lanes in which it is true.
+func (d *decoder) adds(i int) func(w *warp) uint32 {
+	if x := d.operand(i); x.kind == operandImmediate && x.value>>1 == 0 {
+		return func(*warp) uint32 { return -uint32(x.value) }
+	}
+	p, negated := d.predicate(i)
+	return func(w *warp) uint32 { return predicateOf(w, p, negated) }
+}
+
+// matrix reads a descriptor, the same in all lanes (PTX ISA, "Matrix Descriptor
+// Format").
+func (w *warp) matrix(s slot) matrix {
+	x := lanes[uint64](w, s)
+	v := x[0]
+	for lane := range x {
+		if x[lane] != v {
+			w.fault(WaitFault, lane, "a matrix at %#x, and one at %#x in lane 0", x[lane], v)
+		}
+	}
+	const field = 1<<14 - 1
+	m := matrix{v & field << 4, v >> 32 & field << 4}
+	switch {
+	case v>>62 != 1:
+		w.fault(AddressFault, 0, "a matrix of layout %d, known is 1", v>>62)
+	case v&^(3<<62|field<<32|field<<16|field) != 0: // the distance of columns, bits 16 to 29, is not used
+		w.fault(AddressFault, 0, "a matrix whose descriptor is %#x", v)
+	case m.at%swizzled > 128-32 || m.stride%swizzled != 0:
+		w.fault(AlignmentFault, 0, "a matrix at %#x, 8 rows each %d bytes", m.at, m.stride)
+	}
+	return m
+}
+
+// multiply ends the products of all but the last n groups. They read shared memory
+// when they are waited for, and may not see more than what was there when they were
+// asked for: as a read that starts then and goes on until now.
+func (w *warp) multiply(n int32) {
+	pc, clock := w.pc, w.clock
+	left := w.products[:0]
+	for i := range w.products {
+		x := &w.products[i]
+		if x.group >= w.batches-n {
+			left = append(left, *x)
+			continue
+		}
+		x.clock[w.id] = clock[w.id]
+		w.pc, w.clock = x.pc, x.clock
+		w.product(x)
+	}
+	w.pc, w.clock, w.products = pc, clock, left
+	w.clock[w.id]++ // what lanes do now is after it
+}
+
+// product sets the warp's rows of a result. Which element is where: PTX ISA, "Register
+// Fragments for wgmma.mma_async.m64nNk16".
+func (w *warp) product(x *asyncProduct) {
+	var a [16][16]float64
+	for r := range a {
+		w.row(x, &x.a, w.first/lanesOfWarp%warpsOfGroup*16+r, &a[r])
+	}
+	for col := range len(x.of.to) * 2 {
+		var b [16]float64
+		w.row(x, &x.b, col, &b)
+		for r := range a {
+			to := &lanes[float32](w, x.of.to[col/8*4+r/8*2+col%2])[r%8*4+col%8/2]
+			sum := dot(&a[r], &b, len(b))
+			if x.adds {
+				sum += float64(*to)
+			}
+			*to = float32(sum)
+		}
+	}
+}
+
+// row reads 16 elements of a row of a matrix.
+func (w *warp) row(x *asyncProduct, m *matrix, r int, to *[16]float64) {
+	for part := range uint64(2) {
+		at := m.at + uint64(r/8)*m.stride + uint64(r%8)*128 + part*16
+		at ^= at >> 3 & 0x70
+		b := w.bytes(spaceShared, uint64(w.block.rank+1)<<sharedShift+at, 16, 0, false, false)
+		w.throughFence(int64(at), 16, x.fenced)
+		for i := range 8 {
+			to[part*8+uint64(i)] = float64(x.of.element(uint32(binary.LittleEndian.Uint16(b[2*i:]))))
+		}
+	}
+}
+
+// fence decodes fence and membar. The tensor cores see what instructions of warps wrote
+// to shared memory only through fence.proxy.async. Nothing depends on others here.
+func (d *decoder) fence() exec {
+	proxy := d.flag("proxy") && d.flag("async") && !d.flag("global")
+	d.parts = nil
+	d.operands(0, 0)
+	if !proxy {
+		return func(*warp, uint32) {}
+	}
+	return func(w *warp, _ uint32) { hear(w.fenced, w.clock) }
+}
+
+// proxied is up to when the writes of each warp have gone through a fence, of that warp
+// or of one of this one's warpgroup.
+func (w *warp) proxied() []uint32 {
+	first := w.first / lanesOfWarp / warpsOfGroup * warpsOfGroup
+	out := make([]uint32, len(w.clock))
+	for _, x := range w.block.warps[first : first+warpsOfGroup] {
+		hear(out, x.fenced)
+	}
+	for i, x := range w.m.warps[:len(out)] {
+		out[i] = max(out[i], x.fenced[i])
+	}
+	return out
+}
+
+// throughFence holds that bytes of shared memory were written before fences.
+func (w *warp) throughFence(at, n int64, fenced []uint32) {
+	if w.m.Unordered {
+		return
+	}
+	unit := w.entry.unit
+	for i := at / unit; i <= (at+n-1)/unit; i++ {
+		x := &w.block.shadow[i]
+		if r := &x.writer; x.gen == w.block.gen && r.warp > 0 && r.clock > fenced[r.warp-1] {
+			w.race(w.block, i*unit, 0, "written", r, "no fence.proxy.async")
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package ptx
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// matrices begins a kernel of warpgroups. It copies a, of 64 rows of 128 bytes, and b
+// behind it, of so many, to shared memory, and has their descriptors in %a and %b,
+// out+4·tid in %to, and 7 in n registers %c.
+func matrices(rows, n int) string {
+	return fmt.Sprintf(`.shared .align 1024 .b8 s[%d]; .reg .b32 %%at; .reg .b64 %%a, %%b, %%to; .reg .f32 %%c<%d>;
+  mov.u32 %%r1, %%tid.x; mul.wide.u32 %%d1, %%r1, 4; add.s64 %%to, %%out, %%d1;
+  and.b32 %%r2, %%r1, 127; shl.b32 %%r2, %%r2, 2; cvt.u64.u32 %%d1, %%r2; add.s64 %%d1, %%in, %%d1;
+  mov.u64 %%d2, s; and.b64 %%d2, %%d2, 0x3ffff; shr.u64 %%d2, %%d2, 4; or.b64 %%a, %%d2, %d; add.s64 %%b, %%a, 512;
+  mov.u32 %%at, s; add.s32 %%at, %%at, %%r2; mov.u32 %%r2, 0;
+$fill:
+  ld.global.u32 %%r3, [%%d1]; st.shared.u32 [%%at], %%r3;
+  add.s64 %%d1, %%d1, 512; add.s32 %%at, %%at, 512; add.s32 %%r2, %%r2, 1; setp.lt.u32 %%p1, %%r2, %d; @%%p1 bra $fill;
+`, (64+rows)*128, n, uint64(1<<62|64<<32|1<<16), (64+rows)/4) + registers("mov.f32 %%c%d, 0f40E00000;", n)
+}
+
+// ready is what a product needs before it.
+const ready = "fence.proxy.async.shared::cta; bar.sync 0; wgmma.fence.sync.aligned;\n"
+
+// registers repeats an instruction for each of n numbers.
+func registers(format string, n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(strings.ReplaceAll(format, "%%c%d", fmt.Sprintf("%%c%d", i)) + "\n")
+	}
+	return b.String()
+}
+
+// accumulators is the operand of the n registers %c from one on.
+func accumulators(first, n int) string {
+	var s []string
+	for i := range n {
+		s = append(s, fmt.Sprintf("%%c%d", first+i))
+	}
+	return "{" + strings.Join(s, ", ") + "}"
+}
+
+// swizzle is where element k of a row is, of a matrix of rows of 128 bytes that starts
+// at a multiple of 1024.
+func swizzle(row, k int) int {
+	at := row*128 + k*2
+	return at ^ at>>3&0x70
+}
+
+// TestWarpgroups multiplies matrices of numbers whose sums are exact, in two steps of
+// 16 after one that is not added to what was there, and looks for every element where
+// the ISA's figure has it. Before the wait the registers are as they were.
+func TestWarpgroups(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, element := range []string{"bf16", "f16"} {
+		for _, n := range []int{8, 64, 256} {
+			t.Run(fmt.Sprintf("%s %d", element, n), func(t *testing.T) {
+				bits := func(v float64) uint16 {
+					if element == "bf16" {
+						return uint16(math.Float32bits(float32(v)) >> 16)
+					}
+					return uint16(floatToF16(v, toNearest))
+				}
+				in := make([]byte, (64+n)*128)
+				var x [64 + 256][64]float64 // rows of a, then of b
+				for r := range 64 + n {
+					for k := range 64 {
+						x[r][k] = float64(random.IntN(65)-32) / 8
+						binary.LittleEndian.PutUint16(in[swizzle(r, k):], bits(x[r][k]))
+					}
+				}
+				acc := accumulators(0, n/2)
+				op := fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s ", n, element, element) + acc
+				body := matrices(n, n/2) + ready + "setp.ne.u32 %p2, %r1, %r1;" +
+					op + ", %a, %b, %p2, 1, 1, 0, 0; add.s64 %a, %a, 2; add.s64 %b, %b, 2;" +
+					op + ", %a, %b, 1, 1, 1, 0, 0; add.s64 %a, %a, 2; add.s64 %b, %b, 2;" +
+					op + ", %a, %b, !%p2, 1, 1, 0, 0; wgmma.commit_group.sync.aligned; st.global.f32 [%to], %c0; wgmma.wait_group.sync.aligned 0; add.s64 %to, %to, 512;\n" +
+					registers("st.global.f32 [%to], %%c%d; add.s64 %to, %to, 512;", n/2)
+				out := make([]byte, 512+512*n/2)
+				if err := run(t, text("", body), in, out, Launch{Block: [3]uint32{128, 1, 1}}); err != nil {
+					t.Fatal(err)
+				}
+				at := func(i int) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(out[4*i:])) }
+				for thread := range 128 {
+					if got := at(thread); got != 7 {
+						t.Errorf("thread %d: %v before the wait, want 7", thread, got)
+					}
+					for i := range n / 2 {
+						row, col, want := thread/32*16+thread%32/4+i/2%2*8, i/4*8+thread%4*2+i%2, 0.0
+						for k := range 48 {
+							want += x[row][k] * x[64+col][k]
+						}
+						if got := at(128 + i*128 + thread); got != float32(want) {
+							t.Fatalf("row %d, column %d: %v, want %v", row, col, got, want)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestWarpgroupGroups waits for all but the last group of products.
+func TestWarpgroupGroups(t *testing.T) {
+	in := make([]byte, (64+8)*128)
+	for r := range 64 + 8 {
+		binary.LittleEndian.PutUint16(in[swizzle(r, 0):], 0x3f80) // 1
+	}
+	product := func(first int) string {
+		return "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 " + accumulators(first, 4) + ", %a, %b, 1, 1, 1, 0, 0; wgmma.commit_group.sync.aligned;\n"
+	}
+	body := matrices(8, 8) + ready + product(0) + product(4) + "wgmma.wait_group.sync.aligned 1; st.global.f32 [%to], %c3; st.global.f32 [%to+512], %c4; wgmma.wait_group.sync.aligned 0; st.global.f32 [%to+1024], %c4;"
+	out := make([]byte, 3*512)
+	if err := run(t, text("", body), in, out, Launch{Block: [3]uint32{128, 1, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 * 128 {
+		want := []float32{8, 7, 8}[i/128]
+		if got := math.Float32frombits(binary.LittleEndian.Uint32(out[4*i:])); got != want {
+			t.Errorf("word %d: %v, want %v", i, got, want)
+		}
+	}
+}
+
+// TestWarpgroupFaults holds what products by warpgroups need.
+func TestWarpgroupFaults(t *testing.T) {
+	const (
+		product = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, 1, 1, 1, 0, 0;\n"
+		wait    = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;\n"
+		store   = "st.shared.u32 [s], %r1;\n"
+		one     = "setp.eq.u32 %p2, %r1, 1;\n"
+	)
+	for _, c := range []struct {
+		name, body string
+		threads    uint32
+		want       Fault
+		says       string // "": no fault
+	}{
+		{"as it should be", ready + product + wait, 128, 0, ""},
+		{"and again", ready + product + wait + "bar.sync 0; @%p2 " + store + ready + product + wait, 128, 0, ""},
+		{"two warpgroups", ready + product + wait, 256, 0, ""},
+		{"a fence of one warp", "bar.sync 0; setp.lt.u32 %p2, %r1, 32; @%p2 fence.proxy.async; bar.sync 0; wgmma.fence.sync.aligned;" + product + wait, 128, 0, ""},
+		{"a fence of readers", "bar.sync 0; fence.proxy.async; wgmma.fence.sync.aligned;" + product + wait, 128, 0, ""},
+		{"no fence of the proxy", "bar.sync 0; wgmma.fence.sync.aligned;" + product + wait, 128, RaceFault, "(st.shared.u32) , and no fence.proxy.async is between"},
+		{"a fence of the proxy after", "bar.sync 0; wgmma.fence.sync.aligned;" + product + "fence.proxy.async;" + wait, 128, RaceFault, "no fence.proxy.async is between"},
+		{"a fence of the proxy before what is written", ready + one + "@%p2 " + store + "bar.sync 0;" + product + wait, 128, RaceFault, "no fence.proxy.async is between"},
+		{"a fence of global memory", "fence.proxy.async.global; bar.sync 0; wgmma.fence.sync.aligned;" + product + wait, 128, RaceFault, "no fence.proxy.async is between"},
+		{"no barrier", "fence.proxy.async; wgmma.fence.sync.aligned;" + product + wait, 128, RaceFault, "no barrier is between"},
+		{"no wgmma.fence", "fence.proxy.async; bar.sync 0;" + product + wait, 128, RaceFault, "no wgmma.fence is before"},
+		{"filled before the wait", ready + product + "setp.eq.u32 %p2, %r1, 33; bar.sync 0; @%p2 st.shared.u32 [s+8192], %r1; fence.proxy.async; bar.sync 0;" + wait, 128, RaceFault, "(st.shared.u32) , and no barrier is between"},
+		{"filled after the wait", ready + product + wait + one + "bar.sync 0; @%p2 " + store, 128, 0, ""},
+		{"filled after the own wait", ready + product + wait + one + "@%p2 " + store, 128, 0, ""},
+		{"filled after the own wait, of others too", ready + product + wait + one + "@%p2 st.shared.u32 [s+8192], %r1;", 128, RaceFault, "byte 0x2000 of shared memory was"},
+		{"filled after the own wait, and before it a barrier", ready + product + "bar.sync 0;" + wait + "setp.eq.u32 %p2, %r1, 64; @%p2 st.shared.u32 [s+8192], %r1;", 128, RaceFault, "(wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16) , and no barrier is between"},
+		{"not waited for", ready + product + "bar.sync 0; wgmma.wait_group.sync.aligned 0; @%p2 " + store, 128, 0, ""},
+		{"rows not exchanged", ready + "and.b64 %a, %a, 0x3fffffffffffffff;" + product + wait, 128, AddressFault, "a matrix of layout 0"},
+		{"a base offset", ready + "or.b64 %a, %a, 0x2000000000000;" + product + wait, 128, AddressFault, "whose descriptor is 0x40020040"},
+		{"rows across rows", ready + "add.s64 %a, %a, 7;" + product + wait, 128, AlignmentFault, "a matrix at 0x70"},
+		{"rows from the second on", ready + "add.s64 %a, %a, 8;" + product + wait, 128, AlignmentFault, "a matrix at 0x80"},
+		{"rows far apart", ready + "xor.b64 %a, %a, 0x2000000000;" + product + wait, 128, AlignmentFault, "8 rows each 1536 bytes"},
+		{"beyond shared memory", ready + "add.s64 %b, %b, 64;" + product + wait, 128, AddressFault, "of 9216 bytes of shared memory"},
+		{"other matrices in other lanes", ready + "cvt.u64.u32 %d3, %r1; add.s64 %a, %a, %d3;" + product + wait, 128, WaitFault, "in lane 0"},
+		{"lanes that add", ready + one + "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, %p2, 1, 1, 0, 0;" + wait, 128, WaitFault, "do not agree"},
+		{"some lanes", ready + one + "@%p2 bra $some; " + product + wait + "bra $end;\n$some:\n" + product + wait + "$end:\n", 128, WaitFault, "wait for others"},
+		{"lanes that ended", ready + one + "@%p2 ret; " + product + wait, 128, WaitFault, "a part of a warp"},
+		{"three warps", ready + product + wait, 96, WaitFault, "a part of a warpgroup"},
+		{"three warps and some lanes", ready + product + wait, 120, WaitFault, "a part of a warp"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := run(t, text("", matrices(8, 4)+c.body), make([]byte, 4*8192), make([]byte, 512), Launch{Block: [3]uint32{c.threads, 1, 1}})
+			var e *Error
+			switch {
+			case c.says == "" && err != nil:
+				t.Error(err)
+			case c.says == "":
+			case !errors.As(err, &e) || e.Fault != c.want || !strings.Contains(err.Error(), c.says):
+				t.Errorf("%v, want fault %d and %q", err, c.want, c.says)
+			}
+		})
+	}
+}
