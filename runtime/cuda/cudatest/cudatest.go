@@ -82,6 +82,7 @@ func opened(t testing.TB, o *Opened) *Opened {
 // Compiler compiles CUDA C to a cubin and PTX.
 type Compiler interface {
 	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
+	Makes(arch string) bool
 	Version() string
 }
 
@@ -118,12 +119,15 @@ type emulated struct {
 	l *nvrtc.Library
 }
 
-// Compile returns the PTX, and what the emulated device takes for its machine code.
+// Compile returns the PTX, and what the emulated device takes for its machine code. To
+// make PTX for an architecture alone the compiler need not know it: what no other one has
+// are instructions of PTX in the source, which it does not read.
 func (c emulated) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	code, err := c.l.Compile(nvrtc.Source{Name: name, Text: source}, nvrtc.CompileOptions{Arch: strings.Replace(arch, "sm_", "compute_", 1), Flags: []string{standard}})
+	arch = "compute_" + strings.Trim(arch, "sm_a")
+	code, err := c.l.Compile(nvrtc.Source{Name: name, Text: source}, nvrtc.CompileOptions{Arch: arch, Flags: []string{standard}})
 	return fake.Cubin(code.PTX), code.PTX, err
 }
 

@@ -49,11 +49,21 @@ func (c *Compiler) Compile(ctx context.Context, source, name, arch string) (cubi
 	return code.Cubin, code.PTX, err
 }
 
+// Code for an architecture alone ("sm_90a") is made from CUDA 12.0 on (its release
+// notes, "sm_90a").
+const lettersMajor = 12
+
+// Makes reports whether the library compiles for an architecture such as "sm_90a".
+func (c *Compiler) Makes(arch string) bool { return c.l.supports(arch) == nil }
+
 // supports returns an error that lists the architectures unless arch, "sm_90" or
 // "compute_90", is among them. A library that does not tell is not asked.
 func (l *Library) supports(arch string) error {
 	_, number, _ := strings.Cut(arch, "_")
 	n, err := strconv.Atoi(strings.TrimRight(number, "af"))
+	if err == nil && number != strconv.Itoa(n) && l.major < lettersMajor {
+		return fmt.Errorf("nvrtc: NVRTC %d.%d (%s) does not compile for %s, which takes %d.0", l.major, l.minor, l.path, arch, lettersMajor)
+	}
 	if err != nil || len(l.archs) == 0 || slices.Contains(l.archs, n) {
 		return nil // the compiler says what is wrong with a name that is none
 	}
@@ -108,6 +118,12 @@ func (d *DeferredCompiler) Compile(ctx context.Context, source, name, arch strin
 		return nil, nil, err
 	}
 	return c.Compile(ctx, source, name, arch)
+}
+
+// Makes is that of [Compiler]; without the library nothing is made.
+func (d *DeferredCompiler) Makes(arch string) bool {
+	c, err := d.open()
+	return err == nil && c.Makes(arch)
 }
 
 // Err returns why no source can be compiled, once one was tried: there is no

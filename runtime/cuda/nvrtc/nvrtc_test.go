@@ -214,6 +214,24 @@ func TestUnknownArchitecture(t *testing.T) {
 	}
 }
 
+// Code for an architecture alone is what the library says that it makes from 12.0 on, and
+// then it does.
+func TestArchitectureAlone(t *testing.T) {
+	l := open(t)
+	c, d := l.Compiler(), nvrtc.Deferred(nvrtc.Options{Path: l.Path()})
+	major, _ := l.Version()
+	if !c.Makes("sm_90") || c.Makes("sm_999") || c.Makes("sm_90a") != (major >= 12) || d.Makes("sm_90a") != (major >= 12) {
+		t.Errorf("%s: sm_90 %v, sm_999 %v, sm_90a %v", c.Version(), c.Makes("sm_90"), c.Makes("sm_999"), c.Makes("sm_90a"))
+	}
+	_, _, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_90a")
+	if (err == nil) != (major >= 12) || err != nil && !strings.Contains(err.Error(), "does not compile for sm_90a, which takes 12.0") {
+		t.Errorf("%s: %v", c.Version(), err)
+	}
+	if nvrtc.Deferred(nvrtc.Options{Path: filepath.Join(t.TempDir(), "none")}).Makes("sm_90") {
+		t.Error("without a library something is made")
+	}
+}
+
 // Nothing is left in the cache that newer libraries have for themselves. It is where
 // the environment of the process says, so another process compiles.
 func TestKeepsNothing(t *testing.T) {
