@@ -28,9 +28,10 @@ func (b *Backend) LowerChain(c *compile.Chain) (compile.Code, error) {
 	rows := newEmitter(f.product, b.gpu, "").rowsRange()
 	var sources []Source // for few rows, in one launch
 	var ways []*fused    // what they are of
+	own := 0             // of them for one architecture alone, which come first
 	least := rows.Lo
 	at := len(c.Kernels) - len(f.tails) - 1 // the product
-	for _, p := range f.shapes(b.gpu) {
+	for _, p := range f.shapes(b.on()) {
 		if p.most < least || least > rows.Hi {
 			continue
 		}
@@ -42,7 +43,12 @@ func (b *Backend) LowerChain(c *compile.Chain) (compile.Code, error) {
 		if err != nil {
 			return compile.Code{}, err
 		}
-		src.Guard = rowsGuard(f.product, least, p.most, rows)
+		src.Guard = p.guard(f.product, least, rows)
+		if p.own {
+			sources, ways = slices.Insert(sources, own, src), slices.Insert(ways, own, one)
+			own++
+			continue
+		}
 		sources, ways, least = append(sources, src), append(ways, one), p.most+1
 	}
 	var few compile.Code
@@ -64,18 +70,34 @@ func (b *Backend) LowerChain(c *compile.Chain) (compile.Code, error) {
 		}
 	}
 	out := compile.Code{Temps: apart.product.Temps}
-	var many []compile.Variant
+	ofKind := make(map[kind][]compile.Variant)
 	for _, v := range apart.product.Variants {
-		library := slices.ContainsFunc(v.Steps, func(s compile.Step) bool { return s.Library != "" })
+		k := kindOf(v)
 		v.Steps = slices.Concat(apart.lead, v.Steps, apart.tails)
-		if library { // which declines where it is not faster
-			out.Variants = append(out.Variants, v)
-		} else {
-			many = append(many, v)
-		}
+		ofKind[k] = append(ofKind[k], v)
 	}
-	out.Variants = slices.Concat(out.Variants, few.Variants, many)
+	// The routine declines where it is not faster.
+	out.Variants = slices.Concat(few.Variants[:own], ofKind[byOwn], ofKind[byRoutine], few.Variants[own:], ofKind[byOthers])
 	return out, nil
+}
+
+// kind is what computes the product of a variant, in the order of preference.
+type kind uint8
+
+const (
+	byOwn     kind = iota // a kernel for one architecture alone
+	byRoutine             // of a library
+	byOthers
+)
+
+func kindOf(v compile.Variant) kind {
+	switch {
+	case !v.Device.Always():
+		return byOwn
+	case slices.ContainsFunc(v.Steps, func(s compile.Step) bool { return s.Library != "" }):
+		return byRoutine
+	}
+	return byOthers
 }
 
 // apart is the code of a chain's kernels one after the other.
@@ -104,7 +126,10 @@ func (b *Backend) lowerApart(g *errgroup.Group, c *compile.Chain, at int, rows d
 		if err != nil {
 			return err
 		}
-		code, err := b.lowerSources(slices.DeleteFunc(sources, func(s Source) bool { return rows.Lo > rows.Hi || s.Guard.Hi < rows.Lo && !s.Guard.Always() }))
+		code, err := b.lowerSources(slices.DeleteFunc(sources, func(s Source) bool {
+			own := !s.Device.Always() && at+1 < len(c.Kernels) // its tails are in its launch
+			return own || rows.Lo > rows.Hi || s.Guard.Hi < rows.Lo && !s.Guard.Always()
+		}))
 		if err == nil {
 			err = b.lowerLibrary(k, &code)
 		}

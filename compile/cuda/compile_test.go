@@ -32,7 +32,12 @@ type recorder struct {
 
 func newRecorder(t testing.TB, target string) *recorder {
 	t.Helper()
-	b, err := cuda.New(target, &fakeCompiler{})
+	return recorderOf(t, target, &fakeCompiler{})
+}
+
+func recorderOf(t testing.TB, target string, c *fakeCompiler) *recorder {
+	t.Helper()
+	b, err := cuda.New(target, c)
 	if err != nil {
 		t.Fatal(err)
 	}

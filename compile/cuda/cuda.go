@@ -12,6 +12,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/loop"
+	"pwc/ir/dim"
 	"pwc/program"
 )
 
@@ -21,6 +22,9 @@ type Compiler interface {
 	// such as "sm_90", and the PTX that it was made of, for later ones. The source is
 	// C++17 and needs no headers and no other flags; name is for messages.
 	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
+
+	// Makes reports whether it compiles for an architecture such as "sm_90a".
+	Makes(arch string) bool
 
 	// Version names the compiler, for provenance.
 	Version() string
@@ -42,10 +46,21 @@ var _ compile.Together = (*Backend)(nil)
 type gpu struct {
 	arch int    // 90 for compute capability 9.0
 	only string // "a": for this architecture alone; "f": for those of its major version; "": for later ones, too
+	own  bool   // some kernels are made twice, for this architecture alone, too
 }
 
 // String returns the architecture as compilers name it: "sm_90a".
 func (g gpu) String() string { return "sm_" + strconv.Itoa(g.arch) + g.only }
+
+// alone is the architecture alone.
+func (g gpu) alone() gpu { return gpu{arch: g.arch, only: "a"} }
+
+// device is the guard of what only devices of the architecture run.
+func (g gpu) device() program.Guard {
+	name := program.PropertyPrefix
+	version := dim.Sym(name + "major").Mul(dim.Const(10)).Add(dim.Sym(name + "minor"))
+	return program.Guard{Expr: version, Lo: int64(g.arch), Hi: int64(g.arch)}
+}
 
 // made is the kernel of one source, compiled once.
 type made struct {
@@ -76,7 +91,14 @@ func New(target string, c Compiler) (*Backend, error) {
 	if arch < MinArch {
 		return nil, fmt.Errorf("compile/cuda: target %s is older than sm_%d, the oldest that kernels are made for", target, MinArch)
 	}
-	return &Backend{target: target, gpu: gpu{arch, m[2]}, compiler: c, made: make(map[[sha256.Size]byte]*made)}, nil
+	return &Backend{target: target, gpu: gpu{arch: arch, only: m[2]}, compiler: c, made: make(map[[sha256.Size]byte]*made)}, nil
+}
+
+// on is what kernels are made for now that something is compiled.
+func (b *Backend) on() gpu {
+	on := b.gpu
+	on.own = on.arch == warpgroupArch && b.compiler.Makes(on.alone().String())
+	return on
 }
 
 // Target returns the target that New was given.
@@ -89,12 +111,15 @@ func (b *Backend) Version() string { return b.compiler.Version() }
 type Source struct {
 	Name   string        // the entry
 	Guard  program.Guard // for which sizes it is; zero: for all that no other is for
+	Device program.Guard // for which devices it is; zero: for all
+	Arch   string        // which it is compiled for: "sm_90"
 	Text   string
 	Launch program.Launch
 }
 
-// Sources returns the sources of a kernel: those for some sizes in the order in
-// which their guards are tried, then the one for all others. With more kernels,
+// Sources returns the sources of a kernel: those for one architecture alone, which where
+// they serve are faster than all else, libraries too; those for some sizes in the order in
+// which their guards are tried; then the one for all others. With more kernels,
 // which [Backend.Beside] accepts, it returns the source of the one that they
 // become. The same kernels give the same text everywhere.
 func (b *Backend) Sources(k *loop.Kernel, beside ...*loop.Kernel) ([]Source, error) {
@@ -110,7 +135,7 @@ func (b *Backend) Sources(k *loop.Kernel, beside ...*loop.Kernel) ([]Source, err
 	case k.MatMul != nil && k.MatMul.Select != nil:
 		return expertKernels(k, b.gpu)
 	case k.MatMul != nil:
-		return productKernels(k, b.gpu)
+		return productKernels(k, b.on())
 	}
 	s, err := loopKernel(k, b.gpu)
 	if err != nil {
@@ -148,7 +173,7 @@ func (b *Backend) lowerSources(sources []Source) (compile.Code, error) {
 	for i, s := range sources {
 		g.Go(func() error {
 			kernel, err := b.compile(s)
-			out.Variants[i] = compile.Variant{Guard: s.Guard, Steps: []compile.Step{{Kernel: kernel, Launch: s.Launch}}}
+			out.Variants[i] = compile.Variant{Guard: s.Guard, Device: s.Device, Steps: []compile.Step{{Kernel: kernel, Launch: s.Launch}}}
 			return err
 		})
 	}
@@ -157,7 +182,7 @@ func (b *Backend) lowerSources(sources []Source) (compile.Code, error) {
 
 // compile returns the kernel of a source.
 func (b *Backend) compile(s Source) (program.Kernel, error) {
-	key := sha256.Sum256([]byte(s.Text))
+	key := sha256.Sum256([]byte(s.Arch + s.Text))
 	b.mu.Lock()
 	m := b.made[key]
 	if m == nil {
@@ -166,7 +191,10 @@ func (b *Backend) compile(s Source) (program.Kernel, error) {
 	}
 	b.mu.Unlock()
 	m.once.Do(func() {
-		cubin, ptx, err := b.compiler.Compile(context.Background(), s.Text, s.Name+".cu", b.gpu.String())
+		cubin, ptx, err := b.compiler.Compile(context.Background(), s.Text, s.Name+".cu", s.Arch)
+		if s.Arch != b.gpu.String() {
+			ptx = nil // no other GPU could compile it
+		}
 		if err == nil {
 			m.kernel, err = program.CUDAKernel(s.Name, cubin, ptx)
 		}

@@ -15,6 +15,7 @@ import (
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program"
+	"pwc/runtime/device"
 )
 
 // fakeCompiler gives back the source, as PTX after a word of its own, and counts.
@@ -22,7 +23,10 @@ type fakeCompiler struct {
 	mu    sync.Mutex
 	calls []string
 	fail  error
+	alone bool // code for an architecture alone is among what it makes
 }
+
+func (c *fakeCompiler) Makes(arch string) bool { return c.alone || !strings.HasSuffix(arch, "a") }
 
 func (c *fakeCompiler) Compile(_ context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	c.mu.Lock()
@@ -317,14 +321,19 @@ func own(s *program.Step) []program.Variant {
 // rows where there is no library.
 func launches(t *testing.T, p *program.Program, rows int64) []string {
 	t.Helper()
-	env := func(string) (int64, bool) { return rows, true }
+	env := func(name string) (int64, bool) {
+		if v, ok := map[string]int64{"device.major": 9, "device.minor": 0}[name]; ok {
+			return v, true
+		}
+		return rows, true
+	}
 	var out []string
 	for _, s := range p.Steps {
 		var steps []program.Step
 		for _, v := range own(&s) {
-			if n, err := v.Guard.Expr.Eval(env); err != nil {
+			if ok, err := device.Holds(&v, env); err != nil {
 				t.Fatal(err)
-			} else if v.Guard.Always() || v.Guard.Lo <= n && n <= v.Guard.Hi {
+			} else if ok || v.Guard.Always() && v.Device.Always() {
 				steps = v.Steps
 				break
 			}

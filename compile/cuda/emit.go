@@ -366,7 +366,7 @@ func (e *emitter) finish(does string) Source {
 	b.WriteString(narrow.String())
 	b.WriteString(e.body.String())
 	b.WriteString("}\n")
-	return Source{Name: e.name, Text: b.String(), Launch: e.launch()}
+	return Source{Name: e.name, Arch: e.gpu.String(), Text: b.String(), Launch: e.launch()}
 }
 
 func (e *emitter) launch() program.Launch {
@@ -404,7 +404,7 @@ func (e *emitter) wait() {
 
 // prelude writes the helpers that the kernel uses.
 func (e *emitter) prelude(b *strings.Builder) {
-	all := slices.Concat(helpers, productHelpers, streamHelpers, stripHelpers, groupHelpers, rowHelpers)
+	all := slices.Concat(helpers, productHelpers, streamHelpers, stripHelpers, warpgroupHelpers, groupHelpers, rowHelpers)
 	for _, h := range slices.Backward(all) { // needs come first in the list
 		if e.used[h.name] {
 			for _, n := range h.needs {

@@ -108,7 +108,7 @@ func (b *Backend) lowerHeaded(c *compile.Chain, h *headed) (compile.Code, error)
 	norm := norms.Variants[0].Steps[0]
 	norm.Args = h.args
 	for _, v := range head.Variants {
-		if byRoutine(v) { // what happens to its sums costs next to nothing here
+		if kindOf(v) == byRoutine { // what happens to its sums costs next to nothing here
 			attrs := slices.DeleteFunc(slices.Clone(v.Steps[0].Attrs), func(a program.Attr) bool { return a.Name == attrFrom })
 			v.Steps[0].Attrs = append(attrs, fromAttr(newEmitter(c.Kernels[0], b.gpu, "").libraryFrom()))
 		}
@@ -126,18 +126,23 @@ func (b *Backend) lowerHeaded(c *compile.Chain, h *headed) (compile.Code, error)
 		if lead := second.Steps[0]; merged && lead.Library == "" && lead.Kernel.Name == entryName(c.Kernels[1].Name) {
 			steps = slices.Concat(first.Steps[:1], []compile.Step{norm}, second.Steps[1:])
 		}
+		own := first.Device // there is one architecture
+		if own.Always() {
+			own = second.Device
+		}
 		if g, ok := both(first.Guard, second.Guard); ok {
-			out.Variants = append(out.Variants, compile.Variant{Guard: g, Steps: steps})
+			out.Variants = append(out.Variants, compile.Variant{Guard: g, Device: own, Steps: steps})
 		}
 	}
-	// By the routine: both products, then the second alone, then the first alone.
 	rows := c.Kernels[0].Rows
 	heads, others := apartByRows(head.Variants, rows[len(rows)-1]), apartByRows(rest.Variants, rows[len(rows)-1])
-	for _, routines := range [][2]bool{{true, true}, {false, true}, {true, false}, {false, false}} {
+	// In the order of preference of both products, of the second before the first's.
+	for _, way := range [][2]kind{{byOwn, byOwn}, {byRoutine, byOwn}, {byOwn, byRoutine}, {byOthers, byOwn}, {byOwn, byOthers},
+		{byRoutine, byRoutine}, {byOthers, byRoutine}, {byRoutine, byOthers}, {byOthers, byOthers}} {
 		for _, first := range heads {
 			for _, second := range others {
-				if byRoutine(first) == routines[0] && byRoutine(second) == routines[1] {
-					join(first, second, routines[0])
+				if kindOf(first) == way[0] && kindOf(second) == way[1] {
+					join(first, second, way[0] == byRoutine)
 				}
 			}
 		}
@@ -152,16 +157,11 @@ func apartByRows(vs []compile.Variant, rows dim.Dim) []compile.Variant {
 	out := slices.Clone(vs)
 	last := len(out) - 1
 	for _, v := range out[:last] {
-		if _, known := rows.Const(); !known && !byRoutine(v) {
+		if _, known := rows.Const(); !known && kindOf(v) == byOthers {
 			out[last].Guard = program.Guard{Expr: rows, Lo: v.Guard.Hi + 1, Hi: math.MaxInt64}
 		}
 	}
 	return out
-}
-
-// byRoutine reports whether a variant calls a routine.
-func byRoutine(v compile.Variant) bool {
-	return slices.ContainsFunc(v.Steps, func(s compile.Step) bool { return s.Library != "" })
 }
 
 // moveArgs gives steps of code for so many arguments their numbers in code of which

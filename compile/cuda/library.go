@@ -204,7 +204,7 @@ func (w *libraryWay) epilogue(k *loop.Kernel, in dtype.DType) {
 	w.after = out
 }
 
-// lowerLibrary puts the way by the routine before the others.
+// lowerLibrary puts the way by the routine before those of kernels that all devices run.
 func (b *Backend) lowerLibrary(k *loop.Kernel, code *compile.Code) error {
 	e := newEmitter(k, b.gpu, "")
 	way, ok := e.library()
@@ -237,6 +237,10 @@ func (b *Backend) lowerLibrary(k *loop.Kernel, code *compile.Code) error {
 		}
 		v.Steps = append(v.Steps, compile.Step{Kernel: kernel, Launch: src.Launch, Args: append(way.from, temp)})
 	}
-	code.Variants = slices.Insert(code.Variants, 0, v)
+	own := 0
+	for own < len(code.Variants) && kindOf(code.Variants[own]) == byOwn {
+		own++
+	}
+	code.Variants = slices.Insert(code.Variants, own, v)
 	return nil
 }

@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"pwc/compile/loop"
 	"pwc/ir/dim"
@@ -18,20 +19,22 @@ type productShape struct {
 	cols    int    // of the result, in a block
 	split   int    // sums over parts of k that the epilogue adds
 	threads int
-	cluster int // blocks that share the result's part, each with a part of k
-	blocks  int // that a multiprocessor should hold at least; 0: any number
-	pitch   int // floats between rows of sums
+	cluster int  // blocks that share the result's part, each with a part of k
+	blocks  int  // that a multiprocessor should hold at least; 0: any number
+	pitch   int  // floats between rows of sums
+	own     bool // for one architecture alone; the next shape is for the same rows
 	write   func(e *emitter, f *fused, p productShape, o *epilogue)
 
 	m, r, u, warps, mt, nt, wm, wn, bm, bn, bk, stages, tm, tn int // of the kinds of kernels
 }
 
 // productKernels makes the sources of a matrix product, one for each range of
-// the number of rows that the symbols allow.
+// the number of rows that the symbols allow, and before them those for one architecture
+// alone.
 func productKernels(k *loop.Kernel, on gpu) ([]Source, error) {
 	e := newEmitter(k, on, "")
 	iv := e.rowsRange()
-	var out []Source
+	var own, out []Source
 	least := int64(math.MinInt64)
 	for _, p := range e.productShapes() {
 		if p.most < iv.Lo {
@@ -42,14 +45,18 @@ func productKernels(k *loop.Kernel, on gpu) ([]Source, error) {
 		if err != nil {
 			return nil, err
 		}
-		src.Guard = rowsGuard(k, max(least, iv.Lo), p.most, iv)
-		least = p.most + 1
+		src.Guard = p.guard(k, max(least, iv.Lo), iv)
+		if p.own {
+			own = append(own, src)
+			continue
+		}
 		out = append(out, src)
+		least = p.most + 1
 		if p.most >= iv.Hi {
 			break
 		}
 	}
-	return out, nil
+	return slices.Concat(own, out), nil
 }
 
 // rowsRange returns the numbers of rows that the symbols allow.
@@ -67,6 +74,15 @@ func rowsGuard(k *loop.Kernel, least, most int64, all dim.Interval) program.Guar
 		return program.Guard{}
 	}
 	return program.Guard{Expr: k.Rows[len(k.Rows)-1], Lo: least, Hi: most}
+}
+
+// guard is the guard of a shape that serves from least rows on. Beside one for an
+// architecture alone there is another for the same rows, so it says all of them.
+func (p productShape) guard(k *loop.Kernel, least int64, all dim.Interval) program.Guard {
+	if p.own {
+		return program.Guard{Expr: k.Rows[len(k.Rows)-1], Lo: least, Hi: min(p.most, all.Hi)}
+	}
+	return rowsGuard(k, least, p.most, all)
 }
 
 // productShapes returns the ways to compute the kernel's product, by rising
@@ -103,6 +119,10 @@ func productKernel(k *loop.Kernel, on gpu, p productShape) (Source, error) {
 // fusedKernel makes the source of one shape of a product and what is fused to it.
 func fusedKernel(f *fused, on gpu, p productShape) (Source, error) {
 	k := f.product
+	var device program.Guard
+	if p.own {
+		on, device = on.alone(), on.device()
+	}
 	e := newEmitter(k, on, "_"+p.name)
 	e.name, e.args = entryName(f.name)+"_"+p.name, f.args
 	for _, o := range f.others() {
@@ -124,7 +144,9 @@ func fusedKernel(f *fused, on gpu, p productShape) (Source, error) {
 	o.declare()
 	p.write(e, f, p, o)
 	o.write()
-	return e.finish(fmt.Sprintf("%s: rows %s, columns %s, sums over %s", f.name, extents(k.Rows), extents(k.Cols), k.MatMul.K)), e.err
+	src := e.finish(fmt.Sprintf("%s: rows %s, columns %s, sums over %s", f.name, extents(k.Rows), extents(k.Cols), k.MatMul.K))
+	src.Device = device
+	return src, e.err
 }
 
 // gridEnd is the largest extent of a grid along y and z.

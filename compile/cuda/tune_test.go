@@ -183,6 +183,9 @@ func candidates(rows int, cols, depth int64) []cuda.Shape {
 	if rows >= 8 && rows <= 64 {
 		out = append(out, strips((rows+7)/8*8, cols, depth)...)
 	}
+	if rows > 32 && rows <= 128 {
+		out = append(out, warpgroups((rows+63)/64*64, cols, depth)...)
+	}
 	if rows >= 32 {
 		for _, c := range [][5]int{{32, 64, 64, 4, 0}, {32, 128, 64, 4, 2}, {64, 64, 64, 4, 2}, {64, 64, 64, 3, 3}, {64, 128, 64, 4, 0}, {64, 128, 64, 3, 2}, {64, 128, 32, 4, 2}, {128, 64, 64, 4, 0}, {128, 64, 64, 3, 2}, {128, 128, 64, 3, 2}, {128, 128, 64, 4, 0}, {128, 128, 32, 4, 2}} {
 			if c[0] > 2*rows {
@@ -257,6 +260,32 @@ func strips(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
+// warpgroups lists strips of warpgroups that fill an H200, one or two blocks for each
+// multiprocessor, or clusters of them.
+func warpgroups(rows int, cols, depth int64) []cuda.Shape {
+	var out []cuda.Shape
+	for _, c := range []struct{ cluster, blocks int }{{1, 1}, {2, 1}, {3, 1}, {4, 1}, {1, 2}} {
+		cluster, places := c.cluster, 132*c.blocks
+		each := (int(cols*int64(cluster)+int64(places)-1)/places + 7) / 8 * 8
+		for _, n := range slices.Compact([]int{each, (each + 15) / 16 * 16, (each + 31) / 32 * 32, (each + 63) / 64 * 64}) {
+			for groups := 1; groups <= 2; groups++ {
+				for _, bk := range []int{64, 128, 256} {
+					room := 224 << 10 / c.blocks
+					tiles := (n + 63) / 64
+					stages := min(room/((rows+n)*bk*2), 12)
+					registers := max((tiles+groups-1)/groups*rows/2, (n+rows)*bk/8/128*2) + 40 // of a thread
+					if tiles%groups != 0 || stages < 2 || 4*rows*(n+4) > room || int64(stages*bk*cluster) > depth ||
+						registers*(groups+1)*128*c.blocks > 64<<10 || n > 256 {
+						continue
+					}
+					out = append(out, cuda.Warpgroups(rows, n, groups, bk, stages, cluster, c.blocks))
+				}
+			}
+		}
+	}
+	return out
+}
+
 // TestTune measures ways to compute products of models' shapes on cold weights.
 // PWC_TUNE lists numbers of rows, PWC_TUNE_COLS matrices (28672x4096), and
 // PWC_TUNE_SHAPES is what the names of shapes begin with; without them all are
@@ -269,6 +298,7 @@ func TestTune(t *testing.T) {
 	g := openGPU(t)
 	const total = 6 << 30
 	a := g.arena(t, total)
+	alone := g.warpgroups(t)
 	for _, c := range [][2]int64{{28672, 4096}, {4096, 14336}, {6144, 4096}, {4096, 4096}, {16384, 2048}, {2048, 8192}, {2048, 2048}, {3072, 2048}, {8192, 4096}, {12288, 4096}, {128256, 4096}} {
 		if w := os.Getenv("PWC_TUNE_COLS"); w != "" && !slices.Contains(strings.Split(w, ","), fmt.Sprint(c[0], "x", c[1])) {
 			continue
@@ -285,7 +315,7 @@ func TestTune(t *testing.T) {
 				e.Go(func() (err error) {
 					var b compile.Backend = g.backend
 					if i < len(shapes) {
-						b = cuda.Only{Backend: g.backend, Shape: shapes[i]}
+						b = cuda.Only{Backend: alone, Shape: shapes[i]}
 					}
 					programs[i], err = compile.Compile(context.Background(), m, compile.Shape{}, b, compile.Options{})
 					return err

@@ -1,0 +1,181 @@
+package cuda
+
+import (
+	"fmt"
+	"strings"
+
+	"pwc/ir/dim"
+)
+
+// From 32 rows on a strip's warps read as much of shared memory as it gives, and wait for
+// each other. Hopper's tensor cores read both operands there themselves, 64 columns for
+// four warps at once (wgmma), and one warpgroup does nothing but fill stages. Only code for
+// sm_90a may ask for it, which NVRTC makes from 12.0 on and no other GPU runs: such a
+// kernel stands beside one that all do.
+
+// warpgroupColumns is how many columns an instruction of a warpgroup has.
+const warpgroupColumns = 64
+
+// warpgroups is a strip whose columns are shared by groups warpgroups, 64 at a time, in
+// stages of bk elements of k.
+func warpgroups(rows, cols, groups, bk, stages, cluster, blocks int) productShape {
+	return productShape{name: fmt.Sprintf("rows%d_warpgroups", rows), own: true, most: int64(rows), rows: rows, cols: cols, split: 1, threads: (groups + 1) * 128, pitch: cols + 4,
+		cluster: cluster, blocks: blocks, write: (*emitter).warpgroups, wn: groups, bk: bk, stages: stages}
+}
+
+func (e *emitter) warpgroups(_ *fused, p productShape, o *epilogue) {
+	e.ready(nil, p, o)
+	e.shared = dim.Const(int64(swizzleBytes + max(p.stages*(p.rows+p.cols)*p.bk*2, p.sumBytes())))
+	e.line("extern __shared__ uint4 shared[];")
+	e.line("float *part = (float *)shared;")
+	e.use(fmt.Sprintf("warpgroup_%s_%d", e.elementOf(), p.rows))
+	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()},
+		operands+", "+e.dim(e.k.MatMul.K))
+}
+
+// swizzleBytes is what matrices of 128-byte rows, whose parts are exchanged, must be
+// aligned to (PTX ISA, "Shared Memory Matrix Layout").
+const swizzleBytes = 1024
+
+// warpgroupHelpers are the inner part of products by warpgroups.
+var warpgroupHelpers = func() []helper {
+	out := []helper{{"warpgroup", nil, `
+__device__ __forceinline__ void expect(unsigned barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void arrive(unsigned barrier) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
+}
+// await returns when the barrier's phase of that parity has ended.
+__device__ __forceinline__ void await(unsigned barrier, unsigned parity) {
+  unsigned ended;
+  do asm volatile("{\n.reg .pred ended;\nmbarrier.try_wait.parity.shared.b64 ended, [%1], %2;\nselp.u32 %0, 1, 0, ended;\n}" : "=r"(ended) : "r"(barrier), "r"(parity) : "memory");
+  while (!ended);
+}
+// matrix_of describes a matrix in shared memory to a warpgroup's instruction: rows of 128
+// bytes, whose 16-byte parts are exchanged within eight rows.
+__device__ __forceinline__ unsigned long long matrix_of(unsigned at) {
+  return 1ull << 62 | 64ull << 32 | 1ull << 16 | (at & 0x3ffff) >> 4;
+}
+`}}
+	for _, dt := range []string{"bf16", "f16"} {
+		for _, rows := range []int{64, 128} {
+			n := rows / 2
+			var regs, sums []string
+			for i := range n {
+				regs, sums = append(regs, fmt.Sprintf("%%%d", i)), append(sums, fmt.Sprintf(`"+f"(c[%d])`, i))
+			}
+			out = append(out, helper{fmt.Sprintf("warpgroup_%s_%d", dt, rows), []string{dt, "warpgroup"}, fmt.Sprintf(`
+__device__ __forceinline__ void warpgroup_mma(const %s *, float (&c)[%d], unsigned long long a, unsigned long long b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {%s}, %%%d, %%%d, 1, 1, 1, 0, 0;"
+      : %s : "l"(a), "l"(b));
+}
+`, dt, n, rows, dt, dt, strings.Join(regs, ", "), n, n+1, strings.Join(sums, ", "))})
+		}
+	}
+	return append(out, helper{"product_warpgroups", []string{"shared_address", "copies", "warpgroup"}, `
+// product_warpgroups: up to BM rows of x and BN rows of w on the tensor cores of a
+// multiprocessor together. GROUPS warpgroups share the rows of w, 64 at a time, which are
+// the instruction's M operand. One more warpgroup fills stages of shared memory, of BK
+// elements of k, asynchronously, as soon as all others have done with one. A block reads x
+// once. CLUSTER blocks share the strip, each with a part of K. With EARLY the first rows
+// of w are requested before the previous kernel is done. The last 64 rows of w may be
+// fewer: what lies behind them is multiplied, and not kept.
+template <class T, int BM, int BN, int GROUPS, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Column, class Ready>
+__device__ __forceinline__ void product_warpgroups(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
+  constexpr int MULTIPLY = GROUPS * 128, PARTS = BK / 8, MT = (BN + 63) / 64 / GROUPS, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
+  __shared__ unsigned long long full[STAGES], empty[STAGES];
+  const unsigned base = (shared_address(part) + 1023) / 1024 * 1024;
+  const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
+  const bool fills = threadIdx.x >= MULTIPLY;
+  const int t = threadIdx.x % 128;
+  auto at = [](int height, int row, int p) { return (unsigned)((p / 8 * height + row) * 128 + (p % 8 ^ row % 8) * 16); };
+  constexpr int W = BN * PARTS, X = BM * PARTS;
+  const T *w_from[(W + 127) / 128], *x_from[X / 128];
+  auto exists = [&](int k) { return K % BK == 0 || k < K; };
+  auto fill_w = [&](int stage, int k) {
+    #pragma unroll
+    for (int n = 0; n * 128 < W; n++) {
+      const int i = n * 128 + t;
+      if (W % 128 == 0 || i < W) copy_async(base + stage * STAGE + at(BN, i / PARTS, i % PARTS), w_from[n] + k, exists(k + i % PARTS * 8));
+    }
+  };
+  auto fill_x = [&](int stage, int k) {
+    #pragma unroll
+    for (int n = 0; n * 128 < X; n++) {
+      const int i = n * 128 + t;
+      copy_async(base + stage * STAGE + BN * BK * 2 + at(BM, i / PARTS, i % PARTS), x_from[n] + k, i / PARTS < rows && exists(k + i % PARTS * 8));
+    }
+  };
+  if (SOON) let_next_start();
+  if (!EARLY) wait_for_previous();
+  if (threadIdx.x < STAGES) {
+    expect(shared_address(full + threadIdx.x), 128);
+    expect(shared_address(empty + threadIdx.x), MULTIPLY / 32);
+  }
+  if (fills) {
+    #pragma unroll
+    for (int n = 0; n * 128 < W; n++) {
+      const int i = min(n * 128 + t, W - 1);
+      w_from[n] = w + column(i / PARTS) * w_row + i % PARTS * 8;
+    }
+    #pragma unroll
+    for (int s = 0; s < STAGES; s++)
+      if (first + s < end) fill_w(s, (first + s) * BK);
+  }
+  if (EARLY) wait_for_previous();
+  if (!SOON) let_next_start();
+  __syncthreads();
+  ready();
+  float acc[MT][BM / 2] = {};
+  const int wn = threadIdx.x / 128 * MT * 64;
+  if (fills) {
+    #pragma unroll
+    for (int n = 0; n * 128 < X; n++) {
+      const int i = n * 128 + t;
+      x_from[n] = x + i / PARTS * x_row + i % PARTS * 8;
+    }
+    int stage = 0, parity = 1;
+    for (int s = first; s < end; s++) {
+      if (s - first >= STAGES) {
+        await(shared_address(empty + stage), parity);
+        fill_w(stage, s * BK);
+      }
+      fill_x(stage, s * BK);
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full + stage)) : "memory");
+      if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+  } else {
+    int stage = 0, parity = 0;
+    for (int s = first; s < end; s++) {
+      await(shared_address(full + stage), parity);
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the tensor cores read what copies wrote
+      const unsigned a = base + stage * STAGE, b = a + BN * BK * 2;
+      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+      #pragma unroll
+      for (int h = 0; h < BK / 16; h++)
+        #pragma unroll
+        for (int i = 0; i < MT; i++)
+          warpgroup_mma(x, acc[i], matrix_of(a + (h / 4 * BN + wn + i * 64) * 128 + h % 4 * 32), matrix_of(b + h / 4 * BM * 128 + h % 4 * 32));
+      asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+      #pragma unroll
+      for (int i = 0; i < MT; i++)
+        #pragma unroll
+        for (int j = 0; j < BM / 2; j++) asm volatile("" : "+f"(acc[i][j])::"memory");  // not to be read before
+      if (t % 32 == 0) arrive(shared_address(empty + stage));
+      if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+  }
+  __syncthreads();
+  if (!fills) {
+    #pragma unroll
+    for (int i = 0; i < MT; i++)
+      #pragma unroll
+      for (int j = 0; j < BM / 2; j++) {
+        const int c = wn + i * 64 + t / 32 * 16 + j / 2 % 2 * 8 + t % 32 / 4;
+        if (BN % 64 == 0 || c < BN) part[(j / 4 * 8 + t % 4 * 2 + j % 2) * PITCH + c] = acc[i][j];
+      }
+  }
+}
+`})
+}()

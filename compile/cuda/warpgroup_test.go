@@ -1,0 +1,184 @@
+package cuda_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"pwc/compile"
+	"pwc/compile/cuda"
+	"pwc/internal/oracle"
+	"pwc/ir/dtype"
+)
+
+// newerCompiler is a compiler that says that it makes code for one architecture alone.
+type newerCompiler struct{ *library }
+
+func (newerCompiler) Makes(string) bool { return true }
+
+// warpgroups returns the device's backend with a compiler that makes code for sm_90a. On
+// a GPU the test is skipped where it does not.
+func (g *rig) warpgroups(t testing.TB) *cuda.Backend {
+	t.Helper()
+	if !g.slow && !g.nvrtc.Makes("sm_90a") {
+		t.Skip("NVRTC is older than 12.0")
+	}
+	b, err := cuda.New(g.dev.Info().Target, newerCompiler{g.nvrtc})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestWarpgroups pins for which products and rows there are kernels of warpgroups beside
+// the others, before them and libraries, for devices of capability 9.0 alone and without
+// PTX.
+func TestWarpgroups(t *testing.T) {
+	for _, c := range []struct {
+		target      string
+		makes       bool
+		cols, depth int64
+		want        string
+	}{
+		{"cuda:sm_90", true, 4096, 4096, "33-64 65-128"}, {"cuda:sm_90a", true, 28672, 4096, "33-64 65-128"}, {"cuda:sm_90", true, 40, 8192, "33-64"},
+		{"cuda:sm_90", true, 6144, 4096, "33-64"}, // the library is faster with more
+		{"cuda:sm_90", false, 4096, 4096, ""},     // NVRTC before 12.0
+		{"cuda:sm_80", true, 4096, 4096, ""}, {"cuda:sm_100", true, 4096, 4096, ""},
+		{"cuda:sm_90", true, 4096, 2048, ""}, {"cuda:sm_90", true, 128256, 4096, ""}, // strips are faster
+	} {
+		f := &fakeCompiler{alone: c.makes}
+		b, err := cuda.New(c.target, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := compile.Compile(context.Background(), productModule(t, dtype.BF16, dtype.BF16, c.depth, c.cols), compile.Shape{}, b, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		var rows []string
+		others := false
+		for _, v := range p.Steps[0].Variants {
+			if v.Device.Always() {
+				others = true
+				continue
+			}
+			if rows = append(rows, fmt.Sprintf("%d-%d", v.Guard.Lo, v.Guard.Hi)); others {
+				t.Errorf("%+v: %s comes after ways for all devices", c, rows)
+			}
+			k := p.Kernels[v.Steps[0].Kernel]
+			if !slices.Contains(f.calls, k.Name+".cu sm_90a") || len(k.PTX) > 0 != (c.target == "cuda:sm_90a") {
+				t.Errorf("%+v: %d bytes of PTX, compiled as %q", c, len(k.PTX), f.calls)
+			}
+			for version, want := range map[[2]int64]bool{{9, 0}: true, {10, 0}: false, {8, 9}: false, {9, 1}: false} {
+				got, err := v.Device.Expr.Eval(func(s string) (int64, bool) {
+					return map[string]int64{"device.major": version[0], "device.minor": version[1]}[s], true
+				})
+				if err != nil || (v.Device.Lo <= got && got <= v.Device.Hi) != want {
+					t.Errorf("%+v: on %v: %d, %v", c, version, got, err)
+				}
+			}
+		}
+		if got := strings.Join(rows, " "); got != c.want {
+			t.Errorf("%+v: for %q rows", c, got)
+		}
+	}
+}
+
+// ofWarpgroups finds the shape of a product by warpgroups: blocks of a multiprocessor,
+// rows, columns, elements of k in a stage, stages.
+var ofWarpgroups = regexp.MustCompile(`(?s)__launch_bounds__\(\d+, (\d)\).*product_warpgroups<\w+, (\d+), (\d+), \d+, (\d+), (\d+),`)
+
+// TestWarpgroupsFit: blocks fit, have three stages at least, or two where another block
+// is beside them, and what the last instruction reads behind the columns is in the stage.
+func TestWarpgroupsFit(t *testing.T) {
+	b, err := cuda.New("cuda:sm_90", &fakeCompiler{alone: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []int64{4096, 14336} {
+		for n := int64(8); n < 34000; n += n/3 + 40 {
+			p, err := compile.Compile(context.Background(), productModule(t, dtype.BF16, dtype.BF16, k, n), compile.Shape{}, b, compile.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range p.Steps[0].Variants {
+				if v.Device.Always() {
+					continue
+				}
+				s := &v.Steps[0]
+				m := ofWarpgroups.FindStringSubmatch(string(p.Kernels[s.Kernel].Code))
+				var x [5]int
+				for i := range x {
+					if x[i], err = strconv.Atoi(m[i+1]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				shared, ok := s.Launch.Shared.Const()
+				if blocks, rows, cols := x[0], x[1], x[2]; !ok || shared*int64(blocks) > 225<<10 || x[4]+blocks < 4 || cols%64 != 0 && rows < 64-cols%64 {
+					t.Errorf("%d columns, K %d: %d bytes of shared memory for %d blocks of %d rows, %d columns, %d stages of %d", n, k, shared, blocks, rows, cols, x[4], x[3])
+				}
+			}
+		}
+	}
+}
+
+// TestDeviceWarpgroups holds products by warpgroups: with columns that are no multiple of
+// 64 and last ones that are fewer, sums that are no multiple of a stage, blocks that share
+// them, and rows that are fewer than a block's, or more.
+func TestDeviceWarpgroups(t *testing.T) {
+	g := openDevice(t)
+	b := g.warpgroups(t)
+	for _, c := range []struct {
+		dt          dtype.DType
+		cols, depth int64
+		shape       cuda.Shape
+	}{
+		{dtype.BF16, 448, 1024, cuda.Warpgroups(64, 224, 2, 128, 3, 1, 1)},
+		{dtype.F16, 100, 1096, cuda.Warpgroups(64, 48, 1, 128, 8, 1, 1)},
+		{dtype.BF16, 136, 2056, cuda.Warpgroups(64, 64, 1, 128, 4, 2, 1)},
+		{dtype.F16, 192, 1536, cuda.Warpgroups(64, 64, 1, 128, 2, 3, 1)},
+		{dtype.BF16, 96, 72, cuda.Warpgroups(64, 96, 1, 64, 4, 1, 1)},
+		{dtype.BF16, 300, 776, cuda.Warpgroups(64, 112, 1, 128, 2, 1, 2)},
+		{dtype.BF16, 224, 520, cuda.Warpgroups(128, 224, 2, 64, 4, 1, 1)},
+	} {
+		m := productModule(t, c.dt, c.dt, c.depth, c.cols)
+		p, err := compile.Compile(context.Background(), m, compile.Shape{}, cuda.Only{Backend: b, Shape: c.shape}, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rows := range []int64{1, 40, 64, 100} {
+			in, err := oracle.Draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, normal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.hold(p, m, in, func(dt dtype.DType) float64 { return tolerance(dt) / 4 }); err != nil {
+				t.Errorf("%s, %d rows: %.300s", c.shape, rows, err)
+			}
+		}
+	}
+}
+
+// TestDeviceRealWarpgroups runs products of the 8B shape by warpgroups, where they are
+// what is chosen.
+func TestDeviceRealWarpgroups(t *testing.T) {
+	g := openDevice(t)
+	b := g.warpgroups(t)
+	for _, c := range []struct{ k, n int64 }{{4096, 6144}, {4096, 28672}, {14336, 4096}, {8192, 2048}} {
+		if g.slow && c.k*c.n > 4096*6144 {
+			continue
+		}
+		rows := []int64{33, 64, 100, 128}
+		if g.slow {
+			rows = rows[:1]
+		}
+		g.realProduct(t, b, c.k, c.n, rows)
+	}
+}
