@@ -90,12 +90,12 @@ func (p productShape) guard(k *loop.Kernel, least int64, all dim.Interval) progr
 func (e *emitter) productShapes() []productShape {
 	k := e.k
 	depth, known := k.MatMul.K.Const()
-	if !known || !halves(k) || depth%8 != 0 || depth == 0 {
-		return []productShape{simpleShape(8, 128, 1, 4, 8), simpleShape(64, 64, 4, 4, math.MaxInt64)}
-	}
-	cols, known := k.Cols[0].Const()
-	if !known {
+	cols, all := k.Cols[0].Const()
+	if !all {
 		cols = math.MaxInt64
+	}
+	if !known || !halves(k) || depth%8 != 0 || depth == 0 || cols == 0 {
+		return []productShape{simpleShape(8, 128, 1, 4, 8), simpleShape(64, 64, 4, 4, math.MaxInt64)}
 	}
 	return rowShapes(depth, cols, e.gpu)
 }
