@@ -45,9 +45,8 @@ func TestWarpgroups(t *testing.T) {
 		cols, depth int64
 		want        string
 	}{
-		{"cuda:sm_90", true, 4096, 4096, "33-64 65-128"}, {"cuda:sm_90a", true, 28672, 4096, "33-64 65-128"}, {"cuda:sm_90", true, 40, 8192, "33-64"},
-		{"cuda:sm_90", true, 6144, 4096, "33-64"}, // the library is faster with more
-		{"cuda:sm_90", false, 4096, 4096, ""},     // NVRTC before 12.0
+		{"cuda:sm_90", true, 4096, 4096, "33-64"}, {"cuda:sm_90a", true, 28672, 4096, "33-64"}, {"cuda:sm_90", true, 40, 8192, "33-64"},
+		{"cuda:sm_90", false, 4096, 4096, ""}, // NVRTC before 12.0
 		{"cuda:sm_80", true, 4096, 4096, ""}, {"cuda:sm_100", true, 4096, 4096, ""},
 		{"cuda:sm_90", true, 4096, 2048, ""}, {"cuda:sm_90", true, 128256, 4096, ""}, // strips are faster
 	} {
@@ -141,13 +140,13 @@ func TestDeviceWarpgroups(t *testing.T) {
 		cols, depth int64
 		shape       cuda.Shape
 	}{
-		{dtype.BF16, 448, 1024, cuda.Warpgroups(64, 224, 2, 128, 3, 1, 1)},
-		{dtype.F16, 100, 1096, cuda.Warpgroups(64, 48, 1, 128, 8, 1, 1)},
-		{dtype.BF16, 136, 2056, cuda.Warpgroups(64, 64, 1, 128, 4, 2, 1)},
-		{dtype.F16, 192, 1536, cuda.Warpgroups(64, 64, 1, 128, 2, 3, 1)},
-		{dtype.BF16, 96, 72, cuda.Warpgroups(64, 96, 1, 64, 4, 1, 1)},
-		{dtype.BF16, 300, 776, cuda.Warpgroups(64, 112, 1, 128, 2, 1, 2)},
-		{dtype.BF16, 224, 520, cuda.Warpgroups(128, 224, 2, 64, 4, 1, 1)},
+		{dtype.BF16, 448, 1024, cuda.Warpgroups(224, 2, 128, 3, 1, 1)},
+		{dtype.F16, 100, 1096, cuda.Warpgroups(48, 1, 128, 8, 1, 1)},
+		{dtype.BF16, 136, 2056, cuda.Warpgroups(64, 1, 128, 4, 2, 1)},
+		{dtype.F16, 192, 1536, cuda.Warpgroups(64, 1, 128, 2, 3, 1)},
+		{dtype.BF16, 96, 72, cuda.Warpgroups(96, 1, 64, 4, 1, 1)},
+		{dtype.BF16, 300, 776, cuda.Warpgroups(112, 1, 128, 2, 1, 2)},
+		{dtype.BF16, 224, 520, cuda.Warpgroups(224, 2, 64, 4, 1, 1)},
 	} {
 		m := productModule(t, c.dt, c.dt, c.depth, c.cols)
 		p, err := compile.Compile(context.Background(), m, compile.Shape{}, cuda.Only{Backend: b, Shape: c.shape}, compile.Options{})
@@ -175,7 +174,7 @@ func TestDeviceRealWarpgroups(t *testing.T) {
 		if g.slow && c.k*c.n > 4096*6144 {
 			continue
 		}
-		rows := []int64{33, 64, 100, 128}
+		rows := []int64{33, 64}
 		if g.slow {
 			rows = rows[:1]
 		}
