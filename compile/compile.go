@@ -107,7 +107,7 @@ func One(k program.Kernel, l program.Launch) Code {
 // Compile compiles a piece: a module with one function. The program's
 // parameters are the function's, then the module's weights, then its states;
 // its symbols are the module's. The same piece, shape and options give the
-// same program everywhere.
+// same program wherever the backend makes the same code.
 //
 // An error at a node is an [ir.Error] with its position or loc.
 func Compile(ctx context.Context, piece *ir.Module, shape Shape, b Backend, o Options) (*program.Program, error) {

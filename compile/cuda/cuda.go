@@ -121,7 +121,8 @@ type Source struct {
 // they serve are faster than all else, libraries too; those for some sizes in the order in
 // which their guards are tried; then the one for all others. With more kernels,
 // which [Backend.Beside] accepts, it returns the source of the one that they
-// become. The same kernels give the same text everywhere.
+// become. The same kernels give the same text everywhere, but for those for one
+// architecture alone, which are there if the compiler makes them.
 func (b *Backend) Sources(k *loop.Kernel, beside ...*loop.Kernel) ([]Source, error) {
 	switch {
 	case len(beside) > 0:

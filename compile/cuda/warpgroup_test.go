@@ -165,6 +165,27 @@ func TestDeviceWarpgroups(t *testing.T) {
 	}
 }
 
+// TestDeviceChainsOfWarpgroups holds chains whose products are by warpgroups, with what
+// follows them in their launches.
+func TestDeviceChainsOfWarpgroups(t *testing.T) {
+	g := openDevice(t)
+	m := chainModule(t, chainShape{dtype.BF16, 4096, 72, 2, 1, 32})
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.warpgroups(t), compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := launches(t, p, 40); !slices.Equal(got, []string{"k_rms_norm", "k_linear_silu_mul_rows64_warpgroups", "k_linear_add_rows64", "k_layer_norm", "k_linear_add_rope_rope_reshape_rows64_warpgroups"}) {
+		t.Errorf("launches %q", got)
+	}
+	b, err := oracle.Draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 40}, func(r *rand.Rand, dt dtype.DType) float64 { return r.NormFloat64() / 4 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.hold(p, m, b, tolerance); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDeviceRealWarpgroups runs products of the 8B shape by warpgroups, where they are
 // what is chosen.
 func TestDeviceRealWarpgroups(t *testing.T) {
