@@ -59,9 +59,12 @@ func checkNVRTC() (doctorCheck, *nvrtc.Library) {
 	}
 	major, minor := l.Version()
 	var targets []string
+	makes := l.Compiler().Makes
 	for _, n := range l.Archs() {
-		if n >= compilecuda.MinArch {
-			targets = append(targets, fmt.Sprintf("cuda:sm_%d", n))
+		for _, arch := range []string{fmt.Sprintf("sm_%d", n), fmt.Sprintf("sm_%da", n)} {
+			if n >= compilecuda.MinArch && makes(arch) {
+				targets = append(targets, "cuda:"+arch)
+			}
 		}
 	}
 	c.State, c.Detail = "ok", fmt.Sprintf("%s %d.%d, compiles for %s", l.Path(), major, minor, strings.Join(targets, " "))
