@@ -136,13 +136,14 @@ func (b *Backend) lowerHeaded(c *compile.Chain, h *headed) (compile.Code, error)
 	}
 	rows := c.Kernels[0].Rows
 	heads, others := apartByRows(head.Variants, rows[len(rows)-1]), apartByRows(rest.Variants, rows[len(rows)-1])
-	// In the order of preference of both products, of the second before the first's.
-	for _, way := range [][2]kind{{byOwn, byOwn}, {byRoutine, byOwn}, {byOwn, byRoutine}, {byOthers, byOwn}, {byOwn, byOthers},
-		{byRoutine, byRoutine}, {byOthers, byRoutine}, {byRoutine, byOthers}, {byOthers, byOthers}} {
-		for _, first := range heads {
-			for _, second := range others {
-				if kindOf(first) == way[0] && kindOf(second) == way[1] {
-					join(first, second, way[0] == byRoutine)
+	// In the order of preference of the second product, then of the first.
+	for to := byOwn; to <= byOthers; to++ {
+		for from := byOwn; from <= byOthers; from++ {
+			for _, first := range heads {
+				for _, second := range others {
+					if kindOf(first) == from && kindOf(second) == to {
+						join(first, second, from == byRoutine)
+					}
 				}
 			}
 		}

@@ -2,7 +2,6 @@ package cuda_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -40,20 +39,9 @@ func (r routine) ScratchBytes(_ []device.Tensor, attrs []program.Attr) (int64, e
 // TestHeaded pins what runs of two products with a norm between, for numbers of rows
 // and whatever of them a library takes.
 func TestHeaded(t *testing.T) {
-	b, err := cuda.New("cuda:sm_90", &fakeCompiler{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := compile.Compile(context.Background(), pieces(t, shape8B)[1], compile.Shape{}, b, compile.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := headedProgram(t, shape8B, &fakeCompiler{})
 	const never = 1 << 40
-	for _, c := range []struct {
-		n    int64
-		rows map[int64]int64 // nil: there is no library
-		want string
-	}{
+	for _, c := range []headedCase{
 		{1, nil, "linear_add_rows1 rms_norm_linear_silu_mul_rows1"},
 		{8, nil, "linear_add_rows8 rms_norm linear_silu_mul_rows8"},
 		{64, nil, "linear_add_rows64 rms_norm linear_silu_mul_rows64"},
@@ -67,31 +55,87 @@ func TestHeaded(t *testing.T) {
 		{600, map[int64]int64{4096: 0, 28672: never}, "LIBRARY linear_add_after_rms_norm linear_tile128x128 silu_mul"},
 		{8, map[int64]int64{4096: never, 28672: never}, "linear_add_rows8 rms_norm linear_silu_mul_rows8"},
 	} {
-		env, err := device.Env(p, []int64{c.n}, nil)
-		if err != nil {
-			t.Fatal(err)
+		c.check(t, p, 0, 9)
+	}
+}
+
+// TestHeadedOwn pins the same where there are kernels for one architecture alone: of both
+// products, or of the first alone, whose sums are the longer ones.
+func TestHeadedOwn(t *testing.T) {
+	c := &fakeCompiler{alone: true}
+	both, first := headedProgram(t, shape8B, c), headedProgram(t, shape1B, c)
+	for _, c := range []headedCase{
+		{8, nil, "linear_add_rows8 rms_norm linear_silu_mul_rows8"},
+		{40, nil, "linear_add_rows64_warpgroups rms_norm linear_silu_mul_rows64_warpgroups"},
+		{40, map[int64]int64{4096: 0, 28672: 0}, "linear_add_rows64_warpgroups rms_norm linear_silu_mul_rows64_warpgroups"},
+		{8, map[int64]int64{4096: 0, 28672: 0}, "LIBRARY linear_add_after_rms_norm LIBRARY silu_mul"},
+		{65, map[int64]int64{}, "LIBRARY linear_add_after_rms_norm LIBRARY silu_mul"},
+	} {
+		c.check(t, both, 0, 9)
+	}
+	headedCase{40, nil, "linear_add_rows64 rms_norm linear_silu_mul_rows64"}.check(t, both, 0, 10)
+	headedCase{40, map[int64]int64{4096: 0, 28672: 0}, "LIBRARY linear_add_after_rms_norm LIBRARY silu_mul"}.check(t, both, 0, 10)
+	for _, c := range []headedCase{
+		{40, nil, "linear_add_rows64_warpgroups rms_norm linear_rope_rope_reshape_rows64"},
+		{40, map[int64]int64{2048: 0, 3072: 0}, "linear_add_rows64_warpgroups rms_norm LIBRARY rope_rope_reshape"},
+		{16, map[int64]int64{2048: 0}, "LIBRARY linear_add_after_rms_norm linear_rope_rope_reshape_rows16"},
+	} {
+		c.check(t, first, 1, 9)
+	}
+}
+
+// headedProgram is what a layer of a shape runs beside its attention: two steps, each of
+// two products.
+func headedProgram(t *testing.T, shape string, c *fakeCompiler) *program.Program {
+	t.Helper()
+	b, err := cuda.New("cuda:sm_90", c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := compile.Compile(context.Background(), pieces(t, shape)[1], compile.Shape{}, b, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// headedCase is what runs for so many rows.
+type headedCase struct {
+	n    int64
+	rows map[int64]int64 // from which on a library takes products, by columns; nil: there is none
+	want string
+}
+
+// check holds a step of a program to what is wanted, on a device of a major version.
+func (c headedCase) check(t *testing.T, p *program.Program, step int, major int64) {
+	t.Helper()
+	env, err := device.Env(p, []int64{c.n}, map[string]int64{"device.major": major, "device.minor": 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	libraries := device.OpSet{"cublaslt.matmul": routine{c.rows}}
+	if c.rows == nil {
+		libraries = nil
+	}
+	r, err := device.Resolve(p, env, nil, libraries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, s := range r.Steps {
+		if s.Index != step {
+			continue
 		}
-		libraries := device.OpSet{"cublaslt.matmul": routine{c.rows}}
-		if c.rows == nil {
-			libraries = nil
+		name := "LIBRARY"
+		if s.Kind == program.StepKernel {
+			name = strings.TrimPrefix(p.Kernels[s.Kernel].Name, "k_")
 		}
-		r, err := device.Resolve(p, env, nil, libraries)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var names []string
-		for _, s := range r.Steps {
-			if s.Index > 0 {
-				break
-			}
-			name := "LIBRARY"
-			if s.Kind == program.StepKernel {
-				name = strings.TrimPrefix(p.Kernels[s.Kernel].Name, "k_")
-			}
-			names = append(names, name)
-		}
-		if got := strings.Join(names, " "); got != c.want {
-			t.Errorf("%d rows, %v: %s, want %s", c.n, fmt.Sprint(c.rows), got, c.want)
-		}
+		names = append(names, name)
+	}
+	if got := strings.Join(names, " "); got != c.want {
+		t.Errorf("%d rows, %v, device %d: %s, want %s", c.n, c.rows, major, got, c.want)
 	}
 }
