@@ -43,6 +43,7 @@ const swizzleBytes = 1024
 // warpgroupHelpers are the inner part of products by warpgroups.
 var warpgroupHelpers = func() []helper {
 	out := []helper{{"warpgroup", nil, `
+// expect makes a barrier each phase of which ends with so many arrivals.
 __device__ __forceinline__ void expect(unsigned barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }

@@ -126,7 +126,7 @@ func (c emulated) Compile(ctx context.Context, source, name, arch string) (cubin
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	arch = "compute_" + strings.Trim(arch, "sm_a")
+	arch = "compute_" + strings.TrimSuffix(strings.TrimPrefix(arch, "sm_"), "a")
 	code, err := c.l.Compile(nvrtc.Source{Name: name, Text: source}, nvrtc.CompileOptions{Arch: arch, Flags: []string{standard}})
 	return fake.Cubin(code.PTX), code.PTX, err
 }

@@ -407,15 +407,21 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := run(t, text("", shared+"\n"+c.body), make([]byte, 64), nil, Launch{Block: c.block})
-			var e *Error
-			switch {
-			case c.says == "" && err != nil:
-				t.Error(err)
-			case c.says == "":
-			case !errors.As(err, &e) || e.Fault != c.want || !strings.Contains(err.Error(), c.says):
-				t.Errorf("%v, want fault %d and %q", err, c.want, c.says)
-			}
+			faulted(t, err, c.want, c.says)
 		})
+	}
+}
+
+// faulted holds an error to a fault and to what it says: "" if there is to be none.
+func faulted(t *testing.T, err error, want Fault, says string) {
+	t.Helper()
+	var e *Error
+	switch {
+	case says == "" && err != nil:
+		t.Error(err)
+	case says == "":
+	case !errors.As(err, &e) || e.Fault != want || !strings.Contains(err.Error(), says):
+		t.Errorf("%v, want fault %d and %q", err, want, says)
 	}
 }
 

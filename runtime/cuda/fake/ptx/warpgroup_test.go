@@ -2,7 +2,6 @@ package ptx
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -174,14 +173,7 @@ func TestWarpgroupFaults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := run(t, text("", matrices(8, 4)+c.body), make([]byte, 4*8192), make([]byte, 512), Launch{Block: [3]uint32{c.threads, 1, 1}})
-			var e *Error
-			switch {
-			case c.says == "" && err != nil:
-				t.Error(err)
-			case c.says == "":
-			case !errors.As(err, &e) || e.Fault != c.want || !strings.Contains(err.Error(), c.says):
-				t.Errorf("%v, want fault %d and %q", err, c.want, c.says)
-			}
+			faulted(t, err, c.want, c.says)
 		})
 	}
 }
