@@ -11,12 +11,10 @@ typedef unsigned short u16;
 #define FEW 16           // but below twice as many into no more parts, since each costs some combining
 
 #if TENSOR
-#define TILE (HEAD_DIM <= 128 ? 128 : 64)
 #define OPERANDS (TILE / (16 * WARPS)) // of 16 pairs, for each warp of a large tile
 #define KEYS (16 * WARPS) // of a stage
 #define VECTOR 4         // elements that a thread finishes at once
 #else
-#define TILE 16          // 8 threads for each pair
 #define KEYS (HEAD_DIM <= 128 ? 32 : 16)
 #define VECTOR 1
 #endif

@@ -52,6 +52,7 @@ type Op struct {
 	shared  int // shared memory that a block may have on the target
 
 	mu       sync.Mutex
+	kinds    map[Variant]*kinds // by what they have in common
 	kernels  map[Variant]*kernel
 	modules  []*cuda.Module
 	counters device.Buffer // of parts that are done, zero between launches
@@ -87,7 +88,7 @@ func New(dev *cuda.Device, o Options) (*Op, error) {
 		return nil, fmt.Errorf("%s: options %d rows, %d requests, %d blocks: all must be positive, and there must be Code", attention.Name, o.MaxRows, o.MaxRequests, o.MaxBlocks)
 	}
 	info := dev.Info()
-	op := &Op{dev: dev, options: o, sms: max(1, int(info.Properties["device.sms"])), kernels: map[Variant]*kernel{}}
+	op := &Op{dev: dev, options: o, sms: max(1, int(info.Properties["device.sms"])), kinds: map[Variant]*kinds{}, kernels: map[Variant]*kernel{}}
 	if op.options.Target == "" {
 		op.options.Target = info.Target
 	}
@@ -164,12 +165,12 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	kinds, err := kindsOf(&s, &p, o.shared)
+	kinds, err := o.kindsOf(&s, &p)
 	if err != nil {
 		return 0, err
 	}
 	needed := kinds.each()
-	if v, _ := o.small(&s, &kinds); v == &kinds.few {
+	if v, _ := o.small(&s, kinds); v == &kinds.few {
 		needed = needed[:1]
 	}
 	for _, v := range needed {
@@ -177,7 +178,22 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 			return 0, err
 		}
 	}
-	return o.scratch(&s, &kinds), nil
+	return o.scratch(&s, kinds), nil
+}
+
+// kindsOf returns the kernels of a call.
+func (o *Op) kindsOf(s *attention.Shape, p *attention.Params) (*kinds, error) {
+	v, err := variantOf(s, p, o.shared)
+	if err != nil {
+		return nil, err
+	}
+	k := o.kinds[v]
+	if k == nil {
+		made := v.kinds(o.shared)
+		k = &made
+		o.kinds[v] = k
+	}
+	return k, nil
 }
 
 // kernel returns the kernel of a variant, loaded.
@@ -227,11 +243,11 @@ func (o *Op) Launch(c *device.OpCall) error {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	kinds, err := kindsOf(&s, &p, o.shared)
+	kinds, err := o.kindsOf(&s, &p)
 	if err != nil {
 		return err
 	}
-	small, resident := o.small(&s, &kinds)
+	small, resident := o.small(&s, kinds)
 	k, err := o.kernel(*small)
 	if err != nil {
 		return err
@@ -251,13 +267,15 @@ func (o *Op) Launch(c *device.OpCall) error {
 	if stream.Capturing() {
 		split.large = 1 // most replays decode, and would start the blocks for nothing
 	} else {
-		if small == &kinds.many && o.step.widest*small.Group > smallTile {
-			if k, err = o.kernel(kinds.mixed); err != nil {
+		v := small
+		if o.step.widest*small.Group > smallTile {
+			v = kinds.withLarge(small)
+			if k, err = o.kernel(*v); err != nil {
 				return err
 			}
-			split.large = o.large(&s, &kinds.mixed)
+			split.large = o.large(&s, v)
 		}
-		tiles, parts = o.step.grid(small, &split)
+		tiles, parts = o.step.grid(v, &split)
 	}
 	k.call.Grid = [3]uint32{uint32(s.KVHeads), uint32(tiles), uint32(parts)}
 	if err := o.arguments(k, c, &s, &p, &split); err != nil {

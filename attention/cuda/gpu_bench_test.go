@@ -112,7 +112,7 @@ func BenchmarkDecode(b *testing.B) {
 		x := newBench(b, 32, 8, dim)
 		best := x.reader.Bandwidth(x.memory)
 		for _, context := range []int{512, 2048, 8192} {
-			for _, batch := range []int{1, 8, 32, 40, 48, 56, 64, 72, 80, 96, 128, 256} {
+			for _, batch := range []int{1, 8, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 128, 256} {
 				bytes := batch * context * 2 * 8 * int(dim) * 2
 				if int64(bytes)*2 > x.memory.Size {
 					continue

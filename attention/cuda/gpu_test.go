@@ -373,12 +373,21 @@ func TestLongChunks(t *testing.T) {
 	}
 }
 
-// TestSizes runs decodes in steps of few rows and in larger ones, which have other kernels; alone, beside a chunk and
-// recorded: in a size they have the same bits.
+// TestSizes runs decodes in steps of few rows and in larger ones, which have other kernels, some of them where all
+// blocks run at once; alone, beside a chunk and recorded: in a size they have the same bits.
 func TestSizes(t *testing.T) {
 	for _, dim := range []int64{64, 128} {
 		t.Run(fmt.Sprint("heads of ", dim), func(t *testing.T) { holdSizes(t, dim) })
 	}
+}
+
+// sizes returns how many rows steps have that are small, and larger ones with a kernel each.
+func (r *rig) sizes(small int64) []int64 {
+	out := []int64{small}
+	for resident := range int64(4) {
+		out = append(out, (resident+2)*r.dev.Info().Properties["device.sms"]/r.shape.kvHeads+1)
+	}
+	return out
 }
 
 func holdSizes(t *testing.T, dim int64) {
@@ -389,7 +398,7 @@ func holdSizes(t *testing.T, dim int64) {
 	lengths := []int{350, 0, 127, 30}
 	const most = 8 // rows
 	qkv := r.random(rng, most)
-	for _, size := range []int64{most, 2*r.dev.Info().Properties["device.sms"] + 1} {
+	for _, size := range r.sizes(most) {
 		var alone []byte
 		for _, chunk := range []int{1, 5} { // rows of the last request
 			b, next := attention.NewBatch(len(lengths), len(lengths)+chunk, 24), 0

@@ -18,13 +18,19 @@ func (s *split) spread() int { return max(s.parts, s.more, s.large) }
 // sums.
 //
 // A step ends when the multiprocessor with the most blocks does, which has all that it
-// can hold in each turn: the fewest of them are best, and of these more at once. It
-// matters that there is no room for more: blocks of the next launch would take it, and
+// can hold in each turn: the fewest of them are best, and of these more at once; and one
+// turn of blocks that were made for it before two of others. It matters that there is no
+// room for more: blocks of the next launch would take it, and
 // come to lie unevenly.
 func (o *Op) small(s *attention.Shape, k *kinds) (v *Variant, resident int) {
 	blocks := s.Rows * k.few.rowTiles() * s.KVHeads
 	if blocks <= k.few.Resident*o.sms {
 		return &k.few, k.few.Resident
+	}
+	for i := range k.dense {
+		if d := &k.dense[i]; blocks > k.many.Resident*o.sms && blocks <= d.Resident*o.sms {
+			return d, d.Resident
+		}
 	}
 	each := func(resident int) int { return (blocks + resident*o.sms - 1) / (resident * o.sms) * resident }
 	v, resident = &k.many, k.many.Resident
@@ -88,13 +94,14 @@ func (st *step) grid(v *Variant, p *split) (tiles, parts int) {
 // more. What a call needs is in proportion to its rows and its parts, and parts
 // are fewer the more rows there are, each kind in its own way.
 func (o *Op) scratch(s *attention.Shape, k *kinds) int64 {
-	v := &k.many // has the most blocks
-	slots := v.Resident * o.sms
-	parts := min(s.Rows*maxParts, slots/(v.rowTiles()*s.KVHeads))
-	more := maxMore * min(s.Rows, 2*slots/(v.rowTiles()*s.KVHeads))
-	large := 0
-	if v.Tensor && s.Rows*v.Group > smallTile {
-		large = min(s.Rows*maxParts, slots*v.tile()/(v.Group*s.KVHeads))
+	parts, more, large := 0, 0, 0
+	for _, v := range k.each() {
+		slots := v.Resident * o.sms
+		parts = max(parts, min(s.Rows*maxParts, slots/(v.rowTiles()*s.KVHeads)))
+		more = max(more, maxMore*min(s.Rows, 2*slots/(v.rowTiles()*s.KVHeads)))
+		if v.Tensor && s.Rows*v.Group > smallTile {
+			large = max(large, min(s.Rows*maxParts, slots*v.tile()/(v.Group*s.KVHeads)))
+		}
 	}
 	return partBytes(s) * int64(max(parts, more, large))
 }

@@ -40,7 +40,7 @@ type fakeRig struct {
 	args   []device.Tensor
 }
 
-const fakeRows, fakeRequests, fakeBlocks = 16, 8, 4
+const fakeRows, fakeRequests, fakeBlocks = 28, 8, 4
 
 func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 	r := &fakeRig{TB: t}
@@ -261,7 +261,7 @@ func TestGrids(t *testing.T) {
 	g, err := r.stream.EndCapture()
 	r.must(err)
 	r.must(errors.Join(r.stream.LaunchGraph(g), r.stream.Synchronize(), g.Close()))
-	if got := r.seen[len(r.seen)-1]; got.grid != [3]uint32{1, fakeRequests, 1} || got.large != 1 {
+	if got := r.seen[len(r.seen)-1]; got.grid != [3]uint32{1, fakeRequests + 1, 1} || got.large != 1 {
 		t.Errorf("recorded: grid %v, large tiles in %d parts", got.grid, got.large)
 	}
 	odd := *call
@@ -311,8 +311,16 @@ func TestKinds(t *testing.T) {
 	if g := launch(16, 8, true); g.threads != many.threads || g.shared != many.shared {
 		t.Errorf("a graph has blocks of %d threads and %d bytes", g.threads, g.shared)
 	}
-	if r.asked != 3 {
+	if r.asked != 5 {
 		t.Errorf("code was asked for %d times", r.asked)
+	}
+	// More blocks than that which all run at once are of four warps too, or of two: these have their own large tiles.
+	for rows, want := range map[int64]uint32{20: 128, 24: 64, 28: 128} {
+		for _, tokens := range []int{1, 8} {
+			if got := launch(rows, tokens, false); got.threads != want {
+				t.Errorf("%d tokens in a step of %d: blocks of %d threads, want %d", tokens, rows, got.threads, want)
+			}
+		}
 	}
 }
 
@@ -323,9 +331,9 @@ func TestEven(t *testing.T) {
 		dim, rows int64
 		want      uint32 // blocks; there are 4 multiprocessors
 	}{
-		{128, 1, 2}, {128, 8, 2}, {128, 9, 3}, {128, 12, 3}, {128, 13, 2}, {128, 16, 2},
-		{64, 8, 2}, {64, 9, 3}, {64, 12, 3}, {64, 13, 4}, {64, 16, 4},
-		{256, 9, 1},
+		{128, 1, 2}, {128, 8, 2}, {128, 9, 3}, {128, 12, 3}, {128, 13, 4}, {128, 16, 4}, {128, 17, 3}, {128, 25, 2},
+		{64, 8, 2}, {64, 9, 3}, {64, 12, 3}, {64, 13, 4}, {64, 16, 4}, {64, 17, 5}, {64, 20, 5}, {64, 21, 6}, {64, 24, 6}, {64, 25, 4},
+		{32, 24, 6}, {256, 9, 1},
 	} {
 		r := newFakeRig(t, fake.Eager)
 		tensor := func(dims ...int64) device.Tensor { return r.tensor(dtype.BF16, dims...) }
@@ -374,13 +382,13 @@ func TestRefuses(t *testing.T) {
 	r.must(r.op.Launch(c))
 	r.refuses("must be a *attention.Batch", r.op.Prepare(r.stream, 3, 8, 3))
 	r.refuses("describes 3 rows, the step has 2", r.op.Prepare(r.stream, batch(t, 0), 8, 2))
-	r.refuses("the op was made for 16, 8 and 4", r.op.Prepare(r.stream, attention.NewBatch(1, 1, 5), 8, 0))
-	r.refuses("the op was made for 16, 8 and 4", r.op.Prepare(r.stream, batch(t, 0), 8, 17))
+	r.refuses("the op was made for 28, 8 and 4", r.op.Prepare(r.stream, attention.NewBatch(1, 1, 5), 8, 0))
+	r.refuses("the op was made for 28, 8 and 4", r.op.Prepare(r.stream, batch(t, 0), 8, 29))
 	many := attention.NewBatch(9, 9, 1)
 	for range 9 {
 		r.must(many.Add(0, 0, nil, 4))
 	}
-	r.refuses("a batch of 0 rows, 9 requests and stride 1, the op was made for 16, 8 and 4", r.op.Prepare(r.stream, many, 8, 0))
+	r.refuses("a batch of 0 rows, 9 requests and stride 1, the op was made for 28, 8 and 4", r.op.Prepare(r.stream, many, 8, 0))
 	shared := attention.NewBatch(2, 8, 3)
 	r.must(errors.Join(shared.Add(4, 2, []int32{7, 1}, 4), shared.Add(6, 1, []int32{7, 1}, 4)))
 	r.refuses("request 0 reads block 1, which request 1 appends to in this step", r.op.Prepare(r.stream, shared, 8, 3))
@@ -474,8 +482,19 @@ func TestSharedBlocks(t *testing.T) {
 
 // TestAllocations: a step in steady state takes no memory beside what the fake driver takes for the launch.
 func TestAllocations(t *testing.T) {
+	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} { // without tensor cores, and with
+		t.Run(dt.String(), func(t *testing.T) { holdAllocations(t, dt) })
+	}
+}
+
+func holdAllocations(t *testing.T, dt dtype.DType) {
 	r := newFakeRig(t, fake.Eager)
 	r.blind = true
+	for i, a := range r.args {
+		dims := slices.Clone(a.Shape)
+		dims[len(dims)-1] = 64
+		r.args[i] = r.tensor(dt, dims...)
+	}
 	b := batch(t, 0)
 	c := r.call(b)
 	m, err := r.dev.LoadModule(image)
@@ -512,13 +531,20 @@ func TestAllocations(t *testing.T) {
 
 // TestScratchBoundsSmallerSizes: memory is planned for the largest size, and fewer rows are split into more parts.
 func TestScratchBoundsSmallerSizes(t *testing.T) {
+	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} { // without tensor cores, and with
+		t.Run(dt.String(), func(t *testing.T) { holdScratch(t, dt) })
+	}
+}
+
+func holdScratch(t *testing.T, dt dtype.DType) {
 	r := newFakeRig(t, fake.Eager)
 	least, grown := int64(0), false
 	for rows := int64(1); rows <= 2048; rows++ {
 		args := slices.Clone(r.args)
 		for i := range args {
-			if i != attention.ArgKV {
-				args[i].Shape = append([]int64{rows}, args[i].Shape[1:]...)
+			args[i].DType, args[i].Shape = dt, slices.Clone(args[i].Shape)
+			if args[i].Shape[len(args[i].Shape)-1] = 64; i != attention.ArgKV {
+				args[i].Shape[0] = rows
 			}
 		}
 		n, err := r.op.ScratchBytes(args, nil)

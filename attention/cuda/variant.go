@@ -48,8 +48,19 @@ type Variant struct {
 // shared memory for on every architecture.
 const maxHeadDim = 512
 
-// shortHead is the largest head whose small steps have wider blocks.
-const shortHead = 64
+// shortHead is the largest head whose small steps have wider blocks, longHead the largest
+// of which a block has two operands of pairs for each of four warps.
+const (
+	shortHead = 64
+	longHead  = 128
+)
+
+// A dense step's kernels fetch at least so many keys ahead, and a multiprocessor has no
+// more threads than have 100 registers each.
+const (
+	denseKeys    = 96
+	denseThreads = 640
+)
 
 // The kernel's constants of the same names, in common.cu and tensor.cu.
 const (
@@ -69,7 +80,8 @@ const (
 const (
 	maxParts    = 64 // of a context
 	maxMore     = 4  // of a long context that is split only for balance
-	maxResident = 4  // blocks of a multiprocessor
+	maxResident = 4  // blocks of a multiprocessor in turns,
+	maxDense    = 6  // and where one turn is all
 	maxStages   = 3
 	reserved    = 1040 // bytes of shared memory that a block takes beside what the kernel asks for
 )
@@ -108,10 +120,11 @@ func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Varia
 	if err != nil {
 		return nil, err
 	}
-	k, err := kindsOf(s, p, sharedBytes(n))
+	v, err := variantOf(s, p, sharedBytes(n))
 	if err != nil {
 		return nil, err
 	}
+	k := v.kinds(sharedBytes(n))
 	return k.each(), nil
 }
 
@@ -124,28 +137,46 @@ func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Varia
 // begin and end half as often, larger ones more blocks of four, which do so at different
 // times.
 //
-// More than two blocks leave a thread too few registers for large tiles.
+// A step that is a little too large for that is dense: blocks with still less memory, or
+// half the warps, of which all run at once, instead of a second turn of few.
+//
+// More than two blocks leave a thread too few registers for large tiles, which are smaller
+// then; a step that has some is computed by a kernel of two, if that adds up alike.
 type kinds struct {
 	few   Variant // small steps
 	many  Variant // larger steps, with as many blocks of a multiprocessor as there may be
-	mixed Variant // the large tiles of larger steps; its small tiles add up as those of many
+	dense dense   // steps that have more blocks than that, but one turn of them
+	mixed Variant // large tiles of larger steps; its small tiles add up as those of others with so many warps
 }
+
+// dense is the kernels of dense steps, by rising number of blocks, the rest of it zero.
+type dense [maxDense - 1]Variant
 
 // each returns the variants that differ.
 func (k *kinds) each() []Variant {
 	out := []Variant{k.few}
-	for _, v := range [...]Variant{k.many, k.mixed} {
-		if !slices.Contains(out, v) {
+	for _, v := range append([]Variant{k.many, k.mixed}, k.dense[:]...) {
+		if v.Resident > 0 && !slices.Contains(out, v) {
 			out = append(out, v)
 		}
 	}
 	return out
 }
 
-// kindsOf is VariantsOf for a device with so much shared memory for a block.
-func kindsOf(s *attention.Shape, p *attention.Params, shared int) (kinds, error) {
+// withLarge returns the variant for steps that have large tiles, of those whose small
+// tiles are for the variant small.
+func (k *kinds) withLarge(small *Variant) *Variant {
+	if k.mixed.Warps == small.Warps {
+		return &k.mixed
+	}
+	return small
+}
+
+// variantOf is what all kernels of a shape have in common, on a device with so much
+// shared memory for a block.
+func variantOf(s *attention.Shape, p *attention.Params, shared int) (Variant, error) {
 	if s.HeadDim > maxHeadDim {
-		return kinds{}, fmt.Errorf("%s: heads of size %d, the kernels have room for %d", attention.Name, s.HeadDim, maxHeadDim)
+		return Variant{}, fmt.Errorf("%s: heads of size %d, the kernels have room for %d", attention.Name, s.HeadDim, maxHeadDim)
 	}
 	v := Variant{HeadDim: s.HeadDim, Group: s.Group(), BlockSize: s.BlockSize, DType: s.DType, KVDType: s.KVDType,
 		Causal: p.Causal, Window: p.Window > 0, Softcap: p.Softcap > 0, Negative: p.Scale < 0, Warps: 4, Stages: 2}
@@ -153,21 +184,48 @@ func kindsOf(s *attention.Shape, p *attention.Params, shared int) (kinds, error)
 	if v.Tensor && v.shared()+reserved > shared+1024 {
 		v.Tensor = false
 	}
+	return v, nil
+}
+
+// kinds returns the kernels of the shapes that have this in common.
+func (v Variant) kinds(shared int) kinds {
 	switch {
 	case !v.Tensor:
 		v.Stages = 1
 		v.Resident = v.fit(shared, maxResident)
-		return kinds{v, v, v}, nil
+		return kinds{few: v, many: v, mixed: v}
 	case v.HeadDim > shortHead:
 		few, many := v.staged(shared, maxStages, 2), v.staged(shared, v.Stages, 3)
 		if many.Resident <= few.Resident {
 			many = few
 		}
-		return kinds{few, many, few}, nil
+		return kinds{few: few, many: many, mixed: few, dense: v.denser(shared, many.Resident)}
 	}
 	wide := v
 	wide.Warps *= 2
-	return kinds{few: wide.staged(shared, maxStages, 2), many: v.staged(shared, maxStages, maxResident), mixed: v.staged(shared, 2*maxStages, 2)}, nil
+	many := v.staged(shared, maxStages, maxResident)
+	return kinds{few: wide.staged(shared, maxStages, 2), many: many, mixed: v.staged(shared, 2*maxStages, 2), dense: v.denser(shared, many.Resident)}
+}
+
+// denser returns the variants of which a multiprocessor holds more than so many blocks, by
+// rising number: those whose blocks fetch enough ahead, of four warps or else of two.
+func (v Variant) denser(shared, resident int) (out dense) {
+	found := 0
+	for n := resident + 1; n <= maxDense && v.Group <= smallTile && v.HeadDim <= longHead; n++ {
+		for _, warps := range [...]int{4, 2} {
+			d := v
+			d.Warps, d.Resident = warps, n
+			for d.Stages = 2 * maxStages; d.Stages > 1 && d.fit(shared, n) < n; {
+				d.Stages--
+			}
+			if d.Stages > 1 && d.Stages*d.keys() >= denseKeys && 32*warps*n <= denseThreads {
+				out[found] = d
+				found++
+				break
+			}
+		}
+	}
+	return out
 }
 
 // staged returns the variant with up to so many stages, as many as leave room for a
@@ -195,7 +253,7 @@ func (v *Variant) fit(shared, most int) int {
 // no more than so many, where a block may have so much shared memory. The multiprocessor
 // has 1 KiB more, and takes as much for each block.
 func (v *Variant) sharedOf(resident, shared int) int {
-	if resident >= v.Resident {
+	if !v.Tensor {
 		return v.shared()
 	}
 	return max(v.shared(), ((shared+1024)/(resident+1)-1024)/16*16+16)
@@ -223,10 +281,13 @@ func (v *Variant) keys() int {
 
 // tile is the pairs of a tile.
 func (v *Variant) tile() int {
+	one := 16 * v.Warps // of which each warp has an instruction's rows
 	switch {
 	case !v.Tensor:
 		return plainTile
-	case v.HeadDim <= 128:
+	case v.Resident > 2 && v.Group <= one:
+		return one
+	case v.HeadDim <= longHead:
 		return 2 * tensorTile
 	}
 	return tensorTile
@@ -277,7 +338,7 @@ func (v Variant) Source() string {
 	fmt.Fprintf(&b, "#define HEAD_DIM %d\n#define GROUP %d\n#define BLOCK_SIZE %d\n", v.HeadDim, v.Group, v.BlockSize)
 	fmt.Fprintf(&b, "#define Q_TYPE %s\n#define KV_TYPE %s\n#define TENSOR %d\n", number[v.DType], number[v.KVDType], flag[v.Tensor])
 	fmt.Fprintf(&b, "#define CAUSAL %d\n#define WINDOW %d\n#define SOFTCAP %d\n#define NEGATIVE %d\n", flag[v.Causal], flag[v.Window], flag[v.Softcap], flag[v.Negative])
-	fmt.Fprintf(&b, "#define WARPS %d\n#define STAGES %d\n#define RESIDENT %d\n", v.Warps, v.Stages, v.Resident)
+	fmt.Fprintf(&b, "#define TILE %d\n#define WARPS %d\n#define STAGES %d\n#define RESIDENT %d\n", v.tile(), v.Warps, v.Stages, v.Resident)
 	for _, part := range [...][2]string{{"common.cu", commonSource}, {name, attend}, {"paged.cu", pagedSource}} {
 		fmt.Fprintf(&b, "#line 1 %q\n%s", part[0], part[1])
 	}

@@ -91,15 +91,16 @@ func TestVariantsOf(t *testing.T) {
 		params attention.Params
 		want   string
 	}{
-		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), plain, "paged_bf16_d128_g4_b16_tensor_2x4 paged_bf16_d128_g4_b16_tensor_3x4"},
+		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), plain, "paged_bf16_d128_g4_b16_tensor_2x4 paged_bf16_d128_g4_b16_tensor_3x4 paged_bf16_d128_g4_b16_tensor_4x2"},
 		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.F32), plain, "paged_bf16_kvf32_d128_g4_b16"},
 		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.F32, dtype.F32), plain, "paged_f32_d128_g4_b16"},
 		{"cuda:sm_90", shapeOf(72, 1, 16, dtype.F16, dtype.F16), plain, "paged_f16_d72_g1_b16"},
 		{"cuda:sm_90a", shapeOf(256, 1, 16, dtype.F16, dtype.F16), plain, "paged_f16_d256_g1_b16_tensor_1x4"},
 		{"cuda:sm_86", shapeOf(256, 1, 16, dtype.F16, dtype.F16), plain, "paged_f16_d256_g1_b16"}, // 132 KiB of shared memory
-		{"cuda:sm_90", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), plain, "paged_bf16_d64_g4_b16_tensor_2x8 paged_bf16_d64_g4_b16_tensor_4x4 paged_bf16_d64_g4_b16_tensor_2x4"},
-		{"cuda:sm_86", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), plain, "paged_bf16_d64_g4_b16_tensor_1x8 paged_bf16_d64_g4_b16_tensor_2x4"},
-		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), attention.Params{Scale: 1, Causal: true, Window: 7, Softcap: 30}, "paged_bf16_d128_g4_b16_window_softcap_tensor_2x4 paged_bf16_d128_g4_b16_window_softcap_tensor_3x4"},
+		{"cuda:sm_90", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), plain, "paged_bf16_d64_g4_b16_tensor_2x8 paged_bf16_d64_g4_b16_tensor_4x4 paged_bf16_d64_g4_b16_tensor_2x4 paged_bf16_d64_g4_b16_tensor_5x4 paged_bf16_d64_g4_b16_tensor_6x2"},
+		{"cuda:sm_90", shapeOf(128, 17, 16, dtype.BF16, dtype.BF16), plain, "paged_bf16_d128_g17_b16_tensor_2x4 paged_bf16_d128_g17_b16_tensor_3x4"}, // no small tiles
+		{"cuda:sm_86", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), plain, "paged_bf16_d64_g4_b16_tensor_1x8 paged_bf16_d64_g4_b16_tensor_2x4 paged_bf16_d64_g4_b16_tensor_3x2"},
+		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), attention.Params{Scale: 1, Causal: true, Window: 7, Softcap: 30}, "paged_bf16_d128_g4_b16_window_softcap_tensor_2x4 paged_bf16_d128_g4_b16_window_softcap_tensor_3x4 paged_bf16_d128_g4_b16_window_softcap_tensor_4x2"},
 		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.F32, dtype.F32), attention.Params{Scale: -1}, "paged_f32_d128_g4_b16_bidirectional_negative"},
 	} {
 		if got := fmt.Sprint(variants(t, c.target, c.shape, c.params)); got != "["+c.want+"]" {

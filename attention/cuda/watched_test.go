@@ -9,7 +9,7 @@ import (
 )
 
 // TestWatched is a prefill, a shorter one beside decodes, and decodes, one of them
-// split, for each form of the kernel, and in a larger size too where that has other
+// split, for each form of the kernel, and in larger sizes too where these have other
 // kernels: for tools that watch every access, which take their time. Every
 // operand is an allocation of exactly its size.
 func TestWatched(t *testing.T) {
@@ -22,7 +22,7 @@ func TestWatched(t *testing.T) {
 			tables := [3][]int32{{3, 9, 14, 2, 21, 5, 33, 60}, {7, 0, 41, 8, 22, 6, 34, 61}, {95, 1, 42, 10, 23, 11, 35, 62}}
 			sizes := []int64{1}
 			if c.shape.dim <= 128 && c.shape.dtype == dtype.BF16 && c.shape.kv == dtype.BF16 {
-				sizes = append(sizes, 2*r.dev.Info().Properties["device.sms"]+1)
+				sizes = r.sizes(1)
 			}
 			for _, size := range sizes {
 				done := [3]int{}
