@@ -183,8 +183,8 @@ func candidates(rows int, cols, depth int64) []cuda.Shape {
 	if rows >= 8 && rows <= 64 {
 		out = append(out, strips((rows+7)/8*8, cols, depth)...)
 	}
-	if rows > 32 && rows <= 64 {
-		out = append(out, warpgroups(cols, depth)...)
+	if rows > 32 && rows <= 96 {
+		out = append(out, warpgroups((rows+31)/32*32, cols, depth)...)
 	}
 	if rows >= 32 {
 		for _, c := range [][5]int{{32, 64, 64, 4, 0}, {32, 128, 64, 4, 2}, {64, 64, 64, 4, 2}, {64, 64, 64, 3, 3}, {64, 128, 64, 4, 0}, {64, 128, 64, 3, 2}, {64, 128, 32, 4, 2}, {128, 64, 64, 4, 0}, {128, 64, 64, 3, 2}, {128, 128, 64, 3, 2}, {128, 128, 64, 4, 0}, {128, 128, 32, 4, 2}} {
@@ -260,9 +260,9 @@ func strips(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
-// warpgroups lists strips of warpgroups that fill an H200, one or two blocks for each
+// warpgroups lists strips of warpgroups for 64 or 96 rows that fill an H200, one or two blocks for each
 // multiprocessor, or clusters of them.
-func warpgroups(cols, depth int64) []cuda.Shape {
+func warpgroups(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
 	for _, c := range []struct{ cluster, blocks int }{{1, 1}, {2, 1}, {3, 1}, {4, 1}, {1, 2}} {
 		cluster, places := c.cluster, 132*c.blocks
@@ -272,13 +272,13 @@ func warpgroups(cols, depth int64) []cuda.Shape {
 				for _, bk := range []int{64, 128, 256} {
 					room := 224 << 10 / c.blocks
 					tiles := (n + 63) / 64
-					stages := min(room/((64+n)*bk*2), 12)
-					registers := max((tiles+groups-1)/groups*32, (n+64)*bk/8/128*2) + 40 // of a thread
-					if tiles%groups != 0 || stages < 2 || 4*64*(n+4) > room || int64(stages*bk*cluster) > depth ||
+					stages := min(room/((rows+n)*bk*2), 12)
+					registers := max((tiles+groups-1)/groups*rows/2, (n+rows)*bk/8/128*2) + 40 // of a thread
+					if tiles%groups != 0 || stages < 2 || 4*rows*(n+4) > room || int64(stages*bk*cluster) > depth ||
 						registers*(groups+1)*128*c.blocks > 64<<10 || n > 256 {
 						continue
 					}
-					out = append(out, cuda.Warpgroups(n, groups, bk, stages, cluster, c.blocks))
+					out = append(out, cuda.Warpgroups(rows, n, groups, bk, stages, cluster, c.blocks))
 				}
 			}
 		}

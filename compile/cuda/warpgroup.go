@@ -13,16 +13,13 @@ import (
 // sm_90a may ask for it, which NVRTC makes from 12.0 on and no other GPU runs: such a
 // kernel stands beside one that all do.
 
-// An instruction of a warpgroup has so many rows of x, and so many columns.
-const (
-	warpgroupRows    = 64
-	warpgroupColumns = 64
-)
+// warpgroupColumns is how many columns an instruction of a warpgroup has.
+const warpgroupColumns = 64
 
-// warpgroups is a strip for up to 64 rows whose columns are shared by groups warpgroups,
+// warpgroups is a strip for up to rows rows whose columns are shared by groups warpgroups,
 // 64 at a time, in stages of bk elements of k.
-func warpgroups(cols, groups, bk, stages, cluster, blocks int) productShape {
-	return productShape{name: "rows64_warpgroups", own: true, most: warpgroupRows, rows: warpgroupRows, cols: cols, split: 1, threads: (groups + 1) * 128, pitch: cols + 4,
+func warpgroups(rows, cols, groups, bk, stages, cluster, blocks int) productShape {
+	return productShape{name: fmt.Sprintf("rows%d_warpgroups", rows), own: true, most: int64(rows), rows: rows, cols: cols, split: 1, threads: (groups + 1) * 128, pitch: cols + 4,
 		cluster: cluster, blocks: blocks, write: (*emitter).warpgroups, wn: groups, bk: bk, stages: stages}
 }
 
@@ -63,17 +60,21 @@ __device__ __forceinline__ unsigned long long matrix_of(unsigned at) {
 }
 `}}
 	for _, dt := range []string{"bf16", "f16"} {
-		const n = warpgroupRows / 2 // sums of a thread
-		var regs, sums []string
-		for i := range n {
-			regs, sums = append(regs, fmt.Sprintf("%%%d", i)), append(sums, fmt.Sprintf(`"+f"(c[%d])`, i))
-		}
-		out = append(out, helper{"warpgroup_" + dt, []string{dt, "warpgroup"}, fmt.Sprintf(`
+		text := ""
+		for _, rows := range [...]int{warpgroupStrips, warpgroupLibrary} {
+			n := rows / 2 // sums of a thread
+			var regs, sums []string
+			for i := range n {
+				regs, sums = append(regs, fmt.Sprintf("%%%d", i)), append(sums, fmt.Sprintf(`"+f"(c[%d])`, i))
+			}
+			text += fmt.Sprintf(`
 __device__ __forceinline__ void warpgroup_mma(const %s *, float (&c)[%d], unsigned long long a, unsigned long long b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {%s}, %%%d, %%%d, 1, 1, 1, 0, 0;"
       : %s : "l"(a), "l"(b));
 }
-`, dt, n, warpgroupRows, dt, dt, strings.Join(regs, ", "), n, n+1, strings.Join(sums, ", "))})
+`, dt, n, rows, dt, dt, strings.Join(regs, ", "), n, n+1, strings.Join(sums, ", "))
+		}
+		out = append(out, helper{"warpgroup_" + dt, []string{dt, "warpgroup"}, text})
 	}
 	return append(out, helper{"product_warpgroups", []string{"shared_address", "copies", "warpgroup"}, `
 // product_warpgroups: up to BM rows of x and BN rows of w on the tensor cores of a

@@ -45,10 +45,11 @@ func TestWarpgroups(t *testing.T) {
 		cols, depth int64
 		want        string
 	}{
-		{"cuda:sm_90", true, 4096, 4096, "33-64"}, {"cuda:sm_90a", true, 28672, 4096, "33-64"}, {"cuda:sm_90", true, 40, 8192, "33-64"},
+		{"cuda:sm_90", true, 4096, 4096, "33-64 65-96"}, {"cuda:sm_90a", true, 28672, 4096, "33-64 65-96"}, {"cuda:sm_90", true, 40, 8192, "33-64 65-96"},
 		{"cuda:sm_90", false, 4096, 4096, ""}, // NVRTC before 12.0
 		{"cuda:sm_80", true, 4096, 4096, ""}, {"cuda:sm_100", true, 4096, 4096, ""},
-		{"cuda:sm_90", true, 4096, 2048, ""}, {"cuda:sm_90", true, 128256, 4096, ""}, // strips are faster
+		{"cuda:sm_90", true, 4096, 2048, "65-96"}, {"cuda:sm_90", true, 4096, 1024, ""}, // strips are faster, and the library
+		{"cuda:sm_90", true, 6144, 4096, "33-64"}, {"cuda:sm_90", true, 128256, 4096, ""},
 	} {
 		f := &fakeCompiler{alone: c.makes}
 		b, err := cuda.New(c.target, f)
@@ -102,7 +103,7 @@ func TestWarpgroupsFit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range []int64{4096, 14336} {
+	for _, k := range []int64{2048, 4096, 14336} {
 		for n := int64(8); n < 34000; n += n/3 + 40 {
 			p, err := compile.Compile(context.Background(), productModule(t, dtype.BF16, dtype.BF16, k, n), compile.Shape{}, b, compile.Options{})
 			if err != nil {
@@ -143,20 +144,23 @@ func TestDeviceWarpgroups(t *testing.T) {
 		cols, depth int64
 		shape       cuda.Shape
 	}{
-		{dtype.BF16, 448, 1024, cuda.Warpgroups(224, 2, 128, 3, 1, 1)},
-		{dtype.F16, 100, 1096, cuda.Warpgroups(48, 1, 128, 8, 1, 1)},
-		{dtype.BF16, 136, 2056, cuda.Warpgroups(64, 1, 128, 4, 2, 1)},
-		{dtype.F16, 192, 1536, cuda.Warpgroups(64, 1, 128, 2, 3, 1)},
-		{dtype.BF16, 96, 72, cuda.Warpgroups(96, 1, 64, 4, 1, 1)},
-		{dtype.BF16, 300, 776, cuda.Warpgroups(112, 1, 128, 2, 1, 2)},
-		{dtype.BF16, 224, 520, cuda.Warpgroups(224, 2, 64, 4, 1, 1)},
+		{dtype.BF16, 448, 1024, cuda.Warpgroups(64, 224, 2, 128, 3, 1, 1)},
+		{dtype.F16, 100, 1096, cuda.Warpgroups(64, 48, 1, 128, 8, 1, 1)},
+		{dtype.BF16, 136, 2056, cuda.Warpgroups(64, 64, 1, 128, 4, 2, 1)},
+		{dtype.F16, 192, 1536, cuda.Warpgroups(64, 64, 1, 128, 2, 3, 1)},
+		{dtype.BF16, 96, 72, cuda.Warpgroups(64, 96, 1, 64, 4, 1, 1)},
+		{dtype.BF16, 300, 776, cuda.Warpgroups(64, 112, 1, 128, 2, 1, 2)},
+		{dtype.BF16, 300, 776, cuda.Warpgroups(96, 112, 1, 128, 2, 1, 2)},
+		{dtype.F16, 136, 2056, cuda.Warpgroups(96, 64, 1, 128, 4, 2, 1)},
+		{dtype.BF16, 224, 520, cuda.Warpgroups(96, 96, 2, 64, 4, 1, 1)},
+		{dtype.BF16, 224, 520, cuda.Warpgroups(64, 224, 2, 64, 4, 1, 1)},
 	} {
 		m := productModule(t, c.dt, c.dt, c.depth, c.cols)
 		p, err := compile.Compile(context.Background(), m, compile.Shape{}, cuda.Only{Backend: b, Shape: c.shape}, compile.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, rows := range []int64{1, 40, 64, 100} {
+		for _, rows := range []int64{1, 40, 64, 96, 100} {
 			in, err := oracle.Draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, normal)
 			if err != nil {
 				t.Fatal(err)
@@ -177,15 +181,20 @@ func TestDeviceChainsOfWarpgroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := launches(t, p, 40); !slices.Equal(got, []string{"k_rms_norm", "k_linear_silu_mul_rows64_warpgroups", "k_linear_add_rows64", "k_layer_norm", "k_linear_add_rope_rope_reshape_rows64_warpgroups"}) {
-		t.Errorf("launches %q", got)
-	}
-	b, err := oracle.Draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 40}, func(r *rand.Rand, dt dtype.DType) float64 { return r.NormFloat64() / 4 })
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := g.hold(p, m, b, tolerance); err != nil {
-		t.Error(err)
+	for rows, want := range map[int64][]string{
+		40: {"k_rms_norm", "k_linear_silu_mul_rows64_warpgroups", "k_linear_add_rows64", "k_layer_norm", "k_linear_add_rope_rope_reshape_rows64_warpgroups"},
+		80: {"k_rms_norm", "k_linear_silu_mul_rows96_warpgroups", "k_linear_add_tile128x64_rows128", "k_layer_norm", "k_linear_add_rope_rope_reshape_rows96_warpgroups"},
+	} {
+		if got := launches(t, p, rows); !slices.Equal(got, want) {
+			t.Errorf("%d rows: launches %q, want %q", rows, got, want)
+		}
+		b, err := oracle.Draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": rows}, func(r *rand.Rand, dt dtype.DType) float64 { return r.NormFloat64() / 4 })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.hold(p, m, b, tolerance); err != nil {
+			t.Errorf("%d rows: %v", rows, err)
+		}
 	}
 }
 
@@ -198,7 +207,7 @@ func TestDeviceRealWarpgroups(t *testing.T) {
 		if g.slow && c.k*c.n > 4096*6144 {
 			continue
 		}
-		rows := []int64{33, 64}
+		rows := []int64{33, 64, 65, 96}
 		if g.slow {
 			rows = rows[:1]
 		}
