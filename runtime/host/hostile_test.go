@@ -123,6 +123,12 @@ func TestZeroExtents(t *testing.T) {
 	}
 	none := pointwiseF(0, vec.OpAdd, 2)
 	load(t, d, none, zeros(dtype.F32, 0), zeros(dtype.F32, 0), zeros(dtype.F32, 0)).run(t, 2)
+	const many = 1 << 50 // rows without columns, over which nobody walks
+	scan := &vec.Kernel{Args: 2, Loop: vec.Loop{
+		Outer: consts(many), Inner: consts(0), Regs: vec.RegCount{F: 2},
+		Access: []vec.Access{{Arg: 0, DType: dtype.F32, Outer: consts(0), Inner: consts(1)}, {Arg: 1, DType: dtype.F32, Outer: consts(0), Inner: consts(1)}},
+		Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpLoadF, X: 0}, {Op: vec.OpCumSum, Dst: 1}, {Op: vec.OpStoreF, A: 1, X: 1}}}}}}
+	load(t, d, scan, zeros(dtype.F32, 0), zeros(dtype.F32, 0)).run(t, 1)
 	for _, s := range [][3]int64{{0, 4, 4}, {4, 0, 4}, {4, 4, 0}} {
 		out := load(t, d, product(1, s[0], s[1], s[2], dtype.F32, dtype.F32, dtype.F32, false), zeros(dtype.F32, int(s[0]*s[2])), zeros(dtype.F32, int(s[1]*s[2])), empty(dtype.F32, int(s[0]*s[1]))).run(t, 2)
 		for _, v := range out.values() {

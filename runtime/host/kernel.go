@@ -75,6 +75,9 @@ func newKernel(x *Executable, code *vec.Kernel, env program.Env, args [][]byte) 
 	if all := z.product([]int64{k.rows, k.cols}); flat {
 		k.rows, k.cols = min(k.rows, 1), all
 	}
+	if k.cols == 0 && !slices.ContainsFunc(l.Phases, func(p vec.Phase) bool { return len(p.Scalar) > 0 }) {
+		k.rows = 0 // of which nothing is stored, however many there are
+	}
 	if z.err != nil {
 		return nil, z.err
 	}
