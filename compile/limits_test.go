@@ -2,6 +2,7 @@ package compile_test
 
 import (
 	"math/rand"
+	"slices"
 	"testing"
 
 	"pwc/compile"
@@ -65,6 +66,17 @@ func TestLimits(t *testing.T) {
 				list = append(list[2:], fb.Op1("add", list[:2]))
 			}
 			return list
+		}},
+		{"an integer product of as many axes as there may be", 4, func(fb *ir.FuncBuilder, n dim.Dim, x ir.Value) []ir.Value {
+			shape := func(first, second, rows, cols dim.Dim) ir.Attr {
+				s := slices.Repeat([]dim.Dim{dim.Const(1)}, ir.MaxRank)
+				s[0], s[1], s[ir.MaxRank-2], s[ir.MaxRank-1] = first, second, rows, cols
+				return ir.DimsAttr("shape", s...)
+			}
+			one, two, four := dim.Const(1), dim.Const(2), dim.Const(4)
+			y := fb.Op1("cast", []ir.Value{fb.Op1("mul", []ir.Value{x, fb.Float(8)})}, ir.DTypeAttr(dtype.I32))
+			a, b := fb.Op1("reshape", []ir.Value{y}, shape(n, one, two, four)), fb.Op1("reshape", []ir.Value{y}, shape(one, n, four, two))
+			return []ir.Value{fb.Op1("matmul", []ir.Value{a, b})}
 		}},
 		{"norms of norms", 12, func(fb *ir.FuncBuilder, n dim.Dim, x ir.Value) []ir.Value {
 			w := fb.Op1("full", []ir.Value{fb.Float(0.75)}, ir.IntsAttr("shape", 8), ir.DTypeAttr(dtype.F32))

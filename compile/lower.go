@@ -148,9 +148,29 @@ func (l lowering) rope() ir.Value {
 	return l.op("concat", turned, ir.IntAttr("axis", 2))
 }
 
-// intMatmul is a broadcast product, summed: the product kernels are for floats.
+// intMatmul is a broadcast product, summed: the product kernels are for floats. It has an
+// axis more than its operands; where these have as many as there may be, their leading
+// axes become one.
 func (l lowering) intMatmul() ir.Value {
 	a, b := l.arg(0), l.arg(1)
+	out := l.Old().Type(l.n.Results[0]).Shape
+	if len(out) < ir.MaxRank {
+		return l.summedProduct(a, b)
+	}
+	lead, all := out[:len(out)-2], one
+	for _, d := range lead {
+		all = all.Mul(d)
+	}
+	flat := func(x ir.Value) ir.Value {
+		s := l.Type(x).Shape
+		s = s[len(s)-2:]
+		x = l.op("broadcast_to", []ir.Value{x}, ir.DimsAttr("shape", append(slices.Clone(lead), s...)...))
+		return l.reshape(x, all, s[0], s[1])
+	}
+	return l.reshape(l.summedProduct(flat(a), flat(b)), out...)
+}
+
+func (l lowering) summedProduct(a, b ir.Value) ir.Value {
 	as, bs := l.Type(a).Shape, l.Type(b).Shape
 	ra, rb := len(as), len(bs)
 	rank := max(ra, rb)
