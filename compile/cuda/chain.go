@@ -77,7 +77,8 @@ func (b *Backend) LowerChain(c *compile.Chain) (compile.Code, error) {
 		ofKind[k] = append(ofKind[k], v)
 	}
 	// The routine declines where it is not faster.
-	out.Variants = slices.Concat(few.Variants[:own], ofKind[byOwn], ofKind[byRoutine], few.Variants[own:], ofKind[byOthers])
+	alone := slices.Concat(few.Variants[:own], ofKind[byOwn])
+	out.Variants = slices.Concat(beforeOwn(alone, ofKind[byRoutine]...), alone, ofKind[byRoutine], few.Variants[own:], ofKind[byOthers])
 	return out, nil
 }
 
@@ -85,17 +86,21 @@ func (b *Backend) LowerChain(c *compile.Chain) (compile.Code, error) {
 type kind uint8
 
 const (
-	byOwn     kind = iota // a kernel for one architecture alone
+	byTuned   kind = iota // of a library, before kernels for one architecture alone
+	byOwn                 // a kernel for one architecture alone
 	byRoutine             // of a library
 	byOthers
 )
 
 func kindOf(v compile.Variant) kind {
+	routine := slices.ContainsFunc(v.Steps, func(s compile.Step) bool { return s.Library != "" })
 	switch {
+	case routine && !v.Device.Always():
+		return byTuned
+	case routine:
+		return byRoutine
 	case !v.Device.Always():
 		return byOwn
-	case slices.ContainsFunc(v.Steps, func(s compile.Step) bool { return s.Library != "" }):
-		return byRoutine
 	}
 	return byOthers
 }

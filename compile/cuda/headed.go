@@ -109,8 +109,7 @@ func (b *Backend) lowerHeaded(c *compile.Chain, h *headed) (compile.Code, error)
 	norm.Args = h.args
 	for _, v := range head.Variants {
 		if kindOf(v) == byRoutine { // what happens to its sums costs next to nothing here
-			attrs := slices.DeleteFunc(slices.Clone(v.Steps[0].Attrs), func(a program.Attr) bool { return a.Name == attrFrom })
-			v.Steps[0].Attrs = append(attrs, fromAttr(newEmitter(c.Kernels[0], b.gpu, "").libraryFrom()))
+			v.Steps[0].Attrs = servesFrom(v.Steps[0].Attrs, newEmitter(c.Kernels[0], b.gpu, "").libraryFrom())
 		}
 	}
 	all, temps := int32(len(c.Same)), int32(len(head.Temps))
@@ -137,12 +136,12 @@ func (b *Backend) lowerHeaded(c *compile.Chain, h *headed) (compile.Code, error)
 	rows := c.Kernels[0].Rows
 	heads, others := apartByRows(head.Variants, rows[len(rows)-1]), apartByRows(rest.Variants, rows[len(rows)-1])
 	// In the order of preference of the second product, then of the first.
-	for to := byOwn; to <= byOthers; to++ {
-		for from := byOwn; from <= byOthers; from++ {
+	for to := byTuned; to <= byOthers; to++ {
+		for from := byTuned; from <= byOthers; from++ {
 			for _, first := range heads {
 				for _, second := range others {
 					if kindOf(first) == from && kindOf(second) == to {
-						join(first, second, from == byRoutine)
+						join(first, second, from == byTuned || from == byRoutine)
 					}
 				}
 			}

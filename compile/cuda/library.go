@@ -26,7 +26,8 @@ const (
 // The number of rows from which the routine is faster than our own kernels, where no
 // measurement of the GPU at hand says otherwise: than kernels without tensor cores; where
 // the routine's sums are short and what happens to them is a launch of its own; and than
-// streams and strips. Those of warpgroups come before it, as long as they are faster.
+// streams and strips. Where there are kernels of warpgroups it is the number of rows that
+// these are for, and one more.
 //
 // Measured on an H200 with cuBLASLt 13.1 by pwc tune, on Llama-3.1-8B and
 // Llama-3.2-1B: between the kernels around the product and on cold weights. The
@@ -124,6 +125,14 @@ func fromAttr(rows int64) program.Attr {
 	return program.Attr{Name: attrFrom, Kind: program.AttrDim, Dim: dim.Const(rows)}
 }
 
+func isFrom(a program.Attr) bool { return a.Name == attrFrom }
+
+// servesFrom returns attributes of the routine with another number of rows from which it
+// serves.
+func servesFrom(attrs []program.Attr, rows int64) []program.Attr {
+	return append(slices.DeleteFunc(slices.Clone(attrs), isFrom), fromAttr(rows))
+}
+
 // batchAxis returns the one axis that has several matrices, -1 if none has.
 func batchAxis(axes []dim.Dim) (batch dim.Dim, axis int, ok bool) {
 	axis = slices.IndexFunc(axes, func(d dim.Dim) bool { return !isConst(d, 1) })
@@ -204,7 +213,8 @@ func (w *libraryWay) epilogue(k *loop.Kernel, in dtype.DType) {
 	w.after = out
 }
 
-// lowerLibrary puts the way by the routine before those of kernels that all devices run.
+// lowerLibrary puts the way by the routine before those of kernels that all devices run,
+// and before those for one architecture alone, too.
 func (b *Backend) lowerLibrary(k *loop.Kernel, code *compile.Code) error {
 	e := newEmitter(k, b.gpu, "")
 	way, ok := e.library()
@@ -241,6 +251,28 @@ func (b *Backend) lowerLibrary(k *loop.Kernel, code *compile.Code) error {
 	for own < len(code.Variants) && kindOf(code.Variants[own]) == byOwn {
 		own++
 	}
-	code.Variants = slices.Insert(code.Variants, own, v)
+	code.Variants = slices.Concat(beforeOwn(code.Variants[:own], v), code.Variants[:own], []compile.Variant{v}, code.Variants[own:])
 	return nil
+}
+
+// beforeOwn returns ways by the routine that come before kernels for one architecture
+// alone: there they serve the rows that these kernels are for only where a measurement
+// says so.
+func beforeOwn(own []compile.Variant, routine ...compile.Variant) []compile.Variant {
+	if len(own) == 0 {
+		return nil
+	}
+	most := int64(0)
+	for _, v := range own {
+		most = max(most, v.Guard.Hi)
+	}
+	out := slices.Clone(routine)
+	for i := range out {
+		v := &out[i]
+		v.Device, v.Steps = own[0].Device, slices.Clone(v.Steps)
+		n := slices.IndexFunc(v.Steps, func(s compile.Step) bool { return s.Library != "" })
+		from, _ := v.Steps[n].Attrs[slices.IndexFunc(v.Steps[n].Attrs, isFrom)].Dim.Const()
+		v.Steps[n].Attrs = servesFrom(v.Steps[n].Attrs, max(from, most+1))
+	}
+	return out
 }

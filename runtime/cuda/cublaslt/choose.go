@@ -57,10 +57,10 @@ func (l *Library) Choose(args []device.Tensor, attrs []program.Attr, c Choice) e
 	} else if err := l.dev.Do(func() error { return l.take(chosen, &c) }); err != nil {
 		return errors.Join(err, chosen.close(l.api))
 	}
-	if old := l.plans[p]; old != nil {
+	if old := l.chosen[p.anyFrom()]; old != nil {
 		l.old = append(l.old, old)
 	}
-	l.plans[p] = chosen
+	l.chosen[p.anyFrom()] = chosen
 	return nil
 }
 

@@ -132,9 +132,15 @@ func TestChoice(t *testing.T) {
 	} {
 		g, f := newFakeLib(t, Options{Records: c.records}, c.found...)
 		f.Fail = c.fail
-		p := p
-		p.from = c.from
-		for range 2 { // the second time it is known
+		calls := []int64{c.from, c.from} // the second time it is known
+		if have, _ := c.records.(recorded); have != nil {
+			if _, ok := have[key]; ok {
+				calls = append(calls, 99) // and whatever rows it should serve from
+			}
+		}
+		for _, from := range calls {
+			p := p
+			p.from = from
 			plan, err := g.lib.plan(p)
 			switch {
 			case c.want != 0 && plan.tuned != (c.stats.Tuned > 0):
@@ -262,8 +268,10 @@ func TestChoose(t *testing.T) {
 		t.Errorf("candidates %v", found)
 	}
 	must(t, g.lib.Choose(first.Args, first.Attrs, found[1]))
-	if a, b := run(g.call(plain, x, w, y)), run(first); a != 2 || b != 1 {
-		t.Errorf("a call after the choice runs %d, one before it %d", a, b)
+	later := g.call(plain, x, w, y)
+	later.Attrs = append(later.Attrs, program.Attr{Name: AttrFrom, Kind: program.AttrDim, Dim: dim.Const(99)})
+	if a, b, c := run(g.call(plain, x, w, y)), run(first), run(later); a != 2 || b != 1 || c != 2 {
+		t.Errorf("a call after the choice runs %d, one before it %d, one for more rows %d", a, b, c)
 	}
 	if err := g.lib.Choose(first.Args, first.Attrs, Choice{Algorithm: lt.Algorithm{41}}); err == nil {
 		t.Error("an algorithm whose sums have no order was chosen")

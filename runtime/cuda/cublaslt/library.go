@@ -102,10 +102,11 @@ type Library struct {
 	records   Records
 	workspace int64
 
-	mu    sync.Mutex
-	plans map[problem]*plan
-	old   []*plan // that Choose replaced; calls may hold them
-	stats Stats
+	mu     sync.Mutex
+	plans  map[problem]*plan
+	chosen map[problem]*plan // by a record or [Library.Choose], from whatever rows the library serves else
+	old    []*plan           // that Choose replaced; calls may hold them
+	stats  Stats
 }
 
 // Stats count what became of the products that were planned, each once.
@@ -140,7 +141,7 @@ func newLibrary(dev *cuda.Device, o Options) *Library {
 	if o.Workspace == 0 {
 		o.Workspace = DefaultWorkspace
 	}
-	return &Library{dev: dev, records: o.Records, workspace: o.Workspace, plans: map[problem]*plan{}}
+	return &Library{dev: dev, records: o.Records, workspace: o.Workspace, plans: map[problem]*plan{}, chosen: map[problem]*plan{}}
 }
 
 // start makes the library's handle on the device.
@@ -162,10 +163,11 @@ func (l *Library) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var errs []error
-	for _, p := range slices.AppendSeq(l.old, maps.Values(l.plans)) {
+	for _, p := range slices.AppendSeq(slices.AppendSeq(l.old, maps.Values(l.plans)), maps.Values(l.chosen)) {
 		errs = append(errs, p.close(l.api))
 	}
 	clear(l.plans)
+	clear(l.chosen)
 	l.old = nil
 	return errors.Join(append(errs, l.api.Destroy(l.handle))...)
 }

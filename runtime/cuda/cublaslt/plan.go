@@ -31,11 +31,17 @@ type plan struct {
 func (l *Library) plan(p problem) (*plan, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if have := l.chosen[p.anyFrom()]; have != nil {
+		return have, have.declined
+	}
 	if have := l.plans[p]; have != nil {
 		return have, have.declined
 	}
-	out := &plan{problem: p}
-	err := l.dev.Do(func() error { return l.choose(out) })
+	out, recorded := &plan{problem: p}, false
+	err := l.dev.Do(func() (err error) {
+		recorded, err = l.choose(out)
+		return err
+	})
 	if err != nil {
 		err = errors.Join(fmt.Errorf("%s: %w", p.String(), err), out.close(l.api))
 		if !errors.Is(err, device.ErrDeclined) {
@@ -43,50 +49,55 @@ func (l *Library) plan(p problem) (*plan, error) {
 		}
 		out.declined = err
 	}
-	l.plans[p] = out
+	if recorded {
+		l.chosen[p.anyFrom()] = out
+	} else {
+		l.plans[p] = out
+	}
 	return out, err
 }
 
 // errOwn declines a call by a record.
 var errOwn = fmt.Errorf("%w: measured, the program's own kernels are faster", device.ErrDeclined)
 
-// choose makes the descriptors and picks the algorithm.
-func (l *Library) choose(p *plan) error {
-	choice, recorded := Choice{}, false
+// choose makes the descriptors and picks the algorithm. recorded tells that there is a
+// record of the product.
+func (l *Library) choose(p *plan) (recorded bool, err error) {
+	var choice Choice
 	if l.records != nil {
 		choice, recorded = l.records.Lookup(l.key(&p.problem))
 	}
 	if recorded && choice.Own {
 		l.stats.Own++
-		return errOwn
+		return true, errOwn
 	}
 	if !recorded && p.rows < p.from {
-		return fmt.Errorf("%w: the library should serve from %d rows on", device.ErrDeclined, p.from)
+		return false, fmt.Errorf("%w: the library should serve from %d rows on", device.ErrDeclined, p.from)
 	}
 	if err := p.describe(l.api); err != nil {
-		return err
+		return recorded, err
 	}
 	if recorded {
 		if workspace, err := l.usable(p, (*lt.Algorithm)(&choice.Algorithm)); err == nil {
 			p.algo, p.workspace, p.tuned = choice.Algorithm, workspace, true
 			l.stats.Tuned++
-			return nil
+			return true, nil
 		}
 	}
 	found, err := l.candidates(p, 8)
 	if err != nil {
-		return err
+		return recorded, err
 	}
 	if len(found) == 0 {
 		l.stats.Declined++
-		return fmt.Errorf("%w: the library has no algorithm", device.ErrDeclined)
+		return recorded, fmt.Errorf("%w: the library has no algorithm", device.ErrDeclined)
 	}
 	p.algo, p.workspace = found[0].Algo, int64(found[0].Workspace)
 	l.stats.Untuned++
 	if recorded {
 		l.stats.Stale++
 	}
-	return nil
+	return recorded, nil
 }
 
 // usable returns the workspace that a recorded algorithm takes, or an error if it

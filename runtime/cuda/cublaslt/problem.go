@@ -33,6 +33,13 @@ type problem struct {
 	from                     int64 // rows from which the library serves without a record
 }
 
+// anyFrom is the product of calls that differ in the rows alone from which the library
+// serves.
+func (p problem) anyFrom() problem {
+	p.from = 0
+	return p
+}
+
 // baseAlign is what memory of operands is aligned to, bytes: what the compiler
 // asks for.
 const baseAlign = 64
