@@ -20,8 +20,7 @@ func (s *split) spread() int { return max(s.parts, s.more, s.large) }
 // A step ends when the multiprocessor with the most blocks does, which has all that it
 // can hold in each turn: the fewest of them are best, and of these more at once; and one
 // turn of blocks that were made for it before two of others. It matters that there is no
-// room for more: blocks of the next launch would take it, and
-// come to lie unevenly.
+// room for more: blocks of the next launch would take it, and come to lie unevenly.
 func (o *Op) small(s *attention.Shape, k *kinds) (v *Variant, resident int) {
 	blocks := s.Rows * k.few.rowTiles() * s.KVHeads
 	if blocks <= k.few.Resident*o.sms {

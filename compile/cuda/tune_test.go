@@ -260,8 +260,8 @@ func strips(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
-// warpgroups lists strips of warpgroups for 64 or 96 rows that fill an H200, one or two blocks for each
-// multiprocessor, or clusters of them.
+// warpgroups lists strips of warpgroups for 64 or 96 rows that fill an H200, one or two
+// blocks for each multiprocessor, or clusters of them.
 func warpgroups(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
 	for _, c := range []struct{ cluster, blocks int }{{1, 1}, {2, 1}, {3, 1}, {4, 1}, {1, 2}} {
