@@ -170,6 +170,7 @@ func (l lowering) intMatmul() ir.Value {
 	return l.reshape(l.summedProduct(flat(a), flat(b)), out...)
 }
 
+// summedProduct is intMatmul of operands that have room for another axis.
 func (l lowering) summedProduct(a, b ir.Value) ir.Value {
 	as, bs := l.Type(a).Shape, l.Type(b).Shape
 	ra, rb := len(as), len(bs)

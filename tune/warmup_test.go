@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/bits"
 	"path/filepath"
@@ -25,13 +26,14 @@ import (
 	"pwc/safetensors"
 )
 
+// productModule has sums of so many elements.
 const productModule = `pwc 1
 module "product" {
   sym N in [1, 96] batch
-  weight @w : bf16[512, 256] = "w"
-  func @forward(%x: bf16[N, 256]) -> (bf16[N, 512]) {
-    %y = linear(%x, @w) : bf16[N, 512]
-    return %y
+  weight @w : bf16[512, %[1]d] = "w"
+  func @forward(%%x: bf16[N, %[1]d]) -> (bf16[N, 512]) {
+    %%y = linear(%%x, @w) : bf16[N, 512]
+    return %%y
   }
 }
 `
@@ -47,15 +49,15 @@ type server struct {
 	kernels  []fake.Kernel
 }
 
-func newServer(t testing.TB) *server {
+func newServer(t testing.TB, depth int) *server {
 	t.Helper()
 	if bits.UintSize < 64 {
 		t.Skip("addresses of a GPU take 64 bits")
 	}
-	m, err := ir.Parse("product.ir", []byte(productModule))
+	m, err := ir.Parse("product.ir", fmt.Appendf(nil, productModule, depth))
 	must(t, err)
 	path := filepath.Join(t.TempDir(), "w.safetensors")
-	must(t, safetensors.Write(path, []safetensors.Tensor{{Name: "w", DType: dtype.BF16, Shape: []int64{512, 256}, Data: make([]byte, 2*512*256)}}, nil))
+	must(t, safetensors.Write(path, []safetensors.Tensor{{Name: "w", DType: dtype.BF16, Shape: []int64{512, int64(depth)}, Data: make([]byte, 2*512*depth)}}, nil))
 	w, err := safetensors.Open(path)
 	must(t, err)
 	t.Cleanup(func() { must(t, w.Close()) })
@@ -97,7 +99,7 @@ func (s *server) start(ctx context.Context, tuned *Options) (stats piecewise.Sta
 	o.Device = dev
 	if tuned != nil {
 		with := *tuned
-		with.Device, with.Library, with.Memory = dev, lib, 1<<20
+		with.Device, with.Library, with.Memory = dev, lib, 4<<20
 		o.Tune = Warmup(with)
 	}
 	b, err := piecewise.New(ctx, s.module, o)
@@ -126,7 +128,7 @@ func (s *server) start(ctx context.Context, tuned *Options) (stats piecewise.Sta
 // warm-up plans, runs and captures, nothing is untuned any more, and the next start
 // finds the records and measures nothing.
 func TestWarmup(t *testing.T) {
-	s := newServer(t)
+	s := newServer(t, 256)
 	ctx := context.Background()
 	before, ran, _, err := s.start(ctx, nil)
 	must(t, err)
@@ -174,5 +176,21 @@ func TestWarmup(t *testing.T) {
 	}})
 	if !errors.Is(err, enough) {
 		t.Errorf("stopped while it measured: %v", err)
+	}
+}
+
+// TestWarmupBesideOwn starts it where kernels for the GPU's architecture alone are there
+// for the larger sizes: unasked they serve these, and what is measured decides all the same.
+func TestWarmupBesideOwn(t *testing.T) {
+	s := newServer(t, 2048)
+	for _, c := range []struct {
+		tuned *Options
+		calls int64
+	}{{nil, 0}, {&Options{}, 3}} {
+		stats, ran, _, err := s.start(context.Background(), c.tuned)
+		must(t, err)
+		if stats.LibraryCalls != c.calls || stats.LibraryUntuned != 0 || c.calls > 0 && !slices.Equal(ran, []uint64{2}) {
+			t.Errorf("measured: %v: %d calls, %d untuned, algorithms %v", c.tuned != nil, stats.LibraryCalls, stats.LibraryUntuned, ran)
+		}
 	}
 }

@@ -50,6 +50,7 @@ func TestWarpgroups(t *testing.T) {
 		{"cuda:sm_90", false, 4096, 4096, ""}, // NVRTC before 12.0
 		{"cuda:sm_80", true, 4096, 4096, ""}, {"cuda:sm_100", true, 4096, 4096, ""},
 		{"cuda:sm_90", true, 4096, 2048, "65-96"}, {"cuda:sm_90", true, 4096, 1024, ""}, // strips are faster, and the library
+		{"cuda:sm_90", true, 33000, 4096, "33-64"}, // of 96 rows there is no room for two stages
 		{"cuda:sm_90", true, 6144, 4096, "33-64"}, {"cuda:sm_90", true, 128256, 4096, ""},
 	} {
 		f := &fakeCompiler{alone: c.makes}
