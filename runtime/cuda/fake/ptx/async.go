@@ -52,7 +52,8 @@ func (d *decoder) async() exec {
 		n := d.groups()
 		return func(w *warp, m uint32) { w.landGroups(m, n) }
 	}
-	return d.copy()
+	hint := d.hinted()
+	return both(hint, d.copy())
 }
 
 // groups decodes the one operand, how many groups need not have ended.

@@ -499,6 +499,8 @@ func (d *decoder) decode(o *op) {
 		o.run = d.memory()
 	case "cp":
 		o.run = d.async()
+	case "createpolicy":
+		o.run = d.policy()
 	case "fence", "membar":
 		o.run = d.fence()
 	case "griddepcontrol":

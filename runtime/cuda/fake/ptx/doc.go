@@ -34,6 +34,7 @@
 //     griddepcontrol.wait nor reads what they write.
 //   - A lane that shfl.sync or vote.sync names must come to that instruction;
 //     what a lane reads from one that does not take part is NaN.
+//   - A cache policy that createpolicy did not make is an error.
 //   - An access outside an allocation, or one that is not aligned, ends the
 //     launch, as do waits that nothing ends, be it for a phase of an mbarrier.
 //

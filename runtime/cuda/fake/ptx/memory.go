@@ -66,7 +66,8 @@ func (d *decoder) hints() {
 func (d *decoder) memory() exec {
 	switch d.base {
 	case "ld", "st":
-		return d.access()
+		hint := d.hinted()
+		return both(hint, d.access())
 	case "cvta":
 		return d.convertAddress()
 	case "mapa":

@@ -248,31 +248,38 @@ func TestUnknown(t *testing.T) {
 		"ld.global.u32 %r1, [in+8];":  "ld.global.u32",
 		"mov.u32 %r1, %tid.w;":        "no special register %tid.w",
 		"mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r1}, {%r2}, {%r3}, {%r4};": "unknown",
-		"wgmma.fence.sync;":                                   "line 9: wgmma.fence.sync: unknown",
-		"wgmma.fence.aligned;":                                "unknown",
-		"wgmma.fence.sync.aligned 1;":                         "1 operands",
-		"wgmma.wait_group.sync.aligned %r1;":                  "\"%r1\" is no number of groups",
-		"wgmma.commit_group.frob.sync.aligned;":               "unknown",
-		warpgroupOp("m64n8k8", "bf16", "1, 1"):                "unknown",
-		warpgroupOp("m64n12k16", "bf16", "1, 1"):              "unknown",
-		warpgroupOp("m64n264k16", "bf16", "1, 1"):             "unknown",
-		warpgroupOp("m64n08k16", "bf16", "1, 1"):              "unknown",
-		warpgroupOp("m64n8k16", "tf32", "1, 1"):               "unknown",
-		warpgroupOp("m64n16k16", "bf16", "1, 1"):              "operand 0 has not 8 registers",
-		warpgroupOp("m64n8k16", "f16", "2, 1"):                `"2" is no predicate`,
-		warpgroupOp("m64n8k16", "f16", "%r1, 1"):              `"%r1" is no predicate`,
-		warpgroupOp("m64n8k16", "f16", "%p1, -1"):             "operand 4 is not 1, and others are unknown",
-		warpgroupOp("m64n8k16", "f16", "1, 1, 1"):             "9 operands",
-		"mbarrier.init.b64 [%r1], 1;":                         "line 9: mbarrier.init.b64: unknown",
-		"mbarrier.init.shared::cluster.b64 [%r1], 1;":         "unknown",
-		"mbarrier.init.shared.b64 %r1, 1;":                    "\"%r1\" is no address",
-		"mbarrier.arrive.shared.b64 [%r1];":                   "1 operands",
-		"mbarrier.arrive.shared.b64 %r1, [%r1];":              "\"%r1\" is no register of 64 bits",
-		"mbarrier.try_wait.shared.b64 %p1, [%r1], %d1;":       "unknown",
-		"mbarrier.try_wait.parity.shared.b64 %r2, [%r1], 0;":  "\"%r2\" is no predicate",
-		"mbarrier.frob.shared.b64 [%r1];":                     "unknown",
-		"cp.async.mbarrier.arrive.shared.b64 [%r1];":          "unknown",
-		"cp.async.mbarrier.arrive.noinc.shared.b64 [%r1], 1;": "2 operands",
+		"wgmma.fence.sync;":                                                "line 9: wgmma.fence.sync: unknown",
+		"wgmma.fence.aligned;":                                             "unknown",
+		"wgmma.fence.sync.aligned 1;":                                      "1 operands",
+		"wgmma.wait_group.sync.aligned %r1;":                               "\"%r1\" is no number of groups",
+		"wgmma.commit_group.frob.sync.aligned;":                            "unknown",
+		warpgroupOp("m64n8k8", "bf16", "1, 1"):                             "unknown",
+		warpgroupOp("m64n12k16", "bf16", "1, 1"):                           "unknown",
+		warpgroupOp("m64n264k16", "bf16", "1, 1"):                          "unknown",
+		warpgroupOp("m64n08k16", "bf16", "1, 1"):                           "unknown",
+		warpgroupOp("m64n8k16", "tf32", "1, 1"):                            "unknown",
+		warpgroupOp("m64n16k16", "bf16", "1, 1"):                           "operand 0 has not 8 registers",
+		warpgroupOp("m64n8k16", "f16", "2, 1"):                             `"2" is no predicate`,
+		warpgroupOp("m64n8k16", "f16", "%r1, 1"):                           `"%r1" is no predicate`,
+		warpgroupOp("m64n8k16", "f16", "%p1, -1"):                          "operand 4 is not 1, and others are unknown",
+		warpgroupOp("m64n8k16", "f16", "1, 1, 1"):                          "9 operands",
+		"mbarrier.init.b64 [%r1], 1;":                                      "line 9: mbarrier.init.b64: unknown",
+		"mbarrier.init.shared::cluster.b64 [%r1], 1;":                      "unknown",
+		"mbarrier.init.shared.b64 %r1, 1;":                                 "\"%r1\" is no address",
+		"mbarrier.arrive.shared.b64 [%r1];":                                "1 operands",
+		"mbarrier.arrive.shared.b64 %r1, [%r1];":                           "\"%r1\" is no register of 64 bits",
+		"mbarrier.try_wait.shared.b64 %p1, [%r1], %d1;":                    "unknown",
+		"mbarrier.try_wait.parity.shared.b64 %r2, [%r1], 0;":               "\"%r2\" is no predicate",
+		"mbarrier.frob.shared.b64 [%r1];":                                  "unknown",
+		"cp.async.mbarrier.arrive.shared.b64 [%r1];":                       "unknown",
+		"cp.async.mbarrier.arrive.noinc.shared.b64 [%r1], 1;":              "2 operands",
+		"createpolicy.fractional.L2::evict_last.b64 %d1;":                  "unknown",
+		"createpolicy.fractional.L2::evict_first.b64 %r1;":                 "\"%r1\" is no register of 64 bits",
+		"ld.global.L2::cache_hint.u32 %r1, [%d1], %r2;":                    "%r2 is no register of 64 bits",
+		"ld.global.L2::cache_hint.u32 %r1, [%d1];":                         "2 operands",
+		"ld.global.u32 %r1, [%d1], %d2;":                                   "3 operands",
+		"cp.async.cg.shared.global [%r1], [%d1], 16, %r2, %d2;":            "5 operands",
+		"cp.async.cg.shared.global.L2::cache_hint [%r1], [%d1], %d2, %d2;": "a copy of",
 		"@%r1 bra x;": "%r1 is no predicate",
 		".frob 1;":    ".frob: unknown",
 	} {
@@ -448,6 +455,29 @@ func TestAsyncCopies(t *testing.T) {
 	if want := word(0, 0xffffffff, 5, 0, 1, 2, 0, 0); string(out) != string(want) {
 		t.Errorf("% x, want % x", out, want)
 	}
+}
+
+// TestCachePolicies: accesses with a policy do what others do, and take no other value for
+// one.
+func TestCachePolicies(t *testing.T) {
+	const made = "createpolicy.fractional.L2::evict_first.b64 %d1;"
+	body := `.shared .align 16 .b8 s[32];
+  .reg .b32 %to; mov.u32 %to, s; mov.u32 %r6, 8;
+  cp.async.cg.shared.global.L2::cache_hint [%to], [%in], 16, %r6, %d1;
+  cp.async.cg.shared.global.L2::cache_hint.L2::128B [%to+16], [%in+16], 16, %d1;
+  cp.async.wait_all;
+  ld.shared.v4.u32 {%r2, %r3, %r4, %r5}, [%to]; st.global.v4.u32 [%out], {%r2, %r3, %r4, %r5};
+  ld.shared.u32 %r2, [%to+20]; st.global.u32 [%out+16], %r2;
+  ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%r2, %r3}, [%in+24], %d1; st.global.L2::cache_hint.v2.u32 [%out+24], {%r2, %r3}, %d1;`
+	out := make([]byte, 32)
+	if err := run(t, text("", made+body), word(1, 2, 3, 4, 5, 6, 7, 8), out, Launch{}); err != nil {
+		t.Fatal(err)
+	}
+	if want := word(1, 2, 0, 0, 6, 0, 7, 8); string(out) != string(want) {
+		t.Errorf("% x, want % x", out, want)
+	}
+	err := run(t, text("", "mov.u64 %d1, 1;"+body), make([]byte, 32), out, Launch{})
+	faulted(t, err, AddressFault, "0x1 is no cache policy")
 }
 
 // TestMMA multiplies matrices of small integers, whose sums are exact, and looks
