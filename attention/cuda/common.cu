@@ -63,6 +63,14 @@ __device__ __forceinline__ u32 two(float lo, float hi, int type) {
 __device__ __forceinline__ void narrow(float *p, float x, int) { *p = x; }
 __device__ __forceinline__ void narrow(u16 *p, float x, int type) { *p = (u16)two(x, 0.f, type); }
 
+// readOnce is a policy of the second-level cache: what is read by it goes first, so that
+// what a model's kernels hand each other stays (PTX ISA, "createpolicy").
+__device__ __forceinline__ unsigned long long readOnce() {
+  unsigned long long policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  return policy;
+}
+
 // Task is what a block works on.
 struct Task {
   const QT *q, *k, *v;
@@ -80,6 +88,7 @@ struct Task {
   int from, to;           // keys of this part
   int part, parts;
   float scale, softcap;   // scale times log2(e)
+  unsigned long long once; // how the second-level cache holds keys that no other block reads
   int window;
 };
 

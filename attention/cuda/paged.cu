@@ -72,6 +72,7 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   }
 
   Task t;
+  t.once = readOnce(); // while the metadata is on its way
   int own = 1, r = guess;
   if (header.w) {
     if (tile >= requests * ROW_TILES) return;

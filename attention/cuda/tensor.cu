@@ -36,48 +36,58 @@ __device__ __forceinline__ Source find(const Task &t, int base, bool fresh) {
   return s;
 }
 
+template <bool ONCE>
+__device__ __forceinline__ void copyChunk(const Task &t, u32 to, const u16 *from, int bytes) { // 16 bytes, of which so many are read
+  if (ONCE) asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes), "l"(t.once));
+  else asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
+
 // copy starts the copy of a thread's chunks of a key and its value, which lie at k
 // and v, to a place in a stage, or of zeros.
-__device__ __forceinline__ void copy(u16 *place, const u16 *k, const u16 *v, bool real) {
+template <bool ONCE>
+__device__ __forceinline__ void copy(const Task &t, u16 *place, const u16 *k, const u16 *v, bool real) {
   const u32 to = (u32)__cvta_generic_to_shared(place) + threadIdx.x % 8 * 16;
   const int bytes = real ? 16 : 0;
 #pragma unroll
   for (int i = 0; i < (HEAD_DIM / 8 + 7) / 8; i++) {
     if (HEAD_DIM % 64 != 0 && i * 8 + threadIdx.x % 8 >= HEAD_DIM / 8) break;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + i * 128), "l"(k + i * 64), "r"(bytes));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + KEYS * PITCH * 2 + i * 128), "l"(v + i * 64), "r"(bytes));
+    copyChunk<ONCE>(t, to + i * 128, k + i * 64, bytes);
+    copyChunk<ONCE>(t, to + KEYS * PITCH * 2 + i * 128, v + i * 64, bytes);
   }
 }
 
 // copyOld copies the key at position j from its block of the cache, or zeros from
 // t.to on.
+template <bool ONCE>
 __device__ __forceinline__ void copyOld(const Task &t, u16 *place, int j, int block) {
   const int width = t.kvHeads * HEAD_DIM;
   const u16 *k = t.cache + (long long)block * (2 * BLOCK_SIZE * width) + ((u32)j % BLOCK_SIZE * width + t.head * HEAD_DIM + threadIdx.x % 8 * 8);
-  copy(place, k, k + BLOCK_SIZE * width, j < t.to);
+  copy<ONCE>(t, place, k, k + BLOCK_SIZE * width, j < t.to);
 }
 
 // copyAny copies the key at position j, which may be one of the step's: found is
 // what look returned.
+template <bool ONCE>
 __device__ __forceinline__ void copyAny(const Task &t, u16 *place, int j, int found) {
   const int last = min(j, t.to - 1);
-  if (last < t.old || found < 0) return copyOld(t, place, j, last < t.old ? found : t.table[(u32)last / BLOCK_SIZE]); // a padded row's key is the cache's
+  if (last < t.old || found < 0) return copyOld<ONCE>(t, place, j, last < t.old ? found : t.table[(u32)last / BLOCK_SIZE]); // a padded row's key is the cache's
   const long long at = (long long)(t.first + last - t.old) * (t.kvHeads * HEAD_DIM) + (t.head * HEAD_DIM + (int)threadIdx.x % 8 * 8);
-  copy(place, t.k + at, t.v + at, j < t.to);
+  copy<false>(t, place, t.k + at, t.v + at, j < t.to);
 }
 
 // fetch starts the copies of a stage, of the keys from base on; without fresh
 // those of the step's own keys are left out.
+template <bool ONCE>
 __device__ __forceinline__ void fetch(const Task &t, u16 *stage, int base, const Source &s, bool fresh) {
   const int key = threadIdx.x / 8, j = base + key;
   if (fresh && base + KEYS > t.old) {
 #pragma unroll
-    for (int i = 0; i < LOADS; i++) copyAny(t, stage + (key + i * (THREADS / 8)) * PITCH, j + i * (THREADS / 8), s.found[i]);
+    for (int i = 0; i < LOADS; i++) copyAny<ONCE>(t, stage + (key + i * (THREADS / 8)) * PITCH, j + i * (THREADS / 8), s.found[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
       const int at = j + i * (THREADS / 8);
-      if (fresh || at < t.old || at >= t.to) copyOld(t, stage + (key + i * (THREADS / 8)) * PITCH, at, s.found[i]);
+      if (fresh || at < t.old || at >= t.to) copyOld<ONCE>(t, stage + (key + i * (THREADS / 8)) * PITCH, at, s.found[i]);
     }
   }
 }
@@ -165,7 +175,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     if (j < t.to) {
       const Source now = ahead;
       ahead = find(t, j + KEYS, i == DEPTH - 1);
-      fetch(t, stages + i * STAGE, j, now, false);
+      fetch<SHARE>(t, stages + i * STAGE, j, now, false);
     }
     commit();
   }
@@ -185,7 +195,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
 #pragma unroll 1
   for (int j = max(t.from, t.old) + threadIdx.x / 8; j < started; j += THREADS / 8) {
     const int key = j - t.from;
-    copyAny(t, stages + key / KEYS * STAGE + key % KEYS * PITCH, j, look(t, j));
+    copyAny<SHARE>(t, stages + key / KEYS * STAGE + key % KEYS * PITCH, j, look(t, j));
   }
   const bool upper = !SHARE || t.pairs > 8; // there are pairs in the second half of 16
   // Queries are the left operand: a thread has rows lane/4 and lane/4+8 of 16. They are kept in registers, or where the
@@ -210,7 +220,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     for (int i = threadIdx.x; i < TILE * (HEAD_DIM / 8); i += THREADS) {
       const int p = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;
       const u16 *at = t.q + outOf(t, min(p, t.pairs - 1)) + d;
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(queries + (p * PITCH + d) * 2), "l"(at), "r"(p < t.pairs ? 16 : 0));
+      copyChunk<false>(t, queries + (p * PITCH + d) * 2, at, p < t.pairs ? 16 : 0);
     }
   }
   commit();
@@ -229,7 +239,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     else arrive<DEPTH - 2>();
     __syncthreads();
     if (i > 0 && j + (DEPTH - 1) * KEYS < t.to) {
-      fetch(t, stages + free * STAGE, j + (DEPTH - 1) * KEYS, ahead, true);
+      fetch<SHARE>(t, stages + free * STAGE, j + (DEPTH - 1) * KEYS, ahead, true);
       ahead = find(t, j + DEPTH * KEYS, true);
     }
     commit();

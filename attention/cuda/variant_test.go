@@ -12,6 +12,7 @@ import (
 	attn "pwc/attention/cuda"
 	"pwc/ir/dtype"
 	"pwc/program"
+	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/cuda/fake"
 	"pwc/runtime/cuda/nvrtc"
 	"pwc/runtime/device"
@@ -164,4 +165,18 @@ func TestVariantsOfTheTarget(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	_, err := attn.New(r.dev, attn.Options{MaxRows: 8, MaxBlocks: 1, Target: "cuda:sm_75", Code: func(context.Context, attn.Variant) (*program.Program, error) { return image, nil }})
 	r.refuses("older than sm_80", err)
+}
+
+// TestKeysGoFirst: keys that one block reads leave the second-level cache first, those of
+// large tiles, which several blocks read, do not.
+func TestKeysGoFirst(t *testing.T) {
+	v := attn.Variant{HeadDim: 64, Group: 4, BlockSize: 16, DType: dtype.BF16, KVDType: dtype.BF16, Causal: true, Tensor: true, Warps: 4, Stages: 2, Resident: 2}
+	_, ptx, err := compiler{cudatest.NVRTC(t)}.Compile(context.Background(), v.Source(), "paged.cu", "sm_90")
+	if err != nil {
+		t.Fatal(err)
+	}
+	once, often := strings.Count(string(ptx), "cp.async.cg.shared.global.L2::cache_hint"), strings.Count(string(ptx), "cp.async.cg.shared.global [")
+	if once == 0 || often == 0 {
+		t.Errorf("%d copies of what is read once, %d of what is read often", once, often)
+	}
 }
