@@ -23,8 +23,8 @@
 //     alone. Threads that have nothing to add are told so (threshold.go).
 //   - Products whose rows choose among matrices gather the rows of each matrix
 //     (experts.go).
-//   - Matrix products have a kernel for each number of rows (product.go): one
-//     on CUDA cores, up to 64 with the weights as the tensor core's M operand, in
+//   - Matrix products have a kernel for each number of rows (product.go): one, if it
+//     is long, on CUDA cores, up to 64 with the weights as the tensor core's M operand, in
 //     streams of each warp's own (stream.go) or strips (strip.go), more in tiles;
 //     choose.go says which. f32 is computed in f32.
 //   - With 33 to 96 rows and long sums there are also kernels for sm_90a alone, where the
