@@ -165,7 +165,8 @@ func stripShape(rows, units int, depth int64, on gpu) productShape {
 	deep := depth >= stripDeep && units <= streamAtOnce
 	n, wm, cluster, blocks := units, 1, 1, 1
 	stages := func(n, bk, blocks int) int {
-		return min((sharedBytes(on)/blocks-staticBytes)/((rows+16*n)*bk*2), stripStages)
+		inbox := (&productShape{rows: rows, cluster: cluster, pitch: 16*n + 4}).inboxBytes()
+		return min((sharedBytes(on)/blocks-staticBytes-inbox)/((rows+16*n)*bk*2), stripStages)
 	}
 	half, least := (units+1)/2, 3
 	switch {
@@ -258,6 +259,8 @@ func warpgroupShape(rows int, depth, cols int64, on gpu) (productShape, bool) {
 	case n > warpgroupColumns:
 		groups = 2
 	}
-	stages := (sharedBytes(on)/blocks - staticBytes - swizzleBytes) / ((rows + n) * warpgroupK * 2)
-	return warpgroups(rows, n, groups, warpgroupK, min(stages, warpgroupStages), cluster, blocks), stages > 1
+	p := warpgroups(rows, n, groups, warpgroupK, 0, cluster, blocks)
+	stages := (sharedBytes(on)/blocks - staticBytes - swizzleBytes - p.inboxBytes()) / ((rows + n) * warpgroupK * 2)
+	p.stages = min(stages, warpgroupStages)
+	return p, stages > 1
 }

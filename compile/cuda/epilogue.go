@@ -33,8 +33,7 @@ func newEpilogue(e *emitter, f *fused, p productShape, batch []string) *epilogue
 func (o *epilogue) write() {
 	e := o.e
 	if o.p.cluster > 1 {
-		e.use("cluster")
-		e.line("sum_over_cluster<%d, %d, %d>(part);", o.p.split, o.p.rows*o.p.pitch, o.p.threads)
+		e.line("scatter_sums<%d, %d, %d, %d, %d>(part, inbox);", o.p.cluster, o.p.split, o.p.rows, o.p.pitch, o.p.threads)
 	} else {
 		e.use("add_parts")
 		e.line("__syncthreads();")
@@ -43,9 +42,6 @@ func (o *epilogue) write() {
 		o.tails()
 	} else {
 		o.own()
-	}
-	if o.p.cluster > 1 {
-		e.line("cluster_sync();  // nobody leaves while others read its sums")
 	}
 }
 
@@ -74,19 +70,19 @@ func (o *epilogue) overColumns(body func()) {
 }
 
 // once reports whether every thread takes one group of so many in a row, if any.
-func (o *epilogue) once(each int) bool { return o.p.rows*each <= o.p.threads*max(o.p.cluster, 1) }
+func (o *epilogue) once(each int) bool { return o.p.share()*each <= o.p.threads }
 
 // over opens a block for group n of all rows of the block, of which a row has so
-// many.
+// many; of a cluster's block for those of its share.
 func (o *epilogue) over(each int) {
-	first, step := "threadIdx.x", o.p.threads
+	first, end := "threadIdx.x", fmt.Sprint(o.p.rows*each)
 	if o.p.cluster > 1 {
-		first, step = fmt.Sprintf("cluster_rank() * %d + threadIdx.x", o.p.threads), o.p.threads*o.p.cluster
+		first, end = fmt.Sprintf("share * %d + threadIdx.x", each), fmt.Sprintf("share_end * %d", each)
 	}
 	if o.once(each) {
-		o.e.open("if (const int n = %s; n < %d)", first, o.p.rows*each)
+		o.e.open("if (const int n = %s; n < %s)", first, end)
 	} else {
-		o.e.open("for (int n = %s; n < %d; n += %d)", first, o.p.rows*each, step)
+		o.e.open("for (int n = %s; n < %s; n += %d)", first, end, o.p.threads)
 	}
 }
 
@@ -97,7 +93,7 @@ func (o *epilogue) sums(count int) {
 	at := fmt.Sprintf("part + block_row * %d + block_col", p.pitch)
 	switch {
 	case p.cluster > 1:
-		e.line("add_of_cluster<%d>(acc, %s);", p.cluster, at)
+		e.line("add_scattered<%d, %d>(acc, %s, inbox + (block_row - share) * %d + block_col);", p.cluster, p.share()*p.pitch, at, p.pitch)
 	case e.k.MatMul.Select != nil:
 		e.line("add_parts<%d, %d>(acc, %s, chosen);", p.split, p.rows*p.pitch, at)
 	default:
@@ -141,8 +137,14 @@ func (o *epilogue) aheads(tail int, k *loop.Kernel, width int) []ahead {
 	return out
 }
 
-// declare writes the variables of loads that are made ahead.
+// declare writes the variables of loads that are made ahead, and what a cluster's blocks
+// share.
 func (o *epilogue) declare() {
+	if p := o.p; p.cluster > 1 {
+		o.e.use("scatter_sums")
+		o.e.line("cluster_arrive();")
+		o.e.line("const int share = %d * cluster_rank() / %d, share_end = %d * (cluster_rank() + 1) / %d;  // of the rows", p.rows, p.cluster, p.rows, p.cluster)
+	}
 	write := func(tail int, k *loop.Kernel, width int) {
 		for _, a := range o.aheads(tail, k, width) {
 			dt := o.e.storage(k.Args[a.in.Access.Arg].DType)

@@ -210,6 +210,24 @@ func (e *emitter) operand(name string, o loop.Operand, batch []string) {
 	e.line("const long long %s_row = %s;", name, e.dim(o.Row))
 }
 
+// share is how many of its rows a block sums up at most, which shares them with its cluster.
+func (p *productShape) share() int { return int(ceilDiv(int64(p.rows), int64(max(p.cluster, 1)))) }
+
+// inboxBytes is the shared memory for what the other blocks of a cluster have of these.
+func (p *productShape) inboxBytes() int { return 4 * (max(p.cluster, 1) - 1) * p.share() * p.pitch }
+
+// room writes where the sums go: into shared memory that has so many bytes for stages. After
+// it is the inbox of a cluster's block, to which the others write while it has stages.
+func (e *emitter) room(p productShape, stages int) {
+	bytes := max(stages, p.sumBytes())
+	e.shared = dim.Const(int64(bytes + p.inboxBytes()))
+	e.line("extern __shared__ uint4 shared[];")
+	e.line("float *part = (float *)shared;")
+	if p.cluster > 1 {
+		e.line("float *const inbox = part + %d;", bytes/4)
+	}
+}
+
 // call writes the call that leaves the sums in part; without a matrix it is left
 // out, by the whole block.
 func (e *emitter) call(format string, args ...any) {
@@ -318,10 +336,7 @@ func tile(bm, bn, bk, stages, cluster, blocks int, most int64) productShape {
 
 func (e *emitter) tile(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
-	bytes := p.stages * (p.bm + p.bn) * p.bk * 2
-	e.shared = dim.Const(int64(max(bytes, 4*p.rows*p.pitch)))
-	e.line("extern __shared__ uint4 shared[];")
-	e.line("float *part = (float *)shared;")
+	e.room(p, p.stages*(p.bm+p.bn)*p.bk*2)
 	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()}, operands+", "+e.dim(e.k.MatMul.K))
 }
 

@@ -138,44 +138,11 @@ __device__ __forceinline__ void product_few(float *part, const T *w, long long w
 	{"shared_address", nil, `
 __device__ __forceinline__ unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 `},
-	{"cluster", []string{"shared_address"}, `
+	{"cluster", nil, `
 // The blocks of a cluster share a part of the result, each with a part of K.
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-// sum_over_cluster adds the sums of the block's warps, and returns when every
-// block of the cluster has.
-template <int SPLIT, int SIZE, int THREADS>
-__device__ __forceinline__ void sum_over_cluster(float *part) {
-  __syncthreads();
-  for (int i = threadIdx.x * 4; SPLIT > 1 && i < SIZE; i += THREADS * 4) {
-    float4 s = *(const float4 *)(part + i);
-    #pragma unroll
-    for (int k = 1; k < SPLIT; k++) {
-      const float4 more = *(const float4 *)(part + k * SIZE + i);
-      s = make_float4(__fadd_rn(s.x, more.x), __fadd_rn(s.y, more.y), __fadd_rn(s.z, more.z), __fadd_rn(s.w, more.w));
-    }
-    *(float4 *)(part + i) = s;
-  }
-  cluster_sync();
-}
-// add_of_cluster adds what the blocks have at the same place, in their order.
-template <int CLUSTER, int N>
-__device__ __forceinline__ void add_of_cluster(float (&acc)[N], const float *part) {
-  #pragma unroll
-  for (int r = 0; r < CLUSTER; r++) {
-    unsigned at;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(part)), "r"(r));
-    #pragma unroll
-    for (int j = 0; j < N; j += N % 4 == 0 ? 4 : 1) {
-      float x[4];
-      if (N % 4 == 0) asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(at + j * 4) : "memory");
-      else asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x[0]) : "r"(at + j * 4) : "memory");
-      #pragma unroll
-      for (int i = 0; i < (N % 4 == 0 ? 4 : 1); i++) acc[j + i] = r == 0 ? x[i] : __fadd_rn(acc[j + i], x[i]);
-    }
-  }
-}
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_sync() { cluster_arrive(), cluster_wait(); }
 `},
 	{"cluster_rank", nil, `
 __device__ __forceinline__ unsigned cluster_rank() {
@@ -186,6 +153,53 @@ __device__ __forceinline__ unsigned cluster_rank() {
 `},
 	{"no_cluster", nil, `
 __device__ __forceinline__ unsigned cluster_rank() { return 0; }
+`},
+	{"scatter_sums", []string{"cluster", "cluster_rank", "shared_address"}, `
+// scatter_sums adds the sums of the block's SPLIT groups of warps, and gives each block of
+// the cluster those of its share of the rows, which begins at ROWS * rank / CLUSTER. When
+// it returns a block has its own in part, and in its inbox those of the others, in the
+// order of their ranks. Nothing of a block's is read by another one, so that it may end.
+template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS>
+__device__ __forceinline__ void scatter_sums(float *part, float *inbox) {
+  constexpr int SIZE = ROWS * PITCH, SHARE = (ROWS + CLUSTER - 1) / CLUSTER * PITCH;
+  const int rank = cluster_rank();
+  __syncthreads();
+  cluster_wait();  // all blocks run, so that they can be written to
+  for (int i = threadIdx.x * 4; i < SIZE; i += THREADS * 4) {
+    float4 s = *(const float4 *)(part + i);
+    #pragma unroll
+    for (int k = 1; k < SPLIT; k++) {
+      const float4 more = *(const float4 *)(part + k * SIZE + i);
+      s = make_float4(__fadd_rn(s.x, more.x), __fadd_rn(s.y, more.y), __fadd_rn(s.z, more.z), __fadd_rn(s.w, more.w));
+    }
+    const int to = ((i / PITCH + 1) * CLUSTER - 1) / ROWS;
+    if (to == rank) {
+      if (SPLIT > 1) *(float4 *)(part + i) = s;
+      continue;
+    }
+    unsigned at;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(inbox + (rank - (rank > to)) * SHARE + i - ROWS * to / CLUSTER * PITCH)), "r"(to));
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(s.x), "f"(s.y), "f"(s.z), "f"(s.w) : "memory");
+  }
+  cluster_sync();
+}
+// add_scattered adds what the blocks have at the same place, in their order.
+template <int CLUSTER, int SHARE, int N>
+__device__ __forceinline__ void add_scattered(float (&acc)[N], const float *part, const float *inbox) {
+  const int rank = cluster_rank();
+  #pragma unroll
+  for (int r = 0; r < CLUSTER; r++) {
+    const float *from = r == rank ? part : inbox + (r - (r > rank)) * SHARE;
+    #pragma unroll
+    for (int j = 0; j < N; j += N % 4 == 0 ? 4 : 1) {
+      float x[4];
+      if (N % 4 == 0) *(float4 *)x = *(const float4 *)(from + j);
+      else x[0] = from[j];
+      #pragma unroll
+      for (int i = 0; i < (N % 4 == 0 ? 4 : 1); i++) acc[j + i] = r == 0 ? x[i] : __fadd_rn(acc[j + i], x[i]);
+    }
+  }
+}
 `},
 	{"add_parts", nil, `
 // add_parts adds the sums of the warps that share a part of the result.

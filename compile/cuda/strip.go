@@ -1,10 +1,6 @@
 package cuda
 
-import (
-	"fmt"
-
-	"pwc/ir/dim"
-)
+import "fmt"
 
 // A stream reads x once for each 16 to 48 columns of a block. With 32 rows that is as much
 // again as the weights, and more than the second-level cache gives in the time that memory
@@ -23,9 +19,7 @@ func strip(rows, cols, wm, wn, wk, bk, stages, cluster, blocks int) productShape
 
 func (e *emitter) strip(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
-	e.shared = dim.Const(int64(max(p.stages*(p.rows+p.cols)*p.bk*2, p.sumBytes())))
-	e.line("extern __shared__ uint4 shared[];")
-	e.line("float *part = (float *)shared;")
+	e.room(p, p.stages*(p.rows+p.cols)*p.bk*2)
 	e.line("const auto row_at = [&](int r) { return (first_row + r) * x_row; };")
 	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.split, p.bk, p.stages, p.cluster, e.early(), e.soon()},
 		"x, row_at, (int)(rows - first_row), w, w_row, column, ready, "+e.dim(e.k.MatMul.K))

@@ -225,11 +225,17 @@ func streams(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
+// inbox is the shared memory for what the other blocks of a cluster have of a block's rows.
+func inbox(rows, cols, cluster int) int {
+	return 4 * (cluster - 1) * ((rows + cluster - 1) / cluster) * (cols + 4)
+}
+
 // strips lists strips that fill an H200 with one block for each multiprocessor, or two.
 func strips(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
 	add := func(units, wm, wn, wk, bk, cluster, blocks int) {
-		n, warps, room := 16*units, wm*wn*wk, (225<<10)/blocks
+		n, warps := 16*units, wm*wn*wk
+		room := (225<<10)/blocks - inbox(rows, n, cluster)
 		sums := n * rows / (wm * wn * 32) // of a thread
 		stages := min(room/((rows+n)*bk*2), 16)
 		if units%wn != 0 || rows%(8*wm) != 0 || bk%(32*wk) != 0 || warps < 3 || warps > 16 || sums > 128 || sums*warps*32 > 40000/blocks ||
@@ -270,7 +276,7 @@ func warpgroups(rows int, cols, depth int64) []cuda.Shape {
 		for _, n := range slices.Compact([]int{each, (each + 15) / 16 * 16, (each + 31) / 32 * 32, (each + 63) / 64 * 64}) {
 			for groups := 1; groups <= 2; groups++ {
 				for _, bk := range []int{64, 128, 256} {
-					room := 224 << 10 / c.blocks
+					room := 224<<10/c.blocks - inbox(rows, n, cluster)
 					tiles := (n + 63) / 64
 					stages := min(room/((rows+n)*bk*2), 12)
 					registers := max((tiles+groups-1)/groups*rows/2, (n+rows)*bk/8/128*2) + 40 // of a thread

@@ -3,8 +3,6 @@ package cuda
 import (
 	"fmt"
 	"strings"
-
-	"pwc/ir/dim"
 )
 
 // From 32 rows on a strip's warps read as much of shared memory as it gives, and wait for
@@ -25,9 +23,7 @@ func warpgroups(rows, cols, groups, bk, stages, cluster, blocks int) productShap
 
 func (e *emitter) warpgroups(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
-	e.shared = dim.Const(int64(swizzleBytes + max(p.stages*(p.rows+p.cols)*p.bk*2, p.sumBytes())))
-	e.line("extern __shared__ uint4 shared[];")
-	e.line("float *part = (float *)shared;")
+	e.room(p, swizzleBytes+p.stages*(p.rows+p.cols)*p.bk*2)
 	e.use("warpgroup_" + e.elementOf())
 	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()},
 		operands+", "+e.dim(e.k.MatMul.K))
