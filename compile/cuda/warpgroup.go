@@ -15,9 +15,12 @@ import (
 const warpgroupColumns = 64
 
 // warpgroups is a strip for up to rows rows whose columns are shared by groups warpgroups,
-// 64 at a time, in stages of bk elements of k.
+// 64 at a time, in stages of bk elements of k. Where a block has a multiprocessor for
+// itself more threads fill them: one starts a copy every 40 cycles, which is too few right
+// after the wait for x.
 func warpgroups(rows, cols, groups, bk, stages, cluster, blocks int) productShape {
-	return productShape{name: fmt.Sprintf("rows%d_warpgroups", rows), own: true, most: int64(rows), rows: rows, cols: cols, split: 1, threads: (groups + 1) * 128, pitch: cols + 4,
+	fill := 256 / max(blocks, 1)
+	return productShape{name: fmt.Sprintf("rows%d_warpgroups", rows), own: true, most: int64(rows), rows: rows, cols: cols, split: 1, threads: groups*128 + fill, pitch: cols + 4,
 		cluster: cluster, blocks: blocks, write: (*emitter).warpgroups, wn: groups, bk: bk, stages: stages}
 }
 
@@ -25,7 +28,7 @@ func (e *emitter) warpgroups(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
 	e.room(p, swizzleBytes+p.stages*(p.rows+p.cols)*p.bk*2)
 	e.use("warpgroup_" + e.elementOf())
-	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()},
+	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.threads - p.wn*128, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()},
 		operands+", "+e.dim(e.k.MatMul.K))
 }
 
@@ -75,47 +78,47 @@ __device__ __forceinline__ void warpgroup_mma(const %s *, float (&c)[%d], unsign
 	return append(out, helper{"product_warpgroups", []string{"shared_address", "copies", "warpgroup"}, `
 // product_warpgroups: up to BM rows of x and BN rows of w on the tensor cores of a
 // multiprocessor together. GROUPS warpgroups share the rows of w, 64 at a time, which are
-// the instruction's M operand. One more warpgroup fills stages of shared memory, of BK
+// the instruction's M operand. FILL more threads fill stages of shared memory, of BK
 // elements of k, asynchronously, as soon as all others have done with one. A block reads x
 // once. CLUSTER blocks share the strip, each with a part of K. With EARLY the first rows
 // of w are requested before the previous kernel is done. The last 64 rows of w may be
 // fewer: what lies behind them is multiplied, and not kept.
-template <class T, int BM, int BN, int GROUPS, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Column, class Ready>
+template <class T, int BM, int BN, int GROUPS, int FILL, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int MULTIPLY = GROUPS * 128, PARTS = BK / 8, MT = (BN + 63) / 64 / GROUPS, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
   __shared__ unsigned long long full[STAGES], empty[STAGES];
   const unsigned base = (shared_address(part) + 1023) / 1024 * 1024;
   const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
   const bool fills = threadIdx.x >= MULTIPLY;
-  const int t = threadIdx.x % 128;
+  const int t = fills ? threadIdx.x - MULTIPLY : threadIdx.x % 128;
   auto at = [](int height, int row, int p) { return (unsigned)((p / 8 * height + row) * 128 + (p % 8 ^ row % 8) * 16); };
   constexpr int W = BN * PARTS, X = BM * PARTS;
-  const T *w_from[(W + 127) / 128], *x_from[X / 128];
+  const T *w_from[(W + FILL - 1) / FILL], *x_from[(X + FILL - 1) / FILL];
   auto exists = [&](int k) { return K % BK == 0 || k < K; };
   auto fill_w = [&](int stage, int k) {
     #pragma unroll
-    for (int n = 0; n * 128 < W; n++) {
-      const int i = n * 128 + t;
-      if (W % 128 == 0 || i < W) copy_async(base + stage * STAGE + at(BN, i / PARTS, i % PARTS), w_from[n] + k, exists(k + i % PARTS * 8));
+    for (int n = 0; n * FILL < W; n++) {
+      const int i = n * FILL + t;
+      if (W % FILL == 0 || i < W) copy_async(base + stage * STAGE + at(BN, i / PARTS, i % PARTS), w_from[n] + k, exists(k + i % PARTS * 8));
     }
   };
   auto fill_x = [&](int stage, int k) {
     #pragma unroll
-    for (int n = 0; n * 128 < X; n++) {
-      const int i = n * 128 + t;
-      copy_async(base + stage * STAGE + BN * BK * 2 + at(BM, i / PARTS, i % PARTS), x_from[n] + k, i / PARTS < rows && exists(k + i % PARTS * 8));
+    for (int n = 0; n * FILL < X; n++) {
+      const int i = n * FILL + t;
+      if (X % FILL == 0 || i < X) copy_async(base + stage * STAGE + BN * BK * 2 + at(BM, i / PARTS, i % PARTS), x_from[n] + k, i / PARTS < rows && exists(k + i % PARTS * 8));
     }
   };
   if (SOON) let_next_start();
   if (!EARLY) wait_for_previous();
   if (threadIdx.x < STAGES) {
-    expect(shared_address(full + threadIdx.x), 128);
+    expect(shared_address(full + threadIdx.x), FILL);
     expect(shared_address(empty + threadIdx.x), MULTIPLY / 32);
   }
   if (fills) {
     #pragma unroll
-    for (int n = 0; n * 128 < W; n++) {
-      const int i = min(n * 128 + t, W - 1);
+    for (int n = 0; n * FILL < W; n++) {
+      const int i = min(n * FILL + t, W - 1);
       w_from[n] = w + column(i / PARTS) * w_row + i % PARTS * 8;
     }
     #pragma unroll
@@ -130,8 +133,8 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
   const int wn = threadIdx.x / 128 * MT * 64;
   if (fills) {
     #pragma unroll
-    for (int n = 0; n * 128 < X; n++) {
-      const int i = n * 128 + t;
+    for (int n = 0; n * FILL < X; n++) {
+      const int i = n * FILL + t;
       x_from[n] = x + i / PARTS * x_row + i % PARTS * 8;
     }
     int stage = 0, parity = 1;

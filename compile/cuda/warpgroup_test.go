@@ -104,7 +104,7 @@ func callsLibrary(v *program.Variant) bool {
 
 // ofWarpgroups finds the shape of a product by warpgroups: blocks of a multiprocessor,
 // rows, columns, elements of k in a stage, stages.
-var ofWarpgroups = regexp.MustCompile(`(?s)__launch_bounds__\(\d+, (\d)\).*product_warpgroups<\w+, (\d+), (\d+), \d+, (\d+), (\d+),`)
+var ofWarpgroups = regexp.MustCompile(`(?s)__launch_bounds__\(\d+, (\d)\).*product_warpgroups<\w+, (\d+), (\d+), \d+, \d+, (\d+), (\d+),`)
 
 // TestWarpgroupsFit: blocks fit, and have three stages at least, or two where another
 // block is beside them.
