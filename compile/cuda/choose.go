@@ -259,8 +259,7 @@ func warpgroupShape(rows int, depth, cols int64, on gpu) (productShape, bool) {
 	case n > warpgroupColumns:
 		groups = 2
 	}
-	p := warpgroups(rows, n, groups, warpgroupK, 0, cluster, blocks)
-	stages := (sharedBytes(on)/blocks - staticBytes - swizzleBytes - p.inboxBytes()) / ((rows + n) * warpgroupK * 2)
-	p.stages = min(stages, warpgroupStages)
-	return p, stages > 1
+	inbox := (&productShape{rows: rows, cluster: cluster, pitch: n + 4}).inboxBytes()
+	stages := (sharedBytes(on)/blocks - staticBytes - swizzleBytes - inbox) / ((rows + n) * warpgroupK * 2)
+	return warpgroups(rows, n, groups, warpgroupK, min(stages, warpgroupStages), cluster, blocks), stages > 1
 }

@@ -191,7 +191,7 @@ func groupKernel(k *loop.Kernel, on gpu, p groupShape) (Source, error) {
 	e.line("const auto row_at = [&](int r) { return x_at[r]; };")
 	e.line("const auto column = [&](int n) { return min(first_col + n, cols - 1); };")
 	e.line("const auto ready = [&]() {};")
-	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, p.wm, p.wn, 1, p.bk, p.stages, 1, false, false}, "x, row_at, count, w, w_row, column, ready, "+e.dim(m.K))
+	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, p.wm, p.wn, 1, p.bk, p.stages, 1, false, false, false}, "x, row_at, count, w, w_row, column, ready, "+e.dim(m.K))
 	e.line("__syncthreads();")
 	e.close()
 	e.groupEpilogue(s, p, threads)

@@ -11,16 +11,26 @@ var productHelpers = []helper{
 __device__ __forceinline__ void wait_for_previous() {}
 __device__ __forceinline__ void let_next_start() {}
 `},
-	{"stream", nil, `
-// stream reads 16 bytes that are used once: they need not stay in the first-level cache.
-__device__ __forceinline__ uint4 stream(const uint4 *p) {
+	{"read_once", nil, `
+// read_once is how the second-level cache holds what is read once: it goes first. Without
+// that weights drive out what kernels hand each other, which then is written to memory
+// (PTX ISA, "createpolicy").
+__device__ __forceinline__ unsigned long long read_once() {
+  unsigned long long policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  return policy;
+}
+`},
+	{"stream", []string{"read_once"}, `
+// stream reads 16 bytes that are used once: they need not stay in a cache.
+__device__ __forceinline__ uint4 stream(const uint4 *p, unsigned long long once) {
   uint4 x;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p));
+  asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p), "l"(once));
   return x;
 }
 // weights is stream for memory that earlier kernels do not write.
 template <bool EARLY>
-__device__ __forceinline__ uint4 weights(const uint4 *p) { return EARLY ? stream(p) : *p; }
+__device__ __forceinline__ uint4 weights(const uint4 *p, unsigned long long once) { return EARLY ? stream(p, once) : *p; }
 `},
 	{"mma_bf16", []string{"bf16"}, `
 __device__ __forceinline__ float low(const bf16 *, unsigned pair) { return __uint_as_float(pair << 16); }
@@ -96,12 +106,13 @@ __device__ __forceinline__ void product_few(float *part, const T *w, long long w
   const uint4 *from[R];
   #pragma unroll
   for (int r = 0; r < R; r++) from[r] = (const uint4 *)(w + column(col + r) * w_row) + k;
+  const unsigned long long once = EARLY ? read_once() : 0;
   auto request = [&](uint4 (&to)[U][R], int c) {
     #pragma unroll
     for (int u = 0; u < U; u++)
       #pragma unroll
       for (int r = 0; r < R; r++)
-        to[u][r] = c + u < C && (EXACT || k + (c + u) * 32 < end) ? weights<EARLY>(from[r] + (c + u) * 32) : make_uint4(0, 0, 0, 0);
+        to[u][r] = c + u < C && (EXACT || k + (c + u) * 32 < end) ? weights<EARLY>(from[r] + (c + u) * 32, once) : make_uint4(0, 0, 0, 0);
   };
   uint4 now[U][R];
   if (SOON) let_next_start();
@@ -221,10 +232,19 @@ __device__ __forceinline__ void add_parts(float (&acc)[N], const float *part, bo
     }
 }
 `},
-	{"copies", nil, `
+	{"copies", []string{"read_once"}, `
 __device__ __forceinline__ void copy_async(unsigned to, const void *from, bool exists) {  // 16 bytes, or zeros
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
+// weights_of copies 16 bytes of weights that are read ONCE, or not.
+template <bool ONCE>
+struct weights_of {
+  const unsigned long long once = ONCE ? read_once() : 0;
+  __device__ __forceinline__ void copy(unsigned to, const void *from, bool exists) const {
+    if (ONCE) asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0), "l"(once) : "memory");
+    else copy_async(to, from, exists);
+  }
+};
 __device__ __forceinline__ void load_matrices(unsigned (&r)[4], unsigned from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
 }
@@ -236,7 +256,7 @@ __device__ __forceinline__ void load_matrices(unsigned (&r)[4], unsigned from) {
 // eight rows of a matrix lie in different banks. CLUSTER blocks share the tile,
 // each with a part of K. With EARLY the first rows of w are requested before the
 // previous kernel is done.
-template <class T, int BM, int BN, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Column, class Ready>
+template <class T, int BM, int BN, int BK, int STAGES, int CLUSTER, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_tile(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int WM = BM / 2, WN = BN / 4, MT = WM / 16, NT = WN / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2, PARTS = BK / 8;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / 4 * WM, wn = warp % 4 * WN;
@@ -249,11 +269,12 @@ __device__ __forceinline__ void product_tile(float *part, const T *x, long long 
       copy_async(base + stage * STAGE + at_row(r, p), x + min(r, rows - 1) * x_row + k + p * 8, k + p * 8 < K);
     }
   };
+  const weights_of<ONCE> weights;
   auto fill_w = [&](int stage, int k) {
     #pragma unroll
     for (int i = threadIdx.x; i < BN * PARTS; i += 256) {
       const int r = i / PARTS, p = i % PARTS;
-      copy_async(base + stage * STAGE + BM * BK * 2 + at_row(r, p), w + column(r) * w_row + k + p * 8, k + p * 8 < K);
+      weights.copy(base + stage * STAGE + BM * BK * 2 + at_row(r, p), w + column(r) * w_row + k + p * 8, k + p * 8 < K);
     }
   };
   const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;

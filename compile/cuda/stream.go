@@ -44,7 +44,7 @@ func (e *emitter) stream(_ *fused, p productShape, o *epilogue) {
 	e.shared = dim.Const(int64(p.sumBytes() + p.stages*p.stageBytes()))
 	e.line("extern __shared__ uint4 shared[];")
 	e.line("float *part = (float *)shared;")
-	e.product("product_stream", []any{e.elementOf(), depth, p.cols, p.mt, p.nt, p.stages, p.warps, e.early(), e.soon()}, operands)
+	e.product("product_stream", []any{e.elementOf(), depth, p.cols, p.mt, p.nt, p.stages, p.warps, e.once(p), e.early(), e.soon()}, operands)
 }
 
 // streamHelpers are the inner part of products of few rows.
@@ -56,7 +56,7 @@ var streamHelpers = []helper{
 // lane takes 8 neighbouring elements of a row at once: which element of k an
 // instruction sees where does not matter as long as x and w agree, so these are two
 // instructions' worth.
-template <class T, int K, int COLS, int MT, int NT, int STAGES, int WARPS, bool EARLY, bool SOON, class Column, class Ready>
+template <class T, int K, int COLS, int MT, int NT, int STAGES, int WARPS, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_stream(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready) {
   constexpr int CHUNKS = (K + 63) / 64, ROWS = 8 * NT, PITCH = COLS + 4, UNIT = 16 * MT, UNITS = COLS / UNIT, ROW = 128, STAGE = (UNIT + ROWS) * ROW;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -73,10 +73,11 @@ __device__ __forceinline__ void product_stream(float *part, const T *x, long lon
     #pragma unroll
     for (int i = 0; i < 4 * MT; i++) from[i] = w + column(unit * UNIT + i * 4 + r) * w_row + first * 64 + p * 8;
   };
+  const weights_of<ONCE> weights;
   auto fill_w = [&](int stage) {
     #pragma unroll
     for (int i = 0; i < 4 * MT; i++) {
-      copy_async(to + stage * STAGE + i * 4 * ROW, from[i], exists(w_next));
+      weights.copy(to + stage * STAGE + i * 4 * ROW, from[i], exists(w_next));
       from[i] += 64;
     }
     if (++w_next == end) {

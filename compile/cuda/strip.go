@@ -21,7 +21,7 @@ func (e *emitter) strip(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
 	e.room(p, p.stages*(p.rows+p.cols)*p.bk*2)
 	e.line("const auto row_at = [&](int r) { return (first_row + r) * x_row; };")
-	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.split, p.bk, p.stages, p.cluster, e.early(), e.soon()},
+	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.split, p.bk, p.stages, p.cluster, e.once(p), e.early(), e.soon()},
 		"x, row_at, (int)(rows - first_row), w, w_row, column, ready, "+e.dim(e.k.MatMul.K))
 }
 
@@ -36,7 +36,7 @@ var stripHelpers = []helper{
 // rows are exchanged by row, so that the eight rows of a matrix lie in different banks.
 // CLUSTER blocks share the strip, each with a part of K. With EARLY the first rows of w
 // are requested before the previous kernel is done.
-template <class T, int BM, int BN, int WM, int WN, int WK, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Row, class Column, class Ready>
+template <class T, int BM, int BN, int WM, int WN, int WK, int BK, int STAGES, int CLUSTER, bool ONCE, bool EARLY, bool SOON, class Row, class Column, class Ready>
 __device__ __forceinline__ void product_strip(float *part, const T *x, const Row &row_at, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int THREADS = WM * WN * WK * 32, PARTS = BK / 8, EACH = BK / 32 / WK, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN % WM * (BM / WM), wn = warp % WN * (BN / WN), wk = warp / (WN * WM);
@@ -52,12 +52,13 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
   #pragma unroll
   for (int n = 0; KEPT && n * THREADS < W; n++) w_kept[n] = w_from(n * THREADS + threadIdx.x);
   auto exists = [&](int k) { return K % BK == 0 || k < K; };
+  const weights_of<ONCE> weights;
   auto fill_w = [&](int stage, int k) {
     #pragma unroll
     for (int n = 0; n * THREADS < W; n++) {
       const int i = n * THREADS + threadIdx.x;
       if (W % THREADS == 0 || i < W)
-        copy_async(base + stage * STAGE + BM * BK * 2 + at_row(i / PARTS, i % PARTS), (KEPT ? w_kept[n] : w_from(i)) + k, exists(k + i % PARTS * 8));
+        weights.copy(base + stage * STAGE + BM * BK * 2 + at_row(i / PARTS, i % PARTS), (KEPT ? w_kept[n] : w_from(i)) + k, exists(k + i % PARTS * 8));
     }
   };
   auto fill_x = [&](int stage, int k) {

@@ -26,7 +26,7 @@ import (
 type arena struct {
 	mem  device.Memory
 	used int64
-	hot  *arena // little memory, for what a model has just written
+	hot  *arena // little memory, for what kernels hand each other
 }
 
 // hotBytes is a part of the second-level cache.
@@ -60,7 +60,8 @@ func (a *arena) take(t testing.TB, bytes int64) device.Buffer {
 	return device.Buffer{Memory: a.mem, Offset: at, Size: bytes}
 }
 
-// bindAll binds a program count times, its weights each time elsewhere.
+// bindAll binds a program count times: its weights each time elsewhere, the rest at the same
+// place, as a step's arena has it for each layer.
 func (g *rig) bindAll(t testing.TB, p *program.Program, symbols map[string]int64, a *arena, count int) (exe device.Executable, out []device.BoundLaunch, err error) {
 	exe, err = g.dev.Load(p, nil)
 	if err != nil {
@@ -75,6 +76,7 @@ func (g *rig) bindAll(t testing.TB, p *program.Program, symbols map[string]int64
 		return exe, nil, err
 	}
 	for range count {
+		a.hot.used = 0
 		var args device.Args
 		for _, x := range p.Params {
 			shape, err := oracle.Extents(x.Shape, symbols)

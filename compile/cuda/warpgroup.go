@@ -28,7 +28,7 @@ func (e *emitter) warpgroups(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
 	e.room(p, swizzleBytes+p.stages*(p.rows+p.cols)*p.bk*2)
 	e.use("warpgroup_" + e.elementOf())
-	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.threads - p.wn*128, p.bk, p.stages, max(p.cluster, 1), e.early(), e.soon()},
+	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.threads - p.wn*128, p.bk, p.stages, max(p.cluster, 1), e.once(p), e.early(), e.soon()},
 		operands+", "+e.dim(e.k.MatMul.K))
 }
 
@@ -83,7 +83,7 @@ __device__ __forceinline__ void warpgroup_mma(const %s *, float (&c)[%d], unsign
 // once. CLUSTER blocks share the strip, each with a part of K. With EARLY the first rows
 // of w are requested before the previous kernel is done. The last 64 rows of w may be
 // fewer: what lies behind them is multiplied, and not kept.
-template <class T, int BM, int BN, int GROUPS, int FILL, int BK, int STAGES, int CLUSTER, bool EARLY, bool SOON, class Column, class Ready>
+template <class T, int BM, int BN, int GROUPS, int FILL, int BK, int STAGES, int CLUSTER, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int MULTIPLY = GROUPS * 128, PARTS = BK / 8, MT = (BN + 63) / 64 / GROUPS, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
   __shared__ unsigned long long full[STAGES], empty[STAGES];
@@ -95,11 +95,12 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
   constexpr int W = BN * PARTS, X = BM * PARTS;
   const T *w_from[(W + FILL - 1) / FILL], *x_from[(X + FILL - 1) / FILL];
   auto exists = [&](int k) { return K % BK == 0 || k < K; };
+  const weights_of<ONCE> weights;
   auto fill_w = [&](int stage, int k) {
     #pragma unroll
     for (int n = 0; n * FILL < W; n++) {
       const int i = n * FILL + t;
-      if (W % FILL == 0 || i < W) copy_async(base + stage * STAGE + at(BN, i / PARTS, i % PARTS), w_from[n] + k, exists(k + i % PARTS * 8));
+      if (W % FILL == 0 || i < W) weights.copy(base + stage * STAGE + at(BN, i / PARTS, i % PARTS), w_from[n] + k, exists(k + i % PARTS * 8));
     }
   };
   auto fill_x = [&](int stage, int k) {

@@ -1,0 +1,67 @@
+package cuda_test
+
+import (
+	"context"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"pwc/compile"
+	"pwc/compile/cuda"
+	"pwc/ir"
+	"pwc/ir/dtype"
+)
+
+// ofOnce finds whether a product's function takes weights to be read once: it is before
+// EARLY and SOON, the last of its parameters.
+var ofOnce = regexp.MustCompile(`  product_(?:stream|strip|tile|warpgroups)<.*, (true|false), (?:true|false), (?:true|false)>\(`)
+
+// TestWeightsGoFirst: weights leave the second-level cache first where each is read once,
+// by blocks for all rows that there are, and where the cache has room for what stays
+// instead of them. Other operands stay.
+func TestWeightsGoFirst(t *testing.T) {
+	parse := func(text string) *ir.Module {
+		m, err := ir.Parse("product.ir", []byte("pwc 1\nmodule \"product\" {\n  sym N in [1, 8192] batch\n"+text+"\n}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	bf16 := dtype.BF16
+	for _, c := range []struct {
+		name, target string
+		m            *ir.Module
+		want         string // kernels whose weights go first
+	}{
+		{"weights", "cuda:sm_90", productModule(t, bf16, bf16, 4096, 6144), "rows16 rows32 rows64 rows64_warpgroups rows8 tile128x64_rows128"},
+		{"weights", "cuda:sm_80", productModule(t, bf16, bf16, 4096, 6144), "rows16 rows32 rows64 rows8 tile128x64_rows128"},
+		{"a vocabulary", "cuda:sm_90", productModule(t, bf16, bf16, 4096, 128256), "rows16 rows32 rows8"},
+		{"a value", "cuda:sm_90", parse("func @piece(%x: bf16[N, 4096], %w: bf16[6144, 4096]) -> (bf16[N, 6144]) {\n%y = linear(%x, %w) : bf16[N, 6144]\nreturn %y\n}"), ""},
+		{"several batches", "cuda:sm_90", parse("weight @w : bf16[6144, 4096]\nfunc @piece(%x: bf16[N, 3, 4096]) -> (bf16[3, N, 6144]) {\n%t = transpose(%x, perm=[1, 0, 2]) : bf16[3, N, 4096]\n%y = linear(%t, @w) : bf16[3, N, 6144]\nreturn %y\n}"), ""},
+		{"experts", "cuda:sm_90", expertModule(t, bf16, 8, 2, 4096, 6144, false), ""},
+	} {
+		b, err := cuda.New(c.target, &fakeCompiler{alone: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := compile.Compile(context.Background(), c.m, compile.Shape{}, b, compile.Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		var got []string
+		for _, k := range p.Kernels {
+			code := string(k.Code)
+			if m := ofOnce.FindStringSubmatch(code); m != nil && m[1] == "true" {
+				got = append(got, k.Name[strings.Index(k.Name, "_rows")+1:])
+				if i := strings.Index(k.Name, "_tile"); i >= 0 {
+					got[len(got)-1] = k.Name[i+1:]
+				}
+			}
+		}
+		slices.Sort(got)
+		if text := strings.Join(got, " "); text != c.want {
+			t.Errorf("%s, %s: %q, want %q", c.name, c.target, text, c.want)
+		}
+	}
+}
