@@ -16,10 +16,13 @@ const warpgroupColumns = 64
 
 // warpgroups is a strip for up to rows rows whose columns are shared by groups warpgroups,
 // 64 at a time, in stages of bk elements of k. Where a block has a multiprocessor for
-// itself more threads fill them: one starts a copy every 40 cycles, which is too few right
-// after the wait for x.
+// itself more threads fill them: a warp starts a copy every 40 cycles, and four are too few
+// right after the wait for x.
 func warpgroups(rows, cols, groups, bk, stages, cluster, blocks int) productShape {
-	fill := 256 / max(blocks, 1)
+	fill := 256
+	if blocks > 1 {
+		fill = 128
+	}
 	return productShape{name: fmt.Sprintf("rows%d_warpgroups", rows), own: true, most: int64(rows), rows: rows, cols: cols, split: 1, threads: groups*128 + fill, pitch: cols + 4,
 		cluster: cluster, blocks: blocks, write: (*emitter).warpgroups, wn: groups, bk: bk, stages: stages}
 }
