@@ -66,7 +66,7 @@ func (b *block) complete(id int) {
 // arriveCluster is the arrival of a warp at the cluster's barrier.
 func (w *warp) arriveCluster(ordered bool) {
 	m := w.m
-	if w.phase == m.phase {
+	if w.phase >= 0 {
 		w.fault(WaitFault, 0, "barrier.cluster.arrive twice without a wait")
 	}
 	w.phase = m.phase
@@ -84,10 +84,16 @@ func (w *warp) waitCluster() {
 	case w.phase < 0:
 		w.fault(WaitFault, 0, "barrier.cluster.wait without an arrive")
 	case w.m.phase > w.phase:
-		hear(w.clock, w.m.clock)
+		w.heardCluster()
 	default:
 		w.state = stateCluster
 	}
+}
+
+// heardCluster ends a wait at the cluster's barrier, after which the warp may arrive again.
+func (w *warp) heardCluster() {
+	w.phase = -1
+	hear(w.clock, w.m.clock)
 }
 
 // completeCluster ends the wait at the cluster's barrier if all are there.
@@ -107,7 +113,7 @@ func (m *Machine) completeCluster() {
 	for _, w := range m.warps[:n] {
 		if w.state == stateCluster {
 			w.state = stateReady
-			hear(w.clock, m.clock)
+			w.heardCluster()
 		}
 	}
 }

@@ -230,7 +230,7 @@ type warp struct {
 	b64    [][lanesOfWarp]uint64
 	preds  []uint32
 	state  state
-	phase  int // of the cluster's barrier, at its last arrival
+	phase  int // of the cluster's barrier, at its arrival; -1 if it has waited since
 	pc     int32
 	mask   uint32
 	exists uint32 // lanes that have a thread

@@ -612,6 +612,10 @@ func TestCluster(t *testing.T) {
 	if err := run(t, text("", late), nil, out, l); !errors.As(err, &e) || e.Fault != AddressFault || !strings.Contains(err.Error(), "has ended") {
 		t.Errorf("without a wait: %v", err)
 	}
+	unpaired := strings.Replace(body, " barrier.cluster.wait.aligned;\n  st.u32", "\n  st.u32", 1)
+	faulted(t, run(t, text("", unpaired), nil, out, l), WaitFault, "twice without a wait")
+	twice := strings.Replace(body, "barrier.cluster.wait.aligned;\n  mul.wide", "barrier.cluster.wait.aligned; barrier.cluster.wait.aligned;\n  mul.wide", 1)
+	faulted(t, run(t, text("", twice), nil, out, l), WaitFault, "without an arrive")
 	l.Grid[0] = 6
 	if err := run(t, text("", body), nil, out, l); !errors.As(err, &e) || e.Fault != LaunchFault {
 		t.Errorf("6 blocks in clusters of 4: %v", err)
@@ -750,6 +754,7 @@ func TestVariables(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(text(".global .align 4 .u32 g[2] = {7, 8};", "@%p1 bra $x; .shared .align 4 .b8 s[20]; ld.shared.v2.u32 {%r1, _}, [s+8]; $x: { .reg .b32 y; mov.b32 y, {%h1, %h2}; }"))
 	f.Add(text("", "setp.lt.and.s32 %p1|%p2, %r1, -1, !%p3; cp.async.cg.shared.global [%r1], [%d1+-16], 16, %r2;"))
+	f.Add(text("", "createpolicy.fractional.L2::evict_first.b64 %d2; ld.global.nc.L2::cache_hint.v2.u32 {%r1, %r2}, [%d1], %d2; cp.async.cg.shared.global.L2::cache_hint [%r1], [%d1], 16, %r2, %d2;"))
 	f.Add(text("", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%f1, %f2, %f3, %f4};"))
 	f.Add(text("", "mbarrier.try_wait.parity.shared.b64 %p1, [%r1+8], 1; cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];\n"+warpgroupOp("m64n8k16", "bf16", "!%p1, 1")))
 	entry := regexp.MustCompile(`(^|[\s;{}])\.entry([^\w$.:]|$)`) // a word of its own
