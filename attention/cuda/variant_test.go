@@ -176,7 +176,8 @@ func TestKeysGoFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	once, often := strings.Count(string(ptx), "cp.async.cg.shared.global.L2::cache_hint"), strings.Count(string(ptx), "cp.async.cg.shared.global [")
-	if once == 0 || often == 0 {
+	// Tiles of either size copy keys of the cache at as many places; the step's own have no hint.
+	if once == 0 || often <= once {
 		t.Errorf("%d copies of what is read once, %d of what is read often", once, often)
 	}
 }

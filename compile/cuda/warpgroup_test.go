@@ -103,11 +103,11 @@ func callsLibrary(v *program.Variant) bool {
 }
 
 // ofWarpgroups finds the shape of a product by warpgroups: blocks of a multiprocessor,
-// rows, columns, elements of k in a stage, stages.
-var ofWarpgroups = regexp.MustCompile(`(?s)__launch_bounds__\(\d+, (\d)\).*product_warpgroups<\w+, (\d+), (\d+), \d+, \d+, (\d+), (\d+),`)
+// rows, columns, threads that fill stages, elements of k in a stage, stages.
+var ofWarpgroups = regexp.MustCompile(`(?s)__launch_bounds__\(\d+, (\d)\).*product_warpgroups<\w+, (\d+), (\d+), \d+, (\d+), (\d+), (\d+),`)
 
 // TestWarpgroupsFit: blocks fit, and have three stages at least, or two where another
-// block is beside them.
+// block is beside them. A multiprocessor has 256 threads that fill stages.
 func TestWarpgroupsFit(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{alone: true})
 	if err != nil {
@@ -128,15 +128,15 @@ func TestWarpgroupsFit(t *testing.T) {
 				if m == nil {
 					t.Fatalf("%s is no product by warpgroups", p.Kernels[s.Kernel].Name)
 				}
-				var x [5]int
+				var x [6]int
 				for i := range x {
 					if x[i], err = strconv.Atoi(m[i+1]); err != nil {
 						t.Fatal(err)
 					}
 				}
 				shared, ok := s.Launch.Shared.Const()
-				if blocks, stages := x[0], x[4]; !ok || shared*int64(blocks) > 225<<10 || stages+blocks < 4 {
-					t.Errorf("%d columns, K %d: %d bytes of shared memory for %d blocks of %d rows, %d columns, %d stages of %d", n, k, shared, blocks, x[1], x[2], stages, x[3])
+				if blocks, fill, stages := x[0], x[3], x[5]; !ok || blocks*fill != 256 || shared*int64(blocks) > 225<<10 || stages+blocks < 4 {
+					t.Errorf("%d columns, K %d: %d bytes of shared memory for %d blocks of %d rows, %d columns, %d threads that fill %d stages of %d", n, k, shared, blocks, x[1], x[2], fill, stages, x[4])
 				}
 			}
 		}
