@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"pwc/compile/loop"
@@ -10,12 +11,13 @@ import (
 
 // floatOps are the C expressions of ops on floats, over operands $0 and $1.
 // Those that are a name with a helper of that name use it. Each rounds once to
-// float, or is a function of CUDA's library with an error of a few last places.
+// float, or is a function of CUDA's library with an error of a few last places; $S says that
+// the result is rounded to 16 bits, so that more of them do.
 var floatOps = map[loop.Op]string{
 	loop.Neg: "-$0", loop.Abs: "fabsf($0)", loop.Sign: "sign($0)", loop.Relu: "relu($0)",
 	"exp": "expf($0)", "log": "logf($0)", "sqrt": "__fsqrt_rn($0)", "rsqrt": "rsqrtf($0)", "reciprocal": "__frcp_rn($0)",
 	"sin": "sinf($0)", "cos": "cosf($0)", "tanh": "tanhf($0)", "erf": "erff($0)",
-	"sigmoid": "sigmoid($0)", "silu": "silu($0)", "gelu": "gelu($0)", "gelu_tanh": "gelu_tanh($0)",
+	"sigmoid": "sigmoid<$S>($0)", "silu": "silu<$S>($0)", "gelu": "gelu($0)", "gelu_tanh": "gelu_tanh<$S>($0)",
 	"floor": "floorf($0)", "ceil": "ceilf($0)", "round": "rintf($0)",
 	loop.Add: "__fadd_rn($0, $1)", loop.Sub: "__fsub_rn($0, $1)", loop.Mul: "__fmul_rn($0, $1)", loop.Div: "__fdiv_rn($0, $1)",
 	loop.Rem: "fmodf($0, $1)", "pow": "powf($0, $1)", loop.Maximum: "max_nan($0, $1)", loop.Minimum: "min_nan($0, $1)",
@@ -69,7 +71,7 @@ func (e *emitter) expression(in loop.Instr, args []string) string {
 	if from == dtype.I64 {
 		unsigned = "unsigned long long"
 	}
-	pairs := []string{"$U", unsigned, "$T", valueType(from)}
+	pairs := []string{"$U", unsigned, "$T", valueType(from), "$S", strconv.FormatBool(to.Bits() == 16)}
 	for i, a := range args {
 		pairs = append(pairs, fmt.Sprintf("$%d", i), a)
 	}

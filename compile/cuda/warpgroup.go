@@ -6,23 +6,17 @@ import (
 )
 
 // From 32 rows on a strip's warps read as much of shared memory as it gives, and wait for
-// each other. Hopper's tensor cores read both operands there themselves, 64 columns for
-// four warps at once (wgmma), and one warpgroup does nothing but fill stages. Only code for
-// sm_90a may ask for it, which NVRTC makes from 12.0 on and no other GPU runs: such a
-// kernel stands beside one that all do.
+// each other. Hopper's tensor cores read both operands there themselves, for four warps at
+// once (wgmma), and other warps do nothing but fill stages. Only code for sm_90a may ask for
+// it, which NVRTC makes from 12.0 on and no other GPU runs: such a kernel stands beside one
+// that all do.
 
-// warpgroupColumns is how many columns an instruction of a warpgroup has.
-const warpgroupColumns = 64
+// warpgroupM is how many rows of its first operand an instruction of a warpgroup takes.
+const warpgroupM = 64
 
-// warpgroups is a strip for up to rows rows whose columns are shared by groups warpgroups,
-// 64 at a time, in stages of bk elements of k. Where a block has a multiprocessor for
-// itself more threads fill them: a warp starts a copy every 40 cycles, and four are too few
-// right after the wait for x.
-func warpgroups(rows, cols, groups, bk, stages, cluster, blocks int) productShape {
-	fill := 256
-	if blocks > 1 {
-		fill = 128
-	}
+// warpgroups is a strip for up to rows rows whose columns are shared by groups warpgroups, in
+// stages of bk elements of k, which so many more threads fill.
+func warpgroups(rows, cols, groups, fill, bk, stages, cluster, blocks int) productShape {
 	return productShape{name: fmt.Sprintf("rows%d_warpgroups", rows), own: true, most: int64(rows), rows: rows, cols: cols, split: 1, threads: groups*128 + fill, pitch: cols + 4,
 		cluster: cluster, blocks: blocks, write: (*emitter).warpgroups, wn: groups, bk: bk, stages: stages}
 }
@@ -30,10 +24,17 @@ func warpgroups(rows, cols, groups, bk, stages, cluster, blocks int) productShap
 func (e *emitter) warpgroups(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
 	e.room(p, swizzleBytes+p.stages*(p.rows+p.cols)*p.bk*2)
-	e.use("warpgroup_" + e.elementOf())
+	n := p.rows // of the second operand
+	if p.rows <= warpgroupM {
+		n = p.cols / p.wn
+	}
+	e.use(warpgroupHelper(e.elementOf(), n))
 	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.threads - p.wn*128, p.bk, p.stages, max(p.cluster, 1), e.once(p), e.early(), e.soon()},
 		operands+", "+e.dim(e.k.MatMul.K))
 }
+
+// warpgroupHelper is the helper that multiplies 64 rows of one operand with n of the other.
+func warpgroupHelper(dt string, n int) string { return fmt.Sprintf("warpgroup_%s_%d", dt, n) }
 
 // swizzleBytes is what matrices of 128-byte rows, whose parts are exchanged, must be
 // aligned to (PTX ISA, "Shared Memory Matrix Layout").
@@ -62,33 +63,35 @@ __device__ __forceinline__ unsigned long long matrix_of(unsigned at) {
 }
 `}}
 	for _, dt := range []string{"bf16", "f16"} {
-		text := ""
-		for _, rows := range [...]int{warpgroupStrips, warpgroupLibrary} {
-			n := rows / 2 // sums of a thread
+		for n := 8; n <= warpgroupMost; n += 8 {
+			count := n / 2 // sums of a thread
 			var regs, sums []string
-			for i := range n {
+			for i := range count {
 				regs, sums = append(regs, fmt.Sprintf("%%%d", i)), append(sums, fmt.Sprintf(`"+f"(c[%d])`, i))
 			}
-			text += fmt.Sprintf(`
+			out = append(out, helper{warpgroupHelper(dt, n), []string{dt, "warpgroup"}, fmt.Sprintf(`
 __device__ __forceinline__ void warpgroup_mma(const %s *, float (&c)[%d], unsigned long long a, unsigned long long b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {%s}, %%%d, %%%d, 1, 1, 1, 0, 0;"
       : %s : "l"(a), "l"(b));
 }
-`, dt, n, rows, dt, dt, strings.Join(regs, ", "), n, n+1, strings.Join(sums, ", "))
+`, dt, count, n, dt, dt, strings.Join(regs, ", "), count, count+1, strings.Join(sums, ", "))})
 		}
-		out = append(out, helper{"warpgroup_" + dt, []string{dt, "warpgroup"}, text})
 	}
 	return append(out, helper{"product_warpgroups", []string{"shared_address", "copies", "warpgroup"}, `
 // product_warpgroups: up to BM rows of x and BN rows of w on the tensor cores of a
-// multiprocessor together. GROUPS warpgroups share the rows of w, 64 at a time, which are
-// the instruction's M operand. FILL more threads fill stages of shared memory, of BK
-// elements of k, asynchronously, as soon as all others have done with one. A block reads x
-// once. CLUSTER blocks share the strip, each with a part of K. With EARLY the first rows
-// of w are requested before the previous kernel is done. The last 64 rows of w may be
-// fewer: what lies behind them is multiplied, and not kept.
+// multiprocessor together. GROUPS warpgroups share the rows of w. The instruction multiplies
+// 64 rows of one operand with N of the other: up to 64 rows of x with all of w that a
+// warpgroup has, so that little is read twice of shared memory; more rows of x with 64 rows of
+// w after the other. What lies behind fewer than 64 is multiplied, and not kept. FILL more threads fill stages of shared memory, of BK elements of k,
+// asynchronously, as soon as all others have done with one. A block reads x once. CLUSTER
+// blocks share the strip, each with a part of K. With EARLY the first rows of w are requested
+// before the previous kernel is done.
 template <class T, int BM, int BN, int GROUPS, int FILL, int BK, int STAGES, int CLUSTER, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
-  constexpr int MULTIPLY = GROUPS * 128, PARTS = BK / 8, MT = (BN + 63) / 64 / GROUPS, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
+  constexpr int MULTIPLY = GROUPS * 128, PARTS = BK / 8, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
+  constexpr bool XM = BM <= 64;
+  constexpr int W_AT = XM ? BM * BK * 2 : 0, X_AT = XM ? 0 : BN * BK * 2;  // what is behind the last rows of M is in the stage, too
+  constexpr int MT = XM ? 1 : (BN + 63) / 64 / GROUPS, N = XM ? BN / GROUPS : BM;
   __shared__ unsigned long long full[STAGES], empty[STAGES];
   const unsigned base = (shared_address(part) + 1023) / 1024 * 1024;
   const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
@@ -103,14 +106,14 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
     #pragma unroll
     for (int n = 0; n * FILL < W; n++) {
       const int i = n * FILL + t;
-      if (W % FILL == 0 || i < W) weights.copy(base + stage * STAGE + at(BN, i / PARTS, i % PARTS), w_from[n] + k, exists(k + i % PARTS * 8));
+      if (W % FILL == 0 || i < W) weights.copy(base + stage * STAGE + W_AT + at(BN, i / PARTS, i % PARTS), w_from[n] + k, exists(k + i % PARTS * 8));
     }
   };
   auto fill_x = [&](int stage, int k) {
     #pragma unroll
     for (int n = 0; n * FILL < X; n++) {
       const int i = n * FILL + t;
-      if (X % FILL == 0 || i < X) copy_async(base + stage * STAGE + BN * BK * 2 + at(BM, i / PARTS, i % PARTS), x_from[n] + k, i / PARTS < rows && exists(k + i % PARTS * 8));
+      if (X % FILL == 0 || i < X) copy_async(base + stage * STAGE + X_AT + at(BM, i / PARTS, i % PARTS), x_from[n] + k, i / PARTS < rows && exists(k + i % PARTS * 8));
     }
   };
   if (SOON) let_next_start();
@@ -133,8 +136,8 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
   if (!SOON) let_next_start();
   __syncthreads();
   ready();
-  float acc[MT][BM / 2] = {};
-  const int wn = threadIdx.x / 128 * MT * 64;
+  float acc[MT][N / 2] = {};
+  const int wn = threadIdx.x / 128 * (XM ? N : MT * 64);
   if (fills) {
     #pragma unroll
     for (int n = 0; n * FILL < X; n++) {
@@ -156,18 +159,20 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
     for (int s = first; s < end; s++) {
       await(shared_address(full + stage), parity);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the tensor cores read what copies wrote
-      const unsigned a = base + stage * STAGE, b = a + BN * BK * 2;
+      const unsigned of_w = base + stage * STAGE + W_AT, of_x = base + stage * STAGE + X_AT;
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
       #pragma unroll
       for (int h = 0; h < BK / 16; h++)
         #pragma unroll
-        for (int i = 0; i < MT; i++)
-          warpgroup_mma(x, acc[i], matrix_of(a + (h / 4 * BN + wn + i * 64) * 128 + h % 4 * 32), matrix_of(b + h / 4 * BM * 128 + h % 4 * 32));
+        for (int i = 0; i < MT; i++) {
+          const unsigned long long a = matrix_of(of_w + (h / 4 * BN + wn + i * 64) * 128 + h % 4 * 32), b = matrix_of(of_x + h / 4 * BM * 128 + h % 4 * 32);
+          warpgroup_mma(x, acc[i], XM ? b : a, XM ? a : b);
+        }
       asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
       #pragma unroll
       for (int i = 0; i < MT; i++)
         #pragma unroll
-        for (int j = 0; j < BM / 2; j++) asm volatile("" : "+f"(acc[i][j])::"memory");  // not to be read before
+        for (int j = 0; j < N / 2; j++) asm volatile("" : "+f"(acc[i][j])::"memory");  // not to be read before
       if (t % 32 == 0) arrive(shared_address(empty + stage));
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
@@ -177,9 +182,10 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
     #pragma unroll
     for (int i = 0; i < MT; i++)
       #pragma unroll
-      for (int j = 0; j < BM / 2; j++) {
-        const int c = wn + i * 64 + t / 32 * 16 + j / 2 % 2 * 8 + t % 32 / 4;
-        if (BN % 64 == 0 || c < BN) part[(j / 4 * 8 + t % 4 * 2 + j % 2) * PITCH + c] = acc[i][j];
+      for (int j = 0; j < N / 2; j += 2) {
+        const int m = t / 32 * 16 + j / 2 % 2 * 8 + t % 32 / 4, n = j / 4 * 8 + t % 4 * 2, c = wn + i * 64 + m;
+        if (XM && m < BM) *(float2 *)(part + m * PITCH + wn + n) = make_float2(acc[i][j], acc[i][j + 1]);
+        if (!XM && c < BN) part[n * PITCH + c] = acc[i][j], part[(n + 1) * PITCH + c] = acc[i][j + 1];
       }
   }
 }

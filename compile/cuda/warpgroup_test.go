@@ -102,12 +102,14 @@ func callsLibrary(v *program.Variant) bool {
 	return slices.ContainsFunc(v.Steps, func(s program.Step) bool { return s.Kind == program.StepLibrary })
 }
 
-// ofWarpgroups finds the shape of a product by warpgroups: blocks of a multiprocessor,
-// rows, columns, threads that fill stages, elements of k in a stage, stages.
-var ofWarpgroups = regexp.MustCompile(`(?s)__launch_bounds__\(\d+, (\d)\).*product_warpgroups<\w+, (\d+), (\d+), \d+, (\d+), (\d+), (\d+),`)
+// ofWarpgroups finds the shape of a product by warpgroups: threads, blocks of a
+// multiprocessor, rows, columns, warpgroups that multiply, threads that fill stages, elements
+// of k in a stage, stages.
+var ofWarpgroups = regexp.MustCompile(`(?s)__launch_bounds__\((\d+), (\d)\).*product_warpgroups<\w+, (\d+), (\d+), (\d+), (\d+), (\d+), (\d+),`)
 
 // TestWarpgroupsFit: blocks fit, and have three stages at least, or two where another
-// block is beside them. A multiprocessor has 256 threads that fill stages.
+// block is beside them. A thread has registers for its sums, or for where it copies from, and
+// as many more as either takes; a warpgroup's columns are what an instruction may have.
 func TestWarpgroupsFit(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{alone: true})
 	if err != nil {
@@ -128,15 +130,21 @@ func TestWarpgroupsFit(t *testing.T) {
 				if m == nil {
 					t.Fatalf("%s is no product by warpgroups", p.Kernels[s.Kernel].Name)
 				}
-				var x [6]int
+				var x [8]int
 				for i := range x {
 					if x[i], err = strconv.Atoi(m[i+1]); err != nil {
 						t.Fatal(err)
 					}
 				}
 				shared, ok := s.Launch.Shared.Const()
-				if blocks, fill, stages := x[0], x[3], x[5]; !ok || blocks*fill != 256 || shared*int64(blocks) > 225<<10 || stages+blocks < 4 {
-					t.Errorf("%d columns, K %d: %d bytes of shared memory for %d blocks of %d rows, %d columns, %d threads that fill %d stages of %d", n, k, shared, blocks, x[1], x[2], fill, stages, x[4])
+				threads, blocks, rows, cols, groups, fill, bk, stages := x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]
+				sums, each := rows/2*((cols+63)/64)/groups, cols/groups
+				if rows <= 64 {
+					sums = each / 2
+				}
+				copies := 2 * (rows + cols) * bk / 8 / fill // pointers of 64 bits
+				if registers := 64 << 10 / (threads * blocks); !ok || shared*int64(blocks) > 225<<10 || stages+blocks < 4 || threads != groups*128+fill || registers < max(sums, copies)+32 || rows <= 64 && (each%8 != 0 || each > 256) {
+					t.Errorf("%d columns, K %d: %d bytes of shared memory for %d blocks of %d rows, %d columns, %d warpgroups, %d threads that fill %d stages of %d; %d registers", n, k, shared, blocks, rows, cols, groups, fill, stages, bk, registers)
 				}
 			}
 		}
@@ -154,16 +162,18 @@ func TestDeviceWarpgroups(t *testing.T) {
 		cols, depth int64
 		shape       cuda.Shape
 	}{
-		{dtype.BF16, 448, 1024, cuda.Warpgroups(64, 224, 2, 128, 3, 1, 1)},
-		{dtype.F16, 100, 1096, cuda.Warpgroups(64, 48, 1, 128, 8, 1, 1)},
-		{dtype.BF16, 136, 2056, cuda.Warpgroups(64, 64, 1, 128, 4, 2, 1)},
-		{dtype.F16, 192, 1536, cuda.Warpgroups(64, 64, 1, 128, 2, 3, 1)},
-		{dtype.BF16, 96, 72, cuda.Warpgroups(64, 96, 1, 64, 4, 1, 1)},
-		{dtype.BF16, 300, 776, cuda.Warpgroups(64, 112, 1, 128, 2, 1, 2)},
-		{dtype.BF16, 300, 776, cuda.Warpgroups(96, 112, 1, 128, 2, 1, 2)},
-		{dtype.F16, 136, 2056, cuda.Warpgroups(96, 64, 1, 128, 4, 2, 1)},
-		{dtype.BF16, 224, 520, cuda.Warpgroups(96, 96, 2, 64, 4, 1, 1)},
-		{dtype.BF16, 224, 520, cuda.Warpgroups(64, 224, 2, 64, 4, 1, 1)},
+		{dtype.BF16, 448, 1024, cuda.Warpgroups(64, 224, 2, 384, 128, 3, 1, 1)},
+		{dtype.F16, 100, 1096, cuda.Warpgroups(64, 48, 1, 256, 128, 8, 1, 1)},
+		{dtype.BF16, 136, 2056, cuda.Warpgroups(64, 64, 1, 256, 128, 4, 2, 1)},
+		{dtype.F16, 192, 1536, cuda.Warpgroups(64, 64, 1, 192, 128, 2, 3, 1)},
+		{dtype.BF16, 96, 72, cuda.Warpgroups(64, 96, 1, 128, 64, 4, 1, 1)},
+		{dtype.BF16, 300, 776, cuda.Warpgroups(64, 112, 1, 128, 128, 2, 1, 2)},
+		{dtype.BF16, 300, 776, cuda.Warpgroups(96, 112, 1, 128, 128, 2, 1, 2)},
+		{dtype.F16, 136, 2056, cuda.Warpgroups(96, 64, 1, 256, 128, 4, 2, 1)},
+		{dtype.BF16, 224, 520, cuda.Warpgroups(96, 96, 2, 128, 64, 4, 1, 1)},
+		{dtype.BF16, 224, 520, cuda.Warpgroups(64, 224, 2, 256, 64, 4, 1, 1)},
+		{dtype.BF16, 136, 1096, cuda.Warpgroups(32, 40, 1, 128, 128, 3, 1, 1)},
+		{dtype.F16, 136, 520, cuda.Warpgroups(48, 72, 1, 256, 64, 3, 2, 1)},
 	} {
 		m := productModule(t, c.dt, c.dt, c.depth, c.cols)
 		p, err := compile.Compile(context.Background(), m, compile.Shape{}, cuda.Only{Backend: b, Shape: c.shape}, compile.Options{})

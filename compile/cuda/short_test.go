@@ -1,0 +1,76 @@
+package cuda_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"testing"
+
+	"pwc/compile"
+	"pwc/internal/oracle"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/ir/interp"
+)
+
+// TestDeviceShortResults holds functions whose results are rounded to 16 bits, and are
+// approximated on the way, for all 65536 operands: 1 of 1000 may be the neighbour of the right
+// one, and what is too small for exp to be a normal number may be zero.
+func TestDeviceShortResults(t *testing.T) {
+	g := openDevice(t)
+	logistic := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+	for _, dt := range []dtype.DType{dtype.BF16, dtype.F16} {
+		m, err := ir.Parse("short.ir", fmt.Appendf(nil, `pwc 1
+module "short" {
+  sym N in [1, 256] batch
+  func @piece(%%x: %[1]s[N, 256]) -> (%[1]s[N, 256], %[1]s[N, 256], %[1]s[N, 256]) {
+    %%s = sigmoid(%%x) : %[1]s[N, 256]
+    %%t = silu(%%x) : %[1]s[N, 256]
+    %%u = gelu_tanh(%%x) : %[1]s[N, 256]
+    return %%s, %%t, %%u
+  }
+}`, dt))
+		if err != nil {
+			t.Fatal(err)
+		}
+		data := make([]byte, 2<<16)
+		for i := range 1 << 16 {
+			binary.LittleEndian.PutUint16(data[2*i:], uint16(i))
+		}
+		x, err := interp.FromBytes(dt, []int64{256, 256}, data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := g.run(p, m, &oracle.Inputs{Symbols: map[string]int64{"N": 256}, Params: []*interp.Tensor{x}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, f := range []func(float64) float64{
+			logistic,
+			func(x float64) float64 { return x * logistic(x) },
+			func(x float64) float64 { return x * logistic(2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)) },
+		} {
+			y, off := got.results[i], 0
+			for n := range 1 << 16 {
+				v := f(x.At(n))
+				want, have := dt.Round(v), y.At(n)
+				between := dt.Round((want + have) / 2) // one of both, if they are neighbours
+				switch {
+				case math.IsNaN(want) && math.IsNaN(have), have == want, have == 0 && math.Abs(v) < 1e-35:
+				case between == want || between == have:
+					off++
+				default:
+					t.Fatalf("%s, result %d of %g: %g, want %g", dt, i, x.At(n), have, want)
+				}
+			}
+			if off > 1<<16/1000 {
+				t.Errorf("%s, result %d: %d are neighbours of the right one", dt, i, off)
+			}
+		}
+	}
+}
