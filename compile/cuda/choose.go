@@ -214,16 +214,17 @@ func stripShape(rows, units int, depth int64, on gpu) productShape {
 }
 
 // Warpgroups were measured on the same matrices with 64 rows, against strips. Where sums
-// have 4096 elements and more they take up to 18 % less, with shorter ones from 4 % less to 20
+// have 4096 elements and more they take up to 17 % less, with shorter ones from 4 % less to 22
 // more. A block has all columns of a multiprocessor; or two or three blocks share 64 of them;
 // or where three stages of all would not fit two blocks of a multiprocessor have half of them
 // each.
 //
 // A warp starts a copy of 512 bytes every 40 cycles, so that 128 threads that fill stages are
 // too few right after the wait for x, and 256 where a stage is long. With 28672 columns 128,
-// 256 and 384 of them take 56.5, 56.1 and 55.6 µs, with 8192 18.6, 17.8 and 18.4. Blocks of a
-// cluster have half of a long sum, or one that is soon over: 128 and a second warpgroup that
-// multiplies are faster there, 11.4 µs for 4096 x 4096, where 256 and one take 11.8.
+// 256 and 384 of them take 56.5, 56.1 and 55.6 µs, with 8192 18.6, 17.8 and 18.4. With two
+// blocks in a cluster 128 and a second warpgroup that multiplies are faster, 11.4 µs for
+// 4096 x 4096, where 256 and one take 11.8; with three they are not, 13.0 for 2048 x 8192
+// and 12.5.
 //
 // More than three never share: clusters of four and eight do not come out even. An H200
 // has room for 39 clusters of three such blocks, 30 of four, 15 of eight
@@ -266,7 +267,7 @@ func warpgroupShape(rows int, depth, cols int64, on gpu) (productShape, bool) {
 		return productShape{}, false
 	case n < warpgroupColumns*3/4:
 		n, cluster = warpgroupColumns, int(min(132*warpgroupColumns/cols, warpgroupCluster))
-		if strips {
+		if strips && cluster == 2 {
 			groups, fill = 2, 128
 		}
 	case n > 2*warpgroupColumns && strips && stages(n, 1, 1) > 2:
