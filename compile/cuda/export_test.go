@@ -33,7 +33,7 @@ func Strip(rows, cols, wm, wn, wk, bk, stages, cluster, blocks int) Shape {
 	return Shape{p}
 }
 
-// Warpgroups is a shape for up to 64 rows, or more, on the tensor cores of sm_90a.
+// Warpgroups is a shape for 64 or 96 rows, on the tensor cores of sm_90a.
 func Warpgroups(rows, cols, groups, fill, bk, stages, cluster, blocks int) Shape {
 	p := warpgroups(rows, cols, groups, fill, bk, stages, cluster, blocks)
 	p.name = fmt.Sprintf("warpgroups%d_n%d_g%d_f%d_k%d_s%d_c%d_b%d", rows, cols, groups, fill, bk, stages, cluster, blocks)

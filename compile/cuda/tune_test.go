@@ -185,7 +185,7 @@ func candidates(rows int, cols, depth int64) []cuda.Shape {
 	if rows >= 8 && rows <= 64 {
 		out = append(out, strips((rows+7)/8*8, cols, depth)...)
 	}
-	if rows > 16 && rows <= 96 {
+	if rows > 32 && rows <= 96 {
 		out = append(out, warpgroups((rows+31)/32*32, cols, depth)...)
 	}
 	if rows >= 32 {
@@ -268,7 +268,7 @@ func strips(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
-// warpgroups lists strips of warpgroups that fill an H200, one or two
+// warpgroups lists strips of warpgroups for 64 or 96 rows that fill an H200, one or two
 // blocks for each multiprocessor, or clusters of them.
 func warpgroups(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape

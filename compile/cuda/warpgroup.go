@@ -25,7 +25,7 @@ func (e *emitter) warpgroups(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
 	e.room(p, swizzleBytes+p.stages*(p.rows+p.cols)*p.bk*2)
 	n := p.rows // of the second operand
-	if p.rows <= warpgroupM {
+	if p.rows == warpgroupM {
 		n = p.cols / p.wn
 	}
 	e.use(warpgroupHelper(e.elementOf(), n))
@@ -79,19 +79,19 @@ __device__ __forceinline__ void warpgroup_mma(const %s *, float (&c)[%d], unsign
 	}
 	return append(out, helper{"product_warpgroups", []string{"shared_address", "copies", "warpgroup"}, `
 // product_warpgroups: up to BM rows of x and BN rows of w on the tensor cores of a
-// multiprocessor together. GROUPS warpgroups share the rows of w. The instruction multiplies
-// 64 rows of one operand with N of the other: up to 64 rows of x with all of w that a
-// warpgroup has, so that little is read twice of shared memory; more rows of x with 64 rows of
-// w after the other. What lies behind fewer than 64 is multiplied, and not kept. FILL more threads fill stages of shared memory, of BK elements of k,
-// asynchronously, as soon as all others have done with one. A block reads x once. CLUSTER
-// blocks share the strip, each with a part of K. With EARLY the first rows of w are requested
-// before the previous kernel is done.
+// multiprocessor together. GROUPS warpgroups share the rows of w. An instruction multiplies
+// 64 rows of its first operand with N of its second: 64 rows of x with all of w that the
+// warpgroup has, so that little is read twice of shared memory; or 64 rows of w with all of
+// x. The last 64 of w may be fewer then: what lies behind them is multiplied, and not kept.
+// FILL more threads fill stages of shared memory, of BK elements of k, asynchronously, as soon
+// as all others have done with one. A block reads x once. CLUSTER blocks share the strip, each
+// with a part of K. With EARLY the first rows of w are requested before the previous kernel is
+// done.
 template <class T, int BM, int BN, int GROUPS, int FILL, int BK, int STAGES, int CLUSTER, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int MULTIPLY = GROUPS * 128, PARTS = BK / 8, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
-  constexpr bool XM = BM <= 64;
-  constexpr int W_AT = XM ? BM * BK * 2 : 0, X_AT = XM ? 0 : BN * BK * 2;  // what is behind the last rows of M is in the stage, too
-  constexpr int MT = XM ? 1 : (BN + 63) / 64 / GROUPS, N = XM ? BN / GROUPS : BM;
+  constexpr bool X_FIRST = BM == 64;
+  constexpr int MT = X_FIRST ? 1 : (BN + 63) / 64 / GROUPS, N = X_FIRST ? BN / GROUPS : BM;
   __shared__ unsigned long long full[STAGES], empty[STAGES];
   const unsigned base = (shared_address(part) + 1023) / 1024 * 1024;
   const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
@@ -106,14 +106,14 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
     #pragma unroll
     for (int n = 0; n * FILL < W; n++) {
       const int i = n * FILL + t;
-      if (W % FILL == 0 || i < W) weights.copy(base + stage * STAGE + W_AT + at(BN, i / PARTS, i % PARTS), w_from[n] + k, exists(k + i % PARTS * 8));
+      if (W % FILL == 0 || i < W) weights.copy(base + stage * STAGE + at(BN, i / PARTS, i % PARTS), w_from[n] + k, exists(k + i % PARTS * 8));
     }
   };
   auto fill_x = [&](int stage, int k) {
     #pragma unroll
     for (int n = 0; n * FILL < X; n++) {
       const int i = n * FILL + t;
-      if (X % FILL == 0 || i < X) copy_async(base + stage * STAGE + X_AT + at(BM, i / PARTS, i % PARTS), x_from[n] + k, i / PARTS < rows && exists(k + i % PARTS * 8));
+      if (X % FILL == 0 || i < X) copy_async(base + stage * STAGE + BN * BK * 2 + at(BM, i / PARTS, i % PARTS), x_from[n] + k, i / PARTS < rows && exists(k + i % PARTS * 8));
     }
   };
   if (SOON) let_next_start();
@@ -137,7 +137,7 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
   __syncthreads();
   ready();
   float acc[MT][N / 2] = {};
-  const int wn = threadIdx.x / 128 * (XM ? N : MT * 64);
+  const int wn = threadIdx.x / 128 * (X_FIRST ? N : MT * 64);
   if (fills) {
     #pragma unroll
     for (int n = 0; n * FILL < X; n++) {
@@ -159,14 +159,14 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
     for (int s = first; s < end; s++) {
       await(shared_address(full + stage), parity);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the tensor cores read what copies wrote
-      const unsigned of_w = base + stage * STAGE + W_AT, of_x = base + stage * STAGE + X_AT;
+      const unsigned of_w = base + stage * STAGE, of_x = of_w + BN * BK * 2;
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
       #pragma unroll
       for (int h = 0; h < BK / 16; h++)
         #pragma unroll
         for (int i = 0; i < MT; i++) {
-          const unsigned long long a = matrix_of(of_w + (h / 4 * BN + wn + i * 64) * 128 + h % 4 * 32), b = matrix_of(of_x + h / 4 * BM * 128 + h % 4 * 32);
-          warpgroup_mma(x, acc[i], XM ? b : a, XM ? a : b);
+          const unsigned long long some_w = matrix_of(of_w + (h / 4 * BN + wn + i * 64) * 128 + h % 4 * 32), all_x = matrix_of(of_x + h / 4 * BM * 128 + h % 4 * 32);
+          warpgroup_mma(x, acc[i], X_FIRST ? all_x : some_w, X_FIRST ? some_w : all_x);
         }
       asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
       #pragma unroll
@@ -184,8 +184,8 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
       #pragma unroll
       for (int j = 0; j < N / 2; j += 2) {
         const int m = t / 32 * 16 + j / 2 % 2 * 8 + t % 32 / 4, n = j / 4 * 8 + t % 4 * 2, c = wn + i * 64 + m;
-        if (XM && m < BM) *(float2 *)(part + m * PITCH + wn + n) = make_float2(acc[i][j], acc[i][j + 1]);
-        if (!XM && c < BN) part[n * PITCH + c] = acc[i][j], part[(n + 1) * PITCH + c] = acc[i][j + 1];
+        if (X_FIRST) *(float2 *)(part + m * PITCH + wn + n) = make_float2(acc[i][j], acc[i][j + 1]);
+        else if (BN % 64 == 0 || c < BN) part[n * PITCH + c] = acc[i][j], part[(n + 1) * PITCH + c] = acc[i][j + 1];
       }
   }
 }
