@@ -278,7 +278,7 @@ func warpgroups(rows int, cols, depth int64) []cuda.Shape {
 		for _, n := range slices.Compact([]int{each, (each + 15) / 16 * 16, (each + 31) / 32 * 32, (each + 63) / 64 * 64}) {
 			for groups := 1; groups <= 2; groups++ {
 				for _, fill := range []int{128, 192, 256, 384} {
-					for _, bk := range []int{128} {
+					for _, bk := range []int{64, 128, 256} {
 						room := 225<<10/c.blocks - inbox(rows, n, cluster)
 						stages := min(room/((rows+n)*bk*2), 12)
 						tiles, sums := 1, n/groups/2

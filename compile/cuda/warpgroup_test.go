@@ -109,7 +109,7 @@ var ofWarpgroups = regexp.MustCompile(`(?s)__launch_bounds__\((\d+), (\d)\).*pro
 
 // TestWarpgroupsFit: blocks fit, and have three stages at least, or two where another
 // block is beside them. A thread has registers for its sums, or for where it copies from, and
-// as many more as either takes; a warpgroup's columns are what an instruction may have.
+// 32 more; a warpgroup's columns are what an instruction may have.
 func TestWarpgroupsFit(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{alone: true})
 	if err != nil {
