@@ -260,17 +260,16 @@ func warpgroupShape(rows int, depth, cols int64, on gpu) (productShape, bool) {
 		inbox := (&productShape{rows: rows, cluster: cluster, pitch: n + 4}).inboxBytes()
 		return min((sharedBytes(on)/blocks-staticBytes-swizzleBytes-inbox)/((rows+n)*warpgroupK*2), warpgroupStages)
 	}
-	strips := rows == warpgroupStrips
 	groups, fill, cluster, blocks := 1, 256, 1, 1
 	switch {
 	case rows == warpgroupLibrary && warpgroupColumns*3/4 <= n && n < warpgroupColumns:
 		return productShape{}, false
 	case n < warpgroupColumns*3/4:
 		n, cluster = warpgroupColumns, int(min(132*warpgroupColumns/cols, warpgroupCluster))
-		if strips && cluster == 2 {
+		if cluster == 2 && xFirst(rows) {
 			groups, fill = 2, 128
 		}
-	case n > 2*warpgroupColumns && strips && stages(n, 1, 1) > 2:
+	case n > 2*warpgroupColumns && xFirst(rows) && stages(n, 1, 1) > 2:
 		groups, fill = 2, 384
 	case n > 2*warpgroupColumns:
 		n, fill, blocks = n/2, 128, 2

@@ -36,6 +36,7 @@ type source struct {
 	params []dim.Dim // of attribute dims
 	faults []int32   // of attribute faults
 	used   map[string]bool
+	made   []helper // for this kernel alone
 	body   strings.Builder
 	depth  int
 
@@ -404,7 +405,7 @@ func (e *emitter) wait() {
 
 // prelude writes the helpers that the kernel uses.
 func (e *emitter) prelude(b *strings.Builder) {
-	all := slices.Concat(helpers, productHelpers, streamHelpers, stripHelpers, warpgroupHelpers, groupHelpers, rowHelpers)
+	all := slices.Concat(helpers, productHelpers, streamHelpers, stripHelpers, e.made, warpgroupHelpers, groupHelpers, rowHelpers)
 	for _, h := range slices.Backward(all) { // needs come first in the list
 		if e.used[h.name] {
 			for _, n := range h.needs {

@@ -24,25 +24,44 @@ func warpgroups(rows, cols, groups, fill, bk, stages, cluster, blocks int) produ
 func (e *emitter) warpgroups(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
 	e.room(p, swizzleBytes+p.stages*(p.rows+p.cols)*p.bk*2)
+	first := xFirst(p.rows)
 	n := p.rows // of the second operand
-	if p.rows == warpgroupM {
+	if first {
 		n = p.cols / p.wn
 	}
-	e.use(warpgroupHelper(e.elementOf(), n))
-	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.threads - p.wn*128, p.bk, p.stages, max(p.cluster, 1), e.once(p), e.early(), e.soon()},
+	multiply := warpgroupMMA(e.elementOf(), n)
+	e.made = append(e.made, multiply)
+	e.use(multiply.name)
+	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.threads - p.wn*128, p.bk, p.stages, max(p.cluster, 1), first, e.once(p), e.early(), e.soon()},
 		operands+", "+e.dim(e.k.MatMul.K))
 }
 
-// warpgroupHelper is the helper that multiplies 64 rows of one operand with n of the other.
-func warpgroupHelper(dt string, n int) string { return fmt.Sprintf("warpgroup_%s_%d", dt, n) }
+// xFirst reports whether so many rows of x are the first operand of an instruction, and not
+// the columns: they have to be as many as it takes.
+func xFirst(rows int) bool { return rows == warpgroupM }
+
+// warpgroupMMA is the instruction that multiplies 64 rows of one operand with n of the other.
+func warpgroupMMA(dt string, n int) helper {
+	count := n / 2 // sums of a thread
+	var regs, sums []string
+	for i := range count {
+		regs, sums = append(regs, fmt.Sprintf("%%%d", i)), append(sums, fmt.Sprintf(`"+f"(c[%d])`, i))
+	}
+	return helper{"warpgroup_mma", []string{dt}, fmt.Sprintf(`
+__device__ __forceinline__ void warpgroup_mma(const %s *, float (&c)[%d], unsigned long long a, unsigned long long b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {%s}, %%%d, %%%d, 1, 1, 1, 0, 0;"
+      : %s : "l"(a), "l"(b));
+}
+`, dt, count, n, dt, dt, strings.Join(regs, ", "), count, count+1, strings.Join(sums, ", "))}
+}
 
 // swizzleBytes is what matrices of 128-byte rows, whose parts are exchanged, must be
 // aligned to (PTX ISA, "Shared Memory Matrix Layout").
 const swizzleBytes = 1024
 
 // warpgroupHelpers are the inner part of products by warpgroups.
-var warpgroupHelpers = func() []helper {
-	out := []helper{{"warpgroup", nil, `
+var warpgroupHelpers = []helper{
+	{"warpgroup", nil, `
 // expect makes a barrier each phase of which ends with so many arrivals.
 __device__ __forceinline__ void expect(unsigned barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -61,36 +80,21 @@ __device__ __forceinline__ void await(unsigned barrier, unsigned parity) {
 __device__ __forceinline__ unsigned long long matrix_of(unsigned at) {
   return 1ull << 62 | 64ull << 32 | 1ull << 16 | (at & 0x3ffff) >> 4;
 }
-`}}
-	for _, dt := range []string{"bf16", "f16"} {
-		for n := 8; n <= warpgroupMost; n += 8 {
-			count := n / 2 // sums of a thread
-			var regs, sums []string
-			for i := range count {
-				regs, sums = append(regs, fmt.Sprintf("%%%d", i)), append(sums, fmt.Sprintf(`"+f"(c[%d])`, i))
-			}
-			out = append(out, helper{warpgroupHelper(dt, n), []string{dt, "warpgroup"}, fmt.Sprintf(`
-__device__ __forceinline__ void warpgroup_mma(const %s *, float (&c)[%d], unsigned long long a, unsigned long long b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {%s}, %%%d, %%%d, 1, 1, 1, 0, 0;"
-      : %s : "l"(a), "l"(b));
-}
-`, dt, count, n, dt, dt, strings.Join(regs, ", "), count, count+1, strings.Join(sums, ", "))})
-		}
-	}
-	return append(out, helper{"product_warpgroups", []string{"shared_address", "copies", "warpgroup"}, `
+`},
+	{"product_warpgroups", []string{"shared_address", "copies", "warpgroup"}, `
 // product_warpgroups: up to BM rows of x and BN rows of w on the tensor cores of a
 // multiprocessor together. GROUPS warpgroups share the rows of w. An instruction multiplies
-// 64 rows of its first operand with N of its second: 64 rows of x with all of w that the
-// warpgroup has, so that little is read twice of shared memory; or 64 rows of w with all of
-// x. The last 64 of w may be fewer then: what lies behind them is multiplied, and not kept.
+// 64 rows of its first operand with N of its second: with X_FIRST 64 rows of x with all of w
+// that the warpgroup has, so that little is read twice of shared memory; else 64 rows of w
+// with all of x. The last 64 of w may be fewer then: what lies behind them is multiplied, and
+// not kept.
 // FILL more threads fill stages of shared memory, of BK elements of k, asynchronously, as soon
 // as all others have done with one. A block reads x once. CLUSTER blocks share the strip, each
 // with a part of K. With EARLY the first rows of w are requested before the previous kernel is
 // done.
-template <class T, int BM, int BN, int GROUPS, int FILL, int BK, int STAGES, int CLUSTER, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
+template <class T, int BM, int BN, int GROUPS, int FILL, int BK, int STAGES, int CLUSTER, bool X_FIRST, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int MULTIPLY = GROUPS * 128, PARTS = BK / 8, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
-  constexpr bool X_FIRST = BM == 64;
   constexpr int MT = X_FIRST ? 1 : (BN + 63) / 64 / GROUPS, N = X_FIRST ? BN / GROUPS : BM;
   __shared__ unsigned long long full[STAGES], empty[STAGES];
   const unsigned base = (shared_address(part) + 1023) / 1024 * 1024;
@@ -189,5 +193,5 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
       }
   }
 }
-`})
-}()
+`},
+}
