@@ -214,21 +214,29 @@ func stripShape(rows, units int, depth int64, on gpu) productShape {
 }
 
 // Warpgroups were measured on the same matrices with 64 rows, against strips. Where sums
-// have 4096 elements and more they take up to 17 % less, with shorter ones from 4 % less to 22
-// more. A block has all columns of a multiprocessor; or two or three blocks share 64 of them;
-// or where three stages of all would not fit two blocks of a multiprocessor have half of them
-// each.
+// have 2048 elements and more they take 2 to 21 % less, unless blocks that share columns have
+// less than half of that each: 2048 x 2048 takes 5.9 µs instead of 5.4. A block has all columns
+// of a multiprocessor; or two or three blocks share 64 of them; or two blocks of a
+// multiprocessor have half of them each, where three stages of all would not fit, or sums are
+// short.
+//
+// Up to 64 columns two warpgroups take turns at stages: while one waits for what it
+// multiplies the other multiplies, and stages are free sooner. With one, or two that share
+// the columns, 4096 x 4096 takes 11.3 µs, with turns 11.0, 2048 x 8192 12.2 and 11.6; 48
+// columns with long sums 14.4, with turns 14.6. Three that take turns are slower again.
 //
 // A warp starts a copy of 512 bytes every 40 cycles, so that 128 threads that fill stages are
 // too few right after the wait for x, and 256 where a stage is long. With 28672 columns 128,
-// 256 and 384 of them take 56.5, 56.1 and 55.6 µs, with 8192 18.6, 17.8 and 18.4. With two
-// blocks in a cluster 128 and a second warpgroup that multiplies are faster, 11.4 µs for
-// 4096 x 4096, where 256 and one take 11.8; with three they are not, 13.0 for 2048 x 8192
-// and 12.5.
+// 256 and 384 of them take 56.5, 55.8 and 55.4 µs.
 //
 // More than three never share: clusters of four and eight do not come out even. An H200
 // has room for 39 clusters of three such blocks, 30 of four, 15 of eight
 // (cuOccupancyMaxActiveClusters).
+//
+// With 32 rows they pay where blocks share columns and each has much of a sum: 4096 x 14336
+// takes 27.8 instead of 28.2 µs, and a layer of Llama-3.1-8B 110.6 instead of 111.0. With
+// 4096 x 4096 by them, which takes 9.6 instead of 9.8, the layer takes 111.1; 28672 columns
+// with silu · mul take 55.3, and as a strip 53.9.
 //
 // With 65 to 96 rows the others are the library's kernels, which do not start before the
 // one before ends, nor compute what follows. Whole steps of Llama-3.1-8B and 3.2-1B, tuned,
@@ -237,45 +245,49 @@ func stripShape(rows, units int, depth int64, on gpu) productShape {
 // took 7.79 ms, by the library's best algorithms 7.60.
 const (
 	warpgroupArch    = 90
-	warpgroupStrips  = 64   // rows up to which strips are what there is else,
-	warpgroupLibrary = 96   // and those up to which the library is
-	warpgroupDepth   = 4096 // a long sum, against strips
-	libraryDepth     = 2048 // and against the library
+	warpgroupFew     = 32   // rows up to which some blocks that share columns are faster than strips,
+	warpgroupStrips  = 64   // nearly all blocks are,
+	warpgroupLibrary = 96   // and the library is what there is else
+	warpgroupDepth   = 2048 // elements of a sum
+	warpgroupLong    = 4096 // of a long one
 	warpgroupMost    = 256  // columns of a multiprocessor
 	warpgroupColumns = 64   // that blocks of a cluster share
 	warpgroupCluster = 3    // of them
 	warpgroupK       = 128  // elements of k in a stage
-	warpgroupStages  = 8
 )
 
 // warpgroupShape is the strip of warpgroups for so many rows, if there is one that is
 // faster than other kernels.
 func warpgroupShape(rows int, depth, cols int64, on gpu) (productShape, bool) {
 	n := int(ceilDiv(ceilDiv(min(cols, maxIndex), 132), 16) * 16)
-	long := rows == warpgroupStrips && depth >= warpgroupDepth || rows == warpgroupLibrary && depth >= libraryDepth
-	if !on.own || !long || n > warpgroupMost {
+	share := map[int]int64{warpgroupFew: warpgroupLong, warpgroupStrips: warpgroupDepth / 2, warpgroupLibrary: 0} // of a sum, for a block of a cluster
+	least, ok := share[rows]
+	if !on.own || !ok || depth < warpgroupDepth || n > warpgroupMost {
 		return productShape{}, false
 	}
 	stages := func(n, cluster, blocks int) int {
 		inbox := (&productShape{rows: rows, cluster: cluster, pitch: n + 4}).inboxBytes()
-		return min((sharedBytes(on)/blocks-staticBytes-swizzleBytes-inbox)/((rows+n)*warpgroupK*2), warpgroupStages)
+		return (sharedBytes(on)/blocks - staticBytes - swizzleBytes - inbox) / ((rows + n) * warpgroupK * 2)
 	}
-	groups, fill, cluster, blocks := 1, 256, 1, 1
+	groups, turns, fill, cluster, blocks := 1, 1, 256, 1, 1
 	switch {
-	case rows == warpgroupLibrary && warpgroupColumns*3/4 <= n && n < warpgroupColumns:
-		return productShape{}, false
 	case n < warpgroupColumns*3/4:
 		n, cluster = warpgroupColumns, int(min(132*warpgroupColumns/cols, warpgroupCluster))
-		if cluster == 2 && xFirst(rows) {
-			groups, fill = 2, 128
+		if depth < least*int64(cluster) {
+			return productShape{}, false
 		}
+	case rows == warpgroupFew, n < warpgroupColumns && !xFirst(rows):
+		return productShape{}, false
+	case n <= warpgroupColumns, n < 2*warpgroupColumns && xFirst(rows):
+	case n <= 2*warpgroupColumns && (depth >= warpgroupLong || !xFirst(rows)):
+		groups = 2
 	case n > 2*warpgroupColumns && xFirst(rows) && stages(n, 1, 1) > 2:
 		groups, fill = 2, 384
-	case n > 2*warpgroupColumns:
+	default:
 		n, fill, blocks = n/2, 128, 2
-	case n > warpgroupColumns:
-		groups = 2
 	}
-	count := stages(n, cluster, blocks)
-	return warpgroups(rows, n, groups, fill, warpgroupK, count, cluster, blocks), count > 1
+	if blocks == 1 && rows != warpgroupLibrary && (n == warpgroupColumns || n < warpgroupColumns && depth < warpgroupLong) {
+		turns = 2
+	}
+	return warpgroups(rows, n, groups, turns, fill, warpgroupK, stages(n, cluster, blocks), cluster, blocks), stages(n, cluster, blocks) > 1
 }

@@ -27,7 +27,7 @@
 //     is long, on CUDA cores, up to 64 with the weights as the tensor core's M operand, in
 //     streams of each warp's own (stream.go) or strips (strip.go), more in tiles;
 //     choose.go says which. f32 is computed in f32.
-//   - With 33 to 96 rows and long sums there are also kernels for sm_90a alone, where the
+//   - With 17 to 96 rows and long sums there are also kernels for sm_90a alone, where the
 //     compiler makes them: their tensor cores read shared memory themselves
 //     (warpgroup.go). They come before all others, and after a routine of the device that
 //     was measured to be faster.

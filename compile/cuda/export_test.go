@@ -33,10 +33,10 @@ func Strip(rows, cols, wm, wn, wk, bk, stages, cluster, blocks int) Shape {
 	return Shape{p}
 }
 
-// Warpgroups is a shape for 64 or 96 rows, on the tensor cores of sm_90a.
-func Warpgroups(rows, cols, groups, fill, bk, stages, cluster, blocks int) Shape {
-	p := warpgroups(rows, cols, groups, fill, bk, stages, cluster, blocks)
-	p.name = fmt.Sprintf("warpgroups%d_n%d_g%d_f%d_k%d_s%d_c%d_b%d", rows, cols, groups, fill, bk, stages, cluster, blocks)
+// Warpgroups is a shape for 32, 64 or 96 rows, on the tensor cores of sm_90a.
+func Warpgroups(rows, cols, groups, turns, fill, bk, stages, cluster, blocks int) Shape {
+	p := warpgroups(rows, cols, groups, turns, fill, bk, stages, cluster, blocks)
+	p.name = fmt.Sprintf("warpgroups%d_n%d_g%d_t%d_f%d_k%d_s%d_c%d_b%d", rows, cols, groups, turns, fill, bk, stages, cluster, blocks)
 	return Shape{p}
 }
 

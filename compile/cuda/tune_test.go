@@ -185,7 +185,7 @@ func candidates(rows int, cols, depth int64) []cuda.Shape {
 	if rows >= 8 && rows <= 64 {
 		out = append(out, strips((rows+7)/8*8, cols, depth)...)
 	}
-	if rows > 32 && rows <= 96 {
+	if rows > 16 && rows <= 96 {
 		out = append(out, warpgroups((rows+31)/32*32, cols, depth)...)
 	}
 	if rows >= 32 {
@@ -268,7 +268,7 @@ func strips(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
-// warpgroups lists strips of warpgroups for 64 or 96 rows that fill an H200, one or two
+// warpgroups lists strips of warpgroups for 32, 64 or 96 rows that fill an H200, one or two
 // blocks for each multiprocessor, or clusters of them.
 func warpgroups(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
@@ -276,23 +276,24 @@ func warpgroups(rows int, cols, depth int64) []cuda.Shape {
 		cluster, places := c.cluster, 132*c.blocks
 		each := (int(cols*int64(cluster)+int64(places)-1)/places + 7) / 8 * 8
 		for _, n := range slices.Compact([]int{each, (each + 15) / 16 * 16, (each + 31) / 32 * 32, (each + 63) / 64 * 64}) {
-			for groups := 1; groups <= 2; groups++ {
+			for _, w := range [][2]int{{1, 1}, {2, 1}, {1, 2}, {1, 3}} {
+				groups, turns := w[0], w[1]
 				for _, fill := range []int{128, 192, 256, 384} {
-					for _, bk := range []int{64, 128, 256} {
+					for _, bk := range []int{64, 128} {
 						room := 225<<10/c.blocks - inbox(rows, n, cluster)
 						stages := min(room/((rows+n)*bk*2), 12)
 						tiles, sums := 1, n/groups/2
-						if rows > 64 {
+						if rows != 64 { // w is the first operand
 							tiles = (n + 63) / 64
 							sums = tiles / groups * rows / 2
 						}
 						registers := max(sums, (n+rows)*bk/8/fill*2) + 36 // of a thread
-						threads := groups*128 + fill
-						if rows > 64 && tiles%groups != 0 || n%(8*groups) != 0 || stages < 2 || 4*rows*(n+4) > room || int64(stages*bk*cluster) > depth ||
+						threads := groups*turns*128 + fill
+						if rows != 64 && tiles%groups != 0 || n%(8*groups) != 0 || stages < max(2, turns) || 4*rows*turns*(n+4) > room || int64(stages*bk*cluster) > depth ||
 							(registers+7)/8*8*threads*c.blocks > 64<<10 || n > 256 || (cols+int64(n)-1)/int64(n)*int64(cluster) < int64(90*c.blocks) {
 							continue
 						}
-						out = append(out, cuda.Warpgroups(rows, n, groups, fill, bk, stages, cluster, c.blocks))
+						out = append(out, cuda.Warpgroups(rows, n, groups, turns, fill, bk, stages, cluster, c.blocks))
 					}
 				}
 			}

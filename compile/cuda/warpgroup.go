@@ -14,10 +14,10 @@ import (
 // warpgroupM is how many rows of its first operand an instruction of a warpgroup takes.
 const warpgroupM = 64
 
-// warpgroups is a strip for up to rows rows whose columns are shared by groups warpgroups, in
-// stages of bk elements of k, which so many more threads fill.
-func warpgroups(rows, cols, groups, fill, bk, stages, cluster, blocks int) productShape {
-	return productShape{name: fmt.Sprintf("rows%d_warpgroups", rows), own: true, most: int64(rows), rows: rows, cols: cols, split: 1, threads: groups*128 + fill, pitch: cols + 4,
+// warpgroups is a strip for up to rows rows, in stages of bk elements of k, which fill threads
+// fill. groups warpgroups share its columns, and turns times as many take turns at stages.
+func warpgroups(rows, cols, groups, turns, fill, bk, stages, cluster, blocks int) productShape {
+	return productShape{name: fmt.Sprintf("rows%d_warpgroups", rows), own: true, most: int64(rows), rows: rows, cols: cols, split: turns, threads: groups*turns*128 + fill, pitch: cols + 4,
 		cluster: cluster, blocks: blocks, write: (*emitter).warpgroups, wn: groups, bk: bk, stages: stages}
 }
 
@@ -32,7 +32,7 @@ func (e *emitter) warpgroups(_ *fused, p productShape, o *epilogue) {
 	multiply := warpgroupMMA(e.elementOf(), n)
 	e.made = append(e.made, multiply)
 	e.use(multiply.name)
-	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.threads - p.wn*128, p.bk, p.stages, max(p.cluster, 1), first, e.once(p), e.early(), e.soon()},
+	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.split, p.threads - p.wn*p.split*128, p.bk, p.stages, max(p.cluster, 1), first, e.once(p), e.early(), e.soon()},
 		operands+", "+e.dim(e.k.MatMul.K))
 }
 
@@ -83,18 +83,19 @@ __device__ __forceinline__ unsigned long long matrix_of(unsigned at) {
 `},
 	{"product_warpgroups", []string{"shared_address", "copies", "warpgroup"}, `
 // product_warpgroups: up to BM rows of x and BN rows of w on the tensor cores of a
-// multiprocessor together. GROUPS warpgroups share the rows of w. An instruction multiplies
-// 64 rows of its first operand with N of its second: with X_FIRST 64 rows of x with all of w
-// that the warpgroup has, so that little is read twice of shared memory; else 64 rows of w
-// with all of x. The last 64 of w may be fewer then: what lies behind them is multiplied, and
-// not kept.
+// multiprocessor together. GROUPS warpgroups share the rows of w, and TURNS times so many take
+// turns at stages, each with sums of its own: one multiplies while another waits. An
+// instruction multiplies 64 rows of its first operand with N of its second: with X_FIRST 64
+// rows of x with all of w that the warpgroup has, so that little is read twice of shared
+// memory; else 64 rows of w with all of x. The last 64 of w may be fewer then: what lies behind
+// them is multiplied, and not kept.
 // FILL more threads fill stages of shared memory, of BK elements of k, asynchronously, as soon
-// as all others have done with one. A block reads x once. CLUSTER blocks share the strip, each
+// as those whose turn it is have done with one. A block reads x once. CLUSTER blocks share the strip, each
 // with a part of K. With EARLY the first rows of w are requested before the previous kernel is
 // done.
-template <class T, int BM, int BN, int GROUPS, int FILL, int BK, int STAGES, int CLUSTER, bool X_FIRST, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
+template <class T, int BM, int BN, int GROUPS, int TURNS, int FILL, int BK, int STAGES, int CLUSTER, bool X_FIRST, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
-  constexpr int MULTIPLY = GROUPS * 128, PARTS = BK / 8, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
+  constexpr int MULTIPLY = GROUPS * TURNS * 128, PARTS = BK / 8, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
   constexpr int MT = X_FIRST ? 1 : (BN + 63) / 64 / GROUPS, N = X_FIRST ? BN / GROUPS : BM;
   __shared__ unsigned long long full[STAGES], empty[STAGES];
   const unsigned base = (shared_address(part) + 1023) / 1024 * 1024;
@@ -124,7 +125,7 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
   if (!EARLY) wait_for_previous();
   if (threadIdx.x < STAGES) {
     expect(shared_address(full + threadIdx.x), FILL);
-    expect(shared_address(empty + threadIdx.x), MULTIPLY / 32);
+    expect(shared_address(empty + threadIdx.x), GROUPS * 4);
   }
   if (fills) {
     #pragma unroll
@@ -141,7 +142,7 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
   __syncthreads();
   ready();
   float acc[MT][N / 2] = {};
-  const int wn = threadIdx.x / 128 * (X_FIRST ? N : MT * 64);
+  const int turn = TURNS > 1 ? threadIdx.x / 128 / GROUPS : 0, wn = (threadIdx.x / 128 - turn * GROUPS) * (X_FIRST ? N : MT * 64);
   if (fills) {
     #pragma unroll
     for (int n = 0; n * FILL < X; n++) {
@@ -159,8 +160,8 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
   } else {
-    int stage = 0, parity = 0;
-    for (int s = first; s < end; s++) {
+    int stage = turn, parity = 0;
+    for (int s = first + turn; s < end; s += TURNS) {
       await(shared_address(full + stage), parity);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the tensor cores read what copies wrote
       const unsigned of_w = base + stage * STAGE, of_x = of_w + BN * BK * 2;
@@ -178,7 +179,7 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
         #pragma unroll
         for (int j = 0; j < N / 2; j++) asm volatile("" : "+f"(acc[i][j])::"memory");  // not to be read before
       if (t % 32 == 0) arrive(shared_address(empty + stage));
-      if (++stage == STAGES) stage = 0, parity ^= 1;
+      if ((stage += TURNS) >= STAGES) stage -= STAGES, parity ^= 1;
     }
   }
   __syncthreads();
@@ -188,8 +189,8 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
       #pragma unroll
       for (int j = 0; j < N / 2; j += 2) {
         const int m = t / 32 * 16 + j / 2 % 2 * 8 + t % 32 / 4, n = j / 4 * 8 + t % 4 * 2, c = wn + i * 64 + m;
-        if (X_FIRST) *(float2 *)(part + m * PITCH + wn + n) = make_float2(acc[i][j], acc[i][j + 1]);
-        else if (BN % 64 == 0 || c < BN) part[n * PITCH + c] = acc[i][j], part[(n + 1) * PITCH + c] = acc[i][j + 1];
+        if (X_FIRST) *(float2 *)(part + (turn * BM + m) * PITCH + wn + n) = make_float2(acc[i][j], acc[i][j + 1]);
+        else if (BN % 64 == 0 || c < BN) part[(turn * BM + n) * PITCH + c] = acc[i][j], part[(turn * BM + n + 1) * PITCH + c] = acc[i][j + 1];
       }
   }
 }

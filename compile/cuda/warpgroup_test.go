@@ -46,10 +46,10 @@ func TestWarpgroups(t *testing.T) {
 		cols, depth int64
 		want        string
 	}{
-		{"cuda:sm_90", true, 4096, 4096, "33-64 65-96"}, {"cuda:sm_90a", true, 28672, 4096, "33-64 65-96"}, {"cuda:sm_90", true, 40, 8192, "33-64 65-96"},
+		{"cuda:sm_90", true, 4096, 4096, "33-64 65-96"}, {"cuda:sm_90", true, 4096, 14336, "17-32 33-64 65-96"}, {"cuda:sm_90a", true, 28672, 4096, "33-64 65-96"}, {"cuda:sm_90", true, 40, 8192, "33-64 65-96"},
 		{"cuda:sm_90", false, 4096, 4096, ""}, // NVRTC before 12.0
 		{"cuda:sm_80", true, 4096, 4096, ""}, {"cuda:sm_100", true, 4096, 4096, ""},
-		{"cuda:sm_90", true, 4096, 2048, "65-96"}, {"cuda:sm_90", true, 4096, 1024, ""}, // strips are faster, and the library
+		{"cuda:sm_90", true, 4096, 2048, "33-64 65-96"}, {"cuda:sm_90", true, 3072, 3072, "33-64 65-96"}, {"cuda:sm_90", true, 2048, 2048, "65-96"}, {"cuda:sm_90", true, 4096, 1024, ""}, // strips are faster, and the library
 		{"cuda:sm_90", true, 33000, 4096, "33-64"}, // of 96 rows there is no room for two stages
 		{"cuda:sm_90", true, 6144, 4096, "33-64"}, {"cuda:sm_90", true, 128256, 4096, ""},
 	} {
@@ -103,9 +103,9 @@ func callsLibrary(v *program.Variant) bool {
 }
 
 // ofWarpgroups finds the shape of a product by warpgroups: threads, blocks of a
-// multiprocessor, rows, columns, warpgroups that multiply, threads that fill stages, elements
-// of k in a stage, stages, blocks of a cluster.
-var ofWarpgroups = regexp.MustCompile(`(?s)__launch_bounds__\((\d+), (\d)\).*product_warpgroups<\w+, (\d+), (\d+), (\d+), (\d+), (\d+), (\d+), (\d+),`)
+// multiprocessor, rows, columns, warpgroups that share these, such that take turns, threads
+// that fill stages, elements of k in a stage, stages, blocks of a cluster.
+var ofWarpgroups = regexp.MustCompile(`(?s)__launch_bounds__\((\d+), (\d)\).*product_warpgroups<\w+, (\d+), (\d+), (\d+), (\d+), (\d+), (\d+), (\d+), (\d+),`)
 
 // TestWarpgroupsFit: blocks fit, and have three stages at least, or two where another
 // block is beside them. A thread has registers for its sums, or for where it copies from, and
@@ -130,21 +130,21 @@ func TestWarpgroupsFit(t *testing.T) {
 				if m == nil {
 					t.Fatalf("%s is no product by warpgroups", p.Kernels[s.Kernel].Name)
 				}
-				var x [8]int
+				var x [9]int
 				for i := range x {
 					if x[i], err = strconv.Atoi(m[i+1]); err != nil {
 						t.Fatal(err)
 					}
 				}
 				shared, ok := s.Launch.Shared.Const()
-				threads, blocks, rows, cols, groups, fill, bk, stages := x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]
+				threads, blocks, rows, cols, groups, turns, fill, bk, stages := x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8]
 				sums, each := rows/2*((cols+63)/64)/groups, cols/groups
 				if rows == 64 {
 					sums = each / 2
 				}
 				copies := 2 * (rows + cols) * bk / 8 / fill // pointers of 64 bits
-				if registers := 64 << 10 / (threads * blocks); !ok || shared*int64(blocks) > 225<<10 || stages+blocks < 4 || threads != groups*128+fill || registers < max(sums, copies)+32 || rows == 64 && (each%8 != 0 || each > 256) {
-					t.Errorf("%d columns, K %d: %d bytes of shared memory for %d blocks of %d rows, %d columns, %d warpgroups, %d threads that fill %d stages of %d; %d registers", n, k, shared, blocks, rows, cols, groups, fill, stages, bk, registers)
+				if registers := 64 << 10 / (threads * blocks); !ok || shared*int64(blocks) > 225<<10 || stages+blocks < 4 || stages < turns || threads != groups*turns*128+fill || registers < max(sums, copies)+32 || rows == 64 && (each%8 != 0 || each > 256) {
+					t.Errorf("%d columns, K %d: %d bytes of shared memory for %d blocks of %d rows, %d columns, %d times %d warpgroups, %d threads that fill %d stages of %d; %d registers", n, k, shared, blocks, rows, cols, turns, groups, fill, stages, bk, registers)
 				}
 			}
 		}
@@ -157,15 +157,21 @@ func TestWarpgroupShapes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ rows, cols, depth, blocks, columns, groups, fill, stages, cluster int64 }{
-		{64, 28672, 4096, 1, 224, 2, 384, 3, 1},
-		{64, 33000, 4096, 2, 128, 1, 128, 2, 1}, // of 256 columns there are not three stages
-		{64, 12288, 4096, 1, 96, 2, 256, 5, 1},
-		{64, 6144, 4096, 1, 48, 1, 256, 8, 1},
-		{64, 4096, 14336, 1, 64, 2, 128, 6, 2},
-		{64, 2048, 8192, 1, 64, 1, 256, 6, 3},
-		{96, 28672, 4096, 2, 112, 1, 128, 2, 1},
-		{96, 4096, 4096, 1, 64, 1, 256, 5, 2},
+	for _, c := range []struct{ rows, cols, depth, blocks, columns, groups, turns, fill, stages, cluster int64 }{
+		{32, 4096, 14336, 1, 64, 1, 2, 256, 9, 2},
+		{64, 28672, 4096, 1, 224, 2, 1, 384, 3, 1},
+		{64, 33000, 4096, 2, 128, 1, 1, 128, 2, 1}, // of 256 columns there are not three stages
+		{64, 16384, 4096, 1, 128, 2, 1, 256, 4, 1},
+		{64, 16384, 2048, 2, 64, 1, 1, 128, 3, 1}, // short sums
+		{64, 12288, 4096, 1, 96, 1, 1, 256, 5, 1},
+		{64, 8192, 4096, 1, 64, 1, 2, 256, 7, 1},
+		{64, 6144, 4096, 1, 48, 1, 1, 256, 8, 1},
+		{64, 6144, 2048, 1, 48, 1, 2, 256, 8, 1},
+		{64, 4096, 14336, 1, 64, 1, 2, 256, 6, 2},
+		{64, 2048, 8192, 1, 64, 1, 2, 256, 6, 3},
+		{96, 28672, 4096, 2, 112, 1, 1, 128, 2, 1},
+		{96, 12288, 4096, 1, 96, 2, 1, 256, 4, 1},
+		{96, 4096, 4096, 1, 64, 1, 1, 256, 5, 2},
 	} {
 		p, err := compile.Compile(context.Background(), productModule(t, dtype.BF16, dtype.BF16, c.depth, c.cols), compile.Shape{}, b, compile.Options{})
 		if err != nil {
@@ -177,7 +183,7 @@ func TestWarpgroupShapes(t *testing.T) {
 			t.Fatalf("%+v: no %s", c, name)
 		}
 		m := ofWarpgroups.FindStringSubmatch(string(p.Kernels[i].Code))
-		want := fmt.Sprintf("%d %d %d %d %d 128 %d %d", c.blocks, c.rows, c.columns, c.groups, c.fill, c.stages, c.cluster)
+		want := fmt.Sprintf("%d %d %d %d %d %d 128 %d %d", c.blocks, c.rows, c.columns, c.groups, c.turns, c.fill, c.stages, c.cluster)
 		if m == nil || strings.Join(m[2:], " ") != want {
 			t.Errorf("%+v: %q, want %s", c, m, want)
 		}
@@ -195,18 +201,24 @@ func TestDeviceWarpgroups(t *testing.T) {
 		cols, depth int64
 		shape       cuda.Shape
 	}{
-		{dtype.BF16, 448, 1024, cuda.Warpgroups(64, 224, 2, 384, 128, 3, 1, 1)},
-		{dtype.F16, 100, 1096, cuda.Warpgroups(64, 48, 1, 256, 128, 8, 1, 1)},
-		{dtype.BF16, 136, 2056, cuda.Warpgroups(64, 64, 1, 256, 128, 4, 2, 1)},
-		{dtype.F16, 192, 1536, cuda.Warpgroups(64, 64, 1, 192, 128, 2, 3, 1)},
-		{dtype.BF16, 96, 72, cuda.Warpgroups(64, 96, 1, 128, 64, 4, 1, 1)},
-		{dtype.BF16, 300, 776, cuda.Warpgroups(64, 112, 1, 128, 128, 2, 1, 2)},
-		{dtype.BF16, 300, 776, cuda.Warpgroups(96, 112, 1, 128, 128, 2, 1, 2)},
-		{dtype.F16, 136, 2056, cuda.Warpgroups(96, 64, 1, 256, 128, 4, 2, 1)},
-		{dtype.BF16, 224, 520, cuda.Warpgroups(96, 96, 2, 128, 64, 4, 1, 1)},
-		{dtype.BF16, 224, 520, cuda.Warpgroups(64, 224, 2, 256, 64, 4, 1, 1)},
-		{dtype.BF16, 136, 1096, cuda.Warpgroups(64, 40, 1, 128, 128, 3, 1, 1)},
-		{dtype.F16, 136, 520, cuda.Warpgroups(64, 112, 2, 256, 64, 3, 2, 1)},
+		{dtype.BF16, 448, 1024, cuda.Warpgroups(64, 224, 2, 1, 384, 128, 3, 1, 1)},
+		{dtype.F16, 100, 1096, cuda.Warpgroups(64, 48, 1, 1, 256, 128, 8, 1, 1)},
+		{dtype.BF16, 136, 2056, cuda.Warpgroups(64, 64, 1, 1, 256, 128, 4, 2, 1)},
+		{dtype.F16, 192, 1536, cuda.Warpgroups(64, 64, 1, 1, 192, 128, 2, 3, 1)},
+		{dtype.BF16, 96, 72, cuda.Warpgroups(64, 96, 1, 1, 128, 64, 4, 1, 1)},
+		{dtype.BF16, 300, 776, cuda.Warpgroups(64, 112, 1, 1, 128, 128, 2, 1, 2)},
+		{dtype.BF16, 300, 776, cuda.Warpgroups(96, 112, 1, 1, 128, 128, 2, 1, 2)},
+		{dtype.F16, 136, 2056, cuda.Warpgroups(96, 64, 1, 1, 256, 128, 4, 2, 1)},
+		{dtype.BF16, 224, 520, cuda.Warpgroups(96, 96, 2, 1, 128, 64, 4, 1, 1)},
+		{dtype.BF16, 224, 520, cuda.Warpgroups(64, 224, 2, 1, 256, 64, 4, 1, 1)},
+		{dtype.BF16, 136, 1096, cuda.Warpgroups(64, 40, 1, 1, 128, 128, 3, 1, 1)},
+		{dtype.F16, 136, 520, cuda.Warpgroups(64, 112, 2, 1, 256, 64, 3, 2, 1)},
+		{dtype.BF16, 136, 2056, cuda.Warpgroups(64, 64, 1, 2, 256, 128, 4, 2, 1)},
+		{dtype.F16, 192, 2056, cuda.Warpgroups(64, 64, 1, 3, 256, 128, 5, 3, 1)},
+		{dtype.BF16, 300, 200, cuda.Warpgroups(64, 128, 2, 2, 128, 64, 2, 1, 1)}, // a sum of four stages
+		{dtype.BF16, 136, 40, cuda.Warpgroups(64, 48, 1, 2, 256, 128, 8, 1, 1)},  // one stage, and no turn for the second
+		{dtype.F16, 136, 2056, cuda.Warpgroups(32, 64, 1, 2, 256, 128, 9, 2, 1)},
+		{dtype.BF16, 136, 2056, cuda.Warpgroups(96, 64, 1, 2, 256, 128, 4, 2, 1)},
 	} {
 		m := productModule(t, c.dt, c.dt, c.depth, c.cols)
 		p, err := compile.Compile(context.Background(), m, compile.Shape{}, cuda.Only{Backend: b, Shape: c.shape}, compile.Options{})
