@@ -90,9 +90,9 @@ __device__ __forceinline__ unsigned long long matrix_of(unsigned at) {
 // memory; else 64 rows of w with all of x. The last 64 of w may be fewer then: what lies behind
 // them is multiplied, and not kept.
 // FILL more threads fill stages of shared memory, of BK elements of k, asynchronously, as soon
-// as those whose turn it is have done with one. A block reads x once. CLUSTER blocks share the strip, each
-// with a part of K. With EARLY the first rows of w are requested before the previous kernel is
-// done.
+// as those whose turn it was have done with one. A block reads x once. CLUSTER blocks share the
+// strip, each with a part of K. With EARLY the first rows of w are requested before the
+// previous kernel is done.
 template <class T, int BM, int BN, int GROUPS, int TURNS, int FILL, int BK, int STAGES, int CLUSTER, bool X_FIRST, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int MULTIPLY = GROUPS * TURNS * 128, PARTS = BK / 8, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
