@@ -45,9 +45,8 @@ lint: # formatting, go vet, staticcheck, and the same for modules in text
 targets: # what users compile for GPUs, of every module in testdata: pieces, attention, sampling; and a pwc without CUDA
 	go build -tags nocuda -o /dev/null ./cmd/pwc
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; go build -o $$dir/pwc ./cmd/pwc; \
-	for t in cuda:sm_80 cuda:sm_90; do for m in testdata/*.ir testdata/hf/*/config.json; do \
-	  echo "$$t $$m"; PWC_CACHE= PWC_CACHE_PATH= PWC_CACHE_REMOTE= PWC_CACHE_DIR=$$dir/cache $$dir/pwc compile --target $$t --context 64 --capture-sizes none $$m >$$dir/out; \
-	done; done
+	for t in cuda:sm_80 cuda:sm_90; do for m in testdata/*.ir testdata/hf/*/config.json; do echo $$t $$m; done; done | \
+	PWC_CACHE= PWC_CACHE_PATH= PWC_CACHE_REMOTE= PWC_CACHE_DIR=$$dir/cache xargs -n 2 -P 2 sh -c 'echo "$$1 $$2"; '$$dir'/pwc compile --target $$1 --context 64 --capture-sizes none $$2 >/dev/null' compile
 
 race:
 	go test -race $(CONCURRENT)
