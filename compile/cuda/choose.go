@@ -289,5 +289,6 @@ func warpgroupShape(rows int, depth, cols int64, on gpu) (productShape, bool) {
 	if blocks == 1 && rows != warpgroupLibrary && (n == warpgroupColumns || n < warpgroupColumns && depth < warpgroupLong) {
 		turns = 2
 	}
-	return warpgroups(rows, n, groups, turns, fill, warpgroupK, stages(n, cluster, blocks), cluster, blocks), stages(n, cluster, blocks) > 1
+	count := stages(n, cluster, blocks)
+	return warpgroups(rows, n, groups, turns, fill, warpgroupK, count, cluster, blocks), count > 1
 }

@@ -290,7 +290,7 @@ func warpgroups(rows int, cols, depth int64) []cuda.Shape {
 						registers := max(sums, (n+rows)*bk/8/fill*2) + 36 // of a thread
 						threads := groups*turns*128 + fill
 						if rows != 64 && tiles%groups != 0 || n%(8*groups) != 0 || stages < max(2, turns) || 4*rows*turns*(n+4) > room || int64(stages*bk*cluster) > depth ||
-							(registers+7)/8*8*threads*c.blocks > 64<<10 || n > 256 || (cols+int64(n)-1)/int64(n)*int64(cluster) < int64(90*c.blocks) {
+							(registers+7)/8*8*((threads+127)/128*128)*c.blocks > 64<<10 || n > 256 || (cols+int64(n)-1)/int64(n)*int64(cluster) < int64(90*c.blocks) {
 							continue
 						}
 						out = append(out, cuda.Warpgroups(rows, n, groups, turns, fill, bk, stages, cluster, c.blocks))
