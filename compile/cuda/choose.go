@@ -221,13 +221,11 @@ func stripShape(rows, units int, depth int64, on gpu) productShape {
 // short.
 //
 // Up to 64 columns two warpgroups take turns at stages: while one waits for what it
-// multiplies the other multiplies, and stages are free sooner. With one, or two that share
-// the columns, 4096 x 4096 takes 11.3 µs, with turns 11.0, 2048 x 8192 12.2 and 11.6; 48
-// columns with long sums 14.4, with turns 14.6. Three that take turns are slower again.
-//
-// A warp starts a copy of 512 bytes every 40 cycles, so that 128 threads that fill stages are
-// too few right after the wait for x, and 256 where a stage is long. With 28672 columns 128,
-// 256 and 384 of them take 56.5, 55.8 and 55.4 µs.
+// multiplies the other multiplies, and stages are free sooner. With one 6144 x 4096 takes 14.2
+// µs, with turns 14.0, 4096 x 14336 30.0 and 29.7, with 96 rows 31.8 and 31.6. Three that take
+// turns are slower again. 64 threads fill stages with w then, and as many with x: 4096 x 14336
+// takes 29.4 µs so, with 128 and 256 of them 29.5 and 29.6. Of two blocks beside each other each
+// has 256, or else 64, where sums leave no registers for more: 16384 x 2048 takes 17.2 and 17.7.
 //
 // More than three never share: clusters of four and eight do not come out even. An H200
 // has room for 39 clusters of three such blocks, 30 of four, 15 of eight
@@ -269,7 +267,7 @@ func warpgroupShape(rows int, depth, cols int64, on gpu) (productShape, bool) {
 		inbox := (&productShape{rows: rows, cluster: cluster, pitch: n + 4}).inboxBytes()
 		return (sharedBytes(on)/blocks - staticBytes - swizzleBytes - inbox) / ((rows + n) * warpgroupK * 2)
 	}
-	groups, turns, fill, cluster, blocks := 1, 1, 256, 1, 1
+	groups, fill, cluster, blocks := 1, 128, 1, 1
 	switch {
 	case n < warpgroupColumns*3/4:
 		n, cluster = warpgroupColumns, int(min(132*warpgroupColumns/cols, warpgroupCluster))
@@ -282,12 +280,15 @@ func warpgroupShape(rows int, depth, cols int64, on gpu) (productShape, bool) {
 	case n <= 2*warpgroupColumns && (depth >= warpgroupLong || !xFirst(rows)):
 		groups = 2
 	case n > 2*warpgroupColumns && xFirst(rows) && stages(n, 1, 1) > 2:
-		groups, fill = 2, 384
+		groups, fill = 2, 256
+	case n <= 2*warpgroupColumns:
+		n, fill, blocks = n/2, 256, 2
 	default:
-		n, fill, blocks = n/2, 128, 2
+		n, fill, blocks = n/2, 64, 2
 	}
-	if blocks == 1 && rows != warpgroupLibrary && (n == warpgroupColumns || n < warpgroupColumns && depth < warpgroupLong) {
-		turns = 2
+	turns := 1
+	if blocks == 1 && n <= warpgroupColumns {
+		turns, fill = 2, 64
 	}
 	count := stages(n, cluster, blocks)
 	return warpgroups(rows, n, groups, turns, fill, warpgroupK, count, cluster, blocks), count > 1

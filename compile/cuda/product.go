@@ -25,7 +25,7 @@ type productShape struct {
 	own     bool // for one architecture alone; the next shape is for the same rows
 	write   func(e *emitter, f *fused, p productShape, o *epilogue)
 
-	m, r, u, warps, mt, nt, wm, wn, bm, bn, bk, stages, tm, tn int // of the kinds of kernels
+	m, r, u, warps, mt, nt, wm, wn, fill, bm, bn, bk, stages, tm, tn int // of the kinds of kernels
 }
 
 // productKernels makes the sources of a matrix product, one for each range of

@@ -52,6 +52,29 @@ func (e *emitter) tailColumns(f *fused, p productShape) {
 	e.line("};")
 }
 
+// columnStep is how far apart the columns of the product are that a block's n-th and its
+// (n+step)-th are, if all that are so have the same distance; else 0.
+func (e *emitter) columnStep(f *fused, p productShape, step int) int64 {
+	if cols, known := e.k.Cols[0].Const(); !known || len(f.tails) == 0 && cols%int64(p.cols) != 0 {
+		return 0
+	}
+	distance := int64(step)
+	for i := range f.tails {
+		t := &f.tails[i]
+		n, last := len(t.parts), len(t.steps)-1
+		units := int64(p.cols / n) // of a block
+		if last < 0 || step%n != 0 || t.units%units != 0 || last > 0 && t.extents[last]%units != 0 {
+			return 0
+		}
+		d := int64(step/n) * t.steps[last]
+		if i > 0 && d != distance {
+			return 0
+		}
+		distance = d
+	}
+	return distance
+}
+
 // unit writes the indices of unit u of a tail.
 func (e *emitter) unit(t *tail) []string {
 	if len(t.extents) == 0 {

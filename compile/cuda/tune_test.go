@@ -278,7 +278,7 @@ func warpgroups(rows int, cols, depth int64) []cuda.Shape {
 		for _, n := range slices.Compact([]int{each, (each + 15) / 16 * 16, (each + 31) / 32 * 32, (each + 63) / 64 * 64}) {
 			for _, w := range [][2]int{{1, 1}, {2, 1}, {1, 2}, {1, 3}} {
 				groups, turns := w[0], w[1]
-				for _, fill := range []int{128, 192, 256, 384} {
+				for _, fill := range []int{64, 128, 256} {
 					for _, bk := range []int{64, 128} {
 						room := 225<<10/c.blocks - inbox(rows, n, cluster)
 						stages := min(room/((rows+n)*bk*2), 12)
@@ -287,8 +287,8 @@ func warpgroups(rows int, cols, depth int64) []cuda.Shape {
 							tiles = (n + 63) / 64
 							sums = tiles / groups * rows / 2
 						}
-						registers := max(sums, (n+rows)*bk/8/fill*2) + 36 // of a thread
-						threads := groups*turns*128 + fill
+						registers := max(sums, n*bk/8/fill*2) + 36 // of a thread
+						threads := groups*turns*128 + fill + min(fill, 128)
 						if rows != 64 && tiles%groups != 0 || n%(8*groups) != 0 || stages < max(2, turns) || 4*rows*turns*(n+4) > room || int64(stages*bk*cluster) > depth ||
 							(registers+7)/8*8*((threads+127)/128*128)*c.blocks > 64<<10 || n > 256 || (cols+int64(n)-1)/int64(n)*int64(cluster) < int64(90*c.blocks) {
 							continue

@@ -15,13 +15,18 @@ import (
 const warpgroupM = 64
 
 // warpgroups is a strip for up to rows rows, in stages of bk elements of k, which fill threads
-// fill. groups warpgroups share its columns, and turns times as many take turns at stages.
+// fill with w and others with x. groups warpgroups share its columns, and turns times as many
+// take turns at stages.
 func warpgroups(rows, cols, groups, turns, fill, bk, stages, cluster, blocks int) productShape {
-	return productShape{name: fmt.Sprintf("rows%d_warpgroups", rows), own: true, most: int64(rows), rows: rows, cols: cols, split: turns, threads: groups*turns*128 + fill, pitch: cols + 4,
-		cluster: cluster, blocks: blocks, write: (*emitter).warpgroups, wn: groups, bk: bk, stages: stages}
+	return productShape{name: fmt.Sprintf("rows%d_warpgroups", rows), own: true, most: int64(rows), rows: rows, cols: cols, split: turns, threads: groups*turns*128 + fill + fillX(fill), pitch: cols + 4,
+		cluster: cluster, blocks: blocks, write: (*emitter).warpgroups, wn: groups, fill: fill, bk: bk, stages: stages}
 }
 
-func (e *emitter) warpgroups(_ *fused, p productShape, o *epilogue) {
+// fillX is how many threads fill stages with x where fill do so with w: a warpgroup at most,
+// since rows of x are few.
+func fillX(fill int) int { return min(fill, 128) }
+
+func (e *emitter) warpgroups(f *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
 	e.room(p, swizzleBytes+p.stages*(p.rows+p.cols)*p.bk*2)
 	first := xFirst(p.rows)
@@ -32,7 +37,7 @@ func (e *emitter) warpgroups(_ *fused, p productShape, o *epilogue) {
 	multiply := warpgroupMMA(e.elementOf(), n)
 	e.made = append(e.made, multiply)
 	e.use(multiply.name)
-	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.split, p.threads - p.wn*p.split*128, p.bk, p.stages, max(p.cluster, 1), first, e.once(p), e.early(), e.soon()},
+	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.split, p.fill, fillX(p.fill), p.bk, p.stages, max(p.cluster, 1), first, e.columnStep(f, p, p.fill/(p.bk/8)), e.once(p), e.early(), e.soon()},
 		operands+", "+e.dim(e.k.MatMul.K))
 }
 
@@ -76,7 +81,8 @@ __device__ __forceinline__ void await(unsigned barrier, unsigned parity) {
   while (!ended);
 }
 // matrix_of describes a matrix in shared memory to a warpgroup's instruction: rows of 128
-// bytes, whose 16-byte parts are exchanged within eight rows.
+// bytes, whose 16-byte parts are exchanged within eight rows. One that lies n times 16 bytes
+// behind it has n more.
 __device__ __forceinline__ unsigned long long matrix_of(unsigned at) {
   return 1ull << 62 | 64ull << 32 | 1ull << 16 | (at & 0x3ffff) >> 4;
 }
@@ -89,74 +95,74 @@ __device__ __forceinline__ unsigned long long matrix_of(unsigned at) {
 // rows of x with all of w that the warpgroup has, so that little is read twice of shared
 // memory; else 64 rows of w with all of x. The last 64 of w may be fewer then: what lies behind
 // them is multiplied, and not kept.
-// FILL more threads fill stages of shared memory, of BK elements of k, asynchronously, as soon
-// as those whose turn it was have done with one. A block reads x once. CLUSTER blocks share the
-// strip, each with a part of K. With EARLY the first rows of w are requested before the
-// previous kernel is done.
-template <class T, int BM, int BN, int GROUPS, int TURNS, int FILL, int BK, int STAGES, int CLUSTER, bool X_FIRST, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
+// FILL more threads fill stages of shared memory with w, and FILL_X with x, BK elements of k of
+// each, asynchronously, as soon as those whose turn it was have done with one. They are not the
+// same threads: a stage is full when all is there that its threads asked for until then, and w
+// of all stages is asked for early. A block reads x once. CLUSTER blocks share the strip, each
+// with a part of K. With EARLY the first rows of w are requested before the previous kernel is
+// done. The rows of w that a thread copies are COLUMNS of the product apart, or if that is 0
+// not all equally far.
+template <class T, int BM, int BN, int GROUPS, int TURNS, int FILL, int FILL_X, int BK, int STAGES, int CLUSTER, bool X_FIRST, int COLUMNS, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int MULTIPLY = GROUPS * TURNS * 128, PARTS = BK / 8, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
   constexpr int MT = X_FIRST ? 1 : (BN + 63) / 64 / GROUPS, N = X_FIRST ? BN / GROUPS : BM;
   __shared__ unsigned long long full[STAGES], empty[STAGES];
   const unsigned base = (shared_address(part) + 1023) / 1024 * 1024;
   const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
-  const bool fills = threadIdx.x >= MULTIPLY;
-  const int t = fills ? threadIdx.x - MULTIPLY : threadIdx.x % 128;
-  auto at = [](int height, int row, int p) { return (unsigned)((p / 8 * height + row) * 128 + (p % 8 ^ row % 8) * 16); };
-  constexpr int W = BN * PARTS, X = BM * PARTS;
-  const T *w_from[(W + FILL - 1) / FILL], *x_from[(X + FILL - 1) / FILL];
-  auto exists = [&](int k) { return K % BK == 0 || k < K; };
+  const bool fills = threadIdx.x >= MULTIPLY, fills_x = threadIdx.x >= MULTIPLY + FILL;
+  const int t = fills_x ? threadIdx.x - MULTIPLY - FILL : fills ? threadIdx.x - MULTIPLY : threadIdx.x % 128;
+  // A thread copies 16 bytes of every STEP-th row of a stage. Parts of rows that are eight
+  // apart are exchanged alike.
+  constexpr int STEP = FILL / PARTS, STEP_X = FILL_X / PARTS;
+  static_assert((STEP % 8 == 0 || STEP == 4) && (STEP_X % 8 == 0 || STEP_X == 4), "rows of a thread");
+  const int row = t / PARTS, some = t % PARTS;
+  auto at = [&](int height) { return (some / 8 * height + row) * 128 + (some % 8 ^ row % 8) * 16; };
+  auto next = [](unsigned at, int rows) { return (at ^ rows % 8 * 16) + rows * 128; };
+  auto exists = [&](int k) { return K % BK == 0 || k + some * 8 < K; };
+  const T *w_from[COLUMNS ? 1 : (BN + STEP - 1) / STEP], *x_from;
   const weights_of<ONCE> weights;
+  auto filled = [&](int stage) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full + stage)) : "memory"); };
   auto fill_w = [&](int stage, int k) {
+    const unsigned to = base + stage * STAGE + at(BN);
     #pragma unroll
-    for (int n = 0; n * FILL < W; n++) {
-      const int i = n * FILL + t;
-      if (W % FILL == 0 || i < W) weights.copy(base + stage * STAGE + at(BN, i / PARTS, i % PARTS), w_from[n] + k, exists(k + i % PARTS * 8));
-    }
+    for (int n = 0; n < BN; n += STEP)
+      if (n + STEP <= BN || n + row < BN) weights.copy(next(to, n), (COLUMNS ? w_from[0] + n / STEP * COLUMNS * w_row : w_from[n / STEP]) + k, exists(k));
+    filled(stage);
   };
   auto fill_x = [&](int stage, int k) {
+    const unsigned to = base + stage * STAGE + BN * BK * 2 + at(BM);
     #pragma unroll
-    for (int n = 0; n * FILL < X; n++) {
-      const int i = n * FILL + t;
-      if (X % FILL == 0 || i < X) copy_async(base + stage * STAGE + BN * BK * 2 + at(BM, i / PARTS, i % PARTS), x_from[n] + k, i / PARTS < rows && exists(k + i % PARTS * 8));
-    }
+    for (int n = 0; n < BM; n += STEP_X)
+      if (n + STEP_X <= BM || n + row < BM) copy_async(next(to, n), x_from + n * x_row + k, n + row < rows && exists(k));
+    filled(stage);
   };
   if (SOON) let_next_start();
   if (!EARLY) wait_for_previous();
   if (threadIdx.x < STAGES) {
-    expect(shared_address(full + threadIdx.x), FILL);
+    expect(shared_address(full + threadIdx.x), FILL + FILL_X);
     expect(shared_address(empty + threadIdx.x), GROUPS * 4);
   }
-  if (fills) {
+  __syncthreads();
+  if (fills && !fills_x) {
     #pragma unroll
-    for (int n = 0; n * FILL < W; n++) {
-      const int i = min(n * FILL + t, W - 1);
-      w_from[n] = w + column(i / PARTS) * w_row + i % PARTS * 8;
-    }
-    #pragma unroll
-    for (int s = 0; s < STAGES; s++)
-      if (first + s < end) fill_w(s, (first + s) * BK);
+    for (int n = 0; n < (COLUMNS ? 1 : BN); n += STEP) w_from[n / STEP] = w + column(min(n + row, BN - 1)) * w_row + some * 8;
+    for (int s = 0; s < STAGES && first + s < end; s++) fill_w(s, (first + s) * BK);
   }
   if (EARLY) wait_for_previous();
   if (!SOON) let_next_start();
-  __syncthreads();
   ready();
   float acc[MT][N / 2] = {};
-  const int turn = TURNS > 1 ? threadIdx.x / 128 / GROUPS : 0, wn = (threadIdx.x / 128 - turn * GROUPS) * (X_FIRST ? N : MT * 64);
+  // The compiler knows that lanes have what is of lane 0 alike, and can keep it in registers of
+  // the warp, as an instruction of a warpgroup wants its operands.
+  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), turn = TURNS > 1 ? group / GROUPS : 0, wn = (group - turn * GROUPS) * (X_FIRST ? N : MT * 64);
   if (fills) {
-    #pragma unroll
-    for (int n = 0; n * FILL < X; n++) {
-      const int i = n * FILL + t;
-      x_from[n] = x + i / PARTS * x_row + i % PARTS * 8;
-    }
-    int stage = 0, parity = 1;
-    for (int s = first; s < end; s++) {
-      if (s - first >= STAGES) {
-        await(shared_address(empty + stage), parity);
-        fill_w(stage, s * BK);
-      }
-      fill_x(stage, s * BK);
-      asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full + stage)) : "memory");
+    x_from = x + row * x_row + some * 8;
+    for (int s = first; fills_x && s < end && s < first + STAGES; s++) fill_x(s - first, s * BK);
+    int stage = 0, parity = 0;
+    for (int s = first + STAGES; s < end; s++) {
+      await(shared_address(empty + stage), parity);
+      if (fills_x) fill_x(stage, s * BK);
+      else fill_w(stage, s * BK);
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
   } else {
@@ -164,13 +170,13 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
     for (int s = first + turn; s < end; s += TURNS) {
       await(shared_address(full + stage), parity);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the tensor cores read what copies wrote
-      const unsigned of_w = base + stage * STAGE, of_x = of_w + BN * BK * 2;
+      const unsigned long long of_w = matrix_of(base + stage * STAGE + wn * 128), of_x = matrix_of(base + stage * STAGE + BN * BK * 2);
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
       #pragma unroll
       for (int h = 0; h < BK / 16; h++)
         #pragma unroll
         for (int i = 0; i < MT; i++) {
-          const unsigned long long some_w = matrix_of(of_w + (h / 4 * BN + wn + i * 64) * 128 + h % 4 * 32), all_x = matrix_of(of_x + h / 4 * BM * 128 + h % 4 * 32);
+          const unsigned long long some_w = of_w + (h / 4 * BN + i * 64) * 8 + h % 4 * 2, all_x = of_x + h / 4 * BM * 8 + h % 4 * 2;
           warpgroup_mma(x, acc[i], X_FIRST ? all_x : some_w, X_FIRST ? some_w : all_x);
         }
       asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
