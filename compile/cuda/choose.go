@@ -225,7 +225,8 @@ func stripShape(rows, units int, depth int64, on gpu) productShape {
 // µs, with turns 14.0, 4096 x 14336 30.0 and 29.7, with 96 rows 31.8 and 31.6. Three that take
 // turns are slower again. 64 threads fill stages with w then, and as many with x: 4096 x 14336
 // takes 29.4 µs so, with 128 and 256 of them 29.5 and 29.6. Of two blocks beside each other each
-// has 256, or else 64, where sums leave no registers for more: 16384 x 2048 takes 17.2 and 17.7.
+// has 256, with which 16384 x 2048 takes 17.2 µs, with 64 more than 17.7; or 64, where sums
+// leave no registers for more.
 //
 // More than three never share: clusters of four and eight do not come out even. An H200
 // has room for 39 clusters of three such blocks, 30 of four, 15 of eight
