@@ -70,7 +70,7 @@ type kernel struct {
 const (
 	argPartial = attention.ArgO + 2
 	argScale   = argPartial + 9
-	argCount   = argScale + 3
+	argCount   = argScale + 4
 )
 
 var (
@@ -303,7 +303,7 @@ func (o *Op) arguments(k *kernel, c *device.OpCall, s *attention.Shape, p *atten
 	}
 	for i, v := range [...]uint64{uint64(o.options.MaxRequests), uint64(o.options.MaxRows),
 		uint64(s.Rows), uint64(split.parts), uint64(split.more), uint64(split.large), uint64(split.spread()),
-		uint64(math.Float32bits(float32(p.Scale))), uint64(math.Float32bits(float32(p.Softcap))), uint64(p.Window)} {
+		uint64(math.Float32bits(float32(p.Scale))), uint64(math.Float32bits(float32(p.Softcap))), uint64(p.Window), uint64(o.sms)} {
 		k.call.SetArg(len(buffers)+i, v)
 	}
 	return nil

@@ -442,6 +442,39 @@ func holdSizes(t *testing.T, dim int64) {
 	}
 }
 
+// TestWideBlocks runs steps whose blocks come in two to each multiprocessor, of which the second has a stage less: with
+// contexts that end where stages of 128 keys do, and beside that, before they come round and after.
+func TestWideBlocks(t *testing.T) {
+	sms := newRig(t, shape{4, 1, 64, 1, 16, dtype.BF16, dtype.BF16}).dev.Info().Properties["device.sms"]
+	kvHeads := max(1, sms/16)
+	requests := int(2 * sms / kvHeads)
+	lengths := []int{0, 600, 384, 383, 511, 254, 256, 130}
+	r := newRig(t, shape{4 * kvHeads, kvHeads, 64, int64(requests) * 38, 16, dtype.BF16, dtype.BF16})
+	rng := rand.New(rand.NewPCG(11, 64))
+	r.check(r.stream.CopyToDevice(r.cache.Buffer, random(rng, r.shape.kv, r.cache.Size/2)))
+	perm := rng.Perm(int(r.shape.blocks))
+	for _, rows := range []int{1, 4} { // of the first request, which has the last block if there are more
+		b := attention.NewBatch(requests, requests, 38)
+		for i := range requests - rows + 1 {
+			var table []int32
+			for _, block := range perm[i*38:][:38] {
+				table = append(table, int32(block))
+			}
+			n, tokens := lengths[(i+i/len(lengths))%len(lengths)], 1
+			if i == 0 && rows > 1 {
+				n, tokens = 298, rows
+			}
+			r.check(b.Add(n, tokens, table, 16))
+		}
+		if rows > 1 {
+			b.Slots[1] = attention.PaddedSlot // whose key the cache has
+		}
+		qkv := r.random(rng, int64(b.Rows()))
+		o, cache := r.want(b, qkv)
+		r.hold(fmt.Sprint("at most ", rows, " rows each"), r.step(b, int64(requests), qkv), o, cache)
+	}
+}
+
 // TestSameBits replays a decode over long contexts, split over many blocks, and wants the same bits each time.
 func TestSameBits(t *testing.T) {
 	s := shape{8, 2, 128, 1024, 16, dtype.BF16, dtype.BF16}

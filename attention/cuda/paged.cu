@@ -50,10 +50,11 @@ __device__ __forceinline__ int ceilDiv(int a, int b) { return (int)__fdividef((f
 // where every request has one row; then maxRequests+1 first rows, maxRequests
 // lengths, maxRows slots, and the table of blocks. The operands have size rows.
 // Contexts have at most parts parts, more if they are long, and large those of
-// large tiles; partial has room for spread.
+// large tiles; partial has room for spread. The first blocks come to multiprocessors of
+// their own.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, float *partial, u32 *counters,
-      int maxRequests, int maxRows, int size, int parts, int more, int large, int spread, float scale, float softcap, int window) {
+      int maxRequests, int maxRows, int size, int parts, int more, int large, int spread, float scale, float softcap, int window, int multiprocessors) {
   let_next_start();
   extern __shared__ __align__(16) char shared[];
   const int head = blockIdx.x, kvHeads = gridDim.x, tiles = gridDim.y;
@@ -113,6 +114,7 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   if (t.part >= t.parts) return;
   t.from += t.part * chunk * UNIT;
   t.to = min(t.to, t.from + chunk * UNIT);
+  t.second = (int)(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)) >= multiprocessors;
   t.spread = spread, t.partial = partial, t.arrived = counters;
   attend(t, shared);
 }

@@ -26,6 +26,7 @@ type seen struct {
 	grid                   [3]uint32
 	threads, shared        uint32
 	large                  int // parts that large tiles may be split into
+	multiprocessors        int
 }
 
 // fakeRig runs the op on the fake driver, whose kernel notes the metadata.
@@ -44,7 +45,7 @@ const fakeRows, fakeRequests, fakeBlocks = 28, 8, 4
 
 func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 	r := &fakeRig{TB: t}
-	drv := fake.New(fake.Options{Schedule: s, Kernels: []fake.Kernel{{Name: "paged", Params: 18, Run: func(c *fake.Call) {
+	drv := fake.New(fake.Options{Schedule: s, Kernels: []fake.Kernel{{Name: "paged", Params: 19, Run: func(c *fake.Call) {
 		if r.blind {
 			return
 		}
@@ -55,7 +56,7 @@ func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 			m = m[n:]
 			return part
 		}
-		x := seen{rows: m[0], requests: m[1], stride: m[2], grid: c.Grid, threads: c.Block[0], shared: c.Shared, large: int(c.Int(13))}
+		x := seen{rows: m[0], requests: m[1], stride: m[2], grid: c.Grid, threads: c.Block[0], shared: c.Shared, large: int(c.Int(13)), multiprocessors: int(c.Int(18))}
 		take(4, 4)
 		n := int(x.requests)
 		x.starts, x.lengths = take(requests+1, n+1), take(requests, n)
@@ -248,8 +249,8 @@ func TestGrids(t *testing.T) {
 		r.must(r.op.Prepare(r.stream, b, c.operands, int64(b.Rows())))
 		r.must(r.op.Launch(r.call(b)))
 		r.must(r.stream.Synchronize())
-		if got := r.seen[len(r.seen)-1].grid; got != c.want {
-			t.Errorf("%d tokens after %d, of %d: grid %v, want %v", c.tokens, c.computed, c.operands, got, c.want)
+		if got := r.seen[len(r.seen)-1]; got.grid != c.want || got.multiprocessors != 4 {
+			t.Errorf("%d tokens after %d, of %d: grid %v for %d multiprocessors, want %v for 4", c.tokens, c.computed, c.operands, got.grid, got.multiprocessors, c.want)
 		}
 	}
 	if n := r.seen[len(r.seen)-1].large; n < 2 {
@@ -502,7 +503,7 @@ func holdAllocations(t *testing.T, dt dtype.DType) {
 	defer func() { r.must(errors.Join(r.stream.Synchronize(), m.Close())) }()
 	f, err := m.Function("paged")
 	r.must(err)
-	bare, err := f.NewCall(18, cuda.LaunchOptions{})
+	bare, err := f.NewCall(19, cuda.LaunchOptions{})
 	r.must(err)
 	for i := range r.args {
 		r.must(bare.SetBuffer(i, r.args[i].Buffer))

@@ -9,6 +9,18 @@
 // 16 bytes of LOADS keys.
 #define LOADS (KEYS / (THREADS / 8))
 
+// Warps of a wide block fetch the keys of small tiles that they work with themselves, so
+// that none waits for the others before the end. Narrow ones fetch neighbouring keys
+// together: there it matters more that blocks with other heads of a request, whose keys
+// lie beside them, read at the same time.
+#define WIDE (WARPS > 4)
+
+// keyOf is the i-th of the keys of a stage that a thread has a part in fetching.
+template <bool OWN>
+__device__ __forceinline__ int keyOf(int i) {
+  return OWN ? threadIdx.x / 32 * 16 + threadIdx.x % 32 / 8 + i * 4 : threadIdx.x / 8 + i * (THREADS / 8);
+}
+
 // Source says where a thread's keys of a stage lie. It is looked up a stage ahead
 // and only then worked with, so that nobody waits for the look-up.
 struct Source {
@@ -22,16 +34,16 @@ __device__ __forceinline__ int look(const Task &t, int j) {
 
 // find looks a stage up, of the keys from base on; without fresh it may be wrong
 // for those of the step.
+template <bool OWN>
 __device__ __forceinline__ Source find(const Task &t, int base, bool fresh) {
   Source s;
-  const int j = base + threadIdx.x / 8;
   if (fresh && base + KEYS > t.old) {
 #pragma unroll
-    for (int i = 0; i < LOADS; i++) s.found[i] = look(t, j + i * (THREADS / 8));
+    for (int i = 0; i < LOADS; i++) s.found[i] = look(t, base + keyOf<OWN>(i));
   } else {
     const int last = max(t.old, 1) - 1;
 #pragma unroll
-    for (int i = 0; i < LOADS; i++) s.found[i] = __ldg(t.table + (u32)min(j + i * (THREADS / 8), last) / BLOCK_SIZE);
+    for (int i = 0; i < LOADS; i++) s.found[i] = __ldg(t.table + (u32)min(base + keyOf<OWN>(i), last) / BLOCK_SIZE);
   }
   return s;
 }
@@ -77,19 +89,32 @@ __device__ __forceinline__ void copyAny(const Task &t, u16 *place, int j, int fo
 
 // fetch starts the copies of a stage, of the keys from base on; without fresh
 // those of the step's own keys are left out.
-template <bool ONCE>
+template <bool ONCE, bool OWN>
 __device__ __forceinline__ void fetch(const Task &t, u16 *stage, int base, const Source &s, bool fresh) {
-  const int key = threadIdx.x / 8, j = base + key;
   if (fresh && base + KEYS > t.old) {
 #pragma unroll
-    for (int i = 0; i < LOADS; i++) copyAny<ONCE>(t, stage + (key + i * (THREADS / 8)) * PITCH, j + i * (THREADS / 8), s.found[i]);
+    for (int i = 0; i < LOADS; i++) copyAny<ONCE>(t, stage + keyOf<OWN>(i) * PITCH, base + keyOf<OWN>(i), s.found[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
-      const int at = j + i * (THREADS / 8);
-      if (fresh || at < t.old || at >= t.to) copyOld<ONCE>(t, stage + (key + i * (THREADS / 8)) * PITCH, at, s.found[i]);
+      const int at = base + keyOf<OWN>(i);
+      if (fresh || at < t.old || at >= t.to) copyOld<ONCE>(t, stage + keyOf<OWN>(i) * PITCH, at, s.found[i]);
     }
   }
+}
+
+// copies reports whether keyOf<true> has a key of a stage for the thread.
+__device__ __forceinline__ bool copies(int key) { return key / 16 == (int)threadIdx.x / 32 && key % 4 == (int)threadIdx.x % 32 / 8; }
+
+// copyStep starts the copies of a stage's keys that are the step's own. Small tiles have few of
+// them, and less code in the loop that all keys go through: a step's kernels drive each other's
+// out of the caches of instructions.
+template <bool ONCE, bool OWN>
+__device__ __forceinline__ void copyStep(const Task &t, u16 *stage, int base) {
+  const int end = min(t.to, base + KEYS);
+#pragma unroll 1
+  for (int j = max(base, t.old) + (OWN ? 0 : threadIdx.x / 8); j < end; j += OWN ? 1 : THREADS / 8)
+    if (!OWN || copies(j - base)) copyAny<ONCE>(t, stage + (j - base) * PITCH, j, look(t, j));
 }
 
 __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -164,18 +189,22 @@ template <int M, bool SHARE, int DEPTH, bool KEEP>
 __device__ __forceinline__ void attend(Task &t, u16 *stages) {
   constexpr int STEP = SHARE ? 16 : 32; // keys at once
   constexpr int ROWS = 16 * WARPS;      // pairs of an operand of all warps
+  constexpr bool OWN = SHARE && WIDE;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
   const int base = SHARE ? 0 : warp * 16; // first pair of the warp
 
+  // Of the blocks of a multiprocessor the second has a stage less: the first is served sooner,
+  // and they do not both begin and end at the same times, in which they read nothing.
+  const int depth = OWN && DEPTH > 2 && t.second ? DEPTH - 1 : DEPTH;
   Source ahead = {};
-  if (t.from < t.to) ahead = find(t, t.from, false);
+  if (t.from < t.to) ahead = find<OWN>(t, t.from, false);
 #pragma unroll 1
   for (int i = 0; i < DEPTH; i++) {
     const int j = t.from + i * KEYS;
-    if (j < t.to) {
+    if (i < depth && j < t.to) {
       const Source now = ahead;
-      ahead = find(t, j + KEYS, i == DEPTH - 1);
-      fetch<SHARE>(t, stages + i * STAGE, j, now, false);
+      ahead = find<OWN>(t, j + KEYS, !SHARE && i == depth - 1);
+      fetch<SHARE, OWN>(t, stages + i * STAGE, j, now, false);
     }
     commit();
   }
@@ -190,12 +219,19 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
 
   wait_for_previous();
   Append added(t);
-  const int started = min(t.to, t.from + DEPTH * KEYS);
+  const int started = min(t.to, t.from + depth * KEYS);
   const bool fresh = !KEEP || started > t.old; // the first stages have keys of the step, or wait for the queries
+  // The step's keys of these stages: wide blocks have them 0.2 us sooner by one loop, narrow ones
+  // by one for each stage.
+  if (OWN) {
 #pragma unroll 1
-  for (int j = max(t.from, t.old) + threadIdx.x / 8; j < started; j += THREADS / 8) {
-    const int key = j - t.from;
-    copyAny<SHARE>(t, stages + key / KEYS * STAGE + key % KEYS * PITCH, j, look(t, j));
+    for (int j = max(t.from, t.old); j < started; j++) {
+      const int key = j - t.from;
+      if (copies(key % KEYS)) copyAny<SHARE>(t, stages + key / KEYS * STAGE + key % KEYS * PITCH, j, look(t, j));
+    }
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < depth; i++) copyStep<SHARE, OWN>(t, stages + i * STAGE, t.from + i * KEYS);
   }
   const bool upper = !SHARE || t.pairs > 8; // there are pairs in the second half of 16
   // Queries are the left operand: a thread has rows lane/4 and lane/4+8 of 16. They are kept in registers, or where the
@@ -231,23 +267,26 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
   float sum[M][HEAD_DIM / 8][4] = {}, top[M][2], total[M][2] = {};
 #pragma unroll
   for (int m = 0; m < M; m++) top[m][0] = top[m][1] = NONE;
-  int turn = 0, free = DEPTH - 1;
+  int turn = 0, free = 0;
 #pragma unroll 1
   for (int i = 0, j = t.from; j < t.to; i++, j += KEYS) {
-    if (!fresh && i < DEPTH) arrive<DEPTH>(); // of the groups, the fresh keys' is empty
+    if (!fresh && i < depth) arrive<DEPTH>(); // of the groups, the fresh keys' is empty
     else if (i == 0) arrive<0>();
-    else arrive<DEPTH - 2>();
-    __syncthreads();
-    if (i > 0 && j + (DEPTH - 1) * KEYS < t.to) {
-      fetch<SHARE>(t, stages + free * STAGE, j + (DEPTH - 1) * KEYS, ahead, true);
-      ahead = find(t, j + DEPTH * KEYS, true);
+    else if (depth == DEPTH) arrive<DEPTH - 2>();
+    else arrive<DEPTH < 3 ? 0 : DEPTH - 3>();
+    if (OWN) __syncwarp();
+    else __syncthreads();
+    if (i > 0 && j + (depth - 1) * KEYS < t.to) {
+      fetch<SHARE, OWN>(t, stages + free * STAGE, j + (depth - 1) * KEYS, ahead, !SHARE);
+      if (SHARE) copyStep<SHARE, OWN>(t, stages + free * STAGE, j + (depth - 1) * KEYS);
+      ahead = find<OWN>(t, j + depth * KEYS, !SHARE);
     }
     commit();
     const u32 stage = (u32)__cvta_generic_to_shared(stages) + turn * (STAGE * 2);
     const u32 keys = stage + (((matrix >> 1) * 8 + line) * PITCH + (matrix & 1) * 8) * 2;
     const u32 values = stage + ((KEYS + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8) * 2;
     free = turn;
-    turn = turn == DEPTH - 1 ? 0 : turn + 1;
+    turn = turn == depth - 1 ? 0 : turn + 1;
 #pragma unroll 1
     for (int n = SHARE ? warp * STEP : 0, end = SHARE ? n + STEP : KEYS; n < end; n += STEP) {
       if (idle || j + n >= min(t.to, high)) break;
