@@ -183,13 +183,14 @@ struct Append {
 // attend computes the tile over the keys of the part. A warp has M operands of 16
 // pairs, ROWS pairs apart, and all keys; or, with SHARE, all warps have the same 16
 // pairs and each 16 of the keys of a stage, and their sums are added at the
-// end, in their order. There are DEPTH stages; without KEEP the one after them has
+// end, in their order. There are up to DEPTH stages; without KEEP the one after them has
 // the queries.
 template <int M, bool SHARE, int DEPTH, bool KEEP>
 __device__ __forceinline__ void attend(Task &t, u16 *stages) {
   constexpr int STEP = SHARE ? 16 : 32; // keys at once
   constexpr int ROWS = 16 * WARPS;      // pairs of an operand of all warps
   constexpr bool OWN = SHARE && WIDE;
+  constexpr bool FRESH = !SHARE;        // stages are fetched with the step's own keys, which copyStep adds elsewhere
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
   const int base = SHARE ? 0 : warp * 16; // first pair of the warp
 
@@ -203,7 +204,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     const int j = t.from + i * KEYS;
     if (i < depth && j < t.to) {
       const Source now = ahead;
-      ahead = find<OWN>(t, j + KEYS, !SHARE && i == depth - 1);
+      ahead = find<OWN>(t, j + KEYS, FRESH && i == depth - 1);
       fetch<SHARE, OWN>(t, stages + i * STAGE, j, now, false);
     }
     commit();
@@ -277,9 +278,9 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     if (OWN) __syncwarp();
     else __syncthreads();
     if (i > 0 && j + (depth - 1) * KEYS < t.to) {
-      fetch<SHARE, OWN>(t, stages + free * STAGE, j + (depth - 1) * KEYS, ahead, !SHARE);
-      if (SHARE) copyStep<SHARE, OWN>(t, stages + free * STAGE, j + (depth - 1) * KEYS);
-      ahead = find<OWN>(t, j + depth * KEYS, !SHARE);
+      fetch<SHARE, OWN>(t, stages + free * STAGE, j + (depth - 1) * KEYS, ahead, FRESH);
+      if (!FRESH) copyStep<SHARE, OWN>(t, stages + free * STAGE, j + (depth - 1) * KEYS);
+      ahead = find<OWN>(t, j + depth * KEYS, FRESH);
     }
     commit();
     const u32 stage = (u32)__cvta_generic_to_shared(stages) + turn * (STAGE * 2);
