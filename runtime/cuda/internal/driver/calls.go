@@ -6,25 +6,28 @@ import (
 	"pwc/runtime/cuda/internal/dl"
 )
 
-// The methods are documented by [Driver]. What a run calls goes through d.hot, which
-// allocates nothing. Handles that the driver writes, and calls of more than four
-// arguments, cost an allocation.
+// What a run calls goes through d.hot, which allocates nothing. Handles that the driver
+// writes, and calls of more than four arguments, cost an allocation.
 
 // Library implements [Driver].
 func (d *library) Library() string { return d.path }
 
+// DriverGetVersion returns 1000·major + 10·minor of the newest CUDA that the driver
+// supports (cuDriverGetVersion).
 func (d *library) DriverGetVersion() (int, error) {
 	var v int32
 	r := dl.Call(d.driverGetVersion, uintptr(unsafe.Pointer(&v)))
 	return int(v), fail("cuDriverGetVersion", r)
 }
 
+// DeviceGetCount returns how many GPUs the process may use (cuDeviceGetCount).
 func (d *library) DeviceGetCount() (int, error) {
 	var n int32
 	r := dl.Call(d.deviceGetCount, uintptr(unsafe.Pointer(&n)))
 	return int(n), fail("cuDeviceGetCount", r)
 }
 
+// DeviceGetName returns a GPU's name (cuDeviceGetName).
 func (d *library) DeviceGetName(dev Device) (string, error) {
 	name := make([]byte, 256)
 	r := dl.Call(d.deviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(dev))
@@ -41,51 +44,64 @@ func text(b []byte) string {
 	return string(b)
 }
 
+// DeviceGetAttribute returns a property of a GPU, in the attribute's unit
+// (cuDeviceGetAttribute).
 func (d *library) DeviceGetAttribute(a Attribute, dev Device) (int, error) {
 	var v int32
 	r := dl.Call(d.deviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev))
 	return int(v), fail("cuDeviceGetAttribute", r)
 }
 
+// DeviceTotalMem returns the bytes of a GPU's memory (cuDeviceTotalMem).
 func (d *library) DeviceTotalMem(dev Device) (int64, error) {
 	var n uint64
 	r := dl.Call(d.deviceTotalMem, uintptr(unsafe.Pointer(&n)), uintptr(dev))
 	return int64(n), fail("cuDeviceTotalMem", r)
 }
 
+// DevicePrimaryCtxRetain makes the context that all libraries of the process share, or
+// counts one more user of it (cuDevicePrimaryCtxRetain).
 func (d *library) DevicePrimaryCtxRetain(dev Device) (Context, error) {
 	var c Context
 	r := dl.Call(d.primaryCtxRetain, uintptr(unsafe.Pointer(&c)), uintptr(dev))
 	return c, fail("cuDevicePrimaryCtxRetain", r)
 }
 
+// DevicePrimaryCtxRelease ends a use of that context (cuDevicePrimaryCtxRelease).
 func (d *library) DevicePrimaryCtxRelease(dev Device) error {
 	r := dl.Call(d.primaryCtxRelease, uintptr(dev))
 	return fail("cuDevicePrimaryCtxRelease", r)
 }
 
+// CtxSetCurrent makes a context the calling thread's (cuCtxSetCurrent).
 func (d *library) CtxSetCurrent(c Context) error {
 	r := d.hot.Call(d.ctxSetCurrent, uintptr(c), 0, 0, 0)
 	return fail("cuCtxSetCurrent", r)
 }
 
+// MemGetInfo returns the bytes of the current context's GPU that are free, and all
+// (cuMemGetInfo).
 func (d *library) MemGetInfo() (free, total int64, err error) {
 	var f, t uint64
 	r := dl.Call(d.memGetInfo, uintptr(unsafe.Pointer(&f)), uintptr(unsafe.Pointer(&t)))
 	return int64(f), int64(t), fail("cuMemGetInfo", r)
 }
 
+// MemAlloc takes so many bytes of device memory (cuMemAlloc).
 func (d *library) MemAlloc(bytes int64) (Ptr, error) {
 	var p Ptr
 	r := dl.Call(d.memAlloc, uintptr(unsafe.Pointer(&p)), uintptr(bytes))
 	return p, fail("cuMemAlloc", r)
 }
 
+// MemFree gives back what MemAlloc took, when the device has done with it (cuMemFree).
 func (d *library) MemFree(p Ptr) error {
 	r := dl.Call(d.memFree, uintptr(p))
 	return fail("cuMemFree", r)
 }
 
+// MemHostAlloc takes so many bytes of pinned memory, portable and mapped
+// (cuMemHostAlloc).
 func (d *library) MemHostAlloc(bytes int64) (unsafe.Pointer, error) {
 	const portable, deviceMap = 1, 2
 	var p unsafe.Pointer
@@ -93,11 +109,14 @@ func (d *library) MemHostAlloc(bytes int64) (unsafe.Pointer, error) {
 	return p, fail("cuMemHostAlloc", r)
 }
 
+// MemFreeHost gives pinned memory back (cuMemFreeHost).
 func (d *library) MemFreeHost(p unsafe.Pointer) error {
 	r := dl.Call(d.memFreeHost, uintptr(p))
 	return fail("cuMemFreeHost", r)
 }
 
+// MemHostGetDevicePointer returns where the device sees pinned memory
+// (cuMemHostGetDevicePointer).
 func (d *library) MemHostGetDevicePointer(h unsafe.Pointer) (Ptr, error) {
 	var p Ptr
 	r := dl.Call(d.memHostGetDevicePointer, uintptr(unsafe.Pointer(&p)), uintptr(h), 0)
@@ -118,6 +137,8 @@ func onDevice(dev Device) *allocationProp {
 	return &allocationProp{kind: pinned, locationType: device, location: int32(dev)}
 }
 
+// MemGranularity returns the bytes that physical memory is made and mapped in multiples
+// of (cuMemGetAllocationGranularity).
 func (d *library) MemGranularity(dev Device) (int64, error) {
 	const recommended = 1
 	var n uint64
@@ -125,38 +146,46 @@ func (d *library) MemGranularity(dev Device) (int64, error) {
 	return int64(n), fail("cuMemGetAllocationGranularity", r)
 }
 
+// MemAddressReserve reserves so many bytes of address space (cuMemAddressReserve).
 func (d *library) MemAddressReserve(bytes int64) (Ptr, error) {
 	var p Ptr
 	r := dl.Call(d.memAddressReserve, uintptr(unsafe.Pointer(&p)), uintptr(bytes), 0, 0, 0)
 	return p, fail("cuMemAddressReserve", r)
 }
 
+// MemAddressFree gives reserved address space back (cuMemAddressFree).
 func (d *library) MemAddressFree(p Ptr, bytes int64) error {
 	r := dl.Call(d.memAddressFree, uintptr(p), uintptr(bytes))
 	return fail("cuMemAddressFree", r)
 }
 
+// MemCreate takes so many bytes of physical memory, which lie nowhere yet
+// (cuMemCreate).
 func (d *library) MemCreate(bytes int64, dev Device) (Allocation, error) {
 	var a Allocation
 	r := dl.Call(d.memCreate, uintptr(unsafe.Pointer(&a)), uintptr(bytes), uintptr(unsafe.Pointer(onDevice(dev))), 0)
 	return a, fail("cuMemCreate", r)
 }
 
+// MemRelease gives physical memory back once it is mapped nowhere (cuMemRelease).
 func (d *library) MemRelease(a Allocation) error {
 	r := dl.Call(d.memRelease, uintptr(a))
 	return fail("cuMemRelease", r)
 }
 
+// MemMap lays physical memory into reserved address space (cuMemMap).
 func (d *library) MemMap(p Ptr, bytes int64, a Allocation) error {
 	r := dl.Call(d.memMap, uintptr(p), uintptr(bytes), 0, uintptr(a), 0)
 	return fail("cuMemMap", r)
 }
 
+// MemUnmap takes physical memory out of address space (cuMemUnmap).
 func (d *library) MemUnmap(p Ptr, bytes int64) error {
 	r := dl.Call(d.memUnmap, uintptr(p), uintptr(bytes))
 	return fail("cuMemUnmap", r)
 }
 
+// MemSetAccess lets a GPU read and write mapped memory (cuMemSetAccess).
 func (d *library) MemSetAccess(p Ptr, bytes int64, dev Device) error {
 	const device, readWrite = 1, 3
 	desc := &struct{ locationType, location, flags int32 }{device, int32(dev), readWrite} // CUmemAccessDesc
@@ -164,21 +193,29 @@ func (d *library) MemSetAccess(p Ptr, bytes int64, dev Device) error {
 	return fail("cuMemSetAccess", r)
 }
 
+// MemcpyHtoDAsync copies so many bytes to the device, in the stream's order
+// (cuMemcpyHtoDAsync).
 func (d *library) MemcpyHtoDAsync(dst Ptr, src unsafe.Pointer, bytes int64, s Stream) error {
 	r := d.hot.Call(d.memcpyHtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
 	return fail("cuMemcpyHtoDAsync", r)
 }
 
+// MemcpyDtoHAsync copies so many bytes to the host, in the stream's order
+// (cuMemcpyDtoHAsync).
 func (d *library) MemcpyDtoHAsync(dst unsafe.Pointer, src Ptr, bytes int64, s Stream) error {
 	r := d.hot.Call(d.memcpyDtoH, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
 	return fail("cuMemcpyDtoHAsync", r)
 }
 
+// MemcpyDtoDAsync copies so many bytes within the device, in the stream's order
+// (cuMemcpyDtoDAsync).
 func (d *library) MemcpyDtoDAsync(dst, src Ptr, bytes int64, s Stream) error {
 	r := d.hot.Call(d.memcpyDtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
 	return fail("cuMemcpyDtoDAsync", r)
 }
 
+// MemsetAsync repeats an element of width 1, 2 or 4 bytes n times (cuMemsetD8Async,
+// D16, D32).
 func (d *library) MemsetAsync(dst Ptr, element uint32, width int, n int64, s Stream) error {
 	fn := d.memset32
 	switch width {
@@ -191,6 +228,8 @@ func (d *library) MemsetAsync(dst Ptr, element uint32, width int, n int64, s Str
 	return fail("cuMemsetAsync", r)
 }
 
+// MemsetColumnAsync sets the first element of each of n rows of pitch bytes
+// (cuMemsetD2D8Async, 16, 32).
 func (d *library) MemsetColumnAsync(dst Ptr, pitch int64, element uint32, width int, n int64, s Stream) error {
 	fn := d.memset2D32
 	switch width {
@@ -203,6 +242,7 @@ func (d *library) MemsetColumnAsync(dst Ptr, pitch int64, element uint32, width 
 	return fail("cuMemsetD2DAsync", r)
 }
 
+// StreamCreate makes a stream that does not wait for the legacy one (cuStreamCreate).
 func (d *library) StreamCreate() (Stream, error) {
 	const nonBlocking = 1
 	var s Stream
@@ -210,32 +250,41 @@ func (d *library) StreamCreate() (Stream, error) {
 	return s, fail("cuStreamCreate", r)
 }
 
+// StreamDestroy ends a stream when its work is done (cuStreamDestroy).
 func (d *library) StreamDestroy(s Stream) error {
 	r := dl.Call(d.streamDestroy, uintptr(s))
 	return fail("cuStreamDestroy", r)
 }
 
+// StreamSynchronize waits until a stream's work is done (cuStreamSynchronize).
 func (d *library) StreamSynchronize(s Stream) error {
 	r := d.hot.Call(d.streamSynchronize, uintptr(s), 0, 0, 0)
 	return fail("cuStreamSynchronize", r)
 }
 
+// StreamWaitEvent lets what comes to a stream wait for an event (cuStreamWaitEvent).
 func (d *library) StreamWaitEvent(s Stream, e Event) error {
 	r := d.hot.Call(d.streamWaitEvent, uintptr(s), uintptr(e), 0, 0)
 	return fail("cuStreamWaitEvent", r)
 }
 
+// StreamBeginCapture records what comes to a stream, instead of running it
+// (cuStreamBeginCapture).
 func (d *library) StreamBeginCapture(s Stream, m CaptureMode) error {
 	r := dl.Call(d.beginCapture, uintptr(s), uintptr(m))
 	return fail("cuStreamBeginCapture", r)
 }
 
+// StreamEndCapture returns what was recorded (cuStreamEndCapture).
 func (d *library) StreamEndCapture(s Stream) (Graph, error) {
 	var g Graph
 	r := dl.Call(d.endCapture, uintptr(s), uintptr(unsafe.Pointer(&g)))
 	return g, fail("cuStreamEndCapture", r)
 }
 
+// StreamAddGraph makes a graph a node of what the stream captures
+// (cuStreamGetCaptureInfo, cuGraphAddChildGraphNode,
+// cuStreamUpdateCaptureDependencies).
 func (d *library) StreamAddGraph(s Stream, g Graph) error {
 	const active, setDependencies = 1, 1
 	var (
@@ -262,28 +311,35 @@ func (d *library) StreamAddGraph(s Stream, g Graph) error {
 	return fail("cuStreamUpdateCaptureDependencies", r)
 }
 
+// ThreadExchangeStreamCaptureMode sets the calling thread's mode and returns the one
+// before (cuThreadExchangeStreamCaptureMode).
 func (d *library) ThreadExchangeStreamCaptureMode(m CaptureMode) (CaptureMode, error) {
 	mode := m
 	r := dl.Call(d.exchangeMode, uintptr(unsafe.Pointer(&mode)))
 	return mode, fail("cuThreadExchangeStreamCaptureMode", r)
 }
 
+// EventCreate makes an event (cuEventCreate).
 func (d *library) EventCreate(f EventFlags) (Event, error) {
 	var e Event
 	r := dl.Call(d.eventCreate, uintptr(unsafe.Pointer(&e)), uintptr(f))
 	return e, fail("cuEventCreate", r)
 }
 
+// EventDestroy ends an event (cuEventDestroy).
 func (d *library) EventDestroy(e Event) error {
 	r := dl.Call(d.eventDestroy, uintptr(e))
 	return fail("cuEventDestroy", r)
 }
 
+// EventRecord lets an event happen when a stream's work until now is done
+// (cuEventRecord).
 func (d *library) EventRecord(e Event, s Stream) error {
 	r := d.hot.Call(d.eventRecord, uintptr(e), uintptr(s), 0, 0)
 	return fail("cuEventRecord", r)
 }
 
+// EventQuery reports whether an event has happened (cuEventQuery).
 func (d *library) EventQuery(e Event) (bool, error) {
 	r := d.hot.Call(d.eventQuery, uintptr(e), 0, 0, 0)
 	if Result(int32(r)) == NotReady {
@@ -292,11 +348,14 @@ func (d *library) EventQuery(e Event) (bool, error) {
 	return r == 0, fail("cuEventQuery", r)
 }
 
+// EventSynchronize waits until an event has happened (cuEventSynchronize).
 func (d *library) EventSynchronize(e Event) error {
 	r := d.hot.Call(d.eventSynchronize, uintptr(e), 0, 0, 0)
 	return fail("cuEventSynchronize", r)
 }
 
+// EventElapsedTime returns the milliseconds between two events that have happened
+// (cuEventElapsedTime).
 func (d *library) EventElapsedTime(start, end Event) (float32, error) {
 	var ms float32
 	r := dl.Call(d.eventElapsed, uintptr(unsafe.Pointer(&ms)), uintptr(start), uintptr(end))
@@ -306,6 +365,8 @@ func (d *library) EventElapsedTime(start, end Event) (float32, error) {
 // jitLogBytes is room for what the PTX compiler says of an error.
 const jitLogBytes = 16 << 10
 
+// ModuleLoadData loads a cubin, or PTX, which it compiles; the log is the compiler's,
+// about an error (cuModuleLoadDataEx).
 func (d *library) ModuleLoadData(image []byte, ptx bool) (Module, string, error) {
 	const errorLog, errorLogBytes = 5, 6 // CUjit_option
 	var m Module
@@ -327,11 +388,13 @@ func (d *library) ModuleLoadData(image []byte, ptx bool) (Module, string, error)
 	return m, text(log), fail("cuModuleLoadDataEx", r)
 }
 
+// ModuleUnload unloads a module (cuModuleUnload).
 func (d *library) ModuleUnload(m Module) error {
 	r := dl.Call(d.moduleUnload, uintptr(m))
 	return fail("cuModuleUnload", r)
 }
 
+// ModuleGetFunction finds a kernel by its name (cuModuleGetFunction).
 func (d *library) ModuleGetFunction(m Module, name string) (Function, error) {
 	var f Function
 	text := append([]byte(name), 0)
@@ -339,17 +402,22 @@ func (d *library) ModuleGetFunction(m Module, name string) (Function, error) {
 	return f, fail("cuModuleGetFunction", r)
 }
 
+// FuncGetAttribute returns a property of a kernel, in the attribute's unit
+// (cuFuncGetAttribute).
 func (d *library) FuncGetAttribute(a FuncAttribute, f Function) (int, error) {
 	var v int32
 	r := dl.Call(d.funcGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(f))
 	return int(v), fail("cuFuncGetAttribute", r)
 }
 
+// FuncSetAttribute sets a property of a kernel (cuFuncSetAttribute).
 func (d *library) FuncSetAttribute(f Function, a FuncAttribute, v int) error {
 	r := dl.Call(d.funcSetAttribute, uintptr(f), uintptr(a), uintptr(v))
 	return fail("cuFuncSetAttribute", r)
 }
 
+// FuncParamSizes returns the bytes of each parameter of a kernel, or false before CUDA
+// 12.4 (cuFuncGetParamInfo).
 func (d *library) FuncParamSizes(f Function) ([]int64, bool, error) {
 	if d.funcParamInfo == 0 {
 		return nil, false, nil
@@ -369,11 +437,15 @@ func (d *library) FuncParamSizes(f Function) ([]int64, bool, error) {
 	}
 }
 
+// LaunchKernel launches a kernel, with one address for each parameter
+// (cuLaunchKernelEx).
 func (d *library) LaunchKernel(f Function, c *LaunchConfig, params *unsafe.Pointer) error {
 	r := d.hot.Call(d.launchKernel, uintptr(unsafe.Pointer(c)), uintptr(f), uintptr(unsafe.Pointer(params)), 0)
 	return fail("cuLaunchKernelEx", r)
 }
 
+// GraphNodeTypes returns the kind of each node of a graph (cuGraphGetNodes,
+// cuGraphNodeGetType).
 func (d *library) GraphNodeTypes(g Graph) ([]NodeType, error) {
 	var n uint64
 	if r := dl.Call(d.graphGetNodes, uintptr(g), 0, uintptr(unsafe.Pointer(&n))); r != 0 {
@@ -395,27 +467,33 @@ func (d *library) GraphNodeTypes(g Graph) ([]NodeType, error) {
 	return types, nil
 }
 
+// GraphInstantiate makes a graph executable (cuGraphInstantiateWithFlags).
 func (d *library) GraphInstantiate(g Graph) (GraphExec, error) {
 	var x GraphExec
 	r := dl.Call(d.graphInstantiate, uintptr(unsafe.Pointer(&x)), uintptr(g), 0)
 	return x, fail("cuGraphInstantiateWithFlags", r)
 }
 
+// GraphUpload brings an executable graph to the device, so that its first launch need
+// not (cuGraphUpload).
 func (d *library) GraphUpload(x GraphExec, s Stream) error {
 	r := dl.Call(d.graphUpload, uintptr(x), uintptr(s))
 	return fail("cuGraphUpload", r)
 }
 
+// GraphLaunch launches an executable graph (cuGraphLaunch).
 func (d *library) GraphLaunch(x GraphExec, s Stream) error {
 	r := d.hot.Call(d.graphLaunch, uintptr(x), uintptr(s), 0, 0)
 	return fail("cuGraphLaunch", r)
 }
 
+// GraphExecDestroy ends an executable graph (cuGraphExecDestroy).
 func (d *library) GraphExecDestroy(x GraphExec) error {
 	r := dl.Call(d.graphExecDestroy, uintptr(x))
 	return fail("cuGraphExecDestroy", r)
 }
 
+// GraphDestroy ends a graph (cuGraphDestroy).
 func (d *library) GraphDestroy(g Graph) error {
 	r := dl.Call(d.graphDestroy, uintptr(g))
 	return fail("cuGraphDestroy", r)
