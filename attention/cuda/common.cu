@@ -87,7 +87,7 @@ struct Task {
   int pair, pairs;        // of the tile; pair counts from the request's first
   int from, to;           // keys of this part
   int part, parts;
-  bool second;            // the block comes to a multiprocessor that has one of the launch
+  bool second;            // the block is not among the first, of which each multiprocessor has one
   float scale, softcap;   // scale times log2(e)
   unsigned long long once; // how the second-level cache holds keys that no other block reads
   int window;

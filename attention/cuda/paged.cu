@@ -51,7 +51,7 @@ __device__ __forceinline__ int ceilDiv(int a, int b) { return (int)__fdividef((f
 // lengths, maxRows slots, and the table of blocks. The operands have size rows.
 // Contexts have at most parts parts, more if they are long, and large those of
 // large tiles; partial has room for spread. As many blocks as there are multiprocessors
-// come to one each, before others come second.
+// come to one each, before others come second; where they do not, it only costs time.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, float *partial, u32 *counters,
       int maxRequests, int maxRows, int size, int parts, int more, int large, int spread, float scale, float softcap, int window, int multiprocessors) {

@@ -52,15 +52,25 @@ func Open(t testing.TB, o fake.Options) *Opened {
 		}
 		return opened(t, &Opened{Device: dev})
 	}
+	e, f := Emulated(t, o)
+	e.driver = f
+	return opened(t, e)
+}
+
+// Emulated opens an emulated device, whatever GPU there is, and returns its driver too: for
+// tests of what package ptx finds wrong with a kernel, which may lose the device. They
+// close it. Under the race detector they are skipped, as by Open.
+func Emulated(t testing.TB, o fake.Options) (*Opened, *fake.Driver) {
+	t.Helper()
 	if raceDetector {
-		t.Skip("no GPU, and an emulated one is too slow under the race detector")
+		t.Skip("an emulated GPU is too slow under the race detector")
 	}
 	f := fake.New(o)
 	dev, err := cuda.Open(cuda.Options{Driver: f})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return opened(t, &Opened{Device: dev, Emulated: true, driver: f})
+	return &Opened{Device: dev, Emulated: true}, f
 }
 
 // opened closes the device at the test's end, if the test has not.
