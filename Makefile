@@ -5,7 +5,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GPU_ARCH ?= sm_90
 FUZZTIME ?= 20s
 SOAK ?= 30
-RANDOM_MODULES ?= 20000
+RANDOM_MODULES ?= 2000
 BENCHTIME ?= 1s
 COUNT ?= 5
 
@@ -54,7 +54,7 @@ race:
 arch: # on amd64: tests on an architecture of 32 bits, where the same bytes must come out
 	GOARCH=386 CGO_ENABLED=0 PWC_REQUIRE_NVRTC= go test ./attention/... ./build ./compile/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
 
-random: # random modules against the interpreter; a tenth for each pass switched off, under the race detector, and cut, captured and replayed
+random: # RANDOM_MODULES modules against the interpreter; a tenth for each pass switched off, under the race detector, and cut, captured and replayed
 	PWC_RANDOM_MODULES=$(RANDOM_MODULES) go test -timeout 15m -run '^TestRandom(Exact)?Modules$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -run '^TestRandomModulesWithoutAPass$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -race -run '^TestRandomModules$$' ./compile
