@@ -23,7 +23,7 @@ func HashFunc(m *Module, f *Func) [32]byte { return sha256.Sum256([]byte(Canonic
 //
 // The text is a module of the language, so that a diff explains why two hashes
 // differ. Names are replaced by numbers in the order of first use: symbols
-// s0, s1, …, weights @w0, …, states @x0, …, functions @f0, …, values %0, …;
+// s0, s1, … ([SymbolNames]), weights @w0, …, states @x0, …, functions @f0, …, values %0, …;
 // checkpoint tensors are all called "t". Left out are locs, comments, the
 // module's name, where weights come from, and declarations without a use; axes
 // of ops of the table are counted from the first, and attributes of calls, of
@@ -122,18 +122,45 @@ func (c *canonicalizer) numberSymbols(funcs []*Func) {
 			fresh = slices.Delete(fresh, i, i+1)
 		}
 	})
-	c.out.Symbols = make([]*Symbol, len(c.symbols))
+	var nodes []*Node
+	for _, f := range funcs {
+		nodes = append(nodes, f.Nodes...)
+	}
+	byNumber := make([]string, len(c.symbols))
 	for name, i := range c.symbols {
+		byNumber[i] = name
+	}
+	next := SymbolNames(nodes)
+	for _, name := range byNumber {
 		s := Symbol{}
 		if d := c.m.Symbol(name); d != nil {
 			s = *d
 		}
-		s.Name = symbolName(i)
-		c.out.Symbols[i] = &s
+		s.Name = next()
+		c.out.Symbols = append(c.out.Symbols, &s)
 	}
 }
 
-func symbolName(i int) string { return "s" + strconv.Itoa(i) }
+// SymbolNames returns a function that gives the canonical names of symbols, s0,
+// s1, … in this order. It leaves out those that stand as bare names among the
+// attributes of the nodes' calls: a symbol of that name would be what they mean.
+func SymbolNames(nodes []*Node) func() string {
+	taken := map[string]bool{}
+	for _, n := range nodes {
+		for _, a := range n.Attrs {
+			if n.Extern != nil && a.Kind == AttrEnum {
+				taken[a.Str] = true
+			}
+		}
+	}
+	i := -1
+	return func() string {
+		for i++; taken["s"+strconv.Itoa(i)]; {
+			i++
+		}
+		return "s" + strconv.Itoa(i)
+	}
+}
 
 // maxRefinements bounds the rounds of first. Two settle every case in which
 // symbols differ by an extent that they share with a symbol already told apart.
@@ -223,7 +250,10 @@ func (c *canonicalizer) dim(d dim.Dim) dim.Dim {
 	if !ok {
 		r = d.Subst(func(s string) (dim.Dim, bool) {
 			i, ok := c.symbols[s]
-			return dim.Sym(symbolName(i)), ok
+			if !ok {
+				return dim.Dim{}, false
+			}
+			return dim.Sym(c.out.Symbols[i].Name), true
 		})
 		c.renamed[key] = r
 	}

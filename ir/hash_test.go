@@ -124,6 +124,23 @@ func TestHashCountsAxes(t *testing.T) {
 	}
 }
 
+// TestHashTellsNamesFromSymbols: a bare name of a call that reads like a canonical
+// symbol is still no symbol.
+func TestHashTellsNamesFromSymbols(t *testing.T) {
+	canonical := func(n string) string {
+		m := mustParse(t, "pwc 1\nmodule \"m\" {\n sym N in [1, 8]\n op \"a::b\"(tensor)\n func @f(%x: f32[N]) {\n  call \"a::b\"(%x, n="+n+")\n }\n}\n")
+		text := ir.Canonical(m, nil)
+		if again := ir.Canonical(mustParse(t, text), nil); again != text {
+			t.Errorf("n=%s: the canonical text is not its own:\n%s", n, cmp.Diff(text, again))
+		}
+		return text
+	}
+	symbol, name, other := canonical("N"), canonical("s0"), canonical("s1")
+	if symbol == name || name == other || symbol == other {
+		t.Errorf("texts are equal:\n%s\n%s\n%s", symbol, name, other)
+	}
+}
+
 func TestHash(t *testing.T) {
 	base := mustParse(t, hashed)
 	if want := sha256.Sum256([]byte(ir.Canonical(base, nil))); base.Hash() != want {

@@ -92,14 +92,19 @@ type pieceBuilder struct {
 	b       *ir.Builder
 	fb      *ir.FuncBuilder
 	symbols map[string]dim.Dim
+	named   func() string // names of symbols
 	externs map[*ir.Extern]bool
 }
 
 // piece builds the module of a unit.
 func (c *cutter) piece(seq int) (*Piece, error) {
 	b := ir.NewBuilder("piece")
+	nodes := make([]*ir.Node, len(c.nodes[seq]))
+	for j, i := range c.nodes[seq] {
+		nodes[j] = c.p.Func.Nodes[i]
+	}
 	pb := &pieceBuilder{cutter: c, seq: seq, b: b, fb: b.Func("piece"), piece: &Piece{Origins: c.nodes[seq]},
-		symbols: map[string]dim.Dim{}, externs: map[*ir.Extern]bool{}}
+		symbols: map[string]dim.Dim{}, named: ir.SymbolNames(nodes), externs: map[*ir.Extern]bool{}}
 	pb.inputs()
 	for _, i := range c.nodes[seq] {
 		pb.node(c.p.Func.Nodes[i], i)
@@ -249,7 +254,7 @@ func (pb *pieceBuilder) dim(d dim.Dim) dim.Dim {
 	for _, name := range d.Symbols() {
 		if _, ok := pb.symbols[name]; !ok {
 			s := pb.p.Module.Symbol(name)
-			pb.symbols[name] = pb.b.Symbol(fmt.Sprintf("s%d", len(pb.symbols)), s.Lo, s.Hi, s.Kind)
+			pb.symbols[name] = pb.b.Symbol(pb.named(), s.Lo, s.Hi, s.Kind)
 			pb.piece.Symbols = append(pb.piece.Symbols, name)
 		}
 	}
