@@ -21,6 +21,10 @@ func TestValidate(t *testing.T) {
 			t.Errorf("one image of two: %v", err)
 		}
 	}
+	brief := example(t)
+	if brief.Buffers[6].Last = brief.Buffers[6].First; brief.Validate() != nil {
+		t.Errorf("scratch of one step: %v", brief.Validate())
+	}
 	overflow := dim.Const(1 << 62).Mul(dim.Const(4))
 	type P = program.Program
 	for _, c := range []struct {
@@ -36,6 +40,7 @@ func TestValidate(t *testing.T) {
 		{"parameter 1: dim: overflows", func(p *P) { p.Params[1].Shape = []dim.Dim{overflow} }},
 		{"parameter 0: kind 9", func(p *P) { p.Params[0].Kind = 9 }},
 		{"parameter 0: kind 0, dtype invalid", func(p *P) { p.Params[0].DType = 0 }},
+		{"result 0: unknown symbol K", func(p *P) { p.Results[0].Shape = []dim.Dim{dim.Sym("K")} }},
 		{"result 1: dtype bf16, alias 4", func(p *P) { p.Results[1].Alias = 4 }},
 		{"result 1: dtype bf16, alias -2", func(p *P) { p.Results[1].Alias = -2 }},
 		{"result 2: dtype bf16, alias -1, same 2", func(p *P) { p.Results[2].Same = 2 }},
@@ -43,6 +48,9 @@ func TestValidate(t *testing.T) {
 		{"buffer 0: index 4 of 4", func(p *P) { p.Buffers[0].Index = 4 }},
 		{"buffer 3: index -1 of 3", func(p *P) { p.Buffers[3].Index = -1 }},
 		{"buffer 3: result 1 has no destination", func(p *P) { p.Buffers[3].Index = 1 }},
+		{"buffer 3: result 2 has no destination", func(p *P) { p.Buffers[3].Index = 2 }},
+		{"buffer 0: unknown symbol K", func(p *P) { p.Buffers[0].Shape = []dim.Dim{dim.Sym("K")} }},
+		{"buffer 1: unknown symbol K", func(p *P) { p.Buffers[1].Strides[0] = dim.Sym("K") }},
 		{"buffer 4: index 2 of 2", func(p *P) { p.Buffers[4].Index = 2 }},
 		{"buffer 4: 6 bytes of 4", func(p *P) { p.Buffers[4].Shape = []dim.Dim{dim.Const(3)} }},
 		{"buffer 4: dim: symbol N has no value", func(p *P) { p.Buffers[4].Shape = []dim.Dim{dim.Sym("N")} }},

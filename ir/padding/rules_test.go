@@ -236,6 +236,8 @@ func TestEveryOpHasACase(t *testing.T) {
 	}
 }
 
+// TestParams: a parameter that cannot be padded is reported, and what is made of it
+// is not.
 func TestParams(t *testing.T) {
 	for params, want := range map[string]string{
 		"%x: f32[N, 4]":           "",
@@ -245,7 +247,7 @@ func TestParams(t *testing.T) {
 		"%y: f32[], %x: i32[N+1]": "parameter 1 (%x, i32[N + 1]) cannot be padded over N: extent N + 1 of axis 0 is no multiple of N",
 		"%x: f32[N, N]":           "N is in axes 0 and 1",
 	} {
-		m := parse(t, "pwc 1\nmodule \"p\" {\n  sym N in [1, 64] batch\n  func @f("+params+") {\n    %z = full(0, shape=[N], dtype=f32)\n  }\n}\n")
+		m := parse(t, "pwc 1\nmodule \"p\" {\n  sym N in [1, 64] batch\n  func @f("+params+") {\n    %z = full(0, shape=[N], dtype=f32)\n    %a = add(%x, %x)\n  }\n}\n")
 		found := padding.Check(m, m.Funcs[0], "N")
 		if want == "" && len(found) == 0 {
 			continue
