@@ -34,7 +34,8 @@ func HashFunc(m *Module, f *Func) [32]byte { return sha256.Sum256([]byte(Canonic
 // by name, version and flags.
 //
 // Symbols that first occur in one and the same extent are ordered by how they
-// are used elsewhere, never by name unless their uses are alike.
+// are used elsewhere, never by name unless their uses are alike or there are
+// hundreds of them.
 func Canonical(m *Module, f *Func) string {
 	funcs := m.Funcs
 	if f != nil {
@@ -57,6 +58,7 @@ type canonicalizer struct {
 	externs map[*Extern]bool   // already declared
 	weights map[int32]string   // index in m → new name
 	states  map[int32]string
+	work    int // see maxWork
 }
 
 // eachDim calls visit for every dim of the functions in an order that does not
@@ -166,12 +168,21 @@ func SymbolNames(nodes []*Node) func() string {
 // symbols differ by an extent that they share with a symbol already told apart.
 const maxRefinements = 8
 
+// maxWork bounds what all rounds together take, about a second: a text of some
+// kilobytes may have hundreds of symbols that meet in one extent. It is counted
+// without names, so that names decide no sooner for one module than for another
+// that differs from it in names alone.
+const maxWork = 1 << 26
+
 // first returns which of several symbols that occur first together gets the
 // next number. It refines classes of symbols, as graph canonization does: a
 // class is a declaration and the numbers given so far, then the places where
 // the symbol occurs and the extents there, in which every other symbol is
 // replaced by its class.
 func (c *canonicalizer) first(funcs []*Func, fresh []string) int {
+	if c.work > maxWork {
+		return 0 // by name
+	}
 	class := map[string]string{}
 	for _, s := range c.m.Symbols {
 		if n, ok := c.symbols[s.Name]; ok {
@@ -188,12 +199,17 @@ func (c *canonicalizer) first(funcs []*Func, fresh []string) int {
 			uses[name].WriteString(k)
 		}
 		place := 0
+		c.work += len(class)
 		c.eachDim(funcs, func(d dim.Dim) {
 			place++
 			if _, ok := d.Const(); ok {
 				return
 			}
-			for _, s := range d.Symbols() {
+			names := d.Symbols()
+			if c.work += len(names) * len(names) * len(names); c.work > maxWork {
+				return
+			}
+			for _, s := range names {
 				if uses[s] == nil {
 					continue
 				}

@@ -2,6 +2,7 @@ package ir_test
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -229,6 +230,21 @@ func TestSymbolsThatMeet(t *testing.T) {
 		if same := a.Hash() == b.Hash(); same != c.same {
 			t.Errorf("%s: same hash: %v\n%s\n%s", c.name, same, ir.Canonical(a, nil), ir.Canonical(b, nil))
 		}
+	}
+}
+
+// TestManySymbolsThatMeet holds that hundreds of symbols in one extent end, which took
+// the better part of an hour, and that the text still says all there is.
+func TestManySymbolsThatMeet(t *testing.T) {
+	var declared, sum strings.Builder
+	for i := range 480 {
+		fmt.Fprintf(&declared, " sym a%d in [1, 2]", i)
+		fmt.Fprintf(&sum, " + a%d", i)
+	}
+	m := mustParse(t, `pwc 1 module "m" {`+declared.String()+" func @f(%x: f32["+sum.String()[3:]+"], %y: f32[a7]) { } }")
+	text := ir.Canonical(m, nil)
+	if again := ir.Canonical(mustParse(t, text), nil); strings.Count(again, "\n") != strings.Count(text, "\n") || !strings.Contains(text, "sym s479 ") {
+		t.Errorf("the text is not one of the same module:\n%s", text)
 	}
 }
 
