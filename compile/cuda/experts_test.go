@@ -84,6 +84,38 @@ func TestDeviceExperts(t *testing.T) {
 	}
 }
 
+// TestDeviceExpertsOfNone runs rows that choose no matrix, which are zero before what
+// is added to them.
+func TestDeviceExpertsOfNone(t *testing.T) {
+	g := openDevice(t)
+	m, err := ir.Parse("none.ir", []byte(`pwc 1
+module "none" {
+  sym N in [1, 4096] batch
+  weight @w : bf16[8, 64, 256]
+  func @piece(%x: bf16[N, 256], %index: i32[N], %r: bf16[N, 64], %scale: bf16[N, 1]) -> (bf16[N, 64]) {
+    %y = linear_select(%x, @w, %index) : bf16[N, 64]
+    %s = mul(%y, %scale) : bf16[N, 64]
+    %z = add(%r, %s) : bf16[N, 64]
+    return %z
+  }
+}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int64{1, 2, 20} {
+		b, err := oracle.Draw(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n}, normal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			b.Params[1].SetInt(int(i), []int64{-1, 8, 3}[i%3])
+		}
+		if err := g.checkFaults(m, b, true); err != nil {
+			t.Errorf("rows %d: %.300s", n, err)
+		}
+	}
+}
+
 // checkFaults runs a module on the GPU and holds it to the interpreter, and its
 // reports of positions out of range to what is expected.
 func (g *rig) checkFaults(m *ir.Module, b *oracle.Inputs, want bool) error {

@@ -23,6 +23,10 @@ func (e *emitter) ready(f *fused, p productShape, o *epilogue) {
 		e.lead(f, p, o)
 		return
 	}
+	choice := e.k.MatMul.Select != nil
+	if choice { // a block without a matrix has no product that would call ready
+		o.loads()
+	}
 	e.line("const auto ready = [&](%s &to, int k, int end) {", p.partsOfX(depth))
 	e.depth++
 	e.line("#pragma unroll")
@@ -35,7 +39,9 @@ func (e *emitter) ready(f *fused, p productShape, o *epilogue) {
 	e.line("#pragma unroll")
 	e.line("for (int t = 0; t < %d; t++) to.put(b, t, k + t * 32 < end ? row[k + t * 32] : make_uint4(0, 0, 0, 0));", p.parts(depth))
 	e.close()
-	o.loads()
+	if !choice {
+		o.loads()
+	}
 	e.depth--
 	e.line("};")
 }
