@@ -128,6 +128,23 @@ func TestCompileChains(t *testing.T) {
 	}
 }
 
+// TestDeviceManyRowsOfChains runs a chain whose rows may be so many that indices take
+// 64 bits.
+func TestDeviceManyRowsOfChains(t *testing.T) {
+	g := openDevice(t)
+	m := chainModule(t, chainShape{dtype.BF16, 72, 7, 1, 1, 6})
+	m.Symbols[0].Hi = 1 << 32
+	for _, rows := range g.some(1, 2, 3, 50, 20, 70) {
+		b, err := oracle.Draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, func(r *rand.Rand, dt dtype.DType) float64 { return r.NormFloat64() / 4 })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.check(m, compile.Shape{}, b, tolerance); err != nil {
+			t.Errorf("%d rows: %.400s", rows, err)
+		}
+	}
+}
+
 // TestDeviceChains holds chains against the interpreter, and against themselves
 // as kernels one after the other.
 func TestDeviceChains(t *testing.T) {

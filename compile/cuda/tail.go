@@ -37,6 +37,9 @@ func (e *emitter) tailColumns(f *fused, p productShape) {
 		if first > 0 {
 			at = fmt.Sprintf("(tile - %d)", first)
 		}
+		if e.wide { // min wants two of a type
+			at = "(int)" + at
+		}
 		e.line("const int u = min(%s * %d + n / %d, %d);", at, p.cols/n, n, t.units-1)
 		at = t.column(e.unit(t))
 		if n > 1 {
