@@ -26,7 +26,7 @@ func oneRow(depth, cols int64, on gpu) (productShape, bool) {
 		p.u = 4
 	}
 	short := min(cols, depth) < longRow && cols <= maxIndex && cols*depth >= soonElements && streamUnits(cols, on) <= stripMost
-	return p, on.arch < 90 || !short
+	return p, p.hasRoom(depth, on) && (on.arch < 90 || !short)
 }
 
 // rowShapes returns the shapes of products with a matrix of that many columns and that
@@ -67,11 +67,11 @@ func rowShapes(depth, cols int64, on gpu) []productShape {
 	switch {
 	case cols >= 120*128:
 	case cols >= 4096:
-		shapes = append(shapes, tile(128, 64, 64, 4, cluster, 0, 128))
+		shapes = append(shapes, tile(128, 64, 64, 4, cluster, 0, 128).within(on))
 	default:
-		shapes = append(shapes, tile(64, 64, 64, 4, cluster, 2, 128))
+		shapes = append(shapes, tile(64, 64, 64, 4, cluster, 2, 128).within(on))
 	}
-	return append(shapes, tile(128, 128, 64, 3, 1, 2, math.MaxInt64))
+	return append(shapes, tile(128, 128, 64, 3, 1, 2, math.MaxInt64).within(on))
 }
 
 // Streams were measured on the same matrices. Eight warps with all of a block's columns

@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"pwc/compile"
+	"pwc/ir"
 	"pwc/ir/dtype"
+	"pwc/program"
 )
 
 // TestOneRow pins what computes products of one row: on GPUs that start kernels early
@@ -39,5 +41,30 @@ func TestOneRow(t *testing.T) {
 	}
 	if got := fmt.Sprint(launches(t, p, 1)); got != "[k_linear_add_rows1]" {
 		t.Errorf("a vocabulary: %s", got)
+	}
+}
+
+// TestSharedMemory pins that no kernel of a product takes more shared memory than a
+// block of the target has, however long its sums are.
+func TestSharedMemory(t *testing.T) {
+	for target, most := range map[string]int64{"cuda:sm_80": 163 << 10, "cuda:sm_86": 99 << 10, "cuda:sm_90": 227 << 10, "cuda:sm_100": 227 << 10, "cuda:sm_120": 99 << 10} {
+		for _, depth := range []int64{8, 520, 4096, 14336, 53248, 90000, 128256} {
+			modules := []*ir.Module{expertModule(t, dtype.BF16, 8, 2, depth, 200, true)}
+			for _, cols := range []int64{1, 2048, 4096, 14336, 16384, 128256} {
+				modules = append(modules, productModule(t, dtype.BF16, dtype.BF16, depth, cols))
+			}
+			for _, m := range modules {
+				p, err := compile.Compile(context.Background(), m, compile.Shape{}, newRecorder(t, target), compile.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range allSteps(p) {
+					const static = 1 << 10 // beside it, at least
+					if n, ok := s.Launch.Shared.Const(); s.Kind == program.StepKernel && (!ok || n > most-static) {
+						t.Errorf("%s, K %d: %s takes %s bytes of shared memory, a block has %d", target, depth, p.Kernels[s.Kernel].Name, s.Launch.Shared, most)
+					}
+				}
+			}
+		}
 	}
 }

@@ -89,6 +89,9 @@ func expertKernels(k *loop.Kernel, on gpu) ([]Source, error) {
 	}
 	each := fewShape(1, depth, fewColumns, 1, 8, 8)
 	each.name = "each"
+	if !each.hasRoom(depth, on) {
+		each = simpleShape(1, 256, 1, 1, math.MaxInt64)
+	}
 	if !known || !bounded || iv.Hi > maxIndex || matrices >= maxMatrices {
 		s, err := productKernel(k, on, each)
 		return []Source{s}, err

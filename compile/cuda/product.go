@@ -287,6 +287,19 @@ func (p productShape) parts(depth int64) int64 {
 // held reports whether x is in registers.
 func (p productShape) held(depth int64) bool { return 4*p.parts(depth)*int64(p.m) <= heldRegisters }
 
+// xBytes is the shared memory that x takes in a kernel for few rows; 0: it is held.
+func (p productShape) xBytes(depth int64) int64 {
+	if p.held(depth) {
+		return 0
+	}
+	return p.parts(depth) * int64(p.m) * int64(p.threads) * 16
+}
+
+// hasRoom reports whether a block has the shared memory for a kernel for few rows.
+func (p productShape) hasRoom(depth int64, on gpu) bool {
+	return p.xBytes(depth) <= int64(sharedBytes(on)-staticBytes)
+}
+
 // partsOfX is the C type of what a lane has of x.
 func (p productShape) partsOfX(depth int64) string {
 	return fmt.Sprintf("parts_of_x<%d, %d, %d, %t>", p.m, p.parts(depth), p.threads, p.held(depth))
@@ -298,7 +311,7 @@ func (e *emitter) few(f *fused, p productShape, o *epilogue) {
 	depth, _ := e.k.MatMul.K.Const()
 	held := p.held(depth)
 	if !held {
-		e.shared = dim.Const(p.parts(depth) * int64(p.m) * int64(p.threads) * 16)
+		e.shared = dim.Const(p.xBytes(depth))
 	}
 	e.line("__shared__ __align__(16) float part[%d];", p.split*p.rows*p.pitch)
 	e.ready(f, p, o)
@@ -348,9 +361,20 @@ func tile(bm, bn, bk, stages, cluster, blocks int, most int64) productShape {
 		cluster: cluster, blocks: blocks, write: (*emitter).tile, bm: bm, bn: bn, bk: bk, stages: stages}
 }
 
+// tileBytes is the shared memory for a tile's stages.
+func (p *productShape) tileBytes() int { return p.stages * (p.bm + p.bn) * p.bk * 2 }
+
+// within is the tile with as many of its stages as a block has shared memory for.
+func (p productShape) within(on gpu) productShape {
+	for max(p.tileBytes(), p.sumBytes())+p.inboxBytes() > sharedBytes(on)-staticBytes {
+		p.stages--
+	}
+	return p
+}
+
 func (e *emitter) tile(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
-	e.room(p, p.stages*(p.bm+p.bn)*p.bk*2)
+	e.room(p, p.tileBytes())
 	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1), e.once(p), e.early(), e.soon()}, operands+", "+e.dim(e.k.MatMul.K))
 }
 
