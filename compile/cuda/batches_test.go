@@ -44,20 +44,78 @@ func TestManyBatches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		env := func(string) (int64, bool) { return 100000, true }
-		check := func(s *program.Step) {
-			for i, most := range []int64{1<<31 - 1, 1<<16 - 1, 1<<16 - 1} {
-				if n, err := s.Launch.Grid[i].Eval(env); err != nil || n < 1 || n > most {
-					t.Errorf("%s: grid %s, axis %d is %d, %v", p.Kernels[s.Kernel].Name, s.Launch.Grid[i], i, n, err)
+		gridsFit(t, p, map[string]int64{"N": 100000})
+	}
+}
+
+// gridsFit holds the grids that a program launches for these sizes to what a device
+// takes.
+func gridsFit(t *testing.T, p *program.Program, symbols map[string]int64) {
+	t.Helper()
+	env := func(name string) (int64, bool) { v, ok := symbols[name]; return v, ok }
+	for _, s := range p.Steps {
+		for _, v := range own(&s) {
+			if n, err := v.Guard.Expr.Eval(env); err != nil || n < v.Guard.Lo || n > v.Guard.Hi {
+				continue
+			}
+			for _, s := range v.Steps {
+				for i, most := range []int64{1<<31 - 1, 1<<16 - 1, 1<<16 - 1} {
+					if n, err := s.Launch.Grid[i].Eval(env); err != nil || n < 1 || n > most {
+						t.Errorf("%s: grid %s, axis %d is %d, %v", p.Kernels[s.Kernel].Name, s.Launch.Grid[i], i, n, err)
+					}
 				}
 			}
 		}
-		for _, s := range p.Steps {
-			for _, v := range own(&s) {
-				for _, s := range v.Steps {
-					check(&s)
-				}
-			}
+	}
+}
+
+// manyRows is products of more rows than a grid has tiles along its second axis, of
+// one matrix, a few, and as many as its third does not hold either.
+const manyRows = `pwc 1
+module "rows" {
+  sym N in [1, 20000000] batch
+  sym M in [1, 70000]
+  weight @w : bf16[136, 64]
+  func @piece(%a: f32[N, 30], %b: f32[30, 70], %c: bf16[3, N, 64], %d: bf16[M, N, 8], %e: bf16[M, 8, 130]) -> (f32[N, 70], bf16[3, N, 136], bf16[M, N, 130]) {
+    %x = matmul(%a, %b) : f32[N, 70]
+    %y = linear(%c, @w) : bf16[3, N, 136]
+    %z = matmul(%d, %e) : bf16[M, N, 130]
+    return %x, %y, %z
+  }
+}
+`
+
+func manyRowsModule(t testing.TB) *ir.Module {
+	t.Helper()
+	m, err := ir.Parse("rows.ir", []byte(manyRows))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestManyRows pins that no grid is larger than a device takes, whatever the number of
+// rows.
+func TestManyRows(t *testing.T) {
+	p, err := compile.Compile(context.Background(), manyRowsModule(t), compile.Shape{}, newRecorder(t, "cuda:sm_90"), compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gridsFit(t, p, map[string]int64{"N": 20000000, "M": 2})
+	gridsFit(t, p, map[string]int64{"N": 5000, "M": 70000})
+}
+
+// TestDeviceManyRows runs their kernels.
+func TestDeviceManyRows(t *testing.T) {
+	g := openDevice(t)
+	m := manyRowsModule(t)
+	for _, n := range g.some(150, 3, 66) {
+		b, err := oracle.Draw(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n, "M": 3}, normal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.check(m, compile.Shape{}, b, tolerance); err != nil {
+			t.Errorf("rows %d: %.300s", n, err)
 		}
 	}
 }

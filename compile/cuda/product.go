@@ -172,15 +172,27 @@ func (e *emitter) place(f *fused, p productShape) (batch string) {
 		e.grid[0], e.grid[1] = e.grid[1], e.grid[0]
 	}
 	batch = "blockIdx.z"
-	if iv, known := e.bounds(batches); !known || iv.Hi > gridEnd { // nor does its z hold all batches
-		if k.MatMul.Select == nil {
-			e.line("const unsigned tiles = %s;", e.dim(tiles))
-			batch, tile = fmt.Sprintf("(%s) / tiles", tile), fmt.Sprintf("(%s) %% tiles", tile)
-		} else {
-			e.line("const unsigned tiles = %s;", e.dim(k.Rows[last]))
-			batch, row = row+" / tiles", "("+row+" % tiles)"
+	iv, known := e.bounds(batches)
+	many := !known || iv.Hi > gridEnd // batches: its z does not hold them either
+	long := k.MatMul.Select == nil && min(p.most, e.rowsRange().Hi) > gridEnd*int64(p.rows)
+	switch {
+	case many && k.MatMul.Select != nil:
+		e.line("const unsigned tiles = %s;", e.dim(k.Rows[last]))
+		batch, row = row+" / tiles", "("+row+" % tiles)"
+	case many || long:
+		at := tile
+		e.line("const unsigned tiles = %s;", e.dim(tiles))
+		batch, tile = fmt.Sprintf("(%s) / tiles", at), fmt.Sprintf("(%s) %% tiles", at)
+		if long {
+			e.line("const unsigned row_tiles = %s;", e.dim(e.grid[1]))
+			batch, row = batch+" / row_tiles", "("+batch+" % row_tiles)"
+			e.grid[0], e.grid[1] = e.grid[0].Mul(e.grid[1]), one
 		}
+	}
+	if many {
 		e.grid[0], e.grid[2] = e.grid[0].Mul(batches), one
+	} else {
+		batch = "blockIdx.z"
 	}
 	e.line("const %s first_row = (%s)%s * %d, tile = %s;", e.index(), e.index(), row, p.rows, tile)
 	return batch
