@@ -51,10 +51,16 @@ type server struct {
 
 func newServer(t testing.TB, depth int) *server {
 	t.Helper()
+	return serverOf(t, fmt.Appendf(nil, productModule, depth), depth)
+}
+
+// serverOf is a server of a module with such a weight.
+func serverOf(t testing.TB, text []byte, depth int) *server {
+	t.Helper()
 	if bits.UintSize < 64 {
 		t.Skip("addresses of a GPU take 64 bits")
 	}
-	m, err := ir.Parse("product.ir", fmt.Appendf(nil, productModule, depth))
+	m, err := ir.Parse("product.ir", text)
 	must(t, err)
 	path := filepath.Join(t.TempDir(), "w.safetensors")
 	must(t, safetensors.Write(path, []safetensors.Tensor{{Name: "w", DType: dtype.BF16, Shape: []int64{512, int64(depth)}, Data: make([]byte, 2*512*depth)}}, nil))
@@ -191,6 +197,30 @@ func TestWarmupBesideOwn(t *testing.T) {
 		must(t, err)
 		if stats.LibraryCalls != c.calls || stats.LibraryUntuned != 0 || c.calls > 0 && !slices.Equal(ran, []uint64{2}) {
 			t.Errorf("measured: %v: %d calls, %d untuned, algorithms %v", c.tuned != nil, stats.LibraryCalls, stats.LibraryUntuned, ran)
+		}
+	}
+}
+
+// TestWarmupOfParts starts it with products that differ in where their operands start
+// alone, which have one record: what is measured of one is followed by all.
+func TestWarmupOfParts(t *testing.T) {
+	s := serverOf(t, []byte(`pwc 1
+module "parts" {
+  sym N in [1, 96] batch
+  weight @w : bf16[512, 256] = "w"
+  func @forward(%x: bf16[N, 512]) -> (bf16[N, 512], bf16[N, 512]) {
+    %a, %b = split(%x, axis=1, sizes=[256, 256]) : bf16[N, 256], bf16[N, 256]
+    %y = linear(%a, @w) : bf16[N, 512]
+    %z = linear(%b, @w) : bf16[N, 512]
+    return %y, %z
+  }
+}
+`), 256)
+	for _, store := range []*cache.Store{nil, cache.New(cache.Options{Dir: t.TempDir()})} {
+		stats, ran, _, err := s.start(context.Background(), &Options{Store: store})
+		must(t, err)
+		if stats.LibraryCalls != 6 || stats.LibraryUntuned != 0 || !slices.Equal(ran, []uint64{2}) {
+			t.Errorf("with a store: %v: %d calls, %d untuned, algorithms %v", store != nil, stats.LibraryCalls, stats.LibraryUntuned, ran)
 		}
 	}
 }

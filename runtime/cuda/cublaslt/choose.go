@@ -41,9 +41,9 @@ func (l *Library) Candidates(args []device.Tensor, attrs []program.Attr, most in
 	return out, errors.Join(err, scratch.close(l.api))
 }
 
-// Choose makes a choice for a call in place of what is recorded or the heuristic
-// would say. Calls that were bound before keep theirs. It is for those who measure,
-// and to use at once what was measured.
+// Choose makes a choice for a call, and all that a record of it would be for, in place of
+// what is recorded or the heuristic would say. Calls that were bound before keep theirs.
+// It is for those who measure, and to use at once what was measured.
 func (l *Library) Choose(args []device.Tensor, attrs []program.Attr, c Choice) error {
 	p, err := parse(args, attrs)
 	if err != nil {
@@ -57,10 +57,18 @@ func (l *Library) Choose(args []device.Tensor, attrs []program.Attr, c Choice) e
 	} else if err := l.dev.Do(func() error { return l.take(chosen, &c) }); err != nil {
 		return errors.Join(err, chosen.close(l.api))
 	}
-	if old := l.chosen[p.anyFrom()]; old != nil {
-		l.old = append(l.old, old)
+	// Calls whose operands start elsewhere are of the same product, and are planned anew.
+	product := p.String()
+	for _, plans := range []map[problem]*plan{l.plans, l.chosen} {
+		for k, old := range plans {
+			if k.String() == product {
+				l.old = append(l.old, old)
+				delete(plans, k)
+			}
+		}
 	}
 	l.chosen[p.anyFrom()] = chosen
+	l.made[product] = c
 	return nil
 }
 

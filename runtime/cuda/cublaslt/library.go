@@ -105,6 +105,7 @@ type Library struct {
 	mu     sync.Mutex
 	plans  map[problem]*plan
 	chosen map[problem]*plan // by a record or [Library.Choose], from whatever rows the library serves else
+	made   map[string]Choice // by [Library.Choose], under what a record would be filed
 	old    []*plan           // that Choose replaced; calls may hold them
 	stats  Stats
 }
@@ -141,7 +142,7 @@ func newLibrary(dev *cuda.Device, o Options) *Library {
 	if o.Workspace == 0 {
 		o.Workspace = DefaultWorkspace
 	}
-	return &Library{dev: dev, records: o.Records, workspace: o.Workspace, plans: map[problem]*plan{}, chosen: map[problem]*plan{}}
+	return &Library{dev: dev, records: o.Records, workspace: o.Workspace, plans: map[problem]*plan{}, chosen: map[problem]*plan{}, made: map[string]Choice{}}
 }
 
 // start makes the library's handle on the device.

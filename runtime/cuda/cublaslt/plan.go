@@ -63,8 +63,8 @@ var errOwn = fmt.Errorf("%w: measured, the program's own kernels are faster", de
 // choose makes the descriptors and picks the algorithm. recorded tells that there is a
 // record of the product.
 func (l *Library) choose(p *plan) (recorded bool, err error) {
-	var choice Choice
-	if l.records != nil {
+	choice, recorded := l.made[p.String()]
+	if !recorded && l.records != nil {
 		choice, recorded = l.records.Lookup(l.key(&p.problem))
 	}
 	if recorded && choice.Own {
