@@ -92,6 +92,7 @@ type function struct {
 	rowBytes  []int64 // of each result in memory of its own whose leading extent is the size symbol; else 0
 	sizes     []int64 // capture sizes, ascending
 	noPad     error   // why rows must not be padded; nil: they may
+	noGraph   error   // why graphs cannot serve fewer rows of a linked parameter than it has room for; nil: they can
 	checks    []positionCheck
 
 	atMax    *layout
@@ -111,8 +112,8 @@ type declared struct {
 }
 
 // positionCheck is an integer parameter whose elements pick rows of a linked
-// parameter: with captured graphs that parameter has its full capacity, so the
-// rows that exist are checked on the host.
+// parameter, or of what was made of it row by row: with captured graphs that
+// parameter has its full capacity, so the rows that exist are checked on the host.
 type positionCheck struct{ positions, table int }
 
 func newFunction(b *Backend, f *ir.Func) (*function, error) {
@@ -134,6 +135,9 @@ func newFunction(b *Backend, f *ir.Func) (*function, error) {
 	}
 	if err := fn.addInputs(); err != nil {
 		return nil, err
+	}
+	if fn.noGraph = fn.linkedRows(); fn.noGraph != nil {
+		fn.sizes = nil
 	}
 	if err := fn.addUnits(); err != nil {
 		return nil, err
@@ -219,10 +223,47 @@ func (fn *function) findPositions() {
 			continue
 		}
 		table, pos := param(n.Args[0]), param(n.Args[1])
-		if table >= 0 && pos >= 0 && fn.inputs[table].from != nil && fn.inputs[pos].typ.DType == dtype.I32 {
-			fn.checks = append(fn.checks, positionCheck{positions: pos, table: table})
+		if pos < 0 || !maskable(fn.inputs[pos].typ.DType) {
+			continue
+		}
+		rows := fn.ir.Type(n.Args[0]).Shape[0].String()
+		for i := range fn.inputs {
+			in := &fn.inputs[i]
+			c := positionCheck{positions: pos, table: i}
+			if in.from != nil && (i == table || fn.holdsMore(in) && in.from.size == rows) && !slices.Contains(fn.checks, c) {
+				fn.checks = append(fn.checks, c)
+			}
 		}
 	}
+}
+
+// maskable reports whether positions of a type can be replaced by one that is none.
+func maskable(dt dtype.DType) bool {
+	return dt == dtype.I8 || dt == dtype.I16 || dt == dtype.I32 || dt == dtype.I64
+}
+
+// holdsMore reports whether graphs see more rows of a linked parameter than there
+// are: its rows are counted by another function's symbol, which has its largest value
+// in a graph.
+func (fn *function) holdsMore(in *input) bool {
+	return in.from != nil && in.from.size != "" && in.from.size != fn.size
+}
+
+// linkedRows returns why graphs cannot serve steps in which a linked parameter has
+// fewer rows than it has room for. What lies in the others is an earlier step's, and
+// nothing but positions keeps it out of a result: those that the host sends are checked,
+// those that the function or another one computes are its own matter.
+func (fn *function) linkedRows() error {
+	for i := range fn.inputs {
+		in := &fn.inputs[i]
+		if !fn.holdsMore(in) {
+			continue
+		}
+		if mix := padding.CheckPositions(fn.b.module, fn.ir, in.from.size); len(mix) > 0 {
+			return fmt.Errorf("rows of %%%s, which @%s makes: %w", in.name, in.from.ir.Name, mix[0].Err)
+		}
+	}
+	return nil
 }
 
 // storage returns the storage of a base value, adding it when it is new.

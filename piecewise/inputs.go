@@ -487,18 +487,41 @@ func (s *slotMemory) send(size int64) error {
 // maskPositions replaces positions outside the rows that a linked input really
 // has by -1: the graphs were captured with its full capacity, where such a
 // position would read what an earlier run left (C12).
-func (s *slotMemory) maskPositions() {
+func (s *slotMemory) maskPositions() error {
 	for _, c := range s.fn.checks {
 		pos, table := &s.given[c.positions], &s.given[c.table]
 		if pos.how != staged {
 			continue
 		}
-		b := s.host[c.positions]
-		for i := range s.rows {
-			p := (*int32)(unsafe.Pointer(&b[4*i]))
-			if int64(*p) >= table.rows {
-				*p = -1
-			}
+		in := &s.fn.inputs[c.positions]
+		n, _, err := s.fn.inputBytes(in, s.rows, pos.rows)
+		if err != nil {
+			return err
+		}
+		b := s.host[c.positions][:n]
+		switch in.typ.DType {
+		case dtype.I8:
+			mask[int8](b, table.rows)
+		case dtype.I16:
+			mask[int16](b, table.rows)
+		case dtype.I32:
+			mask[int32](b, table.rows)
+		case dtype.I64:
+			mask[int64](b, table.rows)
+		}
+	}
+	return nil
+}
+
+// mask replaces positions from rows on by -1.
+func mask[T int8 | int16 | int32 | int64](b []byte, rows int64) {
+	if len(b) == 0 {
+		return
+	}
+	size := int(unsafe.Sizeof(T(0)))
+	for i, p := range unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/size) {
+		if int64(p) >= rows {
+			*(*T)(unsafe.Pointer(&b[size*i])) = -1
 		}
 	}
 }

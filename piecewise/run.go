@@ -50,10 +50,13 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	size := rows
 	var l *layout
 	if how == Eager {
-		if b.opts.Frozen && (skip == skipPadding || skip == skipAbove) {
+		if b.opts.Frozen && (skip == skipPadding || skip == skipAbove || skip == skipLinked) {
 			why := fmt.Sprintf("the largest captured size is %d", len(fn.pick)-1)
-			if skip == skipPadding {
+			switch skip {
+			case skipPadding:
 				why = fn.noPad.Error()
+			case skipLinked:
+				why = fn.noGraph.Error()
 			}
 			return Results{}, &FrozenError{Reason: fmt.Sprintf("%d rows of @%s would run uncaptured: %s", rows, fn.ir.Name, why)}
 		}
@@ -66,7 +69,9 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		if err := fn.checkAddresses(c); err != nil {
 			return Results{}, err
 		}
-		in.slot.maskPositions()
+		if err := in.slot.maskPositions(); err != nil {
+			return Results{}, err
+		}
 	}
 	if err := in.slot.send(size); err != nil {
 		return Results{}, b.note(err)
@@ -138,6 +143,8 @@ func (fn *function) choose(rows int64, uniform bool) (*captured, How, skipReason
 	switch {
 	case mode == None:
 		return nil, Eager, skipMode
+	case fn.noGraph != nil:
+		return nil, Eager, skipLinked
 	case len(fn.pick) == 0:
 		return nil, Eager, skipNotCaptured
 	case rows >= int64(len(fn.pick)):

@@ -46,6 +46,7 @@ const (
 	skipAbove
 	skipPadding
 	skipNotUniform
+	skipLinked
 	skipCount
 )
 
@@ -54,6 +55,7 @@ var skipNames = [skipCount]string{
 	skipNotCaptured: "no size of the function is captured",
 	skipAbove:       "above the largest captured size",
 	skipPadding:     "padding would mix rows",
+	skipLinked:      "rows that another function made would mix with an earlier step's",
 	skipNotUniform:  "mode full-decode-only and a batch that is not uniform",
 }
 

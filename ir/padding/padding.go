@@ -55,7 +55,18 @@ func leading(m *ir.Module, types []ir.Type) []string {
 // Rows of parameters and results must lie along the first axis: real rows are
 // then one range of memory.
 func Check(m *ir.Module, f *ir.Func, size string, slots ...string) []Mixing {
-	c := &checker{m: m, f: f, size: size, s: dim.Sym(size), mixed: make([]bool, len(f.Values)), slot: make([]bool, len(f.Values))}
+	return check(m, f, size, slots, false)
+}
+
+// CheckPositions is Check where positions at which gather and embedding pick rows are
+// trusted to name real ones, or none. It is for rows that another function made, of
+// which there may be more in memory than in the step.
+func CheckPositions(m *ir.Module, f *ir.Func, size string) []Mixing {
+	return check(m, f, size, nil, true)
+}
+
+func check(m *ir.Module, f *ir.Func, size string, slots []string, trusted bool) []Mixing {
+	c := &checker{m: m, f: f, size: size, s: dim.Sym(size), mixed: make([]bool, len(f.Values)), slot: make([]bool, len(f.Values)), trusted: trusted}
 	if sym := m.Symbol(size); sym == nil || sym.Kind != ir.Batch {
 		c.report(-1, ir.Pos{}, fmt.Sprintf("@%s cannot be padded: %s is no batch symbol of the module", f.Name, size))
 		return c.found
@@ -85,13 +96,14 @@ func Check(m *ir.Module, f *ir.Func, size string, slots ...string) []Mixing {
 
 // checker is one run of the analysis, in program order.
 type checker struct {
-	m     *ir.Module
-	f     *ir.Func
-	size  string
-	s     dim.Dim
-	mixed []bool // by value; what is not mixed is classed by its type
-	slot  []bool // by value: all its elements in padded rows are −1
-	found []Mixing
+	m       *ir.Module
+	f       *ir.Func
+	size    string
+	s       dim.Dim
+	mixed   []bool // by value; what is not mixed is classed by its type
+	slot    []bool // by value: all its elements in padded rows are −1
+	trusted bool   // positions name real rows, or none
+	found   []Mixing
 }
 
 func (c *checker) report(node int, pos ir.Pos, msg string) {
@@ -177,10 +189,19 @@ func (c *checker) node(i int, n *ir.Node) {
 // are always real, and the allocations, which do not read their operand. An
 // extern op declared split is trusted.
 func (c *checker) losesRows(n *ir.Node) bool {
-	if n.Op.Name == "slice" || n.IsEmpty() || n.Extern != nil {
+	if n.Op.Name == "slice" || n.IsEmpty() || n.Extern != nil || c.picks(n) {
 		return false
 	}
 	return slices.ContainsFunc(n.Args, func(a ir.Value) bool { return c.axis(a) >= 0 })
+}
+
+// picks reports whether n takes rows at positions that are trusted.
+func (c *checker) picks(n *ir.Node) bool {
+	if !c.trusted || n.Op.Name != "gather" && n.Op.Name != "embedding" {
+		return false
+	}
+	r := c.rowsOf(c.f.Values[n.Args[0]].Type)
+	return r.axis == 0 && r.group.Equal(dim.Const(1)) && (n.Op.Name == "embedding" || c.attrAxis(n) == 0)
 }
 
 // keepsSlots reports whether n moves or repeats the elements of its operand

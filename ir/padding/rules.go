@@ -18,6 +18,9 @@ func (c *checker) rule(n *ir.Node) string {
 	case ir.Call:
 		return c.call(n)
 	}
+	if c.picks(n) {
+		return ""
+	}
 	switch n.Op.Name {
 	case "sum", "mean", "max", "min", "prod":
 		return c.reduce(n)

@@ -1,0 +1,37 @@
+package padding_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"pwc/ir/padding"
+)
+
+// Rows that are picked at positions which are trusted are real: of all rows, or of what
+// was made of them one by one. Any other way from the rows to a result without them
+// mixes, as ever.
+func TestCheckPositions(t *testing.T) {
+	for _, c := range []struct{ body, returns, types, want string }{
+		{"%r = gather(%x, %k)", "%r", "f32[4, 8]", ""},
+		{"%r = embedding(%x, %k)", "%r", "f32[4, 8]", ""},
+		{"%a = neg(%x); %r = gather(%a, %k)", "%r", "f32[4, 8]", ""},
+		{"%a = gather(%x, %k); %r = matmul(%a, %u); %s = sum(%r, axes=[0])", "%s", "f32[8]", ""},
+		{"%a = cast(%k, dtype=i64); %r = gather(%x, %a)", "%r", "f32[4, 8]", ""},
+		{"%r = gather(%g, %k)", "%r", "f32[4, 4]", "gather mixes rows of N"}, // twelve positions a row
+		{"%r = gather(%x, %ids)", "%r", "f32[N, 8]", ""},
+		{"%a = transpose(%x, perm=[1, 0]); %r = gather(%a, %k, axis=1)", "%r", "f32[8, 4]", "gather mixes rows of N"},
+		{"%r = sum(%x, axes=[0])", "%r", "f32[8]", "sum mixes rows of N"},
+		{"%a = gather(%x, %k); %b = transpose(%x, perm=[1, 0]); %p = matmul(%a, %b); %r = sum(%p, axes=[1])", "%r", "f32[4]", "sum mixes rows of N"},
+	} {
+		text := fmt.Sprintf(frame, c.types, strings.ReplaceAll(c.body, "; ", "\n    ")+"\n    return "+c.returns)
+		m := parse(t, text)
+		mix := padding.CheckPositions(m, m.Funcs[0], "N")
+		switch {
+		case c.want == "" && len(mix) > 0:
+			t.Errorf("%s: %v", c.body, mix[0].Err)
+		case c.want != "" && (len(mix) == 0 || !strings.Contains(mix[0].Err.Error(), c.want)):
+			t.Errorf("%s: %v, want %q", c.body, mix, c.want)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package piecewise_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"pwc/build"
+	"pwc/compile/host"
+	"pwc/piecewise"
+)
+
+// linked is two functions, of which the second reads rows of the first: %h has eight
+// rows of memory, and as many in a graph, however few there are.
+func linked(rows, body string) string {
+	return `pwc 1
+module "linked" {
+  sym N in [1, 8] batch
+  sym M in [1, 8] batch
+  func @forward(%x: f32[N]) -> (f32[N, 2]) {
+    %r = reshape(%x, shape=[N, 1]) : f32[N, 1]
+    %y = broadcast_to(%r, shape=[N, 2]) : f32[N, 2]
+    return %y
+  }
+  func @logits(%h: f32[N, 2], %z: f32[M, 2], %rows: ` + rows + `) -> (f32[M, 2]) {
+    ` + strings.ReplaceAll(body, "; ", "\n    ") + `
+  }
+}
+`
+}
+
+// A graph that was captured with all the rows there may be never lets one through that
+// an earlier step left: positions are held to the step's, whatever shape and type they
+// have, also in what was made of the rows one by one. Where they could come through in
+// another way no graph serves the function, which is counted, and refused if frozen.
+func TestRowsOfAnEarlierStep(t *testing.T) {
+	ctx := context.Background()
+	for _, tc := range []struct {
+		rows, body string
+		fill       any // the positions
+		want       []float32
+		outside    bool // some are
+		graph      bool
+	}{
+		{"i32[M]", "%g = gather(%h, %rows) : f32[M, 2]; return %g", []int32{1, 5}, []float32{2, 2, 0, 0}, true, true},
+		{"i32[M]", "%n = mul(%h, 2.0) : f32[N, 2]; %g = gather(%n, %rows) : f32[M, 2]; return %g", []int32{1, 5}, []float32{4, 4, 0, 0}, true, true},
+		{"i64[M]", "%g = gather(%h, %rows) : f32[M, 2]; return %g", []int64{1, 5}, []float32{2, 2, 0, 0}, true, true},
+		{"i32[M, 2]", "%g = gather(%h, %rows) : f32[M, 2, 2]; %s = sum(%g, axes=[1]) : f32[M, 2]; return %s", []int32{1, 1, 5, 6}, []float32{4, 4, 0, 0}, true, true},
+		{"i32[1]", "%g = gather(%h, %rows) : f32[1, 2]; %s = add(%z, %g) : f32[M, 2]; return %s", []int32{1}, []float32{2, 2, 2, 2}, false, true},
+		{"i32[1]", "%g = gather(%h, %rows) : f32[1, 2]; %s = add(%z, %g) : f32[M, 2]; return %s", []int32{7}, []float32{0, 0, 0, 0}, true, true},
+		{"i32[M]", "%s = sum(%h, axes=[0], keepdims=true) : f32[1, 2]; %g = gather(%h, %rows) : f32[M, 2]; %y = add(%g, %s) : f32[M, 2]; return %y", []int32{0, 1}, []float32{4, 4, 5, 5}, false, false},
+		{"i32[M]", "%i = maximum(%rows, 0) : i32[M]; %g = gather(%h, %i) : f32[M, 2]; return %g", []int32{1, -1}, []float32{2, 2, 1, 1}, false, true},
+		{"i32[M]", "%s = max(%h, axes=[0], keepdims=true) : f32[1, 2]; %y = add(%z, %s) : f32[M, 2]; return %y", []int32{0, 1}, []float32{2, 2, 2, 2}, false, false},
+	} {
+		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
+			what := fmt.Sprintf("%s, %s: %s", mode, tc.rows, tc.body)
+			b := start(t, linked(tc.rows, tc.body), piecewise.Options{Mode: mode, CaptureSizes: []int64{2, 8}})
+			forward, logits := b.Func("forward"), b.Func("logits")
+			run(t, forward, []float32{10, 20, 30, 40, 50, 60, 70, 80})
+			h, err := issue(t, forward, []float32{1, 2}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in, err := logits.Inputs(2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			z, err := in.Float32s("z")
+			if err != nil {
+				t.Fatal(err)
+			}
+			clear(z)
+			switch v := tc.fill.(type) {
+			case []int32:
+				p, _ := in.Int32s("rows")
+				copy(p, v)
+			case []int64:
+				p, _ := in.Int64s("rows")
+				copy(p, v)
+			}
+			if err := in.SetResult("h", h.At(0)); err != nil {
+				t.Fatal(err)
+			}
+			r, err := logits.Run(ctx, in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, 16)
+			if err := r.At(0).CopyTo(got); errors.Is(err, piecewise.ErrPosition) != tc.outside || err != nil && !tc.outside {
+				t.Errorf("%s: %v; positions are out of range: %v", what, err, tc.outside)
+			}
+			for i, w := range tc.want {
+				if v := f32(got, int64(i)); v != w {
+					t.Errorf("%s: element %d is %v, want %v", what, i, v, w)
+				}
+			}
+			const why = "rows that another function made would mix with an earlier step's"
+			if mode == piecewise.None {
+				continue
+			}
+			if c := logits.Choose(2, false); (c.How != piecewise.Eager) != tc.graph || !tc.graph && c.Why != why {
+				t.Errorf("%s: %+v", what, c)
+			}
+			if n := b.Stats().Skipped[why]; (n == 0) != tc.graph {
+				t.Errorf("%s: %d runs counted", what, n)
+			}
+		}
+	}
+
+	store := build.NewMemoryStore()
+	text := linked("i32[M]", "%s = max(%h, axes=[0], keepdims=true) : f32[1, 2]; %y = add(%z, %s) : f32[M, 2]; return %y")
+	o := piecewise.Options{Device: openHost(t), Store: store, Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}}
+	create(t, text, o)
+	o.Frozen = true
+	f := start(t, text, o).Func("logits")
+	in, err := f.Inputs(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"h", "z", "rows"} {
+		if _, err := in.Bytes(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := f.Run(ctx, in, nil); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "max mixes rows of N") {
+		t.Errorf("frozen: %v", err)
+	}
+}
