@@ -61,6 +61,8 @@ type Backend struct {
 	weights []device.Buffer
 	states  stateMemory
 
+	statePlaces []*place // by the module's states
+
 	assigned uint64 // addresses that were, by assign
 	arena    device.Buffer
 	guarded  []guarded
@@ -105,6 +107,10 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 	if err := b.placeFeeds(); err != nil {
 		return nil, err
 	}
+	for range m.States {
+		b.statePlaces = append(b.statePlaces, &place{})
+	}
+	b.findWrites()
 	if err := b.checkCapture(); err != nil {
 		return nil, err
 	}

@@ -66,6 +66,9 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 	done, warmed := map[at]bool{}, map[string]bool{}
 	libraries, _ := b.pool.stream.(device.LibraryStream)
 	for _, fn := range b.funcs {
+		if len(fn.sizes) > 0 {
+			fn.spoil() // its results lie where the warm-up writes
+		}
 		// A warm-up reads what nothing wrote: positions among it must be in range.
 		if err := fn.fill(fn.atMax, 0); err != nil {
 			return err

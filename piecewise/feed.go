@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"pwc/ir"
 	"pwc/runtime/device"
 )
 
@@ -28,10 +29,11 @@ func (f Feed) String() string {
 }
 
 // place is memory of a parameter, of a result, or of both, where they are linked or
-// fed: what was written last lies there.
+// fed, or a state: what was written last lies there.
 type place struct {
-	buffer  device.Buffer // at the largest size
-	writers []writer      // the results that lie there
+	buffer  device.Buffer // at the largest size; not of states
+	writers []writer      // the functions that put a result there
+	results []returned    // what lies there for who reads results, those that are parameters or states too
 }
 
 // writer is a function with one of its slots.
@@ -40,12 +42,18 @@ type writer struct {
 	slot int
 }
 
-// replaced makes the results that lay there stale, but for that of the function whose
+// returned is a result of a function.
+type returned struct {
+	fn *function
+	i  int
+}
+
+// replaced makes the results that lay there stale, but for those of the function whose
 // run it is.
 func (p *place) replaced(by *function) {
-	for _, w := range p.writers {
-		if w.fn != by {
-			w.fn.slots[w.slot].lost = w.fn.run
+	for _, r := range p.results {
+		if r.fn != by {
+			r.fn.lost[r.i] = r.fn.run
 		}
 	}
 }
@@ -53,8 +61,54 @@ func (p *place) replaced(by *function) {
 // begin makes stale what a run of the function overwrites.
 func (fn *function) begin() {
 	fn.run++
+	fn.overwrite()
+}
+
+// spoil is begin for a warm-up, which writes where a run does and is none.
+func (fn *function) spoil() {
+	for i := range fn.lost {
+		fn.lost[i] = fn.run
+	}
+	fn.overwrite()
+}
+
+func (fn *function) overwrite() {
 	for i := range fn.slots {
 		fn.slots[i].place.replaced(fn)
+	}
+	for _, p := range fn.writes {
+		p.replaced(fn)
+	}
+}
+
+// findWrites finds where results lie that are parameters or states, and what of these a
+// run of each function writes: the one makes the other stale.
+func (b *Backend) findWrites() {
+	at := func(fn *function, v ir.Value) *place {
+		switch st := &fn.storages[fn.storage(fn.ir.Base(v))]; st.kind {
+		case inParam:
+			return fn.inputs[st.index].place
+		case inState:
+			return b.statePlaces[st.index]
+		case inResult:
+			return fn.slots[st.index].place
+		}
+		return nil // weights are not written, and the rest is no result
+	}
+	for _, fn := range b.funcs {
+		fn.lost = make([]uint64, len(fn.ir.Returns))
+		for i, v := range fn.ir.Returns {
+			if p := at(fn, v); p != nil {
+				p.results = append(p.results, returned{fn, i})
+			}
+		}
+		for _, n := range fn.ir.Nodes {
+			for _, w := range n.Versions {
+				if p := at(fn, w.Value); p != nil && !slices.Contains(fn.writes, p) {
+					fn.writes = append(fn.writes, p)
+				}
+			}
+		}
 	}
 }
 

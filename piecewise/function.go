@@ -68,8 +68,7 @@ type input struct {
 type slot struct {
 	storage int32
 	place   *place
-	fed     bool   // the place is that of a parameter
-	lost    uint64 // the run whose result something else overwrote
+	fed     bool // the place is that of a parameter
 }
 
 // function is one function of the module, split and compiled.
@@ -100,9 +99,11 @@ type function struct {
 	captured []*captured       // ascending sizes
 	pick     []int16           // by rows: index into captured that serves them, -1: none
 	ring     ring
-	run      uint64 // runs that began
-	released uint64 // the generation whose results were released
-	closed   bool   // the backend is: what its results lay in may be another's
+	run      uint64   // runs that began
+	lost     []uint64 // by result: the run whose result something else overwrote
+	writes   []*place // parameters and states that a run writes
+	released uint64   // the generation whose results were released
+	closed   bool     // the backend is: what its results lay in may be another's
 }
 
 // declared is a weight or state by its index in the module.

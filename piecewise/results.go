@@ -10,8 +10,9 @@ import (
 )
 
 // Results are the results of one run. They are weak: valid until the same
-// function's next run, which overwrites them; a read after it is a
-// [StaleError]. Results is a small value; copies are the same results.
+// function's next run, or a warm-up, which overwrite them, or until something else is
+// written where one lies; a read after it is a [StaleError]. Results is a small value;
+// copies are the same results.
 type Results struct {
 	fn   *function
 	run  uint64
@@ -81,22 +82,12 @@ func (r Results) check(i int) error {
 		return ErrClosed
 	case r.fn.run != r.run:
 		return &StaleError{Func: r.fn.ir.Name, Result: i, Run: r.run, Latest: r.fn.run}
-	case r.fn.lost(i) == r.run:
+	case i < len(r.fn.lost) && r.fn.lost[i] == r.run:
 		return &StaleError{Func: r.fn.ir.Name, Result: i, Run: r.run}
 	case r.fn.released == r.run:
 		return fmt.Errorf("%w: result %d of @%s, run %d", ErrReleased, i, r.fn.ir.Name, r.run)
 	}
 	return nil
-}
-
-// lost returns the run whose result i something else overwrote; 0: none.
-func (fn *function) lost(i int) uint64 {
-	if i < len(fn.returns) {
-		if st := &fn.storages[fn.returns[i]]; st.kind == inResult {
-			return fn.slots[st.index].lost
-		}
-	}
-	return 0
 }
 
 // settle waits for the stream and reports what kernels flagged.

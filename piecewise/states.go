@@ -230,6 +230,7 @@ func (b *Backend) SetState(name string, buf device.Buffer) error {
 	for i, s := range b.module.States {
 		if s.Name == name {
 			b.assign(&b.states.buffers[i], buf)
+			b.statePlaces[i].replaced(nil)
 		}
 	}
 	return nil
