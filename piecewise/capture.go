@@ -20,7 +20,7 @@ type captured struct {
 	steps  []replayStep     // the pieces' graphs and the calls between them
 	whole  device.Graph     // the whole function, modes full…
 	calls  []*device.OpCall // of steps
-	inside []*device.OpCall // recorded in whole
+	inside []*device.OpCall // recorded in graphs
 	inputs []fixedMemory    // what the graphs reach by address (C7): parameters,
 	fixed  []fixedMemory    // weights and states
 	agreed uint64           // the count of assigned addresses when all of fixed were where they had been
@@ -98,6 +98,9 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 				launch, err := fn.bind(i, n, &e, fn.atMax)
 				if err != nil {
 					return err
+				}
+				for _, call := range launch.Calls() {
+					call.Rows = 0 // nothing but padding
 				}
 				if libraries != nil {
 					err = libraries.WarmLibraries(launch)
@@ -314,6 +317,7 @@ func (fn *function) capturePieces(c *captured, l *layout) error {
 		if err != nil {
 			return err
 		}
+		c.inside = append(c.inside, launch.Calls()...)
 		if u.splitting {
 			c.steps = append(c.steps, replayStep{launch: launch})
 			continue
@@ -349,6 +353,7 @@ func (fn *function) captureWhole(c *captured, l *layout) error {
 			if err != nil {
 				return err
 			}
+			c.inside = append(c.inside, launch.Calls()...)
 			if err := s.Launch(launch); err != nil {
 				return err
 			}
@@ -388,7 +393,15 @@ func (fn *function) bind(i int, n int64, e *env, l *layout) (device.BoundLaunch,
 	if args.Scratch, err = fn.scratch(i, need, l); err != nil {
 		return nil, err
 	}
-	return x.Bind(values, args)
+	launch, err := x.Bind(values, args)
+	if err != nil {
+		return nil, err
+	}
+	size, _ := e.lookup(fn.size)
+	for _, call := range launch.Calls() {
+		call.Size, call.Rows, call.Loc = size, size, fn.loc(u, call.Origin)
+	}
+	return launch, nil
 }
 
 // bound is buffer, and keeps the high-water mark of the arena: what the plan is

@@ -296,6 +296,11 @@ func (fn *function) addUnits() error {
 		it := fn.plan.Items[pu.Item]
 		u := unit{item: pu.Item, splitting: it.Splitting, piece: pu.Piece, node: pu.Call}
 		if u.piece != nil {
+			for _, n := range u.piece.Func.Nodes {
+				if n.Extern != nil {
+					fn.addPreparer(fn.b.ops[n.Extern.Name])
+				}
+			}
 			for _, p := range u.piece.Params {
 				u.args = append(u.args, fn.storage(p.Base))
 			}
@@ -320,12 +325,7 @@ func (fn *function) addUnits() error {
 			}
 			u.op = fn.b.ops[n.Extern.Name]
 			u.attrs = opAttrs(n.Attrs)
-			if p, ok := u.op.(device.Preparer); ok {
-				same := func(q device.Preparer) bool { return q.Signature().Name == p.Signature().Name }
-				if !slices.ContainsFunc(fn.preparers, same) {
-					fn.preparers = append(fn.preparers, p)
-				}
-			}
+			fn.addPreparer(u.op)
 		}
 		u.name = fn.nameOf(&u)
 		fn.units = append(fn.units, u)
@@ -343,6 +343,15 @@ func (fn *function) addUnits() error {
 		}
 	}
 	return nil
+}
+
+// addPreparer notes an op that is told of a run before it.
+func (fn *function) addPreparer(op device.Op) {
+	p, ok := op.(device.Preparer)
+	same := func(q device.Preparer) bool { return q.Signature().Name == p.Signature().Name }
+	if ok && !slices.ContainsFunc(fn.preparers, same) {
+		fn.preparers = append(fn.preparers, p)
+	}
 }
 
 // module returns the storage of a module weight or state that a piece uses.

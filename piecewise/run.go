@@ -175,6 +175,7 @@ func (fn *function) prepare(meta any, size, rows int64) error {
 // replay issues the pieces' graphs and the calls between them: no allocation,
 // no look-up.
 func (fn *function) replay(c *captured, rows int64, meta any) error {
+	c.tell(rows, meta)
 	ranges := fn.b.ranges
 	for i := range c.steps {
 		if ranges != nil {
@@ -204,12 +205,17 @@ func (fn *function) issue(s *replayStep, rows int64, meta any) error {
 	return stream.Launch(s.launch)
 }
 
-// replayWhole issues the graph of the whole function. The ops recorded in it
-// read their metadata through their calls, which stay where they are.
-func (fn *function) replayWhole(c *captured, rows int64, meta any) error {
+// tell gives the calls in graphs what they read when these are replayed: ops read it
+// through their calls, which stay where they are.
+func (c *captured) tell(rows int64, meta any) {
 	for _, call := range c.inside {
 		call.Meta, call.Rows = meta, rows
 	}
+}
+
+// replayWhole issues the graph of the whole function.
+func (fn *function) replayWhole(c *captured, rows int64, meta any) error {
+	c.tell(rows, meta)
 	if err := fn.b.pool.stream.LaunchGraph(c.whole); err != nil {
 		return fn.failed(c.size, 0, err)
 	}
@@ -256,6 +262,9 @@ func (fn *function) runUnit(i int, rows int64, e *env, l *layout, meta any) erro
 	launch, err := fn.bind(i, rows, e, l)
 	if err != nil {
 		return err
+	}
+	for _, call := range launch.Calls() {
+		call.Meta, call.Rows = meta, rows
 	}
 	return fn.b.pool.stream.Launch(launch)
 }

@@ -1,0 +1,77 @@
+package piecewise_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"pwc/piecewise"
+	"pwc/program"
+	"pwc/runtime/device"
+	hostdev "pwc/runtime/host"
+)
+
+// inside is an op within pieces: it copies the rows of a step and zeroes the others, as
+// every op does that is told how many there are (C11).
+type inside struct {
+	metas    []any
+	prepared []int64 // size and rows
+	sizes    []int64 // size and rows of each call
+	locs     []string
+}
+
+func (*inside) Signature() device.Signature {
+	return device.Signature{Name: "my::copy", Mut: []bool{false}, Results: 1, Capture: true}
+}
+
+func (*inside) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { return 0, nil }
+
+func (o *inside) Prepare(_ device.Stream, _ any, size, rows int64) error {
+	o.prepared = append(o.prepared, size, rows)
+	return nil
+}
+
+func (o *inside) Launch(c *device.OpCall) error {
+	return c.Stream.(*hostdev.Stream).Call(func() error {
+		o.metas, o.locs, o.sizes = append(o.metas, c.Meta), append(o.locs, c.Loc), append(o.sizes, c.Size, c.Rows)
+		out := hostBytes(c, c.Args[1].Buffer)
+		clear(out)
+		copy(out, hostBytes(c, c.Args[0].Buffer)[:4*c.Rows])
+		return nil
+	})
+}
+
+// An op that pieces hold is told of a step what one between them is told: eagerly, and
+// in graphs of pieces and of whole functions.
+func TestOpsInsidePieces(t *testing.T) {
+	const text = `pwc 1
+module "inside" {
+  sym N in [1, 8] batch
+  op "my::copy"(tensor) -> (tensor) capture
+  func @forward(%x: f32[N]) -> (f32[N]) {
+    %y = add(%x, 1.0) : f32[N]
+    %z = call "my::copy"(%y) : f32[N] loc("model.copy")
+    %w = add(%z, 1.0) : f32[N]
+    return %w
+  }
+}
+`
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
+		op := &inside{}
+		b := start(t, text, piecewise.Options{Mode: mode, CaptureSizes: []int64{3}, Ops: []device.Op{op}})
+		f := b.Func("forward")
+		for _, n := range []int64{3, 2} {
+			*op = inside{}
+			meta := &struct{ n int64 }{n}
+			r, err := issue(t, f, []float32{1, 2, 3}[:n], meta)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantF32(t, read(t, r.At(0)), []float32{3, 4, 5}[:n])
+			want := []int64{f.Choose(n, false).Size, n} // two rows have no graph: an op may mix rows
+			if len(op.metas) != 1 || op.metas[0] != any(meta) || !slices.Equal(op.sizes, want) || !slices.Equal(op.prepared, want) || !strings.Contains(op.locs[0], "model.copy") {
+				t.Errorf("mode %s, %d rows: %+v", mode, n, op)
+			}
+		}
+	}
+}
