@@ -38,14 +38,8 @@ func (e *env) set(name string, v int64) {
 	e.values = append(e.values, v)
 }
 
-// bytes returns the size of a tensor of type t.
-func (e *env) bytes(t ir.Type) (int64, error) {
-	n, err := t.Elements().Eval(e.lookup)
-	if err != nil {
-		return 0, err
-	}
-	return t.DType.Bytes(n), nil
-}
+// bytes returns the size of a tensor of type t, or an error if it exceeds an int64.
+func (e *env) bytes(t ir.Type) (int64, error) { return program.Bytes(t.DType, t.Shape, e.lookup) }
 
 // shape evaluates the extents of a type.
 func (e *env) shape(t ir.Type) ([]int64, error) { return evalShape(t.Shape, e.lookup) }

@@ -2,6 +2,7 @@ package piecewise
 
 import (
 	"fmt"
+	"math"
 
 	"pwc/ir"
 	"pwc/program"
@@ -41,6 +42,26 @@ func (p Plan) Total() int64 {
 	return p.WeightBytes + p.StateBytes + p.InputBytes + p.ResultBytes + p.ConstBytes + p.PeakArenaBytes + p.WorkspaceBytes
 }
 
+// addTo adds the memory of a tensor to a sum, aligned.
+func addTo(sum *int64, bytes int64) error {
+	if bytes > math.MaxInt64-alignment || *sum > math.MaxInt64-roundUp(bytes) {
+		return program.ErrTooLarge
+	}
+	*sum += roundUp(bytes)
+	return nil
+}
+
+// check returns an error if the sum of all exceeds an int64.
+func (p *Plan) check() error {
+	sum := int64(0)
+	for _, n := range []int64{p.WeightBytes, p.StateBytes, p.InputBytes, p.ResultBytes, p.ConstBytes, p.PeakArenaBytes, p.WorkspaceBytes} {
+		if err := addTo(&sum, n); err != nil {
+			return fmt.Errorf("piecewise: the memory of all: %w", err)
+		}
+	}
+	return nil
+}
+
 // Plan returns the memory plan.
 func (b *Backend) Plan() Plan { return b.plan }
 
@@ -53,10 +74,12 @@ func (b *Backend) makePlan() error {
 	p.ArenaBytes = map[int64]int64{}
 	for _, w := range b.module.Weights {
 		n, err := (&env{}).bytes(w.Type)
+		if err == nil {
+			err = addTo(&p.WeightBytes, n)
+		}
 		if err != nil {
 			return fmt.Errorf("weight @%s: %w", w.Name, err)
 		}
-		p.WeightBytes += roundUp(n)
 	}
 	var err error
 	if _, p.StateBytes, err = b.stateBytes(func(*ir.State) bool { return true }); err != nil {
@@ -67,13 +90,21 @@ func (b *Backend) makePlan() error {
 			in := &fn.inputs[i]
 			n := fn.atMax.bytes[fn.storage(in.value)]
 			if in.from == nil {
-				p.InputBytes += roundUp(n)
+				err := addTo(&p.InputBytes, n)
+				if err == nil && int64(b.opts.Slots) > (math.MaxInt64-p.StagingBytes)/max(roundUp(n), 1) {
+					err = program.ErrTooLarge
+				}
+				if err != nil {
+					return fmt.Errorf("input %%%s of @%s: %w", in.name, fn.ir.Name, err)
+				}
 				p.StagingBytes += int64(b.opts.Slots) * roundUp(n)
 			}
 		}
 		for i := range fn.slots {
 			if !fn.slots[i].fed {
-				p.ResultBytes += roundUp(fn.atMax.bytes[fn.slots[i].storage])
+				if err := addTo(&p.ResultBytes, fn.atMax.bytes[fn.slots[i].storage]); err != nil {
+					return fmt.Errorf("results of @%s: %w", fn.ir.Name, err)
+				}
 			}
 		}
 		p.PeakArenaBytes = max(p.PeakArenaBytes, fn.atMax.total)
@@ -97,6 +128,9 @@ func (b *Backend) makePlan() error {
 			p.ConstBytes += int64(len(c))
 		}
 		p.WorkspaceBytes = max(p.WorkspaceBytes, b.workspaceBytes(a.Program))
+	}
+	if err := p.check(); err != nil {
+		return err
 	}
 	return b.countLibraries()
 }

@@ -2,15 +2,19 @@ package piecewise_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"pwc/attention"
 	attnhost "pwc/attention/host"
 	"pwc/build"
 	"pwc/compile/host"
+	"pwc/ir/dim"
 	"pwc/piecewise"
+	"pwc/program"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
 )
@@ -54,5 +58,41 @@ func TestPlanWithoutDevice(t *testing.T) {
 	}
 	if err := errors.Join(b.Close(), b.Close(), with.Close(), dev.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A plan that no int64 holds is an error of New that names what is too large: it is
+// never a small or negative number.
+func TestPlanTooLarge(t *testing.T) {
+	const half = 1<<60 - 1 // of f32: just below 2^62 bytes
+	decl := func(kind string, sizes ...int64) string {
+		var text strings.Builder
+		for i, n := range sizes {
+			fmt.Fprintf(&text, "  %s @%s%d : f32[%d]\n", kind, kind, i, n)
+		}
+		return text.String()
+	}
+	for what, tc := range map[string]struct {
+		text string
+		want error
+	}{
+		"states":             {decl("state", half, half, half), program.ErrTooLarge},
+		"a state to round":   {decl("state", 1<<61-1), program.ErrTooLarge},
+		"one state":          {decl("state", 1<<61), dim.ErrOverflow},
+		"weights":            {decl("weight", half, half, half), program.ErrTooLarge},
+		"weights and states": {decl("weight", half) + decl("state", half, half), program.ErrTooLarge},
+	} {
+		for _, dev := range []device.Device{nil, openHost(t)} {
+			o := piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}}
+			_, err := piecewise.New(t.Context(), parse(t, strings.Replace(plain, "  func", tc.text+"  func", 1)), o)
+			if !errors.Is(err, tc.want) {
+				t.Errorf("%s: %v, want %v", what, err, tc.want)
+			}
+		}
+	}
+	text := strings.Replace(plain, "[1, 64]", "[1, 1152921504606846975]", 1)
+	o := piecewise.Options{Target: build.Pipeline{Backend: host.New()}, Slots: 3}
+	if _, err := piecewise.New(t.Context(), parse(t, text), o); !errors.Is(err, program.ErrTooLarge) || !strings.Contains(err.Error(), "%x") {
+		t.Errorf("slots: %v", err)
 	}
 }

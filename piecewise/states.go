@@ -3,9 +3,11 @@ package piecewise
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"pwc/ir"
+	"pwc/program"
 	"pwc/runtime/device"
 )
 
@@ -30,13 +32,18 @@ func (b *Backend) stateBytes(own func(*ir.State) bool) (each []int64, total int6
 		}
 		each = append(each, n)
 		if own(s) {
-			total += roundUp(n)
+			if err := addTo(&total, n); err != nil {
+				return nil, 0, fmt.Errorf("state @%s: %w", s.Name, err)
+			}
 		}
 	}
 	if r, ok := b.opts.Device.(device.Reserver); ok {
 		g, err := r.MapGranularity()
 		if err != nil {
 			return nil, 0, err
+		}
+		if total > math.MaxInt64-g {
+			return nil, 0, fmt.Errorf("states: %w", program.ErrTooLarge)
 		}
 		total = (total + g - 1) / g * g
 	}
