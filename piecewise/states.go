@@ -131,8 +131,11 @@ func (b *Backend) mapStates() error {
 	if err := m.reserved.Map(total); err != nil {
 		return fmt.Errorf("piecewise: %d bytes for states: %w", total, err)
 	}
+	if err := b.pool.stream.Fill(device.Buffer{Memory: m.segment, Size: total}, 0); err != nil {
+		return fmt.Errorf("piecewise: zeroing the states: %w", err) // they still lack it
+	}
 	m.reserved = nil
-	return b.pool.stream.Fill(device.Buffer{Memory: m.segment, Size: total}, 0)
+	return nil
 }
 
 // piecesTouchStates reports whether a compiled piece reads or writes a state;
@@ -223,6 +226,10 @@ func (b *Backend) State(name string) (device.Buffer, error) {
 // SetState gives a state other memory of the same size. Graphs that were
 // captured with the old one refuse to replay ([AddressError]) until captured anew.
 func (b *Backend) SetState(name string, buf device.Buffer) error {
+	if err := b.enter(loaded, sealed); err != nil {
+		return err
+	}
+	defer b.pool.release()
 	old, err := b.State(name)
 	if err != nil {
 		return err
@@ -230,10 +237,6 @@ func (b *Backend) SetState(name string, buf device.Buffer) error {
 	if old.Size != buf.Size {
 		return fmt.Errorf("%w: state @%s needs %d bytes, was given %d", ErrNotLoaded, name, old.Size, buf.Size)
 	}
-	if err := b.enter(loaded, sealed); err != nil {
-		return err
-	}
-	defer b.pool.release()
 	for i, s := range b.module.States {
 		if s.Name == name {
 			b.assign(&b.states.buffers[i], buf)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"pwc/piecewise"
@@ -19,7 +20,8 @@ import (
 type reserving struct {
 	*hostdev.Device
 	log  []string
-	full bool // there is no memory beyond the first granule
+	full bool  // there is no memory beyond the first granule
+	fill error // of the next fill of a state
 }
 
 const granule = 4096
@@ -69,6 +71,10 @@ func (s *reservingStream) Fill(b device.Buffer, v byte) error {
 	if st, ok := b.Memory.(*reservedState); ok {
 		if b.Offset+b.Size > st.mapped {
 			return fmt.Errorf("fill of %d bytes, %d are mapped", b.Offset+b.Size, st.mapped)
+		}
+		if err := s.owner.fill; err != nil {
+			s.owner.fill = nil
+			return err
 		}
 		s.owner.log = append(s.owner.log, "fill")
 		b.Memory = st.Memory
@@ -158,6 +164,28 @@ func TestStatesGetMemoryAfterCapture(t *testing.T) {
 		}
 		if want := slices.Concat(reserved, rest); !slices.Equal(dev.log, want) {
 			t.Errorf("%q, want %q", dev.log, want)
+		}
+	})
+	t.Run("not zeroed", func(t *testing.T) {
+		for _, capture := range []bool{true, false} {
+			dev, _, b := prepare(t)
+			dev.fill = errors.New("broken")
+			broken, err := dev.fill, error(nil)
+			if capture {
+				err = b.Capture(context.Background())
+			} else {
+				_, err = issue(t, b.Func("forward"), []float32{1, 2}, nil)
+			}
+			if !errors.Is(err, broken) {
+				t.Fatalf("capture %v: %v, want the error of the fill", capture, err)
+			}
+			// Tried again, no step sees what the memory held before.
+			if _, err := issue(t, b.Func("forward"), []float32{1, 2}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if last := dev.log[len(dev.log)-1]; last != "fill" {
+				t.Errorf("capture %v: %q, want a fill at the end", capture, dev.log)
+			}
 		}
 	})
 	t.Run("no room", func(t *testing.T) {
@@ -256,5 +284,33 @@ module "table" {
 	wantF32(t, read(t, r.At(0)), []float32{18, 20})
 	if b.Stats().Replays != 1 {
 		t.Error("the run was not a replay")
+	}
+}
+
+// A state is set by whoever may use the backend: never beside a load, and not after
+// Close.
+func TestSetStateBesideLoad(t *testing.T) {
+	b := create(t, counting, piecewise.Options{Mode: piecewise.None, Ops: []device.Op{&count{}}, Symbols: map[string]int64{"B": 4}})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range 100 {
+			if err := b.SetState("a", device.Buffer{}); !errors.Is(err, piecewise.ErrBusy) && !errors.Is(err, piecewise.ErrOrder) && !errors.Is(err, piecewise.ErrNotLoaded) {
+				t.Errorf("beside a load: %v", err)
+			}
+		}
+	})
+	for {
+		if err := b.Load(context.Background(), nil, nil); err == nil {
+			break
+		} else if !errors.Is(err, piecewise.ErrBusy) {
+			t.Fatal(err)
+		}
+	}
+	wg.Wait()
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.SetState("a", device.Buffer{}); !errors.Is(err, piecewise.ErrClosed) {
+		t.Errorf("after Close: %v, want ErrClosed", err)
 	}
 }
