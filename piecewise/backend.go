@@ -497,6 +497,13 @@ func (b *Backend) enter(lo, hi stage) error {
 	return nil
 }
 
+// fault returns the error that ended the device, or nil.
+func (b *Backend) fault() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lost
+}
+
 // note remembers an error that ends the device: from then on every call fails
 // fast with it, and Close still returns.
 func (b *Backend) note(err error) error {

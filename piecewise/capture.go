@@ -178,7 +178,7 @@ func (b *Backend) Capture(ctx context.Context) error {
 	}
 	for _, fn := range b.funcs {
 		if err := fn.dropGraphs(); err != nil {
-			return err
+			return b.note(err)
 		}
 		if err := fn.captureSizes(ctx); err != nil {
 			return b.note(err)

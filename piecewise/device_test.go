@@ -21,6 +21,7 @@ import (
 type wrapped struct {
 	device.Device
 	late   bool                  // events stay undone until told
+	query  error                 // of events that stay undone
 	fail   func(op string) error // before each stream operation
 	graphs int                   // that are not closed
 }
@@ -42,7 +43,7 @@ type lateEvent struct {
 
 func (e *lateEvent) Query() (bool, error) {
 	if e.owner.late {
-		return false, nil
+		return false, e.owner.query
 	}
 	return e.Event.Query()
 }
@@ -134,18 +135,47 @@ func TestLostDevice(t *testing.T) {
 		launches++
 		return &device.LostError{Op: op, Cause: errors.New("illegal address"), Restart: true}
 	}
-	_, err := issue(t, f, []float32{1}, nil)
+	next, err := f.Inputs(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := next.Float32s("x"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = issue(t, f, []float32{1}, nil)
 	if !errors.Is(err, device.ErrDeviceLost) || !strings.Contains(err.Error(), "process must restart") {
 		t.Fatalf("run on a lost device: %v, want ErrDeviceLost that says to restart", err)
 	}
-	if _, err := issue(t, f, []float32{1}, nil); !errors.Is(err, device.ErrDeviceLost) || launches != 1 {
+	if _, err := f.Run(context.Background(), next, nil); !errors.Is(err, device.ErrDeviceLost) || launches != 1 {
 		t.Errorf("next run: %v after %d launches; want ErrDeviceLost without a launch", err, launches)
 	}
 	if err := b.Seal(); !errors.Is(err, device.ErrDeviceLost) {
 		t.Errorf("seal: %v, want ErrDeviceLost", err)
 	}
+	if _, err := f.Inputs(1); !errors.Is(err, device.ErrDeviceLost) {
+		t.Errorf("inputs: %v, want ErrDeviceLost", err)
+	}
 	if err := b.Close(); err != nil {
 		t.Errorf("close: %v", err)
+	}
+}
+
+// C13: a fault that shows when a slot is asked for ends the backend too.
+func TestLostBeforeInputs(t *testing.T) {
+	dev := &wrapped{Device: openHost(t)}
+	b := start(t, plain, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}, Slots: 1})
+	f := b.Func("forward")
+	dev.late = true
+	if _, err := issue(t, f, []float32{1}, nil); err != nil {
+		t.Fatal(err)
+	}
+	dev.query = &device.LostError{Op: "query", Cause: errors.New("illegal address"), Restart: true}
+	if _, err := f.Inputs(1); !errors.Is(err, device.ErrDeviceLost) {
+		t.Errorf("inputs: %v, want ErrDeviceLost", err)
+	}
+	dev.query = nil
+	if err := b.Seal(); !errors.Is(err, device.ErrDeviceLost) {
+		t.Errorf("seal: %v, want ErrDeviceLost", err)
 	}
 }
 

@@ -108,6 +108,7 @@ func (s *slotMemory) take(size int64) ([]byte, error) {
 	}
 	m, err := s.fn.b.opts.Device.AllocHost(size)
 	if err != nil {
+		err = s.fn.b.note(err)
 		return nil, fmt.Errorf("piecewise: %d bytes of host memory for inputs of @%s: %w", size, s.fn.ir.Name, err)
 	}
 	s.memory = append(s.memory, m)
@@ -144,6 +145,9 @@ func (f *Func) Inputs(n int64) (Inputs, error) {
 	if fn.closed {
 		return Inputs{}, ErrClosed
 	}
+	if err := fn.b.fault(); err != nil {
+		return Inputs{}, err
+	}
 	if len(fn.ring.slots) == 0 {
 		return Inputs{}, fmt.Errorf("%w: @%s takes inputs after Load", ErrOrder, fn.ir.Name)
 	}
@@ -153,7 +157,7 @@ func (f *Func) Inputs(n int64) (Inputs, error) {
 	s := fn.ring.slots[fn.ring.next]
 	switch done, err := s.copied.Passed(); {
 	case err != nil:
-		return Inputs{}, err
+		return Inputs{}, fn.b.note(err)
 	case !done:
 		return Inputs{}, ErrSlotBusy
 	}
@@ -168,6 +172,9 @@ func (f *Func) Inputs(n int64) (Inputs, error) {
 }
 
 func (in Inputs) check() error {
+	if in.slot != nil && in.slot.fn.closed {
+		return ErrClosed // the slot's memory is given back
+	}
 	if in.slot == nil || in.gen != in.slot.gen || !in.slot.taken {
 		return ErrSlotUsed
 	}

@@ -385,11 +385,22 @@ func TestOrder(t *testing.T) {
 	if _, err := b.Func("forward").Run(ctx, in, nil); !errors.Is(err, piecewise.ErrSlotUsed) {
 		t.Errorf("inputs run twice: %v, want ErrSlotUsed", err)
 	}
+	if in, err = b.Func("forward").Inputs(2); err != nil {
+		t.Fatal(err)
+	}
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Close(); err != nil {
 		t.Errorf("closing twice: %v", err)
+	}
+	_, bytesErr := in.Bytes("x") // their memory is given back
+	_, keepErr := in.Keep("x")
+	_, runErr := b.Func("forward").Run(ctx, in, nil)
+	for _, err := range []error{bytesErr, keepErr, runErr, in.Set("x", device.Tensor{})} {
+		if !errors.Is(err, piecewise.ErrClosed) {
+			t.Errorf("inputs from before Close: %v, want ErrClosed", err)
+		}
 	}
 	if err := b.Load(ctx, nil, nil); !errors.Is(err, piecewise.ErrClosed) {
 		t.Errorf("load after Close: %v, want ErrClosed", err)
