@@ -14,6 +14,7 @@ import (
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
+	"pwc/runtime/mem"
 )
 
 // wrapped is the host device with hooks: what a GPU does late or not at all is
@@ -250,6 +251,28 @@ func TestSharedPool(t *testing.T) {
 	}
 	if err := pool.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A pool that a backend uses is not closed, and stays as it is: what another backend
+// then takes does not lie where the first one works.
+func TestCloseOfAPoolInUse(t *testing.T) {
+	pool, err := piecewise.NewPool(openHost(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, nineteen, piecewise.Options{Pool: pool, Mode: piecewise.None, Ops: []device.Op{&sum3{}}})
+	before := pool.Stats()
+	var used *mem.InUseError
+	if err := pool.Close(); !errors.As(err, &used) || used.Blocks == 0 {
+		t.Fatalf("close of a pool in use: %v, want an InUseError with the blocks", err)
+	}
+	if got := pool.Stats(); got != before {
+		t.Errorf("the pool holds %+v, held %+v", got, before)
+	}
+	wantF32(t, run(t, b.Func("forward"), []float32{1, 2}), []float32{28, 37})
+	if err := errors.Join(b.Close(), pool.Close()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -97,3 +97,53 @@ func TestLibraryCalls(t *testing.T) {
 		t.Errorf("%d programs, %v", len(all), err)
 	}
 }
+
+// workspaceDevice is a librarian whose streams take no workspace while refuse is set.
+type workspaceDevice struct {
+	librarian
+	refuse error
+	given  int // workspaces that streams took
+}
+
+type workspaceStream struct {
+	device.Stream
+	owner *workspaceDevice
+}
+
+func (d *workspaceDevice) NewStream() (device.Stream, error) {
+	s, err := d.librarian.NewStream()
+	return &workspaceStream{s, d}, err
+}
+
+func (s *workspaceStream) UseWorkspace(device.Buffer) error {
+	if s.owner.refuse == nil {
+		s.owner.given++
+	}
+	return s.owner.refuse
+}
+
+func (s *workspaceStream) WarmLibraries(device.BoundLaunch) error { return nil }
+
+// A workspace that the stream did not take is not there: a load that is tried again
+// gives it one.
+func TestWorkspaceIsTriedAgain(t *testing.T) {
+	dev := &workspaceDevice{librarian: librarian{openHost(t), routine{least: 4, tuned: 64}}, refuse: errors.New("refused")}
+	pool, err := piecewise.NewPool(dev, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := create(t, plain, piecewise.Options{Pool: pool, Target: withRoutine{build.Pipeline{Backend: host.New()}}, Mode: piecewise.Piecewise, CaptureSizes: []int64{4}})
+	if err := b.Load(t.Context(), nil, nil); !errors.Is(err, dev.refuse) {
+		t.Fatalf("load: %v, want %v", err, dev.refuse)
+	}
+	dev.refuse = nil
+	if err := b.Load(t.Context(), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if dev.given != 1 {
+		t.Errorf("the stream was given %d workspaces, want 1", dev.given)
+	}
+	if err := errors.Join(b.Close(), pool.Close()); err != nil {
+		t.Error(err)
+	}
+}

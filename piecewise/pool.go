@@ -1,6 +1,7 @@
 package piecewise
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -131,15 +132,22 @@ func (p *Pool) workspace(bytes int64) error {
 	if err != nil {
 		return err
 	}
+	if err := s.UseWorkspace(b); err != nil {
+		return errors.Join(err, p.mem.Free(block))
+	}
 	p.work, p.blocks = b, append(p.blocks, block)
-	return s.UseWorkspace(b)
+	return nil
 }
 
-// Close gives the pool's memory back and closes its stream. Backends that use
-// it must be closed before.
+// Close gives the pool's memory back and closes its stream. While a backend that
+// uses it is loaded, it changes nothing and returns a [*mem.InUseError].
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	own := int64(len(p.blocks))
+	if n, live := p.mem.Captures(), p.mem.Stats().ActiveBlocks.Now; n > 0 || live > own {
+		return &mem.InUseError{Pool: p.mem.Name(), Captures: n, Blocks: live - own}
+	}
 	for _, b := range p.blocks {
 		if err := p.mem.Free(b); err != nil {
 			return err
