@@ -165,15 +165,23 @@ func (s *Stream) EndCapture() (device.Graph, error) {
 func (s *Stream) endCapture() (*Graph, error) {
 	const what = "end capture"
 	raw, c, err := s.stop()
-	if err == nil {
+	if err == nil && c.spoiled == nil {
 		var g *Graph
 		if g, err = s.makeGraph(raw, c); err == nil {
 			return g, nil
 		}
-	} else if raw != 0 {
-		err = errors.Join(s.dev.check(err), s.dev.release(what, &Graph{dev: s.dev, graph: raw}))
+	} else {
+		err = errors.Join(c.spoiled, err, s.drop(what, raw))
 	}
 	return nil, s.dev.wrap(what, err)
+}
+
+// drop gives back a recording that becomes no graph.
+func (s *Stream) drop(what string, raw driver.Graph) error {
+	if raw == 0 {
+		return nil
+	}
+	return s.dev.release(what, &Graph{dev: s.dev, graph: raw})
 }
 
 // stop ends the capture in the driver, whatever became of it, and unlocks the
@@ -184,7 +192,7 @@ func (s *Stream) stop() (driver.Graph, *capture, error) {
 	defer runtime.UnlockOSThread() // of BeginCapture
 	raw, err := s.dev.endRaw(s.handle)
 	s.dev.gate.end(c.thread)
-	return raw, c, errors.Join(c.spoiled, err)
+	return raw, c, err
 }
 
 // endRaw ends a capture in the driver, even where the context is gone: the
@@ -194,8 +202,9 @@ func (d *Device) endRaw(s driver.Stream) (driver.Graph, error) {
 	if err == nil {
 		defer d.leave()
 	}
+	err = d.check(err) // before other calls report the same fault
 	g, endErr := d.drv.StreamEndCapture(s)
-	return g, errors.Join(d.check(err), endErr)
+	return g, errors.Join(err, d.check(endErr))
 }
 
 // makeGraph checks what was captured, instantiates and uploads it.

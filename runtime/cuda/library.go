@@ -144,7 +144,8 @@ func (d *Device) ProbeLibrary(f func(stream uintptr) error) (LibraryNodes, error
 		return LibraryNodes{}, errors.Join(err, s.Close())
 	}
 	err = f(s.Handle())
-	raw, _, stopErr := s.stop()
+	raw, c, stopErr := s.stop()
+	stopErr = errors.Join(c.spoiled, stopErr)
 	var types []driver.NodeType
 	if raw != 0 {
 		var probeErr error
@@ -170,14 +171,19 @@ func (d *Device) ProbeLibrary(f func(stream uintptr) error) (LibraryNodes, error
 	return n, nil
 }
 
-// probed returns what a recording holds, and drops it.
-func (d *Device) probed(g driver.Graph) ([]driver.NodeType, error) {
+// probed returns what a recording holds, and drops it: as a resource, so that Close
+// does where it cannot be done now.
+func (d *Device) probed(raw driver.Graph) ([]driver.NodeType, error) {
+	types, err := d.nodeTypes(raw)
+	return types, errors.Join(d.check(err), d.release("drop of a probe", &Graph{dev: d, graph: raw}))
+}
+
+func (d *Device) nodeTypes(g driver.Graph) ([]driver.NodeType, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
 	}
 	defer d.leave()
-	types, err := d.drv.GraphNodeTypes(g)
-	return types, errors.Join(err, d.drv.GraphDestroy(g))
+	return d.drv.GraphNodeTypes(g)
 }
 
 // CallLibrary calls a library that enqueues on the stream, with the stream's

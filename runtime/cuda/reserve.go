@@ -100,15 +100,23 @@ func (s *State) Map(bytes int64) error {
 	if s.freed.Load() {
 		return refuse(what, device.ErrFreed)
 	}
+	if bytes <= s.mapped.Load() {
+		return nil // also while others capture
+	}
+	// The gate comes before the lock: the end of a capture destroys what was freed
+	// meanwhile, and takes the lock before the gate opens.
+	d.gate.enter()
+	defer d.gate.leave()
 	s.grow.Lock()
 	defer s.grow.Unlock()
+	if s.freed.Load() {
+		return refuse(what, device.ErrFreed)
+	}
 	at := s.mapped.Load()
 	more := (bytes - at + s.granularity - 1) / s.granularity * s.granularity // at is a multiple
 	if bytes <= at {
 		return nil
 	}
-	d.gate.enter()
-	defer d.gate.leave()
 	if err := d.enter(); err != nil {
 		return d.wrap(what, err)
 	}

@@ -415,10 +415,8 @@ func (s *Stream) Close() error {
 		if s.capture.thread != thread.ID() {
 			return fmt.Errorf("cuda: %s: another goroutine began the capture: %w", what, device.ErrCapturing)
 		}
-		s.spoil(device.ErrClosed)
-		if _, err := s.endCapture(); !errors.Is(err, device.ErrClosed) {
-			errs = append(errs, err)
-		}
+		raw, _, err := s.stop()
+		errs = append(errs, s.dev.wrap(what, err), s.drop(what, raw))
 	}
 	s.closed = true
 	return errors.Join(append(errs, s.dev.release(what, s))...)
