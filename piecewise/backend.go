@@ -56,10 +56,11 @@ type Backend struct {
 	stage stage
 	lost  error // the device fault that ended the backend (C13)
 
-	execs   map[*program.Program]device.Executable
-	blocks  []mem.Block
-	weights []device.Buffer
-	states  stateMemory
+	execs          map[*program.Program]device.Executable
+	loadedPrograms []device.Executable // of execs
+	blocks         []mem.Block
+	weights        []device.Buffer
+	states         stateMemory
 
 	statePlaces []*place // by the module's states
 
@@ -388,6 +389,7 @@ func (b *Backend) loadPrograms() error {
 			return fmt.Errorf("@%s piece %d: %w", fn.ir.Name, fn.plan.Items[u.item].ID, err)
 		}
 		b.execs[a.Program] = x
+		b.loadedPrograms = append(b.loadedPrograms, x)
 		b.faults[x] = faultSource{fn, u}
 	}
 	return nil
@@ -463,6 +465,7 @@ func (b *Backend) freeAll() error {
 		errs = append(errs, x.Close())
 	}
 	clear(b.execs)
+	b.loadedPrograms = nil
 	clear(b.faults)
 	errs = append(errs, b.states.free(), b.freeGuarded())
 	for _, blk := range b.blocks {

@@ -118,7 +118,7 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 		return err
 	}
 	// Positions that a warm-up computed mean nothing.
-	_, err = b.opts.Device.TakeFaults(b.pool.stream)
+	_, err = b.takeFaults()
 	return err
 }
 

@@ -39,8 +39,8 @@ func (w *watching) NewStream() (device.Stream, error) {
 	return &watchingStream{s, w}, err
 }
 
-func (w *watching) TakeFaults(s device.Stream) ([]device.IndexFault, error) {
-	return w.Device.TakeFaults(s.(*watchingStream).Stream)
+func (w *watching) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexFault, error) {
+	return w.Device.TakeFaults(s.(*watchingStream).Stream, of...)
 }
 
 type watchingStream struct {

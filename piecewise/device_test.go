@@ -59,8 +59,8 @@ func (w *wrapped) NewStream() (device.Stream, error) {
 	return &wrappedStream{s, w}, err
 }
 
-func (w *wrapped) TakeFaults(s device.Stream) ([]device.IndexFault, error) {
-	return w.Device.TakeFaults(s.(*wrappedStream).Stream)
+func (w *wrapped) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexFault, error) {
+	return w.Device.TakeFaults(s.(*wrappedStream).Stream, of...)
 }
 
 type wrappedStream struct {
@@ -251,6 +251,61 @@ func TestSharedPool(t *testing.T) {
 	}
 	if err := pool.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A position out of range is told to who ran it, whoever else uses the device meanwhile,
+// in the same pool or in another (C12).
+func TestFaultsOfOtherBackends(t *testing.T) {
+	const text = `pwc 1
+module "table" {
+  sym N in [1, 8] batch
+  func @forward(%x: f32[4], %ids: i32[N]) -> (f32[N]) {
+    %y = gather(%x, %ids) : f32[N] loc("model.table")
+    return %y
+  }
+}
+`
+	dev := openHost(t)
+	pool, err := piecewise.NewPool(dev, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := piecewise.Options{Pool: pool, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}}
+	one := func(b *piecewise.Backend, id int32) piecewise.Results {
+		t.Helper()
+		in, err := b.Func("forward").Inputs(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := in.Float32s("x"); err != nil {
+			t.Fatal(err)
+		}
+		ids, err := in.Int32s("ids")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[0] = id
+		r, err := b.Func("forward").Run(context.Background(), in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	a := start(t, text, o)
+	wrong := one(a, 99)
+	b := start(t, text, o) // warms up
+	apart := start(t, text, piecewise.Options{Device: dev, Mode: piecewise.None})
+	for _, other := range []*piecewise.Backend{b, apart} {
+		if err := one(other, 1).Wait(); err != nil {
+			t.Errorf("another backend: %v", err)
+		}
+	}
+	if err := wrong.Wait(); !errors.Is(err, piecewise.ErrPosition) || !strings.Contains(err.Error(), "gather (model.table)") {
+		t.Errorf("%v, want an ErrPosition with its place", err)
+	}
+	if err := errors.Join(a.Close(), b.Close(), pool.Close()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -95,7 +95,7 @@ func (b *Backend) settle() error {
 	if err := b.pool.stream.Synchronize(); err != nil {
 		return b.note(err)
 	}
-	faults, err := b.opts.Device.TakeFaults(b.pool.stream)
+	faults, err := b.takeFaults()
 	if err != nil || len(faults) == 0 {
 		return b.note(err)
 	}
@@ -112,6 +112,15 @@ func (b *Backend) settle() error {
 	}
 	slices.Sort(ops)
 	return &PositionError{Ops: ops}
+}
+
+// takeFaults takes what the backend's own programs met: another backend of the device
+// is told of its own.
+func (b *Backend) takeFaults() ([]device.IndexFault, error) {
+	if len(b.loadedPrograms) == 0 {
+		return nil, nil
+	}
+	return b.opts.Device.TakeFaults(b.pool.stream, b.loadedPrograms...)
 }
 
 func (r Result) slot() int { return r.set.fn.storages[r.set.fn.returns[r.i]].index }

@@ -58,8 +58,8 @@ func (r *reserving) NewStream() (device.Stream, error) {
 	return &reservingStream{s, r}, err
 }
 
-func (r *reserving) TakeFaults(s device.Stream) ([]device.IndexFault, error) {
-	return r.Device.TakeFaults(s.(*reservingStream).Stream)
+func (r *reserving) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexFault, error) {
+	return r.Device.TakeFaults(s.(*reservingStream).Stream, of...)
 }
 
 type reservingStream struct {

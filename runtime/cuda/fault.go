@@ -82,13 +82,19 @@ func (x *Executable) take(out []device.IndexFault) []device.IndexFault {
 }
 
 // TakeFaults waits for s and returns the positions out of range that kernels
-// met since the last call, each node once, and clears them. What kernels of
-// other streams meet meanwhile is for the next call.
-func (d *Device) TakeFaults(s device.Stream) ([]device.IndexFault, error) {
+// of these programs met since the last call, each node once, and clears them; of all that
+// are loaded if none is named. What kernels of other streams meet meanwhile is for the
+// next call.
+func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexFault, error) {
 	const what = "faults"
 	x, ok := s.(*Stream)
 	if !ok || x.dev != d {
 		return nil, refuse(what, device.ErrForeignStream)
+	}
+	for _, e := range of {
+		if y, ok := e.(*Executable); !ok || y.dev != d {
+			return nil, refuse(what, device.ErrForeignStream)
+		}
 	}
 	if err := x.notCapturing(what); err != nil {
 		return nil, err
@@ -99,8 +105,15 @@ func (d *Device) TakeFaults(s device.Stream) ([]device.IndexFault, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var out []device.IndexFault
-	for e := range d.loaded {
-		out = e.take(out)
+	for _, e := range of {
+		if y := e.(*Executable); !y.closed.Load() {
+			out = y.take(out)
+		}
+	}
+	if len(of) == 0 {
+		for e := range d.loaded {
+			out = e.take(out)
+		}
 	}
 	slices.SortFunc(out, func(a, b device.IndexFault) int {
 		return cmp.Or(cmp.Compare(a.Executable.(*Executable).id, b.Executable.(*Executable).id), cmp.Compare(a.Origin, b.Origin))

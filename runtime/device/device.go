@@ -42,9 +42,11 @@ type Device interface {
 	// ready to launch. ops are the extern ops that its steps may name.
 	Load(p *program.Program, ops OpSet) (Executable, error)
 
-	// TakeFaults returns the positions out of range that kernels met since the
-	// last call, and clears them (C12). It orders itself after s.
-	TakeFaults(s Stream) ([]IndexFault, error)
+	// TakeFaults returns the positions out of range that kernels of these programs
+	// met since the last call, and clears them (C12); of all that are loaded if none
+	// is named. Those of other programs are left to who loaded them. It orders itself
+	// after s.
+	TakeFaults(s Stream, of ...Executable) ([]IndexFault, error)
 
 	// Close releases everything; streams must be idle.
 	Close() error

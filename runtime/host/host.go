@@ -121,7 +121,7 @@ func (d *Device) NewEvent() (device.Event, error) {
 
 // TakeFaults returns the positions out of range that kernels met since the last
 // call, each node once, and clears them.
-func (d *Device) TakeFaults(s device.Stream) ([]device.IndexFault, error) {
+func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexFault, error) {
 	hs, ok := s.(*Stream)
 	if !ok || hs.dev != d {
 		return nil, fmt.Errorf("host: faults: %w", device.ErrForeignStream)
@@ -132,14 +132,25 @@ func (d *Device) TakeFaults(s device.Stream) ([]device.IndexFault, error) {
 	if err := d.open("faults"); err != nil {
 		return nil, err
 	}
-	if !d.faults.Swap(false) {
+	for _, e := range of {
+		if x, ok := e.(*Executable); !ok || x.dev != d {
+			return nil, fmt.Errorf("host: faults: %w", device.ErrForeignStream)
+		}
+	}
+	if !d.faults.Load() {
 		return nil, nil
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var out []device.IndexFault
-	for x := range d.loaded {
-		out = x.takeFaults(out)
+	for _, e := range of {
+		out = e.(*Executable).takeFaults(out)
+	}
+	if len(of) == 0 {
+		d.faults.Store(false)
+		for x := range d.loaded {
+			out = x.takeFaults(out)
+		}
 	}
 	sortFaults(out)
 	return out, nil

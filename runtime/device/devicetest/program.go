@@ -203,5 +203,18 @@ var programTests = map[string]func(*env){
 				e.Errorf("faults %v after they were taken", faults)
 			}
 		}
+		// Who asks for its own programs leaves those of others.
+		other := e.load(Gather, nil)
+		e.must(e.stream.Launch(l))
+		for _, c := range []struct {
+			of   []device.Executable
+			want int
+		}{{[]device.Executable{other}, 0}, {[]device.Executable{other, p}, 1}, {[]device.Executable{p}, 0}, {nil, 0}} {
+			faults, err = e.dev.TakeFaults(e.stream, c.of...)
+			e.must(err)
+			if len(faults) != c.want || c.want > 0 && faults[0].Executable != p {
+				e.Errorf("faults %v of %d programs, want %d of the one that ran", faults, len(c.of), c.want)
+			}
+		}
 	},
 }
