@@ -1,0 +1,64 @@
+package cuda_test
+
+import (
+	"errors"
+	"testing"
+
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/fake"
+	"pwc/runtime/device"
+)
+
+// TestGraphReachesWorkspace: a library's call that was captured works in the memory that
+// the stream had then. The graph is refused once that is freed.
+func TestGraphReachesWorkspace(t *testing.T) {
+	b := newBench(t, open(t, newFake(t, fake.Options{})), fakeRig())
+	work, buf := b.alloc(make([]byte, 64)), b.alloc(make([]byte, 64))
+	must(t, b.s.UseWorkspace(work))
+	g := b.capture(func() {
+		must(t, b.s.CallLibrary(cuda.LibraryNodes{}, func(uintptr) error { return nil }))
+		must(t, b.s.Fill(buf, 0))
+	})
+	must(t, b.s.LaunchGraph(g))
+	must(t, b.s.Synchronize())
+	must(t, work.Memory.Free())
+	if err := b.s.LaunchGraph(g); !errors.Is(err, device.ErrFreed) {
+		t.Errorf("replay after its workspace was freed: %v, want ErrFreed", err)
+	}
+}
+
+// TestEventsThatRoam: an event that was recorded on two streams tells nothing of the
+// first one, whose work may still be under way.
+func TestEventsThatRoam(t *testing.T) {
+	b := newBench(t, open(t, newFake(t, fake.Options{Schedule: fake.Lazy})), fakeRig())
+	other, err := b.dev.NewStream()
+	must(t, err)
+	buf, e := b.alloc(make([]byte, 64)), b.event()
+	must(t, b.s.Synchronize())
+	must(t, b.s.Fill(buf, 1))
+	mark := b.s.Mark()
+	must(t, b.s.Record(e))
+	for range 2 * int(mark) { // the other stream has more marks than this one
+		other.Mark()
+	}
+	must(t, other.Record(e))
+	must(t, e.Synchronize()) // of what the other stream did: nothing
+	if _, passed := b.s.Behind(mark); passed {
+		t.Error("a mark counts as passed by an event that another stream recorded")
+	}
+}
+
+// TestCloseOfAModuleWhileCapturing is refused on the goroutine that captures, and leaves
+// the module open.
+func TestCloseOfAModuleWhileCapturing(t *testing.T) {
+	b := newBench(t, open(t, newFake(t, fake.Options{})), fakeRig())
+	m, err := b.dev.LoadModule(b.rig.module(t))
+	must(t, err)
+	g := b.capture(func() {
+		if err := m.Close(); !errors.Is(err, device.ErrCapturing) {
+			t.Errorf("close while capturing: %v, want ErrCapturing", err)
+		}
+	})
+	must(t, g.Close())
+	must(t, m.Close())
+}
