@@ -7,9 +7,13 @@ import (
 	"testing"
 
 	"pwc/compile"
+	"pwc/compile/cuda"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/program"
+	gpu "pwc/runtime/cuda"
+	"pwc/runtime/cuda/cudatest"
+	"pwc/runtime/cuda/fake"
 )
 
 // TestOneRow pins what computes products of one row: on GPUs that start kernels early
@@ -50,7 +54,7 @@ func TestSharedMemory(t *testing.T) {
 	for target, most := range map[string]int64{"cuda:sm_80": 163 << 10, "cuda:sm_86": 99 << 10, "cuda:sm_90": 227 << 10, "cuda:sm_100": 227 << 10, "cuda:sm_120": 99 << 10} {
 		for _, depth := range []int64{8, 520, 4096, 14336, 53248, 90000, 128256} {
 			modules := []*ir.Module{expertModule(t, dtype.BF16, 8, 2, depth, 200, true)}
-			for _, cols := range []int64{1, 2048, 4096, 14336, 16384, 128256} {
+			for _, cols := range []int64{1, 4096, 16384, 128256} {
 				modules = append(modules, productModule(t, dtype.BF16, dtype.BF16, depth, cols))
 			}
 			for _, m := range modules {
@@ -65,6 +69,42 @@ func TestSharedMemory(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestLessSharedMemory pins which GPUs of a major version have the shared memory for
+// products that are compiled for an earlier one of it.
+func TestLessSharedMemory(t *testing.T) {
+	for _, c := range []struct {
+		target       string
+		major, minor int
+		loads        bool
+	}{{"cuda:sm_80", 8, 0, true}, {"cuda:sm_80", 8, 6, false}, {"cuda:sm_80", 8, 9, false}, {"cuda:sm_86", 8, 6, true}, {"cuda:sm_86", 8, 9, true}, {"cuda:sm_120", 12, 0, true}, {"cuda:sm_120", 12, 1, true}} {
+		compiler := &cudatest.Idle{}
+		b, err := cuda.New(c.target, compiler)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := compile.Compile(context.Background(), productModule(t, dtype.BF16, dtype.BF16, 4096, 4096), compile.Shape{}, b, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dev, err := gpu.Open(gpu.Options{Driver: fake.New(fake.Options{Major: c.major, Minor: c.minor, Version: 12020, Kernels: compiler.Kernels()})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := dev.Load(p, nil)
+		if (err == nil) != c.loads || err != nil && !strings.Contains(err.Error(), "bytes of dynamic shared memory, the device has 101376") {
+			t.Errorf("%s on %d.%d: %v", c.target, c.major, c.minor, err)
+		}
+		if err == nil {
+			if err := x.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := dev.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }
