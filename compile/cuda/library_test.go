@@ -73,6 +73,10 @@ var libraryCases = []struct {
 		[]string{"p0 p1 r0 size=[N, 42368, 256, 1] x=[0, 256, 0] w=[0, 256, 0] y=[0, 42368, 0] from=65"}},
 	{"types that differ", "%x: f32[N, 256], %w: bf16[512, 256]", "f32[N, 512]", `
     %y = linear(%x, %w) : f32[N, 512]`, nil},
+	{"the same row again and again", "%x: bf16[1, 256], %w: bf16[512, 256], %r: bf16[N, 512]", "bf16[N, 512]", `
+    %h = broadcast_to(%x, shape=[N, 256]) : bf16[N, 256]
+    %l = linear(%h, %w) : bf16[N, 512]
+    %y = add(%r, %l) : bf16[N, 512]`, nil},
 	{"one row", "%x: bf16[1, 256], %w: bf16[512, 256]", "bf16[1, 512]", `
     %y = linear(%x, %w) : bf16[1, 512]`, nil},
 }
