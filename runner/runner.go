@@ -260,15 +260,19 @@ func (r *Runner) end(err error) {
 	for len(r.waiting) > 0 {
 		r.finish(r.waiting[0], Failed, err)
 	}
+	r.wakeUp() // whoever runs and waits returns
 }
 
 // Run steps until ctx ends or the runner does, and waits when there is nothing
-// to do.
+// to do. Before Load there is nothing to wait for: it returns ErrNotLoaded.
 func (r *Runner) Run(ctx context.Context) error {
 	for {
 		more, err := r.Step(ctx)
 		switch {
-		case err != nil && (ctx.Err() != nil || r.over()):
+		case err != nil && r.over():
+			r.wakeUp() // the next of those who wait, if several run
+			return err
+		case err != nil && (ctx.Err() != nil || errors.Is(err, ErrNotLoaded)):
 			return err
 		case more || err != nil:
 			continue
@@ -320,7 +324,6 @@ func (r *Runner) Close() error {
 	if r.lost == nil {
 		r.end(ErrClosed)
 	}
-	r.wakeUp()
 	return r.release()
 }
 

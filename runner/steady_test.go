@@ -283,6 +283,36 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// Close ends every Run that waits for work.
+func TestCloseEndsRuns(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	const runs = 2
+	ran := make(chan error, runs)
+	for range runs {
+		go func() { ran <- r.Run(context.Background()) }()
+	}
+	s := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 3})
+	if _, err := s.Wait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond) // nothing is left to do: they wait
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range runs {
+		select {
+		case err := <-ran:
+			if !errors.Is(err, ErrClosed) {
+				t.Errorf("Run returned %v, want %v", err, ErrClosed)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("a Run goes on waiting after Close")
+			r.wakeUp()
+			<-ran
+		}
+	}
+}
+
 func TestOrder(t *testing.T) {
 	m, src := checkpoint(t, "llama")
 	r, err := unloaded(t, m, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40})
@@ -291,6 +321,11 @@ func TestOrder(t *testing.T) {
 	}
 	if _, err := r.Step(context.Background()); !errors.Is(err, ErrNotLoaded) {
 		t.Errorf("a step before Load: %v", err)
+	}
+	soon, end := context.WithTimeout(context.Background(), 10*time.Second)
+	defer end()
+	if err := r.Run(soon); !errors.Is(err, ErrNotLoaded) || soon.Err() != nil {
+		t.Errorf("Run before Load: %v (%v)", err, soon.Err())
 	}
 	if err := r.Load(context.Background(), src); err != nil {
 		t.Fatal(err)
