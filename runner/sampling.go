@@ -105,6 +105,10 @@ const (
 	// probable than the most probable one.
 	belowOne = 1 - 1.0/(1<<24)
 
+	// leastPart is the least top-p but 0 that is looked for, a normal number of f32. The
+	// most probable token alone weighs more.
+	leastPart = 0x1p-126
+
 	// halvings of [faintest, 0], the logarithms of weights, that search a threshold: to
 	// 2^-15. They come in pairs.
 	halvings = 20

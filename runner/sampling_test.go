@@ -265,6 +265,21 @@ func TestSample(t *testing.T) {
 	})
 }
 
+// However little top-p leaves, that is the most probable token and not all of them.
+func TestLeastTopP(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	prompt := []int32{5, 7, 9}
+	want := alone(t, r, []Request{{Prompt: prompt, MaxNew: 12}})[0]
+	for _, p := range []float64{1e-30, 1e-40, 1e-60, math.SmallestNonzeroFloat64} {
+		for _, k := range []int{0, 50} {
+			q := Request{Prompt: prompt, MaxNew: 12, Sampling: Sampling{Temperature: 1, TopP: p, TopK: k, Seed: 3}}
+			if got := alone(t, r, []Request{q})[0]; !slices.Equal(got, want) {
+				t.Errorf("top-p %g, top-k %d: %v, the most probable are %v", p, k, got, want)
+			}
+		}
+	}
+}
+
 // What is drawn has the distribution of the softmax.
 func TestSampleDistribution(t *testing.T) {
 	const rows = 4000

@@ -285,6 +285,9 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 		seed[h.sample] = int64(p.Seed)
 		if topP != nil {
 			topP[h.sample] = float32(p.TopP)
+			if p.TopP > 0 { // what f32 rounds to 0 would leave all tokens instead of the fewest
+				topP[h.sample] = max(topP[h.sample], leastPart)
+			}
 		}
 		if topK != nil {
 			topK[h.sample] = int64(p.TopK)
