@@ -283,6 +283,24 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// Close ends also a request whose last token is on its way: it has left those that run.
+func TestCloseInFlight(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	s := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 1})
+	if _, err := r.Step(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if s.Reason() != Unfinished || len(r.running) != 0 {
+		t.Fatalf("after a step: %s, %d run", s.Reason(), len(r.running))
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !s.finished() || !errors.Is(s.Err(), ErrClosed) {
+		t.Errorf("it ended with %v (%v), want %v", s.Err(), s.finished(), ErrClosed)
+	}
+}
+
 // Close ends every Run that waits for work.
 func TestCloseEndsRuns(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
