@@ -169,11 +169,18 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 			most = min(most, int(s.Hi))
 		}
 	}
+	if g.blocks > 0 {
+		most = min(most, g.blocks)
+	}
 	asNeeded := g.blocks == 0 && g.memory == 0 && t.dev.Info().MemoryBytes == 0
-	for _, q := range out.requests {
+	for i := range out.requests {
+		q := &out.requests[i]
 		length := q.length()
 		blocks := (length + blockSize - 1) / blockSize
-		if q.refused != nil || blocks > most { // no cache holds it: it will be refused, and the others served
+		if q.refused == nil && blocks > most {
+			q.refused = fmt.Errorf("%d tokens of prompt and %d new ones are %d blocks of %d tokens, the cache has at most %d", len(q.Prompt), q.MaxNew, blocks, blockSize, most)
+		}
+		if q.refused != nil {
 			continue
 		}
 		o.MaxLength = max(o.MaxLength, length)
