@@ -295,6 +295,18 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// A step that ends the last request says that there is more to do if another was
+// submitted meanwhile.
+func TestSubmitDuringStep(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	var next *Sequence
+	submit(t, r, Request{Prompt: []int32{5}, MaxNew: 1, OnToken: func(int32) { next = submit(t, r, Request{Prompt: []int32{7}, MaxNew: 1}) }})
+	drain(t, r)
+	if next.Reason() != Exhausted {
+		t.Errorf("the second is %s when there is nothing left to do", next.Reason())
+	}
+}
+
 // What a sequence tells while it runs is not what steps write.
 func TestPromptWhileRunning(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
