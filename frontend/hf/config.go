@@ -164,6 +164,19 @@ func (c *Config) decode(key, kind string, v any) (ok bool) {
 	return true
 }
 
+// decodeList is decode for a list. A null in it is of another kind: encoding/json would make a zero of it.
+func (c *Config) decodeList(key, kind string, v any) {
+	var elements []json.RawMessage
+	if !c.decode(key, kind, &elements) {
+		return
+	}
+	if slices.ContainsFunc(elements, func(e json.RawMessage) bool { return string(e) == "null" }) {
+		c.Errorf(key, "%s is not %s", clip(c.values[key]), kind)
+		return
+	}
+	c.decode(key, kind, v)
+}
+
 func clip(raw json.RawMessage) string {
 	const limit = 120
 	if len(raw) > limit {
@@ -244,21 +257,21 @@ func (c *Config) StringOr(key, absent string) string {
 // Strings honours a list of strings; nil if it is absent.
 func (c *Config) Strings(key string) []string {
 	var v []string
-	c.decode(key, "a list of strings", &v)
+	c.decodeList(key, "a list of strings", &v)
 	return v
 }
 
 // Ints honours a list of integers; nil if it is absent.
 func (c *Config) Ints(key string) []int64 {
 	var v []int64
-	c.decode(key, "a list of integers", &v)
+	c.decodeList(key, "a list of integers", &v)
 	return v
 }
 
 // Floats honours a list of numbers; nil if it is absent.
 func (c *Config) Floats(key string) []float64 {
 	var v []float64
-	c.decode(key, "a list of numbers", &v)
+	c.decodeList(key, "a list of numbers", &v)
 	return v
 }
 

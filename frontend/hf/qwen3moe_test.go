@@ -34,6 +34,7 @@ func TestQwen3MoE(t *testing.T) {
 		refused{settings{"mlp_only_layers": []int{-1}}, "there is no layer -1"},
 		refused{settings{"mlp_only_layers": 1}, "1 is not a list of integers"},
 		refused{settings{"mlp_only_layers": []float64{0.5}}, "is not a list of integers"},
+		refused{settings{"mlp_only_layers": []any{1, nil}}, "[1,null] is not a list of integers"},
 		refused{settings{"decoder_sparse_step": 0}, "0 is not in [1, "},
 		refused{settings{"layer_types": []string{"full_attention", "full_attention"}}, `"layer_types"`},
 		refused{settings{"shared_expert_intermediate_size": 8}, `"shared_expert_intermediate_size"`},
