@@ -256,6 +256,7 @@ func TestRefusals(t *testing.T) {
 		{"Llama", settings{"architectures": []string{"LlamaForCausalLM", "Other"}}, "names 2 architectures"},
 		{"Qwen2", settings{"attention_bias": false}, `"attention_bias"`},
 		{"Qwen2", settings{"mlp_bias": false}, `"mlp_bias"`},
+		{"Qwen2", settings{"use_mrope": true}, `"use_mrope": true is not supported`},
 		{"Qwen3", settings{"mlp_bias": false}, `"mlp_bias"`},
 	} {
 		_, err := Builtin().Import(base(c.arch+"ForCausalLM").with(c.edits).json(t), Options{})

@@ -52,7 +52,9 @@ func TestPublishedModels(t *testing.T) {
 	for _, p := range []published{
 		{"Llama-3.1-8B", llama31, 8_030_261_248, 32, "bf16[B, 2, 16, 8, 128]"},
 		{"Llama-3.2-1B", llama32, 1_235_814_400, 16, "bf16[B, 2, 16, 8, 64]"},
-		{"Qwen2.5-0.5B", qwen25, 494_032_768, 24, "bf16[B, 2, 16, 2, 64]"},
+		{"Qwen2.5-0.5B", qwen25.with(settings{"eos_token_id": 151643, "max_window_layers": 24, "transformers_version": "4.40.1", "use_mrope": false}),
+			494_032_768, 24, "bf16[B, 2, 16, 2, 64]"},
+		{"Qwen2.5-0.5B-Instruct", qwen25, 494_032_768, 24, "bf16[B, 2, 16, 2, 64]"},
 		{"Qwen3-0.6B", qwen3, 596_049_920, 28, "bf16[B, 2, 16, 8, 128]"},
 	} {
 		p.check(t, Options{})

@@ -8,6 +8,8 @@ func GPTNeoX(c *Config) Emit {
 		Eps:  1e-5, Activation: "gelu",
 	})
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{Base: "rotary_emb_base", Share: "rotary_pct", DefaultShare: 0.25})
+	readAgain(c, "rope_theta", "rotary_emb_base", 10000)
+	readAgain(c, "partial_rotary_factor", "rotary_pct", 0.25)
 	d.Norm.Centered, d.Gated, d.Interleaved = true, false, true
 	d.Parallel = c.BoolOr("use_parallel_residual", true)
 	d.QKVBias = c.BoolOr("attention_bias", true)
@@ -21,4 +23,15 @@ func GPTNeoX(c *Config) Emit {
 	}
 	c.Inert("hidden_dropout", "classifier_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob")
 	return d.Emit
+}
+
+// readAgain honours a key under which releases of transformers write once more what another key says, or what that means
+// where it is missing.
+func readAgain(c *Config, key, first string, missing float64) {
+	if !c.Has(key) {
+		return
+	}
+	if want, v := c.FloatOr(first, missing), c.FloatOr(key, missing); v != want {
+		c.Errorf(key, "%v contradicts %s, %v", v, first, want)
+	}
 }

@@ -7,5 +7,8 @@ func Qwen2(c *Config) Emit {
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
 	d.QKVBias = true
 	d.ReadSwitchedWindows(c)
+	if c.BoolOr("use_mrope", false) { // the published configs say false
+		c.Errorf("use_mrope", "true is not supported: the architecture has no such rope")
+	}
 	return d.Emit
 }

@@ -13,6 +13,14 @@ func Qwen3MoE(c *Config) Emit {
 	if size := readWindow(c, 4096); c.BoolOr("use_sliding_window", false) && size > 0 {
 		d.Windows = slices.Repeat([]int64{size}, int(d.Layers))
 	}
+	// Qwen3-Coder's configs say these too, for models of the same kind.
+	c.IntOr("shared_expert_intermediate_size", 0, 0, 0)
+	if c.BoolOr("qkv_bias", false) {
+		c.Errorf("qkv_bias", "true is not supported: it is attention_bias that says whether there are biases")
+	}
+	if !c.BoolOr("use_qk_norm", true) {
+		c.Errorf("use_qk_norm", "false is not supported: the architecture normalizes q and k")
+	}
 	c.Inert("max_window_layers") // published, and read by no version of the reference
 
 	d.ReadExperts(c, c.IntOr("moe_intermediate_size", 768, 1, maxExtent), 128, 8, "num_experts", "num_local_experts")

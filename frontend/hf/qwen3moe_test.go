@@ -13,7 +13,10 @@ func TestQwen3MoE(t *testing.T) {
 		"rope_theta": 1000000.0, "router_aux_loss_coef": 0.001, "sliding_window": nil, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
 		"transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936,
 	}
+	coder := config.with(settings{"intermediate_size": 5472, "max_position_embeddings": 262144, "max_window_layers": 28, "qkv_bias": false,
+		"rope_theta": 10000000, "router_aux_loss_coef": 0.0, "shared_expert_intermediate_size": 0, "use_qk_norm": true})
 	published{"Qwen3-30B-A3B", config, 30_532_122_624, 48, "bf16[B, 2, 16, 4, 128]"}.check(t, Options{})
+	published{"Qwen3-Coder-30B-A3B-Instruct", coder, 30_532_122_624, 48, "bf16[B, 2, 16, 4, 128]"}.check(t, Options{})
 
 	sameModules(t, arch, settings{}, settings{"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": false},
 		settings{"num_local_experts": 128}, settings{"num_local_experts": 128, "num_experts": 128},
@@ -37,6 +40,8 @@ func TestQwen3MoE(t *testing.T) {
 		refused{settings{"mlp_only_layers": []any{1, nil}}, "[1,null] is not a list of integers"},
 		refused{settings{"decoder_sparse_step": 0}, "0 is not in [1, "},
 		refused{settings{"layer_types": []string{"full_attention", "full_attention"}}, `"layer_types"`},
-		refused{settings{"shared_expert_intermediate_size": 8}, `"shared_expert_intermediate_size"`},
+		refused{settings{"shared_expert_intermediate_size": 8}, `"shared_expert_intermediate_size": 8 is not in [0, 0]`},
+		refused{settings{"qkv_bias": true}, `"qkv_bias": true is not supported`},
+		refused{settings{"use_qk_norm": false}, `"use_qk_norm": false is not supported`},
 	)
 }
