@@ -365,6 +365,41 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// watchedContext counts who waits for its end.
+type watchedContext struct {
+	context.Context
+	done    chan struct{}
+	waiting int
+}
+
+func (w *watchedContext) Done() <-chan struct{} { return w.done }
+func (w *watchedContext) AfterFunc(func()) (stop func() bool) {
+	w.waiting++
+	return func() bool { w.waiting--; return true }
+}
+
+// A context that outlives its requests keeps none of them.
+func TestContextsAreLetGo(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	ctx := &watchedContext{Context: context.Background(), done: make(chan struct{})}
+	for i := range 4 {
+		s, err := r.Submit(ctx, Request{Prompt: []int32{1}, MaxNew: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			s.Cancel()
+		}
+	}
+	if ctx.waiting != 4 {
+		t.Errorf("%d of 4 requests are told of the end of their context", ctx.waiting)
+	}
+	drain(t, r)
+	if ctx.waiting != 0 {
+		t.Errorf("the context still holds %d requests that have ended", ctx.waiting)
+	}
+}
+
 // What can never be served is refused at once.
 func TestRefuse(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 5, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
