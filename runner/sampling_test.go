@@ -280,6 +280,23 @@ func TestLeastTopP(t *testing.T) {
 	}
 }
 
+// Top-k 1 leaves one token also where what runs for the others does not know top-k, and so
+// does temperature 0.
+func TestGreedyBesideRandom(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 4, MaxTokens: 16, Blocks: 60, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	prompt := []int32{5, 7, 9}
+	want := alone(t, r, []Request{{Prompt: prompt, MaxNew: 12}})[0]
+	for _, other := range []Sampling{{Temperature: 2, Seed: 1}, {Temperature: 2, TopP: 0.9, Seed: 1}, {Temperature: 2, TopK: 40, Seed: 1}} {
+		submit(t, r, Request{Prompt: prompt, MaxNew: 12, Sampling: other})
+		a := submit(t, r, Request{Prompt: prompt, MaxNew: 12, Sampling: Sampling{Temperature: 2, TopK: 1, Seed: 2}})
+		b := submit(t, r, Request{Prompt: prompt, MaxNew: 12})
+		drain(t, r)
+		if !slices.Equal(a.IDs(), want) || !slices.Equal(b.IDs(), want) {
+			t.Errorf("beside %+v: %v with top-k 1, %v with temperature 0, want %v", other, a.IDs(), b.IDs(), want)
+		}
+	}
+}
+
 // What is drawn has the distribution of the softmax.
 func TestSampleDistribution(t *testing.T) {
 	const rows = 4000
