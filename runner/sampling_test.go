@@ -280,6 +280,77 @@ func TestLeastTopP(t *testing.T) {
 	}
 }
 
+// flat is a language model whose logits are the same whatever its ids are: i/4 for token i.
+func flat(t testing.TB) *ir.Module {
+	m, err := ir.Parse("flat.ir", []byte(`pwc 1
+module "flat" {
+  sym N in [1, 64] batch
+  sym M in [1, 64] batch
+  sym B in [1, 64] load
+  op "my::nothing"(mut tensor) split
+  state @kv : f32[B, 2, 4, 1, 1]
+  func @forward(%ids: i32[N], %pos: i32[N]) -> (f32[N, 1]) {
+    call "my::nothing"(@kv)
+    %x = cast(%ids, dtype=f32) : f32[N]
+    %y = reshape(%x, shape=[N, 1]) : f32[N, 1]
+    return %y
+  }
+  func @logits(%h: f32[N, 1], %rows: i32[M]) -> (f32[M, 8]) {
+    %x = gather(%h, %rows) : f32[M, 1]
+    %z = sub(%x, %x) : f32[M, 1]
+    %i = iota(shape=[1, 8], dtype=f32, axis=1) : f32[1, 8]
+    %q = mul(%i, 0.25) : f32[1, 8]
+    %l = add(%q, %z) : f32[M, 8]
+    return %l
+  }
+}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// A token is what the request's whole seed and the token's place in the sequence give,
+// the first of which is 0, however the request came to it.
+func TestSeedsAndPositions(t *testing.T) {
+	dev := hostdev.Open(hostdev.Options{})
+	r, err := New(context.Background(), flat(t), Options{MaxSequences: 3, MaxTokens: 4, Blocks: 8,
+		Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{nothing{}}, Mode: piecewise.Piecewise}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Load(context.Background(), nil); err != nil {
+		t.Fatal(err)
+	}
+	var logits []float32
+	for i := range 8 {
+		logits = append(logits, float32(i)/4)
+	}
+	var seqs []*Sequence
+	for i := range uint64(6) {
+		how := Sampling{Temperature: 1, Seed: i<<60 + i<<31 + 3}
+		if i%2 == 1 {
+			how.TopK = 5
+		}
+		seqs = append(seqs, submit(t, r, Request{Prompt: make([]int32, 1+2*i), MaxNew: 14, Sampling: how}))
+	}
+	drain(t, r)
+	if r.Stats().Preempted == 0 {
+		t.Error("nobody was preempted")
+	}
+	for i, s := range seqs {
+		for at := len(s.Prompt()); at < len(s.IDs()); at++ {
+			if want, near := reference(logits, s.sampling, int32(at)); !near && s.IDs()[at] != int32(want) {
+				t.Errorf("request %d, token %d: %d, want %d", i, at, s.IDs()[at], want)
+			}
+		}
+	}
+	if err := errors.Join(r.Close(), dev.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 // Top-k 1 leaves one token also where what runs for the others does not know top-k, and so
 // does temperature 0.
 func TestGreedyBesideRandom(t *testing.T) {
