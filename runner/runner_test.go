@@ -266,6 +266,33 @@ func TestTogetherAsAlone(t *testing.T) {
 	}
 }
 
+// A token that the host knows is not read where one was sampled, though the step has as
+// many rows as were sampled before it, and the request had that place before it was
+// pushed out.
+func TestKnownBesideSampled(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 3, MaxTokens: 4, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	list := []Request{{Prompt: []int32{5}, MaxNew: 4}, {Prompt: []int32{7}, MaxNew: 1}, {Prompt: []int32{9, 11, 13}, MaxNew: 4}}
+	want := alone(t, r, list)
+	var seqs []*Sequence
+	for _, q := range list {
+		seqs = append(seqs, submit(t, r, q))
+	}
+	if _, err := r.Step(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	last := seqs[2]
+	if r.rows != 2 || last.rest() != 1 || len(r.running) != 2 {
+		t.Fatalf("%d tokens are sampled, %d of the last prompt are left, %d requests run", r.rows, last.rest(), len(r.running))
+	}
+	last.from = 1
+	drain(t, r)
+	for i, s := range seqs {
+		if !slices.Equal(s.IDs(), want[i]) {
+			t.Errorf("request %d: %v, alone %v", i, s.IDs(), want[i])
+		}
+	}
+}
+
 // Stop tokens end an answer and are its last; requests join while others run.
 func TestStop(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
