@@ -454,6 +454,19 @@ func TestStepsAreAsExplained(t *testing.T) {
 	}
 }
 
+// Rows that are sampled are padded to a captured size too, where none is that of the most
+// requests.
+func TestSampledRowsArePadded(t *testing.T) {
+	r := llama(t, Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{8}}, MaxSequences: 5, MaxTokens: 8, Blocks: 60})
+	for i := range 5 {
+		submit(t, r, Request{Prompt: []int32{int32(i)}, MaxNew: 3})
+	}
+	drain(t, r)
+	if s := r.Backend().Stats(); s.EagerRuns != 0 || s.Replays+s.FullReplays == 0 {
+		t.Errorf("%d runs without graphs: %v", s.EagerRuns, s.Skipped)
+	}
+}
+
 type watcher struct {
 	steps []Step
 	ended int
