@@ -70,6 +70,13 @@ func TestYarnFrequencies(t *testing.T) {
 		// So short a context that the fastest pair alone keeps its frequency.
 		{4, 100, settings{"type": "yarn", "factor": 4, "original_max_position_embeddings": 4, "attention_factor": 1}, 1, map[int]float64{0: 1, 1: 0.025}},
 		{4, 100, settings{"type": "yarn", "factor": 0.5, "original_max_position_embeddings": 4}, 1, map[int]float64{0: 1, 1: 0.2}},
+		// One of the two numbers that weigh the gain says nothing.
+		{4, 100, settings{"type": "yarn", "factor": 4, "original_max_position_embeddings": 4, "mscale": 0.5}, 1.138629436111989, nil},
+		{4, 100, settings{"type": "yarn", "factor": 4, "original_max_position_embeddings": 4, "mscale_all_dim": 0.5}, 1.138629436111989, nil},
+		// So small a base that pairs up to number 22 would be blended: the end is the last element's number, 7.
+		{8, 2, settings{"type": "yarn", "factor": 4, "original_max_position_embeddings": 248}, 1.138629436111989, map[int]float64{
+			0: 1, 1: 0.8408964152537145, 2: 0.6187184335382291, 3: 0.4459526681260204,
+		}},
 	} {
 		d, err := decoderOf(t, base("LlamaForCausalLM").with(settings{"head_dim": c.headSize, "rope_theta": c.base, "rope_scaling": c.scaling}), nothingMore)
 		if err != nil {
