@@ -79,13 +79,34 @@ func (g *generateFlags) requests(stdin io.Reader) ([]namedRequest, error) {
 // requestLine is a line of --ids-file. What is nil is what the flags say.
 type requestLine struct {
 	Request     json.RawMessage `json:"request"`
-	IDs         []int32         `json:"ids"`
+	IDs         jsonIDs         `json:"ids"`
 	MaxNew      *int            `json:"max_new"`
-	Stop        []int32         `json:"stop"`
+	Stop        jsonIDs         `json:"stop"`
 	Temperature *float64        `json:"temperature"`
 	TopK        *int            `json:"top_k"`
 	TopP        *float64        `json:"top_p"`
 	Seed        *uint64         `json:"seed"`
+}
+
+// jsonIDs is ids in JSON. A null among them is an error: encoding/json would make id 0 of it.
+type jsonIDs []int32
+
+// UnmarshalJSON reads a list of ids, or null.
+func (l *jsonIDs) UnmarshalJSON(text []byte) error {
+	var list []*int32
+	if err := json.Unmarshal(text, &list); err != nil {
+		return err
+	}
+	if *l = nil; list != nil { // none is not what the flags say
+		*l = make(jsonIDs, 0, len(list))
+	}
+	for i, id := range list {
+		if id == nil {
+			return fmt.Errorf("id %d is null", i)
+		}
+		*l = append(*l, *id)
+	}
+	return nil
 }
 
 func parseRequest(line []byte, base runner.Request, number int) (namedRequest, error) {
