@@ -193,6 +193,7 @@ func TestWindows(t *testing.T) {
 		{settings{"use_sliding_window": true}, `"sliding_window": is missing`},
 		{settings{"use_sliding_window": true, "sliding_window": 0}, "0 is not in"},
 		{settings{"layer_types": []string{f}}, "has 1 entries for 4 layers"},
+		{settings{"layer_types": []string{f, f, f, f, f}}, "has 5 entries for 4 layers"},
 		{settings{"layer_types": []string{f, f, f, w}}, "layer 3"},
 		{settings{"layer_types": []string{f, f, f, w}, "sliding_window": 9}, "layer 3"},
 		{settings{"layer_types": []string{f, "chunked_attention", f, f}}, `"chunked_attention" of layer 1 is not supported`},
