@@ -2,22 +2,26 @@ package oci
 
 import (
 	"archive/tar"
-	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
+	"github.com/gofrs/flock"
+	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"oras.land/oras-go/v2/content/oci"
-	"oras.land/oras-go/v2/errdef"
 
 	"pwc/cache"
 )
@@ -50,25 +54,33 @@ func Export(ctx context.Context, s *cache.Store, refs []string, name string, o O
 	return sent, nil
 }
 
-// exportDir adds the artifact to the layout in a directory. The index is
-// written last.
+// exportDir adds the artifact to the layout in a directory. A blob that is there and
+// damaged is written again. The index is written last, so whoever reads meanwhile, or
+// after an export that broke off, finds what was there before.
 func exportDir(ctx context.Context, a *artifact, dir, tag string, sent *Sent, progress *tracker) error {
-	store, err := oci.NewWithContext(ctx, dir)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
-	store.AutoSaveIndex = false
+	defer root.Close()
+	if err := startLayout(root); err != nil {
+		return err
+	}
+	files := dirFiles{root}
 	for _, p := range append(slices.Clone(a.parts), a.manifest) {
-		there, err := store.Exists(ctx, p.Descriptor)
-		if err != nil {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
+		there := files.whole(p.Descriptor)
 		if !there {
 			data, err := p.load(ctx)
 			if err != nil {
 				return err
 			}
-			if err := store.Push(ctx, p.Descriptor, bytes.NewReader(data)); err != nil && !errors.Is(err, errdef.ErrAlreadyExists) {
+			if err := replaceFile(root, blobName(p.Descriptor), func(w io.Writer) error { _, err := w.Write(data); return err }); err != nil {
 				return err
 			}
 		}
@@ -81,37 +93,118 @@ func exportDir(ctx context.Context, a *artifact, dir, tag string, sent *Sent, pr
 		}
 		progress.done(p.Size)
 	}
-	if err := store.Tag(ctx, a.manifest.Descriptor, tag); err != nil {
-		return err
-	}
-	return store.SaveIndex()
+	return addToIndex(ctx, root, a.manifest.Descriptor, tag)
 }
 
-// exportTar writes the layout aside, syncs it and renames it.
-func exportTar(ctx context.Context, a *artifact, name, tag string, sent *Sent, progress *tracker) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
+// startLayout writes the file that says what the directory is, if it is not there.
+func startLayout(root *os.Root) error {
+	l := &layout{files: dirFiles{root}}
+	err := l.checkVersion()
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return writeJSON(root, ocispec.ImageLayoutFile, ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
+}
+
+// addToIndex lists a manifest under a tag, which whatever had it loses. Of several
+// exports at once each adds to what the one before it left.
+func addToIndex(ctx context.Context, root *os.Root, d ocispec.Descriptor, tag string) error {
+	unlock, err := lockLayout(ctx, root)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
+	defer unlock()
+	l := &layout{files: dirFiles{root}}
+	index := ocispec.Index{}
+	if err := l.readJSON(ocispec.ImageIndexFile, &index); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	index.Versioned, index.MediaType = specs.Versioned{SchemaVersion: 2}, ocispec.MediaTypeImageIndex
+	for i := range index.Manifests {
+		if m := &index.Manifests[i]; m.Annotations[ocispec.AnnotationRefName] == tag {
+			delete(m.Annotations, ocispec.AnnotationRefName)
 		}
-	}()
-	if err := writeTar(ctx, a, f, tag, sent, progress); err != nil {
+	}
+	// What lost its tag stays, by its digest, once.
+	named := map[digest.Digest]bool{d.Digest: true}
+	for _, m := range index.Manifests {
+		if m.Annotations[ocispec.AnnotationRefName] != "" {
+			named[m.Digest] = true
+		}
+	}
+	index.Manifests = slices.DeleteFunc(index.Manifests, func(m ocispec.Descriptor) bool {
+		again := m.Annotations[ocispec.AnnotationRefName] == "" && named[m.Digest]
+		named[m.Digest] = true
+		return again
+	})
+	d.Annotations = map[string]string{ocispec.AnnotationRefName: tag}
+	index.Manifests = append(index.Manifests, d)
+	return writeJSON(root, ocispec.ImageIndexFile, index)
+}
+
+// lockPause is the time between two tries for a lock that somebody else holds.
+const lockPause = 10 * time.Millisecond
+
+// lockLayout waits until no other export changes the index. The lock is on the file
+// that no export replaces. Where files cannot be locked there is none.
+func lockLayout(ctx context.Context, root *os.Root) (unlock func(), err error) {
+	l := flock.New(filepath.Join(root.Name(), ocispec.ImageLayoutFile), flock.SetFlag(os.O_RDONLY))
+	locked, err := l.TryLockContext(ctx, lockPause)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err != nil || !locked {
+		return func() {}, nil
+	}
+	return func() { l.Unlock() }, nil
+}
+
+func writeJSON(root *os.Root, name string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
 		return err
 	}
-	if err := f.Chmod(0o644); err != nil {
+	return replaceFile(root, name, func(w io.Writer) error { _, err := w.Write(text); return err })
+}
+
+// replaceFile writes a file aside, syncs it and renames it: what was under the name is
+// replaced as a whole or not at all.
+func replaceFile(root *os.Root, name string, write func(w io.Writer) error) error {
+	if err := root.MkdirAll(path.Dir(name), 0o777); err != nil {
 		return err
 	}
-	if err := f.Sync(); err != nil {
+	aside := ".pwc-" + rand.Text()
+	f, err := root.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
 		return err
 	}
-	if err := f.Close(); err != nil {
+	err = write(f)
+	if err == nil {
+		// File systems that cannot sync say so by one of these.
+		if err = f.Sync(); errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+			err = nil
+		}
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = root.Rename(aside, name)
+	}
+	if err != nil {
+		root.Remove(aside)
+	}
+	return err
+}
+
+// exportTar writes the layout as a tar.
+func exportTar(ctx context.Context, a *artifact, name, tag string, sent *Sent, progress *tracker) error {
+	root, err := os.OpenRoot(filepath.Dir(name))
+	if err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), name)
+	defer root.Close()
+	return replaceFile(root, filepath.Base(name), func(w io.Writer) error { return writeTar(ctx, a, w, tag, sent, progress) })
 }
 
 // writeTar writes the members in a fixed order and without times.

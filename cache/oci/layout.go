@@ -89,14 +89,8 @@ func (l *layout) name() string {
 
 // resolve finds the manifest in index.json.
 func (l *layout) resolve(context.Context) (none ocispec.Descriptor, err error) {
-	var version struct {
-		Version string `json:"imageLayoutVersion"`
-	}
-	if err := l.readJSON(ocispec.ImageLayoutFile, &version); err != nil {
+	if err := l.checkVersion(); err != nil {
 		return none, err
-	}
-	if version.Version != ocispec.ImageLayoutVersion {
-		return none, fmt.Errorf("%s: layout version %q, not %q", ocispec.ImageLayoutFile, clip(version.Version), ocispec.ImageLayoutVersion)
 	}
 	var index struct {
 		Manifests list[descriptor] `json:"manifests"`
@@ -113,6 +107,20 @@ func (l *layout) resolve(context.Context) (none ocispec.Descriptor, err error) {
 		return none, fmt.Errorf("its manifest is %w", err)
 	}
 	return out, nil
+}
+
+// checkVersion reads the file that says that this is a layout.
+func (l *layout) checkVersion() error {
+	var version struct {
+		Version string `json:"imageLayoutVersion"`
+	}
+	if err := l.readJSON(ocispec.ImageLayoutFile, &version); err != nil {
+		return err
+	}
+	if version.Version != ocispec.ImageLayoutVersion {
+		return fmt.Errorf("%s: layout version %q, not %q", ocispec.ImageLayoutFile, clip(version.Version), ocispec.ImageLayoutVersion)
+	}
+	return nil
 }
 
 // choose returns the manifest that ref means; without one, the only one or else
@@ -188,6 +196,18 @@ func (d dirFiles) open(name string) (io.ReadCloser, error) {
 		return nil, fmt.Errorf("%s: not a regular file (%s)", name, info.Mode().Type())
 	}
 	return d.root.Open(name)
+}
+
+// whole reports whether a blob is there with the bytes that it should have.
+func (d dirFiles) whole(b ocispec.Descriptor) bool {
+	f, err := d.open(blobName(b))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	v := b.Digest.Verifier()
+	n, err := io.Copy(v, f)
+	return err == nil && n == b.Size && v.Verified()
 }
 
 func (d dirFiles) close() error { return d.root.Close() }

@@ -7,12 +7,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -331,6 +334,132 @@ func TestLayoutDamage(t *testing.T) {
 	to, _ := newStore(t)
 	if _, err := Import(t.Context(), to, dir, plain()); err != nil {
 		t.Error(err)
+	}
+}
+
+// An export does not take a damaged blob of the layout for one that is there.
+func TestExportRepairsLayout(t *testing.T) {
+	from, dir := filled(t, 2), filepath.Join(t.TempDir(), "layout")
+	first := mustExport(t, from, dir, Options{})
+	blobs, err := filepath.Glob(filepath.Join(dir, "blobs", "sha256", "*"))
+	if err != nil || len(blobs) != first.Blobs+1 {
+		t.Fatalf("%q, %v", blobs, err)
+	}
+	for _, file := range blobs {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flipped := append([]byte{data[0] ^ 1}, data[1:]...)
+		for name, bad := range map[string][]byte{"empty": nil, "cut": data[:len(data)-1], "longer": append(data[:len(data):len(data)], 'x'), "flipped": flipped} {
+			if err := errors.Join(os.Remove(file), os.WriteFile(file, bad, 0o666)); err != nil {
+				t.Fatal(err)
+			}
+			got := mustExport(t, from, dir, Options{})
+			if want := int64(len(data)); got.Digest != first.Digest || got.Written == 1 && got.WrittenBytes != want || got.Written == 0 && !strings.HasSuffix(first.Digest.String(), filepath.Base(file)) {
+				t.Errorf("%s, %s: %+v", filepath.Base(file), name, got)
+			}
+			to, _ := newStore(t)
+			if _, err := Import(t.Context(), to, dir, plain()); err != nil {
+				t.Errorf("%s, %s: %v", filepath.Base(file), name, err)
+			}
+			wantWhole(t, to, 2, 1)
+		}
+	}
+	if got := mustExport(t, from, dir, Options{}); got.Written != 0 {
+		t.Errorf("of what is whole: %+v", got)
+	}
+}
+
+// Exports into one layout at once lose nothing, and whoever reads it meanwhile finds
+// a whole index.
+func TestExportsAtOnce(t *testing.T) {
+	from, dir := filled(t, 1), filepath.Join(t.TempDir(), "layout")
+	mustExport(t, from, dir, Options{})
+	const n = 8
+	var exports, reader sync.WaitGroup
+	for i := range n {
+		exports.Go(func() {
+			for k := range 3 {
+				if _, err := Export(t.Context(), from, nil, dir, Options{Tag: fmt.Sprintf("v%d.%d", i, k)}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	reader.Go(func() {
+		for {
+			if _, err := InspectLayout(t.Context(), dir, Options{}); err != nil {
+				t.Errorf("while it is written: %v", err)
+			}
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	})
+	exports.Wait()
+	close(done)
+	reader.Wait()
+	for i := range n {
+		for k := range 3 {
+			if _, err := InspectLayout(t.Context(), dir, Options{Tag: fmt.Sprintf("v%d.%d", i, k)}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// A file that cannot be written to its end stays what it was.
+func TestReplaceFile(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	writeFile(t, filepath.Join(dir, "index.json"), []byte("old"))
+	full := errors.New("no space left")
+	err = replaceFile(root, "index.json", func(w io.Writer) error { io.WriteString(w, "ne"); return full })
+	if !errors.Is(err, full) {
+		t.Error(err)
+	}
+	entries, _ := os.ReadDir(dir)
+	if data, err := os.ReadFile(filepath.Join(dir, "index.json")); err != nil || string(data) != "old" || len(entries) != 1 {
+		t.Errorf("%q, %v, and %v", data, err, entries)
+	}
+}
+
+// A tag has one owner; what had it stays, by its digest, and is listed once.
+func TestRetag(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "layout")
+	one := mustExport(t, filled(t, 1), dir, Options{Tag: "v1"})
+	two := mustExport(t, filled(t, 2), dir, Options{Tag: "v1"})
+	for range 2 {
+		mustExport(t, filled(t, 2), dir, Options{Tag: "v2"})
+	}
+	for ref, want := range map[string]cache.Digest{"v1": two.Digest, "v2": two.Digest, one.Digest.String(): one.Digest} {
+		if got, err := InspectLayout(t.Context(), dir, Options{Tag: ref}); err != nil || got.Digest != want {
+			t.Errorf("%s: %+v, %v; want %s", ref, got, err, want)
+		}
+	}
+	l, err := openLayout(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	var index ocispec.Index
+	if err := l.readJSON("index.json", &index); err != nil || len(index.Manifests) != 3 {
+		t.Errorf("%d manifests, %v; want v1, v2 and the one without a tag", len(index.Manifests), err)
+	}
+	mustExport(t, filled(t, 1), dir, Options{Tag: "v3"}) // the one without a tag gets one
+	if err := l.readJSON("index.json", &index); err != nil || len(index.Manifests) != 3 {
+		t.Errorf("%d manifests, %v; want v1, v2 and v3", len(index.Manifests), err)
 	}
 }
 

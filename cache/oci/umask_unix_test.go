@@ -1,0 +1,32 @@
+//go:build unix
+
+package oci
+
+import (
+	"io/fs"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// What is exported is readable by whom the umask leaves it to.
+func TestExportUmask(t *testing.T) {
+	from, dir := filled(t, 1), t.TempDir()
+	old := syscall.Umask(0o077)
+	defer syscall.Umask(old)
+	mustExport(t, from, filepath.Join(dir, "layout.tar"), Options{})
+	mustExport(t, from, filepath.Join(dir, "layout"), Options{})
+	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || name == dir {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s: %s", name, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
