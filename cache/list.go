@@ -136,10 +136,14 @@ func (s *Store) Show(ctx context.Context, ref string) (*ModuleDetail, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.Keys = m.Entries
-		if d.Graph, err = t.graph(m); err != nil {
+		m, d.Graph, err = t.whole(m)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // collected meanwhile
+			return nil, fmt.Errorf("%w: %q", ErrNotFound, clip(ref))
+		case err != nil:
 			s.damaged(err)
 		}
+		d.Keys = m.Entries
 	}
 	for _, k := range d.Keys {
 		if err := ctx.Err(); err != nil {

@@ -181,6 +181,36 @@ func (t *tree) graph(m *moduleFile) ([]byte, error) {
 	return data, nil
 }
 
+// A graph that is being replaced stands beside the manifest of the one before until
+// that is written and synced too.
+const (
+	graphTries = 20
+	graphPause = 10 * time.Millisecond
+)
+
+// whole returns a module that was read and its graph; m as it is now, if others write
+// it meanwhile. If the error matches fs.ErrNotExist it went.
+func (t *tree) whole(m *moduleFile) (*moduleFile, []byte, error) {
+	for try := 1; ; try++ {
+		graph, err := t.graph(m)
+		if err == nil {
+			return m, graph, nil
+		}
+		if try == graphTries {
+			return m, nil, err
+		}
+		time.Sleep(graphPause)
+		now, merr := t.module(m.id)
+		switch {
+		case errors.Is(merr, fs.ErrNotExist):
+			return m, nil, merr
+		case merr != nil:
+			return m, nil, err
+		}
+		m = now
+	}
+}
+
 // PutModule records that a module was built or loaded. Its entries are put in
 // order. If a layer or the directory holds the same manifest and graph nothing
 // is written, save that the manifest in the directory is given the present

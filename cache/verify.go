@@ -19,55 +19,99 @@ type VerifyResult struct {
 // Verify reads every file of the layers and the directory and checks it:
 // manifests against their checksums, keys and ids, blobs and graphs against
 // their digests, tuning records, and that everything which is named is there. It
-// writes nothing. The error is the cause of ctx's end.
+// writes nothing. What others write or remove meanwhile is no problem: what seems to
+// be missing is looked for again. The error is the cause of ctx's end.
 func (s *Store) Verify(ctx context.Context) (*VerifyResult, error) {
-	v := &VerifyResult{}
-	problem := func(err error) { v.Problems = append(v.Problems, err) }
-	entries := map[ID]bool{} // whole, in any root
-	var modules []*moduleFile
+	v := &verifier{entries: map[ID]bool{}}
+	defer func() {
+		for _, t := range v.trees {
+			t.Close()
+		}
+	}()
 	for _, d := range s.roots {
 		t, err := d.open()
 		if err != nil {
 			if d.layer || !errors.Is(err, fs.ErrNotExist) {
-				problem(&DamageError{File: d.dir, Reason: fmt.Sprintf("cannot be opened: %v", reason(err))})
+				v.problem(&DamageError{File: d.dir, Reason: fmt.Sprintf("cannot be opened: %v", reason(err))})
 			}
 			continue
 		}
-		err = v.verifyTree(ctx, t, problem, entries, func(m *moduleFile) { modules = append(modules, m) })
-		t.Close()
-		if err != nil {
+		v.trees = append(v.trees, t)
+		if err := v.tree(ctx, t); err != nil {
 			return nil, context.Cause(ctx)
 		}
 	}
-	for _, m := range modules {
+	for _, m := range v.modules {
 		for _, e := range m.Entries {
-			if !entries[e.ID] {
-				problem(&DamageError{File: m.file, Reason: fmt.Sprintf("no directory has a whole entry %s, which it lists", e.ID)})
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
 			}
+			if v.entries[e.ID] || v.appeared(e.ID) {
+				continue
+			}
+			if _, err := m.tree.module(m.id); errors.Is(err, fs.ErrNotExist) {
+				break // collected meanwhile, and its entries with it
+			}
+			v.problem(&DamageError{File: m.file, Reason: fmt.Sprintf("no directory has a whole entry %s, which it lists", e.ID)})
 		}
 	}
-	return v, nil
+	return &v.VerifyResult, nil
 }
 
-// verifyTree checks one directory, adds its whole entries and reports its
-// modules. The error is that of ctx.
-func (v *VerifyResult) verifyTree(ctx context.Context, t *tree, problem func(error), entries map[ID]bool, module func(*moduleFile)) error {
+// verifier is one run of Verify.
+type verifier struct {
+	VerifyResult
+	trees   []*tree
+	entries map[ID]bool // whole, in any tree
+	modules []verifiedModule
+}
+
+type verifiedModule struct {
+	*moduleFile
+	tree *tree
+}
+
+func (v *verifier) problem(err error) { v.Problems = append(v.Problems, err) }
+
+// found is problem, unless the file went after it was listed.
+func (v *verifier) found(err error) {
+	if !errors.Is(err, fs.ErrNotExist) {
+		v.problem(err)
+	}
+}
+
+// appeared reports whether an entry was put after its directory was listed.
+func (v *verifier) appeared(id ID) bool {
+	for _, t := range v.trees {
+		if _, err := t.get(id); err == nil {
+			v.entries[id] = true
+			return true
+		}
+	}
+	return false
+}
+
+// tree checks one directory, adds its whole entries and its modules. The error is
+// that of ctx.
+func (v *verifier) tree(ctx context.Context, t *tree) error {
 	blobs := map[Digest]int64{} // whole
 	buf := make([]byte, 128<<10)
 	err := t.eachHash(ctx, blobsDir, func(h [32]byte, name string) error {
-		v.Blobs++
 		size, got, err := t.sum(name, buf)
 		v.Bytes += size
 		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return ctx.Err() // an entry that names it says so
 		case err != nil:
-			problem(err)
+			v.problem(err)
 		case got != h:
-			problem(t.damage(name, "its contents have the digest %s", got))
+			v.problem(t.damage(name, "its contents have the digest %s", got))
 		default:
 			blobs[h] = size
 		}
+		v.Blobs++
 		return ctx.Err()
-	}, problem)
+	}, v.problem)
 	if err != nil {
 		return err
 	}
@@ -75,20 +119,28 @@ func (v *VerifyResult) verifyTree(ctx context.Context, t *tree, problem func(err
 		v.Entries++
 		e, err := t.entry(h)
 		if err != nil {
-			problem(err)
+			v.found(err)
 			return nil
 		}
 		v.Bytes += int64(len(e.encode()))
-		switch size, whole := blobs[e.Blob]; {
-		case !whole:
-			problem(t.damage(name, "its blob %s is missing or damaged", e.Blob))
-		case size != e.Size:
-			problem(t.damage(name, "its blob %s has %d bytes, not %d", e.Blob, size, e.Size))
-		default:
-			entries[h] = true
+		size, whole := blobs[e.Blob]
+		if !whole || size != e.Size {
+			// The blob may have come, or the entry have gone or changed, since.
+			switch _, err := t.get(h); {
+			case errors.Is(err, fs.ErrNotExist):
+				return nil
+			case err == nil:
+			case !whole:
+				v.problem(t.damage(name, "its blob %s is missing or damaged", e.Blob))
+				return nil
+			default:
+				v.problem(t.damage(name, "its blob %s has %d bytes, not %d", e.Blob, size, e.Size))
+				return nil
+			}
 		}
+		v.entries[h] = true
 		return nil
-	}, problem)
+	}, v.problem)
 	if err != nil {
 		return err
 	}
@@ -96,36 +148,33 @@ func (v *VerifyResult) verifyTree(ctx context.Context, t *tree, problem func(err
 		v.Tunings++
 		r, err := t.tuning(h)
 		if err != nil {
-			problem(err)
+			v.found(err)
 			return nil
 		}
 		v.Bytes += int64(len(r.encode()))
 		return nil
-	}, problem)
+	}, v.problem)
 	if err != nil {
 		return err
 	}
 	return t.eachModule(ctx, func(m *moduleFile) {
 		v.Modules++
-		v.Bytes += m.size
-		graph, err := t.graph(m)
+		m, graph, err := t.whole(m)
 		if err != nil {
-			problem(err)
+			v.found(err)
 		}
-		v.Bytes += int64(len(graph))
-		module(m)
+		v.Bytes += m.size + int64(len(graph))
+		v.modules = append(v.modules, verifiedModule{m, t})
 	}, func(err error) {
 		v.Modules++
-		problem(err)
+		v.problem(err)
 	})
 }
 
-// sum hashes a file in pieces of buf. The error is a *DamageError.
+// sum hashes a file in pieces of buf. The error matches fs.ErrNotExist if there is
+// none, and else is a *DamageError.
 func (t *tree) sum(name string, buf []byte) (size int64, d Digest, err error) {
 	f, _, err := t.openRegular(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, d, t.damage(name, "it went while it was read")
-	}
 	if err != nil {
 		return 0, d, err
 	}
