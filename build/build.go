@@ -234,11 +234,12 @@ func (b *builder) warn(j *job, err error) {
 func (b *builder) make(ctx context.Context, j *job) error {
 	start, a := time.Now(), j.artifact
 	defer func() { a.Duration = time.Since(start) }()
-	if b.load(ctx, j) {
+	ok, why := b.load(ctx, j)
+	if ok {
 		return nil
 	}
 	if b.o.Frozen {
-		return &MissError{Key: a.Key, Origin: a.Origin}
+		return &MissError{Key: a.Key, Origin: a.Origin, Err: why}
 	}
 	if b.o.Store != nil {
 		unlock, err := b.o.Store.Lock(ctx, a.Key)
@@ -246,7 +247,7 @@ func (b *builder) make(ctx context.Context, j *job) error {
 			return fmt.Errorf("%s: %w", a.Origin, err)
 		}
 		defer unlock()
-		if b.load(ctx, j) { // somebody made it while we waited
+		if ok, _ := b.load(ctx, j); ok { // somebody made it while we waited
 			return nil
 		}
 	}
@@ -263,31 +264,33 @@ func (j *job) place(err error) error {
 	return j.plan.Module.ErrorAt(j.plan.Func, j.piece.Origins[at.Node], "%s", at.Msg)
 }
 
-// load reports whether the store has the artifact; one that is damaged is a
-// miss with a warning.
-func (b *builder) load(ctx context.Context, j *job) bool {
+// load reports whether the store has the artifact; one that is damaged is a miss with
+// a warning, which is returned too.
+func (b *builder) load(ctx context.Context, j *job) (ok bool, why error) {
 	if b.o.Store == nil {
-		return false
+		return false, nil
 	}
 	a := j.artifact
 	blob, ok, err := b.o.Store.Get(ctx, a.Key)
 	if err != nil {
-		b.warn(j, fmt.Errorf("reading the store: %w", err))
-		return false
+		err = fmt.Errorf("reading the store: %w", err)
+		b.warn(j, err)
+		return false, err
 	}
 	if !ok {
-		return false
+		return false, nil
 	}
 	p, err := program.Decode(blob)
 	if err == nil && p.Target != a.Key.Target {
 		err = fmt.Errorf("is for target %s", p.Target)
 	}
 	if err != nil {
-		b.warn(j, fmt.Errorf("the stored artifact: %w", err))
-		return false
+		err = fmt.Errorf("the stored artifact: %w", err)
+		b.warn(j, err)
+		return false, err
 	}
 	a.Program, a.Source, a.Bytes = p, Loaded, len(blob)
-	return true
+	return true, nil
 }
 
 func (b *builder) compile(ctx context.Context, j *job) error {

@@ -3,6 +3,8 @@ package build_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -117,6 +119,58 @@ func TestDiskCache(t *testing.T) {
 	_, err = pieces(build.Options{Frozen: true, Compiler: other})
 	if !errors.As(err, &miss) || !strings.Contains(err.Error(), "pipeline:") || strings.Contains(err.Error(), "shape: ") {
 		t.Errorf("a frozen build with a pass switched off: %v; want the pipeline, old and new", err)
+	}
+}
+
+// TestFrozenMissOfDamage: a frozen build says what is wrong with what the store has, and
+// not that it has nothing.
+func TestFrozenMissOfDamage(t *testing.T) {
+	m, err := ir.Parse("two.ir", []byte(twoPieces))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := split.Split(m, m.Funcs[0], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := func(dir string) []cache.Key {
+		r, err := build.Pieces(t.Context(), []*split.Plan{p}, build.Options{Compiler: build.Pipeline{Backend: host.New()}, Store: cache.New(cache.Options{Dir: dir})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []cache.Key{r.Artifacts[0].Key, r.Artifacts[1].Key}
+	}
+	for name, c := range map[string]struct {
+		damage func(dir string) error
+		want   string
+	}{
+		"manifests": {func(dir string) error {
+			files, err := filepath.Glob(filepath.Join(dir, "v1", "keys", "*", "*"))
+			for _, f := range files {
+				err = errors.Join(err, os.WriteFile(f, []byte("junk"), 0o666))
+			}
+			return err
+		}, "does not begin with"},
+		"no programs": {func(dir string) error {
+			list := keys(dir)
+			s := cache.New(cache.Options{Dir: dir})
+			err := s.Clear(t.Context())
+			for _, k := range list {
+				err = errors.Join(err, s.Put(t.Context(), k, []byte("no program"), cache.Provenance{}))
+			}
+			return err
+		}, "not a program"},
+	} {
+		dir := t.TempDir()
+		keys(dir)
+		if err := c.damage(dir); err != nil {
+			t.Fatal(err)
+		}
+		_, err := build.Pieces(t.Context(), []*split.Plan{p}, build.Options{Compiler: build.Pipeline{Backend: host.New()}, Store: cache.New(cache.Options{Dir: dir}), Frozen: true})
+		var miss *build.MissError
+		if !errors.As(err, &miss) || miss.Err == nil || strings.Count(err.Error(), c.want) != 2 || strings.Contains(err.Error(), "empty") {
+			t.Errorf("%s: %v; want %q of each", name, err, c.want)
+		}
 	}
 }
 

@@ -119,18 +119,27 @@ type MissError struct {
 	Key    cache.Key
 	Origin string             // the first piece that needs it
 	Why    *cache.Explanation // from a store that can explain itself, else nil
+	Err    error              // why what the store has, or asked for, cannot be used; nil: it has nothing
 }
 
-// Error names the piece and the look-up key, and in which factors the nearest
-// entry of the store differs.
+// Unwrap returns Err.
+func (e *MissError) Unwrap() error { return e.Err }
+
+// Error names the piece and the look-up key, what kept the store from serving it, and
+// in which factors the nearest entry of the store differs.
 func (e *MissError) Error() string {
 	s := fmt.Sprintf("%s: no artifact for key %s (shape %q, target %s), and a frozen build compiles nothing", e.Origin, e.Key, e.Key.Shape, e.Key.Target)
+	if e.Err != nil {
+		s += fmt.Sprintf("; %v", e.Err)
+	}
 	switch {
-	case e.Why == nil:
-	case e.Why.Nearest == nil:
+	case e.Why == nil || e.Why.Hit: // a hit by now: another process made it, or Err says what is wrong with it
+	case e.Why.Nearest == nil && len(e.Why.Damaged) == 0:
 		s += "; the cache is empty"
-	case len(e.Why.Changes) == 0:
-		s += fmt.Sprintf("; its entry is damaged: %v", errors.Join(e.Why.Damaged...))
+	case e.Why.Nearest == nil || len(e.Why.Changes) == 0:
+		if e.Err == nil {
+			s += fmt.Sprintf("; its entry is damaged: %v", errors.Join(e.Why.Damaged...))
+		}
 	default:
 		s += fmt.Sprintf("; the nearest entry (%s) differs in", e.Why.Nearest.Provenance.Origin)
 		for i, c := range e.Why.Changes {
