@@ -37,6 +37,7 @@ type buildFlags struct {
 	frozen       bool
 	uncached     bool // nothing is taken from the cache, nor kept there
 	unrecorded   bool // artifacts are kept, as part of what is compiled after
+	local        bool // what is not in the directories is not looked for elsewhere
 }
 
 func (f *buildFlags) add(cmd *cobra.Command) {
@@ -188,6 +189,9 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 			return o, nil, err
 		}
 		if store != nil {
+			o.Store = store
+		}
+		if store != nil && !f.local {
 			if o.Store, closeRemote, err = a.overRemote(store, t.name, f.frozen); err != nil {
 				return o, nil, err
 			}

@@ -236,7 +236,8 @@ func (a *app) cacheExplain() *cobra.Command {
 		Short: "say for each piece of a model whether it is kept, and if not, what differs",
 		Long: `Split a model and look up every artifact that compiling it with these flags
 would need. For one that is missing, the nearest entry is named, and each factor
-of the key in which it differs. Nothing is compiled or written.`,
+of the key in which it differs. Nothing is compiled, fetched or written: what
+PWC_CACHE_REMOTE has and the directories have not is a miss.`,
 		Example: "  pwc cache explain model.ir\n  pwc cache explain models/llama --compile-sizes 8",
 		Args:    exactly(1, "one module or checkpoint"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
@@ -259,7 +260,7 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	bf.frozen, bf.unrecorded = true, true
+	bf.frozen, bf.unrecorded, bf.local = true, true, true
 	module := m.module
 	if served, err := a.serves(module); err != nil {
 		return err
@@ -282,6 +283,9 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 				x.Changes = why.Changes
 				for _, d := range why.Damaged {
 					x.Damaged = append(x.Damaged, d.Error())
+				}
+				if miss.Err != nil && len(x.Damaged) == 0 { // whole, and no program
+					x.Damaged = []string{miss.Err.Error()}
 				}
 				if why.Nearest != nil {
 					x.Nearest = why.Nearest.Provenance.Origin

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -55,14 +56,21 @@ func TestRegistry(t *testing.T) {
 	expect("pull", 0, "1 model, 3 artifacts of which 0 were here", "cache", "pull", host+"/models/nineteen@"+digest, "--plain-http")
 	expect("compile what was pulled", 0, "", "compile", model, "--frozen")
 
-	t.Setenv("PWC_CACHE_DIR", t.TempDir())
+	dir := t.TempDir()
+	t.Setenv("PWC_CACHE_DIR", dir)
 	t.Setenv("PWC_CACHE_REMOTE", "oci+http://"+ref)
+	expect("explain", 0, "0 hits, 3 to be compiled", "cache", "explain", model)
+	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
+		t.Errorf("explaining left %v, %v", files, err)
+	}
 	expect("compile over the remote", 0, `"loaded": 3`, "compile", model, "--frozen", "--json")
 	t.Setenv("PWC_CACHE_REMOTE", "oci+http://"+host+"/models/other:v1")
 	t.Setenv("PWC_CACHE_DIR", t.TempDir())
 	expect("a remote that is not there", 0, "level=WARN", "compile", model)
 	t.Setenv("PWC_CACHE_DIR", t.TempDir())
-	expect("the same, frozen", 1, "models/other", "compile", model, "--frozen")
+	if out := expect("the same, frozen", 1, "models/other", "compile", model, "--frozen", "--json"); !strings.Contains(out, "remote cache") {
+		t.Errorf("the error does not say that the remote failed:\n%s", out)
+	}
 	t.Setenv("PWC_CACHE_REMOTE", "ftp://x")
 	expect("a remote that cannot be", 2, "PWC_CACHE_REMOTE", "compile", model)
 }
