@@ -3,6 +3,7 @@ package cache
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -205,6 +206,38 @@ func TestGCGrace(t *testing.T) {
 	r, err := s.GC(t.Context(), GCOptions{MaxBytes: 1 << 30}) // garbage goes whatever the limit
 	if err != nil || r.Blobs != 1 || r.Entries != 0 || r.Freed != int64(len(blob)) {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// A module that a collection takes while it is to be pinned is not said to be pinned.
+func TestPinOfCollected(t *testing.T) {
+	s, _ := logged(fastTemp(t))
+	fill(t, s, "toy", 1)
+	tr, err := s.dir.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	unlock, err := tr.lock(t.Context(), gcLock, false, false, time.Minute) // a collection is under way
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned := make(chan error)
+	go func() {
+		info, err := s.Pin(t.Context(), "toy")
+		if info.Pinned {
+			err = errors.New("it is said to be pinned")
+		}
+		pinned <- err
+	}()
+	time.Sleep(100 * time.Millisecond) // Pin has found it and waits
+	err = tr.RemoveAll(modulesDir)
+	unlock()
+	if perr := <-pinned; err != nil || !errors.Is(perr, ErrNotFound) {
+		t.Errorf("%v, %v", err, perr)
+	}
+	if pins, err := tr.pins(); err != nil || len(pins) > 0 {
+		t.Errorf("pins of nothing: %v, %v", pins, err)
 	}
 }
 

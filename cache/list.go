@@ -176,14 +176,20 @@ func (s *Store) findEntry(trees []*tree, id ID) *Entry {
 // A module of a layer alone is an error that matches ErrNotFound: layers are
 // not collected.
 func (s *Store) Pin(ctx context.Context, ref string) (ModuleInfo, error) {
-	info, err := s.setPin(ctx, ref, func(t *tree, name string) error { return t.write(name, nil) })
+	info, err := s.setPin(ctx, ref, func(t *tree, id ID, name string) error {
+		// A collection may have been under way when the module was found.
+		if _, err := t.module(id); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%w: %q was collected", ErrNotFound, clip(ref))
+		}
+		return t.write(name, nil)
+	})
 	info.Pinned = err == nil
 	return info, err
 }
 
 // Unpin undoes Pin.
 func (s *Store) Unpin(ctx context.Context, ref string) (ModuleInfo, error) {
-	info, err := s.setPin(ctx, ref, func(t *tree, name string) error {
+	info, err := s.setPin(ctx, ref, func(t *tree, _ ID, name string) error {
 		if err := t.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -193,7 +199,7 @@ func (s *Store) Unpin(ctx context.Context, ref string) (ModuleInfo, error) {
 	return info, err
 }
 
-func (s *Store) setPin(ctx context.Context, ref string, set func(t *tree, name string) error) (ModuleInfo, error) {
+func (s *Store) setPin(ctx context.Context, ref string, set func(t *tree, id ID, name string) error) (ModuleInfo, error) {
 	list, err := s.Modules(ctx)
 	if err != nil {
 		return ModuleInfo{}, err
@@ -208,7 +214,7 @@ func (s *Store) setPin(ctx context.Context, ref string, set func(t *tree, name s
 		return info, err
 	}
 	defer release()
-	return info, set(t, path.Join(pinsDir, info.ID.String()))
+	return info, set(t, info.ID, path.Join(pinsDir, info.ID.String()))
 }
 
 // pins returns the modules that are pinned.
