@@ -178,7 +178,12 @@ func (a *app) cacheShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if graph {
+			switch {
+			case graph && d.Graph == nil:
+				return fmt.Errorf("the graph of %s is damaged; compile it again", d.Name)
+			case graph && a.json:
+				return a.printJSON(map[string]any{"id": d.ID.String(), "graph": string(d.Graph)})
+			case graph:
 				_, err := a.out.Write(d.Graph)
 				return err
 			}
@@ -399,7 +404,13 @@ Pinned models, and layers of PWC_CACHE_PATH, are never touched.`,
 			}
 			r, err := s.GC(ctx, cache.GCOptions{MaxBytes: n, Grace: grace})
 			if a.json {
-				return errors.Join(err, a.printJSON(map[string]any{"modules": r.Modules, "entries": r.Entries, "blobs": r.Blobs, "freed_bytes": r.Freed, "left_bytes": r.Left}))
+				doc := map[string]any{"modules": r.Modules, "entries": r.Entries, "blobs": r.Blobs, "freed_bytes": r.Freed, "left_bytes": r.Left}
+				if err == nil {
+					return a.printJSON(doc)
+				}
+				doc["error"] = err.Error() // what was removed is true nevertheless, and there is one document
+				fmt.Fprintln(a.err, "pwc: "+err.Error())
+				return errors.Join(a.printJSON(doc), errReported)
 			}
 			fmt.Fprintf(a.out, "removed %s, %s: %s freed, %s left\n", plural(int64(r.Modules), "model"), plural(int64(r.Entries), "artifact"), byteCount(r.Freed), byteCount(r.Left))
 			return err
