@@ -29,8 +29,9 @@ type GCResult struct {
 	Left                    int64 // bytes of all files that are left; above MaxBytes if they are pinned or young
 }
 
-// GC removes from the directory, never from a layer, what cannot be used
-// (damaged manifests, blobs that no entry names), and then, until the rest is
+// GC removes from the directory, never from a layer, what cannot be used (damaged
+// manifests, entries of which the blob is missing or has another size, blobs that no
+// entry names; contents of blobs are not read, as Verify does), and then, until the rest is
 // within MaxBytes: entries that no module uses, oldest first, and modules by
 // least recent use, each with the entries and blobs that no other uses. What a
 // pinned module uses stays. What is still in use elsewhere and was removed is
@@ -185,6 +186,9 @@ func (c *collector) scanEntries(ctx context.Context, damaged func(error)) error 
 		}
 		c.result.Left += info.Size()
 		e, err := c.t.entry(h)
+		if err == nil && !c.hasBlob(e) {
+			err = c.t.damage(name, "its blob %s is missing or has not %d bytes", e.Blob, e.Size)
+		}
 		if err != nil {
 			damaged(err)
 			if c.remove(name, info.Size()) {
@@ -198,6 +202,16 @@ func (c *collector) scanEntries(ctx context.Context, damaged func(error)) error 
 		}
 		return nil
 	}, damaged)
+}
+
+// hasBlob reports whether the blob of an entry is there with its size. Where nothing can
+// be locked it may have come after blobs were listed.
+func (c *collector) hasBlob(e *Entry) bool {
+	if b := c.blobs[e.Blob]; b != nil {
+		return b.size == e.Size
+	}
+	info, err := c.t.Lstat(blobFile(e.Blob))
+	return err == nil && info.Size() == e.Size
 }
 
 func (c *collector) scanModules(ctx context.Context, pinned map[ID]bool, damaged func(error)) error {

@@ -256,6 +256,24 @@ func TestGCDamaged(t *testing.T) {
 	}
 }
 
+// An entry of which the blob is gone, or cut, cannot be used.
+func TestGCWithoutBlob(t *testing.T) {
+	s, j, _, _, _ := gcCache(t)
+	file := func(name string) string { return filepath.Join(s.Dir(), "v1", filepath.FromSlash(name)) }
+	gone, cut := file(blobFile(DigestOf(testBlob(0)))), file(blobFile(DigestOf(testBlob(1))))
+	if err := errors.Join(os.Remove(gone), os.Truncate(cut, 1)); err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.GC(t.Context(), GCOptions{MaxBytes: 1 << 30})
+	if err != nil || r.Entries != 2 || r.Blobs != 1 || r.Modules != 0 || r.Left != total(t, s.Dir()) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	wantLog(t, j, file(keyFile(testKey(0).id())), file(keyFile(testKey(1).id())), "missing")
+	wantMiss(t, s, 0)
+	wantMiss(t, s, 1)
+	wantQuiet(t, j)
+}
+
 // Files that are not the cache's, layers and other versions stay.
 func TestGCForeign(t *testing.T) {
 	layer := t.TempDir()

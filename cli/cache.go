@@ -388,8 +388,9 @@ func (a *app) cacheGC() *cobra.Command {
 	grace := time.Hour
 	cmd := &cobra.Command{
 		Use:   "gc --max-bytes N",
-		Short: "remove damaged files and the models used longest ago",
-		Long: `Remove what cannot be used, and then models by least recent use, each with the
+		Short: "remove what cannot be used and the models used longest ago",
+		Long: `Remove what cannot be used (bytes of programs are not read: verify does that, and
+the next compilation repairs them), and then models by least recent use, each with the
 artifacts that no other model uses, until the directory is within --max-bytes.
 Pinned models, and layers of PWC_CACHE_PATH, are never touched.`,
 		Example: "  pwc cache gc --max-bytes 500MiB",
