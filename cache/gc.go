@@ -26,7 +26,7 @@ type GCOptions struct {
 type GCResult struct {
 	Modules, Entries, Blobs int   // removed
 	Freed                   int64 // bytes of all removed files
-	Left                    int64 // bytes of all files that are left; above MaxBytes if they are pinned or young
+	Left                    int64 // bytes of all files that are left; above MaxBytes if they are pinned, young or measurements
 }
 
 // GC removes from the directory, never from a layer, what cannot be used (damaged
@@ -163,6 +163,9 @@ func (c *collector) scan(ctx context.Context, damaged func(error)) error {
 	if err := c.scanEntries(ctx, damaged); err != nil {
 		return err
 	}
+	if err := c.scanTunings(ctx, damaged); err != nil {
+		return err
+	}
 	return c.scanModules(ctx, pinned, damaged)
 }
 
@@ -199,6 +202,16 @@ func (c *collector) scanEntries(ctx context.Context, damaged func(error)) error 
 		c.entries[h] = &gcEntry{id: h, blob: e.Blob, size: info.Size(), time: info.ModTime()}
 		if b := c.blobs[e.Blob]; b != nil {
 			b.refs++
+		}
+		return nil
+	}, damaged)
+}
+
+// scanTunings counts records of measurements, which stay.
+func (c *collector) scanTunings(ctx context.Context, damaged func(error)) error {
+	return c.t.eachHash(ctx, tuningDir, func(_ [32]byte, name string) error {
+		if info, err := c.t.Lstat(name); err == nil {
+			c.result.Left += info.Size()
 		}
 		return nil
 	}, damaged)

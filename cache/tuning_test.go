@@ -84,8 +84,8 @@ func TestTuning(t *testing.T) {
 	}
 
 	// Programs are collected, measurements stay; clearing removes both.
-	if _, err := s.GC(ctx, GCOptions{}); err != nil {
-		t.Fatal(err)
+	if r, err := s.GC(ctx, GCOptions{}); err != nil || r.Left == 0 || r.Left != total(t, dir) {
+		t.Fatalf("%+v, %v; there are %d bytes", r, err, total(t, dir))
 	}
 	if v, err := s.Verify(ctx); err != nil || v.Tunings != 2 || len(v.Problems) > 0 {
 		t.Errorf("%+v, %v", v, err)
