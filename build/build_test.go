@@ -485,14 +485,32 @@ func TestObserver(t *testing.T) {
 				t.Errorf("event %+v", e)
 			}
 		}
-		if e.Done < last || e.Total != 4 {
-			t.Errorf("done %d of %d after %d", e.Done, e.Total, last)
+		if e.Done < last || e.Done != finished || e.Total != 4 {
+			t.Errorf("%s: done %d of %d after %d", e.Kind, e.Done, e.Total, last)
 		}
 		last = e.Done
 	}
 	pieces(t, o, plan(t, layers(5), "s::s"))
 	if open != 0 || finished != 4 {
 		t.Errorf("%d open, %d finished", open, finished)
+	}
+	// What failed is not done.
+	open, finished, last = 0, 0, 0
+	o.Frozen, o.Store = true, build.NewMemoryStore()
+	if _, err := build.Pieces(t.Context(), []*split.Plan{plan(t, layers(5), "s::s")}, o); err == nil || open != 4 || finished != 0 {
+		t.Errorf("frozen: %d open, %d finished, %v", open, finished, err)
+	}
+}
+
+// No plans are no module: there is nothing to build or record.
+func TestNoPlans(t *testing.T) {
+	s := cache.New(cache.Options{Dir: t.TempDir()})
+	r, err := build.Pieces(t.Context(), nil, build.Options{Compiler: newFake(12), Store: s})
+	if err != nil || len(r.Artifacts) > 0 || len(r.Warnings) > 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if list, err := s.Modules(t.Context()); err != nil || len(list) > 0 {
+		t.Errorf("recorded %+v, %v", list, err)
 	}
 }
 

@@ -274,6 +274,56 @@ func TestGCWithoutBlob(t *testing.T) {
 	wantQuiet(t, j)
 }
 
+// What a collection and a clearing leave of directories and files aside.
+func TestNothingIsLeft(t *testing.T) {
+	s, j, _, _, _ := gcCache(t)
+	file := func(name string) string { return filepath.Join(s.Dir(), "v1", filepath.FromSlash(name)) }
+	aside := func(name string, age time.Duration) string {
+		name = file(tmpDir + "/" + name)
+		write(t, name, []byte("half"))
+		when := time.Now().Add(-age)
+		if err := os.Chtimes(name, when, when); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	stale, young := aside("stale", 2*staleAfter), aside("young", 0)
+	if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if dirs, err := os.ReadDir(file(modulesDir)); err != nil || len(dirs) > 0 {
+		t.Errorf("%d directories of modules that were collected, %v", len(dirs), err)
+	}
+	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a collection leaves what a dead writer left: %v", err)
+	}
+	if _, err := os.Stat(young); err != nil {
+		t.Errorf("a collection takes what a writer may still want: %v", err)
+	}
+	if err := s.Clear(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(young); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("clearing leaves a file aside: %v", err)
+	}
+	wantQuiet(t, j)
+}
+
+// A pinned module of which the manifest is gone keeps nothing, and nothing from being
+// collected.
+func TestGCPinnedWithoutManifest(t *testing.T) {
+	s, _, a, _, _ := gcCache(t)
+	if _, err := s.Pin(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(moduleFilePath(s, a, manifestFile)); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.GC(t.Context(), GCOptions{}); err != nil || r.Entries != 5 || r.Left != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 // Files that are not the cache's, layers and other versions stay.
 func TestGCForeign(t *testing.T) {
 	layer := t.TempDir()

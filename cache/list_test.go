@@ -153,6 +153,33 @@ func TestGraph(t *testing.T) {
 	wantQuiet(t, j)
 }
 
+// A module that a layer and the directory hold is one module, found in the layer; what
+// is pinned is the directory's.
+func TestFindInSeveral(t *testing.T) {
+	layer, dir := t.TempDir(), t.TempDir()
+	for _, d := range []string{layer, dir} {
+		one, _ := logged(d)
+		fill(t, one, "toy", 2)
+	}
+	s, j := logged(dir, layer)
+	if m, err := s.Find(t.Context(), "toy"); err != nil || m.Dir != layer || !m.Layer {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if m, err := s.Pin(t.Context(), "toy"); err != nil || m.Dir != dir || !m.Pinned {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if e, err := s.Explain(t.Context(), testKey(0)); err != nil || !e[0].Hit || e[0].Dir != layer {
+		t.Errorf("%+v, %v; want the directory that Get reads", e, err)
+	}
+	// What is damaged in a layer is said when the module is put beside it.
+	file := filepath.Join(layer, "v1", filepath.FromSlash(moduleDir(new(testModule("toy", 2)).ID())), graphFile)
+	write(t, file, []byte("junk"))
+	if err := s.PutModule(t.Context(), testModule("toy", 2)); err != nil {
+		t.Fatal(err)
+	}
+	wantLog(t, j, file, "digest")
+}
+
 // A damaged manifest does not hide the others.
 func TestModulesDamaged(t *testing.T) {
 	s, j := logged(t.TempDir())

@@ -410,6 +410,32 @@ func TestOneCompileAmongGoroutines(t *testing.T) {
 }
 
 // A lock that is never released costs the timeout, not the result.
+// Writers do not wait for each other: only a collection does, and makes them wait.
+func TestWritersShare(t *testing.T) {
+	j := &journal{}
+	s := New(Options{Dir: fastTemp(t), Logger: j.logger(), LockTimeout: 50 * time.Millisecond})
+	tr, err := s.dir.create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	for _, writer := range []bool{true, false} {
+		unlock, err := tr.lock(t.Context(), gcLock, writer, false, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Put(t.Context(), testKey(1), testBlob(1), testProvenance); err != nil {
+			t.Fatal(err)
+		}
+		unlock()
+		if writer {
+			wantQuiet(t, j)
+		} else {
+			wantLog(t, j, "going on without the lock")
+		}
+	}
+}
+
 func TestLockTimeout(t *testing.T) {
 	dir := t.TempDir()
 	holder, _ := logged(dir)

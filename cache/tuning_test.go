@@ -100,10 +100,18 @@ func TestTuning(t *testing.T) {
 	if err := New(Options{}).PutTuning(ctx, testTuning); !errors.Is(err, ErrNoDir) {
 		t.Errorf("put nowhere: %v", err)
 	}
-	bad := testTuning
-	bad.Device = ""
-	if err := s.PutTuning(ctx, bad); err == nil || errors.As(err, new(*NotCachedError)) {
-		t.Errorf("a record of no device: %v", err)
+	for what, change := range map[string]func(*Tuning){
+		"no device":       func(r *Tuning) { r.Device = "" },
+		"no choice":       func(r *Tuning) { r.Choice = "" },
+		"a negative time": func(r *Tuning) { r.Time = -1 },
+		"negative before": func(r *Tuning) { r.Before = -1 },
+		"a far year":      func(r *Tuning) { r.Created = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) },
+	} {
+		bad := testTuning
+		change(&bad)
+		if err := s.PutTuning(ctx, bad); err == nil || errors.As(err, new(*NotCachedError)) {
+			t.Errorf("a record of %s: %v", what, err)
+		}
 	}
 }
 
