@@ -39,6 +39,7 @@ type Library struct {
 	path         string
 	major, minor int
 	archs        []int
+	signals      dl.Signals // which compilations replace
 
 	version, numArchs, supportedArchs, createProgram, compileProgram, destroyProgram,
 	logSize, log, ptxSize, ptx, cubinSize, cubin uintptr
@@ -204,7 +205,11 @@ func (l *Library) Compile(s Source, o CompileOptions) (code Code, err error) {
 	for _, f := range o.Flags {
 		flags = append(flags, terminated(f))
 	}
+	// The library's front end has handlers of its own while it runs, which end the
+	// process, and then puts the program's back without their stack (seen in 11.8).
+	l.signals.Enter()
 	r = dl.Call(l.compileProgram, prog, uintptr(len(flags)), uintptr(unsafe.Pointer(&flags[0])))
+	l.signals.Leave()
 	log, logErr := l.text(prog, "nvrtcGetProgramLog", l.logSize, l.log)
 	switch {
 	case r == resultCompilation || r == resultOption:

@@ -1,0 +1,71 @@
+//go:build linux && (amd64 || arm64)
+
+package dl
+
+import (
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A handler without a stack of its own gives way while the call lasts, and when it
+// has ended; what the program itself sets stays.
+func TestSignals(t *testing.T) {
+	arrived := make(chan os.Signal, 1)
+	signal.Notify(arrived, syscall.SIGUSR1)
+	defer signal.Stop(arrived)
+	var before action
+	sigaction(int(syscall.SIGUSR1), nil, &before)
+	bad := before
+	bad.flags &^= onStack
+
+	var s Signals
+	is := func(want action) bool {
+		var now action
+		sigaction(int(syscall.SIGUSR1), nil, &now)
+		return now == want
+	}
+	for range 2 {
+		s.Enter()
+		s.Enter()
+		sigaction(int(syscall.SIGUSR1), &bad, nil)
+		for !is(before) {
+			time.Sleep(watchEvery)
+		}
+		s.Leave()
+		sigaction(int(syscall.SIGUSR1), &bad, nil)
+		s.Leave()
+		if !is(before) {
+			t.Fatal("the handler was not put back")
+		}
+	}
+	s.Enter()
+	signal.Ignore(syscall.SIGUSR1)
+	time.Sleep(3 * watchEvery)
+	s.Leave()
+	if !signal.Ignored(syscall.SIGUSR1) || is(before) {
+		t.Error("what the program set did not stay")
+	}
+	signal.Notify(arrived, syscall.SIGUSR1)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	<-arrived
+
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 100 {
+				s.Enter()
+				s.Leave()
+			}
+		})
+	}
+	all.Wait()
+	if !is(before) {
+		t.Error("calls beside each other changed the handler")
+	}
+}
