@@ -206,7 +206,7 @@ func (a *app) cacheShow() *cobra.Command {
 			if note := m.note(); note != "" {
 				facts = append(facts, note)
 			}
-			fmt.Fprintf(a.out, "%s for %s, id %s\n  %s\n\n", m.Name, m.Target, m.ID, strings.Join(facts, ", "))
+			fmt.Fprintf(a.out, "%s for %s, id %s\n  %s\n\n", printable(m.Name), m.Target, m.ID, strings.Join(facts, ", "))
 			t := table{head: []string{"key", ">bytes", "shape", ">compiled in", "first use"}, width: terminalWidth(a.out)}
 			for _, e := range entries {
 				if e.Missing {
@@ -459,7 +459,7 @@ func (a *app) cachePin(pin bool) *cobra.Command {
 			if a.json {
 				return a.printJSON(cacheModuleOf(m))
 			}
-			fmt.Fprintf(a.out, "%s (%s) is %s\n", m.Name, m.ID.String()[:12], done)
+			fmt.Fprintf(a.out, "%s (%s) is %s\n", printable(m.Name), m.ID.String()[:12], done)
 			return nil
 		}),
 	}

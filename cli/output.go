@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -44,7 +45,23 @@ type table struct {
 	width int // of the output; the last column is folded to it. 0: not folded
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+// add adds a row. What cannot be printed is escaped.
+func (t *table) add(cells ...string) {
+	for i, c := range cells {
+		cells[i] = printable(c)
+	}
+	t.rows = append(t.rows, cells)
+}
+
+// printable returns text with what moves a terminal's cursor or breaks a line, or
+// cannot be shown, as Go escapes it: names come from files of others.
+func printable(text string) string {
+	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 && utf8.ValidString(text) {
+		return text
+	}
+	quoted := strconv.Quote(text)
+	return quoted[1 : len(quoted)-1]
+}
 
 // write prints the table, each line behind an indent.
 func (t *table) write(w io.Writer, indent string) error {
@@ -68,7 +85,7 @@ func (t *table) write(w io.Writer, indent string) error {
 			if i > 0 {
 				l.WriteString("  ")
 			}
-			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
+			pad := strings.Repeat(" ", max(0, width[i]-utf8.RuneCountInString(c))) // a word may be longer than what it is folded to
 			if right[i] {
 				l.WriteString(pad + c)
 			} else {

@@ -27,14 +27,17 @@ func TestTable(t *testing.T) {
 	tab := table{head: []string{"name", ">n", "text"}, width: 40}
 	tab.add("é", "10", "short")
 	tab.add("longer", "7", "words that do not fit beside the others")
+	tab.add("a\nb\x1b\u202e", "7", "a /word/longer/than/what/it/is/folded/to")
 	var b strings.Builder
 	if err := tab.write(&b, "  "); err != nil {
 		t.Fatal(err)
 	}
-	want := `  name     n  text
-  é       10  short
-  longer   7  words that do not fit
-              beside the others
+	want := `  name             n  text
+  é               10  short
+  longer           7  words that do not fit
+                      beside the others
+  a\nb\x1b\u202e   7  a
+                      /word/longer/than/what/it/is/folded/to
 `
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)

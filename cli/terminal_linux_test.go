@@ -83,6 +83,10 @@ func TestTerminal(t *testing.T) {
 	if out := onTerminal(t, 80, "TERM=xterm", "generate", model, "--ids", "5", "--max-new", "250"); strings.Contains(out, "running") {
 		t.Errorf("a line among the tokens: %q", out)
 	}
+	// A word that is longer than its column stands alone, however narrow that is.
+	if out := onTerminal(t, 20, "TMPDIR="+t.TempDir(), "doctor"); !strings.Contains(out, "replays") || strings.Contains(out, "panic") {
+		t.Errorf("doctor on 20 columns:\n%s", out)
+	}
 	for line := range strings.SplitSeq(onTerminal(t, 70, "TERM=xterm", "split", model, "--func", "forward"), "\r\n") {
 		if n := len([]rune(line)); n > 70 {
 			t.Errorf("a table's line of %d columns: %q", n, line)
