@@ -178,16 +178,16 @@ func (a *app) cacheShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			m := cacheModuleOf(d.ModuleInfo)
 			switch {
 			case graph && d.Graph == nil:
-				return fmt.Errorf("the graph of %s is damaged; compile it again", d.Name)
+				return fmt.Errorf("the graph of %s is damaged; compile it again", printable(d.Name))
 			case graph && a.json:
-				return a.printJSON(map[string]any{"id": d.ID.String(), "graph": string(d.Graph)})
+				return a.printJSON(map[string]any{"module": m, "graph": string(d.Graph)})
 			case graph:
 				_, err := a.out.Write(d.Graph)
 				return err
 			}
-			m := cacheModuleOf(d.ModuleInfo)
 			entries := make([]cacheEntry, len(d.Keys))
 			for i, k := range d.Keys {
 				entries[i] = cacheEntry{Key: k.ID.String(), Bytes: k.Size, Missing: d.Found[i] == nil}

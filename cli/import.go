@@ -55,6 +55,7 @@ type importReport struct {
 	Nodes        int      `json:"nodes"`
 	Checked      bool     `json:"checked"` // the tensors were there and held against the config
 	Output       string   `json:"output,omitempty"`
+	Text         string   `json:"text,omitempty"` // of the module, with neither -o nor --check
 }
 
 func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
@@ -91,10 +92,17 @@ func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
 		r.Functions = append(r.Functions, fn.Name)
 		r.Nodes += len(fn.Nodes)
 	}
-	if !check {
-		if err := a.writeModule(m, out); err != nil || out == "" {
+	switch {
+	case check:
+	case out != "":
+		if err := writeFile(out, []byte(moduleText(m, out))); err != nil {
 			return err
 		}
+	case a.json:
+		r.Text = moduleText(m, out)
+	default:
+		_, err := fmt.Fprint(a.out, moduleText(m, out))
+		return err
 	}
 	if a.json {
 		return a.printJSON(r)
@@ -142,9 +150,9 @@ func modelDType(m *ir.Module) string {
 	return "mixed dtypes"
 }
 
-// writeModule writes the module's text. Where it says that its weights are is
-// relative to the file, so that both can be moved together.
-func (a *app) writeModule(m *model, out string) error {
+// moduleText returns the module's text. Where it says that its weights are is
+// relative to the file that it is for, so that both can be moved together.
+func moduleText(m *model, out string) string {
 	from := m.weights
 	if out != "" && !filepath.IsAbs(from) {
 		if rel, err := relative(filepath.Dir(out), from); err == nil {
@@ -152,12 +160,7 @@ func (a *app) writeModule(m *model, out string) error {
 		}
 	}
 	m.module.WeightsFrom = filepath.ToSlash(from)
-	text := ir.Print(m.module)
-	if out == "" {
-		_, err := fmt.Fprint(a.out, text)
-		return err
-	}
-	return writeFile(out, []byte(text))
+	return ir.Print(m.module)
 }
 
 // canWrite returns an error where there is no directory for a file, or where a
