@@ -49,7 +49,7 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host, cuda for the GPU at hand, or cuda:sm_90 for GPUs elsewhere; a later GPU runs it too")
 	fl.Var(&wholeNumber[int]{&f.jobs, 0, maxNumber}, "jobs", "`N` pieces compiled at a time (default: one for each processor)")
 	fl.StringSliceVar(&f.disable, "disable-pass", nil, "`PASS`es of the compiler to leave out")
-	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`")
+	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`; what the cache has is compiled again")
 	fl.Var(&f.max, "max", "`SYMBOL=VALUE`, the largest value of a batch symbol")
 	fl.BoolVar(&f.frozen, "frozen", false, "fail instead of compiling what is not in the cache, skipping a graph, or running what was not tuned")
 	fl.Var(&f.symbols, "symbol", "`SYMBOL=VALUE`, the value of a load symbol (blocks of the KV cache)")
@@ -118,6 +118,13 @@ func (d *dumper) Compile(ctx context.Context, piece *ir.Module, ranges map[strin
 	write("program", p.String())
 	return p, errors.Join(errs...)
 }
+
+// unread is a cache in which nothing is found, so that every piece goes through the
+// passes that are to be seen; what is compiled is kept as ever.
+type unread struct{ *cache.Store }
+
+// Get finds nothing.
+func (unread) Get(context.Context, cache.Key) ([]byte, bool, error) { return nil, false, nil }
 
 // newBackend splits and compiles a model with the flags. The maximum of a batch
 // symbol and the values of load symbols are those of the flags, else of the
@@ -188,10 +195,13 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 		if store, err = a.openStore(); err != nil {
 			return o, nil, err
 		}
-		if store != nil {
+		switch {
+		case store == nil:
+		case f.dump != "":
+			o.Store = unread{store}
+		case f.local:
 			o.Store = store
-		}
-		if store != nil && !f.local {
+		default:
 			if o.Store, closeRemote, err = a.overRemote(store, t.name, f.frozen); err != nil {
 				return o, nil, err
 			}

@@ -69,6 +69,9 @@ func openTarget(f *buildFlags, run bool) (*target, error) {
 			return nil, err
 		}
 	}
+	if f.dump != "" && f.frozen {
+		return nil, usagef("--dump-passes shows what compiling does, which --frozen refuses")
+	}
 	kind, _, _ := strings.Cut(f.target, ":")
 	all := platforms()
 	i := slices.IndexFunc(all, func(p platform) bool { return p.kind == kind })
