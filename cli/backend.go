@@ -197,10 +197,10 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 		}
 		switch {
 		case store == nil:
-		case f.dump != "":
-			o.Store = unread{store}
 		case f.local:
 			o.Store = store
+		case f.dump != "":
+			o.Store = unread{store}
 		default:
 			if o.Store, closeRemote, err = a.overRemote(store, t.name, f.frozen); err != nil {
 				return o, nil, err

@@ -3,8 +3,6 @@ package cli
 import (
 	"bytes"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -98,9 +96,9 @@ func (a *app) formatFile(name string, write bool) (text []byte, formatted bool, 
 		if write {
 			return nil, false, fmt.Errorf("standard input cannot be written in place")
 		}
-		src, err = io.ReadAll(a.in)
+		src, err = readText("<standard input>", a.in)
 	} else {
-		src, err = os.ReadFile(name)
+		src, err = readModule(name)
 	}
 	if err != nil {
 		return nil, false, err

@@ -65,7 +65,9 @@ and what they had is printed.`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case (g.ids == nil) == (g.file == ""):
+			case g.ids != nil && g.file != "":
+				return usagef("--ids and --ids-file exclude each other")
+			case g.ids == nil && g.file == "":
 				return usagef("give the prompt with --ids 5,7,9, or many with --ids-file F.jsonl")
 			case len(b.max) > 0 || len(b.symbols) > 0:
 				return usagef("generate takes --max-tokens, --max-sequences and --blocks instead of --max and --symbol")
@@ -82,9 +84,9 @@ and what they had is printed.`,
 	g.maxNew = 24
 	fl.Var(&wholeNumber[int]{&g.maxNew, 1, maxNumber}, "max-new", "generate at most `N` tokens for a request")
 	fl.Var(&g.stop, "stop", "`ID`s that end an answer")
-	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token")
+	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token, whatever --top-k, --top-p and --seed are")
 	fl.Var(&wholeNumber[int]{&g.sampling.TopK, 0, maxNumber}, "top-k", "sample among the `K` most probable tokens; 0: all")
-	fl.Float64Var(&g.sampling.TopP, "top-p", 1, "sample among the most probable tokens that sum to `P`")
+	fl.Float64Var(&g.sampling.TopP, "top-p", 1, "sample among the most probable tokens that sum to `P`; 0 and 1: all")
 	fl.Uint64Var(&g.sampling.Seed, "seed", 0, "`SEED` of the random numbers of a request")
 	fl.StringVar(&g.mode, "mode", autoMode, "what is captured, a `MODE`: auto, none, piecewise, full, full-decode-only or full-and-piecewise; auto: the last where the ops allow it, else piecewise")
 	fl.BoolVar(&g.stats, "stats", false, "print steps by mode and size, padding, and where time went")

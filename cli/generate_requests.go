@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -56,18 +57,23 @@ func (g *generateFlags) requests(stdin io.Reader) ([]namedRequest, error) {
 	var out []namedRequest
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxLine)
-	for n := 1; lines.Scan(); n++ {
+	n := 1
+	for ; lines.Scan(); n++ {
 		line := bytes.TrimSpace(lines.Bytes())
 		if len(line) == 0 {
 			continue
 		}
 		q, err := parseRequest(line, base, len(out))
 		if err != nil {
-			return nil, fmt.Errorf("%s:%d:1: %w", file, n, err)
+			col, what := explainRequest(err)
+			return nil, fmt.Errorf("%s:%d:%d: %s", file, n, bytes.Index(lines.Bytes(), line)+col, what)
 		}
 		out = append(out, q)
 	}
-	if err := lines.Err(); err != nil {
+	switch err := lines.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return nil, fmt.Errorf("%s:%d:1: a line of more than %s", file, n, byteCount(maxLine))
+	case err != nil:
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	if len(out) == 0 {
@@ -146,6 +152,35 @@ func parseRequest(line []byte, base runner.Request, number int) (namedRequest, e
 		return q, fmt.Errorf("max_new is %d, more than %d", q.MaxNew, maxNumber)
 	}
 	return q, nil
+}
+
+// explainRequest says what is wrong with a request without saying what it was read
+// into, and at which byte of its text.
+func explainRequest(err error) (col int, what string) {
+	var syntax *json.SyntaxError
+	var value *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return max(1, int(syntax.Offset)), "no JSON: " + err.Error()
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return 1, "no JSON: the line ends within the request"
+	case !errors.As(err, &value):
+		return 1, strings.TrimPrefix(err.Error(), "json: ")
+	}
+	col = max(1, int(value.Offset))
+	field, _, _ := strings.Cut(value.Field, ".")
+	switch field {
+	case "temperature", "top_p":
+		return col, fmt.Sprintf("%s takes a number, not %s", field, value.Value)
+	case "max_new", "top_k", "seed":
+		return col, fmt.Sprintf("%s takes a whole number in its range, not %s", field, value.Value)
+	case "":
+		if value.Type.Kind() == reflect.Struct {
+			return col, fmt.Sprintf("a request is a list of ids or an object, not %s", value.Value)
+		}
+		field = "ids"
+	}
+	return col, fmt.Sprintf("%s takes whole numbers of 32 bits, not %s", field, value.Value)
 }
 
 func set[T any](dst *T, v *T) {

@@ -83,13 +83,11 @@ func (a *app) open(path string, f *modelFlags) (*model, error) {
 		return openDir(path, f)
 	case filepath.Ext(path) == ".json":
 		return openConfig(path, f)
-	case info.Size() > maxModule:
-		return nil, fmt.Errorf("%s: a module of %s; at most %s are read", path, byteCount(info.Size()), byteCount(maxModule))
 	}
 	if given := f.changed(); len(given) > 0 {
 		return nil, usagef("%s is a module: --%s would have no effect", path, strings.Join(given, " and --"))
 	}
-	text, err := os.ReadFile(path)
+	text, err := readModule(path)
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +100,32 @@ func (a *app) open(path string, f *modelFlags) (*model, error) {
 		out.weights = filepath.Join(filepath.Dir(path), out.weights)
 	}
 	return out, nil
+}
+
+// readModule reads the text of a module from a file, which may be a pipe or a device.
+func readModule(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() > maxModule {
+		return nil, tooLarge(path)
+	}
+	return readText(path, f)
+}
+
+// readText reads the text of a module.
+func readText(name string, r io.Reader) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxModule+1))
+	if err == nil && len(text) > maxModule {
+		err = tooLarge(name)
+	}
+	return text, err
+}
+
+func tooLarge(name string) error {
+	return fmt.Errorf("%s: more than %s, the most that are read of a module", name, byteCount(maxModule))
 }
 
 func openDir(dir string, f *modelFlags) (*model, error) {
