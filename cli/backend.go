@@ -142,7 +142,29 @@ func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildF
 		b, err = piecewise.New(ctx, m, o)
 		return t.explain(err)
 	})
-	return b, err
+	return b, explainOptions(err)
+}
+
+// explainOptions adds the flags that set the options which an error names.
+func explainOptions(err error) error {
+	if err == nil {
+		return nil
+	}
+	var flags []string
+	for _, x := range []struct{ flag, option, text string }{
+		{"--max", "Options.Max", "Options.Max names"}, {"--max", "Options.Max", "Options.Max["},
+		{"--symbol", "Options.Symbols", "Options.Symbols"},
+		{"--max-sequences", "MaxSequences", "MaxSequences"}, {"--max-tokens", "MaxTokens", "MaxTokens"}, {"--blocks", "Blocks", " Blocks "},
+		{"--memory", "MemoryBytes", "MemoryBytes"}, {"--memory-fraction", "MemoryFraction", "MemoryFraction"},
+	} {
+		if text := x.flag + " gives " + x.option; strings.Contains(err.Error(), x.text) && !slices.Contains(flags, text) {
+			flags = append(flags, text)
+		}
+	}
+	if len(flags) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w\nOn the command line: %s", err, strings.Join(flags, ", "))
 }
 
 // planBackend is newBackend for a module that is compiled and not run.

@@ -195,7 +195,7 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 	}
 	steps, err := stepsOf(m, o)
 	if err != nil {
-		return nil, err
+		return nil, explainOptions(err)
 	}
 	var r *runner.Runner
 	err = a.forGPU(ctx, t, bf, func() error {
@@ -210,7 +210,7 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 		r, err = runner.New(ctx, m, o)
 		return t.explain(err)
 	})
-	return r, err
+	return r, explainOptions(err)
 }
 
 // watched returns a backend's options in the mode of the flags, with what the flags
