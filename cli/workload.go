@@ -123,8 +123,13 @@ func (s *steps) step(from, to int64) (*attention.Batch, error) {
 // single is one call of one function.
 type single struct {
 	steps
-	args []value
+	args  []value
+	fixed map[string]int64 // batch symbols that do not count the function's rows
 }
+
+// limits is that of steps, but that an input has as many rows as a symbol can be
+// at most where that is not the one that runs are sized by.
+func (s *single) limits() map[string]int64 { return overlay(s.steps.limits(), s.fixed) }
 
 func newSingle(m *ir.Module, file *safetensors.File, rf *runFlags) (*single, error) {
 	f := m.Funcs[0]
@@ -151,7 +156,14 @@ func newSingle(m *ir.Module, file *safetensors.File, rf *runFlags) (*single, err
 	for _, n := range bound {
 		rows = max(rows, n)
 	}
-	return &single{newSteps(m, rows), args}, nil
+	fixed := map[string]int64{}
+	size, _ := padding.SizeSymbol(m, f)
+	for _, x := range m.Symbols {
+		if n, ok := bound[x.Name]; ok && x.Kind == ir.Batch && x.Name != size {
+			fixed[x.Name] = n
+		}
+	}
+	return &single{newSteps(m, rows), args, fixed}, nil
 }
 
 // readInput reads the tensor of a parameter's name.
