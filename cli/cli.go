@@ -200,12 +200,28 @@ config.json as transformers writes it, or a config.json alone.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetHelpCommand(helpCommand())
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON document instead of text")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print counts, bytes and seconds of each stage on standard error")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{explainFlag(err)} })
 	root.AddCommand(a.importCommand(), a.fmtCommand(), a.checkCommand(), a.splitCommand(), a.compileCommand(), a.runCommand(), a.cacheCommand(), a.doctorCommand(),
 		a.versionCommand(), a.exampleCommand(), a.generateCommand(), a.benchCommand(), a.tuneCommand())
 	return root
+}
+
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "show the help of a command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usagef("there is no command %q", strings.Join(args, " "))
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
 }
 
 // explainFlag says what is wrong with the value of a flag without saying how it was
@@ -230,7 +246,7 @@ func explainFlag(err error) error {
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != n {
-			return usagef("takes %s, got %d arguments", what, len(args))
+			return usagef("takes %s, got %s", what, plural(int64(len(args)), "argument"))
 		}
 		return nil
 	}
