@@ -10,7 +10,12 @@ BENCHTIME ?= 1s
 COUNT ?= 5
 
 # Packages whose values several goroutines may use, or that start some.
-CONCURRENT = ./attention/... ./build ./cache/... ./piecewise ./runner/... ./runtime/... ./safetensors ./silly
+CONCURRENT = ./attention/... ./build ./cache/... ./frontend/hf ./piecewise ./runner/... ./runtime/... ./safetensors ./silly ./tune
+
+# Of compile/cuda, which lowers the ways to run a piece beside each other, the tests
+# that do so: the others execute kernels, which takes minutes under the detector.
+# Package compile is part of random.
+LOWERING = ^Test(Chains|CompileChains|Compile8B|Headed|HeadedOwn|SameEverywhere|Tails)$$
 
 # Packages with tests for a GPU.
 GPU = attention/cuda cli compile/cuda piecewise runner runtime/cuda runtime/cuda/cublaslt silly/cuda tune
@@ -50,6 +55,7 @@ targets: # what users compile for GPUs, of every module in testdata: pieces, att
 
 race:
 	go test -race $(CONCURRENT)
+	go test -race -run '$(LOWERING)' ./compile/cuda
 
 arch: # on amd64: tests on an architecture of 32 bits, where the same bytes must come out
 	GOARCH=386 CGO_ENABLED=0 PWC_REQUIRE_NVRTC= go test ./attention/... ./build ./compile/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
