@@ -23,16 +23,16 @@ type Request struct {
 type Reason uint8
 
 const (
-	Unfinished Reason = iota
-	Stopped           // by one of Request.Stop
-	Exhausted         // Request.MaxNew tokens are there
-	Canceled          // by its context or by Cancel
-	Failed            // Sequence.Err says why
+	Unfinished Reason = iota // it has not ended
+	Stopped                  // by one of Request.Stop
+	Exhausted                // Request.MaxNew tokens are there
+	Canceled                 // by its context or by Cancel
+	Failed                   // Sequence.Err says why
 )
 
 var reasonNames = [...]string{"unfinished", "stop", "length", "canceled", "failed"}
 
-// String returns "stop", "length", "canceled" or "failed".
+// String returns "unfinished", "stop", "length", "canceled" or "failed".
 func (r Reason) String() string { return reasonNames[r] }
 
 // Sequence is a request that was accepted.
