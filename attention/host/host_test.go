@@ -328,6 +328,26 @@ func TestNonFinite(t *testing.T) {
 	}
 }
 
+// TestMinusInfinity has keys whose scores are -Inf: they weigh nothing beside others, wherever blocks end.
+func TestMinusInfinity(t *testing.T) {
+	inf := math.Inf(-1)
+	for _, block := range []int64{1, 2, 4} {
+		r := newRig(t, shape{heads: 1, kvHeads: 1, dim: 1, blocks: 4, block: block, dtype: dtype.F32, kv: dtype.F32}, 1)
+		b := attention.NewBatch(1, 0, 4)
+		r.check(b.Add(0, 4, []int32{0, 1, 2, 3}, int(block)))
+		four := func(v ...float64) []byte {
+			x, err := interp.FromFloat64s(dtype.F32, []int64{4}, v)
+			r.check(err)
+			return x.Bytes()
+		}
+		out, err := interp.FromBytes(dtype.F32, []int64{4}, r.step(b, 4, four(1, 1, 1, 1), four(inf, inf, 1, 1), four(5, 6, 7, 9)))
+		r.check(err)
+		if got := out.Float64s(); !math.IsNaN(got[0]) || !math.IsNaN(got[1]) || got[2] != 7 || got[3] != 8 {
+			t.Errorf("in blocks of %d: %v, want NaN, NaN, 7, (7+9)/2", block, got)
+		}
+	}
+}
+
 // TestByHand has numbers that a person can check: scores 0 and ln 3 weigh the values 1/4 and 3/4.
 func TestByHand(t *testing.T) {
 	s := shape{heads: 1, kvHeads: 1, dim: 1, blocks: 2, block: 1, dtype: dtype.F32, kv: dtype.F32}

@@ -288,6 +288,9 @@ func (l *lane) add(g, dim, from, to int, softcap float64) {
 		}
 		l.top[g] = top
 	}
+	if math.IsInf(top, -1) {
+		top = 0 // nothing weighs anything yet: -Inf less -Inf would be NaN, also for what comes later
+	}
 	for i := from; i < to; i++ {
 		w := math.Exp(float64(l.scores[i]) - top)
 		l.weight[g] += w
