@@ -381,6 +381,37 @@ func TestLongChunks(t *testing.T) {
 	}
 }
 
+// TestNaN has a query that is NaN, and keys that are in all of the first part of a split context: what sees them is NaN.
+func TestNaN(t *testing.T) {
+	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
+		r := newRig(t, shape{4, 1, 16, 3 * 38, 16, dt, dt})
+		rng := rand.New(rand.NewPCG(13, 16))
+		data := random(rng, dt, r.cache.Buffer.Size/dt.Bytes(1))
+		block, row := len(data)/(3*38), int(dt.Bytes(4*16))
+		b := attention.NewBatch(3, 3, 38)
+		for i := range int32(3) {
+			var blocks []int32
+			for j := range int32(38) {
+				blocks = append(blocks, 38*i+j)
+			}
+			r.check(b.Add(600, 1, blocks, 16))
+		}
+		qkv := r.random(rng, 3)
+		for i := range row {
+			qkv[0][row+i] = 0xff // the second request's
+		}
+		for i := range 20 * block {
+			data[2*38*block+i] = 0xff // the third one's
+		}
+		r.check(r.stream.CopyToDevice(r.cache.Buffer, data))
+		o, cache := r.want(b, qkv)
+		if x, y, z := o.At(0), o.At(4*16), o.At(2*4*16); x != x || y == y || z == z {
+			t.Fatal("the reference gives ", x, y, z)
+		}
+		r.hold(dt.String(), r.step(b, 3, qkv), o, cache)
+	}
+}
+
 // TestSizes runs decodes in steps of few rows and in larger ones, which have other kernels, some of them where all
 // blocks run at once; alone, beside a chunk and recorded: in a size they have the same bits.
 func TestSizes(t *testing.T) {
