@@ -262,21 +262,10 @@ type Known struct {
 // places, which are not looked at again. known may be nil. It appends to fresh the requests
 // of which there may be something that the device does not know.
 func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []Known, fresh []int32) ([]int32, error) {
-	n := len(b.SeqLens)
-	switch {
-	case len(b.QueryStart) != n+1:
-		return fresh, fmt.Errorf("attention: %d entries in QueryStart for %d requests, there must be one more than requests", len(b.QueryStart), n)
-	case b.Stride < 0 || len(b.BlockTable) < n*b.Stride:
-		return fresh, fmt.Errorf("attention: %d entries in BlockTable for %d requests with stride %d", len(b.BlockTable), n, b.Stride)
-	case b.QueryStart[0] != 0:
-		return fresh, fmt.Errorf("attention: QueryStart begins with %d, not 0", b.QueryStart[0])
-	case b.Rows() != rows:
-		return fresh, fmt.Errorf("attention: the batch describes %d rows, the step has %d", b.Rows(), rows)
-	case len(b.Slots) != rows:
-		return fresh, fmt.Errorf("attention: %d entries in Slots for %d rows", len(b.Slots), rows)
-	case len(b.Sequences) != 0 && len(b.Sequences) != n:
-		return fresh, fmt.Errorf("attention: %d entries in Sequences for %d requests", len(b.Sequences), n)
+	if err := b.sizes(rows); err != nil {
+		return fresh, err
 	}
+	n := len(b.SeqLens)
 	limit := uint32(min(blocks, math.MaxInt32))
 	for r := range n {
 		var k Known
@@ -294,6 +283,40 @@ func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []Known, fresh []
 		}
 	}
 	return fresh, nil
+}
+
+// sizes holds how long the lists are against each other and the rows of a step.
+func (b *Batch) sizes(rows int) error {
+	n := len(b.SeqLens)
+	switch {
+	case len(b.QueryStart) != n+1:
+		return fmt.Errorf("attention: %d entries in QueryStart for %d requests, there must be one more than requests", len(b.QueryStart), n)
+	case b.Stride < 0 || b.Stride > 0 && len(b.BlockTable)/b.Stride < n:
+		return fmt.Errorf("attention: %d entries in BlockTable for %d requests with stride %d", len(b.BlockTable), n, b.Stride)
+	case b.QueryStart[0] != 0:
+		return fmt.Errorf("attention: QueryStart begins with %d, not 0", b.QueryStart[0])
+	case b.Rows() != rows:
+		return fmt.Errorf("attention: the batch describes %d rows, the step has %d", b.Rows(), rows)
+	case len(b.Slots) != rows:
+		return fmt.Errorf("attention: %d entries in Slots for %d rows", len(b.Slots), rows)
+	case len(b.Sequences) != 0 && len(b.Sequences) != n:
+		return fmt.Errorf("attention: %d entries in Sequences for %d requests", len(b.Sequences), n)
+	}
+	return nil
+}
+
+// ValidateLists is what Validate does where no cache is known: rows, slots and the table can be
+// read by request. What they say may be of no cache there is.
+func (b *Batch) ValidateLists(rows int) error {
+	if err := b.sizes(rows); err != nil {
+		return err
+	}
+	for r := range b.SeqLens {
+		if first, end := b.QueryStart[r], b.QueryStart[r+1]; end < first || int(end) > rows {
+			return fmt.Errorf("attention: request %d: rows %d to %d", r, first, end)
+		}
+	}
+	return nil
 }
 
 // decodes reports whether a request has one row, which is valid, in the last block that is

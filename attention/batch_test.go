@@ -286,9 +286,12 @@ func TestUniform(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	for want, break_ := range map[string]func(b *attention.Batch){
-		"2 entries in QueryStart for 3 requests":                 func(b *attention.Batch) { b.QueryStart = b.QueryStart[:2] },
-		"5 entries in BlockTable":                                func(b *attention.Batch) { b.BlockTable = b.BlockTable[:5] },
-		"with stride -1":                                         func(b *attention.Batch) { b.Stride = -1 },
+		"2 entries in QueryStart for 3 requests": func(b *attention.Batch) { b.QueryStart = b.QueryStart[:2] },
+		"5 entries in BlockTable":                func(b *attention.Batch) { b.BlockTable = b.BlockTable[:5] },
+		"with stride -1":                         func(b *attention.Batch) { b.Stride = -1 },
+		"for 4 requests with stride": func(b *attention.Batch) { // four of which are 0 entries in 64 bits
+			b.Stride, b.QueryStart, b.SeqLens = math.MaxInt/2+1, append(b.QueryStart, 9), append(b.SeqLens, 0)
+		},
 		"QueryStart begins with 1":                               func(b *attention.Batch) { b.QueryStart[0] = 1 },
 		"describes 8 rows, the step has 9":                       func(b *attention.Batch) { b.QueryStart[3] = 8 },
 		"8 entries in Slots":                                     func(b *attention.Batch) { b.Slots = b.Slots[:8] },

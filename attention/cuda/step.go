@@ -167,6 +167,9 @@ func (st *step) fits(b *attention.Batch, rows int) error {
 // check holds a batch to the caches. named tells that its sequences have names, by which
 // tables can be told from those of earlier steps.
 func (st *step) check(b *attention.Batch, rows int) (named bool, err error) {
+	if len(st.caches) == 0 { // the first launch holds it to its own
+		return false, b.ValidateLists(rows)
+	}
 	if len(st.caches) != 1 || b.Requests() == 0 || len(b.Sequences) != b.Requests() {
 		for _, c := range st.caches {
 			if err := st.valid(b, rows, c); err != nil {

@@ -216,6 +216,25 @@ func TestInvalidSteps(t *testing.T) {
 	}
 }
 
+// TestInvalidFirstSteps: what does not depend on a cache is refused before the op knows one.
+func TestInvalidFirstSteps(t *testing.T) {
+	r := newFakeRig(t, fake.Eager)
+	for want, change := range map[string]func(b *attention.Batch){
+		"1 entries in QueryStart for 2 requests": func(b *attention.Batch) { b.QueryStart = b.QueryStart[:1] },
+		"describes 5 rows, the step has 3":       func(b *attention.Batch) { b.QueryStart[2] = 5 },
+		"request 0: rows 0 to 5":                 func(b *attention.Batch) { b.QueryStart[1] = 5 },
+		"request 0: rows 0 to -1":                func(b *attention.Batch) { b.QueryStart[1] = -1 },
+		"0 entries in Slots":                     func(b *attention.Batch) { b.Slots = nil },
+		"5 entries in BlockTable":                func(b *attention.Batch) { b.BlockTable = b.BlockTable[:5] },
+		"with stride -1":                         func(b *attention.Batch) { b.Stride = -1 },
+	} {
+		b := batch(t, 0)
+		change(b)
+		r.refuses(want, r.op.Prepare(r.stream, b, 8, 3))
+	}
+	r.must(r.op.Prepare(r.stream, batch(t, 0), 8, 3))
+}
+
 // TestGrids: a step that is launched has blocks for its own tiles and for the parts of
 // its own contexts, of at least 64 keys, or 512 for large tiles; a recorded one for all
 // that a step of its size may have, but does not split large tiles. The card holds two
