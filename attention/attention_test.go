@@ -103,6 +103,8 @@ func TestVisible(t *testing.T) {
 		{attention.Params{Causal: true, Window: 9}, 3, 8, 0, 4},
 		{attention.Params{Window: 2}, 3, 8, 2, 5},
 		{attention.Params{Window: 2}, 7, 8, 6, 8},
+		{attention.Params{Window: math.MaxInt32}, 7, 8, 0, 8},
+		{attention.Params{Causal: true, Window: math.MaxInt32}, 7, 8, 0, 8},
 	} {
 		if from, to := c.p.Visible(c.pos, c.n); from != c.from || to != c.to {
 			t.Errorf("%+v at %d of %d: [%d, %d), want [%d, %d)", c.p, c.pos, c.n, from, to, c.from, c.to)

@@ -389,7 +389,10 @@ func (b *Batch) Request(row int) int {
 func (p *Params) Visible(pos, length int) (from, to int) {
 	from, to = 0, length
 	if p.Window > 0 {
-		from, to = max(0, pos-p.Window+1), min(length, pos+p.Window)
+		from = max(0, pos-p.Window+1)
+		if p.Window < length-pos { // their sum may not fit 32 bits
+			to = pos + p.Window
+		}
 	}
 	if p.Causal {
 		to = pos + 1

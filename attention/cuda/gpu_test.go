@@ -257,6 +257,7 @@ var cases = []struct {
 	{"bf16 large heads", shape{2, 1, 256, 96, 16, dtype.BF16, dtype.BF16}, nil},
 	{"f32", shape{6, 2, 64, 96, 16, dtype.F32, dtype.F32}, nil},
 	{"f32 odd", shape{3, 1, 19, 96, 7, dtype.F32, dtype.F32}, []program.Attr{integer("window", 20), float("softcap", 2)}},
+	{"f32 all in the window", shape{2, 1, 8, 96, 3, dtype.F32, dtype.F32}, []program.Attr{integer("window", 1<<31-1), bidirectional}},
 	{"f32 over bf16", shape{17, 1, 160, 96, 16, dtype.F32, dtype.BF16}, []program.Attr{bidirectional}},
 	{"bf16 over f16", shape{4, 2, 72, 96, 5, dtype.BF16, dtype.F16}, nil},
 }

@@ -94,7 +94,7 @@ func compute(s *attention.Shape, p *attention.Params, b *attention.Batch, args [
 			for head := range s.Heads {
 				var seen []int
 				for j := range length {
-					if p.Causal && j > pos || p.Window > 0 && (j <= pos-p.Window || j >= pos+p.Window) {
+					if p.Causal && j > pos || p.Window > 0 && (j <= pos-p.Window || j-pos >= p.Window) {
 						continue
 					}
 					seen = append(seen, j)
