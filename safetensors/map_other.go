@@ -13,8 +13,10 @@ type mapping struct {
 	bytes []byte
 }
 
+func open(path string) (*os.File, error) { return os.Open(path) }
+
 func mapFile(path string) (*mapping, error) {
-	f, err := os.Open(path)
+	f, err := open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -15,8 +15,11 @@ type mapping struct {
 	mapped bool // bytes must be unmapped; an empty file has no mapping
 }
 
+// open opens a file for reading. It does not wait for somebody who writes to a pipe: who asks what was opened sees one.
+func open(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) }
+
 func mapFile(path string) (*mapping, error) {
-	f, err := os.Open(path)
+	f, err := open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -140,11 +140,14 @@ func shardsOf(dir string) (shards []string, placed []placement, err error) {
 
 // readIndex reads an index file of at most MaxHeader bytes.
 func readIndex(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if _, err := fileSize(f); err != nil {
+		return nil, err
+	}
 	text, err := io.ReadAll(io.LimitReader(f, MaxHeader+1))
 	if err != nil {
 		return nil, err
