@@ -253,6 +253,7 @@ var cases = []struct {
 	{"bf16 both sides", shape{2, 1, 16, 96, 8, dtype.BF16, dtype.BF16}, []program.Attr{integer("window", 50), bidirectional}},
 	{"f16 turned round", shape{4, 2, 32, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("scale", -0.3)}},
 	{"bf16 turned round and capped", shape{2, 1, 48, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{float("scale", -0.3), float("softcap", 2), integer("window", 30)}},
+	{"bf16 all alike", shape{2, 1, 16, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{float("scale", 0)}},
 	{"bf16 wide group", shape{71, 1, 64, 96, 16, dtype.BF16, dtype.BF16}, nil},
 	{"bf16 large heads", shape{2, 1, 256, 96, 16, dtype.BF16, dtype.BF16}, nil},
 	{"f32", shape{6, 2, 64, 96, 16, dtype.F32, dtype.F32}, nil},
