@@ -190,7 +190,7 @@ func (st *step) check(b *attention.Batch, rows int) (named bool, err error) {
 		}
 	}
 	if !alone {
-		err = st.apart(b, st.caches[0])
+		err = st.apart(b, st.caches[0], true)
 	}
 	return true, err
 }
@@ -200,12 +200,12 @@ func (st *step) valid(b *attention.Batch, rows int, c cache) error {
 	if err := b.Validate(rows, c.blocks, c.blockSize); err != nil {
 		return err
 	}
-	return st.apart(b, c)
+	return st.apart(b, c, false)
 }
 
 // apart returns an error if a request has what another one appends to, in a valid batch.
 // Blocks are looked up in a set that stays in the processor's first-level cache.
-func (st *step) apart(b *attention.Batch, c cache) error {
+func (st *step) apart(b *attention.Batch, c cache, named bool) error {
 	if words := (c.blocks + 63) / 64; len(st.written) < words {
 		st.written = make([]uint64, words)
 	}
@@ -232,7 +232,7 @@ func (st *step) apart(b *attention.Batch, c cache) error {
 		if slices.Contains(slots, attention.PaddedSlot) { // it does not append to all of its end
 			read = (int(n) + c.blockSize - 1) / c.blockSize
 		}
-		for _, block := range b.BlockTable[r*b.Stride:][:read] {
+		for _, block := range st.blocks(b, r, named)[:read] {
 			if written[uint32(block)/64]&(1<<(uint32(block)%64)) != 0 {
 				met = true
 			}
@@ -241,12 +241,21 @@ func (st *step) apart(b *attention.Batch, c cache) error {
 	if !met {
 		return nil
 	}
-	return shared(b, c) // a request may have a block twice, or append to part of its end
+	return st.shared(b, c, named) // a request may have a block twice, or append to part of its end
+}
+
+// blocks returns a request's as they were checked, which is what launches read: of a sequence with a
+// name that may be other than the batch has by now.
+func (st *step) blocks(b *attention.Batch, r int, named bool) []int32 {
+	if named {
+		return st.table.row(r)
+	}
+	return b.BlockTable[r*b.Stride:]
 }
 
 // shared says which request reads what another one appends to; nil if a request only
 // has a block twice.
-func shared(b *attention.Batch, c cache) error {
+func (st *step) shared(b *attention.Batch, c cache, named bool) error {
 	writer := map[int32]int{}
 	for r := range b.Requests() {
 		for _, s := range b.Slots[b.QueryStart[r]:b.QueryStart[r+1]] {
@@ -259,7 +268,7 @@ func shared(b *attention.Batch, c cache) error {
 		if b.QueryStart[r] == b.QueryStart[r+1] {
 			continue // it is left out
 		}
-		for _, block := range b.BlockTable[r*b.Stride:][:(int(n)+c.blockSize-1)/c.blockSize] {
+		for _, block := range st.blocks(b, r, named)[:(int(n)+c.blockSize-1)/c.blockSize] {
 			if w, ok := writer[block]; ok && w != r {
 				return fmt.Errorf("%s: request %d reads block %d, which request %d appends to in this step", attention.Name, r, block, w)
 			}

@@ -182,6 +182,17 @@ func TestNamesAreHeld(t *testing.T) {
 			t.Errorf("a launch found blocks %v", x.table)
 		}
 	}
+	b.Reset()
+	add(3, 6, 4, 5)
+	add(4, 6, 4, 6)
+	r.must(r.op.Prepare(r.stream, b, 8, 2))
+	b.Slots[1]++
+	r.refuses("row 1 is at position 6, whose slot is 26 of 36, not 27", r.op.Prepare(r.stream, b, 8, 2))
+	b.Slots[1]--
+	b.BlockTable[0], b.BlockTable[4] = 9999, -1 // nor where block 4 is in two places
+	r.must(r.op.Prepare(r.stream, b, 8, 2))
+	b.Reset()
+	add(5, 8, 1, 2, 3)
 	b.Sequences = append(b.Sequences, 5)
 	r.refuses("2 entries in Sequences for 1 requests", r.op.Prepare(r.stream, b, 8, 1))
 	nameless := func(blocks ...[]int32) error {
