@@ -1,6 +1,7 @@
 package attention_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -219,6 +220,13 @@ func TestAdvanceRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 		}).Advance(0, size, more),
+		"as many rows as requests": with(func(b *attention.Batch) {
+			b.Reset()
+			if err := errors.Join(b.AddSequence(1, 5, 2, []int32{4, 5}, size), b.AddSequence(2, 7, 0, []int32{4, 5}, size)); err != nil {
+				t.Fatal(err)
+			}
+		}).Advance(0, size, more),
+		"a table that was cut":       with(func(b *attention.Batch) { b.BlockTable = b.BlockTable[:3] }).Advance(2, size, more),
 		"a length of somebody's own": with(func(b *attention.Batch) { b.SeqLens[0] = 1 }).Advance(1, size, more),
 	} {
 		if did {
@@ -318,6 +326,25 @@ func TestValidate(t *testing.T) {
 	b.Slots[2], b.Slots[5], b.SeqLens[1] = attention.PaddedSlot, attention.PaddedSlot, 0
 	if err := b.Validate(9, 8, 4); err != nil {
 		t.Errorf("padded rows and a padded request: %v", err)
+	}
+}
+
+// What is known of a sequence is not looked at again, but for its last block, which has the new token.
+func TestValidateNew(t *testing.T) {
+	b := attention.NewBatch(1, 1, 3)
+	if err := b.AddSequence(1, 6, 1, []int32{4, 8}, 4); err != nil {
+		t.Fatal(err)
+	}
+	known := []attention.Known{{Name: 1, Blocks: 2, Last: 8}}
+	if fresh, err := b.ValidateNew(1, 9, 4, known, nil); err != nil || len(fresh) != 0 {
+		t.Errorf("fresh are %v, %v", fresh, err)
+	}
+	if _, err := b.ValidateNew(1, 8, 4, known, nil); err == nil || !strings.Contains(err.Error(), "whose slot is 34 of 32, not 34") {
+		t.Errorf("block 8 of 8: %v", err)
+	}
+	b.Slots[0]++
+	if _, err := b.ValidateNew(1, 9, 4, known, nil); err == nil || !strings.Contains(err.Error(), "whose slot is 34 of 36, not 35") {
+		t.Errorf("the next slot: %v", err)
 	}
 }
 
