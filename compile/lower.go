@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"fmt"
 	"slices"
 
 	"pwc/ir"
@@ -12,7 +13,8 @@ import (
 // Norms, softmax and rope compute in f32 and end in one cast, so that the value
 // of the graph is still rounded once.
 func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
-	return ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+	var refused *nodeError
+	lowered, err := ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
 		l := lowering{rw, n}
 		var out ir.Value
 		switch {
@@ -25,6 +27,9 @@ func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 		case n.Op.Name == "rope":
 			out = l.rope()
 		case n.Op.Name == "matmul" && !rw.Old().Type(n.Args[0]).DType.Float():
+			if terms := l.terms(); refused == nil && !counts(m, terms) {
+				refused = &nodeError{originOf(n), fmt.Sprintf("matmul: the sums have %s terms, which is more than an int64 can count", terms)}
+			}
 			out = l.intMatmul()
 		default:
 			rw.Keep(n)
@@ -32,6 +37,16 @@ func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 		}
 		rw.Replace(n.Results[0], out)
 	})
+	if refused != nil { // a rule of the language refused what it was lowered to
+		return nil, refused
+	}
+	return lowered, err
+}
+
+// counts reports whether a number fits an int64 whatever the symbols are.
+func counts(m *ir.Module, d dim.Dim) bool {
+	_, ok := d.Bounds(m.Bounds)
+	return ok
 }
 
 // lowering is the lowering of one node.
@@ -146,6 +161,12 @@ func (l lowering) rope() ir.Value {
 		return turned[0]
 	}
 	return l.op("concat", turned, ir.IntAttr("axis", 2))
+}
+
+// terms is how many products a matmul adds up in all of its result.
+func (l lowering) terms() dim.Dim {
+	a := l.Old().Type(l.n.Args[0]).Shape
+	return l.Old().Type(l.n.Results[0]).Elements().Mul(a[len(a)-1])
 }
 
 // intMatmul is a broadcast product, summed: the product kernels are for floats. It has an

@@ -1,10 +1,15 @@
 package compile_test
 
 import (
+	"context"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"pwc/compile"
+	hostbackend "pwc/compile/host"
+	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/program"
 )
@@ -206,4 +211,25 @@ func TestElementsThatDoNotCompute(t *testing.T) {
 	if err := p.Validate(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestTermsThatCannotBeCounted: what an integer product is lowered to may be larger
+// than the language allows though the product is not, which is no internal error.
+func TestTermsThatCannotBeCounted(t *testing.T) {
+	m := parse(t, `pwc 1
+module "m" {
+  sym N in [1, 1099511627776] batch
+  func @f(%x: i8[N, 4096], %w: i8[4096, 4096]) -> (i8[N, 4096]) {
+    %y = neg(%x)
+    %z = matmul(%y, %w)
+    return %z
+  }
+}
+`)
+	_, err := compile.Compile(context.Background(), m, compile.Shape{}, hostbackend.New(), compile.Options{})
+	var at *ir.Error
+	if !errors.As(err, &at) || at.Pos.Line != 6 || !strings.Contains(at.Msg, "matmul: the sums have 16777216*N terms") {
+		t.Errorf("got %v", err)
+	}
+	compileHost(t, m, shapeOf("N", 1, 1<<20), compile.Options{})
 }
