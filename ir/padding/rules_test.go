@@ -103,6 +103,8 @@ var cases = []struct{ name, body, returns, types, want string }{
 	{"gather columns by rows", "%r = gather(%x, %ids, axis=1)", "%u", "f32[8, 8]", "gather: result 0 (f32[N, N]) cannot be padded over N"},
 	{"scatter to slots", "scatter(@kv, %slots, %x)", "%x", "f32[N, 8]", ""},
 	{"scatter to slots after moves", "%a = reshape(%slots, shape=[N, 1])\n%b = cast(%a, dtype=i64)\n%d = slice(%b, axis=1, start=0, end=1)\n%e = reshape(%d, shape=[N])\nscatter(@kv, %e, %x)", "%x", "f32[N, 8]", ""},
+	{"scatter to slots after a move", "%a = cast(%slots, dtype=i64)\nscatter(@kv, %a, %x)", "%x", "f32[N, 8]", ""},
+	{"scatter to other positions after a move", "%a = cast(%ids, dtype=i64)\nscatter(@kv, %a, %x)", "%x", "f32[N, 8]", "every row writes into memory"},
 	{"scatter to other positions", "scatter(@kv, %ids, %x)", "%x", "f32[N, 8]", "scatter mixes rows of N: every row writes into memory that all rows share"},
 	{"scatter to computed slots", "%a = add(%slots, 1)\nscatter(@kv, %a, %x)", "%x", "f32[N, 8]", "every row writes into memory"},
 	{"scatter to unsigned slots", "%a = cast(%slots, dtype=u8)\nscatter(@kv, %a, %x)", "%x", "f32[N, 8]", "every row writes into memory"},
