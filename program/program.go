@@ -169,16 +169,18 @@ type Launch struct {
 // AttrKind is the kind of an attribute's value.
 type AttrKind uint8
 
+// Kinds of attributes, each named after the field of [Attr] that has the value.
 const (
 	AttrDim AttrKind = iota
 	AttrFloat
 	AttrBool
-	AttrString
+	AttrString // Str
 	AttrDims
 	AttrFloats
 )
 
-// Attr is a named value given to an extern op, a library routine or a launch.
+// Attr is a named value given to an extern op, a library routine or a launch: the
+// field of its kind.
 type Attr struct {
 	Name   string
 	Kind   AttrKind

@@ -5,6 +5,7 @@ import "fmt"
 // File is a register file, or none.
 type File uint8
 
+// The register files.
 const (
 	NoReg File = iota
 	F          // float32, a block (in Phase.Scalar: SF)
@@ -19,6 +20,7 @@ func (f File) String() string { return [...]string{"", "f", "i", "sf", "si"}[f] 
 // Use is what an instruction's X field names.
 type Use uint8
 
+// What X may name.
 const (
 	NoX    Use = iota
 	XLoad      // an access that is read
@@ -30,6 +32,7 @@ const (
 // Place is a set of the places in a phase where an instruction may stand.
 type Place uint8
 
+// The places: the fields of [Phase], and after a product.
 const (
 	InScalar Place = 1 << iota
 	InPre

@@ -5,6 +5,8 @@ package vec
 // run on the scalar files.
 type Op uint8
 
+// The operations. Those without a comment are the ops of the IR that they are named
+// after, element by element, computed in float32 (the letter I at the end: in int64).
 const (
 	OpInvalid Op = iota
 
