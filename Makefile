@@ -51,7 +51,7 @@ targets: # what users compile for GPUs, of every module in testdata: pieces, att
 	go build -tags nocuda -o /dev/null ./cmd/pwc
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; go build -o $$dir/pwc ./cmd/pwc; \
 	for t in cuda:sm_80 cuda:sm_90; do for m in testdata/*.ir testdata/hf/*/config.json; do echo $$t $$m; done; done | \
-	PWC_CACHE= PWC_CACHE_PATH= PWC_CACHE_REMOTE= PWC_CACHE_DIR=$$dir/cache xargs -n 2 -P 2 sh -c 'echo "$$1 $$2"; '$$dir'/pwc compile --target $$1 --context 64 --capture-sizes none $$2 >/dev/null' compile
+	PWC_CACHE= PWC_CACHE_PATH= PWC_CACHE_REMOTE= PWC_CACHE_DIR=$$dir/cache xargs -n 2 -P 2 sh -c 'echo "$$1 $$2"; case $$2 in *.json) set -- $$@ --context 64;; esac; '$$dir'/pwc compile --capture-sizes none --target $$@ >/dev/null' compile
 
 race:
 	go test -race $(CONCURRENT)

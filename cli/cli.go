@@ -185,6 +185,7 @@ config.json as transformers writes it, or a config.json alone.`,
   pwc compile DIR --target cuda:sm_90          fill the cache for GPUs; no GPU is needed
   pwc generate DIR --target cuda --ids 5,7     run on the GPU at hand
   pwc bench config.json --target cuda          how fast it is, and where the time goes`,
+		Version:       version().Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -200,6 +201,7 @@ config.json as transformers writes it, or a config.json alone.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetVersionTemplate("pwc {{.Version}}\n")
 	root.SetHelpCommand(helpCommand())
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON document instead of text")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print counts, bytes and seconds of each stage on standard error")

@@ -26,7 +26,8 @@ type modelFlags struct {
 	ignore  []string
 	context int64
 
-	changed func() []string // flags that were given and are of checkpoints alone
+	alone   []string        // names of flags that are of checkpoints alone
+	changed func() []string // those of them that were given
 }
 
 // addImport adds the flags that say how a checkpoint directory is read.
@@ -36,8 +37,9 @@ func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 	fl.StringVar(&f.arch, "architecture", "", "import a checkpoint as this `NAME` instead of the one in its config")
 	fl.Var(&wholeNumber[int64]{&f.context, 1, maxNumber}, "context", "the longest sequence that will be served, in `TOKENS`: some checkpoints compute positions by it (default: what the checkpoint was trained on)")
 	fl.StringSliceVar(&f.ignore, "ignore-key", nil, "`KEY`s of the config that have no effect on the model")
+	f.alone = []string{"dtype", "architecture", "context", "ignore-key"}
 	f.changed = func() []string {
-		return slices.DeleteFunc([]string{"dtype", "architecture", "ignore-key"}, func(name string) bool { return !fl.Changed(name) })
+		return slices.DeleteFunc(slices.Clone(f.alone), func(name string) bool { return !fl.Changed(name) })
 	}
 }
 
