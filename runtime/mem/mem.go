@@ -67,7 +67,10 @@ type Options struct {
 
 // Allocator is the memory of one device, shared by its pools: the limit and the
 // totals are over all of them. Its methods, and those of its pools, may be
-// called from any goroutine.
+// called from any goroutine. Those that give segments back, Empty, Trim and an Alloc
+// that finds no room, wait for the streams that these were allocated for, which no other
+// goroutine may use meanwhile: pools whose streams run beside each other have allocators
+// of their own, as those of piecewise do.
 type Allocator struct {
 	backing Backing
 	limit   int64
