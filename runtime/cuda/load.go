@@ -283,7 +283,11 @@ func (x *Executable) loadStep(s *program.Step, f *Function) error {
 	}
 	if n, ok := l.Shared.Const(); !ok || n > optIn-int64(f.staticShared) {
 		if n > x.dev.maxShared(f) {
-			return fail("%d bytes of dynamic shared memory, the device has %d", n, x.dev.maxShared(f))
+			hint := ""
+			if own := x.dev.info.Target; x.program.Target != own {
+				hint = "; programs for " + own + " take no more"
+			}
+			return fail("%d bytes of dynamic shared memory, the device has %d%s", n, x.dev.maxShared(f), hint)
 		}
 		return x.dev.allowShared(f)
 	}
