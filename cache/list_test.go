@@ -180,6 +180,17 @@ func TestFindInSeveral(t *testing.T) {
 	wantLog(t, j, file, "digest")
 }
 
+// A directory that is named twice, as a layer too, is one, and written.
+func TestDirectoryNamedTwice(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := logged(dir, dir, dir)
+	fill(t, s, "toy", 1)
+	list, err := s.Modules(t.Context())
+	if err != nil || len(list) != 1 || list[0].Layer {
+		t.Errorf("%+v, %v; want one module, of the directory", list, err)
+	}
+}
+
 // A damaged manifest does not hide the others.
 func TestModulesDamaged(t *testing.T) {
 	s, j := logged(t.TempDir())

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,7 +64,10 @@ func newStore(o Options, version int) *Store {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	for _, dir := range o.Layers {
+	for i, dir := range o.Layers {
+		if dir == o.Dir || slices.Contains(o.Layers[:i], dir) {
+			continue // it would be listed twice, and the directory's use not be recorded
+		}
 		s.roots = append(s.roots, root{dir: dir, version: version, layer: true})
 	}
 	if o.Dir != "" {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -90,6 +91,9 @@ func (a *app) withStore(run func(ctx context.Context, s *cache.Store, args []str
 		}
 		if s == nil {
 			return usagef("PWC_CACHE=off: there is no cache")
+		}
+		if info, err := os.Stat(s.Dir()); err == nil && !info.IsDir() {
+			return fmt.Errorf("%s, where the cache should be, is no directory", s.Dir())
 		}
 		return run(cmd.Context(), s, args)
 	}
