@@ -54,7 +54,7 @@ var skipNames = [skipCount]string{
 	skipMode:        "mode none",
 	skipNotCaptured: "no size of the function is captured",
 	skipAbove:       "above the largest captured size",
-	skipPadding:     "padding would mix rows",
+	skipPadding:     "rows must not be padded",
 	skipLinked:      "rows that another function made would mix with an earlier step's",
 	skipNotUniform:  "mode full-decode-only and a batch that is not uniform",
 }

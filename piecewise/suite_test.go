@@ -257,7 +257,7 @@ func mixingRows(t *testing.T, open maker) {
 	}
 	wantF32(t, run(t, f, []float32{1, 2, 3}), []float32{7, 8, 9})
 	wantF32(t, run(t, f, []float32{1, 2, 3, 4}), []float32{11, 12, 13, 14})
-	if s := b.Stats(); s.Skipped["padding would mix rows"] != 1 || s.Replays != 1 || s.PaddedRows != 0 {
+	if s := b.Stats(); s.Skipped["rows must not be padded"] != 1 || s.Replays != 1 || s.PaddedRows != 0 {
 		t.Errorf("skipped %v, replays %d, padded %d; want one mixing, 1, 0", s.Skipped, s.Replays, s.PaddedRows)
 	}
 	store := build.NewMemoryStore()
@@ -265,6 +265,52 @@ func mixingRows(t *testing.T, open maker) {
 	frozen := start(t, mixing, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 4}, Frozen: true, Store: store}))
 	if _, err := issue(t, frozen.Func("forward"), []float32{1, 2, 3}, nil); !errors.Is(err, piecewise.ErrFrozen) {
 		t.Errorf("a frozen backend that would skip a graph: %v, want ErrFrozen", err)
+	}
+}
+
+// A padded row that would name a position out of range forbids padding: the step would
+// report what none of its rows did (C11, C12).
+func TestPositionsForbidPadding(t *testing.T) { positionsForbidPadding(t, onHost) }
+
+func positionsForbidPadding(t *testing.T, open maker) {
+	t.Helper()
+	b := start(t, `pwc 1
+module "shifted" {
+  sym N in [1, 8] batch
+  func @forward(%ids: i32[N]) -> (f32[N, 2]) {
+    %t = iota(shape=[4, 2], dtype=f32)
+    %p = sub(%ids, 1)
+    %y = embedding(%t, %p) loc("model.embed")
+    return %y
+  }
+}
+`, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4}}))
+	f := b.Func("forward")
+	if err := f.Padding(); err == nil || !strings.Contains(err.Error(), "test.ir:7:") || !strings.Contains(err.Error(), "-1 of 4") {
+		t.Errorf("why padding is forbidden: %v, want the position of embedding (line 7)", err)
+	}
+	for _, ids := range [][]int32{{1, 2, 3}, {4, 3, 2, 1}} {
+		in, err := f.Inputs(int64(len(ids)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := in.Int32s("ids")
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(v, ids)
+		r, err := f.Run(context.Background(), in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []float32
+		for _, id := range ids {
+			want = append(want, float32(id-1), float32(id-1))
+		}
+		wantF32(t, read(t, r.At(0)), want)
+	}
+	if s := b.Stats(); s.Skipped["rows must not be padded"] != 1 || s.Replays != 1 || s.PaddedRows != 0 {
+		t.Errorf("skipped %v, replays %d, padded %d; want one, 1, 0", s.Skipped, s.Replays, s.PaddedRows)
 	}
 }
 

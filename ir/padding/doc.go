@@ -23,10 +23,20 @@
 // The classes do not say that real rows are independent of each other: a value
 // made from the first row alone is uniform, because that row is always real.
 //
+// # Positions
+//
+// Whatever a padded row holds does not reach the others, but a position out of range
+// that it names is a fault of the whole step (C12). Integer parameters hold 0 in
+// padded rows, which a step may make −1: so bounds of integers in padded rows are
+// carried along, and an op that takes positions from rows is reported unless they are
+// in its table however small that is. A clamp is what makes unknown ones known.
+//
 // # Trust
 //
 // An extern op declared split is trusted to work row by row (it gets the step's
-// metadata, and so knows which rows are real); any other extern op is not. Writing
+// metadata, and so knows which rows are real) and to write zeros in padded rows; any
+// other extern op is not. Padded rows of a parameter that another function made are
+// taken for 0 too. Writing
 // rows into memory that all rows share, at positions from a tensor, is safe only
 // when padded rows write nowhere: the positions must come from a parameter whose
 // padded rows hold −1, which the caller of [Check] promises by naming it.

@@ -8,7 +8,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// Mixing is one place that forbids padding.
+// Mixing is one place that forbids padding: rows mix, or a padded row may report a
+// position out of range.
 type Mixing struct {
 	Node int       // index into Func.Nodes; -1: a parameter or the return
 	Err  *ir.Error // position, loc and reason
@@ -50,7 +51,7 @@ func leading(m *ir.Module, types []ir.Type) []string {
 // Check reports every place of f that keeps rows of the batch symbol size from
 // being padded, in program order; nil is the proof that they may be. The
 // parameters named by slots are promised to hold −1 in all padded rows; other
-// parameters may hold anything there.
+// parameters may hold anything there, but for integers in positions: those are 0.
 //
 // Rows of parameters and results must lie along the first axis: real rows are
 // then one range of memory.
@@ -66,11 +67,12 @@ func CheckPositions(m *ir.Module, f *ir.Func, size string) []Mixing {
 }
 
 func check(m *ir.Module, f *ir.Func, size string, slots []string, trusted bool) []Mixing {
-	c := &checker{m: m, f: f, size: size, s: dim.Sym(size), mixed: make([]bool, len(f.Values)), slot: make([]bool, len(f.Values)), trusted: trusted}
+	c := &checker{m: m, f: f, size: size, s: dim.Sym(size), mixed: make([]bool, len(f.Values)), slot: make([]bool, len(f.Values)), held: make([]held, len(f.Values)), trusted: trusted}
 	if sym := m.Symbol(size); sym == nil || sym.Kind != ir.Batch {
 		c.report(-1, ir.Pos{}, fmt.Sprintf("@%s cannot be padded: %s is no batch symbol of the module", f.Name, size))
 		return c.found
 	}
+	c.outside(slots)
 	for i, p := range f.Params {
 		info := &f.Values[p]
 		c.slot[p] = slices.Contains(slots, info.Name)
@@ -102,6 +104,7 @@ type checker struct {
 	s       dim.Dim
 	mixed   []bool // by value; what is not mixed is classed by its type
 	slot    []bool // by value: all its elements in padded rows are −1
+	held    []held // by value, of integers and bools
 	trusted bool   // positions name real rows, or none
 	found   []Mixing
 }
@@ -171,10 +174,13 @@ func (c *checker) node(i int, n *ir.Node) {
 			}
 		}
 	}
+	bad := spoilt || why != ""
+	if !bad {
+		why = c.positions(n)
+	}
 	if why != "" {
 		c.report(i, n.Pos, why)
 	}
-	bad := spoilt || why != ""
 	for _, r := range n.Results {
 		c.mixed[r] = bad
 		c.slot[r] = !bad && c.keepsSlots(n)
@@ -182,6 +188,7 @@ func (c *checker) node(i int, n *ir.Node) {
 	for _, w := range n.Versions {
 		c.mixed[w.Value] = bad
 	}
+	c.hold(n)
 }
 
 // losesRows reports whether an operand has rows that a result of n must have

@@ -1,0 +1,288 @@
+package padding
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// held is what is known of the elements of an integer or bool value: of its padded
+// rows, or, where it has no rows, of all. Nothing but positions needs it: a padded row
+// may hold anything, but a position out of range is a fault of the step (C12),
+// whichever row names it.
+type held struct {
+	dim.Interval         // of every element
+	below        dim.Dim // if not 0: every element is less, which Hi cannot say of a symbol
+	same         bool    // a padded row holds what each real row holds, so it faults where they do
+}
+
+// whole is what any value of a dtype may hold.
+func whole(dt dtype.DType) held {
+	bits := dt.Bits()
+	switch {
+	case dt == dtype.Bool:
+		return between(0, 1)
+	case dt.Signed():
+		return between(-1<<(bits-1), 1<<(bits-1)-1)
+	}
+	return between(0, 1<<bits-1)
+}
+
+func between(lo, hi int64) held { return held{Interval: dim.Interval{Lo: lo, Hi: hi}} }
+
+// hull is what is known of a value that is one of two.
+func hull(a, b held) held { return between(min(a.Lo, b.Lo), max(a.Hi, b.Hi)) }
+
+func smaller(a, b held) held { return between(min(a.Lo, b.Lo), min(a.Hi, b.Hi)) }
+
+func larger(a, b held) held { return between(max(a.Lo, b.Lo), max(a.Hi, b.Hi)) }
+
+// arithmetic has the ops that [dim.Dim.Bounds] bounds, and says where it overflows.
+var arithmetic = map[string]dim.Dim{
+	"add": dim.Sym("a").Add(dim.Sym("b")),
+	"sub": dim.Sym("a").Sub(dim.Sym("b")),
+	"mul": dim.Sym("a").Mul(dim.Sym("b")),
+	"neg": dim.Dim{}.Sub(dim.Sym("a")),
+}
+
+func counts(dt dtype.DType) bool { return dt.Int() || dt == dtype.Bool }
+
+// outside sets what values hold that no node makes. Padded rows of parameters are
+// reset to 0; those of a parameter that another function made are the matter of that
+// function.
+func (c *checker) outside(slots []string) {
+	for v := range c.f.Values {
+		info := &c.f.Values[v]
+		if !counts(info.Type.DType) {
+			continue
+		}
+		h, rows := whole(info.Type.DType), c.axis(ir.Value(v)) >= 0
+		switch {
+		case info.Kind == ir.LiteralValue && info.Literal.IsInt:
+			h = between(info.Literal.Int, info.Literal.Int)
+		case info.Kind == ir.ParamValue && rows && slices.Contains(slots, info.Name):
+			h = between(-1, -1)
+		case info.Kind == ir.ParamValue && rows:
+			h = between(0, 0)
+		}
+		h.same = !rows
+		c.held[v] = h
+	}
+}
+
+// hold sets what the results and versions of a node hold.
+func (c *checker) hold(n *ir.Node) {
+	for j, r := range n.Results {
+		if t := c.f.Values[r].Type; counts(t.DType) && !c.mixed[r] {
+			c.held[r] = c.fit(n, r, c.result(n, j))
+		}
+	}
+	for _, w := range n.Versions {
+		old := n.Args[w.Arg]
+		if !counts(c.f.Values[old].Type.DType) || c.mixed[w.Value] {
+			continue
+		}
+		h := whole(c.f.Values[old].Type.DType)
+		switch {
+		case n.Op.Name == "copy":
+			h = c.held[n.Args[1]]
+		case n.Op.Name == "scatter":
+			h = hull(c.held[old], c.held[n.Args[2]])
+		case n.Extern != nil:
+			h = between(0, 0) // an op that is declared split writes zeros (C11)
+		}
+		c.held[w.Value] = c.fit(n, w.Value, h)
+	}
+}
+
+// fit returns h where it is true of a value of n, and else what is always true:
+// integers wrap, and rows that were picked out of others are real ones.
+func (c *checker) fit(n *ir.Node, v ir.Value, h held) held {
+	all, rows := whole(c.f.Values[v].Type.DType), c.axis(v) >= 0
+	same, from := true, false
+	for _, a := range n.Args {
+		from = from || c.axis(a) >= 0
+		same = same && (c.axis(a) < 0 || c.held[a].same)
+	}
+	if !rows && (from || n.Extern != nil) || h.Lo < all.Lo || h.Hi > all.Hi {
+		h = all
+	}
+	switch n.Op.Name {
+	case "iota":
+		same = n.Axis("axis", c.f.Values[v].Type.Rank()) != c.axis(v)
+	case "slice": // row i of a table is not row j
+		same = same && from
+	case "empty", "empty_like", "call":
+		same = false
+	}
+	h.same = !rows || same
+	return h
+}
+
+// result returns bounds of result j of a node, before it wraps.
+func (c *checker) result(n *ir.Node, j int) held {
+	t := c.f.Values[n.Results[j]].Type
+	all := whole(t.DType)
+	arg := func(i int) held {
+		if !counts(c.f.Values[n.Args[i]].Type.DType) {
+			return all
+		}
+		return c.held[n.Args[i]]
+	}
+	switch n.Op.Name {
+	case "add", "sub", "mul", "neg":
+		b, ok := arithmetic[n.Op.Name].Bounds(func(s string) (dim.Interval, bool) {
+			if s == "a" {
+				return arg(0).Interval, true
+			}
+			return arg(1).Interval, true
+		})
+		if ok {
+			return held{Interval: b}
+		}
+	case "div": // truncates; what is divided by 0 is 0
+		if a, b := arg(0), arg(1); b.Lo > 0 {
+			return between(min(a.Lo/b.Lo, a.Lo/b.Hi), max(a.Hi/b.Lo, a.Hi/b.Hi))
+		}
+	case "rem": // has the sign of a, and is a where b is larger
+		if a, b := arg(0), arg(1); b.Lo > 0 {
+			return between(max(min(a.Lo, 0), 1-b.Hi), min(max(a.Hi, 0), b.Hi-1))
+		}
+	case "maximum":
+		return larger(arg(0), arg(1))
+	case "minimum":
+		return smaller(arg(0), arg(1))
+	case "relu":
+		return larger(arg(0), between(0, 0))
+	case "clamp":
+		return smaller(larger(arg(0), arg(1)), arg(2))
+	case "compare":
+		return c.compare(n)
+	case "where":
+		switch cond := arg(0); {
+		case cond.Lo == 1:
+			return arg(1)
+		case cond.Hi == 0:
+			return arg(2)
+		}
+		return hull(arg(1), arg(2))
+	case "not":
+		if a := arg(0); t.DType == dtype.Bool {
+			return between(1-a.Hi, 1-a.Lo)
+		}
+	case "and":
+		if t.DType == dtype.Bool {
+			return smaller(arg(0), arg(1))
+		}
+	case "or":
+		if t.DType == dtype.Bool {
+			return larger(arg(0), arg(1))
+		}
+	case "cast":
+		if from := c.f.Values[n.Args[0]].Type.DType; counts(from) && t.DType != dtype.Bool {
+			return arg(0)
+		}
+	case "reshape", "transpose", "broadcast_to", "slice", "split", "full", "gather", "embedding":
+		return arg(0)
+	case "concat", "pad":
+		h := arg(0)
+		for i := 1; i < len(n.Args); i++ {
+			h = hull(h, arg(i))
+		}
+		return h
+	case "argmax":
+		return c.upTo(c.f.Values[n.Args[0]].Type.Shape[c.attrAxis(n)], all)
+	case "topk":
+		if x := c.f.Values[n.Args[0]].Type; j == 1 {
+			return c.upTo(x.Shape[x.Rank()-1], all)
+		}
+		return arg(0)
+	case "iota":
+		return c.upTo(t.Shape[n.Axis("axis", t.Rank())], all)
+	case "const":
+		if values, _ := n.Attr("values"); len(values.Floats) > 0 {
+			return between(int64(slices.Min(values.Floats)), int64(slices.Max(values.Floats)))
+		}
+	case "call":
+		return between(0, 0) // an op that is declared split writes zeros (C11)
+	}
+	return all
+}
+
+// upTo is what positions of an axis hold.
+func (c *checker) upTo(extent dim.Dim, all held) held {
+	b, ok := extent.Bounds(c.m.Bounds)
+	if !ok || b.Hi-1 > all.Hi {
+		return all
+	}
+	return held{Interval: dim.Interval{Hi: max(b.Hi-1, 0)}, below: extent}
+}
+
+func (c *checker) compare(n *ir.Node) held {
+	if !counts(c.f.Values[n.Args[0]].Type.DType) || !counts(c.f.Values[n.Args[1]].Type.DType) {
+		return between(0, 1)
+	}
+	a, b := c.held[n.Args[0]], c.held[n.Args[1]]
+	never, always := false, false
+	dir, _ := n.Attr("dir")
+	switch dir.Str {
+	case "lt":
+		never, always = a.Lo >= b.Hi, a.Hi < b.Lo
+	case "le":
+		never, always = a.Lo > b.Hi, a.Hi <= b.Lo
+	case "gt":
+		never, always = a.Hi <= b.Lo, a.Lo > b.Hi
+	case "ge":
+		never, always = a.Hi < b.Lo, a.Lo >= b.Hi
+	case "eq":
+		never, always = a.Hi < b.Lo || a.Lo > b.Hi, a.Lo == b.Hi && a.Hi == b.Lo
+	case "ne":
+		never, always = a.Lo == b.Hi && a.Hi == b.Lo, a.Hi < b.Lo || a.Lo > b.Hi
+	}
+	switch {
+	case never:
+		return between(0, 0)
+	case always:
+		return between(1, 1)
+	}
+	return between(0, 1)
+}
+
+// positions returns why padded rows may make n report a position out of range, or "".
+// A step has a real row, which needs the table to have a position at least. What
+// scatter does with slots is in its rule.
+func (c *checker) positions(n *ir.Node) string {
+	table, index, axis := 0, 1, 0
+	switch n.Op.Name {
+	case "embedding":
+	case "gather":
+		axis = c.attrAxis(n)
+	case "linear_select":
+		table, index = 1, 2
+	default:
+		return ""
+	}
+	h := c.held[n.Args[index]]
+	if c.axis(n.Args[index]) < 0 || h.same || c.picks(n) {
+		return ""
+	}
+	extent := c.f.Values[n.Args[table]].Type.Shape[axis]
+	least := int64(1)
+	if b, ok := extent.Bounds(c.m.Bounds); ok {
+		least = max(least, b.Lo)
+	}
+	if h.Lo >= 0 && (h.Hi < least || h.below.Equal(extent)) {
+		return ""
+	}
+	what := fmt.Sprintf("%d to %d", h.Lo, h.Hi)
+	switch {
+	case h.Lo == h.Hi:
+		what = fmt.Sprint(h.Lo)
+	case h.Interval == whole(c.f.Values[n.Args[index]].Type.DType).Interval:
+		what = "any"
+	}
+	return fmt.Sprintf("%s: positions that padded rows compute may be out of range (%s of %s)", n.Name(), what, extent)
+}
