@@ -8,7 +8,8 @@
 // something near zero, and feeds ops that jump (compare, argmax, topk, floor,
 // casts to integers, remainders) only values that every correct implementation
 // gives to the bit: inputs, integers, and floats that hold small integers.
-// Memory is written before it is read, and positions are in range. Modules that
+// Memory is written before it is read, and positions are in range, unless
+// [Options] says otherwise. Modules that
 // [Exact] makes are for any inputs instead, and have fewer ops.
 package irgen
 
@@ -62,6 +63,9 @@ type Options struct {
 	// batch: reductions, cumsum, softmax, gather, products over it, and layout
 	// ops that move it.
 	MixRows bool
+
+	// Faults lets positions be out of range now and then.
+	Faults bool
 
 	// Load adds a load symbol B in [1, 64], the extent of a state.
 	Load bool

@@ -195,12 +195,19 @@ func (g *generator) linearSelect() {
 	g.emit("linear_select", args, like)
 }
 
-// index returns positions in [0, n) made from an integer value that ok accepts.
+// index returns positions in [0, n) made from an integer value that ok accepts, or
+// any that are near.
 func (g *generator) index(n dim.Dim, ok func(*value) bool) *value {
 	x := g.pick(both(integer, ok))
 	lo := g.bounds(n).Lo
 	if x == nil || lo < 1 {
 		return nil
+	}
+	if g.o.Faults && g.chance(2) {
+		if op := []string{"add", "sub"}[g.r.Intn(2)]; g.allowed(op) && x.t.DType.Signed() && x.max < 100 {
+			return g.emit(op, []ir.Value{x.v, g.scalar(x.t.DType, float64(1+g.r.Intn(3)))}, value{max: x.max + 3, exact: x.exact, whole: x.whole})
+		}
+		return x
 	}
 	return g.clamp(x, 0, float64(min(lo, 100)-1), true)
 }
@@ -276,7 +283,7 @@ func (g *generator) scatter() {
 	}
 	axis := g.mixAxis(dst)
 	idx := g.index(dst.t.Shape[axis], func(i *value) bool {
-		return i.t.Rank() == 1 && (g.o.MixRows || !i.rows())
+		return i.t.Rank() == 1 && i.v != dst.v && (g.o.MixRows || !i.rows())
 	})
 	if idx == nil {
 		return

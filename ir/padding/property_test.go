@@ -12,6 +12,7 @@ import (
 
 	"pwc/internal/irgen"
 	"pwc/ir"
+	"pwc/ir/dtype"
 	"pwc/ir/interp"
 	"pwc/ir/padding"
 )
@@ -30,11 +31,13 @@ var seeds = flag.Int("seeds", 4000, "random modules to try")
 
 // TestProofHolds runs random modules that mix rows in all ways. Where nothing
 // is reported, the real rows of results, and all of states and of uniform
-// results, may depend neither on the number of padded rows nor on what is in them.
+// results, may depend neither on the number of padded rows nor on what is in them;
+// and where padded rows hold what is promised, they report no position out of range
+// at a node where real rows report none.
 func TestProofHolds(t *testing.T) {
 	proven := 0
 	rapid.Check(t, func(t *rapid.T) {
-		m := irgen.Generate(choices{t}, irgen.Options{MixRows: true, Load: true, MaxOps: 8})
+		m := irgen.Generate(choices{t}, irgen.Options{MixRows: true, Load: true, MaxOps: 8, Faults: true})
 		if holds(t, m, rapid.Uint64().Draw(t, "data")) {
 			proven++
 		}
@@ -61,6 +64,16 @@ func TestProofHoldsOnMany(t *testing.T) {
 	t.Logf("%d proven, rows seen by %v", proven, ops)
 	if proven < int(*seeds)/4 {
 		t.Errorf("only %d modules were proven", proven)
+	}
+}
+
+// TestProofHoldsForPositions runs modules that compute positions, out of range or not.
+func TestProofHoldsForPositions(t *testing.T) {
+	ops := []string{"neg", "abs", "relu", "not", "add", "sub", "mul", "div", "rem", "maximum", "minimum", "and", "or", "compare", "where", "clamp", "cast", "argmax", "topk",
+		"embedding", "gather", "linear_select", "copy", "reshape", "transpose", "broadcast_to", "slice", "split", "concat", "pad", "iota", "full", "empty", "empty_like", "const", "call"}
+	for seed := range uint64(*seeds) {
+		dtypes := []dtype.DType{dtype.I8, dtype.U8, dtype.I32, dtype.I64, dtype.F32, dtype.Bool}
+		holds(t, irgen.Generate(seeded{rand.New(rand.NewPCG(seed, 6))}, irgen.Options{MixRows: seed%4 == 0, MaxOps: 4 + int(seed%12), Ops: ops, DTypes: dtypes, Faults: true}), seed)
 	}
 }
 
@@ -105,11 +118,21 @@ func holds(t reporter, m *ir.Module, seed uint64) bool {
 			padded += int64(1 + rng.IntN(5))
 		}
 		var err error
-		if runs[i], err = execute(m, slots, real, padded, seed, uint64(i)); err != nil {
+		if runs[i], err = execute(m, slots, real, padded, seed, seeded{rand.New(rand.NewPCG(uint64(i), 5))}); err != nil {
 			t.Fatalf("%v\n%s", err, ir.Print(m))
 		}
 		if diff := runs[i].differs(runs[0], f); diff != "" {
 			t.Fatalf("%d rows padded to %d: %s\n%s", real, padded, diff, ir.Print(m))
+		}
+	}
+	reset, err := execute(m, slots, real, real+3, seed, nil)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, ir.Print(m))
+	}
+	for _, e := range reset.faults {
+		again := slices.ContainsFunc(runs[0].faults, func(x *interp.IndexError) bool { return x.At.Node == e.At.Node })
+		if !again && e.Op != "scatter" { // slots name no position
+			t.Fatalf("%d rows padded to %d: %v\n%s", real, real+3, e, ir.Print(m))
 		}
 	}
 	return true
@@ -120,12 +143,14 @@ type outcome struct {
 	results []*interp.Tensor
 	states  map[string]*interp.Tensor
 	inputs  []*interp.Tensor // after the run: mut parameters are written
+	faults  []*interp.IndexError
 }
 
-// execute runs m with real rows from data and padded ones from pad.
-func execute(m *ir.Module, slots []string, real, padded int64, data, pad uint64) (*outcome, error) {
+// execute runs m with real rows from data and padded ones from pad, of zeros where it
+// is nil.
+func execute(m *ir.Module, slots []string, real, padded int64, data uint64, pad irgen.Source) (*outcome, error) {
 	f := m.Funcs[0]
-	rows, filler := rand.New(rand.NewPCG(data, 4)), rand.New(rand.NewPCG(pad, 5))
+	rows := rand.New(rand.NewPCG(data, 4))
 	symbols := map[string]int64{"N": padded}
 	if m.Symbol("B") != nil {
 		symbols["B"] = 3
@@ -153,8 +178,8 @@ func execute(m *ir.Module, slots []string, real, padded int64, data, pad uint64)
 				values[i] = irgen.Input(seeded{rows}, t.DType)
 			case slot:
 				values[i] = -1
-			default:
-				values[i] = irgen.Input(seeded{filler}, t.DType)
+			case pad != nil:
+				values[i] = irgen.Input(pad, t.DType)
 			}
 		}
 		return interp.FromFloat64s(t.DType, shape, values)
@@ -180,6 +205,7 @@ func execute(m *ir.Module, slots []string, real, padded int64, data, pad uint64)
 		o.inputs = append(o.inputs, in)
 	}
 	o.results, err = interp.Run(context.Background(), m, f, env, o.inputs)
+	o.faults = env.IndexErrors
 	return o, err
 }
 
