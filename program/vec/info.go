@@ -140,4 +140,6 @@ var opInfos = [opCount]OpInfo{
 
 	OpCumSum:  {Name: "cumsum", Dst: F, A: F, Place: InBody, Scan: true},
 	OpCumSumI: {Name: "cumsumi", Dst: I, A: I, Place: InBody, Scan: true},
+
+	OpItoFOdd: {Name: "itof.odd", Dst: F, A: I, Place: anywhere},
 }

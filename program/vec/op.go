@@ -113,5 +113,8 @@ const (
 	OpCumSum  // F[Dst] = running Σ of F[A], carried in float64, rounded once for each element
 	OpCumSumI // I[Dst] = running Σ of I[A], wraps
 
+	// What was added later stands last: numbers of ops are in encoded kernels.
+	OpItoFOdd // F[Dst] = I[A] rounded to odd: what is no float32 becomes the neighbour whose last bit is set. Rounded to bf16 after it, I[A] is rounded once
+
 	opCount
 )

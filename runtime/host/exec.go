@@ -2,6 +2,7 @@ package host
 
 import (
 	"math"
+	"math/bits"
 
 	"pwc/ir/dtype"
 	"pwc/program/vec"
@@ -38,6 +39,8 @@ func (fr *frame) exec(list []inst, n int) {
 			wrap(in.dtype, fr.i[in.dst:in.dst+n], fr.i[in.a:in.a+n])
 		case vec.OpItoF:
 			itof(fr.f[in.dst:in.dst+n], fr.i[in.a:in.a+n])
+		case vec.OpItoFOdd:
+			itofOdd(fr.f[in.dst:in.dst+n], fr.i[in.a:in.a+n])
 		case vec.OpFtoI:
 			ftoi(in.dtype, fr.i[in.dst:in.dst+n], fr.f[in.a:in.a+n])
 		case vec.OpRoundBF16:
@@ -93,7 +96,7 @@ func opCost(op vec.Op) float64 {
 		return 4
 	case vec.OpLog, vec.OpSin, vec.OpCos, vec.OpErf, vec.OpGelu, vec.OpPow, vec.OpRem:
 		return 16
-	case vec.OpStoreF, vec.OpLoadF, vec.OpDiv, vec.OpDivI, vec.OpRemI:
+	case vec.OpStoreF, vec.OpLoadF, vec.OpDiv, vec.OpDivI, vec.OpRemI, vec.OpItoFOdd:
 		return 1
 	}
 	return 0.5
@@ -138,6 +141,30 @@ func itof(d []float32, a []int64) {
 	for i := range d {
 		d[i] = float32(a[i])
 	}
+}
+
+// itofOdd rounds to odd. Of a number with more than float32's 24 bits, those below
+// become one that says whether any of them was set. It is the last of the 24, and
+// what is left converts exactly. In two's complement that is right below zero too:
+// clearing bits rounds down there, and of two neighbours setting the last bit gives
+// the odd one whichever it began from.
+func itofOdd(d []float32, a []int64) {
+	a = a[:len(d)]
+	for i, x := range a {
+		if n := bits.Len64(magnitude(x)) - 24; n > 0 {
+			if low := int64(1)<<n - 1; x&low != 0 {
+				x = x&^low | 1<<n
+			}
+		}
+		d[i] = float32(x)
+	}
+}
+
+func magnitude(x int64) uint64 {
+	if x < 0 {
+		return -uint64(x)
+	}
+	return uint64(x)
 }
 
 // limits returns the range of an integer type.

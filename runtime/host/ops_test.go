@@ -2,6 +2,7 @@ package host
 
 import (
 	"math"
+	"math/big"
 	"math/rand/v2"
 	"testing"
 
@@ -136,6 +137,35 @@ func TestTranscendental(t *testing.T) {
 			if e := ulps(out[i], c.want(float64(x))); !(e <= c.most) {
 				t.Errorf("%s(%v) = %v, want %v: %.3f ulp", c.op, x, out[i], c.want(float64(x)), e)
 				break
+			}
+		}
+	}
+}
+
+// TestIntegersToFloat32 holds both roundings of integers to math/big's.
+func TestIntegersToFloat32(t *testing.T) {
+	d := openDevice(t, 1)
+	xs := []int64{0, 1, -1, math.MaxInt64, math.MinInt64, math.MinInt64 + 1}
+	r := rand.New(rand.NewPCG(3, 4))
+	for e := range 63 { // around powers of two, and where bits are dropped
+		for _, low := range []int64{-2, -1, 0, 1, 2, int64(1) << max(e-24, 0), int64(1)<<max(e-23, 0) - 1, int64(3) << max(e-24, 0), r.Int64() >> (63 - e)} {
+			xs = append(xs, int64(1)<<e+low, -(int64(1)<<e + low))
+		}
+	}
+	n := int64(len(xs))
+	for _, op := range []vec.Op{vec.OpItoF, vec.OpItoFOdd} {
+		k := &vec.Kernel{Args: 2, Loop: vec.Loop{Inner: consts(n), Access: []vec.Access{flat(0, dtype.I64), flat(1, dtype.F32)}, Regs: vec.RegCount{F: 1, I: 1},
+			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpLoadI}, {Op: op}, {Op: vec.OpStoreF, X: 1}}}}}}
+		l := load(t, d, k, integers(dtype.I64, xs...), empty(dtype.F32, len(xs)))
+		for i, got := range l.run(t, 1).values() {
+			exact := new(big.Float).SetInt64(xs[i])
+			want, _ := exact.Float32()
+			if cut := new(big.Float).SetPrec(24).SetMode(big.ToZero).Set(exact); op == vec.OpItoFOdd && cut.Acc() != big.Exact {
+				f, _ := cut.Float32()
+				want = math.Float32frombits(math.Float32bits(f) | 1)
+			}
+			if got != float64(want) {
+				t.Errorf("%s(%d) = %v, want %v", op, xs[i], got, want)
 			}
 		}
 	}
