@@ -140,6 +140,19 @@ __device__ __forceinline__ long long to_i64(float x) {
   return x != x ? 0 : x >= 9223372036854775808.0f ? 9223372036854775807LL : __float2ll_rz(x);
 }
 `},
+	{"odd_i32", nil, `
+// Rounded to odd, so that to_bf16 rounds as if nothing had been rounded before.
+__device__ __forceinline__ float odd_i32(int x) {
+  const float f = __int2float_rz(x);
+  return __int_as_float(__float_as_int(f) | (__float2int_rz(f) != x));
+}
+`},
+	{"odd_i64", nil, `
+__device__ __forceinline__ float odd_i64(long long x) {
+  const float f = __ll2float_rz(x);
+  return __int_as_float(__float_as_int(f) | (__float2ll_rz(f) != x));
+}
+`},
 	// Reductions.
 	{"add_f32", nil, `
 struct add_f32 { static __device__ __forceinline__ float of(float a, float b) { return __fadd_rn(a, b); } };

@@ -82,9 +82,14 @@ func (e *emitter) expression(in loop.Instr, args []string) string {
 	return text
 }
 
-// convert returns x of one dtype as another.
+// convert returns x of one dtype as another: what is to be bf16 or f16 as a float,
+// of which to_bf16 or to_f16 makes what the cast gives.
 func (e *emitter) convert(x string, from, to dtype.DType) string {
 	switch {
+	case loop.ThroughOdd(from, to) && from == dtype.I64:
+		return e.use("odd_i64") + "(" + x + ")"
+	case loop.ThroughOdd(from, to):
+		return e.use("odd_i32") + "(" + x + ")"
 	case to == dtype.Bool:
 		return x + " != 0"
 	case from.Float() && to.Float():
@@ -124,7 +129,7 @@ func (e *emitter) toStorage(x string, from, to dtype.DType) string {
 	switch {
 	case to == dtype.BF16 || to == dtype.F16:
 		if !from.Float() {
-			x = e.convert(x, from, dtype.F32)
+			x = e.convert(x, from, to)
 		}
 		return fmt.Sprintf("to_%s(%s)", e.storage(to), x)
 	case to == dtype.F32 && from.Float(), valueType(from) == valueType(to) && storageType(to) == valueType(to):

@@ -147,6 +147,28 @@ func TestWrap(t *testing.T) {
 	}
 }
 
+// TestIntegersToFloats pins which casts round to odd on the way: those of integers
+// that are wider than f32, to bf16. A cast to f32 rounds to the nearest, whatever is
+// done with its result.
+func TestIntegersToFloats(t *testing.T) {
+	for _, from := range []dtype.DType{dtype.Bool, dtype.I8, dtype.U8, dtype.I16, dtype.I32, dtype.I64} {
+		for _, to := range []dtype.DType{dtype.F32, dtype.BF16, dtype.F16} {
+			k := kernel(8, func(k *loop.Kernel, x loop.Value) loop.Value {
+				h := add(k, loop.Cast, to, add(k, loop.Cast, from, x))
+				return add(k, loop.Cast, dtype.F32, add(k, loop.Cast, dtype.BF16, h))
+			})
+			v, err := Kernel(k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wide := from == dtype.I32 || from == dtype.I64
+			if odd := strings.Contains(v.String(), "itof.odd"); odd != (wide && to == dtype.BF16) {
+				t.Errorf("%s to %s rounds to odd: %v\n%s", from, to, odd, v)
+			}
+		}
+	}
+}
+
 // TestNoInstruction is an error, not a kernel that computes something else.
 func TestNoInstruction(t *testing.T) {
 	_, err := New().Lower(kernel(8, func(k *loop.Kernel, x loop.Value) loop.Value {

@@ -257,7 +257,11 @@ func (l *lowerer) cast(p, place int, in loop.Instr) {
 	case from.Float():
 		l.put(p, place, plain(vec.Instr{Op: vec.OpFtoI, X: int32(to)}, dst, a))
 	case to.Float():
-		l.put(p, place, plain(vec.Instr{Op: vec.OpItoF}, dst, a))
+		op := vec.OpItoF
+		if loop.ThroughOdd(from, to) {
+			op = vec.OpItoFOdd
+		}
+		l.put(p, place, plain(vec.Instr{Op: op}, dst, a))
 		if narrow {
 			l.roundTo(p, place, to, dst, dst)
 		}

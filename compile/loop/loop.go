@@ -11,7 +11,8 @@
 // Every value has a dtype of the tensor IR and holds a number of that dtype: an
 // instruction computes in float32 (or int64) and rounds (or wraps) its result
 // once to its dtype, exactly where the tensor IR does, so that fusion changes
-// no bit. [Op.Exact] says where the rounding has nothing to do.
+// no bit. [Op.Exact] says where the rounding has nothing to do, and [ThroughOdd]
+// which casts reach float32 in a way of their own.
 package loop
 
 import (

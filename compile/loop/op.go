@@ -95,6 +95,18 @@ func (k *Kernel) Rounds(in Instr) bool {
 	return false
 }
 
+// ThroughOdd reports whether a cast must go to float32 by rounding to odd: toward
+// zero, and then with the last bit set if that lost anything. An integer of more
+// than float32's 24 bits that is rounded to the nearest on the way may come to lie
+// on a tie of bf16, and be rounded to the wrong side of it; but a cast is one op,
+// and rounds once. Rounded to odd it stays on the integer's side of every tie: it
+// takes two bits more than bf16's 8 (Boldo and Melquiond, "When double rounding is
+// odd", IMACS 2005). f16 does not need it: the integers that float32 rounds are
+// beyond its largest number.
+func ThroughOdd(from, to dtype.DType) bool {
+	return from.Int() && from.Bits() > 24 && to == dtype.BF16
+}
+
 // Expensive reports whether the op costs a multiple of an addition, so that
 // computing it twice is worse than storing it.
 func (o Op) Expensive() bool {

@@ -1,0 +1,36 @@
+package cuda_test
+
+import (
+	"context"
+	"testing"
+
+	"pwc/compile"
+	"pwc/internal/oracle"
+	"pwc/ir/dtype"
+)
+
+// TestDeviceIntegerCasts holds casts of integers to 16-bit floats to numbers found by
+// hand: they round once.
+func TestDeviceIntegerCasts(t *testing.T) {
+	g := openDevice(t)
+	for _, from := range dtype.All() {
+		if !from.Computes() || from.Float() {
+			continue
+		}
+		c, err := oracle.CastsOf(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := compile.Compile(context.Background(), c.Module, compile.Shape{}, g.backend, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := g.run(p, c.Module, c.Inputs)
+		if err == nil {
+			err = c.Check(got.results)
+		}
+		if err != nil {
+			t.Errorf("%s: %v\n%s", from, err, p)
+		}
+	}
+}
