@@ -1,11 +1,14 @@
 package compile_test
 
 import (
+	"context"
+	"slices"
 	"testing"
 
 	"pwc/compile"
 	"pwc/internal/oracle"
 	"pwc/ir/dtype"
+	"pwc/ir/interp"
 )
 
 // TestIntegerCasts holds casts of integers to 16-bit floats to numbers found by hand:
@@ -26,6 +29,50 @@ func TestIntegerCasts(t *testing.T) {
 		}
 		if err != nil {
 			t.Errorf("%s: %v\n%s", from, err, p)
+		}
+	}
+}
+
+// TestLiteralsRoundOnce holds literals that become elements to numbers found by hand.
+// f32 would round each to a tie of the dtype, and the tie goes the other way.
+func TestLiteralsRoundOnce(t *testing.T) {
+	m := parse(t, `pwc 1
+module "literals" {
+  func @piece(%c: bool[2], %x: bf16[2], %h: f16[2]) -> (bf16[2], bf16[2], bf16[2], bf16[2], bf16[4], bf16[2], f16[2], f16[4], f32[2], bf16[2]) {
+    %where = where(%c, %x, 16842753)
+    %maximum = maximum(%x, 16842753)
+    %minimum = minimum(-16842753, %x)
+    %clamp = clamp(%x, 0x1.0100000001p0, 0x1.02fffffffp0)
+    %pad = pad(%x, -16842753, low=[1], high=[1])
+    %full = full(16842753, shape=[2], dtype=bf16)
+    %half = where(%c, 0x1.0020000001p0, %h)
+    %halves = pad(%h, 0x1.0020000001p0, low=[2], high=[0])
+    %wide = cast(%x, dtype=f32)
+    %f32 = maximum(%wide, 16842753)
+    %two = cast(%f32, dtype=bf16)
+    return %where, %maximum, %minimum, %clamp, %pad, %full, %half, %halves, %f32, %two
+  }
+}
+`)
+	in := &oracle.Inputs{Params: []*interp.Tensor{
+		tensorOf(t, dtype.Bool, []int64{2}, []float64{0, 1}, 0), tensorOf(t, dtype.BF16, []int64{2}, []float64{2, 3}, 0), tensorOf(t, dtype.F16, []int64{2}, []float64{2, 3}, 0)}}
+	const up = 0x1.02p24
+	want := [][]float64{{up, 3}, {up, up}, {-up, -up}, {0x1.02p0, 0x1.02p0}, {-up, 2, 3, -up}, {up, up}, {2, 0x1.004p0}, {0x1.004p0, 0x1.004p0, 2, 3},
+		{1<<24 + 1<<16, 1<<24 + 1<<16}, {0x1p24, 0x1p24}}
+	for name, run := range map[string]func() ([]*interp.Tensor, error){
+		"interpreter": func() ([]*interp.Tensor, error) { return oracle.Interpret(context.Background(), m, in.Clone()) },
+		"host": func() ([]*interp.Tensor, error) {
+			return execute(compileHost(t, m, compile.Shape{}, compile.Options{}), m, in.Clone())
+		},
+	} {
+		got, err := run()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, w := range want {
+			if !slices.Equal(got[i].Float64s(), w) {
+				t.Errorf("%s: result %d is %v, want %v", name, i, got[i].Float64s(), w)
+			}
 		}
 	}
 }

@@ -203,7 +203,7 @@ func (f *fuser) evalNode(g *group, n *ir.Node, v ir.Value, coords []coord, emit 
 	case n.Op.Name == "iota":
 		return f.evalIota(g, n, v, coords, emit)
 	case n.Op.Name == "full":
-		return f.constant(g, f.fn.Type(v).DType, f.fn.Values[n.Args[0]].Literal, true, emit), nil
+		return f.value(g, n.Args[0], emit), nil
 	}
 	return -1, &miss{v}
 }
@@ -241,6 +241,10 @@ func (f *fuser) inMemory(v ir.Value) bool {
 func (f *fuser) evalPointwise(g *group, n *ir.Node, coords []coord, emit bool) (int, *miss) {
 	args := make([]int, len(n.Args))
 	for i, a := range n.Args {
+		if selects(n.Op.Name) && f.fn.Values[a].Kind == ir.LiteralValue {
+			args[i] = f.value(g, a, emit)
+			continue
+		}
 		var m *miss
 		if args[i], m = f.eval(g, a, stretch(coords, f.fn.Type(a).Shape), emit); m != nil {
 			return -1, m
@@ -262,6 +266,18 @@ func (f *fuser) evalPointwise(g *group, n *ir.Node, coords []coord, emit bool) (
 		return f.compare(g, n, args), nil
 	}
 	return put(loop.Op(n.Op.Name), dt, args...), nil
+}
+
+// selects reports whether each element of the op's result is one of its operands'.
+// A literal among them is rounded to the result's dtype at once: by way of f32 it
+// would be rounded twice. That the larger or smaller one is taken first and rounded
+// then is the same, as rounding keeps order.
+func selects(op string) bool {
+	switch op {
+	case "where", "clamp", "maximum", "minimum":
+		return true
+	}
+	return false
 }
 
 // compare adds a comparison. A literal that is no f32 stands in kernels as the
@@ -377,6 +393,12 @@ func (f *fuser) evalIota(g *group, n *ir.Node, v ir.Value, coords []coord, emit 
 
 func (f *fuser) literal(g *group, info *ir.ValueInfo, emit bool) int {
 	return f.constant(g, info.Type.DType, info.Literal, false, emit)
+}
+
+// value is a literal that becomes an element of a result.
+func (f *fuser) value(g *group, v ir.Value, emit bool) int {
+	info := &f.fn.Values[v]
+	return f.constant(g, info.Type.DType, info.Literal, true, emit)
 }
 
 // constant adds a constant. A literal operand keeps its bits: where it is no

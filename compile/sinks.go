@@ -290,7 +290,13 @@ func (f *fuser) pad(n *ir.Node) {
 		if f.err != nil {
 			return
 		}
-		f.storeAt(g, f.must(g, s.v, cs[0]), cs[1], s.to)
+		var i int
+		if f.fn.Values[s.v].Kind == ir.LiteralValue {
+			i = f.value(g, s.v, true)
+		} else {
+			i = f.must(g, s.v, cs[0])
+		}
+		f.storeAt(g, i, cs[1], s.to)
 		all.after = g.id + 1
 	}
 }

@@ -161,7 +161,7 @@ func (g *exactGenerator) one(names ...string) string { return names[g.r.Intn(len
 func (g *exactGenerator) literal(dt dtype.DType) ir.Value {
 	switch {
 	case dt.Float(): // some are no number of any dtype
-		list := []float64{0, 1, -1, 0.1, 2.5, 1e300, -1e300, 1e-300, 7.7, 0.5, 65520, 3.4e38}
+		list := []float64{0, 1, -1, 0.1, 2.5, 1e300, -1e300, 1e-300, 7.7, 0.5, 65520, 3.4e38, 0x1.0100000001p0, 0x1.0020000001p0}
 		return g.fb.Float(list[g.r.Intn(len(list))])
 	case dt == dtype.Bool:
 		return g.fb.Int(int64(g.r.Intn(2)))
