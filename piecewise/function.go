@@ -224,7 +224,7 @@ func (fn *function) findPositions() {
 			continue
 		}
 		table, pos := param(n.Args[0]), param(n.Args[1])
-		if pos < 0 || !maskable(fn.inputs[pos].typ.DType) {
+		if pos < 0 {
 			continue
 		}
 		rows := fn.ir.Type(n.Args[0]).Shape[0].String()
@@ -253,7 +253,8 @@ func (fn *function) holdsMore(in *input) bool {
 // linkedRows returns why graphs cannot serve steps in which a linked parameter has
 // fewer rows than it has room for. What lies in the others is an earlier step's, and
 // nothing but positions keeps it out of a result: those that the host sends are checked,
-// those that the function or another one computes are its own matter.
+// if their type has one that is none; those that the function or another one computes
+// are its own matter.
 func (fn *function) linkedRows() error {
 	for i := range fn.inputs {
 		in := &fn.inputs[i]
@@ -262,6 +263,12 @@ func (fn *function) linkedRows() error {
 		}
 		if mix := padding.CheckPositions(fn.b.module, fn.ir, in.from.size); len(mix) > 0 {
 			return fmt.Errorf("rows of %%%s, which @%s makes: %w", in.name, in.from.ir.Name, mix[0].Err)
+		}
+	}
+	for _, c := range fn.checks {
+		if pos, in := &fn.inputs[c.positions], &fn.inputs[c.table]; fn.holdsMore(in) && !maskable(pos.typ.DType) {
+			return fmt.Errorf("rows of %%%s, which @%s makes: those that %%%s picks cannot be left out, as %s has no position that is none",
+				in.name, in.from.ir.Name, pos.name, pos.typ.DType)
 		}
 	}
 	return nil

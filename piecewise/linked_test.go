@@ -47,6 +47,7 @@ func TestRowsOfAnEarlierStep(t *testing.T) {
 		{"i32[M]", "%g = gather(%h, %rows) : f32[M, 2]; return %g", []int32{1, 5}, []float32{2, 2, 0, 0}, true, true},
 		{"i32[M]", "%n = mul(%h, 2.0) : f32[N, 2]; %g = gather(%n, %rows) : f32[M, 2]; return %g", []int32{1, 5}, []float32{4, 4, 0, 0}, true, true},
 		{"i64[M]", "%g = gather(%h, %rows) : f32[M, 2]; return %g", []int64{1, 5}, []float32{2, 2, 0, 0}, true, true},
+		{"u8[M]", "%g = gather(%h, %rows) : f32[M, 2]; return %g", []uint8{1, 5}, []float32{2, 2, 0, 0}, true, false},
 		{"i32[M, 2]", "%g = gather(%h, %rows) : f32[M, 2, 2]; %s = sum(%g, axes=[1]) : f32[M, 2]; return %s", []int32{1, 1, 5, 6}, []float32{4, 4, 0, 0}, true, true},
 		{"i32[1]", "%g = gather(%h, %rows) : f32[1, 2]; %s = add(%z, %g) : f32[M, 2]; return %s", []int32{1}, []float32{2, 2, 2, 2}, false, true},
 		{"i32[1]", "%g = gather(%h, %rows) : f32[1, 2]; %s = add(%z, %g) : f32[M, 2]; return %s", []int32{7}, []float32{0, 0, 0, 0}, true, true},
@@ -73,6 +74,9 @@ func TestRowsOfAnEarlierStep(t *testing.T) {
 			}
 			clear(z)
 			switch v := tc.fill.(type) {
+			case []uint8:
+				p, _ := in.Bytes("rows")
+				copy(p, v)
 			case []int32:
 				p, _ := in.Int32s("rows")
 				copy(p, v)
