@@ -66,9 +66,7 @@ func (fn *function) begin() {
 
 // spoil is begin for a warm-up, which writes where a run does and is none.
 func (fn *function) spoil() {
-	for i := range fn.lost {
-		fn.lost[i] = fn.run
-	}
+	fn.spoiled = fn.run
 	fn.overwrite()
 }
 

@@ -101,6 +101,7 @@ type function struct {
 	ring     ring
 	run      uint64   // runs that began
 	lost     []uint64 // by result: the run whose result something else overwrote
+	spoiled  uint64   // the run whose results a warm-up overwrote
 	writes   []*place // parameters and states that a run writes
 	released uint64   // the generation whose results were released
 	closed   bool     // the backend is: what its results lay in may be another's

@@ -46,9 +46,10 @@ func (r Results) Release() {
 }
 
 // Wait returns once the run is done. Positions that kernels found out of range
-// since the last Wait or CopyTo are a [PositionError] (C12).
+// since the last Wait or CopyTo are a [PositionError] (C12). It reads no result, and
+// does not ask whether something else lies there by now.
 func (r Results) Wait() error {
-	if err := r.check(0); err != nil {
+	if err := r.latest(0); err != nil {
 		return err
 	}
 	return r.fn.b.settle()
@@ -75,6 +76,18 @@ func (r Result) check() error {
 
 // check returns an error if the run's result i cannot be read any more.
 func (r Results) check(i int) error {
+	if err := r.latest(i); err != nil {
+		return err
+	}
+	if i < len(r.fn.lost) && r.fn.lost[i] == r.run {
+		return &StaleError{Func: r.fn.ir.Name, Result: i, Run: r.run}
+	}
+	return nil
+}
+
+// latest returns an error that is about result i if the function ran or was warmed up
+// since, or the results are no more.
+func (r Results) latest(i int) error {
 	switch {
 	case r.fn == nil:
 		return fmt.Errorf("%w: these are the zero Results", ErrOrder)
@@ -82,7 +95,7 @@ func (r Results) check(i int) error {
 		return ErrClosed
 	case r.fn.run != r.run:
 		return &StaleError{Func: r.fn.ir.Name, Result: i, Run: r.run, Latest: r.fn.run}
-	case i < len(r.fn.lost) && r.fn.lost[i] == r.run:
+	case r.fn.spoiled == r.run:
 		return &StaleError{Func: r.fn.ir.Name, Result: i, Run: r.run}
 	case r.fn.released == r.run:
 		return fmt.Errorf("%w: result %d of @%s, run %d", ErrReleased, i, r.fn.ir.Name, r.run)
