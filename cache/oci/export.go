@@ -103,7 +103,21 @@ func startLayout(root *os.Root) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return writeJSON(root, ocispec.ImageLayoutFile, ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
+	text, err := json.Marshal(ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
+	if err != nil {
+		return err
+	}
+	aside, err := writeAside(root, func(w io.Writer) error { _, err := w.Write(text); return err })
+	if err != nil {
+		return err
+	}
+	// A link replaces nothing: another export may have begun too, and hold the lock on
+	// the file that it wrote.
+	switch err = root.Link(aside, ocispec.ImageLayoutFile); {
+	case err == nil, errors.Is(err, fs.ErrExist):
+		return root.Remove(aside)
+	}
+	return rename(root, aside, ocispec.ImageLayoutFile) // there are no links
 }
 
 // addToIndex lists a manifest under a tag, which whatever had it loses. Of several
@@ -173,10 +187,29 @@ func replaceFile(root *os.Root, name string, write func(w io.Writer) error) erro
 	if err := root.MkdirAll(path.Dir(name), 0o777); err != nil {
 		return err
 	}
-	aside := ".pwc-" + rand.Text()
-	f, err := root.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	aside, err := writeAside(root, write)
 	if err != nil {
 		return err
+	}
+	return rename(root, aside, name)
+}
+
+// rename gives a file that was written aside its name, or removes it.
+func rename(root *os.Root, aside, name string) error {
+	err := root.Rename(aside, name)
+	if err != nil {
+		root.Remove(aside)
+	}
+	return err
+}
+
+// writeAside writes a file under a name of its own and syncs it; nothing is left of one
+// that cannot be written to its end.
+func writeAside(root *os.Root, write func(w io.Writer) error) (name string, err error) {
+	name = ".pwc-" + rand.Text()
+	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return "", err
 	}
 	err = write(f)
 	if err == nil {
@@ -188,13 +221,10 @@ func replaceFile(root *os.Root, name string, write func(w io.Writer) error) erro
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
-	if err == nil {
-		err = root.Rename(aside, name)
-	}
 	if err != nil {
-		root.Remove(aside)
+		root.Remove(name)
 	}
-	return err
+	return name, err
 }
 
 // exportTar writes the layout as a tar.

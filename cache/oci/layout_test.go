@@ -415,6 +415,32 @@ func TestExportsAtOnce(t *testing.T) {
 	}
 }
 
+// The same where there is no layout yet, which the first of them begin.
+func TestFirstExportsAtOnce(t *testing.T) {
+	const exports, layouts = 4, 20
+	from := filled(t, 1)
+	for range layouts {
+		dir := filepath.Join(t.TempDir(), "layout")
+		var all sync.WaitGroup
+		for i := range exports {
+			all.Go(func() {
+				if _, err := Export(t.Context(), from, nil, dir, Options{Tag: fmt.Sprint("v", i)}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		for i := range exports {
+			if _, err := InspectLayout(t.Context(), dir, Options{Tag: fmt.Sprint("v", i)}); err != nil {
+				t.Error(err)
+			}
+		}
+		if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
+		}
+	}
+}
+
 // A file that cannot be written to its end stays what it was.
 func TestReplaceFile(t *testing.T) {
 	dir := t.TempDir()
