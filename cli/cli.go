@@ -221,6 +221,7 @@ func helpCommand() *cobra.Command {
 				return usagef("there is no command %q", strings.Join(args, " "))
 			}
 			about.InitDefaultHelpFlag()
+			about.InitDefaultVersionFlag()
 			return about.Help()
 		},
 	}
