@@ -58,7 +58,11 @@ func (s *Signals) Enter() {
 	}
 	for sig := 1; sig <= lastSignal; sig++ {
 		var now action
-		if sigaction(sig, nil, &now); now.handles() && now.fit() {
+		sigaction(sig, nil, &now)
+		switch {
+		case !now.handles(): // the program may have had one at an earlier call
+			s.kept[sig] = action{}
+		case now.fit():
 			s.kept[sig] = now
 		}
 	}

@@ -49,6 +49,15 @@ func TestSignals(t *testing.T) {
 	if !signal.Ignored(syscall.SIGUSR1) || is(before) {
 		t.Error("what the program set did not stay")
 	}
+	var ignored action
+	sigaction(int(syscall.SIGUSR1), nil, &ignored)
+	s.Enter()
+	sigaction(int(syscall.SIGUSR1), &bad, nil)
+	s.Leave()
+	if is(before) {
+		t.Error("a handler of an earlier call was put back, which the program had not any more")
+	}
+	sigaction(int(syscall.SIGUSR1), &ignored, nil)
 	signal.Notify(arrived, syscall.SIGUSR1)
 	if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
