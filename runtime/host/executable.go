@@ -25,19 +25,20 @@ type Executable struct {
 	closed  atomic.Bool
 
 	// faults has one flag for each node whose kernels check positions.
-	faults map[int32]*fault
+	faults  map[int32]*fault
+	faulted atomic.Bool // one of them may be set
 }
 
 // fault is set by kernels that meet a position out of range.
 type fault struct {
-	dev  *Device
+	exec *Executable
 	seen atomic.Bool
 }
 
 func (f *fault) set() {
 	if !f.seen.Load() {
 		f.seen.Store(true)
-		f.dev.faults.Store(true)
+		f.exec.faulted.Store(true)
 	}
 }
 
@@ -103,7 +104,7 @@ func (d *Device) load(p *program.Program, ops device.OpSet) (*Executable, error)
 func (x *Executable) addFaults(code *vec.Kernel) {
 	add := func(origin int32) {
 		if x.faults[origin] == nil {
-			x.faults[origin] = &fault{dev: x.dev}
+			x.faults[origin] = &fault{exec: x}
 		}
 	}
 	for _, a := range code.Loop.Access {
@@ -131,6 +132,9 @@ func (x *Executable) Close() error {
 }
 
 func (x *Executable) takeFaults(out []device.IndexFault) []device.IndexFault {
+	if !x.faulted.Swap(false) {
+		return out
+	}
 	for origin, f := range x.faults {
 		if f.seen.Swap(false) {
 			out = append(out, device.IndexFault{Executable: x, Origin: origin})

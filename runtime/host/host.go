@@ -42,11 +42,10 @@ type Options struct {
 
 // Device is the host as a device.
 type Device struct {
-	info   device.Info
-	limit  int64
-	pool   *pool
-	faults atomic.Bool // some executable has a fault to report
-	shut   atomic.Bool // closed, for readers without mu
+	info  device.Info
+	limit int64
+	pool  *pool
+	shut  atomic.Bool // closed, for readers without mu
 
 	mu        sync.Mutex
 	closed    bool
@@ -137,17 +136,13 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 			return nil, fmt.Errorf("host: faults: %w", device.ErrForeignStream)
 		}
 	}
-	if !d.faults.Load() {
-		return nil, nil
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	var out []device.IndexFault
 	for _, e := range of {
 		out = e.(*Executable).takeFaults(out)
 	}
 	if len(of) == 0 {
-		d.faults.Store(false)
+		d.mu.Lock()
+		defer d.mu.Unlock()
 		for x := range d.loaded {
 			out = x.takeFaults(out)
 		}
