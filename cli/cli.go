@@ -169,6 +169,7 @@ func startsWithPosition(s string) bool {
 }
 
 func (a *app) root() *cobra.Command {
+	versions := false
 	root := &cobra.Command{
 		Use:   "pwc",
 		Short: "a piecewise graph compiler for LLM inference",
@@ -185,7 +186,6 @@ config.json as transformers writes it, or a config.json alone.`,
   pwc compile DIR --target cuda:sm_90          fill the cache for GPUs; no GPU is needed
   pwc generate DIR --target cuda --ids 5,7     run on the GPU at hand
   pwc bench config.json --target cuda          how fast it is, and where the time goes`,
-		Version:       version().Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -198,10 +198,15 @@ config.json as transformers writes it, or a config.json alone.`,
 			}
 			return usagef("unknown command %q", args[0])
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if versions {
+				return a.printVersions()
+			}
+			return cmd.Help()
+		},
 	}
+	root.Flags().BoolVar(&versions, "version", false, "print what pwc version prints")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetVersionTemplate("pwc {{.Version}}\n")
 	root.SetHelpCommand(helpCommand())
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON document instead of text")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print counts, bytes and seconds of each stage on standard error")
@@ -215,13 +220,22 @@ func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
 		Short: "show the help of a command",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+			if about, rest, err := cmd.Root().Find(args); err == nil && len(rest) == 0 {
+				for _, c := range about.Commands() {
+					if c.IsAvailableCommand() {
+						names = append(names, cobra.CompletionWithDesc(c.Name(), c.Short))
+					}
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
 				return usagef("there is no command %q", strings.Join(args, " "))
 			}
 			about.InitDefaultHelpFlag()
-			about.InitDefaultVersionFlag()
 			return about.Help()
 		},
 	}

@@ -26,22 +26,24 @@ func (a *app) versionCommand() *cobra.Command {
 		Short:   "print the versions of pwc and of what it reads and writes",
 		Example: "  pwc version --json",
 		Args:    exactly(0, "no arguments"),
-		RunE: func(*cobra.Command, []string) error {
-			v := version()
-			if a.json {
-				return a.printJSON(v)
-			}
-			t := table{head: []string{"pwc", v.Version}}
-			if v.Revision != "" {
-				t.add("revision", v.Revision)
-			}
-			t.add("go", v.Go)
-			t.add("platform", v.Platform)
-			t.add("language", fmt.Sprintf("pwc %d", v.Language))
-			t.add("programs", fmt.Sprintf("format %d", v.Program))
-			return t.write(a.out, "")
-		},
+		RunE:    func(*cobra.Command, []string) error { return a.printVersions() },
 	}
+}
+
+func (a *app) printVersions() error {
+	v := version()
+	if a.json {
+		return a.printJSON(v)
+	}
+	t := table{head: []string{"pwc", v.Version}}
+	if v.Revision != "" {
+		t.add("revision", v.Revision)
+	}
+	t.add("go", v.Go)
+	t.add("platform", v.Platform)
+	t.add("language", fmt.Sprintf("pwc %d", v.Language))
+	t.add("programs", fmt.Sprintf("format %d", v.Program))
+	return t.write(a.out, "")
 }
 
 func version() versionReport {
