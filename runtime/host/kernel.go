@@ -384,13 +384,13 @@ func (k *kernel) row(r, c0, c1 int64, l *lane) {
 	for i := range k.phases {
 		p := &k.phases[i]
 		l.scalar.exec(p.scalar, 1)
+		if c0 < c1 {
+			l.vec.exec(p.pre, k.block) // for later phases too
+		}
 		if len(p.body) == 0 {
 			continue
 		}
 		l.vec.start(p.reduce)
-		if c0 < c1 {
-			l.vec.exec(p.pre, k.block)
-		}
 		for c := c0; c < c1; c += int64(k.block) {
 			l.vec.column = c
 			l.vec.exec(p.body, int(min(int64(k.block), c1-c)))

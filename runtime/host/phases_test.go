@@ -1,0 +1,30 @@
+package host
+
+import (
+	"testing"
+
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program/vec"
+)
+
+// TestPreOfEmptyBody holds that what a Pre assigns is there in later phases also
+// if its own phase has no Body: out[r, c] = x[r].
+func TestPreOfEmptyBody(t *testing.T) {
+	k := &vec.Kernel{Args: 2, Loop: vec.Loop{
+		Outer: consts(3), Inner: consts(2), Regs: vec.RegCount{F: 1, SF: 1},
+		Access: []vec.Access{
+			{Arg: 0, DType: dtype.F32, Offset: dim.Const(0), Outer: consts(1), Inner: consts(0)},
+			{Arg: 1, DType: dtype.F32, Offset: dim.Const(0), Outer: consts(2), Inner: consts(1)}},
+		Phases: []vec.Phase{
+			{Scalar: []vec.Instr{{Op: vec.OpLoadF, X: 0}}, Pre: []vec.Instr{{Op: vec.OpSplatF}}},
+			{Body: []vec.Instr{{Op: vec.OpStoreF, X: 1}}},
+		}}}
+	if err := k.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	got := load(t, openDevice(t, 1), k, floats(dtype.F32, 5, 6, 7), empty(dtype.F32, 6)).run(t, 1)
+	if got, want := show(got), "[5 5 6 6 7 7]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
