@@ -29,20 +29,34 @@ func TestPlaceByHand(t *testing.T) {
 		{"empty", []program.Item{{Size: 0, First: 0, Last: 9}, {Size: 4, First: 0, Last: 9}}, []int64{0, 0}, 4},
 		// The 4 that live apart leave a gap that takes the 3 exactly.
 		{"the smallest gap", []program.Item{{Size: 20, First: 0, Last: 9}, {Size: 9, First: 0, Last: 1}, {Size: 8, First: 0, Last: 9}, {Size: 5, First: 2, Last: 9}, {Size: 4, First: 2, Last: 9}}, []int64{0, 20, 29, 20, 25}, 37},
+		{"the largest first", []program.Item{{Size: 4, First: 0, Last: 1}, {Size: 10, First: 1, Last: 2}}, []int64{10, 0}, 14},
+		{"apart in time, the later first", []program.Item{{Size: 10, First: 2, Last: 3}, {Size: 8, First: 0, Last: 1}}, []int64{0, 0}, 10},
+		{"a gap at 0", []program.Item{{Size: 20, First: 0, Last: 1}, {Size: 15, First: 0, Last: 9}, {Size: 10, First: 2, Last: 9}}, []int64{0, 20, 0}, 35},
+		// Of gaps at 40 (20 bytes) and 75 (10 bytes) the second.
+		{"the higher gap is smaller", []program.Item{{Size: 40, First: 0, Last: 9}, {Size: 20, First: 0, Last: 1}, {Size: 15, First: 0, Last: 9}, {Size: 10, First: 0, Last: 1}, {Size: 9, First: 0, Last: 9}, {Size: 5, First: 2, Last: 9}}, []int64{0, 40, 60, 75, 85, 75}, 94},
+		// Of gaps at 40 (24 bytes) and 94 (162 bytes) the first.
+		{"the lower gap is smaller", []program.Item{{Size: 40}, {Size: 30, Align: 64}, {Size: 20, Align: 256}, {Size: 5}}, []int64{0, 64, 256, 40}, 276},
+		{"the lower of equal gaps", []program.Item{{Size: 40}, {Size: 40, Align: 64}, {Size: 30, Align: 128}, {Size: 5}}, []int64{0, 64, 128, 40}, 158},
+		{"all of int64", []program.Item{{Size: math.MaxInt64 - 1}, {Size: 1, Align: 2}}, []int64{0, math.MaxInt64 - 1}, math.MaxInt64},
 	} {
 		got, total, err := program.Place(c.items)
 		if err != nil || !slices.Equal(got, c.want) || total != c.total {
 			t.Errorf("%s: %v, %d, %v, want %v, %d", c.name, got, total, err, c.want, c.total)
 		}
 	}
-	for _, bad := range []program.Item{{Size: -1}, {Size: 1, First: 2, Last: 1}, {Size: 1, Align: 3}, {Size: 1, Align: -2}} {
-		if _, _, err := program.Place([]program.Item{bad}); err == nil {
-			t.Errorf("%+v was placed", bad)
+	for _, bad := range []program.Item{{Size: -1}, {Size: 1, First: 2, Last: 1}, {Size: 1, Align: 3}, {Size: 1, Align: -2}, {Size: 1, Align: math.MinInt64}} {
+		if _, _, err := program.Place([]program.Item{bad}); err == nil || errors.Is(err, program.ErrTooLarge) {
+			t.Errorf("%+v: %v", bad, err)
 		}
 	}
-	huge := []program.Item{{Size: math.MaxInt64}, {Size: 1}}
-	if _, _, err := program.Place(huge); !errors.Is(err, program.ErrTooLarge) {
-		t.Errorf("more than int64: %v", err)
+	for _, huge := range [][]program.Item{
+		{{Size: math.MaxInt64}, {Size: 1}},
+		{{Size: math.MaxInt64 - 10}, {Size: 1, Align: 256}},            // the end cannot be aligned
+		{{Size: math.MaxInt64 - 10}, {Size: 8}, {Size: 2, Align: 256}}, // nor that of the gap between the two
+	} {
+		if offsets, _, err := program.Place(huge); !errors.Is(err, program.ErrTooLarge) {
+			t.Errorf("%+v, more than int64: %v, %v", huge, offsets, err)
+		}
 	}
 }
 
@@ -124,6 +138,10 @@ func TestScratchLayout(t *testing.T) {
 	if _, _, err := p.ScratchLayout(func(string) (int64, bool) { return 0, false }); err == nil {
 		t.Error("no value for N: no error")
 	}
+	p.Buffers[2].Shape, p.Buffers[3].Shape = []dim.Dim{n, dim.Const(1 << 60)}, []dim.Dim{n, dim.Const(1 << 60)}
+	if _, _, err := p.ScratchLayout(func(string) (int64, bool) { return 1, true }); !errors.Is(err, program.ErrTooLarge) {
+		t.Errorf("buffers that exceed int64 together: %v", err)
+	}
 }
 
 func TestBufferBytes(t *testing.T) {
@@ -144,7 +162,14 @@ func TestBufferBytes(t *testing.T) {
 		{program.Buffer{DType: dtype.BF16, Shape: c(3, 0), Strides: c(10, 1)}, 0},
 		{program.Buffer{DType: dtype.I4, Shape: c(5)}, 3},
 		{program.Buffer{DType: dtype.F32, Shape: c(1<<62, 0, 1<<62)}, 0},
+		{program.Buffer{DType: dtype.F32, Shape: c(1<<62, 8, 0)}, 0},
+		{program.Buffer{DType: dtype.F32, Shape: c(1<<62, 8, 0, 3)}, 0},
+		{program.Buffer{DType: dtype.U8, Shape: c(math.MaxInt64)}, math.MaxInt64},
 		{program.Buffer{DType: dtype.F32, Shape: c(1<<62, 8)}, -1},
+		{program.Buffer{DType: dtype.F32, Shape: c(1<<62, 8, 2)}, -1}, // 0 modulo 2^64
+		{program.Buffer{DType: dtype.F32, Shape: c(-1, 0)}, -1},
+		{program.Buffer{DType: dtype.I64, Shape: c(1 << 61), Strides: c(1)}, -1},
+		{program.Buffer{DType: dtype.F32, Shape: []dim.Dim{dim.Sym("N")}, Strides: c(1)}, -1},
 		{program.Buffer{DType: dtype.F32, Shape: c(1 << 62)}, -1},
 		{program.Buffer{DType: dtype.F32, Shape: c(-1)}, -1},
 		{program.Buffer{DType: dtype.F32, Shape: c(2), Strides: c(-1)}, -1},

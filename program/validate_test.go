@@ -25,6 +25,10 @@ func TestValidate(t *testing.T) {
 	if brief.Buffers[6].Last = brief.Buffers[6].First; brief.Validate() != nil {
 		t.Errorf("scratch of one step: %v", brief.Validate())
 	}
+	inPlace := example(t)
+	if inPlace.Steps[0].Args[2] = 5; inPlace.Validate() != nil {
+		t.Errorf("a parameter that may be written: %v", inPlace.Validate())
+	}
 	overflow := dim.Const(1 << 62).Mul(dim.Const(4))
 	type P = program.Program
 	for _, c := range []struct {
@@ -43,6 +47,8 @@ func TestValidate(t *testing.T) {
 		{"result 0: unknown symbol K", func(p *P) { p.Results[0].Shape = []dim.Dim{dim.Sym("K")} }},
 		{"result 1: dtype bf16, alias 4", func(p *P) { p.Results[1].Alias = 4 }},
 		{"result 1: dtype bf16, alias -2", func(p *P) { p.Results[1].Alias = -2 }},
+		{"result 0: dtype bf16, alias -1, same -2", func(p *P) { p.Results[0].Same = -2 }},
+		{"result 0: dtype invalid", func(p *P) { p.Results[0].DType = 0 }},
 		{"result 2: dtype bf16, alias -1, same 2", func(p *P) { p.Results[2].Same = 2 }},
 		{"result 2: dtype bf16, alias 0, same 0", func(p *P) { p.Results[2].Alias = 0 }},
 		{"buffer 0: index 4 of 4", func(p *P) { p.Buffers[0].Index = 4 }},
@@ -60,6 +66,7 @@ func TestValidate(t *testing.T) {
 		{"buffer 0: alignment 3", func(p *P) { p.Buffers[0].Align = 3 }},
 		{"buffer 0: alignment 512", func(p *P) { p.Buffers[0].Align = 512 }},
 		{"buffer 0: alignment -1", func(p *P) { p.Buffers[0].Align = -1 }},
+		{"buffer 0: alignment -2147483648", func(p *P) { p.Buffers[0].Align = -1 << 31 }},
 		{"buffer 1: 1 strides for 2 axes", func(p *P) { p.Buffers[1].Strides = p.Buffers[1].Strides[:1] }},
 		{"buffer 1: dtype invalid", func(p *P) { p.Buffers[1].DType = dtype.DType(200) }},
 		{"buffer 1: unknown kind 4", func(p *P) { p.Buffers[1].Kind = 4 }},
@@ -99,13 +106,22 @@ func TestValidate(t *testing.T) {
 		{"step 2: variant 0: step 0: a step of kind extern", func(p *P) { p.Steps[2].Variants[0].Steps[0].Kind = program.StepExtern }},
 		{"step 2: a choice of 0", func(p *P) { p.Steps[2].Variants = nil }},
 		{"step 2: a choice of 3 with 1 buffers", func(p *P) { p.Steps[2].Args = []int32{0} }},
+		{"step 2: a choice of 3 with 0 buffers, 1 attributes", func(p *P) { p.Steps[2].Attrs = p.Steps[1].Attrs[1:2] }},
 		{"step 4: variants of a step that is no choice", func(p *P) { p.Steps[4].Variants = p.Steps[2].Variants }},
 		{"step 0: lane -1", func(p *P) { p.Steps[0].Lane = -1 }},
 		{"step 0: node -2", func(p *P) { p.Steps[0].Origin = -2 }},
 		{"step 1: no name", func(p *P) { p.Steps[1].Extern = "" }},
 		{"step 1: attribute dim of unknown kind", func(p *P) { p.Steps[1].Attrs[0].Kind = 17 }},
 		{"step 1: unknown symbol Q", func(p *P) { p.Steps[1].Attrs[4].Dims[0] = dim.Sym("Q") }},
+		{"step 1: unknown symbol Q", func(p *P) { p.Steps[1].Attrs[0].Dim = dim.Sym("Q") }},
+		{"step 2: variant 2: step 0: attribute pdl of unknown kind", func(p *P) { p.Steps[2].Variants[2].Steps[0].Launch.Attrs[0].Kind = 17 }},
 		{`step 3: a fill of 1 buffers with ""`, func(p *P) { p.Steps[3].Attrs = nil }},
+		{`step 3: a fill of 1 buffers with ""`, func(p *P) { p.Steps[3].Attrs[0].Kind = program.AttrBool }},
+		{`step 3: a fill of 1 buffers with ""`, func(p *P) { p.Steps[3].Attrs[0].Name = "other" }},
+		{"step 3: a fill of 2 buffers", func(p *P) { p.Steps[3].Args = []int32{6, 3} }},
+		{"step 3: writes parameter 0", func(p *P) { p.Steps[3].Args[0] = 0 }},
+		{"step 3: buffer 6 is not contiguous", func(p *P) { p.Buffers[6].Strides = []dim.Dim{dim.Const(2)} }},
+		{"step 4: buffer 1 is not contiguous", func(p *P) { p.Steps[4].Args[1] = 1 }},
 		{"step 4: a copy of 1 buffers", func(p *P) { p.Steps[4].Args = p.Steps[4].Args[:1] }},
 		{"step 4: writes parameter 0", func(p *P) { p.Steps[4].Args[0] = 0 }},
 		{"step 5: unknown kind 9", func(p *P) { p.Steps[5].Kind = 9 }},
