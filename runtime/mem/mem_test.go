@@ -528,6 +528,119 @@ func TestDeviceFailures(t *testing.T) {
 	check(t, a.Close())
 }
 
+// TestTrimForgetsSegments holds that a segment which was given back is handed out
+// no more, though its stream keeps others, and that trimming waits for a stream once.
+func TestTrimForgetsSegments(t *testing.T) {
+	dev, _, p := newPool(t, Options{})
+	s := &fakeStream{name: "s", dev: dev}
+	kept := must[Block](t)(p.Alloc(s, 1536*kib))
+	full := must[Block](t)(p.Alloc(s, 18*mib))
+	gone := []Block{must[Block](t)(p.Alloc(s, 12*mib)), must[Block](t)(p.Alloc(s, 14*mib))}
+	for _, b := range gone {
+		check(t, p.Free(b))
+	}
+	dev.events = nil
+	if n := must[int64](t)(p.Trim()); n != 26*mib {
+		t.Errorf("Trim: %d", n)
+	}
+	if want := []string{"sync s", "free #1", "free #2"}; !slices.Equal(dev.events, want) {
+		t.Errorf("trimmed by %v, want %v", dev.events, want)
+	}
+	expect(t, p, "#0: 1572864/1572864 18874368/19398656")
+	if free := p.shelves[0].large; len(free) != 0 {
+		t.Errorf("%d blocks that are not there are free", len(free))
+	}
+	again := must[Block](t)(p.Alloc(s, 12*mib))
+	expect(t, p, "#0: 1572864/1572864 18874368/19398656; #3: 12582912/12582912")
+	for _, b := range []Block{kept, full, again} {
+		check(t, p.Free(b))
+	}
+	for _, seg := range p.Snapshot() {
+		for _, b := range seg.Blocks {
+			if b.Live || b.Requested != 0 {
+				t.Errorf("free block %+v", b)
+			}
+		}
+	}
+}
+
+// failOnce is a device that refuses to take one segment back, once.
+type failOnce struct {
+	fakeDevice
+	err error
+}
+
+func (d *failOnce) FreeSegment(s Segment) error {
+	if err := d.err; err != nil {
+		d.err = nil
+		return err
+	}
+	return d.fakeDevice.FreeSegment(s)
+}
+
+// TestFailureInOnePool holds that a segment that the device does not take back
+// is reported by whatever gave it back, and that Close tries the others, and it,
+// all the same.
+func TestFailureInOnePool(t *testing.T) {
+	lost := &device.LostError{Op: "free", Cause: errors.New("fault")}
+	dev := &failOnce{}
+	a := New(dev, Options{Limit: 4 * mib})
+	p, q := a.NewPool("first"), a.NewPool("second")
+	for _, p := range []*Pool{p, q} {
+		check(t, p.Free(must[Block](t)(p.Alloc(nil, 1))))
+	}
+	dev.err = lost
+	if n, err := a.Empty(); n != 0 || !errors.Is(err, device.ErrDeviceLost) || dev.used != 4*mib {
+		t.Errorf("Empty: %d, %v, %d bytes left", n, err, dev.used)
+	}
+	// Nor is there another try when making room fails.
+	dev.err, dev.events = lost, nil
+	if _, err := q.Alloc(nil, 3*mib); !errors.Is(err, device.ErrDeviceLost) || !errors.Is(err, device.ErrOutOfMemory) || len(dev.events) > 0 {
+		t.Errorf("Alloc: %v after %v", err, dev.events)
+	}
+	dev.err = lost
+	if err := p.Close(); !errors.Is(err, device.ErrDeviceLost) {
+		t.Errorf("Close: %v", err)
+	}
+	if dev.used != 2*mib || len(p.Snapshot()) != 0 || p.Stats().ReservedBytes.Now != 0 {
+		t.Errorf("%d bytes left, segments %v", dev.used, p.Snapshot())
+	}
+	check(t, a.Close())
+	if dev.used != 0 {
+		t.Errorf("%d bytes left", dev.used)
+	}
+}
+
+// TestOtherFailuresKeepTheCache holds that only a lack of memory makes the
+// allocator give back what it caches.
+func TestOtherFailuresKeepTheCache(t *testing.T) {
+	dev, a, p := newPool(t, Options{})
+	check(t, p.Free(must[Block](t)(p.Alloc(nil, 1))))
+	dev.failAlloc = errors.New("driver: unknown error")
+	if _, err := p.Alloc(nil, 3*mib); !errors.Is(err, dev.failAlloc) {
+		t.Errorf("Alloc: %v", err)
+	}
+	if st := a.Stats(); st.Retries != 0 || st.SegmentFrees != 0 || dev.used != 2*mib {
+		t.Errorf("stats %+v", st)
+	}
+}
+
+// TestBlockOfOtherAllocator holds that who freed a block elsewhere is told so,
+// whether or not it is live.
+func TestBlockOfOtherAllocator(t *testing.T) {
+	_, _, p := newPool(t, Options{})
+	_, _, q := newPool(t, Options{})
+	b := must[Block](t)(q.Alloc(nil, 1))
+	for range 2 {
+		if err := p.Free(b); !errors.Is(err, ErrForeignBlock) {
+			t.Errorf("Free: %v", err)
+		}
+		if _, err := b.Buffer(); err == nil {
+			check(t, q.Free(b))
+		}
+	}
+}
+
 func TestStats(t *testing.T) {
 	_, a, p := newPool(t, Options{})
 	q := a.NewPool("other")
