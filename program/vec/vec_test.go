@@ -146,6 +146,84 @@ func TestStores(t *testing.T) {
 	}
 }
 
+// TestEachDim puts a symbol of its own in every place of the examples that holds
+// a dim, and wants to meet them all.
+func TestEachDim(t *testing.T) {
+	for name, k := range examples() {
+		want := map[string]bool{}
+		fresh := func(ds ...*dim.Dim) {
+			for _, d := range ds {
+				s := fmt.Sprintf("S%d", len(want))
+				want[s], *d = true, dim.Sym(s)
+			}
+		}
+		all := func(ds []dim.Dim) {
+			for i := range ds {
+				fresh(&ds[i])
+			}
+		}
+		access := func(a *vec.Access) {
+			fresh(&a.Offset)
+			all(a.Outer)
+			all(a.Inner)
+			if a.Index != nil {
+				fresh(&a.Index.Stride, &a.Index.Extent)
+			}
+		}
+		all(k.Loop.Outer)
+		all(k.Loop.Inner)
+		all(k.Loop.Dims)
+		for i := range k.Loop.Access {
+			access(&k.Loop.Access[i])
+		}
+		if m := k.MatMul; m != nil {
+			fresh(&m.K)
+			for _, a := range []*vec.MatAccess{&m.A, &m.B} {
+				fresh(&a.Offset, &a.Row, &a.Col)
+				all(a.Batch)
+			}
+			if x := m.Select; x != nil {
+				fresh(&x.Offset, &x.Stride, &x.Extent)
+				all(x.Outer)
+			}
+		}
+		if x := k.TopK; x != nil {
+			fresh(&x.N)
+			access(&x.In)
+			access(&x.Values)
+			access(&x.Index)
+		}
+		got := map[string]bool{}
+		k.EachDim(func(d dim.Dim) {
+			for _, s := range d.Symbols() {
+				got[s] = true
+			}
+		})
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: the dims differ:\n%s", name, diff)
+		}
+	}
+}
+
+// TestDecodeRefuses holds what Decode says of bytes that no kernel has.
+func TestDecodeRefuses(t *testing.T) {
+	whole, err := productExample().Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(b []byte){
+		"not a vector kernel": func(b []byte) { b[1] = 'x' },
+		"version 2, want 1":   func(b []byte) { b[3] = 2 },
+		"unknown form 9":      func(b []byte) { b[8] = 9 },
+	} {
+		b := bytes.Clone(whole)
+		change(b)
+		if _, err := vec.Decode(b); !errors.Is(err, vec.ErrCorrupt) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
 func text(args []int32) string {
 	var b strings.Builder
 	b.WriteByte('[')
@@ -188,6 +266,32 @@ func TestValidate(t *testing.T) {
 		p := &k.Loop.Phases[phase]
 		p.Body = append(p.Body, in...)
 	}
+	// What is just within the limits.
+	for name, k := range map[string]*vec.Kernel{
+		"no arguments":     {Loop: vec.Loop{Regs: vec.RegCount{I: vec.MaxRegs}, Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpConstI, Dst: vec.MaxRegs - 1}}}}}},
+		"16 axes":          {Loop: vec.Loop{Outer: consts(make([]int64, 9)...), Inner: consts(make([]int64, 7)...)}},
+		"nothing is taken": {Args: 3, Loop: vec.Loop{Outer: consts(1)}, TopK: &vec.TopK{N: n, In: selectionExample().TopK.In, Values: selectionExample().TopK.Values, Index: selectionExample().TopK.Index}},
+		"all are taken":    {Args: 3, Loop: vec.Loop{Outer: consts(1)}, TopK: &vec.TopK{N: n, K: vec.MaxTopK, In: selectionExample().TopK.In, Values: selectionExample().TopK.Values, Index: selectionExample().TopK.Index}},
+		// An address of no memory is an integer, whatever the dtype.
+		"an address": {Loop: vec.Loop{Regs: vec.RegCount{I: 1}, Access: []vec.Access{{Arg: -1, DType: dtype.F32}}, Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpLoadI}}}}}},
+		// What a Pre assigns is there in the Bodies of two phases.
+		"a row's register": {Loop: vec.Loop{Regs: vec.RegCount{F: 2, SF: 1}, Phases: []vec.Phase{
+			{Scalar: []vec.Instr{{Op: vec.OpConstF}}, Pre: []vec.Instr{{Op: vec.OpSplatF}}, Body: []vec.Instr{{Op: vec.OpNeg, Dst: 1}}},
+			{Body: []vec.Instr{{Op: vec.OpNeg, Dst: 1}}}}}},
+		// A Pre may assign what it has read.
+		"a Pre of its own": {Loop: vec.Loop{Regs: vec.RegCount{F: 1}, Phases: []vec.Phase{{Pre: []vec.Instr{{Op: vec.OpConstF}, {Op: vec.OpNeg}}, Body: []vec.Instr{{Op: vec.OpConstF}}}}}},
+		"a product with scalars": {Args: 3, MatMul: productExample().MatMul, Loop: vec.Loop{Outer: []dim.Dim{dim.Const(3), n}, Inner: consts(32), Regs: vec.RegCount{F: 1, SF: 1},
+			Access: productExample().Loop.Access, Phases: []vec.Phase{{Scalar: []vec.Instr{{Op: vec.OpConstF}}}}}},
+		"a product without batches": {Args: 2, Loop: vec.Loop{Outer: consts(2), Inner: consts(3), Phases: []vec.Phase{{}}},
+			MatMul: &vec.MatMul{A: vec.MatAccess{DType: dtype.F32}, B: vec.MatAccess{Arg: 1, DType: dtype.F32}}},
+		"a scalar store": {Args: 1, Loop: vec.Loop{Regs: vec.RegCount{SF: 1}, Access: []vec.Access{{DType: dtype.F32}},
+			Phases: []vec.Phase{{Scalar: []vec.Instr{{Op: vec.OpConstF}, {Op: vec.OpStoreF}}}}}},
+	} {
+		if err := k.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	overflow := dim.Const(1 << 62).Mul(dim.Const(8))
 	type K = vec.Kernel
 	for _, c := range []struct {
 		from   func() *vec.Kernel
@@ -200,6 +304,22 @@ func TestValidate(t *testing.T) {
 		{loopExample, "access 0: argument 3 of 3", func(k *K) { k.Loop.Access[0].Arg = 3 }},
 		{loopExample, "access 0: argument -2 of 3", func(k *K) { k.Loop.Access[0].Arg = -2 }},
 		{loopExample, "access 2: dtype f8e4m3", func(k *K) { k.Loop.Access[2].DType = dtype.F8E4M3 }},
+		{loopExample, "access 3: dtype f8e4m3", func(k *K) { k.Loop.Access[3].DType = dtype.F8E4M3 }},
+		{loopExample, "extent: dim: overflows", func(k *K) { k.Loop.Outer[1] = overflow }},
+		{loopExample, "extent: dim: overflows", func(k *K) { k.Loop.Inner[0] = overflow }},
+		{loopExample, "access 2: offset: dim: overflows", func(k *K) { k.Loop.Access[2].Offset = overflow }},
+		{loopExample, "access 2: stride: dim: overflows", func(k *K) { k.Loop.Access[2].Outer[0] = overflow }},
+		{loopExample, "access 2: stride: dim: overflows", func(k *K) { k.Loop.Access[2].Inner[0] = overflow }},
+		{loopExample, "access 1: index: dim: overflows", func(k *K) { k.Loop.Access[1].Index.Extent = overflow }},
+		{loopExample, "access 1: index: dim: overflows", func(k *K) { k.Loop.Access[1].Index.Stride = overflow }},
+		{loopExample, "access 1: index register 2 of 2", func(k *K) { k.Loop.Access[1].Index.Reg, k.Loop.Access[1].Index.Scalar = 2, false }},
+		{loopExample, "(load): register 1 is read before", func(k *K) {
+			k.Loop.Access[1].Index.Reg, k.Loop.Access[1].Index.Scalar = 1, false
+		}},
+		{loopExample, "phase 1 body 4 (select): register 5 of 2", func(k *K) { k.Loop.Phases[1].Body[4].C = 5 }},
+		{loopExample, "(dim): dim -1 of 1", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpDim, X: -1}) }},
+		{loopExample, "(wrap): dtype -249, want", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpWrap, X: int32(dtype.I32) - 256}) }},
+		{loopExample, "(wrap): dtype 263, want", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpWrap, X: int32(dtype.I32) + 256}) }},
 		{loopExample, "access 3: an index without memory", func(k *K) { k.Loop.Access[3].Index = &vec.Index{} }},
 		{loopExample, "access 2: 1 and 1 strides for 2 and 1 axes", func(k *K) { k.Loop.Access[2].Outer = consts(1) }},
 		{loopExample, "access 2: 2 and 2 strides for 2 and 1 axes", func(k *K) { k.Loop.Access[2].Inner = consts(1, 1) }},
@@ -252,6 +372,11 @@ func TestValidate(t *testing.T) {
 		}},
 		{productExample, "both a product and a selection", func(k *K) { k.TopK = selectionExample().TopK }},
 		{productExample, "a product over 0 outer", func(k *K) { k.Loop.Outer = nil; k.Loop.Access[0].Outer = nil }},
+		{productExample, "a product over 2 outer and 2 inner", func(k *K) { k.Loop.Inner = consts(4, 8); k.Loop.Access[0].Inner = consts(8, 1) }},
+		{productExample, "K: dim: overflows", func(k *K) { k.MatMul.K = overflow }},
+		{productExample, "operand A: stride: dim: overflows", func(k *K) { k.MatMul.A.Offset = overflow }},
+		{productExample, "operand B: stride: dim: overflows", func(k *K) { k.MatMul.B.Row = overflow }},
+		{productExample, "operand B: stride: dim: overflows", func(k *K) { k.MatMul.B.Batch[0] = overflow }},
 		{productExample, "a product with 2 phases", func(k *K) { k.Loop.Phases = append(k.Loop.Phases, vec.Phase{}) }},
 		{productExample, "a serial product", func(k *K) { k.Loop.Serial = true }},
 		{productExample, "operand A: argument 5 of 3", func(k *K) { k.MatMul.A.Arg = 5 }},
@@ -269,6 +394,13 @@ func TestValidate(t *testing.T) {
 		{expertsExample, "select: 1 strides for 2 axes", func(k *K) { k.MatMul.Select.Outer = consts(1) }},
 		{expertsExample, "select: stride: dim: overflows", func(k *K) { k.MatMul.Select.Stride = dim.Const(1 << 62).Mul(dim.Const(8)) }},
 		{selectionExample, "a selection with a loop", func(k *K) { k.Loop.Serial = true }},
+		{selectionExample, "a selection with a loop", func(k *K) { k.Loop.Inner = consts(2) }},
+		{selectionExample, "a selection with a loop", func(k *K) { k.Loop.Access = []vec.Access{{Arg: -1, Outer: consts(0)}} }},
+		{selectionExample, "a selection with a loop", func(k *K) { k.Loop.Dims = consts(2) }},
+		{selectionExample, "a selection with a loop", func(k *K) { k.Loop.Phases = make([]vec.Phase, 1) }},
+		{selectionExample, "a selection with a loop", func(k *K) { k.Loop.Regs.I = 1 }},
+		{selectionExample, "N: dim: overflows", func(k *K) { k.TopK.N = overflow }},
+		{selectionExample, "input: want plain memory", func(k *K) { k.TopK.In.Arg = -1 }},
 		{selectionExample, "k = -1", func(k *K) { k.TopK.K = -1 }},
 		{selectionExample, "k = 2000000", func(k *K) { k.TopK.K = 2e6 }},
 		{selectionExample, "positions: argument 3 of 3", func(k *K) { k.TopK.Index.Arg = 3 }},
