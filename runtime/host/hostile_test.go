@@ -223,3 +223,149 @@ func TestBindErrors(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestWrappedSpans holds that a reach which is within the buffer only modulo 2^64
+// is refused.
+func TestWrappedSpans(t *testing.T) {
+	d := openDevice(t, 1)
+	const half = 1 << 62
+	for name, c := range map[string]struct {
+		extents, strides []int64
+		offset           int64
+	}{
+		"one axis":        {[]int64{5}, []int64{half}, 0},
+		"one axis down":   {[]int64{5}, []int64{-half}, 0},
+		"the least":       {[]int64{3}, []int64{math.MinInt64}, 0},
+		"several axes":    {[]int64{2, 2, 2, 2}, []int64{half, half, half, half}, 0},
+		"down below":      {[]int64{2, 2, 2}, []int64{-half, -half, -half}, 0},
+		"from an offset":  {[]int64{2}, []int64{math.MaxInt64}, 1},
+		"below an offset": {[]int64{2}, []int64{math.MinInt64 + 1}, -2},
+		"negative, none":  {[]int64{-1, 0}, []int64{1, 1}, 0},
+	} {
+		k := &vec.Kernel{Args: 1, Loop: vec.Loop{Outer: consts(c.extents...), Regs: vec.RegCount{F: 1},
+			Access: []vec.Access{{Arg: 0, DType: dtype.F32, Offset: dim.Const(c.offset), Outer: consts(c.strides...)}},
+			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpConstF}, {Op: vec.OpStoreF}}}}}}
+		if _, err := tryLoad(t, d, k, zeros(dtype.F32, 8)); err == nil {
+			t.Errorf("%s: bound\n%s", name, k)
+		}
+	}
+	if got := merge(nil, []int64{2, 3}, []int64{7, 2}); len(got) != 2 {
+		t.Errorf("rows that are 7 apart and columns that take 6 are axes %v", got)
+	}
+}
+
+// TestBindOfOddSizes holds what Bind says of sizes for which a valid program has
+// no meaning.
+func TestBindOfOddSizes(t *testing.T) {
+	d := openDevice(t, 1)
+	n := dim.Sym("N")
+	memory := func(bytes int64) device.Buffer {
+		m, err := d.Alloc(bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return device.Buffer{Memory: m, Size: bytes}
+	}
+	bind := func(p *program.Program, symbol int64, params ...device.Buffer) error {
+		t.Helper()
+		p.Target, p.Symbols = Target, []string{"N"}
+		for i, b := range params {
+			p.Params = append(p.Params, program.Param{Mut: true, DType: dtype.U8, Shape: consts(b.Size)})
+			if len(p.Buffers) < len(params) {
+				p.Buffers = append(p.Buffers, program.Buffer{Kind: program.BufferParam, Index: int32(i), DType: dtype.U8, Shape: consts(b.Size)})
+			}
+		}
+		x, err := d.Load(p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = x.Bind([]int64{symbol}, device.Args{Params: params})
+		return err
+	}
+	expect := func(what string, err error, want string) {
+		t.Helper()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", what, err, want)
+		}
+	}
+	a, b := memory(64), memory(64)
+	twice := func() *program.Program {
+		return &program.Program{Steps: []program.Step{{Kind: program.StepCopy, Args: []int32{0, 1}, Origin: -1}}}
+	}
+	expect("a copy", bind(twice(), 1, a, b), "")
+	expect("a copy of halves", bind(twice(), 1, a.Slice(0, 32), a.Slice(32, 32)), "")
+	expect("a copy of halves, upwards", bind(twice(), 1, a.Slice(32, 32), a.Slice(0, 32)), "")
+	expect("a copy of another size", bind(twice(), 1, a, b.Slice(0, 63)), "copy of 63 bytes over 64")
+	for _, at := range [][2]int64{{0, 0}, {0, 31}, {31, 0}} {
+		if err := bind(twice(), 1, a.Slice(at[0], 32), a.Slice(at[1], 32)); !errors.Is(err, device.ErrOverlap) {
+			t.Errorf("a copy within 32 bytes from %v: %v", at, err)
+		}
+	}
+	expect("an empty copy", bind(twice(), 1, a.Slice(8, 0), a.Slice(8, 0)), "")
+	fill := func() *program.Program {
+		return &program.Program{Steps: []program.Step{{Kind: program.StepFill, Args: []int32{0}, Origin: -1, Attrs: []program.Attr{{Name: program.PatternAttr, Kind: program.AttrString, Str: "abc"}}}}}
+	}
+	expect("a fill", bind(fill(), 1, a.Slice(0, 63)), "")
+	expect("a fill that does not come out even", bind(fill(), 1, a), "fill of 64 bytes with a pattern of 3")
+
+	store := func(offset dim.Dim) *program.Program {
+		k := &vec.Kernel{Args: 1, Loop: vec.Loop{Regs: vec.RegCount{F: 1}, Access: []vec.Access{{DType: dtype.F32, Offset: offset}},
+			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpConstF}, {Op: vec.OpStoreF}}}}}}
+		code, err := k.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &program.Program{Kernels: []program.Kernel{{Name: "store", Code: code}}, Steps: []program.Step{{Args: []int32{0}, Origin: -1}}}
+	}
+	expect("an offset", bind(store(n), 15, a), "")
+	expect("an offset behind", bind(store(n), 16, a), "elements 16 to 16 of 16")
+	expect("an offset that overflows", bind(store(n.Mul(n)), 1<<40, a), "overflow")
+	expect("floats at an odd byte", bind(store(n), 0, a.Slice(1, 32)), errUnaligned.Error())
+
+	p := store(n)
+	p.Buffers = []program.Buffer{{Kind: program.BufferScratch, DType: dtype.U8, Shape: []dim.Dim{n}}}
+	expect("scratch of a negative size", bind(p, -1), "negative")
+}
+
+// TestHostMemory holds what AllocHost gives and refuses.
+func TestHostMemory(t *testing.T) {
+	d := openDevice(t, 1)
+	for _, n := range []int64{0, 5} {
+		m, err := d.AllocHost(n)
+		if err != nil || int64(len(m.Bytes())) != n {
+			t.Fatalf("%d bytes: %v", n, err)
+		}
+		if err := m.Free(); err != nil || m.Bytes() != nil {
+			t.Errorf("freed: %v, %d bytes", err, len(m.Bytes()))
+		}
+		if err := m.Free(); !errors.Is(err, device.ErrFreed) {
+			t.Errorf("freed twice: %v", err)
+		}
+	}
+	for _, n := range []int64{maxAlloc + 1, math.MaxInt64} {
+		if _, err := d.AllocHost(n); !errors.Is(err, device.ErrOutOfMemory) {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+	if _, err := d.AllocHost(-1); err == nil {
+		t.Error("-1 bytes")
+	}
+}
+
+// TestBindOfClosed holds that a program that was closed is not bound.
+func TestBindOfClosed(t *testing.T) {
+	d := openDevice(t, 1)
+	x, err := d.Load(&program.Program{Target: Target}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.Bind(nil, device.Args{}); err != nil {
+		t.Error(err)
+	}
+	if err := x.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.Bind(nil, device.Args{}); !errors.Is(err, device.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
