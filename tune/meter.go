@@ -189,15 +189,16 @@ func (m *meter) replay(g device.Graph) (d time.Duration, err error) {
 	return m.dev.Elapsed(events[0], events[1])
 }
 
-// alone returns a program of some steps of p alone. What they do not touch takes no
-// memory.
+// alone returns a program of some steps of p alone, one after the other. What they do
+// not touch takes no memory.
 func alone(p *program.Program, steps []program.Step) *program.Program {
 	out := *p
 	out.Steps = slices.Clone(steps)
 	out.Params, out.Results, out.Buffers = slices.Clone(p.Params), slices.Clone(p.Results), slices.Clone(p.Buffers)
 	used := map[int32]bool{}
 	params, results := map[int32]bool{}, map[int32]bool{}
-	for _, s := range steps {
+	for i, s := range steps {
+		out.Steps[i].Lane, out.Steps[i].Wait = 0, nil // of steps that are not there
 		for _, a := range s.Args {
 			used[a] = true
 			switch b := &p.Buffers[a]; b.Kind {

@@ -261,7 +261,7 @@ func (o *Options) measure(ctx context.Context, m *meter, list []product) (out []
 func (o *Options) one(m *meter, p *product) (*Result, error) {
 	r := &Result{Key: p.key}
 	ways := p.job.Program.Steps[p.step].Variants
-	if steps := ways[p.own].Steps; steps[len(steps)-1].Kind == program.StepKernel {
+	if steps := ways[p.own].Steps; len(steps) > 0 && steps[len(steps)-1].Kind == program.StepKernel {
 		r.Kernel = p.job.Program.Kernels[steps[len(steps)-1].Kernel].Name
 	}
 	before, after, err := o.beside(p)

@@ -1,0 +1,50 @@
+package tune
+
+import (
+	"context"
+	"math/bits"
+	"testing"
+
+	"pwc/piecewise"
+	"pwc/program"
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/cublaslt"
+	ltfake "pwc/runtime/cuda/cublaslt/fake"
+	"pwc/runtime/cuda/fake"
+)
+
+// TestRunOfEmptyWay measures products of which the way without the library has no
+// steps, which is a valid program that no compiler makes: an error is all that it
+// may cause.
+func TestRunOfEmptyWay(t *testing.T) {
+	if bits.UintSize < 64 {
+		t.Skip("addresses of a GPU take 64 bits")
+	}
+	drv := fake.New(fake.Options{Version: 12020, Schedule: fake.Eager, Kernels: []fake.Kernel{{Name: "own", Params: 3, Run: func(*fake.Call) {}}}})
+	dev, err := cuda.Open(cuda.Options{Driver: drv})
+	must(t, err)
+	defer func() { must(t, dev.Close()) }()
+	lib, err := cublaslt.Open(dev, cublaslt.Options{API: ltfake.New(dev, ltfake.Algorithm{Number: 1})})
+	must(t, err)
+	p := productProgram(t, dev.Info().Target)
+	p.Steps[0].Variants[1].Steps = nil
+	must(t, p.Validate())
+	found, err := Run(context.Background(), []piecewise.Sized{{Program: p, Symbols: []int64{8}}}, Options{Device: dev, Library: lib, Memory: 4 << 20})
+	if err == nil && (len(found) != 2 || found[0].Kernel != "" || found[1].Kernel != "own") {
+		t.Errorf("%+v", found)
+	}
+}
+
+// TestAloneOfWaits takes a step that waits for others, which are not there.
+func TestAloneOfWaits(t *testing.T) {
+	p := productProgram(t, "cuda:sm_90")
+	s := p.Steps[0].Variants[1].Steps[0]
+	s.Wait, s.Lane = []int32{1}, 2
+	p.Steps = append(p.Steps, s)
+	must(t, p.Validate())
+	q := alone(p, []program.Step{s})
+	must(t, q.Validate())
+	if p.Steps[2].Lane != 2 || len(p.Steps[2].Wait) != 1 {
+		t.Error("the program itself was changed")
+	}
+}
