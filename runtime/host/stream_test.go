@@ -1,0 +1,104 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"pwc/ir/dtype"
+	"pwc/program/vec"
+	"pwc/runtime/device"
+)
+
+func do(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCopyWithin copies between parts of one segment, upwards and downwards.
+func TestCopyWithin(t *testing.T) {
+	d := openDevice(t, 1)
+	s, err := d.NewStream()
+	do(t, err)
+	m, err := d.Alloc(8)
+	do(t, err)
+	all := device.Buffer{Memory: m, Size: 8}
+	for _, c := range []struct {
+		dst, src, n int64
+		want        string // "" for a refusal
+	}{
+		{4, 0, 4, "abcdabcd"}, {0, 4, 4, "efghefgh"}, {1, 0, 4, ""}, {0, 1, 4, ""}, {2, 2, 4, ""}, {2, 2, 0, "abcdefgh"},
+	} {
+		do(t, s.CopyToDevice(all, []byte("abcdefgh")))
+		err := s.Copy(all.Slice(c.dst, c.n), all.Slice(c.src, c.n))
+		if c.want == "" {
+			if !errors.Is(err, device.ErrOverlap) {
+				t.Errorf("%d bytes from %d to %d: %v", c.n, c.src, c.dst, err)
+			}
+			continue
+		}
+		got := make([]byte, 8)
+		do(t, err, s.CopyToHost(got, all))
+		if string(got) != c.want {
+			t.Errorf("%d bytes from %d to %d: %q, want %q", c.n, c.src, c.dst, got, c.want)
+		}
+	}
+}
+
+// TestGraphInGraph captures the launch of a graph: nothing runs then, and the
+// operations are those of the new graph, which the old one's end leaves alone.
+func TestGraphInGraph(t *testing.T) {
+	d := openDevice(t, 1)
+	s, err := d.NewStream()
+	do(t, err)
+	m, err := d.Alloc(4)
+	do(t, err)
+	b := device.Buffer{Memory: m, Size: 4}
+	do(t, s.Fill(b, 1), s.BeginCapture(), s.Fill(b, 7))
+	inner, err := s.EndCapture()
+	do(t, err, s.BeginCapture(), s.LaunchGraph(inner), s.Fill(b.Slice(0, 1), 9))
+	outer, err := s.EndCapture()
+	do(t, err, inner.Close())
+	got := make([]byte, 4)
+	if do(t, s.CopyToHost(got, b)); !bytes.Equal(got, []byte{1, 1, 1, 1}) {
+		t.Errorf("%v after a capture", got)
+	}
+	if n := outer.Nodes(); n != 2 {
+		t.Errorf("%d operations, want 2", n)
+	}
+	do(t, s.LaunchGraph(outer), s.CopyToHost(got, b))
+	if !bytes.Equal(got, []byte{9, 7, 7, 7}) {
+		t.Errorf("%v after a replay", got)
+	}
+}
+
+// TestGraphOfWhatIsGone replays graphs whose copy has lost its destination, or its
+// source, and one whose program was closed.
+func TestGraphOfWhatIsGone(t *testing.T) {
+	d := openDevice(t, 1)
+	s, err := d.NewStream()
+	do(t, err)
+	for _, gone := range []int{0, 1} {
+		var mem [2]device.Buffer
+		for i := range mem {
+			m, err := d.Alloc(4)
+			do(t, err)
+			mem[i] = device.Buffer{Memory: m, Size: 4}
+		}
+		do(t, s.BeginCapture(), s.Copy(mem[0], mem[1]))
+		g, err := s.EndCapture()
+		do(t, err, s.LaunchGraph(g), mem[gone].Memory.Free())
+		if err := s.LaunchGraph(g); !errors.Is(err, device.ErrFreed) {
+			t.Errorf("without memory %d: %v", gone, err)
+		}
+	}
+	l := load(t, d, pointwiseF(4, vec.OpNeg, 1), zeros(dtype.F32, 4), zeros(dtype.F32, 4))
+	do(t, l.stream.BeginCapture(), l.stream.Launch(l.launch))
+	g, err := l.stream.EndCapture()
+	do(t, err, l.stream.LaunchGraph(g), l.exec.Close())
+	if err := l.stream.LaunchGraph(g); !errors.Is(err, device.ErrClosed) {
+		t.Errorf("without its program: %v", err)
+	}
+}
