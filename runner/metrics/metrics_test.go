@@ -3,6 +3,7 @@ package metrics_test
 import (
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ func TestScrape(t *testing.T) {
 	c.Ran("odd\"\n\\", 701, 701, piecewise.Eager)
 	c.Stepped(runner.Step{Rows: 3, Sampled: 2, Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, Took: 2 * time.Millisecond, Backend: 2*time.Millisecond - 20*time.Microsecond})
 	c.Stepped(runner.Step{Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, Took: time.Hour}) // issued nothing
+	c.Finished(&runner.Sequence{})
 	w := httptest.NewRecorder()
 	c.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	text := w.Body.String()
@@ -36,11 +38,15 @@ func TestScrape(t *testing.T) {
 		`pwc_padded_rows_total{function="forward",mode="piecewise",size="4"} 1`,
 		`pwc_runs_total{function="odd\"\n\\",mode="eager",size="0"} 2`,
 		`pwc_tokens_sampled_total 2`,
+		`pwc_requests_running 2`,
 		`pwc_requests_waiting 1`,
+		`pwc_requests_finished_total{reason="` + new(runner.Sequence).Reason().String() + `"} 1`,
+		`pwc_kv_blocks 9`,
 		`pwc_kv_blocks_used 5`,
 		`pwc_step_seconds_bucket{le="0.001"} 0`,
 		`pwc_step_seconds_bucket{le="0.0025"} 1`,
 		`pwc_step_seconds_bucket{le="+Inf"} 1`,
+		`pwc_step_seconds_sum 0.002`,
 		`pwc_step_seconds_count 1`,
 		`pwc_step_host_seconds_bucket{le="2.5e-05"} 1`,
 	} {
@@ -48,10 +54,35 @@ func TestScrape(t *testing.T) {
 			t.Errorf("no line %q", want)
 		}
 	}
+	// A family is its help, its type and then its samples, and comes once.
+	help, kind := "", map[string]string{}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
-		if !strings.HasPrefix(line, "# HELP ") && !strings.HasPrefix(line, "# TYPE ") && !sample.MatchString(line) {
+		words := strings.SplitN(line, " ", 4)
+		switch {
+		case strings.HasPrefix(line, "# HELP ") && len(words) == 4:
+			help = words[2]
+		case strings.HasPrefix(line, "# TYPE ") && len(words) == 4:
+			if words[2] != help || kind[help] != "" {
+				t.Errorf("line %q after the help of %q", line, help)
+			}
+			kind[help] = words[3]
+		case !sample.MatchString(line):
 			t.Errorf("line %q is not in the format", line)
+		default:
+			rest, ok := strings.CutPrefix(line[:strings.IndexAny(line, "{ ")], help)
+			if !ok || rest != "" && (kind[help] != "histogram" || !slices.Contains([]string{"_bucket", "_sum", "_count"}, rest)) {
+				t.Errorf("line %q in the family %q", line, help)
+			}
+		}
+	}
+	for name, want := range map[string]string{
+		"graphs_captured_total": "counter", "capture_seconds": "gauge", "runs_total": "counter", "rows_total": "counter", "padded_rows_total": "counter",
+		"requests_finished_total": "counter", "tokens_sampled_total": "counter", "requests_running": "gauge", "requests_waiting": "gauge",
+		"kv_blocks_used": "gauge", "kv_blocks": "gauge", "step_seconds": "histogram", "step_host_seconds": "histogram",
+	} {
+		if kind["pwc_"+name] != want {
+			t.Errorf("%s is a %q, want %q", name, kind["pwc_"+name], want)
 		}
 	}
 	if got := w.Header().Get("Content-Type"); !strings.Contains(got, "version=0.0.4") {
