@@ -109,10 +109,12 @@ func (m *meter) time(p *program.Program, symbols []int64) (d time.Duration, err 
 		}
 	}
 	g, endErr := m.stream.EndCapture()
+	if endErr == nil { // also where a launch failed and the device made a graph of the others
+		defer func() { err = errors.Join(err, g.Close()) }()
+	}
 	if err = errors.Join(err, endErr); err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, g.Close()) }()
 	for i := range runs + 1 {
 		one, err := m.replay(g)
 		if err != nil {
