@@ -10,12 +10,13 @@ BENCHTIME ?= 1s
 COUNT ?= 5
 
 # Packages whose values several goroutines may use, or that start some.
-CONCURRENT = ./attention/... ./build ./cache/... ./frontend/hf ./piecewise ./runner/... ./runtime/... ./safetensors ./silly ./tune
+CONCURRENT = ./attention/... ./build ./cache/... ./piecewise ./runner/... ./runtime/... ./safetensors ./silly
 
-# Of compile/cuda, which lowers the ways to run a piece beside each other, the tests
-# that do so: the others execute kernels, which takes minutes under the detector.
-# Package compile is part of random.
-LOWERING = ^Test(Chains|CompileChains|Compile8B|Headed|HeadedOwn|SameEverywhere|Tails)$$
+# Packages that start some in one place, and the tests of it: compile/cuda lowers the ways
+# to run a piece beside each other, frontend/hf makes weights in parts. Their other tests
+# take minutes under the detector. Package compile is part of random.
+PARTLY = ./compile/cuda ./frontend/hf
+PARTLY_RUN = ^Test(Chains|CompileChains|Compile8B|Headed|HeadedOwn|SameEverywhere|Tails|Dummy|DummyValues)$$
 
 # Packages with tests for a GPU.
 GPU = attention/cuda cli compile/cuda piecewise runner runtime/cuda runtime/cuda/cublaslt silly/cuda tune
@@ -53,9 +54,9 @@ targets: # what users compile for GPUs, of every module in testdata: pieces, att
 	for t in cuda:sm_80 cuda:sm_90; do for m in testdata/*.ir testdata/hf/*/config.json; do echo $$t $$m; done; done | \
 	PWC_CACHE= PWC_CACHE_PATH= PWC_CACHE_REMOTE= PWC_CACHE_DIR=$$dir/cache xargs -n 2 -P 2 sh -c 'echo "$$1 $$2"; case $$2 in *.json) set -- $$@ --context 64;; esac; '$$dir'/pwc compile --capture-sizes none --target $$@ >/dev/null' compile
 
-race:
-	go test -race $(CONCURRENT)
-	go test -race -run '$(LOWERING)' ./compile/cuda
+race: # without tests that compile many kernels, one after the other
+	go test -race -skip '^TestCompile$$' $(CONCURRENT)
+	go test -race -run '$(PARTLY_RUN)' $(PARTLY)
 
 arch: # on amd64: tests on an architecture of 32 bits, where the same bytes must come out
 	GOARCH=386 CGO_ENABLED=0 PWC_REQUIRE_NVRTC= go test ./attention/... ./build ./compile/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
