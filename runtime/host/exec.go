@@ -139,25 +139,38 @@ func selectI(d, c, a, b []int64) {
 func itof(d []float32, a []int64) {
 	a = a[:len(d)]
 	for i := range d {
-		d[i] = float32(a[i])
+		d[i] = nearest(a[i])
 	}
 }
 
-// itofOdd rounds to odd. Of a number with more than float32's 24 bits, those below
-// become one that says whether any of them was set. It is the last of the 24, and
-// what is left converts exactly. In two's complement that is right below zero too:
-// clearing bits rounds down there, and of two neighbours setting the last bit gives
-// the odd one whichever it began from.
+// nearest rounds to the nearest float32. Go's own conversion does not on architectures
+// of 32 bits: of numbers from 2^46 to 2^48 runtime.uint64tofloat32 (Go 1.26) sets a bit
+// that is one of the 24. There it goes by way of a float64, rounded to odd.
+func nearest(x int64) float32 {
+	if bits.UintSize == 64 {
+		return float32(x)
+	}
+	return float32(float64(odd(x, 53)))
+}
+
 func itofOdd(d []float32, a []int64) {
 	a = a[:len(d)]
 	for i, x := range a {
-		if n := bits.Len64(magnitude(x)) - 24; n > 0 {
-			if low := int64(1)<<n - 1; x&low != 0 {
-				x = x&^low | 1<<n
-			}
-		}
-		d[i] = float32(x)
+		d[i] = float32(odd(x, 24))
 	}
+}
+
+// odd rounds a number to so many bits, to odd: those below become one that says
+// whether any of them was set. It is the last of the bits that are left. In two's
+// complement that is right below zero too: clearing bits rounds down there, and of two
+// neighbours setting the last bit gives the odd one whichever it began from.
+func odd(x int64, most int) int64 {
+	if n := bits.Len64(magnitude(x)) - most; n > 0 {
+		if low := int64(1)<<n - 1; x&low != 0 {
+			return x&^low | 1<<n
+		}
+	}
+	return x
 }
 
 func magnitude(x int64) uint64 {
