@@ -55,8 +55,11 @@ func OverDevice(d device.Device) Backing { return deviceBacking{d} }
 
 type deviceBacking struct{ d device.Device }
 
+// AllocSegment takes memory of the device.
 func (b deviceBacking) AllocSegment(bytes int64) (Segment, error) { return b.d.Alloc(bytes) }
-func (b deviceBacking) FreeSegment(s Segment) error               { return s.Free() }
+
+// FreeSegment gives it back.
+func (b deviceBacking) FreeSegment(s Segment) error { return s.Free() }
 
 // Options configure an Allocator.
 type Options struct {

@@ -18,12 +18,15 @@ type starts []int64
 // shift is the extern op out[i] = x[i-1], and 0 where a sequence starts.
 type shift struct{ dev *hostdev.Device }
 
+// Signature says that the op reads its first operand and writes the second.
 func (s *shift) Signature() device.Signature {
 	return device.Signature{Name: shiftName, Mut: []bool{false, true}}
 }
 
+// ScratchBytes is 0: it needs none.
 func (s *shift) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { return 0, nil }
 
+// Launch shifts the rows of the step, and zeroes the padded ones.
 func (s *shift) Launch(c *device.OpCall) error {
 	at, ok := c.Meta.(starts)
 	if !ok {

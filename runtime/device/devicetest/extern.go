@@ -17,10 +17,12 @@ type copyOp struct {
 	calls   []device.OpCall
 }
 
+// Signature is of an op with one operand and one result.
 func (o *copyOp) Signature() device.Signature {
 	return device.Signature{Name: ExternOp, Mut: []bool{false}, Results: 1, Capture: o.capture}
 }
 
+// ScratchBytes asks for the bytes of the operand, and holds what it is told of the call.
 func (o *copyOp) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
 	if len(args) != 2 || len(args[0].Shape) != 1 || args[0].Size != 4*args[0].Shape[0] {
 		o.t.Errorf("operands %v without their sizes", args)
@@ -31,6 +33,7 @@ func (o *copyOp) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64
 	return args[0].Size, nil
 }
 
+// Launch copies the operand by way of the scratch.
 func (o *copyOp) Launch(c *device.OpCall) error {
 	o.calls = append(o.calls, *c)
 	if c.Capturing != c.Stream.Capturing() {
