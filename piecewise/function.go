@@ -240,9 +240,7 @@ func (fn *function) findPositions() {
 }
 
 // maskable reports whether positions of a type can be replaced by one that is none.
-func maskable(dt dtype.DType) bool {
-	return dt == dtype.I8 || dt == dtype.I16 || dt == dtype.I32 || dt == dtype.I64
-}
+func maskable(dt dtype.DType) bool { return dt.Int() && dt.Signed() }
 
 // holdsMore reports whether graphs see more rows of a linked parameter than there
 // are: its rows are counted by another function's symbol, which has its largest value

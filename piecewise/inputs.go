@@ -522,13 +522,10 @@ func (s *slotMemory) maskPositions() error {
 
 // mask replaces positions from rows on by -1.
 func mask[T int8 | int16 | int32 | int64](b []byte, rows int64) {
-	if len(b) == 0 {
-		return
-	}
-	size := int(unsafe.Sizeof(T(0)))
-	for i, p := range unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/size) {
+	positions := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(T(0))))
+	for i, p := range positions {
 		if int64(p) >= rows {
-			*(*T)(unsafe.Pointer(&b[size*i])) = -1
+			positions[i] = -1
 		}
 	}
 }
