@@ -23,15 +23,22 @@ func one(t *testing.T, out string) (doc map[string]any) {
 	return doc
 }
 
-// A collection that cannot remove everything says so in the one document that there is.
-func TestCollectionThatFails(t *testing.T) {
-	dir := t.TempDir()
+// withNineteen makes a cache that has a module, for the rest of the test.
+func withNineteen(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
 	t.Setenv("PWC_CACHE", "")
 	t.Setenv("PWC_CACHE_PATH", "")
 	t.Setenv("PWC_CACHE_DIR", dir)
 	if code, _, errs := pwc(t, "compile", filepath.Join("..", "testdata", "nineteen.ir")); code != 0 {
 		t.Fatal(errs)
 	}
+	return dir
+}
+
+// A collection that cannot remove everything says so in the one document that there is.
+func TestCollectionThatFails(t *testing.T) {
+	dir := withNineteen(t)
 	blobs, err := filepath.Glob(filepath.Join(dir, "v1", "blobs", "*", "*"))
 	if err != nil || len(blobs) == 0 {
 		t.Fatal(blobs, err)
@@ -51,13 +58,7 @@ func TestCollectionThatFails(t *testing.T) {
 
 // A graph that is damaged is an error, and no empty graph.
 func TestShowGraph(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("PWC_CACHE", "")
-	t.Setenv("PWC_CACHE_PATH", "")
-	t.Setenv("PWC_CACHE_DIR", dir)
-	if code, _, errs := pwc(t, "compile", filepath.Join("..", "testdata", "nineteen.ir")); code != 0 {
-		t.Fatal(errs)
-	}
+	dir := withNineteen(t)
 	_, graph, _ := pwc(t, "cache", "show", "nineteen", "--graph")
 	if !strings.HasPrefix(graph, "pwc 1\n") {
 		t.Fatalf("%q", graph)

@@ -98,11 +98,26 @@ func TestStepFails(t *testing.T) {
 	}
 }
 
-// poison is a language model whose logits are NaN after id 3; its attention does
-// nothing.
+// poison is a language model whose logits are NaN after id 3.
 func poison(t testing.TB) *ir.Module {
-	m, err := ir.Parse("poison.ir", []byte(`pwc 1
-module "poison" {
+	return echo(t, "4", `
+    %i = iota(shape=[1, 4], dtype=f32, axis=1) : f32[1, 4]
+    %next = add(%x, 1.0) : f32[M, 1]
+    %d = sub(%i, %next) : f32[M, 4]
+    %a = abs(%d) : f32[M, 4]
+    %n = neg(%a) : f32[M, 4]
+    %bad = compare(%x, 3.0, dir=ge) : bool[M, 1]
+    %z = sub(%x, %x) : f32[M, 1]
+    %s = where(%bad, nan, %z) : f32[M, 1]
+    %l = add(%n, %s) : f32[M, 4]`)
+}
+
+// echo is a language model with so many tokens, whose hidden states are its ids. Its
+// attention does nothing, and its logits are %l, computed from the hidden states %x.
+func echo(t testing.TB, vocabulary, logits string) *ir.Module {
+	t.Helper()
+	m, err := ir.Parse("echo.ir", []byte(`pwc 1
+module "echo" {
   sym N in [1, 64] batch
   sym M in [1, 64] batch
   sym B in [1, 64] load
@@ -114,17 +129,8 @@ module "poison" {
     %y = reshape(%x, shape=[N, 1]) : f32[N, 1]
     return %y
   }
-  func @logits(%h: f32[N, 1], %rows: i32[M]) -> (f32[M, 4]) {
-    %x = gather(%h, %rows) : f32[M, 1]
-    %i = iota(shape=[1, 4], dtype=f32, axis=1) : f32[1, 4]
-    %next = add(%x, 1.0) : f32[M, 1]
-    %d = sub(%i, %next) : f32[M, 4]
-    %a = abs(%d) : f32[M, 4]
-    %n = neg(%a) : f32[M, 4]
-    %bad = compare(%x, 3.0, dir=ge) : bool[M, 1]
-    %z = sub(%x, %x) : f32[M, 1]
-    %s = where(%bad, nan, %z) : f32[M, 1]
-    %l = add(%n, %s) : f32[M, 4]
+  func @logits(%h: f32[N, 1], %rows: i32[M]) -> (f32[M, `+vocabulary+`]) {
+    %x = gather(%h, %rows) : f32[M, 1]`+logits+`
     return %l
   }
 }
