@@ -44,7 +44,13 @@ type rig struct {
 const maxRows, maxRequests, maxBlocks = 4096, 512, 512
 
 // compiled keeps kernels from one test to the next: compiling them takes longer than what is tested.
-var compiled = map[attn.Variant]*program.Program{}
+var compiled = map[compiledFor]*program.Program{}
+
+// compiledFor is a kernel for a GPU, or for an emulated one, which has other images.
+type compiledFor struct {
+	attn.Variant
+	emulated bool
+}
 
 // newRig opens the GPU, or where there is none an emulated one.
 func newRig(t testing.TB, s shape, attrs ...program.Attr) *rig {
@@ -76,14 +82,15 @@ func looseRig(t testing.TB, dev *cudatest.Opened, s shape, attrs ...program.Attr
 	target := dev.Info().Target
 	compile := attn.Compiled(dev.Compiler(t), target)
 	r.code = func(ctx context.Context, v attn.Variant) (*program.Program, error) {
-		if compiled[v] == nil {
+		key := compiledFor{v, dev.Emulated}
+		if compiled[key] == nil {
 			p, err := compile(ctx, v)
 			if err != nil {
 				return nil, err
 			}
-			compiled[v] = p
+			compiled[key] = p
 		}
-		return compiled[v], nil
+		return compiled[key], nil
 	}
 	r.newOp()
 	r.cache = r.tensor(s.kv, s.blocks, 2, s.block, s.kvHeads, s.dim)
