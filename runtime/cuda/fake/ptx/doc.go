@@ -20,6 +20,8 @@
 //     waited for; what it reads may not be written from the instruction on until then.
 //     It reads what was written before a fence.proxy.async of the warp that wrote it or
 //     of one of the warpgroup, and what was written after is an error.
+//     Registers that the left matrix is in are read when the group is waited for, too:
+//     what was written to them too early is multiplied.
 //   - More arrivals of one instruction than a phase of an mbarrier still expects are an
 //     error, as are those where there is none, or something else was written over it.
 //   - Shared memory is full of NaN when a block starts.
@@ -49,8 +51,9 @@
 //   - The warps of a warpgroup multiply each for itself: that they do not wait for each
 //     other, or have other descriptors, does not show. That wgmma.fence is there is only
 //     asked of the first product.
-//   - wgmma.mma_async is known of two matrices of bf16 or f16 in shared memory, both along
-//     K and exchanged in 128 bytes, with sums in f32.
+//   - wgmma.mma_async is known of matrices of bf16 or f16 with sums in f32: the left one in
+//     registers or in shared memory, the right one in shared memory. There both are along K
+//     and exchanged in 128 bytes.
 //
 // Numbers: add, sub, mul, fma, div.rn, sqrt.rn and conversions round as IEEE 754
 // has it, in the mode asked for, and NaN results are 0x7fffffff, as on a GPU. The

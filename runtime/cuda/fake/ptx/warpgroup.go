@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Products of warpgroups: four warps, whose tensor cores read both matrices from shared
-// memory themselves (PTX ISA, "wgmma"). Each warp has 16 of the 64 rows of the result,
-// and they do not wait for each other here.
+// Products of warpgroups: four warps, whose tensor cores read the right matrix, and the
+// left one unless it is in registers, from shared memory themselves (PTX ISA, "wgmma").
+// Each warp has 16 of the 64 rows of the result, and they do not wait for each other here.
 
 // warpsOfGroup is how many warps a warpgroup has.
 const warpsOfGroup = 4
@@ -18,7 +18,7 @@ type asyncProduct struct {
 	group  int32
 	pc     int32
 	of     *product
-	a, b   matrix
+	a, b   matrix   // a unless it is in registers
 	adds   bool     // to what is in the registers
 	clock  []uint32 // when the warp asked for it
 	fenced []uint32 // what fences were for, of the writes of each warp
@@ -27,6 +27,7 @@ type asyncProduct struct {
 // product is an instruction that multiplies.
 type product struct {
 	to      []slot // 4 for 8 columns
+	left    []slot // the 4 that a is in, or none
 	element func(uint32) float32
 }
 
@@ -92,12 +93,20 @@ func (d *decoder) multiply() exec {
 		return nil
 	}
 	d.parts = nil
-	d.operands(8, 8)
-	b64 := kind{classBits, 64, 1}
 	p.to = d.fragment(0, n/2, kind{classFloat, 32, 1}, true)
-	a, b, adds := d.source(1, b64), d.source(2, b64), d.adds(3)
-	// Signs of a and b, and whether they lie along their columns.
-	for i, want := range []int64{1, 1, 0, 0} {
+	b64 := kind{classBits, 64, 1}
+	var a slot
+	// Signs of a and b, and whether b, and a in shared memory, lie along their columns.
+	fixed := []int64{1, 1, 0, 0}
+	if d.operand(1).kind == operandVector {
+		p.left = d.fragment(1, 4, kind{classBits, 32, 1}, false)
+		fixed = fixed[:3]
+	} else {
+		a = d.source(1, b64)
+	}
+	d.operands(4+len(fixed), 4+len(fixed))
+	b, adds := d.source(2, b64), d.adds(3)
+	for i, want := range fixed {
 		if x := d.operand(4 + i); x.kind != operandImmediate || x.value != want {
 			d.fail("operand %d is not %d, and others are unknown", 4+i, want)
 		}
@@ -106,7 +115,10 @@ func (d *decoder) multiply() exec {
 		if !w.began {
 			w.fault(RaceFault, 0, "no wgmma.fence is before")
 		}
-		x := asyncProduct{group: w.batches, pc: w.pc, of: p, a: w.matrix(a), b: w.matrix(b), clock: slices.Clone(w.clock), fenced: w.proxied()}
+		x := asyncProduct{group: w.batches, pc: w.pc, of: p, b: w.matrix(b), clock: slices.Clone(w.clock), fenced: w.proxied()}
+		if p.left == nil {
+			x.a = w.matrix(a)
+		}
 		switch adds(w) {
 		case 0:
 		case all:
@@ -171,35 +183,47 @@ func (w *warp) multiply(n int32) {
 }
 
 // product sets the warp's rows of a result. Which element is where: PTX ISA, "Register
-// Fragments for wgmma.mma_async.m64nNk16".
+// Fragments for wgmma.mma_async.m64nNk16". Registers that a is in are read when the
+// product is waited for, like the sums: nothing may change them until then.
 func (w *warp) product(x *asyncProduct) {
-	var a [16][16]float64
-	for r := range a {
-		w.row(x, &x.a, w.first/lanesOfWarp%warpsOfGroup*16+r, &a[r])
+	var a [2][8][16]float64
+	for i, s := range x.of.left {
+		for lane, v := range lanes[uint32](w, s) {
+			to := a[i%2][lane/4][i/2*8+lane%4*2:]
+			to[0], to[1] = float64(x.of.element(v&0xffff)), float64(x.of.element(v>>16))
+		}
 	}
-	for col := range len(x.of.to) * 2 {
-		var b [16]float64
-		w.row(x, &x.b, col, &b)
-		for r := range a {
-			to := &lanes[float32](w, x.of.to[col/8*4+r/8*2+col%2])[r%8*4+col%8/2]
-			sum := dot(&a[r], &b, len(b))
-			if x.adds {
-				sum += float64(*to)
+	if x.of.left == nil {
+		for i := range a {
+			w.eight(x, &x.a, w.first/lanesOfWarp%warpsOfGroup*16+i*8, &a[i])
+		}
+	}
+	for first := 0; first < len(x.of.to)*2; first += 8 {
+		var b [8][16]float64
+		w.eight(x, &x.b, first, &b)
+		for col := range b {
+			for r := range 16 {
+				to := &lanes[float32](w, x.of.to[first/2+r/8*2+col%2])[r%8*4+col/2]
+				sum := dot(&a[r/8][r%8], &b[col], len(b[col]))
+				if x.adds {
+					sum += float64(*to)
+				}
+				*to = float32(sum)
 			}
-			*to = float32(sum)
 		}
 	}
 }
 
-// row reads 16 elements of a row of a matrix.
-func (w *warp) row(x *asyncProduct, m *matrix, r int, to *[16]float64) {
-	for part := range uint64(2) {
-		at := m.at + uint64(r/8)*m.stride + uint64(r%8)*128 + part*16
+// eight reads 16 elements of each of 8 rows of a or columns of b, the first of which is a
+// multiple of 8, in 16 parts of 16 bytes.
+func (w *warp) eight(x *asyncProduct, m *matrix, first int, to *[8][16]float64) {
+	for part := range 16 {
+		at := m.at + uint64(first/8)*m.stride + uint64(part/2*128+part%2*16)
 		at ^= at >> 3 & 0x70
 		b := w.bytes(spaceShared, uint64(w.block.rank+1)<<sharedShift+at, 16, 0, false, false)
 		w.throughFence(int64(at), 16, x.fenced)
 		for i := range 8 {
-			to[part*8+uint64(i)] = float64(x.of.element(uint32(binary.LittleEndian.Uint16(b[2*i:]))))
+			to[part/2][part%2*8+i] = float64(x.of.element(uint32(binary.LittleEndian.Uint16(b[2*i:]))))
 		}
 	}
 }

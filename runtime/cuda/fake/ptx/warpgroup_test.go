@@ -54,53 +54,120 @@ func swizzle(row, k int) int {
 
 // TestWarpgroups multiplies matrices of numbers whose sums are exact, in two steps of
 // 16 after one that is not added to what was there, and looks for every element where
-// the ISA's figure has it. Before the wait the registers are as they were.
+// the ISA's figure has it. Before the wait the registers are as they were. A left matrix in
+// registers is not in shared memory.
 func TestWarpgroups(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
 	for _, element := range []string{"bf16", "f16"} {
-		for _, n := range []int{8, 64, 256} {
-			t.Run(fmt.Sprintf("%s %d", element, n), func(t *testing.T) {
-				bits := func(v float64) uint16 {
-					if element == "bf16" {
-						return uint16(math.Float32bits(float32(v)) >> 16)
-					}
-					return uint16(floatToF16(v, toNearest))
+		for _, n := range []int{8, 64, 72, 128, 256} {
+			for _, held := range []bool{false, true} {
+				for _, right := range []rightMatrix{
+					{"along k", n * 128, 16, 1024, 32, func(col, k int) int { return swizzle(col, k) }},
+				} {
+					t.Run(fmt.Sprintf("%s %d, held %v, %s", element, n, held, right.name), func(t *testing.T) { right.multiply(t, element, n, held) })
 				}
-				in := make([]byte, (64+n)*128)
-				var x [64 + 256][64]float64 // rows of a, then of b
-				for r := range 64 + n {
-					for k := range 64 {
-						x[r][k] = float64(random.IntN(65)-32) / 8
-						binary.LittleEndian.PutUint16(in[swizzle(r, k):], bits(x[r][k]))
-					}
-				}
-				acc := accumulators(0, n/2)
-				op := fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s ", n, element, element) + acc
-				body := matrices(n, n/2) + ready + "setp.ne.u32 %p2, %r1, %r1;" +
-					op + ", %a, %b, %p2, 1, 1, 0, 0; add.s64 %a, %a, 2; add.s64 %b, %b, 2;" +
-					op + ", %a, %b, 1, 1, 1, 0, 0; add.s64 %a, %a, 2; add.s64 %b, %b, 2;" +
-					op + ", %a, %b, !%p2, 1, 1, 0, 0; wgmma.commit_group.sync.aligned; st.global.f32 [%to], %c0; wgmma.wait_group.sync.aligned 0; add.s64 %to, %to, 512;\n" +
-					registers("st.global.f32 [%to], %%c%d; add.s64 %to, %to, 512;", n/2)
-				out := make([]byte, 512+512*n/2)
-				if err := run(t, text("", body), in, out, Launch{Block: [3]uint32{128, 1, 1}}); err != nil {
-					t.Fatal(err)
-				}
-				at := func(i int) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(out[4*i:])) }
-				for thread := range 128 {
-					if got := at(thread); got != 7 {
-						t.Errorf("thread %d: %v before the wait, want 7", thread, got)
-					}
-					for i := range n / 2 {
-						row, col, want := thread/32*16+thread%32/4+i/2%2*8, i/4*8+thread%4*2+i%2, 0.0
-						for k := range 48 {
-							want += x[row][k] * x[64+col][k]
-						}
-						if got := at(128 + i*128 + thread); got != float32(want) {
-							t.Fatalf("row %d, column %d: %v, want %v", row, col, got, want)
-						}
-					}
-				}
-			})
+			}
+		}
+	}
+}
+
+// rightMatrix is a way that a right matrix of up to 64 of k lies.
+type rightMatrix struct {
+	name                  string
+	size, leading, stride int
+	step                  int                  // bytes from 16 of k to the next
+	at                    func(col, k int) int // bytes
+}
+
+// multiply is a case of TestWarpgroups. A left matrix that is held is in registers.
+func (right rightMatrix) multiply(t *testing.T, element string, n int, held bool) {
+	random := rand.New(rand.NewPCG(1, 2))
+	bits := func(v float64) uint16 {
+		if element == "bf16" {
+			return uint16(math.Float32bits(float32(v)) >> 16)
+		}
+		return uint16(floatToF16(v, toNearest))
+	}
+	fragments := 64*128 + right.size
+	in := make([]byte, fragments+3*4*512)
+	var x [64 + 256][64]float64 // rows of a, then columns of b
+	for r := range 64 + n {
+		for k := range 64 {
+			x[r][k] = float64(random.IntN(65)-32) / 8
+			at := swizzle(r, k)
+			if r >= 64 {
+				at = 64*128 + right.at(r-64, k)
+			} else if held {
+				continue
+			}
+			binary.LittleEndian.PutUint16(in[at:], bits(x[r][k]))
+		}
+	}
+	for i := range 3 * 4 * 128 { // of each step 4 registers of each thread
+		step, register, thread := i/512, i/128%4, i%128
+		row, k := thread/32*16+thread%32/4+register%2*8, step*16+register/2*8+thread%4*2
+		binary.LittleEndian.PutUint16(in[fragments+4*i:], bits(x[row][k]))
+		binary.LittleEndian.PutUint16(in[fragments+4*i+2:], bits(x[row][k+1]))
+	}
+	body := matrices(right.size/128, n/2) + ready +
+		fmt.Sprintf("and.b64 %%b, %%b, %d; or.b64 %%b, %%b, %d;\n", uint64(1<<62|0xffff), uint64(right.stride)/16<<32|uint64(right.leading)/16<<16) +
+		".reg .b32 %x<12>; sub.s64 %d3, %to, %out; add.s64 %d3, %in, %d3;\n"
+	for i := range 3 * 4 {
+		body += fmt.Sprintf("ld.global.u32 %%x%d, [%%d3+%d];\n", i, fragments+512*i)
+	}
+	const across = 0
+	body += "setp.ne.u32 %p2, %r1, %r1;\n"
+	for step, adds := range []string{"%p2", "1", "!%p2"} {
+		left, whether := "%a", fmt.Sprintf("0, %d", across)
+		if held {
+			left, whether = fmt.Sprintf("{%%x%d, %%x%d, %%x%d, %%x%d}", 4*step, 4*step+1, 4*step+2, 4*step+3), fmt.Sprint(across)
+		}
+		body += fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s %s, %s, %%b, %s, 1, 1, %s; add.s64 %%a, %%a, 2; add.s64 %%b, %%b, %d;\n",
+			n, element, element, accumulators(0, n/2), left, adds, whether, right.step/16)
+	}
+	body += "wgmma.commit_group.sync.aligned; st.global.f32 [%to], %c0; wgmma.wait_group.sync.aligned 0; add.s64 %to, %to, 512;\n" +
+		registers("st.global.f32 [%to], %%c%d; add.s64 %to, %to, 512;", n/2)
+	out := make([]byte, 512+512*n/2)
+	if err := run(t, text("", body), in, out, Launch{Block: [3]uint32{128, 1, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	at := func(i int) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(out[4*i:])) }
+	for thread := range 128 {
+		if got := at(thread); got != 7 {
+			t.Errorf("thread %d: %v before the wait, want 7", thread, got)
+		}
+		for i := range n / 2 {
+			row, col, want := thread/32*16+thread%32/4+i/2%2*8, i/4*8+thread%4*2+i%2, 0.0
+			for k := range 48 {
+				want += x[row][k] * x[64+col][k]
+			}
+			if got := at(128 + i*128 + thread); got != float32(want) {
+				t.Fatalf("row %d, column %d: %v, want %v", row, col, got, want)
+			}
+		}
+	}
+}
+
+// TestWarpgroupHeld changes registers that a left matrix is in, of one group before it is
+// waited for and of the next after: the first is multiplied by what they are changed to.
+func TestWarpgroupHeld(t *testing.T) {
+	in := make([]byte, (64+8)*128)
+	for r := range 8 {
+		binary.LittleEndian.PutUint16(in[swizzle(64+r, 0):], 0x3f80) // 1
+	}
+	group := func(first int, left string) string {
+		return fmt.Sprintf("mov.b32 %%r4, 0x3f803f80; mov.b32 %%r5, 0x3f803f80; wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 %s, %s, %%b, 1, 1, 1, 0; wgmma.commit_group.sync.aligned;\n", accumulators(first, 4), left)
+	}
+	const wait, change = "wgmma.wait_group.sync.aligned 0;\n", "mov.b32 %r4, 0x40004000;\n" // 2
+	body := matrices(8, 8) + ready + group(0, "{%r4, %r5, %r4, %r5}") + change + wait + group(4, "{%r4, %r5, %r4, %r5}") + wait + change +
+		registers("st.global.f32 [%to], %%c%d; add.s64 %to, %to, 512;", 8)
+	out := make([]byte, 8*512)
+	if err := run(t, text("", body), in, out, Launch{Block: [3]uint32{128, 1, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 * 128 {
+		want := []float32{9, 9, 8, 8, 8, 8, 8, 8}[i/128]
+		if got := math.Float32frombits(binary.LittleEndian.Uint32(out[4*i:])); got != want {
+			t.Errorf("word %d: %v, want %v", i, got, want)
 		}
 	}
 }
@@ -131,6 +198,9 @@ func TestWarpgroupGroups(t *testing.T) {
 func TestWarpgroupFaults(t *testing.T) {
 	const (
 		product = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, 1, 1, 1, 0, 0;\n"
+		held    = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, {%r4, %r5, %r6, %r7}, %b, 1, 1, 1, 0;\n"
+		across  = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, {%r4, %r5, %r6, %r7}, %a, 1, 1, 1, 1;\n"
+		third   = "setp.eq.u32 %p2, %r1, 33; bar.sync 0; @%p2 "
 		wait    = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;\n"
 		store   = "st.shared.u32 [s], %r1;\n"
 		one     = "setp.eq.u32 %p2, %r1, 1;\n"
@@ -164,6 +234,13 @@ func TestWarpgroupFaults(t *testing.T) {
 		{"rows from the second on", ready + "add.s64 %a, %a, 8;" + product + wait, 128, AlignmentFault, "a matrix at 0x80"},
 		{"rows far apart", ready + "xor.b64 %a, %a, 0x2000000000;" + product + wait, 128, AlignmentFault, "8 rows each 1536 bytes"},
 		{"beyond shared memory", ready + "add.s64 %b, %b, 64;" + product + wait, 128, AddressFault, "of 9216 bytes of shared memory"},
+		{"held", ready + held + wait, 128, 0, ""},
+		{"held, and no wgmma.fence", "fence.proxy.async; bar.sync 0;" + held + wait, 128, RaceFault, "no wgmma.fence is before"},
+		{"held, and no fence of the proxy", "bar.sync 0; wgmma.fence.sync.aligned;" + held + wait, 128, RaceFault, "no fence.proxy.async is between"},
+		{"held, and a filled before the wait", ready + held + third + store + wait, 128, 0, ""},
+		{"held, and b filled before the wait", ready + held + third + "st.shared.u32 [s+8192], %r1; fence.proxy.async; bar.sync 0;" + wait, 128, RaceFault, "(st.shared.u32) , and no barrier is between"},
+		{"held, and other matrices in other lanes", ready + "cvt.u64.u32 %d3, %r1; add.s64 %b, %b, %d3;" + held + wait, 128, WaitFault, "in lane 0"},
+		{"held by some lanes", ready + one + "@%p2 ret; " + held + wait, 128, WaitFault, "a part of a warp"},
 		{"other matrices in other lanes", ready + "cvt.u64.u32 %d3, %r1; add.s64 %a, %a, %d3;" + product + wait, 128, WaitFault, "in lane 0"},
 		{"lanes that add", ready + one + "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, %p2, 1, 1, 0, 0;" + wait, 128, WaitFault, "do not agree"},
 		{"some lanes", ready + one + "@%p2 bra $some; " + product + wait + "bra $end;\n$some:\n" + product + wait + "$end:\n", 128, WaitFault, "wait for others"},
