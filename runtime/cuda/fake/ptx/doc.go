@@ -52,8 +52,9 @@
 //     other, or have other descriptors, does not show. That wgmma.fence is there is only
 //     asked of the first product.
 //   - wgmma.mma_async is known of matrices of bf16 or f16 with sums in f32: the left one in
-//     registers or in shared memory, the right one in shared memory. There both are along K
-//     and exchanged in 128 bytes.
+//     registers, or in shared memory along K, the right one in shared memory along K or,
+//     from a multiple of 64 columns on, along N. In shared memory they are exchanged in
+//     128 bytes.
 //
 // Numbers: add, sub, mul, fma, div.rn, sqrt.rn and conversions round as IEEE 754
 // has it, in the mode asked for, and NaN results are 0x7fffffff, as on a GPU. The

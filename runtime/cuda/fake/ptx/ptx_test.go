@@ -270,12 +270,14 @@ func TestUnknown(t *testing.T) {
 		warpgroupOp("m64n8k16", "f16", "1, 1, 1"):                          "9 operands",
 		warpgroupOpOf("%d1", "1, 1, 0"):                                    "7 operands",
 		warpgroupOpOf("%d1", "1, 1, 1, 0"):                                 "operand 6 is not 0, and others are unknown",
+		warpgroupOpOf("%d1", "1, 1, 1, 1"):                                 "operand 6 is not 0, and others are unknown",
+		warpgroupOpOf("%d1", "1, 1, 0, 2"):                                 "operand 7 is neither 0 nor 1",
 		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1"):                      "6 operands",
 		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1, 0, 0"):                "8 operands",
-		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1, -1"):                  "operand 6 is not 0, and others are unknown",
-		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1, %r5"):                 "operand 6 is not 0, and others are unknown",
-		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "-1, 1, 0"):                  "operand 4 is not 1, and others are unknown",
-		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, -1, 0"):                  "operand 5 is not 1, and others are unknown",
+		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1, -1"):                  "operand 6 is neither 0 nor 1",
+		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1, %r5"):                 "operand 6 is neither 0 nor 1",
+		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "-1, 1, 1"):                  "operand 4 is not 1, and others are unknown",
+		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, -1, 1"):                  "operand 5 is not 1, and others are unknown",
 		warpgroupOpOf("{%r1, %r2}", "1, 1, 0"):                             "operand 1 has not 4 registers",
 		warpgroupOpOf("{%r1, %r2, %r3, %d4}", "1, 1, 0"):                   "%d4 is no register of 32 bits",
 		"mbarrier.init.b64 [%r1], 1;":                                      "line 9: mbarrier.init.b64: unknown",
@@ -772,7 +774,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(text("", "createpolicy.fractional.L2::evict_first.b64 %d2; ld.global.nc.L2::cache_hint.v2.u32 {%r1, %r2}, [%d1], %d2; cp.async.cg.shared.global.L2::cache_hint [%r1], [%d1], 16, %r2, %d2;"))
 	f.Add(text("", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%f1, %f2, %f3, %f4};"))
 	f.Add(text("", "mbarrier.try_wait.parity.shared.b64 %p1, [%r1+8], 1; cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];\n"+warpgroupOp("m64n8k16", "bf16", "!%p1, 1")))
-	f.Add(text("", warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1, 0")))
+	f.Add(text("", warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1, 1")+warpgroupOpOf("%d1", "1, 1, 0, 1")))
 	entry := regexp.MustCompile(`(^|[\s;{}])\.entry([^\w$.:]|$)`) // a word of its own
 	f.Fuzz(func(t *testing.T, src string) {
 		m, err := Parse(src)

@@ -32,10 +32,13 @@ type product struct {
 }
 
 // matrix is a matrix in shared memory, of rows of 128 bytes whose 16-byte parts are
-// exchanged among 8 rows (PTX ISA, "Shared Memory Matrix Layout").
+// exchanged among 8 rows (PTX ISA, "Shared Memory Matrix Layout"). A row has elements along
+// k, of one row of a or column of b, or across: of one k, and of 64 columns of b.
 type matrix struct {
-	at     uint64
-	stride uint64 // bytes from 8 rows to the next
+	at      uint64
+	stride  uint64 // bytes from 8 rows to the next
+	across  bool
+	leading uint64 // bytes from 64 columns to the next, if across
 }
 
 // swizzled is how many bytes the pattern of a matrix has.
@@ -96,28 +99,33 @@ func (d *decoder) multiply() exec {
 	p.to = d.fragment(0, n/2, kind{classFloat, 32, 1}, true)
 	b64 := kind{classBits, 64, 1}
 	var a slot
-	// Signs of a and b, and whether b, and a in shared memory, lie along their columns.
-	fixed := []int64{1, 1, 0, 0}
+	// Signs of a and b, and whether a in shared memory lies across k.
+	fixed := []int64{1, 1, 0}
 	if d.operand(1).kind == operandVector {
 		p.left = d.fragment(1, 4, kind{classBits, 32, 1}, false)
-		fixed = fixed[:3]
+		fixed = fixed[:2]
 	} else {
 		a = d.source(1, b64)
 	}
-	d.operands(4+len(fixed), 4+len(fixed))
+	last := 4 + len(fixed) // whether b does
+	d.operands(last+1, last+1)
 	b, adds := d.source(2, b64), d.adds(3)
 	for i, want := range fixed {
 		if x := d.operand(4 + i); x.kind != operandImmediate || x.value != want {
 			d.fail("operand %d is not %d, and others are unknown", 4+i, want)
 		}
 	}
+	across := d.operand(last)
+	if across.kind != operandImmediate || across.value>>1 != 0 {
+		d.fail("operand %d is neither 0 nor 1", last)
+	}
 	return func(w *warp, _ uint32) {
 		if !w.began {
 			w.fault(RaceFault, 0, "no wgmma.fence is before")
 		}
-		x := asyncProduct{group: w.batches, pc: w.pc, of: p, b: w.matrix(b), clock: slices.Clone(w.clock), fenced: w.proxied()}
+		x := asyncProduct{group: w.batches, pc: w.pc, of: p, b: w.matrix(b, n, across.value == 1), clock: slices.Clone(w.clock), fenced: w.proxied()}
 		if p.left == nil {
-			x.a = w.matrix(a)
+			x.a = w.matrix(a, 64, false)
 		}
 		switch adds(w) {
 		case 0:
@@ -139,9 +147,9 @@ func (d *decoder) adds(i int) func(w *warp) uint32 {
 	return func(w *warp) uint32 { return predicateOf(w, p, negated) }
 }
 
-// matrix reads a descriptor, the same in all lanes (PTX ISA, "Matrix Descriptor
-// Format").
-func (w *warp) matrix(s slot) matrix {
+// matrix reads the descriptor, the same in all lanes, of n rows of a or columns of b (PTX
+// ISA, "Matrix Descriptor Format").
+func (w *warp) matrix(s slot, n int, across bool) matrix {
 	x := lanes[uint64](w, s)
 	v := x[0]
 	for lane := range x {
@@ -150,13 +158,15 @@ func (w *warp) matrix(s slot) matrix {
 		}
 	}
 	const field = 1<<14 - 1
-	m := matrix{v & field << 4, v >> 32 & field << 4}
+	m := matrix{v & field << 4, v >> 32 & field << 4, across, v >> 16 & field << 4}
 	switch {
 	case v>>62 != 1:
 		w.fault(AddressFault, 0, "a matrix of layout %d, known is 1", v>>62)
-	case v&^(3<<62|field<<32|field<<16|field) != 0: // the distance of columns, bits 16 to 29, is not used
+	case v&^(3<<62|field<<32|field<<16|field) != 0: // the distance of columns, bits 16 to 29, is not used along k
 		w.fault(AddressFault, 0, "a matrix whose descriptor is %#x", v)
-	case m.at%swizzled > 128-32 || m.stride%swizzled != 0:
+	case across && (m.at%swizzled != 0 || m.stride%swizzled != 0 || n > 64 && m.leading%swizzled != 0):
+		w.fault(AlignmentFault, 0, "a matrix across k at %#x, 8 of k each %d bytes, 64 columns each %d", m.at, m.stride, m.leading)
+	case !across && (m.at%swizzled > 128-32 || m.stride%swizzled != 0):
 		w.fault(AlignmentFault, 0, "a matrix at %#x, 8 rows each %d bytes", m.at, m.stride)
 	}
 	return m
@@ -218,12 +228,22 @@ func (w *warp) product(x *asyncProduct) {
 // multiple of 8, in 16 parts of 16 bytes.
 func (w *warp) eight(x *asyncProduct, m *matrix, first int, to *[8][16]float64) {
 	for part := range 16 {
-		at := m.at + uint64(first/8)*m.stride + uint64(part/2*128+part%2*16)
+		at := m.at
+		if m.across {
+			at += uint64(first/64)*m.leading + uint64(part/8)*m.stride + uint64(part%8*128+first%64*2)
+		} else {
+			at += uint64(first/8)*m.stride + uint64(part/2*128+part%2*16)
+		}
 		at ^= at >> 3 & 0x70
 		b := w.bytes(spaceShared, uint64(w.block.rank+1)<<sharedShift+at, 16, 0, false, false)
 		w.throughFence(int64(at), 16, x.fenced)
 		for i := range 8 {
-			to[part/2][part%2*8+i] = float64(x.of.element(uint32(binary.LittleEndian.Uint16(b[2*i:]))))
+			v := float64(x.of.element(uint32(binary.LittleEndian.Uint16(b[2*i:]))))
+			if m.across {
+				to[i][part] = v
+			} else {
+				to[part/2][part%2*8+i] = v
+			}
 		}
 	}
 }

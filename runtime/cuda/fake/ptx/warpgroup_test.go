@@ -59,10 +59,18 @@ func swizzle(row, k int) int {
 func TestWarpgroups(t *testing.T) {
 	for _, element := range []string{"bf16", "f16"} {
 		for _, n := range []int{8, 64, 72, 128, 256} {
+			blocks := (n + 63) / 64 // of 64 columns
 			for _, held := range []bool{false, true} {
 				for _, right := range []rightMatrix{
 					{"along k", n * 128, 16, 1024, 32, func(col, k int) int { return swizzle(col, k) }},
+					{"across, by columns", blocks * 8192, 8192, 1024, 2048, func(col, k int) int { return col/64*8192 + swizzle(k, col%64) }},
+					{"across, by k", blocks * 8192, 1024, blocks * 1024, blocks * 2048, func(col, k int) int {
+						return k/8*blocks*1024 + col/64*1024 + swizzle(k%8, col%64)
+					}},
 				} {
+					if n <= 64 {
+						right.leading = 16 // not used
+					}
 					t.Run(fmt.Sprintf("%s %d, held %v, %s", element, n, held, right.name), func(t *testing.T) { right.multiply(t, element, n, held) })
 				}
 			}
@@ -114,7 +122,10 @@ func (right rightMatrix) multiply(t *testing.T, element string, n int, held bool
 	for i := range 3 * 4 {
 		body += fmt.Sprintf("ld.global.u32 %%x%d, [%%d3+%d];\n", i, fragments+512*i)
 	}
-	const across = 0
+	across := 0
+	if strings.HasPrefix(right.name, "across") {
+		across = 1
+	}
 	body += "setp.ne.u32 %p2, %r1, %r1;\n"
 	for step, adds := range []string{"%p2", "1", "!%p2"} {
 		left, whether := "%a", fmt.Sprintf("0, %d", across)
@@ -198,12 +209,13 @@ func TestWarpgroupGroups(t *testing.T) {
 func TestWarpgroupFaults(t *testing.T) {
 	const (
 		product = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, 1, 1, 1, 0, 0;\n"
-		held    = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, {%r4, %r5, %r6, %r7}, %b, 1, 1, 1, 0;\n"
-		across  = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, {%r4, %r5, %r6, %r7}, %a, 1, 1, 1, 1;\n"
-		third   = "setp.eq.u32 %p2, %r1, 33; bar.sync 0; @%p2 "
-		wait    = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;\n"
-		store   = "st.shared.u32 [s], %r1;\n"
-		one     = "setp.eq.u32 %p2, %r1, 1;\n"
+		// With a in registers: b, or as such a's matrix across k.
+		held   = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, {%r4, %r5, %r6, %r7}, %b, 1, 1, 1, 0;\n"
+		across = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, {%r4, %r5, %r6, %r7}, %a, 1, 1, 1, 1;\n"
+		third  = "setp.eq.u32 %p2, %r1, 33; bar.sync 0; @%p2 "
+		wait   = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;\n"
+		store  = "st.shared.u32 [s], %r1;\n"
+		one    = "setp.eq.u32 %p2, %r1, 1;\n"
 	)
 	for _, c := range []struct {
 		name, body string
@@ -241,6 +253,20 @@ func TestWarpgroupFaults(t *testing.T) {
 		{"held, and b filled before the wait", ready + held + third + "st.shared.u32 [s+8192], %r1; fence.proxy.async; bar.sync 0;" + wait, 128, RaceFault, "(st.shared.u32) , and no barrier is between"},
 		{"held, and other matrices in other lanes", ready + "cvt.u64.u32 %d3, %r1; add.s64 %b, %b, %d3;" + held + wait, 128, WaitFault, "in lane 0"},
 		{"held by some lanes", ready + one + "@%p2 ret; " + held + wait, 128, WaitFault, "a part of a warp"},
+		{"across", ready + across + wait, 128, 0, ""},
+		{"across, both in shared memory", ready + "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %a, 1, 1, 1, 0, 1;" + wait, 128, 0, ""},
+		{"across, a from the second element on", ready + "add.s64 %d3, %a, 1; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %d3, %a, 1, 1, 1, 0, 1;" + wait, 128, 0, ""},
+		{"across, from the ninth column on", ready + "add.s64 %a, %a, 1;" + across + wait, 128, AlignmentFault, "a matrix across k at 0x10, "},
+		{"across, from the second of k on", ready + "add.s64 %a, %a, 8;" + across + wait, 128, AlignmentFault, "a matrix across k at 0x80, "},
+		{"across, 8 of k far apart", ready + "xor.b64 %a, %a, 0x2000000000;" + across + wait, 128, AlignmentFault, "8 of k each 1536 bytes"},
+		{"across, columns close", ready + "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 " + accumulators(0, 36) + ", {%r4, %r5, %r6, %r7}, %a, 1, 1, 1, 1;" + wait, 128, AlignmentFault, "64 columns each 16"},
+		{"across, columns apart", ready + "or.b64 %a, %a, 0x800000; xor.b64 %a, %a, 0x10000; wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 " + accumulators(0, 36) + ", {%r4, %r5, %r6, %r7}, %a, 1, 1, 1, 1;" + wait, 128, 0, ""},
+		{"across, rows not exchanged", ready + "and.b64 %a, %a, 0x3fffffffffffffff;" + across + wait, 128, AddressFault, "a matrix of layout 0"},
+		{"across, a base offset", ready + "or.b64 %a, %a, 0x2000000000000;" + across + wait, 128, AddressFault, "whose descriptor is 0x40020040"},
+		{"across, beyond shared memory", ready + "add.s64 %a, %a, 512;" + across + wait, 128, AddressFault, "of 9216 bytes of shared memory"},
+		{"across, and no fence of the proxy", "bar.sync 0; wgmma.fence.sync.aligned;" + across + wait, 128, RaceFault, "no fence.proxy.async is between"},
+		{"across, filled before the wait", ready + across + third + "st.shared.u32 [s+1024], %r1; fence.proxy.async; bar.sync 0;" + wait, 128, RaceFault, "(st.shared.u32) , and no barrier is between"},
+		{"across, other columns filled before the wait", ready + across + third + "st.shared.u32 [s+1040], %r1;" + wait, 128, 0, ""},
 		{"other matrices in other lanes", ready + "cvt.u64.u32 %d3, %r1; add.s64 %a, %a, %d3;" + product + wait, 128, WaitFault, "in lane 0"},
 		{"lanes that add", ready + one + "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, %p2, 1, 1, 0, 0;" + wait, 128, WaitFault, "do not agree"},
 		{"some lanes", ready + one + "@%p2 bra $some; " + product + wait + "bra $end;\n$some:\n" + product + wait + "$end:\n", 128, WaitFault, "wait for others"},
@@ -249,7 +275,7 @@ func TestWarpgroupFaults(t *testing.T) {
 		{"three warps and some lanes", ready + product + wait, 120, WaitFault, "a part of a warp"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := run(t, text("", matrices(8, 4)+c.body), make([]byte, 4*8192), make([]byte, 512), Launch{Block: [3]uint32{c.threads, 1, 1}})
+			err := run(t, text("", matrices(8, 36)+c.body), make([]byte, 4*8192), make([]byte, 512), Launch{Block: [3]uint32{c.threads, 1, 1}})
 			faulted(t, err, c.want, c.says)
 		})
 	}
