@@ -31,8 +31,8 @@ func (l *Library) Compiler(flags ...string) *Compiler {
 func (c *Compiler) Version() string { return fmt.Sprintf("nvrtc %d.%d", c.l.major, c.l.minor) }
 
 // Compile compiles a source of that name for an architecture such as "sm_90": to a
-// cubin, and the PTX that it was made of, which drivers compile for later GPUs. A
-// compilation that has begun is not cancelled.
+// cubin, and the PTX that it was made of, which drivers compile for later GPUs; or for
+// one such as "compute_90" to the PTX alone. A compilation that has begun is not cancelled.
 func (c *Compiler) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	select {
 	case c.slots <- struct{}{}:
@@ -42,7 +42,7 @@ func (c *Compiler) Compile(ctx context.Context, source, name, arch string) (cubi
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	if !strings.HasPrefix(arch, "sm_") {
+	if !strings.HasPrefix(arch, "sm_") && !strings.HasPrefix(arch, "compute_") {
 		return nil, nil, fmt.Errorf("nvrtc: %s: %s is no architecture of GPUs", name, arch)
 	}
 	code, err := c.l.Compile(Source{Name: name, Text: source}, CompileOptions{Arch: arch, Flags: c.flags})

@@ -164,8 +164,11 @@ func TestCompiler(t *testing.T) {
 	if err != nil || !bytes.HasPrefix(cubin, []byte("\x7fELF")) || !bytes.Contains(ptx, []byte(".entry limit")) {
 		t.Errorf("%v: %d bytes that are no cubin, or %d that are no PTX", err, len(cubin), len(ptx))
 	}
-	if _, _, err := c.Compile(t.Context(), source, "limit.cu", "compute_80"); err == nil {
-		t.Error("compiled for an architecture that is no GPU's")
+	if cubin, alone, err := c.Compile(t.Context(), source, "limit.cu", "compute_80"); err != nil || cubin != nil || !bytes.Equal(alone, ptx) {
+		t.Errorf("%v: %d bytes of machine code, and PTX that is the same: %v", err, len(cubin), bytes.Equal(alone, ptx))
+	}
+	if _, _, err := c.Compile(t.Context(), source, "limit.cu", "80"); err == nil {
+		t.Error("compiled for what is no architecture")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
