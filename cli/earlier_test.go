@@ -13,8 +13,11 @@ import (
 	"sync"
 	"testing"
 
+	"pwc/attention"
+	attentioncuda "pwc/attention/cuda"
 	compilecuda "pwc/compile/cuda"
 	"pwc/ir"
+	"pwc/ir/dtype"
 	"pwc/piecewise"
 	"pwc/runner"
 	"pwc/runtime/cuda"
@@ -59,6 +62,42 @@ func (e *entries) Err() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.err
+}
+
+// A kernel of an op that has code of its own for an architecture alone is compiled for it, and is another than one with
+// that text that has none.
+func TestOwnKernel(t *testing.T) {
+	e := &entries{knows: []string{"sm_90", "sm_90a", "compute_90"}}
+	own := Kernel{Name: "k", Source: "__global__ void k(", Own: "sm_90a"}
+	common := own
+	common.Own = ""
+	if own.hash() == common.hash() {
+		t.Error("one hash for both")
+	}
+	gpu := &target{name: "cuda:sm_90", cuda: kernelCompiler{e}}
+	for _, c := range []struct {
+		Kernel
+		asked int
+	}{{common, 1}, {own, 2}} {
+		e.asked = 0
+		if p, err := gpu.compileKernel(t.Context(), c.Kernel); err != nil || e.asked != c.asked || len(p.Kernels[0].Code) == 0 || len(p.Kernels[0].PTX) == 0 {
+			t.Errorf("own %q: compiled %d times (%v), want %d", c.Own, e.asked, err, c.asked)
+		}
+	}
+	if k := kernelOf(attentionVariant(t)); k.Own != "sm_90a" {
+		t.Errorf("attention's kernel for heads of 128 has code of its own for %q", k.Own)
+	}
+}
+
+// attentionVariant is the kernel for small steps of heads of 128.
+func attentionVariant(t *testing.T) attentioncuda.Variant {
+	t.Helper()
+	s := attention.Shape{Rows: 8, Heads: 8, KVHeads: 2, HeadDim: 128, Blocks: 4, BlockSize: 16, DType: dtype.BF16, KVDType: dtype.BF16}
+	v, err := attentioncuda.VariantsOf(&s, &attention.Params{Scale: 1, Causal: true}, "cuda:sm_90")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v[0]
 }
 
 // A later GPU runs what was compiled for an earlier one: where the target is named,
@@ -113,7 +152,7 @@ func TestEarlierTargets(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				elsewhere := &target{name: name, backend: backend, cuda: known}
+				elsewhere := &target{name: name, backend: backend, cuda: kernelCompiler{known}}
 				fill := &buildFlags{captureSizes: "none", uncached: !slices.Contains(c.cached, name)}
 				elsewhere.configure(fill)
 				b, err := a.newBackend(t.Context(), m, elsewhere, fill, piecewise.Piecewise, nil, nil)
@@ -183,7 +222,7 @@ func TestRunnerOfAnEarlierTarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := &entries{knows: []string{"sm_86"}}
-	elsewhere := &target{name: "cuda:sm_86", cuda: known}
+	elsewhere := &target{name: "cuda:sm_86", cuda: kernelCompiler{known}}
 	if elsewhere.backend, err = compilecuda.New(elsewhere.name, known); err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +300,7 @@ func TestGenerateOfAnEarlierTarget(t *testing.T) {
 		return s.IDs()[len(ids):]
 	}
 	dev := cudatest.Open(t, fake.Options{Major: 10})
-	elsewhere := &target{name: "cuda:sm_80", cuda: reliable{dev.Compiler(t)}}
+	elsewhere := &target{name: "cuda:sm_80", cuda: kernelCompiler{reliable{dev.Compiler(t)}}}
 	if elsewhere.backend, err = compilecuda.New(elsewhere.name, dev.Compiler(t)); err != nil {
 		t.Fatal(err)
 	}

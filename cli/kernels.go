@@ -18,13 +18,14 @@ import (
 type Kernel struct {
 	Name   string // for messages
 	Source string // CUDA C, C++17 without headers
+	Own    string // an architecture alone that the source has code of its own for: "sm_90a" (nvrtc.CompileOwn); or ""
 }
 
 // kernelPipeline names how kernels are compiled, as part of their keys.
 const kernelPipeline = "kernel 1"
 
-// hash names the source.
-func (k *Kernel) hash() [sha256.Size]byte { return sha256.Sum256([]byte(k.Source)) }
+// hash names the source, and what it is compiled for.
+func (k *Kernel) hash() [sha256.Size]byte { return sha256.Sum256([]byte(k.Own + "\x00" + k.Source)) }
 
 // kernels are those of extern ops by source, each alone in a program.
 type kernels struct {
@@ -122,7 +123,7 @@ func callsOf(m *ir.Module, e *ir.Extern) ([]device.OpCall, error) {
 
 // compileKernel compiles a kernel, alone in a program.
 func (t *target) compileKernel(ctx context.Context, k Kernel) (*program.Program, error) {
-	cubin, ptx, err := t.cuda.Compile(ctx, k.Source, k.Name+".cu", t.arch())
+	cubin, ptx, err := t.cuda.compileKernel(ctx, k, t.arch())
 	var kernel program.Kernel
 	if err == nil {
 		kernel, err = program.CUDAKernel(k.Name, cubin, ptx)

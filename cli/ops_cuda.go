@@ -37,7 +37,9 @@ func attentionKernels(target string, calls []device.OpCall) ([]Kernel, error) {
 	return out, nil
 }
 
-func kernelOf(v attentioncuda.Variant) Kernel { return Kernel{Name: v.String(), Source: v.Source()} }
+func kernelOf(v attentioncuda.Variant) Kernel {
+	return Kernel{Name: v.String(), Source: v.Source(), Own: v.Own()}
+}
 
 func openAttentionOnGPU(s *Site) (device.Op, error) {
 	d, ok := s.Device.(*cuda.Device)

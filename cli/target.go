@@ -55,9 +55,9 @@ type target struct {
 	kernels  *kernels          // of extern ops
 }
 
-// cudaCompiler compiles CUDA C, as compile/cuda has it compiled.
+// cudaCompiler compiles the kernels of ops.
 type cudaCompiler interface {
-	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
+	compileKernel(ctx context.Context, k Kernel, arch string) (cubin, ptx []byte, err error)
 	Err() error // what keeps it from compiling anything, found when it was tried
 }
 

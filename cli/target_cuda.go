@@ -40,7 +40,7 @@ func openGPUOf(ordinal int, name string, run bool) (*target, error) {
 			return nil, &usageError{fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "compile/cuda: "))}
 		}
 		if !run {
-			return &target{name: name, backend: backend, cuda: compiler}, nil
+			return &target{name: name, backend: backend, cuda: kernelCompiler{compiler}}, nil
 		}
 	}
 	dev, err := cuda.Open(cuda.Options{Ordinal: ordinal})
@@ -56,7 +56,7 @@ func openGPUOf(ordinal int, name string, run bool) (*target, error) {
 
 // newGPUTarget returns the target of a name on a GPU: "cuda" is its own.
 func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target, error) {
-	t := &target{cuda: compiler, dev: dev}
+	t := &target{cuda: kernelCompiler{compiler}, dev: dev}
 	t.meter = t.newGPUMeter
 	t.aim = func(name string) error {
 		if _, err := dev.Takes(name); err != nil {
@@ -86,8 +86,15 @@ func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target,
 
 // gpuCompiler compiles CUDA C for kernels of the compiler and of ops.
 type gpuCompiler interface {
-	cudaCompiler
 	compilecuda.Compiler
+	Err() error
+}
+
+// kernelCompiler compiles those of ops.
+type kernelCompiler struct{ gpuCompiler }
+
+func (c kernelCompiler) compileKernel(ctx context.Context, k Kernel, arch string) (cubin, ptx []byte, err error) {
+	return nvrtc.CompileOwn(ctx, c, k.Source, k.Name+".cu", arch, k.Own)
 }
 
 // useLibrary has products chosen by records, and lets them be measured.

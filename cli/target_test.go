@@ -10,7 +10,7 @@ import (
 // missingCompiler compiles nothing and says why once.
 type missingCompiler struct{ err error }
 
-func (c missingCompiler) Compile(context.Context, string, string, string) (cubin, ptx []byte, err error) {
+func (c missingCompiler) compileKernel(context.Context, Kernel, string) (cubin, ptx []byte, err error) {
 	return nil, nil, c.err
 }
 

@@ -257,6 +257,7 @@ var cases = []struct {
 	{"bf16", shape{8, 2, 64, 96, 16, dtype.BF16, dtype.BF16}, nil},
 	{"f16", shape{6, 2, 80, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("softcap", 3), float("scale", 0.2)}},
 	{"bf16 window", shape{4, 4, 128, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{integer("window", 37)}},
+	{"f16 turned round and capped, large tiles of long heads", shape{8, 2, 128, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("scale", -0.1), float("softcap", 3)}},
 	{"bf16 both sides", shape{2, 1, 16, 96, 8, dtype.BF16, dtype.BF16}, []program.Attr{integer("window", 50), bidirectional}},
 	{"f16 turned round", shape{4, 2, 32, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("scale", -0.3)}},
 	{"bf16 turned round and capped", shape{2, 1, 48, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{float("scale", -0.3), float("softcap", 2), integer("window", 30)}},
@@ -318,18 +319,46 @@ func (g *ragged) batch(t testing.TB, decode bool) *attention.Batch {
 func TestAgainstReference(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, c.shape, c.attrs...)
-			g, steps := newRagged(c.shape, 1), 6
-			if r.slow {
-				g.most, steps = 24, 3
-			}
-			for i := range steps {
-				b := g.batch(t, i >= steps*2/3)
-				qkv := r.random(g.rng, int64(b.Rows()))
-				o, cache := r.want(b, qkv)
-				r.hold(fmt.Sprint("step ", i), r.step(b, int64(b.Rows()+i%3), qkv), o, cache)
-			}
+			newRig(t, c.shape, c.attrs...).ragged(1)
 		})
+	}
+}
+
+// ragged runs steps of chunks and decodes, and then of decodes, against the reference.
+func (r *rig) ragged(seed uint64) {
+	r.Helper()
+	g, steps := newRagged(r.shape, seed), 6
+	if r.slow {
+		g.most, steps = 24, 3
+	}
+	for i := range steps {
+		b := g.batch(r, i >= steps*2/3)
+		qkv := r.random(g.rng, int64(b.Rows()))
+		o, cache := r.want(b, qkv)
+		r.hold(fmt.Sprint("step ", i), r.step(b, int64(b.Rows()+i%3), qkv), o, cache)
+	}
+}
+
+// olderCompiler makes no code for an architecture alone.
+type olderCompiler struct{ cudatest.Compiler }
+
+func (olderCompiler) Makes(arch string) bool { return arch == strings.TrimSuffix(arch, "a") }
+
+// TestWithoutWarpgroups runs what all GPUs do with heads that warpgroups have kernels for.
+func TestWithoutWarpgroups(t *testing.T) {
+	for _, dim := range []int64{64, 128} {
+		dev := cudatest.Open(t, fake.Options{})
+		r := newRigOn(t, dev, shape{4, 1, dim, 96, 16, dtype.BF16, dtype.BF16})
+		compile, own := attn.Compiled(olderCompiler{dev.Compiler(t)}, dev.Info().Target), false
+		r.code = func(ctx context.Context, v attn.Variant) (*program.Program, error) {
+			own = own || v.Own() != ""
+			return compile(ctx, v)
+		}
+		r.newOp()
+		r.ragged(2)
+		if dev.Emulated && !own {
+			t.Errorf("heads of %d: no kernel was asked for that warpgroups would have: nothing was tested", dim)
+		}
 	}
 }
 

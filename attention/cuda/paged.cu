@@ -3,8 +3,8 @@
 // the last of them combines the parts. Package cuda writes a prologue that
 // defines HEAD_DIM, GROUP (query heads of a key-value head), BLOCK_SIZE (tokens
 // of a cache block), Q_TYPE and KV_TYPE (F32, F16 or BF16), TENSOR (1: the
-// products run on tensor cores), WARPS (of a block), STAGES (of shared memory) and
-// RESIDENT (blocks of a multiprocessor).
+// products run on tensor cores), WARPS (of a block), STAGES (of shared memory), RESIDENT
+// (blocks of a multiprocessor) and WARPGROUPS (1: large tiles are a warpgroup's, on sm_90a).
 //
 // A pair is one row with one of the GROUP query heads of the block's key-value
 // head. The pairs of a request, rows first, are cut into tiles of TILE. A block
@@ -26,7 +26,7 @@
 //
 // Every sum has an order that the shapes and the length of the sequence decide.
 //
-// common.cu and tensor.cu or plain.cu precede this file.
+// common.cu, and warpgroup.cu and tensor.cu or plain.cu, precede this file.
 
 // request returns the request that has a tile's number: the last whose first
 // number is not above it. The lanes of a warp look at 32 at a time.

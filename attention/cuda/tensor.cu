@@ -2,12 +2,24 @@
 // of 16.
 
 #define PITCH (HEAD_DIM + 8) // elements from a row in shared memory to the next: an odd number of 16 bytes, so that 8 rows lie in different banks
-#define STAGE (2 * KEYS * PITCH)
 #define SUMS (HEAD_DIM + 8)  // floats from a pair's sums in shared memory to the next
 
 // A stage is fetched by 8 threads a key, each of which copies every 8th chunk of
 // 16 bytes of LOADS keys.
 #define LOADS (KEYS / (THREADS / 8))
+
+// Stage is where a stage keeps its keys, and then its values, of small tiles (SHARE) or large ones, in elements: in rows, or
+// in panels for a warpgroup.
+template <bool SHARE>
+struct Stage {
+  enum {
+    PANELS = !SHARE && WARPGROUPS,
+    ROW = PANELS ? PANEL : PITCH,                // from a key to the next
+    NEXT = PANELS ? KEYS * PANEL : 64,           // from 64 elements of a key to the next
+    VALUE = KEYS * (PANELS ? HEAD_DIM : PITCH),  // from a key to its value
+    SIZE = 2 * VALUE,
+  };
+};
 
 // Warps of a wide block fetch the keys of small tiles that they work with themselves, so
 // that none waits for the others before the end. Those of narrow ones fetch neighbouring keys
@@ -55,49 +67,51 @@ __device__ __forceinline__ void copyChunk(const Task &t, u32 to, const u16 *from
 
 // copy starts the copy of a thread's chunks of a key and its value, which lie at k
 // and v, to a place in a stage, or of zeros.
-template <bool ONCE>
+template <bool SHARE, bool ONCE>
 __device__ __forceinline__ void copy(const Task &t, u16 *place, const u16 *k, const u16 *v, bool real) {
-  const u32 to = (u32)__cvta_generic_to_shared(place) + threadIdx.x % 8 * 16;
+  typedef Stage<SHARE> S;
+  u32 to = (u32)__cvta_generic_to_shared(place);
+  to += (threadIdx.x % 8 ^ (S::PANELS ? to / PANEL_ROW % 8 : 0)) * 16;
   const int bytes = real ? 16 : 0;
 #pragma unroll
   for (int i = 0; i < (HEAD_DIM / 8 + 7) / 8; i++) {
     if (HEAD_DIM % 64 != 0 && i * 8 + threadIdx.x % 8 >= HEAD_DIM / 8) break;
-    copyChunk<ONCE>(t, to + i * 128, k + i * 64, bytes);
-    copyChunk<ONCE>(t, to + KEYS * PITCH * 2 + i * 128, v + i * 64, bytes);
+    copyChunk<ONCE>(t, to + i * (S::NEXT * 2), k + i * 64, bytes);
+    copyChunk<ONCE>(t, to + (S::VALUE + i * S::NEXT) * 2, v + i * 64, bytes);
   }
 }
 
 // copyOld copies the key at position j from its block of the cache, or zeros from
 // t.to on.
-template <bool ONCE>
+template <bool SHARE>
 __device__ __forceinline__ void copyOld(const Task &t, u16 *place, int j, int block) {
   const int width = t.kvHeads * HEAD_DIM;
   const u16 *k = t.cache + (long long)block * (2 * BLOCK_SIZE * width) + ((u32)j % BLOCK_SIZE * width + t.head * HEAD_DIM + threadIdx.x % 8 * 8);
-  copy<ONCE>(t, place, k, k + BLOCK_SIZE * width, j < t.to);
+  copy<SHARE, SHARE>(t, place, k, k + BLOCK_SIZE * width, j < t.to); // no other block reads a small tile's
 }
 
 // copyAny copies the key at position j, which may be one of the step's: found is
 // what look returned.
-template <bool ONCE>
+template <bool SHARE>
 __device__ __forceinline__ void copyAny(const Task &t, u16 *place, int j, int found) {
   const int last = min(j, t.to - 1);
-  if (last < t.old || found < 0) return copyOld<ONCE>(t, place, j, last < t.old ? found : t.table[(u32)last / BLOCK_SIZE]); // a padded row's key is the cache's
+  if (last < t.old || found < 0) return copyOld<SHARE>(t, place, j, last < t.old ? found : t.table[(u32)last / BLOCK_SIZE]); // a padded row's key is the cache's
   const long long at = (long long)(t.first + last - t.old) * (t.kvHeads * HEAD_DIM) + (t.head * HEAD_DIM + (int)threadIdx.x % 8 * 8);
-  copy<false>(t, place, t.k + at, t.v + at, j < t.to);
+  copy<SHARE, false>(t, place, t.k + at, t.v + at, j < t.to);
 }
 
 // fetch starts the copies of a stage, of the keys from base on; without fresh
 // those of the step's own keys are left out.
-template <bool ONCE, bool OWN>
+template <bool SHARE, bool OWN>
 __device__ __forceinline__ void fetch(const Task &t, u16 *stage, int base, const Source &s, bool fresh) {
   if (fresh && base + KEYS > t.old) {
 #pragma unroll
-    for (int i = 0; i < LOADS; i++) copyAny<ONCE>(t, stage + keyOf<OWN>(i) * PITCH, base + keyOf<OWN>(i), s.found[i]);
+    for (int i = 0; i < LOADS; i++) copyAny<SHARE>(t, stage + keyOf<OWN>(i) * Stage<SHARE>::ROW, base + keyOf<OWN>(i), s.found[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
       const int at = base + keyOf<OWN>(i);
-      if (fresh || at < t.old || at >= t.to) copyOld<ONCE>(t, stage + keyOf<OWN>(i) * PITCH, at, s.found[i]);
+      if (fresh || at < t.old || at >= t.to) copyOld<SHARE>(t, stage + keyOf<OWN>(i) * Stage<SHARE>::ROW, at, s.found[i]);
     }
   }
 }
@@ -108,12 +122,12 @@ __device__ __forceinline__ bool copies(int key) { return key / 16 == (int)thread
 // copyStep starts the copies of a stage's keys that are the step's own. Small tiles, which have
 // few of them, do so in a loop apart: the code that all keys go through is shorter by that, and
 // a launch among others of a step is.
-template <bool ONCE, bool OWN>
+template <bool SHARE, bool OWN>
 __device__ __forceinline__ void copyStep(const Task &t, u16 *stage, int base) {
   const int end = min(t.to, base + KEYS);
 #pragma unroll 1
   for (int j = max(base, t.old) + (OWN ? 0 : threadIdx.x / 8); j < end; j += OWN ? 1 : THREADS / 8)
-    if (!OWN || copies(j - base)) copyAny<ONCE>(t, stage + (j - base) * PITCH, j, look(t, j));
+    if (!OWN || copies(j - base)) copyAny<SHARE>(t, stage + (j - base) * Stage<SHARE>::ROW, j, look(t, j));
 }
 
 __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -183,15 +197,19 @@ struct Append {
 // pairs, ROWS pairs apart, and all keys; or, with SHARE, all warps have the same 16
 // pairs and each 16 of the keys of a stage, and their sums are added at the
 // end, in their order. There are up to DEPTH stages; without KEEP the one after them has
-// the queries.
+// the queries. A warpgroup computes all pairs of a large tile together (warpgroup.cu).
 template <int M, bool SHARE, int DEPTH, bool KEEP>
 __device__ __forceinline__ void attend(Task &t, u16 *stages) {
-  constexpr int STEP = SHARE ? 16 : 32; // keys at once
+  typedef Stage<SHARE> S;
+  constexpr bool GROUPED = S::PANELS;
+  constexpr int STEP = SHARE ? 16 : GROUPED ? KEYS : 32; // keys at once
   constexpr int ROWS = 16 * WARPS;      // pairs of an operand of all warps
   constexpr bool OWN = SHARE && WIDE;
   constexpr bool FRESH = !SHARE;        // stages are fetched with the step's own keys, which copyStep adds elsewhere
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
   const int base = SHARE ? 0 : warp * 16; // first pair of the warp
+  static_assert(!GROUPED || !KEEP, "a warpgroup has the queries in shared memory");
+  if (GROUPED) stages += -(u32)__cvta_generic_to_shared(stages) % PANEL_ALIGN / 2;
 
   // Of the blocks of a multiprocessor the second has a stage less: the first is served sooner,
   // and they do not both begin and end at the same times, in which they read nothing.
@@ -204,7 +222,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     if (i < depth && j < t.to) {
       const Source now = ahead;
       ahead = find<OWN>(t, j + KEYS, FRESH && i == depth - 1);
-      fetch<SHARE, OWN>(t, stages + i * STAGE, j, now, false);
+      fetch<SHARE, OWN>(t, stages + i * S::SIZE, j, now, false);
     }
     commit();
   }
@@ -227,17 +245,17 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
 #pragma unroll 1
     for (int j = max(t.from, t.old); j < started; j++) {
       const int key = j - t.from;
-      if (copies(key % KEYS)) copyAny<SHARE>(t, stages + key / KEYS * STAGE + key % KEYS * PITCH, j, look(t, j));
+      if (copies(key % KEYS)) copyAny<SHARE>(t, stages + key / KEYS * S::SIZE + key % KEYS * S::ROW, j, look(t, j));
     }
   } else {
 #pragma unroll 1
-    for (int i = 0; i < depth; i++) copyStep<SHARE, OWN>(t, stages + i * STAGE, t.from + i * KEYS);
+    for (int i = 0; i < depth; i++) copyStep<SHARE, OWN>(t, stages + i * S::SIZE, t.from + i * KEYS);
   }
   const bool upper = !SHARE || t.pairs > 8; // there are pairs in the second half of 16
   // Queries are the left operand: a thread has rows lane/4 and lane/4+8 of 16. They are kept in registers, or where the
   // sums leave no room for them in a stage that is not used.
   u32 query[M][HEAD_DIM / 16][4];
-  const u32 queries = (u32)__cvta_generic_to_shared(stages + DEPTH * STAGE);
+  const u32 queries = (u32)__cvta_generic_to_shared(stages + DEPTH * S::SIZE);
   if (KEEP) {
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -256,7 +274,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     for (int i = threadIdx.x; i < TILE * (HEAD_DIM / 8); i += THREADS) {
       const int p = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;
       const u16 *at = t.q + outOf(t, min(p, t.pairs - 1)) + d;
-      copyChunk<false>(t, queries + (p * PITCH + d) * 2, at, p < t.pairs ? 16 : 0);
+      copyChunk<false>(t, queries + (GROUPED ? inPanels(TILE, p, d / 8) : (p * PITCH + d) * 2), at, p < t.pairs ? 16 : 0);
     }
   }
   commit();
@@ -274,39 +292,48 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     else if (i == 0) arrive<0>();
     else if (depth == DEPTH) arrive<DEPTH - 2>();
     else arrive<DEPTH < 3 ? 0 : DEPTH - 3>();
+    if (GROUPED) asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); // the tensor cores read what copies wrote
     if (OWN) __syncwarp();
     else __syncthreads();
     if (i > 0 && j + (depth - 1) * KEYS < t.to) {
-      fetch<SHARE, OWN>(t, stages + free * STAGE, j + (depth - 1) * KEYS, ahead, FRESH);
-      if (!FRESH) copyStep<SHARE, OWN>(t, stages + free * STAGE, j + (depth - 1) * KEYS);
+      fetch<SHARE, OWN>(t, stages + free * S::SIZE, j + (depth - 1) * KEYS, ahead, FRESH);
+      if (!FRESH) copyStep<SHARE, OWN>(t, stages + free * S::SIZE, j + (depth - 1) * KEYS);
       ahead = find<OWN>(t, j + depth * KEYS, FRESH);
     }
     commit();
-    const u32 stage = (u32)__cvta_generic_to_shared(stages) + turn * (STAGE * 2);
+    const u32 stage = (u32)__cvta_generic_to_shared(stages) + turn * (S::SIZE * 2);
     const u32 keys = stage + (((matrix >> 1) * 8 + line) * PITCH + (matrix & 1) * 8) * 2;
     const u32 values = stage + ((KEYS + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8) * 2;
     free = turn;
     turn = turn == depth - 1 ? 0 : turn + 1;
 #pragma unroll 1
     for (int n = SHARE ? warp * STEP : 0, end = SHARE ? n + STEP : KEYS; n < end; n += STEP) {
-      if (idle || j + n >= min(t.to, high)) break;
-      if (j + n + STEP <= low) continue;
-      float s[M][STEP / 8][4] = {};
+      if (!GROUPED && (idle || j + n >= min(t.to, high))) break; // the warps of a group work together
+      if (!GROUPED && j + n + STEP <= low) continue;
+      float s[M][STEP / 8][4];
+      if constexpr (GROUPED) {
+        multiplyKeys(s, queries, stage);
+      } else {
 #pragma unroll
-      for (int i = 0; i < HEAD_DIM / 16; i++) {
-        u32 a[M][4];
-        if (!KEEP) {
+        for (int m = 0; m < M; m++)
 #pragma unroll
-          for (int m = 0; m < M; m++) load4(a[m], queries + ((base + ROWS * m + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8 + i * 16) * 2);
-        }
+          for (int c = 0; c < STEP / 2; c++) s[m][c / 4][c % 4] = 0.f;
 #pragma unroll
-        for (int c = 0; c < STEP / 16; c++) {
-          u32 b[4];
-          load4(b, keys + n * (PITCH * 2) + (c * 16 * PITCH + i * 16) * 2);
+        for (int i = 0; i < HEAD_DIM / 16; i++) {
+          u32 a[M][4];
+          if (!KEEP) {
 #pragma unroll
-          for (int m = 0; m < M; m++) {
-            mma(s[m][2 * c], KEEP ? query[m][i] : a[m], b[0], b[1]);
-            mma(s[m][2 * c + 1], KEEP ? query[m][i] : a[m], b[2], b[3]);
+            for (int m = 0; m < M; m++) load4(a[m], queries + ((base + ROWS * m + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8 + i * 16) * 2);
+          }
+#pragma unroll
+          for (int c = 0; c < STEP / 16; c++) {
+            u32 b[4];
+            load4(b, keys + n * (PITCH * 2) + (c * 16 * PITCH + i * 16) * 2);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+              mma(s[m][2 * c], KEEP ? query[m][i] : a[m], b[0], b[1]);
+              mma(s[m][2 * c + 1], KEEP ? query[m][i] : a[m], b[2], b[3]);
+            }
           }
         }
       }
@@ -371,18 +398,22 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
             p[m][c / 2][c % 2 * 2 + h] = two(w0, w1, Q_TYPE);
           }
         }
+      if constexpr (GROUPED) {
+        multiplyValues(sum, p, stage + S::VALUE * 2);
+      } else {
 #pragma unroll
-      for (int i = 0; i < HEAD_DIM / 16; i++)
+        for (int i = 0; i < HEAD_DIM / 16; i++)
 #pragma unroll
-        for (int c = 0; c < STEP / 16; c++) {
-          u32 b[4];
-          load4t(b, values + n * (PITCH * 2) + (c * 16 * PITCH + i * 16) * 2);
+          for (int c = 0; c < STEP / 16; c++) {
+            u32 b[4];
+            load4t(b, values + n * (PITCH * 2) + (c * 16 * PITCH + i * 16) * 2);
 #pragma unroll
-          for (int m = 0; m < M; m++) {
-            mma(sum[m][2 * i], p[m][c], b[0], b[1]);
-            mma(sum[m][2 * i + 1], p[m][c], b[2], b[3]);
+            for (int m = 0; m < M; m++) {
+              mma(sum[m][2 * i], p[m][c], b[0], b[1]);
+              mma(sum[m][2 * i + 1], p[m][c], b[2], b[3]);
+            }
           }
-        }
+      }
     }
   }
   added.finish(t);

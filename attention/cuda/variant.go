@@ -12,12 +12,15 @@ import (
 	"pwc/attention"
 	"pwc/ir/dtype"
 	"pwc/program"
+	"pwc/runtime/cuda/nvrtc"
 )
 
 // The kernel: paged.cu says what it does, and comes last.
 var (
 	//go:embed common.cu
 	commonSource string
+	//go:embed warpgroup.cu
+	warpgroupSource string
 	//go:embed tensor.cu
 	tensorSource string
 	//go:embed plain.cu
@@ -62,7 +65,7 @@ const (
 	denseThreads = 640
 )
 
-// The kernel's constants of the same names, in common.cu and tensor.cu.
+// The kernel's constants of the same names, in common.cu, tensor.cu and warpgroup.cu.
 const (
 	smallTile    = 16
 	unit         = 64
@@ -74,6 +77,13 @@ const (
 	plainTile    = 16
 	plainKeys    = 32 // of heads up to 128; half of it above
 	headerInt32s = 4
+)
+
+// A warpgroup is so many warps, and its operands have so many rows; a panel of them has as
+// many elements.
+const (
+	warpgroup     = 4
+	warpgroupRows = 64
 )
 
 // Bounds of a launch.
@@ -293,6 +303,13 @@ func (v *Variant) tile() int {
 	return tensorTile
 }
 
+// warpgroups reports whether a warpgroup multiplies large tiles where code for one architecture alone can ask for it: of
+// two operands of its 64 rows, which has registers for the sums if there are two blocks of four warps, and with stages for
+// the queries and for keys beside these.
+func (v *Variant) warpgroups() bool {
+	return v.Tensor && v.Warps == warpgroup && v.Resident == 2 && v.Stages > 2 && v.tile() == 2*warpgroupRows && v.HeadDim%warpgroupRows == 0
+}
+
 // rowTiles is how many tiles the pairs of one row have.
 func (v *Variant) rowTiles() int { return (v.Group + v.tile() - 1) / v.tile() }
 
@@ -339,18 +356,27 @@ func (v Variant) Source() string {
 	fmt.Fprintf(&b, "#define Q_TYPE %s\n#define KV_TYPE %s\n#define TENSOR %d\n", number[v.DType], number[v.KVDType], flag[v.Tensor])
 	fmt.Fprintf(&b, "#define CAUSAL %d\n#define WINDOW %d\n#define SOFTCAP %d\n#define NEGATIVE %d\n", flag[v.Causal], flag[v.Window], flag[v.Softcap], flag[v.Negative])
 	fmt.Fprintf(&b, "#define TILE %d\n#define WARPS %d\n#define STAGES %d\n#define RESIDENT %d\n", v.tile(), v.Warps, v.Stages, v.Resident)
-	for _, part := range [...][2]string{{"common.cu", commonSource}, {name, attend}, {"paged.cu", pagedSource}} {
+	parts := [][2]string{{"common.cu", commonSource}, {name, attend}, {"paged.cu", pagedSource}}
+	if v.Tensor {
+		fmt.Fprintf(&b, "#define WARPGROUPS %d\n", flag[v.warpgroups()])
+		parts = slices.Insert(parts, 1, [2]string{"warpgroup.cu", warpgroupSource})
+	}
+	for _, part := range parts {
 		fmt.Fprintf(&b, "#line 1 %q\n%s", part[0], part[1])
 	}
 	return b.String()
 }
 
-// Compiler compiles CUDA C; the one that compile/cuda takes is one.
-type Compiler interface {
-	// Compile returns the machine code (cubin) of a source for an architecture
-	// such as "sm_90", and the PTX that it was made of.
-	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
+// Own returns the architecture alone for which the source has code of its own, "sm_90a"; "" if there is none.
+func (v Variant) Own() string {
+	if v.warpgroups() {
+		return "sm_90a"
+	}
+	return ""
 }
+
+// Compiler compiles CUDA C; the one that compile/cuda takes is one.
+type Compiler = nvrtc.Maker
 
 // Compile returns the kernel of a variant for a target such as "cuda:sm_90", alone
 // in a program. No GPU is needed.
@@ -359,7 +385,7 @@ func Compile(ctx context.Context, c Compiler, target string, v Variant) (*progra
 	if err != nil {
 		return nil, err
 	}
-	cubin, ptx, err := c.Compile(ctx, v.Source(), v.String()+".cu", name)
+	cubin, ptx, err := nvrtc.CompileOwn(ctx, c, v.Source(), v.String()+".cu", name, v.Own())
 	var kernel program.Kernel
 	if err == nil {
 		kernel, err = program.CUDAKernel("paged", cubin, ptx)

@@ -29,6 +29,8 @@ func (c compiler) Compile(_ context.Context, source, name, arch string) (cubin, 
 	return code.Cubin, code.PTX, err
 }
 
+func (c compiler) Makes(arch string) bool { return c.lib.Compiler().Makes(arch) }
+
 // openNVRTC opens the machine's NVRTC. Without one the test is skipped, unless
 // PWC_REQUIRE_NVRTC=1 says that there must be one.
 func openNVRTC(t testing.TB) compiler {
@@ -113,6 +115,52 @@ func TestVariantsOf(t *testing.T) {
 			t.Errorf("%v, want %q in it", err, want)
 		}
 	}
+}
+
+// TestOwn: of heads of 64 and 128 the kernels that compute large tiles of two operands have code of their own for sm_90a,
+// if they have stages and registers for it; and they are compiled for it.
+func TestOwn(t *testing.T) {
+	for _, c := range []struct {
+		target string
+		shape  *attention.Shape
+		want   string
+	}{
+		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), "sm_90a, , "},
+		{"cuda:sm_90", shapeOf(64, 4, 16, dtype.F16, dtype.F16), ", , sm_90a, , "}, // blocks of eight warps, of four, of which four fit, two, and five; and of two warps
+		{"cuda:sm_90", shapeOf(96, 4, 16, dtype.F16, dtype.F16), ", , , "},
+		{"cuda:sm_90", shapeOf(192, 4, 16, dtype.F16, dtype.F16), ""},
+		{"cuda:sm_90", shapeOf(256, 4, 16, dtype.F16, dtype.F16), ""},
+		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.F32, dtype.F32), ""},
+		{"cuda:sm_80", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), ", "}, // two stages
+	} {
+		var own []string
+		for _, v := range variants(t, c.target, c.shape, plain) {
+			own = append(own, v.Own())
+			if has := strings.Contains(v.Source(), "#define WARPGROUPS 1\n"); has != (v.Own() != "") {
+				t.Errorf("%s: own %q, and warpgroups %v", v, v.Own(), has)
+			}
+		}
+		if got := strings.Join(own, ", "); got != c.want {
+			t.Errorf("%s, %v: %q, want %q", c.target, c.shape, got, c.want)
+		}
+	}
+	v := variants(t, "cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), plain)[0]
+	p, err := attn.Compile(t.Context(), maker{}, "cuda:sm_90", v)
+	if err != nil || string(p.Kernels[0].Code) != "sm_90a" {
+		t.Fatalf("%v: code for %s", err, p.Kernels[0].Code)
+	}
+	if ptx, err := p.Kernels[0].PTXText(); err != nil || string(ptx) != "compute_90" {
+		t.Errorf("%v: PTX for %s", err, ptx)
+	}
+}
+
+// maker is a compiler that makes everything, of the name of the architecture.
+type maker struct{}
+
+func (maker) Makes(string) bool { return true }
+
+func (maker) Compile(_ context.Context, _, _, arch string) (cubin, ptx []byte, err error) {
+	return []byte(arch), []byte(arch), nil
 }
 
 // image is the kernel as the fake driver takes it.

@@ -136,10 +136,17 @@ func (c emulated) Compile(ctx context.Context, source, name, arch string) (cubin
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	arch = "compute_" + strings.TrimSuffix(strings.TrimPrefix(arch, "sm_"), "a")
-	code, err := c.l.Compile(nvrtc.Source{Name: name, Text: source}, nvrtc.CompileOptions{Arch: arch, Flags: []string{standard}})
+	_, number, _ := strings.Cut(arch, "_")
+	flags := []string{standard}
+	if n, alone := strings.CutSuffix(number, "a"); alone {
+		number, flags = n, append(flags, "-D__CUDA_ARCH_FEAT_SM"+n+"_ALL") // as compilers that know it do
+	}
+	code, err := c.l.Compile(nvrtc.Source{Name: name, Text: source}, nvrtc.CompileOptions{Arch: "compute_" + number, Flags: flags})
 	return fake.Cubin(code.PTX), code.PTX, err
 }
+
+// Makes is true for every architecture.
+func (c emulated) Makes(string) bool { return true }
 
 // standard is the flag that all kernels are compiled with.
 const standard = "--std=c++17"
