@@ -295,7 +295,7 @@ func (o *Op) arguments(k *kernel, c *device.OpCall, s *attention.Shape, p *atten
 		if err := k.call.SetBuffer(i, b); err != nil {
 			return fmt.Errorf("%s: %w", attention.Name, err)
 		}
-		if k.variant.Tensor && i <= attention.ArgKV {
+		if k.variant.Tensor && i <= attention.ArgO {
 			if at, err := o.dev.Pointer(b); err != nil || at%16 != 0 {
 				return errors.Join(err, fmt.Errorf("%s: operand %d is at address %#x, not a multiple of 16", attention.Name, i, at))
 			}

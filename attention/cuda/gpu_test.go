@@ -257,9 +257,8 @@ var cases = []struct {
 	{"bf16", shape{8, 2, 64, 96, 16, dtype.BF16, dtype.BF16}, nil},
 	{"f16", shape{6, 2, 80, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("softcap", 3), float("scale", 0.2)}},
 	{"bf16 window", shape{4, 4, 128, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{integer("window", 37)}},
-	{"f16 turned round and capped, large tiles of long heads", shape{8, 2, 128, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("scale", -0.1), float("softcap", 3)}},
 	{"bf16 both sides", shape{2, 1, 16, 96, 8, dtype.BF16, dtype.BF16}, []program.Attr{integer("window", 50), bidirectional}},
-	{"f16 turned round", shape{4, 2, 32, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("scale", -0.3)}},
+	{"f16 turned round", shape{4, 2, 128, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("scale", -0.3)}},
 	{"bf16 turned round and capped", shape{2, 1, 48, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{float("scale", -0.3), float("softcap", 2), integer("window", 30)}},
 	{"bf16 all alike", shape{2, 1, 16, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{float("scale", 0)}},
 	{"bf16 wide group", shape{71, 1, 64, 96, 16, dtype.BF16, dtype.BF16}, nil},
@@ -346,8 +345,11 @@ func (olderCompiler) Makes(arch string) bool { return arch == strings.TrimSuffix
 
 // TestWithoutWarpgroups runs what all GPUs do with heads that warpgroups have kernels for.
 func TestWithoutWarpgroups(t *testing.T) {
-	for _, dim := range []int64{64, 128} {
+	for _, dim := range []int64{128, 64} {
 		dev := cudatest.Open(t, fake.Options{})
+		if dev.Emulated && dim == 64 {
+			break // it takes long
+		}
 		r := newRigOn(t, dev, shape{4, 1, dim, 96, 16, dtype.BF16, dtype.BF16})
 		compile, own := attn.Compiled(olderCompiler{dev.Compiler(t)}, dev.Info().Target), false
 		r.code = func(ctx context.Context, v attn.Variant) (*program.Program, error) {

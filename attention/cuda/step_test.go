@@ -284,10 +284,12 @@ func TestGrids(t *testing.T) {
 	if got := r.seen[len(r.seen)-1]; got.grid != [3]uint32{1, fakeRequests + 1, 1} || got.large != 1 {
 		t.Errorf("recorded: grid %v, large tiles in %d parts", got.grid, got.large)
 	}
-	odd := *call
-	odd.Args = slices.Clone(call.Args)
-	odd.Args[attention.ArgQ].Buffer.Offset, odd.Args[attention.ArgQ].Buffer.Size = 8, 0
-	r.refuses("not a multiple of 16", r.op.Launch(&odd))
+	for i := range call.Args {
+		odd := *call
+		odd.Args = slices.Clone(call.Args)
+		odd.Args[i].Buffer.Offset, odd.Args[i].Buffer.Size = 8, 0
+		r.refuses("not a multiple of 16", r.op.Launch(&odd))
+	}
 }
 
 // TestKinds: short heads have wide blocks while those of all rows run at once; larger steps have narrow ones, more of

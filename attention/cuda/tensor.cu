@@ -130,6 +130,17 @@ __device__ __forceinline__ void copyStep(const Task &t, u16 *stage, int base) {
     if (!OWN || copies(j - base)) copyAny<SHARE>(t, stage + (j - base) * Stage<SHARE>::ROW, j, look(t, j));
 }
 
+// copyFresh is copyStep for large tiles, whose step has many keys: they are looked up together.
+__device__ __forceinline__ void copyFresh(const Task &t, u16 *stage, int base) {
+  if (base >= t.to || base + KEYS <= t.old) return;
+  const Source s = find<false>(t, base, true);
+#pragma unroll
+  for (int i = 0; i < LOADS; i++) {
+    const int at = base + keyOf<false>(i);
+    if (at >= t.old && at < t.to) copyAny<false>(t, stage + keyOf<false>(i) * Stage<false>::ROW, at, s.found[i]);
+  }
+}
+
 __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // arrive waits until at most N of the committed groups are under way.
@@ -249,7 +260,10 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     }
   } else {
 #pragma unroll 1
-    for (int i = 0; i < depth; i++) copyStep<SHARE, OWN>(t, stages + i * S::SIZE, t.from + i * KEYS);
+    for (int i = 0; i < depth; i++) {
+      if (FRESH) copyFresh(t, stages + i * S::SIZE, t.from + i * KEYS);
+      else copyStep<SHARE, OWN>(t, stages + i * S::SIZE, t.from + i * KEYS);
+    }
   }
   const bool upper = !SHARE || t.pairs > 8; // there are pairs in the second half of 16
   // Queries are the left operand: a thread has rows lane/4 and lane/4+8 of 16. They are kept in registers, or where the
@@ -295,12 +309,16 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     if (GROUPED) asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); // the tensor cores read what copies wrote
     if (OWN) __syncwarp();
     else __syncthreads();
-    if (i > 0 && j + (depth - 1) * KEYS < t.to) {
-      fetch<SHARE, OWN>(t, stages + free * S::SIZE, j + (depth - 1) * KEYS, ahead, FRESH);
-      if (!FRESH) copyStep<SHARE, OWN>(t, stages + free * S::SIZE, j + (depth - 1) * KEYS);
-      ahead = find<OWN>(t, j + depth * KEYS, FRESH);
-    }
-    commit();
+    const int freed = free;
+    auto refill = [&]() {
+      if (i > 0 && j + (depth - 1) * KEYS < t.to) {
+        fetch<SHARE, OWN>(t, stages + freed * S::SIZE, j + (depth - 1) * KEYS, ahead, FRESH);
+        if (!FRESH) copyStep<SHARE, OWN>(t, stages + freed * S::SIZE, j + (depth - 1) * KEYS);
+        ahead = find<OWN>(t, j + depth * KEYS, FRESH);
+      }
+      commit();
+    };
+    if (!GROUPED) refill(); // a warpgroup does so while it multiplies
     const u32 stage = (u32)__cvta_generic_to_shared(stages) + turn * (S::SIZE * 2);
     const u32 keys = stage + (((matrix >> 1) * 8 + line) * PITCH + (matrix & 1) * 8) * 2;
     const u32 values = stage + ((KEYS + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8) * 2;
@@ -313,6 +331,8 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
       float s[M][STEP / 8][4];
       if constexpr (GROUPED) {
         multiplyKeys(s, queries, stage);
+        refill();
+        finish(s);
       } else {
 #pragma unroll
         for (int m = 0; m < M; m++)

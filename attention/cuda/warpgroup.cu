@@ -60,14 +60,14 @@ __device__ __forceinline__ void multiplyAcross(float (&c)[16][4], const u32 (&a)
 // finish waits for the products that were begun: the compiler must not read the sums, nor use their registers, before.
 template <int M, int N>
 __device__ __forceinline__ void finish(float (&c)[M][N][4]) {
-  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : SUMS4(c[m], i)::"memory");
 }
 
-// multiplyKeys sets s to the products of M operands of 64 queries with a stage's keys.
+// multiplyKeys begins what sets s, when it is finished, to the products of M operands of 64 queries with a stage's keys.
 template <int M>
 __device__ __forceinline__ void multiplyKeys(float (&s)[M][KEYS / 8][4], u32 queries, u32 keys) {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -79,7 +79,7 @@ __device__ __forceinline__ void multiplyKeys(float (&s)[M][KEYS / 8][4], u32 que
       if (i == 0) multiply<false>(s[m], a, b);
       else multiply<true>(s[m], a, b);
     }
-  finish(s);
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
 // multiplyValues adds the products of weights with a stage's values.
@@ -90,6 +90,7 @@ __device__ __forceinline__ void multiplyValues(float (&sum)[M][HEAD_DIM / 8][4],
   for (int m = 0; m < M; m++)
 #pragma unroll
     for (int c = 0; c < KEYS / 16; c++) multiplyAcross(sum[m], p[m][c], panels(values + c * 16 * PANEL_ROW, KEYS * PANEL_ROW));
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   finish(sum);
 }
 #endif
