@@ -216,8 +216,9 @@ __device__ __forceinline__ void combine(const Task &t) {
       for (int e = 0; e < VECTOR; e++) sum[e] *= by;
 #pragma unroll
       for (int s = 0; s < BATCH; s++) {
-        const float share = base + s < t.parts ? power(of[s].x - based(best)) : 0.f, weight = base + s < t.parts ? of[s].y : 0.f;
+        const float weight = base + s < t.parts ? of[s].y : 0.f;
         if (weight == 0.f) continue; // nothing of it is seen: 0 times what its values left may be NaN
+        const float share = power(of[s].x - based(best));
         total += share * weight;
 #pragma unroll
         for (int e = 0; e < VECTOR; e++) sum[e] += share * x[s][e];

@@ -100,11 +100,17 @@ func looseRig(t testing.TB, dev *cudatest.Opened, s shape, attrs ...program.Attr
 // newOp makes an op in place of the one there is.
 func (r *rig) newOp() {
 	r.Helper()
+	r.newOpFor(maxRows, maxRequests, maxBlocks)
+}
+
+// newOpFor is newOp with room for so much and no more.
+func (r *rig) newOpFor(rows, requests, blocks int) {
+	r.Helper()
 	if r.op != nil {
 		r.check(errors.Join(r.stream.Synchronize(), r.op.Close()))
 	}
 	var err error
-	r.op, err = attn.New(r.dev, attn.Options{MaxRows: maxRows, MaxRequests: maxRequests, MaxBlocks: maxBlocks, Code: r.code})
+	r.op, err = attn.New(r.dev, attn.Options{MaxRows: rows, MaxRequests: requests, MaxBlocks: blocks, Code: r.code})
 	r.check(err)
 }
 
@@ -257,7 +263,7 @@ var cases = []struct {
 	{"bf16", shape{8, 2, 64, 96, 16, dtype.BF16, dtype.BF16}, nil},
 	{"f16", shape{6, 2, 80, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("softcap", 3), float("scale", 0.2)}},
 	{"bf16 window", shape{4, 4, 128, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{integer("window", 37)}},
-	{"bf16 both sides", shape{2, 1, 16, 96, 8, dtype.BF16, dtype.BF16}, []program.Attr{integer("window", 50), bidirectional}},
+	{"bf16 both sides", shape{9, 1, 16, 96, 8, dtype.BF16, dtype.BF16}, []program.Attr{integer("window", 50), bidirectional}},
 	{"f16 turned round", shape{4, 2, 128, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("scale", -0.3)}},
 	{"bf16 turned round and capped", shape{2, 1, 48, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{float("scale", -0.3), float("softcap", 2), integer("window", 30)}},
 	{"bf16 all alike", shape{2, 1, 16, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{float("scale", 0)}},
@@ -517,6 +523,46 @@ func holdSizes(t *testing.T, dim int64) {
 				t.Errorf("%s, recorded: other bits than alone", name)
 			}
 			r.check(graph.Close())
+		}
+	}
+}
+
+// TestBlockSizes runs blocks that divide a stage's keys, that several stages lie in, and that do neither, by kernels whose
+// warps fetch their own keys (heads of 64) and by others; with an op that has room for the batch and no more, so that
+// what is read behind its tables is outside of its memory if there is nothing.
+func TestBlockSizes(t *testing.T) {
+	for _, c := range []struct {
+		dim    int64
+		blocks []int
+		attrs  []program.Attr
+	}{{64, []int{128}, nil}, {64, []int{16}, []program.Attr{integer("window", 75)}}, {128, []int{1, 48, 32}, nil}} {
+		for _, block := range c.blocks {
+			t.Run(fmt.Sprintf("%d in heads of %d", block, c.dim), func(t *testing.T) {
+				lengths := []int{64, 150, 0, 195}
+				stride := (195 + 6 + block - 1) / block
+				r := newRig(t, shape{4, 1, c.dim, int64(len(lengths) * stride), int64(block), dtype.BF16, dtype.BF16}, c.attrs...)
+				r.newOpFor(12, len(lengths), stride)
+				rng := rand.New(rand.NewPCG(13, uint64(block)))
+				r.check(r.stream.CopyToDevice(r.cache.Buffer, random(rng, r.shape.kv, r.cache.Size/2)))
+				perm := rng.Perm(int(r.shape.blocks))
+				for _, rows := range []int{1, 6} { // of the last request: 24 pairs are a large tile
+					b := attention.NewBatch(len(lengths), 12, stride)
+					for i, n := range lengths {
+						var table []int32
+						for _, p := range perm[i*stride:][:stride] {
+							table = append(table, int32(p))
+						}
+						if i < len(lengths)-1 {
+							r.check(b.Add(n, 1, table, block))
+						} else {
+							r.check(b.Add(n, rows, table, block))
+						}
+					}
+					qkv := r.random(rng, int64(b.Rows()))
+					o, cache := r.want(b, qkv)
+					r.hold(fmt.Sprint(rows, " rows"), r.step(b, int64(b.Rows()), qkv), o, cache)
+				}
+			})
 		}
 	}
 }

@@ -61,7 +61,7 @@ func (o *Options) int32s() int64 {
 
 func (st *step) allocate(dev *cuda.Device, o *Options) error {
 	st.options = o
-	m, err := dev.Alloc(4 * o.int32s())
+	m, err := dev.Alloc(4 * (o.int32s() + behindTables))
 	if err != nil {
 		return err
 	}

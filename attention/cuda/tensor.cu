@@ -2,7 +2,7 @@
 // of 16.
 
 #define PITCH (HEAD_DIM + 8) // elements from a row in shared memory to the next: an odd number of 16 bytes, so that 8 rows lie in different banks
-#define SUMS (HEAD_DIM + 8)  // floats from a pair's sums in shared memory to the next
+#define SUMS (HEAD_DIM + 8)  // floats from a pair's sums in shared memory to the next: as many bytes as two rows have
 
 // A stage is fetched by 8 threads a key, each of which copies every 8th chunk of
 // 16 bytes of LOADS keys.
@@ -26,11 +26,25 @@ struct Stage {
 // together, which is up to 3 % faster there.
 #define WIDE (WARPS > 4)
 
-// keyOf is the i-th of the keys of a stage that a thread has a part in fetching.
+// keyOf is the i-th of the keys of a stage that a thread has a part in fetching, APART keys behind the one before.
+#define APART(own) ((own) ? 4 : THREADS / 8)
 template <bool OWN>
 __device__ __forceinline__ int keyOf(int i) {
-  return OWN ? threadIdx.x / 32 * 16 + threadIdx.x % 32 / 8 + i * 4 : threadIdx.x / 8 + i * (THREADS / 8);
+  return (OWN ? threadIdx.x / 32 * 16 + threadIdx.x % 32 / 8 : threadIdx.x / 8) + i * APART(OWN);
 }
+
+// Without a window, whose first key is any, stages begin at multiples of units and of keys; then blocks of most sizes
+// have the keys of a thread at places that are as far apart as the keys (REGULAR), and the first of them at the same
+// place in each stage (SAME).
+#define REGULAR (!WINDOW && (UNIT % BLOCK_SIZE == 0 || BLOCK_SIZE % UNIT == 0))
+#define SAME (!WINDOW && UNIT % BLOCK_SIZE == 0 && KEYS % BLOCK_SIZE == 0)
+
+// Place is a thread's part of what a stage fetches: 16 bytes of every 128, of the key keyOf(0) and others.
+struct Place {
+  unsigned long long from; // where it lies of that key in the cache's first block, if the stage begins with the block
+  u32 to;                  // where it goes in the first stage
+  int key;
+};
 
 // Source says where a thread's keys of a stage lie. It is looked up a stage ahead
 // and only then worked with, so that nobody waits for the look-up.
@@ -44,7 +58,9 @@ __device__ __forceinline__ int look(const Task &t, int j) {
 }
 
 // find looks a stage up, of the keys from base on; without fresh it may be wrong
-// for those of the step.
+// for those of the step. Where blocks are narrow it is asked for stages that there are, and reads
+// behind a request's part of the table what is not used: the host has room for that behind all. Where
+// they are wide it is asked for others, too, and stays within. Each is faster so in whole steps.
 template <bool OWN>
 __device__ __forceinline__ Source find(const Task &t, int base, bool fresh) {
   Source s;
@@ -53,91 +69,110 @@ __device__ __forceinline__ Source find(const Task &t, int base, bool fresh) {
     for (int i = 0; i < LOADS; i++) s.found[i] = look(t, base + keyOf<OWN>(i));
   } else {
     const int last = max(t.old, 1) - 1;
+    const u32 first = (u32)(base + keyOf<OWN>(0)) / BLOCK_SIZE;
 #pragma unroll
-    for (int i = 0; i < LOADS; i++) s.found[i] = __ldg(t.table + (u32)min(base + keyOf<OWN>(i), last) / BLOCK_SIZE);
+    for (int i = 0; i < LOADS; i++) {
+      const int key = base + keyOf<OWN>(i);
+      s.found[i] = __ldg(t.table + (WIDE ? (u32)min(key, last) / BLOCK_SIZE : REGULAR ? first + i * APART(OWN) / BLOCK_SIZE : (u32)key / BLOCK_SIZE));
+    }
   }
   return s;
 }
 
+// far returns base + i·bytes, in one instruction.
+__device__ __forceinline__ unsigned long long far(unsigned long long base, int i, int bytes) {
+  unsigned long long x;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(x) : "r"(i), "r"(bytes), "l"(base));
+  return x;
+}
+
 template <bool ONCE>
-__device__ __forceinline__ void copyChunk(const Task &t, u32 to, const u16 *from, int bytes) { // 16 bytes, of which so many are read
+__device__ __forceinline__ void copyChunk(const Task &t, u32 to, unsigned long long from, int bytes) { // 16 bytes, of which so many are read
   if (ONCE) asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes), "l"(t.once));
   else asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
 
 // copy starts the copy of a thread's chunks of a key and its value, which lie at k
-// and v, to a place in a stage, or of zeros.
+// and v, or of zeros.
 template <bool SHARE, bool ONCE>
-__device__ __forceinline__ void copy(const Task &t, u16 *place, const u16 *k, const u16 *v, bool real) {
+__device__ __forceinline__ void copy(const Task &t, u32 to, unsigned long long k, unsigned long long v, bool real) {
   typedef Stage<SHARE> S;
-  u32 to = (u32)__cvta_generic_to_shared(place);
-  to += (threadIdx.x % 8 ^ (S::PANELS ? to / PANEL_ROW % 8 : 0)) * 16;
   const int bytes = real ? 16 : 0;
 #pragma unroll
   for (int i = 0; i < (HEAD_DIM / 8 + 7) / 8; i++) {
     if (HEAD_DIM % 64 != 0 && i * 8 + threadIdx.x % 8 >= HEAD_DIM / 8) break;
-    copyChunk<ONCE>(t, to + i * (S::NEXT * 2), k + i * 64, bytes);
-    copyChunk<ONCE>(t, to + (S::VALUE + i * S::NEXT) * 2, v + i * 64, bytes);
+    copyChunk<ONCE>(t, to + i * (S::NEXT * 2), k + i * 128, bytes);
+    copyChunk<ONCE>(t, to + (S::VALUE + i * S::NEXT) * 2, v + i * 128, bytes);
   }
 }
 
-// copyOld copies the key at position j from its block of the cache, or zeros from
-// t.to on.
+// column is where a thread's chunk lies in a row of all heads, in bytes.
+__device__ __forceinline__ int column(const Task &t) { return t.head * (HEAD_DIM * 2) + (int)threadIdx.x % 8 * 16; }
+
+// copyOld copies a key from its block of the cache, so many keys behind the place that mine.from is of, or zeros.
 template <bool SHARE>
-__device__ __forceinline__ void copyOld(const Task &t, u16 *place, int j, int block) {
-  const int width = t.kvHeads * HEAD_DIM;
-  const u16 *k = t.cache + (long long)block * (2 * BLOCK_SIZE * width) + ((u32)j % BLOCK_SIZE * width + t.head * HEAD_DIM + threadIdx.x % 8 * 8);
-  copy<SHARE, SHARE>(t, place, k, k + BLOCK_SIZE * width, j < t.to); // no other block reads a small tile's
+__device__ __forceinline__ void copyOld(const Task &t, const Place &mine, u32 to, int block, int behind, bool real) {
+  const int row = t.kvHeads * (HEAD_DIM * 2);
+  const unsigned long long k = far(mine.from, block, 2 * BLOCK_SIZE * row) + (long long)(behind * row);
+  copy<SHARE, SHARE>(t, to, k, k + BLOCK_SIZE * row, real); // no other block reads a small tile's
 }
 
-// copyAny copies the key at position j, which may be one of the step's: found is
+// behind is how many keys the one at position j lies behind the place in a block that mine.from is of.
+__device__ __forceinline__ int behind(const Place &mine, int j) { return (int)((u32)j % BLOCK_SIZE) - mine.key % BLOCK_SIZE; }
+
+// copyAny copies the key at position j, which may be one of the step's, or zeros from t.to on: found is
 // what look returned.
 template <bool SHARE>
-__device__ __forceinline__ void copyAny(const Task &t, u16 *place, int j, int found) {
+__device__ __forceinline__ void copyAny(const Task &t, const Place &mine, u32 to, int j, int found) {
   const int last = min(j, t.to - 1);
-  if (last < t.old || found < 0) return copyOld<SHARE>(t, place, j, last < t.old ? found : t.table[(u32)last / BLOCK_SIZE]); // a padded row's key is the cache's
-  const long long at = (long long)(t.first + last - t.old) * (t.kvHeads * HEAD_DIM) + (t.head * HEAD_DIM + (int)threadIdx.x % 8 * 8);
-  copy<SHARE, false>(t, place, t.k + at, t.v + at, j < t.to);
+  if (last < t.old || found < 0) return copyOld<SHARE>(t, mine, to, last < t.old ? found : t.table[(u32)last / BLOCK_SIZE], behind(mine, j), j < t.to); // a padded row's key is the cache's
+  const int row = t.kvHeads * (HEAD_DIM * 2);
+  copy<SHARE, false>(t, to, far((unsigned long long)t.k + column(t), t.first + last - t.old, row), far((unsigned long long)t.v + column(t), t.first + last - t.old, row), j < t.to);
 }
 
-// fetch starts the copies of a stage, of the keys from base on; without fresh
+// fetch starts the copies of a stage, which is so many bytes behind the first, of the keys from base on; without fresh
 // those of the step's own keys are left out.
 template <bool SHARE, bool OWN>
-__device__ __forceinline__ void fetch(const Task &t, u16 *stage, int base, const Source &s, bool fresh) {
+__device__ __forceinline__ void fetch(const Task &t, const Place &mine, u32 stage, int base, const Source &s, bool fresh) {
+  constexpr int NEXT = APART(OWN) * Stage<SHARE>::ROW * 2;
+  const u32 to = mine.to + stage;
+  const int at = base + mine.key;
   if (fresh && base + KEYS > t.old) {
 #pragma unroll
-    for (int i = 0; i < LOADS; i++) copyAny<SHARE>(t, stage + keyOf<OWN>(i) * Stage<SHARE>::ROW, base + keyOf<OWN>(i), s.found[i]);
+    for (int i = 0; i < LOADS; i++) copyAny<SHARE>(t, mine, to + i * NEXT, at + i * APART(OWN), s.found[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
-      const int at = base + keyOf<OWN>(i);
-      if (fresh || at < t.old || at >= t.to) copyOld<SHARE>(t, stage + keyOf<OWN>(i) * Stage<SHARE>::ROW, at, s.found[i]);
+      const int key = i * APART(OWN);
+      const bool real = key < t.to - at;
+      const int away = REGULAR ? (SAME ? 0 : behind(mine, at)) + key % BLOCK_SIZE : behind(mine, at + key);
+      if (fresh || key < t.old - at || !real) copyOld<SHARE>(t, mine, to + i * NEXT, s.found[i], away, real);
     }
   }
 }
 
 // copies reports whether keyOf<true> has a key of a stage for the thread.
-__device__ __forceinline__ bool copies(int key) { return key / 16 == (int)threadIdx.x / 32 && key % 4 == (int)threadIdx.x % 32 / 8; }
+__device__ __forceinline__ bool copies(u32 key) { return key / 16 == threadIdx.x / 32 && key % 4 == threadIdx.x % 32 / 8; }
 
 // copyStep starts the copies of a stage's keys that are the step's own. Small tiles, which have
 // few of them, do so in a loop apart: the code that all keys go through is shorter by that, and
 // a launch among others of a step is.
 template <bool SHARE, bool OWN>
-__device__ __forceinline__ void copyStep(const Task &t, u16 *stage, int base) {
+__device__ __forceinline__ void copyStep(const Task &t, const Place &mine, u32 stage, int base) {
   const int end = min(t.to, base + KEYS);
 #pragma unroll 1
   for (int j = max(base, t.old) + (OWN ? 0 : threadIdx.x / 8); j < end; j += OWN ? 1 : THREADS / 8)
-    if (!OWN || copies(j - base)) copyAny<SHARE>(t, stage + (j - base) * Stage<SHARE>::ROW, j, look(t, j));
+    if (!OWN || copies(j - base)) copyAny<SHARE>(t, mine, mine.to + stage + (j - base - mine.key) * (Stage<SHARE>::ROW * 2), j, look(t, j));
 }
 
 // copyFresh is copyStep for large tiles, whose step has many keys: they are looked up together.
-__device__ __forceinline__ void copyFresh(const Task &t, u16 *stage, int base) {
+__device__ __forceinline__ void copyFresh(const Task &t, const Place &mine, u32 stage, int base) {
   if (base >= t.to || base + KEYS <= t.old) return;
   const Source s = find<false>(t, base, true);
 #pragma unroll
   for (int i = 0; i < LOADS; i++) {
     const int at = base + keyOf<false>(i);
-    if (at >= t.old && at < t.to) copyAny<false>(t, stage + keyOf<false>(i) * Stage<false>::ROW, at, s.found[i]);
+    if (at >= t.old && at < t.to) copyAny<false>(t, mine, mine.to + stage + i * (APART(false) * Stage<false>::ROW * 2), at, s.found[i]);
   }
 }
 
@@ -204,6 +239,14 @@ struct Append {
   }
 };
 
+// sumsOf returns where a warp leaves a pair's sums, their top and their weight. Warps that fetch their own keys do so in the
+// place of these in the first stage, which no other warp reads: 8 pairs where keys were, 8 where values.
+template <bool OWN>
+__device__ __forceinline__ float *sumsOf(u16 *stages, int warp, int p) {
+  if (OWN) return (float *)(stages + warp * 16 * PITCH + p / 8 * Stage<true>::VALUE) + p % 8 * SUMS;
+  return (float *)stages + (warp * 16 + p) * SUMS;
+}
+
 // attend computes the tile over the keys of the part. A warp has M operands of 16
 // pairs, ROWS pairs apart, and all keys; or, with SHARE, all warps have the same 16
 // pairs and each 16 of the keys of a stage, and their sums are added at the
@@ -221,6 +264,13 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
   const int base = SHARE ? 0 : warp * 16; // first pair of the warp
   static_assert(!GROUPED || !KEEP, "a warpgroup has the queries in shared memory");
   if (GROUPED) stages += -(u32)__cvta_generic_to_shared(stages) % PANEL_ALIGN / 2;
+  const u32 first = (u32)__cvta_generic_to_shared(stages);
+  Place mine;
+  mine.key = keyOf<OWN>(0);
+  mine.from = (unsigned long long)t.cache + (mine.key % BLOCK_SIZE * t.kvHeads * (HEAD_DIM * 2) + column(t));
+  mine.to = first + mine.key * (S::ROW * 2) + (threadIdx.x % 8 ^ (GROUPED ? mine.key % 8 : 0)) * 16;
+  static_assert(!GROUPED || APART(OWN) % 8 == 0, "all keys of a thread are exchanged alike");
+  if (SHARE) asm volatile("" : "+l"(mine.from), "+r"(mine.to), "+l"(t.table)); // are kept, and not computed again at each copy
 
   // Of the blocks of a multiprocessor the second has a stage less: the first is served sooner,
   // and they do not both begin and end at the same times, in which they read nothing.
@@ -232,8 +282,8 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     const int j = t.from + i * KEYS;
     if (i < depth && j < t.to) {
       const Source now = ahead;
-      ahead = find<OWN>(t, j + KEYS, FRESH && i == depth - 1);
-      fetch<SHARE, OWN>(t, stages + i * S::SIZE, j, now, false);
+      if (WIDE || j + KEYS < t.to) ahead = find<OWN>(t, j + KEYS, FRESH && i == depth - 1);
+      fetch<SHARE, OWN>(t, mine, i * (S::SIZE * 2), j, now, false);
     }
     commit();
   }
@@ -246,7 +296,34 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     visible(t, t.old + rowOf(t, min(t.pairs, base + ROWS * (M - 1) + 16) - 1) - t.first, innerLow, high);
   }
 
+  const bool upper = !SHARE || t.pairs > 8; // there are pairs in the second half of 16
+  // Queries are the left operand: a thread has rows lane/4 and lane/4+8 of 16. They are kept in registers, or where the
+  // sums leave no room for them in a stage that is not used.
+  u32 query[M][HEAD_DIM / 16][4];
+  const u32 queries = first + DEPTH * (S::SIZE * 2);
+  const u32 *asked[M][2];
+  constexpr bool EARLY = SHARE && HEAD_DIM <= 64; // they are asked for first: those of longer heads would take registers from what comes between
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      asked[m][h] = (const u32 *)(t.q + outOf(t, min(base + ROWS * m + 8 * h + lane / 4, t.pairs - 1))) + lane % 4; // beyond the pairs they are the last one's
+      if (EARLY) asm volatile("" : "+l"(asked[m][h])); // is known before the wait
+    }
+  auto ask = [&]() {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 16; i++) {
+          query[m][i][h] = h == 0 || upper ? loaded(asked[m][h] + i * 8) : 0;
+          query[m][i][2 + h] = h == 0 || upper ? loaded(asked[m][h] + i * 8 + 4) : 0;
+        }
+  };
+
   wait_for_previous();
+  if (KEEP && EARLY) ask();
   Append added(t);
   const int started = min(t.to, t.from + depth * KEYS);
   const bool fresh = !KEEP || started > t.old; // the first stages have keys of the step, or wait for the queries
@@ -255,40 +332,23 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
   if (OWN) {
 #pragma unroll 1
     for (int j = max(t.from, t.old); j < started; j++) {
-      const int key = j - t.from;
-      if (copies(key % KEYS)) copyAny<SHARE>(t, stages + key / KEYS * S::SIZE + key % KEYS * S::ROW, j, look(t, j));
+      const u32 key = j - t.from;
+      if (copies(key % KEYS)) copyAny<SHARE>(t, mine, mine.to + key / KEYS * (S::SIZE * 2) + (key % KEYS - mine.key) * (S::ROW * 2), j, look(t, j));
     }
   } else {
 #pragma unroll 1
-    for (int i = 0; i < depth; i++) {
-      if (FRESH) copyFresh(t, stages + i * S::SIZE, t.from + i * KEYS);
-      else copyStep<SHARE, OWN>(t, stages + i * S::SIZE, t.from + i * KEYS);
+    for (int i = 0; i < (started > t.old ? depth : 0); i++) {
+      if (FRESH) copyFresh(t, mine, i * (S::SIZE * 2), t.from + i * KEYS);
+      else copyStep<SHARE, OWN>(t, mine, i * (S::SIZE * 2), t.from + i * KEYS);
     }
   }
-  const bool upper = !SHARE || t.pairs > 8; // there are pairs in the second half of 16
-  // Queries are the left operand: a thread has rows lane/4 and lane/4+8 of 16. They are kept in registers, or where the
-  // sums leave no room for them in a stage that is not used.
-  u32 query[M][HEAD_DIM / 16][4];
-  const u32 queries = (u32)__cvta_generic_to_shared(stages + DEPTH * S::SIZE);
-  if (KEEP) {
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const int p = base + ROWS * m + 8 * h + lane / 4;
-        const u32 *at = (const u32 *)(t.q + outOf(t, min(p, t.pairs - 1))) + lane % 4;
-#pragma unroll
-        for (int i = 0; i < HEAD_DIM / 16; i++) {
-          query[m][i][h] = h == 0 || upper ? loaded(at + i * 8) : 0; // beyond the pairs they are the last one's
-          query[m][i][2 + h] = h == 0 || upper ? loaded(at + i * 8 + 4) : 0;
-        }
-      }
-  } else {
+  if (KEEP && !EARLY) ask();
+  if (!KEEP) {
 #pragma unroll 4
     for (int i = threadIdx.x; i < TILE * (HEAD_DIM / 8); i += THREADS) {
       const int p = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;
       const u16 *at = t.q + outOf(t, min(p, t.pairs - 1)) + d;
-      copyChunk<false>(t, queries + (GROUPED ? inPanels(TILE, p, d / 8) : (p * PITCH + d) * 2), at, p < t.pairs ? 16 : 0);
+      copyChunk<false>(t, queries + (GROUPED ? inPanels(TILE, p, d / 8) : (p * PITCH + d) * 2), (unsigned long long)at, p < t.pairs ? 16 : 0);
     }
   }
   commit();
@@ -312,14 +372,14 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     const int freed = free;
     auto refill = [&]() {
       if (i > 0 && j + (depth - 1) * KEYS < t.to) {
-        fetch<SHARE, OWN>(t, stages + freed * S::SIZE, j + (depth - 1) * KEYS, ahead, FRESH);
-        if (!FRESH) copyStep<SHARE, OWN>(t, stages + freed * S::SIZE, j + (depth - 1) * KEYS);
-        ahead = find<OWN>(t, j + depth * KEYS, FRESH);
+        fetch<SHARE, OWN>(t, mine, freed * (S::SIZE * 2), j + (depth - 1) * KEYS, ahead, FRESH);
+        if (!FRESH) copyStep<SHARE, OWN>(t, mine, freed * (S::SIZE * 2), j + (depth - 1) * KEYS);
+        if (WIDE || j + depth * KEYS < t.to) ahead = find<OWN>(t, j + depth * KEYS, FRESH);
       }
       commit();
     };
     if (!GROUPED) refill(); // a warpgroup does so while it multiplies
-    const u32 stage = (u32)__cvta_generic_to_shared(stages) + turn * (S::SIZE * 2);
+    const u32 stage = first + turn * (S::SIZE * 2);
     const u32 keys = stage + (((matrix >> 1) * 8 + line) * PITCH + (matrix & 1) * 8) * 2;
     const u32 values = stage + ((KEYS + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8) * 2;
     free = turn;
@@ -468,33 +528,33 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     return;
   }
   arrive<0>(); // of a part without keys
-  __syncthreads();
-  float *sums = (float *)stages;           // [WARPS][16][SUMS]
-  float *tops = sums + WARPS * 16 * SUMS;  // [WARPS][16]
-  float *totals = tops + WARPS * 16;       // [WARPS][16]
+  if (OWN) __syncwarp();
+  else __syncthreads();
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    const int p = lane / 4 + 8 * h, at = warp * 16 + p;
+    const int p = lane / 4 + 8 * h;
     if (p >= t.pairs) continue;
+    float *sums = sumsOf<OWN>(stages, warp, p);
 #pragma unroll
-    for (int i = 0; i < HEAD_DIM / 8; i++) *(float2 *)(sums + at * SUMS + i * 8 + lane % 4 * 2) = make_float2(sum[0][i][2 * h], sum[0][i][2 * h + 1]);
-    if (lane % 4 == 0) {
-      tops[at] = top[0][h] * unit;
-      totals[at] = total[0][h];
-    }
+    for (int i = 0; i < HEAD_DIM / 8; i++) *(float2 *)(sums + i * 8 + lane % 4 * 2) = make_float2(sum[0][i][2 * h], sum[0][i][2 * h + 1]);
+    if (lane % 4 == 0) *(float2 *)(sums + HEAD_DIM) = make_float2(top[0][h] * unit, total[0][h]);
   }
   __syncthreads();
 #pragma unroll 1
   for (int i = threadIdx.x; i < t.pairs * (HEAD_DIM / 4); i += THREADS) {
     const int p = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
     float best = NONE, all = 0.f, x[4] = {};
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) best = fmaxf(best, tops[w * 16 + p]);
+    float2 of[WARPS]; // top and total
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
-      const float by = power(tops[w * 16 + p] - based(best));
-      const float4 y = *(const float4 *)(sums + (w * 16 + p) * SUMS + d);
-      all += by * totals[w * 16 + p];
+      of[w] = *(const float2 *)(sumsOf<OWN>(stages, w, p) + HEAD_DIM);
+      best = fmaxf(best, of[w].x);
+    }
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+      const float by = power(of[w].x - based(best));
+      const float4 y = *(const float4 *)(sumsOf<OWN>(stages, w, p) + d);
+      all += by * of[w].y;
       x[0] += by * y.x, x[1] += by * y.y, x[2] += by * y.z, x[3] += by * y.w;
     }
     put(t, p, d, x, best, all);

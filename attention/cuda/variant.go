@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -51,6 +52,10 @@ type Variant struct {
 // shared memory for on every architecture.
 const maxHeadDim = 512
 
+// maxBlock is the most elements that keys have in a block of the cache which tensor cores work with: the bytes from one block
+// to the next, with values, are a factor of 32 bits.
+const maxBlock = math.MaxInt32 / 4
+
 // shortHead is the largest head whose small steps have wider blocks, longHead the largest
 // of which a block has two operands of pairs for each of four warps.
 const (
@@ -77,6 +82,7 @@ const (
 	plainTile    = 16
 	plainKeys    = 32 // of heads up to 128; half of it above
 	headerInt32s = 4
+	behindTables = 4 * warpKeys // int32s that are read there and not used: of a stage of four warps, in blocks of one token
 )
 
 // A warpgroup is so many warps, and its operands have so many rows; a panel of them has as
@@ -191,7 +197,7 @@ func variantOf(s *attention.Shape, p *attention.Params, shared int) (Variant, er
 	v := Variant{HeadDim: s.HeadDim, Group: s.Group(), BlockSize: s.BlockSize, DType: s.DType, KVDType: s.KVDType,
 		Causal: p.Causal, Window: p.Window > 0, Softcap: p.Softcap > 0, Negative: p.Scale < 0, Warps: 4, Stages: 2}
 	v.Tensor = s.DType == s.KVDType && s.DType != dtype.F32 && s.HeadDim%16 == 0 && s.HeadDim <= 256
-	if v.Tensor && v.shared()+reserved > shared+1024 {
+	if v.Tensor && (v.shared()+reserved > shared+1024 || int64(s.BlockSize)*int64(s.KVHeads)*int64(s.HeadDim) > maxBlock) {
 		v.Tensor = false
 	}
 	return v, nil
@@ -272,7 +278,7 @@ func (v *Variant) sharedOf(resident, shared int) int {
 // shared is the dynamic shared memory of a block, in bytes.
 func (v *Variant) shared() int {
 	if v.Tensor { // keys and values, in rows of HeadDim + 8; at the end, sums of the warps
-		return max(v.Stages*2*v.keys()*(v.HeadDim+8)*2, 4*v.Warps*smallTile*(v.HeadDim+8+2))
+		return max(v.Stages*2*v.keys()*(v.HeadDim+8)*2, 4*v.Warps*smallTile*(v.HeadDim+8))
 	}
 	keys := v.keys()
 	return 4 * ((plainTile+keys)*(v.HeadDim+1) + keys*v.HeadDim + plainTile*keys)

@@ -104,6 +104,8 @@ func TestVariantsOf(t *testing.T) {
 		{"cuda:sm_90", shapeOf(128, 17, 16, dtype.BF16, dtype.BF16), plain, "paged_bf16_d128_g17_b16_tensor_2x4 paged_bf16_d128_g17_b16_tensor_3x4"}, // no small tiles
 		{"cuda:sm_86", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), plain, "paged_bf16_d64_g4_b16_tensor_1x8 paged_bf16_d64_g4_b16_tensor_2x4 paged_bf16_d64_g4_b16_tensor_3x2"},
 		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), attention.Params{Scale: 1, Causal: true, Window: 7, Softcap: 30}, "paged_bf16_d128_g4_b16_window_softcap_tensor_2x4 paged_bf16_d128_g4_b16_window_softcap_tensor_3x4 paged_bf16_d128_g4_b16_window_softcap_tensor_4x2"},
+		{"cuda:sm_90", shapeOf(128, 17, 1<<21-1, dtype.BF16, dtype.BF16), plain, "paged_bf16_d128_g17_b2097151_tensor_2x4 paged_bf16_d128_g17_b2097151_tensor_3x4"},
+		{"cuda:sm_90", shapeOf(128, 17, 1<<21, dtype.BF16, dtype.BF16), plain, "paged_bf16_d128_g17_b2097152"}, // 2 GiB from one block of two heads to the next
 		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.F32, dtype.F32), attention.Params{Scale: -1}, "paged_f32_d128_g4_b16_bidirectional_negative"},
 	} {
 		if got := fmt.Sprint(variants(t, c.target, c.shape, c.params)); got != "["+c.want+"]" {
