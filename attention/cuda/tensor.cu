@@ -208,16 +208,19 @@ __device__ __forceinline__ u32 loaded(const u32 *at) {
 }
 
 // Append writes the keys and values of the tile's rows into the cache, each row's
-// with the tile that has its first pair. What a thread writes first is loaded when
-// the Append is made and written when it is finished, so that nobody waits for it.
+// with the tile that has its first pair. What a thread of a small tile writes first is loaded when
+// the Append is made and written when it is finished, so that nobody waits for it; large tiles, whose
+// warps have no registers for that, have more to write, and ask for several pieces at once.
+template <bool SHARE>
 struct Append {
   int row, chunks; // the first row, and the pieces of 16 bytes of all
   int slot;
   uint4 first;
 
-  __device__ __forceinline__ const uint4 *from(const Task &t, int i) const {
+  __device__ __forceinline__ int slotOf(const Task &t, int i) const { return t.slots[row + i / (HEAD_DIM / 4)]; }
+  __device__ __forceinline__ uint4 from(const Task &t, int i) const {
     const long long at = ((long long)(row + i / (HEAD_DIM / 4)) * t.kvHeads + t.head) * HEAD_DIM + i % (HEAD_DIM / 8) * 8;
-    return (const uint4 *)((i / (HEAD_DIM / 8) % 2 ? t.v : t.k) + at);
+    return *(const uint4 *)((i / (HEAD_DIM / 8) % 2 ? t.v : t.k) + at);
   }
   __device__ __forceinline__ void put(const Task &t, int i, int slot, uint4 x) const {
     if (slot < 0) return;
@@ -228,16 +231,43 @@ struct Append {
     row = t.first + (t.pair + GROUP - 1) / GROUP;
     chunks = t.part == 0 ? (t.first + (t.pair + t.pairs + GROUP - 1) / GROUP - row) * (HEAD_DIM / 4) : 0;
     slot = -1;
-    if ((int)threadIdx.x >= chunks) return;
-    slot = t.slots[row + threadIdx.x / (HEAD_DIM / 4)];
-    first = *from(t, threadIdx.x);
+    if (!SHARE || (int)threadIdx.x >= chunks) return;
+    slot = slotOf(t, threadIdx.x);
+    first = from(t, threadIdx.x);
   }
   __device__ __forceinline__ void finish(const Task &t) const {
-    put(t, threadIdx.x, slot, first);
+    constexpr int BATCH = SHARE ? 1 : 4;
+    if (SHARE) put(t, threadIdx.x, slot, first);
 #pragma unroll 1
-    for (int i = threadIdx.x + THREADS; i < chunks; i += THREADS) put(t, i, t.slots[row + i / (HEAD_DIM / 4)], *from(t, i));
+    for (int i = threadIdx.x + (SHARE ? THREADS : 0); i < chunks; i += BATCH * THREADS) {
+      int slots[BATCH];
+      uint4 x[BATCH];
+#pragma unroll
+      for (int e = 0; e < BATCH; e++) {
+        slots[e] = -1;
+        if (i + e * THREADS >= chunks) continue;
+        slots[e] = slotOf(t, i + e * THREADS);
+        x[e] = from(t, i + e * THREADS);
+      }
+#pragma unroll
+      for (int e = 0; e < BATCH; e++) put(t, i + e * THREADS, slots[e], x[e]);
+    }
   }
 };
+
+// transpose exchanges four registers of four neighbouring lanes: the i-th of lane j becomes the j-th of lane i.
+__device__ __forceinline__ void transpose(u32 (&x)[4]) {
+#pragma unroll
+  for (int by = 1; by < 4; by *= 2)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      if (i & by) continue;
+      const bool upper = threadIdx.x & by;
+      const u32 other = __shfl_xor_sync(~0u, upper ? x[i] : x[i + by], by);
+      if (upper) x[i] = other;
+      else x[i + by] = other;
+    }
+}
 
 // sumsOf returns where a warp leaves a pair's sums, their top and their weight. Warps that fetch their own keys do so in the
 // place of these in the first stage, which no other warp reads: 8 pairs where keys were, 8 where values.
@@ -324,7 +354,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
 
   wait_for_previous();
   if (KEEP && EARLY) ask();
-  Append added(t);
+  Append<SHARE> added(t);
   const int started = min(t.to, t.from + depth * KEYS);
   const bool fresh = !KEEP || started > t.old; // the first stages have keys of the step, or wait for the queries
   // The step's keys of these stages: wide blocks have them 0.2 us sooner by one loop, narrow ones
@@ -506,24 +536,36 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
       total[m][h] += __shfl_xor_sync(~0u, total[m][h], 2);
     }
   if (!SHARE) {
+    constexpr int WRITES = GROUPED ? 4 : 1; // registers of results that a thread writes at once: code for four is long
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         const int p = base + ROWS * m + 8 * h + lane / 4;
-        if (p >= t.pairs) continue;
         if (t.parts > 1) {
+          if (p >= t.pairs) continue;
           float *part = partOf(t, p, t.part) + lane % 4 * 2;
 #pragma unroll
           for (int i = 0; i < HEAD_DIM / 8; i++) *(float2 *)(part + i * 8) = make_float2(sum[m][i][2 * h], sum[m][i][2 * h + 1]);
           if (lane % 4 == 0) *(float2 *)(part + PART - 4) = make_float2(top[m][h] * unit, total[m][h]);
           continue;
         }
-        const bool real = t.slots[rowOf(t, p)] >= 0 && total[m][h] != 0.f;
+        const int last = min(p, t.pairs - 1);
+        const bool in = p < t.pairs, real = t.slots[rowOf(t, last)] >= 0 && total[m][h] != 0.f;
         const float by = __fdividef(1.f, total[m][h]);
-        u32 *o = (u32 *)(t.o + outOf(t, p)) + lane % 4;
+        u16 *o = t.o + outOf(t, last);
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 8; i++) o[i * 4] = real ? two(sum[m][i][2 * h] * by, sum[m][i][2 * h + 1] * by, Q_TYPE) : 0;
+        for (int i = 0; i < HEAD_DIM / 8; i += WRITES) {
+          u32 x[WRITES];
+#pragma unroll
+          for (int e = 0; e < WRITES; e++) x[e] = real ? two(sum[m][i + e][2 * h] * by, sum[m][i + e][2 * h + 1] * by, Q_TYPE) : 0;
+          if constexpr (WRITES == 4) {
+            transpose(x);
+            if (in) *(uint4 *)(o + i * 8 + lane % 4 * 8) = make_uint4(x[0], x[1], x[2], x[3]);
+          } else if (in) {
+            *(u32 *)(o + i * 8 + lane % 4 * 2) = x[0];
+          }
+        }
       }
     return;
   }
