@@ -178,6 +178,7 @@ func (o *epilogue) loads() {
 	if len(o.f.tails) == 0 {
 		if list := o.aheads(-1, o.e.k, o.s.width); len(list) > 0 {
 			o.overColumns(func() { write(o.e, o.s, list) })
+			o.later(list)
 		}
 		return
 	}
@@ -189,6 +190,16 @@ func (o *epilogue) loads() {
 		t := &o.f.tails[i]
 		write(o.e.emitter(t.k), t.site(indices, o.tailWidth(t)), list(i))
 	})
+	for i := range o.f.tails {
+		o.later(list(i))
+	}
+}
+
+// later lets loads that were made ahead arrive while the product is made.
+func (o *epilogue) later(list []ahead) {
+	for _, a := range list {
+		o.e.line("%s(%s);", o.e.use("later"), a.name)
+	}
 }
 
 // hooks returns what finds the loads that were made ahead.

@@ -49,6 +49,16 @@ __device__ __forceinline__ vec<T, N> load(const T *p) { return *(const vec<T, N>
 template <class T, int N>
 __device__ __forceinline__ void store(T *p, const vec<T, N> &x) { *(vec<T, N> *)p = x; }
 `},
+	{"later", nil, `
+// later keeps what was loaded as it came until it is used: the compiler would convert it
+// where it is loaded, and so wait for it there.
+template <class T>
+__device__ __forceinline__ void later(T &x) {
+  #pragma unroll
+  for (int i = 0; i < sizeof(T) / 4; i++) asm volatile("" : "+r"(((unsigned *)&x)[i]));
+  if (sizeof(T) == 2) asm volatile("" : "+h"(*(unsigned short *)&x));
+}
+`},
 	{"wait_for_previous", nil, `
 // What earlier kernels wrote is there from here on.
 __device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -2,8 +2,10 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 
 	"pwc/compile/loop"
+	"pwc/ir/dim"
 )
 
 // ready writes what a product does as soon as the kernel before is done: the loads
@@ -130,30 +132,52 @@ func (e *emitter) earlyVectors(p productShape, parts int64, exact bool) map[loop
 		return out
 	}
 	depth, _ := e.k.Cols[0].Const()
+	for _, in := range e.sameForRows(parts) {
+		if len(out) == 0 {
+			e.line("const int early = %d * (threadIdx.x / 32 %% %d) / %d + threadIdx.x %% 32, early_end = %d * (threadIdx.x / 32 %% %d + 1) / %d;", depth/8, p.split, p.split, depth/8, p.split, p.split)
+		}
+		exists := "early + t * 32 < early_end"
+		if exact {
+			exists = ""
+		}
+		out[in.Dst] = e.loadEarly(in, 8, parts, "early + t * 32", exists) + "[t]"
+	}
+	return out
+}
+
+// sameForRows lists the loads of vectors that are the same for all rows and that no kernel
+// writes: as many as a lane requests early if each has so many parts.
+func (e *emitter) sameForRows(parts int64) []loop.Instr {
+	var out []loop.Instr
 	for _, ph := range e.k.Phases {
 		for _, in := range ph.Body {
 			a := in.Access
-			if in.Op != loop.Load || !e.k.Args[a.Arg].Const || a.Index != nil || !isConst(a.Rows[0], 0) || !isConst(inner(a), 1) || len(out) == earlyMost/int(parts) {
+			if in.Op != loop.Load || a.Arg < 0 || !e.k.Args[a.Arg].Const || a.Index != nil || !isConst(inner(a), 1) || int64(len(out)+1)*parts > earlyMost {
 				continue
 			}
-			if len(out) == 0 {
-				e.line("const int early = %d * (threadIdx.x / 32 %% %d) / %d + threadIdx.x %% 32, early_end = %d * (threadIdx.x / 32 %% %d + 1) / %d;", depth/8, p.split, p.split, depth/8, p.split, p.split)
+			if !slices.ContainsFunc(a.Rows, func(d dim.Dim) bool { return !isConst(d, 0) }) {
+				out = append(out, in)
 			}
-			dt := e.storage(e.k.Args[a.Arg].DType)
-			e.use("vec")
-			name := fmt.Sprintf("early%d", in.Dst)
-			e.line("vec<%s, 8> %s[%d];", dt, name, parts)
-			e.line("#pragma unroll")
-			at := fmt.Sprintf("a%d + %s", a.Arg, sum(e.offset(a.Offset), "(early + t * 32) * 8"))
-			if exact {
-				e.line("for (int t = 0; t < %d; t++) %s[t] = load<8>(%s);", parts, name, at)
-			} else {
-				e.line("for (int t = 0; t < %d; t++) %s[t] = early + t * 32 < early_end ? load<8>(%s) : vec<%s, 8>();", parts, name, at, dt)
-			}
-			out[in.Dst] = name + "[t]"
 		}
 	}
 	return out
+}
+
+// loadEarly writes the loads of a vector's parts, each of which is the t-th of a lane: group
+// of so many elements, if it exists. It returns their name.
+func (e *emitter) loadEarly(in loop.Instr, width int, parts int64, group, exists string) string {
+	a := in.Access
+	t := fmt.Sprintf("vec<%s, %d>", e.storage(e.k.Args[a.Arg].DType), width)
+	name := fmt.Sprintf("early%d", in.Dst)
+	e.use("vec")
+	e.line("%s %s[%d];", t, name, parts)
+	e.line("#pragma unroll")
+	x := fmt.Sprintf("load<%d>(a%d + %s)", width, a.Arg, sum(e.offset(a.Offset), fmt.Sprintf("(%s) * %d", group, width)))
+	if exists != "" {
+		x = fmt.Sprintf("%s ? %s : %s()", exists, x, t)
+	}
+	e.line("for (int t = 0; t < %d; t++) %s[t] = %s;", parts, name, x)
+	return name
 }
 
 // earlyMost is how many vectors a lane requests early at most.

@@ -22,10 +22,12 @@ __device__ __forceinline__ unsigned long long read_once() {
 }
 `},
 	{"stream", []string{"read_once"}, `
-// stream reads 16 bytes that are used once: they need not stay in a cache.
+// stream reads 16 bytes that are used once: they need not stay in a cache. It does not say
+// that nobody writes them (ld.global.nc): loads that do are moved behind the wait for the
+// previous kernel when machine code is made, and then nothing is requested early.
 __device__ __forceinline__ uint4 stream(const uint4 *p, unsigned long long once) {
   uint4 x;
-  asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p), "l"(once));
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p), "l"(once));
   return x;
 }
 // weights is stream for memory that earlier kernels do not write.

@@ -173,14 +173,15 @@ func (e *emitter) rowwise() {
 	case p.each > 1:
 		lane, row = "threadIdx.x % 32", fmt.Sprintf("(%s)blockIdx.x * %d + threadIdx.x / 32", ix, p.each)
 	}
+	if p.warps > 0 {
+		e.line("const int lane = %s;", lane)
+		s.lead = "lane == 0"
+	}
+	early := e.earlyRow(s, p)
 	e.wait()
 	e.line("const %s row = %s;", ix, row)
 	if p.each > 1 {
 		e.line("if (row >= %s) return;", e.dim(rows))
-	}
-	if p.warps > 0 {
-		e.line("const int lane = %s;", lane)
-		s.lead = "lane == 0"
 	}
 	if p.cluster > 1 {
 		e.use("cluster")
@@ -202,13 +203,31 @@ func (e *emitter) rowwise() {
 		if cond != "" { // of all lanes, which join their sums
 			e.open("if (__any_sync(~0u, %s))", cond)
 		}
-		e.visit(i, ph.Body, s, p, kept)
+		e.visit(i, ph.Body, s, p, kept, early)
 		e.overWarps(ph.Body, s)
 		if cond != "" {
 			e.close()
 		}
 		e.end(ph.Body, s)
 	}
+}
+
+// earlyRow requests the vectors that are the same for all rows and that no kernel writes,
+// weights of a norm, while the kernel before runs: they come from memory, and are used after
+// what is reduced. It returns their names.
+func (e *emitter) earlyRow(s *site, p rowPlan) map[loop.Value]string {
+	out := make(map[loop.Value]string)
+	if !e.dependent() || s.width == 1 || p.warps == 0 || !p.unrolled() || p.neighbours || len(e.k.Cols) != 1 {
+		return out
+	}
+	for _, in := range e.sameForRows(p.trips) {
+		exists := e.within(p.group(), p)
+		if p.exact() {
+			exists = ""
+		}
+		out[in.Dst] = e.loadEarly(in, s.width, p.trips, p.group(), exists)
+	}
+	return out
 }
 
 // start writes the accumulators of a phase.
@@ -324,8 +343,9 @@ func (e *emitter) end(list []loop.Instr, s *site) {
 	}
 }
 
-// visit writes a loop over the columns of a row.
-func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *keeper) {
+// visit writes a loop over the columns of a row. Vectors are at hand that were requested
+// early, or kept.
+func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *keeper, early map[loop.Value]string) {
 	scans := slices.ContainsFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })
 	at := *s
 	group := "lane"
@@ -333,8 +353,20 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 	case p.warps == 0:
 		e.open("for (%s g = 0; g < %s; g++)", e.index(), e.dim(p.groups))
 		group = "g"
-	case p.trips == 1 || p.unrolled() && (kept != nil || scans):
-		at.load, at.keep, at.spare = kept.hooks(phase)
+	case p.trips == 1 || p.unrolled() && (kept != nil || scans || len(early) > 0):
+		var load func(loop.Instr) (string, bool)
+		load, at.keep, at.spare = kept.hooks(phase)
+		at.load = func(in loop.Instr) (string, bool) {
+			switch name, ok := early[in.Dst]; {
+			case ok && p.trips == 1:
+				return name + "[0]", true
+			case ok:
+				return name + "[t]", true
+			case load == nil:
+				return "", false
+			}
+			return load(in)
+		}
 		at.turn = "0"
 		if scans && p.neighbours {
 			e.sumBefore(list, &at, p)

@@ -75,16 +75,19 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
   #pragma unroll
   for (int s = 0; s < STAGES - 1; s++)
     if (first + s < end) fill_w(s, (first + s) * BK);
+  #pragma unroll
+  for (int n = 0; KEPT && n * THREADS < X; n++) {
+    x_kept[n] = x_from(n * THREADS + threadIdx.x);
+    asm volatile("" : "+l"(x_kept[n]));  // at hand when the wait is over
+  }
   if (EARLY) wait_for_previous();
   if (!SOON) let_next_start();
-  ready();
-  #pragma unroll
-  for (int n = 0; KEPT && n * THREADS < X; n++) x_kept[n] = x_from(n * THREADS + threadIdx.x);
   #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) {
     if (first + s < end) fill_x(s, (first + s) * BK);
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
+  ready();
   float acc[MT][NT][4] = {};
   for (int s = first; s < end; s++) {
     asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
