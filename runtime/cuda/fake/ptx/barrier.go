@@ -1,6 +1,6 @@
 package ptx
 
-import "slices"
+import "fmt"
 
 // Barriers of a block and of a cluster. They order accesses to memory: each warp
 // has a clock, and knows of the others how far it has heard of them.
@@ -63,7 +63,8 @@ func (b *block) complete(id int) {
 	clear(x.clock)
 }
 
-// arriveCluster is the arrival of a warp at the cluster's barrier.
+// arriveCluster is the arrival of a warp at the cluster's barrier. One that is not ordered
+// tells of what a fence.mbarrier_init was for.
 func (w *warp) arriveCluster(ordered bool) {
 	m := w.m
 	if w.phase >= 0 {
@@ -74,6 +75,8 @@ func (w *warp) arriveCluster(ordered bool) {
 	if ordered {
 		hear(m.clock, w.clock)
 		w.clock[w.id]++
+	} else {
+		hear(m.clock, w.made)
 	}
 	m.completeCluster()
 }
@@ -98,7 +101,7 @@ func (w *warp) heardCluster() {
 
 // completeCluster ends the wait at the cluster's barrier if all are there.
 func (m *Machine) completeCluster() {
-	n := len(m.clock)
+	n := m.count
 	want := 0
 	for _, w := range m.warps[:n] {
 		if w.state != stateDone {
@@ -120,7 +123,7 @@ func (m *Machine) completeCluster() {
 
 // record is an access to shared memory.
 type record struct {
-	warp  int32 // in the cluster, plus 1; 0: none
+	warp  int32 // in the cluster, plus 1, or behind warps a barrier that stores complete transactions of; 0: none
 	lane  int32 // -1: several
 	clock uint32
 	pc    int32
@@ -144,10 +147,16 @@ func (r *record) races(w *warp, lane int) bool {
 // watch notes an access to shared memory of block b and looks for one that no
 // barrier orders with it. same says that a write changes nothing.
 func (w *warp) watch(b *block, lane int, at, n int64, write, same bool) {
+	w.note(b, record{int32(w.id + 1), int32(lane), w.clock[w.id], w.pc}, at, n, write, same)
+}
+
+// note is watch for an access as of by, which is not the warp if the access has an order of
+// its own.
+func (w *warp) note(b *block, by record, at, n int64, write, same bool) {
 	if w.m.Unordered {
 		return
 	}
-	unit := w.entry.unit
+	unit, lane := w.entry.unit, int(by.lane)
 	for i := at / unit; i <= (at+n-1)/unit; i++ {
 		x := &b.shadow[i]
 		if x.gen != b.gen {
@@ -156,7 +165,7 @@ func (w *warp) watch(b *block, lane int, at, n int64, write, same bool) {
 		if x.writer.races(w, lane) && !(write && same) {
 			w.race(b, i*unit, lane, "written", &x.writer, "no barrier")
 		}
-		r := record{int32(w.id + 1), int32(lane), w.clock[w.id], w.pc}
+		r := by
 		if write {
 			for j := range x.readers {
 				if x.readers[j].races(w, lane) && !same {
@@ -186,6 +195,13 @@ func (w *warp) watch(b *block, lane int, at, n int64, write, same bool) {
 // race reports two accesses, between which something is not that had to be.
 func (w *warp) race(b *block, at int64, lane int, did string, r *record, lacks string) {
 	p := w.entry.places[r.pc]
-	of := slices.IndexFunc(b.warps, func(x *warp) bool { return x.id == int(r.warp)-1 })
-	w.fault(RaceFault, lane, "byte %#x of shared memory was %s by warp %d of the block, lane %d, in line %d (%s) %s, and %s is between", at, did, of, r.lane, p.line, p.opcode, p.source, lacks)
+	by := "an asynchronous store"
+	if i := int(r.warp) - 1; i < w.m.count {
+		x := w.m.warps[i]
+		by = fmt.Sprintf("warp %d of the block", x.first/lanesOfWarp)
+		if x.block != w.block {
+			by = fmt.Sprintf("warp %d of block %d of the cluster", x.first/lanesOfWarp, x.block.rank)
+		}
+	}
+	w.fault(RaceFault, lane, "byte %#x of shared memory was %s by %s, lane %d, in line %d (%s) %s, and %s is between", at, did, by, r.lane, p.line, p.opcode, p.source, lacks)
 }

@@ -22,6 +22,13 @@
 //     of one of the warpgroup, and what was written after is an error.
 //     Registers that the left matrix is in are read when the group is waited for, too:
 //     what was written to them too early is multiplied.
+//   - What st.async stores may be touched after a wait for the phase of the mbarrier whose
+//     transactions it completes, or after a barrier with a warp that has waited: nothing else
+//     orders it, its own warp's barriers neither, and it orders nothing else that its warp
+//     did. A block may not end before one of its warps knows that what others stored, or it
+//     itself, is there.
+//   - A relaxed arrival at the cluster's barrier orders nothing but what was before a
+//     fence.mbarrier_init.
 //   - More arrivals of one instruction than a phase of an mbarrier still expects are an
 //     error, as are those where there is none, or something else was written over it.
 //   - Shared memory is full of NaN when a block starts.
@@ -46,6 +53,11 @@
 //   - An arrival at an mbarrier and wgmma.wait_group order accesses of the lanes of the
 //     warp, as bar.warp.sync does; an arrival that tells of copies orders the warp's
 //     other accesses before it, too.
+//   - st.async stores at once, and completes its transactions at once.
+//   - fence.mbarrier_init tells of all that its warp did before it, and knew of others, not
+//     only of barriers that its thread made, and orders accesses of the lanes of the warp, as
+//     bar.warp.sync does.
+//   - st.async is known of 64 barriers of a cluster, made anew included.
 //   - fence.proxy.async also counts for what its warp wrote after it, until the next
 //     barrier, arrival or wgmma.wait_group.
 //   - The warps of a warpgroup multiply each for itself: that they do not wait for each

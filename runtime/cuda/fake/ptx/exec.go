@@ -50,6 +50,7 @@ type Entry struct {
 	unit            int64 // bytes of shared memory that one record of accesses is for
 	globalUnit      int64 // and of global memory
 	atomic          bool  // there are atomic operations
+	signals         int   // barriers of a cluster that stores may complete transactions of; 0 if there are no such stores
 	tail            int64 // where dynamic shared memory starts
 }
 
@@ -179,6 +180,8 @@ type Machine struct {
 	phase   int
 	arrived int
 	clock   []uint32
+	count   int // warps of a cluster
+	signals int // barriers of the cluster that runs, of which stores have completed transactions
 }
 
 // block is a block of the cluster that runs.
@@ -243,6 +246,7 @@ type warp struct {
 	awaiting []group
 	clock    []uint32
 	fenced   []uint32 // the clock at the last fence.proxy.async
+	made     []uint32 // the clock at the last fence.mbarrier_init
 	local    [lanesOfWarp][]byte
 	copies   []asyncCopy
 	groups   [lanesOfWarp]int32 // groups of copies committed, by lane
@@ -321,6 +325,8 @@ func (m *Machine) prepare() {
 	perBlock := (threads + lanesOfWarp - 1) / lanesOfWarp
 	blocks := int(l.Cluster[0] * l.Cluster[1] * l.Cluster[2])
 	n := blocks * perBlock
+	m.count = n
+	known := n + e.signals
 	m.b32 = slices.Grow(m.b32[:0], n*int(e.n32))[:n*int(e.n32)]
 	m.b64 = slices.Grow(m.b64[:0], n*int(e.n64))[:n*int(e.n64)]
 	m.preds = slices.Grow(m.preds[:0], n*int(e.nPred))[:n*int(e.nPred)]
@@ -348,8 +354,9 @@ func (m *Machine) prepare() {
 			if left := threads - w.first; left < lanesOfWarp {
 				w.exists = 1<<left - 1
 			}
-			w.clock = slices.Grow(w.clock[:0], n)[:n]
-			w.fenced = slices.Grow(w.fenced[:0], n)[:n]
+			w.clock = slices.Grow(w.clock[:0], known)[:known]
+			w.fenced = slices.Grow(w.fenced[:0], known)[:known]
+			w.made = slices.Grow(w.made[:0], known)[:known]
 			if e.local > 0 {
 				for lane := range w.local {
 					w.local[lane] = slices.Grow(w.local[lane][:0], int(e.local))[:e.local]
@@ -357,7 +364,7 @@ func (m *Machine) prepare() {
 			}
 		}
 	}
-	m.clock = slices.Grow(m.clock[:0], n)[:n]
+	m.clock = slices.Grow(m.clock[:0], known)[:known]
 }
 
 // sharedBytes is the shared memory of a block.
@@ -373,7 +380,7 @@ func (m *Machine) cluster(at [3]uint32) {
 	l := &m.launch
 	blocks := int(l.Cluster[0] * l.Cluster[1] * l.Cluster[2])
 	var warps []*warp
-	m.phase, m.arrived = 0, 0
+	m.phase, m.arrived, m.signals = 0, 0, 0
 	clear(m.clock)
 	for r, b := range m.blocks[:blocks] {
 		x, y, z := uint32(r)%l.Cluster[0], uint32(r)/l.Cluster[0]%l.Cluster[1], uint32(r)/l.Cluster[0]/l.Cluster[1]
@@ -452,6 +459,7 @@ func (w *warp) start() {
 	w.groups, w.arrived, w.batches, w.began = [lanesOfWarp]int32{}, 0, 0, false
 	clear(w.clock)
 	clear(w.fenced)
+	clear(w.made)
 	w.clock[w.id] = 1
 	for i := range w.entry.specials {
 		s := &w.entry.specials[i]
@@ -626,6 +634,7 @@ func (w *warp) gather(o *op, m uint32) uint32 {
 // end is the end of a warp: barriers do not wait for it.
 func (w *warp) end() {
 	w.state = stateDone
+	w.outlived()
 	for i := range w.block.barriers {
 		w.block.complete(i)
 	}

@@ -7,23 +7,30 @@ import (
 )
 
 // Barriers in shared memory (PTX ISA, "mbarrier"). A phase ends when as many arrivals
-// as are expected have come; the next one starts at once.
+// as are expected have come, and transactions of as many bytes as they said are complete;
+// the next one starts at once.
 
 // mbarrier is a barrier at a place in shared memory, where word is.
 type mbarrier struct {
 	at                int64
 	expected, pending uint32
+	bytes             int32    // of transactions that the phase waits for; below 0: more have completed than it expects yet
 	phase             uint32   // phases that have ended
 	clock             []uint32 // of those that arrived
 	done              []uint32 // before the last phase ended
+	stored            record   // the last store that completed transactions; warp 0: none
 }
 
-// maxArrivals is the most that one phase may expect.
-const maxArrivals = 1<<20 - 1
+// maxArrivals is the most that one phase may expect, and maxBytesExpected the most bytes,
+// be they expected or complete.
+const (
+	maxArrivals      = 1<<20 - 1
+	maxBytesExpected = 1<<20 - 1
+)
 
 // word is what shared memory holds of the barrier, and programs may not look into.
 func (x *mbarrier) word() uint64 {
-	return uint64(x.phase)<<40 | uint64(x.expected)<<20 | uint64(x.pending)
+	return uint64(x.phase)<<61 | uint64(x.bytes&(1<<21-1))<<40 | uint64(x.expected)<<20 | uint64(x.pending)
 }
 
 // mbarrier decodes operations on barriers in shared memory.
@@ -44,12 +51,23 @@ func (d *decoder) mbarrier(o *op) {
 			}
 		}
 	case "arrive":
-		d.operands(2, 2)
+		n, expects := 2, d.flag("expect_tx")
+		if expects {
+			n = 3
+		}
+		d.operands(n, n)
 		state, a := d.target(0, kind{classBits, 64, 1}), d.address(1)
+		var count slot
+		if expects {
+			count = d.source(2, u32)
+		}
 		o.run = func(w *warp, m uint32) {
 			to := lanes[uint64](w, state)
 			for m != 0 {
 				at, same := a.alike(w, m)
+				if expects {
+					w.expectBytes(at, same, lanes[int32](w, count))
+				}
 				was, ended := w.arriveAt(at, same)
 				if ended {
 					w.block.wake()
@@ -117,6 +135,27 @@ func (w *warp) expect(at uint64, count uint32, lane int) {
 	binary.LittleEndian.PutUint64(mem, b.mbarriers[len(b.mbarriers)-1].word())
 }
 
+// expectBytes lets the phase of a barrier wait for transactions of as many bytes more as
+// each of some lanes has in counts.
+func (w *warp) expectBytes(at uint64, m uint32, counts *[lanesOfWarp]int32) {
+	for ; m != 0; m &= m - 1 {
+		lane := bits.TrailingZeros32(m)
+		n := counts[lane]
+		if n < -maxBytesExpected || n > maxBytesExpected {
+			w.fault(WaitFault, lane, "transactions of %d bytes", n)
+		}
+		w.add(w.block, w.mbarrier(at, lane), n, lane)
+	}
+}
+
+// add adds to the bytes that a phase of a barrier of block b waits for.
+func (w *warp) add(b *block, x *mbarrier, n int32, lane int) {
+	if x.bytes += n; x.bytes < -maxBytesExpected || x.bytes > maxBytesExpected {
+		w.fault(WaitFault, lane, "an mbarrier that waits for transactions of %d bytes", x.bytes)
+	}
+	binary.LittleEndian.PutUint64(b.shared[x.at:], x.word())
+}
+
 // offset is where an address in shared memory is in its block's.
 func offset(at uint64) int64 { return int64(at & (1<<sharedShift - 1)) }
 
@@ -142,8 +181,8 @@ func (w *warp) mbarrier(at uint64, lane int) *mbarrier {
 }
 
 // arriveAt is an arrival of each of some lanes, which returns what the barrier was
-// before. The last one that a phase expects ends it. That further ones of the same
-// instruction count for the next phase cannot be meant.
+// before. The last one that a phase expects ends it, unless it waits for transactions. That
+// further ones of the same instruction count for the next phase cannot be meant.
 func (w *warp) arriveAt(at uint64, m uint32) (was uint64, ended bool) {
 	var x *mbarrier
 	for v := m; v != 0; v &= v - 1 {
@@ -156,13 +195,21 @@ func (w *warp) arriveAt(at uint64, m uint32) (was uint64, ended bool) {
 	}
 	hear(x.clock, w.clock)
 	x.pending -= n
-	if ended = x.pending == 0; ended {
+	return was, w.block.settle(x)
+}
+
+// settle ends the phase of a barrier of the block if nothing is left that it waits for.
+func (b *block) settle(x *mbarrier) (ended bool) {
+	if ended = x.pending == 0 && x.bytes == 0; ended {
 		x.phase++
 		x.pending = x.expected
+		if s := x.stored.warp; s > 0 {
+			x.clock[s-1] = x.phase
+		}
 		copy(x.done, x.clock)
 	}
-	binary.LittleEndian.PutUint64(w.block.shared[x.at:], x.word())
-	return was, ended
+	binary.LittleEndian.PutUint64(b.shared[x.at:], x.word())
+	return ended
 }
 
 // await lets some lanes wait for a phase to end.

@@ -66,6 +66,9 @@ func (d *decoder) hints() {
 func (d *decoder) memory() exec {
 	switch d.base {
 	case "ld", "st":
+		if d.base == "st" && d.flag("async") {
+			return d.storeAsync()
+		}
 		hint := d.hinted()
 		return both(hint, d.access())
 	case "cvta":
@@ -145,7 +148,7 @@ func (w *warp) sharedAt(s space, at uint64, n, lane int) (*block, int64) {
 	}
 	b := w.block
 	if rank != b.rank {
-		if s == spaceShared || rank >= len(w.m.clock)/len(b.warps) {
+		if s == spaceShared || rank >= w.m.count/len(b.warps) {
 			w.fault(AddressFault, lane, "%d bytes at %#x, which is in shared memory of no block", n, at)
 		}
 		if b = w.m.blocks[rank]; b.alive() == 0 {

@@ -774,6 +774,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(text("", "createpolicy.fractional.L2::evict_first.b64 %d2; ld.global.nc.L2::cache_hint.v2.u32 {%r1, %r2}, [%d1], %d2; cp.async.cg.shared.global.L2::cache_hint [%r1], [%d1], 16, %r2, %d2;"))
 	f.Add(text("", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%f1, %f2, %f3, %f4};"))
 	f.Add(text("", "mbarrier.try_wait.parity.shared.b64 %p1, [%r1+8], 1; cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];\n"+warpgroupOp("m64n8k16", "bf16", "!%p1, 1")))
+	f.Add(text("", "fence.mbarrier_init.release.cluster; mbarrier.arrive.expect_tx.shared.b64 %d1, [%r1], 16; "+storeAll))
 	f.Add(text("", warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1, 1")+warpgroupOpOf("%d1", "1, 1, 0, 1")))
 	entry := regexp.MustCompile(`(^|[\s;{}])\.entry([^\w$.:]|$)`) // a word of its own
 	f.Fuzz(func(t *testing.T, src string) {

@@ -249,8 +249,20 @@ func (w *warp) eight(x *asyncProduct, m *matrix, first int, to *[8][16]float64) 
 }
 
 // fence decodes fence and membar. The tensor cores see what instructions of warps wrote
-// to shared memory only through fence.proxy.async. Nothing depends on others here.
+// to shared memory only through fence.proxy.async. A relaxed arrival at the cluster's
+// barrier tells of what was before fence.mbarrier_init, so that what the warp does next has
+// to differ from it. Nothing depends on others here.
 func (d *decoder) fence() exec {
+	if d.base == "fence" && d.flag("mbarrier_init") {
+		d.operands(0, 0)
+		if !d.flag("release") || !d.flag("cluster") {
+			return nil
+		}
+		return func(w *warp, _ uint32) {
+			hear(w.made, w.clock)
+			w.clock[w.id]++
+		}
+	}
 	proxy := d.flag("proxy") && d.flag("async") && !d.flag("global")
 	d.parts = nil
 	d.operands(0, 0)
@@ -268,7 +280,7 @@ func (w *warp) proxied() []uint32 {
 	for _, x := range w.block.warps[first : first+warpsOfGroup] {
 		hear(out, x.fenced)
 	}
-	for i, x := range w.m.warps[:len(out)] {
+	for i, x := range w.m.warps[:w.m.count] {
 		out[i] = max(out[i], x.fenced[i])
 	}
 	return out

@@ -1,0 +1,103 @@
+package ptx
+
+import "math/bits"
+
+// Stores to shared memory of a block of the cluster that complete transactions of a barrier
+// there (PTX ISA, "st.async"). Nothing orders them but that barrier: in clocks it has a place
+// of its own, where the phases are that one knows to have ended.
+
+// maxSignals is how many barriers of a cluster may have such a place.
+const maxSignals = 64
+
+// storeAsync decodes st.async: [to], what is stored, and [barrier].
+func (d *decoder) storeAsync() exec {
+	d.flag("weak")
+	if !d.flag("shared::cluster") || !d.flag("mbarrier::complete_tx::bytes") {
+		return nil
+	}
+	n := map[string]int{"": 1, "v2": 2, "v4": 4}[d.choice("", "v2", "v4")]
+	k := d.typ()
+	if len(d.parts) > 0 || k.bits < 32 || k.class > classFloat || k.pack != 1 || n*k.bits > 128 {
+		return nil
+	}
+	d.operands(3, 3)
+	o := d.operand(1)
+	if (o.kind == operandVector) != (n > 1) || o.kind == operandVector && len(o.list) != n {
+		d.fail("not %d elements", n)
+		return nil
+	}
+	to, regs, barrier := d.address(0), d.registers(o, k, false), d.address(2)
+	d.e.signals = maxSignals
+	size := k.bits / 8
+	return func(w *warp, m uint32) {
+		var data [16]byte
+		for ; m != 0; m &= m - 1 {
+			lane := bits.TrailingZeros32(m)
+			for i := range regs {
+				regs[i].empty(w, lane, size, data[i*size:])
+			}
+			w.signal(to.of(w, lane), data[:n*size], barrier.of(w, lane), lane)
+		}
+	}
+}
+
+// signal stores, and completes as many bytes of transactions of a barrier. Both count as
+// accesses of that barrier in its phase, which has to end before any warp may rely on them:
+// also the one that asks for them.
+func (w *warp) signal(at uint64, data []byte, barrier uint64, lane int) {
+	n := len(data)
+	if at&uint64(n-1) != 0 {
+		w.fault(AlignmentFault, lane, "%d bytes at %#x", n, at)
+	}
+	if barrier&7 != 0 {
+		w.fault(AlignmentFault, lane, "an mbarrier at %#x", barrier)
+	}
+	b, off := w.sharedAt(spaceCluster, at, n, lane)
+	of, place := w.sharedAt(spaceCluster, barrier, 8, lane)
+	if of != b {
+		w.fault(AddressFault, lane, "a store to shared memory of block %d of the cluster, and an mbarrier in that of block %d", b.rank, of.rank)
+	}
+	by := record{lane: int32(lane), pc: w.pc}
+	x := b.mbarrier(barrier, b.shared[place:])
+	if x == nil {
+		w.fault(WaitFault, lane, "no mbarrier is at %#x", place)
+	}
+	if by.warp = x.stored.warp; by.warp == 0 {
+		if w.m.signals == maxSignals {
+			w.fault(WaitFault, lane, "stores complete transactions of more than %d mbarriers of a cluster", maxSignals)
+		}
+		w.m.signals++
+		by.warp = int32(w.m.count + w.m.signals)
+	}
+	by.clock = x.phase + 1
+	x.stored = by
+	w.note(b, by, place, 8, false, false)
+	w.note(b, by, off, int64(n), true, false)
+	copy(b.shared[off:], data)
+	w.add(b, x, -int32(n), lane)
+	if b.settle(x) {
+		b.wake()
+	}
+}
+
+// outlived holds, when the last warp of the block ends, that stores to its shared memory have
+// arrived: that a warp of it knows of the phases that they were for.
+func (w *warp) outlived() {
+	b := w.block
+	if b.alive() > 0 {
+		return
+	}
+	for i := range b.mbarriers {
+		r := &b.mbarriers[i].stored
+		known := uint32(0)
+		for _, x := range b.warps {
+			if r.warp > 0 {
+				known = max(known, x.clock[r.warp-1])
+			}
+		}
+		if r.clock > known {
+			p := w.entry.places[r.pc]
+			w.fault(AddressFault, 0, "the block ends, and waits for no phase of an mbarrier that tells of the store of lane %d in line %d (%s) %s, which may come later", r.lane, p.line, p.opcode, p.source)
+		}
+	}
+}
