@@ -232,10 +232,9 @@ func stripShape(rows, units int, depth int64, on gpu) productShape {
 // has room for 39 clusters of three such blocks, 30 of four, 15 of eight
 // (cuOccupancyMaxActiveClusters).
 //
-// With 32 rows they pay where blocks share columns and each has much of a sum: 4096 x 14336
-// takes 27.8 instead of 28.2 µs, and a layer of Llama-3.1-8B 110.6 instead of 111.0. With
-// 4096 x 4096 by them, which takes 9.6 instead of 9.8, the layer takes 111.1; 28672 columns
-// with silu · mul take 55.3, and as a strip 53.9.
+// With 32 rows they pay where blocks share columns and each has much of a sum: 4096 x 14336 takes 27.8 instead of 28.2
+// µs, 4096 x 4096 9.1 instead of 9.9. 28672 columns with silu · mul take 55.3, and as a
+// strip 53.9.
 //
 // With 65 to 96 rows the others are the library's kernels, which do not start before the
 // one before ends, nor compute what follows. Whole steps of Llama-3.1-8B and 3.2-1B, tuned,
@@ -259,7 +258,7 @@ const (
 // faster than other kernels.
 func warpgroupShape(rows int, depth, cols int64, on gpu) (productShape, bool) {
 	n := int(ceilDiv(ceilDiv(min(cols, maxIndex), 132), 16) * 16)
-	share := map[int]int64{warpgroupFew: warpgroupLong, warpgroupStrips: warpgroupDepth / 2, warpgroupLibrary: 0} // of a sum, for a block of a cluster
+	share := map[int]int64{warpgroupFew: warpgroupDepth, warpgroupStrips: warpgroupDepth / 2, warpgroupLibrary: 0} // of a sum, for a block of a cluster
 	least, ok := share[rows]
 	if !on.own || !ok || depth < warpgroupDepth || n > warpgroupMost {
 		return productShape{}, false

@@ -32,9 +32,12 @@ func newEpilogue(e *emitter, f *fused, p productShape, batch []string) *epilogue
 // write writes all of it.
 func (o *epilogue) write() {
 	e := o.e
-	if o.p.cluster > 1 {
-		e.line("scatter_sums<%d, %d, %d, %d, %d>(part, inbox);", o.p.cluster, o.p.split, o.p.rows, o.p.pitch, o.p.threads)
-	} else {
+	switch p := o.p; {
+	case p.cluster > 1 && p.own:
+		e.line("send_sums<%d, %d, %d, %d, %d>(part, inbox, inbox_full);", p.cluster, p.split, p.rows, p.pitch, p.threads)
+	case p.cluster > 1:
+		e.line("scatter_sums<%d, %d, %d, %d, %d>(part, inbox);", p.cluster, p.split, p.rows, p.pitch, p.threads)
+	default:
 		e.use("add_parts")
 		e.line("__syncthreads();")
 	}
@@ -141,9 +144,17 @@ func (o *epilogue) aheads(tail int, k *loop.Kernel, width int) []ahead {
 // share.
 func (o *epilogue) declare() {
 	if p := o.p; p.cluster > 1 {
-		o.e.use("scatter_sums")
-		o.e.line("cluster_arrive();")
+		o.e.use("add_scattered")
 		o.e.line("const int share = %d * cluster_rank() / %d, share_end = %d * (cluster_rank() + 1) / %d;  // of the rows", p.rows, p.cluster, p.rows, p.cluster)
+		if p.own {
+			o.e.use("send_sums")
+			o.e.line("__shared__ unsigned long long inbox_barrier;")
+			o.e.line("const unsigned inbox_full = shared_address(&inbox_barrier);")
+			o.e.line("open_inbox(inbox_full, (share_end - share) * %d);", 4*p.pitch*(p.cluster-1))
+		} else {
+			o.e.use("scatter_sums")
+			o.e.line("cluster_arrive();")
+		}
 	}
 	write := func(tail int, k *loop.Kernel, width int) {
 		for _, a := range o.aheads(tail, k, width) {

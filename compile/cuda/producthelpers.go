@@ -167,17 +167,24 @@ __device__ __forceinline__ unsigned cluster_rank() {
 	{"no_cluster", nil, `
 __device__ __forceinline__ unsigned cluster_rank() { return 0; }
 `},
-	{"scatter_sums", []string{"cluster", "cluster_rank", "shared_address"}, `
-// scatter_sums adds the sums of the block's SPLIT groups of warps, and gives each block of
-// the cluster those of its share of the rows, which begins at ROWS * rank / CLUSTER. When
-// it returns a block has its own in part, and in its inbox those of the others, in the
-// order of their ranks. Nothing of a block's is read by another one, so that it may end.
-template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS>
-__device__ __forceinline__ void scatter_sums(float *part, float *inbox) {
+	{"spread_sums", []string{"cluster", "cluster_rank", "shared_address"}, `
+// in_block is where another block has what this one has there in shared memory.
+__device__ __forceinline__ unsigned in_block(int rank, unsigned at) {
+  unsigned there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+  return there;
+}
+// spread_sums adds the sums of the block's SPLIT groups of warps, and gives each block of
+// the cluster those of its share of the rows, which begins at ROWS * rank / CLUSTER: its own
+// stay in part, and send puts others into the inbox of their block, in which those of the
+// other ones are in the order of their ranks. Nothing of a block's is read by another one,
+// so that it may end.
+template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS, class Send>
+__device__ __forceinline__ void spread_sums(float *part, float *inbox, const Send &send) {
   constexpr int SIZE = ROWS * PITCH, SHARE = (ROWS + CLUSTER - 1) / CLUSTER * PITCH;
   const int rank = cluster_rank();
-  __syncthreads();
   cluster_wait();  // all blocks run, so that they can be written to
+  __syncthreads();
   for (int i = threadIdx.x * 4; i < SIZE; i += THREADS * 4) {
     float4 s = *(const float4 *)(part + i);
     #pragma unroll
@@ -186,16 +193,22 @@ __device__ __forceinline__ void scatter_sums(float *part, float *inbox) {
       s = make_float4(__fadd_rn(s.x, more.x), __fadd_rn(s.y, more.y), __fadd_rn(s.z, more.z), __fadd_rn(s.w, more.w));
     }
     const int to = ((i / PITCH + 1) * CLUSTER - 1) / ROWS;
-    if (to == rank) {
-      if (SPLIT > 1) *(float4 *)(part + i) = s;
-      continue;
-    }
-    unsigned at;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(inbox + (rank - (rank > to)) * SHARE + i - ROWS * to / CLUSTER * PITCH)), "r"(to));
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(s.x), "f"(s.y), "f"(s.z), "f"(s.w) : "memory");
+    if (to != rank) send(in_block(to, shared_address(inbox + (rank - (rank > to)) * SHARE + i - ROWS * to / CLUSTER * PITCH)), s, to);
+    else if (SPLIT > 1) *(float4 *)(part + i) = s;
   }
+}
+`},
+	{"scatter_sums", []string{"spread_sums"}, `
+// scatter_sums is spread_sums by stores, after which the blocks wait for each other.
+template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS>
+__device__ __forceinline__ void scatter_sums(float *part, float *inbox) {
+  spread_sums<CLUSTER, SPLIT, ROWS, PITCH, THREADS>(part, inbox, [](unsigned at, const float4 &s, int) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(s.x), "f"(s.y), "f"(s.z), "f"(s.w) : "memory");
+  });
   cluster_sync();
 }
+`},
+	{"add_scattered", []string{"cluster_rank"}, `
 // add_scattered adds what the blocks have at the same place, in their order.
 template <int CLUSTER, int SHARE, int N>
 __device__ __forceinline__ void add_scattered(float (&acc)[N], const float *part, const float *inbox) {

@@ -8,7 +8,7 @@ import (
 // From 32 rows on a strip's warps read as much of shared memory as it gives, and wait for
 // each other. Hopper's tensor cores read both operands there themselves, for four warps at
 // once (wgmma), and other warps do nothing but fill stages. Only code for sm_90a may ask for
-// it, which NVRTC makes from 12.0 on and no other GPU runs: such a kernel stands beside one
+// it, which NVRTC makes from 12.1 on and no other GPU runs: such a kernel stands beside one
 // that all do.
 
 // warpgroupM is how many rows of its first operand an instruction of a warpgroup takes.
@@ -85,6 +85,30 @@ __device__ __forceinline__ void await(unsigned barrier, unsigned parity) {
 // behind it has n more.
 __device__ __forceinline__ unsigned long long matrix_of(unsigned at) {
   return 1ull << 62 | 64ull << 32 | 1ull << 16 | (at & 0x3ffff) >> 4;
+}
+`},
+	{"send_sums", []string{"spread_sums", "warpgroup"}, `
+// open_inbox makes the barrier that is full when so many bytes have come from other blocks
+// of the cluster. They may send as soon as they know that the block is there, and
+// cluster_wait says so: nothing else is to be seen by then, and an arrival that is to show
+// what was written would take as long as a write to memory does.
+__device__ __forceinline__ void open_inbox(unsigned full, int bytes) {
+  if (threadIdx.x == 0) {
+    expect(full, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;\n}" ::"r"(full), "r"(bytes) : "memory");
+  }
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+// send_sums is spread_sums by stores that tell the inbox themselves: no block waits until
+// all that it wrote is seen (PTX ISA, "st.async").
+template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS>
+__device__ __forceinline__ void send_sums(float *part, float *inbox, unsigned full) {
+  spread_sums<CLUSTER, SPLIT, ROWS, PITCH, THREADS>(part, inbox, [&](unsigned at, const float4 &s, int to) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(at), "f"(s.x), "f"(s.y), "f"(s.z), "f"(s.w), "r"(in_block(to, full)) : "memory");
+  });
+  __syncthreads();
+  await(full, 0);
 }
 `},
 	{"product_warpgroups", []string{"shared_address", "copies", "warpgroup"}, `

@@ -49,9 +49,9 @@ func (c *Compiler) Compile(ctx context.Context, source, name, arch string) (cubi
 	return code.Cubin, code.PTX, err
 }
 
-// Code for an architecture alone is made from sm_90a on, and from CUDA 12.0 on (its release
-// notes, "sm_90a").
-const aloneMajor, aloneArch = 12, 90
+// Code for an architecture alone is made from sm_90a on, by CUDA 12.0 (its release notes,
+// "sm_90a"). What kernels for it are written in is PTX 8.1, of CUDA 12.1 (PTX ISA, "st.async").
+const aloneMajor, aloneMinor, aloneArch = 12, 1, 90
 
 // Makes reports whether the library compiles for an architecture such as "sm_90a".
 func (c *Compiler) Makes(arch string) bool { return c.l.supports(arch) == nil }
@@ -61,8 +61,8 @@ func (c *Compiler) Makes(arch string) bool { return c.l.supports(arch) == nil }
 func (l *Library) supports(arch string) error {
 	_, number, _ := strings.Cut(arch, "_")
 	n, err := strconv.Atoi(strings.TrimRight(number, "af"))
-	if err == nil && number != strconv.Itoa(n) && (l.major < aloneMajor || n < aloneArch) {
-		return fmt.Errorf("nvrtc: NVRTC %d.%d (%s) does not compile for %s: code for one architecture alone is made from sm_%da on, and takes NVRTC %d.0", l.major, l.minor, l.path, arch, aloneArch, aloneMajor)
+	if err == nil && number != strconv.Itoa(n) && (l.major < aloneMajor || l.major == aloneMajor && l.minor < aloneMinor || n < aloneArch) {
+		return fmt.Errorf("nvrtc: NVRTC %d.%d (%s) does not compile for %s: code for one architecture alone is made from sm_%da on, and takes NVRTC %d.%d", l.major, l.minor, l.path, arch, aloneArch, aloneMajor, aloneMinor)
 	}
 	if err != nil || len(l.archs) == 0 || slices.Contains(l.archs, n) {
 		return nil // the compiler says what is wrong with a name that is none

@@ -217,17 +217,18 @@ func TestUnknownArchitecture(t *testing.T) {
 	}
 }
 
-// Code for an architecture alone is what the library says that it makes from 12.0 on, and
+// Code for an architecture alone is what the library says that it makes from 12.1 on, and
 // then it does.
 func TestArchitectureAlone(t *testing.T) {
 	l := open(t)
 	c, d := l.Compiler(), nvrtc.Deferred(nvrtc.Options{Path: l.Path()})
-	major, _ := l.Version()
-	if !c.Makes("sm_90") || c.Makes("sm_999") || c.Makes("sm_89a") || c.Makes("sm_90a") != (major >= 12) || d.Makes("sm_90a") != (major >= 12) {
+	major, minor := l.Version()
+	makes := major > 12 || major == 12 && minor >= 1
+	if !c.Makes("sm_90") || c.Makes("sm_999") || c.Makes("sm_89a") || c.Makes("sm_90a") != makes || d.Makes("sm_90a") != makes {
 		t.Errorf("%s: sm_90 %v, sm_999 %v, sm_89a %v, sm_90a %v", c.Version(), c.Makes("sm_90"), c.Makes("sm_999"), c.Makes("sm_89a"), c.Makes("sm_90a"))
 	}
 	_, _, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_90a")
-	if (err == nil) != (major >= 12) || err != nil && !strings.Contains(err.Error(), "does not compile for sm_90a: code for one architecture alone is made from sm_90a on, and takes NVRTC 12.0") {
+	if (err == nil) != makes || err != nil && !strings.Contains(err.Error(), "does not compile for sm_90a: code for one architecture alone is made from sm_90a on, and takes NVRTC 12.1") {
 		t.Errorf("%s: %v", c.Version(), err)
 	}
 	if nvrtc.Deferred(nvrtc.Options{Path: filepath.Join(t.TempDir(), "none")}).Makes("sm_90") {
