@@ -223,18 +223,26 @@ func stripShape(rows, units int, depth int64, on gpu) productShape {
 // Up to 64 columns two warpgroups take turns at stages: while one waits for what it
 // multiplies the other multiplies, and stages are free sooner. With one 6144 x 4096 takes 14.2
 // µs, with turns 14.0, 4096 x 14336 30.0 and 29.7, with 96 rows 31.8 and 31.6. Three that take
-// turns are slower again. 64 threads fill stages with w then, and as many with x: 4096 x 14336
-// takes 29.4 µs so, with 128 and 256 of them 29.5 and 29.6. Of two blocks beside each other each
-// has 256, with which 16384 x 2048 takes 17.2 µs, with 64 more than 17.7; or 64, where sums
-// leave no registers for more.
+// turns are slower again. 128 threads fill stages with w then, and as many with x: with half of
+// both 6144 x 4096 takes as long, but a collecting block, whose threads have 8 columns each,
+// would take 64 rows in two goes (4096 x 14336: 0.2 µs more). Of two blocks beside each other
+// each has 256, with which 16384 x 2048 takes 17.2 µs, with 64 more than 17.7; or 64, where
+// sums leave no registers for more.
+//
+// Where blocks share columns the first one of a cluster collects what the others have, and
+// these end. It has more of k, so that their sums are there when it has its own, and their
+// multiprocessors have begun with the next kernel, and requested its first weights, while
+// memory has little else to do: 4096 x 14336 takes 28.4 µs at 64 rows, with equal parts 29.2,
+// and where all blocks give each other a share of the rows, and so end together, 29.2. With 7
+// or 9 percent more instead of 8 it takes 28.5 and 28.6.
 //
 // More than three never share: clusters of four and eight do not come out even. An H200
 // has room for 39 clusters of three such blocks, 30 of four, 15 of eight
 // (cuOccupancyMaxActiveClusters).
 //
-// With 32 rows they pay where blocks share columns and each has much of a sum: 4096 x 14336 takes 27.8 instead of 28.2
-// µs, 4096 x 4096 9.1 instead of 9.9. 28672 columns with silu · mul take 55.3, and as a
-// strip 53.9.
+// With 32 rows they pay where blocks share columns and each has much of a sum: 4096 x 14336
+// takes 27.1 instead of 28.2 µs, 4096 x 4096 8.9 instead of 9.9. 28672 columns with silu · mul
+// take 55.3, and as a strip 53.9.
 //
 // With 65 to 96 rows the others are the library's kernels, which do not start before the
 // one before ends, nor compute what follows. Whole steps of Llama-3.1-8B and 3.2-1B, tuned,
@@ -252,6 +260,7 @@ const (
 	warpgroupColumns = 64   // that blocks of a cluster share
 	warpgroupCluster = 3    // of them
 	warpgroupK       = 128  // elements of k in a stage
+	collectorMore    = 8    // percent of k that the first block of a cluster has more than its share
 )
 
 // warpgroupShape is the strip of warpgroups for so many rows, if there is one that is
@@ -264,7 +273,7 @@ func warpgroupShape(rows int, depth, cols int64, on gpu) (productShape, bool) {
 		return productShape{}, false
 	}
 	stages := func(n, cluster, blocks int) int {
-		inbox := (&productShape{rows: rows, cluster: cluster, pitch: n + 4}).inboxBytes()
+		inbox := (&productShape{own: true, rows: rows, cols: n, cluster: cluster}).inboxBytes()
 		return (sharedBytes(on)/blocks - staticBytes - swizzleBytes - inbox) / ((rows + n) * warpgroupK * 2)
 	}
 	groups, fill, cluster, blocks := 1, 128, 1, 1
@@ -288,7 +297,7 @@ func warpgroupShape(rows int, depth, cols int64, on gpu) (productShape, bool) {
 	}
 	turns := 1
 	if blocks == 1 && n <= warpgroupColumns {
-		turns, fill = 2, 64
+		turns = 2
 	}
 	count := stages(n, cluster, blocks)
 	return warpgroups(rows, n, groups, turns, fill, warpgroupK, count, cluster, blocks), count > 1

@@ -33,8 +33,8 @@ func newEpilogue(e *emitter, f *fused, p productShape, batch []string) *epilogue
 func (o *epilogue) write() {
 	e := o.e
 	switch p := o.p; {
-	case p.cluster > 1 && p.own:
-		e.line("send_sums<%d, %d, %d, %d, %d>(part, inbox, inbox_full);", p.cluster, p.split, p.rows, p.pitch, p.threads)
+	case p.collects():
+		e.line("if (send_sums<%d, %d, %d, %d, %d, %d>(part, inbox, inbox_full)) return;", p.cluster, p.split, p.rows, p.cols, p.pitch, p.threads)
 	case p.cluster > 1:
 		e.line("scatter_sums<%d, %d, %d, %d, %d>(part, inbox);", p.cluster, p.split, p.rows, p.pitch, p.threads)
 	default:
@@ -76,10 +76,10 @@ func (o *epilogue) overColumns(body func()) {
 func (o *epilogue) once(each int) bool { return o.p.share()*each <= o.p.threads }
 
 // over opens a block for group n of all rows of the block, of which a row has so
-// many; of a cluster's block for those of its share.
+// many; of a cluster's block for those of its share, if it has one.
 func (o *epilogue) over(each int) {
 	first, end := "threadIdx.x", fmt.Sprint(o.p.rows*each)
-	if o.p.cluster > 1 {
+	if o.p.cluster > 1 && !o.p.collects() {
 		first, end = fmt.Sprintf("share * %d + threadIdx.x", each), fmt.Sprintf("share_end * %d", each)
 	}
 	if o.once(each) {
@@ -95,6 +95,8 @@ func (o *epilogue) sums(count int) {
 	e.line("float acc[%d];", count)
 	at := fmt.Sprintf("part + block_row * %d + block_col", p.pitch)
 	switch {
+	case p.collects():
+		e.line("add_collected<%d, %d, %d, %d>(acc, %s, inbox + block_row * %d + block_col, inbox_full);", p.cluster, p.split, p.rows*p.pitch, p.rows*p.cols, at, p.cols)
 	case p.cluster > 1:
 		e.line("add_scattered<%d, %d>(acc, %s, inbox + (block_row - share) * %d + block_col);", p.cluster, p.share()*p.pitch, at, p.pitch)
 	case e.k.MatMul.Select != nil:
@@ -143,18 +145,17 @@ func (o *epilogue) aheads(tail int, k *loop.Kernel, width int) []ahead {
 // declare writes the variables of loads that are made ahead, and what a cluster's blocks
 // share.
 func (o *epilogue) declare() {
-	if p := o.p; p.cluster > 1 {
+	switch p := o.p; {
+	case p.collects():
+		o.e.use("send_sums")
+		o.e.line("__shared__ unsigned long long inbox_barrier;")
+		o.e.line("const unsigned inbox_full = shared_address(&inbox_barrier);")
+		o.e.line("open_inbox(inbox_full, %d);", p.inboxBytes())
+	case p.cluster > 1:
+		o.e.use("scatter_sums")
 		o.e.use("add_scattered")
 		o.e.line("const int share = %d * cluster_rank() / %d, share_end = %d * (cluster_rank() + 1) / %d;  // of the rows", p.rows, p.cluster, p.rows, p.cluster)
-		if p.own {
-			o.e.use("send_sums")
-			o.e.line("__shared__ unsigned long long inbox_barrier;")
-			o.e.line("const unsigned inbox_full = shared_address(&inbox_barrier);")
-			o.e.line("open_inbox(inbox_full, (share_end - share) * %d);", 4*p.pitch*(p.cluster-1))
-		} else {
-			o.e.use("scatter_sums")
-			o.e.line("cluster_arrive();")
-		}
+		o.e.line("cluster_arrive();")
 	}
 	write := func(tail int, k *loop.Kernel, width int) {
 		for _, a := range o.aheads(tail, k, width) {
@@ -176,6 +177,10 @@ func (o *epilogue) declare() {
 
 // loads writes the loads that are made ahead.
 func (o *epilogue) loads() {
+	if o.p.collects() {
+		o.e.open("if (cluster_rank() == 0)")
+		defer o.e.close()
+	}
 	write := func(e *emitter, s *site, list []ahead) {
 		for _, a := range list {
 			at := fmt.Sprintf("a%d + %s", a.in.Access.Arg, e.address(a.in.Access, s, ""))

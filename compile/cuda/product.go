@@ -222,11 +222,26 @@ func (e *emitter) operand(name string, o loop.Operand, batch []string) {
 	e.line("const long long %s_row = %s;", name, e.dim(o.Row))
 }
 
-// share is how many of its rows a block sums up at most, which shares them with its cluster.
-func (p *productShape) share() int { return int(ceilDiv(int64(p.rows), int64(max(p.cluster, 1)))) }
+// collects reports whether the first block of a cluster collects the sums of the others,
+// which end: else each sums up a share of the rows.
+func (p *productShape) collects() bool { return p.own && p.cluster > 1 }
+
+// share is how many of its rows a block sums up at most.
+func (p *productShape) share() int {
+	if p.collects() {
+		return p.rows
+	}
+	return int(ceilDiv(int64(p.rows), int64(max(p.cluster, 1))))
+}
 
 // inboxBytes is the shared memory for what the other blocks of a cluster have of these.
-func (p *productShape) inboxBytes() int { return 4 * (max(p.cluster, 1) - 1) * p.share() * p.pitch }
+func (p *productShape) inboxBytes() int {
+	pitch := p.pitch
+	if p.collects() {
+		pitch = p.cols
+	}
+	return 4 * (max(p.cluster, 1) - 1) * p.share() * pitch
+}
 
 // room writes where the sums go: into shared memory that has so many bytes for stages. After
 // it is the inbox of a cluster's block, to which the others write while it has stages.

@@ -167,84 +167,95 @@ __device__ __forceinline__ unsigned cluster_rank() {
 	{"no_cluster", nil, `
 __device__ __forceinline__ unsigned cluster_rank() { return 0; }
 `},
-	{"spread_sums", []string{"cluster", "cluster_rank", "shared_address"}, `
+	{"in_block", nil, `
 // in_block is where another block has what this one has there in shared memory.
 __device__ __forceinline__ unsigned in_block(int rank, unsigned at) {
   unsigned there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
   return there;
 }
-// spread_sums adds the sums of the block's SPLIT groups of warps, and gives each block of
-// the cluster those of its share of the rows, which begins at ROWS * rank / CLUSTER: its own
-// stay in part, and send puts others into the inbox of their block, in which those of the
-// other ones are in the order of their ranks. Nothing of a block's is read by another one,
-// so that it may end.
-template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS, class Send>
-__device__ __forceinline__ void spread_sums(float *part, float *inbox, const Send &send) {
+`},
+	{"add_groups", nil, `
+// add_groups adds what each of SPLIT groups of warps has there.
+template <int SPLIT, int SIZE>
+__device__ __forceinline__ float4 add_groups(const float *part) {
+  float4 s = *(const float4 *)part;
+  #pragma unroll
+  for (int g = 1; g < SPLIT; g++) {
+    const float4 more = *(const float4 *)(part + g * SIZE);
+    s = make_float4(__fadd_rn(s.x, more.x), __fadd_rn(s.y, more.y), __fadd_rn(s.z, more.z), __fadd_rn(s.w, more.w));
+  }
+  return s;
+}
+`},
+	{"scatter_sums", []string{"cluster", "cluster_rank", "shared_address", "in_block", "add_groups"}, `
+// scatter_sums adds the sums of the block's SPLIT groups of warps, and gives each block of
+// the cluster those of its share of the rows, which begins at ROWS * rank / CLUSTER. When
+// it returns a block has its own in part, and in its inbox those of the others, in the
+// order of their ranks. Nothing of a block's is read by another one, so that it may end.
+template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS>
+__device__ __forceinline__ void scatter_sums(float *part, float *inbox) {
   constexpr int SIZE = ROWS * PITCH, SHARE = (ROWS + CLUSTER - 1) / CLUSTER * PITCH;
   const int rank = cluster_rank();
   cluster_wait();  // all blocks run, so that they can be written to
   __syncthreads();
   for (int i = threadIdx.x * 4; i < SIZE; i += THREADS * 4) {
-    float4 s = *(const float4 *)(part + i);
-    #pragma unroll
-    for (int k = 1; k < SPLIT; k++) {
-      const float4 more = *(const float4 *)(part + k * SIZE + i);
-      s = make_float4(__fadd_rn(s.x, more.x), __fadd_rn(s.y, more.y), __fadd_rn(s.z, more.z), __fadd_rn(s.w, more.w));
-    }
+    const float4 s = add_groups<SPLIT, SIZE>(part + i);
     const int to = ((i / PITCH + 1) * CLUSTER - 1) / ROWS;
-    if (to != rank) send(in_block(to, shared_address(inbox + (rank - (rank > to)) * SHARE + i - ROWS * to / CLUSTER * PITCH)), s, to);
-    else if (SPLIT > 1) *(float4 *)(part + i) = s;
-  }
-}
-`},
-	{"scatter_sums", []string{"spread_sums"}, `
-// scatter_sums is spread_sums by stores, after which the blocks wait for each other.
-template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS>
-__device__ __forceinline__ void scatter_sums(float *part, float *inbox) {
-  spread_sums<CLUSTER, SPLIT, ROWS, PITCH, THREADS>(part, inbox, [](unsigned at, const float4 &s, int) {
+    if (to == rank) {
+      if (SPLIT > 1) *(float4 *)(part + i) = s;
+      continue;
+    }
+    const unsigned at = in_block(to, shared_address(inbox + (rank - (rank > to)) * SHARE + i - ROWS * to / CLUSTER * PITCH));
     asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(s.x), "f"(s.y), "f"(s.z), "f"(s.w) : "memory");
-  });
+  }
   cluster_sync();
 }
 `},
-	{"add_scattered", []string{"cluster_rank"}, `
-// add_scattered adds what the blocks have at the same place, in their order.
-template <int CLUSTER, int SHARE, int N>
-__device__ __forceinline__ void add_scattered(float (&acc)[N], const float *part, const float *inbox) {
-  const int rank = cluster_rank();
-  #pragma unroll
-  for (int r = 0; r < CLUSTER; r++) {
-    const float *from = r == rank ? part : inbox + (r - (r > rank)) * SHARE;
-    #pragma unroll
-    for (int j = 0; j < N; j += N % 4 == 0 ? 4 : 1) {
-      float x[4];
-      if (N % 4 == 0) *(float4 *)x = *(const float4 *)(from + j);
-      else x[0] = from[j];
-      #pragma unroll
-      for (int i = 0; i < (N % 4 == 0 ? 4 : 1); i++) acc[j + i] = r == 0 ? x[i] : __fadd_rn(acc[j + i], x[i]);
-    }
-  }
-}
-`},
-	{"add_parts", nil, `
-// add_parts adds the sums of the warps that share a part of the result.
-template <int SPLIT, int SIZE, int N>
-__device__ __forceinline__ void add_parts(float (&acc)[N], const float *part, bool any = true) {
+	{"add_in_order", nil, `
+// add_in_order adds COUNT times N neighbouring sums in shared memory. Of eight, which are two
+// reads, every other four lanes make the second one first: lanes that are served together
+// have all banks between them then.
+template <int COUNT, int N, class From>
+__device__ __forceinline__ void add_in_order(float (&acc)[N], const From &from) {
   constexpr int WIDE = N % 4 == 0 ? 4 : 1;
+  const int turned = N == 8 ? threadIdx.x / 4 % 2 * 4 : 0;
   #pragma unroll
   for (int j = 0; j < N; j += WIDE)
     #pragma unroll
-    for (int i = 0; i < SPLIT; i++) {
-      float x[4] = {};
-      if (WIDE == 1 && any) x[0] = part[i * SIZE + j];
-      if (WIDE == 4 && any) {
-        const float4 v = *(const float4 *)(part + i * SIZE + j);
+    for (int i = 0; i < COUNT; i++) {
+      float x[4];
+      if (WIDE == 4) {
+        const float4 v = *(const float4 *)(from(i) + (j ^ turned));
         x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+      } else {
+        x[0] = from(i)[j];
       }
       #pragma unroll
       for (int n = 0; n < WIDE; n++) acc[j + n] = i == 0 ? x[n] : __fadd_rn(acc[j + n], x[n]);
     }
+  #pragma unroll
+  for (int j = 0; N == 8 && j < 4; j++) {
+    const float a = acc[j % N], b = acc[(j + 4) % N];
+    acc[j % N] = turned ? b : a, acc[(j + 4) % N] = turned ? a : b;
+  }
+}
+`},
+	{"add_scattered", []string{"cluster_rank", "add_in_order"}, `
+// add_scattered adds what the blocks have at the same place, in their order.
+template <int CLUSTER, int SHARE, int N>
+__device__ __forceinline__ void add_scattered(float (&acc)[N], const float *part, const float *inbox) {
+  const int rank = cluster_rank();
+  add_in_order<CLUSTER>(acc, [&](int r) { return r == rank ? part : inbox + (r - (r > rank)) * SHARE; });
+}
+`},
+	{"add_parts", []string{"add_in_order"}, `
+// add_parts adds the sums of the warps that share a part of the result.
+template <int SPLIT, int SIZE, int N>
+__device__ __forceinline__ void add_parts(float (&acc)[N], const float *part, bool any = true) {
+  if (any) return add_in_order<SPLIT>(acc, [&](int i) { return part + i * SIZE; });
+  #pragma unroll
+  for (int j = 0; j < N; j++) acc[j] = 0;
 }
 `},
 	{"copies", []string{"read_once"}, `

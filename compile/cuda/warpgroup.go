@@ -37,7 +37,7 @@ func (e *emitter) warpgroups(f *fused, p productShape, o *epilogue) {
 	multiply := warpgroupMMA(e.elementOf(), n)
 	e.made = append(e.made, multiply)
 	e.use(multiply.name)
-	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.split, p.fill, fillX(p.fill), p.bk, p.stages, max(p.cluster, 1), first, e.columnStep(f, p, p.fill/(p.bk/8)), e.once(p), e.early(), e.soon()},
+	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.split, p.fill, fillX(p.fill), p.bk, p.stages, max(p.cluster, 1), collectorMore, first, e.columnStep(f, p, p.fill/(p.bk/8)), e.once(p), e.early(), e.soon()},
 		operands+", "+e.dim(e.k.MatMul.K))
 }
 
@@ -87,28 +87,45 @@ __device__ __forceinline__ unsigned long long matrix_of(unsigned at) {
   return 1ull << 62 | 64ull << 32 | 1ull << 16 | (at & 0x3ffff) >> 4;
 }
 `},
-	{"send_sums", []string{"spread_sums", "warpgroup"}, `
-// open_inbox makes the barrier that is full when so many bytes have come from other blocks
-// of the cluster. They may send as soon as they know that the block is there, and
+	{"send_sums", []string{"cluster", "cluster_rank", "shared_address", "in_block", "add_groups", "add_in_order", "warpgroup"}, `
+// open_inbox makes the barrier of a cluster's first block that is full when so many bytes
+// have come from the others. They may send as soon as they know that it is there, and
 // cluster_wait says so: nothing else is to be seen by then, and an arrival that is to show
 // what was written would take as long as a write to memory does.
 __device__ __forceinline__ void open_inbox(unsigned full, int bytes) {
-  if (threadIdx.x == 0) {
+  if (cluster_rank() == 0 && threadIdx.x == 0) {
     expect(full, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;\n}" ::"r"(full), "r"(bytes) : "memory");
   }
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-// send_sums is spread_sums by stores that tell the inbox themselves: no block waits until
-// all that it wrote is seen (PTX ISA, "st.async").
-template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS>
-__device__ __forceinline__ void send_sums(float *part, float *inbox, unsigned full) {
-  spread_sums<CLUSTER, SPLIT, ROWS, PITCH, THREADS>(part, inbox, [&](unsigned at, const float4 &s, int to) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(at), "f"(s.x), "f"(s.y), "f"(s.z), "f"(s.w), "r"(in_block(to, full)) : "memory");
-  });
+// send_sums gives the first block of a cluster the sums of the others, and reports whether
+// this block is one of these. It adds the sums of its SPLIT groups of warps, and may end,
+// since what it sends tells the inbox itself (PTX ISA, "st.async").
+template <int CLUSTER, int SPLIT, int ROWS, int COLS, int PITCH, int THREADS>
+__device__ __forceinline__ bool send_sums(const float *part, float *inbox, unsigned full) {
+  const int rank = cluster_rank();
+  if (rank) cluster_wait();
   __syncthreads();
+  if (rank == 0) return false;
+  constexpr int PARTS = ROWS * COLS / 4;
+  const unsigned to = in_block(0, shared_address(inbox + (rank - 1) * ROWS * COLS)), told = in_block(0, full);
+  #pragma unroll
+  for (int n = 0; n < PARTS; n += THREADS) {
+    const unsigned i = n + threadIdx.x, row = i / (COLS / 4), c = i % (COLS / 4) * 4;
+    if (n + THREADS > PARTS && i >= PARTS) break;
+    const float4 s = add_groups<SPLIT, ROWS * PITCH>(part + row * PITCH + c);
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to + i * 16), "f"(s.x), "f"(s.y), "f"(s.z), "f"(s.w), "r"(told) : "memory");
+  }
+  return true;
+}
+// add_collected adds what the first block's groups of warps have at the same place, and then
+// what came from other blocks, in the order of their ranks.
+template <int CLUSTER, int SPLIT, int SIZE, int INBOX, int N>
+__device__ __forceinline__ void add_collected(float (&acc)[N], const float *part, const float *inbox, unsigned full) {
   await(full, 0);
+  add_in_order<SPLIT + CLUSTER - 1>(acc, [&](int i) { return i < SPLIT ? part + i * SIZE : inbox + (i - SPLIT) * INBOX; });
 }
 `},
 	{"product_warpgroups", []string{"shared_address", "copies", "warpgroup"}, `
@@ -122,17 +139,20 @@ __device__ __forceinline__ void send_sums(float *part, float *inbox, unsigned fu
 // FILL more threads fill stages of shared memory with w, and FILL_X with x, BK elements of k of
 // each, asynchronously, as soon as those whose turn it was have done with one. They are not the
 // same threads: a stage is full when all is there that its threads asked for until then, and w
-// of all stages is asked for early. A block reads x once. CLUSTER blocks share the strip, each
-// with a part of K. With EARLY the first rows of w are requested before the previous kernel is
-// done. The rows of w that a thread copies are COLUMNS of the product apart, or if that is 0
-// not all equally far.
-template <class T, int BM, int BN, int GROUPS, int TURNS, int FILL, int FILL_X, int BK, int STAGES, int CLUSTER, bool X_FIRST, int COLUMNS, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
+// of all stages is asked for early. A block reads x once. With EARLY the first rows of w are
+// requested before the previous kernel is done. The rows of w that a thread copies are COLUMNS
+// of the product apart, or if that is 0 not all equally far.
+// CLUSTER blocks share the strip, each with a part of K. The first one, which collects what the
+// others have, has MORE percent more of it: their sums are there when it is done, and their
+// multiprocessors have begun with the next kernel.
+template <class T, int BM, int BN, int GROUPS, int TURNS, int FILL, int FILL_X, int BK, int STAGES, int CLUSTER, int MORE, bool X_FIRST, int COLUMNS, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
 __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int MULTIPLY = GROUPS * TURNS * 128, PARTS = BK / 8, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
   constexpr int MT = X_FIRST ? 1 : (BN + 63) / 64 / GROUPS, N = X_FIRST ? BN / GROUPS : BM;
   __shared__ unsigned long long full[STAGES], empty[STAGES];
   const unsigned base = (shared_address(part) + 1023) / 1024 * 1024;
-  const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
+  const int rank = cluster_rank(), steps = (K + BK - 1) / BK, lead = CLUSTER > 1 ? steps * (100 + MORE) / (100 * CLUSTER) : steps;
+  const int first = rank == 0 ? 0 : lead + (steps - lead) * (rank - 1) / max(CLUSTER - 1, 1), end = rank == 0 ? lead : lead + (steps - lead) * rank / max(CLUSTER - 1, 1);
   const bool fills = threadIdx.x >= MULTIPLY, fills_x = threadIdx.x >= MULTIPLY + FILL;
   const int t = fills_x ? threadIdx.x - MULTIPLY - FILL : fills ? threadIdx.x - MULTIPLY : threadIdx.x % 128;
   // A thread copies 16 bytes of every STEP-th row of a stage. Parts of rows that are eight
@@ -214,13 +234,16 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
   }
   __syncthreads();
   if (!fills) {
+    // A thread has sums of every eighth of its rows from r on, and of two columns of eight.
+    const unsigned lane = threadIdx.x % 32, r = threadIdx.x / 32 % 4 * 16 + lane / 4, some = lane % 4 * 2, c = wn + r;
+    float *const sums = part + turn * BM * PITCH + (X_FIRST ? r * PITCH + wn + some : some * PITCH + c);
     #pragma unroll
     for (int i = 0; i < MT; i++)
       #pragma unroll
       for (int j = 0; j < N / 2; j += 2) {
-        const int m = t / 32 * 16 + j / 2 % 2 * 8 + t % 32 / 4, n = j / 4 * 8 + t % 4 * 2, c = wn + i * 64 + m;
-        if (X_FIRST) *(float2 *)(part + (turn * BM + m) * PITCH + wn + n) = make_float2(acc[i][j], acc[i][j + 1]);
-        else if (BN % 64 == 0 || c < BN) part[(turn * BM + n) * PITCH + c] = acc[i][j], part[(turn * BM + n + 1) * PITCH + c] = acc[i][j + 1];
+        const int m = j / 2 % 2 * 8, n = j / 4 * 8;
+        if (X_FIRST) *(float2 *)(sums + m * PITCH + n) = make_float2(acc[i][j], acc[i][j + 1]);
+        else if (BN % 64 == 0 || c + i * 64 + m < BN) sums[n * PITCH + i * 64 + m] = acc[i][j], sums[(n + 1) * PITCH + i * 64 + m] = acc[i][j + 1];
       }
   }
 }
