@@ -50,16 +50,27 @@ func (e *emitter) value(v loop.Value) string {
 }
 
 // define writes the definition of an instruction's value: rounded if its dtype
-// is narrow, and then at hand as it is stored too.
+// is narrow, and then at hand as it is stored too. To bf16 it is rounded twice, for what is
+// computed with it and for what is stored, where two results are one instruction: what
+// nobody uses the compiler leaves out.
 func (e *emitter) define(in loop.Instr, text string) {
 	v := in.Dst
 	dt := e.k.Values[v].DType
 	name := e.value(v)
 	if rounds(e.k, in) {
 		raw := "h" + name[1:]
-		e.line("const %s %s = to_%s(%s);", e.storage(dt), raw, storageType(dt), text)
-		text = "to_f32(" + raw + ")"
 		e.raw[v] = raw
+		if dt == dtype.BF16 {
+			exact := "f" + name[1:]
+			e.line("const float %s = %s;", exact, text)
+			text = exact
+		}
+		e.line("const %s %s = to_%s(%s);", e.storage(dt), raw, storageType(dt), text)
+		if dt == dtype.BF16 {
+			text = "round_bf16(" + text + ")"
+		} else {
+			text = "to_f32(" + raw + ")"
+		}
 	}
 	e.line("const %s %s = %s;", valueType(dt), name, text)
 }

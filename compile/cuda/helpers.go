@@ -19,6 +19,11 @@ __device__ __forceinline__ bf16 to_bf16(float x) {  // rounds to nearest even
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h.bits) : "f"(x));
   return h;
 }
+__device__ __forceinline__ float round_bf16(float x) {  // to_f32(to_bf16(x)), as one instruction
+  unsigned y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(x), "f"(0.0f));
+  return __uint_as_float(y);
+}
 `},
 	{"f16", nil, `
 struct f16 { unsigned short bits; };
