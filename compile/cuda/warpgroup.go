@@ -37,7 +37,7 @@ func (e *emitter) warpgroups(f *fused, p productShape, o *epilogue) {
 	multiply := warpgroupMMA(e.elementOf(), n)
 	e.made = append(e.made, multiply)
 	e.use(multiply.name)
-	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.split, p.fill, fillX(p.fill), p.bk, p.stages, max(p.cluster, 1), collectorMore, first, e.columnStep(f, p, p.fill/(p.bk/8)), e.once(p), e.early(), e.soon()},
+	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.split, p.fill, fillX(p.fill), p.bk, p.stages, max(p.cluster, 1), collectorMore, first, e.columnStep(f, p, p.fill/(p.bk/8)), e.once(p), e.early()},
 		operands+", "+e.dim(e.k.MatMul.K))
 }
 
@@ -145,7 +145,7 @@ __device__ __forceinline__ void add_collected(float (&acc)[N], const float *part
 // CLUSTER blocks share the strip, each with a part of K. The first one, which collects what the
 // others have, has MORE percent more of it: their sums are there when it is done, and their
 // multiprocessors have begun with the next kernel.
-template <class T, int BM, int BN, int GROUPS, int TURNS, int FILL, int FILL_X, int BK, int STAGES, int CLUSTER, int MORE, bool X_FIRST, int COLUMNS, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
+template <class T, int BM, int BN, int GROUPS, int TURNS, int FILL, int FILL_X, int BK, int STAGES, int CLUSTER, int MORE, bool X_FIRST, int COLUMNS, bool ONCE, bool EARLY, class Column, class Ready>
 __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int MULTIPLY = GROUPS * TURNS * 128, PARTS = BK / 8, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
   constexpr int MT = X_FIRST ? 1 : (BN + 63) / 64 / GROUPS, N = X_FIRST ? BN / GROUPS : BM;
@@ -180,7 +180,7 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
       if (n + STEP_X <= BM || n + row < BM) copy_async(next(to, n), x_from + n * x_row + k, n + row < rows && exists(k));
     filled(stage);
   };
-  if (SOON) let_next_start();
+  let_next_start();  // another product has no room beside this one
   if (!EARLY) wait_for_previous();
   if (threadIdx.x < STAGES) {
     expect(shared_address(full + threadIdx.x), FILL + FILL_X);
@@ -193,15 +193,16 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
     for (int s = 0; s < STAGES && first + s < end; s++) fill_w(s, (first + s) * BK);
   }
   if (EARLY) wait_for_previous();
-  if (!SOON) let_next_start();
+  if (fills_x) {
+    x_from = x + row * x_row + some * 8;
+    for (int s = first; s < end && s < first + STAGES; s++) fill_x(s - first, s * BK);
+  }
   ready();
   float acc[MT][N / 2] = {};
   // The compiler knows that lanes have what is of lane 0 alike, and can keep it in registers of
   // the warp, as an instruction of a warpgroup wants its operands.
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), turn = TURNS > 1 ? group / GROUPS : 0, wn = (group - turn * GROUPS) * (X_FIRST ? N : MT * 64);
   if (fills) {
-    x_from = x + row * x_row + some * 8;
-    for (int s = first; fills_x && s < end && s < first + STAGES; s++) fill_x(s - first, s * BK);
     int stage = 0, parity = 0;
     for (int s = first + STAGES; s < end; s++) {
       await(shared_address(empty + stage), parity);
