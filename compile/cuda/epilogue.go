@@ -175,9 +175,10 @@ func (o *epilogue) declare() {
 	}
 }
 
-// loads writes the loads that are made ahead.
+// loads writes the loads that are made ahead, by the block that uses them.
 func (o *epilogue) loads() {
 	if o.p.collects() {
+		o.e.line("cluster_wait();  // all blocks run, so that they can be written to")
 		o.e.open("if (cluster_rank() == 0)")
 		defer o.e.close()
 	}

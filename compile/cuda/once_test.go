@@ -14,8 +14,8 @@ import (
 )
 
 // ofOnce finds whether a product's function takes weights to be read once: it is before
-// EARLY and SOON, the last of its parameters.
-var ofOnce = regexp.MustCompile(`  product_(?:stream|strip|tile|warpgroups)<.*, (true|false), (?:true|false), (?:true|false)>\(`)
+// EARLY and, if it has that, SOON, the last of its parameters.
+var ofOnce = regexp.MustCompile(`  product_(?:(?:stream|strip|tile)<.*, (true|false), (?:true|false)|warpgroups<.*, (true|false)), (?:true|false)>\(`)
 
 // TestWeightsGoFirst: weights leave the second-level cache first where each is read once,
 // by blocks for all rows that there are, and where the cache has room for what stays
@@ -52,7 +52,7 @@ func TestWeightsGoFirst(t *testing.T) {
 		var got []string
 		for _, k := range p.Kernels {
 			code := string(k.Code)
-			if m := ofOnce.FindStringSubmatch(code); m != nil && m[1] == "true" {
+			if m := ofOnce.FindStringSubmatch(code); m != nil && m[1]+m[2] == "true" {
 				got = append(got, k.Name[strings.Index(k.Name, "_rows")+1:])
 				if i := strings.Index(k.Name, "_tile"); i >= 0 {
 					got[len(got)-1] = k.Name[i+1:]

@@ -93,7 +93,7 @@ __device__ __forceinline__ unsigned long long matrix_of(unsigned at) {
 // cluster_wait says so: nothing else is to be seen by then, and an arrival that is to show
 // what was written would take as long as a write to memory does.
 __device__ __forceinline__ void open_inbox(unsigned full, int bytes) {
-  if (cluster_rank() == 0 && threadIdx.x == 0) {
+  if (threadIdx.x == 0) {
     expect(full, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;\n}" ::"r"(full), "r"(bytes) : "memory");
@@ -106,7 +106,6 @@ __device__ __forceinline__ void open_inbox(unsigned full, int bytes) {
 template <int CLUSTER, int SPLIT, int ROWS, int COLS, int PITCH, int THREADS>
 __device__ __forceinline__ bool send_sums(const float *part, float *inbox, unsigned full) {
   const int rank = cluster_rank();
-  if (rank) cluster_wait();
   __syncthreads();
   if (rank == 0) return false;
   constexpr int PARTS = ROWS * COLS / 4;

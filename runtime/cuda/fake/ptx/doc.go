@@ -29,6 +29,8 @@
 //     itself, is there.
 //   - A relaxed arrival at the cluster's barrier orders nothing but what was before a
 //     fence.mbarrier_init.
+//   - A warp that has arrived at the cluster's barrier has to wait there before it ends: a
+//     kernel where one does not never ends under compute-sanitizer's racecheck.
 //   - More arrivals of one instruction than a phase of an mbarrier still expects are an
 //     error, as are those where there is none, or something else was written over it.
 //   - Shared memory is full of NaN when a block starts.

@@ -633,6 +633,9 @@ func (w *warp) gather(o *op, m uint32) uint32 {
 
 // end is the end of a warp: barriers do not wait for it.
 func (w *warp) end() {
+	if w.phase >= 0 {
+		w.fault(WaitFault, 0, "a warp ends between barrier.cluster.arrive and its wait")
+	}
 	w.state = stateDone
 	w.outlived()
 	for i := range w.block.barriers {

@@ -624,11 +624,14 @@ func TestCluster(t *testing.T) {
 			t.Errorf("block %d reads %d from %d, want %d", i/4, got, i%4, want)
 		}
 	}
-	late := strings.Replace(body, "barrier.cluster.wait.aligned;\n  mul.wide", "\n  mul.wide", 1)
+	late := strings.Replace(body, "barrier.cluster.arrive.aligned;\n  barrier.cluster.wait.aligned;\n  mul.wide", "\n  mul.wide", 1)
 	var e *Error
 	if err := run(t, text("", late), nil, out, l); !errors.As(err, &e) || e.Fault != AddressFault || !strings.Contains(err.Error(), "has ended") {
-		t.Errorf("without a wait: %v", err)
+		t.Errorf("without a barrier at the end: %v", err)
 	}
+	left := strings.Replace(late, "st.global.u32 [%d8], %r3;", "st.global.u32 [%d8], %r3; barrier.cluster.arrive.aligned;", 1)
+	left = strings.Replace(left, "st.u32 [%d5], %r5;", "", 1)
+	faulted(t, run(t, text("", left), nil, out, l), WaitFault, "a warp ends between barrier.cluster.arrive and its wait")
 	unpaired := strings.Replace(body, " barrier.cluster.wait.aligned;\n  st.u32", "\n  st.u32", 1)
 	faulted(t, run(t, text("", unpaired), nil, out, l), WaitFault, "twice without a wait")
 	twice := strings.Replace(body, "barrier.cluster.wait.aligned;\n  mul.wide", "barrier.cluster.wait.aligned; barrier.cluster.wait.aligned;\n  mul.wide", 1)
