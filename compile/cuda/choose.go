@@ -232,7 +232,7 @@ func stripShape(rows, units int, depth int64, on gpu) productShape {
 // Where blocks share columns the first one of a cluster collects what the others have, and
 // these end. It has more of k, so that their sums are there when it has its own, and their
 // multiprocessors have begun with the next kernel, and requested its first weights, while
-// memory has little else to do: 4096 x 14336 takes 28.4 µs at 64 rows, with equal parts 29.2,
+// memory has little else to do: 4096 x 14336 takes 28.4 µs at 64 rows, with equal parts 29.3,
 // and where all blocks give each other a share of the rows, and so end together, 29.2. With 7
 // or 9 percent more instead of 8 it takes 28.5 and 28.6.
 //
