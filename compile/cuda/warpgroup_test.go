@@ -277,6 +277,7 @@ func TestDeviceWarpgroups(t *testing.T) {
 		{dtype.F16, 192, 2056, cuda.Warpgroups(64, 64, 1, 3, 256, 128, 5, 3, 1)},
 		{dtype.BF16, 300, 200, cuda.Warpgroups(64, 128, 2, 2, 128, 64, 2, 1, 1)}, // a sum of four stages
 		{dtype.BF16, 136, 40, cuda.Warpgroups(64, 48, 1, 2, 256, 128, 8, 1, 1)},  // one stage, and no turn for the second
+		{dtype.BF16, 136, 256, cuda.Warpgroups(64, 48, 1, 2, 256, 128, 8, 1, 1)}, // less than there are stages, all of them whole
 		{dtype.F16, 136, 2056, cuda.Warpgroups(32, 64, 1, 2, 256, 128, 9, 2, 1)},
 		{dtype.BF16, 136, 2056, cuda.Warpgroups(96, 64, 1, 2, 256, 128, 4, 2, 1)},
 	} {
