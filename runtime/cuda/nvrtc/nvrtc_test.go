@@ -177,6 +177,22 @@ func TestCompiler(t *testing.T) {
 	}
 }
 
+// From 12.4 on what generated code never uses is not declared, of textures for one; before, the
+// library knows no way to leave it out.
+func TestMinimal(t *testing.T) {
+	l := open(t)
+	const source = `extern "C" __global__ void number(cudaTextureObject_t texture, unsigned long long *x) { *x = texture; }`
+	if _, err := l.Compile(nvrtc.Source{Name: "number.cu", Text: source}, nvrtc.CompileOptions{Arch: "sm_80"}); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := l.Compiler().Compile(t.Context(), source, "number.cu", "sm_80")
+	major, minor := l.Version()
+	var refused *nvrtc.CompileError
+	if left := errors.As(err, &refused); left != (major > 12 || major == 12 && minor >= 4) {
+		t.Errorf("NVRTC %d.%d, a source with a texture: %v", major, minor, err)
+	}
+}
+
 // The library is opened when something is compiled, and not before.
 func TestDeferred(t *testing.T) {
 	l := open(t)

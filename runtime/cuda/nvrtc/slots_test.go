@@ -9,7 +9,7 @@ import (
 
 // A compilation waits while as many run as may, and no longer than its context.
 func TestCompileWaits(t *testing.T) {
-	c := (*Library)(nil).Compiler()
+	c := new(Library).Compiler()
 	for range cap(c.slots) {
 		c.slots <- struct{}{}
 	}
