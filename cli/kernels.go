@@ -17,7 +17,7 @@ import (
 // Kernel is a kernel of an extern op for NVIDIA GPUs.
 type Kernel struct {
 	Name   string // for messages
-	Source string // CUDA C, C++17 without headers
+	Source string // CUDA C, C++17 without headers, textures, and functions and types of the CUDA runtime
 	Own    string // an architecture alone that the source has code of its own for: "sm_90a" (nvrtc.CompileOwn); or ""
 }
 

@@ -20,9 +20,9 @@ type Compiler struct {
 }
 
 // From CUDA 12.4 on the library can leave out the textures, and the part of the CUDA runtime,
-// that it declares ahead of each source (its release notes, "-minimal"). Generated code has
-// neither, and the front end, which runs for one source at a time, spends two fifths of its
-// time on them.
+// that it declares ahead of each source (its release notes, "-minimal"). Kernels of pieces and
+// of ops have neither, and the front end, which runs for one source at a time, spends two fifths
+// of its time on them.
 const minimalMajor, minimalMinor = 12, 4
 
 // Compiler returns a compiler that passes flags to every compilation, of sources without
@@ -30,7 +30,7 @@ const minimalMajor, minimalMinor = 12, 4
 // processors, in the order in which they were asked for: with more, the longest, which
 // everything waits for in the end, would get less of a processor.
 func (l *Library) Compiler(flags ...string) *Compiler {
-	if l.major > minimalMajor || l.major == minimalMajor && l.minor >= minimalMinor {
+	if l.atLeast(minimalMajor, minimalMinor) {
 		flags = append([]string{"--minimal"}, flags...)
 	}
 	return &Compiler{l, flags, make(chan struct{}, runtime.GOMAXPROCS(0))}
@@ -71,7 +71,7 @@ func (c *Compiler) Makes(arch string) bool { return c.l.supports(arch) == nil }
 func (l *Library) supports(arch string) error {
 	_, number, _ := strings.Cut(arch, "_")
 	n, err := strconv.Atoi(strings.TrimRight(number, "af"))
-	if err == nil && number != strconv.Itoa(n) && (l.major < aloneMajor || l.major == aloneMajor && l.minor < aloneMinor || n < aloneArch) {
+	if err == nil && number != strconv.Itoa(n) && (!l.atLeast(aloneMajor, aloneMinor) || n < aloneArch) {
 		return fmt.Errorf("nvrtc: NVRTC %d.%d (%s) does not compile for %s: code for one architecture alone is made from sm_%da on, and takes NVRTC %d.%d", l.major, l.minor, l.path, arch, aloneArch, aloneMajor, aloneMinor)
 	}
 	if err != nil || len(l.archs) == 0 || slices.Contains(l.archs, n) {

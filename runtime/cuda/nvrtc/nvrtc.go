@@ -101,6 +101,11 @@ func (l *Library) Path() string { return l.path }
 // Version returns the toolkit's version, 11 and 8 for CUDA 11.8.
 func (l *Library) Version() (major, minor int) { return l.major, l.minor }
 
+// atLeast reports whether the library is of a CUDA version or a later one.
+func (l *Library) atLeast(major, minor int) bool {
+	return l.major > major || l.major == major && l.minor >= minor
+}
+
 // Archs returns the architectures it compiles for, 80 for sm_80, ascending. The
 // slice is the caller's.
 func (l *Library) Archs() []int { return slices.Clone(l.archs) }
@@ -199,7 +204,7 @@ func (l *Library) Compile(s Source, o CompileOptions) (code Code, err error) {
 		}
 	}()
 	flags := []*byte{terminated("--gpu-architecture=" + o.Arch)}
-	if l.major > cachingMajor || l.major == cachingMajor && l.minor >= cachingMinor {
+	if l.atLeast(cachingMajor, cachingMinor) {
 		flags = append(flags, terminated("--no-cache"))
 	}
 	for _, f := range o.Flags {

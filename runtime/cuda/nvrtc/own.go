@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// Maker compiles CUDA C for architectures, of which it may not know all. [Compiler] and
+// Maker compiles CUDA C for architectures, of which it may not know all: sources without
+// headers, textures, and functions and types of the CUDA runtime. [Compiler] and
 // [DeferredCompiler] do.
 type Maker interface {
 	// Compile returns the machine code (cubin) of a source for an architecture such as
