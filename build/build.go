@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,7 +30,12 @@ func Pieces(ctx context.Context, plans []*split.Plan, o Options) (*Result, error
 	if err != nil {
 		return nil, err
 	}
-	b := &builder{o: o, plans: plans, result: &Result{pieces: map[*split.Piece]*choice{}}}
+	b := &builder{o: o, plans: plans, result: &Result{pieces: map[*split.Piece]*choice{}}, known: map[cache.Key]*Artifact{}}
+	if o.PartOf != nil {
+		for _, a := range slices.Concat(o.PartOf.Artifacts, o.PartOf.Extras) {
+			b.known[a.Key] = a
+		}
+	}
 	b.enumerate(shapes)
 	if err := b.makeAll(ctx); err != nil {
 		return nil, err
@@ -45,7 +51,8 @@ type builder struct {
 	plans  []*split.Plan
 	result *Result
 
-	jobs []job // one for each of result.Artifacts, then of result.Extras
+	jobs  []job                   // one for each of result.Artifacts, then of result.Extras
+	known map[cache.Key]*Artifact // of Options.PartOf
 
 	mu   sync.Mutex // of the observer and of done
 	done int
@@ -230,9 +237,14 @@ func (b *builder) warn(j *job, err error) {
 	b.tell(Event{Kind: Warning, Artifact: j.artifact, Err: err})
 }
 
-// make fills the artifact: from the store, else by compiling.
+// make fills the artifact: from the build that this one is a part of, from the store, else
+// by compiling.
 func (b *builder) make(ctx context.Context, j *job) error {
 	start, a := time.Now(), j.artifact
+	if made := b.known[a.Key]; made != nil {
+		a.Program, a.Source, a.Bytes, a.Duration = made.Program, made.Source, made.Bytes, made.Duration
+		return nil
+	}
 	defer func() { a.Duration = time.Since(start) }()
 	ok, why := b.load(ctx, j)
 	if ok {

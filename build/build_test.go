@@ -299,6 +299,36 @@ func TestExtras(t *testing.T) {
 	}
 }
 
+// TestPartOf: what a larger module's build has is taken from it, as it came to be there, without a compilation or a look-up.
+func TestPartOf(t *testing.T) {
+	c := newFake(1)
+	whole := pieces(t, build.Options{Compiler: c}, plan(t, layers(2), "s::s"), plan(t, chain, "silly::attention"))
+	compiled := c.total()
+	store := build.NewMemoryStore()
+	part := pieces(t, build.Options{Compiler: c, Store: store, Frozen: true, PartOf: whole}, plan(t, chain, "silly::attention"))
+	if c.total() != compiled || store.Len() != 0 {
+		t.Errorf("%d compilations more, %d entries in the store", c.total()-compiled, store.Len())
+	}
+	all := map[cache.Key]*build.Artifact{}
+	for _, a := range whole.Artifacts {
+		all[a.Key] = a
+	}
+	for _, a := range part.Artifacts {
+		from := all[a.Key]
+		if from == nil || a.Program != from.Program || a.Source != build.Compiled || a.Bytes != from.Bytes || a.Duration != from.Duration || len(a.Uses) == 0 || a.Uses[0].Plan != 0 {
+			t.Errorf("%+v of %+v", a, from)
+		}
+	}
+	if n := part.Counters.Compiled; n == 0 || n != len(part.Artifacts) {
+		t.Errorf("%d of %d artifacts were compiled", n, len(part.Artifacts))
+	}
+	// What the whole lacks is made.
+	other := pieces(t, build.Options{Compiler: c, PartOf: part}, plan(t, layers(2), "s::s"))
+	if c.total() == compiled || other.Counters.Compiled == 0 {
+		t.Errorf("%d compilations more, %+v", c.total()-compiled, other.Counters)
+	}
+}
+
 // broken is a store whose methods fail or give what they should not.
 type broken struct {
 	*build.MemoryStore

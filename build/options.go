@@ -44,6 +44,10 @@ type Options struct {
 	// part of another one's.
 	Unrecorded bool
 
+	// PartOf, if not nil, is the build of a module that this one is a part of: the
+	// artifacts that it has are taken from it, as it made or loaded them.
+	PartOf *Result
+
 	// Extras are made beside the pieces and recorded with them.
 	Extras []Extra
 

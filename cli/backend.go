@@ -36,8 +36,10 @@ type buildFlags struct {
 	symbols      assignments
 	frozen       bool
 	uncached     bool // nothing is taken from the cache, nor kept there
-	unrecorded   bool // artifacts are kept, as part of what is compiled after
+	unrecorded   bool // artifacts are kept, as part of what else is compiled
 	local        bool // what is not in the directories is not looked for elsewhere
+
+	partOf *build.Result // of a module that this one is a part of
 }
 
 func (f *buildFlags) add(cmd *cobra.Command) {
@@ -209,7 +211,7 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 	}
 	o = piecewise.Options{
 		Device: t.dev, Target: t.compiler, Ops: ops, SplitOn: f.splitOn, Mode: mode, CompileSizes: f.compileSizes, Ranges: f.ranges,
-		CaptureSizes: sizes, Jobs: f.jobs, Extras: extras, Unrecorded: f.unrecorded, Frozen: f.frozen, Logger: a.logger(),
+		CaptureSizes: sizes, Jobs: f.jobs, Extras: extras, Unrecorded: f.unrecorded, PartOf: f.partOf, Frozen: f.frozen, Logger: a.logger(),
 	}
 	var store *cache.Store
 	closeRemote := func() {}

@@ -72,7 +72,7 @@ type compileReport struct {
 	Deduplicated         int64            `json:"deduplicated"`
 	Loaded               int64            `json:"loaded"`
 	Bytes                int64            `json:"bytes"`
-	Seconds              float64          `json:"seconds"`
+	Seconds              float64          `json:"seconds"` // of everything, sampling too
 	Shapes               []compileShape   `json:"shapes"`
 	Sampling             *compileSampling `json:"sampling,omitempty"` // of a language model, where a cache keeps it
 	Symbols              map[string]int64 `json:"symbols,omitempty"`  // values that load symbols were given
@@ -95,7 +95,7 @@ type compileSampling struct {
 	Compiled  int     `json:"compiled"`
 	Loaded    int     `json:"loaded"`
 	Bytes     int64   `json:"bytes"`
-	Seconds   float64 `json:"seconds"`
+	Seconds   float64 `json:"seconds"` // summed over jobs
 }
 
 func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, bf *buildFlags) (err error) {
@@ -119,8 +119,15 @@ func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, 
 	if err != nil {
 		return err
 	}
-	bf.unrecorded = served != nil
 	start := time.Now()
+	var whole *piecewise.Backend
+	if served != nil {
+		if whole, err = a.compileServed(ctx, served, t, bf); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, whole.Close()) }()
+		bf.unrecorded, bf.partOf = true, whole.Build()
+	}
 	b, err := a.newBackend(ctx, &module, t, bf, piecewise.Piecewise, nil, symbols)
 	if err != nil {
 		return err
@@ -136,10 +143,8 @@ func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, 
 	for _, x := range b.Build().ByShape {
 		r.Shapes = append(r.Shapes, compileShape{x.Shape, x.Compiled, x.Loaded, x.Bytes, x.Duration.Seconds()})
 	}
-	if served != nil {
-		if r.Sampling, err = a.compileServed(ctx, served, t, bf, b); err != nil {
-			return err
-		}
+	if whole != nil {
+		r.Sampling = sampling(served, whole, b)
 	}
 	if a.json {
 		return a.printJSON(r)
@@ -160,22 +165,22 @@ func (a *app) serves(m *ir.Module) (*ir.Module, error) {
 	return nil, nil // a model that a runner does not serve
 }
 
-// compileServed compiles what a runner adds to a model that is compiled, and has
-// the cache keep all as one model.
-func (a *app) compileServed(ctx context.Context, m *ir.Module, t *target, bf *buildFlags, model *piecewise.Backend) (*compileSampling, error) {
+// compileServed compiles a model with what a runner adds to it, side by side, and has the
+// cache keep all as one model.
+func (a *app) compileServed(ctx context.Context, m *ir.Module, t *target, bf *buildFlags) (*piecewise.Backend, error) {
 	whole := *bf
-	whole.unrecorded, whole.captureSizes = false, "none"
-	start := time.Now()
-	b, err := a.planBackend(ctx, m, t, &whole, loadSymbols(m))
-	if err != nil {
-		return nil, err
-	}
+	whole.captureSizes = "none"
+	return a.planBackend(ctx, m, t, &whole, loadSymbols(m))
+}
+
+// sampling sums what a module that a runner serves has beside the model.
+func sampling(m *ir.Module, whole, model *piecewise.Backend) *compileSampling {
 	known := map[cache.Key]bool{}
 	for _, x := range model.Build().Artifacts {
 		known[x.Key] = true
 	}
-	s := &compileSampling{Functions: len(m.Funcs) - 2, Seconds: time.Since(start).Seconds()}
-	for _, x := range b.Build().Artifacts {
+	s := &compileSampling{Functions: len(m.Funcs) - 2}
+	for _, x := range whole.Build().Artifacts {
 		switch {
 		case known[x.Key]:
 			continue
@@ -185,8 +190,9 @@ func (a *app) compileServed(ctx context.Context, m *ir.Module, t *target, bf *bu
 			s.Loaded++
 		}
 		s.Bytes += int64(x.Bytes)
+		s.Seconds += x.Duration.Seconds()
 	}
-	return s, b.Close()
+	return s
 }
 
 // loadSymbols gives every load symbol its smallest value, for a plan without a

@@ -29,7 +29,7 @@ func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
 	}
 	start := time.Now()
 	r, err := build.Pieces(ctx, plans, build.Options{Compiler: b.opts.Target, Store: b.opts.Store, Shapes: shapes,
-		Jobs: b.opts.Jobs, Frozen: b.opts.Frozen, Extras: b.opts.Extras, Unrecorded: b.opts.Unrecorded, Observer: b.opts.Progress})
+		Jobs: b.opts.Jobs, Frozen: b.opts.Frozen, Extras: b.opts.Extras, Unrecorded: b.opts.Unrecorded, PartOf: b.opts.PartOf, Observer: b.opts.Progress})
 	if err != nil {
 		return err
 	}

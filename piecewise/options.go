@@ -36,6 +36,7 @@ type Options struct {
 	Jobs         int              // parallel compilations; 0: GOMAXPROCS
 	Extras       []build.Extra    // programs that are built with the pieces and not run: kernels of ops
 	Unrecorded   bool             // the store keeps artifacts and no record of the module
+	PartOf       *build.Result    // of a backend of a module that this one is a part of: artifacts are taken from it
 	Frozen       bool             // refuse what would be compiled or skipped instead of doing it (C8)
 	Slots        int              // staging slots of each function; 0: 2
 
