@@ -16,7 +16,7 @@ import (
 type Compiler struct {
 	l     *Library
 	flags []string
-	slots chan struct{} // one for each compilation that runs
+	slots slots
 }
 
 // From CUDA 12.4 on the library can leave out the textures, and the part of the CUDA runtime,
@@ -27,13 +27,13 @@ const minimalMajor, minimalMinor = 12, 4
 
 // Compiler returns a compiler that passes flags to every compilation, of sources without
 // textures and without calls of the CUDA runtime. As many run at a time as there are
-// processors, in the order in which they were asked for: with more, the longest, which
-// everything waits for in the end, would get less of a processor.
+// processors: with more, the longest, which everything waits for in the end, would get less
+// of a processor.
 func (l *Library) Compiler(flags ...string) *Compiler {
 	if l.atLeast(minimalMajor, minimalMinor) {
 		flags = append([]string{"--minimal"}, flags...)
 	}
-	return &Compiler{l, flags, make(chan struct{}, runtime.GOMAXPROCS(0))}
+	return &Compiler{l: l, flags: flags, slots: slots{free: runtime.GOMAXPROCS(0)}}
 }
 
 // Version names the compiler, as records of how code was made have it:
@@ -44,14 +44,10 @@ func (c *Compiler) Version() string { return fmt.Sprintf("nvrtc %d.%d", c.l.majo
 // cubin, and the PTX that it was made of, which drivers compile for later GPUs; or for
 // one such as "compute_90" to the PTX alone. A compilation that has begun is not cancelled.
 func (c *Compiler) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
-	select {
-	case c.slots <- struct{}{}:
-		defer func() { <-c.slots }()
-	case <-ctx.Done():
-	}
-	if err := ctx.Err(); err != nil {
+	if err := c.slots.take(ctx, len(source)); err != nil {
 		return nil, nil, err
 	}
+	defer c.slots.put()
 	if !strings.HasPrefix(arch, "sm_") && !strings.HasPrefix(arch, "compute_") {
 		return nil, nil, fmt.Errorf("nvrtc: %s: %s is no architecture of GPUs", name, arch)
 	}
