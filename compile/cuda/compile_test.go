@@ -241,3 +241,23 @@ func TestCompileLongRows(t *testing.T) {
 		}
 	}
 }
+
+// TestTilesShareSources: kernels for any number of rows do not know the extents, so that products alike but for these
+// are compiled once. Those for few rows do: they gain by it.
+func TestTilesShareSources(t *testing.T) {
+	r := newRecorder(t, "cuda:sm_90")
+	for _, m := range pieces(t, shape8B) {
+		if err := r.record(m, compile.Shape{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sources := make(map[string]int)
+	for _, name := range r.names {
+		sources[name]++
+	}
+	for name, want := range map[string]int{"k_linear_add_tile128x128": 1, "k_linear_add_tile128x64_rows128": 1, "k_linear_tile128x128": 1, "k_linear_add_rows8": 2} {
+		if got := sources[name]; got != want {
+			t.Errorf("%d sources of %s, want %d", got, name, want)
+		}
+	}
+}

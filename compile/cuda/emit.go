@@ -32,6 +32,7 @@ type source struct {
 	threads int32
 	blocks  int  // that a multiprocessor should hold at least; 0: any number
 	wide    bool // indices are 64-bit
+	general bool // extents that are known are parameters, too: kernels that differ in nothing else are one source
 
 	params []dim.Dim // of attribute dims
 	faults []int32   // of attribute faults
@@ -146,11 +147,12 @@ func (e *emitter) index() string {
 
 // dim returns the C expression of a dim: a number or a parameter.
 func (e *emitter) dim(d dim.Dim) string {
-	if c, ok := d.Const(); ok {
+	c, known := d.Const()
+	if known && !e.general {
 		return integer(c)
 	}
 	i := slices.IndexFunc(e.params, d.Equal)
-	if i < 0 {
+	if known || i < 0 { // extents that are equal by chance are not one parameter
 		i = len(e.params)
 		e.params = append(e.params, d)
 	}
@@ -350,7 +352,11 @@ func (e *emitter) finish(does string) Source {
 	}
 	var narrow strings.Builder
 	for i, d := range e.params {
-		args = append(args, fmt.Sprintf("long long p%d /* %s */", i, d))
+		what := ""
+		if _, known := d.Const(); !known {
+			what = fmt.Sprintf(" /* %s */", d)
+		}
+		args = append(args, fmt.Sprintf("long long p%d%s", i, what))
 		fmt.Fprintf(&narrow, "  const %s d%d = p%d;\n", e.index(), i, i)
 	}
 	if len(e.faults) > 0 {

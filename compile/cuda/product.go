@@ -23,6 +23,7 @@ type productShape struct {
 	blocks  int  // that a multiprocessor should hold at least; 0: any number
 	pitch   int  // floats between rows of sums
 	own     bool // for one architecture alone; the next shape is for the same rows
+	general bool // its code does not know the extents
 	write   func(e *emitter, f *fused, p productShape, o *epilogue)
 
 	m, r, u, warps, mt, nt, wm, wn, fill, bm, bn, bk, stages, tm, tn int // of the kinds of kernels
@@ -129,7 +130,7 @@ func fusedKernel(f *fused, on gpu, p productShape) (Source, error) {
 		e.wide = e.wide || !e.emitter(o).fits()
 	}
 	e.threads = int32(p.threads)
-	e.cluster, e.blocks = p.cluster, p.blocks
+	e.cluster, e.blocks, e.general = p.cluster, p.blocks, p.general
 	batch := e.place(f, p)
 	rows := e.axes("i", batch, k.Rows[:len(k.Rows)-1])
 	if f.lead == nil {
@@ -144,7 +145,11 @@ func fusedKernel(f *fused, on gpu, p productShape) (Source, error) {
 	o.declare()
 	p.write(e, f, p, o)
 	o.write()
-	src := e.finish(fmt.Sprintf("%s: rows %s, columns %s, sums over %s", f.name, extents(k.Rows), extents(k.Cols), k.MatMul.K))
+	does := fmt.Sprintf("%s: rows %s, columns %s, sums over %s", f.name, extents(k.Rows), extents(k.Cols), k.MatMul.K)
+	if p.general {
+		does = f.name
+	}
+	src := e.finish(does)
 	src.Device = device
 	return src, e.err
 }
@@ -385,7 +390,7 @@ func tile(bm, bn, bk, stages, cluster, blocks int, most int64) productShape {
 		name += fmt.Sprintf("_rows%d", most)
 	}
 	return productShape{name: name, most: most, rows: bm, cols: bn, split: 1, threads: 256, pitch: bn + 4,
-		cluster: cluster, blocks: blocks, write: (*emitter).tile, bm: bm, bn: bn, bk: bk, stages: stages}
+		cluster: cluster, blocks: blocks, general: true, write: (*emitter).tile, bm: bm, bn: bn, bk: bk, stages: stages}
 }
 
 // tileBytes is the shared memory for a tile's stages.
