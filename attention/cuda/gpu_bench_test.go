@@ -60,23 +60,30 @@ func (x *bench) eager(n int, enqueue func() error) float64 {
 	return float64(took[n/2].Nanoseconds()) / 1e3
 }
 
-// layers returns calls of a step of requests of rows new tokens that end at context tokens: each has a cache of its own.
-func (x *bench) layers(layers, requests, rows, context int) []*device.OpCall {
+// requests are some with so many new tokens each, which end at context tokens.
+type requests struct{ n, rows, context int }
+
+// layers returns calls of a step of requests: each has a cache of its own.
+func (x *bench) layers(layers int, of ...requests) []*device.OpCall {
 	x.Helper()
 	s := x.shape
 	x.newOp() // the last one holds batches to the caches of its calls
-	n := requests * rows
-	perRequest := (context + 15) / 16
-	blocks := requests * perRequest
+	all, n, blocks, stride := 0, 0, 0, 0
+	for _, r := range of {
+		each := (r.context + 15) / 16
+		all, n, blocks, stride = all+r.n, n+r.n*r.rows, blocks+r.n*each, max(stride, each)
+	}
 	size := int64(blocks) * 2 * 16 * s.kvHeads * s.dim * 2
 	rng := rand.New(rand.NewPCG(6, 6))
-	step, perm := attention.NewBatch(requests, n, perRequest), rng.Perm(blocks)
-	for i := range requests {
-		var table []int32
-		for _, p := range perm[i*perRequest:][:perRequest] {
-			table = append(table, int32(p))
+	step, perm := attention.NewBatch(all, n, stride), rng.Perm(blocks)
+	for _, r := range of {
+		for range r.n {
+			var table []int32
+			for range (r.context + 15) / 16 {
+				table, perm = append(table, int32(perm[0])), perm[1:]
+			}
+			x.check(step.Add(r.context-r.rows, r.rows, table, 16))
 		}
-		x.check(step.Add(context-rows, rows, table, 16))
 	}
 	x.cache = device.Tensor{Buffer: x.memory.Slice(0, size), DType: dtype.BF16, Shape: []int64{int64(blocks), 2, 16, s.kvHeads, s.dim}}
 	c := x.call(int64(n))
@@ -120,7 +127,7 @@ func BenchmarkDecode(b *testing.B) {
 				b.Run(fmt.Sprintf("dim=%d/context=%d/batch=%d", dim, context, batch), func(b *testing.B) {
 					x.TB = b
 					layers := int(min(32, x.memory.Size/int64(bytes)))
-					calls := x.layers(layers, batch, 1, context)
+					calls := x.layers(layers, requests{batch, 1, context})
 					evict := func() error { return x.reader.Read(x.memory.Slice(0, 128<<20)) }
 					bare := x.microseconds(9, x.launch(calls, func() error { return nil })) / float64(layers)
 					evictions := x.microseconds(9, func() error {
@@ -147,15 +154,34 @@ func BenchmarkDecode(b *testing.B) {
 func BenchmarkPrefill(b *testing.B) {
 	for _, dim := range []int64{128, 64} {
 		x := newBench(b, 32, 8, dim)
-		for _, c := range []struct{ requests, rows, context int }{{1, 2048, 2048}, {4, 512, 512}, {1, 4096, 4096}, {1, 512, 8192}, {4, 128, 4096}} {
-			b.Run(fmt.Sprintf("dim=%d/requests=%d/rows=%d/context=%d", dim, c.requests, c.rows, c.context), func(b *testing.B) {
+		for _, c := range []requests{{1, 2048, 2048}, {4, 512, 512}, {1, 4096, 4096}, {1, 512, 8192}, {4, 128, 4096}} {
+			b.Run(fmt.Sprintf("dim=%d/requests=%d/rows=%d/context=%d", dim, c.n, c.rows, c.context), func(b *testing.B) {
 				x.TB = b
-				calls := x.layers(4, c.requests, c.rows, c.context)
+				calls := x.layers(4, c)
 				us := x.eager(9, x.launch(calls, func() error { return nil })) / float64(len(calls))
-				pairs := float64(c.requests*c.rows) * (float64(c.context-c.rows) + float64(c.rows+1)/2)
+				pairs := float64(c.n*c.rows) * (float64(c.context-c.rows) + float64(c.rows+1)/2)
 				b.ReportMetric(us, "us/layer")
 				b.ReportMetric(4*pairs*32*float64(dim)/us/1e6, "TFLOP/s")
 			})
+		}
+	}
+}
+
+// BenchmarkMixed measures decodes beside a chunk of a prompt, as a server's steps have them, and what is captured, which
+// computes them by the kernel of decodes.
+func BenchmarkMixed(b *testing.B) {
+	for _, dim := range []int64{128, 64} {
+		x := newBench(b, 32, 8, dim)
+		for _, decodes := range []int{0, 8, 32, 128} {
+			for _, chunk := range []requests{{1, 256, 256}, {1, 256, 4096}} {
+				b.Run(fmt.Sprintf("dim=%d/decodes=%d/rows=%d/context=%d", dim, decodes, chunk.rows, chunk.context), func(b *testing.B) {
+					x.TB = b
+					calls := x.layers(16, requests{decodes, 1, 512}, chunk)
+					all := x.launch(calls, func() error { return nil })
+					b.ReportMetric(x.eager(9, all)/float64(len(calls)), "us/layer")
+					b.ReportMetric(x.microseconds(9, all)/float64(len(calls)), "us/captured")
+				})
+			}
 		}
 	}
 }
