@@ -1,24 +1,24 @@
 package nvrtc
 
 import (
-	"container/heap"
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 )
 
 // slots lets so many compilations run at a time. Of those that wait the longest source is
-// next, which is what takes longest, about: what is begun last is waited for alone.
+// next, which takes longest, about: what is begun last is waited for alone.
 type slots struct {
 	mu      sync.Mutex
 	free    int
-	waiting queue
+	waiting []*ticket // by rising size
 }
 
 // ticket is a compilation that waits.
 type ticket struct {
 	size  int           // of the source
-	ready chan struct{} // closed when it may begin
-	at    int           // in the queue; -1: no more
+	begin chan struct{} // closed when it has a slot
 }
 
 // take waits for a slot for a source of so many bytes, no longer than ctx lasts.
@@ -32,20 +32,21 @@ func (s *slots) take(ctx context.Context, size int) error {
 		s.mu.Unlock()
 		return nil
 	}
-	t := &ticket{size: size, ready: make(chan struct{})}
-	heap.Push(&s.waiting, t)
+	t := &ticket{size, make(chan struct{})}
+	at, _ := slices.BinarySearchFunc(s.waiting, size, func(t *ticket, size int) int { return cmp.Compare(t.size, size) })
+	s.waiting = slices.Insert(s.waiting, at, t)
 	s.mu.Unlock()
 	select {
-	case <-t.ready:
+	case <-t.begin:
 		return nil
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.at < 0 { // it was given a slot meanwhile
+	if at := slices.Index(s.waiting, t); at >= 0 {
+		s.waiting = slices.Delete(s.waiting, at, at+1)
+	} else { // it was given a slot meanwhile
 		s.give()
-	} else {
-		heap.Remove(&s.waiting, t.at)
 	}
 	return ctx.Err()
 }
@@ -59,30 +60,11 @@ func (s *slots) put() {
 
 // give hands a slot to who waits for one.
 func (s *slots) give() {
-	if len(s.waiting) == 0 {
+	last := len(s.waiting) - 1
+	if last < 0 {
 		s.free++
 		return
 	}
-	close(heap.Pop(&s.waiting).(*ticket).ready)
-}
-
-// queue is a heap of those that wait, as container/heap wants it.
-type queue []*ticket
-
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].size > q[j].size }
-func (q queue) Swap(i, j int)      { q[i], q[j], q[i].at, q[j].at = q[j], q[i], j, i }
-
-func (q *queue) Push(x any) {
-	t := x.(*ticket)
-	t.at = len(*q)
-	*q = append(*q, t)
-}
-
-func (q *queue) Pop() any {
-	last := len(*q) - 1
-	t := (*q)[last]
-	(*q)[last], *q = nil, (*q)[:last]
-	t.at = -1
-	return t
+	close(s.waiting[last].begin)
+	s.waiting = slices.Delete(s.waiting, last, last+1)
 }
