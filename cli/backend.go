@@ -245,7 +245,7 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 		if t.events != nil {
 			t.events(e)
 		}
-		if e.Kind == build.Finished {
+		if e.Kind == build.Finished && f.partOf == nil { // what is taken from elsewhere takes no time
 			t.bar.set(e.Done, e.Total)
 		}
 	}
