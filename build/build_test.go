@@ -299,33 +299,44 @@ func TestExtras(t *testing.T) {
 	}
 }
 
-// TestPartOf: what a larger module's build has is taken from it, as it came to be there, without a compilation or a look-up.
+// TestPartOf: what a larger module's build has is taken from it, as it came to be there, without a compilation or a
+// look-up; extras too.
 func TestPartOf(t *testing.T) {
 	c := newFake(1)
-	whole := pieces(t, build.Options{Compiler: c}, plan(t, layers(2), "s::s"), plan(t, chain, "silly::attention"))
-	compiled := c.total()
-	store := build.NewMemoryStore()
-	part := pieces(t, build.Options{Compiler: c, Store: store, Frozen: true, PartOf: whole}, plan(t, chain, "silly::attention"))
-	if c.total() != compiled || store.Len() != 0 {
-		t.Errorf("%d compilations more, %d entries in the store", c.total()-compiled, store.Len())
+	compiled, used := 0, 0
+	extras := []build.Extra{{
+		Key:    cache.Key{Piece: [32]byte{1}, Target: "fake", Pipeline: "kernel 1", Format: program.FormatVersion},
+		Origin: "kernel k of s::s",
+		Compile: func(context.Context) (*program.Program, error) {
+			compiled++
+			return &program.Program{Target: "fake"}, nil
+		},
+		Use: func(*program.Program) { used++ },
+	}}
+	whole := pieces(t, build.Options{Compiler: c, Extras: extras}, plan(t, layers(2), "s::s"), plan(t, chain, "silly::attention"))
+	before := c.total()
+	store := &broken{MemoryStore: build.NewMemoryStore(), get: errors.New("looked up")}
+	part := pieces(t, build.Options{Compiler: c, Store: store, Extras: extras, Frozen: true, PartOf: whole}, plan(t, chain, "silly::attention"))
+	if c.total() != before || compiled != 1 || used != 2 || len(part.Warnings) > 0 {
+		t.Errorf("%d compilations more, the extra compiled %d times and used %d, %v", c.total()-before, compiled, used, part.Warnings)
 	}
 	all := map[cache.Key]*build.Artifact{}
-	for _, a := range whole.Artifacts {
+	for _, a := range slices.Concat(whole.Artifacts, whole.Extras) {
 		all[a.Key] = a
 	}
-	for _, a := range part.Artifacts {
+	for _, a := range slices.Concat(part.Artifacts, part.Extras) {
 		from := all[a.Key]
-		if from == nil || a.Program != from.Program || a.Source != build.Compiled || a.Bytes != from.Bytes || a.Duration != from.Duration || len(a.Uses) == 0 || a.Uses[0].Plan != 0 {
+		if from == nil || a.Program != from.Program || a.Source != build.Compiled || a.Bytes != from.Bytes || a.Duration != from.Duration {
 			t.Errorf("%+v of %+v", a, from)
 		}
 	}
-	if n := part.Counters.Compiled; n == 0 || n != len(part.Artifacts) {
-		t.Errorf("%d of %d artifacts were compiled", n, len(part.Artifacts))
+	if n := part.Counters.Compiled; n < 2 || n != len(part.Artifacts)+1 {
+		t.Errorf("%d of %d artifacts and an extra were compiled", n, len(part.Artifacts))
 	}
 	// What the whole lacks is made.
 	other := pieces(t, build.Options{Compiler: c, PartOf: part}, plan(t, layers(2), "s::s"))
-	if c.total() == compiled || other.Counters.Compiled == 0 {
-		t.Errorf("%d compilations more, %+v", c.total()-compiled, other.Counters)
+	if c.total() == before || other.Counters.Compiled == 0 {
+		t.Errorf("%d compilations more, %+v", c.total()-before, other.Counters)
 	}
 }
 

@@ -42,35 +42,19 @@ __device__ __forceinline__ unsigned long long panels(u32 at, u32 apart) {
   "%56, %57, %58, %59, %60, %61, %62, %63}"
 #define SUMS4(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define SUMS32(c, i) SUMS4(c, i), SUMS4(c, i + 1), SUMS4(c, i + 2), SUMS4(c, i + 3), SUMS4(c, i + 4), SUMS4(c, i + 5), SUMS4(c, i + 6), SUMS4(c, i + 7)
-#define ROWS4(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 
-// Four products that follow each other are one piece of assembly: the compiler takes the sums of each piece apart and
-// puts them together again, and is done 5 % sooner than with a product a piece.
-
-// multiply begins a product of 64 rows and 64 keys, 64 elements deep, both along these; without ADD it is what c becomes.
+// multiply begins a product of 64 rows and 64 keys, 16 elements deep, both along these; without ADD it is what c becomes.
 template <bool ADD>
-__device__ __forceinline__ void multiply(float (&c)[8][4], const unsigned long long (&a)[4], const unsigned long long (&b)[4]) {
-  asm volatile(WGMMA(64) REGISTERS32 ", %32, %36, %40, 1, 1, 0, 0;\n"
-               WGMMA(64) REGISTERS32 ", %33, %37, 1, 1, 1, 0, 0;\n"
-               WGMMA(64) REGISTERS32 ", %34, %38, 1, 1, 1, 0, 0;\n"
-               WGMMA(64) REGISTERS32 ", %35, %39, 1, 1, 1, 0, 0;"
-               : SUMS32(c, 0) : "l"(a[0]), "l"(a[1]), "l"(a[2]), "l"(a[3]), "l"(b[0]), "l"(b[1]), "l"(b[2]), "l"(b[3]), "n"(ADD));
+__device__ __forceinline__ void multiply(float (&c)[8][4], unsigned long long a, unsigned long long b) {
+  asm volatile(WGMMA(64) REGISTERS32 ", %32, %33, %34, 1, 1, 0, 0;" : SUMS32(c, 0) : "l"(a), "l"(b), "n"(ADD));
 }
 
-// multiplyAcross adds a product of 64 rows, in registers, and 64 keys whose elements lie side by side.
-__device__ __forceinline__ void multiplyAcross(float (&c)[8][4], const u32 (&a)[4][4], const unsigned long long (&b)[4]) {
-  asm volatile(WGMMA(64) REGISTERS32 ", {%32, %33, %34, %35}, %48, 1, 1, 1, 1;\n"
-               WGMMA(64) REGISTERS32 ", {%36, %37, %38, %39}, %49, 1, 1, 1, 1;\n"
-               WGMMA(64) REGISTERS32 ", {%40, %41, %42, %43}, %50, 1, 1, 1, 1;\n"
-               WGMMA(64) REGISTERS32 ", {%44, %45, %46, %47}, %51, 1, 1, 1, 1;"
-               : SUMS32(c, 0) : ROWS4(a[0]), ROWS4(a[1]), ROWS4(a[2]), ROWS4(a[3]), "l"(b[0]), "l"(b[1]), "l"(b[2]), "l"(b[3]));
+// multiplyAcross adds a product of 64 rows, in registers, and 16 keys whose elements lie side by side.
+__device__ __forceinline__ void multiplyAcross(float (&c)[8][4], const u32 (&a)[4], unsigned long long b) {
+  asm volatile(WGMMA(64) REGISTERS32 ", {%32, %33, %34, %35}, %36, 1, 1, 1, 1;" : SUMS32(c, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
-__device__ __forceinline__ void multiplyAcross(float (&c)[16][4], const u32 (&a)[4][4], const unsigned long long (&b)[4]) {
-  asm volatile(WGMMA(128) REGISTERS64 ", {%64, %65, %66, %67}, %80, 1, 1, 1, 1;\n"
-               WGMMA(128) REGISTERS64 ", {%68, %69, %70, %71}, %81, 1, 1, 1, 1;\n"
-               WGMMA(128) REGISTERS64 ", {%72, %73, %74, %75}, %82, 1, 1, 1, 1;\n"
-               WGMMA(128) REGISTERS64 ", {%76, %77, %78, %79}, %83, 1, 1, 1, 1;"
-               : SUMS32(c, 0), SUMS32(c, 8) : ROWS4(a[0]), ROWS4(a[1]), ROWS4(a[2]), ROWS4(a[3]), "l"(b[0]), "l"(b[1]), "l"(b[2]), "l"(b[3]));
+__device__ __forceinline__ void multiplyAcross(float (&c)[16][4], const u32 (&a)[4], unsigned long long b) {
+  asm volatile(WGMMA(128) REGISTERS64 ", {%64, %65, %66, %67}, %68, 1, 1, 1, 1;" : SUMS32(c, 0), SUMS32(c, 8) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 // finish waits for the products that were begun: the compiler must not read the sums, nor use their registers, before.
@@ -90,14 +74,9 @@ __device__ __forceinline__ void multiplyKeys(float (&s)[M][KEYS / 8][4], u32 que
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
-    for (int panel = 0; panel < HEAD_DIM / PANEL; panel++) {
-      unsigned long long a[4], b[4];
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        a[i] = panels(queries + (panel * TILE + 64 * m) * PANEL_ROW + i * 32, 0);
-        b[i] = panels(keys + panel * (KEYS * PANEL_ROW) + i * 32, 0);
-      }
-      if (panel == 0) multiply<false>(s[m], a, b);
+    for (int i = 0; i < HEAD_DIM / 16; i++) {
+      const unsigned long long a = panels(queries + (i / 4 * TILE + 64 * m) * PANEL_ROW + i % 4 * 32, 0), b = panels(keys + i / 4 * (KEYS * PANEL_ROW) + i % 4 * 32, 0);
+      if (i == 0) multiply<false>(s[m], a, b);
       else multiply<true>(s[m], a, b);
     }
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -107,12 +86,10 @@ __device__ __forceinline__ void multiplyKeys(float (&s)[M][KEYS / 8][4], u32 que
 template <int M>
 __device__ __forceinline__ void multiplyValues(float (&sum)[M][HEAD_DIM / 8][4], const u32 (&p)[M][KEYS / 16][4], u32 values) {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-  static_assert(KEYS == 64, "a stage of four warps");
-  unsigned long long b[4];
 #pragma unroll
-  for (int c = 0; c < 4; c++) b[c] = panels(values + c * 16 * PANEL_ROW, KEYS * PANEL_ROW);
+  for (int m = 0; m < M; m++)
 #pragma unroll
-  for (int m = 0; m < M; m++) multiplyAcross(sum[m], p[m], b);
+    for (int c = 0; c < KEYS / 16; c++) multiplyAcross(sum[m], p[m][c], panels(values + c * 16 * PANEL_ROW, KEYS * PANEL_ROW));
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   finish(sum);
 }
