@@ -68,7 +68,7 @@ func view[T int32 | uint32 | float32](c *Call, i int, n int64) []T {
 }
 
 // kernel runs a kernel, after those of the chain.
-func (f *Driver) kernel(o *op, chain *ptx.Writes) {
+func (f *Driver) kernel(o *op, chain *ptx.Chain) {
 	if o.fn.module.unloaded {
 		f.wrong("kernel %s runs after its module was unloaded", o.fn.kernel.Name)
 		f.sticky = driver.IllegalInstruction

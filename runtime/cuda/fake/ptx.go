@@ -69,7 +69,7 @@ func programmatic(c *driver.LaunchConfig) bool {
 
 // interpret executes a launch of a kernel in PTX, after those of the chain. What
 // ends it loses the device.
-func (f *Driver) interpret(o *op, chain *ptx.Writes) {
+func (f *Driver) interpret(o *op, chain *ptx.Chain) {
 	l := ptx.Launch{Grid: o.config.Grid, Block: o.config.Block, Cluster: o.cluster, Dynamic: o.config.Shared, Params: o.args, Memory: &f.space, Early: o.early, Chain: chain}
 	if d := o.fn.module.data; d != nil {
 		l.Data = uint64(d.base)

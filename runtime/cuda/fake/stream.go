@@ -108,7 +108,7 @@ type stream struct {
 	head    int
 	gone    bool // destroyed
 	capture *recording
-	chain   ptx.Writes // of the kernels that the next operation may overlap
+	chain   ptx.Chain // of the kernels that the next operation may overlap
 }
 
 func (s *stream) empty() bool { return s.head == len(s.queue) }
@@ -191,7 +191,7 @@ func (f *Driver) executeNext(s *stream) {
 
 // execute does an operation; what a GPU would not survive is sticky. chain are the
 // kernels that it need not wait for: only kernels in PTX that say so do not.
-func (f *Driver) execute(o *op, chain *ptx.Writes) {
+func (f *Driver) execute(o *op, chain *ptx.Chain) {
 	if !o.early {
 		chain.Clear()
 	}

@@ -507,9 +507,11 @@ func (d *decoder) decode(o *op) {
 		d.operands(0, 0)
 		switch d.choice("", "wait", "launch_dependents") {
 		case "wait":
-			o.run = func(w *warp, m uint32) { w.waited |= m }
+			d.e.waits = true
+			o.run = (*warp).waitForEarlier
 		case "launch_dependents":
-			o.run = func(*warp, uint32) {}
+			d.e.late = d.e.waits
+			o.run = (*warp).letNextBegin
 		}
 	case "nanosleep":
 		d.typ()

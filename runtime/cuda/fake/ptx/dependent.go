@@ -1,13 +1,65 @@
 package ptx
 
+import "errors"
+
 // Kernels that start before earlier ones end (programmatic dependent launch). Until
 // griddepcontrol.wait returns, these may still be running: what they write is
 // neither to be read nor to be written.
+//
+// A kernel that lets the next one begin (griddepcontrol.launch_dependents) no sooner
+// than in threads that have waited has seen the earlier ones end for that one, too:
+// this need only keep clear of what the kernel itself works with. But after one that
+// ends without having waited the next one's wait says nothing about earlier ones.
 
-// Writes is the global memory that the launches of a chain wrote, in words of 4
-// bytes: each launch but the first may start before the ones before it end. The zero
-// Writes is empty.
-type Writes struct {
+// Chain is the launches of a stream since all before had ended: each but the first
+// may start before the ones before it end. The zero Chain is empty.
+type Chain struct {
+	written words // by all of them
+	last    touched
+	passed  bool // the last one let the next begin when it had seen the ones before it end
+	loose   bool // the last one started early and did not wait
+
+	// Of the launch that runs.
+	now     touched // followed if it may pass
+	follow  bool
+	waited  bool // some thread did
+	hurried bool // it let the next one begin in a thread that had not
+	only    bool // of those before, the last alone may be running
+}
+
+// touched is what a launch works with.
+type touched struct{ read, written words }
+
+// Clear forgets all: what comes next starts when everything before it has ended.
+func (c *Chain) Clear() {
+	c.written.clear()
+	c.passed, c.loose = false, false
+}
+
+var errLoose = errors.New("the kernel before started before earlier ones ended, and ended without griddepcontrol.wait: the wait of this one would not be for these")
+
+// begin begins a launch. late tells that its kernel lets the next one begin behind a wait.
+func (c *Chain) begin(early, late bool) error {
+	if early && c.loose {
+		return errLoose
+	}
+	c.only, c.passed = c.passed, false
+	c.follow, c.waited, c.hurried = late, false, false
+	if c.last, c.now = c.now, c.last; late {
+		c.now.read.clear()
+		c.now.written.clear()
+	}
+	return nil
+}
+
+// end ends the launch. Unless it was early, those before it had ended when it began.
+func (c *Chain) end(early bool) {
+	c.loose = early && !c.waited
+	c.passed = c.follow && !c.hurried && !c.loose
+}
+
+// words is global memory in words of 4 bytes. The zero words is empty.
+type words struct {
 	pages map[uint64]*page
 	gen   uint64 // of what counts
 	at    uint64 // of last
@@ -23,11 +75,11 @@ type page struct {
 	bits [pageWords / 64]uint64
 }
 
-// Clear forgets all: what comes next starts when everything before it has ended.
-func (s *Writes) Clear() { s.gen, s.last = s.gen+1, nil }
+// clear empties it.
+func (s *words) clear() { s.gen, s.last = s.gen+1, nil }
 
 // page finds the page of a word; if there is none it makes it, or returns nil.
-func (s *Writes) page(word uint64, make bool) *page {
+func (s *words) page(word uint64, make bool) *page {
 	at := word / pageWords
 	if s.last != nil && s.at == at {
 		return s.last
@@ -50,15 +102,15 @@ func (s *Writes) page(word uint64, make bool) *page {
 	return p
 }
 
-// add notes a write.
-func (s *Writes) add(address uint64, n int) {
+// add notes bytes.
+func (s *words) add(address uint64, n int) {
 	for w := address / 4; w <= (address+uint64(n)-1)/4; w++ {
 		s.page(w, true).bits[w%pageWords/64] |= 1 << (w % 64)
 	}
 }
 
-// has reports whether any of some bytes was written.
-func (s *Writes) has(address uint64, n int) bool {
+// has reports whether any of some bytes is there.
+func (s *words) has(address uint64, n int) bool {
 	for w := address / 4; w <= (address+uint64(n)-1)/4; w++ {
 		if p := s.page(w, false); p != nil && p.bits[w%pageWords/64]>>(w%64)&1 != 0 {
 			return true
@@ -70,15 +122,39 @@ func (s *Writes) has(address uint64, n int) bool {
 // depend watches an access of a launch in a chain.
 func (w *warp) depend(at uint64, n, lane int, write bool) {
 	l := &w.m.launch
+	c := l.Chain
 	if l.Early && w.waited>>lane&1 == 0 {
 		switch {
-		case write:
+		case write && !c.only:
 			w.fault(RaceFault, lane, "%d bytes are written at %#x before griddepcontrol.wait", n, at)
-		case l.Chain.has(at, n):
+		case write && (c.last.read.has(at, n) || c.last.written.has(at, n)):
+			w.fault(RaceFault, lane, "%d bytes at %#x, which the kernel before works with, are written before griddepcontrol.wait", n, at)
+		case !write && !c.only && c.written.has(at, n) || !write && c.only && c.last.written.has(at, n):
 			w.fault(RaceFault, lane, "%d bytes at %#x, which an earlier kernel writes, are read before griddepcontrol.wait", n, at)
 		}
 	}
 	if write {
-		l.Chain.add(at, n)
+		c.written.add(at, n)
+	}
+	switch {
+	case c.follow && write:
+		c.now.written.add(at, n)
+	case c.follow:
+		c.now.read.add(at, n)
+	}
+}
+
+// waitForEarlier is griddepcontrol.wait.
+func (w *warp) waitForEarlier(lanes uint32) {
+	w.waited |= lanes
+	if c := w.m.launch.Chain; c != nil && lanes != 0 {
+		c.waited = true
+	}
+}
+
+// letNextBegin is griddepcontrol.launch_dependents.
+func (w *warp) letNextBegin(lanes uint32) {
+	if c := w.m.launch.Chain; c != nil && w.m.launch.Early && lanes&^w.waited != 0 {
+		c.hurried = true
 	}
 }

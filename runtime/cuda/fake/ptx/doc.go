@@ -42,7 +42,9 @@
 //   - What a block wrote to global memory, one of another cluster may neither read nor
 //     overwrite, unless the kernel has atomic operations.
 //   - A kernel that may start before earlier ones end neither writes before
-//     griddepcontrol.wait nor reads what they write.
+//     griddepcontrol.wait nor reads what they write. Where the one before lets it begin
+//     only behind its own wait, it keeps clear of what that one works with. If none
+//     of its threads waits none follows that may start early.
 //   - A lane that shfl.sync or vote.sync names must come to that instruction;
 //     what a lane reads from one that does not take part is NaN.
 //   - A cache policy that createpolicy did not make is an error.

@@ -50,6 +50,7 @@ type Entry struct {
 	unit            int64 // bytes of shared memory that one record of accesses is for
 	globalUnit      int64 // and of global memory
 	atomic          bool  // there are atomic operations
+	waits, late     bool  // there is a griddepcontrol.wait, and behind one a griddepcontrol.launch_dependents
 	signals         int   // barriers of a cluster that stores may complete transactions of; 0 if there are no such stores
 	tail            int64 // where dynamic shared memory starts
 }
@@ -112,9 +113,9 @@ type Launch struct {
 	Dynamic     uint32    // bytes of dynamic shared memory
 	Params      []uint64  // each from a multiple of 8 bytes on
 	Memory      Memory
-	Data        uint64  // where the module's variables are
-	Early       bool    // may start before the launches of the chain end
-	Chain       *Writes // what they wrote, to which this one's writes are added; nil: not watched
+	Data        uint64 // where the module's variables are
+	Early       bool   // may start before the launches of the chain end
+	Chain       *Chain // to which this one is added; nil: not watched
 }
 
 // Fault says what a kernel did that ends it.
@@ -290,6 +291,11 @@ func (m *Machine) Run(e *Entry, l Launch) (err error) {
 	}()
 	m.launches++
 	m.owners.clear()
+	if l.Chain != nil {
+		if err := l.Chain.begin(l.Early, e.late); err != nil {
+			return &Error{Fault: RaceFault, Kernel: e.Name, Text: err.Error()}
+		}
+	}
 	nx, ny := uint64(l.Grid[0]/cluster[0]), uint64(l.Grid[1]/cluster[1])
 	n := nx * ny * uint64(l.Grid[2]/cluster[2])
 	step := n*5/8 | 1
@@ -300,6 +306,9 @@ func (m *Machine) Run(e *Entry, l Launch) (err error) {
 		at := (m.launches*7 + i*step) % n
 		m.number = uint32(at) + 1
 		m.cluster(m.place(uint32(at)))
+	}
+	if l.Chain != nil {
+		l.Chain.end(l.Early)
 	}
 	return nil
 }

@@ -687,7 +687,7 @@ func TestDependentLaunches(t *testing.T) {
 		{"some lanes wait", "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 7; @%p1 griddepcontrol.wait; ld.global.u32 %r1, [%out];", "thread 7"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var chain Writes
+			var chain Chain
 			var machine Machine
 			for round := range 2 { // what is cleared is forgotten
 				chain.Clear()
@@ -705,6 +705,57 @@ func TestDependentLaunches(t *testing.T) {
 					} else if e := (*Error)(nil); !errors.As(err, &e) || e.Fault != RaceFault || !strings.Contains(err.Error(), c.says) {
 						t.Errorf("round %d: %v, want %q", round, err, c.says)
 					}
+				}
+			}
+		})
+	}
+}
+
+// TestPassedOn holds what a launch may do without a wait when the one before it let it begin behind its own, and had
+// read 4 bytes at in and written 4 at out then; the one before that wrote 4 bytes behind these of out.
+func TestPassedOn(t *testing.T) {
+	const wait, next = "griddepcontrol.wait;\n", "griddepcontrol.launch_dependents;\n"
+	const work = "ld.global.u32 %r1, [%in]; st.global.u32 [%out], %r1;\n"
+	const some = "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 7; @%p1 "
+	for _, c := range []struct{ name, second, third, fourth, says string }{
+		{"reads what came before both", wait + next + work, "ld.global.u32 %r1, [%out+4];" + wait, "", ""},
+		{"reads what came before both, which the second let begin at once", next + wait + work, "ld.global.u32 %r1, [%out+4];" + wait, "", "which an earlier kernel writes, are read"},
+		{"which some threads of the second let begin", some + wait + next + wait + work, "ld.global.u32 %r1, [%out+4];" + wait, "", "which an earlier kernel writes, are read"},
+		{"reads what the second writes", wait + next + work, "ld.global.u32 %r1, [%out];" + wait, "", "which an earlier kernel writes, are read"},
+		{"writes what the second writes", wait + next + work, "st.global.u32 [%out], %r1;" + wait, "", "which the kernel before works with, are written"},
+		{"writes what the second reads", wait + next + work, "st.global.u32 [%in], %r1;" + wait, "", "which the kernel before works with, are written"},
+		{"writes beside it", wait + next + work, "st.global.u32 [%out+8], %r1;" + wait, "", ""},
+		{"writes what came before both", wait + next + work, "st.global.u32 [%out+4], %r1;" + wait, "", ""},
+		{"reads, and does not wait in the end", wait + next + work, "ld.global.u32 %r1, [%out+4];", "", ""},
+		{"which one that waits follows", wait + next + work, "ld.global.u32 %r1, [%out+4];", wait, "ended without griddepcontrol.wait"},
+		{"of a second that does not wait", "ld.global.u32 %r1, [%out+8];" + next, wait, "", "ended without griddepcontrol.wait"},
+		{"what follows both waits", wait + next + work, "st.global.u32 [%out+8], %r1;" + wait, "ld.global.u32 %r1, [%out];" + wait, "which an earlier kernel writes, are read"},
+		{"what follows both waited", wait + next + work, "st.global.u32 [%out+8], %r1;" + wait, wait + "ld.global.u32 %r1, [%out]; ld.global.u32 %r1, [%out+8];", ""},
+		{"the third does not pass on", wait + next + work, "ld.global.u32 %r1, [%out+4];" + next + wait, "ld.global.u32 %r1, [%out+4];" + wait, "which an earlier kernel writes, are read"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var chain Chain
+			var machine Machine
+			for round := range 2 { // what is cleared is forgotten
+				chain.Clear()
+				var err error
+				for i, body := range []string{"st.global.u32 [%out+4], %r1;", c.second, c.third, c.fourth} {
+					if body == "" || err != nil {
+						break
+					}
+					m, parseErr := Parse(text("", body))
+					if parseErr != nil {
+						t.Fatal(parseErr)
+					}
+					err = machine.Run(m.Entries[0], Launch{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}, Params: []uint64{base, base + gap},
+						Memory: memory{make([]byte, 16), make([]byte, 16)}, Early: i > 0, Chain: &chain})
+				}
+				if c.says == "" {
+					if err != nil {
+						t.Errorf("round %d: %v", round, err)
+					}
+				} else if e := (*Error)(nil); !errors.As(err, &e) || e.Fault != RaceFault || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("round %d: %v, want %q", round, err, c.says)
 				}
 			}
 		})
