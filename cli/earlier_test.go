@@ -84,20 +84,22 @@ func TestOwnKernel(t *testing.T) {
 			t.Errorf("own %q: compiled %d times (%v), want %d", c.Own, e.asked, err, c.asked)
 		}
 	}
-	if k := kernelOf(attentionVariant(t)); k.Own != "sm_90a" {
-		t.Errorf("attention's kernel for heads of 128 has code of its own for %q", k.Own)
+	for _, v := range attentionVariants(t) {
+		if k := kernelOf(v); v.Large != (k.Own == "sm_90a") {
+			t.Errorf("%s has code of its own for %q", v, k.Own)
+		}
 	}
 }
 
-// attentionVariant is the kernel for small steps of heads of 128.
-func attentionVariant(t *testing.T) attentioncuda.Variant {
+// attentionVariants are the kernels for heads of 128.
+func attentionVariants(t *testing.T) []attentioncuda.Variant {
 	t.Helper()
 	s := attention.Shape{Rows: 8, Heads: 8, KVHeads: 2, HeadDim: 128, Blocks: 4, BlockSize: 16, DType: dtype.BF16, KVDType: dtype.BF16}
 	v, err := attentioncuda.VariantsOf(&s, &attention.Params{Scale: 1, Causal: true}, "cuda:sm_90")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return v[0]
+	return v
 }
 
 // A later GPU runs what was compiled for an earlier one: where the target is named,

@@ -4,7 +4,6 @@ typedef unsigned int u32;
 typedef unsigned short u16;
 
 #define THREADS (32 * WARPS)
-#define SMALL 16         // pairs of a tile that all warps share
 #define UNIT 64          // parts of a context are multiples of so many keys,
 #define LEAST 8          // of large tiles at least so many units
 #define LONG 32          // units of a context that is split further,
@@ -33,7 +32,11 @@ typedef u16 KT;
 
 #define NONE (-__int_as_float(0x7f800000)) // the largest score of no key
 
-// What the kernels before wrote is there from here on.
+// A launch is its call's only one, or the FIRST of two or the SECOND, which begins when all blocks of the first have seen
+// the kernel before the call end, or have ended themselves: so it need not wait for that. It waits for the first at its end.
+#define FIRST 1
+#define SECOND 2
+
 __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -43,6 +46,13 @@ __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
+}
+
+// What the kernels before the call wrote is there from here on.
+__device__ __forceinline__ void wait_for_operands(int turn) {
+  if (!LARGE && turn == SECOND) asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  else wait_for_previous();
+  if (LARGE && turn == FIRST) let_next_start();
 }
 
 // Conversions. Each rounds to nearest even, once.
@@ -82,6 +92,7 @@ struct Task {
   int spread;             // parts that there is room for
   u32 *arrived;           // of tiles and key-value heads, parts that are done; zero between launches
   u32 real;               // of a small tile, by pair: its row is no padding
+  int turn;               // of the launch in its call
   int kvHeads, head;
   int first, old, length; // first row, tokens before it, tokens with it
   int pair, pairs;        // of the tile; pair counts from the request's first
@@ -130,10 +141,10 @@ __device__ __forceinline__ float power(float x) {
 __device__ __forceinline__ float based(float top) { return top == NONE ? 0.f : top; }
 
 // isReal reports whether a pair's row is no padding.
-__device__ __forceinline__ bool isReal(const Task &t, int p) { return t.pairs <= SMALL ? t.real >> p & 1 : t.slots[rowOf(t, p)] >= 0; }
+__device__ __forceinline__ bool isReal(const Task &t, int p) { return LARGE ? t.slots[rowOf(t, p)] >= 0 : t.real >> p & 1; }
 
 // slotOfLane returns the slot of the row of the lane's pair, of a small tile.
-__device__ __forceinline__ int slotOfLane(const Task &t) { return t.slots[rowOf(t, min((int)threadIdx.x % SMALL, t.pairs - 1))]; }
+__device__ __forceinline__ int slotOfLane(const Task &t) { return t.slots[rowOf(t, min((int)threadIdx.x % TILE, t.pairs - 1))]; }
 
 // markReal sets what isReal asks for, of what slotOfLane returned.
 __device__ __forceinline__ void markReal(Task &t, int slot) { t.real = __ballot_sync(~0u, slot >= 0); }

@@ -1,13 +1,13 @@
 // Package cuda runs "attention::paged" (package attention) on NVIDIA GPUs, from
 // sm_80 on.
 //
-// A call is one launch, for prefills, chunks and decodes together: the step's
-// keys and values go into the cache, contexts of a few rows are split over blocks
-// and the last block to finish combines the parts, in their order. The launch
-// depends on the shapes of the operands alone and reads the step's metadata from
-// device memory that stays where it is, so that it can be captured. The products
-// of 16-bit operands run on tensor cores where the size of a head is a multiple
-// of 16; others are plain float32.
+// A call is a launch for prefills and chunks or one for decodes, or both, beside each
+// other, where a step has both: the step's keys and values go into the cache, contexts are
+// split over blocks and the last block to finish combines the parts, in their order. A
+// call that is captured is one launch, which depends on the shapes of the operands alone and
+// reads the step's metadata from device memory that stays where it is; it computes any
+// step, but is made for decodes. The products of 16-bit operands run on tensor cores where
+// the size of a head is a multiple of 16; others are plain float32.
 //
 // Sums have an order that the shapes decide: not the scheduling of blocks, and no
 // float atomics. A row's result is the same bits whatever is beside it in a step
@@ -69,7 +69,7 @@ type kernel struct {
 // The kernel's parameters, in order.
 const (
 	argPartial = attention.ArgO + 2
-	argScale   = argPartial + 9
+	argScale   = argPartial + 11
 	argCount   = argScale + 4
 )
 
@@ -110,7 +110,7 @@ func (o *Op) allocate() error {
 	}
 	// Contexts are split while tiles of rows, or of all pairs of the rows together,
 	// are no more than the blocks that the card holds.
-	m, err := o.dev.Alloc(4 * int64(maxResident*o.sms) * (1 + 2*tensorTile))
+	m, err := o.dev.Alloc(2 * o.counterBytes()) // two launches of a call may run at a time
 	if err != nil {
 		return err
 	}
@@ -120,6 +120,17 @@ func (o *Op) allocate() error {
 		return err
 	}
 	return errors.Join(s.Fill(o.counters, 0), s.Fill(o.step.memory, 0), s.Synchronize(), s.Close())
+}
+
+// counterBytes is the memory for the counters of a launch.
+func (o *Op) counterBytes() int64 { return 4 * int64(maxResident*o.sms) * (1 + 2*tensorTile) }
+
+// countersOf returns the counters of a launch.
+func (o *Op) countersOf(t turn) device.Buffer {
+	if t == second {
+		return o.counters.Slice(o.counterBytes(), o.counterBytes())
+	}
+	return o.counters.Slice(0, o.counterBytes())
 }
 
 // Bytes returns the device memory that the op keeps beside the scratch of calls.
@@ -171,7 +182,10 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 	}
 	needed := kinds.each()
 	if v, _ := o.small(&s, kinds); v == &kinds.few {
-		needed = needed[:1]
+		needed = []Variant{kinds.few}
+		if kinds.hasLarge(&s) {
+			needed = append(needed, kinds.large)
+		}
 	}
 	for _, v := range needed {
 		if _, err := o.kernel(v); err != nil {
@@ -228,7 +242,11 @@ func (o *Op) kernel(v Variant) (*kernel, error) {
 
 // Launch enqueues the call, or records it. Metadata that Prepare has not seen is
 // prepared now.
-func (o *Op) Launch(c *device.OpCall) error {
+func (o *Op) Launch(c *device.OpCall) error { return o.enqueue(c, false) }
+
+// enqueue enqueues or records the call; to warm up, by all kernels that eager steps of its size
+// may have.
+func (o *Op) enqueue(c *device.OpCall, warm bool) error {
 	s, err := attention.ParseArgs(c.Args)
 	if err != nil {
 		return err
@@ -243,54 +261,47 @@ func (o *Op) Launch(c *device.OpCall) error {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.closed {
+		return fmt.Errorf("%s: %w", attention.Name, device.ErrClosed)
+	}
 	kinds, err := o.kindsOf(&s, &p)
 	if err != nil {
 		return err
 	}
-	small, resident := o.small(&s, kinds)
-	k, err := o.kernel(*small)
-	if err != nil {
-		return err
+	if s.Rows > o.options.MaxRows {
+		return fmt.Errorf("%s: %d rows, the op was made for %d", attention.Name, s.Rows, o.options.MaxRows)
 	}
 	if s.Rows == 0 {
 		return nil
 	}
-	if s.Rows > o.options.MaxRows || small.tiles(s.Rows, s.Rows) > math.MaxUint16 {
-		return fmt.Errorf("%s: %d rows, the op was made for %d, and a grid has room for %d tiles", attention.Name, s.Rows, o.options.MaxRows, math.MaxUint16)
-	}
 	if err := o.step.serve(c, stream, &s); err != nil {
 		return err
 	}
-	split := o.split(&s, small, resident)
-	k.call.Shared = uint32(small.sharedOf(resident, o.shared))
-	tiles, parts := small.tiles(s.Rows, min(s.Rows, o.options.MaxRequests)), max(split.parts, split.more)
-	if stream.Capturing() {
-		split.large = 1 // most replays decode, and would start the blocks for nothing
-	} else {
-		v := small
-		if o.step.widest*small.Group > smallTile {
-			v = kinds.withLarge(small)
-			if k, err = o.kernel(*v); err != nil {
-				return err
-			}
-			split.large = o.large(&s, v)
+	of, n := o.launches(&s, kinds, stream.Capturing(), warm)
+	if tiles := max(of[0].tiles, of[1].tiles); tiles > math.MaxUint16 {
+		return fmt.Errorf("%s: %d rows are %d tiles, a grid has room for %d", attention.Name, s.Rows, tiles, math.MaxUint16)
+	}
+	for i := range of[:n] {
+		if err := o.launch(c, stream, &s, &p, &of[i]); err != nil {
+			return err
 		}
-		tiles, parts = o.step.grid(v, &split)
 	}
-	k.call.Grid = [3]uint32{uint32(s.KVHeads), uint32(tiles), uint32(parts)}
-	if err := o.arguments(k, c, &s, &p, &split); err != nil {
-		return err
-	}
-	return stream.LaunchKernel(k.call)
+	return nil
 }
 
-// arguments sets the kernel's arguments for a call.
-func (o *Op) arguments(k *kernel, c *device.OpCall, s *attention.Shape, p *attention.Params, split *split) error {
-	if need := partBytes(s) * int64(s.Rows*split.spread()); split.spread() > 1 && c.Scratch.Size < need {
+// launch enqueues or records a launch of a call.
+func (o *Op) launch(c *device.OpCall, stream *cuda.Stream, s *attention.Shape, p *attention.Params, l *launch) error {
+	k, err := o.kernel(*l.variant)
+	if err != nil {
+		return err
+	}
+	k.call.Shared = uint32(l.variant.sharedOf(l.resident, o.shared))
+	k.call.Grid = [3]uint32{uint32(s.KVHeads), uint32(l.tiles), uint32(l.parts)}
+	if need := partBytes(s) * int64(s.Rows*l.spread); l.spread > 1 && c.Scratch.Size < need {
 		return fmt.Errorf("%s: scratch of %d bytes, %d are needed", attention.Name, c.Scratch.Size, need)
 	}
 	buffers := [...]device.Buffer{c.Args[attention.ArgQ].Buffer, c.Args[attention.ArgK].Buffer, c.Args[attention.ArgV].Buffer,
-		c.Args[attention.ArgKV].Buffer, c.Args[attention.ArgO].Buffer, o.step.memory, c.Scratch, o.counters}
+		c.Args[attention.ArgKV].Buffer, c.Args[attention.ArgO].Buffer, o.step.memory, c.Scratch, o.countersOf(l.turn)}
 	for i, b := range buffers {
 		if err := k.call.SetBuffer(i, b); err != nil {
 			return fmt.Errorf("%s: %w", attention.Name, err)
@@ -302,9 +313,9 @@ func (o *Op) arguments(k *kernel, c *device.OpCall, s *attention.Shape, p *atten
 		}
 	}
 	for i, v := range [...]uint64{uint64(o.options.MaxRequests), uint64(o.options.MaxRows),
-		uint64(s.Rows), uint64(split.parts), uint64(split.more), uint64(split.large), uint64(split.spread()),
+		uint64(s.Rows), uint64(l.least), uint64(l.most), uint64(l.split.parts), uint64(l.split.more), uint64(l.spread), uint64(l.turn),
 		uint64(math.Float32bits(float32(p.Scale))), uint64(math.Float32bits(float32(p.Softcap))), uint64(p.Window), uint64(o.sms)} {
 		k.call.SetArg(len(buffers)+i, v)
 	}
-	return nil
+	return stream.LaunchKernel(k.call)
 }

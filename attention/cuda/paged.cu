@@ -1,32 +1,50 @@
-// Attention over a paged cache, in one launch: the step's keys and values go
-// into the cache, every row attends, and where a context was split over blocks
+// Attention over a paged cache: the step's keys and values go into the cache,
+// every row attends, and where a context was split over blocks
 // the last of them combines the parts. Package cuda writes a prologue that
 // defines HEAD_DIM, GROUP (query heads of a key-value head), BLOCK_SIZE (tokens
 // of a cache block), Q_TYPE and KV_TYPE (F32, F16 or BF16), TENSOR (1: the
-// products run on tensor cores), WARPS (of a block), STAGES (of shared memory), RESIDENT
-// (blocks of a multiprocessor) and WARPGROUPS (1: large tiles are a warpgroup's, on sm_90a).
+// products run on tensor cores), TILE (pairs), LARGE (1: a tile has more pairs than all warps
+// share), WARPS (of a block), STAGES (of shared memory), RESIDENT (blocks of a multiprocessor)
+// and WARPGROUPS (1: large tiles are a warpgroup's, on sm_90a).
 //
 // A pair is one row with one of the GROUP query heads of the block's key-value
 // head. The pairs of a request, rows first, are cut into tiles of TILE. A block
 // has a key-value head (x), a tile (y) and a part of the context (z).
 //
-// Tiles have numbers without a list of them: request r, whose first row is f, has
-// those from f·GROUP/TILE + r on, which are enough for its rows; where every
-// request has one row, those from r·ROW_TILES on. A number without pairs leaves.
+// A launch computes requests that have at least so many pairs, and at most so many. One of
+// large tiles and one of small ones share the requests of a step that has both kinds, in
+// this order; the rows of padding are those of the launch that has the smallest requests.
+//
+// Tiles have numbers without a list of them. Where every request has one row, request r has
+// those from r·ROW_TILES on; where the launch has none with more pairs than a tile, the
+// number r. Otherwise a tile that begins in row y has the number y if no two begin in one
+// (BY_ROW: what is recorded for steps of any kind has no number too many for decodes then);
+// or request r, whose first row is f, has those from f·GROUP/TILE + r on, which are enough
+// for its rows. A number without pairs leaves.
 //
 // No block reads what another writes into the cache: the keys and values of the
 // step are read where they come from. (No request reads a cache block that
 // another request appends to; the host sees to that.)
 //
 // The launch may begin before the kernel before it has ended (programmatic
-// dependent launch). Until wait_for_previous a block reads only what no kernel of
+// dependent launch). Until wait_for_operands a block reads only what no kernel of
 // the step writes before: the metadata, and the cache's keys and values of
 // earlier tokens. It lets the next launch begin at once: where a block has ended,
-// one of that launch requests its keys or weights while others still read.
+// one of that launch requests its keys or weights while others still read. But the first
+// launch of two does so when it has its operands, which the second has then, too: what
+// each of them writes the other neither reads nor writes.
 //
 // Every sum has an order that the shapes and the length of the sequence decide.
 //
 // common.cu, and warpgroup.cu and tensor.cu or plain.cu, precede this file.
+
+#define BY_ROW (TENSOR && !LARGE)
+#if BY_ROW
+static_assert(GROUP <= TILE, "a row has one tile");
+#define FIRST_NUMBER(row, r) (row)
+#else
+#define FIRST_NUMBER(row, r) ((int)((long long)(row) * GROUP / TILE) + (r))
+#endif
 
 // request returns the request that has a tile's number: the last whose first
 // number is not above it. The lanes of a warp look at 32 at a time.
@@ -35,7 +53,7 @@ __device__ __forceinline__ int request(const int *starts, int requests, int tile
 #pragma unroll 1
   while (count > 1) {
     const int step = (count + 31) / 32, r = low + (int)(threadIdx.x % 32) * step;
-    const bool from = r < low + count && (int)((long long)starts[r] * GROUP / TILE) + r <= tile;
+    const bool from = r < low + count && FIRST_NUMBER(starts[r], r) <= tile;
     const int last = (__popc(__ballot_sync(~0u, from)) - 1) * step;
     low += last;
     count = min(step, count - last);
@@ -49,13 +67,14 @@ __device__ __forceinline__ int ceilDiv(int a, int b) { return (int)__fdividef((f
 // paged: grid (key-value heads, tiles, parts). meta is rows, requests, stride, 1
 // where every request has one row; then maxRequests+1 first rows, maxRequests
 // lengths, maxRows slots, and the table of blocks. The operands have size rows.
-// Contexts have at most parts parts, more if they are long, and large those of
-// large tiles; partial has room for spread. As many blocks as there are multiprocessors
-// come to one each, before others come second; where they do not, it only costs time.
+// Requests are those with least to most pairs. Contexts have at most parts parts, more if
+// they are long and tiles small; partial has room for spread. As many blocks as there are
+// multiprocessors come to one each, before others come second; where they do not, it only
+// costs time.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, float *partial, u32 *counters,
-      int maxRequests, int maxRows, int size, int parts, int more, int large, int spread, float scale, float softcap, int window, int multiprocessors) {
-  let_next_start();
+      int maxRequests, int maxRows, int size, int least, int most, int parts, int more, int spread, int turn, float scale, float softcap, int window, int multiprocessors) {
+  if (!LARGE || turn != FIRST) let_next_start();
   extern __shared__ __align__(16) char shared[];
   const int head = blockIdx.x, kvHeads = gridDim.x, tiles = gridDim.y;
   const int *starts = meta + 4, *lengths = starts + maxRequests + 1, *slots = lengths + maxRequests, *tables = slots + maxRows;
@@ -63,8 +82,8 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   const int guess = min(tile / ROW_TILES, maxRequests - 1), guessed = lengths[guess]; // read before it is known that it is right
   const int4 header = *(const int4 *)meta;
   const int rows = header.x, requests = header.y;
-  if (blockIdx.z == 0 && rows + tile < size) {
-    wait_for_previous();
+  if (least <= 1 && blockIdx.z == 0 && rows + tile < size) {
+    wait_for_operands(turn);
 #pragma unroll 1
     for (int row = rows + tile; row < size; row += tiles)
 #pragma unroll 1
@@ -75,27 +94,38 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   Task t;
   t.once = readOnce(); // while the metadata is on its way
   int own = 1, r = guess;
-  if (header.w) {
+  if (header.w || most <= TILE) {
     if (tile >= requests * ROW_TILES) return;
     t.first = r;
     t.length = guessed;
     t.pair = tile % ROW_TILES * TILE;
+    if (!header.w) {
+      t.first = starts[r];
+      own = starts[r + 1] - t.first;
+    }
   } else {
-    if (requests == 0) return;
-    tile = tiles - 1 - tile; // later rows have more keys and come first
+    const int numbers = BY_ROW ? rows : tiles;
+    if (requests == 0 || tile >= numbers) return;
+    tile = numbers - 1 - tile; // later rows have more keys and come first
     r = request(starts, requests, tile);
     t.first = starts[r];
     own = starts[r + 1] - t.first;
     t.length = lengths[r];
-    t.pair = (tile - (int)((long long)t.first * GROUP / TILE) - r) * TILE;
+    tile -= FIRST_NUMBER(t.first, r);
+    if (BY_ROW) {
+      const int row = tile;
+      tile = (row * GROUP + TILE - 1) / TILE;
+      if (tile * TILE / GROUP != row) return;
+    }
+    t.pair = tile * TILE;
   }
   t.pairs = min(TILE, own * GROUP - t.pair);
-  if (t.pairs <= 0) return;
+  if (t.pairs <= 0 || own * GROUP < least || own * GROUP > most) return;
   t.old = t.length - own;
   t.q = q, t.k = k, t.v = v, t.cache = cache, t.o = o;
   t.slots = slots;
   t.table = tables + (long long)r * header.z;
-  t.kvHeads = kvHeads, t.head = head;
+  t.turn = turn, t.kvHeads = kvHeads, t.head = head;
   t.scale = scale * 1.44269504f;
   t.softcap = softcap, t.window = window;
 
@@ -104,11 +134,11 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   visible(t, t.old + rowOf(t, t.pairs - 1) - t.first, unused, t.to);
   // A part is a number of units of keys, and parts are at most so many.
   const int units = (max(0, t.to - t.from) + UNIT - 1) / UNIT;
-  const int most = t.pairs > SMALL ? large : units < LONG ? min(parts, FEW) : units < 2 * LONG ? min(more, FEW) : more;
+  const int upTo = LARGE ? parts : units < LONG ? min(parts, FEW) : units < 2 * LONG ? min(more, FEW) : more;
   int chunk = units;
   t.part = blockIdx.z, t.parts = 1;
-  if (most > 1 && units > 1) {
-    chunk = max(t.pairs > SMALL ? LEAST : 1, ceilDiv(units, most));
+  if (upTo > 1 && units > 1) {
+    chunk = max(LARGE ? LEAST : 1, ceilDiv(units, upTo));
     t.parts = ceilDiv(units, chunk);
   }
   if (t.part >= t.parts) return;
@@ -117,4 +147,5 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   t.second = (int)(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)) >= multiprocessors;
   t.spread = spread, t.partial = partial, t.arrived = counters;
   attend(t, shared);
+  if (!LARGE && turn == SECOND) wait_for_previous(); // for who waits for this launch
 }

@@ -39,7 +39,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
   float *weights = values + KEYS * HEAD_DIM;           // [TILE][KEYS]
   const int pair = threadIdx.x / 8, part = threadIdx.x % 8;
   markReal(t, slotOfLane(t));
-  wait_for_previous();
+  wait_for_operands(t.turn);
   if (t.part == 0) append(t);
   for (int i = threadIdx.x; i < TILE * HEAD_DIM; i += THREADS) {
     int p = i / HEAD_DIM, d = i % HEAD_DIM;

@@ -1,18 +1,76 @@
 package cuda
 
-import "pwc/attention"
+import (
+	"math"
+
+	"pwc/attention"
+)
 
 // split says into how many parts contexts may be split, for calls of a shape.
 type split struct {
-	parts int // of small tiles
-	more  int // of small tiles with a long context
-	large int // of large tiles
+	parts int
+	more  int // of a long context, where tiles are small
 }
 
-// spread is the parts that scratch has room for.
-func (s *split) spread() int { return max(s.parts, s.more, s.large) }
+// most is the most parts that any context has.
+func (s *split) most() int { return max(s.parts, s.more) }
 
-// small returns the variant of the steps of a shape that have no large tiles, whatever
+// turn says where a launch is among those of its call: the kernel has the same numbers.
+type turn uint64
+
+const (
+	alone turn = iota
+	first
+	second
+)
+
+// launch is how the kernel of a variant computes the requests of a step that have so many pairs.
+type launch struct {
+	variant      *Variant
+	resident     int // blocks of a multiprocessor
+	turn         turn
+	least, most  int // pairs
+	split        split
+	spread       int // parts that scratch has room for, alike in all launches of a call
+	tiles, parts int // of the grid
+}
+
+// launches returns how a call is computed, in order: requests that have more pairs than a small
+// tile by a launch of their own, and the others by a second one, whose blocks come where those of
+// the first have ended or leave room. What is recorded is one launch with a grid for any step:
+// most replays decode, and would start the blocks of another for nothing. To warm up there are
+// both, one after the other.
+func (o *Op) launches(s *attention.Shape, k *kinds, recorded, warm bool) (of [2]launch, n int) {
+	small, resident := o.small(s, k)
+	of[0], n = launch{variant: small, resident: resident, least: 1, most: math.MaxInt32}, 1
+	if !recorded && k.large.Large {
+		of[0].most = smallTile
+		if warm || o.step.widest*small.Group > smallTile {
+			of[1] = of[0]
+			of[0] = launch{variant: &k.large, resident: k.large.Resident, least: 1, most: math.MaxInt32}
+			switch {
+			case warm:
+				n = 2
+			case o.step.narrowest*small.Group <= smallTile:
+				of[0].least, of[0].turn, of[1].turn, n = smallTile+1, first, second, 2
+			}
+		}
+	}
+	for i := range of[:n] {
+		l := &of[i]
+		l.split = o.split(s, l.variant, l.resident)
+		if recorded {
+			l.tiles, l.parts = l.variant.tiles(s.Rows, min(s.Rows, o.options.MaxRequests)), l.split.most()
+		} else {
+			l.tiles, l.parts = o.step.grid(l)
+		}
+	}
+	of[0].spread = max(of[0].split.most(), of[1].split.most())
+	of[1].spread = of[0].spread
+	return of, n
+}
+
+// small returns the variant of the steps of a shape that computes small tiles, whatever
 // their requests, and how many of its blocks each multiprocessor holds at once. All steps
 // of a size have small tiles of one: what is beside a row does not change the bits of its
 // sums.
@@ -51,9 +109,16 @@ func (o *Op) small(s *attention.Shape, k *kinds) (v *Variant, resident int) {
 // are worth the combining where there would be one part. Long contexts are split
 // further where that levels out what multiprocessors have to do.
 func (o *Op) split(s *attention.Shape, v *Variant, resident int) split {
+	if v.Large {
+		n := 1
+		if s.Rows*v.Group > smallTile {
+			n = min(maxParts, max(1, resident*o.sms/((s.Rows*v.Group+v.tile()-1)/v.tile()*s.KVHeads)))
+		}
+		return split{n, n}
+	}
 	slots := resident * o.sms
 	blocks := max(1, s.Rows*v.rowTiles()*s.KVHeads)
-	p := split{parts: min(maxParts, max(1, min(2, resident)*o.sms/blocks, min(2, slots/blocks))), large: o.large(s, v)}
+	p := split{parts: min(maxParts, max(1, min(2, resident)*o.sms/blocks, min(2, slots/blocks)))}
 	p.more = p.parts
 	// The time of n blocks is that of ⌈n/slots⌉ in turn, each part has some of its own.
 	cost := func(parts int) float64 {
@@ -67,42 +132,39 @@ func (o *Op) split(s *attention.Shape, v *Variant, resident int) split {
 	return p
 }
 
-// large is the parts of large tiles.
-func (o *Op) large(s *attention.Shape, v *Variant) int {
-	if !v.Tensor || s.Rows*v.Group <= smallTile {
-		return 1
-	}
-	return min(maxParts, max(1, v.Resident*o.sms/((s.Rows*v.Group+v.tile()-1)/v.tile()*s.KVHeads)))
-}
-
-// grid returns for how many tiles and parts the step needs blocks.
-func (st *step) grid(v *Variant, p *split) (tiles, parts int) {
+// grid returns for how many tiles and parts a launch needs blocks in this step.
+func (st *step) grid(l *launch) (tiles, parts int) {
 	units := max(1, (st.longest+unit-1)/unit)
-	parts = p.parts
-	if units >= longUnits {
-		parts = p.more
+	switch {
+	case l.variant.Large:
+		parts = min(l.split.parts, (units+leastUnits-1)/leastUnits)
+	case units >= longUnits:
+		parts = min(l.split.more, units)
+	default:
+		parts = min(l.split.parts, units)
 	}
-	parts = min(parts, units)
-	if st.widest*v.Group > smallTile {
-		parts = max(parts, min(p.large, (units+leastUnits-1)/leastUnits))
+	if l.most <= smallTile { // a tile has all pairs of its request
+		return max(1, st.requests), parts
 	}
-	return max(1, v.tiles(st.rows, st.requests)), parts
+	return max(1, l.variant.tiles(st.rows, st.requests)), parts
 }
 
 // scratch bounds what calls of up to so many rows need: it never shrinks with
 // more. What a call needs is in proportion to its rows and its parts, and parts
 // are fewer the more rows there are, each kind in its own way.
 func (o *Op) scratch(s *attention.Shape, k *kinds) int64 {
-	parts, more, large := 0, 0, 0
+	most := 0
 	for _, v := range k.each() {
 		slots := v.Resident * o.sms
-		parts = max(parts, min(s.Rows*maxParts, slots/(v.rowTiles()*s.KVHeads)))
-		more = max(more, maxMore*min(s.Rows, 2*slots/(v.rowTiles()*s.KVHeads)))
-		if v.Tensor && s.Rows*v.Group > smallTile {
-			large = max(large, min(s.Rows*maxParts, slots*v.tile()/(v.Group*s.KVHeads)))
+		switch {
+		case !v.Large:
+			blocks := v.rowTiles() * s.KVHeads
+			most = max(most, min(s.Rows*maxParts, slots/blocks), maxMore*min(s.Rows, 2*slots/blocks))
+		case s.Rows*v.Group > smallTile:
+			most = max(most, min(s.Rows*maxParts, slots*v.tile()/(v.Group*s.KVHeads)))
 		}
 	}
-	return partBytes(s) * int64(max(parts, more, large))
+	return partBytes(s) * int64(most)
 }
 
 // partBytes is the memory for a part of a row: of each head the sums, the largest

@@ -27,11 +27,11 @@ type step struct {
 	stream *cuda.Stream     // the one that uses the memory; nil: none yet
 	batch  *attention.Batch // what the memory holds; nil: nothing yet
 	rows   int
-	// requests with rows, the most rows of one, the longest of their sequences
-	requests, widest, longest int
-	caches                    []cache  // that launches of this op have had
-	written                   []uint64 // scratch: a bit for each cache block that a request appends to
-	table                     table    // of the last step, while there is one cache
+	// requests with rows, the most and the fewest rows of one, the longest of their sequences
+	requests, widest, narrowest, longest int
+	caches                               []cache  // that launches of this op have had
+	written                              []uint64 // scratch: a bit for each cache block that a request appends to
+	table                                table    // of the last step, while there is one cache
 }
 
 // cache is what a batch is valid for.
@@ -337,10 +337,10 @@ func (st *step) fill(to *slot, b *attention.Batch, rows int, named bool) (int32s
 	if n == rows { // one row each
 		m[3] = 1
 	}
-	st.requests, st.widest, st.longest = n, 0, 0
+	st.requests, st.widest, st.narrowest, st.longest = n, 0, rows, 0
 	for i, length := range lengths[:n] {
-		st.longest = max(st.longest, int(length))
-		st.widest = max(st.widest, int(starts[i+1]-starts[i]))
+		own := int(starts[i+1] - starts[i])
+		st.longest, st.widest, st.narrowest = max(st.longest, int(length)), max(st.widest, own), min(st.narrowest, own)
 	}
 	return int64(len(m) - len(tables) + n*b.Stride)
 }

@@ -3,6 +3,8 @@ package cuda_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -25,7 +27,10 @@ type seen struct {
 	slots, table           []int32
 	grid                   [3]uint32
 	threads, shared        uint32
-	large                  int // parts that large tiles may be split into
+	least, most            int // pairs of the requests that are computed
+	parts, more, spread    int // that contexts may be split into, and that scratch has room for
+	turn                   int
+	counters               int64 // where they are
 	multiprocessors        int
 }
 
@@ -45,7 +50,7 @@ const fakeRows, fakeRequests, fakeBlocks = 28, 8, 4
 
 func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 	r := &fakeRig{TB: t}
-	drv := fake.New(fake.Options{Schedule: s, Kernels: []fake.Kernel{{Name: "paged", Params: 19, Run: func(c *fake.Call) {
+	drv := fake.New(fake.Options{Schedule: s, Kernels: []fake.Kernel{{Name: "paged", Params: 21, Run: func(c *fake.Call) {
 		if r.blind {
 			return
 		}
@@ -56,7 +61,9 @@ func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 			m = m[n:]
 			return part
 		}
-		x := seen{rows: m[0], requests: m[1], stride: m[2], grid: c.Grid, threads: c.Block[0], shared: c.Shared, large: int(c.Int(13)), multiprocessors: int(c.Int(18))}
+		x := seen{rows: m[0], requests: m[1], stride: m[2], grid: c.Grid, threads: c.Block[0], shared: c.Shared,
+			least: int(c.Int(11)), most: int(c.Int(12)), parts: int(c.Int(13)), more: int(c.Int(14)), spread: int(c.Int(15)), turn: int(c.Int(16)), counters: c.Int(7),
+			multiprocessors: int(c.Int(20))}
 		take(4, 4)
 		n := int(x.requests)
 		x.starts, x.lengths = take(requests+1, n+1), take(requests, n)
@@ -235,9 +242,26 @@ func TestInvalidFirstSteps(t *testing.T) {
 	r.must(r.op.Prepare(r.stream, batch(t, 0), 8, 3))
 }
 
+// TestTooManyRows: neither the op's memory nor a grid's tiles are exceeded.
+func TestTooManyRows(t *testing.T) {
+	r := newFakeRig(t, fake.Eager)
+	const rows = 1 << 16 // a tile each, if each is a request
+	code := func(context.Context, attn.Variant) (*program.Program, error) { return image, nil }
+	op, err := attn.New(r.dev, attn.Options{MaxRows: rows, MaxBlocks: 1, Code: code})
+	r.must(err)
+	tensor := func(dims ...int64) device.Tensor { return r.tensor(dtype.F32, dims...) }
+	r.args = []device.Tensor{tensor(rows, 1, 8), tensor(rows, 1, 8), tensor(rows, 1, 8), tensor(1, 2, 4, 1, 8), tensor(rows, 1, 8)}
+	c := r.call(attention.NewBatch(0, 0, 0))
+	r.refuses("65536 rows, the op was made for 28", r.op.Launch(c))
+	r.must(r.stream.BeginCapture())
+	r.refuses("65536 rows are 69632 tiles, a grid has room for 65535", op.Launch(c))
+	g, err := r.stream.EndCapture()
+	r.must(errors.Join(err, g.Close(), op.Close()))
+}
+
 // TestGrids: a step that is launched has blocks for its own tiles and for the parts of
 // its own contexts, of at least 64 keys, or 512 for large tiles; a recorded one for all
-// that a step of its size may have, but does not split large tiles. The card holds two
+// small tiles that a step of its size may have, each of which begins in a row. The card holds two
 // blocks on each of four multiprocessors and more.
 func TestGrids(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
@@ -272,8 +296,8 @@ func TestGrids(t *testing.T) {
 			t.Errorf("%d tokens after %d, of %d: grid %v for %d multiprocessors, want %v for 4", c.tokens, c.computed, c.operands, got.grid, got.multiprocessors, c.want)
 		}
 	}
-	if n := r.seen[len(r.seen)-1].large; n < 2 {
-		t.Errorf("large tiles may be split into %d parts", n)
+	if last := r.seen[len(r.seen)-1]; last.parts < 2 || last.least != 1 || last.most != math.MaxInt32 {
+		t.Errorf("requests of %d to %d pairs in %d parts, want all of them, split", last.least, last.most, last.parts)
 	}
 	call := r.call(step(1000, 16))
 	r.must(r.stream.BeginCapture())
@@ -281,8 +305,8 @@ func TestGrids(t *testing.T) {
 	g, err := r.stream.EndCapture()
 	r.must(err)
 	r.must(errors.Join(r.stream.LaunchGraph(g), r.stream.Synchronize(), g.Close()))
-	if got := r.seen[len(r.seen)-1]; got.grid != [3]uint32{1, fakeRequests + 1, 1} || got.large != 1 {
-		t.Errorf("recorded: grid %v, large tiles in %d parts", got.grid, got.large)
+	if got := r.seen[len(r.seen)-1]; got.grid != [3]uint32{1, 16, 1} || got.least != 1 || got.most != math.MaxInt32 {
+		t.Errorf("recorded: grid %v for requests of %d to %d pairs", got.grid, got.least, got.most)
 	}
 	for i := range call.Args {
 		odd := *call
@@ -293,17 +317,21 @@ func TestGrids(t *testing.T) {
 }
 
 // TestKinds: short heads have wide blocks while those of all rows run at once; larger steps have narrow ones, more of
-// them on a multiprocessor unless there is a large tile. A graph of a large step decodes.
+// them on a multiprocessor. Requests of more than 16 pairs have blocks of their own in eager launches, whatever the
+// size, ahead of those of the others if there are some, which need not wait for them. What is recorded is one launch.
 func TestKinds(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	tensor := func(dims ...int64) device.Tensor { return r.tensor(dtype.BF16, dims...) }
 	cache := tensor(9, 2, 16, 1, 64)
-	launch := func(operands int64, tokens int, captured bool) seen {
+	launch := func(operands int64, captured bool, tokens ...int) []seen { // of each request; 4 heads a row share keys
 		r.args = []device.Tensor{tensor(operands, 4, 64), tensor(operands, 1, 64), tensor(operands, 1, 64), cache, tensor(operands, 4, 64)}
-		b := attention.NewBatch(1, 16, 4)
-		r.must(b.Add(5, tokens, []int32{1, 2, 3, 4}, 16))
+		b := attention.NewBatch(len(tokens), 16, 4)
+		for i, n := range tokens {
+			r.must(b.Add(5, n, []int32{int32(1 + i), 4, 5, 6}, 16))
+		}
 		c := r.call(b)
-		r.must(r.op.Prepare(r.stream, b, operands, int64(tokens)))
+		r.must(r.op.Prepare(r.stream, b, operands, int64(b.Rows())))
+		before := len(r.seen)
 		if captured {
 			r.must(r.stream.BeginCapture())
 		}
@@ -311,38 +339,59 @@ func TestKinds(t *testing.T) {
 		if captured {
 			g, err := r.stream.EndCapture()
 			r.must(err)
+			if n := g.Nodes(); n != 1 {
+				t.Errorf("recorded as %d nodes", n)
+			}
 			r.must(errors.Join(r.stream.LaunchGraph(g), r.stream.Synchronize(), g.Close()))
 		}
 		r.must(r.stream.Synchronize())
-		return r.seen[len(r.seen)-1]
+		return r.seen[before:]
 	}
-	few := launch(8, 1, false)
+	all := func(what string, got []seen, threads uint32, most int) seen { // most pairs of a request
+		t.Helper()
+		if len(got) != 1 || got[0].threads != threads || got[0].least != 1 || got[0].most != most || got[0].turn != 0 {
+			t.Fatalf("%s: %+v, want one launch of blocks of %d threads for requests of up to %d pairs", what, got, threads, most)
+		}
+		return got[0]
+	}
+	const small, any = 16, math.MaxInt32
+	all("a size without large tiles", launch(4, false, 1), 256, small)
 	if r.asked != 1 {
 		t.Errorf("code was asked for %d times while sizes are small", r.asked)
 	}
-	many := launch(16, 1, false)
-	if few.threads != 256 || many.threads != 128 {
-		t.Errorf("blocks of %d and %d threads, want 256 for 8 rows on 4 multiprocessors and 128 for 16", few.threads, many.threads)
+	all("a small size", launch(8, false, 1), 256, small)
+	if r.asked != 2 {
+		t.Errorf("code was asked for %d times in sizes with large tiles", r.asked)
 	}
-	if chunk := launch(8, 8, false); chunk.threads != 256 {
-		t.Errorf("beside a large tile blocks of %d threads", chunk.threads)
+	many := all("a larger size", launch(16, false, 4, 1), 128, small)
+	large := all("a chunk", launch(8, false, 8), 128, any)
+	if large.shared <= many.shared {
+		t.Errorf("blocks of %d bytes for large tiles, of %d for small ones", large.shared, many.shared)
 	}
-	if mixed := launch(16, 8, false); mixed.threads != 128 || mixed.shared <= many.shared {
-		t.Errorf("blocks of %d threads and %d bytes with a large tile, of %d bytes without", mixed.threads, mixed.shared, many.shared)
+	if again := all("a chunk in a larger size", launch(16, false, 8, 5), 128, any); again.shared != large.shared {
+		t.Errorf("large tiles in blocks of %d and %d bytes", large.shared, again.shared)
 	}
-	if g := launch(16, 8, true); g.threads != many.threads || g.shared != many.shared {
-		t.Errorf("a graph has blocks of %d threads and %d bytes", g.threads, g.shared)
+	for operands, threads := range map[int64]uint32{8: 256, 16: 128} {
+		got := launch(operands, false, 5, 1, 2)
+		if len(got) != 2 || got[0].least != small+1 || got[0].most != any || got[0].shared != large.shared || got[0].grid[1] != 3 || got[0].turn != 1 ||
+			got[1].least != 1 || got[1].most != small || got[1].threads != threads || got[1].grid[1] != 3 || got[1].turn != 2 {
+			t.Errorf("a chunk beside decodes, of %d: %+v", operands, got)
+		}
+		// They may run at a time: scratch is laid out alike, and tiles of one count elsewhere than 129 times 4 blocks of
+		// 4 multiprocessors of the other.
+		if got[0].spread != got[1].spread || got[1].counters-got[0].counters < 4*129*4*4 {
+			t.Errorf("beside each other: %+v", got)
+		}
+	}
+	if g := all("a graph", launch(16, true, 8), many.threads, any); g.shared != many.shared {
+		t.Errorf("a graph has blocks of %d bytes", g.shared)
 	}
 	if r.asked != 5 {
 		t.Errorf("code was asked for %d times", r.asked)
 	}
-	// More blocks than that which all run at once are of four warps too, or of two: these have their own large tiles.
+	// More blocks than that which all run at once are of four warps too, or of two.
 	for rows, want := range map[int64]uint32{20: 128, 24: 64, 28: 128} {
-		for _, tokens := range []int{1, 8} {
-			if got := launch(rows, tokens, false); got.threads != want {
-				t.Errorf("%d tokens in a step of %d: blocks of %d threads, want %d", tokens, rows, got.threads, want)
-			}
-		}
+		all(fmt.Sprint("a size of ", rows), launch(rows, false, 1), want, small)
 	}
 }
 
@@ -524,7 +573,7 @@ func holdAllocations(t *testing.T, dt dtype.DType) {
 	defer func() { r.must(errors.Join(r.stream.Synchronize(), m.Close())) }()
 	f, err := m.Function("paged")
 	r.must(err)
-	bare, err := f.NewCall(19, cuda.LaunchOptions{})
+	bare, err := f.NewCall(21, cuda.LaunchOptions{})
 	r.must(err)
 	for i := range r.args {
 		r.must(bare.SetBuffer(i, r.args[i].Buffer))

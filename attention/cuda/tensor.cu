@@ -352,7 +352,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
         }
   };
 
-  wait_for_previous();
+  wait_for_operands(t.turn);
   if (KEEP && EARLY) ask();
   Append<SHARE> added(t);
   const int started = min(t.to, t.from + depth * KEYS);
@@ -604,12 +604,12 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
 }
 
 __device__ __forceinline__ void attend(Task &t, char *shared) {
-  if (t.pairs <= SMALL) {
-    attend<1, true, STAGES, true>(t, (u16 *)shared);
-    if (t.parts > 1) combine<8>(t);
-  } else {
-    constexpr bool keep = OPERANDS == 1 || STAGES < 3;
-    attend<OPERANDS, false, keep ? STAGES : STAGES - 1, keep>(t, (u16 *)shared);
-    if (t.parts > 1) combine<4>(t);
-  }
+#if LARGE
+  constexpr bool keep = OPERANDS == 1 || STAGES < 3;
+  attend<OPERANDS, false, keep ? STAGES : STAGES - 1, keep>(t, (u16 *)shared);
+  if (t.parts > 1) combine<4>(t);
+#else
+  attend<1, true, STAGES, true>(t, (u16 *)shared);
+  if (t.parts > 1) combine<8>(t);
+#endif
 }

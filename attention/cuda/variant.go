@@ -43,6 +43,7 @@ type Variant struct {
 	Softcap   bool // scores are capped
 	Negative  bool // the scale is below 0
 	Tensor    bool // tensor cores: q and kv of one 16-bit dtype
+	Large     bool // tiles have more pairs than all warps of a block share
 	Warps     int  // of a block
 	Stages    int  // of keys and values in shared memory, which are fetched ahead
 	Resident  int  // blocks that a multiprocessor holds at once
@@ -77,7 +78,7 @@ const (
 	leastUnits   = 8
 	longUnits    = 32
 	partExtra    = 4  // floats of a part beside its sums
-	tensorTile   = 64 // of heads above 128; twice as many up to there
+	tensorTile   = 64 // pairs of a large tile of heads above 128; twice as many up to there
 	warpKeys     = 16 // of a stage, for each warp
 	plainTile    = 16
 	plainKeys    = 32 // of heads up to 128; half of it above
@@ -144,9 +145,14 @@ func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Varia
 	return k.each(), nil
 }
 
-// kinds are the kernels of a shape. Small steps, whose blocks all run at once, have the
-// most memory for each block: what is fetched ahead. In larger ones there may be one
-// block more beside the others, with less memory, where that spreads them more evenly.
+// kinds are the kernels of a shape. Requests of at most as many pairs as a small tile has are
+// computed by one that a step's size decides on; others by the one of large tiles. Both are
+// launched where a step has both kinds of requests. What is recorded is the first, for any
+// step.
+//
+// Small steps, whose blocks all run at once, have the most memory for each block: what is
+// fetched ahead. In larger ones there may be one block more beside the others, with less
+// memory, where that spreads them more evenly.
 //
 // Where heads are short a stage of four warps has few bytes, and what blocks do at their
 // beginning and end takes long beside the keys: small steps have blocks of eight, which
@@ -155,14 +161,11 @@ func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Varia
 //
 // A step that is a little too large for that is dense: blocks with still less memory, or
 // half the warps, of which all run at once, instead of a second turn of few.
-//
-// More than two blocks leave a thread too few registers for large tiles, which are smaller
-// then; a step that has some is computed by a kernel of two, if that adds up alike.
 type kinds struct {
 	few   Variant // small steps
 	many  Variant // larger steps, with as many blocks of a multiprocessor as there may be
 	dense dense   // steps that have more blocks than that, but one turn of them
-	mixed Variant // large tiles of larger steps; its small tiles add up as those of others with so many warps
+	large Variant // large tiles; the zero Variant where the others compute all
 }
 
 // dense is the kernels of dense steps, by rising number of blocks, the rest of it zero.
@@ -171,7 +174,7 @@ type dense [maxDense - 1]Variant
 // each returns the variants that differ.
 func (k *kinds) each() []Variant {
 	out := []Variant{k.few}
-	for _, v := range append([]Variant{k.many, k.mixed}, k.dense[:]...) {
+	for _, v := range append([]Variant{k.large, k.many}, k.dense[:]...) {
 		if v.Resident > 0 && !slices.Contains(out, v) {
 			out = append(out, v)
 		}
@@ -179,13 +182,10 @@ func (k *kinds) each() []Variant {
 	return out
 }
 
-// withLarge returns the variant for steps that have large tiles, of those whose small
-// tiles are for the variant small.
-func (k *kinds) withLarge(small *Variant) *Variant {
-	if k.mixed.Warps == small.Warps {
-		return &k.mixed
-	}
-	return small
+// hasLarge reports whether requests of steps with so many rows may have large tiles that the
+// others do not compute.
+func (k *kinds) hasLarge(s *attention.Shape) bool {
+	return k.large.Large && s.Rows*k.large.Group > smallTile
 }
 
 // variantOf is what all kernels of a shape have in common, on a device with so much
@@ -203,31 +203,41 @@ func variantOf(s *attention.Shape, p *attention.Params, shared int) (Variant, er
 	return v, nil
 }
 
-// kinds returns the kernels of the shapes that have this in common.
+// kinds returns the kernels of the shapes that have this in common. Where the pairs of one row
+// are more than a small tile has, all tiles are large.
 func (v Variant) kinds(shared int) kinds {
-	switch {
-	case !v.Tensor:
+	if !v.Tensor {
 		v.Stages = 1
 		v.Resident = v.fit(shared, maxResident)
-		return kinds{few: v, many: v, mixed: v}
-	case v.HeadDim > shortHead:
-		few, many := v.staged(shared, maxStages, 2), v.staged(shared, v.Stages, 3)
-		if many.Resident <= few.Resident {
-			many = few
-		}
-		return kinds{few: few, many: many, mixed: few, dense: v.denser(shared, many.Resident)}
+		return kinds{few: v, many: v}
 	}
-	wide := v
-	wide.Warps *= 2
-	many := v.staged(shared, maxStages, maxResident)
-	return kinds{few: wide.staged(shared, maxStages, 2), many: many, mixed: v.staged(shared, 2*maxStages, 2), dense: v.denser(shared, many.Resident)}
+	large := v
+	large.Large = true
+	v.Large = v.Group > smallTile
+	var k kinds
+	if v.HeadDim > shortHead {
+		k = kinds{few: v.staged(shared, maxStages, 2), many: v.staged(shared, v.Stages, 3), large: large.staged(shared, maxStages, 2)}
+		if k.many.Resident <= k.few.Resident {
+			k.many = k.few
+		}
+	} else {
+		wide := v
+		wide.Warps *= 2
+		k = kinds{few: wide.staged(shared, maxStages, 2), many: v.staged(shared, maxStages, maxResident), large: large.staged(shared, 2*maxStages, 2)}
+	}
+	if v.Large {
+		k.large = Variant{}
+	} else {
+		k.dense = v.denser(shared, k.many.Resident)
+	}
+	return k
 }
 
 // denser returns the variants of which a multiprocessor holds more than so many blocks, by
 // rising number: those whose blocks fetch enough ahead, of four warps or else of two.
 func (v Variant) denser(shared, resident int) (out dense) {
 	found := 0
-	for n := resident + 1; n <= maxDense && v.Group <= smallTile && v.HeadDim <= longHead; n++ {
+	for n := resident + 1; n <= maxDense && v.HeadDim <= longHead; n++ {
 		for _, warps := range [...]int{4, 2} {
 			d := v
 			d.Warps, d.Resident = warps, n
@@ -277,7 +287,7 @@ func (v *Variant) sharedOf(resident, shared int) int {
 
 // shared is the dynamic shared memory of a block, in bytes.
 func (v *Variant) shared() int {
-	if v.Tensor { // keys and values, in rows of HeadDim + 8; at the end, sums of the warps
+	if v.Tensor { // keys and values, in rows of HeadDim + 8; at the end of a small tile, sums of the warps
 		return max(v.Stages*2*v.keys()*(v.HeadDim+8)*2, 4*v.Warps*smallTile*(v.HeadDim+8))
 	}
 	keys := v.keys()
@@ -301,6 +311,8 @@ func (v *Variant) tile() int {
 	switch {
 	case !v.Tensor:
 		return plainTile
+	case !v.Large:
+		return smallTile
 	case v.Resident > 2 && v.Group <= one:
 		return one
 	case v.HeadDim <= longHead:
@@ -313,14 +325,19 @@ func (v *Variant) tile() int {
 // two operands of its 64 rows, which has registers for the sums if there are two blocks of four warps, and with stages for
 // the queries and for keys beside these.
 func (v *Variant) warpgroups() bool {
-	return v.Tensor && v.Warps == warpgroup && v.Resident == 2 && v.Stages > 2 && v.tile() == 2*warpgroupRows && v.HeadDim%warpgroupRows == 0
+	return v.Large && v.Warps == warpgroup && v.Resident == 2 && v.Stages > 2 && v.tile() == 2*warpgroupRows && v.HeadDim%warpgroupRows == 0
 }
 
 // rowTiles is how many tiles the pairs of one row have.
 func (v *Variant) rowTiles() int { return (v.Group + v.tile() - 1) / v.tile() }
 
 // tiles is how many numbers of tiles there are for the rows of so many requests.
-func (v *Variant) tiles(rows, requests int) int { return rows*v.Group/v.tile() + requests }
+func (v *Variant) tiles(rows, requests int) int {
+	if v.Tensor && !v.Large { // the kernel's BY_ROW
+		return rows
+	}
+	return rows*v.Group/v.tile() + requests
+}
 
 // String names the variant: "paged_bf16_d128_g4_b16_tensor", of a causal call without
 // more.
@@ -340,8 +357,9 @@ func (v Variant) String() string {
 	}
 	if v.Tensor {
 		s += "_tensor"
-	}
-	if v.Tensor {
+		if v.Large {
+			s += "_large"
+		}
 		s += fmt.Sprintf("_%dx%d", v.Resident, v.Warps) // blocks of a multiprocessor, warps of a block
 	}
 	return s
@@ -361,7 +379,7 @@ func (v Variant) Source() string {
 	fmt.Fprintf(&b, "#define HEAD_DIM %d\n#define GROUP %d\n#define BLOCK_SIZE %d\n", v.HeadDim, v.Group, v.BlockSize)
 	fmt.Fprintf(&b, "#define Q_TYPE %s\n#define KV_TYPE %s\n#define TENSOR %d\n", number[v.DType], number[v.KVDType], flag[v.Tensor])
 	fmt.Fprintf(&b, "#define CAUSAL %d\n#define WINDOW %d\n#define SOFTCAP %d\n#define NEGATIVE %d\n", flag[v.Causal], flag[v.Window], flag[v.Softcap], flag[v.Negative])
-	fmt.Fprintf(&b, "#define TILE %d\n#define WARPS %d\n#define STAGES %d\n#define RESIDENT %d\n", v.tile(), v.Warps, v.Stages, v.Resident)
+	fmt.Fprintf(&b, "#define TILE %d\n#define LARGE %d\n#define WARPS %d\n#define STAGES %d\n#define RESIDENT %d\n", v.tile(), flag[v.Large], v.Warps, v.Stages, v.Resident)
 	parts := [][2]string{{"common.cu", commonSource}, {name, attend}, {"paged.cu", pagedSource}}
 	if v.Tensor {
 		fmt.Fprintf(&b, "#define WARPGROUPS %d\n", flag[v.warpgroups()])

@@ -1,14 +1,17 @@
 package cuda_test
 
 import (
+	"errors"
+	"slices"
 	"testing"
 
 	"pwc/attention"
+	"pwc/ir/dtype"
 	"pwc/runtime/cuda/fake"
 )
 
-// TestWarm holds that a warm-up is a launch on a step without rows, and that the
-// next step has its own metadata.
+// TestWarm holds that a warm-up is a launch of each kernel on a step without rows, and
+// that the next step has its own metadata.
 func TestWarm(t *testing.T) {
 	r := newFakeRig(t, fake.Lazy)
 	c := r.call(attention.NewBatch(0, 0, 0))
@@ -24,5 +27,20 @@ func TestWarm(t *testing.T) {
 	r.must(r.stream.Synchronize())
 	if len(r.seen) != 2 || r.seen[0].rows != 0 || r.seen[0].requests != 0 || r.seen[1].rows != 3 || r.seen[1].lengths[0] != 5 {
 		t.Errorf("launches saw %+v", r.seen)
+	}
+	// Of 16-bit types there is a kernel for large tiles, too.
+	for i, a := range r.args {
+		dims := slices.Clone(a.Shape)
+		dims[len(dims)-1] = 64
+		if i != attention.ArgKV {
+			dims[0] = 9
+		}
+		r.args[i] = r.tensor(dtype.BF16, dims...)
+	}
+	r.seen = nil
+	c = r.call(attention.NewBatch(0, 0, 0))
+	r.must(errors.Join(r.op.Warm(c), r.stream.Synchronize()))
+	if len(r.seen) != 2 || r.seen[0].rows != 0 || r.seen[1].rows != 0 || r.seen[0].shared == r.seen[1].shared {
+		t.Errorf("with tensor cores: %+v", r.seen)
 	}
 }
