@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -341,6 +342,41 @@ func (r *rig) ragged(seed uint64) {
 		qkv := r.random(g.rng, int64(b.Rows()))
 		o, cache := r.want(b, qkv)
 		r.hold(fmt.Sprint("step ", i), r.step(b, int64(b.Rows()+i%3), qkv), o, cache)
+	}
+}
+
+// TestBesideEachOther: a step of chunks and decodes, in two layers, of which the second attends by what the first one
+// gave. Both kinds of contexts are split, and there are rows of padding: what a launch leaves behind is not the other's.
+func TestBesideEachOther(t *testing.T) {
+	for _, dim := range []int64{64, 128} {
+		r := newRig(t, shape{4, 1, dim, 160, 16, dtype.BF16, dtype.BF16})
+		rng := rand.New(rand.NewPCG(3, uint64(dim)))
+		b := attention.NewBatch(5, 0, 64)
+		perm := rng.Perm(160)
+		for _, c := range []struct{ computed, tokens int }{{200, 1}, {640, 9}, {0, 33}, {70, 4}, {300, 1}} {
+			var blocks []int32
+			for range (c.computed + c.tokens + 15) / 16 {
+				blocks, perm = append(blocks, int32(perm[0])), perm[1:]
+			}
+			r.check(b.Add(c.computed, c.tokens, blocks, 16))
+		}
+		cache := random(rng, dtype.BF16, r.cache.Buffer.Size/2)
+		r.check(r.stream.CopyToDevice(r.cache.Buffer, cache))
+		rows := int64(b.Rows())
+		qkv := r.random(rng, rows)
+		first := r.call(rows + 3)
+		second := *first
+		second.Args = slices.Clone(first.Args)
+		second.Args[attention.ArgQ], second.Args[attention.ArgO] = first.Args[attention.ArgO], r.tensor(dtype.BF16, first.Args[attention.ArgO].Shape...)
+		wantFirst, after := r.want(b, qkv)
+		r.set(first, b, qkv)
+		second.Rows, second.Meta = first.Rows, first.Meta
+		r.check(errors.Join(r.op.Launch(first), r.op.Launch(&second)))
+		got := r.read(first.Args[attention.ArgO])
+		r.hold("the first layer", got, wantFirst, after)
+		qkv[0] = got[:len(qkv[0])]
+		want, after := r.want(b, qkv)
+		r.hold("the second", r.read(second.Args[attention.ArgO]), want, after)
 	}
 }
 

@@ -141,8 +141,11 @@ type Error struct {
 	Text   string
 }
 
-// Error names kernel, instruction and thread.
+// Error names the kernel, and the instruction and the thread if it was one.
 func (e *Error) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("ptx: kernel %s: %s", e.Kernel, e.Text)
+	}
 	at := fmt.Sprintf("line %d (%s)", e.Line, e.Opcode)
 	if e.Source != "" {
 		at += ", " + e.Source
