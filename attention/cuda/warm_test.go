@@ -43,4 +43,10 @@ func TestWarm(t *testing.T) {
 	if len(r.seen) != 2 || r.seen[0].rows != 0 || r.seen[1].rows != 0 || r.seen[0].shared == r.seen[1].shared {
 		t.Errorf("with tensor cores: %+v", r.seen)
 	}
+	// The first has no blocks that wait for what came before, which the second then would have to.
+	for _, s := range r.seen {
+		if s.turn != 0 {
+			t.Errorf("a warm-up by launches beside each other: %+v", r.seen)
+		}
+	}
 }
