@@ -8,15 +8,12 @@
 // 16 bytes of LOADS keys.
 #define LOADS (KEYS / (THREADS / 8))
 
-// Stage is where a stage keeps its keys, and then its values, of small tiles (SHARE) or large ones, in elements: in rows, or
-// in panels for a warpgroup.
-template <bool SHARE>
+// Stage is where a stage keeps its keys, and then its values, in elements: in rows, or in panels for a warpgroup.
 struct Stage {
   enum {
-    PANELS = !SHARE && WARPGROUPS,
-    ROW = PANELS ? PANEL : PITCH,                // from a key to the next
-    NEXT = PANELS ? KEYS * PANEL : 64,           // from 64 elements of a key to the next
-    VALUE = KEYS * (PANELS ? HEAD_DIM : PITCH),  // from a key to its value
+    ROW = WARPGROUPS ? PANEL : PITCH,                // from a key to the next
+    NEXT = WARPGROUPS ? KEYS * PANEL : 64,           // from 64 elements of a key to the next
+    VALUE = KEYS * (WARPGROUPS ? HEAD_DIM : PITCH),  // from a key to its value
     SIZE = 2 * VALUE,
   };
 };
@@ -25,12 +22,12 @@ struct Stage {
 // that none waits for the others before the end. Those of narrow ones fetch neighbouring keys
 // together, which is up to 3 % faster there.
 #define WIDE (WARPS > 4)
+#define OWN (WIDE && !LARGE)
 
 // keyOf is the i-th of the keys of a stage that a thread has a part in fetching, APART keys behind the one before.
-#define APART(own) ((own) ? 4 : THREADS / 8)
-template <bool OWN>
+#define APART (OWN ? 4 : THREADS / 8)
 __device__ __forceinline__ int keyOf(int i) {
-  return (OWN ? threadIdx.x / 32 * 16 + threadIdx.x % 32 / 8 : threadIdx.x / 8) + i * APART(OWN);
+  return (OWN ? threadIdx.x / 32 * 16 + threadIdx.x % 32 / 8 : threadIdx.x / 8) + i * APART;
 }
 
 // Without a window, whose first key is any, stages begin at multiples of units and of keys; then blocks of most sizes
@@ -61,19 +58,18 @@ __device__ __forceinline__ int look(const Task &t, int j) {
 // for those of the step. Where blocks are narrow it is asked for stages that there are, and reads
 // behind a request's part of the table what is not used: the host has room for that behind all. Where
 // they are wide it is asked for others, too, and stays within. Each is faster so in whole steps.
-template <bool OWN>
 __device__ __forceinline__ Source find(const Task &t, int base, bool fresh) {
   Source s;
   if (fresh && base + KEYS > t.old) {
 #pragma unroll
-    for (int i = 0; i < LOADS; i++) s.found[i] = look(t, base + keyOf<OWN>(i));
+    for (int i = 0; i < LOADS; i++) s.found[i] = look(t, base + keyOf(i));
   } else {
     const int last = max(t.old, 1) - 1;
-    const u32 first = (u32)(base + keyOf<OWN>(0)) / BLOCK_SIZE;
+    const u32 first = (u32)(base + keyOf(0)) / BLOCK_SIZE;
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
-      const int key = base + keyOf<OWN>(i);
-      s.found[i] = __ldg(t.table + (WIDE ? (u32)min(key, last) / BLOCK_SIZE : REGULAR ? first + i * APART(OWN) / BLOCK_SIZE : (u32)key / BLOCK_SIZE));
+      const int key = base + keyOf(i);
+      s.found[i] = __ldg(t.table + (WIDE ? (u32)min(key, last) / BLOCK_SIZE : REGULAR ? first + i * APART / BLOCK_SIZE : (u32)key / BLOCK_SIZE));
     }
   }
   return s;
@@ -86,23 +82,20 @@ __device__ __forceinline__ unsigned long long far(unsigned long long base, int i
   return x;
 }
 
-template <bool ONCE>
-__device__ __forceinline__ void copyChunk(const Task &t, u32 to, unsigned long long from, int bytes) { // 16 bytes, of which so many are read
-  if (ONCE) asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes), "l"(t.once));
+__device__ __forceinline__ void copyChunk(const Task &t, u32 to, unsigned long long from, int bytes, bool once) { // 16 bytes, of which so many are read
+  if (once) asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes), "l"(t.once));
   else asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
 
 // copy starts the copy of a thread's chunks of a key and its value, which lie at k
 // and v, or of zeros.
-template <bool SHARE, bool ONCE>
-__device__ __forceinline__ void copy(const Task &t, u32 to, unsigned long long k, unsigned long long v, bool real) {
-  typedef Stage<SHARE> S;
+__device__ __forceinline__ void copy(const Task &t, u32 to, unsigned long long k, unsigned long long v, bool real, bool once) {
   const int bytes = real ? 16 : 0;
 #pragma unroll
   for (int i = 0; i < (HEAD_DIM / 8 + 7) / 8; i++) {
     if (HEAD_DIM % 64 != 0 && i * 8 + threadIdx.x % 8 >= HEAD_DIM / 8) break;
-    copyChunk<ONCE>(t, to + i * (S::NEXT * 2), k + i * 128, bytes);
-    copyChunk<ONCE>(t, to + (S::VALUE + i * S::NEXT) * 2, v + i * 128, bytes);
+    copyChunk(t, to + i * (Stage::NEXT * 2), k + i * 128, bytes, once);
+    copyChunk(t, to + (Stage::VALUE + i * Stage::NEXT) * 2, v + i * 128, bytes, once);
   }
 }
 
@@ -110,11 +103,10 @@ __device__ __forceinline__ void copy(const Task &t, u32 to, unsigned long long k
 __device__ __forceinline__ int column(const Task &t) { return t.head * (HEAD_DIM * 2) + (int)threadIdx.x % 8 * 16; }
 
 // copyOld copies a key from its block of the cache, so many keys behind the place that mine.from is of, or zeros.
-template <bool SHARE>
 __device__ __forceinline__ void copyOld(const Task &t, const Place &mine, u32 to, int block, int behind, bool real) {
   const int row = t.kvHeads * (HEAD_DIM * 2);
   const unsigned long long k = far(mine.from, block, 2 * BLOCK_SIZE * row) + (long long)(behind * row);
-  copy<SHARE, SHARE>(t, to, k, k + BLOCK_SIZE * row, real); // no other block reads a small tile's
+  copy(t, to, k, k + BLOCK_SIZE * row, real, !LARGE); // no other block reads a small tile's
 }
 
 // behind is how many keys the one at position j lies behind the place in a block that mine.from is of.
@@ -122,57 +114,54 @@ __device__ __forceinline__ int behind(const Place &mine, int j) { return (int)((
 
 // copyAny copies the key at position j, which may be one of the step's, or zeros from t.to on: found is
 // what look returned.
-template <bool SHARE>
 __device__ __forceinline__ void copyAny(const Task &t, const Place &mine, u32 to, int j, int found) {
   const int last = min(j, t.to - 1);
-  if (last < t.old || found < 0) return copyOld<SHARE>(t, mine, to, last < t.old ? found : t.table[(u32)last / BLOCK_SIZE], behind(mine, j), j < t.to); // a padded row's key is the cache's
+  if (last < t.old || found < 0) return copyOld(t, mine, to, last < t.old ? found : t.table[(u32)last / BLOCK_SIZE], behind(mine, j), j < t.to); // a padded row's key is the cache's
   const int row = t.kvHeads * (HEAD_DIM * 2);
-  copy<SHARE, false>(t, to, far((unsigned long long)t.k + column(t), t.first + last - t.old, row), far((unsigned long long)t.v + column(t), t.first + last - t.old, row), j < t.to);
+  copy(t, to, far((unsigned long long)t.k + column(t), t.first + last - t.old, row), far((unsigned long long)t.v + column(t), t.first + last - t.old, row), j < t.to, false);
 }
 
 // fetch starts the copies of a stage, which is so many bytes behind the first, of the keys from base on; without fresh
 // those of the step's own keys are left out.
-template <bool SHARE, bool OWN>
 __device__ __forceinline__ void fetch(const Task &t, const Place &mine, u32 stage, int base, const Source &s, bool fresh) {
-  constexpr int NEXT = APART(OWN) * Stage<SHARE>::ROW * 2;
+  constexpr int NEXT = APART * Stage::ROW * 2;
   const u32 to = mine.to + stage;
   const int at = base + mine.key;
   if (fresh && base + KEYS > t.old) {
 #pragma unroll
-    for (int i = 0; i < LOADS; i++) copyAny<SHARE>(t, mine, to + i * NEXT, at + i * APART(OWN), s.found[i]);
+    for (int i = 0; i < LOADS; i++) copyAny(t, mine, to + i * NEXT, at + i * APART, s.found[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
-      const int key = i * APART(OWN);
+      const int key = i * APART;
       const bool real = key < t.to - at;
       const int away = REGULAR ? (SAME ? 0 : behind(mine, at)) + key % BLOCK_SIZE : behind(mine, at + key);
-      if (fresh || key < t.old - at || !real) copyOld<SHARE>(t, mine, to + i * NEXT, s.found[i], away, real);
+      if (fresh || key < t.old - at || !real) copyOld(t, mine, to + i * NEXT, s.found[i], away, real);
     }
   }
 }
 
-// copies reports whether keyOf<true> has a key of a stage for the thread.
+// copies reports whether keyOf has a key of a stage for the thread, of those that warps fetch themselves.
 __device__ __forceinline__ bool copies(u32 key) { return key / 16 == threadIdx.x / 32 && key % 4 == threadIdx.x % 32 / 8; }
 
 // copyStep starts the copies of a stage's keys that are the step's own. Small tiles, which have
 // few of them, do so in a loop apart: the code that all keys go through is shorter by that, and
 // a launch among others of a step is.
-template <bool SHARE, bool OWN>
 __device__ __forceinline__ void copyStep(const Task &t, const Place &mine, u32 stage, int base) {
   const int end = min(t.to, base + KEYS);
 #pragma unroll 1
   for (int j = max(base, t.old) + (OWN ? 0 : threadIdx.x / 8); j < end; j += OWN ? 1 : THREADS / 8)
-    if (!OWN || copies(j - base)) copyAny<SHARE>(t, mine, mine.to + stage + (j - base - mine.key) * (Stage<SHARE>::ROW * 2), j, look(t, j));
+    if (!OWN || copies(j - base)) copyAny(t, mine, mine.to + stage + (j - base - mine.key) * (Stage::ROW * 2), j, look(t, j));
 }
 
 // copyFresh is copyStep for large tiles, whose step has many keys: they are looked up together.
 __device__ __forceinline__ void copyFresh(const Task &t, const Place &mine, u32 stage, int base) {
   if (base >= t.to || base + KEYS <= t.old) return;
-  const Source s = find<false>(t, base, true);
+  const Source s = find(t, base, true);
 #pragma unroll
   for (int i = 0; i < LOADS; i++) {
-    const int at = base + keyOf<false>(i);
-    if (at >= t.old && at < t.to) copyAny<false>(t, mine, mine.to + stage + i * (APART(false) * Stage<false>::ROW * 2), at, s.found[i]);
+    const int at = base + keyOf(i);
+    if (at >= t.old && at < t.to) copyAny(t, mine, mine.to + stage + i * (APART * Stage::ROW * 2), at, s.found[i]);
   }
 }
 
@@ -211,7 +200,6 @@ __device__ __forceinline__ u32 loaded(const u32 *at) {
 // with the tile that has its first pair. What a thread of a small tile writes first is loaded when
 // the Append is made and written when it is finished, so that nobody waits for it; large tiles, whose
 // warps have no registers for that, have more to write, and ask for several pieces at once.
-template <bool SHARE>
 struct Append {
   int row, chunks; // the first row, and the pieces of 16 bytes of all
   int slot;
@@ -231,15 +219,15 @@ struct Append {
     row = t.first + (t.pair + GROUP - 1) / GROUP;
     chunks = t.part == 0 ? (t.first + (t.pair + t.pairs + GROUP - 1) / GROUP - row) * (HEAD_DIM / 4) : 0;
     slot = -1;
-    if (!SHARE || (int)threadIdx.x >= chunks) return;
+    if (LARGE || (int)threadIdx.x >= chunks) return;
     slot = slotOf(t, threadIdx.x);
     first = from(t, threadIdx.x);
   }
   __device__ __forceinline__ void finish(const Task &t) const {
-    constexpr int BATCH = SHARE ? 1 : 4;
-    if (SHARE) put(t, threadIdx.x, slot, first);
+    constexpr int BATCH = LARGE ? 4 : 1;
+    if (!LARGE) put(t, threadIdx.x, slot, first);
 #pragma unroll 1
-    for (int i = threadIdx.x + (SHARE ? THREADS : 0); i < chunks; i += BATCH * THREADS) {
+    for (int i = threadIdx.x + (LARGE ? 0 : THREADS); i < chunks; i += BATCH * THREADS) {
       int slots[BATCH];
       uint4 x[BATCH];
 #pragma unroll
@@ -271,53 +259,52 @@ __device__ __forceinline__ void transpose(u32 (&x)[4]) {
 
 // sumsOf returns where a warp leaves a pair's sums, their top and their weight. Warps that fetch their own keys do so in the
 // place of these in the first stage, which no other warp reads: 8 pairs where keys were, 8 where values.
-template <bool OWN>
 __device__ __forceinline__ float *sumsOf(u16 *stages, int warp, int p) {
-  if (OWN) return (float *)(stages + warp * 16 * PITCH + p / 8 * Stage<true>::VALUE) + p % 8 * SUMS;
+  if (OWN) return (float *)(stages + warp * 16 * PITCH + p / 8 * Stage::VALUE) + p % 8 * SUMS;
   return (float *)stages + (warp * 16 + p) * SUMS;
 }
 
-// attend computes the tile over the keys of the part. A warp has M operands of 16
-// pairs, ROWS pairs apart, and all keys; or, with SHARE, all warps have the same 16
+// attend computes the tile over the keys of the part. Of large tiles a warp has M operands of 16
+// pairs, ROWS pairs apart, and all keys; of small ones all warps have the same 16
 // pairs and each 16 of the keys of a stage, and their sums are added at the
 // end, in their order. There are up to DEPTH stages; without KEEP the one after them has
 // the queries. A warpgroup computes all pairs of a large tile together (warpgroup.cu).
-template <int M, bool SHARE, int DEPTH, bool KEEP>
-__device__ __forceinline__ void attend(Task &t, u16 *stages) {
-  typedef Stage<SHARE> S;
-  constexpr bool GROUPED = S::PANELS;
-  constexpr int STEP = SHARE ? 16 : GROUPED ? KEYS : 32; // keys at once
-  constexpr int ROWS = 16 * WARPS;      // pairs of an operand of all warps
-  constexpr bool OWN = SHARE && WIDE;
-  constexpr bool FRESH = !SHARE;        // stages are fetched with the step's own keys, which copyStep adds elsewhere
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
-  const int base = SHARE ? 0 : warp * 16; // first pair of the warp
-  static_assert(!GROUPED || !KEEP, "a warpgroup has the queries in shared memory");
-  if (GROUPED) stages += -(u32)__cvta_generic_to_shared(stages) % PANEL_ALIGN / 2;
+__device__ __forceinline__ void attend(Task &t, char *shared) {
+  constexpr int M = LARGE ? OPERANDS : 1;
+  constexpr bool KEEP = !LARGE || OPERANDS == 1 || STAGES < 3;
+  constexpr int DEPTH = KEEP ? STAGES : STAGES - 1;
+  constexpr int STEP = WARPGROUPS ? KEYS : LARGE ? 32 : 16; // keys at once
+  constexpr int ROWS = 16 * WARPS;                          // pairs of an operand of all warps
+  constexpr bool FRESH = LARGE;                             // stages are fetched with the step's own keys, which copyStep adds elsewhere
+  u16 *stages = (u16 *)shared;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int base = LARGE ? warp * 16 : 0; // first pair of the warp
+  static_assert(!WARPGROUPS || !KEEP, "a warpgroup has the queries in shared memory");
+  if (WARPGROUPS) stages += -(u32)__cvta_generic_to_shared(stages) % PANEL_ALIGN / 2;
   const u32 first = (u32)__cvta_generic_to_shared(stages);
   Place mine;
-  mine.key = keyOf<OWN>(0);
+  mine.key = keyOf(0);
   mine.from = (unsigned long long)t.cache + (mine.key % BLOCK_SIZE * t.kvHeads * (HEAD_DIM * 2) + column(t));
-  mine.to = first + mine.key * (S::ROW * 2) + (threadIdx.x % 8 ^ (GROUPED ? mine.key % 8 : 0)) * 16;
-  static_assert(!GROUPED || APART(OWN) % 8 == 0, "all keys of a thread are exchanged alike");
-  if (SHARE) asm volatile("" : "+l"(mine.from), "+r"(mine.to), "+l"(t.table)); // are kept, and not computed again at each copy
+  mine.to = first + mine.key * (Stage::ROW * 2) + (threadIdx.x % 8 ^ (WARPGROUPS ? mine.key % 8 : 0)) * 16;
+  static_assert(!WARPGROUPS || APART % 8 == 0, "all keys of a thread are exchanged alike");
+  if (!LARGE) asm volatile("" : "+l"(mine.from), "+r"(mine.to), "+l"(t.table)); // are kept, and not computed again at each copy
 
   // Of the blocks of a multiprocessor the second has a stage less: the first is served sooner,
   // and they do not both begin and end at the same times, in which they read nothing.
   const int depth = OWN && DEPTH > 2 && t.second ? DEPTH - 1 : DEPTH;
   Source ahead = {};
-  if (t.from < t.to) ahead = find<OWN>(t, t.from, false);
+  if (t.from < t.to) ahead = find(t, t.from, false);
 #pragma unroll 1
   for (int i = 0; i < DEPTH; i++) {
     const int j = t.from + i * KEYS;
     if (i < depth && j < t.to) {
       const Source now = ahead;
-      if (WIDE || j + KEYS < t.to) ahead = find<OWN>(t, j + KEYS, FRESH && i == depth - 1);
-      fetch<SHARE, OWN>(t, mine, i * (S::SIZE * 2), j, now, false);
+      if (WIDE || j + KEYS < t.to) ahead = find(t, j + KEYS, FRESH && i == depth - 1);
+      fetch(t, mine, i * (Stage::SIZE * 2), j, now, false);
     }
     commit();
   }
-  const int slot = SHARE ? slotOfLane(t) : 0;
+  const int slot = LARGE ? 0 : slotOfLane(t);
   // The rows that the warp's pairs have see these keys: all of them the inner range.
   int low = 0, innerLow = 0, innerHigh = 0, high = 0;
   const bool idle = base >= t.pairs;
@@ -326,13 +313,13 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     visible(t, t.old + rowOf(t, min(t.pairs, base + ROWS * (M - 1) + 16) - 1) - t.first, innerLow, high);
   }
 
-  const bool upper = !SHARE || t.pairs > 8; // there are pairs in the second half of 16
+  const bool upper = LARGE || t.pairs > 8; // there are pairs in the second half of 16
   // Queries are the left operand: a thread has rows lane/4 and lane/4+8 of 16. They are kept in registers, or where the
   // sums leave no room for them in a stage that is not used.
   u32 query[M][HEAD_DIM / 16][4];
-  const u32 queries = first + DEPTH * (S::SIZE * 2);
+  const u32 queries = first + DEPTH * (Stage::SIZE * 2);
   const u32 *asked[M][2];
-  constexpr bool EARLY = SHARE && HEAD_DIM <= 64; // they are asked for first: those of longer heads would take registers from what comes between
+  constexpr bool EARLY = !LARGE && HEAD_DIM <= 64; // they are asked for first: those of longer heads would take registers from what comes between
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
@@ -354,7 +341,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
 
   wait_for_operands(t.turn);
   if (KEEP && EARLY) ask();
-  Append<SHARE> added(t);
+  Append added(t);
   const int started = min(t.to, t.from + depth * KEYS);
   const bool fresh = !KEEP || started > t.old; // the first stages have keys of the step, or wait for the queries
   // The step's keys of these stages: wide blocks have them 0.2 us sooner by one loop, narrow ones
@@ -363,13 +350,13 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
 #pragma unroll 1
     for (int j = max(t.from, t.old); j < started; j++) {
       const u32 key = j - t.from;
-      if (copies(key % KEYS)) copyAny<SHARE>(t, mine, mine.to + key / KEYS * (S::SIZE * 2) + (key % KEYS - mine.key) * (S::ROW * 2), j, look(t, j));
+      if (copies(key % KEYS)) copyAny(t, mine, mine.to + key / KEYS * (Stage::SIZE * 2) + (key % KEYS - mine.key) * (Stage::ROW * 2), j, look(t, j));
     }
   } else {
 #pragma unroll 1
     for (int i = 0; i < (started > t.old ? depth : 0); i++) {
-      if (FRESH) copyFresh(t, mine, i * (S::SIZE * 2), t.from + i * KEYS);
-      else copyStep<SHARE, OWN>(t, mine, i * (S::SIZE * 2), t.from + i * KEYS);
+      if (FRESH) copyFresh(t, mine, i * (Stage::SIZE * 2), t.from + i * KEYS);
+      else copyStep(t, mine, i * (Stage::SIZE * 2), t.from + i * KEYS);
     }
   }
   if (KEEP && !EARLY) ask();
@@ -378,7 +365,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     for (int i = threadIdx.x; i < TILE * (HEAD_DIM / 8); i += THREADS) {
       const int p = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;
       const u16 *at = t.q + outOf(t, min(p, t.pairs - 1)) + d;
-      copyChunk<false>(t, queries + (GROUPED ? inPanels(TILE, p, d / 8) : (p * PITCH + d) * 2), (unsigned long long)at, p < t.pairs ? 16 : 0);
+      copyChunk(t, queries + (WARPGROUPS ? inPanels(TILE, p, d / 8) : (p * PITCH + d) * 2), (unsigned long long)at, p < t.pairs ? 16 : 0, false);
     }
   }
   commit();
@@ -396,57 +383,60 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     else if (i == 0) arrive<0>();
     else if (depth == DEPTH) arrive<DEPTH - 2>();
     else arrive<DEPTH < 3 ? 0 : DEPTH - 3>();
-    if (GROUPED) asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); // the tensor cores read what copies wrote
+    if (WARPGROUPS) asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); // the tensor cores read what copies wrote
     if (OWN) __syncwarp();
     else __syncthreads();
     const int freed = free;
     auto refill = [&]() {
       if (i > 0 && j + (depth - 1) * KEYS < t.to) {
-        fetch<SHARE, OWN>(t, mine, freed * (S::SIZE * 2), j + (depth - 1) * KEYS, ahead, FRESH);
-        if (!FRESH) copyStep<SHARE, OWN>(t, mine, freed * (S::SIZE * 2), j + (depth - 1) * KEYS);
-        if (WIDE || j + depth * KEYS < t.to) ahead = find<OWN>(t, j + depth * KEYS, FRESH);
+        fetch(t, mine, freed * (Stage::SIZE * 2), j + (depth - 1) * KEYS, ahead, FRESH);
+        if (!FRESH) copyStep(t, mine, freed * (Stage::SIZE * 2), j + (depth - 1) * KEYS);
+        if (WIDE || j + depth * KEYS < t.to) ahead = find(t, j + depth * KEYS, FRESH);
       }
       commit();
     };
-    if (!GROUPED) refill(); // a warpgroup does so while it multiplies
-    const u32 stage = first + turn * (S::SIZE * 2);
+    if (!WARPGROUPS) refill(); // a warpgroup does so while it multiplies
+    const u32 stage = first + turn * (Stage::SIZE * 2);
+#if !WARPGROUPS
+    const int matrix = lane / 8, line = lane % 8;
     const u32 keys = stage + (((matrix >> 1) * 8 + line) * PITCH + (matrix & 1) * 8) * 2;
     const u32 values = stage + ((KEYS + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8) * 2;
+#endif
     free = turn;
     turn = turn == depth - 1 ? 0 : turn + 1;
 #pragma unroll 1
-    for (int n = SHARE ? warp * STEP : 0, end = SHARE ? n + STEP : KEYS; n < end; n += STEP) {
-      if (!GROUPED && (idle || j + n >= min(t.to, high))) break; // the warps of a group work together
-      if (!GROUPED && j + n + STEP <= low) continue;
+    for (int n = LARGE ? 0 : warp * STEP, end = LARGE ? KEYS : n + STEP; n < end; n += STEP) {
+      if (!WARPGROUPS && (idle || j + n >= min(t.to, high))) break; // the warps of a group work together
+      if (!WARPGROUPS && j + n + STEP <= low) continue;
       float s[M][STEP / 8][4];
-      if constexpr (GROUPED) {
-        multiplyKeys(s, queries, stage);
-        refill();
-        finish(s);
-      } else {
+#if WARPGROUPS
+      multiplyKeys(s, queries, stage);
+      refill();
+      finish(s);
+#else
 #pragma unroll
-        for (int m = 0; m < M; m++)
+      for (int m = 0; m < M; m++)
 #pragma unroll
-          for (int c = 0; c < STEP / 2; c++) s[m][c / 4][c % 4] = 0.f;
+        for (int c = 0; c < STEP / 2; c++) s[m][c / 4][c % 4] = 0.f;
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 16; i++) {
-          u32 a[M][4];
-          if (!KEEP) {
+      for (int i = 0; i < HEAD_DIM / 16; i++) {
+        u32 a[M][4];
+        if (!KEEP) {
 #pragma unroll
-            for (int m = 0; m < M; m++) load4(a[m], queries + ((base + ROWS * m + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8 + i * 16) * 2);
-          }
+          for (int m = 0; m < M; m++) load4(a[m], queries + ((base + ROWS * m + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8 + i * 16) * 2);
+        }
 #pragma unroll
-          for (int c = 0; c < STEP / 16; c++) {
-            u32 b[4];
-            load4(b, keys + n * (PITCH * 2) + (c * 16 * PITCH + i * 16) * 2);
+        for (int c = 0; c < STEP / 16; c++) {
+          u32 b[4];
+          load4(b, keys + n * (PITCH * 2) + (c * 16 * PITCH + i * 16) * 2);
 #pragma unroll
-            for (int m = 0; m < M; m++) {
-              mma(s[m][2 * c], KEEP ? query[m][i] : a[m], b[0], b[1]);
-              mma(s[m][2 * c + 1], KEEP ? query[m][i] : a[m], b[2], b[3]);
-            }
+          for (int m = 0; m < M; m++) {
+            mma(s[m][2 * c], KEEP ? query[m][i] : a[m], b[0], b[1]);
+            mma(s[m][2 * c + 1], KEEP ? query[m][i] : a[m], b[2], b[3]);
           }
         }
       }
+#endif
       if (NEGATIVE) {
 #pragma unroll
         for (int m = 0; m < M; m++)
@@ -508,26 +498,26 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
             p[m][c / 2][c % 2 * 2 + h] = two(w0, w1, Q_TYPE);
           }
         }
-      if constexpr (GROUPED) {
-        multiplyValues(sum, p, stage + S::VALUE * 2);
-      } else {
+#if WARPGROUPS
+      multiplyValues(sum, p, stage + Stage::VALUE * 2);
+#else
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 16; i++)
+      for (int i = 0; i < HEAD_DIM / 16; i++)
 #pragma unroll
-          for (int c = 0; c < STEP / 16; c++) {
-            u32 b[4];
-            load4t(b, values + n * (PITCH * 2) + (c * 16 * PITCH + i * 16) * 2);
+        for (int c = 0; c < STEP / 16; c++) {
+          u32 b[4];
+          load4t(b, values + n * (PITCH * 2) + (c * 16 * PITCH + i * 16) * 2);
 #pragma unroll
-            for (int m = 0; m < M; m++) {
-              mma(sum[m][2 * i], p[m][c], b[0], b[1]);
-              mma(sum[m][2 * i + 1], p[m][c], b[2], b[3]);
-            }
+          for (int m = 0; m < M; m++) {
+            mma(sum[m][2 * i], p[m][c], b[0], b[1]);
+            mma(sum[m][2 * i + 1], p[m][c], b[2], b[3]);
           }
-      }
+        }
+#endif
     }
   }
   added.finish(t);
-  if (SHARE) markReal(t, slot);
+  if (!LARGE) markReal(t, slot);
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
@@ -535,40 +525,39 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
       total[m][h] += __shfl_xor_sync(~0u, total[m][h], 1);
       total[m][h] += __shfl_xor_sync(~0u, total[m][h], 2);
     }
-  if (!SHARE) {
-    constexpr int WRITES = GROUPED ? 4 : 1; // registers of results that a thread writes at once: code for four is long
+#if LARGE
+  constexpr int WRITES = WARPGROUPS ? 4 : 1; // registers of results that a thread writes at once: code for four is long
 #pragma unroll
-    for (int m = 0; m < M; m++)
+  for (int m = 0; m < M; m++)
 #pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const int p = base + ROWS * m + 8 * h + lane / 4;
-        if (t.parts > 1) {
-          if (p >= t.pairs) continue;
-          float *part = partOf(t, p, t.part) + lane % 4 * 2;
+    for (int h = 0; h < 2; h++) {
+      const int p = base + ROWS * m + 8 * h + lane / 4;
+      if (t.parts > 1) {
+        if (p >= t.pairs) continue;
+        float *part = partOf(t, p, t.part) + lane % 4 * 2;
 #pragma unroll
-          for (int i = 0; i < HEAD_DIM / 8; i++) *(float2 *)(part + i * 8) = make_float2(sum[m][i][2 * h], sum[m][i][2 * h + 1]);
-          if (lane % 4 == 0) *(float2 *)(part + PART - 4) = make_float2(top[m][h] * unit, total[m][h]);
-          continue;
-        }
-        const int last = min(p, t.pairs - 1);
-        const bool in = p < t.pairs, real = t.slots[rowOf(t, last)] >= 0 && total[m][h] != 0.f;
-        const float by = __fdividef(1.f, total[m][h]);
-        u16 *o = t.o + outOf(t, last);
-#pragma unroll
-        for (int i = 0; i < HEAD_DIM / 8; i += WRITES) {
-          u32 x[WRITES];
-#pragma unroll
-          for (int e = 0; e < WRITES; e++) x[e] = real ? two(sum[m][i + e][2 * h] * by, sum[m][i + e][2 * h + 1] * by, Q_TYPE) : 0;
-          if constexpr (WRITES == 4) {
-            transpose(x);
-            if (in) *(uint4 *)(o + i * 8 + lane % 4 * 8) = make_uint4(x[0], x[1], x[2], x[3]);
-          } else if (in) {
-            *(u32 *)(o + i * 8 + lane % 4 * 2) = x[0];
-          }
-        }
+        for (int i = 0; i < HEAD_DIM / 8; i++) *(float2 *)(part + i * 8) = make_float2(sum[m][i][2 * h], sum[m][i][2 * h + 1]);
+        if (lane % 4 == 0) *(float2 *)(part + PART - 4) = make_float2(top[m][h] * unit, total[m][h]);
+        continue;
       }
-    return;
-  }
+      const int last = min(p, t.pairs - 1);
+      const bool in = p < t.pairs, real = t.slots[rowOf(t, last)] >= 0 && total[m][h] != 0.f;
+      const float by = __fdividef(1.f, total[m][h]);
+      u16 *o = t.o + outOf(t, last);
+#pragma unroll
+      for (int i = 0; i < HEAD_DIM / 8; i += WRITES) {
+        u32 x[WRITES];
+#pragma unroll
+        for (int e = 0; e < WRITES; e++) x[e] = real ? two(sum[m][i + e][2 * h] * by, sum[m][i + e][2 * h + 1] * by, Q_TYPE) : 0;
+#if WARPGROUPS
+        transpose(x);
+        if (in) *(uint4 *)(o + i * 8 + lane % 4 * 8) = make_uint4(x[0], x[1], x[2], x[3]);
+#else
+        if (in) *(u32 *)(o + i * 8 + lane % 4 * 2) = x[0];
+#endif
+      }
+    }
+#else
   arrive<0>(); // of a part without keys
   if (OWN) __syncwarp();
   else __syncthreads();
@@ -576,7 +565,7 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
   for (int h = 0; h < 2; h++) {
     const int p = lane / 4 + 8 * h;
     if (p >= t.pairs) continue;
-    float *sums = sumsOf<OWN>(stages, warp, p);
+    float *sums = sumsOf(stages, warp, p);
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 8; i++) *(float2 *)(sums + i * 8 + lane % 4 * 2) = make_float2(sum[0][i][2 * h], sum[0][i][2 * h + 1]);
     if (lane % 4 == 0) *(float2 *)(sums + HEAD_DIM) = make_float2(top[0][h] * unit, total[0][h]);
@@ -589,27 +578,18 @@ __device__ __forceinline__ void attend(Task &t, u16 *stages) {
     float2 of[WARPS]; // top and total
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
-      of[w] = *(const float2 *)(sumsOf<OWN>(stages, w, p) + HEAD_DIM);
+      of[w] = *(const float2 *)(sumsOf(stages, w, p) + HEAD_DIM);
       best = fmaxf(best, of[w].x);
     }
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
       const float by = power(of[w].x - based(best));
-      const float4 y = *(const float4 *)(sumsOf<OWN>(stages, w, p) + d);
+      const float4 y = *(const float4 *)(sumsOf(stages, w, p) + d);
       all += by * of[w].y;
       x[0] += by * y.x, x[1] += by * y.y, x[2] += by * y.z, x[3] += by * y.w;
     }
     put(t, p, d, x, best, all);
   }
-}
-
-__device__ __forceinline__ void attend(Task &t, char *shared) {
-#if LARGE
-  constexpr bool keep = OPERANDS == 1 || STAGES < 3;
-  attend<OPERANDS, false, keep ? STAGES : STAGES - 1, keep>(t, (u16 *)shared);
-  if (t.parts > 1) combine<4>(t);
-#else
-  attend<1, true, STAGES, true>(t, (u16 *)shared);
-  if (t.parts > 1) combine<8>(t);
 #endif
+  if (t.parts > 1) combine<LARGE ? 4 : 8>(t);
 }
