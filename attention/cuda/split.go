@@ -15,7 +15,7 @@ type split struct {
 // most is the most parts that any context has.
 func (s *split) most() int { return max(s.parts, s.more) }
 
-// turn says where a launch is among those of its call: the kernel has the same numbers.
+// turn says where a launch is among those of its call. The kernel has the same numbers (common.cu).
 type turn uint64
 
 const (
@@ -45,15 +45,16 @@ func (o *Op) launches(s *attention.Shape, k *kinds, recorded, warm bool) (of [2]
 	of[0], n = launch{variant: small, resident: resident, least: 1, most: math.MaxInt32}, 1
 	if !recorded && k.large.Large {
 		of[0].most = smallTile
-		if warm || o.step.widest*small.Group > smallTile {
-			of[1] = of[0]
-			of[0] = launch{variant: &k.large, resident: k.large.Resident, least: 1, most: math.MaxInt32}
-			switch {
-			case warm:
-				n = 2
-			case o.step.narrowest*small.Group <= smallTile:
-				of[0].least, of[0].turn, of[1].turn, n = smallTile+1, first, second, 2
-			}
+		large := launch{variant: &k.large, resident: k.large.Resident, least: 1, most: math.MaxInt32}
+		wide, narrow := o.step.widest*small.Group > smallTile, o.step.narrowest*small.Group <= smallTile
+		switch {
+		case warm:
+			of, n = [2]launch{large, of[0]}, 2
+		case wide && narrow:
+			large.least, large.turn, of[0].turn = smallTile+1, first, second
+			of, n = [2]launch{large, of[0]}, 2
+		case wide:
+			of[0] = large
 		}
 	}
 	for i := range of[:n] {
