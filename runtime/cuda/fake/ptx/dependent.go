@@ -38,9 +38,9 @@ func (c *Chain) Clear() {
 
 var errLoose = errors.New("the kernel before started before earlier ones ended, and ended without griddepcontrol.wait: the wait of this one would not be for these")
 
-// begin begins a launch. late tells that its kernel lets the next one begin behind a wait.
-func (c *Chain) begin(early, late bool) error {
-	if early && c.loose {
+// begin begins a launch. late tells that its kernel may let the next one begin behind a wait.
+func (c *Chain) begin(late bool) error {
+	if c.loose {
 		return errLoose
 	}
 	c.only, c.passed = c.passed, false
@@ -55,7 +55,7 @@ func (c *Chain) begin(early, late bool) error {
 // end ends the launch. Unless it was early, those before it had ended when it began.
 func (c *Chain) end(early bool) {
 	c.loose = early && !c.waited
-	c.passed = c.follow && !c.hurried && !c.loose
+	c.passed = c.follow && !c.hurried
 }
 
 // words is global memory in words of 4 bytes. The zero words is empty.
@@ -147,14 +147,14 @@ func (w *warp) depend(at uint64, n, lane int, write bool) {
 // waitForEarlier is griddepcontrol.wait.
 func (w *warp) waitForEarlier(lanes uint32) {
 	w.waited |= lanes
-	if c := w.m.launch.Chain; c != nil && lanes != 0 {
+	if c := w.m.launch.Chain; c != nil {
 		c.waited = true
 	}
 }
 
 // letNextBegin is griddepcontrol.launch_dependents.
 func (w *warp) letNextBegin(lanes uint32) {
-	if c := w.m.launch.Chain; c != nil && w.m.launch.Early && lanes&^w.waited != 0 {
+	if c := w.m.launch.Chain; c != nil && lanes&^w.waited != 0 {
 		c.hurried = true
 	}
 }

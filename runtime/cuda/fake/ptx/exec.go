@@ -295,7 +295,7 @@ func (m *Machine) Run(e *Entry, l Launch) (err error) {
 	m.launches++
 	m.owners.clear()
 	if l.Chain != nil {
-		if err := l.Chain.begin(l.Early, e.late); err != nil {
+		if err := l.Chain.begin(e.late); err != nil {
 			return &Error{Fault: RaceFault, Kernel: e.Name, Text: err.Error()}
 		}
 	}

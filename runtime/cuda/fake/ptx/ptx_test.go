@@ -716,39 +716,59 @@ func TestDependentLaunches(t *testing.T) {
 func TestPassedOn(t *testing.T) {
 	const wait, next = "griddepcontrol.wait;\n", "griddepcontrol.launch_dependents;\n"
 	const work = "ld.global.u32 %r1, [%in]; st.global.u32 [%out], %r1;\n"
+	const passes = wait + next + work
+	const read, write = "ld.global.u32 %r1, [%out+4];\n", "st.global.u32 [%out+4], %r1;\n" // of what came before both
 	const some = "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 7; @%p1 "
-	for _, c := range []struct{ name, second, third, fourth, says string }{
-		{"reads what came before both", wait + next + work, "ld.global.u32 %r1, [%out+4];" + wait, "", ""},
-		{"reads what came before both, which the second let begin at once", next + wait + work, "ld.global.u32 %r1, [%out+4];" + wait, "", "which an earlier kernel writes, are read"},
-		{"which some threads of the second let begin", some + wait + next + wait + work, "ld.global.u32 %r1, [%out+4];" + wait, "", "which an earlier kernel writes, are read"},
-		{"reads what the second writes", wait + next + work, "ld.global.u32 %r1, [%out];" + wait, "", "which an earlier kernel writes, are read"},
-		{"writes what the second writes", wait + next + work, "st.global.u32 [%out], %r1;" + wait, "", "which the kernel before works with, are written"},
-		{"writes what the second reads", wait + next + work, "st.global.u32 [%in], %r1;" + wait, "", "which the kernel before works with, are written"},
-		{"writes beside it", wait + next + work, "st.global.u32 [%out+8], %r1;" + wait, "", ""},
-		{"writes what came before both", wait + next + work, "st.global.u32 [%out+4], %r1;" + wait, "", ""},
-		{"reads, and does not wait in the end", wait + next + work, "ld.global.u32 %r1, [%out+4];", "", ""},
-		{"which one that waits follows", wait + next + work, "ld.global.u32 %r1, [%out+4];", wait, "ended without griddepcontrol.wait"},
-		{"of a second that does not wait", "ld.global.u32 %r1, [%out+8];" + next, wait, "", "ended without griddepcontrol.wait"},
-		{"what follows both waits", wait + next + work, "st.global.u32 [%out+8], %r1;" + wait, "ld.global.u32 %r1, [%out];" + wait, "which an earlier kernel writes, are read"},
-		{"what follows both waited", wait + next + work, "st.global.u32 [%out+8], %r1;" + wait, wait + "ld.global.u32 %r1, [%out]; ld.global.u32 %r1, [%out+8];", ""},
-		{"the third does not pass on", wait + next + work, "ld.global.u32 %r1, [%out+4];" + next + wait, "ld.global.u32 %r1, [%out+4];" + wait, "which an earlier kernel writes, are read"},
+	const cleared = "" // all before has ended
+	const reads, works, loose = "which an earlier kernel writes, are read", "which the kernel before works with, are written", "ended without griddepcontrol.wait"
+	for _, c := range []struct {
+		name     string
+		launches []string // that start early
+		says     string   // of the last one
+	}{
+		{"reads what came before both", []string{passes, read + wait}, ""},
+		{"writes it", []string{passes, write + wait}, ""},
+		{"writes beside it", []string{passes, "st.global.u32 [%out+8], %r1;" + wait}, ""},
+		{"reads what the second writes", []string{passes, "ld.global.u32 %r1, [%out];" + wait}, reads},
+		{"and writes beside it before", []string{passes, "st.global.u32 [%out+8], %r1; ld.global.u32 %r1, [%out];" + wait + next}, reads},
+		{"writes what the second writes", []string{passes, "st.global.u32 [%out], %r1;" + wait}, works},
+		{"writes what the second reads", []string{passes, "st.global.u32 [%in], %r1;" + wait}, works},
+		{"behind one that let it begin at once", []string{next + wait + work, read + wait}, reads},
+		{"behind one of which some threads did", []string{some + wait + next + wait + work, read + wait}, reads},
+		{"behind one that passes on, behind one that does not", []string{next + wait, passes, read + wait}, ""},
+		{"does not pass on", []string{passes, read + next + wait, read + wait}, reads},
+		{"does not wait in the end", []string{passes, read}, ""},
+		{"which one that waits follows", []string{passes, read, wait}, loose},
+		{"which one follows when all has ended", []string{passes, read, cleared, wait}, ""},
+		{"behind one that does not wait", []string{"ld.global.u32 %r1, [%out+8];" + next, wait}, loose},
+		{"the next one must not read what both write", []string{passes, "st.global.u32 [%out+8], %r1;" + wait, "ld.global.u32 %r1, [%out];" + wait}, reads},
+		{"unless it waits", []string{passes, "st.global.u32 [%out+8], %r1;" + wait, wait + "ld.global.u32 %r1, [%out]; ld.global.u32 %r1, [%out+8];"}, ""},
+		{"writes what others than the one before read and wrote", []string{passes, wait + next + "st.global.u32 [%out+8], %r1;", wait + next, "st.global.u32 [%out], %r1; st.global.u32 [%in], %r1;" + wait}, ""},
+		{"when all has ended nothing was passed on", []string{passes, cleared, write + wait}, "are written at 0x7f0000100004 before"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var chain Chain
 			var machine Machine
+			launch := func(body string, early bool) error {
+				m, err := Parse(text("", body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return machine.Run(m.Entries[0], Launch{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}, Params: []uint64{base, base + gap},
+					Memory: memory{make([]byte, 16), make([]byte, 16)}, Early: early, Chain: &chain})
+			}
 			for round := range 2 { // what is cleared is forgotten
 				chain.Clear()
-				var err error
-				for i, body := range []string{"st.global.u32 [%out+4], %r1;", c.second, c.third, c.fourth} {
-					if body == "" || err != nil {
-						break
+				err := launch(write, false)
+				for i, body := range c.launches {
+					if err != nil {
+						t.Fatalf("round %d, before launch %d: %v", round, i, err)
 					}
-					m, parseErr := Parse(text("", body))
-					if parseErr != nil {
-						t.Fatal(parseErr)
+					if body == cleared {
+						chain.Clear()
+						continue
 					}
-					err = machine.Run(m.Entries[0], Launch{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}, Params: []uint64{base, base + gap},
-						Memory: memory{make([]byte, 16), make([]byte, 16)}, Early: i > 0, Chain: &chain})
+					err = launch(body, true)
 				}
 				if c.says == "" {
 					if err != nil {
