@@ -354,7 +354,7 @@ func TestKinds(t *testing.T) {
 		}
 		return got[0]
 	}
-	const small, any = 16, math.MaxInt32
+	const small, every = 16, math.MaxInt32
 	all("a size without large tiles", launch(4, false, 1), 256, small)
 	if r.asked != 1 {
 		t.Errorf("code was asked for %d times while sizes are small", r.asked)
@@ -364,16 +364,16 @@ func TestKinds(t *testing.T) {
 		t.Errorf("code was asked for %d times in sizes with large tiles", r.asked)
 	}
 	many := all("a larger size", launch(16, false, 4, 1), 128, small)
-	large := all("a chunk", launch(8, false, 8), 128, any)
+	large := all("a chunk", launch(8, false, 8), 128, every)
 	if large.shared <= many.shared {
 		t.Errorf("blocks of %d bytes for large tiles, of %d for small ones", large.shared, many.shared)
 	}
-	if again := all("a chunk in a larger size", launch(16, false, 8, 5), 128, any); again.shared != large.shared {
+	if again := all("a chunk in a larger size", launch(16, false, 8, 5), 128, every); again.shared != large.shared {
 		t.Errorf("large tiles in blocks of %d and %d bytes", large.shared, again.shared)
 	}
 	for operands, threads := range map[int64]uint32{8: 256, 16: 128} {
 		got := launch(operands, false, 5, 1, 2)
-		if len(got) != 2 || got[0].least != small+1 || got[0].most != any || got[0].shared != large.shared || got[0].grid[1] != 3 || got[0].turn != 1 ||
+		if len(got) != 2 || got[0].least != small+1 || got[0].most != every || got[0].shared != large.shared || got[0].grid[1] != 3 || got[0].turn != 1 ||
 			got[1].least != 1 || got[1].most != small || got[1].threads != threads || got[1].grid[1] != 3 || got[1].turn != 2 {
 			t.Errorf("a chunk beside decodes, of %d: %+v", operands, got)
 		}
@@ -383,7 +383,7 @@ func TestKinds(t *testing.T) {
 			t.Errorf("beside each other: %+v", got)
 		}
 	}
-	if g := all("a graph", launch(16, true, 8), many.threads, any); g.shared != many.shared {
+	if g := all("a graph", launch(16, true, 8), many.threads, every); g.shared != many.shared {
 		t.Errorf("a graph has blocks of %d bytes", g.shared)
 	}
 	if r.asked != 5 {
