@@ -37,6 +37,7 @@ typedef u16 KT;
 #define FIRST 1
 #define SECOND 2
 
+// What the launch before wrote is there from here on, and what those before it wrote that it waited for.
 __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
