@@ -66,8 +66,15 @@ func (d *dumper) program(p *Program) {
 	for i := range p.Steps {
 		d.step(p, i, &p.Steps[i])
 	}
+	first := make(map[compiled]int)
 	for i, k := range p.Kernels {
-		d.linef("kernel %d %q %s", i, k.Name, name(formatNames[:], k.Format))
+		line := fmt.Sprintf("kernel %d %q %s", i, k.Name, name(formatNames[:], k.Format))
+		if n, ok := first[k.compiled()]; ok {
+			d.linef("%s, in the code of kernel %d", line, n)
+			continue
+		}
+		first[k.compiled()] = i
+		d.linef("%s", line)
 		d.code(k)
 	}
 }

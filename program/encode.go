@@ -99,12 +99,7 @@ func encodeProgram(w *wire.Writer, p *Program) {
 		w.I32(b.First)
 		w.I32(b.Last)
 	})
-	list(w, p.Kernels, func(w *wire.Writer, k *Kernel) {
-		w.Str(k.Name)
-		w.U8(uint8(k.Format))
-		w.Bytes(k.Code)
-		w.Bytes(k.PTX)
-	})
+	encodeKernels(w, p.Kernels)
 	list(w, p.Steps, encodeStep)
 }
 
@@ -127,11 +122,65 @@ func decodeProgram(r *wire.Reader) *Program {
 			return Buffer{Kind: BufferKind(r.U8()), Index: r.I32(), DType: dtype.DType(r.U8()), Shape: r.Dims(), Strides: r.Dims(),
 				Align: r.I32(), First: r.I32(), Last: r.I32()}
 		}),
-		Kernels: wire.List(r, 13, func() Kernel {
-			return Kernel{Name: r.Str(), Format: KernelFormat(r.U8()), Code: r.Bytes(), PTX: r.Bytes()}
-		}),
-		Steps: wire.List(r, minStep, func() Step { return decodeStep(r, true) }),
+		Kernels: decodeKernels(r),
+		Steps:   wire.List(r, minStep, func() Step { return decodeStep(r, true) }),
 	}
+}
+
+// compiled is what kernels of one compilation have in common.
+type compiled struct {
+	format    KernelFormat
+	code, ptx string
+}
+
+func (k *Kernel) compiled() compiled { return compiled{k.Format, string(k.Code), string(k.PTX)} }
+
+// encodeKernels writes kernels: a name and which kernel before it has the same code,
+// counted from 1; or 0 and the code.
+func encodeKernels(w *wire.Writer, ks []Kernel) {
+	first := make(map[compiled]int, len(ks))
+	w.Len(len(ks))
+	for i := range ks {
+		k := &ks[i]
+		w.Str(k.Name)
+		of := k.compiled()
+		w.Len(first[of])
+		if first[of] > 0 {
+			continue
+		}
+		first[of] = i + 1
+		w.U8(uint8(k.Format))
+		w.Bytes(k.Code)
+		w.Bytes(k.PTX)
+	}
+}
+
+// decodeKernels reads kernels. Those of one compilation have the same memory.
+func decodeKernels(r *wire.Reader) []Kernel {
+	var ks []Kernel
+	first := make(map[compiled]int)
+	for range r.Len(8) {
+		k := Kernel{Name: r.Str()}
+		switch like := int64(r.U32()); {
+		case like == 0:
+			k.Format, k.Code, k.PTX = KernelFormat(r.U8()), r.Bytes(), r.Bytes()
+			of := k.compiled()
+			if first[of] > 0 {
+				r.Fail(fmt.Errorf("kernel %d has code of its own, which is that of kernel %d", len(ks), first[of]-1))
+			}
+			first[of] = len(ks) + 1
+		case like > int64(len(ks)) || int64(first[ks[like-1].compiled()]) != like:
+			r.Fail(fmt.Errorf("kernel %d has the code of kernel %d, which is none before it with code of its own", len(ks), like-1))
+		default:
+			same := &ks[like-1]
+			k.Format, k.Code, k.PTX = same.Format, same.Code, same.PTX
+		}
+		if r.Err() != nil {
+			return nil
+		}
+		ks = append(ks, k)
+	}
+	return ks
 }
 
 func encodeGuard(w *wire.Writer, g *Guard) {

@@ -2,11 +2,14 @@ package program_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -100,4 +103,62 @@ func TestDecodeErrors(t *testing.T) {
 	if _, err := program.Decode(append(bytes.Clone(b), 0)); !errors.Is(err, program.ErrCorrupt) {
 		t.Errorf("a byte more: %v", err)
 	}
+}
+
+// TestOneCompilation: code that kernels have in common is written once, read into one memory, and has one encoding.
+func TestOneCompilation(t *testing.T) {
+	code := bytes.Repeat([]byte{7}, 1000)
+	kernel := func(name string, code []byte) program.Kernel {
+		return program.Kernel{Name: name, Format: program.KernelCUDA, Code: bytes.Clone(code)}
+	}
+	p := &program.Program{Target: "cuda:sm_90", Kernels: []program.Kernel{kernel("a", code), kernel("b", code[1:]), kernel("c", code), kernel("d", code)}}
+	b := encode(t, p)
+	if n := bytes.Count(b, code[1:]); n != 2 {
+		t.Errorf("%d copies of two codes", n)
+	}
+	q, err := program.Decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(p, q); d != "" {
+		t.Errorf("decoded differs:\n%s", d)
+	}
+	if &q.Kernels[0].Code[0] != &q.Kernels[3].Code[0] || &q.Kernels[0].Code[0] == &q.Kernels[1].Code[0] {
+		t.Error("one compilation is not one memory, or two are")
+	}
+	p.Kernels[2].Format = program.KernelVec
+	if err := p.Validate(); err == nil {
+		t.Error("a vector kernel of machine code is valid")
+	}
+
+	// Behind a name of one letter stands which kernel has the same code, counted from 1.
+	at := func(name string) int { return bytes.LastIndex(b, []byte("\x01\x00\x00\x00"+name)) + 5 }
+	for _, c := range []struct {
+		name string
+		like byte
+		want string
+	}{
+		{"c", 3, "kernel 2 has the code of kernel 2, which is none before it"},
+		{"c", 4, "kernel 2 has the code of kernel 3, which is none before it"},
+		{"d", 3, "kernel 3 has the code of kernel 2, which is none before it with code of its own"},
+	} {
+		body := bytes.Clone(b[:len(b)-sha256.Size])
+		body[at(c.name)] = c.like
+		if _, err := program.Decode(signed(body)); !errors.Is(err, program.ErrCorrupt) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s like %d: %v", c.name, c.like, err)
+		}
+	}
+	own := binary.LittleEndian.AppendUint32([]byte{0, 0, 0, 0, byte(program.KernelCUDA)}, uint32(len(code)))
+	own = append(append(own, code...), 0, 0, 0, 0)
+	body := b[:len(b)-sha256.Size]
+	body = slices.Concat(body[:at("c")], own, body[at("c")+4:])
+	if _, err := program.Decode(signed(body)); !errors.Is(err, program.ErrCorrupt) || !strings.Contains(err.Error(), "kernel 2 has code of its own, which is that of kernel 0") {
+		t.Errorf("code twice: %v", err)
+	}
+}
+
+// signed returns a body with its checksum.
+func signed(body []byte) []byte {
+	sum := sha256.Sum256(body)
+	return append(bytes.Clone(body), sum[:]...)
 }

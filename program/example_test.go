@@ -79,7 +79,8 @@ func example(t testing.TB) *program.Program {
 			{Kind: program.BufferParam, Index: 2, DType: dtype.BF16, Shape: []dim.Dim{dim.Sym("B")}},
 			{Kind: program.BufferScratch, DType: dtype.U8, Shape: []dim.Dim{dim.Const(16)}, First: 3, Last: 4},
 		},
-		Kernels: []program.Kernel{{Name: "add", Format: program.KernelVec, Code: addKernel(t)}, {Name: "add_cuda", Format: program.KernelCUDA, Code: []byte("\x7fELF"), PTX: stored(".version 8.0\n.target sm_90")}},
+		Kernels: []program.Kernel{{Name: "add", Format: program.KernelVec, Code: addKernel(t)}, {Name: "add_cuda", Format: program.KernelCUDA, Code: []byte("\x7fELF"), PTX: stored(".version 8.0\n.target sm_90")},
+			{Name: "add_cuda_wide", Format: program.KernelCUDA, Code: []byte("\x7fELF"), PTX: stored(".version 8.0\n.target sm_90")}}, // one compilation
 		Steps: []program.Step{
 			{Kernel: 0, Args: []int32{0, 1, 2}, Origin: 3},
 			{Kind: program.StepExtern, Extern: "my::op", Args: []int32{2, 4, 5}, Origin: 4, Lane: 1, Wait: []int32{0}, Attrs: []program.Attr{
@@ -91,7 +92,7 @@ func example(t testing.TB) *program.Program {
 				{Guard: program.Guard{Expr: n, Lo: 17, Hi: 8192}, Steps: []program.Step{
 					{Kind: program.StepLibrary, Extern: "cublaslt.matmul", Args: []int32{2, 3}, Origin: 4, Attrs: []program.Attr{{Name: "depth", Kind: program.AttrDim, Dim: dim.Const(4)}}},
 					{Kind: program.StepCopy, Args: []int32{3, 2}, Origin: 5}}},
-				{Steps: []program.Step{{Kernel: 1, Args: []int32{2, 1, 3}, Origin: 5,
+				{Steps: []program.Step{{Kernel: 2, Args: []int32{2, 1, 3}, Origin: 5,
 					Launch: program.Launch{Grid: [3]dim.Dim{wide, dim.Sym("device.sms"), dim.Const(1)}, Block: [3]int32{128, 1, 1}, Shared: parse(t, "4*N"),
 						Attrs: []program.Attr{{Name: "pdl", Kind: program.AttrBool, Bool: true}}}}}}}},
 			{Kind: program.StepFill, Args: []int32{6}, Origin: -1, Attrs: []program.Attr{{Name: program.PatternAttr, Kind: program.AttrString, Str: "\x00\x3f"}}},

@@ -17,8 +17,7 @@ func FuzzDecode(f *testing.F) {
 	small := encode(f, &program.Program{Target: "host"})
 	f.Add(small[:len(small)-sha256.Size])
 	f.Fuzz(func(t *testing.T, body []byte) {
-		sum := sha256.Sum256(body)
-		data := append(bytes.Clone(body), sum[:]...)
+		data := signed(body)
 		p, err := program.Decode(data)
 		if err != nil {
 			return

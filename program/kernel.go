@@ -17,7 +17,9 @@ const (
 	KernelCUDA                     // a GPU's: Code is a cubin, PTX the same for later GPUs
 )
 
-// Kernel is code for the target. Several steps may use one.
+// Kernel is code for the target. Several steps may use one. Kernels that were compiled
+// together have the same code, which has all of them: the encoding has it once, and a
+// device loads it once.
 type Kernel struct {
 	Name   string
 	Format KernelFormat

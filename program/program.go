@@ -15,7 +15,7 @@ import (
 
 // FormatVersion is the version of the encoding that Encode writes and Decode
 // accepts. Any change of bytes for the same Program needs another number.
-const FormatVersion = 4
+const FormatVersion = 5
 
 // Program is one compiled piece for one shape.
 type Program struct {

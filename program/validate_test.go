@@ -77,8 +77,8 @@ func TestValidate(t *testing.T) {
 		{"kernel 0 (add): unknown symbol N", func(p *P) {
 			*p = P{Target: "host", Kernels: p.Kernels[:1]}
 		}},
-		{"step 0: kernel 2 of 2", func(p *P) { p.Steps[0].Kernel = 2 }},
-		{"step 0: kernel -1 of 2", func(p *P) { p.Steps[0].Kernel = -1 }},
+		{"step 0: kernel 3 of 3", func(p *P) { p.Steps[0].Kernel = 3 }},
+		{"step 0: kernel -1 of 3", func(p *P) { p.Steps[0].Kernel = -1 }},
 		{"step 0: 2 buffers for a kernel of 3", func(p *P) { p.Steps[0].Args = p.Steps[0].Args[:2] }},
 		{"step 0: buffer 7 of 7", func(p *P) { p.Steps[0].Args[1] = 7 }},
 		{"step 0: buffer -1 of 7", func(p *P) { p.Steps[0].Args[1] = -1 }},
@@ -88,7 +88,7 @@ func TestValidate(t *testing.T) {
 		{"step 1: buffer 1 is not contiguous", func(p *P) { p.Steps[1].Args[0] = 1 }},
 		{"step 2: waits for step 2", func(p *P) { p.Steps[2].Wait[1] = 2 }},
 		{"step 2: waits for step -1", func(p *P) { p.Steps[2].Wait[1] = -1 }},
-		{"step 2: variant 0: step 0: kernel 5 of 2", func(p *P) { p.Steps[2].Variants[0].Steps[0].Kernel = 5 }},
+		{"step 2: variant 0: step 0: kernel 5 of 3", func(p *P) { p.Steps[2].Variants[0].Steps[0].Kernel = 5 }},
 		{"step 2: variant 0: N in [9, 8]", func(p *P) { p.Steps[2].Variants[0].Guard.Lo, p.Steps[2].Variants[0].Guard.Hi = 9, 8 }},
 		{"step 2: variant 1: step 1: a copy of 1 buffers", func(p *P) { p.Steps[2].Variants[1].Steps[1].Args = []int32{3} }},
 		{"step 2: variant 1: step 0: buffer 6 is used outside its lifetime", func(p *P) { p.Steps[2].Variants[1].Steps[0].Args[0] = 6 }},
