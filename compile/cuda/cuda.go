@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"pwc/compile"
 	"pwc/compile/loop"
 	"pwc/ir/dim"
@@ -62,13 +60,6 @@ func (g gpu) device() program.Guard {
 	return program.Guard{Expr: version, Lo: int64(g.arch), Hi: int64(g.arch)}
 }
 
-// made is the kernel of one source, compiled once.
-type made struct {
-	once   sync.Once
-	kernel program.Kernel
-	err    error
-}
-
 // MinArch is the least architecture that kernels are made for: the first with
 // bf16 tensor cores and asynchronous copies.
 const MinArch = 80
@@ -115,6 +106,9 @@ type Source struct {
 	Arch   string        // which it is compiled for: "sm_90"
 	Text   string
 	Launch program.Launch
+
+	part  part
+	joins bool // it is compiled together with a neighbour: see unit
 }
 
 // Sources returns the sources of a kernel: those for one architecture alone, which where
@@ -165,41 +159,4 @@ func (b *Backend) lower(k *loop.Kernel, beside ...*loop.Kernel) (compile.Code, e
 		err = b.lowerLibrary(k, &out)
 	}
 	return out, err
-}
-
-// lowerSources compiles sources side by side, each a variant.
-func (b *Backend) lowerSources(sources []Source) (compile.Code, error) {
-	out := compile.Code{Variants: make([]compile.Variant, len(sources))}
-	var g errgroup.Group
-	for i, s := range sources {
-		g.Go(func() error {
-			kernel, err := b.compile(s)
-			out.Variants[i] = compile.Variant{Guard: s.Guard, Device: s.Device, Steps: []compile.Step{{Kernel: kernel, Launch: s.Launch}}}
-			return err
-		})
-	}
-	return out, g.Wait()
-}
-
-// compile returns the kernel of a source.
-func (b *Backend) compile(s Source) (program.Kernel, error) {
-	key := sha256.Sum256([]byte(s.Arch + s.Text))
-	b.mu.Lock()
-	m := b.made[key]
-	if m == nil {
-		m = &made{}
-		b.made[key] = m
-	}
-	b.mu.Unlock()
-	m.once.Do(func() {
-		cubin, ptx, err := b.compiler.Compile(context.Background(), s.Text, s.Name+".cu", s.Arch)
-		if s.Arch != b.gpu.String() {
-			ptx = nil // no other GPU could compile it
-		}
-		if err == nil {
-			m.kernel, err = program.CUDAKernel(s.Name, cubin, ptx)
-		}
-		m.err = err
-	})
-	return m.kernel, m.err
 }

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -362,18 +363,13 @@ func (e *emitter) finish(does string) Source {
 	if len(e.faults) > 0 {
 		args = append(args, "unsigned int *faults")
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "// %s\n", does)
-	e.prelude(&b)
 	bounds := fmt.Sprint(e.threads)
 	if e.blocks > 0 {
 		bounds += fmt.Sprintf(", %d", e.blocks)
 	}
-	fmt.Fprintf(&b, "extern \"C\" __global__ void __launch_bounds__(%s)\n%s(%s) {\n", bounds, e.name, strings.Join(args, ", "))
-	b.WriteString(narrow.String())
-	b.WriteString(e.body.String())
-	b.WriteString("}\n")
-	return Source{Name: e.name, Arch: e.gpu.String(), Text: b.String(), Launch: e.launch()}
+	p := part{does: does, used: e.used, made: e.made}
+	p.entry = fmt.Sprintf("extern \"C\" __global__ void __launch_bounds__(%s)\n%s(%s) {\n%s%s}\n", bounds, e.name, strings.Join(args, ", "), narrow.String(), e.body.String())
+	return Source{Name: e.name, Arch: e.gpu.String(), Text: text(p), Launch: e.launch(), part: p}
 }
 
 func (e *emitter) launch() program.Launch {
@@ -409,20 +405,40 @@ func (e *emitter) wait() {
 	}
 }
 
-// prelude writes the helpers that the kernel uses.
-func (e *emitter) prelude(b *strings.Builder) {
-	all := slices.Concat(helpers, productHelpers, streamHelpers, stripHelpers, e.made, warpgroupHelpers, groupHelpers, rowHelpers)
+// part is what a source has of one kernel.
+type part struct {
+	does  string          // a line about it
+	used  map[string]bool // helpers
+	made  []helper        // for this kernel alone
+	entry string
+}
+
+// text returns the source of kernels: the helpers that any of them uses, once, then the
+// kernels.
+func text(parts ...part) string {
+	var b, entries strings.Builder
+	var made []helper
+	used := make(map[string]bool)
+	for _, p := range parts {
+		fmt.Fprintf(&b, "// %s\n", p.does)
+		entries.WriteString(p.entry)
+		made = append(made, p.made...)
+		maps.Copy(used, p.used)
+	}
+	all := slices.Concat(helpers, productHelpers, streamHelpers, stripHelpers, made, warpgroupHelpers, groupHelpers, rowHelpers)
 	for _, h := range slices.Backward(all) { // needs come first in the list
-		if e.used[h.name] {
+		if used[h.name] {
 			for _, n := range h.needs {
-				e.used[n] = true
+				used[n] = true
 			}
 		}
 	}
 	for _, h := range all {
-		if e.used[h.name] {
+		if used[h.name] {
 			b.WriteString(strings.TrimPrefix(h.text, "\n"))
 			b.WriteByte('\n')
 		}
 	}
+	b.WriteString(entries.String())
+	return b.String()
 }

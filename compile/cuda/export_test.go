@@ -82,7 +82,7 @@ func (o Only) LowerChain(c *compile.Chain) (compile.Code, error) {
 	if err != nil {
 		return compile.Code{}, err
 	}
-	code, err := o.compile(s)
+	code, err := o.compile(unit{s})
 	steps = append(steps, compile.Step{Kernel: code, Launch: s.Launch, Args: f.from})
 	return compile.Code{Variants: []compile.Variant{{Steps: steps}}}, err
 }
@@ -96,7 +96,7 @@ func (o Only) Lower(k *loop.Kernel) (compile.Code, error) {
 	if err != nil {
 		return compile.Code{}, err
 	}
-	code, err := o.compile(s)
+	code, err := o.compile(unit{s})
 	return compile.One(code, s.Launch), err
 }
 
@@ -121,6 +121,6 @@ func (o OnlyGroup) Lower(k *loop.Kernel) (compile.Code, error) {
 	if err != nil {
 		return compile.Code{}, err
 	}
-	code, err := o.compile(s)
+	code, err := o.compile(unit{s})
 	return compile.One(code, s.Launch), err
 }

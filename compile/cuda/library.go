@@ -241,7 +241,7 @@ func (b *Backend) lowerLibrary(k *loop.Kernel, code *compile.Code) error {
 		if err != nil {
 			return err
 		}
-		kernel, err := b.compile(src)
+		kernel, err := b.compile(unit{src})
 		if err != nil {
 			return err
 		}

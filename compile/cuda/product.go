@@ -24,6 +24,7 @@ type productShape struct {
 	pitch   int  // floats between rows of sums
 	own     bool // for one architecture alone; the next shape is for the same rows
 	general bool // its code does not know the extents
+	joins   bool // it is compiled together with a neighbour: see unit
 	write   func(e *emitter, f *fused, p productShape, o *epilogue)
 
 	m, r, u, warps, mt, nt, wm, wn, fill, bm, bn, bk, stages, tm, tn int // of the kinds of kernels
@@ -150,7 +151,7 @@ func fusedKernel(f *fused, on gpu, p productShape) (Source, error) {
 		does = f.name
 	}
 	src := e.finish(does)
-	src.Device = device
+	src.Device, src.joins = device, p.joins
 	return src, e.err
 }
 
@@ -360,11 +361,7 @@ const operands = "x + first_row * x_row, x_row, (int)(rows - first_row), w, w_ro
 func (e *emitter) product(name string, params []any, args string) {
 	e.use(name)
 	e.use(map[string]string{"bf16": "mma_bf16", "f16": "mma_f16"}[e.elementOf()])
-	if e.cluster > 1 {
-		e.use("cluster_rank")
-	} else {
-		e.use("no_cluster")
-	}
+	e.use("cluster_rank")
 	if e.dependent() {
 		e.use("wait_for_previous")
 		e.use("let_next_start")

@@ -163,9 +163,12 @@ __device__ __forceinline__ unsigned cluster_rank() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
   return r;
 }
-`},
-	{"no_cluster", nil, `
-__device__ __forceinline__ unsigned cluster_rank() { return 0; }
+// rank_among is that in a cluster of so many blocks, which may be none.
+template <int CLUSTER>
+__device__ __forceinline__ unsigned rank_among() {
+  if constexpr (CLUSTER > 1) return cluster_rank();
+  return 0;
+}
 `},
 	{"in_block", nil, `
 // in_block is where another block has what this one has there in shared memory.
@@ -303,7 +306,7 @@ __device__ __forceinline__ void product_tile(float *part, const T *x, long long 
       weights.copy(base + stage * STAGE + BM * BK * 2 + at_row(r, p), w + column(r) * w_row + k + p * 8, k + p * 8 < K);
     }
   };
-  const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
+  const int steps = (K + BK - 1) / BK, first = steps * rank_among<CLUSTER>() / CLUSTER, end = steps * (rank_among<CLUSTER>() + 1) / CLUSTER;
   if (SOON) let_next_start();
   if (!EARLY) wait_for_previous();
   #pragma unroll

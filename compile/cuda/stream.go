@@ -29,7 +29,7 @@ func stream(rows, cols, mt, warps, stages int, depth int64) productShape {
 	warps = int(min(int64(warps), chunks))
 	stages = int(min(int64(stages), ceilDiv(chunks, int64(warps))*int64(cols/(16*mt))))
 	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: cols, split: warps, threads: warps * 32, pitch: cols + 4,
-		write: (*emitter).stream, mt: mt, nt: rows / 8, warps: warps, stages: stages}
+		joins: true, write: (*emitter).stream, mt: mt, nt: rows / 8, warps: warps, stages: stages}
 }
 
 // sumBytes is the shared memory for the sums of all warps.

@@ -14,7 +14,7 @@ import "fmt"
 // of a stage is one warp's, the fewer warps read the same of it.
 func strip(rows, cols, wm, wn, wk, bk, stages, cluster, blocks int) productShape {
 	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: cols, split: wk, threads: wm * wn * wk * 32, pitch: cols + 4,
-		cluster: cluster, blocks: blocks, write: (*emitter).strip, wm: wm, wn: wn, bk: bk, stages: stages}
+		cluster: cluster, blocks: blocks, joins: true, write: (*emitter).strip, wm: wm, wn: wn, bk: bk, stages: stages}
 }
 
 func (e *emitter) strip(_ *fused, p productShape, o *epilogue) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
         copy_async(base + stage * STAGE + at_row(i / PARTS, i % PARTS), (KEPT ? x_kept[n] : x_from(i)) + k, i / PARTS < rows && exists(k + i % PARTS * 8));
     }
   };
-  const int steps = (K + BK - 1) / BK, first = steps * cluster_rank() / CLUSTER, end = steps * (cluster_rank() + 1) / CLUSTER;
+  const int steps = (K + BK - 1) / BK, first = steps * rank_among<CLUSTER>() / CLUSTER, end = steps * (rank_among<CLUSTER>() + 1) / CLUSTER;
   if (SOON) let_next_start();
   if (!EARLY) wait_for_previous();
   #pragma unroll

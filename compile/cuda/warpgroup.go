@@ -150,7 +150,7 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
   constexpr int MT = X_FIRST ? 1 : (BN + 63) / 64 / GROUPS, N = X_FIRST ? BN / GROUPS : BM;
   __shared__ unsigned long long full[STAGES], empty[STAGES];
   const unsigned base = (shared_address(part) + 1023) / 1024 * 1024;
-  const int rank = cluster_rank(), steps = (K + BK - 1) / BK, lead = CLUSTER > 1 ? steps * (100 + MORE) / (100 * CLUSTER) : steps;
+  const int rank = rank_among<CLUSTER>(), steps = (K + BK - 1) / BK, lead = CLUSTER > 1 ? steps * (100 + MORE) / (100 * CLUSTER) : steps;
   const int first = rank == 0 ? 0 : lead + (steps - lead) * (rank - 1) / max(CLUSTER - 1, 1), end = rank == 0 ? lead : lead + (steps - lead) * rank / max(CLUSTER - 1, 1);
   const bool fills = threadIdx.x >= MULTIPLY, fills_x = threadIdx.x >= MULTIPLY + FILL;
   const int t = fills_x ? threadIdx.x - MULTIPLY - FILL : fills ? threadIdx.x - MULTIPLY : threadIdx.x % 128;

@@ -1,0 +1,99 @@
+package cuda
+
+import (
+	"context"
+	"crypto/sha256"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"pwc/compile"
+	"pwc/program"
+)
+
+// unit is what is compiled at once: a source, or two whose kernels are one product for
+// neighbouring numbers of rows. They have most of their text in common, which NVRTC's front
+// end then reads once; it takes one source at a time, and a compilation on many processors
+// as long as it does with all of them. More than two would be waited for in the end.
+type unit []Source
+
+// units returns what is compiled of sources, in their order.
+func units(sources []Source) []unit {
+	var out []unit
+	for i, s := range sources {
+		last := len(out) - 1
+		if i > 0 && len(out[last]) == 1 && s.joins && sources[i-1].joins {
+			out[last] = sources[i-1 : i+1]
+			continue
+		}
+		out = append(out, sources[i:i+1])
+	}
+	return out
+}
+
+// source returns the name and the text of what is compiled.
+func (u unit) source() (name, source string) {
+	var names []string
+	var parts []part
+	for _, s := range u {
+		names, parts = append(names, s.Name), append(parts, s.part)
+	}
+	return strings.Join(names, "+"), text(parts...)
+}
+
+// made is what one source was compiled to, once: by the name of its first kernel.
+type made struct {
+	once   sync.Once
+	kernel program.Kernel
+	err    error
+}
+
+// lowerSources compiles sources side by side, each a variant.
+func (b *Backend) lowerSources(sources []Source) (compile.Code, error) {
+	out := compile.Code{Variants: make([]compile.Variant, 0, len(sources))}
+	var g errgroup.Group
+	for _, s := range sources {
+		out.Variants = append(out.Variants, compile.Variant{Guard: s.Guard, Device: s.Device, Steps: []compile.Step{{Launch: s.Launch}}})
+	}
+	variants := out.Variants
+	for _, u := range units(sources) {
+		of := variants[:len(u)]
+		variants = variants[len(u):]
+		g.Go(func() error {
+			kernel, err := b.compile(u)
+			for i := range of {
+				of[i].Steps[0].Kernel = kernel
+				of[i].Steps[0].Kernel.Name = u[i].Name
+			}
+			return err
+		})
+	}
+	return out, g.Wait()
+}
+
+// compile returns the first kernel of a unit. The others are the same by their own names.
+// Equal units are compiled once in the backend's life.
+func (b *Backend) compile(u unit) (program.Kernel, error) {
+	name, source := u.source()
+	arch := u[0].Arch
+	key := sha256.Sum256([]byte(arch + source))
+	b.mu.Lock()
+	m := b.made[key]
+	if m == nil {
+		m = &made{}
+		b.made[key] = m
+	}
+	b.mu.Unlock()
+	m.once.Do(func() {
+		cubin, ptx, err := b.compiler.Compile(context.Background(), source, name+".cu", arch)
+		if arch != b.gpu.String() {
+			ptx = nil // no other GPU could compile it
+		}
+		if err == nil {
+			m.kernel, err = program.CUDAKernel(u[0].Name, cubin, ptx)
+		}
+		m.err = err
+	})
+	return m.kernel, m.err
+}

@@ -1,0 +1,60 @@
+package cuda_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"pwc/compile"
+	"pwc/compile/cuda"
+	"pwc/ir/dtype"
+	"pwc/program"
+)
+
+// TestCompiledTogether pins which kernels of a product are compiled together, that each is launched by its own name,
+// and that all of their helpers are in the source once.
+func TestCompiledTogether(t *testing.T) {
+	m := productModule(t, dtype.BF16, dtype.BF16, 14336, 4096)
+	f := &fakeCompiler{alone: true}
+	b, err := cuda.New("cuda:sm_90", f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, b, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(f.calls)
+	want := []string{"k_linear_add_after.cu sm_90", "k_linear_add_rows1.cu sm_90", "k_linear_add_rows32+k_linear_add_rows64.cu sm_90",
+		"k_linear_add_rows32_warpgroups.cu sm_90a", "k_linear_add_rows64_warpgroups.cu sm_90a", "k_linear_add_rows8+k_linear_add_rows16.cu sm_90",
+		"k_linear_add_rows96_warpgroups.cu sm_90a", "k_linear_add_tile128x128.cu sm_90", "k_linear_add_tile128x64_rows128.cu sm_90"}
+	if !slices.Equal(f.calls, want) {
+		t.Errorf("compiled\n%q\nwant\n%q", f.calls, want)
+	}
+	kernels := map[string]program.Kernel{}
+	for _, k := range p.Kernels {
+		kernels[k.Name] = k
+		if n := strings.Count(string(k.Code), "\n"+k.Name+"("); n != 1 {
+			t.Errorf("%s: %d such entries in its code", k.Name, n)
+		}
+	}
+	for _, pair := range [][2]string{{"8", "16"}, {"32", "64"}} {
+		x, y := kernels["k_linear_add_rows"+pair[0]], kernels["k_linear_add_rows"+pair[1]]
+		if len(x.Code) == 0 || string(x.Code) != string(y.Code) || string(x.PTX) != string(y.PTX) {
+			t.Errorf("rows %v: not of one compilation", pair)
+		}
+	}
+	// Some of them share columns with other blocks, and some do not: both know their rank.
+	both := string(kernels["k_linear_add_rows32"].Code)
+	for _, helper := range []string{"\nstruct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) vec {", "unsigned cluster_rank() {", "void product_strip(", "void add_parts(", "void scatter_sums("} {
+		if n := strings.Count(both, helper); n != 1 {
+			t.Errorf("%d times %q", n, helper)
+		}
+	}
+	for _, does := range []string{"extern \"C\"", "// linear_add: rows [N], columns [4096], sums over 14336\n"} {
+		if n := strings.Count(both, does); n != 2 {
+			t.Errorf("%d times %q", n, does)
+		}
+	}
+}
