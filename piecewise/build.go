@@ -7,9 +7,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"pwc/build"
+	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/program"
 	"pwc/runtime/device"
@@ -28,7 +30,9 @@ func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
 		return err
 	}
 	start := time.Now()
-	r, err := build.Pieces(ctx, plans, build.Options{Compiler: b.opts.Target, Store: b.opts.Store, Shapes: shapes,
+	compiler := &waking{Compiler: b.opts.Target, device: b.opts.Device}
+	defer compiler.beside.Wait()
+	r, err := build.Pieces(ctx, plans, build.Options{Compiler: compiler, Store: b.opts.Store, Shapes: shapes,
 		Jobs: b.opts.Jobs, Frozen: b.opts.Frozen, Extras: b.opts.Extras, Unrecorded: b.opts.Unrecorded, PartOf: b.opts.PartOf, Observer: b.opts.Progress})
 	if err != nil {
 		return err
@@ -43,6 +47,32 @@ func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
 	c := r.Counters
 	b.opts.Logger.Info("built all", "compiled", c.Compiled, "loaded", c.Loaded, "deduplicated", c.Deduplicated, "bytes", c.Bytes, "seconds", time.Since(start).Seconds())
 	return b.countCompiledAtLoad()
+}
+
+// waking is a compiler beside whose first compilation the device's library routines wake up:
+// planning asks them, and would wait for that. Where nothing is compiled it does no good, and
+// they may not have to be asked.
+type waking struct {
+	build.Compiler
+	device device.Device
+	once   sync.Once
+	beside sync.WaitGroup
+}
+
+// Compile implements [build.Compiler].
+func (w *waking) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
+	w.once.Do(func() {
+		l, ok := w.device.(device.Librarian)
+		if !ok {
+			return
+		}
+		for _, routine := range l.Libraries() {
+			if r, ok := routine.(device.Waker); ok {
+				w.beside.Go(r.Wake)
+			}
+		}
+	})
+	return w.Compiler.Compile(ctx, piece, ranges)
 }
 
 // countCompiledAtLoad counts what the device will compile when it loads programs and

@@ -2,6 +2,7 @@ package piecewise
 
 import (
 	"fmt"
+	"slices"
 
 	"pwc/ir"
 	"pwc/program"
@@ -99,6 +100,7 @@ func (fn *function) place(n int64) (*layout, error) {
 	l := &layout{size: n, offset: make([]int64, len(fn.storages)), bytes: make([]int64, len(fn.storages)),
 		scratch: make([]int64, len(fn.units)), need: make([]int64, len(fn.units))}
 	var items []program.Item
+	known := map[*program.Program]knownScratch{}
 	for i, s := range fn.storages {
 		var err error
 		if l.bytes[i], err = e.bytes(s.typ); err != nil {
@@ -110,7 +112,7 @@ func (fn *function) place(n int64) (*layout, error) {
 	}
 	for i := range fn.units {
 		var err error
-		if l.need[i], err = fn.scratchBytes(&fn.units[i], n, &e); err != nil {
+		if l.need[i], err = fn.scratchBytes(&fn.units[i], n, &e, known); err != nil {
 			return nil, err
 		}
 		items = append(items, program.Item{Size: l.need[i], Align: alignment, First: int32(i), Last: int32(i)})
@@ -131,7 +133,16 @@ func (fn *function) place(n int64) (*layout, error) {
 	return l, nil
 }
 
-func (fn *function) scratchBytes(u *unit, n int64, e *env) (int64, error) {
+// knownScratch is what a launch of a program takes for some values of its symbols.
+type knownScratch struct {
+	values []int64
+	bytes  int64
+}
+
+// scratchBytes returns the scratch memory of a unit at a size. Identical pieces, such as
+// those of a model's layers, share a program: what it takes is asked once for all of them,
+// and is known to those after the first.
+func (fn *function) scratchBytes(u *unit, n int64, e *env, known map[*program.Program]knownScratch) (int64, error) {
 	if u.piece == nil && u.op == nil {
 		return 0, nil
 	}
@@ -150,7 +161,14 @@ func (fn *function) scratchBytes(u *unit, n int64, e *env) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return fn.b.programScratch(p, values)
+	if k, ok := known[p]; ok && slices.Equal(k.values, values) {
+		return k.bytes, nil
+	}
+	bytes, err := fn.b.programScratch(p, values)
+	if err == nil {
+		known[p] = knownScratch{values, bytes}
+	}
+	return bytes, err
 }
 
 // tensors returns a call's operands and results with their shapes; with a nil

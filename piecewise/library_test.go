@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"pwc/build"
@@ -95,6 +96,84 @@ func TestLibraryCalls(t *testing.T) {
 	all, err := b.Programs()
 	if err != nil || len(all) != int(4*programs) || all[0].Size != 64 || all[len(all)-1].Size != 1 || all[0].Func != "forward" || len(all[0].Symbols) != 1 || all[0].Symbols[0] != 64 {
 		t.Errorf("%d programs, %v", len(all), err)
+	}
+}
+
+// asked is a routine that counts how often it is.
+type asked struct {
+	routine
+	times *int
+}
+
+func (a asked) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
+	*a.times++
+	return a.routine.ScratchBytes(args, attrs)
+}
+
+// TestAskedOnce: what a program takes at a size is asked once, however many layers it serves.
+func TestAskedOnce(t *testing.T) {
+	times := func(n int) (out int) {
+		create(t, layers(n), piecewise.Options{Target: withRoutine{build.Pipeline{Backend: host.New()}}, Ops: []device.Op{&silent{sum3{}}},
+			CaptureSizes: []int64{1, 4, 16}, Device: librarian{openHost(t), asked{routine{least: 4}, &out}}})
+		return out
+	}
+	if few, many := times(2), times(20); few == 0 || few != many {
+		t.Errorf("2 layers ask %d times, 20 layers %d", few, many)
+	}
+}
+
+// sleepy is a routine that wakes up while pieces compile, and not before one does.
+type sleepy struct {
+	routine
+	compiling chan struct{}
+	woken     *int
+}
+
+func (s sleepy) Wake() {
+	<-s.compiling
+	*s.woken++
+}
+
+// awaited tells a sleepy routine that a piece compiles.
+type awaited struct {
+	build.Compiler
+	begun sync.Once
+	to    sleepy
+	err   error
+}
+
+func (c *awaited) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
+	c.begun.Do(func() { close(c.to.compiling) })
+	if c.err != nil {
+		return nil, c.err
+	}
+	return c.Compiler.Compile(ctx, piece, ranges)
+}
+
+// TestWakesRoutines: a routine that takes long at first wakes up once beside what is compiled, is awake when New returns,
+// and sleeps on where nothing has to be compiled.
+func TestWakesRoutines(t *testing.T) {
+	store, woken := build.NewMemoryStore(), 0
+	refused := errors.New("refused")
+	for _, c := range []struct {
+		err  error
+		want int
+	}{{refused, 1}, {nil, 2}, {nil, 2}} {
+		s := sleepy{routine{least: 4}, make(chan struct{}), &woken}
+		o := piecewise.Options{Target: &awaited{Compiler: withRoutine{build.Pipeline{Backend: host.New()}}, to: s, err: c.err},
+			Ops: []device.Op{&silent{sum3{}}}, Store: store, Device: librarian{openHost(t), s}}
+		b, err := piecewise.New(context.Background(), parse(t, layers(3)), o)
+		if !errors.Is(err, c.err) {
+			t.Fatal(err)
+		}
+		if woken != c.want {
+			t.Errorf("compilation gives %v: woken %d times, want %d", c.err, woken, c.want)
+		}
+		if b != nil {
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }
 

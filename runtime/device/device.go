@@ -235,6 +235,15 @@ type Tunable interface {
 	Tuned(args []Tensor, attrs []program.Attr) bool
 }
 
+// Waker is a library routine that takes long when it is asked about a call for the first
+// time, whatever the call. Wake does ahead what takes long; it may be called beside other
+// work, and other calls of the routine. What goes wrong in it does so again when a call is
+// asked about, which reports it.
+type Waker interface {
+	Op
+	Wake()
+}
+
 // Warmer is an [Op] that a warm-up runs once for each shape of its operands, so
 // that its kernels are loaded and its libraries initialised before anything is
 // captured. Warm enqueues what Launch would for a step of nothing but padding:

@@ -20,11 +20,16 @@ func (l *Library) KeyOf(args []device.Tensor, attrs []program.Attr) (Key, error)
 
 // Candidates returns up to most algorithms that may compute a call, in the order of
 // the library's heuristic; none if it has none.
-func (l *Library) Candidates(args []device.Tensor, attrs []program.Attr, most int) (out []Choice, err error) {
+func (l *Library) Candidates(args []device.Tensor, attrs []program.Attr, most int) ([]Choice, error) {
 	p, err := parse(args, attrs)
 	if err != nil {
 		return nil, err
 	}
+	return l.ask(p, most)
+}
+
+// ask is Candidates of a product.
+func (l *Library) ask(p problem, most int) (out []Choice, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	scratch := &plan{problem: p}

@@ -96,6 +96,29 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
+// TestWake: the library is asked once, nothing is planned or left behind, and what goes wrong is for the first call to say.
+func TestWake(t *testing.T) {
+	g, f := newFakeLib(t, Options{}, result(1, 0))
+	op := g.dev.Libraries()[MatmulName].(device.Waker)
+	live := len(f.Live)
+	op.Wake()
+	if f.Asked != 1 || len(f.Live) != live || g.lib.Stats() != (Stats{}) {
+		t.Errorf("asked %d times, %v are left, %+v", f.Asked, f.Live, g.lib.Stats())
+	}
+	for f.Left = 0; ; f.Left++ { // each call of the library fails in turn
+		left := f.Left
+		op.Wake()
+		if len(f.Live) != live {
+			t.Fatalf("call %d failed, and %v are left", left, f.Live)
+		}
+		if f.Left >= 0 {
+			break
+		}
+		f.Left = left
+	}
+	f.Left = -1
+}
+
 // TestChoice pins which algorithm serves, and what is counted.
 func TestChoice(t *testing.T) {
 	p := plain.problem(t)
