@@ -405,7 +405,9 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
     };
     if (!WARPGROUPS) refill(); // a warpgroup does so while it multiplies
     const u32 stage = first + turn * (Stage::SIZE * 2);
+#if !WARPGROUPS
     const u32 keys = stage + ofKeys, values = stage + ofValues;
+#endif
     free = turn;
     turn = turn == depth - 1 ? 0 : turn + 1;
 #pragma unroll 1
