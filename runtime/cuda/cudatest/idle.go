@@ -11,25 +11,29 @@ import (
 )
 
 // Idle is a Compiler of kernels that do nothing, for tests of what the host does.
-// Sources are those of compile/cuda, each with one kernel.
+// Sources are those of compile/cuda.
 type Idle struct {
 	mu      sync.Mutex
 	kernels []fake.Kernel
 }
 
-// idleEntry finds the kernel of a source.
+// idleEntry finds the kernels of a source.
 var idleEntry = regexp.MustCompile(`__global__ void __launch_bounds__\([^)]*\)\n(\w+)\(`)
 
-// Compile returns as cubin an image of the fake driver that names the source's kernel.
+// Compile returns as cubin an image of the fake driver that names the source's kernels.
 func (c *Idle) Compile(_ context.Context, source, name, _ string) (cubin, ptx []byte, err error) {
-	entry := idleEntry.FindStringSubmatch(source)
-	if entry == nil {
+	entries := idleEntry.FindAllStringSubmatch(source, -1)
+	if entries == nil {
 		return nil, nil, fmt.Errorf("%s has no kernel", name)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.kernels = append(c.kernels, fake.Kernel{Name: entry[1], Run: func(*fake.Call) {}})
-	return fake.Image(entry[1]), nil, nil
+	var names []string
+	for _, e := range entries {
+		names = append(names, e[1])
+		c.kernels = append(c.kernels, fake.Kernel{Name: e[1], Run: func(*fake.Call) {}})
+	}
+	return fake.Image(names...), nil, nil
 }
 
 // Makes reports true: what a source is compiled for makes no difference to it.
