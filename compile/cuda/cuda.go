@@ -98,13 +98,12 @@ func (b *Backend) Target() string { return b.target }
 // Version names the compiler behind the backend, for provenance.
 func (b *Backend) Version() string { return b.compiler.Version() }
 
-// Source is the CUDA C of one kernel and how it is launched.
+// Source is one kernel in CUDA C and how it is launched.
 type Source struct {
 	Name   string        // the entry
 	Guard  program.Guard // for which sizes it is; zero: for all that no other is for
 	Device program.Guard // for which devices it is; zero: for all
 	Arch   string        // which it is compiled for: "sm_90"
-	Text   string
 	Launch program.Launch
 
 	part  part

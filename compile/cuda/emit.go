@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -341,7 +340,7 @@ func (e *emitter) storage(dt dtype.DType) string {
 	return t
 }
 
-// finish puts the source together.
+// finish puts the kernel together.
 func (e *emitter) finish(does string) Source {
 	args := make([]string, 0, len(e.args)+len(e.params)+1)
 	for i, a := range e.args {
@@ -369,7 +368,7 @@ func (e *emitter) finish(does string) Source {
 	}
 	p := part{does: does, used: e.used, made: e.made}
 	p.entry = fmt.Sprintf("extern \"C\" __global__ void __launch_bounds__(%s)\n%s(%s) {\n%s%s}\n", bounds, e.name, strings.Join(args, ", "), narrow.String(), e.body.String())
-	return Source{Name: e.name, Arch: e.gpu.String(), Text: text(p), Launch: e.launch(), part: p}
+	return Source{Name: e.name, Arch: e.gpu.String(), Launch: e.launch(), part: p}
 }
 
 func (e *emitter) launch() program.Launch {
@@ -403,42 +402,4 @@ func (e *emitter) wait() {
 		e.line("%s();", e.use("let_next_start"))
 		e.line("%s();", e.use("wait_for_previous"))
 	}
-}
-
-// part is what a source has of one kernel.
-type part struct {
-	does  string          // a line about it
-	used  map[string]bool // helpers
-	made  []helper        // for this kernel alone
-	entry string
-}
-
-// text returns the source of kernels: the helpers that any of them uses, once, then the
-// kernels.
-func text(parts ...part) string {
-	var b, entries strings.Builder
-	var made []helper
-	used := make(map[string]bool)
-	for _, p := range parts {
-		fmt.Fprintf(&b, "// %s\n", p.does)
-		entries.WriteString(p.entry)
-		made = append(made, p.made...)
-		maps.Copy(used, p.used)
-	}
-	all := slices.Concat(helpers, productHelpers, streamHelpers, stripHelpers, made, warpgroupHelpers, groupHelpers, rowHelpers)
-	for _, h := range slices.Backward(all) { // needs come first in the list
-		if used[h.name] {
-			for _, n := range h.needs {
-				used[n] = true
-			}
-		}
-	}
-	for _, h := range all {
-		if used[h.name] {
-			b.WriteString(strings.TrimPrefix(h.text, "\n"))
-			b.WriteByte('\n')
-		}
-	}
-	b.WriteString(entries.String())
-	return b.String()
 }

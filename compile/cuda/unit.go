@@ -3,6 +3,9 @@ package cuda
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -40,6 +43,44 @@ func (u unit) source() (name, source string) {
 		names, parts = append(names, s.Name), append(parts, s.part)
 	}
 	return strings.Join(names, "+"), text(parts...)
+}
+
+// part is what a source has of one kernel.
+type part struct {
+	does  string          // a line about it
+	used  map[string]bool // helpers
+	made  []helper        // for this kernel alone
+	entry string
+}
+
+// text returns the source of kernels: the helpers that any of them uses, once, then the
+// kernels.
+func text(parts ...part) string {
+	var b, entries strings.Builder
+	var made []helper
+	used := make(map[string]bool)
+	for _, p := range parts {
+		fmt.Fprintf(&b, "// %s\n", p.does)
+		entries.WriteString(p.entry)
+		made = append(made, p.made...)
+		maps.Copy(used, p.used)
+	}
+	all := slices.Concat(helpers, productHelpers, streamHelpers, stripHelpers, made, warpgroupHelpers, groupHelpers, rowHelpers)
+	for _, h := range slices.Backward(all) { // needs come first in the list
+		if used[h.name] {
+			for _, n := range h.needs {
+				used[n] = true
+			}
+		}
+	}
+	for _, h := range all {
+		if used[h.name] {
+			b.WriteString(strings.TrimPrefix(h.text, "\n"))
+			b.WriteByte('\n')
+		}
+	}
+	b.WriteString(entries.String())
+	return b.String()
 }
 
 // made is what one source was compiled to, once: by the name of its first kernel.
