@@ -158,10 +158,12 @@ func encodeKernels(w *wire.Writer, ks []Kernel) {
 // decodeKernels reads kernels. Those of one compilation have the same memory.
 func decodeKernels(r *wire.Reader) []Kernel {
 	var ks []Kernel
+	var own []bool // by kernel: it has code of its own
 	first := make(map[compiled]int)
 	for range r.Len(8) {
 		k := Kernel{Name: r.Str()}
-		switch like := int64(r.U32()); {
+		like := int64(r.U32())
+		switch {
 		case like == 0:
 			k.Format, k.Code, k.PTX = KernelFormat(r.U8()), r.Bytes(), r.Bytes()
 			of := k.compiled()
@@ -169,7 +171,7 @@ func decodeKernels(r *wire.Reader) []Kernel {
 				r.Fail(fmt.Errorf("kernel %d has code of its own, which is that of kernel %d", len(ks), first[of]-1))
 			}
 			first[of] = len(ks) + 1
-		case like > int64(len(ks)) || int64(first[ks[like-1].compiled()]) != like:
+		case like > int64(len(ks)) || !own[like-1]:
 			r.Fail(fmt.Errorf("kernel %d has the code of kernel %d, which is none before it with code of its own", len(ks), like-1))
 		default:
 			same := &ks[like-1]
@@ -178,7 +180,7 @@ func decodeKernels(r *wire.Reader) []Kernel {
 		if r.Err() != nil {
 			return nil
 		}
-		ks = append(ks, k)
+		ks, own = append(ks, k), append(own, like == 0)
 	}
 	return ks
 }

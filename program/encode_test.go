@@ -126,10 +126,6 @@ func TestOneCompilation(t *testing.T) {
 	if &q.Kernels[0].Code[0] != &q.Kernels[3].Code[0] || &q.Kernels[0].Code[0] == &q.Kernels[1].Code[0] {
 		t.Error("one compilation is not one memory, or two are")
 	}
-	p.Kernels[2].Format = program.KernelVec
-	if err := p.Validate(); err == nil {
-		t.Error("a vector kernel of machine code is valid")
-	}
 
 	// Behind a name of one letter stands which kernel has the same code, counted from 1.
 	at := func(name string) int { return bytes.LastIndex(b, []byte("\x01\x00\x00\x00"+name)) + 5 }
