@@ -116,7 +116,11 @@ func TestWake(t *testing.T) {
 		}
 		f.Left = left
 	}
-	f.Left = -1
+	f.Left, f.Fail = -1, ltfake.ErrCall
+	op.Wake()
+	if _, err := g.lib.plan(plain.problem(t)); !errors.Is(err, f.Fail) {
+		t.Errorf("the first call says %v", err)
+	}
 }
 
 // TestChoice pins which algorithm serves, and what is counted.
