@@ -382,8 +382,8 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
   constexpr bool HELD = EARLY && !OWN && RESIDENT < 5;
   const int matrix = lane / 8, line = lane % 8;
   u32 ofKeys = (((matrix >> 1) * 8 + line) * PITCH + (matrix & 1) * 8) * 2, ofValues = ((KEYS + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8) * 2;
-  int own = LARGE ? 0 : warp * STEP;
-  if (HELD) asm volatile("" : "+r"(ofKeys), "+r"(ofValues), "+r"(own));
+  int begin = LARGE ? 0 : warp * STEP;
+  if (HELD) asm volatile("" : "+r"(ofKeys), "+r"(ofValues), "+r"(begin));
   int turn = 0, free = 0;
 #pragma unroll 1
   for (int i = 0, j = t.from; j < t.to; i++, j += KEYS) {
@@ -411,7 +411,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
     free = turn;
     turn = turn == depth - 1 ? 0 : turn + 1;
 #pragma unroll 1
-    for (int n = own, end = LARGE ? KEYS : n + STEP; n < end; n += STEP) {
+    for (int n = begin, end = LARGE ? KEYS : n + STEP; n < end; n += STEP) {
       if (!WARPGROUPS && (idle || j + n >= min(t.to, high))) break; // the warps of a group work together
       if (!WARPGROUPS && j + n + STEP <= low) continue;
       float s[M][STEP / 8][4];
