@@ -82,7 +82,8 @@ __device__ __forceinline__ void product_stream(float *part, const T *x, long lon
     }
     if (++w_next == end) {
       w_next = first;
-      if (++unit < UNITS) locate();
+      unit++;
+      if (UNITS > 1 && unit < UNITS) locate();  // of one unit the compiler would not find out that there is no other
     }
   };
   auto fill_x = [&](int stage) {
