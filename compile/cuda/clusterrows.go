@@ -1,14 +1,45 @@
 package cuda
 
-import "pwc/compile/loop"
+import (
+	"strconv"
+
+	"pwc/compile/loop"
+)
 
 // told is the shared memory in which the warps of a block, and then the blocks of a
 // cluster, tell each other what they have reduced. Phases use one half and the other in
 // turns: what a block writes in a phase nobody has read since the barrier of the phase
 // before.
 type told struct {
-	half int // bytes
-	turn int
+	half  int // bytes
+	turn  int
+	trips bool // the phase is a loop, of which each trip takes its turn
+}
+
+// which is the half that a phase uses.
+func (t *told) which() string {
+	switch {
+	case !t.trips:
+		return strconv.Itoa(t.turn)
+	case t.turn == 0:
+		return "trip % 2"
+	}
+	return "(trip + 1) % 2"
+}
+
+// repeat writes a phase that is a loop of so many trips.
+func (t *told) repeat(trips int, phase func()) {
+	if t == nil {
+		phase()
+		return
+	}
+	turn := t.turn
+	t.trips = true
+	phase()
+	t.trips = false
+	if t.turn != turn { // the phase reduces
+		t.turn = (turn + trips) % 2
+	}
 }
 
 // accBytes is at least the size of an accumulator.
@@ -45,9 +76,10 @@ func alike(list []loop.Instr, of func(loop.Instr) reduction, most int) [][]loop.
 	return out
 }
 
-// told declares the memory that the largest phase needs; nil without a cluster.
-func (e *emitter) told(p rowPlan) *told {
-	if p.cluster == 1 {
+// told declares the memory that the largest phase needs; nil without a cluster, or a loop
+// of phases: else each phase of a block has its own.
+func (e *emitter) told(p rowPlan, loops bool) *told {
+	if p.warps <= 1 || p.cluster == 1 && !loops {
 		return nil
 	}
 	t := &told{}
@@ -56,7 +88,10 @@ func (e *emitter) told(p rowPlan) *told {
 		for _, in := range ph.Body {
 			if in.Op.Reduces() {
 				acc := e.reduction(in).acc
-				bytes += toldBytes(acc, p.warps) + toldBytes(acc, p.cluster)
+				bytes += toldBytes(acc, p.warps)
+				if p.cluster > 1 {
+					bytes += toldBytes(acc, p.cluster)
+				}
 			}
 		}
 		t.half = max(t.half, bytes)

@@ -20,7 +20,8 @@
 //   - Nests that reduce, scan or visit their columns several times give a row to
 //     a thread, a warp, a block or, if it is long, the blocks of a cluster
 //     (rows.go); reductions add in an order that depends on the number of columns
-//     alone. Threads that have nothing to add are told so (threshold.go).
+//     alone. Threads that have nothing to add are told so (threshold.go), and phases that
+//     do the same again and again are a loop (repeat.go).
 //   - Products whose rows choose among matrices gather the rows of each matrix
 //     (experts.go).
 //   - Matrix products have a kernel for each number of rows (product.go): one, if it

@@ -181,6 +181,11 @@ func sameElements(a, b *loop.Access) bool {
 	return a.Arg == b.Arg && a.Offset.Equal(b.Offset) && same(a.Rows, b.Rows) && same(a.Cols, b.Cols)
 }
 
+// fills reports whether a phase keeps something for later ones.
+func (ke *keeper) fills(phase int) bool {
+	return ke != nil && slices.ContainsFunc(ke.list, func(k *kept) bool { return k.first == phase })
+}
+
 // holds returns which of the kept vectors an access of a phase finds; -1: none.
 func (ke *keeper) holds(a *loop.Access, phase int) int {
 	return slices.IndexFunc(ke.list, func(k *kept) bool { return k.first < phase && sameElements(k.access, a) })

@@ -189,14 +189,12 @@ func (e *emitter) rowwise() {
 	}
 	e.splitRow("row", s)
 	kept := e.keep(s, p)
-	told := e.told(p)
-	for i, ph := range k.Phases {
-		if len(k.Phases) > 1 {
-			e.line("// phase %d", i)
-		}
+	repeats := e.repeats(kept, early)
+	told := e.told(p, len(repeats) > 0)
+	phase := func(i int, ph loop.Phase) {
 		e.row(ph.Row, s)
 		if len(ph.Body) == 0 {
-			continue
+			return
 		}
 		e.start(ph.Body, s, told)
 		cond := kept.reached(i, ph.Body)
@@ -209,6 +207,20 @@ func (e *emitter) rowwise() {
 			e.close()
 		}
 		e.end(ph.Body, s)
+	}
+	for i := 0; i < len(k.Phases); i++ {
+		if r := repeats[i]; r != nil {
+			e.line("// phases %d to %d", i, i+r.trips-1)
+			r.open()
+			told.repeat(r.trips, func() { phase(i, r.phase) })
+			r.close()
+			i += r.trips - 1
+			continue
+		}
+		if len(k.Phases) > 1 {
+			e.line("// phase %d", i)
+		}
+		phase(i, k.Phases[i])
 	}
 }
 
@@ -263,7 +275,10 @@ func (e *emitter) start(list []loop.Instr, s *site, told *told) {
 				name string
 				n    int
 			}{{"room", s.warps}, {"over", s.cluster}} {
-				e.line("%s *const %s%d = (%s *)(told[%d] + %d);", r.acc, x.name, in.Dst, r.acc, told.turn, at/16)
+				if x.n <= 1 {
+					continue // nobody else has a part
+				}
+				e.line("%s *const %s%d = (%s *)(told[%s] + %d);", r.acc, x.name, in.Dst, r.acc, told.which(), at/16)
 				at += toldBytes(r.acc, x.n)
 			}
 			reduces = true
