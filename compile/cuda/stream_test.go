@@ -123,7 +123,7 @@ func TestStreamsFit(t *testing.T) {
 						t.Fatalf("no way for %d rows in %v", rows, ways)
 					}
 					s := &ways[at].Steps[0]
-					if m := stages.FindStringSubmatch(string(p.Kernels[s.Kernel].Code)); m != nil && (m[1] == "0" || m[1] == "1" && k > 100) {
+					if m := stages.FindStringSubmatch(entryOf(p.Kernels[s.Kernel])); m != nil && (m[1] == "0" || m[1] == "1" && k > 100) {
 						t.Errorf("%s, %d columns, K %d, %d rows: %s stages", target, n, k, rows, m[1])
 					} else if m == nil {
 						t.Errorf("%s, %d columns, K %d, %d rows: no stream or strip", target, n, k, rows)

@@ -26,7 +26,7 @@ func units(sources []Source) []unit {
 	var out []unit
 	for i, s := range sources {
 		last := len(out) - 1
-		if i > 0 && len(out[last]) == 1 && s.joins && sources[i-1].joins {
+		if i > 0 && len(out[last]) == 1 && s.joins && sources[i-1].joins && s.Arch == sources[i-1].Arch {
 			out[last] = sources[i-1 : i+1]
 			continue
 		}
@@ -49,7 +49,7 @@ func (u unit) source() (name, source string) {
 type part struct {
 	does  string          // a line about it
 	used  map[string]bool // helpers
-	made  []helper        // for this kernel alone
+	made  []helper        // for this kernel: of one name others may have one for other arguments
 	entry string
 }
 
@@ -62,7 +62,11 @@ func text(parts ...part) string {
 	for _, p := range parts {
 		fmt.Fprintf(&b, "// %s\n", p.does)
 		entries.WriteString(p.entry)
-		made = append(made, p.made...)
+		for _, h := range p.made {
+			if !slices.ContainsFunc(made, func(m helper) bool { return m.text == h.text }) {
+				made = append(made, h)
+			}
+		}
 		maps.Copy(used, p.used)
 	}
 	all := slices.Concat(helpers, productHelpers, streamHelpers, stripHelpers, made, warpgroupHelpers, groupHelpers, rowHelpers)

@@ -27,7 +27,7 @@ func TestCompiledTogether(t *testing.T) {
 	}
 	slices.Sort(f.calls)
 	want := []string{"k_linear_add_after.cu sm_90", "k_linear_add_rows1.cu sm_90", "k_linear_add_rows32+k_linear_add_rows64.cu sm_90",
-		"k_linear_add_rows32_warpgroups.cu sm_90a", "k_linear_add_rows64_warpgroups.cu sm_90a", "k_linear_add_rows8+k_linear_add_rows16.cu sm_90",
+		"k_linear_add_rows32_warpgroups+k_linear_add_rows64_warpgroups.cu sm_90a", "k_linear_add_rows8+k_linear_add_rows16.cu sm_90",
 		"k_linear_add_rows96_warpgroups.cu sm_90a", "k_linear_add_tile128x128.cu sm_90", "k_linear_add_tile128x64_rows128.cu sm_90"}
 	if !slices.Equal(f.calls, want) {
 		t.Errorf("compiled\n%q\nwant\n%q", f.calls, want)
@@ -39,7 +39,7 @@ func TestCompiledTogether(t *testing.T) {
 			t.Errorf("%s: %d such entries in its code", k.Name, n)
 		}
 	}
-	for _, pair := range [][2]string{{"8", "16"}, {"32", "64"}} {
+	for _, pair := range [][2]string{{"8", "16"}, {"32", "64"}, {"32_warpgroups", "64_warpgroups"}} {
 		x, y := kernels["k_linear_add_rows"+pair[0]], kernels["k_linear_add_rows"+pair[1]]
 		if len(x.Code) == 0 || string(x.Code) != string(y.Code) || string(x.PTX) != string(y.PTX) {
 			t.Errorf("rows %v: not of one compilation", pair)
@@ -55,6 +55,30 @@ func TestCompiledTogether(t *testing.T) {
 	for _, does := range []string{"extern \"C\"", "// linear_add: rows [N], columns [4096], sums over 14336\n"} {
 		if n := strings.Count(both, does); n != 2 {
 			t.Errorf("%d times %q", n, does)
+		}
+	}
+}
+
+// TestInstructionsOfBoth: kernels of warpgroups that are compiled together have an instruction each, or one that is
+// the same.
+func TestInstructionsOfBoth(t *testing.T) {
+	for cols, want := range map[int64]int{8192: 2, 12288: 1} {
+		f := &fakeCompiler{alone: true}
+		b, err := cuda.New("cuda:sm_90", f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := compile.Compile(context.Background(), productModule(t, dtype.BF16, dtype.BF16, 4096, cols), compile.Shape{}, b, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(f.calls, "k_linear_add_rows64_warpgroups+k_linear_add_rows96_warpgroups.cu sm_90a") {
+			t.Fatalf("%d columns: compiled %q", cols, f.calls)
+		}
+		for _, k := range p.Kernels {
+			if n := strings.Count(string(k.Code), "void warpgroup_mma("); k.Name == "k_linear_add_rows96_warpgroups" && n != want {
+				t.Errorf("%d columns: %d instructions, want %d", cols, n, want)
+			}
 		}
 	}
 }

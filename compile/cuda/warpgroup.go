@@ -19,7 +19,7 @@ const warpgroupM = 64
 // take turns at stages.
 func warpgroups(rows, cols, groups, turns, fill, bk, stages, cluster, blocks int) productShape {
 	return productShape{name: fmt.Sprintf("rows%d_warpgroups", rows), own: true, most: int64(rows), rows: rows, cols: cols, split: turns, threads: groups*turns*128 + fill + fillX(fill), pitch: cols + 4,
-		cluster: cluster, blocks: blocks, write: (*emitter).warpgroups, wn: groups, fill: fill, bk: bk, stages: stages}
+		cluster: cluster, blocks: blocks, joins: true, write: (*emitter).warpgroups, wn: groups, fill: fill, bk: bk, stages: stages}
 }
 
 // fillX is how many threads fill stages with x where fill do so with w: a warpgroup at most,
