@@ -113,11 +113,12 @@ func (x *bench) launch(calls []*device.OpCall, between func() error) func() erro
 
 // BenchmarkDecode measures decode steps, the layers in one graph: bare, one launch after the other on caches that are in
 // no cache; and cold, with everything driven out of L2 between layers, as by the weights of a model. The share is that of
-// the bandwidth at which memory is read in the same run.
+// the bandwidth at which memory is read in the same run. Next is what a layer takes without its part of what the graph takes
+// by itself: what the second half of them adds to the first, with its share of the bandwidth taken in the same way.
 func BenchmarkDecode(b *testing.B) {
 	for _, dim := range []int64{128, 64} {
 		x := newBench(b, 32, 8, dim)
-		best := x.reader.Bandwidth(x.memory)
+		all, more := x.reader.Bandwidth(x.memory)
 		for _, context := range []int{512, 2048, 8192} {
 			for _, batch := range []int{1, 8, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 128, 256} {
 				bytes := batch * context * 2 * 8 * int(dim) * 2
@@ -129,7 +130,12 @@ func BenchmarkDecode(b *testing.B) {
 					layers := int(min(32, x.memory.Size/int64(bytes)))
 					calls := x.layers(layers, requests{batch, 1, context})
 					evict := func() error { return x.reader.Read(x.memory.Slice(0, 128<<20)) }
-					bare := x.microseconds(9, x.launch(calls, func() error { return nil })) / float64(layers)
+					alone := func(calls []*device.OpCall) float64 {
+						return x.microseconds(9, x.launch(calls, func() error { return nil }))
+					}
+					bare, half := alone(calls), layers/2
+					next := (bare - alone(calls[:layers-half])) / float64(half)
+					bare /= float64(layers)
 					evictions := x.microseconds(9, func() error {
 						for range layers {
 							if err := evict(); err != nil {
@@ -141,8 +147,10 @@ func BenchmarkDecode(b *testing.B) {
 					cold := (x.microseconds(9, x.launch(calls, evict)) - evictions) / float64(layers)
 					b.ReportMetric(bare, "us/layer")
 					b.ReportMetric(cold, "us/cold")
-					b.ReportMetric(float64(bytes)/bare/1e3/best*100, "%share")
-					b.ReportMetric(best, "GB/s")
+					b.ReportMetric(next, "us/next")
+					b.ReportMetric(float64(bytes)/bare/1e3/all*100, "%share")
+					b.ReportMetric(float64(bytes)/next/1e3/more*100, "%next")
+					b.ReportMetric(all, "GB/s")
 				})
 			}
 		}
