@@ -11,15 +11,15 @@ import (
 // turns: what a block writes in a phase nobody has read since the barrier of the phase
 // before.
 type told struct {
-	half  int // bytes
-	turn  int
-	trips bool // the phase is a loop, of which each trip takes its turn
+	half int // bytes
+	turn int
+	loop bool // the phase is one, of which each trip takes its turn
 }
 
 // which is the half that a phase uses.
 func (t *told) which() string {
 	switch {
-	case !t.trips:
+	case !t.loop:
 		return strconv.Itoa(t.turn)
 	case t.turn == 0:
 		return "trip % 2"
@@ -34,9 +34,9 @@ func (t *told) repeat(trips int, phase func()) {
 		return
 	}
 	turn := t.turn
-	t.trips = true
+	t.loop = true
 	phase()
-	t.trips = false
+	t.loop = false
 	if t.turn != turn { // the phase reduces
 		t.turn = (turn + trips) % 2
 	}
