@@ -2,6 +2,9 @@ package cuda_test
 
 import (
 	"context"
+	"fmt"
+	"math"
+	"math/rand"
 	"regexp"
 	"slices"
 	"strings"
@@ -9,6 +12,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dtype"
 )
@@ -93,6 +97,81 @@ module "norm" {
 	for name, want := range map[string]int{"k_layer_norm": 2, "k_rms_norm": 0 /* more than a thread keeps */, "k_linear_add_rows1": 8, "k_linear_add_rows8": 40, "k_linear_add_rows16": 32} {
 		if got, ok := early[name]; !ok || got != want {
 			t.Errorf("%s: %d loads before the wait, want %d", name, got, want)
+		}
+	}
+}
+
+// weightsModule has a row that so many phases make, each of which reads the same weights, and,
+// unless cols is 0, what a product makes of it.
+func weightsModule(t *testing.T, dt dtype.DType, depth, cols, phases int) *ir.Module {
+	t.Helper()
+	row, result := fmt.Sprintf("%s[N, %d]", dt, depth), fmt.Sprintf("%%b%d", phases)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%%b0 = mul(%%x, @w) : %s\n", row)
+	for i := range phases {
+		fmt.Fprintf(&b, "%%m%d = max(%%b%d, axes=[1], keepdims=true) : %s[N, 1]\n", i, i, dt)
+		fmt.Fprintf(&b, "%%a%d = mul(%%m%d, @w) : %s\n", i, i, row)
+		fmt.Fprintf(&b, "%%b%d = sub(%%x, %%a%d) : %s\n", i+1, i, row)
+	}
+	kind := row
+	if cols > 0 {
+		kind = fmt.Sprintf("%s[N, %d]", dt, cols)
+		fmt.Fprintf(&b, "%%y = linear(%s, @p) : %s\n", result, kind)
+		result = "%y"
+	}
+	text := fmt.Sprintf("pwc 1\nmodule \"phases\" {\nsym N in [1, 64] batch\nweight @w : %s[%d]\nweight @p : %s[%d, %d]\nfunc @piece(%%x: %s) -> (%s) {\n%sreturn %s\n}\n}\n",
+		dt, depth, dt, max(cols, 1), depth, row, kind, b.String(), result)
+	m, err := ir.Parse("phases.ir", []byte(text))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return m
+}
+
+var declared = regexp.MustCompile(`vec<\w+, \d+> (?:\*const )?(kept\d+)\b.*;`)
+
+// TestKeptIsFilled: what a thread keeps of a row it has written before it reads it.
+func TestKeptIsFilled(t *testing.T) {
+	for _, depth := range []int{200, 2048, 16384, 40000} {
+		r := newRecorder(t, "cuda:sm_90")
+		if err := r.record(weightsModule(t, dtype.F32, depth, 0, 6), compile.Shape{}); err != nil {
+			t.Fatal(err)
+		}
+		kept := 0
+		for _, text := range r.order {
+			for _, at := range declared.FindAllStringSubmatchIndex(text, -1) {
+				kept++
+				name := text[at[2]:at[3]]
+				if first := regexp.MustCompile(name + `\[.*`).FindString(text[at[1]:]); !strings.Contains(first, "] = ") {
+					t.Errorf("rows of %d: what is first done with %s: %s", depth, name, first)
+				}
+			}
+		}
+		if kept == 0 {
+			t.Errorf("rows of %d: nothing is kept", depth)
+		}
+	}
+}
+
+// TestDeviceWeightsOfPhases: weights that several phases of a row read, more often than vectors are
+// requested while the kernel before runs, are what they are in all of them: in rows of a warp, of
+// a block with one group of columns a thread and with four, of a cluster, and in the row that a
+// product makes for itself.
+func TestDeviceWeightsOfPhases(t *testing.T) {
+	g := openDevice(t)
+	for _, c := range []struct {
+		dt          dtype.DType
+		depth, cols int
+	}{{dtype.F32, 200, 0}, {dtype.F32, 2048, 0}, {dtype.F32, 16384, 0}, {dtype.F32, 40000, 0}, {dtype.BF16, 4096, 64}} {
+		m := weightsModule(t, c.dt, c.depth, c.cols, 6)
+		b, err := oracle.Draw(rand.New(rand.NewSource(int64(c.depth))), m, map[string]int64{"N": 1}, func(r *rand.Rand, _ dtype.DType) float64 {
+			return math.Floor(r.NormFloat64()*16) / 64
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.check(m, compile.Shape{}, b, tolerance); err != nil {
+			t.Errorf("%s, rows of %d: %.300s", c.dt, c.depth, err)
 		}
 	}
 }

@@ -33,14 +33,17 @@ type kept struct {
 	most   bool  // the largest of a thread's is at hand, too
 }
 
-// keep finds the vectors that are worth keeping and declares them; nil if there
-// are none.
-func (e *emitter) keep(s *site, p rowPlan) *keeper {
+// keep finds the vectors that are worth keeping and declares them, but for those that are requested
+// early and at hand anyway; nil if there are none.
+func (e *emitter) keep(s *site, p rowPlan, early requested) *keeper {
 	if s.width == 1 || p.warps == 0 || !p.unrolled() {
 		return nil
 	}
 	ke := &keeper{e: e, trips: p.trips, width: s.width, threads: int64(e.threads)}
 	for _, k := range e.readAgain() {
+		if _, ok := early.find(k.access); ok {
+			continue
+		}
 		k.bytes = int64(e.k.Args[k.arg].DType.Bits()/8*s.width) * p.trips
 		switch size := k.bytes * ke.threads; {
 		case ke.fits(k):

@@ -68,7 +68,7 @@ func (e *emitter) lead(f *fused, p productShape, o *epilogue) {
 	e.depth++
 	o.loads()
 	s := &site{width: 8, rows: []string{"first_row"}, cols: []string{"c"}, pos: "c", warps: p.split}
-	kept := le.keep(s, rowPlan{warps: p.split, trips: parts})
+	kept := le.keep(s, rowPlan{warps: p.split, trips: parts}, early)
 	for i, ph := range f.lead.Phases {
 		le.row(ph.Row, s)
 		if len(ph.Body) == 0 {
@@ -89,8 +89,8 @@ func (e *emitter) lead(f *fused, p productShape, o *epilogue) {
 		load, keep, _ := kept.hooks(i)
 		at.keep = keep
 		at.load = func(in loop.Instr) (string, bool) {
-			if name, ok := early[in.Dst]; ok {
-				return name, true
+			if name, ok := early.find(in.Access); ok {
+				return name + "[t]", true
 			}
 			if load == nil {
 				return "", false
@@ -124,10 +124,29 @@ func (e *emitter) lead(f *fused, p productShape, o *epilogue) {
 	e.line("};")
 }
 
+// requested is the vectors of a row that are requested while the kernel before runs. They are at
+// hand in all phases.
+type requested []request
+
+type request struct {
+	access *loop.Access
+	name   string // of a thread's parts
+}
+
+// find returns the name of the vector that an access reaches.
+func (r requested) find(a *loop.Access) (name string, ok bool) {
+	for _, v := range r {
+		if sameElements(v.access, a) {
+			return v.name, true
+		}
+	}
+	return "", false
+}
+
 // earlyVectors requests the vectors of a row that are the same for all rows and
-// that no kernel writes. It returns their names.
-func (e *emitter) earlyVectors(p productShape, parts int64, exact bool) map[loop.Value]string {
-	out := make(map[loop.Value]string)
+// that no kernel writes.
+func (e *emitter) earlyVectors(p productShape, parts int64, exact bool) requested {
+	var out requested
 	if !e.dependent() {
 		return out
 	}
@@ -140,12 +159,12 @@ func (e *emitter) earlyVectors(p productShape, parts int64, exact bool) map[loop
 		if exact {
 			exists = ""
 		}
-		out[in.Dst] = e.loadEarly(in, 8, parts, "early + t * 32", exists) + "[t]"
+		out = e.loadEarly(out, in, 8, parts, "early + t * 32", exists)
 	}
 	return out
 }
 
-// sameForRows lists the loads of vectors that are the same for all rows and that no kernel
+// sameForRows lists the first loads of vectors that are the same for all rows and that no kernel
 // writes: as many as a lane requests early if each has so many parts.
 func (e *emitter) sameForRows(parts int64) []loop.Instr {
 	var out []loop.Instr
@@ -155,7 +174,7 @@ func (e *emitter) sameForRows(parts int64) []loop.Instr {
 			if in.Op != loop.Load || a.Arg < 0 || !e.k.Args[a.Arg].Const || a.Index != nil || !isConst(inner(a), 1) || int64(len(out)+1)*parts > earlyMost {
 				continue
 			}
-			if !slices.ContainsFunc(a.Rows, func(d dim.Dim) bool { return !isConst(d, 0) }) {
+			if !slices.ContainsFunc(a.Rows, func(d dim.Dim) bool { return !isConst(d, 0) }) && !slices.ContainsFunc(out, func(o loop.Instr) bool { return sameElements(o.Access, a) }) {
 				out = append(out, in)
 			}
 		}
@@ -164,8 +183,8 @@ func (e *emitter) sameForRows(parts int64) []loop.Instr {
 }
 
 // loadEarly writes the loads of a vector's parts, each of which is the t-th of a lane: group
-// of so many elements, if it exists. It returns their name.
-func (e *emitter) loadEarly(in loop.Instr, width int, parts int64, group, exists string) string {
+// of so many elements, if it exists. It returns those that are requested with this one.
+func (e *emitter) loadEarly(others requested, in loop.Instr, width int, parts int64, group, exists string) requested {
 	a := in.Access
 	t := fmt.Sprintf("vec<%s, %d>", e.storage(e.k.Args[a.Arg].DType), width)
 	name := fmt.Sprintf("early%d", in.Dst)
@@ -177,7 +196,7 @@ func (e *emitter) loadEarly(in loop.Instr, width int, parts int64, group, exists
 		x = fmt.Sprintf("%s ? %s : %s()", exists, x, t)
 	}
 	e.line("for (int t = 0; t < %d; t++) %s[t] = %s;", parts, name, x)
-	return name
+	return append(others, request{a, name})
 }
 
 // earlyMost is how many vectors a lane requests early at most.

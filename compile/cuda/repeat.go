@@ -12,7 +12,7 @@ import (
 // A search for a threshold does the same again and again: it counts what reaches a few
 // thresholds, and chooses the next ones by that. The IR has no loops, so a kernel has a phase
 // for each time. Phases in a row that do the same are one loop here: NVRTC takes a third of the
-// time for the kernel that chooses tokens, of which it was twice what attention's longest takes.
+// time for the kernel that chooses tokens, which took it twice as long as attention's longest.
 
 // leastTrips is the phases that are worth a loop.
 const leastTrips = 3
@@ -83,14 +83,13 @@ func (e *emitter) trip(p loop.Phase) *trip {
 }
 
 // repeats finds the runs of phases that are loops, by their first ones. None of a run keeps
-// anything for later phases in registers, nor has it anything there that was requested for it
-// alone; a scan tells its sums in memory of its own, which the next trip may not write yet; and
-// each look-up reports a position that is none as its own node's.
-func (e *emitter) repeats(kept *keeper, early map[loop.Value]string) map[int]*repeat {
+// anything for later phases in registers; a scan tells its sums in memory of its own, which the next
+// trip may not write yet; and each look-up reports a position that is none as its own node's.
+func (e *emitter) repeats(kept *keeper) map[int]*repeat {
 	trips := make([]*trip, len(e.k.Phases))
 	for i, p := range e.k.Phases {
 		if !slices.ContainsFunc(slices.Concat(p.Row, p.Body), func(in loop.Instr) bool {
-			return in.Op == loop.CumSum || in.Access != nil && in.Access.Index != nil || early[in.Dst] != ""
+			return in.Op == loop.CumSum || in.Access != nil && in.Access.Index != nil
 		}) && !kept.fills(i) {
 			trips[i] = e.trip(p)
 		}

@@ -69,7 +69,7 @@ func (p *phases) repeats() string {
 		return "-"
 	}
 	var out []string
-	found := e.repeats(nil, nil)
+	found := e.repeats(nil)
 	for first := range p.k.Phases {
 		r := found[first]
 		if r == nil {

@@ -188,8 +188,8 @@ func (e *emitter) rowwise() {
 		e.line("cluster_sync();  // all blocks of the row run, so that they can write to each other")
 	}
 	e.splitRow("row", s)
-	kept := e.keep(s, p)
-	repeats := e.repeats(kept, early)
+	kept := e.keep(s, p, early)
+	repeats := e.repeats(kept)
 	told := e.told(p, len(repeats) > 0)
 	phase := func(i int, ph loop.Phase) {
 		e.row(ph.Row, s)
@@ -226,9 +226,9 @@ func (e *emitter) rowwise() {
 
 // earlyRow requests the vectors that are the same for all rows and that no kernel writes,
 // weights of a norm, while the kernel before runs: they come from memory, and are used after
-// what is reduced. It returns their names.
-func (e *emitter) earlyRow(s *site, p rowPlan) map[loop.Value]string {
-	out := make(map[loop.Value]string)
+// what is reduced.
+func (e *emitter) earlyRow(s *site, p rowPlan) requested {
+	var out requested
 	if !e.dependent() || s.width == 1 || p.warps == 0 || !p.unrolled() || p.neighbours || len(e.k.Cols) != 1 {
 		return out
 	}
@@ -237,7 +237,7 @@ func (e *emitter) earlyRow(s *site, p rowPlan) map[loop.Value]string {
 		if p.exact() {
 			exists = ""
 		}
-		out[in.Dst] = e.loadEarly(in, s.width, p.trips, p.group(), exists)
+		out = e.loadEarly(out, in, s.width, p.trips, p.group(), exists)
 	}
 	return out
 }
@@ -360,7 +360,7 @@ func (e *emitter) end(list []loop.Instr, s *site) {
 
 // visit writes a loop over the columns of a row. Vectors are at hand that were requested
 // early, or kept.
-func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *keeper, early map[loop.Value]string) {
+func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *keeper, early requested) {
 	scans := slices.ContainsFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })
 	at := *s
 	group := "lane"
@@ -372,7 +372,7 @@ func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *
 		var load func(loop.Instr) (string, bool)
 		load, at.keep, at.spare = kept.hooks(phase)
 		at.load = func(in loop.Instr) (string, bool) {
-			switch name, ok := early[in.Dst]; {
+			switch name, ok := early.find(in.Access); {
 			case ok && p.trips == 1:
 				return name + "[0]", true
 			case ok:
