@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"pwc/internal/openfile"
 )
 
 // FormatVersion is the version of the layout and of the manifests. Each has a
@@ -51,12 +53,12 @@ func (d root) versionDir() string { return "v" + strconv.Itoa(d.version) }
 
 // open opens the directory of the format version. fs.ErrNotExist: there is none.
 func (d root) open() (*tree, error) {
-	base, err := os.OpenRoot(d.dir)
+	base, err := openfile.Dir(d.dir)
 	if err != nil {
 		return nil, err
 	}
 	defer base.Close()
-	r, err := base.OpenRoot(d.versionDir())
+	r, err := openfile.DirIn(base, d.versionDir())
 	if err != nil {
 		return nil, err
 	}
@@ -114,21 +116,15 @@ func (t *tree) readTime(name string, limit int64) ([]byte, time.Time, error) {
 	return data, info.ModTime(), nil
 }
 
-// openRegular opens a file. It is looked at before it is opened: opening a pipe
-// would wait for a writer.
+// openRegular opens a file that is no link.
 func (t *tree) openRegular(name string) (*os.File, fs.FileInfo, error) {
 	info, err := t.Lstat(name)
 	if err == nil && !info.Mode().IsRegular() {
 		return nil, nil, t.damage(name, "not a regular file (%s)", info.Mode().Type())
 	}
 	var f *os.File
-	if err == nil {
-		f, err = t.Open(name)
-	}
-	if err == nil {
-		if info, err = f.Stat(); err != nil {
-			f.Close()
-		}
+	if err == nil { // and what has the name by now is checked when it is open
+		f, info, err = openfile.RegularIn(t.Root, name)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -6,11 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
 	compilecuda "pwc/compile/cuda"
+	"pwc/internal/openfile"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/cuda/nvrtc"
@@ -39,7 +39,7 @@ func checkDriver() (doctorCheck, cuda.Machine) {
 		return c, m
 	}
 	c.State, c.Detail = "ok", m.Library
-	if text, err := os.ReadFile(kernelDriver); err == nil {
+	if text, err := openfile.Read(kernelDriver, 1<<20); err == nil {
 		c.Detail += " " + strings.TrimSpace(string(text))
 	}
 	c.Detail += fmt.Sprintf(", runs CUDA %d.%d, shows %s", m.Major, m.Minor, plural(int64(len(m.Devices)), "GPU"))

@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"reflect"
 	"strconv"
 	"strings"
 
+	"pwc/internal/openfile"
 	"pwc/runner"
 )
 
@@ -47,7 +47,7 @@ func (g *generateFlags) requests(stdin io.Reader) ([]namedRequest, error) {
 	}
 	in, file := stdin, "<standard input>"
 	if g.file != "-" {
-		f, err := os.Open(g.file)
+		f, _, err := openfile.Stream(g.file)
 		if err != nil {
 			return nil, err
 		}

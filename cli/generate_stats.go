@@ -16,6 +16,14 @@ import (
 	"pwc/runtime/device"
 )
 
+// metricsServer returns a server that a client cannot hold: it has this long to send a
+// request, to read the answer and to send another. Prometheus scrapes in 10 s at most
+// unless it is told otherwise.
+func metricsServer(h http.Handler) *http.Server {
+	const patience = 10 * time.Second
+	return &http.Server{Handler: h, ReadHeaderTimeout: patience, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: 6 * patience, MaxHeaderBytes: 64 << 10}
+}
+
 // serveMetrics serves what the generation does from here on until stop is called.
 func (g *generation) serveMetrics(address string) (stop func(), err error) {
 	l, err := net.Listen("tcp", address)
@@ -25,7 +33,7 @@ func (g *generation) serveMetrics(address string) (stop func(), err error) {
 	g.metrics = metrics.New("pwc")
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", g.metrics)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	server := metricsServer(mux)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pwc/frontend/hf"
+	"pwc/internal/openfile"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/safetensors"
@@ -104,14 +105,14 @@ func (a *app) open(path string, f *modelFlags) (*model, error) {
 	return out, nil
 }
 
-// readModule reads the text of a module from a file, which may be a pipe or a device.
+// readModule reads the text of a module from a file, which may be a pipe.
 func readModule(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, info, err := openfile.Stream(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > maxModule {
+	if info.Size() > maxModule {
 		return nil, tooLarge(path)
 	}
 	return readText(path, f)
@@ -150,12 +151,7 @@ func openConfig(path string, f *modelFlags) (*model, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, 16<<20))
+	text, err := hf.ReadConfig(path)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 
+	"pwc/internal/openfile"
 	"pwc/ir/dtype"
 )
 
@@ -138,17 +139,15 @@ func (f *File) Close() error {
 	return nil
 }
 
-// fileSize returns the size of a regular file. Pipes and devices have no size that could be trusted.
-func fileSize(f *os.File) (int, error) {
-	st, err := f.Stat()
+// openSized opens a regular file and returns its size. Pipes and devices have no size that could be trusted.
+func openSized(path string) (*os.File, int, error) {
+	f, st, err := openfile.Regular(path)
 	if err != nil {
-		return 0, err
-	}
-	if !st.Mode().IsRegular() {
-		return 0, fmt.Errorf("%s: not a regular file", f.Name())
+		return nil, 0, err
 	}
 	if st.Size() > math.MaxInt {
-		return 0, fmt.Errorf("%s: %d bytes do not fit the address space", f.Name(), st.Size())
+		f.Close()
+		return nil, 0, fmt.Errorf("%s: %d bytes do not fit the address space", path, st.Size())
 	}
-	return int(st.Size()), nil
+	return f, int(st.Size()), nil
 }

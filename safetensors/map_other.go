@@ -5,7 +5,6 @@ package safetensors
 import (
 	"fmt"
 	"io"
-	"os"
 )
 
 // mapping is a whole file in memory. Where the operating system has no mmap of the Unix kind, the file is read.
@@ -13,18 +12,12 @@ type mapping struct {
 	bytes []byte
 }
 
-func open(path string) (*os.File, error) { return os.Open(path) }
-
 func mapFile(path string) (*mapping, error) {
-	f, err := open(path)
+	f, size, err := openSized(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	size, err := fileSize(f)
-	if err != nil {
-		return nil, err
-	}
 	b := make([]byte, size)
 	if _, err := io.ReadFull(f, b); err != nil {
 		return nil, fmt.Errorf("%s: read %d bytes: %w", path, size, err)

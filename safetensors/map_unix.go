@@ -4,7 +4,6 @@ package safetensors
 
 import (
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,19 +14,12 @@ type mapping struct {
 	mapped bool // bytes must be unmapped; an empty file has no mapping
 }
 
-// open opens a file for reading. It does not wait for somebody who writes to a pipe: who asks what was opened sees one.
-func open(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) }
-
 func mapFile(path string) (*mapping, error) {
-	f, err := open(path)
+	f, size, err := openSized(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close() // the mapping outlives the descriptor
-	size, err := fileSize(f)
-	if err != nil {
-		return nil, err
-	}
 	if size == 0 {
 		return &mapping{bytes: []byte{}}, nil // mmap refuses a length of zero
 	}

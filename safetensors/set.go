@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"pwc/internal/openfile"
 )
 
 // The file names of a checkpoint directory, as Hugging Face's save_pretrained writes them.
@@ -117,7 +119,7 @@ func shardsOf(dir string) (shards []string, placed []placement, err error) {
 		return nil, nil, fmt.Errorf("safetensors: %w", err)
 	}
 	path := filepath.Join(dir, IndexFile)
-	text, err := readIndex(path)
+	text, err := openfile.Read(path, MaxHeader)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("safetensors: %s: %w: neither %s nor %s is there", dir, ErrNoCheckpoint, SingleFile, IndexFile)
 	}
@@ -136,26 +138,6 @@ func shardsOf(dir string) (shards []string, placed []placement, err error) {
 	}
 	slices.Sort(shards)
 	return slices.Compact(shards), placed, nil
-}
-
-// readIndex reads an index file of at most MaxHeader bytes.
-func readIndex(path string) ([]byte, error) {
-	f, err := open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if _, err := fileSize(f); err != nil {
-		return nil, err
-	}
-	text, err := io.ReadAll(io.LimitReader(f, MaxHeader+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > MaxHeader {
-		return nil, fmt.Errorf("%s: index is larger than %d bytes", path, MaxHeader)
-	}
-	return text, nil
 }
 
 // parseIndex reads the weight_map of an index, in its order. Keys beside weight_map carry totals and are skipped.

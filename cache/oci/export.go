@@ -24,6 +24,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"pwc/cache"
+	"pwc/internal/openfile"
 )
 
 // defaultTag is the tag of an artifact in a layout, as elsewhere in the
@@ -61,7 +62,7 @@ func exportDir(ctx context.Context, a *artifact, dir, tag string, sent *Sent, pr
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := openfile.Dir(dir)
 	if err != nil {
 		return err
 	}
@@ -229,7 +230,7 @@ func writeAside(root *os.Root, write func(w io.Writer) error) (name string, err 
 
 // exportTar writes the layout as a tar.
 func exportTar(ctx context.Context, a *artifact, name, tag string, sent *Sent, progress *tracker) error {
-	root, err := os.OpenRoot(filepath.Dir(name))
+	root, err := openfile.Dir(filepath.Dir(name))
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"pwc/cache"
+	"pwc/internal/openfile"
 )
 
 // Import takes the modules of an OCI image layout that Options want into a
@@ -65,7 +66,7 @@ func openLayout(name, ref string) (*layout, error) {
 	}
 	l := &layout{path: name, ref: ref}
 	if info.IsDir() {
-		root, err := os.OpenRoot(name)
+		root, err := openfile.Dir(name)
 		if err != nil {
 			return nil, err
 		}
@@ -189,13 +190,11 @@ func blobName(d ocispec.Descriptor) string {
 type dirFiles struct{ root *os.Root }
 
 func (d dirFiles) open(name string) (io.ReadCloser, error) {
-	// Opening a pipe would wait for a writer.
-	if info, err := d.root.Stat(name); err != nil {
+	f, _, err := openfile.RegularIn(d.root, name)
+	if err != nil {
 		return nil, err
-	} else if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file (%s)", name, info.Mode().Type())
 	}
-	return d.root.Open(name)
+	return f, nil
 }
 
 // whole reports whether a blob is there with the bytes that it should have.
@@ -224,7 +223,7 @@ const maxMembers = 2 * maxList
 
 // openTar finds the files of a tar without reading them.
 func openTar(name string) (*tarFiles, error) {
-	f, err := os.Open(name)
+	f, _, err := openfile.Regular(name)
 	if err != nil {
 		return nil, err
 	}

@@ -18,12 +18,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"pwc/internal/openfile"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/safetensors"
@@ -167,20 +166,21 @@ func storedDType(c *Config) dtype.DType {
 	return found
 }
 
+// ReadConfig reads the text of a config: a regular file of at most 16 MiB.
+func ReadConfig(path string) ([]byte, error) {
+	text, err := openfile.Read(path, maxConfig)
+	if err != nil {
+		return nil, fmt.Errorf("hf: %w", err)
+	}
+	return text, nil
+}
+
 // ImportDir imports the checkpoint in a directory: its config.json, held against the tensors beside it where there are
 // any. Options.Weights is dir unless it is set, Options.Source is the directory's.
 func (r *Registry) ImportDir(dir string, o Options) (m *Model, err error) {
-	f, err := os.Open(filepath.Join(dir, "config.json"))
+	config, err := ReadConfig(filepath.Join(dir, "config.json"))
 	if err != nil {
-		return nil, fmt.Errorf("hf: %w", err)
-	}
-	defer f.Close()
-	config, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
-	if err != nil {
-		return nil, fmt.Errorf("hf: %w", err)
-	}
-	if len(config) > maxConfig {
-		return nil, fmt.Errorf("hf: %s is larger than %d bytes", f.Name(), maxConfig)
+		return nil, err
 	}
 	if o.Weights == "" {
 		o.Weights = dir

@@ -127,8 +127,14 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_ = c.Write(w) // the scraper has gone: nobody is left to tell
 }
 
-// Write writes all metrics.
+// Write writes all metrics. Who is observed does not wait for w.
 func (c *Collector) Write(w io.Writer) error {
+	_, err := io.WriteString(w, c.page())
+	return err
+}
+
+// page returns all metrics as text.
+func (c *Collector) page() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := &page{prefix: c.prefix}
@@ -166,8 +172,7 @@ func (c *Collector) Write(w io.Writer) error {
 	p.gauge("kv_blocks", "Blocks of the KV cache.", float64(c.last.Blocks))
 	p.histogram("step_seconds", "Time of a step.", &c.steps)
 	p.histogram("step_host_seconds", "Time of a step outside of the backend.", &c.host)
-	_, err := io.WriteString(w, p.b.String())
-	return err
+	return p.b.String()
 }
 
 // page is a page of metrics being written.

@@ -95,3 +95,32 @@ func TestScrape(t *testing.T) {
 		t.Error("eager runs are padded")
 	}
 }
+
+// slow is a client that reads nothing until a step is done.
+type slow struct{ stepped func() }
+
+func (s slow) Write(b []byte) (int, error) {
+	s.stepped()
+	return len(b), nil
+}
+
+// TestSlowReader observes a step while a client holds the answer: what is served must
+// not keep a runner from its work.
+func TestSlowReader(t *testing.T) {
+	c := metrics.New("pwc")
+	err := c.Write(slow{func() {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			c.Stepped(runner.Step{Rows: 1})
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Error("a step waits for whoever reads the metrics")
+		}
+	}})
+	if err != nil {
+		t.Error(err)
+	}
+}
