@@ -54,9 +54,10 @@ an object: {"ids": [5, 7], "request": "name", "max_new": 8, "stop": [2],
 what the flags say, and the name is its number, from 0.
 
 Answers come in the order of the requests: each on a line behind its name; a
-single one token by token. With --json each is a line {"request", "ids"}, where
-ids holds the prompt too, and --stats adds a line {"stats"}. A request that cannot
-be served, or fails, does so alone; the exit code is then 1. An interrupt ends all,
+single one token by token. With --json each is a line {"request", "ids",
+"finish_reason"}, where ids holds the prompt too, and --stats adds a line {"stats"}.
+finish_reason is stop, length, max_position, canceled, failed or refused. A request
+that cannot be served, or fails, does so alone; the exit code is then 1. An interrupt ends all,
 and what they had is printed.`,
 		Example: `  pwc generate models/llama --ids 5,7,9 --max-new 24
   pwc generate models/llama --ids-file prompts.jsonl --json --stats
@@ -82,7 +83,7 @@ and what they had is printed.`,
 	fl.Var(&g.ids, "ids", "`ID`s of the prompt")
 	fl.StringVar(&g.file, "ids-file", "", "`FILE` with a request on each line, in JSON; - is standard input")
 	g.maxNew = 24
-	fl.Var(&wholeNumber[int]{&g.maxNew, 1, maxNumber}, "max-new", "generate at most `N` tokens for a request")
+	fl.Var(&wholeNumber[int]{&g.maxNew, 0, maxNumber}, "max-new", "generate at most `N` tokens for a request; 0: until its sequence is as long as the model and the cache allow")
 	fl.Var(&g.stop, "stop", "`ID`s that end an answer")
 	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token, whatever --top-k, --top-p and --seed are")
 	fl.Var(&wholeNumber[int]{&g.sampling.TopK, 0, maxNumber}, "top-k", "sample among the `K` most probable tokens; 0: all")
@@ -121,9 +122,11 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	out := &generation{app: a, requests: requests, live: newLiveLine(a, len(requests) > 1), start: time.Now()}
+	positions := int64(0)
 	if m.hf != nil {
-		out.bound(m.hf.MaxPositions)
+		positions = m.hf.MaxPositions
 	}
+	out.bound(positions)
 	if g.metrics != "" {
 		stop, err := out.serveMetrics(g.metrics)
 		if err != nil {
@@ -177,6 +180,9 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 	asNeeded := g.blocks == 0 && g.memory == 0 && t.dev.Info().MemoryBytes == 0
 	for i := range out.requests {
 		q := &out.requests[i]
+		if q.atMost > 0 && q.atMost/blockSize >= most {
+			q.atMost = most * blockSize
+		}
 		length := q.length()
 		blocks := (length + blockSize - 1) / blockSize
 		if q.refused == nil && blocks > most {
@@ -268,6 +274,7 @@ type namedRequest struct {
 	name    json.RawMessage
 	seq     *runner.Sequence
 	refused error // there is no seq
+	atMost  int   // tokens, where MaxNew is 0
 }
 
 // Stepped moves the live line.
@@ -288,14 +295,34 @@ func (g *generation) Finished(s *runner.Sequence) {
 // single reports whether the tokens are printed as they come.
 func (g *generation) single() bool { return len(g.requests) == 1 && !g.app.json }
 
+// refusedReason is the finish_reason of a request that never ran.
+const refusedReason = "refused"
+
+// finishReason returns the text of why the request ended.
+func (q *namedRequest) finishReason() string {
+	if q.seq == nil {
+		return refusedReason
+	}
+	return q.seq.Reason().String()
+}
+
 // length is the most tokens that the request comes to.
-func (q *namedRequest) length() int { return len(q.Prompt) + q.MaxNew }
+func (q *namedRequest) length() int { return max(len(q.Prompt)+q.MaxNew, q.atMost) }
 
 // bound refuses requests for more tokens than the model has positions; 0: nothing is
 // known of them.
 func (g *generation) bound(positions int64) {
 	for i := range g.requests {
-		if q := &g.requests[i]; positions > 0 && int64(q.length()) > positions {
+		q := &g.requests[i]
+		switch {
+		case q.MaxNew == 0 && positions == 0:
+			q.refused = errors.New("max_new is 0, but the model does not say its largest position: give the number of new tokens, in the request or with --max-new")
+		case positions == 0:
+		case q.MaxNew == 0 && int64(len(q.Prompt)) >= positions:
+			q.refused = fmt.Errorf("%d tokens of prompt leave none of the %d positions that the model is for", len(q.Prompt), positions)
+		case q.MaxNew == 0:
+			q.atMost = int(positions)
+		case int64(q.length()) > positions:
 			q.refused = fmt.Errorf("%d tokens of prompt and %d new ones are more than the %d positions that the model is for", len(q.Prompt), q.MaxNew, positions)
 		}
 	}
@@ -379,10 +406,11 @@ func (g *generation) print(q *namedRequest) error {
 	switch {
 	case g.app.json:
 		line, err := json.Marshal(struct {
-			Request json.RawMessage `json:"request"`
-			IDs     []int32         `json:"ids"`
-			Error   string          `json:"error,omitempty"`
-		}{q.name, ids, problem})
+			Request      json.RawMessage `json:"request"`
+			IDs          []int32         `json:"ids"`
+			FinishReason string          `json:"finish_reason"`
+			Error        string          `json:"error,omitempty"`
+		}{q.name, ids, q.finishReason(), problem})
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 // Request is what is to be generated.
 type Request struct {
 	Prompt   []int32 // at least one id
-	MaxNew   int     // tokens that are generated at most, at least 1
+	MaxNew   int     // tokens that are generated at most; 0: until the sequence has Plan.MaxLength tokens
 	Stop     []int32 // ids that end the answer; the one that did is its last
 	Sampling Sampling
 
@@ -19,21 +19,46 @@ type Request struct {
 	OnToken func(id int32)
 }
 
-// Reason is why a request ended.
+// Reason says why a request ended. Its text is the same in JSON, in [Stats.Finished] and
+// in metrics: it is a promise.
 type Reason uint8
 
 const (
-	Unfinished Reason = iota // it has not ended
-	Stopped                  // by one of Request.Stop
-	Exhausted                // Request.MaxNew tokens are there
-	Canceled                 // by its context or by Cancel
-	Failed                   // Sequence.Err says why
+	Unfinished  Reason = iota // the request has not ended
+	Stopped                   // one of Request.Stop was sampled
+	Exhausted                 // Request.MaxNew tokens were generated
+	Canceled                  // the request's context ended, or Cancel was called
+	Failed                    // Sequence.Err says why
+	MaxPosition               // the sequence has Plan.MaxLength tokens, and Request.MaxNew is 0
 )
 
-var reasonNames = [...]string{"unfinished", "stop", "length", "canceled", "failed"}
+var reasonNames = [...]string{"unfinished", "stop", "length", "canceled", "failed", "max_position"}
 
-// String returns "unfinished", "stop", "length", "canceled" or "failed".
-func (r Reason) String() string { return reasonNames[r] }
+// String returns "unfinished", "stop", "length", "canceled", "failed" or "max_position".
+func (r Reason) String() string {
+	if int(r) >= len(reasonNames) {
+		return fmt.Sprintf("Reason(%d)", uint8(r))
+	}
+	return reasonNames[r]
+}
+
+// MarshalText returns the text of String; a value that is none of the constants is an error.
+func (r Reason) MarshalText() ([]byte, error) {
+	if int(r) >= len(reasonNames) {
+		return nil, fmt.Errorf("runner: %d is no Reason: it must be below %d", uint8(r), len(reasonNames))
+	}
+	return []byte(reasonNames[r]), nil
+}
+
+// UnmarshalText reads the text of a reason.
+func (r *Reason) UnmarshalText(text []byte) error {
+	i := slices.Index(reasonNames[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("runner: %q is no reason: it must be one of %q", text, reasonNames)
+	}
+	*r = Reason(i)
+	return nil
+}
 
 // Sequence is a request that was accepted.
 type Sequence struct {
@@ -64,7 +89,8 @@ type Sequence struct {
 	onToken func(id int32)
 	err     error
 	done    chan struct{}
-	_       [16]byte // to 256: Go aligns so many bytes to lines of the caches
+	full    bool     // Request.MaxNew is 0
+	_       [15]byte // to 256: Go aligns so many bytes to lines of the caches
 }
 
 // place is where a sequence is.
@@ -90,8 +116,11 @@ func (r *Runner) check(q *Request) error {
 			return refuse("id %d of the prompt is %d, the vocabulary has %d", i, id, r.lm.vocabulary)
 		}
 	}
-	if q.MaxNew < 1 {
-		return refuse("MaxNew is %d", q.MaxNew)
+	if q.MaxNew < 0 {
+		return refuse("MaxNew is %d: it must be at least 1, or 0 for as many tokens as fit", q.MaxNew)
+	}
+	if q.MaxNew == 0 && len(q.Prompt) >= r.plan.MaxLength {
+		return refuse("%d tokens of prompt leave no room for a new one: the longest sequence has %d", len(q.Prompt), r.plan.MaxLength)
 	}
 	if q.MaxNew > r.plan.MaxLength || len(q.Prompt) > r.plan.MaxLength-q.MaxNew {
 		return refuse("%d tokens of prompt and %d new ones are more than %d, the longest sequence", len(q.Prompt), q.MaxNew, r.plan.MaxLength)
@@ -109,10 +138,14 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 		return nil, err
 	}
 	length := len(q.Prompt) + q.MaxNew
+	if q.MaxNew == 0 {
+		length = r.plan.MaxLength
+	}
 	s := &Sequence{runner: r, ctx: ctx, done: make(chan struct{}), stop: slices.Clone(q.Stop), onToken: q.OnToken,
 		ids:    append(make([]int32, 0, length), q.Prompt...),
 		blocks: make([]int32, 0, r.blocksFor(length)),
-		heard:  len(q.Stop) > 0 || q.OnToken != nil}
+		heard:  len(q.Stop) > 0 || q.OnToken != nil,
+		full:   q.MaxNew == 0}
 	s.prompt = s.ids[:len(q.Prompt):len(q.Prompt)]
 	s.sample(q.Sampling)
 	r.mu.Lock()

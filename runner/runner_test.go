@@ -3,12 +3,14 @@ package runner
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -431,7 +433,7 @@ func TestContextsAreLetGo(t *testing.T) {
 func TestRefuse(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 5, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
 	for i, q := range []Request{
-		{MaxNew: 1}, {Prompt: []int32{1}}, {Prompt: []int32{320}, MaxNew: 1}, {Prompt: []int32{-1}, MaxNew: 1},
+		{MaxNew: 1}, {Prompt: []int32{1}, MaxNew: -1}, {Prompt: make([]int32, 20)}, {Prompt: []int32{320}, MaxNew: 1}, {Prompt: []int32{-1}, MaxNew: 1},
 		{Prompt: []int32{1}, MaxNew: 20}, {Prompt: []int32{1}, MaxNew: 1, Sampling: Sampling{Temperature: -1}},
 		{Prompt: []int32{1}, MaxNew: 1, Sampling: Sampling{TopP: 1.5}}, {Prompt: []int32{1}, MaxNew: 1, Sampling: Sampling{TopK: -1}},
 	} {
@@ -443,5 +445,53 @@ func TestRefuse(t *testing.T) {
 	drain(t, r)
 	if len(s.IDs()) != 20 {
 		t.Errorf("%d tokens", len(s.IDs()))
+	}
+}
+
+// Every request says why it ended.
+func TestReasons(t *testing.T) {
+	const most = 5 * blockSize
+	r := llama(t, Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40, MaxLength: most, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	prompt := []int32{5, 7, 9}
+	first := alone(t, r, []Request{{Prompt: prompt, MaxNew: 1}})[0][len(prompt)]
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, c := range []struct {
+		ctx   context.Context
+		q     Request
+		want  Reason
+		total int
+	}{
+		{context.Background(), Request{Prompt: prompt, MaxNew: 4}, Exhausted, len(prompt) + 4},
+		{context.Background(), Request{Prompt: prompt, MaxNew: most - len(prompt)}, Exhausted, most},
+		{context.Background(), Request{Prompt: prompt}, MaxPosition, most},
+		{context.Background(), Request{Prompt: prompt, Stop: []int32{first}}, Stopped, len(prompt) + 1},
+		{canceled, Request{Prompt: prompt, MaxNew: 4}, Canceled, len(prompt)},
+	} {
+		s, err := r.Submit(c.ctx, c.q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		drain(t, r)
+		if s.Reason() != c.want || len(s.IDs()) != c.total || (s.Err() != nil) != (c.want == Canceled) {
+			t.Errorf("%+v ended as %s with %d tokens (%v), want %s with %d", c.q, s.Reason(), len(s.IDs()), s.Err(), c.want, c.total)
+		}
+	}
+}
+
+// A reason and its text are the same thing; what is neither is an error.
+func TestReasonText(t *testing.T) {
+	for r, want := range map[Reason]string{Unfinished: "unfinished", Stopped: "stop", Exhausted: "length", Canceled: "canceled", Failed: "failed", MaxPosition: "max_position"} {
+		text, err := json.Marshal(r)
+		var back Reason
+		if err != nil || string(text) != strconv.Quote(want) || json.Unmarshal(text, &back) != nil || back != r || r.String() != want {
+			t.Errorf("%d: text %s (%v), read as %s; want %s", r, text, err, back, want)
+		}
+	}
+	if _, err := Reason(6).MarshalText(); err == nil || Reason(6).String() != "Reason(6)" {
+		t.Errorf("Reason(6) has the text %s and the error %v", Reason(6), err)
+	}
+	if err := new(Reason).UnmarshalText([]byte("none")); err == nil {
+		t.Error(`"none" was read as a reason`)
 	}
 }

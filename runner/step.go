@@ -348,6 +348,8 @@ func (r *Runner) collect(s *step) error {
 		switch {
 		case q.heard && slices.Contains(q.stop, id):
 			r.finish(q, Stopped, nil)
+		case len(q.ids) == cap(q.ids) && q.full:
+			r.finish(q, MaxPosition, nil)
 		case len(q.ids) == cap(q.ids):
 			r.finish(q, Exhausted, nil)
 		}
