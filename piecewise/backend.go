@@ -469,7 +469,7 @@ func (b *Backend) freeAll() error {
 	clear(b.faults)
 	errs = append(errs, b.states.free(), b.freeGuarded())
 	for _, blk := range b.blocks {
-		errs = append(errs, b.pool.mem.Free(blk))
+		errs = append(errs, b.pool.alloc.Free(blk))
 	}
 	b.blocks, b.weights = nil, nil
 	b.arena = device.Buffer{}

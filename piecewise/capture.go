@@ -25,7 +25,7 @@ type captured struct {
 	fixed  []fixedMemory    // weights and states
 	agreed uint64           // the count of assigned addresses when all of fixed were where they had been
 	graphs []device.Graph
-	uses   []*mem.Capture // counts the pool's captures while the graphs live
+	uses   []*mem.Scope // counts the pool's captures while the graphs live
 }
 
 // replayStep is a graph, or what runs eagerly between graphs.

@@ -19,7 +19,7 @@ type Pool struct {
 	stream device.Stream
 	stay   stretch // the stream, if its calls are cheaper in one stretch; else nil
 	alloc  *mem.Allocator
-	mem    *mem.Pool
+	mem    *mem.Pool // private: the arena and workspaces, which graphs overwrite
 	busy   atomic.Bool
 
 	mu     sync.Mutex
@@ -52,7 +52,7 @@ func NewPool(dev device.Device, limit int64) (*Pool, error) {
 func (p *Pool) Stream() device.Stream { return p.stream }
 
 // Stats returns what the pool holds of the device's memory.
-func (p *Pool) Stats() mem.Stats { return p.mem.Stats() }
+func (p *Pool) Stats() mem.Stats { return p.alloc.Stats() }
 
 // Enter keeps the calling goroutine on its thread until Leave, with what calls for
 // the device set up there (a CUDA context) set up once: it is for several runs in a
@@ -84,16 +84,22 @@ func (p *Pool) acquire() error {
 func (p *Pool) release() { p.busy.Store(false) }
 
 // take allocates memory that lives until it is given to free. Memory that no
-// stream order reuses (weights, states, inputs) belongs to no stream.
+// stream order reuses (weights, states, inputs) belongs to no stream, and to the
+// default pool: graphs reach it, but its owner outlives them.
 func (p *Pool) take(bytes int64, what string) (mem.Block, device.Buffer, error) {
-	return p.takeOn(nil, bytes, what)
+	return p.takeFrom(p.alloc.Default(), nil, bytes, what)
 }
 
-func (p *Pool) takeOn(s device.Stream, bytes int64, what string) (mem.Block, device.Buffer, error) {
+// takeWork allocates memory of the stream that graphs of all backends work in.
+func (p *Pool) takeWork(bytes int64, what string) (mem.Block, device.Buffer, error) {
+	return p.takeFrom(p.mem, p.stream, bytes, what)
+}
+
+func (p *Pool) takeFrom(from *mem.Pool, s device.Stream, bytes int64, what string) (mem.Block, device.Buffer, error) {
 	if bytes == 0 {
 		return mem.Block{}, device.Buffer{}, nil
 	}
-	b, err := p.mem.Alloc(s, bytes)
+	b, err := from.Alloc(s, bytes)
 	if err != nil {
 		return b, device.Buffer{}, fmt.Errorf("piecewise: %d bytes for %s: %w", bytes, what, err)
 	}
@@ -111,7 +117,7 @@ func (p *Pool) reserve(bytes int64) (device.Buffer, error) {
 	if p.arena.Size >= bytes {
 		return p.arena, nil
 	}
-	block, b, err := p.takeOn(p.stream, bytes, "the arena")
+	block, b, err := p.takeWork(bytes, "the arena")
 	if err != nil {
 		return b, err
 	}
@@ -128,7 +134,7 @@ func (p *Pool) workspace(bytes int64) error {
 	if bytes == 0 || p.work.Size >= bytes || !ok {
 		return nil
 	}
-	block, b, err := p.takeOn(p.stream, bytes, "the workspace of library routines")
+	block, b, err := p.takeWork(bytes, "the workspace of library routines")
 	if err != nil {
 		return err
 	}
@@ -145,7 +151,8 @@ func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	own := int64(len(p.blocks))
-	if n, live := p.mem.Captures(), p.mem.Stats().ActiveBlocks.Now; n > 0 || live > own {
+	// The pool itself is one of the uses.
+	if n, live := p.mem.Uses()-1, p.alloc.Stats().ActiveBlocks.Now; n > 0 || live > own {
 		return &mem.InUseError{Pool: p.mem.Name(), Captures: n, Blocks: live - own}
 	}
 	for _, b := range p.blocks {

@@ -3,16 +3,38 @@ package mem
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"pwc/runtime/device"
 )
 
-// Errors of wrong use, for errors.Is. Memory that cannot be had is a
-// *device.MemoryError, and use after Close device.ErrClosed.
+// Errors of wrong use, for errors.Is. An allocation that does not fit is a
+// *device.MemoryError, and a use after Close is device.ErrClosed.
 var (
 	ErrDoubleFree   = errors.New("mem: block was freed before")
 	ErrUseAfterFree = errors.New("mem: block was freed")
 	ErrForeignBlock = errors.New("mem: block is not of this pool")
+
+	// ErrReleased is a second release of a use, or work with a pool whose last use
+	// was released: a released pool is never revived. It matches device.ErrClosed.
+	ErrReleased = fmt.Errorf("mem: the use of the pool was released: %w", device.ErrClosed)
+
+	ErrUnknownPool  = errors.New("mem: no pool has this id")
+	ErrRecording    = errors.New("mem: allocations are already redirected to the pool")
+	ErrNotRecording = errors.New("mem: allocations are not redirected to the pool")
+	ErrNoRoute      = errors.New("mem: a scope needs a stream or an owner")
+	ErrDefaultPool  = errors.New("mem: not for the default pool")
+
+	// ErrPending is a checkpoint or a restore of a pool with blocks that were freed
+	// and wait for another stream (RecordStream). Synchronize that stream first.
+	ErrPending = errors.New("mem: freed blocks wait for another stream")
+
+	// ErrForeignState is a state of another pool, or one whose segments went back
+	// to the device.
+	ErrForeignState = errors.New("mem: the state is not of this pool")
+
+	ErrNoBlock = errors.New("mem: no live block begins at the address")
+	ErrOwned   = errors.New("mem: the block has an owner")
 )
 
 // StreamError is an allocation for one stream from a pool in which another
@@ -20,7 +42,7 @@ var (
 type StreamError struct {
 	Pool      string
 	Stream    device.Stream // who asked
-	Capturing device.Stream
+	Capturing device.Stream // the first stream of the capture
 }
 
 // Error names the pool.
@@ -34,11 +56,57 @@ func (e *StreamError) Unwrap() error { return device.ErrCapturing }
 // InUseError is a pool that cannot be closed yet.
 type InUseError struct {
 	Pool     string
-	Captures int   // that were not released
+	Captures int   // uses by captures and scopes that were not released
 	Blocks   int64 // that were not freed
 }
 
 // Error gives the numbers.
 func (e *InUseError) Error() string {
 	return fmt.Sprintf("mem: pool %s: in use by %d captures and %d blocks", e.Pool, e.Captures, e.Blocks)
+}
+
+// OwnedError is a Restore that would free blocks whose owners do not know. It
+// matches ErrOwned.
+type OwnedError struct {
+	Pool   string
+	Blocks []LiveBlock
+}
+
+// Error lists the blocks.
+func (e *OwnedError) Error() string {
+	return fmt.Sprintf("mem: pool %s: the state has no block for %s, which have owners: free these, or pass them as stale", e.Pool, list(e.Blocks))
+}
+
+// Unwrap returns ErrOwned.
+func (e *OwnedError) Unwrap() error { return ErrOwned }
+
+// LiveError is a pool whose live blocks are not the expected ones.
+type LiveError struct {
+	Pool    string
+	Missing []Address   // expected, and not live
+	Extra   []LiveBlock // live, and not expected
+}
+
+// Error lists both kinds.
+func (e *LiveError) Error() string {
+	var s []string
+	if len(e.Missing) > 0 {
+		var at []string
+		for _, m := range e.Missing {
+			at = append(at, m.String())
+		}
+		s = append(s, fmt.Sprintf("these storages are not allocated in pool %s but should be: %s", e.Pool, strings.Join(at, ", ")))
+	}
+	if len(e.Extra) > 0 {
+		s = append(s, fmt.Sprintf("these live blocks are in pool %s but no storage accounts for them: %s", e.Pool, list(e.Extra)))
+	}
+	return "mem: " + strings.Join(s, "; ")
+}
+
+func list(blocks []LiveBlock) string {
+	var s []string
+	for _, b := range blocks {
+		s = append(s, b.String())
+	}
+	return strings.Join(s, ", ")
 }

@@ -59,10 +59,20 @@ type segment struct {
 	mem   Segment
 	bytes int64
 	seq   uint64 // order of creation in the allocator; stands for an address
-	shelf *shelf
+	addr  uint64 // of snapshots: what the segments before it hold
+	shelf *shelf // nil: given back
 	small bool
 	first *node
 }
+
+// blockState says what a block is used for.
+type blockState uint8
+
+const (
+	isFree    blockState = iota // on its shelf's list
+	isLive                      // handed out
+	isPending                   // freed; work on second streams may still use it
+)
 
 // node is a block: a range of a segment. Nodes are recycled; gen counts the
 // times one was handed out or freed and tells handles apart.
@@ -72,11 +82,18 @@ type node struct {
 	seg       *segment
 	off       int64
 	bytes     int64
-	requested int64 // bytes asked for, while live
-	live      bool
+	requested int64 // bytes asked for, until it is free
+	state     blockState
+	owned     bool  // live, and a handle owns it
 	prev      *node // neighbours in the segment
 	next      *node
+	uses      []use // on second streams
+	events    int   // not passed yet, while pending
+	asked     *Pool // that handed it out, maybe from another's segment
 }
+
+// split reports whether n is a part of its segment.
+func (n *node) split() bool { return n.prev != nil || n.next != nil }
 
 // freeList holds free blocks by size, then address.
 type freeList []*node
@@ -122,6 +139,7 @@ func (l *freeList) remove(n *node) {
 type shelf struct {
 	pool     *Pool
 	stream   device.Stream
+	number   int // of the stream, in snapshots
 	segments int // of the pool that are for stream
 	small    freeList
 	large    freeList
@@ -132,6 +150,35 @@ func (s *shelf) list(small bool) *freeList {
 		return &s.small
 	}
 	return &s.large
+}
+
+// put makes n, which has no free neighbours, available.
+func (s *shelf) put(n *node) {
+	s.list(n.seg.small).insert(n)
+	if n.split() {
+		s.pool.count(n.seg.small, func(c *Counts) { c.splits(1, n.bytes) })
+	}
+}
+
+// remove takes n off its list.
+func (s *shelf) remove(n *node) {
+	s.list(n.seg.small).remove(n)
+	s.removed(n)
+}
+
+// take removes and returns the best fit for bytes, or nil.
+func (s *shelf) take(small bool, bytes int64) *node {
+	n := s.list(small).takeFit(bytes)
+	if n != nil {
+		s.removed(n)
+	}
+	return n
+}
+
+func (s *shelf) removed(n *node) {
+	if n.split() {
+		s.pool.count(n.seg.small, func(c *Counts) { c.splits(-1, -n.bytes) })
+	}
 }
 
 // cut makes n the first bytes of itself and returns the rest, unlinked from any
@@ -149,9 +196,9 @@ func (n *node) cut(bytes int64) *node {
 
 // join merges the free neighbours of n, which is free and on no list, into it.
 func (n *node) join() {
-	list := n.seg.shelf.list(n.seg.small)
-	if p := n.prev; p != nil && !p.live {
-		list.remove(p)
+	sh := n.seg.shelf
+	if p := n.prev; p != nil && p.state == isFree {
+		sh.remove(p)
 		n.off, n.bytes = p.off, p.bytes+n.bytes
 		if n.prev = p.prev; n.prev != nil {
 			n.prev.next = n
@@ -160,8 +207,8 @@ func (n *node) join() {
 		}
 		n.alloc.recycle(p)
 	}
-	if q := n.next; q != nil && !q.live {
-		list.remove(q)
+	if q := n.next; q != nil && q.state == isFree {
+		sh.remove(q)
 		n.bytes += q.bytes
 		if n.next = q.next; n.next != nil {
 			n.next.prev = n

@@ -1,28 +1,42 @@
 // Package mem is a caching allocator of device memory with private pools, over
 // any device.
 //
-// A Pool takes segments from the device and hands out blocks of them. A freed
-// block stays with the pool, to be handed out again; segments go back only when
+// An Allocator takes segments from the device and hands out blocks of them. A freed
+// block stays with its pool, to be handed out again; segments go back only when
 // asked (Trim, Empty, Close), or when the device has no more. Sizes, best fit,
 // splitting and merging follow PyTorch's allocator
 // (c10/cuda/CUDACachingAllocator.cpp) without its optional max_split_size,
 // expandable segments and garbage collection; see fit.go for the numbers.
+//
+// # Pools
+//
+// The default pool serves what no scope redirects. A private pool counts its uses:
+// the handle that made it, graphs that were captured into it, and scopes that
+// redirect allocations to it (see [Scope]). While a pool is in use, none of its
+// memory goes back to the device, used or not: graphs hold addresses. Without a
+// use it is freeable: segments without live blocks go back at the next Empty, or
+// when an allocation finds no room. Blocks that outlive the last use stay valid.
 //
 // # Streams
 //
 // Blocks are reused in stream order: a block that was freed is handed out again
 // only to the stream it was allocated for, so that work enqueued before the
 // free cannot meet work enqueued after the reuse. Freeing is a call on the host
-// and waits for nothing. Who uses a block on a second stream orders the two by
-// events before freeing it.
+// and waits for nothing. RecordStream tells of work on a second stream: once the
+// block is freed, it is reused only after that work.
 //
 // # Captures
 //
-// A graph keeps the addresses it recorded, so memory that was allocated while
-// it was captured must outlive it. A pool therefore counts the captures that
-// use it, from BeginCapture to Release, and gives no segment back while there
-// is one. Within a capture blocks are freed and reused as ever: a replay
-// repeats the same order. A pool without captures and live blocks is freeable.
+// Within a capture blocks are freed and reused as ever: a replay repeats the same
+// order. While any capture is under way, no segment goes back to the device, no
+// event is recorded or queried, and freed blocks with work on a second stream wait
+// until all captures have ended.
+//
+// # Checkpoints
+//
+// Checkpoint saves which blocks of a pool are live, and Restore makes the pool so
+// again: a graph that is captured next finds the free memory that it would have found
+// when the checkpoint was taken.
 package mem
 
 import (
@@ -34,16 +48,16 @@ import (
 	"pwc/runtime/device"
 )
 
-// Segment is memory as the device gives it.
+// Segment is memory as the device gives it. Segments are compared with ==.
 type Segment = device.Memory
 
 // Backing is where segments come from. It is called with the allocator locked,
 // and must not call back.
 type Backing interface {
 	// AllocSegment returns exactly so many bytes, a multiple of 2 MiB, aligned to
-	// 512 or more. An error that matches device.ErrOutOfMemory makes the
-	// allocator give back what it caches and try once more; any other is
-	// returned to who asked.
+	// 512 or more. It is called during captures, too. An error that matches
+	// device.ErrOutOfMemory makes the allocator give back what it caches and try
+	// once more, unless a capture is under way; any other is returned to the caller.
 	AllocSegment(bytes int64) (Segment, error)
 	// FreeSegment returns s to the device. After an error s still counts as
 	// reserved and may be passed again.
@@ -69,35 +83,135 @@ type Options struct {
 }
 
 // Allocator is the memory of one device, shared by its pools: the limit and the
-// totals are over all of them. Its methods, and those of its pools, may be
-// called from any goroutine. Those that give segments back, Empty, Trim and an Alloc
-// that finds no room, wait for the streams that these were allocated for, which no other
-// goroutine may use meanwhile: pools whose streams run beside each other have allocators
-// of their own, as those of piecewise do.
+// totals are over all of them. Its methods, and those of its pools, owners and
+// scopes, may be called from any goroutine. Those that give segments back, Empty, Trim
+// and an Alloc that finds no room, wait for the streams that these were allocated
+// for, which no other goroutine may use meanwhile: pools whose streams run beside
+// each other have allocators of their own, as those of piecewise do. The same holds
+// for streams given to RecordStream, when the block is freed and at the first Alloc
+// after a capture during which it was freed.
 type Allocator struct {
 	backing Backing
 	limit   int64
 
-	mu       sync.Mutex
-	pools    []*Pool // in order of creation, without closed ones
-	nodes    *node   // spare nodes, chained by next
-	nextSeg  uint64
-	captures int // pools with a capture under way
-	stats    Stats
+	mu          sync.Mutex
+	deflt       *Pool
+	pools       []*Pool             // in order of creation, without closed ones; the default pool first
+	scopes      []*Scope            // that redirect, in order of their begin
+	handles     map[PoolID]struct{} // given by NewHandle, without a pool yet
+	nodes       *node               // spare nodes, chained by next
+	segments    map[Segment]*segment
+	nextSeg     uint64
+	nextAddr    uint64
+	nextStream  int
+	lastHandle  uint64
+	lastCapture uint64
+	captures    int             // scopes of captures that have not ended
+	deferred    []*node         // freed during a capture, with uses on second streams
+	waiting     []waiting       // freed, behind events of second streams
+	blocked     []device.Stream // scratch of poll
+	events      []device.Event  // spare
+	stats       Stats
 }
 
-// New returns an allocator of b's memory, without pools.
+// New returns an allocator of b's memory with an empty default pool.
 func New(b Backing, o Options) *Allocator {
-	return &Allocator{backing: b, limit: o.Limit}
+	a := &Allocator{backing: b, limit: o.Limit, handles: map[PoolID]struct{}{}, segments: map[Segment]*segment{}, nextAddr: roundLarge}
+	a.deflt = a.newPool(PoolID{}, PoolOptions{Name: "default"})
+	return a
 }
 
-// NewPool returns a pool without segments. Its name appears in errors.
-func (a *Allocator) NewPool(name string) *Pool {
-	p := &Pool{name: name, alloc: a}
+// PoolOptions configure a pool.
+type PoolOptions struct {
+	Name string // for errors
+
+	// Backing is where the pool's segments come from; nil is the allocator's.
+	Backing Backing
+
+	// NoSplit hands segments out whole: each serves one block at a time.
+	NoSplit bool
+
+	// UseOnOOM lets allocations of other pools take free blocks of this one when
+	// the device has no more memory and no capture is under way.
+	UseOnOOM bool
+}
+
+// NewPool is NewPoolWith for a pool of that name.
+func (a *Allocator) NewPool(name string) *Pool { return a.NewPoolWith(PoolOptions{Name: name}) }
+
+// NewPoolWith returns a private pool without segments. It has a handle's id and
+// one use, which Pool.Release or Pool.Close gives back (PyTorch's MemPool).
+func (a *Allocator) NewPoolWith(o PoolOptions) *Pool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.newPool(a.newHandle(), o)
+}
+
+func (a *Allocator) newPool(id PoolID, o PoolOptions) *Pool {
+	if o.Backing == nil {
+		o.Backing = a.backing
+	}
+	p := &Pool{name: o.Name, id: id, alloc: a, backing: o.Backing, noSplit: o.NoSplit, fallback: o.UseOnOOM, uses: 1, own: true}
 	a.pools = append(a.pools, p)
 	return p
+}
+
+// Default returns the default pool. It is in use until the allocator is closed,
+// and gives memory back all the same: no graph is captured into it.
+func (a *Allocator) Default() *Pool { return a.deflt }
+
+// Pool returns the pool of an id. It returns ErrReleased if the pool is gone, and
+// ErrUnknownPool if the allocator did not give the id, or nothing began with it.
+func (a *Allocator) Pool(id PoolID) (*Pool, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.find(id); p != nil {
+		return p, nil
+	}
+	return nil, a.unknown(id)
+}
+
+// unknown says why no pool has the id.
+func (a *Allocator) unknown(id PoolID) error {
+	_, fresh := a.handles[id]
+	if !fresh && (id[0] == 0 && id[1] <= a.lastHandle || id[1] == 0 && id[0] <= a.lastCapture) {
+		return fmt.Errorf("mem: pool %s: %w", id, ErrReleased)
+	}
+	return fmt.Errorf("mem: pool %s: %w", id, ErrUnknownPool)
+}
+
+// Alloc returns a block of at least bytes ≥ 0, for use by work on s, from the pool
+// of the innermost scope that redirects s, or from the default pool. Otherwise it
+// is Pool.Alloc.
+func (a *Allocator) Alloc(s device.Stream, bytes int64) (Block, error) {
+	return a.allocBy(nil, s, bytes)
+}
+
+func (a *Allocator) allocBy(o *Owner, s device.Stream, bytes int64) (Block, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.deflt
+	for _, c := range slices.Backward(a.scopes) {
+		if c.serves(o, s) {
+			p = c.pool
+			break
+		}
+	}
+	return p.allocate(s, bytes)
+}
+
+// Free returns b to its pool. It returns ErrDoubleFree if b was freed before and
+// ErrForeignBlock if another allocator gave it, and then changes nothing.
+func (a *Allocator) Free(b Block) error {
+	if b.n == nil || b.n.alloc != a {
+		return ErrForeignBlock
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !b.live() {
+		return ErrDoubleFree
+	}
+	return b.n.seg.shelf.pool.free(b.n)
 }
 
 // Stats returns the totals over all pools, closed ones included. A peak is of
@@ -118,10 +232,11 @@ func (a *Allocator) ResetPeaks() {
 	}
 }
 
-// Empty gives back the segments without live blocks of every pool that no
-// capture uses, and returns their bytes. It waits for the streams they were
-// allocated for, and is refused with device.ErrCapturing while a capture is
-// under way in any pool.
+// Empty gives back the segments without live blocks of the default pool and of
+// every freeable pool, and returns their bytes; freeable pools without segments
+// end. It waits for the streams they were allocated for, and for what RecordStream
+// told of freed blocks. It is refused with device.ErrCapturing while a capture is
+// under way.
 func (a *Allocator) Empty() (released int64, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -133,11 +248,18 @@ func (a *Allocator) Empty() (released int64, err error) {
 
 // releaseCached is Empty with the lock held and no capture under way.
 func (a *Allocator) releaseCached() (released int64, err error) {
-	for _, p := range a.pools {
+	if err := a.drain(); err != nil {
+		return 0, err
+	}
+	for _, p := range slices.Clone(a.pools) {
 		n, err := p.trim()
 		released += n
 		if err != nil {
 			return released, err
+		}
+		if p.uses == 0 && len(p.segments) == 0 {
+			p.closed = true
+			a.forget(p)
 		}
 	}
 	return released, nil
@@ -149,6 +271,11 @@ func (a *Allocator) releaseCached() (released int64, err error) {
 func (a *Allocator) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.captures == 0 {
+		if err := a.drain(); err != nil {
+			return err
+		}
+	}
 	for _, p := range a.pools {
 		if err := p.inUse(); err != nil {
 			return err
@@ -158,7 +285,10 @@ func (a *Allocator) Close() error {
 	for len(a.pools) > 0 {
 		errs = append(errs, a.pools[0].close())
 	}
-	a.nodes = nil
+	for _, e := range a.events {
+		errs = append(errs, e.Close())
+	}
+	a.nodes, a.events = nil, nil
 	return errors.Join(errs...)
 }
 
@@ -183,23 +313,33 @@ func (a *Allocator) segmentFor(p *Pool, bytes int64) (Segment, error) {
 
 // tryBacking asks the device once, within the limit.
 func (a *Allocator) tryBacking(p *Pool, bytes int64) (Segment, error) {
-	full := &device.MemoryError{
-		Asked:    bytes,
-		Reserved: a.stats.ReservedBytes.Now,
-		Active:   a.stats.ActiveBytes.Now,
-		Limit:    a.limit,
-	}
 	if a.limit > 0 && bytes > a.limit-a.stats.ReservedBytes.Now {
-		return nil, fmt.Errorf("mem: pool %s: %w", p.name, full)
+		return nil, a.full(p, bytes)
 	}
-	mem, err := a.backing.AllocSegment(bytes)
+	mem, err := p.backing.AllocSegment(bytes)
 	switch {
 	case err == nil:
 		return mem, nil
 	case errors.Is(err, device.ErrOutOfMemory):
-		return nil, fmt.Errorf("mem: pool %s: %w (%w)", p.name, full, err)
+		return nil, fmt.Errorf("%w (%w)", a.full(p, bytes), err)
 	}
 	return nil, fmt.Errorf("mem: pool %s: taking a segment of %d bytes: %w", p.name, bytes, err)
+}
+
+// full is the error of a segment that does not fit.
+func (a *Allocator) full(p *Pool, bytes int64) error {
+	var private int64
+	for _, q := range a.pools {
+		if q != a.deflt {
+			private += q.stats.AllocatedBytes.Now
+		}
+	}
+	return fmt.Errorf("mem: pool %s: %w, with %d bytes allocated in private pools (graphs)", p.name, &device.MemoryError{
+		Asked:    bytes,
+		Reserved: a.stats.ReservedBytes.Now,
+		Active:   a.stats.ActiveBytes.Now,
+		Limit:    a.limit,
+	}, private)
 }
 
 // node returns an unused node.
@@ -217,7 +357,7 @@ func (a *Allocator) node() *node {
 // was stay recognisable.
 func (a *Allocator) recycle(n *node) {
 	// n.alloc is read without the lock, and n.gen must outlive the block.
-	n.seg, n.off, n.bytes, n.requested, n.live = nil, 0, 0, 0, false
+	n.seg, n.off, n.bytes, n.requested, n.state, n.owned, n.uses = nil, 0, 0, 0, isFree, false, n.uses[:0]
 	n.prev, n.next = nil, a.nodes
 	a.nodes = n
 }

@@ -92,6 +92,13 @@ func newPool(t testing.TB, o Options) (*fakeDevice, *Allocator, *Pool) {
 	return d, a, a.NewPool("test")
 }
 
+func defaultPool(t testing.TB, o Options) (*fakeDevice, *Allocator, *Pool) {
+	t.Helper()
+	d := &fakeDevice{}
+	a := New(d, o)
+	return d, a, a.Default()
+}
+
 func must[T any](t testing.TB) func(T, error) T {
 	return func(v T, err error) T {
 		t.Helper()
@@ -300,7 +307,7 @@ func TestCapture(t *testing.T) {
 	q := a.NewPool("other")
 	s1, s2 := &fakeStream{name: "1", dev: dev}, &fakeStream{name: "2", dev: dev}
 	before := must[Block](t)(p.Alloc(s2, 100))
-	c1 := must[*Capture](t)(p.BeginCapture(s1))
+	c1 := must[*Scope](t)(p.BeginCapture(s1))
 	if _, err := p.BeginCapture(s1); !errors.Is(err, device.ErrCapturing) {
 		t.Errorf("second capture: %v", err)
 	}
@@ -323,9 +330,9 @@ func TestCapture(t *testing.T) {
 		t.Errorf("second End: %v", err)
 	}
 	must[Block](t)(p.Alloc(s2, 100))
-	c2 := must[*Capture](t)(p.BeginCapture(s2))
-	if p.Captures() != 2 {
-		t.Errorf("%d captures", p.Captures())
+	c2 := must[*Scope](t)(p.BeginCapture(s2))
+	if (p.Uses() - 1) != 2 {
+		t.Errorf("%d captures", (p.Uses() - 1))
 	}
 	// Nothing that a graph can reach goes back.
 	check(t, c2.Release()) // abandoned: ends too
@@ -343,7 +350,7 @@ func TestCapture(t *testing.T) {
 	if len(dev.events) != 0 {
 		t.Errorf("the last Release did %v", dev.events)
 	}
-	for _, c := range []*Capture{c1, c2} {
+	for _, c := range []*Scope{c1, c2} {
 		if err := c.Release(); !errors.Is(err, device.ErrClosed) {
 			t.Errorf("second Release: %v", err)
 		}
@@ -351,6 +358,10 @@ func TestCapture(t *testing.T) {
 	if p.Freeable() {
 		t.Error("freeable with a live block")
 	}
+	if n := must[int64](t)(p.Trim()); n != 0 {
+		t.Errorf("%d bytes of a pool in use trimmed", n)
+	}
+	check(t, p.Release())
 	// The segment of s1 (20 MiB) goes back after s1 is waited for, that of s2
 	// holds a live block.
 	if n := must[int64](t)(p.Trim()); n != 20*mib {
@@ -365,7 +376,7 @@ func TestFreeableAndClose(t *testing.T) {
 	dev, a, p := newPool(t, Options{})
 	s := &fakeStream{name: "s", dev: dev}
 	b := must[Block](t)(p.Alloc(s, 100))
-	c := must[*Capture](t)(p.BeginCapture(s))
+	c := must[*Scope](t)(p.BeginCapture(s))
 	check(t, c.End())
 	check(t, p.Free(b))
 	if p.Freeable() {
@@ -433,7 +444,7 @@ func TestOutOfMemory(t *testing.T) {
 			// any pool, nor from a pool that a graph reaches.
 			check(t, q.Free(must[Block](t)(q.Alloc(s, 10*mib))))
 			third := a.NewPool("third")
-			c := must[*Capture](t)(third.BeginCapture(s))
+			c := must[*Scope](t)(third.BeginCapture(s))
 			if _, err := p.Alloc(s, 10*mib+512); err != nil {
 				t.Errorf("within the segment: %v", err)
 			}
@@ -441,9 +452,11 @@ func TestOutOfMemory(t *testing.T) {
 				t.Errorf("while capturing: %v", err)
 			}
 			check(t, c.Release())
-			c = must[*Capture](t)(q.BeginCapture(s))
+			c = must[*Scope](t)(q.BeginCapture(s))
 			check(t, c.End())
-			if _, err := p.Alloc(s, 10*mib); !errors.Is(err, device.ErrOutOfMemory) {
+			check(t, q.Release())
+			if _, err := p.Alloc(s, 10*mib); !errors.Is(err, device.ErrOutOfMemory) ||
+				!strings.Contains(err.Error(), fmt.Sprintf("with %d bytes allocated in private pools", 18*mib+512)) {
 				t.Errorf("under a graph: %v", err)
 			}
 			check(t, c.Release())
@@ -464,7 +477,7 @@ func TestOutOfMemory(t *testing.T) {
 // TestRoomFromItself makes room by giving back the only segment of the pool and
 // stream that asks.
 func TestRoomFromItself(t *testing.T) {
-	dev, _, p := newPool(t, Options{Limit: 20 * mib})
+	dev, _, p := defaultPool(t, Options{Limit: 20 * mib})
 	s := &fakeStream{name: "s", dev: dev}
 	check(t, p.Free(must[Block](t)(p.Alloc(s, 100))))
 	b := must[Block](t)(p.Alloc(s, 20*mib))
@@ -486,7 +499,7 @@ func TestHugeRequests(t *testing.T) {
 }
 
 func TestDeviceFailures(t *testing.T) {
-	dev, a, p := newPool(t, Options{})
+	dev, a, p := defaultPool(t, Options{})
 	s := &fakeStream{name: "s", dev: dev}
 	lost := &device.LostError{Op: "alloc", Cause: errors.New("fault")}
 	dev.failAlloc = lost
@@ -516,7 +529,7 @@ func TestDeviceFailures(t *testing.T) {
 	}
 	check(t, p.Free(must[Block](t)(p.Alloc(nil, 1))))
 	dev.failFree = lost
-	if err := p.Close(); !errors.Is(err, device.ErrDeviceLost) {
+	if err := a.Close(); !errors.Is(err, device.ErrDeviceLost) {
 		t.Errorf("Close: %v", err)
 	}
 	if _, err := p.Alloc(nil, 1); !errors.Is(err, device.ErrClosed) {
@@ -531,7 +544,7 @@ func TestDeviceFailures(t *testing.T) {
 // TestTrimForgetsSegments holds that a segment which was given back is handed out
 // no more, though its stream keeps others, and that trimming waits for a stream once.
 func TestTrimForgetsSegments(t *testing.T) {
-	dev, _, p := newPool(t, Options{})
+	dev, _, p := defaultPool(t, Options{})
 	s := &fakeStream{name: "s", dev: dev}
 	kept := must[Block](t)(p.Alloc(s, 1536*kib))
 	full := must[Block](t)(p.Alloc(s, 18*mib))
@@ -588,6 +601,7 @@ func TestFailureInOnePool(t *testing.T) {
 	p, q := a.NewPool("first"), a.NewPool("second")
 	for _, p := range []*Pool{p, q} {
 		check(t, p.Free(must[Block](t)(p.Alloc(nil, 1))))
+		check(t, p.Release())
 	}
 	dev.err = lost
 	if n, err := a.Empty(); n != 0 || !errors.Is(err, device.ErrDeviceLost) || dev.used != 4*mib {
@@ -595,7 +609,7 @@ func TestFailureInOnePool(t *testing.T) {
 	}
 	// Nor is there another try when making room fails.
 	dev.err, dev.events = lost, nil
-	if _, err := q.Alloc(nil, 3*mib); !errors.Is(err, device.ErrDeviceLost) || !errors.Is(err, device.ErrOutOfMemory) || len(dev.events) > 0 {
+	if _, err := a.Alloc(nil, 3*mib); !errors.Is(err, device.ErrDeviceLost) || !errors.Is(err, device.ErrOutOfMemory) || len(dev.events) > 0 {
 		t.Errorf("Alloc: %v after %v", err, dev.events)
 	}
 	dev.err = lost
@@ -641,8 +655,14 @@ func TestBlockOfOtherAllocator(t *testing.T) {
 	}
 }
 
+// spent is a gauge that went up to peak and down to 0.
+func spent(peak int64) Gauge { return Gauge{0, peak, peak, peak} }
+
+// risen is a gauge that never went down.
+func risen(n int64) Gauge { return Gauge{n, n, n, 0} }
+
 func TestStats(t *testing.T) {
-	_, a, p := newPool(t, Options{})
+	_, a, p := defaultPool(t, Options{})
 	q := a.NewPool("other")
 	b1 := must[Block](t)(p.Alloc(nil, 100))
 	b2 := must[Block](t)(p.Alloc(nil, 3*mib))
@@ -650,27 +670,73 @@ func TestStats(t *testing.T) {
 	c := must[Block](t)(q.Alloc(nil, 600))
 	check(t, p.Free(b2))
 	must[int64](t)(p.Trim())
+	small := func(bytes, requested, segment, split func(int64) Gauge) Counts {
+		return Counts{
+			AllocatedBytes: bytes(512), AllocatedBlocks: bytes(1), ActiveBytes: bytes(512), ActiveBlocks: bytes(1),
+			RequestedBytes: requested(100), ReservedBytes: segment(2 * mib), Segments: segment(1), SplitBytes: split(2*mib - 512), SplitBlocks: split(1),
+		}
+	}
+	large := Counts{
+		AllocatedBytes: spent(3 * mib), AllocatedBlocks: spent(1), ActiveBytes: spent(3 * mib), ActiveBlocks: spent(1),
+		RequestedBytes: spent(3 * mib), ReservedBytes: spent(20 * mib), Segments: spent(1), SplitBytes: spent(17 * mib), SplitBlocks: spent(1),
+	}
 	want := Stats{
-		ActiveBytes: Gauge{0, 512 + 3*mib}, ActiveBlocks: Gauge{0, 2}, RequestedBytes: Gauge{0, 100 + 3*mib},
-		ReservedBytes: Gauge{0, 22 * mib}, Segments: Gauge{0, 2},
+		Counts: Counts{
+			AllocatedBytes: spent(512 + 3*mib), AllocatedBlocks: spent(2), ActiveBytes: spent(512 + 3*mib), ActiveBlocks: spent(2),
+			RequestedBytes: spent(100 + 3*mib), ReservedBytes: spent(22 * mib), Segments: spent(2), SplitBytes: spent(19*mib - 512), SplitBlocks: spent(2),
+		},
+		Small: small(spent, spent, spent, spent), Large: large,
 		Allocs: 2, Frees: 2, SegmentAllocs: 2, SegmentFrees: 2,
 	}
 	if got := p.Stats(); got != want {
 		t.Errorf("pool\n got %+v\nwant %+v", got, want)
 	}
-	want = Stats{
-		ActiveBytes: Gauge{1024, 1024 + 3*mib}, ActiveBlocks: Gauge{1, 2}, RequestedBytes: Gauge{600, 600 + 3*mib},
-		ReservedBytes: Gauge{2 * mib, 24 * mib}, Segments: Gauge{1, 3},
-		Allocs: 3, Frees: 2, SegmentAllocs: 3, SegmentFrees: 2,
+	// In all: the block of q began after b1 was freed, and stays.
+	all := Counts{
+		AllocatedBytes:  Gauge{1024, 1024 + 3*mib, 1536 + 3*mib, 512 + 3*mib},
+		AllocatedBlocks: Gauge{1, 2, 3, 2},
+		RequestedBytes:  Gauge{600, 600 + 3*mib, 700 + 3*mib, 100 + 3*mib},
+		ReservedBytes:   Gauge{2 * mib, 24 * mib, 24 * mib, 22 * mib},
+		Segments:        Gauge{1, 3, 3, 2},
+		SplitBytes:      Gauge{2*mib - 1024, 19*mib - 512, 21*mib - 1536, 19*mib - 512},
+		SplitBlocks:     Gauge{1, 2, 3, 2},
 	}
-	if got := a.Stats(); got != want {
+	all.ActiveBytes, all.ActiveBlocks = all.AllocatedBytes, all.AllocatedBlocks
+	want = Stats{Counts: all, Large: large, Allocs: 3, Frees: 2, SegmentAllocs: 3, SegmentFrees: 2}
+	want.Small = Counts{
+		AllocatedBytes:  Gauge{1024, 1024, 1536, 512},
+		AllocatedBlocks: Gauge{1, 1, 2, 1},
+		RequestedBytes:  Gauge{600, 600, 700, 100},
+		ReservedBytes:   Gauge{2 * mib, 4 * mib, 4 * mib, 2 * mib},
+		Segments:        Gauge{1, 2, 2, 1},
+		SplitBytes:      Gauge{2*mib - 1024, 2*mib - 512, 4*mib - 1536, 2*mib - 512},
+		SplitBlocks:     Gauge{1, 1, 2, 1},
+	}
+	want.Small.ActiveBytes, want.Small.ActiveBlocks = want.Small.AllocatedBytes, want.Small.AllocatedBlocks
+	got := a.Stats()
+	if got != want {
 		t.Errorf("total\n got %+v\nwant %+v", got, want)
 	}
+	flat := got.Map()
+	for name, n := range map[string]int64{
+		"allocated_bytes.all.current": 1024, "allocated_bytes.all.peak": 1024 + 3*mib, "allocated_bytes.all.allocated": 1536 + 3*mib,
+		"allocated_bytes.all.freed": 512 + 3*mib, "allocation.large_pool.freed": 1, "active.small_pool.peak": 1, "active_bytes.small_pool.allocated": 1536,
+		"reserved_bytes.large_pool.peak": 20 * mib, "segment.all.current": 1, "requested_bytes.small_pool.current": 600,
+		"inactive_split.all.peak": 2, "inactive_split_bytes.large_pool.freed": 17 * mib,
+		"num_alloc_retries": 0, "num_ooms": 0, "num_device_alloc": 3, "num_device_free": 2, "num_sync_all_streams": 0,
+	} {
+		if v, ok := flat[name]; !ok || v != n {
+			t.Errorf("%s is %d, want %d", name, v, n)
+		}
+	}
+	if len(flat) != 9*3*4+5 {
+		t.Errorf("%d names", len(flat))
+	}
 	a.ResetPeaks()
-	if got := a.Stats().ActiveBytes; got != (Gauge{1024, 1024}) {
+	if got := a.Stats().ActiveBytes; got.Now != 1024 || got.Peak != 1024 {
 		t.Errorf("peak after reset %+v", got)
 	}
-	if got := p.Stats().ReservedBytes; got != (Gauge{}) {
+	if got := p.Stats().ReservedBytes; got.Now != 0 || got.Peak != 0 {
 		t.Errorf("pool's peak after reset %+v", got)
 	}
 	check(t, q.Free(c))

@@ -178,7 +178,7 @@ type allocation struct {
 type modelCapture struct {
 	pool  int
 	ended bool
-	c     *Capture
+	c     *Scope
 }
 
 func (m *machine) Alloc(t *rapid.T) {
@@ -245,6 +245,12 @@ func (m *machine) FreeAgain(t *rapid.T) {
 func (m *machine) Trim(t *rapid.T) {
 	p := rapid.IntRange(0, len(m.pools)-1).Draw(t, "pool")
 	n, err := m.pools[p].Trim()
+	if m.model.pools[p].uses == 0 && m.model.pools[1].capturing >= 0 {
+		if !errors.Is(err, device.ErrCapturing) {
+			t.Fatalf("trimmed while capturing: %v", err)
+		}
+		return
+	}
 	if want := m.model.pools[p].trim(); err != nil || n != want {
 		t.Fatalf("trimmed %d, %v, want %d", n, err, want)
 	}
@@ -274,6 +280,12 @@ func (m *machine) BeginCapture(t *rapid.T) {
 	s := rapid.IntRange(0, len(m.strs)-1).Draw(t, "stream")
 	c, err := m.pools[p].BeginCapture(m.strs[s])
 	mp := m.model.pools[p]
+	if p == 0 {
+		if !errors.Is(err, ErrDefaultPool) {
+			t.Fatalf("capture into the default pool: %v", err)
+		}
+		return
+	}
 	if mp.capturing >= 0 {
 		if !errors.Is(err, device.ErrCapturing) {
 			t.Fatalf("second capture: %v", err)
@@ -327,8 +339,8 @@ func (m *machine) Check(t *rapid.T) {
 			st.Allocs-st.Frees != blocks || st.SegmentAllocs-st.SegmentFrees != int64(len(mp.segs)) {
 			t.Fatalf("pool %d: %+v", i, st)
 		}
-		if p.Freeable() != (mp.uses == 0 && blocks == 0) || p.Captures() != mp.uses {
-			t.Fatalf("pool %d: freeable %v, %d captures", i, p.Freeable(), p.Captures())
+		if p.Freeable() != (mp.uses-i == 0 && blocks == 0) || p.Uses() != mp.uses+1-i {
+			t.Fatalf("pool %d: freeable %v, %d uses", i, p.Freeable(), p.Uses())
 		}
 		total.ActiveBytes.Now += bytes
 		total.RequestedBytes.Now += requested
@@ -396,8 +408,11 @@ func TestAgainstModel(t *testing.T) {
 		}
 		m.alloc = New(m.dev, o)
 		for i := range 2 {
-			m.pools = append(m.pools, m.alloc.NewPool(fmt.Sprint(i)))
-			m.model.pools = append(m.model.pools, &modelPool{capturing: -1})
+			m.pools = append(m.pools, m.alloc.Default())
+			if i == 1 {
+				m.pools[1] = m.alloc.NewPool("1")
+			}
+			m.model.pools = append(m.model.pools, &modelPool{capturing: -1, uses: i})
 			m.strs = append(m.strs, &fakeStream{name: fmt.Sprint(i)})
 		}
 		t.Repeat(rapid.StateMachineActions(m))

@@ -8,19 +8,25 @@ import (
 	"pwc/runtime/device"
 )
 
-// Pool is a private pool: segments and the blocks in them. Make one with
-// Allocator.NewPool.
+// Pool is segments and the blocks in them. Private pools are made with
+// Allocator.NewPool, or by Begin or BeginCapture with a new id.
 type Pool struct {
-	name  string
-	alloc *Allocator
+	name     string
+	id       PoolID
+	alloc    *Allocator
+	backing  Backing
+	noSplit  bool
+	fallback bool
 
 	// Guarded by alloc.mu.
-	shelves   []*shelf // one for each stream that allocated; few
-	segments  []*segment
-	capturing *Capture // the capture under way, if any
-	uses      int      // captures not yet released
-	closed    bool
-	stats     Stats
+	shelves  []*shelf // one for each stream that allocated; few
+	segments []*segment
+	scope    *Scope // that redirects to the pool, if any
+	uses     int    // scopes not yet released, and own
+	own      bool   // the use of who made the pool was not released
+	pending  int    // blocks
+	closed   bool
+	stats    Stats
 }
 
 // Block is an allocation: a handle to pass by value. The zero Block is none.
@@ -30,7 +36,7 @@ type Block struct {
 }
 
 // live reports whether b has not been freed. The allocator of b.n is locked.
-func (b Block) live() bool { return b.n.gen == b.gen && b.n.live }
+func (b Block) live() bool { return b.n.gen == b.gen && b.n.state == isLive }
 
 // Buffer returns the memory, of the size that was asked for, at an offset that
 // is a multiple of 512. It returns ErrUseAfterFree if b was freed, and
@@ -49,63 +55,103 @@ func (b Block) Buffer() (device.Buffer, error) {
 	return device.Buffer{Memory: b.n.seg.mem, Offset: b.n.off, Size: b.n.requested}, nil
 }
 
-// Name returns the name given to NewPool.
+// Name returns the name given to NewPool, or the id of a pool without one.
 func (p *Pool) Name() string { return p.name }
+
+// ID returns the pool's id, which no other pool of the allocator has or gets.
+func (p *Pool) ID() PoolID { return p.id }
 
 // Alloc returns a block of at least bytes ≥ 0, for use by work on s and by
 // whoever is ordered with it. Streams are told apart by ==; nil is a stream of
 // its own, for memory that no stream order reuses, such as weights.
 //
-// While a capture is under way in the pool only its stream may allocate; others
+// While a capture is under way in the pool only its streams may allocate; others
 // get a *StreamError, because what they take would be reused in the order of the
-// graph. When the device or the limit has no room even after what is cached was
-// given back, the error is a *device.MemoryError.
+// graph. A pool without a use gets ErrReleased. When the device or the limit has no
+// room even after what is cached was given back, the error is a *device.MemoryError.
 func (p *Pool) Alloc(s device.Stream, bytes int64) (Block, error) {
-	if bytes < 0 {
-		return Block{}, fmt.Errorf("mem: pool %s: allocation of %d bytes", p.name, bytes)
-	}
+	p.alloc.mu.Lock()
+	defer p.alloc.mu.Unlock()
+	return p.allocate(s, bytes)
+}
+
+func (p *Pool) allocate(s device.Stream, bytes int64) (Block, error) {
 	a := p.alloc
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if p.closed {
-		return Block{}, p.closedError()
+	switch {
+	case bytes < 0:
+		return Block{}, fmt.Errorf("mem: pool %s: allocation of %d bytes", p.name, bytes)
+	case p.uses == 0:
+		return Block{}, p.releasedError()
 	}
-	if c := p.capturing; c != nil && c.stream != s {
-		return Block{}, &StreamError{Pool: p.name, Stream: s, Capturing: c.stream}
+	if c := p.scope; c != nil && c.capture && !slices.Contains(c.streams, s) {
+		return Block{}, &StreamError{Pool: p.name, Stream: s, Capturing: c.streams[0]}
+	}
+	if err := a.poll(); err != nil {
+		return Block{}, err
 	}
 	if bytes > maxRequest {
-		return Block{}, p.outOfMemory(&device.MemoryError{
-			Asked:    bytes,
-			Reserved: a.stats.ReservedBytes.Now,
-			Active:   a.stats.ActiveBytes.Now,
-			Limit:    a.limit,
-		})
+		return Block{}, p.outOfMemory(a.full(p, bytes))
 	}
 	size := BlockBytes(bytes)
 	small := size <= smallSize
-	n := p.shelf(s).list(small).takeFit(size)
+	n := p.shelf(s).take(small, size)
 	if n == nil {
 		seg, err := p.grow(s, small, SegmentBytes(bytes))
-		if err != nil {
-			return Block{}, p.outOfMemory(err)
+		switch {
+		case err == nil:
+			n = seg.first
+		case errors.Is(err, device.ErrOutOfMemory):
+			if n = a.fallback(p, s, small, size); n == nil {
+				return Block{}, p.outOfMemory(err)
+			}
+		default:
+			return Block{}, err
 		}
-		n = seg.first
 	}
-	if splits(n.bytes, size, small) {
-		n.seg.shelf.list(small).insert(n.cut(size))
+	sh := n.seg.shelf
+	if !sh.pool.noSplit && splits(n.bytes, size, small) {
+		sh.put(n.cut(size))
 	}
-	n.live = true
-	n.gen++
-	n.requested = bytes
-	p.count(func(s *Stats) { s.allocated(n.bytes, bytes) })
+	n.asked = p
+	n.handOut(bytes, true)
 	return Block{n, n.gen}, nil
 }
 
-// outOfMemory counts err if it is one.
-func (p *Pool) outOfMemory(err error) error {
-	if errors.Is(err, device.ErrOutOfMemory) {
-		p.count(func(s *Stats) { s.OutOfMemory++ })
+// handOut makes n, which is on no list, a live block.
+func (n *node) handOut(requested int64, owned bool) {
+	n.state, n.owned = isLive, owned
+	n.gen++
+	n.requested = requested
+	p := n.seg.shelf.pool
+	p.count(n.seg.small, func(c *Counts) { c.allocated(n.bytes, requested) })
+	p.total(func(s *Stats) { s.Allocs++ })
+}
+
+// fallback takes a block of a pool that serves others which find no room. In a
+// capture none does: the graph would reach memory that its pool does not keep.
+func (a *Allocator) fallback(p *Pool, s device.Stream, small bool, size int64) *node {
+	if a.captures > 0 {
+		return nil
 	}
+	for _, q := range a.pools {
+		if q == p || !q.fallback || q.uses == 0 {
+			continue
+		}
+		for _, sh := range q.shelves {
+			if sh.stream != s {
+				continue
+			}
+			if n := sh.take(small, size); n != nil {
+				return n
+			}
+		}
+	}
+	return nil
+}
+
+// outOfMemory counts err, which is one.
+func (p *Pool) outOfMemory(err error) error {
+	p.total(func(s *Stats) { s.OutOfMemory++ })
 	return err
 }
 
@@ -117,20 +163,42 @@ func (p *Pool) Free(b Block) error {
 	}
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
-	n := b.n
 	if !b.live() {
 		return fmt.Errorf("mem: pool %s: %w", p.name, ErrDoubleFree)
 	}
-	if n.seg.shelf.pool != p {
+	if b.n.asked != p {
 		return fmt.Errorf("mem: pool %s: %w", p.name, ErrForeignBlock)
 	}
-	p.count(func(s *Stats) { s.freed(n.bytes, n.requested) })
-	n.live = false
+	return p.free(b.n)
+}
+
+// free takes back a live block.
+func (p *Pool) free(n *node) error {
+	a, bytes, owned := p.alloc, n.bytes, n.owned
+	n.state, n.owned = isPending, false
 	n.gen++
+	p.pending++
+	if len(n.uses) > 0 && a.captures > 0 {
+		a.deferred = append(a.deferred, n)
+	} else if err := a.retire(n); err != nil {
+		n.state, n.owned = isLive, owned
+		n.gen--
+		p.pending--
+		return fmt.Errorf("mem: pool %s: freeing a block: %w", p.name, err)
+	}
+	p.count(n.seg.small, func(c *Counts) { c.freed(bytes) })
+	p.total(func(s *Stats) { s.Frees++ })
+	return nil
+}
+
+// shelve makes n, which was freed and which nothing uses any more, available.
+func (p *Pool) shelve(n *node) {
+	p.count(n.seg.small, func(c *Counts) { c.passive(n.bytes, n.requested) })
+	p.pending--
+	n.state = isFree
 	n.requested = 0
 	n.join()
-	n.seg.shelf.list(n.seg.small).insert(n)
-	return nil
+	n.seg.shelf.put(n)
 }
 
 // shelf returns the free blocks of s.
@@ -140,9 +208,25 @@ func (p *Pool) shelf(s device.Stream) *shelf {
 			return sh
 		}
 	}
-	sh := &shelf{pool: p, stream: s}
+	sh := &shelf{pool: p, stream: s, number: p.alloc.streamNumber(s)}
 	p.shelves = append(p.shelves, sh)
 	return sh
+}
+
+// streamNumber returns the number that snapshots give s: 0 for nil.
+func (a *Allocator) streamNumber(s device.Stream) int {
+	if s == nil {
+		return 0
+	}
+	for _, p := range a.pools {
+		for _, sh := range p.shelves {
+			if sh.stream == s {
+				return sh.number
+			}
+		}
+	}
+	a.nextStream++
+	return a.nextStream
 }
 
 // grow takes a segment for s from the device; its one block is on no list.
@@ -153,37 +237,52 @@ func (p *Pool) grow(s device.Stream, small bool, bytes int64) (*segment, error) 
 		return nil, err
 	}
 	sh := p.shelf(s) // only now: making room may have dropped it
-	seg := &segment{mem: mem, bytes: bytes, seq: a.nextSeg, shelf: sh, small: small}
+	seg := &segment{mem: mem, bytes: bytes, seq: a.nextSeg, addr: a.nextAddr, shelf: sh, small: small}
 	a.nextSeg++
+	a.nextAddr += uint64(bytes)
+	a.segments[mem] = seg
 	seg.first = a.node()
 	seg.first.seg, seg.first.bytes = seg, bytes
 	p.segments = append(p.segments, seg)
 	sh.segments++
-	p.count(func(s *Stats) { s.reserved(bytes) })
+	p.count(small, func(c *Counts) { c.reserved(1, bytes) })
+	p.total(func(s *Stats) { s.SegmentAllocs++ })
 	return seg, nil
 }
 
+// keeps reports whether a use keeps all memory of the pool.
+func (p *Pool) keeps() bool { return p.uses > 0 && p != p.alloc.deflt }
+
 // Trim gives back the segments without live blocks and returns their bytes. It
-// waits for the streams that they were allocated for. While a capture uses the
-// pool its graph may reach any of them, and Trim gives back nothing.
+// waits for the streams that they were allocated for, and those of RecordStream. A
+// private pool in use gives back nothing. While a capture is under way in the
+// allocator, Trim is refused with device.ErrCapturing.
 func (p *Pool) Trim() (released int64, err error) {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
-	if p.closed {
-		return 0, p.closedError()
+	switch {
+	case p.closed:
+		return 0, p.releasedError()
+	case p.keeps():
+		return 0, nil
+	case p.alloc.captures > 0:
+		return 0, fmt.Errorf("mem: pool %s: giving memory back: %w", p.name, device.ErrCapturing)
+	}
+	if err := p.alloc.drain(); err != nil {
+		return 0, err
 	}
 	return p.trim()
 }
 
 func (p *Pool) trim() (released int64, err error) {
-	if p.uses > 0 {
+	if p.keeps() {
 		return 0, nil
 	}
 	for _, sh := range p.shelves {
 		waited := sh.stream == nil
 		for i := 0; i < len(p.segments); {
 			seg := p.segments[i]
-			if seg.shelf != sh || seg.first.live || seg.first.next != nil {
+			if seg.shelf != sh || seg.first.state != isFree || seg.first.next != nil {
 				i++
 				continue
 			}
@@ -195,7 +294,7 @@ func (p *Pool) trim() (released int64, err error) {
 				}
 				waited = true
 			}
-			if err := p.alloc.backing.FreeSegment(seg.mem); err != nil {
+			if err := p.backing.FreeSegment(seg.mem); err != nil {
 				return released, fmt.Errorf("mem: pool %s: giving back a segment: %w", p.name, err)
 			}
 			p.drop(seg)
@@ -210,52 +309,99 @@ func (p *Pool) trim() (released int64, err error) {
 // drop forgets a segment of one free block. The caller removes it from
 // p.segments.
 func (p *Pool) drop(seg *segment) {
-	seg.shelf.list(seg.small).remove(seg.first)
+	seg.shelf.remove(seg.first)
 	seg.shelf.segments--
+	seg.shelf = nil
 	p.alloc.recycle(seg.first)
-	p.count(func(s *Stats) { s.released(seg.bytes) })
+	delete(p.alloc.segments, seg.mem)
+	p.count(seg.small, func(c *Counts) { c.reserved(-1, -seg.bytes) })
+	p.total(func(s *Stats) { s.SegmentFrees++ })
 }
 
-// Freeable reports whether no capture uses the pool and no block is live, so
-// that Trim would give back all its memory and Close would succeed.
+// Uses returns the number of uses that were not released: the handle's own,
+// graphs, and scopes.
+func (p *Pool) Uses() int {
+	p.alloc.mu.Lock()
+	defer p.alloc.mu.Unlock()
+	return p.uses
+}
+
+// Release gives back the use of a pool's handle, made with NewPool. Without
+// another use the pool is freeable: Empty gives its memory back and ends it. Live
+// blocks stay valid. A second Release, and one of a pool that NewPool did not make,
+// returns ErrReleased.
+func (p *Pool) Release() error {
+	p.alloc.mu.Lock()
+	defer p.alloc.mu.Unlock()
+	switch {
+	case p == p.alloc.deflt:
+		return fmt.Errorf("mem: releasing: %w", ErrDefaultPool)
+	case !p.own:
+		return p.releasedError()
+	}
+	p.own = false
+	p.uses--
+	return nil
+}
+
+// Freeable reports whether no capture and no scope uses the pool and no block is
+// live, so that Close would succeed and give back all its memory.
 func (p *Pool) Freeable() bool {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
 	return p.inUse() == nil
 }
 
-// inUse returns an *InUseError unless the pool is freeable.
+// inUse returns an *InUseError if others than the handle use the pool, or blocks
+// are live.
 func (p *Pool) inUse() error {
-	if live := p.stats.ActiveBlocks.Now; p.uses > 0 || live > 0 {
-		return &InUseError{Pool: p.name, Captures: p.uses, Blocks: live}
+	uses := p.uses
+	if p.own {
+		uses--
+	}
+	if live := p.stats.ActiveBlocks.Now; uses > 0 || live > 0 {
+		return &InUseError{Pool: p.name, Captures: uses, Blocks: live}
 	}
 	return nil
 }
 
-// Close gives back all memory and ends the pool. It returns an *InUseError, and
-// changes nothing, unless the pool is freeable. A device that fails to take a
-// segment back is reported, and the pool is closed all the same. A second Close
-// does nothing.
+// Close gives back all memory and ends the pool, with the use of its handle. It
+// returns an *InUseError, and changes nothing, unless the pool is freeable. While a
+// capture is under way in the allocator, it is refused with device.ErrCapturing. A
+// device that fails to take a segment back is reported, and the pool is closed all
+// the same. A second Close does nothing.
 func (p *Pool) Close() error {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
-	if p.closed {
+	switch {
+	case p.closed:
 		return nil
+	case p == p.alloc.deflt:
+		return fmt.Errorf("mem: closing: %w", ErrDefaultPool)
+	}
+	if p.alloc.captures == 0 {
+		if err := p.alloc.drain(); err != nil {
+			return err
+		}
 	}
 	if err := p.inUse(); err != nil {
 		return err
+	}
+	if p.alloc.captures > 0 && len(p.segments) > 0 {
+		return fmt.Errorf("mem: pool %s: giving memory back: %w", p.name, device.ErrCapturing)
 	}
 	return p.close()
 }
 
 func (p *Pool) close() error {
+	p.uses, p.own = 0, false
 	_, err := p.trim()
 	errs := []error{err}
 	if err != nil {
 		// The device refuses, most likely because it is lost. Try the others
 		// and forget them.
 		for _, seg := range p.segments {
-			errs = append(errs, p.alloc.backing.FreeSegment(seg.mem))
+			errs = append(errs, p.backing.FreeSegment(seg.mem))
 			p.drop(seg)
 		}
 	}
@@ -265,6 +411,6 @@ func (p *Pool) close() error {
 	return errors.Join(errs...)
 }
 
-func (p *Pool) closedError() error {
-	return fmt.Errorf("mem: pool %s: %w", p.name, device.ErrClosed)
+func (p *Pool) releasedError() error {
+	return fmt.Errorf("mem: pool %s: %w", p.name, ErrReleased)
 }

@@ -1,25 +1,42 @@
 package mem
 
-import "pwc/runtime/device"
-
 // Gauge is a number that goes up and down.
 type Gauge struct {
-	Now  int64
-	Peak int64 // the most it was, since ResetPeaks
+	Now       int64
+	Peak      int64 // the most it was, since ResetPeaks
+	Allocated int64 // the sum of what it went up by, ever
+	Freed     int64 // the sum of what it went down by
 }
 
 func (g *Gauge) add(n int64) {
 	g.Now += n
 	g.Peak = max(g.Peak, g.Now)
+	if n > 0 {
+		g.Allocated += n
+	} else {
+		g.Freed -= n
+	}
+}
+
+// Counts are the numbers that PyTorch gives for small blocks, large blocks and all.
+// Active blocks are those handed out, and those that were freed and wait for a
+// second stream (RecordStream).
+type Counts struct {
+	AllocatedBytes  Gauge // in blocks handed out, with what rounding and unsplit remainders add
+	AllocatedBlocks Gauge
+	ActiveBytes     Gauge // the same of active blocks
+	ActiveBlocks    Gauge
+	RequestedBytes  Gauge // of active blocks, as asked for
+	ReservedBytes   Gauge // in segments; less ActiveBytes: cached
+	Segments        Gauge
+	SplitBytes      Gauge // in free blocks of segments that are split (inactive_split)
+	SplitBlocks     Gauge
 }
 
 // Stats describes a pool, or all pools of an allocator.
 type Stats struct {
-	ActiveBytes    Gauge // in live blocks, with what rounding and unsplit remainders add
-	ActiveBlocks   Gauge
-	RequestedBytes Gauge // as asked for
-	ReservedBytes  Gauge // in segments; less ActiveBytes: cached
-	Segments       Gauge
+	Counts              // of all blocks
+	Small, Large Counts // of blocks in segments for at most 1 MiB, and in others
 
 	Allocs        int64 // blocks handed out, ever
 	Frees         int64
@@ -27,42 +44,114 @@ type Stats struct {
 	SegmentFrees  int64
 	Retries       int64 // times that cached memory was given back to make room
 	OutOfMemory   int64 // allocations refused for want of memory
+	Waits         int64 // times that all freed blocks with work on second streams were waited for
 }
 
-func (s *Stats) allocated(block, requested int64) {
-	s.ActiveBytes.add(block)
-	s.ActiveBlocks.add(1)
-	s.RequestedBytes.add(requested)
-	s.Allocs++
+// allocated counts a block that is handed out.
+func (c *Counts) allocated(block, requested int64) {
+	c.AllocatedBytes.add(block)
+	c.AllocatedBlocks.add(1)
+	c.ActiveBytes.add(block)
+	c.ActiveBlocks.add(1)
+	c.RequestedBytes.add(requested)
 }
 
-func (s *Stats) freed(block, requested int64) {
-	s.ActiveBytes.add(-block)
-	s.ActiveBlocks.add(-1)
-	s.RequestedBytes.add(-requested)
-	s.Frees++
+// freed counts a block that its owner gave back.
+func (c *Counts) freed(block int64) {
+	c.AllocatedBytes.add(-block)
+	c.AllocatedBlocks.add(-1)
 }
 
-func (s *Stats) reserved(segment int64) {
-	s.ReservedBytes.add(segment)
-	s.Segments.add(1)
-	s.SegmentAllocs++
+// passive counts a freed block that nothing uses any more.
+func (c *Counts) passive(block, requested int64) {
+	c.ActiveBytes.add(-block)
+	c.ActiveBlocks.add(-1)
+	c.RequestedBytes.add(-requested)
 }
 
-func (s *Stats) released(segment int64) {
-	s.ReservedBytes.add(-segment)
-	s.Segments.add(-1)
-	s.SegmentFrees++
+// reserved counts a segment taken (1) or given back (-1).
+func (c *Counts) reserved(n, bytes int64) {
+	c.Segments.add(n)
+	c.ReservedBytes.add(bytes)
 }
 
-func (s *Stats) resetPeaks() {
-	for _, g := range []*Gauge{&s.ActiveBytes, &s.ActiveBlocks, &s.RequestedBytes, &s.ReservedBytes, &s.Segments} {
-		g.Peak = g.Now
+// splits counts free blocks of split segments.
+func (c *Counts) splits(n, bytes int64) {
+	c.SplitBlocks.add(n)
+	c.SplitBytes.add(bytes)
+}
+
+// family is a gauge with its name in torch.cuda.memory_stats.
+type family struct {
+	name  string
+	gauge *Gauge
+}
+
+func (c *Counts) families() [9]family {
+	return [9]family{
+		{"allocation", &c.AllocatedBlocks},
+		{"segment", &c.Segments},
+		{"active", &c.ActiveBlocks},
+		{"inactive_split", &c.SplitBlocks},
+		{"allocated_bytes", &c.AllocatedBytes},
+		{"reserved_bytes", &c.ReservedBytes},
+		{"active_bytes", &c.ActiveBytes},
+		{"inactive_split_bytes", &c.SplitBytes},
+		{"requested_bytes", &c.RequestedBytes},
 	}
 }
 
-// count applies f to the pool's statistics and the allocator's.
-func (p *Pool) count(f func(*Stats)) {
+// Map returns the numbers by their names in torch.cuda.memory_stats, as
+// "allocated_bytes.small_pool.peak" and "num_alloc_retries". The names of
+// max_split_size, which this allocator does not have, are left out.
+func (s *Stats) Map() map[string]int64 {
+	m := map[string]int64{
+		"num_alloc_retries":    s.Retries,
+		"num_ooms":             s.OutOfMemory,
+		"num_sync_all_streams": s.Waits,
+		"num_device_alloc":     s.SegmentAllocs,
+		"num_device_free":      s.SegmentFrees,
+	}
+	for _, part := range []struct {
+		name string
+		c    *Counts
+	}{{"all", &s.Counts}, {"small_pool", &s.Small}, {"large_pool", &s.Large}} {
+		for _, f := range part.c.families() {
+			key := f.name + "." + part.name + "."
+			m[key+"current"], m[key+"peak"] = f.gauge.Now, f.gauge.Peak
+			m[key+"allocated"], m[key+"freed"] = f.gauge.Allocated, f.gauge.Freed
+		}
+	}
+	return m
+}
+
+func (s *Stats) resetPeaks() {
+	for _, c := range []*Counts{&s.Counts, &s.Small, &s.Large} {
+		for _, f := range c.families() {
+			f.gauge.Peak = f.gauge.Now
+		}
+	}
+}
+
+// of returns the numbers of small or of large blocks.
+func (s *Stats) of(small bool) *Counts {
+	if small {
+		return &s.Small
+	}
+	return &s.Large
+}
+
+// count applies f to the pool's numbers and the allocator's, of small or large
+// blocks and of all.
+func (p *Pool) count(small bool, f func(*Counts)) {
+	f(&p.stats.Counts)
+	f(p.stats.of(small))
+	f(&p.alloc.stats.Counts)
+	f(p.alloc.stats.of(small))
+}
+
+// total applies f to the pool's statistics and the allocator's.
+func (p *Pool) total(f func(*Stats)) {
 	f(&p.stats)
 	f(&p.alloc.stats)
 }
@@ -72,42 +161,4 @@ func (p *Pool) Stats() Stats {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
 	return p.stats
-}
-
-// Captures returns the number of captures that use the pool.
-func (p *Pool) Captures() int {
-	p.alloc.mu.Lock()
-	defer p.alloc.mu.Unlock()
-	return p.uses
-}
-
-// SegmentState is a segment and the blocks that tile it, in order.
-type SegmentState struct {
-	Memory Segment
-	Stream device.Stream // who may allocate from it
-	Small  bool          // for blocks of at most 1 MiB
-	Blocks []BlockState
-}
-
-// BlockState is one block of a segment.
-type BlockState struct {
-	Offset, Bytes int64
-	Requested     int64 // bytes asked for; 0 if free
-	Live          bool
-}
-
-// Snapshot returns the pool's segments in the order they were taken. It is for
-// dumps of where memory went.
-func (p *Pool) Snapshot() []SegmentState {
-	p.alloc.mu.Lock()
-	defer p.alloc.mu.Unlock()
-	states := make([]SegmentState, 0, len(p.segments))
-	for _, seg := range p.segments {
-		st := SegmentState{Memory: seg.mem, Stream: seg.shelf.stream, Small: seg.small}
-		for n := seg.first; n != nil; n = n.next {
-			st.Blocks = append(st.Blocks, BlockState{n.off, n.bytes, n.requested, n.live})
-		}
-		states = append(states, st)
-	}
-	return states
 }

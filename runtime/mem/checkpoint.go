@@ -1,0 +1,343 @@
+package mem
+
+import (
+	"fmt"
+
+	"pwc/runtime/device"
+)
+
+// Address is where a block begins. It names a block across Restore, which makes
+// handles of new blocks.
+type Address struct {
+	Memory Segment
+	Offset int64
+}
+
+// AddressOf returns the address of a buffer that begins where its block does.
+func AddressOf(b device.Buffer) Address { return Address{b.Memory, b.Offset} }
+
+// String returns the offset in the segment.
+func (a Address) String() string { return fmt.Sprintf("%p+%d", a.Memory, a.Offset) }
+
+// LiveBlock is a block that is handed out.
+type LiveBlock struct {
+	Address
+	Bytes     int64 // of the block
+	Requested int64
+	Owned     bool // a handle owns it; false after a Restore that did not name it
+}
+
+// String gives the address, the size and the lack of an owner.
+func (b LiveBlock) String() string {
+	s := fmt.Sprintf("%v (%d bytes", b.Address, b.Requested)
+	if !b.Owned {
+		s += ", no owner"
+	}
+	return s + ")"
+}
+
+// State is the state of the blocks of a pool at a time: a value that does not
+// change. Uses and segments are not part of it.
+type State struct {
+	pool *Pool
+	segs []segmentState
+}
+
+type segmentState struct {
+	seg    *segment
+	blocks []savedBlock
+}
+
+type savedBlock struct {
+	bytes, requested int64
+	live             bool
+}
+
+// Restored says what a Restore did.
+type Restored struct {
+	Freed   []Address // the blocks that were live before, in order of segments and offsets
+	Created []Address // the blocks that are live after; one that stayed is in both
+	Live    []Block   // owners of the blocks given as live, in that order
+}
+
+// settled returns an error unless the pool is a private one in use whose blocks are
+// all live or free.
+func (p *Pool) settled() error {
+	switch {
+	case p == p.alloc.deflt:
+		return fmt.Errorf("mem: the state of a pool: %w", ErrDefaultPool)
+	case p.uses == 0:
+		return p.releasedError()
+	case p.scope != nil && p.scope.capture:
+		return fmt.Errorf("mem: pool %s: the state of a pool: %w", p.name, device.ErrCapturing)
+	}
+	if err := p.alloc.poll(); err != nil {
+		return err
+	}
+	if p.pending > 0 {
+		return fmt.Errorf("mem: pool %s: %d %w", p.name, p.pending, ErrPending)
+	}
+	return nil
+}
+
+// Checkpoint returns the state of the pool's blocks. The pool must be in use and
+// not capture; ErrPending says that freed blocks wait for a second stream.
+func (p *Pool) Checkpoint() (*State, error) {
+	p.alloc.mu.Lock()
+	defer p.alloc.mu.Unlock()
+	if err := p.settled(); err != nil {
+		return nil, err
+	}
+	return p.state(), nil
+}
+
+func (p *Pool) state() *State {
+	st := &State{pool: p, segs: make([]segmentState, 0, len(p.segments))}
+	for _, seg := range p.segments {
+		ss := segmentState{seg: seg}
+		for n := seg.first; n != nil; n = n.next {
+			ss.blocks = append(ss.blocks, savedBlock{n.bytes, n.requested, n.state == isLive})
+		}
+		st.segs = append(st.segs, ss)
+	}
+	return st
+}
+
+// Restore makes the pool's blocks what they were when st was taken. Segments that
+// came since stay, wholly free.
+//
+// A live block with an owner that st has, too, at the same address and with the same
+// size, keeps its owner, and handles stay valid. Blocks in stale lose their owner:
+// their handles become invalid. Other blocks with an owner are an *OwnedError. Blocks of
+// st whose address is in live get a new owner, Restored.Live; they must have none. The
+// rest of st's blocks has no owner: FreeUnowned frees them.
+//
+// After an error nothing has changed.
+func (p *Pool) Restore(st *State, stale []Block, live []Address) (Restored, error) {
+	p.alloc.mu.Lock()
+	defer p.alloc.mu.Unlock()
+	if err := p.settled(); err != nil {
+		return Restored{}, err
+	}
+	if st == nil || st.pool != p {
+		return Restored{}, fmt.Errorf("mem: pool %s: %w", p.name, ErrForeignState)
+	}
+	target := make(map[*segment][]savedBlock, len(st.segs))
+	for _, ss := range st.segs {
+		if ss.seg.shelf == nil {
+			return Restored{}, fmt.Errorf("mem: pool %s: a segment of %d bytes went back to the device: %w", p.name, ss.seg.bytes, ErrForeignState)
+		}
+		target[ss.seg] = ss.blocks
+	}
+	keep, err := p.kept(target, stale)
+	if err != nil {
+		return Restored{}, err
+	}
+	owned := make(map[Address]int, len(live)) // index of live
+	for i, at := range live {
+		if err := p.adoptable(target, keep, at); err != nil {
+			return Restored{}, err
+		}
+		if _, twice := owned[at]; twice {
+			return Restored{}, fmt.Errorf("mem: pool %s: %v is given as live twice: %w", p.name, at, ErrOwned)
+		}
+		owned[at] = i
+	}
+	r := Restored{Live: make([]Block, len(live))}
+	for _, seg := range p.segments {
+		blocks := target[seg]
+		if blocks == nil {
+			blocks = []savedBlock{{bytes: seg.bytes}}
+		}
+		p.rebuild(seg, blocks, keep, owned, &r)
+	}
+	return r, nil
+}
+
+// kept returns the nodes that keep their owner, by address.
+func (p *Pool) kept(target map[*segment][]savedBlock, stale []Block) (map[Address]*node, error) {
+	disowned := make(map[*node]bool, len(stale))
+	for _, b := range stale {
+		switch {
+		case b.n == nil || b.n.alloc != p.alloc || b.live() && b.n.seg.shelf.pool != p:
+			return nil, fmt.Errorf("mem: pool %s: a stale block: %w", p.name, ErrForeignBlock)
+		case !b.live():
+			return nil, fmt.Errorf("mem: pool %s: a stale block: %w", p.name, ErrUseAfterFree)
+		}
+		disowned[b.n] = true
+	}
+	keep := map[Address]*node{}
+	var lost []LiveBlock
+	for _, seg := range p.segments {
+		for n := seg.first; n != nil; n = n.next {
+			if n.state != isLive || !n.owned || disowned[n] {
+				continue
+			}
+			if b, ok := at(target[seg], n.off); !ok || !b.live || b.bytes != n.bytes {
+				lost = append(lost, n.liveBlock())
+				continue
+			}
+			keep[n.address()] = n
+		}
+	}
+	if len(lost) > 0 {
+		return nil, &OwnedError{Pool: p.name, Blocks: lost}
+	}
+	return keep, nil
+}
+
+// adoptable returns an error unless a restore to target makes a block at the
+// address that has no owner.
+func (p *Pool) adoptable(target map[*segment][]savedBlock, keep map[Address]*node, a Address) error {
+	if keep[a] != nil {
+		return fmt.Errorf("mem: pool %s: %v, given as live: %w", p.name, a, ErrOwned)
+	}
+	if b, ok := at(target[p.alloc.segments[a.Memory]], a.Offset); !ok || !b.live {
+		return fmt.Errorf("mem: pool %s: %v, given as live, is not in the state: %w", p.name, a, ErrNoBlock)
+	}
+	return nil
+}
+
+// at returns the block that begins at an offset.
+func at(blocks []savedBlock, offset int64) (savedBlock, bool) {
+	var off int64
+	for _, b := range blocks {
+		if off >= offset {
+			return b, off == offset
+		}
+		off += b.bytes
+	}
+	return savedBlock{}, false
+}
+
+// rebuild makes seg consist of blocks.
+func (p *Pool) rebuild(seg *segment, blocks []savedBlock, keep map[Address]*node, owned map[Address]int, r *Restored) {
+	a := p.alloc
+	for n := seg.first; n != nil; {
+		next := n.next
+		switch {
+		case n.state == isFree:
+			seg.shelf.remove(n)
+		default:
+			r.Freed = append(r.Freed, n.address())
+		}
+		if keep[n.address()] != n {
+			if n.state == isLive {
+				p.count(seg.small, func(c *Counts) {
+					c.freed(n.bytes)
+					c.passive(n.bytes, n.requested)
+				})
+				p.total(func(s *Stats) { s.Frees++ })
+				n.gen++
+			}
+			a.recycle(n)
+		}
+		n = next
+	}
+	var off int64
+	var last *node
+	seg.first = nil
+	for _, b := range blocks {
+		at := Address{seg.mem, off}
+		n := keep[at]
+		fresh := n == nil
+		if fresh {
+			n = a.node()
+			n.seg, n.off, n.bytes = seg, off, b.bytes
+		}
+		n.prev, n.next = last, nil
+		if last == nil {
+			seg.first = n
+		} else {
+			last.next = n
+		}
+		last = n
+		off += b.bytes
+		if !b.live {
+			continue
+		}
+		r.Created = append(r.Created, at)
+		if fresh {
+			i, adopt := owned[at]
+			n.asked = p
+			n.handOut(b.requested, adopt)
+			if adopt {
+				r.Live[i] = Block{n, n.gen}
+			}
+		}
+	}
+	for n := seg.first; n != nil; n = n.next {
+		if n.state == isFree {
+			seg.shelf.put(n)
+		}
+	}
+}
+
+func (n *node) address() Address { return Address{n.seg.mem, n.off} }
+
+func (n *node) liveBlock() LiveBlock {
+	return LiveBlock{n.address(), n.bytes, n.requested, n.owned}
+}
+
+// FreeUnowned frees the live block at the address, which has no owner. It returns
+// ErrNoBlock where no live block begins, and ErrOwned if it has one.
+func (p *Pool) FreeUnowned(at Address) error {
+	p.alloc.mu.Lock()
+	defer p.alloc.mu.Unlock()
+	if seg := p.alloc.segments[at.Memory]; seg != nil && seg.shelf.pool == p {
+		for n := seg.first; n != nil; n = n.next {
+			switch {
+			case n.off != at.Offset || n.state != isLive:
+			case n.owned:
+				return fmt.Errorf("mem: pool %s: %v: %w", p.name, at, ErrOwned)
+			default:
+				return p.free(n)
+			}
+		}
+	}
+	return fmt.Errorf("mem: pool %s: %v: %w", p.name, at, ErrNoBlock)
+}
+
+// LiveBlocks returns the pool's live blocks, by segment and offset.
+func (p *Pool) LiveBlocks() []LiveBlock {
+	p.alloc.mu.Lock()
+	defer p.alloc.mu.Unlock()
+	return p.liveBlocks()
+}
+
+func (p *Pool) liveBlocks() (blocks []LiveBlock) {
+	for _, seg := range p.segments {
+		for n := seg.first; n != nil; n = n.next {
+			if n.state == isLive {
+				blocks = append(blocks, n.liveBlock())
+			}
+		}
+	}
+	return blocks
+}
+
+// CheckLive returns a *LiveError unless the addresses of the pool's live blocks are
+// exactly those of want, which may name one more than once.
+func (p *Pool) CheckLive(want []Address) error {
+	missing := make(map[Address]bool, len(want))
+	for _, at := range want {
+		missing[at] = true
+	}
+	e := &LiveError{Pool: p.name}
+	for _, b := range p.LiveBlocks() {
+		if !missing[b.Address] {
+			e.Extra = append(e.Extra, b)
+		}
+		delete(missing, b.Address)
+	}
+	for _, at := range want {
+		if missing[at] {
+			e.Missing = append(e.Missing, at)
+			delete(missing, at)
+		}
+	}
+	if e.Missing == nil && e.Extra == nil {
+		return nil
+	}
+	return e
+}

@@ -1,0 +1,195 @@
+package mem
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"pwc/runtime/device"
+)
+
+// use is work with a block on a second stream.
+type use struct {
+	stream   device.Stream
+	captured bool // the work was captured: the end of the capture orders it
+}
+
+// waiting is an event that a freed block waits for.
+type waiting struct {
+	stream device.Stream
+	event  device.Event
+	n      *node
+}
+
+// RecordStream says that work on s, a second stream, uses b: after b is freed, its
+// memory is reused only once the work is done that s was given before the free. Work on
+// the block's own stream is ordered without it. Who frees b uses s, as Free records an
+// event there.
+//
+// Of work that is captured, the join at the capture's end orders the reuse. So a
+// block that is freed during a capture waits until no capture of the allocator is
+// under way, and then only for streams whose work was not captured.
+//
+// It returns ErrUseAfterFree if b was freed, and device.ErrCapturing for a stream that
+// captures without a scope of this allocator.
+func (a *Allocator) RecordStream(b Block, s device.Stream) error {
+	if b.n == nil || b.n.alloc != a {
+		return ErrForeignBlock
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := b.n
+	if !b.live() {
+		return ErrUseAfterFree
+	}
+	if s == nil || s == n.seg.shelf.stream {
+		return nil
+	}
+	u := use{stream: s}
+	for _, c := range a.scopes {
+		u.captured = u.captured || c.capture && slices.Contains(c.streams, s)
+	}
+	if !u.captured && s.Capturing() {
+		if a.captures == 0 {
+			return fmt.Errorf("mem: use of a block on a stream without a scope: %w", device.ErrCapturing)
+		}
+		u.captured = true
+	}
+	if !slices.Contains(n.uses, u) {
+		n.uses = append(n.uses, u)
+	}
+	return nil
+}
+
+// idle reports that a stream has no work because it, or its device, is no more.
+func idle(err error) bool {
+	return errors.Is(err, device.ErrClosed) || errors.Is(err, device.ErrDeviceLost)
+}
+
+// retire makes n, which its owner freed, wait for its uses; without any it is free.
+// After an error n is as it was.
+func (a *Allocator) retire(n *node) error {
+	first := len(a.waiting)
+	for _, u := range n.uses {
+		if u.captured {
+			continue
+		}
+		e, err := a.event(u.stream)
+		if err == nil {
+			if err = u.stream.Record(e); err != nil {
+				a.events = append(a.events, e)
+			}
+		}
+		switch {
+		case err == nil:
+			a.waiting = append(a.waiting, waiting{u.stream, e, n})
+		case !idle(err):
+			for _, w := range a.waiting[first:] {
+				a.events = append(a.events, w.event)
+			}
+			a.waiting = a.waiting[:first]
+			return err
+		}
+	}
+	n.uses = n.uses[:0]
+	if n.events = len(a.waiting) - first; n.events == 0 {
+		n.seg.shelf.pool.shelve(n)
+	}
+	return nil
+}
+
+// event returns a spare event of s's device.
+func (a *Allocator) event(s device.Stream) (device.Event, error) {
+	if k := len(a.events); k > 0 {
+		e := a.events[k-1]
+		a.events = a.events[:k-1]
+		return e, nil
+	}
+	return s.Device().NewEvent()
+}
+
+// poll frees the blocks whose second streams are done. During a capture it does
+// nothing: querying an event would end the capture.
+func (a *Allocator) poll() error {
+	if a.captures > 0 || len(a.deferred) == 0 && len(a.waiting) == 0 {
+		return nil
+	}
+	if err := a.resume(); err != nil {
+		return err
+	}
+	a.blocked = a.blocked[:0]
+	return a.pass(func(w waiting) (bool, error) {
+		// Events of a stream pass in order.
+		if slices.Contains(a.blocked, w.stream) {
+			return false, nil
+		}
+		done, err := w.event.Query()
+		if err == nil && !done {
+			a.blocked = append(a.blocked, w.stream)
+		}
+		return done, err
+	})
+}
+
+// drain waits for all second streams and frees the blocks. No capture is under way.
+func (a *Allocator) drain() error {
+	if len(a.deferred) == 0 && len(a.waiting) == 0 {
+		return nil
+	}
+	if err := a.resume(); err != nil {
+		return err
+	}
+	a.stats.Waits++
+	return a.pass(func(w waiting) (bool, error) {
+		err := w.event.Synchronize()
+		return err == nil, err
+	})
+}
+
+// resume takes up the frees that captures held up. Those that need an event on a
+// stream that captures for another allocator stay.
+func (a *Allocator) resume() (err error) {
+	kept := a.deferred[:0]
+	for _, n := range a.deferred {
+		if err == nil {
+			e := a.retire(n)
+			if e == nil {
+				continue
+			}
+			if !errors.Is(e, device.ErrCapturing) {
+				err = fmt.Errorf("mem: pool %s: freeing blocks after a capture: %w", n.seg.shelf.pool.name, e)
+			}
+		}
+		kept = append(kept, n)
+	}
+	clear(a.deferred[len(kept):])
+	a.deferred = kept
+	return err
+}
+
+// pass removes the waits that are done.
+func (a *Allocator) pass(done func(waiting) (bool, error)) (err error) {
+	kept := a.waiting[:0]
+	for _, w := range a.waiting {
+		ok := false
+		if err == nil {
+			if ok, err = done(w); idle(err) {
+				ok, err = true, nil
+			}
+		}
+		if !ok {
+			kept = append(kept, w)
+			continue
+		}
+		a.events = append(a.events, w.event)
+		if w.n.events--; w.n.events == 0 {
+			w.n.seg.shelf.pool.shelve(w.n)
+		}
+	}
+	clear(a.waiting[len(kept):])
+	a.waiting = kept
+	if err != nil {
+		return fmt.Errorf("mem: waiting for the second streams of freed blocks: %w", err)
+	}
+	return nil
+}
