@@ -54,6 +54,9 @@ func (v deviceValue) tensor() (*interp.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkRoom("a result", addBytes(n, heldBytes(v.r.DType(), shape))); err != nil {
+		return nil, err
+	}
 	data := make([]byte, n)
 	if err := v.r.CopyTo(data); err != nil {
 		return nil, err
@@ -158,7 +161,7 @@ func (c *referenceCaller) call(ctx context.Context, f *ir.Func, args []value, ba
 
 // newReference returns an interpreter of the module with its weights, zeroed
 // states, and the references of its ops.
-func (a *app) newReference(m *ir.Module, weights safetensors.Source, symbols map[string]int64) (*referenceCaller, error) {
+func (a *app) newReference(ctx context.Context, m *ir.Module, weights safetensors.Source, symbols map[string]int64) (*referenceCaller, error) {
 	c := &referenceCaller{module: m, env: &interp.Env{
 		Weights: map[string]*interp.Tensor{}, States: map[string]*interp.Tensor{}, Symbols: symbols, Externs: map[string]interp.Extern{},
 	}}
@@ -169,8 +172,11 @@ func (a *app) newReference(m *ir.Module, weights safetensors.Source, symbols map
 		}
 		c.env.Externs[e.Name] = o.Reference(func() *attention.Batch { return c.batch })
 	}
+	if err := c.checkMemory(); err != nil {
+		return nil, err
+	}
 	for _, w := range m.Weights {
-		t, err := interp.EvalWeight(m, w, func(name string) (*interp.Tensor, error) {
+		t, err := interp.EvalWeight(ctx, m, w, func(name string) (*interp.Tensor, error) {
 			x, err := weights.Tensor(name)
 			if err != nil {
 				return nil, err
@@ -182,7 +188,44 @@ func (a *app) newReference(m *ir.Module, weights safetensors.Source, symbols map
 		}
 		c.env.Weights[w.Name] = t
 	}
-	return c, c.clear()
+	if err := c.clear(); err != nil {
+		return nil, err
+	}
+	c.env.MaxBytes = available()
+	return c, nil
+}
+
+// checkMemory holds the weights and states against the memory that the process can take: in
+// the interpreter each of their elements is 8 bytes. The largest weight is there three times,
+// as the checkpoint has it and before and after its expression.
+func (c *referenceCaller) checkMemory() error {
+	symbol := func(name string) (int64, bool) { v, ok := c.env.Symbols[name]; return v, ok }
+	sum, largest := int64(0), int64(0)
+	add := func(what, name string, t ir.Type) (int64, error) {
+		shape := make([]int64, t.Rank())
+		for i, d := range t.Shape {
+			var err error
+			if shape[i], err = d.Eval(symbol); err != nil {
+				return 0, fmt.Errorf("%s @%s: %w", what, name, err)
+			}
+		}
+		n := heldBytes(t.DType, shape)
+		sum = addBytes(sum, n)
+		return n, nil
+	}
+	for _, w := range c.module.Weights {
+		n, err := add("weight", w.Name, w.Type)
+		if err != nil {
+			return err
+		}
+		largest = max(largest, n)
+	}
+	for _, s := range c.module.States {
+		if _, err := add("state", s.Name, s.Type); err != nil {
+			return err
+		}
+	}
+	return checkRoom("weights and states in the interpreter", addBytes(sum, addBytes(largest, largest)))
 }
 
 // clear zeroes the states.

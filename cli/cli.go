@@ -59,6 +59,7 @@ const (
 func Main(ops ...Op) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
+	boundHeap()
 	code := Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, ops...)
 	stop()
 	os.Exit(code)

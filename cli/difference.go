@@ -46,7 +46,7 @@ func (s *session) check(ctx context.Context, got []output, tol float64) (*compar
 
 // reference runs the workload in the interpreter.
 func (s *session) reference(ctx context.Context, m *ir.Module) ([]output, error) {
-	c, err := s.app.newReference(m, s.weights, overlay(s.work.symbols(), s.build.symbols))
+	c, err := s.app.newReference(ctx, m, s.weights, overlay(s.work.symbols(), s.build.symbols))
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"pwc/piecewise"
 	"pwc/runner"
 	"pwc/runner/metrics"
+	"pwc/runtime/host"
 )
 
 // generateFlags are the flags of generate beside those of compile.
@@ -93,7 +94,7 @@ and what they had is printed.`,
 	fl.BoolVar(&g.stats, "stats", false, "print steps by mode and size, padding, and where time went")
 	fl.Var(&wholeNumber[int]{&g.sequences, 1, maxNumber}, "max-sequences", "at most `N` requests in a step (default 64)")
 	fl.Var(&wholeNumber[int]{&g.tokens, 1, maxNumber}, "max-tokens", "at most `N` rows in a step: longer prompts run in chunks (default 512)")
-	fl.Var(&wholeNumber[int]{&g.blocks, 1, maxNumber}, "blocks", "`N` blocks of the KV cache (default: what fits; where the device's memory is not known, what the requests need)")
+	fl.Var(&wholeNumber[int]{&g.blocks, 1, maxNumber}, "blocks", "`N` blocks of the KV cache (default: what fits; on the host what the requests need)")
 	fl.Var(byteFlag{&g.memory}, "memory", "take at most so many `BYTES` of the device, as in 40GiB")
 	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "take at most this `PART` of the device's memory")
 	fl.StringVar(&g.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`/metrics while it runs, as in :9100")
@@ -177,7 +178,7 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 	if g.blocks > 0 {
 		most = min(most, g.blocks)
 	}
-	asNeeded := g.blocks == 0 && g.memory == 0 && t.dev.Info().MemoryBytes == 0
+	asNeeded := g.blocks == 0 && g.memory == 0 && t.name == host.Target // whose memory others use, too
 	for i := range out.requests {
 		q := &out.requests[i]
 		if q.atMost > 0 && q.atMost/blockSize >= most {

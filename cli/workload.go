@@ -175,6 +175,9 @@ func readInput(file *safetensors.File, f *ir.Func, info ir.ValueInfo) (*interp.T
 	if t.DType != info.Type.DType || len(t.Shape) != info.Type.Rank() {
 		return nil, fmt.Errorf("%s: %s is %s%v, @%s takes %s", file.Path(), info.Name, t.DType, t.Shape, f.Name, info.Type)
 	}
+	if err := checkRoom("input "+info.Name, heldBytes(t.DType, t.Shape)); err != nil {
+		return nil, err
+	}
 	return interp.FromBytes(t.DType, t.Shape, t.Data)
 }
 
@@ -208,6 +211,9 @@ func madeUp(m *ir.Module, t ir.Type, rows int64) (*interp.Tensor, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--rows cannot make an input %s up: %w", t, err)
 		}
+	}
+	if err := checkRoom("an input "+t.String(), heldBytes(t.DType, shape)); err != nil {
+		return nil, fmt.Errorf("--rows %d: %w", rows, err)
 	}
 	out, err := interp.Zeros(t.DType, shape)
 	if err != nil || !t.DType.Float() {
@@ -389,5 +395,8 @@ func vectors(lists ...[]int32) ([]value, error) {
 func appendRows(a, b *interp.Tensor) (*interp.Tensor, error) {
 	shape := append([]int64(nil), a.Shape...)
 	shape[0] += b.Shape[0]
+	if err := checkRoom("a result", addBytes(heldBytes(a.Type, shape), heldBytes(a.Type, shape))); err != nil {
+		return nil, err
+	}
 	return interp.FromBytes(a.Type, shape, append(a.Bytes(), b.Bytes()...))
 }

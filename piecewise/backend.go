@@ -230,7 +230,9 @@ func (b *Backend) countsRows(t ir.Type) bool {
 }
 
 // Load takes the device memory of the plan (the arena too), computes the
-// weights from the checkpoint and puts them there, and loads the programs.
+// weights from the checkpoint and puts them there, and loads the programs. A plan
+// that exceeds the pool's limit, or what a [device.Budgeted] device can still give
+// out, is refused with a [device.MemoryError] before anything is taken.
 // States that the map lacks are the backend's own and hold zeros: on a
 // [device.Reserver] they have their address from now on, and their memory from
 // the end of Capture or the first run on, unless pieces touch them. One that the
@@ -246,6 +248,9 @@ func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states m
 			err = b.note(errors.Join(err, b.freeAll()))
 		}
 	}()
+	if err := b.checkRoom(states); err != nil {
+		return err
+	}
 	if err := b.loadWeights(ctx, weights); err != nil {
 		return err
 	}

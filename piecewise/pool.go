@@ -21,6 +21,7 @@ type Pool struct {
 	alloc  *mem.Allocator
 	mem    *mem.Pool // private: the arena and workspaces, which graphs overwrite
 	busy   atomic.Bool
+	limit  int64 // of the segments that it takes; 0: the device's
 
 	mu     sync.Mutex
 	arena  device.Buffer
@@ -43,7 +44,7 @@ func NewPool(dev device.Device, limit int64) (*Pool, error) {
 		return nil, fmt.Errorf("piecewise: a stream for the pool: %w", err)
 	}
 	a := mem.New(mem.OverDevice(dev), mem.Options{Limit: limit})
-	p := &Pool{dev: dev, stream: s, alloc: a, mem: a.NewPool("graphs")}
+	p := &Pool{dev: dev, stream: s, alloc: a, mem: a.NewPool("graphs"), limit: limit}
 	p.stay, _ = s.(stretch)
 	return p, nil
 }

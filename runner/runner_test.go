@@ -49,7 +49,9 @@ func unloaded(t testing.TB, m *hf.Model, o Options) (*Runner, error) {
 			t.Errorf("close of the device: %v", err)
 		}
 	})
-	o.Backend.Device = dev
+	if o.Backend.Device == nil {
+		o.Backend.Device = dev
+	}
 	o.Backend.Target = build.Pipeline{Backend: host.New()}
 	o.Backend.Ops = []device.Op{attnhost.New(dev)}
 	r, err := New(context.Background(), m.Module, o)

@@ -568,8 +568,10 @@ func TestMemory(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	m, _ := checkpoint(t, "llama")
+	unlimited := hostdev.Open(hostdev.Options{Workers: 1, MemoryBytes: hostdev.Unlimited})
+	defer unlimited.Close()
 	for _, o := range []Options{
-		{}, // a device that does not know its memory
+		{Backend: piecewise.Options{Device: unlimited}}, // a device that does not know its memory
 		{Blocks: 1, MaxSequences: -1},
 		{Blocks: 1, MaxSequences: 8, MaxTokens: 7},
 		{Blocks: 1, MaxTokens: 1 << 20},

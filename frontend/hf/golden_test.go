@@ -29,7 +29,7 @@ func newRunner(t *testing.T, m *hf.Model, src safetensors.Source) *runner {
 	}}
 	r.env.Externs = map[string]interp.Extern{hf.AttentionOp: r.attention}
 	for _, w := range m.Module.Weights {
-		v, err := interp.EvalWeight(m.Module, w, func(name string) (*interp.Tensor, error) {
+		v, err := interp.EvalWeight(context.Background(), m.Module, w, func(name string) (*interp.Tensor, error) {
 			x, err := src.Tensor(name)
 			if err != nil {
 				return nil, err

@@ -35,7 +35,8 @@ func bind(m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, map[
 		}
 		bound = append(bound, ir.Value(i))
 	}
-	for i, v := range bound {
+	seen := make(map[*Tensor]ir.Value, len(bound)) // one that may be written, if any of them may
+	for _, v := range bound {
 		t, want := values[v], f.Type(v)
 		if t == nil {
 			return fail("%s has no tensor", label(f, v))
@@ -43,11 +44,11 @@ func bind(m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, map[
 		if t.Type != want.DType || len(t.Shape) != want.Rank() {
 			return fail("%s is %s, got %s", label(f, v), want, t)
 		}
-		for _, u := range bound[:i] {
-			if values[u] == t && (writable(f, u) || writable(f, v)) {
-				return fail("%s and %s are one tensor, which may be written", label(f, u), label(f, v))
-			}
+		u, twice := seen[t]
+		if twice && (writable(f, u) || writable(f, v)) {
+			return fail("%s and %s are one tensor, which may be written", label(f, u), label(f, v))
 		}
+		seen[t] = v
 	}
 
 	symbols := make(map[string]int64, len(m.Symbols))

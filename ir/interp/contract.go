@@ -4,11 +4,14 @@ func matmulRule(n *node) error {
 	a, b, out := n.args[0], n.args[1], n.out[0]
 	rank := len(out.Shape)
 	rows, cols, inner := int(out.Shape[rank-2]), int(out.Shape[rank-1]), int(a.Shape[len(a.Shape)-1])
-	each(out.Shape[:rank-2], func(batch int, idx []int64) {
+	n.each(out.Shape[:rank-2], func(batch int, idx []int64) {
 		fromA := offset(a.Shape[:len(a.Shape)-2], idx) * rows * inner
 		fromB := offset(b.Shape[:len(b.Shape)-2], idx) * inner * cols
 		for i := range rows {
 			for j := range cols {
+				if n.visits(inner) {
+					return
+				}
 				o := (batch*rows+i)*cols + j
 				if isFloat(out.Type) {
 					sum := 0.0
@@ -37,6 +40,9 @@ func linearRule(n *node) error {
 		bias = n.args[2]
 	}
 	for o := range n.out[0].Len() {
+		if n.run.ended != nil {
+			break
+		}
 		n.linear(o, o/cols, o%cols, bias)
 	}
 	return nil
@@ -47,6 +53,9 @@ func linearRule(n *node) error {
 func (n *node) linear(o, i, j int, bias *Tensor) {
 	x, weight := n.args[0], n.args[1]
 	inner := int(x.Shape[len(x.Shape)-1])
+	if n.visits(inner) {
+		return
+	}
 	sum := 0.0
 	for k := range inner {
 		sum += x.floats[i*inner+k] * weight.floats[j*inner+k]
@@ -74,7 +83,7 @@ func linearSelectRule(n *node) error {
 	if len(n.args) == 4 {
 		bias = n.args[3]
 	}
-	each(out.Shape[:len(out.Shape)-1], func(row int, at []int64) {
+	n.each(out.Shape[:len(out.Shape)-1], func(row int, at []int64) {
 		p := index.ints[offset(index.Shape, at)]
 		if p < 0 || p >= extent {
 			return

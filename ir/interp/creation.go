@@ -3,12 +3,12 @@ package interp
 func iotaRule(n *node) error {
 	out := n.out[0]
 	axis := n.Axis("axis", len(out.Shape))
-	each(out.Shape, func(i int, idx []int64) { out.SetInt(i, idx[axis]) })
+	n.each(out.Shape, func(i int, idx []int64) { out.SetInt(i, idx[axis]) })
 	return nil
 }
 
 func fullRule(n *node) error {
-	n.out[0].setAll(n.args[0])
+	n.setAll(n.out[0], n.args[0])
 	return nil
 }
 

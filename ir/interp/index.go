@@ -25,6 +25,9 @@ func (n *node) positions(shape []int64, axis int, index *Tensor, visit func(oute
 		}
 		for o := range outer {
 			for k := range inner {
+				if n.visits(1) {
+					return
+				}
 				visit(o, k, i, int(p))
 			}
 		}

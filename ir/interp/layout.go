@@ -14,7 +14,7 @@ func transposeRule(n *node) error {
 	x, out := n.args[0], n.out[0]
 	perm := n.Ints("perm")
 	from := make([]int64, len(perm))
-	each(out.Shape, func(i int, idx []int64) {
+	n.each(out.Shape, func(i int, idx []int64) {
 		for k, p := range perm {
 			from[p] = idx[k]
 		}
@@ -25,7 +25,7 @@ func transposeRule(n *node) error {
 
 func broadcastRule(n *node) error {
 	x, out := n.args[0], n.out[0]
-	each(out.Shape, func(i int, idx []int64) { out.move(i, x, offset(x.Shape, idx)) })
+	n.each(out.Shape, func(i int, idx []int64) { out.move(i, x, offset(x.Shape, idx)) })
 	return nil
 }
 
@@ -37,7 +37,7 @@ func sliceRule(n *node) error {
 	}
 	axis, step := n.Axis("axis", len(x.Shape)), n.Int("step")
 	from := make([]int64, len(x.Shape))
-	each(out.Shape, func(i int, idx []int64) {
+	n.each(out.Shape, func(i int, idx []int64) {
 		copy(from, idx)
 		from[axis] = start + step*idx[axis]
 		out.move(i, x, offset(x.Shape, from))
@@ -51,7 +51,7 @@ func splitRule(n *node) error {
 	start := int64(0)
 	from := make([]int64, len(x.Shape))
 	for _, out := range n.out {
-		each(out.Shape, func(i int, idx []int64) {
+		n.each(out.Shape, func(i int, idx []int64) {
 			copy(from, idx)
 			from[axis] += start
 			out.move(i, x, offset(x.Shape, from))
@@ -67,7 +67,7 @@ func concatRule(n *node) error {
 	start := int64(0)
 	to := make([]int64, len(out.Shape))
 	for _, x := range n.args {
-		each(x.Shape, func(i int, idx []int64) {
+		n.each(x.Shape, func(i int, idx []int64) {
 			copy(to, idx)
 			to[axis] += start
 			out.move(offset(out.Shape, to), x, i)
@@ -83,9 +83,9 @@ func padRule(n *node) error {
 	if err != nil {
 		return err
 	}
-	out.setAll(value)
+	n.setAll(out, value)
 	to := make([]int64, len(low))
-	each(x.Shape, func(i int, idx []int64) {
+	n.each(x.Shape, func(i int, idx []int64) {
 		for a := range to {
 			to[a] = idx[a] + low[a]
 		}
@@ -95,11 +95,17 @@ func padRule(n *node) error {
 }
 
 // setAll makes every element the scalar value, rounded if it is a literal.
-func (t *Tensor) setAll(value *Tensor) {
+func (n *node) setAll(t, value *Tensor) {
 	for i := range t.floats {
+		if n.visits(1) {
+			return
+		}
 		t.setFloat(i, value.floats[0])
 	}
 	for i := range t.ints {
+		if n.visits(1) {
+			return
+		}
 		t.ints[i] = value.ints[0]
 	}
 }

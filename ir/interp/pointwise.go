@@ -7,13 +7,16 @@ import (
 )
 
 // each visits the indices of a shape in row-major order. idx is reused.
-func each(shape []int64, visit func(i int, idx []int64)) {
-	n := 1
+func (n *node) each(shape []int64, visit func(i int, idx []int64)) {
+	total := 1
 	for _, d := range shape {
-		n *= int(d)
+		total *= int(d)
 	}
 	idx := make([]int64, len(shape))
-	for i := range n {
+	for i := range total {
+		if n.visits(1) {
+			return
+		}
 		visit(i, idx)
 		for a := len(shape) - 1; a >= 0; a-- { // count up, last axis first
 			if idx[a]++; idx[a] < shape[a] {
@@ -49,9 +52,15 @@ func unaryRule(f func(float64) float64, g func(int64) int64) rule {
 	return func(n *node) error {
 		x, out := n.args[0], n.out[0]
 		for i, v := range x.floats {
+			if n.visits(1) {
+				break
+			}
 			out.setFloat(i, f(v))
 		}
 		for i, v := range x.ints {
+			if n.visits(1) {
+				break
+			}
 			out.setInt(i, g(v))
 		}
 		return nil
@@ -62,7 +71,7 @@ func unaryRule(f func(float64) float64, g func(int64) int64) rule {
 func binaryRule(f func(a, b float64) float64, g func(a, b int64) int64) rule {
 	return func(n *node) error {
 		a, b, out := n.args[0], n.args[1], n.out[0]
-		each(out.Shape, func(i int, idx []int64) {
+		n.each(out.Shape, func(i int, idx []int64) {
 			j, k := offset(a.Shape, idx), offset(b.Shape, idx)
 			if isFloat(out.Type) {
 				out.setFloat(i, f(a.floats[j], b.floats[k]))
@@ -136,6 +145,9 @@ func remInt(a, b int64) int64 {
 func notRule(n *node) error {
 	x, out := n.args[0], n.out[0]
 	for i, v := range x.ints {
+		if n.visits(1) {
+			break
+		}
 		if x.Type == dtype.Bool {
 			out.ints[i] = 1 - v
 		} else {
@@ -148,7 +160,7 @@ func notRule(n *node) error {
 func compareRule(n *node) error {
 	a, b, out := n.args[0], n.args[1], n.out[0]
 	dir, _ := n.Attr("dir")
-	each(out.Shape, func(i int, idx []int64) {
+	n.each(out.Shape, func(i int, idx []int64) {
 		j, k := offset(a.Shape, idx), offset(b.Shape, idx)
 		var holds bool
 		if isFloat(a.Type) {
@@ -182,7 +194,7 @@ func relation[T int64 | float64](dir string, a, b T) bool {
 
 func whereRule(n *node) error {
 	cond, a, b, out := n.args[0], n.args[1], n.args[2], n.out[0]
-	each(out.Shape, func(i int, idx []int64) {
+	n.each(out.Shape, func(i int, idx []int64) {
 		pick := b
 		if cond.ints[offset(cond.Shape, idx)] != 0 {
 			pick = a
@@ -199,7 +211,7 @@ func whereRule(n *node) error {
 
 func clampRule(n *node) error {
 	x, lo, hi, out := n.args[0], n.args[1], n.args[2], n.out[0]
-	each(out.Shape, func(i int, idx []int64) {
+	n.each(out.Shape, func(i int, idx []int64) {
 		j, k, l := offset(x.Shape, idx), offset(lo.Shape, idx), offset(hi.Shape, idx)
 		if isFloat(out.Type) {
 			out.setFloat(i, min(max(x.floats[j], lo.floats[k]), hi.floats[l]))
@@ -213,9 +225,15 @@ func clampRule(n *node) error {
 func castRule(n *node) error {
 	x, out := n.args[0], n.out[0]
 	for i, v := range x.floats {
+		if n.visits(1) {
+			break
+		}
 		out.Set(i, v)
 	}
 	for i, v := range x.ints {
+		if n.visits(1) {
+			break
+		}
 		out.SetInt(i, v)
 	}
 	return nil

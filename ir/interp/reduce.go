@@ -21,7 +21,7 @@ func reduce(n *node, initFloat float64, initInt int64, f func(acc, x float64) fl
 	}
 	floats := slices.Repeat([]float64{initFloat}, len(out.floats))
 	ints := slices.Repeat([]int64{initInt}, len(out.ints))
-	each(x.Shape, func(i int, idx []int64) {
+	n.each(x.Shape, func(i int, idx []int64) {
 		o := offset(kept, idx)
 		if isFloat(x.Type) {
 			floats[o] = f(floats[o], x.floats[i])
@@ -63,7 +63,7 @@ func minRule(n *node) error {
 // lines visits the lines of a tensor along an axis, in the row-major order of
 // the other axes: at holds where the line's elements lie. It is reused. A tensor
 // without elements has no lines, however long they would be.
-func lines(shape []int64, axis int, visit func(line int, at []int)) {
+func (n *node) lines(shape []int64, axis int, visit func(line int, at []int)) {
 	if slices.Contains(shape, 0) {
 		return
 	}
@@ -82,6 +82,9 @@ func lines(shape []int64, axis int, visit func(line int, at []int)) {
 			for k := range at {
 				at[k] = (o*len(at)+k)*inner + i
 			}
+			if n.visits(len(at)) {
+				return
+			}
 			visit(o*inner+i, at)
 		}
 	}
@@ -89,7 +92,7 @@ func lines(shape []int64, axis int, visit func(line int, at []int)) {
 
 func cumsumRule(n *node) error {
 	x, out := n.args[0], n.out[0]
-	lines(x.Shape, n.Axis("axis", len(x.Shape)), func(_ int, at []int) {
+	n.lines(x.Shape, n.Axis("axis", len(x.Shape)), func(_ int, at []int) {
 		var f float64
 		var k int64
 		for _, i := range at {
@@ -117,7 +120,7 @@ func before(x *Tensor, i, j int) bool {
 
 func argmaxRule(n *node) error {
 	x, out := n.args[0], n.out[0]
-	lines(x.Shape, n.Axis("axis", len(x.Shape)), func(line int, at []int) {
+	n.lines(x.Shape, n.Axis("axis", len(x.Shape)), func(line int, at []int) {
 		best := 0
 		for k := range at {
 			if before(x, at[k], at[best]) {
@@ -132,7 +135,7 @@ func argmaxRule(n *node) error {
 func topkRule(n *node) error {
 	x, values, positions := n.args[0], n.out[0], n.out[1]
 	k := int(n.Int("k"))
-	lines(x.Shape, len(x.Shape)-1, func(line int, at []int) {
+	n.lines(x.Shape, len(x.Shape)-1, func(line int, at []int) {
 		order := make([]int, len(at)) // positions in the line, largest first
 		for i := range order {
 			order[i] = i

@@ -4,7 +4,7 @@ import "math"
 
 func softmaxRule(n *node) error {
 	x, out := n.args[0], n.out[0]
-	lines(x.Shape, n.Axis("axis", len(x.Shape)), func(_ int, at []int) {
+	n.lines(x.Shape, n.Axis("axis", len(x.Shape)), func(_ int, at []int) {
 		top := math.Inf(-1)
 		for _, i := range at {
 			top = max(top, x.floats[i])
@@ -23,7 +23,7 @@ func softmaxRule(n *node) error {
 func rmsNormRule(n *node) error {
 	x, weight, out := n.args[0], n.args[1], n.out[0]
 	eps, _ := n.Attr("eps")
-	lines(x.Shape, len(x.Shape)-1, func(_ int, at []int) {
+	n.lines(x.Shape, len(x.Shape)-1, func(_ int, at []int) {
 		squares := 0.0
 		for _, i := range at {
 			squares += x.floats[i] * x.floats[i]
@@ -41,7 +41,7 @@ func rmsNormRule(n *node) error {
 func layerNormRule(n *node) error {
 	x, weight, bias, out := n.args[0], n.args[1], n.args[2], n.out[0]
 	eps, _ := n.Attr("eps")
-	lines(x.Shape, len(x.Shape)-1, func(_ int, at []int) {
+	n.lines(x.Shape, len(x.Shape)-1, func(_ int, at []int) {
 		sum := 0.0
 		for _, i := range at {
 			sum += x.floats[i]
@@ -69,6 +69,9 @@ func ropeRule(n *node) error {
 	for row := range rows {
 		for head := range heads {
 			for p := range pairs {
+				if n.visits(1) {
+					return nil
+				}
 				i := (row*heads + head) * width
 				j := i
 				if style.Str == "interleaved" {

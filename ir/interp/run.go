@@ -47,6 +47,12 @@ type Env struct {
 	// own tensors: what is to be kept must be cloned, nothing may be written.
 	Observe func(node int, n *ir.Node, results []*Tensor)
 
+	// MaxBytes bounds what the run holds at a time, inputs, weights and states aside: 8
+	// bytes for each element of a value, whatever its dtype. What it will take follows from
+	// the function and the symbols, and is compared before anything is taken. 0:
+	// DefaultMaxBytes.
+	MaxBytes int64
+
 	// IndexErrors collects what C12 reports: one entry for every node of the
 	// run that met positions out of range. A run appends to it and goes on.
 	IndexErrors []*IndexError
@@ -83,7 +89,9 @@ func (e *nodeError) Unwrap() []error { return []error{e.at, e.cause} }
 // parameter, and returns its results. Inputs are not changed, unless their
 // parameter is mut; states are written in place; results share storage with
 // nothing. Inputs that do not fit, missing weights, states and extern ops, and
-// what an extern op returns are errors, and so is the end of ctx.
+// what an extern op returns are errors, and so is the end of ctx, which is looked at
+// every 65,536 visits of elements or after a row that is longer. A run that would hold
+// more than Env.MaxBytes is a [MemoryError].
 func Run(ctx context.Context, m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, error) {
 	if env == nil {
 		env = &Env{}
@@ -92,8 +100,11 @@ func Run(ctx context.Context, m *ir.Module, f *ir.Func, env *Env, inputs []*Tens
 	if err != nil {
 		return nil, err
 	}
-	r := &run{m: m, f: f, env: env, symbols: symbols, values: values}
+	r := &run{ctx: ctx, m: m, f: f, env: env, symbols: symbols, values: values}
 	last := lastUses(f)
+	if err := r.checkMemory(last); err != nil {
+		return nil, err
+	}
 	for i, n := range f.Nodes {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -136,6 +147,24 @@ type run struct {
 	env     *Env
 	symbols map[string]int64
 	values  []*Tensor // by ir.Value; versions of one storage are one tensor
+
+	ctx   context.Context
+	left  int   // visits until the next look at ctx
+	ended error // of ctx, when it was looked at; the node that runs is left unfinished
+}
+
+// visitStep is how many visits of elements there are between two looks at the context.
+const visitStep = 1 << 16
+
+// visits counts visits of elements that are about to be made, and reports whether they are
+// not to be: the context has ended.
+func (n *node) visits(count int) bool {
+	r := n.run
+	if r.left -= count; r.left < 0 {
+		r.left = visitStep
+		r.ended = r.ctx.Err()
+	}
+	return r.ended != nil
 }
 
 // node is what the rule of an op sees: the node, its operands, and its results
@@ -184,6 +213,9 @@ func (r *run) step(i int, irn *ir.Node) error {
 		}
 		if err := rule(n); err != nil {
 			return r.m.ErrorAt(r.f, i, "%s: %v", irn.Op.Name, err)
+		}
+		if r.ended != nil {
+			return r.ended
 		}
 	}
 	for j, v := range irn.Results {

@@ -11,8 +11,9 @@ import (
 
 // EvalWeight returns weight w of module m from the checkpoint's tensors, which
 // get returns by name. The expression is checked and computed by the rules of
-// the ops it names. The weight's own type must be what comes out.
-func EvalWeight(m *ir.Module, w *ir.Weight, get func(name string) (*Tensor, error)) (*Tensor, error) {
+// the ops it names. The weight's own type must be what comes out. The end of ctx is
+// an error, as it is of [Run].
+func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name string) (*Tensor, error)) (*Tensor, error) {
 	expr := w.Expr
 	if expr == nil {
 		expr = &ir.WeightExpr{Name: w.Name, Pos: w.Pos}
@@ -55,7 +56,7 @@ func EvalWeight(m *ir.Module, w *ir.Weight, get func(name string) (*Tensor, erro
 	if err != nil {
 		return nil, fmt.Errorf("interp: weight @%s: %w", w.Name, err)
 	}
-	out, err := Run(context.Background(), wm, wm.Func("weight"), nil, leaves)
+	out, err := Run(ctx, wm, wm.Func("weight"), nil, leaves)
 	if err != nil {
 		return nil, fmt.Errorf("interp: weight @%s: %w", w.Name, err)
 	}

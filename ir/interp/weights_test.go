@@ -1,6 +1,7 @@
 package interp
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -42,7 +43,7 @@ func TestEvalWeight(t *testing.T) {
 		"flat":   f32(1, 2, 3, 1+0x1p-8),
 		"packed": must(t, packed, err),
 	} {
-		got, err := EvalWeight(m, weight(m, name), get)
+		got, err := EvalWeight(context.Background(), m, weight(m, name), get)
 		check(t, name, must(t, got, err), want)
 		if got == want {
 			t.Errorf("@%s is the checkpoint's tensor itself", name)
@@ -55,13 +56,13 @@ func TestEvalWeight(t *testing.T) {
 		"perm":    "is not a permutation",
 		"narrow":  "f8e4m3 cannot be computed with yet",
 	} {
-		got, err := EvalWeight(m, weight(m, name), get)
+		got, err := EvalWeight(context.Background(), m, weight(m, name), get)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("@%s: %v, error %v, want %q", name, got, err, want)
 		}
 	}
 	broken := errors.New("broken")
-	if _, err := EvalWeight(m, weight(m, "named"), func(string) (*Tensor, error) { return nil, broken }); !errors.Is(err, broken) {
+	if _, err := EvalWeight(context.Background(), m, weight(m, "named"), func(string) (*Tensor, error) { return nil, broken }); !errors.Is(err, broken) {
 		t.Errorf("error %v", err)
 	}
 }

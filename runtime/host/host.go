@@ -36,8 +36,26 @@ type Options struct {
 	// GOMAXPROCS. Results do not depend on it.
 	Workers int
 
-	// MemoryBytes limits what Alloc gives out at a time; 0 is no limit.
+	// MemoryBytes limits what Alloc and AllocHost give out at a time. 0: fifteen
+	// sixteenths of what is [Available] when the device is opened; the rest is for the
+	// process itself. Unlimited: no limit, so that a machine without enough memory ends
+	// the process.
 	MemoryBytes int64
+}
+
+// Unlimited is no limit of the memory that a device gives out.
+const Unlimited = -1
+
+// limit returns the bytes that the device may give out at a time; 0: no limit.
+func (o *Options) limit() int64 {
+	if o.MemoryBytes != 0 {
+		return max(o.MemoryBytes, 0)
+	}
+	n, known := Available()
+	if !known {
+		return 0
+	}
+	return max(n-n/16, 1)
 }
 
 // Device is the host as a device.
@@ -51,6 +69,7 @@ type Device struct {
 	closed    bool
 	capturing int   // streams that capture
 	active    int64 // bytes given out
+	dead      int64 // bytes given back since the last collection, at most
 	loads     int64 // programs loaded so far
 	loaded    map[*Executable]struct{}
 }
@@ -63,14 +82,15 @@ func Open(o Options) *Device {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
+	limit := o.limit()
 	return &Device{
 		info: device.Info{
 			Target:      Target,
 			Name:        fmt.Sprintf("host (%s, %d workers)", runtime.GOARCH, workers),
-			MemoryBytes: max(o.MemoryBytes, 0),
+			MemoryBytes: limit,
 			Properties:  map[string]int64{WorkersProperty: int64(workers)},
 		},
-		limit:  max(o.MemoryBytes, 0),
+		limit:  limit,
 		pool:   newPool(workers - 1),
 		loaded: map[*Executable]struct{}{},
 	}

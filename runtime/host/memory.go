@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"sync/atomic"
 	"unsafe"
 
@@ -41,13 +42,39 @@ func (d *Device) Alloc(bytes int64) (device.Memory, error) {
 	if err := d.idle("alloc"); err != nil {
 		return nil, err
 	}
+	data, err := d.take(bytes)
+	if err != nil {
+		return nil, fmt.Errorf("host: alloc: %w", err)
+	}
+	m := &memory{dev: d, size: bytes}
+	m.base.Store(unsafe.SliceData(data))
+	return m, nil
+}
+
+// take takes memory within the limit. d.mu is held.
+func (d *Device) take(bytes int64) ([]byte, error) {
 	if bytes > maxAlloc || d.limit > 0 && bytes > d.limit-d.active {
-		return nil, fmt.Errorf("host: alloc: %w", &device.MemoryError{Asked: bytes, Reserved: d.active, Active: d.active, Limit: d.limit})
+		return nil, &device.MemoryError{Asked: bytes, Reserved: d.active, Active: d.active, Limit: d.limit}
+	}
+	if d.dead > 0 && d.limit > 0 && bytes > d.limit-d.active-d.dead {
+		runtime.GC() // the heap would grow by bytes before the collector sees what was given back
+		d.dead = 0
 	}
 	d.active += bytes
-	m := &memory{dev: d, size: bytes}
-	m.base.Store(unsafe.SliceData(alignedBytes(bytes)))
-	return m, nil
+	return alignedBytes(bytes), nil
+}
+
+// drop counts memory as given back. d.mu is held.
+func (d *Device) drop(bytes int64) {
+	d.active -= bytes
+	d.dead += bytes
+}
+
+// FreeBytes implements [device.Budgeted].
+func (d *Device) FreeBytes() (bytes int64, known bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.limit - d.active, d.limit > 0
 }
 
 // Size returns the bytes that were asked for.
@@ -64,7 +91,7 @@ func (m *memory) Free() error {
 	if m.base.Swap(nil) == nil {
 		return fmt.Errorf("host: free: %w", device.ErrFreed)
 	}
-	m.dev.active -= m.size
+	m.dev.drop(m.size)
 	return nil
 }
 
@@ -98,6 +125,7 @@ func (d *Device) Bytes(b device.Buffer) ([]byte, error) {
 
 // hostMemory is memory for copies, which on the host is memory like any other.
 type hostMemory struct {
+	dev   *Device
 	data  []byte
 	freed atomic.Bool
 }
@@ -112,10 +140,11 @@ func (d *Device) AllocHost(bytes int64) (device.HostMemory, error) {
 	if err := d.idle("alloc of host memory"); err != nil {
 		return nil, err
 	}
-	if bytes > maxAlloc {
-		return nil, fmt.Errorf("host: alloc of host memory: %w", &device.MemoryError{Asked: bytes})
+	data, err := d.take(bytes)
+	if err != nil {
+		return nil, fmt.Errorf("host: alloc of host memory: %w", err)
 	}
-	return &hostMemory{data: alignedBytes(bytes)}, nil
+	return &hostMemory{dev: d, data: data}, nil
 }
 
 // Bytes returns the memory, nil once freed.
@@ -131,5 +160,8 @@ func (m *hostMemory) Free() error {
 	if m.freed.Swap(true) {
 		return fmt.Errorf("host: free of host memory: %w", device.ErrFreed)
 	}
+	m.dev.mu.Lock()
+	defer m.dev.mu.Unlock()
+	m.dev.drop(int64(len(m.data)))
 	return nil
 }

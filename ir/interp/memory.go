@@ -1,0 +1,106 @@
+package interp
+
+import (
+	"errors"
+	"fmt"
+
+	"pwc/ir"
+)
+
+// DefaultMaxBytes is Env.MaxBytes where it is 0.
+const DefaultMaxBytes = 16 << 30
+
+// ErrMemory is matched by a [MemoryError].
+var ErrMemory = errors.New("interp: the run needs more memory than it may take")
+
+// MemoryError is a run that would hold more than Env.MaxBytes. Nothing was computed. It
+// matches [ErrMemory].
+type MemoryError struct {
+	At           *ir.Error // the first node that exceeds the limit
+	Bytes, Limit int64     // Bytes is what is held there
+}
+
+// Error gives the numbers with the node's position.
+func (e *MemoryError) Error() string { return e.At.Error() }
+
+// Unwrap returns ErrMemory and the error at the node.
+func (e *MemoryError) Unwrap() []error { return []error{ErrMemory, e.At} }
+
+const elementBytes = 8 // of a float64 or an int64
+
+// checkMemory holds what the run will have at each node against Env.MaxBytes: values that are
+// needed there or later, and for the node itself as much as its results and the longest of its
+// extents again, which is what reductions, sorts and the check of extern ops take. A node
+// with extents that only an extern op knows counts as nothing.
+func (r *run) checkMemory(last []int) error {
+	limit := r.env.MaxBytes
+	if limit <= 0 {
+		limit = DefaultMaxBytes
+	}
+	bytes := make([]int64, len(r.f.Values)) // that a value holds and no earlier version of it
+	first := make([]ir.Value, len(r.f.Values))
+	until := append([]int(nil), last...) // of the first version: the last use of any
+	for v := range first {
+		first[v] = ir.Value(v)
+	}
+	for _, n := range r.f.Nodes {
+		for _, w := range n.Versions {
+			first[w.Value] = first[n.Args[w.Arg]]
+			until[first[w.Value]] = max(until[first[w.Value]], last[w.Value])
+		}
+	}
+	held := int64(0)
+	for i, n := range r.f.Nodes {
+		var results, longest int64
+		for _, v := range n.Results {
+			t := r.f.Type(v)
+			if t.HasUnknown() {
+				continue
+			}
+			shape, err := evalAll(t.Shape, r.symbols)
+			if err != nil {
+				continue // the node's own error
+			}
+			count, err := elements(shape)
+			if err != nil {
+				return r.m.ErrorAt(r.f, i, "%s: %v", n.Name(), err)
+			}
+			bytes[v] = int64(count) * elementBytes
+			results += bytes[v]
+		}
+		for _, v := range n.Args {
+			shape, err := evalAll(r.f.Type(v).Shape, r.symbols)
+			count, tooMany := elements(shape)
+			switch {
+			case err != nil || tooMany != nil || count == 0:
+			case n.Extern != nil:
+				longest += int64(count) * elementBytes // operands are compared with copies
+			default:
+				for _, d := range shape {
+					longest = max(longest, d*elementBytes)
+				}
+			}
+		}
+		if now := held + 2*results + longest; now > limit {
+			at := r.m.ErrorAt(r.f, i, "%s: the interpreter would hold %d bytes here, %d for each element; it may hold %d", n.Name(), now, int64(elementBytes), limit)
+			return &MemoryError{At: at, Bytes: now, Limit: limit}
+		}
+		held += results
+		for _, vs := range [][]ir.Value{n.Args, n.Results} {
+			for _, v := range vs {
+				if v = first[v]; until[v] <= i {
+					held -= bytes[v]
+					bytes[v] = 0
+				}
+			}
+		}
+	}
+	results := int64(0)
+	for _, v := range r.f.Returns {
+		results += bytes[first[v]]
+	}
+	if held+results > limit {
+		return fmt.Errorf("%w: @%s holds %d bytes with its results, it may hold %d", ErrMemory, r.f.Name, held+results, limit)
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package piecewise_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"pwc/build"
+	"pwc/compile/host"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+	hostdev "pwc/runtime/host"
+	"pwc/safetensors"
+)
+
+// unread is a checkpoint that must not be read.
+type unread struct{ t *testing.T }
+
+func (u unread) Names() []string { return nil }
+
+func (u unread) Info(name string) (safetensors.Info, error) {
+	return safetensors.Info{}, u.fail(name)
+}
+
+func (u unread) Tensor(name string) (safetensors.Tensor, error) {
+	return safetensors.Tensor{}, u.fail(name)
+}
+
+func (u unread) fail(name string) error {
+	u.t.Errorf("%s was read", name)
+	return errors.New("read")
+}
+
+// TestPlanIsHeldAgainstTheLimit: a plan above what the device or the pool has is refused with
+// the numbers before anything is taken or read; what the caller gives does not count.
+func TestPlanIsHeldAgainstTheLimit(t *testing.T) {
+	const text = `pwc 1
+module "m" {
+  sym N in [1, 64] batch
+  weight @w : f32[262144, 2]
+  state @s : f32[262144, 2]
+  func @forward(%x: f32[N, 2]) -> (f32[N, 2]) {
+    %a = sum(@w, axes=[0]) : f32[2]
+    %b = sum(@s, axes=[0]) : f32[2]
+    %c = add(%x, %a) : f32[N, 2]
+    %y = add(%c, %b) : f32[N, 2]
+    return %y
+  }
+}
+`
+	const each = 2 << 20 // of the weight, and of the state
+	for _, c := range []struct {
+		dev, pool int64
+		given     bool
+		want      string
+	}{
+		{dev: 2*each - 1, want: "2097152 bytes for weights, 2097152 for states, "},
+		{dev: 2 * each, want: "2097152 bytes for weights, 2097152 for states, "}, // inputs and results are more
+		{dev: each, given: true, want: "2097152 bytes for weights, 0 for states, "},
+		{dev: hostdev.Unlimited, pool: 2 * each, want: "2097152 bytes for weights, 2097152 for states, "},
+	} {
+		dev := hostdev.Open(hostdev.Options{Workers: 1, MemoryBytes: c.dev})
+		pool, err := piecewise.NewPool(dev, c.pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		given := map[string]device.Buffer{}
+		if c.given {
+			given["s"] = device.Buffer{}
+		}
+		b := create(t, text, piecewise.Options{Device: dev, Pool: pool, Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.None})
+		err = b.Load(context.Background(), unread{t}, given)
+		var full *device.MemoryError
+		if !errors.As(err, &full) || !strings.Contains(fmt.Sprint(err), c.want) || full.Asked <= each || full.Limit != max(c.dev, c.pool) {
+			t.Errorf("device of %d, pool of %d: %v", c.dev, c.pool, err)
+		}
+		if s := pool.Stats(); s.ReservedBytes.Peak != 0 {
+			t.Errorf("%d bytes were taken", s.ReservedBytes.Peak)
+		}
+		if err := errors.Join(b.Close(), pool.Close(), dev.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
