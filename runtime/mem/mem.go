@@ -197,7 +197,7 @@ func (a *Allocator) allocBy(o *Owner, s device.Stream, bytes int64) (Block, erro
 			break
 		}
 	}
-	return p.allocate(s, bytes)
+	return p.allocate(s, bytes, false)
 }
 
 // Free returns b to its pool. It returns ErrDoubleFree if b was freed before and

@@ -196,6 +196,22 @@ func TestSplitMergeAndBestFit(t *testing.T) {
 	}
 }
 
+// TestAllocLast takes the end of free memory: what follows lies as if it were not there.
+func TestAllocLast(t *testing.T) {
+	_, _, p := newPool(t, Options{})
+	last := must[Block](t)(p.AllocLast(nil, 1000))
+	expect(t, p, "#0: free 2096128 1000/1024")
+	a := must[Block](t)(p.Alloc(nil, 512))
+	expect(t, p, "#0: 512/512 free 2095616 1000/1024")
+	check(t, p.Free(last))
+	expect(t, p, "#0: 512/512 free 2096640")
+	// A large block that keeps its remainder is taken whole.
+	b := must[Block](t)(p.AllocLast(nil, 20*mib-512))
+	expect(t, p, "#0: 512/512 free 2096640; #1: 20971008/20971520")
+	check(t, p.Free(a))
+	check(t, p.Free(b))
+}
+
 // TestSmallBlocksSplitToTheLast splits a small block that leaves only 512 bytes.
 func TestSmallBlocksSplitToTheLast(t *testing.T) {
 	_, _, p := newPool(t, Options{})

@@ -72,10 +72,19 @@ func (p *Pool) ID() PoolID { return p.id }
 func (p *Pool) Alloc(s device.Stream, bytes int64) (Block, error) {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
-	return p.allocate(s, bytes)
+	return p.allocate(s, bytes, false)
 }
 
-func (p *Pool) allocate(s device.Stream, bytes int64) (Block, error) {
+// AllocLast is Alloc that takes the end of a free block instead of its start: what is
+// allocated later lies as if this block were not there. Graph trees put copies of
+// inputs there, which a warm-up does not make.
+func (p *Pool) AllocLast(s device.Stream, bytes int64) (Block, error) {
+	p.alloc.mu.Lock()
+	defer p.alloc.mu.Unlock()
+	return p.allocate(s, bytes, true)
+}
+
+func (p *Pool) allocate(s device.Stream, bytes int64, last bool) (Block, error) {
 	a := p.alloc
 	switch {
 	case bytes < 0:
@@ -110,7 +119,13 @@ func (p *Pool) allocate(s device.Stream, bytes int64) (Block, error) {
 	}
 	sh := n.seg.shelf
 	if !sh.pool.noSplit && splits(n.bytes, size, small) {
-		sh.put(n.cut(size))
+		if last {
+			free := n
+			n = free.cut(free.bytes - size)
+			sh.put(free)
+		} else {
+			sh.put(n.cut(size))
+		}
 	}
 	n.asked = p
 	n.handOut(bytes, true)
