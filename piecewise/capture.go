@@ -284,7 +284,7 @@ func (c *captured) record(b *Backend, enqueue func(s device.Stream) error) (devi
 	if err != nil {
 		return nil, err
 	}
-	if err := s.BeginCapture(); err != nil {
+	if err := s.BeginCapture(device.CaptureThreadLocal); err != nil {
 		return nil, errors.Join(err, use.Release())
 	}
 	err = enqueue(s)

@@ -61,9 +61,9 @@ func (s *watchingStream) Synchronize() error {
 	return s.Stream.Synchronize()
 }
 
-func (s *watchingStream) BeginCapture() error {
+func (s *watchingStream) BeginCapture(m device.CaptureMode) error {
 	s.owner.log = append(s.owner.log, "capture")
-	return s.Stream.BeginCapture()
+	return s.Stream.BeginCapture(m)
 }
 
 // warmOp is an op that counts its warm-ups by size.

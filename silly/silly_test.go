@@ -118,7 +118,7 @@ type other struct{ device.Memory }
 
 func TestNotCaptured(t *testing.T) {
 	op, c := newCall(t, dtype.F32, []float64{1}, []float64{1}, []float64{1})
-	if err := c.Stream.BeginCapture(); err != nil {
+	if err := c.Stream.BeginCapture(device.CaptureThreadLocal); err != nil {
 		t.Fatal(err)
 	}
 	if err := op.Launch(c); !errors.Is(err, device.ErrNotCapturable) {

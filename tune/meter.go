@@ -100,7 +100,7 @@ func (m *meter) time(p *program.Program, symbols []int64) (d time.Duration, err 
 	if err := m.stream.Launch(bound[0]); err != nil {
 		return 0, err
 	}
-	if err := m.stream.BeginCapture(); err != nil {
+	if err := m.stream.BeginCapture(device.CaptureThreadLocal); err != nil {
 		return 0, err
 	}
 	for _, l := range bound {

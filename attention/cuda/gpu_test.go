@@ -409,7 +409,7 @@ func TestWithoutWarpgroups(t *testing.T) {
 // record captures what is enqueued.
 func (r *rig) record(enqueue func() error) device.Graph {
 	r.Helper()
-	r.check(r.stream.BeginCapture())
+	r.check(r.stream.BeginCapture(device.CaptureThreadLocal))
 	err := enqueue()
 	graph, endErr := r.stream.EndCapture()
 	r.check(errors.Join(err, endErr))

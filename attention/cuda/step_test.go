@@ -253,7 +253,7 @@ func TestTooManyRows(t *testing.T) {
 	r.args = []device.Tensor{tensor(rows, 1, 8), tensor(rows, 1, 8), tensor(rows, 1, 8), tensor(1, 2, 4, 1, 8), tensor(rows, 1, 8)}
 	c := r.call(attention.NewBatch(0, 0, 0))
 	r.refuses("65536 rows, the op was made for 28", r.op.Launch(c))
-	r.must(r.stream.BeginCapture())
+	r.must(r.stream.BeginCapture(device.CaptureThreadLocal))
 	r.refuses("65536 rows are 69632 tiles, a grid has room for 65535", op.Launch(c))
 	g, err := r.stream.EndCapture()
 	r.must(errors.Join(err, g.Close(), op.Close()))
@@ -300,7 +300,7 @@ func TestGrids(t *testing.T) {
 		t.Errorf("requests of %d to %d pairs in %d parts, want all of them, split", last.least, last.most, last.parts)
 	}
 	call := r.call(step(1000, 16))
-	r.must(r.stream.BeginCapture())
+	r.must(r.stream.BeginCapture(device.CaptureThreadLocal))
 	r.must(r.op.Launch(call))
 	g, err := r.stream.EndCapture()
 	r.must(err)
@@ -333,7 +333,7 @@ func TestKinds(t *testing.T) {
 		r.must(r.op.Prepare(r.stream, b, operands, int64(b.Rows())))
 		before := len(r.seen)
 		if captured {
-			r.must(r.stream.BeginCapture())
+			r.must(r.stream.BeginCapture(device.CaptureThreadLocal))
 		}
 		r.must(r.op.Launch(c))
 		if captured {
@@ -425,7 +425,7 @@ func TestCaptured(t *testing.T) {
 	b := batch(t, 0)
 	c := r.call(b)
 	c.Meta = nil
-	r.must(r.stream.BeginCapture())
+	r.must(r.stream.BeginCapture(device.CaptureThreadLocal))
 	r.must(r.op.Launch(c))
 	g, err := r.stream.EndCapture()
 	r.must(err)

@@ -378,7 +378,7 @@ func TestReplay(t *testing.T) {
 		r.write(c.Args[i], data)
 	}
 	before := r.read(c.Args[attention.ArgO])
-	r.check(r.stream.BeginCapture())
+	r.check(r.stream.BeginCapture(device.CaptureThreadLocal))
 	c.Capturing = true
 	r.check(r.op.Launch(c))
 	g, err := r.stream.EndCapture()

@@ -125,7 +125,7 @@ func (g *rig) measure(launches []device.BoundLaunch) (time.Duration, error) {
 	if err := g.stream.Synchronize(); err != nil {
 		return 0, err
 	}
-	if err := g.stream.BeginCapture(); err != nil {
+	if err := g.stream.BeginCapture(device.CaptureThreadLocal); err != nil {
 		return 0, err
 	}
 	for _, l := range launches {

@@ -146,6 +146,14 @@ func TestStores(t *testing.T) {
 	}
 }
 
+func TestLoads(t *testing.T) {
+	for name, want := range map[string]string{"loop": "[0 1]", "product": "[0 1]", "selection": "[0]", "experts": "[0 1 3]"} {
+		if got := text(examples()[name].Loads()); got != want {
+			t.Errorf("%s: loads %v, want %v", name, got, want)
+		}
+	}
+}
+
 // TestEachDim puts a symbol of its own in every place of the examples that holds
 // a dim, and wants to meet them all.
 func TestEachDim(t *testing.T) {

@@ -47,20 +47,51 @@ func (k *Kernel) EachDim(f func(dim.Dim)) {
 
 // Stores returns the arguments that the kernel writes, sorted.
 func (k *Kernel) Stores() []int32 {
+	args := k.touched(XStore)
+	if t := k.TopK; t != nil {
+		args = append(args, t.Values.Arg, t.Index.Arg)
+	}
+	return distinct(args)
+}
+
+// Loads returns the arguments that the kernel reads, sorted.
+func (k *Kernel) Loads() []int32 {
+	args := k.touched(XLoad)
+	if m := k.MatMul; m != nil {
+		args = append(args, m.A.Arg, m.B.Arg)
+		if m.Select != nil {
+			args = append(args, m.Select.Arg)
+		}
+	}
+	if t := k.TopK; t != nil {
+		args = append(args, t.In.Arg)
+	}
+	return distinct(args)
+}
+
+// touched returns the arguments of the accesses that instructions with such an operand
+// name.
+func (k *Kernel) touched(x Use) []int32 {
 	var args []int32
 	for i := range k.Loop.Phases {
 		p := &k.Loop.Phases[i]
 		for _, list := range [][]Instr{p.Scalar, p.Pre, p.Body} {
 			for _, in := range list {
-				if info, _ := in.Op.Info(); info.X == XStore {
+				if info, _ := in.Op.Info(); info.X == x {
 					args = append(args, k.Loop.Access[in.X].Arg)
 				}
 			}
 		}
 	}
-	if t := k.TopK; t != nil {
-		args = append(args, t.Values.Arg, t.Index.Arg)
-	}
+	return args
+}
+
+// distinct sorts arguments and drops -1, which is no memory.
+func distinct(args []int32) []int32 {
 	slices.Sort(args)
-	return slices.Compact(args)
+	args = slices.Compact(args)
+	if len(args) > 0 && args[0] < 0 {
+		args = args[1:]
+	}
+	return args
 }

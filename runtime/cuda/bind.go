@@ -88,7 +88,7 @@ func (b *binder) buffers(args device.Args) error {
 	if err != nil {
 		return err
 	}
-	b.assigned = m
+	b.assigned, b.out.assigned = m, m
 	b.at = make([]driver.Ptr, len(m.Buffers))
 	for i, buf := range m.Buffers {
 		p, mem, err := b.x.dev.memory(buf)

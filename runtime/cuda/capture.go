@@ -3,24 +3,34 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 
 	"pwc/runtime/cuda/internal/driver"
-	"pwc/runtime/cuda/internal/thread"
 	"pwc/runtime/device"
 )
 
 // nodeTypes is how many types of nodes are counted.
 const nodeTypes = 14
 
-// capture is a capture under way: what the graph must hold when it ends.
+// capture is a capture under way of one or more streams: what the graph must hold when it
+// ends.
 type capture struct {
-	thread  int // the one that began it, which its goroutine is locked to
-	ops     int // operations of device.Stream
+	streams []*Stream // the first began it
+	ops     []operation
+	op      operation // of what an op records
 	planned [nodeTypes]int
 	spoiled error // why it cannot become a graph
 	reach   reach
+}
+
+// operation is one recorded operation: a node of device.Graph.
+type operation struct {
+	kind  device.NodeKind
+	name  string          // of a kernel
+	bound *bound          // the program; nil: a call of the stream
+	step  *boundStep      // of the program; nil: an op of it recorded the operation
+	call  *device.OpCall  // of the op that recorded the operation
+	args  []device.Buffer // dst and src of a copy, dst of a fill, arguments of an op's kernel
 }
 
 // reach is what a graph reaches, each once.
@@ -95,12 +105,19 @@ func (r *reach) alive() error {
 	return nil
 }
 
-// record notes one operation that became n nodes of a type.
-func (c *capture) record(t driver.NodeType, n int, m, other *memory) {
-	c.ops++
+// record notes an operation that became n nodes of a type.
+func (s *Stream) record(c *capture, o operation, t driver.NodeType, n int) error {
+	o.call = c.op.call
+	if o.bound == nil {
+		o.bound = c.op.bound
+	}
+	s.branch.Add()
+	c.ops = append(c.ops, o)
 	c.planned[t] += n
-	c.reach.memory(m)
-	c.reach.memory(other)
+	for i := range o.args {
+		c.reach.memory(segment(o.args[i]))
+	}
+	return nil
 }
 
 func (c *capture) reachHost(h *hostMemory) {
@@ -112,68 +129,141 @@ func (c *capture) reachHost(h *hostMemory) {
 // spoil notes that the capture under way, if there is one, cannot become a
 // graph: the driver takes nothing back that was recorded.
 func (s *Stream) spoil(err error) {
-	if s.capture != nil && s.capture.spoiled == nil {
-		s.capture.spoiled = err
+	if c := s.recording(); c != nil && c.spoiled == nil {
+		c.spoiled = err
 	}
 }
 
-// BeginCapture starts recording, in the driver's thread-local mode. The
-// goroutine is locked to its thread until EndCapture, which it must call too.
-// It waits for loads of other goroutines that are under way.
-func (s *Stream) BeginCapture() error {
+// BeginCapture starts recording, in the driver's mode of the same name. Unless the mode is
+// relaxed, the goroutine is locked to its thread until EndCapture, which it must call too:
+// the driver knows a capture by its thread. It waits for loads of other goroutines that
+// are under way.
+func (s *Stream) BeginCapture(mode device.CaptureMode) error {
 	const what = "begin capture"
-	if err := s.notCapturing(what); err != nil {
-		return err
+	switch {
+	case s.closed:
+		return refuse(what, device.ErrClosed)
+	case s.branch.Active() != nil:
+		return s.notCapturing(what)
 	}
 	d := s.dev
-	if err := d.enter(); err != nil { // left by endCapture
+	if err := d.usable(what); err != nil {
+		return err
+	}
+	if err := d.enter(); err != nil {
 		return d.wrap(what, err)
 	}
-	d.gate.begin()
-	if err := d.drv.StreamBeginCapture(s.handle, driver.CaptureThreadLocal); err != nil {
-		d.gate.end(thread.ID())
-		d.leave()
+	defer d.leave()
+	relaxed := mode == device.CaptureRelaxed
+	d.gate.begin(relaxed)
+	b, err := d.captures.Begin(mode, s.name)
+	if err != nil {
+		d.gate.end(relaxed)
+		return named(err)
+	}
+	if err := d.drv.StreamBeginCapture(s.handle, driverMode(mode)); err != nil {
+		b.Rec.End()
+		d.gate.end(relaxed)
 		return d.wrap(what, err)
 	}
-	s.capture = &capture{thread: thread.ID()}
+	s.branch, s.capture = b, &capture{streams: []*Stream{s}}
 	return nil
+}
+
+// driverMode returns the driver's number of a mode.
+func driverMode(m device.CaptureMode) driver.CaptureMode {
+	return [...]driver.CaptureMode{driver.CaptureGlobal, driver.CaptureThreadLocal, driver.CaptureRelaxed}[m]
 }
 
 // EndCapture ends recording and makes a graph of what was recorded, ready to be
 // launched. The graph's nodes must be those that the recorded operations say:
 // one that is not, like a host function or an allocation of a library, refuses
-// the capture. So does an operation that failed while capturing. Nothing is
-// left of a refused capture.
+// the capture. So does an operation that failed while capturing, and a stream that was
+// not joined. Nothing is left of a refused capture.
 func (s *Stream) EndCapture() (device.Graph, error) {
-	const what = "end capture"
-	switch {
-	case s.closed || s.dev.shut.Load():
-		return nil, refuse(what, device.ErrClosed)
-	case s.capture == nil:
-		return nil, refuse(what, device.ErrNotCapturing)
-	case s.capture.thread != thread.ID():
-		return nil, fmt.Errorf("cuda: %s: another goroutine began the capture: %w", what, device.ErrCapturing)
-	}
-	g, err := s.endCapture()
+	r, err := s.finish()
 	if err != nil {
 		return nil, err
+	}
+	g, err := r.instantiate(s)
+	if err != nil {
+		return nil, errors.Join(s.dev.wrap("end capture", err), r.drop("end capture"))
 	}
 	return g, nil
 }
 
-// endCapture ends the capture and makes a graph of it.
-func (s *Stream) endCapture() (*Graph, error) {
-	const what = "end capture"
-	raw, c, err := s.stop()
-	if err == nil && c.spoiled == nil {
-		var g *Graph
-		if g, err = s.makeGraph(raw, c); err == nil {
-			return g, nil
-		}
-	} else {
-		err = errors.Join(c.spoiled, err, s.drop(what, raw))
+// EndTemplate is EndCapture that keeps the driver's graph, of which executable ones are
+// made.
+func (s *Stream) EndTemplate() (device.Template, error) {
+	r, err := s.finish()
+	if err != nil {
+		return nil, err
 	}
-	return nil, s.dev.wrap(what, err)
+	t := &Template{recording: r}
+	s.dev.adopt(t)
+	return t, nil
+}
+
+// finish ends the capture of all its streams.
+func (s *Stream) finish() (*recording, error) {
+	const what = "end capture"
+	b := s.branch.Active()
+	switch {
+	case s.closed || s.dev.shut.Load():
+		return nil, refuse(what, device.ErrClosed)
+	case b == nil:
+		return nil, named(&device.CaptureError{Call: what, Stream: s.name, Err: device.ErrNotCapturing})
+	}
+	if err := s.dev.captures.Usable(what, s.name, b); err != nil {
+		return nil, named(err)
+	}
+	if err := b.Ends(what); err != nil {
+		return nil, named(err)
+	}
+	unjoined := named(b.Joined(what))
+	if unjoined == nil {
+		s.joinIdle()
+	}
+	raw, c, err := s.stop(b)
+	if unjoined != nil {
+		if !errors.Is(err, device.ErrDeviceLost) {
+			err = nil // the driver found the same
+		}
+		return nil, errors.Join(unjoined, c.spoiled, err, s.drop(what, raw))
+	}
+	if err == nil {
+		err = c.spoiled
+	}
+	if err != nil {
+		return nil, s.dev.wrap(what, errors.Join(c.spoiled, err, s.drop(what, raw)))
+	}
+	r := newRecording(s.dev, raw)
+	r.ops, r.notes, r.reach = c.ops, b.Rec.Nodes, c.reach
+	r.reach.seen = nil
+	if err := s.dev.check(r.verify(&c.planned)); err != nil {
+		return nil, s.dev.wrap(what, errors.Join(err, s.drop(what, raw)))
+	}
+	return r, nil
+}
+
+// joinIdle joins, for the driver, streams that were forked and did nothing since the
+// last join: it wants all of them joined.
+func (s *Stream) joinIdle() {
+	c := s.capture
+	if len(c.streams) == 1 || c.spoiled != nil {
+		return
+	}
+	if err := s.dev.enter(); err != nil {
+		s.spoil(err)
+		return
+	}
+	defer s.dev.leave()
+	for _, o := range c.streams[1:] {
+		if err := o.follow(s); err != nil {
+			s.spoil(err)
+			return
+		}
+	}
 }
 
 // drop gives back a recording that becomes no graph.
@@ -181,17 +271,17 @@ func (s *Stream) drop(what string, raw driver.Graph) error {
 	if raw == 0 {
 		return nil
 	}
-	return s.dev.release(what, &Graph{dev: s.dev, graph: raw})
+	return s.dev.release(what, newRecording(s.dev, raw))
 }
 
 // stop ends the capture in the driver, whatever became of it, and unlocks the
 // goroutine.
-func (s *Stream) stop() (driver.Graph, *capture, error) {
+func (s *Stream) stop(b *device.Branch) (driver.Graph, *capture, error) {
 	c := s.capture
 	s.capture = nil
-	defer runtime.UnlockOSThread() // of BeginCapture
 	raw, err := s.dev.endRaw(s.handle)
-	s.dev.gate.end(c.thread)
+	b.Rec.End()
+	s.dev.gate.end(b.Rec.Mode == device.CaptureRelaxed)
 	return raw, c, err
 }
 
@@ -205,42 +295,6 @@ func (d *Device) endRaw(s driver.Stream) (driver.Graph, error) {
 	err = d.check(err) // before other calls report the same fault
 	g, endErr := d.drv.StreamEndCapture(s)
 	return g, errors.Join(err, d.check(endErr))
-}
-
-// makeGraph checks what was captured, instantiates and uploads it.
-func (s *Stream) makeGraph(raw driver.Graph, c *capture) (*Graph, error) {
-	const what = "end capture"
-	d := s.dev
-	g := &Graph{dev: d, graph: raw, ops: c.ops, reach: c.reach}
-	g.reach.seen = nil
-	d.adopt(g)
-	if err := d.check(s.instantiate(g, &c.planned)); err != nil {
-		return nil, errors.Join(err, d.release(what, g))
-	}
-	return g, nil
-}
-
-func (s *Stream) instantiate(g *Graph, planned *[nodeTypes]int) error {
-	d := s.dev
-	if err := d.enter(); err != nil {
-		return err
-	}
-	defer d.leave()
-	types, err := d.drv.GraphNodeTypes(g.graph)
-	if err != nil {
-		return err
-	}
-	if err := matches(types, planned); err != nil || len(types) == 0 {
-		return err
-	}
-	mode, err := d.relax() // the thread may capture on another stream
-	if err != nil {
-		return err
-	}
-	if g.exec, err = d.drv.GraphInstantiate(g.graph); err == nil {
-		err = d.drv.GraphUpload(g.exec, s.handle)
-	}
-	return errors.Join(err, d.unrelax(mode))
 }
 
 // matches holds the nodes of a graph to the planned ones.

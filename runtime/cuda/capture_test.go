@@ -143,7 +143,7 @@ func TestManyGoroutines(t *testing.T) {
 			l := o.bind(x, 1, out, p, p)
 			work.Go(func() {
 				for range 30 {
-					if err := o.s.BeginCapture(); err != nil {
+					if err := o.s.BeginCapture(device.CaptureThreadLocal); err != nil {
 						t.Error(err)
 						return
 					}
@@ -193,11 +193,11 @@ func TestCapturesAreIndependent(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		other := newBench(t, b.dev, b.rig)
 		x, y := b.alloc(make([]byte, 1)), b.alloc(make([]byte, 1))
-		must(t, b.s.BeginCapture())
+		must(t, b.s.BeginCapture(device.CaptureThreadLocal))
 		must(t, b.s.Fill(x, 1))
 		h := other.capture(func() { must(t, other.s.Fill(y, 2)) })
-		if _, err := b.dev.Alloc(1); !errors.Is(err, device.ErrCapturing) {
-			t.Errorf("alloc while one of two captures goes on: %v", err)
+		if _, err := b.dev.AllocHost(1); !errors.Is(err, device.ErrCapturing) {
+			t.Errorf("alloc of host memory while one of two captures goes on: %v", err)
 		}
 		if err := b.dev.Close(); !errors.Is(err, device.ErrCapturing) {
 			t.Errorf("close while capturing: %v", err)
@@ -216,7 +216,7 @@ func TestSpoiledCapture(t *testing.T) {
 	f := newFake(t, fake.Options{})
 	b := newBench(t, open(t, f), fakeRig())
 	x, y := b.alloc([]byte{1, 2}), b.alloc(make([]byte, 2))
-	must(t, b.s.BeginCapture())
+	must(t, b.s.BeginCapture(device.CaptureThreadLocal))
 	must(t, b.s.Copy(y, x))
 	f.Fail(2, 1) // the call after CtxSetCurrent
 	if err := b.s.Copy(x, y); err == nil {

@@ -27,6 +27,10 @@ type Options struct {
 	// extern ops are, and may be captured if their signatures say so.
 	Libraries device.OpSet
 
+	// Captures are shared with other devices, so that a capture in mode global forbids
+	// their work too; nil: the device has its own.
+	Captures *device.Captures
+
 	// Driver takes the place of libcuda, for tests: see package fake.
 	Driver driver.Driver
 }
@@ -44,6 +48,8 @@ type Device struct {
 	libraries device.OpSet
 	workspace int64 // of a stream, for routines; bytes
 	gate      gate
+	captures  *device.Captures
+	named     atomic.Int64 // streams that got a name so far
 	lost      atomic.Pointer[device.LostError]
 	shut      atomic.Bool // closed, for readers without life
 	pinned    pinned
@@ -98,6 +104,9 @@ func Open(o Options) (*Device, error) {
 	d := &Device{
 		drv: drv, ordinal: driver.Device(o.Ordinal), libraries: o.Libraries,
 		live: map[resource]int64{}, loaded: map[*Executable]struct{}{}, modules: map[imageKey]*module{}, queues: map[*Stream]struct{}{},
+	}
+	if d.captures = o.Captures; d.captures == nil {
+		d.captures = new(device.Captures)
 	}
 	d.gate.init()
 	if err := d.open(o.Ordinal); err != nil {

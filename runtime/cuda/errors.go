@@ -56,13 +56,22 @@ func (d *Device) usable(what string) error {
 	return nil
 }
 
-// idle is usable for what the capturing thread may not do.
+// idle is usable for what changes the device's memory or modules.
 func (d *Device) idle(what string) error {
 	if err := d.usable(what); err != nil {
 		return err
 	}
-	if d.gate.here() {
-		return refuse(what, device.ErrCapturing)
+	return d.changeable(what)
+}
+
+// changeable returns an error where a capture forbids a change of the device's memory or
+// modules.
+func (d *Device) changeable(what string) error { return named(d.captures.Idle(what)) }
+
+// named is an error with the device's name.
+func named(err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("cuda: %w", err)
 }

@@ -98,6 +98,9 @@ func (e *event) enter(what string) error {
 	if e.closed.Load() {
 		return fmt.Errorf("cuda: %s of an event: %w", what, device.ErrClosed)
 	}
+	if err := e.dev.captures.Elsewhere(what+" of an event", ""); err != nil {
+		return named(err)
+	}
 	return e.dev.enterEvent(what)
 }
 
@@ -155,10 +158,10 @@ func (e *event) destroy() error {
 // relaxed is the mode that unrelax has nothing to put back for.
 const relaxed = driver.CaptureMode(-1)
 
-// relax lets a thread that captures wait for work outside its capture, which
-// the capture cannot depend on.
+// relax lets a thread do what a capture, its own or one of mode global, forbids it because
+// it cannot know that the capture does not depend on it.
 func (d *Device) relax() (driver.CaptureMode, error) {
-	if !d.gate.here() {
+	if !d.captures.Any() {
 		return relaxed, nil
 	}
 	return d.drv.ThreadExchangeStreamCaptureMode(driver.CaptureRelaxed)

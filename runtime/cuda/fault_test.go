@@ -56,7 +56,7 @@ func lose(t *testing.T, b *bench) {
 		"alloc": allocErr, "alloc of host memory": hostErr, "new stream": streamErr, "new event": eventErr, "load": loadErr, "bind": bindErr,
 		"faults": faultsErr, "query": queryErr, "free bytes": freeErr,
 		"fill": b.s.Fill(buf, 1), "copy to host": b.s.CopyToHost(make([]byte, 64), buf), "launch": b.s.Launch(l), "replay": b.s.LaunchGraph(g),
-		"record": b.s.Record(e), "wait": b.s.Wait(e), "synchronize": b.s.Synchronize(), "begin capture": b.s.BeginCapture(), "enter": b.s.Enter(),
+		"record": b.s.Record(e), "wait": b.s.Wait(e), "synchronize": b.s.Synchronize(), "begin capture": b.s.BeginCapture(device.CaptureThreadLocal), "enter": b.s.Enter(),
 		"map": st.Map(1), "free": buf.Memory.Free(), "free of host memory": host.Free(), "close of a graph": g.Close(),
 		"close of a program": x.Close(), "close of an event": e.Close(), "close of a stream": b.s.Close(),
 	} {
@@ -100,7 +100,7 @@ func TestLostWhileCapturing(t *testing.T) {
 	f := newFake(t, fake.Options{})
 	b := newBench(t, open(t, f), fakeRig())
 	buf := b.alloc(make([]byte, 4))
-	must(t, b.s.BeginCapture())
+	must(t, b.s.BeginCapture(device.CaptureThreadLocal))
 	f.Fail(2, 719)
 	if err := b.s.Fill(buf, 1); !errors.Is(err, device.ErrDeviceLost) {
 		t.Fatal(err)
@@ -166,7 +166,7 @@ func work(t *testing.T, d *cuda.Device) error {
 	if err != nil {
 		return err
 	}
-	if err := s.BeginCapture(); err != nil {
+	if err := s.BeginCapture(device.CaptureThreadLocal); err != nil {
 		return err
 	}
 	err = errors.Join(s.CopyToDevice(table, h.Bytes()), s.Fill(index, 0), s.Launch(l))
@@ -177,7 +177,7 @@ func work(t *testing.T, d *cuda.Device) error {
 	if err := errors.Join(err, endErr); err != nil {
 		return err
 	}
-	if err := s.BeginCapture(); err != nil {
+	if err := s.BeginCapture(device.CaptureThreadLocal); err != nil {
 		return err
 	}
 	err = errors.Join(s.LaunchGraph(inner), s.Fill(device.Buffer{Memory: st, Size: 8}, 0))

@@ -1,13 +1,10 @@
 package cuda
 
 import (
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
-
-	"pwc/runtime/cuda/internal/thread"
 )
 
 // Captures go first: one that waits for calls under way is not kept waiting by calls
@@ -26,11 +23,9 @@ func TestCapturesGoFirst(t *testing.T) {
 		}
 		g.enter() // a load
 		go func() {
-			runtime.LockOSThread() // as a capture's is
-			defer runtime.UnlockOSThread()
-			g.begin()
+			g.begin(false)
 			note("capture")
-			g.end(thread.ID())
+			g.end(false)
 		}()
 		synctest.Wait()
 		if g.enterOr(func() { note("free") }) {

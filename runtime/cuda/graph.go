@@ -2,25 +2,210 @@ package cuda
 
 import (
 	"errors"
+	"slices"
+	"sync/atomic"
 
 	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/device"
 )
 
+// recording is the driver's graph that a capture made, shared by a template and the
+// executable graphs that were made of it. The last of them destroys it.
+type recording struct {
+	dev   *Device
+	raw   driver.Graph
+	users atomic.Int32
+	empty bool // it has no nodes
+	ops   []operation
+	notes []device.Recorded // names and dependencies, by operation
+	reach reach
+}
+
+// newRecording returns a recording with one user.
+func newRecording(d *Device, raw driver.Graph) *recording {
+	r := &recording{dev: d, raw: raw}
+	r.users.Store(1)
+	return r
+}
+
+// destroy ends a use. The context is current.
+func (r *recording) destroy() error {
+	if r.users.Add(-1) > 0 {
+		return nil
+	}
+	return r.dev.drv.GraphDestroy(r.raw)
+}
+
+// drop ends a use.
+func (r *recording) drop(what string) error { return r.dev.release(what, r) }
+
+// verify holds the driver's nodes to the planned ones.
+func (r *recording) verify(planned *[nodeTypes]int) error {
+	if err := r.dev.enter(); err != nil {
+		return err
+	}
+	defer r.dev.leave()
+	types, err := r.dev.drv.GraphNodeTypes(r.raw)
+	if err != nil {
+		return err
+	}
+	r.empty = len(types) == 0
+	return matches(types, planned)
+}
+
+// Nodes returns the number of recorded operations. One operation may be several
+// nodes of the driver: a fill with a pattern, a call of a library.
+func (r *recording) Nodes() int { return len(r.ops) }
+
+// buffers returns the memory that an operation was given.
+func (o *operation) buffers() []device.Buffer {
+	if o.step == nil || o.args != nil {
+		return o.args
+	}
+	out := make([]device.Buffer, len(o.step.of.Args))
+	for i, a := range o.step.of.Args {
+		out[i] = o.bound.assigned.Buffers[a]
+	}
+	return out
+}
+
+// given returns the memory of the call that recorded an operation.
+func (o *operation) given() []device.Buffer {
+	if o.call == nil {
+		return nil
+	}
+	out := []device.Buffer{o.call.Scratch}
+	for i := range o.call.Args {
+		out = append(out, o.call.Args[i].Buffer)
+	}
+	return out
+}
+
+// Describe returns the recorded operations. Which of its arguments a kernel reads and
+// which it writes is not known.
+func (r *recording) Describe() []device.Node { return describeNodes(r.ops, r.notes) }
+
+func describeNodes(ops []operation, notes []device.Recorded) []device.Node {
+	out := make([]device.Node, len(ops))
+	for i := range out {
+		ops[i].describe(&out[i])
+		out[i].Recorded = notes[i]
+	}
+	return out
+}
+
+func (o *operation) describe(n *device.Node) {
+	args := o.buffers()
+	n.Kind, n.Name = o.kind, o.name
+	switch o.kind {
+	case device.NodeCopy:
+		n.Writes, n.Reads, n.Known = present(args[:1]), present(args[1:]), true
+	case device.NodeFill:
+		n.Writes, n.Known = present(args), true
+	default:
+		n.Reads = present(slices.Concat(args, o.given()))
+		n.Writes = n.Reads
+	}
+}
+
+// present returns the buffers that are memory.
+func present(list []device.Buffer) []device.Buffer {
+	var out []device.Buffer
+	for _, b := range list {
+		if b.Memory != nil && b.Size > 0 {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// Template makes executable graphs of one recording.
+type Template struct {
+	*recording
+	closed bool
+}
+
+// Instantiate makes a graph and uploads it.
+func (t *Template) Instantiate() (device.Graph, error) {
+	const what = "instantiate"
+	if err := t.dev.usable(what); err != nil {
+		return nil, err
+	}
+	if t.closed {
+		return nil, refuse(what, device.ErrClosed)
+	}
+	t.users.Add(1)
+	g, err := t.instantiate(nil)
+	if err != nil {
+		return nil, errors.Join(t.dev.wrap(what, err), t.drop(what))
+	}
+	return g, nil
+}
+
+// Close drops the recording; graphs that were made of it stay.
+func (t *Template) Close() error {
+	const what = "close of a template"
+	if t.closed || t.dev.shut.Load() {
+		return refuse(what, device.ErrClosed)
+	}
+	t.closed = true
+	return t.dev.release(what, t)
+}
+
 // Graph is an instantiated and uploaded CUDA graph. It holds no memory: what it
 // reaches must be there when it is launched.
 type Graph struct {
 	dev    *Device
-	graph  driver.Graph     // the recording, of which graphs within graphs are made
+	rec    *recording
 	exec   driver.GraphExec // 0: nothing was recorded
-	ops    int
-	reach  reach
+	reach  *reach
 	closed bool
 }
 
-// Nodes returns the number of recorded operations. One operation may be several
-// nodes of the driver: a fill with a pattern, a graph within the graph.
-func (g *Graph) Nodes() int { return g.ops }
+// instantiate makes a graph, which takes over a use of the recording, and uploads it by a
+// stream; nil: the device's own. An error leaves the use.
+func (r *recording) instantiate(s *Stream) (*Graph, error) {
+	d := r.dev
+	g := &Graph{dev: d, rec: r, reach: &r.reach}
+	if !r.empty {
+		if err := d.check(g.makeExec(s)); err != nil {
+			return nil, err
+		}
+	}
+	d.adopt(g)
+	return g, nil
+}
+
+func (g *Graph) makeExec(s *Stream) error {
+	d := g.dev
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	mode, err := d.relax() // the thread may capture on another stream
+	if err != nil {
+		return err
+	}
+	if g.exec, err = d.drv.GraphInstantiate(g.rec.raw); err == nil {
+		if s != nil {
+			err = d.drv.GraphUpload(g.exec, s.handle)
+		} else {
+			d.util.Lock()
+			err = d.drv.GraphUpload(g.exec, d.util.stream)
+			d.util.Unlock()
+		}
+		if err != nil {
+			err = errors.Join(d.check(err), d.drv.GraphExecDestroy(g.exec))
+		}
+	}
+	return errors.Join(err, d.unrelax(mode))
+}
+
+// Nodes returns the number of recorded operations.
+func (g *Graph) Nodes() int { return g.rec.Nodes() }
+
+// Describe returns the recorded operations.
+func (g *Graph) Describe() []device.Node { return g.rec.Describe() }
 
 // LaunchGraph replays a graph. While capturing, it becomes part of the graph
 // that is recorded.
@@ -46,15 +231,17 @@ func (s *Stream) LaunchGraph(g device.Graph) error {
 		return s.dev.wrap(what, err)
 	}
 	defer s.end()
-	if s.capture == nil {
+	c := s.recording()
+	if c == nil {
 		return s.dev.wrap(what, s.dev.drv.GraphLaunch(x.exec, s.handle))
 	}
-	if err := s.dev.drv.StreamAddGraph(s.handle, x.graph); err != nil {
+	if err := s.dev.drv.StreamAddGraph(s.handle, x.rec.raw); err != nil {
 		return s.issued(what, err)
 	}
-	s.capture.record(driver.NodeGraph, 1, nil, nil)
-	s.capture.ops += x.ops - 1
-	s.capture.reach.add(&x.reach)
+	s.branch.AddGraph(x.rec.notes)
+	c.ops = append(c.ops, x.rec.ops...)
+	c.planned[driver.NodeGraph]++
+	c.reach.add(&x.rec.reach)
 	return nil
 }
 
@@ -70,15 +257,10 @@ func (g *Graph) Close() error {
 
 func (g *Graph) destroy() error {
 	g.closed = true
-	g.reach = reach{}
 	var errs []error
 	if g.exec != 0 {
 		errs = append(errs, g.dev.drv.GraphExecDestroy(g.exec))
 		g.exec = 0
 	}
-	if g.graph != 0 {
-		errs = append(errs, g.dev.drv.GraphDestroy(g.graph))
-		g.graph = 0
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, g.rec.destroy())...)
 }

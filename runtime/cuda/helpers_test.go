@@ -331,7 +331,7 @@ func (b *bench) bind(x device.Executable, n int64, out device.Buffer, params ...
 
 func (b *bench) capture(f func()) device.Graph {
 	b.Helper()
-	must(b, b.s.BeginCapture())
+	must(b, b.s.BeginCapture(device.CaptureThreadLocal))
 	f()
 	g, err := b.s.EndCapture()
 	must(b, err)

@@ -10,10 +10,11 @@ import (
 
 // bound is a program with all addresses resolved.
 type bound struct {
-	exec  *Executable
-	steps []boundStep
-	calls []*device.OpCall
-	reach reach
+	exec     *Executable
+	assigned *device.Assigned
+	steps    []boundStep
+	calls    []*device.OpCall
+	reach    reach
 }
 
 // stepKind is what a bound step does.
@@ -74,7 +75,8 @@ func (s *Stream) Launch(l device.BoundLaunch) error {
 	if err != nil {
 		return err
 	}
-	if s.capture != nil {
+	on := s.branch.Active()
+	if on != nil {
 		for i := range b.steps {
 			if st := &b.steps[i]; st.kind == stepOp && !st.op.Signature().Capture {
 				return fmt.Errorf("cuda: launch: %s: %w", st.name, device.ErrNotCapturable)
@@ -86,22 +88,27 @@ func (s *Stream) Launch(l device.BoundLaunch) error {
 	}
 	defer s.end()
 	trace := s.trace
-	if s.capture != nil {
+	if on != nil {
 		trace = nil
+		outer := on.Rec.Scope
+		defer func() { on.Rec.Scope = outer }()
 	}
 	if trace != nil {
 		trace(b.exec.program, nil)
 	}
 	for i := range b.steps {
 		st := &b.steps[i]
-		if err := s.step(st); err != nil {
+		if on != nil {
+			on.Rec.Scope = device.Scope{Origin: st.of.Origin}
+		}
+		if err := s.step(b, st); err != nil {
 			return s.issued(what, fmt.Errorf("step %d%s: %w", i, st.label(), err))
 		}
 		if trace != nil {
 			trace(b.exec.program, st.of)
 		}
 	}
-	if s.capture != nil {
+	if on != nil {
 		s.capture.reach.add(&b.reach)
 	}
 	return nil
@@ -115,7 +122,8 @@ func (st *boundStep) label() string {
 }
 
 // step enqueues a step; the context is current.
-func (s *Stream) step(st *boundStep) error {
+func (s *Stream) step(b *bound, st *boundStep) error {
+	c := s.recording()
 	switch st.kind {
 	case stepKernel:
 		if st.kernel == nil {
@@ -124,7 +132,9 @@ func (s *Stream) step(st *boundStep) error {
 		if err := st.kernel.launch(s); err != nil {
 			return err
 		}
-		s.recorded(driver.NodeKernel, 1)
+		if c != nil {
+			return s.record(c, operation{kind: device.NodeKernel, name: st.name, bound: b, step: st}, driver.NodeKernel, 1)
+		}
 	case stepCopy:
 		if st.bytes == 0 {
 			return nil
@@ -132,19 +142,39 @@ func (s *Stream) step(st *boundStep) error {
 		if err := s.dev.drv.MemcpyDtoDAsync(st.dst, st.src, st.bytes, s.handle); err != nil {
 			return err
 		}
-		s.recorded(driver.NodeMemcpy, 1)
+		if c != nil {
+			return s.record(c, operation{kind: device.NodeCopy, bound: b, step: st}, driver.NodeMemcpy, 1)
+		}
 	case stepFill:
-		return s.fill(st)
+		return s.fill(b, st)
 	case stepOp:
-		st.call.Stream, st.call.Capturing = s, s.capture != nil
-		err := st.op.Launch(st.call)
-		st.call.Capturing = false
-		return err
+		if c != nil {
+			return s.recordOp(b, st, c)
+		}
+		st.call.Stream, st.call.Capturing = s, false
+		return st.op.Launch(st.call)
 	}
 	return nil
 }
 
-func (s *Stream) fill(st *boundStep) error {
+// recordOp lets an op record itself.
+func (s *Stream) recordOp(b *bound, st *boundStep, c *capture) error {
+	rec := s.branch.Rec
+	before := len(rec.Nodes)
+	rec.Scope.Op, rec.Scope.Loc = st.name, st.call.Loc
+	outer := c.op
+	c.op = operation{bound: b, call: st.call}
+	st.call.Stream, st.call.Capturing = s, true
+	err := st.op.Launch(st.call)
+	st.call.Capturing = false
+	c.op = outer
+	if err != nil {
+		return err
+	}
+	return st.call.Recorded(st.op.Signature(), len(rec.Nodes)-before)
+}
+
+func (s *Stream) fill(b *bound, st *boundStep) error {
 	if st.bytes == 0 {
 		return nil
 	}
@@ -161,13 +191,8 @@ func (s *Stream) fill(st *boundStep) error {
 			}
 		}
 	}
-	s.recorded(driver.NodeMemset, len(st.pattern))
-	return nil
-}
-
-// recorded notes, while capturing, an operation that became n nodes.
-func (s *Stream) recorded(t driver.NodeType, n int) {
-	if s.capture != nil {
-		s.capture.record(t, n, nil, nil)
+	if c := s.recording(); c != nil {
+		return s.record(c, operation{kind: device.NodeFill, bound: b, step: st}, driver.NodeMemset, len(st.pattern))
 	}
+	return nil
 }

@@ -140,11 +140,11 @@ func (d *Device) ProbeLibrary(f func(stream uintptr) error) (LibraryNodes, error
 		return LibraryNodes{}, err
 	}
 	s := stream.(*Stream)
-	if err := s.BeginCapture(); err != nil {
+	if err := s.BeginCapture(device.CaptureThreadLocal); err != nil {
 		return LibraryNodes{}, errors.Join(err, s.Close())
 	}
 	err = f(s.Handle())
-	raw, c, stopErr := s.stop()
+	raw, c, stopErr := s.stop(s.branch)
 	stopErr = errors.Join(c.spoiled, stopErr)
 	var types []driver.NodeType
 	if raw != 0 {
@@ -175,7 +175,7 @@ func (d *Device) ProbeLibrary(f func(stream uintptr) error) (LibraryNodes, error
 // does where it cannot be done now.
 func (d *Device) probed(raw driver.Graph) ([]driver.NodeType, error) {
 	types, err := d.nodeTypes(raw)
-	return types, errors.Join(d.check(err), d.release("drop of a probe", &Graph{dev: d, graph: raw}))
+	return types, errors.Join(d.check(err), d.release("drop of a probe", newRecording(d, raw)))
 }
 
 func (d *Device) nodeTypes(g driver.Graph) ([]driver.NodeType, error) {
@@ -205,10 +205,12 @@ func (s *Stream) CallLibrary(planned LibraryNodes, f func(stream uintptr) error)
 	if err := f(s.Handle()); err != nil {
 		return s.issued(what, err)
 	}
-	if s.capture != nil {
-		s.capture.record(driver.NodeKernel, planned.Kernels, s.workspace.memory, nil)
-		s.capture.planned[driver.NodeMemcpy] += planned.Copies
-		s.capture.planned[driver.NodeMemset] += planned.Fills
+	c := s.recording()
+	if c == nil {
+		return nil
 	}
-	return nil
+	c.reach.memory(s.workspace.memory)
+	c.planned[driver.NodeMemcpy] += planned.Copies
+	c.planned[driver.NodeMemset] += planned.Fills
+	return s.record(c, operation{kind: device.NodeLibrary}, driver.NodeKernel, planned.Kernels)
 }

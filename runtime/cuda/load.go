@@ -349,8 +349,8 @@ func (x *Executable) Program() *program.Program { return x.program }
 func (x *Executable) Close() error {
 	const what = "close of a program"
 	d := x.dev
-	if d.gate.here() {
-		return refuse(what, device.ErrCapturing)
+	if err := d.changeable(what); err != nil {
+		return err
 	}
 	if d.shut.Load() || x.closed.Swap(true) {
 		return refuse(what, device.ErrClosed)
@@ -373,7 +373,7 @@ func (x *Executable) unload() error {
 	}
 	x.modules = nil
 	if x.consts != nil {
-		errs = append(errs, x.consts.Free())
+		errs = append(errs, x.consts.free(what))
 	}
 	if x.faults.host != nil {
 		errs = append(errs, x.faults.host.Free())

@@ -27,8 +27,8 @@ type memory struct {
 	owned  bool // cuMemFree gives it back
 }
 
-// Alloc takes a segment from the driver, aligned to 512 bytes. The goroutine
-// that captures is refused; others are not.
+// Alloc takes a segment from the driver, aligned to 512 bytes. During a capture it takes
+// it in the driver's relaxed mode: the graph does not depend on the call.
 func (d *Device) Alloc(bytes int64) (device.Memory, error) {
 	const what = "alloc"
 	if bytes < 0 {
@@ -36,8 +36,11 @@ func (d *Device) Alloc(bytes int64) (device.Memory, error) {
 	}
 	d.life.RLock()
 	defer d.life.RUnlock()
-	if err := d.idle(what); err != nil {
+	if err := d.usable(what); err != nil {
 		return nil, err
+	}
+	if err := d.captures.Alloc(what); err != nil {
+		return nil, named(err)
 	}
 	m := &memory{dev: d, size: bytes, owned: bytes > 0}
 	m.mapped.Store(bytes)
@@ -52,7 +55,7 @@ func (d *Device) Alloc(bytes int64) (device.Memory, error) {
 		return nil, d.wrap(what, err)
 	}
 	defer d.leave()
-	p, err := d.drv.MemAlloc(bytes)
+	p, err := d.take(bytes)
 	if err != nil {
 		if err = d.check(err); errors.Is(err, device.ErrOutOfMemory) {
 			err = fmt.Errorf("%w (%w)", d.full(bytes), err)
@@ -70,6 +73,19 @@ func (d *Device) Alloc(bytes int64) (device.Memory, error) {
 	return m, nil
 }
 
+// take is MemAlloc, from a thread that may capture.
+func (d *Device) take(bytes int64) (driver.Ptr, error) {
+	mode, err := d.relax()
+	if err != nil {
+		return 0, err
+	}
+	p, err := d.drv.MemAlloc(bytes)
+	if modeErr := d.unrelax(mode); modeErr != nil && err == nil {
+		return 0, errors.Join(modeErr, d.drv.MemFree(p))
+	}
+	return p, err
+}
+
 // full says that so many bytes could not be had.
 func (d *Device) full(bytes int64) error {
 	d.mu.Lock()
@@ -85,9 +101,15 @@ func (m *memory) Size() int64 { return m.size }
 func (m *memory) Free() error {
 	const what = "free"
 	d := m.dev
-	if d.gate.here() {
-		return refuse(what, device.ErrCapturing)
+	if err := d.changeable(what); err != nil {
+		return err
 	}
+	return m.free(what)
+}
+
+// free is Free for memory of the device's own objects, which go whatever captures.
+func (m *memory) free(what string) error {
+	d := m.dev
 	if d.shut.Load() || m.freed.Swap(true) {
 		return refuse(what, device.ErrFreed)
 	}
@@ -124,20 +146,24 @@ func (d *Device) WrapMemory(address uint64, bytes int64) (device.Memory, error) 
 	return m, nil
 }
 
+// segment returns the memory that b lies in, nil if it is no device's of this package.
+func segment(b device.Buffer) *memory {
+	switch x := b.Memory.(type) {
+	case *memory:
+		return x
+	case *State:
+		return &x.memory
+	}
+	return nil
+}
+
 // memory returns the memory that b lies in, and its address. The zero Buffer is
 // no memory.
 func (d *Device) memory(b device.Buffer) (driver.Ptr, *memory, error) {
-	var m *memory
-	switch x := b.Memory.(type) {
-	case nil:
-		if b.Size == 0 {
-			return 0, nil, nil
-		}
-	case *memory:
-		m = x
-	case *State:
-		m = &x.memory
+	if b.Memory == nil && b.Size == 0 {
+		return 0, nil, nil
 	}
+	m := segment(b)
 	switch {
 	case m == nil || m.dev != d:
 		return 0, nil, device.ErrForeignBuffer

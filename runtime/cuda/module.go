@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -142,8 +143,8 @@ func (d *Device) LoadModule(p *program.Program) (*Module, error) {
 // Close ends the use of the module; calls of its functions fail from then on.
 func (m *Module) Close() error {
 	const what = "close of a module"
-	if m.dev.gate.here() {
-		return refuse(what, device.ErrCapturing)
+	if err := m.dev.changeable(what); err != nil {
+		return err
 	}
 	if m.dev.shut.Load() || m.closed.Swap(true) {
 		return refuse(what, device.ErrClosed)
@@ -288,9 +289,9 @@ type KernelCall struct {
 	Grid, Block [3]uint32
 	Shared      uint32
 
-	f     *Function
-	run   prepared
-	reach []*memory // by argument
+	f    *Function
+	run  prepared
+	args []device.Buffer // by argument; the zero Buffer for a value
 }
 
 // NewCall prepares a launch with so many arguments of at most 8 bytes. The
@@ -299,7 +300,7 @@ func (f *Function) NewCall(args int, o LaunchOptions) (*KernelCall, error) {
 	if f.paramsKnown && len(f.params) != args {
 		return nil, fmt.Errorf("cuda: kernel %s has %d parameters, not %d", f.name, len(f.params), args)
 	}
-	c := &KernelCall{f: f, run: prepared{function: f.handle}, reach: make([]*memory, args)}
+	c := &KernelCall{f: f, run: prepared{function: f.handle}, args: make([]device.Buffer, args)}
 	c.run.arguments(args)
 	c.run.attributes(f.module.dev.attrs(o, f.module.arch))
 	return c, nil
@@ -307,16 +308,16 @@ func (f *Function) NewCall(args int, o LaunchOptions) (*KernelCall, error) {
 
 // SetArg sets argument i to a value: an integer, an address, or the bits of a
 // float. A parameter of fewer than 8 bytes takes the low ones.
-func (c *KernelCall) SetArg(i int, v uint64) { c.run.values[i], c.reach[i] = v, nil }
+func (c *KernelCall) SetArg(i int, v uint64) { c.run.values[i], c.args[i] = v, device.Buffer{} }
 
 // SetBuffer sets argument i to the address of a buffer. Launches fail once its
 // segment is freed.
 func (c *KernelCall) SetBuffer(i int, b device.Buffer) error {
-	p, m, err := c.f.module.dev.memory(b)
+	p, _, err := c.f.module.dev.memory(b)
 	if err != nil {
 		return fmt.Errorf("cuda: argument %d of kernel %s: %w", i, c.f.name, err)
 	}
-	c.run.values[i], c.reach[i] = uint64(p), m
+	c.run.values[i], c.args[i] = uint64(p), b
 	return nil
 }
 
@@ -334,8 +335,8 @@ func (s *Stream) LaunchKernel(c *KernelCall) error {
 	case m.closed.Load():
 		return refuse(what, device.ErrClosed)
 	}
-	for _, r := range c.reach {
-		if r != nil && r.freed.Load() {
+	for i := range c.args {
+		if m := segment(c.args[i]); m != nil && m.freed.Load() {
 			return refuse(what, device.ErrFreed)
 		}
 	}
@@ -347,14 +348,12 @@ func (s *Stream) LaunchKernel(c *KernelCall) error {
 	if err := c.run.launch(s); err != nil {
 		return s.issued(what, fmt.Errorf("%s: %w", c.f.name, err))
 	}
-	if s.capture != nil {
-		s.capture.record(driver.NodeKernel, 1, nil, nil)
-		for _, r := range c.reach {
-			s.capture.reach.memory(r)
-		}
-		if s.capture.reach.first(m) {
-			s.capture.reach.modules = append(s.capture.reach.modules, m)
-		}
+	on := s.recording()
+	if on == nil {
+		return nil
 	}
-	return nil
+	if on.reach.first(m) {
+		on.reach.modules = append(on.reach.modules, m)
+	}
+	return s.record(on, operation{kind: device.NodeKernel, name: c.f.name, args: slices.Clone(c.args)}, driver.NodeKernel, 1)
 }

@@ -155,8 +155,8 @@ func (s *State) mapPart(p *part) (err error) {
 func (s *State) Free() error {
 	const what = "free of a state"
 	d := s.dev
-	if d.gate.here() {
-		return refuse(what, device.ErrCapturing)
+	if err := d.changeable(what); err != nil {
+		return err
 	}
 	if d.shut.Load() || s.freed.Swap(true) {
 		return refuse(what, device.ErrFreed)

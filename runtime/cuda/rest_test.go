@@ -101,7 +101,7 @@ func rest(t *testing.T, d *cuda.Device) error {
 	if err := st.Map(1); err != nil {
 		return err
 	}
-	if err := s.BeginCapture(); err != nil {
+	if err := s.BeginCapture(device.CaptureThreadLocal); err != nil {
 		return err
 	}
 	freed := make(chan error)
@@ -115,7 +115,7 @@ func rest(t *testing.T, d *cuda.Device) error {
 	if err := errors.Join(s.LaunchGraph(g), s.Synchronize(), g.Close()); err != nil {
 		return err
 	}
-	if err := s.BeginCapture(); err != nil {
+	if err := s.BeginCapture(device.CaptureThreadLocal); err != nil {
 		return err
 	}
 	return errors.Join(s.Fill(all, 0), s.Close()) // the rest is for Close of the device
@@ -160,7 +160,7 @@ func TestFreeBesideMap(t *testing.T) {
 	st, err := b.dev.ReserveState(2 * fake.Granularity)
 	must(t, err)
 	must(t, st.Map(1))
-	must(t, b.s.BeginCapture())
+	must(t, b.s.BeginCapture(device.CaptureThreadLocal))
 	mapped, freed := make(chan error, 1), make(chan error, 1)
 	go func() { mapped <- st.Map(2 * fake.Granularity) }()
 	time.Sleep(20 * time.Millisecond) // the map waits for the end of the capture; else nothing is shown

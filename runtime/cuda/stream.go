@@ -8,7 +8,6 @@ import (
 
 	"pwc/program"
 	"pwc/runtime/cuda/internal/driver"
-	"pwc/runtime/cuda/internal/thread"
 	"pwc/runtime/device"
 )
 
@@ -17,9 +16,12 @@ type Stream struct {
 	dev       *Device
 	handle    driver.Stream
 	foreign   bool // someone else's, by WrapStream
+	name      string
 	closed    bool
-	depth     int      // calls of Enter without their Leave
-	capture   *capture // nil: not capturing
+	depth     int            // calls of Enter without their Leave
+	branch    *device.Branch // of the capture that it takes part in, or of the last one
+	capture   *capture       // what that records
+	fork      driver.Event   // of Fork and Join; 0: not made yet
 	workspace workspace
 	trace     func(*program.Program, *program.Step)
 
@@ -57,8 +59,9 @@ func (d *Device) NewStream() (device.Stream, error) {
 // waited for by, work of other streams.
 func (d *Device) WrapStream(handle uintptr) (*Stream, error) {
 	const legacy, perThread = 1, 2
-	if handle == 0 || handle == legacy || handle == perThread {
-		return nil, fmt.Errorf("cuda: wrapping stream %d: the default streams are not used", handle)
+	name := map[uintptr]string{0: "default stream", legacy: "legacy default stream", perThread: "per-thread default stream"}[handle]
+	if name != "" {
+		return nil, named(&device.CaptureError{Call: "wrap", Stream: name, Err: device.ErrDefaultStream, Reason: "its work and that of other streams wait for each other, and it cannot be captured; make a stream with NewStream or cuStreamCreate(CU_STREAM_NON_BLOCKING)"})
 	}
 	d.life.RLock()
 	defer d.life.RUnlock()
@@ -69,6 +72,7 @@ func (d *Device) WrapStream(handle uintptr) (*Stream, error) {
 }
 
 func (d *Device) newStream(s *Stream) *Stream {
+	s.name = fmt.Sprintf("stream %d", d.named.Add(1))
 	d.streams.Lock()
 	d.queues[s] = struct{}{}
 	d.streams.Unlock()
@@ -79,8 +83,22 @@ func (d *Device) newStream(s *Stream) *Stream {
 // Device returns the device that made the stream.
 func (s *Stream) Device() device.Device { return s.dev }
 
-// Capturing reports whether a capture is under way.
-func (s *Stream) Capturing() bool { return s.capture != nil }
+// Name returns the name that SetName gave, at first "stream" and a number.
+func (s *Stream) Name() string { return s.name }
+
+// SetName sets the name of the stream in errors and descriptions of graphs.
+func (s *Stream) SetName(name string) { s.name = name }
+
+// Capturing reports whether the stream takes part in a capture.
+func (s *Stream) Capturing() bool { return s.branch.Active() != nil }
+
+// recording returns the capture that the stream takes part in, or nil.
+func (s *Stream) recording() *capture {
+	if s.branch.Active() == nil {
+		return nil
+	}
+	return s.capture
+}
 
 // Trace implements [device.Tracer].
 func (s *Stream) Trace(f func(p *program.Program, st *program.Step)) { s.trace = f }
@@ -119,10 +137,7 @@ func (s *Stream) usable(what string) error {
 	if err := s.dev.usable(what); err != nil {
 		return err
 	}
-	if s.capture != nil && s.capture.thread != thread.ID() {
-		return fmt.Errorf("cuda: %s: another goroutine began the capture: %w", what, device.ErrCapturing)
-	}
-	return nil
+	return named(s.dev.captures.Usable(what, s.name, s.branch.Active()))
 }
 
 // notCapturing is usable for what cannot be captured.
@@ -130,8 +145,8 @@ func (s *Stream) notCapturing(what string) error {
 	if err := s.usable(what); err != nil {
 		return err
 	}
-	if s.capture != nil {
-		return refuse(what, device.ErrCapturing)
+	if b := s.branch.Active(); b != nil {
+		return named(b.Refuse(what, "do it before or after the capture; Fork and Join order streams within it"))
 	}
 	return nil
 }
@@ -163,9 +178,9 @@ func (s *Stream) issued(what string, err error) error {
 }
 
 // buffer returns the address of a buffer of this device that may be touched.
-func (s *Stream) buffer(what string, b device.Buffer) (driver.Ptr, *memory, error) {
+func (s *Stream) buffer(what string, b device.Buffer) (driver.Ptr, error) {
 	if err := s.usable(what); err != nil {
-		return 0, nil, err
+		return 0, err
 	}
 	p, m, err := s.dev.memory(b)
 	if err == nil && m != nil {
@@ -174,9 +189,9 @@ func (s *Stream) buffer(what string, b device.Buffer) (driver.Ptr, *memory, erro
 		}
 	}
 	if err != nil {
-		return 0, nil, refuse(what, err)
+		return 0, refuse(what, err)
 	}
-	return p, m, nil
+	return p, nil
 }
 
 // CopyToDevice copies src to dst, which are of one size. From memory of
@@ -185,14 +200,14 @@ func (s *Stream) buffer(what string, b device.Buffer) (driver.Ptr, *memory, erro
 // captured.
 func (s *Stream) CopyToDevice(dst device.Buffer, src []byte) error {
 	const what = "copy to device"
-	to, m, err := s.buffer(what, dst)
+	to, err := s.buffer(what, dst)
 	if err != nil {
 		return err
 	}
 	if dst.Size != int64(len(src)) {
 		return fmt.Errorf("cuda: %s: %d bytes to a buffer of %d", what, len(src), dst.Size)
 	}
-	return s.hostCopy(what, to, m, src, true)
+	return s.hostCopy(what, to, dst, src, true)
 }
 
 // CopyToHost copies src to dst, which are of one size. To memory of AllocHost
@@ -200,24 +215,24 @@ func (s *Stream) CopyToDevice(dst device.Buffer, src []byte) error {
 // and cannot be captured.
 func (s *Stream) CopyToHost(dst []byte, src device.Buffer) error {
 	const what = "copy to host"
-	from, m, err := s.buffer(what, src)
+	from, err := s.buffer(what, src)
 	if err != nil {
 		return err
 	}
 	if src.Size != int64(len(dst)) {
 		return fmt.Errorf("cuda: %s: a buffer of %d to %d bytes", what, src.Size, len(dst))
 	}
-	return s.hostCopy(what, from, m, dst, false)
+	return s.hostCopy(what, from, src, dst, false)
 }
 
 // hostCopy copies between host memory and device memory of its size.
-func (s *Stream) hostCopy(what string, p driver.Ptr, m *memory, host []byte, toDevice bool) error {
+func (s *Stream) hostCopy(what string, p driver.Ptr, b device.Buffer, host []byte, toDevice bool) error {
 	if len(host) == 0 {
 		return nil
 	}
 	pinned := s.dev.pinned.find(host)
-	if pinned == nil && s.capture != nil {
-		return fmt.Errorf("cuda: %s: host memory that is not of AllocHost: %w", what, device.ErrNotCapturable)
+	if pinned == nil && s.recording() != nil {
+		return fmt.Errorf("cuda: %s on stream %q: %w: the host memory is not of AllocHost, which a captured copy needs", what, s.name, device.ErrNotCapturable)
 	}
 	if err := s.begin(); err != nil {
 		return s.dev.wrap(what, err)
@@ -237,9 +252,13 @@ func (s *Stream) hostCopy(what string, p driver.Ptr, m *memory, host []byte, toD
 	if err != nil {
 		return s.issued(what, err)
 	}
-	if s.capture != nil {
-		s.capture.record(driver.NodeMemcpy, 1, m, nil)
-		s.capture.reachHost(pinned)
+	if c := s.recording(); c != nil {
+		args := []device.Buffer{b, {}}
+		if !toDevice {
+			args[0], args[1] = args[1], args[0]
+		}
+		c.reachHost(pinned)
+		return s.record(c, operation{kind: device.NodeCopy, args: args}, driver.NodeMemcpy, 1)
 	}
 	return nil
 }
@@ -247,11 +266,11 @@ func (s *Stream) hostCopy(what string, p driver.Ptr, m *memory, host []byte, toD
 // Copy copies between buffers of one size that do not overlap.
 func (s *Stream) Copy(dst, src device.Buffer) error {
 	const what = "copy"
-	to, m, err := s.buffer(what, dst)
+	to, err := s.buffer(what, dst)
 	if err != nil {
 		return err
 	}
-	from, n, err := s.buffer(what, src)
+	from, err := s.buffer(what, src)
 	if err != nil {
 		return err
 	}
@@ -270,8 +289,8 @@ func (s *Stream) Copy(dst, src device.Buffer) error {
 	if err := s.dev.drv.MemcpyDtoDAsync(to, from, dst.Size, s.handle); err != nil {
 		return s.issued(what, err)
 	}
-	if s.capture != nil {
-		s.capture.record(driver.NodeMemcpy, 1, m, n)
+	if c := s.recording(); c != nil {
+		return s.record(c, operation{kind: device.NodeCopy, args: []device.Buffer{dst, src}}, driver.NodeMemcpy, 1)
 	}
 	return nil
 }
@@ -284,7 +303,7 @@ func overlap(a, b driver.Ptr, n int64) bool {
 // Fill sets every byte of dst.
 func (s *Stream) Fill(dst device.Buffer, value byte) error {
 	const what = "fill"
-	to, m, err := s.buffer(what, dst)
+	to, err := s.buffer(what, dst)
 	if err != nil || dst.Size == 0 {
 		return err
 	}
@@ -295,8 +314,8 @@ func (s *Stream) Fill(dst device.Buffer, value byte) error {
 	if err := s.dev.drv.MemsetAsync(to, uint32(value), 1, dst.Size, s.handle); err != nil {
 		return s.issued(what, err)
 	}
-	if s.capture != nil {
-		s.capture.record(driver.NodeMemset, 1, m, nil)
+	if c := s.recording(); c != nil {
+		return s.record(c, operation{kind: device.NodeFill, args: []device.Buffer{dst}}, driver.NodeMemset, 1)
 	}
 	return nil
 }
@@ -402,7 +421,77 @@ func (s *Stream) wait() error {
 	return errors.Join(err, s.dev.unrelax(mode))
 }
 
-// Close ends the stream, and a capture that is under way with it; the goroutine
+// peer returns another stream of the device that is open.
+func (s *Stream) peer(what string, other device.Stream) (*Stream, error) {
+	o, ok := other.(*Stream)
+	switch {
+	case !ok || o.dev != s.dev:
+		return nil, refuse(what, device.ErrForeignStream)
+	case o == s:
+		return nil, fmt.Errorf("cuda: %s of stream %q and itself", what, s.name)
+	case o.closed:
+		return nil, fmt.Errorf("cuda: %s: stream %q: %w", what, o.name, device.ErrClosed)
+	}
+	return o, s.usable(what)
+}
+
+// Fork lets later work of to wait for what was enqueued on the stream, by an event. While
+// capturing, to becomes part of the capture.
+func (s *Stream) Fork(to device.Stream) error {
+	const what = "fork"
+	o, err := s.peer(what, to)
+	if err != nil {
+		return err
+	}
+	return s.connect(what, false, s, o)
+}
+
+// Join lets later work of the stream wait for what was enqueued on from, by an event.
+func (s *Stream) Join(from device.Stream) error {
+	const what = "join"
+	o, err := s.peer(what, from)
+	if err != nil {
+		return err
+	}
+	return s.connect(what, true, o, s)
+}
+
+// connect lets to wait for from; one of them is s.
+func (s *Stream) connect(what string, join bool, from, to *Stream) error {
+	b, err := device.Connect(join, from.branch.Active(), to.branch.Active(), from.name, to.name)
+	if err != nil {
+		return named(err)
+	}
+	c := from.recording()
+	if b != nil && to.recording() == nil {
+		to.branch, to.capture = b, c
+		c.streams = append(c.streams, to)
+	}
+	if err := s.begin(); err != nil {
+		return s.issued(what, err)
+	}
+	defer s.end()
+	if err := from.follow(to); err != nil {
+		return s.issued(what, err)
+	}
+	return nil
+}
+
+// follow makes to wait for the stream in the driver. The context is current.
+func (s *Stream) follow(to *Stream) (err error) {
+	drv := s.dev.drv
+	if s.fork == 0 {
+		if s.fork, err = drv.EventCreate(driver.EventUntimed); err != nil {
+			return err
+		}
+	}
+	if err := drv.EventRecord(s.fork, s.handle); err != nil {
+		return err
+	}
+	return drv.StreamWaitEvent(to.handle, s.fork)
+}
+
+// Close ends the stream, and a capture that it began; the goroutine
 // that began the capture must call it then. Work that was enqueued is still
 // done. A second Close is an error that matches device.ErrClosed.
 func (s *Stream) Close() error {
@@ -411,11 +500,14 @@ func (s *Stream) Close() error {
 		return refuse(what, device.ErrClosed)
 	}
 	var errs []error
-	if s.capture != nil {
-		if s.capture.thread != thread.ID() {
-			return fmt.Errorf("cuda: %s: another goroutine began the capture: %w", what, device.ErrCapturing)
+	if b := s.branch.Active(); b != nil {
+		if err := s.dev.captures.Usable(what, s.name, b); err != nil {
+			return named(err)
 		}
-		raw, _, err := s.stop()
+		if !b.Origin() {
+			return named(b.Refuse(what, "the capture that it was forked from is under way"))
+		}
+		raw, _, err := s.stop(b)
 		errs = append(errs, s.dev.wrap(what, err), s.drop(what, raw))
 	}
 	s.closed = true
@@ -427,8 +519,13 @@ func (s *Stream) destroy() error {
 	defer s.dev.streams.Unlock()
 	delete(s.dev.queues, s)
 	s.closed = true
-	if s.foreign {
-		return nil
+	var err error
+	if s.fork != 0 {
+		err = s.dev.drv.EventDestroy(s.fork)
+		s.fork = 0
 	}
-	return s.dev.drv.StreamDestroy(s.handle)
+	if s.foreign {
+		return err
+	}
+	return errors.Join(err, s.dev.drv.StreamDestroy(s.handle))
 }

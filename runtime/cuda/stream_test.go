@@ -90,7 +90,7 @@ func TestNodesArePlanned(t *testing.T) {
 	f := newFake(t, fake.Options{})
 	b := newBench(t, open(t, f), fakeRig())
 	buf := b.alloc(make([]byte, 8))
-	must(t, b.s.BeginCapture())
+	must(t, b.s.BeginCapture(device.CaptureThreadLocal))
 	must(t, b.s.Fill(buf, 1))
 	must(t, f.HostFunc(b.s.Handle()))
 	g, err := b.s.EndCapture()
@@ -98,7 +98,7 @@ func TestNodesArePlanned(t *testing.T) {
 		t.Errorf("a graph with a host function: %v, %v", g, err)
 	}
 	// A library's call that records other than it was planned to.
-	must(t, b.s.BeginCapture())
+	must(t, b.s.BeginCapture(device.CaptureThreadLocal))
 	must(t, b.s.CallLibrary(cuda.LibraryNodes{Kernels: 2}, func(s uintptr) error { return b.onHandle(s).Fill(buf, 2) }))
 	_, err = b.s.EndCapture()
 	if !errors.Is(err, device.ErrNotCapturable) || !strings.Contains(err.Error(), "0 kernel nodes, planned 2; 1 memset nodes, planned 0") {
@@ -384,7 +384,7 @@ func TestStates(t *testing.T) {
 		if err := st.Map(st.Size() + 1); err == nil {
 			t.Error("more than is reserved was mapped")
 		}
-		must(t, b.s.BeginCapture())
+		must(t, b.s.BeginCapture(device.CaptureThreadLocal))
 		for what, err := range map[string]error{"map": st.Map(1), "free": st.Free()} {
 			if !errors.Is(err, device.ErrCapturing) {
 				t.Errorf("%s while capturing: %v", what, err)

@@ -103,3 +103,18 @@ func (m *Assigned) Call(s *ResolvedStep) *OpCall {
 	}
 	return call
 }
+
+// Recorded checks, after an op was launched while capturing, that it recorded something
+// unless it has nothing to write: what it computed at once, a replay would not compute
+// again. recorded is the number of nodes that it recorded.
+func (c *OpCall) Recorded(sig Signature, recorded int) error {
+	if recorded > 0 {
+		return nil
+	}
+	for _, t := range c.Args[max(len(c.Args)-sig.Results, 0):] {
+		if t.Size > 0 {
+			return fmt.Errorf("%w: %s recorded nothing, so a replay would not compute its results; enqueue the work on the call's stream", ErrNotCapturable, sig.Name)
+		}
+	}
+	return nil
+}

@@ -1,6 +1,24 @@
 // Package device is what a device offers to the rest of pwc: memory, streams,
 // events, graphs and loaded programs, as interfaces, with the errors that every
 // device gives alike. Package devicetest holds every implementation to it.
+//
+// # Optional capabilities
+//
+// What not every device or op can do is an interface of its own, which callers assert:
+//
+//	of            interface        adds                                              host  CUDA
+//	Device        Reserver         address space that gets its memory later          no    yes
+//	Device        Librarian        library routines that programs name               no    yes
+//	Device        LoadCompiler     tells beforehand what Load would compile          no    yes
+//	Stream        LibraryStream    a workspace for routines, and their warm-up       no    yes
+//	Stream        Tracer           reports the steps of a launch one by one          yes   yes
+//	Memory        State            memory of a Reserver, mapped from its start       no    yes
+//	Op            Preparer         is called before the first launch of a step       by op
+//	Op            Warmer           runs once before anything is captured             by op
+//	Op            Tunable          tells whether the choice of algorithm was tuned   by op
+//	Op            Waker            does ahead what its first call would do           by op
+//
+// Captures, forks, templates and Rebind are not optional.
 package device
 
 import (
@@ -20,15 +38,19 @@ type Info struct {
 // Device is one device. Its methods may be called from any goroutine; those of
 // what it makes may not be called concurrently unless they say so.
 //
-// While a stream captures, whatever would change the device's memory or modules
-// is refused with [ErrCapturing]: Alloc, AllocHost, Load, Close, freeing memory,
-// and TakeFaults of the stream that captures.
+// While a stream captures, calls that change the device's memory or modules are refused
+// with a [CaptureError] that matches [ErrCapturing]: AllocHost, Load, freeing device
+// memory, and TakeFaults of the stream that captures, for the goroutine that captures in mode
+// global or thread-local; for all goroutines in mode global, see [CaptureMode]; Close
+// always. Alloc stays allowed: the private pool of a capture takes segments. Where a
+// goroutine is not bound to a thread that can be told (other systems than Linux), all
+// goroutines count as the one that captures.
 type Device interface {
 	Info() Info
 
 	// Alloc takes a segment of device memory, aligned to [program.MaxAlign] or
-	// more. Contents are undefined. Pools (see mem.Pool) serve a stream that
-	// captures from segments that they took before.
+	// more. Contents are undefined. It is allowed during a capture; in mode global, to
+	// the goroutine that captures.
 	Alloc(bytes int64) (Memory, error)
 
 	// AllocHost takes host memory that copies read and write directly (pinned
@@ -89,10 +111,19 @@ type Tensor struct {
 }
 
 // Stream is a queue of work that runs in order. Operations return when they
-// are enqueued; an error says that they were not. Between BeginCapture and
-// EndCapture operations are recorded and do not execute.
+// are enqueued; an error says that they were not.
+//
+// Between BeginCapture and EndCapture operations are recorded and do not execute. The
+// streams that were forked from the one that captures, directly or not, are recorded into
+// the same graph. An operation that fails while it is recorded may spoil the capture: then EndCapture
+// fails, too. After EndCapture, successful or not, none of these streams captures.
 type Stream interface {
 	Device() Device
+
+	// Name returns the name of the stream in messages and descriptions of graphs, which SetName
+	// sets; at first it is unique for the device.
+	Name() string
+	SetName(name string)
 
 	CopyToDevice(dst Buffer, src []byte) error // src must not change until the copy is done
 	CopyToHost(dst []byte, src Buffer) error   // dst is valid once the copy is done
@@ -102,19 +133,37 @@ type Stream interface {
 	Launch(l BoundLaunch) error
 	LaunchGraph(g Graph) error
 
-	Record(e Event) error // refused while capturing
+	Record(e Event) error // refused while capturing: use Fork and Join
 	Wait(e Event) error   // work enqueued later starts after what e recorded; refused while capturing
 	Synchronize() error   // refused while capturing
+
+	// Fork lets later work of to wait for what was enqueued on the stream; Join lets
+	// later work of the stream wait for what was enqueued on from. While the stream captures, Fork makes
+	// to part of the capture, and Join wants a stream that is part of it. A connection
+	// between a capture and work outside it is refused with [ErrNotForked].
+	Fork(to Stream) error
+	Join(from Stream) error
 
 	// Mark returns a mark behind what was enqueued, and Behind what is known of one
 	// without asking a driver. A [Fence] is made of them.
 	Mark() Mark
 	Behind(m Mark) (recorded, passed bool)
 
-	BeginCapture() error
+	// BeginCapture starts recording. Unless the mode is relaxed, the goroutine is
+	// locked to its thread until the end, and what is captured between, and EndCapture,
+	// are calls of the same goroutine.
+	BeginCapture(mode CaptureMode) error
+
+	// EndCapture ends recording and makes a graph, EndTemplate a template of which
+	// graphs are made. Work of forked streams that was not joined is an error that
+	// matches [ErrUnjoined] and names them. On a forked stream it is refused with [ErrWrongStream],
+	// and the capture goes on; every other error ends it.
 	EndCapture() (Graph, error)
+	EndTemplate() (Template, error)
 	Capturing() bool
 
+	// Close ends the stream, and with it a capture that it began. A stream that was forked from a capture
+	// under way cannot be closed.
 	Close() error
 }
 
@@ -154,13 +203,6 @@ type Tracer interface {
 type Event interface {
 	Query() (done bool, err error)
 	Synchronize() error
-	Close() error
-}
-
-// Graph is recorded work. It keeps the memory it reaches alive through its
-// pool, not by itself.
-type Graph interface {
-	Nodes() int // recorded operations
 	Close() error
 }
 

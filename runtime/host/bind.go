@@ -11,10 +11,12 @@ import (
 // bound is a program with all addresses resolved: a list of nodes, and calls of
 // extern ops between them.
 type bound struct {
-	exec  *Executable
-	steps []boundStep
-	calls []*device.OpCall
-	mems  []*memory // what it reaches, each once
+	exec     *Executable
+	env      program.Env
+	assigned *device.Assigned
+	steps    []boundStep
+	calls    []*device.OpCall
+	mems     []*memory // what it reaches, each once
 }
 
 // boundStep is a node or the call of an extern op.
@@ -75,28 +77,49 @@ func (st *boundStep) run(s *Stream) error {
 	return nil
 }
 
-// record appends the program to what s captures, all of it or nothing. Extern
-// ops record themselves.
-func (b *bound) record(s *Stream) error {
+// record appends the program to what s captures. A program with an op that cannot be
+// captured is refused whole; an op that fails spoils the capture, as on a GPU, which takes
+// nothing back. Extern ops record themselves.
+func (b *bound) record(s *Stream, on *device.Branch) error {
 	for i := range b.steps {
 		if st := &b.steps[i]; st.call != nil && !st.op.Signature().Capture {
 			return fmt.Errorf("host: launch: %s: %w", st.name, device.ErrNotCapturable)
 		}
 	}
-	before := len(s.capture.nodes)
+	rec, outer := on.Rec, on.Rec.Scope
+	defer func() { rec.Scope = outer }()
 	for i := range b.steps {
 		st := &b.steps[i]
+		rec.Scope = device.Scope{Op: st.name, Origin: st.of.Origin}
 		if st.call == nil {
-			s.capture.nodes = append(s.capture.nodes, st.node)
+			s.record(on, st.node, origin{bound: b, step: st.of})
 			continue
 		}
-		st.call.Stream, st.call.Capturing = s, true
-		err := st.op.Launch(st.call)
-		st.call.Capturing = false
-		if err != nil {
-			s.capture.nodes = s.capture.nodes[:before]
-			return fmt.Errorf("host: %s: %w", st.name, err)
+		rec.Scope.Loc = st.call.Loc
+		if err := b.recordOp(s, on, st); err != nil {
+			if s.capture.spoiled == nil {
+				s.capture.spoiled = err
+			}
+			return err
 		}
+	}
+	return nil
+}
+
+// recordOp lets an op record itself. One that has results and records nothing computed
+// them at once, which a replay would not do again.
+func (b *bound) recordOp(s *Stream, on *device.Branch, st *boundStep) error {
+	before, outer := len(on.Rec.Nodes), s.capture.op
+	s.capture.op = origin{bound: b, call: st.call}
+	st.call.Stream, st.call.Capturing = s, true
+	err := st.op.Launch(st.call)
+	st.call.Capturing = false
+	s.capture.op = outer
+	if err != nil {
+		return fmt.Errorf("host: %s: %w", st.name, err)
+	}
+	if err := st.call.Recorded(st.op.Signature(), len(on.Rec.Nodes)-before); err != nil {
+		return fmt.Errorf("host: launch: %w (Stream.Call records Go code)", err)
 	}
 	return nil
 }
@@ -142,7 +165,7 @@ func (x *Executable) bind(symbols []int64, args device.Args) (*bound, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &binder{x: x, p: x.program, env: env, plan: plan, out: &bound{exec: x}, seen: map[*memory]bool{}}
+	b := &binder{x: x, p: x.program, env: env, plan: plan, out: &bound{exec: x, env: env}, seen: map[*memory]bool{}}
 	if err := b.buffers(args); err != nil {
 		return nil, err
 	}
@@ -166,7 +189,7 @@ func (b *binder) buffers(args device.Args) error {
 	if err != nil {
 		return err
 	}
-	b.assigned = m
+	b.assigned, b.out.assigned = m, m
 	b.mem = make([][]byte, len(m.Buffers))
 	for i, buf := range m.Buffers {
 		if buf.Size == 0 {
@@ -195,7 +218,6 @@ func (d *Device) aligned(b device.Buffer, align int64) error {
 }
 
 func (b *binder) step(s *device.ResolvedStep, out *boundStep) error {
-	out.node.program = b.out
 	switch s.Kind {
 	case program.StepKernel:
 		return b.kernel(s.Step, &out.node)

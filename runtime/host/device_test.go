@@ -106,7 +106,7 @@ func TestNoAllocations(t *testing.T) {
 			"gemv":      load(t, d, product(1, 1, 2048, 512, dtype.BF16, dtype.BF16, dtype.BF16, false), zeros(dtype.BF16, 512), zeros(dtype.BF16, 2048*512), zeros(dtype.BF16, 2048)),
 			"selection": load(t, d, selection(64, 4096, 50, dtype.F32), zeros(dtype.F32, 64*4096), zeros(dtype.F32, 64*50), zeros(dtype.I32, 64*50)),
 		} {
-			if err := l.stream.BeginCapture(); err != nil {
+			if err := l.stream.BeginCapture(device.CaptureThreadLocal); err != nil {
 				t.Fatal(err)
 			}
 			if err := l.stream.Launch(l.launch); err != nil {
@@ -255,7 +255,7 @@ func TestCalls(t *testing.T) {
 	if err := s.Call(call); err != nil || count != 1 {
 		t.Fatalf("%d calls, %v", count, err)
 	}
-	if err := s.BeginCapture(); err != nil {
+	if err := s.BeginCapture(device.CaptureThreadLocal); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Call(call); err != nil || count != 1 {

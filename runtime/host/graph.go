@@ -2,18 +2,11 @@ package host
 
 import (
 	"fmt"
+	"slices"
 
+	"pwc/program"
 	"pwc/runtime/device"
 )
-
-// Graph is a flat list of operations with all addresses bound.
-type Graph struct {
-	dev    *Device
-	nodes  []node
-	mems   []*memory // what the nodes reach, each once
-	execs  []*Executable
-	closed bool
-}
 
 // nodeKind is what a node does.
 type nodeKind uint8
@@ -28,14 +21,20 @@ const (
 
 // node is one operation. Which fields count goes by kind.
 type node struct {
-	kind    nodeKind
-	value   byte
-	dst     []byte
-	src     []byte // of a pattern: the bytes that repeat
-	kernel  *kernel
-	call    func() error
-	mem     [2]*memory // of copies and fills; kernels reach what their launch reaches
-	program *bound
+	kind   nodeKind
+	value  byte
+	dst    []byte
+	src    []byte // of a pattern: the bytes that repeat
+	kernel *kernel
+	call   func() error
+}
+
+// origin is where a node comes from, and the memory that it reaches.
+type origin struct {
+	bound *bound          // the program; nil: a call of the stream
+	step  *program.Step   // of the program; nil: an op of it recorded the node
+	call  *device.OpCall  // of the op that recorded the node
+	args  []device.Buffer // dst and src of a copy, dst of a fill; of a step, once it was rebound
 }
 
 // run executes the node on the caller's goroutine.
@@ -69,28 +68,93 @@ func fillPattern(dst, pattern []byte) {
 	}
 }
 
+// recording is what a capture recorded. It is not changed once the capture has ended.
+type recording struct {
+	nodes   []node
+	origins []origin
+	notes   []device.Recorded // names and dependencies
+}
+
+// Graph is a list of operations with all addresses bound, which are executed in the order
+// of recording.
+type Graph struct {
+	dev *Device
+	recording
+	mems    []*memory // what the nodes reach, each once
+	execs   []*Executable
+	rebound bool
+	closed  bool
+}
+
+// Template makes graphs of one recording.
+type Template struct {
+	dev *Device
+	recording
+	closed bool
+}
+
+// Instantiate returns a graph of what was recorded.
+func (t *Template) Instantiate() (device.Graph, error) {
+	if t.closed || t.dev.shut.Load() {
+		return nil, fmt.Errorf("host: instantiate: %w", device.ErrClosed)
+	}
+	g := &Graph{dev: t.dev, recording: t.recording}
+	g.seal()
+	return g, nil
+}
+
+// Close drops the recording; graphs that were made of it stay.
+func (t *Template) Close() error {
+	if t.closed {
+		return fmt.Errorf("host: close of a template: %w", device.ErrClosed)
+	}
+	t.closed = true
+	t.recording = recording{}
+	return nil
+}
+
+// Nodes returns the number of recorded operations.
+func (r *recording) Nodes() int { return len(r.nodes) }
+
+// buffers returns the memory that a node was given.
+func (o *origin) buffers() []device.Buffer {
+	if o.step == nil || o.args != nil {
+		return o.args
+	}
+	out := make([]device.Buffer, len(o.step.Args))
+	for i, a := range o.step.Args {
+		out[i] = o.bound.assigned.Buffers[a]
+	}
+	return out
+}
+
+// given returns the memory of the call that recorded a node.
+func (o *origin) given() []device.Buffer {
+	if o.call == nil {
+		return nil
+	}
+	out := []device.Buffer{o.call.Scratch}
+	for i := range o.call.Args {
+		out = append(out, o.call.Args[i].Buffer)
+	}
+	return out
+}
+
 // seal collects what a replay has to check.
 func (g *Graph) seal() {
+	g.mems, g.execs = nil, nil
 	mems, execs := map[*memory]bool{}, map[*Executable]bool{}
-	reach := func(m *memory) {
-		if m != nil && !mems[m] {
-			mems[m] = true
-			g.mems = append(g.mems, m)
+	for i := range g.origins {
+		o := &g.origins[i]
+		for _, b := range slices.Concat(o.buffers(), o.given()) {
+			if m, ok := b.Memory.(*memory); ok && b.Size > 0 && !mems[m] {
+				mems[m] = true
+				g.mems = append(g.mems, m)
+			}
 		}
-	}
-	for i := range g.nodes {
-		n := &g.nodes[i]
-		reach(n.mem[0])
-		reach(n.mem[1])
-		if n.program == nil {
-			continue
-		}
-		for _, m := range n.program.mems {
-			reach(m)
-		}
-		if x := n.program.exec; !execs[x] {
-			execs[x] = true
-			g.execs = append(g.execs, x)
+		if o.bound != nil && !execs[o.bound.exec] {
+			execs[o.bound.exec] = true
+			g.execs = append(g.execs, o.bound.exec)
 		}
 	}
 }
@@ -119,15 +183,178 @@ func (g *Graph) replay(s *Stream) error {
 	return nil
 }
 
-// Nodes returns the number of recorded operations.
-func (g *Graph) Nodes() int { return len(g.nodes) }
+// Describe returns the recorded operations. A kernel's reads and writes are those of its
+// vector program.
+func (r *recording) Describe() []device.Node {
+	out := make([]device.Node, len(r.nodes))
+	for i := range out {
+		r.describe(i, &out[i])
+	}
+	return out
+}
+
+func (r *recording) describe(i int, n *device.Node) {
+	o := &r.origins[i]
+	args := o.buffers()
+	n.Recorded, n.Known = r.notes[i], true
+	switch r.nodes[i].kind {
+	case nodeCopy:
+		n.Kind = device.NodeCopy
+		n.Writes, n.Reads = present(args[:1]), present(args[1:])
+	case nodeFill, nodePattern:
+		n.Kind, n.Writes = device.NodeFill, present(args)
+	case nodeKernel:
+		n.Kind = device.NodeKernel
+		n.Name = o.bound.exec.program.Kernels[o.step.Kernel].Name
+		code := o.bound.exec.kernels[o.step.Kernel]
+		stores, loads := code.Stores(), code.Loads()
+		for j := range args {
+			if slices.Contains(loads, int32(j)) {
+				n.Reads = append(n.Reads, present(args[j:j+1])...)
+			}
+			if slices.Contains(stores, int32(j)) {
+				n.Writes = append(n.Writes, present(args[j:j+1])...)
+			}
+		}
+	case nodeCall:
+		n.Kind, n.Known = device.NodeCall, false
+		n.Reads = present(o.given())
+		n.Writes = n.Reads
+	}
+}
+
+// present returns the buffers that are memory.
+func present(list []device.Buffer) []device.Buffer {
+	var out []device.Buffer
+	for _, b := range list {
+		if b.Memory != nil && b.Size > 0 {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// Rebind implements [device.Graph].
+func (g *Graph) Rebind(moves []device.Move) error {
+	const what = "rebind"
+	if g.closed || g.dev.shut.Load() {
+		return fmt.Errorf("host: %s: %w", what, device.ErrClosed)
+	}
+	if err := g.dev.checkMoves(moves); err != nil {
+		return fmt.Errorf("host: %s: %w", what, err)
+	}
+	next := &Graph{dev: g.dev, recording: recording{slices.Clone(g.nodes), slices.Clone(g.origins), g.notes}}
+	changed := false
+	for i := range next.nodes {
+		moved, err := next.rebind(i, moves)
+		if err != nil {
+			return fmt.Errorf("host: %s: %w", what, err)
+		}
+		changed = changed || moved
+	}
+	if changed {
+		next.seal()
+		next.rebound = true
+		*g = *next
+	}
+	return nil
+}
+
+// checkMoves checks that the moves are of the device's memory; that of From may be freed.
+func (d *Device) checkMoves(moves []device.Move) error {
+	if err := device.CheckMoves(moves); err != nil {
+		return err
+	}
+	for i, m := range moves {
+		if from, ok := m.From.Memory.(*memory); !ok || from.dev != d {
+			return fmt.Errorf("move %d: %w", i, device.ErrForeignBuffer)
+		}
+		if _, _, err := d.bytes(m.To); err != nil {
+			return fmt.Errorf("move %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// rebind changes a node, whose slices are the graph's own.
+func (g *Graph) rebind(i int, moves []device.Move) (bool, error) {
+	o := &g.origins[i]
+	refuse := func(reason string, cause error) error {
+		var n device.Node
+		g.describe(i, &n)
+		return device.NotRebindable(i, n, reason, cause)
+	}
+	args := slices.Clone(o.buffers())
+	changed := false
+	for j, b := range args {
+		to, moved, err := device.Relocate(b, moves)
+		if err != nil {
+			return false, refuse("only a part of its memory moves", err)
+		}
+		args[j] = to
+		changed = changed || moved
+	}
+	for _, b := range o.given() {
+		if _, moved, err := device.Relocate(b, moves); moved || err != nil {
+			return false, refuse("an op was given the address and may keep it", nil)
+		}
+	}
+	if !changed {
+		return false, nil
+	}
+	if g.notes[i].Child {
+		return false, refuse("the node is part of a graph that was launched while capturing", nil)
+	}
+	if err := g.resolve(i, args); err != nil {
+		return false, refuse("the memory cannot take its place", err)
+	}
+	o.args = args
+	return true, nil
+}
+
+// resolve binds a node to other memory.
+func (g *Graph) resolve(i int, args []device.Buffer) error {
+	n, o := &g.nodes[i], &g.origins[i]
+	data := make([][]byte, len(args))
+	for j, b := range args {
+		var err error
+		if data[j], _, err = g.dev.bytes(b); err != nil {
+			return err
+		}
+		if o.step != nil && b.Size > 0 {
+			if err := g.dev.aligned(b, o.bound.exec.program.Buffers[o.step.Args[j]].Alignment()); err != nil {
+				return err
+			}
+		}
+	}
+	switch n.kind {
+	case nodeCopy:
+		if args[0].Memory != nil {
+			n.dst = data[0]
+		}
+		if args[1].Memory != nil {
+			n.src = data[1]
+		}
+		if overlap(n.dst, n.src) {
+			return device.ErrOverlap
+		}
+	case nodeFill, nodePattern:
+		n.dst = data[0]
+	case nodeKernel:
+		k, err := newKernel(o.bound.exec, o.bound.exec.kernels[o.step.Kernel], o.bound.env, data)
+		if err != nil {
+			return err
+		}
+		n.kernel = k
+	}
+	return nil
+}
 
 // Close drops the recording.
 func (g *Graph) Close() error {
 	if g.closed {
 		return fmt.Errorf("host: close of a graph: %w", device.ErrClosed)
 	}
-	g.closed = true
-	g.nodes, g.mems, g.execs = nil, nil, nil
+	*g = Graph{dev: g.dev, closed: true}
 	return nil
 }

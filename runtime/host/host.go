@@ -14,7 +14,6 @@
 package host
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -41,6 +40,10 @@ type Options struct {
 	// process itself. Unlimited: no limit, so that a machine without enough memory ends
 	// the process.
 	MemoryBytes int64
+
+	// Captures are shared with other devices, so that a capture in mode global forbids
+	// their work too; nil: the device has its own.
+	Captures *device.Captures
 }
 
 // Unlimited is no limit of the memory that a device gives out.
@@ -60,18 +63,21 @@ func (o *Options) limit() int64 {
 
 // Device is the host as a device.
 type Device struct {
-	info  device.Info
-	limit int64
-	pool  *pool
-	shut  atomic.Bool // closed, for readers without mu
+	info     device.Info
+	limit    int64
+	pool     *pool
+	shut     atomic.Bool // closed, for readers without mu
+	captures *device.Captures
+	streams  atomic.Int64 // made so far
 
-	mu        sync.Mutex
-	closed    bool
-	capturing int   // streams that capture
-	active    int64 // bytes given out
-	dead      int64 // bytes given back since the last collection, at most
-	loads     int64 // programs loaded so far
-	loaded    map[*Executable]struct{}
+	capturing atomic.Int32 // captures under way that the device's streams began
+
+	mu     sync.Mutex
+	closed bool
+	active int64 // bytes given out
+	dead   int64 // bytes given back since the last collection, at most
+	loads  int64 // programs loaded so far
+	loaded map[*Executable]struct{}
 }
 
 var _ device.Device = (*Device)(nil)
@@ -83,7 +89,12 @@ func Open(o Options) *Device {
 		workers = runtime.GOMAXPROCS(0)
 	}
 	limit := o.limit()
+	captures := o.Captures
+	if captures == nil {
+		captures = new(device.Captures)
+	}
 	return &Device{
+		captures: captures,
 		info: device.Info{
 			Target:      Target,
 			Name:        fmt.Sprintf("host (%s, %d workers)", runtime.GOARCH, workers),
@@ -99,16 +110,21 @@ func Open(o Options) *Device {
 // Info describes the device. The map is shared: it must not be written.
 func (d *Device) Info() device.Info { return d.info }
 
-// idle returns an error while the device may not change its memory or modules.
-// d.mu is held.
+// idle returns an error where a capture forbids a change of the device's memory or
+// modules. d.mu is held.
 func (d *Device) idle(what string) error {
-	switch {
-	case d.closed:
+	if d.closed {
 		return fmt.Errorf("host: %s: %w", what, device.ErrClosed)
-	case d.capturing > 0:
-		return fmt.Errorf("host: %s: %w", what, device.ErrCapturing)
 	}
-	return nil
+	return named(d.captures.Idle(what))
+}
+
+// named is an error with the device's name.
+func named(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("host: %w", err)
 }
 
 // open returns an error once the device is closed.
@@ -127,7 +143,7 @@ func (d *Device) NewStream() (device.Stream, error) {
 	if err := d.open("new stream"); err != nil {
 		return nil, err
 	}
-	return &Stream{dev: d}, nil
+	return &Stream{dev: d, name: fmt.Sprintf("stream %d", d.streams.Add(1))}, nil
 }
 
 // NewEvent returns an event that has recorded nothing, which counts as done.
@@ -145,8 +161,8 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 	if !ok || hs.dev != d {
 		return nil, fmt.Errorf("host: faults: %w", device.ErrForeignStream)
 	}
-	if hs.capture != nil {
-		return nil, fmt.Errorf("host: faults: %w", device.ErrCapturing)
+	if err := hs.notCapturing("faults"); err != nil {
+		return nil, err
 	}
 	if err := d.open("faults"); err != nil {
 		return nil, err
@@ -176,8 +192,8 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.idle("close"); errors.Is(err, device.ErrCapturing) {
-		return err
+	if d.capturing.Load() > 0 {
+		return fmt.Errorf("host: close: %w", device.ErrCapturing)
 	}
 	if !d.closed {
 		d.closed = true

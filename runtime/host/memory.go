@@ -31,16 +31,19 @@ func alignedBytes(n int64) []byte {
 	return b[skip:][:n:n]
 }
 
-// Alloc takes memory from the Go heap, aligned to 512 bytes. It is refused
-// while a stream captures.
+// Alloc takes memory from the Go heap, aligned to 512 bytes. Of a capture it minds only
+// one in mode global of another goroutine.
 func (d *Device) Alloc(bytes int64) (device.Memory, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("host: alloc of %d bytes", bytes)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.idle("alloc"); err != nil {
-		return nil, err
+	if d.closed {
+		return nil, fmt.Errorf("host: alloc: %w", device.ErrClosed)
+	}
+	if err := d.captures.Alloc("alloc"); err != nil {
+		return nil, named(err)
 	}
 	data, err := d.take(bytes)
 	if err != nil {
@@ -85,8 +88,8 @@ func (m *memory) Size() int64 { return m.size }
 func (m *memory) Free() error {
 	m.dev.mu.Lock()
 	defer m.dev.mu.Unlock()
-	if m.dev.capturing > 0 {
-		return fmt.Errorf("host: free: %w", device.ErrCapturing)
+	if err := m.dev.captures.Idle("free"); err != nil {
+		return named(err)
 	}
 	if m.base.Swap(nil) == nil {
 		return fmt.Errorf("host: free: %w", device.ErrFreed)

@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"slices"
 
 	"pwc/program"
 	"pwc/runtime/device"
@@ -11,10 +12,20 @@ import (
 // used by one goroutine at a time.
 type Stream struct {
 	dev     *Device
-	capture *Graph // being recorded; nil: not capturing
+	name    string
+	branch  *device.Branch // of the capture that it takes part in, or of the last one
+	capture *capture       // what that records
 	closed  bool
 	lane    lane
 	trace   func(*program.Program, *program.Step)
+}
+
+// capture is a capture under way, of all its streams.
+type capture struct {
+	nodes   []node
+	origins []origin
+	op      origin // of what an op records
+	spoiled error  // why it cannot become a graph
 }
 
 var _ device.Tracer = (*Stream)(nil)
@@ -22,8 +33,17 @@ var _ device.Tracer = (*Stream)(nil)
 // Device returns the device that made the stream.
 func (s *Stream) Device() device.Device { return s.dev }
 
-// Capturing reports whether a capture is under way.
-func (s *Stream) Capturing() bool { return s.capture != nil }
+// Name returns the name that SetName gave, at first "stream" and a number.
+func (s *Stream) Name() string { return s.name }
+
+// SetName sets the name of the stream in errors and descriptions of graphs.
+func (s *Stream) SetName(name string) { s.name = name }
+
+// Capturing reports whether the stream takes part in a capture.
+func (s *Stream) Capturing() bool { return s.active() != nil }
+
+// active returns the stream's part of a capture under way, or nil.
+func (s *Stream) active() *device.Branch { return s.branch.Active() }
 
 // Trace implements [device.Tracer]: f is called when a step is done.
 func (s *Stream) Trace(f func(p *program.Program, st *program.Step)) { s.trace = f }
@@ -33,7 +53,7 @@ func (s *Stream) usable(what string) error {
 	if s.closed || s.dev.shut.Load() {
 		return fmt.Errorf("host: %s: %w", what, device.ErrClosed)
 	}
-	return nil
+	return named(s.dev.captures.Usable(what, s.name, s.active()))
 }
 
 // notCapturing is usable for what a GPU refuses while capturing.
@@ -41,85 +61,106 @@ func (s *Stream) notCapturing(what string) error {
 	if err := s.usable(what); err != nil {
 		return err
 	}
-	if s.capture != nil {
-		return fmt.Errorf("host: %s: %w", what, device.ErrCapturing)
+	if b := s.active(); b != nil {
+		return named(b.Refuse(what, "do it before or after the capture; Fork and Join order streams within it"))
 	}
 	return nil
 }
 
-// enqueue executes n, or records it while capturing.
-func (s *Stream) enqueue(n node) error {
-	if s.capture != nil {
-		s.capture.nodes = append(s.capture.nodes, n)
+// enqueue executes n, or records it while capturing. args are the node's memory: dst and
+// src of a copy, dst of a fill.
+func (s *Stream) enqueue(n node, args ...device.Buffer) error {
+	if b := s.active(); b != nil {
+		o := s.capture.op
+		o.args = slices.Clone(args)
+		s.record(b, n, o)
 		return nil
 	}
 	return n.run(s)
 }
 
+func (s *Stream) record(b *device.Branch, n node, o origin) {
+	b.Add()
+	s.capture.nodes = append(s.capture.nodes, n)
+	s.capture.origins = append(s.capture.origins, o)
+}
+
 // buffer returns the bytes of a buffer of this device.
-func (s *Stream) buffer(what string, b device.Buffer) ([]byte, *memory, error) {
+func (s *Stream) buffer(what string, b device.Buffer) ([]byte, error) {
 	if err := s.usable(what); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	data, m, err := s.dev.bytes(b)
+	data, _, err := s.dev.bytes(b)
 	if err != nil {
-		return nil, nil, fmt.Errorf("host: %s: %w", what, err)
+		return nil, fmt.Errorf("host: %s: %w", what, err)
 	}
-	return data, m, nil
+	return data, nil
 }
 
 // CopyToDevice copies src to dst, which are of one size. A captured copy reads
 // src anew at every replay.
 func (s *Stream) CopyToDevice(dst device.Buffer, src []byte) error {
-	data, m, err := s.buffer("copy to device", dst)
+	data, err := s.buffer("copy to device", dst)
 	if err != nil {
 		return err
 	}
 	if len(data) != len(src) {
 		return fmt.Errorf("host: copy to device: %d bytes to a buffer of %d", len(src), len(data))
 	}
-	return s.enqueue(node{kind: nodeCopy, dst: data, src: src, mem: [2]*memory{m}})
+	if len(data) == 0 {
+		return nil
+	}
+	return s.enqueue(node{kind: nodeCopy, dst: data, src: src}, dst, device.Buffer{})
 }
 
 // CopyToHost copies src to dst, which are of one size. A captured copy writes
 // dst at every replay.
 func (s *Stream) CopyToHost(dst []byte, src device.Buffer) error {
-	data, m, err := s.buffer("copy to host", src)
+	data, err := s.buffer("copy to host", src)
 	if err != nil {
 		return err
 	}
 	if len(data) != len(dst) {
 		return fmt.Errorf("host: copy to host: a buffer of %d to %d bytes", len(data), len(dst))
 	}
-	return s.enqueue(node{kind: nodeCopy, dst: dst, src: data, mem: [2]*memory{m}})
+	if len(data) == 0 {
+		return nil
+	}
+	return s.enqueue(node{kind: nodeCopy, dst: dst, src: data}, device.Buffer{}, src)
 }
 
 // Copy copies between buffers of one size that do not overlap.
 func (s *Stream) Copy(dst, src device.Buffer) error {
-	to, m, err := s.buffer("copy", dst)
+	to, err := s.buffer("copy", dst)
 	if err != nil {
 		return err
 	}
-	from, n, err := s.buffer("copy", src)
+	from, err := s.buffer("copy", src)
 	if err != nil {
 		return err
 	}
 	if len(to) != len(from) {
 		return fmt.Errorf("host: copy: %d bytes to %d", len(from), len(to))
 	}
-	if m == n && len(to) > 0 && dst.Offset < src.Offset+src.Size && src.Offset < dst.Offset+dst.Size {
+	switch {
+	case len(to) == 0:
+		return nil
+	case overlap(to, from):
 		return fmt.Errorf("host: copy: %w: bytes %d and %d, %d long", device.ErrOverlap, src.Offset, dst.Offset, dst.Size)
 	}
-	return s.enqueue(node{kind: nodeCopy, dst: to, src: from, mem: [2]*memory{m, n}})
+	return s.enqueue(node{kind: nodeCopy, dst: to, src: from}, dst, src)
 }
 
 // Fill sets every byte of dst.
 func (s *Stream) Fill(dst device.Buffer, value byte) error {
-	data, m, err := s.buffer("fill", dst)
+	data, err := s.buffer("fill", dst)
 	if err != nil {
 		return err
 	}
-	return s.enqueue(node{kind: nodeFill, dst: data, value: value, mem: [2]*memory{m}})
+	if len(data) == 0 {
+		return nil
+	}
+	return s.enqueue(node{kind: nodeFill, dst: data, value: value}, dst)
 }
 
 // Call enqueues Go code: it runs in the stream's order, and at every replay if
@@ -145,10 +186,10 @@ func (s *Stream) Launch(l device.BoundLaunch) error {
 	if err := b.usable(); err != nil {
 		return fmt.Errorf("host: launch: %w", err)
 	}
-	if s.capture == nil {
-		return b.run(s)
+	if on := s.active(); on != nil {
+		return b.record(s, on)
 	}
-	return b.record(s)
+	return b.run(s)
 }
 
 // LaunchGraph replays a graph. While capturing, its operations become part of
@@ -167,11 +208,17 @@ func (s *Stream) LaunchGraph(g device.Graph) error {
 	if err := hg.alive(); err != nil {
 		return fmt.Errorf("host: graph launch: %w", err)
 	}
-	if s.capture != nil {
-		s.capture.nodes = append(s.capture.nodes, hg.nodes...)
-		return nil
+	b := s.active()
+	if b == nil {
+		return hg.replay(s)
 	}
-	return hg.replay(s)
+	if hg.rebound {
+		return fmt.Errorf("host: graph launch: %w: the graph was rebound; capture its work anew, or rebind the graph that it would be part of", device.ErrNotCapturable)
+	}
+	b.AddGraph(hg.notes)
+	s.capture.nodes = append(s.capture.nodes, hg.nodes...)
+	s.capture.origins = append(s.capture.origins, hg.origins...)
+	return nil
 }
 
 // event returns e if it is an event of this device that is open.
@@ -213,53 +260,142 @@ func (s *Stream) Mark() device.Mark { return 0 }
 // Behind reports that a mark is passed.
 func (s *Stream) Behind(device.Mark) (recorded, passed bool) { return true, true }
 
-// BeginCapture starts recording.
-func (s *Stream) BeginCapture() error {
-	if err := s.notCapturing("begin capture"); err != nil {
+// peer returns another stream of the device that is open.
+func (s *Stream) peer(what string, other device.Stream) (*Stream, error) {
+	o, ok := other.(*Stream)
+	switch {
+	case !ok || o.dev != s.dev:
+		return nil, fmt.Errorf("host: %s: %w", what, device.ErrForeignStream)
+	case o == s:
+		return nil, fmt.Errorf("host: %s of stream %q and itself", what, s.name)
+	case o.closed:
+		return nil, fmt.Errorf("host: %s: stream %q: %w", what, o.name, device.ErrClosed)
+	}
+	return o, s.usable(what)
+}
+
+// connect lets to wait for from.
+func connect(join bool, from, to *Stream) error {
+	b, err := device.Connect(join, from.active(), to.active(), from.name, to.name)
+	if err != nil {
+		return named(err)
+	}
+	if b != nil {
+		to.branch, to.capture = b, from.capture
+	}
+	return nil
+}
+
+// Fork makes to part of the capture, if one is under way. Else there is nothing to wait
+// for.
+func (s *Stream) Fork(to device.Stream) error {
+	o, err := s.peer("fork", to)
+	if err != nil {
 		return err
+	}
+	return connect(false, s, o)
+}
+
+// Join lets what the stream records from now on wait for from, if a capture is under way.
+// Else there is nothing to wait for.
+func (s *Stream) Join(from device.Stream) error {
+	o, err := s.peer("join", from)
+	if err != nil {
+		return err
+	}
+	return connect(true, o, s)
+}
+
+// BeginCapture starts recording. Unless the mode is relaxed, the goroutine stays locked to
+// its thread until the end, as for a GPU: that is how the device knows who captures.
+func (s *Stream) BeginCapture(mode device.CaptureMode) error {
+	const what = "begin capture"
+	if s.closed || s.dev.shut.Load() {
+		return fmt.Errorf("host: %s: %w", what, device.ErrClosed)
+	}
+	if s.active() != nil {
+		return s.notCapturing(what)
 	}
 	d := s.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return fmt.Errorf("host: begin capture: %w", device.ErrClosed)
+		return fmt.Errorf("host: %s: %w", what, device.ErrClosed)
 	}
-	d.capturing++
-	s.capture = &Graph{dev: d}
+	b, err := d.captures.Begin(mode, s.name)
+	if err != nil {
+		return named(err)
+	}
+	d.capturing.Add(1)
+	s.branch, s.capture = b, &capture{}
 	return nil
 }
 
 // EndCapture ends recording and returns what was recorded.
 func (s *Stream) EndCapture() (device.Graph, error) {
-	if err := s.usable("end capture"); err != nil {
+	t, err := s.end()
+	if err != nil {
 		return nil, err
 	}
-	g := s.endCapture()
-	if g == nil {
-		return nil, fmt.Errorf("host: end capture: %w", device.ErrNotCapturing)
-	}
-	g.seal()
-	return g, nil
+	return t.Instantiate()
 }
 
-func (s *Stream) endCapture() *Graph {
-	g := s.capture
-	if g != nil {
-		s.capture = nil
-		s.dev.mu.Lock()
-		s.dev.capturing--
-		s.dev.mu.Unlock()
+// EndTemplate ends recording and keeps what was recorded.
+func (s *Stream) EndTemplate() (device.Template, error) {
+	t, err := s.end()
+	if err != nil {
+		return nil, err
 	}
-	return g
+	return t, nil
 }
 
-// Close ends the stream, and a capture that is under way with it. A second
-// Close is an error that matches device.ErrClosed.
+func (s *Stream) end() (*Template, error) {
+	const what = "end capture"
+	if err := s.usable(what); err != nil {
+		return nil, err
+	}
+	b := s.active()
+	if b == nil {
+		return nil, named(&device.CaptureError{Call: what, Stream: s.name, Err: device.ErrNotCapturing})
+	}
+	if err := b.Ends(what); err != nil {
+		return nil, named(err)
+	}
+	c := s.capture
+	err := c.spoiled
+	if err == nil {
+		err = named(b.Joined(what))
+	}
+	s.stop(b)
+	if err != nil {
+		return nil, err
+	}
+	return &Template{dev: s.dev, recording: recording{c.nodes, c.origins, b.Rec.Nodes}}, nil
+}
+
+// stop ends the capture for all its streams.
+func (s *Stream) stop(b *device.Branch) {
+	b.Rec.End()
+	s.capture = nil
+	s.dev.capturing.Add(-1)
+}
+
+// Close ends the stream, and a capture that it began. A second Close is an error that
+// matches device.ErrClosed.
 func (s *Stream) Close() error {
+	const what = "close of a stream"
 	if s.closed {
-		return fmt.Errorf("host: close of a stream: %w", device.ErrClosed)
+		return fmt.Errorf("host: %s: %w", what, device.ErrClosed)
 	}
-	s.endCapture()
+	if b := s.active(); b != nil {
+		if err := s.dev.captures.Usable(what, s.name, b); err != nil {
+			return named(err)
+		}
+		if !b.Origin() {
+			return named(b.Refuse(what, "the capture that it was forked from is under way"))
+		}
+		s.stop(b)
+	}
 	s.closed = true
 	s.lane = lane{}
 	return nil

@@ -56,9 +56,9 @@ func TestGraphInGraph(t *testing.T) {
 	m, err := d.Alloc(4)
 	do(t, err)
 	b := device.Buffer{Memory: m, Size: 4}
-	do(t, s.Fill(b, 1), s.BeginCapture(), s.Fill(b, 7))
+	do(t, s.Fill(b, 1), s.BeginCapture(device.CaptureThreadLocal), s.Fill(b, 7))
 	inner, err := s.EndCapture()
-	do(t, err, s.BeginCapture(), s.LaunchGraph(inner), s.Fill(b.Slice(0, 1), 9))
+	do(t, err, s.BeginCapture(device.CaptureThreadLocal), s.LaunchGraph(inner), s.Fill(b.Slice(0, 1), 9))
 	outer, err := s.EndCapture()
 	do(t, err, inner.Close())
 	got := make([]byte, 4)
@@ -87,7 +87,7 @@ func TestGraphOfWhatIsGone(t *testing.T) {
 			do(t, err)
 			mem[i] = device.Buffer{Memory: m, Size: 4}
 		}
-		do(t, s.BeginCapture(), s.Copy(mem[0], mem[1]))
+		do(t, s.BeginCapture(device.CaptureThreadLocal), s.Copy(mem[0], mem[1]))
 		g, err := s.EndCapture()
 		do(t, err, s.LaunchGraph(g), mem[gone].Memory.Free())
 		if err := s.LaunchGraph(g); !errors.Is(err, device.ErrFreed) {
@@ -95,7 +95,7 @@ func TestGraphOfWhatIsGone(t *testing.T) {
 		}
 	}
 	l := load(t, d, pointwiseF(4, vec.OpNeg, 1), zeros(dtype.F32, 4), zeros(dtype.F32, 4))
-	do(t, l.stream.BeginCapture(), l.stream.Launch(l.launch))
+	do(t, l.stream.BeginCapture(device.CaptureThreadLocal), l.stream.Launch(l.launch))
 	g, err := l.stream.EndCapture()
 	do(t, err, l.stream.LaunchGraph(g), l.exec.Close())
 	if err := l.stream.LaunchGraph(g); !errors.Is(err, device.ErrClosed) {

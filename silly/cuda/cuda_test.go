@@ -157,7 +157,7 @@ func TestLaunch(t *testing.T) {
 	if err := op.Launch(&wrong); err == nil || !strings.Contains(err.Error(), "operand 1 is f16") {
 		t.Errorf("another dtype: %v", err)
 	}
-	if err := s.BeginCapture(); err != nil {
+	if err := s.BeginCapture(device.CaptureThreadLocal); err != nil {
 		t.Fatal(err)
 	}
 	if err := op.Launch(c); !errors.Is(err, device.ErrNotCapturable) {

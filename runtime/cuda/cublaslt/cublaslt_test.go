@@ -231,7 +231,7 @@ func TestCalls(t *testing.T) {
 		return out[0]
 	}
 	must(t, g.s.Fill(y, 0))
-	must(t, g.s.BeginCapture())
+	must(t, g.s.BeginCapture(device.CaptureThreadLocal))
 	c.Capturing = true
 	if err := op.Launch(c); !errors.Is(err, ErrCold) || !strings.Contains(err.Error(), "32 x 64 x 128") {
 		t.Errorf("captured before it ran: %v", err)
@@ -248,7 +248,7 @@ func TestCalls(t *testing.T) {
 	if got := first(); got != 0 {
 		t.Error("it was warmed up twice")
 	}
-	must(t, g.s.BeginCapture())
+	must(t, g.s.BeginCapture(device.CaptureThreadLocal))
 	must(t, op.Launch(c))
 	graph, err := g.s.EndCapture()
 	must(t, err)
@@ -423,7 +423,7 @@ func TestWarm(t *testing.T) {
 	if fmt.Sprint(out) != "[3 1]" {
 		t.Errorf("after a warm-up: %v, want what the routine alone wrote", out)
 	}
-	must(t, g.s.BeginCapture())
+	must(t, g.s.BeginCapture(device.CaptureThreadLocal))
 	if err := g.s.WarmLibraries(l); !errors.Is(err, device.ErrCapturing) {
 		t.Errorf("a warm-up in a capture: %v", err)
 	}

@@ -192,7 +192,7 @@ func TestProductsOnGPU(t *testing.T) {
 			c.Capturing = false
 			must(t, op.Warm(c))
 			must(t, g.s.CopyToDevice(by, store(z.out, before)))
-			must(t, g.s.BeginCapture())
+			must(t, g.s.BeginCapture(device.CaptureThreadLocal))
 			c.Capturing = true
 			must(t, op.Launch(c))
 			c.Capturing = false
@@ -301,7 +301,7 @@ func TestSweepOnGPU(t *testing.T) {
 					calls = append(calls, c)
 				}
 				must(t, op.Warm(calls[0]))
-				must(t, g.s.BeginCapture())
+				must(t, g.s.BeginCapture(device.CaptureThreadLocal))
 				for _, c := range calls {
 					c.Capturing = true
 					must(t, op.Launch(c))

@@ -18,7 +18,7 @@ import (
 
 	"pwc/runtime/cuda/fake/ptx"
 	"pwc/runtime/cuda/internal/driver"
-	"pwc/runtime/cuda/internal/thread"
+	"pwc/runtime/internal/thread"
 )
 
 // Options describe the driver and its devices.
@@ -79,7 +79,7 @@ type context struct {
 // threadState is what the driver keeps for a thread.
 type threadState struct {
 	ctx       driver.Context
-	mode      driver.CaptureMode // exchanged; 0: that of a capture
+	mode      driver.CaptureMode // exchanged; at first global
 	capturing []*stream
 }
 
@@ -231,22 +231,41 @@ func (f *Driver) begin(call string, n need) error {
 		f.wrong("%s without a current context", call)
 		return fail(call, driver.InvalidContext)
 	}
-	if n&(needNoCapture|needNobody) != 0 && len(t.capturing) > 0 && t.mode != driver.CaptureRelaxed {
-		for _, s := range t.capturing {
-			s.capture.invalid = true
+	if n&(needNoCapture|needNobody) != 0 && t.mode != driver.CaptureRelaxed {
+		if hit := f.forbidding(t); len(hit) > 0 {
+			for _, c := range hit {
+				c.invalid = true
+			}
+			f.wrong("%s on a thread that captures, or during a global capture", call)
+			return fail(call, driver.CaptureUnsupported)
 		}
-		f.wrong("%s on a thread that captures", call)
-		return fail(call, driver.CaptureUnsupported)
 	}
 	if n&needNobody != 0 {
 		for _, other := range f.threads {
 			for _, s := range other.capturing {
-				s.capture.invalid = true
-				f.wrong("%s while another thread captures", call)
+				if s.capture.mode != driver.CaptureRelaxed {
+					s.capture.invalid = true
+					f.wrong("%s while another thread captures", call)
+				}
 			}
 		}
 	}
 	return nil
+}
+
+// forbidding returns the captures that forbid a thread unsafe calls: its own that are not
+// relaxed, and unless the thread's mode is thread-local those of others that are global.
+func (f *Driver) forbidding(t *threadState) []*recording {
+	var out []*recording
+	for _, other := range f.threads {
+		for _, s := range other.capturing {
+			m := s.capture.mode
+			if other == t && m != driver.CaptureRelaxed || other != t && m == driver.CaptureGlobal && t.mode == driver.CaptureGlobal {
+				out = append(out, s.capture)
+			}
+		}
+	}
+	return out
 }
 
 // handle returns a handle that no other object has or had.

@@ -4,17 +4,23 @@ import (
 	"slices"
 
 	"pwc/runtime/cuda/internal/driver"
-	"pwc/runtime/cuda/internal/thread"
+	"pwc/runtime/internal/thread"
 )
 
 // recording is a capture under way.
 type recording struct {
-	nodes   []op
+	graph
+	mode    driver.CaptureMode
+	streams []*stream // the first began it
 	invalid bool
+	ended   bool
 }
 
 // graph is a graph, executable or not.
-type graph struct{ nodes []op }
+type graph struct {
+	nodes []op
+	deps  [][]int // by node, those that it waits for
+}
 
 // StreamBeginCapture starts a capture of the calling thread.
 func (f *Driver) StreamBeginCapture(id driver.Stream, m driver.CaptureMode) error {
@@ -25,20 +31,17 @@ func (f *Driver) StreamBeginCapture(id driver.Stream, m driver.CaptureMode) erro
 		return err
 	}
 	s := f.byID[id]
-	if s == nil || s.capture != nil {
-		f.wrong("%s on no stream, or one that captures", call)
+	if s == nil || s.capture != nil || m < driver.CaptureGlobal || m > driver.CaptureRelaxed {
+		f.wrong("%s on no stream, or one that captures, or in mode %d", call, m)
 		return fail(call, driver.InvalidValue)
 	}
-	if m != driver.CaptureThreadLocal {
-		f.wrong("%s in mode %d", call, m)
-	}
-	s.capture = &recording{}
+	s.capture = &recording{mode: m, streams: []*stream{s}}
 	t := f.thread()
 	t.capturing = append(t.capturing, s)
 	return nil
 }
 
-// StreamEndCapture ends the capture, also if it fails.
+// StreamEndCapture ends the capture of all its streams, also if it fails.
 func (f *Driver) StreamEndCapture(id driver.Stream) (driver.Graph, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -49,24 +52,47 @@ func (f *Driver) StreamEndCapture(id driver.Stream) (driver.Graph, error) {
 		f.wrong("%s on no stream that captures", call)
 		return 0, fail(call, driver.InvalidValue)
 	}
+	c := s.capture
+	if c.streams[0] != s {
+		c.invalid = true
+		f.wrong("%s on a stream that was forked", call)
+		return 0, fail(call, driver.CaptureUnmatched)
+	}
 	at, t := f.capturing(s)
-	if at != thread.ID() {
-		s.capture.invalid = true
+	if at != thread.ID() && c.mode != driver.CaptureRelaxed {
+		c.invalid = true
 		f.wrong("%s on another thread", call)
 		return 0, fail(call, driver.CaptureWrongThread)
 	}
 	t.capturing = slices.DeleteFunc(t.capturing, func(x *stream) bool { return x == s })
-	c := s.capture
-	s.capture = nil
+	unjoined := !c.joined()
+	for _, x := range c.streams {
+		x.capture, x.tail = nil, nil
+	}
+	c.ended = true
 	switch {
 	case err != nil:
 		return 0, err
 	case c.invalid:
 		return 0, fail(call, driver.CaptureInvalidated)
+	case unjoined:
+		return 0, fail(call, driver.CaptureUnjoined)
 	}
 	g := driver.Graph(f.handle())
-	f.graphs[g] = &graph{c.nodes}
+	f.graphs[g] = &c.graph
 	return g, nil
+}
+
+// joined reports whether the stream that began the capture waited for all others, also for those
+// that did nothing since they were forked. The driver takes a stream that was joined by way of
+// another, too; package cuda joins every stream itself.
+func (c *recording) joined() bool {
+	for _, s := range c.streams[1:] {
+		if !s.joined {
+			return false
+		}
+	}
+	return true
 }
 
 // StreamAddGraph adds a copy of a graph as a node.
@@ -82,8 +108,11 @@ func (f *Driver) StreamAddGraph(id driver.Stream, g driver.Graph) error {
 		f.wrong("%s without a graph or a capture", call)
 		return fail(call, driver.InvalidValue)
 	}
-	return f.enqueue(call, id, op{kind: opGraph, node: driver.NodeGraph, graph: &graph{slices.Clone(child.nodes)}})
+	return f.enqueue(call, id, op{kind: opGraph, node: driver.NodeGraph, graph: child.clone()})
 }
+
+// clone copies what an executable graph may change.
+func (g *graph) clone() *graph { return &graph{slices.Clone(g.nodes), g.deps} }
 
 // GraphNodeTypes lists the nodes in the order of capture.
 func (f *Driver) GraphNodeTypes(g driver.Graph) ([]driver.NodeType, error) {
@@ -119,7 +148,7 @@ func (f *Driver) GraphInstantiate(g driver.Graph) (driver.GraphExec, error) {
 		return 0, fail(call, driver.InvalidHandle)
 	}
 	e := driver.GraphExec(f.handle())
-	f.execs[e] = &graph{slices.Clone(x.nodes)}
+	f.execs[e] = x.clone()
 	return e, nil
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"pwc/runtime/cuda/fake/ptx"
 	"pwc/runtime/cuda/internal/driver"
-	"pwc/runtime/cuda/internal/thread"
+	"pwc/runtime/internal/thread"
 )
 
 // Schedule decides what executes next, in any order that streams and events
@@ -92,6 +92,11 @@ type op struct {
 type record struct {
 	done bool
 	at   float64 // on the clock
+
+	// While capturing: the capture, the stream, and what waits for the event waits for.
+	capture *recording
+	stream  *stream
+	tail    []int
 }
 
 // event is an event.
@@ -108,6 +113,8 @@ type stream struct {
 	head    int
 	gone    bool // destroyed
 	capture *recording
+	tail    []int     // of the capture's nodes, those that the next one waits for
+	joined  bool      // the stream that began the capture waited for it since it recorded or waited
 	chain   ptx.Chain // of the kernels that the next operation may overlap
 }
 
@@ -206,16 +213,34 @@ func (f *Driver) execute(o *op, chain *ptx.Chain) {
 		f.clock += kernelTime
 		f.kernel(o, chain)
 	case opGraph:
-		for i := range o.graph.nodes {
-			if f.sticky != 0 {
-				return
-			}
-			f.execute(&o.graph.nodes[i], chain)
-		}
+		f.executeGraph(o.graph, chain)
 		chain.Clear()
 	case opRecord:
 		f.clock += eventTime
 		o.record.done, o.record.at = true, f.clock
+	}
+}
+
+// executeGraph executes a graph's nodes in any order that their dependencies allow.
+func (f *Driver) executeGraph(g *graph, chain *ptx.Chain) {
+	done := make([]bool, len(g.nodes))
+	var ready []int
+	for range g.nodes {
+		ready = ready[:0]
+		for i := range g.nodes {
+			if !done[i] && !slices.ContainsFunc(g.deps[i], func(d int) bool { return !done[d] }) {
+				ready = append(ready, i)
+			}
+		}
+		i := ready[0]
+		if len(ready) > 1 {
+			i = ready[f.o.Schedule.Pick(len(ready), 0)]
+		}
+		if f.sticky != 0 {
+			return
+		}
+		f.execute(&g.nodes[i], chain)
+		done[i] = true
 	}
 }
 
@@ -278,7 +303,9 @@ func (f *Driver) enqueue(call string, id driver.Stream, o op) error {
 	case s.capture.invalid:
 		return fail(call, driver.CaptureInvalidated)
 	}
-	s.capture.nodes = append(s.capture.nodes, o)
+	c := s.capture
+	c.nodes, c.deps = append(c.nodes, o), append(c.deps, s.tail)
+	s.tail, s.joined = []int{len(c.nodes) - 1}, false
 	return nil
 }
 
@@ -353,10 +380,43 @@ func (f *Driver) StreamWaitEvent(id driver.Stream, e driver.Event) error {
 		f.wrong("%s of no event", call)
 		return fail(call, driver.InvalidHandle)
 	}
-	if ev.last == nil {
+	switch s := f.byID[id]; {
+	case ev.last == nil:
 		return nil
+	case ev.last.capture != nil:
+		return f.waitCaptured(call, s, ev.last)
+	case s != nil && s.capture != nil:
+		s.capture.invalid = true
+		f.wrong("%s of a stream that captures for work outside the capture", call)
+		return fail(call, driver.CaptureIsolation)
 	}
 	return f.enqueue(call, id, op{kind: opWait, node: 6, record: ev.last})
+}
+
+// waitCaptured makes a stream part of a capture, or joins it to another stream of it.
+func (f *Driver) waitCaptured(call string, s *stream, r *record) error {
+	c := r.capture
+	switch {
+	case s == nil:
+		f.wrong("%s on no stream", call)
+		return fail(call, driver.InvalidHandle)
+	case c.ended:
+		f.wrong("%s for an event of a capture that has ended", call)
+		return fail(call, driver.InvalidValue)
+	case s.capture != nil && s.capture != c:
+		c.invalid, s.capture.invalid = true, true
+		f.wrong("%s merges two captures", call)
+		return fail(call, driver.CaptureMerge)
+	case c.invalid:
+		return fail(call, driver.CaptureInvalidated)
+	case s.capture == nil:
+		s.capture = c
+		c.streams = append(c.streams, s)
+	}
+	s.joined = false
+	r.stream.joined = s == c.streams[0]
+	s.tail = append(slices.DeleteFunc(slices.Clone(s.tail), func(i int) bool { return slices.Contains(r.tail, i) }), r.tail...)
+	return nil
 }
 
 // EventCreate makes an event.
@@ -399,6 +459,13 @@ func (f *Driver) EventRecord(e driver.Event, id driver.Stream) error {
 		return fail(call, driver.InvalidHandle)
 	}
 	ev.last, ev.queries = &record{}, 0
+	if s := f.byID[id]; s != nil && s.capture != nil {
+		if s.capture.invalid {
+			return fail(call, driver.CaptureInvalidated)
+		}
+		ev.last.capture, ev.last.stream, ev.last.tail = s.capture, s, s.tail
+		return nil
+	}
 	return f.enqueue(call, id, op{kind: opRecord, node: 7, record: ev.last})
 }
 
@@ -425,6 +492,10 @@ func (f *Driver) EventQuery(e driver.Event) (bool, error) {
 		f.wrong("%s of no event", call)
 		return false, fail(call, driver.InvalidHandle)
 	}
+	if ev.last != nil && ev.last.capture != nil {
+		f.wrong("%s of a captured event", call)
+		return false, fail(call, driver.CapturedEvent)
+	}
 	if ev.last != nil && !ev.last.done {
 		if ev.queries++; ev.queries%4 == 0 {
 			f.until(f.recorder(ev.last), func() bool { return ev.last.done })
@@ -445,6 +516,10 @@ func (f *Driver) EventSynchronize(e driver.Event) error {
 	if ev == nil {
 		f.wrong("%s of no event", call)
 		return fail(call, driver.InvalidHandle)
+	}
+	if ev.last != nil && ev.last.capture != nil {
+		f.wrong("%s of a captured event", call)
+		return fail(call, driver.CapturedEvent)
 	}
 	if r := ev.last; r != nil && !r.done {
 		f.until(f.recorder(r), func() bool { return r.done })

@@ -53,6 +53,8 @@ func Run(t *testing.T, s Suite) {
 		{"State", stateTests},
 		{"Stream", streamTests},
 		{"Capture", captureTests},
+		{"Fork", forkTests},
+		{"Template", templateTests},
 		{"Graph", graphTests},
 		{"Program", programTests},
 		{"Extern", externTests},
@@ -157,10 +159,26 @@ func (e *env) expect(what string, b device.Buffer, want []byte) {
 	}
 }
 
+// elsewhere calls f on another goroutine, and returns when it is done. f may end
+// itself by must.
+func (e *env) elsewhere(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	<-done
+}
+
 // capture records what f enqueues.
 func (e *env) capture(f func()) device.Graph {
 	e.Helper()
-	e.must(e.stream.BeginCapture())
+	return e.captureIn(device.CaptureThreadLocal, f)
+}
+
+func (e *env) captureIn(m device.CaptureMode, f func()) device.Graph {
+	e.Helper()
+	e.must(e.stream.BeginCapture(m))
 	f()
 	g, err := e.stream.EndCapture()
 	e.must(err)
@@ -170,6 +188,17 @@ func (e *env) capture(f func()) device.Graph {
 		}
 	})
 	return g
+}
+
+// capturing returns what f does while the stream captures, and drops the graph.
+func (e *env) capturing(f func() error) (err error) {
+	e.Helper()
+	e.must(e.stream.BeginCapture(device.CaptureThreadLocal))
+	err = f()
+	if g, endErr := e.stream.EndCapture(); endErr == nil {
+		e.must(g.Close())
+	}
+	return err
 }
 
 // floats encodes f32 elements.

@@ -13,6 +13,7 @@ import (
 type copyOp struct {
 	t       testing.TB
 	capture bool
+	idle    bool // it enqueues nothing
 	fail    error
 	calls   []device.OpCall
 }
@@ -38,6 +39,9 @@ func (o *copyOp) Launch(c *device.OpCall) error {
 	o.calls = append(o.calls, *c)
 	if c.Capturing != c.Stream.Capturing() {
 		o.t.Errorf("Capturing is %v on a stream where it is %v", c.Capturing, c.Stream.Capturing())
+	}
+	if o.idle {
+		return nil
 	}
 	in, out := c.Args[0].Buffer, c.Args[1].Buffer
 	if err := c.Stream.Copy(c.Scratch.Slice(0, in.Size), in); err != nil {
@@ -65,7 +69,7 @@ var externTests = map[string]func(*env){
 		if c := op.calls[0]; c.Meta != "metadata" || c.Rows != 2 || c.Stream != e.stream || len(c.Args[0].Shape) != 1 || c.Args[0].Shape[0] != 3 {
 			e.Errorf("the op was called with %+v", c)
 		}
-		e.must(e.stream.BeginCapture())
+		e.must(e.stream.BeginCapture(device.CaptureThreadLocal))
 		e.refused("capture of an op that cannot be", e.stream.Launch(l), device.ErrNotCapturable)
 		g, err := e.stream.EndCapture()
 		e.must(err)
@@ -99,7 +103,7 @@ var externTests = map[string]func(*env){
 		p := e.load(Extern, device.OpSet{ExternOp: op})
 		l := e.bind(p, 1, []device.Buffer{e.filled(floats(1))}, e.alloc(4))
 		e.refused("an op that fails", e.stream.Launch(l), sentinel)
-		e.must(e.stream.BeginCapture())
+		e.must(e.stream.BeginCapture(device.CaptureThreadLocal))
 		e.refused("an op that fails while capturing", e.stream.Launch(l), sentinel)
 		// What was recorded before the failure may spoil the capture; it ends.
 		if g, err := e.stream.EndCapture(); err == nil {

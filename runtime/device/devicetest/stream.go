@@ -99,7 +99,7 @@ var streamTests = map[string]func(*env){
 			"record":        s.Record(v),
 			"wait":          s.Wait(v),
 			"synchronize":   s.Synchronize(),
-			"begin capture": s.BeginCapture(),
+			"begin capture": s.BeginCapture(device.CaptureThreadLocal),
 			"end capture":   endErr,
 			"graph launch":  s.LaunchGraph(g),
 			"close":         s.Close(),

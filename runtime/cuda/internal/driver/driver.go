@@ -24,6 +24,7 @@ type (
 type CaptureMode int32
 
 const (
+	CaptureGlobal      CaptureMode = 0 // and on all threads that did not exchange their mode
 	CaptureThreadLocal CaptureMode = 1 // unsafe calls fail on the capturing thread
 	CaptureRelaxed     CaptureMode = 2 // none do
 )

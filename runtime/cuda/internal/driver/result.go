@@ -38,7 +38,11 @@ const (
 	SystemNotReady      Result = 802
 	CaptureUnsupported  Result = 900
 	CaptureInvalidated  Result = 901
+	CaptureMerge        Result = 902
 	CaptureUnmatched    Result = 903
+	CaptureUnjoined     Result = 904
+	CaptureIsolation    Result = 905
+	CapturedEvent       Result = 907
 	CaptureWrongThread  Result = 908
 	Unknown             Result = 999
 )
@@ -106,6 +110,14 @@ func (r Result) String() string {
 		return "STREAM_CAPTURE_UNSUPPORTED"
 	case CaptureInvalidated:
 		return "STREAM_CAPTURE_INVALIDATED"
+	case CaptureMerge:
+		return "STREAM_CAPTURE_MERGE"
+	case CaptureUnjoined:
+		return "STREAM_CAPTURE_UNJOINED"
+	case CaptureIsolation:
+		return "STREAM_CAPTURE_ISOLATION"
+	case CapturedEvent:
+		return "CAPTURED_EVENT"
 	case CaptureUnmatched:
 		return "STREAM_CAPTURE_UNMATCHED"
 	case CaptureWrongThread:
