@@ -226,10 +226,7 @@ func (s *Stream) finish() (*recording, error) {
 	}
 	raw, c, err := s.stop(b)
 	if unjoined != nil {
-		if !errors.Is(err, device.ErrDeviceLost) {
-			err = nil // the driver found the same
-		}
-		return nil, errors.Join(unjoined, c.spoiled, err, s.drop(what, raw))
+		return nil, errors.Join(unjoined, c.spoiled, s.dev.wrap(what, err), s.drop(what, raw))
 	}
 	if err == nil {
 		err = c.spoiled
@@ -286,7 +283,7 @@ func (s *Stream) stop(b *device.Branch) (driver.Graph, *capture, error) {
 }
 
 // endRaw ends a capture in the driver, even where the context is gone: the
-// thread would capture for good.
+// thread would capture for good. That streams were not joined the callers know.
 func (d *Device) endRaw(s driver.Stream) (driver.Graph, error) {
 	err := d.enter()
 	if err == nil {
@@ -294,6 +291,10 @@ func (d *Device) endRaw(s driver.Stream) (driver.Graph, error) {
 	}
 	err = d.check(err) // before other calls report the same fault
 	g, endErr := d.drv.StreamEndCapture(s)
+	var e *driver.Error
+	if errors.As(endErr, &e) && e.Result == driver.CaptureUnjoined {
+		endErr = nil
+	}
 	return g, errors.Join(err, d.check(endErr))
 }
 

@@ -98,7 +98,7 @@ func (e *event) enter(what string) error {
 	if e.closed.Load() {
 		return fmt.Errorf("cuda: %s of an event: %w", what, device.ErrClosed)
 	}
-	if err := e.dev.captures.Elsewhere(what+" of an event", ""); err != nil {
+	if err := e.dev.captures.Elsewhere(what, ""); err != nil {
 		return named(err)
 	}
 	return e.dev.enterEvent(what)

@@ -9,6 +9,7 @@
 //	of            interface        adds                                              host  CUDA
 //	Device        Reserver         address space that gets its memory later          no    yes
 //	Device        Librarian        library routines that programs name               no    yes
+//	Device        Budgeted         tells how much memory there is                   yes   no
 //	Device        LoadCompiler     tells beforehand what Load would compile          no    yes
 //	Stream        LibraryStream    a workspace for routines, and their warm-up       no    yes
 //	Stream        Tracer           reports the steps of a launch one by one          yes   yes

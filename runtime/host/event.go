@@ -17,7 +17,7 @@ func (e *event) usable(what string) error {
 	if e.closed.Load() || e.dev.shut.Load() {
 		return fmt.Errorf("host: %s of an event: %w", what, device.ErrClosed)
 	}
-	return named(e.dev.captures.Elsewhere(what+" of an event", ""))
+	return named(e.dev.captures.Elsewhere(what, ""))
 }
 
 // Query reports that the work before the event is done.

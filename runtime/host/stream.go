@@ -2,7 +2,6 @@ package host
 
 import (
 	"fmt"
-	"slices"
 
 	"pwc/program"
 	"pwc/runtime/device"
@@ -72,7 +71,7 @@ func (s *Stream) notCapturing(what string) error {
 func (s *Stream) enqueue(n node, args ...device.Buffer) error {
 	if b := s.active(); b != nil {
 		o := s.capture.op
-		o.args = slices.Clone(args)
+		o.args = append([]device.Buffer(nil), args...) // slices.Clone would let args escape, and allocate without a capture too
 		s.record(b, n, o)
 		return nil
 	}
