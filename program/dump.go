@@ -49,7 +49,11 @@ func (d *dumper) program(p *Program) {
 		if a.Mut {
 			mut = " mut"
 		}
-		d.linef("param %d %s%s %s[%s]", i, name(paramNames[:], a.Kind), mut, a.DType, dims(a.Shape))
+		generator := ""
+		if a.Generator {
+			generator = fmt.Sprintf(" generator, advances by %d", a.Advance)
+		}
+		d.linef("param %d %s%s %s[%s]%s", i, name(paramNames[:], a.Kind), mut, a.DType, dims(a.Shape), generator)
 	}
 	for i, r := range p.Results {
 		alias := ""

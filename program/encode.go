@@ -81,6 +81,8 @@ func encodeProgram(w *wire.Writer, p *Program) {
 		w.Bool(p.Mut)
 		w.U8(uint8(p.DType))
 		w.Dims(p.Shape)
+		w.Bool(p.Generator)
+		w.I64(p.Advance)
 	})
 	list(w, p.Results, func(w *wire.Writer, r *Result) {
 		w.U8(uint8(r.DType))
@@ -111,8 +113,8 @@ func decodeProgram(r *wire.Reader) *Program {
 		Target:  r.Str(),
 		Symbols: wire.List(r, 4, r.Str),
 		Guards:  wire.List(r, 19, func() Guard { return decodeGuard(r) }),
-		Params: wire.List(r, 7, func() Param {
-			return Param{Kind: ParamKind(r.U8()), Mut: r.Bool(), DType: dtype.DType(r.U8()), Shape: r.Dims()}
+		Params: wire.List(r, 16, func() Param {
+			return Param{Kind: ParamKind(r.U8()), Mut: r.Bool(), DType: dtype.DType(r.U8()), Shape: r.Dims(), Generator: r.Bool(), Advance: r.I64()}
 		}),
 		Results: wire.List(r, 13, func() Result {
 			return Result{DType: dtype.DType(r.U8()), Shape: r.Dims(), Alias: r.I32(), Same: r.I32()}

@@ -62,7 +62,7 @@ func example(t testing.TB) *program.Program {
 			{Kind: program.ParamValue, DType: dtype.BF16, Shape: shape},
 			{Kind: program.ParamWeight, DType: dtype.BF16, Shape: shape},
 			{Kind: program.ParamState, Mut: true, DType: dtype.BF16, Shape: []dim.Dim{dim.Sym("B")}},
-			{Kind: program.ParamValue, DType: dtype.F32},
+			{Kind: program.ParamValue, DType: dtype.I64, Shape: []dim.Dim{dim.Const(2)}, Generator: true, Advance: 8},
 		},
 		Results: []program.Result{
 			{DType: dtype.BF16, Shape: shape, Alias: -1, Same: -1},

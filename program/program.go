@@ -15,7 +15,7 @@ import (
 
 // FormatVersion is the version of the encoding that Encode writes and Decode
 // accepts. Any change of bytes for the same Program needs another number.
-const FormatVersion = 5
+const FormatVersion = 6
 
 // Program is one compiled piece for one shape.
 type Program struct {
@@ -60,6 +60,32 @@ type Param struct {
 	Mut   bool // the program writes it
 	DType dtype.DType
 	Shape []dim.Dim
+
+	// Generator says that the program draws random numbers from it: it is i64[2], a
+	// seed and an offset, which the program only reads. Advance is by how much the
+	// caller raises the offset for the next run, so that it draws new numbers; it is
+	// 0 for programs that only draw again what others drew.
+	Generator bool
+	Advance   int64
+}
+
+// Generator is a parameter that is the state of a random number generator.
+type Generator struct {
+	Param   int // index into Program.Params
+	Advance int64
+}
+
+// Generators returns the parameters that the program draws random numbers from, in
+// their order. Programs of one function share its generators: the offset is raised
+// once for all of them, by the largest Advance.
+func (p *Program) Generators() []Generator {
+	var out []Generator
+	for i := range p.Params {
+		if a := &p.Params[i]; a.Generator {
+			out = append(out, Generator{Param: i, Advance: a.Advance})
+		}
+	}
+	return out
 }
 
 // Result is one result. Alias >= 0: the piece returns that parameter, which is its

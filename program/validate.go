@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"pwc/ir/dim"
+	"pwc/ir/dtype"
 	"pwc/program/vec"
 )
 
@@ -69,6 +70,7 @@ func (v *validator) program() {
 		if a.Kind > ParamState || !a.DType.Valid() {
 			v.failf("parameter %d: kind %d, dtype %s", i, a.Kind, a.DType)
 		}
+		v.generator(i, &p.Params[i])
 	}
 	for i, r := range p.Results {
 		v.dims(fmt.Sprintf("result %d", i), r.Shape...)
@@ -88,6 +90,18 @@ func (v *validator) program() {
 			return
 		}
 		v.step(i, &p.Steps[i])
+	}
+}
+
+func (v *validator) generator(i int, a *Param) {
+	switch {
+	case !a.Generator && a.Advance != 0:
+		v.failf("parameter %d: no generator, but advances by %d", i, a.Advance)
+	case !a.Generator:
+	case a.Mut || a.Kind == ParamWeight || a.DType != dtype.I64 || len(a.Shape) != 1 || !a.Shape[0].Equal(dim.Const(2)):
+		v.failf("parameter %d: a generator is i64[2] that the program does not write, no weight; is %s[%s], kind %d, mut %t", i, a.DType, dims(a.Shape), a.Kind, a.Mut)
+	case a.Advance < 0:
+		v.failf("parameter %d: the generator advances by %d", i, a.Advance)
 	}
 }
 
