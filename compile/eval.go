@@ -202,6 +202,8 @@ func (f *fuser) evalNode(g *group, n *ir.Node, v ir.Value, coords []coord, emit 
 		return f.evalGather(g, n, v, coords, emit)
 	case n.Op.Name == "iota":
 		return f.evalIota(g, n, v, coords, emit)
+	case n.Op.Name == "uniform":
+		return f.evalUniform(g, n, v, coords, emit)
 	case n.Op.Name == "full":
 		return f.value(g, n.Args[0], emit), nil
 	}
@@ -389,6 +391,35 @@ func (f *fuser) evalIota(g *group, n *ir.Node, v ir.Value, coords []coord, emit 
 		return pos, nil
 	}
 	return g.add(instr{op: loop.Cast, dtype: t.DType, args: []int{pos}, origin: f.origin}), nil
+}
+
+// evalUniform computes the number of an element from its row-major index, which
+// is the address that it has in memory of its own, and from the generator's seed
+// and offset.
+func (f *fuser) evalUniform(g *group, n *ir.Node, v ir.Value, coords []coord, emit bool) (int, *miss) {
+	own := place{strides: contiguous(f.fn.Type(v).Shape)}
+	at, ok := own.address(coords)
+	if at = g.leaves(at); !ok || at.ind != nil {
+		return -1, &miss{v}
+	}
+	state := make([]int, 2)
+	for i := range state {
+		var m *miss
+		if state[i], m = f.eval(g, n.Args[0], []coord{{off: dim.Const(int64(i))}}, emit); m != nil {
+			return -1, m
+		}
+	}
+	if !emit {
+		return -1, nil
+	}
+	put := func(op loop.Op, dt dtype.DType, args ...int) int {
+		return g.add(instr{op: op, dtype: dt, args: args, origin: f.origin})
+	}
+	if k := n.Int("offset"); k > 0 {
+		state[1] = put(loop.Add, dtype.I64, state[1], f.constant(g, dtype.I64, ir.Literal{IsInt: true, Int: k}, false, true))
+	}
+	index := g.add(instr{op: loop.Iota, dtype: dtype.I64, at: at, origin: f.origin})
+	return put(loop.Philox, dtype.F32, state[0], state[1], index), nil
 }
 
 func (f *fuser) literal(g *group, info *ir.ValueInfo, emit bool) int {

@@ -66,7 +66,11 @@ func TestFold(t *testing.T) {
 				}
 			}
 		}
-		if tried < 6 { // at least the floats, each both ways
+		least := 6 // the floats, each both ways
+		if o.Name == "philox" {
+			least = 2 // i64 alone
+		}
+		if tried < least {
 			t.Errorf("%s was tried on constants %d times", o.Name, tried)
 		}
 	}

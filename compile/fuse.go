@@ -189,7 +189,7 @@ func (f *fuser) node(n *ir.Node) {
 		f.reduction(n)
 	case n.Op.Class == ir.Scan:
 		f.scan(n)
-	case n.Op.Name == "embedding", n.Op.Name == "gather":
+	case n.Op.Name == "embedding", n.Op.Name == "gather", n.Op.Name == "uniform":
 		f.deferred(n)
 	case n.Op.Class == ir.Contract:
 		f.contract(n)
@@ -301,8 +301,8 @@ func (f *fuser) computed(v ir.Value, g *group, coords []coord, i int) {
 func (f *fuser) deferred(n *ir.Node) {
 	for _, r := range n.Results {
 		st := &f.states[r]
-		st.weight, st.span, st.expensive, st.loads = 0, 1, loop.Op(n.Op.Name).Expensive(), 0
-		if n.Op.Class == ir.Pointwise || n.Op.Class == ir.Index {
+		st.weight, st.span, st.expensive, st.loads = 0, 1, loop.Op(n.Op.Name).Expensive() || n.Op.Class == ir.Draw, 0
+		if n.Op.Class == ir.Pointwise || n.Op.Class == ir.Index || n.Op.Class == ir.Draw {
 			st.weight = 1
 		}
 		for _, a := range n.Args {

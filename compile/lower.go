@@ -11,7 +11,8 @@ import (
 
 // lower replaces composite ops, and products of integers, by primitive ops.
 // Norms, softmax and rope compute in f32 and end in one cast, so that the value
-// of the graph is still rounded once.
+// of the graph is still rounded once. What remains of random numbers is draws of
+// f32, at the offsets that the function gave them.
 func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	var refused *nodeError
 	lowered, err := ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
@@ -26,6 +27,10 @@ func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 			out = l.layerNorm()
 		case n.Op.Name == "rope":
 			out = l.rope()
+		case n.Op.Name == "dropout":
+			out = l.dropout()
+		case n.Op.Name == "uniform" && rw.Old().Type(n.Results[0]).DType != dtype.F32:
+			out = l.narrowUniform()
 		case n.Op.Name == "matmul" && !rw.Old().Type(n.Args[0]).DType.Float():
 			if terms := l.terms(); refused == nil && !counts(m, terms) {
 				refused = &nodeError{originOf(n), fmt.Sprintf("matmul: the sums have %s terms, which is more than an int64 can count", terms)}
@@ -161,6 +166,36 @@ func (l lowering) rope() ir.Value {
 		return turned[0]
 	}
 	return l.op("concat", turned, ir.IntAttr("axis", 2))
+}
+
+// uniform draws numbers of f32 where the node draws.
+func (l lowering) uniform(generator ir.Value) ir.Value {
+	shape := l.Old().Type(l.n.Results[0]).Shape
+	return l.op("uniform", []ir.Value{generator}, ir.DimsAttr("shape", shape...), ir.DTypeAttr(dtype.F32), l.attr("offset"), l.attr("redraw"))
+}
+
+// narrowUniform keeps as many of the highest bits of a number as the dtype's
+// significand has: every step is exact.
+func (l lowering) narrowUniform() ir.Value {
+	steps := 1.0 / (1 << 8)
+	if l.Old().Type(l.n.Results[0]).DType == dtype.F16 {
+		steps = 1.0 / (1 << 11)
+	}
+	u := l.binary("mul", l.uniform(l.arg(0)), l.Float(1/steps))
+	return l.narrow(l.binary("mul", l.unary("floor", u), l.Float(steps)))
+}
+
+// dropout compares in f32 and scales in f32, which is what its result is defined
+// by; p of 1 drops all, and has no scale.
+func (l lowering) dropout() ir.Value {
+	p := l.attr("p").Float
+	scale := 0.0
+	if p < 1 {
+		scale = float64(float32(1 / (1 - p)))
+	}
+	keep := l.op("compare", []ir.Value{l.uniform(l.arg(1)), l.Float(1 - p)}, ir.EnumAttr("dir", "lt"))
+	x := l.narrow(l.binary("mul", l.wide(l.arg(0)), l.Float(scale)))
+	return l.op("where", []ir.Value{keep, x, l.Float(0)})
 }
 
 // terms is how many products a matmul adds up in all of its result.

@@ -83,6 +83,16 @@ func opCases(t *testing.T) map[string][]opCase {
 	c["softmax"] = append(c["softmax"], opCase{shapes: [][]string{x}, apply: op("softmax"), mild: true})
 	c["cumsum"] = append(c["cumsum"], opCase{shapes: [][]string{x}, apply: op("cumsum", axis(-1)), mild: true})
 	c["topk"] = []opCase{{shapes: [][]string{sh("N", "7")}, apply: op("topk", ir.IntAttr("k", 3))}, {shapes: [][]string{sh("9")}, apply: op("topk", ir.IntAttr("k", 9))}}
+	for _, extents := range [][]string{sh("N", "4"), sh("N", "3"), sh("2", "N"), sh("7"), nil} {
+		c["uniform"] = append(c["uniform"], opCase{shapes: [][]string{sh("1")}, apply: func(fb *ir.FuncBuilder, x []ir.Value) []ir.Value {
+			return fb.Op("uniform", []ir.Value{fb.Param("", ir.GeneratorType)}, shape(extents...), ir.DTypeAttr(fb.Type(x[0]).DType), ir.IntAttr("offset", 8))
+		}})
+	}
+	for _, p := range []float64{0, 0.1, 0.5, 1} {
+		c["dropout"] = append(c["dropout"], opCase{shapes: [][]string{sh("N", "20")}, apply: func(fb *ir.FuncBuilder, x []ir.Value) []ir.Value {
+			return fb.Op("dropout", []ir.Value{x[0], fb.Param("", ir.GeneratorType)}, ir.FloatAttr("p", p))
+		}})
+	}
 	eps := ir.FloatAttr("eps", 1e-5)
 	c["rms_norm"] = []opCase{{shapes: [][]string{x, sh("5")}, apply: op("rms_norm", eps), calm: true}, {shapes: [][]string{x, sh("5")}, apply: op("rms_norm", eps), mild: true}}
 	c["layer_norm"] = []opCase{{shapes: [][]string{x, sh("5"), sh("5")}, apply: op("layer_norm", eps), calm: true}}
@@ -198,7 +208,7 @@ func TestOps(t *testing.T) {
 				tried++
 				for _, n := range []int64{0, 1, 3, 20} {
 					b := caseInputs(t, m, c, n, i)
-					if err := check(m, compile.Shape{}, compile.Options{}, b, o.Class == ir.Pointwise); err != nil {
+					if err := check(m, compile.Shape{}, compile.Options{}, b, o.Class == ir.Pointwise || o.Class == ir.Draw); err != nil {
 						t.Errorf("%s of %s, case %d, N = %d: %v\n%s", o.Name, dt, i, n, err, ir.Print(m))
 						break
 					}

@@ -172,6 +172,8 @@ func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.P
 		ops[i] = n.Name()
 	}
 	named := returnedAs(fn)
+	drawn := make(advances)
+	drawn.add(m, fn)
 	text := func() string {
 		if p.o.Dump == nil {
 			return ""
@@ -208,6 +210,7 @@ func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.P
 					return nil, fmt.Errorf("after pass %s: %w", u.Name, err)
 				}
 				fn = next
+				drawn.add(m, fn)
 				p.dump(u.Name, text())
 			}
 		case "fuse":
@@ -225,7 +228,12 @@ func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.P
 		case "beside":
 			steps = beside(steps, b)
 		case "emit":
-			return emit(ctx, m, fused, steps, b)
+			prog, err := emit(ctx, m, fused, steps, b)
+			if err != nil {
+				return nil, err
+			}
+			drawn.declare(prog)
+			return prog, nil
 		default:
 			next, err := rewrite(info.Name, m, fn) // verified by ir.Rewrite
 			if err != nil {

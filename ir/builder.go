@@ -247,6 +247,7 @@ type FuncBuilder struct {
 	weights map[int]Value
 	states  map[int]Value
 	latest  []Value // by value: the newest version of its storage (for a base), NoValue: itself
+	draws   draws
 	loc     string
 	pos     Pos
 }
@@ -418,8 +419,12 @@ func (fb *FuncBuilder) emit(op *Op, ext *Extern, args []Value, attrs []Attr, res
 			n.Args[i] = fb.Literal(info.Literal) // used before, among operands of another dtype perhaps
 		}
 	}
+	n.Attrs = fb.draws.place(fb.f, n, attrs)
 	types, errs := inferNode(fb.f, n, results, fb.b.bounds)
 	errs = append(errs, writeErrors(fb.f, n)...)
+	if len(errs) == 0 {
+		errs = fb.draws.add(fb.f, n, types)
+	}
 	for _, e := range errs {
 		fb.Errorf("%s", e)
 	}

@@ -68,6 +68,18 @@ unknown op "foo"
 extern op "a::none" is not declared
 split does not have one result`},
 
+	{"draws", func() error {
+		return inFunc(func(b *ir.Builder, fb *ir.FuncBuilder) {
+			g, m := fb.Param("g", ir.GeneratorType), fb.MutParam("m", ir.GeneratorType)
+			shape, dt := ir.IntsAttr("shape", 2), ir.DTypeAttr(dtype.F32)
+			fb.Op1("neg", []ir.Value{g})
+			fb.Op1("uniform", []ir.Value{g}, shape, dt)
+			fb.Op1("uniform", []ir.Value{g}, shape, dt, ir.IntAttr("offset", 0))
+			fb.Op1("uniform", []ir.Value{m}, shape, dt)
+		})
+	}, `uniform: offset 0 is that of uniform, node 1; leave the offset out, or write redraw=true to draw the same numbers again
+uniform: the generator must be a parameter that is not mut, or a state that the function does not write`},
+
 	{"attributes", func() error {
 		return inFunc(func(b *ir.Builder, fb *ir.FuncBuilder) {
 			x := fb.Param("x", f32(4))

@@ -23,7 +23,7 @@ var chunkAround = map[string][2]string{
 	"declarations.ir": {`pwc 1 module "m" {`, `}`},
 	"statements.ir": {`pwc 1 module "m" { sym N in [1, 64] batch sym Z in [0, 64]` +
 		` op "ns::w"(tensor, mut tensor) op "ns::r"(tensor) -> (tensor) op "ns::two"(mut tensor, mut tensor)` +
-		` weight @w : f32[4] weight @f8 : f8e4m3[2] weight @u4 : u4[2] state @s : f32[2, 4]` +
+		` weight @w : f32[4] weight @f8 : f8e4m3[2] weight @u4 : u4[2] state @s : f32[2, 4] weight @rngw : i64[2] state @rng : i64[2] state @rng2 : i64[2] state @rng3 : i64[2]` +
 		` func @f(%x: f32[N, 4], %x2: f32[N, 5], %x3: f32[N, 1, 2], %h2: f16[N, 4], %i: i32[N], %i2: i32[N, 2], %i4: i32[4],` +
 		` %b1: bool[N], %b2: bool[2, 2], %m: mut f32[N, 4], %m2: f32[N, 4], %v: f32[3], %one: f32[1, 4], %nn: f32[N, N], %zero: f32[Z], %sc: f32[], %k1: f32[2, 4, 4], %k2: f32[3, 4, 4]) {`, `} }`},
 }

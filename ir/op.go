@@ -13,7 +13,7 @@ type Effects uint8
 const (
 	Write  Effects = 1 << iota // writes an operand
 	Alias                      // the planner may let the result share the operand's storage
-	Random                     // results differ from call to call
+	Random                     // results differ from call to call, or are random numbers
 	Host                       // reads or changes host state
 )
 
@@ -30,6 +30,7 @@ const (
 	Creation               // makes a tensor from nothing
 	Scan                   // cumsum: a running reduction
 	Select                 // argmax, topk: results are positions
+	Draw                   // random numbers
 	Call                   // an extern op
 )
 
@@ -40,6 +41,8 @@ type Operand struct {
 	Optional bool // may be left out (at the end only)
 	Variadic bool // one or more (the last only)
 	Literal  bool // a literal may stand here
+
+	Generator bool // the state of a random number generator: the node draws from it
 }
 
 // AttrSpec describes one attribute of an op.
@@ -109,6 +112,10 @@ var (
 	xOperand    = Operand{Name: "x"}
 	idxOperand  = Operand{Name: "index"}
 	stepDefault = IntAttr("step", 1)
+
+	generatorOperand = Operand{Name: "generator", Generator: true}
+	offsetSpec       = AttrSpec{Name: "offset", Kind: AttrDim, Doc: "place among the draws of the function, a multiple of 4; left out, the next free one is written in"}
+	redrawSpec       = AttrSpec{Name: "redraw", Kind: AttrBool, Default: ptr(BoolAttr("redraw", false)), Doc: "draws again what another node or function drew at that offset"}
 )
 
 var opTable = []*Op{
@@ -156,6 +163,9 @@ var opTable = []*Op{
 		Doc: "min(max(x, lo), hi); NaN stays NaN", infer: arith},
 	{Name: "cast", Class: Pointwise, Operands: []Operand{xOperand}, Attrs: []AttrSpec{dtypeSpec}, Results: 1,
 		Doc: "to another dtype: to floats rounds to nearest even, float to integer truncates, saturates and sends NaN to 0, integers wrap, to bool is x != 0", infer: inferCast},
+
+	{Name: "philox", Class: Pointwise, Operands: []Operand{{Name: "seed", Literal: true}, {Name: "offset", Literal: true}, {Name: "index", Literal: true}}, Results: 1,
+		Doc: "number index of the sequence that seed and offset name: i64 to f32, a multiple of 2^-24 in [0, 1); Philox4x32-10 (Salmon et al., SC 2011), see Random numbers", infer: inferPhilox},
 
 	// Reductions. An empty sum is 0, an empty prod 1, an empty mean NaN; max and min of nothing are -inf and +inf or the integer's limits.
 	reduction("sum", "sum over axes; bf16 and f16 accumulate in f32, integers wrap", inferReduce),
@@ -214,6 +224,13 @@ var opTable = []*Op{
 	{Name: "empty", Class: Creation, Attrs: []AttrSpec{shapeSpec, dtypeSpec}, Results: 1, Doc: "memory to be written; reading an element that was not is undefined", infer: inferEmpty},
 	{Name: "empty_like", Class: Creation, Operands: []Operand{xOperand}, Results: 1, Doc: "memory of x's type, to be written; x itself is not read", infer: inferEmptyLike},
 	{Name: "const", Class: Creation, Attrs: []AttrSpec{{Name: "values", Kind: AttrFloats, Doc: "the elements, rounded once to dtype"}, dtypeSpec}, Results: 1, Doc: "a vector of literals", infer: inferConst},
+
+	// Random numbers. A draw is a function of the generator's seed and offset, of its own offset and of the element's row-major index.
+	{Name: "uniform", Class: Draw, Operands: []Operand{generatorOperand}, Attrs: []AttrSpec{shapeSpec, dtypeSpec, offsetSpec, redrawSpec}, Effects: Random, Results: 1,
+		Doc: "random numbers of [0, 1): the highest 24, 11 or 8 bits of a word for f32, f16 or bf16, times 2^-24, 2^-11 or 2^-8", infer: inferUniform},
+	{Name: "dropout", Class: Draw, Operands: []Operand{xOperand, generatorOperand}, Effects: Random, Results: 1,
+		Attrs: []AttrSpec{{Name: "p", Kind: AttrFloat, Doc: "the probability that an element becomes 0"}, offsetSpec, redrawSpec},
+		Doc:   "x*s where the f32 uniform number of the element is less than 1-p, else 0; s is 1/(1-p) rounded to f32, or 0 if p is 1, and the product is rounded to f32 and then to x's dtype", infer: inferDropout},
 
 	{Name: "call", Class: Call, Operands: []Operand{{Name: "x", Variadic: true}}, Results: -1, Doc: "an extern op, by its declared name", infer: nil},
 }

@@ -20,6 +20,7 @@ func Rewrite(m *Module, f *Func, visit func(rw *Rewriter, i int, n *Node)) (*Fun
 	for i := range rw.to {
 		rw.to[i] = NoValue
 	}
+	rw.draws.reserve(f)
 	for _, p := range f.Params {
 		info := f.Values[p]
 		rw.SetPos(info.Pos)

@@ -25,6 +25,7 @@ type verifier struct {
 	symbols map[string]dim.Interval
 	latest  []Value // by base: newest version so far
 	defined []bool  // by value
+	draws   draws
 	errs    ErrorList
 }
 
@@ -193,6 +194,9 @@ func (v *verifier) types(i int, n *Node) bool {
 	}
 	if len(msgs) > 0 {
 		return false
+	}
+	for _, s := range v.draws.add(v.f, n, types) {
+		v.report(i, "%s", s)
 	}
 	if !slices.EqualFunc(types, stated, Type.Equal) {
 		v.report(i, "%s has results %v, its operands give %v", n.Name(), stated, types)

@@ -243,6 +243,7 @@ func (e *emitter) columns(list []loop.Instr, s *site) {
 	move := e.moves(list)
 	vectors := e.vectors(list, s)
 	e.scanColumns(list, s, vectors)
+	runs := e.philoxRuns(list, s)
 	outs := make([]string, len(list))
 	loops := false
 	for n, in := range list {
@@ -282,7 +283,11 @@ func (e *emitter) columns(list []loop.Instr, s *site) {
 					e.line("%s[j] = %s;", outs[n], e.stored(in))
 				}
 			default:
-				e.compute(in, s, "j")
+				if x, ok := runs[in.Dst]; ok {
+					e.define(in, x+"[j]")
+				} else {
+					e.compute(in, s, "j")
+				}
 			}
 		}
 		e.close()
@@ -307,6 +312,49 @@ func (e *emitter) columns(list []loop.Instr, s *site) {
 			s.keep(in, outs[n])
 		}
 	}
+}
+
+// philoxRuns writes the random numbers of neighbouring columns whose indices are
+// neighbours, too, from a multiple of the width on, so that a block of the generator
+// is computed once, and returns the names.
+func (e *emitter) philoxRuns(list []loop.Instr, s *site) map[loop.Value]string {
+	out := make(map[loop.Value]string)
+	index := make(map[loop.Value]*loop.Access)
+	for _, in := range list {
+		if in.Op == loop.Iota && isConst(inner(in.Access), 1) && aligned(in.Access, s.width) {
+			index[in.Dst] = in.Access
+		}
+		if in.Op != loop.Philox {
+			continue
+		}
+		a, ok := index[in.Args[2]]
+		if !ok || !e.sameForRow(in.Args[0]) || !e.sameForRow(in.Args[1]) {
+			continue
+		}
+		name := "u" + strconv.Itoa(int(in.Dst))
+		e.line("const vec<float, %d> %s = %s<%d>(%s, %s, %s);", s.width, name, e.use("philox_run"), s.width, e.value(in.Args[0]), e.value(in.Args[1]), e.address(a, s, ""))
+		out[in.Dst] = name
+	}
+	return out
+}
+
+// sameForRow reports whether a value is known before the columns are visited.
+func (e *emitter) sameForRow(v loop.Value) bool {
+	_, known := e.known[v]
+	return known || e.k.Values[v].Row
+}
+
+// aligned reports whether an access without an indirect part is at a multiple of v
+// wherever the first of v neighbouring columns is.
+func aligned(a *loop.Access, v int) bool {
+	ok := a.Index == nil && multiple(a.Offset, v)
+	for _, d := range a.Rows {
+		ok = ok && multiple(d, v)
+	}
+	for _, d := range a.Cols[:max(len(a.Cols)-1, 0)] {
+		ok = ok && multiple(d, v)
+	}
+	return ok
 }
 
 // vectors writes the loads of neighbouring elements, and of what is the same for all

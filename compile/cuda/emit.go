@@ -81,7 +81,7 @@ func (s *source) emitter(k *loop.Kernel) *emitter {
 // isNumber reports whether an instruction's result is known not to be NaN.
 func (e *emitter) isNumber(in loop.Instr) bool {
 	switch {
-	case !e.k.Values[in.Dst].DType.Float():
+	case !e.k.Values[in.Dst].DType.Float(), in.Op == loop.Philox:
 		return true
 	case in.Op == loop.Const:
 		return in.Float == in.Float

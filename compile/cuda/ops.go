@@ -30,12 +30,12 @@ var intOps = map[loop.Op]string{
 	loop.Neg: "0 - ($U)$0", loop.Abs: "$0 < 0 ? 0 - ($U)$0 : ($U)$0", loop.Sign: "($0 > 0) - ($0 < 0)", loop.Relu: "$0 > 0 ? $0 : 0", loop.Not: "~$0",
 	loop.Add: "($U)$0 + ($U)$1", loop.Sub: "($U)$0 - ($U)$1", loop.Mul: "($U)$0 * ($U)$1",
 	loop.Div: "quotient<$T>($0, $1)", loop.Rem: "remainder_of<$T>($0, $1)", loop.Maximum: "$0 > $1 ? $0 : $1", loop.Minimum: "$0 < $1 ? $0 : $1",
-	loop.And: "$0 & $1", loop.Or: "$0 | $1", loop.Xor: "$0 ^ $1",
+	loop.And: "$0 & $1", loop.Or: "$0 | $1", loop.Xor: "$0 ^ $1", loop.Philox: "philox($0, $1, $2)",
 	loop.Eq: "$0 == $1", loop.Ne: "$0 != $1", loop.Lt: "$0 < $1", loop.Le: "$0 <= $1", loop.Gt: "$0 > $1", loop.Ge: "$0 >= $1",
 }
 
 // opHelpers are the helpers of the expressions above. It is never written.
-var opHelpers = []string{"sign", "relu", "sigmoid", "silu", "gelu", "gelu_tanh", "max_nan", "min_nan", "quotient", "remainder_of"}
+var opHelpers = []string{"sign", "relu", "sigmoid", "silu", "gelu", "gelu_tanh", "max_nan", "min_nan", "quotient", "remainder_of", "philox"}
 
 // expression returns the C expression of a pointwise instruction over the given
 // operands, of type valueType of the result's dtype.

@@ -26,7 +26,7 @@ var pointwise = map[loop.Op]selection{
 	"and": {i: vec.OpAnd}, "or": {i: vec.OpOr}, "xor": {i: vec.OpXor},
 	loop.Eq: {f: vec.OpEq, i: vec.OpEqI}, loop.Ne: {f: vec.OpNe, i: vec.OpNeI}, loop.Lt: {f: vec.OpLt, i: vec.OpLtI},
 	loop.Le: {f: vec.OpLe, i: vec.OpLeI}, loop.Gt: {f: vec.OpGt, i: vec.OpGtI}, loop.Ge: {f: vec.OpGe, i: vec.OpGeI},
-	loop.CumSum: {f: vec.OpCumSum, i: vec.OpCumSumI},
+	loop.CumSum: {f: vec.OpCumSum, i: vec.OpCumSumI}, loop.Philox: {i: vec.OpPhilox},
 }
 
 // reductions is the same for reductions. Those of integers that need it get

@@ -55,6 +55,9 @@ const (
 	And     Op = "and"
 	Or      Op = "or"
 	Xor     Op = "xor"
+
+	// Philox is a random number: of i64 the seed, the offset and the index.
+	Philox Op = "philox"
 )
 
 // Reduces reports whether o turns columns into a row value.
@@ -111,7 +114,7 @@ func ThroughOdd(from, to dtype.DType) bool {
 // computing it twice is worse than storing it.
 func (o Op) Expensive() bool {
 	switch o {
-	case "exp", "log", "sin", "cos", "tanh", "erf", "sigmoid", "silu", "gelu", "gelu_tanh", "pow", Rem:
+	case "exp", "log", "sin", "cos", "tanh", "erf", "sigmoid", "silu", "gelu", "gelu_tanh", "pow", Rem, Philox:
 		return true
 	}
 	return false

@@ -41,6 +41,10 @@ func (g *generator) declare() {
 	for i := range states {
 		g.b.State("s"+strconv.Itoa(i), ir.TypeOf(dt, dim.Const(4), width))
 	}
+	draws := g.allowed("uniform") || g.allowed("dropout")
+	if draws {
+		g.b.State("rng", ir.GeneratorType)
+	}
 	if g.o.Odd {
 		g.declareOdd()
 	}
@@ -82,6 +86,9 @@ func (g *generator) declare() {
 	}
 	if pdt, ok := g.dtype(dtype.DType.Int); ok {
 		param("ids", ir.TypeOf(pdt, g.n))
+	}
+	if draws {
+		g.rngs = append(g.rngs, g.fb.Param("rng", ir.GeneratorType), g.fb.State("rng"))
 	}
 	for i := range weights {
 		input(g.fb.Weight("w"+strconv.Itoa(i)), false)

@@ -47,6 +47,7 @@ type exactGenerator struct {
 	r      Source
 	fb     *ir.FuncBuilder
 	n, m   dim.Dim
+	rng    ir.Value
 	pool   []ir.Value
 	memory []ir.Value // of the pool, what may be written
 }
@@ -65,7 +66,8 @@ func Exact(r Source, maxOps int) *ir.Module {
 	for range 2 + r.Intn(5) {
 		g.pool = append(g.pool, g.fb.Param("", ir.TypeOf(g.dtype(), g.shape()...)))
 	}
-	g.pool = append(g.pool, g.fb.Param("", ir.TypeOf(dtype.I32, g.n)), g.fb.Param("", ir.TypeOf(dtype.F32, g.n, dim.Const(4))))
+	g.rng = g.fb.Param("", ir.GeneratorType)
+	g.pool = append(g.pool, g.rng, g.fb.Param("", ir.TypeOf(dtype.I32, g.n)), g.fb.Param("", ir.TypeOf(dtype.F32, g.n, dim.Const(4))))
 	if r.Intn(3) == 0 {
 		p := g.fb.MutParam("", ir.TypeOf(dtype.F32, dim.Const(6), dim.Const(4)))
 		g.pool, g.memory = append(g.pool, p), append(g.memory, p)
@@ -193,7 +195,7 @@ func (g *exactGenerator) step() {
 	axis := int64(g.r.Intn(max(t.Rank(), 1)))
 	at := ir.IntAttr("axis", axis)
 	keep := ir.BoolAttr("keepdims", g.r.Intn(2) == 0)
-	switch g.r.Intn(22) {
+	switch g.r.Intn(24) {
 	case 0, 1:
 		g.op(g.one("neg", "abs", "sign", "relu", "floor", "ceil", "round", "not"), []ir.Value{x})
 	case 2, 3:
@@ -238,7 +240,25 @@ func (g *exactGenerator) step() {
 		g.pool, g.memory = append(g.pool, dst), append(g.memory, dst)
 	case 21:
 		g.write()
+	case 22:
+		g.draw(x)
+	case 23:
+		seed := g.pick(func(t ir.Type) bool { return t.DType == dtype.I64 })
+		if seed != ir.NoValue {
+			g.op("philox", []ir.Value{seed, g.partner(seed), g.partner(seed)})
+		}
 	}
+}
+
+// draw adds random numbers of any shape, or drops some of x.
+func (g *exactGenerator) draw(x ir.Value) {
+	if dt := g.fb.Type(x).DType; dt.Float() && g.r.Intn(2) == 0 {
+		p := []float64{0, 0.1, 0.5, 1}[g.r.Intn(4)]
+		g.pool = append(g.pool, g.fb.Op1("dropout", []ir.Value{x, g.rng}, ir.FloatAttr("p", p)))
+		return
+	}
+	dt := []dtype.DType{dtype.F32, dtype.F16, dtype.BF16}[g.r.Intn(3)]
+	g.pool = append(g.pool, g.fb.Op1("uniform", []ir.Value{g.rng}, ir.DimsAttr("shape", g.shape()...), ir.DTypeAttr(dt)))
 }
 
 // arithmetic adds an op of which an f32 result has one rounding. Literals that

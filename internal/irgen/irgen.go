@@ -176,6 +176,8 @@ type generator struct {
 	fb   *ir.FuncBuilder
 	n    dim.Dim
 	ops  []string
+	rngs []ir.Value // generators
+	drew []int      // nodes that draw
 	pool []*value
 	odd  int // names given so far
 }

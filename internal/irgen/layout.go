@@ -214,6 +214,11 @@ func (g *generator) create(name string) {
 		if hi <= 100 {
 			g.emit(name, nil, value{max: hi, exact: true, whole: true}, ir.DTypeAttr(dt), g.axisAttr(axis, len(s)), ir.DimsAttr("shape", s...))
 		}
+	case "uniform":
+		dt, ok := g.dtype(dtype.DType.Float)
+		if ok {
+			g.draw(name, nil, ir.Type{Shape: s}.Elements(), value{max: 1, exact: true}, ir.DTypeAttr(dt), ir.DimsAttr("shape", s...))
+		}
 	case "const":
 		dt, ok := g.dtype(func(dtype.DType) bool { return true })
 		if !ok {

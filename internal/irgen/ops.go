@@ -47,8 +47,12 @@ func (g *generator) op(name string) {
 		g.memory(name)
 	case "reshape", "transpose", "broadcast_to", "slice", "split", "concat", "pad":
 		g.layout(name)
-	case "iota", "full", "const":
+	case "iota", "full", "const", "uniform":
 		g.create(name)
+	case "dropout":
+		g.dropout()
+	case "philox":
+		g.philox()
 	}
 }
 

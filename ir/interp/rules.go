@@ -44,6 +44,7 @@ var rules = map[string]rule{
 	"where":   whereRule,
 	"clamp":   clampRule,
 	"cast":    castRule,
+	"philox":  philoxRule,
 
 	// Reductions, scans and selections.
 	"sum":    sumRule,
@@ -80,6 +81,10 @@ var rules = map[string]rule{
 	"split":        splitRule,
 	"concat":       concatRule,
 	"pad":          padRule,
+
+	// Random numbers.
+	"uniform": uniformRule,
+	"dropout": dropoutRule,
 
 	// Creation.
 	"iota":       iotaRule,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"pwc/ir"
+	"pwc/ir/dim"
 )
 
 // rule returns why n does not keep the invariant, or "". Operands have it. The
@@ -34,6 +35,8 @@ func (c *checker) rule(n *ir.Node) string {
 		return c.last(n, "reduces")
 	case "rope":
 		return c.rope(n)
+	case "uniform", "dropout":
+		return c.draw(n)
 	case "matmul", "linear":
 		return c.contract(n)
 	case "linear_select":
@@ -268,6 +271,19 @@ func (c *checker) call(n *ir.Node) string {
 	for _, r := range n.Results {
 		if c.axis(r) >= 0 {
 			return "it makes rows, and only an op declared split promises to keep them apart"
+		}
+	}
+	return ""
+}
+
+// draw requires rows along the first axis that is not 1: an element's number goes
+// by its row-major index, which padded rows must not move.
+func (c *checker) draw(n *ir.Node) string {
+	shape := c.f.Values[n.Results[0]].Type.Shape
+	axis := c.axis(n.Results[0])
+	for i := range max(axis, 0) {
+		if !shape[i].Equal(dim.Const(1)) {
+			return fmt.Sprintf("random numbers go by the element's index, which the number of rows in axis %d changes", axis)
 		}
 	}
 	return ""

@@ -27,7 +27,7 @@ module "case" {
   weight @table : f32[100, 4]
   state @kv : f32[B, 8]
   func @f(%%x: f32[N, 8], %%y: f32[N, 8], %%h: f32[N, 4, 8], %%g: f32[12*N, 4], %%v: f32[N], %%ids: i32[N], %%slots: i32[N],
-      %%u: f32[8, 8], %%four: f32[4, 8], %%k: i32[4], %%m: f32[M, 8], %%c: f32[N, 4], %%own: mut f32[N, 8]) -> (%s) {
+      %%u: f32[8, 8], %%four: f32[4, 8], %%k: i32[4], %%m: f32[M, 8], %%c: f32[N, 4], %%own: mut f32[N, 8], %%rng: i64[2]) -> (%s) {
     %s
   }
 }
@@ -196,6 +196,18 @@ var cases = []struct{ name, body, returns, types, want string }{
 	{"pad rows by a symbol", "%r = pad(%x, 0, low=[0, 0], high=[H, 0])", "%u", "f32[8, 8]", "pad mixes rows"},
 	{"pad rows by as many", "%r = pad(%x, 0, low=[N, 0], high=[0, 0])", "%r", "f32[2*N, 8]", "how much it adds moves"},
 	{"pad uniform by rows", "%z = full(0, shape=[0, 8], dtype=f32)\n%r = pad(%z, 0, low=[0, 0], high=[N, 0])", "%r", "f32[N, 8]", "how much it adds moves"},
+
+	// Random numbers.
+	{"uniform of rows", "%r = uniform(%rng, shape=[N, 8], dtype=f32)", "%r", "f32[N, 8]", ""},
+	{"uniform of groups", "%a = uniform(%rng, shape=[1, 3*N, 2], dtype=bf16)\n%r = reshape(%a, shape=[N, 6])", "%r", "bf16[N, 6]", ""},
+	{"uniform of columns", "%a = uniform(%rng, shape=[2, N], dtype=f32)\n%r = transpose(%a, perm=[1, 0])", "%r", "f32[N, 2]",
+		"uniform mixes rows of N: random numbers go by the element's index, which the number of rows in axis 1 changes"},
+	{"uniform of none", "%r = uniform(%rng, shape=[8], dtype=f16)", "%r", "f16[8]", ""},
+	{"dropout of rows", "%r = dropout(%x, %rng, p=0.5)", "%r", "f32[N, 8]", ""},
+	{"dropout of columns", "%a = transpose(%x, perm=[1, 0])\n%b = dropout(%a, %rng, p=0.5)\n%r = transpose(%b, perm=[1, 0])", "%r", "f32[N, 8]",
+		"dropout mixes rows of N: random numbers go by the element's index"},
+	{"dropout of mixed", "%a = cumsum(%x, axis=0)\n%r = dropout(%a, %rng, p=0.5)", "%r", "f32[N, 8]", "cumsum mixes rows"},
+	{"philox", "%i = iota(shape=[N, 2], dtype=i64, axis=1)\n%r = philox(%i, 4, %i)", "%r", "f32[N, 2]", ""},
 
 	// Creation.
 	{"iota along rows", "%r = iota(shape=[N, 2], dtype=i32)", "%r", "i32[N, 2]", ""},

@@ -142,4 +142,5 @@ var opInfos = [opCount]OpInfo{
 	OpCumSumI: {Name: "cumsumi", Dst: I, A: I, Place: InBody, Scan: true},
 
 	OpItoFOdd: {Name: "itof.odd", Dst: F, A: I, Place: anywhere},
+	OpPhilox:  {Name: "philox", Dst: F, A: I, B: I, C: I, Place: anywhere},
 }

@@ -115,6 +115,7 @@ const (
 
 	// What was added later stands last: numbers of ops are in encoded kernels.
 	OpItoFOdd // F[Dst] = I[A] rounded to odd: what is no float32 becomes the neighbour whose last bit is set. Rounded to bf16 after it, I[A] is rounded once
+	OpPhilox  // F[Dst] = the random number of seed I[A], offset I[B] and index I[C]: see package internal/philox
 
 	opCount
 )

@@ -1,0 +1,79 @@
+package cuda_test
+
+import (
+	"context"
+	"math/rand"
+	"strings"
+	"testing"
+
+	"pwc/compile"
+	"pwc/internal/oracle"
+	"pwc/ir"
+	"pwc/ir/dim"
+)
+
+// TestDeviceDraws holds random numbers of a GPU to the interpreter's bits, compiled
+// for one size and for all.
+func TestDeviceDraws(t *testing.T) {
+	g := openDevice(t)
+	modules, err := oracle.Draws()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range modules {
+		t.Run(name, func(t *testing.T) {
+			for i, n := range []int64{3, 18} {
+				shape := compile.Shape{}
+				if i == 1 {
+					shape.Ranges = map[string]dim.Interval{"N": {Lo: n, Hi: n}}
+				}
+				in, err := oracle.DrawInputs(rand.New(rand.NewSource(n)), m, n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, err := oracle.Interpret(context.Background(), m, in.Clone())
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, err := compile.Compile(context.Background(), m, shape, g.backend, compile.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := g.run(p, m, in.Clone())
+				if err == nil {
+					err = oracle.SameBits(got.results, want)
+				}
+				if err != nil {
+					t.Fatalf("N = %d: %v\n%s", n, err, p)
+				}
+			}
+		})
+	}
+}
+
+// TestDrawsOfNeighbours pins that neighbouring columns share the blocks of the
+// generator where their indices are known to start at a multiple of the width, and
+// that otherwise each column computes its own.
+func TestDrawsOfNeighbours(t *testing.T) {
+	for _, c := range []struct {
+		body string
+		runs int
+	}{
+		{"%r = dropout(%x, %g, p=0.1)", 1},
+		{"%a = uniform(%g, shape=[N, 67], dtype=f32)\n%b = slice(%a, axis=1, start=1, end=65)\n%r = mul(%b, %x)", 0},
+		{"%a = uniform(%g, shape=[64, N], dtype=f32)\n%b = transpose(%a, perm=[1, 0])\n%r = mul(%b, %x)", 0},
+	} {
+		m, err := ir.Parse("test.ir", []byte("pwc 1\nmodule \"m\" {\nsym N in [1, 64] batch\nfunc @f(%x: f32[N, 64], %g: i64[2]) -> (f32[N, 64]) {\n"+c.body+"\nreturn %r\n}\n}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newRecorder(t, "cuda:sm_90")
+		if err := r.record(m, compile.Shape{}); err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Join(r.order, "\n")
+		if got := strings.Count(text, "= philox_run<4>("); got != c.runs || strings.Contains(text, "= philox(") == (c.runs > 0) {
+			t.Errorf("%s: %d runs, want %d\n%s", c.body, got, c.runs, text)
+		}
+	}
+}
