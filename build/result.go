@@ -84,6 +84,24 @@ func (r *Result) Artifact(piece *split.Piece, size int64) (*Artifact, error) {
 	return nil, &UncoveredError{Size: size, Ranges: ranges}
 }
 
+// Ranges returns the distinct ranges of sizes that the pieces of a plan have artifacts
+// for, in the order of use; nil where none depends on the size.
+func (r *Result) Ranges(p *split.Plan) []Range {
+	var out []Range
+	for _, u := range p.Units {
+		c := r.pieces[u.Piece]
+		if u.Piece == nil || c == nil || !c.sized {
+			continue
+		}
+		for _, a := range c.artifacts {
+			if !slices.Contains(out, a.Range) {
+				out = append(out, a.Range)
+			}
+		}
+	}
+	return out
+}
+
 // total fills what is summed over artifacts.
 func (r *Result) total() {
 	const anySize, sized, extra = 0, 1, 2

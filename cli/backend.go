@@ -47,25 +47,32 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fl.StringSliceVar(&f.splitOn, "split-on", nil, "`OP`s to cut at (default: those that the module declares split)")
 	fl.Var(&f.compileSizes, "compile-sizes", "`SIZE`s that get artifacts of their own")
 	fl.Var(&f.ranges, "ranges", "`END`s of the ranges of sizes that get artifacts of their own")
-	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture, or default, or none")
+	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture, or default, or none, which an empty list is too")
 	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host, cuda for the GPU at hand, or cuda:sm_90 for GPUs elsewhere; a later GPU runs it too")
 	fl.Var(&wholeNumber[int]{&f.jobs, 0, maxNumber}, "jobs", "`N` pieces compiled at a time (default: one for each processor)")
 	fl.StringSliceVar(&f.disable, "disable-pass", nil, "`PASS`es of the compiler to leave out")
 	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`; what the cache has is compiled again")
-	fl.Var(&f.max, "max", "`SYMBOL=VALUE`, the largest value of a batch symbol")
+	fl.Var(&f.max, "max", "`SYMBOL=VALUE`, the largest value of a batch or plain symbol")
 	fl.BoolVar(&f.frozen, "frozen", false, "fail instead of compiling what is not in the cache, skipping a graph, or running what was not tuned")
 	fl.Var(&f.symbols, "symbol", "`SYMBOL=VALUE`, the value of a load symbol (blocks of the KV cache)")
+}
+
+// largest returns the largest size that the flags name, or 0: limits that a command
+// chooses itself leave room for it.
+func (f *buildFlags) largest() int64 {
+	sizes, _ := f.sizes() // whoever compiles reports the error
+	return slices.Max(slices.Concat([]int64{0}, sizes, f.compileSizes, f.ranges))
 }
 
 // sizes returns what --capture-sizes says: nil is the default list.
 func (f *buildFlags) sizes() ([]int64, error) {
 	switch f.captureSizes {
-	case "default", "":
+	case "default":
 		return nil, nil
 	case "none":
 		return []int64{}, nil
 	}
-	var out sizeList
+	out := sizeList{}
 	if err := out.Set(f.captureSizes); err != nil {
 		return nil, usagef("--capture-sizes %s: %w; it takes sizes with commas between them, default, or none", f.captureSizes, err)
 	}

@@ -57,6 +57,11 @@ wait for one another, and says how long each takes.`,
 			if len(b.max) > 0 || len(b.symbols) > 0 || b.frozen {
 				return usagef("bench takes --batch and --context instead of --max and --symbol, and measures compilation, which --frozen refuses")
 			}
+			for _, name := range []string{"batch", "mode"} {
+				if cmd.Flags().Changed(name) && (name == "batch" && len(g.batches) == 0 || name == "mode" && len(g.modes) == 0) {
+					return usagef("--%s names nothing to measure", name)
+				}
+			}
 			if f.context == 0 {
 				f.context = benchContext
 			}
@@ -246,7 +251,7 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 	for _, s := range m.Symbols {
 		switch s.Kind {
 		case ir.Batch:
-			limits[s.Name] = min(s.Hi, max(most, 512)) // the default sizes end at 512
+			limits[s.Name] = min(s.Hi, max(most, 512, b.build.largest())) // the default sizes end at 512
 			if most > s.Hi {
 				return usagef("--batch %d is more than the %d rows that the model takes in a step", most, s.Hi)
 			}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"pwc/attention"
@@ -27,8 +28,9 @@ func (v hostValue) tensor() (*interp.Tensor, error) { return v.t, nil }
 // caller runs functions of a module: on a device, or in the interpreter. States
 // live from call to call.
 type caller interface {
-	// call runs a function on its arguments; batch is the step's metadata.
-	call(ctx context.Context, f *ir.Func, args []value, batch *attention.Batch) ([]value, error)
+	// call runs a function on its arguments; symbols has the values of those that no
+	// argument's shape tells, batch is the step's metadata.
+	call(ctx context.Context, f *ir.Func, args []value, symbols map[string]int64, batch *attention.Batch) ([]value, error)
 
 	// function returns the caller's own function of a name, or nil.
 	function(name string) *ir.Func
@@ -64,16 +66,30 @@ func (v deviceValue) tensor() (*interp.Tensor, error) {
 	return interp.FromBytes(v.r.DType(), shape, data)
 }
 
-func (c *deviceCaller) call(ctx context.Context, f *ir.Func, args []value, batch *attention.Batch) ([]value, error) {
+func (c *deviceCaller) call(ctx context.Context, f *ir.Func, args []value, symbols map[string]int64, batch *attention.Batch) ([]value, error) {
 	fn := c.backend.Func(f.Name)
-	size, _ := padding.SizeSymbol(c.module, f)
-	rows, err := rowsOf(f, args, size)
+	bound, err := symbolsOf(f, args, symbols)
 	if err != nil {
 		return nil, err
+	}
+	rows := int64(1)
+	if size, ok := padding.SizeSymbol(c.module, f); ok {
+		if rows, ok = bound[size]; !ok {
+			return nil, fmt.Errorf("@%s: no argument says how many rows %s there are", f.Name, size)
+		}
 	}
 	in, err := fn.Inputs(rows)
 	if err != nil {
 		return nil, err
+	}
+	for _, name := range fn.Symbols() {
+		n, ok := bound[name]
+		if !ok {
+			return nil, fmt.Errorf("@%s: no argument says what %s is; --symbol %s=N does", f.Name, name, name)
+		}
+		if err := in.SetSymbol(name, n); err != nil {
+			return nil, err
+		}
 	}
 	in.SetUniform(batch.Uniform() && batch.MaxQuery == 1)
 	for i, p := range f.Params {
@@ -107,27 +123,33 @@ func (c *deviceCaller) call(ctx context.Context, f *ir.Func, args []value, batch
 	return out, nil
 }
 
-// rowsOf returns the value of a function's size symbol, from the shape of an
-// argument.
-func rowsOf(f *ir.Func, args []value, size string) (int64, error) {
-	if size == "" {
-		return 1, nil
+// symbolsOf returns the values of a function's symbols: those given, and those that an
+// argument's shape tells.
+func symbolsOf(f *ir.Func, args []value, given map[string]int64) (map[string]int64, error) {
+	bound := maps.Clone(given)
+	if bound == nil {
+		bound = map[string]int64{}
 	}
 	for i, p := range f.Params {
-		shape := f.Values[p].Type.Shape
-		if len(shape) == 0 || shape[0].String() != size {
-			continue
+		var shape []int64
+		var err error
+		switch a := args[i].(type) {
+		case deviceValue:
+			shape, err = a.r.Shape()
+		default:
+			var t *interp.Tensor
+			if t, err = a.tensor(); err == nil {
+				shape = t.Shape
+			}
 		}
-		if _, ok := args[i].(deviceValue); ok {
-			continue
+		if err == nil {
+			err = bindShape(f, f.Values[p], shape, bound)
 		}
-		t, err := args[i].tensor()
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		return t.Shape[0], nil
 	}
-	return 0, fmt.Errorf("@%s: no argument says how many rows %s there are", f.Name, size)
+	return bound, nil
 }
 
 // referenceCaller interprets functions.
@@ -139,7 +161,7 @@ type referenceCaller struct {
 
 func (c *referenceCaller) function(name string) *ir.Func { return c.module.Func(name) }
 
-func (c *referenceCaller) call(ctx context.Context, f *ir.Func, args []value, batch *attention.Batch) ([]value, error) {
+func (c *referenceCaller) call(ctx context.Context, f *ir.Func, args []value, symbols map[string]int64, batch *attention.Batch) ([]value, error) {
 	in := make([]*interp.Tensor, len(args))
 	for i, a := range args {
 		var err error
@@ -148,7 +170,9 @@ func (c *referenceCaller) call(ctx context.Context, f *ir.Func, args []value, ba
 		}
 	}
 	c.batch = batch
-	res, err := interp.Run(ctx, c.module, f, c.env, in)
+	env := *c.env
+	env.Symbols = overlay(c.env.Symbols, symbols)
+	res, err := interp.Run(ctx, c.module, f, &env, in)
 	if err != nil {
 		return nil, err
 	}

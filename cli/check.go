@@ -8,24 +8,30 @@ import (
 	"github.com/spf13/cobra"
 
 	"pwc/ir"
-	"pwc/ir/padding"
+	"pwc/piecewise"
 )
 
 func (a *app) checkCommand() *cobra.Command {
 	var f modelFlags
+	var mode string
 	cmd := &cobra.Command{
 		Use:   "check FILE…",
 		Short: "parse and verify models, and say how their functions can be run",
 		Long: `Parse and verify modules or checkpoints. All errors of a file are printed, each
 with its position, line and a caret. For each function the symbol that counts
 its rows is named, and whether runs may be padded over it to a captured size;
-where an op mixes rows, its position tells why not.`,
+where an op mixes rows, its position tells why not. So is what is bound at each run,
+and how many pieces graphs can hold.
+
+What compile and run refuse in a mode, check refuses in it: all ask the same code.`,
 		Example: `  pwc check model.ir
+  pwc check model.ir --mode full
   pwc check models/*.ir --json`,
 		Args: atLeastOne("modules or checkpoints"),
-		RunE: func(_ *cobra.Command, args []string) error { return a.runCheck(args, &f) },
+		RunE: func(_ *cobra.Command, args []string) error { return a.runCheck(args, &f, mode) },
 	}
 	f.addImport(cmd, "auto")
+	addMode(cmd, &mode)
 	return cmd
 }
 
@@ -49,6 +55,11 @@ type checkFunc struct {
 	Size    string  `json:"size,omitempty"` // symbol that counts rows
 	Padding bool    `json:"padding"`        // runs may be padded over it
 	Mixing  []fault `json:"mixing,omitempty"`
+
+	Bound      []string `json:"bound,omitempty"` // plain symbols of the function: each run gives them values
+	Pieces     int      `json:"pieces"`
+	Capturable int      `json:"capturable"`           // pieces that graphs hold in the mode
+	Uncaptured string   `json:"uncaptured,omitempty"` // why none does
 }
 
 // fault is one error of a module.
@@ -67,7 +78,12 @@ func faultOf(e *ir.Error) fault {
 // faults returns the errors of a module one by one.
 func faults(err error) []fault {
 	var list ir.ErrorList
-	if !errors.As(err, &list) {
+	var at *ir.Error
+	switch {
+	case errors.As(err, &list):
+	case errors.As(err, &at):
+		list = ir.ErrorList{at}
+	default:
 		return []fault{{Message: err.Error()}}
 	}
 	out := make([]fault, len(list))
@@ -77,14 +93,22 @@ func faults(err error) []fault {
 	return out
 }
 
-func (a *app) runCheck(files []string, f *modelFlags) error {
+func (a *app) runCheck(files []string, f *modelFlags, modeName string) error {
 	if _, err := f.options(); err != nil {
+		return err
+	}
+	mode, err := parseMode(modeName)
+	if err != nil {
 		return err
 	}
 	var r checkReport
 	failed := false
 	for _, name := range files {
 		m, err := a.open(name, f)
+		var c checkFile
+		if err == nil {
+			c, err = a.describe(name, m.module, mode)
+		}
 		if err != nil {
 			failed = true
 			r.Files = append(r.Files, checkFile{File: name, Errors: faults(err)})
@@ -93,7 +117,6 @@ func (a *app) runCheck(files []string, f *modelFlags) error {
 			}
 			continue
 		}
-		c := describe(name, m.module)
 		r.Files = append(r.Files, c)
 		if !a.json {
 			a.printCheck(c, m.module)
@@ -110,27 +133,32 @@ func (a *app) runCheck(files []string, f *modelFlags) error {
 	return nil
 }
 
-func describe(name string, m *ir.Module) checkFile {
+// describe says of each function what piecewise.New would do with it in a mode.
+func (a *app) describe(name string, m *ir.Module, mode piecewise.Mode) (checkFile, error) {
 	c := checkFile{File: name, OK: true, Module: m.Name, Weights: len(m.Weights), States: len(m.States)}
-	for _, fn := range m.Funcs {
-		d := checkFunc{Name: fn.Name, Nodes: len(fn.Nodes)}
-		if size, ok := padding.SizeSymbol(m, fn); ok {
-			d.Size = size
-			for _, mix := range padding.Check(m, fn, size) {
-				d.Mixing = append(d.Mixing, faultOf(mix.Err))
-			}
-			d.Padding = len(d.Mixing) == 0
+	reports, err := a.checkModule(m, nil, mode)
+	if err != nil {
+		return c, err
+	}
+	for i, r := range reports {
+		d := checkFunc{Name: r.Name, Nodes: len(m.Funcs[i].Nodes), Size: r.Size, Bound: r.Plain, Pieces: r.Plan.Counts().Piecewise, Capturable: r.Capturable}
+		d.Padding = r.Size != "" && r.Padding == nil
+		for _, mix := range r.Mixing {
+			d.Mixing = append(d.Mixing, faultOf(mix.Err))
+		}
+		if r.Capture != nil {
+			d.Uncaptured = r.Capture.Error()
 		}
 		c.Functions = append(c.Functions, d)
 	}
-	return c
+	return c, nil
 }
 
 func (a *app) printCheck(c checkFile, m *ir.Module) {
 	fmt.Fprintf(a.out, "%s: ok: module %q, %s, %s, %s\n", c.File, c.Module,
 		plural(int64(len(c.Functions)), "function"), plural(int64(c.Weights), "weight"), plural(int64(c.States), "state"))
 	for _, d := range c.Functions {
-		fmt.Fprintf(a.out, "  @%s: %s", d.Name, plural(int64(d.Nodes), "node"))
+		fmt.Fprintf(a.out, "  @%s: %s, %s, %d capturable", d.Name, plural(int64(d.Nodes), "node"), plural(int64(d.Pieces), "piece"), d.Capturable)
 		switch {
 		case d.Size == "":
 			fmt.Fprintln(a.out, "; no batch symbol counts its rows, so it is run as it is")
@@ -146,6 +174,12 @@ func (a *app) printCheck(c checkFile, m *ir.Module) {
 				}
 				fmt.Fprintf(a.out, "    %s: %s\n", where, x.Message)
 			}
+		}
+		if len(d.Bound) > 0 {
+			fmt.Fprintf(a.out, "    bound at each run: %s\n", strings.Join(d.Bound, ", "))
+		}
+		if d.Uncaptured != "" {
+			fmt.Fprintf(a.out, "    not captured: %s\n", d.Uncaptured)
 		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 func (a *app) compileCommand() *cobra.Command {
 	var f modelFlags
 	var b buildFlags
-	var fn string
+	var fn, mode string
 	cmd := &cobra.Command{
 		Use:   "compile FILE",
 		Short: "compile a model and show the plan of its memory",
@@ -35,7 +35,8 @@ has NVRTC, without a GPU or driver; --target cuda for the GPU at hand.
 
 The general artifact of a piece serves all sizes up to the maximum of the batch
 symbol. --ranges cuts that range, --compile-sizes adds artifacts for single
-sizes; capture sizes replay what serves them and never add a compilation.`,
+sizes; capture sizes replay what serves them and never add a compilation. What
+--mode captures decides how many graphs there are and which sizes have any use.`,
 		Example: `  pwc compile model.ir
   pwc compile models/llama --target cuda:sm_90 --dtype bf16
   pwc compile models/llama --compile-sizes 1,2 --ranges 64,512 --max N=2048 --symbol B=4096
@@ -43,12 +44,13 @@ sizes; capture sizes replay what serves them and never add a compilation.`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
-			return a.runCompile(cmd.Context(), args[0], fn, &f, &b)
+			return a.runCompile(cmd.Context(), args[0], fn, mode, &f, &b)
 		},
 	}
 	f.addImport(cmd, "f32")
 	b.add(cmd)
 	cmd.Flags().StringVar(&fn, "func", "", "only this `FUNCTION`")
+	addMode(cmd, &mode)
 	return cmd
 }
 
@@ -98,7 +100,11 @@ type compileSampling struct {
 	Seconds   float64 `json:"seconds"` // summed over jobs
 }
 
-func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, bf *buildFlags) (err error) {
+func (a *app) runCompile(ctx context.Context, path, name, modeName string, f *modelFlags, bf *buildFlags) (err error) {
+	mode, err := parseMode(modeName)
+	if err != nil {
+		return err
+	}
 	m, err := a.open(path, f)
 	if err != nil {
 		return err
@@ -128,7 +134,7 @@ func (a *app) runCompile(ctx context.Context, path, name string, f *modelFlags, 
 		defer func() { err = errors.Join(err, whole.Close()) }()
 		bf.unrecorded, bf.partOf = true, whole.Build()
 	}
-	b, err := a.newBackend(ctx, &module, t, bf, piecewise.Piecewise, nil, symbols)
+	b, err := a.newBackend(ctx, &module, t, bf, mode, nil, symbols)
 	if err != nil {
 		return err
 	}
@@ -241,6 +247,10 @@ func (a *app) printCompile(path string, r *compileReport) error {
 	if len(p.Unplanned) > 0 {
 		fmt.Fprintf(a.out, "\nwithout the scratch of %s, which depends on the GPU: --target cuda says it on the machine that has it\n", strings.Join(p.Unplanned, ", "))
 	}
+	if len(p.Unused)+len(p.Uncaptured) > 0 {
+		fmt.Fprintln(a.out)
+		a.printUnused(p.Unused, p.Uncaptured)
+	}
 	if len(p.ArenaBytes) == 0 {
 		return nil
 	}
@@ -248,13 +258,30 @@ func (a *app) printCompile(path string, r *compileReport) error {
 	return a.printGrid(p.ArenaBytes)
 }
 
+// printUnused says which sizes of the flags have no effect, and which functions no graph
+// serves. It reports whether there are any.
+func (a *app) printUnused(sizes []piecewise.Unused, funcs []piecewise.Uncaptured) bool {
+	for _, u := range sizes {
+		fmt.Fprintf(a.out, "no use: %s\n", u)
+	}
+	for _, u := range funcs {
+		fmt.Fprintf(a.out, "not captured: %s\n", u.Why)
+	}
+	return len(sizes)+len(funcs) > 0
+}
+
 // batchSymbols returns the largest value of every batch symbol that a function is
-// sized by.
+// sized by, and of every plain one.
 func batchSymbols(m *ir.Module) map[string]int64 {
 	out := map[string]int64{}
 	for _, f := range m.Funcs {
 		if name, ok := padding.SizeSymbol(m, f); ok {
 			out[name] = m.Symbol(name).Hi
+		}
+	}
+	for _, s := range m.Symbols {
+		if s.Kind == ir.Plain {
+			out[s.Name] = s.Hi
 		}
 	}
 	return out

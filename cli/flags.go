@@ -6,10 +6,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pwc/piecewise"
 )
 
 // sizeList is the value of a flag that takes sizes with commas between them. A
-// flag that is given again adds to it.
+// flag that is given again adds to it. An empty text is an empty list, as it is for
+// every flag that takes a list.
 type sizeList []int64
 
 // String returns the value as the flag takes it.
@@ -26,6 +31,9 @@ func (l *sizeList) Type() string { return "sizes" }
 
 // Set adds what one occurrence of the flag gives.
 func (l *sizeList) Set(text string) error {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
 	for s := range strings.SplitSeq(text, ",") {
 		n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
 		if err != nil || n < 1 {
@@ -34,6 +42,20 @@ func (l *sizeList) Set(text string) error {
 		*l = append(*l, n)
 	}
 	return nil
+}
+
+// addMode adds the flag that says what is captured.
+func addMode(cmd *cobra.Command, mode *string) {
+	cmd.Flags().StringVar(mode, "mode", "piecewise", "what is captured, a `MODE`: none, piecewise, full, full-decode-only or full-and-piecewise")
+}
+
+// parseMode returns the mode that --mode names.
+func parseMode(name string) (piecewise.Mode, error) {
+	mode, err := piecewise.ParseMode(name)
+	if err != nil {
+		return mode, usagef("--mode: %w", err)
+	}
+	return mode, nil
 }
 
 // wholeNumber is the value of a flag that takes a whole number.
@@ -104,6 +126,9 @@ func (a *assignments) Type() string { return "assignments" }
 
 // Set adds what one occurrence of the flag gives.
 func (a *assignments) Set(text string) error {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
 	for s := range strings.SplitSeq(text, ",") {
 		name, value, ok := strings.Cut(s, "=")
 		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)

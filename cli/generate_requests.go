@@ -26,6 +26,9 @@ func (l *idList) Type() string { return "ids" }
 
 // Set adds what one occurrence of the flag gives.
 func (l *idList) Set(text string) error {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
 	for s := range strings.SplitSeq(text, ",") {
 		n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 32)
 		if err != nil || n < 0 {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -10,6 +11,7 @@ import (
 	"pwc/attention/reference"
 	"pwc/ir"
 	"pwc/ir/interp"
+	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
@@ -82,6 +84,32 @@ func (a *app) op(name string) (Op, bool) {
 		}
 	}
 	return Op{}, false
+}
+
+// checkModule is piecewise.Check with the flags' splitting ops and mode, and with the host's
+// implementations of the ops that this pwc knows; of others their declarations decide.
+func (a *app) checkModule(m *ir.Module, on []string, mode piecewise.Mode) (reports []piecewise.Report, err error) {
+	o := piecewise.Options{Mode: mode, SplitOn: on, Symbols: loadSymbols(m)}
+	if called := m.Called(); len(called) > 0 && mode != piecewise.None {
+		t, err := openHost(host.Target, false)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, t.close()) }()
+		site := bounds(m, nil, nil)
+		site.Device, site.Target = t.dev, t.name
+		for _, e := range called {
+			op, ok := a.op(e.Name)
+			if !ok {
+				continue
+			}
+			if impl, err := op.Open(&site); err == nil { // one that has none for the host is a matter of its target
+				o.Ops, t.ops = append(o.Ops, impl), append(t.ops, impl)
+			}
+		}
+	}
+	reports, _, err = piecewise.Check(m, o)
+	return reports, err
 }
 
 // openOps opens the extern ops that a module calls, for steps of the bounds; the

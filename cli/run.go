@@ -78,7 +78,7 @@ that differs. Both compare by ‖a−b‖/‖b‖.`,
 	fl.StringVar(&r.in, "in", "", "safetensors `FILE` with the inputs")
 	fl.StringVar(&r.out, "out", "", "safetensors `FILE` for the results")
 	fl.Var(&wholeNumber[int64]{&r.rows, 1, maxRows}, "rows", "make inputs of `N` rows up: floats within ±1, other numbers 0, ids in order")
-	fl.StringVar(&r.mode, "mode", "piecewise", "what is captured, a `MODE`: none, piecewise, full, full-decode-only or full-and-piecewise")
+	addMode(cmd, &r.mode)
 	fl.StringVar(&r.against, "against", "", "compare a result with this `TENSOR` of the input file")
 	fl.BoolVar(&r.check, "check", false, "compare with the reference interpreter, which is slow")
 	fl.Float64Var(&r.tol, "tol", 1e-4, "the largest `ERROR` that is allowed, relative, in --against and --check; where values are f16 5e-3, where they are bf16 2e-2")
@@ -95,6 +95,9 @@ type runReport struct {
 	Outputs []runOutput `json:"outputs"`
 	Against *comparison `json:"against,omitempty"`
 	Check   *comparison `json:"check,omitempty"`
+
+	Unused     []piecewise.Unused     `json:"unused,omitempty"`
+	Uncaptured []piecewise.Uncaptured `json:"uncaptured,omitempty"`
 }
 
 type runSeconds struct {
@@ -123,9 +126,9 @@ type comparison struct {
 }
 
 func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildFlags, rf *runFlags) (err error) {
-	mode, err := piecewise.ParseMode(rf.mode)
+	mode, err := parseMode(rf.mode)
 	if err != nil {
-		return usagef("--mode: %w", err)
+		return err
 	}
 	if rf.out != "" {
 		if err := canWrite(rf.out); err != nil {
@@ -151,6 +154,9 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 	w, err := newWorkload(m.module, file, rf, bf)
 	if err != nil {
 		return err
+	}
+	if one, ok := w.(*single); ok {
+		bf = one.withoutBound(bf)
 	}
 	t, err := openTarget(bf, true)
 	if err != nil {
@@ -283,6 +289,9 @@ func (a *app) printRun(path string, t *target, rf *runFlags, r *runReport) error
 		fmt.Fprintf(a.out, ", %s of padding", plural(r.PaddedRows, "row"))
 	}
 	fmt.Fprintf(a.out, "\n  %.3f s to compile, %.3f to load, %.3f to capture, %.3f to run\n\n", r.Seconds.Compile, r.Seconds.Load, r.Seconds.Capture, r.Seconds.Run)
+	if a.printUnused(r.Unused, r.Uncaptured) {
+		fmt.Fprintln(a.out)
+	}
 	tab := table{head: []string{"result", "type", "values"}}
 	for _, o := range r.Outputs {
 		n := int64(1)
@@ -368,6 +377,7 @@ func (s *session) run(ctx context.Context, m *ir.Module, report *runReport) (out
 	lap(start, &sec.Run)
 	if report != nil {
 		report.Stats, report.Seconds = b.Stats(), sec
+		report.Unused, report.Uncaptured = b.Plan().Unused, b.Plan().Uncaptured
 	}
 	return out, nil
 }

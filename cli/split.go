@@ -6,13 +6,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pwc/ir"
+	"pwc/piecewise"
 	"pwc/split"
 )
 
 func (a *app) splitCommand() *cobra.Command {
 	var f modelFlags
 	var on []string
-	var fn string
+	var fn, mode string
 	var long bool
 	cmd := &cobra.Command{
 		Use:   "split FILE",
@@ -22,7 +24,11 @@ program order. Consecutive splitting ops share a piece; pieces between them can
 be captured into graphs. Pieces with the same hash are compiled once.
 
 Without --split-on the cuts are at the ops that the module declares split; an
-empty list cuts nowhere.`,
+empty list cuts nowhere. ns::op.default matches an op that is declared as ns::op.
+
+The column graph says what holds a piece in the mode: a graph of its own, that of the
+whole function, both, or none. Where the mode is refused, as by compile and run, the
+reason follows.`,
 		Example: `  pwc split model.ir
   pwc split model.ir --split-on attention::paged,linear
   pwc split models/llama --func logits --json`,
@@ -33,12 +39,13 @@ empty list cuts nowhere.`,
 			} else if on == nil {
 				on = []string{}
 			}
-			return a.runSplit(args[0], on, fn, long, &f)
+			return a.runSplit(args[0], on, fn, mode, long, &f)
 		},
 	}
 	f.addImport(cmd, "auto")
 	cmd.Flags().StringSliceVar(&on, "split-on", nil, "`OP`s to cut at: ns::op, ns::op.overload, or an op of the table")
 	cmd.Flags().StringVar(&fn, "func", "", "only this `FUNCTION`")
+	addMode(cmd, &mode)
 	cmd.Flags().BoolVar(&long, "long", false, "print what each piece takes and gives, and how long memory between pieces lives")
 	return cmd
 }
@@ -47,7 +54,8 @@ type splitReport struct {
 	Items      []splitItem `json:"items"`
 	Pieces     int         `json:"pieces"`
 	Capturable int         `json:"capturable"`
-	Distinct   int         `json:"distinct"` // compiled pieces that differ
+	Distinct   int         `json:"distinct"`          // compiled pieces that differ
+	Refused    string      `json:"refused,omitempty"` // why compile and run refuse the mode
 }
 
 type splitItem struct {
@@ -56,9 +64,14 @@ type splitItem struct {
 	Splitting bool     `json:"splitting"`
 	Nodes     []string `json:"nodes"`
 	Hashes    []string `json:"hashes,omitempty"` // of its compiled pieces, shortened
+	Graph     string   `json:"graph"`            // what holds it: own, whole, both, none
 }
 
-func (a *app) runSplit(path string, on []string, name string, long bool, f *modelFlags) error {
+func (a *app) runSplit(path string, on []string, name, modeName string, long bool, f *modelFlags) error {
+	mode, err := parseMode(modeName)
+	if err != nil {
+		return err
+	}
 	m, err := a.open(path, f)
 	if err != nil {
 		return err
@@ -68,6 +81,10 @@ func (a *app) runSplit(path string, on []string, name string, long bool, f *mode
 		return err
 	}
 	r := splitReport{Items: []splitItem{}}
+	graphs, refused := a.graphsOf(m.module, on, mode)
+	if refused != nil {
+		r.Refused = refused.Error()
+	}
 	distinct := map[string]bool{}
 	var text strings.Builder
 	for i, fn := range funcs {
@@ -79,9 +96,10 @@ func (a *app) runSplit(path string, on []string, name string, long bool, f *mode
 		r.Pieces += c.Piecewise
 		r.Capturable += c.Capturable
 		here := map[string]bool{}
-		t := table{head: []string{"id", "kind", ">nodes", "hash", "ops"}, width: terminalWidth(a.out)}
+		t := table{head: []string{"id", "kind", "graph", ">nodes", "hash", "ops"}, width: terminalWidth(a.out)}
 		for _, s := range p.Summary() {
-			r.Items = append(r.Items, splitItem{Func: fn.Name, ID: s.ID, Splitting: s.Splitting, Nodes: s.Nodes, Hashes: s.Hashes})
+			graph := graphs[fn.Name].of(s.Splitting)
+			r.Items = append(r.Items, splitItem{Func: fn.Name, ID: s.ID, Splitting: s.Splitting, Nodes: s.Nodes, Hashes: s.Hashes, Graph: graph})
 			for _, h := range s.Hashes {
 				distinct[h], here[h] = true, true
 			}
@@ -89,7 +107,7 @@ func (a *app) runSplit(path string, on []string, name string, long bool, f *mode
 			if s.Splitting {
 				kind = "splitting"
 			}
-			t.add(fmt.Sprint(s.ID), kind, fmt.Sprint(len(s.Nodes)), strings.Join(s.Hashes, " "), runs(s.Nodes))
+			t.add(fmt.Sprint(s.ID), kind, graph, fmt.Sprint(len(s.Nodes)), strings.Join(s.Hashes, " "), runs(s.Nodes))
 		}
 		if i > 0 {
 			text.WriteByte('\n')
@@ -107,8 +125,38 @@ func (a *app) runSplit(path string, on []string, name string, long bool, f *mode
 	if a.json {
 		return a.printJSON(r)
 	}
+	if refused != nil {
+		fmt.Fprintf(&text, "\nmode %s is refused: %s\n", mode, r.Refused)
+	}
 	_, err = fmt.Fprint(a.out, text.String())
 	return err
+}
+
+// heldBy says which graphs are made of a function.
+type heldBy struct{ pieces, whole bool }
+
+// of returns what holds an item.
+func (h heldBy) of(splitting bool) string {
+	switch own := h.pieces && !splitting; {
+	case own && h.whole:
+		return "both"
+	case own:
+		return "own"
+	case h.whole:
+		return "whole"
+	}
+	return "none"
+}
+
+// graphsOf asks what piecewise.New would capture of each function in a mode, and why it
+// would refuse the mode.
+func (a *app) graphsOf(m *ir.Module, on []string, mode piecewise.Mode) (map[string]heldBy, error) {
+	reports, err := a.checkModule(m, on, mode)
+	out := map[string]heldBy{}
+	for _, r := range reports {
+		out[r.Name] = heldBy{r.Pieces, r.Whole > 0}
+	}
+	return out, err
 }
 
 // runs joins names and counts those that follow themselves: "add ×3, mul".

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 
@@ -53,7 +54,7 @@ func newWorkload(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 	}
 	only := *m
 	only.Funcs = funcs[:1]
-	return newSingle(&only, file, rf)
+	return newSingle(&only, file, rf, bf)
 }
 
 // cacheBlock returns the tokens of a block of the module's paged KV caches.
@@ -74,13 +75,14 @@ func cacheBlock(m *ir.Module) int64 {
 type steps struct {
 	m     *ir.Module
 	total int64 // tokens of the sequence
+	sizes int64 // the largest that the flags capture or compile
 	block int64
 	batch *attention.Batch
 }
 
-func newSteps(m *ir.Module, total int64) steps {
+func newSteps(m *ir.Module, total int64, bf *buildFlags) steps {
 	block := cacheBlock(m)
-	return steps{m: m, total: total, block: block, batch: attention.NewBatch(1, int(total), int((total+block-1)/block))}
+	return steps{m: m, total: total, sizes: bf.largest(), block: block, batch: attention.NewBatch(1, int(total), int((total+block-1)/block))}
 }
 
 func (s *steps) module() *ir.Module { return s.m }
@@ -88,12 +90,13 @@ func (s *steps) module() *ir.Module { return s.m }
 func (s *steps) rows() int64 { return s.total }
 
 // limits holds every batch symbol to the rows of the run, and to the largest of
-// vLLM's default sizes below 64, so that small runs can be padded too.
+// vLLM's default sizes below 64, so that small runs can be padded too, or to the largest
+// size that the flags name.
 func (s *steps) limits() map[string]int64 {
 	out := map[string]int64{}
 	for _, x := range s.m.Symbols {
 		if x.Kind == ir.Batch {
-			out[x.Name] = min(x.Hi, max(x.Lo, s.total, 64))
+			out[x.Name] = min(x.Hi, max(x.Lo, s.total, s.sizes, 64))
 		}
 	}
 	return out
@@ -124,23 +127,41 @@ func (s *steps) step(from, to int64) (*attention.Batch, error) {
 type single struct {
 	steps
 	args  []value
-	fixed map[string]int64 // batch symbols that do not count the function's rows
+	bound map[string]int64 // values of the function's symbols
 }
 
-// limits is that of steps, but that an input has as many rows as a symbol can be
-// at most where that is not the one that runs are sized by.
-func (s *single) limits() map[string]int64 { return overlay(s.steps.limits(), s.fixed) }
+// limits is that of steps, with room for what other symbols than the one that counts rows
+// are bound to.
+func (s *single) limits() map[string]int64 {
+	out := s.steps.limits()
+	for _, x := range s.m.Symbols {
+		n, ok := s.bound[x.Name]
+		switch {
+		case !ok || x.Kind == ir.Load:
+		case x.Kind == ir.Plain:
+			out[x.Name] = n
+		default:
+			out[x.Name] = max(out[x.Name], min(n, x.Hi))
+		}
+	}
+	return out
+}
 
-func newSingle(m *ir.Module, file *safetensors.File, rf *runFlags) (*single, error) {
+func newSingle(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFlags) (*single, error) {
 	f := m.Funcs[0]
 	bound := map[string]int64{}
+	for _, x := range m.Symbols {
+		if n, ok := bf.symbols[x.Name]; ok && x.Kind == ir.Plain {
+			bound[x.Name] = n
+		}
+	}
 	args := make([]value, len(f.Params))
 	for i, p := range f.Params {
 		info := f.Values[p]
 		var t *interp.Tensor
 		var err error
 		if file == nil {
-			t, err = madeUp(m, info.Type, rf.rows)
+			t, err = madeUp(m, info.Type, rf.rows, bound)
 		} else {
 			t, err = readInput(file, f, info)
 		}
@@ -153,17 +174,22 @@ func newSingle(m *ir.Module, file *safetensors.File, rf *runFlags) (*single, err
 		args[i] = hostValue{t}
 	}
 	rows := int64(1)
-	for _, n := range bound {
-		rows = max(rows, n)
+	if size, ok := padding.SizeSymbol(m, f); ok {
+		rows = max(rows, bound[size])
 	}
-	fixed := map[string]int64{}
-	size, _ := padding.SizeSymbol(m, f)
-	for _, x := range m.Symbols {
-		if n, ok := bound[x.Name]; ok && x.Kind == ir.Batch && x.Name != size {
-			fixed[x.Name] = n
-		}
-	}
-	return &single{newSteps(m, rows), args, fixed}, nil
+	return &single{newSteps(m, rows, bf), args, bound}, nil
+}
+
+// withoutBound returns the flags without the values of plain symbols, which the run binds
+// and the backend is not told.
+func (s *single) withoutBound(bf *buildFlags) *buildFlags {
+	out := *bf
+	out.symbols = maps.Clone(bf.symbols)
+	maps.DeleteFunc(out.symbols, func(name string, _ int64) bool {
+		x := s.m.Symbol(name)
+		return x != nil && x.Kind == ir.Plain
+	})
+	return &out
 }
 
 // readInput reads the tensor of a parameter's name.
@@ -202,12 +228,23 @@ func bindShape(f *ir.Func, info ir.ValueInfo, shape []int64, bound map[string]in
 }
 
 // madeUp returns values that depend on the type and the rows alone: floats
-// within ±1, everything else 0.
-func madeUp(m *ir.Module, t ir.Type, rows int64) (*interp.Tensor, error) {
+// within ±1, everything else 0. Batch symbols are as many as the rows, plain ones too
+// where their range allows it and bound says nothing else.
+func madeUp(m *ir.Module, t ir.Type, rows int64, bound map[string]int64) (*interp.Tensor, error) {
 	shape := make([]int64, t.Rank())
 	for i, d := range t.Shape {
 		var err error
-		shape[i], err = d.Eval(func(name string) (int64, bool) { s := m.Symbol(name); return rows, s != nil && s.Kind == ir.Batch })
+		shape[i], err = d.Eval(func(name string) (int64, bool) {
+			s := m.Symbol(name)
+			n, ok := bound[name]
+			switch {
+			case ok:
+				return n, true
+			case s != nil && s.Kind == ir.Plain:
+				return max(s.Lo, min(rows, s.Hi)), true
+			}
+			return rows, s != nil && s.Kind == ir.Batch
+		})
 		if err != nil {
 			return nil, fmt.Errorf("--rows cannot make an input %s up: %w", t, err)
 		}
@@ -233,7 +270,7 @@ func (s *single) run(ctx context.Context, c caller) ([]output, error) {
 	if err != nil {
 		return nil, err
 	}
-	results, err := c.call(ctx, f, s.args, batch)
+	results, err := c.call(ctx, f, s.args, s.bound, batch)
 	if err != nil {
 		return nil, err
 	}
@@ -310,7 +347,7 @@ func newSequence(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 			ids = append(ids, int32(id))
 		}
 	}
-	s := &sequence{steps: newSteps(m, int64(len(ids))), ids: ids}
+	s := &sequence{steps: newSteps(m, int64(len(ids)), bf), ids: ids}
 	s.chunk = s.total
 	for _, f := range m.Funcs {
 		if size, ok := padding.SizeSymbol(m, f); ok {
@@ -352,11 +389,11 @@ func (s *sequence) run(ctx context.Context, c caller) ([]output, error) {
 		if err != nil {
 			return nil, err
 		}
-		hidden, err := c.call(ctx, f, args[:2], batch)
+		hidden, err := c.call(ctx, f, args[:2], nil, batch)
 		if err != nil {
 			return nil, err
 		}
-		logits, err := c.call(ctx, l, []value{hidden[0], args[2]}, batch)
+		logits, err := c.call(ctx, l, []value{hidden[0], args[2]}, nil, batch)
 		if err != nil {
 			return nil, err
 		}

@@ -30,7 +30,7 @@ func (d translating) CompilesAtLoad(p *program.Program) string { return d.what(p
 func TestCompiledAtLoad(t *testing.T) {
 	var log bytes.Buffer
 	o := piecewise.Options{
-		Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{&silent{sum3{}}}, Store: build.NewMemoryStore(), CaptureSizes: []int64{4},
+		Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{&silent{sum3{}}}, Store: build.NewMemoryStore(), Mode: piecewise.Piecewise, CaptureSizes: []int64{4},
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Extras: []build.Extra{{Key: cache.Key{Piece: [32]byte{1}, Target: "host", Pipeline: "kernel", Format: program.FormatVersion}, Origin: "kernel k",
 			Compile: func(context.Context) (*program.Program, error) { return &program.Program{Target: "host"}, nil }}},

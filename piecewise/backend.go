@@ -84,36 +84,19 @@ type faultSource struct {
 // them. It keeps nothing on the device; [Backend.Plan] tells what Load and
 // Capture will take.
 func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
-	if err := o.defaults(); err != nil {
+	b, err := analyze(m, o)
+	if err != nil {
 		return nil, err
 	}
-	b := &Backend{module: m, opts: o, execs: map[*program.Program]device.Executable{}, faults: map[device.Executable]faultSource{}}
-	b.stats.ops, b.stats.atLoad = map[string]*opCounter{}, map[string]int64{}
-	b.ranges, _ = o.Observer.(Ranges)
-	if err := b.checkSymbols(); err != nil {
-		return nil, err
+	if b.opts.Target == nil {
+		return nil, fmt.Errorf("piecewise: Options.Target is nil")
 	}
-	if err := b.bindOps(); err != nil {
-		return nil, err
+	if b.opts.Frozen && len(b.plan.Unused) > 0 {
+		return nil, &FrozenError{Reason: fmt.Sprintf("sizes of the options would be skipped: %s", unusedText(b.plan.Unused))}
 	}
-	plans := make([]*split.Plan, 0, len(m.Funcs))
-	for _, f := range m.Funcs {
-		fn, err := newFunction(b, f)
-		if err != nil {
-			return nil, err
-		}
-		b.funcs = append(b.funcs, fn)
-		plans = append(plans, fn.plan)
-	}
-	if err := b.placeFeeds(); err != nil {
-		return nil, err
-	}
-	for range m.States {
-		b.statePlaces = append(b.statePlaces, &place{})
-	}
-	b.findWrites()
-	if err := b.checkCapture(); err != nil {
-		return nil, err
+	plans := make([]*split.Plan, len(b.funcs))
+	for i, fn := range b.funcs {
+		plans[i] = fn.plan
 	}
 	if err := b.compile(ctx, plans); err != nil {
 		return nil, err
@@ -141,6 +124,42 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 	return b, nil
 }
 
+// analyze makes all decisions that need no compiled code: how functions are cut, which
+// symbols runs bind, what is padded and captured. [Check] reports them, and New goes on
+// with them, so that they cannot differ.
+func analyze(m *ir.Module, o Options) (*Backend, error) {
+	if err := o.defaults(); err != nil {
+		return nil, err
+	}
+	b := &Backend{module: m, opts: o, execs: map[*program.Program]device.Executable{}, faults: map[device.Executable]faultSource{}}
+	b.stats.ops, b.stats.atLoad = map[string]*opCounter{}, map[string]int64{}
+	b.ranges, _ = o.Observer.(Ranges)
+	if err := b.checkSymbols(); err != nil {
+		return nil, err
+	}
+	if err := b.bindOps(); err != nil {
+		return nil, err
+	}
+	for _, f := range m.Funcs {
+		fn, err := newFunction(b, f)
+		if err != nil {
+			return nil, err
+		}
+		b.funcs = append(b.funcs, fn)
+	}
+	if err := b.placeFeeds(); err != nil {
+		return nil, err
+	}
+	for range m.States {
+		b.statePlaces = append(b.statePlaces, &place{})
+	}
+	b.findWrites()
+	if err := errors.Join(b.checkCapture(), b.checkSizes()); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
 func (b *Backend) checkSymbols() error {
 	var errs []error
 	for name := range b.opts.Symbols {
@@ -149,8 +168,8 @@ func (b *Backend) checkSymbols() error {
 		}
 	}
 	for name := range b.opts.Max {
-		if s := b.module.Symbol(name); s == nil || s.Kind != ir.Batch {
-			errs = append(errs, fmt.Errorf("piecewise: Options.Max names %s, which is no batch symbol of the module", name))
+		if s := b.module.Symbol(name); s == nil || s.Kind == ir.Load {
+			errs = append(errs, fmt.Errorf("piecewise: Options.Max names %s, which is no batch or plain symbol of the module", name))
 		}
 	}
 	for _, s := range b.module.Symbols {
@@ -200,33 +219,68 @@ func (b *Backend) bindOps() error {
 }
 
 // checkCapture refuses a mode that the ops do not allow, before anything is
-// compiled for it.
+// compiled for it: a graph would hold a call that is not declared capturable, or whose
+// implementation is not.
 func (b *Backend) checkCapture() error {
-	if !b.opts.Mode.full() {
-		return nil
-	}
 	var errs []error
 	for _, fn := range b.funcs {
+		if len(fn.sizes) == 0 {
+			continue
+		}
 		for i := range fn.units {
-			if u := &fn.units[i]; u.op != nil && !u.op.Signature().Capture {
-				errs = append(errs, fmt.Errorf("%w: mode %s captures %s, whose implementation cannot be captured; mode piecewise runs it between graphs", ErrOp, b.opts.Mode, fn.loc(u, 0)))
+			u := &fn.units[i]
+			item := fn.plan.Items[u.item]
+			switch {
+			case u.piece == nil && fn.whole > 0:
+				errs = append(errs, b.refuseCapture(fn, u.node, "", "mode piecewise runs it between graphs"))
+			case u.piece != nil && (!u.splitting && b.opts.Mode.pieces() || fn.whole > 0):
+				for _, node := range u.piece.Origins {
+					why := ""
+					if at := item.Uncapturable; at != nil && at.Node == node {
+						why = "which may not be captured: it is " + split.WhyUncapturable(fn.ir.Nodes[node].Extern)
+					}
+					errs = append(errs, b.refuseCapture(fn, node, why, "split at it (Options.SplitOn), or take mode none"))
+				}
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// countsRows reports whether a type's leading extent counts rows of a batch.
-func (b *Backend) countsRows(t ir.Type) bool {
-	if len(t.Shape) == 0 {
+// refuseCapture returns an error if a node of a function cannot be part of a graph; why is
+// what its declaration says against it, instead what can be done.
+func (b *Backend) refuseCapture(fn *function, node int, why, instead string) error {
+	e := fn.ir.Nodes[node].Extern
+	if e == nil {
+		return nil
+	}
+	op := b.ops[e.Name] // nil: planned without one
+	switch {
+	case why != "":
+	case e.Host:
+		why = "which is declared host: a replay would not repeat what it does"
+	case op != nil && !op.Signature().Capture:
+		why = "whose implementation cannot be captured"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrOp, b.module.ErrorAt(fn.ir, node, "mode %s captures %s, %s; %s", b.opts.Mode, e.Name, why, instead))
+}
+
+// countsRowsOf reports whether a symbol is in the first extent of a type, and no other
+// but load symbols is in any.
+func (b *Backend) countsRowsOf(t ir.Type, symbol string) bool {
+	if symbol == "" || t.Rank() == 0 || !slices.Contains(t.Shape[0].Symbols(), symbol) {
 		return false
 	}
-	for _, name := range t.Shape[0].Symbols() {
-		if s := b.module.Symbol(name); s != nil && s.Kind == ir.Batch {
-			return true
+	for _, d := range t.Shape {
+		for _, name := range d.Symbols() {
+			if s := b.module.Symbol(name); name != symbol && (s == nil || s.Kind != ir.Load) {
+				return false
+			}
 		}
 	}
-	return false
+	return true
 }
 
 // Load takes the device memory of the plan (the arena too), computes the

@@ -2,7 +2,6 @@ package piecewise
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,9 +24,6 @@ func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
 		if fn.size != "" {
 			shapes[fn.size] = b.shapes(fn)
 		}
-	}
-	if err := b.checkSizes(); err != nil {
-		return err
 	}
 	start := time.Now()
 	compiler := &waking{Compiler: b.opts.Target, device: b.opts.Device}
@@ -121,29 +117,6 @@ func (b *Backend) shapes(fn *function) build.Shapes {
 	return s
 }
 
-// checkSizes refuses a size or endpoint of the options that no function takes: it
-// would be ignored silently. What Options.Max leaves out is no error.
-func (b *Backend) checkSizes() error {
-	var errs []error
-	for _, list := range []struct {
-		what  string
-		sizes []int64
-	}{{"compile size", b.opts.CompileSizes}, {"range endpoint", b.opts.Ranges}, {"capture size", b.opts.CaptureSizes}} {
-		for _, n := range list.sizes {
-			used := false
-			for _, fn := range b.funcs {
-				if sym := b.module.Symbol(fn.size); sym != nil {
-					used = used || n >= sym.Lo && n <= sym.Hi
-				}
-			}
-			if !used {
-				errs = append(errs, fmt.Errorf("%w: %s %d is outside the sizes of every function", ErrSize, list.what, n))
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // program returns the artifact that serves a piece at a size.
 func (b *Backend) program(p *split.Piece, n int64) (*program.Program, error) {
 	return b.built.Program(p, n)
@@ -156,6 +129,11 @@ func (b *Backend) Build() *build.Result { return b.built }
 func (b *Backend) buildStats(s *Stats) {
 	c := b.built.Counters
 	s.GraphsSeen, s.PiecewiseGraphsSeen, s.CapturableGraphsSeen = int64(c.GraphsSeen), int64(c.PiecewiseGraphsSeen), int64(c.PiecewiseCapturableGraphsSeen)
+	for _, fn := range b.funcs {
+		if fn.noGraph != nil {
+			s.CapturableGraphsSeen -= int64(fn.plan.Counts().Capturable)
+		}
+	}
 	s.BackendCompilations, s.Compiled, s.Deduplicated, s.Loaded = int64(c.BackendCompilations), int64(c.Compiled), int64(c.Deduplicated), int64(c.Loaded)
 }
 

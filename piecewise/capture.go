@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"pwc/ir/dim"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/runtime/mem"
@@ -38,9 +39,10 @@ type replayStep struct {
 }
 
 // Warmup runs every distinct program once outside capture, so that modules are
-// loaded and libraries initialised, the library routines of every size, and extern
-// ops that are a [device.Warmer] on nothing but padding. Its results are thrown
-// away, and states are afterwards what they were.
+// loaded and libraries initialised, the library routines of every captured size, and extern
+// ops that are a [device.Warmer] on nothing but padding. A program that no captured size
+// runs is run at the smallest size that it serves. Its results are thrown away, and states
+// are afterwards what they were.
 func (b *Backend) Warmup(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err
@@ -50,7 +52,7 @@ func (b *Backend) Warmup(ctx context.Context) error {
 }
 
 func (b *Backend) warmup(ctx context.Context) (err error) {
-	type at struct {
+	type use struct {
 		program *program.Program
 		size    int64 // 0: any
 	}
@@ -63,20 +65,21 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 			b.advance(warm)
 		}
 	}()
-	done, warmed := map[at]bool{}, map[string]bool{}
+	done, warmed := map[use]bool{}, map[string]bool{}
 	libraries, _ := b.pool.stream.(device.LibraryStream)
 	for _, fn := range b.funcs {
-		if len(fn.sizes) > 0 {
-			fn.spoil() // its results lie where the warm-up writes
-		}
+		fn.spoil() // its results lie where the warm-up writes
 		// A warm-up reads what nothing wrote: positions among it must be in range.
 		if err := fn.fill(fn.atMax, 0); err != nil {
 			return err
 		}
-		for _, n := range slices.Backward(fn.sizes) {
+		for at, n := range fn.warmSizes() {
 			e := fn.envFor(n)
 			for i := range fn.units {
 				u := &fn.units[i]
+				if u.piece == nil && at >= len(fn.sizes) {
+					continue // only programs are missing
+				}
 				if u.piece == nil {
 					if err := fn.warmOp(i, &e, warmed); err != nil {
 						return fmt.Errorf("warm-up of @%s, %s at size %d: %w", fn.ir.Name, fn.loc(u, 0), n, err)
@@ -87,11 +90,11 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 				if err != nil {
 					return err
 				}
-				first := !done[at{p, 0}]
-				if done[at{p, n}] || !first && libraries == nil {
+				first := !done[use{p, 0}]
+				if done[use{p, n}] || !first && (libraries == nil || at >= len(fn.sizes)) {
 					continue
 				}
-				done[at{p, 0}], done[at{p, n}] = true, true
+				done[use{p, 0}], done[use{p, n}] = true, true
 				if err := ctx.Err(); err != nil {
 					return err
 				}
@@ -120,6 +123,23 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 	// Positions that a warm-up computed mean nothing.
 	_, err = b.takeFaults()
 	return err
+}
+
+// warmSizes returns the sizes that a warm-up runs: those that are captured, the largest
+// first, and then one in the range of every artifact, of which those are run whose
+// program no captured size has.
+func (fn *function) warmSizes() []int64 {
+	out := slices.Clone(fn.sizes)
+	slices.Reverse(out)
+	for _, r := range fn.b.built.Ranges(fn.plan) {
+		if n := max(r.Lo, fn.lo, min(1, fn.hi)); n <= min(r.Hi, fn.hi) {
+			out = append(out, n)
+		}
+	}
+	if fn.size == "" || len(out) == 0 {
+		out = append(out, fn.hi)
+	}
+	return out
 }
 
 // warmOp runs a call of an extern op on padding, unless one with operands of the
@@ -183,7 +203,6 @@ func (b *Backend) Capture(ctx context.Context) error {
 		if err := fn.captureSizes(ctx); err != nil {
 			return b.note(err)
 		}
-		fn.buildPick()
 	}
 	if err := b.mapStates(); err != nil {
 		return b.note(err)
@@ -192,32 +211,41 @@ func (b *Backend) Capture(ctx context.Context) error {
 	return nil
 }
 
-// captureSizes captures pieces at every size, and then the whole function. When
-// one fails all are dropped: the largest come first, and small runs that were padded
-// to them would cost more than runs without graphs.
+// captureSizes captures pieces at every size, and then the whole function at those that
+// it is captured for. When one fails all are dropped: the largest come first, and small
+// runs that were padded to them would cost more than runs without graphs.
 func (fn *function) captureSizes(ctx context.Context) error {
-	if err := fn.capturableOps(); err != nil && len(fn.sizes) > 0 {
-		return err
+	type pass struct {
+		capture func(*captured, *layout) error
+		sizes   int // from the smallest
 	}
-	var passes []func(*captured, *layout) error
+	var passes []pass
 	if fn.b.opts.Mode.pieces() {
-		passes = append(passes, fn.capturePieces)
+		passes = append(passes, pass{fn.capturePieces, len(fn.sizes)})
 	}
-	if fn.b.opts.Mode.full() {
-		passes = append(passes, fn.captureWhole)
+	if fn.whole > 0 && !(fn.b.opts.Mode.pieces() && fn.alone()) {
+		passes = append(passes, pass{fn.captureWhole, fn.whole})
 	}
-	for pass, capture := range passes {
-		for i := range fn.sizes {
-			n := fn.sizes[len(fn.sizes)-1-i]
-			if pass == 0 {
-				fn.captured = append(fn.captured, &captured{size: n})
-			}
-			if err := fn.captureSize(ctx, fn.captured[i], capture); err != nil {
+	if len(fn.sizes) == 0 {
+		return nil
+	}
+	all := make([]*captured, len(fn.sizes))
+	for i, n := range fn.sizes {
+		all[i] = &captured{size: n}
+	}
+	fn.captured = all
+	for _, p := range passes {
+		for i := p.sizes - 1; i >= 0; i-- {
+			if err := fn.captureSize(ctx, all[i], p.capture); err != nil {
 				return errors.Join(err, fn.dropGraphs())
 			}
 		}
 	}
-	slices.Reverse(fn.captured)
+	if fn.b.opts.Mode.pieces() && fn.alone() {
+		for _, c := range all[:fn.whole] {
+			c.whole = c.steps[0].graph // the same graph would be captured again
+		}
+	}
 	return nil
 }
 
@@ -263,18 +291,6 @@ func (fn *function) captureSize(ctx context.Context, c *captured, capture func(*
 		o.Captured(fn.ir.Name, c.size, graphs, time.Since(start))
 	}
 	return nil
-}
-
-// capturableOps refuses a piece that holds an extern op which is neither split
-// at nor capturable.
-func (fn *function) capturableOps() error {
-	var errs []error
-	for _, it := range fn.plan.Items {
-		if it.Uncapturable != nil {
-			errs = append(errs, it.Uncapturable)
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // record captures what enqueue enqueues into one graph.
@@ -400,6 +416,9 @@ func (fn *function) bind(i int, n int64, e *env, l *layout) (device.BoundLaunch,
 	size, _ := e.lookup(fn.size)
 	for _, call := range launch.Calls() {
 		call.Size, call.Rows, call.Loc = size, size, fn.loc(u, call.Origin)
+		if o := call.Origin; o >= 0 && int(o) < len(u.piece.Origins) {
+			call.RowExtents = fn.rowExtents(u.piece.Origins[o])
+		}
 	}
 	return launch, nil
 }
@@ -446,7 +465,26 @@ func (fn *function) call(i int, e *env, l *layout) (*device.OpCall, error) {
 		return nil, err
 	}
 	size, _ := e.lookup(fn.size)
-	return &device.OpCall{Stream: fn.b.pool.stream, Args: args, Attrs: u.attrs, Scratch: scratch, Size: size, Rows: size, Loc: fn.loc(u, 0)}, nil
+	return &device.OpCall{Stream: fn.b.pool.stream, Args: args, Attrs: u.attrs, Scratch: scratch, Size: size, Rows: size, RowExtents: fn.rowExtents(u.node), Loc: fn.loc(u, 0)}, nil
+}
+
+// rowExtents returns for each operand and result of a call how many positions of its first
+// axis are one row of the size symbol; 0: it has no rows there. Types say it: an extent may
+// happen to be as large as the step.
+func (fn *function) rowExtents(node int) []int64 {
+	n := fn.ir.Nodes[node]
+	e := fn.envFor(1)
+	var out []int64
+	for _, v := range slices.Concat(n.Args, n.Results) {
+		extent := int64(0)
+		if t := fn.ir.Type(v); fn.size != "" && t.Rank() > 0 {
+			if per, ok := t.Shape[0].Div(dim.Sym(fn.size)); ok {
+				extent, _ = per.Eval(e.lookup) // 0 where it has symbols that nothing gives a value
+			}
+		}
+		out = append(out, extent)
+	}
+	return out
 }
 
 func (c *captured) drop() error {
@@ -466,24 +504,23 @@ func (fn *function) dropGraphs() error {
 	for _, c := range fn.captured {
 		errs = append(errs, c.drop())
 	}
-	fn.captured, fn.pick = nil, nil
+	fn.captured = nil
 	return errors.Join(errs...)
 }
 
 // buildPick makes the table from a number of rows to the captured size that serves it.
 func (fn *function) buildPick() {
-	if len(fn.captured) == 0 {
+	if len(fn.sizes) == 0 {
 		return
 	}
-	top := fn.captured[len(fn.captured)-1].size
-	fn.pick = make([]int16, top+1)
+	fn.pick = make([]int16, fn.sizes[len(fn.sizes)-1]+1)
 	k := 0
 	for n := range fn.pick {
-		for fn.captured[k].size < int64(n) {
+		for fn.sizes[k] < int64(n) {
 			k++
 		}
 		fn.pick[n] = int16(k)
-		if fn.noPad != nil && fn.captured[k].size != int64(n) {
+		if fn.noPad != nil && fn.sizes[k] != int64(n) {
 			fn.pick[n] = -1
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pwc/piecewise"
+	"pwc/runtime/device"
 )
 
 // chain is a function that reads another's result where it lies, and one whose
@@ -128,12 +129,29 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Pieces are captured before whole functions, each largest first.
+// Pieces are captured before whole functions, each largest first, and no graph twice: that
+// of a function of one piece is the whole function's.
 func TestCaptureOrder(t *testing.T) {
-	var o captures
-	start(t, chain, piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{8, 1, 4}, Observer: &o})
-	if got, want := o["one"], []int64{8, 4, 1, 8, 4, 1}; !slices.Equal(got, want) {
+	o := captures{}
+	mode := piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{8, 1, 4}, Observer: &o}
+	b := start(t, chain, mode)
+	if got, want := o["one"], []int64{8, 4, 1}; !slices.Equal(got, want) {
 		t.Errorf("captured sizes %v, want %v", got, want)
+	}
+	if planned, made := b.Plan().Graphs, b.Stats().GraphsCaptured; planned != 9 || made != 9 {
+		t.Errorf("%d graphs are planned and %d made, want 9: three functions of one piece at three sizes", planned, made)
+	}
+	wantF32(t, run(t, b.Func("one"), []float32{1, 2}), []float32{2, 3})
+
+	clear(o)
+	sum := &sum3{capture: true}
+	mode.Ops = []device.Op{sum}
+	b = start(t, nineteen, mode)
+	if got, want := o["forward"], []int64{8, 4, 1, 8, 4, 1}; !slices.Equal(got, want) {
+		t.Errorf("captured sizes %v, want %v", got, want)
+	}
+	if planned, made := b.Plan().Graphs, b.Stats().GraphsCaptured; planned != made || made != 3*(b.Stats().CapturableGraphsSeen+1) {
+		t.Errorf("%d graphs are planned and %d made", planned, made)
 	}
 }
 

@@ -3,6 +3,7 @@ package piecewise
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"pwc/ir"
 	"pwc/ir/dim"
@@ -52,12 +53,14 @@ type input struct {
 	name  string
 	value ir.Value
 	typ   ir.Type
-	rows  bool // the leading extent is the size symbol: padded rows are reset
+	bytes amount
+	lead  int  // index of the symbol that the first extent is alone; -1: it is none
+	rows  bool // its rows are those of the size symbol, one after the other: padded ones are reset
 	// written: a run changes it where it lies, the function's own or that of one which
 	// feeds it, so that it is sent before every run.
 	written bool
-	// rowBytes is the size of one row, where the leading extent is the size symbol
-	// or that of the function it is linked to; else 0.
+	// rowBytes is the size of one row, where the first extent is a symbol alone and rows
+	// are all of one size; else 0.
 	rowBytes int64
 	from     *function // a result of this earlier function is taken where it lies
 	slot     int       // of from
@@ -78,8 +81,9 @@ type function struct {
 	ir        *ir.Func
 	name      string // for Ranges
 	plan      *split.Plan
-	size      string // size symbol; "": the function has none
+	size      string // size symbol; "": the function has none, and runs as one row
 	lo, hi    int64  // sizes that may run
+	symbols   []runSymbol
 	inputs    []input
 	storages  []storage
 	byBase    map[ir.Value]int32
@@ -90,15 +94,19 @@ type function struct {
 	returns   []int32 // storage of each result
 	rowBytes  []int64 // of each result in memory of its own whose leading extent is the size symbol; else 0
 	sizes     []int64 // capture sizes, ascending
-	noPad     error   // why rows must not be padded; nil: they may
-	noGraph   error   // why graphs cannot serve fewer rows of a linked parameter than it has room for; nil: they can
+	whole     int     // how many of the sizes, from the smallest, the whole function is captured for
+	mixing    []padding.Mixing
+	noPad     error      // why rows must not be padded; nil: they may
+	noGraph   error      // why no graph serves the function, which the mode asks for; nil: graphs do
+	skip      skipReason // of noGraph
 	checks    []positionCheck
 
 	atMax    *layout
 	exact    map[int64]*layout // of runs without graphs, with a guard
-	captured []*captured       // ascending sizes
-	pick     []int16           // by rows: index into captured that serves them, -1: none
+	captured []*captured       // by sizes; nil until Capture
+	pick     []int16           // by rows: index into sizes of what serves them, -1: none
 	ring     ring
+	ran      []int64  // values of symbols at the latest run
 	run      uint64   // runs that began
 	lost     []uint64 // by result: the run whose result something else overwrote
 	spoiled  uint64   // the run whose results a warm-up overwrote
@@ -115,8 +123,9 @@ type declared struct {
 
 // positionCheck is an integer parameter whose elements pick rows of a linked
 // parameter, or of what was made of it row by row: with captured graphs that
-// parameter has its full capacity, so the rows that exist are checked on the host.
-type positionCheck struct{ positions, table int }
+// parameter has its full capacity, so the rows that exist, the value of symbol, are
+// checked on the host.
+type positionCheck struct{ positions, table, symbol int }
 
 func newFunction(b *Backend, f *ir.Func) (*function, error) {
 	fn := &function{b: b, ir: f, name: "@" + f.Name, byBase: map[ir.Value]int32{}, lo: 1, hi: 1}
@@ -130,17 +139,14 @@ func newFunction(b *Backend, f *ir.Func) (*function, error) {
 		if fn.hi, err = b.opts.limit(s); err != nil {
 			return nil, err
 		}
-		fn.sizes = b.opts.sizes(max(s.Lo, 1), fn.hi)
-		if mix := padding.Check(b.module, f, name); len(mix) > 0 {
-			fn.noPad = mix[0].Err
+		if fn.mixing = padding.Check(b.module, f, name); len(fn.mixing) > 0 {
+			fn.noPad = fn.mixing[0].Err
 		}
 	}
 	if err := fn.addInputs(); err != nil {
 		return nil, err
 	}
-	if fn.noGraph = fn.linkedRows(); fn.noGraph != nil {
-		fn.sizes = nil
-	}
+	fn.chooseSizes()
 	if err := fn.addUnits(); err != nil {
 		return nil, err
 	}
@@ -154,9 +160,13 @@ func newFunction(b *Backend, f *ir.Func) (*function, error) {
 		}
 		fn.returns = append(fn.returns, i)
 		per := int64(0)
-		if t := st.typ; st.kind == inResult && t.Rank() > 0 && fn.size != "" && t.Shape[0].String() == fn.size {
-			if per, err = rowBytes(t); err != nil {
+		if t := st.typ; st.kind == inResult && fn.leads(t, fn.size) {
+			a, err := fn.amountOf(t)
+			if err != nil {
 				return nil, fmt.Errorf("result of @%s: %w", f.Name, err)
+			}
+			if a.symbol >= 0 {
+				per = a.per
 			}
 		}
 		fn.rowBytes = append(fn.rowBytes, per)
@@ -164,47 +174,70 @@ func newFunction(b *Backend, f *ir.Func) (*function, error) {
 	return fn, nil
 }
 
-// rowBytes returns the bytes of a row of a tensor, or 0 where rows have no fixed
-// number of them.
-func rowBytes(t ir.Type) (int64, error) {
-	row := ir.Type{DType: t.DType, Shape: t.Shape[1:]}
-	if slices.ContainsFunc(row.Shape, func(d dim.Dim) bool { return len(d.Symbols()) > 0 }) {
-		return 0, nil
+// leads reports whether the first extent of a type is a symbol alone.
+func (fn *function) leads(t ir.Type, symbol string) bool {
+	return symbol != "" && t.Rank() > 0 && t.Shape[0].Equal(dim.Sym(symbol))
+}
+
+// chooseSizes sets what the function is captured for. A function without a size symbol
+// has one size, 1, which an empty list of the options leaves out too.
+func (fn *function) chooseSizes() {
+	o := &fn.b.opts
+	switch {
+	case o.Mode == None:
+		return
+	case len(fn.plain()) > 0:
+		fn.noGraph, fn.skip = fmt.Errorf("@%s: %s bound at each run, and a graph is for one value", fn.ir.Name, areSymbols(fn.plain())), skipPlain
+		return
 	}
-	return (&env{}).bytes(row)
+	if fn.noGraph = fn.linkedRows(); fn.noGraph != nil {
+		fn.skip = skipLinked
+		return
+	}
+	if fn.size == "" {
+		if o.CaptureSizes == nil || len(o.CaptureSizes) > 0 {
+			fn.sizes = []int64{1}
+		}
+		fn.whole = len(fn.sizes)
+	} else {
+		fn.sizes = o.sizes(max(fn.lo, 1), fn.hi)
+		fn.whole = o.decodeSizes(fn.sizes)
+	}
+	if !o.Mode.full() {
+		fn.whole = 0
+	}
+	if o.Mode == Full {
+		fn.whole = len(fn.sizes)
+	}
+	fn.buildPick()
+}
+
+// areSymbols returns "symbol K is" or "symbols K and L are".
+func areSymbols(names []string) string {
+	if len(names) == 1 {
+		return "symbol " + names[0] + " is"
+	}
+	last := len(names) - 1
+	return "symbols " + strings.Join(names[:last], ", ") + " and " + names[last] + " are"
 }
 
 // addInputs describes the parameters. One whose type is that of a result of an
-// earlier function, and counts rows of a batch, is linked to it: the result is
+// earlier function, and counts that function's rows, is linked to it: the result is
 // read where it lies (@logits takes %h from @forward).
 func (fn *function) addInputs() error {
 	linked := map[*function][]int{}
 	for _, p := range fn.ir.Params {
 		info := fn.ir.Values[p]
 		in := input{name: info.Name, value: p, typ: info.Type, written: info.Mut}
-		if len(info.Type.Shape) > 0 && fn.size != "" {
-			d := info.Type.Shape[0].Symbols()
-			in.rows = len(d) == 1 && d[0] == fn.size && info.Type.Shape[0].String() == fn.size
-		}
-		if !in.rows && fn.size != "" && fn.noPad == nil && slices.ContainsFunc(info.Type.Shape, func(d dim.Dim) bool { return slices.Contains(d.Symbols(), fn.size) }) {
-			fn.noPad = fmt.Errorf("parameter %%%s is %s: rows of %s cannot be told apart", info.Name, info.Type, fn.size)
-		}
-		if fn.b.countsRows(info.Type) {
-			for _, g := range fn.b.funcs {
-				for j, s := range g.slots {
-					if in.from == nil && g.storages[s.storage].typ.Equal(info.Type) && !slices.Contains(linked[g], j) {
-						in.from, in.slot = g, j
-						linked[g] = append(linked[g], j)
-					}
-				}
+		for _, g := range fn.b.funcs {
+			if !fn.b.countsRowsOf(info.Type, g.size) {
+				continue
 			}
-		}
-		if in.rows || in.from != nil && in.from.size != "" && info.Type.Shape[0].String() == in.from.size {
-			e := fn.envFor(1)
-			row := ir.Type{DType: info.Type.DType, Shape: info.Type.Shape[1:]}
-			var err error
-			if in.rowBytes, err = e.bytes(row); err != nil {
-				return fmt.Errorf("parameter %%%s of @%s: %w", info.Name, fn.ir.Name, err)
+			for j, s := range g.slots {
+				if in.from == nil && g.storages[s.storage].typ.Equal(info.Type) && !slices.Contains(linked[g], j) {
+					in.from, in.slot = g, j
+					linked[g] = append(linked[g], j)
+				}
 			}
 		}
 		if in.from == nil {
@@ -212,6 +245,25 @@ func (fn *function) addInputs() error {
 		}
 		fn.inputs = append(fn.inputs, in)
 		fn.storage(p)
+	}
+	if err := fn.findSymbols(); err != nil {
+		return err
+	}
+	for i := range fn.inputs {
+		in := &fn.inputs[i]
+		var err error
+		if in.bytes, err = fn.amountOf(in.typ); err != nil {
+			return fmt.Errorf("parameter %%%s of @%s: %w", in.name, fn.ir.Name, err)
+		}
+		in.lead = slices.IndexFunc(fn.symbols, func(s runSymbol) bool { return fn.leads(in.typ, s.name) })
+		if in.bytes.symbol < 0 {
+			continue
+		}
+		s := &fn.symbols[in.bytes.symbol]
+		in.rows = s.role == countsRows
+		if in.lead >= 0 {
+			in.rowBytes = in.bytes.per
+		}
 	}
 	fn.findPositions()
 	return nil
@@ -232,6 +284,9 @@ func (fn *function) findPositions() {
 		for i := range fn.inputs {
 			in := &fn.inputs[i]
 			c := positionCheck{positions: pos, table: i}
+			if in.from != nil {
+				c.symbol = fn.symbol(in.from.size)
+			}
 			if in.from != nil && (i == table || fn.holdsMore(in) && in.from.size == rows) && !slices.Contains(fn.checks, c) {
 				fn.checks = append(fn.checks, c)
 			}
@@ -246,7 +301,7 @@ func maskable(dt dtype.DType) bool { return dt.Int() && dt.Signed() }
 // are: its rows are counted by another function's symbol, which has its largest value
 // in a graph.
 func (fn *function) holdsMore(in *input) bool {
-	return in.from != nil && in.from.size != "" && in.from.size != fn.size
+	return in.from != nil && in.from.size != fn.size
 }
 
 // linkedRows returns why graphs cannot serve steps in which a linked parameter has

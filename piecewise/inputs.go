@@ -7,6 +7,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/runtime/device"
 )
@@ -34,6 +35,7 @@ type slotMemory struct {
 	gen     uint64 // times it was handed out
 	taken   bool   // handed out and not run
 	rows    int64
+	values  []int64 // by function.symbols; unknown: none yet
 	uniform bool
 	all     []byte   // the inputs that are not linked, side by side as on the device
 	at      []int64  // by input: where it starts in all; -1: it is linked
@@ -47,7 +49,7 @@ type slotMemory struct {
 // given is what one input was set to.
 type given struct {
 	how    source
-	rows   int64 // leading extent
+	bytes  int64 // without padded rows
 	tensor device.Tensor
 	result Results // whose result index it is; zero: a tensor of the caller
 	index  int
@@ -84,7 +86,7 @@ func (fn *function) newRing() error {
 		if err != nil {
 			return err
 		}
-		s := &slotMemory{fn: fn, at: make([]int64, len(fn.inputs)), host: make([][]byte, len(fn.inputs)), given: make([]given, len(fn.inputs)), device: make([]int64, len(fn.inputs)), copied: copied}
+		s := &slotMemory{fn: fn, at: make([]int64, len(fn.inputs)), host: make([][]byte, len(fn.inputs)), values: make([]int64, len(fn.symbols)), given: make([]given, len(fn.inputs)), device: make([]int64, len(fn.inputs)), copied: copied}
 		fn.ring.slots = append(fn.ring.slots, s)
 		if s.all, err = s.take(size); err != nil {
 			return err
@@ -152,7 +154,7 @@ func (f *Func) Inputs(n int64) (Inputs, error) {
 		return Inputs{}, fmt.Errorf("%w: @%s takes inputs after Load", ErrOrder, fn.ir.Name)
 	}
 	if n < fn.lo || n > fn.hi {
-		return Inputs{}, fmt.Errorf("%w: @%s runs %d to %d rows, not %d", ErrSize, fn.ir.Name, fn.lo, fn.hi, n)
+		return Inputs{}, fn.outside(n)
 	}
 	s := fn.ring.slots[fn.ring.next]
 	switch done, err := s.copied.Passed(); {
@@ -168,7 +170,53 @@ func (f *Func) Inputs(n int64) (Inputs, error) {
 	s.gen++
 	s.taken, s.rows, s.uniform = true, n, false
 	clear(s.given)
+	for i := range s.values {
+		s.values[i] = unknown
+	}
+	if fn.size != "" {
+		s.values[0] = n
+	}
 	return Inputs{s, s.gen}, nil
+}
+
+// Symbols returns the symbols whose values a run brings, the size symbol, if there is one,
+// first. Those that count rows of a linked parameter and plain ones follow.
+func (f *Func) Symbols() []string {
+	var out []string
+	for _, s := range f.fn.symbols {
+		out = append(out, s.name)
+	}
+	return out
+}
+
+// SetSymbol gives a symbol of the function its value for this run: a plain symbol, or one
+// that counts the rows of a linked parameter. Inputs whose extents have it can be filled
+// from then on. [Inputs.Set], [Inputs.SetResult] and [Inputs.BytesOf] give a symbol the
+// extent of a tensor; whoever fills [Inputs.Bytes] calls SetSymbol first. A value outside
+// the symbol's range, or above Options.Max, is an [ErrSize].
+func (in Inputs) SetSymbol(name string, value int64) error {
+	if err := in.check(); err != nil {
+		return err
+	}
+	fn := in.slot.fn
+	i := fn.symbol(name)
+	if i < 0 {
+		return fmt.Errorf("%w: no run of @%s gives %s a value; it has the symbols %v", ErrSize, fn.ir.Name, name, (&Func{fn}).Symbols())
+	}
+	return in.slot.assign(i, value)
+}
+
+// assign gives a symbol its value.
+func (s *slotMemory) assign(i int, value int64) error {
+	x := &s.fn.symbols[i]
+	switch {
+	case x.role == countsRows && value != s.rows:
+		return fmt.Errorf("%w: Inputs was asked for %d rows of @%s, which %s counts, and it is given %d", ErrSize, s.rows, s.fn.ir.Name, x.name, value)
+	case value < x.lo && x.role != isLinked || value < 0 || value > x.hi:
+		return fmt.Errorf("%w: symbol %s of @%s is in [%d, %d], and is given %d", ErrSize, x.name, s.fn.ir.Name, x.lo, x.hi, value)
+	}
+	s.values[i] = value
+	return nil
 }
 
 func (in Inputs) check() error {
@@ -206,8 +254,10 @@ func (in Inputs) SetUniform(v bool) {
 // part of it.
 func (in Inputs) Bytes(name string) ([]byte, error) { return in.BytesOf(name, -1) }
 
-// BytesOf is Bytes for an input whose leading extent is not the function's
-// size symbol but one of an earlier function: rows says how many there are.
+// BytesOf is Bytes for an input whose first extent is another symbol than the function's
+// size symbol: rows is its value, as [Inputs.SetSymbol] gives it. With -1 a symbol that has
+// no value yet gets its largest if a linked parameter's rows are counted by it; a plain
+// one must have one.
 func (in Inputs) BytesOf(name string, rows int64) ([]byte, error) {
 	i, err := in.find(name)
 	if err != nil {
@@ -217,34 +267,54 @@ func (in Inputs) BytesOf(name string, rows int64) ([]byte, error) {
 	if err := s.stage(i); err != nil {
 		return nil, err
 	}
-	n, rows, err := s.fn.inputBytes(spec, s.rows, rows)
-	if err != nil {
+	if err := s.bindRows(spec, rows); err != nil {
 		return nil, err
+	}
+	n, err := s.fn.bytes(spec.bytes, spec.typ, s.values)
+	if err != nil {
+		return nil, fmt.Errorf("input %%%s: %w", name, err)
 	}
 	if n > int64(len(s.host[i])) {
 		return nil, fmt.Errorf("%w: input %%%s would need %d bytes, its largest is %d", ErrSize, name, n, len(s.host[i]))
 	}
-	s.given[i] = given{how: staged, rows: rows}
+	s.given[i] = given{how: staged, bytes: n}
 	return s.host[i][:n], nil
 }
 
-// inputBytes returns the size of an input for n rows of the size symbol, and
-// its leading extent; leading is that of a linked input, -1: the largest.
-func (fn *function) inputBytes(in *input, n, leading int64) (size, rows int64, err error) {
+// bindRows gives the symbol that is the first extent of an input its value; -1: none is told.
+func (s *slotMemory) bindRows(in *input, rows int64) error {
 	switch {
-	case in.rows:
-		return in.rowBytes * n, n, nil
-	case in.rowBytes > 0 && leading >= 0:
-		return in.rowBytes * leading, leading, nil
-	case in.rowBytes > 0:
-		return in.place.buffer.Size, in.from.hi, nil
+	case in.lead >= 0 && rows >= 0:
+		return s.assign(in.lead, rows)
+	case rows >= 0:
+		return fmt.Errorf("%w: input %%%s of @%s is %s, whose first extent is no symbol of a run", ErrSize, in.name, s.fn.ir.Name, in.typ)
+	case in.lead >= 0 && in.from != nil && s.values[in.lead] == unknown:
+		s.values[in.lead] = s.fn.symbols[in.lead].hi
 	}
-	e := fn.envFor(n)
-	if size, err = e.bytes(in.typ); err != nil || len(in.typ.Shape) == 0 {
-		return size, 1, err
+	return nil
+}
+
+// bindShape gives the symbols that are extents of an input the values that a shape has, and
+// holds its other extents against the type.
+func (s *slotMemory) bindShape(in *input, shape []int64) error {
+	if len(shape) != in.typ.Rank() {
+		return fmt.Errorf("%w: input %%%s is %s, was given the shape %v", ErrSize, in.name, in.typ, shape)
 	}
-	rows, err = in.typ.Shape[0].Eval(e.lookup)
-	return size, rows, err
+	for axis, d := range in.typ.Shape {
+		if names := d.Symbols(); len(names) == 1 {
+			if i := s.fn.symbol(names[0]); i >= 0 && d.Equal(dim.Sym(names[0])) {
+				if err := s.assign(i, shape[axis]); err != nil {
+					return fmt.Errorf("input %%%s, extent %d: %w", in.name, axis, err)
+				}
+			}
+		}
+	}
+	e := s.fn.envOf(s.values)
+	want, err := e.shape(in.typ)
+	if err == nil && !slices.Equal(want, shape) {
+		err = fmt.Errorf("%w: input %%%s is %s, here %v, and was given the shape %v", ErrSize, in.name, in.typ, want, shape)
+	}
+	return err
 }
 
 // Int32s returns the staging memory of an i32 input as integers.
@@ -286,11 +356,11 @@ func (in Inputs) Keep(name string) (bool, error) {
 	if fn.ring.sent == nil || spec.from != nil || slices.ContainsFunc(fn.checks, func(c positionCheck) bool { return c.positions == i }) {
 		return false, nil
 	}
-	bytes, rows, err := fn.inputBytes(spec, in.slot.rows, -1)
+	bytes, err := fn.bytes(spec.bytes, spec.typ, in.slot.values)
 	if err != nil || bytes == 0 || fn.ring.held[i].bytes != bytes {
 		return false, err
 	}
-	in.slot.given[i] = given{how: kept, rows: rows}
+	in.slot.given[i] = given{how: kept, bytes: bytes}
 	return true, nil
 }
 
@@ -303,18 +373,20 @@ func (in Inputs) Set(name string, t device.Tensor) error {
 		return err
 	}
 	s, spec := in.slot, &in.slot.fn.inputs[i]
-	leading := int64(-1)
-	if len(t.Shape) > 0 {
-		leading = t.Shape[0]
+	if t.DType != spec.typ.DType {
+		return fmt.Errorf("%w: input %%%s is %s, was given %s%v", ErrSize, name, spec.typ, t.DType, t.Shape)
 	}
-	want, rows, err := s.fn.inputBytes(spec, s.rows, leading)
+	if err := s.bindShape(spec, t.Shape); err != nil {
+		return err
+	}
+	want, err := s.fn.bytes(spec.bytes, spec.typ, s.values)
 	if err != nil {
 		return err
 	}
-	if t.DType != spec.typ.DType || t.Size != want || len(t.Shape) != len(spec.typ.Shape) {
-		return fmt.Errorf("%w: input %%%s is %s (%d bytes for %d rows), was given %s%v (%d bytes)", ErrSize, name, spec.typ, want, s.rows, t.DType, t.Shape, t.Size)
+	if t.Size != want {
+		return fmt.Errorf("%w: input %%%s is %s%v of %d bytes, was given memory of %d", ErrSize, name, t.DType, t.Shape, want, t.Size)
 	}
-	s.given[i] = given{how: fromDevice, rows: rows, tensor: t}
+	s.given[i] = given{how: fromDevice, bytes: want, tensor: t}
 	return nil
 }
 
@@ -343,12 +415,12 @@ func (in Inputs) SetResult(name string, r Result) error {
 		s.given[i].result, s.given[i].index = r.set, r.i
 		return nil
 	}
-	if rows := r.set.rows; spec.rows && rows != s.rows || spec.from != nil && rows > spec.from.hi {
-		return fmt.Errorf("%w: input %%%s of @%s has %d rows, result %d of @%s has %d", ErrSize, name, s.fn.ir.Name, s.rows, r.i, from.ir.Name, rows)
+	if err := s.assign(spec.bytes.symbol, r.set.rows); err != nil {
+		return fmt.Errorf("input %%%s of @%s, result %d of @%s: %w", name, s.fn.ir.Name, r.i, from.ir.Name, err)
 	}
 	// Where the input is linked to this result it is read where it lies, padded
 	// rows included, as the graphs were captured; send sees that by its address.
-	s.given[i] = given{how: fromDevice, rows: r.set.rows, tensor: device.Tensor{Buffer: r.rows(r.set.rows), DType: typ.DType}, result: r.set, index: r.i}
+	s.given[i] = given{how: fromDevice, bytes: per * r.set.rows, tensor: device.Tensor{Buffer: r.rows(r.set.rows), DType: typ.DType}, result: r.set, index: r.i}
 	return nil
 }
 
@@ -382,6 +454,26 @@ func (s *slotMemory) sent(i int, b []byte) bool {
 	return s != nil && s.device[i] >= int64(len(b)) && bytes.Equal(b, s.host[i][:len(b)])
 }
 
+// complete returns an error unless every symbol has its value and every input was filled
+// for these values.
+func (s *slotMemory) complete() error {
+	fn := s.fn
+	for i := range fn.inputs {
+		in, g := &fn.inputs[i], &s.given[i]
+		if g.how == unset {
+			return fmt.Errorf("piecewise: input %%%s of @%s was not filled", in.name, fn.ir.Name)
+		}
+		n, err := fn.bytes(in.bytes, in.typ, s.values)
+		if err == nil && n != g.bytes {
+			err = fmt.Errorf("%w: it was filled with %d bytes, and has %d by the values that symbols were given since", ErrSize, g.bytes, n)
+		}
+		if err != nil {
+			return fmt.Errorf("input %%%s of @%s: %w", in.name, fn.ir.Name, err)
+		}
+	}
+	return fn.missing(s.values)
+}
+
 // send enqueues the copies of a run's inputs, padded from rows to size. What the
 // device has from the run before is left out.
 func (s *slotMemory) send(size int64) error {
@@ -394,20 +486,24 @@ func (s *slotMemory) send(size int64) error {
 	for i := range fn.inputs {
 		in, g := &fn.inputs[i], &s.given[i]
 		dst := fn.inputBuffer(i)
-		have, _, err := fn.inputBytes(in, s.rows, g.rows)
-		if err != nil {
-			return err
-		}
-		want := have
-		if in.rows {
-			want = in.rowBytes * size
+		have, want := g.bytes, g.bytes
+		switch {
+		case size == s.rows:
+		case in.rows:
+			want = in.bytes.per * size
+		default:
+			var err error
+			s.values[0] = size
+			want, err = fn.bytes(in.bytes, in.typ, s.values)
+			s.values[0] = s.rows
+			if err != nil {
+				return err
+			}
 		}
 		s.device[i] = 0
 		has := fn.ring.held[i]
 		fn.ring.held[i] = held{}
 		switch g.how {
-		case unset:
-			return fmt.Errorf("piecewise: input %%%s of @%s was not filled", in.name, fn.ir.Name)
 		case staged:
 			b := s.host[i][:want]
 			clear(b[have:]) // padded rows hold zero: id 0, position 0 (C11)
@@ -440,7 +536,7 @@ func (s *slotMemory) send(size int64) error {
 			next = stagedCopy{dst, s.at[i], s.at[i] + want}
 		case kept:
 			if before == nil || has.bytes != have { // another run came between
-				return fmt.Errorf("%w: input %%%s of @%s was to be kept, and the run before had not its %d rows", ErrSize, in.name, fn.ir.Name, g.rows)
+				return fmt.Errorf("%w: input %%%s of @%s was to be kept, and the run before had not its %d bytes", ErrSize, in.name, fn.ir.Name, have)
 			}
 			if err := next.send(stream, s.all); err != nil { // with the slot's bytes around the input's, not with these
 				return err
@@ -494,30 +590,26 @@ func (s *slotMemory) send(size int64) error {
 // maskPositions replaces positions outside the rows that a linked input really
 // has by -1: the graphs were captured with its full capacity, where such a
 // position would read what an earlier run left (C12).
-func (s *slotMemory) maskPositions() error {
+func (s *slotMemory) maskPositions() {
 	for _, c := range s.fn.checks {
-		pos, table := &s.given[c.positions], &s.given[c.table]
+		pos := &s.given[c.positions]
 		if pos.how != staged {
 			continue
 		}
 		in := &s.fn.inputs[c.positions]
-		n, _, err := s.fn.inputBytes(in, s.rows, pos.rows)
-		if err != nil {
-			return err
-		}
-		b := s.host[c.positions][:n]
+		b := s.host[c.positions][:pos.bytes]
+		rows := s.values[c.symbol]
 		switch in.typ.DType {
 		case dtype.I8:
-			mask[int8](b, table.rows)
+			mask[int8](b, rows)
 		case dtype.I16:
-			mask[int16](b, table.rows)
+			mask[int16](b, rows)
 		case dtype.I32:
-			mask[int32](b, table.rows)
+			mask[int32](b, rows)
 		case dtype.I64:
-			mask[int64](b, table.rows)
+			mask[int64](b, rows)
 		}
 	}
-	return nil
 }
 
 // mask replaces positions from rows on by -1.

@@ -58,9 +58,9 @@ func (e *env) symbols(names []string) ([]int64, error) {
 	return out, nil
 }
 
-// envFor returns the symbols of a function at one size: its size symbol is n,
-// load symbols have their values, and the batch symbols of linked inputs have
-// their largest value, so that a graph serves every size of the earlier function.
+// envFor returns the symbols of a function at one size: its size symbol is n, load
+// symbols have their values, and all others their largest: a graph serves every number of
+// rows that a linked parameter has, and plans have room for every run.
 func (fn *function) envFor(n int64) env {
 	var e env
 	for _, s := range fn.b.module.Symbols {
@@ -71,7 +71,7 @@ func (fn *function) envFor(n int64) env {
 			if v, ok := fn.b.opts.Symbols[s.Name]; ok {
 				e.set(s.Name, v)
 			}
-		case s.Kind == ir.Batch:
+		default:
 			if v, err := fn.b.opts.limit(s); err == nil {
 				e.set(s.Name, v)
 			}

@@ -35,6 +35,11 @@ type Plan struct {
 	// Graphs is how many graphs Capture makes; what they cost is the device's
 	// own and is measured after.
 	Graphs int64 `json:"graphs"`
+
+	// Unused lists the sizes of the options that have no effect, Uncaptured the
+	// functions that no graph serves, in a mode that captures (C8).
+	Unused     []Unused     `json:"unused,omitempty"`
+	Uncaptured []Uncaptured `json:"uncaptured,omitempty"`
 }
 
 // Total returns the bytes that Load allocates on the device.
@@ -115,13 +120,8 @@ func (b *Backend) makePlan() error {
 			}
 			p.ArenaBytes[n] = max(p.ArenaBytes[n], l.total)
 			p.PeakArenaBytes = max(p.PeakArenaBytes, l.total)
-			if b.opts.Mode.pieces() {
-				p.Graphs += fn.capturable()
-			}
-			if b.opts.Mode.full() {
-				p.Graphs++
-			}
 		}
+		p.Graphs += fn.graphs()
 	}
 	for _, a := range b.built.Artifacts {
 		for _, c := range a.Program.Consts {
@@ -197,4 +197,31 @@ func (fn *function) capturable() int64 {
 		}
 	}
 	return n
+}
+
+// inGraphs returns how many items of the plan graphs hold.
+func (fn *function) inGraphs() int {
+	switch {
+	case fn.whole > 0:
+		return len(fn.plan.Items)
+	case len(fn.sizes) > 0:
+		return int(fn.capturable())
+	}
+	return 0
+}
+
+// alone reports whether the function is one piece, so that the graph of its piece is that
+// of the whole.
+func (fn *function) alone() bool { return len(fn.units) == 1 && !fn.units[0].splitting }
+
+// graphs returns how many graphs Capture makes of the function.
+func (fn *function) graphs() int64 {
+	n := int64(0)
+	if fn.b.opts.Mode.pieces() {
+		n = fn.capturable() * int64(len(fn.sizes))
+		if fn.alone() {
+			return n
+		}
+	}
+	return n + int64(fn.whole)
 }

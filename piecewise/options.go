@@ -29,8 +29,9 @@ type Options struct {
 	Mode         Mode             //
 	CompileSizes []int64          // sizes that get static artifacts
 	Ranges       []int64          // endpoints of the ranges that get artifacts of their own
-	CaptureSizes []int64          // nil: DefaultCaptureSizes; empty: none
-	Max          map[string]int64 // largest value of a batch symbol; missing: the end of its range
+	CaptureSizes []int64          // nil: DefaultCaptureSizes; empty: none, of functions without a size symbol too
+	DecodeRows   int64            // most rows of a uniform batch: modes full-decode-only and full-and-piecewise capture whole functions up to the size that holds it; 0: at every size
+	Max          map[string]int64 // largest value of a batch or plain symbol; missing: the end of its range
 	Symbols      map[string]int64 // values of load symbols (KV blocks)
 	Feeds        []Feed           // results that lie where parameters are read
 	Jobs         int              // parallel compilations; 0: GOMAXPROCS
@@ -96,9 +97,6 @@ func (o *Options) defaults() error {
 	if o.Pool != nil && o.Pool.dev != o.Device {
 		return fmt.Errorf("piecewise: Options.Pool belongs to another device")
 	}
-	if o.Target == nil {
-		return fmt.Errorf("piecewise: Options.Target is nil")
-	}
 	if o.Store == nil {
 		o.Store = build.NewMemoryStore()
 	}
@@ -113,13 +111,16 @@ func (o *Options) defaults() error {
 	}
 	for _, n := range o.CaptureSizes {
 		if n < 1 {
-			return fmt.Errorf("piecewise: capture size %d", n)
+			return fmt.Errorf("%w: capture size %d in Options.CaptureSizes; a size is at least 1", ErrSize, n)
 		}
+	}
+	if o.DecodeRows < 0 {
+		return fmt.Errorf("%w: Options.DecodeRows is %d; 0 is no limit", ErrSize, o.DecodeRows)
 	}
 	return nil
 }
 
-// limit returns the largest value of a batch symbol.
+// limit returns the largest value of a batch or plain symbol.
 func (o *Options) limit(s *ir.Symbol) (int64, error) {
 	n, ok := o.Max[s.Name]
 	if !ok {
@@ -132,7 +133,7 @@ func (o *Options) limit(s *ir.Symbol) (int64, error) {
 }
 
 // sizes returns the capture sizes of a function whose size symbol is in
-// [lo, hi], ascending; those outside are left out.
+// [lo, hi], ascending; [Backend.checkSizes] refuses those that no function takes.
 func (o *Options) sizes(lo, hi int64) []int64 {
 	if o.Mode == None {
 		return nil
@@ -148,5 +149,17 @@ func (o *Options) sizes(lo, hi int64) []int64 {
 		}
 	}
 	slices.Sort(out)
-	return slices.Compact(out)
+	out = slices.Compact(out)
+	if o.Mode == FullDecodeOnly {
+		out = out[:o.decodeSizes(out)]
+	}
+	return out
+}
+
+// decodeSizes returns how many of the sizes, ascending, a uniform batch can be padded to.
+func (o *Options) decodeSizes(sizes []int64) int {
+	if i := slices.IndexFunc(sizes, func(n int64) bool { return n >= o.DecodeRows }); i >= 0 && o.DecodeRows > 0 {
+		return i + 1
+	}
+	return len(sizes)
 }

@@ -138,12 +138,28 @@ func (b *Backend) takeFaults() ([]device.IndexFault, error) {
 
 func (r Result) slot() int { return r.set.fn.storages[r.set.fn.returns[r.i]].index }
 
+// env returns the values of symbols at the run. Those of symbols that do not count the
+// function's rows are known of its latest run alone.
+func (r Results) env() (env, error) {
+	fn := r.fn
+	if fn.size == "" && len(fn.symbols) == 0 || fn.size != "" && len(fn.symbols) == 1 {
+		return fn.envFor(r.rows), nil
+	}
+	if fn.run != r.run {
+		return env{}, &StaleError{Func: fn.ir.Name, Run: r.run, Latest: fn.run}
+	}
+	return fn.envOf(fn.ran), nil
+}
+
 // Shape returns the result's extents, without padded rows.
 func (r Result) Shape() ([]int64, error) {
 	if err := r.exists(); err != nil {
 		return nil, err
 	}
-	e := r.set.fn.envFor(r.set.rows)
+	e, err := r.set.env()
+	if err != nil {
+		return nil, err
+	}
 	return e.shape(r.set.fn.ir.ResultTypes[r.i])
 }
 
@@ -163,7 +179,10 @@ func (r Result) Tensor() (device.Tensor, error) {
 		return device.Tensor{}, err
 	}
 	fn := r.set.fn
-	e := fn.envFor(r.set.rows)
+	e, err := r.set.env()
+	if err != nil {
+		return device.Tensor{}, err
+	}
 	shape, err := e.shape(fn.ir.ResultTypes[r.i])
 	if err != nil {
 		return device.Tensor{}, err
@@ -196,7 +215,10 @@ func (r Result) Size() (int64, error) {
 	if err := r.exists(); err != nil {
 		return 0, err
 	}
-	e := r.set.fn.envFor(r.set.rows)
+	e, err := r.set.env()
+	if err != nil {
+		return 0, err
+	}
 	return e.bytes(r.set.fn.ir.ResultTypes[r.i])
 }
 

@@ -46,37 +46,37 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		return Results{}, b.note(err)
 	}
 	rows := in.slot.rows
-	c, how, skip := fn.choose(rows, in.slot.uniform)
+	if err := in.slot.complete(); err != nil {
+		return Results{}, err
+	}
+	at, how, skip := fn.choose(rows, in.slot.uniform)
+	if how != Eager && fn.captured == nil {
+		how, skip = Eager, skipNotCaptured
+	}
 	size := rows
+	var c *captured
 	var l *layout
 	if how == Eager {
-		if b.opts.Frozen && (skip == skipPadding || skip == skipAbove || skip == skipLinked) {
-			why := fmt.Sprintf("the largest captured size is %d", len(fn.pick)-1)
-			switch skip {
-			case skipPadding:
-				why = fn.noPad.Error()
-			case skipLinked:
-				why = fn.noGraph.Error()
-			}
-			return Results{}, &FrozenError{Reason: fmt.Sprintf("%d rows of @%s would run uncaptured: %s", rows, fn.ir.Name, why)}
+		if err := fn.frozen(rows, skip); err != nil {
+			return Results{}, err
 		}
 		var err error
 		if l, err = fn.eagerLayout(rows); err != nil {
 			return Results{}, b.note(err)
 		}
 	} else {
+		c = fn.captured[at]
 		size, l = c.size, c.layout
 		if err := fn.checkAddresses(c); err != nil {
 			return Results{}, err
 		}
-		if err := in.slot.maskPositions(); err != nil {
-			return Results{}, err
-		}
+		in.slot.maskPositions()
 	}
 	if err := in.slot.send(size); err != nil {
 		return Results{}, b.note(err)
 	}
 	in.slot.taken = false
+	fn.ran = append(fn.ran[:0], in.slot.values...)
 	if b.ranges != nil {
 		b.ranges.Enter(fn.name)
 		defer b.ranges.Leave()
@@ -117,49 +117,98 @@ type Choice struct {
 	How  How
 	Size int64  // with padding
 	Why  string // one clause, for people
+	Err  error  // not nil: Run refuses the batch with it
 }
 
-// Choose says how Run would issue so many rows now: it asks what Run asks.
-// uniform is what [Inputs.SetUniform] would be given.
+// Choose says how Run issues so many rows: it asks what Run asks. Before Load it says what
+// Run will do once Capture is done, from Load on what it would do now. uniform is what
+// [Inputs.SetUniform] would be given. It allocates nothing where Run refuses nothing.
 func (f *Func) Choose(rows int64, uniform bool) Choice {
-	c, how, skip := f.fn.choose(rows, uniform)
-	if how == Eager {
-		return Choice{How: Eager, Size: rows, Why: skipNames[skip]}
+	fn := f.fn
+	if rows < fn.lo || rows > fn.hi {
+		err := fn.outside(rows)
+		return Choice{How: Eager, Size: rows, Why: err.Error(), Err: err}
 	}
-	why := "the pieces are captured and the batch need not be uniform"
-	if how == Whole {
-		why = "mode full serves every batch"
-		if f.fn.b.opts.Mode != Full {
+	at, how, skip := fn.choose(rows, uniform)
+	fn.b.mu.Lock()
+	planned := fn.b.stage == compiled
+	fn.b.mu.Unlock()
+	if how != Eager && fn.captured == nil && !planned {
+		how, skip = Eager, skipNotCaptured
+	}
+	switch how {
+	case Eager:
+		return Choice{How: Eager, Size: rows, Why: skipNames[skip], Err: fn.frozen(rows, skip)}
+	case Whole:
+		why := "mode full serves every batch"
+		switch {
+		case fn.size == "":
+			why = "the function has no batch symbol, and is captured as a whole"
+		case fn.b.opts.Mode != Full:
 			why = "the batch is uniform, which whole functions are captured for"
 		}
+		return Choice{How: how, Size: fn.sizes[at], Why: why}
 	}
-	return Choice{How: how, Size: c.size, Why: why}
+	return Choice{How: how, Size: fn.sizes[at], Why: fn.whyPieces(at, uniform)}
 }
 
-// choose returns what serves so many rows, and when nothing is captured for
-// them, why.
-func (fn *function) choose(rows int64, uniform bool) (*captured, How, skipReason) {
+// whyPieces says why the pieces' graphs serve a batch.
+func (fn *function) whyPieces(at int16, uniform bool) string {
+	if uniform && fn.b.opts.Mode == FullAndPiecewise && int(at) >= fn.whole {
+		return "the pieces are captured, and the whole function only for decode steps, which have fewer rows"
+	}
+	return "the pieces are captured and the batch need not be uniform"
+}
+
+// outside is the error of a size that cannot be run.
+func (fn *function) outside(rows int64) error {
+	return fmt.Errorf("%w: @%s runs %d to %d rows, not %d", ErrSize, fn.ir.Name, fn.lo, fn.hi, rows)
+}
+
+// frozen returns the error of a frozen backend that would run so many rows without a graph
+// for the reason skip, which the mode does not ask for.
+func (fn *function) frozen(rows int64, skip skipReason) error {
+	if !fn.b.opts.Frozen {
+		return nil
+	}
+	var why string
+	switch skip {
+	case skipPadding:
+		why = fn.noPad.Error()
+	case skipAbove:
+		why = fmt.Sprintf("the largest captured size is %d", len(fn.pick)-1)
+	case skipLinked, skipPlain:
+		why = fn.noGraph.Error()
+	default:
+		return nil
+	}
+	return &FrozenError{Reason: fmt.Sprintf("%d rows of @%s would run uncaptured: %s", rows, fn.ir.Name, why)}
+}
+
+// choose returns which of the captured sizes serves so many rows once Capture is done, and
+// when none does, why.
+func (fn *function) choose(rows int64, uniform bool) (at int16, how How, skip skipReason) {
 	mode := fn.b.opts.Mode
+	uniform = uniform || fn.size == ""
 	switch {
 	case mode == None:
-		return nil, Eager, skipMode
+		return 0, Eager, skipMode
 	case fn.noGraph != nil:
-		return nil, Eager, skipLinked
-	case len(fn.pick) == 0:
-		return nil, Eager, skipNotCaptured
+		return 0, Eager, fn.skip
+	case len(fn.sizes) == 0:
+		return 0, Eager, skipNotCaptured
+	case mode == FullDecodeOnly && !uniform:
+		return 0, Eager, skipNotUniform
 	case rows >= int64(len(fn.pick)):
-		return nil, Eager, skipAbove
+		return 0, Eager, skipAbove
 	case fn.pick[rows] < 0:
-		return nil, Eager, skipPadding
+		return 0, Eager, skipPadding
 	}
-	c := fn.captured[fn.pick[rows]]
-	switch {
-	case mode == Full || mode == FullAndPiecewise && uniform || mode == FullDecodeOnly && uniform:
-		return c, Whole, 0
-	case mode == FullDecodeOnly:
-		return nil, Eager, skipNotUniform
+	at = fn.pick[rows]
+	if int(at) < fn.whole && (mode == Full || uniform) {
+		return at, Whole, 0
 	}
-	return c, Replayed, 0
+	return at, Replayed, 0
 }
 
 // prepare tells the ops that want to know of the run that is about to be issued.
@@ -224,13 +273,7 @@ func (fn *function) replayWhole(c *captured, rows int64, meta any) error {
 
 // runEager binds and launches every unit for exactly these rows.
 func (fn *function) runEager(rows int64, slot *slotMemory, meta any, l *layout) error {
-	e := fn.envFor(rows)
-	for i := range fn.inputs {
-		in := &fn.inputs[i]
-		if in.from != nil && in.from.size != "" && in.from.size != fn.size {
-			e.set(in.from.size, slot.given[i].rows)
-		}
-	}
+	e := fn.envOf(slot.values)
 	ranges := fn.b.ranges
 	for i := range fn.units {
 		if ranges != nil {

@@ -187,7 +187,7 @@ func (b *Backend) piecesWrite(state int) bool {
 	for _, fn := range b.funcs {
 		for i := range fn.units {
 			p := fn.units[i].piece
-			if p == nil || len(fn.sizes) == 0 { // a warm-up runs what is captured
+			if p == nil {
 				continue
 			}
 			for _, n := range p.Func.Nodes {

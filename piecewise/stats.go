@@ -47,6 +47,7 @@ const (
 	skipPadding
 	skipNotUniform
 	skipLinked
+	skipPlain
 	skipCount
 )
 
@@ -56,6 +57,7 @@ var skipNames = [skipCount]string{
 	skipAbove:       "above the largest captured size",
 	skipPadding:     "rows must not be padded",
 	skipLinked:      "rows that another function made would mix with an earlier step's",
+	skipPlain:       "a plain symbol is bound at each run",
 	skipNotUniform:  "mode full-decode-only and a batch that is not uniform",
 }
 

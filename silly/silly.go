@@ -75,8 +75,8 @@ func (o *Op) Launch(c *device.OpCall) error {
 		all *= int(n)
 	}
 	real := all
-	if s := c.Args[0].Shape; len(s) > 0 && s[0] == c.Size && s[0] > c.Rows {
-		real = all / int(s[0]) * int(c.Rows)
+	if s := c.Args[3].Shape; len(s) > 0 && s[0] > 0 {
+		real = all / int(s[0]) * int(c.RealExtent(3))
 	}
 	var q, k, v [64]float32
 	for at := 0; at < real; at += len(q) {

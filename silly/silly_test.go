@@ -81,12 +81,19 @@ func TestPaddedRowsAreZero(t *testing.T) {
 	if err := c.Stream.Fill(c.Args[3].Buffer, 0x5a); err != nil {
 		t.Fatal(err)
 	}
-	c.Rows = 1
+	c.Rows, c.RowExtents = 1, []int64{1, 1, 1, 1}
 	if err := op.Launch(c); err != nil {
 		t.Fatal(err)
 	}
 	if got := result(t, c).Float64s(); got[0] != 3 || got[1] != 0 || got[2] != 0 {
 		t.Errorf("%v, want [3 0 0]", got)
+	}
+	c.RowExtents = []int64{0, 0, 0, 0} // as many elements as the step has rows, and no rows
+	if err := op.Launch(c); err != nil {
+		t.Fatal(err)
+	}
+	if got := result(t, c).Float64s(); got[0] != 3 || got[1] != 6 || got[2] != 9 {
+		t.Errorf("%v, want [3 6 9]", got)
 	}
 }
 

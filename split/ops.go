@@ -48,6 +48,11 @@ func resolve(m *ir.Module, ops []string) (*matcher, []string, error) {
 			s.table[op.Name] = true
 			continue
 		}
+		// PyTorch names the overload without a name "default".
+		if base, ok := strings.CutSuffix(op, ".default"); ok && len(packets[op]) == 0 && slices.Contains(packets[base], base) {
+			s.externs[base] = true
+			continue
+		}
 		if len(packets[op]) == 0 {
 			unknown = append(unknown, fmt.Sprintf("%q", op))
 		}

@@ -99,14 +99,14 @@ type Storage struct {
 type Counts struct {
 	Graphs     int // functions: 1
 	Piecewise  int // items, splitting or not: num_piecewise_graphs_seen
-	Capturable int // items that are not splitting: num_piecewise_capturable_graphs_seen
+	Capturable int // items that can be captured, each into a graph of its own: num_piecewise_capturable_graphs_seen
 }
 
 // Counts returns vLLM's numbers for this plan.
 func (p *Plan) Counts() Counts {
 	c := Counts{Graphs: 1, Piecewise: len(p.Items)}
 	for _, it := range p.Items {
-		if !it.Splitting {
+		if !it.Splitting && it.Uncapturable == nil {
 			c.Capturable++
 		}
 	}

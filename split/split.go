@@ -8,7 +8,8 @@ import (
 
 // Split cuts f, a function of the verified module m, at ops. An entry "ns::op"
 // matches the extern op of that name and all its overloads, "ns::op.overload"
-// that one alone, and the name of an op of the table that op. A nil list means
+// that one alone, "ns::op.default" also the op that is declared as "ns::op", which
+// PyTorch calls so, and the name of an op of the table that op. A nil list means
 // the extern ops that m declares split; an empty one cuts nowhere.
 //
 // An entry that matches nothing is an error, and so is every call whose result
@@ -119,7 +120,7 @@ func (p *Plan) addUnits(index int, it *Item) {
 		add(-1)
 		for _, i := range it.Nodes {
 			if e := p.Func.Nodes[i].Extern; e != nil && (!e.Capture || e.Host) {
-				it.Uncapturable = p.Module.ErrorAt(p.Func, i, "%s may not be captured: it is %s", e.Name, whyUncapturable(e))
+				it.Uncapturable = p.Module.ErrorAt(p.Func, i, "%s may not be captured: it is %s", e.Name, WhyUncapturable(e))
 				break
 			}
 		}
@@ -138,7 +139,9 @@ func (p *Plan) addUnits(index int, it *Item) {
 	}
 }
 
-func whyUncapturable(e *ir.Extern) string {
+// WhyUncapturable says what in an op's declaration forbids recording it into a graph; it is
+// of ops in items that are not splitting and have [Item.Uncapturable].
+func WhyUncapturable(e *ir.Extern) string {
 	switch {
 	case e.Host:
 		return "declared host: it reads or changes host state, which a replay would not repeat"

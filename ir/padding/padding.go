@@ -15,37 +15,40 @@ type Mixing struct {
 	Err  *ir.Error // position, loc and reason
 }
 
-// SizeSymbol returns the symbol that counts the rows of a run of f: the one
-// batch symbol in the leading extents of its results, or, where they have none,
-// of its parameters. It is false when there is no such symbol or several.
+// SizeSymbol returns the symbol that counts the rows of a run of f: the first batch symbol
+// in the leading extents of its results, or, where they have none, of its parameters, or,
+// where these have none, in any extent of either. It is false when there is no such symbol.
+// Other batch symbols of f are what plain ones are: bound at each run, and never padded.
 func SizeSymbol(m *ir.Module, f *ir.Func) (string, bool) {
-	if s := leading(m, f.ResultTypes); len(s) > 0 {
-		return s[0], len(s) == 1
-	}
 	params := make([]ir.Type, len(f.Params))
 	for i, p := range f.Params {
 		params[i] = f.Values[p].Type
 	}
-	if s := leading(m, params); len(s) > 0 {
-		return s[0], len(s) == 1
+	for _, axes := range []int{1, -1} { // of each type; -1: all
+		for _, types := range [][]ir.Type{f.ResultTypes, params} {
+			if s, ok := firstBatch(m, types, axes); ok {
+				return s, true
+			}
+		}
 	}
 	return "", false
 }
 
-// leading returns the batch symbols in the first extents, each once.
-func leading(m *ir.Module, types []ir.Type) []string {
-	var out []string
+// firstBatch returns the first batch symbol in so many first extents of the types.
+func firstBatch(m *ir.Module, types []ir.Type, axes int) (string, bool) {
 	for _, t := range types {
-		if t.Rank() == 0 {
-			continue
-		}
-		for _, name := range t.Shape[0].Symbols() {
-			if s := m.Symbol(name); s != nil && s.Kind == ir.Batch && !slices.Contains(out, name) {
-				out = append(out, name)
+		for axis, d := range t.Shape {
+			if axes >= 0 && axis >= axes {
+				break
+			}
+			for _, name := range d.Symbols() {
+				if s := m.Symbol(name); s != nil && s.Kind == ir.Batch {
+					return name, true
+				}
 			}
 		}
 	}
-	return out
+	return "", false
 }
 
 // Check reports every place of f that keeps rows of the batch symbol size from

@@ -308,17 +308,32 @@ type Signature struct {
 // OpCall is one call of an extern op. The same OpCall is passed at every
 // replay; only Rows, and what Meta points to, change between calls.
 type OpCall struct {
-	Stream    Stream
-	Args      []Tensor // operands, then results
-	Attrs     []program.Attr
-	Scratch   Buffer
-	Meta      any   // the step's metadata, untouched
-	Size      int64 // rows of the step with padding
-	Rows      int64 // rows of the step without; padded rows of outputs must become zero (C11)
-	Capturing bool
-	Origin    int32 // node of the piece
-	Loc       string
-	State     any // the op's own, kept from one launch of the call to the next
+	Stream  Stream
+	Args    []Tensor // operands, then results
+	Attrs   []program.Attr
+	Scratch Buffer
+	Meta    any   // the step's metadata, untouched
+	Size    int64 // rows of the step with padding
+	Rows    int64 // rows of the step without; padded rows of outputs must become zero (C11)
+
+	// RowExtents says where in Args the rows of the step are: that many positions of the
+	// first axis are one row; 0: the tensor has no rows, whatever its extents are. Nil
+	// where the caller does not know.
+	RowExtents []int64
+	Capturing  bool
+	Origin     int32 // node of the piece
+	Loc        string
+	State      any // the op's own, kept from one launch of the call to the next
+}
+
+// RealExtent returns how many positions of the first axis of Args[i] are not padding: all
+// of a tensor that has no rows. The tensor must have an axis.
+func (c *OpCall) RealExtent(i int) int64 {
+	n := c.Args[i].Shape[0]
+	if i >= len(c.RowExtents) || c.RowExtents[i] == 0 {
+		return n
+	}
+	return min(n, c.Rows*c.RowExtents[i])
 }
 
 // OpSet finds extern ops by name.

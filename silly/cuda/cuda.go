@@ -79,8 +79,8 @@ func (o *Op) Launch(c *device.OpCall) error {
 		all *= n
 	}
 	real := all
-	if s := c.Args[0].Shape; len(s) > 0 && s[0] == c.Size && s[0] > c.Rows {
-		real = all / s[0] * c.Rows
+	if s := c.Args[3].Shape; len(s) > 0 && s[0] > 0 {
+		real = all / s[0] * c.RealExtent(3)
 	}
 	if all == 0 {
 		return nil

@@ -1,0 +1,51 @@
+package piecewise
+
+import (
+	"pwc/ir"
+	"pwc/ir/padding"
+	"pwc/split"
+)
+
+// Report is what [New] decides about a function before it compiles.
+type Report struct {
+	Name    string
+	Size    string // the symbol that counts rows; "": there is none, and it is run as it is
+	Lo, Hi  int64  // sizes that may run
+	Plain   []string
+	Linked  []string // symbols that count the rows of a parameter which an earlier function makes
+	Padding error    // why runs must not be padded to a captured size; nil: they may, or there are no rows
+	Mixing  []padding.Mixing
+	Sizes   []int64 // that it is captured for
+	Capture error   // why no graph serves it, in a mode that captures
+	Plan    *split.Plan
+
+	Pieces bool // each piece is captured into a graph of its own, at every size
+	Whole  int  // how many of the sizes, from the smallest, the whole function is captured for
+
+	Capturable int   // pieces that graphs hold: none in mode none, all where the whole function is captured
+	Graphs     int64 // that Capture makes
+}
+
+// Check makes the decisions of [New] that need no compiled code, and compiles nothing: an
+// error that New would return for the module and the options is Check's too. Options.Target
+// is not needed.
+func Check(m *ir.Module, o Options) ([]Report, Plan, error) {
+	b, err := analyze(m, o)
+	if err != nil {
+		return nil, Plan{}, err
+	}
+	out := make([]Report, len(b.funcs))
+	for i, fn := range b.funcs {
+		out[i] = Report{Name: fn.ir.Name, Size: fn.size, Lo: fn.lo, Hi: fn.hi, Plain: fn.plain(), Padding: fn.noPad, Mixing: fn.mixing,
+			Sizes: fn.sizes, Capture: fn.noGraph, Plan: fn.plan}
+		for _, s := range fn.symbols {
+			if s.role == isLinked {
+				out[i].Linked = append(out[i].Linked, s.name)
+			}
+		}
+		out[i].Pieces, out[i].Whole = o.Mode.pieces() && len(fn.sizes) > 0, fn.whole
+		out[i].Capturable, out[i].Graphs = fn.inGraphs(), fn.graphs()
+		b.plan.Graphs += fn.graphs()
+	}
+	return out, Plan{Unused: b.plan.Unused, Uncaptured: b.plan.Uncaptured, Graphs: b.plan.Graphs}, nil
+}

@@ -1,0 +1,154 @@
+package piecewise
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"pwc/build"
+)
+
+// Unused is a size of the options that has no effect: no run has it (C8). A frozen backend
+// refuses it.
+type Unused struct {
+	What string `json:"what"` // capture size, compile size, range
+	Size string `json:"size"` // "8"; "[9, 15]"
+	Why  string `json:"why"`
+}
+
+// String returns a clause.
+func (u Unused) String() string { return fmt.Sprintf("%s %s: %s", u.What, u.Size, u.Why) }
+
+func unusedText(list []Unused) string {
+	var out []string
+	for _, u := range list {
+		out = append(out, u.String())
+	}
+	return strings.Join(out, "; ")
+}
+
+// Uncaptured is a function that no graph serves, in a mode that captures (C8).
+type Uncaptured struct {
+	Func string `json:"func"`
+	Why  string `json:"why"`
+}
+
+// checkSizes refuses a size or endpoint of the options that lies outside the sizes of every
+// function, and lists those that lie inside and have no effect in Plan.Unused.
+func (b *Backend) checkSizes() error {
+	o := &b.opts
+	var errs []error
+	outside := func(what string, n int64) bool {
+		var above []string
+		for _, fn := range b.funcs {
+			switch sym := b.module.Symbol(fn.size); {
+			case sym == nil:
+			case n >= fn.lo && n <= fn.hi:
+				return false
+			case n >= sym.Lo && n <= sym.Hi:
+				if text := fmt.Sprintf("Options.Max[%q] = %d", fn.size, fn.hi); !slices.Contains(above, text) {
+					above = append(above, text)
+				}
+			}
+		}
+		why := "outside the sizes of every function"
+		if len(above) > 0 {
+			why = "above " + strings.Join(above, " and ")
+		}
+		errs = append(errs, fmt.Errorf("%w: %s %d is %s", ErrSize, what, n, why))
+		return true
+	}
+	unused := func(what, size, why string) { b.plan.Unused = append(b.plan.Unused, Unused{what, size, why}) }
+	for _, n := range distinct(o.CaptureSizes) {
+		if outside("capture size", n) {
+			continue
+		}
+		taken := slices.ContainsFunc(b.funcs, func(fn *function) bool { return slices.Contains(fn.sizes, n) })
+		switch {
+		case taken:
+		case o.Mode == None:
+			unused("capture size", fmt.Sprint(n), "mode none captures nothing")
+		case o.Mode == FullDecodeOnly && o.DecodeRows > 0 && n > o.DecodeRows:
+			unused("capture size", fmt.Sprint(n), fmt.Sprintf("mode %s, and no uniform batch of at most %d rows is padded to it", o.Mode, o.DecodeRows))
+		default:
+			unused("capture size", fmt.Sprint(n), "the functions of this size are not captured")
+		}
+	}
+	for _, n := range distinct(o.CompileSizes) {
+		if !outside("compile size", n) && !b.anyRuns(n, n) {
+			unused("compile size", fmt.Sprint(n), "runs of so many rows are padded to a captured size; capture it too")
+		}
+	}
+	for _, n := range distinct(o.Ranges) {
+		if !outside("range endpoint", n) && !slices.ContainsFunc(b.funcs, func(fn *function) bool {
+			sym := b.module.Symbol(fn.size)
+			return sym != nil && n >= sym.Lo && n < sym.Hi
+		}) {
+			unused("range endpoint", fmt.Sprint(n), "it is the largest size, and no range begins above it")
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	b.unusedRanges(unused)
+	for _, fn := range b.funcs {
+		if fn.noGraph != nil {
+			b.plan.Uncaptured = append(b.plan.Uncaptured, Uncaptured{fn.ir.Name, fn.noGraph.Error()})
+		}
+	}
+	return nil
+}
+
+// unusedRanges lists the ranges between endpoints in which no run has its size. What lies
+// above the largest size of all is no matter of the endpoints.
+func (b *Backend) unusedRanges(unused func(what, size, why string)) {
+	if len(b.opts.Ranges) == 0 {
+		return
+	}
+	var seen []build.Range
+	for _, fn := range b.funcs {
+		if fn.size == "" {
+			continue
+		}
+		sym := b.module.Symbol(fn.size)
+		s := b.shapes(fn)
+		s.Sizes = nil
+		ranges, err := s.Ranges(sym.Lo, sym.Hi)
+		if err != nil {
+			continue // the build refuses it
+		}
+		for _, r := range ranges {
+			if r.Lo <= fn.hi && !slices.Contains(seen, r) && !b.anyRuns(r.Lo, r.Hi) {
+				seen = append(seen, r)
+				unused("range", r.String(), "runs of so many rows are padded to a captured size above it")
+			}
+		}
+	}
+}
+
+func distinct(sizes []int64) []int64 {
+	out := slices.Clone(sizes)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// anyRuns reports whether a run of some function has a size in [lo, hi], padding included,
+// once everything is captured.
+func (b *Backend) anyRuns(lo, hi int64) bool {
+	return slices.ContainsFunc(b.funcs, func(fn *function) bool {
+		return fn.size != "" && fn.runsIn(max(lo, fn.lo), min(hi, fn.hi))
+	})
+}
+
+func (fn *function) runsIn(lo, hi int64) bool {
+	switch {
+	case lo > hi:
+		return false
+	case len(fn.sizes) == 0 || fn.noPad != nil || fn.b.opts.Mode == FullDecodeOnly: // runs without graphs have any size
+		return true
+	case hi > fn.sizes[len(fn.sizes)-1]:
+		return true
+	}
+	return slices.ContainsFunc(fn.sizes, func(n int64) bool { return lo <= n && n <= hi })
+}

@@ -1,0 +1,177 @@
+package piecewise
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+)
+
+// symbolRole says how a symbol of a function gets its value at a run.
+type symbolRole uint8
+
+const (
+	countsRows symbolRole = iota // the size symbol: [Func.Inputs] is given it
+	isLinked                     // the size symbol of the function that a linked parameter comes from: the rows that parameter is given
+	isPlain                      // any other that is no load symbol: the shapes of the inputs, or [Inputs.SetSymbol]
+)
+
+// runSymbol is a symbol of a function whose value each run brings.
+type runSymbol struct {
+	name   string
+	role   symbolRole
+	lo, hi int64
+}
+
+// unknown is the value of a symbol that a run has not given one yet. Extents are not negative.
+const unknown = -1
+
+// findSymbols fills symbols: the size symbol first, then the others in the order of the
+// module. It follows addInputs, which links parameters.
+func (fn *function) findSymbols() error {
+	used := usedSymbols(fn.ir)
+	if fn.size != "" {
+		fn.symbols = append(fn.symbols, runSymbol{fn.size, countsRows, fn.lo, fn.hi})
+	}
+	for _, s := range fn.b.module.Symbols {
+		if s.Kind == ir.Load || s.Name == fn.size || !used[s.Name] {
+			continue
+		}
+		x := runSymbol{name: s.Name, role: isPlain, lo: s.Lo}
+		var err error
+		if x.hi, err = fn.b.opts.limit(s); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(fn.inputs, func(in input) bool { return in.from != nil && in.from.size == s.Name }) {
+			x.role = isLinked
+		}
+		fn.symbols = append(fn.symbols, x)
+	}
+	return nil
+}
+
+// usedSymbols returns the symbols of the types and attributes of a function.
+func usedSymbols(f *ir.Func) map[string]bool {
+	used := map[string]bool{}
+	add := func(dims ...dim.Dim) {
+		for _, d := range dims {
+			for _, name := range d.Symbols() {
+				used[name] = true
+			}
+		}
+	}
+	for v := range f.Values {
+		add(f.Values[v].Type.Shape...)
+	}
+	for _, n := range f.Nodes {
+		for i := range n.Attrs {
+			add(n.Attrs[i].Dim)
+			add(n.Attrs[i].Dims...)
+		}
+	}
+	return used
+}
+
+// plain returns the names of the plain symbols.
+func (fn *function) plain() []string {
+	var out []string
+	for _, s := range fn.symbols {
+		if s.role == isPlain {
+			out = append(out, s.name)
+		}
+	}
+	return out
+}
+
+// symbol returns the index of a symbol, or -1.
+func (fn *function) symbol(name string) int {
+	return slices.IndexFunc(fn.symbols, func(s runSymbol) bool { return s.name == name })
+}
+
+// missing returns an error that names the symbols which have no value.
+func (fn *function) missing(values []int64) error {
+	for i, v := range values {
+		if v == unknown {
+			s := &fn.symbols[i]
+			return fmt.Errorf("%w: symbol %s of @%s in [%d, %d] has no value for this run; an input whose extent it is gives it one, or Inputs.SetSymbol does", ErrSize, s.name, fn.ir.Name, s.lo, s.hi)
+		}
+	}
+	return nil
+}
+
+// envOf is envFor with the values that a run brought.
+func (fn *function) envOf(values []int64) env {
+	e := fn.envFor(fn.hi)
+	for i, v := range values {
+		if v != unknown {
+			e.set(fn.symbols[i].name, v)
+		}
+	}
+	return e
+}
+
+// amount is how many bytes a tensor has at a run.
+type amount struct {
+	symbol int   // per bytes for each of its value; fixed: per bytes; byType: what the type says
+	per    int64 //
+}
+
+const (
+	fixed  = -1
+	byType = -2
+)
+
+// amountOf finds how the bytes of a type follow from the symbols. They are counted by
+// rows only where a symbol is a factor of the first extent and in no other, so that rows
+// are all of one size and lie one after the other.
+func (fn *function) amountOf(t ir.Type) (amount, error) {
+	at := -1
+	for axis, d := range t.Shape {
+		for _, name := range d.Symbols() {
+			i := fn.symbol(name)
+			if i < 0 {
+				continue
+			}
+			if at >= 0 && at != i || axis > 0 {
+				return amount{symbol: byType}, nil
+			}
+			at = i
+		}
+	}
+	e := fn.envFor(fn.hi)
+	if at < 0 {
+		n, err := e.bytes(t)
+		return amount{fixed, n}, err
+	}
+	s := dim.Sym(fn.symbols[at].name)
+	group, ok := t.Shape[0].Div(s)
+	if !ok || slices.Contains(group.Symbols(), fn.symbols[at].name) || t.DType.Bits()%8 != 0 {
+		return amount{symbol: byType}, nil
+	}
+	e.set(fn.symbols[at].name, 1)
+	n, err := e.bytes(t)
+	return amount{at, n}, err
+}
+
+// bytes returns the size of a tensor of type t for values of the symbols, or an error if
+// one that it depends on has none.
+func (fn *function) bytes(a amount, t ir.Type, values []int64) (int64, error) {
+	switch {
+	case a.symbol == fixed:
+		return a.per, nil
+	case a.symbol >= 0 && values[a.symbol] != unknown:
+		return a.per * values[a.symbol], nil
+	}
+	for _, d := range t.Shape {
+		for _, name := range d.Symbols() {
+			if i := fn.symbol(name); i >= 0 && values[i] == unknown {
+				one := slices.Repeat([]int64{0}, len(values))
+				one[i] = unknown
+				return 0, fn.missing(one)
+			}
+		}
+	}
+	e := fn.envOf(values)
+	return e.bytes(t)
+}
