@@ -12,7 +12,7 @@ type Report struct {
 	Size    string // the symbol that counts rows; "": there is none, and it is run as it is
 	Lo, Hi  int64  // sizes that may run
 	Plain   []string
-	Linked  []string // symbols that count the rows of a parameter which an earlier function makes
+	Linked  []string // other batch symbols, of which graphs have room for the largest value
 	Padding error    // why runs must not be padded to a captured size; nil: they may, or there are no rows
 	Mixing  []padding.Mixing
 	Sizes   []int64 // that it is captured for
@@ -39,7 +39,7 @@ func Check(m *ir.Module, o Options) ([]Report, Plan, error) {
 		out[i] = Report{Name: fn.ir.Name, Size: fn.size, Lo: fn.lo, Hi: fn.hi, Plain: fn.plain(), Padding: fn.noPad, Mixing: fn.mixing,
 			Sizes: fn.sizes, Capture: fn.noGraph, Plan: fn.plan}
 		for _, s := range fn.symbols {
-			if s.role == isLinked {
+			if s.role == isOther {
 				out[i].Linked = append(out[i].Linked, s.name)
 			}
 		}

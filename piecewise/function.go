@@ -54,8 +54,11 @@ type input struct {
 	value ir.Value
 	typ   ir.Type
 	bytes amount
-	lead  int  // index of the symbol that the first extent is alone; -1: it is none
-	rows  bool // its rows are those of the size symbol, one after the other: padded ones are reset
+	lead  int // index of the symbol that the first extent is alone; -1: it is none
+	// counted is the index of the symbol that is in its first extent, of those that count
+	// rows; -1: none does.
+	counted int
+	rows    bool // its rows are those of the size symbol, one after the other: padded ones are reset
 	// written: a run changes it where it lies, the function's own or that of one which
 	// feeds it, so that it is sent before every run.
 	written bool
@@ -255,6 +258,9 @@ func (fn *function) addInputs() error {
 		if in.bytes, err = fn.amountOf(in.typ); err != nil {
 			return fmt.Errorf("parameter %%%s of @%s: %w", in.name, fn.ir.Name, err)
 		}
+		in.counted = slices.IndexFunc(fn.symbols, func(s runSymbol) bool {
+			return s.role != isPlain && len(in.typ.Shape) > 0 && slices.Contains(in.typ.Shape[0].Symbols(), s.name)
+		})
 		in.lead = slices.IndexFunc(fn.symbols, func(s runSymbol) bool { return fn.leads(in.typ, s.name) })
 		if in.bytes.symbol < 0 {
 			continue
@@ -283,11 +289,8 @@ func (fn *function) findPositions() {
 		rows := fn.ir.Type(n.Args[0]).Shape[0].String()
 		for i := range fn.inputs {
 			in := &fn.inputs[i]
-			c := positionCheck{positions: pos, table: i}
-			if in.from != nil {
-				c.symbol = fn.symbol(in.from.size)
-			}
-			if in.from != nil && (i == table || fn.holdsMore(in) && in.from.size == rows) && !slices.Contains(fn.checks, c) {
+			c := positionCheck{positions: pos, table: i, symbol: in.counted}
+			if in.counted >= 0 && (in.from != nil && i == table || fn.holdsMore(in) && (i == table || fn.symbols[in.counted].name == rows)) && !slices.Contains(fn.checks, c) {
 				fn.checks = append(fn.checks, c)
 			}
 		}
@@ -297,32 +300,37 @@ func (fn *function) findPositions() {
 // maskable reports whether positions of a type can be replaced by one that is none.
 func maskable(dt dtype.DType) bool { return dt.Int() && dt.Signed() }
 
-// holdsMore reports whether graphs see more rows of a linked parameter than there
-// are: its rows are counted by another function's symbol, which has its largest value
-// in a graph.
+// holdsMore reports whether graphs see more rows of a parameter than there are: they are
+// counted by another batch symbol than the function's, which has its largest value in a
+// graph.
 func (fn *function) holdsMore(in *input) bool {
-	return in.from != nil && in.from.size != fn.size
+	return in.counted >= 0 && fn.symbols[in.counted].role == isOther
 }
 
-// linkedRows returns why graphs cannot serve steps in which a linked parameter has
-// fewer rows than it has room for. What lies in the others is an earlier step's, and
+// linkedRows returns why graphs cannot serve steps in which a parameter has fewer rows than
+// it has room for. What lies in the others is an earlier step's, and
 // nothing but positions keeps it out of a result: those that the host sends are checked,
 // if their type has one that is none; those that the function or another one computes
 // are its own matter.
 func (fn *function) linkedRows() error {
+	what := func(in *input) string {
+		if in.from == nil {
+			return fmt.Sprintf("rows of %%%s, which %s counts", in.name, fn.symbols[in.counted].name)
+		}
+		return fmt.Sprintf("rows of %%%s, which @%s makes", in.name, in.from.ir.Name)
+	}
 	for i := range fn.inputs {
 		in := &fn.inputs[i]
 		if !fn.holdsMore(in) {
 			continue
 		}
-		if mix := padding.CheckPositions(fn.b.module, fn.ir, in.from.size); len(mix) > 0 {
-			return fmt.Errorf("rows of %%%s, which @%s makes: %w", in.name, in.from.ir.Name, mix[0].Err)
+		if mix := padding.CheckPositions(fn.b.module, fn.ir, fn.symbols[in.counted].name); len(mix) > 0 {
+			return fmt.Errorf("%s: %w", what(in), mix[0].Err)
 		}
 	}
 	for _, c := range fn.checks {
 		if pos, in := &fn.inputs[c.positions], &fn.inputs[c.table]; fn.holdsMore(in) && !maskable(pos.typ.DType) {
-			return fmt.Errorf("rows of %%%s, which @%s makes: those that %%%s picks cannot be left out, as %s has no position that is none",
-				in.name, in.from.ir.Name, pos.name, pos.typ.DType)
+			return fmt.Errorf("%s: those that %%%s picks cannot be left out, as %s has no position that is none", what(in), pos.name, pos.typ.DType)
 		}
 	}
 	return nil

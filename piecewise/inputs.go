@@ -212,7 +212,7 @@ func (s *slotMemory) assign(i int, value int64) error {
 	switch {
 	case x.role == countsRows && value != s.rows:
 		return fmt.Errorf("%w: Inputs was asked for %d rows of @%s, which %s counts, and it is given %d", ErrSize, s.rows, s.fn.ir.Name, x.name, value)
-	case value < x.lo && x.role != isLinked || value < 0 || value > x.hi:
+	case value < x.lo && x.role != isOther || value < 0 || value > x.hi:
 		return fmt.Errorf("%w: symbol %s of @%s is in [%d, %d], and is given %d", ErrSize, x.name, s.fn.ir.Name, x.lo, x.hi, value)
 	}
 	s.values[i] = value

@@ -6,6 +6,7 @@ import (
 
 	"pwc/ir"
 	"pwc/ir/dim"
+	"pwc/ir/padding"
 )
 
 // symbolRole says how a symbol of a function gets its value at a run.
@@ -13,7 +14,7 @@ type symbolRole uint8
 
 const (
 	countsRows symbolRole = iota // the size symbol: [Func.Inputs] is given it
-	isLinked                     // the size symbol of the function that a linked parameter comes from: the rows that parameter is given
+	isOther                      // another batch symbol, which a graph has room for: the rows that its parameters are given
 	isPlain                      // any other that is no load symbol: the shapes of the inputs, or [Inputs.SetSymbol]
 )
 
@@ -43,8 +44,11 @@ func (fn *function) findSymbols() error {
 		if x.hi, err = fn.b.opts.limit(s); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(fn.inputs, func(in input) bool { return in.from != nil && in.from.size == s.Name }) {
-			x.role = isLinked
+		linked := slices.ContainsFunc(fn.inputs, func(in input) bool { return in.from != nil && in.from.size == s.Name })
+		// A graph has the largest number of its rows, and what lies in those that a run does
+		// not have must not reach a result.
+		if linked || s.Kind == ir.Batch && fn.size != "" && len(padding.CheckPositions(fn.b.module, fn.ir, s.Name)) == 0 {
+			x.role = isOther
 		}
 		fn.symbols = append(fn.symbols, x)
 	}
