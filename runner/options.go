@@ -23,8 +23,11 @@ var (
 // Options is how a model is served. Backend.Device (or a pool's), Backend.Target
 // and one of Blocks, MemoryBytes and a device that knows its memory are required.
 type Options struct {
-	// Backend is what piecewise.New gets. Max, Symbols and Feeds are set by the
-	// runner, which also makes the pool.
+	// Backend is what piecewise.New gets. Max, Symbols, Feeds and DecodeRows are set by
+	// the runner, which also makes the pool. Where CaptureSizes is nil it is vLLM's default
+	// list: up to min(2 × MaxSequences, 512) and MaxTokens, with the largest decode step;
+	// if Frozen, up to min(MaxTokens, 512), because no step may go uncaptured. Sizes and
+	// ranges above MaxTokens are an error.
 	Backend piecewise.Options
 
 	MaxSequences int // requests in a step; 0: 64
@@ -89,8 +92,8 @@ func (o *Options) defaults(lm *language) error {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrPreparation}, args...)...))
 	}
-	if o.Backend.Max != nil || o.Backend.Symbols != nil || o.Backend.Feeds != nil || o.Backend.Pool != nil {
-		bad("Options.Backend sets Max, Symbols, Feeds or Pool, which the runner sets")
+	if o.Backend.Max != nil || o.Backend.Symbols != nil || o.Backend.Feeds != nil || o.Backend.Pool != nil || o.Backend.DecodeRows != 0 {
+		bad("Options.Backend sets Max, Symbols, Feeds, DecodeRows or Pool, which the runner sets")
 	}
 	if o.MaxSequences < 1 || int64(o.MaxSequences) > lm.maxRows {
 		bad("MaxSequences %d is not in [1, %d], the rows that @logits takes", o.MaxSequences, lm.maxRows)
@@ -110,23 +113,45 @@ func (o *Options) defaults(lm *language) error {
 	if !(o.MemoryFraction > 0 && o.MemoryFraction <= 1) {
 		bad("MemoryFraction %g is not in (0, 1]", o.MemoryFraction)
 	}
-	if o.Backend.CaptureSizes == nil && o.Backend.Mode != piecewise.None {
-		o.Backend.CaptureSizes = captureSizes(o.MaxTokens, o.MaxSequences)
+	for _, list := range []struct {
+		what  string
+		sizes []int64
+	}{{"capture size", o.Backend.CaptureSizes}, {"compile size", o.Backend.CompileSizes}, {"range endpoint", o.Backend.Ranges}} {
+		for _, n := range list.sizes {
+			if n > int64(o.MaxTokens) {
+				bad("%s %d is above MaxTokens %d, and no step has so many rows", list.what, n, o.MaxTokens)
+			}
+		}
+	}
+	if o.Backend.CaptureSizes == nil && o.Backend.Mode != piecewise.None && len(errs) == 0 {
+		o.Backend.CaptureSizes = o.captureSizes()
 	}
 	// A frozen backend refuses runs above its largest size, which would end requests
 	// that are under way.
-	if c := o.Backend.CaptureSizes; o.Backend.Frozen && len(c) > 0 && o.Backend.Mode != piecewise.None && slices.Max(c) < int64(o.MaxTokens) {
-		bad("Backend.Frozen, but steps of up to MaxTokens %d rows would run uncaptured: the largest of Backend.CaptureSizes is %d", o.MaxTokens, slices.Max(c))
+	most, what := o.MaxTokens, "steps of up to MaxTokens"
+	if o.Backend.Mode == piecewise.FullDecodeOnly {
+		most, what = o.MaxSequences, "decode steps of up to MaxSequences"
+	}
+	if c := o.Backend.CaptureSizes; o.Backend.Frozen && len(c) > 0 && o.Backend.Mode != piecewise.None && slices.Max(c) < int64(most) {
+		bad("Backend.Frozen, but %s %d rows would run uncaptured: the largest of Backend.CaptureSizes is %d", what, most, slices.Max(c))
 	}
 	return errors.Join(errs...)
 }
 
-// captureSizes returns the default list for steps of so many rows, with the
-// largest decode step in it.
-func captureSizes(tokens, sequences int) []int64 {
-	list := piecewise.DefaultCaptureSizes(int64(tokens))
-	if top := list[len(list)-1]; top < int64(sequences) {
-		list = append(list, int64(sequences))
+// captureSizes returns the default list: vLLM's, up to min(2 × max_num_seqs, 512) and the
+// rows of a step (VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py), with the largest
+// decode step in it.
+func (o *Options) captureSizes() []int64 {
+	top := min(2*int64(o.MaxSequences), int64(o.MaxTokens))
+	if o.Backend.Frozen {
+		top = int64(o.MaxTokens)
+	}
+	list := piecewise.DefaultCaptureSizes(top)
+	if top := list[len(list)-1]; top < int64(o.MaxSequences) {
+		list = append(list, int64(o.MaxSequences))
+	}
+	if o.Backend.Mode == piecewise.FullDecodeOnly { // larger ones would have no use
+		list = slices.DeleteFunc(list, func(n int64) bool { return n > covering(list, int64(o.MaxSequences)) })
 	}
 	return list
 }

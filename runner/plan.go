@@ -55,6 +55,12 @@ func (p *Plan) String() string {
 	for _, u := range p.Uncovered {
 		fmt.Fprintf(&b, "not captured: %s\n", u)
 	}
+	for _, u := range p.Plan.Uncaptured {
+		fmt.Fprintf(&b, "not captured: %s\n", u.Why)
+	}
+	for _, u := range p.Unused {
+		fmt.Fprintf(&b, "no use: %s\n", u)
+	}
 	return b.String()
 }
 

@@ -16,12 +16,18 @@ type Decision struct {
 	Requests int64 // that the whole graph has room for; 0: any number, or no graph
 	Decode   bool  // the graph is for uniform batches alone
 	Why      string
+	Err      error // not nil: no step has such a batch, or it would be refused
 }
 
-// Explain says what serves a batch of so many rows: it asks what a step asks.
+// Explain says what serves a batch of so many rows: it asks what a step asks. Before Load
+// it says what will serve it after.
 func (r *Runner) Explain(rows int, uniform bool) Decision {
+	if uniform && rows > r.opts.MaxSequences {
+		err := fmt.Errorf("%w: no step has %d requests, MaxSequences is %d", ErrRequest, rows, r.opts.MaxSequences)
+		return Decision{Rows: int64(rows), Uniform: uniform, How: piecewise.Eager, Size: int64(rows), Why: err.Error(), Err: err}
+	}
 	c := r.forward.Choose(int64(rows), uniform)
-	d := Decision{Rows: int64(rows), Uniform: uniform, How: c.How, Size: c.Size, Why: c.Why}
+	d := Decision{Rows: int64(rows), Uniform: uniform, How: c.How, Size: c.Size, Why: c.Why, Err: c.Err}
 	if c.How == piecewise.Whole {
 		d.Requests = min(c.Size, int64(r.opts.MaxSequences))
 		d.Decode = uniform && r.opts.Backend.Mode != piecewise.Full
@@ -34,6 +40,9 @@ func (d Decision) String() string {
 	batch := "mixed"
 	if d.Uniform {
 		batch = "one row each"
+	}
+	if d.Err != nil {
+		return fmt.Sprintf("%d rows, %s: refused, because %v", d.Rows, batch, d.Err)
 	}
 	switch d.How {
 	case piecewise.Eager:

@@ -104,6 +104,7 @@ func (r *Runner) compile(ctx context.Context) error {
 		r.lm.tokens: int64(r.opts.MaxTokens),
 		r.lm.rows:   min(covering(o.CaptureSizes, int64(r.opts.MaxSequences)), r.lm.maxRows),
 	}
+	o.DecodeRows = int64(r.opts.MaxSequences)
 	var err error
 	if r.pool, err = piecewise.NewPool(r.device, r.opts.MemoryBytes); err != nil {
 		return err

@@ -398,15 +398,22 @@ func TestExplain(t *testing.T) {
 		{piecewise.FullAndPiecewise, 8, true, Decision{How: whole, Size: 8, Requests: 8, Decode: true}, "is uniform"},
 		{piecewise.FullAndPiecewise, 3, true, Decision{How: whole, Size: 8, Requests: 8, Decode: true}, "is uniform"},
 		{piecewise.Full, 15, false, Decision{How: eager, Size: 15}, "above the largest"},
-		{piecewise.FullAndPiecewise, 15, true, Decision{How: eager, Size: 15}, "above the largest"},
-		{piecewise.Piecewise, 15, true, Decision{How: eager, Size: 15}, "above the largest"},
+		{piecewise.FullAndPiecewise, 15, false, Decision{How: eager, Size: 15}, "above the largest"},
+		{piecewise.Piecewise, 15, false, Decision{How: eager, Size: 15}, "above the largest"},
+		{piecewise.FullAndPiecewise, 9, true, Decision{How: eager, Size: 9, Err: ErrRequest}, "no step has 9 requests, MaxSequences is 8"},
+		{piecewise.None, 17, false, Decision{How: eager, Size: 17, Err: piecewise.ErrSize}, "@forward runs 1 to 16 rows, not 17"},
+		{piecewise.Full, 0, true, Decision{How: eager, Size: 0, Err: piecewise.ErrSize}, "@forward runs 1 to 16 rows, not 0"},
+		{piecewise.Piecewise, -1, false, Decision{How: eager, Size: -1, Err: piecewise.ErrSize}, "@forward runs 1 to 16 rows, not -1"},
 	} {
 		r := llama(t, Options{Backend: piecewise.Options{Mode: c.mode, CaptureSizes: []int64{1, 8}}, MaxSequences: 8, MaxTokens: 16, Blocks: 40})
 		got := r.Explain(c.rows, c.uniform)
 		if !strings.Contains(got.Why, c.why) || !strings.Contains(got.String(), c.why) {
 			t.Errorf("%s, %d rows: %s; want a reason with %q", c.mode, c.rows, got, c.why)
 		}
-		c.want.Rows, c.want.Uniform, c.want.Why = int64(c.rows), c.uniform, got.Why
+		if !errors.Is(got.Err, c.want.Err) {
+			t.Errorf("%s, %d rows: %v, want %v", c.mode, c.rows, got.Err, c.want.Err)
+		}
+		c.want.Rows, c.want.Uniform, c.want.Why, c.want.Err = int64(c.rows), c.uniform, got.Why, got.Err
 		if got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.mode, got, c.want)
 		}
@@ -418,6 +425,78 @@ func TestExplain(t *testing.T) {
 	r := llama(t, Options{Backend: piecewise.Options{Mode: piecewise.Full, CaptureSizes: []int64{16}}, MaxSequences: 8, MaxTokens: 16, Blocks: 40})
 	if d := r.Explain(12, false); d.Size != 16 || d.Requests != 8 {
 		t.Errorf("%+v, want a graph of 16 rows for 8 requests", d)
+	}
+}
+
+// Explain says before Load what it says after, for every batch; whole graphs are for decode
+// steps alone.
+func TestExplainBeforeLoad(t *testing.T) {
+	m, src := checkpoint(t, "llama")
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullDecodeOnly, piecewise.FullAndPiecewise} {
+		r, err := unloaded(t, m, Options{Backend: piecewise.Options{Mode: mode}, MaxSequences: 3, MaxTokens: 16, Blocks: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var before []string
+		for rows := -1; rows < 18; rows++ {
+			before = append(before, r.Explain(rows, false).String(), r.Explain(rows, true).String())
+		}
+		planned := r.Plan().Graphs
+		if err := r.Load(context.Background(), src); err != nil {
+			t.Fatal(err)
+		}
+		for i, rows := 0, -1; rows < 18; i, rows = i+2, rows+1 {
+			for j, uniform := range []bool{false, true} {
+				if got := r.Explain(rows, uniform).String(); got != before[i+j] {
+					t.Errorf("%s: %q before Load, %q after", mode, before[i+j], got)
+				}
+			}
+		}
+		if got := r.Backend().Stats().GraphsCaptured; got != planned {
+			t.Errorf("%s: %d graphs, planned %d", mode, got, planned)
+		}
+		if n := len(r.Plan().Unused); n > 0 {
+			t.Errorf("%s: default sizes without use: %v", mode, r.Plan().Unused)
+		}
+		if want := map[piecewise.Mode][]int64{piecewise.None: nil, piecewise.FullDecodeOnly: {1, 2, 4}}; mode == piecewise.None || mode == piecewise.FullDecodeOnly {
+			if got := r.Plan().Sizes; !slices.Equal(got, want[mode]) {
+				t.Errorf("%s: sizes %v", mode, got)
+			}
+		} else if got := r.Plan().Sizes; !slices.Equal(got, []int64{1, 2, 4, 6}) { // min(2 × 3, 512)
+			t.Errorf("%s: sizes %v", mode, got)
+		}
+	}
+}
+
+// The default list is vLLM's for so many sequences, and reaches every step if frozen. Sizes
+// that no step has are refused by New, in every mode.
+func TestDefaultSizes(t *testing.T) {
+	m, _ := checkpoint(t, "llama")
+	for _, c := range []struct {
+		sequences, tokens int
+		frozen            bool
+		most              int64
+		sizes             int
+	}{
+		{64, 512, false, 128, 19}, // 1, 2, 4, 8, 16, … 128
+		{64, 100, false, 100, 16}, // 1, 2, 4, 8, 16, … 96, 100
+		{64, 512, true, 512, 51},
+		{300, 8192, false, 512, 51},
+		{600, 8192, false, 600, 52},
+		{1, 512, false, 2, 2},
+	} {
+		o, err := Options{Backend: piecewise.Options{Mode: piecewise.Piecewise, Frozen: c.frozen}, MaxSequences: c.sequences, MaxTokens: c.tokens}.Resolve(m.Module)
+		if got := o.Backend.CaptureSizes; err != nil || len(got) != c.sizes || got[len(got)-1] != c.most {
+			t.Errorf("%+v: %v, %v", c, got, err)
+		}
+	}
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.FullAndPiecewise} {
+		_, err := unloaded(t, m, Options{Backend: piecewise.Options{Mode: mode, CaptureSizes: []int64{600, 1}, CompileSizes: []int64{700}, Ranges: []int64{64, 800}}, Blocks: 4})
+		for _, want := range []string{"capture size 600 is above MaxTokens 512", "compile size 700 is above", "range endpoint 800 is above"} {
+			if !errors.Is(err, ErrPreparation) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v; want %q", mode, err, want)
+			}
+		}
 	}
 }
 
