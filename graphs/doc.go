@@ -1,0 +1,35 @@
+// Package graphs captures work of a device into graphs and replays it, as
+// torch.cuda.CUDAGraph does, with private pools, random numbers and checks of what a
+// replay would corrupt.
+//
+// A [Session] is one device with its allocator and streams. [Capture] records what a
+// function gives to a [Recorder]: compiled functions ([Program]), extern ops, copies
+// and fills, on one stream or on several that fork and join. [Graph.Replay] runs it
+// again on any stream.
+//
+// # Ownership
+//
+// Go counts no references. A [Tensor] is a plain value that names memory; its storage
+// has an owner count, which [Tensor.Retain] and [Tensor.Release] change. Use after the
+// last release is [ErrReleased]. What a graph wrote and another graph of the pool
+// overwrote is [ErrStale]: nothing reads corrupted memory.
+//
+// # Sharing a pool
+//
+// Graphs that share a pool reuse the memory that is dead when they are captured.
+// They may be replayed in any order. Two things are refused before the launch (C16):
+// to overwrite a storage that has owners and contents ([HeldError]), and to read
+// a result that another graph overwrote since ([StaleError]). Replays on two streams
+// that overlap in memory must be ordered ([UnorderedError]).
+package graphs
+
+import "pwc/graphs/internal/store"
+
+// Tensor is a contiguous view of a storage: a plain value.
+type Tensor = store.Tensor
+
+// Storage is a block of memory with an owner count.
+type Storage = store.Storage
+
+// Maker says who wrote a storage, for messages.
+type Maker = store.Maker

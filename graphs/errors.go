@@ -1,0 +1,128 @@
+package graphs
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"pwc/graphs/internal/store"
+	"pwc/runtime/device"
+)
+
+// Errors of wrong use, for errors.Is.
+var (
+	ErrReleased  = store.ErrReleased  // a storage without owners is used or released again
+	ErrStale     = store.ErrStale     // memory was overwritten; see StaleError
+	ErrNoStorage = store.ErrNoStorage // the zero Tensor
+	ErrView      = store.ErrView      // a view leaves its tensor
+
+	// ErrBusy is a call while another goroutine is in one.
+	ErrBusy = errors.New("graphs: in use by another goroutine")
+	// ErrNotCaptured is the use of a graph before a successful capture.
+	ErrNotCaptured = errors.New("graphs: the graph has no successful capture: capture it first")
+	// ErrCaptured is a capture into a graph that holds one: reset it, or use another.
+	ErrCaptured = errors.New("graphs: the graph holds a capture already: reset it, or capture into a new one")
+	// ErrDefaultStream is a capture on the session's default stream.
+	ErrDefaultStream = errors.New("graphs: the default stream cannot capture: give a stream of Session.NewStream (any stream replays)")
+	// ErrTemplate is a call that needs Options.KeepTemplate.
+	ErrTemplate = errors.New("graphs: the graph keeps no template: set Options.KeepTemplate")
+	// ErrGenerator is a generator that the capture does not list in
+	// Options.Generators, or one that is changed during a capture.
+	ErrGenerator = errors.New("graphs: generator")
+	// ErrArguments is a wrong number, dtype or shape of operands.
+	ErrArguments = errors.New("graphs: arguments do not fit")
+	// ErrHostWork is work on the host inside a capture, which a replay would skip.
+	ErrHostWork = errors.New("graphs: work on the host is not replayed")
+	// ErrCold is a library routine inside a capture that did not run for that shape
+	// before: the library would initialise or tune itself while it is recorded.
+	ErrCold = errors.New("graphs: a library routine must run once before it is captured")
+	// ErrHeld is what a [HeldError] matches.
+	ErrHeld = errors.New("graphs: a replay would overwrite memory that is held")
+	// ErrUnordered is what an [UnorderedError] matches.
+	ErrUnordered = errors.New("graphs: work on two streams is not ordered")
+)
+
+// StaleError is the use of a tensor whose memory was written again since.
+type StaleError = store.StaleError
+
+// LeakError is a session that cannot be closed: graphs that were not reset, storages
+// that were not released.
+type LeakError struct {
+	Graphs    int
+	Forgotten []store.Forgotten
+}
+
+// Error lists who made what is left.
+func (e *LeakError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "graphs: %d graphs are not reset", e.Graphs)
+	for _, f := range e.Forgotten {
+		fmt.Fprintf(&b, "; %d storages of %d bytes are not released: %s", f.Storages, f.Bytes, f.Made)
+	}
+	return b.String()
+}
+
+// HeldError is a replay that would overwrite a storage that has owners and contents
+// (C16). It matches [ErrHeld].
+type HeldError struct {
+	Graph string
+	Held  string // who made what is held
+}
+
+// Error names the graph and what it would overwrite.
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("graphs: replaying %s would overwrite %s, which is held: release it, or give the graphs pools of their own", e.Graph, e.Held)
+}
+
+// Unwrap returns ErrHeld.
+func (e *HeldError) Unwrap() error { return ErrHeld }
+
+// UnorderedError is work that overlaps in memory with work of another stream and is
+// not ordered behind it (C16). It matches [ErrUnordered].
+type UnorderedError struct {
+	What   string
+	Stream string
+	Other  string
+}
+
+// Error names the streams.
+func (e *UnorderedError) Error() string {
+	return fmt.Sprintf("graphs: %s is used on stream %q without waiting for stream %q: call Stream.Wait first", e.What, e.Stream, e.Other)
+}
+
+// Unwrap returns ErrUnordered.
+func (e *UnorderedError) Unwrap() error { return ErrUnordered }
+
+// CaptureError is a capture that failed. Nothing of it is left: the graph is as it was
+// before, the pool and the streams are usable.
+type CaptureError struct {
+	Graph  string
+	Stream string
+	Err    error
+}
+
+// Error names the graph and the stream.
+func (e *CaptureError) Error() string {
+	return fmt.Sprintf("graphs: capture of %s on stream %q: %v", e.Graph, e.Stream, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *CaptureError) Unwrap() error { return e.Err }
+
+// OpError is an op that cannot be captured. It matches [device.ErrNotCapturable].
+type OpError struct {
+	Op  string
+	Loc string // position in the module; may be empty
+}
+
+// Error names the op.
+func (e *OpError) Error() string {
+	at := ""
+	if e.Loc != "" {
+		at = e.Loc + ": "
+	}
+	return fmt.Sprintf("%sgraphs: op %s cannot be captured: run it between graphs, or split the function there", at, e.Op)
+}
+
+// Unwrap returns device.ErrNotCapturable.
+func (e *OpError) Unwrap() error { return device.ErrNotCapturable }

@@ -1,0 +1,237 @@
+package graphs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"pwc/ir/dtype"
+	"pwc/program"
+	"pwc/runtime/device"
+)
+
+// Generator makes random numbers by Philox4x32-10 (Salmon et al., SC 2011): numbers
+// are a function of its seed and offset and of an element's index (C19). A run, eager
+// or replayed, reads seed and offset from the device and advances the offset by what
+// its draws take, so the same seed gives the same sequence in any mixture of both.
+type Generator struct {
+	s *Session
+
+	mu        sync.Mutex
+	state     GeneratorState
+	capturing *Graph // while a capture uses it
+	inside    uint64 // offset that the capture's draws take so far
+}
+
+// GeneratorState is what a generator's numbers follow from.
+type GeneratorState struct {
+	Seed   uint64
+	Offset uint64 // a multiple of 4: each draw of an element takes a block of four
+}
+
+// NewGenerator returns a generator of the session with offset 0.
+func (s *Session) NewGenerator(seed uint64) *Generator {
+	return &Generator{s: s, state: GeneratorState{Seed: seed}}
+}
+
+// State returns seed and offset. During a capture that uses the generator they are
+// not defined, and the error matches [ErrGenerator].
+func (g *Generator) State() (GeneratorState, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.capturing != nil {
+		return GeneratorState{}, fmt.Errorf("%w: the state is read while %s captures draws: read it before or after", ErrGenerator, g.capturing.name)
+	}
+	return g.state, nil
+}
+
+// SetState sets seed and offset; the next run, eager or replayed, draws from there.
+// During a capture the error matches [ErrGenerator], and so does an offset that is no
+// multiple of 4.
+func (g *Generator) SetState(s GeneratorState) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.capturing != nil:
+		return fmt.Errorf("%w: the state is set while %s captures draws: set it before or after", ErrGenerator, g.capturing.name)
+	case s.Offset%4 != 0:
+		return fmt.Errorf("%w: offset %d is no multiple of 4", ErrGenerator, s.Offset)
+	}
+	g.state = s
+	return nil
+}
+
+// Seed sets the seed, and the offset to 0. During a capture only the seed that the
+// generator has is taken.
+func (g *Generator) Seed(seed uint64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.capturing != nil {
+		if seed == g.state.Seed {
+			return nil
+		}
+		return fmt.Errorf("%w: seed %d while %s captures draws of seed %d: set it before or after", ErrGenerator, seed, g.capturing.name, g.state.Seed)
+	}
+	g.state = GeneratorState{Seed: seed}
+	return nil
+}
+
+// advance returns the state and moves the offset by what a run takes.
+func (g *Generator) advance(by uint64) GeneratorState {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.state
+	g.state.Offset += by
+	return s
+}
+
+// draw is one use of a generator by a recorded launch: a slot of 16 bytes on the
+// device, seed and offset, which a replay fills.
+type draw struct {
+	gen    *Generator
+	within uint64 // offset of the launch behind the graph's first
+}
+
+const (
+	stateBytes = 16               // of a seed and an offset
+	slotBytes  = program.MaxAlign // from one slot to the next: parameters may ask for it
+	slotsMost  = 256              // in one graph
+)
+
+// draw returns the state of g for parameter i of p.
+func (r *Recorder) draw(g *Generator, p *Program, i int) (Tensor, error) {
+	if g.s != r.s {
+		return Tensor{}, fmt.Errorf("%w: it is of another session", ErrGenerator)
+	}
+	if !p.prog.Params[i].Generator {
+		return Tensor{}, fmt.Errorf("%w: parameter %d of @%s is not the state of a generator", ErrArguments, i, p.name)
+	}
+	by := uint64(p.prog.Params[i].Advance)
+	if r.run.graph == nil {
+		t, err := r.Alloc("state of a generator", dtype.I64, 2)
+		if err != nil {
+			return t, err
+		}
+		r.run.temps = append(r.run.temps, t)
+		state := g.advance(by)
+		return t, r.s.send(r.stream, t.Range(), func(b []byte) { putState(b, state, 0) })
+	}
+	c := r.run.graph
+	if !slices.Contains(c.opts.Generators, g) {
+		return Tensor{}, fmt.Errorf("%w: @%s draws from one that %s does not list: add it to Options.Generators", ErrGenerator, p.name, c.name)
+	}
+	if len(r.run.draws) == slotsMost {
+		return Tensor{}, fmt.Errorf("%w: %s has more than %d launches that draw", ErrGenerator, c.name, slotsMost)
+	}
+	g.mu.Lock()
+	at := g.inside
+	g.inside += by
+	g.mu.Unlock()
+	slot := int64(len(r.run.draws))
+	r.run.draws = append(r.run.draws, draw{g, at})
+	if c.slots.Storage() == nil {
+		// The memory belongs to the graph and to no pool of graphs: each graph has slots
+		// of its own, so graphs that share a generator may run beside each other.
+		t, err := r.s.alloced(r.s.shared, r.s.deflt, &Maker{Name: "generator states of " + c.name, Output: -1}, dtype.U8, []int64{slotBytes * slotsMost})
+		if err != nil {
+			return t, err
+		}
+		c.slots = t
+	}
+	return c.slots.View(slot*slotBytes, dtype.I64, 2)
+}
+
+func putState(b []byte, s GeneratorState, within uint64) {
+	binary.LittleEndian.PutUint64(b, s.Seed)
+	binary.LittleEndian.PutUint64(b[8:], s.Offset+within)
+}
+
+// fillSlots writes the states that a replay's draws read, and advances the generators.
+func (g *Graph) fillSlots(st *Stream) error {
+	if len(g.draws) == 0 {
+		return nil
+	}
+	for i := range g.takes {
+		t := &g.takes[i]
+		t.now = t.gen.advance(t.by)
+	}
+	n := int64(len(g.draws)-1)*slotBytes + stateBytes
+	return g.s.send(st, g.slots.Range().Slice(0, n), g.put)
+}
+
+// putSlots is what fillSlots sends.
+func (g *Graph) putSlots(b []byte) {
+	for i := range g.draws {
+		d := &g.draws[i]
+		for j := range g.takes {
+			if g.takes[j].gen == d.gen {
+				putState(b[i*slotBytes:], g.takes[j].now, d.within)
+			}
+		}
+	}
+}
+
+// take is how far a replay moves a generator.
+type take struct {
+	gen *Generator
+	by  uint64
+	now GeneratorState // of the replay that is under way
+}
+
+// hostRing is host memory that copies to the device read. A slot is written again
+// once its copy is done.
+type hostRing struct {
+	slots []hostSlot
+	next  int
+}
+
+type hostSlot struct {
+	mem   device.HostMemory
+	fence device.Fence
+}
+
+const (
+	ringSlots = 8
+	ringBytes = slotsMost * slotBytes
+)
+
+// send enqueues a copy of what put writes to dst, which has at most ringBytes.
+func (s *Session) send(st *Stream, dst device.Buffer, put func([]byte)) error {
+	s.ringMu.Lock()
+	defer s.ringMu.Unlock()
+	if s.ring.slots == nil {
+		for range ringSlots {
+			m, err := s.dev.AllocHost(ringBytes)
+			if err != nil {
+				return errors.Join(err, s.ring.close())
+			}
+			f, err := device.NewFence(s.dev)
+			if err != nil {
+				return errors.Join(err, m.Free(), s.ring.close())
+			}
+			s.ring.slots = append(s.ring.slots, hostSlot{m, f})
+		}
+	}
+	slot := &s.ring.slots[s.ring.next]
+	s.ring.next = (s.ring.next + 1) % len(s.ring.slots)
+	if err := slot.fence.Wait(); err != nil {
+		return err
+	}
+	b := slot.mem.Bytes()[:dst.Size]
+	put(b)
+	if err := st.dev.CopyToDevice(dst, b); err != nil {
+		return err
+	}
+	return slot.fence.Set(st.dev, nil)
+}
+
+func (r *hostRing) close() error {
+	var errs []error
+	for i := range r.slots {
+		errs = append(errs, r.slots[i].fence.Close(), r.slots[i].mem.Free())
+	}
+	r.slots, r.next = nil, 0
+	return errors.Join(errs...)
+}

@@ -1,0 +1,702 @@
+package graphs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync/atomic"
+
+	"pwc/graphs/internal/store"
+	"pwc/runtime/device"
+	"pwc/runtime/mem"
+)
+
+// Options configure a graph.
+type Options struct {
+	// Name is for messages.
+	Name string
+
+	// Pool is where the capture allocates. Nil: a private pool of the graph's own.
+	Pool *Pool
+
+	// Stream captures. Nil: a stream that the session keeps for captures. The
+	// default stream is refused.
+	Stream *Stream
+
+	// Errors says which calls a capture refuses.
+	Errors device.CaptureMode
+
+	// Generators are those that the capture may draw from.
+	Generators []*Generator
+
+	// KeepTemplate keeps the recording beside the graph that is launched:
+	// Instantiate makes it anew, Update moves its inputs.
+	KeepTemplate bool
+}
+
+// Graph is recorded work. It is used by one goroutine at a time.
+type Graph struct {
+	s    *Session
+	opts Options
+	name string
+	busy atomic.Bool
+
+	pool *Pool
+	use  *mem.Scope
+	rec  *Recorder // while capturing
+	from *Stream   // that captures
+	dev  device.Graph
+
+	template device.Template // with Options.KeepTemplate
+
+	spans   []device.Buffer
+	reads   []read
+	tracked []*store.Storage // made by the capture, with owners at its end or read by other graphs
+	victims []*store.Storage // of others, in memory that a replay writes
+	near    []*Graph         // graphs that overlap in memory, or share a generator or a workspace
+	draws   []draw
+	takes   []take
+	slots   Tensor
+	put     func([]byte)
+	library bool
+	maker   *Maker
+	last    store.Access // last replay
+	replays int64
+}
+
+// read is a storage that a graph reads and did not make.
+type read struct {
+	t        Tensor
+	recorded Tensor // t at the capture
+	graph    bool   // a graph makes its contents: it may be read without owners
+	write    bool   // a replay writes it, too
+}
+
+// NewGraph returns a graph without a recording.
+func (s *Session) NewGraph(o Options) *Graph {
+	g := &Graph{s: s, opts: o, name: o.Name}
+	if g.name == "" {
+		g.name = "a graph"
+	}
+	g.maker = &Maker{Name: "a replay of " + g.name, Output: -1}
+	g.put = g.putSlots
+	return g
+}
+
+// Capture records what f gives to the recorder into a new graph. It waits for the
+// device and empties caches first. After an error nothing is left of the capture.
+func Capture(ctx context.Context, s *Session, o Options, f func(*Recorder) error) (*Graph, error) {
+	g := s.NewGraph(o)
+	return g, g.Capture(ctx, f)
+}
+
+// Capture records what f gives to the recorder into g, which holds no recording.
+func (g *Graph) Capture(ctx context.Context, f func(*Recorder) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r, err := g.Begin()
+	if err != nil {
+		return err
+	}
+	err = func() (err error) {
+		defer func() {
+			if p := recover(); p != nil { // the capture ends before the panic goes on
+				g.abandon()
+				panic(p)
+			}
+		}()
+		return f(r)
+	}()
+	if err != nil {
+		g.abandon()
+		return g.failed(err)
+	}
+	return g.End()
+}
+
+func (g *Graph) failed(err error) error {
+	var c *CaptureError
+	if errors.As(err, &c) {
+		return err
+	}
+	stream := ""
+	if g.from != nil {
+		stream = g.from.name
+	}
+	return &CaptureError{Graph: g.name, Stream: stream, Err: err}
+}
+
+// Begin starts a capture and returns its recorder. End or Reset ends it, on the
+// same goroutine.
+func (g *Graph) Begin() (*Recorder, error) {
+	if !g.busy.CompareAndSwap(false, true) {
+		return nil, ErrBusy
+	}
+	defer g.busy.Store(false)
+	if g.dev != nil || g.rec != nil {
+		return nil, ErrCaptured
+	}
+	st := g.opts.Stream
+	if st == nil {
+		var err error
+		if st, err = g.s.captureStream(); err != nil {
+			return nil, err
+		}
+	}
+	g.from = st
+	if st == g.s.deflt {
+		return nil, g.failed(ErrDefaultStream)
+	}
+	if err := g.s.settle(); err != nil {
+		return nil, g.failed(err)
+	}
+	for i, gen := range g.opts.Generators {
+		gen.mu.Lock()
+		busy := gen.capturing
+		if busy == nil {
+			gen.capturing, gen.inside = g, 0
+		}
+		gen.mu.Unlock()
+		if busy != nil {
+			g.releaseGenerators(i)
+			return nil, g.failed(fmt.Errorf("%w: %s captures draws from it already", ErrGenerator, busy.name))
+		}
+	}
+	// Memory is redirected to the pool before the stream captures: what another
+	// goroutine frees meanwhile must not become part of the graph.
+	id := mem.PoolID{} // a pool of the capture's own
+	if g.opts.Pool != nil {
+		id = g.opts.Pool.mem.ID()
+	}
+	use, err := g.s.alloc.BeginCapture(id, st.dev)
+	if err != nil {
+		g.releaseGenerators(len(g.opts.Generators))
+		return nil, g.failed(err)
+	}
+	if err := st.dev.BeginCapture(g.opts.Errors); err != nil {
+		g.releaseGenerators(len(g.opts.Generators))
+		return nil, g.failed(errors.Join(err, use.Release()))
+	}
+	g.use, g.pool = use, g.opts.Pool
+	if g.pool == nil {
+		g.pool = &Pool{s: g.s, mem: use.Pool(), name: g.name, captured: true}
+	}
+	g.rec = &Recorder{s: g.s, stream: st, pool: g.pool, run: &run{graph: g}}
+	return g.rec, nil
+}
+
+func (g *Graph) releaseGenerators(n int) {
+	for _, gen := range g.opts.Generators[:n] {
+		gen.mu.Lock()
+		if gen.capturing == g {
+			gen.capturing = nil
+		}
+		gen.mu.Unlock()
+	}
+}
+
+// settle waits for every stream and gives cached memory back, so that a capture
+// starts from a device that is idle.
+func (s *Session) settle() error {
+	s.mu.Lock()
+	streams := slices.Clone(s.streams)
+	s.mu.Unlock()
+	for _, st := range streams {
+		if st.dev.Capturing() {
+			continue
+		}
+		if err := st.Synchronize(); err != nil {
+			return err
+		}
+	}
+	_, err := s.alloc.Empty()
+	if errors.Is(err, device.ErrCapturing) {
+		return nil // another pool captures
+	}
+	return err
+}
+
+// captureStream returns the stream that captures use which name none.
+func (s *Session) captureStream() (*Stream, error) {
+	s.mu.Lock()
+	st := s.capture
+	s.mu.Unlock()
+	if st != nil {
+		return st, nil
+	}
+	st, err := s.NewStream("capture")
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.capture == nil {
+		s.capture = st
+	}
+	return s.capture, nil
+}
+
+// abandon ends a capture that failed and leaves nothing of it.
+func (g *Graph) abandon() error {
+	r := g.rec
+	if r == nil {
+		return nil
+	}
+	g.rec = nil
+	err := g.dropDevice()
+	if g.from.dev.Capturing() {
+		// What went wrong is known already: a capture that is spoilt ends with an error.
+		if dev, eerr := g.from.dev.EndCapture(); eerr == nil {
+			err = errors.Join(err, dev.Close())
+		}
+	}
+	g.releaseGenerators(len(g.opts.Generators))
+	for _, sto := range r.run.made {
+		if _, ferr := store.Invalidate(sto, g.maker, 0); ferr != nil {
+			err = errors.Join(err, ferr)
+		}
+	}
+	err = errors.Join(err, g.use.Release(), g.dropSlots())
+	g.use = nil
+	return err
+}
+
+// dropDevice closes what the device recorded.
+func (g *Graph) dropDevice() error {
+	var errs []error
+	if g.dev != nil {
+		errs = append(errs, g.dev.Close())
+	}
+	if g.template != nil {
+		errs = append(errs, g.template.Close())
+	}
+	g.dev, g.template = nil, nil
+	return errors.Join(errs...)
+}
+
+func (g *Graph) dropSlots() error {
+	if g.slots.Storage() == nil {
+		return nil
+	}
+	t := g.slots
+	g.slots = Tensor{}
+	return t.Release()
+}
+
+// End ends the capture. Storages that the capture made and that have owners stay
+// readable after a replay; what was released inside is memory that the graph reuses.
+func (g *Graph) End() error {
+	if !g.busy.CompareAndSwap(false, true) {
+		return ErrBusy
+	}
+	defer g.busy.Store(false)
+	r := g.rec
+	if r == nil {
+		return fmt.Errorf("graphs: %s: %w", g.name, device.ErrNotCapturing)
+	}
+	var err error
+	if g.opts.KeepTemplate {
+		if g.template, err = g.from.dev.EndTemplate(); err == nil {
+			g.dev, err = g.template.Instantiate()
+		}
+	} else {
+		g.dev, err = g.from.dev.EndCapture()
+	}
+	if err = errors.Join(err, g.use.End()); err != nil {
+		return errors.Join(g.failed(err), g.abandon())
+	}
+	g.rec = nil
+	g.take(r)
+	g.releaseGenerators(len(g.opts.Generators))
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	g.s.graphs++
+	g.meetAll()
+	return nil
+}
+
+// take moves what the recorder noted into the graph.
+func (g *Graph) take(r *Recorder) {
+	g.draws, g.library = r.run.draws, r.run.library
+	for _, gen := range g.opts.Generators {
+		g.takes = append(g.takes, take{gen: gen, by: gen.inside})
+	}
+	if g.pool.managed {
+		return
+	}
+	g.spans = merge(r.run.spans)
+	for _, sto := range r.run.made {
+		store.SetContent(sto, store.Unwritten, nil, store.Access{})
+		if sto.Live() {
+			g.tracked = append(g.tracked, sto)
+		}
+	}
+	for _, t := range r.run.reads {
+		_, made := g.s.madeBy(t.Storage())
+		g.reads = append(g.reads, read{t: t, recorded: t, graph: made, write: slices.ContainsFunc(g.spans, func(b device.Buffer) bool {
+			return store.Overlaps(b, t.Storage().Buffer())
+		})})
+	}
+}
+
+// madeBy returns the graph that makes a storage's contents.
+func (s *Session) madeBy(sto *store.Storage) (*Graph, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pools {
+		for _, g := range p.graphs {
+			if slices.Contains(g.tracked, sto) {
+				return g, true
+			}
+		}
+	}
+	return nil, false
+}
+
+// merge sorts ranges and joins those that touch.
+func merge(spans []device.Buffer) []device.Buffer {
+	order := map[device.Memory]int{}
+	for _, b := range spans {
+		if _, ok := order[b.Memory]; !ok {
+			order[b.Memory] = len(order)
+		}
+	}
+	slices.SortFunc(spans, func(a, b device.Buffer) int {
+		if d := order[a.Memory] - order[b.Memory]; d != 0 {
+			return d
+		}
+		return int(min(1, max(-1, a.Offset-b.Offset)))
+	})
+	var out []device.Buffer
+	for _, b := range spans {
+		if b.Size == 0 {
+			continue
+		}
+		if n := len(out); n > 0 && out[n-1].Memory == b.Memory && out[n-1].Offset+out[n-1].Size >= b.Offset {
+			out[n-1].Size = max(out[n-1].Size, b.Offset+b.Size-out[n-1].Offset)
+			continue
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// remeet finds anew what g has in common with others. s.mu is held.
+func (g *Graph) remeet() {
+	for _, h := range g.near {
+		if h != g {
+			h.near = slices.DeleteFunc(h.near, func(x *Graph) bool { return x == g })
+		}
+	}
+	g.pool.graphs = slices.DeleteFunc(g.pool.graphs, func(h *Graph) bool { return h == g })
+	g.near, g.victims = nil, nil
+	g.meetAll()
+}
+
+// meetAll finds what g has in common with the graphs and storages of the session.
+// s.mu is held.
+func (g *Graph) meetAll() {
+	g.near = append(g.near, g)
+	for _, p := range g.s.poolsWith(g.pool) {
+		for _, h := range p.graphs {
+			if h == g {
+				continue
+			}
+			for _, sto := range h.tracked {
+				g.meets(sto)
+			}
+			for _, sto := range g.tracked {
+				h.meets(sto)
+			}
+			if g.conflicts(h) {
+				g.near, h.near = append(g.near, h), append(h.near, g)
+			}
+		}
+		for _, sto := range p.eager {
+			g.meets(sto)
+		}
+	}
+	g.pool.graphs = append(g.pool.graphs, g)
+	if !slices.Contains(g.s.pools, g.pool) {
+		g.s.pools = append(g.s.pools, g.pool)
+	}
+}
+
+// poolsWith returns the session's pools, and p.
+func (s *Session) poolsWith(p *Pool) []*Pool {
+	if slices.Contains(s.pools, p) {
+		return s.pools
+	}
+	return append(slices.Clone(s.pools), p)
+}
+
+// meets makes sto a victim of g if a replay of g writes its memory and g neither
+// made it nor was given it to write. s.mu is held.
+func (g *Graph) meets(sto *store.Storage) {
+	if slices.Contains(g.tracked, sto) || slices.Contains(g.victims, sto) {
+		return
+	}
+	if slices.ContainsFunc(g.reads, func(r read) bool { return r.t.Storage() == sto }) {
+		return
+	}
+	if slices.ContainsFunc(g.spans, func(b device.Buffer) bool { return store.Overlaps(b, sto.Buffer()) }) {
+		g.victims = append(g.victims, sto)
+	}
+}
+
+// conflicts reports whether replays of g and h must be ordered.
+func (g *Graph) conflicts(h *Graph) bool {
+	for _, a := range g.spans {
+		for _, b := range h.spans {
+			if store.Overlaps(a, b) {
+				return true
+			}
+		}
+		for _, r := range h.reads {
+			if store.Overlaps(a, r.t.Range()) {
+				return true
+			}
+		}
+	}
+	for _, r := range g.reads {
+		for _, b := range h.spans {
+			if store.Overlaps(b, r.t.Range()) {
+				return true
+			}
+		}
+	}
+	if g.library && h.library {
+		return true
+	}
+	return false
+}
+
+// Replay enqueues the recorded work on st, which is any stream of the session. What
+// it would corrupt is refused before the launch: see the package's comment.
+func (g *Graph) Replay(st *Stream) error {
+	if !g.busy.CompareAndSwap(false, true) {
+		return ErrBusy
+	}
+	defer g.busy.Store(false)
+	if g.dev == nil {
+		return fmt.Errorf("%w: replay of %s", ErrNotCaptured, g.name)
+	}
+	for i := range g.reads {
+		if err := g.reads[i].ready(); err != nil {
+			return fmt.Errorf("graphs: replay of %s: %w", g.name, err)
+		}
+		if wrote, _ := g.reads[i].t.Storage().Accesses(); !st.behind(wrote) {
+			return &UnorderedError{What: g.reads[i].t.Storage().Maker().String(), Stream: st.name, Other: g.s.streams[wrote.Stream].name}
+		}
+	}
+	for _, v := range g.victims {
+		if c, _ := v.Content(); c == store.Written && v.Live() {
+			return &HeldError{Graph: g.name, Held: v.Maker().String()}
+		}
+	}
+	for _, h := range g.near {
+		if !st.behind(h.last) {
+			return &UnorderedError{What: g.name, Stream: st.name, Other: g.s.streams[h.last.Stream].name}
+		}
+	}
+	if err := g.Launch(st); err != nil {
+		return err
+	}
+	g.last = st.tick()
+	for _, v := range g.victims {
+		store.SetContent(v, store.Overwritten, g.maker, g.last)
+	}
+	for _, sto := range g.tracked {
+		store.SetContent(sto, store.Written, nil, g.last)
+	}
+	for i := range g.reads {
+		store.Note(g.reads[i].t.Storage(), g.last, g.reads[i].write)
+	}
+	return nil
+}
+
+// Launch enqueues the recorded work on st with its random numbers, and checks nothing:
+// it is for owners of a pool that know what is live, as graph trees do.
+func (g *Graph) Launch(st *Stream) error {
+	if err := g.fillSlots(st); err != nil {
+		return fmt.Errorf("graphs: replay of %s: states of generators: %w", g.name, err)
+	}
+	if err := st.dev.LaunchGraph(g.dev); err != nil {
+		return fmt.Errorf("graphs: replay of %s: %w", g.name, err)
+	}
+	g.replays++
+	return nil
+}
+
+// ready reports why a storage that a graph reads cannot be read.
+func (r *read) ready() error {
+	if !r.graph {
+		return r.t.Err()
+	}
+	if c, by := r.t.Storage().Content(); c == store.Overwritten {
+		return &StaleError{Tensor: r.t.Storage().Maker().String(), By: by.String(),
+			Advice: "replay the graph that makes it first, or give the graphs pools of their own"}
+	}
+	return nil
+}
+
+// Replays returns how often the graph was launched since its capture.
+func (g *Graph) Replays() int64 { return g.replays }
+
+// Pool returns the pool that the graph allocates from, to share it with another.
+func (g *Graph) Pool() (*Pool, error) {
+	if g.dev == nil {
+		return nil, fmt.Errorf("%w: pool of %s", ErrNotCaptured, g.name)
+	}
+	return g.pool, nil
+}
+
+// Nodes returns the number of recorded operations; 0 before a capture.
+func (g *Graph) Nodes() int {
+	if g.dev == nil {
+		return 0
+	}
+	return g.dev.Nodes()
+}
+
+// WriteDOT writes the recorded operations and their dependencies in the language of
+// Graphviz.
+func (g *Graph) WriteDOT(w io.Writer) error {
+	if g.dev == nil {
+		return fmt.Errorf("%w: DOT of %s", ErrNotCaptured, g.name)
+	}
+	return device.WriteDOT(w, g.dev.Describe())
+}
+
+// Describe returns the recorded operations; nil before a capture.
+func (g *Graph) Describe() []device.Node {
+	if g.dev == nil {
+		return nil
+	}
+	return g.dev.Describe()
+}
+
+// Instantiate makes what is launched anew from the template: an Update is undone. It
+// needs Options.KeepTemplate, else the error matches [ErrTemplate].
+func (g *Graph) Instantiate() error {
+	if !g.busy.CompareAndSwap(false, true) {
+		return ErrBusy
+	}
+	defer g.busy.Store(false)
+	switch {
+	case g.dev == nil:
+		return fmt.Errorf("%w: instantiating %s", ErrNotCaptured, g.name)
+	case g.template == nil:
+		return fmt.Errorf("%w: instantiating %s", ErrTemplate, g.name)
+	}
+	dev, err := g.template.Instantiate()
+	if err != nil {
+		return fmt.Errorf("graphs: instantiating %s: %w", g.name, err)
+	}
+	err = g.dev.Close()
+	g.dev = dev
+	for i := range g.reads {
+		g.reads[i].t = g.reads[i].recorded
+	}
+	return err
+}
+
+// Move is an input of a graph that lies elsewhere now: a tensor of the same dtype and
+// shape as the one that the capture used.
+type Move struct{ From, To Tensor }
+
+// Update makes the graph read and write other memory in place of inputs that it did
+// not make, without a new capture and without copies: all operations change, or none. An
+// address inside a library call, an extern op or a descriptor cannot be changed; the
+// error is a [*device.RebindError] that names the operation. It needs
+// Options.KeepTemplate, and the template stays as it is.
+func (g *Graph) Update(moves ...Move) error {
+	if !g.busy.CompareAndSwap(false, true) {
+		return ErrBusy
+	}
+	defer g.busy.Store(false)
+	switch {
+	case g.dev == nil:
+		return fmt.Errorf("%w: update of %s", ErrNotCaptured, g.name)
+	case g.template == nil:
+		return fmt.Errorf("%w: update of %s", ErrTemplate, g.name)
+	}
+	at := make([]int, len(moves))
+	var dev []device.Move
+	for i, m := range moves {
+		if err := m.To.Err(); err != nil {
+			return fmt.Errorf("graphs: update of %s: %w", g.name, err)
+		}
+		if m.From.DType() != m.To.DType() || !slices.Equal(m.From.Shape(), m.To.Shape()) {
+			return fmt.Errorf("%w: update of %s: %s to %s", ErrArguments, g.name, m.From, m.To)
+		}
+		at[i] = slices.IndexFunc(g.reads, func(r read) bool { return r.t.Storage() == m.From.Storage() })
+		if at[i] < 0 {
+			return fmt.Errorf("%w: update of %s: it reads nothing of %s", ErrArguments, g.name, m.From.Storage().Maker())
+		}
+		if b := m.From.Storage().Buffer(); m.From.Range() != b || m.To.Range() != m.To.Storage().Buffer() {
+			return fmt.Errorf("%w: update of %s: %s is a part of its storage, and graphs may read the rest: move whole storages", ErrArguments, g.name, m.From)
+		}
+		dev = append(dev, device.Move{From: m.From.Range(), To: m.To.Range()})
+	}
+	if err := g.dev.Rebind(dev); err != nil {
+		return fmt.Errorf("graphs: update of %s: %w", g.name, err)
+	}
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	for i, m := range moves {
+		g.reads[at[i]].t = m.To
+		if g.reads[at[i]].write {
+			for j := range g.spans {
+				if g.spans[j] == m.From.Range() {
+					g.spans[j] = m.To.Range()
+				}
+			}
+		}
+	}
+	g.remeet()
+	return nil
+}
+
+// Name returns the name in Options.
+func (g *Graph) Name() string { return g.name }
+
+// Reset drops the recording, or the capture that is under way; the graph can capture
+// again. Results that have owners stay valid until their last release. A graph
+// without a recording is left as it is.
+func (g *Graph) Reset() error {
+	if !g.busy.CompareAndSwap(false, true) {
+		return ErrBusy
+	}
+	defer g.busy.Store(false)
+	if g.rec != nil {
+		return g.abandon()
+	}
+	if g.dev == nil {
+		return nil
+	}
+	err := errors.Join(g.dropDevice(), g.use.Release(), g.dropSlots())
+	g.s.mu.Lock()
+	g.pool.graphs = slices.DeleteFunc(g.pool.graphs, func(h *Graph) bool { return h == g })
+	for _, h := range g.near {
+		if h != g {
+			h.near = slices.DeleteFunc(h.near, func(x *Graph) bool { return x == g })
+		}
+	}
+	for _, sto := range g.tracked {
+		store.Retire(sto, g.maker)
+	}
+	g.pool.eager = append(g.pool.eager, slices.DeleteFunc(g.tracked, func(sto *store.Storage) bool { return !sto.Live() })...)
+	if g.pool.captured && len(g.pool.graphs) == 0 {
+		g.s.pools = slices.DeleteFunc(g.s.pools, func(p *Pool) bool { return p == g.pool })
+	}
+	g.s.graphs--
+	g.s.mu.Unlock()
+	g.use = nil
+	g.spans, g.reads, g.tracked, g.victims, g.near = nil, nil, nil, nil, nil
+	g.draws, g.takes, g.library, g.last, g.replays = nil, nil, false, store.Access{}, 0
+	return err
+}

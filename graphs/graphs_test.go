@@ -1,0 +1,890 @@
+package graphs_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"pwc/build"
+	comphost "pwc/compile/host"
+	"pwc/graphs"
+	"pwc/graphs/whole"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/program"
+	"pwc/runtime/device"
+	"pwc/runtime/host"
+	"pwc/runtime/mem"
+)
+
+var ctx = context.Background()
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+// functions is a module of small functions over n elements.
+func functions(n int) string {
+	return strings.ReplaceAll(`pwc 1
+module "m" {
+  state @rng : i64[2]
+  func @add1(%x: f32[n]) -> (f32[n]) {
+    %a = add(%x, 1.0) : f32[n]
+    return %a
+  }
+  func @add2(%x: f32[n]) -> (f32[n]) {
+    %a = add(%x, 2.0) : f32[n]
+    return %a
+  }
+  func @add3(%x: f32[n]) -> (f32[n]) {
+    %a = add(%x, 3.0) : f32[n]
+    return %a
+  }
+  func @add4(%x: f32[n]) -> (f32[n]) {
+    %a = add(%x, 4.0) : f32[n]
+    return %a
+  }
+  func @add(%x: f32[n], %y: f32[n]) -> (f32[n]) {
+    %a = add(%x, %y) : f32[n]
+    return %a
+  }
+  func @copy(%x: f32[n]) -> (f32[n]) {
+    %a = mul(%x, 1.0) : f32[n]
+    return %a
+  }
+  func @bump(%x: mut f32[n]) -> () {
+    %y = add(%x, 1.0) : f32[n]
+    copy(%x, %y)
+    return
+  }
+  func @bump2(%x: mut f32[n]) -> () {
+    %y = add(%x, 2.0) : f32[n]
+    copy(%x, %y)
+    return
+  }
+  func @draw() -> (f32[n], f32[n]) {
+    %u = uniform(@rng, shape=[n], dtype=f32)
+    %v = uniform(@rng, shape=[n], dtype=f32)
+    return %u, %v
+  }
+}
+`, "[n]", fmt.Sprintf("[%d]", n))
+}
+
+// env is a session on the host device with functions over n elements.
+type env struct {
+	testing.TB
+	n   int
+	dev device.Device
+	s   *graphs.Session
+	mod *ir.Module
+	fns map[string]*whole.Function
+}
+
+func open(t testing.TB, n int) *env {
+	t.Helper()
+	e := &env{TB: t, n: n, dev: host.Open(host.Options{Workers: 1}), fns: map[string]*whole.Function{}}
+	e.s = must[*graphs.Session](t)(graphs.NewSession(e.dev, graphs.SessionOptions{}))
+	e.mod = must[*ir.Module](t)(ir.Parse("m.ir", []byte(functions(n))))
+	for _, f := range e.mod.Funcs { // nothing is loaded during a capture
+		e.fn(f.Name)
+	}
+	return e
+}
+
+// close ends the session: what is left of graphs, storages or pools is an error.
+func (e *env) close() {
+	e.Helper()
+	for _, f := range e.fns {
+		check(e, f.Close())
+	}
+	check(e, e.s.Close())
+	check(e, e.dev.Close())
+}
+
+func (e *env) fn(name string) *whole.Function {
+	e.Helper()
+	if e.fns[name] == nil {
+		e.fns[name] = must[*whole.Function](e)(whole.Compile(ctx, e.s, e.mod, name, whole.Options{Compiler: build.Pipeline{Backend: comphost.New()}}))
+	}
+	return e.fns[name]
+}
+
+// run calls a function of one result.
+func (e *env) run(r *graphs.Recorder, name string, ts ...graphs.Tensor) graphs.Tensor {
+	e.Helper()
+	out := must[[]graphs.Tensor](e)(e.fn(name).Run(r, ts))
+	if len(out) == 0 {
+		return graphs.Tensor{}
+	}
+	return out[0]
+}
+
+// next calls a function on x and releases x.
+func (e *env) next(r *graphs.Recorder, name string, x graphs.Tensor, more ...graphs.Tensor) graphs.Tensor {
+	e.Helper()
+	y := e.run(r, name, append([]graphs.Tensor{x}, more...)...)
+	check(e, x.Release())
+	return y
+}
+
+func (e *env) tensor(name string, fill float32) graphs.Tensor {
+	e.Helper()
+	return must[graphs.Tensor](e)(e.s.TensorOf(name, filled(fill, e.n), dtype.F32, int64(e.n)))
+}
+
+func filled(v float32, n int) []byte {
+	var b []byte
+	for range n {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	return b
+}
+
+func (e *env) read(t graphs.Tensor) []float32 {
+	e.Helper()
+	b := make([]byte, t.Size())
+	check(e, e.s.Read(t, b))
+	vs := make([]float32, len(b)/4)
+	for i := range vs {
+		vs[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return vs
+}
+
+func (e *env) sum(t graphs.Tensor) (s float64) {
+	e.Helper()
+	for _, v := range e.read(t) {
+		s += float64(v)
+	}
+	return s
+}
+
+func (e *env) capture(o graphs.Options, f func(*graphs.Recorder)) *graphs.Graph {
+	e.Helper()
+	return must[*graphs.Graph](e)(graphs.Capture(ctx, e.s, o, func(r *graphs.Recorder) error { f(r); return nil }))
+}
+
+func (e *env) replay(gs ...*graphs.Graph) {
+	e.Helper()
+	for _, g := range gs {
+		check(e, g.Replay(e.s.DefaultStream()))
+	}
+}
+
+func (e *env) reset(gs ...*graphs.Graph) {
+	e.Helper()
+	for _, g := range gs {
+		check(e, g.Reset())
+	}
+}
+
+func drop(t testing.TB, ts ...graphs.Tensor) {
+	t.Helper()
+	for _, x := range ts {
+		check(t, x.Release())
+	}
+}
+
+// TestCaptureSimple is test_graph_capture_simple and test_graph_capture_reset_recapture.
+func TestCaptureSimple(t *testing.T) {
+	e := open(t, 1000)
+	defer e.close()
+	a := e.tensor("a", 1)
+	g := e.s.NewGraph(graphs.Options{Name: "g"})
+	for _, c := range []struct {
+		f    string
+		want float64
+	}{{"add1", 11000}, {"add2", 21000}} {
+		var b graphs.Tensor
+		check(t, g.Capture(ctx, func(r *graphs.Recorder) error {
+			b = e.run(r, "copy", a)
+			for range 10 {
+				b = e.next(r, c.f, b)
+			}
+			return nil
+		}))
+		e.replay(g)
+		if got := e.sum(b); got != c.want {
+			t.Errorf("%s: sum %v, want %v", c.f, got, c.want)
+		}
+		if err := g.Capture(ctx, func(*graphs.Recorder) error { return nil }); !errors.Is(err, graphs.ErrCaptured) {
+			t.Errorf("a capture into a captured graph: %v", err)
+		}
+		e.reset(g)
+		// A result outlives its graph.
+		if got := e.sum(b); got != c.want {
+			t.Errorf("%s after reset: sum %v", c.f, got)
+		}
+		drop(t, b)
+	}
+	drop(t, a)
+}
+
+// TestMisuse has the errors of section 3.1: none of them changes anything.
+func TestMisuse(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	g := e.s.NewGraph(graphs.Options{Name: "g"})
+	for _, c := range []struct {
+		what string
+		err  error
+		want error
+	}{
+		{"replay", g.Replay(e.s.DefaultStream()), graphs.ErrNotCaptured},
+		{"instantiate", g.Instantiate(), graphs.ErrNotCaptured},
+		{"update", g.Update(), graphs.ErrNotCaptured},
+		{"end", g.End(), device.ErrNotCapturing},
+		{"dot", g.WriteDOT(&strings.Builder{}), graphs.ErrNotCaptured},
+	} {
+		if !errors.Is(c.err, c.want) {
+			t.Errorf("%s before a capture: %v", c.what, c.err)
+		}
+	}
+	if _, err := g.Pool(); !errors.Is(err, graphs.ErrNotCaptured) {
+		t.Errorf("pool before a capture: %v", err)
+	}
+	if g.Nodes() != 0 || g.Describe() != nil {
+		t.Error("nodes before a capture")
+	}
+	if _, err := graphs.Capture(ctx, e.s, graphs.Options{Stream: e.s.DefaultStream()}, func(*graphs.Recorder) error { return nil }); !errors.Is(err, graphs.ErrDefaultStream) {
+		t.Errorf("capture on the default stream: %v", err)
+	}
+	check(t, g.Capture(ctx, func(r *graphs.Recorder) error {
+		x := must[graphs.Tensor](t)(r.Alloc("x", dtype.F32, 8))
+		if err := r.Upload(x, filled(1, 8)); !errors.Is(err, graphs.ErrHostWork) {
+			t.Errorf("upload: %v", err)
+		}
+		if _, err := r.Alloc("bad", dtype.F32, -1); err == nil {
+			t.Error("a negative size")
+		}
+		if err := r.Copy(x, x); !errors.Is(err, device.ErrOverlap) {
+			t.Errorf("copy onto itself: %v", err)
+		}
+		if _, err := r.Fork(nil); !errors.Is(err, graphs.ErrArguments) {
+			t.Errorf("fork to nothing: %v", err)
+		}
+		if err := r.Join(r); !errors.Is(err, graphs.ErrArguments) {
+			t.Errorf("join of itself: %v", err)
+		}
+		if err := r.Stream().Device().Synchronize(); !errors.Is(err, device.ErrCapturing) {
+			t.Errorf("synchronize: %v", err)
+		}
+		if err := r.Fill(x, 0); err != nil {
+			return err
+		}
+		return x.Release()
+	}))
+	if err := g.Instantiate(); !errors.Is(err, graphs.ErrTemplate) {
+		t.Errorf("instantiate without a template: %v", err)
+	}
+	if err := g.Update(); !errors.Is(err, graphs.ErrTemplate) {
+		t.Errorf("update without a template: %v", err)
+	}
+	e.reset(g)
+	e.reset(g)
+}
+
+// TestFailedCapture leaves nothing: the graph captures again, streams and pools work.
+func TestFailedCapture(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	pool := e.s.NewPool("shared")
+	gen := e.s.NewGenerator(5)
+	g := e.s.NewGraph(graphs.Options{Name: "g", Pool: pool, Generators: []*graphs.Generator{gen}})
+	boom := errors.New("boom")
+	var x graphs.Tensor
+	err := g.Capture(ctx, func(r *graphs.Recorder) error {
+		x = must[graphs.Tensor](t)(r.Alloc("x", dtype.F32, 8))
+		check(t, r.Fill(x, 0))
+		if _, err := gen.State(); !errors.Is(err, graphs.ErrGenerator) {
+			t.Errorf("state during a capture: %v", err)
+		}
+		if err := gen.SetState(graphs.GeneratorState{}); !errors.Is(err, graphs.ErrGenerator) {
+			t.Errorf("set state during a capture: %v", err)
+		}
+		if err := errors.Join(gen.Seed(5)); err != nil {
+			t.Errorf("the same seed during a capture: %v", err)
+		}
+		if err := gen.Seed(6); !errors.Is(err, graphs.ErrGenerator) {
+			t.Errorf("another seed during a capture: %v", err)
+		}
+		return boom
+	})
+	var c *graphs.CaptureError
+	if !errors.Is(err, boom) || !errors.As(err, &c) || c.Graph != "g" || c.Stream != "capture" {
+		t.Errorf("the error is %v", err)
+	}
+	if err := x.Alive(); err == nil {
+		t.Error("what the failed capture made is alive")
+	}
+	if u := pool.Use(); u.Uses != 1 || u.Blocks != 0 {
+		t.Errorf("the pool has %+v", u)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("a panic was swallowed")
+			}
+		}()
+		g.Capture(ctx, func(*graphs.Recorder) error { panic("in a capture") })
+	}()
+	// Random numbers and a fresh capture on the same stream work.
+	eager := must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(e.s.Eager(e.s.DefaultStream()), []graphs.Arg{gen}))
+	drop(t, eager...)
+	check(t, g.Capture(ctx, func(r *graphs.Recorder) error {
+		x = must[graphs.Tensor](t)(r.Alloc("x", dtype.F32, 8))
+		return r.Fill(x, 0)
+	}))
+	e.replay(g)
+	if e.sum(x) != 0 {
+		t.Error("the replay did not fill")
+	}
+	drop(t, x)
+	e.reset(g)
+	check(t, pool.Release())
+	if err := pool.Release(); !errors.Is(err, mem.ErrReleased) {
+		t.Errorf("a second release: %v", err)
+	}
+}
+
+// TestCaptureOOM is test_graph_capture_oom: 2^40 floats.
+func TestCaptureOOM(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	_, err := graphs.Capture(ctx, e.s, graphs.Options{}, func(r *graphs.Recorder) error {
+		_, err := r.Alloc("huge", dtype.F32, 1<<40)
+		return err
+	})
+	if !errors.Is(err, device.ErrOutOfMemory) || !strings.Contains(err.Error(), "out of") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestTwoSuccessive is test_graph_two_successive: graphs that share a pool reserve 2 MiB
+// less, and give the same sums.
+func TestTwoSuccessive(t *testing.T) {
+	reserved := map[string]int64{}
+	for _, share := range []string{"unshared", "pool", "handle"} {
+		e := open(t, 1000)
+		one, three := e.tensor("one", 1), e.tensor("three", 3)
+		a, c0 := e.tensor("a", 1), e.tensor("c", 1)
+		// temps computes (t+v) + (t+v).
+		temps := func(r *graphs.Recorder, x, v graphs.Tensor) graphs.Tensor {
+			p, q := e.run(r, "add", x, v), e.run(r, "add", x, v)
+			s := e.run(r, "add", p, q)
+			drop(t, p, q)
+			return s
+		}
+		o0, o1 := graphs.Options{Name: "g0"}, graphs.Options{Name: "g1"}
+		var handle *graphs.Pool
+		if share == "handle" {
+			handle = e.s.NewPool("shared")
+			o0.Pool, o1.Pool = handle, handle
+		}
+		before := e.s.Allocator().Stats().ReservedBytes.Now
+		var b graphs.Tensor
+		chain := func(r *graphs.Recorder, n int) {
+			for range n {
+				x := temps(r, b, one)
+				drop(t, b)
+				b = x
+			}
+		}
+		g0 := e.capture(o0, func(r *graphs.Recorder) { b = e.run(r, "copy", a); chain(r, 5) })
+		if share == "pool" {
+			o1.Pool = must[*graphs.Pool](t)(g0.Pool())
+		}
+		g1 := e.capture(o1, func(r *graphs.Recorder) { chain(r, 5) })
+		reserved[share] = e.s.Allocator().Stats().ReservedBytes.Now - before
+		c := c0
+		r := e.s.Eager(e.s.DefaultStream())
+		eager := func(n int) {
+			for range n {
+				x := temps(r, c, three)
+				drop(t, c)
+				c = x
+			}
+		}
+		eager(1)
+		e.replay(g0)
+		eager(2)
+		e.replay(g1)
+		eager(3)
+		// 2(t+v) ten times from 1 with v = 1, and six times with v = 3.
+		if got := e.sum(b); got != 3_070_000 {
+			t.Errorf("%s: b sums to %v", share, got)
+		}
+		if got := e.sum(c); got != 442_000 {
+			t.Errorf("%s: c sums to %v", share, got)
+		}
+		drop(t, a, b, c, one, three)
+		e.reset(g1, g0)
+		if handle != nil {
+			check(t, handle.Release())
+		}
+		e.close()
+	}
+	for _, share := range []string{"pool", "handle"} {
+		if d := reserved["unshared"] - reserved[share]; d != 2<<20 {
+			t.Errorf("sharing by %s saves %d bytes, want 2 MiB", share, d)
+		}
+	}
+}
+
+// TestThreeSuccessive is test_graph_three_successive: replayed in another order the
+// second graph reads what the third overwrote. PyTorch computes 10000; here it is an
+// error before the launch.
+func TestThreeSuccessive(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}} {
+			e := open(t, 1000)
+			a := e.tensor("a", 1)
+			o := graphs.Options{}
+			if shared {
+				o.Pool = e.s.NewPool("shared")
+			}
+			named := func(n string) graphs.Options { o.Name = n; return o }
+			var b, c, d, ee, f graphs.Tensor
+			gs := []*graphs.Graph{
+				e.capture(named("g0"), func(r *graphs.Recorder) {
+					b = e.run(r, "copy", a)
+					c, d = e.run(r, "add1", b), e.run(r, "add2", b)
+				}),
+				e.capture(named("g1"), func(r *graphs.Recorder) {
+					ee = e.run(r, "add3", c)
+					drop(t, c)
+				}),
+				e.capture(named("g2"), func(r *graphs.Recorder) { f = e.run(r, "add4", d) }),
+			}
+			var stale *graphs.StaleError
+			for _, i := range order {
+				err := gs[i].Replay(e.s.DefaultStream())
+				switch {
+				case shared && order[1] == 2 && i == 1:
+					if !errors.As(err, &stale) || !strings.Contains(err.Error(), "replay of g2") {
+						t.Errorf("shared, order %v: %v", order, err)
+					}
+				case err != nil:
+					t.Errorf("shared %t, order %v: %v", shared, order, err)
+				}
+			}
+			if stale == nil {
+				if got := e.sum(ee); got != 5000 {
+					t.Errorf("shared %t, order %v: e sums to %v", shared, order, got)
+				}
+			}
+			if got := e.sum(f); got != 7000 {
+				t.Errorf("shared %t, order %v: f sums to %v", shared, order, got)
+			}
+			if shared && order[1] == 2 {
+				// Replaying g0 makes c again, and then g1 may run: but it would overwrite what g2
+				// made, no: f lies where c lay.
+				if err := gs[0].Replay(e.s.DefaultStream()); !errors.Is(err, graphs.ErrHeld) {
+					t.Errorf("g0 overwrites f, which is held: %v", err)
+				}
+				drop(t, f)
+				e.replay(gs[0], gs[1])
+				if got := e.sum(ee); got != 5000 {
+					t.Errorf("after g0 again: e sums to %v", got)
+				}
+			} else {
+				drop(t, f)
+			}
+			drop(t, a, b, d, ee)
+			e.reset(gs...)
+			if o.Pool != nil {
+				check(t, o.Pool.Release())
+			}
+			e.close()
+		}
+	}
+}
+
+// TestStatsAndResultsAfterDestroy is
+// test_graph_memory_stats_and_use_result_after_destroy_graph: every number of its table,
+// without PyTorch's blocks for seed and offset.
+func TestStatsAndResultsAfterDestroy(t *testing.T) {
+	const mib = 1 << 20
+	for _, c := range []struct {
+		bytes    int64
+		small    bool
+		segments int64
+		reserved int64
+		after    int64 // reserved once the graph is gone
+	}{
+		{512, true, 1, 2 * mib, 2 * mib},
+		{mib, true, 2, 4 * mib, 2 * mib},
+		{mib + 512, false, 1, 20 * mib, 20 * mib},
+		{10*mib - 512, false, 2, 40 * mib, 20 * mib},
+		{10*mib + 512, false, 3, 36 * mib, 12 * mib},
+	} {
+		n := int(c.bytes / 4)
+		e := open(t, n)
+		a := e.tensor("a", 1)
+		counts := func() mem.Counts {
+			if c.small {
+				return e.s.Allocator().Stats().Small
+			}
+			return e.s.Allocator().Stats().Large
+		}
+		for range 2 {
+			before := counts()
+			var b graphs.Tensor
+			g := e.capture(graphs.Options{Name: "g"}, func(r *graphs.Recorder) {
+				b = e.run(r, "copy", a)
+				for range 5 {
+					// Three buffers are live at once, as in b = b.clone() + 1.
+					x := e.run(r, "copy", b)
+					y := e.run(r, "add1", x)
+					drop(t, b, x)
+					b = y
+				}
+			})
+			after := counts()
+			got := [4]int64{after.Segments.Now - before.Segments.Now, after.ReservedBytes.Now - before.ReservedBytes.Now,
+				after.ActiveBlocks.Now - before.ActiveBlocks.Now, after.ActiveBytes.Now - before.ActiveBytes.Now}
+			if want := [4]int64{c.segments, c.reserved, 1, c.bytes}; got != want {
+				t.Errorf("%d bytes: segments, reserved, blocks, bytes are %v, want %v", c.bytes, got, want)
+			}
+			e.replay(g)
+			if got := e.sum(b); got != float64(6*n) {
+				t.Errorf("%d bytes: b sums to %v", c.bytes, got)
+			}
+			e.reset(g)
+			must[int64](t)(e.s.EmptyCache())
+			after = counts()
+			got = [4]int64{after.Segments.Now - before.Segments.Now, after.ReservedBytes.Now - before.ReservedBytes.Now,
+				after.ActiveBlocks.Now - before.ActiveBlocks.Now, after.ActiveBytes.Now - before.ActiveBytes.Now}
+			if want := [4]int64{1, c.after, 1, c.bytes}; got != want {
+				t.Errorf("%d bytes, graph gone: %v, want %v", c.bytes, got, want)
+			}
+			if got := e.sum(b); got != float64(6*n) {
+				t.Errorf("%d bytes, graph gone: b sums to %v", c.bytes, got)
+			}
+			drop(t, b)
+			must[int64](t)(e.s.EmptyCache())
+			if after = counts(); after.ReservedBytes.Now != before.ReservedBytes.Now {
+				t.Errorf("%d bytes: %d reserved at the end, %d before", c.bytes, after.ReservedBytes.Now, before.ReservedBytes.Now)
+			}
+		}
+		drop(t, a)
+		e.close()
+	}
+}
+
+// TestKeepTemplate is the raw_graph_reset_and_recapture scenario: 1, 2, 3, then 2, 4, 6.
+func TestKeepTemplate(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	g := e.s.NewGraph(graphs.Options{Name: "g", KeepTemplate: true})
+	for _, f := range []string{"bump", "bump2"} {
+		step := float64(map[string]int{"bump": 1, "bump2": 2}[f])
+		x := e.tensor("x", 0)
+		check(t, g.Capture(ctx, func(r *graphs.Recorder) error { e.run(r, f, x); return nil }))
+		for i := range 3 {
+			if i > 0 {
+				check(t, g.Instantiate())
+			}
+			e.replay(g)
+			if got, want := e.sum(x), 8*step*float64(i+1); got != want {
+				t.Errorf("%s: %v, want %v", f, got, want)
+			}
+		}
+		e.reset(g)
+		drop(t, x)
+	}
+}
+
+// TestUpdate moves an input without a capture or a copy.
+func TestUpdate(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	x, y := e.tensor("x", 1), e.tensor("y", 5)
+	var b graphs.Tensor
+	g := e.capture(graphs.Options{Name: "g", KeepTemplate: true}, func(r *graphs.Recorder) { b = e.run(r, "add1", x) })
+	e.replay(g)
+	if got := e.sum(b); got != 16 {
+		t.Errorf("before: %v", got)
+	}
+	check(t, g.Update(graphs.Move{From: x, To: y}))
+	e.replay(g)
+	if got := e.sum(b); got != 48 {
+		t.Errorf("moved: %v", got)
+	}
+	drop(t, x) // nothing reads it any more
+	e.replay(g)
+	short := must[graphs.Tensor](t)(e.s.Tensor("short", dtype.F32, 4))
+	for _, m := range []graphs.Move{{From: y, To: short}, {From: b, To: y}, {From: short, To: short}} {
+		if err := g.Update(m); !errors.Is(err, graphs.ErrArguments) {
+			t.Errorf("a move that does not fit: %v", err)
+		}
+	}
+	if err := g.Update(graphs.Move{From: y, To: x}); !errors.Is(err, graphs.ErrReleased) {
+		t.Errorf("a move to released memory: %v", err)
+	}
+	e.replay(g)
+	if got := e.sum(b); got != 48 {
+		t.Errorf("after refused updates: %v", got)
+	}
+	drop(t, short)
+	drop(t, b)
+	drop(t, y)
+	if err := g.Replay(e.s.DefaultStream()); !errors.Is(err, graphs.ErrReleased) {
+		t.Errorf("a replay that reads released memory: %v", err)
+	}
+	e.reset(g)
+}
+
+// TestForkJoin records branches on two streams and shows that no edge is between them.
+func TestForkJoin(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
+	x := e.tensor("x", 1)
+	var a, b, c graphs.Tensor
+	g := e.capture(graphs.Options{Name: "g"}, func(r *graphs.Recorder) {
+		f := must[*graphs.Recorder](t)(r.Fork(side))
+		a = e.run(f, "add1", x)
+		b = e.run(r, "add2", x)
+		if _, err := e.fn("add").Run(r, []graphs.Tensor{a, b}); !errors.Is(err, graphs.ErrUnordered) {
+			t.Errorf("a branch reads what the other makes: %v", err)
+		}
+		check(t, r.Join(f))
+		if err := r.Join(f); err == nil {
+			t.Error("a second join")
+		}
+		if _, err := e.fn("add1").Run(f, []graphs.Tensor{x}); err == nil {
+			t.Error("work on a fork that has joined")
+		}
+		c = e.run(r, "add", a, b)
+	})
+	nodes := g.Describe()
+	if len(nodes) != 3 || len(nodes[0].Deps) != 0 || len(nodes[1].Deps) != 0 || !slices.Equal(nodes[2].Deps, []int32{0, 1}) {
+		t.Errorf("nodes are %+v", nodes)
+	}
+	var dot strings.Builder
+	check(t, g.WriteDOT(&dot))
+	for _, want := range []string{"digraph", "n0 -> n2", "n1 -> n2", "side"} {
+		if !strings.Contains(dot.String(), want) {
+			t.Errorf("the DOT lacks %q:\n%s", want, dot.String())
+		}
+	}
+	if strings.Contains(dot.String(), "n0 -> n1") {
+		t.Error("an edge between the branches")
+	}
+	e.replay(g)
+	if got := e.sum(c); got != 8*5 {
+		t.Errorf("sum %v", got)
+	}
+	drop(t, a, b, c)
+	e.reset(g)
+	// Work that does not rejoin is an error that names the stream; then all is usable.
+	_, err := graphs.Capture(ctx, e.s, graphs.Options{Name: "unjoined"}, func(r *graphs.Recorder) error {
+		f, err := r.Fork(side)
+		if err != nil {
+			return err
+		}
+		a := e.run(f, "add1", x)
+		return a.Release()
+	})
+	if !errors.Is(err, device.ErrUnjoined) || !strings.Contains(err.Error(), `"side"`) {
+		t.Errorf("unjoined: %v", err)
+	}
+	a = e.run(e.s.Eager(side), "add1", x)
+	check(t, side.Synchronize())
+	if got := e.sum(a); got != 16 {
+		t.Errorf("after it: %v", got)
+	}
+	drop(t, a, x)
+}
+
+// TestStreams refuses replays on two streams that overlap and are not ordered.
+func TestStreams(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
+	x := e.tensor("x", 1)
+	pool := e.s.NewPool("shared")
+	weak := func(name string) (*graphs.Graph, graphs.Tensor) {
+		var y graphs.Tensor
+		g := e.capture(graphs.Options{Name: name, Pool: pool}, func(r *graphs.Recorder) { y = e.run(r, "add1", x) })
+		drop(t, y)
+		return g, y.Weak()
+	}
+	g, y := weak("g")
+	h, z := weak("h")
+	check(t, side.Wait(e.s.DefaultStream()))
+	check(t, g.Replay(side))
+	var un *graphs.UnorderedError
+	if err := h.Replay(e.s.DefaultStream()); !errors.As(err, &un) || un.Stream != "default" || un.Other != "side" {
+		t.Errorf("unordered: %v", err)
+	}
+	check(t, e.s.DefaultStream().Wait(side))
+	check(t, h.Replay(e.s.DefaultStream()))
+	if got := e.sum(z); got != 16 {
+		t.Errorf("z sums to %v", got)
+	}
+	if err := e.s.Read(y, make([]byte, 32)); !errors.Is(err, graphs.ErrStale) {
+		t.Errorf("y was overwritten by h: %v", err)
+	}
+	check(t, e.s.DefaultStream().Synchronize()) // the host orders, too
+	check(t, g.Replay(side))
+	if got := e.sum(y); got != 16 { // Read waits for the writer
+		t.Errorf("y sums to %v", got)
+	}
+	if err := z.Retain(); err == nil {
+		t.Error("a weak handle got an owner")
+	}
+	e.reset(g, h)
+	if err := e.s.Read(y, make([]byte, 32)); err == nil {
+		t.Error("a weak handle outlives its graph")
+	}
+	check(t, pool.Release())
+	drop(t, x)
+}
+
+// TestGenerator mixes eager and replayed draws: the sequence is that of one eager run.
+func TestGenerator(t *testing.T) {
+	e := open(t, 20)
+	defer e.close()
+	gen := e.s.NewGenerator(5)
+	r := e.s.Eager(e.s.DefaultStream())
+	eager := func() []float32 {
+		out := must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
+		vs := append(e.read(out[0]), e.read(out[1])...)
+		drop(t, out...)
+		return vs
+	}
+	if _, err := graphs.Capture(ctx, e.s, graphs.Options{Name: "g"}, func(r *graphs.Recorder) error {
+		_, err := e.fn("draw").RunArgs(r, []graphs.Arg{gen})
+		return err
+	}); !errors.Is(err, graphs.ErrGenerator) {
+		t.Errorf("a generator that is not registered: %v", err)
+	}
+	var a, b []graphs.Tensor
+	o := graphs.Options{Name: "g", Generators: []*graphs.Generator{gen}}
+	g := e.capture(o, func(r *graphs.Recorder) {
+		a = must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
+		b = must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
+	})
+	h := e.capture(o, func(r *graphs.Recorder) {
+		drop(t, must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))...)
+	})
+	replay := func() []float32 {
+		e.replay(g)
+		return slices.Concat(e.read(a[0]), e.read(a[1]), e.read(b[0]), e.read(b[1]))
+	}
+	if s := must[graphs.GeneratorState](t)(gen.State()); s != (graphs.GeneratorState{Seed: 5}) {
+		t.Errorf("a capture moved the generator to %+v", s)
+	}
+	for _, seed := range []uint64{5, 6, 128, 9999} {
+		check(t, gen.Seed(seed))
+		var want []float32
+		for range 7 {
+			want = append(want, eager()...)
+		}
+		end := must[graphs.GeneratorState](t)(gen.State())
+		check(t, gen.Seed(seed))
+		got := slices.Concat(replay(), eager(), replay(), eager())
+		e.replay(h)
+		if s := must[graphs.GeneratorState](t)(gen.State()); s != end || end.Offset != 7*8 {
+			t.Errorf("seed %d: the generator is at %+v, eager runs end at %+v", seed, s, end)
+		}
+		if !slices.Equal(got, want[:len(got)]) {
+			t.Errorf("seed %d: replays and eager runs differ from eager runs", seed)
+		}
+		// The state can be set between replays.
+		check(t, gen.SetState(graphs.GeneratorState{Seed: seed, Offset: 8}))
+		if got := replay(); !slices.Equal(got, want[40:120]) {
+			t.Errorf("seed %d: a replay after SetState draws other numbers", seed)
+		}
+	}
+	if err := gen.SetState(graphs.GeneratorState{Offset: 3}); !errors.Is(err, graphs.ErrGenerator) {
+		t.Errorf("an offset of 3: %v", err)
+	}
+	drop(t, append(a, b...)...)
+	e.reset(g, h)
+}
+
+// TestNotCapturable names an op that cannot be recorded.
+func TestNotCapturable(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	x := e.tensor("x", 1)
+	_, err := graphs.Capture(ctx, e.s, graphs.Options{}, func(r *graphs.Recorder) error {
+		return r.Call(eagerOp{}, nil, nil, "model.ir:3:4", x)
+	})
+	var oe *graphs.OpError
+	if !errors.As(err, &oe) || !errors.Is(err, device.ErrNotCapturable) || oe.Op != "my::op" || !strings.Contains(err.Error(), "model.ir:3:4") {
+		t.Errorf("%v", err)
+	}
+	check(t, e.s.Eager(e.s.DefaultStream()).Call(eagerOp{}, nil, nil, "", x))
+	drop(t, x)
+}
+
+// eagerOp is an extern op that is not declared capturable.
+type eagerOp struct{}
+
+func (eagerOp) Signature() device.Signature {
+	return device.Signature{Name: "my::op", Mut: []bool{true}}
+}
+
+func (eagerOp) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { return 0, nil }
+
+func (eagerOp) Launch(*device.OpCall) error { return nil }
+
+// TestLeaks reports what was forgotten: count, bytes, and who made it.
+func TestLeaks(t *testing.T) {
+	e := open(t, 8)
+	x := e.tensor("a forgotten input", 1)
+	g := e.capture(graphs.Options{Name: "g"}, func(r *graphs.Recorder) { drop(t, e.run(r, "add1", x)) })
+	err := e.s.Close()
+	var leak *graphs.LeakError
+	if !errors.As(err, &leak) || leak.Graphs != 1 || len(leak.Forgotten) != 1 || leak.Forgotten[0].Bytes != 32 || !strings.Contains(err.Error(), "a forgotten input") {
+		t.Errorf("%v", err)
+	}
+	e.reset(g)
+	drop(t, x)
+	if err := x.Release(); !errors.Is(err, graphs.ErrReleased) {
+		t.Errorf("a second release: %v", err)
+	}
+	if err := e.s.Read(x, make([]byte, 32)); !errors.Is(err, graphs.ErrReleased) {
+		t.Errorf("a read after release: %v", err)
+	}
+	e.close()
+}
+
+// TestReplayDoesNotAllocate holds for graphs with and without random numbers.
+func TestReplayDoesNotAllocate(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	x := e.tensor("x", 1)
+	gen := e.s.NewGenerator(1)
+	g := e.capture(graphs.Options{Name: "g", Generators: []*graphs.Generator{gen}}, func(r *graphs.Recorder) {
+		drop(t, e.run(r, "add1", x))
+		drop(t, must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))...)
+	})
+	e.replay(g)
+	if n := testing.AllocsPerRun(100, func() { e.replay(g) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	e.reset(g)
+	drop(t, x)
+}

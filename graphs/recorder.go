@@ -1,0 +1,457 @@
+package graphs
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"pwc/graphs/internal/store"
+	"pwc/ir/dtype"
+	"pwc/program"
+	"pwc/runtime/device"
+)
+
+// Recorder gives work to a stream, where it runs at once, or into a capture, where it
+// is recorded. It allocates from one pool. Functions that are written over a Recorder
+// run the same in both.
+type Recorder struct {
+	s      *Session
+	stream *Stream
+	pool   *Pool
+	run    *run
+	joined bool // a fork that did
+	parent *Recorder
+	last   bool // allocate from the end of free memory
+}
+
+// run is what a recorder and its forks share: one eager stretch, or one capture.
+type run struct {
+	graph  *Graph // nil: eager
+	made   []*store.Storage
+	scoped bool                    // made is kept in eager runs, too
+	temps  []Tensor                // released after the launch that reads them
+	seen   map[*store.Storage]bool // of made
+
+	// Of a capture.
+	spans   []device.Buffer // memory that it writes
+	reads   []Tensor        // storages that it reads and did not make
+	draws   []draw
+	library bool
+}
+
+// Eager returns a recorder whose work runs at once on st, with memory of the default
+// pool.
+func (s *Session) Eager(st *Stream) *Recorder {
+	return &Recorder{s: s, stream: st, pool: s.shared, run: &run{}}
+}
+
+// EagerIn is Eager with memory of a private pool, as warm-ups run.
+func (s *Session) EagerIn(p *Pool, st *Stream) *Recorder {
+	return &Recorder{s: s, stream: st, pool: p, run: &run{}}
+}
+
+// Scoped returns the recorder with a list of what it makes, for a caller that settles
+// afterwards what is left. In a capture the list is kept always.
+func (r *Recorder) Scoped() *Recorder {
+	r.run.scoped = true
+	return r
+}
+
+// Made reports whether the recorder, or a fork of it, made the storage.
+func (r *Recorder) Made(s *Storage) bool { return r.run.seen[s] }
+
+// ReleaseMade takes one owner from each storage that the recorder made and that has
+// owners, but for those to keep.
+func (r *Recorder) ReleaseMade(keep []*Storage) error {
+	var errs []error
+	for _, s := range r.run.made {
+		if s.Live() && !slices.Contains(keep, s) {
+			errs = append(errs, s.Tensor(dtype.U8, nil).Release())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Capturing reports whether work is recorded.
+func (r *Recorder) Capturing() bool { return r.run.graph != nil }
+
+// Session returns the recorder's session.
+func (r *Recorder) Session() *Session { return r.s }
+
+// Stream returns the stream that work goes to.
+func (r *Recorder) Stream() *Stream { return r.stream }
+
+// Alloc returns an uninitialised tensor of the recorder's pool with one owner.
+func (r *Recorder) Alloc(name string, dt dtype.DType, shape ...int64) (Tensor, error) {
+	return r.alloc(&Maker{Name: name, Output: -1}, dt, shape)
+}
+
+// AllocLast is Alloc from the end of free memory: later allocations lie as if it were
+// not there.
+func (r *Recorder) AllocLast(name string, dt dtype.DType, shape ...int64) (Tensor, error) {
+	r.last = true
+	defer func() { r.last = false }()
+	return r.Alloc(name, dt, shape...)
+}
+
+func (r *Recorder) alloc(m *Maker, dt dtype.DType, shape []int64) (Tensor, error) {
+	if err := r.usable(); err != nil {
+		return Tensor{}, err
+	}
+	n, err := store.Bytes(dt, shape)
+	if err != nil {
+		return Tensor{}, fmt.Errorf("%s: %w", m, err)
+	}
+	sto, err := r.take(m, n)
+	if err != nil {
+		return Tensor{}, err
+	}
+	return sto.Tensor(dt, slices.Clone(shape)), nil
+}
+
+// take allocates a storage.
+func (r *Recorder) take(m *Maker, bytes int64) (*store.Storage, error) {
+	alloc := r.pool.mem.Alloc
+	if r.last {
+		alloc = r.pool.mem.AllocLast
+	}
+	b, err := alloc(r.stream.dev, bytes)
+	if err != nil {
+		return nil, fmt.Errorf("graphs: %s: %w", m, err)
+	}
+	buf, err := b.Buffer()
+	if err != nil {
+		return nil, err
+	}
+	sto := r.s.book.New(r.pool.mem, b, buf, m)
+	switch {
+	case r.run.graph != nil || r.run.scoped:
+		r.run.made = append(r.run.made, sto)
+		if r.run.seen == nil {
+			r.run.seen = map[*store.Storage]bool{}
+		}
+		r.run.seen[sto] = true
+	case !r.pool.deflt && !r.pool.managed:
+		r.pool.adopt(sto)
+	}
+	return sto, nil
+}
+
+func (r *Recorder) usable() error {
+	if r.joined {
+		return fmt.Errorf("graphs: stream %q has joined: its recorder is done", r.stream.name)
+	}
+	return nil
+}
+
+// reads notes that the next operation reads t, and writes that it writes t.
+func (r *Recorder) reads(t Tensor) error  { return r.access(t, false) }
+func (r *Recorder) writes(t Tensor) error { return r.access(t, true) }
+
+func (r *Recorder) access(t Tensor, write bool) error {
+	if err := r.usable(); err != nil {
+		return err
+	}
+	if r.run.graph == nil {
+		check := t.Err
+		if write { // what is written need not be readable
+			check = t.Alive
+		}
+		if err := check(); err != nil {
+			return err
+		}
+		return r.stream.use(t, write)
+	}
+	if err := t.Alive(); err != nil {
+		return err
+	}
+	sto := t.Storage()
+	if write {
+		r.run.spans = append(r.run.spans, t.Range())
+	}
+	if !r.run.seen[sto] {
+		if !slices.ContainsFunc(r.run.reads, func(u Tensor) bool { return u.Storage() == sto }) {
+			r.run.reads = append(r.run.reads, t)
+		}
+		return nil
+	}
+	return r.stream.use(t, write)
+}
+
+// Copy copies src to dst, which have one size in bytes and do not overlap.
+func (r *Recorder) Copy(dst, src Tensor) error {
+	if dst.Size() != src.Size() {
+		return fmt.Errorf("%w: copy of %s to %s", ErrArguments, src, dst)
+	}
+	if err := errors.Join(r.reads(src), r.writes(dst)); err != nil {
+		return err
+	}
+	return r.stream.dev.Copy(dst.Range(), src.Range())
+}
+
+// Fill sets every byte of dst.
+func (r *Recorder) Fill(dst Tensor, value byte) error {
+	if err := r.writes(dst); err != nil {
+		return err
+	}
+	return r.stream.dev.Fill(dst.Range(), value)
+}
+
+// Upload copies host memory to dst. Inside a capture that is refused: a replay would
+// read the memory again, whatever lies there then. CopyFromHost takes memory that
+// stays.
+func (r *Recorder) Upload(dst Tensor, data []byte) error {
+	if r.Capturing() {
+		return fmt.Errorf("%w: copy from pageable host memory to %s: use Recorder.CopyFromHost with memory of Device.AllocHost, which every replay reads", ErrHostWork, dst)
+	}
+	if err := r.writes(dst); err != nil {
+		return err
+	}
+	return r.stream.dev.CopyToDevice(dst.Range(), data)
+}
+
+// CopyFromHost copies memory of Device.AllocHost to dst. Recorded, every replay reads
+// it anew; it must stay until the graph is reset.
+func (r *Recorder) CopyFromHost(dst Tensor, src device.HostMemory) error {
+	if err := r.writes(dst); err != nil {
+		return err
+	}
+	return r.stream.dev.CopyToDevice(dst.Range(), src.Bytes())
+}
+
+// Run launches a compiled function and returns its results, each with one owner. A
+// result that is a parameter shares its storage and adds an owner.
+func (r *Recorder) Run(p *Program, args ...Arg) ([]Tensor, error) {
+	return r.RunSymbols(p, nil, args...)
+}
+
+// RunSymbols is Run with values of symbols that no operand's shape tells.
+func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg) (results []Tensor, err error) {
+	ts, err := r.operands(p, args)
+	if err != nil {
+		return nil, err
+	}
+	shapes := make([][]int64, len(ts))
+	for i, t := range ts {
+		shapes[i] = t.Shape()
+	}
+	e, err := p.bindSymbols(shapes, symbols)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.cold(p, e); err != nil {
+		return nil, err
+	}
+	defer func() {
+		for _, t := range r.run.temps {
+			err = errors.Join(err, t.Release())
+		}
+		r.run.temps = r.run.temps[:0]
+		if err != nil {
+			for _, t := range results {
+				err = errors.Join(err, t.Release())
+			}
+			results = nil
+		}
+	}()
+	bound := device.Args{Params: make([]device.Buffer, len(ts)), Results: make([]device.Buffer, len(p.prog.Results))}
+	for i, t := range ts {
+		bound.Params[i] = t.Range()
+	}
+	for i := range p.prog.Results {
+		t, err := r.result(p, i, e, ts, results)
+		if err != nil {
+			return results, err
+		}
+		results = append(results, t)
+		bound.Results[i] = t.Range()
+	}
+	need, err := p.exec.ScratchBytes(e.values)
+	if err != nil {
+		return results, fmt.Errorf("graphs: @%s: %w", p.name, err)
+	}
+	if need > 0 {
+		scratch, err := r.alloc(&Maker{Name: "scratch memory of @" + p.name, Output: -1}, dtype.U8, []int64{need})
+		if err != nil {
+			return results, err
+		}
+		defer func() { err = errors.Join(err, scratch.Release()) }()
+		if err := r.writes(scratch); err != nil {
+			return results, err
+		}
+		bound.Scratch = scratch.Range()
+	}
+	for i, t := range ts {
+		if err := r.access(t, p.prog.Params[i].Mut); err != nil {
+			return results, fmt.Errorf("graphs: operand %d of @%s: %w", i, p.name, err)
+		}
+	}
+	for i, t := range results {
+		if p.prog.Results[i].Alias < 0 && p.prog.Results[i].Same < 0 {
+			if err := r.writes(t); err != nil {
+				return results, err
+			}
+		}
+	}
+	launch, err := p.exec.Bind(e.values, bound)
+	if err != nil {
+		return results, fmt.Errorf("graphs: @%s: %w", p.name, err)
+	}
+	if err := r.stream.dev.Launch(launch); err != nil {
+		return results, fmt.Errorf("graphs: @%s: %w", p.name, err)
+	}
+	if p.routines {
+		r.run.library = true
+		if !r.Capturing() {
+			p.warm[fmt.Sprint(e.values)] = struct{}{}
+		}
+	}
+	return results, nil
+}
+
+// cold refuses a library routine that would be initialised while it is recorded.
+func (r *Recorder) cold(p *Program, e *env) error {
+	if !p.routines || !r.Capturing() {
+		return nil
+	}
+	if _, ok := p.warm[fmt.Sprint(e.values)]; ok {
+		return nil
+	}
+	return fmt.Errorf("%w: @%s calls library routines and did not run with %v = %v: run it once outside of the capture", ErrCold, p.name, e.names, e.values)
+}
+
+// operands turns arguments into tensors.
+func (r *Recorder) operands(p *Program, args []Arg) ([]Tensor, error) {
+	if len(args) != len(p.prog.Params) {
+		return nil, fmt.Errorf("%w: @%s has %d parameters, %d operands were given", ErrArguments, p.name, len(p.prog.Params), len(args))
+	}
+	ts := make([]Tensor, len(args))
+	for i, a := range args {
+		switch a := a.(type) {
+		case TensorArg:
+			ts[i] = Tensor(a)
+		case *Generator:
+			t, err := r.draw(a, p, i)
+			if err != nil {
+				return nil, err
+			}
+			ts[i] = t
+		}
+		if ts[i].Storage() == nil {
+			return nil, fmt.Errorf("operand %d of @%s: %w", i, p.name, ErrNoStorage)
+		}
+		if want := p.prog.Params[i].DType; ts[i].DType() != want {
+			return nil, fmt.Errorf("%w: operand %d of @%s is %s, the parameter is %s", ErrArguments, i, p.name, ts[i].DType(), want)
+		}
+	}
+	return ts, nil
+}
+
+// result returns the tensor of a result.
+func (r *Recorder) result(p *Program, i int, e *env, params, before []Tensor) (Tensor, error) {
+	res := &p.prog.Results[i]
+	shape, err := shapeOf(res.Shape, e)
+	if err != nil {
+		return Tensor{}, err
+	}
+	var same Tensor
+	switch {
+	case res.Alias >= 0:
+		same = params[res.Alias]
+	case res.Same >= 0:
+		same = before[res.Same]
+	default:
+		return r.alloc(p.makers[i], res.DType, shape)
+	}
+	t, err := same.View(0, res.DType, shape...)
+	if err != nil {
+		return t, err
+	}
+	return t, t.Retain()
+}
+
+// Call launches an extern op on tensors: its operands, then its results. meta goes
+// untouched to the op. Inside a capture an op that cannot be captured is an [*OpError].
+func (r *Recorder) Call(op device.Op, meta any, attrs []program.Attr, loc string, ts ...Tensor) error {
+	sig := op.Signature()
+	if r.Capturing() && !sig.Capture {
+		return &OpError{Op: sig.Name, Loc: loc}
+	}
+	call := &device.OpCall{Stream: r.stream.dev, Attrs: attrs, Meta: meta, Capturing: r.Capturing(), Loc: loc}
+	for i, t := range ts {
+		mut := i >= len(sig.Mut) || sig.Mut[i]
+		if err := r.access(t, mut); err != nil {
+			return fmt.Errorf("graphs: operand %d of %s: %w", i, sig.Name, err)
+		}
+		call.Args = append(call.Args, device.Tensor{Buffer: t.Range(), DType: t.DType(), Shape: t.Shape()})
+		if i == 0 && len(t.Shape()) > 0 {
+			call.Size, call.Rows = t.Shape()[0], t.Shape()[0]
+		}
+	}
+	need, err := op.ScratchBytes(call.Args, attrs)
+	if err != nil {
+		return fmt.Errorf("graphs: %s: %w", sig.Name, err)
+	}
+	if need > 0 {
+		scratch, err := r.Alloc("scratch memory of "+sig.Name, dtype.U8, need)
+		if err != nil {
+			return err
+		}
+		call.Scratch = scratch.Range()
+		return errors.Join(r.writes(scratch), op.Launch(call), scratch.Release())
+	}
+	return op.Launch(call)
+}
+
+// Clone copies t into memory of the recorder's pool.
+func (r *Recorder) Clone(name string, t Tensor) (Tensor, error) {
+	c, err := r.Alloc(name, t.DType(), t.Shape()...)
+	if err != nil {
+		return c, err
+	}
+	if err := r.Copy(c, t); err != nil {
+		return Tensor{}, errors.Join(err, c.Release())
+	}
+	return c, nil
+}
+
+// Fork returns a recorder on another stream, whose work starts behind what r was given
+// so far and may run beside what r is given next. Join must follow, in a capture before
+// it ends.
+func (r *Recorder) Fork(to *Stream) (*Recorder, error) {
+	if err := r.usable(); err != nil {
+		return nil, err
+	}
+	if to == nil || to.s != r.s || to == r.stream {
+		return nil, fmt.Errorf("%w: fork from stream %q needs another stream of the session", ErrArguments, r.stream.name)
+	}
+	if err := r.stream.dev.Fork(to.dev); err != nil {
+		return nil, fmt.Errorf("graphs: fork from stream %q to %q: %w", r.stream.name, to.name, err)
+	}
+	if g := r.run.graph; g != nil {
+		if err := g.use.Add(to.dev); err != nil {
+			return nil, err
+		}
+	}
+	to.merge(r.stream)
+	return &Recorder{s: r.s, stream: to, pool: r.pool, run: r.run, parent: r}, nil
+}
+
+// Join puts later work of r behind what a fork was given, and ends the fork.
+func (r *Recorder) Join(fork *Recorder) error {
+	if err := r.usable(); err != nil {
+		return err
+	}
+	if fork == nil || fork.run != r.run || fork == r {
+		return fmt.Errorf("%w: join of a recorder that was not forked from this one", ErrArguments)
+	}
+	if err := fork.usable(); err != nil {
+		return err
+	}
+	if err := r.stream.dev.Join(fork.stream.dev); err != nil {
+		return fmt.Errorf("graphs: stream %q joins %q: %w", r.stream.name, fork.stream.name, err)
+	}
+	r.stream.merge(fork.stream)
+	fork.joined = true
+	return nil
+}

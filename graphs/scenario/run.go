@@ -1,0 +1,715 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"pwc/graphs"
+	"pwc/graphs/tree"
+	"pwc/ir/dtype"
+	"pwc/ir/interp"
+	"pwc/runtime/device"
+)
+
+// Compiled is a function of the scenario's module on the device.
+type Compiled interface {
+	// Run gives the function to a recorder: inputs are its parameters in order, and
+	// the results have one owner each.
+	Run(r *graphs.Recorder, inputs []graphs.Tensor) ([]graphs.Tensor, error)
+
+	// Mutates lists the parameters that the function writes.
+	Mutates() []int
+
+	// Locs has the position of each result in the module.
+	Locs() []string
+}
+
+// Config is what a scenario runs on.
+type Config struct {
+	// Open returns the device that the option device names; "" is the caller's choice.
+	Open func(name string) (device.Device, error)
+
+	// Compile compiles a function of the module whole, for the session's device.
+	Compile func(ctx context.Context, s *graphs.Session, f *File, name string) (Compiled, error)
+
+	// FailDriver makes the n-th call of the device's driver from now on fail. Nil: the
+	// device has none.
+	FailDriver func(dev device.Device, n int) error
+
+	// Log gets the transitions; nil: nobody.
+	Log io.Writer
+}
+
+// Result is what a scenario gave.
+type Result struct {
+	Steps   []StepResult   `json:"steps"`
+	Expects []ExpectResult `json:"expects"`
+}
+
+// StepResult is a step that ran.
+type StepResult struct {
+	Line  int    `json:"line"`
+	Step  string `json:"step"`
+	State string `json:"state"`
+	Error string `json:"error,omitempty"`
+}
+
+// ExpectResult is something that a step had to give: an expect, a check, a comparison
+// of storages, an error, a warning or a skip.
+type ExpectResult struct {
+	Line int               `json:"line"`
+	OK   bool              `json:"ok"`
+	Want map[string]string `json:"want"`
+	Got  map[string]string `json:"got"`
+}
+
+// OK reports whether every expectation holds.
+func (r *Result) OK() bool {
+	return !slices.ContainsFunc(r.Expects, func(e ExpectResult) bool { return !e.OK })
+}
+
+// run is a scenario that runs.
+type run struct {
+	ctx     context.Context
+	file    *File
+	conf    Config
+	s       *graphs.Session
+	dev     device.Device
+	m       *tree.Manager
+	vars    map[string]graphs.Tensor
+	progs   map[string]Compiled
+	funcs   map[string]*tree.Func
+	names   map[string][]*tree.Func
+	streams map[string]*graphs.Stream
+	last    map[string]graphs.Tensor // what each name named last, dropped or not
+	said    []tree.Warning
+	result  *Result
+}
+
+// Run runs the scenario. What a step expects and does not get is in the result; a step
+// that fails without an error being expected ends the run. At the end every name is
+// dropped, and storages, segments or uses of the pool that are left are errors.
+func (f *File) Run(ctx context.Context, c Config) (_ *Result, err error) {
+	dev, err := c.Open(f.Options.Device)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name, err)
+	}
+	x := &run{ctx: ctx, file: f, conf: c, dev: dev, vars: map[string]graphs.Tensor{}, progs: map[string]Compiled{}, funcs: map[string]*tree.Func{},
+		names: map[string][]*tree.Func{}, last: map[string]graphs.Tensor{}, streams: map[string]*graphs.Stream{}, result: &Result{Steps: []StepResult{}, Expects: []ExpectResult{}}}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	if x.s, err = graphs.NewSession(dev, graphs.SessionOptions{}); err != nil {
+		return nil, err
+	}
+	if x.m, err = tree.New(x.s, f.treeOptions(x)); err != nil {
+		return nil, errors.Join(err, x.s.Close())
+	}
+	err = x.block(f.steps)
+	return x.result, errors.Join(err, x.finish())
+}
+
+func (f *File) treeOptions(x *run) tree.Options {
+	o := f.Options
+	t := tree.Options{Check: true, SkipWarmup: o.SkipWarmup, FixedStatics: o.FixedStatics, CaptureSizes: o.CaptureSizes, NoMutation: o.NoMutation, OrError: o.OrError,
+		Warn: func(w tree.Warning) { x.said = append(x.said, w) }}
+	limit := func(to *int, v *int) {
+		if v != nil {
+			if *to = *v; *v == 0 {
+				*to = -1 // 0 asks for the default
+			}
+		}
+	}
+	limit(&t.RerecordLimit, o.RerecordLimit)
+	limit(&t.DynamicLimit, o.DynamicLimit)
+	if o.GenerationCall {
+		t.Generations = tree.ByCall
+	}
+	if x.conf.Log != nil {
+		t.Log = slog.New(slog.NewTextHandler(x.conf.Log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}}))
+	}
+	return t
+}
+
+// finish drops everything and holds the session to what every scenario promises.
+func (x *run) finish() error {
+	var errs []error
+	for n, t := range x.vars {
+		if err := t.Release(); err != nil && !errors.Is(err, graphs.ErrStale) && !errors.Is(err, graphs.ErrReleased) {
+			errs = append(errs, fmt.Errorf("%s: at the end: dropping %s: %w", x.file.Name, n, err))
+		}
+	}
+	clear(x.vars)
+	pool := x.m.Pool()
+	errs = append(errs, x.m.Close())
+	for _, p := range x.progs {
+		if c, ok := p.(io.Closer); ok {
+			errs = append(errs, c.Close())
+		}
+	}
+	if _, err := x.s.EmptyCache(); err != nil {
+		errs = append(errs, err)
+	}
+	if u := pool.Use(); u != (graphs.PoolUse{}) {
+		errs = append(errs, fmt.Errorf("%s: at the end the pool has %d uses, %d live blocks and %d segments, want none", x.file.Name, u.Uses, u.Blocks, u.Segments))
+	}
+	return errors.Join(append(errs, x.s.Close())...)
+}
+
+// at puts the step's place before an error.
+func (x *run) at(s *step, err error) error {
+	var e *Error
+	if err == nil || errors.As(err, &e) {
+		return err
+	}
+	return fmt.Errorf("%s:%d:%d: %w", x.file.Name, s.line, s.col, err)
+}
+
+func (x *run) block(steps []*step) error {
+	for _, s := range steps {
+		if err := x.ctx.Err(); err != nil {
+			return err
+		}
+		if s.kind == stepRepeat {
+			for range s.count {
+				if err := x.block(s.block); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		err := x.step(s)
+		res := StepResult{Line: s.line, Step: s.text}
+		if in, ierr := x.m.Inspect(); ierr == nil {
+			res.State = in.State.String()
+		}
+		if err != nil {
+			res.Error = err.Error()
+		}
+		x.result.Steps = append(x.result.Steps, res)
+		if err != nil {
+			return x.at(s, err)
+		}
+	}
+	return nil
+}
+
+func (x *run) tensor(name string) (graphs.Tensor, error) {
+	t, ok := x.vars[name]
+	if !ok {
+		return t, fmt.Errorf("%s has no value", name)
+	}
+	return t, nil
+}
+
+// set gives a name a value; what it named before is dropped.
+func (x *run) set(name string, t graphs.Tensor) error {
+	old, ok := x.vars[name]
+	x.vars[name], x.last[name] = t, t
+	if !ok {
+		return nil
+	}
+	return dropped(old)
+}
+
+// dropped releases a tensor that nobody names any more. One that was overwritten
+// belongs to nobody already.
+func dropped(t graphs.Tensor) error {
+	if err := t.Release(); err != nil && !errors.Is(err, graphs.ErrStale) {
+		return err
+	}
+	return nil
+}
+
+func (x *run) step(s *step) error {
+	switch s.kind {
+	case stepTensor:
+		t, err := x.newTensor(s)
+		if err != nil {
+			return err
+		}
+		return x.set(s.to[0], t)
+	case stepCall:
+		return x.call(s)
+	case stepDrop:
+		for _, n := range s.names {
+			t, err := x.tensor(n)
+			if err != nil {
+				return err
+			}
+			delete(x.vars, n)
+			if err := dropped(t); err != nil {
+				return err
+			}
+		}
+	case stepRetain:
+		t, err := x.tensor(s.names[0])
+		if err != nil {
+			return err
+		}
+		if err := t.Retain(); err != nil {
+			return err
+		}
+		return x.set(s.to[0], t)
+	case stepClone:
+		t, err := x.tensor(s.names[0])
+		if err != nil {
+			return err
+		}
+		c, err := x.s.Clone(s.to[0], t)
+		if err != nil {
+			return err
+		}
+		return x.set(s.to[0], c)
+	case stepView:
+		t, err := x.tensor(s.names[0])
+		if err != nil {
+			return err
+		}
+		v, err := t.View(s.offset, s.dt, s.shape...)
+		if err != nil {
+			return err
+		}
+		if err := v.Retain(); err != nil {
+			return err
+		}
+		return x.set(s.to[0], v)
+	case stepMark:
+		x.m.MarkStep()
+	case stepMove:
+		t, err := x.tensor(s.names[0])
+		if err != nil {
+			return err
+		}
+		c, err := x.s.Clone(s.names[0], t)
+		if err != nil {
+			return err
+		}
+		return x.set(s.names[0], c)
+	case stepSame, stepDistinct:
+		return x.compare(s)
+	case stepCheck:
+		return x.check(s)
+	case stepError:
+		err := x.step(s.inner)
+		got := "no error"
+		if err != nil {
+			got = err.Error()
+		}
+		x.expected(s, err != nil && strings.Contains(got, s.message), "error", s.message, got)
+	case stepWarn, stepSkip:
+		return x.warned(s)
+	case stepExpect:
+		return x.expect(s)
+	case stepExplain:
+		f, in, err := x.operands(s.inner)
+		if err != nil {
+			return err
+		}
+		got, err := x.m.Explain(f, in, s.inner.keys...)
+		if err != nil {
+			return err
+		}
+		x.expected(s, strings.Contains(got, s.message), "explain", s.message, strings.TrimSpace(got))
+	case stepEmptyCache:
+		_, err := x.s.EmptyCache()
+		return err
+	case stepFailDriver:
+		if x.conf.FailDriver == nil {
+			return errors.New("fail-driver: this device has no driver; the option device=fake has one")
+		}
+		return x.conf.FailDriver(x.dev, int(s.count))
+	case stepReset:
+		return x.m.Reset()
+	}
+	return nil
+}
+
+func (x *run) expected(s *step, ok bool, key, want, got string) {
+	x.result.Expects = append(x.result.Expects, ExpectResult{Line: s.line, OK: ok, Want: map[string]string{key: want}, Got: map[string]string{key: got}})
+}
+
+// newTensor makes a tensor outside of any pool.
+func (x *run) newTensor(s *step) (graphs.Tensor, error) {
+	n := int64(1)
+	for _, d := range s.shape {
+		n *= d
+	}
+	vs := make([]float64, n)
+	// PCG of math/rand/v2: the same numbers on every machine.
+	rng := rand.New(rand.NewPCG(uint64(s.seed), 0))
+	for i := range vs {
+		switch {
+		case s.values != nil:
+			vs[i] = s.values[i]
+		case s.fill != nil:
+			vs[i] = *s.fill
+		case s.dt.Float():
+			vs[i] = 2*rng.Float64() - 1
+		case s.dt == dtype.Bool:
+			vs[i] = float64(rng.IntN(2))
+		default:
+			vs[i] = float64(rng.IntN(100))
+		}
+	}
+	data, err := encode(s.dt, vs)
+	if err != nil {
+		return graphs.Tensor{}, err
+	}
+	return x.s.TensorOf(s.to[0], data, s.dt, s.shape...)
+}
+
+// function returns the tree's function for a call's settings.
+func (x *run) function(s *step) (*tree.Func, error) {
+	mode := tree.Inference
+	switch s.mode {
+	case "forward":
+		mode = tree.Forward
+	case "backward":
+		mode = tree.Backward
+	}
+	key := fmt.Sprint(s.name, mode, s.static, s.saved)
+	if f := x.funcs[key]; f != nil {
+		return f, nil
+	}
+	def := tree.Function{Name: s.name, Mode: mode, Static: slices.Concat(s.static, s.saved)}
+	if sc := x.file.scripts[s.name]; sc != nil {
+		def.Body, def.Mutated = x.body(sc), sc.mutates
+	} else {
+		c, err := x.compiled(s.name)
+		if err != nil {
+			return nil, err
+		}
+		def.Mutated, def.Outputs = c.Mutates(), c.Locs()
+		def.Body = func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) { return c.Run(r, in.All()) }
+	}
+	f, err := x.m.Add(def)
+	if err != nil {
+		return nil, err
+	}
+	x.funcs[key] = f
+	x.names[s.name] = append(x.names[s.name], f)
+	return f, nil
+}
+
+// compiled returns a function of the module.
+func (x *run) compiled(name string) (Compiled, error) {
+	if c := x.progs[name]; c != nil {
+		return c, nil
+	}
+	if x.file.Module == nil || x.file.Module.Func(name) == nil {
+		return nil, fmt.Errorf("%s is neither a function of the module nor one of the section functions", name)
+	}
+	c, err := x.conf.Compile(x.ctx, x.s, x.file, name)
+	if err != nil {
+		return nil, err
+	}
+	x.progs[name] = c
+	return c, nil
+}
+
+// stream returns a stream that scripts fork to.
+func (x *run) stream(name string) (*graphs.Stream, error) {
+	if st := x.streams[name]; st != nil {
+		return st, nil
+	}
+	st, err := x.s.NewStream(name)
+	if err != nil {
+		return nil, err
+	}
+	x.streams[name] = st
+	return st, nil
+}
+
+func (x *run) operands(s *step) (*tree.Func, []tree.Input, error) {
+	f, err := x.function(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	in := make([]tree.Input, len(s.args))
+	for i, a := range s.args {
+		t, err := x.tensor(a.name)
+		if err != nil {
+			return nil, nil, err
+		}
+		in[i] = tree.Input{Tensor: t, Take: a.take}
+	}
+	return f, in, nil
+}
+
+func (x *run) call(s *step) error {
+	f, in, err := x.operands(s)
+	if err != nil {
+		return err
+	}
+	// Compilation comes before the first run, not within a recording.
+	if sc := x.file.scripts[s.name]; sc != nil {
+		if err := x.compileAll(sc.body); err != nil {
+			return err
+		}
+	}
+	outs, err := f.Call(in, nil, s.keys...)
+	if err != nil {
+		return err
+	}
+	for _, a := range s.args {
+		if a.take {
+			delete(x.vars, a.name)
+		}
+	}
+	if s.to != nil && len(s.to) != len(outs) {
+		err = fmt.Errorf("%s has %d outputs, %d names are given", s.name, len(outs), len(s.to))
+	}
+	for i, t := range outs {
+		if s.to == nil || err != nil || s.to[i] == "_" {
+			err = errors.Join(err, t.Release())
+			continue
+		}
+		if serr := x.set(s.to[i], t); serr != nil {
+			err = errors.Join(err, serr)
+		}
+	}
+	return err
+}
+
+func (x *run) compileAll(as []*action) error {
+	for _, a := range as {
+		if a.kind == actCall {
+			if _, err := x.compiled(a.name); err != nil {
+				return fmt.Errorf("%s:%d:%d: %w", x.file.Name, a.line, a.col, err)
+			}
+		}
+		if err := x.compileAll(a.block); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare holds addresses against each other.
+func (x *run) compare(s *step) error {
+	var at []device.Buffer
+	got := []string{}
+	for _, n := range s.names {
+		t, err := x.address(n)
+		if err != nil {
+			return err
+		}
+		b := t.Storage().Buffer()
+		at = append(at, device.Buffer{Memory: b.Memory, Offset: b.Offset})
+		got = append(got, n+" at "+x.s.Where(b))
+	}
+	ok := true
+	for i := range at {
+		for j := range i {
+			if (at[i] == at[j]) != (s.kind == stepSame) {
+				ok = false
+			}
+		}
+	}
+	key := "same"
+	if s.kind == stepDistinct {
+		key = "distinct"
+	}
+	x.expected(s, ok, key, strings.Join(s.names, " "), strings.Join(got, ", "))
+	return nil
+}
+
+// address returns a tensor whose address a comparison may ask for: also of one that
+// was dropped.
+func (x *run) address(name string) (graphs.Tensor, error) {
+	if t, ok := x.last[name]; ok {
+		return t, nil
+	}
+	return x.tensor(name)
+}
+
+func (x *run) check(s *step) error {
+	t, err := x.tensor(s.names[0])
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, t.Size())
+	if err := x.s.Read(t, buf); err != nil {
+		return err
+	}
+	vs, err := decode(t.DType(), buf)
+	if err != nil {
+		return err
+	}
+	want := s.values
+	if len(want) == 1 && len(vs) > 1 { // one number for all
+		want = slices.Repeat(want, len(vs))
+	}
+	ok := len(vs) == len(want)
+	for i := 0; ok && i < len(vs); i++ {
+		w := want[i]
+		if t.DType().Float() {
+			w = t.DType().Round(w)
+		}
+		ok = vs[i] == w || math.IsNaN(vs[i]) && math.IsNaN(w) || s.near && math.Abs(vs[i]-w) <= 1e-6*math.Abs(w)
+	}
+	x.expected(s, ok, s.names[0], numbers(s.values), numbers(vs))
+	return nil
+}
+
+func numbers(vs []float64) string {
+	const most = 16
+	var parts []string
+	for i, v := range vs {
+		if i == most {
+			parts = append(parts, "…")
+			break
+		}
+		parts = append(parts, fmt.Sprint(v))
+	}
+	return "[" + strings.Join(parts, ", ") + "]"
+}
+
+// warned counts the warnings of a step that have a text.
+func (x *run) warned(s *step) error {
+	before := x.said
+	x.said = nil
+	err := x.step(s.inner)
+	n, texts := int64(0), []string{}
+	for _, w := range x.said {
+		texts = append(texts, w.Text)
+		if (w.Kind == tree.Skipped) == (s.kind == stepSkip) && strings.Contains(w.Text, s.message) {
+			n++
+		}
+	}
+	x.said = append(before, x.said...)
+	key := "warn"
+	if s.kind == stepSkip {
+		key = "skip"
+	}
+	x.expected(s, n == s.count, key, fmt.Sprintf("%d of %q", s.count, s.message), fmt.Sprintf("%d of %q", n, texts))
+	return err
+}
+
+// expect compares what the manager looks like.
+func (x *run) expect(s *step) error {
+	in, err := x.m.Inspect()
+	if err != nil {
+		return err
+	}
+	e := ExpectResult{Line: s.line, OK: true, Want: map[string]string{}, Got: map[string]string{}}
+	for _, w := range s.expect {
+		got := x.value(w.key, in)
+		e.Want[w.key], e.Got[w.key] = w.want, got
+		if got != w.want {
+			e.OK = false
+		}
+	}
+	x.result.Expects = append(x.result.Expects, e)
+	return nil
+}
+
+// value returns what a key of expect has now.
+func (x *run) value(key string, in tree.Inspection) string {
+	use := x.m.Pool().Use()
+	number := func(v int, there bool) string {
+		if !there {
+			return "none"
+		}
+		return fmt.Sprint(v)
+	}
+	list := func(n int, f func(int) string) string {
+		parts := make([]string, n)
+		for i := range parts {
+			parts[i] = f(i)
+		}
+		return "[" + strings.Join(parts, ",") + "]"
+	}
+	flag := func(b bool) string {
+		if b {
+			return "1"
+		}
+		return "0"
+	}
+	places := func(ps []tree.Place) string {
+		return list(len(ps), func(i int) string { return fmt.Sprintf("(%d,%d)", ps[i].Depth, ps[i].Output) })
+	}
+	switch key {
+	case "state":
+		return in.State.String()
+	case "node":
+		return number(in.Node, in.HasNode)
+	case "parent":
+		return number(in.Parent, in.HasParent)
+	case "roots":
+		return fmt.Sprint(in.Roots)
+	case "children":
+		return list(len(in.Children), func(i int) string { return fmt.Sprint(in.Children[i]) })
+	case "recorded":
+		return fmt.Sprint(in.Stats.Recorded)
+	case "warmups":
+		return fmt.Sprint(in.Stats.Warmups)
+	case "checkpoints":
+		return fmt.Sprint(in.Stats.Checkpoints)
+	case "executed":
+		return fmt.Sprint(in.Stats.Executed)
+	case "eager":
+		return fmt.Sprint(in.Stats.Eager)
+	case "rerecords":
+		return fmt.Sprint(in.Stats.Rerecords)
+	case "live":
+		return fmt.Sprint(in.Live)
+	case "blocks":
+		return fmt.Sprint(use.Blocks)
+	case "segments":
+		return fmt.Sprint(use.Segments)
+	case "reserved":
+		return fmt.Sprint(use.Reserved)
+	case "pending":
+		return flag(in.Pending)
+	case "generation":
+		return fmt.Sprint(in.Generation)
+	case "unaliased":
+		return list(len(in.Unaliased), func(i int) string { return flag(in.Unaliased[i]) })
+	case "dead_before":
+		return places(in.DeadBefore)
+	case "dead_after":
+		return places(in.DeadAfter)
+	case "skips":
+		n := 0
+		for _, c := range in.Stats.Skips {
+			n += c
+		}
+		return fmt.Sprint(n)
+	}
+	bodies := 0
+	for _, f := range x.names[strings.TrimPrefix(key, "body.")] {
+		bodies += f.Bodies()
+	}
+	return fmt.Sprint(bodies)
+}
+
+// encode returns numbers as little-endian elements, rounded to dt.
+func encode(dt dtype.DType, vs []float64) ([]byte, error) {
+	t, err := interp.FromFloat64s(dt, []int64{int64(len(vs))}, vs)
+	if err != nil {
+		return nil, err
+	}
+	return t.Bytes(), nil
+}
+
+// decode returns little-endian elements as numbers.
+func decode(dt dtype.DType, data []byte) ([]float64, error) {
+	n := int64(len(data)) * 8 / int64(max(dt.Bits(), 1))
+	t, err := interp.FromBytes(dt, []int64{n}, data)
+	if err != nil {
+		return nil, err
+	}
+	return t.Float64s(), nil
+}

@@ -1,0 +1,65 @@
+package scenario_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pwc/build"
+	comphost "pwc/compile/host"
+	"pwc/graphs"
+	"pwc/graphs/scenario"
+	"pwc/graphs/whole"
+	"pwc/runtime/device"
+	"pwc/runtime/host"
+)
+
+// onHost runs scenarios on the host device.
+func onHost(log *bytes.Buffer) scenario.Config {
+	return scenario.Config{
+		Open: func(string) (device.Device, error) { return host.Open(host.Options{Workers: 1}), nil },
+		Compile: func(ctx context.Context, s *graphs.Session, f *scenario.File, name string) (scenario.Compiled, error) {
+			return whole.Compile(ctx, s, f.Module, name, whole.Options{Compiler: build.Pipeline{Backend: comphost.New()}})
+		},
+		Log: log,
+	}
+}
+
+// TestScenarios runs every file of testdata: what it expects is in it.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := scenario.Parse(file, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var log bytes.Buffer
+			res, err := f.Run(context.Background(), onHost(&log))
+			if err != nil {
+				t.Errorf("%v", err)
+			}
+			if res != nil {
+				for _, e := range res.Expects {
+					if !e.OK {
+						t.Errorf("%s:%d: got %s, want %s", file, e.Line, fmt.Sprint(e.Got), fmt.Sprint(e.Want))
+					}
+				}
+			}
+			if t.Failed() {
+				t.Log(log.String())
+			}
+		})
+	}
+}

@@ -1,0 +1,320 @@
+package graphs
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"pwc/graphs/internal/store"
+	"pwc/ir/dtype"
+	"pwc/runtime/device"
+	"pwc/runtime/mem"
+)
+
+// Session is one device with its memory, streams, pools and graphs. Its methods may
+// be called from any goroutine; a [Recorder] and a [Stream] are used by one at a time.
+type Session struct {
+	dev   device.Device
+	alloc *mem.Allocator
+	book  store.Book
+
+	mu      sync.Mutex
+	streams []*Stream
+	deflt   *Stream
+	pools   []*Pool
+	shared  *Pool   // of memory that no capture allocated
+	capture *Stream // of captures that name none
+	graphs  int     // with a recording
+	closed  bool
+
+	ringMu sync.Mutex
+	ring   hostRing
+}
+
+// SessionOptions configure a session.
+type SessionOptions struct {
+	// MemoryLimit bounds the bytes of segments over all pools; 0 is no limit but
+	// the device's.
+	MemoryLimit int64
+}
+
+// NewSession returns a session on dev, with a default stream. The caller closes
+// the device after the session.
+func NewSession(dev device.Device, o SessionOptions) (*Session, error) {
+	s := &Session{dev: dev, alloc: mem.New(mem.OverDevice(dev), mem.Options{Limit: o.MemoryLimit})}
+	s.shared = &Pool{s: s, mem: s.alloc.Default(), deflt: true, name: "default"}
+	s.pools = []*Pool{s.shared}
+	var err error
+	s.deflt, err = s.NewStream("default")
+	return s, err
+}
+
+// Device returns the device.
+func (s *Session) Device() device.Device { return s.dev }
+
+// Allocator returns the allocator of all pools, for statistics.
+func (s *Session) Allocator() *mem.Allocator { return s.alloc }
+
+// DefaultStream returns the stream that the session was made with. It replays and
+// runs eagerly; captures need a stream of their own.
+func (s *Session) DefaultStream() *Stream { return s.deflt }
+
+// DefaultPool returns the pool of memory that belongs to no graph.
+func (s *Session) DefaultPool() *Pool { return s.shared }
+
+// Live returns how many storages have owners, and their bytes.
+func (s *Session) Live() store.Leak { return s.book.Live() }
+
+// Forgotten lists the storages that have owners, by who made them.
+func (s *Session) Forgotten() []store.Forgotten { return s.book.Forgotten() }
+
+// Close gives all memory back and closes the streams. While storages have owners or
+// graphs are not reset it changes nothing and returns a [*LeakError].
+func (s *Session) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	if live := s.book.Live(); live.Storages > 0 || s.graphs > 0 {
+		return &LeakError{Graphs: s.graphs, Forgotten: s.book.Forgotten()}
+	}
+	s.closed = true
+	errs := []error{s.ring.close(), s.alloc.Close()}
+	for _, st := range s.streams {
+		errs = append(errs, st.closeDevice())
+	}
+	return errors.Join(errs...)
+}
+
+// EmptyCache gives back the segments without live blocks of every pool that no graph
+// and no handle uses, and returns their bytes.
+func (s *Session) EmptyCache() (int64, error) { return s.alloc.Empty() }
+
+// Tensor returns an uninitialised tensor of the default pool, outside of any graph,
+// for work on the default stream. The caller releases it. name is for messages.
+func (s *Session) Tensor(name string, dt dtype.DType, shape ...int64) (Tensor, error) {
+	return s.alloced(s.shared, s.deflt, &Maker{Name: name, Output: -1}, dt, shape)
+}
+
+// TensorOf is Tensor with contents: little-endian elements.
+func (s *Session) TensorOf(name string, data []byte, dt dtype.DType, shape ...int64) (Tensor, error) {
+	t, err := s.Tensor(name, dt, shape...)
+	if err != nil {
+		return t, err
+	}
+	if err := s.Write(t, data); err != nil {
+		return Tensor{}, errors.Join(err, t.Release())
+	}
+	return t, nil
+}
+
+// alloced takes a block of pool for work on st.
+func (s *Session) alloced(p *Pool, st *Stream, m *Maker, dt dtype.DType, shape []int64) (Tensor, error) {
+	n, err := store.Bytes(dt, shape)
+	if err != nil {
+		return Tensor{}, fmt.Errorf("%s: %w", m, err)
+	}
+	b, err := p.mem.Alloc(st.dev, n)
+	if err != nil {
+		return Tensor{}, fmt.Errorf("graphs: %s: %w", m, err)
+	}
+	buf, err := b.Buffer()
+	if err != nil {
+		return Tensor{}, err
+	}
+	sto := s.book.New(p.mem, b, buf, m)
+	if !p.deflt {
+		p.adopt(sto)
+	}
+	return sto.Tensor(dt, slices.Clone(shape)), nil
+}
+
+// Write copies data to t on the default stream and waits. data has t's size.
+func (s *Session) Write(t Tensor, data []byte) error {
+	if err := s.deflt.use(t, true); err != nil {
+		return err
+	}
+	if err := s.deflt.dev.CopyToDevice(t.Range(), data); err != nil {
+		return fmt.Errorf("graphs: writing %s: %w", t.Storage().Maker(), err)
+	}
+	return s.deflt.Synchronize()
+}
+
+// Read copies t to dst, which has its size, and waits. A tensor that was
+// overwritten is a [*StaleError] at once.
+func (s *Session) Read(t Tensor, dst []byte) error {
+	if err := t.Err(); err != nil {
+		return err
+	}
+	if err := s.deflt.order(t); err != nil {
+		return err
+	}
+	if err := s.deflt.use(t, false); err != nil {
+		return err
+	}
+	if err := s.deflt.dev.CopyToHost(dst, t.Range()); err != nil {
+		return fmt.Errorf("graphs: reading %s: %w", t.Storage().Maker(), err)
+	}
+	return s.deflt.Synchronize()
+}
+
+// Clone copies t into memory of its own in the default pool.
+func (s *Session) Clone(name string, t Tensor) (Tensor, error) {
+	if err := t.Err(); err != nil {
+		return Tensor{}, err
+	}
+	c, err := s.Tensor(name, t.DType(), t.Shape()...)
+	if err != nil {
+		return c, err
+	}
+	if err = s.deflt.order(t); err == nil {
+		err = s.Eager(s.deflt).Copy(c, t)
+	}
+	if err != nil {
+		return Tensor{}, errors.Join(err, c.Release())
+	}
+	return c, nil
+}
+
+// Pool is memory for graphs: a private pool, or the session's default one. Graphs that
+// share a pool reuse each other's dead memory.
+type Pool struct {
+	s     *Session
+	mem   *mem.Pool
+	deflt bool
+	name  string
+
+	// captured: a capture without a pool made it; it ends with its last graph.
+	captured bool
+
+	// managed: its owner knows what is live in it, as a tree does; nothing is tracked.
+	managed bool
+
+	// Guarded by s.mu.
+	graphs []*Graph
+	eager  []*store.Storage // with memory of the pool, made outside of captures
+}
+
+// NewPool returns a private pool that lives until Release, however many graphs use
+// it.
+func (s *Session) NewPool(name string) *Pool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := &Pool{s: s, mem: s.alloc.NewPool(name), name: name}
+	s.pools = append(s.pools, p)
+	return p
+}
+
+// Release gives the handle back. The pool's memory goes back to the device, at the next
+// EmptyCache, once no graph uses it; storages with owners stay valid. A second release
+// matches [mem.ErrReleased].
+func (p *Pool) Release() error {
+	p.s.mu.Lock()
+	if len(p.graphs) == 0 {
+		p.s.pools = slices.DeleteFunc(p.s.pools, func(q *Pool) bool { return q == p })
+	}
+	p.s.mu.Unlock()
+	return p.mem.Release()
+}
+
+// PoolUse is what a pool holds.
+type PoolUse struct {
+	Uses     int   // handles and graphs
+	Blocks   int   // live
+	Segments int   // of the device
+	Reserved int64 // bytes of segments
+}
+
+// Use returns what the pool holds now.
+func (p *Pool) Use() PoolUse {
+	st := p.mem.Stats()
+	return PoolUse{Uses: p.mem.Uses(), Blocks: int(st.ActiveBlocks.Now), Segments: int(st.Segments.Now), Reserved: st.ReservedBytes.Now}
+}
+
+// Checkpoint returns which blocks of the pool are live. The pool must not capture.
+func (p *Pool) Checkpoint() (*mem.State, error) { return p.mem.Checkpoint() }
+
+// Restore makes the pool's blocks what they were at a checkpoint. live are storages
+// whose memory is among them and that own no block: they get theirs. dead are
+// storages without owners whose blocks are freed. Memory that was allocated since goes
+// back to the pool. After an error of the pool nothing has changed.
+func (p *Pool) Restore(st *mem.State, live, dead []*Storage) error {
+	var at []mem.Address
+	var own []*Storage
+	for _, s := range live {
+		if _, owns := s.Block(); !owns {
+			at, own = append(at, mem.AddressOf(s.Buffer())), append(own, s)
+		}
+	}
+	r, err := p.mem.Restore(st, nil, at)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i, s := range own {
+		errs = append(errs, store.Attach(s, p.mem, r.Live[i]))
+	}
+	for _, s := range dead {
+		errs = append(errs, p.mem.FreeUnowned(mem.AddressOf(s.Buffer())))
+	}
+	return errors.Join(errs...)
+}
+
+// Check holds the pool's live blocks against storages: exactly those that have owners and
+// own a block.
+func (p *Pool) Check(live []*Storage) error {
+	var at []mem.Address
+	for _, s := range live {
+		if _, owns := s.Block(); owns {
+			at = append(at, mem.AddressOf(s.Buffer()))
+		}
+	}
+	return p.mem.CheckLive(at)
+}
+
+// Mem returns the pool's memory, for statistics and snapshots.
+func (p *Pool) Mem() *mem.Pool { return p.mem }
+
+// adopt tracks a storage that was made outside of a capture: a graph of the pool
+// that writes its memory overwrites it.
+func (p *Pool) adopt(sto *store.Storage) {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	p.eager = slices.DeleteFunc(p.eager, func(e *store.Storage) bool { return !e.Live() })
+	p.eager = append(p.eager, sto)
+	for _, g := range p.graphs {
+		g.meets(sto)
+		for _, t := range g.tracked {
+			if !t.Live() && store.Overlaps(t.Buffer(), sto.Buffer()) {
+				store.SetContent(t, store.Overwritten, sto.Maker(), store.Access{})
+			}
+		}
+	}
+}
+
+// NewManagedPool returns a private pool whose owner knows what is live in it, as graph
+// trees do: replays of its graphs by Graph.Launch are not checked against its storages.
+func (s *Session) NewManagedPool(name string) *Pool {
+	p := s.NewPool(name)
+	p.managed = true
+	return p
+}
+
+// Has reports whether a storage's memory is of the pool.
+func (p *Pool) Has(s *Storage) bool { return s.In(p.mem) }
+
+// Overlaps reports whether two buffers have bytes in common.
+func Overlaps(a, b device.Buffer) bool { return store.Overlaps(a, b) }
+
+// Where names an address for people: the segment, numbered in the order in which the
+// session's snapshot has them, and the offset.
+func (s *Session) Where(b device.Buffer) string {
+	for i, seg := range s.alloc.Snapshot() {
+		if seg.Memory == b.Memory {
+			return fmt.Sprintf("segment %d + %d", i, b.Offset)
+		}
+	}
+	return fmt.Sprintf("memory outside of the session + %d", b.Offset)
+}

@@ -1,0 +1,198 @@
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"pwc/graphs"
+)
+
+// Place is an output of the current path: the depth of its node and its number there.
+type Place = place
+
+// Inspection is what a manager looks like between two calls.
+type Inspection struct {
+	State      State
+	Node       int  // the current node, if HasNode
+	Parent     int  // its parent, if HasParent
+	HasNode    bool // false: the next call starts at a root
+	HasParent  bool
+	Roots      int
+	Children   []int // descendants of each root, in the order of recording
+	Generation int32 // generations begun
+	Pending    bool
+	Live       int // storages of the path that have owners
+
+	// Of the current node.
+	Unaliased  []bool
+	DeadBefore []Place
+	DeadAfter  []Place
+
+	Stats Stats
+}
+
+// Inspect returns what the manager looks like now.
+func (m *Manager) Inspect() (Inspection, error) {
+	if err := m.enter(); err != nil {
+		return Inspection{}, err
+	}
+	defer m.leave()
+	x := Inspection{State: m.state, Generation: m.generation, Pending: m.pending, Live: len(m.cur.storages()), Stats: m.stats}
+	x.Stats.Skips = maps.Clone(m.stats.Skips)
+	for _, r := range m.roots() {
+		x.Roots++
+		x.Children = append(x.Children, r.descendants())
+	}
+	if n := m.cur; n != nil {
+		x.HasNode, x.Node = true, n.id
+		if n.parent != nil {
+			x.HasParent, x.Parent = true, n.parent.id
+		}
+		for i := range n.outputs {
+			x.Unaliased = append(x.Unaliased, n.outputs[i].unaliased)
+		}
+		x.DeadBefore, x.DeadAfter = slices.Clone(n.deadBefore), slices.Clone(n.deadAfter)
+	}
+	return x, nil
+}
+
+// roots returns the roots in the order of their recording.
+func (m *Manager) roots() []*node {
+	var all []*node
+	for _, i := range m.instances {
+		all = append(all, i.roots...)
+	}
+	slices.SortFunc(all, func(a, b *node) int { return a.id - b.id })
+	return all
+}
+
+// Explain says, without running anything, which recording would serve a call of f now,
+// or which check fails, with both values.
+func (m *Manager) Explain(f *Func, in []Input, keys ...int64) (string, error) {
+	if err := m.enter(); err != nil {
+		return "", err
+	}
+	defer m.leave()
+	if f.m != m {
+		return "", fmt.Errorf("%w: %s is a function of another manager", graphs.ErrArguments, f.def.Name)
+	}
+	var b strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	var i *instance
+	for _, x := range f.byKey {
+		if slices.Equal(x.keys, keys) {
+			i = x
+		}
+	}
+	cur := m.cur
+	switch {
+	case len(keys) > 0 && m.opts.CaptureSizes != nil && !slices.Contains(m.opts.CaptureSizes, keys[0]):
+		say("%s runs eagerly: %d is not among the capture sizes %v", f.def.Name, keys[0], m.opts.CaptureSizes)
+		return b.String(), nil
+	case i == nil || !i.warm && !m.opts.SkipWarmup:
+		say("%s warms up: it did not run before with integer inputs %v", f.def.Name, keys)
+		return b.String(), nil
+	case m.state == Recording || m.state == Warmup:
+		starts := m.newStep() && (m.marked || !m.pending)
+		if generation := m.opts.Generations == ByCall && !m.marked; generation {
+			starts = !m.pending
+		}
+		switch {
+		case starts:
+			say("a generation starts: the outputs of the path are taken away")
+			cur = nil
+		case cur.allDead():
+			say("all outputs of the path are released")
+			cur = nil
+		case m.state == Warmup:
+			say("%s warms up behind node %d, which is a warm-up: its addresses are not fixed", f.def.Name, cur.id)
+			return b.String(), nil
+		default:
+			say("%s is recorded behind node %d, which was recorded last", f.def.Name, cur.id)
+			return b.String(), nil
+		}
+	}
+	served := func(behind string, nodes []*node) bool {
+		for _, n := range nodes {
+			if why, _ := m.serves(n, in); why != nil {
+				say("node %d %s does not serve: %v", n.id, behind, why)
+				continue
+			}
+			say("node %d %s serves", n.id, behind)
+			return true
+		}
+		return false
+	}
+	if cur != nil {
+		if served(fmt.Sprintf("behind node %d", cur.id), cur.candidates(i)) {
+			return b.String(), nil
+		}
+		if !m.mayStart() && !cur.allDead() {
+			say("%s is recorded behind node %d, of which outputs are live", f.def.Name, cur.id)
+			return b.String(), nil
+		}
+		say("the path of node %d ends", cur.id)
+	}
+	if !served("at the root", i.roots) {
+		say("%s is recorded as a root", f.def.Name)
+	}
+	return b.String(), nil
+}
+
+// keepOutputs gives live outputs of a replayed path blocks of their own, so that they
+// outlive the recordings.
+func (m *Manager) keepOutputs() error {
+	if m.state != Execution || m.cur == nil || len(m.cur.storages()) == 0 {
+		return nil
+	}
+	return m.checkpoint(m.cur.f)
+}
+
+// Reset drops all recordings and starts anew: functions stay, and warm up again. Outputs
+// that are held stay valid until their release. After it, calls start generations again
+// if the options say so.
+func (m *Manager) Reset() error {
+	if err := m.enter(); err != nil {
+		return err
+	}
+	defer m.leave()
+	return m.reset()
+}
+
+func (m *Manager) reset() error {
+	errs := []error{m.keepOutputs()}
+	for _, r := range m.roots() {
+		r.each(func(n *node) { errs = append(errs, n.graph.Reset(), n.dropStaging()) })
+	}
+	for _, i := range m.instances {
+		i.roots = nil
+	}
+	for _, i := range m.all {
+		i.roots, i.rooted, i.warm, i.hints, i.again = nil, false, false, nil, nil
+	}
+	m.instances, m.cur, m.state = nil, nil, Idle
+	m.marked, m.pending, m.running = false, false, -1
+	m.sealed = Open
+	// Outputs that are held keep the pool; what is recorded next must not find their
+	// blocks in its checkpoints.
+	errs = append(errs, m.pool.Release())
+	m.pool = m.s.NewManagedPool("trees")
+	return errors.Join(errs...)
+}
+
+// Close drops all recordings and gives the pool back once outputs that are held are
+// released. A second Close does nothing.
+func (m *Manager) Close() error {
+	if !m.busy.CompareAndSwap(false, true) {
+		return graphs.ErrBusy
+	}
+	defer m.leave()
+	if m.closed {
+		return nil
+	}
+	m.closed = true
+	return errors.Join(m.reset(), m.pool.Release())
+}

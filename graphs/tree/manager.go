@@ -1,0 +1,547 @@
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"pwc/graphs"
+	"pwc/graphs/internal/store"
+	"pwc/runtime/mem"
+)
+
+// State is what a manager did last.
+type State uint8
+
+const (
+	Idle State = iota // no path: the next call starts at a root
+	Warmup
+	Recording
+	Execution
+)
+
+var stateNames = [...]string{"none", "warmup", "recording", "execution"}
+
+// String returns the state in one word.
+func (s State) String() string { return stateNames[s] }
+
+// Errors of wrong use, for errors.Is.
+var (
+	// ErrShutdown is a call after Close.
+	ErrShutdown = errors.New("tree: the manager is closed")
+	// ErrSkipped is a function that would run eagerly, with Options.OrError.
+	ErrSkipped = errors.New("tree: a graph is skipped")
+	// ErrStatic is a static input that moved, with Options.FixedStatics.
+	ErrStatic = errors.New("static input data pointer changed")
+	// ErrBorrowed is a call that keeps an input which the recording released.
+	ErrBorrowed = errors.New("tree: graph recording observed an input tensor deallocate during graph recording that did not occur during replay")
+	// ErrSealed is a call that no recording serves, after Seal.
+	ErrSealed = errors.New("tree: sealed: no recording serves the call")
+)
+
+// Manager graphs functions of one session. It is used by one goroutine at a time, on
+// any thread; a second one gets [graphs.ErrBusy].
+type Manager struct {
+	s    *graphs.Session
+	opts Options
+	out  *graphs.Stream // eager runs and replays
+	side *graphs.Stream // warm-ups and recordings; all memory of the pool belongs to it
+	pool *graphs.Pool
+	busy atomic.Bool
+
+	cur       *node
+	state     State
+	functions int
+	instances []*instance // with roots
+	all       []*instance
+	carried   []*graphs.Storage
+
+	generation int32 // that a call starts now belongs to
+	running    int32 // of the path
+	marked     bool  // MarkStep was called: calls start no generations
+	pending    bool  // a forward ran whose backward did not
+	sealed     Seal
+	deferred   error // of a skip that is an error
+	closed     bool
+
+	stats Stats
+}
+
+// Stats counts what a manager did.
+type Stats struct {
+	Recorded    int // recordings
+	Warmups     int
+	Executed    int // replays
+	Eager       int // runs outside of the pool
+	Checkpoints int // restores of the pool to a recording's end
+	Rerecords   int // recordings because an address moved
+	Skips       map[string]int
+}
+
+// Seal says what a sealed manager does with a call that no recording serves.
+type Seal uint8
+
+const (
+	Open   Seal = iota
+	Refuse      // [ErrSealed]
+	Eager       // it runs eagerly and is counted
+)
+
+// New returns a manager with a pool and a stream of its own.
+func New(s *graphs.Session, o Options) (*Manager, error) {
+	o.defaults()
+	side, err := s.NewStream("trees")
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{s: s, opts: o, out: o.Stream, side: side, running: -1, pool: s.NewManagedPool("trees")}
+	if m.out == nil {
+		m.out = s.DefaultStream()
+	}
+	m.stats.Skips = map[string]int{}
+	return m, nil
+}
+
+// Session returns the session.
+func (m *Manager) Session() *graphs.Session { return m.s }
+
+// Pool returns the pool that warm-ups and recordings allocate from.
+func (m *Manager) Pool() *graphs.Pool { return m.pool }
+
+// MarkStep starts a new generation: the next call may take the outputs of earlier ones
+// away. From now on, until Reset, only MarkStep starts generations.
+func (m *Manager) MarkStep() {
+	m.marked = true
+	m.generation++
+}
+
+// Seal stops recording: calls that no recording serves are refused, or run eagerly.
+func (m *Manager) Seal(s Seal) { m.sealed = s }
+
+func (m *Manager) enter() error {
+	if !m.busy.CompareAndSwap(false, true) {
+		return graphs.ErrBusy
+	}
+	if m.closed {
+		m.busy.Store(false)
+		return ErrShutdown
+	}
+	return nil
+}
+
+func (m *Manager) leave() { m.busy.Store(false) }
+
+// Call runs the function on inputs and appends its outputs to out, each with an owner
+// for the caller. keys are integer inputs: for each set of them the function is warmed
+// up and recorded on its own. Inputs that are taken belong to the call from the moment
+// that the function, or its recording, runs; an error before that leaves them alone.
+func (f *Func) Call(in []Input, out []graphs.Tensor, keys ...int64) ([]graphs.Tensor, error) {
+	m := f.m
+	if err := m.enter(); err != nil {
+		return nil, err
+	}
+	defer m.leave()
+	if i, err := store.FirstErr(len(in), func(i int) *graphs.Tensor { return &in[i].Tensor }); err != nil {
+		return nil, fmt.Errorf("tree: input %d of %s: %w", i, f.def.Name, err)
+	}
+	if m.opts.Generations == ByCall && !m.marked {
+		m.generation++
+	}
+	if len(keys) > 0 && m.opts.CaptureSizes != nil && !slices.Contains(m.opts.CaptureSizes, keys[0]) {
+		return m.runEager(f, in, out, keys)
+	}
+	i := f.instance(keys)
+	before, blocks := m.state, m.blocks()
+	out, err := m.run(i, in, out)
+	err = errors.Join(err, m.dropCarried(i), m.check(before, blocks))
+	if err != nil {
+		return nil, err
+	}
+	switch f.def.Mode {
+	case Forward:
+		m.pending = true
+	case Backward:
+		m.pending = false
+	}
+	return out, nil
+}
+
+// run serves a call: the order of the checks is that of PyTorch's CUDAGraphTreeManager.
+func (m *Manager) run(i *instance, in []Input, out []graphs.Tensor) ([]graphs.Tensor, error) {
+	for {
+		if m.state == Recording || m.state == Warmup {
+			if err := m.endPath(i, in); err != nil {
+				return nil, err
+			}
+		}
+		if eager, err := m.mutation(i, in, false); err != nil {
+			return nil, err
+		} else if eager || m.exceeded(i) != nil {
+			return m.runEager(i.f, in, out, i.keys)
+		}
+		if m.state == Warmup || !i.warm && !m.opts.SkipWarmup {
+			if m.sealed != Open {
+				return m.unknown(i, in, out, "it did not warm up here")
+			}
+			if m.state == Execution {
+				if err := m.checkpoint(i); err != nil {
+					return nil, err
+				}
+			}
+			return m.warmup(i, in, out)
+		}
+		var moved string
+		if m.state != Recording {
+			for _, n := range m.candidates(i) {
+				why, unexpected := m.serves(n, in)
+				if why == nil {
+					return m.execute(n, in, out)
+				}
+				if errors.Is(why, ErrBorrowed) {
+					return nil, why
+				}
+				if unexpected {
+					moved = why.Error()
+				}
+			}
+			if m.cur != nil && i.rooted {
+				if err := m.endPath(i, in); err != nil {
+					return nil, err
+				}
+				if m.cur == nil {
+					continue
+				}
+			}
+			if len(i.f.def.Mutated) > 0 {
+				if eager, err := m.mutation(i, in, true); err != nil {
+					return nil, err
+				} else if eager {
+					return m.runEager(i.f, in, out, i.keys)
+				}
+			}
+			if moved != "" {
+				if m.opts.FixedStatics && strings.HasPrefix(moved, ErrStatic.Error()) {
+					return nil, fmt.Errorf("tree: %s: %w: %s", i.f.def.Name, ErrStatic, strings.TrimPrefix(moved, ErrStatic.Error()+": "))
+				}
+				if m.sealed == Open && m.countRerecord(i, moved) {
+					return m.runEager(i.f, in, out, i.keys)
+				}
+			}
+			if m.sealed != Open {
+				return m.unknown(i, in, out, moved)
+			}
+			if err := m.endPath(i, in); err != nil {
+				return nil, err
+			}
+			if m.cur != nil {
+				if err := m.checkpoint(i); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if m.sealed != Open {
+			return m.unknown(i, in, out, moved)
+		}
+		return m.record(i, in, out)
+	}
+}
+
+// blocks returns the pool's live blocks, for check.
+func (m *Manager) blocks() []mem.LiveBlock {
+	if !m.opts.Check {
+		return nil
+	}
+	return m.pool.Mem().LiveBlocks()
+}
+
+// check holds the pool against the live outputs of the path, with Options.Check. A replay
+// leaves the blocks as they were before the call; behind a path that was recorded or
+// warmed up and has ended there are none.
+func (m *Manager) check(before State, blocks []mem.LiveBlock) error {
+	switch {
+	case !m.opts.Check:
+		return nil
+	case m.state != Execution:
+		return m.pool.Check(m.cur.storages())
+	case before == Recording || before == Warmup:
+		blocks = nil
+	}
+	if now := m.blocks(); !slices.Equal(blocks, now) {
+		return fmt.Errorf("tree: a replay changed the pool: live blocks %v, want %v", now, blocks)
+	}
+	return nil
+}
+
+// unknown is a call that a sealed manager has no recording for.
+func (m *Manager) unknown(i *instance, in []Input, out []graphs.Tensor, why string) ([]graphs.Tensor, error) {
+	if why == "" {
+		why = "no recording is behind the current node"
+	}
+	if m.sealed == Refuse {
+		return nil, fmt.Errorf("%w: %s: %s", ErrSealed, i.f.def.Name, why)
+	}
+	m.stats.Skips["sealed"]++
+	return m.runEager(i.f, in, out, i.keys)
+}
+
+// candidates returns the recordings that may serve the function now.
+func (m *Manager) candidates(i *instance) []*node {
+	if m.cur != nil {
+		return m.cur.candidates(i)
+	}
+	i.rooted = true
+	return i.roots
+}
+
+// newStep reports whether the call is of a later generation than the path.
+func (m *Manager) newStep() bool { return m.generation != m.running }
+
+// mayStart reports whether the call may take the outputs of the path away.
+func (m *Manager) mayStart() bool { return m.newStep() && (m.marked || !m.pending) }
+
+// endPath ends the path if a generation starts or all its outputs are released. It
+// leaves alone what the call reads: that ends with the call.
+func (m *Manager) endPath(i *instance, in []Input) error {
+	switch {
+	case m.cur == nil:
+		return nil
+	case m.mayStart():
+		return m.takeAway(i, in)
+	case m.cur.allDead():
+		m.clear(i, "all outputs of the path are released")
+		return nil
+	}
+	m.warnPending(i)
+	return nil
+}
+
+// takeAway makes the live outputs of the path stale.
+func (m *Manager) takeAway(i *instance, in []Input) error {
+	var errs []error
+	for _, s := range m.cur.storages() {
+		if slices.ContainsFunc(in, func(x Input) bool { return x.Tensor.Storage() == s }) {
+			m.carried = append(m.carried, s)
+			continue
+		}
+		_, err := store.Invalidate(s, i.maker(0), m.generation)
+		errs = append(errs, err)
+	}
+	m.clear(i, "a generation starts")
+	return errors.Join(errs...)
+}
+
+func (m *Manager) clear(i *instance, why string) {
+	m.transition(i, Idle, nil, why)
+	m.cur = nil
+}
+
+// dropCarried makes outputs of the generation before stale that the call read.
+func (m *Manager) dropCarried(i *instance) error {
+	var errs []error
+	for _, s := range m.carried {
+		_, err := store.Invalidate(s, i.maker(0), m.generation)
+		errs = append(errs, err)
+	}
+	m.carried = m.carried[:0]
+	return errors.Join(errs...)
+}
+
+// warnPending warns once of a function that keeps running behind itself because
+// generations cannot start.
+func (m *Manager) warnPending(i *instance) {
+	if i.pending || !m.newStep() {
+		return
+	}
+	mine := 0
+	var parents []*instance
+	for _, n := range append(slices.Clone(m.cur.path), m.cur) {
+		if n.f != i && n != m.cur || n.parent == nil {
+			continue
+		}
+		if !slices.Contains(parents, n.parent.f) {
+			parents = append(parents, n.parent.f)
+		}
+	}
+	for _, n := range m.cur.path {
+		if n.f == i {
+			mine++
+		}
+	}
+	if mine <= 1 || len(parents) == mine {
+		return
+	}
+	i.pending = true
+	m.warn(PendingSteps, fmt.Sprintf("%s: Unable to hit fast path of CUDAGraphs because of pending, uninvoked backwards: run the backward, call Manager.MarkStep before each step, or use the mode inference", i.f.def.Name))
+}
+
+// checkpoint puts the pool into the state at the end of the current node's recording,
+// with what is live now, so that something new can be recorded or warmed up behind it.
+func (m *Manager) checkpoint(i *instance) error {
+	n := m.cur
+	live := n.storages()
+	now := n.liveness()
+	var dead []*graphs.Storage
+	for _, p := range died(n.liveAfter, now) {
+		// Outputs that share a storage died together.
+		if s := n.at(p).storage(); !slices.Contains(dead, s) {
+			dead = append(dead, s)
+		}
+	}
+	if err := m.pool.Restore(n.state, live, dead); err != nil {
+		return fmt.Errorf("tree: checkpoint of node %d (%s): %w", n.id, n.f.f.def.Name, err)
+	}
+	m.stats.Checkpoints++
+	m.transition(i, Recording, n, "the pool is restored to the end of the node")
+	return nil
+}
+
+// serves returns nil if a recording serves the inputs now, else the first check that
+// fails. unexpected says that an address moved.
+func (m *Manager) serves(n *node, in []Input) (why error, unexpected bool) {
+	if len(in) != len(n.inputs) {
+		return fmt.Errorf("%w: %d inputs, the recording has %d", graphs.ErrArguments, len(in), len(n.inputs)), false
+	}
+	for j := range n.inputs {
+		x := &n.inputs[j]
+		if x.kind == managed && !x.reads(&in[j].Tensor) {
+			return &addressError{"cudagraph managed tensor data pointer changed", j, m.s.Where(x.at), m.s.Where(in[j].Tensor.Range())}, true
+		}
+		if x.kind == copied && in[j].Tensor.Size() != x.at.Size {
+			return fmt.Errorf("%w: input %d has %d bytes, the recording %d", graphs.ErrArguments, j, in[j].Tensor.Size(), x.at.Size), false
+		}
+	}
+	for _, p := range n.deadBefore {
+		if n.parent.at(p).live() {
+			return fmt.Errorf("expected dead indices before graph are live: output %d of node %d (%s)", p.Output, n.path[p.Depth].id, n.path[p.Depth].f.f.def.Name), false
+		}
+	}
+	for j := range n.inputs {
+		x := &n.inputs[j]
+		if x.kind == static && !x.reads(&in[j].Tensor) {
+			return &addressError{ErrStatic.Error(), j, m.s.Where(x.at), m.s.Where(in[j].Tensor.Range())}, true
+		}
+	}
+	for _, p := range n.deadAfter {
+		s := n.parent.at(p).storage()
+		taken := 0
+		for j := range in {
+			if in[j].Take && in[j].Tensor.Storage() == s {
+				taken++
+			}
+		}
+		if s.Owners() > taken {
+			return fmt.Errorf("%w: output %d of node %d (%s) is held by the caller: give it away with Take, or release it before the call", ErrBorrowed, p.Output, n.path[p.Depth].id, n.path[p.Depth].f.f.def.Name), false
+		}
+	}
+	return nil, false
+}
+
+// addressError is an input that is not where a recording reads it.
+type addressError struct {
+	what     string
+	input    int
+	was, now string
+}
+
+func (e *addressError) Error() string {
+	return fmt.Sprintf("%s: input %d was at %s, is at %s", e.what, e.input, e.was, e.now)
+}
+
+// mutation reports whether the function would write an input that a replay cannot
+// write: neither static nor an output of the path. again asks anew.
+func (m *Manager) mutation(i *instance, in []Input, again bool) (bool, error) {
+	if len(i.f.def.Mutated) == 0 {
+		return false, nil
+	}
+	at := slices.IndexFunc(i.hints, func(h mutationHint) bool { return h.at == m.cur })
+	if at >= 0 && !again {
+		return i.hints[at].eager, nil
+	}
+	n := 0
+	for j := range in {
+		if !i.mutates(j) || i.static(j) {
+			continue
+		}
+		if _, ok := m.cur.find(in[j].Tensor.Storage()); !ok || m.opts.NoMutation {
+			n++
+		}
+	}
+	eager := n > 0
+	if at < 0 {
+		i.hints = append(i.hints, mutationHint{m.cur, eager})
+	} else {
+		i.hints[at].eager = eager
+	}
+	if eager && !i.warned {
+		i.warned = true
+		return true, m.skip("mutated inputs", fmt.Sprintf("%s: skipping cudagraphs due to mutated inputs (%d instances)", i.f.def.Name, n))
+	}
+	return eager, nil
+}
+
+// exceeded returns the count of recordings behind the current node if it is above the
+// limit.
+func (m *Manager) exceeded(i *instance) *rerecord {
+	for k := range i.again {
+		if r := &i.again[k]; r.at == m.cur && r.count > m.opts.RerecordLimit {
+			return r
+		}
+	}
+	return nil
+}
+
+// countRerecord counts a recording because an address moved. It reports whether the
+// function runs eagerly from now on.
+func (m *Manager) countRerecord(i *instance, why string) bool {
+	k := slices.IndexFunc(i.again, func(r rerecord) bool { return r.at == m.cur })
+	if k < 0 {
+		k = len(i.again)
+		i.again = append(i.again, rerecord{at: m.cur})
+	}
+	i.again[k].count++
+	if i.again[k].count <= m.opts.RerecordLimit {
+		m.stats.Rerecords++
+		return false
+	}
+	at := "None"
+	if m.cur != nil {
+		at = fmt.Sprint(m.cur.id)
+	}
+	// An error of skip comes back with the eager run that follows.
+	m.deferred = m.skip("re-recording limit", fmt.Sprintf("%s: skipping cudagraph due to function %d exceeding max re-recording limit (=%d) on cudagraph node %s due to %s", i.f.def.Name, i.id, m.opts.RerecordLimit, at, why))
+	return true
+}
+
+// skip counts a skip, or refuses it.
+func (m *Manager) skip(reason, text string) error {
+	m.stats.Skips[reason]++
+	m.warn(Skipped, text)
+	if m.opts.OrError {
+		return fmt.Errorf("%w: %s", ErrSkipped, text)
+	}
+	return nil
+}
+
+func (m *Manager) warn(kind WarningKind, text string) {
+	if m.opts.Warn != nil {
+		m.opts.Warn(Warning{kind, text})
+	}
+	if m.opts.Log != nil {
+		m.opts.Log.Warn(text)
+	}
+}
+
+func (m *Manager) transition(i *instance, to State, n *node, why string) {
+	from := m.state
+	m.state = to
+	if m.opts.Log == nil {
+		return
+	}
+	id := "none"
+	if n != nil {
+		id = fmt.Sprint(n.id)
+	}
+	m.opts.Log.Info("transition", "function", i.f.def.Name, "from", from.String(), "to", to.String(), "node", id, "why", why)
+}

@@ -1,0 +1,536 @@
+package tree_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pwc/build"
+	comphost "pwc/compile/host"
+	"pwc/graphs"
+	"pwc/graphs/tree"
+	"pwc/graphs/whole"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/runtime/host"
+)
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+const modules = `pwc 1
+module "m" {
+  func @foo(%x: f32[4]) -> (f32[4], f32[4]) {
+    %a = add(%x, 1.0) : f32[4]
+    %b = add(%x, 2.0) : f32[4]
+    return %a, %b
+  }
+  func @fee(%y: f32[4]) -> (f32[4]) {
+    %c = mul(%y, 4.0) : f32[4]
+    return %c
+  }
+  func @sum(%x: f32[4], %y: f32[4]) -> (f32[4]) {
+    %c = add(%x, %y) : f32[4]
+    return %c
+  }
+  func @bump(%x: mut f32[4]) -> (f32[4]) {
+    %y = add(%x, 1.0) : f32[4]
+    copy(%x, %y)
+    %z = mul(%y, 2.0) : f32[4]
+    return %z
+  }
+}
+`
+
+// env is a manager on the host device with functions of modules.
+type env struct {
+	t   testing.TB
+	dev *host.Device
+	s   *graphs.Session
+	m   *tree.Manager
+	mod *ir.Module
+	fns map[string]*whole.Function
+}
+
+func open(t testing.TB, o tree.Options) *env {
+	t.Helper()
+	e := &env{t: t, dev: host.Open(host.Options{Workers: 1}), fns: map[string]*whole.Function{}}
+	e.s = must[*graphs.Session](t)(graphs.NewSession(e.dev, graphs.SessionOptions{}))
+	e.m = must[*tree.Manager](t)(tree.New(e.s, o))
+	e.mod = must[*ir.Module](t)(ir.Parse("m.ir", []byte(modules)))
+	return e
+}
+
+// close ends everything; what is left is an error.
+func (e *env) close() {
+	e.t.Helper()
+	check(e.t, e.m.Close())
+	for _, f := range e.fns {
+		check(e.t, f.Close())
+	}
+	must[int64](e.t)(e.s.EmptyCache())
+	if u := e.m.Pool().Use(); u.Blocks != 0 || u.Segments != 0 {
+		e.t.Errorf("at the end the pool has %+v", u)
+	}
+	check(e.t, e.s.Close())
+	check(e.t, e.dev.Close())
+}
+
+func (e *env) fn(name string) *whole.Function {
+	e.t.Helper()
+	if e.fns[name] == nil {
+		e.fns[name] = must[*whole.Function](e.t)(whole.Compile(context.Background(), e.s, e.mod, name, whole.Options{Compiler: build.Pipeline{Backend: comphost.New()}}))
+	}
+	return e.fns[name]
+}
+
+// add registers a function of the module.
+func (e *env) add(name string, static ...int) *tree.Func {
+	e.t.Helper()
+	f := e.fn(name)
+	return must[*tree.Func](e.t)(e.m.Add(tree.Function{Name: name, Static: static, Mutated: f.Mutates(), Outputs: f.Locs(),
+		Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) { return f.Run(r, in.All()) }}))
+}
+
+func bytesOf(vs ...float32) []byte {
+	var b []byte
+	for _, v := range vs {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	return b
+}
+
+func (e *env) tensor(vs ...float32) graphs.Tensor {
+	e.t.Helper()
+	return must[graphs.Tensor](e.t)(e.s.TensorOf("x", bytesOf(vs...), dtype.F32, int64(len(vs))))
+}
+
+func (e *env) read(t graphs.Tensor) []float32 {
+	e.t.Helper()
+	b := make([]byte, t.Size())
+	check(e.t, e.s.Read(t, b))
+	vs := make([]float32, len(b)/4)
+	for i := range vs {
+		vs[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return vs
+}
+
+func (e *env) call(f *tree.Func, ts ...graphs.Tensor) []graphs.Tensor {
+	e.t.Helper()
+	return must[[]graphs.Tensor](e.t)(f.Call(tree.Borrow(ts...), nil))
+}
+
+func drop(t testing.TB, ts ...graphs.Tensor) {
+	t.Helper()
+	for _, x := range ts {
+		check(t, x.Release())
+	}
+}
+
+// TestFastPathDoesNotAllocate replays the pair foo, fee as a training loop does.
+func TestFastPathDoesNotAllocate(t *testing.T) {
+	e := open(t, tree.Options{})
+	defer e.close()
+	foo, fee := e.add("foo"), e.add("fee")
+	x := e.tensor(0, 1, 2, 3)
+	in1, in2 := make([]tree.Input, 1), make([]tree.Input, 1)
+	out := make([]graphs.Tensor, 0, 4)
+	step := func() {
+		e.m.MarkStep()
+		in1[0] = tree.Input{Tensor: x}
+		o, err := foo.Call(in1, out[:0])
+		check(t, err)
+		a, b := o[0], o[1]
+		check(t, a.Release())
+		in2[0] = tree.Input{Tensor: b, Take: true}
+		o, err = fee.Call(in2, out[:0])
+		check(t, err)
+		check(t, o[0].Release())
+	}
+	for range 4 {
+		step()
+	}
+	if n := testing.AllocsPerRun(100, step); n != 0 {
+		t.Errorf("%v allocations in a step of two replays", n)
+	}
+	if in := must[tree.Inspection](t)(e.m.Inspect()); in.Stats.Recorded != 2 || in.State != tree.Execution {
+		t.Errorf("%+v", in)
+	}
+	drop(t, x)
+}
+
+// TestMisuse has errors of wrong use: none of them changes what follows.
+func TestMisuse(t *testing.T) {
+	e := open(t, tree.Options{SkipWarmup: true, Check: true})
+	defer e.close()
+	foo := e.add("foo")
+	x := e.tensor(0, 1, 2, 3)
+	if _, err := e.m.Add(tree.Function{Name: "none"}); !errors.Is(err, graphs.ErrArguments) {
+		t.Errorf("a function without a body: %v", err)
+	}
+	if _, err := foo.Call(nil, nil); !errors.Is(err, graphs.ErrArguments) {
+		t.Errorf("no inputs: %v", err)
+	}
+	if _, err := foo.Call(tree.Borrow(graphs.Tensor{}), nil); !errors.Is(err, graphs.ErrNoStorage) {
+		t.Errorf("the zero tensor: %v", err)
+	}
+	out := e.call(foo, x)
+	drop(t, out...)
+	for _, o := range out {
+		if err := o.Release(); !errors.Is(err, graphs.ErrReleased) {
+			t.Errorf("a second release: %v", err)
+		}
+		if _, err := foo.Call(tree.Borrow(o), nil); !errors.Is(err, graphs.ErrReleased) {
+			t.Errorf("a released input: %v", err)
+		}
+	}
+	boom := errors.New("boom")
+	var keep graphs.Tensor
+	bad := must[*tree.Func](t)(e.m.Add(tree.Function{Name: "bad", Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
+		a, err := r.Alloc("a", dtype.F32, 4)
+		if err != nil {
+			return nil, err
+		}
+		keep = a
+		if _, err := foo.Call(tree.Borrow(x), nil); !errors.Is(err, graphs.ErrBusy) {
+			t.Errorf("a call within a body: %v", err)
+		}
+		if err := in.Release(0); err != nil {
+			return nil, err
+		}
+		if err := in.Release(0); !errors.Is(err, graphs.ErrReleased) {
+			t.Errorf("a second release of an input: %v", err)
+		}
+		if err := in.Release(7); !errors.Is(err, graphs.ErrArguments) {
+			t.Errorf("release of no input: %v", err)
+		}
+		return nil, boom
+	}}))
+	for range 2 {
+		if _, err := bad.Call(tree.Borrow(x), nil); !errors.Is(err, boom) {
+			t.Errorf("a body that fails: %v", err)
+		}
+	}
+	if err := keep.Alive(); err == nil {
+		t.Error("what a failed recording made is still there")
+	}
+	out = e.call(foo, x)
+	if got := e.read(out[1]); !slices.Equal(got, []float32{2, 3, 4, 5}) {
+		t.Errorf("after errors: %v", got)
+	}
+	drop(t, out...)
+	e.m.Seal(tree.Refuse)
+	fee := e.add("fee")
+	if _, err := fee.Call(tree.Borrow(x), nil); !errors.Is(err, tree.ErrSealed) {
+		t.Errorf("sealed: %v", err)
+	}
+	e.m.Seal(tree.Eager)
+	out = e.call(fee, x)
+	if got := e.read(out[0]); !slices.Equal(got, []float32{0, 4, 8, 12}) {
+		t.Errorf("sealed, eagerly: %v", got)
+	}
+	drop(t, out...)
+	drop(t, x)
+}
+
+// TestShutdown refuses calls after Close.
+func TestShutdown(t *testing.T) {
+	e := open(t, tree.Options{})
+	foo := e.add("foo")
+	x := e.tensor(0, 1, 2, 3)
+	out := e.call(foo, x)
+	check(t, e.m.Close())
+	check(t, e.m.Close())
+	if _, err := foo.Call(tree.Borrow(x), nil); !errors.Is(err, tree.ErrShutdown) {
+		t.Errorf("after Close: %v", err)
+	}
+	// What is held outlives the manager.
+	if got := e.read(out[0]); !slices.Equal(got, []float32{1, 2, 3, 4}) {
+		t.Errorf("%v", got)
+	}
+	drop(t, out...)
+	drop(t, x)
+	e.close()
+}
+
+// pattern is one step of a random program: calls whose operands are numbers of values
+// made before.
+type pattern []move
+
+type move struct {
+	f    int // of the functions of TestRandom; -1: drop
+	args []int
+	take []bool
+	drop int
+}
+
+// randomPattern draws a step of n moves.
+func randomPattern(r *rand.Rand, arity, results []int, n int) pattern {
+	var p pattern
+	live := []int{0, 1} // two statics
+	taken := map[int]bool{0: true, 1: true}
+	values := 2
+	for range n {
+		if k := r.IntN(len(live)); r.IntN(3) == 0 && !taken[live[k]] {
+			p = append(p, move{f: -1, drop: live[k]})
+			live = slices.Delete(live, k, k+1)
+			continue
+		}
+		m := move{f: r.IntN(len(arity))}
+		for range arity[m.f] {
+			v := live[r.IntN(len(live))]
+			m.args = append(m.args, v)
+			m.take = append(m.take, false)
+		}
+		for i, v := range m.args {
+			if v > 1 && r.IntN(3) == 0 && !slices.Contains(m.args[:i], v) && !slices.Contains(m.args[i+1:], v) {
+				m.take[i] = true
+				live = slices.DeleteFunc(live, func(x int) bool { return x == v })
+			}
+		}
+		for range results[m.f] {
+			live = append(live, values)
+			values++
+		}
+		p = append(p, m)
+	}
+	return p
+}
+
+// TestRandom drives the tree with random programs and holds every value to the same
+// program run eagerly in Go: bit-equal, the pool's live blocks equal to the live
+// storages after each step, and its memory constant once every path was recorded.
+func TestRandom(t *testing.T) {
+	programs, rounds := 320, 60
+	if testing.Short() {
+		programs = 10
+	}
+	steps := 0
+	for seed := range programs {
+		r := rand.New(rand.NewPCG(uint64(seed), 7))
+		steps += randomProgram(t, r, rounds)
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+	t.Logf("%d calls", steps)
+	if steps < 100_000 && !testing.Short() {
+		t.Errorf("only %d calls, want 100,000", steps)
+	}
+}
+
+type value struct {
+	t    graphs.Tensor
+	want []float32
+	gone bool
+}
+
+func randomProgram(t *testing.T, r *rand.Rand, rounds int) (calls int) {
+	e := open(t, tree.Options{SkipWarmup: r.IntN(2) == 0, Check: true})
+	defer e.close()
+	foo, fee, sum := e.fn("foo"), e.fn("fee"), e.fn("sum")
+	type function struct {
+		f    *tree.Func
+		eval func(in [][]float32) [][]float32
+	}
+	body := func(name string, static []int, b func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error)) *tree.Func {
+		return must[*tree.Func](t)(e.m.Add(tree.Function{Name: name, Static: static, Body: b}))
+	}
+	mapped := func(f func(float32) float32, v []float32) []float32 {
+		out := make([]float32, len(v))
+		for i := range v {
+			out[i] = f(v[i])
+		}
+		return out
+	}
+	added := func(n float32) func(float32) float32 { return func(x float32) float32 { return x + n } }
+	fs := []function{
+		{body("foo", nil, func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) { return foo.Run(r, in.All()) }),
+			func(in [][]float32) [][]float32 {
+				return [][]float32{mapped(added(1), in[0]), mapped(added(2), in[0])}
+			}},
+		{body("fee and its input", nil, func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
+			out, err := fee.Run(r, in.All())
+			return append(out, in.At(0)), err
+		}), func(in [][]float32) [][]float32 {
+			return [][]float32{mapped(func(x float32) float32 { return 4 * x }, in[0]), in[0]}
+		}},
+		{body("sum, which releases", nil, func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
+			out, err := sum.Run(r, in.All())
+			if err != nil {
+				return nil, err
+			}
+			if err := errors.Join(in.Release(0), in.Release(1)); err != nil {
+				return nil, err
+			}
+			more, err := fee.Run(r, out)
+			return append(more, out[0], more[0]), err
+		}), func(in [][]float32) [][]float32 {
+			s := make([]float32, len(in[0]))
+			for i := range s {
+				s[i] = in[0][i] + in[1][i]
+			}
+			f := mapped(func(x float32) float32 { return 4 * x }, s)
+			return [][]float32{f, s, f}
+		}},
+	}
+	arity, results := []int{1, 1, 2}, []int{2, 2, 3}
+	patterns := make([]pattern, 1+r.IntN(3))
+	for i := range patterns {
+		patterns[i] = randomPattern(r, arity, results, 3+r.IntN(9))
+	}
+	statics := [2]value{{want: []float32{1, 2, 3, 4}}, {want: []float32{-1, 5, 0.5, 2}}}
+	for i := range statics {
+		statics[i].t = e.tensor(statics[i].want...)
+	}
+	var held []value // from generations before
+	var reserved int64
+	var recorded int
+	for round := range rounds {
+		p := patterns[r.IntN(len(patterns))]
+		if round < 8*len(patterns) {
+			p = patterns[round%len(patterns)] // each often enough to be recorded
+		}
+		e.m.MarkStep()
+		values := []value{statics[0], statics[1]}
+		for _, m := range p {
+			if m.f < 0 {
+				drop(t, values[m.drop].t)
+				values[m.drop].gone = true
+				continue
+			}
+			f := fs[m.f]
+			in := make([]tree.Input, len(m.args))
+			var vs [][]float32
+			for i, a := range m.args {
+				in[i] = tree.Input{Tensor: values[a].t, Take: m.take[i]}
+				vs = append(vs, values[a].want)
+			}
+			out, err := f.f.Call(in, nil)
+			if errors.Is(err, tree.ErrBorrowed) {
+				// Another pattern gave the input away here. What the message says helps: a
+				// copy that the call may release.
+				for i, a := range m.args {
+					if a > 1 && !m.take[i] {
+						in[i] = tree.Input{Tensor: must[graphs.Tensor](t)(e.s.Clone("a copy", values[a].t)), Take: true}
+					}
+				}
+				out, err = f.f.Call(in, nil)
+			}
+			check(t, err)
+			calls++
+			for i, a := range m.args {
+				if m.take[i] {
+					values[a].gone = true
+				}
+			}
+			for i, w := range f.eval(vs) {
+				values = append(values, value{t: out[i], want: w})
+			}
+			for i := range values {
+				if !values[i].gone && !slices.Equal(e.read(values[i].t), values[i].want) {
+					t.Fatalf("round %d: value %d is %v, want %v", round, i, e.read(values[i].t), values[i].want)
+				}
+			}
+			for _, h := range held { // either the old value, or an error
+				if err := h.t.Err(); err == nil && !slices.Equal(e.read(h.t), h.want) {
+					t.Fatalf("round %d: a value of an earlier generation is %v, want %v", round, e.read(h.t), h.want)
+				} else if err != nil && !errors.Is(err, graphs.ErrStale) {
+					t.Fatalf("round %d: a value of an earlier generation: %v", round, err)
+				}
+			}
+		}
+		for _, h := range held {
+			if h.t.Err() == nil {
+				drop(t, h.t)
+			}
+		}
+		held = nil
+		for _, v := range values[2:] {
+			switch {
+			case v.gone:
+			case r.IntN(4) == 0:
+				held = append(held, v)
+			default:
+				drop(t, v.t)
+			}
+		}
+		use, in := e.m.Pool().Use(), must[tree.Inspection](t)(e.m.Inspect())
+		if round == 2*rounds/3 {
+			reserved, recorded = use.Reserved, in.Stats.Recorded
+		}
+		if round > 2*rounds/3 && (use.Reserved != reserved || in.Stats.Recorded != recorded) {
+			t.Fatalf("round %d: %d bytes and %d recordings, were %d and %d when every path was recorded", round, use.Reserved, in.Stats.Recorded, reserved, recorded)
+		}
+	}
+	for _, h := range held {
+		if h.t.Err() == nil {
+			drop(t, h.t)
+		}
+	}
+	drop(t, statics[0].t, statics[1].t)
+	return calls
+}
+
+// BenchmarkPair is the host's time for two replays, a copy and a mark, beside what the
+// device takes.
+func BenchmarkPair(b *testing.B) {
+	for _, statics := range []int{0, 400} {
+		b.Run(fmt.Sprintf("statics=%d", statics), func(b *testing.B) {
+			e := open(b, tree.Options{})
+			defer e.close()
+			fooFn, feeFn := e.fn("foo"), e.fn("fee")
+			var list []int
+			var ws []graphs.Tensor
+			for i := range statics {
+				list = append(list, i+1)
+				ws = append(ws, e.tensor(1, 2, 3, 4))
+			}
+			foo := must[*tree.Func](b)(e.m.Add(tree.Function{Name: "foo", Static: list, Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
+				return fooFn.Run(r, in.All()[:1])
+			}}))
+			fee := must[*tree.Func](b)(e.m.Add(tree.Function{Name: "fee", Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
+				return feeFn.Run(r, in.All())
+			}}))
+			x := e.tensor(0, 1, 2, 3)
+			in1, in2 := tree.Borrow(append([]graphs.Tensor{x}, ws...)...), make([]tree.Input, 1)
+			out := make([]graphs.Tensor, 0, 4)
+			step := func() {
+				e.m.MarkStep()
+				o, err := foo.Call(in1, out[:0])
+				check(b, err)
+				check(b, o[0].Release())
+				in2[0] = tree.Input{Tensor: o[1], Take: true}
+				o, err = fee.Call(in2, out[:0])
+				check(b, err)
+				check(b, o[0].Release())
+			}
+			for range 4 {
+				step()
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				step()
+			}
+			drop(b, append(ws, x)...)
+		})
+	}
+}

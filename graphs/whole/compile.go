@@ -1,0 +1,172 @@
+// Package whole compiles functions of a module uncut and gives them to graph trees.
+package whole
+
+import (
+	"context"
+	"fmt"
+
+	"pwc/build"
+	"pwc/graphs"
+	"pwc/ir"
+	"pwc/runtime/device"
+	"pwc/split"
+)
+
+// Options say how a function is compiled.
+type Options struct {
+	Compiler build.Compiler
+	Store    build.Store // nil: nothing is kept
+	Ops      []device.Op // extern ops of the module
+}
+
+// Function is a function of a module, compiled uncut and loaded. Its inputs are the
+// function's parameters, then the weights and then the states that it uses.
+type Function struct {
+	fn      *ir.Func
+	prog    *graphs.Program // nil: the function computes nothing
+	piece   *split.Piece
+	weights []int // of the module
+	states  []int
+	locs    []string
+}
+
+// Compile compiles function name of m uncut for the device of s.
+func Compile(ctx context.Context, s *graphs.Session, m *ir.Module, name string, o Options) (*Function, error) {
+	fn := m.Func(name)
+	if fn == nil {
+		return nil, fmt.Errorf("whole: module %s has no function @%s", m.Name, name)
+	}
+	plan, err := split.Split(m, fn, []string{})
+	if err != nil {
+		return nil, fmt.Errorf("whole: @%s: %w", name, err)
+	}
+	out := &Function{fn: fn}
+	for _, v := range fn.Returns {
+		out.locs = append(out.locs, position(m, fn, v))
+	}
+	if len(plan.Units) == 0 {
+		return out, nil
+	}
+	res, err := build.Pieces(ctx, []*split.Plan{plan}, build.Options{Compiler: o.Compiler, Store: o.Store})
+	if err != nil {
+		return nil, fmt.Errorf("whole: @%s: %w", name, err)
+	}
+	out.piece = plan.Units[0].Piece
+	out.weights, out.states = out.piece.Weights, out.piece.States
+	out.prog, err = s.Load(res.Artifacts[0].Program, name, o.Ops...)
+	return out, err
+}
+
+// position returns where a value is made: file:line:col, or the loc of its node.
+func position(m *ir.Module, fn *ir.Func, v ir.Value) string {
+	n := fn.Values[fn.Base(v)].Node
+	if n < 0 {
+		return ""
+	}
+	at := fn.Nodes[n]
+	switch {
+	case at.Pos.IsValid() && m.Source != nil:
+		return fmt.Sprintf("%s:%d:%d", m.Source.Name, at.Pos.Line, at.Pos.Col)
+	case at.Loc != "":
+		return at.Loc
+	}
+	return fmt.Sprintf("node %d of @%s", n, fn.Name)
+}
+
+// Weights returns the indices of the module's weights that the function uses, in the
+// order of its inputs.
+func (f *Function) Weights() []int { return f.weights }
+
+// States returns the indices of the module's states that the function uses, in the order
+// of its inputs.
+func (f *Function) States() []int { return f.states }
+
+// Locs returns the position of each result in the module.
+func (f *Function) Locs() []string { return f.locs }
+
+// Mutates returns the inputs that the function writes.
+func (f *Function) Mutates() []int {
+	var all []int
+	if f.prog == nil {
+		return nil
+	}
+	for i := range f.Inputs() {
+		if p := f.param(i); p >= 0 && f.prog.Program().Params[p].Mut {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// Inputs returns the number of inputs.
+func (f *Function) Inputs() int { return len(f.fn.Params) + len(f.weights) + len(f.states) }
+
+// param returns the program's parameter of an input, -1: it does not use the input.
+func (f *Function) param(input int) int {
+	np := len(f.fn.Params)
+	if input >= np {
+		return len(f.piece.Params) + input - np
+	}
+	for i, b := range f.piece.Params {
+		if b.Base == f.fn.Params[input] {
+			return i
+		}
+	}
+	return -1
+}
+
+// Run gives the function to a recorder. Results have an owner each; a result that is an
+// input is that input, without another owner.
+func (f *Function) Run(r *graphs.Recorder, inputs []graphs.Tensor) ([]graphs.Tensor, error) {
+	return f.RunArgs(r, graphs.Args(inputs...))
+}
+
+// RunArgs is Run with generators among the operands.
+func (f *Function) RunArgs(r *graphs.Recorder, inputs []graphs.Arg) ([]graphs.Tensor, error) {
+	if len(inputs) != f.Inputs() {
+		return nil, fmt.Errorf("%w: @%s has %d inputs, %d were given", graphs.ErrArguments, f.fn.Name, f.Inputs(), len(inputs))
+	}
+	var made []graphs.Tensor
+	if f.prog != nil {
+		args := make([]graphs.Arg, len(f.prog.Program().Params))
+		for i := range inputs {
+			if p := f.param(i); p >= 0 {
+				args[p] = inputs[i]
+			}
+		}
+		var err error
+		if made, err = r.Run(f.prog, args...); err != nil {
+			return nil, err
+		}
+	}
+	outs := make([]graphs.Tensor, len(f.fn.Returns))
+	for i, v := range f.fn.Returns {
+		base := f.fn.Base(v)
+		if f.piece != nil {
+			for j, b := range f.piece.Results {
+				if b.Base == base {
+					outs[i] = made[j]
+				}
+			}
+		}
+		for j, p := range f.fn.Params {
+			if p == base {
+				if t, ok := inputs[j].(graphs.TensorArg); ok {
+					outs[i] = graphs.Tensor(t)
+				}
+			}
+		}
+		if outs[i].Storage() == nil {
+			return nil, fmt.Errorf("whole: @%s: result %d is neither computed nor a parameter", f.fn.Name, i)
+		}
+	}
+	return outs, nil
+}
+
+// Close unloads the function.
+func (f *Function) Close() error {
+	if f.prog == nil {
+		return nil
+	}
+	return f.prog.Close()
+}
