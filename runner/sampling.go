@@ -175,14 +175,28 @@ func addSampling(m *ir.Module, lm *language) (*ir.Module, error) {
 	return &out, out.Verify()
 }
 
+// emitter emits ops of two operands and integers.
+type emitter struct{ f *ir.FuncBuilder }
+
+func (e emitter) op(name string, a, b ir.Value) ir.Value { return e.f.Op1(name, []ir.Value{a, b}) }
+
+func (e emitter) int(v int64) ir.Value { return e.f.Int(v) }
+
+// uniform emits the number of [0, 1) that belongs to a seed and a position: the
+// first of the sequence at offset 4·position, so that the counter of its block is
+// the position.
+func (e emitter) uniform(seed, position ir.Value) ir.Value {
+	return e.f.Op1("philox", []ir.Value{seed, e.op("mul", position, e.int(ir.DrawStep)), e.int(0)})
+}
+
 // sampleBuilder is a function under construction.
 type sampleBuilder struct {
-	words
+	emitter
 	logits ir.Value
 }
 
 func (s *sampler) start(name string) *sampleBuilder {
-	f := &sampleBuilder{words: words{s.b.Func(name)}}
+	f := &sampleBuilder{emitter: emitter{s.b.Func(name)}}
 	f.f.SetLoc("sampling")
 	f.logits = f.f.Param("logits", ir.TypeOf(dtype.F32, s.rows, dim.Const(s.vocabulary)))
 	return f
@@ -320,7 +334,7 @@ func (f *sampleBuilder) search(weight, of, low, wanted ir.Value) ir.Value {
 // earlier step could not choose is id 0, and its request has ended by the time
 // that anybody reads this step.
 func (s *sampler) ids(tokens dim.Dim) {
-	f := words{s.b.Func(idsFunc)}
+	f := emitter{s.b.Func(idsFunc)}
 	f.f.SetLoc("sampling")
 	sampled := f.f.Param("sampled", ir.TypeOf(dtype.I32, s.rows))
 	from := f.f.Param("from", ir.TypeOf(dtype.I32, tokens))

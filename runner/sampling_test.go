@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"pwc/build"
 	"pwc/compile/host"
+	"pwc/internal/philox"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -22,34 +22,6 @@ import (
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
 )
-
-// philox4x32 is Philox4x32-10 in the arithmetic that it was written for.
-func philox4x32(c [4]uint32, k [2]uint32) [4]uint32 {
-	for round := range 10 {
-		if round > 0 {
-			k[0] += 0x9E3779B9
-			k[1] += 0xBB67AE85
-		}
-		h0, l0 := bits.Mul32(0xD2511F53, c[0])
-		h1, l1 := bits.Mul32(0xCD9E8D57, c[2])
-		c = [4]uint32{h1 ^ c[1] ^ k[0], l1, h0 ^ c[3] ^ k[1], l0}
-	}
-	return c
-}
-
-// philoxAnswers are the known answers of the generator's authors (kat_vectors of
-// Random123).
-var philoxAnswers = []struct {
-	counter [4]uint32
-	key     [2]uint32
-	want    [4]uint32
-}{
-	{[4]uint32{}, [2]uint32{}, [4]uint32{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
-	{[4]uint32{math.MaxUint32, math.MaxUint32, math.MaxUint32, math.MaxUint32}, [2]uint32{math.MaxUint32, math.MaxUint32},
-		[4]uint32{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-	{[4]uint32{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, [2]uint32{0xa4093822, 0x299f31d0},
-		[4]uint32{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
-}
 
 // evaluate runs a function of no weights in the interpreter.
 func evaluate(t testing.TB, m *ir.Module, name string, in ...*interp.Tensor) []*interp.Tensor {
@@ -66,48 +38,6 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
-}
-
-// words64 returns words as the tensor that emitted arithmetic takes.
-func words64(v ...uint32) *interp.Tensor {
-	x := must(interp.Zeros(dtype.I64, []int64{int64(len(v))}))
-	for i, w := range v {
-		x.SetInt(i, int64(w))
-	}
-	return x
-}
-
-func TestPhilox(t *testing.T) {
-	b := ir.NewBuilder("philox")
-	f := words{b.Func("f")}
-	typ := ir.TypeOf(dtype.I64, dim.Const(3))
-	var p [6]ir.Value
-	for i := range p {
-		p[i] = f.f.Param(string(rune('a'+i)), typ)
-	}
-	r := f.philox([4]ir.Value(p[:4]), [2]ir.Value(p[4:]))
-	f.f.Return(r[:]...)
-	m := must(b.Build())
-	columns := make([][]uint32, 6)
-	for _, a := range philoxAnswers {
-		if got := philox4x32(a.counter, a.key); got != a.want {
-			t.Errorf("the test's generator gives %x, want %x", got, a.want)
-		}
-		for i, w := range append(a.counter[:], a.key[:]...) {
-			columns[i] = append(columns[i], w)
-		}
-	}
-	in := make([]*interp.Tensor, 6)
-	for i, c := range columns {
-		in[i] = words64(c...)
-	}
-	for i, x := range evaluate(t, m, "f", in...) {
-		for j, got := range x.Int64s() {
-			if want := int64(philoxAnswers[j].want[i]); got != want {
-				t.Errorf("vector %d, word %d: %x, want %x", j, i, got, want)
-			}
-		}
-	}
 }
 
 // toy is a language model's outside: nothing in it is run.
@@ -207,7 +137,7 @@ func reference(logits []float32, s Sampling, position int32) (id int, near bool)
 	for _, i := range order[:keep] {
 		kept[i] = true
 	}
-	u := float64(philox4x32([4]uint32{uint32(position)}, [2]uint32{uint32(s.Seed), uint32(s.Seed >> 32)})[0]>>8) / (1 << 24)
+	u := float64(philox.Words([4]uint32{uint32(position)}, [2]uint32{uint32(s.Seed), uint32(s.Seed >> 32)})[0]>>8) / (1 << 24)
 	sum := 0.0
 	for i, x := range w {
 		if kept[i] {

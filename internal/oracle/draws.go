@@ -93,6 +93,18 @@ var draws = []struct{ name, params, results, body string }{
     %r1 = dropout(%s, %g, p=0.5, offset=0, redraw=true)
     %r2 = uniform(%g, shape=[24*N], dtype=f32, offset=0, redraw=true)
     %r3 = uniform(%g, shape=[N, 1], dtype=f32, offset=40, redraw=true)`},
+	{"choice", ", %x: f32[N, 40], %s: i64[N], %p: i64[N]", "i32[N]", `
+    %seed = reshape(%s, shape=[N, 1])
+    %at = reshape(%p, shape=[N, 1])
+    %o = mul(%at, 4)
+    %u = philox(%seed, %o, 0)
+    %w = abs(%x)
+    %all = sum(%w, axes=[1], keepdims=true)
+    %t = mul(%u, %all)
+    %sums = cumsum(%w, axis=1)
+    %passed = compare(%sums, %t, dir=gt)
+    %one = cast(%passed, dtype=f32)
+    %r0 = argmax(%one, axis=1)`},
 	{"philox", ", %s: i64[N, 1], %o: i64[24], %i: i64[N, 24]", "f32[N, 24], f32[N, 24], f32[N, 1], f32[N, 24]", `
     %r0 = philox(%s, %o, %i)
     %p = iota(shape=[N, 24], dtype=i64, axis=1)
