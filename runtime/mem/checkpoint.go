@@ -2,6 +2,7 @@ package mem
 
 import (
 	"fmt"
+	"slices"
 
 	"pwc/runtime/device"
 )
@@ -51,6 +52,36 @@ type segmentState struct {
 type savedBlock struct {
 	bytes, requested int64
 	live             bool
+}
+
+// Equal reports whether a restore to o would change no block of a pool in state
+// s: both have blocks of the same sizes, live or free, in the same places, and
+// segments that only one of them has are wholly free. Requested bytes are not compared: a
+// block that keeps its owner keeps them.
+func (s *State) Equal(o *State) bool {
+	if s.pool != o.pool {
+		return false
+	}
+	rest := make(map[*segment][]savedBlock, len(o.segs))
+	for _, ss := range o.segs {
+		rest[ss.seg] = ss.blocks
+	}
+	for _, ss := range s.segs {
+		blocks, ok := rest[ss.seg]
+		if !ok {
+			blocks = []savedBlock{{bytes: ss.seg.bytes}}
+		}
+		if !slices.EqualFunc(ss.blocks, blocks, func(x, y savedBlock) bool { return x.bytes == y.bytes && x.live == y.live }) {
+			return false
+		}
+		delete(rest, ss.seg)
+	}
+	for _, blocks := range rest {
+		if len(blocks) > 1 || blocks[0].live {
+			return false
+		}
+	}
+	return true
 }
 
 // Restored says what a Restore did.
@@ -122,11 +153,9 @@ func (p *Pool) Restore(st *State, stale []Block, live []Address) (Restored, erro
 	if st == nil || st.pool != p {
 		return Restored{}, fmt.Errorf("mem: pool %s: %w", p.name, ErrForeignState)
 	}
+	// A pool in use keeps its segments, so those of st are there.
 	target := make(map[*segment][]savedBlock, len(st.segs))
 	for _, ss := range st.segs {
-		if ss.seg.shelf == nil {
-			return Restored{}, fmt.Errorf("mem: pool %s: a segment of %d bytes went back to the device: %w", p.name, ss.seg.bytes, ErrForeignState)
-		}
 		target[ss.seg] = ss.blocks
 	}
 	keep, err := p.kept(target, stale)
@@ -144,12 +173,22 @@ func (p *Pool) Restore(st *State, stale []Block, live []Address) (Restored, erro
 		owned[at] = i
 	}
 	r := Restored{Live: make([]Block, len(live))}
+	var freed, created [2]change // of large and of small segments
 	for _, seg := range p.segments {
 		blocks := target[seg]
 		if blocks == nil {
 			blocks = []savedBlock{{bytes: seg.bytes}}
 		}
-		p.rebuild(seg, blocks, keep, owned, &r)
+		i := 0
+		if seg.small {
+			i = 1
+		}
+		p.rebuild(seg, blocks, keep, owned, &r, &freed[i], &created[i])
+	}
+	// All blocks are freed before any is made, as peaks show.
+	for _, changes := range [][2]change{freed, created} {
+		p.count(false, &changes[0])
+		p.count(true, &changes[1])
 	}
 	return r, nil
 }
@@ -211,23 +250,20 @@ func at(blocks []savedBlock, offset int64) (savedBlock, bool) {
 }
 
 // rebuild makes seg consist of blocks.
-func (p *Pool) rebuild(seg *segment, blocks []savedBlock, keep map[Address]*node, owned map[Address]int, r *Restored) {
+func (p *Pool) rebuild(seg *segment, blocks []savedBlock, keep map[Address]*node, owned map[Address]int, r *Restored, freed, created *change) {
 	a := p.alloc
 	for n := seg.first; n != nil; {
 		next := n.next
 		switch {
 		case n.state == isFree:
-			seg.shelf.remove(n)
+			seg.shelf.remove(n, freed)
 		default:
 			r.Freed = append(r.Freed, n.address())
 		}
 		if keep[n.address()] != n {
 			if n.state == isLive {
-				p.count(seg.small, func(c *Counts) {
-					c.freed(n.bytes)
-					c.passive(n.bytes, n.requested)
-				})
-				p.total(func(s *Stats) { s.Frees++ })
+				freed.freed(n)
+				freed.passive(n)
 				n.gen++
 			}
 			a.recycle(n)
@@ -259,8 +295,8 @@ func (p *Pool) rebuild(seg *segment, blocks []savedBlock, keep map[Address]*node
 		r.Created = append(r.Created, at)
 		if fresh {
 			i, adopt := owned[at]
-			n.asked = p
-			n.handOut(b.requested, adopt)
+			n.handOut(p, b.requested, adopt)
+			created.handedOut(n)
 			if adopt {
 				r.Live[i] = Block{n, n.gen}
 			}
@@ -268,7 +304,7 @@ func (p *Pool) rebuild(seg *segment, blocks []savedBlock, keep map[Address]*node
 	}
 	for n := seg.first; n != nil; n = n.next {
 		if n.state == isFree {
-			seg.shelf.put(n)
+			seg.shelf.put(n, created)
 		}
 	}
 }

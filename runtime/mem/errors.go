@@ -29,8 +29,6 @@ var (
 	// and wait for another stream (RecordStream). Synchronize that stream first.
 	ErrPending = errors.New("mem: freed blocks wait for another stream")
 
-	// ErrForeignState is a state of another pool, or one whose segments went back
-	// to the device.
 	ErrForeignState = errors.New("mem: the state is not of this pool")
 
 	ErrNoBlock = errors.New("mem: no live block begins at the address")

@@ -87,13 +87,12 @@ type node struct {
 	owned     bool  // live, and a handle owns it
 	prev      *node // neighbours in the segment
 	next      *node
-	uses      []use // on second streams
-	events    int   // not passed yet, while pending
-	asked     *Pool // that handed it out, maybe from another's segment
+	uses      []use    // on second streams
+	events    int      // not passed yet, while pending
+	freedIn   *Scope   // the capture that may reuse it, while pending
+	marks     []uint64 // of the frees on freedIn's streams, see order.go
+	asked     *Pool    // that handed it out, maybe from another's segment
 }
-
-// split reports whether n is a part of its segment.
-func (n *node) split() bool { return n.prev != nil || n.next != nil }
 
 // freeList holds free blocks by size, then address.
 type freeList []*node
@@ -153,32 +152,15 @@ func (s *shelf) list(small bool) *freeList {
 }
 
 // put makes n, which has no free neighbours, available.
-func (s *shelf) put(n *node) {
+func (s *shelf) put(n *node, c *change) {
 	s.list(n.seg.small).insert(n)
-	if n.split() {
-		s.pool.count(n.seg.small, func(c *Counts) { c.splits(1, n.bytes) })
-	}
+	c.listed(n, 1)
 }
 
 // remove takes n off its list.
-func (s *shelf) remove(n *node) {
+func (s *shelf) remove(n *node, c *change) {
 	s.list(n.seg.small).remove(n)
-	s.removed(n)
-}
-
-// take removes and returns the best fit for bytes, or nil.
-func (s *shelf) take(small bool, bytes int64) *node {
-	n := s.list(small).takeFit(bytes)
-	if n != nil {
-		s.removed(n)
-	}
-	return n
-}
-
-func (s *shelf) removed(n *node) {
-	if n.split() {
-		s.pool.count(n.seg.small, func(c *Counts) { c.splits(-1, -n.bytes) })
-	}
+	c.listed(n, -1)
 }
 
 // cut makes n the first bytes of itself and returns the rest, unlinked from any
@@ -195,10 +177,10 @@ func (n *node) cut(bytes int64) *node {
 }
 
 // join merges the free neighbours of n, which is free and on no list, into it.
-func (n *node) join() {
+func (n *node) join(c *change) {
 	sh := n.seg.shelf
 	if p := n.prev; p != nil && p.state == isFree {
-		sh.remove(p)
+		sh.remove(p, c)
 		n.off, n.bytes = p.off, p.bytes+n.bytes
 		if n.prev = p.prev; n.prev != nil {
 			n.prev.next = n
@@ -208,7 +190,7 @@ func (n *node) join() {
 		n.alloc.recycle(p)
 	}
 	if q := n.next; q != nil && q.state == isFree {
-		sh.remove(q)
+		sh.remove(q, c)
 		n.bytes += q.bytes
 		if n.next = q.next; n.next != nil {
 			n.next.prev = n

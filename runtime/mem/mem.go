@@ -111,7 +111,7 @@ type Allocator struct {
 	waiting     []waiting       // freed, behind events of second streams
 	blocked     []device.Stream // scratch of poll
 	events      []device.Event  // spare
-	stats       Stats
+	counters    counters
 }
 
 // New returns an allocator of b's memory with an empty default pool.
@@ -219,16 +219,16 @@ func (a *Allocator) Free(b Block) error {
 func (a *Allocator) Stats() Stats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.stats
+	return a.counters.stats()
 }
 
 // ResetPeaks makes every peak, the pools' too, equal to what is now.
 func (a *Allocator) ResetPeaks() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.stats.resetPeaks()
+	a.counters.resetPeaks()
 	for _, p := range a.pools {
-		p.stats.resetPeaks()
+		p.counters.resetPeaks()
 	}
 }
 
@@ -306,14 +306,14 @@ func (a *Allocator) segmentFor(p *Pool, bytes int64) (Segment, error) {
 	if released == 0 {
 		return nil, err
 	}
-	a.stats.Retries++
-	p.stats.Retries++
+	a.counters.retries++
+	p.counters.retries++
 	return a.tryBacking(p, bytes)
 }
 
 // tryBacking asks the device once, within the limit.
 func (a *Allocator) tryBacking(p *Pool, bytes int64) (Segment, error) {
-	if a.limit > 0 && bytes > a.limit-a.stats.ReservedBytes.Now {
+	if a.limit > 0 && bytes > a.limit-a.counters.all.reserved.now {
 		return nil, a.full(p, bytes)
 	}
 	mem, err := p.backing.AllocSegment(bytes)
@@ -331,13 +331,13 @@ func (a *Allocator) full(p *Pool, bytes int64) error {
 	var private int64
 	for _, q := range a.pools {
 		if q != a.deflt {
-			private += q.stats.AllocatedBytes.Now
+			private += q.counters.all.allocatedBytes.now
 		}
 	}
 	return fmt.Errorf("mem: pool %s: %w, with %d bytes allocated in private pools (graphs)", p.name, &device.MemoryError{
 		Asked:    bytes,
-		Reserved: a.stats.ReservedBytes.Now,
-		Active:   a.stats.ActiveBytes.Now,
+		Reserved: a.counters.all.reserved.now,
+		Active:   a.counters.all.activeBytes.now,
 		Limit:    a.limit,
 	}, private)
 }
@@ -358,6 +358,7 @@ func (a *Allocator) node() *node {
 func (a *Allocator) recycle(n *node) {
 	// n.alloc is read without the lock, and n.gen must outlive the block.
 	n.seg, n.off, n.bytes, n.requested, n.state, n.owned, n.uses = nil, 0, 0, 0, isFree, false, n.uses[:0]
+	n.freedIn, n.asked = nil, nil
 	n.prev, n.next = nil, a.nodes
 	a.nodes = n
 }

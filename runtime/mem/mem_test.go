@@ -25,6 +25,7 @@ type fakeDevice struct {
 
 	used   int64
 	next   int
+	last   Segment
 	events []string // "alloc 2 MiB", "free #0", "sync s"
 	live   map[*fakeMemory]bool
 }
@@ -47,6 +48,7 @@ func (d *fakeDevice) AllocSegment(bytes int64) (Segment, error) {
 	}
 	m := &fakeMemory{id: d.next, bytes: bytes}
 	d.next++
+	d.last = m
 	d.used += bytes
 	if d.live == nil {
 		d.live = map[*fakeMemory]bool{}
@@ -70,18 +72,66 @@ func (d *fakeDevice) FreeSegment(s Segment) error {
 	return nil
 }
 
-// fakeStream is an identity; its only operation is Synchronize.
+// fakeStream is an identity. It logs to dev, fails with err, and its events pass when
+// done says so.
 type fakeStream struct {
 	device.Stream
-	name string
-	dev  *fakeDevice
-	err  error
+	name      string
+	dev       *fakeDevice
+	err       error
+	done      bool
+	capturing bool
+	events    int // that exist
 }
 
-func (s *fakeStream) Synchronize() error {
-	if s.dev != nil {
-		s.dev.events = append(s.dev.events, "sync "+s.name)
+func (s *fakeStream) Capturing() bool       { return s.capturing }
+func (s *fakeStream) Device() device.Device { return fakeEvents{stream: s} }
+
+func (s *fakeStream) Record(e device.Event) error {
+	if s.err != nil {
+		return s.err
 	}
+	s.log("record")
+	e.(*fakeEvent).of = s
+	return nil
+}
+
+func (s *fakeStream) log(what string) {
+	if s.dev != nil {
+		s.dev.events = append(s.dev.events, what+" "+s.name)
+	}
+}
+
+type fakeEvents struct {
+	device.Device
+	stream *fakeStream
+}
+
+func (d fakeEvents) NewEvent() (device.Event, error) {
+	if d.stream.err != nil {
+		return nil, d.stream.err
+	}
+	d.stream.events++
+	return &fakeEvent{made: d.stream}, nil
+}
+
+type fakeEvent struct{ made, of *fakeStream }
+
+func (e *fakeEvent) Query() (bool, error) {
+	e.of.log("query")
+	return e.of.done && e.of.err == nil, e.of.err
+}
+
+func (e *fakeEvent) Synchronize() error {
+	e.of.log("wait")
+	e.of.done = e.of.err == nil
+	return e.of.err
+}
+
+func (e *fakeEvent) Close() error { e.made.events--; return nil }
+
+func (s *fakeStream) Synchronize() error {
+	s.log("sync")
 	return s.err
 }
 
@@ -777,6 +827,186 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 			if err := p.Free(blocks[i*7%16]); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+	step()
+	if n := testing.AllocsPerRun(50, step); n != 0 {
+		t.Errorf("%v Go allocations a step", n)
+	}
+}
+
+// TestSecondStream follows a block that a second stream uses (facts of
+// CUDACachingAllocator's recordStream): the free records an event there, and memory is
+// reused once it has passed.
+func TestSecondStream(t *testing.T) {
+	dev, a, p := newPool(t, Options{})
+	s, side := &fakeStream{name: "s", dev: dev}, &fakeStream{name: "side", dev: dev}
+	full := func(when string, want string) Block {
+		t.Helper()
+		b := must[Block](t)(p.Alloc(s, 2*mib))
+		if got := blocks(p); got != want {
+			t.Errorf("%s: %s, want %s", when, got, want)
+		}
+		return b
+	}
+	use := func(b Block) {
+		t.Helper()
+		for range 2 { // once counts
+			check(t, a.RecordStream(b, side))
+			check(t, a.RecordStream(b, s))   // its own
+			check(t, a.RecordStream(b, nil)) // no stream
+		}
+	}
+	b := must[Block](t)(p.Alloc(s, 20*mib))
+	use(b)
+	dev.events = nil
+	check(t, p.Free(b))
+	if want := []string{"record side"}; !slices.Equal(dev.events, want) {
+		t.Errorf("the free did %v, want %v", dev.events, want)
+	}
+	if st := p.Stats(); st.AllocatedBytes.Now != 0 || st.ActiveBytes.Now != 20*mib || st.ActiveBlocks.Now != 1 {
+		t.Errorf("pending: %+v", st.Counts)
+	}
+	c := full("not passed", "20971520 p; 2097152 L, 18874368 f")
+	side.done = true
+	d := full("passed", "20971520 f; 2097152 L, 2097152 L, 16777216 f")
+	if _, err := p.Checkpoint(); err != nil {
+		t.Error(err)
+	}
+
+	// In a capture nothing is recorded or queried. What was used before the capture
+	// gets its event after it; what was captured does not.
+	use(c)
+	side.done = false
+	g := must[*Scope](t)(p.BeginCapture(s))
+	check(t, g.Order(s, side))
+	use(d)
+	dev.events = nil
+	check(t, p.Free(c))
+	check(t, p.Free(d))
+	e := full("deferred", "20971520 f; 2097152 p, 2097152 p, 2097152 L, 14680064 f")
+	check(t, g.End())
+	if len(dev.events) > 0 {
+		t.Errorf("the capture did %v", dev.events)
+	}
+	if got, want := blocks(p), "20971520 f; 2097152 p, 2097152 f, 2097152 L, 14680064 f"; got != want {
+		t.Errorf("captured: %s, want %s", got, want)
+	}
+	if _, err := p.Checkpoint(); !errors.Is(err, ErrPending) {
+		t.Errorf("a checkpoint of pending blocks: %v", err)
+	}
+	if want := []string{"record side", "query side"}; !slices.Equal(dev.events, want) {
+		t.Errorf("after the capture: %v, want %v", dev.events, want)
+	}
+	check(t, p.Free(e))
+	check(t, g.Release())
+
+	// Emptying waits.
+	dev.events = nil
+	check(t, p.Release())
+	if n := must[int64](t)(a.Empty()); n != 40*mib {
+		t.Errorf("%d bytes emptied", n)
+	}
+	if want := []string{"wait side", "sync s", "free #0", "free #1"}; !slices.Equal(dev.events, want) {
+		t.Errorf("emptied by %v, want %v", dev.events, want)
+	}
+	if a.Stats().Waits != 1 {
+		t.Errorf("%d waits", a.Stats().Waits)
+	}
+	check(t, a.Close())
+	if side.events+s.events != 0 {
+		t.Errorf("%d events are left", side.events+s.events)
+	}
+}
+
+// TestSecondStreamErrors has what a driver may answer.
+func TestSecondStreamErrors(t *testing.T) {
+	fault := errors.New("fault")
+	_, a, p := newPool(t, Options{})
+	s, side, third := &fakeStream{}, &fakeStream{}, &fakeStream{}
+	b := must[Block](t)(p.Alloc(s, 100))
+	capturing := &fakeStream{capturing: true}
+	if err := a.RecordStream(b, capturing); !errors.Is(err, device.ErrCapturing) {
+		t.Errorf("use by a capture that has no scope: %v", err)
+	}
+	_, other, _ := newPool(t, Options{})
+	for _, err := range []error{other.RecordStream(b, side), a.RecordStream(Block{}, side), other.Free(b), a.Free(Block{})} {
+		if !errors.Is(err, ErrForeignBlock) {
+			t.Errorf("a block of another allocator: %v", err)
+		}
+	}
+	// A free that cannot record changes nothing.
+	for _, s := range []device.Stream{side, third} {
+		check(t, a.RecordStream(b, s))
+	}
+	third.err = fault
+	if err := p.Free(b); !errors.Is(err, fault) {
+		t.Errorf("free: %v", err)
+	}
+	if _, err := b.Buffer(); err != nil || p.Stats().Frees != 0 || p.Stats().ActiveBlocks.Now != 1 {
+		t.Errorf("after a free that failed: %v, %+v", err, p.Stats())
+	}
+	third.err = nil
+	check(t, p.Free(b))
+	// Nor does an allocation that cannot ask.
+	side.err = fault
+	if _, err := p.Alloc(s, 100); !errors.Is(err, fault) {
+		t.Errorf("allocation: %v", err)
+	}
+	// Streams that are closed, or on a device that is lost, have no work.
+	side.err, third.err = &device.LostError{Op: "query", Cause: fault}, fmt.Errorf("query: %w", device.ErrClosed)
+	b = must[Block](t)(p.Alloc(s, 100))
+	if got := blocks(p); got != "512 L, 2096640 f" {
+		t.Errorf("blocks %s", got)
+	}
+	check(t, a.RecordStream(b, side))
+	check(t, a.RecordStream(b, third))
+	check(t, p.Free(b))
+	if !p.Freeable() {
+		t.Error("a block waits for streams without work")
+	}
+	// After a capture: an error is reported, and the block waits.
+	side.err, third.err = nil, nil
+	b = must[Block](t)(p.Alloc(s, 100))
+	check(t, a.RecordStream(b, side))
+	g := must[*Scope](t)(p.BeginCapture(s))
+	check(t, p.Free(b))
+	check(t, g.End())
+	side.err = fault
+	for range 2 {
+		if _, err := p.Alloc(s, 100); !errors.Is(err, fault) {
+			t.Errorf("allocation after a capture: %v", err)
+		}
+	}
+	// A stream that captures for another allocator is asked later.
+	side.err = device.ErrCapturing
+	c := must[Block](t)(p.Alloc(s, 100))
+	if got := blocks(p); got != "512 p, 512 L, 2096128 f" {
+		t.Errorf("blocks %s", got)
+	}
+	side.err, side.done = nil, true
+	d := must[Block](t)(p.Alloc(s, 100))
+	if got := blocks(p); got != "512 L, 512 L, 2096128 f" {
+		t.Errorf("blocks %s", got)
+	}
+	check(t, p.Free(c))
+	check(t, p.Free(d))
+	check(t, g.Release())
+	check(t, a.Close())
+}
+
+// TestSecondStreamAllocatesNothing holds that recycled blocks and events cost no Go
+// memory.
+func TestSecondStreamAllocatesNothing(t *testing.T) {
+	_, a, p := newPool(t, Options{})
+	s, side := &fakeStream{}, &fakeStream{done: true}
+	step := func() {
+		b, err := p.Alloc(s, 4096)
+		if err == nil {
+			err = errors.Join(a.RecordStream(b, side), a.Free(b))
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 	step()

@@ -26,7 +26,7 @@ type Pool struct {
 	own      bool   // the use of who made the pool was not released
 	pending  int    // blocks
 	closed   bool
-	stats    Stats
+	counters counters
 }
 
 // Block is an allocation: a handle to pass by value. The zero Block is none.
@@ -98,12 +98,16 @@ func (p *Pool) allocate(s device.Stream, bytes int64, last bool) (Block, error) 
 	if err := a.poll(); err != nil {
 		return Block{}, err
 	}
+	if p.scope != nil && p.scope.capture {
+		p.scope.reclaim(s)
+	}
 	if bytes > maxRequest {
 		return Block{}, p.outOfMemory(a.full(p, bytes))
 	}
 	size := BlockBytes(bytes)
 	small := size <= smallSize
-	n := p.shelf(s).take(small, size)
+	var d change
+	n := p.shelf(s).list(small).takeFit(size)
 	if n == nil {
 		seg, err := p.grow(s, small, SegmentBytes(bytes))
 		switch {
@@ -117,29 +121,28 @@ func (p *Pool) allocate(s device.Stream, bytes int64, last bool) (Block, error) 
 			return Block{}, err
 		}
 	}
+	d.listed(n, -1)
 	sh := n.seg.shelf
 	if !sh.pool.noSplit && splits(n.bytes, size, small) {
 		if last {
 			free := n
 			n = free.cut(free.bytes - size)
-			sh.put(free)
+			sh.put(free, &d)
 		} else {
-			sh.put(n.cut(size))
+			sh.put(n.cut(size), &d)
 		}
 	}
-	n.asked = p
-	n.handOut(bytes, true)
+	n.handOut(p, bytes, true)
+	d.handedOut(n)
+	sh.pool.count(small, &d)
 	return Block{n, n.gen}, nil
 }
 
 // handOut makes n, which is on no list, a live block.
-func (n *node) handOut(requested int64, owned bool) {
-	n.state, n.owned = isLive, owned
+func (n *node) handOut(asked *Pool, requested int64, owned bool) {
+	n.state, n.owned, n.asked = isLive, owned, asked
 	n.gen++
 	n.requested = requested
-	p := n.seg.shelf.pool
-	p.count(n.seg.small, func(c *Counts) { c.allocated(n.bytes, requested) })
-	p.total(func(s *Stats) { s.Allocs++ })
 }
 
 // fallback takes a block of a pool that serves others which find no room. In a
@@ -156,7 +159,7 @@ func (a *Allocator) fallback(p *Pool, s device.Stream, small bool, size int64) *
 			if sh.stream != s {
 				continue
 			}
-			if n := sh.take(small, size); n != nil {
+			if n := sh.list(small).takeFit(size); n != nil {
 				return n
 			}
 		}
@@ -166,7 +169,8 @@ func (a *Allocator) fallback(p *Pool, s device.Stream, small bool, size int64) *
 
 // outOfMemory counts err, which is one.
 func (p *Pool) outOfMemory(err error) error {
-	p.total(func(s *Stats) { s.OutOfMemory++ })
+	p.counters.outOfMemory++
+	p.alloc.counters.outOfMemory++
 	return err
 }
 
@@ -184,36 +188,57 @@ func (p *Pool) Free(b Block) error {
 	if b.n.asked != p {
 		return fmt.Errorf("mem: pool %s: %w", p.name, ErrForeignBlock)
 	}
-	return p.free(b.n)
+	return b.n.seg.shelf.pool.free(b.n)
 }
 
 // free takes back a live block.
 func (p *Pool) free(n *node) error {
-	a, bytes, owned := p.alloc, n.bytes, n.owned
+	a, owned := p.alloc, n.owned
+	var d change
+	d.freed(n)
 	n.state, n.owned = isPending, false
 	n.gen++
-	p.pending++
-	if len(n.uses) > 0 && a.captures > 0 {
+	switch {
+	case len(n.uses) == 0:
+		p.shelve(n, &d)
+		return nil
+	case a.captures > 0:
+		p.pending++
+		if c := p.scope; c != nil && c.retain(n) {
+			n.freedIn = c
+		}
 		a.deferred = append(a.deferred, n)
-	} else if err := a.retire(n); err != nil {
-		n.state, n.owned = isLive, owned
-		n.gen--
-		p.pending--
-		return fmt.Errorf("mem: pool %s: freeing a block: %w", p.name, err)
+	default:
+		p.pending++
+		if err := a.retire(n); err != nil {
+			n.state, n.owned = isLive, owned
+			n.gen--
+			p.pending--
+			return fmt.Errorf("mem: pool %s: freeing a block: %w", p.name, err)
+		}
 	}
-	p.count(n.seg.small, func(c *Counts) { c.freed(bytes) })
-	p.total(func(s *Stats) { s.Frees++ })
+	p.count(n.seg.small, &d)
+	if n.events == 0 && len(n.uses) == 0 {
+		p.unused(n)
+	}
 	return nil
 }
 
-// shelve makes n, which was freed and which nothing uses any more, available.
-func (p *Pool) shelve(n *node) {
-	p.count(n.seg.small, func(c *Counts) { c.passive(n.bytes, n.requested) })
+// unused makes a pending block free.
+func (p *Pool) unused(n *node) {
 	p.pending--
+	p.shelve(n, &change{})
+}
+
+// shelve makes n, which is not live and which nothing uses, available.
+func (p *Pool) shelve(n *node, d *change) {
+	small := n.seg.small
+	d.passive(n)
 	n.state = isFree
 	n.requested = 0
-	n.join()
-	n.seg.shelf.put(n)
+	n.join(d)
+	n.seg.shelf.put(n, d)
+	p.count(small, d)
 }
 
 // shelf returns the free blocks of s.
@@ -260,8 +285,7 @@ func (p *Pool) grow(s device.Stream, small bool, bytes int64) (*segment, error) 
 	seg.first.seg, seg.first.bytes = seg, bytes
 	p.segments = append(p.segments, seg)
 	sh.segments++
-	p.count(small, func(c *Counts) { c.reserved(1, bytes) })
-	p.total(func(s *Stats) { s.SegmentAllocs++ })
+	p.count(small, &change{reserved: bytes, segments: 1})
 	return seg, nil
 }
 
@@ -324,13 +348,14 @@ func (p *Pool) trim() (released int64, err error) {
 // drop forgets a segment of one free block. The caller removes it from
 // p.segments.
 func (p *Pool) drop(seg *segment) {
-	seg.shelf.remove(seg.first)
+	var d change
+	seg.shelf.remove(seg.first, &d)
 	seg.shelf.segments--
 	seg.shelf = nil
 	p.alloc.recycle(seg.first)
 	delete(p.alloc.segments, seg.mem)
-	p.count(seg.small, func(c *Counts) { c.reserved(-1, -seg.bytes) })
-	p.total(func(s *Stats) { s.SegmentFrees++ })
+	d.reserved, d.segments = -seg.bytes, -1
+	p.count(seg.small, &d)
 }
 
 // Uses returns the number of uses that were not released: the handle's own,
@@ -374,7 +399,7 @@ func (p *Pool) inUse() error {
 	if p.own {
 		uses--
 	}
-	if live := p.stats.ActiveBlocks.Now; uses > 0 || live > 0 {
+	if live := p.counters.all.activeBlocks.now; uses > 0 || live > 0 {
 		return &InUseError{Pool: p.name, Captures: uses, Blocks: live}
 	}
 	return nil

@@ -55,6 +55,7 @@ type Scope struct {
 
 	// Guarded by the allocator's lock.
 	streams  []device.Stream
+	clocks   [][]uint64 // of a capture, see order.go
 	ended    bool
 	released bool
 }
@@ -86,7 +87,7 @@ func (a *Allocator) Begin(id PoolID, r Route) (*Scope, error) {
 }
 
 // BeginCapture is Begin for a capture of s. Until End only s, and streams given to
-// Scope.Add, may allocate from the pool; no pool of the allocator gives memory
+// Scope.Order or Scope.Add, may allocate from the pool; no pool of the allocator gives memory
 // back, and no event is queried. The zero id makes a pool of the capture's own. An
 // error because another capture of the pool is under way matches
 // device.ErrCapturing.
@@ -175,17 +176,26 @@ func (a *Allocator) find(id PoolID) *Pool {
 // Pool returns the pool that the scope uses.
 func (c *Scope) Pool() *Pool { return c.pool }
 
-// Add redirects the allocations for s, too: a capture's stream was forked to s.
+// Add redirects the allocations for s, too. For a stream that a capture was forked
+// to, Order does so.
 func (c *Scope) Add(s device.Stream) error {
 	c.pool.alloc.mu.Lock()
 	defer c.pool.alloc.mu.Unlock()
 	if c.ended {
 		return c.endedError()
 	}
-	if !slices.Contains(c.streams, s) {
+	c.index(s)
+	return nil
+}
+
+// index returns the position of s in the scope's streams, which it joins.
+func (c *Scope) index(s device.Stream) int {
+	i := slices.Index(c.streams, s)
+	if i < 0 {
+		i = len(c.streams)
 		c.streams = append(c.streams, s)
 	}
-	return nil
+	return i
 }
 
 // serves reports whether an allocation by o for s goes to the scope's pool.
@@ -219,7 +229,9 @@ func (c *Scope) end() {
 	c.pool.scope = nil
 	a.scopes = slices.DeleteFunc(a.scopes, func(x *Scope) bool { return x == c })
 	if c.capture {
-		a.captures--
+		if a.captures--; a.captures == 0 {
+			a.joined()
+		}
 	}
 }
 

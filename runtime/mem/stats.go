@@ -8,16 +8,6 @@ type Gauge struct {
 	Freed     int64 // the sum of what it went down by
 }
 
-func (g *Gauge) add(n int64) {
-	g.Now += n
-	g.Peak = max(g.Peak, g.Now)
-	if n > 0 {
-		g.Allocated += n
-	} else {
-		g.Freed -= n
-	}
-}
-
 // Counts are the numbers that PyTorch gives for small blocks, large blocks and all.
 // Active blocks are those handed out, and those that were freed and wait for a
 // second stream (RecordStream).
@@ -45,40 +35,6 @@ type Stats struct {
 	Retries       int64 // times that cached memory was given back to make room
 	OutOfMemory   int64 // allocations refused for want of memory
 	Waits         int64 // times that all freed blocks with work on second streams were waited for
-}
-
-// allocated counts a block that is handed out.
-func (c *Counts) allocated(block, requested int64) {
-	c.AllocatedBytes.add(block)
-	c.AllocatedBlocks.add(1)
-	c.ActiveBytes.add(block)
-	c.ActiveBlocks.add(1)
-	c.RequestedBytes.add(requested)
-}
-
-// freed counts a block that its owner gave back.
-func (c *Counts) freed(block int64) {
-	c.AllocatedBytes.add(-block)
-	c.AllocatedBlocks.add(-1)
-}
-
-// passive counts a freed block that nothing uses any more.
-func (c *Counts) passive(block, requested int64) {
-	c.ActiveBytes.add(-block)
-	c.ActiveBlocks.add(-1)
-	c.RequestedBytes.add(-requested)
-}
-
-// reserved counts a segment taken (1) or given back (-1).
-func (c *Counts) reserved(n, bytes int64) {
-	c.Segments.add(n)
-	c.ReservedBytes.add(bytes)
-}
-
-// splits counts free blocks of split segments.
-func (c *Counts) splits(n, bytes int64) {
-	c.SplitBlocks.add(n)
-	c.SplitBytes.add(bytes)
 }
 
 // family is a gauge with its name in torch.cuda.memory_stats.
@@ -125,40 +81,140 @@ func (s *Stats) Map() map[string]int64 {
 	return m
 }
 
-func (s *Stats) resetPeaks() {
-	for _, c := range []*Counts{&s.Counts, &s.Small, &s.Large} {
-		for _, f := range c.families() {
-			f.gauge.Peak = f.gauge.Now
+// change is what one operation changes, of small or of large blocks.
+type change struct {
+	allocatedBytes, allocatedBlocks int64
+	activeBytes, activeBlocks       int64
+	requested                       int64
+	splitBytes, splitBlocks         int64
+	reserved, segments              int64
+}
+
+// handedOut counts a block that becomes live.
+func (c *change) handedOut(n *node) {
+	c.allocatedBytes += n.bytes
+	c.allocatedBlocks++
+	c.activeBytes += n.bytes
+	c.activeBlocks++
+	c.requested += n.requested
+}
+
+// freed counts a live block that its owner gives back.
+func (c *change) freed(n *node) {
+	c.allocatedBytes -= n.bytes
+	c.allocatedBlocks--
+}
+
+// passive counts a block that is not live, and that nothing uses any more.
+func (c *change) passive(n *node) {
+	c.activeBytes -= n.bytes
+	c.activeBlocks--
+	c.requested -= n.requested
+}
+
+// listed counts a free block that comes on a list (1) or leaves it (-1).
+func (c *change) listed(n *node, by int64) {
+	if n.prev != nil || n.next != nil {
+		c.splitBytes += by * n.bytes
+		c.splitBlocks += by
+	}
+}
+
+// tally is a Gauge as it is counted. Freed is up - now.
+type tally struct{ now, peak, up int64 }
+
+func (g *tally) add(n int64) {
+	if n > 0 {
+		g.up += n
+		if g.now += n; g.now > g.peak {
+			g.peak = g.now
 		}
+	} else {
+		g.now += n
 	}
 }
 
-// of returns the numbers of small or of large blocks.
-func (s *Stats) of(small bool) *Counts {
+func (g *tally) gauge() Gauge { return Gauge{g.now, g.peak, g.up, g.up - g.now} }
+
+// tallies are Counts as they are counted.
+type tallies struct {
+	allocatedBytes, allocatedBlocks tally
+	activeBytes, activeBlocks       tally
+	requested                       tally
+	splitBytes, splitBlocks         tally
+	reserved, segments              tally
+}
+
+func (t *tallies) apply(c *change) {
+	t.allocatedBytes.add(c.allocatedBytes)
+	t.allocatedBlocks.add(c.allocatedBlocks)
+	t.activeBytes.add(c.activeBytes)
+	t.activeBlocks.add(c.activeBlocks)
+	t.requested.add(c.requested)
+	t.splitBytes.add(c.splitBytes)
+	t.splitBlocks.add(c.splitBlocks)
+	if c.segments != 0 {
+		t.reserved.add(c.reserved)
+		t.segments.add(c.segments)
+	}
+}
+
+func (t *tallies) counts() Counts {
+	return Counts{
+		AllocatedBytes: t.allocatedBytes.gauge(), AllocatedBlocks: t.allocatedBlocks.gauge(),
+		ActiveBytes: t.activeBytes.gauge(), ActiveBlocks: t.activeBlocks.gauge(), RequestedBytes: t.requested.gauge(),
+		ReservedBytes: t.reserved.gauge(), Segments: t.segments.gauge(),
+		SplitBytes: t.splitBytes.gauge(), SplitBlocks: t.splitBlocks.gauge(),
+	}
+}
+
+func (t *tallies) resetPeaks() {
+	for _, g := range []*tally{
+		&t.allocatedBytes, &t.allocatedBlocks, &t.activeBytes, &t.activeBlocks, &t.requested, &t.reserved, &t.segments, &t.splitBytes, &t.splitBlocks,
+	} {
+		g.peak = g.now
+	}
+}
+
+// counters are Stats as they are counted.
+type counters struct {
+	all   tallies
+	parts [2]tallies // of large and of small blocks
+
+	retries, outOfMemory, waits int64
+}
+
+func (c *counters) stats() Stats {
+	s := Stats{Counts: c.all.counts(), Large: c.parts[0].counts(), Small: c.parts[1].counts(), Retries: c.retries, OutOfMemory: c.outOfMemory, Waits: c.waits}
+	s.Allocs, s.Frees = s.AllocatedBlocks.Allocated, s.AllocatedBlocks.Freed
+	s.SegmentAllocs, s.SegmentFrees = s.Segments.Allocated, s.Segments.Freed
+	return s
+}
+
+func (c *counters) resetPeaks() {
+	c.all.resetPeaks()
+	c.parts[0].resetPeaks()
+	c.parts[1].resetPeaks()
+}
+
+func (c *counters) apply(small bool, d *change) {
+	c.all.apply(d)
 	if small {
-		return &s.Small
+		c.parts[1].apply(d)
+	} else {
+		c.parts[0].apply(d)
 	}
-	return &s.Large
 }
 
-// count applies f to the pool's numbers and the allocator's, of small or large
-// blocks and of all.
-func (p *Pool) count(small bool, f func(*Counts)) {
-	f(&p.stats.Counts)
-	f(p.stats.of(small))
-	f(&p.alloc.stats.Counts)
-	f(p.alloc.stats.of(small))
-}
-
-// total applies f to the pool's statistics and the allocator's.
-func (p *Pool) total(f func(*Stats)) {
-	f(&p.stats)
-	f(&p.alloc.stats)
+// count applies a change to the pool's numbers and the allocator's.
+func (p *Pool) count(small bool, d *change) {
+	p.counters.apply(small, d)
+	p.alloc.counters.apply(small, d)
 }
 
 // Stats returns the pool's numbers. They stay readable after Close.
 func (p *Pool) Stats() Stats {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
-	return p.stats
+	return p.counters.stats()
 }

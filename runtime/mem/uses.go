@@ -66,8 +66,8 @@ func idle(err error) bool {
 	return errors.Is(err, device.ErrClosed) || errors.Is(err, device.ErrDeviceLost)
 }
 
-// retire makes n, which its owner freed, wait for its uses; without any it is free.
-// After an error n is as it was.
+// retire makes n, which its owner freed, wait for its uses. Without any it has
+// no events. After an error n is as it was.
 func (a *Allocator) retire(n *node) error {
 	first := len(a.waiting)
 	for _, u := range n.uses {
@@ -92,9 +92,7 @@ func (a *Allocator) retire(n *node) error {
 		}
 	}
 	n.uses = n.uses[:0]
-	if n.events = len(a.waiting) - first; n.events == 0 {
-		n.seg.shelf.pool.shelve(n)
-	}
+	n.events = len(a.waiting) - first
 	return nil
 }
 
@@ -139,10 +137,23 @@ func (a *Allocator) drain() error {
 	if err := a.resume(); err != nil {
 		return err
 	}
-	a.stats.Waits++
+	a.counters.waits++
 	return a.pass(func(w waiting) (bool, error) {
 		err := w.event.Synchronize()
 		return err == nil, err
+	})
+}
+
+// joined frees the deferred blocks that only captured work used: the last capture
+// has ended. It calls no device.
+func (a *Allocator) joined() {
+	a.deferred = slices.DeleteFunc(a.deferred, func(n *node) bool {
+		if slices.ContainsFunc(n.uses, func(u use) bool { return !u.captured }) {
+			return false
+		}
+		n.uses, n.freedIn = n.uses[:0], nil
+		n.seg.shelf.pool.unused(n)
+		return true
 	})
 }
 
@@ -154,6 +165,10 @@ func (a *Allocator) resume() (err error) {
 		if err == nil {
 			e := a.retire(n)
 			if e == nil {
+				n.freedIn = nil
+				if n.events == 0 {
+					n.seg.shelf.pool.unused(n)
+				}
 				continue
 			}
 			if !errors.Is(e, device.ErrCapturing) {
@@ -183,7 +198,7 @@ func (a *Allocator) pass(done func(waiting) (bool, error)) (err error) {
 		}
 		a.events = append(a.events, w.event)
 		if w.n.events--; w.n.events == 0 {
-			w.n.seg.shelf.pool.shelve(w.n)
+			w.n.seg.shelf.pool.unused(w.n)
 		}
 	}
 	clear(a.waiting[len(kept):])
