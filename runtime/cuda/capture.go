@@ -26,11 +26,18 @@ type capture struct {
 // operation is one recorded operation: a node of device.Graph.
 type operation struct {
 	kind  device.NodeKind
-	name  string          // of a kernel
-	bound *bound          // the program; nil: a call of the stream
-	step  *boundStep      // of the program; nil: an op of it recorded the operation
-	call  *device.OpCall  // of the op that recorded the operation
-	args  []device.Buffer // dst and src of a copy, dst of a fill, arguments of an op's kernel
+	name  string           // of a kernel
+	bound *bound           // the program; nil: a call of the stream
+	step  *boundStep       // of the program; nil: an op of it recorded the operation
+	call  *device.OpCall   // of the op that recorded the operation
+	args  []device.Buffer  // dst and src of a copy, dst of a fill, arguments of an op's kernel; of a step, once it was rebound
+	node  driver.GraphNode // that Rebind changes; 0: it cannot be changed
+}
+
+// changeable reports whether Rebind may change what the operation does: not if an op made
+// it, which may keep addresses elsewhere, or if it holds addresses that are not known.
+func (o *operation) changeable() bool {
+	return o.call == nil && (o.step != nil || o.kind == device.NodeCopy || o.kind == device.NodeFill)
 }
 
 // reach is what a graph reaches, each once.
@@ -105,7 +112,7 @@ func (r *reach) alive() error {
 	return nil
 }
 
-// record notes an operation that became n nodes of a type.
+// record notes an operation that became n nodes of a type. The context is current.
 func (s *Stream) record(c *capture, o operation, t driver.NodeType, n int) error {
 	o.call = c.op.call
 	if o.bound == nil {
@@ -117,7 +124,12 @@ func (s *Stream) record(c *capture, o operation, t driver.NodeType, n int) error
 	for i := range o.args {
 		c.reach.memory(segment(o.args[i]))
 	}
-	return nil
+	if n != 1 || !o.changeable() {
+		return nil
+	}
+	node, err := s.dev.drv.StreamCaptureNode(s.handle)
+	c.ops[len(c.ops)-1].node = node
+	return err
 }
 
 func (c *capture) reachHost(h *hostMemory) {
@@ -251,13 +263,13 @@ func (s *Stream) joinIdle() {
 		return
 	}
 	if err := s.dev.enter(); err != nil {
-		s.spoil(err)
+		s.spoil(s.dev.check(err))
 		return
 	}
 	defer s.dev.leave()
 	for _, o := range c.streams[1:] {
 		if err := o.follow(s); err != nil {
-			s.spoil(err)
+			s.spoil(s.dev.check(err))
 			return
 		}
 	}

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 
@@ -158,15 +159,19 @@ type Graph struct {
 	dev    *Device
 	rec    *recording
 	exec   driver.GraphExec // 0: nothing was recorded
+	ops    []operation      // of the recording, with the addresses of the last Rebind
 	reach  *reach
 	closed bool
+
+	rebound bool
+	spoiled error // a Rebind failed, and some of its changes could not be undone
 }
 
 // instantiate makes a graph, which takes over a use of the recording, and uploads it by a
 // stream; nil: the device's own. An error leaves the use.
 func (r *recording) instantiate(s *Stream) (*Graph, error) {
 	d := r.dev
-	g := &Graph{dev: d, rec: r, reach: &r.reach}
+	g := &Graph{dev: d, rec: r, ops: r.ops, reach: &r.reach}
 	if !r.empty {
 		if err := d.check(g.makeExec(s)); err != nil {
 			return nil, err
@@ -205,7 +210,7 @@ func (g *Graph) makeExec(s *Stream) error {
 func (g *Graph) Nodes() int { return g.rec.Nodes() }
 
 // Describe returns the recorded operations.
-func (g *Graph) Describe() []device.Node { return g.rec.Describe() }
+func (g *Graph) Describe() []device.Node { return describeNodes(g.ops, g.rec.notes) }
 
 // LaunchGraph replays a graph. While capturing, it becomes part of the graph
 // that is recorded.
@@ -221,6 +226,9 @@ func (s *Stream) LaunchGraph(g device.Graph) error {
 	case x.closed:
 		return refuse(what, device.ErrClosed)
 	}
+	if x.spoiled != nil {
+		return refuse(what, x.spoiled)
+	}
 	if err := x.reach.alive(); err != nil {
 		return refuse(what, err)
 	}
@@ -234,6 +242,9 @@ func (s *Stream) LaunchGraph(g device.Graph) error {
 	c := s.recording()
 	if c == nil {
 		return s.dev.wrap(what, s.dev.drv.GraphLaunch(x.exec, s.handle))
+	}
+	if x.rebound {
+		return fmt.Errorf("cuda: %s: %w: the graph was rebound; capture its work anew, or rebind the graph that it would be part of", what, device.ErrNotCapturable)
 	}
 	if err := s.dev.drv.StreamAddGraph(s.handle, x.rec.raw); err != nil {
 		return s.issued(what, err)

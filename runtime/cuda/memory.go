@@ -80,8 +80,11 @@ func (d *Device) take(bytes int64) (driver.Ptr, error) {
 		return 0, err
 	}
 	p, err := d.drv.MemAlloc(bytes)
-	if modeErr := d.unrelax(mode); modeErr != nil && err == nil {
-		return 0, errors.Join(modeErr, d.drv.MemFree(p))
+	if modeErr := d.unrelax(mode); modeErr != nil {
+		if err == nil { // given back when the captures have ended
+			err = d.release("alloc", &memory{dev: d, ptr: p, size: bytes, owned: true})
+		}
+		return 0, errors.Join(modeErr, err)
 	}
 	return p, err
 }
@@ -173,6 +176,17 @@ func (d *Device) memory(b device.Buffer) (driver.Ptr, *memory, error) {
 		return 0, nil, device.ErrFreed
 	}
 	return m.ptr + driver.Ptr(b.Offset), m, nil
+}
+
+// touchable returns the address of memory that work may touch.
+func (d *Device) touchable(b device.Buffer) (driver.Ptr, error) {
+	p, m, err := d.memory(b)
+	if err == nil && m != nil {
+		if mapped := m.mapped.Load(); b.Offset+b.Size > mapped {
+			err = fmt.Errorf("bytes %d to %d of a state of which %d are mapped", b.Offset, b.Offset+b.Size, mapped)
+		}
+	}
+	return p, err
 }
 
 // Pointer returns the address of a buffer, for ops that run on the device. It is

@@ -355,5 +355,5 @@ func (s *Stream) LaunchKernel(c *KernelCall) error {
 	if on.reach.first(m) {
 		on.reach.modules = append(on.reach.modules, m)
 	}
-	return s.record(on, operation{kind: device.NodeKernel, name: c.f.name, args: slices.Clone(c.args)}, driver.NodeKernel, 1)
+	return s.issued(what, s.record(on, operation{kind: device.NodeKernel, name: c.f.name, args: slices.Clone(c.args)}, driver.NodeKernel, 1))
 }

@@ -1,13 +1,24 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
+	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/device"
 )
 
-// Rebind implements [device.Graph].
+// change is what Rebind does to one operation.
+type change struct {
+	i        int
+	old, new []device.Buffer
+}
+
+// Rebind implements [device.Graph] by setting the parameters of the executable graph's
+// nodes; the recording stays as it is. If the driver refuses a node, those that were
+// changed before get their addresses back. A fill with a pattern of more than one
+// element, which is several nodes of two dimensions, the driver does not change.
 func (g *Graph) Rebind(moves []device.Move) error {
 	const what = "rebind"
 	if err := g.dev.usable(what); err != nil {
@@ -16,19 +27,27 @@ func (g *Graph) Rebind(moves []device.Move) error {
 	if g.closed {
 		return refuse(what, device.ErrClosed)
 	}
+	if g.spoiled != nil {
+		return refuse(what, g.spoiled)
+	}
 	if err := g.dev.checkMoves(moves); err != nil {
 		return refuse(what, err)
 	}
-	for i := range g.rec.ops {
-		o := &g.rec.ops[i]
-		for _, b := range slices.Concat(o.buffers(), o.given()) {
-			if _, moved, err := device.Relocate(b, moves); moved || err != nil {
-				var n device.Node
-				o.describe(&n)
-				n.Recorded = g.rec.notes[i]
-				return refuse(what, device.NotRebindable(i, n, "the device cannot change its nodes", err))
-			}
+	var changes []change
+	for i := range g.ops {
+		c, err := g.planned(i, moves)
+		if err != nil {
+			return refuse(what, err)
 		}
+		if c != nil {
+			changes = append(changes, *c)
+		}
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	if err := g.apply(changes); err != nil {
+		return g.dev.wrap(what, err)
 	}
 	return nil
 }
@@ -42,9 +61,174 @@ func (d *Device) checkMoves(moves []device.Move) error {
 		if from := segment(m.From); from == nil || from.dev != d {
 			return fmt.Errorf("move %d: %w", i, device.ErrForeignBuffer)
 		}
-		if _, _, err := d.memory(m.To); err != nil {
+		if _, err := d.touchable(m.To); err != nil {
 			return fmt.Errorf("move %d: %w", i, err)
 		}
 	}
 	return nil
+}
+
+// refuse is the error of an operation.
+func (g *Graph) refuse(i int, reason string, cause error) error {
+	var n device.Node
+	g.ops[i].describe(&n)
+	n.Recorded = g.rec.notes[i]
+	return device.NotRebindable(i, n, reason, cause)
+}
+
+// planned returns what the moves change of an operation, nil if nothing.
+func (g *Graph) planned(i int, moves []device.Move) (*change, error) {
+	o := &g.ops[i]
+	c := &change{i: i, old: o.buffers()}
+	c.new = slices.Clone(c.old)
+	moved := false
+	for j, b := range c.old {
+		to, ok, err := device.Relocate(b, moves)
+		if err != nil {
+			return nil, g.refuse(i, "only a part of its memory moves", err)
+		}
+		c.new[j] = to
+		moved = moved || ok
+	}
+	for _, b := range o.given() {
+		if _, ok, err := device.Relocate(b, moves); ok || err != nil {
+			return nil, g.refuse(i, "an op was given the address and may keep it", nil)
+		}
+	}
+	switch {
+	case !moved:
+		return nil, nil
+	case g.rec.notes[i].Child:
+		return nil, g.refuse(i, "the node is part of a graph that was launched while capturing", nil)
+	case !o.changeable():
+		return nil, g.refuse(i, "an op was given the address and may keep it", nil)
+	case o.node == 0:
+		return nil, g.refuse(i, "the operation is several nodes of the driver, or the driver did not tell its node", nil)
+	}
+	if err := g.fits(o, c.new); err != nil {
+		return nil, g.refuse(i, "the memory cannot take its place", err)
+	}
+	return c, nil
+}
+
+// fits checks that memory can take the place of what an operation was bound to.
+func (g *Graph) fits(o *operation, args []device.Buffer) error {
+	at := make([]driver.Ptr, len(args))
+	for j, b := range args {
+		var err error
+		if at[j], err = g.dev.touchable(b); err != nil {
+			return err
+		}
+		align := int64(1)
+		switch {
+		case b.Size == 0:
+		case o.step != nil && o.kind == device.NodeFill:
+			align = int64(o.step.width)
+			fallthrough
+		case o.step != nil:
+			align = max(align, o.bound.exec.program.Buffers[o.step.of.Args[j]].Alignment())
+		}
+		if err := g.dev.aligned(b, align); err != nil {
+			return err
+		}
+	}
+	if o.kind == device.NodeCopy && overlap(at[0], at[1], min(args[0].Size, args[1].Size)) {
+		return device.ErrOverlap
+	}
+	return nil
+}
+
+// apply changes the nodes, all of them or none.
+func (g *Graph) apply(changes []change) error {
+	d := g.dev
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	mode, err := d.relax() // the thread may capture
+	if err != nil {
+		return err
+	}
+	err = g.applyAll(changes)
+	return errors.Join(err, d.unrelax(mode))
+}
+
+func (g *Graph) applyAll(changes []change) error {
+	for k, c := range changes {
+		err := g.set(&g.ops[c.i], c.new)
+		if err == nil {
+			continue
+		}
+		err = g.refuse(c.i, "the driver refuses the change", g.dev.check(err))
+		for _, c := range changes[:k+1] { // the one that failed may have changed
+			if undo := g.set(&g.ops[c.i], c.old); undo != nil {
+				g.spoiled = fmt.Errorf("node %d has the address of a Rebind that failed: capture again: %w", c.i, g.dev.check(undo))
+				return errors.Join(err, g.spoiled)
+			}
+		}
+		return err
+	}
+	g.ops = slices.Clone(g.ops)
+	for _, c := range changes {
+		g.ops[c.i].args = c.new
+	}
+	g.rebound = true
+	g.reach = g.reached()
+	return nil
+}
+
+// reached returns what the graph reaches after its operations changed: of the recording's
+// memory, what operations were given and no longer are is left out.
+func (g *Graph) reached() *reach {
+	before, after := &reach{}, &reach{}
+	before.operations(g.rec.ops)
+	after.operations(g.ops)
+	for _, m := range g.rec.reach.mems {
+		if _, ok := before.seen[m]; !ok {
+			after.memory(m)
+		}
+	}
+	after.add(&reach{hosts: g.rec.reach.hosts, execs: g.rec.reach.execs, modules: g.rec.reach.modules})
+	after.seen = nil
+	return after
+}
+
+// operations adds the memory that operations were given.
+func (r *reach) operations(ops []operation) {
+	for i := range ops {
+		for _, b := range slices.Concat(ops[i].buffers(), ops[i].given()) {
+			r.memory(segment(b))
+		}
+	}
+}
+
+// set sets the addresses of an operation's node. The context is current.
+func (g *Graph) set(o *operation, args []device.Buffer) error {
+	d := g.dev
+	at := make([]driver.Ptr, len(args))
+	for j, b := range args {
+		if m := segment(b); m != nil {
+			at[j] = m.ptr + driver.Ptr(b.Offset)
+		}
+	}
+	switch o.kind {
+	case device.NodeCopy:
+		return d.drv.GraphExecMemcpyNodeSetAddresses(g.exec, o.node, d.ctx, at[0], at[1])
+	case device.NodeFill:
+		return d.drv.GraphExecMemsetNodeSetAddress(g.exec, o.node, d.ctx, at[0])
+	default:
+		k := o.step.kernel.clone()
+		for j := range at {
+			k.values[j] = uint64(at[j])
+		}
+		return d.drv.GraphExecKernelNodeSetParams(g.exec, o.node, k.function, &k.config, &k.params[0])
+	}
+}
+
+// clone returns the launch with arguments of its own.
+func (p *prepared) clone() *prepared {
+	c := &prepared{function: p.function, config: p.config}
+	c.arguments(len(p.values))
+	copy(c.values, p.values)
+	return c
 }

@@ -182,12 +182,7 @@ func (s *Stream) buffer(what string, b device.Buffer) (driver.Ptr, error) {
 	if err := s.usable(what); err != nil {
 		return 0, err
 	}
-	p, m, err := s.dev.memory(b)
-	if err == nil && m != nil {
-		if mapped := m.mapped.Load(); b.Offset+b.Size > mapped {
-			err = fmt.Errorf("bytes %d to %d of a state of which %d are mapped", b.Offset, b.Offset+b.Size, mapped)
-		}
-	}
+	p, err := s.dev.touchable(b)
 	if err != nil {
 		return 0, refuse(what, err)
 	}
@@ -258,7 +253,7 @@ func (s *Stream) hostCopy(what string, p driver.Ptr, b device.Buffer, host []byt
 			args[0], args[1] = args[1], args[0]
 		}
 		c.reachHost(pinned)
-		return s.record(c, operation{kind: device.NodeCopy, args: args}, driver.NodeMemcpy, 1)
+		return s.issued(what, s.record(c, operation{kind: device.NodeCopy, args: args}, driver.NodeMemcpy, 1))
 	}
 	return nil
 }
@@ -290,7 +285,7 @@ func (s *Stream) Copy(dst, src device.Buffer) error {
 		return s.issued(what, err)
 	}
 	if c := s.recording(); c != nil {
-		return s.record(c, operation{kind: device.NodeCopy, args: []device.Buffer{dst, src}}, driver.NodeMemcpy, 1)
+		return s.issued(what, s.record(c, operation{kind: device.NodeCopy, args: []device.Buffer{dst, src}}, driver.NodeMemcpy, 1))
 	}
 	return nil
 }
@@ -315,7 +310,7 @@ func (s *Stream) Fill(dst device.Buffer, value byte) error {
 		return s.issued(what, err)
 	}
 	if c := s.recording(); c != nil {
-		return s.record(c, operation{kind: device.NodeFill, args: []device.Buffer{dst}}, driver.NodeMemset, 1)
+		return s.issued(what, s.record(c, operation{kind: device.NodeFill, args: []device.Buffer{dst}}, driver.NodeMemset, 1))
 	}
 	return nil
 }

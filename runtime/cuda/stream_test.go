@@ -222,9 +222,9 @@ func TestWrap(t *testing.T) {
 		}
 		must(t, m.Free())
 		must(t, owner.Free())
-		for _, h := range []uintptr{0, 1, 2} {
-			if _, err := b.dev.WrapStream(h); err == nil {
-				t.Errorf("the default stream %d was wrapped", h)
+		for h, name := range []string{`"default stream"`, `"legacy default stream"`, `"per-thread default stream"`} {
+			if _, err := b.dev.WrapStream(uintptr(h)); !errors.Is(err, device.ErrDefaultStream) || !strings.Contains(err.Error(), name) {
+				t.Errorf("wrapping the %s: %v, want an error that names it", name, err)
 			}
 		}
 		if _, err := b.dev.WrapMemory(0, 8); err == nil {

@@ -2,6 +2,7 @@ package fake
 
 import (
 	"slices"
+	"unsafe"
 
 	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/internal/thread"
@@ -20,6 +21,7 @@ type recording struct {
 type graph struct {
 	nodes []op
 	deps  [][]int // by node, those that it waits for
+	chain bool    // of a clone: each node but the first waits for the one before
 }
 
 // StreamBeginCapture starts a capture of the calling thread.
@@ -112,7 +114,108 @@ func (f *Driver) StreamAddGraph(id driver.Stream, g driver.Graph) error {
 }
 
 // clone copies what an executable graph may change.
-func (g *graph) clone() *graph { return &graph{slices.Clone(g.nodes), g.deps} }
+func (g *graph) clone() *graph {
+	chain := true
+	for i, d := range g.deps {
+		chain = chain && (i == 0 || len(d) == 1 && d[0] == i-1)
+	}
+	return &graph{slices.Clone(g.nodes), g.deps, chain}
+}
+
+// StreamCaptureNode returns the node that the stream recorded last.
+func (f *Driver) StreamCaptureNode(id driver.Stream) (driver.GraphNode, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuStreamGetCaptureInfo"
+	if err := f.begin(call, needContext); err != nil {
+		return 0, err
+	}
+	s := f.byID[id]
+	switch {
+	case s == nil || s.capture == nil:
+		f.wrong("%s on no stream that captures", call)
+		return 0, fail(call, driver.InvalidValue)
+	case s.capture.invalid:
+		return 0, fail(call, driver.CaptureInvalidated)
+	case len(s.tail) != 1:
+		return 0, nil
+	}
+	return s.capture.nodes[s.tail[0]].handle, nil
+}
+
+// execNode returns a node of an executable graph, to be changed. A launch that has not executed keeps what
+// it was.
+func (f *Driver) execNode(call string, x driver.GraphExec, n driver.GraphNode, kind opKind) (*op, error) {
+	if err := f.begin(call, needContext); err != nil {
+		return nil, err
+	}
+	g := f.execs[x]
+	if g == nil {
+		f.wrong("%s of no graph", call)
+		return nil, fail(call, driver.InvalidHandle)
+	}
+	i := slices.IndexFunc(g.nodes, func(o op) bool { return o.handle == n })
+	if n == 0 || i < 0 || g.nodes[i].kind != kind {
+		f.wrong("%s of no such node", call)
+		return nil, fail(call, driver.InvalidValue)
+	}
+	g = g.clone()
+	f.execs[x] = g
+	return &g.nodes[i], nil
+}
+
+// GraphExecKernelNodeSetParams changes a kernel's arguments.
+func (f *Driver) GraphExecKernelNodeSetParams(x driver.GraphExec, n driver.GraphNode, fn driver.Function, c *driver.LaunchConfig, params *unsafe.Pointer) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuGraphExecKernelNodeSetParams"
+	o, err := f.execNode(call, x, n, opKernel)
+	if err != nil {
+		return err
+	}
+	k, err := f.function(call, fn)
+	if err != nil {
+		return err
+	}
+	o.fn, o.args = k, arguments(k.sizes, params)
+	o.config.Grid, o.config.Block, o.config.Shared = c.Grid, c.Block, c.Shared
+	return nil
+}
+
+// GraphExecMemcpyNodeSetAddresses changes the device addresses of a copy.
+func (f *Driver) GraphExecMemcpyNodeSetAddresses(x driver.GraphExec, n driver.GraphNode, ctx driver.Context, dst, src driver.Ptr) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuGraphExecMemcpyNodeSetParams"
+	o, err := f.execNode(call, x, n, opCopy)
+	if err != nil {
+		return err
+	}
+	if dst != 0 {
+		o.dst = dst
+	}
+	if src != 0 {
+		o.src = src
+	}
+	return nil
+}
+
+// GraphExecMemsetNodeSetAddress changes the address of a fill, of one dimension.
+func (f *Driver) GraphExecMemsetNodeSetAddress(x driver.GraphExec, n driver.GraphNode, ctx driver.Context, dst driver.Ptr) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuGraphExecMemsetNodeSetParams"
+	o, err := f.execNode(call, x, n, opFill)
+	if err != nil {
+		return err
+	}
+	if o.pitch != int64(o.width) {
+		f.wrong("%s of a fill of two dimensions", call)
+		return fail(call, driver.InvalidValue)
+	}
+	o.dst = dst
+	return nil
+}
 
 // GraphNodeTypes lists the nodes in the order of capture.
 func (f *Driver) GraphNodeTypes(g driver.Graph) ([]driver.NodeType, error) {

@@ -70,6 +70,7 @@ const (
 type op struct {
 	kind    opKind
 	node    driver.NodeType
+	handle  driver.GraphNode // of a node
 	dst     driver.Ptr
 	src     driver.Ptr
 	host    unsafe.Pointer // the other side of a copy; nil: device memory
@@ -223,6 +224,15 @@ func (f *Driver) execute(o *op, chain *ptx.Chain) {
 
 // executeGraph executes a graph's nodes in any order that their dependencies allow.
 func (f *Driver) executeGraph(g *graph, chain *ptx.Chain) {
+	if g.chain {
+		for i := range g.nodes {
+			if f.sticky != 0 {
+				return
+			}
+			f.execute(&g.nodes[i], chain)
+		}
+		return
+	}
 	done := make([]bool, len(g.nodes))
 	var ready []int
 	for range g.nodes {
@@ -304,6 +314,7 @@ func (f *Driver) enqueue(call string, id driver.Stream, o op) error {
 		return fail(call, driver.CaptureInvalidated)
 	}
 	c := s.capture
+	o.handle = driver.GraphNode(f.handle())
 	c.nodes, c.deps = append(c.nodes, o), append(c.deps, s.tail)
 	s.tail, s.joined = []int{len(c.nodes) - 1}, false
 	return nil

@@ -55,6 +55,7 @@ func Run(t *testing.T, s Suite) {
 		{"Capture", captureTests},
 		{"Fork", forkTests},
 		{"Template", templateTests},
+		{"Rebind", rebindTests},
 		{"Graph", graphTests},
 		{"Program", programTests},
 		{"Extern", externTests},

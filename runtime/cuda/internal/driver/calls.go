@@ -311,6 +311,33 @@ func (d *library) StreamAddGraph(s Stream, g Graph) error {
 	return fail("cuStreamUpdateCaptureDependencies", r)
 }
 
+// StreamCaptureNode returns the node that the stream recorded last, which is what it
+// depends on now (cuStreamGetCaptureInfo). Dependencies that are not plain ones this call
+// does not tell.
+func (d *library) StreamCaptureNode(s Stream) (GraphNode, error) {
+	const active = 1
+	var (
+		status int32
+		id     uint64
+		graph  Graph
+		deps   *[1]GraphNode // owned by the driver, valid until the stream's next call
+		count  uint64
+	)
+	r := dl.Call(d.captureInfo, uintptr(s), uintptr(unsafe.Pointer(&status)), uintptr(unsafe.Pointer(&id)),
+		uintptr(unsafe.Pointer(&graph)), uintptr(unsafe.Pointer(&deps)), uintptr(unsafe.Pointer(&count)))
+	switch {
+	case Result(int32(r)) == LossyQuery:
+		return 0, nil
+	case r != 0:
+		return 0, fail("cuStreamGetCaptureInfo", r)
+	case status != active:
+		return 0, fail("cuStreamGetCaptureInfo", uintptr(CaptureInvalidated))
+	case count != 1:
+		return 0, nil
+	}
+	return deps[0], nil
+}
+
 // ThreadExchangeStreamCaptureMode sets the calling thread's mode and returns the one
 // before (cuThreadExchangeStreamCaptureMode).
 func (d *library) ThreadExchangeStreamCaptureMode(m CaptureMode) (CaptureMode, error) {
@@ -491,6 +518,79 @@ func (d *library) GraphLaunch(x GraphExec, s Stream) error {
 func (d *library) GraphExecDestroy(x GraphExec) error {
 	r := dl.Call(d.graphExecDestroy, uintptr(x))
 	return fail("cuGraphExecDestroy", r)
+}
+
+// kernelNodeParams is CUDA_KERNEL_NODE_PARAMS_v2.
+type kernelNodeParams struct {
+	function    Function
+	grid, block [3]uint32
+	shared      uint32
+	params      *unsafe.Pointer
+	extra       uintptr
+	kernel, ctx uintptr
+}
+
+// memcpyParams is CUDA_MEMCPY3D.
+type memcpyParams struct {
+	srcX, srcY, srcZ, srcLOD                 uintptr
+	srcType                                  int32
+	_                                        int32
+	srcHost                                  uintptr
+	srcDevice                                Ptr
+	srcArray, reserved0, srcPitch, srcHeight uintptr
+	dstX, dstY, dstZ, dstLOD                 uintptr
+	dstType                                  int32
+	_                                        int32
+	dstHost                                  uintptr
+	dstDevice                                Ptr
+	dstArray, reserved1, dstPitch, dstHeight uintptr
+	width, height, depth                     uintptr
+}
+
+// memsetParams is CUDA_MEMSET_NODE_PARAMS.
+type memsetParams struct {
+	dst           Ptr
+	pitch         uintptr
+	value         uint32
+	element       uint32
+	width, height uintptr
+}
+
+// GraphExecKernelNodeSetParams changes a kernel's arguments
+// (cuGraphExecKernelNodeSetParams).
+func (d *library) GraphExecKernelNodeSetParams(x GraphExec, n GraphNode, f Function, c *LaunchConfig, params *unsafe.Pointer) error {
+	p := &kernelNodeParams{function: f, grid: c.Grid, block: c.Block, shared: c.Shared, params: params}
+	r := dl.Call(d.graphExecSetKernel, uintptr(x), uintptr(n), uintptr(unsafe.Pointer(p)))
+	return fail("cuGraphExecKernelNodeSetParams", r)
+}
+
+// GraphExecMemcpyNodeSetAddresses changes the device addresses of a copy
+// (cuGraphMemcpyNodeGetParams, cuGraphExecMemcpyNodeSetParams).
+func (d *library) GraphExecMemcpyNodeSetAddresses(x GraphExec, n GraphNode, ctx Context, dst, src Ptr) error {
+	var p memcpyParams
+	if r := dl.Call(d.graphGetMemcpy, uintptr(n), uintptr(unsafe.Pointer(&p))); r != 0 {
+		return fail("cuGraphMemcpyNodeGetParams", r)
+	}
+	if dst != 0 {
+		p.dstDevice = dst
+	}
+	if src != 0 {
+		p.srcDevice = src
+	}
+	r := dl.Call(d.graphExecSetMemcpy, uintptr(x), uintptr(n), uintptr(unsafe.Pointer(&p)), uintptr(ctx))
+	return fail("cuGraphExecMemcpyNodeSetParams", r)
+}
+
+// GraphExecMemsetNodeSetAddress changes the address of a fill
+// (cuGraphMemsetNodeGetParams, cuGraphExecMemsetNodeSetParams).
+func (d *library) GraphExecMemsetNodeSetAddress(x GraphExec, n GraphNode, ctx Context, dst Ptr) error {
+	var p memsetParams
+	if r := dl.Call(d.graphGetMemset, uintptr(n), uintptr(unsafe.Pointer(&p))); r != 0 {
+		return fail("cuGraphMemsetNodeGetParams", r)
+	}
+	p.dst = dst
+	r := dl.Call(d.graphExecSetMemset, uintptr(x), uintptr(n), uintptr(unsafe.Pointer(&p)), uintptr(ctx))
+	return fail("cuGraphExecMemsetNodeSetParams", r)
 }
 
 // GraphDestroy ends a graph (cuGraphDestroy).

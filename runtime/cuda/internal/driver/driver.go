@@ -16,6 +16,7 @@ type (
 	Function   uintptr
 	Graph      uintptr
 	GraphExec  uintptr
+	GraphNode  uintptr
 	Ptr        uint64 // device address
 	Allocation uint64 // physical memory, CUmemGenericAllocationHandle
 )
@@ -166,6 +167,9 @@ type Driver interface {
 	StreamEndCapture(Stream) (Graph, error)
 	// StreamAddGraph makes a graph a node of what the stream captures.
 	StreamAddGraph(Stream, Graph) error
+	// StreamCaptureNode returns the node that the stream recorded last; 0 where the driver
+	// cannot tell.
+	StreamCaptureNode(Stream) (GraphNode, error)
 	// ThreadExchangeStreamCaptureMode sets the calling thread's mode and returns
 	// the one before.
 	ThreadExchangeStreamCaptureMode(CaptureMode) (CaptureMode, error)
@@ -195,5 +199,13 @@ type Driver interface {
 	GraphUpload(GraphExec, Stream) error
 	GraphLaunch(GraphExec, Stream) error
 	GraphExecDestroy(GraphExec) error
+
+	// What the nodes of an executable graph do, changed for later launches. Nodes are those
+	// of the graph that it was made of. A kernel gets all its arguments. A copy or a fill gets addresses
+	// of device memory; 0 leaves a side of a copy as it is.
+	GraphExecKernelNodeSetParams(x GraphExec, n GraphNode, f Function, c *LaunchConfig, params *unsafe.Pointer) error
+	GraphExecMemcpyNodeSetAddresses(x GraphExec, n GraphNode, ctx Context, dst, src Ptr) error
+	GraphExecMemsetNodeSetAddress(x GraphExec, n GraphNode, ctx Context, dst Ptr) error
+
 	GraphDestroy(Graph) error
 }

@@ -73,15 +73,32 @@ func TestLayouts(t *testing.T) {
 	}
 	var c LaunchConfig
 	var a LaunchAttr
+	var k kernelNodeParams
+	var m memcpyParams
+	var s memsetParams
 	for name, got := range map[string][2]uintptr{
-		"CUlaunchConfig":               {unsafe.Sizeof(c), 56},
-		"CUlaunchConfig.blockDimX":     {unsafe.Offsetof(c.Block), 12},
-		"CUlaunchConfig.shared":        {unsafe.Offsetof(c.Shared), 24},
-		"CUlaunchConfig.hStream":       {unsafe.Offsetof(c.Stream), 32},
-		"CUlaunchConfig.attrs":         {unsafe.Offsetof(c.Attrs), 40},
-		"CUlaunchConfig.numAttrs":      {unsafe.Offsetof(c.NumAttrs), 48},
-		"CUlaunchAttribute":            {unsafe.Sizeof(a), 72},
-		"CUlaunchAttribute.value":      {unsafe.Offsetof(a.Value), 8},
+		"CUlaunchConfig":           {unsafe.Sizeof(c), 56},
+		"CUlaunchConfig.blockDimX": {unsafe.Offsetof(c.Block), 12},
+		"CUlaunchConfig.shared":    {unsafe.Offsetof(c.Shared), 24},
+		"CUlaunchConfig.hStream":   {unsafe.Offsetof(c.Stream), 32},
+		"CUlaunchConfig.attrs":     {unsafe.Offsetof(c.Attrs), 40},
+		"CUlaunchConfig.numAttrs":  {unsafe.Offsetof(c.NumAttrs), 48},
+		"CUlaunchAttribute":        {unsafe.Sizeof(a), 72},
+		"CUlaunchAttribute.value":  {unsafe.Offsetof(a.Value), 8},
+
+		"CUDA_KERNEL_NODE_PARAMS_v2":                {unsafe.Sizeof(k), 72},
+		"CUDA_KERNEL_NODE_PARAMS_v2.sharedMemBytes": {unsafe.Offsetof(k.shared), 32},
+		"CUDA_KERNEL_NODE_PARAMS_v2.kernelParams":   {unsafe.Offsetof(k.params), 40},
+		"CUDA_KERNEL_NODE_PARAMS_v2.ctx":            {unsafe.Offsetof(k.ctx), 64},
+		"CUDA_MEMCPY3D":                             {unsafe.Sizeof(m), 200},
+		"CUDA_MEMCPY3D.srcMemoryType":               {unsafe.Offsetof(m.srcType), 32},
+		"CUDA_MEMCPY3D.srcDevice":                   {unsafe.Offsetof(m.srcDevice), 48},
+		"CUDA_MEMCPY3D.dstXInBytes":                 {unsafe.Offsetof(m.dstX), 88},
+		"CUDA_MEMCPY3D.dstDevice":                   {unsafe.Offsetof(m.dstDevice), 136},
+		"CUDA_MEMCPY3D.WidthInBytes":                {unsafe.Offsetof(m.width), 176},
+		"CUDA_MEMSET_NODE_PARAMS":                   {unsafe.Sizeof(s), 40},
+		"CUDA_MEMSET_NODE_PARAMS.elementSize":       {unsafe.Offsetof(s.element), 20},
+
 		"CUmemAllocationProp":          {unsafe.Sizeof(allocationProp{}), 32},
 		"CUmemAllocationProp.win32":    {unsafe.Offsetof(allocationProp{}.win32), 16},
 		"CUmemAllocationProp.location": {unsafe.Offsetof(allocationProp{}.locationType), 8},

@@ -71,7 +71,8 @@ type library struct {
 	streamCreate, streamDestroy, streamSynchronize, streamWaitEvent, beginCapture, endCapture, captureInfo, updateCapture, exchangeMode,
 	eventCreate, eventDestroy, eventRecord, eventQuery, eventSynchronize, eventElapsed,
 	moduleLoad, moduleUnload, moduleGetFunction, funcGetAttribute, funcSetAttribute, launchKernel,
-	graphGetNodes, graphNodeGetType, graphAddChild, graphInstantiate, graphUpload, graphLaunch, graphExecDestroy, graphDestroy uintptr
+	graphGetNodes, graphNodeGetType, graphAddChild, graphInstantiate, graphUpload, graphLaunch, graphExecDestroy, graphDestroy,
+	graphExecSetKernel, graphGetMemcpy, graphExecSetMemcpy, graphGetMemset, graphExecSetMemset uintptr
 
 	funcParamInfo uintptr // 0 before 12.4
 }
@@ -111,6 +112,9 @@ func (d *library) resolve(getProcAddress uintptr) error {
 		{&d.graphGetNodes, "cuGraphGetNodes"}, {&d.graphNodeGetType, "cuGraphNodeGetType"}, {&d.graphAddChild, "cuGraphAddChildGraphNode"},
 		{&d.graphInstantiate, "cuGraphInstantiateWithFlags"}, {&d.graphUpload, "cuGraphUpload"}, {&d.graphLaunch, "cuGraphLaunch"},
 		{&d.graphExecDestroy, "cuGraphExecDestroy"}, {&d.graphDestroy, "cuGraphDestroy"},
+		{&d.graphExecSetKernel, "cuGraphExecKernelNodeSetParams"},
+		{&d.graphGetMemcpy, "cuGraphMemcpyNodeGetParams"}, {&d.graphExecSetMemcpy, "cuGraphExecMemcpyNodeSetParams"},
+		{&d.graphGetMemset, "cuGraphMemsetNodeGetParams"}, {&d.graphExecSetMemset, "cuGraphExecMemsetNodeSetParams"},
 	} {
 		p, r := get(f.name, MinVersion)
 		if r != Success || p == 0 {

@@ -22,6 +22,7 @@ const (
 	InvalidPTX          Result = 218
 	UnsupportedPTX      Result = 222
 	InvalidHandle       Result = 400
+	LossyQuery          Result = 402
 	NotFound            Result = 500
 	NotReady            Result = 600
 	IllegalAddress      Result = 700
