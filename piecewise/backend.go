@@ -58,6 +58,7 @@ type Backend struct {
 
 	execs          map[*program.Program]device.Executable
 	loadedPrograms []device.Executable // of execs
+	watch          device.FaultWatch   // of their flags
 	blocks         []mem.Block
 	weights        []device.Buffer
 	states         stateMemory
@@ -451,7 +452,9 @@ func (b *Backend) loadPrograms() error {
 		b.loadedPrograms = append(b.loadedPrograms, x)
 		b.faults[x] = faultSource{fn, u}
 	}
-	return nil
+	var err error
+	b.watch, err = b.opts.Device.WatchFaults(b.loadedPrograms...)
+	return err
 }
 
 // Func returns the function of that name (without "@"), or nil.
@@ -524,7 +527,7 @@ func (b *Backend) freeAll() error {
 		errs = append(errs, x.Close())
 	}
 	clear(b.execs)
-	b.loadedPrograms = nil
+	b.loadedPrograms, b.watch = nil, nil
 	clear(b.faults)
 	errs = append(errs, b.states.free(), b.freeGuarded())
 	for _, blk := range b.blocks {

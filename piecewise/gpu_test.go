@@ -316,7 +316,7 @@ func TestSuiteOnGPU(t *testing.T) {
 		}
 		for name, hold := range map[string]func(*testing.T, maker){
 			"demonstration": demonstration, "stale result": staleResult, "moved state": movedState, "skips": skips,
-			"mixing rows": mixingRows, "positions forbid padding": positionsForbidPadding, "poisoned arena": poisonedArena, "positions out of range": positionsOutOfRange,
+			"mixing rows": mixingRows, "positions forbid padding": positionsForbidPadding, "poisoned arena": poisonedArena, "positions out of range": positionsOutOfRange, "fault snapshots": faultSnapshots,
 		} {
 			t.Run(kind+"/"+name, func(t *testing.T) { hold(t, open) })
 		}

@@ -2,7 +2,6 @@ package piecewise
 
 import (
 	"fmt"
-	"slices"
 
 	"pwc/runtime/device"
 
@@ -109,22 +108,10 @@ func (b *Backend) settle() error {
 		return b.note(err)
 	}
 	faults, err := b.takeFaults()
-	if err != nil || len(faults) == 0 {
+	if err != nil {
 		return b.note(err)
 	}
-	var ops []string
-	for _, f := range faults {
-		src, ok := b.faults[f.Executable]
-		name := "an op"
-		if ok {
-			name = src.fn.loc(src.unit, f.Origin)
-		}
-		if !slices.Contains(ops, name) {
-			ops = append(ops, name)
-		}
-	}
-	slices.Sort(ops)
-	return &PositionError{Ops: ops}
+	return b.positionError(faults)
 }
 
 // takeFaults takes what the backend's own programs met: another backend of the device

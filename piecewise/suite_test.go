@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -392,6 +393,111 @@ func positionsOutOfRange(t *testing.T, open maker) {
 			t.Fatalf("mode %s: the report came twice: %v", mode, err)
 		}
 		wantF32(t, got, []float32{3, 21})
+	}
+}
+
+// Faults of runs that were issued before a snapshot are told from those of runs issued
+// after it.
+func TestFaultSnapshots(t *testing.T) { faultSnapshots(t, onHost) }
+
+func faultSnapshots(t *testing.T, open maker) {
+	t.Helper()
+	const text = `pwc 1
+module "tables" {
+  sym N in [1, 8] batch
+  func @forward(%x: f32[4], %ids: i32[N]) -> (f32[N]) {
+    %y = gather(%x, %ids) : f32[N] loc("model.first")
+    return %y
+  }
+  func @other(%x: f32[4], %ids: i32[N]) -> (f32[N]) {
+    %z = gather(%x, %ids) : f32[N] loc("model.second")
+    %y = mul(%z, 2.0) : f32[N]
+    return %y
+  }
+}
+`
+	const first, second = "gather (model.first)", "gather (model.second)"
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
+		b := start(t, text, open.with(t, piecewise.Options{Mode: mode, CaptureSizes: []int64{2}, Slots: 16}))
+		look := func(list ...int32) { // ids of @forward and @other in turn
+			for i, id := range list {
+				f := b.Func([]string{"forward", "other"}[i%2])
+				in, err := f.Inputs(1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				x, err := in.Float32s("x")
+				if err != nil {
+					t.Fatal(err)
+				}
+				clear(x)
+				ids, err := in.Int32s("ids")
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids[0] = id
+				if _, err := f.Run(context.Background(), in, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		snap, err := b.NewFaultSnapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		says := func(err error, ops []string) bool {
+			var pos *piecewise.PositionError
+			if len(ops) == 0 {
+				return err == nil
+			}
+			return errors.Is(err, piecewise.ErrPosition) && errors.As(err, &pos) && slices.Equal(pos.Ops, ops)
+		}
+		for _, c := range []struct {
+			before, after         []int32
+			wantBefore, wantAfter []string
+		}{
+			{[]int32{0, 3}, []int32{3, 0}, nil, nil},
+			{[]int32{4, 3}, []int32{3, 0}, []string{first}, nil},
+			{[]int32{0, 3}, []int32{0, -1}, nil, []string{second}},
+			{[]int32{9, 9}, []int32{9, 0}, []string{first, second}, []string{first}},
+			{[]int32{0, 0}, []int32{0, 0}, nil, nil},
+		} {
+			look(c.before...)
+			if err := snap.Take(); err != nil {
+				t.Fatal(err)
+			}
+			look(c.after...)
+			if err := b.Stream().Synchronize(); err != nil {
+				t.Fatal(err)
+			}
+			if err := snap.Err(); !says(err, c.wantBefore) {
+				t.Errorf("mode %s, %+v: the snapshot says %v", mode, c, err)
+			}
+			for range 2 { // asking clears nothing
+				if err := b.Faults(); !says(err, c.wantAfter) {
+					t.Errorf("mode %s, %+v: the backend says %v", mode, c, err)
+				}
+			}
+			if err := errors.Join(snap.Take(), b.Stream().Synchronize(), b.Faults()); err != nil {
+				t.Errorf("mode %s, %+v: after another snapshot: %v", mode, c, err)
+			}
+		}
+		if n := testing.AllocsPerRun(10, func() {
+			if b.Faults() != nil {
+				t.Error("there is a fault")
+			}
+		}); n != 0 {
+			t.Errorf("mode %s: asking for faults makes %v allocations", mode, n)
+		}
+		if err := errors.Join(snap.Close(), b.Close()); err != nil {
+			t.Error(err)
+		}
+		if err := snap.Take(); !errors.Is(err, piecewise.ErrClosed) || b.Faults() != nil {
+			t.Errorf("mode %s: a snapshot of a closed backend: %v; faults %v", mode, err, b.Faults())
+		}
+		if _, err := b.NewFaultSnapshot(); !errors.Is(err, piecewise.ErrClosed) {
+			t.Errorf("mode %s: a new snapshot of a closed backend: %v", mode, err)
+		}
 	}
 }
 

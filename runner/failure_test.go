@@ -11,14 +11,11 @@ import (
 	attnhost "pwc/attention/host"
 	"pwc/build"
 	"pwc/compile/host"
-	"pwc/frontend/hf"
 	"pwc/ir"
-	"pwc/ir/dtype"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
-	"pwc/safetensors"
 )
 
 // broken is attention that fails when it is told to.
@@ -170,59 +167,6 @@ func TestNotANumberFailsAlone(t *testing.T) {
 	}
 	if good.Reason() != Exhausted || !slices.Equal(good.IDs(), []int32{0, 1, 2, 3}) {
 		t.Errorf("%s %v %v", good.Reason(), good.Err(), good.IDs())
-	}
-	if err := errors.Join(r.Close(), dev.Close()); err != nil {
-		t.Error(err)
-	}
-}
-
-// Positions that kernels find out of range are reported when the device is idle.
-func TestPositionsOutOfRange(t *testing.T) {
-	m, err := ir.Parse("table.ir", []byte(`pwc 1
-module "table" {
-  sym N in [1, 64] batch
-  sym M in [1, 64] batch
-  sym B in [1, 64] load
-  op "my::nothing"(mut tensor) split
-  weight @table : f32[4, 1]
-  state @kv : f32[B, 2, 4, 1, 1]
-  func @forward(%ids: i32[N], %pos: i32[N]) -> (f32[N, 1]) {
-    call "my::nothing"(@kv)
-    %x = embedding(@table, %pos) : f32[N, 1] loc("positions")
-    return %x
-  }
-  func @logits(%h: f32[N, 1], %rows: i32[M]) -> (f32[M, 1]) {
-    %x = gather(%h, %rows) : f32[M, 1]
-    return %x
-  }
-}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev := hostdev.Open(hostdev.Options{})
-	r, err := New(context.Background(), m, Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40,
-		Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{nothing{}}, Mode: piecewise.Piecewise}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Load(context.Background(), hf.Dummy([]hf.Param{{Info: safetensors.Info{Name: "table", DType: dtype.F32, Shape: []int64{4, 1}}}})); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		tokens int
-		fault  bool
-	}{{3, false}, {5, true}, {3, false}} {
-		submit(t, r, Request{Prompt: make([]int32, c.tokens), MaxNew: 1})
-		var found error
-		for more := true; more; {
-			if more, err = r.Step(context.Background()); err != nil {
-				found = err
-			}
-		}
-		if errors.Is(found, piecewise.ErrPosition) != c.fault || !c.fault && found != nil {
-			t.Errorf("%d tokens of a table of 4 positions: %v", c.tokens, found)
-		}
 	}
 	if err := errors.Join(r.Close(), dev.Close()); err != nil {
 		t.Error(err)

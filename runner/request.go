@@ -89,8 +89,9 @@ type Sequence struct {
 	onToken func(id int32)
 	err     error
 	done    chan struct{}
-	full    bool     // Request.MaxNew is 0
-	_       [15]byte // to 256: Go aligns so many bytes to lines of the caches
+	arrival uint64  // number of the request
+	full    bool    // Request.MaxNew is 0
+	_       [7]byte // to 256: Go aligns so many bytes to lines of the caches
 }
 
 // place is where a sequence is.
@@ -155,6 +156,7 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 	}
 	s.unwatch = context.AfterFunc(ctx, s.Cancel)
 	r.arrivals++
+	s.arrival = r.arrivals
 	r.inbox = append(r.inbox, s)
 	r.wakeUp()
 	return s, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ type Runner struct {
 	choosers             [choosers]*piecewise.Func
 
 	background context.Context // of runs
+	log        *slog.Logger
 
 	turn    sync.Mutex // held by whoever steps; guards what follows
 	placed  bool       // weights and memory are there
@@ -44,7 +46,6 @@ type Runner struct {
 	names   uint64            // of the blocks that sequences were given
 	chosen  piecewise.Results // of the last step that sampled
 	rows    int               // of them
-	hidden  piecewise.Results // of the last step
 	busy    time.Duration     // in the backend, since the step began
 	waited  time.Duration     // of that for the device
 	count   counters
@@ -75,7 +76,10 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 	if err := o.defaults(lm); err != nil {
 		return nil, err
 	}
-	r := &Runner{opts: o, lm: lm, device: o.Backend.Device, background: context.Background(), wake: make(chan struct{}, 1)}
+	r := &Runner{opts: o, lm: lm, device: o.Backend.Device, background: context.Background(), log: o.Backend.Logger, wake: make(chan struct{}, 1)}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
 	if r.module, err = addSampling(m, lm); err != nil {
 		return nil, err
 	}
@@ -181,8 +185,10 @@ func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 
 // Step issues the next step, and then reads what the one before it sampled. It
 // reports whether there is anything left to do. An error ends every request of
-// the step, or, after a fault of the device, the runner; the context is honoured
-// before anything is issued. One goroutine steps at a time; others wait.
+// the step that failed, with that error, or, after a fault of the device, the runner; the
+// other requests go on. An index out of range is such an error, a
+// [piecewise.PositionError]. The context is honoured before anything is issued. One
+// goroutine steps at a time; others wait.
 func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -209,17 +215,17 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	r.schedule(s)
 	r.flying = nil
 	if s.rows > 0 {
-		if err = r.issue(s); err == nil {
+		if err = r.issue(s, before); err == nil {
 			r.issued(s)
 			r.flying = s
 		}
 	}
-	var unread error
+	var fault, unread error
 	if before != nil {
-		unread = r.collect(before)
+		fault, unread = r.collect(before)
 	}
-	if err == nil && unread == nil && r.flying == nil && before != nil {
-		unread = r.hidden.Wait() // the device is idle now: what its kernels flagged comes out
+	if unread == nil && r.flying == nil {
+		unread = r.forgetFaults(err != nil)
 	}
 	// What could not be issued ends with its own step; what could not be read with the
 	// step after it too, whose ids it samples.
@@ -229,10 +235,11 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	if unread != nil {
 		r.fail(before, unread)
 	}
+	err = errors.Join(fault, err)
 	if errors.Is(err, device.ErrDeviceLost) || errors.Is(err, piecewise.ErrClosed) {
 		r.end(err)
 	}
-	r.publish(s, time.Since(start))
+	r.publish(s, time.Since(start), err)
 	return r.flying != nil || len(r.running) > 0 || len(r.waiting) > 0 || r.hasInbox(), err
 }
 
@@ -265,7 +272,9 @@ func (r *Runner) end(err error) {
 }
 
 // Run steps until ctx ends or the runner does, and waits when there is nothing
-// to do. Before Load there is nothing to wait for: it returns ErrNotLoaded.
+// to do. Before Load there is nothing to wait for: it returns ErrNotLoaded. Run goes on
+// after a step that failed: the step's requests have the error, [Stats.FailedSteps] counts
+// it, and Options.Backend.Logger is told.
 func (r *Runner) Run(ctx context.Context) error {
 	for {
 		more, err := r.Step(ctx)
@@ -275,7 +284,10 @@ func (r *Runner) Run(ctx context.Context) error {
 			return err
 		case err != nil && (ctx.Err() != nil || errors.Is(err, ErrNotLoaded)):
 			return err
-		case more || err != nil:
+		case err != nil:
+			r.log.Error("a step failed; its requests ended, the others go on", "error", err)
+			continue
+		case more:
 			continue
 		}
 		select {
@@ -339,7 +351,7 @@ func (r *Runner) release() error {
 	}
 	for _, s := range r.steps {
 		if s != nil {
-			errs = append(errs, s.ids.Free(), s.done.Close())
+			errs = append(errs, s.ids.Free(), s.done.Close(), s.faults.Close())
 		}
 	}
 	if r.pool != nil {

@@ -100,17 +100,42 @@ func (r *Runner) join(q *Sequence) bool {
 	return true
 }
 
-// preempt sends the youngest that runs back to wait. All who wait are younger,
-// so it is their first. Its tokens stay, and are computed anew as a prompt.
+// preempt sends the youngest that runs back to wait. Its tokens stay, those in flight
+// too, and are computed anew as a prompt.
 func (r *Runner) preempt(q *Sequence) {
-	r.running = r.running[:len(r.running)-1]
-	r.changes++
-	r.waiting = slices.Insert(r.waiting, 0, q)
+	r.leave(q)
+	r.requeue(q)
+}
+
+// recompute sends a request back to wait whose last step cannot be trusted: tokens that
+// are in flight do not count.
+func (r *Runner) recompute(q *Sequence) {
+	if q.place == ended {
+		return
+	}
+	q.pending = 0
+	if r.flying != nil {
+		for i := range r.flying.shares {
+			if h := &r.flying.shares[i]; h.seq == q {
+				h.sample = -1
+			}
+		}
+	}
+	if q.place == inWaiting { // it was preempted since
+		return
+	}
+	r.leave(q)
+	r.requeue(q)
+}
+
+// requeue has a request wait that has no blocks, before all that arrived later.
+func (r *Runner) requeue(q *Sequence) {
+	i, _ := slices.BinarySearchFunc(r.waiting, q.arrival, func(w *Sequence, arrival uint64) int { return cmp.Compare(w.arrival, arrival) })
+	r.waiting = slices.Insert(r.waiting, i, q)
 	q.place = inWaiting
 	r.count.preemptions++
 	r.count.recomputed += int64(q.computed)
 	q.computed = 0
-	r.giveBlocks(q)
 }
 
 // grow gives a sequence the blocks of so many tokens, or none and reports that there are

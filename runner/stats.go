@@ -23,12 +23,16 @@ type Step struct {
 	Took               time.Duration // all of it
 	Backend            time.Duration // of that in the backend: issuing, and waiting for the step before
 	Waited             time.Duration // of that waiting; the rest of Took is what the host does for a step
+
+	Err error // what Runner.Step returns
 }
 
 // Stats is what a runner has done. Counts of requests and tokens are of those
 // that ended and were read.
 type Stats struct {
 	Steps []StepCount `json:"steps"` // by mode and size
+
+	FailedSteps int64 `json:"failed_steps"` // calls of Runner.Step that returned an error after something was issued or read
 
 	Submitted  int64            `json:"submitted"`
 	Finished   map[string]int64 `json:"finished"`   // by reason
@@ -72,6 +76,7 @@ func (s *Stats) Padding() float64 {
 type counters struct {
 	finished                           [len(reasonNames)]int64
 	generated, preemptions, recomputed int64
+	failed                             int64 // steps
 	took, backend, waited              time.Duration
 	steps                              map[stepKey]*StepCount
 }
@@ -82,11 +87,14 @@ type stepKey struct {
 }
 
 // publish counts a step and tells of it.
-func (r *Runner) publish(s *step, took time.Duration) {
+func (r *Runner) publish(s *step, took time.Duration, err error) {
 	c := &r.count
+	if err != nil {
+		c.failed++
+	}
 	c.took, c.backend, c.waited = c.took+took, c.backend+r.busy, c.waited+r.waited
 	report := Step{Rows: s.rows, Requests: len(s.shares), Sampled: s.samples, Uniform: s.uniform, Took: took, Backend: r.busy, Waited: r.waited,
-		Running: len(r.running), Waiting: len(r.waiting), UsedBlocks: r.blocks.used(), Blocks: r.blocks.total}
+		Running: len(r.running), Waiting: len(r.waiting), UsedBlocks: r.blocks.used(), Blocks: r.blocks.total, Err: err}
 	r.mu.Lock()
 	if s.rows > 0 {
 		choice := r.forward.Choose(int64(s.rows), s.uniform)
@@ -116,6 +124,7 @@ func (r *Runner) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s, c := r.stats, &r.shared
+	s.FailedSteps = c.failed
 	s.Submitted, s.Generated, s.Preempted, s.Recomputed, s.Took, s.Backend, s.Waited = int64(r.arrivals), c.generated, c.preemptions, c.recomputed, c.took, c.backend, c.waited
 	s.Finished = map[string]int64{}
 	for why, n := range c.finished {

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 	"unsafe"
@@ -31,6 +32,13 @@ type step struct {
 	batch *attention.Batch  // must not change until the step is done
 	ids   device.HostMemory // what was sampled, once done has happened
 	done  device.Event
+
+	// The fault flags of a step (C12) are read in place, for nothing, while the step after
+	// it has the same requests: who ends is the same. Before a step of other requests the
+	// flags are moved to a snapshot.
+	faults   *piecewise.FaultSnapshot
+	moved    bool // flags of the step may be in the snapshot
+	complete bool // all of them are there: flags that are set now are of later steps
 }
 
 func (r *Runner) newStep() (*step, error) {
@@ -42,6 +50,9 @@ func (r *Runner) newStep() (*step, error) {
 	}
 	if s.done, err = r.device.NewEvent(); err != nil {
 		return nil, errors.Join(err, s.ids.Free())
+	}
+	if s.faults, err = r.backend.NewFaultSnapshot(); err != nil {
+		return nil, errors.Join(err, s.ids.Free(), s.done.Close())
 	}
 	s.more = func(request int) []int32 {
 		q := s.shares[request].seq
@@ -58,13 +69,38 @@ func (s *step) reset() {
 
 func (s *step) add(q *Sequence, n int) { s.shares = append(s.shares, share{seq: q, n: n}) }
 
+// sameRequests reports whether two steps, one after the other, have the same requests.
+func (s *step) sameRequests(before *step) bool {
+	if s.again { // everyone who runs, in both
+		return true
+	}
+	return slices.EqualFunc(s.shares, before.shares, func(a, b share) bool { return a.seq == b.seq })
+}
+
+// separate moves the fault flags of a step that is in flight to its snapshot, so that
+// later steps start with clear flags.
+func (r *Runner) separate(s *step) error {
+	s.moved = true
+	if err := s.faults.Take(); err != nil {
+		return err
+	}
+	s.complete = true
+	return r.pool.Stream().Record(s.done) // the step is done when the snapshot is there, too
+}
+
 // issue runs a step's functions. It returns when everything is enqueued, the
-// copy of the sampled ids included.
-func (r *Runner) issue(s *step) error {
+// copy of the sampled ids included. before is the step in flight, or nil.
+func (r *Runner) issue(s, before *step) error {
 	if err := r.pool.Enter(); err != nil {
 		return err
 	}
 	defer r.pool.Leave()
+	s.moved, s.complete = false, false
+	if before != nil && !s.sameRequests(before) {
+		if err := r.separate(before); err != nil {
+			return err
+		}
+	}
 	if !s.again {
 		if err := r.describe(s); err != nil {
 			return err
@@ -74,7 +110,6 @@ func (r *Runner) issue(s *step) error {
 	if err != nil {
 		return err
 	}
-	r.hidden = hidden
 	if s.samples > 0 {
 		if err := r.runSampling(s, hidden); err != nil {
 			return err
@@ -319,14 +354,63 @@ func (r *Runner) run(f *piecewise.Func, in piecewise.Inputs, meta any) (piecewis
 	return res, err
 }
 
-// collect waits for a step, takes what it sampled, and ends what ends by it.
-func (r *Runner) collect(s *step) error {
+// flagged reports the indices out of range of a step that is done, as a
+// [piecewise.PositionError]. What the step computed from them means nothing, and it ends
+// all of the step's requests: a flag names an op, not a row. One case is exempt. A step
+// that was in flight when an earlier fault ended one of its requests has that request's
+// rows too, and these explain the flags: the other requests are computed anew.
+func (r *Runner) flagged(s *step) error {
+	var err error
+	if s.moved {
+		err = s.faults.Err()
+	}
+	if err == nil && !s.complete {
+		err = r.backend.Faults()
+	}
+	if err == nil {
+		return nil
+	}
+	if slices.ContainsFunc(s.shares, func(h share) bool { return h.seq.place == ended && errors.Is(h.seq.err, piecewise.ErrPosition) }) {
+		for i := range s.shares {
+			s.shares[i].sample = -1
+			r.recompute(s.shares[i].seq)
+		}
+		return nil
+	}
+	err = fmt.Errorf("runner: a step of %d rows and %d requests: %w", s.rows, len(s.shares), err)
+	r.fail(s, err)
+	return err
+}
+
+// forgetFaults clears the fault flags when no step is in flight. They were reported, or
+// are of a step that was issued in part and ended with an error of its own.
+func (r *Runner) forgetFaults(inPart bool) error {
+	if inPart {
+		if err := r.pool.Stream().Synchronize(); err != nil {
+			return err
+		}
+	}
+	if r.backend.Faults() == nil {
+		return nil
+	}
+	return errors.Join(r.steps[0].faults.Take(), r.pool.Stream().Synchronize())
+}
+
+// collect waits for a step, takes what it sampled, and ends what ends by it. A fault is
+// what the step's requests ended with; err is why it could not be read.
+func (r *Runner) collect(s *step) (fault, err error) {
 	start := time.Now()
-	err := s.done.Synchronize()
+	err = s.done.Synchronize()
+	if err == nil && s.moved && r.flying == nil { // what should follow it failed, perhaps the record of done
+		err = r.pool.Stream().Synchronize()
+	}
 	r.waited += time.Since(start)
 	r.busy += r.waited
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if fault := r.flagged(s); fault != nil {
+		return fault, nil
 	}
 	ids := unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(s.ids.Bytes()))), r.opts.MaxSequences)
 	for i := range s.shares {
@@ -354,5 +438,5 @@ func (r *Runner) collect(s *step) error {
 			r.finish(q, Exhausted, nil)
 		}
 	}
-	return nil
+	return nil, nil
 }

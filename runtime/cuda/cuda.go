@@ -63,7 +63,8 @@ type Device struct {
 	loaded  map[*Executable]struct{}
 	loads   int64
 	modules map[imageKey]*module
-	late    error // of calls that nobody waited for
+	late    error       // of calls that nobody waited for
+	chunk   *faultChunk // that has words left; nil: none has
 
 	streams sync.RWMutex // held for writing while a stream is destroyed
 	queues  map[*Stream]struct{}

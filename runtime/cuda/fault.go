@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -11,13 +12,35 @@ import (
 	"pwc/runtime/device"
 )
 
-// faults is the words that an executable's kernels set where positions are out
-// of range (C12). They are pinned memory that the device writes to, so that
-// looking at them takes no copy.
+// faults is the words that an executable's kernels set where indices are out of range
+// (C12). They lie in pinned memory that the device writes to, so that looking at them
+// takes no copy.
 type faults struct {
 	origins []int32 // node of each word
-	host    *hostMemory
+	chunk   *faultChunk
+	first   int        // word of the chunk
 	base    driver.Ptr // of the words, for kernels
+}
+
+const (
+	// wordBytes is the size of a word.
+	wordBytes = 4
+
+	// chunkWords is the number of words of a chunk: a page. A program has some few.
+	chunkWords = 4096 / wordBytes
+)
+
+// faultChunk is pinned memory with the words of several executables. The words of
+// programs that are loaded one after another are adjacent, so that a snapshot of all of
+// them is one copy. A word is given out once: a kernel of a closed program may still
+// write it.
+type faultChunk struct {
+	host *hostMemory
+	base driver.Ptr
+
+	// guarded by Device.mu
+	used  int // words
+	users int // executables
 }
 
 // words reserves a word for each node and returns the first, or -1 if nodes is
@@ -37,21 +60,60 @@ func (f *faults) words(nodes []dim.Dim) int {
 	return first
 }
 
-// wordBytes is the size of a word.
-const wordBytes = 4
-
 // alloc takes memory for the words. The context is current.
 func (f *faults) alloc(d *Device) error {
-	if len(f.origins) == 0 {
+	n := len(f.origins)
+	if n == 0 || f.use(d, n) {
 		return nil
 	}
-	h, err := d.allocFaults(int64(wordBytes * len(f.origins)))
-	if err != nil {
+	c := &faultChunk{}
+	var err error
+	if c.host, err = d.allocFaults(int64(wordBytes * max(n, chunkWords))); err != nil {
 		return err
 	}
-	f.host = h
-	f.base, err = d.drv.MemHostGetDevicePointer(unsafe.Pointer(&h.data[0]))
-	return err
+	f.chunk, c.used, c.users = c, n, 1 // from here on unload gives the chunk back
+	if c.base, err = d.drv.MemHostGetDevicePointer(unsafe.Pointer(&c.host.data[0])); err != nil {
+		return err
+	}
+	f.base = c.base
+	d.mu.Lock()
+	d.chunk = c
+	d.mu.Unlock()
+	return nil
+}
+
+// use takes the next n words of the device's chunk and reports whether it has so many
+// left.
+func (f *faults) use(d *Device, n int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.chunk
+	if c == nil || c.used+n > len(c.host.data)/wordBytes {
+		return false
+	}
+	f.chunk, f.first, f.base = c, c.used, c.base+driver.Ptr(wordBytes*c.used)
+	c.used, c.users = c.used+n, c.users+1
+	return true
+}
+
+// free gives the words back: the chunk, if nobody else uses it.
+func (f *faults) free(d *Device) error {
+	c := f.chunk
+	if c == nil {
+		return nil
+	}
+	f.chunk = nil
+	d.mu.Lock()
+	c.users--
+	last := c.users == 0
+	if last && d.chunk == c {
+		d.chunk = nil
+	}
+	d.mu.Unlock()
+	if !last {
+		return nil
+	}
+	return c.host.Free()
 }
 
 // allocFaults is allocHost within Load.
@@ -67,21 +129,34 @@ func (d *Device) allocFaults(bytes int64) (*hostMemory, error) {
 	return h, nil
 }
 
+// word returns a word of pinned memory that the device writes.
+func word(data []byte, i int) *uint32 { return (*uint32)(unsafe.Pointer(&data[wordBytes*i])) }
+
 // take appends the nodes whose words are set, and clears the words.
 func (x *Executable) take(out []device.IndexFault) []device.IndexFault {
 	f := &x.faults
-	if f.host == nil || f.host.freed.Load() {
+	if f.chunk == nil || f.chunk.host.freed.Load() {
 		return out
 	}
 	for i, origin := range f.origins {
-		if atomic.SwapUint32((*uint32)(unsafe.Pointer(&f.host.data[wordBytes*i])), 0) != 0 {
+		if atomic.SwapUint32(word(f.chunk.host.data, f.first+i), 0) != 0 {
 			out = append(out, device.IndexFault{Executable: x, Origin: origin})
 		}
 	}
 	return out
 }
 
-// TakeFaults waits for s and returns the positions out of range that kernels
+// own refuses programs of other devices.
+func (d *Device) own(what string, of []device.Executable) error {
+	for i, e := range of {
+		if x, ok := e.(*Executable); !ok || x.dev != d {
+			return fmt.Errorf("cuda: %s: program %d: %w", what, i, device.ErrForeignStream)
+		}
+	}
+	return nil
+}
+
+// TakeFaults waits for s and returns the indices out of range that kernels
 // of these programs met since the last call, each node once, and clears them; of all that
 // are loaded if none is named. What kernels of other streams meet meanwhile is for the
 // next call.
@@ -91,10 +166,8 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 	if !ok || x.dev != d {
 		return nil, refuse(what, device.ErrForeignStream)
 	}
-	for _, e := range of {
-		if y, ok := e.(*Executable); !ok || y.dev != d {
-			return nil, refuse(what, device.ErrForeignStream)
-		}
+	if err := d.own(what, of); err != nil {
+		return nil, err
 	}
 	if err := x.notCapturing(what); err != nil {
 		return nil, err
@@ -115,11 +188,163 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 			out = e.take(out)
 		}
 	}
-	slices.SortFunc(out, func(a, b device.IndexFault) int {
+	return sorted(out), nil
+}
+
+// sorted orders faults by program, in the order of loading, and node, each once.
+func sorted(list []device.IndexFault) []device.IndexFault {
+	slices.SortFunc(list, func(a, b device.IndexFault) int {
 		return cmp.Or(cmp.Compare(a.Executable.(*Executable).id, b.Executable.(*Executable).id), cmp.Compare(a.Origin, b.Origin))
 	})
-	return slices.Compact(out), nil
+	return slices.Compact(list)
 }
+
+// faultWatch watches words of programs.
+type faultWatch struct {
+	dev   *Device
+	runs  []wordRun
+	words int // of all runs
+}
+
+// wordRun is adjacent words of one chunk.
+type wordRun struct {
+	chunk    *faultChunk
+	first, n int
+	nodes    []device.IndexFault // of each word
+}
+
+// WatchFaults implements [device.Device].
+func (d *Device) WatchFaults(of ...device.Executable) (device.FaultWatch, error) {
+	const what = "watch of faults"
+	if err := d.usable(what); err != nil {
+		return nil, err
+	}
+	if err := d.own(what, of); err != nil {
+		return nil, err
+	}
+	w := &faultWatch{dev: d}
+	for _, e := range of {
+		x := e.(*Executable)
+		f := &x.faults
+		if f.chunk == nil || x.closed.Load() {
+			continue
+		}
+		if n := len(w.runs) - 1; n < 0 || w.runs[n].chunk != f.chunk || w.runs[n].first+w.runs[n].n != f.first {
+			w.runs = append(w.runs, wordRun{chunk: f.chunk, first: f.first})
+		}
+		r := &w.runs[len(w.runs)-1]
+		for _, origin := range f.origins {
+			r.nodes = append(r.nodes, device.IndexFault{Executable: x, Origin: origin})
+		}
+		r.n += len(f.origins)
+		w.words += len(f.origins)
+	}
+	return w, nil
+}
+
+// Raised reports whether a word is set.
+func (w *faultWatch) Raised() bool {
+	for i := range w.runs {
+		r := &w.runs[i]
+		if r.chunk.host.freed.Load() {
+			continue
+		}
+		for j := range r.n {
+			if atomic.LoadUint32(word(r.chunk.host.data, r.first+j)) != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Faults returns the nodes whose words are set.
+func (w *faultWatch) Faults() []device.IndexFault {
+	return w.read(func(r *wordRun, _, i int) bool {
+		return !r.chunk.host.freed.Load() && atomic.LoadUint32(word(r.chunk.host.data, r.first+i)) != 0
+	})
+}
+
+// read returns the nodes of words that are set: of word i of a run, which is word at of
+// all.
+func (w *faultWatch) read(set func(r *wordRun, at, i int) bool) []device.IndexFault {
+	var out []device.IndexFault
+	at := 0
+	for k := range w.runs {
+		r := &w.runs[k]
+		for i := range r.n {
+			if set(r, at, i) {
+				out = append(out, r.nodes[i])
+			}
+			at++
+		}
+	}
+	return sorted(out)
+}
+
+// NewSnapshot implements [device.FaultWatch].
+func (w *faultWatch) NewSnapshot() (device.FaultSnapshot, error) {
+	h, err := w.dev.allocHost("new snapshot of faults", int64(wordBytes*w.words))
+	if err != nil {
+		return nil, err
+	}
+	return &faultSnapshot{w, h}, nil
+}
+
+// faultSnapshot is pinned memory with the words of a watch as they once were.
+type faultSnapshot struct {
+	watch *faultWatch
+	host  *hostMemory
+}
+
+// Take enqueues a copy of the words and then clears them: two operations for adjacent
+// words, which those of a backend are.
+func (f *faultSnapshot) Take(s device.Stream) error {
+	const what = "snapshot of faults"
+	x, ok := s.(*Stream)
+	if !ok || x.dev != f.watch.dev {
+		return refuse(what, device.ErrForeignStream)
+	}
+	if err := x.notCapturing(what); err != nil {
+		return err
+	}
+	if f.host.freed.Load() {
+		return refuse(what, device.ErrClosed)
+	}
+	if err := x.begin(); err != nil {
+		return x.dev.wrap(what, err)
+	}
+	defer x.end()
+	at := 0
+	for i := range f.watch.runs {
+		r := &f.watch.runs[i]
+		if r.chunk.host.freed.Load() {
+			return refuse(what, device.ErrClosed)
+		}
+		base := r.chunk.base + driver.Ptr(wordBytes*r.first)
+		err := x.dev.drv.MemcpyDtoHAsync(unsafe.Pointer(word(f.host.data, at)), base, int64(wordBytes*r.n), x.handle)
+		if err == nil {
+			err = x.dev.drv.MemsetAsync(base, 0, wordBytes, int64(r.n), x.handle)
+		}
+		if err != nil {
+			return x.issued(what, err)
+		}
+		at += r.n
+	}
+	return nil
+}
+
+// Faults implements [device.FaultSnapshot].
+func (f *faultSnapshot) Faults() []device.IndexFault {
+	data := f.host.Bytes()
+	if len(data) == 0 {
+		return nil
+	}
+	return f.watch.read(func(_ *wordRun, at, _ int) bool { return atomic.LoadUint32(word(data, at)) != 0 })
+}
+
+// Close gives the memory back once the streams are done with it.
+func (f *faultSnapshot) Close() error { return f.host.Free() }
 
 // upload copies bytes to the device and waits for it. The context is current
 // and no capture is under way.

@@ -375,8 +375,5 @@ func (x *Executable) unload() error {
 	if x.consts != nil {
 		errs = append(errs, x.consts.free(what))
 	}
-	if x.faults.host != nil {
-		errs = append(errs, x.faults.host.Free())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, x.faults.free(x.dev))...)
 }

@@ -71,6 +71,10 @@ type Device interface {
 	// after s.
 	TakeFaults(s Stream, of ...Executable) ([]IndexFault, error)
 
+	// WatchFaults watches the fault flags of these programs without waiting for a
+	// stream. The programs must stay open while the watch is used.
+	WatchFaults(of ...Executable) (FaultWatch, error)
+
 	// Close releases everything; streams must be idle.
 	Close() error
 }
@@ -244,6 +248,35 @@ type BoundLaunch interface {
 type IndexFault struct {
 	Executable Executable
 	Origin     int32
+}
+
+// FaultWatch reads the fault flags of some programs (C12) while work goes on. One
+// goroutine at a time uses it.
+type FaultWatch interface {
+	// Raised reports whether a flag is set. It neither waits nor allocates. The flags of
+	// work that an event or a stream was waited for are seen; those of work that still
+	// runs may be.
+	Raised() bool
+
+	// Faults returns the flags that are set, as [Device.TakeFaults] does, and clears none.
+	Faults() []IndexFault
+
+	// NewSnapshot makes a snapshot, which Close gives back.
+	NewSnapshot() (FaultSnapshot, error)
+}
+
+// FaultSnapshot separates the faults of the work before a point of a stream from those of
+// the work after it, while both are enqueued.
+type FaultSnapshot interface {
+	// Take enqueues on s: the flags that work before it set are moved to the snapshot, so
+	// that those of later work start clear. It is refused while s captures.
+	Take(s Stream) error
+
+	// Faults returns what the last Take moved. It is valid once s has passed that Take,
+	// and until the next.
+	Faults() []IndexFault
+
+	Close() error
 }
 
 // Op is an extern op on a device: a runner's kernel, or attention.

@@ -143,6 +143,19 @@ func (x *Executable) takeFaults(out []device.IndexFault) []device.IndexFault {
 	return out
 }
 
+// flagged appends the nodes whose flags are set.
+func (x *Executable) flagged(out []device.IndexFault) []device.IndexFault {
+	if !x.faulted.Load() {
+		return out
+	}
+	for origin, f := range x.faults {
+		if f.seen.Load() {
+			out = append(out, device.IndexFault{Executable: x, Origin: origin})
+		}
+	}
+	return out
+}
+
 // sortFaults orders faults by program, in the order of loading, and node.
 func sortFaults(list []device.IndexFault) {
 	slices.SortFunc(list, func(a, b device.IndexFault) int {

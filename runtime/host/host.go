@@ -167,10 +167,8 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 	if err := d.open("faults"); err != nil {
 		return nil, err
 	}
-	for _, e := range of {
-		if x, ok := e.(*Executable); !ok || x.dev != d {
-			return nil, fmt.Errorf("host: faults: %w", device.ErrForeignStream)
-		}
+	if err := d.own("faults", of); err != nil {
+		return nil, err
 	}
 	var out []device.IndexFault
 	for _, e := range of {

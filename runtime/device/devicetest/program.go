@@ -1,6 +1,9 @@
 package devicetest
 
 import (
+	"strings"
+	"testing"
+
 	"errors"
 
 	"pwc/program"
@@ -215,6 +218,120 @@ var programTests = map[string]func(*env){
 			if len(faults) != c.want || c.want > 0 && faults[0].Executable != p {
 				e.Errorf("faults %v of %d programs, want %d of the one that ran", faults, len(c.of), c.want)
 			}
+		}
+	},
+	"FaultWatch": func(e *env) {
+		// Two programs of the watch, and one that is not in it.
+		first, other, second := e.load(Gather, nil), e.load(Gather, nil), e.load(Gather, nil)
+		table := e.filled(floats(10, 11, 12, 13, 14, 15, 16, 17))
+		bad, good, out := e.filled(ints(TableLen, 0, 3)), e.filled(ints(7, 0, 3)), e.alloc(12)
+		bound := map[string]device.BoundLaunch{}
+		for name, p := range map[string]device.Executable{"first": first, "second": second, "other": other} {
+			bound[name+" bad"] = e.bind(p, 3, []device.Buffer{table, bad}, out)
+			bound[name+" good"] = e.bind(p, 3, []device.Buffer{table, good}, out)
+		}
+		w, err := e.dev.WatchFaults(first, second)
+		e.must(err)
+		s, err := w.NewSnapshot()
+		e.must(err)
+		names := func(list []device.IndexFault) (out string) {
+			for _, f := range list {
+				switch {
+				case f.Origin != GatherNode:
+					e.Errorf("fault of node %d, want %d", f.Origin, GatherNode)
+				case f.Executable == first:
+					out += "first "
+				case f.Executable == second:
+					out += "second "
+				default:
+					out += "other "
+				}
+			}
+			return out
+		}
+		// What is enqueued before a snapshot and after it is told apart, though nothing is
+		// waited for in between; the flags of others stay.
+		for _, c := range []struct {
+			before, after         string // launches
+			wantBefore, wantAfter string
+		}{
+			{"", "", "", ""},
+			{"first good,second good", "first good", "", ""},
+			{"first bad", "first good", "first ", ""},
+			{"first good", "first bad", "", "first "},
+			{"first bad", "first bad", "first ", "first "},
+			{"second bad,first bad,other bad", "second bad", "first second ", "second "},
+			{"other bad", "other bad", "", ""},
+		} {
+			launch := func(list string) {
+				for name := range strings.SplitSeq(list, ",") {
+					if name != "" {
+						e.must(e.stream.Launch(bound[name]))
+					}
+				}
+			}
+			launch(c.before)
+			e.must(s.Take(e.stream))
+			launch(c.after)
+			e.must(e.stream.Synchronize())
+			if got := names(s.Faults()); got != c.wantBefore {
+				e.Errorf("%+v: the snapshot has %q", c, got)
+			}
+			if got := names(w.Faults()); got != c.wantAfter || w.Raised() != (c.wantAfter != "") {
+				e.Errorf("%+v: the flags are %q, raised %v", c, got, w.Raised())
+			}
+			faults, err := e.dev.TakeFaults(e.stream, first, second)
+			e.must(err)
+			if got := names(faults); got != c.wantAfter || w.Raised() || len(w.Faults()) > 0 {
+				e.Errorf("%+v: %q was taken; raised after it: %v", c, got, w.Raised())
+			}
+			faults, err = e.dev.TakeFaults(e.stream)
+			e.must(err)
+			if got, want := names(faults), strings.Contains(c.before+c.after, "other bad"); (got == "other ") != want || !want && got != "" {
+				e.Errorf("%+v: %q is left of other programs", c, got)
+			}
+		}
+		// Nothing allocates but the lists of what was found.
+		programs := []device.Executable{first, second}
+		if n := testing.AllocsPerRun(10, func() {
+			found, err := e.dev.TakeFaults(e.stream, programs...)
+			if w.Raised() || s.Take(e.stream) != nil || len(found) > 0 || err != nil {
+				e.Error("there is a fault, or no snapshot")
+			}
+		}); n != 0 {
+			e.Errorf("%v allocations for a snapshot without faults", n)
+		}
+		foreign := &env{T: e.T, suite: e.suite, dev: e.suite.Open(e.T)}
+		foreign.stream = foreign.newStream()
+		e.refused("a snapshot on a foreign stream", s.Take(foreign.stream), device.ErrForeignStream)
+		_, err = e.dev.WatchFaults(foreign.load(Gather, nil))
+		e.refused("a watch of a foreign program", err, device.ErrForeignStream)
+		e.capture(func() {
+			e.refused("a snapshot", s.Take(e.stream), device.ErrCapturing)
+			_, err := w.NewSnapshot()
+			e.refused("a new snapshot", err, device.ErrCapturing)
+			e.must(e.stream.Fill(out, 0))
+		})
+		none, err := e.dev.WatchFaults()
+		e.must(err)
+		empty, err := none.NewSnapshot()
+		e.must(err)
+		e.must(empty.Take(e.stream))
+		if none.Raised() || len(none.Faults())+len(empty.Faults()) > 0 {
+			e.Error("a watch of no program found faults")
+		}
+		e.must(empty.Close())
+		e.must(s.Close())
+		e.refused("a snapshot after Close", s.Take(e.stream), nil)
+		e.refused("a second Close", s.Close(), nil)
+		if len(s.Faults()) > 0 {
+			e.Error("a snapshot has faults after Close")
+		}
+		for _, p := range []device.Executable{first, second, other} {
+			e.must(p.Close())
+		}
+		if w.Raised() || len(w.Faults()) > 0 {
+			e.Error("there are faults of programs that are closed")
 		}
 	},
 }

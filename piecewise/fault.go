@@ -1,0 +1,78 @@
+package piecewise
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/runtime/device"
+)
+
+// positionError returns faults of the backend's programs as an error, or nil.
+func (b *Backend) positionError(faults []device.IndexFault) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	var ops []string
+	for _, f := range faults {
+		src, ok := b.faults[f.Executable]
+		name := "an op"
+		if ok {
+			name = src.fn.loc(src.unit, f.Origin)
+		}
+		if !slices.Contains(ops, name) {
+			ops = append(ops, name)
+		}
+	}
+	slices.Sort(ops)
+	return &PositionError{Ops: ops}
+}
+
+// Faults returns the indices out of range that kernels of the backend met since the last
+// [Results.Wait], [Result.CopyTo] or [FaultSnapshot.Take], as a [PositionError]; nil if
+// there is none. It waits for nothing, clears nothing, and allocates nothing without a
+// fault. Runs that an event or the stream was waited for are in it; runs that are still
+// in flight may be.
+func (b *Backend) Faults() error {
+	if b.watch == nil || !b.watch.Raised() {
+		return nil
+	}
+	return b.positionError(b.watch.Faults())
+}
+
+// FaultSnapshot tells the faults of runs that were issued before a point from those of
+// runs issued after it, so that steps can be in flight and each gets its own (C12).
+type FaultSnapshot struct {
+	b    *Backend
+	snap device.FaultSnapshot
+}
+
+// NewFaultSnapshot makes a snapshot for a backend that is loaded.
+func (b *Backend) NewFaultSnapshot() (*FaultSnapshot, error) {
+	if err := b.enter(loaded, sealed); err != nil {
+		return nil, err
+	}
+	defer b.pool.release()
+	snap, err := b.watch.NewSnapshot()
+	if err != nil {
+		return nil, b.note(fmt.Errorf("piecewise: a snapshot of fault flags: %w", err))
+	}
+	return &FaultSnapshot{b, snap}, nil
+}
+
+// Take enqueues the snapshot behind all runs so far and clears the flags for those that
+// come. An event that is recorded on the backend's stream after it tells when [FaultSnapshot.Err]
+// may be asked.
+func (s *FaultSnapshot) Take() error {
+	if err := s.b.enter(loaded, sealed); err != nil {
+		return err
+	}
+	defer s.b.pool.release()
+	return s.b.note(s.snap.Take(s.b.pool.stream))
+}
+
+// Err returns the faults that the last Take found, as a [PositionError]; nil if there is
+// none.
+func (s *FaultSnapshot) Err() error { return s.b.positionError(s.snap.Faults()) }
+
+// Close gives the snapshot's memory back.
+func (s *FaultSnapshot) Close() error { return s.snap.Close() }
