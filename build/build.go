@@ -276,14 +276,27 @@ func (j *job) place(err error) error {
 	return j.plan.Module.ErrorAt(j.plan.Func, j.piece.Origins[at.Node], "%s", at.Msg)
 }
 
+// onlyUntrusted reports whether err is of machine code that is not trusted, and of
+// nothing else.
+func onlyUntrusted(err error) bool {
+	if list, ok := err.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(list.Unwrap(), func(err error) bool { return !onlyUntrusted(err) })
+	}
+	var untrusted *cache.UntrustedError
+	return errors.As(err, &untrusted)
+}
+
 // load reports whether the store has the artifact; one that is damaged is a miss with
-// a warning, which is returned too.
+// a warning, which is returned too. So is the reason where it is not trusted.
 func (b *builder) load(ctx context.Context, j *job) (ok bool, why error) {
 	if b.o.Store == nil {
 		return false, nil
 	}
 	a := j.artifact
 	blob, ok, err := b.o.Store.Get(ctx, a.Key)
+	if onlyUntrusted(err) {
+		return false, err // a plain miss, with a reason that the store has logged
+	}
 	if err != nil {
 		err = fmt.Errorf("reading the store: %w", err)
 		b.warn(j, err)

@@ -137,7 +137,7 @@ func (e *MissError) Error() string {
 		s += fmt.Sprintf("; %v", e.Err)
 	}
 	switch {
-	case e.Why == nil || e.Why.Hit: // a hit by now: another process made it, or Err says what is wrong with it
+	case e.Why == nil || e.Why.Hit || len(e.Why.Untrusted) > 0: // a hit by now: another process made it, or Err says what is wrong with it
 	case e.Why.Nearest == nil && len(e.Why.Damaged) == 0:
 		s += "; the cache is empty"
 	case e.Why.Nearest == nil || len(e.Why.Changes) == 0:

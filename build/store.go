@@ -13,7 +13,7 @@ import (
 type Store interface {
 	// Get returns the artifact of a key, and false where there is none. An error
 	// means that there is one that cannot be used: it is reported, compiled again
-	// and put, which repairs it.
+	// and put, which repairs it. A [cache.UntrustedError] is a miss with a reason.
 	Get(ctx context.Context, key cache.Key) ([]byte, bool, error)
 
 	// Put adds or replaces the artifact of a key.

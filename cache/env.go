@@ -35,6 +35,13 @@ func FromEnv() (o Options, off bool, err error) {
 		}
 		o.Layers = append(o.Layers, dir)
 	}
+	trust, err := TrustFile()
+	if err == nil {
+		o.Trust, err = ReadTrust(trust)
+	}
+	if err != nil {
+		return Options{}, false, fmt.Errorf("cache: %w", err)
+	}
 	o.Dir, err = Dir()
 	return o, false, err
 }

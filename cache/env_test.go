@@ -12,11 +12,12 @@ import (
 func TestFromEnv(t *testing.T) {
 	home, wd := t.TempDir(), t.TempDir()
 	t.Chdir(wd)
-	for _, v := range []string{EnvDir, EnvPath, EnvMode} {
+	for _, v := range []string{EnvDir, EnvPath, EnvMode, EnvTrust} {
 		t.Setenv(v, "")
 	}
 	t.Setenv("HOME", home)
 	t.Setenv("XDG_CACHE_HOME", "")
+	t.Setenv("XDG_CONFIG_HOME", "")
 
 	base, err := os.UserCacheDir()
 	if err != nil {

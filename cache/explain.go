@@ -16,6 +16,11 @@ type Explanation struct {
 	Hit     bool     // a whole entry is there
 	Dir     string   // of a hit
 	Damaged []error  // files of the entry that cannot be used
+
+	// Untrusted are an *UntrustedError for each directory that has the entry, whole, and
+	// is not trusted with machine code.
+	Untrusted []error
+
 	Nearest *Entry   // of a miss: the entry that differs least; nil if there is none at all
 	Changes []Change // from Nearest to Key; none if Nearest is the damaged entry itself
 }
@@ -35,7 +40,7 @@ func (s *Store) Explain(ctx context.Context, keys ...Key) ([]Explanation, error)
 		if t == nil {
 			continue
 		}
-		err := s.explainTree(ctx, t, d.dir, out, nearest)
+		err := s.explainTree(ctx, t, d, out, nearest)
 		t.Close()
 		if err != nil {
 			return nil, context.Cause(ctx)
@@ -52,15 +57,19 @@ func (s *Store) Explain(ctx context.Context, keys ...Key) ([]Explanation, error)
 	return out, nil
 }
 
-func (s *Store) explainTree(ctx context.Context, t *tree, dir string, out []Explanation, nearest []rank) error {
+func (s *Store) explainTree(ctx context.Context, t *tree, d root, out []Explanation, nearest []rank) error {
 	for i := range out {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		e := &out[i]
-		switch _, err := t.get(e.Key.id()); {
+		_, err := s.getTrusted(d, t, e.Key)
+		_, untrusted := errors.AsType[*UntrustedError](err)
+		switch {
 		case err == nil && !e.Hit:
-			e.Hit, e.Dir = true, dir
+			e.Hit, e.Dir = true, d.dir
+		case untrusted:
+			e.Untrusted = append(e.Untrusted, err)
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			e.Damaged = append(e.Damaged, err)
 		}

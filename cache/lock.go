@@ -92,7 +92,7 @@ func (s *Store) leave(id ID) {
 // A lock with drop is exclusive, and its file goes with the release.
 func (t *tree) lock(ctx context.Context, name string, shared, drop bool, timeout time.Duration) (release func(), err error) {
 	name = path.Join(locksDir, name)
-	if err := t.MkdirAll(locksDir, 0o777); err != nil {
+	if err := t.MkdirAll(locksDir, dirMode); err != nil {
 		return nil, err
 	}
 	deadline := time.Now().Add(timeout)

@@ -152,7 +152,7 @@ type moduleFile struct {
 // module reads and checks the manifest of a module.
 func (t *tree) module(id ID) (*moduleFile, error) {
 	name := path.Join(moduleDir(id), manifestFile)
-	data, used, err := t.readTime(name, maxManifest)
+	data, info, err := t.readInfo(name, maxManifest)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func (t *tree) module(id ID) (*moduleFile, error) {
 	if got := m.ID(); got != id {
 		return nil, t.damage(name, "it is the manifest of module %s", got)
 	}
-	return &moduleFile{Module: m, id: id, file: t.file(name), size: int64(len(data)), used: used}, nil
+	return &moduleFile{Module: m, id: id, file: t.file(name), size: int64(len(data)), used: info.ModTime()}, nil
 }
 
 // graph reads and checks the text beside a module's manifest.

@@ -19,6 +19,13 @@ import (
 	"pwc/internal/openfile"
 )
 
+// Modes of what is made, less what the umask takes: others cannot write in the
+// directory, whatever the umask is.
+const (
+	dirMode  = 0o775
+	fileMode = 0o664
+)
+
 // FormatVersion is the version of the layout and of the manifests. Each has a
 // directory of its own, which no other version reads or writes.
 const FormatVersion = 1
@@ -58,11 +65,15 @@ func (d root) open() (*tree, error) {
 		return nil, err
 	}
 	defer base.Close()
+	info, err := base.Stat(".")
+	if err != nil {
+		return nil, err
+	}
 	r, err := openfile.DirIn(base, d.versionDir())
 	if err != nil {
 		return nil, err
 	}
-	return &tree{Root: r, path: filepath.Join(d.dir, d.versionDir())}, nil
+	return &tree{Root: r, base: info, path: filepath.Join(d.dir, d.versionDir())}, nil
 }
 
 // create makes the directory of the format version and opens it.
@@ -70,7 +81,7 @@ func (d root) create() (*tree, error) {
 	if d.dir == "" {
 		return nil, ErrNoDir
 	}
-	if err := os.MkdirAll(filepath.Join(d.dir, d.versionDir()), 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Join(d.dir, d.versionDir()), dirMode); err != nil {
 		return nil, err
 	}
 	return d.open()
@@ -80,6 +91,7 @@ func (d root) create() (*tree, error) {
 // constants and hex digests.
 type tree struct {
 	*os.Root
+	base fs.FileInfo // of the directory above, which holds all versions
 	path string
 }
 
@@ -95,25 +107,25 @@ func (t *tree) damage(name, format string, args ...any) *DamageError {
 // fs.ErrNotExist if there is none, and else is a *DamageError. No more is
 // allocated than the file holds.
 func (t *tree) read(name string, limit int64) ([]byte, error) {
-	data, _, err := t.readTime(name, limit)
+	data, _, err := t.readInfo(name, limit)
 	return data, err
 }
 
-// readTime is read that gives the time of the file too.
-func (t *tree) readTime(name string, limit int64) ([]byte, time.Time, error) {
+// readInfo is read that describes the file too.
+func (t *tree) readInfo(name string, limit int64) ([]byte, fs.FileInfo, error) {
 	f, info, err := t.openRegular(name)
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, nil, err
 	}
 	defer f.Close()
 	if info.Size() > limit {
-		return nil, time.Time{}, t.damage(name, "%d bytes, above the limit of %d", info.Size(), limit)
+		return nil, nil, t.damage(name, "%d bytes, above the limit of %d", info.Size(), limit)
 	}
 	data := make([]byte, info.Size())
 	if _, err := io.ReadFull(f, data); err != nil {
-		return nil, time.Time{}, t.damage(name, "cannot be read: %v", reason(err))
+		return nil, nil, t.damage(name, "cannot be read: %v", reason(err))
 	}
-	return data, info.ModTime(), nil
+	return data, info, nil
 }
 
 // openRegular opens a file that is no link.
@@ -149,14 +161,14 @@ func reason(err error) error {
 // a rename that a power failure undoes is a miss.
 func (t *tree) write(name string, data []byte) error {
 	for _, dir := range []string{tmpDir, path.Dir(name)} {
-		if err := t.MkdirAll(dir, 0o777); err != nil {
+		if err := t.MkdirAll(dir, dirMode); err != nil {
 			return err
 		}
 	}
 	var random [16]byte
 	rand.Read(random[:])
 	tmp := path.Join(tmpDir, hex.EncodeToString(random[:]))
-	f, err := t.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	f, err := t.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, fileMode)
 	if err != nil {
 		return err
 	}
@@ -246,19 +258,25 @@ func (t *tree) eachHash(ctx context.Context, dir string, visit func(h [sha256.Si
 
 // entry reads and checks the manifest of a key.
 func (t *tree) entry(id ID) (*Entry, error) {
+	e, _, err := t.entryInfo(id)
+	return e, err
+}
+
+// entryInfo is entry that describes the file too.
+func (t *tree) entryInfo(id ID) (*Entry, fs.FileInfo, error) {
 	name := keyFile(id)
-	data, err := t.read(name, maxManifest)
+	data, info, err := t.readInfo(name, maxManifest)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	e, err := parseEntry(data)
 	if err != nil {
-		return nil, t.damage(name, "%v", err)
+		return nil, nil, t.damage(name, "%v", err)
 	}
 	if got := e.Key.id(); got != id {
-		return nil, t.damage(name, "it is the manifest of key %s", got)
+		return nil, nil, t.damage(name, "it is the manifest of key %s", got)
 	}
-	return e, nil
+	return e, info, nil
 }
 
 // blob reads and checks the contents that an entry names.

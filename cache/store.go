@@ -20,6 +20,10 @@ type Options struct {
 	Layers []string     // read, never written, searched in this order before Dir
 	Logger *slog.Logger // nil: no messages
 
+	// Trust says which directories may hold machine code whoever can write them. Nil:
+	// only Dir, and layers that nobody but the user and root can write.
+	Trust *Trust
+
 	// LockTimeout bounds the wait for another process that compiles the same
 	// key, after which the work is done twice. 0: ten minutes.
 	LockTimeout time.Duration
@@ -33,6 +37,7 @@ const defaultLockTimeout = 10 * time.Minute
 type Store struct {
 	roots       []root // the layers, then the directory that is written
 	dir         root
+	trust       *Trust
 	log         *slog.Logger
 	lockTimeout time.Duration
 
@@ -45,6 +50,8 @@ type Store struct {
 	held     map[ID]chan struct{} // locks held in this process, closed by their release
 	stamped  map[ID]bool          // modules whose use this process has recorded
 	unopened map[string]bool      // directories that could not be opened, and were reported
+
+	unvouched map[string]bool // directories with machine code that is not used, which were reported
 }
 
 // New returns a store. No file is touched before it is used, and no directory
@@ -55,11 +62,13 @@ func New(o Options) *Store { return newStore(o, FormatVersion) }
 func newStore(o Options, version int) *Store {
 	s := &Store{
 		dir:         root{dir: o.Dir, version: version},
+		trust:       o.Trust,
 		log:         o.Logger,
 		lockTimeout: cmp.Or(o.LockTimeout, defaultLockTimeout),
 		held:        map[ID]chan struct{}{},
 		stamped:     map[ID]bool{},
 		unopened:    map[string]bool{},
+		unvouched:   map[string]bool{},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -89,10 +98,11 @@ type Stats struct {
 	StoreTime   time.Duration
 	Damaged     int64 // files that were there and could not be used, each time
 	NotCached   int64 // entries and modules that could not be written
+	Untrusted   int64 // look-ups that found machine code which is not trusted
 }
 
 type counters struct {
-	loaded, loadedBytes, loadTime, stored, storedBytes, storeTime, damaged, notCached atomic.Int64
+	loaded, loadedBytes, loadTime, stored, storedBytes, storeTime, damaged, notCached, untrusted atomic.Int64
 }
 
 // Stats returns the counts.
@@ -101,7 +111,7 @@ func (s *Store) Stats() Stats {
 	return Stats{
 		Loaded: c.loaded.Load(), LoadedBytes: c.loadedBytes.Load(), LoadTime: time.Duration(c.loadTime.Load()),
 		Stored: c.stored.Load(), StoredBytes: c.storedBytes.Load(), StoreTime: time.Duration(c.storeTime.Load()),
-		Damaged: c.damaged.Load(), NotCached: c.notCached.Load(),
+		Damaged: c.damaged.Load(), NotCached: c.notCached.Load(), Untrusted: c.untrusted.Load(),
 	}
 }
 
@@ -157,8 +167,9 @@ func (s *Store) openRoot(d root) *tree {
 // from the first layer that has it whole, else from the directory; false where
 // there is none. Nothing is written. Files that are damaged are logged. If no
 // whole entry was found beside them the error joins their *DamageErrors: the
-// entry is to be made again and put, which repairs it. Any other error is the
-// cause of ctx's end.
+// entry is to be made again and put, which repairs it. So it does with an
+// *[UntrustedError] for each directory that has the entry and is not trusted with
+// machine code. Any other error is the cause of ctx's end.
 func (s *Store) Get(ctx context.Context, key Key) (blob []byte, ok bool, err error) {
 	if ctx.Err() != nil {
 		return nil, false, context.Cause(ctx)
@@ -171,7 +182,7 @@ func (s *Store) Get(ctx context.Context, key Key) (blob []byte, ok bool, err err
 		if t == nil {
 			continue
 		}
-		blob, err := t.get(id)
+		blob, err := s.getTrusted(d, t, key)
 		t.Close()
 		if err == nil {
 			s.count.loaded.Add(1)
@@ -181,29 +192,43 @@ func (s *Store) Get(ctx context.Context, key Key) (blob []byte, ok bool, err err
 			return blob, true, nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
-			s.damaged(err)
+			s.unusable(d, err)
 			damage = append(damage, err)
 		}
 	}
 	return nil, false, errors.Join(damage...)
 }
 
-// get reads and checks an entry. The error matches fs.ErrNotExist if there is
-// none, and else is a *DamageError.
-func (t *tree) get(id ID) ([]byte, error) {
+// getTrusted is get of what is trusted; the error is that of get or an
+// *UntrustedError.
+func (s *Store) getTrusted(d root, t *tree, key Key) ([]byte, error) {
+	id := key.id()
+	blob, info, err := t.get(id)
+	if err == nil {
+		err = s.vouch(d, t, key.Target, keyFile(id), info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return blob, nil
+}
+
+// get reads and checks an entry, and describes its manifest. The error matches
+// fs.ErrNotExist if there is none, and else is a *DamageError.
+func (t *tree) get(id ID) ([]byte, fs.FileInfo, error) {
 	for again := false; ; again = true {
-		e, err := t.entry(id)
+		e, info, err := t.entryInfo(id)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		blob, err := t.blob(e.Blob, e.Size)
 		if !errors.Is(err, fs.ErrNotExist) {
-			return blob, err
+			return blob, info, err
 		}
 		// Collection removes the manifest and then the blob, so an entry that
 		// went meanwhile, or went and came back, is not damaged.
 		if again {
-			return nil, t.damage(blobFile(e.Blob), "missing; the entry %s names it", id)
+			return nil, nil, t.damage(blobFile(e.Blob), "missing; the entry %s names it", id)
 		}
 	}
 }

@@ -111,24 +111,43 @@ func parseTuning(data []byte) (*Tuning, error) {
 
 // tuning reads and checks a record.
 func (t *tree) tuning(id ID) (*Tuning, error) {
+	r, _, err := t.tuningInfo(id)
+	return r, err
+}
+
+// tuningInfo is tuning that describes the file too.
+func (t *tree) tuningInfo(id ID) (*Tuning, fs.FileInfo, error) {
 	name := tuningFile(id)
-	data, err := t.read(name, maxManifest)
+	data, info, err := t.readInfo(name, maxManifest)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	r, err := parseTuning(data)
 	if err != nil {
-		return nil, t.damage(name, "%v", err)
+		return nil, nil, t.damage(name, "%v", err)
 	}
 	if got := r.ID(); got != id {
-		return nil, t.damage(name, "it is the record of key %s", got)
+		return nil, nil, t.damage(name, "it is the record of key %s", got)
+	}
+	return r, info, nil
+}
+
+// trustedTuning is tuning of a record that is trusted like machine code: it chooses
+// which of a library's runs.
+func (s *Store) trustedTuning(d root, t *tree, id ID) (*Tuning, error) {
+	r, info, err := t.tuningInfo(id)
+	if err == nil {
+		err = s.vouch(d, t, r.Device, tuningFile(id), info)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return r, nil
 }
 
 // Tuning returns the record of a key: from the first layer that has it whole, else
-// from the directory; false where there is none. A record that is damaged is
-// logged and not used. Nothing is written.
+// from the directory; false where there is none. A record that is damaged, or lies
+// where machine code is not trusted, is logged and not used. Nothing is written.
 func (s *Store) Tuning(key TuningKey) (Tuning, bool) {
 	id := key.ID()
 	for _, d := range s.roots {
@@ -136,13 +155,13 @@ func (s *Store) Tuning(key TuningKey) (Tuning, bool) {
 		if t == nil {
 			continue
 		}
-		r, err := t.tuning(id)
+		r, err := s.trustedTuning(d, t, id)
 		t.Close()
 		if err == nil {
 			return *r, true
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
-			s.damaged(err)
+			s.unusable(d, err)
 		}
 	}
 	return Tuning{}, false
@@ -168,7 +187,7 @@ func (s *Store) PutTuning(ctx context.Context, r Tuning) error {
 	return nil
 }
 
-// Tunings returns all records that are whole, of layers and the directory, by id;
+// Tunings returns all records that are whole and trusted, of layers and the directory, by id;
 // where two have one key, the one that a look-up finds. The error is the cause of
 // ctx's end.
 func (s *Store) Tunings(ctx context.Context) ([]Tuning, error) {
@@ -180,10 +199,10 @@ func (s *Store) Tunings(ctx context.Context) ([]Tuning, error) {
 			continue
 		}
 		err := t.eachHash(ctx, tuningDir, func(h [sha256.Size]byte, _ string) error {
-			r, err := t.tuning(h)
+			r, err := s.trustedTuning(d, t, h)
 			switch {
 			case err != nil:
-				s.damaged(err)
+				s.unusable(d, err)
 			case !seen[h]:
 				seen[h] = true
 				out = append(out, *r)

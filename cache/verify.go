@@ -83,7 +83,7 @@ func (v *verifier) found(err error) {
 // appeared reports whether an entry was put after its directory was listed.
 func (v *verifier) appeared(id ID) bool {
 	for _, t := range v.trees {
-		if _, err := t.get(id); err == nil {
+		if _, _, err := t.get(id); err == nil {
 			v.entries[id] = true
 			return true
 		}
@@ -126,7 +126,7 @@ func (v *verifier) tree(ctx context.Context, t *tree) error {
 		size, whole := blobs[e.Blob]
 		if !whole || size != e.Size {
 			// The blob may have come, or the entry have gone or changed, since.
-			switch _, err := t.get(h); {
+			switch _, _, err := t.get(h); {
 			case errors.Is(err, fs.ErrNotExist):
 				return nil
 			case err == nil:
