@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"pwc/compile"
 	"pwc/compile/host"
 	"pwc/ir"
+	"pwc/ir/dim"
 	"pwc/program"
 	"pwc/split"
 )
@@ -209,5 +211,70 @@ func TestMissesAreExplainedTogether(t *testing.T) {
 	})
 	if err == nil || s.scans != 1 || told != 2 {
 		t.Errorf("%d misses told with their reasons, %d scans of the store, error %v; want 2 and 1", told, s.scans, err)
+	}
+}
+
+// gpuCompiler is the host's compiler, which says that it makes machine code.
+type gpuCompiler struct{ build.Pipeline }
+
+func (gpuCompiler) Target() string { return "cuda:sm_90" }
+
+func (c gpuCompiler) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
+	p, err := c.Pipeline.Compile(ctx, piece, ranges)
+	if err == nil {
+		p.Target = "cuda:sm_90"
+	}
+	return p, err
+}
+
+// Machine code in a layer that everybody can write is compiled again, without a
+// warning for each piece; a frozen build fails with the command that trusts the layer.
+func TestUntrustedMachineCode(t *testing.T) {
+	m, err := ir.Parse("two.ir", []byte(twoPieces))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := split.Split(m, m.Funcs[0], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer := filepath.Join(t.TempDir(), "layer")
+	pieces := func(c build.Compiler, frozen bool, o cache.Options) (*build.Result, error) {
+		return build.Pieces(t.Context(), []*split.Plan{p}, build.Options{Compiler: c, Frozen: frozen, Store: cache.New(o)})
+	}
+	gpu, cpu := gpuCompiler{build.Pipeline{Backend: host.New()}}, build.Pipeline{Backend: host.New()}
+	for _, c := range []build.Compiler{gpu, cpu} {
+		if _, err := pieces(c, false, cache.Options{Dir: layer}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(layer, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := pieces(gpu, true, cache.Options{Layers: []string{layer}}); err != nil || r.Counters.Loaded != 2 {
+		t.Fatalf("a layer of the user's own: %v", err)
+	}
+	if err := os.Chmod(layer, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if runtime.GOOS == "windows" {
+		t.Skip("modes say nothing here")
+	}
+	_, err = pieces(gpu, true, cache.Options{Layers: []string{layer}})
+	var miss *build.MissError
+	var untrusted *cache.UntrustedError
+	if !errors.As(err, &miss) || !errors.As(err, &untrusted) || !strings.Contains(err.Error(), "run: pwc cache trust add --dir "+layer) || strings.Contains(err.Error(), "empty") {
+		t.Errorf("frozen: %v", err)
+	}
+	r, err := pieces(gpu, false, cache.Options{Dir: t.TempDir(), Layers: []string{layer}})
+	if err != nil || r.Counters.Compiled != 2 || len(r.Warnings) != 0 {
+		t.Errorf("not frozen: %v, %+v", err, r)
+	}
+	trust := &cache.Trust{Dirs: []string{layer}}
+	if r, err := pieces(gpu, true, cache.Options{Layers: []string{layer}, Trust: trust}); err != nil || r.Counters.Loaded != 2 {
+		t.Errorf("trusted: %v", err)
+	}
+	if r, err := pieces(cpu, true, cache.Options{Layers: []string{layer}}); err != nil || r.Counters.Loaded != 2 {
+		t.Errorf("for the host: %v", err)
 	}
 }

@@ -74,8 +74,11 @@
 // nothing that a file says leads out of it, and what is not a regular file is
 // damage. A damaged file is a miss with a warning that names the file and the
 // reason, and the next Put repairs it. Hashes show damage, not intent: whoever
-// can write the directory decides which programs run, within what loading a
-// program checks.
+// can write the directory decides which programs run. Of programs for the host,
+// loading proves that they stay in their buffers. Of machine code nothing is
+// proven: it is used from Options.Dir, from layers that nobody but the user and
+// root can write, and from directories that [Trust] lists. Elsewhere it is a miss
+// with an [UntrustedError].
 //
 // # Faults
 //

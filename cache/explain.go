@@ -13,9 +13,9 @@ import (
 // Explanation says why a look-up hits or misses.
 type Explanation struct {
 	Key     Key
-	Hit     bool     // a whole entry is there
-	Dir     string   // of a hit
-	Damaged []error  // files of the entry that cannot be used
+	Hit     bool    // a whole entry is there
+	Dir     string  // of a hit
+	Damaged []error // files of the entry that cannot be used
 
 	// Untrusted are an *UntrustedError for each directory that has the entry, whole, and
 	// is not trusted with machine code.

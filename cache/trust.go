@@ -138,6 +138,16 @@ func (k PublicKey) ID() string {
 	return hex.EncodeToString(sum[:])
 }
 
+// Algorithm returns what kind of key it is: "ECDSA P-256" or "Ed25519".
+func (k PublicKey) Algorithm() string {
+	if key, err := k.key(); err == nil {
+		if _, ok := key.(ed25519.PublicKey); ok {
+			return "Ed25519"
+		}
+	}
+	return "ECDSA P-256"
+}
+
 // Verify reports whether the key signed a message: ECDSA signs its SHA-256, in ASN.1,
 // Ed25519 the message itself.
 func (k PublicKey) Verify(message, signature []byte) bool {

@@ -23,13 +23,14 @@ import (
 func (a *app) cacheCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache",
-		Short: "list, explain, verify, clean and share the compiled artifacts",
+		Short: "list, explain, verify, clean, share and trust the compiled artifacts",
 		Long: `Compiled pieces are kept in a directory and found again by what they were made
 from, so that a model is compiled once. PWC_CACHE_DIR names the directory that
 is written (default: pwc in the user's cache directory), PWC_CACHE_PATH lists
 directories that are only read and searched first, PWC_CACHE_REMOTE is an
 artifact in a registry (oci://REGISTRY/REPO:TAG) that is asked for what is not
-there. PWC_CACHE=off keeps nothing.
+there. PWC_CACHE=off keeps nothing. Code for GPUs is machine code, about which
+nothing can be proven: pwc cache trust says where it may come from.
 
 Models are the roots: what gc removes and pin keeps is a model with all its
 artifacts. A MODEL is a name or the first digits of an id, as ls prints them.`,
@@ -46,7 +47,7 @@ artifacts. A MODEL is a name or the first digits of an id, as ls prints them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.cacheList(), a.cacheShow(), a.cacheExplain(), a.cacheVerify(), a.cacheGC(), a.cachePin(true), a.cachePin(false), a.cacheClear(),
-		a.cacheExport(), a.cacheImport(), a.cachePush(), a.cachePull())
+		a.cacheExport(), a.cacheImport(), a.cachePush(), a.cachePull(), a.cacheTrust())
 	return cmd
 }
 
@@ -65,6 +66,7 @@ func (a *app) openStore() (*cache.Store, error) {
 		return nil, usagef("%w", err)
 	}
 	o.Logger = a.logger()
+	a.trust = o.Trust
 	return cache.New(o), nil
 }
 
@@ -235,6 +237,8 @@ type explained struct {
 	Nearest string         `json:"nearest,omitempty"` // where the nearest entry is from
 	Changes []cache.Change `json:"changes,omitempty"` // from it to this one
 	Damaged []string       `json:"damaged,omitempty"`
+
+	Untrusted []string `json:"untrusted,omitempty"` // why machine code that is there is not used
 }
 
 func (a *app) cacheExplain() *cobra.Command {
@@ -293,7 +297,10 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 				for _, d := range why.Damaged {
 					x.Damaged = append(x.Damaged, d.Error())
 				}
-				if miss.Err != nil && len(x.Damaged) == 0 { // whole, and no program
+				for _, u := range why.Untrusted {
+					x.Untrusted = append(x.Untrusted, u.Error())
+				}
+				if miss.Err != nil && len(x.Damaged) == 0 && len(x.Untrusted) == 0 { // whole, and no program
 					x.Damaged = []string{miss.Err.Error()}
 				}
 				if why.Nearest != nil {
@@ -338,8 +345,11 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 		for _, d := range x.Damaged {
 			fmt.Fprintf(a.out, "        damaged: %s\n", d)
 		}
+		for _, u := range x.Untrusted {
+			fmt.Fprintf(a.out, "        %s\n", u)
+		}
 		switch {
-		case x.Hit || len(x.Damaged) > 0:
+		case x.Hit || len(x.Damaged) > 0 || len(x.Untrusted) > 0:
 		case x.Nearest == "":
 			fmt.Fprintln(a.out, "        nothing is kept")
 		default:

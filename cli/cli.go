@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pwc/attention"
+	"pwc/cache"
 	"pwc/ir/interp"
 	"pwc/runtime/device"
 )
@@ -113,7 +114,8 @@ type app struct {
 	lines   bool // with json: a document is one line
 	verbose bool
 
-	saidNoDir bool // that there is no directory for a cache
+	trust     *cache.Trust // of the last store; nil: none was opened
+	saidNoDir bool         // that there is no directory for a cache
 }
 
 // usageError is a wrong call: exit code 2 and a hint at the help.

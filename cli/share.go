@@ -19,12 +19,30 @@ type shareFlags struct {
 	machine   bool // what this machine can run counts
 	tag       string
 	plainHTTP bool
+	trust     bool     // take machine code, and record that its artifact is trusted
+	trustKeys []string // files of public keys, for this call
+	signKey   string   // file of a private key
+}
+
+// addTake adds the flags of commands that take artifacts.
+func (f *shareFlags) addTake(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&f.targets, "target", nil, "take the models for these `TARGET`s, whatever this machine is")
+	cmd.Flags().BoolVar(&f.trust, "trust", false, "take machine code that nothing vouches for, and record that this artifact, by its digest, is trusted")
+	cmd.Flags().StringSliceVar(&f.trustKeys, "trust-key", nil, "take machine code that the key in this `FILE` signed: a public key in PEM, as cosign.pub is")
+}
+
+// addSign adds the flag of commands that make artifacts.
+func (f *shareFlags) addSign(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.signKey, "sign-key", "", "sign with the private key in `FILE`: PKCS #8 in PEM, ECDSA P-256 or Ed25519, as openssl genpkey makes it")
 }
 
 // sharing returns the options of a transfer: what the environment says, what
-// this machine can use, and the flags.
-func (a *app) sharing(f *shareFlags) oci.Options {
+// this machine can use, whom the user trusts, and the flags.
+func (a *app) sharing(f *shareFlags) (oci.Options, error) {
 	o := oci.FromEnv()
+	if err := a.trusting(f, &o); err != nil {
+		return o, err
+	}
 	o.Logger = a.logger()
 	if f.machine {
 		targets, driver := gpuTargets()
@@ -42,7 +60,35 @@ func (a *app) sharing(f *shareFlags) oci.Options {
 			bar.end()
 		}
 	}
-	return o
+	return o, nil
+}
+
+// trusting adds keys and whom the user trusts.
+func (a *app) trusting(f *shareFlags, o *oci.Options) error {
+	o.Trust = &cache.Trust{}
+	if a.trust != nil {
+		*o.Trust = *a.trust
+	}
+	for _, name := range f.trustKeys {
+		k, err := cache.ReadPublicKey(name)
+		if err != nil {
+			return usagef("--trust-key: %w", err)
+		}
+		o.Trust.AddKey(k)
+	}
+	if f.trust {
+		o.Accept = func(d cache.Digest) error {
+			return changeTrust(func(t *cache.Trust) error { t.AddArtifact(d); return nil })
+		}
+	}
+	if f.signKey != "" {
+		s, err := cache.ReadSigner(f.signKey)
+		if err != nil {
+			return usagef("--sign-key: %w", err)
+		}
+		o.Signer = s
+	}
+	return nil
 }
 
 // oldestDriver is the oldest CUDA that pwc's own calls need of a driver.
@@ -69,7 +115,10 @@ func (a *app) overRemote(s *cache.Store, target string, frozen bool) (build.Stor
 	if address == "" {
 		return s, func() {}, nil
 	}
-	o := a.sharing(&shareFlags{targets: []string{target}})
+	o, err := a.sharing(&shareFlags{targets: []string{target}})
+	if err != nil {
+		return nil, nil, err
+	}
 	o.Observer = nil
 	remote, err := oci.NewRemote(address, o)
 	if err != nil {
@@ -85,11 +134,16 @@ func (a *app) cacheExport() *cobra.Command {
 		Short: "write models as an OCI image layout",
 		Long: `Write models with all their artifacts as an OCI image layout: to a tar file, or
 into a directory, to which they are added if it is a layout already. Without
-MODELs, all of them. The same models give the same bytes.`,
-		Example: "  pwc cache export cache.tar\n  pwc cache export layout/ llama --tag v1",
+MODELs, all of them. The same models give the same bytes, but for a signature of
+ECDSA, which has a random number in it.`,
+		Example: "  pwc cache export cache.tar\n  pwc cache export layout/ llama --tag v1\n  pwc cache export cache.tar --sign-key key.pem",
 		Args:    atLeastOne("a file or directory"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
-			r, err := oci.Export(ctx, s, args[1:], args[0], a.sharing(&f))
+			o, err := a.sharing(&f)
+			if err != nil {
+				return err
+			}
+			r, err := oci.Export(ctx, s, args[1:], args[0], o)
 			if err != nil {
 				return err
 			}
@@ -97,6 +151,7 @@ MODELs, all of them. The same models give the same bytes.`,
 		}),
 	}
 	cmd.Flags().StringVar(&f.tag, "tag", "", "`TAG` of the artifact in the layout (default: latest)")
+	f.addSign(cmd)
 	return cmd
 }
 
@@ -107,11 +162,18 @@ func (a *app) cachePush() *cobra.Command {
 		Short: "send models to a registry",
 		Long: `Send models with all their artifacts to a registry, as one OCI artifact. Without
 MODELs, all of them. What the registry has is not sent again. Credentials are
-those of the Docker config, HTTPS_PROXY and NO_PROXY are honoured.`,
-		Example: "  pwc cache push registry.example/models/llama:sm90 llama",
+those of the Docker config, HTTPS_PROXY and NO_PROXY are honoured.
+
+A signature is cosign's, and cosign verify --key takes it; pwc cache pull takes
+cosign's own. It is there before the tag is.`,
+		Example: "  pwc cache push registry.example/models/llama:sm90 llama\n  pwc cache push registry.example/models/llama:sm90 llama --sign-key key.pem",
 		Args:    atLeastOne("a reference"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
-			r, err := oci.Push(ctx, s, args[1:], args[0], a.sharing(&f))
+			o, err := a.sharing(&f)
+			if err != nil {
+				return err
+			}
+			r, err := oci.Push(ctx, s, args[1:], args[0], o)
 			if err != nil {
 				return err
 			}
@@ -119,17 +181,22 @@ those of the Docker config, HTTPS_PROXY and NO_PROXY are honoured.`,
 		}),
 	}
 	cmd.Flags().BoolVar(&f.plainHTTP, "plain-http", false, "HTTP: without encryption, or proof of who answers")
+	f.addSign(cmd)
 	return cmd
 }
 
 func (a *app) printSent(what string, r *oci.Sent) error {
 	if a.json {
 		return a.printJSON(map[string]any{"digest": r.Digest.String(), "modules": r.Modules, "entries": r.Entries, "blobs": r.Blobs, "bytes": r.Bytes,
-			"written": r.Written, "written_bytes": r.WrittenBytes})
+			"written": r.Written, "written_bytes": r.WrittenBytes, "signed_by": r.SignedBy})
 	}
-	fmt.Fprintf(a.out, "%s: %s, %s; %d of %s were new (%s)\n%s\n", what, plural(int64(r.Modules), "model"), plural(int64(r.Entries), "artifact"),
-		r.Written, plural(int64(r.Blobs), "blob"), byteCount(r.WrittenBytes), r.Digest)
-	return nil
+	fmt.Fprintf(a.out, "%s: %s, %s; %d of %s were new (%s)\n", what, plural(int64(r.Modules), "model"), plural(int64(r.Entries), "artifact"),
+		r.Written, plural(int64(r.Blobs), "blob"), byteCount(r.WrittenBytes))
+	if r.SignedBy != "" {
+		fmt.Fprintf(a.out, "  signed by key %s\n", r.SignedBy[:16])
+	}
+	_, err := fmt.Fprintln(a.out, r.Digest)
+	return err
 }
 
 func (a *app) cacheImport() *cobra.Command {
@@ -138,11 +205,16 @@ func (a *app) cacheImport() *cobra.Command {
 		Use:   "import FILE.tar|DIR",
 		Short: "take models from an OCI image layout",
 		Long: `Take the models of an OCI image layout that this machine can use into the cache.
-Everything is verified; nothing is reached over a network.`,
-		Example: "  pwc cache import cache.tar\n  pwc cache import layout/ --target cuda:sm_90",
+Everything is verified; nothing is reached over a network. Machine code is taken
+if a key that is trusted signed it (pwc cache trust), or with --trust.`,
+		Example: "  pwc cache import cache.tar\n  pwc cache import layout/ --target cuda:sm_90\n  pwc cache import cache.tar --trust-key cosign.pub",
 		Args:    exactly(1, "one file or directory"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
-			r, err := oci.Import(ctx, s, args[0], a.sharing(&f))
+			o, err := a.sharing(&f)
+			if err != nil {
+				return err
+			}
+			r, err := oci.Import(ctx, s, args[0], o)
 			if err != nil {
 				return err
 			}
@@ -150,7 +222,7 @@ Everything is verified; nothing is reached over a network.`,
 		}),
 	}
 	cmd.Flags().StringVar(&f.tag, "tag", "", "`TAG` or digest of the artifact in the layout (default: the only one, else latest)")
-	cmd.Flags().StringSliceVar(&f.targets, "target", nil, "take the models for these `TARGET`s, whatever this machine is")
+	f.addTake(cmd)
 	return cmd
 }
 
@@ -161,19 +233,30 @@ func (a *app) cachePull() *cobra.Command {
 		Short: "take models from a registry",
 		Long: `Take the models of an artifact that this machine can use into the cache. What the
 artifact is for is read first, and refused with the reasons if none of it fits.
-Every digest is verified; a pull that was interrupted goes on where it was. A
-tag trusts the registry: a digest, or a signature that was verified, does not.`,
-		Example: "  pwc cache pull registry.example/models/llama:sm90",
-		Args:    exactly(1, "one reference"),
+Every digest is verified; a pull that was interrupted goes on where it was.
+
+Programs for the host are proven when they are loaded. Machine code for GPUs is
+taken if a key that is trusted signed it (cosign's signatures, those of push
+--sign-key), if pwc cache trust lists the artifact or its repository, or with
+--trust. A tag trusts the registry with the choice of an artifact: a digest does
+not.`,
+		Example: `  pwc cache pull registry.example/models/llama:sm90
+  pwc cache pull registry.example/models/llama:sm90 --trust-key cosign.pub
+  pwc cache pull registry.example/models/llama@sha256:… --trust`,
+		Args: exactly(1, "one reference"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
-			r, err := oci.Pull(ctx, s, args[0], a.sharing(&f))
+			o, err := a.sharing(&f)
+			if err != nil {
+				return err
+			}
+			r, err := oci.Pull(ctx, s, args[0], o)
 			if err != nil {
 				return err
 			}
 			return a.printReceived("pulled "+args[0], r)
 		}),
 	}
-	cmd.Flags().StringSliceVar(&f.targets, "target", nil, "take the models for these `TARGET`s, whatever this machine is")
+	f.addTake(cmd)
 	cmd.Flags().BoolVar(&f.plainHTTP, "plain-http", false, "HTTP: without encryption, or proof of who answers")
 	return cmd
 }
@@ -189,10 +272,13 @@ func (a *app) printReceived(what string, r *oci.Received) error {
 			ids[i] = id.String()
 		}
 		return a.printJSON(map[string]any{"digest": r.Digest.String(), "modules": ids, "refused": refused, "entries": r.Entries, "kept": r.Kept,
-			"fetched": r.Fetched, "fetched_bytes": r.FetchedBytes})
+			"fetched": r.Fetched, "fetched_bytes": r.FetchedBytes, "trusted": r.Trusted})
 	}
 	fmt.Fprintf(a.out, "%s: %s, %s of which %d were here; %s fetched (%s)\n", what, plural(int64(len(r.Modules)), "model"), plural(int64(r.Entries), "artifact"),
 		r.Kept, plural(int64(r.Fetched), "blob"), byteCount(r.FetchedBytes))
+	if r.Trusted != "" {
+		fmt.Fprintf(a.out, "  machine code is trusted: %s\n", r.Trusted)
+	}
 	for _, x := range refused {
 		fmt.Fprintf(a.out, "  left: %s\n", x)
 	}

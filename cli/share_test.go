@@ -3,17 +3,25 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
 	"io"
 	"log"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/registry"
 
+	"pwc/cache"
 	"pwc/cli"
+	"pwc/program"
 )
 
 // pwc runs one command line in this process.
@@ -73,4 +81,127 @@ func TestRegistry(t *testing.T) {
 	}
 	t.Setenv("PWC_CACHE_REMOTE", "ftp://x")
 	expect("a remote that cannot be", 2, "PWC_CACHE_REMOTE", "compile", model)
+}
+
+// gpuModel puts a model of machine code into the cache that PWC_CACHE_DIR names.
+func gpuModel(t *testing.T, dir string) {
+	t.Helper()
+	s := cache.New(cache.Options{Dir: dir})
+	k, err := program.CUDAKernel("k", []byte("machine code"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blob, err := program.Alone("cuda:sm_90", k).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := cache.Key{Piece: sha256.Sum256([]byte("piece")), Target: "cuda:sm_90", Pipeline: "p", Format: program.FormatVersion}
+	m := cache.Module{Name: "gpu", Hash: sha256.Sum256([]byte("gpu")), Target: "cuda:sm_90", Graph: []byte("graph"), Entries: []cache.ModuleEntry{{ID: key.Sum(), Size: int64(len(blob))}}}
+	for _, err := range []error{s.Put(t.Context(), key, blob, cache.Provenance{Compiler: "nvrtc 12.8"}), s.PutModule(t.Context(), m)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Machine code goes from a build machine to a fleet by two commands: one that signs
+// and one that verifies, or one that pushes and one that names a digest and trusts it.
+func TestTrust(t *testing.T) {
+	srv := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer srv.Close()
+	ref := strings.TrimPrefix(srv.URL, "http://") + "/models/gpu:v1"
+	dir := t.TempDir()
+	t.Setenv("PWC_CACHE", "")
+	t.Setenv("PWC_CACHE_PATH", "")
+	t.Setenv("PWC_CACHE_REMOTE", "")
+	t.Setenv("DOCKER_CONFIG", dir)
+	list := filepath.Join(dir, "settings", "trust")
+	t.Setenv("PWC_CACHE_TRUST", list)
+	expect := func(what string, wantCode int, want string, args ...string) string {
+		t.Helper()
+		code, out, errs := pwc(t, args...)
+		if code != wantCode || !strings.Contains(out+errs, want) {
+			t.Fatalf("%s: exit code %d, want %d with %q in\n%s%s", what, code, wantCode, want, out, errs)
+		}
+		return out
+	}
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyFile := func(name, kind string, marshal func(any) ([]byte, error), key any) string {
+		t.Helper()
+		der, err := marshal(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	key := keyFile("key.pem", "PRIVATE KEY", x509.MarshalPKCS8PrivateKey, private)
+	pub := keyFile("key.pub", "PUBLIC KEY", x509.MarshalPKIXPublicKey, private.Public())
+
+	// The build machine.
+	t.Setenv("PWC_CACHE_DIR", filepath.Join(dir, "build"))
+	gpuModel(t, filepath.Join(dir, "build"))
+	expect("a wrong key", 2, "--sign-key", "cache", "push", ref, "--plain-http", "--sign-key", pub)
+	out := expect("push", 0, "signed by key ", "cache", "push", ref, "--plain-http", "--sign-key", key)
+	digest := strings.TrimSpace(out[strings.LastIndex(out, "sha256:"):])
+	tar := filepath.Join(dir, "gpu.tar")
+	expect("export", 0, "signed by key ", "cache", "export", tar, "--sign-key", key)
+
+	// A machine of the fleet.
+	fleet := func() { t.Setenv("PWC_CACHE_DIR", t.TempDir()) }
+	pull := []string{"cache", "pull", ref, "--plain-http", "--target", "cuda:sm_90"}
+	imports := []string{"cache", "import", tar, "--target", "cuda:sm_90"}
+	for _, take := range [][]string{pull, imports} {
+		fleet()
+		expect("nothing is trusted", 1, "pwc cache trust add --key FILE with the signer's public key, or pwc cache trust add --artifact "+digest, take...)
+		expect("nothing is kept", 0, "nothing is kept", "cache", "ls")
+		expect("a key that is none", 2, "--trust-key", append(take, "--trust-key", key)...)
+		expect("with the key", 0, "machine code is trusted: signed by key ", append(take, "--trust-key", pub)...)
+		expect("nothing is recorded", 0, "nothing is listed in "+list, "cache", "trust", "list")
+	}
+	for _, take := range [][]string{pull, imports} {
+		fleet()
+		expect("accepted", 0, "machine code is trusted: accepted", append(take, "--trust")...)
+		fleet()
+		expect("recorded", 0, "machine code is trusted: listed", take...)
+		expect("removed", 0, "nothing is listed", "cache", "trust", "remove", digest)
+	}
+
+	// The list.
+	expect("nothing to add", 2, "--key", "cache", "trust", "add")
+	expect("a private key", 1, "must be PUBLIC KEY", "cache", "trust", "add", "--key", key)
+	expect("no repository", 2, "without a tag", "cache", "trust", "add", "--repository", ref)
+	expect("no digest", 2, "--artifact", "cache", "trust", "add", "--artifact", "latest")
+	out = expect("a key", 0, "Ed25519", "cache", "trust", "add", "--key", pub, "--dir", dir, "--repository", strings.TrimSuffix(ref, ":v1"))
+	expect("json", 0, `"algorithm": "Ed25519"`, "cache", "trust", "list", "--json")
+	fleet()
+	expect("by repository", 0, "listed", pull...)
+	expect("remove", 0, "key", "cache", "trust", "remove", dir, strings.TrimSuffix(ref, ":v1"))
+	fleet()
+	expect("by key", 0, "signed by key", pull...)
+	expect("remove it", 0, "nothing is listed", "cache", "trust", "rm", regexp.MustCompile(`[0-9a-f]{64}`).FindString(out)[:8])
+	expect("remove it again", 1, "not on the list", "cache", "trust", "remove", dir)
+	fleet()
+	expect("no longer", 1, "is trusted", pull...)
+
+	// A layer that everybody can write.
+	layer := filepath.Join(dir, "build")
+	t.Setenv("PWC_CACHE_PATH", layer)
+	fleet()
+	if err := os.Chmod(layer, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	expect("its code goes nowhere", 1, "pwc cache trust add --dir "+layer, "cache", "export", filepath.Join(dir, "again.tar"), "gpu")
+	expect("trust it", 0, layer, "cache", "trust", "add", "--dir", layer)
+	expect("it does", 0, "wrote", "cache", "export", filepath.Join(dir, "again.tar"), "gpu")
+	if err := os.Chmod(list, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	expect("a list that everybody can write", 2, "can write it", "cache", "ls")
 }

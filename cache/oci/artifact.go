@@ -16,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"pwc/cache"
+	"pwc/internal/exactjson"
 )
 
 // Types of an artifact and its parts.
@@ -299,7 +300,7 @@ func parseManifest(text []byte) (config ocispec.Descriptor, layers []descriptor,
 		Config        descriptor       `json:"config"`
 		Layers        list[descriptor] `json:"layers"`
 	}
-	if err := json.Unmarshal(text, &m); err != nil {
+	if err := exactjson.Unmarshal(text, &m); err != nil {
 		return config, nil, fmt.Errorf("not JSON of a manifest: %w", err)
 	}
 	if m.SchemaVersion != 2 || m.MediaType != ocispec.MediaTypeImageManifest {

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"pwc/cache"
+	"pwc/internal/exactjson"
 )
 
 // ConfigVersion is the version of the config's JSON. Any change of its bytes
@@ -272,7 +273,7 @@ func parseConfig(text []byte) (*Config, error) {
 		Version     int `json:"version"`
 		CacheFormat int `json:"cache_format"`
 	}
-	if err := json.Unmarshal(text, &version); err != nil {
+	if err := exactjson.Unmarshal(text, &version); err != nil {
 		return nil, fmt.Errorf("not JSON of a config: %w", err)
 	}
 	if version.Version != ConfigVersion {

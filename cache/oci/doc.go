@@ -61,13 +61,18 @@
 // asked for a tag it can answer with another artifact, and so decide which
 // programs run, within what loading checks: that a program was compiled from
 // the piece whose key it is under cannot be seen from outside. If it is asked
-// for a digest it can do neither: name artifacts by digest, or have a signature
-// over the digest verified (cosign verify) before the pull.
+// for a digest it can do neither.
+//
+// Loading proves that programs for the host stay in their buffers, and nothing of
+// machine code. So an artifact's machine code is taken only if Options.Trust lists
+// the artifact or its repository, or has a key that signed its digest, or if
+// Options.Accept takes it. Signatures are cosign's, by key pairs: the image under
+// the tag sha256-<hex>.sig, in the registry or the layout.
 //
 // It cannot have anything read or sent without encryption, unless
 // Options.PlainHTTP: redirects, uploads and token services are held to it.
 // Credentials do not follow a redirect to another host; the token service that
-// a registry names gets those of the registry. A transfer in which no byte
-// moves for Options.Stall ends, and what an artifact lists is at most
-// Options.MaxBytes.
+// a registry names gets those of the registry. A transfer that takes longer than
+// Options.Stall and moves less than Options.MinRate ends, and what an artifact
+// lists is at most Options.MaxBytes. Keys of JSON are exact.
 package oci

@@ -3,6 +3,8 @@ package oci
 import (
 	"fmt"
 	"strings"
+
+	"pwc/cache"
 )
 
 // Refusal is a module that is not taken, and why.
@@ -20,8 +22,17 @@ func (r Refusal) String() string {
 // RefusedError says that nothing of an artifact can be used. Nothing but its
 // manifest and its config was fetched, and nothing was written.
 type RefusedError struct {
-	Source   string
-	Refusals []Refusal
+	Source    string
+	Refusals  []Refusal
+	Untrusted *cache.UntrustedError // why machine code was left; nil: there was none, or it was trusted
+}
+
+// Unwrap returns Untrusted.
+func (e *RefusedError) Unwrap() error {
+	if e.Untrusted == nil {
+		return nil
+	}
+	return e.Untrusted
 }
 
 // Error gives every reason once.

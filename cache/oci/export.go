@@ -44,15 +44,46 @@ func Export(ctx context.Context, s *cache.Store, refs []string, name string, o O
 	sent := a.sent()
 	tag := cmp.Or(o.Tag, defaultTag)
 	progress := &tracker{observe: o.Observer, at: Progress{Total: sent.Blobs, TotalBytes: sent.Bytes}}
-	if strings.HasSuffix(name, ".tar") {
-		err = exportTar(ctx, a, name, tag, sent, progress)
-	} else {
-		err = exportDir(ctx, a, name, tag, sent, progress)
+	isTar := strings.HasSuffix(name, ".tar")
+	signed, err := o.sign(ctx, sent, name, isTar)
+	switch {
+	case err != nil:
+	case isTar:
+		err = exportTar(ctx, signed, a, name, tag, sent, progress)
+	default:
+		// The signature goes first: whoever finds the artifact finds it signed.
+		if signed != nil {
+			err = exportDir(ctx, signed, name, signatureTag(sent.Digest), &Sent{}, &tracker{})
+		}
+		if err == nil {
+			err = exportDir(ctx, a, name, tag, sent, progress)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("export to %s: %w", name, cause(ctx, err))
 	}
 	return sent, nil
+}
+
+// sign makes the artifact of the signatures of what is exported; nil if none is asked
+// for, or the directory has it.
+func (o *Options) sign(ctx context.Context, sent *Sent, name string, isTar bool) (*artifact, error) {
+	if o.Signer == nil {
+		return nil, nil
+	}
+	var have []signature
+	if _, err := os.Stat(filepath.Join(name, ocispec.ImageIndexFile)); !isTar && err == nil {
+		l, err := openLayout(name, "")
+		if err == nil {
+			have, err = signatures(ctx, l, sent.Digest)
+			l.close()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("signatures: %w", err)
+		}
+	}
+	sent.SignedBy = o.Signer.Public().ID()
+	return sign(o.Signer, sent.Digest, "layout", have)
 }
 
 // exportDir adds the artifact to the layout in a directory. A blob that is there and
@@ -228,18 +259,18 @@ func writeAside(root *os.Root, write func(w io.Writer) error) (name string, err 
 	return name, err
 }
 
-// exportTar writes the layout as a tar.
-func exportTar(ctx context.Context, a *artifact, name, tag string, sent *Sent, progress *tracker) error {
+// exportTar writes the layout as a tar. signed may be nil.
+func exportTar(ctx context.Context, signed, a *artifact, name, tag string, sent *Sent, progress *tracker) error {
 	root, err := openfile.Dir(filepath.Dir(name))
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	return replaceFile(root, filepath.Base(name), func(w io.Writer) error { return writeTar(ctx, a, w, tag, sent, progress) })
+	return replaceFile(root, filepath.Base(name), func(w io.Writer) error { return writeTar(ctx, signed, a, w, tag, sent, progress) })
 }
 
 // writeTar writes the members in a fixed order and without times.
-func writeTar(ctx context.Context, a *artifact, w io.Writer, tag string, sent *Sent, progress *tracker) error {
+func writeTar(ctx context.Context, signed, a *artifact, w io.Writer, tag string, sent *Sent, progress *tracker) error {
 	t := tar.NewWriter(w)
 	file := func(name string, data []byte) error {
 		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(data)), Format: tar.FormatUSTAR}); err != nil {
@@ -252,9 +283,15 @@ func writeTar(ctx context.Context, a *artifact, w io.Writer, tag string, sent *S
 	if err != nil {
 		return err
 	}
-	listed := a.manifest.Descriptor
-	listed.Annotations = map[string]string{ocispec.AnnotationRefName: tag}
-	index, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{listed}})
+	tagged := func(d ocispec.Descriptor, tag string) ocispec.Descriptor {
+		d.Annotations = map[string]string{ocispec.AnnotationRefName: tag}
+		return d
+	}
+	listed := []ocispec.Descriptor{tagged(a.manifest.Descriptor, tag)}
+	if signed != nil {
+		listed = append(listed, tagged(signed.manifest.Descriptor, signatureTag(sent.Digest)))
+	}
+	index, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: listed})
 	if err != nil {
 		return err
 	}
@@ -275,6 +312,17 @@ func writeTar(ctx context.Context, a *artifact, w io.Writer, tag string, sent *S
 		sent.Written++
 		sent.WrittenBytes += p.Size
 		progress.done(p.Size)
+	}
+	if signed != nil {
+		for _, p := range append(slices.Clone(signed.parts), signed.manifest) {
+			data, err := p.load(ctx)
+			if err == nil {
+				err = file(blobName(p.Descriptor), data)
+			}
+			if err != nil {
+				return err
+			}
+		}
 	}
 	return t.Close()
 }

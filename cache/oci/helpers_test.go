@@ -184,6 +184,11 @@ func plain() Options {
 	return Options{PlainHTTP: true, Retry: impatient, Machine: Machine{Targets: []string{"host"}}}
 }
 
+// trusts lists a registry's repository.
+func trusts(s *server) *cache.Trust {
+	return &cache.Trust{Repositories: []string{s.Listener.Addr().String() + "/team"}}
+}
+
 // mustPush pushes all modules.
 func mustPush(t testing.TB, s *cache.Store, ref string) *Sent {
 	t.Helper()

@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"pwc/cache"
+	"pwc/internal/exactjson"
 	"pwc/internal/openfile"
 )
 
@@ -89,7 +89,9 @@ func (l *layout) name() string {
 }
 
 // resolve finds the manifest in index.json.
-func (l *layout) resolve(context.Context) (none ocispec.Descriptor, err error) {
+func (l *layout) resolve(ctx context.Context) (ocispec.Descriptor, error) { return l.find(ctx, l.ref) }
+
+func (l *layout) find(_ context.Context, ref string) (none ocispec.Descriptor, err error) {
 	if err := l.checkVersion(); err != nil {
 		return none, err
 	}
@@ -99,7 +101,7 @@ func (l *layout) resolve(context.Context) (none ocispec.Descriptor, err error) {
 	if err := l.readJSON(ocispec.ImageIndexFile, &index); err != nil {
 		return none, err
 	}
-	d, err := choose(index.Manifests, l.ref)
+	d, err := choose(index.Manifests, ref)
 	if err != nil {
 		return none, err
 	}
@@ -135,6 +137,7 @@ func choose(list []descriptor, ref string) (*descriptor, error) {
 		switch {
 		case ref != "" && (d.Digest == ref || d.Annotations.RefName == ref):
 			return d, nil
+		case isSignatureTag(d.Annotations.RefName):
 		case d.ArtifactType == ArtifactType || d.ArtifactType == "" && d.MediaType == ocispec.MediaTypeImageManifest:
 			found = append(found, d)
 			name := d.Annotations.RefName
@@ -146,7 +149,7 @@ func choose(list []descriptor, ref string) (*descriptor, error) {
 	}
 	switch {
 	case ref != "":
-		return nil, fmt.Errorf("the layout has no %q; it has %q", clip(ref), have)
+		return nil, fmt.Errorf("the layout has no %q; it has %q: %w", clip(ref), have, fs.ErrNotExist)
 	case len(found) == 0:
 		return nil, errors.New("the layout has no cache in it")
 	case len(found) > 1 && !slices.Contains(have, defaultTag):
@@ -164,7 +167,7 @@ func (l *layout) readJSON(name string, v any) error {
 	defer f.Close()
 	text, err := readBounded(f, maxManifest)
 	if err == nil {
-		err = json.Unmarshal(text, v)
+		err = exactjson.Unmarshal(text, v)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)

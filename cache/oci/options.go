@@ -12,6 +12,8 @@ import (
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/credentials"
 	"oras.land/oras-go/v2/registry/remote/retry"
+
+	"pwc/cache"
 )
 
 // Options say how a registry is reached, what is taken from it, and who is
@@ -23,6 +25,22 @@ type Options struct {
 	Transport  http.RoundTripper   // nil: one of Go's defaults that uses no proxy
 	Retry      retry.Policy        // of requests that fail; nil: retry.DefaultPolicy
 	Stall      time.Duration       // a transfer in which no byte moves for this long has failed; 0: 30 s
+
+	MinRate int64 // bytes a second that a transfer must move, over each Stall; 0: 4 KiB, less than 0: one byte in all
+
+	// Trust says whose machine code is taken (Import, Pull, NewRemote): an artifact with
+	// some is taken if it or its repository is listed, or if a key of the list signed it.
+	// Nil: none is. Programs for the host need no trust.
+	Trust *cache.Trust
+
+	// Accept is asked about an artifact with machine code that Trust does not cover
+	// (Import, Pull), by the digest of its manifest and before anything is taken: an error
+	// ends the transfer. Nil: such code is refused.
+	Accept func(cache.Digest) error
+
+	// Signer signs the artifact (Export, Push), unless its signature is there. Nil: no
+	// signature is added.
+	Signer *cache.Signer
 
 	// What is wanted (Import, Pull, NewRemote).
 	Machine  Machine
@@ -58,11 +76,13 @@ type Progress struct {
 
 const (
 	defaultStall    = 30 * time.Second
+	defaultMinRate  = 4 << 10 // bytes a second
 	defaultMaxBytes = 16 << 30
 	defaultJobs     = 4
 )
 
 func (o *Options) stall() time.Duration { return cmp.Or(o.Stall, defaultStall) }
+func (o *Options) minRate() int64       { return max(0, cmp.Or(o.MinRate, defaultMinRate)) }
 func (o *Options) maxBytes() int64      { return cmp.Or(o.MaxBytes, defaultMaxBytes) }
 func (o *Options) jobs() int            { return cmp.Or(max(o.Jobs, 0), defaultJobs) }
 

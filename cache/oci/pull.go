@@ -2,6 +2,7 @@ package oci
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -19,6 +20,10 @@ type Received struct {
 	Kept         int       // of the entries, those that were there already
 	Fetched      int       // blobs and graphs that were read from the source
 	FetchedBytes int64
+
+	// Trusted says why machine code was taken: "listed", "signed by key …", "accepted"
+	// (by Options.Accept). "": there was none.
+	Trusted string
 }
 
 // Info is what is known of an artifact from its manifest and config.
@@ -67,7 +72,7 @@ func receive(ctx context.Context, s *cache.Store, src source, o *Options) (*Rece
 		return nil, err
 	}
 	rx := &receiver{s: s, a: a, o: o, result: &Received{Digest: a.digest}, sizes: map[int]int64{}}
-	if err := rx.choose(); err != nil {
+	if err := rx.choose(ctx); err != nil {
 		return nil, err
 	}
 	if err := rx.entries(ctx); err != nil {
@@ -96,12 +101,25 @@ type receiver struct {
 }
 
 // choose fills modules and blobs.
-func (rx *receiver) choose() error {
+func (rx *receiver) choose(ctx context.Context) error {
 	c := rx.a.config
 	wanted := make([]bool, len(c.Entries))
+	var untrusted *cache.UntrustedError // once it was asked for
 	for i := range c.Modules {
 		m := &c.Modules[i]
-		if why := rx.o.refusesModule(c, m); why != "" {
+		why := rx.o.refusesModule(c, m)
+		if why == "" && c.needsTrust(m) {
+			if rx.result.Trusted == "" && untrusted == nil {
+				var err error
+				if rx.result.Trusted, err = rx.o.trusted(ctx, rx.a); err != nil && !errors.As(err, &untrusted) {
+					return err
+				}
+			}
+			if untrusted != nil {
+				why = fmt.Sprintf("it has machine code, and %s; if it is yours, run: %s", untrusted.Reason, untrusted.Fix)
+			}
+		}
+		if why != "" {
 			rx.result.Refused = append(rx.result.Refused, Refusal{m.Name, m.Target, why})
 			continue
 		}
@@ -111,7 +129,7 @@ func (rx *receiver) choose() error {
 		}
 	}
 	if len(rx.modules) == 0 {
-		return &RefusedError{rx.a.src.name(), rx.result.Refused}
+		return &RefusedError{rx.a.src.name(), rx.result.Refused, untrusted}
 	}
 	for _, r := range rx.result.Refused {
 		rx.o.log().Info("cache: not taken", "from", rx.a.src.name(), "module", r.Module, "target", r.Target, "reason", r.Reason)

@@ -273,7 +273,7 @@ func TestSlowButMoving(t *testing.T) {
 	})
 	to, _ := newStore(t)
 	o := plain()
-	o.Stall = 250 * time.Millisecond // in all it takes at least 300
+	o.Stall, o.MinRate = 250*time.Millisecond, -1 // in all it takes at least 300
 	if _, err := Pull(t.Context(), to, srv.ref("v1"), o); err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ type Sent struct {
 	Bytes        int64 // of the blobs
 	Written      int   // blobs that were not there yet
 	WrittenBytes int64
+	SignedBy     string // id of the key of Options.Signer; "": the artifact was not signed
 }
 
 func (a *artifact) sent() *Sent {
@@ -48,14 +49,42 @@ func Push(ctx context.Context, s *cache.Store, refs []string, ref string, o Opti
 		return nil, err
 	}
 	sent := a.sent()
-	if err := push(ctx, r, a, sent, &o); err != nil {
+	// The signature goes first: whoever finds the artifact finds it signed.
+	err = pushSignature(ctx, r, sent, &o)
+	if err == nil {
+		err = push(ctx, r, a, r.repo.Reference.Reference, sent, &o)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("push to %s: %w", r.name(), cause(ctx, err))
 	}
 	return sent, nil
 }
 
-func push(ctx context.Context, r *repository, a *artifact, sent *Sent, o *Options) error {
-	switch there, err := r.tagged(ctx, a.manifest.Descriptor); {
+// pushSignature signs the artifact where that is asked for.
+func pushSignature(ctx context.Context, r *repository, sent *Sent, o *Options) error {
+	if o.Signer == nil {
+		return nil
+	}
+	have, err := signatures(ctx, r, sent.Digest)
+	if err != nil {
+		return fmt.Errorf("signatures: %w", err)
+	}
+	sent.SignedBy = o.Signer.Public().ID()
+	s, err := sign(o.Signer, sent.Digest, r.withoutTag(), have)
+	if err != nil || s == nil {
+		return err
+	}
+	quiet := *o
+	quiet.Observer = nil
+	if err := push(ctx, r, s, signatureTag(sent.Digest), &Sent{}, &quiet); err != nil {
+		return fmt.Errorf("signature: %w", err)
+	}
+	return nil
+}
+
+// push sends an artifact under a tag.
+func push(ctx context.Context, r *repository, a *artifact, tag string, sent *Sent, o *Options) error {
+	switch there, err := r.tagged(ctx, a.manifest.Descriptor, tag); {
 	case err != nil:
 		return err
 	case there: // a registry does not have a manifest without what it names
@@ -94,5 +123,5 @@ func push(ctx context.Context, r *repository, a *artifact, sent *Sent, o *Option
 	if err != nil {
 		return err
 	}
-	return r.tag(ctx, a.manifest.Descriptor, manifest)
+	return r.tag(ctx, a.manifest.Descriptor, manifest, tag)
 }

@@ -62,6 +62,7 @@ func TestRefusals(t *testing.T) {
 			to, _ := newStore(t)
 			o := plain()
 			o.Machine, o.Targets = test.machine, test.targets
+			o.Trust = trusts(srv)
 			got, err := Pull(t.Context(), to, srv.ref("v1"), o)
 			refused := map[string]string{}
 			add := func(list []Refusal) {

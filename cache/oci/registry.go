@@ -23,6 +23,9 @@ type source interface {
 	// resolve returns the descriptor of the manifest, of a type and size that
 	// were checked.
 	resolve(ctx context.Context) (ocispec.Descriptor, error)
+	// find is resolve of another tag. The error matches errdef.ErrNotFound or
+	// fs.ErrNotExist if there is none.
+	find(ctx context.Context, tag string) (ocispec.Descriptor, error)
 	// open opens a blob or the manifest. Nothing that comes is trusted.
 	open(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error)
 }
@@ -46,7 +49,7 @@ func newRepository(ref string, o *Options) (*repository, error) {
 	if base == nil {
 		base = newTransport()
 	}
-	again := &retry.Transport{Base: &guard{base: base, plainHTTP: o.PlainHTTP, stall: o.stall()}}
+	again := &retry.Transport{Base: &guard{base: base, plainHTTP: o.PlainHTTP, stall: o.stall(), rate: o.minRate()}}
 	if o.Retry != nil {
 		again.Policy = func() retry.Policy { return o.Retry }
 	}
@@ -88,7 +91,11 @@ func (r *repository) withoutTag() string {
 }
 
 func (r *repository) resolve(ctx context.Context) (ocispec.Descriptor, error) {
-	d, err := r.repo.Resolve(ctx, r.repo.Reference.Reference)
+	return r.find(ctx, r.repo.Reference.Reference)
+}
+
+func (r *repository) find(ctx context.Context, tag string) (ocispec.Descriptor, error) {
+	d, err := r.repo.Resolve(ctx, tag)
 	if err != nil {
 		return d, err
 	}
@@ -112,17 +119,17 @@ func (r *repository) upload(ctx context.Context, d ocispec.Descriptor, data []by
 	return r.repo.Push(ctx, d, bytes.NewReader(data))
 }
 
-// tagged reports whether the tag means this manifest.
-func (r *repository) tagged(ctx context.Context, d ocispec.Descriptor) (bool, error) {
-	have, err := r.repo.Resolve(ctx, r.repo.Reference.Reference)
+// tagged reports whether a tag means this manifest.
+func (r *repository) tagged(ctx context.Context, d ocispec.Descriptor, tag string) (bool, error) {
+	have, err := r.repo.Resolve(ctx, tag)
 	if errors.Is(err, errdef.ErrNotFound) {
 		return false, nil
 	}
 	return err == nil && have.Digest == d.Digest, err
 }
 
-// tag sends the manifest under the tag. Registries take it if they have all
-// that it names.
-func (r *repository) tag(ctx context.Context, d ocispec.Descriptor, manifest []byte) error {
-	return r.repo.PushReference(ctx, d, bytes.NewReader(manifest), r.repo.Reference.Reference)
+// tag sends a manifest under a tag. Registries take it if they have all that it
+// names.
+func (r *repository) tag(ctx context.Context, d ocispec.Descriptor, manifest []byte, tag string) error {
+	return r.repo.PushReference(ctx, d, bytes.NewReader(manifest), tag)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,7 +39,8 @@ type Remote struct {
 // remoteIndex is an artifact and its entries by id.
 type remoteIndex struct {
 	*remoteArtifact
-	at map[cache.ID]*Entry
+	at        map[cache.ID]*Entry
+	untrusted error // why its machine code is not used; nil: it has none, or it is trusted
 }
 
 // NewRemote returns the remote of an address as in [EnvRemote]. Nothing is
@@ -111,10 +113,21 @@ func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
 	if limit := m.o.maxBytes(); err == nil && a.config.Bytes > limit {
 		err = fmt.Errorf("it lists %d bytes, above the limit of %d", a.config.Bytes, limit)
 	}
+	var untrusted *cache.UntrustedError
+	if err == nil && slices.ContainsFunc(a.config.Targets, func(t Target) bool { return cache.NeedsTrust(t.Name) && m.o.refuses(a.config, t.Name) == "" }) {
+		trust := m.o
+		trust.Accept = nil // which is for whoever looks at what comes
+		if _, err = trust.trusted(ctx, a); errors.As(err, &untrusted) {
+			err = nil
+		}
+	}
 	if err != nil {
 		return nil, m.fail(ctx, err)
 	}
-	x := &remoteIndex{a, make(map[cache.ID]*Entry, len(a.config.Entries))}
+	x := &remoteIndex{remoteArtifact: a, at: make(map[cache.ID]*Entry, len(a.config.Entries))}
+	if untrusted != nil {
+		x.untrusted = untrusted
+	}
 	for i, id := range a.config.ids {
 		x.at[id] = &a.config.Entries[i]
 	}
@@ -124,7 +137,7 @@ func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
 }
 
 // find returns the entry of a key; nil if the remote has none that this machine
-// can use.
+// can use, with a *cache.UntrustedError where it has machine code that is not trusted.
 func (m *Remote) find(ctx context.Context, key cache.Key) (*remoteIndex, *Entry, error) {
 	x, err := m.index(ctx)
 	if err != nil {
@@ -134,16 +147,20 @@ func (m *Remote) find(ctx context.Context, key cache.Key) (*remoteIndex, *Entry,
 	if e == nil {
 		return x, nil, nil
 	}
-	if why := m.o.refusesEntry(x.config, e); why != "" {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if !m.refused[why] {
-			m.refused[why] = true
-			m.o.log().Warn("cache: entries of the remote cache cannot be used", "remote", m.repo.name(), "target", e.Target, "reason", why)
-		}
-		return x, nil, nil
+	why := m.o.refusesEntry(x.config, e)
+	if why == "" && cache.NeedsTrust(e.Target) && x.untrusted != nil {
+		why, err = x.untrusted.Error(), x.untrusted
 	}
-	return x, e, nil
+	if why == "" {
+		return x, e, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.refused[why] {
+		m.refused[why] = true
+		m.o.log().Warn("cache: entries of the remote cache cannot be used", "remote", m.repo.name(), "target", e.Target, "reason", why)
+	}
+	return x, nil, err
 }
 
 // fetch returns the blob of an entry, verified.

@@ -322,7 +322,7 @@ func TestLayerRefuses(t *testing.T) {
 		t.Errorf("messages:\n%s", text)
 	}
 	// For another machine they are.
-	o.Targets = []string{"cuda:sm_90"}
+	o.Targets, o.Trust = []string{"cuda:sm_90"}, trusts(srv)
 	other, err := NewRemote("oci+http://"+srv.ref("v1"), o)
 	if err != nil {
 		t.Fatal(err)

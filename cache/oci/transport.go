@@ -2,9 +2,12 @@ package oci
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,17 +25,23 @@ type guard struct {
 	base      http.RoundTripper
 	plainHTTP bool
 	stall     time.Duration
+	rate      int64 // bytes a second; see Options.MinRate
 }
 
-// StallError says that a transfer stood still.
+// StallError says that a transfer stood still, or moved too slowly to end.
 type StallError struct {
 	URL   string // without its query, which may hold a signature
 	After time.Duration
+	Moved int64 // bytes in that time
+	Least int64 // bytes that should have moved in it
 }
 
-// Error names the address and the time.
+// Error names the address, the time and the bytes.
 func (e *StallError) Error() string {
-	return fmt.Sprintf("%s: no byte moved for %v", e.URL, e.After)
+	if e.Moved == 0 {
+		return fmt.Sprintf("%s: no byte moved for %v", e.URL, e.After)
+	}
+	return fmt.Sprintf("%s: %d bytes moved in %v; a transfer that is well moves at least %d", e.URL, e.Moved, e.After, e.Least)
 }
 
 // RoundTrip sends one request.
@@ -46,18 +55,18 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	at := *req.URL
 	at.RawQuery, at.User = "", nil
-	w := &watch{stall: g.stall, ctx: ctx, cancel: cancel, err: &StallError{URL: at.String(), After: g.stall}}
-	w.timer = time.AfterFunc(g.stall, func() { cancel(w.err) })
+	w := &watch{stall: g.stall, least: int64(max(1, g.stall.Seconds()*float64(g.rate))), url: at.String(), ctx: ctx, cancel: cancel}
+	w.begin()
 	req = req.Clone(ctx)
 	if req.Body != nil && req.Body != http.NoBody {
-		req.Body = &watchedBody{req.Body, w}
+		req.Body = &watchedRequest{watchedBody{req.Body, w}}
 		if open := req.GetBody; open != nil {
 			req.GetBody = func() (io.ReadCloser, error) {
 				body, err := open()
 				if err != nil {
 					return nil, err
 				}
-				return &watchedBody{body, w}, nil
+				return &watchedRequest{watchedBody{body, w}}, nil
 			}
 		}
 	}
@@ -67,7 +76,7 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 		w.end()
 		return nil, err
 	}
-	w.moved()
+	w.restart()
 	resp.Body = &watchedResponse{watchedBody{resp.Body, w}}
 	return resp, nil
 }
@@ -80,31 +89,68 @@ func (g *guard) CloseIdleConnections() {
 	}
 }
 
-// watch ends a request that stands still.
+// watch ends a request that stands still. It looks at each span of the length stall: a
+// span in which too few bytes moved is the last. So a transfer ends within a span, or
+// keeps the least rate.
 type watch struct {
 	stall  time.Duration
-	timer  *time.Timer
+	least  int64 // bytes of a span, at least 1
+	url    string
+	moved  atomic.Int64 // bytes of the span
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	err    error
+
+	mu    sync.Mutex
+	timer *time.Timer
+	ended bool
 }
 
-// moved starts the time anew, unless it is up or the request has ended.
-func (w *watch) moved() {
-	if w.timer.Stop() {
+func (w *watch) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(w.stall, w.expire)
+}
+
+// expire is called at the end of a span.
+func (w *watch) expire() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.moved.Swap(0)
+	switch {
+	case w.ended:
+	case n < w.least:
+		w.ended = true
+		w.cancel(&StallError{URL: w.url, After: w.stall, Moved: n, Least: w.least})
+	default:
+		w.timer.Reset(w.stall)
+	}
+}
+
+// restart begins a span: the other side's turn has come, and it has the whole of one.
+func (w *watch) restart() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		w.moved.Store(0)
 		w.timer.Reset(w.stall)
 	}
 }
 
 func (w *watch) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
 	w.timer.Stop()
 	w.cancel(nil)
 }
 
 // reason replaces the error of a request that was ended by the watch.
 func (w *watch) reason(err error) error {
-	if err != nil && err != io.EOF && context.Cause(w.ctx) == w.err {
-		return w.err
+	if err != nil && err != io.EOF {
+		var stall *StallError
+		if errors.As(context.Cause(w.ctx), &stall) {
+			return stall
+		}
 	}
 	return err
 }
@@ -118,10 +164,20 @@ type watchedBody struct {
 // Read reads.
 func (b *watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if n > 0 {
-		b.watch.moved()
-	}
+	b.watch.moved.Add(int64(n))
 	return n, b.watch.reason(err)
+}
+
+// watchedRequest gives the other side a span to answer in when all is sent.
+type watchedRequest struct{ watchedBody }
+
+// Read reads.
+func (b *watchedRequest) Read(p []byte) (int, error) {
+	n, err := b.watchedBody.Read(p)
+	if err == io.EOF {
+		b.watch.restart()
+	}
+	return n, err
 }
 
 // watchedResponse ends the watch with the response.

@@ -106,7 +106,7 @@ func TestForged(t *testing.T) {
 		"another cache format": {replace(`"cache_format":1`, `"cache_format":9`), nil, "it is of cache format 9"},
 		"not JSON":             {func(s string) string { return s[:len(s)/2] }, nil, "not JSON"},
 		"an unknown field":     {replace(`"version":1`, `"version":1,"then":"run this"`), nil, "unknown field"},
-		"a field twice":        {replace(`"version":1`, `"version":1,"version":1`), nil, "canonical"},
+		"a field twice":        {replace(`"version":1`, `"version":1,"version":1`), nil, `key "version" twice`},
 		"white space":          {func(s string) string { return s + " " }, nil, "canonical"},
 		"more after the end":   {func(s string) string { return s + "{}" }, nil, "not JSON"},
 		"a lying summary":      {replace(`"targets":[{"target":"host"`, `"targets":[{"target":"cuda:sm_90"`), nil, "canonical"},

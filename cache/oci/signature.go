@@ -1,0 +1,219 @@
+package oci
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/errdef"
+
+	"pwc/cache"
+	"pwc/internal/exactjson"
+)
+
+// Signatures are those of cosign (SIGNATURE_SPEC.md of github.com/sigstore/cosign): an
+// image manifest under the tag sha256-<hex>.sig, each layer of which is a text that
+// names the digest of what is signed ("simple signing"), with the signature over the
+// bytes of that text in an annotation. Certificates, transparency logs and bundles
+// are not read: a key is all that decides.
+const (
+	signatureMediaType  = "application/vnd.dev.cosign.simplesigning.v1+json"
+	signatureAnnotation = "dev.cosignproject.cosign/signature"
+	signatureType       = "cosign container image signature"
+
+	maxSignatures = 32      // of an artifact
+	maxPayload    = 8 << 10 // bytes
+	maxSignature  = 1 << 10 // characters
+)
+
+func signatureTag(d cache.Digest) string { return strings.Replace(d.String(), ":", "-", 1) + ".sig" }
+
+func isSignatureTag(tag string) bool {
+	return strings.HasPrefix(tag, "sha256-") && strings.HasSuffix(tag, ".sig")
+}
+
+// payload is the text that is signed. The rest of it is not looked at: who signed
+// vouches for the digest, wherever it lies.
+type payload struct {
+	Critical struct {
+		Identity struct {
+			Reference string `json:"docker-reference"`
+		} `json:"identity"`
+		Image struct {
+			Digest string `json:"docker-manifest-digest"`
+		} `json:"image"`
+		Type string `json:"type"`
+	} `json:"critical"`
+	Optional json.RawMessage `json:"optional"`
+}
+
+// signature is one layer of a signature's manifest.
+type signature struct {
+	ocispec.Descriptor
+	payload []byte
+	bytes   []byte
+}
+
+// by returns the first of some keys that made the signature over a digest, if any did.
+func (s *signature) by(keys []cache.PublicKey, of cache.Digest) (key cache.PublicKey, ok bool) {
+	var p payload
+	if exactjson.Unmarshal(s.payload, &p) != nil || p.Critical.Type != signatureType || p.Critical.Image.Digest != of.String() {
+		return key, false
+	}
+	for _, k := range keys {
+		if k.Verify(s.payload, s.bytes) {
+			return k, true
+		}
+	}
+	return key, false
+}
+
+// signatures reads the signatures of an artifact; none if it has none. What is not a
+// signature is left out.
+func signatures(ctx context.Context, src source, of cache.Digest) ([]signature, error) {
+	d, err := src.find(ctx, signatureTag(of))
+	if errors.Is(err, errdef.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, cause(ctx, err)
+	}
+	text, err := fetch(ctx, src, d)
+	if err != nil {
+		return nil, err
+	}
+	var m struct {
+		Layers list[struct {
+			MediaType   string `json:"mediaType"`
+			Digest      string `json:"digest"`
+			Size        int64  `json:"size"`
+			Annotations struct {
+				Signature string `json:"dev.cosignproject.cosign/signature"`
+			} `json:"annotations"`
+		}] `json:"layers"`
+	}
+	if err := exactjson.Unmarshal(text, &m); err != nil {
+		return nil, fmt.Errorf("not JSON of a manifest: %w", err)
+	}
+	if len(m.Layers) > maxSignatures {
+		return nil, fmt.Errorf("%d signatures; at most %d are read", len(m.Layers), maxSignatures)
+	}
+	var out []signature
+	for _, l := range m.Layers {
+		d, err := (&descriptor{MediaType: l.MediaType, Digest: l.Digest, Size: l.Size}).check(signatureMediaType, maxPayload)
+		if err != nil || len(l.Annotations.Signature) > maxSignature {
+			continue
+		}
+		s := signature{Descriptor: d}
+		s.Annotations = map[string]string{signatureAnnotation: l.Annotations.Signature}
+		if s.bytes, err = base64.StdEncoding.DecodeString(l.Annotations.Signature); err != nil {
+			continue
+		}
+		if s.payload, err = fetch(ctx, src, d); err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// sign makes the manifest of an artifact's signatures: those that it has, and one by
+// the signer. Nil: the signer's is among them. reference is what the text says that
+// was signed.
+func sign(signer *cache.Signer, of cache.Digest, reference string, have []signature) (*artifact, error) {
+	parts := make([]part, 0, len(have)+2)
+	for i := range have {
+		if _, ok := have[i].by([]cache.PublicKey{signer.Public()}, of); ok {
+			return nil, nil
+		}
+		parts = append(parts, part{have[i].Descriptor, func(context.Context) ([]byte, error) { return have[i].payload, nil }})
+	}
+	if len(parts) == maxSignatures {
+		return nil, fmt.Errorf("it has %d signatures already, as many as are read", len(parts))
+	}
+	var p payload
+	p.Critical.Identity.Reference, p.Critical.Image.Digest, p.Critical.Type, p.Optional = reference, of.String(), signatureType, json.RawMessage("null")
+	text, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxPayload {
+		return nil, fmt.Errorf("the name %q is too long to be signed", clip(reference))
+	}
+	sig, err := signer.Sign(text)
+	if err != nil {
+		return nil, err
+	}
+	signed := inline(signatureMediaType, text)
+	signed.Annotations = map[string]string{signatureAnnotation: base64.StdEncoding.EncodeToString(sig)}
+	parts = append(parts, signed)
+	config := inline(ocispec.MediaTypeImageConfig, []byte(`{"architecture":"","os":"","config":{},"rootfs":{"type":"layers","diff_ids":[]}}`))
+	m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: config.Descriptor}
+	for _, p := range parts {
+		m.Layers = append(m.Layers, p.Descriptor)
+	}
+	manifest, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	return &artifact{manifest: inline(ocispec.MediaTypeImageManifest, manifest), parts: append(parts, config)}, nil
+}
+
+// trusted reports whether the machine code of an artifact may be used, and says in
+// words why. The error is a *[cache.UntrustedError], or that of reading signatures.
+func (o *Options) trusted(ctx context.Context, a *remoteArtifact) (why string, err error) {
+	from := ""
+	if r, ok := a.src.(*repository); ok {
+		from = r.withoutTag()
+	}
+	if o.Trust.TrustsArtifact(from, a.digest) {
+		return "listed", nil
+	}
+	reason := "no key is trusted that could have signed it"
+	if o.Trust != nil && len(o.Trust.Keys) > 0 {
+		list, err := signatures(ctx, a.src, a.digest)
+		if err != nil {
+			return "", fmt.Errorf("%s: signatures: %w", a.src.name(), err)
+		}
+		for i := range list {
+			if k, ok := list[i].by(o.Trust.Keys, a.digest); ok {
+				return "signed by key " + k.ID()[:16], nil
+			}
+		}
+		if reason = "it is not signed"; len(list) > 0 {
+			reason = fmt.Sprintf("none of its %d signatures is by a key that is trusted", len(list))
+		}
+	}
+	if o.Accept != nil {
+		return "accepted", o.Accept(a.digest)
+	}
+	return "", &cache.UntrustedError{Target: a.config.machineTarget(), Source: a.src.name(), Reason: reason,
+		Fix: "pwc cache trust add --key FILE with the signer's public key, or pwc cache trust add --artifact " + a.digest.String()}
+}
+
+// machineTarget returns the first target of machine code that the artifact is for, or
+// "".
+func (c *Config) machineTarget() string {
+	for _, t := range c.Targets {
+		if cache.NeedsTrust(t.Name) {
+			return t.Name
+		}
+	}
+	return ""
+}
+
+// needsTrust reports whether a module has machine code.
+func (c *Config) needsTrust(m *Module) bool {
+	for _, e := range m.Entries {
+		if cache.NeedsTrust(c.Entries[e].Target) {
+			return true
+		}
+	}
+	return cache.NeedsTrust(m.Target)
+}

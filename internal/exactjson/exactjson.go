@@ -1,0 +1,153 @@
+// Package exactjson decodes JSON whose keys must be exactly those that are meant.
+// Package encoding/json takes a key in any case, and the last of several that are the
+// same, so that one text means different things to different readers: a tool that
+// checks a manifest sees "digest", and the program "Digest".
+package exactjson
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// Unmarshal is json.Unmarshal of a text in which no object has a key twice, and no key
+// of a struct is in another case than its field. Keys that are not of the struct are
+// left out.
+func Unmarshal(text []byte, v any) error {
+	if json.Valid(text) { // else json.Unmarshal says what is wrong
+		w := &walker{text: text, fields: map[reflect.Type]map[string]reflect.Type{}}
+		if err := w.value(reflect.TypeOf(v)); err != nil {
+			return err
+		}
+	}
+	return json.Unmarshal(text, v)
+}
+
+// walker goes through a text that is valid JSON. It takes memory for the keys of the
+// objects that it is in, and for nothing else.
+type walker struct {
+	text   []byte
+	at     int
+	fields map[reflect.Type]map[string]reflect.Type
+}
+
+// next skips white space and punctuation that the walker has no need of, and returns
+// the byte behind it.
+func (w *walker) next() byte {
+	for {
+		switch c := w.text[w.at]; c {
+		case ' ', '\t', '\n', '\r', ',', ':':
+			w.at++
+		default:
+			return c
+		}
+	}
+}
+
+// str skips a string and returns it with its quotes.
+func (w *walker) str() []byte {
+	start := w.at
+	for w.at++; w.text[w.at] != '"'; w.at++ {
+		if w.text[w.at] == '\\' {
+			w.at++
+		}
+	}
+	w.at++
+	return w.text[start:w.at]
+}
+
+// value walks one value that is for a type; nil where nothing is known of it.
+func (w *walker) value(t reflect.Type) error {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch w.next() {
+	case '{':
+		return w.object(t)
+	case '[':
+		var element reflect.Type
+		if t != nil && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) {
+			element = t.Elem()
+		}
+		for w.at++; w.next() != ']'; {
+			if err := w.value(element); err != nil {
+				return err
+			}
+		}
+		w.at++
+	case '"':
+		w.str()
+	default: // a number or a word ends where nothing of them can stand
+		for w.at < len(w.text) && bytes.IndexByte([]byte(" \t\n\r,]}"), w.text[w.at]) < 0 {
+			w.at++
+		}
+	}
+	return nil
+}
+
+func (w *walker) object(t reflect.Type) error {
+	known := w.fields[t]
+	if known == nil {
+		known = fields(t)
+		w.fields[t] = known
+	}
+	var seen map[string]bool
+	for w.at++; w.next() != '}'; {
+		var key string
+		if err := json.Unmarshal(w.str(), &key); err != nil {
+			return err
+		}
+		if seen[key] {
+			return fmt.Errorf("key %q twice", clip(key))
+		}
+		if seen == nil {
+			seen = map[string]bool{}
+		}
+		seen[key] = true
+		value, ok := known[key]
+		if !ok {
+			for name := range known {
+				if strings.EqualFold(name, key) {
+					return fmt.Errorf("key %q; it must be %q", clip(key), name)
+				}
+			}
+			if t != nil && t.Kind() == reflect.Map {
+				value = t.Elem()
+			}
+		}
+		if err := w.value(value); err != nil {
+			return err
+		}
+	}
+	w.at++
+	return nil
+}
+
+// fields returns the types of a struct's fields by their keys.
+func fields(t reflect.Type) map[string]reflect.Type {
+	out := map[string]reflect.Type{}
+	if t == nil || t.Kind() != reflect.Struct {
+		return out
+	}
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "-" || !f.IsExported() || f.Anonymous && name == "":
+			continue
+		case name == "":
+			name = f.Name
+		}
+		out[name] = f.Type
+	}
+	return out
+}
+
+// clip shortens outside text for a message.
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}
