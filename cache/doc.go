@@ -83,7 +83,8 @@
 // # Faults
 //
 // Files are written aside, synced and renamed, so a reader sees a whole file or
-// none, whenever the writer is killed. Locks save work and guard nothing: where
+// none, whenever the writer is killed; what it left is swept, because nobody holds it
+// locked. Locks save work and guard nothing: where
 // they fail, work is done twice. No fault of the cache fails a compilation:
 // what could not be kept is reported as a [*NotCachedError] and logged.
 package cache

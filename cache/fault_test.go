@@ -5,9 +5,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gofrs/flock"
 )
 
 // fastTemp returns an empty directory, in memory where there is such a file
@@ -374,17 +377,32 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	old := time.Now().Add(-2 * staleAfter)
-	write(t, filepath.Join(tmp, "old"), []byte("x"))
-	if err := os.Chtimes(filepath.Join(tmp, "old"), old, old); err != nil {
-		t.Fatal(err)
+	now := time.Now()
+	for name, age := range map[string]time.Duration{"ancient": 1000 * time.Hour, "old": 2 * youngWithin, "of tomorrow": -24 * time.Hour, "soon": -2 * youngWithin,
+		"young": time.Second, "ahead": -time.Second, "held": 1000 * time.Hour, "held tomorrow": -24 * time.Hour} {
+		file := filepath.Join(tmp, name)
+		write(t, file, []byte("x"))
+		if err := os.Chtimes(file, now, now.Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(name, "held") {
+			l := flock.New(file, flock.SetFlag(os.O_RDWR))
+			if ok, err := l.TryLock(); !ok {
+				t.Skip(err)
+			}
+			defer l.Unlock()
+		}
 	}
-	write(t, filepath.Join(tmp, "young"), []byte("x"))
 	if err := s.Put(t.Context(), testKey(0), testBlob(0), testProvenance); err != nil {
 		t.Fatal(err)
 	}
-	if left := files(t, tmp); len(left) != 1 || filepath.Base(left[0]) != "young" {
-		t.Errorf("left in tmp: %q", left)
+	var left []string
+	for _, f := range files(t, tmp) {
+		left = append(left, filepath.Base(f))
+	}
+	slices.Sort(left)
+	if want := []string{"ahead", "held", "held tomorrow", "young"}; !slices.Equal(left, want) {
+		t.Errorf("left in tmp: %q, want %q", left, want)
 	}
 
 	write(t, filepath.Join(locks, testKey(1).id().String()), nil) // its holder died

@@ -87,7 +87,7 @@ func (s *Store) exclusive(ctx context.Context, f func(t *tree) error) error {
 		return &DamageError{File: s.dir.dir, Reason: fmt.Sprintf("cannot be opened: %v", reason(err))}
 	}
 	defer t.Close()
-	unlock, err := t.lock(ctx, gcLock, false, false, s.lockTimeout)
+	unlock, err := t.lock(ctx, gcLock, false, false, &s.waits)
 	if err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

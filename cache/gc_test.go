@@ -218,7 +218,7 @@ func TestPinOfCollected(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tr.Close()
-	unlock, err := tr.lock(t.Context(), gcLock, false, false, time.Minute) // a collection is under way
+	unlock, err := tr.lock(t.Context(), gcLock, false, false, &budget{limit: time.Minute}) // a collection is under way
 	if err != nil {
 		t.Fatal(err)
 	}

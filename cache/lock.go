@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"sync"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -26,12 +27,47 @@ const (
 	lockPauseMax = 50 * time.Millisecond
 )
 
-// errLockTimeout is the error of a lock that was held for too long.
-var errLockTimeout = errors.New("held by another process for too long")
+// errLockTimeout is the error of a lock that is held when the time for waiting is up.
+var errLockTimeout = errors.New("held by another process, and the time for waiting is up")
+
+// budget is time that all waits of a store share. It runs while anybody waits, once
+// for all who do.
+type budget struct {
+	limit time.Duration
+
+	mu      sync.Mutex
+	waiters int
+	since   time.Time // the first of the waiters came
+	spent   time.Duration
+}
+
+func (b *budget) begin() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.waiters == 0 {
+		b.since = time.Now()
+	}
+	b.waiters++
+}
+
+func (b *budget) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.waiters--; b.waiters == 0 {
+		b.spent += time.Since(b.since)
+	}
+}
+
+// left returns what is left of the time, to one who waits.
+func (b *budget) left() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.limit - b.spent - time.Since(b.since)
+}
 
 // Lock waits until nobody else, in this process or another, makes the entry of
 // this key; unlock lets the next one. It saves work and guards nothing: where
-// files cannot be locked, or a lock is held longer than Options.LockTimeout, it
+// files cannot be locked, or Options.LockTimeout has passed in waits, it
 // says so in the log and returns as if it had the lock. It fails only when ctx
 // ends.
 func (s *Store) Lock(ctx context.Context, key Key) (unlock func(), err error) {
@@ -46,7 +82,7 @@ func (s *Store) lockID(ctx context.Context, id ID) (unlock func(), err error) {
 	if err != nil { // what is made cannot be kept, and the Put says so
 		return func() { s.leave(id) }, nil
 	}
-	release, err := t.lock(ctx, id.String(), false, true, s.lockTimeout)
+	release, err := t.lock(ctx, id.String(), false, true, &s.waits)
 	if err != nil {
 		t.Close()
 		if ctx.Err() != nil {
@@ -88,14 +124,15 @@ func (s *Store) leave(id ID) {
 }
 
 // lock takes a lock and returns what releases it. It waits while another holds
-// it: until ctx is done (its cause is returned) or timeout has passed.
+// it: until ctx is done (its cause is returned) or the time for waiting is up.
 // A lock with drop is exclusive, and its file goes with the release.
-func (t *tree) lock(ctx context.Context, name string, shared, drop bool, timeout time.Duration) (release func(), err error) {
+func (t *tree) lock(ctx context.Context, name string, shared, drop bool, wait *budget) (release func(), err error) {
 	name = path.Join(locksDir, name)
 	if err := t.MkdirAll(locksDir, dirMode); err != nil {
 		return nil, err
 	}
-	deadline := time.Now().Add(timeout)
+	wait.begin()
+	defer wait.end()
 	for pause := lockPauseMin; ; pause = min(2*pause, lockPauseMax) {
 		l, err := t.tryLock(name, shared)
 		if err != nil {
@@ -109,10 +146,11 @@ func (t *tree) lock(ctx context.Context, name string, shared, drop bool, timeout
 				l.Unlock()
 			}, nil
 		}
-		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("%s: %w (%v)", t.file(name), errLockTimeout, timeout)
+		left := wait.left()
+		if left <= 0 {
+			return nil, fmt.Errorf("%s: %w (%v)", t.file(name), errLockTimeout, wait.limit)
 		}
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(min(pause, left))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -122,16 +160,31 @@ func (t *tree) lock(ctx context.Context, name string, shared, drop bool, timeout
 	}
 }
 
+// guardLock gives a lock file the mode that fits: who may read a file can lock it, so
+// nobody may who cannot write the cache. What is another user's stays as it is.
+func (t *tree) guardLock(f *os.File, info fs.FileInfo) {
+	mode := fs.FileMode(0o600)
+	if dir, err := t.Lstat(locksDir); err == nil && dir.Mode()&groupWrites != 0 {
+		mode = 0o660
+	}
+	if modesMean && info.Mode().Perm() != mode {
+		_ = f.Chmod(mode) // by another than the owner it fails
+	}
+}
+
 // tryLock takes the lock if it is free; nil, nil if not. The file is made
 // through the tree, so that a link cannot lead out of it, and locked without
 // making it. Whoever drops a lock file removes it while holding it, so a lock
 // counts only if its file is still the one under the name.
 func (t *tree) tryLock(name string, shared bool) (*flock.Flock, error) {
-	f, err := t.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
+	f, err := t.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
+	if err == nil && info.Mode().IsRegular() {
+		t.guardLock(f, info)
+	}
 	f.Close()
 	if err != nil {
 		return nil, err

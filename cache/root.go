@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gofrs/flock"
+
 	"pwc/internal/openfile"
 )
 
@@ -43,9 +45,14 @@ const (
 func keyFile(id ID) string     { h := id.String(); return path.Join(keysDir, h[:2], h) }
 func blobFile(d Digest) string { h := d.hex(); return path.Join(blobsDir, h[:2], h) }
 
-// staleAfter is the age at which a file in tmp belongs to a writer that died.
-// One that only slept fails to rename, which is a warning.
-const staleAfter = time.Hour
+// Files in tmp are locked by those who write them. One that nobody holds was left by a
+// writer that died, unless its date is so near that the writer may not have locked it
+// yet. Where files cannot be locked the date decides alone; a writer that only slept
+// fails to rename, which is a warning.
+const (
+	youngWithin = time.Minute
+	staleAfter  = time.Hour
+)
 
 // root is one directory of the cache: the one that is written, or a layer.
 // Every operation opens it anew, so a directory that is replaced under a
@@ -172,6 +179,11 @@ func (t *tree) write(name string, data []byte) error {
 	if err != nil {
 		return err
 	}
+	// Held until it has its name, or the process ends: see sweepTemp. Without locks its
+	// date protects it.
+	held := flock.New(t.file(tmp), flock.SetFlag(os.O_RDWR))
+	defer held.Unlock()
+	_, _ = held.TryLock()
 	_, err = f.Write(data)
 	if err == nil {
 		// File systems that cannot sync say so by one of these.
@@ -204,12 +216,34 @@ func (t *tree) replace(tmp, name string) error {
 	return err
 }
 
-// sweepTemp removes files that writers left behind when they died.
+// sweepTemp removes files that writers left behind when they died, whatever their date
+// says.
 func (t *tree) sweepTemp() {
 	files, _ := t.list(tmpDir) // what cannot be listed stays
 	for _, e := range files {
-		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > staleAfter {
-			t.Remove(path.Join(tmpDir, e.Name()))
+		info, err := e.Info()
+		if err != nil {
+			continue // gone
+		}
+		name := path.Join(tmpDir, e.Name())
+		age := time.Since(info.ModTime()).Abs() // a date may lie ahead, by a clock or on purpose
+		if age < youngWithin {
+			continue
+		}
+		dead := age > staleAfter
+		if info.Mode().IsRegular() {
+			held := flock.New(t.file(name), flock.SetFlag(os.O_RDWR))
+			if free, err := held.TryLock(); err == nil {
+				dead = free
+			}
+			if dead {
+				t.Remove(name)
+			}
+			held.Unlock()
+			continue
+		}
+		if dead { // no writer of ours made it
+			t.RemoveAll(name)
 		}
 	}
 }

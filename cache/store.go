@@ -24,8 +24,9 @@ type Options struct {
 	// only Dir, and layers that nobody but the user and root can write.
 	Trust *Trust
 
-	// LockTimeout bounds the wait for another process that compiles the same
-	// key, after which the work is done twice. 0: ten minutes.
+	// LockTimeout bounds the time that the store waits, in all its life, for other
+	// processes: those that compile the same keys, and collections. From then on it takes
+	// the locks that are free, and else does work twice. 0: ten minutes.
 	LockTimeout time.Duration
 }
 
@@ -35,16 +36,17 @@ const defaultLockTimeout = 10 * time.Minute
 // methods may be called from many goroutines, and many stores, in many
 // processes, may share a directory.
 type Store struct {
-	roots       []root // the layers, then the directory that is written
-	dir         root
-	trust       *Trust
-	log         *slog.Logger
-	lockTimeout time.Duration
+	roots []root // the layers, then the directory that is written
+	dir   root
+	trust *Trust
+	log   *slog.Logger
+	waits budget
 
 	count counters
 
 	sweep    sync.Once // of temporary files, before the first write
 	lockWarn sync.Once
+	waitWarn sync.Once
 
 	mu       sync.Mutex
 	held     map[ID]chan struct{} // locks held in this process, closed by their release
@@ -61,14 +63,14 @@ func New(o Options) *Store { return newStore(o, FormatVersion) }
 // newStore is New for a format version.
 func newStore(o Options, version int) *Store {
 	s := &Store{
-		dir:         root{dir: o.Dir, version: version},
-		trust:       o.Trust,
-		log:         o.Logger,
-		lockTimeout: cmp.Or(o.LockTimeout, defaultLockTimeout),
-		held:        map[ID]chan struct{}{},
-		stamped:     map[ID]bool{},
-		unopened:    map[string]bool{},
-		unvouched:   map[string]bool{},
+		dir:       root{dir: o.Dir, version: version},
+		trust:     o.Trust,
+		log:       o.Logger,
+		waits:     budget{limit: cmp.Or(o.LockTimeout, defaultLockTimeout)},
+		held:      map[ID]chan struct{}{},
+		stamped:   map[ID]bool{},
+		unopened:  map[string]bool{},
+		unvouched: map[string]bool{},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -286,7 +288,7 @@ func (s *Store) openWrite(ctx context.Context) (t *tree, release func(), err err
 		return nil, nil, err
 	}
 	s.sweep.Do(t.sweepTemp)
-	unlock, err := t.lock(ctx, gcLock, true, false, s.lockTimeout)
+	unlock, err := t.lock(ctx, gcLock, true, false, &s.waits)
 	if err != nil {
 		if ctx.Err() != nil {
 			t.Close()
@@ -298,10 +300,10 @@ func (s *Store) openWrite(ctx context.Context) (t *tree, release func(), err err
 	return t, func() { unlock(); t.Close() }, nil
 }
 
-// noLock says, once unless it is a timeout, that work may be done twice.
+// noLock says, once for each of the two reasons, that work may be done twice.
 func (s *Store) noLock(err error) {
 	if errors.Is(err, errLockTimeout) {
-		s.log.Warn("cache: going on without the lock", "reason", err)
+		s.waitWarn.Do(func() { s.log.Warn("cache: going on without the lock, and without waiting for others", "reason", err) })
 		return
 	}
 	s.lockWarn.Do(func() {

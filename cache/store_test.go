@@ -6,9 +6,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -420,7 +422,7 @@ func TestWritersShare(t *testing.T) {
 	}
 	defer tr.Close()
 	for _, writer := range []bool{true, false} {
-		unlock, err := tr.lock(t.Context(), gcLock, writer, false, time.Minute)
+		unlock, err := tr.lock(t.Context(), gcLock, writer, false, &budget{limit: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -452,4 +454,61 @@ func TestLockTimeout(t *testing.T) {
 	}
 	wantLog(t, j, "going on without the lock", testKey(0).id().String())
 	wantHit(t, s, 0)
+}
+
+// TestLockTimeoutIsForAll has a process that holds the lock of collections, and those
+// of keys, and never gives them back. All writes of a store together wait for it once,
+// those of many goroutines too.
+func TestLockTimeoutIsForAll(t *testing.T) {
+	dir := fastTemp(t)
+	holder, _ := logged(dir)
+	tree, err := holder.dir.create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	release, err := tree.lock(t.Context(), gcLock, false, false, &holder.waits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	for i := range 3 {
+		unlock, err := holder.Lock(t.Context(), testKey(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unlock()
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = time.Minute
+		j := &journal{}
+		s := New(Options{Dir: dir, Logger: j.logger(), LockTimeout: timeout})
+		start := time.Now()
+		var all sync.WaitGroup
+		for i := range 10 {
+			all.Go(func() {
+				if _, err := makeOnce(t.Context(), s, testKey(i), func() []byte { return testBlob(i) }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		for i := range 10 {
+			if err := s.Put(t.Context(), testKey(10+i), testBlob(10+i), testProvenance); err != nil {
+				t.Error(err)
+			}
+			if _, err := makeOnce(t.Context(), s, testKey(i), func() []byte { return testBlob(i) }); err != nil {
+				t.Error(err)
+			}
+		}
+		if took := time.Since(start); took > timeout {
+			t.Errorf("twenty writes waited for %v, with a timeout of %v", took, timeout)
+		}
+		if text := j.take(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "going on without the lock") {
+			t.Errorf("messages:\n%s", text)
+		}
+		for i := range 20 {
+			wantHit(t, s, i)
+		}
+	})
 }
