@@ -89,7 +89,7 @@ func TestMinimumRate(t *testing.T) {
 		wantErr string
 		within  time.Duration
 	}{
-		"a byte a second":         {drip{0, 1 << 20, 1, time.Second}, "29 bytes moved in 30s; a transfer that is well moves at least 122880", 31 * time.Second},
+		"a byte a second":         {drip{0, 1 << 20, 1, time.Second}, "bytes moved in 30s; a transfer that is well moves at least 122880", 31 * time.Second},
 		"just too slow":           {drip{0, 1 << 20, rate - 100, time.Second}, "bytes moved in 30s", 31 * time.Second},
 		"fast enough":             {drip{0, 1 << 20, rate + 200, time.Second}, "", 5 * time.Minute},
 		"little, within a span":   {drip{0, 20, 1, time.Second}, "", 21 * time.Second},
