@@ -13,9 +13,11 @@ import (
 	"pwc/ir/dtype"
 )
 
+// MaxBytes is the most that a scenario has.
+const MaxBytes = 1 << 20
+
 // Limits on one file, so that a hostile one costs little.
 const (
-	maxBytes  = 1 << 20
 	maxDepth  = 16      // blocks within blocks
 	maxRepeat = 1 << 20 // of one block
 	maxElems  = 1 << 24 // of one tensor
@@ -162,8 +164,8 @@ type expectation struct{ key, want string }
 
 // Parse reads a scenario. All errors are returned, each an [*Error].
 func Parse(name string, text []byte) (*File, error) {
-	if len(text) > maxBytes {
-		return nil, &Error{name, 1, 1, fmt.Sprintf("%d bytes, the most is %d", len(text), maxBytes)}
+	if len(text) > MaxBytes {
+		return nil, &Error{name, 1, 1, fmt.Sprintf("%d bytes, the most is %d", len(text), MaxBytes)}
 	}
 	f := &File{Name: name, scripts: map[string]*script{}}
 	ar := txtar.Parse(text)

@@ -16,6 +16,7 @@ import (
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 	"pwc/runtime/device"
+	"pwc/runtime/device/failing"
 )
 
 // Compiled is a function of the scenario's module on the device.
@@ -38,10 +39,6 @@ type Config struct {
 
 	// Compile compiles a function of the module whole, for the session's device.
 	Compile func(ctx context.Context, s *graphs.Session, f *File, name string) (Compiled, error)
-
-	// FailDriver makes the n-th call of the device's driver from now on fail. Nil: the
-	// device has none.
-	FailDriver func(dev device.Device, n int) error
 
 	// Log gets the transitions; nil: nobody.
 	Log io.Writer
@@ -81,7 +78,7 @@ type run struct {
 	file    *File
 	conf    Config
 	s       *graphs.Session
-	dev     device.Device
+	dev     *failing.Device
 	m       *tree.Manager
 	vars    map[string]graphs.Tensor
 	progs   map[string]Compiled
@@ -97,10 +94,11 @@ type run struct {
 // that fails without an error being expected ends the run. At the end every name is
 // dropped, and storages, segments or uses of the pool that are left are errors.
 func (f *File) Run(ctx context.Context, c Config) (_ *Result, err error) {
-	dev, err := c.Open(f.Options.Device)
+	opened, err := c.Open(f.Options.Device)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Name, err)
 	}
+	dev := failing.New(opened)
 	x := &run{ctx: ctx, file: f, conf: c, dev: dev, vars: map[string]graphs.Tensor{}, progs: map[string]Compiled{}, funcs: map[string]*tree.Func{},
 		names: map[string][]*tree.Func{}, last: map[string]graphs.Tensor{}, streams: map[string]*graphs.Stream{}, result: &Result{Steps: []StepResult{}, Expects: []ExpectResult{}}}
 	defer func() { err = errors.Join(err, dev.Close()) }()
@@ -325,10 +323,7 @@ func (x *run) step(s *step) error {
 		_, err := x.s.EmptyCache()
 		return err
 	case stepFailDriver:
-		if x.conf.FailDriver == nil {
-			return errors.New("fail-driver: this device has no driver; the option device=fake has one")
-		}
-		return x.conf.FailDriver(x.dev, int(s.count))
+		x.dev.FailCall(int(s.count))
 	case stepReset:
 		return x.m.Reset()
 	}

@@ -162,7 +162,7 @@ func (m *Manager) warmup(i *instance, in []Input, out []graphs.Tensor) ([]graphs
 		return nil, fmt.Errorf("tree: warm-up of %s: %w", i.f.def.Name, err)
 	}
 	if err := m.out.Wait(m.side); err != nil {
-		return nil, err
+		return nil, releaseAll(err, outs)
 	}
 	m.setOutputs(n, in, outs)
 	m.stats.Warmups++
@@ -206,6 +206,14 @@ func (m *Manager) setOutputs(n *node, in []Input, outs []graphs.Tensor) {
 	}
 }
 
+// releaseAll releases what a failed call does not give to its caller.
+func releaseAll(err error, ts []graphs.Tensor) error {
+	for _, t := range ts {
+		err = errors.Join(err, t.Release())
+	}
+	return err
+}
+
 // record captures a function behind the current node, and replays it once.
 func (m *Manager) record(i *instance, in []Input, out []graphs.Tensor) (_ []graphs.Tensor, err error) {
 	if in, err = m.evacuate(i, in); err != nil {
@@ -237,12 +245,12 @@ func (m *Manager) record(i *instance, in []Input, out []graphs.Tensor) (_ []grap
 			c, err := prep.AllocLast(fmt.Sprintf("copy of input %d of %s", j, i.f.def.Name), t.DType(), t.Shape()...)
 			if err == nil {
 				x.at = c.Range()
+				ins.tensors[j], ins.held[j] = c, true
 				err = prep.Copy(c, t)
 			}
 			if err != nil {
 				return nil, errors.Join(fmt.Errorf("tree: recording of %s: %w", i.f.def.Name, err), ins.releaseAll())
 			}
-			ins.tensors[j], ins.held[j] = c, true
 			n.copies = append(n.copies, j)
 		}
 		n.inputs = append(n.inputs, x)
@@ -290,9 +298,7 @@ func (m *Manager) record(i *instance, in []Input, out []graphs.Tensor) (_ []grap
 	m.setOutputs(n, own, outs)
 	n.liveAfter = n.liveness()
 	fail := func(err error) error {
-		for _, t := range outs {
-			err = errors.Join(err, t.Release())
-		}
+		err = releaseAll(err, outs)
 		return errors.Join(fmt.Errorf("tree: recording of %s: %w", i.f.def.Name, err), n.graph.Reset())
 	}
 	if n.state, err = m.pool.Checkpoint(); err != nil {

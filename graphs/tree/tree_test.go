@@ -71,12 +71,11 @@ type env struct {
 
 func open(t testing.TB, o tree.Options) *env {
 	t.Helper()
-	e := &env{t: t, dev: host.Open(host.Options{Workers: 1}), fns: map[string]*whole.Function{}}
-	e.s = must[*graphs.Session](t)(graphs.NewSession(e.dev, graphs.SessionOptions{}))
-	e.m = must[*tree.Manager](t)(tree.New(e.s, o))
-	e.mod = must[*ir.Module](t)(ir.Parse("m.ir", []byte(modules)))
-	return e
+	h := host.Open(host.Options{Workers: 1})
+	return openOn(t, h, h, o)
 }
+
+func newFunctions() map[string]*whole.Function { return map[string]*whole.Function{} }
 
 // close ends everything; what is left is an error.
 func (e *env) close() {

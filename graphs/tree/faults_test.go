@@ -1,0 +1,110 @@
+package tree_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"pwc/graphs"
+	"pwc/graphs/tree"
+	"pwc/ir"
+	"pwc/runtime/device"
+	"pwc/runtime/device/failing"
+	"pwc/runtime/host"
+)
+
+// TestEveryCallFails makes the n-th call of the device fail, for every n of a small
+// scenario with warm-up, recording, replay and a restore of the pool. Each time the error
+// names the call, no capture is stuck, nothing leaks, and the manager works afterwards.
+func TestEveryCallFails(t *testing.T) {
+	for n := 1; ; n++ {
+		if !failNth(t, n) {
+			if n < 40 {
+				t.Errorf("the scenario has only %d calls", n)
+			}
+			t.Logf("%d calls", n-1)
+			return
+		}
+		if t.Failed() {
+			t.Fatalf("call %d", n)
+		}
+	}
+}
+
+// failNth reports whether the n-th call was reached.
+func failNth(t *testing.T, n int) bool {
+	h := host.Open(host.Options{Workers: 1})
+	dev := failing.New(h)
+	e := openOn(t, h, dev, tree.Options{Check: true})
+	defer e.close()
+	foo, fee := e.add("foo"), e.add("fee")
+	x := e.tensor(0, 1, 2, 3)
+	failed := 0
+	// step runs foo, drops a where it is told to, and runs fee on b. With an error it
+	// gives up and drops what it has.
+	step := func(dropA bool) {
+		e.m.MarkStep()
+		note := func(err error) {
+			if !errors.Is(err, failing.ErrInjected) {
+				t.Errorf("call %d: the error is %v", n, err)
+			}
+			failed++
+		}
+		out, err := foo.Call(tree.Borrow(x), nil)
+		if err != nil {
+			note(err)
+			return
+		}
+		a, b := out[0], out[1]
+		if dropA {
+			drop(t, a)
+		}
+		out, err = fee.Call([]tree.Input{{Tensor: b}}, nil)
+		if err != nil {
+			note(err)
+		} else {
+			drop(t, out[0])
+		}
+		drop(t, b)
+		if !dropA {
+			drop(t, a)
+		}
+	}
+	dev.FailCall(n)
+	for range 3 {
+		step(true)
+	}
+	step(false)
+	step(true)
+	reached := failed > 0
+	dev.FailCall(0)
+	// Afterwards everything is as if nothing had happened.
+	for range 3 {
+		e.m.MarkStep()
+		out := e.call(foo, x)
+		c := e.call(fee, out[1])
+		if got := e.read(c[0]); !slices.Equal(got, []float32{8, 12, 16, 20}) {
+			t.Errorf("call %d: fee gives %v", n, got)
+		}
+		if got := e.read(out[0]); !slices.Equal(got, []float32{1, 2, 3, 4}) {
+			t.Errorf("call %d: foo gives %v", n, got)
+		}
+		drop(t, out...)
+		drop(t, c...)
+	}
+	if in := must[tree.Inspection](t)(e.m.Inspect()); in.State != tree.Execution {
+		t.Errorf("call %d: at the end the state is %s", n, in.State)
+	}
+	drop(t, x)
+	return reached
+}
+
+// openOn is open on a device that wraps another.
+func openOn(t testing.TB, h *host.Device, dev device.Device, o tree.Options) *env {
+	t.Helper()
+	e := &env{t: t, dev: h, fns: newFunctions()}
+	e.s = must[*graphs.Session](t)(graphs.NewSession(dev, graphs.SessionOptions{}))
+	e.m = must[*tree.Manager](t)(tree.New(e.s, o))
+	e.mod = must[*ir.Module](t)(ir.Parse("m.ir", []byte(modules)))
+	return e
+}
