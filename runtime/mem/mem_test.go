@@ -919,6 +919,26 @@ func TestSecondStream(t *testing.T) {
 	}
 }
 
+// TestEventsOfAStreamPassInOrder holds that one query tells of a stream that has
+// not come so far.
+func TestEventsOfAStreamPassInOrder(t *testing.T) {
+	dev, a, p := newPool(t, Options{})
+	s, side, third := &fakeStream{name: "s", dev: dev}, &fakeStream{name: "side", dev: dev}, &fakeStream{name: "third", dev: dev, done: true}
+	for range 3 {
+		b := must[Block](t)(p.Alloc(s, 100))
+		check(t, a.RecordStream(b, side))
+		check(t, a.RecordStream(b, third))
+		dev.events = nil
+		check(t, p.Free(b))
+	}
+	dev.events = nil
+	must[Block](t)(p.Alloc(s, 100))
+	// Of the first two, third was asked before.
+	if want := []string{"query side", "query third"}; !slices.Equal(dev.events, want) {
+		t.Errorf("%v, want %v", dev.events, want)
+	}
+}
+
 // TestSecondStreamErrors has what a driver may answer.
 func TestSecondStreamErrors(t *testing.T) {
 	fault := errors.New("fault")
