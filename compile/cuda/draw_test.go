@@ -77,3 +77,49 @@ func TestDrawsOfNeighbours(t *testing.T) {
 		}
 	}
 }
+
+// TestDeviceDrawsOfProducts holds dropouts before and after products, in the kernels
+// for all numbers of rows, to the interpreter's bits: sums of small integers are exact.
+func TestDeviceDrawsOfProducts(t *testing.T) {
+	g := openDevice(t)
+	m, err := ir.Parse("products.ir", []byte(`pwc 1
+module "products" {
+  sym N in [1, 512] batch
+  func @f(%h: bf16[N, 128], %k: bf16[256, 128], %g: i64[2], %y: bf16[N, 256], %x: f32[N, 128], %w: f32[64, 128]) -> (bf16[N, 256], bf16[N, 256], f32[N, 64]) {
+    %a = linear(%h, %k)
+    %b = dropout(%a, %g, p=0.5)
+    %c = add(%b, %y)
+    %r0 = relu(%c)
+    %d = dropout(%h, %g, p=0.5)
+    %r1 = linear(%d, %k)
+    %e = linear(%x, %w)
+    %r2 = dropout(%e, %g, p=0.5)
+    return %r0, %r1, %r2
+  }
+}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range g.some(5, 1, 40, 16, 130, 64) {
+		in, err := oracle.DrawInputs(rand.New(rand.NewSource(n)), m, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := oracle.Interpret(context.Background(), m, in.Clone())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := g.run(p, m, in.Clone())
+		if err == nil {
+			err = oracle.SameBits(got.results, want)
+		}
+		if err != nil {
+			t.Fatalf("N = %d: %v", n, err)
+		}
+	}
+}
