@@ -4,7 +4,6 @@ import (
 	"math"
 	"math/bits"
 
-	"pwc/internal/philox"
 	"pwc/ir/dtype"
 	"pwc/program/vec"
 )
@@ -43,7 +42,7 @@ func (fr *frame) exec(list []inst, n int) {
 		case vec.OpItoFOdd:
 			itofOdd(fr.f[in.dst:in.dst+n], fr.i[in.a:in.a+n])
 		case vec.OpPhilox:
-			philox.Uniforms(fr.f[in.dst:in.dst+n], fr.i[in.a:in.a+n], fr.i[in.b:in.b+n], fr.i[in.c:in.c+n])
+			fr.unit.philox(fr.f[in.dst:in.dst+n], fr.i[in.a:in.a+n], fr.i[in.b:in.b+n], fr.i[in.c:in.c+n])
 		case vec.OpFtoI:
 			ftoi(in.dtype, fr.i[in.dst:in.dst+n], fr.f[in.a:in.a+n])
 		case vec.OpRoundBF16:
@@ -95,10 +94,8 @@ func (fr *frame) exec(list []inst, n int) {
 // work is divided.
 func opCost(op vec.Op) float64 {
 	switch op {
-	case vec.OpExp, vec.OpSigmoid, vec.OpSilu, vec.OpTanh, vec.OpGeluTanh:
+	case vec.OpExp, vec.OpSigmoid, vec.OpSilu, vec.OpTanh, vec.OpGeluTanh, vec.OpPhilox:
 		return 4
-	case vec.OpPhilox: // a block of four takes about 30 ns
-		return 8
 	case vec.OpLog, vec.OpSin, vec.OpCos, vec.OpErf, vec.OpGelu, vec.OpPow, vec.OpRem:
 		return 16
 	case vec.OpStoreF, vec.OpLoadF, vec.OpDiv, vec.OpDivI, vec.OpRemI, vec.OpItoFOdd:

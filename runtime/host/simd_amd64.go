@@ -153,3 +153,9 @@ func sigmoid8(n int, d *float32, s *float32, table *[32]uint64)
 //
 //go:noescape
 func silu8(n int, d *float32, s *float32, table *[32]uint64)
+
+// philox32 computes n random numbers, n a multiple of 32, of one seed and offset and of
+// blocks that follow each other.
+//
+//go:noescape
+func philox32(n int, d *float32, table *[26]uint64)

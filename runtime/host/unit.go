@@ -3,6 +3,7 @@ package host
 import (
 	"unsafe"
 
+	"pwc/internal/philox"
 	"pwc/program/vec"
 )
 
@@ -29,6 +30,8 @@ type unit struct {
 
 	relate  func(op vec.Op, d []int64, a, b []float32)   // 1 where the comparison holds, else 0
 	selects func(d []float32, c []int64, a, b []float32) // a where c is not 0, else b
+
+	philox func(d []float32, seed, offset, index []int64) // as package philox defines
 }
 
 // portable is the unit in Go, for every architecture.
@@ -36,6 +39,7 @@ func portable() *unit {
 	return &unit{
 		name: "portable", dotsF32: dotsF32, exp: exps, sigmoid: sigmoids, silu: silus, add: add, sub: sub, mul: mul, div: div,
 		roundBF16: roundBF16s, roundF16: roundF16s, widenBF16: widenBF16, widenF16: widenF16, narrowBF16: narrowBF16, narrowF16: narrowF16, sum: sum, relate: relation, selects: selectF,
+		philox: philox.Uniforms,
 	}
 }
 

@@ -1,10 +1,12 @@
 package host
 
 import (
+	"math"
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
 
+	"pwc/internal/philox"
 	"pwc/program/vec"
 )
 
@@ -20,6 +22,7 @@ func bestUnit() *unit {
 		exp: avx2Exp, sigmoid: avx2Sigmoid, silu: avx2Silu, add: avx2Add, sub: avx2Sub, mul: avx2Mul, div: avx2Div,
 		roundBF16: avx2RoundBF16, roundF16: avx2RoundF16, widenBF16: avx2WidenBF16, widenF16: avx2WidenF16,
 		narrowBF16: avx2NarrowBF16, narrowF16: avx2NarrowF16, sum: avx2Sum, relate: avx2Relate, selects: avx2Select,
+		philox: avx2Philox,
 	}
 }
 
@@ -214,4 +217,46 @@ func avx2Select(d []float32, c []int64, a, b []float32) {
 		select8(n, &d[0], &c[0], &a[0], &b[0])
 	}
 	selectF(d[n:], c[n:], a[n:], b[n:])
+}
+
+// philoxRun is how many numbers with indices that follow each other the assembly is
+// worth it for: it makes 32 at once, from the start of a block on.
+const philoxRun = 64
+
+func avx2Philox(d []float32, seed, offset, index []int64) {
+	seed, offset, index = seed[:len(d)], offset[:len(d)], index[:len(d)]
+	for len(d) > 0 {
+		n := 1 // numbers of one sequence whose indices follow each other, unsigned
+		for n < len(d) && seed[n] == seed[0] && offset[n] == offset[0] && index[n] == index[n-1]+1 && index[n] != 0 {
+			n++
+		}
+		first, whole := 0, 0
+		if n >= philoxRun {
+			first = int(-index[0] & 3)
+			whole = (n - first) &^ 31
+			table := philoxTable(seed[0], offset[0], uint64(index[first])>>2)
+			philox32(whole, &d[first], &table)
+		}
+		philox.Uniforms(d[:first], seed, offset, index)
+		philox.Uniforms(d[first+whole:n], seed[first+whole:], offset[first+whole:], index[first+whole:])
+		d, seed, offset, index = d[n:], seed[n:], offset[n:], index[n:]
+	}
+}
+
+// philoxTable returns the table of philox32 for numbers from a block on.
+func philoxTable(seed, offset int64, block uint64) (t [26]uint64) {
+	k0, k1 := uint32(seed), uint32(uint64(seed)>>32)
+	for i := range philox.Rounds {
+		t[i] = uint64(k0) | uint64(k1)<<32
+		k0, k1 = k0+philox.W0, k1+philox.W1
+	}
+	o := uint64(offset) >> 2
+	t[10], t[11] = o&(1<<32-1), o>>32
+	for i := range uint64(4) {
+		t[12+i], t[16+i] = block+i, 4
+		scale := uint64(math.Float32bits(1.0 / (1 << 24)))
+		t[22+i] = scale | scale<<32
+	}
+	t[20], t[21] = philox.M0, philox.M1
+	return t
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"pwc/internal/philox"
 	"pwc/program/vec"
 )
 
@@ -155,5 +156,58 @@ func TestUnitBlocks(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestUnitPhilox holds that the best unit computes the portable one's random numbers:
+// for runs of neighbours from any index on, also where the low word of their block or
+// the index itself wraps, for sequences that change on the way, and for indices that
+// jump.
+func TestUnitPhilox(t *testing.T) {
+	best := bestUnit()
+	r := rand.New(rand.NewPCG(3, 4))
+	starts := []int64{0, 1, 2, 3, 1 << 34, 1<<34 - 37, -70, -1, math.MaxInt64 - 90, math.MinInt64}
+	for i := range 400 {
+		n := r.IntN(300)
+		seed, offset, index := make([]int64, n), make([]int64, n), make([]int64, n)
+		s, o, at := int64(r.Uint64()), int64(r.Uint64()), starts[i%len(starts)]
+		jumps := 8 << r.IntN(8)
+		for k := range n {
+			switch r.IntN(jumps * 3) {
+			case 0:
+				s++
+			case 1:
+				o += 4
+			case 2:
+				at += int64(r.IntN(9)) - 4
+			}
+			seed[k], offset[k], index[k] = s, o, at
+			at++
+		}
+		got, want := make([]float32, n), make([]float32, n)
+		best.philox(got, seed, offset, index)
+		for k := range want {
+			want[k] = philox.Uniform(seed[k], offset[k], index[k])
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("case %d, %d numbers: %v, want %v", i, n, got, want)
+		}
+	}
+}
+
+func BenchmarkPhilox(b *testing.B) {
+	const n = 1024
+	d, seed, offset, index := make([]float32, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	for i := range index {
+		index[i] = int64(i)
+	}
+	for _, u := range []*unit{portable(), bestUnit()} {
+		b.Run(u.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				u.philox(d, seed, offset, index)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/element")
+		})
 	}
 }

@@ -20,6 +20,13 @@
 //
 // The other functions work on blocks of n elements, n a multiple of eight, and
 // compute bit for bit what the Go loops beside them do.
+//
+// # Random numbers
+//
+// philox32 computes eight blocks of Philox4x32-10 at once (package internal/philox),
+// in two chains of four. Each of a block's words has a lane of 64 bits, of which
+// VPMULUDQ reads the lower half and leaves a product of 64 bits: its high word is
+// one shift away, and what stands above a word never matters.
 package main
 
 import (
@@ -90,6 +97,7 @@ func main() {
 		VCMPPD(operand.U8(0), c.minusInf, x, x)
 		VORPD(x, e, e)
 	})
+	philox()
 	Generate()
 }
 
@@ -419,5 +427,86 @@ func exponential(name, doc string, finish func(c *constants, x, e reg.VecVirtual
 		hi := half(p, 1)
 		VMOVUPS(hi.AsX(), operand.Mem{Base: p[0], Disp: 16})
 	})
+	end()
+}
+
+// philox's constants, in quadwords from the start of its table: keys of the rounds
+// (two words), the offset's low and high word, the first four blocks, fours, the
+// multipliers, and 2^-24 as eight floats.
+const (
+	philoxRounds = 10
+	philoxOffset = philoxRounds
+	philoxBlocks = philoxOffset + 2
+	philoxFours  = philoxBlocks + 4
+	philoxM0     = philoxFours + 4
+	philoxM1     = philoxM0 + 1
+	philoxScale  = philoxM1 + 1
+	philoxTable  = philoxScale + 4
+)
+
+func philox() {
+	TEXT("philox32", NOSPLIT, fmt.Sprintf("func(n int, d *float32, table *[%d]uint64)", philoxTable))
+	Pragma("noescape")
+	Doc("philox32 computes n random numbers, n a multiple of 32, of one seed and offset and of", "blocks that follow each other.")
+	n := Load(Param("n"), GP64()).(reg.GPVirtual)
+	d := Load(Param("d"), GP64()).(reg.GPVirtual)
+	table := Load(Param("table"), GP64()).(reg.GPVirtual)
+	entry := func(i, word int) operand.Mem { return operand.Mem{Base: table, Disp: 8*i + 4*word} }
+	m0, m1, blocks := YMM(), YMM(), YMM()
+	VPBROADCASTQ(entry(philoxM0, 0), m0)
+	VPBROADCASTQ(entry(philoxM1, 0), m1)
+	VMOVDQU(entry(philoxBlocks, 0), blocks)
+
+	Label("loop")
+	SUBQ(operand.U8(32), n)
+	JLT(operand.LabelRef("done"))
+	var chains [2][4]reg.VecVirtual
+	for i := range chains {
+		c := &chains[i]
+		for j := range c {
+			c[j] = YMM()
+		}
+		VPBROADCASTQ(entry(philoxOffset, 0), c[0])
+		VPBROADCASTQ(entry(philoxOffset+1, 0), c[1])
+		VMOVDQA(blocks, c[2])
+		VPSRLQ(operand.U8(32), blocks, c[3])
+		VPADDQ(entry(philoxFours, 0), blocks, blocks)
+	}
+	high := YMM()
+	for round := range philoxRounds {
+		for i := range chains {
+			c := &chains[i]
+			VPMULUDQ(m0, c[0], c[0])
+			VPMULUDQ(m1, c[2], c[2])
+			// The high words go to the lanes of the words that they are joined with.
+			for j, k := range []int{2, 0} {
+				VPSRLQ(operand.U8(32), c[k], high)
+				VPXOR(high, c[2*j+1], c[2*j+1])
+				VPBROADCASTD(entry(round, j), high)
+				VPXOR(high, c[2*j+1], c[2*j+1])
+			}
+			*c = [4]reg.VecVirtual{c[1], c[2], c[3], c[0]}
+		}
+	}
+	for i := range chains {
+		c := &chains[i]
+		for j := 0; j < 4; j += 2 { // a word and the next one, in a lane
+			VPSLLQ(operand.U8(32), c[j+1], c[j+1])
+			VPBLENDD(operand.U8(0xaa), c[j+1], c[j], c[j])
+		}
+		VPUNPCKLQDQ(c[2], c[0], c[1]) // blocks 0 and 2
+		VPUNPCKHQDQ(c[2], c[0], c[3]) // blocks 1 and 3
+		VPERM2I128(operand.U8(0x20), c[3], c[1], c[0])
+		VPERM2I128(operand.U8(0x31), c[3], c[1], c[2])
+		for j, x := range []reg.VecVirtual{c[0], c[2]} {
+			VPSRLD(operand.U8(8), x, x)
+			VCVTDQ2PS(x, x)
+			VMULPS(entry(philoxScale, 0), x, x)
+			VMOVUPS(x, operand.Mem{Base: d, Disp: 64*i + 32*j})
+		}
+	}
+	ADDQ(operand.U8(4*32), d)
+	JMP(operand.LabelRef("loop"))
+	Label("done")
 	end()
 }
