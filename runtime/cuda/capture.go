@@ -46,6 +46,7 @@ type reach struct {
 	hosts   []*hostMemory
 	execs   []*Executable
 	modules []*Module
+	events  []*event
 	seen    map[any]struct{}
 }
 
@@ -66,7 +67,16 @@ func (r *reach) memory(m *memory) {
 	}
 }
 
+func (r *reach) event(e *event) {
+	if r.first(e) {
+		r.events = append(r.events, e)
+	}
+}
+
 func (r *reach) add(o *reach) {
+	for _, e := range o.events {
+		r.event(e)
+	}
 	for _, m := range o.mems {
 		r.memory(m)
 	}
@@ -102,6 +112,11 @@ func (r *reach) alive() error {
 	for _, m := range r.mems {
 		if m.freed.Load() {
 			return device.ErrFreed
+		}
+	}
+	for _, e := range r.events {
+		if e.closed.Load() {
+			return fmt.Errorf("event: %w", device.ErrClosed)
 		}
 	}
 	for _, h := range r.hosts {

@@ -76,6 +76,7 @@ type Device struct {
 var (
 	_ device.Librarian    = (*Device)(nil)
 	_ device.LoadCompiler = (*Device)(nil)
+	_ device.Timer        = (*Device)(nil)
 )
 
 // resource is something that the driver made for the device. destroy gives it

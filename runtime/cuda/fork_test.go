@@ -3,9 +3,11 @@ package cuda_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/fake"
@@ -209,5 +211,60 @@ func TestSharedCaptures(t *testing.T) {
 	for i := range 3 {
 		must(t, streams[i].Fill(buffers[i], 1))
 		end(streams[i])
+	}
+}
+
+// TestBranchesOverlapOnGPU captures the same small kernels in line and on two branches,
+// with events that measure time inside the graphs. That the branches take less time shows that their nodes
+// run at the same time.
+func TestBranchesOverlapOnGPU(t *testing.T) {
+	d := openGPU(t)
+	b := newBench(t, d, ptxRig(t))
+	x := b.load(devicetest.Add2)
+	bind := func() device.BoundLaunch {
+		in := b.alloc(floats(1, 2))
+		return b.bind(x, 2, b.alloc(floats(0, 0)), in, in)
+	}
+	second, err := d.NewStream()
+	must(t, err)
+	defer second.Close()
+	start, err := d.NewTimedEvent()
+	must(t, err)
+	end, err := d.NewTimedEvent()
+	must(t, err)
+	left, right := bind(), bind()
+	const launches = 200
+	measure := func(record func()) time.Duration {
+		g := b.capture(func() {
+			must(t, b.s.Record(start))
+			record()
+			must(t, b.s.Record(end))
+		})
+		best := time.Duration(math.MaxInt64)
+		for range 20 {
+			must(t, b.s.LaunchGraph(g))
+			must(t, end.Synchronize())
+			took, err := d.Elapsed(start, end)
+			must(t, err)
+			best = min(best, took)
+		}
+		must(t, g.Close())
+		return best
+	}
+	line := measure(func() {
+		for range launches {
+			must(t, errors.Join(b.s.Launch(left), b.s.Launch(right)))
+		}
+	})
+	branches := measure(func() {
+		must(t, b.s.Fork(second))
+		for range launches {
+			must(t, errors.Join(b.s.Launch(left), second.Launch(right)))
+		}
+		must(t, b.s.Join(second))
+	})
+	t.Logf("%d launches take %v in line and %v on two branches", 2*launches, line, branches)
+	if branches*10 >= line*8 {
+		t.Errorf("%v on two branches, %v in line, want less than 0.8 of it", branches, line)
 	}
 }

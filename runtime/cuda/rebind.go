@@ -188,7 +188,7 @@ func (g *Graph) reached() *reach {
 			after.memory(m)
 		}
 	}
-	after.add(&reach{hosts: g.rec.reach.hosts, execs: g.rec.reach.execs, modules: g.rec.reach.modules})
+	after.add(&reach{hosts: g.rec.reach.hosts, execs: g.rec.reach.execs, modules: g.rec.reach.modules, events: g.rec.reach.events})
 	after.seen = nil
 	return after
 }

@@ -315,24 +315,29 @@ func (s *Stream) Fill(dst device.Buffer, value byte) error {
 	return nil
 }
 
-// event returns e if it is an event of this device that is open.
+// event returns e if it is an event of this device that is open, and that may be used
+// while capturing if the stream does.
 func (s *Stream) event(what string, e device.Event) (*event, error) {
-	if err := s.notCapturing(what); err != nil {
-		return nil, err
-	}
 	x, ok := e.(*event)
 	switch {
+	case s.closed:
+		return nil, refuse(what, device.ErrClosed)
 	case !ok || x.dev != s.dev:
 		return nil, refuse(what, device.ErrForeignStream)
 	case x.closed.Load():
 		return nil, refuse(what, device.ErrClosed)
+	case what == recordCall && x.timed:
+		return x, s.usable(what)
 	}
-	return x, nil
+	return x, s.notCapturing(what)
 }
 
-// Record marks this point of the stream.
+const recordCall = "record"
+
+// Record marks this point of the stream. While capturing, an event of NewTimedEvent
+// becomes a node of the graph.
 func (s *Stream) Record(e device.Event) error {
-	const what = "record"
+	const what = recordCall
 	x, err := s.event(what, e)
 	if err != nil {
 		return err
@@ -341,6 +346,14 @@ func (s *Stream) Record(e device.Event) error {
 		return s.dev.wrap(what, err)
 	}
 	defer s.end()
+	if c := s.recording(); c != nil {
+		if err := s.dev.drv.EventRecordExternal(x.handle, s.handle); err != nil {
+			return s.issued(what, err)
+		}
+		x.roams.Store(true) // replays record it, on any stream
+		c.reach.event(x)
+		return s.issued(what, s.record(c, operation{kind: device.NodeEvent}, driver.NodeRecord, 1))
+	}
 	x.moveTo(s)
 	if err := s.dev.drv.EventRecord(x.handle, s.handle); err != nil {
 		return s.dev.wrap(what, err)

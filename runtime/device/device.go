@@ -10,6 +10,7 @@
 //	Device        Reserver         address space that gets its memory later          no    yes
 //	Device        Librarian        library routines that programs name               no    yes
 //	Device        Budgeted         tells how much memory there is                   yes   no
+//	Device        Timer            events that measure time, in graphs too           yes   yes
 //	Device        LoadCompiler     tells beforehand what Load would compile          no    yes
 //	Stream        LibraryStream    a workspace for routines, and their warm-up       no    yes
 //	Stream        Tracer           reports the steps of a launch one by one          yes   yes
@@ -138,7 +139,7 @@ type Stream interface {
 	Launch(l BoundLaunch) error
 	LaunchGraph(g Graph) error
 
-	Record(e Event) error // refused while capturing: use Fork and Join
+	Record(e Event) error // refused while capturing, unless a [Timer] made it: use Fork and Join
 	Wait(e Event) error   // work enqueued later starts after what e recorded; refused while capturing
 	Synchronize() error   // refused while capturing
 

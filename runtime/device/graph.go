@@ -53,11 +53,12 @@ const (
 	NodeFill                    // a fill
 	NodeCall                    // Go code on the host
 	NodeLibrary                 // a call of a library, which may be several kernels
+	NodeEvent                   // the record of an event that measures time
 )
 
-// String returns "kernel", "copy", "fill", "host call" or "library call".
+// String returns "kernel", "copy", "fill", "host call", "library call" or "event record".
 func (k NodeKind) String() string {
-	names := [...]string{"kernel", "copy", "fill", "host call", "library call"}
+	names := [...]string{"kernel", "copy", "fill", "host call", "library call", "event record"}
 	if int(k) < len(names) {
 		return names[k]
 	}

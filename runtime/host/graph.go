@@ -17,6 +17,7 @@ const (
 	nodePattern
 	nodeKernel
 	nodeCall
+	nodeEvent
 )
 
 // node is one operation. Which fields count goes by kind.
@@ -27,6 +28,7 @@ type node struct {
 	src    []byte // of a pattern: the bytes that repeat
 	kernel *kernel
 	call   func() error
+	event  *event
 }
 
 // origin is where a node comes from, and the memory that it reaches.
@@ -50,6 +52,8 @@ func (n *node) run(s *Stream) error {
 		n.kernel.launch(s)
 	case nodeCall:
 		return n.call()
+	case nodeEvent:
+		n.event.record()
 	}
 	return nil
 }
@@ -82,6 +86,7 @@ type Graph struct {
 	recording
 	mems    []*memory // what the nodes reach, each once
 	execs   []*Executable
+	events  []*event
 	rebound bool
 	closed  bool
 }
@@ -142,7 +147,7 @@ func (o *origin) given() []device.Buffer {
 
 // seal collects what a replay has to check.
 func (g *Graph) seal() {
-	g.mems, g.execs = nil, nil
+	g.mems, g.execs, g.events = nil, nil, nil
 	mems, execs := map[*memory]bool{}, map[*Executable]bool{}
 	for i := range g.origins {
 		o := &g.origins[i]
@@ -151,6 +156,9 @@ func (g *Graph) seal() {
 				mems[m] = true
 				g.mems = append(g.mems, m)
 			}
+		}
+		if e := g.nodes[i].event; e != nil {
+			g.events = append(g.events, e)
 		}
 		if o.bound != nil && !execs[o.bound.exec] {
 			execs[o.bound.exec] = true
@@ -169,6 +177,11 @@ func (g *Graph) alive() error {
 	for _, x := range g.execs {
 		if x.closed.Load() {
 			return fmt.Errorf("program: %w", device.ErrClosed)
+		}
+	}
+	for _, e := range g.events {
+		if e.closed.Load() {
+			return fmt.Errorf("event: %w", device.ErrClosed)
 		}
 	}
 	return nil
@@ -216,6 +229,8 @@ func (r *recording) describe(i int, n *device.Node) {
 				n.Writes = append(n.Writes, present(args[j:j+1])...)
 			}
 		}
+	case nodeEvent:
+		n.Kind = device.NodeEvent
 	case nodeCall:
 		n.Kind, n.Known = device.NodeCall, false
 		n.Reads = present(o.given())

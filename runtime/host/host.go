@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"pwc/program"
 	"pwc/runtime/device"
@@ -68,6 +69,7 @@ type Device struct {
 	pool     *pool
 	shut     atomic.Bool // closed, for readers without mu
 	captures *device.Captures
+	opened   time.Time
 	streams  atomic.Int64 // made so far
 
 	capturing atomic.Int32 // captures under way that the device's streams began
@@ -95,6 +97,7 @@ func Open(o Options) *Device {
 	}
 	return &Device{
 		captures: captures,
+		opened:   time.Now(),
 		info: device.Info{
 			Target:      Target,
 			Name:        fmt.Sprintf("host (%s, %d workers)", runtime.GOARCH, workers),

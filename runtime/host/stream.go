@@ -232,13 +232,23 @@ func (s *Stream) event(what string, e device.Event) (*event, error) {
 	return he, nil
 }
 
-// Record marks this point of the stream, at which everything is done.
+// Record marks this point of the stream, at which everything is done. A captured record
+// of an event that measures time happens at every replay.
 func (s *Stream) Record(e device.Event) error {
-	if err := s.notCapturing("record"); err != nil {
+	const what = "record"
+	x, err := s.event(what, e)
+	if err != nil {
 		return err
 	}
-	_, err := s.event("record", e)
-	return err
+	if x.timed {
+		err = s.usable(what)
+	} else {
+		err = s.notCapturing(what)
+	}
+	if err != nil {
+		return err
+	}
+	return s.enqueue(node{kind: nodeEvent, event: x})
 }
 
 // Wait orders later work after e, which work on the host always is.

@@ -60,7 +60,8 @@ type Driver struct {
 	funcs   map[driver.Function]*function
 	graphs  map[driver.Graph]*graph
 	execs   map[driver.GraphExec]*graph
-	ready   []int // scratch of the scheduler
+	ready   []int              // scratch of the scheduler
+	records map[*event]*record // of the launch that executes
 	call    Call
 	machine ptx.Machine
 	leaks   []string

@@ -283,7 +283,7 @@ func (f *Driver) GraphLaunch(x driver.GraphExec, s driver.Stream) error {
 		f.wrong("%s of no graph", call)
 		return fail(call, driver.InvalidHandle)
 	}
-	return f.enqueue(call, s, op{kind: opGraph, node: driver.NodeGraph, graph: g})
+	return f.enqueue(call, s, op{kind: opGraph, node: driver.NodeGraph, graph: g, records: recordEvents(g, nil)})
 }
 
 // GraphExecDestroy leaves launches of the graph to be executed.

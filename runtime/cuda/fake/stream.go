@@ -87,6 +87,21 @@ type op struct {
 	early   bool // may start before earlier kernels end
 	graph   *graph
 	record  *record
+	event   *event             // of a record that is a node of a graph: each launch makes a record
+	records map[*event]*record // of a launch: what its nodes record
+}
+
+// recordsTo reports whether the operation makes a record done.
+func (o *op) recordsTo(r *record) bool {
+	if o.kind == opRecord && o.record == r {
+		return true
+	}
+	for _, x := range o.records {
+		if x == r {
+			return true
+		}
+	}
+	return false
 }
 
 // record is one recording of an event.
@@ -168,7 +183,7 @@ func (f *Driver) blocker(s *stream) *stream {
 	for !s.may() {
 		r := s.queue[s.head].record
 		i := slices.IndexFunc(f.streams, func(t *stream) bool {
-			return slices.ContainsFunc(t.queue[t.head:], func(o op) bool { return o.kind == opRecord && o.record == r })
+			return slices.ContainsFunc(t.queue[t.head:], func(o op) bool { return o.recordsTo(r) })
 		})
 		s = f.streams[i]
 	}
@@ -214,11 +229,20 @@ func (f *Driver) execute(o *op, chain *ptx.Chain) {
 		f.clock += kernelTime
 		f.kernel(o, chain)
 	case opGraph:
+		if o.records != nil {
+			outer := f.records
+			f.records = o.records
+			defer func() { f.records = outer }()
+		}
 		f.executeGraph(o.graph, chain)
 		chain.Clear()
 	case opRecord:
 		f.clock += eventTime
-		o.record.done, o.record.at = true, f.clock
+		r := o.record
+		if o.event != nil {
+			r = f.records[o.event]
+		}
+		r.done, r.at = true, f.clock
 	}
 }
 
@@ -480,10 +504,47 @@ func (f *Driver) EventRecord(e driver.Event, id driver.Stream) error {
 	return f.enqueue(call, id, op{kind: opRecord, node: 7, record: ev.last})
 }
 
+// EventRecordExternal records anew, or makes the record a node of what the stream captures.
+func (f *Driver) EventRecordExternal(e driver.Event, id driver.Stream) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuEventRecordWithFlags"
+	if err := f.begin(call, needContext); err != nil {
+		return err
+	}
+	ev, s := f.events[e], f.byID[id]
+	if ev == nil || s == nil {
+		f.wrong("%s of no event, or on no stream", call)
+		return fail(call, driver.InvalidHandle)
+	}
+	if s.capture == nil {
+		ev.last, ev.queries = &record{}, 0
+		return f.enqueue(call, id, op{kind: opRecord, node: driver.NodeRecord, record: ev.last})
+	}
+	return f.enqueue(call, id, op{kind: opRecord, node: driver.NodeRecord, event: ev})
+}
+
+// recordEvents gives the events of a graph's nodes records that its launch will make.
+func recordEvents(g *graph, into map[*event]*record) map[*event]*record {
+	for i := range g.nodes {
+		switch o := &g.nodes[i]; {
+		case o.kind == opGraph:
+			into = recordEvents(o.graph, into)
+		case o.event != nil:
+			if into == nil {
+				into = map[*event]*record{}
+			}
+			o.event.last, o.event.queries = &record{}, 0
+			into[o.event] = o.event.last
+		}
+	}
+	return into
+}
+
 // recorder is the stream that has yet to record r.
 func (f *Driver) recorder(r *record) *stream {
 	for _, s := range f.streams {
-		if slices.ContainsFunc(s.queue[s.head:], func(o op) bool { return o.kind == opRecord && o.record == r }) {
+		if slices.ContainsFunc(s.queue[s.head:], func(o op) bool { return o.recordsTo(r) }) {
 			return s
 		}
 	}

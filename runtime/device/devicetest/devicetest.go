@@ -56,6 +56,7 @@ func Run(t *testing.T, s Suite) {
 		{"Fork", forkTests},
 		{"Template", templateTests},
 		{"Rebind", rebindTests},
+		{"Timer", timerTests},
 		{"Graph", graphTests},
 		{"Program", programTests},
 		{"Extern", externTests},

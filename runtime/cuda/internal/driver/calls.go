@@ -366,6 +366,14 @@ func (d *library) EventRecord(e Event, s Stream) error {
 	return fail("cuEventRecord", r)
 }
 
+// EventRecordExternal lets an event happen whenever the graph that a stream captures
+// comes to this point (cuEventRecordWithFlags).
+func (d *library) EventRecordExternal(e Event, s Stream) error {
+	const external = 1
+	r := dl.Call(d.eventRecordFlags, uintptr(e), uintptr(s), external)
+	return fail("cuEventRecordWithFlags", r)
+}
+
 // EventQuery reports whether an event has happened (cuEventQuery).
 func (d *library) EventQuery(e Event) (bool, error) {
 	r := d.hot.Call(d.eventQuery, uintptr(e), 0, 0, 0)

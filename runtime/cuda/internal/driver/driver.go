@@ -40,6 +40,7 @@ const (
 	NodeHost   NodeType = 3
 	NodeGraph  NodeType = 4
 	NodeEmpty  NodeType = 5
+	NodeRecord NodeType = 7
 	NodeAlloc  NodeType = 10
 	NodeFree   NodeType = 11
 )
@@ -177,6 +178,8 @@ type Driver interface {
 	EventCreate(EventFlags) (Event, error)
 	EventDestroy(Event) error
 	EventRecord(Event, Stream) error
+	// EventRecordExternal is EventRecord that a capture makes a node of the graph.
+	EventRecordExternal(Event, Stream) error
 	EventQuery(Event) (bool, error)
 	EventSynchronize(Event) error
 	EventElapsedTime(start, end Event) (milliseconds float32, err error)

@@ -69,7 +69,7 @@ type library struct {
 	memGranularity, memAddressReserve, memAddressFree, memCreate, memRelease, memMap, memUnmap, memSetAccess,
 	memcpyHtoD, memcpyDtoH, memcpyDtoD, memset8, memset16, memset32, memset2D8, memset2D16, memset2D32,
 	streamCreate, streamDestroy, streamSynchronize, streamWaitEvent, beginCapture, endCapture, captureInfo, updateCapture, exchangeMode,
-	eventCreate, eventDestroy, eventRecord, eventQuery, eventSynchronize, eventElapsed,
+	eventCreate, eventDestroy, eventRecord, eventRecordFlags, eventQuery, eventSynchronize, eventElapsed,
 	moduleLoad, moduleUnload, moduleGetFunction, funcGetAttribute, funcSetAttribute, launchKernel,
 	graphGetNodes, graphNodeGetType, graphAddChild, graphInstantiate, graphUpload, graphLaunch, graphExecDestroy, graphDestroy,
 	graphExecSetKernel, graphGetMemcpy, graphExecSetMemcpy, graphGetMemset, graphExecSetMemset uintptr
@@ -105,7 +105,7 @@ func (d *library) resolve(getProcAddress uintptr) error {
 		{&d.streamWaitEvent, "cuStreamWaitEvent"}, {&d.beginCapture, "cuStreamBeginCapture"}, {&d.endCapture, "cuStreamEndCapture"},
 		{&d.captureInfo, "cuStreamGetCaptureInfo"}, {&d.updateCapture, "cuStreamUpdateCaptureDependencies"},
 		{&d.exchangeMode, "cuThreadExchangeStreamCaptureMode"},
-		{&d.eventCreate, "cuEventCreate"}, {&d.eventDestroy, "cuEventDestroy"}, {&d.eventRecord, "cuEventRecord"},
+		{&d.eventCreate, "cuEventCreate"}, {&d.eventDestroy, "cuEventDestroy"}, {&d.eventRecord, "cuEventRecord"}, {&d.eventRecordFlags, "cuEventRecordWithFlags"},
 		{&d.eventQuery, "cuEventQuery"}, {&d.eventSynchronize, "cuEventSynchronize"}, {&d.eventElapsed, "cuEventElapsedTime"},
 		{&d.moduleLoad, "cuModuleLoadDataEx"}, {&d.moduleUnload, "cuModuleUnload"}, {&d.moduleGetFunction, "cuModuleGetFunction"},
 		{&d.funcGetAttribute, "cuFuncGetAttribute"}, {&d.funcSetAttribute, "cuFuncSetAttribute"}, {&d.launchKernel, "cuLaunchKernelEx"},
