@@ -715,6 +715,39 @@ func TestForkJoin(t *testing.T) {
 	drop(t, a, x)
 }
 
+// TestForkKeepsMemory holds that memory which a fork reads is not given to others
+// before the fork is joined, though its tensor was released.
+func TestForkKeepsMemory(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
+	x := e.tensor("x", 1)
+	var b graphs.Tensor
+	g := e.capture(graphs.Options{Name: "g"}, func(r *graphs.Recorder) {
+		a := e.run(r, "add1", x)
+		at := a.Range()
+		f := must[*graphs.Recorder](t)(r.Fork(side))
+		b = e.run(f, "add1", a)
+		drop(t, a)
+		c := e.run(r, "add2", x)
+		if c.Range() == at {
+			t.Error("overwritten beside the fork that reads it")
+		}
+		check(t, r.Join(f))
+		d := e.run(r, "add2", x)
+		if d.Range() != at {
+			t.Errorf("at %v behind the join, want %v", d.Range(), at)
+		}
+		drop(t, c, d)
+	})
+	e.replay(g)
+	if got := e.sum(b); got != 8*3 {
+		t.Errorf("sum %v", got)
+	}
+	drop(t, b, x)
+	e.reset(g)
+}
+
 // TestStreams refuses replays on two streams that overlap and are not ordered.
 func TestStreams(t *testing.T) {
 	e := open(t, 8)

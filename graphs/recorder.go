@@ -175,7 +175,14 @@ func (r *Recorder) access(t Tensor, write bool) error {
 		}
 		return nil
 	}
-	return r.stream.use(t, write)
+	if err := r.stream.use(t, write); err != nil {
+		return err
+	}
+	// A fork's access keeps the memory from reuse until the fork is joined.
+	if b, ok := sto.Block(); ok {
+		return r.s.alloc.RecordStream(b, r.stream.dev)
+	}
+	return nil
 }
 
 // Copy copies src to dst, which have one size in bytes and do not overlap.
@@ -429,7 +436,7 @@ func (r *Recorder) Fork(to *Stream) (*Recorder, error) {
 		return nil, fmt.Errorf("graphs: fork from stream %q to %q: %w", r.stream.name, to.name, err)
 	}
 	if g := r.run.graph; g != nil {
-		if err := g.use.Add(to.dev); err != nil {
+		if err := g.use.Order(r.stream.dev, to.dev); err != nil {
 			return nil, err
 		}
 	}
@@ -450,6 +457,11 @@ func (r *Recorder) Join(fork *Recorder) error {
 	}
 	if err := r.stream.dev.Join(fork.stream.dev); err != nil {
 		return fmt.Errorf("graphs: stream %q joins %q: %w", r.stream.name, fork.stream.name, err)
+	}
+	if g := r.run.graph; g != nil {
+		if err := g.use.Order(fork.stream.dev, r.stream.dev); err != nil {
+			return err
+		}
 	}
 	r.stream.merge(fork.stream)
 	fork.joined = true
