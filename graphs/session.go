@@ -63,6 +63,9 @@ func (s *Session) DefaultStream() *Stream { return s.deflt }
 // DefaultPool returns the pool of memory that belongs to no graph.
 func (s *Session) DefaultPool() *Pool { return s.shared }
 
+// Owns reports whether a tensor is of the session.
+func (s *Session) Owns(t Tensor) bool { return t.Storage() != nil && t.Storage().Of(&s.book) }
+
 // Live returns how many storages have owners, and their bytes.
 func (s *Session) Live() store.Leak { return s.book.Live() }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"pwc/build"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -393,7 +394,7 @@ func (fn *function) addUnits() error {
 				u.args = append(u.args, fn.storage(fn.ir.Base(v)))
 			}
 			u.op = fn.b.ops[n.Extern.Name]
-			u.attrs = opAttrs(n.Attrs)
+			u.attrs = build.OpAttrs(n.Attrs)
 			fn.addPreparer(u.op)
 		}
 		u.name = fn.nameOf(&u)
@@ -468,15 +469,4 @@ func (fn *function) loc(u *unit, origin int32) string {
 		return fmt.Sprintf("%s (node %d of @%s)", n.Name(), node, fn.ir.Name)
 	}
 	return fmt.Sprintf("%s (%s)", n.Name(), n.Loc)
-}
-
-// opAttrs converts a node's attributes to what extern ops get.
-func opAttrs(attrs []ir.Attr) []program.Attr {
-	kinds := map[ir.AttrKind]program.AttrKind{ir.AttrDim: program.AttrDim, ir.AttrFloat: program.AttrFloat, ir.AttrBool: program.AttrBool,
-		ir.AttrEnum: program.AttrString, ir.AttrString: program.AttrString, ir.AttrDims: program.AttrDims, ir.AttrFloats: program.AttrFloats}
-	out := make([]program.Attr, len(attrs))
-	for i, a := range attrs {
-		out[i] = program.Attr{Name: a.Name, Kind: kinds[a.Kind], Dim: a.Dim, Float: a.Float, Bool: a.Bool, Str: a.Str, Dims: a.Dims, Floats: a.Floats}
-	}
-	return out
 }

@@ -107,6 +107,17 @@ func New(s *graphs.Session, o Options) (*Manager, error) {
 // Session returns the session.
 func (m *Manager) Session() *graphs.Session { return m.s }
 
+// Stream returns the stream of eager runs and replays.
+func (m *Manager) Stream() *graphs.Stream { return m.out }
+
+// BeginForward says that a forward ran whose backward is pending, for callers that call
+// several functions for one forward. EndBackward says that the backward ran, or will not:
+// generations start by themselves again.
+func (m *Manager) BeginForward() { m.pending = true }
+
+// EndBackward ends what BeginForward, or a call of mode forward, began.
+func (m *Manager) EndBackward() { m.pending = false }
+
 // Pool returns the pool that warm-ups and recordings allocate from.
 func (m *Manager) Pool() *graphs.Pool { return m.pool }
 

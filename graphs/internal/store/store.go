@@ -307,6 +307,9 @@ func (s *Storage) Live() bool {
 // In reports whether the storage's memory is of the pool.
 func (s *Storage) In(p *mem.Pool) bool { return s.pool == p }
 
+// Of reports whether the storage is of the book.
+func (s *Storage) Of(b *Book) bool { return s.book == b }
+
 // Maker returns who makes the storage's contents.
 func (s *Storage) Maker() *Maker { return s.maker }
 

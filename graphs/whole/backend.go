@@ -1,0 +1,488 @@
+package whole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"pwc/build"
+	"pwc/graphs"
+	"pwc/graphs/tree"
+	"pwc/ir"
+	"pwc/runtime/device"
+	"pwc/split"
+)
+
+// BackendOptions configure a backend.
+type BackendOptions struct {
+	Options
+
+	// Partition cuts a function at the ops that cannot be captured: the parts between
+	// them are functions of one tree. Without it such a function runs eagerly.
+	Partition bool
+
+	// NoMutation skips functions that write an input which is not static.
+	NoMutation bool
+
+	// OrError makes every skip an error.
+	OrError bool
+
+	// Warn, if not nil, is told of each skip once.
+	Warn func(*Skip)
+}
+
+// Backend serves functions of modules by graph trees.
+type Backend struct {
+	m     *tree.Manager
+	s     *graphs.Session
+	opts  BackendOptions
+	skips map[Reason]int
+	funcs []*Graphed
+}
+
+// New returns a backend over a manager, which the caller closes after it.
+func New(m *tree.Manager, o BackendOptions) *Backend {
+	return &Backend{m: m, s: m.Session(), opts: o, skips: map[Reason]int{}}
+}
+
+// Skips counts what was skipped by reason.
+func (b *Backend) Skips() map[Reason]int { return maps.Clone(b.skips) }
+
+// Close unloads the functions. Reset or close the manager first.
+func (b *Backend) Close() error {
+	var errs []error
+	for _, f := range b.funcs {
+		for i := range f.parts {
+			if p := f.parts[i].prog; p != nil {
+				errs = append(errs, p.Close())
+			}
+		}
+	}
+	b.funcs = nil
+	return errors.Join(errs...)
+}
+
+// FunctionOptions say what a function is.
+type FunctionOptions struct {
+	Mode   tree.Mode
+	Static []int // parameters whose memory stays
+
+	// Forward is what a function of mode backward belongs to: where the forward was
+	// skipped, its backward runs eagerly without a word.
+	Forward *Graphed
+
+	// Generators are those that the function draws from.
+	Generators []*graphs.Generator
+}
+
+// Graphed is a function that graphs serve where they can.
+type Graphed struct {
+	b     *Backend
+	fn    *ir.Func
+	mode  tree.Mode
+	gens  []*graphs.Generator
+	plan  *split.Plan
+	parts []part
+	skip  *Skip // it runs eagerly
+	quiet bool  // a backward whose forward was skipped
+
+	weights, states []int // of the module
+	last            map[ir.Value]int
+}
+
+// part is a piece of a function, or one call that runs between graphs.
+type part struct {
+	unit *split.Unit
+	prog *graphs.Program
+	fn   *tree.Func // nil: it runs eagerly
+	op   device.Op
+	loc  string
+}
+
+// Function compiles a function and registers it with the manager. A reason not to graph
+// it is told once, counted, and an error where the backend is asked for that.
+func (b *Backend) Function(ctx context.Context, m *ir.Module, name string, o FunctionOptions) (*Graphed, error) {
+	fn := m.Func(name)
+	if fn == nil {
+		return nil, fmt.Errorf("whole: module %s has no function @%s", m.Name, name)
+	}
+	f := &Graphed{b: b, fn: fn, mode: o.Mode, gens: o.Generators}
+	if o.Forward != nil && o.Forward.skip != nil {
+		f.quiet = true
+	} else if err := f.check(m, o); err != nil {
+		return nil, err
+	}
+	cuts := []string{}
+	eager := f.quiet || f.skip != nil
+	if b.opts.Partition && !eager {
+		front, err := Front(m, fn, b.opts.Ops)
+		if err != nil {
+			return nil, err
+		}
+		if front != fn {
+			moved := *m
+			moved.Funcs = slices.Clone(m.Funcs)
+			moved.Funcs[slices.Index(m.Funcs, fn)] = front
+			m, fn, f.fn = &moved, front, front
+		}
+		for _, n := range fn.Nodes {
+			if reasonOf(n, b.opts.Ops) != "" && !slices.Contains(cuts, n.Extern.Name) {
+				cuts = append(cuts, n.Extern.Name)
+			}
+		}
+	}
+	var err error
+	if f.plan, err = split.Split(m, fn, cuts); err != nil {
+		return nil, fmt.Errorf("whole: @%s: %w", name, err)
+	}
+	res, err := build.Pieces(ctx, []*split.Plan{f.plan}, build.Options{Compiler: b.opts.Compiler, Store: b.opts.Store})
+	if err != nil {
+		return nil, fmt.Errorf("whole: @%s: %w", name, err)
+	}
+	b.funcs = append(b.funcs, f)
+	graphable := 0
+	for _, u := range f.plan.Units {
+		p := part{unit: u}
+		if u.Piece == nil {
+			n := fn.Nodes[u.Call]
+			p.loc = place(m.ErrorAt(fn, u.Call, ""))
+			i := slices.IndexFunc(b.opts.Ops, func(op device.Op) bool { return op.Signature().Name == n.Extern.Name })
+			if i < 0 {
+				return nil, m.ErrorAt(fn, u.Call, "no implementation of %s is given", n.Extern.Name)
+			}
+			p.op = b.opts.Ops[i]
+		} else if err := f.load(m, &p, res, o, !eager && !f.plan.Items[u.Item].Splitting); err != nil {
+			return nil, err
+		}
+		if p.fn != nil {
+			graphable++
+		}
+		f.parts = append(f.parts, p)
+	}
+	if b.opts.Partition && !eager && graphable == 0 && len(f.parts) > 0 {
+		// PyTorch falls silent here (#176611): nothing of the function is graphed.
+		f.skip = Check(m, fn, CheckOptions{Static: o.Static, Ops: b.opts.Ops})[0]
+		if err := b.warn(f.skip); err != nil {
+			return nil, err
+		}
+	}
+	f.lives()
+	return f, nil
+}
+
+// check looks for reasons not to graph the function.
+func (f *Graphed) check(m *ir.Module, o FunctionOptions) error {
+	skips := Check(m, f.fn, CheckOptions{Static: o.Static, NoMutation: f.b.opts.NoMutation, Ops: f.b.opts.Ops})
+	for _, s := range skips {
+		if f.b.opts.Partition && (s.Reason == HostDevice || s.Reason == IncompatibleOp) {
+			continue // the function is cut there
+		}
+		f.skip = s
+		return f.b.warn(s)
+	}
+	return nil
+}
+
+// load makes a piece ready: a function of the tree, or a program that runs eagerly.
+func (f *Graphed) load(m *ir.Module, p *part, res *build.Result, o FunctionOptions, graphed bool) error {
+	piece := p.unit.Piece
+	prog, err := res.Program(piece, 0)
+	if err != nil {
+		var un *build.UncoveredError
+		if !errors.As(err, &un) || len(un.Ranges) == 0 {
+			return fmt.Errorf("whole: @%s: %w", f.fn.Name, err)
+		}
+		if prog, err = res.Program(piece, un.Ranges[0].Lo); err != nil {
+			return fmt.Errorf("whole: @%s: %w", f.fn.Name, err)
+		}
+	}
+	if p.prog, err = f.b.s.Load(prog, f.fn.Name, f.b.opts.Ops...); err != nil {
+		return err
+	}
+	// A graph of allocations alone would be empty.
+	if !graphed || !slices.ContainsFunc(piece.Origins, func(i int) bool { return !f.fn.Nodes[i].IsEmpty() }) {
+		return nil
+	}
+	def := tree.Function{Name: f.fn.Name, Mode: tree.Inference, Generators: o.Generators}
+	if len(f.plan.Units) > 1 {
+		def.Name = fmt.Sprintf("%s, part %d", f.fn.Name, p.unit.Seq)
+	}
+	for i, b := range piece.Params {
+		if j := slices.Index(f.fn.Params, b.Base); j >= 0 && slices.Contains(o.Static, j) {
+			def.Static = append(def.Static, i)
+		}
+		if b.Mut {
+			def.Mutated = append(def.Mutated, i)
+		}
+	}
+	for i := range len(piece.Weights) + len(piece.States) {
+		def.Static = append(def.Static, len(piece.Params)+i)
+	}
+	for i := range prog.Params {
+		if prog.Params[i].Mut && i >= len(piece.Params) {
+			def.Mutated = append(def.Mutated, i)
+		}
+	}
+	for _, r := range piece.Results {
+		def.Outputs = append(def.Outputs, position(m, f.fn, r.Base))
+	}
+	run := p.prog
+	def.Body = func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
+		return r.Run(run, f.operands(run, in.All())...)
+	}
+	p.fn, err = f.b.m.Add(def)
+	return err
+}
+
+// operands puts generators in place of the parameters that are their states: a generator
+// is chosen by the order of such parameters.
+func (f *Graphed) operands(p *graphs.Program, ts []graphs.Tensor) []graphs.Arg {
+	args := graphs.Args(ts...)
+	next := 0
+	for i := range p.Program().Params {
+		if p.Program().Params[i].Generator && next < len(f.gens) {
+			args[i] = f.gens[next]
+			next++
+		}
+	}
+	return args
+}
+
+// lives finds the last part that reads each memory between parts, and the weights and
+// states that the function's inputs have.
+func (f *Graphed) lives() {
+	f.last = map[ir.Value]int{}
+	for _, s := range f.plan.Storages {
+		f.last[s.Base] = s.Last
+		if s.Returned {
+			f.last[s.Base] = len(f.parts)
+		}
+	}
+	for _, p := range f.parts {
+		if p.unit.Piece == nil {
+			for _, a := range f.fn.Nodes[p.unit.Call].Args {
+				switch info := f.fn.Values[f.fn.Base(a)]; info.Kind {
+				case ir.WeightValue:
+					f.weights = add(f.weights, int(info.Index))
+				case ir.StateValue:
+					f.states = add(f.states, int(info.Index))
+				}
+			}
+			continue
+		}
+		for _, w := range p.unit.Piece.Weights {
+			f.weights = add(f.weights, w)
+		}
+		for _, s := range p.unit.Piece.States {
+			f.states = add(f.states, s)
+		}
+	}
+}
+
+func add(list []int, x int) []int {
+	if slices.Contains(list, x) {
+		return list
+	}
+	return append(list, x)
+}
+
+// Weights and States return which of the module's the function reads, by index, in the
+// order of Call's operands behind the parameters.
+func (f *Graphed) Weights() []int { return f.weights }
+
+// States are those that the function uses, in the order of Call's operands behind the
+// weights.
+func (f *Graphed) States() []int { return f.states }
+
+// Skipped returns why the function runs eagerly; nil where graphs serve it.
+func (f *Graphed) Skipped() *Skip { return f.skip }
+
+// Parts returns how many parts graphs serve, and how many there are.
+func (f *Graphed) Parts() (graphed, all int) {
+	for _, p := range f.parts {
+		if p.fn != nil {
+			graphed++
+		}
+	}
+	return graphed, len(f.parts)
+}
+
+// Call runs the function on its parameters, weights and states and returns its results,
+// each with an owner for the caller. A parameter that is taken is the call's. Of inputs
+// that are of several devices the function is skipped and refused.
+func (f *Graphed) Call(in []tree.Input) (results []graphs.Tensor, err error) {
+	want := len(f.fn.Params) + len(f.weights) + len(f.states)
+	if len(in) != want {
+		return nil, fmt.Errorf("%w: @%s has %d inputs (%d parameters, %d weights, %d states), %d were given", graphs.ErrArguments, f.fn.Name, want, len(f.fn.Params), len(f.weights), len(f.states), len(in))
+	}
+	for i := range in {
+		if err := in[i].Tensor.Err(); err != nil {
+			return nil, fmt.Errorf("whole: input %d of @%s: %w", i, f.fn.Name, err)
+		}
+		if !f.b.s.Owns(in[i].Tensor) {
+			s := &Skip{Reason: MultipleDevices, Func: f.fn.Name}
+			return nil, errors.Join(f.b.warn(s), fmt.Errorf("%w: input %d of @%s is of another session", device.ErrForeignBuffer, i, f.fn.Name))
+		}
+	}
+	defer func() {
+		if f.mode == tree.Backward && err == nil {
+			f.b.m.EndBackward() // also of a backward that was skipped
+		} else if f.mode == tree.Forward && err == nil && f.skip == nil {
+			f.b.m.BeginForward()
+		}
+	}()
+	x := &call{f: f, at: map[ir.Value]held{}}
+	for i, p := range f.fn.Params {
+		x.at[p] = held{t: in[i].Tensor, mine: in[i].Take}
+	}
+	x.weights, x.states = in[len(f.fn.Params):], in[len(f.fn.Params)+len(f.weights):]
+	for i := range f.parts {
+		if err := x.part(i); err != nil {
+			return nil, errors.Join(fmt.Errorf("whole: @%s: %w", f.fn.Name, err), x.drop())
+		}
+	}
+	for _, v := range f.fn.Returns {
+		t := x.at[f.fn.Base(v)].t
+		if err := t.Retain(); err != nil {
+			return nil, errors.Join(err, x.drop())
+		}
+		results = append(results, t)
+	}
+	return results, x.drop()
+}
+
+// call is a run of a function's parts.
+type call struct {
+	f               *Graphed
+	at              map[ir.Value]held
+	weights, states []tree.Input
+}
+
+// held is memory between parts.
+type held struct {
+	t    graphs.Tensor
+	mine bool // the call has an owner of it
+}
+
+// drop releases what the call owns.
+func (x *call) drop() error {
+	var errs []error
+	for base, h := range x.at {
+		if h.mine {
+			errs = append(errs, h.t.Release())
+		}
+		delete(x.at, base)
+	}
+	return errors.Join(errs...)
+}
+
+func (x *call) part(i int) error {
+	p := &x.f.parts[i]
+	if p.unit.Piece == nil {
+		return x.op(p, i)
+	}
+	piece := p.unit.Piece
+	var in []tree.Input
+	for _, b := range piece.Params {
+		h := x.at[b.Base]
+		take := h.mine && x.f.last[b.Base] == i
+		in = append(in, tree.Input{Tensor: h.t, Take: take})
+	}
+	for _, w := range piece.Weights {
+		in = append(in, x.weights[slices.Index(x.f.weights, w)])
+	}
+	for _, s := range piece.States {
+		in = append(in, x.states[slices.Index(x.f.states, s)])
+	}
+	var outs []graphs.Tensor
+	var err error
+	if p.fn != nil {
+		outs, err = p.fn.Call(in, nil)
+	} else {
+		outs, err = x.eager(p, in)
+	}
+	if err != nil {
+		return err
+	}
+	for _, b := range piece.Params {
+		if h := x.at[b.Base]; h.mine && x.f.last[b.Base] == i {
+			delete(x.at, b.Base) // the part took it
+		}
+	}
+	for j, b := range piece.Results {
+		x.at[b.Base] = held{outs[j], true}
+	}
+	return nil
+}
+
+// eager runs a piece outside of graphs.
+func (x *call) eager(p *part, in []tree.Input) ([]graphs.Tensor, error) {
+	ts := make([]graphs.Tensor, len(in))
+	for i := range in {
+		ts[i] = in[i].Tensor
+	}
+	outs, err := x.f.b.s.Eager(x.f.b.m.Stream()).Run(p.prog, x.f.operands(p.prog, ts)...)
+	for i := range in {
+		if in[i].Take && err == nil {
+			err = in[i].Tensor.Release()
+		}
+	}
+	return outs, err
+}
+
+// op runs a call between graphs.
+func (x *call) op(p *part, i int) error {
+	f, n := x.f, x.f.fn.Nodes[p.unit.Call]
+	r := f.b.s.Eager(f.b.m.Stream())
+	var ts []graphs.Tensor
+	for _, a := range n.Args {
+		base := f.fn.Base(a)
+		switch info := f.fn.Values[base]; info.Kind {
+		case ir.WeightValue:
+			ts = append(ts, x.weights[slices.Index(f.weights, int(info.Index))].Tensor)
+		case ir.StateValue:
+			ts = append(ts, x.states[slices.Index(f.states, int(info.Index))].Tensor)
+		default:
+			ts = append(ts, x.at[base].t)
+		}
+	}
+	env := map[string]int64{}
+	for j, a := range n.Args {
+		for k, d := range f.fn.Type(a).Shape {
+			if names := d.Symbols(); len(names) == 1 && j < len(ts) {
+				env[names[0]] = ts[j].Shape()[k]
+			}
+		}
+	}
+	for _, b := range n.Results {
+		typ := f.fn.Type(b)
+		shape := make([]int64, len(typ.Shape))
+		for k, d := range typ.Shape {
+			v, err := d.Eval(func(s string) (int64, bool) { v, ok := env[s]; return v, ok })
+			if err != nil {
+				return fmt.Errorf("%s: the shape of a result: %w", p.loc, err)
+			}
+			shape[k] = v
+		}
+		t, err := r.Alloc(fmt.Sprintf("result of %s (%s)", n.Name(), p.loc), typ.DType, shape...)
+		if err != nil {
+			return err
+		}
+		x.at[b] = held{t, true}
+		ts = append(ts, t)
+	}
+	if err := r.Call(p.op, nil, build.OpAttrs(n.Attrs), p.loc, ts...); err != nil {
+		return err
+	}
+	for _, a := range n.Args {
+		if base := f.fn.Base(a); f.last[base] == i && x.at[base].mine {
+			if err := x.at[base].t.Release(); err != nil {
+				return err
+			}
+			delete(x.at, base)
+		}
+	}
+	return nil
+}

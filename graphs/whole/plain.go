@@ -1,0 +1,134 @@
+package whole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"pwc/graphs"
+)
+
+// PlainOptions say what a plain graph copies.
+type PlainOptions struct {
+	// CopyInputs gives the graph inputs of its own, into which each run copies. Without
+	// it runs read the inputs of the capture, whatever they are given.
+	CopyInputs bool
+
+	// CopyOutputs returns copies. Without it runs return the graph's own outputs, which
+	// the next run overwrites.
+	CopyOutputs bool
+}
+
+// Plain is a function that was captured once, without a tree: PyTorch's cudagraphs_inner.
+type Plain struct {
+	s       *graphs.Session
+	graph   *graphs.Graph
+	inputs  []graphs.Tensor // that the graph reads
+	outputs []graphs.Tensor
+	o       PlainOptions
+}
+
+// Body runs a function over a recorder and returns its results, each with an owner.
+type Body func(r *graphs.Recorder, in []graphs.Tensor) ([]graphs.Tensor, error)
+
+// NewPlain runs f once on a side stream with the inputs, as a warm-up, and captures it.
+// Reset frees what it holds.
+func NewPlain(ctx context.Context, s *graphs.Session, f Body, inputs []graphs.Tensor, o PlainOptions) (_ *Plain, err error) {
+	p := &Plain{s: s, o: o}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Reset())
+		}
+	}()
+	for i, t := range inputs {
+		own := t
+		if o.CopyInputs {
+			if own, err = s.Tensor(fmt.Sprintf("static input %d", i), t.DType(), t.Shape()...); err == nil {
+				err = s.Eager(s.DefaultStream()).Fill(own, 0)
+			}
+		} else {
+			err = t.Retain()
+		}
+		if err != nil {
+			return nil, err
+		}
+		p.inputs = append(p.inputs, own)
+	}
+	side, err := s.NewStream("warm-up")
+	if err != nil {
+		return nil, err
+	}
+	if err := side.Wait(s.DefaultStream()); err != nil {
+		return nil, err
+	}
+	warm, err := f(s.Eager(side), inputs)
+	if err != nil {
+		return nil, fmt.Errorf("whole: warm-up: %w", err)
+	}
+	for _, t := range warm {
+		err = errors.Join(err, t.Release())
+	}
+	if err := errors.Join(err, s.DefaultStream().Wait(side)); err != nil {
+		return nil, err
+	}
+	p.graph, err = graphs.Capture(ctx, s, graphs.Options{Name: "a plain graph"}, func(r *graphs.Recorder) error {
+		outs, err := f(r, p.inputs)
+		p.outputs = outs
+		return err
+	})
+	if err != nil {
+		p.outputs = nil
+	}
+	return p, err
+}
+
+// Run replays the graph on inputs and returns its results, each with an owner for the
+// caller. A wrong number of inputs, or one of another dtype or shape, matches
+// [graphs.ErrArguments].
+func (p *Plain) Run(inputs []graphs.Tensor) (results []graphs.Tensor, err error) {
+	if len(inputs) != len(p.inputs) {
+		return nil, fmt.Errorf("%w: the graph has %d inputs, %d were given", graphs.ErrArguments, len(p.inputs), len(inputs))
+	}
+	r := p.s.Eager(p.s.DefaultStream())
+	if p.o.CopyInputs {
+		for i, t := range inputs {
+			if t.DType() != p.inputs[i].DType() || t.Size() != p.inputs[i].Size() {
+				return nil, fmt.Errorf("%w: input %d is %s, the graph's is %s", graphs.ErrArguments, i, t, p.inputs[i])
+			}
+			if err := r.Copy(p.inputs[i], t); err != nil {
+				return nil, fmt.Errorf("whole: input %d: %w", i, err)
+			}
+		}
+	}
+	if err := p.graph.Replay(p.s.DefaultStream()); err != nil {
+		return nil, err
+	}
+	for i, t := range p.outputs {
+		if p.o.CopyOutputs {
+			t, err = r.Clone(fmt.Sprintf("copy of output %d", i), t)
+		} else {
+			err = t.Retain()
+		}
+		if err != nil {
+			for _, x := range results {
+				err = errors.Join(err, x.Release())
+			}
+			return nil, err
+		}
+		results = append(results, t)
+	}
+	return results, nil
+}
+
+// Reset drops the graph, its inputs and its owners of the outputs.
+func (p *Plain) Reset() error {
+	var errs []error
+	if p.graph != nil {
+		errs = append(errs, p.graph.Reset())
+	}
+	for _, t := range append(p.inputs, p.outputs...) {
+		errs = append(errs, t.Release())
+	}
+	p.graph, p.inputs, p.outputs = nil, nil, nil
+	return errors.Join(errs...)
+}
