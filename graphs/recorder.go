@@ -384,7 +384,7 @@ func (r *Recorder) Call(op device.Op, meta any, attrs []program.Attr, loc string
 	if r.Capturing() && !sig.Capture {
 		return &OpError{Op: sig.Name, Loc: loc}
 	}
-	call := &device.OpCall{Stream: r.stream.dev, Attrs: attrs, Meta: meta, Capturing: r.Capturing(), Loc: loc}
+	call := &device.OpCall{Attrs: attrs, Meta: meta, Origin: -1, Loc: loc}
 	for i, t := range ts {
 		mut := i >= len(sig.Mut) || sig.Mut[i]
 		if err := r.access(t, mut); err != nil {
@@ -405,9 +405,9 @@ func (r *Recorder) Call(op device.Op, meta any, attrs []program.Attr, loc string
 			return err
 		}
 		call.Scratch = scratch.Range()
-		return errors.Join(r.writes(scratch), op.Launch(call), scratch.Release())
+		return errors.Join(r.writes(scratch), r.stream.dev.LaunchOp(op, call), scratch.Release())
 	}
-	return op.Launch(call)
+	return r.stream.dev.LaunchOp(op, call)
 }
 
 // Clone copies t into memory of the recorder's pool.

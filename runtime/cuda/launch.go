@@ -149,7 +149,7 @@ func (s *Stream) step(b *bound, st *boundStep) error {
 		return s.fill(b, st)
 	case stepOp:
 		if c != nil {
-			return s.recordOp(b, st, c)
+			return s.recordOp(c, b, st.op, st.name, st.of.Origin, st.call)
 		}
 		st.call.Stream, st.call.Capturing = s, false
 		return st.op.Launch(st.call)
@@ -157,21 +157,55 @@ func (s *Stream) step(b *bound, st *boundStep) error {
 	return nil
 }
 
-// recordOp lets an op record itself.
-func (s *Stream) recordOp(b *bound, st *boundStep, c *capture) error {
-	rec := s.branch.Rec
-	before := len(rec.Nodes)
-	rec.Scope.Op, rec.Scope.Loc = st.name, st.call.Loc
-	outer := c.op
-	c.op = operation{bound: b, call: st.call}
-	st.call.Stream, st.call.Capturing = s, true
-	err := st.op.Launch(st.call)
-	st.call.Capturing = false
-	c.op = outer
+// LaunchOp implements [device.Stream].
+func (s *Stream) LaunchOp(op device.Op, call *device.OpCall) error {
+	const what = "launch of an op"
+	if err := s.usable(what); err != nil {
+		return err
+	}
+	name := op.Signature().Name
+	c := s.recording()
+	if c != nil && !op.Signature().Capture {
+		return fmt.Errorf("cuda: %s: %s: %w", what, name, device.ErrNotCapturable)
+	}
+	if err := s.begin(); err != nil {
+		return s.dev.wrap(what, err)
+	}
+	defer s.end()
+	var err error
+	if c != nil {
+		err = s.recordOp(c, nil, op, name, call.Origin, call)
+	} else {
+		call.Stream, call.Capturing = s, false
+		err = op.Launch(call)
+	}
+	if err != nil {
+		return s.issued(what, fmt.Errorf("%s: %w", name, err))
+	}
+	if c != nil {
+		for i := range call.Args {
+			c.reach.memory(segment(call.Args[i].Buffer))
+		}
+		c.reach.memory(segment(call.Scratch))
+	}
+	return nil
+}
+
+// recordOp lets an op of a program, or of none, record itself. One that has results and
+// records nothing computed them elsewhere, which a replay would not do again.
+func (s *Stream) recordOp(c *capture, b *bound, op device.Op, name string, node int32, call *device.OpCall) error {
+	rec, outer := s.branch.Rec, c.op
+	scope, before := rec.Scope, len(rec.Nodes)
+	rec.Scope = device.Scope{Op: name, Origin: node, Loc: call.Loc}
+	c.op = operation{bound: b, call: call}
+	call.Stream, call.Capturing = s, true
+	err := op.Launch(call)
+	call.Capturing = false
+	c.op, rec.Scope = outer, scope
 	if err != nil {
 		return err
 	}
-	return st.call.Recorded(st.op.Signature(), len(rec.Nodes)-before)
+	return call.Recorded(op.Signature(), len(rec.Nodes)-before)
 }
 
 func (s *Stream) fill(b *bound, st *boundStep) error {

@@ -95,7 +95,10 @@ func (g *Graph) planned(i int, moves []device.Move) (*change, error) {
 			return nil, g.refuse(i, "an op was given the address and may keep it", nil)
 		}
 	}
+	known := o.call != nil || o.step != nil || o.kind == device.NodeCopy || o.kind == device.NodeFill || o.kind == device.NodeEvent
 	switch {
+	case !known && len(moves) > 0:
+		return nil, g.refuse(i, "which memory it uses is not known; an op records it by LaunchOp", nil)
 	case !moved:
 		return nil, nil
 	case g.rec.notes[i].Child:

@@ -139,6 +139,12 @@ type Stream interface {
 	Launch(l BoundLaunch) error
 	LaunchGraph(g Graph) error
 
+	// LaunchOp launches an extern op that is not part of a program, and sets c.Stream and
+	// c.Capturing for it. Ops are captured by this or by Launch: an op that cannot be captured,
+	// or that has results and records nothing, is refused with [ErrNotCapturable], the
+	// nodes carry its name, c.Origin and c.Loc, and Rebind knows its memory.
+	LaunchOp(op Op, c *OpCall) error
+
 	Record(e Event) error // refused while capturing, unless a [Timer] made it: use Fork and Join
 	Wait(e Event) error   // work enqueued later starts after what e recorded; refused while capturing
 	Synchronize() error   // refused while capturing

@@ -25,7 +25,9 @@ type Graph interface {
 	// template. The memory of From may be freed before, but not while work
 	// uses it. An address that an extern op or a library call was given, or that is part of a
 	// graph launched while capturing, cannot change: the error is a [RebindError],
-	// which names the node. A rebound graph cannot be launched while capturing.
+	// which names the node; so is an operation whose memory is not known, like Go code that no
+	// op recorded. Memory that an op reaches by other ways than its operands the
+	// device does not see. A rebound graph cannot be launched while capturing.
 	Rebind(moves []Move) error
 
 	Close() error

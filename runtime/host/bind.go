@@ -70,11 +70,7 @@ func (st *boundStep) run(s *Stream) error {
 	if st.call == nil {
 		return st.node.run(s)
 	}
-	st.call.Stream, st.call.Capturing = s, false
-	if err := st.op.Launch(st.call); err != nil {
-		return fmt.Errorf("host: %s: %w", st.name, err)
-	}
-	return nil
+	return runOp(s, st.op, st.name, st.call)
 }
 
 // record appends the program to what s captures. A program with an op that cannot be
@@ -90,38 +86,65 @@ func (b *bound) record(s *Stream, on *device.Branch) error {
 	defer func() { rec.Scope = outer }()
 	for i := range b.steps {
 		st := &b.steps[i]
-		rec.Scope = device.Scope{Op: st.name, Origin: st.of.Origin}
+		rec.Scope = device.Scope{Origin: st.of.Origin}
 		if st.call == nil {
 			s.record(on, st.node, origin{bound: b, step: st.of})
 			continue
 		}
-		rec.Scope.Loc = st.call.Loc
-		if err := b.recordOp(s, on, st); err != nil {
-			if s.capture.spoiled == nil {
-				s.capture.spoiled = err
-			}
+		if err := s.recordOp(on, b, st.op, st.name, st.of.Origin, st.call); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// recordOp lets an op record itself. One that has results and records nothing computed
-// them at once, which a replay would not do again.
-func (b *bound) recordOp(s *Stream, on *device.Branch, st *boundStep) error {
-	before, outer := len(on.Rec.Nodes), s.capture.op
-	s.capture.op = origin{bound: b, call: st.call}
-	st.call.Stream, st.call.Capturing = s, true
-	err := st.op.Launch(st.call)
-	st.call.Capturing = false
-	s.capture.op = outer
-	if err != nil {
-		return fmt.Errorf("host: %s: %w", st.name, err)
+// LaunchOp implements [device.Stream].
+func (s *Stream) LaunchOp(op device.Op, c *device.OpCall) error {
+	const what = "launch of an op"
+	if err := s.usable(what); err != nil {
+		return err
 	}
-	if err := st.call.Recorded(st.op.Signature(), len(on.Rec.Nodes)-before); err != nil {
-		return fmt.Errorf("host: launch: %w (Stream.Call records Go code)", err)
+	name := op.Signature().Name
+	on := s.active()
+	if on == nil {
+		return runOp(s, op, name, c)
+	}
+	if !op.Signature().Capture {
+		return fmt.Errorf("host: %s: %s: %w", what, name, device.ErrNotCapturable)
+	}
+	return s.recordOp(on, nil, op, name, c.Origin, c)
+}
+
+// runOp launches an op that is not captured.
+func runOp(s *Stream, op device.Op, name string, c *device.OpCall) error {
+	c.Stream, c.Capturing = s, false
+	if err := op.Launch(c); err != nil {
+		return fmt.Errorf("host: %s: %w", name, err)
 	}
 	return nil
+}
+
+// recordOp lets an op of a program, or of none, record itself. One that has results and
+// records nothing computed them at once, which a replay would not do again. An error
+// spoils the capture.
+func (s *Stream) recordOp(on *device.Branch, b *bound, op device.Op, name string, node int32, c *device.OpCall) (err error) {
+	rec, outer, scope := on.Rec, s.capture.op, on.Rec.Scope
+	before := len(rec.Nodes)
+	rec.Scope = device.Scope{Op: name, Origin: node, Loc: c.Loc}
+	s.capture.op = origin{bound: b, call: c}
+	c.Stream, c.Capturing = s, true
+	err = op.Launch(c)
+	c.Capturing = false
+	s.capture.op, rec.Scope = outer, scope
+	if err != nil {
+		err = fmt.Errorf("host: %s: %w", name, err)
+	} else if err = c.Recorded(op.Signature(), len(rec.Nodes)-before); err != nil {
+		err = fmt.Errorf("host: launch: %w (Stream.Call records Go code)", err)
+	}
+	if err != nil && s.capture.spoiled == nil {
+		s.capture.spoiled = err
+	}
+	return err
 }
 
 // Bind resolves the program for symbol values. It checks guards, the sizes and

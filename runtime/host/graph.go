@@ -314,6 +314,9 @@ func (g *Graph) rebind(i int, moves []device.Move) (bool, error) {
 			return false, refuse("an op was given the address and may keep it", nil)
 		}
 	}
+	if g.nodes[i].kind == nodeCall && o.call == nil && len(moves) > 0 {
+		return false, refuse("which memory its Go code uses is not known; an op records it by LaunchOp", nil)
+	}
 	if !changed {
 		return false, nil
 	}

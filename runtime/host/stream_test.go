@@ -102,3 +102,27 @@ func TestGraphOfWhatIsGone(t *testing.T) {
 		t.Errorf("without its program: %v", err)
 	}
 }
+
+// A graph with Go code that no op recorded is not rebound: which memory the code uses is
+// not known.
+func TestRebindRefusesUnknownCode(t *testing.T) {
+	d := openDevice(t, 1)
+	s, err := d.NewStream()
+	do(t, err)
+	m, err := d.Alloc(16)
+	do(t, err)
+	b := device.Buffer{Memory: m, Size: 16}
+	ran := 0
+	do(t, s.BeginCapture(device.CaptureThreadLocal), s.Fill(b.Slice(0, 8), 1), s.(*Stream).Call(func() error { ran++; return nil }))
+	g, err := s.EndCapture()
+	do(t, err)
+	err = g.Rebind([]device.Move{{From: b.Slice(0, 8), To: b.Slice(8, 8)}})
+	var r *device.RebindError
+	if !errors.As(err, &r) || r.Node != 1 || r.What != "host call" {
+		t.Errorf("%v, want a refusal of node 1, the host call", err)
+	}
+	do(t, g.Rebind(nil), s.LaunchGraph(g))
+	if ran != 1 {
+		t.Errorf("the code ran %d times", ran)
+	}
+}

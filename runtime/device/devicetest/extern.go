@@ -2,8 +2,10 @@ package devicetest
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
+	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/device"
 )
@@ -94,6 +96,52 @@ var externTests = map[string]func(*env){
 		if len(op.calls) != 1 {
 			e.Errorf("a replay called the op")
 		}
+	},
+	// An op that is part of no program.
+	"LaunchOp": func(e *env) {
+		op := &copyOp{t: e.T, capture: true}
+		x, out, scratch := e.filled(floats(1, 2)), e.filled(floats(0, 0)), e.alloc(8)
+		call := func() *device.OpCall {
+			return &device.OpCall{
+				Args:    []device.Tensor{{Buffer: x, DType: dtype.F32, Shape: []int64{2}}, {Buffer: out, DType: dtype.F32, Shape: []int64{2}}},
+				Scratch: scratch, Loc: "model.ir:2:5", Origin: 3,
+			}
+		}
+		e.must(e.stream.LaunchOp(op, call()))
+		e.expect("an op", out, floats(1, 2))
+		if c := op.calls[0]; c.Stream != e.stream || c.Capturing {
+			e.Errorf("the op was called with %+v", c)
+		}
+		g := e.capture(func() { e.must(e.stream.LaunchOp(op, call())) })
+		e.write(x, floats(5, 6))
+		e.must(e.stream.LaunchGraph(g))
+		e.expect("a replayed op", out, floats(5, 6))
+		nodes := g.Describe()
+		for i, n := range nodes {
+			if n.Op != ExternOp || n.Loc != "model.ir:2:5" || n.Origin != 3 {
+				e.Errorf("node %d is described as %+v", i, n)
+			}
+		}
+		err := g.Rebind([]device.Move{{From: x, To: e.alloc(8)}})
+		e.refused("rebind of an op's operand", err, device.ErrNotRebindable)
+		if !strings.Contains(err.Error(), ExternOp) || !strings.Contains(err.Error(), "model.ir:2:5") {
+			e.Errorf("%v does not name the op", err)
+		}
+		e.refused("rebind of an op's scratch memory", g.Rebind([]device.Move{{From: scratch, To: e.alloc(8)}}), device.ErrNotRebindable)
+		other := e.alloc(16)
+		e.must(g.Rebind([]device.Move{{From: other.Slice(0, 8), To: other.Slice(8, 8)}}))
+
+		op.idle = true
+		e.refused("an op that records nothing", e.capturing(func() error { return e.stream.LaunchOp(op, call()) }), device.ErrNotCapturable)
+		op.idle, op.capture = false, false
+		e.refused("capture of an op that cannot be", e.capturing(func() error { return e.stream.LaunchOp(op, call()) }), device.ErrNotCapturable)
+		op.fail = errors.New("sentinel")
+		e.refused("an op that fails", e.stream.LaunchOp(op, call()), op.fail)
+		e.must(out.Memory.Free())
+		e.refused("replay of an op whose memory was freed", e.stream.LaunchGraph(g), device.ErrFreed)
+		s := e.newStream()
+		e.must(s.Close())
+		e.refused("an op on a closed stream", s.LaunchOp(op, call()), device.ErrClosed)
 	},
 	"Errors": func(e *env) {
 		_, err := e.dev.Load(e.suite.Program(e.T, Extern), nil)
