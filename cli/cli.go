@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -54,12 +55,24 @@ const (
 	exitUsage  = 2
 )
 
+// grace is how long a command has to end in order after a signal. What cannot look at a
+// context, such as a read of standard input, is left then; files and cache entries are
+// written aside and renamed, so none is left half.
+const grace = 2 * time.Second
+
 // Main runs the command line of the process and exits. ops are the extern ops
 // that it knows beside the built-in ones; one of the same name replaces it. An
-// interrupt or SIGTERM ends what is being done in order, a second one at once.
+// interrupt or SIGTERM ends what is being done in order, within two seconds; a second
+// one at once.
 func Main(ops ...Op) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() {
+		stop()
+		time.AfterFunc(grace, func() {
+			fmt.Fprintf(os.Stderr, "pwc: %v; what was being done did not end within %v and is left\n", context.Cause(ctx), grace)
+			os.Exit(exitFailed)
+		})
+	})
 	boundHeap()
 	code := Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, ops...)
 	stop()
@@ -117,6 +130,9 @@ type app struct {
 	trust     *cache.Trust // of the last store; nil: none was opened
 	saidNoDir bool         // that there is no directory for a cache
 }
+
+// linesAnnotation marks commands whose JSON is a document on each line.
+const linesAnnotation = "lines"
 
 // usageError is a wrong call: exit code 2 and a hint at the help.
 type usageError struct{ err error }
@@ -209,6 +225,10 @@ config.json as transformers writes it, or a config.json alone.`,
 		},
 	}
 	root.Flags().BoolVar(&versions, "version", false, "print what pwc version prints")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		_, a.lines = cmd.Annotations[linesAnnotation]
+		return context.Cause(cmd.Context())
+	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetHelpCommand(helpCommand())
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON document instead of text")

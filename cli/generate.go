@@ -64,7 +64,8 @@ and what they had is printed.`,
   pwc generate models/llama --ids-file prompts.jsonl --json --stats
   pwc generate models/llama --ids 5,7,9 --temperature 0.8 --top-p 0.95 --seed 7
   pwc generate config.json --weights dummy --ids 1,2,3 --stats`,
-		Args: exactly(1, "one module or checkpoint"),
+		Annotations: map[string]string{linesAnnotation: ""},
+		Args:        exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case g.ids != nil && g.file != "":
@@ -103,7 +104,6 @@ and what they had is printed.`,
 }
 
 func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *buildFlags, g *generateFlags) (err error) {
-	a.lines = true
 	requests, err := g.requests(a.in)
 	if err != nil {
 		return err

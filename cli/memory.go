@@ -31,7 +31,11 @@ func boundHeap() {
 }
 
 // checkRoom returns a [device.MemoryError] unless the process can take so many bytes.
+// Few are not worth a look at the limits, which costs some 50 µs.
 func checkRoom(what string, bytes int64) error {
+	if bytes < 1<<20 {
+		return nil
+	}
 	if limit := available(); bytes > limit {
 		return fmt.Errorf("%s: this machine's memory: %w", what, &device.MemoryError{Asked: bytes, Limit: limit})
 	}

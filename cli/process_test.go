@@ -112,6 +112,108 @@ func TestCanceled(t *testing.T) {
 	}
 }
 
+// The end of the context ends every command, before it does anything, with its cause.
+func TestEveryCommandEnds(t *testing.T) {
+	t.Setenv("PWC_CACHE", "off")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("why it was"))
+	var help bytes.Buffer
+	if code := cli.Run(t.Context(), []string{"--help"}, strings.NewReader(""), &help, io.Discard); code != 0 {
+		t.Fatal(code)
+	}
+	_, list, _ := strings.Cut(help.String(), "Available Commands:\n")
+	calls := map[string]string{
+		"bench": "bench ../testdata/hf/llama", "cache": "cache ls", "check": "check ../testdata/nineteen.ir", "compile": "compile ../testdata/nineteen.ir",
+		"doctor": "doctor", "example": "example", "graphs": "graphs run none.txtar", "fmt": "fmt ../testdata/nineteen.ir", "generate": "generate ../testdata/hf/llama --ids 5", "help": "",
+		"import": "import ../testdata/hf/llama", "run": "run ../testdata/nineteen.ir --rows 2", "split": "split ../testdata/nineteen.ir",
+		"tune": "tune ../testdata/hf/llama --target cuda", "version": "version",
+	}
+	commands := 0
+	for line := range strings.Lines(list) {
+		name, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if name == "" {
+			break
+		}
+		commands++
+		args, ok := calls[name]
+		if !ok {
+			t.Errorf("no call of command %s", name)
+		}
+		if args == "" {
+			continue // prints what it has in memory
+		}
+		var stdout, stderr bytes.Buffer
+		if code := cli.Run(ctx, strings.Fields(args), strings.NewReader(""), &stdout, &stderr); code != 1 || stdout.String() != "" || stderr.String() != "pwc: why it was\n" {
+			t.Errorf("pwc %s: %d\n%s%s", args, code, &stdout, &stderr)
+		}
+	}
+	if commands < 10 {
+		t.Errorf("found %d commands in\n%s", commands, &help)
+	}
+}
+
+// One signal ends what cannot look at a context: a read of standard input that nobody writes.
+func TestSignalWhileReading(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no signals to send")
+	}
+	cmd := exec.Command("pwc", "generate", "../testdata/hf/llama", "--ids-file", "-")
+	cmd.Env = append(cmd.Environ(), "PWC_CACHE=off")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// More than a pipe holds: when it is written, the command reads.
+	if _, err := in.Write(bytes.Repeat([]byte("\n"), 1<<18)); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	err = cmd.Wait()
+	if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 1 || !strings.HasPrefix(stderr.String(), "pwc: terminated signal received; ") {
+		t.Errorf("%v, want exit code 1; standard error is\n%s", err, &stderr)
+	}
+}
+
+// One signal ends work without end.
+func TestSignalEndsWork(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no signals to send")
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		cmd := exec.Command("pwc", "run", "-v", "../testdata/hostile/endless.ir", "--rows", "64", "--mode", "none")
+		cmd.Env = append(cmd.Environ(), "PWC_CACHE=off")
+		stderr, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() && !strings.Contains(lines.Text(), "msg=loaded") {
+		}
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		last := ""
+		for lines.Scan() {
+			last = lines.Text()
+		}
+		err = cmd.Wait()
+		if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 1 || last != "pwc: "+sig.String()+" signal received" {
+			t.Errorf("%v, want exit code 1; the last line is %q", err, last)
+		}
+	}
+}
+
 // full is a disk without room.
 type full struct{}
 

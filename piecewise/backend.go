@@ -111,7 +111,7 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 			return nil, err
 		}
 	}
-	if err := b.makePlan(); err != nil {
+	if err := b.makePlan(ctx); err != nil {
 		return nil, err
 	}
 	b.pool = o.Pool
@@ -298,8 +298,9 @@ func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states m
 	}
 	defer b.pool.release()
 	start := time.Now()
+	b.pool.obey(ctx)
 	defer func() {
-		if err != nil {
+		if err = b.pool.settle(err); err != nil {
 			err = b.note(errors.Join(err, b.freeAll()))
 		}
 	}()
@@ -320,10 +321,10 @@ func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states m
 			return err
 		}
 	}
-	if err := b.loadPrograms(); err != nil {
+	if err := b.loadPrograms(ctx); err != nil {
 		return err
 	}
-	if err := b.pool.stream.Synchronize(); err != nil {
+	if err := b.pool.settle(b.pool.stream.Synchronize()); err != nil {
 		return err
 	}
 	b.opts.Logger.Info("loaded", "weight_bytes", b.plan.WeightBytes, "state_bytes", b.plan.StateBytes, "arena_bytes", b.plan.PeakArenaBytes, "seconds", time.Since(start).Seconds())
@@ -439,8 +440,11 @@ func (b *Backend) loadWeights(ctx context.Context, src safetensors.Source) error
 }
 
 // loadPrograms loads every distinct program once.
-func (b *Backend) loadPrograms() error {
+func (b *Backend) loadPrograms(ctx context.Context) error {
 	for _, a := range b.built.Artifacts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		first := a.Uses[0]
 		fn := b.funcs[first.Plan]
 		u := &fn.units[first.Unit]

@@ -60,7 +60,9 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	b.pool.obey(ctx)
 	defer func() {
+		err = b.pool.settle(err) // states are restored all the same
 		if err = errors.Join(err, restore()); err == nil {
 			b.advance(warm)
 		}

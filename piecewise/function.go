@@ -82,13 +82,16 @@ type slot struct {
 type function struct {
 	b *Backend
 
-	ir        *ir.Func
-	name      string // for Ranges
-	plan      *split.Plan
-	size      string // size symbol; "": the function has none, and runs as one row
-	lo, hi    int64  // sizes that may run
-	symbols   []runSymbol
-	inputs    []input
+	ir      *ir.Func
+	name    string // for Ranges
+	plan    *split.Plan
+	size    string // size symbol; "": the function has none, and runs as one row
+	lo, hi  int64  // sizes that may run
+	symbols []runSymbol
+	inputs  []input
+
+	inputByName map[string]int // index in inputs
+
 	storages  []storage
 	byBase    map[ir.Value]int32
 	declared  map[declared]ir.Value // weights and states that the function names
@@ -132,7 +135,7 @@ type declared struct {
 type positionCheck struct{ positions, table, symbol int }
 
 func newFunction(b *Backend, f *ir.Func) (*function, error) {
-	fn := &function{b: b, ir: f, name: "@" + f.Name, byBase: map[ir.Value]int32{}, lo: 1, hi: 1}
+	fn := &function{b: b, ir: f, name: "@" + f.Name, byBase: map[ir.Value]int32{}, inputByName: map[string]int{}, lo: 1, hi: 1}
 	var err error
 	if fn.plan, err = split.Split(b.module, f, b.opts.SplitOn); err != nil {
 		return nil, err
@@ -247,6 +250,7 @@ func (fn *function) addInputs() error {
 		if in.from == nil {
 			in.place = &place{}
 		}
+		fn.inputByName[in.name] = len(fn.inputs)
 		fn.inputs = append(fn.inputs, in)
 		fn.storage(p)
 	}

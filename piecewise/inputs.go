@@ -229,14 +229,23 @@ func (in Inputs) check() error {
 	return nil
 }
 
+// scanned is the most inputs whose names are compared one after the other, which is
+// faster than a map for the few that a step has.
+const scanned = 8
+
 func (in Inputs) find(name string) (int, error) {
 	if err := in.check(); err != nil {
 		return 0, err
 	}
-	for i := range in.slot.fn.inputs {
-		if in.slot.fn.inputs[i].name == name {
-			return i, nil
+	fn := in.slot.fn
+	if len(fn.inputs) <= scanned {
+		for i := range fn.inputs {
+			if fn.inputs[i].name == name {
+				return i, nil
+			}
 		}
+	} else if i, ok := fn.inputByName[name]; ok {
+		return i, nil
 	}
 	return 0, fmt.Errorf("piecewise: @%s has no input %%%s", in.slot.fn.ir.Name, name)
 }

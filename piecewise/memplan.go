@@ -1,6 +1,7 @@
 package piecewise
 
 import (
+	"context"
 	"fmt"
 	"math"
 
@@ -74,7 +75,7 @@ func (b *Backend) Plan() Plan { return b.plan }
 func (f *Func) Sizes() []int64 { return append([]int64(nil), f.fn.sizes...) }
 
 // makePlan places every function at every size.
-func (b *Backend) makePlan() error {
+func (b *Backend) makePlan(ctx context.Context) error {
 	p := &b.plan
 	p.ArenaBytes = map[int64]int64{}
 	for _, w := range b.module.Weights {
@@ -114,6 +115,9 @@ func (b *Backend) makePlan() error {
 		}
 		p.PeakArenaBytes = max(p.PeakArenaBytes, fn.atMax.total)
 		for _, n := range fn.sizes {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			l, err := fn.place(n)
 			if err != nil {
 				return err

@@ -1,6 +1,7 @@
 package piecewise
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -21,6 +22,7 @@ type Pool struct {
 	alloc  *mem.Allocator
 	mem    *mem.Pool // private: the arena and workspaces, which graphs overwrite
 	busy   atomic.Bool
+	until  device.Interruptible // the stream, if it works while it is called; else nil
 	limit  int64 // of the segments that it takes; 0: the device's
 
 	mu     sync.Mutex
@@ -46,6 +48,7 @@ func NewPool(dev device.Device, limit int64) (*Pool, error) {
 	a := mem.New(mem.OverDevice(dev), mem.Options{Limit: limit})
 	p := &Pool{dev: dev, stream: s, alloc: a, mem: a.NewPool("graphs"), limit: limit}
 	p.stay, _ = s.(stretch)
+	p.until, _ = s.(device.Interruptible)
 	return p, nil
 }
 
@@ -72,6 +75,25 @@ func (p *Pool) Leave() {
 	if p.stay != nil {
 		p.stay.Leave()
 	}
+}
+
+// obey has what the stream does end with ctx, where it does it on the caller's time. settle
+// ends that, and adds the cause of ctx to err if something gave up.
+func (p *Pool) obey(ctx context.Context) {
+	if p.until != nil {
+		p.until.Until(ctx)
+	}
+}
+
+func (p *Pool) settle(err error) error {
+	if p.until == nil {
+		return err
+	}
+	if ended := p.until.Ended(); err == nil && ended != nil {
+		err = fmt.Errorf("piecewise: %w", ended)
+	}
+	p.until.Until(context.Background())
+	return err
 }
 
 // acquire takes the pool for one run; the caller releases it.

@@ -17,7 +17,10 @@ func (f *Func) Padding() error { return f.fn.noPad }
 
 // Run issues one run and returns when everything is enqueued. meta goes
 // untouched to the splitting ops. The context is honoured before the first
-// launch; after it the run is issued whole. Inputs are spent once their copies
+// launch. After it the run is issued whole, unless the stream is a
+// [device.Interruptible], which works while it is called: there the end of the
+// context ends the run at once, with its cause; the run is lost, and what it was
+// to write is undefined, states included. Inputs are spent once their copies
 // are enqueued; after an error before that they may be run again.
 //
 // The size is the smallest captured one that holds the rows; above the largest,
@@ -38,6 +41,8 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	if err := ctx.Err(); err != nil {
 		return Results{}, err
 	}
+	b.pool.obey(ctx)
+	defer b.pool.settle(nil)
 	if err := b.pool.Enter(); err != nil {
 		return Results{}, b.note(err)
 	}
@@ -101,7 +106,7 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		err = fn.replayWhole(c, rows, meta)
 		b.stats.full.Add(1)
 	}
-	if err != nil {
+	if err = b.pool.settle(err); err != nil {
 		return Results{}, b.note(err)
 	}
 	b.stats.rows.Add(rows)

@@ -28,13 +28,18 @@ var ErrTooLarge = errors.New("program: placed memory exceeds int64")
 // arXiv:2001.03288, section 5.2): items from the largest on, each into the
 // smallest gap between the already placed items that share a step with it.
 // Which ones those are comes from an interval tree, so the time is
-// O(n log n + p log p) for p pairs of items that share a step. The result
-// depends on the items and their order alone.
+// O(n log n + p log p) for p pairs of items that share a step. Where these are
+// more than a million, and than 64 for each item, items are placed in the order of
+// their first steps instead, in O(n log n). The result depends on the items and
+// their order alone.
 func Place(items []Item) (offsets []int64, total int64, err error) {
 	for i, it := range items {
 		if it.Size < 0 || it.First > it.Last || it.Align < 0 || it.Align&(it.Align-1) != 0 {
 			return nil, 0, fmt.Errorf("program: item %d cannot be placed: %+v", i, it)
 		}
+	}
+	if shared(items) > max(maxPairs, maxPairsEach*int64(len(items))) {
+		return sweep(items)
 	}
 	offsets = make([]int64, len(items))
 	order := make([]int32, len(items)) // by size

@@ -29,8 +29,9 @@ type Runner struct {
 	forward, logits, ids *piecewise.Func
 	choosers             [choosers]*piecewise.Func
 
-	background context.Context // of runs
-	log        *slog.Logger
+	runs   context.Context // that of Step where runs end with it
+	prompt bool            // they do: the stream works while it is called
+	log    *slog.Logger
 
 	turn    sync.Mutex // held by whoever steps; guards what follows
 	placed  bool       // weights and memory are there
@@ -76,7 +77,7 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 	if err := o.defaults(lm); err != nil {
 		return nil, err
 	}
-	r := &Runner{opts: o, lm: lm, device: o.Backend.Device, background: context.Background(), log: o.Backend.Logger, wake: make(chan struct{}, 1)}
+	r := &Runner{opts: o, lm: lm, device: o.Backend.Device, runs: context.Background(), log: o.Backend.Logger, wake: make(chan struct{}, 1)}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
@@ -113,6 +114,7 @@ func (r *Runner) compile(ctx context.Context) error {
 	if r.pool, err = piecewise.NewPool(r.device, r.opts.MemoryBytes); err != nil {
 		return err
 	}
+	_, r.prompt = r.pool.Stream().(device.Interruptible)
 	o.Pool = r.pool
 	// What a step samples lies where @forward reads the ids of the next one, and where
 	// these are made of it. What @runner_greedy samples is there by itself.
@@ -187,7 +189,9 @@ func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 // reports whether there is anything left to do. An error ends every request of
 // the step that failed, with that error, or, after a fault of the device, the runner; the
 // other requests go on. An index out of range is such an error, a
-// [piecewise.PositionError]. The context is honoured before anything is issued. One
+// [piecewise.PositionError]. The context is honoured before anything is issued. On a
+// [device.Interruptible] stream its end also ends a step that is under way: nothing of it
+// counts, its requests stay as they were, and the next Step computes it anew. One
 // goroutine steps at a time; others wait.
 func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	r.turn.Lock()
@@ -200,6 +204,10 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	}
 	if err := ctx.Err(); err != nil {
 		return true, err
+	}
+	if r.prompt {
+		r.runs = ctx
+		defer func() { r.runs = context.Background() }()
 	}
 	start := time.Now()
 	r.busy, r.waited = 0, 0
@@ -214,10 +222,14 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	}
 	r.schedule(s)
 	r.flying = nil
+	abandoned := false
 	if s.rows > 0 {
 		if err = r.issue(s, before); err == nil {
 			r.issued(s)
 			r.flying = s
+		} else {
+			abandoned = r.prompt && ctx.Err() != nil
+			r.changes++ // the step may be scheduled again, from the start
 		}
 	}
 	var fault, unread error
@@ -229,7 +241,7 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	}
 	// What could not be issued ends with its own step; what could not be read with the
 	// step after it too, whose ids it samples.
-	if err = errors.Join(err, unread); err != nil {
+	if err = errors.Join(err, unread); err != nil && (unread != nil || !abandoned) {
 		r.fail(s, err)
 	}
 	if unread != nil {

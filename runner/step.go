@@ -345,11 +345,11 @@ func (s *step) keepSampling(in piecewise.Inputs) (bool, error) {
 	return same, nil
 }
 
-// run is Func.Run, counting the time in it. It always runs to the end: a step
-// that were issued in part would leave requests between two tokens.
+// run is Func.Run, counting the time in it. A run that is issued to a device's queue is issued
+// whole. Where the stream works while it is called, the end of the context ends it; see Step.
 func (r *Runner) run(f *piecewise.Func, in piecewise.Inputs, meta any) (piecewise.Results, error) {
 	start := time.Now()
-	res, err := f.Run(r.background, in, meta)
+	res, err := f.Run(r.runs, in, meta)
 	r.busy += time.Since(start)
 	return res, err
 }

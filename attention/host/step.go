@@ -16,6 +16,7 @@ type step struct {
 	shape  attention.Shape
 	params attention.Params
 	batch  *attention.Batch
+	stream *host.Stream
 	rows   int // without padded ones
 
 	q, k, v, o, cache elements.Slice
@@ -59,7 +60,7 @@ func newStep() *step {
 
 // forget drops what belongs to the call and keeps the lanes' slice.
 func (st *step) forget() {
-	st.batch = nil
+	st.batch, st.stream = nil, nil
 	st.q, st.k, st.v, st.o, st.cache = elements.Slice{}, elements.Slice{}, elements.Slice{}, elements.Slice{}, elements.Slice{}
 	clear(st.lanes)
 	st.lanes = st.lanes[:0]
@@ -97,6 +98,7 @@ func (st *step) run(op *Op, c *device.OpCall) error {
 		return nil
 	}
 	st.next.Store(0)
+	st.stream = stream
 	stream.Parallel(min(op.workers, st.rows), st.writeKV)
 
 	st.tile = min(maxTile, max(1, int(st.batch.MaxQuery)))
@@ -104,7 +106,7 @@ func (st *step) run(op *Op, c *device.OpCall) error {
 	st.tasks = int64(tiles) * int64(s.KVHeads)
 	st.next.Store(0)
 	stream.Parallel(int(min(int64(op.workers), st.tasks)), st.attend)
-	return nil
+	return stream.Ended()
 }
 
 // bind finds the memory of the operands and of the lanes.
@@ -189,7 +191,7 @@ func (st *step) attendPart(part int) {
 	heads := st.shape.KVHeads
 	for {
 		task := st.next.Add(1) - 1
-		if task >= st.tasks {
+		if task >= st.tasks || st.stream.Interrupted() {
 			return
 		}
 		first := int(task/int64(heads)) * st.tile

@@ -70,7 +70,10 @@ func (st *boundStep) run(s *Stream) error {
 	if st.call == nil {
 		return st.node.run(s)
 	}
-	return runOp(s, st.op, st.name, st.call)
+	if err := runOp(s, st.op, st.name, st.call); err != nil {
+		return err
+	}
+	return s.until.err()
 }
 
 // record appends the program to what s captures. A program with an op that cannot be

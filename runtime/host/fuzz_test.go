@@ -52,7 +52,7 @@ func FuzzKernel(f *testing.F) {
 		if err != nil || k.rows > 1000 || k.cols > 1000 || k.mat != nil && k.mat.k > 5000 {
 			return
 		}
-		var l lane
+		l := lane{stop: &interrupt{}}
 		runHere(k, k.parts, &l)
 		for i := range args {
 			if g := memory[i*(size+guard)+size:][:guard]; !bytes.Equal(g, make([]byte, guard)) {

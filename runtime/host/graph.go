@@ -41,34 +41,47 @@ type origin struct {
 
 // run executes the node on the caller's goroutine.
 func (n *node) run(s *Stream) error {
+	l := &s.lane
+	if l.spend(nodeWork) || s.until.ended.Load() {
+		return s.until.err()
+	}
 	switch n.kind {
 	case nodeCopy:
-		copy(n.dst, n.src)
+		l.copy(n.dst, n.src)
 	case nodeFill:
-		fill(n.dst, n.value)
+		l.fill(n.dst, n.value)
 	case nodePattern:
-		fillPattern(n.dst, n.src)
+		l.fillPattern(n.dst, n.src)
 	case nodeKernel:
 		n.kernel.launch(s)
 	case nodeCall:
-		return n.call()
+		if err := n.call(); err != nil {
+			return err
+		}
 	case nodeEvent:
 		n.event.record()
 	}
-	return nil
+	return s.until.err()
 }
 
-func fill(dst []byte, v byte) {
+// nodeWork is what an operation counts at least, in the units of lookEvery.
+const nodeWork = 1 << 8
+
+func (l *lane) fill(dst []byte, v byte) {
 	if len(dst) > 0 {
 		dst[0] = v
-		fillPattern(dst, dst[:1])
+		l.fillPattern(dst, dst[:1])
 	}
 }
 
-// fillPattern repeats pattern over dst, doubling what is there.
-func fillPattern(dst, pattern []byte) {
+// fillPattern repeats pattern over dst, doubling what is there up to copyStep bytes.
+func (l *lane) fillPattern(dst, pattern []byte) {
+	most := max(copyStep/len(pattern), 1) * len(pattern)
 	for done := copy(dst, pattern); done < len(dst); {
-		done += copy(dst[done:], dst[:done])
+		if done >= most && l.stop.look() {
+			return
+		}
+		done += copy(dst[done:], dst[:min(done, most)])
 	}
 }
 

@@ -146,7 +146,9 @@ func (d *Device) NewStream() (device.Stream, error) {
 	if err := d.open("new stream"); err != nil {
 		return nil, err
 	}
-	return &Stream{dev: d, name: fmt.Sprintf("stream %d", d.streams.Add(1))}, nil
+	s := &Stream{dev: d, name: fmt.Sprintf("stream %d", d.streams.Add(1))}
+	s.lane.stop = &s.until
+	return s, nil
 }
 
 // NewEvent returns an event that has recorded nothing, which counts as done.

@@ -24,6 +24,7 @@ type kernel struct {
 	access []access
 	setup  []inst // what no row changes, once a part
 	phases []phase
+	work   int64 // of a row, its columns aside: instructions on elements
 	regs   vec.RegCount
 	pool   *pool
 
@@ -82,7 +83,10 @@ func newKernel(x *Executable, code *vec.Kernel, env program.Env, args [][]byte) 
 		return nil, z.err
 	}
 	if code.TopK != nil {
-		return k, k.bindTopK(z, code.TopK, outer, args)
+		if err := k.bindTopK(z, code.TopK, outer, args); err != nil {
+			return nil, err
+		}
+		return k, k.checkWork(args)
 	}
 	b := &kernelBinder{x: x, z: z, code: code, k: k, flat: flat, outer: outer, inner: inner, args: args}
 	if err := b.accesses(); err != nil {
@@ -92,8 +96,15 @@ func newKernel(x *Executable, code *vec.Kernel, env program.Env, args [][]byte) 
 	if z.err != nil {
 		return nil, z.err
 	}
+	for i := range k.phases {
+		p := &k.phases[i]
+		k.work += 1 + int64(len(p.scalar)) + int64(len(p.pre))*int64(k.block)
+	}
 	if code.MatMul != nil {
-		return k, k.bindMatMul(z, code.MatMul, outer, inner[0], args, x.faults)
+		if err := k.bindMatMul(z, code.MatMul, outer, inner[0], args, x.faults); err != nil {
+			return nil, err
+		}
+		return k, k.checkWork(args)
 	}
 	cost := 0.0
 	for i := range k.phases {
@@ -102,7 +113,7 @@ func newKernel(x *Executable, code *vec.Kernel, env program.Env, args [][]byte) 
 		}
 	}
 	k.split(cost, !code.Loop.Serial, columnsSplit(code))
-	return k, nil
+	return k, k.checkWork(args)
 }
 
 // pointwise reports whether a kernel does the same for every element, so that
@@ -372,12 +383,18 @@ func (k *kernel) run(part int64, l *lane) {
 	r0 := part / k.colParts * k.rowStep
 	c0 := part % k.colParts * k.colStep
 	for r := r0; r < min(r0+k.rowStep, k.rows); r++ {
-		k.row(r, c0, min(c0+k.colStep, k.cols), l)
+		if !k.row(r, c0, min(c0+k.colStep, k.cols), l) {
+			return
+		}
 	}
 }
 
-// row runs all phases over columns [c0, c1) of a row.
-func (k *kernel) row(r, c0, c1 int64, l *lane) {
+// row runs all phases over columns [c0, c1) of a row. It returns false if the context of the
+// stream has ended, and the row is not done.
+func (k *kernel) row(r, c0, c1 int64, l *lane) bool {
+	if l.spend(k.work) {
+		return false
+	}
 	for i := range k.access {
 		l.base[i] = k.access[i].row(r)
 	}
@@ -392,11 +409,16 @@ func (k *kernel) row(r, c0, c1 int64, l *lane) {
 		}
 		l.vec.start(p.reduce)
 		for c := c0; c < c1; c += int64(k.block) {
+			n := min(int64(k.block), c1-c)
+			if l.spend(n * int64(len(p.body))) {
+				return false
+			}
 			l.vec.column = c
-			l.vec.exec(p.body, int(min(int64(k.block), c1-c)))
+			l.vec.exec(p.body, int(n))
 		}
 		l.vec.finish(p.reduce)
 	}
+	return true
 }
 
 // lane is what one goroutine needs to run kernels: register files and scratch,
@@ -407,6 +429,9 @@ type lane struct {
 	base   []int64 // address of column 0, by access
 	mat    matScratch
 	heap   []candidate
+
+	stop *interrupt // of the stream that the lane works for
+	left int64      // work until the next look at it
 }
 
 // frame is a set of register files: of blocks, or of single elements.

@@ -157,19 +157,25 @@ func (mm *matMul) run(k *kernel, part int64, l *lane) {
 	for r := range s.at {
 		s.at[r] = a0 + int64(r)*mm.a.row
 	}
-	mm.sums(s, mm.b.offset+addr(mm.b.outer, batch)+n0*mm.b.row, int(cols))
+	if !mm.sums(l, mm.b.offset+addr(mm.b.outer, batch)+n0*mm.b.row, int(cols)) {
+		return
+	}
 	l.vec.exec(k.setup, k.block)
 	l.vec.sumsAt = n0
 	for r := range rows {
 		l.vec.sums = s.c[r*cols : (r+1)*cols]
-		k.row(batch*mm.m+m0+r, n0, n0+cols, l)
+		if !k.row(batch*mm.m+m0+r, n0, n0+cols, l) {
+			break
+		}
 	}
 	l.vec.sums = nil
 }
 
 // sums puts the sums of the rows of A at s.at and cols rows of B from address b0
-// on into s.c, row by row.
-func (mm *matMul) sums(s *matScratch, b0 int64, cols int) {
+// on into s.c, row by row. It returns false if the context of the stream has ended, and the
+// sums are not done.
+func (mm *matMul) sums(l *lane, b0 int64, cols int) bool {
+	s := &l.mat
 	rows := len(s.at)
 	s.c = resize(s.c, rows*cols)
 	clear(s.c)
@@ -183,6 +189,9 @@ func (mm *matMul) sums(s *matScratch, b0 int64, cols int) {
 		}
 		for n := 0; n < cols; n += step {
 			wide := min(step, cols-n)
+			if l.spend(int64(rows+1) * int64(wide) * int64(kc) / macsPerWork) {
+				return false
+			}
 			at := b0 + int64(n)*mm.b.row + k0*mm.b.col
 			var b tile
 			if direct && wide%microCols == 0 {
@@ -193,7 +202,12 @@ func (mm *matMul) sums(s *matScratch, b0 int64, cols int) {
 			mm.products(s, n, cols, a, b, rows, wide, kc)
 		}
 	}
+	return true
 }
+
+// macsPerWork is how many multiplications and additions take about as long as an instruction
+// on an element.
+const macsPerWork = 4
 
 // products adds the dot products of all rows of a with wide rows of b to
 // columns [at, at+wide) of s.c, of which a row has pitch.

@@ -95,11 +95,15 @@ func (mm *matMul) runSelected(k *kernel, part int64, l *lane) {
 			for i, r := range list[:n] {
 				s.at[i] = mm.a.access.row(r.row)
 			}
-			mm.sums(s, list[0].base+n0*mm.b.row, cols)
+			if !mm.sums(l, list[0].base+n0*mm.b.row, cols) {
+				return
+			}
 		}
 		for i, r := range list[:n] {
 			l.vec.sums = s.c[i*cols : (i+1)*cols]
-			k.row(r.row, n0, n0+int64(cols), l)
+			if !k.row(r.row, n0, n0+int64(cols), l) {
+				return
+			}
 		}
 		list = list[n:]
 	}

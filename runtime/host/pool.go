@@ -18,6 +18,7 @@ type pool struct {
 	mu      sync.Mutex // one job at a time
 	job     job
 	parts   int64
+	stop    *interrupt // of the stream whose job it is
 	next    atomic.Int64
 	left    atomic.Int32 // helpers that have not finished
 	wake    chan struct{}
@@ -51,6 +52,7 @@ func (p *pool) work() {
 	defer p.ended.Done()
 	var l lane
 	for range p.wake {
+		l.stop = p.stop
 		p.drain(&l)
 		if p.left.Add(-1) == 0 {
 			p.done <- struct{}{}
@@ -61,7 +63,7 @@ func (p *pool) work() {
 func (p *pool) drain(l *lane) {
 	for {
 		part := p.next.Add(1) - 1
-		if part >= p.parts {
+		if part >= p.parts || l.stop.look() {
 			return
 		}
 		p.job.run(part, l)
@@ -81,7 +83,7 @@ func (p *pool) run(j job, parts int64, own *lane) {
 		runHere(j, parts, own)
 		return
 	}
-	p.job, p.parts = j, parts
+	p.job, p.parts, p.stop = j, parts, own.stop
 	p.next.Store(0)
 	p.left.Store(int32(helpers) + 1)
 	for range helpers {
@@ -109,11 +111,14 @@ func (p *pool) run(j job, parts int64, own *lane) {
 		}
 		<-p.done
 	}
-	p.job = nil
+	p.job, p.stop = nil, nil
 }
 
 func runHere(j job, parts int64, l *lane) {
 	for part := range parts {
+		if l.stop.look() {
+			return
+		}
 		j.run(part, l)
 	}
 }

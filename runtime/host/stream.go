@@ -16,6 +16,7 @@ type Stream struct {
 	capture *capture       // what that records
 	closed  bool
 	lane    lane
+	until   interrupt
 	trace   func(*program.Program, *program.Step)
 }
 
@@ -406,6 +407,6 @@ func (s *Stream) Close() error {
 		s.stop(b)
 	}
 	s.closed = true
-	s.lane = lane{}
+	s.lane = lane{stop: &s.until}
 	return nil
 }

@@ -65,7 +65,7 @@ func (t *topK) run(k *kernel, part int64, l *lane) {
 	l.vec.f = resize(l.vec.f, k.block)
 	l.vec.i = resize(l.vec.i, k.block)
 	l.heap = resize(l.heap, int(t.k))
-	for r := r0; r < min(r0+k.rowStep, k.rows); r++ {
+	for r := r0; r < min(r0+k.rowStep, k.rows) && !l.stop.ended.Load(); r++ {
 		t.row(k, r, l)
 	}
 }
@@ -80,6 +80,9 @@ func (t *topK) row(k *kernel, r int64, l *lane) {
 	base, stride := t.in.row(r), t.in.inner[0].stride
 	for c := int64(0); c < t.n; c += int64(k.block) {
 		n := min(int64(k.block), t.n-c)
+		if l.spend(4 * n) {
+			return
+		}
 		if t.float {
 			t.in.getF(l.vec.f[:n], base+c*stride, stride)
 		} else {
@@ -103,6 +106,9 @@ func (t *topK) row(k *kernel, r int64, l *lane) {
 	}
 	values, index := t.values.row(r), t.index.row(r)
 	for len(h) > 0 {
+		if l.spend(16) {
+			return
+		}
 		x, last := h[0], len(h)-1
 		at := int64(last)
 		if t.float {

@@ -1,0 +1,225 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program/vec"
+	"pwc/runtime/device"
+)
+
+// still is an access that stays at one element, for an iteration space of any size.
+func still(arg int32, outer int) vec.Access {
+	a := vec.Access{Arg: arg, DType: dtype.F32, Inner: consts(0)}
+	for range outer {
+		a.Outer = append(a.Outer, dim.Const(0))
+	}
+	return a
+}
+
+// endless are kernels that visit elements for minutes: each holds a way of the interpreter of
+// vector programs to go on without a look at the context.
+func endless() map[string]*vec.Kernel {
+	const many = 1 << 35
+	load, store := vec.Instr{Op: vec.OpLoadF, X: 0}, vec.Instr{Op: vec.OpStoreF, X: 1}
+	loop := func(outer, inner []dim.Dim, phases ...vec.Phase) *vec.Kernel {
+		return &vec.Kernel{Args: 2, Loop: vec.Loop{Outer: outer, Inner: inner, Regs: vec.RegCount{F: 1, SF: 1}, Phases: phases,
+			Access: []vec.Access{still(0, len(outer)), still(1, len(outer))}}}
+	}
+	one := vec.Phase{Body: []vec.Instr{load, store}}
+	matMul := product(1, 1, 1, many, dtype.F32, dtype.F32, dtype.F32, false)
+	matMul.MatMul.A.Row, matMul.MatMul.A.Col, matMul.MatMul.A.Batch = dim.Const(0), dim.Const(0), consts(0)
+	matMul.MatMul.B.Row, matMul.MatMul.B.Col, matMul.MatMul.B.Batch = dim.Const(0), dim.Const(0), consts(0)
+	rows := product(1, many, 1, 1, dtype.F32, dtype.F32, dtype.F32, false)
+	rows.MatMul.A.Row, rows.MatMul.A.Batch, rows.MatMul.B.Batch = dim.Const(0), consts(0), consts(0)
+	rows.Loop.Access[0].Outer = consts(0, 0)
+	top := selection(1, many, 1, dtype.F32)
+	top.TopK.In = still(0, 1)
+	return map[string]*vec.Kernel{
+		"elements":      loop(nil, consts(many), one),
+		"rows":          loop(consts(many), consts(1), one, one),
+		"rows of rows":  loop(consts(1<<18, 1<<17), consts(1), one, one),
+		"one long row":  loop(consts(1), consts(many), vec.Phase{Body: []vec.Instr{load, {Op: vec.OpSum}}}, vec.Phase{Scalar: []vec.Instr{{Op: vec.OpConstF}, store}}),
+		"only scalars":  loop(consts(many), consts(1), vec.Phase{Scalar: []vec.Instr{{Op: vec.OpConstF}, store}}),
+		"a long sum":    matMul,
+		"many products": rows,
+		"a selection":   top,
+	}
+}
+
+func endlessArgs(name string) []tensor {
+	switch name {
+	case "a long sum", "many products":
+		return []tensor{zeros(dtype.F32, 1), zeros(dtype.F32, 1), zeros(dtype.F32, 1)}
+	case "a selection":
+		return []tensor{zeros(dtype.F32, 1), zeros(dtype.F32, 1), zeros(dtype.I32, 1)}
+	}
+	return []tensor{zeros(dtype.F32, 1), zeros(dtype.F32, 1)}
+}
+
+// TestEndlessKernelsEnd: the end of the context ends every kind of kernel, launched and replayed,
+// on any number of workers, and what is enqueued after it, until the stream is given another
+// context. Without the looks this test takes hours.
+func TestEndlessKernelsEnd(t *testing.T) {
+	cause := errors.New("enough")
+	ended, cancel := context.WithCancelCause(context.Background())
+	cancel(cause)
+	for _, workers := range []int{1, 3} {
+		d := openDevice(t, workers)
+		for name, k := range endless() {
+			l := load(t, d, k, endlessArgs(name)...)
+			s := l.stream.(*Stream)
+			if err := s.BeginCapture(device.CaptureThreadLocal); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Launch(l.launch); err != nil {
+				t.Fatal(err)
+			}
+			g, err := s.EndCapture()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for what, run := range map[string]func() error{"launch": func() error { return s.Launch(l.launch) }, "replay": func() error { return s.LaunchGraph(g) }} {
+				s.Until(ended)
+				if err := run(); !errors.Is(err, cause) || !errors.Is(s.Ended(), cause) {
+					t.Errorf("%s, %d workers, %s: %v, ended: %v", name, workers, what, err, s.Ended())
+				}
+				if err := s.Fill(l.mem[0], 0); !errors.Is(err, cause) {
+					t.Errorf("%s: a fill after the end: %v", name, err)
+				}
+				s.Until(context.Background())
+				if err := s.Fill(l.mem[0], 0); err != nil || s.Ended() != nil {
+					t.Errorf("%s: a fill with another context: %v, %v", name, err, s.Ended())
+				}
+			}
+		}
+	}
+}
+
+// TestVisitsBetweenLooks counts the visits that are made although the context has ended: no
+// more than each lane makes between two looks.
+func TestVisitsBetweenLooks(t *testing.T) {
+	const n = 8 << 20
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, workers := range []int{1, 2, 4} {
+		d := openDevice(t, workers)
+		for name, outer := range map[string][]dim.Dim{"elements": nil, "rows of 8": consts(n / 8), "rows of 2^20": consts(n >> 20)} {
+			inner := int64(n)
+			a := flat(0, dtype.F32)
+			if outer != nil {
+				rows, _ := outer[0].Const()
+				inner = n / rows
+				a.Outer = consts(inner)
+			}
+			k := &vec.Kernel{Args: 1, Loop: vec.Loop{Outer: outer, Inner: consts(inner), Regs: vec.RegCount{F: 1}, Access: []vec.Access{a},
+				Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpConstF, F: 1}, {Op: vec.OpStoreF, X: 0}}}}}}
+			l := load(t, d, k, zeros(dtype.F32, n))
+			s := l.stream.(*Stream)
+			s.Until(ended)
+			if err := s.Launch(l.launch); !errors.Is(err, context.Canceled) {
+				t.Fatalf("%s: %v", name, err)
+			}
+			s.Until(context.Background())
+			visits := 0
+			data, err := d.Bytes(l.mem[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := 0; i < len(data); i += 4 {
+				if data[i+3] != 0 {
+					visits++
+				}
+			}
+			if visits > workers*lookEvery {
+				t.Errorf("%s, %d workers: %d visits after the end, at most %d", name, workers, visits, workers*lookEvery)
+			}
+		}
+	}
+}
+
+// TestCopiesEnd: so do copies and fills that are longer than a step, and work of extern ops.
+func TestCopiesEnd(t *testing.T) {
+	d := openDevice(t, 2)
+	const n = 2*copyStep + 5
+	m, err := d.Alloc(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := d.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, b := stream.(*Stream), device.Buffer{Memory: m, Size: n}
+	data, err := d.Bytes(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Fill(b, 1); err != nil || data[0] != 1 || data[n-1] != 1 {
+		t.Fatalf("a fill: %v", err)
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	s.Until(ended)
+	if err := s.Fill(b, 2); !errors.Is(err, context.Canceled) || data[n-1] != 1 {
+		t.Errorf("a fill after the end: %v", err)
+	}
+	s.Until(ended)
+	if err := s.CopyToDevice(b, make([]byte, n)); !errors.Is(err, context.Canceled) || data[n-1] != 1 {
+		t.Errorf("a copy after the end: %v", err)
+	}
+	s.Until(ended)
+	parts := 0
+	s.Parallel(100, func(int) { parts++ })
+	if parts != 0 || !errors.Is(s.Ended(), context.Canceled) || !s.Interrupted() {
+		t.Errorf("%d parts ran after the end: %v", parts, s.Ended())
+	}
+}
+
+// TestWorkIsBounded: a kernel whose memory does not explain its visits is not bound.
+func TestWorkIsBounded(t *testing.T) {
+	d := openDevice(t, 1)
+	for name, k := range endless() {
+		many := dim.Const(1 << 40)
+		switch {
+		case k.MatMul != nil && len(k.Loop.Outer) == 2 && name == "a long sum":
+			k.MatMul.K = many
+		case k.TopK != nil:
+			k.TopK.N = many
+		case name == "rows of rows" || name == "only scalars" || name == "rows":
+			k.Loop.Outer[0] = many
+		case name == "many products":
+			k.Loop.Outer[1] = many
+		default:
+			k.Loop.Inner = []dim.Dim{many}
+		}
+		_, err := tryLoad(t, d, k, endlessArgs(name)...)
+		var e *WorkError
+		if !errors.As(err, &e) || e.Limit != visitsPerByte*minWorkBytes || e.Visits < 1<<40 || math.IsInf(e.Visits, 0) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestLooksAllocateNothing holds launches of a stream with a context to no allocations.
+func TestLooksAllocateNothing(t *testing.T) {
+	d := openDevice(t, 2)
+	l := load(t, d, pointwiseF(1<<16, vec.OpAdd, 2), zeros(dtype.F32, 1<<16), zeros(dtype.F32, 1<<16), empty(dtype.F32, 1<<16))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ctx.Done() // made once, when it is first asked for
+	s := l.stream.(*Stream)
+	if n := testing.AllocsPerRun(20, func() {
+		s.Until(ctx)
+		if err := s.Launch(l.launch); err != nil {
+			t.Error(err)
+		}
+		s.Until(context.Background())
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
