@@ -405,11 +405,20 @@ func (d *launches) Load(p *program.Program, ops device.OpSet) (device.Executable
 }
 
 func (d *launches) TakeFaults(s device.Stream, list ...device.Executable) ([]device.IndexFault, error) {
-	inner := make([]device.Executable, len(list))
+	return d.Device.TakeFaults(s, inner(list)...)
+}
+
+func (d *launches) WatchFaults(of ...device.Executable) (device.FaultWatch, error) {
+	return d.Device.WatchFaults(inner(of)...)
+}
+
+// inner returns the executables of the device below.
+func inner(list []device.Executable) []device.Executable {
+	out := make([]device.Executable, len(list))
 	for i, x := range list {
-		inner[i] = x.(noted).Executable
+		out[i] = x.(noted).Executable
 	}
-	return d.Device.TakeFaults(s, inner...)
+	return out
 }
 
 type noted struct {
