@@ -136,6 +136,8 @@ func symbolsOf(f *ir.Func, args []value, given map[string]int64) (map[string]int
 		switch a := args[i].(type) {
 		case deviceValue:
 			shape, err = a.r.Shape()
+		case treeValue:
+			shape = a.t.Shape()
 		default:
 			var t *interp.Tensor
 			if t, err = a.tensor(); err == nil {
@@ -186,16 +188,26 @@ func (c *referenceCaller) call(ctx context.Context, f *ir.Func, args []value, sy
 // newReference returns an interpreter of the module with its weights, zeroed
 // states, and the references of its ops.
 func (a *app) newReference(ctx context.Context, m *ir.Module, weights safetensors.Source, symbols map[string]int64) (*referenceCaller, error) {
-	c := &referenceCaller{module: m, env: &interp.Env{
-		Weights: map[string]*interp.Tensor{}, States: map[string]*interp.Tensor{}, Symbols: symbols, Externs: map[string]interp.Extern{},
-	}}
+	c := &referenceCaller{module: m}
+	externs := map[string]interp.Extern{}
 	for _, e := range m.Called() {
 		o, ok := a.op(e.Name)
 		if !ok || o.Reference == nil {
 			return nil, fmt.Errorf("--check: op %q has no reference for the interpreter", e.Name)
 		}
-		c.env.Externs[e.Name] = o.Reference(func() *attention.Batch { return c.batch })
+		externs[e.Name] = o.Reference(func() *attention.Batch { return c.batch })
 	}
+	var err error
+	if c.env, err = a.newValues(ctx, m, weights, symbols); err != nil {
+		return nil, err
+	}
+	c.env.Externs = externs
+	return c, nil
+}
+
+// newValues returns a module's weights and zeroed states as the interpreter has them.
+func (a *app) newValues(ctx context.Context, m *ir.Module, weights safetensors.Source, symbols map[string]int64) (*interp.Env, error) {
+	c := &referenceCaller{module: m, env: &interp.Env{Weights: map[string]*interp.Tensor{}, States: map[string]*interp.Tensor{}, Symbols: symbols}}
 	if err := c.checkMemory(); err != nil {
 		return nil, err
 	}
@@ -216,7 +228,7 @@ func (a *app) newReference(ctx context.Context, m *ir.Module, weights safetensor
 		return nil, err
 	}
 	c.env.MaxBytes = available()
-	return c, nil
+	return c.env, nil
 }
 
 // checkMemory holds the weights and states against the memory that the process can take: in

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pwc/graphs/whole"
 	"pwc/ir"
 	"pwc/piecewise"
 )
@@ -14,6 +15,7 @@ import (
 func (a *app) checkCommand() *cobra.Command {
 	var f modelFlags
 	var mode string
+	var uncut bool
 	cmd := &cobra.Command{
 		Use:   "check FILE…",
 		Short: "parse and verify models, and say how their functions can be run",
@@ -23,15 +25,20 @@ its rows is named, and whether runs may be padded over it to a captured size;
 where an op mixes rows, its position tells why not. So is what is bound at each run,
 and how many pieces graphs can hold.
 
-What compile and run refuse in a mode, check refuses in it: all ask the same code.`,
+What compile and run refuse in a mode, check refuses in it: all ask the same code.
+
+--whole says of each function whether one graph can hold it uncut, or every reason why
+not, with its position.`,
 		Example: `  pwc check model.ir
   pwc check model.ir --mode full
+  pwc check model.ir --whole
   pwc check models/*.ir --json`,
 		Args: atLeastOne("modules or checkpoints"),
-		RunE: func(_ *cobra.Command, args []string) error { return a.runCheck(args, &f, mode) },
+		RunE: func(_ *cobra.Command, args []string) error { return a.runCheck(args, &f, mode, uncut) },
 	}
 	f.addImport(cmd, "auto")
 	addMode(cmd, &mode)
+	cmd.Flags().BoolVar(&uncut, "whole", false, "say what keeps each function from being one graph")
 	return cmd
 }
 
@@ -60,6 +67,21 @@ type checkFunc struct {
 	Pieces     int      `json:"pieces"`
 	Capturable int      `json:"capturable"`           // pieces that graphs hold in the mode
 	Uncaptured string   `json:"uncaptured,omitempty"` // why none does
+
+	Whole *wholeCheck `json:"whole,omitempty"` // of --whole
+}
+
+// wholeCheck says whether one graph can hold a function uncut.
+type wholeCheck struct {
+	OK    bool        `json:"ok"`
+	Skips []wholeSkip `json:"skips,omitempty"`
+}
+
+// wholeSkip is one reason why not.
+type wholeSkip struct {
+	Reason string `json:"reason"`
+	Op     string `json:"op,omitempty"`
+	fault
 }
 
 // fault is one error of a module.
@@ -93,7 +115,7 @@ func faults(err error) []fault {
 	return out
 }
 
-func (a *app) runCheck(files []string, f *modelFlags, modeName string) error {
+func (a *app) runCheck(files []string, f *modelFlags, modeName string, uncut bool) error {
 	if _, err := f.options(); err != nil {
 		return err
 	}
@@ -108,6 +130,11 @@ func (a *app) runCheck(files []string, f *modelFlags, modeName string) error {
 		var c checkFile
 		if err == nil {
 			c, err = a.describe(name, m.module, mode)
+		}
+		if err == nil && uncut {
+			for i, fn := range m.module.Funcs {
+				c.Functions[i].Whole = checkWhole(m.module, fn)
+			}
 		}
 		if err != nil {
 			failed = true
@@ -131,6 +158,19 @@ func (a *app) runCheck(files []string, f *modelFlags, modeName string) error {
 		return errReported
 	}
 	return nil
+}
+
+// checkWhole asks the whole-graph backend about a function. Extern ops are what the module
+// declares of them.
+func checkWhole(m *ir.Module, fn *ir.Func) *wholeCheck {
+	skips := whole.Check(m, fn, whole.CheckOptions{})
+	w := &wholeCheck{OK: len(skips) == 0}
+	for _, s := range skips {
+		at := faultOf(s.At)
+		at.Message = s.Error()
+		w.Skips = append(w.Skips, wholeSkip{string(s.Reason), s.Op, at})
+	}
+	return w
 }
 
 // describe says of each function what piecewise.New would do with it in a mode.
@@ -180,6 +220,15 @@ func (a *app) printCheck(c checkFile, m *ir.Module) {
 		}
 		if d.Uncaptured != "" {
 			fmt.Fprintf(a.out, "    not captured: %s\n", d.Uncaptured)
+		}
+		switch {
+		case d.Whole == nil:
+		case d.Whole.OK:
+			fmt.Fprintln(a.out, "    whole: one graph can hold it")
+		default:
+			for _, s := range d.Whole.Skips {
+				fmt.Fprintf(a.out, "    whole: %s\n", printable(s.Message))
+			}
 		}
 	}
 }

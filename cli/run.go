@@ -51,7 +51,8 @@ that differs. Both compare by ‖a−b‖/‖b‖.`,
 		Example: `  pwc run model.ir --in x.safetensors --out y.safetensors
   pwc run models/llama --in prompt.safetensors --against logits
   pwc run models/llama --weights dummy --rows 64 --mode full --json
-  pwc run model.ir --rows 5 --capture-sizes 8 --check`,
+  pwc run model.ir --rows 5 --capture-sizes 8 --check
+  pwc run model.ir --rows 5 --mode trees`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
@@ -79,6 +80,7 @@ that differs. Both compare by ‖a−b‖/‖b‖.`,
 	fl.StringVar(&r.out, "out", "", "safetensors `FILE` for the results")
 	fl.Var(&wholeNumber[int64]{&r.rows, 1, maxRows}, "rows", "make inputs of `N` rows up: floats within ±1, other numbers 0, ids in order")
 	addMode(cmd, &r.mode)
+	fl.Lookup("mode").Usage += "; or trees: graph trees find out what follows what, in " + fmt.Sprint(treeRounds) + " runs"
 	fl.StringVar(&r.against, "against", "", "compare a result with this `TENSOR` of the input file")
 	fl.BoolVar(&r.check, "check", false, "compare with the reference interpreter, which is slow")
 	fl.Float64Var(&r.tol, "tol", 1e-4, "the largest `ERROR` that is allowed, relative, in --against and --check; where values are f16 5e-3, where they are bf16 2e-2")
@@ -95,6 +97,8 @@ type runReport struct {
 	Outputs []runOutput `json:"outputs"`
 	Against *comparison `json:"against,omitempty"`
 	Check   *comparison `json:"check,omitempty"`
+
+	Trees *treeReport `json:"trees,omitempty"` // of mode trees
 
 	Unused     []piecewise.Unused     `json:"unused,omitempty"`
 	Uncaptured []piecewise.Uncaptured `json:"uncaptured,omitempty"`
@@ -126,9 +130,12 @@ type comparison struct {
 }
 
 func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildFlags, rf *runFlags) (err error) {
-	mode, err := parseMode(rf.mode)
-	if err != nil {
-		return err
+	trees := rf.mode == modeTrees
+	mode := piecewise.None
+	if !trees {
+		if mode, err = parseMode(rf.mode); err != nil {
+			return err
+		}
 	}
 	if rf.out != "" {
 		if err := canWrite(rf.out); err != nil {
@@ -165,7 +172,11 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 	defer func() { err = errors.Join(err, t.close()) }()
 	s := &session{app: a, target: t, build: bf, mode: mode, weights: weights, work: w}
 	report := runReport{Mode: mode.String(), Rows: w.rows()}
-	outputs, err := s.run(ctx, w.module(), &report)
+	run := s.run
+	if trees {
+		report.Mode, run = modeTrees, s.runTrees
+	}
+	outputs, err := run(ctx, w.module(), &report)
 	if err != nil {
 		return err
 	}
@@ -280,7 +291,8 @@ func tolerance(tol float64, m *ir.Module) float64 {
 	return tol
 }
 
-func (a *app) printRun(path string, t *target, rf *runFlags, r *runReport) error {
+// printCaptured says what a backend captured and did.
+func (a *app) printCaptured(path string, t *target, r *runReport) {
 	fmt.Fprintf(a.out, "%s on %s, mode %s\n", path, t.dev.Info().Name, r.Mode)
 	fmt.Fprintf(a.out, "  %s, %d capturable; %s compiled, %d loaded, %d deduplicated; %s\n", plural(r.PiecewiseGraphsSeen, "piece"), r.CapturableGraphsSeen,
 		plural(r.Compiled, "artifact"), r.Loaded, r.Deduplicated, plural(r.GraphsCaptured, "graph")+" captured")
@@ -291,6 +303,14 @@ func (a *app) printRun(path string, t *target, rf *runFlags, r *runReport) error
 	fmt.Fprintf(a.out, "\n  %.3f s to compile, %.3f to load, %.3f to capture, %.3f to run\n\n", r.Seconds.Compile, r.Seconds.Load, r.Seconds.Capture, r.Seconds.Run)
 	if a.printUnused(r.Unused, r.Uncaptured) {
 		fmt.Fprintln(a.out)
+	}
+}
+
+func (a *app) printRun(path string, t *target, rf *runFlags, r *runReport) error {
+	if r.Trees != nil {
+		a.printTrees(path, t, r)
+	} else {
+		a.printCaptured(path, t, r)
 	}
 	tab := table{head: []string{"result", "type", "values"}}
 	for _, o := range r.Outputs {

@@ -75,6 +75,9 @@ type FunctionOptions struct {
 
 	// Generators are those that the function draws from.
 	Generators []*graphs.Generator
+
+	// Symbols are values of symbols that no operand's shape tells.
+	Symbols map[string]int64
 }
 
 // Graphed is a function that graphs serve where they can.
@@ -83,6 +86,7 @@ type Graphed struct {
 	fn    *ir.Func
 	mode  tree.Mode
 	gens  []*graphs.Generator
+	given map[string]int64
 	plan  *split.Plan
 	parts []part
 	skip  *Skip // it runs eagerly
@@ -108,7 +112,7 @@ func (b *Backend) Function(ctx context.Context, m *ir.Module, name string, o Fun
 	if fn == nil {
 		return nil, fmt.Errorf("whole: module %s has no function @%s", m.Name, name)
 	}
-	f := &Graphed{b: b, fn: fn, mode: o.Mode, gens: o.Generators}
+	f := &Graphed{b: b, fn: fn, mode: o.Mode, gens: o.Generators, given: o.Symbols}
 	if o.Forward != nil && o.Forward.skip != nil {
 		f.quiet = true
 	} else if err := f.check(m, o); err != nil {
@@ -137,7 +141,7 @@ func (b *Backend) Function(ctx context.Context, m *ir.Module, name string, o Fun
 	if f.plan, err = split.Split(m, fn, cuts); err != nil {
 		return nil, fmt.Errorf("whole: @%s: %w", name, err)
 	}
-	res, err := build.Pieces(ctx, []*split.Plan{f.plan}, build.Options{Compiler: b.opts.Compiler, Store: b.opts.Store})
+	res, err := build.Pieces(ctx, []*split.Plan{f.plan}, build.Options{Compiler: b.opts.Compiler, Store: b.opts.Store, Extras: b.opts.Extras, Frozen: b.opts.Frozen})
 	if err != nil {
 		return nil, fmt.Errorf("whole: @%s: %w", name, err)
 	}
@@ -228,12 +232,23 @@ func (f *Graphed) load(m *ir.Module, p *part, res *build.Result, o FunctionOptio
 	for _, r := range piece.Results {
 		def.Outputs = append(def.Outputs, position(m, f.fn, r.Base))
 	}
-	run := p.prog
+	run, symbols := p.prog, f.symbols(p)
 	def.Body = func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
-		return r.Run(run, f.operands(run, in.All())...)
+		return r.RunSymbols(run, symbols, f.operands(run, in.All())...)
 	}
 	p.fn, err = f.b.m.Add(def)
 	return err
+}
+
+// symbols returns the given symbols that a piece has, by the piece's names.
+func (f *Graphed) symbols(p *part) map[string]int64 {
+	out := map[string]int64{}
+	for i, s := range p.unit.Piece.Module.Symbols {
+		if v, ok := f.given[p.unit.Piece.Symbols[i]]; ok && slices.Contains(p.prog.Program().Symbols, s.Name) {
+			out[s.Name] = v
+		}
+	}
+	return out
 }
 
 // operands puts generators in place of the parameters that are their states: a generator
@@ -312,7 +327,11 @@ func (f *Graphed) Parts() (graphed, all int) {
 // Call runs the function on its parameters, weights and states and returns its results,
 // each with an owner for the caller. A parameter that is taken is the call's. Of inputs
 // that are of several devices the function is skipped and refused.
-func (f *Graphed) Call(in []tree.Input) (results []graphs.Tensor, err error) {
+func (f *Graphed) Call(in []tree.Input) ([]graphs.Tensor, error) { return f.CallWith(in, nil) }
+
+// CallWith is Call with the metadata of a step, which goes untouched to the ops between
+// graphs, and integer keys: for each set of them the parts are recorded on their own.
+func (f *Graphed) CallWith(in []tree.Input, meta any, keys ...int64) (results []graphs.Tensor, err error) {
 	want := len(f.fn.Params) + len(f.weights) + len(f.states)
 	if len(in) != want {
 		return nil, fmt.Errorf("%w: @%s has %d inputs (%d parameters, %d weights, %d states), %d were given", graphs.ErrArguments, f.fn.Name, want, len(f.fn.Params), len(f.weights), len(f.states), len(in))
@@ -333,7 +352,7 @@ func (f *Graphed) Call(in []tree.Input) (results []graphs.Tensor, err error) {
 			f.b.m.BeginForward()
 		}
 	}()
-	x := &call{f: f, at: map[ir.Value]held{}}
+	x := &call{f: f, at: map[ir.Value]held{}, meta: meta, keys: keys}
 	for i, p := range f.fn.Params {
 		x.at[p] = held{t: in[i].Tensor, mine: in[i].Take}
 	}
@@ -358,6 +377,9 @@ type call struct {
 	f               *Graphed
 	at              map[ir.Value]held
 	weights, states []tree.Input
+	meta            any
+	keys            []int64
+	prepared        []string // ops that know of the step
 }
 
 // held is memory between parts.
@@ -399,7 +421,7 @@ func (x *call) part(i int) error {
 	var outs []graphs.Tensor
 	var err error
 	if p.fn != nil {
-		outs, err = p.fn.Call(in, nil)
+		outs, err = p.fn.Call(in, nil, x.keys...)
 	} else {
 		outs, err = x.eager(p, in)
 	}
@@ -423,7 +445,7 @@ func (x *call) eager(p *part, in []tree.Input) ([]graphs.Tensor, error) {
 	for i := range in {
 		ts[i] = in[i].Tensor
 	}
-	outs, err := x.f.b.s.Eager(x.f.b.m.Stream()).Run(p.prog, x.f.operands(p.prog, ts)...)
+	outs, err := x.f.b.s.Eager(x.f.b.m.Stream()).RunSymbols(p.prog, x.f.symbols(p), x.f.operands(p.prog, ts)...)
 	for i := range in {
 		if in[i].Take && err == nil {
 			err = in[i].Tensor.Release()
@@ -448,7 +470,10 @@ func (x *call) op(p *part, i int) error {
 			ts = append(ts, x.at[base].t)
 		}
 	}
-	env := map[string]int64{}
+	env := maps.Clone(f.given)
+	if env == nil {
+		env = map[string]int64{}
+	}
 	for j, a := range n.Args {
 		for k, d := range f.fn.Type(a).Shape {
 			if names := d.Symbols(); len(names) == 1 && j < len(ts) {
@@ -473,7 +498,14 @@ func (x *call) op(p *part, i int) error {
 		x.at[b] = held{t, true}
 		ts = append(ts, t)
 	}
-	if err := r.Call(p.op, nil, build.OpAttrs(n.Attrs), p.loc, ts...); err != nil {
+	if pre, ok := p.op.(device.Preparer); ok && len(ts) > 0 && !slices.Contains(x.prepared, n.Extern.Name) {
+		rows := ts[0].Shape()[0]
+		if err := pre.Prepare(r.Stream().Device(), x.meta, rows, rows); err != nil {
+			return fmt.Errorf("%s: %w", p.loc, err)
+		}
+		x.prepared = append(x.prepared, n.Extern.Name)
+	}
+	if err := r.Call(p.op, x.meta, build.OpAttrs(n.Attrs), p.loc, ts...); err != nil {
 		return err
 	}
 	for _, a := range n.Args {

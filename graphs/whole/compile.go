@@ -17,6 +17,10 @@ type Options struct {
 	Compiler build.Compiler
 	Store    build.Store // nil: nothing is kept
 	Ops      []device.Op // extern ops of the module
+
+	// Extras are programs that extern ops need beside the module's, built with it.
+	Extras []build.Extra
+	Frozen bool // nothing is compiled: what Store lacks is an error
 }
 
 // Function is a function of a module, compiled uncut and loaded. Its inputs are the
@@ -47,7 +51,7 @@ func Compile(ctx context.Context, s *graphs.Session, m *ir.Module, name string, 
 	if len(plan.Units) == 0 {
 		return out, nil
 	}
-	res, err := build.Pieces(ctx, []*split.Plan{plan}, build.Options{Compiler: o.Compiler, Store: o.Store})
+	res, err := build.Pieces(ctx, []*split.Plan{plan}, build.Options{Compiler: o.Compiler, Store: o.Store, Extras: o.Extras, Frozen: o.Frozen})
 	if err != nil {
 		return nil, fmt.Errorf("whole: @%s: %w", name, err)
 	}
