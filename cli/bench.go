@@ -15,6 +15,7 @@ import (
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/piecewise"
+	"pwc/runner"
 )
 
 // benchFlags are the flags of bench beside those of compile.
@@ -22,6 +23,8 @@ type benchFlags struct {
 	batches sizeList
 	modes   []string
 	profile bool
+
+	anyContext bool // --context is not given
 }
 
 // benchContext is the context of a request where --context does not say it.
@@ -62,7 +65,7 @@ wait for one another, and says how long each takes.`,
 					return usagef("--%s names nothing to measure", name)
 				}
 			}
-			if f.context == 0 {
+			if g.anyContext = f.context == 0; g.anyContext {
 				f.context = benchContext
 			}
 			return a.runBench(cmd.Context(), args[0], &f, &b, &g)
@@ -74,7 +77,7 @@ wait for one another, and says how long each takes.`,
 	fl := cmd.Flags()
 	f.alone = slices.DeleteFunc(f.alone, func(name string) bool { return name == "context" })
 	fl.Lookup("context").Value = &wholeNumber[int64]{&f.context, 1, 1 << 20}
-	fl.Lookup("context").Usage = "`TOKENS` of every request, the one that is decoded included (default 512)"
+	fl.Lookup("context").Usage = "`TOKENS` of every request, the one that is decoded included (default 512, or the model's positions if these are fewer)"
 	fl.Lookup("weights").Usage = "`DIR` with the checkpoint's tensors (default: made-up ones)"
 	f.weights = "dummy"
 	fl.Var(&g.batches, "batch", "`SIZE`s of steps: rows, and requests (default 1,8,32)")
@@ -193,7 +196,7 @@ func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buil
 	defer func() { err = errors.Join(err, t.close()) }()
 	b := &bench{app: a, target: t, build: bf, flags: g, mode: mode, cache: dir, status: &statusLine{w: a.err}}
 	defer b.status.clear()
-	r := &benchReport{Target: t.name, Device: t.dev.Info().Name, Context: f.context}
+	r := &benchReport{Target: t.name, Device: t.dev.Info().Name}
 	m, err := b.compile(ctx, path, f, r)
 	if err != nil {
 		return err
@@ -238,12 +241,18 @@ func (b *bench) compile(ctx context.Context, path string, f *modelFlags, r *benc
 			r.Compile.Artifacts, r.Compile.AtLoad = s.Compiled, s.CompiledAtLoad
 		}
 	}
-	r.Plan = b.backend.Plan()
+	r.Plan, r.Context = b.backend.Plan(), b.context
 	return m, nil
 }
 
 // make makes a backend whose artifacts lie in the bench's own cache.
 func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
+	if n := runner.BoundsOf(m).Positions; n > 0 && length > n {
+		if !b.flags.anyContext {
+			return usagef("--context %d: the model has %d positions", length, n)
+		}
+		length = n
+	}
 	block := cacheBlock(m)
 	blocks := (length + block - 1) / block
 	most := slices.Max(b.flags.batches)

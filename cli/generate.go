@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +16,6 @@ import (
 	"pwc/piecewise"
 	"pwc/runner"
 	"pwc/runner/metrics"
-	"pwc/runtime/host"
 )
 
 // generateFlags are the flags of generate beside those of compile.
@@ -72,6 +72,8 @@ and what they had is printed.`,
 				return usagef("--ids and --ids-file exclude each other")
 			case g.ids == nil && g.file == "":
 				return usagef("give the prompt with --ids 5,7,9, or many with --ids-file F.jsonl")
+			case !(g.sampling.TopP > 0 && g.sampling.TopP <= 1):
+				return usagef("--top-p %g: %w", g.sampling.TopP, errTopP)
 			case len(b.max) > 0 || len(b.symbols) > 0:
 				return usagef("generate takes --max-tokens, --max-sequences and --blocks instead of --max and --symbol")
 			}
@@ -89,7 +91,7 @@ and what they had is printed.`,
 	fl.Var(&g.stop, "stop", "`ID`s that end an answer")
 	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token, whatever --top-k, --top-p and --seed are")
 	fl.Var(&wholeNumber[int]{&g.sampling.TopK, 0, maxNumber}, "top-k", "sample among the `K` most probable tokens; 0: all")
-	fl.Float64Var(&g.sampling.TopP, "top-p", 1, "sample among the most probable tokens that sum to `P`; 0 and 1: all")
+	fl.Float64Var(&g.sampling.TopP, "top-p", 1, "sample among the most probable tokens that sum to `P`, above 0; 1: all")
 	fl.Uint64Var(&g.sampling.Seed, "seed", 0, "`SEED` of the random numbers of a request")
 	fl.StringVar(&g.mode, "mode", autoMode, "what is captured, a `MODE`: auto, none, piecewise, full, full-decode-only or full-and-piecewise; auto: the last where the ops allow it, else piecewise")
 	fl.BoolVar(&g.stats, "stats", false, "print steps by mode and size, padding, and where time went")
@@ -123,7 +125,7 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	out := &generation{app: a, requests: requests, live: newLiveLine(a, len(requests) > 1), start: time.Now()}
-	positions := int64(0)
+	positions := runner.BoundsOf(m.module).Positions
 	if m.hf != nil {
 		positions = m.hf.MaxPositions
 	}
@@ -178,7 +180,7 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 	if g.blocks > 0 {
 		most = min(most, g.blocks)
 	}
-	asNeeded := g.blocks == 0 && g.memory == 0 && t.name == host.Target // whose memory others use, too
+	var needed []int // blocks of each request
 	for i := range out.requests {
 		q := &out.requests[i]
 		if q.atMost > 0 && q.atMost/blockSize >= most {
@@ -193,13 +195,18 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 			continue
 		}
 		o.MaxLength = max(o.MaxLength, length)
-		if asNeeded {
-			o.Blocks = min(o.Blocks+blocks, most)
-		}
+		needed = append(needed, blocks)
 	}
-	if asNeeded {
-		o.Blocks = max(o.Blocks, 1)
+	full, err := o.Resolve(m)
+	if err != nil {
+		return nil, explainOptions(err)
 	}
+	// More blocks than the longest requests of a step need have no use, however many wait.
+	slices.Sort(needed)
+	for _, blocks := range needed[max(0, len(needed)-full.MaxSequences):] {
+		o.MaxBlocks = min(o.MaxBlocks+blocks, most)
+	}
+	o.MaxBlocks = max(o.MaxBlocks, 1)
 	steps, err := stepsOf(m, o)
 	if err != nil {
 		return nil, explainOptions(err)
@@ -296,6 +303,10 @@ func (g *generation) Finished(s *runner.Sequence) {
 // single reports whether the tokens are printed as they come.
 func (g *generation) single() bool { return len(g.requests) == 1 && !g.app.json }
 
+// errTopP says what a top-p must be. 0 leaves no token (vLLM refuses it, too); for package
+// runner it is a field that is not set.
+var errTopP = errors.New("it must be above 0, and at most 1, which leaves all tokens; --top-k 1 takes the most probable token")
+
 // refusedReason is the finish_reason of a request that never ran.
 const refusedReason = "refused"
 
@@ -374,11 +385,14 @@ func (g *generation) run(ctx context.Context, r *runner.Runner) error {
 	}
 	err := printEnded() // those that were refused
 	for more := true; err == nil && more && printed < len(g.requests); {
-		// What fails a step is what its requests end with.
+		// What fails a step is what its requests end with; the others go on.
 		var failed error
 		more, failed = r.Step(context.WithoutCancel(ctx))
+		if failed != nil {
+			g.stepFailed(failed)
+		}
 		if err = printEnded(); err == nil && !more && printed < len(g.requests) {
-			err = failed
+			err = errors.Join(failed, fmt.Errorf("the runner has nothing left to do, but %s did not end", plural(int64(len(g.requests)-printed), "request")))
 		}
 	}
 	if err != nil {
@@ -390,6 +404,19 @@ func (g *generation) run(ctx context.Context, r *runner.Runner) error {
 		fmt.Fprintf(g.app.err, "%s of %s in %.3f s: %.1f tokens/s\n", plural(g.tokens, "token"), plural(int64(len(g.requests)), "request"), took, float64(g.tokens)/took)
 	}
 	return context.Cause(ctx)
+}
+
+// stepFailed makes the command fail for a step that did, and says why unless a request
+// ended with that error, which is printed with its answer.
+func (g *generation) stepFailed(failed error) {
+	g.failed = true
+	for i := range g.requests {
+		if s := g.requests[i].seq; s != nil && s.Err() != nil && errors.Is(failed, s.Err()) {
+			return
+		}
+	}
+	g.live.clear()
+	fmt.Fprintf(g.app.err, "pwc: a step failed: %v\n", failed)
 }
 
 // print prints the answer of a request that has ended.

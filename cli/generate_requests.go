@@ -143,6 +143,9 @@ func parseRequest(line []byte, base runner.Request, number int) (namedRequest, e
 	set(&q.Sampling.Temperature, r.Temperature)
 	set(&q.Sampling.TopK, r.TopK)
 	set(&q.Sampling.TopP, r.TopP)
+	if r.TopP != nil && !(*r.TopP > 0 && *r.TopP <= 1) {
+		q.refused = fmt.Errorf("top_p %g: %w", *r.TopP, errTopP)
+	}
 	set(&q.Sampling.Seed, r.Seed)
 	q.Prompt = r.IDs
 	if r.Stop != nil {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 	"pwc/ir/padding"
+	"pwc/runner"
 	"pwc/safetensors"
 )
 
@@ -324,6 +326,10 @@ type sequence struct {
 
 func newSequence(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFlags) (*sequence, error) {
 	var ids []int32
+	bound := runner.BoundsOf(m)
+	if n := bound.Positions; file == nil && n > 0 && rf.rows > n {
+		return nil, usagef("--rows %d: the model has %d positions", rf.rows, n)
+	}
 	if file == nil {
 		for i := range rf.rows {
 			ids = append(ids, int32(i%vocabulary(m)))
@@ -340,9 +346,12 @@ func newSequence(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 		if x.Type.Float() || x.Len() == 0 || len(x.Shape) == 0 || x.Shape[len(x.Shape)-1] != int64(x.Len()) {
 			return nil, fmt.Errorf("%s: input_ids is %s%v, it must be integers [tokens], one sequence", file.Path(), t.DType, t.Shape)
 		}
-		for _, id := range x.Int64s() {
-			if id != int64(int32(id)) {
-				return nil, fmt.Errorf("%s: input_ids holds %d", file.Path(), id)
+		if n := bound.Positions; n > 0 && int64(x.Len()) > n {
+			return nil, fmt.Errorf("%s: input_ids has %d tokens, more than the %d positions that the model has", file.Path(), x.Len(), n)
+		}
+		for i, id := range x.Int64s() {
+			if most := cmp.Or(bound.IDs, 1<<31); id < 0 || id >= most {
+				return nil, fmt.Errorf("%s: id %d of input_ids is %d, the vocabulary has %d", file.Path(), i, id, most)
 			}
 			ids = append(ids, int32(id))
 		}
@@ -360,17 +369,8 @@ func newSequence(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 	return s, nil
 }
 
-// vocabulary returns the rows of the first table that ids index, for made-up ids.
-func vocabulary(m *ir.Module) int64 {
-	for _, n := range m.Func("forward").Nodes {
-		if n.Op.Name == "embedding" {
-			if rows, ok := m.Func("forward").Type(n.Args[0]).Shape[0].Const(); ok {
-				return max(rows, 1)
-			}
-		}
-	}
-	return 1
-}
+// vocabulary returns the number of ids that the model knows, for made-up ones.
+func vocabulary(m *ir.Module) int64 { return max(runner.BoundsOf(m).IDs, 1) }
 
 func (s *sequence) run(ctx context.Context, c caller) ([]output, error) {
 	f, l := c.function("forward"), c.function("logits")

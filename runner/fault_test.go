@@ -29,7 +29,8 @@ import (
 const positions = 8
 
 // table is a language model of 32 tokens with learned positions, of which it has 8: what
-// follows a token t at position p is t + 1, and an index out of range is a fault.
+// follows a token t at position p is t + 1, and an index out of range is a fault. It cannot
+// be told from the module how many there are.
 func table(t testing.TB) (*ir.Module, safetensors.Source) {
 	t.Helper()
 	m, err := ir.Parse("table.ir", []byte(`pwc 1
@@ -41,7 +42,8 @@ module "table" {
   weight @table : f32[8, 1]
   state @kv : f32[B, 2, 4, 1, 1]
   func @forward(%ids: i32[N], %pos: i32[N]) -> (f32[N, 1]) {
-    %e = embedding(@table, %pos) : f32[N, 1] loc("positions")
+    %p = add(%pos, 0) : i32[N]
+    %e = embedding(@table, %p) : f32[N, 1] loc("positions")
     %x = cast(%ids, dtype=f32) : f32[N]
     %y = reshape(%x, shape=[N, 1]) : f32[N, 1]
     %zero = mul(%e, 0.0) : f32[N, 1]

@@ -16,6 +16,7 @@ type language struct {
 	vocabulary   int64
 	blocks       string // load symbol: blocks of the cache
 	blockSize    int64
+	bounds       Bounds
 	maxTokens    int64 // of a step, by the model's own range
 	maxRows      int64
 	maxBlocks    int64
@@ -53,8 +54,17 @@ func inspect(m *ir.Module) (*language, error) {
 	if lm.vocabulary, ok = lg.ResultTypes[0].Shape[1].Const(); !ok || lm.vocabulary < 1 {
 		return nil, fmt.Errorf("runner: @logits returns %s, whose vocabulary is no constant", lg.ResultTypes[0])
 	}
+	lm.bounds = BoundsOf(m)
 	lm.maxTokens, lm.maxRows = m.Symbol(lm.tokens).Hi, m.Symbol(lm.rows).Hi
 	return lm, lm.inspectCaches(m)
+}
+
+// length returns the default of Options.MaxLength.
+func (lm *language) length() int {
+	if n := lm.bounds.Positions; n > 0 {
+		return int(min(defaultLength, n))
+	}
+	return defaultLength
 }
 
 func (lm *language) inspectCaches(m *ir.Module) error {

@@ -3,6 +3,7 @@ package runner
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"pwc/ir"
@@ -21,7 +22,7 @@ var (
 )
 
 // Options is how a model is served. Backend.Device (or a pool's), Backend.Target
-// and one of Blocks, MemoryBytes and a device that knows its memory are required.
+// and one of Blocks, MaxBlocks, MemoryBytes and a device that knows its memory are required.
 type Options struct {
 	// Backend is what piecewise.New gets. Max, Symbols, Feeds and DecodeRows are set by
 	// the runner, which also makes the pool. Where CaptureSizes is nil it is vLLM's default
@@ -32,12 +33,16 @@ type Options struct {
 
 	MaxSequences int // requests in a step; 0: 64
 	MaxTokens    int // rows of a step, at least MaxSequences; 0: 512, or MaxSequences if that is more
-	MaxLength    int // tokens of a sequence, prompt and answer; 0: 4096, or what the cache holds if that is less
+	MaxLength    int // tokens of a sequence, prompt and answer; 0: 4096, or what the cache holds or the model has positions for if that is less
 
 	// Blocks is the number of blocks of the KV cache; 0: as many as fit into
 	// MemoryBytes beside everything else, and no more than MaxSequences sequences
 	// of MaxLength can use.
 	Blocks int
+
+	// MaxBlocks is the most blocks that the cache gets where Blocks is 0, for who knows
+	// the requests that will run at once; 0: no limit.
+	MaxBlocks int
 
 	// MemoryBytes is what the runner may take of the device; 0: MemoryFraction of
 	// the device's memory.
@@ -71,9 +76,8 @@ func (o Options) Resolve(m *ir.Module) (Options, error) {
 	if err != nil {
 		return o, err
 	}
-	err = o.defaults(lm)
-	if o.MaxLength == 0 {
-		o.MaxLength = defaultLength
+	if err = o.defaults(lm); o.MaxLength == 0 {
+		o.MaxLength = lm.length()
 	}
 	return o, err
 }
@@ -98,14 +102,20 @@ func (o *Options) defaults(lm *language) error {
 	if o.MaxSequences < 1 || int64(o.MaxSequences) > lm.maxRows {
 		bad("MaxSequences %d is not in [1, %d], the rows that @logits takes", o.MaxSequences, lm.maxRows)
 	}
+	if n := lm.bounds.Positions; n > 0 && int64(o.MaxLength) > n {
+		bad("MaxLength %d is above %d, the positions that the model has", o.MaxLength, n)
+	}
 	if o.MaxTokens < o.MaxSequences || int64(o.MaxTokens) > lm.maxTokens {
 		bad("MaxTokens %d is not in [%d, %d]: at least MaxSequences, so that every request can decode, and at most what @forward takes", o.MaxTokens, o.MaxSequences, lm.maxTokens)
 	}
-	if o.MaxLength < 0 {
-		bad("MaxLength %d is negative", o.MaxLength)
+	if o.MaxLength < 0 || int64(o.MaxLength) > math.MaxInt32 {
+		bad("MaxLength %d is not in [0, %d]: positions are i32", o.MaxLength, math.MaxInt32)
 	}
 	if o.Blocks < 0 || int64(o.Blocks) > lm.maxBlocks {
 		bad("Blocks %d is not in [0, %d], what the model takes", o.Blocks, lm.maxBlocks)
+	}
+	if o.MaxBlocks < 0 {
+		bad("MaxBlocks %d is negative", o.MaxBlocks)
 	}
 	if o.MemoryBytes < 0 {
 		bad("MemoryBytes %d is negative", o.MemoryBytes)

@@ -123,15 +123,21 @@ func newPlan(backend piecewise.Plan, m *ir.Module, o *Options, lm *language) (Pl
 	}
 	p.MaxLength = o.MaxLength
 	if p.MaxLength == 0 {
-		p.MaxLength = defaultLength
+		p.MaxLength = lm.length()
 	}
 	longest := (int64(p.MaxLength) + p.BlockSize - 1) / p.BlockSize
 	p.Blocks = int64(o.Blocks)
 	if p.Blocks == 0 {
-		if p.LimitBytes == 0 {
-			return p, fmt.Errorf("%w: %s does not say how much memory it has: give MemoryBytes or Blocks", ErrPreparation, o.Backend.Device.Info().Name)
+		if p.LimitBytes == 0 && o.MaxBlocks == 0 {
+			return p, fmt.Errorf("%w: %s does not say how much memory it has: give MemoryBytes, Blocks or MaxBlocks", ErrPreparation, o.Backend.Device.Info().Name)
 		}
-		p.Blocks = min(max(0, p.LimitBytes-p.fixed())/p.BlockBytes, lm.maxBlocks, longest*int64(o.MaxSequences))
+		p.Blocks = min(lm.maxBlocks, longest*int64(o.MaxSequences))
+		if o.MaxBlocks > 0 {
+			p.Blocks = min(p.Blocks, int64(o.MaxBlocks))
+		}
+		if p.LimitBytes > 0 {
+			p.Blocks = min(p.Blocks, max(0, p.LimitBytes-p.fixed())/p.BlockBytes)
+		}
 	}
 	switch {
 	case p.Blocks < 1:

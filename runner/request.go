@@ -71,8 +71,9 @@ type Sequence struct {
 	chooser  chooser // that sampling asks for
 	heard    bool    // there are ids that end the answer, or somebody is told of each
 	from     int32   // the row where the last token is sampled
-	ids      []int32 // prompt and answer, as far as the host knows it; room for all that may come
-	pending  int     // tokens that steps in flight sample: at most 1 when a step is scheduled
+	ids      []int32 // prompt and answer, as far as the host knows it; once it runs, with room for limit
+	limit    int32   // tokens of prompt and answer, at most
+	pending  int32   // tokens that steps in flight sample: at most 1 when a step is scheduled
 	computed int     // tokens whose keys and values are in the cache, or will be by the steps in flight
 	room     int     // tokens that the blocks hold
 	name     uint64  // of the blocks: another each time that it gets its first
@@ -84,7 +85,7 @@ type Sequence struct {
 	ctx     context.Context
 	unwatch func() bool // ends what was asked of ctx
 	cancel  atomic.Bool
-	prompt  []int32 // the first of ids
+	prompt  []int32
 	stop    []int32
 	onToken func(id int32)
 	err     error
@@ -113,8 +114,8 @@ func (r *Runner) check(q *Request) error {
 		return refuse("the prompt is empty")
 	}
 	for i, id := range q.Prompt {
-		if id < 0 || int64(id) >= r.lm.vocabulary {
-			return refuse("id %d of the prompt is %d, the vocabulary has %d", i, id, r.lm.vocabulary)
+		if id < 0 || int64(id) >= r.lm.bounds.IDs {
+			return refuse("id %d of the prompt is %d, the vocabulary has %d", i, id, r.lm.bounds.IDs)
 		}
 	}
 	if q.MaxNew < 0 {
@@ -142,12 +143,12 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 	if q.MaxNew == 0 {
 		length = r.plan.MaxLength
 	}
+	// What grows with an answer is for those that run: there may be any number that wait.
+	prompt := slices.Clip(slices.Clone(q.Prompt))
 	s := &Sequence{runner: r, ctx: ctx, done: make(chan struct{}), stop: slices.Clone(q.Stop), onToken: q.OnToken,
-		ids:    append(make([]int32, 0, length), q.Prompt...),
-		blocks: make([]int32, 0, r.blocksFor(length)),
-		heard:  len(q.Stop) > 0 || q.OnToken != nil,
-		full:   q.MaxNew == 0}
-	s.prompt = s.ids[:len(q.Prompt):len(q.Prompt)]
+		prompt: prompt, ids: prompt, limit: int32(length),
+		heard: len(q.Stop) > 0 || q.OnToken != nil,
+		full:  q.MaxNew == 0}
 	s.sample(q.Sampling)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,7 +224,7 @@ func (s *Sequence) Err() error {
 }
 
 // length returns the tokens of the sequence, those in flight included.
-func (s *Sequence) length() int { return len(s.ids) + s.pending }
+func (s *Sequence) length() int { return len(s.ids) + int(s.pending) }
 
 // rest returns the tokens that are to be computed before the next is sampled.
 func (s *Sequence) rest() int { return s.length() - s.computed }

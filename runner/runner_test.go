@@ -450,6 +450,99 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
+// What grows with an answer is taken by requests that run: of those that wait the runner
+// keeps the prompt, and of those that have ended prompt and answer.
+func TestQueueTakesNoRoom(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 60, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	var seqs []*Sequence
+	for range 3 {
+		seqs = append(seqs, submit(t, r, Request{Prompt: []int32{5, 7, 9}, MaxNew: 200, Stop: nil}))
+	}
+	room := func(s *Sequence) [2]int { return [2]int{cap(s.ids), cap(s.blocks)} }
+	for i := range 4 {
+		if _, err := r.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		for j, s := range seqs {
+			want := [2]int{3, 0}
+			if j == 0 {
+				want = [2]int{203, r.blocksFor(203)}
+			}
+			if got := room(s); got != want {
+				t.Errorf("step %d: request %d has room for %d tokens and blocks, want %d", i, j, got, want)
+			}
+		}
+	}
+	seqs[0].Cancel()
+	if _, err := r.Step(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := room(seqs[0]), [2]int{len(seqs[0].IDs()), 0}; got != want || len(seqs[0].IDs()) < 5 {
+		t.Errorf("a request that has ended has %d tokens and room for %d, want %d", len(seqs[0].IDs()), got, want)
+	}
+	drain(t, r)
+	for _, s := range seqs[1:] {
+		if got, want := room(s), [2]int{203, 0}; got != want || s.Reason() != Exhausted || !slices.Equal(s.Prompt(), []int32{5, 7, 9}) {
+			t.Errorf("a request ended as %s with room for %d, want %d", s.Reason(), got, want)
+		}
+	}
+}
+
+// Of many that wait some are canceled, and then the runner is closed; nothing passes the
+// queue for each.
+func TestCancelInTheQueue(t *testing.T) {
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 60, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	ctx, cancel := context.WithCancel(context.Background())
+	var kept, dropped []*Sequence
+	const many = 20000
+	for i := range many {
+		q := Request{Prompt: []int32{5}, MaxNew: 2}
+		if i%10 == 3 {
+			kept = append(kept, submit(t, r, q))
+			continue
+		}
+		s, err := r.Submit(ctx, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dropped = append(dropped, s)
+	}
+	cancel()
+	for _, s := range dropped { // AfterFunc cancels on goroutines of its own
+		for !s.cancel.Load() {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for range 5 {
+		if _, err := r.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, s := range dropped {
+		if s.Reason() != Canceled || !errors.Is(s.Err(), context.Canceled) {
+			t.Fatalf("request %d of those canceled is %s: %v", i, s.Reason(), s.Err())
+		}
+	}
+	// First come, first served.
+	ended := 0
+	for ; ended < len(kept) && kept[ended].Reason() == Exhausted; ended++ {
+	}
+	if ended == 0 || ended > 8 {
+		t.Errorf("%d requests have ended", ended)
+	}
+	if s := r.Stats(); s.Waiting+s.Running+ended != len(kept) || s.Finished["canceled"] != int64(len(dropped)) {
+		t.Errorf("%d have ended of %d; %+v", ended, len(kept), s)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range kept[ended:] {
+		if s.Reason() != Failed || !errors.Is(s.Err(), ErrClosed) {
+			t.Fatalf("request %d of those that waited is %s: %v", i, s.Reason(), s.Err())
+		}
+	}
+}
+
 // Every request says why it ended.
 func TestReasons(t *testing.T) {
 	const most = 5 * blockSize

@@ -22,8 +22,9 @@ type Sampling struct {
 	TopK int
 
 	// TopP leaves, of what TopK left, the fewest most probable tokens whose
-	// probabilities sum to so much (nucleus sampling, arXiv:1904.09751); 0 and 1:
-	// all. Ties stay as with TopK.
+	// probabilities sum to so much (nucleus sampling, arXiv:1904.09751); 1, and 0, which
+	// is a field that is not set: all. As it falls to 0 the most probable token is left
+	// alone, for which there is TopK 1. Ties stay as with TopK.
 	TopP float64
 
 	// Seed makes the random numbers: a token is a function of the logits, the seed

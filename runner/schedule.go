@@ -88,10 +88,15 @@ func (r *Runner) join(q *Sequence) bool {
 	if spare := len(r.blocks.free) - need; len(r.running) > 0 && spare < int(watermark*float64(r.blocks.total)) {
 		return false
 	}
-	if !r.grow(q, q.length()) {
+	if len(r.blocks.free) < need {
 		return false
 	}
-	r.waiting = slices.Delete(r.waiting, 0, 1)
+	if cap(q.ids) < int(q.limit) { // it runs for the first time
+		q.ids = append(make([]int32, 0, q.limit), q.ids...)
+		q.blocks = make([]int32, 0, r.blocksFor(int(q.limit)))
+	}
+	r.grow(q, q.length())
+	r.dequeue()
 	r.running = append(r.running, q)
 	r.changes++
 	q.place = inRunning
@@ -181,7 +186,7 @@ func (r *Runner) issued(s *step) {
 			continue
 		}
 		q.pending, q.from = q.pending+1, int32(h.sample)
-		if q.length() == cap(q.ids) {
+		if q.length() == int(q.limit) {
 			r.leave(q)
 			q.place = inFlight
 		}
@@ -199,7 +204,10 @@ func (r *Runner) leave(q *Sequence) {
 	default:
 		return
 	}
-	if i := slices.Index(*list, q); i >= 0 {
+	switch i := slices.Index(*list, q); {
+	case i == 0 && list == &r.waiting:
+		r.dequeue()
+	case i >= 0:
 		*list = slices.Delete(*list, i, i+1)
 	}
 	r.giveBlocks(q)
@@ -212,6 +220,11 @@ func (r *Runner) finish(q *Sequence, why Reason, err error) {
 	}
 	r.leave(q)
 	q.place, q.reason, q.err = ended, why, err
+	// An answer is kept for as long as its reader likes: without the room that it did not need.
+	q.blocks = nil
+	if len(q.ids) < cap(q.ids) {
+		q.ids = slices.Clip(slices.Clone(q.ids))
+	}
 	r.count.finished[why]++
 	q.unwatch()
 	close(q.done)
@@ -220,14 +233,32 @@ func (r *Runner) finish(q *Sequence, why Reason, err error) {
 	}
 }
 
-// dropCanceled ends those that were canceled, or whose contexts have ended.
+// dequeue takes the first that waits from the queue, whatever its length.
+func (r *Runner) dequeue() {
+	r.waiting[0] = nil // so that it can be collected
+	r.waiting = r.waiting[1:]
+}
+
+// dropCanceled ends those that were canceled, or whose contexts have ended. It passes the
+// queue once.
 func (r *Runner) dropCanceled() {
-	for _, list := range [...][]*Sequence{r.running, r.waiting} {
-		// From the end: finish deletes behind i only.
-		for i := len(list) - 1; i >= 0; i-- {
-			if q := list[i]; q.cancel.Load() {
-				r.finish(q, Canceled, cmp.Or(context.Cause(q.ctx), context.Canceled))
-			}
+	var dropped []*Sequence
+	for i := len(r.running) - 1; i >= 0; i-- {
+		if q := r.running[i]; q.cancel.Load() {
+			r.leave(q)
+			q.place = inFlight
+			dropped = append(dropped, q)
 		}
+	}
+	r.waiting = slices.DeleteFunc(r.waiting, func(q *Sequence) bool {
+		if !q.cancel.Load() {
+			return false
+		}
+		q.place = inFlight // in no list
+		dropped = append(dropped, q)
+		return true
+	})
+	for _, q := range dropped {
+		r.finish(q, Canceled, cmp.Or(context.Cause(q.ctx), context.Canceled))
 	}
 }

@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -629,6 +630,21 @@ func TestMemory(t *testing.T) {
 	if p := r.Plan(); p.Blocks != 4*6 || p.MaxLength != length {
 		t.Errorf("4 requests of %d tokens at most have %d blocks, of %d tokens", length, p.Blocks, p.MaxLength)
 	}
+	// Nor more than the caller knows to be needed, of a device that knows its memory or not.
+	for _, o := range []Options{{MemoryBytes: 1 << 30, MaxBlocks: 7}, {MaxBlocks: 7}, {MemoryBytes: limit, MaxBlocks: wanted + 100}, {MaxBlocks: 100, MaxLength: length}} {
+		want := min(int64(o.MaxBlocks), wanted)
+		if o.MaxLength > 0 {
+			want = 4 * 6
+		}
+		o.MaxSequences, o.MaxTokens = 4, 16
+		r, err := unloaded(t, m, o)
+		if err != nil {
+			t.Fatalf("%+v: %v", o, err)
+		}
+		if p := r.Plan(); p.Blocks != want || p.MaxLength > int(want)*blockSize {
+			t.Errorf("%+v: %d blocks for sequences of %d tokens, want %d", o, p.Blocks, p.MaxLength, want)
+		}
+	}
 	// What cannot fit is refused with the numbers.
 	for _, o := range []Options{
 		{MemoryBytes: one.fixed()},
@@ -656,6 +672,8 @@ func TestOptions(t *testing.T) {
 		{Blocks: 1, MaxTokens: 1 << 20},
 		{Blocks: 1, MaxLength: blockSize + 1},
 		{Blocks: -1},
+		{MaxBlocks: -1},
+		{Blocks: 1, MaxLength: math.MaxInt},
 		{Blocks: 1, MemoryFraction: 1.5},
 		{Blocks: 1, Backend: piecewise.Options{Max: map[string]int64{"N": 1}}},
 		{Blocks: 1, Backend: piecewise.Options{Feeds: []piecewise.Feed{{From: idsFunc, To: forwardFunc, Param: "ids"}}}},

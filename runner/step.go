@@ -432,9 +432,9 @@ func (r *Runner) collect(s *step) (fault, err error) {
 		switch {
 		case q.heard && slices.Contains(q.stop, id):
 			r.finish(q, Stopped, nil)
-		case len(q.ids) == cap(q.ids) && q.full:
+		case len(q.ids) == int(q.limit) && q.full:
 			r.finish(q, MaxPosition, nil)
-		case len(q.ids) == cap(q.ids):
+		case len(q.ids) == int(q.limit):
 			r.finish(q, Exhausted, nil)
 		}
 	}
