@@ -107,8 +107,8 @@ func branches(t *testing.T, d *cuda.Device, streams []device.Stream) error {
 }
 
 // TestEveryCallOfACaptureFails makes each driver call of a capture with forks, templates
-// and a rebind fail. The error names the call, no stream still captures, the next capture on the same
-// device and streams works, and nothing leaks.
+// and a rebind fail. The error names the call, no stream still captures, the next capture
+// on the same device and streams works, and nothing leaks.
 func TestEveryCallOfACaptureFails(t *testing.T) {
 	run := func(f *fake.Driver, n, result int) (first, last error) {
 		d, err := cuda.Open(cuda.Options{Driver: f})
@@ -215,8 +215,8 @@ func TestSharedCaptures(t *testing.T) {
 }
 
 // TestBranchesOverlapOnGPU captures the same small kernels in line and on two branches,
-// with events that measure time inside the graphs. That the branches take less time shows that their nodes
-// run at the same time.
+// with events that measure time inside the graphs. That the branches take less time shows
+// that their nodes run at the same time.
 func TestBranchesOverlapOnGPU(t *testing.T) {
 	d := openGPU(t)
 	b := newBench(t, d, ptxRig(t))
@@ -243,7 +243,7 @@ func TestBranchesOverlapOnGPU(t *testing.T) {
 		best := time.Duration(math.MaxInt64)
 		for range 20 {
 			must(t, b.s.LaunchGraph(g))
-			must(t, end.Synchronize())
+			must(t, b.s.Synchronize())
 			took, err := d.Elapsed(start, end)
 			must(t, err)
 			best = min(best, took)

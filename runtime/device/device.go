@@ -121,8 +121,9 @@ type Tensor struct {
 //
 // Between BeginCapture and EndCapture operations are recorded and do not execute. The
 // streams that were forked from the one that captures, directly or not, are recorded into
-// the same graph. An operation that fails while it is recorded may spoil the capture: then EndCapture
-// fails, too. After EndCapture, successful or not, none of these streams captures.
+// the same graph. An operation that fails while it is recorded may spoil the capture:
+// then EndCapture fails, too. After EndCapture, successful or not, none of these streams
+// captures.
 type Stream interface {
 	Device() Device
 
@@ -150,9 +151,10 @@ type Stream interface {
 	Synchronize() error   // refused while capturing
 
 	// Fork lets later work of to wait for what was enqueued on the stream; Join lets
-	// later work of the stream wait for what was enqueued on from. While the stream captures, Fork makes
-	// to part of the capture, and Join wants a stream that is part of it. A connection
-	// between a capture and work outside it is refused with [ErrNotForked].
+	// later work of the stream wait for what was enqueued on from. While the stream
+	// captures, Fork makes to part of the capture, and Join wants a stream that is part
+	// of it. A connection between a capture and work outside it is refused with
+	// [ErrNotForked].
 	Fork(to Stream) error
 	Join(from Stream) error
 
@@ -166,16 +168,16 @@ type Stream interface {
 	// are calls of the same goroutine.
 	BeginCapture(mode CaptureMode) error
 
-	// EndCapture ends recording and makes a graph, EndTemplate a template of which
-	// graphs are made. Work of forked streams that was not joined is an error that
-	// matches [ErrUnjoined] and names them. On a forked stream it is refused with [ErrWrongStream],
-	// and the capture goes on; every other error ends it.
+	// EndCapture ends recording and makes a graph, EndTemplate a template of which graphs
+	// are made. Work of forked streams that was not joined is an error that matches
+	// [ErrUnjoined] and names them. On a forked stream it is refused with
+	// [ErrWrongStream], and the capture goes on; every other error ends it.
 	EndCapture() (Graph, error)
 	EndTemplate() (Template, error)
 	Capturing() bool
 
-	// Close ends the stream, and with it a capture that it began. A stream that was forked from a capture
-	// under way cannot be closed.
+	// Close ends the stream, and with it a capture that it began. A stream that was
+	// forked from a capture under way cannot be closed.
 	Close() error
 }
 

@@ -73,9 +73,9 @@ type Node struct {
 	Kind NodeKind
 	Name string // of the kernel; "" where there is none or it is not known
 
-	// Reads and Writes are the memory of the device that the node may read and write. Known is false where
-	// the device cannot tell which of the two it does: then both list all memory that was
-	// handed to it, and it may reach more.
+	// Reads and Writes are the memory of the device that the node may read and write.
+	// Known is false where the device cannot tell which of the two it does: then both
+	// list all memory that was handed to it, and it may reach more.
 	Reads, Writes []Buffer
 	Known         bool
 }

@@ -85,9 +85,9 @@ func (f *Driver) StreamEndCapture(id driver.Stream) (driver.Graph, error) {
 	return g, nil
 }
 
-// joined reports whether the stream that began the capture waited for all others, also for those
-// that did nothing since they were forked. The driver takes a stream that was joined by way of
-// another, too; package cuda joins every stream itself.
+// joined reports whether the stream that began the capture waited for all others, also
+// for those that did nothing since they were forked. The driver takes a stream that was
+// joined by way of another, too; package cuda joins every stream itself.
 func (c *recording) joined() bool {
 	for _, s := range c.streams[1:] {
 		if !s.joined {
@@ -143,8 +143,8 @@ func (f *Driver) StreamCaptureNode(id driver.Stream) (driver.GraphNode, error) {
 	return s.capture.nodes[s.tail[0]].handle, nil
 }
 
-// execNode returns a node of an executable graph, to be changed. A launch that has not executed keeps what
-// it was.
+// execNode returns a node of an executable graph, to be changed. A launch that has not
+// executed keeps what it was.
 func (f *Driver) execNode(call string, x driver.GraphExec, n driver.GraphNode, kind opKind) (*op, error) {
 	if err := f.begin(call, needContext); err != nil {
 		return nil, err

@@ -131,6 +131,13 @@ func (e *env) alloc(n int64) device.Buffer {
 	return device.Buffer{Memory: m, Size: n}
 }
 
+// zeroed is memory of zeros. Graphs that copy what they wrote before start from it:
+// compute-sanitizer takes their copies for reads at the launch.
+func (e *env) zeroed(n int64) device.Buffer {
+	e.Helper()
+	return e.filled(make([]byte, n))
+}
+
 // filled is memory with contents.
 func (e *env) filled(data []byte) device.Buffer {
 	e.Helper()

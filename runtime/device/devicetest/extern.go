@@ -100,7 +100,7 @@ var externTests = map[string]func(*env){
 	// An op that is part of no program.
 	"LaunchOp": func(e *env) {
 		op := &copyOp{t: e.T, capture: true}
-		x, out, scratch := e.filled(floats(1, 2)), e.filled(floats(0, 0)), e.alloc(8)
+		x, out, scratch := e.filled(floats(1, 2)), e.zeroed(8), e.zeroed(8)
 		call := func() *device.OpCall {
 			return &device.OpCall{
 				Args:    []device.Tensor{{Buffer: x, DType: dtype.F32, Shape: []int64{2}}, {Buffer: out, DType: dtype.F32, Shape: []int64{2}}},

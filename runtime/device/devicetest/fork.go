@@ -23,7 +23,7 @@ var forkTests = map[string]func(*env){
 	// Outside a capture they order streams.
 	"Eager": func(e *env) {
 		second := e.newStream()
-		a, b := e.alloc(1<<16), e.alloc(1<<16)
+		a, b := e.zeroed(1<<16), e.zeroed(1<<16)
 		for i := range byte(5) {
 			e.must(e.stream.Fill(a, i))
 			e.must(e.stream.Fork(second))
@@ -40,7 +40,7 @@ var forkTests = map[string]func(*env){
 		e.stream.SetName("main")
 		left.SetName("left")
 		right.SetName("right")
-		a, b, c, d := e.alloc(64), e.alloc(64), e.alloc(64), e.alloc(64)
+		a, b, c, d := e.zeroed(64), e.zeroed(64), e.zeroed(64), e.zeroed(64)
 		g := e.capture(func() {
 			e.must(e.stream.Fill(a, 1)) // 0
 			e.must(e.stream.Fork(left))
@@ -91,7 +91,7 @@ var forkTests = map[string]func(*env){
 	"Runs": func(e *env) {
 		left, right := e.newStream(), e.newStream()
 		p := e.load(Add2, nil)
-		x, y, s, t, out := e.alloc(12), e.alloc(12), e.alloc(12), e.alloc(12), e.alloc(12)
+		x, y, s, t, out := e.zeroed(12), e.zeroed(12), e.zeroed(12), e.zeroed(12), e.zeroed(12)
 		sum := e.bind(p, 3, []device.Buffer{x, y}, s)
 		other := e.bind(p, 3, []device.Buffer{y, x}, t)
 		all := e.bind(p, 3, []device.Buffer{s, t}, out)
@@ -125,7 +125,7 @@ var forkTests = map[string]func(*env){
 	// Forks that do nothing, and streams that join more than once.
 	"IdleAndTwice": func(e *env) {
 		second, idle := e.newStream(), e.newStream()
-		a, b := e.alloc(8), e.alloc(8)
+		a, b := e.zeroed(8), e.zeroed(8)
 		g := e.capture(func() {
 			e.must(e.stream.Fork(idle))
 			e.must(e.stream.Fill(a, 1))
@@ -155,7 +155,7 @@ var forkTests = map[string]func(*env){
 		second.SetName("left")
 		third.SetName("right")
 		fourth.SetName("far")
-		a, b, c := e.alloc(8), e.alloc(8), e.alloc(8)
+		a, b, c := e.zeroed(8), e.zeroed(8), e.zeroed(8)
 		for range 2 {
 			e.must(e.stream.BeginCapture(device.CaptureGlobal))
 			e.must(e.stream.Fill(a, 1))
@@ -232,7 +232,7 @@ var forkTests = map[string]func(*env){
 	"Misuse": func(e *env) {
 		second, third := e.newStream(), e.newStream()
 		second.SetName("side")
-		a := e.alloc(8)
+		a := e.zeroed(8)
 		e.refused("fork to itself", e.stream.Fork(e.stream), nil)
 		e.refused("join of itself", e.stream.Join(e.stream), nil)
 		other := &env{T: e.T, suite: e.suite, dev: e.suite.Open(e.T)}
@@ -272,7 +272,7 @@ var forkTests = map[string]func(*env){
 	// Replays of graphs with branches within a graph.
 	"Child": func(e *env) {
 		second := e.newStream()
-		a, b, c := e.filled(sequence(8)), e.alloc(8), e.alloc(8)
+		a, b, c := e.filled(sequence(8)), e.zeroed(8), e.zeroed(8)
 		inner := e.capture(func() {
 			e.must(e.stream.Fork(second))
 			e.must(e.stream.Copy(b, a))
@@ -296,7 +296,7 @@ var forkTests = map[string]func(*env){
 
 var templateTests = map[string]func(*env){
 	"Instantiate": func(e *env) {
-		a, b := e.alloc(8), e.alloc(8)
+		a, b := e.zeroed(8), e.zeroed(8)
 		e.must(e.stream.BeginCapture(device.CaptureThreadLocal))
 		e.must(e.stream.Copy(b, a))
 		t, err := e.stream.EndTemplate()

@@ -10,7 +10,7 @@ var rebindTests = map[string]func(*env){
 	// Kernels, copies and fills go to the new memory, and the template does not change.
 	"Moves": func(e *env) {
 		p := e.load(Add2, nil)
-		x, y, out, c := e.filled(floats(1, 2, 3)), e.filled(floats(10, 20, 30)), e.alloc(12), e.alloc(24)
+		x, y, out, c := e.filled(floats(1, 2, 3)), e.filled(floats(10, 20, 30)), e.zeroed(12), e.zeroed(24)
 		l := e.bind(p, 3, []device.Buffer{x, y}, out)
 		e.must(e.stream.BeginCapture(device.CaptureThreadLocal))
 		e.must(e.stream.Launch(l))
@@ -23,7 +23,7 @@ var rebindTests = map[string]func(*env){
 		e.must(err)
 
 		x2 := e.filled(append(make([]byte, 512), floats(5, 6, 7)...)).Slice(512, 12)
-		out2 := e.alloc(12)
+		out2 := e.zeroed(12)
 		e.must(g.Rebind([]device.Move{{From: x, To: x2}, {From: out, To: out2}}))
 		e.must(e.stream.Fill(out, 0))
 		e.must(e.stream.LaunchGraph(g))
@@ -55,7 +55,7 @@ var rebindTests = map[string]func(*env){
 	},
 	// An input whose old memory is gone.
 	"Freed": func(e *env) {
-		a, b := e.alloc(64), e.alloc(64)
+		a, b := e.zeroed(64), e.zeroed(64)
 		g := e.capture(func() { e.must(e.stream.Copy(b, a)) })
 		e.must(a.Memory.Free())
 		e.refused("replay of freed memory", e.stream.LaunchGraph(g), device.ErrFreed)
@@ -66,7 +66,7 @@ var rebindTests = map[string]func(*env){
 	},
 	// Work that is under way keeps its memory.
 	"UnderWay": func(e *env) {
-		a, b, out := e.filled(sequence(1<<16)), e.alloc(1<<16), e.alloc(1<<16)
+		a, b, out := e.filled(sequence(1<<16)), e.zeroed(1<<16), e.zeroed(1<<16)
 		g := e.capture(func() { e.must(e.stream.Copy(out, a)) })
 		e.must(e.stream.LaunchGraph(g))
 		e.must(g.Rebind([]device.Move{{From: out, To: b}}))
@@ -81,7 +81,7 @@ var rebindTests = map[string]func(*env){
 	"Refused": func(e *env) {
 		op := &copyOp{t: e.T, capture: true}
 		p := e.load(Extern, device.OpSet{ExternOp: op})
-		x, y, out := e.filled(floats(1, 2)), e.filled(floats(3, 4)), e.alloc(8)
+		x, y, out := e.filled(floats(1, 2)), e.filled(floats(3, 4)), e.zeroed(8)
 		l := e.bind(p, 2, []device.Buffer{x}, out)
 		l.Calls()[0].Loc = "model.ir:7:3"
 		inner := e.capture(func() { e.must(e.stream.Copy(y, x)) })
@@ -114,11 +114,11 @@ var rebindTests = map[string]func(*env){
 		}
 	},
 	"Misuse": func(e *env) {
-		a, b := e.alloc(64), e.alloc(128)
+		a, b := e.zeroed(64), e.zeroed(128)
 		g := e.capture(func() { e.must(e.stream.Fill(a, 1)) })
 		other := &env{T: e.T, suite: e.suite, dev: e.suite.Open(e.T)}
 		foreign := other.alloc(64)
-		gone := e.alloc(64)
+		gone := e.zeroed(64)
 		e.must(gone.Memory.Free())
 		for what, c := range map[string]struct {
 			moves []device.Move
@@ -137,8 +137,8 @@ var rebindTests = map[string]func(*env){
 		e.must(g.Rebind([]device.Move{{From: b.Slice(0, 8), To: b.Slice(64, 8)}}))
 		e.must(g.Rebind(nil))
 		p := e.load(Add2, nil)
-		x := e.alloc(8)
-		l := e.bind(p, 2, []device.Buffer{x, e.alloc(8)}, e.alloc(8))
+		x := e.zeroed(8)
+		l := e.bind(p, 2, []device.Buffer{x, e.zeroed(8)}, e.zeroed(8))
 		g = e.capture(func() { e.must(e.stream.Launch(l)) })
 		e.refused("alignment", g.Rebind([]device.Move{{From: x, To: b.Slice(1, 8)}}), device.ErrNotRebindable)
 		c := e.capture(func() { e.must(e.stream.Copy(b.Slice(0, 64), a)) })
@@ -147,7 +147,7 @@ var rebindTests = map[string]func(*env){
 	},
 	"Branches": func(e *env) {
 		second := e.newStream()
-		a, b, c := e.alloc(8), e.alloc(8), e.alloc(8)
+		a, b, c := e.zeroed(8), e.zeroed(8), e.zeroed(8)
 		g := e.capture(func() {
 			e.must(e.stream.Fork(second))
 			e.must(second.Fill(a, 1))

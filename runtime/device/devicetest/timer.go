@@ -11,7 +11,7 @@ var timerTests = map[string]func(*env){
 			e.Skip("the device measures no time")
 		}
 		start, end := e.timed(d), e.timed(d)
-		a, b := e.alloc(1<<16), e.alloc(1<<16)
+		a, b := e.zeroed(1<<16), e.zeroed(1<<16)
 		g := e.capture(func() {
 			e.must(e.stream.Record(start))
 			for range 4 {
@@ -25,7 +25,7 @@ var timerTests = map[string]func(*env){
 		second := e.newStream()
 		for _, s := range []device.Stream{e.stream, second, e.stream} {
 			e.must(s.LaunchGraph(g))
-			e.must(end.Synchronize())
+			e.must(s.Synchronize())
 			if done, err := start.Query(); err != nil || !done {
 				e.Errorf("an event before one that is done: %v, %v", done, err)
 			}

@@ -203,9 +203,9 @@ type Driver interface {
 	GraphLaunch(GraphExec, Stream) error
 	GraphExecDestroy(GraphExec) error
 
-	// What the nodes of an executable graph do, changed for later launches. Nodes are those
-	// of the graph that it was made of. A kernel gets all its arguments. A copy or a fill gets addresses
-	// of device memory; 0 leaves a side of a copy as it is.
+	// What the nodes of an executable graph do, changed for later launches. Nodes are
+	// those of the graph that it was made of. A kernel gets all its arguments. A copy or
+	// a fill gets addresses of device memory; 0 leaves a side of a copy as it is.
 	GraphExecKernelNodeSetParams(x GraphExec, n GraphNode, f Function, c *LaunchConfig, params *unsafe.Pointer) error
 	GraphExecMemcpyNodeSetAddresses(x GraphExec, n GraphNode, ctx Context, dst, src Ptr) error
 	GraphExecMemsetNodeSetAddress(x GraphExec, n GraphNode, ctx Context, dst Ptr) error

@@ -1,0 +1,162 @@
+package cuda_test
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/fake"
+	"pwc/runtime/device"
+)
+
+// action is one call of a random program: a fill or copy of stream a, or a fork or join of
+// streams a and b.
+type action struct {
+	kind     string
+	a, b     int
+	dst, src int
+	value    byte
+}
+
+const (
+	orderStreams = 3
+	orderBuffers = 4
+)
+
+// drawActions draws a program without races: what writes a buffer comes after all that
+// used it, what reads it after what wrote it. It ends with joins of all streams to the
+// first. The second result is what the buffers hold in the end.
+func drawActions(t *rapid.T) (list []action, want [orderBuffers]byte) {
+	var after [orderStreams]map[int]bool // by stream, the operations that its next one comes after; nil: not forked
+	var wrote [orderBuffers]int          // the operation; 0: none
+	var read [orderBuffers][]int
+	after[0] = map[int]bool{0: true}
+	op := 0
+	merge := func(into, from int) {
+		if after[into] == nil {
+			after[into] = map[int]bool{}
+		}
+		for n := range after[from] {
+			after[into][n] = true
+		}
+	}
+	comes := func(s int, ops ...int) bool {
+		return !slices.ContainsFunc(ops, func(n int) bool { return !after[s][n] })
+	}
+	for range rapid.IntRange(1, 30).Draw(t, "actions") {
+		x := action{
+			kind: rapid.SampledFrom([]string{"fill", "copy", "copy", "fork", "join"}).Draw(t, "kind"),
+			a:    rapid.IntRange(0, orderStreams-1).Draw(t, "a"), b: rapid.IntRange(0, orderStreams-1).Draw(t, "b"),
+			dst: rapid.IntRange(0, orderBuffers-1).Draw(t, "dst"), src: rapid.IntRange(0, orderBuffers-1).Draw(t, "src"),
+			value: rapid.Byte().Draw(t, "value"),
+		}
+		writable := after[x.a] != nil && comes(x.a, append(read[x.dst], wrote[x.dst])...)
+		switch {
+		case x.kind == "fill" && writable:
+			want[x.dst] = x.value
+		case x.kind == "copy" && writable && x.src != x.dst && comes(x.a, wrote[x.src]):
+			want[x.dst] = want[x.src]
+		case x.kind == "fork" && x.a != x.b && after[x.a] != nil:
+			merge(x.b, x.a)
+		case x.kind == "join" && x.a != x.b && after[x.a] != nil && after[x.b] != nil:
+			merge(x.a, x.b)
+		default:
+			continue
+		}
+		if x.kind == "fill" || x.kind == "copy" {
+			op++
+			after[x.a][op] = true
+			wrote[x.dst], read[x.dst] = op, nil
+			if x.kind == "copy" {
+				read[x.src] = append(read[x.src], op)
+			}
+		}
+		list = append(list, x)
+	}
+	for s := 1; s < orderStreams; s++ {
+		if after[s] != nil {
+			list = append(list, action{kind: "join", a: 0, b: s})
+		}
+	}
+	return list, want
+}
+
+// TestOrderOfBranches runs random programs on several streams on a driver that executes in
+// any order which streams, events and edges of graphs allow: eagerly, replayed, and as a
+// graph within a graph they all give what the program says.
+func TestOrderOfBranches(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		list, want := drawActions(rt)
+		var schedule fake.Schedule = fake.Lazy // finds waits that are missing between streams
+		if rapid.Bool().Draw(rt, "random") {   // finds edges that are missing in graphs
+			schedule = fake.Random(rapid.Uint64().Draw(rt, "seed"))
+		}
+		f := fake.New(fake.Options{Schedule: schedule})
+		d, err := cuda.Open(cuda.Options{Driver: f})
+		must(t, err)
+		var streams [orderStreams]device.Stream
+		for i := range streams {
+			streams[i], err = d.NewStream()
+			must(t, err)
+		}
+		m, err := d.Alloc(8 * orderBuffers)
+		must(t, err)
+		all := device.Buffer{Memory: m, Size: 8 * orderBuffers}
+		issue := func() {
+			for _, x := range list {
+				dst, src := all.Slice(int64(8*x.dst), 8), all.Slice(int64(8*x.src), 8)
+				switch x.kind {
+				case "fill":
+					err = streams[x.a].Fill(dst, x.value)
+				case "copy":
+					err = streams[x.a].Copy(dst, src)
+				case "fork":
+					err = streams[x.a].Fork(streams[x.b])
+				case "join":
+					err = streams[x.a].Join(streams[x.b])
+				}
+				must(t, err)
+			}
+		}
+		check := func(what string) {
+			got := make([]byte, all.Size)
+			must(t, streams[0].CopyToHost(got, all))
+			must(t, streams[0].Synchronize())
+			for i, v := range want {
+				for _, b := range got[8*i:][:8] {
+					if b != v {
+						rt.Fatalf("%s: buffers %v, want %v each eight times", what, got, want)
+					}
+				}
+			}
+			must(t, streams[0].Fill(all, 0))
+			must(t, streams[0].Synchronize())
+		}
+		capture := func(f func()) device.Graph {
+			must(t, streams[0].BeginCapture(device.CaptureThreadLocal))
+			f()
+			g, err := streams[0].EndCapture()
+			must(t, err)
+			return g
+		}
+		must(t, streams[0].Fill(all, 0))
+		must(t, streams[0].Synchronize())
+		issue()
+		check("eager")
+		g := capture(issue)
+		must(t, streams[0].LaunchGraph(g))
+		check("replayed")
+		h := capture(func() {
+			must(t, streams[0].Fill(all, 0))
+			must(t, streams[0].LaunchGraph(g))
+		})
+		must(t, streams[0].LaunchGraph(h))
+		check("within a graph")
+		must(t, d.Close())
+		if l := append(f.Leaks(), f.Misuse()...); len(l) > 0 {
+			rt.Fatalf("%q", l)
+		}
+	})
+}
