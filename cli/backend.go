@@ -25,6 +25,7 @@ import (
 // buildFlags are the flags of the commands that compile.
 type buildFlags struct {
 	splitOn      []string
+	paddedSlots  []string
 	compileSizes sizeList
 	ranges       sizeList
 	captureSizes string
@@ -45,6 +46,7 @@ type buildFlags struct {
 func (f *buildFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringSliceVar(&f.splitOn, "split-on", nil, "`OP`s to cut at (default: those that the module declares split)")
+	addPaddedSlots(cmd, &f.paddedSlots)
 	fl.Var(&f.compileSizes, "compile-sizes", "`SIZE`s that get artifacts of their own")
 	fl.Var(&f.ranges, "ranges", "`END`s of the ranges of sizes that get artifacts of their own")
 	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture, or default, or none, which an empty list is too")
@@ -162,7 +164,7 @@ func explainOptions(err error) error {
 	var flags []string
 	for _, x := range []struct{ flag, option, text string }{
 		{"--max", "Options.Max", "Options.Max names"}, {"--max", "Options.Max", "Options.Max["},
-		{"--symbol", "Options.Symbols", "Options.Symbols"},
+		{"--symbol", "Options.Symbols", "Options.Symbols"}, {"--padded-slots", "Options.PaddedSlots", "Options.PaddedSlots"}, {"--split-on", "Options.SplitOn", "Options.SplitOn"},
 		{"--max-sequences", "MaxSequences", "MaxSequences"}, {"--max-tokens", "MaxTokens", "MaxTokens"}, {"--blocks", "Blocks", " Blocks "},
 		{"--memory", "MemoryBytes", "MemoryBytes"}, {"--memory-fraction", "MemoryFraction", "MemoryFraction"},
 	} {
@@ -217,7 +219,7 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 		return o, nil, err
 	}
 	o = piecewise.Options{
-		Device: t.dev, Target: t.compiler, Ops: ops, SplitOn: f.splitOn, Mode: mode, CompileSizes: f.compileSizes, Ranges: f.ranges,
+		Device: t.dev, Target: t.compiler, Ops: ops, SplitOn: f.splitOn, PaddedSlots: f.paddedSlots, Mode: mode, CompileSizes: f.compileSizes, Ranges: f.ranges,
 		CaptureSizes: sizes, Jobs: f.jobs, Extras: extras, Unrecorded: f.unrecorded, PartOf: f.partOf, Frozen: f.frozen, Logger: a.logger(),
 	}
 	var store *cache.Store

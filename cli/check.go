@@ -16,6 +16,7 @@ func (a *app) checkCommand() *cobra.Command {
 	var f modelFlags
 	var mode string
 	var uncut bool
+	var slots []string
 	cmd := &cobra.Command{
 		Use:   "check FILE…",
 		Short: "parse and verify models, and say how their functions can be run",
@@ -34,10 +35,11 @@ not, with its position.`,
   pwc check model.ir --whole
   pwc check models/*.ir --json`,
 		Args: atLeastOne("modules or checkpoints"),
-		RunE: func(_ *cobra.Command, args []string) error { return a.runCheck(args, &f, mode, uncut) },
+		RunE: func(_ *cobra.Command, args []string) error { return a.runCheck(args, &f, mode, slots, uncut) },
 	}
 	f.addImport(cmd, "auto")
 	addMode(cmd, &mode)
+	addPaddedSlots(cmd, &slots)
 	cmd.Flags().BoolVar(&uncut, "whole", false, "say what keeps each function from being one graph")
 	return cmd
 }
@@ -115,7 +117,7 @@ func faults(err error) []fault {
 	return out
 }
 
-func (a *app) runCheck(files []string, f *modelFlags, modeName string, uncut bool) error {
+func (a *app) runCheck(files []string, f *modelFlags, modeName string, slots []string, uncut bool) error {
 	if _, err := f.options(); err != nil {
 		return err
 	}
@@ -129,7 +131,7 @@ func (a *app) runCheck(files []string, f *modelFlags, modeName string, uncut boo
 		m, err := a.open(name, f)
 		var c checkFile
 		if err == nil {
-			c, err = a.describe(name, m.module, mode)
+			c, err = a.describe(name, m.module, mode, slots)
 		}
 		if err == nil && uncut {
 			for i, fn := range m.module.Funcs {
@@ -174,9 +176,9 @@ func checkWhole(m *ir.Module, fn *ir.Func) *wholeCheck {
 }
 
 // describe says of each function what piecewise.New would do with it in a mode.
-func (a *app) describe(name string, m *ir.Module, mode piecewise.Mode) (checkFile, error) {
+func (a *app) describe(name string, m *ir.Module, mode piecewise.Mode, slots []string) (checkFile, error) {
 	c := checkFile{File: name, OK: true, Module: m.Name, Weights: len(m.Weights), States: len(m.States)}
-	reports, err := a.checkModule(m, nil, mode)
+	reports, err := a.checkModule(m, piecewise.Options{Mode: mode, PaddedSlots: slots})
 	if err != nil {
 		return c, err
 	}

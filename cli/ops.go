@@ -86,11 +86,11 @@ func (a *app) op(name string) (Op, bool) {
 	return Op{}, false
 }
 
-// checkModule is piecewise.Check with the flags' splitting ops and mode, and with the host's
-// implementations of the ops that this pwc knows; of others their declarations decide.
-func (a *app) checkModule(m *ir.Module, on []string, mode piecewise.Mode) (reports []piecewise.Report, err error) {
-	o := piecewise.Options{Mode: mode, SplitOn: on, Symbols: loadSymbols(m)}
-	if called := m.Called(); len(called) > 0 && mode != piecewise.None {
+// checkModule is piecewise.Check with the host's implementations of the ops that this pwc
+// knows; of others their declarations decide.
+func (a *app) checkModule(m *ir.Module, o piecewise.Options) (reports []piecewise.Report, err error) {
+	o.Symbols = loadSymbols(m)
+	if called := m.Called(); len(called) > 0 && o.Mode != piecewise.None {
 		t, err := openHost(host.Target, false)
 		if err != nil {
 			return nil, err

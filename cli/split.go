@@ -151,7 +151,7 @@ func (h heldBy) of(splitting bool) string {
 // graphsOf asks what piecewise.New would capture of each function in a mode, and why it
 // would refuse the mode.
 func (a *app) graphsOf(m *ir.Module, on []string, mode piecewise.Mode) (map[string]heldBy, error) {
-	reports, err := a.checkModule(m, on, mode)
+	reports, err := a.checkModule(m, piecewise.Options{Mode: mode, SplitOn: on})
 	out := map[string]heldBy{}
 	for _, r := range reports {
 		out[r.Name] = heldBy{r.Pieces, r.Whole > 0}

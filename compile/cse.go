@@ -17,7 +17,7 @@ func cse(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	var key []byte
 	return ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
 		if n.Op.Class == ir.Call || len(n.Versions) > 0 || n.IsEmpty() || n.Effects()&(ir.Random|ir.Host) != 0 ||
-			n.Writable() && (written[n.Results[0]] || returned[n.Results[0]]) {
+			n.Writable() && (written[n.Results[0]] > 0 || returned[n.Results[0]]) {
 			rw.Keep(n)
 			return
 		}

@@ -70,8 +70,8 @@ func (c *constants) floats() []float64 {
 }
 
 // evaluate returns the contents of the node's result if they are known.
-func evaluate(fn *ir.Func, n *ir.Node, known []*constants, written map[ir.Value]bool) *constants {
-	if len(n.Results) != 1 || written[n.Results[0]] {
+func evaluate(fn *ir.Func, n *ir.Node, known []*constants, written map[ir.Value]int) *constants {
+	if len(n.Results) != 1 || written[n.Results[0]] > 0 {
 		return nil
 	}
 	t := fn.Type(n.Results[0])

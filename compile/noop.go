@@ -13,14 +13,19 @@ import (
 //
 // A layout op is also a copy: where its operand's memory is written anywhere in
 // the function, it stays, and so it does where its result is returned and other
-// pieces may write that memory.
+// pieces may write that memory. A copy into memory that is written once and then only read
+// is a layout op of that kind.
 func noop(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	written, returned := writtenStorages(fn), returnedStorages(fn)
 	return ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+		if n.Op.Name == "copy" && readOnly(fn, n, written, returned) {
+			rw.Replace(n.Versions[0].Value, rw.Map(n.Args[1]))
+			return
+		}
 		if len(n.Results) == 1 && len(n.Versions) == 0 && n.Op.Class != ir.Call {
 			r := n.Results[0]
 			free := func(v ir.Value) bool { return !returned[r] || !shared(rw.Func(), rw.Func().Base(v)) }
-			if v := same(fn, n); v != ir.NoValue && fn.Type(v).Equal(fn.Type(r)) && !written[fn.Base(v)] && free(rw.Map(v)) {
+			if v := same(fn, n); v != ir.NoValue && fn.Type(v).Equal(fn.Type(r)) && written[fn.Base(v)] == 0 && free(rw.Map(v)) {
 				rw.Replace(r, rw.Map(v))
 				return
 			}
@@ -53,15 +58,23 @@ func shared(fn *ir.Func, base ir.Value) bool {
 	return false
 }
 
-// writtenStorages returns the bases that some node writes.
-func writtenStorages(fn *ir.Func) map[ir.Value]bool {
-	w := make(map[ir.Value]bool)
+// writtenStorages returns how often nodes write each base.
+func writtenStorages(fn *ir.Func) map[ir.Value]int {
+	w := make(map[ir.Value]int)
 	for _, n := range fn.Nodes {
 		for _, v := range n.Versions {
-			w[fn.Base(v.Value)] = true
+			w[fn.Base(v.Value)]++
 		}
 	}
 	return w
+}
+
+// readOnly reports whether what a copy writes is memory of the function's own that nothing
+// else writes and the function does not return, and nothing writes its source: reads of the
+// copy are reads of the source.
+func readOnly(fn *ir.Func, n *ir.Node, written map[ir.Value]int, returned map[ir.Value]bool) bool {
+	dst, src := fn.Base(n.Args[0]), fn.Base(n.Args[1])
+	return fn.Values[dst].Kind == ir.ResultValue && written[dst] == 1 && !returned[dst] && written[src] == 0
 }
 
 // same returns the operand that the node's result equals, or NoValue. The types

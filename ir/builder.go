@@ -292,6 +292,25 @@ func (fb *FuncBuilder) param(name string, t Type, mut bool) Value {
 	return v
 }
 
+// Padded promises that padded rows of a parameter hold -1 in place of 0: scatter writes
+// nothing at such an index, and gather reads zero. The parameter has a signed integer dtype,
+// and a batch symbol in its first extent.
+func (fb *FuncBuilder) Padded(v Value) {
+	info := &fb.f.Values[v]
+	dt, rows := info.Type.DType, false
+	if info.Type.Rank() > 0 {
+		for _, name := range info.Type.Shape[0].Symbols() {
+			s := fb.b.symbols[name]
+			rows = rows || s != nil && s.Kind == Batch
+		}
+	}
+	if info.Kind != ParamValue || !dt.Int() || !dt.Signed() || !rows {
+		fb.Errorf("%%%s is %s: only parameters of signed integers with a batch symbol in the first extent are padded with -1", info.Name, info.Type)
+		return
+	}
+	info.Padded = true
+}
+
 // Weight returns the declared weight as a value.
 func (fb *FuncBuilder) Weight(name string) Value {
 	if i, ok := fb.b.weights[name]; ok {

@@ -89,6 +89,8 @@ var edits = []struct {
 	{"capture", false, []string{" capture", ""}},
 	{"split", false, []string{" split", ""}},
 	{"random", false, []string{" split", " split random"}},
+	{"rowwise", false, []string{" split", " split rowwise"}},
+	{"what padded rows hold", false, []string{"%i: i32[N]", "%i: i32[N] padded -1"}},
 	{"host", false, []string{" split", " split host"}},
 	{"which operands an extern op writes", false, []string{"(tensor, mut tensor)", "(mut tensor, mut tensor)", "call \"ns::w\"(%d", "%k = empty_like(%d) call \"ns::w\"(%k"}},
 	{"a weight's structure", false, []string{`concat("a", "b")`, `concat("a", "b", "c")`}},

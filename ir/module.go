@@ -211,6 +211,7 @@ type Extern struct {
 	Split   bool   // the graph is cut at it by default
 	Capture bool   // it may be recorded into a graph
 	Random  bool   // its results differ from call to call
+	Rowwise bool   // rows are independent: row i of what it writes and returns depends on row i of its operands, and on operands without rows
 	Host    bool   // it reads or changes host state
 	Version string // enters the hash, so that a changed kernel is another key
 	Pos     Pos
@@ -310,6 +311,7 @@ type ValueInfo struct {
 	Base Value
 
 	Mut     bool    // ParamValue: the function may write it
+	Padded  bool    // ParamValue: padded rows hold -1 in place of 0, which is no index
 	Literal Literal // LiteralValue
 	Pos     Pos
 }

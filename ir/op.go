@@ -198,12 +198,12 @@ var opTable = []*Op{
 	{Name: "linear_select", Class: Contract, Operands: []Operand{xOperand, {Name: "weight"}, idxOperand, {Name: "bias", Optional: true}}, Results: 1,
 		Doc: "linear with weight[E, O, K] and bias[E, O] chosen for each row by integer index[...]: x[..., K] @ weight[index] transposed, + bias[index]; x's other axes and those of index broadcast; a row whose index is out of range is zero and sets the device flag (C12)", infer: inferLinearSelect},
 
-	// Positions from a tensor. Out of range reads zero, writes nothing and sets the device flag (C12); negative positions are out of range.
+	// Positions from a tensor. Out of range reads zero, writes nothing and sets the device flag (C12); negative positions are out of range, but -1 in scatter sets none.
 	{Name: "embedding", Class: Index, Operands: []Operand{{Name: "table"}, idxOperand}, Results: 1, Doc: "rows of table[V, ...] at integer index[...]", infer: inferEmbedding},
 	{Name: "gather", Class: Index, Operands: []Operand{xOperand, idxOperand}, Attrs: []AttrSpec{axisFirst}, Results: 1,
 		Doc: "slices of x along axis at integer index[...]; the index's axes replace that axis", infer: inferGather},
 	{Name: "scatter", Class: Index, Operands: []Operand{{Name: "dst", Mut: true}, idxOperand, {Name: "src"}}, Attrs: []AttrSpec{axisFirst}, Effects: Write,
-		Doc: "writes slice i of src to dst at index[i] along axis; of equal positions the last wins", infer: inferScatter},
+		Doc: "writes slice i of src to dst at index[i] along axis; of equal positions the last wins, and -1 writes nothing without a report", infer: inferScatter},
 	{Name: "copy", Class: Layout, Operands: []Operand{{Name: "dst", Mut: true}, {Name: "src"}}, Effects: Write, Doc: "writes src over all of dst", infer: inferCopy},
 
 	// Layout.

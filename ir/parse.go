@@ -425,6 +425,8 @@ func (p *parser) externFlags(e *Extern) bool {
 			e.Capture = true
 		case "random":
 			e.Random = true
+		case "rowwise":
+			e.Rowwise = true
 		case "host":
 			e.Host = true
 		case "version":

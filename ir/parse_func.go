@@ -97,9 +97,29 @@ func (p *parser) param() bool {
 		p.fb.SetPos(name.pos)
 		v = p.fb.param(nameOf(name).stored(), t, mut)
 	}
+	if ok && p.at("padded") && !p.padded(v) {
+		return false
+	}
 	p.bad = p.bad || before
 	p.define(name, v)
 	return ok
+}
+
+// padded reads: padded -1.
+func (p *parser) padded(v Value) bool {
+	p.advance()
+	if p.tok.kind != tokMinus {
+		return p.unexpected("-1, what padded rows hold")
+	}
+	p.advance()
+	if p.tok.kind != tokInt || p.tok.val != "1" {
+		return p.unexpected("1: padded rows hold 0, or -1")
+	}
+	p.advance()
+	if v != NoValue {
+		p.fb.Padded(v)
+	}
+	return true
 }
 
 // returns reads the end of the body, if it is here: the return statement and

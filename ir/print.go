@@ -369,7 +369,7 @@ func externText(e *Extern) string {
 	for _, flag := range []struct {
 		name string
 		set  bool
-	}{{"split", e.Split}, {"capture", e.Capture}, {"random", e.Random}, {"host", e.Host}} {
+	}{{"split", e.Split}, {"capture", e.Capture}, {"random", e.Random}, {"host", e.Host}, {"rowwise", e.Rowwise}} {
 		if flag.set {
 			b = append(append(b, ' '), flag.name...)
 		}
@@ -389,6 +389,9 @@ func (p *textPrinter) function(f *Func) {
 			b = append(b, "mut "...)
 		}
 		b = append(b, f.Type(v).String()...)
+		if f.Values[v].Padded {
+			b = append(b, " padded -1"...)
+		}
 	}
 	b = append(b, ')')
 	for i, t := range f.ResultTypes {

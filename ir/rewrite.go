@@ -25,6 +25,7 @@ func Rewrite(m *Module, f *Func, visit func(rw *Rewriter, i int, n *Node)) (*Fun
 		info := f.Values[p]
 		rw.SetPos(info.Pos)
 		rw.to[p] = rw.param(info.Name, info.Type, info.Mut)
+		rw.f.Values[rw.to[p]].Padded = info.Padded
 	}
 	for i, n := range f.Nodes {
 		rw.SetLoc(n.Loc)

@@ -138,7 +138,7 @@ func analyze(m *ir.Module, o Options) (*Backend, error) {
 	if err := b.checkSymbols(); err != nil {
 		return nil, err
 	}
-	if err := b.bindOps(); err != nil {
+	if err := errors.Join(b.bindOps(), b.checkSlots()); err != nil {
 		return nil, err
 	}
 	for _, f := range m.Funcs {
@@ -189,6 +189,31 @@ func (b *Backend) checkSymbols() error {
 	return errors.Join(errs...)
 }
 
+// checkSlots refuses entries of Options.PaddedSlots that name no parameter, or one that
+// cannot hold -1 in padded rows.
+func (b *Backend) checkSlots() error {
+	var errs []error
+	for _, s := range b.opts.PaddedSlots {
+		found := false
+		for _, f := range b.module.Funcs {
+			for _, p := range f.Params {
+				info := &f.Values[p]
+				if s != info.Name && s != f.Name+"."+info.Name {
+					continue
+				}
+				found = true
+				if !maskable(info.Type.DType) {
+					errs = append(errs, fmt.Errorf("piecewise: Options.PaddedSlots names %%%s of @%s, which is %s: only signed integers can hold -1", info.Name, f.Name, info.Type))
+				}
+			}
+		}
+		if !found {
+			errs = append(errs, fmt.Errorf("piecewise: Options.PaddedSlots names %s, and no function has such a parameter", s))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // bindOps holds the implementation of every op that is called against its
 // declaration.
 func (b *Backend) bindOps() error {
@@ -214,6 +239,9 @@ func (b *Backend) bindOps() error {
 			errs = append(errs, fmt.Errorf("%w: %q is declared with operands %v (true: mut) and %d results, its implementation has %v and %d", ErrOp, e.Name, e.Mut, e.Results, s.Mut, s.Results))
 		case e.Version != "" && s.Version != e.Version:
 			errs = append(errs, fmt.Errorf("%w: %q is declared with version %q, its implementation has %q", ErrOp, e.Name, e.Version, s.Version))
+		}
+		if e.Rowwise && !e.Random && b.opts.Guard == Canaries {
+			b.ops[e.Name] = rowTest{op}
 		}
 	}
 	return errors.Join(errs...)

@@ -167,12 +167,13 @@ func (fn *function) warmOp(i int, e *env, done map[string]bool) error {
 	return w.Warm(call)
 }
 
-// clearInputs zeroes the inputs, so that a warm-up computes on defined values.
+// clearInputs gives the inputs what padded rows hold, so that a warm-up computes on defined
+// values.
 func (b *Backend) clearInputs(fn *function) error {
 	fn.ring.sent = nil
 	for i := range fn.inputs {
 		if buf := fn.inputBuffer(i); buf.Size > 0 {
-			if err := b.pool.stream.Fill(buf, 0); err != nil {
+			if err := b.pool.stream.Fill(buf, fn.inputs[i].fill); err != nil {
 				return err
 			}
 			fn.inputs[i].place.replaced(nil)

@@ -55,7 +55,8 @@ type input struct {
 	value ir.Value
 	typ   ir.Type
 	bytes amount
-	lead  int // index of the symbol that the first extent is alone; -1: it is none
+	lead  int  // index of the symbol that the first extent is alone; -1: it is none
+	fill  byte // of padded rows: 0, or minusOne
 	// counted is the index of the symbol that is in its first extent, of those that count
 	// rows; -1: none does.
 	counted int
@@ -146,7 +147,7 @@ func newFunction(b *Backend, f *ir.Func) (*function, error) {
 		if fn.hi, err = b.opts.limit(s); err != nil {
 			return nil, err
 		}
-		if fn.mixing = padding.Check(b.module, f, name); len(fn.mixing) > 0 {
+		if fn.mixing = padding.Check(b.module, f, name, b.slotsOf(f)...); len(fn.mixing) > 0 {
 			fn.noPad = fn.mixing[0].Err
 		}
 	}
@@ -179,6 +180,21 @@ func newFunction(b *Backend, f *ir.Func) (*function, error) {
 		fn.rowBytes = append(fn.rowBytes, per)
 	}
 	return fn, nil
+}
+
+// minusOne is every byte of -1 in a signed integer dtype.
+const minusOne = 0xff
+
+// slotsOf returns the parameters of a function whose padded rows hold -1, by the text or by
+// the options.
+func (b *Backend) slotsOf(f *ir.Func) []string {
+	var out []string
+	for _, p := range f.Params {
+		if info := &f.Values[p]; info.Padded || slices.ContainsFunc(b.opts.PaddedSlots, func(s string) bool { return s == info.Name || s == f.Name+"."+info.Name }) {
+			out = append(out, info.Name)
+		}
+	}
+	return out
 }
 
 // leads reports whether the first extent of a type is a symbol alone.
@@ -236,7 +252,13 @@ func (fn *function) addInputs() error {
 	for _, p := range fn.ir.Params {
 		info := fn.ir.Values[p]
 		in := input{name: info.Name, value: p, typ: info.Type, written: info.Mut}
+		if slices.Contains(fn.b.slotsOf(fn.ir), info.Name) {
+			in.fill = minusOne
+		}
 		for _, g := range fn.b.funcs {
+			if in.fill != 0 { // another function makes its padded rows as it likes
+				break
+			}
 			if !fn.b.countsRowsOf(info.Type, g.size) {
 				continue
 			}

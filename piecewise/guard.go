@@ -20,7 +20,8 @@ const (
 
 	// Canaries puts every buffer between bytes that [Backend.CheckGuards] and
 	// [Backend.Close] look at, and fills it with 0xff, which is NaN in every float
-	// dtype.
+	// dtype. Calls of ops that are declared rowwise are tested wherever no graph records
+	// them, as in mode none: one whose rows depend on later ones is an [ErrOp].
 	Canaries
 
 	// Exact makes every allocation exactly as large as its buffer and initialises

@@ -26,7 +26,7 @@ type ring struct {
 }
 
 // held is what the device has of an input that the host filled: so many bytes, and then
-// zeros up to padded.
+// what padded rows hold up to padded.
 type held struct{ bytes, padded int64 }
 
 // slotMemory is one staging slot.
@@ -515,7 +515,7 @@ func (s *slotMemory) send(size int64) error {
 		switch g.how {
 		case staged:
 			b := s.host[i][:want]
-			clear(b[have:]) // padded rows hold zero: id 0, position 0 (C11)
+			fillBytes(b[have:], in.fill) // padded rows hold 0: id 0, position 0 (C11); or -1
 			if want == 0 {
 				continue
 			}
@@ -552,7 +552,7 @@ func (s *slotMemory) send(size int64) error {
 			}
 			next = stagedCopy{}
 			if has.padded < want {
-				if err := stream.Fill(dst.Slice(has.padded, want-has.padded), 0); err != nil {
+				if err := stream.Fill(dst.Slice(has.padded, want-has.padded), in.fill); err != nil {
 					return err
 				}
 				has.padded = want
@@ -577,7 +577,7 @@ func (s *slotMemory) send(size int64) error {
 				in.place.replaced(nil)
 			}
 			if want > have {
-				if err := stream.Fill(dst.Slice(have, want-have), 0); err != nil {
+				if err := stream.Fill(dst.Slice(have, want-have), in.fill); err != nil {
 					return err
 				}
 			}

@@ -34,12 +34,18 @@ type Options struct {
 	Max          map[string]int64 // largest value of a batch or plain symbol; missing: the end of its range
 	Symbols      map[string]int64 // values of load symbols (KV blocks)
 	Feeds        []Feed           // results that lie where parameters are read
-	Jobs         int              // parallel compilations; 0: GOMAXPROCS
-	Extras       []build.Extra    // programs that are built with the pieces and not run: kernels of ops
-	Unrecorded   bool             // the store keeps artifacts and no record of the module
-	PartOf       *build.Result    // of a backend of a module that this one is a part of: artifacts are taken from it
-	Frozen       bool             // refuse what would be compiled or skipped instead of doing it (C8)
-	Slots        int              // staging slots of each function; 0: 2
+
+	// PaddedSlots names parameters of signed integers, "slots" or "forward.slots", whose
+	// padded rows hold -1 in place of 0, so that scatter writes nothing there and rows may
+	// be padded over it. It is what "padded -1" says in the text of a module.
+	PaddedSlots []string
+
+	Jobs       int           // parallel compilations; 0: GOMAXPROCS
+	Extras     []build.Extra // programs that are built with the pieces and not run: kernels of ops
+	Unrecorded bool          // the store keeps artifacts and no record of the module
+	PartOf     *build.Result // of a backend of a module that this one is a part of: artifacts are taken from it
+	Frozen     bool          // refuse what would be compiled or skipped instead of doing it (C8)
+	Slots      int           // staging slots of each function; 0: 2
 
 	Guard  Guard // keeps buffers apart, to debug kernels and ops
 	Poison bool  // before each run fills what it must not read before it has written it, with 0xff: NaN in every float dtype

@@ -136,7 +136,11 @@ func (e *emitter) guard(in loop.Instr, s *site, name string) string {
 	if x == nil {
 		return s.live
 	}
-	check := fmt.Sprintf("%s(%s, %s, %s)", e.use("within"), e.value(x.At), e.dim(x.Extent), e.fault(in.Origin))
+	within := "within"
+	if in.Op == loop.Store { // -1 stores nothing, and is no fault
+		within = "within_or_none"
+	}
+	check := fmt.Sprintf("%s(%s, %s, %s)", e.use(within), e.value(x.At), e.dim(x.Extent), e.fault(in.Origin))
 	if s.live != "" {
 		check = s.live + " && " + check
 	}

@@ -512,6 +512,35 @@ module "faults" {
 	}
 }
 
+// TestDeviceSlots runs a scatter: -1 writes nothing and is not reported, other positions
+// out of range are.
+func TestDeviceSlots(t *testing.T) {
+	g := openDevice(t)
+	m, err := ir.Parse("slots.ir", []byte(`pwc 1
+module "slots" {
+  func @piece(%x: f32[4, 8], %i: i32[4]) -> (f32[3, 8]) {
+    %d = full(0.5, shape=[3, 8], dtype=f32)
+    scatter(%d, %i, %x)
+    return %d
+  }
+}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := oracle.Draw(rand.New(rand.NewSource(1)), m, nil, normal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for positions, want := range map[[4]int64]bool{{2, -1, 0, -1}: false, {-1, -1, -1, -1}: false, {2, -1, 3, 0}: true, {-2, 0, 1, 2}: true} {
+		for i, v := range positions {
+			b.Params[1].SetInt(i, v)
+		}
+		if err := g.checkFaults(m, b, want); err != nil {
+			t.Errorf("%v: %v", positions, err)
+		}
+	}
+}
+
 // TestDeviceLongRows runs reductions and scans over rows that several blocks
 // share, of lengths that fill their threads exactly, nearly, and not at all.
 func TestDeviceLongRows(t *testing.T) {

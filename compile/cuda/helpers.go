@@ -79,6 +79,12 @@ __device__ __forceinline__ bool within(long long at, long long extent, unsigned 
   return ok;
 }
 `},
+	{"within_or_none", []string{"within"}, `
+// within_or_none is within for a store, to which -1 is no position to be flagged.
+__device__ __forceinline__ bool within_or_none(long long at, long long extent, unsigned *fault) {
+  return at != -1 && within(at, extent, fault);
+}
+`},
 	{"max_nan", nil, `
 __device__ __forceinline__ float max_nan(float a, float b) {  // NaN if either is, +0 above -0
   float m;

@@ -93,7 +93,7 @@ type Access struct {
 
 // Index is the indirect part of an address, At*Stride. A position outside
 // [0, Extent) makes a load give zero and a store do nothing, and is reported
-// with the instruction's Origin (C12).
+// with the instruction's Origin (C12); -1 in a store is not.
 type Index struct {
 	At     Value
 	Stride dim.Dim

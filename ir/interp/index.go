@@ -4,8 +4,8 @@ package interp
 // an axis: outer times inner elements of a tensor of the given shape, with
 // which element of the index it is and its value. Positions out of range are
 // not visited; they are reported once (C12), unless the slices are empty and
-// nothing would be read or written.
-func (n *node) positions(shape []int64, axis int, index *Tensor, visit func(outer, inner, i, position int)) {
+// nothing would be read or written, or they are -1 and skip says that this names none.
+func (n *node) positions(shape []int64, axis int, index *Tensor, skip bool, visit func(outer, inner, i, position int)) {
 	outer, inner := 1, 1
 	for a, d := range shape {
 		switch {
@@ -19,6 +19,9 @@ func (n *node) positions(shape []int64, axis int, index *Tensor, visit func(oute
 		return
 	}
 	for i, p := range index.ints {
+		if p == -1 && skip {
+			continue
+		}
 		if p < 0 || p >= shape[axis] {
 			n.outOfRange(i, p, shape[axis])
 			continue
@@ -49,7 +52,7 @@ func (n *node) gather(x, index *Tensor, axis int) error {
 	for _, d := range x.Shape[axis+1:] {
 		inner *= int(d)
 	}
-	n.positions(x.Shape, axis, index, func(o, k, i, p int) {
+	n.positions(x.Shape, axis, index, false, func(o, k, i, p int) {
 		out.move((o*count+i)*inner+k, x, (o*extent+p)*inner+k)
 	})
 	return nil
@@ -62,7 +65,7 @@ func gatherRule(n *node) error {
 }
 
 // scatterRule visits the index in order, so that of equal positions the last
-// one stays.
+// one stays; -1 names no slice.
 func scatterRule(n *node) error {
 	dst, index, src := n.args[0], n.args[1], n.args[2]
 	axis := n.Axis("axis", len(dst.Shape))
@@ -71,7 +74,7 @@ func scatterRule(n *node) error {
 	for _, d := range dst.Shape[axis+1:] {
 		inner *= int(d)
 	}
-	n.positions(dst.Shape, axis, index, func(o, k, i, p int) {
+	n.positions(dst.Shape, axis, index, true, func(o, k, i, p int) {
 		dst.move((o*extent+p)*inner+k, src, (o*count+i)*inner+k)
 	})
 	return nil

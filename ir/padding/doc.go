@@ -34,10 +34,12 @@
 // # Trust
 //
 // An extern op declared split is trusted to work row by row (it gets the step's
-// metadata, and so knows which rows are real) and to write zeros in padded rows; any
-// other extern op is not. Padded rows of a parameter that another function made are
+// metadata, and so knows which rows are real) and to write zeros in padded rows. One
+// declared rowwise is trusted to keep rows of the first axis apart, and no more; any
+// other extern op is not trusted. Padded rows of a parameter that another function made are
 // taken for 0 too. Writing
 // rows into memory that all rows share, at positions from a tensor, is safe only
 // when padded rows write nowhere: the positions must come from a parameter whose
-// padded rows hold −1, which the caller of [Check] promises by naming it.
+// padded rows hold −1, which its declaration ("padded -1") says, or the caller of [Check]
+// promises by naming it.
 package padding

@@ -53,8 +53,9 @@ func firstBatch(m *ir.Module, types []ir.Type, axes int) (string, bool) {
 
 // Check reports every place of f that keeps rows of the batch symbol size from
 // being padded, in program order; nil is the proof that they may be. The
-// parameters named by slots are promised to hold −1 in all padded rows; other
-// parameters may hold anything there, but for integers in positions: those are 0.
+// parameters named by slots, and those that the text says so of, are promised to hold −1 in
+// all padded rows; other parameters may hold anything there, but for integers in positions:
+// those are 0.
 //
 // Rows of parameters and results must lie along the first axis: real rows are
 // then one range of memory.
@@ -78,7 +79,7 @@ func check(m *ir.Module, f *ir.Func, size string, slots []string, trusted bool) 
 	c.outside(slots)
 	for i, p := range f.Params {
 		info := &f.Values[p]
-		c.slot[p] = slices.Contains(slots, info.Name)
+		c.slot[p] = info.Padded || slices.Contains(slots, info.Name)
 		why := c.rowsOf(info.Type).why
 		if axis := c.axis(p); why == "" && axis > 0 {
 			why = fmt.Sprintf("its rows lie along axis %d, so that real rows are not one range of memory", axis)
@@ -197,9 +198,9 @@ func (c *checker) node(i int, n *ir.Node) {
 // losesRows reports whether an operand has rows that a result of n must have
 // too. This holds for every op of the table but slice, which may pick rows that
 // are always real, and the allocations, which do not read their operand. An
-// extern op declared split is trusted.
+// extern op declared split is trusted; any other that may see rows is declared rowwise.
 func (c *checker) losesRows(n *ir.Node) bool {
-	if n.Op.Name == "slice" || n.IsEmpty() || n.Extern != nil || c.picks(n) {
+	if n.Op.Name == "slice" || n.IsEmpty() || n.Extern != nil && (n.Extern.Split || !n.Extern.Rowwise) || c.picks(n) {
 		return false
 	}
 	return slices.ContainsFunc(n.Args, func(a ir.Value) bool { return c.axis(a) >= 0 })

@@ -63,7 +63,7 @@ func (c *checker) outside(slots []string) {
 		switch {
 		case info.Kind == ir.LiteralValue && info.Literal.IsInt:
 			h = between(info.Literal.Int, info.Literal.Int)
-		case info.Kind == ir.ParamValue && rows && slices.Contains(slots, info.Name):
+		case info.Kind == ir.ParamValue && rows && (info.Padded || slices.Contains(slots, info.Name)):
 			h = between(-1, -1)
 		case info.Kind == ir.ParamValue && rows:
 			h = between(0, 0)
@@ -91,8 +91,8 @@ func (c *checker) hold(n *ir.Node) {
 			h = c.held[n.Args[1]]
 		case n.Op.Name == "scatter":
 			h = hull(c.held[old], c.held[n.Args[2]])
-		case n.Extern != nil:
-			h = between(0, 0) // an op that is declared split writes zeros (C11)
+		case n.Extern != nil && n.Extern.Split:
+			h = between(0, 0) // it writes zeros (C11)
 		}
 		c.held[w.Value] = c.fit(n, w.Value, h)
 	}
@@ -207,7 +207,9 @@ func (c *checker) result(n *ir.Node, j int) held {
 			return between(int64(slices.Min(values.Floats)), int64(slices.Max(values.Floats)))
 		}
 	case "call":
-		return between(0, 0) // an op that is declared split writes zeros (C11)
+		if n.Extern.Split {
+			return between(0, 0) // it writes zeros (C11)
+		}
 	}
 	return all
 }

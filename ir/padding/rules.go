@@ -252,25 +252,63 @@ func (c *checker) pad(n *ir.Node) string {
 	return ""
 }
 
-// call trusts extern ops that are declared split. Any other may do what it
-// likes with rows, so it may see none and may not be told their number.
+// call trusts extern ops that are declared split, and those that are declared rowwise, of
+// rows along the first axis and where no memory is written that real rows share. Any other
+// may do what it likes with rows, so it may see none and may not be told their number.
 func (c *checker) call(n *ir.Node) string {
 	if n.Extern.Split {
 		return ""
 	}
+	if n.Extern.Rowwise {
+		return c.rowwise(n)
+	}
 	for i, a := range n.Args {
 		if c.axis(a) >= 0 {
-			return fmt.Sprintf("operand %d has rows, and only an op declared split promises to keep them apart", i)
+			return fmt.Sprintf("operand %d has rows, and only an op declared split or rowwise promises to keep them apart", i)
 		}
 	}
-	for _, a := range n.Attrs {
-		if c.has(a.Dim) || c.anyHas(a.Dims) {
-			return fmt.Sprintf("attribute %s tells it the number of rows, and only an op declared split promises to keep them apart", a.Name)
-		}
+	if name := c.told(n); name != "" {
+		return fmt.Sprintf("attribute %s tells it the number of rows, and only an op declared split promises to keep them apart", name)
 	}
 	for _, r := range n.Results {
 		if c.axis(r) >= 0 {
-			return "it makes rows, and only an op declared split promises to keep them apart"
+			return "it makes rows, and only an op declared split or rowwise promises to keep them apart"
+		}
+	}
+	return ""
+}
+
+// told returns the attribute of a call that has the number of rows, or "".
+func (c *checker) told(n *ir.Node) string {
+	for _, a := range n.Attrs {
+		if c.has(a.Dim) || c.anyHas(a.Dims) {
+			return a.Name
+		}
+	}
+	return ""
+}
+
+// rowwise holds for calls of ops that promise independent rows.
+func (c *checker) rowwise(n *ir.Node) string {
+	rows := false
+	for i, a := range n.Args {
+		axis := c.axis(a)
+		if axis > 0 {
+			return fmt.Sprintf("operand %d has its rows along axis %d, and an op declared rowwise promises to keep those of the first axis apart", i, axis)
+		}
+		rows = rows || axis == 0
+	}
+	if name := c.told(n); name != "" {
+		return fmt.Sprintf("attribute %s tells it the number of rows, on which an op declared rowwise may depend", name)
+	}
+	for i, a := range n.Args {
+		if rows && n.Extern.Mut[i] && c.axis(a) < 0 {
+			return fmt.Sprintf("operand %d is written and has no rows, so what a padded row writes there may reach a real one", i)
+		}
+	}
+	for _, r := range n.Results {
+		if c.axis(r) > 0 || c.axis(r) == 0 && !rows {
+			return "it makes rows of operands that have none, or along another axis than the first"
 		}
 	}
 	return ""

@@ -21,6 +21,8 @@ module "case" {
   op "s::fresh"(tensor) -> (tensor) split
   op "my::op"(tensor) -> (tensor) capture
   op "my::log"(tensor) capture
+  op "my::rows"(tensor, tensor) -> (tensor) capture rowwise
+  op "my::put"(tensor, mut tensor) capture rowwise
   weight @w : f32[8, 8]
   weight @n : f32[8]
   weight @experts : f32[4, 8, 8]
@@ -226,7 +228,14 @@ var cases = []struct{ name, body, returns, types, want string }{
 	{"call split, a result without rows", "%r = call \"s::fresh\"(%x) : f32[8]", "%r", "f32[8]", ""},
 	{"call split, odd result", "%r = call \"s::fresh\"(%x) : f32[N + 1]", "%u", "f32[8, 8]", "extent N + 1 of axis 0"},
 	{"call split of mixed", "%a = cumsum(%x, axis=0)\n%r = call \"s::fresh\"(%a) : f32[N, 8]\n%t = sum(%r, axes=[0])", "%t", "f32[8]", "cumsum mixes rows"},
-	{"call capture", "%r = call \"my::op\"(%x) : f32[N, 8]", "%r", "f32[N, 8]", "my::op mixes rows of N: operand 0 has rows, and only an op declared split promises to keep them apart"},
+	{"call capture", "%r = call \"my::op\"(%x) : f32[N, 8]", "%r", "f32[N, 8]", "my::op mixes rows of N: operand 0 has rows, and only an op declared split or rowwise promises to keep them apart"},
+	{"call rowwise", "%r = call \"my::rows\"(%x, @n) : f32[N, 8]", "%r", "f32[N, 8]", ""},
+	{"call rowwise, of rows alone", "%r = call \"my::rows\"(%x, @n) : f32[8]", "%r", "f32[8]", "my::rows mixes rows of N: result 0 (f32[8]) has no rows, but an operand does"},
+	{"call rowwise, along another axis", "%z = transpose(%x, perm=[1, 0]) : f32[8, N]\n    %r = call \"my::rows\"(%z, @n) : f32[N, 8]", "%r", "f32[N, 8]", "operand 0 has its rows along axis 1"},
+	{"call rowwise, told of rows", "%r = call \"my::rows\"(%x, @n, n=N) : f32[N, 8]", "%r", "f32[N, 8]", "attribute n tells it the number of rows"},
+	{"call rowwise, that makes rows", "%r = call \"my::rows\"(@n, @n) : f32[N, 8]", "%r", "f32[N, 8]", "it makes rows of operands that have none"},
+	{"call rowwise, on shared memory", "call \"my::put\"(%x, @kv)", "%x", "f32[N, 8]", "operand 1 is written and has no rows, so what a padded row writes there may reach a real one"},
+	{"call rowwise, on rows", "%e = empty_like(%x) : f32[N, 8] call \"my::put\"(%x, %e)", "%e", "f32[N, 8]", ""},
 	{"call capture makes rows", "%r = call \"my::op\"(%u) : f32[N, 8]", "%r", "f32[N, 8]", "it makes rows"},
 	{"call capture knows rows", "%r = call \"my::op\"(%u, rows=N) : f32[8]", "%r", "f32[8]", "attribute rows tells it the number of rows"},
 	{"call capture knows rows in a list", "call \"my::log\"(%u, rows=[1, N])", "%u", "f32[8, 8]", "attribute rows tells it the number of rows"},

@@ -59,7 +59,7 @@ type Access struct {
 
 // Index is the indirect part of an address: position*Stride, where position is
 // an I register. A position outside [0, Extent) makes a load give zero, a store
-// do nothing, and sets the device flag with Origin (C12).
+// do nothing, and sets the device flag with Origin (C12); -1 sets none in a store.
 type Index struct {
 	Reg    uint16
 	Scalar bool // Reg is a scalar register: one position for the whole row

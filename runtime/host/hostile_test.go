@@ -170,6 +170,18 @@ func TestFaults(t *testing.T) {
 	if faults, err := d.TakeFaults(l.stream); err != nil || len(faults) != 0 {
 		t.Errorf("faults %v, %v after they were taken", faults, err)
 	}
+
+	// -1 reads zero with a fault, and stores nothing without one.
+	l = load(t, d, k, integers(dtype.I32, 2, -1, 1, 2, -1), floats(dtype.F32, 10, 20, 30), empty(dtype.F32, 5), floats(dtype.F32, -1, -1, -1))
+	if got, want := show(l.run(t, 2)), "[30 0 20 30 0]"; got != want {
+		t.Errorf("gathered %s, want %s", got, want)
+	}
+	if got, want := show(l.read(t, 3)), "[-1 2 3]"; got != want {
+		t.Errorf("scattered %s, want %s", got, want)
+	}
+	if faults, err := d.TakeFaults(l.stream); err != nil || len(faults) != 1 || faults[0].Origin != 7 {
+		t.Errorf("faults %v, %v, want node 7 alone", faults, err)
+	}
 }
 
 // TestBindErrors holds what Bind says about memory that does not fit.

@@ -78,8 +78,8 @@ func reference(k *vec.Kernel, args []tensor) map[int32]bool {
 	return faults
 }
 
-// address returns the element that an access reaches, and false for none.
-func (r *refRow) address(a *vec.Access, col []int64, pos func() float64) (int64, bool) {
+// address returns the element that a load or a store reaches, and false for none.
+func (r *refRow) address(a *vec.Access, store bool, col []int64, pos func() float64) (int64, bool) {
 	at, _ := a.Offset.Const()
 	for i, s := range values(a.Outer) {
 		at += s * r.row[i]
@@ -90,7 +90,9 @@ func (r *refRow) address(a *vec.Access, col []int64, pos func() float64) (int64,
 	if x := a.Index; x != nil {
 		p, extent, stride := int64(pos()), values([]dim.Dim{x.Extent})[0], values([]dim.Dim{x.Stride})[0]
 		if p < 0 || p >= extent {
-			r.faults[x.Origin] = true
+			if p != -1 || !store {
+				r.faults[x.Origin] = true
+			}
 			return 0, false
 		}
 		at += p * stride
@@ -176,13 +178,13 @@ func (r *refRow) scalar(in vec.Instr) {
 	case vec.XLoad:
 		a := &r.l.Access[in.X]
 		v := 0.0
-		if at, ok := r.address(a, zero, pos); ok {
+		if at, ok := r.address(a, false, zero, pos); ok {
 			v = r.element(a, at)
 		}
 		file(info.Dst)[in.Dst] = v
 	case vec.XStore:
 		a := &r.l.Access[in.X]
-		if at, ok := r.address(a, zero, pos); ok {
+		if at, ok := r.address(a, true, zero, pos); ok {
 			r.put(a, at, file(info.A)[in.A])
 		}
 	default:
@@ -221,12 +223,12 @@ func (r *refRow) vector(in vec.Instr) {
 		switch {
 		case info.X == vec.XLoad:
 			a := &r.l.Access[in.X]
-			if at, ok := r.address(a, col, pos); ok {
+			if at, ok := r.address(a, false, col, pos); ok {
 				out[c] = r.element(a, at)
 			}
 		case info.X == vec.XStore:
 			a := &r.l.Access[in.X]
-			if at, ok := r.address(a, col, pos); ok {
+			if at, ok := r.address(a, true, col, pos); ok {
 				r.put(a, at, read(info.A, in.A, c))
 			}
 		case info.Scan:

@@ -2,20 +2,23 @@ package host
 
 import "pwc/ir/dtype"
 
-// position returns the address of the row's column 0 for an access, and whether
+// position returns the address of the row's column 0 for a load or a store, and whether
 // the row is there at all: a scalar index may be out of range (C12).
-func (fr *frame) position(a *access) (int64, bool) {
+func (fr *frame) position(a *access, store bool) (int64, bool) {
 	base := fr.base[a.id]
 	x := a.index
 	if x == nil || !x.scalar {
 		return base, true
 	}
 	p := fr.si[x.reg]
-	if !x.has(p) {
+	if store && !x.takes(p) || !store && !x.has(p) {
 		return 0, false
 	}
 	return base + p*x.stride, true
 }
+
+// takes is has for a store, to which -1 is no position to be flagged: nothing is stored.
+func (x *index) takes(p int64) bool { return p != -1 && x.has(p) }
 
 // has reports whether p is a position, and sets the flag if it is not.
 func (x *index) has(p int64) bool {
@@ -58,7 +61,7 @@ func move[T any](fr *frame, a *access, base int64, s []T, direct func(a *access,
 }
 
 func (fr *frame) loadF(a *access, d []float32) {
-	if base, ok := fr.position(a); ok {
+	if base, ok := fr.position(a, false); ok {
 		move(fr, a, base, d, (*access).getF, (*access).gatherF)
 	} else {
 		clear(d)
@@ -66,7 +69,7 @@ func (fr *frame) loadF(a *access, d []float32) {
 }
 
 func (fr *frame) loadI(a *access, d []int64) {
-	if base, ok := fr.position(a); ok {
+	if base, ok := fr.position(a, false); ok {
 		move(fr, a, base, d, (*access).getI, (*access).gatherI)
 	} else {
 		clear(d)
@@ -74,13 +77,13 @@ func (fr *frame) loadI(a *access, d []int64) {
 }
 
 func (fr *frame) storeF(a *access, s []float32) {
-	if base, ok := fr.position(a); ok {
+	if base, ok := fr.position(a, true); ok {
 		move(fr, a, base, s, (*access).putF, (*access).scatterF)
 	}
 }
 
 func (fr *frame) storeI(a *access, s []int64) {
-	if base, ok := fr.position(a); ok {
+	if base, ok := fr.position(a, true); ok {
 		move(fr, a, base, s, (*access).putI, (*access).scatterI)
 	}
 }
@@ -227,7 +230,7 @@ func (a *access) gatherI(d []int64, idx []int64, at, stride int64) {
 // there is none.
 func (a *access) scatterF(s []float32, idx []int64, at, stride int64) {
 	for i, p := range idx {
-		if a.index.has(p) {
+		if a.index.takes(p) {
 			a.putF(s[i:i+1], at+int64(i)*stride+p*a.index.stride, 0)
 		}
 	}
@@ -235,7 +238,7 @@ func (a *access) scatterF(s []float32, idx []int64, at, stride int64) {
 
 func (a *access) scatterI(s []int64, idx []int64, at, stride int64) {
 	for i, p := range idx {
-		if a.index.has(p) {
+		if a.index.takes(p) {
 			a.putI(s[i:i+1], at+int64(i)*stride+p*a.index.stride, 0)
 		}
 	}
