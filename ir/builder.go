@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -38,6 +39,68 @@ func (b *Builder) Errorf(pos Pos, format string, args ...any) {
 
 // WeightsFrom names the directory that weight names are bound in.
 func (b *Builder) WeightsFrom(dir string) { b.m.WeightsFrom = dir }
+
+// WeightsStrict says that loading refuses tensors of the checkpoint that no weight
+// reads and that are not declared unread.
+func (b *Builder) WeightsStrict() { b.m.Strict = true }
+
+// maxUnread bounds the declarations of unread tensors: each tensor of a checkpoint is
+// compared with each of them.
+const maxUnread = 256
+
+// Unread declares a tensor that a checkpoint may hold though no weight reads it. An
+// equal that is not empty is the tensor whose bytes it must have.
+func (b *Builder) Unread(name, equal string) { b.AddUnread(&Unread{Name: name, Equal: equal}) }
+
+// AddUnread declares u.
+func (b *Builder) AddUnread(u *Unread) {
+	twice := slices.ContainsFunc(b.m.Unread, func(v *Unread) bool { return v.Name == u.Name })
+	switch {
+	case u.Name == "":
+		b.Errorf(u.Pos, "unread names no tensor")
+	case twice:
+		b.Errorf(u.Pos, "%q is declared unread twice", clip(u.Name))
+	case u.Equal != "" && (slices.Contains(strings.Split(u.Name, "."), "*") || u.Name == u.Equal):
+		b.Errorf(u.Pos, "unread %q = %q: one tensor is equal to another one", clip(u.Name), clip(u.Equal))
+	case len(b.m.Unread) == maxUnread:
+		b.Errorf(u.Pos, "more than %d declarations of unread tensors", maxUnread)
+	}
+	b.m.Unread = append(b.m.Unread, u)
+}
+
+// MaxContext is the largest context of a module: positions are i32.
+const MaxContext = math.MaxInt32
+
+// Context declares the longest sequence that the model is for, in tokens: in [1, MaxContext].
+func (b *Builder) Context(tokens int64) { b.context(tokens, Pos{}) }
+
+func (b *Builder) context(tokens int64, pos Pos) {
+	if tokens < 1 || tokens > MaxContext {
+		b.Errorf(pos, "context %d is not in [1, %d]", tokens, MaxContext)
+	}
+	b.m.Context = tokens
+}
+
+// maxEOS bounds the ids that end a sequence: each token is compared with each of them.
+const maxEOS = 256
+
+// EOS declares the token ids that end a sequence: at least one, none negative, none twice.
+func (b *Builder) EOS(ids ...int32) { b.eos(ids, Pos{}) }
+
+func (b *Builder) eos(ids []int32, pos Pos) {
+	if len(ids) == 0 || len(ids) > maxEOS {
+		b.Errorf(pos, "eos has %d ids, from 1 to %d can be", len(ids), maxEOS)
+	}
+	for i, id := range ids {
+		switch {
+		case id < 0:
+			b.Errorf(pos, "eos: id %d is negative", id)
+		case slices.Contains(ids[:i], id):
+			b.Errorf(pos, "eos: id %d is there twice", id)
+		}
+	}
+	b.m.EOS = ids
+}
 
 // Symbol declares an extent in [lo, hi] and returns it as a dim.
 func (b *Builder) Symbol(name string, lo, hi int64, kind SymbolKind) dim.Dim {

@@ -2,6 +2,7 @@ package ir_test
 
 import (
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -174,6 +175,10 @@ func TestEveryMessage(t *testing.T) {
 
 // hostile returns texts that are large or deep in one way each.
 func hostile() map[string]string {
+	var unread strings.Builder
+	for i := range 300 {
+		fmt.Fprintf(&unread, "unread \"t%d\" ", i)
+	}
 	body := func(s string) string { return `pwc 1 module "m" { func @f(%x: f32[2]) {` + s + `} }` }
 	decl := func(s string) string { return `pwc 1 module "m" { sym N in [1, 2] ` + s + `}` }
 	return map[string]string{
@@ -185,6 +190,7 @@ func hostile() map[string]string {
 		"dim nesting":   decl("state @s : f32[" + strings.Repeat("(", 100000) + "]"),
 		"dim signs":     decl("state @s : f32[" + strings.Repeat("- ", 100000) + "N]"),
 		"weight depth":  decl("weight @w : f32[2] = " + strings.Repeat("concat(", 100000)),
+		"unread":        decl(unread.String()),
 		"rank":          decl("weight @w : f32[1" + strings.Repeat(",1", 100000) + "]"),
 		"rank of shape": body("%y = reshape(%x, shape=[2" + strings.Repeat(",1", 100000) + "])"),
 		"open lists":    body(strings.Repeat("%y = neg(\n", 100000)),

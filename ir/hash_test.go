@@ -14,6 +14,11 @@ import (
 const hashed = `pwc 1
 module "m" {
   weights from "a/"
+  weights strict
+  unread "t.*.u"
+  unread "u" = "a"
+  context 64
+  eos [1, 2]
   sym N in [1, 64] batch
   sym B in [1, 16] load
   op "ns::w"(tensor, mut tensor) split
@@ -57,6 +62,9 @@ var edits = []struct {
 	{"symbol names", true, []string{"sym N", "sym Z", "[N", "[Z", "=N", "=Z", "sym B", "sym A", "[B", "[A"}},
 	{"tensor names", true, []string{`"a", "b"`, `"x", "y"`, `= concat`, ` = concat`}},
 	{"an own name written out", true, []string{"weight @v : f32[4]", `weight @v : f32[4] = "t"`}},
+	{"strict", true, []string{"  weights strict\n", ""}},
+	{"unread", true, []string{`unread "t.*.u"`, `unread "t"`, `unread "u" = "a"`, `unread "u" = "b"`}},
+	{"context and eos", true, []string{"context 64", "context 65", "eos [1, 2]", "eos [3]"}},
 	{"module name and directory", true, []string{`"m" {`, `"n" {`, `"a/"`, `"b/"`}},
 	{"locs and comments", true, []string{`loc("here")`, "// here\n", "%b = ", "// there\n%b = ", "%d = add(%b, 1)", `%d = add(%b, 1) loc("d")`}},
 	{"order of a call's attributes", true, []string{"scale=2.0, n=N", "n=N, scale=2.0"}},

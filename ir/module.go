@@ -99,9 +99,16 @@ type Trivia struct {
 }
 
 // Module is one program: what it declares and its functions.
+//
+// WeightsFrom, Strict, Unread, Context and EOS say what the model's checkpoint is
+// and how the model is served. They enter no hash: code does not depend on them.
 type Module struct {
 	Name        string
-	WeightsFrom string // directory that weight names are bound in; never part of a hash
+	WeightsFrom string    // directory that weight names are bound in
+	Strict      bool      // loading refuses a tensor of the checkpoint that no weight reads and Unread does not list
+	Unread      []*Unread // tensors that the checkpoint may hold though no weight reads them
+	Context     int64     // the longest sequence that the model is for, in tokens; 0: unknown
+	EOS         []int32   // token ids that end a sequence
 	Symbols     []*Symbol
 	Externs     []*Extern
 	Weights     []*Weight
@@ -112,9 +119,28 @@ type Module struct {
 	// when it was built.
 	Source *Source
 
-	// Trivia of the version line, the module line, the "weights from" line and
-	// the closing brace.
-	Header, Trivia, FromTrivia, Tail Trivia
+	// Trivia of the version line, the module line, the closing brace, and the
+	// lines "weights from", "weights strict", "context" and "eos".
+	Header, Trivia, Tail                               Trivia
+	FromTrivia, StrictTrivia, ContextTrivia, EOSTrivia Trivia
+}
+
+// Unread is a declaration of checkpoint tensors that no weight reads:
+// unread "h.*.attn.bias", or unread "lm_head.weight" = "model.embed_tokens.weight".
+type Unread struct {
+	// Name is a tensor's name. A part between dots that is * stands for any one part.
+	Name string
+	// Equal is the tensor whose shape, dtype and bytes it must have where the
+	// checkpoint holds both; Name has no such part then. Empty: its values do not matter.
+	Equal  string
+	Pos    Pos
+	Trivia Trivia
+}
+
+// Matches reports whether the declaration is about a tensor of that name.
+func (u *Unread) Matches(name string) bool {
+	want, got := strings.Split(u.Name, "."), strings.Split(name, ".")
+	return slices.EqualFunc(want, got, func(w, g string) bool { return w == g || w == "*" })
 }
 
 // Symbol returns the declared symbol of that name, or nil.

@@ -3,6 +3,7 @@ package ir
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"strconv"
 	"unicode/utf8"
 )
@@ -276,7 +277,7 @@ func (p *parser) module() {
 // isDeclaration reports whether a word starts a declaration.
 func isDeclaration(word string) bool {
 	switch word {
-	case "weights", "sym", "op", "weight", "state", "func":
+	case "weights", "unread", "context", "eos", "sym", "op", "weight", "state", "func":
 		return true
 	}
 	return false
@@ -307,7 +308,13 @@ func (p *parser) declaration() bool {
 	}
 	switch p.tok.val {
 	case "weights":
-		return p.weightsFrom(lead)
+		return p.weights(lead)
+	case "unread":
+		return p.unread(lead)
+	case "context":
+		return p.context(lead)
+	case "eos":
+		return p.eos(lead)
 	case "sym":
 		return p.symbol(lead)
 	case "op":
@@ -322,13 +329,103 @@ func (p *parser) declaration() bool {
 	return p.unexpected("a declaration or }")
 }
 
-// weightsFrom reads: weights from "dir/".
-func (p *parser) weightsFrom(lead []string) bool {
+// weights reads: weights from "dir/", or weights strict.
+func (p *parser) weights(lead []string) bool {
 	pos := p.tok.pos
 	p.advance()
-	if !p.word("from") {
+	switch {
+	case p.at("from"):
+		p.advance()
+		return p.weightsFrom(lead, pos)
+	case p.at("strict"):
+		p.advance()
+	default:
+		return p.unexpected("from or strict")
+	}
+	if p.b.m.Strict {
+		p.errorAt(pos, "weights strict is given twice")
+	}
+	p.b.WeightsStrict()
+	p.b.m.StrictTrivia = p.close(lead)
+	return true
+}
+
+// unread reads: unread "name", or unread "name" = "name".
+func (p *parser) unread(lead []string) bool {
+	u := &Unread{Pos: p.tok.pos}
+	p.advance()
+	name, ok := p.expect(tokString)
+	if !ok {
 		return false
 	}
+	u.Name = name.val
+	if p.accept(tokEqual) {
+		equal, ok := p.expect(tokString)
+		if !ok {
+			return false
+		}
+		if u.Equal = equal.val; u.Equal == "" {
+			p.errorAt(equal.pos, "unread: the name of a tensor is empty")
+		}
+	}
+	u.Trivia = p.close(lead)
+	p.b.AddUnread(u)
+	return true
+}
+
+// context reads: context 8192.
+func (p *parser) context(lead []string) bool {
+	pos := p.tok.pos
+	p.advance()
+	var tokens int64
+	if !p.integer(&tokens) {
+		return false
+	}
+	if p.b.m.Context != 0 {
+		p.errorAt(pos, "context is given twice")
+	}
+	if !p.bad {
+		p.b.context(tokens, pos)
+	}
+	p.b.m.ContextTrivia = p.close(lead)
+	return true
+}
+
+// eos reads: eos [2, 185].
+func (p *parser) eos(lead []string) bool {
+	pos := p.tok.pos
+	p.advance()
+	var ids []int32
+	ok := p.list(tokLBracket, tokRBracket, func() bool {
+		var id int64
+		at := p.tok.pos
+		if !p.integer(&id) {
+			return false
+		}
+		if id > math.MaxInt32 || id < math.MinInt32 {
+			p.errorAt(at, "id %d is not in the range of i32", id)
+			p.bad = true
+		}
+		if !p.bad {
+			ids = append(ids, int32(id))
+		}
+		return true
+	})
+	if !ok {
+		return false
+	}
+	if p.b.m.EOS != nil {
+		p.errorAt(pos, "eos is given twice")
+	}
+	if !p.bad {
+		p.b.eos(ids, pos)
+	}
+	p.b.m.EOSTrivia = p.close(lead)
+	return true
+}
+
+// weightsFrom reads: "dir/", after weights from at pos.
+func (p *parser) weightsFrom(lead []string, pos Pos) bool {
 	dir, ok := p.expect(tokString)
 	if !ok {
 		return false

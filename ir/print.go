@@ -319,6 +319,26 @@ func (p *textPrinter) module() {
 	if m.WeightsFrom != "" {
 		p.declare(m.FromTrivia, "weights from "+strconv.Quote(m.WeightsFrom))
 	}
+	if m.Strict {
+		p.declare(m.StrictTrivia, "weights strict")
+	}
+	for _, u := range m.Unread {
+		text := "unread " + strconv.Quote(u.Name)
+		if u.Equal != "" {
+			text += " = " + strconv.Quote(u.Equal)
+		}
+		p.declare(u.Trivia, text)
+	}
+	if m.Context > 0 {
+		p.declare(m.ContextTrivia, "context "+strconv.FormatInt(m.Context, 10))
+	}
+	if len(m.EOS) > 0 {
+		b := []byte("eos [")
+		for i, id := range m.EOS {
+			b = strconv.AppendInt(separate(b, i), int64(id), 10)
+		}
+		p.declare(m.EOSTrivia, string(append(b, ']')))
+	}
 	for _, s := range m.Symbols {
 		p.declare(s.Trivia, symbolText(s, s.Name))
 	}

@@ -104,6 +104,10 @@ func (g *generator) declare() {
 // declareOdd declares what nothing uses.
 func (g *generator) declareOdd() {
 	g.b.WeightsFrom("a directory/")
+	g.b.Unread("odd.*", "")
+	g.b.Unread(`odd "tensor"`, "odd.tensor")
+	g.b.Context(int64(1 + g.r.Intn(ir.MaxContext)))
+	g.b.EOS(int32(g.r.Intn(9)), int32(9+g.r.Intn(9)))
 	m := g.b.Symbol("M.1", int64(g.r.Intn(3)), 2<<g.r.Intn(20), ir.SymbolKind(g.r.Intn(3)))
 	if g.b.Module().Symbol("M.1").Kind == ir.Load {
 		g.b.State("odd state", ir.TypeOf(dtype.F32, m.Add(dim.Const(15)).FloorDiv(16), m.Mul(dim.Const(2))))
