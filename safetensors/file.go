@@ -24,37 +24,42 @@ type File struct {
 
 // Open maps a file and checks its header. Nothing of the tensors' bytes is read until it is used.
 //
-// The file must not shrink while it is open: where a mapped page has gone from the disk, the operating system ends the
-// process. Files that are replaced by rename, as [Write] does, are safe.
+// The file must not shrink while it is open: a page that is gone from the disk ends the process of whoever reads it,
+// unless it is read in [Guard]. Files that are replaced by rename, as [Write] does, are safe.
 func Open(path string) (*File, error) {
 	m, err := mapFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
 	}
-	f, err := newFile(path, m.bytes)
-	if err != nil {
-		return nil, errors.Join(err, m.close())
+	f := &File{path: path, mapping: m, bytes: m.bytes}
+	if err := Guard(f, f.parse); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
-	f.mapping = m
 	return f, nil
 }
 
 // Parse checks the bytes of a whole file. Its tensors alias data, which must not change while they are in use.
-func Parse(data []byte) (*File, error) { return newFile("", data) }
-
-func newFile(path string, data []byte) (*File, error) {
-	h, err := parseHeader(data)
-	if err != nil {
-		if fe, ok := errors.AsType[*FormatError](err); ok {
-			fe.File = path
-		}
+func Parse(data []byte) (*File, error) {
+	f := &File{bytes: data}
+	if err := f.parse(); err != nil {
 		return nil, err
 	}
-	f := &File{path: path, header: h, bytes: data, index: make(map[string]int, len(h.entries))}
+	return f, nil
+}
+
+func (f *File) parse() error {
+	h, err := parseHeader(f.bytes)
+	if err != nil {
+		if fe, ok := errors.AsType[*FormatError](err); ok {
+			fe.File = f.path
+		}
+		return err
+	}
+	f.header, f.index = h, make(map[string]int, len(h.entries))
 	for i, e := range h.entries {
 		f.index[e.name] = i
 	}
-	return f, nil
+	return nil
 }
 
 // Path returns the path the file was opened by, "" if it was parsed from memory.
@@ -112,7 +117,7 @@ func (f *File) entry(name string) (entry, error) {
 	}
 	e := f.header.entries[i]
 	if e.format.dtype == dtype.Invalid {
-		return entry{}, &FormatError{File: f.path, Tensor: name,
+		return entry{}, &FormatError{File: f.path, Tensor: name, DType: e.format.name,
 			Reason: fmt.Sprintf("dtype %s has no counterpart in the IR", e.format.name)}
 	}
 	return e, nil

@@ -10,6 +10,8 @@ import (
 	"sort"
 	"strconv"
 	"unicode/utf8"
+
+	"pwc/internal/openfile"
 )
 
 // entry is one tensor of a header, checked.
@@ -32,6 +34,9 @@ type header struct {
 func parseHeader(file []byte) (*header, error) {
 	if len(file) < 8 {
 		return nil, fault("", "%d bytes are too few for a header length", len(file))
+	}
+	if what := openfile.Placeholder(file); what != "" {
+		return nil, fault("", "%s", what)
 	}
 	n := binary.LittleEndian.Uint64(file)
 	if n > MaxHeader {

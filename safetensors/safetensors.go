@@ -55,6 +55,7 @@ var ErrNotFound = errors.New("no such tensor")
 type FormatError struct {
 	File   string // path of the file; empty for a checkpoint parsed from memory
 	Tensor string // name of the tensor at fault; empty if the fault is not in one
+	DType  string // of the tensor, if it is of the format and not of the IR: "U32"; else empty
 	Reason string
 }
 

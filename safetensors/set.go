@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -29,25 +30,32 @@ type Set struct {
 	names []string         // of all shards, sorted
 	home  map[string]*File // the shard that holds a tensor
 	dir   string
+	notes []string
 }
 
 // ErrNoCheckpoint is wrapped by OpenDir's error for a directory without the files of a checkpoint.
 var ErrNoCheckpoint = errors.New("no checkpoint")
 
 // OpenDir opens a checkpoint directory: model.safetensors if it is there, else the shards that
-// model.safetensors.index.json names. A shard that is missing, a tensor in two shards, and an index that places a tensor
-// in a shard without it are errors. Tensors that shards hold beyond the index are part of the Set.
+// model.safetensors.index.json names, as transformers does (modeling_utils.py). A shard that is missing, a tensor in two
+// shards, and an index that places a tensor in a shard without it are errors. So is a directory with two checkpoints:
+// model.safetensors beside shards of an index, of which nobody says which is stale. Tensors that shards hold beyond the
+// index are part of the Set.
 func OpenDir(dir string) (*Set, error) {
-	shards, placed, err := shardsOf(dir)
+	l, err := layoutOf(dir)
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{home: map[string]*File{}, dir: dir}
-	if err := s.open(shards, placed); err != nil {
+	s := &Set{home: map[string]*File{}, dir: dir, notes: l.notes}
+	if err := s.open(l.shards, l.placed); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
+
+// Notes returns a sentence for each thing about the directory that a reader may not expect: files of tensors that are
+// not read.
+func (s *Set) Notes() []string { return slices.Clone(s.notes) }
 
 func (s *Set) open(shards []string, placed []placement) error {
 	byName := make(map[string]*File, len(shards))
@@ -109,39 +117,110 @@ func (s *Set) Close() error {
 // placement is one pair of an index's weight_map.
 type placement struct{ tensor, shard string }
 
-// shardsOf lists a directory's shards, sorted, and what its index, if it has one, says about them.
-func shardsOf(dir string) (shards []string, placed []placement, err error) {
-	_, err = os.Stat(filepath.Join(dir, SingleFile))
-	if err == nil {
-		return []string{SingleFile}, nil, nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("safetensors: %w", err)
-	}
-	path := filepath.Join(dir, IndexFile)
-	text, err := openfile.Read(path, MaxHeader)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("safetensors: %s: %w: neither %s nor %s is there", dir, ErrNoCheckpoint, SingleFile, IndexFile)
-	}
+// layout is which files of a directory are its checkpoint.
+type layout struct {
+	shards []string    // sorted
+	placed []placement // what the index says; empty without one
+	notes  []string    // Set.Notes
+}
+
+// layoutOf looks at what lies in a directory.
+func layoutOf(dir string) (*layout, error) {
+	single, err := exists(dir, SingleFile)
 	if err != nil {
-		return nil, nil, fmt.Errorf("safetensors: %w", err)
+		return nil, err
 	}
-	placed, err = parseIndex(text)
-	if err != nil {
-		if fe, ok := errors.AsType[*FormatError](err); ok {
-			fe.File = path
-		}
-		return nil, nil, err
+	placed, err := readIndex(filepath.Join(dir, IndexFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
+	l := &layout{placed: placed}
 	for _, p := range placed {
-		shards = append(shards, p.shard)
+		l.shards = append(l.shards, p.shard)
 	}
-	slices.Sort(shards)
-	return slices.Compact(shards), placed, nil
+	slices.Sort(l.shards)
+	l.shards = slices.Compact(l.shards)
+	var missing []string
+	for _, name := range l.shards {
+		there, err := exists(dir, name)
+		if err != nil {
+			return nil, err
+		}
+		if !there {
+			missing = append(missing, quoteName(name))
+		}
+	}
+	switch {
+	case !single && len(placed) == 0:
+		return nil, fmt.Errorf("safetensors: %s: %w: neither %s nor %s is there", dir, ErrNoCheckpoint, SingleFile, IndexFile)
+	case single && len(placed) == 0:
+		l.shards = []string{SingleFile}
+	case slices.Equal(l.shards, []string{SingleFile}):
+	case single && len(missing) == len(l.shards):
+		l.notes = append(l.notes, fmt.Sprintf("%s is read; of the %d files that %s names none is there", SingleFile, len(l.shards), IndexFile))
+		l.shards, l.placed = []string{SingleFile}, nil
+	case single:
+		return nil, fmt.Errorf("safetensors: %s: two checkpoints lie here: %s, and %d of the %d files that %s names; remove the one that is stale (transformers reads %s)",
+			dir, SingleFile, len(l.shards)-len(missing), len(l.shards), IndexFile, SingleFile)
+	case len(missing) > 0:
+		const shown = 4
+		more := ""
+		if n := len(missing) - shown; n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		return nil, fmt.Errorf("safetensors: %s: %d of the %d files that %s names are not there: %s%s: %w",
+			dir, len(missing), len(l.shards), IndexFile, strings.Join(missing[:min(shown, len(missing))], ", "), more, fs.ErrNotExist)
+	}
+	return l, l.noteOthers(dir)
+}
+
+// noteOthers notes the files of tensors that are named like shards and not read.
+func (l *layout) noteOthers(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("safetensors: %w", err)
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if ok, _ := filepath.Match("model*.safetensors", name); ok && !slices.Contains(l.shards, name) {
+			l.notes = append(l.notes, fmt.Sprintf("%s is not read: it is none of the checkpoint's files, %s", quoteName(name), quoteName(l.shards[0])))
+			if len(l.shards) > 1 {
+				l.notes[len(l.notes)-1] += fmt.Sprintf(" and %d more", len(l.shards)-1)
+			}
+		}
+	}
+	return nil
+}
+
+func exists(dir, name string) (bool, error) {
+	switch _, err := os.Stat(filepath.Join(dir, name)); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	default:
+		return false, fmt.Errorf("safetensors: %w", err)
+	}
+}
+
+// readIndex reads an index of at most MaxHeader bytes.
+func readIndex(path string) ([]placement, error) {
+	text, err := openfile.Read(path, MaxHeader)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	placed, err := parseIndex(text)
+	if fe, ok := errors.AsType[*FormatError](err); ok {
+		fe.File = path
+	}
+	return placed, err
 }
 
 // parseIndex reads the weight_map of an index, in its order. Keys beside weight_map carry totals and are skipped.
 func parseIndex(text []byte) ([]placement, error) {
+	if what := openfile.Placeholder(text); what != "" {
+		return nil, fault("", "%s", what)
+	}
 	if !utf8.Valid(text) {
 		return nil, fault("", "index is not UTF-8")
 	}
@@ -217,5 +296,6 @@ func (p *headerParser) weightMap() ([]placement, error) {
 
 // plainName reports whether a shard's name stays in its directory on every platform.
 func plainName(s string) bool {
-	return s != "" && s != "." && s != ".." && filepath.IsLocal(s) && !strings.ContainsAny(s, "/\\:\x00")
+	printable := !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) })
+	return s != "" && s != "." && s != ".." && filepath.IsLocal(s) && printable && !strings.ContainsAny(s, "/\\:")
 }
