@@ -22,6 +22,7 @@ import (
 
 	"pwc/build"
 	"pwc/ir"
+	"pwc/ir/checkpoint"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/runtime/mem"
@@ -421,6 +422,9 @@ func (b *Backend) loadWeights(ctx context.Context, src safetensors.Source) error
 	}
 	if src == nil {
 		return fmt.Errorf("%w: the module has %d weights and Load got no checkpoint", ErrNotLoaded, len(b.module.Weights))
+	}
+	if err := checkpoint.Check(b.module, src); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotLoaded, err)
 	}
 	next, err := b.region(b.plan.WeightBytes, "weights")
 	if err != nil {

@@ -2,6 +2,7 @@ package piecewise
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -52,7 +53,20 @@ func (b *Backend) computeWeights(ctx context.Context, src safetensors.Source) <-
 			if ctx.Err() != nil {
 				return
 			}
-			t, err := evalWeight(src, w)
+			var t hostTensor
+			// The copy reads the bytes where nothing guards it: in a driver, or on a
+			// worker of the host device.
+			err := safetensors.Guard(src, func() (err error) {
+				if t, err = evalWeight(src, w); err == nil {
+					for _, p := range t.pieces() {
+						safetensors.Touch(p)
+					}
+				}
+				return err
+			})
+			if _, gone := errors.AsType[*safetensors.FaultError](err); gone {
+				err = fmt.Errorf("%w: weight @%s: %w", ErrNotLoaded, w.Name, err)
+			}
 			select {
 			case out <- computedWeight{t, err}:
 			case <-ctx.Done():

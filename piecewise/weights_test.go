@@ -13,26 +13,26 @@ import (
 	"pwc/safetensors"
 )
 
-// checkpoint is tensors of one byte an element, so that expected bytes can be
+// memoryTensors is tensors of one byte an element, so that expected bytes can be
 // written down.
-type checkpoint map[string]safetensors.Tensor
+type memoryTensors map[string]safetensors.Tensor
 
-func (c checkpoint) Tensor(name string) (safetensors.Tensor, error) {
+func (c memoryTensors) Tensor(name string) (safetensors.Tensor, error) {
 	if t, ok := c[name]; ok {
 		return t, nil
 	}
 	return safetensors.Tensor{}, fmt.Errorf("%w: %s", safetensors.ErrNotFound, name)
 }
 
-func (c checkpoint) Info(name string) (safetensors.Info, error) {
+func (c memoryTensors) Info(name string) (safetensors.Info, error) {
 	t, err := c.Tensor(name)
 	return safetensors.Info{Name: name, DType: t.DType, Shape: t.Shape}, err
 }
 
-func (c checkpoint) Names() []string { return nil }
+func (c memoryTensors) Names() []string { return nil }
 
 func TestEvalWeight(t *testing.T) {
-	src := checkpoint{
+	src := memoryTensors{
 		"a": {DType: dtype.U8, Shape: []int64{2, 3}, Data: []byte{0, 1, 2, 3, 4, 5}},
 		"b": {DType: dtype.U8, Shape: []int64{1, 3}, Data: []byte{6, 7, 8}},
 		"h": {DType: dtype.BF16, Shape: []int64{2}, Data: []byte{0x80, 0x3f, 0x00, 0xc0}}, // 1, -2

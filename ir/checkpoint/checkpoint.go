@@ -1,0 +1,146 @@
+// Package checkpoint holds a checkpoint to what a module says of it: that no tensor is left
+// out whose values matter.
+package checkpoint
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"pwc/ir"
+	"pwc/safetensors"
+)
+
+// Error lists the tensors of a checkpoint whose values a module would ignore.
+type Error struct {
+	Unread  []string    // sorted: no weight reads them, in a module that says weights strict
+	Differs []Different // they are declared equal to a tensor that is read, and are not
+}
+
+// Different is a tensor that differs from the one that it is declared equal to.
+type Different struct {
+	Name, Equal string
+	Reason      string // "f32[4, 2], not f32[2, 4]"
+}
+
+// Error lists the tensors, some of each kind, and says what to do.
+func (e *Error) Error() string {
+	const shown = 8
+	var b strings.Builder
+	b.WriteString("the checkpoint has tensors whose values the module would ignore")
+	for _, d := range e.Differs {
+		fmt.Fprintf(&b, "; %s differs from %s, which the module reads in its place: %s", quote(d.Name), quote(d.Equal), d.Reason)
+	}
+	if n := len(e.Unread); n > 0 {
+		names := make([]string, min(n, shown))
+		for i := range names {
+			names[i] = quote(e.Unread[i])
+		}
+		fmt.Fprintf(&b, "; no weight reads %s", strings.Join(names, ", "))
+		if n > shown {
+			fmt.Fprintf(&b, " and %d more", n-shown)
+		}
+	}
+	b.WriteString(". Import the checkpoint anew from its directory, with the tensors there")
+	if len(e.Unread) > 0 {
+		b.WriteString(", or declare unread in the module what has no effect on it")
+	}
+	return b.String()
+}
+
+// quote quotes a name from outside, cut to a readable length.
+func quote(s string) string {
+	const limit = 120
+	if len(s) > limit {
+		return strconv.Quote(s[:limit]) + "…"
+	}
+	return strconv.Quote(s)
+}
+
+// Check returns an [*Error] with the tensors of src whose values m would ignore against what
+// it declares: those that no weight reads, if m is strict, and those that differ from the
+// tensor that they are declared equal to. It reads the bytes of the latter. Errors of src are
+// returned as they are. It does not look for tensors that are missing: loading does.
+func Check(m *ir.Module, src safetensors.Source) error {
+	if !m.Strict && len(m.Unread) == 0 {
+		return nil
+	}
+	var e Error
+	held := map[string]bool{}
+	names := src.Names()
+	for _, name := range names {
+		held[name] = true
+	}
+	if m.Strict {
+		e.Unread = unread(m, names)
+	}
+	for _, u := range m.Unread {
+		if u.Equal == "" || !held[u.Name] || !held[u.Equal] {
+			continue
+		}
+		reason, err := Compare(src, u.Name, u.Equal)
+		switch {
+		case err != nil:
+			return err
+		case reason != "":
+			e.Differs = append(e.Differs, Different{u.Name, u.Equal, reason})
+		}
+	}
+	if len(e.Unread)+len(e.Differs) > 0 {
+		return &e
+	}
+	return nil
+}
+
+// unread returns the names, sorted, that no weight reads and no declaration is about.
+func unread(m *ir.Module, names []string) []string {
+	read := map[string]bool{}
+	var leaves func(e *ir.WeightExpr)
+	leaves = func(e *ir.WeightExpr) {
+		if e.Op == "" {
+			read[e.Name] = true
+		}
+		for _, a := range e.Args {
+			leaves(a)
+		}
+	}
+	for _, w := range m.Weights {
+		if w.Expr == nil {
+			read[w.Name] = true
+		} else {
+			leaves(w.Expr)
+		}
+	}
+	var out []string
+	for _, name := range names {
+		if !read[name] && !slices.ContainsFunc(m.Unread, func(u *ir.Unread) bool { return u.Matches(name) }) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Compare says how tensor a of src differs from tensor b: in dtype, shape or bytes. Empty:
+// it does not. The error wraps [safetensors.ErrNotFound] if one is not there.
+func Compare(src safetensors.Source, a, b string) (reason string, err error) {
+	x, errX := src.Tensor(a)
+	y, errY := src.Tensor(b)
+	if err := errors.Join(errX, errY); err != nil {
+		return "", err
+	}
+	if x.DType != y.DType || !slices.Equal(x.Shape, y.Shape) {
+		return fmt.Sprintf("%s%v, not %s%v", x.DType, x.Shape, y.DType, y.Shape), nil
+	}
+	same := true
+	if err := safetensors.Guard(src, func() error { same = bytes.Equal(x.Data, y.Data); return nil }); err != nil {
+		return "", err
+	}
+	if !same {
+		return "other values", nil
+	}
+	return "", nil
+}
