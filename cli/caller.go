@@ -213,11 +213,7 @@ func (a *app) newValues(ctx context.Context, m *ir.Module, weights safetensors.S
 	}
 	for _, w := range m.Weights {
 		t, err := interp.EvalWeight(ctx, m, w, func(name string) (*interp.Tensor, error) {
-			x, err := weights.Tensor(name)
-			if err != nil {
-				return nil, err
-			}
-			return interp.FromBytes(x.DType, x.Shape, x.Data)
+			return readTensor(weights, name)
 		})
 		if err != nil {
 			return nil, err
@@ -262,6 +258,24 @@ func (c *referenceCaller) checkMemory() error {
 		}
 	}
 	return checkRoom("weights and states in the interpreter", addBytes(sum, addBytes(largest, largest)))
+}
+
+// readTensor copies a tensor of a checkpoint.
+func readTensor(src safetensors.Source, name string) (*interp.Tensor, error) {
+	t, err := src.Tensor(name)
+	if err != nil {
+		return nil, err
+	}
+	return copyTensor(src, t)
+}
+
+// copyTensor copies a tensor of src.
+func copyTensor(src safetensors.Source, t safetensors.Tensor) (out *interp.Tensor, err error) {
+	err = safetensors.Guard(src, func() (err error) {
+		out, err = interp.FromBytes(t.DType, t.Shape, t.Data)
+		return err
+	})
+	return out, err
 }
 
 // clear zeroes the states.

@@ -24,6 +24,7 @@ type generateFlags struct {
 	file     string
 	maxNew   int
 	stop     idList
+	noEOS    bool
 	sampling runner.Sampling
 	mode     string
 	stats    bool
@@ -51,12 +52,14 @@ takes of the device is printed before anything is allocated.
 
 --ids gives one request. Each line of --ids-file is one, either a list of ids or
 an object: {"ids": [5, 7], "request": "name", "max_new": 8, "stop": [2],
-"temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 1}. What it leaves out is
-what the flags say, and the name is its number, from 0.
+"ignore_eos": true, "temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 1}. What
+it leaves out is what the flags say, and the name is its number, from 0. An answer
+ends with one of the model's eos, which its checkpoint gives (eos_token_id of
+generation_config.json, else of config.json), unless --ignore-eos is given.
 
 Answers come in the order of the requests: each on a line behind its name; a
 single one token by token. With --json each is a line {"request", "ids",
-"finish_reason"}, where ids holds the prompt too, and --stats adds a line {"stats"}.
+"prompt_tokens", "finish_reason"}, where ids holds the prompt too, and --stats adds a line {"stats"}.
 finish_reason is stop, length, max_position, canceled, failed or refused. A request
 that cannot be served, or fails, does so alone; the exit code is then 1. An interrupt ends all,
 and what they had is printed.`,
@@ -88,7 +91,8 @@ and what they had is printed.`,
 	fl.StringVar(&g.file, "ids-file", "", "`FILE` with a request on each line, in JSON; - is standard input")
 	g.maxNew = 24
 	fl.Var(&wholeNumber[int]{&g.maxNew, 0, maxNumber}, "max-new", "generate at most `N` tokens for a request; 0: until its sequence is as long as the model and the cache allow")
-	fl.Var(&g.stop, "stop", "`ID`s that end an answer")
+	fl.Var(&g.stop, "stop", "`ID`s that end an answer, beside those that the model says (eos)")
+	fl.BoolVar(&g.noEOS, "ignore-eos", false, "go on after the ids that end the model's sequences (eos)")
 	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token, whatever --top-k, --top-p and --seed are")
 	fl.Var(&wholeNumber[int]{&g.sampling.TopK, 0, maxNumber}, "top-k", "sample among the `K` most probable tokens; 0: all")
 	fl.Float64Var(&g.sampling.TopP, "top-p", 1, "sample among the most probable tokens that sum to `P`, above 0; 1: all")
@@ -126,10 +130,11 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	defer func() { err = errors.Join(err, t.close()) }()
 	out := &generation{app: a, requests: requests, live: newLiveLine(a, len(requests) > 1), start: time.Now()}
 	positions := runner.BoundsOf(m.module).Positions
-	if m.hf != nil {
-		positions = m.hf.MaxPositions
+	if context := m.module.Context; context > 0 && (positions == 0 || context < positions) {
+		positions = context
 	}
 	out.bound(positions)
+	out.endAt(m.module.EOS)
 	if g.metrics != "" {
 		stop, err := out.serveMetrics(g.metrics)
 		if err != nil {
@@ -283,6 +288,8 @@ type namedRequest struct {
 	seq     *runner.Sequence
 	refused error // there is no seq
 	atMost  int   // tokens, where MaxNew is 0
+
+	ignoreEOS bool // the ids that end the model's sequences do not end this one
 }
 
 // Stepped moves the live line.
@@ -318,6 +325,19 @@ func (q *namedRequest) finishReason() string {
 	return q.seq.Reason().String()
 }
 
+// incomplete returns what is printed behind an answer that was cut off; nothing if it ended by
+// itself. Nobody should take such an answer for all of it.
+func (q *namedRequest) incomplete() string {
+	if r := q.seq.Reason(); r == runner.Canceled || r == runner.Failed {
+		return fmt.Sprintf(" (incomplete: %s)", r)
+	}
+	return ""
+}
+
+// label returns the name as text: a string without its quotes, and without what a terminal
+// would obey.
+func (q *namedRequest) label() string { return printable(strings.Trim(string(q.name), `"`)) }
+
 // length is the most tokens that the request comes to.
 func (q *namedRequest) length() int { return max(len(q.Prompt)+q.MaxNew, q.atMost) }
 
@@ -336,6 +356,16 @@ func (g *generation) bound(positions int64) {
 			q.atMost = int(positions)
 		case int64(q.length()) > positions:
 			q.refused = fmt.Errorf("%d tokens of prompt and %d new ones are more than the %d positions that the model is for", len(q.Prompt), q.MaxNew, positions)
+		}
+	}
+}
+
+// endAt has requests end at the ids at which the model's sequences end, unless they ignore
+// them.
+func (g *generation) endAt(eos []int32) {
+	for i := range g.requests {
+		if q := &g.requests[i]; !q.ignoreEOS {
+			q.Stop = append(slices.Clip(q.Stop), eos...)
 		}
 	}
 }
@@ -436,9 +466,10 @@ func (g *generation) print(q *namedRequest) error {
 		line, err := json.Marshal(struct {
 			Request      json.RawMessage `json:"request"`
 			IDs          []int32         `json:"ids"`
+			PromptTokens int             `json:"prompt_tokens"` // of the ids, the first
 			FinishReason string          `json:"finish_reason"`
 			Error        string          `json:"error,omitempty"`
-		}{q.name, ids, q.finishReason(), problem})
+		}{q.name, ids, len(q.Prompt), q.finishReason(), problem})
 		if err != nil {
 			return err
 		}
@@ -447,16 +478,16 @@ func (g *generation) print(q *namedRequest) error {
 		}
 	case q.seq == nil:
 	case g.single():
-		if _, err := fmt.Fprintln(g.app.out); err != nil {
+		if _, err := fmt.Fprintln(g.app.out, q.incomplete()); err != nil {
 			return err
 		}
 	default:
-		if _, err := fmt.Fprintf(g.app.out, "%s: %s\n", strings.Trim(string(q.name), `"`), idText(answer)); err != nil {
+		if _, err := fmt.Fprintf(g.app.out, "%s: %s%s\n", q.label(), idText(answer), q.incomplete()); err != nil {
 			return err
 		}
 	}
 	if err != nil && (q.seq == nil || q.seq.Reason() != runner.Canceled) { // why all are canceled is said once
-		fmt.Fprintf(g.app.err, "pwc: request %s: %v\n", q.name, err)
+		fmt.Fprintf(g.app.err, "pwc: request %s: %v\n", q.label(), err)
 	}
 	return nil
 }

@@ -44,9 +44,9 @@ const maxLine = 64 << 20
 
 // requests returns what the flags ask for.
 func (g *generateFlags) requests(stdin io.Reader) ([]namedRequest, error) {
-	base := runner.Request{Prompt: g.ids, MaxNew: g.maxNew, Stop: g.stop, Sampling: g.sampling}
+	base := namedRequest{Request: runner.Request{Prompt: g.ids, MaxNew: g.maxNew, Stop: g.stop, Sampling: g.sampling}, name: json.RawMessage("0"), ignoreEOS: g.noEOS}
 	if g.file == "" {
-		return []namedRequest{{Request: base, name: json.RawMessage("0")}}, nil
+		return []namedRequest{base}, nil
 	}
 	in, file := stdin, "<standard input>"
 	if g.file != "-" {
@@ -91,6 +91,7 @@ type requestLine struct {
 	IDs         jsonIDs         `json:"ids"`
 	MaxNew      *int            `json:"max_new"`
 	Stop        jsonIDs         `json:"stop"`
+	IgnoreEOS   *bool           `json:"ignore_eos"`
 	Temperature *float64        `json:"temperature"`
 	TopK        *int            `json:"top_k"`
 	TopP        *float64        `json:"top_p"`
@@ -118,8 +119,9 @@ func (l *jsonIDs) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-func parseRequest(line []byte, base runner.Request, number int) (namedRequest, error) {
-	q := namedRequest{Request: base, name: json.RawMessage(strconv.Itoa(number))}
+func parseRequest(line []byte, base namedRequest, number int) (namedRequest, error) {
+	q := base
+	q.name = json.RawMessage(strconv.Itoa(number))
 	var r requestLine
 	var dst any = &r
 	if line[0] == '[' {
@@ -133,13 +135,19 @@ func parseRequest(line []byte, base runner.Request, number int) (namedRequest, e
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return q, errors.New("a line holds one request")
 	}
+	if line[0] == '{' {
+		if err := exactKeys(line); err != nil {
+			return q, err
+		}
+	}
 	if r.Request != nil {
 		if !strings.ContainsRune(`"-0123456789`, rune(r.Request[0])) {
-			return q, fmt.Errorf("request must be a string or a number, is %s", r.Request)
+			return q, fmt.Errorf("request must be a string or a number, is %s", quoted(string(r.Request)))
 		}
 		q.name = r.Request
 	}
 	set(&q.MaxNew, r.MaxNew)
+	set(&q.ignoreEOS, r.IgnoreEOS)
 	set(&q.Sampling.Temperature, r.Temperature)
 	set(&q.Sampling.TopK, r.TopK)
 	set(&q.Sampling.TopP, r.TopP)
@@ -160,16 +168,73 @@ func parseRequest(line []byte, base runner.Request, number int) (namedRequest, e
 	return q, nil
 }
 
+// keyError is a key of a request that stands at a byte of its line.
+type keyError struct {
+	col  int // from 1
+	what string
+}
+
+// Error says what is wrong with the key.
+func (e *keyError) Error() string { return e.what }
+
+// exactKeys refuses keys that encoding/json would take for others, in another case, and keys that
+// are there twice, of which it would take the last. The line is an object.
+func exactKeys(line []byte) error {
+	known := map[string]bool{}
+	for f := range reflect.TypeFor[requestLine]().Fields() {
+		known[f.Tag.Get("json")] = true
+	}
+	seen := map[string]bool{}
+	d := json.NewDecoder(bytes.NewReader(line))
+	if _, err := d.Token(); err != nil {
+		return err
+	}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return err
+		}
+		key := t.(string)                          // between values of an object nothing else is a token
+		col := int(d.InputOffset()) - len(key) - 1 // of the quote before it, if nothing in it is escaped
+		switch {
+		case !known[key]:
+			return &keyError{col, fmt.Sprintf("unknown field %s", quoted(key))}
+		case seen[key]:
+			return &keyError{col, fmt.Sprintf("%s is there twice", key)}
+		}
+		seen[key] = true
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxShown is how much of a text from outside a message shows.
+const maxShown = 120
+
+// quoted quotes a text from outside for a message, cut to a readable length.
+func quoted(s string) string {
+	if len(s) > maxShown {
+		return strconv.Quote(s[:maxShown]) + "…"
+	}
+	return strconv.Quote(s)
+}
+
 // explainRequest says what is wrong with a request without saying what it was read
 // into, and at which byte of its text.
 func explainRequest(err error) (col int, what string) {
 	var syntax *json.SyntaxError
 	var value *json.UnmarshalTypeError
+	var key *keyError
 	switch {
 	case errors.As(err, &syntax):
 		return max(1, int(syntax.Offset)), "no JSON: " + err.Error()
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return 1, "no JSON: the line ends within the request"
+	case errors.As(err, &key):
+		return key.col, key.what
 	case !errors.As(err, &value):
 		return 1, strings.TrimPrefix(err.Error(), "json: ")
 	}
@@ -178,6 +243,8 @@ func explainRequest(err error) (col int, what string) {
 	switch field {
 	case "temperature", "top_p":
 		return col, fmt.Sprintf("%s takes a number, not %s", field, value.Value)
+	case "ignore_eos":
+		return col, fmt.Sprintf("%s takes true or false, not %s", field, value.Value)
 	case "max_new", "top_k", "seed":
 		return col, fmt.Sprintf("%s takes a whole number in its range, not %s", field, value.Value)
 	case "":

@@ -54,6 +54,9 @@ type importReport struct {
 	Functions    []string `json:"functions"`
 	Nodes        int      `json:"nodes"`
 	Checked      bool     `json:"checked"` // the tensors were there and held against the config
+	Context      int64    `json:"context"` // the longest sequence in tokens; 0: unknown
+	EOS          []int32  `json:"eos"`     // ids that end a sequence
+	Notes        []string `json:"notes"`   // what a reader of the checkpoint may not expect of the module
 	Output       string   `json:"output,omitempty"`
 	Text         string   `json:"text,omitempty"` // of the module, with neither -o nor --check
 }
@@ -67,16 +70,20 @@ func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
 	if err != nil {
 		return err
 	}
-	r := importReport{Architecture: m.hf.Architecture, Module: m.module.Name, Tensors: len(m.hf.Params), Output: out}
-	if r.Checked, err = m.hasTensors(); err != nil {
+	r := importReport{Architecture: m.hf.Architecture, Module: m.module.Name, Tensors: len(m.hf.Params), Output: out,
+		Context: m.module.Context, EOS: append([]int32{}, m.module.EOS...), Notes: append([]string{}, m.hf.Notes...)}
+	// What a config is held against lies beside a file of that name; --check says so of others.
+	there, err := m.hasTensors()
+	if err != nil {
 		return err
 	}
+	r.Checked = there && (check || info.IsDir() || filepath.Base(path) == "config.json")
 	if check && !r.Checked {
 		return fmt.Errorf("%s: there are no tensors to check: no %s and no %s", m.weights, safetensors.SingleFile, safetensors.IndexFile)
 	}
-	if check && !info.IsDir() { // a directory is held against its config when it is imported
+	if r.Checked && !info.IsDir() { // a directory is held against its config when it is imported
 		if err := m.check(); err != nil {
-			return err
+			return explainImport(err)
 		}
 	}
 	r.DType = modelDType(m.module)
@@ -113,6 +120,8 @@ func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
 		fmt.Fprintln(a.out, "ok: the tensors are the config's")
 	case r.Checked:
 		fmt.Fprintf(a.out, "wrote %s: %s; the tensors are the config's\n", out, plural(int64(r.Nodes), "node"))
+	case there:
+		fmt.Fprintf(a.out, "wrote %s: %s; the tensors in %s were not held against the config: --check does\n", out, plural(int64(r.Nodes), "node"), m.weights)
 	default:
 		fmt.Fprintf(a.out, "wrote %s: %s; no tensors were there to hold against the config\n", out, plural(int64(r.Nodes), "node"))
 	}

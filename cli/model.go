@@ -25,6 +25,7 @@ type modelFlags struct {
 	weights string
 	arch    string
 	ignore  []string
+	unread  []string // names of tensors, and patterns
 	context int64
 
 	alone   []string        // names of flags that are of checkpoints alone
@@ -38,7 +39,8 @@ func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 	fl.StringVar(&f.arch, "architecture", "", "import a checkpoint as this `NAME` instead of the one in its config")
 	fl.Var(&wholeNumber[int64]{&f.context, 1, maxNumber}, "context", "the longest sequence that will be served, in `TOKENS`: some checkpoints compute positions by it (default: what the checkpoint was trained on)")
 	fl.StringSliceVar(&f.ignore, "ignore-key", nil, "`KEY`s of the config that have no effect on the model")
-	f.alone = []string{"dtype", "architecture", "context", "ignore-key"}
+	fl.StringSliceVar(&f.unread, "ignore-tensor", nil, "names of tensors that have no effect on the model; in a `PATTERN` a part between dots that is * stands for any one")
+	f.alone = []string{"dtype", "architecture", "context", "ignore-key", "ignore-tensor"}
 	f.changed = func() []string {
 		return slices.DeleteFunc(slices.Clone(f.alone), func(name string) bool { return !fl.Changed(name) })
 	}
@@ -57,7 +59,7 @@ type model struct {
 }
 
 func (f *modelFlags) options() (hf.Options, error) {
-	o := hf.Options{Architecture: f.arch, IgnoreKeys: f.ignore, Context: f.context}
+	o := hf.Options{Architecture: f.arch, IgnoreKeys: f.ignore, IgnoreTensors: f.unread, Context: f.context}
 	switch f.dtype {
 	case "auto", "":
 	case "f32", "f16", "bf16":
@@ -83,9 +85,9 @@ func (a *app) open(path string, f *modelFlags) (*model, error) {
 	}
 	switch {
 	case info.IsDir():
-		return openDir(path, f)
+		return a.noted(openDir(path, f))
 	case filepath.Ext(path) == ".json":
-		return openConfig(path, f)
+		return a.noted(openConfig(path, f))
 	}
 	if given := f.changed(); len(given) > 0 {
 		return nil, usagef("%s is a module: --%s would have no effect", path, strings.Join(given, " and --"))
@@ -103,6 +105,16 @@ func (a *app) open(path string, f *modelFlags) (*model, error) {
 		out.weights = filepath.Join(filepath.Dir(path), out.weights)
 	}
 	return out, nil
+}
+
+// noted prints what a reader of the checkpoint may not expect of the module.
+func (a *app) noted(m *model, err error) (*model, error) {
+	if err == nil {
+		for _, note := range m.hf.Notes {
+			fmt.Fprintf(a.err, "pwc: %s: %s\n", m.path, note)
+		}
+	}
+	return m, err
 }
 
 // readModule reads the text of a module from a file, which may be a pipe.
@@ -151,14 +163,10 @@ func openConfig(path string, f *modelFlags) (*model, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := hf.ReadConfig(path)
-	if err != nil {
-		return nil, err
-	}
 	o.Weights = filepath.Dir(path)
-	m, err := hf.Builtin().Import(text, o)
+	m, err := hf.Builtin().ImportFile(path, o)
 	if err != nil {
-		return nil, explainImport(fmt.Errorf("%s: %w", path, err))
+		return nil, explainImport(err)
 	}
 	return &model{path: path, module: m.Module, hf: m, weights: o.Weights}, nil
 }
@@ -167,9 +175,14 @@ func openConfig(path string, f *modelFlags) (*model, error) {
 func explainImport(err error) error {
 	var unknown *hf.UnknownArchitectureError
 	var config *hf.ConfigError
+	var tensors *hf.CheckError
 	switch {
 	case errors.As(err, &unknown):
 		return fmt.Errorf("%w\nOn the command line: --architecture NAME takes one of them", err)
+	case strings.Contains(err.Error(), "Options.DType"):
+		return fmt.Errorf("%w\nOn the command line: --dtype DTYPE says in which dtype to import", err)
+	case errors.As(err, &tensors) && len(tensors.Unexpected) > 0 || strings.Contains(err.Error(), "IgnoreTensors"):
+		return fmt.Errorf("%w\nOn the command line: --ignore-tensor PATTERN leaves tensors out that have no effect on the model", err)
 	case errors.As(err, &config) && strings.Contains(err.Error(), "IgnoreKeys"):
 		return fmt.Errorf("%w\nOn the command line: --ignore-key KEY leaves a key out that has no effect on the model", err)
 	case errors.As(err, &config) && strings.Contains(err.Error(), "Options.Context"):
@@ -201,6 +214,12 @@ func (m *model) source(f *modelFlags) (safetensors.Source, func() error, error) 
 	set, err := safetensors.OpenDir(dir)
 	if err != nil {
 		return nil, none, fmt.Errorf("%w\n--weights DIR names another directory, --weights dummy makes values up", err)
+	}
+	// A directory was held against its config when it was imported.
+	if m.hf != nil && dir != m.path {
+		if err := m.hf.Check(set); err != nil {
+			return nil, none, errors.Join(fmt.Errorf("%s: %w", dir, err), set.Close())
+		}
 	}
 	return set, set.Close, nil
 }

@@ -240,7 +240,7 @@ func against(file *safetensors.File, outputs []output, rf *runFlags, tol float64
 	if err != nil {
 		return nil, usagef("--against: %w; %s holds %s", err, rf.in, strings.Join(file.Names(), ", "))
 	}
-	want, err := interp.FromBytes(t.DType, t.Shape, t.Data)
+	want, err := copyTensor(file, t)
 	if err != nil {
 		return nil, err
 	}

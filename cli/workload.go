@@ -206,7 +206,7 @@ func readInput(file *safetensors.File, f *ir.Func, info ir.ValueInfo) (*interp.T
 	if err := checkRoom("input "+info.Name, heldBytes(t.DType, t.Shape)); err != nil {
 		return nil, err
 	}
-	return interp.FromBytes(t.DType, t.Shape, t.Data)
+	return copyTensor(file, t)
 }
 
 // bindShape holds a shape against a parameter's type and the symbols bound so far.
@@ -339,7 +339,7 @@ func newSequence(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 		if err != nil {
 			return nil, fmt.Errorf("a language model takes input_ids; %s holds %s: %w", file.Path(), strings.Join(file.Names(), ", "), err)
 		}
-		x, err := interp.FromBytes(t.DType, t.Shape, t.Data)
+		x, err := copyTensor(file, t)
 		if err != nil {
 			return nil, err
 		}

@@ -2,6 +2,7 @@ package hf
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"pwc/internal/openfile"
 )
 
 // Config is a config.json, or an object inside one, while a [Family] reads it. Reading a key honours it; what is neither
@@ -28,7 +31,10 @@ type Config struct {
 }
 
 // report collects what is wrong with one config.json.
-type report struct{ problems []Problem }
+type report struct {
+	problems  []Problem
+	quantized *QuantizedError // stands for all other problems
+}
 
 // Problem is one reason why a config is refused.
 type Problem struct {
@@ -36,8 +42,9 @@ type Problem struct {
 	Reason string
 }
 
-// ConfigError is everything that is wrong with a config.json.
+// ConfigError is everything that is wrong with a config.json, or with another file beside it.
 type ConfigError struct {
+	File     string // empty: config.json
 	Problems []Problem
 	// Refused are the keys, sorted, that the family neither honours nor knows to be inert.
 	Refused []string
@@ -46,11 +53,12 @@ type ConfigError struct {
 // Error returns one line a problem.
 func (e *ConfigError) Error() string {
 	var lines []string
+	file := cmp.Or(e.File, configFile) + ": "
 	for _, p := range e.Problems {
 		if p.Key == "" {
-			lines = append(lines, "config.json: "+p.Reason)
+			lines = append(lines, file+p.Reason)
 		} else {
-			lines = append(lines, "config.json: "+quote(p.Key)+": "+p.Reason)
+			lines = append(lines, file+quote(p.Key)+": "+p.Reason)
 		}
 	}
 	if len(e.Refused) > 0 {
@@ -58,7 +66,7 @@ func (e *ConfigError) Error() string {
 		for i, k := range e.Refused {
 			names[i] = quote(k)
 		}
-		lines = append(lines, "config.json: keys that this architecture neither honours nor knows to be without effect: "+
+		lines = append(lines, file+"keys that this architecture neither honours nor knows to be without effect: "+
 			strings.Join(names, ", ")+" (if they have none, say so in Options.IgnoreKeys)")
 	}
 	return strings.Join(lines, "\n")
@@ -76,6 +84,9 @@ func quote(s string) string {
 // parseConfig reads the object of a config.json without interpreting its values.
 func parseConfig(text []byte) (*Config, error) {
 	c := &Config{report: &report{}}
+	if what := openfile.Placeholder(text); what != "" {
+		return nil, &ConfigError{Problems: []Problem{{Reason: what}}}
+	}
 	values, err := parseObject(text)
 	if err != nil {
 		return nil, &ConfigError{Problems: []Problem{{Reason: err.Error()}}}
@@ -164,6 +175,31 @@ func (c *Config) decode(key, kind string, v any) (ok bool) {
 	return true
 }
 
+// tokenIDs honours token ids: one or a list of them. Negative ones, which some configs have for no token, are left out, and
+// so are those that are there before.
+func (c *Config) tokenIDs(key string) []int32 {
+	raw, ok := c.raw(key)
+	if !ok {
+		return nil
+	}
+	var list []int64
+	if raw[0] == '[' {
+		list = c.Ints(key)
+	} else {
+		list = []int64{c.IntOr(key, -1, math.MinInt64, math.MaxInt32)}
+	}
+	var ids []int32
+	for _, id := range list {
+		switch {
+		case id > math.MaxInt32:
+			c.Errorf(key, "%d is no token id", id)
+		case id >= 0 && !slices.Contains(ids, int32(id)):
+			ids = append(ids, int32(id))
+		}
+	}
+	return ids
+}
+
 // decodeList is decode for a list. A null in it is of another kind: encoding/json would make a zero of it.
 func (c *Config) decodeList(key, kind string, v any) {
 	var elements []json.RawMessage
@@ -177,12 +213,23 @@ func (c *Config) decodeList(key, kind string, v any) {
 	c.decode(key, kind, v)
 }
 
+// clip returns the text of a value for a message, cut to a readable length. What a terminal would not print is escaped;
+// so are line breaks between tokens.
 func clip(raw json.RawMessage) string {
 	const limit = 120
+	text, end := string(raw), ""
 	if len(raw) > limit {
-		return strings.ToValidUTF8(string(raw[:limit]), "") + "…"
+		text, end = strings.ToValidUTF8(text[:limit], ""), "…"
 	}
-	return string(raw)
+	var b strings.Builder
+	for _, r := range text {
+		if strconv.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String() + end
 }
 
 // Int honours a key that must be there, an integer in [lo, hi]. It returns lo where it records a problem.
@@ -319,8 +366,12 @@ func (c *Config) refused() []string {
 	return slices.Compact(keys)
 }
 
-// err returns everything that is wrong so far, keys that nobody read included, or nil.
+// err returns everything that is wrong so far, keys that nobody read included, or nil. A quantized checkpoint is a
+// [*QuantizedError] alone: what else is wrong with the config does not matter, and nothing helps but another checkpoint.
 func (c *Config) err() error {
+	if c.report.quantized != nil {
+		return c.report.quantized
+	}
 	e := &ConfigError{Problems: c.report.problems, Refused: c.refused()}
 	if len(e.Problems) == 0 && len(e.Refused) == 0 {
 		return nil

@@ -72,8 +72,7 @@ type Names struct {
 	Router string // where there are experts
 	Expert string // before an expert's Up and Down, with its number: "experts.%d."
 
-	// Buffers are tensors of a layer, named in full, that older checkpoints keep and no model reads.
-	Buffers []string
+	Buffers []Buffer // of a layer
 }
 
 // llamaNames are the names that most families took over from Llama.
@@ -83,7 +82,7 @@ func llamaNames() Names {
 		AttentionNorm: "input_layernorm", MLPNorm: "post_attention_layernorm",
 		Attention: "self_attn.", QKV: []string{"q_proj", "k_proj", "v_proj"}, Out: "o_proj",
 		MLP: "mlp.", Up: []string{"gate_proj", "up_proj"}, Down: "down_proj",
-		Buffers: []string{"self_attn.rotary_emb.inv_freq"},
+		Buffers: []Buffer{{"self_attn.rotary_emb.inv_freq", RopeFrequencies}},
 	}
 }
 
@@ -91,6 +90,9 @@ func llamaNames() Names {
 func (d *Decoder) Emit(n *Net) {
 	base := n.Base(d.Names.Base, d.Names.Embed+".weight")
 	table := base + d.Names.Embed
+	if d.Tied && !n.has(table+".weight") && n.has(d.Names.Head+".weight") {
+		table = d.Names.Head // of two names of one matrix, tools may keep either
+	}
 	ids, pos := n.Forward()
 	x := n.Embedding(ids, "embed", table, d.Vocab, d.Hidden)
 	if d.RoundScale {
@@ -104,9 +106,9 @@ func (d *Decoder) Emit(n *Net) {
 	}
 	var full, local *RopeTables // each is added where the first layer needs it
 	for i := range d.Layers {
-		tables, rope := &full, d.Rope
-		if d.LocalRope != nil && d.window(i) > 0 {
-			tables, rope = &local, *d.LocalRope
+		tables, rope := &full, d.rope(i)
+		if d.turnsLocally(i) {
+			tables = &local
 		}
 		if *tables == nil && len(rope.InvFreq) > 0 {
 			t := n.RopeTables(pos, rope, base+"rotary_emb")
@@ -120,12 +122,22 @@ func (d *Decoder) Emit(n *Net) {
 		Weight: "head", Projection: Projection{Tensor: d.Names.Head, Rows: d.Vocab},
 		Divisor: d.LogitDivisor, Softcap: d.LogitSoftcap,
 	}
-	if d.Tied {
-		n.Ignore(d.Names.Head + ".weight") // some tools write the table twice
+	if d.Tied && n.tied(head.Projection.Tensor, table, d.Vocab, d.Hidden) {
 		head.Weight, head.Projection.Tensor = "embed", table
 	}
 	n.Logits(d.Hidden, head)
+	d.ignoreBuffers(n, base)
 }
+
+// rope is the rope of layer i.
+func (d *Decoder) rope(i int64) Rope {
+	if d.turnsLocally(i) {
+		return *d.LocalRope
+	}
+	return d.Rope
+}
+
+func (d *Decoder) turnsLocally(i int64) bool { return d.LocalRope != nil && d.window(i) > 0 }
 
 // layer adds layer i, whose tensors have the prefix, for x[N, hidden].
 func (d *Decoder) layer(n *Net, x ir.Value, i int64, prefix string, rope *RopeTables) ir.Value {
@@ -152,9 +164,6 @@ func (d *Decoder) layer(n *Net, x ir.Value, i int64, prefix string, rope *RopeTa
 	m = n.Times(norm(m, "mlp_post_norm", names.MLPPostNorm), d.ResidualScale)
 	if d.Parallel {
 		m = n.Add(m, h)
-	}
-	for _, buffer := range names.Buffers {
-		n.Ignore(prefix + buffer)
 	}
 	return n.Add(x, m)
 }

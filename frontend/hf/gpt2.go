@@ -20,7 +20,7 @@ func GPT2(c *Config) Emit {
 		AttentionNorm: "ln_1", MLPNorm: "ln_2",
 		Attention: "attn.", QKV: []string{"c_attn"}, Out: "c_proj",
 		MLP: "mlp.", Up: []string{"c_fc"}, Down: "c_proj",
-		Buffers: []string{"attn.bias", "attn.masked_bias"}, // the causal mask
+		Buffers: []Buffer{{"attn.bias", CausalMask}, {"attn.masked_bias", MaskValue}},
 	}
 
 	scaled, byLayer := c.BoolOr("scale_attn_weights", true), c.BoolOr("scale_attn_by_inverse_layer_idx", false)

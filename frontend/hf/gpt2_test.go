@@ -46,8 +46,7 @@ func TestBareCheckpoint(t *testing.T) {
 	for i := range bare {
 		bare[i].Name = strings.TrimPrefix(bare[i].Name, "transformer.")
 	}
-	bare = append(bare, param("h.0.attn.bias", dtype.F32, 0, 1, 1, 1, 8, 8), param("h.1.attn.masked_bias", dtype.F32, 0, 1))
-	text := importText(t, config, Options{Source: Dummy(bare)})
+	text := importText(t, config, Options{Source: with(Dummy(bare), causalMask("h.0.attn.bias", 8), f32s("h.1.attn.masked_bias", nil, -1e4))})
 	if want := strings.ReplaceAll(importText(t, config, Options{}), `"transformer.`, `"`); text != want {
 		t.Errorf("module\n%s\nwant\n%s", text, want)
 	}

@@ -18,12 +18,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"pwc/internal/openfile"
 	"pwc/ir"
+	"pwc/ir/checkpoint"
 	"pwc/ir/dtype"
 	"pwc/safetensors"
 )
@@ -56,6 +58,15 @@ type Options struct {
 
 	// IgnoreKeys are keys of the config that the caller knows to be without effect on the model.
 	IgnoreKeys []string
+
+	// IgnoreTensors are names of tensors that the caller knows to be without effect on the model; a part between dots that
+	// is * stands for any one part. None is of a tensor that the model reads, and where Source is set each is of one
+	// that is there.
+	IgnoreTensors []string
+
+	// GenerationConfig is the text of the checkpoint's generation_config.json, whose ids that end a sequence come before
+	// those of the config; nil: there is none.
+	GenerationConfig []byte
 }
 
 // Model is an imported checkpoint.
@@ -66,10 +77,14 @@ type Model struct {
 
 	// MaxPositions is the longest sequence that the model is for, in tokens: as many as it has learned positions;
 	// Options.Context, if that is set; else the config's max_position_embeddings, what it was trained on; 0 if the config
-	// does not say. The module does not hold it: whoever makes the positions bounds them.
+	// does not say. The module says it too, as its context, and beside it the ids that end a sequence ([ir.Module.EOS]).
+	// Whoever makes the positions bounds them.
 	MaxPositions int64
 
-	ignored map[string]bool // tensors that a checkpoint may hold without being read
+	// Notes are what a reader of the checkpoint may not expect of the module, a sentence each.
+	Notes []string
+
+	ignored map[string]ignored // tensors that a checkpoint may hold without being read
 }
 
 // Param is a checkpoint tensor that a module reads. Its DType is the checkpoint's. Mean and Std describe the values of an
@@ -93,6 +108,14 @@ const (
 // Import builds the module of a config.json. The errors about the config are a [*ConfigError] with every problem and
 // every refused key, an architecture that is not registered an [*UnknownArchitectureError].
 func (r *Registry) Import(config []byte, o Options) (*Model, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	return r.importFrom(config, o, func() (safetensors.Source, error) { return o.Source, nil })
+}
+
+// check completes the options, or says what is wrong with them.
+func (o *Options) check() error {
 	if o.MaxTokens == 0 {
 		o.MaxTokens = defaultTokens
 	}
@@ -100,16 +123,21 @@ func (r *Registry) Import(config []byte, o Options) (*Model, error) {
 		o.BlockSize = defaultBlock
 	}
 	if o.MaxTokens < 1 || o.MaxTokens > maxTokens || o.BlockSize < 1 || o.BlockSize > maxBlock {
-		return nil, fmt.Errorf("hf: MaxTokens %d must be in [1, %d] and BlockSize %d in [1, %d]", o.MaxTokens, maxTokens, o.BlockSize, maxBlock)
+		return fmt.Errorf("hf: MaxTokens %d must be in [1, %d] and BlockSize %d in [1, %d]", o.MaxTokens, maxTokens, o.BlockSize, maxBlock)
 	}
 	switch o.DType {
 	case dtype.Invalid, dtype.F32, dtype.F16, dtype.BF16:
 	default:
-		return nil, fmt.Errorf("hf: a model cannot be imported in %s; use f32, f16 or bf16", o.DType)
+		return fmt.Errorf("hf: a model cannot be imported in %s; use f32, f16 or bf16", o.DType)
 	}
 	if o.Context < 0 {
-		return nil, fmt.Errorf("hf: Context %d is below 0", o.Context)
+		return fmt.Errorf("hf: Context %d is below 0", o.Context)
 	}
+	return nil
+}
+
+// importFrom is Import with a checkpoint that is opened once the config is understood.
+func (r *Registry) importFrom(config []byte, o Options, open func() (safetensors.Source, error)) (*Model, error) {
 	c, err := parseConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("hf: %w", err)
@@ -125,27 +153,140 @@ func (r *Registry) Import(config []byte, o Options) (*Model, error) {
 	fixedKeys(c)
 	stored := storedDType(c)
 	trained := c.IntOr("max_position_embeddings", 0, 1, maxPositions)
+	eos := c.tokenIDs(eosKey)
 	emit := family(c)
-	if stored == dtype.Invalid && o.DType == dtype.Invalid {
-		c.Errorf("dtype", "is missing, and torch_dtype too: say in which dtype to import")
-	}
 	if err := c.err(); err != nil {
 		return nil, fmt.Errorf("hf: %w", err)
+	}
+	if o.GenerationConfig != nil {
+		ids, err := generationEOS(o.GenerationConfig)
+		if err != nil {
+			return nil, fmt.Errorf("hf: %w", err)
+		}
+		if ids != nil {
+			eos = ids
+		}
+	}
+
+	if o.Source, err = open(); err != nil {
+		return nil, err
+	}
+	if o.Source != nil {
+		if err := quantizedTensors(o.Source); err != nil {
+			return nil, fmt.Errorf("hf: %w", err)
+		}
+	}
+	if stored == dtype.Invalid && o.DType == dtype.Invalid {
+		if stored = tensorsDType(o.Source); stored == dtype.Invalid {
+			c.Errorf("dtype", "is missing, and torch_dtype too: say in which dtype to import (Options.DType)")
+			return nil, fmt.Errorf("hf: %w", c.err())
+		}
 	}
 
 	n := newNet(name, stored, o)
 	emit(n)
+	positions := cmp.Or(n.learned, o.Context, trained)
+	if positions > 0 {
+		n.B.Context(positions)
+	}
+	if len(eos) > 0 {
+		n.B.EOS(eos...)
+	}
+	for _, pattern := range o.IgnoreTensors {
+		n.B.Unread(pattern, "")
+	}
 	module, err := n.finish()
 	if err != nil {
 		return nil, fmt.Errorf("hf: %s: %w", arch, err)
 	}
-	m := &Model{Module: module, Architecture: arch, Params: n.params, MaxPositions: cmp.Or(n.learned, o.Context, trained), ignored: n.ignored}
+	m := &Model{Module: module, Architecture: arch, Params: n.params, MaxPositions: positions, Notes: n.notes, ignored: n.ignored}
+	if err := m.ignore(o.IgnoreTensors, o.Source); err != nil {
+		return nil, err
+	}
 	if o.Source != nil {
 		if err := m.Check(o.Source); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+// The files of a checkpoint beside its tensors.
+const (
+	configFile     = "config.json"
+	generationFile = "generation_config.json"
+)
+
+// eosKey is the key of the ids that end a sequence, one or a list, in both files.
+const eosKey = "eos_token_id"
+
+// generationEOS returns the ids that end a sequence by a generation_config.json; nil if it does not say.
+func generationEOS(text []byte) ([]int32, error) {
+	c, err := parseConfig(text)
+	if err != nil {
+		if e, ok := errors.AsType[*ConfigError](err); ok {
+			e.File = generationFile
+		}
+		return nil, err
+	}
+	ids := c.tokenIDs(eosKey)
+	if len(c.report.problems) > 0 { // the other keys are of sampling, which the caller chooses
+		return nil, &ConfigError{File: generationFile, Problems: c.report.problems}
+	}
+	if ids == nil && c.Has(eosKey) {
+		ids = []int32{}
+	}
+	return ids, nil
+}
+
+// ignore drops the checks of what the caller knows to be without effect.
+func (m *Model) ignore(patterns []string, src safetensors.Source) error {
+	for _, pattern := range patterns {
+		u := ir.Unread{Name: pattern}
+		for _, p := range m.Params {
+			if u.Matches(p.Name) {
+				return fmt.Errorf("hf: IgnoreTensors: %s is of tensor %s, which the model reads", quote(pattern), quote(p.Name))
+			}
+		}
+		found := src == nil
+		if src != nil {
+			for _, name := range src.Names() {
+				if u.Matches(name) {
+					m.ignored[name], found = ignored{}, true
+				}
+			}
+		}
+		if !found {
+			return fmt.Errorf("hf: IgnoreTensors: the checkpoint has no tensor %s", quote(pattern))
+		}
+	}
+	return nil
+}
+
+// tensorsDType returns the dtype of most elements of a checkpoint; Invalid if there is none that a model is imported in.
+func tensorsDType(src safetensors.Source) dtype.DType {
+	if src == nil {
+		return dtype.Invalid
+	}
+	count := map[dtype.DType]int64{}
+	for _, name := range src.Names() {
+		info, err := src.Info(name)
+		if err != nil {
+			continue // Check reports it, if it is read
+		}
+		n := int64(1)
+		for _, d := range info.Shape {
+			n *= d
+		}
+		count[info.DType] += n
+	}
+	best := dtype.Invalid
+	for _, d := range []dtype.DType{dtype.F32, dtype.BF16, dtype.F16} {
+		if count[d] > count[best] {
+			best = d
+		}
+	}
+	return best
 }
 
 // storedDType honours the key that names the checkpoint's dtype, in its old and its new spelling. It is Invalid if the
@@ -176,27 +317,66 @@ func ReadConfig(path string) ([]byte, error) {
 }
 
 // ImportDir imports the checkpoint in a directory: its config.json, held against the tensors beside it where there are
-// any. Options.Weights is dir unless it is set, Options.Source is the directory's.
-func (r *Registry) ImportDir(dir string, o Options) (m *Model, err error) {
-	config, err := ReadConfig(filepath.Join(dir, "config.json"))
-	if err != nil {
-		return nil, err
+// any, with its generation_config.json unless Options.GenerationConfig is set. Options.Weights is dir unless it is set,
+// Options.Source is the directory's. The tensors are opened last.
+func (r *Registry) ImportDir(dir string, o Options) (*Model, error) {
+	var set *safetensors.Set
+	m, err := r.importFile(filepath.Join(dir, configFile), o, func() (_ safetensors.Source, err error) {
+		switch set, err = safetensors.OpenDir(dir); {
+		case errors.Is(err, safetensors.ErrNoCheckpoint):
+			return nil, nil
+		case err != nil:
+			return nil, fmt.Errorf("hf: %w", err)
+		}
+		return set, nil
+	})
+	if set != nil {
+		if m != nil {
+			m.Notes = append(set.Notes(), m.Notes...)
+		}
+		err = errors.Join(err, set.Close())
 	}
-	if o.Weights == "" {
-		o.Weights = dir
-	}
-	switch set, err := safetensors.OpenDir(dir); {
-	case err == nil:
-		defer set.Close()
-		o.Source = set
-	case !errors.Is(err, safetensors.ErrNoCheckpoint):
-		return nil, fmt.Errorf("hf: %w", err)
-	}
-	m, err = r.Import(config, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	return m, nil
+}
+
+// ImportFile imports a config alone. If it is named config.json, the other files of its directory are read as ImportDir
+// does, but for the tensors. Options.Weights is the directory unless it is set.
+func (r *Registry) ImportFile(path string, o Options) (*Model, error) {
+	m, err := r.importFile(path, o, func() (safetensors.Source, error) { return o.Source, nil })
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return m, nil
+}
+
+func (r *Registry) importFile(path string, o Options, open func() (safetensors.Source, error)) (*Model, error) {
+	config, err := ReadConfig(path)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Dir(path)
+	if o.Weights == "" {
+		o.Weights = dir
+	}
+	if filepath.Base(path) == configFile {
+		if err := besideConfig(dir); err != nil {
+			return nil, err
+		}
+		if o.GenerationConfig == nil {
+			text, err := ReadConfig(filepath.Join(dir, generationFile))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			o.GenerationConfig = text
+		}
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	return r.importFrom(config, o, open)
 }
 
 // CheckError is how a checkpoint differs from what a module reads.
@@ -214,21 +394,20 @@ func (e *CheckError) Error() string {
 		what string
 		list []string
 	}{{"missing", e.Missing}, {"different", e.Different}, {"unexpected", e.Unexpected}} {
-		const shown = 8
-		if len(part.list) == 0 {
-			continue
-		}
-		fmt.Fprintf(&b, "; %s: %s", part.what, strings.Join(part.list[:min(shown, len(part.list))], ", "))
-		if len(part.list) > shown {
-			fmt.Fprintf(&b, " and %d more", len(part.list)-shown)
+		if len(part.list) > 0 {
+			fmt.Fprintf(&b, "; %s: %s", part.what, some(part.list))
 		}
 	}
 	return b.String()
 }
 
-// Check holds a checkpoint against what the module reads, by names, shapes and dtypes, without touching a tensor's bytes.
-// What differs is a [*CheckError].
+// Check holds a checkpoint against what the module reads, by names, shapes and dtypes, and the tensors that go unread
+// against what the module computes in their place, by their bytes. What differs is a [*CheckError]; a head that is tied
+// and has other values, a [*checkpoint.Error]; a checkpoint that is quantized, a [*QuantizedError].
 func (m *Model) Check(src safetensors.Source) error {
+	if err := quantizedTensors(src); err != nil {
+		return fmt.Errorf("hf: %w", err)
+	}
 	var e CheckError
 	read := make(map[string]bool, len(m.Params))
 	for _, p := range m.Params {
@@ -244,12 +423,32 @@ func (m *Model) Check(src safetensors.Source) error {
 		}
 	}
 	for _, name := range src.Names() {
-		if !read[name] && !m.ignored[name] {
+		if read[name] {
+			continue
+		}
+		unread, ok := m.ignored[name]
+		switch {
+		case !ok:
 			e.Unexpected = append(e.Unexpected, quote(name))
+		case unread.check:
+			t, err := src.Tensor(name)
+			if err != nil {
+				return fmt.Errorf("hf: %w", err)
+			}
+			reason := ""
+			if err := safetensors.Guard(src, func() error { reason = unread.kind.hides(t, unread.rope); return nil }); err != nil {
+				return fmt.Errorf("hf: %w", err)
+			}
+			if reason != "" {
+				e.Different = append(e.Different, fmt.Sprintf("%s, which the model does not read, %s", quote(name), reason))
+			}
 		}
 	}
 	if len(e.Missing)+len(e.Different)+len(e.Unexpected) > 0 {
 		return &e
+	}
+	if err := checkpoint.Check(m.Module, src); err != nil {
+		return fmt.Errorf("hf: %w", err)
 	}
 	return nil
 }

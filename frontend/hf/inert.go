@@ -42,18 +42,9 @@ func fixedKeys(c *Config) {
 		o.Inert(sortedKeys(o.values)...)
 		c.Errorf("pruned_heads", "pruned heads are not supported")
 	}
-	for _, key := range []string{"quantization_config", "compression_config"} {
-		raw, ok := c.raw(key)
-		if !ok {
-			continue
+	for _, key := range quantKeys() {
+		if raw, ok := c.raw(key); ok && c.report.quantized == nil {
+			c.report.quantized = &QuantizedError{File: configFile, Key: c.path + key, Method: quantMethod(raw)}
 		}
-		method := "an unnamed method"
-		if values, err := parseObject(raw); err == nil {
-			q := &Config{values: values, seen: map[string]bool{}, report: &report{}}
-			if m := q.StringOr("quant_method", q.StringOr("format", "")); m != "" {
-				method = quote(m)
-			}
-		}
-		c.Errorf(key, "the checkpoint is quantized with %s, which is not supported; import an unquantized checkpoint", method)
 	}
 }

@@ -19,7 +19,7 @@ func GPTNeoX(c *Config) Emit {
 		AttentionNorm: "input_layernorm", MLPNorm: "post_attention_layernorm",
 		Attention: "attention.", QKV: []string{"query_key_value"}, Out: "dense",
 		MLP: "mlp.", Up: []string{"dense_h_to_4h"}, Down: "dense_4h_to_h",
-		Buffers: []string{"attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_freq"},
+		Buffers: []Buffer{{"attention.bias", CausalMask}, {"attention.masked_bias", MaskValue}, {"attention.rotary_emb.inv_freq", RopeFrequencies}},
 	}
 	c.Inert("hidden_dropout", "classifier_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob")
 	return d.Emit

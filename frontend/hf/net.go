@@ -2,9 +2,12 @@ package hf
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	"pwc/ir"
+	"pwc/ir/checkpoint"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/safetensors"
@@ -25,13 +28,16 @@ type Net struct {
 	source   safetensors.Source // nil if only the config is known
 	params   []Param
 	declared map[string][]Param // weights of the module, as they were asked for
-	ignored  map[string]bool    // tensors that may be there unread
+	ignored  map[string]ignored // tensors that may be there unread
+	notes    []string           // Model.Notes
+	odd      []string           // tensors of dtypes that no weight is made from: "NAME is i32"
 	learned  int64              // positions that a table has; 0: there is none
 }
 
 // newNet starts a module with the symbols and the extern op that every decoder has.
 func newNet(name string, stored dtype.DType, o Options) *Net {
 	b := ir.NewBuilder(name)
+	b.WeightsStrict()
 	if o.Weights != "" {
 		b.WeightsFrom(o.Weights)
 	}
@@ -46,7 +52,7 @@ func newNet(name string, stored dtype.DType, o Options) *Net {
 		stored:    stored,
 		source:    o.Source,
 		declared:  map[string][]Param{},
-		ignored:   map[string]bool{},
+		ignored:   map[string]ignored{},
 	}
 	if n.DType == dtype.Invalid {
 		n.DType = stored
@@ -58,7 +64,22 @@ func newNet(name string, stored dtype.DType, o Options) *Net {
 	return n
 }
 
-func (n *Net) finish() (*ir.Module, error) { return n.B.Build() }
+func (n *Net) finish() (*ir.Module, error) {
+	if len(n.odd) > 0 { // one error: there may be thousands
+		n.B.Errorf(ir.Pos{}, "weights of a model are made from f32, f16 and bf16, and %s", some(n.odd))
+	}
+	return n.B.Build()
+}
+
+// some joins the first entries of a list for a message, and says how many more there are.
+func some(list []string) string {
+	const shown = 8
+	text := strings.Join(list[:min(shown, len(list))], ", ")
+	if len(list) > shown {
+		text += fmt.Sprintf(" and %d more", len(list)-shown)
+	}
+	return text
+}
 
 // Type returns a type of the model's dtype.
 func (n *Net) Type(shape ...dim.Dim) ir.Type { return ir.TypeOf(n.DType, shape...) }
@@ -130,8 +151,46 @@ func Scale(tensor string, size int64, mean float64) Param {
 	return Param{Info: safetensors.Info{Name: tensor, Shape: []int64{size}}, Mean: mean}
 }
 
-// Ignore names a tensor that checkpoints may hold without any effect.
-func (n *Net) Ignore(tensor string) { n.ignored[tensor] = true }
+// has reports whether the checkpoint is at hand and has a tensor of that name, of whatever dtype.
+func (n *Net) has(tensor string) bool {
+	if n.source == nil {
+		return false
+	}
+	_, err := n.source.Info(tensor)
+	return !errors.Is(err, safetensors.ErrNotFound)
+}
+
+// tied reports whether a head that the config ties to the table, both named without ".weight", is that table. Tools write
+// the table twice, so that a head can be there as well. One with other values is read, as in transformers 5
+// (pull request 42612), and noted. Where no checkpoint is at hand the module declares the head equal, so
+// that loading finds another one.
+func (n *Net) tied(head, table string, vocab, hidden int64) bool {
+	head, table = head+".weight", table+".weight"
+	if head == table {
+		return true
+	}
+	n.ignored[head] = ignored{}
+	if !n.has(head) || !n.has(table) {
+		n.B.Unread(head, table)
+		return true
+	}
+	if info, err := n.source.Info(head); err == nil && !slices.Equal(info.Shape, []int64{vocab, hidden}) {
+		n.B.Errorf(ir.Pos{}, "tensor %s is %s%v: the head that tie_word_embeddings ties to %s has the shape [%d %d]",
+			quote(head), info.DType, info.Shape, quote(table), vocab, hidden)
+		return true
+	}
+	reason, err := checkpoint.Compare(n.source, head, table)
+	switch {
+	case err != nil:
+		n.B.Errorf(ir.Pos{}, "tensors %s and %s cannot be compared: %v", quote(head), quote(table), err)
+	case reason != "":
+		n.notes = append(n.notes, fmt.Sprintf("tie_word_embeddings is true, but tensor %s differs from %s (%s): the module reads %s, as transformers 5 does",
+			quote(head), quote(table), reason, quote(head)))
+		return false
+	}
+	n.B.Unread(head, table)
+	return true
+}
 
 // Base returns the prefix of a checkpoint's tensors, given the name of one without it: prefix, or nothing if the
 // checkpoint at hand has that tensor bare. Models that were saved without their head lack it.
@@ -237,7 +296,7 @@ func (n *Net) storedDType(tensor string) dtype.DType {
 		return n.stored // Check reports the tensor, with all the others
 	}
 	if !info.DType.Float() || !info.DType.Computes() {
-		n.B.Errorf(ir.Pos{}, "tensor %s is %s, which no weight of a model is made from", quote(tensor), info.DType)
+		n.odd = append(n.odd, fmt.Sprintf("%s is %s", quote(tensor), info.DType))
 	}
 	return info.DType
 }

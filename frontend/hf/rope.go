@@ -16,6 +16,8 @@ import (
 type Rope struct {
 	InvFreq []float64
 	Scale   float64 // multiplies cosines and sines, a value of f32; 1 but for the scalings that say otherwise
+
+	Unscaled []float64 // InvFreq before scaling, which older checkpoints may hold as a buffer
 }
 
 // RopeKeys is what a config calls the settings of a rope, and what they are where it is silent. The zero value is
@@ -74,7 +76,8 @@ func readRope(c *Config, headSize int64, keys RopeKeys, objects ...*Config) Rope
 		found, first = &r, name
 	}
 	if found == nil {
-		found = &Rope{InvFreq: toF32(frequencies(turning(c, keys.Share, headSize, share), base)), Scale: 1}
+		freq := toF32(frequencies(turning(c, keys.Share, headSize, share), base))
+		found = &Rope{InvFreq: freq, Scale: 1, Unscaled: freq}
 	}
 	if !finite(found.Scale) {
 		c.Errorf(keys.Base, "what multiplies cosines and sines is beyond the range of f32")

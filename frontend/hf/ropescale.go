@@ -32,7 +32,7 @@ func scaledRope(c, o *Config, size int64, base float64) Rope {
 		o.Errorf("rope_type", "%s is not supported; supported: default, linear, llama3, longrope, su, yarn", quote(kind))
 		o.Inert(sortedKeys(o.values)...) // their meaning depends on the type; one complaint is enough
 	}
-	return Rope{InvFreq: toF32(freq), Scale: dtype.F32.Round(scale)}
+	return Rope{InvFreq: toF32(freq), Scale: dtype.F32.Round(scale), Unscaled: toF32(frequencies(size, base))}
 }
 
 // frequencies returns base^(-2i/size) for the size/2 pairs of elements.

@@ -1,0 +1,125 @@
+package hf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"pwc/ir/dtype"
+	"pwc/safetensors"
+)
+
+// Buffer is a tensor of a layer that older checkpoints keep though the reference computes it anew. It may go unread only
+// if it holds what the model computes.
+type Buffer struct {
+	Name  string // after the layer's prefix, in full: "self_attn.rotary_emb.inv_freq"
+	Holds BufferKind
+}
+
+// BufferKind is what a [Buffer] must hold.
+type BufferKind uint8
+
+// The buffers that checkpoints of transformers have.
+const (
+	RopeFrequencies BufferKind = iota // inv_freq: the rope's frequencies, before or after their scaling
+	CausalMask                        // bias: [1, 1, n, n], true or 1 where row i sees column j ≤ i
+	MaskValue                         // masked_bias: the number that stands for a masked score, far below any score
+)
+
+// hides returns what a buffer holds instead of what the model computes with a rope; empty: the buffer can be left out.
+func (k BufferKind) hides(t safetensors.Tensor, rope Rope) string {
+	switch k {
+	case CausalMask:
+		return notCausal(t)
+	case MaskValue:
+		if v, ok := elements(t); !ok || len(v) != 1 || !(v[0] <= -1e3) {
+			return fmt.Sprintf("%s%v is not one number below -1000, which stands for a masked score", t.DType, t.Shape)
+		}
+		return ""
+	}
+	v, ok := elements(t)
+	switch {
+	case !ok || len(v) != len(rope.InvFreq):
+		return fmt.Sprintf("%s%v, the config says %d frequencies of a rope", t.DType, t.Shape, len(rope.InvFreq))
+	case !near(v, rope.InvFreq) && !near(v, rope.Unscaled):
+		i := 0
+		for near(v[i:i+1], rope.InvFreq[i:i+1]) {
+			i++
+		}
+		return fmt.Sprintf("holds other frequencies of a rope than the config says: number %d is %.6g, not %.6g", i, v[i], rope.InvFreq[i])
+	}
+	return ""
+}
+
+// near reports whether frequencies are the same but for the rounding of checkpoints that computed them in 16 bits: the
+// exponent of the base has 8 bits in bf16, so a frequency is off by up to ln(base)/2^8.
+func near(got, want []float64) bool {
+	return slices.EqualFunc(got, want, func(g, w float64) bool { return math.Abs(g-w) <= w/16+0x1p-24 })
+}
+
+// notCausal says why a tensor is no causal mask.
+func notCausal(t safetensors.Tensor) string {
+	n := int64(0)
+	if r := len(t.Shape); r >= 2 {
+		n = t.Shape[r-1]
+	}
+	v, ok := elements(t)
+	if !ok || n == 0 || int64(len(v)) != n*n || t.Shape[len(t.Shape)-2] != n {
+		return fmt.Sprintf("%s%v is no square mask", t.DType, t.Shape)
+	}
+	for i, x := range v {
+		if row, col := int64(i)/n, int64(i)%n; (x != 0) != (col <= row) {
+			return fmt.Sprintf("is no causal mask: row %d, column %d is %v", row, col, x)
+		}
+	}
+	return ""
+}
+
+// elements returns a tensor's values; ok is false for a dtype that no buffer has.
+func elements(t safetensors.Tensor) (v []float64, ok bool) {
+	size := t.DType.Bits() / 8
+	var decode func(b []byte) float64
+	switch t.DType {
+	case dtype.F32:
+		decode = func(b []byte) float64 { return float64(math.Float32frombits(binary.LittleEndian.Uint32(b))) }
+	case dtype.F16:
+		decode = func(b []byte) float64 { return float64(dtype.F16ToF32(binary.LittleEndian.Uint16(b))) }
+	case dtype.BF16:
+		decode = func(b []byte) float64 { return float64(dtype.BF16ToF32(binary.LittleEndian.Uint16(b))) }
+	case dtype.U8, dtype.I8, dtype.Bool:
+		decode = func(b []byte) float64 { return float64(b[0]) }
+	default:
+		return nil, false
+	}
+	v = make([]float64, len(t.Data)/size)
+	for i := range v {
+		v[i] = decode(t.Data[i*size:])
+	}
+	return v, true
+}
+
+// ignored is a tensor that a checkpoint may hold unread.
+type ignored struct {
+	kind  BufferKind
+	rope  Rope
+	check bool // it is held against kind
+}
+
+// Ignore names a tensor that checkpoints may hold without any effect, whatever its values are.
+func (n *Net) Ignore(tensor string) {
+	n.ignored[tensor] = ignored{}
+	n.B.Unread(tensor, "")
+}
+
+// ignoreBuffers names the buffers of the decoder's layers, whose tensors have the base. The module has a declaration for
+// all layers; their values are compared where the checkpoint is at hand.
+func (d *Decoder) ignoreBuffers(n *Net, base string) {
+	for _, b := range d.Names.Buffers {
+		n.B.Unread(base+strings.Replace(d.Names.Layer, "%d", "*", 1)+b.Name, "")
+		for i := range d.Layers {
+			n.ignored[base+fmt.Sprintf(d.Names.Layer, i)+b.Name] = ignored{b.Holds, d.rope(i), true}
+		}
+	}
+}

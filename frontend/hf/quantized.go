@@ -1,0 +1,154 @@
+package hf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"pwc/ir/dtype"
+	"pwc/safetensors"
+)
+
+// QuantizedError says that a checkpoint is quantized: its tensors are codes of weights, with scales beside them, or its
+// config says so. Read as plain weights they would make a model of noise.
+type QuantizedError struct {
+	File   string // that says so; empty: the tensors do
+	Key    string // of the file; empty: the file as a whole
+	Method string // "fp8" by the file; empty: unknown
+
+	// Of the tensors: how many are stored in which way, and one of each, sorted.
+	Kinds []QuantizedKind
+}
+
+// QuantizedKind is one way in which tensors are quantized.
+type QuantizedKind struct {
+	What    string // "f8e4m3", or "*.weight_scale"
+	Count   int
+	Example string
+}
+
+// Error says it once, however many tensors there are.
+func (e *QuantizedError) Error() string {
+	const advice = "quantized checkpoints are not supported: import an unquantized one"
+	if e.File != "" {
+		method := "an unnamed method"
+		if e.Method != "" {
+			method = quote(e.Method)
+		}
+		where := e.File
+		if e.Key != "" {
+			where += ": " + quote(e.Key)
+		}
+		return fmt.Sprintf("%s: the checkpoint is quantized with %s; %s", where, method, advice)
+	}
+	parts := make([]string, len(e.Kinds))
+	for i, k := range e.Kinds {
+		parts[i] = fmt.Sprintf("%d of %s (%s)", k.Count, k.What, quote(k.Example))
+	}
+	return fmt.Sprintf("the checkpoint is quantized, by its tensors: %s; %s", strings.Join(parts, ", "), advice)
+}
+
+// scaleNames are the last parts of names that tools give to what belongs to codes: ModelOpt, compressed-tensors,
+// fine-grained FP8, GPTQ, AWQ, bitsandbytes, HQQ, MLX (scales, biases), and scales of FP8 caches.
+func scaleNames() []string {
+	return []string{
+		"weight_scale", "weight_scale_inv", "weight_scale_2", "weight_zero_point", "weight_packed", "weight_shape", "weight_g_idx",
+		"weight_global_scale", "input_scale", "input_zero_point", "input_global_scale", "output_scale", "activation_scale",
+		"qweight", "qzeros", "scales", "biases", "g_idx", "absmax", "quant_map", "nested_absmax", "nested_quant_map", "SCB",
+		"weight_format", "W_q", "k_scale", "v_scale", "q_scale", "prob_scale", "pre_quant_scale", "weight_quantizer", "weight_blocks",
+		"weight_scales", "kv_scale",
+	}
+}
+
+// quantizedTensors returns a [*QuantizedError] if tensors of a checkpoint are codes of weights, or belong to such codes.
+// It knows them by their dtypes and names, so that it does not depend on what a config says.
+func quantizedTensors(src safetensors.Source) error {
+	scales := scaleNames()
+	kinds := map[string]*QuantizedKind{}
+	for _, name := range src.Names() {
+		what := ""
+		last := name[strings.LastIndexByte(name, '.')+1:]
+		switch info, err := src.Info(name); {
+		case slices.Contains(scales, last):
+			what = "*." + last
+		case err != nil:
+			// A dtype that the IR lacks: unsigned integers of several bytes, where codes are packed.
+			if fault, ok := errors.AsType[*safetensors.FormatError](err); ok && strings.HasSuffix(name, ".weight") && strings.HasPrefix(fault.DType, "U") {
+				what = fault.DType
+			}
+		case info.DType.Bits() < 8, info.DType.Float() && info.DType.Bits() == 8, info.DType == dtype.E8M0:
+			what = info.DType.String()
+		case strings.HasSuffix(name, ".weight") && !info.DType.Float():
+			what = info.DType.String()
+		}
+		if what == "" {
+			continue
+		}
+		if kinds[what] == nil {
+			kinds[what] = &QuantizedKind{What: what, Example: name}
+		}
+		kinds[what].Count++
+	}
+	if len(kinds) == 0 {
+		return nil
+	}
+	e := &QuantizedError{}
+	for _, what := range sortedKeys(kinds) {
+		e.Kinds = append(e.Kinds, *kinds[what])
+	}
+	return e
+}
+
+// quantKeys are the keys of a config.json that say that the checkpoint is quantized: transformers', compressed-tensors',
+// MLX's, and that of some converters.
+func quantKeys() []string {
+	return []string{"quantization_config", "compression_config", "quantization", "quant_config"}
+}
+
+// quantMethod returns what an object of a config calls the method.
+func quantMethod(text []byte) string {
+	values, err := parseObject(text)
+	if err != nil {
+		return ""
+	}
+	q := &Config{values: values, seen: map[string]bool{}, report: &report{}}
+	for _, key := range []string{"quant_method", "quant_algo", "format", "kv_cache_quant_algo"} {
+		if m := q.StringOr(key, ""); m != "" {
+			return m
+		}
+	}
+	if bits := q.FloatOr("bits", 0); bits > 0 {
+		return fmt.Sprintf("%v bits", bits)
+	}
+	if raw, ok := q.raw("quantization"); ok { // ModelOpt has an object around it
+		return quantMethod(raw)
+	}
+	return ""
+}
+
+// besideConfig refuses a directory with a file that changes what its tensors mean: ModelOpt, AutoGPTQ and AWQ say that a
+// checkpoint is quantized in a file of its own, and an adapter adds to the weights.
+func besideConfig(dir string) error {
+	for _, name := range []string{"hf_quant_config.json", "quantize_config.json", "quant_config.json"} {
+		text, err := ReadConfig(filepath.Join(dir, name))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return err
+		default:
+			return fmt.Errorf("hf: %w", &QuantizedError{File: name, Method: quantMethod(text)})
+		}
+	}
+	const adapter = "adapter_config.json"
+	switch _, err := os.Stat(filepath.Join(dir, adapter)); {
+	case err == nil:
+		return fmt.Errorf("hf: %s: an adapter lies beside the checkpoint, and is not applied: merge it into the weights (merge_and_unload of PEFT), or move its files elsewhere", adapter)
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("hf: %w", err)
+	}
+	return nil
+}
