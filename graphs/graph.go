@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 
@@ -34,6 +35,9 @@ type Options struct {
 	// KeepTemplate keeps the recording beside the graph that is launched:
 	// Instantiate makes it anew, Update moves its inputs.
 	KeepTemplate bool
+
+	// Log, if not nil, gets warnings: a capture that recorded nothing.
+	Log *slog.Logger
 }
 
 // Graph is recorded work. It is used by one goroutine at a time.
@@ -309,6 +313,9 @@ func (g *Graph) End() error {
 		return errors.Join(g.failed(err), g.abandon())
 	}
 	g.rec = nil
+	if g.dev.Nodes() == 0 && g.opts.Log != nil {
+		g.opts.Log.Warn(fmt.Sprintf("The CUDA Graph is empty: the capture of %s recorded nothing, so its work went to another stream or device, or there was none", g.name))
+	}
 	g.take(r)
 	g.releaseGenerators(len(g.opts.Generators))
 	g.s.mu.Lock()
@@ -529,6 +536,19 @@ func (g *Graph) Launch(st *Stream) error {
 	}
 	g.replays++
 	return nil
+}
+
+// Output returns a result of the capture that was released since as a new tensor with an
+// owner: a replay wrote it, and its memory belongs to the graph. It is for owners of a
+// managed pool, who know that nothing else lies there; Pool.Restore gives it a block.
+func (g *Graph) Output(t Tensor) (Tensor, error) {
+	if g.dev == nil || !g.pool.managed || !g.pool.Has(t.Storage()) {
+		return Tensor{}, fmt.Errorf("%w: %s has no such output in a managed pool", ErrArguments, g.name)
+	}
+	if err := store.Revive(t.Storage(), t.Generation(), store.Access{}); err != nil {
+		return Tensor{}, err
+	}
+	return t.At(t.Storage()), nil
 }
 
 // ready reports why a storage that a graph reads cannot be read.

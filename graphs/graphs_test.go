@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -920,4 +921,269 @@ func TestReplayDoesNotAllocate(t *testing.T) {
 	}
 	e.reset(g)
 	drop(t, x)
+}
+
+// TestEmptyGraph is test_graph_warn_if_has_zero_nodes.
+func TestEmptyGraph(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	var log strings.Builder
+	g := e.capture(graphs.Options{Name: "g", Log: slog.New(slog.NewTextHandler(&log, nil))}, func(*graphs.Recorder) {})
+	if !strings.Contains(log.String(), "The CUDA Graph is empty") || g.Nodes() != 0 {
+		t.Errorf("%d nodes, said %q", g.Nodes(), log.String())
+	}
+	e.replay(g)
+	e.reset(g)
+}
+
+// TestErrorModes is test_cuda_graph_error_options: another goroutine takes and frees memory
+// during a capture. Mode global refuses it, and a second capture; the others allow both.
+func TestErrorModes(t *testing.T) {
+	for _, mode := range []device.CaptureMode{device.CaptureGlobal, device.CaptureThreadLocal, device.CaptureRelaxed} {
+		e := open(t, 8)
+		x := e.tensor("x", 1)
+		other, side := must[*graphs.Stream](t)(e.s.NewStream("other")), must[*graphs.Stream](t)(e.s.NewStream("side"))
+		var y, z graphs.Tensor
+		g := e.capture(graphs.Options{Name: "g", Errors: mode}, func(r *graphs.Recorder) {
+			done := make(chan error)
+			go func() {
+				m, err := e.dev.Alloc(2 << 20)
+				if err == nil {
+					err = m.Free()
+				}
+				h, cerr := graphs.Capture(ctx, e.s, graphs.Options{Name: "second", Stream: other, Errors: device.CaptureThreadLocal}, func(r *graphs.Recorder) error { return nil })
+				if (cerr != nil) != (mode == device.CaptureGlobal) || cerr != nil && !errors.Is(cerr, device.ErrCapturing) {
+					t.Errorf("mode %s: a second capture: %v", mode, cerr)
+				}
+				if cerr == nil {
+					cerr = h.Reset()
+				} else {
+					cerr = nil
+				}
+				done <- errors.Join(err, cerr)
+			}()
+			if err := <-done; (err != nil) != (mode == device.CaptureGlobal) || err != nil && !errors.Is(err, device.ErrCapturing) {
+				t.Errorf("mode %s: memory on another goroutine: %v", mode, err)
+			}
+			out, err := e.fn("add1").Run(e.s.Eager(side), []graphs.Tensor{x})
+			if (err != nil) != (mode == device.CaptureGlobal) || err != nil && !errors.Is(err, device.ErrCapturing) {
+				t.Errorf("mode %s: uncaptured work: %v", mode, err)
+			}
+			if err == nil {
+				z = out[0]
+			}
+			y = e.run(r, "add1", x)
+		})
+		if z.Storage() != nil {
+			drop(t, z)
+		}
+		check(t, side.Synchronize())
+		e.replay(g)
+		if e.sum(y) != 16 {
+			t.Errorf("mode %s: the replay gives %v", mode, e.sum(y))
+		}
+		drop(t, x, y)
+		e.reset(g)
+		e.close()
+	}
+}
+
+// TestForkedAllocation is test_cuda_graph_allocator_propagates_stream: what is allocated on
+// a forked stream is of the capture's pool, in a segment of that stream.
+func TestForkedAllocation(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
+	before := len(e.s.Allocator().Snapshot())
+	var a, b graphs.Tensor
+	g := e.capture(graphs.Options{Name: "g"}, func(r *graphs.Recorder) {
+		a = must[graphs.Tensor](t)(r.Alloc("a", dtype.F32, 8))
+		f := must[*graphs.Recorder](t)(r.Fork(side))
+		b = must[graphs.Tensor](t)(f.Alloc("b", dtype.F32, 8))
+		check(t, r.Fill(a, 0))
+		check(t, f.Fill(b, 0))
+		check(t, r.Join(f))
+	})
+	all := e.s.Allocator().Snapshot()
+	pools := map[string]int{}
+	for _, s := range all[before:] {
+		pools[s.Pool]++
+	}
+	if len(all)-before != 2 || len(pools) != 1 {
+		t.Errorf("%d new segments in pools %v, want 2 in one", len(all)-before, pools)
+	}
+	drop(t, a, b)
+	e.reset(g)
+}
+
+// TestTwoGenerators is test_graphsafe_set_get_rng_state: two registered generators, three
+// replays against eager runs, values and offsets equal.
+func TestTwoGenerators(t *testing.T) {
+	e := open(t, 20)
+	defer e.close()
+	gens := []*graphs.Generator{e.s.NewGenerator(3), e.s.NewGenerator(4)}
+	var out [2][]graphs.Tensor
+	g := e.capture(graphs.Options{Name: "g", Generators: gens}, func(r *graphs.Recorder) {
+		for i, gen := range gens {
+			out[i] = must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
+		}
+	})
+	var got, want []float32
+	for range 3 {
+		e.replay(g)
+		for i := range gens {
+			got = append(got, e.read(out[i][0])...)
+		}
+	}
+	r := e.s.Eager(e.s.DefaultStream())
+	again := []*graphs.Generator{e.s.NewGenerator(3), e.s.NewGenerator(4)}
+	for range 3 {
+		for _, gen := range again {
+			vs := must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
+			want = append(want, e.read(vs[0])...)
+			drop(t, vs...)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Error("replays and eager runs differ")
+	}
+	for i := range gens {
+		if a, b := must[graphs.GeneratorState](t)(gens[i].State()), must[graphs.GeneratorState](t)(again[i].State()); a != b || a.Offset != 24 {
+			t.Errorf("generator %d is at %+v, eagerly at %+v", i, a, b)
+		}
+	}
+	for _, ts := range out {
+		drop(t, ts...)
+	}
+	e.reset(g)
+}
+
+// TestMemoryOfGenerators is test_memory_stats_of_multiple_generators_and_graphs with the
+// numbers of this runtime: one block of 64 KiB for each graph that draws, whatever the
+// number of generators, which goes with the graph.
+func TestMemoryOfGenerators(t *testing.T) {
+	for _, c := range [][2]int{{1, 1}, {3, 2}, {10, 20}} {
+		e := open(t, 20)
+		var gens []*graphs.Generator
+		for i := range c[1] {
+			gens = append(gens, e.s.NewGenerator(uint64(i)))
+		}
+		before := e.s.Allocator().Default().Stats()
+		var gs []*graphs.Graph
+		for range c[0] {
+			gs = append(gs, e.capture(graphs.Options{Generators: gens}, func(r *graphs.Recorder) {
+				for _, gen := range gens {
+					drop(t, must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))...)
+				}
+			}))
+		}
+		after := e.s.Allocator().Default().Stats()
+		if blocks, bytes := after.ActiveBlocks.Now-before.ActiveBlocks.Now, after.ActiveBytes.Now-before.ActiveBytes.Now; blocks != int64(c[0]) || bytes != int64(c[0])*65536 {
+			t.Errorf("%d graphs with %d generators: %d blocks, %d bytes", c[0], c[1], blocks, bytes)
+		}
+		e.reset(gs...)
+		if after = e.s.Allocator().Default().Stats(); after.ActiveBlocks.Now != before.ActiveBlocks.Now {
+			t.Errorf("%d blocks are left", after.ActiveBlocks.Now-before.ActiveBlocks.Now)
+		}
+		e.close()
+	}
+}
+
+// TestAssigningOwners is test_assigning_back_deleter_fns_to_tensor: the pool is restored to a
+// checkpoint, and storages whose memory was live then own their blocks again.
+func TestAssigningOwners(t *testing.T) {
+	const n = 5 << 20 / 4 * 4 // 20 MiB of f32
+	e := open(t, n)
+	defer e.close()
+	pool := e.s.NewManagedPool("managed")
+	st := must[*graphs.Stream](t)(e.s.NewStream("capture here"))
+	x := e.tensor("x", 1)
+	var outs []graphs.Tensor
+	g := e.capture(graphs.Options{Name: "g", Pool: pool, Stream: st}, func(r *graphs.Recorder) {
+		one := e.run(r, "add1", x)
+		for range 2 {
+			c := must[graphs.Tensor](t)(r.Alloc("small", dtype.F32, 2))
+			check(t, r.Copy(c, must[graphs.Tensor](t)(one.View(0, dtype.F32, 2))))
+			outs = append(outs, c)
+		}
+		outs = append(outs, one)
+	})
+	live := func(want int) {
+		t.Helper()
+		if got := pool.Use().Blocks; got != want {
+			t.Errorf("%d live blocks, want %d", got, want)
+		}
+	}
+	cp := must[*mem.State](t)(pool.Checkpoint())
+	check(t, g.Launch(e.s.DefaultStream()))
+	for i, o := range outs {
+		if got := e.read(o); got[0] != 2 || got[len(got)-1] != 2 {
+			t.Errorf("output %d is %v…", i, got[0])
+		}
+	}
+	live(3)
+	addresses := make([]device.Buffer, len(outs))
+	for i, o := range outs {
+		addresses[i] = o.Storage().Buffer()
+	}
+	drop(t, outs...)
+	live(0)
+	// The outputs are written again at their addresses, and own nothing.
+	again := make([]graphs.Tensor, len(outs))
+	check(t, g.Launch(e.s.DefaultStream()))
+	for i := range outs {
+		again[i] = must[graphs.Tensor](t)(g.Output(outs[i]))
+	}
+	live(0)
+	check(t, pool.Restore(cp, []*graphs.Storage{again[0].Storage(), again[1].Storage()}, nil))
+	live(3) // the third is live and has no owner
+	drop(t, again[0])
+	live(2)
+	drop(t, again[1])
+	live(1)
+	if err := pool.Mem().FreeUnowned(mem.AddressOf(addresses[2])); err != nil {
+		t.Error(err)
+	}
+	live(0)
+	drop(t, again[2])
+	live(0)
+	drop(t, x)
+	e.reset(g)
+	check(t, pool.Release())
+}
+
+// TestColdLibrary refuses to record a library routine that never ran for the shape: the
+// library would initialise itself within the capture.
+func TestColdLibrary(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	// A program that has a choice with a routine that the host does not have, and goes
+	// without it.
+	p := *e.fn("add1").Compiled()
+	p.Steps = []program.Step{{Kind: program.StepChoice, Variants: []program.Variant{
+		{Steps: []program.Step{{Kind: program.StepLibrary, Extern: "lib::none", Args: p.Steps[0].Args}}},
+		{Steps: p.Steps},
+	}}}
+	f := must[*graphs.Program](t)(e.s.Load(&p, "chosen"))
+	x := e.tensor("x", 1)
+	record := func() error {
+		g, err := graphs.Capture(ctx, e.s, graphs.Options{}, func(r *graphs.Recorder) error {
+			out, err := r.Run(f, graphs.TensorArg(x))
+			if err != nil {
+				return err
+			}
+			return out[0].Release()
+		})
+		return errors.Join(err, g.Reset())
+	}
+	if err := record(); !errors.Is(err, graphs.ErrCold) || !strings.Contains(err.Error(), "@chosen") {
+		t.Errorf("cold: %v", err)
+	}
+	out := must[[]graphs.Tensor](t)(e.s.Eager(e.s.DefaultStream()).Run(f, graphs.TensorArg(x)))
+	drop(t, out...)
+	if err := record(); err != nil {
+		t.Errorf("after it ran: %v", err)
+	}
+	drop(t, x)
+	check(t, f.Close())
 }

@@ -19,6 +19,7 @@ type Program struct {
 	name   string
 	makers []*Maker // by result
 
+	aligns   []int64             // by parameter: what its address must be a multiple of
 	routines bool                // it calls library routines
 	warm     map[string]struct{} // symbol values that ran
 }
@@ -37,6 +38,12 @@ func (s *Session) Load(p *program.Program, name string, ops ...device.Op) (*Prog
 	out := &Program{s: s, exec: exec, prog: p, name: name, warm: map[string]struct{}{}}
 	for i := range p.Results {
 		out.makers = append(out.makers, &Maker{Name: fmt.Sprintf("result %d of @%s", i, name), Output: i})
+	}
+	out.aligns = make([]int64, len(p.Params))
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; b.Kind == program.BufferParam {
+			out.aligns[b.Index] = max(out.aligns[b.Index], b.Alignment())
+		}
 	}
 	for range p.Routines() {
 		out.routines = true

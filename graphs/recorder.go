@@ -261,12 +261,16 @@ func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg)
 			results = nil
 		}
 	}()
+	given := ts
+	if ts, err = r.aligned(p, given); err != nil {
+		return results, err
+	}
 	bound := device.Args{Params: make([]device.Buffer, len(ts)), Results: make([]device.Buffer, len(p.prog.Results))}
 	for i, t := range ts {
 		bound.Params[i] = t.Range()
 	}
 	for i := range p.prog.Results {
-		t, err := r.result(p, i, e, ts, results)
+		t, err := r.result(p, i, e, given, results)
 		if err != nil {
 			return results, err
 		}
@@ -307,6 +311,13 @@ func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg)
 	if err := r.stream.dev.Launch(launch); err != nil {
 		return results, fmt.Errorf("graphs: @%s: %w", p.name, err)
 	}
+	for i, t := range given {
+		if p.prog.Params[i].Mut && !t.SameAddress(ts[i].Storage(), ts[i].Offset()) {
+			if err := r.Copy(t, ts[i]); err != nil {
+				return results, fmt.Errorf("graphs: operand %d of @%s: %w", i, p.name, err)
+			}
+		}
+	}
 	if p.routines {
 		r.run.library = true
 		if !r.Capturing() {
@@ -314,6 +325,27 @@ func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg)
 		}
 	}
 	return results, nil
+}
+
+// aligned returns the operands where kernels can read them: a view that starts at an
+// address that the program does not take is copied, and copied back if it is written.
+func (r *Recorder) aligned(p *Program, ts []Tensor) ([]Tensor, error) {
+	out := ts
+	for i, t := range ts {
+		if a := p.aligns[i]; a <= 1 || t.Range().Offset%a == 0 {
+			continue
+		}
+		if &out[0] == &ts[0] {
+			out = slices.Clone(ts)
+		}
+		c, err := r.Clone(fmt.Sprintf("aligned copy of operand %d of @%s", i, p.name), t)
+		if err != nil {
+			return nil, err
+		}
+		r.run.temps = append(r.run.temps, c)
+		out[i] = c
+	}
+	return out, nil
 }
 
 // cold refuses a library routine that would be initialised while it is recorded.

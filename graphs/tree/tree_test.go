@@ -17,6 +17,7 @@ import (
 	"pwc/graphs/whole"
 	"pwc/ir"
 	"pwc/ir/dtype"
+	"pwc/runtime/device"
 	"pwc/runtime/host"
 )
 
@@ -531,5 +532,92 @@ func BenchmarkPair(b *testing.B) {
 			}
 			drop(b, append(ws, x)...)
 		})
+	}
+}
+
+// TestManagerPerDevice is test_manager_per_device: managers of two devices know nothing of
+// each other, and refuse each other's functions.
+func TestManagerPerDevice(t *testing.T) {
+	e, o := open(t, tree.Options{}), open(t, tree.Options{})
+	foo := o.add("foo")
+	x := o.tensor(0, 1, 2, 3)
+	for range 3 {
+		o.m.MarkStep()
+		drop(t, o.call(foo, x)...)
+	}
+	if a, b := must[tree.Inspection](t)(e.m.Inspect()), must[tree.Inspection](t)(o.m.Inspect()); a.Stats.Warmups != 0 || b.Stats.Recorded != 1 || b.Stats.Executed != 1 {
+		t.Errorf("%+v, %+v", a, b)
+	}
+	if _, err := e.m.Explain(foo, tree.Borrow(x)); !errors.Is(err, graphs.ErrArguments) {
+		t.Errorf("explaining a function of another manager: %v", err)
+	}
+	drop(t, x)
+	o.close()
+	e.close()
+}
+
+// TestSingleStream is test_single_stream_use: all segments of the pool belong to one stream.
+func TestSingleStream(t *testing.T) {
+	e := open(t, tree.Options{})
+	defer e.close()
+	foo, fee := e.add("foo"), e.add("fee")
+	x := e.tensor(0, 1, 2, 3)
+	for range 4 {
+		e.m.MarkStep()
+		out := e.call(foo, x)
+		c := e.call(fee, out[0])
+		drop(t, out...)
+		drop(t, c...)
+	}
+	streams := map[device.Stream]bool{}
+	for _, s := range e.m.Pool().Mem().Snapshot() {
+		streams[s.Stream] = true
+	}
+	if len(streams) != 1 {
+		t.Errorf("segments of %d streams", len(streams))
+	}
+	drop(t, x)
+}
+
+// TestRandomNumbers is test_rng_trees: three calls, seeded anew, three calls: pairwise equal,
+// whether they warm up, record or replay.
+func TestRandomNumbers(t *testing.T) {
+	e := open(t, tree.Options{Check: true})
+	defer e.close()
+	e.mod = must[*ir.Module](t)(ir.Parse("rng.ir", []byte(`pwc 1
+module "rng" {
+  func @rand(%g: i64[2]) -> (f32[20]) {
+    %u = uniform(%g, shape=[20], dtype=f32)
+    return %u
+  }
+}
+`)))
+	gen := e.s.NewGenerator(11)
+	fn := e.fn("rand")
+	rand := must[*tree.Func](t)(e.m.Add(tree.Function{Name: "rand", Generators: []*graphs.Generator{gen},
+		Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
+			return fn.RunArgs(r, []graphs.Arg{gen})
+		}}))
+	draw := func() (all [][]float32) {
+		check(t, gen.Seed(11))
+		for range 3 {
+			e.m.MarkStep()
+			out := e.call(rand)
+			all = append(all, e.read(out[0]))
+			drop(t, out...)
+		}
+		return all
+	}
+	first, second := draw(), draw()
+	for i := range first {
+		if !slices.Equal(first[i], second[i]) {
+			t.Errorf("call %d: %v, then %v", i, first[i], second[i])
+		}
+		if i > 0 && slices.Equal(first[i], first[i-1]) {
+			t.Errorf("calls %d and %d draw the same", i-1, i)
+		}
+	}
+	if in := must[tree.Inspection](t)(e.m.Inspect()); in.Stats.Recorded != 1 || in.Stats.Executed != 4 {
+		t.Errorf("%+v", in.Stats)
 	}
 }

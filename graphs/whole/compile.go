@@ -8,6 +8,7 @@ import (
 	"pwc/build"
 	"pwc/graphs"
 	"pwc/ir"
+	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/split"
 )
@@ -75,6 +76,14 @@ func position(m *ir.Module, fn *ir.Func, v ir.Value) string {
 		return at.Loc
 	}
 	return fmt.Sprintf("node %d of @%s", n, fn.Name)
+}
+
+// Compiled returns the function's program; nil if it computes nothing.
+func (f *Function) Compiled() *program.Program {
+	if f.prog == nil {
+		return nil
+	}
+	return f.prog.Program()
 }
 
 // Weights returns the indices of the module's weights that the function uses, in the
