@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -99,20 +98,29 @@ func faultOf(e *ir.Error) fault {
 	return fault{Line: e.Pos.Line, Col: e.Pos.Col, Func: e.Func, Loc: e.Loc, Message: e.Msg}
 }
 
-// faults returns the errors of a module one by one.
+// faults returns the errors of a module one by one: those that have a position, wherever in
+// the tree of errors they are, else the whole.
 func faults(err error) []fault {
-	var list ir.ErrorList
-	var at *ir.Error
-	switch {
-	case errors.As(err, &list):
-	case errors.As(err, &at):
-		list = ir.ErrorList{at}
-	default:
-		return []fault{{Message: err.Error()}}
+	var out []fault
+	var visit func(error)
+	visit = func(err error) {
+		switch e := err.(type) {
+		case *ir.Error:
+			out = append(out, faultOf(e))
+		case ir.ErrorList:
+			for _, x := range e {
+				out = append(out, faultOf(x))
+			}
+		case interface{ Unwrap() error }:
+			visit(e.Unwrap())
+		case interface{ Unwrap() []error }:
+			for _, x := range e.Unwrap() {
+				visit(x)
+			}
+		}
 	}
-	out := make([]fault, len(list))
-	for i, e := range list {
-		out[i] = faultOf(e)
+	if visit(err); len(out) == 0 {
+		return []fault{{Message: err.Error()}}
 	}
 	return out
 }

@@ -38,11 +38,11 @@ type replayStep struct {
 	launch device.BoundLaunch // ops of the table in a splitting piece
 }
 
-// Warmup runs every distinct program once outside capture, so that modules are
-// loaded and libraries initialised, the library routines of every captured size, and extern
-// ops that are a [device.Warmer] on nothing but padding. A program that no captured size
-// runs is run at the smallest size that it serves. Its results are thrown away, and states
-// are afterwards what they were.
+// Warmup runs every distinct program that a run can have once outside capture, so that
+// modules are loaded and libraries initialised, the library routines of every captured size,
+// and extern ops of captured sizes that are a [device.Warmer] on nothing but padding. A
+// program that no captured size runs is run at the smallest size that it serves. Its results
+// are thrown away, and states are afterwards what they were.
 func (b *Backend) Warmup(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err

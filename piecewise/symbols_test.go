@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"pwc/build"
 	"pwc/compile/host"
 	"pwc/ir"
@@ -545,4 +547,41 @@ module "uncapturable" {
 			}
 		}
 	}
+}
+
+// Bytes of inputs and results come from types: whatever extents they have, in whichever
+// order symbols stand in them, a run computes what the interpreter does.
+func TestExtentsOfRuns(t *testing.T) {
+	dev := openHost(t)
+	store := build.NewMemoryStore()
+	rapid.Check(t, func(rt *rapid.T) {
+		extent := rapid.SampledFrom([]string{"N", "M", "K", "2*N", "3", "N + 1", "N*M", "1", "2*M"})
+		draw := func(name string) string {
+			return "f32[" + strings.Join(rapid.SliceOfN(extent, 1, 3).Draw(rt, name), ", ") + "]"
+		}
+		x, y := draw("x"), draw("y")
+		text := symbolic("%x: "+x+", %y: "+y, y+", "+x, "%a = neg(%x); %b = mul(%y, 2.0); return %b, %a")
+		mode := rapid.SampledFrom([]piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full}).Draw(rt, "mode")
+		o := piecewise.Options{Mode: mode, Device: dev, Store: store, Target: build.Pipeline{Backend: host.New()}, Max: map[string]int64{"K": 9}, Poison: true}
+		b := create(t, text, o)
+		defer func() {
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		ctx := context.Background()
+		if err := errors.Join(b.Load(ctx, nil, nil), b.Capture(ctx), b.Seal()); err != nil {
+			t.Fatal(err)
+		}
+		small := rapid.Int64Range(1, 8)
+		for i := range 3 {
+			v := map[string]int64{"N": small.Draw(rt, fmt.Sprint("N", i)), "M": small.Draw(rt, fmt.Sprint("M", i)), "K": small.Draw(rt, fmt.Sprint("K", i))}
+			got, want := bindRun(t, b, text, v)
+			for j := range want {
+				if d := interp.Compare(got[j], want[j]); !d.Within(0) {
+					rt.Fatalf("mode %s, %v, result %d: %s\n%s", mode, v, j, d, text)
+				}
+			}
+		}
+	})
 }

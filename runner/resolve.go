@@ -22,6 +22,7 @@ type Decision struct {
 // Explain says what serves a batch of so many rows: it asks what a step asks. Before Load
 // it says what will serve it after.
 func (r *Runner) Explain(rows int, uniform bool) Decision {
+	uniform = uniform || rows == 1 // of one request, whose row it is
 	if uniform && rows > r.opts.MaxSequences {
 		err := fmt.Errorf("%w: no step has %d requests, MaxSequences is %d", ErrRequest, rows, r.opts.MaxSequences)
 		return Decision{Rows: int64(rows), Uniform: uniform, How: piecewise.Eager, Size: int64(rows), Why: err.Error(), Err: err}
