@@ -509,11 +509,11 @@ func (s *Stream) Close() error {
 	}
 	var errs []error
 	if b := s.branch.Active(); b != nil {
-		if err := s.dev.captures.Usable(what, s.name, b); err != nil {
+		if err := s.dev.captures.Usable("close", s.name, b); err != nil {
 			return named(err)
 		}
 		if !b.Origin() {
-			return named(b.Refuse(what, "the capture that it was forked from is under way"))
+			return named(b.Refuse("close", "the capture that it was forked from is under way"))
 		}
 		raw, _, err := s.stop(b)
 		errs = append(errs, s.dev.wrap(what, err), s.drop(what, raw))

@@ -45,7 +45,8 @@ func (m CaptureMode) String() string {
 	return fmt.Sprintf("CaptureMode(%d)", uint8(m))
 }
 
-// Errors of captures, beside [ErrCapturing], [ErrNotCapturing] and [ErrNotCapturable].
+// Errors of captures, in addition to [ErrCapturing], [ErrNotCapturing] and
+// [ErrNotCapturable].
 // A [CaptureError] wraps each of them.
 var (
 	// ErrUnjoined: EndCapture found work of a forked stream that the stream which began
@@ -108,7 +109,7 @@ type Captures struct {
 
 // Recording is a capture under way, as every device keeps it: its streams, its nodes in
 // the order of recording, and which node waits for which. A capture is used by one
-// goroutine at a time.
+// goroutine, or handed from one to the next.
 type Recording struct {
 	Mode  CaptureMode
 	Nodes []Recorded
@@ -162,7 +163,7 @@ func (c *Captures) Begin(mode CaptureMode, stream string) (*Branch, error) {
 	defer c.mu.Unlock()
 	for _, other := range c.list {
 		if mode == CaptureGlobal || other.Mode == CaptureGlobal {
-			return nil, other.refuse(call, stream, ErrCapturing, "a global capture is the only one of its time; use mode thread-local for captures at the same time")
+			return nil, other.refuse(call, stream, ErrCapturing, "no other capture runs during a global one; begin it later, or use mode thread-local for both")
 		}
 	}
 	if mode != CaptureRelaxed {

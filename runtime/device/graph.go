@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// Graph is recorded work that is ready to be launched. It keeps the memory that it reaches
-// alive through its pool, not by itself: once such memory is freed, launches fail with
-// [ErrFreed].
+// Graph is recorded work that is ready to be launched. It does not keep the memory that it
+// reaches, which its pool does: once such memory is freed, launches fail with [ErrFreed].
 type Graph interface {
 	// Nodes returns the number of recorded operations, which is that of Describe. 0 means that
 	// nothing was recorded, on this stream or at all; such a graph can be launched and

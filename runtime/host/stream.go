@@ -398,11 +398,11 @@ func (s *Stream) Close() error {
 		return fmt.Errorf("host: %s: %w", what, device.ErrClosed)
 	}
 	if b := s.active(); b != nil {
-		if err := s.dev.captures.Usable(what, s.name, b); err != nil {
+		if err := s.dev.captures.Usable("close", s.name, b); err != nil {
 			return named(err)
 		}
 		if !b.Origin() {
-			return named(b.Refuse(what, "the capture that it was forked from is under way"))
+			return named(b.Refuse("close", "the capture that it was forked from is under way"))
 		}
 		s.stop(b)
 	}

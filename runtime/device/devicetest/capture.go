@@ -68,7 +68,7 @@ var captureTests = map[string]func(*env){
 			e.must(second.Copy(b, a))
 			e.must(second.Synchronize())
 		})
-		e.expect("a copy beside a capture", b, sequence(32))
+		e.expect("a copy on another stream during a capture", b, sequence(32))
 	},
 	"CloseEndsIt": func(e *env) {
 		s, forked := e.newStream(), e.newStream()
@@ -172,9 +172,9 @@ var captureTests = map[string]func(*env){
 		}
 		e.must(mem.Free())
 		e.must(x.Close())
-		// A capture of another mode is under way: no global one begins beside it.
+		// A capture of another mode is under way: a global one is refused.
 		e.must(other.BeginCapture(device.CaptureThreadLocal))
-		e.refused("a global capture beside another", e.stream.BeginCapture(device.CaptureGlobal), device.ErrCapturing)
+		e.refused("a global capture during another", e.stream.BeginCapture(device.CaptureGlobal), device.ErrCapturing)
 		g2, err := other.EndCapture()
 		e.must(err)
 		e.must(g2.Close())
