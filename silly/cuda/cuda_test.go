@@ -86,7 +86,7 @@ func TestSumOnGPU(t *testing.T) {
 	})
 	for _, dt := range []dtype.DType{dtype.F32, dtype.F16, dtype.BF16} {
 		c, values := call(t, dev, s, dt, []int64{8, 300})
-		c.Size, c.Rows = 8, 5
+		c.Size, c.Rows, c.RowExtents = 8, 5, []int64{1, 1, 1, 1}
 		if err := op.Launch(c); err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +129,7 @@ func TestLaunch(t *testing.T) {
 		return program.Alone("cuda:sm_90", program.Kernel{Name: "silly", Format: program.KernelCUDA, Code: fake.Image("silly_f32")}), nil
 	})
 	c, values := call(t, dev, s, dtype.F32, []int64{3, 200})
-	c.Size, c.Rows = 3, 2
+	c.Size, c.Rows, c.RowExtents = 3, 2, []int64{1, 1, 1, 1}
 	for range 2 {
 		if err := op.Launch(c); err != nil {
 			t.Fatal(err)
