@@ -2,6 +2,7 @@ package fake
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -62,6 +63,75 @@ func (r *rig) launch(s driver.Stream, v int64) {
 	r.Helper()
 	p := unsafe.Pointer(&v)
 	r.must(r.f.LaunchKernel(r.fn, &driver.LaunchConfig{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Stream: s}, &p))
+}
+
+// event records an event on a stream.
+func (r *rig) event(s driver.Stream) driver.Event {
+	r.Helper()
+	e, err := r.f.EventCreate(driver.EventUntimed)
+	r.must(err)
+	r.must(r.f.EventRecord(e, s))
+	return e
+}
+
+// follow makes a stream wait for another.
+func (r *rig) follow(s, to driver.Stream) {
+	r.Helper()
+	r.must(r.f.StreamWaitEvent(to, r.event(s)))
+}
+
+// TestGraphOrders sees every order of a graph's nodes that its edges allow, over seeds,
+// and no other: 1, then 2 and 3 on two branches, then 4.
+func TestGraphOrders(t *testing.T) {
+	seen := map[string]bool{}
+	for seed := range uint64(100) {
+		r := newRig(t, Random(seed))
+		s, fork := r.stream(), r.stream()
+		r.must(r.f.StreamBeginCapture(s, driver.CaptureThreadLocal))
+		r.launch(s, 1)
+		r.follow(s, fork)
+		r.launch(fork, 2)
+		r.launch(s, 3)
+		r.follow(fork, s)
+		r.launch(s, 4)
+		g, err := r.f.StreamEndCapture(s)
+		r.must(err)
+		x, err := r.f.GraphInstantiate(g)
+		r.must(err)
+		r.must(r.f.GraphLaunch(x, fork)) // captures no more
+		r.must(r.f.StreamSynchronize(fork))
+		seen[fmt.Sprint(r.log)] = true
+	}
+	if len(seen) != 2 || !seen["[1 2 3 4]"] || !seen["[1 3 2 4]"] {
+		t.Errorf("orders %v, want 1 2 3 4 and 1 3 2 4", seen)
+	}
+}
+
+// A kernel's arguments change for later launches, and not for those that wait to execute
+// or for other executable graphs.
+func TestGraphExecChanges(t *testing.T) {
+	r := newRig(t, Lazy)
+	s := r.stream()
+	r.must(r.f.StreamBeginCapture(s, driver.CaptureThreadLocal))
+	r.launch(s, 1)
+	n, err := r.f.StreamCaptureNode(s)
+	r.must(err)
+	g, err := r.f.StreamEndCapture(s)
+	r.must(err)
+	x, err := r.f.GraphInstantiate(g)
+	r.must(err)
+	y, err := r.f.GraphInstantiate(g)
+	r.must(err)
+	r.must(r.f.GraphLaunch(x, s))
+	v := int64(2)
+	p := unsafe.Pointer(&v)
+	r.must(r.f.GraphExecKernelNodeSetParams(x, n, r.fn, &driver.LaunchConfig{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}, &p))
+	r.must(r.f.GraphLaunch(x, s))
+	r.must(r.f.GraphLaunch(y, s))
+	r.must(r.f.StreamSynchronize(s))
+	if want := []int64{1, 2, 1}; !slices.Equal(r.log, want) {
+		t.Errorf("%v was launched, want %v", r.log, want)
+	}
 }
 
 // TestOrders sees every order that streams allow, over seeds, and no other.
@@ -228,6 +298,72 @@ func TestFinds(t *testing.T) {
 			}()
 			return <-done
 		}, driver.CaptureWrongThread, "on another thread"},
+		"an alloc elsewhere in a global capture": {func(r *rig) error {
+			r.must(r.f.StreamBeginCapture(r.stream(), driver.CaptureGlobal))
+			done := make(chan error)
+			ctx := r.f.ctx[0].id
+			go func() {
+				runtime.LockOSThread()
+				err := r.f.CtxSetCurrent(ctx)
+				if err == nil {
+					_, err = r.f.MemAlloc(8)
+				}
+				done <- err
+			}()
+			return <-done
+		}, driver.CaptureUnsupported, "during a global capture"},
+		"a fork without a join": {func(r *rig) error {
+			s, fork := r.stream(), r.stream()
+			r.must(r.f.StreamBeginCapture(s, driver.CaptureThreadLocal))
+			r.follow(s, fork)
+			r.launch(fork, 1)
+			_, err := r.f.StreamEndCapture(s)
+			return err
+		}, driver.CaptureUnjoined, ""},
+		"an idle fork without a join": {func(r *rig) error {
+			s, fork := r.stream(), r.stream()
+			r.must(r.f.StreamBeginCapture(s, driver.CaptureThreadLocal))
+			r.follow(s, fork)
+			_, err := r.f.StreamEndCapture(s)
+			return err
+		}, driver.CaptureUnjoined, ""},
+		"an end on a forked stream": {func(r *rig) error {
+			s, fork := r.stream(), r.stream()
+			r.must(r.f.StreamBeginCapture(s, driver.CaptureThreadLocal))
+			r.follow(s, fork)
+			_, err := r.f.StreamEndCapture(fork)
+			return err
+		}, driver.CaptureUnmatched, "on a stream that was forked"},
+		"a wait for work outside the capture": {func(r *rig) error {
+			s := r.stream()
+			e := r.event(r.stream())
+			r.must(r.f.StreamBeginCapture(s, driver.CaptureThreadLocal))
+			return r.f.StreamWaitEvent(s, e)
+		}, driver.CaptureIsolation, "outside the capture"},
+		"a wait for another capture": {func(r *rig) error {
+			a, b := r.stream(), r.stream()
+			r.must(r.f.StreamBeginCapture(a, driver.CaptureThreadLocal))
+			r.must(r.f.StreamBeginCapture(b, driver.CaptureThreadLocal))
+			return r.f.StreamWaitEvent(b, r.event(a))
+		}, driver.CaptureMerge, "merges two captures"},
+		"a query of a captured event": {func(r *rig) error {
+			s := r.stream()
+			r.must(r.f.StreamBeginCapture(s, driver.CaptureRelaxed))
+			_, err := r.f.EventQuery(r.event(s))
+			return err
+		}, driver.CapturedEvent, "of a captured event"},
+		"a change of another kind of node": {func(r *rig) error {
+			s := r.stream()
+			r.must(r.f.StreamBeginCapture(s, driver.CaptureThreadLocal))
+			r.launch(s, 1)
+			n, err := r.f.StreamCaptureNode(s)
+			r.must(err)
+			g, err := r.f.StreamEndCapture(s)
+			r.must(err)
+			x, err := r.f.GraphInstantiate(g)
+			r.must(err)
+			return r.f.GraphExecMemsetNodeSetAddress(x, n, 0, 8)
+		}, driver.InvalidValue, "of no such node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Lazy)
