@@ -48,12 +48,10 @@ type Graph struct {
 	busy atomic.Bool
 
 	pool *Pool
-	use  *mem.Scope
-	rec  *Recorder // while capturing
-	from *Stream   // that captures
-	dev  device.Graph
-
-	template device.Template // with Options.KeepTemplate
+	on   *Recording
+	rec  *Recorder    // while capturing
+	from *Stream      // that captures
+	dev  device.Graph // of on, or instantiated from its template since
 
 	spans   []device.Buffer
 	reads   []read
@@ -169,22 +167,19 @@ func (g *Graph) Begin() (*Recorder, error) {
 			return nil, g.failed(fmt.Errorf("%w: %s captures draws from it already", ErrGenerator, busy.name))
 		}
 	}
-	// Memory is redirected to the pool before the stream captures: what another
-	// goroutine frees meanwhile must not become part of the graph.
 	id := mem.PoolID{} // a pool of the capture's own
 	if g.opts.Pool != nil {
 		id = g.opts.Pool.mem.ID()
 	}
 	use, err := g.s.alloc.BeginCapture(id, st.dev)
+	if err == nil {
+		g.on, err = begin(use, st.dev, g.opts.Errors)
+	}
 	if err != nil {
 		g.releaseGenerators(len(g.opts.Generators))
 		return nil, g.failed(err)
 	}
-	if err := st.dev.BeginCapture(g.opts.Errors); err != nil {
-		g.releaseGenerators(len(g.opts.Generators))
-		return nil, g.failed(errors.Join(err, use.Release()))
-	}
-	g.use, g.pool = use, g.opts.Pool
+	g.pool = g.opts.Pool
 	if g.pool == nil {
 		g.pool = &Pool{s: g.s, mem: use.Pool(), name: g.name, captured: true}
 	}
@@ -251,34 +246,23 @@ func (g *Graph) abandon() error {
 	}
 	g.rec = nil
 	err := g.dropDevice()
-	if g.from.dev.Capturing() {
-		// What went wrong is known already: a capture that is spoilt ends with an error.
-		if dev, eerr := g.from.dev.EndCapture(); eerr == nil {
-			err = errors.Join(err, dev.Close())
-		}
-	}
 	g.releaseGenerators(len(g.opts.Generators))
 	for _, sto := range r.run.made {
 		if _, ferr := store.Invalidate(sto, g.maker, 0); ferr != nil {
 			err = errors.Join(err, ferr)
 		}
 	}
-	err = errors.Join(err, g.use.Release(), g.dropSlots())
-	g.use = nil
-	return err
+	return errors.Join(err, g.dropSlots())
 }
 
-// dropDevice closes what the device recorded.
+// dropDevice closes what the device recorded, and ends a capture that is under way.
 func (g *Graph) dropDevice() error {
-	var errs []error
-	if g.dev != nil {
-		errs = append(errs, g.dev.Close())
+	var err error
+	if g.dev != nil && g.dev != g.on.graph {
+		err = g.dev.Close()
 	}
-	if g.template != nil {
-		errs = append(errs, g.template.Close())
-	}
-	g.dev, g.template = nil, nil
-	return errors.Join(errs...)
+	g.dev = nil
+	return errors.Join(err, g.on.Close())
 }
 
 func (g *Graph) dropSlots() error {
@@ -301,17 +285,10 @@ func (g *Graph) End() error {
 	if r == nil {
 		return fmt.Errorf("graphs: %s: %w", g.name, device.ErrNotCapturing)
 	}
-	var err error
-	if g.opts.KeepTemplate {
-		if g.template, err = g.from.dev.EndTemplate(); err == nil {
-			g.dev, err = g.template.Instantiate()
-		}
-	} else {
-		g.dev, err = g.from.dev.EndCapture()
-	}
-	if err = errors.Join(err, g.use.End()); err != nil {
+	if err := g.on.end(g.opts.KeepTemplate); err != nil {
 		return errors.Join(g.failed(err), g.abandon())
 	}
+	g.dev = g.on.graph
 	g.rec = nil
 	if g.dev.Nodes() == 0 && g.opts.Log != nil {
 		g.opts.Log.Warn(fmt.Sprintf("The CUDA Graph is empty: the capture of %s recorded nothing, so its work went to another stream or device, or there was none", g.name))
@@ -609,14 +586,16 @@ func (g *Graph) Instantiate() error {
 	switch {
 	case g.dev == nil:
 		return fmt.Errorf("%w: instantiating %s", ErrNotCaptured, g.name)
-	case g.template == nil:
+	case g.on.template == nil:
 		return fmt.Errorf("%w: instantiating %s", ErrTemplate, g.name)
 	}
-	dev, err := g.template.Instantiate()
+	dev, err := g.on.template.Instantiate()
 	if err != nil {
 		return fmt.Errorf("graphs: instantiating %s: %w", g.name, err)
 	}
-	err = g.dev.Close()
+	if g.dev != g.on.graph { // that one is closed with the recording
+		err = g.dev.Close()
+	}
 	g.dev = dev
 	for i := range g.reads {
 		g.reads[i].t = g.reads[i].recorded
@@ -641,7 +620,7 @@ func (g *Graph) Update(moves ...Move) error {
 	switch {
 	case g.dev == nil:
 		return fmt.Errorf("%w: update of %s", ErrNotCaptured, g.name)
-	case g.template == nil:
+	case g.on.template == nil:
 		return fmt.Errorf("%w: update of %s", ErrTemplate, g.name)
 	}
 	at := make([]int, len(moves))
@@ -698,7 +677,7 @@ func (g *Graph) Reset() error {
 	if g.dev == nil {
 		return nil
 	}
-	err := errors.Join(g.dropDevice(), g.use.Release(), g.dropSlots())
+	err := errors.Join(g.dropDevice(), g.dropSlots())
 	g.s.mu.Lock()
 	g.pool.graphs = slices.DeleteFunc(g.pool.graphs, func(h *Graph) bool { return h == g })
 	for _, h := range g.near {
@@ -715,7 +694,6 @@ func (g *Graph) Reset() error {
 	}
 	g.s.graphs--
 	g.s.mu.Unlock()
-	g.use = nil
 	g.spans, g.reads, g.tracked, g.victims, g.near = nil, nil, nil, nil, nil
 	g.draws, g.takes, g.library, g.last, g.replays = nil, nil, false, store.Access{}, 0
 	return err

@@ -468,7 +468,7 @@ func (r *Recorder) Fork(to *Stream) (*Recorder, error) {
 		return nil, fmt.Errorf("graphs: fork from stream %q to %q: %w", r.stream.name, to.name, err)
 	}
 	if g := r.run.graph; g != nil {
-		if err := g.use.Order(r.stream.dev, to.dev); err != nil {
+		if err := g.on.use.Order(r.stream.dev, to.dev); err != nil {
 			return nil, err
 		}
 	}
@@ -491,7 +491,7 @@ func (r *Recorder) Join(fork *Recorder) error {
 		return fmt.Errorf("graphs: stream %q joins %q: %w", r.stream.name, fork.stream.name, err)
 	}
 	if g := r.run.graph; g != nil {
-		if err := g.use.Order(fork.stream.dev, r.stream.dev); err != nil {
+		if err := g.on.use.Order(fork.stream.dev, r.stream.dev); err != nil {
 			return err
 		}
 	}

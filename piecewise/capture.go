@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
+	"pwc/graphs"
 	"pwc/ir/dim"
 	"pwc/program"
 	"pwc/runtime/device"
-	"pwc/runtime/mem"
 )
 
 // captured is one function captured for one size: a flat list that a run goes
@@ -25,8 +25,7 @@ type captured struct {
 	inputs []fixedMemory    // what the graphs reach by address (C7): parameters,
 	fixed  []fixedMemory    // weights and states
 	agreed uint64           // the count of assigned addresses when all of fixed were where they had been
-	graphs []device.Graph
-	uses   []*mem.Scope // counts the pool's captures while the graphs live
+	graphs []*graphs.Recording
 }
 
 // replayStep is a graph, or what runs eagerly between graphs.
@@ -288,35 +287,22 @@ func (fn *function) captureSize(ctx context.Context, c *captured, capture func(*
 			c.fixed = append(c.fixed, fixedMemory{int32(i), buf})
 		}
 	}
-	graphs := len(c.graphs) - before
-	fn.b.stats.captured.Add(int64(graphs))
+	recorded := len(c.graphs) - before
+	fn.b.stats.captured.Add(int64(recorded))
 	if o := fn.b.opts.Observer; o != nil {
-		o.Captured(fn.ir.Name, c.size, graphs, time.Since(start))
+		o.Captured(fn.ir.Name, c.size, recorded, time.Since(start))
 	}
 	return nil
 }
 
 // record captures what enqueue enqueues into one graph.
 func (c *captured) record(b *Backend, enqueue func(s device.Stream) error) (device.Graph, error) {
-	s := b.pool.stream
-	use, err := b.pool.mem.BeginCapture(s)
+	r, err := graphs.Record(b.pool.mem, b.pool.stream, device.CaptureThreadLocal, enqueue)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.BeginCapture(device.CaptureThreadLocal); err != nil {
-		return nil, errors.Join(err, use.Release())
-	}
-	err = enqueue(s)
-	g, endErr := s.EndCapture()
-	if err = errors.Join(err, endErr, use.End()); err != nil {
-		if g != nil {
-			err = errors.Join(err, g.Close())
-		}
-		return nil, errors.Join(err, use.Release())
-	}
-	c.graphs = append(c.graphs, g)
-	c.uses = append(c.uses, use)
-	return g, nil
+	c.graphs = append(c.graphs, r)
+	return r.Graph(), nil
 }
 
 func (fn *function) capturePieces(c *captured, l *layout) error {
@@ -495,10 +481,7 @@ func (c *captured) drop() error {
 	for _, g := range c.graphs {
 		errs = append(errs, g.Close())
 	}
-	for _, u := range c.uses {
-		errs = append(errs, u.Release())
-	}
-	c.graphs, c.uses, c.steps = nil, nil, nil
+	c.graphs, c.steps = nil, nil
 	return errors.Join(errs...)
 }
 

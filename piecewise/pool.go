@@ -23,7 +23,7 @@ type Pool struct {
 	mem    *mem.Pool // private: the arena and workspaces, which graphs overwrite
 	busy   atomic.Bool
 	until  device.Interruptible // the stream, if it works while it is called; else nil
-	limit  int64 // of the segments that it takes; 0: the device's
+	limit  int64                // of the segments that it takes; 0: the device's
 
 	mu     sync.Mutex
 	arena  device.Buffer

@@ -1,0 +1,87 @@
+package graphs
+
+import (
+	"errors"
+
+	"pwc/runtime/device"
+	"pwc/runtime/mem"
+)
+
+// Recording is what a stream captured, with the use of the pool that its addresses lie in.
+// It is the mechanism under [Graph], for callers that plan their own memory, as piecewise
+// does: it checks nothing.
+type Recording struct {
+	graph    device.Graph
+	template device.Template // where it is kept
+	use      *mem.Scope
+	stream   device.Stream // while it captures
+}
+
+// Record captures what enqueue gives to s, with addresses of pool. After an error nothing
+// is left: the stream does not capture, and the pool has no use more than before.
+func Record(pool *mem.Pool, s device.Stream, mode device.CaptureMode, enqueue func(s device.Stream) error) (*Recording, error) {
+	use, err := pool.BeginCapture(s)
+	if err != nil {
+		return nil, err
+	}
+	r, err := begin(use, s, mode)
+	if err != nil {
+		return nil, err
+	}
+	if err := enqueue(s); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, r.end(false)
+}
+
+// begin starts a capture of s. Memory is redirected to the pool before: what another
+// goroutine frees meanwhile must not become part of the graph.
+func begin(use *mem.Scope, s device.Stream, mode device.CaptureMode) (*Recording, error) {
+	if err := s.BeginCapture(mode); err != nil {
+		return nil, errors.Join(err, use.Release())
+	}
+	return &Recording{use: use, stream: s}, nil
+}
+
+// end ends the capture. After an error the recording is closed.
+func (r *Recording) end(template bool) (err error) {
+	if template {
+		if r.template, err = r.stream.EndTemplate(); err == nil {
+			r.graph, err = r.template.Instantiate()
+		}
+	} else {
+		r.graph, err = r.stream.EndCapture()
+	}
+	if err = errors.Join(err, r.use.End()); err != nil {
+		return errors.Join(err, r.Close())
+	}
+	r.stream = nil
+	return nil
+}
+
+// Graph returns what is launched.
+func (r *Recording) Graph() device.Graph { return r.graph }
+
+// Close drops the recording and gives the use of the pool back, once. It ends a capture
+// that is under way.
+func (r *Recording) Close() error {
+	if r.use == nil {
+		return nil
+	}
+	var errs []error
+	if r.graph != nil {
+		errs = append(errs, r.graph.Close())
+	}
+	if r.template != nil {
+		errs = append(errs, r.template.Close())
+	}
+	if r.stream != nil && r.stream.Capturing() {
+		// What went wrong is known already: a capture that is spoilt ends with an error.
+		if g, err := r.stream.EndCapture(); err == nil {
+			errs = append(errs, g.Close())
+		}
+	}
+	errs = append(errs, r.use.Release())
+	*r = Recording{}
+	return errors.Join(errs...)
+}
