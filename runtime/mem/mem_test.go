@@ -724,9 +724,6 @@ func TestBlockOfOtherAllocator(t *testing.T) {
 // spent is a gauge that went up to peak and down to 0.
 func spent(peak int64) Gauge { return Gauge{0, peak, peak, peak} }
 
-// risen is a gauge that never went down.
-func risen(n int64) Gauge { return Gauge{n, n, n, 0} }
-
 func TestStats(t *testing.T) {
 	_, a, p := defaultPool(t, Options{})
 	q := a.NewPool("other")
@@ -1040,7 +1037,7 @@ func TestSecondStreamAllocatesNothing(t *testing.T) {
 func TestConcurrentUse(t *testing.T) {
 	dev := &bytesDevice{}
 	a := New(dev, Options{Limit: 64 * mib})
-	shared := a.NewPool("shared")
+	shared := a.Default()
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Add(1)

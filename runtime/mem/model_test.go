@@ -3,6 +3,7 @@ package mem
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -1281,9 +1282,14 @@ func (m *machine) finish() {
 }
 
 // TestAgainstModel runs a million operations in 100 sequences, each from a seed:
-// drawing every choice would take longer than what it tests.
+// drawing every choice would take longer than what it tests. Under the race detector,
+// and on 32 bits, which may be emulated, it is a tenth.
 func TestAgainstModel(t *testing.T) {
 	saw := map[string]int{}
+	operations := 10_000
+	if raceDetector || math.MaxInt == math.MaxInt32 {
+		operations /= 10
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		dev := &fakeDevice{}
 		m := &machine{t: t, dev: dev}
@@ -1316,7 +1322,7 @@ func TestAgainstModel(t *testing.T) {
 				table = append(table, i)
 			}
 		}
-		for range 10_000 {
+		for range operations {
 			dev.events = dev.events[:0]
 			for _, s := range m.streams {
 				s.seen = s.done
