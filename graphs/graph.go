@@ -497,7 +497,11 @@ func (g *Graph) Replay(st *Stream) error {
 		store.SetContent(sto, store.Written, nil, g.last)
 	}
 	for i := range g.reads {
-		store.Note(g.reads[i].t.Storage(), g.last, g.reads[i].write)
+		sto := g.reads[i].t.Storage()
+		store.Note(sto, g.last, g.reads[i].write)
+		if err := g.s.used(sto, st); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -160,7 +160,10 @@ func (r *Recorder) access(t Tensor, write bool) error {
 		if err := check(); err != nil {
 			return err
 		}
-		return r.stream.use(t, write)
+		if err := r.stream.use(t, write); err != nil {
+			return err
+		}
+		return r.s.used(t.Storage(), r.stream)
 	}
 	if err := t.Alive(); err != nil {
 		return err
@@ -178,9 +181,14 @@ func (r *Recorder) access(t Tensor, write bool) error {
 	if err := r.stream.use(t, write); err != nil {
 		return err
 	}
-	// A fork's access keeps the memory from reuse until the fork is joined.
+	return r.s.used(sto, r.stream)
+}
+
+// used keeps a storage's memory from reuse, once it is released, until work that st was
+// given before is done: by a fork of a capture, until it is joined.
+func (s *Session) used(sto *store.Storage, st *Stream) error {
 	if b, ok := sto.Block(); ok {
-		return r.s.alloc.RecordStream(b, r.stream.dev)
+		return s.alloc.RecordStream(b, st.dev)
 	}
 	return nil
 }

@@ -91,8 +91,8 @@ type Restored struct {
 	Live    []Block   // owners of the blocks given as live, in that order
 }
 
-// settled returns an error unless the pool is a private one in use whose blocks are
-// all live or free.
+// settled waits for second streams and returns an error unless the pool is a private
+// one in use whose blocks are then all live or free.
 func (p *Pool) settled() error {
 	switch {
 	case p == p.alloc.deflt:
@@ -105,6 +105,11 @@ func (p *Pool) settled() error {
 	if err := p.alloc.poll(); err != nil {
 		return err
 	}
+	if p.pending > 0 && p.alloc.captures == 0 {
+		if err := p.alloc.drain(); err != nil {
+			return err
+		}
+	}
 	if p.pending > 0 {
 		return fmt.Errorf("mem: pool %s: %d %w", p.name, p.pending, ErrPending)
 	}
@@ -112,7 +117,8 @@ func (p *Pool) settled() error {
 }
 
 // Checkpoint returns the state of the pool's blocks. The pool must be in use and
-// not capture; ErrPending says that freed blocks wait for a second stream.
+// not capture. Checkpoint waits for the second streams of freed blocks; while another
+// pool captures it cannot, and the error is ErrPending.
 func (p *Pool) Checkpoint() (*State, error) {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
@@ -141,7 +147,8 @@ func (p *Pool) state() *State {
 // size, keeps its owner, and handles stay valid. Blocks in stale lose their owner:
 // their handles become invalid. Other blocks with an owner are an *OwnedError. Blocks of
 // st whose address is in live get a new owner, Restored.Live; they must have none. The
-// rest of st's blocks has no owner: FreeUnowned frees them.
+// rest of st's blocks has no owner: FreeUnowned frees them. Restore waits as Checkpoint
+// does.
 //
 // After an error nothing has changed.
 func (p *Pool) Restore(st *State, stale []Block, live []Address) (Restored, error) {

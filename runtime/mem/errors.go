@@ -25,8 +25,8 @@ var (
 	ErrNoRoute      = errors.New("mem: a scope needs a stream or an owner")
 	ErrDefaultPool  = errors.New("mem: not for the default pool")
 
-	// ErrPending is a checkpoint or a restore of a pool with blocks that were freed
-	// and wait for another stream (RecordStream). Synchronize that stream first.
+	// ErrPending is a checkpoint or a restore of a pool with blocks that were freed and
+	// wait for another stream (RecordStream), while another pool captures.
 	ErrPending = errors.New("mem: freed blocks wait for another stream")
 
 	ErrForeignState = errors.New("mem: the state is not of this pool")

@@ -889,12 +889,21 @@ func TestSecondStream(t *testing.T) {
 	if got, want := blocks(p), "20971520 f; 2097152 p, 2097152 f, 2097152 L, 14680064 f"; got != want {
 		t.Errorf("captured: %s, want %s", got, want)
 	}
-	if _, err := p.Checkpoint(); !errors.Is(err, ErrPending) {
-		t.Errorf("a checkpoint of pending blocks: %v", err)
-	}
+	// A checkpoint waits, but not while another pool captures.
+	h := must[*Scope](t)(a.BeginCapture(PoolID{}, s))
 	if want := []string{"record side", "query side"}; !slices.Equal(dev.events, want) {
-		t.Errorf("after the capture: %v, want %v", dev.events, want)
+		t.Errorf("before the next capture: %v, want %v", dev.events, want)
 	}
+	dev.events = nil
+	if _, err := p.Checkpoint(); !errors.Is(err, ErrPending) || len(dev.events) > 0 {
+		t.Errorf("a checkpoint of pending blocks: %v after %v", err, dev.events)
+	}
+	check(t, h.Release())
+	must[*State](t)(p.Checkpoint())
+	if want := []string{"query side", "wait side"}; !slices.Equal(dev.events, want) {
+		t.Errorf("a checkpoint: %v, want %v", dev.events, want)
+	}
+	check(t, a.RecordStream(e, side))
 	check(t, p.Free(e))
 	check(t, g.Release())
 
@@ -907,7 +916,7 @@ func TestSecondStream(t *testing.T) {
 	if want := []string{"wait side", "sync s", "free #0", "free #1"}; !slices.Equal(dev.events, want) {
 		t.Errorf("emptied by %v, want %v", dev.events, want)
 	}
-	if a.Stats().Waits != 1 {
+	if a.Stats().Waits != 2 {
 		t.Errorf("%d waits", a.Stats().Waits)
 	}
 	check(t, a.Close())

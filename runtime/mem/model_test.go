@@ -758,6 +758,9 @@ func (m *machine) doBegin() {
 		}
 	}
 	m.want(err, nil, "begin")
+	if capture {
+		m.poll()
+	}
 	if c.pool == nil {
 		c.pool = &modelPool{real: c.real.Pool()}
 		m.pools, m.all = append(m.pools, c.pool), append(m.all, c.pool)
@@ -977,8 +980,12 @@ func (m *machine) unsettled(p *modelPool) error {
 		return device.ErrCapturing
 	}
 	m.poll()
-	if len(p.pending()) > 0 {
+	switch pending := len(p.pending()) > 0; {
+	case pending && m.captures() > 0:
 		return ErrPending
+	case pending:
+		m.observe()
+		m.drain()
 	}
 	return nil
 }

@@ -128,6 +128,9 @@ func (a *Allocator) begin(id PoolID, r Route, capture bool) (*Scope, error) {
 	} else if _, ok := a.handles[id]; !ok {
 		return nil, a.unknown(id)
 	}
+	if err := a.ready(capture); err != nil {
+		return nil, err
+	}
 	delete(a.handles, id)
 	p = a.newPool(id, PoolOptions{Name: id.String()})
 	p.uses, p.own = 0, false
@@ -148,7 +151,19 @@ func (p *Pool) begin(r Route, capture bool) (*Scope, error) {
 	case p.scope != nil:
 		return nil, fmt.Errorf("mem: pool %s: %w", p.name, ErrRecording)
 	}
+	if err := p.alloc.ready(capture); err != nil {
+		return nil, err
+	}
 	return p.scopeOf(r, capture), nil
+}
+
+// ready frees what second streams are done with before a capture, which asks for no
+// event.
+func (a *Allocator) ready(capture bool) error {
+	if !capture {
+		return nil
+	}
+	return a.poll()
 }
 
 func (p *Pool) scopeOf(r Route, capture bool) *Scope {
