@@ -129,11 +129,14 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	out := &generation{app: a, requests: requests, live: newLiveLine(a, len(requests) > 1), start: time.Now()}
-	positions := runner.BoundsOf(m.module).Positions
+	positions, hint := runner.BoundsOf(m.module).Positions, ""
 	if context := m.module.Context; context > 0 && (positions == 0 || context < positions) {
 		positions = context
+		if m.hf != nil { // no table of positions ends there
+			hint = "; --context TOKENS serves longer sequences"
+		}
 	}
-	out.bound(positions)
+	out.bound(positions, hint)
 	out.endAt(m.module.EOS)
 	if g.metrics != "" {
 		stop, err := out.serveMetrics(g.metrics)
@@ -342,8 +345,8 @@ func (q *namedRequest) label() string { return printable(strings.Trim(string(q.n
 func (q *namedRequest) length() int { return max(len(q.Prompt)+q.MaxNew, q.atMost) }
 
 // bound refuses requests for more tokens than the model has positions; 0: nothing is
-// known of them.
-func (g *generation) bound(positions int64) {
+// known of them. The hint says what may help.
+func (g *generation) bound(positions int64, hint string) {
 	for i := range g.requests {
 		q := &g.requests[i]
 		switch {
@@ -351,11 +354,11 @@ func (g *generation) bound(positions int64) {
 			q.refused = errors.New("max_new is 0, but the model does not say its largest position: give the number of new tokens, in the request or with --max-new")
 		case positions == 0:
 		case q.MaxNew == 0 && int64(len(q.Prompt)) >= positions:
-			q.refused = fmt.Errorf("%d tokens of prompt leave none of the %d positions that the model is for", len(q.Prompt), positions)
+			q.refused = fmt.Errorf("%d tokens of prompt leave none of the %d positions that the model is for%s", len(q.Prompt), positions, hint)
 		case q.MaxNew == 0:
 			q.atMost = int(positions)
 		case int64(q.length()) > positions:
-			q.refused = fmt.Errorf("%d tokens of prompt and %d new ones are more than the %d positions that the model is for", len(q.Prompt), q.MaxNew, positions)
+			q.refused = fmt.Errorf("%d tokens of prompt and %d new ones are more than the %d positions that the model is for%s", len(q.Prompt), q.MaxNew, positions, hint)
 		}
 	}
 }

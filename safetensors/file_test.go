@@ -219,3 +219,17 @@ func TestOpenDirRefuses(t *testing.T) {
 		}
 	})
 }
+
+// Some tools write null for no metadata.
+func TestMetadataNull(t *testing.T) {
+	f, err := Parse(image(`{"__metadata__":null,"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, []byte{7}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := f.Metadata(); len(got) != 0 || got == nil {
+		t.Errorf("Metadata() = %v", got)
+	}
+	if x, err := f.Tensor("a"); err != nil || x.Data[0] != 7 {
+		t.Errorf("%v %v", x, err)
+	}
+}

@@ -143,8 +143,13 @@ func (p *headerParser) header(h *header) error {
 }
 
 func (p *headerParser) metadata() (map[string]string, error) {
-	if err := p.delim('{', metadataKey); err != nil {
+	switch t, err := p.token(); {
+	case err != nil:
 		return nil, err
+	case t == nil: // null, as some tools write for none
+		return nil, nil
+	case t != json.Delim('{'):
+		return nil, fault("", "%s: %s stands where \"{\" should", metadataKey, describe(t, nil))
 	}
 	m := map[string]string{}
 	for p.dec.More() {

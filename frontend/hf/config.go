@@ -33,6 +33,7 @@ type Config struct {
 // report collects what is wrong with one config.json.
 type report struct {
 	problems  []Problem
+	ignored   map[string]bool // keys, with the objects around them, that the caller knows to be inert
 	quantized *QuantizedError // stands for all other problems
 }
 
@@ -101,6 +102,7 @@ func parseObject(text []byte) (map[string]json.RawMessage, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("not UTF-8")
 	}
+	text = quoteNonFinite(text)
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
 		return nil, errors.New("not a JSON object")
@@ -130,6 +132,35 @@ func parseObject(text []byte) (map[string]json.RawMessage, error) {
 	return values, nil
 }
 
+// quoteNonFinite makes strings of Infinity, -Infinity and NaN, which Python's json writes for floats that JSON cannot
+// have, so that a config can hold them. Whoever reads a number there refuses them.
+func quoteNonFinite(text []byte) []byte {
+	words := []string{"-Infinity", "Infinity", "NaN"}
+	var out []byte // nil: nothing has been quoted
+	inString, done := false, 0
+	for i := 0; i < len(text); i++ {
+		switch {
+		case inString && text[i] == '\\':
+			i++
+		case text[i] == '"':
+			inString = !inString
+		case !inString:
+			for _, word := range words {
+				if bytes.HasPrefix(text[i:], []byte(word)) {
+					out = append(append(out, text[done:i]...), strconv.Quote(word)...)
+					done = i + len(word)
+					i = done - 1
+					break
+				}
+			}
+		}
+	}
+	if out == nil {
+		return text
+	}
+	return append(out, text[done:]...)
+}
+
 // Errorf records a problem with the value of a key.
 func (c *Config) Errorf(key, format string, args ...any) {
 	c.report.problems = append(c.report.problems, Problem{Key: c.path + key, Reason: fmt.Sprintf(format, args...)})
@@ -140,6 +171,35 @@ func (c *Config) Inert(keys ...string) {
 	for _, k := range keys {
 		c.seen[k] = true
 	}
+}
+
+// ignore notes the keys that the caller knows to be inert: of the file, "strange", or of an object in it,
+// "rope_scaling.strange". One that is not there is a problem.
+func (c *Config) ignore(keys []string) {
+	c.report.ignored = make(map[string]bool, len(keys))
+	for _, key := range keys {
+		c.report.ignored[key] = true
+		if !holds(c.values, key) {
+			c.Errorf(key, "is to be ignored (Options.IgnoreKeys), and is not there")
+		}
+	}
+}
+
+// holds reports whether an object has a key, or, of a key with dots, an object inside it has. Keys may have dots themselves.
+func holds(values map[string]json.RawMessage, key string) bool {
+	if _, ok := values[key]; ok {
+		return true
+	}
+	for i := range len(key) {
+		if key[i] != '.' {
+			continue
+		}
+		inner, err := parseObject(values[key[:i]])
+		if err == nil && holds(inner, key[i+1:]) {
+			return true
+		}
+	}
+	return false
 }
 
 // Has honours a key and reports whether it is there with a value other than null.
@@ -301,9 +361,12 @@ func (c *Config) StringOr(key, absent string) string {
 	return v
 }
 
-// Strings honours a list of strings; nil if it is absent.
+// Strings honours a list of strings, or one string; nil if it is absent.
 func (c *Config) Strings(key string) []string {
 	var v []string
+	if raw, ok := c.raw(key); ok && raw[0] == '"' {
+		return []string{c.StringOr(key, "")}
+	}
 	c.decodeList(key, "a list of strings", &v)
 	return v
 }
@@ -354,8 +417,8 @@ func (c *Config) Object(key string) *Config {
 // refused returns the keys that were neither honoured nor declared inert, in this object and those inside it.
 func (c *Config) refused() []string {
 	var keys []string
-	for key := range c.values {
-		if !c.seen[key] {
+	for key, raw := range c.values {
+		if !c.seen[key] && !c.report.ignored[c.path+key] && string(raw) != "null" {
 			keys = append(keys, c.path+key)
 		}
 	}

@@ -197,7 +197,8 @@ func TestWindows(t *testing.T) {
 		{settings{"layer_types": []string{f, f, f, w}}, "layer 3"},
 		{settings{"layer_types": []string{f, f, f, w}, "sliding_window": 9}, "layer 3"},
 		{settings{"layer_types": []string{f, "chunked_attention", f, f}}, `"chunked_attention" of layer 1 is not supported`},
-		{settings{"layer_types": f}, "is not a list of strings"},
+		{settings{"layer_types": f}, "has 1 entries for 4 layers"},
+		{settings{"layer_types": 1}, "is not a list of strings"},
 	} {
 		if _, err := decoderOf(t, four.with(c.edits), read); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: error %v, want …%s…", c.edits, err, c.want)
@@ -249,7 +250,9 @@ func TestRefusals(t *testing.T) {
 		{"Llama", settings{"rope_parameters": llama3, "rope_scaling": settings{"type": "linear", "factor": 2}}, "contradicts rope_parameters"},
 		{"Llama", settings{"head_dim": 8, "rope_theta": 1e-200}, "frequency 1 is beyond the range of f32"},
 		{"Llama", rope(settings{"type": "linear", "factor": 1e-200}), "frequency 0 is beyond the range of f32"},
-		{"Llama", settings{"sliding_window": nil}, `"sliding_window"`},
+		{"Llama", settings{"sliding_window": 4096}, `"sliding_window"`},
+		{"Llama", settings{"rope_interleaved": true}, `"rope_interleaved": true is not supported`},
+		{"Mistral", settings{"sliding_window_size": 7}, "7 contradicts sliding_window, 4096"},
 		{"Llama", settings{"architectures": []string{"LlamaForCausalLM", "Other"}}, "names 2 architectures"},
 		{"Qwen2", settings{"attention_bias": false}, `"attention_bias"`},
 		{"Qwen2", settings{"mlp_bias": false}, `"mlp_bias"`},
@@ -266,7 +269,7 @@ func TestRefusals(t *testing.T) {
 
 func TestRefusalsComeTogether(t *testing.T) {
 	config := base("LlamaForCausalLM").with(settings{
-		"zeta": 1, "alpha": nil, "rope_scaling": settings{"type": "linear", "factor": 2, "beta": 3},
+		"zeta": 1, "alpha": false, "beta": nil, "rope_scaling": settings{"type": "linear", "factor": 2, "beta": 3},
 		"hidden_act": "tanhshrink", "vocab_size": absent{},
 	})
 	_, err := Builtin().Import(config.json(t), Options{})
@@ -310,7 +313,8 @@ func TestNotAConfig(t *testing.T) {
 		`{"a": 1} {}`:                          "text follows",
 		`{"a": 1, "a": 1}`:                     `key "a" appears twice`,
 		`{"a": }`:                              "not JSON",
-		`{"a": NaN}`:                           "not JSON",
+		`{"a": Nan}`:                           "not JSON",
+		`{"a": NaN1}`:                          "not JSON",
 		`{"a"`:                                 "not JSON",
 		`{`:                                    "not JSON",
 		"{\"a\": \"\xff\"}":                    "not UTF-8",

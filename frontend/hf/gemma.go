@@ -12,9 +12,7 @@ func Gemma2(c *Config) Emit {
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
 	d.readSoftcaps(c, 50, 30)
 	size := readWindow(c, 4096)
-	if old := c.IntOr("sliding_window_size", size, 1, maxExtent); old != size {
-		c.Errorf("sliding_window_size", "%d contradicts sliding_window, %d", old, size)
-	}
+	readWindowAgain(c, size)
 	d.ReadLayerTypes(c, size, func(layer int64) bool { return layer%2 == 0 })
 	return d.Emit
 }

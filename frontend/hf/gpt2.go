@@ -37,6 +37,7 @@ func GPT2(c *Config) Emit {
 	c.Inert(
 		"n_ctx", // n_positions, before it had that name
 		"resid_pdrop", "embd_pdrop", "attn_pdrop",
+		"n_special", "predict_special_tokens", // of training
 		"reorder_and_upcast_attn", // scores are computed in f32 whatever it says
 		"summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
 	)

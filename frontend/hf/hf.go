@@ -56,7 +56,8 @@ type Options struct {
 	// Architecture stands in for the name in the config, for checkpoints that a known architecture describes.
 	Architecture string
 
-	// IgnoreKeys are keys of the config that the caller knows to be without effect on the model.
+	// IgnoreKeys are keys of the config, with the objects around them ("rope_scaling.strange"), that the caller knows to be
+	// without effect on the model. One that is not there is an error.
 	IgnoreKeys []string
 
 	// IgnoreTensors are names of tensors that the caller knows to be without effect on the model; a part between dots that
@@ -148,7 +149,7 @@ func (r *Registry) importFrom(config []byte, o Options, open func() (safetensors
 		return nil, fmt.Errorf("hf: %w", err)
 	}
 	c.Inert(inertKeys()...)
-	c.Inert(o.IgnoreKeys...)
+	c.ignore(o.IgnoreKeys)
 	name := c.StringOr("model_type", arch)
 	fixedKeys(c)
 	stored := storedDType(c)

@@ -7,6 +7,11 @@ func inertKeys() []string {
 	return []string{
 		// Identity and provenance.
 		"_name_or_path", "transformers_version", "tokenizer_class", "name_or_path", "unsloth_fixed", "unsloth_version",
+		"_commit_hash", "internal_version", "is_llama_config", "transformers.js_config",
+		"auto_map", // code that stood in for the architecture before transformers had it
+
+		// What others than the model are told: tokenizers, and MLC's runtime.
+		"model_max_length", "max_sequence_length", "context_window_size", "prefill_chunk_size",
 
 		// Token ids, which sampling and tokenizing use.
 		"bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id",
@@ -14,13 +19,16 @@ func inertKeys() []string {
 
 		// Training: initialisation, dropout, losses, memory against time.
 		"initializer_range", "attention_dropout", "gradient_checkpointing", "chunk_size_feed_forward", "pretraining_tp",
+		"tf_legacy_loss",
 
 		// What a call of the reference returns, and how it runs.
 		"use_cache", "output_attentions", "output_hidden_states", "return_dict", "return_dict_in_generate", "output_scores",
-		"torchscript", "use_bfloat16", "_attn_implementation_autoset", "cache_implementation",
+		"torchscript", "use_bfloat16", "cache_implementation",
+		"_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "_flash_attn_2_enabled",
 
 		// Heads for other tasks.
 		"id2label", "label2id", "num_labels", "problem_type", "task_specific_params", "finetuning_task", "prefix",
+		"cross_attention_hidden_size", // without effect unless there is cross-attention, which fixedKeys refuses
 
 		// Sampling, before generation_config.json took it over.
 		"max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
@@ -38,6 +46,9 @@ func fixedKeys(c *Config) {
 		}
 	}
 	c.BoolOr("is_decoder", true) // of a causal model both values mean the same
+	if c.BoolOr("rope_interleaved", false) {
+		c.Errorf("rope_interleaved", "true is not supported: ropes turn the halves of a head, not neighbours")
+	}
 	if o := c.Object("pruned_heads"); o != nil && len(o.values) > 0 {
 		o.Inert(sortedKeys(o.values)...)
 		c.Errorf("pruned_heads", "pruned heads are not supported")

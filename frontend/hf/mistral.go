@@ -6,5 +6,7 @@ func Mistral(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{KVHeads: 8})
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
 	d.ReadWindow(c, 4096)
+	readWindowAgain(c, readWindow(c, 4096))
+	c.Inert("attention_sink_size") // of MLC's runtime
 	return d.Emit
 }

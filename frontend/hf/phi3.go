@@ -16,7 +16,6 @@ func Phi3(c *Config) Emit {
 		c.IntOr(key, 1, 1, 1)
 	}
 	c.Inert("resid_pdrop", "embd_pdrop",
-		"auto_map",                         // the code that stood in for the architecture before transformers had it
 		"original_max_position_embeddings", // without effect unless the rope is scaled
 	)
 	return d.Emit

@@ -60,12 +60,27 @@ func (e *UnknownArchitectureError) Error() string {
 		what, strings.Join(e.Known, ", "))
 }
 
+// architectureOf returns the architecture that a model_type means where a config names none, as transformers'
+// AutoModelForCausalLM chooses it; empty: none that is built in.
+func architectureOf(modelType string) string {
+	return map[string]string{
+		"gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "gpt2": "GPT2LMHeadModel", "gpt_neox": "GPTNeoXForCausalLM",
+		"granite": "GraniteForCausalLM", "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM",
+		"olmo2": "Olmo2ForCausalLM", "phi3": "Phi3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+		"qwen3_moe": "Qwen3MoeForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
+	}[modelType]
+}
+
 // choose honours the keys that name the architecture and returns its family.
 func (r *Registry) choose(c *Config, override string) (string, Family, error) {
 	listed := c.Strings("architectures")
 	name := override
-	if name == "" && len(listed) > 0 {
+	switch {
+	case name != "":
+	case len(listed) > 0:
 		name = listed[0]
+	default:
+		name = architectureOf(c.StringOr("model_type", ""))
 	}
 	f, ok := r.families[name]
 	if !ok {

@@ -15,6 +15,9 @@ func StarCoder2(c *Config) Emit {
 	d.QKVBias, d.OutBias, d.MLPBias = bias, bias, bias
 	OneOf(c, "mlp_type", "default", map[string]bool{"default": true}) // the model had others before it was published
 	OneOf(c, "norm_type", "layer_norm", map[string]bool{"layer_norm": true})
-	c.Inert("residual_dropout", "embedding_dropout", "rms_norm_eps") // the last is left over in a published config
+	c.Inert("residual_dropout", "embedding_dropout",
+		// Left over in published configs, and read by no version of the reference.
+		"rms_norm_eps", "activation_function", "layer_norm_epsilon", "scale_attn_weights", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
+	)
 	return d.Emit
 }

@@ -24,6 +24,13 @@ func readWindow(c *Config, missing int64) int64 {
 	return c.IntOr(key, missing, 1, maxExtent)
 }
 
+// readWindowAgain honours sliding_window_size, which says once more, in published configs, what the window is.
+func readWindowAgain(c *Config, size int64) {
+	if again := c.IntOr("sliding_window_size", size, 0, maxExtent); again != size {
+		c.Errorf("sliding_window_size", "%d contradicts sliding_window, %d", again, size)
+	}
+}
+
 // ReadSwitchedWindows honours the keys that give layers a window: use_sliding_window switches them on, layer_types says
 // which layers have one, and without it all from max_window_layers on do, as in transformers' configuration_qwen2.py.
 func (d *Decoder) ReadSwitchedWindows(c *Config) {
