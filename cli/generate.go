@@ -398,8 +398,7 @@ func (g *generation) submit(ctx context.Context, r *runner.Runner) (accepted int
 	return accepted
 }
 
-// run steps until every request has ended, and prints their answers. An interrupt
-// ends the requests, not the steps.
+// run steps until every request has ended, and prints their answers.
 func (g *generation) run(ctx context.Context, r *runner.Runner) error {
 	g.start = time.Now()
 	g.live.start = g.start
@@ -418,10 +417,16 @@ func (g *generation) run(ctx context.Context, r *runner.Runner) error {
 	}
 	err := printEnded() // those that were refused
 	for more := true; err == nil && more && printed < len(g.requests); {
-		// What fails a step is what its requests end with; the others go on.
+		// What fails a step is what its requests end with; the others go on. An interrupt
+		// ends the step that is under way, if it can be ended, and the next one ends the
+		// requests.
+		stepping := ctx
+		if ctx.Err() != nil {
+			stepping = context.WithoutCancel(ctx)
+			g.cancel()
+		}
 		var failed error
-		more, failed = r.Step(context.WithoutCancel(ctx))
-		if failed != nil {
+		if more, failed = r.Step(stepping); failed != nil && ctx.Err() == nil {
 			g.stepFailed(failed)
 		}
 		if err = printEnded(); err == nil && !more && printed < len(g.requests) {
@@ -437,6 +442,15 @@ func (g *generation) run(ctx context.Context, r *runner.Runner) error {
 		fmt.Fprintf(g.app.err, "%s of %s in %.3f s: %.1f tokens/s\n", plural(g.tokens, "token"), plural(int64(len(g.requests)), "request"), took, float64(g.tokens)/took)
 	}
 	return context.Cause(ctx)
+}
+
+// cancel cancels all requests. Their context has ended, of which they may not know yet.
+func (g *generation) cancel() {
+	for i := range g.requests {
+		if s := g.requests[i].seq; s != nil {
+			s.Cancel()
+		}
+	}
 }
 
 // stepFailed makes the command fail for a step that did, and says why unless a request

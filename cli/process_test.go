@@ -214,6 +214,33 @@ func TestSignalEndsWork(t *testing.T) {
 	}
 }
 
+// interrupted is an output whose first token interrupts.
+type interrupted struct {
+	bytes.Buffer
+	cancel func()
+}
+
+func (w *interrupted) Write(b []byte) (int, error) {
+	w.cancel()
+	return w.Buffer.Write(b)
+}
+
+// An interrupt ends the requests at the next step, and what they had is printed.
+func TestInterruptEndsRequests(t *testing.T) {
+	t.Setenv("PWC_CACHE", "off")
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &interrupted{cancel: cancel}
+	var stderr bytes.Buffer
+	args := []string{"generate", "../testdata/hf/llama", "--ids", "38,117,208", "--max-new", "200"}
+	code := cli.Run(ctx, args, strings.NewReader(""), out, &stderr)
+	if tokens := len(strings.Fields(out.String())); code != 1 || tokens < 1 || tokens > 3 || !strings.HasSuffix(out.String(), "\n") {
+		t.Errorf("exit code %d, answer %q; %s", code, out, &stderr)
+	}
+	if !strings.HasSuffix(stderr.String(), "pwc: context canceled\n") || strings.Contains(stderr.String(), "a step failed") {
+		t.Errorf("standard error is\n%s", &stderr)
+	}
+}
+
 // full is a disk without room.
 type full struct{}
 
