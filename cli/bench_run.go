@@ -100,7 +100,7 @@ func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport
 			r.Steps = append(r.Steps, s)
 		}
 	}
-	return nil
+	return errors.Join(b.stream.Synchronize(), b.backend.Faults())
 }
 
 // wait waits for the results of a step.

@@ -152,6 +152,9 @@ var errReported = errors.New("reported")
 // object on standard output as well, so that there is always one.
 func (a *app) fail(cmd *cobra.Command, err error) int {
 	if errors.Is(err, errReported) {
+		if rest := unreported(err); rest != nil {
+			fmt.Fprintln(a.err, "pwc: "+rest.Error())
+		}
 		return exitFailed
 	}
 	var usage *usageError
@@ -169,6 +172,23 @@ func (a *app) fail(cmd *cobra.Command, err error) int {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// unreported returns what an error says beside errReported, such as that of a Close that is
+// joined with it; nil for nothing.
+func unreported(err error) error {
+	if err == errReported {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || !errors.Is(err, errReported) {
+		return err
+	}
+	var rest []error
+	for _, e := range joined.Unwrap() {
+		rest = append(rest, unreported(e))
+	}
+	return errors.Join(rest...)
 }
 
 // startsWithPosition reports whether a message begins with "file:line:col: ",

@@ -80,6 +80,7 @@ type compileReport struct {
 	Symbols              map[string]int64 `json:"symbols,omitempty"`  // values that load symbols were given
 	Largest              map[string]int64 `json:"largest,omitempty"`  // values of batch symbols that the plan has room for
 	Plan                 piecewise.Plan   `json:"plan"`
+	NotKept              []string         `json:"not_kept,omitempty"` // what the cache did not take, and why
 }
 
 // compileShape sums the artifacts of one range of sizes.
@@ -152,10 +153,32 @@ func (a *app) runCompile(ctx context.Context, path, name, modeName string, f *mo
 	if whole != nil {
 		r.Sampling = sampling(served, whole, b)
 	}
+	r.NotKept = notKept(whole, b)
 	if a.json {
-		return a.printJSON(r)
+		err = a.printJSON(r)
+	} else {
+		err = a.printCompile(path, &r)
 	}
-	return a.printCompile(path, &r)
+	if err == nil && len(r.NotKept) > 0 { // who finds the cache lacks it; each was logged
+		fmt.Fprintf(a.err, "pwc: compiled, but the cache did not take %s: set PWC_CACHE_DIR to a directory that can be written\n", plural(int64(len(r.NotKept)), "artifact"))
+		return errReported
+	}
+	return err
+}
+
+// notKept returns what the store did not take of what backends had compiled.
+func notKept(backends ...*piecewise.Backend) (out []string) {
+	for _, b := range backends {
+		if b == nil {
+			continue
+		}
+		for _, w := range b.Build().Warnings {
+			if lost := (*cache.NotCachedError)(nil); errors.As(w, &lost) {
+				out = append(out, w.Error())
+			}
+		}
+	}
+	return out
 }
 
 // serves returns the module that generate has compiled of a language model, if

@@ -143,7 +143,7 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 		if err != nil {
 			return err
 		}
-		defer stop()
+		defer func() { err = errors.Join(err, stop()) }()
 	}
 	r, err := a.newRunner(ctx, m.module, t, bf, g, out)
 	if err != nil {

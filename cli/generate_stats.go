@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -24,8 +25,9 @@ func metricsServer(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: patience, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: 6 * patience, MaxHeaderBytes: 64 << 10}
 }
 
-// serveMetrics serves what the generation does from here on until stop is called.
-func (g *generation) serveMetrics(address string) (stop func(), err error) {
+// serveMetrics serves what the generation does from here on until stop is called, whose
+// error says why it could not.
+func (g *generation) serveMetrics(address string) (stop func() error, err error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("--metrics: %w", err)
@@ -33,17 +35,22 @@ func (g *generation) serveMetrics(address string) (stop func(), err error) {
 	g.metrics = metrics.New("pwc")
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", g.metrics)
-	server := metricsServer(mux)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(l) // ends with the error that says it was closed
-	}()
+	stop = serve(metricsServer(mux), l)
 	g.app.logger().Info("metrics", "url", "http://"+l.Addr().String()+"/metrics")
-	return func() {
-		_ = server.Close()
-		<-done
-	}, nil
+	return stop, nil
+}
+
+// serve serves until stop is called.
+func serve(server *http.Server, l net.Listener) (stop func() error) {
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	return func() error {
+		err := server.Close()
+		if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+			err = fmt.Errorf("--metrics: %w", ended)
+		}
+		return err
+	}
 }
 
 // twoObservers tells two of what a backend does.

@@ -394,6 +394,10 @@ func (s *session) run(ctx context.Context, m *ir.Module, report *runReport) (out
 	if out, err = s.work.run(ctx, &deviceCaller{backend: b, module: m}); err != nil {
 		return nil, err
 	}
+	// A function without results has none to read the flags with.
+	if err := errors.Join(b.Stream().Synchronize(), b.Faults()); err != nil {
+		return nil, err
+	}
 	lap(start, &sec.Run)
 	if report != nil {
 		report.Stats, report.Seconds = b.Stats(), sec

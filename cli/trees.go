@@ -195,6 +195,9 @@ func (s *session) runTrees(ctx context.Context, m *ir.Module, report *runReport)
 		if out, err = s.work.run(ctx, c); err != nil {
 			return nil, err
 		}
+		if err := s.treeFaults(c); err != nil {
+			return nil, err
+		}
 		lap(start, &sec.Run)
 	}
 	in, err := c.tree.Inspect()
@@ -212,6 +215,24 @@ func (s *session) runTrees(ctx context.Context, m *ir.Module, report *runReport)
 			Rerecords: st.Rerecords, Skips: skips, Reserved: c.tree.Pool().Use().Reserved}
 	}
 	return out, nil
+}
+
+// treeFaults reports the indices out of range that the trees' programs met (C12), which no
+// read of a result does.
+func (s *session) treeFaults(c *treeCaller) (err error) {
+	if err := c.tree.Stream().Synchronize(); err != nil {
+		return err
+	}
+	stream, err := s.target.dev.NewStream()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stream.Close()) }()
+	faults, err := s.target.dev.TakeFaults(stream)
+	if err != nil || len(faults) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: %s of the model read zero and wrote nothing; --mode piecewise names them", piecewise.ErrPosition, plural(int64(len(faults)), "op"))
 }
 
 func (c *treeCaller) load(name string, t *interp.Tensor) (graphs.Tensor, error) {

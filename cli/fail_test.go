@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"net/http"
+	"testing"
+)
+
+// What goes wrong beside a finding that was printed is said, too.
+func TestFailBesideAFinding(t *testing.T) {
+	lost := errors.New("the file system is gone")
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{errReported, ""},
+		{errors.Join(errReported, nil), ""},
+		{errors.Join(errReported, lost), "pwc: the file system is gone\n"},
+		{errors.Join(errors.Join(lost, errReported), errors.New("and more")), "pwc: the file system is gone\nand more\n"},
+	} {
+		var stdout, stderr bytes.Buffer
+		a := &app{out: &stdout, err: &stderr, json: true}
+		if code := a.fail(nil, c.err); code != exitFailed || stderr.String() != c.want || stdout.Len() > 0 {
+			t.Errorf("%v: exit code %d, %q; want %d, %q", c.err, code, stderr.String(), exitFailed, c.want)
+		}
+	}
+}
+
+// brokenListener accepts nothing, and says when it was asked.
+type brokenListener struct {
+	net.Listener
+	asked chan struct{}
+}
+
+func (l brokenListener) Accept() (net.Conn, error) {
+	close(l.asked)
+	return nil, errors.New("no more files")
+}
+
+// Metrics that could not be served are an error of the command; the end of serving is none.
+func TestMetricsThatCannotBeServed(t *testing.T) {
+	listen := func() net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	if err := serve(metricsServer(http.NotFoundHandler()), listen())(); err != nil {
+		t.Error(err)
+	}
+	l := brokenListener{listen(), make(chan struct{})}
+	stop := serve(metricsServer(http.NotFoundHandler()), l)
+	<-l.asked
+	if err := stop(); err == nil || err.Error() != "--metrics: no more files" {
+		t.Errorf("%v, want that no more files can be had", err)
+	}
+}
