@@ -119,7 +119,7 @@ type Shape struct {
 }
 
 // Group returns the query heads that share a key-value head.
-func (s *Shape) Group() int { return s.Heads / s.KVHeads }
+func (s *Shape) Group() int { return s.Heads / max(s.KVHeads, 1) }
 
 // ParseArgs holds the operands of a call against the op's declaration and
 // returns their shape.

@@ -72,13 +72,21 @@ func BatchOf(meta any) (*Batch, error) {
 	return nil, fmt.Errorf("%s: the step's metadata is %T, it must be a *attention.Batch or have a method AttentionBatch() *Batch that returns one", Name, meta)
 }
 
+const maxReserved = 1 << 24
+
 // NewBatch returns an empty batch with room for requests of at most blocks
-// blocks each, and rows rows in all.
+// blocks each, and rows rows in all: it grows beyond them, with an allocation. Negative
+// numbers count as 0; room for more than 2^24 of each is not made ahead.
 func NewBatch(requests, rows, blocks int) *Batch {
+	requests, rows, blocks = max(requests, 0), max(rows, 0), max(blocks, 0)
+	if blocks > 0 && requests > math.MaxInt32/blocks {
+		requests = math.MaxInt32 / blocks // what a table of int32 can name; it grows as requests are added
+	}
+	requests, rows = min(requests, maxReserved), min(rows, maxReserved)
 	return &Batch{
 		QueryStart: append(make([]int32, 0, requests+1), 0),
 		SeqLens:    make([]int32, 0, requests),
-		BlockTable: make([]int32, 0, requests*blocks),
+		BlockTable: make([]int32, 0, min(requests*blocks, maxReserved)),
 		Stride:     blocks,
 		Slots:      make([]int32, 0, rows),
 	}
@@ -185,7 +193,7 @@ func (b *Batch) lengthen(computed, tokens int) {
 
 func (b *Batch) add(name uint64, computed, tokens int, blocks []int32, blockSize int) error {
 	length := computed + tokens
-	if computed < 0 || tokens < 0 || blockSize < 1 || computed > maxLength || tokens > maxLength-computed {
+	if computed < 0 || tokens < 0 || blockSize < 1 || blockSize > maxLength || computed > maxLength || tokens > maxLength-computed {
 		return fmt.Errorf("attention: a request of %d tokens after %d, in blocks of %d", tokens, computed, blockSize)
 	}
 	n := ceilDiv(length, blockSize)

@@ -26,6 +26,11 @@ func Pieces(ctx context.Context, plans []*split.Plan, o Options) (*Result, error
 	if o.Compiler == nil {
 		return nil, errors.New("no compiler is given")
 	}
+	for i, p := range plans {
+		if p == nil || p.Module == nil || p.Func == nil {
+			return nil, fmt.Errorf("plan %d: %w", i, ir.ErrNoModule)
+		}
+	}
 	shapes, err := shapesOf(plans, o.Shapes)
 	if err != nil {
 		return nil, err

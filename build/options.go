@@ -82,7 +82,12 @@ const (
 var eventKindNames = [...]string{"started", "finished", "failed", "warning"}
 
 // String returns the kind in one word.
-func (k EventKind) String() string { return eventKindNames[k] }
+func (k EventKind) String() string {
+	if int(k) >= len(eventKindNames) {
+		return fmt.Sprintf("EventKind(%d)", uint8(k))
+	}
+	return eventKindNames[k]
+}
 
 // Event is one step of progress.
 type Event struct {
@@ -101,7 +106,13 @@ const (
 )
 
 // String returns the source in one word.
-func (s Source) String() string { return [...]string{"compiled", "loaded"}[s] }
+func (s Source) String() string {
+	names := [...]string{"compiled", "loaded"}
+	if int(s) >= len(names) {
+		return fmt.Sprintf("Source(%d)", uint8(s))
+	}
+	return names[s]
+}
 
 // Artifact is one distinct program of a build.
 type Artifact struct {

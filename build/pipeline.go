@@ -19,7 +19,12 @@ type Pipeline struct {
 }
 
 // Target implements [Compiler].
-func (p Pipeline) Target() string { return p.Backend.Target() }
+func (p Pipeline) Target() string {
+	if p.Backend == nil {
+		return ""
+	}
+	return p.Backend.Target()
+}
 
 // Fingerprint implements [Compiler].
 func (p Pipeline) Fingerprint() string { return p.Options.Fingerprint() }

@@ -87,6 +87,9 @@ func (r *Result) Artifact(piece *split.Piece, size int64) (*Artifact, error) {
 // Ranges returns the distinct ranges of sizes that the pieces of a plan have artifacts
 // for, in the order of use; nil where none depends on the size.
 func (r *Result) Ranges(p *split.Plan) []Range {
+	if p == nil {
+		return nil
+	}
 	var out []Range
 	for _, u := range p.Units {
 		c := r.pieces[u.Piece]

@@ -221,6 +221,9 @@ func (s *Signer) Public() PublicKey { return s.pub }
 
 // Sign signs a message, as [PublicKey.Verify] has it.
 func (s *Signer) Sign(message []byte) ([]byte, error) {
+	if s.key == nil {
+		return nil, errors.New("a signer without a key")
+	}
 	if _, ok := s.key.(ed25519.PrivateKey); ok {
 		return s.key.Sign(rand.Reader, message, crypto.Hash(0))
 	}
@@ -387,6 +390,9 @@ func WriteTrust(name string, t *Trust) error {
 	dir := filepath.Dir(name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
+	}
+	if t == nil {
+		t = &Trust{}
 	}
 	f, err := os.CreateTemp(dir, ".trust-*") // mode 0600
 	if err != nil {

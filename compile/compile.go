@@ -111,6 +111,9 @@ func One(k program.Kernel, l program.Launch) Code {
 //
 // An error at a node is an [ir.Error] with its position or loc.
 func Compile(ctx context.Context, piece *ir.Module, shape Shape, b Backend, o Options) (*program.Program, error) {
+	if piece == nil || b == nil {
+		return nil, fmt.Errorf("compile: a piece and a backend are needed: %w", ir.ErrNoModule)
+	}
 	if len(piece.Funcs) != 1 {
 		return nil, fmt.Errorf("compile: a piece has one function, module %s has %d", piece.Name, len(piece.Funcs))
 	}

@@ -54,6 +54,10 @@ func (b *Builder) Unread(name, equal string) { b.AddUnread(&Unread{Name: name, E
 
 // AddUnread declares u.
 func (b *Builder) AddUnread(u *Unread) {
+	if u == nil {
+		b.Errorf(Pos{}, "a nil declaration of an unread tensor")
+		return
+	}
 	twice := slices.ContainsFunc(b.m.Unread, func(v *Unread) bool { return v.Name == u.Name })
 	switch {
 	case u.Name == "":
@@ -109,6 +113,10 @@ func (b *Builder) Symbol(name string, lo, hi int64, kind SymbolKind) dim.Dim {
 
 // AddSymbol declares s and returns it as a dim.
 func (b *Builder) AddSymbol(s *Symbol) dim.Dim {
+	if s == nil {
+		b.Errorf(Pos{}, "a nil symbol is declared")
+		return dim.Dim{}
+	}
 	switch {
 	case b.symbols[s.Name] != nil:
 		b.Errorf(s.Pos, "symbol %s is declared twice", s.Name)
@@ -131,6 +139,10 @@ func (b *Builder) bounds(sym string) (dim.Interval, bool) {
 
 // Extern declares an extern op and returns it.
 func (b *Builder) Extern(e *Extern) *Extern {
+	if e == nil {
+		b.Errorf(Pos{}, "a nil extern op is declared")
+		return &Extern{}
+	}
 	if b.externs[e.Name] != nil {
 		b.Errorf(e.Pos, "extern op %q is declared twice", e.Name)
 	}
@@ -153,6 +165,10 @@ func (b *Builder) Weight(name string, t Type, expr *WeightExpr) *Weight {
 
 // AddWeight declares w.
 func (b *Builder) AddWeight(w *Weight) *Weight {
+	if w == nil {
+		b.Errorf(Pos{}, "a nil weight is declared")
+		return &Weight{}
+	}
 	b.declare(w.Name, w.Pos)
 	b.checkType(w.Type, w.Pos, "weight @"+w.Name, func(s *Symbol) string {
 		return fmt.Sprintf("a weight's extents are constants, %s is not", s.Name)
@@ -171,6 +187,10 @@ func (b *Builder) State(name string, t Type) *State { return b.AddState(&State{N
 
 // AddState declares s.
 func (b *Builder) AddState(s *State) *State {
+	if s == nil {
+		b.Errorf(Pos{}, "a nil state is declared")
+		return &State{}
+	}
 	b.declare(s.Name, s.Pos)
 	b.checkType(s.Type, s.Pos, "state @"+s.Name, func(y *Symbol) string {
 		if y.Kind == Load {
@@ -359,6 +379,9 @@ func (fb *FuncBuilder) param(name string, t Type, mut bool) Value {
 // nothing at such an index, and gather reads zero. The parameter has a signed integer dtype,
 // and a batch symbol in its first extent.
 func (fb *FuncBuilder) Padded(v Value) {
+	if !fb.has(v) {
+		return
+	}
 	info := &fb.f.Values[v]
 	dt, rows := info.Type.DType, false
 	if info.Type.Rank() > 0 {
@@ -416,17 +439,27 @@ func (fb *FuncBuilder) Literal(l Literal) Value {
 	return fb.value(ValueInfo{Kind: LiteralValue, Node: -1, Literal: l})
 }
 
+// has reports whether v is a value of the function. One that is not is an error, unless it is
+// NoValue, whose reason was reported where it was made.
+func (fb *FuncBuilder) has(v Value) bool {
+	if v != NoValue && (v < 0 || int(v) >= len(fb.f.Values)) {
+		fb.Errorf("value %d is not one of the function's %d", v, len(fb.f.Values))
+		return false
+	}
+	return v != NoValue
+}
+
 // Latest returns the newest version of v's storage: what a read of v means now.
 func (fb *FuncBuilder) Latest(v Value) Value {
-	if v == NoValue {
-		return v
+	if !fb.has(v) {
+		return NoValue
 	}
 	return fb.latest[fb.f.Values[v].Base]
 }
 
 // Type returns the type of a value.
 func (fb *FuncBuilder) Type(v Value) Type {
-	if v == NoValue {
+	if !fb.has(v) {
 		return Type{}
 	}
 	return fb.f.Values[v].Type
@@ -434,7 +467,7 @@ func (fb *FuncBuilder) Type(v Value) Type {
 
 // SetName names a value in the text; an empty name lets the printer number it.
 func (fb *FuncBuilder) SetName(v Value, name string) {
-	if v != NoValue {
+	if fb.has(v) {
 		fb.f.Values[v].Name = name
 	}
 }
@@ -490,8 +523,10 @@ func (fb *FuncBuilder) Return(values ...Value) {
 
 // emit adds a node, or records why it cannot be and returns nil.
 func (fb *FuncBuilder) emit(op *Op, ext *Extern, args []Value, attrs []Attr, results []Type) *Node {
-	if slices.Contains(args, NoValue) {
-		return nil // the reason was reported where the operand was made
+	for _, a := range args {
+		if !fb.has(a) {
+			return nil // the reason was reported where the operand was made
+		}
 	}
 	before := len(fb.b.errs)
 	n := &Node{Op: op, Extern: ext, Args: slices.Clone(args), Attrs: attrs, Loc: fb.loc, Pos: fb.pos}

@@ -20,6 +20,23 @@ var refused = []struct {
 	make func() error
 	want string // regular expressions of all errors, one a line
 }{
+	{"nil declarations", func() error {
+		b := ir.NewBuilder("m")
+		b.AddSymbol(nil)
+		b.Extern(nil)
+		b.AddWeight(nil)
+		b.AddState(nil)
+		b.AddUnread(nil)
+		return build(b)
+	}, "a nil symbol is declared\na nil extern op is declared\na nil weight is declared\na nil state is declared\na nil declaration of an unread tensor"},
+	{"values of another function", func() error {
+		b := ir.NewBuilder("m")
+		fb := b.Func("f")
+		fb.Op1("neg", []ir.Value{7})
+		fb.SetName(-3, "x")
+		fb.Return(ir.Value(9))
+		return build(b)
+	}, "value 7 is not one of the function's 0\nvalue -3 is not one of the function's 0\nvalue 9 is not one of the function's 0"},
 	{"names", func() error {
 		b := ir.NewBuilder("m")
 		b.Symbol("a b", 1, 2, ir.Plain)

@@ -2,6 +2,7 @@ package ir
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"sort"
 	"strings"
@@ -66,6 +67,10 @@ type Error struct {
 	Loc    string // the node's place in the model
 	Msg    string
 }
+
+// ErrNoModule is what functions of this and other packages return where they are given a nil
+// module, or no function of it.
+var ErrNoModule = errors.New("no module, or no function of it, is given")
 
 // Error returns "file:line:col: message", the source line and a caret; for a
 // module without a text the function, the node and its loc stand in place of

@@ -1,6 +1,7 @@
 package ir
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -218,7 +219,12 @@ const (
 var symbolKindNames = [...]string{"", "batch", "load"}
 
 // String returns the keyword of the kind; Plain has none.
-func (k SymbolKind) String() string { return symbolKindNames[k] }
+func (k SymbolKind) String() string {
+	if int(k) >= len(symbolKindNames) {
+		return fmt.Sprintf("SymbolKind(%d)", uint8(k))
+	}
+	return symbolKindNames[k]
+}
 
 // Symbol is a declared extent, "sym N in [1, 8192] batch".
 type Symbol struct {

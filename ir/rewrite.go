@@ -14,6 +14,9 @@ type Rewriter struct {
 // of it. The module is not changed; the caller puts the function into it. The
 // result is verified.
 func Rewrite(m *Module, f *Func, visit func(rw *Rewriter, i int, n *Node)) (*Func, error) {
+	if m == nil || f == nil {
+		return nil, ErrNoModule
+	}
 	b := builderOver(m)
 	rw := &Rewriter{FuncBuilder: &FuncBuilder{b: b, f: &Func{Name: f.Name, Pos: f.Pos, Trivia: f.Trivia, ReturnLead: f.ReturnLead}, weights: map[int]Value{}, states: map[int]Value{}},
 		old: f, to: make([]Value, len(f.Values))}

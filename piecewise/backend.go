@@ -130,6 +130,9 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 // symbols runs bind, what is padded and captured. [Check] reports them, and New goes on
 // with them, so that they cannot differ.
 func analyze(m *ir.Module, o Options) (*Backend, error) {
+	if m == nil {
+		return nil, fmt.Errorf("piecewise: %w", ir.ErrNoModule)
+	}
 	if err := o.defaults(); err != nil {
 		return nil, err
 	}
@@ -220,7 +223,11 @@ func (b *Backend) checkSlots() error {
 func (b *Backend) bindOps() error {
 	b.ops = map[string]device.Op{}
 	var errs []error
-	for _, op := range b.opts.Ops {
+	for i, op := range b.opts.Ops {
+		if op == nil {
+			errs = append(errs, fmt.Errorf("%w: Options.Ops[%d] is nil", ErrOp, i))
+			continue
+		}
 		b.ops[op.Signature().Name] = op
 	}
 	for _, e := range b.module.Called() {

@@ -8,6 +8,8 @@ import (
 
 // Errors of the API, wrapped with context; compare with errors.Is.
 var (
+	ErrNoFunc = errors.New("piecewise: the module has no such function: Backend.Func returned nil")
+
 	ErrOrder     = errors.New("piecewise: called out of order") // New → Load → Warmup → Capture → Seal → Run
 	ErrClosed    = errors.New("piecewise: the backend is closed")
 	ErrNoDevice  = errors.New("piecewise: the backend was made without a device, to be planned alone")

@@ -63,6 +63,9 @@ func (b *Backend) NewFaultSnapshot() (*FaultSnapshot, error) {
 // come. An event that is recorded on the backend's stream after it tells when [FaultSnapshot.Err]
 // may be asked.
 func (s *FaultSnapshot) Take() error {
+	if s.b == nil {
+		return ErrOrder
+	}
 	if err := s.b.enter(loaded, sealed); err != nil {
 		return err
 	}
@@ -72,7 +75,17 @@ func (s *FaultSnapshot) Take() error {
 
 // Err returns the faults that the last Take found, as a [PositionError]; nil if there is
 // none.
-func (s *FaultSnapshot) Err() error { return s.b.positionError(s.snap.Faults()) }
+func (s *FaultSnapshot) Err() error {
+	if s.b == nil {
+		return nil
+	}
+	return s.b.positionError(s.snap.Faults())
+}
 
 // Close gives the snapshot's memory back.
-func (s *FaultSnapshot) Close() error { return s.snap.Close() }
+func (s *FaultSnapshot) Close() error {
+	if s.b == nil {
+		return nil
+	}
+	return s.snap.Close()
+}

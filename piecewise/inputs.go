@@ -143,6 +143,9 @@ func (r *ring) close() error {
 // symbol (a function without one takes n = 1). When the device still copies
 // from every slot the error is [ErrSlotBusy].
 func (f *Func) Inputs(n int64) (Inputs, error) {
+	if f == nil {
+		return Inputs{}, ErrNoFunc
+	}
 	fn := f.fn
 	if fn.closed {
 		return Inputs{}, ErrClosed
@@ -182,6 +185,9 @@ func (f *Func) Inputs(n int64) (Inputs, error) {
 // Symbols returns the symbols whose values a run brings, the size symbol, if there is one,
 // first. Those that count rows of a linked parameter and plain ones follow.
 func (f *Func) Symbols() []string {
+	if f == nil {
+		return nil
+	}
 	var out []string
 	for _, s := range f.fn.symbols {
 		out = append(out, s.name)

@@ -72,7 +72,12 @@ func (p *Plan) check() error {
 func (b *Backend) Plan() Plan { return b.plan }
 
 // Sizes returns the capture sizes of a function, ascending.
-func (f *Func) Sizes() []int64 { return append([]int64(nil), f.fn.sizes...) }
+func (f *Func) Sizes() []int64 {
+	if f == nil {
+		return nil
+	}
+	return append([]int64(nil), f.fn.sizes...)
+}
 
 // makePlan places every function at every size.
 func (b *Backend) makePlan(ctx context.Context) error {

@@ -94,7 +94,13 @@ const (
 )
 
 // String returns "eager", "piecewise" or "full".
-func (h How) String() string { return [...]string{"eager", "piecewise", "full"}[h] }
+func (h How) String() string {
+	names := [...]string{"eager", "piecewise", "full"}
+	if int(h) >= len(names) {
+		return fmt.Sprintf("How(%d)", uint8(h))
+	}
+	return names[h]
+}
 
 func (o *Options) defaults() error {
 	if o.Device == nil && o.Pool != nil {

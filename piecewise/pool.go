@@ -41,6 +41,9 @@ type stretch interface {
 // NewPool makes a pool with a stream of its own on the device. limit bounds the
 // segments it takes, in bytes; 0 is no limit but the device's.
 func NewPool(dev device.Device, limit int64) (*Pool, error) {
+	if dev == nil {
+		return nil, ErrNoDevice
+	}
 	s, err := dev.NewStream()
 	if err != nil {
 		return nil, fmt.Errorf("piecewise: a stream for the pool: %w", err)

@@ -5,15 +5,26 @@ import (
 	"fmt"
 )
 
-// Func is one function of a backend.
+// Func is one function of a backend. Methods of a nil Func, which [Backend.Func] returns for a
+// name that the module does not have, give [ErrNoFunc] or nothing.
 type Func struct{ fn *function }
 
 // Name returns the function's name, without "@".
-func (f *Func) Name() string { return f.fn.ir.Name }
+func (f *Func) Name() string {
+	if f == nil {
+		return ""
+	}
+	return f.fn.ir.Name
+}
 
 // Padding returns nil when runs of the function may be padded to a captured
 // size, else why not: the op that mixes rows, with its position (C11).
-func (f *Func) Padding() error { return f.fn.noPad }
+func (f *Func) Padding() error {
+	if f == nil {
+		return ErrNoFunc
+	}
+	return f.fn.noPad
+}
 
 // Run issues one run and returns when everything is enqueued. meta goes
 // untouched to the splitting ops. The context is honoured before the first
@@ -26,6 +37,9 @@ func (f *Func) Padding() error { return f.fn.noPad }
 // The size is the smallest captured one that holds the rows; above the largest,
 // or where padding is not allowed, the general artifacts run.
 func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
+	if f == nil {
+		return Results{}, ErrNoFunc
+	}
 	fn := f.fn
 	b := fn.b
 	if err := b.enter(loaded, sealed); err != nil {
@@ -129,6 +143,9 @@ type Choice struct {
 // Run will do once Capture is done, from Load on what it would do now. uniform is what
 // [Inputs.SetUniform] would be given. It allocates nothing where Run refuses nothing.
 func (f *Func) Choose(rows int64, uniform bool) Choice {
+	if f == nil {
+		return Choice{Why: ErrNoFunc.Error(), Err: ErrNoFunc}
+	}
 	fn := f.fn
 	if rows < fn.lo || rows > fn.hi {
 		err := fn.outside(rows)

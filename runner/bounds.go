@@ -20,6 +20,9 @@ func BoundsOf(m *ir.Module) Bounds {
 			*bound = n
 		}
 	}
+	if m == nil {
+		return b
+	}
 	fwd, lg := m.Func(forwardFunc), m.Func(logitsFunc)
 	if fwd == nil || lg == nil || len(fwd.Params) != 2 || len(lg.ResultTypes) == 0 {
 		return b

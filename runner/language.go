@@ -26,6 +26,9 @@ type language struct {
 // i32[N]) → hidden states, @logits(hidden states, rows i32[M]) → f32[M, V], and
 // its states, the caches C[B, 2, S, KVH, D] of "attention::paged".
 func inspect(m *ir.Module) (*language, error) {
+	if m == nil {
+		return nil, fmt.Errorf("runner: %w", ir.ErrNoModule)
+	}
 	fwd, lg := m.Func(forwardFunc), m.Func(logitsFunc)
 	if fwd == nil || lg == nil {
 		return nil, fmt.Errorf("runner: module %q is no language model: it needs @forward(ids, positions) and @logits(hidden states, rows)", m.Name)

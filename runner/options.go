@@ -185,8 +185,11 @@ func covering(sizes []int64, n int64) int64 {
 // in pieces, where every extern op that the model is cut at can be captured, else
 // piecewise.
 func BestMode(m *ir.Module, ops []device.Op) piecewise.Mode {
+	if m == nil {
+		return piecewise.Piecewise
+	}
 	for _, e := range m.Externs {
-		i := slices.IndexFunc(ops, func(op device.Op) bool { return op.Signature().Name == e.Name })
+		i := slices.IndexFunc(ops, func(op device.Op) bool { return op != nil && op.Signature().Name == e.Name })
 		if e.Split && (i < 0 || !ops[i].Signature().Capture) {
 			return piecewise.Piecewise
 		}

@@ -67,6 +67,9 @@ func (f *File) Path() string { return f.path }
 
 // Names returns the names of the tensors in the order of the header.
 func (f *File) Names() []string {
+	if f.header == nil {
+		return nil
+	}
 	names := make([]string, len(f.header.entries))
 	for i, e := range f.header.entries {
 		names[i] = e.name
@@ -76,7 +79,7 @@ func (f *File) Names() []string {
 
 // Metadata returns the string pairs of the header's __metadata__, empty if it has none. The map is the caller's.
 func (f *File) Metadata() map[string]string {
-	if f.header.metadata == nil {
+	if f.header == nil || f.header.metadata == nil {
 		return map[string]string{}
 	}
 	return maps.Clone(f.header.metadata)

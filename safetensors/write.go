@@ -50,6 +50,9 @@ func Write(path string, tensors []Tensor, metadata map[string]string) (err error
 // name that is used twice, is not UTF-8 or is reserved, Data that does not fill the shape, and a dtype that the format
 // lacks (I4, U4) are [*FormatError]s; nothing has been written then.
 func Encode(w io.Writer, tensors []Tensor, metadata map[string]string) error {
+	if w == nil {
+		return errors.New("safetensors: nothing to write to")
+	}
 	order, err := writeOrder(tensors)
 	if err != nil {
 		return err

@@ -16,6 +16,9 @@ import (
 // has an extent that only the op knows (C2): all such calls are returned as an
 // [ir.ErrorList]. Time and memory are linear in the number of nodes.
 func Split(m *ir.Module, f *ir.Func, ops []string) (*Plan, error) {
+	if m == nil || f == nil {
+		return nil, fmt.Errorf("split: %w", ir.ErrNoModule)
+	}
 	match, ops, err := resolve(m, ops)
 	if err != nil {
 		return nil, err

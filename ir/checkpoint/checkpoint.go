@@ -65,7 +65,10 @@ func quote(s string) string {
 // tensor that they are declared equal to. It reads the bytes of the latter. Errors of src are
 // returned as they are. It does not look for tensors that are missing: loading does.
 func Check(m *ir.Module, src safetensors.Source) error {
-	if !m.Strict && len(m.Unread) == 0 {
+	if m == nil {
+		return fmt.Errorf("checkpoint: %w", ir.ErrNoModule)
+	}
+	if src == nil || !m.Strict && len(m.Unread) == 0 {
 		return nil
 	}
 	var e Error
@@ -127,6 +130,9 @@ func unread(m *ir.Module, names []string) []string {
 // Compare says how tensor a of src differs from tensor b: in dtype, shape or bytes. Empty:
 // it does not. The error wraps [safetensors.ErrNotFound] if one is not there.
 func Compare(src safetensors.Source, a, b string) (reason string, err error) {
+	if src == nil {
+		return "", errors.New("checkpoint: no tensors to compare are given")
+	}
 	x, errX := src.Tensor(a)
 	y, errY := src.Tensor(b)
 	if err := errors.Join(errX, errY); err != nil {

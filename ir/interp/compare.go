@@ -21,6 +21,9 @@ type Diff struct {
 // shape, not the same dtype. A NaN equals a NaN and an infinity the same
 // infinity; zeros are equal whatever their signs.
 func Compare(a, b *Tensor) Diff {
+	if a == nil || b == nil {
+		return Diff{RelL2: math.Inf(1), MaxAbs: math.Inf(1), Worst: -1, Shape: "a tensor is missing"}
+	}
 	if !slices.Equal(a.Shape, b.Shape) {
 		return Diff{RelL2: math.Inf(1), MaxAbs: math.Inf(1), Worst: -1, Shape: fmt.Sprintf("%s against %s", a, b)}
 	}

@@ -21,10 +21,20 @@ type MemoryError struct {
 }
 
 // Error gives the numbers with the node's position.
-func (e *MemoryError) Error() string { return e.At.Error() }
+func (e *MemoryError) Error() string {
+	if e.At == nil {
+		return fmt.Sprintf("%v: %d bytes of %d", ErrMemory, e.Bytes, e.Limit)
+	}
+	return e.At.Error()
+}
 
 // Unwrap returns ErrMemory and the error at the node.
-func (e *MemoryError) Unwrap() []error { return []error{ErrMemory, e.At} }
+func (e *MemoryError) Unwrap() []error {
+	if e.At == nil {
+		return []error{ErrMemory}
+	}
+	return []error{ErrMemory, e.At}
+}
 
 const elementBytes = 8 // of a float64 or an int64
 

@@ -71,7 +71,12 @@ type IndexError struct {
 }
 
 // Error returns the message with the node's position.
-func (e *IndexError) Error() string { return e.At.Error() }
+func (e *IndexError) Error() string {
+	if e.At == nil {
+		return fmt.Sprintf("interp: index %d is out of range of an extent of %d", e.Index, e.Extent)
+	}
+	return e.At.Error()
+}
 
 // nodeError is an error of a node with the cause that the extern op returned.
 type nodeError struct {
@@ -93,6 +98,9 @@ func (e *nodeError) Unwrap() []error { return []error{e.at, e.cause} }
 // every 65,536 visits of elements or after a row that is longer. A run that would hold
 // more than Env.MaxBytes is a [MemoryError].
 func Run(ctx context.Context, m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, error) {
+	if m == nil || f == nil {
+		return nil, fmt.Errorf("interp: %w", ir.ErrNoModule)
+	}
 	if env == nil {
 		env = &Env{}
 	}

@@ -220,6 +220,9 @@ func storeBits(data []byte, i, width int, v uint64) {
 // elements are copied. It takes row-major tensors of bools, integers and
 // floats; a view must be materialized first.
 func FromDense(dt dtype.DType, d *tensor.Dense) (*Tensor, error) {
+	if d == nil || d.Engine() == nil {
+		return nil, fmt.Errorf("interp: no host tensor is given")
+	}
 	if d.RequiresIterator() || d.DataOrder().IsColMajor() || d.IsMasked() {
 		return nil, fmt.Errorf("interp: a host tensor must be row-major, contiguous and without a mask")
 	}

@@ -14,6 +14,9 @@ import (
 // the ops it names. The weight's own type must be what comes out. The end of ctx is
 // an error, as it is of [Run].
 func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name string) (*Tensor, error)) (*Tensor, error) {
+	if m == nil || w == nil {
+		return nil, fmt.Errorf("interp: a weight: %w", ir.ErrNoModule)
+	}
 	expr := w.Expr
 	if expr == nil {
 		expr = &ir.WeightExpr{Name: w.Name, Pos: w.Pos}

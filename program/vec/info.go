@@ -15,7 +15,13 @@ const (
 )
 
 // String returns the prefix of the file's registers in a disassembly.
-func (f File) String() string { return [...]string{"", "f", "i", "sf", "si"}[f] }
+func (f File) String() string {
+	names := [...]string{"", "f", "i", "sf", "si"}
+	if int(f) >= len(names) {
+		return fmt.Sprintf("File(%d)", uint8(f))
+	}
+	return names[f]
+}
 
 // Use is what an instruction's X field names.
 type Use uint8

@@ -83,7 +83,9 @@ func (e *CaptureError) Error() string {
 	if e.Stream != "" {
 		s += fmt.Sprintf(" on stream %q", e.Stream)
 	}
-	s += ": " + e.Err.Error()
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
 	if e.Capturing != "" {
 		s += fmt.Sprintf(" (stream %q captures, mode %s)", e.Capturing, e.Mode)
 	}

@@ -1,5 +1,7 @@
 package device
 
+import "errors"
+
 // Mark is a point of a stream, which costs nothing to make. What [Stream.Behind] tells
 // of it comes from events: whether one was recorded behind the mark, and whether the
 // device has passed the mark, as an event behind it or Stream.Synchronize told since.
@@ -22,6 +24,9 @@ type Fence struct {
 
 // NewFence returns a fence that is passed.
 func NewFence(d Device) (Fence, error) {
+	if d == nil {
+		return Fence{}, errors.New("device: a fence: no device is given")
+	}
 	e, err := d.NewEvent()
 	return Fence{event: e}, err
 }

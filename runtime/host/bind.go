@@ -107,6 +107,9 @@ func (s *Stream) LaunchOp(op device.Op, c *device.OpCall) error {
 	if err := s.usable(what); err != nil {
 		return err
 	}
+	if op == nil || c == nil {
+		return fmt.Errorf("host: %s: no op, or no call of it, is given", what)
+	}
 	name := op.Signature().Name
 	on := s.active()
 	if on == nil {

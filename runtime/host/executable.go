@@ -60,6 +60,9 @@ func (d *Device) Load(p *program.Program, ops device.OpSet) (device.Executable, 
 }
 
 func (d *Device) load(p *program.Program, ops device.OpSet) (*Executable, error) {
+	if p == nil {
+		return nil, errors.New("no program is given")
+	}
 	if p.Target != Target {
 		return nil, fmt.Errorf("the program is for target %q, not %q", p.Target, Target)
 	}

@@ -113,7 +113,7 @@ type Template struct {
 
 // Instantiate returns a graph of what was recorded.
 func (t *Template) Instantiate() (device.Graph, error) {
-	if t.closed || t.dev.shut.Load() {
+	if t.closed || t.dev == nil || t.dev.shut.Load() {
 		return nil, fmt.Errorf("host: instantiate: %w", device.ErrClosed)
 	}
 	g := &Graph{dev: t.dev, recording: t.recording}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 
 	"pwc/program"
@@ -169,6 +170,9 @@ func (s *Stream) Fill(dst device.Buffer, value byte) error {
 func (s *Stream) Call(f func() error) error {
 	if err := s.usable("call"); err != nil {
 		return err
+	}
+	if f == nil {
+		return errors.New("host: call: no function is given")
 	}
 	return s.enqueue(node{kind: nodeCall, call: f})
 }
