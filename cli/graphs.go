@@ -127,7 +127,7 @@ func (a *app) printScenario(res *scenario.Result) error {
 			ok = "FAIL"
 		}
 		for _, k := range slices.Sorted(maps.Keys(e.Want)) {
-			t.add(strconv.Itoa(e.Line), ok, k, oneLine(e.Want[k]), oneLine(e.Got[k]))
+			t.add(strconv.Itoa(e.Line), ok, k, oneLine(string(e.Want[k])), oneLine(string(e.Got[k])))
 		}
 	}
 	if len(res.Expects) > 0 {

@@ -506,15 +506,15 @@ func (p *parser) option(o *Options) bool {
 	switch t.text {
 	case "skip-warmup":
 		return on(&o.SkipWarmup, false)
-	case "rerecord-limit":
+	case "rerecord-limit", "re-record-limit":
 		return number(&o.RerecordLimit)
 	case "rerecord-static":
 		return on(&o.FixedStatics, true)
-	case "mutation":
+	case "mutation", "mutation-support":
 		return on(&o.NoMutation, true)
 	case "or-error":
 		return on(&o.OrError, false)
-	case "dynamic-limit":
+	case "dynamic-limit", "dynamic-size-limit":
 		return number(&o.DynamicLimit)
 	case "capture-sizes":
 		if !valued {
@@ -807,8 +807,11 @@ func (p *parser) expectations(s *step) *step {
 	return s
 }
 
-// value reads what expect compares, in one form: 1, none, [1,0], [(0,1),(0,2)].
-func (p *parser) value() (string, bool) {
+// value reads what expect compares, in one form: 1, none, [1,0], [(0,1),(0,2)]. A list
+// within a list is a place, with either kind of brackets.
+func (p *parser) value() (string, bool) { return p.nested(0) }
+
+func (p *parser) nested(depth int) (string, bool) {
 	t := p.next()
 	switch t.kind {
 	case '0':
@@ -822,6 +825,10 @@ func (p *parser) value() (string, bool) {
 		}
 		return t.text, true
 	case '[', '(':
+		if depth == maxDepth {
+			p.fail(t.col, "lists nest deeper than %d", maxDepth)
+			return "", false
+		}
 		closing := byte(']')
 		if t.kind == '(' {
 			closing = ')'
@@ -833,13 +840,16 @@ func (p *parser) value() (string, bool) {
 					return "", false
 				}
 			}
-			v, ok := p.value()
+			v, ok := p.nested(depth + 1)
 			if !ok {
 				return "", false
 			}
 			parts = append(parts, v)
 		}
-		return string(t.kind) + strings.Join(parts, ",") + string(closing), true
+		if depth == 0 {
+			return "[" + strings.Join(parts, ",") + "]", true
+		}
+		return "(" + strings.Join(parts, ",") + ")", true
 	}
 	p.fail(t.col, "expected a value, found %q", t.text)
 	return "", false

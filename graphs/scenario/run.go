@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -61,10 +62,22 @@ type StepResult struct {
 // ExpectResult is something that a step had to give: an expect, a check, a comparison
 // of storages, an error, a warning or a skip.
 type ExpectResult struct {
-	Line int               `json:"line"`
-	OK   bool              `json:"ok"`
-	Want map[string]string `json:"want"`
-	Got  map[string]string `json:"got"`
+	Line int              `json:"line"`
+	OK   bool             `json:"ok"`
+	Want map[string]Value `json:"want"`
+	Got  map[string]Value `json:"got"`
+}
+
+// Value is what was expected or came, as scenarios write it: 1, none, [1,0], [(0,1)], or a
+// text. In JSON, integers are numbers and lists are arrays.
+type Value string
+
+// MarshalJSON returns a number, an array or a string.
+func (v Value) MarshalJSON() ([]byte, error) {
+	if list := strings.NewReplacer("(", "[", ")", "]").Replace(string(v)); json.Valid([]byte(list)) && strings.Trim(list, "-+.e0123456789[], ") == "" {
+		return []byte(list), nil
+	}
+	return json.Marshal(string(v))
 }
 
 // OK reports whether every expectation holds.
@@ -331,7 +344,7 @@ func (x *run) step(s *step) error {
 }
 
 func (x *run) expected(s *step, ok bool, key, want, got string) {
-	x.result.Expects = append(x.result.Expects, ExpectResult{Line: s.line, OK: ok, Want: map[string]string{key: want}, Got: map[string]string{key: got}})
+	x.result.Expects = append(x.result.Expects, ExpectResult{Line: s.line, OK: ok, Want: map[string]Value{key: Value(want)}, Got: map[string]Value{key: Value(got)}})
 }
 
 // newTensor makes a tensor outside of any pool.
@@ -598,10 +611,10 @@ func (x *run) expect(s *step) error {
 	if err != nil {
 		return err
 	}
-	e := ExpectResult{Line: s.line, OK: true, Want: map[string]string{}, Got: map[string]string{}}
+	e := ExpectResult{Line: s.line, OK: true, Want: map[string]Value{}, Got: map[string]Value{}}
 	for _, w := range s.expect {
 		got := x.value(w.key, in)
-		e.Want[w.key], e.Got[w.key] = w.want, got
+		e.Want[w.key], e.Got[w.key] = Value(w.want), Value(got)
 		if got != w.want {
 			e.OK = false
 		}
