@@ -106,6 +106,45 @@ var captureTests = map[string]func(*env){
 			e.refused("replay into freed memory", e.stream.LaunchGraph(g), device.ErrFreed)
 		}
 	},
+	// Without room an allocation fails, and the capture goes on (PyTorch's
+	// test_graph_capture_oom).
+	"OutOfMemory": func(e *env) {
+		a := e.alloc(8)
+		for _, mode := range modes {
+			g := e.captureIn(mode, func() {
+				_, err := e.dev.Alloc(4 << 40)
+				e.refused("an alloc of four tebibytes", err, device.ErrOutOfMemory)
+				e.must(e.stream.Fill(a, 4))
+			})
+			e.must(e.stream.LaunchGraph(g))
+			if got := e.read(a); got[7] != 4 {
+				e.Errorf("mode %s: the graph filled with %d", mode, got[7])
+			}
+		}
+	},
+	// Another goroutine allocates and frees 1 KiB during a capture (PyTorch's
+	// test_cuda_graph_error_options, where mode global is not run).
+	"AllocElsewhere": func(e *env) {
+		a := e.alloc(8)
+		for _, mode := range modes {
+			g := e.captureIn(mode, func() {
+				e.elsewhere(func() {
+					m, err := e.dev.Alloc(1 << 10)
+					if mode == device.CaptureGlobal {
+						e.refused("an alloc elsewhere in mode global", err, device.ErrCapturing)
+						return
+					}
+					e.must(err)
+					e.must(m.Free())
+				})
+				e.must(e.stream.Fill(a, 6))
+			})
+			e.must(e.stream.LaunchGraph(g))
+			if got := e.read(a); got[0] != 6 {
+				e.Errorf("mode %s: the graph filled with %d", mode, got[0])
+			}
+		}
+	},
 	"ModeGlobal": func(e *env) {
 		other := e.newStream()
 		e.stream.SetName("main")
