@@ -179,6 +179,9 @@ func (p *Pool) Restore(st *State, stale []Block, live []Address) (Restored, erro
 		}
 		owned[at] = i
 	}
+	if err := p.await(keep); err != nil {
+		return Restored{}, err
+	}
 	r := Restored{Live: make([]Block, len(live))}
 	var freed, created [2]change // of large and of small segments
 	for _, seg := range p.segments {
@@ -230,6 +233,30 @@ func (p *Pool) kept(target map[*segment][]savedBlock, stale []Block) (map[Addres
 		return nil, &OwnedError{Pool: p.name, Blocks: lost}
 	}
 	return keep, nil
+}
+
+// await waits for the second streams of the live blocks that a restore frees or makes
+// anew: the new blocks have no uses.
+func (p *Pool) await(keep map[Address]*node) error {
+	for _, seg := range p.segments {
+		for n := seg.first; n != nil; n = n.next {
+			if n.state != isLive || keep[n.address()] == n {
+				continue
+			}
+			for _, u := range n.uses {
+				switch {
+				case u.captured:
+				case p.alloc.captures > 0:
+					return fmt.Errorf("mem: pool %s: %v: %w", p.name, n.address(), ErrPending)
+				default:
+					if err := u.stream.Synchronize(); err != nil && !idle(err) {
+						return fmt.Errorf("mem: pool %s: waiting for a second stream before a restore: %w", p.name, err)
+					}
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // adoptable returns an error unless a restore to target makes a block at the

@@ -25,9 +25,9 @@ var (
 	ErrNoRoute      = errors.New("mem: a scope needs a stream or an owner")
 	ErrDefaultPool  = errors.New("mem: not for the default pool")
 
-	// ErrPending is a checkpoint or a restore of a pool with blocks that were freed and
-	// wait for another stream (RecordStream), while another pool captures.
-	ErrPending = errors.New("mem: freed blocks wait for another stream")
+	// ErrPending is a checkpoint or a restore that would have to wait for work on second
+	// streams (RecordStream), while another pool captures.
+	ErrPending = errors.New("mem: blocks wait for work on second streams, and a capture is under way")
 
 	ErrForeignState = errors.New("mem: the state is not of this pool")
 

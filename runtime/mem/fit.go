@@ -84,14 +84,14 @@ type node struct {
 	bytes     int64
 	requested int64 // bytes asked for, until it is free
 	state     blockState
-	owned     bool  // live, and a handle owns it
+	owned     bool  // the block is live and has a handle
 	prev      *node // neighbours in the segment
 	next      *node
 	uses      []use    // on second streams
-	events    int      // not passed yet, while pending
-	freedIn   *Scope   // the capture that may reuse it, while pending
-	marks     []uint64 // of the frees on freedIn's streams, see order.go
-	asked     *Pool    // that handed it out, maybe from another's segment
+	events    int      // of a pending block: events that have not passed
+	freedIn   *Scope   // of a pending block: the capture that may reuse it
+	marks     []uint64 // the free, on the clocks of freedIn's streams (order.go)
+	asked     *Pool    // the pool that was asked; by UseOnOOM not the segment's
 }
 
 // freeList holds free blocks by size, then address.

@@ -131,8 +131,9 @@ type PoolOptions struct {
 	// NoSplit hands segments out whole: each serves one block at a time.
 	NoSplit bool
 
-	// UseOnOOM lets allocations of other pools take free blocks of this one when
-	// the device has no more memory and no capture is under way.
+	// UseOnOOM lets allocations of other pools take free blocks of this one when the
+	// device has no more memory, no capture is under way, and no graph uses the pool:
+	// a replay overwrites its free blocks.
 	UseOnOOM bool
 }
 

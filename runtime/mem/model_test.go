@@ -38,6 +38,7 @@ type modelPool struct {
 	real     *Pool
 	segs     []*modelSegment
 	uses     int
+	graphs   int
 	own      bool
 	closed   bool
 	noSplit  bool
@@ -254,7 +255,7 @@ func (m *model) alloc(p *modelPool, stream int, ask int64, last bool, segment fu
 			m.segAllocs++
 		} else if m.captures() == 0 {
 			for _, q := range m.pools {
-				if b == nil && q != p && q.fallback && q.uses > 0 {
+				if b == nil && q != p && q.fallback && q.uses > 0 && q.graphs == 0 {
 					b = q.fit(stream, small, size)
 				}
 			}
@@ -774,6 +775,7 @@ func (m *machine) doBegin() {
 	}
 	if capture {
 		m.streams[s].capturing = true
+		c.pool.graphs++
 	}
 	m.scopes, m.used = append(m.scopes, c), append(m.used, c)
 }
@@ -834,6 +836,9 @@ func (m *machine) doEndOrRelease() {
 	}
 	c.released = true
 	c.pool.uses--
+	if c.capture {
+		c.pool.graphs--
+	}
 }
 
 func (m *machine) end(c *modelScope) {
@@ -1102,6 +1107,11 @@ func (m *machine) doRestore() {
 		m.want(err, want, "restore")
 		return
 	}
+	if m.captures() > 0 && m.usedApartFrom(p, keep) {
+		m.want(err, ErrPending, "restore of blocks in use during a capture")
+		m.saw["restore beside a capture"]++
+		return
+	}
 	m.want(err, nil, "restore")
 	var wasLive, isNow []Address
 	made := map[Address]*modelBlock{}
@@ -1163,9 +1173,27 @@ func (m *machine) doRestore() {
 		m.saw["restored with later segments"]++
 	}
 	now, err := p.real.Checkpoint()
+	m.observe()
+	m.look()
+	m.poll()
 	if m.want(err, nil, "checkpoint"); !now.Equal(st.real) || !st.real.Equal(now) {
 		m.t.Fatal("a restored state differs")
 	}
+}
+
+// usedApartFrom reports whether second streams use live blocks of p that are not kept.
+func (m *machine) usedApartFrom(p *modelPool, keep map[Address]*modelBlock) bool {
+	for b := range p.blocks {
+		if b.state != isLive || keep[b.address()] == b {
+			continue
+		}
+		for _, u := range b.uses {
+			if !u.captured {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (m *machine) doUnowned() {
@@ -1204,6 +1232,13 @@ func (m *machine) doUnowned() {
 		}
 	}
 	m.want(p.real.FreeUnowned(at), ErrNoBlock, "free by address")
+}
+
+// look lets the model see what the streams have done.
+func (m *machine) look() {
+	for _, s := range m.streams {
+		s.seen = s.done
+	}
 }
 
 // compare compares every block.
@@ -1331,9 +1366,7 @@ func TestAgainstModel(t *testing.T) {
 		}
 		for range operations {
 			dev.events = dev.events[:0]
-			for _, s := range m.streams {
-				s.seen = s.done
-			}
+			m.look()
 			ops[table[m.r.IntN(len(table))]].do()
 			m.compare()
 			m.compareStats()
@@ -1341,7 +1374,7 @@ func TestAgainstModel(t *testing.T) {
 		m.finish()
 	})
 	for _, event := range []string{
-		"adopted", "deferred", "fallback", "kept", "nested", "out of memory", "pool erased", "reclaimed", "released pool", "restored",
+		"adopted", "deferred", "fallback", "kept", "nested", "out of memory", "pool erased", "reclaimed", "released pool", "restore beside a capture", "restored",
 		"restored with later segments", "retry", "revival", "second begin", "unowned freed", "waits",
 	} {
 		if saw[event] == 0 && !t.Failed() {

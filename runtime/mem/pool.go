@@ -23,8 +23,9 @@ type Pool struct {
 	segments []*segment
 	scope    *Scope // that redirects to the pool, if any
 	uses     int    // scopes not yet released, and own
+	graphs   int    // of uses, those of captures
 	own      bool   // the use of who made the pool was not released
-	pending  int    // blocks
+	pending  int    // number of pending blocks
 	closed   bool
 	counters counters
 }
@@ -145,14 +146,14 @@ func (n *node) handOut(asked *Pool, requested int64, owned bool) {
 	n.requested = requested
 }
 
-// fallback takes a block of a pool that serves others which find no room. In a
-// capture none does: the graph would reach memory that its pool does not keep.
+// fallback takes a block of another pool with UseOnOOM. It returns nil during a
+// capture, whose graph would reach memory that its pool does not keep.
 func (a *Allocator) fallback(p *Pool, s device.Stream, small bool, size int64) *node {
 	if a.captures > 0 {
 		return nil
 	}
 	for _, q := range a.pools {
-		if q == p || !q.fallback || q.uses == 0 {
+		if q == p || !q.fallback || q.uses == 0 || q.graphs > 0 {
 			continue
 		}
 		for _, sh := range q.shelves {

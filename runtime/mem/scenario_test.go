@@ -704,6 +704,13 @@ func TestMempoolUseOnOOM(t *testing.T) {
 		t.Errorf("a capture is served from elsewhere: %v", err)
 	}
 	check(t, g.Release())
+	// A graph's pool serves nobody: a replay overwrites what is free in it.
+	h := must[*Scope](t)(spare.BeginCapture(s))
+	check(t, h.End())
+	if _, err := r.a.Alloc(s, 20*mib); !errors.Is(err, device.ErrOutOfMemory) {
+		t.Errorf("served from a graph's pool: %v", err)
+	}
+	check(t, h.Release())
 	// A released pool is emptied instead.
 	check(t, spare.Release())
 	z = must[Block](t)(r.a.Alloc(s, 20*mib))
@@ -898,6 +905,25 @@ func TestRestoreErrors(t *testing.T) {
 		if err := p.FreeUnowned(at); !errors.Is(err, want) {
 			t.Errorf("free by address: %v, want %v", err, want)
 		}
+	}
+
+	// Memory that a second stream uses is not made free before it is done.
+	log := &fakeDevice{}
+	side := &fakeStream{name: "side", dev: log}
+	check(t, r.a.RecordStream(b, side))
+	fault := errors.New("fault")
+	side.err = fault
+	if _, err := p.Restore(st, []Block{b}, nil); !errors.Is(err, fault) || !slices.Equal(log.events, []string{"sync side"}) {
+		t.Errorf("restore beside work that fails: %v after %v", err, log.events)
+	}
+	h := must[*Scope](t)(r.a.BeginCapture(PoolID{}, r.streams[0]))
+	if _, err := p.Restore(st, []Block{b}, nil); !errors.Is(err, ErrPending) {
+		t.Errorf("restore of memory in use during a capture: %v", err)
+	}
+	check(t, h.Release())
+	side.err = nil
+	if after := p.Snapshot(); !reflect.DeepEqual(before, after) {
+		t.Errorf("an error changed %+v to %+v", before, after)
 	}
 
 	// What is live is checked both ways.

@@ -174,6 +174,7 @@ func (p *Pool) scopeOf(r Route, capture bool) *Scope {
 	a.scopes = append(a.scopes, c)
 	if capture {
 		a.captures++
+		p.graphs++
 	}
 	return c
 }
@@ -265,5 +266,8 @@ func (c *Scope) Release() error {
 	}
 	c.released = true
 	c.pool.uses--
+	if c.capture {
+		c.pool.graphs--
+	}
 	return nil
 }
