@@ -93,8 +93,8 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 	if b.opts.Target == nil {
 		return nil, fmt.Errorf("piecewise: Options.Target is nil")
 	}
-	if b.opts.Frozen && len(b.plan.Unused) > 0 {
-		return nil, &FrozenError{Reason: fmt.Sprintf("sizes of the options would be skipped: %s", unusedText(b.plan.Unused))}
+	if err := b.refuseSkips(); err != nil {
+		return nil, err
 	}
 	plans := make([]*split.Plan, len(b.funcs))
 	for i, fn := range b.funcs {

@@ -118,17 +118,7 @@ func TestRowsOfAnEarlierStep(t *testing.T) {
 	o := piecewise.Options{Device: openHost(t), Store: store, Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}}
 	create(t, text, o)
 	o.Frozen = true
-	f := start(t, text, o).Func("logits")
-	in, err := f.Inputs(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"h", "z", "rows"} {
-		if _, err := in.Bytes(name); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := f.Run(ctx, in, nil); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "max mixes rows of N") {
+	if _, err := piecewise.New(ctx, parse(t, text), o); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "max mixes rows of N") {
 		t.Errorf("frozen: %v", err)
 	}
 }

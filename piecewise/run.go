@@ -199,9 +199,7 @@ func (fn *function) frozen(rows int64, skip skipReason) error {
 		why = fn.noPad.Error()
 	case skipAbove:
 		why = fmt.Sprintf("the largest captured size is %d", len(fn.pick)-1)
-	case skipLinked, skipPlain:
-		why = fn.noGraph.Error()
-	default:
+	default: // New refuses what no graph of the mode can serve
 		return nil
 	}
 	return &FrozenError{Reason: fmt.Sprintf("%d rows of @%s would run uncaptured: %s", rows, fn.ir.Name, why)}

@@ -20,18 +20,29 @@ type Unused struct {
 // String returns a clause.
 func (u Unused) String() string { return fmt.Sprintf("%s %s: %s", u.What, u.Size, u.Why) }
 
-func unusedText(list []Unused) string {
-	var out []string
-	for _, u := range list {
-		out = append(out, u.String())
-	}
-	return strings.Join(out, "; ")
-}
-
 // Uncaptured is a function that no graph serves, in a mode that captures (C8).
 type Uncaptured struct {
 	Func string `json:"func"`
 	Why  string `json:"why"`
+}
+
+// refuseSkips returns what a frozen backend would skip: sizes without use, and functions
+// that no graph serves.
+func (b *Backend) refuseSkips() error {
+	if !b.opts.Frozen {
+		return nil
+	}
+	var skips []string
+	for _, u := range b.plan.Unused {
+		skips = append(skips, u.String())
+	}
+	for _, u := range b.plan.Uncaptured {
+		skips = append(skips, "graphs of @"+u.Func+": "+u.Why)
+	}
+	if len(skips) == 0 {
+		return nil
+	}
+	return &FrozenError{Reason: "what the options ask for would be skipped: " + strings.Join(skips, "; ")}
 }
 
 // checkSizes refuses a size or endpoint of the options that lies outside the sizes of every

@@ -211,10 +211,12 @@ func TestSymbolErrors(t *testing.T) {
 		t.Error(err)
 	}
 	o.Frozen = true
-	f = start(t, text, o).Func("f")
-	if c := f.Choose(2, false); c.How != piecewise.Eager || !errors.Is(c.Err, piecewise.ErrFrozen) {
-		t.Errorf("frozen: %+v", c)
+	o.Device, o.Target = openHost(t), build.Pipeline{Backend: host.New()}
+	if _, err := piecewise.New(ctx, parse(t, text), o); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "graphs of @f: @f: symbol K is bound at each run") {
+		t.Errorf("frozen: %v", err)
 	}
+	o.Mode = piecewise.None
+	create(t, text, o)
 }
 
 // A tensor on the device gives symbols the extents that it has.

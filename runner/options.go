@@ -188,9 +188,9 @@ func BestMode(m *ir.Module, ops []device.Op) piecewise.Mode {
 	if m == nil {
 		return piecewise.Piecewise
 	}
-	for _, e := range m.Externs {
+	for _, e := range m.Called() {
 		i := slices.IndexFunc(ops, func(op device.Op) bool { return op != nil && op.Signature().Name == e.Name })
-		if e.Split && (i < 0 || !ops[i].Signature().Capture) {
+		if e.Split && (i < 0 || !ops[i].Signature().Capture || e.Host) {
 			return piecewise.Piecewise
 		}
 	}

@@ -714,4 +714,18 @@ func TestBestMode(t *testing.T) {
 	if got := BestMode(m.Module, nil); got != piecewise.Piecewise {
 		t.Errorf("%s without ops", got)
 	}
+	// piecewise.New refuses to record an op that is declared host, and wants none that is
+	// not called.
+	host := *m.Module
+	host.Externs = slices.Clone(host.Externs)
+	host.Externs = append(host.Externs, &ir.Extern{Name: "my::other", Mut: []bool{false}, Split: true})
+	if got := BestMode(&host, []device.Op{attnhost.New(dev)}); got != piecewise.FullAndPiecewise {
+		t.Errorf("%s with an op that is not called", got)
+	}
+	for _, e := range host.Called() {
+		e.Host = true
+	}
+	if got := BestMode(&host, []device.Op{attnhost.New(dev)}); got != piecewise.Piecewise {
+		t.Errorf("%s with an op that is declared host", got)
+	}
 }
