@@ -475,6 +475,10 @@ func (b *Backend) loadWeights(ctx context.Context, src safetensors.Source) error
 			return err
 		}
 	}
+	const shown = 8 // of a checkpoint that is another model's all weights are wrong
+	if n := len(errs) - shown; n > 0 {
+		errs = append(errs[:shown:shown], fmt.Errorf("%w: and %d more weights", ErrNotLoaded, n))
+	}
 	return errors.Join(errs...)
 }
 

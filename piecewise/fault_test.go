@@ -3,6 +3,7 @@ package piecewise_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -95,6 +96,20 @@ func TestFailedLoad(t *testing.T) {
 		if got := pool.Stats().RequestedBytes.Now; got != 0 {
 			t.Errorf("%s: the pool still holds %d bytes", name, got)
 		}
+	}
+	// Of many weights that are wrong some are named.
+	var decls, uses strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&decls, "  weight @w%d : f32[2]\n", i)
+		fmt.Fprintf(&uses, "    %%v%d = mul(%%x, @w%d)\n", i, i)
+	}
+	many := strings.NewReplacer("  weight @w : f32[2]\n", decls.String(), "    %y = mul(%x, @w) : f32[N, 2]\n", uses.String(), "return %y", "return %v99").Replace(weighted)
+	lost := create(t, many, piecewise.Options{Pool: pool, Mode: piecewise.None})
+	if err := lost.Load(ctx, tensors{}, nil); !errors.Is(err, piecewise.ErrNotLoaded) || strings.Count(err.Error(), "\n") != 8 || !strings.Contains(err.Error(), "and 92 more weights") {
+		t.Errorf("many weights: %v", err)
+	}
+	if err := lost.Close(); err != nil {
+		t.Fatal(err)
 	}
 	two := []byte{0, 0, 0, 0x40, 0, 0, 0, 0x40}
 	if err := b.Load(ctx, tensors{"w": {Name: "w", DType: dtype.F32, Shape: []int64{2}, Data: two}}, nil); err != nil {
