@@ -249,7 +249,7 @@ func (b *bench) compile(ctx context.Context, path string, f *modelFlags, r *benc
 func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 	if n := runner.BoundsOf(m).Positions; n > 0 && length > n {
 		if !b.flags.anyContext {
-			return usagef("--context %d: the model has %d positions", length, n)
+			return usagef("--context %d: the model is for %d positions", length, n)
 		}
 		length = n
 	}

@@ -129,14 +129,7 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	out := &generation{app: a, requests: requests, live: newLiveLine(a, len(requests) > 1), start: time.Now()}
-	positions, hint := runner.BoundsOf(m.module).Positions, ""
-	if context := m.module.Context; context > 0 && (positions == 0 || context < positions) {
-		positions = context
-		if m.hf != nil { // no table of positions ends there
-			hint = "; --context TOKENS serves longer sequences"
-		}
-	}
-	out.bound(positions, hint)
+	out.bound(runner.BoundsOf(m.module).Positions, longerHint(m.module))
 	out.endAt(m.module.EOS)
 	if g.metrics != "" {
 		stop, err := out.serveMetrics(g.metrics)
@@ -371,6 +364,15 @@ func (g *generation) endAt(eos []int32) {
 			q.Stop = append(slices.Clip(q.Stop), eos...)
 		}
 	}
+}
+
+// longerHint says how longer sequences are served than a module is for; nothing where a
+// table of positions ends there.
+func longerHint(m *ir.Module) string {
+	if b := runner.BoundsOf(m); b.Positions == 0 || b.Positions == b.Learned {
+		return ""
+	}
+	return "; --context TOKENS serves longer sequences of a checkpoint"
 }
 
 // submit queues the requests and returns how many were accepted.

@@ -328,7 +328,7 @@ func newSequence(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 	var ids []int32
 	bound := runner.BoundsOf(m)
 	if n := bound.Positions; file == nil && n > 0 && rf.rows > n {
-		return nil, usagef("--rows %d: the model has %d positions", rf.rows, n)
+		return nil, usagef("--rows %d: the model is for %d positions%s", rf.rows, n, longerHint(m))
 	}
 	if file == nil {
 		for i := range rf.rows {
@@ -347,7 +347,7 @@ func newSequence(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 			return nil, fmt.Errorf("%s: input_ids is %s%v, it must be integers [tokens], one sequence", file.Path(), t.DType, t.Shape)
 		}
 		if n := bound.Positions; n > 0 && int64(x.Len()) > n {
-			return nil, fmt.Errorf("%s: input_ids has %d tokens, more than the %d positions that the model has", file.Path(), x.Len(), n)
+			return nil, fmt.Errorf("%s: input_ids has %d tokens, more than the %d positions that the model is for%s", file.Path(), x.Len(), n, longerHint(m))
 		}
 		for i, id := range x.Int64s() {
 			if most := cmp.Or(bound.IDs, 1<<31); id < 0 || id >= most {

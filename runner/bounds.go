@@ -7,12 +7,13 @@ import "pwc/ir"
 type Bounds struct {
 	IDs       int64 // token ids are in [0, IDs); 0: unknown
 	Positions int64 // tokens of the longest sequence; 0: unknown
+	Learned   int64 // positions that tables have rows for; 0: no table is indexed by them
 }
 
 // BoundsOf returns the bounds of a module with @forward(ids, positions) and @logits. Of
 // ids they are the rows of every table that @forward looks them up in, and the columns of
-// the logits; of positions the rows of every table that they are looked up in, such as
-// GPT-2's learned positions. A module without those functions has none.
+// the logits; of positions the module's context, and the rows of every table that they are
+// looked up in, such as GPT-2's learned positions. A module without those functions has none.
 func BoundsOf(m *ir.Module) Bounds {
 	var b Bounds
 	least := func(bound *int64, n int64) {
@@ -44,8 +45,10 @@ func BoundsOf(m *ir.Module) Bounds {
 		case fwd.Params[0]:
 			least(&b.IDs, rows)
 		case fwd.Params[1]:
-			least(&b.Positions, rows)
+			least(&b.Learned, rows)
 		}
 	}
+	least(&b.Positions, b.Learned)
+	least(&b.Positions, m.Context)
 	return b
 }

@@ -35,14 +35,14 @@ module "m" {
 		forward string
 		want    Bounds
 	}{
-		"tables":                        {"    %e = embedding(@ids, %ids)\n    %p = embedding(@pos, %pos)\n    %h = add(%e, %p)", Bounds{8, 6}},
-		"no positions":                  {"    %h = embedding(@ids, %ids)", Bounds{8, 0}},
-		"two tables of one":             {"    %e = embedding(@ids, %ids)\n    %p = embedding(@pos, %ids)\n    %h = add(%e, %p)", Bounds{6, 0}},
-		"more ids than logits":          {"    %h = embedding(@head, %ids)", Bounds{9, 0}},
-		"gather along an axis":          {"    %g = gather(@wide, %pos, axis=1)\n    %t = transpose(%g, perm=[1, 0])\n    %e = embedding(@ids, %ids)\n    %h = add(%e, %t)", Bounds{8, 5}},
-		"gather along the last":         {"    %g = gather(@wide, %pos, axis=-1)\n    %t = transpose(%g, perm=[1, 0])\n    %e = embedding(@ids, %ids)\n    %h = add(%e, %t)", Bounds{8, 5}},
-		"positions that are changed":    {"    %q = add(%pos, 2)\n    %e = embedding(@ids, %ids)\n    %p = embedding(@pos, %q)\n    %h = add(%e, %p)", Bounds{8, 0}},
-		"ids only in the logits' shape": {"    %x = cast(%ids, dtype=f32)\n    %y = reshape(%x, shape=[N, 1])\n    %h = broadcast_to(%y, shape=[N, 4])", Bounds{9, 0}},
+		"tables":                        {"    %e = embedding(@ids, %ids)\n    %p = embedding(@pos, %pos)\n    %h = add(%e, %p)", Bounds{8, 6, 6}},
+		"no positions":                  {"    %h = embedding(@ids, %ids)", Bounds{8, 0, 0}},
+		"two tables of one":             {"    %e = embedding(@ids, %ids)\n    %p = embedding(@pos, %ids)\n    %h = add(%e, %p)", Bounds{6, 0, 0}},
+		"more ids than logits":          {"    %h = embedding(@head, %ids)", Bounds{9, 0, 0}},
+		"gather along an axis":          {"    %g = gather(@wide, %pos, axis=1)\n    %t = transpose(%g, perm=[1, 0])\n    %e = embedding(@ids, %ids)\n    %h = add(%e, %t)", Bounds{8, 5, 5}},
+		"gather along the last":         {"    %g = gather(@wide, %pos, axis=-1)\n    %t = transpose(%g, perm=[1, 0])\n    %e = embedding(@ids, %ids)\n    %h = add(%e, %t)", Bounds{8, 5, 5}},
+		"positions that are changed":    {"    %q = add(%pos, 2)\n    %e = embedding(@ids, %ids)\n    %p = embedding(@pos, %q)\n    %h = add(%e, %p)", Bounds{8, 0, 0}},
+		"ids only in the logits' shape": {"    %x = cast(%ids, dtype=f32)\n    %y = reshape(%x, shape=[N, 1])\n    %h = broadcast_to(%y, shape=[N, 4])", Bounds{9, 0, 0}},
 	} {
 		m, err := ir.Parse("m.ir", []byte(text(c.forward)))
 		if err != nil {
@@ -50,6 +50,17 @@ module "m" {
 		}
 		if got := BoundsOf(m); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+	// The context of a module is a bound, too, unless a table has fewer rows.
+	for context, want := range map[int64]Bounds{5: {8, 5, 6}, 6: {8, 6, 6}, 7: {8, 6, 6}} {
+		m, err := ir.Parse("m.ir", []byte(text("    %e = embedding(@ids, %ids)\n    %p = embedding(@pos, %pos)\n    %h = add(%e, %p)")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Context = context
+		if got := BoundsOf(m); got != want {
+			t.Errorf("context %d: %+v, want %+v", context, got, want)
 		}
 	}
 	none, err := ir.Parse("m.ir", []byte("pwc 1\nmodule \"m\" {\n  sym N in [1, 4] batch\n  func @f(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n}\n"))

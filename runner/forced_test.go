@@ -23,7 +23,11 @@ type maker func(t testing.TB, m *hf.Model, src safetensors.Source, o Options) *R
 func checkpointAs(t testing.TB, name string, dt dtype.DType) (*hf.Model, safetensors.Source) {
 	t.Helper()
 	dir := filepath.Join(checkpoints, name)
-	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dt, BlockSize: blockSize, Context: 128})
+	context := int64(128) // of what transformers computed: the angles of some depend on it
+	if name == "llama" {
+		context = 4096
+	}
+	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dt, BlockSize: blockSize, Context: context})
 	if err != nil {
 		t.Fatal(err)
 	}

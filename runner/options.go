@@ -103,7 +103,7 @@ func (o *Options) defaults(lm *language) error {
 		bad("MaxSequences %d is not in [1, %d], the rows that @logits takes", o.MaxSequences, lm.maxRows)
 	}
 	if n := lm.bounds.Positions; n > 0 && int64(o.MaxLength) > n {
-		bad("MaxLength %d is above %d, the positions that the model has", o.MaxLength, n)
+		bad("MaxLength %d is above %d, the positions that the model is for", o.MaxLength, n)
 	}
 	if o.MaxTokens < o.MaxSequences || int64(o.MaxTokens) > lm.maxTokens {
 		bad("MaxTokens %d is not in [%d, %d]: at least MaxSequences, so that every request can decode, and at most what @forward takes", o.MaxTokens, o.MaxSequences, lm.maxTokens)
