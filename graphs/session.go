@@ -233,7 +233,7 @@ type PoolUse struct {
 // Use returns what the pool holds now.
 func (p *Pool) Use() PoolUse {
 	st := p.mem.Stats()
-	return PoolUse{Uses: p.mem.Uses(), Blocks: int(st.ActiveBlocks.Now), Segments: int(st.Segments.Now), Reserved: st.ReservedBytes.Now}
+	return PoolUse{Uses: p.mem.Uses(), Blocks: int(st.AllocatedBlocks.Now), Segments: int(st.Segments.Now), Reserved: st.ReservedBytes.Now}
 }
 
 // Checkpoint returns which blocks of the pool are live. The pool must not capture.

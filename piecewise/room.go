@@ -34,7 +34,7 @@ func (b *Backend) checkRoom(given map[string]device.Buffer) error {
 	}
 	pooled := p.Total() - p.ConstBytes
 	if limit := b.pool.limit; limit > 0 {
-		s := b.pool.mem.Stats()
+		s := b.pool.Stats()
 		if active := s.ActiveBytes.Now; pooled > limit-active {
 			return refuse(pooled, s.ReservedBytes.Now, active, limit)
 		}
@@ -42,7 +42,7 @@ func (b *Backend) checkRoom(given map[string]device.Buffer) error {
 	if d, ok := b.opts.Device.(device.Budgeted); ok {
 		free, known := d.FreeBytes()
 		if known {
-			cached := b.pool.mem.Stats().ReservedBytes.Now - b.pool.mem.Stats().ActiveBytes.Now
+			cached := b.pool.Stats().ReservedBytes.Now - b.pool.Stats().ActiveBytes.Now
 			if limit := d.Info().MemoryBytes; pooled > free+cached-p.StagingBytes {
 				return refuse(pooled+min(p.StagingBytes, math.MaxInt64-pooled), limit-free, limit-free-cached, limit)
 			}

@@ -84,3 +84,42 @@ module "m" {
 		}
 	}
 }
+
+// TestPlanCountsWhatThePoolHolds: what another backend of the pool has taken counts, wherever
+// in the pool it is.
+func TestPlanCountsWhatThePoolHolds(t *testing.T) {
+	const text = `pwc 1
+module "m" {
+  sym N in [1, 262144] batch
+  func @forward(%x: f32[N, 2]) -> (f32[N, 2]) {
+    %y = add(%x, %x) : f32[N, 2]
+    return %y
+  }
+}
+`
+	const each = 4 << 20 // of the input, and of the result
+	dev := openHost(t)
+	pool, err := piecewise.NewPool(dev, 10*each+each/2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var full *device.MemoryError
+	for n := range 13 {
+		before := pool.Stats()
+		b := create(t, text, piecewise.Options{Device: dev, Pool: pool, Mode: piecewise.None})
+		err := b.Load(context.Background(), nil, nil)
+		if errors.As(err, &full) {
+			if full.Active < int64(n)*each || full.Active != before.ActiveBytes.Now || full.Asked > full.Limit || full.Asked <= full.Limit-full.Active {
+				t.Errorf("refused %d after %d backends: %+v", full.Asked, n, full)
+			}
+			if after := pool.Stats(); after != before {
+				t.Errorf("a load that was refused changed the pool from %+v to %+v", before, after)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Error("the pool takes more than its limit")
+}
