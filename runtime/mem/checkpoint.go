@@ -37,8 +37,8 @@ func (b LiveBlock) String() string {
 	return s + ")"
 }
 
-// State is the state of the blocks of a pool at a time: a value that does not
-// change. Uses and segments are not part of it.
+// State is the state of a pool's blocks when Checkpoint was called. It never changes.
+// Use counts are not part of it.
 type State struct {
 	pool *Pool
 	segs []segmentState
@@ -140,8 +140,8 @@ func (p *Pool) state() *State {
 	return st
 }
 
-// Restore makes the pool's blocks what they were when st was taken. Segments that
-// came since stay, wholly free.
+// Restore gives the pool the blocks that it had when st was taken. Later segments stay
+// in the pool, wholly free.
 //
 // A live block with an owner that st has, too, at the same address and with the same
 // size, keeps its owner, and handles stay valid. Blocks in stale lose their owner:

@@ -10,20 +10,20 @@
 //
 // # Pools
 //
-// The default pool serves what no scope redirects. A private pool counts its uses:
-// the handle that made it, graphs that were captured into it, and scopes that
-// redirect allocations to it (see [Scope]). While a pool is in use, none of its
-// memory goes back to the device, used or not: graphs hold addresses. Without a
-// use it is freeable: segments without live blocks go back at the next Empty, or
-// when an allocation finds no room. Blocks that outlive the last use stay valid.
+// The default pool serves allocations that no scope redirects. A private pool counts
+// its uses: the handle that made it, graphs that were captured into it, and scopes
+// that redirect allocations to it (see [Scope]). While a pool is in use, its memory
+// does not go back to the device: graphs hold addresses. Without a use it is freeable:
+// segments without live blocks go back at the next Empty, or when an allocation finds
+// no room. Blocks that outlive the last use stay valid.
 //
 // # Streams
 //
 // Blocks are reused in stream order: a block that was freed is handed out again
 // only to the stream it was allocated for, so that work enqueued before the
 // free cannot meet work enqueued after the reuse. Freeing is a call on the host
-// and waits for nothing. RecordStream tells of work on a second stream: once the
-// block is freed, it is reused only after that work.
+// and does not wait. RecordStream names a second stream that uses a block: after its
+// free, the block is reused only behind that stream's work.
 //
 // # Captures
 //

@@ -21,14 +21,14 @@ type waiting struct {
 	n      *node
 }
 
-// RecordStream says that work on s, a second stream, uses b: after b is freed, its
-// memory is reused only once the work is done that s was given before the free. Work on
-// the block's own stream is ordered without it. Who frees b uses s, as Free records an
-// event there.
+// RecordStream says that work on s, a second stream, uses b. After b is freed, its
+// memory is reused only after the work that was enqueued on s before the free. Work on
+// the block's own stream is ordered without it. Free records an event on s, so its
+// caller must be allowed to use s.
 //
-// Of work that is captured, the join at the capture's end orders the reuse. So a
-// block that is freed during a capture waits until no capture of the allocator is
-// under way, and then only for streams whose work was not captured.
+// The join at the end of a capture orders reuse behind captured work. So a block that is
+// freed during a capture waits until no capture of the allocator is under way, and then
+// only for streams whose work was not captured.
 //
 // It returns ErrUseAfterFree if b was freed, and device.ErrCapturing for a stream that
 // captures without a scope of this allocator.
@@ -129,7 +129,7 @@ func (a *Allocator) poll() error {
 	})
 }
 
-// drain waits for all second streams and frees the blocks. No capture is under way.
+// drain waits for all second streams and frees their blocks. No capture is under way.
 func (a *Allocator) drain() error {
 	if len(a.deferred) == 0 && len(a.waiting) == 0 {
 		return nil
