@@ -16,10 +16,10 @@ import (
 type Counters struct {
 	GraphsSeen                    int `json:"num_graphs_seen"`                      // functions
 	PiecewiseGraphsSeen           int `json:"num_piecewise_graphs_seen"`            // items, splitting ones too
-	PiecewiseCapturableGraphsSeen int `json:"num_piecewise_capturable_graphs_seen"` // items that are not splitting
+	PiecewiseCapturableGraphsSeen int `json:"num_piecewise_capturable_graphs_seen"` // items that can be captured: not splitting, and without a call that may not be
 
-	// BackendCompilations counts the capturable pieces, once for each shape that
-	// they are compiled for, whether identical to another, stored or not.
+	// BackendCompilations counts the pieces between splitting ops, once for each shape
+	// that they are compiled for, whether identical to another, stored or not.
 	BackendCompilations int `json:"num_backend_compilations"`
 
 	Compiled     int   `json:"compiled"`

@@ -285,7 +285,7 @@ func (a *app) printCompile(path string, r *compileReport) error {
 // serves. It reports whether there are any.
 func (a *app) printUnused(sizes []piecewise.Unused, funcs []piecewise.Uncaptured) bool {
 	for _, u := range sizes {
-		fmt.Fprintf(a.out, "no use: %s\n", u)
+		fmt.Fprintf(a.out, "unused: %s\n", u)
 	}
 	for _, u := range funcs {
 		fmt.Fprintf(a.out, "not captured: %s\n", u.Why)

@@ -295,7 +295,7 @@ func (b *Backend) refuseCapture(fn *function, node int, why, instead string) err
 	switch {
 	case why != "":
 	case e.Host:
-		why = "which is declared host: a replay would not repeat what it does"
+		why = "which is declared host, and a replay does not repeat an effect on host state"
 	case op != nil && !op.Signature().Capture:
 		why = "whose implementation cannot be captured"
 	default:

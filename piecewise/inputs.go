@@ -207,7 +207,7 @@ func (in Inputs) SetSymbol(name string, value int64) error {
 	fn := in.slot.fn
 	i := fn.symbol(name)
 	if i < 0 {
-		return fmt.Errorf("%w: no run of @%s gives %s a value; it has the symbols %v", ErrSize, fn.ir.Name, name, (&Func{fn}).Symbols())
+		return fmt.Errorf("%w: @%s has no symbol %s that a run sets; it has %v", ErrSize, fn.ir.Name, name, (&Func{fn}).Symbols())
 	}
 	return in.slot.assign(i, value)
 }
@@ -217,7 +217,7 @@ func (s *slotMemory) assign(i int, value int64) error {
 	x := &s.fn.symbols[i]
 	switch {
 	case x.role == countsRows && value != s.rows:
-		return fmt.Errorf("%w: Inputs was asked for %d rows of @%s, which %s counts, and it is given %d", ErrSize, s.rows, s.fn.ir.Name, x.name, value)
+		return fmt.Errorf("%w: Inputs was called for %d rows of @%s, so symbol %s cannot be %d", ErrSize, s.rows, s.fn.ir.Name, x.name, value)
 	case value < x.lo && x.role != isOther || value < 0 || value > x.hi:
 		return fmt.Errorf("%w: symbol %s of @%s is in [%d, %d], and is given %d", ErrSize, x.name, s.fn.ir.Name, x.lo, x.hi, value)
 	}
@@ -480,7 +480,7 @@ func (s *slotMemory) complete() error {
 		}
 		n, err := fn.bytes(in.bytes, in.typ, s.values)
 		if err == nil && n != g.bytes {
-			err = fmt.Errorf("%w: it was filled with %d bytes, and has %d by the values that symbols were given since", ErrSize, g.bytes, n)
+			err = fmt.Errorf("%w: it was filled with %d bytes, and needs %d for the current values of symbols", ErrSize, g.bytes, n)
 		}
 		if err != nil {
 			return fmt.Errorf("input %%%s of @%s: %w", in.name, fn.ir.Name, err)

@@ -98,7 +98,7 @@ func (t rowTest) Launch(c *device.OpCall) error {
 			for a[at] == b[at] {
 				at++
 			}
-			errs = append(errs, fmt.Errorf("%w: %s: %s is declared rowwise, and byte %d of operand or result %d depends on rows from %d on, which lie behind it", ErrOp, c.Loc, t.Op.Signature().Name, at, i, last))
+			errs = append(errs, fmt.Errorf("%w: %s: %s is declared rowwise, but byte %d of tensor %d, counted over operands and results, depends on rows from %d on", ErrOp, c.Loc, t.Op.Signature().Name, at, i, last))
 		}
 	}
 	return errors.Join(errs...)

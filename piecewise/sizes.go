@@ -42,7 +42,7 @@ func (b *Backend) refuseSkips() error {
 	if len(skips) == 0 {
 		return nil
 	}
-	return &FrozenError{Reason: "what the options ask for would be skipped: " + strings.Join(skips, "; ")}
+	return &FrozenError{Reason: "the options ask for sizes or graphs that would be skipped: " + strings.Join(skips, "; ")}
 }
 
 // checkSizes refuses a size or endpoint of the options that lies outside the sizes of every

@@ -10,8 +10,8 @@ import (
 type Stats struct {
 	GraphsSeen           int64            `json:"graphs_seen"`            // functions
 	PiecewiseGraphsSeen  int64            `json:"piecewise_graphs_seen"`  // pieces, splitting ones included
-	CapturableGraphsSeen int64            `json:"capturable_graphs_seen"` // pieces between splitting ops
-	BackendCompilations  int64            `json:"backend_compilations"`   // artifacts asked for: capturable pieces × shapes
+	CapturableGraphsSeen int64            `json:"capturable_graphs_seen"` // pieces that graphs can hold: not splitting, without a call that may not be captured, of functions that graphs serve
+	BackendCompilations  int64            `json:"backend_compilations"`   // artifacts asked for: pieces between splitting ops × shapes
 	GraphsCaptured       int64            `json:"cudagraphs_captured"`    // graphs that exist or existed
 	Compiled             int64            `json:"compiled"`               // artifacts that were compiled
 	Deduplicated         int64            `json:"deduplicated"`           // asked for again: an identical piece had one

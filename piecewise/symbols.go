@@ -98,7 +98,7 @@ func (fn *function) missing(values []int64) error {
 	for i, v := range values {
 		if v == unknown {
 			s := &fn.symbols[i]
-			return fmt.Errorf("%w: symbol %s of @%s in [%d, %d] has no value for this run; an input whose extent it is gives it one, or Inputs.SetSymbol does", ErrSize, s.name, fn.ir.Name, s.lo, s.hi)
+			return fmt.Errorf("%w: symbol %s of @%s in [%d, %d] has no value for this run: call Inputs.SetSymbol, or pass a tensor that has it as an extent", ErrSize, s.name, fn.ir.Name, s.lo, s.hi)
 		}
 	}
 	return nil

@@ -199,7 +199,7 @@ func TestSymbolErrors(t *testing.T) {
 	if err := in.SetSymbol("K", 4); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Run(ctx, in, nil); !errors.Is(err, piecewise.ErrSize) || !strings.Contains(err.Error(), "filled with 24 bytes, and has 32") {
+	if _, err := f.Run(ctx, in, nil); !errors.Is(err, piecewise.ErrSize) || !strings.Contains(err.Error(), "filled with 24 bytes, and needs 32") {
 		t.Errorf("%v", err)
 	}
 	for _, name := range []string{"x", "y"} {

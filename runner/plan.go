@@ -59,7 +59,7 @@ func (p *Plan) String() string {
 		fmt.Fprintf(&b, "not captured: %s\n", u.Why)
 	}
 	for _, u := range p.Unused {
-		fmt.Fprintf(&b, "no use: %s\n", u)
+		fmt.Fprintf(&b, "unused: %s\n", u)
 	}
 	return b.String()
 }

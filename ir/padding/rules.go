@@ -308,7 +308,7 @@ func (c *checker) rowwise(n *ir.Node) string {
 	}
 	for _, r := range n.Results {
 		if c.axis(r) > 0 || c.axis(r) == 0 && !rows {
-			return "it makes rows of operands that have none, or along another axis than the first"
+			return "a result has rows, but no operand has rows along the first axis"
 		}
 	}
 	return ""

@@ -233,7 +233,7 @@ var cases = []struct{ name, body, returns, types, want string }{
 	{"call rowwise, of rows alone", "%r = call \"my::rows\"(%x, @n) : f32[8]", "%r", "f32[8]", "my::rows mixes rows of N: result 0 (f32[8]) has no rows, but an operand does"},
 	{"call rowwise, along another axis", "%z = transpose(%x, perm=[1, 0]) : f32[8, N]\n    %r = call \"my::rows\"(%z, @n) : f32[N, 8]", "%r", "f32[N, 8]", "operand 0 has its rows along axis 1"},
 	{"call rowwise, told of rows", "%r = call \"my::rows\"(%x, @n, n=N) : f32[N, 8]", "%r", "f32[N, 8]", "attribute n tells it the number of rows"},
-	{"call rowwise, that makes rows", "%r = call \"my::rows\"(@n, @n) : f32[N, 8]", "%r", "f32[N, 8]", "it makes rows of operands that have none"},
+	{"call rowwise, that makes rows", "%r = call \"my::rows\"(@n, @n) : f32[N, 8]", "%r", "f32[N, 8]", "a result has rows, but no operand has rows along the first axis"},
 	{"call rowwise, on shared memory", "call \"my::put\"(%x, @kv)", "%x", "f32[N, 8]", "operand 1 is written and has no rows, so what a padded row writes there may reach a real one"},
 	{"call rowwise, on rows", "%e = empty_like(%x) : f32[N, 8] call \"my::put\"(%x, %e)", "%e", "f32[N, 8]", ""},
 	{"call capture makes rows", "%r = call \"my::op\"(%u) : f32[N, 8]", "%r", "f32[N, 8]", "it makes rows"},
