@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"pwc/internal/termsafe"
 )
 
 // Key is everything that decides about the bytes of a compiled piece, and
@@ -120,7 +122,7 @@ func checkString(what, s string) error {
 		return fmt.Errorf("cache: %s of %d bytes; the most is %d", what, len(s), maxString)
 	}
 	if !utf8.ValidString(s) {
-		return fmt.Errorf("cache: %s %q is not UTF-8", what, clip(s))
+		return fmt.Errorf("cache: %s %q is not UTF-8", what, termsafe.Clip(s, 80))
 	}
 	return nil
 }
@@ -187,7 +189,7 @@ func (d Digest) hex() string { return hex.EncodeToString(d[:]) }
 func ParseDigest(s string) (Digest, error) {
 	digits, ok := strings.CutPrefix(s, "sha256:")
 	if !ok {
-		return Digest{}, fmt.Errorf("cache: digest %q has no prefix sha256", clip(s))
+		return Digest{}, fmt.Errorf("cache: digest %q has no prefix sha256", termsafe.Clip(s, 80))
 	}
 	h, err := parseHash(digits)
 	return Digest(h), err
@@ -196,18 +198,10 @@ func ParseDigest(s string) (Digest, error) {
 // parseHash parses 64 lower-case hex digits.
 func parseHash(s string) (h [sha256.Size]byte, err error) {
 	if len(s) != 2*sha256.Size || strings.ToLower(s) != s {
-		return h, fmt.Errorf("cache: %q is not %d lower-case hex digits", clip(s), 2*sha256.Size)
+		return h, fmt.Errorf("cache: %q is not %d lower-case hex digits", termsafe.Clip(s, 80), 2*sha256.Size)
 	}
 	if _, err := hex.Decode(h[:], []byte(s)); err != nil {
-		return h, fmt.Errorf("cache: %q is not %d lower-case hex digits", clip(s), 2*sha256.Size)
+		return h, fmt.Errorf("cache: %q is not %d lower-case hex digits", termsafe.Clip(s, 80), 2*sha256.Size)
 	}
 	return h, nil
-}
-
-// clip shortens outside text for a message.
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
 }

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"pwc/internal/termsafe"
 )
 
 // ModuleInfo is a module in a listing.
@@ -90,7 +92,7 @@ func find(list []ModuleInfo, roots []root, ref string) (ModuleInfo, error) {
 	}
 	switch len(found) {
 	case 0:
-		return ModuleInfo{}, fmt.Errorf("%w: %q", ErrNotFound, clip(ref))
+		return ModuleInfo{}, fmt.Errorf("%w: %q", ErrNotFound, termsafe.Clip(ref, 80))
 	case 1:
 		return found[0], nil
 	}
@@ -98,7 +100,7 @@ func find(list []ModuleInfo, roots []root, ref string) (ModuleInfo, error) {
 	for i, m := range found {
 		ids[i] = m.ID.String()[:12] + " for " + m.Target
 	}
-	return ModuleInfo{}, fmt.Errorf("cache: %q means several modules: %s", clip(ref), strings.Join(ids, ", "))
+	return ModuleInfo{}, fmt.Errorf("cache: %q means several modules: %s", termsafe.Clip(ref, 80), strings.Join(ids, ", "))
 }
 
 // ModuleDetail is all that is known of a module.
@@ -139,7 +141,7 @@ func (s *Store) Show(ctx context.Context, ref string) (*ModuleDetail, error) {
 		m, d.Graph, err = t.whole(m)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // collected meanwhile
-			return nil, fmt.Errorf("%w: %q", ErrNotFound, clip(ref))
+			return nil, fmt.Errorf("%w: %q", ErrNotFound, termsafe.Clip(ref, 80))
 		case err != nil:
 			s.damaged(err)
 		}
@@ -179,7 +181,7 @@ func (s *Store) Pin(ctx context.Context, ref string) (ModuleInfo, error) {
 	info, err := s.setPin(ctx, ref, func(t *tree, id ID, name string) error {
 		// A collection may have been under way when the module was found.
 		if _, err := t.module(id); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%w: %q was collected", ErrNotFound, clip(ref))
+			return fmt.Errorf("%w: %q was collected", ErrNotFound, termsafe.Clip(ref, 80))
 		}
 		return t.write(name, nil)
 	})

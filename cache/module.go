@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"pwc/internal/termsafe"
 )
 
 // Module is a root: the entries that one model uses for one target. Listing,
@@ -78,7 +80,7 @@ func (m *Module) validate() error {
 	errs := []error{checkString("module name", m.Name), checkString("target", m.Target),
 		checkSize("graph", m.graphSize), checkTime(m.Created)}
 	if m.Name == "" || path.IsAbs(m.Name) || strings.Contains(m.Name, `\`) {
-		errs = append(errs, fmt.Errorf("cache: module name %q is empty or a path", clip(m.Name)))
+		errs = append(errs, fmt.Errorf("cache: module name %q is empty or a path", termsafe.Clip(m.Name, 80)))
 	}
 	if len(m.Entries) > maxEntries {
 		errs = append(errs, fmt.Errorf("cache: %d entries, above %d", len(m.Entries), maxEntries))

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"pwc/internal/termsafe"
 )
 
 // Manifests are text: a header line, one line a field (a word and its values,
@@ -136,7 +138,7 @@ func parseText(data []byte, header string, field func(l *textLine) bool) error {
 		l := &textLine{}
 		l.word, l.rest, _ = strings.Cut(line, " ")
 		if !field(l) {
-			l.fail("unknown field %q", clip(l.word))
+			l.fail("unknown field %q", termsafe.Clip(l.word, 80))
 		}
 		if l.err == nil && l.rest != "" {
 			l.fail("%s: more than its values", l.word)

@@ -23,6 +23,7 @@ import (
 	"strings"
 
 	"pwc/internal/openfile"
+	"pwc/internal/termsafe"
 )
 
 // NeedsTrust reports whether programs for a target are machine code, about which
@@ -52,7 +53,7 @@ type UntrustedError struct {
 
 // Error names the source, the reason and the command to run.
 func (e *UntrustedError) Error() string {
-	return fmt.Sprintf("cache: code for %s in %s is not trusted: %s; if it is yours, run: %s", clip(e.Target), e.Source, e.Reason, e.Fix)
+	return fmt.Sprintf("cache: code for %s in %s is not trusted: %s; if it is yours, run: %s", termsafe.Clip(e.Target, 80), e.Source, e.Reason, e.Fix)
 }
 
 // TrustsDir reports whether the list has a directory.
@@ -110,7 +111,7 @@ func ParsePublicKey(text []byte) (PublicKey, error) {
 	case b == nil:
 		return PublicKey{}, errors.New("not PEM; it must begin with -----BEGIN PUBLIC KEY-----")
 	case b.Type != "PUBLIC KEY":
-		return PublicKey{}, fmt.Errorf("PEM of type %q; it must be PUBLIC KEY", clip(b.Type))
+		return PublicKey{}, fmt.Errorf("PEM of type %q; it must be PUBLIC KEY", termsafe.Clip(b.Type, 80))
 	case len(bytes.TrimSpace(rest)) > 0:
 		return PublicKey{}, errors.New("more than one key in a file")
 	}
@@ -181,9 +182,9 @@ func ParseSigner(text []byte) (*Signer, error) {
 	case b == nil:
 		return nil, errors.New("not PEM; it must begin with -----BEGIN PRIVATE KEY-----")
 	case strings.HasPrefix(b.Type, "ENCRYPTED"):
-		return nil, fmt.Errorf("PEM of type %q, which is encrypted; sign with cosign, or with a key of openssl genpkey -algorithm ed25519", clip(b.Type))
+		return nil, fmt.Errorf("PEM of type %q, which is encrypted; sign with cosign, or with a key of openssl genpkey -algorithm ed25519", termsafe.Clip(b.Type, 80))
 	case b.Type != "PRIVATE KEY":
-		return nil, fmt.Errorf("PEM of type %q; it must be PRIVATE KEY (PKCS #8)", clip(b.Type))
+		return nil, fmt.Errorf("PEM of type %q; it must be PRIVATE KEY (PKCS #8)", termsafe.Clip(b.Type, 80))
 	}
 	key, err := x509.ParsePKCS8PrivateKey(b.Bytes)
 	if err != nil {
@@ -293,7 +294,7 @@ func ParseTrust(text []byte) (*Trust, error) {
 		case "artifact":
 			t.AddArtifact(l.digest())
 		default:
-			l.fail("unknown kind %q", clip(l.word))
+			l.fail("unknown kind %q", termsafe.Clip(l.word, 80))
 		}
 		if l.err == nil && l.rest != "" {
 			l.fail("%s: more than its value", l.word)
@@ -318,7 +319,7 @@ func (t *Trust) AddKey(k PublicKey) { t.Keys = add(t.Keys, k) }
 // AddDir adds a directory, which must be an absolute path, unless it is there.
 func (t *Trust) AddDir(dir string) error {
 	if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
-		return fmt.Errorf("%q is no absolute path in its shortest form", clip(dir))
+		return fmt.Errorf("%q is no absolute path in its shortest form", termsafe.Clip(dir, 80))
 	}
 	t.Dirs = add(t.Dirs, dir)
 	return nil
@@ -329,7 +330,7 @@ func (t *Trust) AddDir(dir string) error {
 func (t *Trust) AddRepository(name string) error {
 	registry, rest, _ := strings.Cut(name, "/")
 	if registry == "" || path.Clean("/"+name) != "/"+name || strings.ContainsAny(name, "@ \t\n\\") || strings.Contains(name, "://") || strings.Contains(rest, ":") {
-		return fmt.Errorf("%q is not REGISTRY/REPOSITORY without a tag or digest", clip(name))
+		return fmt.Errorf("%q is not REGISTRY/REPOSITORY without a tag or digest", termsafe.Clip(name, 80))
 	}
 	t.Repositories = add(t.Repositories, name)
 	return nil

@@ -249,7 +249,7 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 		}
 		t.records(records)
 	}
-	t.bar = &progress{w: a.err, what: "compiling"}
+	t.bar = &progress{w: a.screen, what: "compiling"}
 	o.Progress = func(e build.Event) {
 		if t.events != nil {
 			t.events(e)

@@ -194,7 +194,7 @@ func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buil
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	b := &bench{app: a, target: t, build: bf, flags: g, mode: mode, cache: dir, status: &statusLine{w: a.err}}
+	b := &bench{app: a, target: t, build: bf, flags: g, mode: mode, cache: dir, status: &statusLine{w: a.screen}}
 	defer b.status.clear()
 	r := &benchReport{Target: t.name, Device: t.dev.Info().Name}
 	m, err := b.compile(ctx, path, f, r)

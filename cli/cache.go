@@ -17,6 +17,7 @@ import (
 
 	"pwc/build"
 	"pwc/cache"
+	"pwc/internal/termsafe"
 	"pwc/piecewise"
 )
 
@@ -79,6 +80,9 @@ func (a *app) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, at slog.Attr) slog.Attr {
 		if len(groups) == 0 && at.Key == slog.TimeKey {
 			return slog.Attr{}
+		}
+		if text := at.Value.String(); len(text) > termsafe.MaxLine {
+			at.Value = slog.StringValue(termsafe.Clip(text, termsafe.MaxLine))
 		}
 		return at
 	}}))
@@ -187,7 +191,7 @@ func (a *app) cacheShow() *cobra.Command {
 			m := cacheModuleOf(d.ModuleInfo)
 			switch {
 			case graph && d.Graph == nil:
-				return fmt.Errorf("the graph of %s is damaged; compile it again", printable(d.Name))
+				return fmt.Errorf("the graph of %s is damaged; compile it again", termsafe.Line(d.Name, termsafe.MaxLine))
 			case graph && a.json:
 				return a.printJSON(map[string]any{"module": m, "graph": string(d.Graph)})
 			case graph:
@@ -212,7 +216,7 @@ func (a *app) cacheShow() *cobra.Command {
 			if note := m.note(); note != "" {
 				facts = append(facts, note)
 			}
-			fmt.Fprintf(a.out, "%s for %s, id %s\n  %s\n\n", printable(m.Name), m.Target, m.ID, strings.Join(facts, ", "))
+			fmt.Fprintf(a.out, "%s for %s, id %s\n  %s\n\n", termsafe.Line(m.Name, termsafe.MaxLine), m.Target, m.ID, strings.Join(facts, ", "))
 			t := table{head: []string{"key", ">bytes", "shape", ">compiled in", "first use"}, width: terminalWidth(a.out)}
 			for _, e := range entries {
 				if e.Missing {
@@ -473,7 +477,7 @@ func (a *app) cachePin(pin bool) *cobra.Command {
 			if a.json {
 				return a.printJSON(cacheModuleOf(m))
 			}
-			fmt.Fprintf(a.out, "%s (%s) is %s\n", printable(m.Name), m.ID.String()[:12], done)
+			fmt.Fprintf(a.out, "%s (%s) is %s\n", termsafe.Line(m.Name, termsafe.MaxLine), m.ID.String()[:12], done)
 			return nil
 		}),
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pwc/graphs/whole"
+	"pwc/internal/termsafe"
 	"pwc/ir"
 	"pwc/piecewise"
 )
@@ -237,7 +238,7 @@ func (a *app) printCheck(c checkFile, m *ir.Module) {
 			fmt.Fprintln(a.out, "    whole: one graph can hold it")
 		default:
 			for _, s := range d.Whole.Skips {
-				fmt.Fprintf(a.out, "    whole: %s\n", printable(s.Message))
+				fmt.Fprintf(a.out, "    whole: %s\n", termsafe.Line(s.Message, termsafe.MaxLine))
 			}
 		}
 	}

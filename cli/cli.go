@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,7 @@ import (
 
 	"pwc/attention"
 	"pwc/cache"
+	"pwc/internal/termsafe"
 	"pwc/ir/interp"
 	"pwc/runtime/device"
 )
@@ -82,12 +84,14 @@ func Main(ops ...Op) {
 // Run runs one command line and returns its exit code.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, ops ...Op) int {
 	out := &printed{Writer: stdout}
-	a := &app{in: stdin, out: out, err: stderr, ops: ops}
+	text, messages := &termsafe.Writer{To: out}, &termsafe.Writer{To: stderr}
+	a := &app{in: stdin, out: text, err: messages, safe: [2]*termsafe.Writer{text, messages}, screen: stderr, ops: ops}
+	a.showOnOneLine(argNames(args))
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(out)
-	root.SetErr(stderr)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
 	cmd, err := root.ExecuteContextC(ctx)
 	switch {
 	case err == nil && out.err == nil:
@@ -120,8 +124,12 @@ func (p *printed) Write(b []byte) (int, error) {
 // app is what the commands of one command line share.
 type app struct {
 	in      io.Reader
-	out     io.Writer
-	err     io.Writer
+	out     io.Writer           // of text: what a terminal would obey is escaped
+	err     io.Writer           // the same
+	screen  io.Writer           // standard error, for what moves the cursor itself
+	safe    [2]*termsafe.Writer // out and err
+	names   []string            // that out and err show on one line
+	oneLine *strings.Replacer   // of names; nil: there are none
 	ops     []Op
 	json    bool
 	lines   bool // with json: a document is one line
@@ -133,6 +141,46 @@ type app struct {
 
 // linesAnnotation marks commands whose JSON is a document on each line.
 const linesAnnotation = "lines"
+
+// argNames returns what messages name of the arguments: those, the values behind their equals
+// signs, and the last elements of paths.
+func argNames(args []string) []string {
+	var out []string
+	for _, a := range args {
+		out = append(out, a, strings.TrimLeft(a, "-"))
+		if _, value, ok := strings.Cut(a, "="); ok {
+			out = append(out, value)
+		}
+		out = append(out, filepath.Base(a))
+	}
+	return out
+}
+
+// showOnOneLine has names that hold line feeds shown without them in all that is printed from
+// now on, whichever package puts them into a text.
+func (a *app) showOnOneLine(names []string) {
+	before := len(a.names)
+	for _, n := range names {
+		if strings.Contains(n, "\n") {
+			a.names = append(a.names, n)
+		}
+	}
+	if len(a.names) > before {
+		a.oneLine = termsafe.Lines(a.names)
+		for _, w := range a.safe {
+			w.Lines = a.oneLine
+		}
+	}
+}
+
+// message is the text of an error for people.
+func (a *app) message(err error) string {
+	text := err.Error()
+	if a.oneLine != nil {
+		text = a.oneLine.Replace(text)
+	}
+	return termsafe.Message(text)
+}
 
 // usageError is a wrong call: exit code 2 and a hint at the help.
 type usageError struct{ err error }
@@ -153,16 +201,16 @@ var errReported = errors.New("reported")
 func (a *app) fail(cmd *cobra.Command, err error) int {
 	if errors.Is(err, errReported) {
 		if rest := unreported(err); rest != nil {
-			fmt.Fprintln(a.err, "pwc: "+rest.Error())
+			fmt.Fprintln(a.err, "pwc: "+a.message(rest))
 		}
 		return exitFailed
 	}
 	var usage *usageError
 	isUsage := errors.As(err, &usage)
 	if a.json {
-		_ = a.printJSON(map[string]any{"error": err.Error()})
+		_ = a.printJSON(map[string]any{"error": a.message(err)})
 	}
-	text := err.Error()
+	text := a.message(err)
 	if !startsWithPosition(text) {
 		text = "pwc: " + text
 	}

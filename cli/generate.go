@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pwc/internal/termsafe"
 	"pwc/ir"
 	"pwc/piecewise"
 	"pwc/runner"
@@ -332,7 +333,9 @@ func (q *namedRequest) incomplete() string {
 
 // label returns the name as text: a string without its quotes, and without what a terminal
 // would obey.
-func (q *namedRequest) label() string { return printable(strings.Trim(string(q.name), `"`)) }
+func (q *namedRequest) label() string {
+	return termsafe.Line(strings.Trim(string(q.name), `"`), termsafe.MaxLine)
+}
 
 // length is the most tokens that the request comes to.
 func (q *namedRequest) length() int { return max(len(q.Prompt)+q.MaxNew, q.atMost) }
@@ -525,7 +528,7 @@ type liveLine struct {
 func newLiveLine(a *app, many bool) *liveLine {
 	// Tokens that are streamed to the same terminal would be drawn over.
 	if many || terminalWidth(a.out) == 0 {
-		return &liveLine{statusLine: statusLine{w: a.err}}
+		return &liveLine{statusLine: statusLine{w: a.screen}}
 	}
 	return &liveLine{}
 }

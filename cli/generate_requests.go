@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"pwc/internal/openfile"
+	"pwc/internal/termsafe"
 	"pwc/runner"
 )
 
@@ -142,7 +143,7 @@ func parseRequest(line []byte, base namedRequest, number int) (namedRequest, err
 	}
 	if r.Request != nil {
 		if !strings.ContainsRune(`"-0123456789`, rune(r.Request[0])) {
-			return q, fmt.Errorf("request must be a string or a number, is %s", quoted(string(r.Request)))
+			return q, fmt.Errorf("request must be a string or a number, is %s", termsafe.Quote(string(r.Request)))
 		}
 		q.name = r.Request
 	}
@@ -198,7 +199,7 @@ func exactKeys(line []byte) error {
 		col := int(d.InputOffset()) - len(key) - 1 // of the quote before it, if nothing in it is escaped
 		switch {
 		case !known[key]:
-			return &keyError{col, fmt.Sprintf("unknown field %s", quoted(key))}
+			return &keyError{col, fmt.Sprintf("unknown field %s", termsafe.Quote(key))}
 		case seen[key]:
 			return &keyError{col, fmt.Sprintf("%s is there twice", key)}
 		}
@@ -209,17 +210,6 @@ func exactKeys(line []byte) error {
 		}
 	}
 	return nil
-}
-
-// maxShown is how much of a text from outside a message shows.
-const maxShown = 120
-
-// quoted quotes a text from outside for a message, cut to a readable length.
-func quoted(s string) string {
-	if len(s) > maxShown {
-		return strconv.Quote(s[:maxShown]) + "…"
-	}
-	return strconv.Quote(s)
 }
 
 // explainRequest says what is wrong with a request without saying what it was read

@@ -76,6 +76,35 @@ const maxModule = 1 << 30
 
 // open reads a module, a checkpoint directory or a config.json.
 func (a *app) open(path string, f *modelFlags) (*model, error) {
+	m, err := a.openModel(path, f)
+	if err == nil {
+		a.showOnOneLine(moduleNames(m.module))
+	}
+	return m, err
+}
+
+// moduleNames returns the names that messages about a module name.
+func moduleNames(m *ir.Module) []string {
+	out := []string{m.Name}
+	for _, f := range m.Funcs {
+		out = append(out, f.Name)
+		for i := range f.Values {
+			out = append(out, f.Values[i].Name)
+		}
+		for _, n := range f.Nodes {
+			out = append(out, n.Loc)
+		}
+	}
+	for _, w := range m.Weights {
+		out = append(out, w.Name)
+	}
+	for _, s := range m.States {
+		out = append(out, s.Name)
+	}
+	return out
+}
+
+func (a *app) openModel(path string, f *modelFlags) (*model, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {

@@ -8,10 +8,11 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"pwc/internal/termsafe"
 )
 
 // printJSON writes one document, indented or on one line, with the keys in the
@@ -48,19 +49,9 @@ type table struct {
 // add adds a row. What cannot be printed is escaped.
 func (t *table) add(cells ...string) {
 	for i, c := range cells {
-		cells[i] = printable(c)
+		cells[i] = termsafe.Line(c, termsafe.MaxLine)
 	}
 	t.rows = append(t.rows, cells)
-}
-
-// printable returns text with what moves a terminal's cursor or breaks a line, or
-// cannot be shown, as Go escapes it: names come from files of others.
-func printable(text string) string {
-	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 && utf8.ValidString(text) {
-		return text
-	}
-	quoted := strconv.Quote(text)
-	return quoted[1 : len(quoted)-1]
 }
 
 // write prints the table, each line behind an indent.
@@ -139,6 +130,9 @@ func fold(text string, width int) []string {
 
 // terminalWidth returns the columns of the terminal that w is, or 0.
 func terminalWidth(w io.Writer) int {
+	if s, ok := w.(*termsafe.Writer); ok {
+		w = s.To
+	}
 	if p, ok := w.(*printed); ok {
 		w = p.Writer
 	}

@@ -32,12 +32,12 @@ func TestTable(t *testing.T) {
 	if err := tab.write(&b, "  "); err != nil {
 		t.Fatal(err)
 	}
-	want := `  name             n  text
-  é               10  short
-  longer           7  words that do not fit
-                      beside the others
-  a\nb\x1b\u202e   7  a
-                      /word/longer/than/what/it/is/folded/to
+	want := `  name               n  text
+  é                 10  short
+  longer             7  words that do not fit
+                        beside the others
+  a\nb\u001b\u202e   7  a
+                        /word/longer/than/what/it/is/folded/to
 `
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)

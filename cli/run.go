@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pwc/internal/termsafe"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
@@ -156,6 +157,7 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 		if file, err = safetensors.Open(rf.in); err != nil {
 			return err
 		}
+		a.showOnOneLine(file.Names())
 		defer func() { err = errors.Join(err, file.Close()) }()
 	}
 	w, err := newWorkload(m.module, file, rf, bf)
@@ -238,7 +240,7 @@ func writeOutputs(path string, outputs []output) error {
 func against(file *safetensors.File, outputs []output, rf *runFlags, tol float64) (*comparison, error) {
 	t, err := file.Tensor(rf.against)
 	if err != nil {
-		return nil, usagef("--against: %w; %s holds %s", err, rf.in, strings.Join(file.Names(), ", "))
+		return nil, usagef("--against: %w; %s holds %s", err, rf.in, termsafe.Names(file.Names()))
 	}
 	want, err := copyTensor(file, t)
 	if err != nil {

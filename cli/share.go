@@ -53,7 +53,7 @@ func (a *app) sharing(f *shareFlags) (oci.Options, error) {
 	if len(f.targets) > 0 {
 		o.Targets = f.targets
 	}
-	bar := &progress{w: a.err, what: "blobs"}
+	bar := &progress{w: a.screen, what: "blobs"}
 	o.Observer = func(p oci.Progress) {
 		bar.set(p.Done, p.Total)
 		if p.Done == p.Total {

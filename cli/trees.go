@@ -12,6 +12,7 @@ import (
 	"pwc/graphs"
 	"pwc/graphs/tree"
 	"pwc/graphs/whole"
+	"pwc/internal/termsafe"
 	"pwc/ir"
 	"pwc/ir/interp"
 	"pwc/piecewise"
@@ -164,7 +165,7 @@ func (s *session) runTrees(ctx context.Context, m *ir.Module, report *runReport)
 	c.backend = whole.New(c.tree, whole.BackendOptions{
 		Options:   whole.Options{Compiler: o.Target, Store: o.Store, Ops: o.Ops, Extras: o.Extras, Frozen: o.Frozen},
 		Partition: true, OrError: o.Frozen,
-		Warn: func(k *whole.Skip) { fmt.Fprintln(s.app.err, printable(k.Error())) },
+		Warn: func(k *whole.Skip) { fmt.Fprintln(s.app.err, termsafe.Line(k.Error(), termsafe.MaxLine)) },
 	})
 	defer func() { err = errors.Join(err, c.close()) }()
 	ref, err := s.app.newValues(ctx, m, s.weights, symbols)

@@ -104,7 +104,7 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 		return err
 	}
 	r := &tuneReport{Target: t.name, Device: t.dev.Info().Name, Kept: store != nil && store.Dir() != ""}
-	bar := &progress{w: a.err, what: "measuring"}
+	bar := &progress{w: a.screen, what: "measuring"}
 	start := time.Now()
 	r.Products, err = t.tune(ctx, programs, store, candidates, bar.set)
 	bar.end()

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"pwc/attention"
+	"pwc/internal/termsafe"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
@@ -198,7 +199,7 @@ func (s *single) withoutBound(bf *buildFlags) *buildFlags {
 func readInput(file *safetensors.File, f *ir.Func, info ir.ValueInfo) (*interp.Tensor, error) {
 	t, err := file.Tensor(info.Name)
 	if err != nil {
-		return nil, fmt.Errorf("@%s takes %s; %s holds %s: %w", f.Name, strings.Join(paramNames(f), ", "), file.Path(), strings.Join(file.Names(), ", "), err)
+		return nil, fmt.Errorf("@%s takes %s; %s holds %s: %w", f.Name, strings.Join(paramNames(f), ", "), file.Path(), termsafe.Names(file.Names()), err)
 	}
 	if t.DType != info.Type.DType || len(t.Shape) != info.Type.Rank() {
 		return nil, fmt.Errorf("%s: %s is %s%v, @%s takes %s", file.Path(), info.Name, t.DType, t.Shape, f.Name, info.Type)
@@ -337,7 +338,7 @@ func newSequence(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 	} else {
 		t, err := file.Tensor("input_ids")
 		if err != nil {
-			return nil, fmt.Errorf("a language model takes input_ids; %s holds %s: %w", file.Path(), strings.Join(file.Names(), ", "), err)
+			return nil, fmt.Errorf("a language model takes input_ids; %s holds %s: %w", file.Path(), termsafe.Names(file.Names()), err)
 		}
 		x, err := copyTensor(file, t)
 		if err != nil {

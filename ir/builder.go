@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"pwc/internal/termsafe"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 )
@@ -63,9 +64,9 @@ func (b *Builder) AddUnread(u *Unread) {
 	case u.Name == "":
 		b.Errorf(u.Pos, "unread names no tensor")
 	case twice:
-		b.Errorf(u.Pos, "%q is declared unread twice", clip(u.Name))
+		b.Errorf(u.Pos, "%q is declared unread twice", termsafe.Clip(u.Name, 60))
 	case u.Equal != "" && (slices.Contains(strings.Split(u.Name, "."), "*") || u.Name == u.Equal):
-		b.Errorf(u.Pos, "unread %q = %q: one tensor is equal to another one", clip(u.Name), clip(u.Equal))
+		b.Errorf(u.Pos, "unread %q = %q: one tensor is equal to another one", termsafe.Clip(u.Name, 60), termsafe.Clip(u.Equal, 60))
 	case len(b.m.Unread) == maxUnread:
 		b.Errorf(u.Pos, "more than %d declarations of unread tensors", maxUnread)
 	}

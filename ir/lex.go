@@ -3,6 +3,8 @@ package ir
 import (
 	"strconv"
 	"strings"
+
+	"pwc/internal/termsafe"
 )
 
 // tokenKind is the kind of a token. The punctuation kinds come last.
@@ -58,18 +60,9 @@ func (t token) describe() string {
 	case tokGlobal:
 		return "@" + quoteName(t.val)
 	case tokString:
-		return clip(strconv.Quote(t.val))
+		return termsafe.Clip(strconv.Quote(t.val), 60)
 	}
-	return clip(t.val)
-}
-
-// clip shortens a piece of the text for an error message.
-func clip(s string) string {
-	const limit = 60
-	if len(s) <= limit {
-		return s
-	}
-	return strings.ToValidUTF8(s[:limit], "") + "…"
+	return termsafe.Clip(t.val, 60)
 }
 
 // isReserved reports whether a word is a literal or part of a statement, and so
@@ -198,7 +191,7 @@ func (l *lexer) next(t *trivia) token {
 			for l.at < len(l.text) && l.text[l.at] >= 0x80 { // the rest of a character, or of a run of them
 				l.at++
 			}
-			l.errorf(tok.pos, "unexpected %q", clip(l.text[start:l.at]))
+			l.errorf(tok.pos, "unexpected %q", termsafe.Clip(l.text[start:l.at], 60))
 		}
 	}
 	tok.val = l.text[start:l.at]
@@ -316,14 +309,14 @@ func (l *lexer) number() tokenKind {
 		return tokInt
 	}
 	if strings.Contains(s, "_") {
-		l.errorf(pos, "bad number %s", clip(s))
+		l.errorf(pos, "bad number %s", termsafe.Clip(s, 60))
 		return tokBad
 	}
 	if _, err := strconv.ParseFloat(s, 64); err != nil {
 		if e := err.(*strconv.NumError); e.Err == strconv.ErrRange {
-			l.errorf(pos, "%s is out of the range of a float64", clip(s))
+			l.errorf(pos, "%s is out of the range of a float64", termsafe.Clip(s, 60))
 		} else {
-			l.errorf(pos, "bad number %s", clip(s))
+			l.errorf(pos, "bad number %s", termsafe.Clip(s, 60))
 		}
 		return tokBad
 	}

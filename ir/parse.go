@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"unicode/utf8"
+
+	"pwc/internal/termsafe"
 )
 
 // Limits on a text. They are far above any model and keep what hostile input
@@ -235,7 +237,7 @@ func (p *parser) module() {
 		return
 	}
 	if n, err := strconv.Atoi(v.val); err != nil || n > LanguageVersion {
-		p.errorAt(v.pos, "the text is in version %s of the language; this program reads up to version %d", clip(v.val), LanguageVersion)
+		p.errorAt(v.pos, "the text is in version %s of the language; this program reads up to version %d", termsafe.Clip(v.val, 60), LanguageVersion)
 		return
 	} else if n < 1 {
 		p.errorAt(v.pos, "there is no version %d of the language", n)
@@ -503,7 +505,7 @@ func (p *parser) extern(lead []string) bool {
 		return false
 	}
 	if len(e.Mut) > maxTensors || e.Results > maxTensors {
-		p.errorAt(e.Pos, "extern op %q: more than %d operands or results", clip(e.Name), maxTensors)
+		p.errorAt(e.Pos, "extern op %q: more than %d operands or results", termsafe.Clip(e.Name, 60), maxTensors)
 		e.Mut, e.Results = nil, 0
 	}
 	e.Trivia = p.close(lead)

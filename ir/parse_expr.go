@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 
+	"pwc/internal/termsafe"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 )
@@ -26,7 +27,7 @@ func (p *parser) intValue(t token, neg bool) int64 {
 	}
 	v, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		p.fault(t.pos, "%s is out of the range of an int64", clip(s))
+		p.fault(t.pos, "%s is out of the range of an int64", termsafe.Clip(s, 60))
 	}
 	return v
 }
@@ -46,7 +47,7 @@ func (p *parser) typ(unknown bool) (Type, bool) {
 	}
 	dt, known := dtype.Parse(name.val)
 	if !known {
-		p.fault(name.pos, "%s is no dtype", clip(name.val))
+		p.fault(name.pos, "%s is no dtype", termsafe.Clip(name.val, 60))
 	}
 	t := Type{DType: dt}
 	ok = p.list(tokLBracket, tokRBracket, func() bool {
@@ -167,7 +168,7 @@ func (p *parser) dimSymbol(t token) dim.Dim {
 		if p.guessed[t.val] {
 			p.bad = true
 		} else {
-			p.fault(t.pos, "symbol %s is not declared", clip(t.val))
+			p.fault(t.pos, "symbol %s is not declared", termsafe.Clip(t.val, 60))
 		}
 		return dim.Dim{}
 	}

@@ -1,5 +1,7 @@
 package ir
 
+import "pwc/internal/termsafe"
+
 // valueName is a name in a function: a number that the printer gave to a value
 // without a name is not that value's name.
 type valueName struct {
@@ -239,7 +241,7 @@ func (p *parser) operation(names []token) (*Node, bool) {
 		attrs  []Attr
 	)
 	if op == nil {
-		p.fault(name.pos, "unknown op %s", clip(name.val))
+		p.fault(name.pos, "unknown op %s", termsafe.Clip(name.val, 60))
 	}
 	if isCall {
 		if ext, ok = p.callee(); !ok {

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"pwc/internal/openfile"
+	"pwc/internal/termsafe"
 	"pwc/ir/dtype"
 )
 
@@ -102,7 +103,7 @@ func (f *File) Tensor(name string) (Tensor, error) {
 		return Tensor{}, err
 	}
 	if f.bytes == nil {
-		return Tensor{}, fmt.Errorf("safetensors: %s: tensor %s: %w", f.path, quoteName(name), os.ErrClosed)
+		return Tensor{}, fmt.Errorf("safetensors: %s: tensor %s: %w", f.path, termsafe.Quote(name), os.ErrClosed)
 	}
 	begin, end := f.header.data+int(e.begin), f.header.data+int(e.end)
 	return Tensor{
@@ -128,9 +129,9 @@ func (f *File) entry(name string) (entry, error) {
 
 func notFound(path, name string) error {
 	if path == "" {
-		return fmt.Errorf("safetensors: tensor %s: %w", quoteName(name), ErrNotFound)
+		return fmt.Errorf("safetensors: tensor %s: %w", termsafe.Quote(name), ErrNotFound)
 	}
-	return fmt.Errorf("safetensors: %s: tensor %s: %w", path, quoteName(name), ErrNotFound)
+	return fmt.Errorf("safetensors: %s: tensor %s: %w", path, termsafe.Quote(name), ErrNotFound)
 }
 
 // Close unmaps the file; the Data of its tensors must not be used afterwards. Closing twice is no error.

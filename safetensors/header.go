@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"pwc/internal/openfile"
+	"pwc/internal/termsafe"
 )
 
 // entry is one tensor of a header, checked.
@@ -86,7 +87,7 @@ func checkLayout(entries []entry, size int64) error {
 		case e.end > size:
 			return fault(e.name, "data_offsets [%d, %d] reach beyond the %d bytes of data", e.begin, e.end, size)
 		case e.begin < at:
-			return fault(e.name, "data_offsets [%d, %d] overlap those of tensor %s", e.begin, e.end, quoteName(before))
+			return fault(e.name, "data_offsets [%d, %d] overlap those of tensor %s", e.begin, e.end, termsafe.Quote(before))
 		case e.begin > at:
 			return fault(e.name, "data_offsets [%d, %d] leave a gap after byte %d", e.begin, e.end, at)
 		}
@@ -158,7 +159,7 @@ func (p *headerParser) metadata() (map[string]string, error) {
 			return nil, err
 		}
 		if _, dup := m[key]; dup {
-			return nil, fault("", "key %s appears twice in %s", quoteName(key), metadataKey)
+			return nil, fault("", "key %s appears twice in %s", termsafe.Quote(key), metadataKey)
 		}
 		t, err := p.token()
 		if err != nil {
@@ -166,7 +167,7 @@ func (p *headerParser) metadata() (map[string]string, error) {
 		}
 		value, ok := t.(string)
 		if !ok {
-			return nil, fault("", "%s in %s is %s, not a string", quoteName(key), metadataKey, describe(t, nil))
+			return nil, fault("", "%s in %s is %s, not a string", termsafe.Quote(key), metadataKey, describe(t, nil))
 		}
 		m[key] = value
 	}
@@ -181,7 +182,7 @@ func (p *headerParser) entry() (entry, error) {
 	var hasDType, hasShape, hasOffsets bool
 	once := func(has *bool, key string) error {
 		if *has {
-			return fault(p.tensor, "key %s appears twice", quoteName(key))
+			return fault(p.tensor, "key %s appears twice", termsafe.Quote(key))
 		}
 		*has = true
 		return nil
@@ -212,7 +213,7 @@ func (p *headerParser) entry() (entry, error) {
 				e.begin, e.end = o[0], o[1]
 			}
 		default:
-			err = fault(p.tensor, "unknown key %s", quoteName(key))
+			err = fault(p.tensor, "unknown key %s", termsafe.Quote(key))
 		}
 		if err != nil {
 			return e, err
@@ -257,7 +258,7 @@ func (p *headerParser) format() (format, error) {
 	}
 	f, ok := formatNamed(name)
 	if !ok {
-		return format{}, fault(p.tensor, "unknown dtype %s", quoteName(name))
+		return format{}, fault(p.tensor, "unknown dtype %s", termsafe.Quote(name))
 	}
 	return f, nil
 }
@@ -279,7 +280,7 @@ func (p *headerParser) ints(what string, limit int) ([]int64, error) {
 		}
 		v, err := strconv.ParseUint(num.String(), 10, 63)
 		if err != nil {
-			return nil, fault(p.tensor, "%s holds %s, which is not an integer in [0, 2^63)", what, quoteName(num.String()))
+			return nil, fault(p.tensor, "%s holds %s, which is not an integer in [0, 2^63)", what, termsafe.Quote(num.String()))
 		}
 		if len(list) == limit {
 			return nil, fault(p.tensor, "%s has more than %d numbers", what, limit)
@@ -332,9 +333,9 @@ func describe(t json.Token, err error) string {
 		}
 		return "null"
 	case string:
-		return quoteName(v)
+		return termsafe.Quote(v)
 	case json.Number:
-		return "number " + quoteName(v.String())
+		return "number " + termsafe.Quote(v.String())
 	default:
 		return fmt.Sprintf("%v", v)
 	}

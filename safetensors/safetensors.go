@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"pwc/internal/termsafe"
 	"pwc/ir/dtype"
 )
 
@@ -67,21 +68,10 @@ func (e *FormatError) Error() string {
 		fmt.Fprintf(&b, "%s: ", e.File)
 	}
 	if e.Tensor != "" {
-		fmt.Fprintf(&b, "tensor %s: ", quoteName(e.Tensor))
+		fmt.Fprintf(&b, "tensor %s: ", termsafe.Quote(e.Tensor))
 	}
 	b.WriteString(e.Reason)
 	return b.String()
-}
-
-// maxQuoted bounds how much of a name or a value from a header goes into an error message.
-const maxQuoted = 200
-
-// quoteName quotes text from outside for an error message, cut to a readable length.
-func quoteName(s string) string {
-	if len(s) > maxQuoted {
-		return fmt.Sprintf("%q… (%d bytes)", s[:maxQuoted], len(s))
-	}
-	return fmt.Sprintf("%q", s)
 }
 
 // numel returns the number of elements of a shape. ok is false where an extent is negative or where the product of the

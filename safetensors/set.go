@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"pwc/internal/openfile"
+	"pwc/internal/termsafe"
 )
 
 // The file names of a checkpoint directory, as Hugging Face's save_pretrained writes them.
@@ -147,7 +148,7 @@ func layoutOf(dir string) (*layout, error) {
 			return nil, err
 		}
 		if !there {
-			missing = append(missing, quoteName(name))
+			missing = append(missing, termsafe.Quote(name))
 		}
 	}
 	switch {
@@ -183,7 +184,7 @@ func (l *layout) noteOthers(dir string) error {
 	for _, e := range entries {
 		name := e.Name()
 		if ok, _ := filepath.Match("model*.safetensors", name); ok && !slices.Contains(l.shards, name) {
-			l.notes = append(l.notes, fmt.Sprintf("%s is not read: it is none of the checkpoint's files, %s", quoteName(name), quoteName(l.shards[0])))
+			l.notes = append(l.notes, fmt.Sprintf("%s is not read: it is none of the checkpoint's files, %s", termsafe.Quote(name), termsafe.Quote(l.shards[0])))
 			if len(l.shards) > 1 {
 				l.notes[len(l.notes)-1] += fmt.Sprintf(" and %d more", len(l.shards)-1)
 			}
@@ -236,7 +237,7 @@ func parseIndex(text []byte) ([]placement, error) {
 			return nil, err
 		}
 		if p.seen[key] {
-			return nil, fault("", "key %s appears twice in the index", quoteName(key))
+			return nil, fault("", "key %s appears twice in the index", termsafe.Quote(key))
 		}
 		p.seen[key] = true
 		if key == "weight_map" {
@@ -287,7 +288,7 @@ func (p *headerParser) weightMap() ([]placement, error) {
 			return nil, fault(name, "weight_map gives %s, not a file name", describe(t, nil))
 		}
 		if !plainName(shard) {
-			return nil, fault(name, "weight_map gives %s, which is not a plain file name", quoteName(shard))
+			return nil, fault(name, "weight_map gives %s, which is not a plain file name", termsafe.Quote(shard))
 		}
 		placed = append(placed, placement{name, shard})
 	}

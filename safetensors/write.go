@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"pwc/internal/termsafe"
 )
 
 // Write writes a file of tensors: to a file beside path, synced, then renamed over path, so that a reader sees the old
@@ -138,7 +140,7 @@ func encodeHeader(order []Tensor, metadata map[string]string) ([]byte, error) {
 		b.WriteString(`"` + metadataKey + `":{`)
 		for i, key := range slices.Sorted(maps.Keys(metadata)) {
 			if !utf8.ValidString(key) || !utf8.ValidString(metadata[key]) {
-				return nil, fault("", "metadata %s is not UTF-8", quoteName(key))
+				return nil, fault("", "metadata %s is not UTF-8", termsafe.Quote(key))
 			}
 			if i > 0 {
 				b.WriteByte(',')

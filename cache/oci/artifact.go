@@ -17,6 +17,7 @@ import (
 
 	"pwc/cache"
 	"pwc/internal/exactjson"
+	"pwc/internal/termsafe"
 )
 
 // Types of an artifact and its parts.
@@ -279,7 +280,7 @@ type descriptor struct {
 // other than SHA-256 is refused: it would not be verified against the cache's.
 func (d *descriptor) check(mediaType string, limit int64) (ocispec.Descriptor, error) {
 	if d.MediaType != mediaType {
-		return ocispec.Descriptor{}, fmt.Errorf("of type %q, not %q", clip(d.MediaType), mediaType)
+		return ocispec.Descriptor{}, fmt.Errorf("of type %q, not %q", termsafe.Clip(d.MediaType, 80), mediaType)
 	}
 	if _, err := cache.ParseDigest(d.Digest); err != nil {
 		return ocispec.Descriptor{}, fmt.Errorf("not named by its SHA-256: %w", err)
@@ -304,10 +305,10 @@ func parseManifest(text []byte) (config ocispec.Descriptor, layers []descriptor,
 		return config, nil, fmt.Errorf("not JSON of a manifest: %w", err)
 	}
 	if m.SchemaVersion != 2 || m.MediaType != ocispec.MediaTypeImageManifest {
-		return config, nil, fmt.Errorf("not an OCI image manifest (schema %d, type %q)", m.SchemaVersion, clip(m.MediaType))
+		return config, nil, fmt.Errorf("not an OCI image manifest (schema %d, type %q)", m.SchemaVersion, termsafe.Clip(m.MediaType, 80))
 	}
 	if m.ArtifactType != ArtifactType {
-		return config, nil, fmt.Errorf("not a cache: its artifact type is %q, not %q", clip(cmp.Or(m.ArtifactType, m.Config.MediaType)), ArtifactType)
+		return config, nil, fmt.Errorf("not a cache: its artifact type is %q, not %q", termsafe.Clip(cmp.Or(m.ArtifactType, m.Config.MediaType), 80), ArtifactType)
 	}
 	config, err = m.Config.check(ConfigMediaType, maxConfig)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"pwc/cache"
 	"pwc/internal/exactjson"
+	"pwc/internal/termsafe"
 )
 
 // ConfigVersion is the version of the config's JSON. Any change of its bytes
@@ -245,7 +246,7 @@ func (c *Config) validate() error {
 
 func checkText(what, s string) error {
 	if len(s) > maxText || !utf8.ValidString(s) {
-		return fmt.Errorf("%s %q is not UTF-8 of at most %d bytes", what, clip(s), maxText)
+		return fmt.Errorf("%s %q is not UTF-8 of at most %d bytes", what, termsafe.Clip(s, 80), maxText)
 	}
 	return nil
 }
@@ -314,7 +315,7 @@ func parseVersion(s string) ([]int, error) {
 	for i, p := range parts {
 		n, err := strconv.Atoi(p)
 		if err != nil || n < 0 || p[0] == '+' || p[0] == '-' || len(parts) > 8 {
-			return nil, fmt.Errorf("%q is not numbers separated by dots", clip(s))
+			return nil, fmt.Errorf("%q is not numbers separated by dots", termsafe.Clip(s, 80))
 		}
 		out[i] = n
 	}
@@ -330,14 +331,6 @@ func olderVersion(a, b []int) bool {
 		return v
 	}
 	return slices.Compare(trim(a), trim(b)) < 0
-}
-
-// clip shortens outside text for a message.
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
 }
 
 // readBounded reads a whole text of at most limit bytes.

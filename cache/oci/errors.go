@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"pwc/cache"
+	"pwc/internal/termsafe"
 )
 
 // Refusal is a module that is not taken, and why.
@@ -16,7 +17,7 @@ type Refusal struct {
 
 // String returns all of it in one line.
 func (r Refusal) String() string {
-	return fmt.Sprintf("module %q for %s: %s", clip(r.Module), clip(r.Target), r.Reason)
+	return fmt.Sprintf("module %q for %s: %s", termsafe.Clip(r.Module, 80), termsafe.Clip(r.Target, 80), r.Reason)
 }
 
 // RefusedError says that nothing of an artifact can be used. Nothing but its

@@ -13,6 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"pwc/cache"
+	"pwc/internal/termsafe"
 	"pwc/program"
 )
 
@@ -118,7 +119,7 @@ func (a *remoteArtifact) content(ctx context.Context, b Content) ([]byte, error)
 func checkProgram(blob []byte, key cache.Key) error {
 	p, err := program.Decode(blob)
 	if err == nil && p.Target != key.Target {
-		err = fmt.Errorf("it is for target %s, not %s", clip(p.Target), clip(key.Target))
+		err = fmt.Errorf("it is for target %s, not %s", termsafe.Clip(p.Target, 80), termsafe.Clip(key.Target, 80))
 	}
 	if err != nil {
 		return &ContentError{cache.DigestOf(blob).String(), fmt.Sprintf("not a program for entry %s: %v", key, err)}

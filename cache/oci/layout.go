@@ -17,6 +17,7 @@ import (
 	"pwc/cache"
 	"pwc/internal/exactjson"
 	"pwc/internal/openfile"
+	"pwc/internal/termsafe"
 )
 
 // Import takes the modules of an OCI image layout that Options want into a
@@ -121,7 +122,7 @@ func (l *layout) checkVersion() error {
 		return err
 	}
 	if version.Version != ocispec.ImageLayoutVersion {
-		return fmt.Errorf("%s: layout version %q, not %q", ocispec.ImageLayoutFile, clip(version.Version), ocispec.ImageLayoutVersion)
+		return fmt.Errorf("%s: layout version %q, not %q", ocispec.ImageLayoutFile, termsafe.Clip(version.Version, 80), ocispec.ImageLayoutVersion)
 	}
 	return nil
 }
@@ -144,12 +145,12 @@ func choose(list []descriptor, ref string) (*descriptor, error) {
 			if name == "" {
 				name = d.Digest
 			}
-			have = append(have, clip(name))
+			have = append(have, termsafe.Clip(name, 80))
 		}
 	}
 	switch {
 	case ref != "":
-		return nil, fmt.Errorf("the layout has no %q; it has %q: %w", clip(ref), have, fs.ErrNotExist)
+		return nil, fmt.Errorf("the layout has no %q; it has %q: %w", termsafe.Clip(ref, 80), have, fs.ErrNotExist)
 	case len(found) == 0:
 		return nil, errors.New("the layout has no cache in it")
 	case len(found) > 1 && !slices.Contains(have, defaultTag):

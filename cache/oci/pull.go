@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pwc/cache"
+	"pwc/internal/termsafe"
 )
 
 // Received is what Import and Pull took.
@@ -80,7 +81,7 @@ func receive(ctx context.Context, s *cache.Store, src source, o *Options) (*Rece
 	}
 	for _, m := range rx.modules {
 		if err := rx.module(ctx, m); err != nil {
-			return nil, fmt.Errorf("%s: module %q: %w", src.name(), clip(m.Name), cause(ctx, err))
+			return nil, fmt.Errorf("%s: module %q: %w", src.name(), termsafe.Clip(m.Name, 80), cause(ctx, err))
 		}
 	}
 	return rx.result, nil

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pwc/cache"
+	"pwc/internal/termsafe"
 )
 
 // Sent is what Export and Push made.
@@ -42,7 +43,7 @@ func Push(ctx context.Context, s *cache.Store, refs []string, ref string, o Opti
 	}
 	defer r.close()
 	if r.isDigest() {
-		return nil, fmt.Errorf("%q: a push needs a tag; the digest follows from the contents", clip(ref))
+		return nil, fmt.Errorf("%q: a push needs a tag; the digest follows from the contents", termsafe.Clip(ref, 80))
 	}
 	a, err := pack(ctx, s, refs, o.MinDriver)
 	if err != nil {

@@ -14,6 +14,8 @@ import (
 	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/retry"
+
+	"pwc/internal/termsafe"
 )
 
 // source is where an artifact is read from.
@@ -40,10 +42,10 @@ type repository struct {
 func newRepository(ref string, o *Options) (*repository, error) {
 	repo, err := remote.NewRepository(ref)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:…: %w", clip(ref), err)
+		return nil, fmt.Errorf("%q is not REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:…: %w", termsafe.Clip(ref, 80), err)
 	}
 	if repo.Reference.Reference == "" {
-		return nil, fmt.Errorf("%q has no tag and no digest", clip(ref))
+		return nil, fmt.Errorf("%q has no tag and no digest", termsafe.Clip(ref, 80))
 	}
 	base := o.Transport
 	if base == nil {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"pwc/cache"
+	"pwc/internal/termsafe"
 )
 
 // EnvRemote names the artifact that a command line consults after the local
@@ -53,7 +54,7 @@ func NewRemote(address string, o Options) (*Remote, error) {
 	case ok && scheme == "oci+http":
 		o.PlainHTTP = true
 	default:
-		return nil, fmt.Errorf("%q is not oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:…", clip(address))
+		return nil, fmt.Errorf("%q is not oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:…", termsafe.Clip(address, 80))
 	}
 	r, err := newRepository(ref, &o)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"pwc/cache"
 	"pwc/internal/exactjson"
+	"pwc/internal/termsafe"
 )
 
 // Signatures are those of cosign (SIGNATURE_SPEC.md of github.com/sigstore/cosign): an
@@ -144,7 +145,7 @@ func sign(signer *cache.Signer, of cache.Digest, reference string, have []signat
 		return nil, err
 	}
 	if len(text) > maxPayload {
-		return nil, fmt.Errorf("the name %q is too long to be signed", clip(reference))
+		return nil, fmt.Errorf("the name %q is too long to be signed", termsafe.Clip(reference, 80))
 	}
 	sig, err := signer.Sign(text)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"pwc/internal/openfile"
+	"pwc/internal/termsafe"
 )
 
 // Config is a config.json, or an object inside one, while a [Family] reads it. Reading a key honours it; what is neither
@@ -59,27 +60,18 @@ func (e *ConfigError) Error() string {
 		if p.Key == "" {
 			lines = append(lines, file+p.Reason)
 		} else {
-			lines = append(lines, file+quote(p.Key)+": "+p.Reason)
+			lines = append(lines, file+termsafe.Quote(p.Key)+": "+p.Reason)
 		}
 	}
 	if len(e.Refused) > 0 {
 		names := make([]string, len(e.Refused))
 		for i, k := range e.Refused {
-			names[i] = quote(k)
+			names[i] = termsafe.Quote(k)
 		}
 		lines = append(lines, file+"keys that this architecture neither honours nor knows to be without effect: "+
 			strings.Join(names, ", ")+" (if they have none, say so in Options.IgnoreKeys)")
 	}
 	return strings.Join(lines, "\n")
-}
-
-// quote quotes text from outside for a message, cut to a readable length.
-func quote(s string) string {
-	const limit = 120
-	if len(s) > limit {
-		return strconv.Quote(s[:limit]) + "…"
-	}
-	return strconv.Quote(s)
 }
 
 // parseConfig reads the object of a config.json without interpreting its values.
@@ -116,10 +108,10 @@ func parseObject(text []byte) (map[string]json.RawMessage, error) {
 		key := t.(string) // inside an object the decoder yields nothing else here
 		var value json.RawMessage
 		if err := dec.Decode(&value); err != nil {
-			return nil, fmt.Errorf("not JSON, at key %s: %w", quote(key), err)
+			return nil, fmt.Errorf("not JSON, at key %s: %w", termsafe.Quote(key), err)
 		}
 		if _, dup := values[key]; dup {
-			return nil, fmt.Errorf("key %s appears twice", quote(key))
+			return nil, fmt.Errorf("key %s appears twice", termsafe.Quote(key))
 		}
 		values[key] = value
 	}
@@ -229,7 +221,7 @@ func (c *Config) decode(key, kind string, v any) (ok bool) {
 		return false
 	}
 	if err := json.Unmarshal(raw, v); err != nil {
-		c.Errorf(key, "%s is not %s", clip(raw), kind)
+		c.Errorf(key, "%s is not %s", termsafe.Line(string(raw), termsafe.MaxName), kind)
 		return false
 	}
 	return true
@@ -267,29 +259,10 @@ func (c *Config) decodeList(key, kind string, v any) {
 		return
 	}
 	if slices.ContainsFunc(elements, func(e json.RawMessage) bool { return string(e) == "null" }) {
-		c.Errorf(key, "%s is not %s", clip(c.values[key]), kind)
+		c.Errorf(key, "%s is not %s", termsafe.Line(string(c.values[key]), termsafe.MaxName), kind)
 		return
 	}
 	c.decode(key, kind, v)
-}
-
-// clip returns the text of a value for a message, cut to a readable length. What a terminal would not print is escaped;
-// so are line breaks between tokens.
-func clip(raw json.RawMessage) string {
-	const limit = 120
-	text, end := string(raw), ""
-	if len(raw) > limit {
-		text, end = strings.ToValidUTF8(text[:limit], ""), "…"
-	}
-	var b strings.Builder
-	for _, r := range text {
-		if strconv.IsPrint(r) {
-			b.WriteRune(r)
-		} else {
-			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
-		}
-	}
-	return b.String() + end
 }
 
 // Int honours a key that must be there, an integer in [lo, hi]. It returns lo where it records a problem.
@@ -310,7 +283,7 @@ func (c *Config) IntOr(key string, absent, lo, hi int64) int64 {
 	v, err := strconv.ParseInt(n.String(), 10, 64)
 	switch {
 	case err != nil || c.values[key][0] == '"':
-		c.Errorf(key, "%s is not an integer", clip(c.values[key]))
+		c.Errorf(key, "%s is not an integer", termsafe.Line(string(c.values[key]), termsafe.MaxName))
 	case v < lo || v > hi:
 		c.Errorf(key, "%d is not in [%d, %d]", v, lo, hi)
 	default:
@@ -393,7 +366,7 @@ func OneOf[T any](c *Config, key, absent string, table map[string]T) T {
 	}
 	v, ok := table[s]
 	if !ok {
-		c.Errorf(key, "%s is not supported; supported: %s", quote(s), strings.Join(sortedKeys(table), ", "))
+		c.Errorf(key, "%s is not supported; supported: %s", termsafe.Quote(s), strings.Join(sortedKeys(table), ", "))
 	}
 	return v
 }

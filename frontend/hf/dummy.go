@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sync"
 
+	"pwc/internal/termsafe"
 	"pwc/ir/dtype"
 	"pwc/safetensors"
 )
@@ -38,7 +39,7 @@ func (d *dummy) Names() []string { return append([]string(nil), d.names...) }
 func (d *dummy) Info(name string) (safetensors.Info, error) {
 	p, ok := d.byName[name]
 	if !ok {
-		return safetensors.Info{}, fmt.Errorf("hf: dummy weights: %s: %w", quote(name), safetensors.ErrNotFound)
+		return safetensors.Info{}, fmt.Errorf("hf: dummy weights: %s: %w", termsafe.Quote(name), safetensors.ErrNotFound)
 	}
 	return p.Info, nil
 }
@@ -52,7 +53,7 @@ func (d *dummy) Tensor(name string) (safetensors.Tensor, error) {
 	n := int64(1)
 	for _, e := range info.Shape {
 		if e != 0 && n > math.MaxInt64/8/e {
-			return safetensors.Tensor{}, fmt.Errorf("hf: dummy weights: %s: %v has too many elements", quote(name), info.Shape)
+			return safetensors.Tensor{}, fmt.Errorf("hf: dummy weights: %s: %v has too many elements", termsafe.Quote(name), info.Shape)
 		}
 		n *= e
 	}
@@ -68,7 +69,7 @@ func (d *dummy) Tensor(name string) (safetensors.Tensor, error) {
 	case dtype.F32:
 		set = func(i int64, v float32) { binary.LittleEndian.PutUint32(t.Data[4*i:], math.Float32bits(v)) }
 	default:
-		return safetensors.Tensor{}, fmt.Errorf("hf: dummy weights: %s: no values of %s are made", quote(name), info.DType)
+		return safetensors.Tensor{}, fmt.Errorf("hf: dummy weights: %s: no values of %s are made", termsafe.Quote(name), info.DType)
 	}
 	inParallel(0, min(n, period), func(from, to int64) {
 		for i := from; i < to; i++ {

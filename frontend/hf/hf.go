@@ -24,6 +24,7 @@ import (
 	"strings"
 
 	"pwc/internal/openfile"
+	"pwc/internal/termsafe"
 	"pwc/ir"
 	"pwc/ir/checkpoint"
 	"pwc/ir/dtype"
@@ -246,7 +247,7 @@ func (m *Model) ignore(patterns []string, src safetensors.Source) error {
 		u := ir.Unread{Name: pattern}
 		for _, p := range m.Params {
 			if u.Matches(p.Name) {
-				return fmt.Errorf("hf: IgnoreTensors: %s is of tensor %s, which the model reads", quote(pattern), quote(p.Name))
+				return fmt.Errorf("hf: IgnoreTensors: %s is of tensor %s, which the model reads", termsafe.Quote(pattern), termsafe.Quote(p.Name))
 			}
 		}
 		found := src == nil
@@ -258,7 +259,7 @@ func (m *Model) ignore(patterns []string, src safetensors.Source) error {
 			}
 		}
 		if !found {
-			return fmt.Errorf("hf: IgnoreTensors: the checkpoint has no tensor %s", quote(pattern))
+			return fmt.Errorf("hf: IgnoreTensors: the checkpoint has no tensor %s", termsafe.Quote(pattern))
 		}
 	}
 	return nil
@@ -416,11 +417,11 @@ func (m *Model) Check(src safetensors.Source) error {
 		info, err := src.Info(p.Name)
 		switch {
 		case errors.Is(err, safetensors.ErrNotFound):
-			e.Missing = append(e.Missing, quote(p.Name))
+			e.Missing = append(e.Missing, termsafe.Quote(p.Name))
 		case err != nil:
 			return fmt.Errorf("hf: %w", err)
 		case info.DType != p.DType || !slices.Equal(info.Shape, p.Shape):
-			e.Different = append(e.Different, fmt.Sprintf("%s is %s%v, the config says %s%v", quote(p.Name), info.DType, info.Shape, p.DType, p.Shape))
+			e.Different = append(e.Different, fmt.Sprintf("%s is %s%v, the config says %s%v", termsafe.Quote(p.Name), info.DType, info.Shape, p.DType, p.Shape))
 		}
 	}
 	for _, name := range src.Names() {
@@ -430,7 +431,7 @@ func (m *Model) Check(src safetensors.Source) error {
 		unread, ok := m.ignored[name]
 		switch {
 		case !ok:
-			e.Unexpected = append(e.Unexpected, quote(name))
+			e.Unexpected = append(e.Unexpected, termsafe.Quote(name))
 		case unread.check:
 			t, err := src.Tensor(name)
 			if err != nil {
@@ -441,7 +442,7 @@ func (m *Model) Check(src safetensors.Source) error {
 				return fmt.Errorf("hf: %w", err)
 			}
 			if reason != "" {
-				e.Different = append(e.Different, fmt.Sprintf("%s, which the model does not read, %s", quote(name), reason))
+				e.Different = append(e.Different, fmt.Sprintf("%s, which the model does not read, %s", termsafe.Quote(name), reason))
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"pwc/internal/termsafe"
 	"pwc/ir"
 	"pwc/ir/checkpoint"
 	"pwc/ir/dim"
@@ -176,16 +177,16 @@ func (n *Net) tied(head, table string, vocab, hidden int64) bool {
 	}
 	if info, err := n.source.Info(head); err == nil && !slices.Equal(info.Shape, []int64{vocab, hidden}) {
 		n.B.Errorf(ir.Pos{}, "tensor %s is %s%v: the head that tie_word_embeddings ties to %s has the shape [%d %d]",
-			quote(head), info.DType, info.Shape, quote(table), vocab, hidden)
+			termsafe.Quote(head), info.DType, info.Shape, termsafe.Quote(table), vocab, hidden)
 		return true
 	}
 	reason, err := checkpoint.Compare(n.source, head, table)
 	switch {
 	case err != nil:
-		n.B.Errorf(ir.Pos{}, "tensors %s and %s cannot be compared: %v", quote(head), quote(table), err)
+		n.B.Errorf(ir.Pos{}, "tensors %s and %s cannot be compared: %v", termsafe.Quote(head), termsafe.Quote(table), err)
 	case reason != "":
 		n.notes = append(n.notes, fmt.Sprintf("tie_word_embeddings is true, but tensor %s differs from %s (%s): the module reads %s, as transformers 5 does",
-			quote(head), quote(table), reason, quote(head)))
+			termsafe.Quote(head), termsafe.Quote(table), reason, termsafe.Quote(head)))
 		return false
 	}
 	n.B.Unread(head, table)
@@ -296,7 +297,7 @@ func (n *Net) storedDType(tensor string) dtype.DType {
 		return n.stored // Check reports the tensor, with all the others
 	}
 	if !info.DType.Float() || !info.DType.Computes() {
-		n.odd = append(n.odd, fmt.Sprintf("%s is %s", quote(tensor), info.DType))
+		n.odd = append(n.odd, fmt.Sprintf("%s is %s", termsafe.Quote(tensor), info.DType))
 	}
 	return info.DType
 }

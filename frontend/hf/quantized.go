@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"pwc/internal/termsafe"
 	"pwc/ir/dtype"
 	"pwc/safetensors"
 )
@@ -37,17 +38,17 @@ func (e *QuantizedError) Error() string {
 	if e.File != "" {
 		method := "an unnamed method"
 		if e.Method != "" {
-			method = quote(e.Method)
+			method = termsafe.Quote(e.Method)
 		}
 		where := e.File
 		if e.Key != "" {
-			where += ": " + quote(e.Key)
+			where += ": " + termsafe.Quote(e.Key)
 		}
 		return fmt.Sprintf("%s: the checkpoint is quantized with %s; %s", where, method, advice)
 	}
 	parts := make([]string, len(e.Kinds))
 	for i, k := range e.Kinds {
-		parts[i] = fmt.Sprintf("%d of %s (%s)", k.Count, k.What, quote(k.Example))
+		parts[i] = fmt.Sprintf("%d of %s (%s)", k.Count, k.What, termsafe.Quote(k.Example))
 	}
 	return fmt.Sprintf("the checkpoint is quantized, by its tensors: %s; %s", strings.Join(parts, ", "), advice)
 }

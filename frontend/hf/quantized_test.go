@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"pwc/internal/termsafe"
 	"pwc/ir/dtype"
 )
 
@@ -81,7 +82,7 @@ func TestQuantizedTensors(t *testing.T) {
 		change func(p []Param) []Param
 		want   string
 	}{
-		{"i8", func(p []Param) []Param { p[2].DType = dtype.I8; return p }, "1 of i8 (" + quote(m.Params[2].Name) + ")"},
+		{"i8", func(p []Param) []Param { p[2].DType = dtype.I8; return p }, "1 of i8 (" + termsafe.Quote(m.Params[2].Name) + ")"},
 		{"f8e4m3", func(p []Param) []Param { p[2].DType, p[3].DType = dtype.F8E4M3, dtype.F8E4M3; return p }, "2 of f8e4m3"},
 		{"scales alone", func(p []Param) []Param {
 			return append(p, param("model.layers.0.self_attn.q_proj.weight_scale", dtype.F32, 0, 1, 1))

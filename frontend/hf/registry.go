@@ -3,6 +3,8 @@ package hf
 import (
 	"fmt"
 	"strings"
+
+	"pwc/internal/termsafe"
 )
 
 // Family imports the checkpoints of one architecture. It reads every key that the architecture has from the config,
@@ -51,7 +53,7 @@ type UnknownArchitectureError struct {
 
 // Error names the known architectures and the ways to go on without one.
 func (e *UnknownArchitectureError) Error() string {
-	what := "architecture " + quote(e.Architecture) + " is not known"
+	what := "architecture " + termsafe.Quote(e.Architecture) + " is not known"
 	if e.Architecture == "" {
 		what = "config.json names no architecture"
 	}

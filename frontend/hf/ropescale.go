@@ -3,6 +3,7 @@ package hf
 import (
 	"math"
 
+	"pwc/internal/termsafe"
 	"pwc/ir/dtype"
 )
 
@@ -12,7 +13,7 @@ import (
 func scaledRope(c, o *Config, size int64, base float64) Rope {
 	kind := o.StringOr("rope_type", o.StringOr("type", "default"))
 	if old := o.StringOr("type", kind); old != kind {
-		o.Errorf("type", "%s contradicts rope_type %s", quote(old), quote(kind))
+		o.Errorf("type", "%s contradicts rope_type %s", termsafe.Quote(old), termsafe.Quote(kind))
 	}
 	freq, scale := frequencies(size, base), 1.0
 	switch kind {
@@ -29,7 +30,7 @@ func scaledRope(c, o *Config, size int64, base float64) Rope {
 	case "longrope", "su":
 		scale = longFrequencies(freq, c, o)
 	default:
-		o.Errorf("rope_type", "%s is not supported; supported: default, linear, llama3, longrope, su, yarn", quote(kind))
+		o.Errorf("rope_type", "%s is not supported; supported: default, linear, llama3, longrope, su, yarn", termsafe.Quote(kind))
 		o.Inert(sortedKeys(o.values)...) // their meaning depends on the type; one complaint is enough
 	}
 	return Rope{InvFreq: toF32(freq), Scale: dtype.F32.Round(scale), Unscaled: toF32(frequencies(size, base))}

@@ -1,6 +1,10 @@
 package hf
 
-import "slices"
+import (
+	"slices"
+
+	"pwc/internal/termsafe"
+)
 
 // Names of the kinds of attention layers in layer_types.
 const (
@@ -74,7 +78,7 @@ func (d *Decoder) ReadLayerTypes(c *Config, size int64, missing func(layer int64
 			c.Errorf(key, "layer %d has %s, and the config gives no window or switches it off", i, t)
 			return
 		default:
-			c.Errorf(key, "%s of layer %d is not supported; supported: %s, %s", quote(t), i, fullAttention, slidingAttention)
+			c.Errorf(key, "%s of layer %d is not supported; supported: %s, %s", termsafe.Quote(t), i, fullAttention, slidingAttention)
 			return
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+
+	"pwc/internal/termsafe"
 )
 
 // Unmarshal is json.Unmarshal of a text in which no object has a key twice, and no key
@@ -100,7 +102,7 @@ func (w *walker) object(t reflect.Type) error {
 			return err
 		}
 		if seen[key] {
-			return fmt.Errorf("key %q twice", clip(key))
+			return fmt.Errorf("key %q twice", termsafe.Clip(key, 80))
 		}
 		if seen == nil {
 			seen = map[string]bool{}
@@ -110,7 +112,7 @@ func (w *walker) object(t reflect.Type) error {
 		if !ok {
 			for name := range known {
 				if strings.EqualFold(name, key) {
-					return fmt.Errorf("key %q; it must be %q", clip(key), name)
+					return fmt.Errorf("key %q; it must be %q", termsafe.Clip(key, 80), name)
 				}
 			}
 			if t != nil && t.Kind() == reflect.Map {
@@ -142,12 +144,4 @@ func fields(t reflect.Type) map[string]reflect.Type {
 		out[name] = f.Type
 	}
 	return out
-}
-
-// clip shortens outside text for a message.
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
 }

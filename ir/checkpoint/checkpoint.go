@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
+	"pwc/internal/termsafe"
 	"pwc/ir"
 	"pwc/safetensors"
 )
@@ -32,12 +32,12 @@ func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("the checkpoint has tensors whose values the module would ignore")
 	for _, d := range e.Differs {
-		fmt.Fprintf(&b, "; %s differs from %s, which the module reads in its place: %s", quote(d.Name), quote(d.Equal), d.Reason)
+		fmt.Fprintf(&b, "; %s differs from %s, which the module reads in its place: %s", termsafe.Quote(d.Name), termsafe.Quote(d.Equal), d.Reason)
 	}
 	if n := len(e.Unread); n > 0 {
 		names := make([]string, min(n, shown))
 		for i := range names {
-			names[i] = quote(e.Unread[i])
+			names[i] = termsafe.Quote(e.Unread[i])
 		}
 		fmt.Fprintf(&b, "; no weight reads %s", strings.Join(names, ", "))
 		if n > shown {
@@ -49,15 +49,6 @@ func (e *Error) Error() string {
 		b.WriteString(", or declare unread in the module what has no effect on it")
 	}
 	return b.String()
-}
-
-// quote quotes a name from outside, cut to a readable length.
-func quote(s string) string {
-	const limit = 120
-	if len(s) > limit {
-		return strconv.Quote(s[:limit]) + "…"
-	}
-	return strconv.Quote(s)
 }
 
 // Check returns an [*Error] with the tensors of src whose values m would ignore against what
