@@ -113,14 +113,12 @@ func TestBuffers(t *testing.T) {
 			continue
 		}
 		pattern := strings.NewReplacer(".0.", ".*.", ".1.", ".*.").Replace(c.tensor.Name)
-		if _, err := Builtin().Import(config.json(t), Options{Source: src, IgnoreTensors: []string{pattern}}); err == nil || !strings.Contains(err.Error(), "declared unread twice") {
-			// The module declares the pattern itself, so the name is what is to be given.
-			t.Errorf("%s: %v", pattern, err)
-		}
-		if m, err := Builtin().Import(config.json(t), Options{Source: src, IgnoreTensors: []string{c.tensor.Name}}); err != nil {
-			t.Errorf("%s, ignored: %v", c.tensor.Name, err)
-		} else if err := m.Check(src); err != nil {
-			t.Errorf("%s, ignored: Check: %v", c.tensor.Name, err)
+		for _, name := range []string{c.tensor.Name, pattern} {
+			if m, err := Builtin().Import(config.json(t), Options{Source: src, IgnoreTensors: []string{name}}); err != nil {
+				t.Errorf("%s, ignored: %v", name, err)
+			} else if err := m.Check(src); err != nil {
+				t.Errorf("%s, ignored: Check: %v", name, err)
+			}
 		}
 	}
 }

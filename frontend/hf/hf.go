@@ -195,7 +195,10 @@ func (r *Registry) importFrom(config []byte, o Options, open func() (safetensors
 		n.B.EOS(eos...)
 	}
 	for _, pattern := range o.IgnoreTensors {
-		n.B.Unread(pattern, "")
+		// The module declares buffers itself; the caller may know that their values do not matter.
+		if !slices.ContainsFunc(n.B.Module().Unread, func(u *ir.Unread) bool { return u.Name == pattern }) {
+			n.B.Unread(pattern, "")
+		}
 	}
 	module, err := n.finish()
 	if err != nil {
