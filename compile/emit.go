@@ -203,6 +203,9 @@ func (e *emitter) code(at int32, st *planned, code Code) error {
 				}
 				step.Args = append(step.Args, args[a]())
 			}
+			if step.Kind == program.StepKernel {
+				e.freeDims(&step)
+			}
 			way.Steps = append(way.Steps, step)
 		}
 		choice.Variants = append(choice.Variants, way)

@@ -13,7 +13,7 @@ import (
 
 // Version is the version of the pipeline. It changes whenever the same piece
 // may give another program.
-const Version = "41"
+const Version = "42"
 
 // PassInfo describes one pass.
 type PassInfo struct {

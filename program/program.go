@@ -192,6 +192,18 @@ type Launch struct {
 	Attrs  []Attr     // launch attributes, for example programmatic dependent launch
 }
 
+// Launch attributes that say what sizes a kernel is given.
+const (
+	// LaunchDims (AttrDims) are integers that a kernel takes as parameters. One that is
+	// larger than the number of elements of every buffer of the step is refused when a
+	// launch is bound, unless LaunchFree lists it.
+	LaunchDims = "dims"
+
+	// LaunchFree (AttrDims of rising constants) are the indices of those of LaunchDims
+	// that no buffer bounds: numbers to compute with, extents of what is made up.
+	LaunchFree = "free"
+)
+
 // AttrKind is the kind of an attribute's value.
 type AttrKind uint8
 

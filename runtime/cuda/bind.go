@@ -17,8 +17,9 @@ const (
 )
 
 // Bind resolves the program for symbol values: guards, the sizes and alignment
-// of what is given, launch dims and the kernels' arguments. What kernels touch
-// within what they are given is the compiler's to prove.
+// of what is given, launch dims and the kernels' arguments. A kernel's dims are held
+// against the buffers that it is given; what it touches within them, and whether it is
+// the kernel that it says, is for who made it to prove.
 func (x *Executable) Bind(symbols []int64, args device.Args) (device.BoundLaunch, error) {
 	b, err := x.bind(symbols, args)
 	if err != nil {
@@ -215,10 +216,14 @@ func (b *binder) launch(s *program.Step, spec *launchSpec, out *boundStep) error
 	for _, a := range s.Args {
 		values = append(values, uint64(b.at[a]))
 	}
-	for _, e := range spec.dims {
+	most := b.mostElements(s)
+	for i, e := range spec.dims {
 		n, err := e.Eval(b.env)
 		if err != nil {
 			return err
+		}
+		if out.kernel != nil && n > most && (spec.free == nil || !spec.free[i]) {
+			return fmt.Errorf("dim %d, %s = %d, is more than the %d elements of the largest buffer that it is given; attribute %s lists dims that no buffer bounds", i, e, n, most, AttrFree)
 		}
 		values = append(values, uint64(n))
 	}
@@ -226,6 +231,21 @@ func (b *binder) launch(s *program.Step, spec *launchSpec, out *boundStep) error
 		_ = append(values, uint64(b.x.faults.base)+uint64(wordBytes*spec.faults))
 	}
 	return nil
+}
+
+// mostElements returns the elements of the largest of a step's buffers, as bound.
+func (b *binder) mostElements(s *program.Step) int64 {
+	most := int64(0)
+	for _, a := range s.Args {
+		n := b.size(a)
+		if bits := int64(b.p.Buffers[a].DType.Bits()); bits >= 8 {
+			n /= bits / 8
+		} else {
+			n *= 8 / bits // of a buffer that exists: no overflow
+		}
+		most = max(most, n)
+	}
+	return most
 }
 
 func (b *binder) op(s *device.ResolvedStep, out *boundStep) {

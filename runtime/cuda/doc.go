@@ -25,6 +25,12 @@
 // them (CUDA 12.4). The other launch attributes are [AttrPDL], [AttrCluster]
 // and [AttrCooperative].
 //
+// Bind refuses a dim that is larger than the number of elements of every buffer that
+// the kernel is given: the kernel would read and write past them. Dims that no buffer
+// bounds, numbers to compute with and extents of what a kernel makes up, are listed in
+// the attribute [AttrFree]. This finds programs that contradict themselves. Nothing
+// proves what machine code does: who loads a program trusts whoever made it.
+//
 // Dims of a launch may use the properties of the device that Properties of
 // device.Info lists, among them device.sms, device.shared_bytes and device.l2_bytes.
 //

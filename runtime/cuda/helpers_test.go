@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"pwc/ir/dim"
@@ -136,9 +137,19 @@ func consts(ns ...int64) []dim.Dim {
 	return out
 }
 
-// launch is a launch of one thread for each of N elements.
+// launch is a launch of one thread for each of N elements. The first dim of the test
+// kernels is their number; others are factors and the like, which no buffer bounds.
 func launch(t testing.TB, attrs ...program.Attr) program.Launch {
 	t.Helper()
+	for _, a := range attrs {
+		if a.Name == cuda.AttrDims && len(a.Dims) > 1 {
+			free := consts(1)
+			for i := 2; i < len(a.Dims); i++ {
+				free = append(free, dim.Const(int64(i)))
+			}
+			attrs = append(slices.Clip(attrs), dimsAttr(cuda.AttrFree, free...))
+		}
+	}
 	one := dim.Const(1)
 	return program.Launch{Grid: [3]dim.Dim{parse(t, "(N+127)/128")[0], one, one}, Block: [3]int32{128, 1, 1}, Attrs: attrs}
 }

@@ -16,11 +16,12 @@ import (
 
 // Launch attributes of programs; see the package documentation.
 const (
-	AttrDims        = "dims"        // AttrDims: 64-bit parameters after the addresses
-	AttrFaults      = "faults"      // AttrDims of constants: the nodes whose positions the kernel checks
-	AttrPDL         = "pdl"         // AttrBool: may start before earlier kernels end; ignored below sm_90, of the GPU or the target, and CUDA 12.3
-	AttrCluster     = "cluster"     // AttrDims, 3 constants: blocks of a cluster
-	AttrCooperative = "cooperative" // AttrBool: all blocks are resident at once
+	AttrDims        = program.LaunchDims // AttrDims: 64-bit parameters after the addresses
+	AttrFree        = program.LaunchFree // AttrDims of constants: the indices of those that no buffer bounds
+	AttrFaults      = "faults"           // AttrDims of constants: the nodes whose positions the kernel checks
+	AttrPDL         = "pdl"              // AttrBool: may start before earlier kernels end; ignored below sm_90, of the GPU or the target, and CUDA 12.3
+	AttrCluster     = "cluster"          // AttrDims, 3 constants: blocks of a cluster
+	AttrCooperative = "cooperative"      // AttrBool: all blocks are resident at once
 )
 
 // Executable is a loaded program: its modules in the driver, its constants on
@@ -45,7 +46,8 @@ type launchSpec struct {
 	f      *Function
 	launch *program.Launch
 	dims   []dim.Dim
-	faults int // first word of the executable's; -1: the kernel takes none
+	free   []bool // by dim: no buffer bounds it; nil: every dim is bounded
+	faults int    // first word of the executable's; -1: the kernel takes none
 	attrs  []driver.LaunchAttr
 }
 
@@ -236,6 +238,11 @@ func (x *Executable) loadStep(s *program.Step, f *Function) error {
 		switch a.Name {
 		case AttrDims:
 			out.dims = a.Dims
+		case AttrFree:
+			var err error
+			if out.free, err = freeDims(a.Dims, l.Attrs); err != nil {
+				return fail("attribute %s: %v", a, err)
+			}
 		case AttrFaults:
 			if out.faults = x.faults.words(a.Dims); out.faults < 0 {
 				return fail("attribute %s is no list of nodes", a)
@@ -292,6 +299,26 @@ func (x *Executable) loadStep(s *program.Step, f *Function) error {
 		return x.dev.allowShared(f)
 	}
 	return nil
+}
+
+// freeDims returns which of a launch's dims are listed.
+func freeDims(list []dim.Dim, attrs []program.Attr) ([]bool, error) {
+	n := 0
+	for _, a := range attrs {
+		if a.Name == AttrDims {
+			n = len(a.Dims)
+		}
+	}
+	out := make([]bool, n)
+	last := int64(-1)
+	for _, d := range list {
+		i, ok := d.Const()
+		if !ok || i <= last || i >= int64(n) {
+			return nil, fmt.Errorf("%s is no index of the %d dims, or not above the one before", d, n)
+		}
+		out[i], last = true, i
+	}
+	return out, nil
 }
 
 // argBytes is the size of every parameter.

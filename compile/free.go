@@ -1,0 +1,71 @@
+package compile
+
+import (
+	"slices"
+
+	"pwc/ir/dim"
+	"pwc/program"
+)
+
+// freeDims gives a launch the attribute that lists the dims which no buffer of the
+// step bounds: numbers that a kernel computes with, extents of what it makes up. The
+// device holds all others against the buffers when a launch is bound.
+func (e *emitter) freeDims(s *program.Step) {
+	i := slices.IndexFunc(s.Launch.Attrs, func(a program.Attr) bool { return a.Name == program.LaunchDims })
+	if i < 0 {
+		return
+	}
+	var sizes []dim.Dim
+	for _, a := range s.Args {
+		n := dim.Const(1)
+		for _, d := range e.p.Buffers[a].Shape {
+			n = n.Mul(d)
+		}
+		if !slices.ContainsFunc(sizes, n.Equal) {
+			sizes = append(sizes, n)
+		}
+	}
+	var free []dim.Dim
+	for j, d := range s.Launch.Attrs[i].Dims {
+		if !slices.ContainsFunc(sizes, func(n dim.Dim) bool { return e.atMost(d, n) }) {
+			free = append(free, dim.Const(int64(j)))
+		}
+	}
+	if len(free) > 0 {
+		s.Launch.Attrs = append(slices.Clone(s.Launch.Attrs), program.Attr{Name: program.LaunchFree, Kind: program.AttrDims, Dims: free})
+	}
+}
+
+// maxTried is the number of values of a symbol that are tried one by one, at most.
+const maxTried = 4096
+
+// atMost reports whether d <= n is known for all values of symbols. It is not always
+// known where it holds.
+func (e *emitter) atMost(d, n dim.Dim) bool {
+	symbol := func(name string) (dim.Interval, bool) {
+		r, ok := e.ranges[name]
+		return r, ok
+	}
+	if b, ok := n.Sub(d).Bounds(symbol); ok && b.Lo >= 0 {
+		return true
+	}
+	names := n.Sub(d).Symbols()
+	if len(names) != 1 {
+		return false
+	}
+	r, ok := e.ranges[names[0]]
+	if !ok || r.Lo > r.Hi || uint64(r.Hi)-uint64(r.Lo) >= maxTried {
+		return false
+	}
+	for v := r.Lo; ; v++ { // quotients, which are bounded apart from what they are a part of
+		at := func(string) (int64, bool) { return v, true }
+		x, err1 := d.Eval(at)
+		y, err2 := n.Eval(at)
+		if err1 != nil || err2 != nil || x > y {
+			return false
+		}
+		if v == r.Hi {
+			return true
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package cuda_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"pwc/ir/dim"
+	"pwc/program"
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/fake"
+	"pwc/runtime/device"
+)
+
+// addOf is a program of the kernel add, told of some number of elements.
+func (r *rig) addOf(t *testing.T, attrs ...program.Attr) *program.Program {
+	t.Helper()
+	p := r.program(t, "add2")
+	p.Buffers = append(p.Buffers[:2:2], p.Buffers[3])
+	p.Steps = []program.Step{{Args: []int32{0, 1, 2}, Launch: launch(t, attrs...)}}
+	return p
+}
+
+// TestDimsAreHeldAgainstBuffers binds a genuine kernel that is told of more elements
+// than its buffers have. Encoding, validation and loading take it: that it would read
+// and write a neighbour of its buffers shows when it is bound, and nothing runs.
+func TestDimsAreHeldAgainstBuffers(t *testing.T) {
+	r := fakeRig()
+	d := open(t, newFake(t, fake.Options{}))
+	for name, test := range map[string]struct {
+		dim  string
+		free bool
+		want string // part of the error; "": none
+	}{
+		"right":               {"N", false, ""},
+		"fewer":               {"N-1", false, ""},
+		"a constant":          {"128", false, "dim 0, 128 = 128, is more than the 4 elements of the largest buffer"},
+		"one more":            {"N+1", false, "dim 0, N + 1 = 5"},
+		"by the device":       {"N+device.sms", false, "is more than the 4 elements"},
+		"not of elements":     {"128", true, ""},
+		"more, where it fits": {"4", false, ""},
+		"an overflow":         {"N*4611686018427387904", false, "overflow"},
+	} {
+		var attrs []program.Attr
+		e, err := dim.Parse(test.dim)
+		must(t, err)
+		attrs = append(attrs, dimsAttr(cuda.AttrDims, e))
+		if test.free {
+			attrs = append(attrs, dimsAttr(cuda.AttrFree, dim.Const(0)))
+		}
+		blob, err := r.addOf(t, attrs...).Encode()
+		must(t, err)
+		p, err := program.Decode(blob)
+		must(t, err)
+		x, err := d.Load(p, nil)
+		must(t, err)
+		m, err := d.Alloc(8192)
+		must(t, err)
+		seg := device.Buffer{Memory: m, Size: 8192}
+		args := device.Args{Params: []device.Buffer{seg.Slice(0, 16), seg.Slice(2048, 16)}, Results: []device.Buffer{seg.Slice(4096, 16)}}
+		_, err = x.Bind([]int64{4}, args)
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
+		}
+		must(t, x.Close())
+		must(t, m.Free())
+	}
+}
+
+// TestNeighboursStay has the right program beside memory of another: nothing of that
+// changes.
+func TestNeighboursStay(t *testing.T) {
+	r := fakeRig()
+	d := open(t, newFake(t, fake.Options{}))
+	x, err := d.Load(r.addOf(t, dimsAttr(cuda.AttrDims, parse(t, "N")...)), nil)
+	must(t, err)
+	b := newBench(t, d, r)
+	seg := b.alloc(bytes.Repeat([]byte{0x3f}, 8192))
+	l, err := x.Bind([]int64{4}, device.Args{Params: []device.Buffer{seg.Slice(0, 16), seg.Slice(2048, 16)}, Results: []device.Buffer{seg.Slice(4096, 16)}})
+	must(t, err)
+	must(t, b.s.Launch(l))
+	b.expect("behind the result", seg.Slice(4096+16, 4096-16), bytes.Repeat([]byte{0x3f}, 4096-16))
+	must(t, b.s.Close())
+	must(t, seg.Memory.Free())
+	must(t, x.Close())
+}
+
+// TestFreeDims refuses lists that are none.
+func TestFreeDims(t *testing.T) {
+	r := fakeRig()
+	d := open(t, newFake(t, fake.Options{}))
+	for name, list := range map[string][]dim.Dim{"out of range": consts(1), "negative": consts(-1), "twice": consts(0, 0), "no constant": parse(t, "N")} {
+		if _, err := d.Load(r.addOf(t, dimsAttr(cuda.AttrDims, parse(t, "N")...), dimsAttr(cuda.AttrFree, list...)), nil); err == nil || !strings.Contains(err.Error(), "is no index of the 1 dims") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
