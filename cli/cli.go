@@ -143,7 +143,7 @@ type app struct {
 const linesAnnotation = "lines"
 
 // argNames returns what messages name of the arguments: those, the values behind their equals
-// signs, and the last elements of paths.
+// signs, and the elements of paths.
 func argNames(args []string) []string {
 	var out []string
 	for _, a := range args {
@@ -151,7 +151,7 @@ func argNames(args []string) []string {
 		if _, value, ok := strings.Cut(a, "="); ok {
 			out = append(out, value)
 		}
-		out = append(out, filepath.Base(a))
+		out = append(out, strings.Split(filepath.ToSlash(a), "/")...)
 	}
 	return out
 }
