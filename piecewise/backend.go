@@ -93,9 +93,6 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 	if b.opts.Target == nil {
 		return nil, fmt.Errorf("piecewise: Options.Target is nil")
 	}
-	if err := b.refuseSkips(); err != nil {
-		return nil, err
-	}
 	plans := make([]*split.Plan, len(b.funcs))
 	for i, fn := range b.funcs {
 		plans[i] = fn.plan
@@ -160,6 +157,9 @@ func analyze(m *ir.Module, o Options) (*Backend, error) {
 	}
 	b.findWrites()
 	if err := errors.Join(b.checkCapture(), b.checkSizes()); err != nil {
+		return nil, err
+	}
+	if err := b.refuseSkips(); err != nil {
 		return nil, err
 	}
 	return b, nil

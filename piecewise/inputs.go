@@ -372,7 +372,7 @@ func (in Inputs) Keep(name string) (bool, error) {
 		return false, nil
 	}
 	bytes, err := fn.bytes(spec.bytes, spec.typ, in.slot.values)
-	if err != nil || bytes == 0 || fn.ring.held[i].bytes != bytes {
+	if err != nil || bytes == 0 || fn.ring.held[i].bytes != bytes || !fn.shapedAs(spec, in.slot.values) {
 		return false, err
 	}
 	in.slot.given[i] = given{how: kept, bytes: bytes}
@@ -550,7 +550,7 @@ func (s *slotMemory) send(size int64) error {
 			}
 			next = stagedCopy{dst, s.at[i], s.at[i] + want}
 		case kept:
-			if before == nil || has.bytes != have { // another run came between
+			if before == nil || has.bytes != have || !fn.shapedAs(in, s.values) { // another run came between
 				return fmt.Errorf("%w: input %%%s of @%s was to be kept, and the run before had not its %d bytes", ErrSize, in.name, fn.ir.Name, have)
 			}
 			if err := next.send(stream, s.all); err != nil { // with the slot's bytes around the input's, not with these

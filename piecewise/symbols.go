@@ -158,6 +158,20 @@ func (fn *function) amountOf(t ir.Type) (amount, error) {
 	return amount{at, n}, err
 }
 
+// shapedAs reports whether an input has for these values the shape that it had at the latest
+// run, given that it has as many bytes: 2 rows of 6 are no 3 rows of 4.
+func (fn *function) shapedAs(in *input, values []int64) bool {
+	if in.bytes.symbol != byType {
+		return true
+	}
+	for i := range values {
+		if fn.ran[i] != values[i] {
+			return false
+		}
+	}
+	return true
+}
+
 // bytes returns the size of a tensor of type t for values of the symbols, or an error if
 // one that it depends on has none.
 func (fn *function) bytes(a amount, t ir.Type, values []int64) (int64, error) {

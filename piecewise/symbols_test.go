@@ -219,6 +219,36 @@ func TestSymbolErrors(t *testing.T) {
 	create(t, text, o)
 }
 
+// What is kept from the run before had the same shape, and not only as many bytes.
+func TestKeepOfOtherShape(t *testing.T) {
+	text := symbolic("%x: f32[N, K]", "f32[N, K]", "%y = neg(%x); return %y")
+	f := start(t, text, piecewise.Options{}).Func("f")
+	for i, c := range []struct {
+		n, k int64
+		kept bool
+	}{{2, 6, false}, {2, 6, true}, {3, 4, false}, {3, 4, true}, {4, 4, false}} {
+		in, err := f.Inputs(c.n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := in.SetSymbol("K", c.k); err != nil {
+			t.Fatal(err)
+		}
+		kept, err := in.Keep("x")
+		if err != nil || kept != c.kept {
+			t.Errorf("run %d, %d rows of %d: kept %t, %v", i, c.n, c.k, kept, err)
+		}
+		if !kept {
+			if _, err := in.Bytes("x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := f.Run(context.Background(), in, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A tensor on the device gives symbols the extents that it has.
 func TestSetGivesSymbolsValues(t *testing.T) {
 	text := symbolic("%x: f32[N, K], %y: f32[K]", "f32[N, K]", "%r = reshape(%y, shape=[1, K]); %s = add(%x, %r); return %s")
@@ -302,8 +332,12 @@ func TestSizesWithoutUse(t *testing.T) {
 				t.Errorf("unused: %q, Check %v, want %q", got, plan.Unused, c.unused)
 			}
 			c.o.Frozen = true
-			if _, err := piecewise.New(context.Background(), m, c.o); errors.Is(err, piecewise.ErrFrozen) != (len(c.unused) > 0) {
+			_, err = piecewise.New(context.Background(), m, c.o)
+			if errors.Is(err, piecewise.ErrFrozen) != (len(c.unused) > 0) {
 				t.Errorf("frozen: %v", err)
+			}
+			if _, _, checked := piecewise.Check(m, c.o); fmt.Sprint(err) != fmt.Sprint(checked) {
+				t.Errorf("frozen, New: %v; Check: %v", err, checked)
 			}
 		})
 	}
