@@ -29,37 +29,47 @@ func onHost(log *bytes.Buffer) scenario.Config {
 	}
 }
 
-// TestScenarios runs every file of testdata: what it expects is in it.
-func TestScenarios(t *testing.T) {
+// files returns the paths of all scenarios.
+func files(t testing.TB) []string {
+	t.Helper()
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scenarios: %v", err)
 	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+	return files
+}
+
+// hold runs a file of testdata: what it expects is in it.
+func hold(t *testing.T, file string, config func(log *bytes.Buffer) scenario.Config) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := scenario.Parse(file, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	res, err := f.Run(context.Background(), config(&log))
+	if err != nil {
+		t.Errorf("%v", err)
+	}
+	if res != nil {
+		for _, e := range res.Expects {
+			if !e.OK {
+				t.Errorf("%s:%d: got %s, want %s", file, e.Line, fmt.Sprint(e.Got), fmt.Sprint(e.Want))
 			}
-			f, err := scenario.Parse(file, text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var log bytes.Buffer
-			res, err := f.Run(context.Background(), onHost(&log))
-			if err != nil {
-				t.Errorf("%v", err)
-			}
-			if res != nil {
-				for _, e := range res.Expects {
-					if !e.OK {
-						t.Errorf("%s:%d: got %s, want %s", file, e.Line, fmt.Sprint(e.Got), fmt.Sprint(e.Want))
-					}
-				}
-			}
-			if t.Failed() {
-				t.Log(log.String())
-			}
-		})
+		}
+	}
+	if t.Failed() {
+		t.Log(log.String())
+	}
+}
+
+// TestScenarios runs every file of testdata on the host.
+func TestScenarios(t *testing.T) {
+	for _, file := range files(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { hold(t, file, onHost) })
 	}
 }

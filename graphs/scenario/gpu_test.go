@@ -1,0 +1,43 @@
+package scenario_test
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pwc/build"
+	"pwc/compile/cuda"
+	"pwc/graphs"
+	"pwc/graphs/scenario"
+	"pwc/graphs/whole"
+	"pwc/runtime/cuda/cudatest"
+	"pwc/runtime/cuda/fake"
+	"pwc/runtime/device"
+)
+
+// TestScenariosOnGPU runs every file of testdata on the machine's GPU, or an emulated one:
+// each expectation is the same as on the host. Scenarios share the programs that are
+// compiled.
+func TestScenariosOnGPU(t *testing.T) {
+	store := build.NewMemoryStore()
+	for _, file := range files(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			dev := cudatest.Open(t, fake.Options{})
+			backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			hold(t, file, func(log *bytes.Buffer) scenario.Config {
+				return scenario.Config{
+					Open: func(string) (device.Device, error) { return dev.Device, nil },
+					Compile: func(ctx context.Context, s *graphs.Session, f *scenario.File, name string) (scenario.Compiled, error) {
+						return whole.Compile(ctx, s, f.Module, name, whole.Options{Compiler: build.Pipeline{Backend: backend}, Store: store})
+					},
+					Log: log,
+				}
+			})
+		})
+	}
+}
