@@ -5,20 +5,22 @@ import (
 	"slices"
 	"testing"
 
-	"pwc/graphs"
 	"pwc/graphs/tree"
-	"pwc/ir"
-	"pwc/runtime/device"
 	"pwc/runtime/device/failing"
-	"pwc/runtime/host"
 )
 
 // TestEveryCallFails makes the n-th call of the device fail, for every n of a small
 // scenario with warm-up, recording, replay and a restore of the pool. Each time the error
 // names the call, no capture is stuck, nothing leaks, and the manager works afterwards.
 func TestEveryCallFails(t *testing.T) {
-	for n := 1; ; n++ {
-		if !failNth(t, n) {
+	everyCallFails(t, hostRig, 1)
+}
+
+// everyCallFails makes each stride-th call fail.
+func everyCallFails(t *testing.T, open func() rig, stride int) {
+	t.Helper()
+	for n := 1; ; n += stride {
+		if !failNth(t, open(), n) {
 			if n < 40 {
 				t.Errorf("the scenario has only %d calls", n)
 			}
@@ -32,10 +34,9 @@ func TestEveryCallFails(t *testing.T) {
 }
 
 // failNth reports whether the n-th call was reached.
-func failNth(t *testing.T, n int) bool {
-	h := host.Open(host.Options{Workers: 1})
-	dev := failing.New(h)
-	e := openOn(t, h, dev, tree.Options{Check: true})
+func failNth(t *testing.T, g rig, n int) bool {
+	dev := failing.New(g.dev)
+	e := openBehind(t, g, dev, tree.Options{Check: true})
 	defer e.close()
 	foo, fee := e.add("foo"), e.add("fee")
 	x := e.tensor(0, 1, 2, 3)
@@ -97,14 +98,4 @@ func failNth(t *testing.T, n int) bool {
 	}
 	drop(t, x)
 	return reached
-}
-
-// openOn is open on a device that wraps another.
-func openOn(t testing.TB, h *host.Device, dev device.Device, o tree.Options) *env {
-	t.Helper()
-	e := &env{t: t, dev: h, fns: newFunctions()}
-	e.s = must[*graphs.Session](t)(graphs.NewSession(dev, graphs.SessionOptions{}))
-	e.m = must[*tree.Manager](t)(tree.New(e.s, o))
-	e.mod = must[*ir.Module](t)(ir.Parse("m.ir", []byte(modules)))
-	return e
 }

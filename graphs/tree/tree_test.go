@@ -60,10 +60,23 @@ module "m" {
 }
 `
 
-// env is a manager on the host device with functions of modules.
+// rig is a device, and how functions are compiled for it.
+type rig struct {
+	dev      device.Device
+	compiler build.Compiler
+	store    build.Store // nil: each test compiles anew
+	stays    bool        // the device is closed behind several managers
+}
+
+// hostRig returns a host device of the test's own.
+func hostRig() rig {
+	return rig{dev: host.Open(host.Options{Workers: 1}), compiler: build.Pipeline{Backend: comphost.New()}}
+}
+
+// env is a manager on a device with functions of modules.
 type env struct {
+	rig
 	t   testing.TB
-	dev *host.Device
 	s   *graphs.Session
 	m   *tree.Manager
 	mod *ir.Module
@@ -72,11 +85,24 @@ type env struct {
 
 func open(t testing.TB, o tree.Options) *env {
 	t.Helper()
-	h := host.Open(host.Options{Workers: 1})
-	return openOn(t, h, h, o)
+	return openOn(t, hostRig(), o)
 }
 
-func newFunctions() map[string]*whole.Function { return map[string]*whole.Function{} }
+// openOn is open on another device.
+func openOn(t testing.TB, g rig, o tree.Options) *env {
+	t.Helper()
+	return openBehind(t, g, g.dev, o)
+}
+
+// openBehind is openOn with a device that wraps the rig's.
+func openBehind(t testing.TB, g rig, dev device.Device, o tree.Options) *env {
+	t.Helper()
+	e := &env{rig: g, t: t, fns: map[string]*whole.Function{}}
+	e.s = must[*graphs.Session](t)(graphs.NewSession(dev, graphs.SessionOptions{}))
+	e.m = must[*tree.Manager](t)(tree.New(e.s, o))
+	e.mod = must[*ir.Module](t)(ir.Parse("m.ir", []byte(modules)))
+	return e
+}
 
 // close ends everything; what is left is an error.
 func (e *env) close() {
@@ -90,13 +116,15 @@ func (e *env) close() {
 		e.t.Errorf("at the end the pool has %+v", u)
 	}
 	check(e.t, e.s.Close())
-	check(e.t, e.dev.Close())
+	if !e.stays {
+		check(e.t, e.dev.Close())
+	}
 }
 
 func (e *env) fn(name string) *whole.Function {
 	e.t.Helper()
 	if e.fns[name] == nil {
-		e.fns[name] = must[*whole.Function](e.t)(whole.Compile(context.Background(), e.s, e.mod, name, whole.Options{Compiler: build.Pipeline{Backend: comphost.New()}}))
+		e.fns[name] = must[*whole.Function](e.t)(whole.Compile(context.Background(), e.s, e.mod, name, whole.Options{Compiler: e.compiler, Store: e.store}))
 	}
 	return e.fns[name]
 }
@@ -326,7 +354,7 @@ func TestRandom(t *testing.T) {
 	steps := 0
 	for seed := range programs {
 		r := rand.New(rand.NewPCG(uint64(seed), 7))
-		steps += randomProgram(t, r, rounds)
+		steps += randomProgram(t, hostRig(), r, rounds)
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
@@ -343,8 +371,8 @@ type value struct {
 	gone bool
 }
 
-func randomProgram(t *testing.T, r *rand.Rand, rounds int) (calls int) {
-	e := open(t, tree.Options{SkipWarmup: r.IntN(2) == 0, Check: true})
+func randomProgram(t *testing.T, g rig, r *rand.Rand, rounds int) (calls int) {
+	e := openOn(t, g, tree.Options{SkipWarmup: r.IntN(2) == 0, Check: true})
 	defer e.close()
 	foo, fee, sum := e.fn("foo"), e.fn("fee"), e.fn("sum")
 	type function struct {
@@ -497,42 +525,50 @@ func BenchmarkPair(b *testing.B) {
 		b.Run(fmt.Sprintf("statics=%d", statics), func(b *testing.B) {
 			e := open(b, tree.Options{})
 			defer e.close()
-			fooFn, feeFn := e.fn("foo"), e.fn("fee")
-			var list []int
-			var ws []graphs.Tensor
-			for i := range statics {
-				list = append(list, i+1)
-				ws = append(ws, e.tensor(1, 2, 3, 4))
-			}
-			foo := must[*tree.Func](b)(e.m.Add(tree.Function{Name: "foo", Static: list, Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
-				return fooFn.Run(r, in.All()[:1])
-			}}))
-			fee := must[*tree.Func](b)(e.m.Add(tree.Function{Name: "fee", Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
-				return feeFn.Run(r, in.All())
-			}}))
-			x := e.tensor(0, 1, 2, 3)
-			in1, in2 := tree.Borrow(append([]graphs.Tensor{x}, ws...)...), make([]tree.Input, 1)
-			out := make([]graphs.Tensor, 0, 4)
-			step := func() {
-				e.m.MarkStep()
-				o, err := foo.Call(in1, out[:0])
-				check(b, err)
-				check(b, o[0].Release())
-				in2[0] = tree.Input{Tensor: o[1], Take: true}
-				o, err = fee.Call(in2, out[:0])
-				check(b, err)
-				check(b, o[0].Release())
-			}
-			for range 4 {
-				step()
-			}
+			step, done := e.pair(statics)
 			b.ReportAllocs()
 			for b.Loop() {
 				step()
 			}
-			drop(b, append(ws, x)...)
+			done()
 		})
 	}
+}
+
+// pair returns one step of the pair foo, fee, which replays from now on: a mark, foo with a
+// copied input and some static ones, and fee. done drops what the step reads.
+func (e *env) pair(statics int) (step, done func()) {
+	e.t.Helper()
+	fooFn, feeFn := e.fn("foo"), e.fn("fee")
+	var list []int
+	var ws []graphs.Tensor
+	for i := range statics {
+		list = append(list, i+1)
+		ws = append(ws, e.tensor(1, 2, 3, 4))
+	}
+	foo := must[*tree.Func](e.t)(e.m.Add(tree.Function{Name: "foo", Static: list, Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
+		return fooFn.Run(r, in.All()[:1])
+	}}))
+	fee := must[*tree.Func](e.t)(e.m.Add(tree.Function{Name: "fee", Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
+		return feeFn.Run(r, in.All())
+	}}))
+	x := e.tensor(0, 1, 2, 3)
+	in1, in2 := tree.Borrow(append([]graphs.Tensor{x}, ws...)...), make([]tree.Input, 1)
+	out := make([]graphs.Tensor, 0, 4)
+	step = func() {
+		e.m.MarkStep()
+		o, err := foo.Call(in1, out[:0])
+		check(e.t, err)
+		check(e.t, o[0].Release())
+		in2[0] = tree.Input{Tensor: o[1], Take: true}
+		o, err = fee.Call(in2, out[:0])
+		check(e.t, err)
+		check(e.t, o[0].Release())
+	}
+	for range 4 {
+		step()
+	}
+	return step, func() { drop(e.t, append(ws, x)...) }
 }
 
 // TestManagerPerDevice is test_manager_per_device: managers of two devices know nothing of

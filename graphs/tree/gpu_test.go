@@ -1,0 +1,146 @@
+package tree_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"pwc/build"
+	"pwc/compile/cuda"
+	"pwc/graphs/tree"
+	"pwc/runtime/cuda/cudatest"
+	"pwc/runtime/cuda/fake"
+	"pwc/runtime/device"
+)
+
+// gpuRig returns the machine's GPU, or an emulated one, for all managers of a test.
+func gpuRig(t testing.TB) (g rig, emulated bool) {
+	t.Helper()
+	dev := cudatest.Open(t, fake.Options{})
+	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
+	check(t, err)
+	return rig{dev: dev.Device, compiler: build.Pipeline{Backend: backend}, store: build.NewMemoryStore(), stays: true}, dev.Emulated
+}
+
+// TestRandomOnGPU is TestRandom on a GPU: some 15,000 calls, an emulated one takes fewer.
+func TestRandomOnGPU(t *testing.T) {
+	g, emulated := gpuRig(t)
+	programs, rounds := 50, 60
+	if emulated || testing.Short() {
+		programs = 10
+	}
+	calls := 0
+	for seed := range programs {
+		calls += randomProgram(t, g, rand.New(rand.NewPCG(uint64(seed), 7)), rounds)
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+	t.Logf("%d calls", calls)
+}
+
+// TestEveryCallFailsOnGPU is TestEveryCallFails on a GPU.
+func TestEveryCallFailsOnGPU(t *testing.T) {
+	g, _ := gpuRig(t)
+	everyCallFails(t, func() rig { return g }, 1)
+}
+
+// TestFastPathDoesNotAllocateOnGPU replays the pair foo, fee.
+func TestFastPathDoesNotAllocateOnGPU(t *testing.T) {
+	g, emulated := gpuRig(t)
+	if emulated {
+		t.Skip("an emulated GPU allocates when it executes")
+	}
+	for _, statics := range []int{0, 400} {
+		e := openOn(t, g, tree.Options{})
+		step, done := e.pair(statics)
+		if n := testing.AllocsPerRun(100, step); n != 0 {
+			t.Errorf("%d static inputs: %v allocations in a step of two replays", statics, n)
+		}
+		done()
+		e.close()
+	}
+}
+
+// BenchmarkPairGPU is BenchmarkPair on a GPU. It tells the host's time for a step, what the
+// runtime takes of it for the same copy and two replays of the same graphs by themselves
+// (driver-ns/step), and what the tree adds.
+func BenchmarkPairGPU(b *testing.B) {
+	for _, statics := range []int{0, 400} {
+		b.Run(fmt.Sprintf("statics=%d", statics), func(b *testing.B) {
+			g, _ := gpuRig(b)
+			e := openOn(b, g, tree.Options{})
+			defer e.close()
+			step, done := e.pair(statics)
+			bare, wait, free := e.bare()
+			// A batch that the device's queue takes without waiting.
+			const steps = 64
+			var trees, driver time.Duration
+			batches := 0
+			timed := func(sum *time.Duration, f func()) {
+				start := time.Now()
+				for range steps {
+					f()
+				}
+				*sum += time.Since(start)
+				check(b, errors.Join(e.s.DefaultStream().Synchronize(), wait()))
+			}
+			timed(new(time.Duration), bare)
+			for b.Loop() {
+				timed(&trees, step)
+				timed(&driver, bare)
+				batches++
+			}
+			each := float64(batches * steps)
+			b.ReportMetric(0, "ns/op") // an operation is a batch of both
+			b.ReportMetric(float64(trees.Nanoseconds())/each, "ns/step")
+			b.ReportMetric(float64(driver.Nanoseconds())/each, "driver-ns/step")
+			b.ReportMetric(float64((trees-driver).Nanoseconds())/each, "tree-ns/step")
+			free()
+			done()
+		})
+	}
+}
+
+// bare returns the device's part of a step of the pair: a copy, and replays of graphs of
+// foo and fee, on a stream that wait waits for.
+func (e *env) bare() (step func(), wait func() error, free func()) {
+	e.t.Helper()
+	st := must[device.Stream](e.t)(e.dev.NewStream())
+	var frees []func() error
+	alloc := func() device.Buffer {
+		m := must[device.Memory](e.t)(e.dev.Alloc(512))
+		frees = append(frees, m.Free)
+		return device.Buffer{Memory: m, Size: 16}
+	}
+	graph := func(name string, in device.Buffer, results int) device.Graph {
+		x := must[device.Executable](e.t)(e.dev.Load(e.fn(name).Compiled(), nil))
+		args := device.Args{Params: []device.Buffer{in}}
+		for range results {
+			args.Results = append(args.Results, alloc())
+		}
+		l := must[device.BoundLaunch](e.t)(x.Bind(nil, args))
+		check(e.t, st.BeginCapture(device.CaptureThreadLocal))
+		check(e.t, st.Launch(l))
+		gr := must[device.Graph](e.t)(st.EndCapture())
+		frees = append(frees, gr.Close, x.Close)
+		return gr
+	}
+	from, to := alloc(), alloc()
+	check(e.t, errors.Join(st.Fill(from, 0), st.Fill(to, 0), st.Synchronize()))
+	foo, fee := graph("foo", to, 2), graph("fee", to, 1)
+	step = func() {
+		if err := errors.Join(st.Copy(to, from), st.LaunchGraph(foo), st.LaunchGraph(fee)); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	return step, st.Synchronize, func() {
+		check(e.t, st.Synchronize())
+		for _, f := range frees {
+			check(e.t, f())
+		}
+		check(e.t, st.Close())
+	}
+}
