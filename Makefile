@@ -10,7 +10,7 @@ BENCHTIME ?= 1s
 COUNT ?= 5
 
 # Packages whose values several goroutines may use, or that start some.
-CONCURRENT = ./attention/... ./build ./cache/... ./piecewise ./runner/... ./runtime/... ./safetensors ./silly
+CONCURRENT = ./attention/... ./build ./cache/... ./graphs ./piecewise ./runner/... ./runtime/... ./safetensors ./silly
 
 # Packages that start some in one place, and the tests of it: compile/cuda lowers the ways
 # to run a piece beside each other, frontend/hf makes weights in parts. Their other tests

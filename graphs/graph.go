@@ -200,14 +200,11 @@ func (g *Graph) releaseGenerators(n int) {
 // settle waits for every stream and gives cached memory back, so that a capture
 // starts from a device that is idle.
 func (s *Session) settle() error {
-	s.mu.Lock()
-	streams := slices.Clone(s.streams)
-	s.mu.Unlock()
-	for _, st := range streams {
+	for _, st := range s.streams() {
 		if st.dev.Capturing() {
 			continue
 		}
-		if err := st.Synchronize(); err != nil {
+		if err := st.wait(); err != nil {
 			return err
 		}
 	}
@@ -473,7 +470,7 @@ func (g *Graph) Replay(st *Stream) error {
 			return fmt.Errorf("graphs: replay of %s: %w", g.name, err)
 		}
 		if wrote, _ := g.reads[i].t.Storage().Accesses(); !st.behind(wrote) {
-			return &UnorderedError{What: g.reads[i].t.Storage().Maker().String(), Stream: st.name, Other: g.s.streams[wrote.Stream].name}
+			return &UnorderedError{What: g.reads[i].t.Storage().Maker().String(), Stream: st.name, Other: g.s.streams()[wrote.Stream].name}
 		}
 	}
 	for _, v := range g.victims {
@@ -483,13 +480,13 @@ func (g *Graph) Replay(st *Stream) error {
 	}
 	for _, h := range g.near {
 		if !st.behind(h.last) {
-			return &UnorderedError{What: g.name, Stream: st.name, Other: g.s.streams[h.last.Stream].name}
+			return &UnorderedError{What: g.name, Stream: st.name, Other: g.s.streams()[h.last.Stream].name}
 		}
 	}
 	if err := g.Launch(st); err != nil {
 		return err
 	}
-	g.last = st.tick()
+	g.last = st.Tick()
 	for _, v := range g.victims {
 		store.SetContent(v, store.Overwritten, g.maker, g.last)
 	}

@@ -88,19 +88,36 @@ module "m" {
 `, "[n]", fmt.Sprintf("[%d]", n))
 }
 
-// env is a session on the host device with functions over n elements.
+// rig is a device, and how functions are compiled for it.
+type rig struct {
+	dev      device.Device
+	compiler build.Compiler
+	store    build.Store // nil: each test compiles anew
+	stays    bool        // the device is closed behind several sessions
+}
+
+// env is a session on a device with functions over n elements.
 type env struct {
+	rig
 	testing.TB
 	n   int
-	dev device.Device
 	s   *graphs.Session
 	mod *ir.Module
 	fns map[string]*whole.Function
 }
 
+// opener opens a session on the device that a test runs on.
+type opener func(t testing.TB, n int) *env
+
+// open opens a session on a host device of its own.
 func open(t testing.TB, n int) *env {
 	t.Helper()
-	e := &env{TB: t, n: n, dev: host.Open(host.Options{Workers: 1}), fns: map[string]*whole.Function{}}
+	return openOn(t, rig{dev: host.Open(host.Options{Workers: 1}), compiler: build.Pipeline{Backend: comphost.New()}}, n)
+}
+
+func openOn(t testing.TB, g rig, n int) *env {
+	t.Helper()
+	e := &env{rig: g, TB: t, n: n, fns: map[string]*whole.Function{}}
 	e.s = must[*graphs.Session](t)(graphs.NewSession(e.dev, graphs.SessionOptions{}))
 	e.mod = must[*ir.Module](t)(ir.Parse("m.ir", []byte(functions(n))))
 	for _, f := range e.mod.Funcs { // nothing is loaded during a capture
@@ -116,13 +133,15 @@ func (e *env) close() {
 		check(e, f.Close())
 	}
 	check(e, e.s.Close())
-	check(e, e.dev.Close())
+	if !e.stays {
+		check(e, e.dev.Close())
+	}
 }
 
 func (e *env) fn(name string) *whole.Function {
 	e.Helper()
 	if e.fns[name] == nil {
-		e.fns[name] = must[*whole.Function](e)(whole.Compile(ctx, e.s, e.mod, name, whole.Options{Compiler: build.Pipeline{Backend: comphost.New()}}))
+		e.fns[name] = must[*whole.Function](e)(whole.Compile(ctx, e.s, e.mod, name, whole.Options{Compiler: e.compiler, Store: e.store}))
 	}
 	return e.fns[name]
 }
@@ -204,7 +223,10 @@ func drop(t testing.TB, ts ...graphs.Tensor) {
 }
 
 // TestCaptureSimple is test_graph_capture_simple and test_graph_capture_reset_recapture.
-func TestCaptureSimple(t *testing.T) {
+func TestCaptureSimple(t *testing.T) { captureSimple(t, open) }
+
+func captureSimple(t *testing.T, open opener) {
+	t.Helper()
 	e := open(t, 1000)
 	defer e.close()
 	a := e.tensor("a", 1)
@@ -303,7 +325,10 @@ func TestMisuse(t *testing.T) {
 }
 
 // TestFailedCapture leaves nothing: the graph captures again, streams and pools work.
-func TestFailedCapture(t *testing.T) {
+func TestFailedCapture(t *testing.T) { failedCapture(t, open) }
+
+func failedCapture(t *testing.T, open opener) {
+	t.Helper()
 	e := open(t, 8)
 	defer e.close()
 	pool := e.s.NewPool("shared")
@@ -366,7 +391,10 @@ func TestFailedCapture(t *testing.T) {
 }
 
 // TestCaptureOOM is test_graph_capture_oom: 2^40 floats.
-func TestCaptureOOM(t *testing.T) {
+func TestCaptureOOM(t *testing.T) { captureOOM(t, open) }
+
+func captureOOM(t *testing.T, open opener) {
+	t.Helper()
 	e := open(t, 8)
 	defer e.close()
 	_, err := graphs.Capture(ctx, e.s, graphs.Options{}, func(r *graphs.Recorder) error {
@@ -380,7 +408,10 @@ func TestCaptureOOM(t *testing.T) {
 
 // TestTwoSuccessive is test_graph_two_successive: graphs that share a pool reserve 2 MiB
 // less, and give the same sums.
-func TestTwoSuccessive(t *testing.T) {
+func TestTwoSuccessive(t *testing.T) { twoSuccessive(t, open) }
+
+func twoSuccessive(t *testing.T, open opener) {
+	t.Helper()
 	reserved := map[string]int64{}
 	for _, share := range []string{"unshared", "pool", "handle"} {
 		e := open(t, 1000)
@@ -452,7 +483,10 @@ func TestTwoSuccessive(t *testing.T) {
 // TestThreeSuccessive is test_graph_three_successive: replayed in another order the
 // second graph reads what the third overwrote. PyTorch computes 10000; here it is an
 // error before the launch.
-func TestThreeSuccessive(t *testing.T) {
+func TestThreeSuccessive(t *testing.T) { threeSuccessive(t, open) }
+
+func threeSuccessive(t *testing.T, open opener) {
+	t.Helper()
 	for _, shared := range []bool{false, true} {
 		for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}} {
 			e := open(t, 1000)
@@ -521,7 +555,10 @@ func TestThreeSuccessive(t *testing.T) {
 // TestStatsAndResultsAfterDestroy is
 // test_graph_memory_stats_and_use_result_after_destroy_graph: every number of its table,
 // without PyTorch's blocks for seed and offset.
-func TestStatsAndResultsAfterDestroy(t *testing.T) {
+func TestStatsAndResultsAfterDestroy(t *testing.T) { statsAndResultsAfterDestroy(t, open) }
+
+func statsAndResultsAfterDestroy(t *testing.T, open opener) {
+	t.Helper()
 	const mib = 1 << 20
 	for _, c := range []struct {
 		bytes    int64
@@ -591,7 +628,10 @@ func TestStatsAndResultsAfterDestroy(t *testing.T) {
 }
 
 // TestKeepTemplate is the raw_graph_reset_and_recapture scenario: 1, 2, 3, then 2, 4, 6.
-func TestKeepTemplate(t *testing.T) {
+func TestKeepTemplate(t *testing.T) { keepTemplate(t, open) }
+
+func keepTemplate(t *testing.T, open opener) {
+	t.Helper()
 	e := open(t, 8)
 	defer e.close()
 	g := e.s.NewGraph(graphs.Options{Name: "g", KeepTemplate: true})
@@ -614,7 +654,10 @@ func TestKeepTemplate(t *testing.T) {
 }
 
 // TestUpdate moves an input without a capture or a copy.
-func TestUpdate(t *testing.T) {
+func TestUpdate(t *testing.T) { update(t, open) }
+
+func update(t *testing.T, open opener) {
+	t.Helper()
 	e := open(t, 8)
 	defer e.close()
 	x, y := e.tensor("x", 1), e.tensor("y", 5)
@@ -654,7 +697,10 @@ func TestUpdate(t *testing.T) {
 }
 
 // TestForkJoin records branches on two streams and shows that no edge is between them.
-func TestForkJoin(t *testing.T) {
+func TestForkJoin(t *testing.T) { forkJoin(t, open) }
+
+func forkJoin(t *testing.T, open opener) {
+	t.Helper()
 	e := open(t, 8)
 	defer e.close()
 	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
@@ -718,7 +764,10 @@ func TestForkJoin(t *testing.T) {
 
 // TestForkKeepsMemory holds that memory which a fork reads is not given to others
 // before the fork is joined, though its tensor was released.
-func TestForkKeepsMemory(t *testing.T) {
+func TestForkKeepsMemory(t *testing.T) { forkKeepsMemory(t, open) }
+
+func forkKeepsMemory(t *testing.T, open opener) {
+	t.Helper()
 	e := open(t, 8)
 	defer e.close()
 	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
@@ -750,7 +799,10 @@ func TestForkKeepsMemory(t *testing.T) {
 }
 
 // TestStreams refuses replays on two streams that overlap and are not ordered.
-func TestStreams(t *testing.T) {
+func TestStreams(t *testing.T) { streams(t, open) }
+
+func streams(t *testing.T, open opener) {
+	t.Helper()
 	e := open(t, 8)
 	defer e.close()
 	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
@@ -795,7 +847,10 @@ func TestStreams(t *testing.T) {
 }
 
 // TestGenerator mixes eager and replayed draws: the sequence is that of one eager run.
-func TestGenerator(t *testing.T) {
+func TestGenerator(t *testing.T) { generator(t, open) }
+
+func generator(t *testing.T, open opener) {
+	t.Helper()
 	e := open(t, 20)
 	defer e.close()
 	gen := e.s.NewGenerator(5)
@@ -906,7 +961,10 @@ func TestLeaks(t *testing.T) {
 }
 
 // TestReplayDoesNotAllocate holds for graphs with and without random numbers.
-func TestReplayDoesNotAllocate(t *testing.T) {
+func TestReplayDoesNotAllocate(t *testing.T) { replayDoesNotAllocate(t, open) }
+
+func replayDoesNotAllocate(t *testing.T, open opener) {
+	t.Helper()
 	e := open(t, 8)
 	defer e.close()
 	x := e.tensor("x", 1)
@@ -938,7 +996,10 @@ func TestEmptyGraph(t *testing.T) {
 
 // TestErrorModes is test_cuda_graph_error_options: another goroutine takes and frees memory
 // during a capture. Mode global refuses it, and a second capture; the others allow both.
-func TestErrorModes(t *testing.T) {
+func TestErrorModes(t *testing.T) { errorModes(t, open) }
+
+func errorModes(t *testing.T, open opener) {
+	t.Helper()
 	for _, mode := range []device.CaptureMode{device.CaptureGlobal, device.CaptureThreadLocal, device.CaptureRelaxed} {
 		e := open(t, 8)
 		x := e.tensor("x", 1)
@@ -990,7 +1051,10 @@ func TestErrorModes(t *testing.T) {
 
 // TestForkedAllocation is test_cuda_graph_allocator_propagates_stream: what is allocated on
 // a forked stream is of the capture's pool, in a segment of that stream.
-func TestForkedAllocation(t *testing.T) {
+func TestForkedAllocation(t *testing.T) { forkedAllocation(t, open) }
+
+func forkedAllocation(t *testing.T, open opener) {
+	t.Helper()
 	e := open(t, 8)
 	defer e.close()
 	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
@@ -1018,7 +1082,10 @@ func TestForkedAllocation(t *testing.T) {
 
 // TestTwoGenerators is test_graphsafe_set_get_rng_state: two registered generators, three
 // replays against eager runs, values and offsets equal.
-func TestTwoGenerators(t *testing.T) {
+func TestTwoGenerators(t *testing.T) { twoGenerators(t, open) }
+
+func twoGenerators(t *testing.T, open opener) {
+	t.Helper()
 	e := open(t, 20)
 	defer e.close()
 	gens := []*graphs.Generator{e.s.NewGenerator(3), e.s.NewGenerator(4)}
@@ -1091,7 +1158,10 @@ func TestMemoryOfGenerators(t *testing.T) {
 
 // TestAssigningOwners is test_assigning_back_deleter_fns_to_tensor: the pool is restored to a
 // checkpoint, and storages whose memory was live then own their blocks again.
-func TestAssigningOwners(t *testing.T) {
+func TestAssigningOwners(t *testing.T) { assigningOwners(t, open) }
+
+func assigningOwners(t *testing.T, open opener) {
+	t.Helper()
 	const n = 5 << 20 / 4 * 4 // 20 MiB of f32
 	e := open(t, n)
 	defer e.close()

@@ -201,7 +201,7 @@ func (r *Recorder) Copy(dst, src Tensor) error {
 	if err := errors.Join(r.reads(src), r.writes(dst)); err != nil {
 		return err
 	}
-	return r.stream.dev.Copy(dst.Range(), src.Range())
+	return r.stream.enqueued(r.stream.dev.Copy(dst.Range(), src.Range()))
 }
 
 // Fill sets every byte of dst.
@@ -209,7 +209,7 @@ func (r *Recorder) Fill(dst Tensor, value byte) error {
 	if err := r.writes(dst); err != nil {
 		return err
 	}
-	return r.stream.dev.Fill(dst.Range(), value)
+	return r.stream.enqueued(r.stream.dev.Fill(dst.Range(), value))
 }
 
 // Upload copies host memory to dst. Inside a capture that is refused: a replay would
@@ -222,7 +222,7 @@ func (r *Recorder) Upload(dst Tensor, data []byte) error {
 	if err := r.writes(dst); err != nil {
 		return err
 	}
-	return r.stream.dev.CopyToDevice(dst.Range(), data)
+	return r.stream.enqueued(r.stream.dev.CopyToDevice(dst.Range(), data))
 }
 
 // CopyFromHost copies memory of Device.AllocHost to dst. Recorded, every replay reads
@@ -231,7 +231,7 @@ func (r *Recorder) CopyFromHost(dst Tensor, src device.HostMemory) error {
 	if err := r.writes(dst); err != nil {
 		return err
 	}
-	return r.stream.dev.CopyToDevice(dst.Range(), src.Bytes())
+	return r.stream.enqueued(r.stream.dev.CopyToDevice(dst.Range(), src.Bytes()))
 }
 
 // Run launches a compiled function and returns its results, each with one owner. A
@@ -316,7 +316,7 @@ func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg)
 	if err != nil {
 		return results, fmt.Errorf("graphs: @%s: %w", p.name, err)
 	}
-	if err := r.stream.dev.Launch(launch); err != nil {
+	if err := r.stream.enqueued(r.stream.dev.Launch(launch)); err != nil {
 		return results, fmt.Errorf("graphs: @%s: %w", p.name, err)
 	}
 	for i, t := range given {
@@ -445,9 +445,9 @@ func (r *Recorder) Call(op device.Op, meta any, attrs []program.Attr, loc string
 			return err
 		}
 		call.Scratch = scratch.Range()
-		return errors.Join(r.writes(scratch), r.stream.dev.LaunchOp(op, call), scratch.Release())
+		return errors.Join(r.writes(scratch), r.stream.enqueued(r.stream.dev.LaunchOp(op, call)), scratch.Release())
 	}
-	return r.stream.dev.LaunchOp(op, call)
+	return r.stream.enqueued(r.stream.dev.LaunchOp(op, call))
 }
 
 // Clone copies t into memory of the recorder's pool.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"pwc/graphs/internal/store"
 	"pwc/ir/dtype"
@@ -13,20 +14,22 @@ import (
 )
 
 // Session is one device with its memory, streams, pools and graphs. Its methods may
-// be called from any goroutine; a [Recorder] and a [Stream] are used by one at a time.
+// be called from any goroutine; a [Recorder] and a [Stream] are used by one at a time, and
+// so is the default stream, which Write, Read and Clone use.
 type Session struct {
 	dev   device.Device
 	alloc *mem.Allocator
 	book  store.Book
 
 	mu      sync.Mutex
-	streams []*Stream
 	deflt   *Stream
 	pools   []*Pool
 	shared  *Pool   // of memory that no capture allocated
 	capture *Stream // of captures that name none
 	graphs  int     // with a recording
 	closed  bool
+
+	made atomic.Pointer[[]*Stream] // replaced with mu held, read without
 
 	ringMu sync.Mutex
 	ring   hostRing
@@ -85,7 +88,7 @@ func (s *Session) Close() error {
 	}
 	s.closed = true
 	errs := []error{s.ring.close(), s.alloc.Close()}
-	for _, st := range s.streams {
+	for _, st := range s.streams() {
 		errs = append(errs, st.closeDevice())
 	}
 	return errors.Join(errs...)
@@ -139,7 +142,7 @@ func (s *Session) Write(t Tensor, data []byte) error {
 	if err := s.deflt.use(t, true); err != nil {
 		return err
 	}
-	if err := s.deflt.dev.CopyToDevice(t.Range(), data); err != nil {
+	if err := s.deflt.enqueued(s.deflt.dev.CopyToDevice(t.Range(), data)); err != nil {
 		return fmt.Errorf("graphs: writing %s: %w", t.Storage().Maker(), err)
 	}
 	return s.deflt.Synchronize()
@@ -157,7 +160,7 @@ func (s *Session) Read(t Tensor, dst []byte) error {
 	if err := s.deflt.use(t, false); err != nil {
 		return err
 	}
-	if err := s.deflt.dev.CopyToHost(dst, t.Range()); err != nil {
+	if err := s.deflt.enqueued(s.deflt.dev.CopyToHost(dst, t.Range())); err != nil {
 		return fmt.Errorf("graphs: reading %s: %w", t.Storage().Maker(), err)
 	}
 	return s.deflt.Synchronize()

@@ -2,6 +2,8 @@ package graphs
 
 import (
 	"fmt"
+	"slices"
+	"sync/atomic"
 
 	"pwc/graphs/internal/store"
 	"pwc/runtime/device"
@@ -16,6 +18,11 @@ type Stream struct {
 	name  string
 	index int32
 	clock []uint64 // by stream: the last of its operations that later work here is behind
+
+	// Of the stream's own operations: the last that the device was given, and the last
+	// that the host knows to be done, which all later work is behind. The goroutine that
+	// begins a capture waits for streams of others, so these are atomic and clock is not.
+	given, done atomic.Uint64
 }
 
 // NewStream makes a stream. Its name is for messages.
@@ -27,12 +34,19 @@ func (s *Session) NewStream(name string) (*Stream, error) {
 	dev.SetName(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := &Stream{s: s, dev: dev, name: name, index: int32(len(s.streams))}
-	s.streams = append(s.streams, st)
-	for _, o := range s.streams {
-		o.clock = append(o.clock, make([]uint64, len(s.streams)-len(o.clock))...)
-	}
+	all := s.streams()
+	st := &Stream{s: s, dev: dev, name: name, index: int32(len(all)), clock: make([]uint64, len(all)+1)}
+	all = append(slices.Clone(all), st)
+	s.made.Store(&all)
 	return st, nil
+}
+
+// streams returns the session's streams by index.
+func (s *Session) streams() []*Stream {
+	if all := s.made.Load(); all != nil {
+		return *all
+	}
+	return nil
 }
 
 // Name returns the stream's name.
@@ -56,8 +70,9 @@ func (st *Stream) Wait(other *Stream) error {
 
 // merge puts later work of st behind other.
 func (st *Stream) merge(other *Stream) {
-	st.s.mu.Lock()
-	defer st.s.mu.Unlock()
+	for len(st.clock) < len(other.clock) {
+		st.clock = append(st.clock, 0)
+	}
 	for i, t := range other.clock {
 		st.clock[i] = max(st.clock[i], t)
 	}
@@ -66,28 +81,52 @@ func (st *Stream) merge(other *Stream) {
 // Synchronize waits until the device has done what the stream was given. Work of
 // every stream that is enqueued later is behind it.
 func (st *Stream) Synchronize() error {
-	if err := st.dev.Synchronize(); err != nil {
-		return fmt.Errorf("graphs: stream %q: %w", st.name, err)
+	if err := st.wait(); err != nil {
+		return err
 	}
-	st.s.mu.Lock()
-	defer st.s.mu.Unlock()
-	for _, o := range st.s.streams {
-		for i, t := range st.clock {
-			o.clock[i] = max(o.clock[i], t)
-		}
+	for i, o := range st.s.streams()[:len(st.clock)] {
+		o.finished(st.clock[i])
 	}
 	return nil
 }
 
-// tick returns the access of the next operation on the stream.
+// wait is Synchronize for a stream that another goroutine may use: what that goroutine is
+// about to enqueue is not waited for, and does not count as done.
+func (st *Stream) wait() error {
+	given := st.given.Load()
+	if err := st.dev.Synchronize(); err != nil {
+		return fmt.Errorf("graphs: stream %q: %w", st.name, err)
+	}
+	st.finished(given)
+	return nil
+}
+
+// finished notes that the stream's operations are done up to one.
+func (st *Stream) finished(tick uint64) {
+	for {
+		old := st.done.Load()
+		if old >= tick || st.done.CompareAndSwap(old, tick) {
+			return
+		}
+	}
+}
+
+// tick returns the access of the next operation on the stream. enqueued must follow.
 func (st *Stream) tick() store.Access {
 	st.clock[st.index]++
 	return store.Access{Stream: st.index, Tick: st.clock[st.index]}
 }
 
+// enqueued notes that the device was given every operation that has ticked, and returns err,
+// which is of the last one.
+func (st *Stream) enqueued(err error) error {
+	st.given.Store(st.clock[st.index])
+	return err
+}
+
 // behind reports whether later work of st is ordered behind an access.
 func (st *Stream) behind(a store.Access) bool {
-	return a.Tick == 0 || st.clock[a.Stream] >= a.Tick
+	return a.Tick == 0 || int(a.Stream) < len(st.clock) && st.clock[a.Stream] >= a.Tick || st.s.streams()[a.Stream].done.Load() >= a.Tick
 }
 
 // order makes st wait for the stream that last wrote t, if it has not.
@@ -96,7 +135,7 @@ func (st *Stream) order(t Tensor) error {
 	if st.behind(wrote) {
 		return nil
 	}
-	return st.Wait(st.s.streams[wrote.Stream])
+	return st.Wait(st.s.streams()[wrote.Stream])
 }
 
 // use notes the next operation's access to t. It is refused where another stream's
@@ -112,21 +151,25 @@ func (st *Stream) use(t Tensor, write bool) error {
 		if st.behind(wrote) {
 			other = read
 		}
-		return &UnorderedError{What: sto.Maker().String(), Stream: st.name, Other: st.s.streams[other.Stream].name}
+		return &UnorderedError{What: sto.Maker().String(), Stream: st.name, Other: st.s.streams()[other.Stream].name}
 	}
 	store.Note(sto, st.tick(), write)
 	return nil
 }
 
-// Tick returns the access that an operation enqueued now on the stream is.
-func (st *Stream) Tick() store.Access { return st.tick() }
+// Tick returns the access that the operation which was enqueued last on the stream is.
+func (st *Stream) Tick() store.Access {
+	a := st.tick()
+	_ = st.enqueued(nil)
+	return a
+}
 
 // CopyTo copies t to memory of its size, which the caller knows to be free for it.
 func (st *Stream) CopyTo(dst device.Buffer, t Tensor) error {
 	if err := st.use(t, false); err != nil {
 		return err
 	}
-	return st.dev.Copy(dst, t.Range())
+	return st.enqueued(st.dev.Copy(dst, t.Range()))
 }
 
 func (st *Stream) closeDevice() error { return st.dev.Close() }

@@ -1,0 +1,308 @@
+package graphs_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pwc/build"
+	"pwc/compile/cuda"
+	"pwc/graphs"
+	"pwc/graphs/whole"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/runtime/cuda/cublaslt"
+	"pwc/runtime/cuda/cudatest"
+	"pwc/runtime/cuda/fake"
+	"pwc/runtime/device"
+)
+
+// gpuRig returns the machine's GPU, or an emulated one, for all sessions of a test.
+func gpuRig(t testing.TB) (rig, *cudatest.Opened) {
+	t.Helper()
+	dev := cudatest.Open(t, fake.Options{})
+	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
+	check(t, err)
+	return rig{dev: dev.Device, compiler: build.Pipeline{Backend: backend}, store: build.NewMemoryStore(), stays: true}, dev
+}
+
+// TestOnGPU runs tests of the host on the machine's GPU, or an emulated one.
+func TestOnGPU(t *testing.T) {
+	g, dev := gpuRig(t)
+	open := func(t testing.TB, n int) *env { return openOn(t, g, n) }
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, opener)
+		real bool // takes long on an emulated GPU, or holds what it does not do
+	}{
+		{"captureSimple", captureSimple, false},
+		{"failedCapture", failedCapture, false},
+		{"captureOOM", captureOOM, false},
+		{"twoSuccessive", twoSuccessive, false},
+		{"threeSuccessive", threeSuccessive, false},
+		{"statsAndResultsAfterDestroy", statsAndResultsAfterDestroy, true},
+		{"keepTemplate", keepTemplate, false},
+		{"update", update, false},
+		{"forkJoin", forkJoin, false},
+		{"forkKeepsMemory", forkKeepsMemory, false},
+		{"streams", streams, false},
+		{"generator", generator, false},
+		{"twoGenerators", twoGenerators, false},
+		{"errorModes", errorModes, false},
+		{"forkedAllocation", forkedAllocation, false},
+		{"assigningOwners", assigningOwners, true},
+		{"replayDoesNotAllocate", replayDoesNotAllocate, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.real && dev.Emulated {
+				t.Skip("needs a real GPU")
+			}
+			c.test(t, open)
+		})
+	}
+}
+
+// TestWatchedOnGPU runs a few of them under a tool that watches every access.
+func TestWatchedOnGPU(t *testing.T) {
+	g, dev := gpuRig(t)
+	if dev.Emulated {
+		t.Skip("TestOnGPU runs them on an emulated GPU, which watches by itself")
+	}
+	open := func(t testing.TB, n int) *env { return openOn(t, g, n) }
+	for name, test := range map[string]func(*testing.T, opener){
+		"captureSimple": captureSimple, "threeSuccessive": threeSuccessive, "keepTemplate": keepTemplate, "update": update,
+		"forkJoin": forkJoin, "streams": streams, "generator": generator,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, open) })
+	}
+}
+
+// TestBranchesOverlapOnGPU forks two branches of long kernels on few elements. Events inside
+// the graphs measure them on the device: two branches take less than 1.5 times as long as
+// one, so they run at the same time. The DOT has no edge between them.
+func TestBranchesOverlapOnGPU(t *testing.T) {
+	g, dev := gpuRig(t)
+	if dev.Emulated {
+		t.Skip("an emulated GPU has no time")
+	}
+	e := openOn(t, g, 8)
+	defer e.close()
+	// One block that computes for some 10 µs, many times as long as its launch takes.
+	var text strings.Builder
+	text.WriteString("pwc 1\nmodule \"long\" {\n  func @long(%x0: f32[8]) -> (f32[8]) {\n")
+	const ops = 128
+	for i := range ops {
+		fmt.Fprintf(&text, "    %%x%d = tanh(%%x%d) : f32[8]\n", i+1, i)
+	}
+	fmt.Fprintf(&text, "    return %%x%d\n  }\n}\n", ops)
+	long := must[*whole.Function](t)(whole.Compile(ctx, e.s, must[*ir.Module](t)(ir.Parse("long.ir", []byte(text.String()))), "long", whole.Options{Compiler: e.compiler, Store: e.store}))
+	defer func() { check(t, long.Close()) }()
+	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
+	start, end := must[device.Event](t)(dev.NewTimedEvent()), must[device.Event](t)(dev.NewTimedEvent())
+	x := e.tensor("x", 1)
+	chain := func(r *graphs.Recorder) graphs.Tensor {
+		y := must[graphs.Tensor](t)(r.Clone("y", x))
+		for range 20 {
+			out := must[[]graphs.Tensor](t)(long.Run(r, []graphs.Tensor{y}))
+			drop(t, y)
+			y = out[0]
+		}
+		return y
+	}
+	measure := func(branches int) (best time.Duration, dot string) {
+		var a, b graphs.Tensor
+		gr := e.capture(graphs.Options{Name: "g"}, func(r *graphs.Recorder) {
+			check(t, r.Stream().Device().Record(start))
+			if branches == 2 {
+				f := must[*graphs.Recorder](t)(r.Fork(side))
+				a = chain(r)
+				b = chain(f)
+				check(t, r.Join(f))
+			} else {
+				a = chain(r)
+			}
+			check(t, r.Stream().Device().Record(end))
+		})
+		best = math.MaxInt64
+		for range 20 {
+			e.replay(gr)
+			check(t, e.s.DefaultStream().Synchronize())
+			best = min(best, must[time.Duration](t)(dev.Elapsed(start, end)))
+		}
+		var text strings.Builder
+		check(t, gr.WriteDOT(&text))
+		nodes := gr.Describe()
+		if branches == 2 {
+			for i, n := range nodes {
+				for _, d := range n.Deps {
+					from := nodes[d]
+					if n.Stream != from.Stream && n.Kind == device.NodeKernel && from.Kind == device.NodeKernel {
+						t.Errorf("node %d of stream %q waits for node %d of stream %q", i, n.Stream, d, from.Stream)
+					}
+				}
+			}
+			drop(t, b)
+		}
+		drop(t, a)
+		e.reset(gr)
+		return best, text.String()
+	}
+	one, _ := measure(1)
+	two, dot := measure(2)
+	t.Logf("one branch takes %v, two take %v", one, two)
+	if 2*two >= 3*one {
+		t.Errorf("two branches take %v, one takes %v: want less than 1.5 of it\n%s", two, one, dot)
+	}
+	drop(t, x)
+	check(t, errors.Join(start.Close(), end.Close()))
+}
+
+// TestCaptureBesideOthersOnGPU captures and replays while other goroutines allocate, free,
+// load programs and run them on streams of their own, all the time.
+func TestCaptureBesideOthersOnGPU(t *testing.T) {
+	g, dev := gpuRig(t)
+	captures := 20
+	if dev.Emulated {
+		captures = 5
+	}
+	captureBesideOthers(t, openOn(t, g, 8), captures)
+}
+
+// TestCaptureBesideOthers is TestCaptureBesideOthersOnGPU on the host.
+func TestCaptureBesideOthers(t *testing.T) { captureBesideOthers(t, open(t, 8), 20) }
+
+// captureBesideOthers closes e.
+func captureBesideOthers(t *testing.T, e *env, captures int) {
+	t.Helper()
+	prog := e.fn("add1").Compiled()
+	done := make(chan struct{})
+	ran := make(chan struct{}, 3)
+	var others sync.WaitGroup
+	for i := range 3 {
+		st := must[*graphs.Stream](t)(e.s.NewStream(fmt.Sprintf("other %d", i)))
+		others.Go(func() {
+			once := func() error {
+				m, err := e.dev.Alloc(3 << 20)
+				if err != nil {
+					return err
+				}
+				if err := errors.Join(st.Device().Fill(device.Buffer{Memory: m, Size: 64}, 1), st.Synchronize(), m.Free()); err != nil {
+					return err
+				}
+				p, err := e.s.Load(prog, "add1")
+				if err != nil {
+					return err
+				}
+				r := e.s.Eager(st)
+				x, err := r.Alloc("x", dtype.F32, 8)
+				if err != nil {
+					return errors.Join(err, p.Close())
+				}
+				if err := r.Fill(x, 0); err != nil {
+					return errors.Join(err, x.Release(), p.Close())
+				}
+				out, err := r.Run(p, graphs.TensorArg(x))
+				if err != nil {
+					return errors.Join(err, x.Release(), p.Close())
+				}
+				return errors.Join(st.Synchronize(), x.Release(), out[0].Release(), p.Close())
+			}
+			for n := 0; ; n++ {
+				if n == 1 {
+					ran <- struct{}{}
+				}
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := once(); err != nil {
+					t.Errorf("beside captures: %v", err)
+					ran <- struct{}{}
+					return
+				}
+			}
+		})
+	}
+	<-ran
+	x := e.tensor("x", 1)
+	for range captures {
+		var y graphs.Tensor
+		gr := e.capture(graphs.Options{Name: "g", Errors: device.CaptureThreadLocal}, func(r *graphs.Recorder) {
+			y = e.run(r, "copy", x)
+			for range 10 {
+				y = e.next(r, "add1", y)
+			}
+		})
+		e.replay(gr)
+		if got := e.sum(y); got != 88 {
+			t.Errorf("sum %v, want 88", got)
+		}
+		drop(t, y)
+		e.reset(gr)
+	}
+	close(done)
+	others.Wait()
+	drop(t, x)
+	e.close()
+}
+
+// TestLibraryMemoryOnGPU is test_repeat_graph_capture_cublas_workspace_memory: 100 captures
+// of a product that cuBLASLt computes take less than 5 MB of the device's memory.
+func TestLibraryMemoryOnGPU(t *testing.T) {
+	g, dev := gpuRig(t)
+	if dev.Emulated {
+		t.Skip("an emulated GPU has no cuBLASLt")
+	}
+	lib, err := cublaslt.Open(dev.Device, cublaslt.Options{})
+	if err != nil {
+		if os.Getenv("PWC_REQUIRE_GPU") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	e := openOn(t, g, 8)
+	defer e.close()
+	mod := must[*ir.Module](t)(ir.Parse("product.ir", []byte(`pwc 1
+module "product" {
+  func @product(%x: bf16[512, 1024], %w: bf16[1024, 1024]) -> (bf16[512, 1024]) {
+    %y = matmul(%x, %w, trans_b=true) : bf16[512, 1024]
+    return %y
+  }
+}
+`)))
+	product := must[*whole.Function](t)(whole.Compile(ctx, e.s, mod, "product", whole.Options{Compiler: e.compiler, Store: e.store}))
+	defer func() { check(t, product.Close()) }()
+	in := []graphs.Tensor{must[graphs.Tensor](t)(e.s.Tensor("x", dtype.BF16, 512, 1024)), must[graphs.Tensor](t)(e.s.Tensor("w", dtype.BF16, 1024, 1024))}
+	r := e.s.Eager(e.s.DefaultStream())
+	check(t, errors.Join(r.Fill(in[0], 0), r.Fill(in[1], 0)))
+	drop(t, must[[]graphs.Tensor](t)(product.Run(r, in))...) // what is recorded ran before
+	capture := func() {
+		gr := e.capture(graphs.Options{Name: "product"}, func(r *graphs.Recorder) {
+			drop(t, must[[]graphs.Tensor](t)(product.Run(r, in))...)
+		})
+		e.replay(gr)
+		check(t, e.s.DefaultStream().Synchronize())
+		e.reset(gr)
+		must[int64](t)(e.s.EmptyCache())
+	}
+	capture()
+	before := must[int64](t)(dev.FreeBytes())
+	for range 100 {
+		capture()
+	}
+	after := must[int64](t)(dev.FreeBytes())
+	t.Logf("100 captures take %d bytes, cuBLASLt planned %+v", before-after, lib.Stats())
+	if before-after >= 5_000_000 {
+		t.Errorf("100 captures take %d bytes of the device's memory, want less than 5 MB", before-after)
+	}
+	if s := lib.Stats(); s.Tuned+s.Untuned == 0 {
+		t.Errorf("cuBLASLt computed nothing: %+v", s)
+	}
+	drop(t, in...)
+}
