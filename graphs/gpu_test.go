@@ -271,7 +271,7 @@ func TestLibraryMemoryOnGPU(t *testing.T) {
 	mod := must[*ir.Module](t)(ir.Parse("product.ir", []byte(`pwc 1
 module "product" {
   func @product(%x: bf16[512, 1024], %w: bf16[1024, 1024]) -> (bf16[512, 1024]) {
-    %y = matmul(%x, %w, trans_b=true) : bf16[512, 1024]
+    %y = matmul(%x, %w) : bf16[512, 1024]
     return %y
   }
 }
