@@ -95,3 +95,16 @@ func TestFreeDims(t *testing.T) {
 		}
 	}
 }
+
+// TestParametersOfOldDrivers holds launches to the parameters that PTX declares, where
+// the driver does not tell them.
+func TestParametersOfOldDrivers(t *testing.T) {
+	r := ptxRig(t)
+	d := open(t, newFake(t, fake.Options{Version: 12030}))
+	x, err := d.Load(r.addOf(t, dimsAttr(cuda.AttrDims, parse(t, "N")...)), nil)
+	must(t, err)
+	must(t, x.Close())
+	if _, err := d.Load(r.addOf(t), nil); err == nil || !strings.Contains(err.Error(), "4 parameters, launched with 3") {
+		t.Errorf("a launch with a parameter less: %v", err)
+	}
+}

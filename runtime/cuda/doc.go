@@ -21,8 +21,8 @@
 //     a value that is not zero to the word of a node that met a position out of
 //     range (C12). It must not read the words.
 //
-// Load holds the parameters of every kernel to this where the driver can tell
-// them (CUDA 12.4). The other launch attributes are [AttrPDL], [AttrCluster]
+// Load holds the parameters of every kernel to this, as the driver tells them (CUDA
+// 12.4) or else the code itself. The other launch attributes are [AttrPDL], [AttrCluster]
 // and [AttrCooperative].
 //
 // Bind refuses a dim that is larger than the number of elements of every buffer that

@@ -126,6 +126,9 @@ func (x *Executable) load() error {
 		if err == nil {
 			functions[i], err = d.function(m, k.Name)
 		}
+		if err == nil && !functions[i].paramsKnown {
+			functions[i].params, functions[i].paramsKnown, err = d.readParams(x.arch, k)
+		}
 		if err != nil {
 			return fmt.Errorf("kernel %d (%s): %w", i, k.Name, err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"pwc/program"
 	"pwc/runtime/cuda/internal/driver"
+	"pwc/runtime/cuda/internal/params"
 	"pwc/runtime/device"
 )
 
@@ -178,6 +179,25 @@ func (d *Device) function(m *module, name string) (*Function, error) {
 	}
 	f.params, f.paramsKnown, err = d.drv.FuncParamSizes(f.handle)
 	return f, err
+}
+
+// readParams returns the sizes of a kernel's parameters as its code says them, for
+// drivers that do not tell; false where the code does not say either.
+func (d *Device) readParams(a arch, k *program.Kernel) (sizes []int64, known bool, err error) {
+	form, err := d.imageOf(a, k)
+	if err != nil {
+		return nil, false, err
+	}
+	if form != imagePTX {
+		sizes, known = params.OfCubin(k.Code, k.Name)
+		return sizes, known, nil
+	}
+	text, err := k.PTXText()
+	if err != nil {
+		return nil, false, err
+	}
+	sizes, known = params.OfPTX(text, k.Name)
+	return sizes, known, nil
 }
 
 // optIn is the most shared memory that a kernel gets without asking, static and
