@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"pwc/attention"
 	attnhost "pwc/attention/host"
@@ -25,7 +26,10 @@ type broken struct {
 }
 
 func (b *broken) Launch(c *device.OpCall) error {
-	if b.fail != nil && !c.Capturing {
+	if s, ok := c.Stream.(*hostdev.Stream); ok && s.Capturing() {
+		return s.Call(func() error { return b.Launch(c) })
+	}
+	if b.fail != nil {
 		err := b.fail
 		b.fail = nil
 		return err
@@ -33,14 +37,16 @@ func (b *broken) Launch(c *device.OpCall) error {
 	return b.Op.Launch(c)
 }
 
-// A step that fails ends its requests and no others; a lost device ends all.
+// A step that fails ends its requests and no others, also where the op that fails is in a
+// graph of the whole function; a lost device ends all.
 func TestStepFails(t *testing.T) {
-	for _, lost := range []bool{false, true} {
+	for i, mode := range []piecewise.Mode{piecewise.Piecewise, piecewise.Piecewise, piecewise.FullAndPiecewise, piecewise.FullAndPiecewise} {
+		lost := i%2 == 1
 		m, src := checkpoint(t, "llama")
 		dev := hostdev.Open(hostdev.Options{})
 		op := &broken{Op: attnhost.New(dev)}
 		r, err := New(context.Background(), m.Module, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40,
-			Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{op}, Mode: piecewise.Piecewise}})
+			Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{op}, Mode: mode}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,6 +59,9 @@ func TestStepFails(t *testing.T) {
 			if _, err := r.Step(context.Background()); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if whole := r.Stats().Steps[0].How == piecewise.Whole; whole != (mode == piecewise.FullAndPiecewise) {
+			t.Errorf("mode %s: steps are %+v", mode, r.Stats().Steps)
 		}
 		op.fail = errors.New("the kernel failed")
 		if lost {
@@ -74,7 +83,9 @@ func TestStepFails(t *testing.T) {
 			if _, err := r.Step(context.Background()); !errors.Is(err, device.ErrDeviceLost) {
 				t.Errorf("a step after the loss: %v", err)
 			}
-			if err := r.Run(context.Background()); !errors.Is(err, device.ErrDeviceLost) {
+			soon, end := context.WithTimeout(context.Background(), 10*time.Second)
+			defer end()
+			if err := r.Run(soon); !errors.Is(err, device.ErrDeviceLost) {
 				t.Errorf("Run after the loss: %v", err)
 			}
 		} else {

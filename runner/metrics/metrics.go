@@ -35,6 +35,7 @@ type Collector struct {
 	capture  time.Duration
 	finished map[runner.Reason]int64
 	sampled  int64
+	failed   int64 // steps
 	last     runner.Step
 	steps    histogram // seconds
 	host     histogram // seconds outside of the backend
@@ -107,6 +108,9 @@ func (c *Collector) Stepped(s runner.Step) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = s
+	if s.Err != nil {
+		c.failed++
+	}
 	if s.Rows > 0 {
 		c.sampled += int64(s.Sampled)
 		c.steps.add(s.Took)
@@ -164,6 +168,8 @@ func (c *Collector) page() string {
 	for _, why := range slices.Sorted(maps.Keys(c.finished)) {
 		p.value("requests_finished_total", float64(c.finished[why]), "reason", why.String())
 	}
+	p.head("steps_failed_total", "counter", "Steps that ended with an error.")
+	p.value("steps_failed_total", float64(c.failed))
 	p.head("tokens_sampled_total", "counter", "Tokens that were sampled.")
 	p.value("tokens_sampled_total", float64(c.sampled))
 	p.gauge("requests_running", "Requests in the batch.", float64(c.last.Running))

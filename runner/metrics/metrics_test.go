@@ -25,7 +25,7 @@ func TestScrape(t *testing.T) {
 	c.Ran("odd\"\n\\", 700, 700, piecewise.Eager)
 	c.Ran("odd\"\n\\", 701, 701, piecewise.Eager)
 	c.Stepped(runner.Step{Rows: 3, Sampled: 2, Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, Took: 2 * time.Millisecond, Backend: 2*time.Millisecond - 20*time.Microsecond})
-	c.Stepped(runner.Step{Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, Took: time.Hour}) // issued nothing
+	c.Stepped(runner.Step{Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, Took: time.Hour, Err: runner.ErrMemory}) // issued nothing
 	c.Finished(&runner.Sequence{})
 	w := httptest.NewRecorder()
 	c.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
@@ -37,6 +37,7 @@ func TestScrape(t *testing.T) {
 		`pwc_rows_total{function="forward",mode="piecewise",size="4"} 7`,
 		`pwc_padded_rows_total{function="forward",mode="piecewise",size="4"} 1`,
 		`pwc_runs_total{function="odd\"\n\\",mode="eager",size="0"} 2`,
+		`pwc_steps_failed_total 1`,
 		`pwc_tokens_sampled_total 2`,
 		`pwc_requests_running 2`,
 		`pwc_requests_waiting 1`,
@@ -78,7 +79,7 @@ func TestScrape(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"graphs_captured_total": "counter", "capture_seconds": "gauge", "runs_total": "counter", "rows_total": "counter", "padded_rows_total": "counter",
-		"requests_finished_total": "counter", "tokens_sampled_total": "counter", "requests_running": "gauge", "requests_waiting": "gauge",
+		"requests_finished_total": "counter", "steps_failed_total": "counter", "tokens_sampled_total": "counter", "requests_running": "gauge", "requests_waiting": "gauge",
 		"kv_blocks_used": "gauge", "kv_blocks": "gauge", "step_seconds": "histogram", "step_host_seconds": "histogram",
 	} {
 		if kind["pwc_"+name] != want {
