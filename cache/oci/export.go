@@ -189,13 +189,21 @@ func addToIndex(ctx context.Context, root *os.Root, d ocispec.Descriptor, tag st
 }
 
 // lockPause is the time between two tries for a lock that somebody else holds.
-const lockPause = 10 * time.Millisecond
+// lockPatience is how long an export waits: the index is changed in milliseconds, and
+// whoever can read the layout can hold the lock for ever.
+const (
+	lockPause    = 10 * time.Millisecond
+	lockPatience = 10 * time.Second
+)
 
 // lockLayout waits until no other export changes the index. The lock is on the file
-// that no export replaces. Where files cannot be locked there is none.
+// that no export replaces. Where files cannot be locked, or the lock is not given back
+// in time, there is none.
 func lockLayout(ctx context.Context, root *os.Root) (unlock func(), err error) {
 	l := flock.New(filepath.Join(root.Name(), ocispec.ImageLayoutFile), flock.SetFlag(os.O_RDONLY))
-	locked, err := l.TryLockContext(ctx, lockPause)
+	waiting, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	locked, err := l.TryLockContext(waiting, lockPause)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}

@@ -17,8 +17,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/gofrs/flock"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2"
 	"oras.land/oras-go/v2/content/oci"
@@ -546,5 +548,32 @@ func TestExportContext(t *testing.T) {
 		if _, err := Export(ctx, filled(t, 2), nil, filepath.Join(t.TempDir(), name), Options{}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestLayoutLockIsNotWaitedForLong exports into a layout whose lock a reader holds and
+// never gives back.
+func TestLayoutLockIsNotWaitedForLong(t *testing.T) {
+	from, dir := filled(t, 1), filepath.Join(t.TempDir(), "layout")
+	mustExport(t, from, dir, Options{})
+	held := flock.New(filepath.Join(dir, ocispec.ImageLayoutFile), flock.SetFlag(os.O_RDONLY))
+	if ok, err := held.TryLock(); !ok {
+		t.Skip(err)
+	}
+	defer held.Unlock()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		if _, err := Export(t.Context(), from, nil, dir, Options{Tag: "second"}); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took > 2*lockPatience {
+			t.Errorf("it took %v", took)
+		}
+	})
+	o := plain()
+	o.Tag = "second"
+	to, _ := newStore(t)
+	if _, err := Import(t.Context(), to, dir, o); err != nil {
+		t.Error(err)
 	}
 }
