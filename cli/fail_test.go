@@ -28,6 +28,16 @@ func TestFailBesideAFinding(t *testing.T) {
 	}
 }
 
+// A step that fails makes the command fail, and is said unless a request ended with it.
+func TestStepFailedWithoutARequest(t *testing.T) {
+	var stderr bytes.Buffer
+	g := &generation{app: &app{err: &stderr}, live: &liveLine{}, requests: []namedRequest{{refused: errors.New("no ids")}}}
+	g.stepFailed(errors.New("a kernel failed"))
+	if !g.failed || stderr.String() != "pwc: a step failed: a kernel failed\n" {
+		t.Errorf("failed %v, %q", g.failed, stderr.String())
+	}
+}
+
 // brokenListener accepts nothing, and says when it was asked.
 type brokenListener struct {
 	net.Listener
