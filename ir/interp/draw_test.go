@@ -33,7 +33,7 @@ func TestUniform(t *testing.T) {
 	// The offset of a node is added to that of the generator; the shape is a matter of the index alone.
 	a := apply1(t, "uniform", []any{ints(dtype.I64, -7, 1<<40)}, shapeAttr(3, 4), ir.DTypeAttr(dtype.F32), at(8))
 	check(t, "offsets add", apply1(t, "uniform", []any{ints(dtype.I64, -7, 1<<40+8)}, shapeAttr(3, 4), ir.DTypeAttr(dtype.F32)), a)
-	check(t, "philox", apply1(t, "philox", []any{ints(dtype.I64, -7), 1<<40 + 8, ints(dtype.I64, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)}), f32(a.floats...))
+	check(t, "philox", apply1(t, "philox", []any{ints(dtype.I64, -7), int64(1<<40 + 8), ints(dtype.I64, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)}), f32(a.floats...))
 	check(t, "longer", apply1(t, "uniform", []any{ints(dtype.I64, -7, 1<<40+8)}, shapeAttr(3), ir.DTypeAttr(dtype.F32)), f32(a.floats[:3]...))
 }
 

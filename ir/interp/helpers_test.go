@@ -60,7 +60,7 @@ func s(extents ...int64) []int64 {
 	return extents
 }
 
-// apply runs one op on tensors (*Tensor) and literals (float64, int).
+// apply runs one op on tensors (*Tensor) and literals (float64, int, int64).
 func apply(t *testing.T, op string, args []any, attrs ...ir.Attr) []*Tensor {
 	t.Helper()
 	b := ir.NewBuilder("test")
@@ -76,6 +76,8 @@ func apply(t *testing.T, op string, args []any, attrs ...ir.Attr) []*Tensor {
 			operands = append(operands, fb.Float(a))
 		case int:
 			operands = append(operands, fb.Int(int64(a)))
+		case int64:
+			operands = append(operands, fb.Int(a))
 		}
 	}
 	fb.Return(fb.Op(op, operands, attrs...)...)
