@@ -129,7 +129,7 @@ func (d double) Launch(c *device.OpCall) error {
 
 type env struct {
 	testing.TB
-	dev   *host.Device
+	dev   device.Device
 	s     *graphs.Session
 	m     *tree.Manager
 	b     *whole.Backend
@@ -140,13 +140,20 @@ type env struct {
 
 func open(t testing.TB, o whole.BackendOptions, to tree.Options) *env {
 	t.Helper()
-	e := &env{TB: t, dev: host.Open(host.Options{Workers: 1})}
-	e.s = must[*graphs.Session](t)(graphs.NewSession(e.dev, graphs.SessionOptions{}))
-	to.Check = true
-	e.m = must[*tree.Manager](t)(tree.New(e.s, to))
-	e.mod = must[*ir.Module](t)(ir.Parse("m.ir", []byte(module)))
+	e, h := &env{TB: t}, host.Open(host.Options{Workers: 1})
 	o.Compiler = build.Pipeline{Backend: comphost.New()}
-	o.Ops = []device.Op{double{"my::double", false, e.dev, &e.calls}, double{"my::log", false, e.dev, &e.calls}, double{"my::safe", true, e.dev, &e.calls}}
+	o.Ops = []device.Op{double{"my::double", false, h, &e.calls}, double{"my::log", false, h, &e.calls}, double{"my::safe", true, h, &e.calls}}
+	return e.open(h, o, to)
+}
+
+// open makes the backend on a device.
+func (e *env) open(dev device.Device, o whole.BackendOptions, to tree.Options) *env {
+	e.Helper()
+	e.dev = dev
+	e.s = must[*graphs.Session](e)(graphs.NewSession(dev, graphs.SessionOptions{}))
+	to.Check = true
+	e.m = must[*tree.Manager](e)(tree.New(e.s, to))
+	e.mod = must[*ir.Module](e)(ir.Parse("m.ir", []byte(module)))
 	o.Warn = func(s *whole.Skip) { e.said = append(e.said, s) }
 	e.b = whole.New(e.m, o)
 	return e

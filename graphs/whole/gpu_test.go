@@ -1,0 +1,99 @@
+package whole_test
+
+import (
+	"testing"
+
+	"pwc/build"
+	"pwc/compile/cuda"
+	"pwc/graphs"
+	"pwc/graphs/tree"
+	"pwc/graphs/whole"
+	"pwc/program"
+	"pwc/runtime/cuda/cudatest"
+	"pwc/runtime/cuda/fake"
+	"pwc/runtime/device"
+)
+
+// copied is an extern op of any device: its result is a copy of its operand.
+type copied struct {
+	name    string
+	capture bool
+	calls   *int
+}
+
+func (o copied) Signature() device.Signature {
+	return device.Signature{Name: o.name, Mut: []bool{false, true}, Capture: o.capture}
+}
+
+func (copied) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { return 0, nil }
+
+func (o copied) Launch(c *device.OpCall) error {
+	*o.calls++
+	return c.Stream.Copy(c.Args[1].Buffer, c.Args[0].Buffer)
+}
+
+// TestOnGPU runs functions on the machine's GPU, or an emulated one: uncut with a weight and
+// with an op that is captured, cut at one that is not, skipped, with a static input that is
+// written, and by the plain variant.
+func TestOnGPU(t *testing.T) {
+	dev := cudatest.Open(t, fake.Options{})
+	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
+	check(t, err)
+	store := build.NewMemoryStore()
+	open := func(o whole.BackendOptions) *env {
+		e := &env{TB: t}
+		o.Compiler, o.Store = build.Pipeline{Backend: backend}, store
+		o.Ops = []device.Op{copied{"my::double", false, &e.calls}, copied{"my::log", false, &e.calls}, copied{"my::safe", true, &e.calls}}
+		return e.open(dev.Device, o, tree.Options{})
+	}
+	closed := func(e *env) {
+		check(t, e.m.Close())
+		check(t, e.b.Close())
+		check(t, e.s.Close())
+	}
+	for _, c := range []struct {
+		fn                               string
+		partition                        bool
+		static                           []int
+		inputs                           int
+		want                             []float32
+		recorded, executed, calls, skips int
+	}{
+		{"plain", false, nil, 2, []float32{2, 4, 6, 8}, 1, 3, 0, 0},
+		{"safe", false, nil, 1, []float32{2, 3, 4, 5}, 1, 3, 2, 0}, // in the warm-up and the recording
+		{"middle", true, nil, 1, []float32{4, 6, 8, 10}, 2, 6, 5, 0},
+		{"middle", false, nil, 1, []float32{4, 6, 8, 10}, 0, 0, 5, 1},
+		{"bump", false, []int{0}, 1, []float32{11, 12, 13, 14}, 1, 3, 0, 0},
+	} {
+		e := open(whole.BackendOptions{Partition: c.partition, NoMutation: true})
+		f := e.fn(c.fn, whole.FunctionOptions{Static: c.static})
+		in := []graphs.Tensor{e.tensor(1, 2, 3, 4), e.tensor(1, 2, 3, 4)}
+		var last graphs.Tensor
+		for i := range 5 {
+			e.m.MarkStep()
+			out := must[[]graphs.Tensor](t)(f.Call(tree.Borrow(in[:c.inputs]...)))
+			if i == 4 {
+				last = out[0]
+				out = out[1:]
+			}
+			drop(t, out...)
+		}
+		e.want(c.fn, last, c.want...)
+		drop(t, append(in, last)...)
+		if s := e.stats(); s.Recorded != c.recorded || s.Executed != c.executed || e.calls != c.calls || len(e.said) != c.skips {
+			t.Errorf("@%s: %+v, %d calls, said %v", c.fn, s, e.calls, e.said)
+		}
+		closed(e)
+	}
+	e := open(whole.BackendOptions{})
+	fn := must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "grad", whole.Options{Compiler: build.Pipeline{Backend: backend}, Store: store}))
+	a, b, c := e.tensor(1, 2, 3, 4), e.tensor(2, 2, 2, 2), e.tensor(5, 5, 5, 5)
+	p := must[*whole.Plain](t)(whole.NewPlain(ctx, e.s, fn.Run, []graphs.Tensor{a, b}, whole.PlainOptions{CopyInputs: true, CopyOutputs: true}))
+	first, second := must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{a, b})), must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{a, c}))
+	e.want("first", first[0], 2, 4, 6, 8)
+	e.want("second", second[0], 5, 10, 15, 20)
+	check(t, p.Reset())
+	drop(t, first[0], second[0], a, b, c)
+	check(t, fn.Close())
+	closed(e)
+}
