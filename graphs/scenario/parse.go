@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rogpeppe/go-internal/txtar"
-
 	"pwc/ir"
 	"pwc/ir/dtype"
 )
@@ -168,39 +166,34 @@ func Parse(name string, text []byte) (*File, error) {
 		return nil, &Error{name, 1, 1, fmt.Sprintf("%d bytes, the most is %d", len(text), MaxBytes)}
 	}
 	f := &File{Name: name, scripts: map[string]*script{}}
-	ar := txtar.Parse(text)
 	var errs []error
-	lines := sectionLines(text)
 	seen := map[string]bool{}
-	for i, s := range ar.Files {
-		line := 1
-		if i < len(lines) {
-			line = lines[i]
-		}
-		p := &parser{file: name, line: line}
-		if seen[s.Name] {
-			errs = append(errs, &Error{name, line - 1, 1, fmt.Sprintf("the section %q stands twice", s.Name)})
+	for _, s := range sections(string(text)) {
+		line := s.line
+		p := &parser{file: name, line: line, toks: []token{{}}}
+		if seen[s.name] {
+			errs = append(errs, &Error{name, line - 1, 1, fmt.Sprintf("the section %q stands twice", s.name)})
 			continue
 		}
-		seen[s.Name] = true
-		switch s.Name {
+		seen[s.name] = true
+		switch s.name {
 		case "module.ir":
 			// Positions in the module are those of the scenario's file.
-			m, err := ir.Parse(name, append([]byte(strings.Repeat("\n", line-1)), s.Data...))
+			m, err := ir.Parse(name, append([]byte(strings.Repeat("\n", line-1)), s.data...))
 			if err != nil {
 				errs = append(errs, err)
 				continue
 			}
 			f.Module = m
 		case "functions":
-			errs = append(errs, p.scripts(f, string(s.Data)))
+			errs = append(errs, p.scripts(f, s.data))
 		case "steps":
-			f.steps = p.steps(string(s.Data))
+			f.steps = p.steps(s.data)
 			errs = append(errs, errors.Join(p.errs...))
 		case "options":
-			errs = append(errs, p.options(&f.Options, string(s.Data)))
+			errs = append(errs, p.options(&f.Options, s.data))
 		default:
-			errs = append(errs, &Error{name, line - 1, 1, fmt.Sprintf("unknown section %q: sections are module.ir, functions, options and steps", s.Name)})
+			errs = append(errs, &Error{name, line - 1, 1, fmt.Sprintf("unknown section %q: sections are module.ir, functions, options and steps", s.name)})
 		}
 	}
 	if !seen["steps"] && len(errs) == 0 {
@@ -212,16 +205,38 @@ func Parse(name string, text []byte) (*File, error) {
 	return f, nil
 }
 
-// sectionLines returns the line behind each marker of a txtar archive.
-func sectionLines(text []byte) []int {
-	var at []int
-	for i, l := range strings.Split(string(text), "\n") {
-		l = strings.TrimSuffix(l, "\r")
-		if strings.HasPrefix(l, "-- ") && strings.HasSuffix(l, " --") && len(l) > 6 && strings.TrimSpace(l[3:len(l)-3]) != "" {
-			at = append(at, i+2)
+// section is a file of a txtar archive.
+type section struct {
+	name string
+	line int // behind its marker
+	data string
+}
+
+// sections splits a txtar archive; text before the first marker is a comment. The parser of
+// the module go-internal is not used: it panics on the line "-- --".
+func sections(text string) (all []section) {
+	at := 0
+	for line := 1; at < len(text); line++ {
+		end := len(text)
+		if n := strings.IndexByte(text[at:], '\n'); n >= 0 {
+			end = at + n + 1
 		}
+		l := text[at:end]
+		marker := strings.TrimRight(l, "\r\n")
+		name := ""
+		if strings.HasPrefix(marker, "-- ") && strings.HasSuffix(marker, " --") && len(marker) > 6 {
+			name = strings.TrimSpace(marker[3 : len(marker)-3])
+		}
+		switch {
+		case name != "":
+			all = append(all, section{name: name, line: line + 1, data: text[end:end]})
+		case len(all) > 0:
+			s := &all[len(all)-1]
+			s.data = text[end-len(l)-len(s.data) : end]
+		}
+		at = end
 	}
-	return at
+	return all
 }
 
 type token struct {
@@ -234,7 +249,7 @@ type token struct {
 type parser struct {
 	file string
 	line int
-	toks []token
+	toks []token // of the line, with the end
 	at   int
 	errs []error
 }
@@ -247,9 +262,16 @@ func wordByte(c byte, first bool) bool {
 	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || !first && (c >= '0' && c <= '9' || c == '.' || c == '-')
 }
 
-// lex splits a line; what follows // is a comment.
-func (p *parser) lex(s string) bool {
+// lex splits a line; what follows // is a comment. A line that cannot be split has no
+// tokens but the end.
+func (p *parser) lex(s string) (ok bool) {
 	p.toks, p.at = p.toks[:0], 0
+	defer func() {
+		if !ok {
+			p.toks = p.toks[:0]
+		}
+		p.toks = append(p.toks, token{0, "", len(s) + 1})
+	}()
 	for i := 0; i < len(s); {
 		c := s[i]
 		switch {
@@ -291,11 +313,13 @@ func (p *parser) lex(s string) bool {
 			return false
 		}
 	}
-	p.toks = append(p.toks, token{0, "", len(s) + 1})
 	return true
 }
 
 func (p *parser) peek() token { return p.toks[p.at] }
+
+// after returns the kind of the token behind the next one; behind the end is the end.
+func (p *parser) after() byte { return p.toks[min(p.at+1, len(p.toks)-1)].kind }
 
 func (p *parser) next() token {
 	t := p.toks[p.at]
@@ -428,7 +452,7 @@ func (p *parser) ints() ([]int64, bool) {
 	}
 	v, ok := p.integer()
 	all := []int64{v}
-	for ok && p.peek().kind == ',' && p.toks[p.at+1].kind == '0' {
+	for ok && p.peek().kind == ',' && p.after() == '0' {
 		p.next()
 		v, ok = p.integer()
 		all = append(all, v)
@@ -593,7 +617,7 @@ func (p *parser) step(text string, lines *[]string, depth int) *step {
 		p.fail(t.col, "expected a step, found %q", t.text)
 		return nil
 	}
-	follows := p.toks[p.at+1].kind
+	follows := p.after()
 	if follows == '=' || follows == ',' || follows == '(' {
 		return p.assign(s)
 	}
@@ -857,7 +881,7 @@ func (p *parser) nested(depth int) (string, bool) {
 
 // assign reads a step that gives names to something, or a call without names.
 func (p *parser) assign(s *step) *step {
-	if p.toks[p.at+1].kind != '(' {
+	if p.after() != '(' {
 		for {
 			n, ok := p.name()
 			if !ok {
@@ -932,7 +956,7 @@ func (p *parser) tensor(s *step) *step {
 	if s.dt, s.shape, ok = p.typ(); !ok {
 		return nil
 	}
-	for p.peek().kind == 'a' && p.toks[p.at+1].kind == '=' {
+	for p.peek().kind == 'a' && p.after() == '=' {
 		k := p.next()
 		p.next()
 		switch k.text {
@@ -975,7 +999,7 @@ func (p *parser) call(s *step) *step {
 			}
 		}
 		a := arg{col: p.peek().col}
-		if p.toks[p.at+1].kind == 'a' && p.word("take") {
+		if p.after() == 'a' && p.word("take") {
 			a.take = true
 		}
 		var ok bool
@@ -984,7 +1008,7 @@ func (p *parser) call(s *step) *step {
 		}
 		s.args = append(s.args, a)
 	}
-	for p.peek().kind == 'a' && p.toks[p.at+1].kind == '=' {
+	for p.peek().kind == 'a' && p.after() == '=' {
 		k := p.next()
 		p.next()
 		var ok bool

@@ -129,7 +129,7 @@ func (p *parser) action(lines *[]string, depth int) (*action, bool) {
 		return a, p.callAction(a)
 	}
 	var ok bool
-	if k := p.toks[p.at+1].kind; k == '=' || k == ',' {
+	if k := p.after(); k == '=' || k == ',' {
 		for {
 			n, ok := p.name()
 			if !ok {
