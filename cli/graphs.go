@@ -22,7 +22,7 @@ func (a *app) graphsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "graphs",
 		Short: "run scenarios of graph trees",
-		Long: `Graph trees find out by themselves which captured graphs follow each other. A
+		Long: `Graph trees find out which captured graphs follow each other. A
 scenario is a file that drives one: a module, small functions over a recorder, and steps
 with what they must give. docs/graphs.md describes the language.`,
 		Example: `  pwc graphs run scenario.txtar

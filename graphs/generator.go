@@ -133,7 +133,7 @@ func (r *Recorder) draw(g *Generator, p *Program, i int) (Tensor, error) {
 	r.run.draws = append(r.run.draws, draw{g, at})
 	if c.slots.Storage() == nil {
 		// The memory belongs to the graph and to no pool of graphs: each graph has slots
-		// of its own, so graphs that share a generator may run beside each other.
+		// of its own, so graphs that share a generator may run concurrently.
 		t, err := r.s.alloced(r.s.shared, r.s.deflt, &Maker{Name: "generator states of " + c.name, Output: -1}, dtype.U8, []int64{slotBytes * slotsMost})
 		if err != nil {
 			return t, err

@@ -32,7 +32,7 @@ type Options struct {
 	// Generators are those that the capture may draw from.
 	Generators []*Generator
 
-	// KeepTemplate keeps the recording beside the graph that is launched:
+	// KeepTemplate keeps the recording in addition to the graph that is launched:
 	// Instantiate makes it anew, Update moves its inputs.
 	KeepTemplate bool
 

@@ -213,7 +213,7 @@ func (r *Recorder) Fill(dst Tensor, value byte) error {
 }
 
 // Upload copies host memory to dst. Inside a capture that is refused: a replay would
-// read the memory again, whatever lies there then. CopyFromHost takes memory that
+// read the memory again, with other contents. CopyFromHost takes memory that
 // stays.
 func (r *Recorder) Upload(dst Tensor, data []byte) error {
 	if r.Capturing() {
@@ -463,7 +463,7 @@ func (r *Recorder) Clone(name string, t Tensor) (Tensor, error) {
 }
 
 // Fork returns a recorder on another stream, whose work starts behind what r was given
-// so far and may run beside what r is given next. Join must follow, in a capture before
+// so far and may run concurrently with what r is given next. Join must follow, in a capture before
 // it ends.
 func (r *Recorder) Fork(to *Stream) (*Recorder, error) {
 	if err := r.usable(); err != nil {

@@ -802,7 +802,7 @@ func (p *parser) floats() ([]float64, bool) {
 	return all, true
 }
 
-// expectKeys are what expect compares; body.NAME comes beside them.
+// expectKeys are the keys of expect; body.NAME is one more.
 var expectKeys = []string{"state", "node", "parent", "roots", "children", "recorded", "warmups", "checkpoints", "live", "blocks", "segments",
 	"reserved", "rerecords", "pending", "generation", "unaliased", "dead_before", "dead_after", "skips", "executed", "eager"}
 

@@ -112,7 +112,7 @@ func (m *Manager) Stream() *graphs.Stream { return m.out }
 
 // BeginForward says that a forward ran whose backward is pending, for callers that call
 // several functions for one forward. EndBackward says that the backward ran, or will not:
-// generations start by themselves again.
+// calls start generations again.
 func (m *Manager) BeginForward() { m.pending = true }
 
 // EndBackward ends what BeginForward, or a call of mode forward, began.

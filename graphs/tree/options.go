@@ -11,7 +11,7 @@ type Mode uint8
 
 const (
 	Inference Mode = iota // leaves pending backwards as they are
-	Forward               // a backward follows: until it ran, no generation starts by itself
+	Forward               // a backward follows: until it ran, only MarkStep starts a generation
 	Backward
 )
 

@@ -19,7 +19,7 @@ type Options struct {
 	Store    build.Store // nil: nothing is kept
 	Ops      []device.Op // extern ops of the module
 
-	// Extras are programs that extern ops need beside the module's, built with it.
+	// Extras are programs of extern ops, built with the module's.
 	Extras []build.Extra
 	Frozen bool // nothing is compiled: what Store lacks is an error
 }

@@ -11,7 +11,7 @@ import (
 // PlainOptions say what a plain graph copies.
 type PlainOptions struct {
 	// CopyInputs gives the graph inputs of its own, into which each run copies. Without
-	// it runs read the inputs of the capture, whatever they are given.
+	// it, runs read the inputs of the capture and ignore their operands.
 	CopyInputs bool
 
 	// CopyOutputs returns copies. Without it runs return the graph's own outputs, which

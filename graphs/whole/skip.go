@@ -113,7 +113,7 @@ func reasonOf(n *ir.Node, ops []device.Op) Reason {
 	return ""
 }
 
-// Mutated returns the parameters that the function writes, through whatever values of
+// Mutated returns the parameters that the function writes, through any value that shares
 // their memory.
 func Mutated(fn *ir.Func) []int {
 	var all []int

@@ -492,8 +492,8 @@ func FirstErr(n int, at func(int) *Tensor) (int, error) {
 func (t *Tensor) SameAddress(s *Storage, off int64) bool { return t.st == s && t.off == off }
 
 // Alive returns nil while the handle names the storage's incarnation and the storage
-// has owners, whatever lies in its memory. A capture needs no more: what it records
-// reads the memory later.
+// has owners. It does not look at the contents: a capture needs no more, because what it
+// records reads the memory later.
 func (t Tensor) Alive() error {
 	if t.st == nil {
 		return ErrNoStorage
