@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"pwc/attention"
+	"pwc/autodiff"
 	"pwc/build"
 	"pwc/cache"
 	"pwc/compile"
@@ -350,6 +351,7 @@ func TestNothingPanics(t *testing.T) {
 				"FromFloat64s": interp.FromFloat64s, "FromInt64s": interp.FromInt64s, "FromBytes": interp.FromBytes, "FromDense": interp.FromDense, "EvalWeight": interp.EvalWeight},
 			receivers: []func() any{ptr[interp.Tensor], func() any { return tensor() }, ptr[interp.IndexError], ptr[interp.MemoryError], zero[interp.Diff]},
 		},
+		"autodiff":   {funcs: map[string]any{"Gradients": autodiff.Gradients, "Joint": autodiff.Joint, "Rule": autodiff.Rule}},
 		"ir/padding": {funcs: map[string]any{"SizeSymbol": padding.SizeSymbol, "Check": padding.Check, "CheckPositions": padding.CheckPositions}},
 		"ir": {
 			funcs: map[string]any{"IntAttr": ir.IntAttr, "DimAttr": ir.DimAttr, "FloatAttr": ir.FloatAttr, "BoolAttr": ir.BoolAttr, "EnumAttr": ir.EnumAttr, "DTypeAttr": ir.DTypeAttr, "StringAttr": ir.StringAttr,

@@ -1,0 +1,296 @@
+// Package autodiff makes gradients: reverse-mode differentiation of functions of the IR.
+// What it makes is IR again, which is verified, printed, compiled and captured like any
+// other. One table has the rule of every op ([Rule]); the conventions at ties and bounds
+// are PyTorch's.
+//
+// A cotangent has the type of its value. A rule computes in f32 and rounds once to the
+// dtype of the operand; matrix products keep the dtype of their operands, as in the forward.
+// Cotangents of a value with several uses are added in its dtype. Sums over repeated
+// indices are matrix products and reductions, so they are deterministic.
+package autodiff
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"pwc/ir"
+	"pwc/ir/dtype"
+)
+
+// Save says which values of the forward the backward is given, and which ones it computes again.
+type Save uint8
+
+const (
+	// SaveAuto saves the fewest bytes with which the backward repeats only pointwise ops,
+	// layout ops, creations and draws (a minimum cut). Products and reductions are saved.
+	SaveAuto Save = iota
+	// SaveAll saves every value that the backward reads, except constants and random
+	// numbers, which are drawn again.
+	SaveAll
+	// SaveNothing saves only the values that cannot be computed again: results of extern
+	// ops, and memory that the function writes.
+	SaveNothing
+)
+
+// Options are the choices of [Gradients].
+type Options struct {
+	Save Save
+}
+
+// Plan says what is kept between forward and backward.
+type Plan struct {
+	Saved      []Saved
+	Bytes      int64 // of Saved at the upper bounds of all symbols; math.MaxInt64 if it is larger
+	Recomputed int   // nodes of the forward that the backward repeats
+}
+
+// Saved is a value that the forward returns and the backward takes.
+type Saved struct {
+	Result int     // which result of the forward it is; below the function's own count, it is a result of the function
+	Type   ir.Type // dtype and extents
+	Op     string  // the op that computes it
+	Loc    string  // its place in the model
+	Bytes  int64   // at the upper bounds of all symbols; 0 for a result of the function
+}
+
+// Derivative is what [Gradients] makes of @F.
+type Derivative struct {
+	// Module has the declarations of the module, @F.forward and @F.backward.
+	Module *ir.Module
+	// Forward takes F's parameters. It returns F's results, then the saved values.
+	Forward *ir.Func
+	// Backward takes the saved values, those parameters of F that it reads, and a cotangent
+	// grad_outK for each float result K of F. It returns the gradients, in the order of the
+	// values that were asked for. Its draws use redraw=true: generators must have the
+	// contents that they had in the forward.
+	Backward *ir.Func
+	// Params are the indices of F's parameters that Backward takes, after the saved values.
+	Params []int
+	// Outputs are the indices of F's results that have a cotangent, in the order of the
+	// parameters of Backward.
+	Outputs []int
+	Plan    Plan
+}
+
+// Gradients differentiates the function of that name ("@" may be left out) with respect to
+// the named values and returns a forward that also returns what the backward needs, and the
+// backward. A name is "%x" for a parameter, "@w" for a weight or a state, or either without
+// its sign: a parameter is looked up first. No names mean the float parameters, in order.
+// A gradient of a state or a mut parameter is that of its contents before the function.
+// What a function writes has no cotangent unless the function returns it.
+//
+// Values that are not floats, and ops without a rule on the way from a result to a value,
+// are an [ir.ErrorList] with positions.
+func Gradients(m *ir.Module, function string, wrt []string, o Options) (*Derivative, error) {
+	j, err := differentiate(m, function, wrt)
+	if err != nil {
+		return nil, err
+	}
+	if o.Save > SaveNothing {
+		return nil, fmt.Errorf("autodiff: Options.Save is %d, want SaveAuto, SaveAll or SaveNothing", o.Save)
+	}
+	return j.partition(o.Save)
+}
+
+// Joint differentiates like [Gradients] and returns a module with one function @F.gradient.
+// It takes F's parameters and a cotangent grad_outK for each float result K of F, and returns
+// the gradients grad_in0, grad_in1, … of the named values. It writes the states and mut
+// parameters that F writes.
+func Joint(m *ir.Module, function string, wrt []string) (*ir.Module, error) {
+	j, err := differentiate(m, function, wrt)
+	if err != nil {
+		return nil, err
+	}
+	return j.gradient()
+}
+
+// target is a value with respect to which a function is differentiated.
+type target struct {
+	kind  ir.ValueKind // ParamValue, WeightValue or StateValue
+	index int
+	typ   ir.Type
+}
+
+// targets looks the names up and refuses what has no gradient.
+func targets(m *ir.Module, f *ir.Func, names []string) ([]target, error) {
+	var out []target
+	var errs ir.ErrorList
+	refuse := func(pos ir.Pos, format string, args ...any) {
+		errs = append(errs, &ir.Error{Source: m.Source, Pos: pos, Func: f.Name, Node: -1, Msg: fmt.Sprintf(format, args...)})
+	}
+	if len(names) == 0 {
+		for i, p := range f.Params {
+			if t := f.Type(p); differentiable(t.DType) {
+				out = append(out, target{ir.ParamValue, i, t})
+			}
+		}
+		if len(out) == 0 {
+			refuse(f.Pos, "@%s has no parameter of f32, f16 or bf16; name the weights or states to differentiate by", f.Name)
+		}
+		return out, errs.Err()
+	}
+	for _, name := range names {
+		t, pos, ok := lookup(m, f, name)
+		switch {
+		case !ok:
+			refuse(f.Pos, "@%s cannot be differentiated by %q: it has no such parameter, and the module no such weight or state", f.Name, name)
+		case !differentiable(t.typ.DType):
+			refuse(pos, "%s is %s: only values of f32, f16 and bf16 have gradients", name, t.typ)
+		case slices.ContainsFunc(out, func(u target) bool { return u.kind == t.kind && u.index == t.index }):
+			refuse(pos, "%s is named twice", name)
+		}
+		out = append(out, t)
+	}
+	return out, errs.Err()
+}
+
+func lookup(m *ir.Module, f *ir.Func, name string) (target, ir.Pos, bool) {
+	bare := strings.TrimLeft(name, "%@")
+	if !strings.HasPrefix(name, "@") {
+		for i, p := range f.Params {
+			if info := f.Values[p]; info.Name == bare {
+				return target{ir.ParamValue, i, info.Type}, info.Pos, true
+			}
+		}
+	}
+	if !strings.HasPrefix(name, "%") {
+		for i, w := range m.Weights {
+			if w.Name == bare {
+				return target{ir.WeightValue, i, w.Type}, w.Pos, true
+			}
+		}
+		for i, s := range m.States {
+			if s.Name == bare {
+				return target{ir.StateValue, i, s.Type}, s.Pos, true
+			}
+		}
+	}
+	return target{}, ir.Pos{}, false
+}
+
+// differentiable reports whether values of the dtype have gradients.
+func differentiable(dt dtype.DType) bool { return dt.Float() && dt.Computes() }
+
+// declare starts a module with the declarations of m.
+func declare(m *ir.Module) *ir.Builder {
+	b := ir.NewBuilder(m.Name)
+	n := b.Module()
+	n.Source, n.WeightsFrom, n.Strict, n.Unread, n.Context, n.EOS = m.Source, m.WeightsFrom, m.Strict, m.Unread, m.Context, m.EOS
+	n.Header, n.Trivia, n.FromTrivia, n.StrictTrivia = m.Header, m.Trivia, m.FromTrivia, m.StrictTrivia
+	n.ContextTrivia, n.EOSTrivia = m.ContextTrivia, m.EOSTrivia
+	for _, s := range m.Symbols {
+		b.AddSymbol(s)
+	}
+	for _, e := range m.Externs {
+		b.Extern(e)
+	}
+	for _, w := range m.Weights {
+		own := *w // the builder writes attributes in their canonical order; m stays as it is
+		own.Expr = cloneExpr(w.Expr)
+		b.AddWeight(&own)
+	}
+	for _, s := range m.States {
+		b.AddState(s)
+	}
+	return b
+}
+
+func cloneExpr(e *ir.WeightExpr) *ir.WeightExpr {
+	if e == nil {
+		return nil
+	}
+	c := *e
+	c.Attrs = slices.Clone(e.Attrs)
+	c.Args = make([]*ir.WeightExpr, len(e.Args))
+	for i, a := range e.Args {
+		c.Args[i] = cloneExpr(a)
+	}
+	return &c
+}
+
+// copier emits nodes of one function into another.
+type copier struct {
+	fb  *ir.FuncBuilder
+	old *ir.Func
+	to  map[ir.Value]ir.Value // old value → new value
+}
+
+func newCopier(fb *ir.FuncBuilder, old *ir.Func) *copier {
+	return &copier{fb: fb, old: old, to: map[ir.Value]ir.Value{}}
+}
+
+// value returns the new value of an old one.
+func (c *copier) value(v ir.Value) ir.Value {
+	if w, ok := c.to[v]; ok {
+		return w
+	}
+	switch info := &c.old.Values[v]; info.Kind {
+	case ir.WeightValue:
+		c.to[v] = c.fb.Weight(info.Name)
+	case ir.StateValue:
+		c.to[v] = c.fb.State(info.Name)
+	case ir.LiteralValue:
+		return c.fb.Literal(info.Literal)
+	default:
+		c.fb.Errorf("autodiff: value %d is used before it is computed", v)
+		c.to[v] = ir.NoValue
+	}
+	return c.to[v]
+}
+
+// param adds a parameter like v.
+func (c *copier) param(v ir.Value) {
+	info := &c.old.Values[v]
+	c.fb.SetPos(info.Pos)
+	if info.Mut {
+		c.to[v] = c.fb.MutParam(info.Name, info.Type)
+	} else {
+		c.to[v] = c.fb.Param(info.Name, info.Type)
+	}
+	if info.Padded {
+		c.fb.Padded(c.to[v])
+	}
+}
+
+// node emits n. With again, its random numbers are those that were drawn before.
+func (c *copier) node(n *ir.Node, again bool) {
+	c.fb.SetLoc(n.Loc)
+	c.fb.SetPos(n.Pos)
+	args := make([]ir.Value, len(n.Args))
+	for i, a := range n.Args {
+		args[i] = c.value(a)
+	}
+	attrs := n.Attrs
+	if _, draws := n.Generator(); draws && again {
+		attrs = slices.DeleteFunc(slices.Clone(attrs), func(a ir.Attr) bool { return a.Name == "redraw" })
+		attrs = append(attrs, ir.BoolAttr("redraw", true))
+	}
+	before := len(c.fb.Func().Nodes)
+	if n.Extern != nil {
+		types := make([]ir.Type, len(n.Results))
+		for i, r := range n.Results {
+			types[i] = c.old.Type(r)
+		}
+		c.fb.Call(n.Extern.Name, args, types, attrs...)
+	} else {
+		c.fb.Op(n.Op.Name, args, attrs...)
+	}
+	if len(c.fb.Func().Nodes) == before { // refused: the builder has the reason
+		for _, r := range n.Results {
+			c.to[r] = ir.NoValue
+		}
+		for _, w := range n.Versions {
+			c.to[w.Value] = ir.NoValue
+		}
+		return
+	}
+	made := c.fb.Func().Nodes[before]
+	for i, r := range n.Results {
+		c.to[r] = made.Results[i]
+		c.fb.SetName(made.Results[i], c.old.Values[r].Name)
+	}
+	for i, w := range n.Versions {
+		c.to[w.Value] = made.Versions[i].Value
+	}
+}

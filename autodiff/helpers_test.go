@@ -1,0 +1,200 @@
+package autodiff_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"pwc/autodiff"
+	"pwc/compile"
+	hostbackend "pwc/compile/host"
+	"pwc/internal/oracle"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/ir/interp"
+	"pwc/runtime/device"
+	"pwc/runtime/host"
+)
+
+// only returns the module with one of its functions.
+func only(m *ir.Module, f *ir.Func) *ir.Module {
+	one := *m
+	one.Funcs = []*ir.Func{f}
+	return &one
+}
+
+func parse(t testing.TB, text string) *ir.Module {
+	t.Helper()
+	m, err := ir.Parse("test.ir", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// joint returns the module with @f.gradient, read back from its text.
+func joint(t testing.TB, m *ir.Module, wrt ...string) *ir.Module {
+	t.Helper()
+	g, err := autodiff.Joint(m, "f", wrt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parse(t, ir.Print(g))
+}
+
+// interpret runs the only function of m; states and mut parameters are written.
+func interpret(t testing.TB, m *ir.Module, in *oracle.Inputs) []*interp.Tensor {
+	t.Helper()
+	out, err := oracle.Interpret(context.Background(), m, in)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, ir.Print(m))
+	}
+	return out
+}
+
+// onHost compiles m and runs it on the host device.
+func onHost(t testing.TB, m *ir.Module, in *oracle.Inputs) []*interp.Tensor {
+	t.Helper()
+	out, err := execute(m, in)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, ir.Print(m))
+	}
+	return out
+}
+
+func execute(m *ir.Module, in *oracle.Inputs) (out []*interp.Tensor, err error) {
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, hostbackend.New(), compile.Options{})
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	dev := host.Open(host.Options{Workers: 2})
+	defer dev.Close()
+	exe, err := dev.Load(p, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer exe.Close()
+	stream, err := dev.NewStream()
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Close()
+	symbols := make([]int64, len(p.Symbols))
+	for i, s := range p.Symbols {
+		symbols[i] = in.Symbols[s]
+	}
+	alloc := func(n int64) (device.Buffer, error) {
+		mem, err := dev.Alloc(max(n, 1))
+		if err != nil {
+			return device.Buffer{}, err
+		}
+		buf := device.Buffer{Memory: mem, Size: n}
+		return buf, stream.Fill(buf, 0xa5)
+	}
+	var args device.Args
+	for _, x := range in.All(m) {
+		buf, err := alloc(int64(len(x.Bytes())))
+		if err != nil {
+			return nil, err
+		}
+		if err := stream.CopyToDevice(buf, x.Bytes()); err != nil {
+			return nil, err
+		}
+		args.Params = append(args.Params, buf)
+	}
+	for _, r := range p.Results {
+		shape, err := oracle.Extents(r.Shape, in.Symbols)
+		if err != nil {
+			return nil, err
+		}
+		x, err := interp.Zeros(r.DType, shape)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, x)
+		buf, err := alloc(int64(len(x.Bytes())))
+		if err != nil {
+			return nil, err
+		}
+		args.Results = append(args.Results, buf)
+	}
+	n, err := exe.ScratchBytes(symbols)
+	if err != nil {
+		return nil, err
+	}
+	if args.Scratch, err = alloc(n); err != nil {
+		return nil, err
+	}
+	launch, err := exe.Bind(symbols, args)
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.Launch(launch); err != nil {
+		return nil, err
+	}
+	for i, r := range p.Results {
+		buf := args.Results[i]
+		if r.Alias >= 0 {
+			buf = args.Params[r.Alias]
+		} else if r.Same >= 0 {
+			buf = args.Results[r.Same]
+		}
+		data := make([]byte, buf.Size)
+		if err := stream.CopyToHost(data, buf); err != nil {
+			return nil, err
+		}
+		if out[i], err = interp.FromBytes(r.DType, out[i].Shape, data); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// near returns how got departs from want by more than tol, relative to the largest element of
+// want, or nil.
+func near(got, want *interp.Tensor, tol float64) error {
+	if got.Type != want.Type || fmt.Sprint(got.Shape) != fmt.Sprint(want.Shape) {
+		return fmt.Errorf("is %s%v, want %s%v", got.Type, got.Shape, want.Type, want.Shape)
+	}
+	scale := 0.0
+	for i := range want.Len() {
+		if w := math.Abs(want.At(i)); !math.IsInf(w, 0) {
+			scale = max(scale, w)
+		}
+	}
+	for i := range want.Len() {
+		g, w := got.At(i), want.At(i)
+		if !(math.Abs(g-w) <= tol*scale) && g != w && !(math.IsNaN(g) && math.IsNaN(w)) {
+			return fmt.Errorf("element %d is %v, want %v", i, g, w)
+		}
+	}
+	return nil
+}
+
+func f32(t testing.TB, shape []int64, values ...float64) *interp.Tensor {
+	t.Helper()
+	x, err := interp.FromFloat64s(dtype.F32, shape, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func i32(t testing.TB, shape []int64, values ...int64) *interp.Tensor {
+	t.Helper()
+	x, err := interp.FromInt64s(dtype.I32, shape, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// fn wraps statements into a module with @f over symbol N.
+func fn(signature string, lines ...string) string {
+	return "pwc 1\nmodule \"m\" {\n  sym N in [1, 64] batch\n  func @f" + signature + " {\n    " + strings.Join(lines, "\n    ") + "\n  }\n}\n"
+}
