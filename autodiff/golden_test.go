@@ -4,13 +4,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"pwc/compile/cuda"
 	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
+	"pwc/runtime/cuda/cudatest"
+	"pwc/runtime/cuda/fake"
 	"pwc/safetensors"
 )
 
@@ -28,58 +32,94 @@ func tensor(t *testing.T, f *safetensors.File, name string) *interp.Tensor {
 	return y
 }
 
-// Results and gradients are those of PyTorch in float64 for the same f32 operands, within 1e-5
-// of the largest element, in the interpreter and compiled for the host.
-func TestPyTorch(t *testing.T) {
+// pytorch returns the functions whose gradients PyTorch has computed.
+func pytorch(t *testing.T) []string {
+	t.Helper()
 	files, err := filepath.Glob("../testdata/train/ops/*.safetensors")
 	if err != nil || len(files) != 47 {
 		t.Fatalf("%d files of PyTorch's gradients, %v; want 47", len(files), err)
 	}
-	for _, path := range files {
-		name := strings.TrimSuffix(path, ".safetensors")
+	for i, path := range files {
+		files[i] = strings.TrimSuffix(path, ".safetensors")
+	}
+	return files
+}
+
+// holdToPyTorch holds results and gradients of a function that run computes to those of
+// PyTorch, within 1e-5 of the largest element.
+func holdToPyTorch(t *testing.T, name string, run func(m *ir.Module, in *oracle.Inputs) []*interp.Tensor) {
+	t.Helper()
+	text, err := os.ReadFile(name + ".ir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := ir.Parse(name+".ir", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := safetensors.Open(name + ".safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	in := &oracle.Inputs{}
+	f := m.Funcs[0]
+	floats := 0
+	for _, p := range f.Params {
+		in.Params = append(in.Params, tensor(t, file, f.Values[p].Name))
+		if f.Type(p).DType == dtype.F32 {
+			floats++
+		}
+	}
+	hold := func(m *ir.Module, prefix string) {
+		for i, x := range run(m, in.Clone()) {
+			if err := near(x, tensor(t, file, fmt.Sprint(prefix, i)), 1e-5); err != nil {
+				t.Errorf("%s%d: %v", prefix, i, err)
+			}
+		}
+	}
+	hold(m, "out")
+	g := joint(t, m)
+	if n := len(g.Funcs[0].Returns); n != floats || g.Funcs[0].Name != "f.gradient" {
+		t.Fatalf("@%s returns %d gradients, want %d of @f.gradient", g.Funcs[0].Name, n, floats)
+	}
+	for i := range f.Returns {
+		in.Params = append(in.Params, tensor(t, file, fmt.Sprint("grad_out", i)))
+	}
+	hold(g, "grad_in")
+}
+
+// Results and gradients are those of PyTorch in float64 for the same f32 operands, in the
+// interpreter and compiled for the host.
+func TestPyTorch(t *testing.T) {
+	for _, name := range pytorch(t) {
 		t.Run(filepath.Base(name), func(t *testing.T) {
-			text, err := os.ReadFile(name + ".ir")
-			if err != nil {
-				t.Fatal(err)
-			}
-			m, err := ir.Parse(name+".ir", text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			file, err := safetensors.Open(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer file.Close()
-			in := &oracle.Inputs{}
-			f := m.Funcs[0]
-			for _, p := range f.Params {
-				in.Params = append(in.Params, tensor(t, file, f.Values[p].Name))
-			}
-			hold := func(m *ir.Module, in *oracle.Inputs, prefix string) {
-				for how, got := range map[string][]*interp.Tensor{"interpreter": interpret(t, m, in.Clone()), "host": onHost(t, m, in.Clone())} {
-					for i, x := range got {
-						if err := near(x, tensor(t, file, fmt.Sprint(prefix, i)), 1e-5); err != nil {
-							t.Errorf("%s: %s%d: %v", how, prefix, i, err)
-						}
-					}
+			holdToPyTorch(t, name, func(m *ir.Module, in *oracle.Inputs) []*interp.Tensor { return interpret(t, m, in) })
+			holdToPyTorch(t, name, func(m *ir.Module, in *oracle.Inputs) []*interp.Tensor { return onHost(t, m, in) })
+		})
+	}
+}
+
+// So they are on a GPU; on an emulated one for those with an op that no other has.
+func TestPyTorchOnGPU(t *testing.T) {
+	dev := cudatest.Open(t, fake.Options{})
+	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hard := []string{"cumsum_axis_1", "embedding_repeated", "linear_bias", "max_axis_1", "slice_step"}
+	for _, name := range pytorch(t) {
+		if dev.Emulated && !slices.Contains(hard, filepath.Base(name)) {
+			continue
+		}
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			holdToPyTorch(t, name, func(m *ir.Module, in *oracle.Inputs) []*interp.Tensor {
+				out, err := execute(dev.Device, backend, m, in)
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
-			hold(m, in, "out")
-			floats := 0
-			for _, x := range in.Params {
-				if x.Type == dtype.F32 {
-					floats++
-				}
-			}
-			g := joint(t, m)
-			if n := len(g.Funcs[0].Returns); n != floats || g.Funcs[0].Name != "f.gradient" {
-				t.Fatalf("@%s returns %d gradients, want %d of @f.gradient", g.Funcs[0].Name, n, floats)
-			}
-			for i := range f.Returns {
-				in.Params = append(in.Params, tensor(t, file, fmt.Sprint("grad_out", i)))
-			}
-			hold(g, in, "grad_in")
+				return out
+			})
 		})
 	}
 }

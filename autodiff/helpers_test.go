@@ -2,6 +2,7 @@ package autodiff_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -57,23 +58,24 @@ func interpret(t testing.TB, m *ir.Module, in *oracle.Inputs) []*interp.Tensor {
 // onHost compiles m and runs it on the host device.
 func onHost(t testing.TB, m *ir.Module, in *oracle.Inputs) []*interp.Tensor {
 	t.Helper()
-	out, err := execute(m, in)
+	dev := host.Open(host.Options{Workers: 2})
+	defer dev.Close()
+	out, err := execute(dev, hostbackend.New(), m, in)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, ir.Print(m))
 	}
 	return out
 }
 
-func execute(m *ir.Module, in *oracle.Inputs) (out []*interp.Tensor, err error) {
-	p, err := compile.Compile(context.Background(), m, compile.Shape{}, hostbackend.New(), compile.Options{})
+// execute compiles m and runs it on a device.
+func execute(dev device.Device, backend compile.Backend, m *ir.Module, in *oracle.Inputs) (out []*interp.Tensor, err error) {
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, backend, compile.Options{})
 	if err != nil {
 		return nil, err
 	}
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	dev := host.Open(host.Options{Workers: 2})
-	defer dev.Close()
 	exe, err := dev.Load(p, nil)
 	if err != nil {
 		return nil, err
@@ -88,12 +90,22 @@ func execute(m *ir.Module, in *oracle.Inputs) (out []*interp.Tensor, err error) 
 	for i, s := range p.Symbols {
 		symbols[i] = in.Symbols[s]
 	}
+	var taken []device.Memory
+	defer func() {
+		for _, mem := range taken {
+			err = errors.Join(err, mem.Free())
+		}
+	}()
 	alloc := func(n int64) (device.Buffer, error) {
 		mem, err := dev.Alloc(max(n, 1))
 		if err != nil {
 			return device.Buffer{}, err
 		}
+		taken = append(taken, mem)
 		buf := device.Buffer{Memory: mem, Size: n}
+		if n == 0 {
+			return buf, nil
+		}
 		return buf, stream.Fill(buf, 0xa5)
 	}
 	var args device.Args
@@ -146,6 +158,9 @@ func execute(m *ir.Module, in *oracle.Inputs) (out []*interp.Tensor, err error) 
 		}
 		data := make([]byte, buf.Size)
 		if err := stream.CopyToHost(data, buf); err != nil {
+			return nil, err
+		}
+		if err := stream.Synchronize(); err != nil {
 			return nil, err
 		}
 		if out[i], err = interp.FromBytes(r.DType, out[i].Shape, data); err != nil {
