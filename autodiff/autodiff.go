@@ -134,7 +134,7 @@ func targets(m *ir.Module, f *ir.Func, names []string) ([]target, error) {
 		t, pos, ok := lookup(m, f, name)
 		switch {
 		case !ok:
-			refuse(f.Pos, "@%s cannot be differentiated by %q: it has no such parameter, and the module no such weight or state", f.Name, name)
+			refuse(f.Pos, "%q is neither a parameter of @%s nor a weight or state of the module; use the names of its text, such as %%x and @w", name, f.Name)
 		case !differentiable(t.typ.DType):
 			refuse(pos, "%s is %s: only values of f32, f16 and bf16 have gradients", name, t.typ)
 		case slices.ContainsFunc(out, func(u target) bool { return u.kind == t.kind && u.index == t.index }):
