@@ -103,15 +103,14 @@ func (g *Graph) Capture(ctx context.Context, f func(*Recorder) error) error {
 	if err != nil {
 		return err
 	}
-	err = func() (err error) {
-		defer func() {
-			if p := recover(); p != nil { // the capture ends before the panic goes on
-				g.abandon()
-				panic(p)
-			}
-		}()
-		return f(r)
+	returned := false
+	defer func() {
+		if !returned { // f panicked or ended its goroutine: the capture ends with it
+			g.abandon()
+		}
 	}()
+	err = f(r)
+	returned = true
 	if err != nil {
 		g.abandon()
 		return g.failed(err)
@@ -154,6 +153,11 @@ func (g *Graph) Begin() (*Recorder, error) {
 	}
 	if err := g.s.settle(); err != nil {
 		return nil, g.failed(err)
+	}
+	if g.s.routines.Load() {
+		if err := st.library(); err != nil {
+			return nil, g.failed(err)
+		}
 	}
 	for i, gen := range g.opts.Generators {
 		gen.mu.Lock()

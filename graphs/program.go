@@ -3,6 +3,7 @@ package graphs
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"pwc/ir/dim"
 	"pwc/program"
@@ -19,8 +20,9 @@ type Program struct {
 	name   string
 	makers []*Maker // by result
 
-	aligns   []int64             // by parameter: what its address must be a multiple of
-	routines bool                // it calls library routines
+	aligns   []int64 // by parameter: what its address must be a multiple of
+	routines bool    // it calls library routines
+	warmMu   sync.Mutex
 	warm     map[string]struct{} // symbol values that ran
 }
 
@@ -47,6 +49,7 @@ func (s *Session) Load(p *program.Program, name string, ops ...device.Op) (*Prog
 	}
 	for range p.Routines() {
 		out.routines = true
+		s.routines.Store(true)
 		break
 	}
 	return out, nil

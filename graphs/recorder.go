@@ -316,6 +316,11 @@ func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg)
 	if err != nil {
 		return results, fmt.Errorf("graphs: @%s: %w", p.name, err)
 	}
+	if p.routines && !r.Capturing() {
+		if err := r.warm(p, e, launch); err != nil {
+			return results, err
+		}
+	}
 	if err := r.stream.enqueued(r.stream.dev.Launch(launch)); err != nil {
 		return results, fmt.Errorf("graphs: @%s: %w", p.name, err)
 	}
@@ -328,9 +333,6 @@ func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg)
 	}
 	if p.routines {
 		r.run.library = true
-		if !r.Capturing() {
-			p.warm[fmt.Sprint(e.values)] = struct{}{}
-		}
 	}
 	return results, nil
 }
@@ -356,11 +358,34 @@ func (r *Recorder) aligned(p *Program, ts []Tensor) ([]Tensor, error) {
 	return out, nil
 }
 
+// warm prepares the stream for library routines, and runs those of a shape that did not
+// run before, so that the library has loaded what a capture would need.
+func (r *Recorder) warm(p *Program, e *env, launch device.BoundLaunch) error {
+	if err := r.stream.library(); err != nil {
+		return err
+	}
+	p.warmMu.Lock()
+	defer p.warmMu.Unlock()
+	key := fmt.Sprint(e.values)
+	if _, ok := p.warm[key]; ok {
+		return nil
+	}
+	if s, ok := r.stream.dev.(device.LibraryStream); ok {
+		if err := s.WarmLibraries(launch); err != nil {
+			return fmt.Errorf("graphs: @%s: library routines run for the first time: %w", p.name, err)
+		}
+	}
+	p.warm[key] = struct{}{}
+	return nil
+}
+
 // cold refuses a library routine that would be initialised while it is recorded.
 func (r *Recorder) cold(p *Program, e *env) error {
 	if !p.routines || !r.Capturing() {
 		return nil
 	}
+	p.warmMu.Lock()
+	defer p.warmMu.Unlock()
 	if _, ok := p.warm[fmt.Sprint(e.values)]; ok {
 		return nil
 	}
@@ -471,6 +496,11 @@ func (r *Recorder) Fork(to *Stream) (*Recorder, error) {
 	}
 	if to == nil || to.s != r.s || to == r.stream {
 		return nil, fmt.Errorf("%w: fork from stream %q needs another stream of the session", ErrArguments, r.stream.name)
+	}
+	if r.s.routines.Load() {
+		if err := to.library(); err != nil {
+			return nil, err
+		}
 	}
 	if err := r.stream.dev.Fork(to.dev); err != nil {
 		return nil, fmt.Errorf("graphs: fork from stream %q to %q: %w", r.stream.name, to.name, err)

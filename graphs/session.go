@@ -29,6 +29,8 @@ type Session struct {
 	graphs  int     // with a recording
 	closed  bool
 
+	routines atomic.Bool // a program that calls library routines was loaded
+
 	made atomic.Pointer[[]*Stream] // replaced with mu held, read without
 
 	ringMu sync.Mutex
@@ -87,9 +89,13 @@ func (s *Session) Close() error {
 		return &LeakError{Graphs: s.graphs, Forgotten: s.book.Forgotten()}
 	}
 	s.closed = true
-	errs := []error{s.ring.close(), s.alloc.Close()}
+	errs := []error{s.ring.close()}
 	for _, st := range s.streams() {
-		errs = append(errs, st.closeDevice())
+		errs = append(errs, st.freeWorkspace())
+	}
+	errs = append(errs, s.alloc.Close()) // which waits for the streams
+	for _, st := range s.streams() {
+		errs = append(errs, st.dev.Close())
 	}
 	return errors.Join(errs...)
 }

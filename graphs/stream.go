@@ -1,12 +1,14 @@
 package graphs
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
 
 	"pwc/graphs/internal/store"
 	"pwc/runtime/device"
+	"pwc/runtime/mem"
 )
 
 // Stream is a queue of work of a session. It knows what its work is ordered behind
@@ -23,6 +25,42 @@ type Stream struct {
 	// that the host knows to be done, which all later work is behind. The goroutine that
 	// begins a capture waits for streams of others, so these are atomic and clock is not.
 	given, done atomic.Uint64
+
+	// work is what library routines on the stream work in, made before the first of them.
+	work    mem.Block
+	hasWork bool
+}
+
+// library gives the stream a workspace for library routines, on a device that has them. A
+// stream that captures cannot get one any more.
+func (st *Stream) library() error {
+	l, ok := st.s.dev.(device.Librarian)
+	s, is := st.dev.(device.LibraryStream)
+	if st.hasWork || !ok || !is || l.WorkspaceBytes() == 0 {
+		return nil
+	}
+	b, err := st.s.alloc.Default().Alloc(st.dev, l.WorkspaceBytes())
+	if err != nil {
+		return fmt.Errorf("graphs: the workspace of library routines on stream %q: %w", st.name, err)
+	}
+	buf, err := b.Buffer()
+	if err == nil {
+		err = s.UseWorkspace(buf)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("graphs: the workspace of library routines on stream %q: %w", st.name, err), st.s.alloc.Free(b))
+	}
+	st.work, st.hasWork = b, true
+	return nil
+}
+
+// freeWorkspace ends the use of library routines on the stream.
+func (st *Stream) freeWorkspace() error {
+	if !st.hasWork {
+		return nil
+	}
+	st.hasWork = false
+	return st.s.alloc.Free(st.work)
 }
 
 // NewStream makes a stream. Its name is for messages.
@@ -171,5 +209,3 @@ func (st *Stream) CopyTo(dst device.Buffer, t Tensor) error {
 	}
 	return st.enqueued(st.dev.Copy(dst, t.Range()))
 }
-
-func (st *Stream) closeDevice() error { return st.dev.Close() }

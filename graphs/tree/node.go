@@ -59,6 +59,18 @@ type nodeInput struct {
 	off     int64           // of at in it
 }
 
+// fits reports whether all inputs are where the recording reads them, or of the size that
+// it copies. One pass over hundreds of static inputs is what a replay costs the host.
+func (n *node) fits(in []Input) bool {
+	for j := range n.inputs {
+		x, t := &n.inputs[j], &in[j].Tensor
+		if t.Size() != x.at.Size || x.kind != copied && !t.SameAddress(x.storage, x.off) {
+			return false
+		}
+	}
+	return true
+}
+
 // reads reports whether a tensor is what the recording reads.
 func (x *nodeInput) reads(t *graphs.Tensor) bool {
 	return t.SameAddress(x.storage, x.off) && t.Size() == x.at.Size || t.Range() == x.at

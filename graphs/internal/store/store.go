@@ -458,8 +458,8 @@ func (t Tensor) Err() error {
 	return nil
 }
 
-// FirstErr returns the first of n tensors of one session for which Err is not nil, and
-// that error. It locks once.
+// FirstErr returns the first of n tensors for which Err is not nil, and that error. It
+// locks once for tensors of one session.
 func FirstErr(n int, at func(int) *Tensor) (int, error) {
 	var b *Book
 	for i := range n {

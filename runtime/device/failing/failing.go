@@ -102,6 +102,38 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 	return d.Device.TakeFaults(inner(s), of...)
 }
 
+// Libraries returns the device's library routines; none where it has none.
+func (d *Device) Libraries() device.OpSet {
+	if l, ok := d.Device.(device.Librarian); ok {
+		return l.Libraries()
+	}
+	return nil
+}
+
+// WorkspaceBytes returns what the device's library routines work in; 0 where it has none.
+func (d *Device) WorkspaceBytes() int64 {
+	if l, ok := d.Device.(device.Librarian); ok {
+		return l.WorkspaceBytes()
+	}
+	return 0
+}
+
+// UseWorkspace is the stream's. It does nothing where the device has no library routines.
+func (s *Stream) UseWorkspace(b device.Buffer) error {
+	if l, ok := s.Stream.(device.LibraryStream); ok {
+		return s.call("workspace", func() error { return l.UseWorkspace(b) })
+	}
+	return nil
+}
+
+// WarmLibraries is the stream's. It does nothing where the device has no library routines.
+func (s *Stream) WarmLibraries(l device.BoundLaunch) error {
+	if lib, ok := s.Stream.(device.LibraryStream); ok {
+		return s.call("warm-up of library routines", func() error { return lib.WarmLibraries(l) })
+	}
+	return nil
+}
+
 // Stream passes calls on and counts them.
 type Stream struct {
 	device.Stream
