@@ -20,7 +20,8 @@ type node struct {
 
 	graph   *graphs.Graph
 	inputs  []nodeInput
-	copies  []int // inputs that are copied
+	where   []inputPlace // of inputs, packed for the pass that each replay makes
+	copies  []int        // inputs that are copied
 	outputs []output
 
 	// What was live in the path, by depth and output.
@@ -62,13 +63,30 @@ type nodeInput struct {
 // fits reports whether all inputs are where the recording reads them, or of the size that
 // it copies. One pass over hundreds of static inputs is what a replay costs the host.
 func (n *node) fits(in []Input) bool {
-	for j := range n.inputs {
-		x, t := &n.inputs[j], &in[j].Tensor
-		if t.Size() != x.at.Size || x.kind != copied && !t.SameAddress(x.storage, x.off) {
+	for j := range n.where {
+		x, t := &n.where[j], &in[j].Tensor
+		if t.Size() != x.size || x.storage != nil && !t.SameAddress(x.storage, x.off) {
 			return false
 		}
 	}
 	return true
+}
+
+// inputPlace is where an input must be; without a storage it is copied and may be anywhere.
+type inputPlace struct {
+	storage   *graphs.Storage
+	off, size int64
+}
+
+// place makes the packed form of the inputs.
+func (n *node) place() {
+	n.where = make([]inputPlace, len(n.inputs))
+	for j, x := range n.inputs {
+		n.where[j].size = x.at.Size
+		if x.kind != copied {
+			n.where[j].storage, n.where[j].off = x.storage, x.off
+		}
+	}
 }
 
 // reads reports whether a tensor is what the recording reads.

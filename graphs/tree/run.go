@@ -297,6 +297,7 @@ func (m *Manager) record(i *instance, in []Input, out []graphs.Tensor) (_ []grap
 	n.deadAfter = died(before, parent.liveness())
 	m.setOutputs(n, own, outs)
 	n.liveAfter = n.liveness()
+	n.place()
 	fail := func(err error) error {
 		err = releaseAll(err, outs)
 		return errors.Join(fmt.Errorf("tree: recording of %s: %w", i.f.def.Name, err), n.graph.Reset())

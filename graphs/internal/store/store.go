@@ -107,24 +107,25 @@ type Leak struct {
 
 // Storage is a block of memory with owners.
 type Storage struct {
-	book       *Book
-	prev, next *Storage
-
-	// Guarded by book.mu.
-	pool    *mem.Pool // where block is freed; nil: memory of somebody else
-	block   mem.Block
-	owns    bool // the last release frees block
-	buf     device.Buffer
-	owners  int32
+	// What a replay asks of each of hundreds of inputs is in the first cache line.
+	book    *Book
 	inc     uint32 // incarnation
-	step    int32  // generation of the incarnation
-	maker   *Maker
+	owners  int32
+	step    int32 // generation of the incarnation
 	content Content
-	over    *Maker // who wrote it, if Overwritten or if a new incarnation follows
-	overAt  int32
-	wrote   Access
-	read    Access
-	serial  uint64
+
+	// Guarded by book.mu, as inc, owners, step and content are.
+	prev, next *Storage
+	pool       *mem.Pool // where block is freed; nil: memory of somebody else
+	block      mem.Block
+	owns       bool // the last release frees block
+	buf        device.Buffer
+	maker      *Maker
+	over       *Maker // who wrote it, if Overwritten or if a new incarnation follows
+	overAt     int32
+	wrote      Access
+	read       Access
+	serial     uint64
 }
 
 // New returns a storage of a block with one owner.
