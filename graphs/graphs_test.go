@@ -1257,3 +1257,27 @@ func TestColdLibrary(t *testing.T) {
 	drop(t, x)
 	check(t, f.Close())
 }
+
+// TestRefusedRunKeepsNothing gives a program a generator and then a wrong operand: what the
+// draw took is given back.
+func TestRefusedRunKeepsNothing(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	r := e.s.Eager(e.s.DefaultStream())
+	before := e.s.Live()
+	gen := e.s.NewGenerator(1)
+	p := must[*graphs.Program](t)(e.s.Load(e.fn("draw").Compiled(), "draw"))
+	if _, err := r.RunSymbols(p, map[string]int64{"nothing": 1}, gen); !errors.Is(err, graphs.ErrArguments) {
+		t.Errorf("a symbol that there is not: %v", err)
+	}
+	if after := e.s.Live(); after != before {
+		t.Errorf("%+v is held, before %+v", after, before)
+	}
+	if s := must[graphs.GeneratorState](t)(gen.State()); s.Offset != 0 {
+		t.Errorf("a run that was refused moved the generator to %d", s.Offset)
+	}
+	if _, err := r.Run(p, (*graphs.Generator)(nil)); !errors.Is(err, graphs.ErrNoStorage) {
+		t.Errorf("no generator: %v", err)
+	}
+	check(t, p.Close())
+}

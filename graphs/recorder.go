@@ -242,21 +242,6 @@ func (r *Recorder) Run(p *Program, args ...Arg) ([]Tensor, error) {
 
 // RunSymbols is Run with values of symbols that no operand's shape tells.
 func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg) (results []Tensor, err error) {
-	ts, err := r.operands(p, args)
-	if err != nil {
-		return nil, err
-	}
-	shapes := make([][]int64, len(ts))
-	for i, t := range ts {
-		shapes[i] = t.Shape()
-	}
-	e, err := p.bindSymbols(shapes, symbols)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.cold(p, e); err != nil {
-		return nil, err
-	}
 	defer func() {
 		for _, t := range r.run.temps {
 			err = errors.Join(err, t.Release())
@@ -269,6 +254,30 @@ func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg)
 			results = nil
 		}
 	}()
+	ts, err := r.operands(p, args)
+	if err != nil {
+		return nil, err
+	}
+	shapes := make([][]int64, len(ts))
+	for i, t := range ts {
+		if shapes[i] = t.Shape(); t.Storage() == nil {
+			shapes[i] = []int64{2} // the state of a generator
+		}
+	}
+	e, err := p.bindSymbols(shapes, symbols)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.cold(p, e); err != nil {
+		return nil, err
+	}
+	for i, a := range args { // a run that is refused draws nothing
+		if gen, ok := a.(*Generator); ok {
+			if ts[i], err = r.draw(gen, p, i); err != nil {
+				return nil, err
+			}
+		}
+	}
 	given := ts
 	if ts, err = r.aligned(p, given); err != nil {
 		return results, err
@@ -392,22 +401,19 @@ func (r *Recorder) cold(p *Program, e *env) error {
 	return fmt.Errorf("%w: @%s calls library routines and did not run with %v = %v: run it once outside of the capture", ErrCold, p.name, e.names, e.values)
 }
 
-// operands turns arguments into tensors.
+// operands returns the tensors among the arguments, which have the dtypes of the
+// parameters; in place of a generator stands the zero Tensor.
 func (r *Recorder) operands(p *Program, args []Arg) ([]Tensor, error) {
 	if len(args) != len(p.prog.Params) {
 		return nil, fmt.Errorf("%w: @%s has %d parameters, %d operands were given", ErrArguments, p.name, len(p.prog.Params), len(args))
 	}
 	ts := make([]Tensor, len(args))
 	for i, a := range args {
-		switch a := a.(type) {
-		case TensorArg:
-			ts[i] = Tensor(a)
-		case *Generator:
-			t, err := r.draw(a, p, i)
-			if err != nil {
-				return nil, err
-			}
-			ts[i] = t
+		if gen, ok := a.(*Generator); ok && gen != nil {
+			continue
+		}
+		if t, ok := a.(TensorArg); ok {
+			ts[i] = Tensor(t)
 		}
 		if ts[i].Storage() == nil {
 			return nil, fmt.Errorf("operand %d of @%s: %w", i, p.name, ErrNoStorage)

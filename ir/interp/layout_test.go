@@ -84,7 +84,7 @@ func TestLayoutInverses(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		shape := rapid.SliceOfN(rapid.Int64Range(0, 4), 1, 4).Draw(rt, "shape")
 		n, _ := elements(shape)
-		x := of(dtype.F32, shape, count(n)...)
+		x := of(dtype.F32, shape, count(int(n))...)
 		rank := len(shape)
 
 		perm := rapid.Permutation(identity(rank)).Draw(rt, "perm")

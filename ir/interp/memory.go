@@ -3,12 +3,17 @@ package interp
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"pwc/ir"
 )
 
-// DefaultMaxBytes is Env.MaxBytes where it is 0.
-const DefaultMaxBytes = 16 << 30
+// DefaultMaxBytes is Env.MaxBytes where it is 0: 16 GiB, and on 32 bits half of what an
+// int counts, which no slice may exceed.
+const DefaultMaxBytes = int64(min(16<<30, addressable))
+
+// addressable is the most bytes that a run may be allowed.
+const addressable = math.MaxInt / 2
 
 // ErrMemory is matched by a [MemoryError].
 var ErrMemory = errors.New("interp: the run needs more memory than it may take")
@@ -44,6 +49,7 @@ const elementBytes = 8 // of a float64 or an int64
 // with extents that only an extern op knows counts as nothing.
 func (r *run) checkMemory(last []int) error {
 	limit := r.env.MaxBytes
+	limit = min(limit, addressable)
 	if limit <= 0 {
 		limit = DefaultMaxBytes
 	}
@@ -75,7 +81,7 @@ func (r *run) checkMemory(last []int) error {
 			if err != nil {
 				return r.m.ErrorAt(r.f, i, "%s: %v", n.Name(), err)
 			}
-			bytes[v] = int64(count) * elementBytes
+			bytes[v] = count * elementBytes
 			results += bytes[v]
 		}
 		for _, v := range n.Args {
@@ -84,7 +90,7 @@ func (r *run) checkMemory(last []int) error {
 			switch {
 			case err != nil || tooMany != nil || count == 0:
 			case n.Extern != nil:
-				longest += int64(count) * elementBytes // operands are compared with copies
+				longest += count * elementBytes // operands are compared with copies
 			default:
 				for _, d := range shape {
 					longest = max(longest, d*elementBytes)

@@ -36,7 +36,7 @@ type Tensor struct {
 func isFloat(dt dtype.DType) bool { return dt.Float() && dt.Computes() }
 
 // elements returns the number of elements of a shape.
-func elements(shape []int64) (int, error) {
+func elements(shape []int64) (int64, error) {
 	n := int64(1)
 	for _, d := range shape {
 		if d < 0 {
@@ -52,7 +52,7 @@ func elements(shape []int64) (int, error) {
 		}
 		n *= d
 	}
-	return int(n), nil
+	return n, nil
 }
 
 // Zeros returns a tensor whose elements are zero. It fails for an invalid
@@ -62,10 +62,13 @@ func Zeros(dt dtype.DType, shape []int64) (*Tensor, error) {
 		return nil, fmt.Errorf("interp: a tensor needs a dtype")
 	}
 	n, err := elements(shape)
+	if err == nil && n > addressable/elementBytes {
+		err = fmt.Errorf("interp: a tensor of extents %v has %d elements, more than this machine addresses", shape, n)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return alloc(dt, shape, n), nil
+	return alloc(dt, shape, int(n)), nil
 }
 
 // alloc makes a tensor of n elements, which is what the shape has.
