@@ -599,14 +599,28 @@ func (p *parser) block(lines *[]string, depth int) (all []*step, closed bool) {
 				break
 			}
 			all = append(all, s)
-			if k := p.peek(); k.kind != 0 && k.kind != '}' && !p.accept(';') {
-				p.fail(k.col, "unexpected %q: one step a line, or ; between steps", k.text)
-				break
+			for p.accept(';') || p.accept('|') { // one step a line, or several with or without these
 			}
 		}
 		p.line++
 	}
 	return all, false
+}
+
+// stepWords begin a step that names nothing.
+var stepWords = []string{"drop", "same", "distinct", "mark", "reset", "empty-cache", "move", "fail-driver", "repeat", "check", "error", "warn", "skip", "explain", "expect"}
+
+// startsStep reports whether the next word begins another step of the line.
+func (p *parser) startsStep() bool {
+	if slices.Contains(stepWords, p.peek().text) {
+		return true
+	}
+	return p.after() == '=' || p.after() == '('
+}
+
+// setting reports whether one of the settings follows; another name with = begins a step.
+func (p *parser) setting(names ...string) bool {
+	return p.peek().kind == 'a' && p.after() == '=' && slices.Contains(names, p.peek().text)
 }
 
 // step reads one step.
@@ -625,7 +639,7 @@ func (p *parser) step(text string, lines *[]string, depth int) *step {
 	switch t.text {
 	case "drop", "same", "distinct":
 		s.kind = map[string]stepKind{"drop": stepDrop, "same": stepSame, "distinct": stepDistinct}[t.text]
-		for p.peek().kind == 'a' {
+		for p.peek().kind == 'a' && !p.startsStep() {
 			n, ok := p.name()
 			if !ok {
 				return nil
@@ -714,7 +728,8 @@ func (p *parser) repeat(s *step, lines *[]string, depth int) *step {
 			return nil
 		}
 		s.block = append(s.block, in)
-		p.accept(';')
+		for p.accept(';') || p.accept('|') {
+		}
 	}
 	p.line++
 	more, closed := p.block(lines, depth+1)
@@ -808,7 +823,7 @@ var expectKeys = []string{"state", "node", "parent", "roots", "children", "recor
 
 func (p *parser) expectations(s *step) *step {
 	s.kind = stepExpect
-	for p.peek().kind == 'a' {
+	for p.peek().kind == 'a' && !slices.Contains(stepWords, p.peek().text) {
 		k := p.next()
 		if !slices.Contains(expectKeys, k.text) && !strings.HasPrefix(k.text, "body.") {
 			p.fail(k.col, "unknown key %q: keys are %s and body.NAME", k.text, strings.Join(expectKeys, ", "))
@@ -956,7 +971,7 @@ func (p *parser) tensor(s *step) *step {
 	if s.dt, s.shape, ok = p.typ(); !ok {
 		return nil
 	}
-	for p.peek().kind == 'a' && p.after() == '=' {
+	for p.setting("seed", "fill", "values") {
 		k := p.next()
 		p.next()
 		switch k.text {
@@ -968,9 +983,6 @@ func (p *parser) tensor(s *step) *step {
 			s.fill = &v
 		case "values":
 			s.values, ok = p.floats()
-		default:
-			p.fail(k.col, "unknown setting %q: a tensor has seed, fill or values", k.text)
-			return nil
 		}
 		if !ok {
 			return nil
@@ -1008,7 +1020,7 @@ func (p *parser) call(s *step) *step {
 		}
 		s.args = append(s.args, a)
 	}
-	for p.peek().kind == 'a' && p.after() == '=' {
+	for p.setting("static", "saved", "key", "mode") {
 		k := p.next()
 		p.next()
 		var ok bool
@@ -1025,8 +1037,6 @@ func (p *parser) call(s *step) *step {
 			if ok = slices.Contains([]string{"forward", "backward", "inference"}, w.text); !ok {
 				p.fail(w.col, "mode is forward, backward or inference, not %q", w.text)
 			}
-		default:
-			p.fail(k.col, "unknown setting %q: a call has static, saved, key and mode", k.text)
 		}
 		if !ok {
 			return nil
