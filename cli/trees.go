@@ -73,7 +73,7 @@ func (c *treeCaller) call(ctx context.Context, f *ir.Func, args []value, symbols
 	}
 	fn := c.funcs[f.Name]
 	if fn == nil {
-		if fn, err = c.backend.Function(ctx, c.m, f.Name, whole.FunctionOptions{Symbols: overlay(c.symbols, bound)}); err != nil {
+		if fn, err = c.backend.Function(ctx, c.m, f.Name, whole.FunctionOptions{Symbols: c.symbols, Keys: slices.Sorted(maps.Keys(bound))}); err != nil {
 			return nil, err
 		}
 		c.funcs[f.Name] = fn

@@ -76,8 +76,12 @@ type FunctionOptions struct {
 	// Generators are those that the function draws from.
 	Generators []*graphs.Generator
 
-	// Symbols are values of symbols that no operand's shape tells.
+	// Symbols are values that symbols have in every call.
 	Symbols map[string]int64
+
+	// Keys names the symbols that the integer keys of a call give values, in order. A part
+	// may have a symbol that the shape of none of its own operands tells.
+	Keys []string
 }
 
 // Graphed is a function that graphs serve where they can.
@@ -87,6 +91,7 @@ type Graphed struct {
 	mode  tree.Mode
 	gens  []*graphs.Generator
 	given map[string]int64
+	keys  []string // symbols
 	plan  *split.Plan
 	parts []part
 	skip  *Skip // it runs eagerly
@@ -112,7 +117,7 @@ func (b *Backend) Function(ctx context.Context, m *ir.Module, name string, o Fun
 	if fn == nil {
 		return nil, fmt.Errorf("whole: module %s has no function @%s", m.Name, name)
 	}
-	f := &Graphed{b: b, fn: fn, mode: o.Mode, gens: o.Generators, given: o.Symbols}
+	f := &Graphed{b: b, fn: fn, mode: o.Mode, gens: o.Generators, given: o.Symbols, keys: o.Keys}
 	if o.Forward != nil && o.Forward.skip != nil {
 		f.quiet = true
 	} else if err := f.check(m, o); err != nil {
@@ -232,19 +237,32 @@ func (f *Graphed) load(m *ir.Module, p *part, res *build.Result, o FunctionOptio
 	for _, r := range piece.Results {
 		def.Outputs = append(def.Outputs, position(m, f.fn, r.Base))
 	}
-	run, symbols := p.prog, f.symbols(p)
+	run, loaded := p.prog, *p
 	def.Body = func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
-		return r.RunSymbols(run, symbols, f.operands(run, in.All())...)
+		return r.RunSymbols(run, f.symbols(&loaded, in.Keys), f.operands(run, in.All())...)
 	}
 	p.fn, err = f.b.m.Add(def)
 	return err
 }
 
-// symbols returns the given symbols that a piece has, by the piece's names.
-func (f *Graphed) symbols(p *part) map[string]int64 {
+// values returns what symbols are in a call with these integer keys.
+func (f *Graphed) values(keys []int64) map[string]int64 {
+	env := map[string]int64{}
+	maps.Copy(env, f.given)
+	for i, name := range f.keys {
+		if i < len(keys) {
+			env[name] = keys[i]
+		}
+	}
+	return env
+}
+
+// symbols returns the values of a call that a piece has symbols for, by the piece's names.
+func (f *Graphed) symbols(p *part, keys []int64) map[string]int64 {
+	given := f.values(keys)
 	out := map[string]int64{}
 	for i, s := range p.unit.Piece.Module.Symbols {
-		if v, ok := f.given[p.unit.Piece.Symbols[i]]; ok && slices.Contains(p.prog.Program().Symbols, s.Name) {
+		if v, ok := given[p.unit.Piece.Symbols[i]]; ok && slices.Contains(p.prog.Program().Symbols, s.Name) {
 			out[s.Name] = v
 		}
 	}
@@ -445,7 +463,7 @@ func (x *call) eager(p *part, in []tree.Input) ([]graphs.Tensor, error) {
 	for i := range in {
 		ts[i] = in[i].Tensor
 	}
-	outs, err := x.f.b.s.Eager(x.f.b.m.Stream()).RunSymbols(p.prog, x.f.symbols(p), x.f.operands(p.prog, ts)...)
+	outs, err := x.f.b.s.Eager(x.f.b.m.Stream()).RunSymbols(p.prog, x.f.symbols(p, x.keys), x.f.operands(p.prog, ts)...)
 	for i := range in {
 		if in[i].Take && err == nil {
 			err = in[i].Tensor.Release()
@@ -470,10 +488,7 @@ func (x *call) op(p *part, i int) error {
 			ts = append(ts, x.at[base].t)
 		}
 	}
-	env := maps.Clone(f.given)
-	if env == nil {
-		env = map[string]int64{}
-	}
+	env := f.values(x.keys)
 	for j, a := range n.Args {
 		for k, d := range f.fn.Type(a).Shape {
 			if names := d.Symbols(); len(names) == 1 && j < len(ts) {
