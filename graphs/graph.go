@@ -68,14 +68,6 @@ type Graph struct {
 	replays int64
 }
 
-// read is a storage that a graph reads and did not make.
-type read struct {
-	t        Tensor
-	recorded Tensor // t at the capture
-	graph    bool   // a graph makes its contents: it may be read without owners
-	write    bool   // a replay writes it, too
-}
-
 // NewGraph returns a graph without a recording.
 func (s *Session) NewGraph(o Options) *Graph {
 	g := &Graph{s: s, opts: o, name: o.Name}
@@ -327,138 +319,6 @@ func (g *Graph) take(r *Recorder) {
 	}
 }
 
-// madeBy returns the graph that makes a storage's contents.
-func (s *Session) madeBy(sto *store.Storage) (*Graph, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.pools {
-		for _, g := range p.graphs {
-			if slices.Contains(g.tracked, sto) {
-				return g, true
-			}
-		}
-	}
-	return nil, false
-}
-
-// merge sorts ranges and joins those that touch.
-func merge(spans []device.Buffer) []device.Buffer {
-	order := map[device.Memory]int{}
-	for _, b := range spans {
-		if _, ok := order[b.Memory]; !ok {
-			order[b.Memory] = len(order)
-		}
-	}
-	slices.SortFunc(spans, func(a, b device.Buffer) int {
-		if d := order[a.Memory] - order[b.Memory]; d != 0 {
-			return d
-		}
-		return int(min(1, max(-1, a.Offset-b.Offset)))
-	})
-	var out []device.Buffer
-	for _, b := range spans {
-		if b.Size == 0 {
-			continue
-		}
-		if n := len(out); n > 0 && out[n-1].Memory == b.Memory && out[n-1].Offset+out[n-1].Size >= b.Offset {
-			out[n-1].Size = max(out[n-1].Size, b.Offset+b.Size-out[n-1].Offset)
-			continue
-		}
-		out = append(out, b)
-	}
-	return out
-}
-
-// remeet finds anew what g has in common with others. s.mu is held.
-func (g *Graph) remeet() {
-	for _, h := range g.near {
-		if h != g {
-			h.near = slices.DeleteFunc(h.near, func(x *Graph) bool { return x == g })
-		}
-	}
-	g.pool.graphs = slices.DeleteFunc(g.pool.graphs, func(h *Graph) bool { return h == g })
-	g.near, g.victims = nil, nil
-	g.meetAll()
-}
-
-// meetAll finds what g has in common with the graphs and storages of the session.
-// s.mu is held.
-func (g *Graph) meetAll() {
-	g.near = append(g.near, g)
-	for _, p := range g.s.poolsWith(g.pool) {
-		for _, h := range p.graphs {
-			if h == g {
-				continue
-			}
-			for _, sto := range h.tracked {
-				g.meets(sto)
-			}
-			for _, sto := range g.tracked {
-				h.meets(sto)
-			}
-			if g.conflicts(h) {
-				g.near, h.near = append(g.near, h), append(h.near, g)
-			}
-		}
-		for _, sto := range p.eager {
-			g.meets(sto)
-		}
-	}
-	g.pool.graphs = append(g.pool.graphs, g)
-	if !slices.Contains(g.s.pools, g.pool) {
-		g.s.pools = append(g.s.pools, g.pool)
-	}
-}
-
-// poolsWith returns the session's pools, and p.
-func (s *Session) poolsWith(p *Pool) []*Pool {
-	if slices.Contains(s.pools, p) {
-		return s.pools
-	}
-	return append(slices.Clone(s.pools), p)
-}
-
-// meets makes sto a victim of g if a replay of g writes its memory and g neither
-// made it nor was given it to write. s.mu is held.
-func (g *Graph) meets(sto *store.Storage) {
-	if slices.Contains(g.tracked, sto) || slices.Contains(g.victims, sto) {
-		return
-	}
-	if slices.ContainsFunc(g.reads, func(r read) bool { return r.t.Storage() == sto }) {
-		return
-	}
-	if slices.ContainsFunc(g.spans, func(b device.Buffer) bool { return store.Overlaps(b, sto.Buffer()) }) {
-		g.victims = append(g.victims, sto)
-	}
-}
-
-// conflicts reports whether replays of g and h must be ordered.
-func (g *Graph) conflicts(h *Graph) bool {
-	for _, a := range g.spans {
-		for _, b := range h.spans {
-			if store.Overlaps(a, b) {
-				return true
-			}
-		}
-		for _, r := range h.reads {
-			if store.Overlaps(a, r.t.Range()) {
-				return true
-			}
-		}
-	}
-	for _, r := range g.reads {
-		for _, b := range h.spans {
-			if store.Overlaps(b, r.t.Range()) {
-				return true
-			}
-		}
-	}
-	if g.library && h.library {
-		return true
-	}
-	return false
-}
-
 // Replay enqueues the recorded work on st, which is any stream of the session. What
 // it would corrupt is refused before the launch: see the package's comment.
 func (g *Graph) Replay(st *Stream) error {
@@ -533,18 +393,6 @@ func (g *Graph) Output(t Tensor) (Tensor, error) {
 	return t.At(t.Storage()), nil
 }
 
-// ready reports why a storage that a graph reads cannot be read.
-func (r *read) ready() error {
-	if !r.graph {
-		return r.t.Err()
-	}
-	if c, by := r.t.Storage().Content(); c == store.Overwritten {
-		return &StaleError{Tensor: r.t.Storage().Maker().String(), By: by.String(),
-			Advice: "replay the graph that makes it first, or give the graphs pools of their own"}
-	}
-	return nil
-}
-
 // Replays returns how often the graph was launched since its capture.
 func (g *Graph) Replays() int64 { return g.replays }
 
@@ -579,90 +427,6 @@ func (g *Graph) Describe() []device.Node {
 		return nil
 	}
 	return g.dev.Describe()
-}
-
-// Instantiate makes what is launched anew from the template: an Update is undone. It
-// needs Options.KeepTemplate, else the error matches [ErrTemplate].
-func (g *Graph) Instantiate() error {
-	if !g.busy.CompareAndSwap(false, true) {
-		return ErrBusy
-	}
-	defer g.busy.Store(false)
-	switch {
-	case g.dev == nil:
-		return fmt.Errorf("%w: instantiating %s", ErrNotCaptured, g.name)
-	case g.on.template == nil:
-		return fmt.Errorf("%w: instantiating %s", ErrTemplate, g.name)
-	}
-	dev, err := g.on.template.Instantiate()
-	if err != nil {
-		return fmt.Errorf("graphs: instantiating %s: %w", g.name, err)
-	}
-	if g.dev != g.on.graph { // that one is closed with the recording
-		err = g.dev.Close()
-	}
-	g.dev = dev
-	for i := range g.reads {
-		g.reads[i].t = g.reads[i].recorded
-	}
-	return err
-}
-
-// Move is an input of a graph that lies elsewhere now: a tensor of the same dtype and
-// shape as the one that the capture used.
-type Move struct{ From, To Tensor }
-
-// Update makes the graph read and write other memory in place of inputs that it did
-// not make, without a new capture and without copies: all operations change, or none. An
-// address inside a library call, an extern op or a descriptor cannot be changed; the
-// error is a [*device.RebindError] that names the operation. It needs
-// Options.KeepTemplate, and the template stays as it is.
-func (g *Graph) Update(moves ...Move) error {
-	if !g.busy.CompareAndSwap(false, true) {
-		return ErrBusy
-	}
-	defer g.busy.Store(false)
-	switch {
-	case g.dev == nil:
-		return fmt.Errorf("%w: update of %s", ErrNotCaptured, g.name)
-	case g.on.template == nil:
-		return fmt.Errorf("%w: update of %s", ErrTemplate, g.name)
-	}
-	at := make([]int, len(moves))
-	var dev []device.Move
-	for i, m := range moves {
-		if err := m.To.Err(); err != nil {
-			return fmt.Errorf("graphs: update of %s: %w", g.name, err)
-		}
-		if m.From.DType() != m.To.DType() || !slices.Equal(m.From.Shape(), m.To.Shape()) {
-			return fmt.Errorf("%w: update of %s: %s to %s", ErrArguments, g.name, m.From, m.To)
-		}
-		at[i] = slices.IndexFunc(g.reads, func(r read) bool { return r.t.Storage() == m.From.Storage() })
-		if at[i] < 0 {
-			return fmt.Errorf("%w: update of %s: it reads nothing of %s", ErrArguments, g.name, m.From.Storage().Maker())
-		}
-		if b := m.From.Storage().Buffer(); m.From.Range() != b || m.To.Range() != m.To.Storage().Buffer() {
-			return fmt.Errorf("%w: update of %s: %s is a part of its storage, and graphs may read the rest: move whole storages", ErrArguments, g.name, m.From)
-		}
-		dev = append(dev, device.Move{From: m.From.Range(), To: m.To.Range()})
-	}
-	if err := g.dev.Rebind(dev); err != nil {
-		return fmt.Errorf("graphs: update of %s: %w", g.name, err)
-	}
-	g.s.mu.Lock()
-	defer g.s.mu.Unlock()
-	for i, m := range moves {
-		g.reads[at[i]].t = m.To
-		if g.reads[at[i]].write {
-			for j := range g.spans {
-				if g.spans[j] == m.From.Range() {
-					g.spans[j] = m.To.Range()
-				}
-			}
-		}
-	}
-	g.remeet()
-	return nil
 }
 
 // Name returns the name in Options.

@@ -8,7 +8,53 @@ import (
 
 	"pwc/graphs"
 	"pwc/graphs/tree"
+	"pwc/ir/dtype"
 )
+
+// script is a function of the section functions.
+type script struct {
+	name    string
+	line    int
+	params  []string
+	mutates []int
+	body    []*action
+}
+
+type actionKind uint8
+
+const (
+	actCall actionKind = iota
+	actFree
+	actReturn
+	actCopy
+	actFill
+	actEmpty
+	actClone
+	actOn
+)
+
+// action is a statement of a script.
+type action struct {
+	kind  actionKind
+	line  int
+	col   int
+	to    []string
+	name  string
+	refs  []ref
+	value int64
+	dt    dtype.DType
+	shape []int64
+	block []*action
+}
+
+// ref is a variable, or a part of it along its first axis.
+type ref struct {
+	name   string
+	part   bool // [lo:hi] or [lo]
+	index  bool // [lo]: the axis goes
+	lo, hi int64
+	col    int
+}
 
 // scripts reads the section functions.
 func (p *parser) scripts(f *File, text string) error {

@@ -459,6 +459,7 @@ type addressError struct {
 	was, now string
 }
 
+// Error gives the input and both addresses.
 func (e *addressError) Error() string {
 	return fmt.Sprintf("%s: input %d was at %s, is at %s", e.what, e.input, e.was, e.now)
 }

@@ -1,0 +1,160 @@
+package graphs
+
+import (
+	"slices"
+
+	"pwc/graphs/internal/store"
+	"pwc/runtime/device"
+)
+
+// read is a storage that a graph reads and did not make.
+type read struct {
+	t        Tensor
+	recorded Tensor // t at the capture
+	graph    bool   // a graph makes its contents: it may be read without owners
+	write    bool   // a replay writes it, too
+}
+
+// madeBy returns the graph that makes a storage's contents.
+func (s *Session) madeBy(sto *store.Storage) (*Graph, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pools {
+		for _, g := range p.graphs {
+			if slices.Contains(g.tracked, sto) {
+				return g, true
+			}
+		}
+	}
+	return nil, false
+}
+
+// merge sorts ranges and joins those that touch.
+func merge(spans []device.Buffer) []device.Buffer {
+	order := map[device.Memory]int{}
+	for _, b := range spans {
+		if _, ok := order[b.Memory]; !ok {
+			order[b.Memory] = len(order)
+		}
+	}
+	slices.SortFunc(spans, func(a, b device.Buffer) int {
+		if d := order[a.Memory] - order[b.Memory]; d != 0 {
+			return d
+		}
+		return int(min(1, max(-1, a.Offset-b.Offset)))
+	})
+	var out []device.Buffer
+	for _, b := range spans {
+		if b.Size == 0 {
+			continue
+		}
+		if n := len(out); n > 0 && out[n-1].Memory == b.Memory && out[n-1].Offset+out[n-1].Size >= b.Offset {
+			out[n-1].Size = max(out[n-1].Size, b.Offset+b.Size-out[n-1].Offset)
+			continue
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// remeet finds anew what g has in common with others. s.mu is held.
+func (g *Graph) remeet() {
+	for _, h := range g.near {
+		if h != g {
+			h.near = slices.DeleteFunc(h.near, func(x *Graph) bool { return x == g })
+		}
+	}
+	g.pool.graphs = slices.DeleteFunc(g.pool.graphs, func(h *Graph) bool { return h == g })
+	g.near, g.victims = nil, nil
+	g.meetAll()
+}
+
+// meetAll finds what g has in common with the graphs and storages of the session.
+// s.mu is held.
+func (g *Graph) meetAll() {
+	g.near = append(g.near, g)
+	for _, p := range g.s.poolsWith(g.pool) {
+		for _, h := range p.graphs {
+			if h == g {
+				continue
+			}
+			for _, sto := range h.tracked {
+				g.meets(sto)
+			}
+			for _, sto := range g.tracked {
+				h.meets(sto)
+			}
+			if g.conflicts(h) {
+				g.near, h.near = append(g.near, h), append(h.near, g)
+			}
+		}
+		for _, sto := range p.eager {
+			g.meets(sto)
+		}
+	}
+	g.pool.graphs = append(g.pool.graphs, g)
+	if !slices.Contains(g.s.pools, g.pool) {
+		g.s.pools = append(g.s.pools, g.pool)
+	}
+}
+
+// poolsWith returns the session's pools, and p.
+func (s *Session) poolsWith(p *Pool) []*Pool {
+	if slices.Contains(s.pools, p) {
+		return s.pools
+	}
+	return append(slices.Clone(s.pools), p)
+}
+
+// meets makes sto a victim of g if a replay of g writes its memory and g neither
+// made it nor was given it to write. s.mu is held.
+func (g *Graph) meets(sto *store.Storage) {
+	if slices.Contains(g.tracked, sto) || slices.Contains(g.victims, sto) {
+		return
+	}
+	if slices.ContainsFunc(g.reads, func(r read) bool { return r.t.Storage() == sto }) {
+		return
+	}
+	if slices.ContainsFunc(g.spans, func(b device.Buffer) bool { return store.Overlaps(b, sto.Buffer()) }) {
+		g.victims = append(g.victims, sto)
+	}
+}
+
+// conflicts reports whether replays of g and h must be ordered.
+func (g *Graph) conflicts(h *Graph) bool {
+	for _, a := range g.spans {
+		for _, b := range h.spans {
+			if store.Overlaps(a, b) {
+				return true
+			}
+		}
+		for _, r := range h.reads {
+			if store.Overlaps(a, r.t.Range()) {
+				return true
+			}
+		}
+	}
+	for _, r := range g.reads {
+		for _, b := range h.spans {
+			if store.Overlaps(b, r.t.Range()) {
+				return true
+			}
+		}
+	}
+	if g.library && h.library {
+		return true
+	}
+	return false
+}
+
+// ready reports why a storage that a graph reads cannot be read.
+func (r *read) ready() error {
+	if !r.graph {
+		return r.t.Err()
+	}
+	if c, by := r.t.Storage().Content(); c == store.Overwritten {
+		return &StaleError{Tensor: r.t.Storage().Maker().String(), By: by.String(),
+			Advice: "replay the graph that makes it first, or give the graphs pools of their own"}
+	}
+	return nil
+}

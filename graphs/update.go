@@ -1,0 +1,92 @@
+package graphs
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/runtime/device"
+)
+
+// Instantiate makes what is launched anew from the template: an Update is undone. It
+// needs Options.KeepTemplate, else the error matches [ErrTemplate].
+func (g *Graph) Instantiate() error {
+	if !g.busy.CompareAndSwap(false, true) {
+		return ErrBusy
+	}
+	defer g.busy.Store(false)
+	switch {
+	case g.dev == nil:
+		return fmt.Errorf("%w: instantiating %s", ErrNotCaptured, g.name)
+	case g.on.template == nil:
+		return fmt.Errorf("%w: instantiating %s", ErrTemplate, g.name)
+	}
+	dev, err := g.on.template.Instantiate()
+	if err != nil {
+		return fmt.Errorf("graphs: instantiating %s: %w", g.name, err)
+	}
+	if g.dev != g.on.graph { // that one is closed with the recording
+		err = g.dev.Close()
+	}
+	g.dev = dev
+	for i := range g.reads {
+		g.reads[i].t = g.reads[i].recorded
+	}
+	return err
+}
+
+// Move is an input of a graph that lies elsewhere now: a tensor of the same dtype and
+// shape as the one that the capture used.
+type Move struct{ From, To Tensor }
+
+// Update makes the graph read and write other memory in place of inputs that it did
+// not make, without a new capture and without copies: all operations change, or none. An
+// address inside a library call, an extern op or a descriptor cannot be changed; the
+// error is a [*device.RebindError] that names the operation. It needs
+// Options.KeepTemplate, and the template stays as it is.
+func (g *Graph) Update(moves ...Move) error {
+	if !g.busy.CompareAndSwap(false, true) {
+		return ErrBusy
+	}
+	defer g.busy.Store(false)
+	switch {
+	case g.dev == nil:
+		return fmt.Errorf("%w: update of %s", ErrNotCaptured, g.name)
+	case g.on.template == nil:
+		return fmt.Errorf("%w: update of %s", ErrTemplate, g.name)
+	}
+	at := make([]int, len(moves))
+	var dev []device.Move
+	for i, m := range moves {
+		if err := m.To.Err(); err != nil {
+			return fmt.Errorf("graphs: update of %s: %w", g.name, err)
+		}
+		if m.From.DType() != m.To.DType() || !slices.Equal(m.From.Shape(), m.To.Shape()) {
+			return fmt.Errorf("%w: update of %s: %s to %s", ErrArguments, g.name, m.From, m.To)
+		}
+		at[i] = slices.IndexFunc(g.reads, func(r read) bool { return r.t.Storage() == m.From.Storage() })
+		if at[i] < 0 {
+			return fmt.Errorf("%w: update of %s: it reads nothing of %s", ErrArguments, g.name, m.From.Storage().Maker())
+		}
+		if b := m.From.Storage().Buffer(); m.From.Range() != b || m.To.Range() != m.To.Storage().Buffer() {
+			return fmt.Errorf("%w: update of %s: %s is a part of its storage, and graphs may read the rest: move whole storages", ErrArguments, g.name, m.From)
+		}
+		dev = append(dev, device.Move{From: m.From.Range(), To: m.To.Range()})
+	}
+	if err := g.dev.Rebind(dev); err != nil {
+		return fmt.Errorf("graphs: update of %s: %w", g.name, err)
+	}
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	for i, m := range moves {
+		g.reads[at[i]].t = m.To
+		if g.reads[at[i]].write {
+			for j := range g.spans {
+				if g.spans[j] == m.From.Range() {
+					g.spans[j] = m.To.Range()
+				}
+			}
+		}
+	}
+	g.remeet()
+	return nil
+}
