@@ -59,7 +59,7 @@ race: # without tests that compile many kernels, one after the other
 	go test -race -run '$(PARTLY_RUN)' $(PARTLY)
 
 arch: # tests on an architecture of 32 bits, where the same bytes must come out
-	.ci/arch ./attention/... ./build ./compile/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
+	.ci/arch ./attention/... ./build ./checkpoint ./compile/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
 
 random: # RANDOM_MODULES modules against the interpreter; a tenth for each pass switched off, under the race detector, and cut, captured and replayed
 	PWC_RANDOM_MODULES=$(RANDOM_MODULES) go test -timeout 15m -run '^TestRandom(Exact)?Modules$$' ./compile

@@ -21,8 +21,8 @@ import (
 	"time"
 
 	"pwc/build"
+	"pwc/checkpoint"
 	"pwc/ir"
-	"pwc/ir/checkpoint"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/runtime/mem"

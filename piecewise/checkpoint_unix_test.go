@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/ir/checkpoint"
+	"pwc/checkpoint"
 	"pwc/ir/dtype"
 	"pwc/piecewise"
 	"pwc/safetensors"

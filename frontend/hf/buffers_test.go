@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"pwc/checkpoint"
 	"pwc/ir"
-	"pwc/ir/checkpoint"
 	"pwc/ir/dtype"
 	"pwc/safetensors"
 )

@@ -23,10 +23,10 @@ import (
 	"slices"
 	"strings"
 
+	"pwc/checkpoint"
 	"pwc/internal/openfile"
 	"pwc/internal/termsafe"
 	"pwc/ir"
-	"pwc/ir/checkpoint"
 	"pwc/ir/dtype"
 	"pwc/safetensors"
 )

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"pwc/checkpoint"
 	"pwc/internal/termsafe"
 	"pwc/ir"
-	"pwc/ir/checkpoint"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/safetensors"

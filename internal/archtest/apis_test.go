@@ -14,11 +14,11 @@ import (
 	"pwc/autodiff"
 	"pwc/build"
 	"pwc/cache"
+	"pwc/checkpoint"
 	"pwc/compile"
 	compilehost "pwc/compile/host"
 	"pwc/compile/loop"
 	"pwc/ir"
-	"pwc/ir/checkpoint"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
@@ -370,7 +370,7 @@ func TestNothingPanics(t *testing.T) {
 				func() any { return ir.TypeOf(dtype.F32, dim.Const(-1)) },
 			},
 		},
-		"ir/checkpoint": {
+		"checkpoint": {
 			funcs:     map[string]any{"Check": checkpoint.Check, "Compare": checkpoint.Compare},
 			receivers: []func() any{ptr[checkpoint.Error]},
 		},
