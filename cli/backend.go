@@ -12,11 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pwc/build"
 	"pwc/cache"
 	"pwc/compile"
 	"pwc/ir"
 	"pwc/ir/dim"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/host"
@@ -40,7 +40,7 @@ type buildFlags struct {
 	unrecorded   bool // artifacts are kept, as part of what else is compiled
 	local        bool // what is not in the directories is not looked for elsewhere
 
-	partOf *build.Result // of a module that this one is a part of
+	partOf *pieces.Result // of a module that this one is a part of
 }
 
 func (f *buildFlags) add(cmd *cobra.Command) {
@@ -98,7 +98,7 @@ func canDisable(name string) error {
 
 // dumper compiles pieces and writes what each pass made of them.
 type dumper struct {
-	build.Pipeline
+	pieces.Pipeline
 	dir string
 }
 
@@ -250,11 +250,11 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 		t.records(records)
 	}
 	t.bar = &progress{w: a.screen, what: "compiling"}
-	o.Progress = func(e build.Event) {
+	o.Progress = func(e pieces.Event) {
 		if t.events != nil {
 			t.events(e)
 		}
-		if e.Kind == build.Finished && f.partOf == nil { // what is taken from elsewhere takes no time
+		if e.Kind == pieces.Finished && f.partOf == nil { // what is taken from elsewhere takes no time
 			t.bar.set(e.Done, e.Total)
 		}
 	}

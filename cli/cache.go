@@ -15,9 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pwc/build"
 	"pwc/cache"
 	"pwc/internal/termsafe"
+	"pwc/pieces"
 	"pwc/piecewise"
 )
 
@@ -285,16 +285,16 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 		module = served
 	}
 	type found struct {
-		use build.Use
+		use pieces.Use
 		explained
 	}
 	var all []found
-	t.events = func(e build.Event) {
-		if e.Kind != build.Finished && e.Kind != build.Failed {
+	t.events = func(e pieces.Event) {
+		if e.Kind != pieces.Finished && e.Kind != pieces.Failed {
 			return
 		}
-		x := explained{Origin: e.Artifact.Origin, Key: e.Artifact.Key.String(), Shape: e.Artifact.Key.Shape, Hit: e.Kind == build.Finished}
-		var miss *build.MissError
+		x := explained{Origin: e.Artifact.Origin, Key: e.Artifact.Key.String(), Shape: e.Artifact.Key.Shape, Hit: e.Kind == pieces.Finished}
+		var miss *pieces.MissError
 		if errors.As(e.Err, &miss) {
 			if why := miss.Why; why != nil {
 				x.Changes = why.Changes
@@ -312,14 +312,14 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 				}
 			}
 		}
-		first := build.Use{Plan: len(module.Funcs)} // kernels of ops come last
+		first := pieces.Use{Plan: len(module.Funcs)} // kernels of ops come last
 		if len(e.Artifact.Uses) > 0 {
 			first = e.Artifact.Uses[0]
 		}
 		all = append(all, found{first, x})
 	}
 	b, err := a.newBackend(ctx, module, t, bf, piecewise.Piecewise, nil, loadSymbols(module))
-	var miss *build.MissError
+	var miss *pieces.MissError
 	switch {
 	case err == nil:
 		defer func() { err = errors.Join(err, b.Close()) }()

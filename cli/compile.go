@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pwc/build"
 	"pwc/cache"
 	"pwc/ir"
 	"pwc/ir/padding"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runner"
 )
@@ -213,7 +213,7 @@ func sampling(m *ir.Module, whole, model *piecewise.Backend) *compileSampling {
 		switch {
 		case known[x.Key]:
 			continue
-		case x.Source == build.Compiled:
+		case x.Source == pieces.Compiled:
 			s.Compiled++
 		default:
 			s.Loaded++

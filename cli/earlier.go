@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"pwc/build"
+	"pwc/pieces"
 )
 
 // forGPU calls build, which builds a model for the target. Where that fails because
@@ -79,7 +79,7 @@ func (a *app) earlierTargets(ctx context.Context, t *target) []string {
 
 // adviseEarlier says of a frozen build's miss which target would do.
 func (a *app) adviseEarlier(ctx context.Context, t *target, err error) error {
-	if !errors.As(err, new(*build.MissError)) {
+	if !errors.As(err, new(*pieces.MissError)) {
 		return err
 	}
 	names := a.earlierTargets(ctx, t)

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"sync"
 
-	"pwc/build"
 	"pwc/cache"
 	"pwc/compile"
 	"pwc/ir"
+	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
 )
@@ -51,11 +51,11 @@ func (ks *kernels) find(_ context.Context, k Kernel) (*program.Program, error) {
 
 // extras returns the kernels that the extern ops of a module need on the target,
 // to be made and kept with its pieces.
-func (a *app) extras(m *ir.Module, t *target) ([]build.Extra, error) {
+func (a *app) extras(m *ir.Module, t *target) ([]pieces.Extra, error) {
 	if t.cuda == nil {
 		return nil, nil
 	}
-	var out []build.Extra
+	var out []pieces.Extra
 	seen := map[[sha256.Size]byte]bool{}
 	for _, e := range m.Called() {
 		op, ok := a.op(e.Name)
@@ -75,7 +75,7 @@ func (a *app) extras(m *ir.Module, t *target) ([]build.Extra, error) {
 				continue
 			}
 			seen[k.hash()] = true
-			out = append(out, build.Extra{
+			out = append(out, pieces.Extra{
 				Key:     cache.Key{Piece: k.hash(), Target: t.name, Pipeline: kernelPipeline, Externs: e.Name, Format: program.FormatVersion},
 				Origin:  fmt.Sprintf("kernel %s of %s", k.Name, e.Name),
 				Compile: func(ctx context.Context) (*program.Program, error) { return t.compileKernel(ctx, k) },

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pwc/build"
 	"pwc/cache"
 	"pwc/cache/oci"
+	"pwc/pieces"
 	"pwc/runtime/host"
 )
 
@@ -110,7 +110,7 @@ func minDriver(target, compiler string) string {
 }
 
 // overRemote puts the artifact that PWC_CACHE_REMOTE names behind a store.
-func (a *app) overRemote(s *cache.Store, target string, frozen bool) (build.Store, func(), error) {
+func (a *app) overRemote(s *cache.Store, target string, frozen bool) (pieces.Store, func(), error) {
 	address := os.Getenv(oci.EnvRemote)
 	if address == "" {
 		return s, func() {}, nil

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"pwc/build"
 	"pwc/cache"
 	"pwc/compile"
 	compilehost "pwc/compile/host"
+	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
@@ -48,11 +48,11 @@ type target struct {
 	tune    tuner                      // nil: nothing is chosen on the device
 	records func(records *cache.Store) // nil, or has the device follow what was measured before
 
-	compiler build.Compiler    // the backend with the passes that the flags leave
-	events   func(build.Event) // nil, or told of what is compiled and loaded
-	bar      *progress         // of the last backend
-	ops      []device.Op       // that were opened, for close
-	kernels  *kernels          // of extern ops
+	compiler pieces.Compiler    // the backend with the passes that the flags leave
+	events   func(pieces.Event) // nil, or told of what is compiled and loaded
+	bar      *progress          // of the last backend
+	ops      []device.Op        // that were opened, for close
+	kernels  *kernels           // of extern ops
 }
 
 // cudaCompiler compiles the kernels of ops.
@@ -93,7 +93,7 @@ func openTarget(f *buildFlags, run bool) (*target, error) {
 // configure makes the compiler of the flags.
 func (t *target) configure(f *buildFlags) {
 	t.kernels = &kernels{code: map[[sha256.Size]byte]*program.Program{}}
-	pipeline := build.Pipeline{Backend: t.backend, Options: compile.Options{Disable: f.disable}}
+	pipeline := pieces.Pipeline{Backend: t.backend, Options: compile.Options{Disable: f.disable}}
 	t.compiler = pipeline
 	if f.dump != "" {
 		t.compiler = &dumper{pipeline, f.dump}

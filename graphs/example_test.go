@@ -7,12 +7,12 @@ import (
 	"log"
 	"math"
 
-	"pwc/build"
 	comphost "pwc/compile/host"
 	"pwc/graphs"
 	"pwc/graphs/whole"
 	"pwc/ir"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/runtime/host"
 )
 
@@ -36,7 +36,7 @@ module "square" {
 	if err != nil {
 		log.Fatal(err)
 	}
-	square, err := whole.Compile(ctx, s, m, "square", whole.Options{Compiler: build.Pipeline{Backend: comphost.New()}})
+	square, err := whole.Compile(ctx, s, m, "square", whole.Options{Compiler: pieces.Pipeline{Backend: comphost.New()}})
 	if err != nil {
 		log.Fatal(err)
 	}

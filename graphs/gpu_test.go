@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"pwc/build"
 	"pwc/compile/cuda"
 	"pwc/graphs"
 	"pwc/graphs/whole"
 	"pwc/ir"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/cuda/fake"
@@ -28,7 +28,7 @@ func gpuRig(t testing.TB) (rig, *cudatest.Opened) {
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
 	check(t, err)
-	return rig{dev: dev.Device, compiler: build.Pipeline{Backend: backend}, store: build.NewMemoryStore(), stays: true}, dev
+	return rig{dev: dev.Device, compiler: pieces.Pipeline{Backend: backend}, store: pieces.NewMemoryStore(), stays: true}, dev
 }
 
 // TestOnGPU runs tests of the host on the machine's GPU, or an emulated one.

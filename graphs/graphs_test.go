@@ -11,12 +11,12 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	comphost "pwc/compile/host"
 	"pwc/graphs"
 	"pwc/graphs/whole"
 	"pwc/ir"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
@@ -91,9 +91,9 @@ module "m" {
 // rig is a device, and how functions are compiled for it.
 type rig struct {
 	dev      device.Device
-	compiler build.Compiler
-	store    build.Store // nil: each test compiles anew
-	stays    bool        // the device is closed behind several sessions
+	compiler pieces.Compiler
+	store    pieces.Store // nil: each test compiles anew
+	stays    bool         // the device is closed behind several sessions
 }
 
 // env is a session on a device with functions over n elements.
@@ -112,7 +112,7 @@ type opener func(t testing.TB, n int) *env
 // open opens a session on a host device of its own.
 func open(t testing.TB, n int) *env {
 	t.Helper()
-	return openOn(t, rig{dev: host.Open(host.Options{Workers: 1}), compiler: build.Pipeline{Backend: comphost.New()}}, n)
+	return openOn(t, rig{dev: host.Open(host.Options{Workers: 1}), compiler: pieces.Pipeline{Backend: comphost.New()}}, n)
 }
 
 func openOn(t testing.TB, g rig, n int) *env {

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	"pwc/cache"
 	"pwc/compile/host"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/device"
@@ -30,9 +30,9 @@ func (d translating) CompilesAtLoad(p *program.Program) string { return d.what(p
 func TestCompiledAtLoad(t *testing.T) {
 	var log bytes.Buffer
 	o := piecewise.Options{
-		Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{&silent{sum3{}}}, Store: build.NewMemoryStore(), Mode: piecewise.Piecewise, CaptureSizes: []int64{4},
+		Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{&silent{sum3{}}}, Store: pieces.NewMemoryStore(), Mode: piecewise.Piecewise, CaptureSizes: []int64{4},
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		Extras: []build.Extra{{Key: cache.Key{Piece: [32]byte{1}, Target: "host", Pipeline: "kernel", Format: program.FormatVersion}, Origin: "kernel k",
+		Extras: []pieces.Extra{{Key: cache.Key{Piece: [32]byte{1}, Target: "host", Pipeline: "kernel", Format: program.FormatVersion}, Origin: "kernel k",
 			Compile: func(context.Context) (*program.Program, error) { return &program.Program{Target: "host"}, nil }}},
 	}
 	on := func(what func(p *program.Program) string) piecewise.Options {

@@ -20,9 +20,9 @@ import (
 	"sync"
 	"time"
 
-	"pwc/build"
 	"pwc/checkpoint"
 	"pwc/ir"
+	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/runtime/mem"
@@ -50,7 +50,7 @@ type Backend struct {
 	owned  bool // the pool is the backend's own
 	ops    map[string]device.Op
 	funcs  []*function
-	built  *build.Result
+	built  *pieces.Result
 	plan   Plan
 
 	mu    sync.Mutex // guards stage and lost

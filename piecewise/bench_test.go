@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	attnhost "pwc/attention/host"
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/frontend/hf"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 )
@@ -83,7 +83,7 @@ func BenchmarkCompileLlama(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		be, err := piecewise.New(context.Background(), m.Module, piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()},
+		be, err := piecewise.New(context.Background(), m.Module, piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()},
 			Ops: []device.Op{attnhost.New(dev)}, Mode: piecewise.Piecewise, Symbols: map[string]int64{"B": 64}, Max: map[string]int64{"N": 512, "M": 512}})
 		if err != nil {
 			b.Fatal(err)

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"pwc/build"
 	"pwc/ir"
 	"pwc/ir/dim"
+	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/split"
@@ -19,7 +19,7 @@ import (
 
 // compile has every artifact made, or taken from the store.
 func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
-	shapes := map[string]build.Shapes{}
+	shapes := map[string]pieces.Shapes{}
 	for _, fn := range b.funcs {
 		if fn.size != "" {
 			shapes[fn.size] = b.shapes(fn)
@@ -28,7 +28,7 @@ func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
 	start := time.Now()
 	compiler := &waking{Compiler: b.opts.Target, device: b.opts.Device}
 	defer compiler.beside.Wait()
-	r, err := build.Pieces(ctx, plans, build.Options{Compiler: compiler, Store: b.opts.Store, Shapes: shapes,
+	r, err := pieces.Build(ctx, plans, pieces.Options{Compiler: compiler, Store: b.opts.Store, Shapes: shapes,
 		Jobs: b.opts.Jobs, Frozen: b.opts.Frozen, Extras: b.opts.Extras, Unrecorded: b.opts.Unrecorded, PartOf: b.opts.PartOf, Observer: b.opts.Progress})
 	if err != nil {
 		return err
@@ -49,13 +49,13 @@ func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
 // planning asks them, and would wait for that. Where nothing is compiled it does no good, and
 // they may not have to be asked.
 type waking struct {
-	build.Compiler
+	pieces.Compiler
 	device device.Device
 	once   sync.Once
 	beside sync.WaitGroup
 }
 
-// Compile implements [build.Compiler].
+// Compile implements [pieces.Compiler].
 func (w *waking) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
 	w.once.Do(func() {
 		l, ok := w.device.(device.Librarian)
@@ -101,9 +101,9 @@ func (b *Backend) countCompiledAtLoad() error {
 // compiled for: those of the options that lie in the symbol's range. The general
 // artifacts cover the declared range whatever Options.Max is, so that backends
 // with other limits find them in the store.
-func (b *Backend) shapes(fn *function) build.Shapes {
+func (b *Backend) shapes(fn *function) pieces.Shapes {
 	sym := b.module.Symbol(fn.size)
-	var s build.Shapes
+	var s pieces.Shapes
 	for _, n := range b.opts.CompileSizes {
 		if n >= sym.Lo && n <= sym.Hi {
 			s.Sizes = append(s.Sizes, n)
@@ -123,7 +123,7 @@ func (b *Backend) program(p *split.Piece, n int64) (*program.Program, error) {
 }
 
 // Build returns what New compiled and loaded.
-func (b *Backend) Build() *build.Result { return b.built }
+func (b *Backend) Build() *pieces.Result { return b.built }
 
 // buildStats fills the counters of compilation.
 func (b *Backend) buildStats(s *Stats) {

@@ -9,8 +9,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"pwc/build"
 	"pwc/compile/host"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
@@ -421,7 +421,7 @@ func TestUncalledOps(t *testing.T) {
 // New lists everything that is wrong with its options.
 func TestOptionsAreChecked(t *testing.T) {
 	dev := openHost(t)
-	target := build.Pipeline{Backend: host.New()}
+	target := pieces.Pipeline{Backend: host.New()}
 	for name, tc := range map[string]struct {
 		text string
 		o    piecewise.Options

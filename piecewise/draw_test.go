@@ -6,11 +6,11 @@ import (
 	"math/rand"
 	"testing"
 
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/interp"
+	"pwc/pieces"
 	"pwc/piecewise"
 )
 
@@ -43,10 +43,10 @@ func TestDraws(t *testing.T) {
 	if advance != 20 {
 		t.Fatalf("a run moves the generator on by %d, want 20", advance)
 	}
-	dev, store := openHost(t), build.NewMemoryStore()
+	dev, store := openHost(t), pieces.NewMemoryStore()
 	for _, split := range []string{"silly::attention", "dropout", "uniform", "relu", "mul"} {
 		for mode := range piecewise.Mode(5) {
-			o := piecewise.Options{Device: dev, Store: store, Target: build.Pipeline{Backend: host.New()}, Mode: mode, Poison: true,
+			o := piecewise.Options{Device: dev, Store: store, Target: pieces.Pipeline{Backend: host.New()}, Mode: mode, Poison: true,
 				SplitOn: []string{"silly::attention", split}, CaptureSizes: []int64{2, 8}, Max: map[string]int64{"N": 12}}
 			o.Ops = append(o.Ops, elementwise{"silly::attention", mode != piecewise.Piecewise && mode != piecewise.None})
 			if split == "silly::attention" {

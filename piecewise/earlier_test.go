@@ -5,8 +5,8 @@ import (
 	"errors"
 	"testing"
 
-	"pwc/build"
 	"pwc/compile/cuda"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/cuda/cudatest"
@@ -41,11 +41,11 @@ func TestEarlierTarget(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		return piecewise.Options{Device: dev.Device, Target: build.Pipeline{Backend: backend}, Ops: []device.Op{op}}
+		return piecewise.Options{Device: dev.Device, Target: pieces.Pipeline{Backend: backend}, Ops: []device.Op{op}}
 	}
 	demonstration(t, open)
 	o := open(t)
-	o.Store = build.NewMemoryStore()
+	o.Store = pieces.NewMemoryStore()
 	b := create(t, nineteen, o)
 	dev := o.Device.(interface {
 		Takes(target string) (bool, error)

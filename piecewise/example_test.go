@@ -7,10 +7,10 @@ import (
 
 	"pwc/attention"
 	attnhost "pwc/attention/host"
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/frontend/hf"
 	"pwc/ir"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
@@ -39,7 +39,7 @@ func Example() {
 	op := silly.New(dev)
 	b := must(piecewise.New(ctx, must(ir.Parse("nineteen.ir", []byte(nineteen))), piecewise.Options{
 		Device:       dev,
-		Target:       build.Pipeline{Backend: host.New()},
+		Target:       pieces.Pipeline{Backend: host.New()},
 		Ops:          []device.Op{op},
 		Mode:         piecewise.Piecewise,
 		CaptureSizes: []int64{1, 2},
@@ -69,7 +69,7 @@ func ExampleBackend_Plan() {
 	defer dev.Close()
 	b := must(piecewise.New(context.Background(), must(ir.Parse("nineteen.ir", []byte(nineteen))), piecewise.Options{
 		Device:       dev,
-		Target:       build.Pipeline{Backend: host.New()},
+		Target:       pieces.Pipeline{Backend: host.New()},
 		Ops:          []device.Op{silly.New(dev)},
 		Mode:         piecewise.Piecewise,
 		CaptureSizes: []int64{1, 512},
@@ -96,7 +96,7 @@ func ExampleFunc_Run() {
 	defer dev.Close()
 	b := must(piecewise.New(ctx, model.Module, piecewise.Options{
 		Device:       dev,
-		Target:       build.Pipeline{Backend: host.New()},
+		Target:       pieces.Pipeline{Backend: host.New()},
 		Ops:          []device.Op{attnhost.New(dev)},
 		Mode:         piecewise.Piecewise,
 		CaptureSizes: []int64{1, 4},

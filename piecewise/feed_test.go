@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	"pwc/compile/host"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
 )
@@ -211,7 +211,7 @@ func TestFeedsOfOtherRows(t *testing.T) {
 		}
 		wantF32(t, read(t, r.At(0)), []float32{-5, -6, -7})
 	}
-	_, err := piecewise.New(context.Background(), parse(t, strings.Replace(rows, "sym M in [1, 4]", "sym M in [1, 9]", 1)), piecewise.Options{Target: build.Pipeline{Backend: host.New()}, Feeds: []piecewise.Feed{feed}})
+	_, err := piecewise.New(context.Background(), parse(t, strings.Replace(rows, "sym M in [1, 4]", "sym M in [1, 9]", 1)), piecewise.Options{Target: pieces.Pipeline{Backend: host.New()}, Feeds: []piecewise.Feed{feed}})
 	if err == nil || !strings.Contains(err.Error(), "the result is f32[M], the parameter f32[N]") {
 		t.Errorf("more rows than there is room for: %v", err)
 	}
@@ -242,7 +242,7 @@ func TestBadFeeds(t *testing.T) {
 		{[]piecewise.Feed{feeds[0], feeds[0]}, []string{"the result has its place"}},
 		{[]piecewise.Feed{{From: "step", To: "keep", Param: "k"}}, []string{"the result has its place"}},
 	} {
-		_, err := piecewise.New(context.Background(), parse(t, loop), piecewise.Options{Target: build.Pipeline{Backend: host.New()}, Feeds: c.feeds})
+		_, err := piecewise.New(context.Background(), parse(t, loop), piecewise.Options{Target: pieces.Pipeline{Backend: host.New()}, Feeds: c.feeds})
 		if err == nil {
 			t.Errorf("%v: no error", c.feeds)
 			continue

@@ -5,11 +5,11 @@ import (
 	"slices"
 	"strings"
 
-	"pwc/build"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/padding"
+	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/split"
@@ -420,7 +420,7 @@ func (fn *function) addUnits() error {
 				u.args = append(u.args, fn.storage(fn.ir.Base(v)))
 			}
 			u.op = fn.b.ops[n.Extern.Name]
-			u.attrs = build.OpAttrs(n.Attrs)
+			u.attrs = pieces.OpAttrs(n.Attrs)
 			fn.addPreparer(u.op)
 		}
 		u.name = fn.nameOf(&u)

@@ -12,10 +12,10 @@ import (
 
 	"pwc/attention"
 	attnhost "pwc/attention/host"
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/frontend/hf"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
@@ -107,7 +107,7 @@ func (g golden) backend(t testing.TB, o piecewise.Options) *piecewise.Backend {
 		o.Device = openHost(t)
 	}
 	if o.Target == nil {
-		o.Target = build.Pipeline{Backend: host.New()}
+		o.Target = pieces.Pipeline{Backend: host.New()}
 		o.Ops = []device.Op{attnhost.New(o.Device.(*hostdev.Device))}
 	}
 	if o.Symbols == nil {

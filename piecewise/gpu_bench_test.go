@@ -9,10 +9,10 @@ import (
 
 	"pwc/attention"
 	attncuda "pwc/attention/cuda"
-	"pwc/build"
 	"pwc/compile/cuda"
 	"pwc/frontend/hf"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/piecewise"
 	gpu "pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
@@ -78,7 +78,7 @@ func benchmarkDecode(b *testing.B, config string) {
 	ctx := context.Background()
 	sizes := []int64{1, 8, 32, 128, 256}
 	start := time.Now()
-	be, err := piecewise.New(ctx, m.Module, piecewise.Options{Device: dev, Target: build.Pipeline{Backend: backend}, Ops: []device.Op{op},
+	be, err := piecewise.New(ctx, m.Module, piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: backend}, Ops: []device.Op{op},
 		Mode: piecewise.FullAndPiecewise, CaptureSizes: sizes, Symbols: map[string]int64{"B": int64(most * blocks)}, Max: map[string]int64{"N": most, "M": most}})
 	if err != nil {
 		b.Fatal(err)

@@ -15,10 +15,10 @@ import (
 	"testing"
 
 	attncuda "pwc/attention/cuda"
-	"pwc/build"
 	"pwc/compile/cuda"
 	"pwc/frontend/hf"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
 	gpu "pwc/runtime/cuda"
@@ -39,7 +39,7 @@ func onGPU(t testing.TB) piecewise.Options {
 // compiled is what tests that open a GPU many times need not compile again.
 type compiled struct {
 	own       bool // without cuBLASLt
-	store     build.Store
+	store     pieces.Store
 	attention map[attncuda.Variant]*program.Program
 }
 
@@ -47,7 +47,7 @@ type compiled struct {
 func (c *compiled) on(t testing.TB, dev *cudatest.Opened, limits attncuda.Options) piecewise.Options {
 	t.Helper()
 	if c.store == nil {
-		c.store, c.attention = build.NewMemoryStore(), map[attncuda.Variant]*program.Program{}
+		c.store, c.attention = pieces.NewMemoryStore(), map[attncuda.Variant]*program.Program{}
 	}
 	if !c.own && !dev.Emulated {
 		if _, err := cublaslt.Open(dev.Device, cublaslt.Options{}); err != nil && os.Getenv("PWC_REQUIRE_GPU") == "1" {
@@ -80,7 +80,7 @@ func (c *compiled) on(t testing.TB, dev *cudatest.Opened, limits attncuda.Option
 			t.Errorf("close of the GPU: %v", err)
 		}
 	})
-	return piecewise.Options{Device: dev.Device, Target: build.Pipeline{Backend: backend}, Store: c.store, Ops: []device.Op{op}}
+	return piecewise.Options{Device: dev.Device, Target: pieces.Pipeline{Backend: backend}, Store: c.store, Ops: []device.Op{op}}
 }
 
 // small is what the checkpoints in testdata need.

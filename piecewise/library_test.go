@@ -8,17 +8,17 @@ import (
 	"sync"
 	"testing"
 
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/ir"
 	"pwc/ir/dim"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/device"
 )
 
 // withRoutine makes programs whose kernels a library routine may take the place of.
-type withRoutine struct{ build.Pipeline }
+type withRoutine struct{ pieces.Pipeline }
 
 func (withRoutine) Fingerprint() string { return "with a routine" }
 
@@ -70,9 +70,9 @@ func (r routine) Tuned(args []device.Tensor, _ []program.Attr) bool {
 // TestLibraryCalls pins what is counted of library routines: calls, those that nobody
 // measured, and steps that go without, each program and size once.
 func TestLibraryCalls(t *testing.T) {
-	target := withRoutine{build.Pipeline{Backend: host.New()}}
+	target := withRoutine{pieces.Pipeline{Backend: host.New()}}
 	ops := []device.Op{&silent{sum3{}}}
-	store := build.NewMemoryStore()
+	store := pieces.NewMemoryStore()
 	o := piecewise.Options{Target: target, Ops: ops, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4, 16, 64}, Store: store}
 	b := start(t, layers(3), o)
 	s := b.Stats()
@@ -113,7 +113,7 @@ func (a asked) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, 
 // TestAskedOnce: what a program takes at a size is asked once, however many layers it serves.
 func TestAskedOnce(t *testing.T) {
 	times := func(n int) (out int) {
-		create(t, layers(n), piecewise.Options{Target: withRoutine{build.Pipeline{Backend: host.New()}}, Ops: []device.Op{&silent{sum3{}}},
+		create(t, layers(n), piecewise.Options{Target: withRoutine{pieces.Pipeline{Backend: host.New()}}, Ops: []device.Op{&silent{sum3{}}},
 			CaptureSizes: []int64{1, 4, 16}, Device: librarian{openHost(t), asked{routine{least: 4}, &out}}})
 		return out
 	}
@@ -136,7 +136,7 @@ func (s sleepy) Wake() {
 
 // awaited tells a sleepy routine that a piece compiles.
 type awaited struct {
-	build.Compiler
+	pieces.Compiler
 	begun sync.Once
 	to    sleepy
 	err   error
@@ -153,14 +153,14 @@ func (c *awaited) Compile(ctx context.Context, piece *ir.Module, ranges map[stri
 // TestWakesRoutines: a routine that takes long at first wakes up once beside what is compiled, is awake when New returns,
 // and sleeps on where nothing has to be compiled.
 func TestWakesRoutines(t *testing.T) {
-	store, woken := build.NewMemoryStore(), 0
+	store, woken := pieces.NewMemoryStore(), 0
 	refused := errors.New("refused")
 	for _, c := range []struct {
 		err  error
 		want int
 	}{{refused, 1}, {nil, 2}, {nil, 2}} {
 		s := sleepy{routine{least: 4}, make(chan struct{}), &woken}
-		o := piecewise.Options{Target: &awaited{Compiler: withRoutine{build.Pipeline{Backend: host.New()}}, to: s, err: c.err},
+		o := piecewise.Options{Target: &awaited{Compiler: withRoutine{pieces.Pipeline{Backend: host.New()}}, to: s, err: c.err},
 			Ops: []device.Op{&silent{sum3{}}}, Store: store, Device: librarian{openHost(t), s}}
 		b, err := piecewise.New(context.Background(), parse(t, layers(3)), o)
 		if !errors.Is(err, c.err) {
@@ -211,7 +211,7 @@ func TestWorkspaceIsTriedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := create(t, plain, piecewise.Options{Pool: pool, Target: withRoutine{build.Pipeline{Backend: host.New()}}, Mode: piecewise.Piecewise, CaptureSizes: []int64{4}})
+	b := create(t, plain, piecewise.Options{Pool: pool, Target: withRoutine{pieces.Pipeline{Backend: host.New()}}, Mode: piecewise.Piecewise, CaptureSizes: []int64{4}})
 	if err := b.Load(t.Context(), nil, nil); !errors.Is(err, dev.refuse) {
 		t.Fatalf("load: %v, want %v", err, dev.refuse)
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	"pwc/compile/host"
+	"pwc/pieces"
 	"pwc/piecewise"
 )
 
@@ -113,9 +113,9 @@ func TestRowsOfAnEarlierStep(t *testing.T) {
 		}
 	}
 
-	store := build.NewMemoryStore()
+	store := pieces.NewMemoryStore()
 	text := linked("i32[M]", "%s = max(%h, axes=[0], keepdims=true) : f32[1, 2]; %y = add(%z, %s) : f32[M, 2]; return %y")
-	o := piecewise.Options{Device: openHost(t), Store: store, Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}}
+	o := piecewise.Options{Device: openHost(t), Store: store, Target: pieces.Pipeline{Backend: host.New()}, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}}
 	create(t, text, o)
 	o.Frozen = true
 	if _, err := piecewise.New(ctx, parse(t, text), o); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "max mixes rows of N") {

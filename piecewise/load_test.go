@@ -9,8 +9,8 @@ import (
 	"go.uber.org/goleak"
 
 	attnhost "pwc/attention/host"
-	"pwc/build"
 	"pwc/compile/host"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	"pwc/safetensors"
@@ -39,7 +39,7 @@ func TestLoadIsCancelled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := piecewise.New(t.Context(), g.model.Module, piecewise.Options{Pool: pool, Target: build.Pipeline{Backend: host.New()},
+	b, err := piecewise.New(t.Context(), g.model.Module, piecewise.Options{Pool: pool, Target: pieces.Pipeline{Backend: host.New()},
 		Ops: []device.Op{attnhost.New(dev)}, Symbols: map[string]int64{"B": kvBlocks}})
 	if err != nil {
 		t.Fatal(err)

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"pwc/build"
 	"pwc/ir"
+	"pwc/pieces"
 	"pwc/runtime/device"
 )
 
@@ -20,10 +20,10 @@ type Options struct {
 	// compiles and plans; ops may be missing, and Load is an [ErrNoDevice].
 	Device device.Device
 
-	Pool   *Pool          // shared with other backends that run in one stream order; nil: one of its own
-	Target build.Compiler // compiles what the store lacks
-	Store  build.Store    // nil: in memory
-	Ops    []device.Op    // implementations of the module's extern ops
+	Pool   *Pool           // shared with other backends that run in one stream order; nil: one of its own
+	Target pieces.Compiler // compiles what the store lacks
+	Store  pieces.Store    // nil: in memory
+	Ops    []device.Op     // implementations of the module's extern ops
 
 	SplitOn      []string         // ops to split at; nil: the externs declared split
 	Mode         Mode             //
@@ -40,12 +40,12 @@ type Options struct {
 	// be padded over it. It is what "padded -1" says in the text of a module.
 	PaddedSlots []string
 
-	Jobs       int           // parallel compilations; 0: GOMAXPROCS
-	Extras     []build.Extra // programs that are built with the pieces and not run: kernels of ops
-	Unrecorded bool          // the store keeps artifacts and no record of the module
-	PartOf     *build.Result // of a backend of a module that this one is a part of: artifacts are taken from it
-	Frozen     bool          // refuse what would be compiled or skipped instead of doing it (C8)
-	Slots      int           // staging slots of each function; 0: 2
+	Jobs       int            // parallel compilations; 0: GOMAXPROCS
+	Extras     []pieces.Extra // programs that are built with the pieces and not run: kernels of ops
+	Unrecorded bool           // the store keeps artifacts and no record of the module
+	PartOf     *pieces.Result // of a backend of a module that this one is a part of: artifacts are taken from it
+	Frozen     bool           // refuse what would be compiled or skipped instead of doing it (C8)
+	Slots      int            // staging slots of each function; 0: 2
 
 	Guard  Guard // keeps buffers apart, to debug kernels and ops
 	Poison bool  // before each run fills what it must not read before it has written it, with 0xff: NaN in every float dtype
@@ -56,9 +56,9 @@ type Options struct {
 	// error is New's. Without a device it is not called.
 	Tune func(ctx context.Context, programs []Sized) error
 
-	Progress func(build.Event) // nil, or told of compilation, one call at a time
-	Logger   *slog.Logger      // nil: silent
-	Observer Observer          // nil: costs nothing
+	Progress func(pieces.Event) // nil, or told of compilation, one call at a time
+	Logger   *slog.Logger       // nil: silent
+	Observer Observer           // nil: costs nothing
 }
 
 // Observer is told of what a backend does. Methods are called on the goroutine
@@ -110,7 +110,7 @@ func (o *Options) defaults() error {
 		return fmt.Errorf("piecewise: Options.Pool belongs to another device")
 	}
 	if o.Store == nil {
-		o.Store = build.NewMemoryStore()
+		o.Store = pieces.NewMemoryStore()
 	}
 	if o.Slots == 0 {
 		o.Slots = 2

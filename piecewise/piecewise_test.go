@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/ir"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/device"
@@ -138,7 +138,7 @@ func create(t testing.TB, text string, o piecewise.Options) *piecewise.Backend {
 		o.Device = openHost(t)
 	}
 	if o.Target == nil {
-		o.Target = build.Pipeline{Backend: host.New()}
+		o.Target = pieces.Pipeline{Backend: host.New()}
 	}
 	b, err := piecewise.New(context.Background(), parse(t, text), o)
 	if err != nil {
@@ -304,7 +304,7 @@ module "lookup" {
 `
 
 func TestModeFull(t *testing.T) {
-	_, err := piecewise.New(context.Background(), parse(t, nineteen), piecewise.Options{Device: openHost(t), Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Full, Ops: []device.Op{&sum3{}}})
+	_, err := piecewise.New(context.Background(), parse(t, nineteen), piecewise.Options{Device: openHost(t), Target: pieces.Pipeline{Backend: host.New()}, Mode: piecewise.Full, Ops: []device.Op{&sum3{}}})
 	if !errors.Is(err, piecewise.ErrOp) || !strings.Contains(err.Error(), "first") {
 		t.Fatalf("mode full with an op that cannot be captured: %v, want ErrOp that names it", err)
 	}

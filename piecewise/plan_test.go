@@ -10,9 +10,9 @@ import (
 
 	"pwc/attention"
 	attnhost "pwc/attention/host"
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/ir/dim"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/device"
@@ -23,7 +23,7 @@ import (
 // scratch of its ops, and nothing else is possible.
 func TestPlanWithoutDevice(t *testing.T) {
 	g := openGolden(t, "llama")
-	o := piecewise.Options{Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 8, 24},
+	o := piecewise.Options{Target: pieces.Pipeline{Backend: host.New()}, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 8, 24},
 		Symbols: map[string]int64{"B": kvBlocks}, Max: map[string]int64{"N": 24, "M": 24}}
 	b, err := piecewise.New(t.Context(), g.model.Module, o)
 	if err != nil {
@@ -83,7 +83,7 @@ func TestPlanTooLarge(t *testing.T) {
 		"weights and states": {decl("weight", half) + decl("state", half, half), program.ErrTooLarge},
 	} {
 		for _, dev := range []device.Device{nil, openHost(t)} {
-			o := piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}}
+			o := piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}}
 			_, err := piecewise.New(t.Context(), parse(t, strings.Replace(plain, "  func", tc.text+"  func", 1)), o)
 			if !errors.Is(err, tc.want) {
 				t.Errorf("%s: %v, want %v", what, err, tc.want)
@@ -91,7 +91,7 @@ func TestPlanTooLarge(t *testing.T) {
 		}
 	}
 	text := strings.Replace(plain, "[1, 64]", "[1, 1152921504606846975]", 1)
-	o := piecewise.Options{Target: build.Pipeline{Backend: host.New()}, Slots: 3}
+	o := piecewise.Options{Target: pieces.Pipeline{Backend: host.New()}, Slots: 3}
 	if _, err := piecewise.New(t.Context(), parse(t, text), o); !errors.Is(err, program.ErrTooLarge) || !strings.Contains(err.Error(), "%x") {
 		t.Errorf("slots: %v", err)
 	}

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/internal/irgen"
 	"pwc/internal/oracle"
@@ -20,6 +19,7 @@ import (
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/device"
@@ -35,7 +35,7 @@ import (
 // would get its program. PWC_RANDOM_MODULES and PWC_RANDOM_SEED say how many, and which.
 func TestRandomModules(t *testing.T) {
 	first, count := fromEnv(t, "PWC_RANDOM_SEED", 0), fromEnv(t, "PWC_RANDOM_MODULES", 60)
-	dev, store := openHost(t), build.NewMemoryStore()
+	dev, store := openHost(t), pieces.NewMemoryStore()
 	for i := range count {
 		r := rand.New(rand.NewSource(int64(first + i)))
 		m := irgen.Generate(r, irgen.Options{MixRows: r.Intn(3) == 0, Load: r.Intn(2) == 0, MaxOps: 1 + r.Intn(30), Externs: []*ir.Extern{
@@ -103,7 +103,7 @@ func randomOptions(r *rand.Rand, m *ir.Module) piecewise.Options {
 		return out
 	}
 	o := piecewise.Options{
-		Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.Mode(r.Intn(5)), Poison: r.Intn(2) == 0, Guard: piecewise.Guard(r.Intn(3)),
+		Target: pieces.Pipeline{Backend: host.New()}, Mode: piecewise.Mode(r.Intn(5)), Poison: r.Intn(2) == 0, Guard: piecewise.Guard(r.Intn(3)),
 		CaptureSizes: sizes(), Max: map[string]int64{"N": most}, Symbols: map[string]int64{"B": int64(1 + r.Intn(4))},
 	}
 	if m.Symbol("M") != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	"pwc/compile/host"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
@@ -70,7 +70,7 @@ module "m" {
 		if c.given {
 			given["s"] = device.Buffer{}
 		}
-		b := create(t, text, piecewise.Options{Device: dev, Pool: pool, Target: build.Pipeline{Backend: host.New()}, Mode: piecewise.None})
+		b := create(t, text, piecewise.Options{Device: dev, Pool: pool, Target: pieces.Pipeline{Backend: host.New()}, Mode: piecewise.None})
 		err = b.Load(context.Background(), unread{t}, given)
 		var full *device.MemoryError
 		if !errors.As(err, &full) || !strings.Contains(fmt.Sprint(err), c.want) || full.Asked <= each || full.Limit != max(c.dev, c.pool) {

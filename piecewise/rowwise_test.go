@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	"pwc/compile/host"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
@@ -65,7 +65,7 @@ func TestRowwiseOps(t *testing.T) {
 		}
 	}
 	text := strings.Replace(rowwise, " rowwise\n", "\n", 1)
-	b := create(t, text, piecewise.Options{Device: openHost(t), Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{doubling(false)}})
+	b := create(t, text, piecewise.Options{Device: openHost(t), Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{doubling(false)}})
 	if err := b.Func("f").Padding(); err == nil || !strings.Contains(err.Error(), "only an op declared split or rowwise promises") {
 		t.Errorf("without the promise: %v", err)
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"pwc/build"
+	"pwc/pieces"
 )
 
 // Unused is a size of the options that has no effect: no run has it (C8). A frozen backend
@@ -117,7 +117,7 @@ func (b *Backend) unusedRanges(unused func(what, size, why string)) {
 	if len(b.opts.Ranges) == 0 {
 		return
 	}
-	var seen []build.Range
+	var seen []pieces.Range
 	for _, fn := range b.funcs {
 		if fn.size == "" {
 			continue

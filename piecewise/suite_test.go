@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	"pwc/compile/host"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 )
@@ -20,7 +20,7 @@ import (
 type maker func(t testing.TB) piecewise.Options
 
 func onHost(t testing.TB) piecewise.Options {
-	return piecewise.Options{Device: openHost(t), Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{&sum3{}}}
+	return piecewise.Options{Device: openHost(t), Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{&sum3{}}}
 }
 
 // pool opens a device with a pool. The maker that it returns is for that device.
@@ -225,7 +225,7 @@ func TestSkipsAreCounted(t *testing.T) { skips(t, onHost) }
 
 func skips(t *testing.T, open maker) {
 	t.Helper()
-	store := build.NewMemoryStore()
+	store := pieces.NewMemoryStore()
 	b := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4}, Store: store}))
 	f := b.Func("forward")
 	run(t, f, make([]float32, 5))
@@ -261,7 +261,7 @@ func mixingRows(t *testing.T, open maker) {
 	if s := b.Stats(); s.Skipped["rows must not be padded"] != 1 || s.Replays != 1 || s.PaddedRows != 0 {
 		t.Errorf("skipped %v, replays %d, padded %d; want one mixing, 1, 0", s.Skipped, s.Replays, s.PaddedRows)
 	}
-	store := build.NewMemoryStore()
+	store := pieces.NewMemoryStore()
 	start(t, mixing, open.with(t, piecewise.Options{Mode: piecewise.None, Store: store}))
 	frozen := start(t, mixing, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 4}, Frozen: true, Store: store}))
 	if _, err := issue(t, frozen.Func("forward"), []float32{1, 2, 3}, nil); !errors.Is(err, piecewise.ErrFrozen) {

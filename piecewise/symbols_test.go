@@ -10,10 +10,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/ir"
 	"pwc/ir/interp"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/device"
@@ -170,7 +170,7 @@ func TestSymbolsOfRuns(t *testing.T) {
 func TestSymbolErrors(t *testing.T) {
 	ctx := context.Background()
 	text := symbolic("%x: f32[N, K], %y: f32[K]", "f32[N, K]", "%r = reshape(%y, shape=[1, K]); %s = add(%x, %r); return %s")
-	o := piecewise.Options{Mode: piecewise.Piecewise, Max: map[string]int64{"K": 50}, Store: build.NewMemoryStore()}
+	o := piecewise.Options{Mode: piecewise.Piecewise, Max: map[string]int64{"K": 50}, Store: pieces.NewMemoryStore()}
 	b := start(t, text, o)
 	f := b.Func("f")
 	in, err := f.Inputs(2)
@@ -211,7 +211,7 @@ func TestSymbolErrors(t *testing.T) {
 		t.Error(err)
 	}
 	o.Frozen = true
-	o.Device, o.Target = openHost(t), build.Pipeline{Backend: host.New()}
+	o.Device, o.Target = openHost(t), pieces.Pipeline{Backend: host.New()}
 	if _, err := piecewise.New(ctx, parse(t, text), o); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "graphs of @f: @f: symbol K is bound at each run") {
 		t.Errorf("frozen: %v", err)
 	}
@@ -281,8 +281,8 @@ func TestSetGivesSymbolsValues(t *testing.T) {
 // Sizes of the options that no run can have are refused, or listed with the reason, which a
 // frozen backend refuses.
 func TestSizesWithoutUse(t *testing.T) {
-	store := build.NewMemoryStore()
-	target := build.Pipeline{Backend: host.New()}
+	store := pieces.NewMemoryStore()
+	target := pieces.Pipeline{Backend: host.New()}
 	mixing := symbolic("%x: f32[N]", "f32[N]", "%c = cumsum(%x); return %c")
 	rowwise := symbolic("%x: f32[N]", "f32[N]", "%c = neg(%x); return %c")
 	for _, c := range []struct {
@@ -347,7 +347,7 @@ func TestSizesWithoutUse(t *testing.T) {
 // before Load what Run does after Capture, for every batch.
 func TestChooseBeforeLoad(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullDecodeOnly, piecewise.FullAndPiecewise} {
-		o := piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 2, 4, 8, 16}, DecodeRows: 3, Max: map[string]int64{"N": 20}, Ops: []device.Op{&sum3{capture: true}}, Device: openHost(t), Target: build.Pipeline{Backend: host.New()}}
+		o := piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 2, 4, 8, 16}, DecodeRows: 3, Max: map[string]int64{"N": 20}, Ops: []device.Op{&sum3{capture: true}}, Device: openHost(t), Target: pieces.Pipeline{Backend: host.New()}}
 		if mode == piecewise.FullDecodeOnly {
 			o.CaptureSizes = []int64{1, 2, 4}
 		}
@@ -419,7 +419,7 @@ func TestWarmupRunsEveryProgram(t *testing.T) {
 		{symbolic("%x: f32[K]", "f32[K]", "%v = neg(%x); return %v"), piecewise.Options{Mode: piecewise.Piecewise}, 1},
 	} {
 		dev := &launches{openHost(t), map[*program.Program]bool{}}
-		c.o.Device, c.o.Target = dev, build.Pipeline{Backend: host.New()}
+		c.o.Device, c.o.Target = dev, pieces.Pipeline{Backend: host.New()}
 		b := create(t, c.text, c.o)
 		ctx := context.Background()
 		if err := errors.Join(b.Load(ctx, nil, nil), b.Warmup(ctx)); err != nil {
@@ -556,7 +556,7 @@ module "uncapturable" {
 	} {
 		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullDecodeOnly, piecewise.FullAndPiecewise} {
 			m := parse(t, module(c.flags))
-			o := piecewise.Options{Mode: mode, Device: openHost(t), Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{&noteOp{mut: []bool{false, true}, capture: c.capture, launch: func(*device.OpCall) error { return nil }}}}
+			o := piecewise.Options{Mode: mode, Device: openHost(t), Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{&noteOp{mut: []bool{false, true}, capture: c.capture, launch: func(*device.OpCall) error { return nil }}}}
 			b, err := piecewise.New(context.Background(), m, o)
 			if err == nil {
 				if err := b.Close(); err != nil {
@@ -589,7 +589,7 @@ module "uncapturable" {
 // order symbols stand in them, a run computes what the interpreter does.
 func TestExtentsOfRuns(t *testing.T) {
 	dev := openHost(t)
-	store := build.NewMemoryStore()
+	store := pieces.NewMemoryStore()
 	rapid.Check(t, func(rt *rapid.T) {
 		extent := rapid.SampledFrom([]string{"N", "M", "K", "2*N", "3", "N + 1", "N*M", "1", "2*M"})
 		draw := func(name string) string {
@@ -598,7 +598,7 @@ func TestExtentsOfRuns(t *testing.T) {
 		x, y := draw("x"), draw("y")
 		text := symbolic("%x: "+x+", %y: "+y, y+", "+x, "%a = neg(%x); %b = mul(%y, 2.0); return %b, %a")
 		mode := rapid.SampledFrom([]piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full}).Draw(rt, "mode")
-		o := piecewise.Options{Mode: mode, Device: dev, Store: store, Target: build.Pipeline{Backend: host.New()}, Max: map[string]int64{"K": 9}, Poison: true}
+		o := piecewise.Options{Mode: mode, Device: dev, Store: store, Target: pieces.Pipeline{Backend: host.New()}, Max: map[string]int64{"K": 9}, Poison: true}
 		b := create(t, text, o)
 		defer func() {
 			if err := b.Close(); err != nil {

@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	attnhost "pwc/attention/host"
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/frontend/hf"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
@@ -46,7 +46,7 @@ func decode(b *testing.B, dt dtype.DType, sampling Sampling, requests int) {
 	defer dev.Close()
 	const length = 1024
 	r, err := New(context.Background(), m.Module, Options{MaxSequences: requests, MaxTokens: 64, MaxLength: length, Blocks: requests * length / 16,
-		Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{attnhost.New(dev)}, Mode: piecewise.FullAndPiecewise,
+		Backend: piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{attnhost.New(dev)}, Mode: piecewise.FullAndPiecewise,
 			CaptureSizes: []int64{int64(requests), 64}}})
 	if err != nil {
 		b.Fatal(err)

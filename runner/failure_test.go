@@ -10,9 +10,9 @@ import (
 
 	"pwc/attention"
 	attnhost "pwc/attention/host"
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/ir"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/device"
@@ -46,7 +46,7 @@ func TestStepFails(t *testing.T) {
 		dev := hostdev.Open(hostdev.Options{})
 		op := &broken{Op: attnhost.New(dev)}
 		r, err := New(context.Background(), m.Module, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40,
-			Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{op}, Mode: mode}})
+			Backend: piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{op}, Mode: mode}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func (nothing) Launch(c *device.OpCall) error {
 func TestNotANumberFailsAlone(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{})
 	r, err := New(context.Background(), poison(t), Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40,
-		Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{nothing{}}, Mode: BestMode(poison(t), []device.Op{nothing{}})}})
+		Backend: piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{nothing{}}, Mode: BestMode(poison(t), []device.Op{nothing{}})}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	"pwc/compile/cuda"
 	"pwc/compile/host"
 	"pwc/frontend/hf"
 	"pwc/ir"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/cuda/fake"
@@ -72,7 +72,7 @@ module "table" {
 type tableRunner func(t *testing.T, o Options, op device.Op) *Runner
 
 // opened makes and loads a runner on a device.
-func opened(t *testing.T, dev device.Device, target build.Pipeline, o Options, op device.Op) *Runner {
+func opened(t *testing.T, dev device.Device, target pieces.Pipeline, o Options, op device.Op) *Runner {
 	t.Helper()
 	m, src := table(t)
 	o.Backend.Device, o.Backend.Target, o.Backend.Ops = dev, target, []device.Op{op}
@@ -96,11 +96,11 @@ func opened(t *testing.T, dev device.Device, target build.Pipeline, o Options, o
 func eachDevice(t *testing.T, test func(t *testing.T, open tableRunner)) {
 	t.Run("host", func(t *testing.T) {
 		test(t, func(t *testing.T, o Options, op device.Op) *Runner {
-			return opened(t, hostdev.Open(hostdev.Options{}), build.Pipeline{Backend: host.New()}, o, op)
+			return opened(t, hostdev.Open(hostdev.Options{}), pieces.Pipeline{Backend: host.New()}, o, op)
 		})
 	})
 	t.Run("gpu", func(t *testing.T) {
-		store := build.NewMemoryStore()
+		store := pieces.NewMemoryStore()
 		test(t, func(t *testing.T, o Options, op device.Op) *Runner {
 			dev := cudatest.Open(t, fake.Options{})
 			backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
@@ -108,7 +108,7 @@ func eachDevice(t *testing.T, test func(t *testing.T, open tableRunner)) {
 				t.Fatal(err)
 			}
 			o.Backend.Store = store
-			return opened(t, dev.Device, build.Pipeline{Backend: backend}, o, op)
+			return opened(t, dev.Device, pieces.Pipeline{Backend: backend}, o, op)
 		})
 	})
 }
@@ -212,7 +212,7 @@ func TestFaultsReachTheirRequests(t *testing.T) {
 func TestFaultsAtRandom(t *testing.T) {
 	var runners []*Runner
 	for _, blocks := range []int{8, 40} { // with preemptions, and without
-		runners = append(runners, opened(t, hostdev.Open(hostdev.Options{Workers: 1}), build.Pipeline{Backend: host.New()},
+		runners = append(runners, opened(t, hostdev.Open(hostdev.Options{Workers: 1}), pieces.Pipeline{Backend: host.New()},
 			Options{MaxSequences: 3, MaxTokens: 12, Blocks: blocks, MaxLength: 32, Backend: piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 3}}}, nothing{}))
 	}
 	for seed := range uint64(200) {
@@ -316,7 +316,7 @@ func TestFaultOfAStepThatFails(t *testing.T) {
 func TestRunReportsFaults(t *testing.T) {
 	var log bytes.Buffer
 	w := &watcher{}
-	r := opened(t, hostdev.Open(hostdev.Options{}), build.Pipeline{Backend: host.New()}, Options{MaxSequences: 4, MaxTokens: 16, Blocks: 40, Observer: w,
+	r := opened(t, hostdev.Open(hostdev.Options{}), pieces.Pipeline{Backend: host.New()}, Options{MaxSequences: 4, MaxTokens: 16, Blocks: 40, Observer: w,
 		Backend: piecewise.Options{Mode: piecewise.Piecewise, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))}}, nothing{})
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error)

@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	attncuda "pwc/attention/cuda"
-	"pwc/build"
 	"pwc/compile/cuda"
 	"pwc/frontend/hf"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/cuda/cudatest"
@@ -23,13 +23,13 @@ import (
 
 // onGPU makes and loads a runner on the GPU of this machine. Without a driver
 // the test is skipped, unless PWC_REQUIRE_GPU=1 says that there must be one.
-func onGPU(t testing.TB, m *hf.Model, src safetensors.Source, store build.Store, o Options) *Runner {
+func onGPU(t testing.TB, m *hf.Model, src safetensors.Source, store pieces.Store, o Options) *Runner {
 	t.Helper()
 	return on(t, cudatest.GPU(t), m, src, store, o)
 }
 
 // on makes and loads a runner on a device.
-func on(t testing.TB, dev *cudatest.Opened, m *hf.Model, src safetensors.Source, store build.Store, o Options) *Runner {
+func on(t testing.TB, dev *cudatest.Opened, m *hf.Model, src safetensors.Source, store pieces.Store, o Options) *Runner {
 	t.Helper()
 	if !dev.Emulated {
 		if _, err := cublaslt.Open(dev.Device, cublaslt.Options{}); err != nil && os.Getenv("PWC_REQUIRE_GPU") == "1" {
@@ -50,7 +50,7 @@ func on(t testing.TB, dev *cudatest.Opened, m *hf.Model, src safetensors.Source,
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Backend.Device, o.Backend.Target, o.Backend.Ops, o.Backend.Store = dev.Device, build.Pipeline{Backend: backend}, []device.Op{op}, store
+	o.Backend.Device, o.Backend.Target, o.Backend.Ops, o.Backend.Store = dev.Device, pieces.Pipeline{Backend: backend}, []device.Op{op}, store
 	r, err := New(context.Background(), m.Module, o)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestTransformersGreedyOnGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := build.NewMemoryStore()
+	store := pieces.NewMemoryStore()
 	for _, d := range dirs {
 		if !d.IsDir() {
 			continue
@@ -148,7 +148,7 @@ func TestSampleOnGPU(t *testing.T) {
 
 // gpuMaker makes runners that share what was compiled.
 func gpuMaker() maker {
-	store := build.NewMemoryStore()
+	store := pieces.NewMemoryStore()
 	return func(t testing.TB, m *hf.Model, src safetensors.Source, o Options) *Runner {
 		return onGPU(t, m, src, store, o)
 	}
@@ -203,5 +203,5 @@ func sampleFunctions(t *testing.T, dev *cudatest.Opened, guard piecewise.Guard, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	sampleOnDevice(t, dev.Device, build.Pipeline{Backend: backend}, guard, rows, vocabulary, rounds)
+	sampleOnDevice(t, dev.Device, pieces.Pipeline{Backend: backend}, guard, rows, vocabulary, rounds)
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	attnhost "pwc/attention/host"
-	"pwc/build"
 	"pwc/compile/host"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
@@ -38,7 +38,7 @@ func TestStepsEndWithTheirContext(t *testing.T) {
 		defer dev.Close()
 		op := &cutting{Op: attnhost.New(dev), left: cut}
 		r, err := New(context.Background(), m.Module, Options{MaxSequences: 4, MaxTokens: 16, Blocks: 64, MaxLength: 64,
-			Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{op}, Mode: piecewise.None}})
+			Backend: piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{op}, Mode: piecewise.None}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	attncuda "pwc/attention/cuda"
-	"pwc/build"
 	"pwc/compile/cuda"
 	"pwc/frontend/hf"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
 	gpu "pwc/runtime/cuda"
@@ -31,7 +31,7 @@ func ahead(t testing.TB, m *hf.Model, o *Options) []fake.Kernel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Backend.Store, o.Backend.Target = build.NewMemoryStore(), build.Pipeline{Backend: backend}
+	o.Backend.Store, o.Backend.Target = pieces.NewMemoryStore(), pieces.Pipeline{Backend: backend}
 	module, err := WithSampling(m.Module)
 	if err != nil {
 		t.Fatal(err)

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"pwc/build"
 	"pwc/ir"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	"pwc/safetensors"
@@ -103,7 +103,7 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 func (r *Runner) compile(ctx context.Context) error {
 	o := r.opts.Backend
 	if o.Store == nil {
-		o.Store = build.NewMemoryStore()
+		o.Store = pieces.NewMemoryStore()
 	}
 	o.Max = map[string]int64{
 		r.lm.tokens: int64(r.opts.MaxTokens),

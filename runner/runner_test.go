@@ -17,10 +17,10 @@ import (
 	"go.uber.org/goleak"
 
 	attnhost "pwc/attention/host"
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/frontend/hf"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
@@ -52,7 +52,7 @@ func unloaded(t testing.TB, m *hf.Model, o Options) (*Runner, error) {
 	if o.Backend.Device == nil {
 		o.Backend.Device = dev
 	}
-	o.Backend.Target = build.Pipeline{Backend: host.New()}
+	o.Backend.Target = pieces.Pipeline{Backend: host.New()}
 	o.Backend.Ops = []device.Op{attnhost.New(dev)}
 	r, err := New(context.Background(), m.Module, o)
 	if err == nil {

@@ -11,13 +11,13 @@ import (
 
 	"pgregory.net/rapid"
 
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/internal/philox"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
@@ -224,7 +224,7 @@ func flat(t testing.TB) *ir.Module {
 func TestSeedsAndPositions(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{})
 	r, err := New(context.Background(), flat(t), Options{MaxSequences: 3, MaxTokens: 4, Blocks: 8,
-		Backend: piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{nothing{}}, Mode: piecewise.Piecewise}})
+		Backend: piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{nothing{}}, Mode: piecewise.Piecewise}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,11 +343,11 @@ func TestIDs(t *testing.T) {
 func TestSampleOnDevice(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{})
 	defer dev.Close()
-	sampleOnDevice(t, dev, build.Pipeline{Backend: host.New()}, piecewise.NoGuard, 24, 600, 20)
+	sampleOnDevice(t, dev, pieces.Pipeline{Backend: host.New()}, piecewise.NoGuard, 24, 600, 20)
 }
 
 // sampleOnDevice samples rows of logits of a vocabulary, in so many rounds.
-func sampleOnDevice(t *testing.T, dev device.Device, target build.Compiler, guard piecewise.Guard, rows, vocabulary, rounds int) {
+func sampleOnDevice(t *testing.T, dev device.Device, target pieces.Compiler, guard piecewise.Guard, rows, vocabulary, rounds int) {
 	t.Helper()
 	m := sampling(t, int64(vocabulary))
 	b, err := piecewise.New(context.Background(), m, piecewise.Options{Device: dev, Target: target, Mode: piecewise.Piecewise,

@@ -16,9 +16,9 @@ import (
 	"unsafe"
 
 	attnhost "pwc/attention/host"
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/ir"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
@@ -363,7 +363,7 @@ func TestOrder(t *testing.T) {
 // Steps that a frozen backend would refuse are refused before there are requests.
 func TestFrozenSteps(t *testing.T) {
 	m, _ := checkpoint(t, "llama")
-	store := build.NewMemoryStore()
+	store := pieces.NewMemoryStore()
 	for _, c := range []struct {
 		frozen bool
 		tokens int
@@ -600,7 +600,7 @@ func TestMemory(t *testing.T) {
 			}
 			dev = hostdev.Open(hostdev.Options{MemoryBytes: 2 * limit})
 		}
-		o.Backend = piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()}, Ops: []device.Op{attnhost.New(dev)}}
+		o.Backend = piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{attnhost.New(dev)}}
 		r, err := New(context.Background(), m.Module, o)
 		if err != nil {
 			t.Fatal(err)

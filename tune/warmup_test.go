@@ -12,11 +12,11 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	"pwc/cache"
 	compilecuda "pwc/compile/cuda"
 	"pwc/ir"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
@@ -70,7 +70,7 @@ func serverOf(t testing.TB, text []byte, depth int) *server {
 	compiler := &cudatest.Idle{}
 	backend, err := compilecuda.New("cuda:sm_90", compiler)
 	must(t, err)
-	o := piecewise.Options{Target: build.Pipeline{Backend: backend}, Store: build.NewMemoryStore(), CaptureSizes: []int64{8, 80, 96}, Mode: piecewise.Piecewise}
+	o := piecewise.Options{Target: pieces.Pipeline{Backend: backend}, Store: pieces.NewMemoryStore(), CaptureSizes: []int64{8, 80, 96}, Mode: piecewise.Piecewise}
 	// Compiled once without a device, so that the driver can be told of all kernels.
 	_, err = piecewise.New(context.Background(), m, o)
 	must(t, err)

@@ -3,10 +3,10 @@ package oci
 import (
 	"testing"
 
-	"pwc/build"
 	"pwc/cache"
 	"pwc/compile/host"
 	"pwc/ir"
+	"pwc/pieces"
 	"pwc/split"
 )
 
@@ -36,9 +36,9 @@ func TestBuild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := func(s build.Store, frozen bool) *build.Result {
+	run := func(s pieces.Store, frozen bool) *pieces.Result {
 		t.Helper()
-		r, err := build.Pieces(t.Context(), []*split.Plan{p}, build.Options{Compiler: build.Pipeline{Backend: host.New(), Tools: "vec"}, Store: s, Frozen: frozen})
+		r, err := pieces.Build(t.Context(), []*split.Plan{p}, pieces.Options{Compiler: pieces.Pipeline{Backend: host.New(), Tools: "vec"}, Store: s, Frozen: frozen})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	missed, _ := newStore(t)
-	for name, s := range map[string]build.Store{"pulled": pulled, "missed": Layer(missed, newRemote(t, srv, "v1"), true)} {
+	for name, s := range map[string]pieces.Store{"pulled": pulled, "missed": Layer(missed, newRemote(t, srv, "v1"), true)} {
 		r := run(s, true)
 		if r.Counters.Compiled != 0 || r.Counters.Loaded != compiled.Counters.Compiled || r.Counters.Bytes != compiled.Counters.Bytes {
 			t.Errorf("%s: %+v; compiled were %+v", name, r.Counters, compiled.Counters)
@@ -102,7 +102,7 @@ func TestNoPaths(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, _ := newStore(t)
-		if _, err := build.Pieces(t.Context(), []*split.Plan{p}, build.Options{Compiler: build.Pipeline{Backend: host.New()}, Store: s}); err != nil {
+		if _, err := pieces.Build(t.Context(), []*split.Plan{p}, pieces.Options{Compiler: pieces.Pipeline{Backend: host.New()}, Store: s}); err != nil {
 			t.Fatal(err)
 		}
 		a, err := pack(t.Context(), s, nil, nil)

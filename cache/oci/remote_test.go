@@ -12,13 +12,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"pwc/build"
 	"pwc/cache"
+	"pwc/pieces"
 )
 
 var (
-	_ build.Store = (*Layered)(nil)
-	_ build.Store = (*cache.Store)(nil)
+	_ pieces.Store = (*Layered)(nil)
+	_ pieces.Store = (*cache.Store)(nil)
 )
 
 func newRemote(t testing.TB, srv *server, tag string) *Remote {

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	"pwc/compile/cuda"
 	"pwc/graphs"
 	"pwc/graphs/scenario"
 	"pwc/graphs/whole"
+	"pwc/pieces"
 	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
@@ -21,7 +21,7 @@ import (
 // each expectation is the same as on the host. Scenarios share the programs that are
 // compiled.
 func TestScenariosOnGPU(t *testing.T) {
-	store := build.NewMemoryStore()
+	store := pieces.NewMemoryStore()
 	for _, file := range files(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			dev := cudatest.Open(t, fake.Options{})
@@ -33,7 +33,7 @@ func TestScenariosOnGPU(t *testing.T) {
 				return scenario.Config{
 					Open: func(string) (device.Device, error) { return dev.Device, nil },
 					Compile: func(ctx context.Context, s *graphs.Session, f *scenario.File, name string) (scenario.Compiled, error) {
-						return whole.Compile(ctx, s, f.Module, name, whole.Options{Compiler: build.Pipeline{Backend: backend}, Store: store})
+						return whole.Compile(ctx, s, f.Module, name, whole.Options{Compiler: pieces.Pipeline{Backend: backend}, Store: store})
 					},
 					Log: log,
 				}

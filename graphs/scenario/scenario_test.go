@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	comphost "pwc/compile/host"
 	"pwc/graphs"
 	"pwc/graphs/scenario"
 	"pwc/graphs/whole"
+	"pwc/pieces"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
 )
@@ -23,7 +23,7 @@ func onHost(log *bytes.Buffer) scenario.Config {
 	return scenario.Config{
 		Open: func(string) (device.Device, error) { return host.Open(host.Options{Workers: 1}), nil },
 		Compile: func(ctx context.Context, s *graphs.Session, f *scenario.File, name string) (scenario.Compiled, error) {
-			return whole.Compile(ctx, s, f.Module, name, whole.Options{Compiler: build.Pipeline{Backend: comphost.New()}})
+			return whole.Compile(ctx, s, f.Module, name, whole.Options{Compiler: pieces.Pipeline{Backend: comphost.New()}})
 		},
 		Log: log,
 	}

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"pwc/build"
 	"pwc/compile/cuda"
 	"pwc/graphs/tree"
+	"pwc/pieces"
 	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
@@ -21,7 +21,7 @@ func gpuRig(t testing.TB) (g rig, emulated bool) {
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
 	check(t, err)
-	return rig{dev: dev.Device, compiler: build.Pipeline{Backend: backend}, store: build.NewMemoryStore(), stays: true}, dev.Emulated
+	return rig{dev: dev.Device, compiler: pieces.Pipeline{Backend: backend}, store: pieces.NewMemoryStore(), stays: true}, dev.Emulated
 }
 
 // TestRandomOnGPU is TestRandom on a GPU: some 15,000 calls, an emulated one takes fewer.

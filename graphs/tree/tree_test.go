@@ -10,13 +10,13 @@ import (
 	"slices"
 	"testing"
 
-	"pwc/build"
 	comphost "pwc/compile/host"
 	"pwc/graphs"
 	"pwc/graphs/tree"
 	"pwc/graphs/whole"
 	"pwc/ir"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
 )
@@ -63,14 +63,14 @@ module "m" {
 // rig is a device, and how functions are compiled for it.
 type rig struct {
 	dev      device.Device
-	compiler build.Compiler
-	store    build.Store // nil: each test compiles anew
-	stays    bool        // the device is closed behind several managers
+	compiler pieces.Compiler
+	store    pieces.Store // nil: each test compiles anew
+	stays    bool         // the device is closed behind several managers
 }
 
 // hostRig returns a host device of the test's own.
 func hostRig() rig {
-	return rig{dev: host.Open(host.Options{Workers: 1}), compiler: build.Pipeline{Backend: comphost.New()}}
+	return rig{dev: host.Open(host.Options{Workers: 1}), compiler: pieces.Pipeline{Backend: comphost.New()}}
 }
 
 // env is a manager on a device with functions of modules.

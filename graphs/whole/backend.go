@@ -7,10 +7,10 @@ import (
 	"maps"
 	"slices"
 
-	"pwc/build"
 	"pwc/graphs"
 	"pwc/graphs/tree"
 	"pwc/ir"
+	"pwc/pieces"
 	"pwc/runtime/device"
 	"pwc/split"
 )
@@ -146,7 +146,7 @@ func (b *Backend) Function(ctx context.Context, m *ir.Module, name string, o Fun
 	if f.plan, err = split.Split(m, fn, cuts); err != nil {
 		return nil, fmt.Errorf("whole: @%s: %w", name, err)
 	}
-	res, err := build.Pieces(ctx, []*split.Plan{f.plan}, build.Options{Compiler: b.opts.Compiler, Store: b.opts.Store, Extras: b.opts.Extras, Frozen: b.opts.Frozen})
+	res, err := pieces.Build(ctx, []*split.Plan{f.plan}, pieces.Options{Compiler: b.opts.Compiler, Store: b.opts.Store, Extras: b.opts.Extras, Frozen: b.opts.Frozen})
 	if err != nil {
 		return nil, fmt.Errorf("whole: @%s: %w", name, err)
 	}
@@ -195,11 +195,11 @@ func (f *Graphed) check(m *ir.Module, o FunctionOptions) error {
 }
 
 // load makes a piece ready: a function of the tree, or a program that runs eagerly.
-func (f *Graphed) load(m *ir.Module, p *part, res *build.Result, o FunctionOptions, graphed bool) error {
+func (f *Graphed) load(m *ir.Module, p *part, res *pieces.Result, o FunctionOptions, graphed bool) error {
 	piece := p.unit.Piece
 	prog, err := res.Program(piece, 0)
 	if err != nil {
-		var un *build.UncoveredError
+		var un *pieces.UncoveredError
 		if !errors.As(err, &un) || len(un.Ranges) == 0 {
 			return fmt.Errorf("whole: @%s: %w", f.fn.Name, err)
 		}
@@ -520,7 +520,7 @@ func (x *call) op(p *part, i int) error {
 		}
 		x.prepared = append(x.prepared, n.Extern.Name)
 	}
-	if err := r.Call(p.op, x.meta, build.OpAttrs(n.Attrs), p.loc, ts...); err != nil {
+	if err := r.Call(p.op, x.meta, pieces.OpAttrs(n.Attrs), p.loc, ts...); err != nil {
 		return err
 	}
 	for _, a := range n.Args {

@@ -5,9 +5,9 @@ import (
 	"context"
 	"fmt"
 
-	"pwc/build"
 	"pwc/graphs"
 	"pwc/ir"
+	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/split"
@@ -15,12 +15,12 @@ import (
 
 // Options say how a function is compiled.
 type Options struct {
-	Compiler build.Compiler
-	Store    build.Store // nil: nothing is kept
-	Ops      []device.Op // extern ops of the module
+	Compiler pieces.Compiler
+	Store    pieces.Store // nil: nothing is kept
+	Ops      []device.Op  // extern ops of the module
 
 	// Extras are programs of extern ops, built with the module's.
-	Extras []build.Extra
+	Extras []pieces.Extra
 	Frozen bool // nothing is compiled: what Store lacks is an error
 }
 
@@ -52,7 +52,7 @@ func Compile(ctx context.Context, s *graphs.Session, m *ir.Module, name string, 
 	if len(plan.Units) == 0 {
 		return out, nil
 	}
-	res, err := build.Pieces(ctx, []*split.Plan{plan}, build.Options{Compiler: o.Compiler, Store: o.Store, Extras: o.Extras, Frozen: o.Frozen})
+	res, err := pieces.Build(ctx, []*split.Plan{plan}, pieces.Options{Compiler: o.Compiler, Store: o.Store, Extras: o.Extras, Frozen: o.Frozen})
 	if err != nil {
 		return nil, fmt.Errorf("whole: @%s: %w", name, err)
 	}

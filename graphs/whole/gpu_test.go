@@ -3,11 +3,11 @@ package whole_test
 import (
 	"testing"
 
-	"pwc/build"
 	"pwc/compile/cuda"
 	"pwc/graphs"
 	"pwc/graphs/tree"
 	"pwc/graphs/whole"
+	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/cuda/fake"
@@ -39,10 +39,10 @@ func TestOnGPU(t *testing.T) {
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
 	check(t, err)
-	store := build.NewMemoryStore()
+	store := pieces.NewMemoryStore()
 	open := func(o whole.BackendOptions) *env {
 		e := &env{TB: t}
-		o.Compiler, o.Store = build.Pipeline{Backend: backend}, store
+		o.Compiler, o.Store = pieces.Pipeline{Backend: backend}, store
 		o.Ops = []device.Op{copied{"my::double", false, &e.calls}, copied{"my::log", false, &e.calls}, copied{"my::safe", true, &e.calls}}
 		return e.open(dev.Device, o, tree.Options{})
 	}
@@ -86,7 +86,7 @@ func TestOnGPU(t *testing.T) {
 		closed(e)
 	}
 	e := open(whole.BackendOptions{})
-	fn := must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "grad", whole.Options{Compiler: build.Pipeline{Backend: backend}, Store: store}))
+	fn := must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "grad", whole.Options{Compiler: pieces.Pipeline{Backend: backend}, Store: store}))
 	a, b, c := e.tensor(1, 2, 3, 4), e.tensor(2, 2, 2, 2), e.tensor(5, 5, 5, 5)
 	p := must[*whole.Plain](t)(whole.NewPlain(ctx, e.s, fn.Run, []graphs.Tensor{a, b}, whole.PlainOptions{CopyInputs: true, CopyOutputs: true}))
 	first, second := must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{a, b})), must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{a, c}))

@@ -9,13 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	comphost "pwc/compile/host"
 	"pwc/graphs"
 	"pwc/graphs/tree"
 	"pwc/graphs/whole"
 	"pwc/ir"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
@@ -141,7 +141,7 @@ type env struct {
 func open(t testing.TB, o whole.BackendOptions, to tree.Options) *env {
 	t.Helper()
 	e, h := &env{TB: t}, host.Open(host.Options{Workers: 1})
-	o.Compiler = build.Pipeline{Backend: comphost.New()}
+	o.Compiler = pieces.Pipeline{Backend: comphost.New()}
 	o.Ops = []device.Op{double{"my::double", false, h, &e.calls}, double{"my::log", false, h, &e.calls}, double{"my::safe", true, h, &e.calls}}
 	return e.open(h, o, to)
 }
@@ -377,7 +377,7 @@ func TestSkippedForward(t *testing.T) {
 func TestPlain(t *testing.T) {
 	for _, o := range []whole.PlainOptions{{}, {CopyInputs: true}, {CopyOutputs: true}, {CopyInputs: true, CopyOutputs: true}} {
 		e := open(t, whole.BackendOptions{}, tree.Options{})
-		fn := must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "grad", whole.Options{Compiler: build.Pipeline{Backend: comphost.New()}}))
+		fn := must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "grad", whole.Options{Compiler: pieces.Pipeline{Backend: comphost.New()}}))
 		a, b, c := e.tensor(1, 2, 3, 4), e.tensor(2, 2, 2, 2), e.tensor(5, 5, 5, 5)
 		p := must[*whole.Plain](t)(whole.NewPlain(ctx, e.s, fn.Run, []graphs.Tensor{a, b}, o))
 		first := must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{a, b}))

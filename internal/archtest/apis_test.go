@@ -12,7 +12,6 @@ import (
 
 	"pwc/attention"
 	"pwc/autodiff"
-	"pwc/build"
 	"pwc/cache"
 	"pwc/checkpoint"
 	"pwc/compile"
@@ -23,6 +22,7 @@ import (
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 	"pwc/ir/padding"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/program/vec"
@@ -114,8 +114,8 @@ func TestNothingPanics(t *testing.T) {
 	closed := open()
 	must(closed.Close())
 	src := weights(t)
-	target := build.Pipeline{Backend: compilehost.New()}
-	artifacts := build.NewMemoryStore() // so that each piece is compiled once
+	target := pieces.Pipeline{Backend: compilehost.New()}
+	artifacts := pieces.NewMemoryStore() // so that each piece is compiled once
 	backend := func(stage int) *piecewise.Backend {
 		b, err := piecewise.New(ctx, module(), piecewise.Options{Device: open(), Target: target, Store: artifacts, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
 		must(err)
@@ -221,7 +221,7 @@ func TestNothingPanics(t *testing.T) {
 		return x
 	}
 	for _, v := range []any{closed, open(), stream(closed2(t), true), stream(open(), false), module(), src, tensor(), compiled(), graph(false), executable(true),
-		&program.Program{Steps: []program.Step{{Kind: 99}}}, dtype.F32, dtype.DType(200), dim.Sym("N"), dim.Const(-1), plan(), compilehost.New(), target, build.NewMemoryStore()} {
+		&program.Program{Steps: []program.Step{{Kind: 99}}}, dtype.F32, dtype.DType(200), dim.Sym("N"), dim.Const(-1), plan(), compilehost.New(), target, pieces.NewMemoryStore()} {
 		typ := reflect.TypeOf(v)
 		s.values[typ] = append(s.values[typ], reflect.ValueOf(v))
 	}
@@ -302,11 +302,11 @@ func TestNothingPanics(t *testing.T) {
 			receivers: []func() any{func() any { return store() }, ptr[cache.DamageError], ptr[cache.Digest], ptr[cache.Module], ptr[cache.NotCachedError], ptr[cache.Signer], ptr[cache.Trust], ptr[cache.UntrustedError],
 				zero[cache.Change], zero[cache.ID], zero[cache.Key], zero[cache.PublicKey], zero[cache.TuningKey]},
 		},
-		"build": {
-			funcs: map[string]any{"OpAttrs": build.OpAttrs, "Pieces": build.Pieces, "NewMemoryStore": build.NewMemoryStore},
+		"pieces": {
+			funcs: map[string]any{"OpAttrs": pieces.OpAttrs, "Build": pieces.Build, "NewMemoryStore": pieces.NewMemoryStore},
 			receivers: []func() any{
-				ptr[build.MemoryStore], func() any { return build.NewMemoryStore() }, ptr[build.MissError], ptr[build.Result], ptr[build.UncoveredError],
-				zero[build.EventKind], func() any { return build.EventKind(99) }, zero[build.Pipeline], func() any { return target }, zero[build.Range], zero[build.Shapes], zero[build.Source], func() any { return build.Source(99) },
+				ptr[pieces.MemoryStore], func() any { return pieces.NewMemoryStore() }, ptr[pieces.MissError], ptr[pieces.Result], ptr[pieces.UncoveredError],
+				zero[pieces.EventKind], func() any { return pieces.EventKind(99) }, zero[pieces.Pipeline], func() any { return target }, zero[pieces.Range], zero[pieces.Shapes], zero[pieces.Source], func() any { return pieces.Source(99) },
 			},
 		},
 		"split": {

@@ -12,11 +12,11 @@ import (
 	"math"
 	"os"
 
-	"pwc/build"
 	"pwc/compile/host"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
@@ -54,7 +54,7 @@ func run(w io.Writer) error {
 	}
 	dev := hostdev.Open(hostdev.Options{})
 	defer dev.Close()
-	b, err := piecewise.New(ctx, m, piecewise.Options{Device: dev, Target: build.Pipeline{Backend: host.New()},
+	b, err := piecewise.New(ctx, m, piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()},
 		Ops: []device.Op{&shift{dev}}, Mode: piecewise.Piecewise, CaptureSizes: []int64{4}})
 	if err != nil {
 		return err

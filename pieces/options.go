@@ -1,4 +1,4 @@
-package build
+package pieces
 
 import (
 	"context"
@@ -64,7 +64,7 @@ type Extra struct {
 	// Compile makes the program where the store does not have it.
 	Compile func(ctx context.Context) (*program.Program, error)
 
-	// Use, if not nil, is given the program, once for each build, before Pieces
+	// Use, if not nil, is given the program, once for each build, before Build
 	// returns.
 	Use func(p *program.Program)
 }

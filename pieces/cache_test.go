@@ -1,4 +1,4 @@
-package build_test
+package pieces_test
 
 import (
 	"context"
@@ -11,12 +11,12 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	"pwc/cache"
 	"pwc/compile"
 	"pwc/compile/host"
 	"pwc/ir"
 	"pwc/ir/dim"
+	"pwc/pieces"
 	"pwc/program"
 	"pwc/split"
 )
@@ -47,25 +47,25 @@ func TestDiskCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	pieces := func(o build.Options) (*build.Result, error) {
+	made := func(o pieces.Options) (*pieces.Result, error) {
 		o.Store = cache.New(cache.Options{Dir: dir})
 		if o.Compiler == nil {
-			o.Compiler = build.Pipeline{Backend: host.New()}
+			o.Compiler = pieces.Pipeline{Backend: host.New()}
 		}
-		return build.Pieces(context.Background(), []*split.Plan{p}, o)
+		return pieces.Build(context.Background(), []*split.Plan{p}, o)
 	}
-	var miss *build.MissError
-	if _, err := pieces(build.Options{Frozen: true}); !errors.As(err, &miss) || !strings.Contains(err.Error(), "the cache is empty") {
+	var miss *pieces.MissError
+	if _, err := made(pieces.Options{Frozen: true}); !errors.As(err, &miss) || !strings.Contains(err.Error(), "the cache is empty") {
 		t.Fatalf("a frozen build on an empty cache: %v", err)
 	}
-	cold, err := pieces(build.Options{})
+	cold, err := made(pieces.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if cold.Counters.Compiled != 2 || cold.Counters.Loaded != 0 {
 		t.Fatalf("cold: compiled %d, loaded %d; want 2 and 0", cold.Counters.Compiled, cold.Counters.Loaded)
 	}
-	warm, err := pieces(build.Options{Frozen: true})
+	warm, err := made(pieces.Options{Frozen: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,10 +100,10 @@ func TestDiskCache(t *testing.T) {
 	}
 	// Extras are entries of the module; a build that is part of another one leaves
 	// no record.
-	extra := build.Extra{Key: cache.Key{Piece: [32]byte{1}, Target: "host", Pipeline: "kernel 1", Format: program.FormatVersion}, Origin: "kernel k",
+	extra := pieces.Extra{Key: cache.Key{Piece: [32]byte{1}, Target: "host", Pipeline: "kernel 1", Format: program.FormatVersion}, Origin: "kernel k",
 		Compile: func(context.Context) (*program.Program, error) { return &program.Program{Target: "host"}, nil }}
 	for _, unrecorded := range []bool{true, false} {
-		if _, err := pieces(build.Options{Extras: []build.Extra{extra}, Unrecorded: unrecorded}); err != nil {
+		if _, err := made(pieces.Options{Extras: []pieces.Extra{extra}, Unrecorded: unrecorded}); err != nil {
 			t.Fatal(err)
 		}
 		list, err := store.Modules(context.Background())
@@ -114,12 +114,12 @@ func TestDiskCache(t *testing.T) {
 			t.Errorf("unrecorded %v: modules %+v", unrecorded, list)
 		}
 	}
-	_, err = pieces(build.Options{Frozen: true, Shapes: map[string]build.Shapes{"N": {Sizes: []int64{8}}}})
+	_, err = made(pieces.Options{Frozen: true, Shapes: map[string]pieces.Shapes{"N": {Sizes: []int64{8}}}})
 	if !errors.As(err, &miss) || !strings.Contains(err.Error(), `shape: "s0=[1, 64]" → "s0=8"`) {
 		t.Errorf("a frozen build for another size: %v; want the shape, old and new", err)
 	}
-	other := build.Pipeline{Backend: host.New(), Options: compile.Options{Disable: []string{"cse"}}}
-	_, err = pieces(build.Options{Frozen: true, Compiler: other})
+	other := pieces.Pipeline{Backend: host.New(), Options: compile.Options{Disable: []string{"cse"}}}
+	_, err = made(pieces.Options{Frozen: true, Compiler: other})
 	if !errors.As(err, &miss) || !strings.Contains(err.Error(), "pipeline:") || strings.Contains(err.Error(), "shape: ") {
 		t.Errorf("a frozen build with a pass switched off: %v; want the pipeline, old and new", err)
 	}
@@ -137,7 +137,7 @@ func TestFrozenMissOfDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	keys := func(dir string) []cache.Key {
-		r, err := build.Pieces(t.Context(), []*split.Plan{p}, build.Options{Compiler: build.Pipeline{Backend: host.New()}, Store: cache.New(cache.Options{Dir: dir})})
+		r, err := pieces.Build(t.Context(), []*split.Plan{p}, pieces.Options{Compiler: pieces.Pipeline{Backend: host.New()}, Store: cache.New(cache.Options{Dir: dir})})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,8 +169,8 @@ func TestFrozenMissOfDamage(t *testing.T) {
 		if err := c.damage(dir); err != nil {
 			t.Fatal(err)
 		}
-		_, err := build.Pieces(t.Context(), []*split.Plan{p}, build.Options{Compiler: build.Pipeline{Backend: host.New()}, Store: cache.New(cache.Options{Dir: dir}), Frozen: true})
-		var miss *build.MissError
+		_, err := pieces.Build(t.Context(), []*split.Plan{p}, pieces.Options{Compiler: pieces.Pipeline{Backend: host.New()}, Store: cache.New(cache.Options{Dir: dir}), Frozen: true})
+		var miss *pieces.MissError
 		if !errors.As(err, &miss) || miss.Err == nil || strings.Count(err.Error(), c.want) != 2 || strings.Contains(err.Error(), "empty") {
 			t.Errorf("%s: %v; want %q of each", name, err, c.want)
 		}
@@ -201,11 +201,11 @@ func TestMissesAreExplainedTogether(t *testing.T) {
 	}
 	s := &scanned{Store: cache.New(cache.Options{Dir: t.TempDir()})}
 	told := 0
-	_, err = build.Pieces(context.Background(), []*split.Plan{p}, build.Options{
-		Compiler: build.Pipeline{Backend: host.New()}, Store: s, Frozen: true,
-		Observer: func(e build.Event) {
-			var miss *build.MissError
-			if e.Kind == build.Failed && errors.As(e.Err, &miss) && miss.Why != nil {
+	_, err = pieces.Build(context.Background(), []*split.Plan{p}, pieces.Options{
+		Compiler: pieces.Pipeline{Backend: host.New()}, Store: s, Frozen: true,
+		Observer: func(e pieces.Event) {
+			var miss *pieces.MissError
+			if e.Kind == pieces.Failed && errors.As(e.Err, &miss) && miss.Why != nil {
 				told++
 			}
 		},
@@ -216,7 +216,7 @@ func TestMissesAreExplainedTogether(t *testing.T) {
 }
 
 // gpuCompiler is the host's compiler, which says that it makes machine code.
-type gpuCompiler struct{ build.Pipeline }
+type gpuCompiler struct{ pieces.Pipeline }
 
 func (gpuCompiler) Target() string { return "cuda:sm_90" }
 
@@ -240,12 +240,12 @@ func TestUntrustedMachineCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	layer := filepath.Join(t.TempDir(), "layer")
-	pieces := func(c build.Compiler, frozen bool, o cache.Options) (*build.Result, error) {
-		return build.Pieces(t.Context(), []*split.Plan{p}, build.Options{Compiler: c, Frozen: frozen, Store: cache.New(o)})
+	made := func(c pieces.Compiler, frozen bool, o cache.Options) (*pieces.Result, error) {
+		return pieces.Build(t.Context(), []*split.Plan{p}, pieces.Options{Compiler: c, Frozen: frozen, Store: cache.New(o)})
 	}
-	gpu, cpu := gpuCompiler{build.Pipeline{Backend: host.New()}}, build.Pipeline{Backend: host.New()}
-	for _, c := range []build.Compiler{gpu, cpu} {
-		if _, err := pieces(c, false, cache.Options{Dir: layer}); err != nil {
+	gpu, cpu := gpuCompiler{pieces.Pipeline{Backend: host.New()}}, pieces.Pipeline{Backend: host.New()}
+	for _, c := range []pieces.Compiler{gpu, cpu} {
+		if _, err := made(c, false, cache.Options{Dir: layer}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -259,7 +259,7 @@ func TestUntrustedMachineCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err := pieces(gpu, true, cache.Options{Layers: []string{layer}}); err != nil || r.Counters.Loaded != 2 {
+	if r, err := made(gpu, true, cache.Options{Layers: []string{layer}}); err != nil || r.Counters.Loaded != 2 {
 		t.Fatalf("a layer of the user's own: %v", err)
 	}
 	if err := os.Chmod(layer, 0o777); err != nil {
@@ -268,21 +268,21 @@ func TestUntrustedMachineCode(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("modes say nothing here")
 	}
-	_, err = pieces(gpu, true, cache.Options{Layers: []string{layer}})
-	var miss *build.MissError
+	_, err = made(gpu, true, cache.Options{Layers: []string{layer}})
+	var miss *pieces.MissError
 	var untrusted *cache.UntrustedError
 	if !errors.As(err, &miss) || !errors.As(err, &untrusted) || !strings.Contains(err.Error(), "run: pwc cache trust add --dir "+layer) || strings.Contains(err.Error(), "empty") {
 		t.Errorf("frozen: %v", err)
 	}
-	r, err := pieces(gpu, false, cache.Options{Dir: t.TempDir(), Layers: []string{layer}})
+	r, err := made(gpu, false, cache.Options{Dir: t.TempDir(), Layers: []string{layer}})
 	if err != nil || r.Counters.Compiled != 2 || len(r.Warnings) != 0 {
 		t.Errorf("not frozen: %v, %+v", err, r)
 	}
 	trust := &cache.Trust{Dirs: []string{layer}}
-	if r, err := pieces(gpu, true, cache.Options{Layers: []string{layer}, Trust: trust}); err != nil || r.Counters.Loaded != 2 {
+	if r, err := made(gpu, true, cache.Options{Layers: []string{layer}, Trust: trust}); err != nil || r.Counters.Loaded != 2 {
 		t.Errorf("trusted: %v", err)
 	}
-	if r, err := pieces(cpu, true, cache.Options{Layers: []string{layer}}); err != nil || r.Counters.Loaded != 2 {
+	if r, err := made(cpu, true, cache.Options{Layers: []string{layer}}); err != nil || r.Counters.Loaded != 2 {
 		t.Errorf("for the host: %v", err)
 	}
 }

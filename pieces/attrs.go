@@ -1,4 +1,4 @@
-package build
+package pieces
 
 import (
 	"pwc/ir"

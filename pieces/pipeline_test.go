@@ -1,4 +1,4 @@
-package build_test
+package pieces_test
 
 import (
 	"context"
@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"pwc/build"
 	"pwc/compile"
 	"pwc/compile/loop"
 	"pwc/ir/dim"
+	"pwc/pieces"
 	"pwc/program"
 	"pwc/split"
 )
@@ -29,9 +29,9 @@ func (stub) Lower(k *loop.Kernel) (compile.Code, error) {
 // piece's parameters and symbols and the guard of its range.
 func TestPipeline(t *testing.T) {
 	p := plan(t, chain, "silly::attention")
-	o := build.Options{Compiler: build.Pipeline{Backend: stub{}, Tools: "stub 1"}, Store: build.NewMemoryStore(),
-		Shapes: map[string]build.Shapes{"N": {Max: 512, Sizes: []int64{8}}}}
-	r := pieces(t, o, p)
+	o := pieces.Options{Compiler: pieces.Pipeline{Backend: stub{}, Tools: "stub 1"}, Store: pieces.NewMemoryStore(),
+		Shapes: map[string]pieces.Shapes{"N": {Max: 512, Sizes: []int64{8}}}}
+	r := mustBuild(t, o, p)
 	if r.Counters.Compiled != 6 || r.Counters.BackendCompilations != 6 {
 		t.Errorf("%+v", r.Counters)
 	}
@@ -50,12 +50,12 @@ func TestPipeline(t *testing.T) {
 			t.Errorf("unit %d has guards %v", u.Seq, prog.Guards)
 		}
 	}
-	if again := pieces(t, o, p); again.Counters.Loaded != 6 {
+	if again := mustBuild(t, o, p); again.Counters.Loaded != 6 {
 		t.Errorf("again: %+v", again.Counters)
 	}
 	other := o
-	other.Compiler, other.Frozen = build.Pipeline{Backend: stub{}, Options: compile.Options{Disable: []string{"cse"}}}, true
-	if _, err := build.Pieces(context.Background(), []*split.Plan{p}, other); err == nil || !strings.Contains(err.Error(), "a frozen build compiles nothing") {
+	other.Compiler, other.Frozen = pieces.Pipeline{Backend: stub{}, Options: compile.Options{Disable: []string{"cse"}}}, true
+	if _, err := pieces.Build(context.Background(), []*split.Plan{p}, other); err == nil || !strings.Contains(err.Error(), "a frozen build compiles nothing") {
 		t.Errorf("without a pass: %v", err)
 	}
 }
@@ -68,7 +68,7 @@ func (versioned) Version() string { return "tools 2" }
 // TestToolsOfAPipeline: what the caller says of the tools stands before what the
 // backend says.
 func TestToolsOfAPipeline(t *testing.T) {
-	for want, p := range map[string]build.Pipeline{
+	for want, p := range map[string]pieces.Pipeline{
 		"":        {Backend: stub{}},
 		"mine":    {Backend: stub{}, Tools: "mine"},
 		"tools 2": {Backend: versioned{}},

@@ -1,4 +1,4 @@
-package build_test
+package pieces_test
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"pwc/build"
 	"pwc/cache"
 	"pwc/ir"
 	"pwc/ir/dim"
+	"pwc/pieces"
 	"pwc/program"
 	"pwc/split"
 )
@@ -127,9 +127,9 @@ func layers(n int) string {
 	return b.String()
 }
 
-func pieces(t testing.TB, o build.Options, plans ...*split.Plan) *build.Result {
+func mustBuild(t testing.TB, o pieces.Options, plans ...*split.Plan) *pieces.Result {
 	t.Helper()
-	r, err := build.Pieces(context.Background(), plans, o)
+	r, err := pieces.Build(context.Background(), plans, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func pieces(t testing.TB, o build.Options, plans ...*split.Plan) *build.Result {
 }
 
 // counters leaves out Bytes.
-func counters(r *build.Result) build.Counters {
+func counters(r *pieces.Result) pieces.Counters {
 	c := r.Counters
 	c.Bytes = 0
 	return c
@@ -145,8 +145,8 @@ func counters(r *build.Result) build.Counters {
 
 func TestDemonstration(t *testing.T) {
 	c := newFake(1)
-	r := pieces(t, build.Options{Compiler: c}, plan(t, chain, "silly::attention"))
-	want := build.Counters{GraphsSeen: 1, PiecewiseGraphsSeen: 5, PiecewiseCapturableGraphsSeen: 3, BackendCompilations: 3, Compiled: 3}
+	r := mustBuild(t, pieces.Options{Compiler: c}, plan(t, chain, "silly::attention"))
+	want := pieces.Counters{GraphsSeen: 1, PiecewiseGraphsSeen: 5, PiecewiseCapturableGraphsSeen: 3, BackendCompilations: 3, Compiled: 3}
 	if d := cmp.Diff(want, counters(r)); d != "" {
 		t.Error(d)
 	}
@@ -158,10 +158,10 @@ func TestDemonstration(t *testing.T) {
 func TestIdenticalLayersCompileOnce(t *testing.T) {
 	p := plan(t, layers(10), "s::s")
 	// Distinct: exp, neg of a weight (any size), add, log. Three of them depend on N.
-	o := build.Options{Compiler: newFake(2), Shapes: map[string]build.Shapes{"N": {Endpoints: []int64{64, 512}, Max: 2048, Sizes: []int64{8, 1, 8}}}}
-	r := pieces(t, o, p)
+	o := pieces.Options{Compiler: newFake(2), Shapes: map[string]pieces.Shapes{"N": {Endpoints: []int64{64, 512}, Max: 2048, Sizes: []int64{8, 1, 8}}}}
+	r := mustBuild(t, o, p)
 	const shapes = 5
-	want := build.Counters{GraphsSeen: 1, PiecewiseGraphsSeen: 1 + 10*4 + 2, PiecewiseCapturableGraphsSeen: 1 + 10*2 + 1,
+	want := pieces.Counters{GraphsSeen: 1, PiecewiseGraphsSeen: 1 + 10*4 + 2, PiecewiseCapturableGraphsSeen: 1 + 10*2 + 1,
 		BackendCompilations: (1+10+1)*shapes + 10, Compiled: 3*shapes + 1, Deduplicated: 9*shapes + 9}
 	if d := cmp.Diff(want, counters(r)); d != "" {
 		t.Error(d)
@@ -176,14 +176,14 @@ func TestIdenticalLayersCompileOnce(t *testing.T) {
 	if got := r.Artifacts[len(r.Artifacts)-1].Uses; len(got) != 1 {
 		t.Errorf("the last piece has uses %v", got)
 	}
-	if got := r.Artifacts[shapes].Uses; len(got) != 10 || got[0] != (build.Use{Plan: 0, Unit: 2}) || got[1] != (build.Use{Plan: 0, Unit: 6}) {
+	if got := r.Artifacts[shapes].Uses; len(got) != 10 || got[0] != (pieces.Use{Plan: 0, Unit: 2}) || got[1] != (pieces.Use{Plan: 0, Unit: 6}) {
 		t.Errorf("the weights' piece has uses %v", got)
 	}
 }
 
 func TestLookUp(t *testing.T) {
 	p := plan(t, layers(1), "s::s")
-	r := pieces(t, build.Options{Compiler: newFake(3), Shapes: map[string]build.Shapes{"N": {Endpoints: []int64{64}, Max: 128, Sizes: []int64{64, 65}}}}, p)
+	r := mustBuild(t, pieces.Options{Compiler: newFake(3), Shapes: map[string]pieces.Shapes{"N": {Endpoints: []int64{64}, Max: 128, Sizes: []int64{64, 65}}}}, p)
 	sized, static := p.Units[0].Piece, p.Units[2].Piece
 	for size, want := range map[int64]string{1: "[1, 64]", 63: "[1, 64]", 64: "64", 65: "65", 66: "[65, 128]", 128: "[65, 128]"} {
 		a, err := r.Artifact(sized, size)
@@ -197,7 +197,7 @@ func TestLookUp(t *testing.T) {
 		}
 	}
 	for _, size := range []int64{0, 129} {
-		var uncovered *build.UncoveredError
+		var uncovered *pieces.UncoveredError
 		if _, err := r.Program(sized, size); !errors.As(err, &uncovered) || uncovered.Size != size || len(uncovered.Ranges) != 4 {
 			t.Errorf("size %d: %v", size, err)
 		}
@@ -212,8 +212,8 @@ func TestLookUp(t *testing.T) {
 
 func TestPiecesOfSplittingItemsAreNotCounted(t *testing.T) {
 	p := plan(t, layers(1), "s::s", "exp")
-	r := pieces(t, build.Options{Compiler: newFake(4)}, p)
-	want := build.Counters{GraphsSeen: 1, PiecewiseGraphsSeen: 6, PiecewiseCapturableGraphsSeen: 3, BackendCompilations: 3, Compiled: 4}
+	r := mustBuild(t, pieces.Options{Compiler: newFake(4)}, p)
+	want := pieces.Counters{GraphsSeen: 1, PiecewiseGraphsSeen: 6, PiecewiseCapturableGraphsSeen: 3, BackendCompilations: 3, Compiled: 4}
 	if d := cmp.Diff(want, counters(r)); d != "" {
 		t.Error(d)
 	}
@@ -221,25 +221,25 @@ func TestPiecesOfSplittingItemsAreNotCounted(t *testing.T) {
 
 func TestStore(t *testing.T) {
 	p := plan(t, layers(3), "s::s")
-	store := build.NewMemoryStore()
-	first := pieces(t, build.Options{Compiler: newFake(5), Store: store}, p)
+	store := pieces.NewMemoryStore()
+	first := mustBuild(t, pieces.Options{Compiler: newFake(5), Store: store}, p)
 	if first.Counters.Compiled != 4 || first.Counters.Loaded != 0 || store.Len() != 4 {
 		t.Errorf("cold: %+v, %d stored", first.Counters, store.Len())
 	}
 	c := newFake(6)
-	warm := pieces(t, build.Options{Compiler: c, Store: store, Frozen: true}, p)
+	warm := mustBuild(t, pieces.Options{Compiler: c, Store: store, Frozen: true}, p)
 	if warm.Counters.Compiled != 0 || warm.Counters.Loaded != 4 || c.total() != 0 || warm.Counters.Bytes != first.Counters.Bytes {
 		t.Errorf("warm: %+v, %d compilations", warm.Counters, c.total())
 	}
 	for i, a := range warm.Artifacts {
-		if d := cmp.Diff(first.Artifacts[i].Program.String(), a.Program.String()); d != "" || a.Source != build.Loaded {
+		if d := cmp.Diff(first.Artifacts[i].Program.String(), a.Program.String()); d != "" || a.Source != pieces.Loaded {
 			t.Errorf("artifact %d is %s: %s", i, a.Source, d)
 		}
 	}
 	// Another pipeline is another key, and the difference can be told.
 	c.fingerprint = "passes 2"
-	_, err := build.Pieces(context.Background(), []*split.Plan{p}, build.Options{Compiler: c, Store: store, Frozen: true})
-	var miss *build.MissError
+	_, err := pieces.Build(context.Background(), []*split.Plan{p}, pieces.Options{Compiler: c, Store: store, Frozen: true})
+	var miss *pieces.MissError
 	if !errors.As(err, &miss) || miss.Origin != "@forward item 0 (embed)" || strings.Count(err.Error(), "\n") != 3 {
 		t.Fatalf("frozen: %v", err)
 	}
@@ -251,9 +251,9 @@ func TestStore(t *testing.T) {
 // Extras are looked up, compiled, counted, given out and missed as pieces are.
 func TestExtras(t *testing.T) {
 	p := plan(t, layers(1), "s::s")
-	store := build.NewMemoryStore()
+	store := pieces.NewMemoryStore()
 	compiled, used := 0, 0
-	extra := build.Extra{
+	extra := pieces.Extra{
 		Key:    cache.Key{Piece: [32]byte{1}, Target: "fake", Pipeline: "kernel 1", Externs: "s::s", Format: program.FormatVersion},
 		Origin: "kernel k of s::s",
 		Compile: func(context.Context) (*program.Program, error) {
@@ -267,15 +267,15 @@ func TestExtras(t *testing.T) {
 			}
 		},
 	}
-	without := pieces(t, build.Options{Compiler: newFake(1)}, p)
-	o := build.Options{Compiler: newFake(1), Store: store, Extras: []build.Extra{extra}}
-	var begun []*build.Artifact
-	o.Jobs, o.Observer = 1, func(e build.Event) {
-		if e.Kind == build.Started {
+	without := mustBuild(t, pieces.Options{Compiler: newFake(1)}, p)
+	o := pieces.Options{Compiler: newFake(1), Store: store, Extras: []pieces.Extra{extra}}
+	var begun []*pieces.Artifact
+	o.Jobs, o.Observer = 1, func(e pieces.Event) {
+		if e.Kind == pieces.Started {
 			begun = append(begun, e.Artifact)
 		}
 	}
-	cold := pieces(t, o, p)
+	cold := mustBuild(t, o, p)
 	if len(begun) != 1+len(cold.Artifacts) || begun[0] != cold.Extras[0] {
 		t.Errorf("%d artifacts were begun, the extra not first", len(begun))
 	}
@@ -289,12 +289,12 @@ func TestExtras(t *testing.T) {
 		t.Errorf("the last shape is %+v", s)
 	}
 	o.Frozen = true
-	if warm := pieces(t, o, p); warm.Counters.Compiled != 0 || compiled != 1 || used != 2 {
+	if warm := mustBuild(t, o, p); warm.Counters.Compiled != 0 || compiled != 1 || used != 2 {
 		t.Errorf("warm: %+v, compiled %d, used %d", warm.Counters, compiled, used)
 	}
-	o.Store = build.NewMemoryStore()
-	var miss *build.MissError
-	if _, err := build.Pieces(t.Context(), []*split.Plan{p}, o); !errors.As(err, &miss) || !strings.Contains(err.Error(), "kernel k of s::s: no artifact") {
+	o.Store = pieces.NewMemoryStore()
+	var miss *pieces.MissError
+	if _, err := pieces.Build(t.Context(), []*split.Plan{p}, o); !errors.As(err, &miss) || !strings.Contains(err.Error(), "kernel k of s::s: no artifact") {
 		t.Errorf("frozen without it: %v", err)
 	}
 }
@@ -304,7 +304,7 @@ func TestExtras(t *testing.T) {
 func TestPartOf(t *testing.T) {
 	c := newFake(1)
 	compiled, used := 0, 0
-	extras := []build.Extra{{
+	extras := []pieces.Extra{{
 		Key:    cache.Key{Piece: [32]byte{1}, Target: "fake", Pipeline: "kernel 1", Format: program.FormatVersion},
 		Origin: "kernel k of s::s",
 		Compile: func(context.Context) (*program.Program, error) {
@@ -313,20 +313,20 @@ func TestPartOf(t *testing.T) {
 		},
 		Use: func(*program.Program) { used++ },
 	}}
-	whole := pieces(t, build.Options{Compiler: c, Extras: extras}, plan(t, layers(2), "s::s"), plan(t, chain, "silly::attention"))
+	whole := mustBuild(t, pieces.Options{Compiler: c, Extras: extras}, plan(t, layers(2), "s::s"), plan(t, chain, "silly::attention"))
 	before := c.total()
-	store := &broken{MemoryStore: build.NewMemoryStore(), get: errors.New("looked up")}
-	part := pieces(t, build.Options{Compiler: c, Store: store, Extras: extras, Frozen: true, PartOf: whole}, plan(t, chain, "silly::attention"))
+	store := &broken{MemoryStore: pieces.NewMemoryStore(), get: errors.New("looked up")}
+	part := mustBuild(t, pieces.Options{Compiler: c, Store: store, Extras: extras, Frozen: true, PartOf: whole}, plan(t, chain, "silly::attention"))
 	if c.total() != before || compiled != 1 || used != 2 || len(part.Warnings) > 0 {
 		t.Errorf("%d compilations more, the extra compiled %d times and used %d, %v", c.total()-before, compiled, used, part.Warnings)
 	}
-	all := map[cache.Key]*build.Artifact{}
+	all := map[cache.Key]*pieces.Artifact{}
 	for _, a := range slices.Concat(whole.Artifacts, whole.Extras) {
 		all[a.Key] = a
 	}
 	for _, a := range slices.Concat(part.Artifacts, part.Extras) {
 		from := all[a.Key]
-		if from == nil || a.Program != from.Program || a.Source != build.Compiled || a.Bytes != from.Bytes || a.Duration != from.Duration {
+		if from == nil || a.Program != from.Program || a.Source != pieces.Compiled || a.Bytes != from.Bytes || a.Duration != from.Duration {
 			t.Errorf("%+v of %+v", a, from)
 		}
 	}
@@ -334,7 +334,7 @@ func TestPartOf(t *testing.T) {
 		t.Errorf("%d of %d artifacts and an extra were compiled", n, len(part.Artifacts))
 	}
 	// What the whole lacks is made.
-	other := pieces(t, build.Options{Compiler: c, PartOf: part}, plan(t, layers(2), "s::s"))
+	other := mustBuild(t, pieces.Options{Compiler: c, PartOf: part}, plan(t, layers(2), "s::s"))
 	if c.total() == before || other.Counters.Compiled == 0 {
 		t.Errorf("%d compilations more, %+v", c.total()-before, other.Counters)
 	}
@@ -342,7 +342,7 @@ func TestPartOf(t *testing.T) {
 
 // broken is a store whose methods fail or give what they should not.
 type broken struct {
-	*build.MemoryStore
+	*pieces.MemoryStore
 	get, put error
 	damage   func([]byte) []byte
 }
@@ -380,22 +380,22 @@ func TestBrokenStoresAreWarnings(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s.MemoryStore = build.NewMemoryStore()
-			o := build.Options{Compiler: newFake(7), Store: s}
-			pieces(t, o, p)
+			s.MemoryStore = pieces.NewMemoryStore()
+			o := pieces.Options{Compiler: newFake(7), Store: s}
+			mustBuild(t, o, p)
 			var events int
-			o.Observer = func(e build.Event) {
-				if e.Kind == build.Warning {
+			o.Observer = func(e pieces.Event) {
+				if e.Kind == pieces.Warning {
 					events++
 				}
 			}
-			r := pieces(t, o, p)
+			r := mustBuild(t, o, p)
 			if r.Counters.Compiled != 3 || len(r.Warnings) != events || events < 3 || !strings.HasPrefix(r.Warnings[0].Error(), "@f item 0: key ") {
 				t.Errorf("compiled %d, %d warnings %v", r.Counters.Compiled, events, r.Warnings)
 			}
 			s.get, s.put, s.damage = nil, nil, nil
-			pieces(t, o, p)
-			if r = pieces(t, o, p); r.Counters.Loaded != 3 || len(r.Warnings) > 0 {
+			mustBuild(t, o, p)
+			if r = mustBuild(t, o, p); r.Counters.Loaded != 3 || len(r.Warnings) > 0 {
 				t.Errorf("repaired: %+v %v", r.Counters, r.Warnings)
 			}
 		})
@@ -409,8 +409,8 @@ func TestOutcomeDoesNotDependOnTiming(t *testing.T) {
 	summary := func(refuse string, jobs int, seed uint64) string {
 		c := newFake(seed)
 		c.refuse = refuse
-		r, err := build.Pieces(context.Background(), []*split.Plan{p}, build.Options{Compiler: c, Jobs: jobs, Store: build.NewMemoryStore(),
-			Shapes: map[string]build.Shapes{"N": {Sizes: []int64{1, 2, 4}}}})
+		r, err := pieces.Build(context.Background(), []*split.Plan{p}, pieces.Options{Compiler: c, Jobs: jobs, Store: pieces.NewMemoryStore(),
+			Shapes: map[string]pieces.Shapes{"N": {Sizes: []int64{1, 2, 4}}}})
 		if err != nil {
 			return err.Error()
 		}
@@ -438,12 +438,12 @@ func TestOutcomeDoesNotDependOnTiming(t *testing.T) {
 // each artifact once among them.
 func TestBuildsShareWork(t *testing.T) {
 	p := plan(t, layers(4), "s::s")
-	c, store := newFake(8), build.NewMemoryStore()
+	c, store := newFake(8), pieces.NewMemoryStore()
 	var wg sync.WaitGroup
-	results := make([]*build.Result, 4)
+	results := make([]*pieces.Result, 4)
 	for i := range results {
 		wg.Go(func() {
-			results[i], _ = build.Pieces(context.Background(), []*split.Plan{p}, build.Options{Compiler: c, Store: store, Jobs: 4})
+			results[i], _ = pieces.Build(context.Background(), []*split.Plan{p}, pieces.Options{Compiler: c, Store: store, Jobs: 4})
 		})
 	}
 	wg.Wait()
@@ -464,17 +464,17 @@ func TestBuildsShareWork(t *testing.T) {
 
 func TestCancel(t *testing.T) {
 	why := errors.New("the user left")
-	for _, store := range []build.Store{nil, build.NewMemoryStore()} {
+	for _, store := range []pieces.Store{nil, pieces.NewMemoryStore()} {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		c := newFake(9)
 		c.block = true
-		o := build.Options{Compiler: c, Store: store, Jobs: 2}
-		o.Observer = func(e build.Event) {
-			if e.Kind == build.Started {
+		o := pieces.Options{Compiler: c, Store: store, Jobs: 2}
+		o.Observer = func(e pieces.Event) {
+			if e.Kind == pieces.Started {
 				cancel(why)
 			}
 		}
-		r, err := build.Pieces(ctx, []*split.Plan{plan(t, layers(2), "s::s")}, o)
+		r, err := pieces.Build(ctx, []*split.Plan{plan(t, layers(2), "s::s")}, o)
 		if r != nil || !errors.Is(err, why) {
 			t.Errorf("got %v, %v", r, err)
 		}
@@ -484,7 +484,7 @@ func TestCancel(t *testing.T) {
 // TestLockWaits holds that a lock is given to one at a time, and that waiting
 // ends with the context.
 func TestLockWaits(t *testing.T) {
-	s := build.NewMemoryStore()
+	s := pieces.NewMemoryStore()
 	key := cache.Key{Target: "fake"}
 	unlock, err := s.Lock(context.Background(), key)
 	if err != nil {
@@ -514,12 +514,12 @@ func TestLockWaits(t *testing.T) {
 
 func TestObserver(t *testing.T) {
 	var open, finished, last int
-	o := build.Options{Compiler: newFake(10), Jobs: 4}
-	o.Observer = func(e build.Event) { // calls are serialised, or the race detector says so
+	o := pieces.Options{Compiler: newFake(10), Jobs: 4}
+	o.Observer = func(e pieces.Event) { // calls are serialised, or the race detector says so
 		switch e.Kind {
-		case build.Started:
+		case pieces.Started:
 			open++
-		case build.Finished:
+		case pieces.Finished:
 			open--
 			finished++
 			if e.Done != finished || e.Artifact.Program == nil {
@@ -531,14 +531,14 @@ func TestObserver(t *testing.T) {
 		}
 		last = e.Done
 	}
-	pieces(t, o, plan(t, layers(5), "s::s"))
+	mustBuild(t, o, plan(t, layers(5), "s::s"))
 	if open != 0 || finished != 4 {
 		t.Errorf("%d open, %d finished", open, finished)
 	}
 	// What failed is not done.
 	open, finished, last = 0, 0, 0
-	o.Frozen, o.Store = true, build.NewMemoryStore()
-	if _, err := build.Pieces(t.Context(), []*split.Plan{plan(t, layers(5), "s::s")}, o); err == nil || open != 4 || finished != 0 {
+	o.Frozen, o.Store = true, pieces.NewMemoryStore()
+	if _, err := pieces.Build(t.Context(), []*split.Plan{plan(t, layers(5), "s::s")}, o); err == nil || open != 4 || finished != 0 {
 		t.Errorf("frozen: %d open, %d finished, %v", open, finished, err)
 	}
 }
@@ -546,7 +546,7 @@ func TestObserver(t *testing.T) {
 // No plans are no module: there is nothing to build or record.
 func TestNoPlans(t *testing.T) {
 	s := cache.New(cache.Options{Dir: t.TempDir()})
-	r, err := build.Pieces(t.Context(), nil, build.Options{Compiler: newFake(12), Store: s})
+	r, err := pieces.Build(t.Context(), nil, pieces.Options{Compiler: newFake(12), Store: s})
 	if err != nil || len(r.Artifacts) > 0 || len(r.Warnings) > 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -557,7 +557,7 @@ func TestNoPlans(t *testing.T) {
 
 func TestPlansShareArtifacts(t *testing.T) {
 	a, b := plan(t, layers(2), "s::s"), plan(t, layers(3), "s::s")
-	r := pieces(t, build.Options{Compiler: newFake(11)}, a, b)
+	r := mustBuild(t, pieces.Options{Compiler: newFake(11)}, a, b)
 	if r.Counters.GraphsSeen != 2 || r.Counters.Compiled != 4 || r.Counters.Deduplicated != 2+8 {
 		t.Errorf("%+v", r.Counters)
 	}
@@ -569,12 +569,12 @@ func TestPlansShareArtifacts(t *testing.T) {
 
 func TestBadOptions(t *testing.T) {
 	p := plan(t, chain, "silly::attention")
-	for want, o := range map[string]build.Options{
+	for want, o := range map[string]pieces.Options{
 		"no compiler is given": {},
-		"sizes are given for K, M, which no function is sized by": {Compiler: newFake(0), Shapes: map[string]build.Shapes{"M": {}, "K": {}, "N": {}}},
-		"@f, sizes of N: compile size 0 is outside [1, 8192]":     {Compiler: newFake(0), Shapes: map[string]build.Shapes{"N": {Sizes: []int64{0}}}},
+		"sizes are given for K, M, which no function is sized by": {Compiler: newFake(0), Shapes: map[string]pieces.Shapes{"M": {}, "K": {}, "N": {}}},
+		"@f, sizes of N: compile size 0 is outside [1, 8192]":     {Compiler: newFake(0), Shapes: map[string]pieces.Shapes{"N": {Sizes: []int64{0}}}},
 	} {
-		if _, err := build.Pieces(context.Background(), []*split.Plan{p}, o); err == nil || err.Error() != want {
+		if _, err := pieces.Build(context.Background(), []*split.Plan{p}, o); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package build
+package pieces
 
 import (
 	"context"
@@ -17,12 +17,12 @@ import (
 	"pwc/split"
 )
 
-// Pieces makes the programs of all pieces of the plans. Each distinct artifact
+// Build makes the programs of all pieces of the plans. Each distinct artifact
 // is looked up first and compiled if the store does not have it. Every artifact
 // is tried, and all errors are returned, joined in program order; so the
 // outcome does not depend on timing, and counters and Artifacts are the same
 // for every number of jobs. When ctx ends, its cause is returned.
-func Pieces(ctx context.Context, plans []*split.Plan, o Options) (*Result, error) {
+func Build(ctx context.Context, plans []*split.Plan, o Options) (*Result, error) {
 	if o.Compiler == nil {
 		return nil, errors.New("no compiler is given")
 	}
@@ -50,7 +50,7 @@ func Pieces(ctx context.Context, plans []*split.Plan, o Options) (*Result, error
 	return b.result, nil
 }
 
-// builder is one run of Pieces.
+// builder is one run of Build.
 type builder struct {
 	o      Options
 	plans  []*split.Plan

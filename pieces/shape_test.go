@@ -1,4 +1,4 @@
-package build_test
+package pieces_test
 
 import (
 	"context"
@@ -7,27 +7,27 @@ import (
 
 	"pgregory.net/rapid"
 
-	"pwc/build"
+	"pwc/pieces"
 	"pwc/split"
 )
 
 func TestRanges(t *testing.T) {
 	for _, c := range []struct {
-		s    build.Shapes
+		s    pieces.Shapes
 		want string
 	}{
-		{build.Shapes{}, "[[1, 8192]]"},
-		{build.Shapes{Max: 512}, "[[1, 512]]"},
-		{build.Shapes{Endpoints: []int64{64, 512}}, "[[1, 64] [65, 512] [513, 8192]]"},
-		{build.Shapes{Endpoints: []int64{64, 512}, Max: 512}, "[[1, 64] [65, 512]]"},
-		{build.Shapes{Endpoints: []int64{1, 2, 3}, Max: 4}, "[1 2 3 4]"},
-		{build.Shapes{Endpoints: []int64{1, 2}, Max: 4, Sizes: []int64{4, 1, 4}}, "[1 4 2 [3, 4]]"},
-		{build.Shapes{Max: 9000}, "the largest size 9000 is outside the declared range [1, 8192]"},
-		{build.Shapes{Max: -1}, "the largest size -1 is outside the declared range [1, 8192]"},
-		{build.Shapes{Max: 512, Sizes: []int64{513}}, "compile size 513 is outside [1, 512]"},
-		{build.Shapes{Max: 512, Endpoints: []int64{513}}, "range endpoint 513 is outside [1, 512]"},
-		{build.Shapes{Endpoints: []int64{0}}, "range endpoint 0 is outside [1, 8192]"},
-		{build.Shapes{Endpoints: []int64{8, 8}}, "range endpoints must rise, 8 follows 8"},
+		{pieces.Shapes{}, "[[1, 8192]]"},
+		{pieces.Shapes{Max: 512}, "[[1, 512]]"},
+		{pieces.Shapes{Endpoints: []int64{64, 512}}, "[[1, 64] [65, 512] [513, 8192]]"},
+		{pieces.Shapes{Endpoints: []int64{64, 512}, Max: 512}, "[[1, 64] [65, 512]]"},
+		{pieces.Shapes{Endpoints: []int64{1, 2, 3}, Max: 4}, "[1 2 3 4]"},
+		{pieces.Shapes{Endpoints: []int64{1, 2}, Max: 4, Sizes: []int64{4, 1, 4}}, "[1 4 2 [3, 4]]"},
+		{pieces.Shapes{Max: 9000}, "the largest size 9000 is outside the declared range [1, 8192]"},
+		{pieces.Shapes{Max: -1}, "the largest size -1 is outside the declared range [1, 8192]"},
+		{pieces.Shapes{Max: 512, Sizes: []int64{513}}, "compile size 513 is outside [1, 512]"},
+		{pieces.Shapes{Max: 512, Endpoints: []int64{513}}, "range endpoint 513 is outside [1, 512]"},
+		{pieces.Shapes{Endpoints: []int64{0}}, "range endpoint 0 is outside [1, 8192]"},
+		{pieces.Shapes{Endpoints: []int64{8, 8}}, "range endpoints must rise, 8 follows 8"},
 	} {
 		r, err := c.s.Ranges(1, 8192)
 		got := fmt.Sprint(r)
@@ -46,7 +46,7 @@ func TestRangesCover(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lo := rapid.Int64Range(0, 3).Draw(t, "lo")
 		hi := lo + rapid.Int64Range(0, 40).Draw(t, "span")
-		var s build.Shapes
+		var s pieces.Shapes
 		last := lo - 1
 		for range rapid.IntRange(0, 5).Draw(t, "endpoints") {
 			if last < hi {
@@ -83,8 +83,8 @@ func TestRangesCover(t *testing.T) {
 // nothing from it.
 func TestFunctionsWithoutASize(t *testing.T) {
 	fixed := plan(t, "pwc 1\nmodule \"m\" {\n func @f(%x: f32[4]) -> (f32[4]) {\n  %y = add(%x, 1)\n  return %y\n }\n}\n")
-	r, err := build.Pieces(context.Background(), []*split.Plan{fixed, plan(t, chain)}, build.Options{
-		Compiler: newFake(0), Shapes: map[string]build.Shapes{"N": {Sizes: []int64{8}}},
+	r, err := pieces.Build(context.Background(), []*split.Plan{fixed, plan(t, chain)}, pieces.Options{
+		Compiler: newFake(0), Shapes: map[string]pieces.Shapes{"N": {Sizes: []int64{8}}},
 	})
 	if err != nil {
 		t.Fatal(err)
