@@ -46,7 +46,7 @@ type Attention struct {
 // Attention adds the block for x[N, hidden]. The projections of q, k and v are one product.
 func (n *Net) Attention(x ir.Value, a Attention) ir.Value {
 	q, kv := a.Heads*a.HeadSize, a.KVHeads*a.HeadSize
-	n.F.SetLoc(a.Loc)
+	n.SetLoc(a.Loc)
 	qkv := n.Linear(x, a.Weight+"qkv", a.QKVBias, a.QKV...)
 	p := n.parts(qkv, q, kv, kv)
 	queries, keys := p[0], p[1]
@@ -88,6 +88,6 @@ func (n *Net) qkNorm(q, k ir.Value, a Attention) (ir.Value, ir.Value) {
 	}
 	q = n.Norm(q, a.Weight+"q_norm", a.QNorm, a.Norm)
 	k = n.Norm(k, a.Weight+"k_norm", a.KNorm, a.Norm)
-	n.F.SetLoc(a.Loc)
+	n.SetLoc(a.Loc)
 	return q, k
 }

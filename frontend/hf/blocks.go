@@ -1,6 +1,7 @@
 package hf
 
 import (
+	"cmp"
 	"slices"
 
 	"pwc/ir"
@@ -54,7 +55,7 @@ func (n *Net) Times(x ir.Value, factor float64) ir.Value {
 // Embedding returns rows of the table[size, hidden] in checkpoint tensor TENSOR.weight for ids i32[N], of tokens or of
 // positions, as T[N, hidden]. weight is the table's name in the module.
 func (n *Net) Embedding(ids ir.Value, weight, tensor string, size, hidden int64) ir.Value {
-	n.F.SetLoc(tensor)
+	n.SetLoc(tensor)
 	return n.F.Op1("embedding", []ir.Value{n.Weight(weight, Matrix(tensor+".weight", size, hidden)), ids})
 }
 
@@ -76,7 +77,7 @@ type Norm struct {
 // bf16 1+w would lose bits of w. Expressions of weights have no arithmetic, so that loading a weight moves bytes and no
 // more; one addition a feature, in the kernel of the norm, costs nothing beside the norm itself.
 func (n *Net) Norm(x ir.Value, weight, tensor string, norm Norm) ir.Value {
-	n.F.SetLoc(tensor)
+	n.SetLoc(tensor)
 	size, mean, op := n.width(x), 1.0, "rms_norm"
 	if norm.FromOne {
 		mean = 0
@@ -95,6 +96,7 @@ func (n *Net) Norm(x ir.Value, weight, tensor string, norm Norm) ir.Value {
 // Projection is a linear layer of the checkpoint.
 type Projection struct {
 	Tensor string // without ".weight" or ".bias": "model.layers.0.self_attn.o_proj"
+	Module string // the module that computes it, where it is not Tensor: a head that is tied to the embedding
 	Rows   int64  // features that come out
 
 	// Transposed says that the matrix is stored as [features in, features out].
@@ -133,7 +135,13 @@ func (p Projection) regroup(shape []int64) func(*ir.WeightExpr) *ir.WeightExpr {
 
 // Linear returns x·Wᵀ, plus a bias if there is one, for W the rows of the projections one below the other: several
 // projections of one input are one product. weight is W's name in the module; the bias has that name with "_bias".
+//
+// The node of one projection has the projection's module as its place; the node of several, or of rows in another order
+// than the module's, has that of the block.
 func (n *Net) Linear(x ir.Value, weight string, bias bool, ps ...Projection) ir.Value {
+	if len(ps) == 1 && ps[0].Heads == 0 {
+		defer n.SetLoc(n.SetLoc(cmp.Or(ps[0].Module, ps[0].Tensor)))
+	}
 	in := n.width(x)
 	var weights, biases []part
 	for _, p := range ps {
@@ -164,18 +172,26 @@ type MLP struct {
 	Gated      bool
 	Activation string // op of the IR
 	Bias       bool
+
+	ActivationModule string // name of the activation below Loc: "act_fn"
 }
 
 // MLP adds the block for x[N, hidden]; the gate and the up projection are one product.
 func (n *Net) MLP(x ir.Value, m MLP) ir.Value {
-	n.F.SetLoc(m.Loc)
+	n.SetLoc(m.Loc)
 	if !m.Gated {
-		act := n.F.Op1(m.Activation, []ir.Value{n.Linear(x, m.Weight+"up", m.Bias, m.Up...)})
+		act := n.activate(n.Linear(x, m.Weight+"up", m.Bias, m.Up...), m)
 		return n.Linear(act, m.Weight+"down", m.Bias, m.Down)
 	}
 	both := n.Linear(x, m.Weight+"gate_up", m.Bias, m.Up...)
 	half := n.width(both) / 2
 	p := n.parts(both, half, half)
-	act := n.F.Op1("mul", []ir.Value{n.F.Op1(m.Activation, p[:1]), p[1]})
+	act := n.F.Op1("mul", []ir.Value{n.activate(p[0], m), p[1]})
 	return n.Linear(act, m.Weight+"down", m.Bias, m.Down)
+}
+
+// activate adds the activation, whose place is that of its own module in the checkpoint's framework.
+func (n *Net) activate(x ir.Value, m MLP) ir.Value {
+	defer n.SetLoc(n.SetLoc(m.Loc + "." + m.ActivationModule))
+	return n.F.Op1(m.Activation, []ir.Value{x})
 }

@@ -43,7 +43,7 @@ type Decoder struct {
 	Softcap float64   // of attention; 0: none
 
 	EmbedScale    float64 // multiplies the embedding, 0: 1
-	RoundScale    bool    // EmbedScale is rounded to the model's dtype first
+	RoundScale    bool    // EmbedScale is rounded to the model's dtype first, in the embedding's own module
 	ResidualScale float64 // multiplies what a layer adds to the residual, 0: 1
 	LogitDivisor  float64 // of the logits, 0: 1
 	LogitSoftcap  float64 // bounds the logits; 0: no bound
@@ -70,7 +70,10 @@ type Names struct {
 	Up     []string // the gate first, or one name if both are one matrix
 	Down   string
 	Router string // where there are experts
-	Expert string // before an expert's Up and Down, with its number: "experts.%d."
+
+	Activation string // module of the MLP's activation
+	Dropout    string // module that adds the embeddings of positions pass through
+	Expert     string // before an expert's Up and Down, with its number: "experts.%d."
 
 	Buffers []Buffer // of a layer
 }
@@ -81,7 +84,7 @@ func llamaNames() Names {
 		Base: "model.", Embed: "embed_tokens", Layer: "layers.%d.", Norm: "norm", Head: "lm_head",
 		AttentionNorm: "input_layernorm", MLPNorm: "post_attention_layernorm",
 		Attention: "self_attn.", QKV: []string{"q_proj", "k_proj", "v_proj"}, Out: "o_proj",
-		MLP: "mlp.", Up: []string{"gate_proj", "up_proj"}, Down: "down_proj",
+		MLP: "mlp.", Up: []string{"gate_proj", "up_proj"}, Down: "down_proj", Activation: "act_fn",
 		Buffers: []Buffer{{"self_attn.rotary_emb.inv_freq", RopeFrequencies}},
 	}
 }
@@ -98,11 +101,14 @@ func (d *Decoder) Emit(n *Net) {
 	if d.RoundScale {
 		x = n.Times(x, n.DType.Round(d.EmbedScale))
 	} else {
+		n.SetLoc(loc(base))
 		x = n.Times(x, d.EmbedScale)
 	}
 	if d.Positions > 0 {
 		n.learned = d.Positions
-		x = n.Add(x, n.Embedding(pos, "positions", base+d.Names.Positions, d.Positions, d.Hidden))
+		positions := n.Embedding(pos, "positions", base+d.Names.Positions, d.Positions, d.Hidden)
+		n.SetLoc(base + d.Names.Dropout)
+		x = n.Add(x, positions)
 	}
 	var full, local *RopeTables // each is added where the first layer needs it
 	for i := range d.Layers {
@@ -119,7 +125,7 @@ func (d *Decoder) Emit(n *Net) {
 	n.F.Return(n.Norm(x, "norm", base+d.Names.Norm, d.Norm))
 
 	head := Head{
-		Weight: "head", Projection: Projection{Tensor: d.Names.Head, Rows: d.Vocab},
+		Weight: "head", Projection: Projection{Tensor: d.Names.Head, Module: d.Names.Head, Rows: d.Vocab},
 		Divisor: d.LogitDivisor, Softcap: d.LogitSoftcap,
 	}
 	if d.Tied && n.tied(head.Projection.Tensor, table, d.Vocab, d.Hidden) {
@@ -151,7 +157,9 @@ func (d *Decoder) layer(n *Net, x ir.Value, i int64, prefix string, rope *RopeTa
 	names := d.Names
 	h := norm(x, "attn_norm", names.AttentionNorm)
 	h = n.Attention(h, d.attention(i, weight, prefix+names.Attention, rope))
-	h = n.Times(norm(h, "attn_post_norm", names.AttentionPostNorm), d.ResidualScale)
+	h = norm(h, "attn_post_norm", names.AttentionPostNorm)
+	n.SetLoc(loc(prefix))
+	h = n.Times(h, d.ResidualScale)
 	if !d.Parallel {
 		x = n.Add(x, h)
 	}
@@ -161,7 +169,9 @@ func (d *Decoder) layer(n *Net, x ir.Value, i int64, prefix string, rope *RopeTa
 	} else {
 		m = n.MLP(m, d.mlp(weight, prefix+names.MLP))
 	}
-	m = n.Times(norm(m, "mlp_post_norm", names.MLPPostNorm), d.ResidualScale)
+	m = norm(m, "mlp_post_norm", names.MLPPostNorm)
+	n.SetLoc(loc(prefix))
+	m = n.Times(m, d.ResidualScale)
 	if d.Parallel {
 		m = n.Add(m, h)
 	}
@@ -205,7 +215,7 @@ func (d *Decoder) mlp(weight, prefix string) MLP {
 		up = []int64{d.Inner, d.Inner}
 	}
 	return MLP{
-		Weight: weight, Loc: loc(prefix), Gated: d.Gated, Activation: d.Activation, Bias: d.MLPBias,
+		Weight: weight, Loc: loc(prefix), Gated: d.Gated, Activation: d.Activation, ActivationModule: d.Names.Activation, Bias: d.MLPBias,
 		Up: d.projections(prefix, d.Names.Up, up...), Down: d.projections(prefix, []string{d.Names.Down}, d.Hidden)[0],
 	}
 }

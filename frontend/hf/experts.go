@@ -26,7 +26,7 @@ type Experts struct {
 // The sum is a chain of additions, not a reduction: it runs over a few experts for each of many features, which kernels
 // do element by element, together with the residual that follows.
 func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
-	n.F.SetLoc(e.Loc)
+	n.SetLoc(e.Loc)
 	hidden, experts := n.width(x), int64(len(e.Down))
 	p := n.F.Op1("softmax", []ir.Value{n.f32(n.Linear(x, e.Weight+"router", false, e.Router))})
 	chosen := n.F.Op("topk", []ir.Value{p}, ir.IntAttr("k", e.PerToken))
@@ -39,6 +39,7 @@ func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
 		scores = n.F.Op1("div", []ir.Value{scores, sum})
 	}
 
+	n.SetLoc(e.Loc + ".experts")
 	both := n.selected(n.reshape(x, 1, hidden), index, e.Weight+"experts_gate_up", experts, e.Up)
 	half := n.width(both) / 2
 	gate := n.parts(both, half, half)

@@ -19,7 +19,7 @@ func GPT2(c *Config) Emit {
 		Base: "transformer.", Embed: "wte", Positions: "wpe", Layer: "h.%d.", Norm: "ln_f", Head: "lm_head",
 		AttentionNorm: "ln_1", MLPNorm: "ln_2",
 		Attention: "attn.", QKV: []string{"c_attn"}, Out: "c_proj",
-		MLP: "mlp.", Up: []string{"c_fc"}, Down: "c_proj",
+		MLP: "mlp.", Up: []string{"c_fc"}, Down: "c_proj", Activation: "act", Dropout: "drop",
 		Buffers: []Buffer{{"attn.bias", CausalMask}, {"attn.masked_bias", MaskValue}},
 	}
 

@@ -18,7 +18,7 @@ func GPTNeoX(c *Config) Emit {
 		Base: "gpt_neox.", Embed: "embed_in", Layer: "layers.%d.", Norm: "final_layer_norm", Head: "embed_out",
 		AttentionNorm: "input_layernorm", MLPNorm: "post_attention_layernorm",
 		Attention: "attention.", QKV: []string{"query_key_value"}, Out: "dense",
-		MLP: "mlp.", Up: []string{"dense_h_to_4h"}, Down: "dense_4h_to_h",
+		MLP: "mlp.", Up: []string{"dense_h_to_4h"}, Down: "dense_4h_to_h", Activation: "act",
 		Buffers: []Buffer{{"attention.bias", CausalMask}, {"attention.masked_bias", MaskValue}, {"attention.rotary_emb.inv_freq", RopeFrequencies}},
 	}
 	c.Inert("hidden_dropout", "classifier_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob")

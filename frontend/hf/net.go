@@ -33,6 +33,7 @@ type Net struct {
 	notes    []string           // Model.Notes
 	odd      []string           // tensors of dtypes that no weight is made from: "NAME is i32"
 	learned  int64              // positions that a table has; 0: there is none
+	loc      string             // that following nodes carry
 }
 
 // newNet starts a module with the symbols and the extern op that every decoder has.
@@ -82,6 +83,14 @@ func some(list []string) string {
 	return text
 }
 
+// SetLoc sets the place in the model that following nodes carry, the path of a module as PyTorch names it, and returns
+// the one that they carried until now. The output of a module is the last value at its place or below.
+func (n *Net) SetLoc(loc string) (before string) {
+	before, n.loc = n.loc, loc
+	n.F.SetLoc(loc)
+	return before
+}
+
 // Type returns a type of the model's dtype.
 func (n *Net) Type(shape ...dim.Dim) ir.Type { return ir.TypeOf(n.DType, shape...) }
 
@@ -106,7 +115,7 @@ func (n *Net) Logits(hidden int64, head Head) {
 	n.F = n.B.Func("logits")
 	h := n.F.Param("h", n.Type(n.Tokens, dim.Const(hidden)))
 	rows := n.F.Param("rows", ir.TypeOf(dtype.I32, n.Rows))
-	n.F.SetLoc("lm_head")
+	n.SetLoc("logits")
 	x := n.F.Op1("gather", []ir.Value{h, rows})
 	x = n.f32(n.Linear(x, head.Weight, false, head.Projection))
 	if head.Divisor != 0 && head.Divisor != 1 {

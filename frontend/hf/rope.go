@@ -118,7 +118,7 @@ type RopeTables struct{ Cos, Sin ir.Value }
 
 // RopeTables adds the tables for positions i32[N].
 func (n *Net) RopeTables(pos ir.Value, r Rope, loc string) RopeTables {
-	n.F.SetLoc(loc)
+	n.SetLoc(loc)
 	freq := n.F.Op1("const", nil, ir.FloatsAttr("values", r.InvFreq...), ir.DTypeAttr(dtype.F32))
 	p := n.F.Op1("cast", []ir.Value{pos}, ir.DTypeAttr(dtype.F32))
 	p = n.F.Op1("reshape", []ir.Value{p}, ir.DimsAttr("shape", n.Tokens, dim.Const(1)))

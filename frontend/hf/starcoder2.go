@@ -10,7 +10,7 @@ func StarCoder2(c *Config) Emit {
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
 	d.ReadWindow(c, 0)
 	d.Norm.Centered, d.Gated = true, false
-	d.Names.Up, d.Names.Down = []string{"c_fc"}, "c_proj"
+	d.Names.Up, d.Names.Down, d.Names.Activation = []string{"c_fc"}, "c_proj", "act"
 	bias := c.BoolOr("use_bias", true)
 	d.QKVBias, d.OutBias, d.MLPBias = bias, bias, bias
 	OneOf(c, "mlp_type", "default", map[string]bool{"default": true}) // the model had others before it was published
