@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"pwc/compile/cuda/src"
 	"pwc/compile/loop"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -37,7 +38,7 @@ type source struct {
 	params []dim.Dim // of attribute dims
 	faults []int32   // of attribute faults
 	used   map[string]bool
-	made   []helper // for this kernel alone
+	made   []src.Snippet // for this kernel alone
 	body   strings.Builder
 	depth  int
 

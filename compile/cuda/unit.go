@@ -5,13 +5,13 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
 	"pwc/compile"
+	"pwc/compile/cuda/src"
 	"pwc/program"
 )
 
@@ -36,55 +36,38 @@ func units(sources []Source) []unit {
 }
 
 // source returns the name and the text of what is compiled.
-func (u unit) source() (name, source string) {
+func (u unit) source() (name, source string, err error) {
 	var names []string
 	var parts []part
 	for _, s := range u {
 		names, parts = append(names, s.Name), append(parts, s.part)
 	}
-	return strings.Join(names, "+"), text(parts...)
+	source, err = text(parts...)
+	return strings.Join(names, "+"), source, err
 }
 
 // part is what a source has of one kernel.
 type part struct {
 	does  string          // a line about it
-	used  map[string]bool // helpers
-	made  []helper        // for this kernel: of one name others may have one for other arguments
+	used  map[string]bool // snippets
+	made  []src.Snippet   // for this kernel: of one name others may have one for other arguments
 	entry string
 }
 
-// text returns the source of kernels: the helpers that any of them uses, once, then the
+// text returns the source of kernels: the snippets that any of them uses, once, then the
 // kernels.
-func text(parts ...part) string {
-	var b, entries strings.Builder
-	var made []helper
+func text(parts ...part) (string, error) {
+	var heads, entries strings.Builder
+	var made []src.Snippet
 	used := make(map[string]bool)
 	for _, p := range parts {
-		fmt.Fprintf(&b, "// %s\n", p.does)
+		fmt.Fprintf(&heads, "// %s\n", p.does)
 		entries.WriteString(p.entry)
-		for _, h := range p.made {
-			if !slices.ContainsFunc(made, func(m helper) bool { return m.text == h.text }) {
-				made = append(made, h)
-			}
-		}
+		made = append(made, p.made...)
 		maps.Copy(used, p.used)
 	}
-	all := slices.Concat(helpers, productHelpers, streamHelpers, stripHelpers, made, warpgroupHelpers, groupHelpers, rowHelpers)
-	for _, h := range slices.Backward(all) { // needs come first in the list
-		if used[h.name] {
-			for _, n := range h.needs {
-				used[n] = true
-			}
-		}
-	}
-	for _, h := range all {
-		if used[h.name] {
-			b.WriteString(strings.TrimPrefix(h.text, "\n"))
-			b.WriteByte('\n')
-		}
-	}
-	b.WriteString(entries.String())
-	return b.String()
+	snippets, err := src.Text(used, made)
+	return heads.String() + snippets + entries.String(), err
 }
 
 // made is what one source was compiled to, once: by the name of its first kernel.
@@ -120,7 +103,10 @@ func (b *Backend) lowerSources(sources []Source) (compile.Code, error) {
 // compile returns the first kernel of a unit. The others are the same by their own names.
 // Equal units are compiled once in the backend's life.
 func (b *Backend) compile(u unit) (program.Kernel, error) {
-	name, source := u.source()
+	name, source, err := u.source()
+	if err != nil {
+		return program.Kernel{}, err
+	}
 	arch := u[0].Arch
 	key := sha256.Sum256([]byte(arch + source))
 	b.mu.Lock()

@@ -430,6 +430,7 @@ var unswept = map[string]string{
 	"cmd/pwc":                    "a command",
 	"cli":                        "a command line, which testdata/script calls wrongly",
 	"compile/cuda":               "a backend, called through compile",
+	"compile/cuda/src":           "CUDA C of compile/cuda",
 	"compile/host":               "a backend, called through compile",
 	"frontend/hf":                "its own tests refuse configs; families call its builders",
 	"cache/oci":                  "needs a registry; its own tests have hostile ones",

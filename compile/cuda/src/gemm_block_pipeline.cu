@@ -1,0 +1,102 @@
+// GEMM of few rows with a block-cooperative cp.async pipeline.
+
+//@ product_strip needs shared_address, copies
+// product_strip: up to BM rows of x, which lie at row_at, and BN rows of w on tensor
+// cores. WM by WN warps share them, the rows of w being the instruction's M operand, so
+// that eight rows of x fill it; WK such groups of warps each take a part of k. BK elements
+// of it make a stage of shared memory, filled asynchronously: many neighbouring bytes of a
+// row at once are what memory streams fastest. A block reads x once. The 16-byte parts of
+// rows are exchanged by row, so that the eight rows of a matrix lie in different banks.
+// CLUSTER blocks share the strip, each with a part of K. With EARLY the first rows of w
+// are requested before the previous kernel is done.
+template <class T, int BM, int BN, int WM, int WN, int WK, int BK, int STAGES, int CLUSTER, bool ONCE, bool EARLY, bool SOON, class Row, class Column, class Ready>
+__device__ __forceinline__ void product_strip(float *part, const T *x, const Row &row_at, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
+  constexpr int THREADS = WM * WN * WK * 32, PARTS = BK / 8, EACH = BK / 32 / WK, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN % WM * (BM / WM), wn = warp % WN * (BN / WN), wk = warp / (WN * WM);
+  const unsigned base = shared_address(part);
+  auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ row % 8) * 16); };
+  // A thread copies every THREADS-th 16 bytes of a stage of either operand. Where sums
+  // leave registers for it, it keeps where they come from.
+  constexpr int W = BN * PARTS, X = BM * PARTS;
+  constexpr bool KEPT = MT * NT <= 8;
+  const T *w_kept[(W + THREADS - 1) / THREADS], *x_kept[(X + THREADS - 1) / THREADS];
+  auto w_from = [&](int i) { return w + column(min(i, W - 1) / PARTS) * w_row + i % PARTS * 8; };
+  auto x_from = [&](int i) { return x + row_at(min(i / PARTS, rows - 1)) + i % PARTS * 8; };
+  #pragma unroll
+  for (int n = 0; KEPT && n * THREADS < W; n++) w_kept[n] = w_from(n * THREADS + threadIdx.x);
+  auto exists = [&](int k) { return K % BK == 0 || k < K; };
+  const weights_of<ONCE> weights;
+  auto fill_w = [&](int stage, int k) {
+    #pragma unroll
+    for (int n = 0; n * THREADS < W; n++) {
+      const int i = n * THREADS + threadIdx.x;
+      if (W % THREADS == 0 || i < W)
+        weights.copy(base + stage * STAGE + BM * BK * 2 + at_row(i / PARTS, i % PARTS), (KEPT ? w_kept[n] : w_from(i)) + k, exists(k + i % PARTS * 8));
+    }
+  };
+  auto fill_x = [&](int stage, int k) {
+    #pragma unroll
+    for (int n = 0; n * THREADS < X; n++) {
+      const int i = n * THREADS + threadIdx.x;
+      if (X % THREADS == 0 || i < X)
+        copy_async(base + stage * STAGE + at_row(i / PARTS, i % PARTS), (KEPT ? x_kept[n] : x_from(i)) + k, i / PARTS < rows && exists(k + i % PARTS * 8));
+    }
+  };
+  const int steps = (K + BK - 1) / BK, first = steps * rank_among<CLUSTER>() / CLUSTER, end = steps * (rank_among<CLUSTER>() + 1) / CLUSTER;
+  if (SOON) let_next_start();
+  if (!EARLY) wait_for_previous();
+  #pragma unroll
+  for (int s = 0; s < STAGES - 1; s++)
+    if (first + s < end) fill_w(s, (first + s) * BK);
+  #pragma unroll
+  for (int n = 0; KEPT && n * THREADS < X; n++) {
+    x_kept[n] = x_from(n * THREADS + threadIdx.x);
+    asm volatile("" : "+l"(x_kept[n]));  // at hand when the wait is over
+  }
+  if (EARLY) wait_for_previous();
+  if (!SOON) let_next_start();
+  #pragma unroll
+  for (int s = 0; s < STAGES - 1; s++) {
+    if (first + s < end) fill_x(s, (first + s) * BK);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  ready();
+  float acc[MT][NT][4] = {};
+  for (int s = first; s < end; s++) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+    __syncthreads();
+    if (s + STAGES - 1 < end) {
+      fill_w((s - first + STAGES - 1) % STAGES, (s + STAGES - 1) * BK);
+      fill_x((s - first + STAGES - 1) % STAGES, (s + STAGES - 1) * BK);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    const unsigned at = base + (s - first) % STAGES * STAGE;
+    #pragma unroll
+    for (int n = 0; n < EACH; n++) {
+      const int h = wk * EACH + n;
+      unsigned a[MT][2][4], b[NT][4];
+      #pragma unroll
+      for (int j = 0; j < NT; j++) load_matrices(b[j], at + at_row(wm + j * 8 + lane % 8, h * 4 + lane / 8));
+      #pragma unroll
+      for (int i = 0; i < MT; i++)
+        #pragma unroll
+        for (int q = 0; q < 2; q++) load_matrices(a[i][q], at + BM * BK * 2 + at_row(wn + i * 16 + lane % 16, h * 4 + q * 2 + lane / 16));
+      #pragma unroll
+      for (int i = 0; i < MT; i++)
+        #pragma unroll
+        for (int j = 0; j < NT; j++) {
+          mma(x, acc[i][j], a[i][0][0], a[i][0][1], a[i][0][2], a[i][0][3], b[j][0], b[j][1]);
+          mma(x, acc[i][j], a[i][1][0], a[i][1][1], a[i][1][2], a[i][1][3], b[j][2], b[j][3]);
+        }
+    }
+  }
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  __syncthreads();
+  #pragma unroll
+  for (int i = 0; i < MT; i++)
+    #pragma unroll
+    for (int j = 0; j < NT; j++)
+      #pragma unroll
+      for (int c = 0; c < 4; c++)
+        part[(wk * BM + wm + j * 8 + lane % 4 * 2 + c % 2) * PITCH + wn + i * 16 + c / 2 * 8 + lane / 4] = acc[i][j][c];
+}

@@ -1,0 +1,97 @@
+// GEMM of few rows with warp-private cp.async pipelines.
+
+//@ product_stream needs shared_address, copies
+// product_stream: up to 8*NT rows of x on tensor cores, the rows of w being the
+// instruction's M operand. All warps share COLS rows of w, 16*MT at a time, each with a
+// part of K. With x they pass through STAGES of the warp's own, 64 elements of k in each. A
+// lane takes 8 neighbouring elements of a row at once: which element of k an
+// instruction sees where does not matter as long as x and w agree, so these are two
+// instructions' worth.
+template <class T, int K, int COLS, int MT, int NT, int STAGES, int WARPS, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
+__device__ __forceinline__ void product_stream(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready) {
+  constexpr int CHUNKS = (K + 63) / 64, ROWS = 8 * NT, PITCH = COLS + 4, UNIT = 16 * MT, UNITS = COLS / UNIT, ROW = 128, STAGE = (UNIT + ROWS) * ROW;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int first = CHUNKS * warp / WARPS, end = CHUNKS * (warp + 1) / WARPS;
+  const char *stages = (const char *)(part + WARPS * ROWS * PITCH) + warp * STAGES * STAGE;
+  // Four rows are copied at a time. Odd ones have their halves exchanged, so that two
+  // neighbouring rows lie in different banks.
+  const int r = lane / 8, p = lane % 8;
+  const unsigned to = shared_address(stages) + r * ROW + (p ^ r % 2 * 4) * 16;
+  auto exists = [&](int chunk) { return K % 64 == 0 || chunk * 64 + p * 8 < K; };
+  const T *from[4 * MT];
+  int unit = 0, w_next = first, x_next = first;
+  auto locate = [&]() {
+    #pragma unroll
+    for (int i = 0; i < 4 * MT; i++) from[i] = w + column(unit * UNIT + i * 4 + r) * w_row + first * 64 + p * 8;
+  };
+  const weights_of<ONCE> weights;
+  auto fill_w = [&](int stage) {
+    #pragma unroll
+    for (int i = 0; i < 4 * MT; i++) {
+      weights.copy(to + stage * STAGE + i * 4 * ROW, from[i], exists(w_next));
+      from[i] += 64;
+    }
+    if (++w_next == end) {
+      w_next = first;
+      unit++;
+      if (UNITS > 1 && unit < UNITS) locate();  // of one unit the compiler would not find out that there is no other
+    }
+  };
+  auto fill_x = [&](int stage) {
+    #pragma unroll
+    for (int j = 0; j < 2 * NT; j++)
+      copy_async(to + stage * STAGE + (UNIT + j * 4) * ROW, x + min(j * 4 + r, rows - 1) * x_row + x_next * 64 + p * 8, j * 4 + r < rows && exists(x_next));
+    if (++x_next == end) x_next = first;
+  };
+  auto commit = []() { asm volatile("cp.async.commit_group;" ::: "memory"); };
+  if (SOON) let_next_start();
+  if (!EARLY) wait_for_previous();
+  locate();
+  #pragma unroll
+  for (int s = 0; s < STAGES; s++)
+    if (unit < UNITS) fill_w(s);
+  if (EARLY) wait_for_previous();
+  if (!SOON) let_next_start();
+  #pragma unroll
+  for (int s = 0; s < STAGES; s++) fill_x(s), commit();
+  ready();
+  int stage = 0;
+  #pragma unroll 1
+  for (int u = 0; u < UNITS; u++) {
+    float acc[MT][NT][4] = {};
+    #pragma unroll 1
+    for (int chunk = first; chunk < end; chunk++) {
+      asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+      __syncwarp();
+      const uint4 *at = (const uint4 *)(stages + stage * STAGE);
+      auto take = [&](int row, int h) { return at[row * 8 + (h * 4 + t ^ g % 2 * 4)]; };
+      #pragma unroll
+      for (int h = 0; h < 2; h++) {
+        uint4 b[NT];
+        #pragma unroll
+        for (int j = 0; j < NT; j++) b[j] = take(UNIT + j * 8 + g, h);
+        #pragma unroll
+        for (int i = 0; i < MT; i++) {
+          const uint4 upper = take(i * 16 + g, h), lower = take(i * 16 + 8 + g, h);
+          #pragma unroll
+          for (int j = 0; j < NT; j++) {
+            mma(x, acc[i][j], upper.x, lower.x, upper.y, lower.y, b[j].x, b[j].y);
+            mma(x, acc[i][j], upper.z, lower.z, upper.w, lower.w, b[j].z, b[j].w);
+          }
+        }
+      }
+      __syncwarp();  // all lanes have what they need of the stage
+      if (unit < UNITS) fill_w(stage), fill_x(stage);
+      commit();
+      stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+    #pragma unroll
+    for (int i = 0; i < MT; i++)
+      #pragma unroll
+      for (int j = 0; j < NT; j++)
+        #pragma unroll
+        for (int c = 0; c < 4; c++)
+          part[(warp * ROWS + j * 8 + t * 2 + c % 2) * PITCH + u * UNIT + i * 16 + c / 2 * 8 + g] = acc[i][j][c];
+  }
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+}

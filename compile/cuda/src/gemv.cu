@@ -1,0 +1,105 @@
+// GEMV on CUDA cores.
+//
+// All product_ functions leave the sums of a block's rows of x with its rows of w in shared
+// memory, for the epilogue: part[split][rows][pitch]. column says which row of w a column of the
+// block is, and ready is called as soon as the kernel before is done. With EARLY the first parts
+// of w are requested before that; with SOON the PDL trigger comes first, else when this kernel
+// need not wait any more.
+
+//@ fold
+// fold adds each of V sums over the lanes of a warp. Lane i gets sum i/(32/V).
+template <int V>
+__device__ __forceinline__ float fold(float (&v)[V]) {
+  int o = 16;
+  #pragma unroll
+  for (int n = V / 2; n > 0; n /= 2, o /= 2)
+    #pragma unroll
+    for (int i = 0; i < n; i++) {
+      const bool upper = threadIdx.x & o;
+      const float keep = upper ? v[i + n] : v[i], give = upper ? v[i] : v[i + n];
+      v[i] = __fadd_rn(keep, __shfl_xor_sync(~0u, give, o));
+    }
+  #pragma unroll
+  for (; o > 0; o /= 2) v[0] = __fadd_rn(v[0], __shfl_xor_sync(~0u, v[0], o));
+  return v[0];
+}
+
+//@ product_few needs stream, fold
+// product_few: M rows of x. SPLIT warps share R rows of w, each with a part of K.
+// U*R requests of 16 bytes are under way in every lane; with EARLY the first of
+// them before the previous kernel is done. When it is, ready puts at hand what a
+// lane needs of x, which is HELD in registers or else in shared memory.
+template <class T>
+__device__ __forceinline__ float dot8(uint4 w, uint4 x, float s) {
+  const T *t = nullptr;
+  s = __fmaf_rn(low(t, w.x), low(t, x.x), s);
+  s = __fmaf_rn(high(t, w.x), high(t, x.x), s);
+  s = __fmaf_rn(low(t, w.y), low(t, x.y), s);
+  s = __fmaf_rn(high(t, w.y), high(t, x.y), s);
+  s = __fmaf_rn(low(t, w.z), low(t, x.z), s);
+  s = __fmaf_rn(high(t, w.z), high(t, x.z), s);
+  s = __fmaf_rn(low(t, w.w), low(t, x.w), s);
+  return __fmaf_rn(high(t, w.w), high(t, x.w), s);
+}
+// parts_of_x is what a lane needs of M rows of x, C vectors of each.
+template <int M, int C, int THREADS, bool HELD>
+struct parts_of_x {
+  uint4 held[HELD ? M * C : 1];
+  static __device__ __forceinline__ uint4 *room() {
+    extern __shared__ uint4 shared[];
+    return shared + threadIdx.x;
+  }
+  __device__ __forceinline__ void put(int m, int c, uint4 x) {
+    if (HELD) held[m * C + c] = x;
+    else room()[(m * C + c) * THREADS] = x;
+  }
+  __device__ __forceinline__ uint4 get(int m, int c) const { return HELD ? held[m * C + c] : room()[(m * C + c) * THREADS]; }
+};
+template <class T, int K, int M, int R, int U, int SPLIT, int WARPS, bool HELD, bool EARLY, bool SOON, class Column, class Ready>
+__device__ __forceinline__ void product_few(float *part, const T *w, long long w_row, const Column &column, const Ready &ready) {
+  constexpr int K8 = K / 8, C = ((K8 + SPLIT - 1) / SPLIT + 31) / 32, COLS = WARPS / SPLIT * R;
+  constexpr bool EXACT = K8 % (SPLIT * 32) == 0;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slice = warp % SPLIT, col = warp / SPLIT * R;
+  const int end = K8 * (slice + 1) / SPLIT, k = K8 * slice / SPLIT + lane;
+  const uint4 *from[R];
+  #pragma unroll
+  for (int r = 0; r < R; r++) from[r] = (const uint4 *)(w + column(col + r) * w_row) + k;
+  const unsigned long long once = EARLY ? read_once() : 0;
+  auto request = [&](uint4 (&to)[U][R], int c) {
+    #pragma unroll
+    for (int u = 0; u < U; u++)
+      #pragma unroll
+      for (int r = 0; r < R; r++)
+        to[u][r] = c + u < C && (EXACT || k + (c + u) * 32 < end) ? weights<EARLY>(from[r] + (c + u) * 32, once) : make_uint4(0, 0, 0, 0);
+  };
+  uint4 now[U][R];
+  if (SOON) let_next_start();
+  if (!EARLY) wait_for_previous();
+  request(now, 0);
+  if (EARLY) wait_for_previous();
+  if (!SOON) let_next_start();
+  parts_of_x<M, C, WARPS * 32, HELD> x;
+  ready(x, k, end);
+  float acc[M * R] = {};
+  #pragma unroll
+  for (int c = 0; c < C; c += U) {
+    uint4 next[U][R];
+    if (c + U < C) request(next, c + U);
+    #pragma unroll
+    for (int u = 0; u < U; u++)
+      #pragma unroll
+      for (int m = 0; m < M; m++)
+        if (c + u < C) {
+          const uint4 v = x.get(m, c + u);
+          #pragma unroll
+          for (int r = 0; r < R; r++) acc[m * R + r] = dot8<T>(now[u][r], v, acc[m * R + r]);
+        }
+    #pragma unroll
+    for (int u = 0; u < U; u++)
+      #pragma unroll
+      for (int r = 0; r < R; r++) now[u][r] = next[u][r];
+  }
+  constexpr int EACH = 32 / (M * R);
+  const float s = fold(acc);
+  if (lane % EACH == 0) part[(slice * M + lane / EACH / R) * COLS + col + lane / EACH % R] = s;
+}
