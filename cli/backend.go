@@ -149,7 +149,7 @@ func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildF
 			return err
 		}
 		defer done()
-		o.Max, o.Symbols = limits, symbols
+		o.Memory.Max, o.Memory.Symbols = limits, symbols
 		b, err = piecewise.New(ctx, m, o)
 		return t.explain(err)
 	})
@@ -163,8 +163,8 @@ func explainOptions(err error) error {
 	}
 	var flags []string
 	for _, x := range []struct{ flag, option, text string }{
-		{"--max", "Options.Max", "Options.Max names"}, {"--max", "Options.Max", "Options.Max["},
-		{"--symbol", "Options.Symbols", "Options.Symbols"}, {"--padded-slots", "Options.PaddedSlots", "Options.PaddedSlots"}, {"--split-on", "Options.SplitOn", "Options.SplitOn"},
+		{"--max", "Options.Memory.Max", "Options.Memory.Max names"}, {"--max", "Options.Memory.Max", "Options.Memory.Max["},
+		{"--symbol", "Options.Memory.Symbols", "Options.Memory.Symbols"}, {"--padded-slots", "Options.Capture.PaddedSlots", "Options.Capture.PaddedSlots"}, {"--split-on", "Options.Compile.SplitOn", "Options.Compile.SplitOn"},
 		{"--max-sequences", "MaxSequences", "MaxSequences"}, {"--max-tokens", "MaxTokens", "MaxTokens"}, {"--blocks", "Blocks", " Blocks "},
 		{"--memory", "MemoryBytes", "MemoryBytes"}, {"--memory-fraction", "MemoryFraction", "MemoryFraction"},
 	} {
@@ -219,8 +219,8 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 		return o, nil, err
 	}
 	o = piecewise.Options{
-		Device: t.dev, Target: t.compiler, Ops: ops, SplitOn: f.splitOn, PaddedSlots: f.paddedSlots, Mode: mode, CompileSizes: f.compileSizes, Ranges: f.ranges,
-		CaptureSizes: sizes, Jobs: f.jobs, Extras: extras, Unrecorded: f.unrecorded, PartOf: f.partOf, Frozen: f.frozen, Logger: a.logger(),
+		Device: t.dev, Compile: piecewise.CompileOptions{Compiler: t.compiler, SplitOn: f.splitOn, Sizes: f.compileSizes, Endpoints: f.ranges, Jobs: f.jobs, Extras: extras, Unrecorded: f.unrecorded, PartOf: f.partOf}, Ops: ops, Capture: piecewise.CaptureOptions{PaddedSlots: f.paddedSlots, Mode: mode,
+			Sizes: sizes}, Frozen: f.frozen, Observe: piecewise.ObserveOptions{Logger: a.logger()},
 	}
 	var store *cache.Store
 	closeRemote := func() {}
@@ -231,11 +231,11 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 		switch {
 		case store == nil:
 		case f.local:
-			o.Store = store
+			o.Compile.Store = store
 		case f.dump != "":
-			o.Store = unread{store}
+			o.Compile.Store = unread{store}
 		default:
-			if o.Store, closeRemote, err = a.overRemote(store, t.name, f.frozen); err != nil {
+			if o.Compile.Store, closeRemote, err = a.overRemote(store, t.name, f.frozen); err != nil {
 				return o, nil, err
 			}
 		}
@@ -250,7 +250,7 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 		t.records(records)
 	}
 	t.bar = &progress{w: a.screen, what: "compiling"}
-	o.Progress = func(e pieces.Event) {
+	o.Observe.Progress = func(e pieces.Event) {
 		if t.events != nil {
 			t.events(e)
 		}
@@ -258,13 +258,13 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 			t.bar.set(e.Done, e.Total)
 		}
 	}
-	o.Observer = t.bar
+	o.Observe.Observer = t.bar
 	return o, func() {
 		t.bar.end()
 		closeRemote()
 		if store != nil {
 			c := store.Stats()
-			o.Logger.Info("cache", "loaded", c.Loaded, "loaded_bytes", c.LoadedBytes, "load_seconds", c.LoadTime.Seconds(),
+			o.Observe.Logger.Info("cache", "loaded", c.Loaded, "loaded_bytes", c.LoadedBytes, "load_seconds", c.LoadTime.Seconds(),
 				"saved", c.Stored, "saved_bytes", c.StoredBytes, "save_seconds", c.StoreTime.Seconds(), "damaged", c.Damaged, "not_cached", c.NotCached)
 		}
 	}, nil

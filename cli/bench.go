@@ -283,7 +283,7 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 		b.ops, o.Ops[i] = append(b.ops, traced), traced
 	}
 	b.captures = newCaptureTimes()
-	o.Store, o.Max, o.Symbols, o.Observer = cache.New(cache.Options{Dir: b.cache}), limits, symbols, b.captures
+	o.Compile.Store, o.Memory.Max, o.Memory.Symbols, o.Observe.Observer = cache.New(cache.Options{Dir: b.cache}), limits, symbols, b.captures
 	b.blocks, b.block, b.context = blocks, block, length
 	b.backend, err = piecewise.New(ctx, m, o)
 	return b.target.explain(err)

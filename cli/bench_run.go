@@ -214,7 +214,7 @@ func (b *bench) capture(ctx context.Context) ([]benchCapture, error) {
 // measure times steps of n rows: alone, and in a row.
 func (b *bench) measure(ctx context.Context, n int64, whole bool) (benchStep, error) {
 	choice := b.backend.Func("forward").Choose(n, whole)
-	s := benchStep{Batch: n, Size: choice.Size, Mode: choice.How.String()}
+	s := benchStep{Batch: n, Size: choice.Size, Mode: choice.Mode.String()}
 	start := time.Now()
 	for range warmups {
 		if err := b.wait(b.step(ctx, n, whole)); err != nil {
@@ -519,4 +519,4 @@ func (c *captureTimes) Captured(fn string, size int64, graphs int, took time.Dur
 }
 
 // Ran does nothing.
-func (c *captureTimes) Ran(string, int64, int64, piecewise.How) {}
+func (c *captureTimes) Ran(string, int64, int64, piecewise.RunMode) {}

@@ -187,7 +187,7 @@ func checkWhole(m *ir.Module, fn *ir.Func) *wholeCheck {
 // describe says of each function what piecewise.New would do with it in a mode.
 func (a *app) describe(name string, m *ir.Module, mode piecewise.Mode, slots []string) (checkFile, error) {
 	c := checkFile{File: name, OK: true, Module: m.Name, Weights: len(m.Weights), States: len(m.States)}
-	reports, err := a.checkModule(m, piecewise.Options{Mode: mode, PaddedSlots: slots})
+	reports, err := a.checkModule(m, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, PaddedSlots: slots}})
 	if err != nil {
 		return c, err
 	}

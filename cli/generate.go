@@ -234,18 +234,18 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 func (a *app) watched(m *ir.Module, backend piecewise.Options, g *generateFlags, out *generation) (piecewise.Options, error) {
 	var err error
 	if g.mode == autoMode {
-		backend.Mode = runner.BestMode(m, backend.Ops)
-	} else if backend.Mode, err = piecewise.ParseMode(g.mode); err != nil {
+		backend.Capture.Mode = runner.BestMode(m, backend.Ops)
+	} else if backend.Capture.Mode, err = piecewise.ParseMode(g.mode); err != nil {
 		return backend, usagef("--mode: %w", err)
 	}
 	if out.metrics != nil {
-		backend.Observer = twoObservers{backend.Observer, out.metrics}
+		backend.Observe.Observer = twoObservers{backend.Observe.Observer, out.metrics}
 	}
 	if g.nvtx {
 		if marks, err := openNVTX(); err != nil {
 			fmt.Fprintf(a.err, "pwc: --nvtx marks nothing: %v\n", err)
 		} else {
-			backend.Observer = marked{backend.Observer, marks}
+			backend.Observe.Observer = marked{backend.Observe.Observer, marks}
 		}
 	}
 	out.ops = nil
@@ -541,5 +541,5 @@ func (l *liveLine) step(s *runner.Step, tokens int64) {
 	}
 	l.last = now
 	l.say("%.1f tokens/s  %d running, %d waiting  %s %d (%d rows, %.0f%% padding so far)  KV %d of %d blocks",
-		float64(tokens)/now.Sub(l.start).Seconds(), s.Running, s.Waiting, s.How, s.Size, s.Rows, 100*float64(l.padded)/float64(max(1, l.rows+l.padded)), s.UsedBlocks, s.Blocks)
+		float64(tokens)/now.Sub(l.start).Seconds(), s.Running, s.Waiting, s.Mode, s.Size, s.Rows, 100*float64(l.padded)/float64(max(1, l.rows+l.padded)), s.UsedBlocks, s.Blocks)
 }

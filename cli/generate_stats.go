@@ -63,9 +63,9 @@ func (o twoObservers) Captured(fn string, size int64, graphs int, took time.Dura
 }
 
 // Ran tells both.
-func (o twoObservers) Ran(fn string, rows, size int64, how piecewise.How) {
-	o[0].Ran(fn, rows, size, how)
-	o[1].Ran(fn, rows, size, how)
+func (o twoObservers) Ran(fn string, rows, size int64, mode piecewise.RunMode) {
+	o[0].Ran(fn, rows, size, mode)
+	o[1].Ran(fn, rows, size, mode)
 }
 
 // marker marks ranges of time for a profiler.
@@ -80,7 +80,7 @@ type marked struct {
 	marker
 }
 
-var _ piecewise.Ranges = marked{}
+var _ piecewise.ProfileRanges = marked{}
 
 // timedOp counts the time in the launches of an op. A launch on the host device
 // is the op itself; on a GPU it is what issuing it takes. An op inside a whole
@@ -165,8 +165,8 @@ func (g *generation) printStats(r *runner.Runner) error {
 	t := table{head: []string{"steps", ">size", ">count", ">rows", ">padding"}}
 	whole := false
 	for _, c := range s.Steps {
-		whole = whole || c.How == piecewise.Whole
-		t.add(c.Mode, fmt.Sprint(c.Size), fmt.Sprint(c.Steps), fmt.Sprint(c.Rows), fmt.Sprintf("%.1f%%", 100*(1-float64(c.Rows)/float64(c.Steps*c.Size))))
+		whole = whole || c.Mode == piecewise.RunFull
+		t.add(c.Mode.String(), fmt.Sprint(c.Size), fmt.Sprint(c.Steps), fmt.Sprint(c.Rows), fmt.Sprintf("%.1f%%", 100*(1-float64(c.Rows)/float64(c.Steps*c.Size))))
 	}
 	fmt.Fprintln(g.app.err)
 	if err := t.write(g.app.err, "  "); err != nil {

@@ -89,8 +89,8 @@ func (a *app) op(name string) (Op, bool) {
 // checkModule is piecewise.Check with the host's implementations of the ops that this pwc
 // knows; of others their declarations decide.
 func (a *app) checkModule(m *ir.Module, o piecewise.Options) (reports []piecewise.Report, err error) {
-	o.Symbols = loadSymbols(m)
-	if called := m.Called(); len(called) > 0 && o.Mode != piecewise.None {
+	o.Memory.Symbols = loadSymbols(m)
+	if called := m.Called(); len(called) > 0 && o.Capture.Mode != piecewise.None {
 		t, err := openHost(host.Target, false)
 		if err != nil {
 			return nil, err

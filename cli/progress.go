@@ -57,7 +57,7 @@ func (p *progress) Captured(_ string, _ int64, graphs int, _ time.Duration) {
 }
 
 // Ran does nothing.
-func (p *progress) Ran(string, int64, int64, piecewise.How) {}
+func (p *progress) Ran(string, int64, int64, piecewise.RunMode) {}
 
 // statusLine is a line on a terminal that says what is being done, and nothing
 // elsewhere.

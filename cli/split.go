@@ -151,10 +151,10 @@ func (h heldBy) of(splitting bool) string {
 // graphsOf asks what piecewise.New would capture of each function in a mode, and why it
 // would refuse the mode.
 func (a *app) graphsOf(m *ir.Module, on []string, mode piecewise.Mode) (map[string]heldBy, error) {
-	reports, err := a.checkModule(m, piecewise.Options{Mode: mode, SplitOn: on})
+	reports, err := a.checkModule(m, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode}, Compile: piecewise.CompileOptions{SplitOn: on}})
 	out := map[string]heldBy{}
 	for _, r := range reports {
-		out[r.Name] = heldBy{r.Pieces, r.Whole > 0}
+		out[r.Name] = heldBy{r.Pieces, r.Full > 0}
 	}
 	return out, err
 }

@@ -16,6 +16,7 @@ import (
 	"pwc/ir"
 	"pwc/ir/interp"
 	"pwc/piecewise"
+	"pwc/runtime/device"
 )
 
 // modeTrees is the value of --mode that runs functions by graph trees.
@@ -163,7 +164,7 @@ func (s *session) runTrees(ctx context.Context, m *ir.Module, report *runReport)
 		return nil, errors.Join(err, c.s.Close())
 	}
 	c.backend = whole.New(c.tree, whole.BackendOptions{
-		Options:   whole.Options{Compiler: o.Target, Store: o.Store, Ops: o.Ops, Extras: o.Extras, Frozen: o.Frozen},
+		Options:   whole.Options{Compiler: o.Compile.Compiler, Store: o.Compile.Store, Ops: o.Ops, Extras: o.Compile.Extras, Frozen: o.Frozen},
 		Partition: true, OrError: o.Frozen,
 		Warn: func(k *whole.Skip) { fmt.Fprintln(s.app.err, termsafe.Line(k.Error(), termsafe.MaxLine)) },
 	})
@@ -233,7 +234,7 @@ func (s *session) treeFaults(c *treeCaller) (err error) {
 	if err != nil || len(faults) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: %s of the model read zero and wrote nothing; --mode piecewise names them", piecewise.ErrPosition, plural(int64(len(faults)), "op"))
+	return fmt.Errorf("%w: %s of the model read zero and wrote nothing; --mode piecewise names them", device.ErrIndex, plural(int64(len(faults)), "op"))
 }
 
 func (c *treeCaller) load(name string, t *interp.Tensor) (graphs.Tensor, error) {

@@ -30,10 +30,10 @@ func (d translating) CompilesAtLoad(p *program.Program) string { return d.what(p
 func TestCompiledAtLoad(t *testing.T) {
 	var log bytes.Buffer
 	o := piecewise.Options{
-		Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{&silent{sum3{}}}, Store: pieces.NewMemoryStore(), Mode: piecewise.Piecewise, CaptureSizes: []int64{4},
-		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		Extras: []pieces.Extra{{Key: cache.Key{Piece: [32]byte{1}, Target: "host", Pipeline: "kernel", Format: program.FormatVersion}, Origin: "kernel k",
-			Compile: func(context.Context) (*program.Program, error) { return &program.Program{Target: "host"}, nil }}},
+		Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}, Store: pieces.NewMemoryStore(),
+			Extras: []pieces.Extra{{Key: cache.Key{Piece: [32]byte{1}, Target: "host", Pipeline: "kernel", Format: program.FormatVersion}, Origin: "kernel k",
+				Compile: func(context.Context) (*program.Program, error) { return &program.Program{Target: "host"}, nil }}}}, Ops: []device.Op{&silent{sum3{}}}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4}},
+		Observe: piecewise.ObserveOptions{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))},
 	}
 	on := func(what func(p *program.Program) string) piecewise.Options {
 		o := o

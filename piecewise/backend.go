@@ -68,11 +68,11 @@ type Backend struct {
 
 	assigned uint64 // addresses that were, by assign
 	arena    device.Buffer
-	guarded  []guarded
+	canaries []canaryBuffer
 	faults   map[device.Executable]faultSource
 
-	stats  counters
-	ranges Ranges // Options.Observer, if it is one
+	stats   counters
+	profile ProfileRanges // Options.Observe.Observer, if it is one
 }
 
 // faultSource is where an executable's nodes come from: the first unit that
@@ -90,8 +90,8 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b.opts.Target == nil {
-		return nil, fmt.Errorf("piecewise: Options.Target is nil")
+	if b.opts.Compile.Compiler == nil {
+		return nil, fmt.Errorf("piecewise: Options.Compile.Compiler is nil")
 	}
 	plans := make([]*split.Plan, len(b.funcs))
 	for i, fn := range b.funcs {
@@ -135,7 +135,7 @@ func analyze(m *ir.Module, o Options) (*Backend, error) {
 	}
 	b := &Backend{module: m, opts: o, execs: map[*program.Program]device.Executable{}, faults: map[device.Executable]faultSource{}}
 	b.stats.ops, b.stats.atLoad = map[string]*opCounter{}, map[string]int64{}
-	b.ranges, _ = o.Observer.(Ranges)
+	b.profile, _ = o.Observe.Observer.(ProfileRanges)
 	if err := b.checkSymbols(); err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func analyze(m *ir.Module, o Options) (*Backend, error) {
 		}
 		b.funcs = append(b.funcs, fn)
 	}
-	if err := b.placeFeeds(); err != nil {
+	if err := b.placeAliases(); err != nil {
 		return nil, err
 	}
 	for range m.States {
@@ -167,37 +167,37 @@ func analyze(m *ir.Module, o Options) (*Backend, error) {
 
 func (b *Backend) checkSymbols() error {
 	var errs []error
-	for name := range b.opts.Symbols {
+	for name := range b.opts.Memory.Symbols {
 		if s := b.module.Symbol(name); s == nil || s.Kind != ir.Load {
-			errs = append(errs, fmt.Errorf("piecewise: Options.Symbols names %s, which is no load symbol of the module", name))
+			errs = append(errs, fmt.Errorf("piecewise: Options.Memory.Symbols names %s, which is no load symbol of the module", name))
 		}
 	}
-	for name := range b.opts.Max {
+	for name := range b.opts.Memory.Max {
 		if s := b.module.Symbol(name); s == nil || s.Kind == ir.Load {
-			errs = append(errs, fmt.Errorf("piecewise: Options.Max names %s, which is no batch or plain symbol of the module", name))
+			errs = append(errs, fmt.Errorf("piecewise: Options.Memory.Max names %s, which is no batch or plain symbol of the module", name))
 		}
 	}
 	for _, s := range b.module.Symbols {
 		if s.Kind != ir.Load {
 			continue
 		}
-		v, ok := b.opts.Symbols[s.Name]
+		v, ok := b.opts.Memory.Symbols[s.Name]
 		switch {
 		case !ok:
-			errs = append(errs, fmt.Errorf("piecewise: load symbol %s in [%d, %d] needs a value in Options.Symbols", s.Name, s.Lo, s.Hi))
+			errs = append(errs, fmt.Errorf("piecewise: load symbol %s in [%d, %d] needs a value in Options.Memory.Symbols", s.Name, s.Lo, s.Hi))
 		case v < s.Lo || v > s.Hi:
-			errs = append(errs, fmt.Errorf("%w: Options.Symbols[%q] = %d is outside [%d, %d]", ErrSize, s.Name, v, s.Lo, s.Hi))
+			errs = append(errs, fmt.Errorf("%w: Options.Memory.Symbols[%q] = %d is outside [%d, %d]", ErrSize, s.Name, v, s.Lo, s.Hi))
 		}
 	}
 	slices.SortFunc(errs, func(a, b error) int { return slices.Compare([]byte(a.Error()), []byte(b.Error())) })
 	return errors.Join(errs...)
 }
 
-// checkSlots refuses entries of Options.PaddedSlots that name no parameter, or one that
+// checkSlots refuses entries of Options.Capture.PaddedSlots that name no parameter, or one that
 // cannot hold -1 in padded rows.
 func (b *Backend) checkSlots() error {
 	var errs []error
-	for _, s := range b.opts.PaddedSlots {
+	for _, s := range b.opts.Capture.PaddedSlots {
 		found := false
 		for _, f := range b.module.Funcs {
 			for _, p := range f.Params {
@@ -207,12 +207,12 @@ func (b *Backend) checkSlots() error {
 				}
 				found = true
 				if !maskable(info.Type.DType) {
-					errs = append(errs, fmt.Errorf("piecewise: Options.PaddedSlots names %%%s of @%s, which is %s: only signed integers can hold -1", info.Name, f.Name, info.Type))
+					errs = append(errs, fmt.Errorf("piecewise: Options.Capture.PaddedSlots names %%%s of @%s, which is %s: only signed integers can hold -1", info.Name, f.Name, info.Type))
 				}
 			}
 		}
 		if !found {
-			errs = append(errs, fmt.Errorf("piecewise: Options.PaddedSlots names %s, and no function has such a parameter", s))
+			errs = append(errs, fmt.Errorf("piecewise: Options.Capture.PaddedSlots names %s, and no function has such a parameter", s))
 		}
 	}
 	return errors.Join(errs...)
@@ -248,7 +248,7 @@ func (b *Backend) bindOps() error {
 		case e.Version != "" && s.Version != e.Version:
 			errs = append(errs, fmt.Errorf("%w: %q is declared with version %q, its implementation has %q", ErrOp, e.Name, e.Version, s.Version))
 		}
-		if e.Rowwise && !e.Random && b.opts.Guard == Canaries {
+		if e.Rowwise && !e.Random && b.opts.Debug.Canary == CanaryBytes {
 			b.ops[e.Name] = rowTest{op}
 		}
 	}
@@ -268,15 +268,15 @@ func (b *Backend) checkCapture() error {
 			u := &fn.units[i]
 			item := fn.plan.Items[u.item]
 			switch {
-			case u.piece == nil && fn.whole > 0:
+			case u.piece == nil && fn.full > 0:
 				errs = append(errs, b.refuseCapture(fn, u.node, "", "mode piecewise runs it between graphs"))
-			case u.piece != nil && (!u.splitting && b.opts.Mode.pieces() || fn.whole > 0):
+			case u.piece != nil && (!u.splitting && b.opts.Capture.Mode.pieces() || fn.full > 0):
 				for _, node := range u.piece.Origins {
 					why := ""
 					if at := item.Uncapturable; at != nil && at.Node == node {
 						why = "which may not be captured: it is " + split.WhyUncapturable(fn.ir.Nodes[node].Extern)
 					}
-					errs = append(errs, b.refuseCapture(fn, node, why, "split at it (Options.SplitOn), or take mode none"))
+					errs = append(errs, b.refuseCapture(fn, node, why, "split at it (Options.Compile.SplitOn), or take mode none"))
 				}
 			}
 		}
@@ -301,7 +301,7 @@ func (b *Backend) refuseCapture(fn *function, node int, why, instead string) err
 	default:
 		return nil
 	}
-	return fmt.Errorf("%w: %w", ErrOp, b.module.ErrorAt(fn.ir, node, "mode %s captures %s, %s; %s", b.opts.Mode, e.Name, why, instead))
+	return fmt.Errorf("%w: %w", ErrOp, b.module.ErrorAt(fn.ir, node, "mode %s captures %s, %s; %s", b.opts.Capture.Mode, e.Name, why, instead))
 }
 
 // countsRowsOf reports whether a symbol is in the first extent of a type, and no other
@@ -363,7 +363,7 @@ func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states m
 	if err := b.pool.settle(b.pool.stream.Synchronize()); err != nil {
 		return err
 	}
-	b.opts.Logger.Info("loaded", "weight_bytes", b.plan.WeightBytes, "state_bytes", b.plan.StateBytes, "arena_bytes", b.plan.PeakArenaBytes, "seconds", time.Since(start).Seconds())
+	b.opts.Observe.Logger.Info("loaded", "weight_bytes", b.plan.WeightBytes, "state_bytes", b.plan.StateBytes, "arena_bytes", b.plan.PeakArenaBytes, "seconds", time.Since(start).Seconds())
 	b.advance(loaded)
 	return nil
 }
@@ -391,7 +391,7 @@ func (b *Backend) takeStep() error {
 			b.assign(&in.place.buffer, buf)
 		}
 		for i := range fn.slots {
-			if fn.slots[i].fed {
+			if fn.slots[i].aliased {
 				continue
 			}
 			buf, err := result(fn.atMax.bytes[fn.slots[i].storage], fmt.Sprintf("result %d of @%s", i, fn.ir.Name))
@@ -401,7 +401,7 @@ func (b *Backend) takeStep() error {
 			b.assign(&fn.slots[i].place.buffer, buf)
 		}
 	}
-	if b.opts.Guard == NoGuard {
+	if b.opts.Debug.Canary == CanaryOff {
 		if b.arena, err = b.pool.reserve(b.plan.PeakArenaBytes); err != nil {
 			return err
 		}
@@ -533,7 +533,7 @@ func (b *Backend) Seal() error {
 	return nil
 }
 
-// Close frees everything that Load and Capture took; with [Canaries] it looks at
+// Close frees everything that Load and Capture took; with [CanaryBytes] it looks at
 // them before. A run that another
 // goroutine is issuing makes it fail with [ErrBusy]; closing twice is no error.
 func (b *Backend) Close() error {
@@ -556,7 +556,7 @@ func (b *Backend) Close() error {
 	}
 	var guards error
 	if b.lost == nil {
-		guards = b.checkGuards()
+		guards = b.checkCanaries()
 	}
 	err := errors.Join(guards, b.freeAll())
 	if b.owned {
@@ -576,7 +576,7 @@ func (b *Backend) freeAll() error {
 	clear(b.execs)
 	b.loadedPrograms, b.watch = nil, nil
 	clear(b.faults)
-	errs = append(errs, b.states.free(), b.freeGuarded())
+	errs = append(errs, b.states.free(), b.freeCanaries())
 	for _, blk := range b.blocks {
 		errs = append(errs, b.pool.alloc.Free(blk))
 	}

@@ -31,7 +31,7 @@ func layers(n int) string {
 // kernel of one element, and 32 calls that do nothing. All of it is the cost of
 // issuing but for the 33 elements.
 func BenchmarkReplay(b *testing.B) {
-	be := start(b, layers(32), piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1}, Ops: []device.Op{&silent{}}})
+	be := start(b, layers(32), piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1}}, Ops: []device.Op{&silent{}}})
 	f := be.Func("forward")
 	ctx := context.Background()
 	b.ReportAllocs()
@@ -51,7 +51,7 @@ func BenchmarkReplay(b *testing.B) {
 
 // BenchmarkEager is the same step bound and launched anew.
 func BenchmarkEager(b *testing.B) {
-	be := start(b, layers(32), piecewise.Options{Mode: piecewise.None, Ops: []device.Op{&silent{}}})
+	be := start(b, layers(32), piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.None}, Ops: []device.Op{&silent{}}})
 	f := be.Func("forward")
 	ctx := context.Background()
 	b.ReportAllocs()
@@ -83,8 +83,8 @@ func BenchmarkCompileLlama(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		be, err := piecewise.New(context.Background(), m.Module, piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()},
-			Ops: []device.Op{attnhost.New(dev)}, Mode: piecewise.Piecewise, Symbols: map[string]int64{"B": 64}, Max: map[string]int64{"N": 512, "M": 512}})
+		be, err := piecewise.New(context.Background(), m.Module, piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}},
+			Ops: []device.Op{attnhost.New(dev)}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 64}, Max: map[string]int64{"N": 512, "M": 512}}})
 		if err != nil {
 			b.Fatal(err)
 		}

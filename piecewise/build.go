@@ -26,22 +26,22 @@ func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
 		}
 	}
 	start := time.Now()
-	compiler := &waking{Compiler: b.opts.Target, device: b.opts.Device}
+	compiler := &waking{Compiler: b.opts.Compile.Compiler, device: b.opts.Device}
 	defer compiler.beside.Wait()
-	r, err := pieces.Build(ctx, plans, pieces.Options{Compiler: compiler, Store: b.opts.Store, Shapes: shapes,
-		Jobs: b.opts.Jobs, Frozen: b.opts.Frozen, Extras: b.opts.Extras, Unrecorded: b.opts.Unrecorded, PartOf: b.opts.PartOf, Observer: b.opts.Progress})
+	r, err := pieces.Build(ctx, plans, pieces.Options{Compiler: compiler, Store: b.opts.Compile.Store, Shapes: shapes,
+		Jobs: b.opts.Compile.Jobs, Frozen: b.opts.Frozen, Extras: b.opts.Compile.Extras, Unrecorded: b.opts.Compile.Unrecorded, PartOf: b.opts.Compile.PartOf, Observer: b.opts.Observe.Progress})
 	if err != nil {
 		return err
 	}
 	b.built = r
 	if n := len(r.Warnings); n > 0 {
-		b.opts.Logger.Warn("the store failed; what it lacks was compiled", "times", n, "first", r.Warnings[0])
+		b.opts.Observe.Logger.Warn("the store failed; what it lacks was compiled", "times", n, "first", r.Warnings[0])
 	}
 	for _, s := range r.ByShape {
-		b.opts.Logger.Info("built", "shape", s.Shape, "compiled", s.Compiled, "loaded", s.Loaded, "bytes", s.Bytes, "seconds", s.Duration.Seconds())
+		b.opts.Observe.Logger.Info("built", "shape", s.Shape, "compiled", s.Compiled, "loaded", s.Loaded, "bytes", s.Bytes, "seconds", s.Duration.Seconds())
 	}
 	c := r.Counters
-	b.opts.Logger.Info("built all", "compiled", c.Compiled, "loaded", c.Loaded, "deduplicated", c.Deduplicated, "bytes", c.Bytes, "seconds", time.Since(start).Seconds())
+	b.opts.Observe.Logger.Info("built all", "compiled", c.Compiled, "loaded", c.Loaded, "deduplicated", c.Deduplicated, "bytes", c.Bytes, "seconds", time.Since(start).Seconds())
 	return b.countCompiledAtLoad()
 }
 
@@ -88,7 +88,7 @@ func (b *Backend) countCompiledAtLoad() error {
 		n := b.stats.atLoad[why]
 		reasons = append(reasons, fmt.Sprintf("%d with %s", n, why))
 		if !b.opts.Frozen {
-			b.opts.Logger.Warn("the device compiles programs when it loads them", "programs", n, "what", why)
+			b.opts.Observe.Logger.Warn("the device compiles programs when it loads them", "programs", n, "what", why)
 		}
 	}
 	if b.opts.Frozen && len(reasons) > 0 {
@@ -99,17 +99,17 @@ func (b *Backend) countCompiledAtLoad() error {
 
 // shapes returns the ranges and exact sizes that a function's pieces are
 // compiled for: those of the options that lie in the symbol's range. The general
-// artifacts cover the declared range whatever Options.Max is, so that backends
+// artifacts cover the declared range whatever Options.Memory.Max is, so that backends
 // with other limits find them in the store.
 func (b *Backend) shapes(fn *function) pieces.Shapes {
 	sym := b.module.Symbol(fn.size)
 	var s pieces.Shapes
-	for _, n := range b.opts.CompileSizes {
+	for _, n := range b.opts.Compile.Sizes {
 		if n >= sym.Lo && n <= sym.Hi {
 			s.Sizes = append(s.Sizes, n)
 		}
 	}
-	for _, e := range b.opts.Ranges {
+	for _, e := range b.opts.Compile.Endpoints {
 		if e >= sym.Lo && e < sym.Hi {
 			s.Endpoints = append(s.Endpoints, e)
 		}

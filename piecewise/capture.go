@@ -19,7 +19,7 @@ type captured struct {
 	size   int64
 	layout *layout
 	steps  []replayStep     // the pieces' graphs and the calls between them
-	whole  device.Graph     // the whole function, modes full…
+	full   device.Graph     // the whole function, modes full…
 	calls  []*device.OpCall // of steps
 	inside []*device.OpCall // recorded in graphs
 	inputs []fixedMemory    // what the graphs reach by address (C7): parameters,
@@ -70,7 +70,7 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 	libraries, _ := b.pool.stream.(device.LibraryStream)
 	for _, fn := range b.funcs {
 		fn.spoil() // its results lie where the warm-up writes
-		// A warm-up reads what nothing wrote: positions among it must be in range.
+		// A warm-up reads what nothing wrote: indices among it must be in range.
 		if err := fn.fill(fn.atMax, 0); err != nil {
 			return err
 		}
@@ -121,7 +121,7 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 	if err := b.pool.stream.Synchronize(); err != nil {
 		return err
 	}
-	// Positions that a warm-up computed mean nothing.
+	// Indices that a warm-up computed mean nothing.
 	_, err = b.takeFaults()
 	return err
 }
@@ -182,7 +182,7 @@ func (b *Backend) clearInputs(fn *function) error {
 }
 
 // Capture records every function at every capture size, its pieces before the
-// whole of it, each largest first (vLLM's order). It records and does not execute.
+// full graph, each largest first (vLLM's order). It records and does not execute.
 // When one size fails the function's graphs are dropped and the error is returned;
 // functions that were complete before keep theirs.
 func (b *Backend) Capture(ctx context.Context) error {
@@ -213,7 +213,7 @@ func (b *Backend) Capture(ctx context.Context) error {
 	return nil
 }
 
-// captureSizes captures pieces at every size, and then the whole function at those that
+// captureSizes captures pieces at every size, and then the full graph at those that
 // it is captured for. When one fails all are dropped: the largest come first, and small
 // runs that were padded to them would cost more than runs without graphs.
 func (fn *function) captureSizes(ctx context.Context) error {
@@ -222,11 +222,11 @@ func (fn *function) captureSizes(ctx context.Context) error {
 		sizes   int // from the smallest
 	}
 	var passes []pass
-	if fn.b.opts.Mode.pieces() {
+	if fn.b.opts.Capture.Mode.pieces() {
 		passes = append(passes, pass{fn.capturePieces, len(fn.sizes)})
 	}
-	if fn.whole > 0 && !(fn.b.opts.Mode.pieces() && fn.alone()) {
-		passes = append(passes, pass{fn.captureWhole, fn.whole})
+	if fn.full > 0 && !(fn.b.opts.Capture.Mode.pieces() && fn.alone()) {
+		passes = append(passes, pass{fn.captureFull, fn.full})
 	}
 	if len(fn.sizes) == 0 {
 		return nil
@@ -243,9 +243,9 @@ func (fn *function) captureSizes(ctx context.Context) error {
 			}
 		}
 	}
-	if fn.b.opts.Mode.pieces() && fn.alone() {
-		for _, c := range all[:fn.whole] {
-			c.whole = c.steps[0].graph // the same graph would be captured again
+	if fn.b.opts.Capture.Mode.pieces() && fn.alone() {
+		for _, c := range all[:fn.full] {
+			c.full = c.steps[0].graph // the same graph would be captured again
 		}
 	}
 	return nil
@@ -289,7 +289,7 @@ func (fn *function) captureSize(ctx context.Context, c *captured, capture func(*
 	}
 	recorded := len(c.graphs) - before
 	fn.b.stats.captured.Add(int64(recorded))
-	if o := fn.b.opts.Observer; o != nil {
+	if o := fn.b.opts.Observe.Observer; o != nil {
 		o.Captured(fn.ir.Name, c.size, recorded, time.Since(start))
 	}
 	return nil
@@ -336,10 +336,10 @@ func (fn *function) capturePieces(c *captured, l *layout) error {
 	return nil
 }
 
-func (fn *function) captureWhole(c *captured, l *layout) error {
+func (fn *function) captureFull(c *captured, l *layout) error {
 	e := fn.envFor(l.size)
 	var err error
-	c.whole, err = c.record(fn.b, func(s device.Stream) error {
+	c.full, err = c.record(fn.b, func(s device.Stream) error {
 		for i := range fn.units {
 			u := &fn.units[i]
 			if u.piece == nil {
@@ -457,7 +457,7 @@ func (fn *function) call(i int, e *env, l *layout) (*device.OpCall, error) {
 	return &device.OpCall{Stream: fn.b.pool.stream, Args: args, Attrs: u.attrs, Scratch: scratch, Size: size, Rows: size, RowExtents: fn.rowExtents(u.node), Loc: fn.loc(u, 0)}, nil
 }
 
-// rowExtents returns for each operand and result of a call how many positions of its first
+// rowExtents returns for each operand and result of a call how many elements of its first
 // axis are one row of the size symbol; 0: it has no rows there. Types say it: an extent may
 // happen to be as large as the step.
 func (fn *function) rowExtents(node int) []int64 {

@@ -39,7 +39,7 @@ func (w *watching) NewStream() (device.Stream, error) {
 	return &watchingStream{s, w}, err
 }
 
-func (w *watching) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexFault, error) {
+func (w *watching) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexError, error) {
 	return w.Device.TakeFaults(s.(*watchingStream).Stream, of...)
 }
 
@@ -85,7 +85,7 @@ func (o *warmOp) Warm(c *device.OpCall) error {
 func TestReadyBeforeCapture(t *testing.T) {
 	op := &warmOp{silent: silent{sum3{capture: true}}, calls: map[int64]int{}}
 	w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
-	b := create(t, layers(6), piecewise.Options{Device: w, Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 2, 64}, Ops: []device.Op{op}})
+	b := create(t, layers(6), piecewise.Options{Device: w, Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 2, 64}}, Ops: []device.Op{op}})
 	ctx := context.Background()
 	if err := b.Load(ctx, nil, nil); err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ module "three" {
 		copies int
 	}{{"512", false, 1}, {"512", true, 2}, {"65536", false, 3}} {
 		w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
-		b := start(t, strings.Replace(three, "MAX", tc.max, 1), piecewise.Options{Device: w, Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 8}})
+		b := start(t, strings.Replace(three, "MAX", tc.max, 1), piecewise.Options{Device: w, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2, 8}}})
 		f := b.Func("forward")
 		for _, n := range []int{8, 3, 2, 5} { // what a larger run left must not show
 			in, err := f.Inputs(int64(n))

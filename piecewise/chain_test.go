@@ -60,7 +60,7 @@ func runChain(t testing.TB, funcs []*piecewise.Func, x []float32, out []byte) {
 
 // Results go from function to function, linked or not, without an allocation.
 func TestChain(t *testing.T) {
-	b := start(t, chain, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4, 64}})
+	b := start(t, chain, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4, 64}}})
 	x := []float32{1, 2, 3}
 	out := make([]byte, 4*len(x))
 	funcs := []*piecewise.Func{b.Func("one"), b.Func("double"), b.Func("negate")}
@@ -94,21 +94,21 @@ func TestChoose(t *testing.T) {
 		mode    piecewise.Mode
 		rows    int64
 		uniform bool
-		how     piecewise.How
+		how     piecewise.RunMode
 		size    int64
 	}{
-		{piecewise.None, 8, true, piecewise.Eager, 8},
-		{piecewise.Piecewise, 3, true, piecewise.Replayed, 8},
-		{piecewise.Full, 8, false, piecewise.Whole, 8},
-		{piecewise.FullDecodeOnly, 8, true, piecewise.Whole, 8},
-		{piecewise.FullDecodeOnly, 8, false, piecewise.Eager, 8},
-		{piecewise.FullAndPiecewise, 7, true, piecewise.Whole, 8},
-		{piecewise.FullAndPiecewise, 7, false, piecewise.Replayed, 8},
-		{piecewise.FullAndPiecewise, 15, true, piecewise.Eager, 15},
+		{piecewise.None, 8, true, piecewise.RunEager, 8},
+		{piecewise.Piecewise, 3, true, piecewise.RunPiecewise, 8},
+		{piecewise.Full, 8, false, piecewise.RunFull, 8},
+		{piecewise.FullDecodeOnly, 8, true, piecewise.RunFull, 8},
+		{piecewise.FullDecodeOnly, 8, false, piecewise.RunEager, 8},
+		{piecewise.FullAndPiecewise, 7, true, piecewise.RunFull, 8},
+		{piecewise.FullAndPiecewise, 7, false, piecewise.RunPiecewise, 8},
+		{piecewise.FullAndPiecewise, 15, true, piecewise.RunEager, 15},
 	} {
-		b := start(t, chain, piecewise.Options{Mode: c.mode, CaptureSizes: []int64{1, 8}})
+		b := start(t, chain, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: c.mode, Sizes: []int64{1, 8}}})
 		got := b.Func("one").Choose(c.rows, c.uniform)
-		if got.How != c.how || got.Size != c.size || got.Why == "" {
+		if got.Mode != c.how || got.Size != c.size || got.Why == "" {
 			t.Errorf("%s, %d rows, uniform %t: %+v, want %s at %d", c.mode, c.rows, c.uniform, got, c.how, c.size)
 		}
 		in, err := b.Func("one").Inputs(c.rows)
@@ -123,7 +123,7 @@ func TestChoose(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := b.Stats()
-		if n := [...]int64{piecewise.Eager: s.EagerRuns, piecewise.Replayed: s.Replays, piecewise.Whole: s.FullReplays}[c.how]; n != 1 || s.PaddedRows != c.size-c.rows {
+		if n := [...]int64{piecewise.RunEager: s.EagerRuns, piecewise.RunPiecewise: s.Replays, piecewise.RunFull: s.FullReplays}[c.how]; n != 1 || s.PaddedRows != c.size-c.rows {
 			t.Errorf("%s, %d rows: the run was not as chosen: %+v", c.mode, c.rows, s)
 		}
 	}
@@ -133,7 +133,7 @@ func TestChoose(t *testing.T) {
 // of a function of one piece is the whole function's.
 func TestCaptureOrder(t *testing.T) {
 	o := captures{}
-	mode := piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{8, 1, 4}, Observer: &o}
+	mode := piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{8, 1, 4}}, Observe: piecewise.ObserveOptions{Observer: &o}}
 	b := start(t, chain, mode)
 	if got, want := o["one"], []int64{8, 4, 1}; !slices.Equal(got, want) {
 		t.Errorf("captured sizes %v, want %v", got, want)
@@ -165,4 +165,4 @@ func (c *captures) Captured(fn string, size int64, graphs int, _ time.Duration) 
 	(*c)[fn] = append((*c)[fn], size)
 }
 
-func (*captures) Ran(string, int64, int64, piecewise.How) {}
+func (*captures) Ran(string, int64, int64, piecewise.RunMode) {}

@@ -20,14 +20,14 @@ type Report struct {
 	Plan    *split.Plan
 
 	Pieces bool // each piece is captured into a graph of its own, at every size
-	Whole  int  // how many of the sizes, from the smallest, the whole function is captured for
+	Full   int  // how many of the sizes, from the smallest, a full graph is captured for
 
-	Capturable int   // pieces that graphs hold: none in mode none, all where the whole function is captured
+	Capturable int   // pieces that graphs hold: none in mode none, all where a full graph is captured
 	Graphs     int64 // that Capture makes
 }
 
 // Check makes the decisions of [New] that need no compiled code, and compiles nothing: an
-// error that New would return for the module and the options is Check's too. Options.Target
+// error that New would return for the module and the options is Check's too. Options.Compile.Compiler
 // is not needed.
 func Check(m *ir.Module, o Options) ([]Report, Plan, error) {
 	b, err := analyze(m, o)
@@ -43,7 +43,7 @@ func Check(m *ir.Module, o Options) ([]Report, Plan, error) {
 				out[i].Linked = append(out[i].Linked, s.name)
 			}
 		}
-		out[i].Pieces, out[i].Whole = o.Mode.pieces() && len(fn.sizes) > 0, fn.whole
+		out[i].Pieces, out[i].Full = o.Capture.Mode.pieces() && len(fn.sizes) > 0, fn.full
 		out[i].Capturable, out[i].Graphs = fn.inGraphs(), fn.graphs()
 		b.plan.Graphs += fn.graphs()
 	}

@@ -60,7 +60,7 @@ func TestLoadHoldsTheCheckpoint(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		b := create(t, c.text, piecewise.Options{Pool: pool, Mode: piecewise.None})
+		b := create(t, c.text, piecewise.Options{Pool: pool, Capture: piecewise.CaptureOptions{Mode: piecewise.None}})
 		err = b.Load(ctx, src, nil)
 		if (err == nil) != c.ok || err != nil && !errors.Is(err, piecewise.ErrNotLoaded) {
 			t.Errorf("%s: %v", c.name, err)

@@ -59,7 +59,7 @@ func (w *wrapped) NewStream() (device.Stream, error) {
 	return &wrappedStream{s, w}, err
 }
 
-func (w *wrapped) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexFault, error) {
+func (w *wrapped) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexError, error) {
 	return w.Device.TakeFaults(s.(*wrappedStream).Stream, of...)
 }
 
@@ -111,7 +111,7 @@ module "plain" {
 // A staging slot is handed out again only when the device has copied from it.
 func TestSlotsAreNotReusedEarly(t *testing.T) {
 	dev := &wrapped{Device: openHost(t)}
-	b := start(t, plain, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}, Slots: 2})
+	b := start(t, plain, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Memory: piecewise.MemoryOptions{StagingSlots: 2}})
 	f := b.Func("forward")
 	dev.late = true
 	for i := range 2 {
@@ -129,7 +129,7 @@ func TestSlotsAreNotReusedEarly(t *testing.T) {
 // C13: a device fault ends the backend; calls fail fast, Close returns.
 func TestLostDevice(t *testing.T) {
 	dev := &wrapped{Device: openHost(t)}
-	b := start(t, plain, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+	b := start(t, plain, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}})
 	f := b.Func("forward")
 	launches := 0
 	dev.fail = func(op string) error {
@@ -164,7 +164,7 @@ func TestLostDevice(t *testing.T) {
 // C13: a fault that shows when a slot is asked for ends the backend too.
 func TestLostBeforeInputs(t *testing.T) {
 	dev := &wrapped{Device: openHost(t)}
-	b := start(t, plain, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}, Slots: 1})
+	b := start(t, plain, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Memory: piecewise.MemoryOptions{StagingSlots: 1}})
 	f := b.Func("forward")
 	dev.late = true
 	if _, err := issue(t, f, []float32{1}, nil); err != nil {
@@ -183,7 +183,7 @@ func TestLostBeforeInputs(t *testing.T) {
 // A capture that fails leaves nothing behind and can be tried again.
 func TestFailedCapture(t *testing.T) {
 	dev := &wrapped{Device: openHost(t)}
-	b := create(t, plain, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 4}})
+	b := create(t, plain, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2, 4}}})
 	ctx := context.Background()
 	if err := b.Load(ctx, nil, nil); err != nil {
 		t.Fatal(err)
@@ -220,7 +220,7 @@ func TestSharedPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	op := &sum3{}
-	o := piecewise.Options{Pool: pool, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4}, Ops: []device.Op{op}}
+	o := piecewise.Options{Pool: pool, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 4}}, Ops: []device.Op{op}}
 	a := create(t, nineteen, o)
 	c := create(t, layers(3), o)
 	ctx := context.Background()
@@ -271,7 +271,7 @@ module "table" {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := piecewise.Options{Pool: pool, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}}
+	o := piecewise.Options{Pool: pool, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}}
 	one := func(b *piecewise.Backend, id int32) piecewise.Results {
 		t.Helper()
 		in, err := b.Func("forward").Inputs(1)
@@ -295,13 +295,13 @@ module "table" {
 	a := start(t, text, o)
 	wrong := one(a, 99)
 	b := start(t, text, o) // warms up
-	apart := start(t, text, piecewise.Options{Device: dev, Mode: piecewise.None})
+	apart := start(t, text, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.None}})
 	for _, other := range []*piecewise.Backend{b, apart} {
 		if err := one(other, 1).Wait(); err != nil {
 			t.Errorf("another backend: %v", err)
 		}
 	}
-	if err := wrong.Wait(); !errors.Is(err, piecewise.ErrPosition) || !strings.Contains(err.Error(), "gather (model.table)") {
+	if err := wrong.Wait(); !errors.Is(err, device.ErrIndex) || !strings.Contains(err.Error(), "gather (model.table)") {
 		t.Errorf("%v, want an ErrPosition with its place", err)
 	}
 	if err := errors.Join(a.Close(), b.Close(), pool.Close()); err != nil {
@@ -316,7 +316,7 @@ func TestCloseOfAPoolInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := start(t, nineteen, piecewise.Options{Pool: pool, Mode: piecewise.None, Ops: []device.Op{&sum3{}}})
+	b := start(t, nineteen, piecewise.Options{Pool: pool, Capture: piecewise.CaptureOptions{Mode: piecewise.None}, Ops: []device.Op{&sum3{}}})
 	before := pool.Stats()
 	var used *mem.InUseError
 	if err := pool.Close(); !errors.As(err, &used) || used.Blocks == 0 {
@@ -336,8 +336,8 @@ func TestCloseOfAPoolInUse(t *testing.T) {
 func TestConcurrentUse(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	dev := hostdev.Open(hostdev.Options{Workers: 2})
-	b := create(t, plain, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 64}})
-	other := create(t, plain, piecewise.Options{Device: dev, Mode: piecewise.None})
+	b := create(t, plain, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 64}}})
+	other := create(t, plain, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.None}})
 	ctx := context.Background()
 	for _, x := range []*piecewise.Backend{b, other} {
 		if err := x.Load(ctx, nil, nil); err != nil {
@@ -414,7 +414,7 @@ func TestConcurrentUse(t *testing.T) {
 // An op that is declared and not called needs no implementation.
 func TestUncalledOps(t *testing.T) {
 	text := strings.Replace(plain, "  func", "  op \"my::gemm\"(tensor, tensor) -> (tensor) capture\n  func", 1)
-	b := start(t, text, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1}})
+	b := start(t, text, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1}}})
 	wantF32(t, run(t, b.Func("forward"), []float32{1}), []float32{2})
 }
 
@@ -427,15 +427,15 @@ func TestOptionsAreChecked(t *testing.T) {
 		o    piecewise.Options
 		want []string
 	}{
-		"no target":       {plain, piecewise.Options{Device: dev}, []string{"Options.Target"}},
-		"no op":           {nineteen, piecewise.Options{Device: dev, Target: target}, []string{`no implementation of "silly::attention"`}},
-		"op's version":    {strings.Replace(nineteen, "split\n", "split version \"2\"\n", 1), piecewise.Options{Device: dev, Target: target, Ops: []device.Op{&sum3{}}}, []string{`version "2"`, `implementation has ""`}},
-		"size":            {plain, piecewise.Options{Device: dev, Target: target, CaptureSizes: []int64{0}}, []string{"capture size 0"}},
-		"capture size":    {plain, piecewise.Options{Device: dev, Target: target, CaptureSizes: []int64{64, 65}}, []string{"capture size 65"}},
-		"compile size":    {plain, piecewise.Options{Device: dev, Target: target, CompileSizes: []int64{65}}, []string{"compile size 65"}},
-		"limit":           {plain, piecewise.Options{Device: dev, Target: target, Max: map[string]int64{"N": 65}}, []string{`Options.Max["N"] = 65`, "[1, 64]"}},
-		"unknown symbols": {plain, piecewise.Options{Device: dev, Target: target, Max: map[string]int64{"Q": 1}, Symbols: map[string]int64{"N": 1}}, []string{"Q", "N, which is no load symbol"}},
-		"load symbol":     {strings.Replace(stateful, "%x: f32[N]", "%x: f32[N], %i: i32[N]", 1), piecewise.Options{Device: dev, Target: target}, []string{"load symbol B in [1, 16] needs a value"}},
+		"no target":       {plain, piecewise.Options{Device: dev}, []string{"Options.Compile.Compiler"}},
+		"no op":           {nineteen, piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: target}}, []string{`no implementation of "silly::attention"`}},
+		"op's version":    {strings.Replace(nineteen, "split\n", "split version \"2\"\n", 1), piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: target}, Ops: []device.Op{&sum3{}}}, []string{`version "2"`, `implementation has ""`}},
+		"size":            {plain, piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: target}, Capture: piecewise.CaptureOptions{Sizes: []int64{0}}}, []string{"capture size 0"}},
+		"capture size":    {plain, piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: target}, Capture: piecewise.CaptureOptions{Sizes: []int64{64, 65}}}, []string{"capture size 65"}},
+		"compile size":    {plain, piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: target, Sizes: []int64{65}}}, []string{"compile size 65"}},
+		"limit":           {plain, piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: target}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": 65}}}, []string{`Options.Memory.Max["N"] = 65`, "[1, 64]"}},
+		"unknown symbols": {plain, piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: target}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"Q": 1}, Symbols: map[string]int64{"N": 1}}}, []string{"Q", "N, which is no load symbol"}},
+		"load symbol":     {strings.Replace(stateful, "%x: f32[N]", "%x: f32[N], %i: i32[N]", 1), piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: target}}, []string{"load symbol B in [1, 16] needs a value"}},
 	} {
 		_, err := piecewise.New(context.Background(), parse(t, tc.text), tc.o)
 		for _, w := range tc.want {

@@ -46,14 +46,14 @@ func TestDraws(t *testing.T) {
 	dev, store := openHost(t), pieces.NewMemoryStore()
 	for _, split := range []string{"silly::attention", "dropout", "uniform", "relu", "mul"} {
 		for mode := range piecewise.Mode(5) {
-			o := piecewise.Options{Device: dev, Store: store, Target: pieces.Pipeline{Backend: host.New()}, Mode: mode, Poison: true,
-				SplitOn: []string{"silly::attention", split}, CaptureSizes: []int64{2, 8}, Max: map[string]int64{"N": 12}}
+			o := piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Store: store, Compiler: pieces.Pipeline{Backend: host.New()},
+				SplitOn: []string{"silly::attention", split}}, Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{2, 8}}, Debug: piecewise.DebugOptions{Poison: true}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": 12}}}
 			o.Ops = append(o.Ops, elementwise{"silly::attention", mode != piecewise.Piecewise && mode != piecewise.None})
 			if split == "silly::attention" {
-				o.SplitOn = o.SplitOn[:1]
+				o.Compile.SplitOn = o.Compile.SplitOn[:1]
 			}
 			if err := runDraws(t, m, o, advance); err != nil {
-				t.Fatalf("split on %q, mode %s: %v", o.SplitOn, mode, err)
+				t.Fatalf("split on %q, mode %s: %v", o.Compile.SplitOn, mode, err)
 			}
 		}
 	}

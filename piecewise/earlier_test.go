@@ -41,11 +41,11 @@ func TestEarlierTarget(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		return piecewise.Options{Device: dev.Device, Target: pieces.Pipeline{Backend: backend}, Ops: []device.Op{op}}
+		return piecewise.Options{Device: dev.Device, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: backend}}, Ops: []device.Op{op}}
 	}
 	demonstration(t, open)
 	o := open(t)
-	o.Store = pieces.NewMemoryStore()
+	o.Compile.Store = pieces.NewMemoryStore()
 	b := create(t, nineteen, o)
 	dev := o.Device.(interface {
 		Takes(target string) (bool, error)

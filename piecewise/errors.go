@@ -3,7 +3,6 @@ package piecewise
 import (
 	"errors"
 	"fmt"
-	"strings"
 )
 
 // Errors of the API, wrapped with context; compare with errors.Is.
@@ -20,7 +19,6 @@ var (
 	ErrReleased  = errors.New("piecewise: the result was released")
 	ErrAddress   = errors.New("piecewise: memory moved since the graphs were captured")
 	ErrFrozen    = errors.New("piecewise: frozen")
-	ErrPosition  = errors.New("piecewise: a position is out of range")
 	ErrSize      = errors.New("piecewise: the size cannot be run")
 	ErrOp        = errors.New("piecewise: an extern op does not fit its declaration")
 	ErrNotLoaded = errors.New("piecewise: a weight or state cannot be loaded")
@@ -62,29 +60,15 @@ func (e *AddressError) Error() string {
 // Unwrap returns ErrAddress.
 func (e *AddressError) Unwrap() error { return ErrAddress }
 
-// PositionError lists the ops whose positions were out of range in runs since
-// the last read: they read zero or wrote nothing (C12). It matches [ErrPosition].
-type PositionError struct {
-	Ops []string // "embedding (model.embed_tokens)"
-}
-
-// Error lists the ops.
-func (e *PositionError) Error() string {
-	return "piecewise: positions out of range (they read zero and wrote nothing) in " + strings.Join(e.Ops, ", ")
-}
-
-// Unwrap returns ErrPosition.
-func (e *PositionError) Unwrap() error { return ErrPosition }
-
-// GuardError is a buffer whose surroundings were written (see [Canaries]).
-type GuardError struct {
+// CanaryError is a write next to a buffer (see [CanaryBytes]).
+type CanaryError struct {
 	Name   string
 	Bytes  int64 // of the buffer
 	Offset int64 // of the first byte outside that was written, from the start of the buffer
 }
 
 // Error names the buffer and the place.
-func (e *GuardError) Error() string {
+func (e *CanaryError) Error() string {
 	return fmt.Sprintf("piecewise: byte %d of %s was written, which has %d bytes", e.Offset, e.Name, e.Bytes)
 }
 

@@ -38,11 +38,11 @@ func Example() {
 	defer dev.Close()
 	op := silly.New(dev)
 	b := must(piecewise.New(ctx, must(ir.Parse("nineteen.ir", []byte(nineteen))), piecewise.Options{
-		Device:       dev,
-		Target:       pieces.Pipeline{Backend: host.New()},
-		Ops:          []device.Op{op},
-		Mode:         piecewise.Piecewise,
-		CaptureSizes: []int64{1, 2},
+		Device:  dev,
+		Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}},
+		Ops:     []device.Op{op},
+		Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise,
+			Sizes: []int64{1, 2}},
 	}))
 	defer b.Close()
 	check(b.Load(ctx, nil, nil))
@@ -68,11 +68,11 @@ func ExampleBackend_Plan() {
 	dev := hostdev.Open(hostdev.Options{})
 	defer dev.Close()
 	b := must(piecewise.New(context.Background(), must(ir.Parse("nineteen.ir", []byte(nineteen))), piecewise.Options{
-		Device:       dev,
-		Target:       pieces.Pipeline{Backend: host.New()},
-		Ops:          []device.Op{silly.New(dev)},
-		Mode:         piecewise.Piecewise,
-		CaptureSizes: []int64{1, 512},
+		Device:  dev,
+		Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}},
+		Ops:     []device.Op{silly.New(dev)},
+		Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise,
+			Sizes: []int64{1, 512}},
 	}))
 	defer b.Close()
 	p := b.Plan()
@@ -95,13 +95,13 @@ func ExampleFunc_Run() {
 	dev := hostdev.Open(hostdev.Options{})
 	defer dev.Close()
 	b := must(piecewise.New(ctx, model.Module, piecewise.Options{
-		Device:       dev,
-		Target:       pieces.Pipeline{Backend: host.New()},
-		Ops:          []device.Op{attnhost.New(dev)},
-		Mode:         piecewise.Piecewise,
-		CaptureSizes: []int64{1, 4},
-		Symbols:      map[string]int64{"B": blocks},
-		Max:          map[string]int64{"N": 64, "M": 64},
+		Device:  dev,
+		Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}},
+		Ops:     []device.Op{attnhost.New(dev)},
+		Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise,
+			Sizes: []int64{1, 4}},
+		Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": blocks},
+			Max: map[string]int64{"N": 64, "M": 64}},
 	}))
 	defer b.Close()
 	check(b.Load(ctx, weights, nil))

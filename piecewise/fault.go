@@ -1,34 +1,40 @@
 package piecewise
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"pwc/runtime/device"
 )
 
-// positionError returns faults of the backend's programs as an error, or nil.
-func (b *Backend) positionError(faults []device.IndexFault) error {
+// indexError returns faults of the backend's programs as [device.IndexError]s, each op once
+// in the order of their names, joined; nil: there is none.
+func (b *Backend) indexError(faults []device.IndexError) error {
 	if len(faults) == 0 {
 		return nil
 	}
-	var ops []string
+	var named []*device.IndexError
 	for _, f := range faults {
-		src, ok := b.faults[f.Executable]
-		name := "an op"
-		if ok {
-			name = src.fn.loc(src.unit, f.Origin)
+		f.Op = "an op"
+		if src, ok := b.faults[f.Executable]; ok {
+			f.Op = src.fn.loc(src.unit, f.Origin)
 		}
-		if !slices.Contains(ops, name) {
-			ops = append(ops, name)
+		if !slices.ContainsFunc(named, func(e *device.IndexError) bool { return e.Op == f.Op }) {
+			named = append(named, &f)
 		}
 	}
-	slices.Sort(ops)
-	return &PositionError{Ops: ops}
+	slices.SortFunc(named, func(a, b *device.IndexError) int { return strings.Compare(a.Op, b.Op) })
+	errs := make([]error, len(named))
+	for i, e := range named {
+		errs[i] = e
+	}
+	return errors.Join(errs...)
 }
 
 // Faults returns the indices out of range that kernels of the backend met since the last
-// [Results.Wait], [Result.CopyTo] or [FaultSnapshot.Take], as a [PositionError]; nil if
+// [Results.Wait], [Result.CopyTo] or [FaultSnapshot.Take], as [device.IndexError]s; nil if
 // there is none. It waits for nothing, clears nothing, and allocates nothing without a
 // fault. Runs that an event or the stream was waited for are in it; runs that are still
 // in flight may be.
@@ -36,7 +42,7 @@ func (b *Backend) Faults() error {
 	if b.watch == nil || !b.watch.Raised() {
 		return nil
 	}
-	return b.positionError(b.watch.Faults())
+	return b.indexError(b.watch.Faults())
 }
 
 // FaultSnapshot tells the faults of runs that were issued before a point from those of
@@ -73,13 +79,13 @@ func (s *FaultSnapshot) Take() error {
 	return s.b.note(s.snap.Take(s.b.pool.stream))
 }
 
-// Err returns the faults that the last Take found, as a [PositionError]; nil if there is
+// Err returns the faults that the last Take found, as [device.IndexError]s; nil if there is
 // none.
 func (s *FaultSnapshot) Err() error {
 	if s.b == nil {
 		return nil
 	}
-	return s.b.positionError(s.snap.Faults())
+	return s.b.indexError(s.snap.Faults())
 }
 
 // Close gives the snapshot's memory back.

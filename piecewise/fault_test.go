@@ -30,7 +30,7 @@ func (f *failing) Launch(c *device.OpCall) error {
 func TestFailingOp(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
 		op := &failing{}
-		b := start(t, nineteen, piecewise.Options{Mode: mode, CaptureSizes: []int64{2}, Ops: []device.Op{op}})
+		b := start(t, nineteen, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{2}}, Ops: []device.Op{op}})
 		f := b.Func("forward")
 		before, err := issue(t, f, []float32{1, 2}, nil)
 		if err != nil {
@@ -83,7 +83,7 @@ func TestFailedLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := create(t, weighted, piecewise.Options{Pool: pool, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+	b := create(t, weighted, piecewise.Options{Pool: pool, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}})
 	ctx := context.Background()
 	for name, src := range map[string]safetensors.Source{
 		"no checkpoint":      nil,
@@ -104,7 +104,7 @@ func TestFailedLoad(t *testing.T) {
 		fmt.Fprintf(&uses, "    %%v%d = mul(%%x, @w%d)\n", i, i)
 	}
 	many := strings.NewReplacer("  weight @w : f32[2]\n", decls.String(), "    %y = mul(%x, @w) : f32[N, 2]\n", uses.String(), "return %y", "return %v99").Replace(weighted)
-	lost := create(t, many, piecewise.Options{Pool: pool, Mode: piecewise.None})
+	lost := create(t, many, piecewise.Options{Pool: pool, Capture: piecewise.CaptureOptions{Mode: piecewise.None}})
 	if err := lost.Load(ctx, tensors{}, nil); !errors.Is(err, piecewise.ErrNotLoaded) || strings.Count(err.Error(), "\n") != 8 || !strings.Contains(err.Error(), "and 92 more weights") {
 		t.Errorf("many weights: %v", err)
 	}
@@ -129,7 +129,7 @@ func TestOutOfMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := create(t, plain, piecewise.Options{Pool: pool, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+	b := create(t, plain, piecewise.Options{Pool: pool, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}})
 	err = b.Load(context.Background(), nil, nil)
 	var memory *device.MemoryError
 	if !errors.Is(err, device.ErrOutOfMemory) || !errors.As(err, &memory) || memory.Limit != 1<<20 {

@@ -76,7 +76,7 @@ type input struct {
 type slot struct {
 	storage int32
 	place   *place
-	fed     bool // the place is that of a parameter
+	aliased bool // the place is that of a parameter
 }
 
 // function is one function of the module, split and compiled.
@@ -102,12 +102,12 @@ type function struct {
 	returns   []int32 // storage of each result
 	rowBytes  []int64 // of each result in memory of its own whose leading extent is the size symbol; else 0
 	sizes     []int64 // capture sizes, ascending
-	whole     int     // how many of the sizes, from the smallest, the whole function is captured for
+	full      int     // how many of the sizes, from the smallest, a full graph is captured for
 	mixing    []padding.Mixing
 	noPad     error      // why rows must not be padded; nil: they may
 	noGraph   error      // why no graph serves the function, which the mode asks for; nil: graphs do
 	skip      skipReason // of noGraph
-	checks    []positionCheck
+	checks    []indexCheck
 
 	atMax    *layout
 	exact    map[int64]*layout // of runs without graphs, with a guard
@@ -129,16 +129,16 @@ type declared struct {
 	index int
 }
 
-// positionCheck is an integer parameter whose elements pick rows of a linked
+// indexCheck is an integer parameter whose elements pick rows of a linked
 // parameter, or of what was made of it row by row: with captured graphs that
 // parameter has its full capacity, so the rows that exist, the value of symbol, are
 // checked on the host.
-type positionCheck struct{ positions, table, symbol int }
+type indexCheck struct{ indices, table, symbol int }
 
 func newFunction(b *Backend, f *ir.Func) (*function, error) {
 	fn := &function{b: b, ir: f, name: "@" + f.Name, byBase: map[ir.Value]int32{}, inputByName: map[string]int{}, lo: 1, hi: 1}
 	var err error
-	if fn.plan, err = split.Split(b.module, f, b.opts.SplitOn); err != nil {
+	if fn.plan, err = split.Split(b.module, f, b.opts.Compile.SplitOn); err != nil {
 		return nil, err
 	}
 	if name, ok := padding.SizeSymbol(b.module, f); ok {
@@ -190,7 +190,7 @@ const minusOne = 0xff
 func (b *Backend) slotsOf(f *ir.Func) []string {
 	var out []string
 	for _, p := range f.Params {
-		if info := &f.Values[p]; info.Padded || slices.ContainsFunc(b.opts.PaddedSlots, func(s string) bool { return s == info.Name || s == f.Name+"."+info.Name }) {
+		if info := &f.Values[p]; info.Padded || slices.ContainsFunc(b.opts.Capture.PaddedSlots, func(s string) bool { return s == info.Name || s == f.Name+"."+info.Name }) {
 			out = append(out, info.Name)
 		}
 	}
@@ -207,7 +207,7 @@ func (fn *function) leads(t ir.Type, symbol string) bool {
 func (fn *function) chooseSizes() {
 	o := &fn.b.opts
 	switch {
-	case o.Mode == None:
+	case o.Capture.Mode == None:
 		return
 	case len(fn.plain()) > 0:
 		fn.noGraph, fn.skip = fmt.Errorf("@%s: %s bound at each run, and a graph is for one value", fn.ir.Name, areSymbols(fn.plain())), skipPlain
@@ -218,19 +218,19 @@ func (fn *function) chooseSizes() {
 		return
 	}
 	if fn.size == "" {
-		if o.CaptureSizes == nil || len(o.CaptureSizes) > 0 {
+		if o.Capture.Sizes == nil || len(o.Capture.Sizes) > 0 {
 			fn.sizes = []int64{1}
 		}
-		fn.whole = len(fn.sizes)
+		fn.full = len(fn.sizes)
 	} else {
 		fn.sizes = o.sizes(max(fn.lo, 1), fn.hi)
-		fn.whole = o.decodeSizes(fn.sizes)
+		fn.full = o.decodeSizes(fn.sizes)
 	}
-	if !o.Mode.full() {
-		fn.whole = 0
+	if !o.Capture.Mode.full() {
+		fn.full = 0
 	}
-	if o.Mode == Full {
-		fn.whole = len(fn.sizes)
+	if o.Capture.Mode == Full {
+		fn.full = len(fn.sizes)
 	}
 	fn.buildPick()
 }
@@ -298,12 +298,12 @@ func (fn *function) addInputs() error {
 			in.rowBytes = in.bytes.per
 		}
 	}
-	fn.findPositions()
+	fn.findIndices()
 	return nil
 }
 
-// findPositions finds the parameters that pick rows of a linked one.
-func (fn *function) findPositions() {
+// findIndices finds the parameters that pick rows of a linked one.
+func (fn *function) findIndices() {
 	param := func(v ir.Value) int { return slices.Index(fn.ir.Params, fn.ir.Base(v)) }
 	for _, n := range fn.ir.Nodes {
 		if n.Op.Name != "gather" && n.Op.Name != "embedding" || n.Op.Name == "gather" && n.Axis("axis", fn.ir.Type(n.Args[0]).Rank()) != 0 {
@@ -316,7 +316,7 @@ func (fn *function) findPositions() {
 		rows := fn.ir.Type(n.Args[0]).Shape[0].String()
 		for i := range fn.inputs {
 			in := &fn.inputs[i]
-			c := positionCheck{positions: pos, table: i, symbol: in.counted}
+			c := indexCheck{indices: pos, table: i, symbol: in.counted}
 			if in.counted >= 0 && (in.from != nil && i == table || fn.holdsMore(in) && (i == table || fn.symbols[in.counted].name == rows)) && !slices.Contains(fn.checks, c) {
 				fn.checks = append(fn.checks, c)
 			}
@@ -324,7 +324,7 @@ func (fn *function) findPositions() {
 	}
 }
 
-// maskable reports whether positions of a type can be replaced by one that is none.
+// maskable reports whether the host can replace indices of a type by -1, which is out of range.
 func maskable(dt dtype.DType) bool { return dt.Int() && dt.Signed() }
 
 // holdsMore reports whether graphs see more rows of a parameter than there are: they are
@@ -336,8 +336,8 @@ func (fn *function) holdsMore(in *input) bool {
 
 // linkedRows returns why graphs cannot serve steps in which a parameter has fewer rows than
 // it has room for. What lies in the others is an earlier step's, and
-// nothing but positions keeps it out of a result: those that the host sends are checked,
-// if their type has one that is none; those that the function or another one computes
+// nothing but indices keeps it out of a result: those that the host sends are checked,
+// if their type is signed; those that the function or another one computes
 // are its own matter.
 func (fn *function) linkedRows() error {
 	what := func(in *input) string {
@@ -356,8 +356,8 @@ func (fn *function) linkedRows() error {
 		}
 	}
 	for _, c := range fn.checks {
-		if pos, in := &fn.inputs[c.positions], &fn.inputs[c.table]; fn.holdsMore(in) && !maskable(pos.typ.DType) {
-			return fmt.Errorf("%s: those that %%%s picks cannot be left out, as %s has no position that is none", what(in), pos.name, pos.typ.DType)
+		if pos, in := &fn.inputs[c.indices], &fn.inputs[c.table]; fn.holdsMore(in) && !maskable(pos.typ.DType) {
+			return fmt.Errorf("%s: those that %%%s picks cannot be masked, as %s is unsigned, so every index is valid", what(in), pos.name, pos.typ.DType)
 		}
 	}
 	return nil

@@ -106,15 +106,15 @@ func (g golden) backend(t testing.TB, o piecewise.Options) *piecewise.Backend {
 	if o.Device == nil {
 		o.Device = openHost(t)
 	}
-	if o.Target == nil {
-		o.Target = pieces.Pipeline{Backend: host.New()}
+	if o.Compile.Compiler == nil {
+		o.Compile.Compiler = pieces.Pipeline{Backend: host.New()}
 		o.Ops = []device.Op{attnhost.New(o.Device.(*hostdev.Device))}
 	}
-	if o.Symbols == nil {
-		o.Symbols = map[string]int64{"B": kvBlocks}
+	if o.Memory.Symbols == nil {
+		o.Memory.Symbols = map[string]int64{"B": kvBlocks}
 	}
-	if o.Max == nil {
-		o.Max = map[string]int64{"N": 64, "M": 64}
+	if o.Memory.Max == nil {
+		o.Memory.Max = map[string]int64{"N": 64, "M": 64}
 	}
 	ctx := context.Background()
 	b, err := piecewise.New(ctx, g.model.Module, o)
@@ -259,7 +259,7 @@ func TestTransformersLogits(t *testing.T) {
 		}
 		for _, mode := range modes {
 			t.Run(fmt.Sprintf("%s/%s", name, mode), func(t *testing.T) {
-				b := g.backend(t, piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 2, 4, 8, 16, 24}})
+				b := g.backend(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 2, 4, 8, 16, 24}}})
 				g.holdLogits(t, b)
 				s := b.Stats()
 				want := map[piecewise.Mode][3]int64{piecewise.None: {0, 0, 62}, piecewise.Piecewise: {62, 0, 0}, piecewise.Full: {0, 62, 0}}
@@ -279,7 +279,7 @@ func TestTransformersLogits(t *testing.T) {
 func TestRowsDoNotDependOnTheBatch(t *testing.T) {
 	for _, name := range []string{"llama", "mixtral", "qwen3_moe"} {
 		g := openGolden(t, name)
-		b := g.backend(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4, 24}, Device: hostdev.Open(hostdev.Options{Workers: 3})})
+		b := g.backend(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4, 24}}, Device: hostdev.Open(hostdev.Options{Workers: 3})})
 		all := g.forward(t, b, 0, len(g.ids))
 		few := g.forward(t, b, 0, 3)
 		for i, v := range few {
@@ -295,7 +295,7 @@ func TestRowsDoNotDependOnTheBatch(t *testing.T) {
 func TestPlannedBytesOfAModel(t *testing.T) {
 	g := openGolden(t, "llama")
 	for _, n := range piecewise.DefaultCaptureSizes(512) {
-		b := g.backend(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{n}, Max: map[string]int64{"N": n, "M": n}})
+		b := g.backend(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{n}}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": n, "M": n}}})
 		plan := b.Plan()
 		if got := b.Stats().ArenaBytesTaken; got != plan.ArenaBytes[n] || got != plan.PeakArenaBytes {
 			t.Errorf("size %d: planned %d arena bytes, peak %d; took %d", n, plan.ArenaBytes[n], plan.PeakArenaBytes, got)

@@ -78,8 +78,8 @@ func benchmarkDecode(b *testing.B, config string) {
 	ctx := context.Background()
 	sizes := []int64{1, 8, 32, 128, 256}
 	start := time.Now()
-	be, err := piecewise.New(ctx, m.Module, piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: backend}, Ops: []device.Op{op},
-		Mode: piecewise.FullAndPiecewise, CaptureSizes: sizes, Symbols: map[string]int64{"B": int64(most * blocks)}, Max: map[string]int64{"N": most, "M": most}})
+	be, err := piecewise.New(ctx, m.Module, piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: backend}}, Ops: []device.Op{op},
+		Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: sizes}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": int64(most * blocks)}, Max: map[string]int64{"N": most, "M": most}}})
 	if err != nil {
 		b.Fatal(err)
 	}

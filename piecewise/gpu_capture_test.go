@@ -41,7 +41,7 @@ func TestCaptureOfDefaultSizesOnGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Mode, o.Symbols, o.Max = piecewise.Piecewise, map[string]int64{"B": 1024}, map[string]int64{"N": 512, "M": 512}
+	o.Capture.Mode, o.Memory.Symbols, o.Memory.Max = piecewise.Piecewise, map[string]int64{"B": 1024}, map[string]int64{"N": 512, "M": 512}
 	ctx := context.Background()
 	b, err := piecewise.New(ctx, m.Module, o)
 	if err != nil {

@@ -80,13 +80,13 @@ func (c *compiled) on(t testing.TB, dev *cudatest.Opened, limits attncuda.Option
 			t.Errorf("close of the GPU: %v", err)
 		}
 	})
-	return piecewise.Options{Device: dev.Device, Target: pieces.Pipeline{Backend: backend}, Store: c.store, Ops: []device.Op{op}}
+	return piecewise.Options{Device: dev.Device, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: backend}, Store: c.store}, Ops: []device.Op{op}}
 }
 
 // small is what the checkpoints in testdata need.
 var small = attncuda.Options{MaxRows: 64, MaxBlocks: kvBlocks}
 
-var guards = map[string]piecewise.Guard{"shared": piecewise.NoGuard, "canaries": piecewise.Canaries, "exact": piecewise.Exact}
+var guards = map[string]piecewise.Canary{"shared": piecewise.CanaryOff, "canaries": piecewise.CanaryBytes, "exact": piecewise.CanaryExact}
 
 // The logits of transformers on a GPU, in f32 and bf16, in every mode, at exact
 // and padded sizes, and token by token through the paged cache, however buffers
@@ -99,19 +99,19 @@ func TestTransformersLogitsOnGPU(t *testing.T) {
 			g := openGoldenIn(t, name, dt)
 			for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullAndPiecewise} {
 				for kind, guard := range guards {
-					if guard != piecewise.NoGuard && mode != piecewise.None && mode != piecewise.FullAndPiecewise {
+					if guard != piecewise.CanaryOff && mode != piecewise.None && mode != piecewise.FullAndPiecewise {
 						continue // the last has the graphs of the others
 					}
 					t.Run(fmt.Sprintf("%s/%s/%s/%s", name, dt, mode, kind), func(t *testing.T) {
 						dev := cudatest.Open(t, fake.Options{})
-						if dev.Emulated && (name != "llama" || guard != piecewise.NoGuard || mode != piecewise.Piecewise && mode != piecewise.Full) {
+						if dev.Emulated && (name != "llama" || guard != piecewise.CanaryOff || mode != piecewise.Piecewise && mode != piecewise.Full) {
 							t.Skip("too much for an emulated GPU")
 						}
 						o := c.on(t, dev, small)
-						o.Mode, o.CaptureSizes, o.Guard, o.Poison = mode, []int64{1, 2, 4, 8, 16, 24}, guard, guard != piecewise.Exact
+						o.Capture.Mode, o.Capture.Sizes, o.Debug.Canary, o.Debug.Poison = mode, []int64{1, 2, 4, 8, 16, 24}, guard, guard != piecewise.CanaryExact
 						b := g.backend(t, o)
 						g.holdLogits(t, b)
-						if err := b.CheckGuards(); err != nil {
+						if err := b.CheckCanaries(); err != nil {
 							t.Error(err)
 						}
 					})
@@ -138,7 +138,7 @@ func watched(t *testing.T, kernels string, c *compiled, dt dtype.DType) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.FullAndPiecewise} {
 		t.Run(fmt.Sprintf("%s/%s/%s", kernels, dt, mode), func(t *testing.T) {
 			o := c.on(t, cudatest.GPU(t), small)
-			o.Mode, o.CaptureSizes, o.Guard = mode, []int64{1, 4, 24}, piecewise.Exact
+			o.Capture.Mode, o.Capture.Sizes, o.Debug.Canary = mode, []int64{1, 4, 24}, piecewise.CanaryExact
 			b := g.backend(t, o)
 			for _, n := range []int{23, 3, 1} {
 				if e := relative(g.forward(t, b, 0, n), g.logits[:n*g.vocab]); !(e <= g.bound) {
@@ -179,8 +179,8 @@ func TestRandomOrderOfSizesOnGPU(t *testing.T) {
 			for pool := range 2 {
 				t.Run(fmt.Sprintf("%s/%s/%d", dt, mode, pool), func(t *testing.T) {
 					o := c.on(t, cudatest.GPU(t), attncuda.Options{MaxRows: rows, MaxBlocks: kvBlocks})
-					o.Mode, o.CaptureSizes, o.Slots, o.Poison = mode, []int64{1, 2, 4, 8, 16, 24, 48, 64, rows}, 8, true
-					o.Max = map[string]int64{"N": rows, "M": rows}
+					o.Capture.Mode, o.Capture.Sizes, o.Memory.StagingSlots, o.Debug.Poison = mode, []int64{1, 2, 4, 8, 16, 24, 48, 64, rows}, 8, true
+					o.Memory.Max = map[string]int64{"N": rows, "M": rows}
 					b := g.backend(t, o)
 					const batch = 500 // the results that lie in host memory at a time
 					row := 4 * g.vocab
@@ -233,7 +233,7 @@ func TestRandomOrderOfSizesOnGPU(t *testing.T) {
 func TestCaptureBesideOthersOnGPU(t *testing.T) {
 	g := openGolden(t, "llama")
 	o := onGPU(t)
-	other := piecewise.Options{Device: o.Device, Target: o.Target, Store: o.Store, Mode: piecewise.None}
+	other := piecewise.Options{Device: o.Device, Compile: piecewise.CompileOptions{Compiler: o.Compile.Compiler, Store: o.Compile.Store}, Capture: piecewise.CaptureOptions{Mode: piecewise.None}}
 	ctx := context.Background()
 	done := make(chan struct{})
 	var wg sync.WaitGroup
@@ -275,7 +275,7 @@ func TestCaptureBesideOthersOnGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Pool, o.Mode, o.CaptureSizes = pool, piecewise.FullAndPiecewise, []int64{1, 2, 4, 8, 16, 24}
+	o.Pool, o.Capture.Mode, o.Capture.Sizes = pool, piecewise.FullAndPiecewise, []int64{1, 2, 4, 8, 16, 24}
 	for range 5 {
 		b := g.backend(t, o)
 		g.holdLogits(t, b)
@@ -311,16 +311,16 @@ func TestSuiteOnGPU(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			o.Ops, o.Guard, o.Poison = []device.Op{op}, guard, guard == piecewise.Canaries
+			o.Ops, o.Debug.Canary, o.Debug.Poison = []device.Op{op}, guard, guard == piecewise.CanaryBytes
 			return o
 		}
 		for name, hold := range map[string]func(*testing.T, maker){
 			"demonstration": demonstration, "stale result": staleResult, "moved state": movedState, "skips": skips,
-			"mixing rows": mixingRows, "positions forbid padding": positionsForbidPadding, "poisoned arena": poisonedArena, "positions out of range": positionsOutOfRange, "fault snapshots": faultSnapshots,
+			"mixing rows": mixingRows, "positions forbid padding": positionsForbidPadding, "poisoned arena": poisonedArena, "positions out of range": indicesOutOfRange, "fault snapshots": faultSnapshots,
 		} {
 			t.Run(kind+"/"+name, func(t *testing.T) { hold(t, open) })
 		}
-		if guard == piecewise.NoGuard {
+		if guard == piecewise.CanaryOff {
 			t.Run(kind+"/planned bytes", func(t *testing.T) { plannedBytes(t, open) })
 		}
 	}
@@ -372,7 +372,7 @@ func TestLostOnGPU(t *testing.T) {
 	op.call.SetArg(0, 1<<46) // reserved by no one
 	op.call.SetArg(1, 1)
 	ctx := context.Background()
-	b, err := piecewise.New(ctx, parse(t, counting), piecewise.Options{Device: o.Device, Target: o.Target, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}, Ops: []device.Op{op}, Symbols: map[string]int64{"B": 4}})
+	b, err := piecewise.New(ctx, parse(t, counting), piecewise.Options{Device: o.Device, Compile: piecewise.CompileOptions{Compiler: o.Compile.Compiler}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Ops: []device.Op{op}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 4}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -405,14 +405,14 @@ func TestFarBlocksOnGPU(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.Piecewise, piecewise.Full} {
 		g := openGoldenWith(t, "llama", hf.Options{DType: dtype.F32, BlockSize: 32, Context: 64})
 		o := onGPU(t)
-		o.Mode, o.CaptureSizes = mode, []int64{1, 8, 24}
+		o.Capture.Mode, o.Capture.Sizes = mode, []int64{1, 8, 24}
 		state := g.model.Module.States[0].Type
 		perBlock, err := state.Elements().Eval(func(string) (int64, bool) { return 1, true })
 		if err != nil {
 			t.Fatal(err)
 		}
 		blocks := 5<<30/state.DType.Bytes(perBlock) + 1
-		o.Symbols = map[string]int64{"B": blocks}
+		o.Memory.Symbols = map[string]int64{"B": blocks}
 		b := g.backend(t, o)
 		s, err := b.State(g.model.Module.States[0].Name)
 		if err != nil {
@@ -437,8 +437,8 @@ func TestPlannedBytesOnGPU(t *testing.T) {
 	o := onGPU(t)
 	dev := o.Device.(*gpu.Device)
 	g := openGolden(t, "llama")
-	o.Mode, o.Symbols = piecewise.Piecewise, map[string]int64{"B": 1 << 20}
-	o.Max = map[string]int64{"N": 64, "M": 64}
+	o.Capture.Mode, o.Memory.Symbols = piecewise.Piecewise, map[string]int64{"B": 1 << 20}
+	o.Memory.Max = map[string]int64{"N": 64, "M": 64}
 	ctx := context.Background()
 	b, err := piecewise.New(ctx, g.model.Module, o)
 	if err != nil {

@@ -81,7 +81,7 @@ func (fn *function) newRing() error {
 			size += roundUp(fn.inputBuffer(i).Size)
 		}
 	}
-	for range fn.b.opts.Slots {
+	for range fn.b.opts.Memory.StagingSlots {
 		copied, err := device.NewFence(fn.b.opts.Device)
 		if err != nil {
 			return err
@@ -199,7 +199,7 @@ func (f *Func) Symbols() []string {
 // that counts the rows of a linked parameter. Inputs whose extents have it can be filled
 // from then on. [Inputs.Set], [Inputs.SetResult] and [Inputs.BytesOf] give a symbol the
 // extent of a tensor; whoever fills [Inputs.Bytes] calls SetSymbol first. A value outside
-// the symbol's range, or above Options.Max, is an [ErrSize].
+// the symbol's range, or above Options.Memory.Max, is an [ErrSize].
 func (in Inputs) SetSymbol(name string, value int64) error {
 	if err := in.check(); err != nil {
 		return err
@@ -360,7 +360,7 @@ func view[T int32 | int64 | float32](in Inputs, name string, dt dtype.DType) ([]
 
 // Keep leaves an input to the run as the host filled it for the run before, if that had as
 // many rows, and reports whether it does; where it does not, the input must be filled. What
-// is the same from step to step need not be written and compared again. Positions in what
+// is the same from step to step need not be written and compared again. Indices into what
 // another function made are never kept: how many there are may be another number now.
 func (in Inputs) Keep(name string) (bool, error) {
 	i, err := in.find(name)
@@ -368,7 +368,7 @@ func (in Inputs) Keep(name string) (bool, error) {
 		return false, err
 	}
 	fn, spec := in.slot.fn, &in.slot.fn.inputs[i]
-	if fn.ring.sent == nil || spec.from != nil || slices.ContainsFunc(fn.checks, func(c positionCheck) bool { return c.positions == i }) {
+	if fn.ring.sent == nil || spec.from != nil || slices.ContainsFunc(fn.checks, func(c indexCheck) bool { return c.indices == i }) {
 		return false, nil
 	}
 	bytes, err := fn.bytes(spec.bytes, spec.typ, in.slot.values)
@@ -602,17 +602,17 @@ func (s *slotMemory) send(size int64) error {
 	return nil
 }
 
-// maskPositions replaces positions outside the rows that a linked input really
+// maskIndices replaces indices outside the rows that a linked input really
 // has by -1: the graphs were captured with its full capacity, where such a
-// position would read what an earlier run left (C12).
-func (s *slotMemory) maskPositions() {
+// index would read what an earlier run left (C12).
+func (s *slotMemory) maskIndices() {
 	for _, c := range s.fn.checks {
-		pos := &s.given[c.positions]
+		pos := &s.given[c.indices]
 		if pos.how != staged {
 			continue
 		}
-		in := &s.fn.inputs[c.positions]
-		b := s.host[c.positions][:pos.bytes]
+		in := &s.fn.inputs[c.indices]
+		b := s.host[c.indices][:pos.bytes]
 		rows := s.values[c.symbol]
 		switch in.typ.DType {
 		case dtype.I8:
@@ -627,12 +627,12 @@ func (s *slotMemory) maskPositions() {
 	}
 }
 
-// mask replaces positions from rows on by -1.
+// mask replaces indices from rows on by -1.
 func mask[T int8 | int16 | int32 | int64](b []byte, rows int64) {
-	positions := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(T(0))))
-	for i, p := range positions {
+	indices := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(T(0))))
+	for i, p := range indices {
 		if int64(p) >= rows {
-			positions[i] = -1
+			indices[i] = -1
 		}
 	}
 }

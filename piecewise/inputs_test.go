@@ -30,7 +30,7 @@ module "sum" {
 func TestInputsAreNotCopiedAgain(t *testing.T) {
 	for slots := 1; slots <= 3; slots++ {
 		w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
-		b := create(t, sum, piecewise.Options{Device: w, Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 8}, Slots: slots})
+		b := create(t, sum, piecewise.Options{Device: w, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2, 8}}, Memory: piecewise.MemoryOptions{StagingSlots: slots}})
 		ctx := context.Background()
 		if err := b.Load(ctx, nil, nil); err != nil {
 			t.Fatal(err)
@@ -133,7 +133,7 @@ module "count" {
     return %y
   }
 }
-`, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+`, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}})
 	for range 4 { // each slot twice
 		wantF32(t, run(t, b.Func("forward"), []float32{1, 2}), []float32{2, 3})
 	}
@@ -156,7 +156,7 @@ module "digits" {
     return %d
   }
 }
-`, piecewise.Options{Device: w, Mode: piecewise.FullDecodeOnly, CaptureSizes: []int64{2, 8}, Slots: slots})
+`, piecewise.Options{Device: w, Capture: piecewise.CaptureOptions{Mode: piecewise.FullDecodeOnly, Sizes: []int64{2, 8}}, Memory: piecewise.MemoryOptions{StagingSlots: slots}})
 		ctx := context.Background()
 		if err := b.Load(ctx, nil, nil); err != nil {
 			t.Fatal(err)
@@ -280,7 +280,7 @@ module "digits" {
     return %z
   }
 }
-`, piecewise.Options{Mode: piecewise.FullDecodeOnly, CaptureSizes: []int64{8}, Slots: 2})
+`, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullDecodeOnly, Sizes: []int64{8}}, Memory: piecewise.MemoryOptions{StagingSlots: 2}})
 	f := b.Func("forward")
 	issue := func(uniform bool, ids []int32) (piecewise.Results, error) {
 		in, err := f.Inputs(3)
@@ -327,7 +327,7 @@ module "digits" {
 // Rows of what another function made are looked at anew at every run: that may have fewer.
 func TestPositionsAreNotKept(t *testing.T) {
 	g := openGolden(t, "llama")
-	b := g.backend(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{8}})
+	b := g.backend(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{8}}})
 	g.forward(t, b, 0, 8)
 	for name, f := range map[string]*piecewise.Func{"rows": b.Func("logits"), "pos": b.Func("forward")} {
 		in, err := f.Inputs(8)

@@ -58,7 +58,7 @@ module "inside" {
 `
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
 		op := &inside{}
-		b := start(t, text, piecewise.Options{Mode: mode, CaptureSizes: []int64{3}, Ops: []device.Op{op}})
+		b := start(t, text, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{3}}, Ops: []device.Op{op}})
 		f := b.Func("forward")
 		for _, n := range []int64{3, 2} {
 			*op = inside{}

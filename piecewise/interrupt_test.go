@@ -30,7 +30,7 @@ func (s *stopping) Launch(c *device.OpCall) error {
 func TestRunEndsWithItsContext(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
 		op := &stopping{}
-		b := start(t, nineteen, piecewise.Options{Mode: mode, CaptureSizes: []int64{512}, Ops: []device.Op{op}})
+		b := start(t, nineteen, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{512}}, Ops: []device.Op{op}})
 		f := b.Func("forward")
 		x := make([]float32, 512)
 		before, err := issue(t, f, x, nil)
@@ -67,7 +67,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 func TestWarmupAndLoadEndWithTheirContext(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	b := create(t, plain, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+	b := create(t, plain, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}})
 	if err := b.Load(ended, nil, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("load: %v", err)
 	}
@@ -94,7 +94,7 @@ func TestManyInputs(t *testing.T) {
 		params = append(params, fmt.Sprintf("%%x%d: f32[N]", i))
 	}
 	text := "pwc 1\nmodule \"m\" {\n  sym N in [1, 4] batch\n  func @forward(" + strings.Join(params, ", ") + ") -> (f32[N]) {\n    %y = sub(%x7, %x23)\n    return %y\n  }\n}\n"
-	b := start(t, text, piecewise.Options{Mode: piecewise.None})
+	b := start(t, text, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.None}})
 	in, err := b.Func("forward").Inputs(1)
 	if err != nil {
 		t.Fatal(err)

@@ -68,7 +68,7 @@ func (fn *function) envFor(n int64) env {
 		case s.Name == fn.size:
 			e.set(s.Name, n)
 		case s.Kind == ir.Load:
-			if v, ok := fn.b.opts.Symbols[s.Name]; ok {
+			if v, ok := fn.b.opts.Memory.Symbols[s.Name]; ok {
 				e.set(s.Name, v)
 			}
 		default:

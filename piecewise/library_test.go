@@ -73,7 +73,7 @@ func TestLibraryCalls(t *testing.T) {
 	target := withRoutine{pieces.Pipeline{Backend: host.New()}}
 	ops := []device.Op{&silent{sum3{}}}
 	store := pieces.NewMemoryStore()
-	o := piecewise.Options{Target: target, Ops: ops, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4, 16, 64}, Store: store}
+	o := piecewise.Options{Compile: piecewise.CompileOptions{Compiler: target, Store: store}, Ops: ops, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 4, 16, 64}}}
 	b := start(t, layers(3), o)
 	s := b.Stats()
 	programs := s.Compiled // the first piece and the others, which are identical
@@ -86,7 +86,7 @@ func TestLibraryCalls(t *testing.T) {
 	if s.LibraryMissing != 0 || s.LibraryCalls != 2*3*programs || s.LibraryUntuned != 2*2*programs || b.Plan().WorkspaceBytes != 4096 {
 		t.Errorf("with the library: %+v, a workspace of %d bytes", s, b.Plan().WorkspaceBytes)
 	}
-	o.Frozen, o.Store = true, store
+	o.Frozen, o.Compile.Store = true, store
 	var frozen *piecewise.FrozenError
 	if _, err := piecewise.New(context.Background(), parse(t, layers(3)), o); !errors.As(err, &frozen) || !strings.Contains(err.Error(), fmt.Sprintf("%d of %d calls", s.LibraryUntuned, s.LibraryCalls)) {
 		t.Errorf("frozen, and nobody measured: %v", err)
@@ -113,8 +113,8 @@ func (a asked) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, 
 // TestAskedOnce: what a program takes at a size is asked once, however many layers it serves.
 func TestAskedOnce(t *testing.T) {
 	times := func(n int) (out int) {
-		create(t, layers(n), piecewise.Options{Target: withRoutine{pieces.Pipeline{Backend: host.New()}}, Ops: []device.Op{&silent{sum3{}}},
-			CaptureSizes: []int64{1, 4, 16}, Device: librarian{openHost(t), asked{routine{least: 4}, &out}}})
+		create(t, layers(n), piecewise.Options{Compile: piecewise.CompileOptions{Compiler: withRoutine{pieces.Pipeline{Backend: host.New()}}}, Ops: []device.Op{&silent{sum3{}}},
+			Capture: piecewise.CaptureOptions{Sizes: []int64{1, 4, 16}}, Device: librarian{openHost(t), asked{routine{least: 4}, &out}}})
 		return out
 	}
 	if few, many := times(2), times(20); few == 0 || few != many {
@@ -160,8 +160,8 @@ func TestWakesRoutines(t *testing.T) {
 		want int
 	}{{refused, 1}, {nil, 2}, {nil, 2}} {
 		s := sleepy{routine{least: 4}, make(chan struct{}), &woken}
-		o := piecewise.Options{Target: &awaited{Compiler: withRoutine{pieces.Pipeline{Backend: host.New()}}, to: s, err: c.err},
-			Ops: []device.Op{&silent{sum3{}}}, Store: store, Device: librarian{openHost(t), s}}
+		o := piecewise.Options{Compile: piecewise.CompileOptions{Compiler: &awaited{Compiler: withRoutine{pieces.Pipeline{Backend: host.New()}}, to: s, err: c.err}, Store: store},
+			Ops: []device.Op{&silent{sum3{}}}, Device: librarian{openHost(t), s}}
 		b, err := piecewise.New(context.Background(), parse(t, layers(3)), o)
 		if !errors.Is(err, c.err) {
 			t.Fatal(err)
@@ -211,7 +211,7 @@ func TestWorkspaceIsTriedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := create(t, plain, piecewise.Options{Pool: pool, Target: withRoutine{pieces.Pipeline{Backend: host.New()}}, Mode: piecewise.Piecewise, CaptureSizes: []int64{4}})
+	b := create(t, plain, piecewise.Options{Pool: pool, Compile: piecewise.CompileOptions{Compiler: withRoutine{pieces.Pipeline{Backend: host.New()}}}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4}}})
 	if err := b.Load(t.Context(), nil, nil); !errors.Is(err, dev.refuse) {
 		t.Fatalf("load: %v, want %v", err, dev.refuse)
 	}

@@ -10,6 +10,7 @@ import (
 	"pwc/compile/host"
 	"pwc/pieces"
 	"pwc/piecewise"
+	"pwc/runtime/device"
 )
 
 // linked is two functions, of which the second reads rows of the first: %h has eight
@@ -57,7 +58,7 @@ func TestRowsOfAnEarlierStep(t *testing.T) {
 	} {
 		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
 			what := fmt.Sprintf("%s, %s: %s", mode, tc.rows, tc.body)
-			b := start(t, linked(tc.rows, tc.body), piecewise.Options{Mode: mode, CaptureSizes: []int64{2, 8}})
+			b := start(t, linked(tc.rows, tc.body), piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{2, 8}}})
 			forward, logits := b.Func("forward"), b.Func("logits")
 			run(t, forward, []float32{10, 20, 30, 40, 50, 60, 70, 80})
 			h, err := issue(t, forward, []float32{1, 2}, nil)
@@ -92,7 +93,7 @@ func TestRowsOfAnEarlierStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := make([]byte, 16)
-			if err := r.At(0).CopyTo(got); errors.Is(err, piecewise.ErrPosition) != tc.outside || err != nil && !tc.outside {
+			if err := r.At(0).CopyTo(got); errors.Is(err, device.ErrIndex) != tc.outside || err != nil && !tc.outside {
 				t.Errorf("%s: %v; positions are out of range: %v", what, err, tc.outside)
 			}
 			for i, w := range tc.want {
@@ -104,7 +105,7 @@ func TestRowsOfAnEarlierStep(t *testing.T) {
 			if mode == piecewise.None {
 				continue
 			}
-			if c := logits.Choose(2, false); (c.How != piecewise.Eager) != tc.graph || !tc.graph && c.Why != why {
+			if c := logits.Choose(2, false); (c.Mode != piecewise.RunEager) != tc.graph || !tc.graph && c.Why != why {
 				t.Errorf("%s: %+v", what, c)
 			}
 			if n := b.Stats().Skipped[why]; (n == 0) != tc.graph {
@@ -115,7 +116,7 @@ func TestRowsOfAnEarlierStep(t *testing.T) {
 
 	store := pieces.NewMemoryStore()
 	text := linked("i32[M]", "%s = max(%h, axes=[0], keepdims=true) : f32[1, 2]; %y = add(%z, %s) : f32[M, 2]; return %y")
-	o := piecewise.Options{Device: openHost(t), Store: store, Target: pieces.Pipeline{Backend: host.New()}, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}}
+	o := piecewise.Options{Device: openHost(t), Compile: piecewise.CompileOptions{Store: store, Compiler: pieces.Pipeline{Backend: host.New()}}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}}
 	create(t, text, o)
 	o.Frozen = true
 	if _, err := piecewise.New(ctx, parse(t, text), o); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "max mixes rows of N") {

@@ -39,8 +39,8 @@ func TestLoadIsCancelled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := piecewise.New(t.Context(), g.model.Module, piecewise.Options{Pool: pool, Target: pieces.Pipeline{Backend: host.New()},
-		Ops: []device.Op{attnhost.New(dev)}, Symbols: map[string]int64{"B": kvBlocks}})
+	b, err := piecewise.New(t.Context(), g.model.Module, piecewise.Options{Pool: pool, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}},
+		Ops: []device.Op{attnhost.New(dev)}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": kvBlocks}}})
 	if err != nil {
 		t.Fatal(err)
 	}

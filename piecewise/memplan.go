@@ -102,17 +102,17 @@ func (b *Backend) makePlan(ctx context.Context) error {
 			n := fn.atMax.bytes[fn.storage(in.value)]
 			if in.from == nil {
 				err := addTo(&p.InputBytes, n)
-				if err == nil && int64(b.opts.Slots) > (math.MaxInt64-p.StagingBytes)/max(roundUp(n), 1) {
+				if err == nil && int64(b.opts.Memory.StagingSlots) > (math.MaxInt64-p.StagingBytes)/max(roundUp(n), 1) {
 					err = program.ErrTooLarge
 				}
 				if err != nil {
 					return fmt.Errorf("input %%%s of @%s: %w", in.name, fn.ir.Name, err)
 				}
-				p.StagingBytes += int64(b.opts.Slots) * roundUp(n)
+				p.StagingBytes += int64(b.opts.Memory.StagingSlots) * roundUp(n)
 			}
 		}
 		for i := range fn.slots {
-			if !fn.slots[i].fed {
+			if !fn.slots[i].aliased {
 				if err := addTo(&p.ResultBytes, fn.atMax.bytes[fn.slots[i].storage]); err != nil {
 					return fmt.Errorf("results of @%s: %w", fn.ir.Name, err)
 				}
@@ -176,7 +176,7 @@ func (b *Backend) countLibraries() error {
 		}
 	}
 	if b.opts.Frozen && b.stats.untuned > 0 {
-		return &FrozenError{Reason: fmt.Sprintf("%d of %d calls of library routines at captured sizes would run algorithms that nobody measured on this device: Options.Tune or pwc tune does", b.stats.untuned, b.stats.library)}
+		return &FrozenError{Reason: fmt.Sprintf("%d of %d calls of library routines at captured sizes would run algorithms that nobody measured on this device: Options.Compile.Tune or pwc tune does", b.stats.untuned, b.stats.library)}
 	}
 	return nil
 }
@@ -211,7 +211,7 @@ func (fn *function) capturable() int64 {
 // inGraphs returns how many items of the plan graphs hold.
 func (fn *function) inGraphs() int {
 	switch {
-	case fn.whole > 0:
+	case fn.full > 0:
 		return len(fn.plan.Items)
 	case len(fn.sizes) > 0:
 		return int(fn.capturable())
@@ -220,17 +220,17 @@ func (fn *function) inGraphs() int {
 }
 
 // alone reports whether the function is one piece, so that the graph of its piece is that
-// of the whole.
+// of the function.
 func (fn *function) alone() bool { return len(fn.units) == 1 && !fn.units[0].splitting }
 
 // graphs returns how many graphs Capture makes of the function.
 func (fn *function) graphs() int64 {
 	n := int64(0)
-	if fn.b.opts.Mode.pieces() {
+	if fn.b.opts.Capture.Mode.pieces() {
 		n = fn.capturable() * int64(len(fn.sizes))
 		if fn.alone() {
 			return n
 		}
 	}
-	return n + int64(fn.whole)
+	return n + int64(fn.full)
 }

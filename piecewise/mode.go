@@ -46,8 +46,30 @@ func ParseMode(name string) (Mode, error) {
 // pieces reports whether the mode captures pieces.
 func (m Mode) pieces() bool { return m == Piecewise || m == FullAndPiecewise }
 
-// full reports whether the mode captures whole functions.
+// full reports whether the mode captures full graphs.
 func (m Mode) full() bool { return m == Full || m == FullDecodeOnly || m == FullAndPiecewise }
+
+// RunMode is how a run was issued.
+type RunMode uint8
+
+const (
+	RunEager     RunMode = iota // general or exact artifacts, launched one by one
+	RunPiecewise                // the graphs of the pieces, splitting ops eagerly between them
+	RunFull                     // one graph of the function
+)
+
+var runModeNames = [...]string{"eager", "piecewise", "full"}
+
+// String returns "eager", "piecewise" or "full".
+func (m RunMode) String() string {
+	if int(m) < len(runModeNames) {
+		return runModeNames[m]
+	}
+	return fmt.Sprintf("RunMode(%d)", uint8(m))
+}
+
+// MarshalText returns the mode's name, for JSON.
+func (m RunMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
 // DefaultCaptureSizes returns vLLM's default list of sizes up to limit: 1, 2,
 // 4, then every 8th below 256, every 16th from 256 on. The largest is

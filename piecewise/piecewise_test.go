@@ -137,8 +137,8 @@ func create(t testing.TB, text string, o piecewise.Options) *piecewise.Backend {
 	if o.Device == nil && o.Pool == nil {
 		o.Device = openHost(t)
 	}
-	if o.Target == nil {
-		o.Target = pieces.Pipeline{Backend: host.New()}
+	if o.Compile.Compiler == nil {
+		o.Compile.Compiler = pieces.Pipeline{Backend: host.New()}
 	}
 	b, err := piecewise.New(context.Background(), parse(t, text), o)
 	if err != nil {
@@ -208,7 +208,7 @@ func wantF32(t testing.TB, got, want []float32) {
 // C6: two runs of one pool do not overlap.
 func TestBusyPool(t *testing.T) {
 	op := &sum3{}
-	b := start(t, nineteen, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2}, Ops: []device.Op{op}})
+	b := start(t, nineteen, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Ops: []device.Op{op}})
 	f := b.Func("forward")
 	var inner error
 	op.onCall = func(*device.OpCall) {
@@ -258,7 +258,7 @@ module "mixing" {
 // C11: padded rows hold zero when a replay starts, whatever an earlier run left there.
 func TestPaddedRowsAreReset(t *testing.T) {
 	op := &sum3{}
-	b := start(t, nineteen, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4}, Ops: []device.Op{op}, Slots: 1})
+	b := start(t, nineteen, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4}}, Ops: []device.Op{op}, Memory: piecewise.MemoryOptions{StagingSlots: 1}})
 	f := b.Func("forward")
 	nan := float32(math.NaN())
 	run(t, f, []float32{nan, nan, nan, nan})
@@ -304,12 +304,12 @@ module "lookup" {
 `
 
 func TestModeFull(t *testing.T) {
-	_, err := piecewise.New(context.Background(), parse(t, nineteen), piecewise.Options{Device: openHost(t), Target: pieces.Pipeline{Backend: host.New()}, Mode: piecewise.Full, Ops: []device.Op{&sum3{}}})
+	_, err := piecewise.New(context.Background(), parse(t, nineteen), piecewise.Options{Device: openHost(t), Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Capture: piecewise.CaptureOptions{Mode: piecewise.Full}, Ops: []device.Op{&sum3{}}})
 	if !errors.Is(err, piecewise.ErrOp) || !strings.Contains(err.Error(), "first") {
 		t.Fatalf("mode full with an op that cannot be captured: %v, want ErrOp that names it", err)
 	}
 	op := &sum3{capture: true}
-	b := start(t, nineteen, piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{2, 4}, Ops: []device.Op{op}})
+	b := start(t, nineteen, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{2, 4}}, Ops: []device.Op{op}})
 	if s := b.Stats(); s.GraphsCaptured != 2*(3+1) {
 		t.Errorf("captured %d graphs, want 3 pieces and 1 whole for each of 2 sizes", s.GraphsCaptured)
 	}
@@ -334,7 +334,7 @@ func TestModeFull(t *testing.T) {
 	if s := b.Stats(); s.Replays != 1 || s.FullReplays != 1 {
 		t.Errorf("replays %d, full %d; want 1 and 1", s.Replays, s.FullReplays)
 	}
-	decode := start(t, nineteen, piecewise.Options{Mode: piecewise.FullDecodeOnly, CaptureSizes: []int64{2}, Ops: []device.Op{&sum3{capture: true}}})
+	decode := start(t, nineteen, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullDecodeOnly, Sizes: []int64{2}}, Ops: []device.Op{&sum3{capture: true}}})
 	wantF32(t, run(t, decode.Func("forward"), []float32{1, 2}), []float32{28, 37})
 	if s := decode.Stats(); s.EagerRuns != 1 || s.FullReplays != 0 {
 		t.Errorf("full-decode-only and a mixed batch: eager %d, full %d; want 1 and 0", s.EagerRuns, s.FullReplays)
@@ -342,7 +342,7 @@ func TestModeFull(t *testing.T) {
 }
 
 func TestOrder(t *testing.T) {
-	b := create(t, nineteen, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2}, Ops: []device.Op{&sum3{}}})
+	b := create(t, nineteen, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Ops: []device.Op{&sum3{}}})
 	ctx := context.Background()
 	if _, err := b.Func("forward").Inputs(1); !errors.Is(err, piecewise.ErrOrder) {
 		t.Errorf("inputs before Load: %v, want ErrOrder", err)
@@ -417,7 +417,7 @@ func TestResultsEndWithTheirBackend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := start(t, plain, piecewise.Options{Pool: pool, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+	b := start(t, plain, piecewise.Options{Pool: pool, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}})
 	r, err := issue(t, b.Func("forward"), []float32{1}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -452,7 +452,7 @@ func TestLinkedInputsOverwriteResults(t *testing.T) {
     return %y
   }
 }
-`, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+`, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}})
 		r, err := issue(t, b.Func("forward"), []float32{1, 2}, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -483,7 +483,7 @@ func TestLinkedInputsOverwriteResults(t *testing.T) {
 
 // A result that there is not has no shape, no memory and no bytes.
 func TestNoSuchResult(t *testing.T) {
-	f := start(t, plain, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2}}).Func("forward")
+	f := start(t, plain, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}}).Func("forward")
 	got, err := issue(t, f, []float32{1}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -514,7 +514,7 @@ func TestNoSuchResult(t *testing.T) {
 func TestNoRows(t *testing.T) {
 	text := strings.Replace(plain, "[1, 64]", "[0, 64]", 1)
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
-		f := start(t, text, piecewise.Options{Mode: mode, CaptureSizes: []int64{2}}).Func("forward")
+		f := start(t, text, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{2}}}).Func("forward")
 		wantF32(t, run(t, f, nil), nil)
 		wantF32(t, run(t, f, []float32{1}), []float32{2})
 	}
@@ -524,7 +524,7 @@ func TestNoRows(t *testing.T) {
 func TestRandomOrderOfSizes(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.Piecewise, piecewise.Full} {
 		sizes := []int64{1, 2, 4, 8, 16, 64}
-		b := start(t, nineteen, piecewise.Options{Mode: mode, CaptureSizes: sizes, Ops: []device.Op{&sum3{capture: true}}})
+		b := start(t, nineteen, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: sizes}, Ops: []device.Op{&sum3{capture: true}}})
 		f := b.Func("forward")
 		rng := rand.New(rand.NewSource(1))
 		want := map[int][]byte{}
@@ -565,7 +565,7 @@ func TestReplayAllocatesNothing(t *testing.T) {
 		dev := hostdev.Open(hostdev.Options{Workers: workers})
 		op := &silent{}
 		text := strings.Replace(nineteen, "N in [1, 512]", "N in [1, 65536]", 1)
-		b := create(t, text, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{65536}, Ops: []device.Op{op}})
+		b := create(t, text, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{65536}}, Ops: []device.Op{op}})
 		ctx := context.Background()
 		if err := b.Load(ctx, nil, nil); err != nil {
 			t.Fatal(err)

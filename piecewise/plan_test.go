@@ -23,8 +23,8 @@ import (
 // scratch of its ops, and nothing else is possible.
 func TestPlanWithoutDevice(t *testing.T) {
 	g := openGolden(t, "llama")
-	o := piecewise.Options{Target: pieces.Pipeline{Backend: host.New()}, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 8, 24},
-		Symbols: map[string]int64{"B": kvBlocks}, Max: map[string]int64{"N": 24, "M": 24}}
+	o := piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 8, 24}},
+		Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": kvBlocks}, Max: map[string]int64{"N": 24, "M": 24}}}
 	b, err := piecewise.New(t.Context(), g.model.Module, o)
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func TestPlanTooLarge(t *testing.T) {
 		"weights and states": {decl("weight", half) + decl("state", half, half), program.ErrTooLarge},
 	} {
 		for _, dev := range []device.Device{nil, openHost(t)} {
-			o := piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}}
+			o := piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}}
 			_, err := piecewise.New(t.Context(), parse(t, strings.Replace(plain, "  func", tc.text+"  func", 1)), o)
 			if !errors.Is(err, tc.want) {
 				t.Errorf("%s: %v, want %v", what, err, tc.want)
@@ -91,7 +91,7 @@ func TestPlanTooLarge(t *testing.T) {
 		}
 	}
 	text := strings.Replace(plain, "[1, 64]", "[1, 1152921504606846975]", 1)
-	o := piecewise.Options{Target: pieces.Pipeline{Backend: host.New()}, Slots: 3}
+	o := piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Memory: piecewise.MemoryOptions{StagingSlots: 3}}
 	if _, err := piecewise.New(t.Context(), parse(t, text), o); !errors.Is(err, program.ErrTooLarge) || !strings.Contains(err.Error(), "%x") {
 		t.Errorf("slots: %v", err)
 	}

@@ -32,7 +32,7 @@ func (p *prepared) Prepare(s device.Stream, meta any, size, rows int64) error {
 func TestPrepare(t *testing.T) {
 	for mode, size := range map[piecewise.Mode]int{piecewise.None: 3, piecewise.Piecewise: 4, piecewise.Full: 4} {
 		op := newPrepared()
-		b := start(t, nineteen, piecewise.Options{Mode: mode, CaptureSizes: []int64{4}, Ops: []device.Op{op}})
+		b := start(t, nineteen, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{4}}, Ops: []device.Op{op}})
 		if len(op.steps) > 0 {
 			t.Errorf("%v: %q before the first run", mode, op.steps)
 		}

@@ -51,7 +51,7 @@ func (b *Backend) Programs() ([]Sized, error) {
 
 // tune has the programs measured, if the options ask for it.
 func (b *Backend) tune(ctx context.Context) error {
-	if b.opts.Tune == nil || b.opts.Device == nil {
+	if b.opts.Compile.Tune == nil || b.opts.Device == nil {
 		return nil
 	}
 	programs, err := b.Programs()
@@ -59,9 +59,9 @@ func (b *Backend) tune(ctx context.Context) error {
 		return err
 	}
 	start := time.Now()
-	if err := b.opts.Tune(ctx, programs); err != nil {
-		return fmt.Errorf("piecewise: Options.Tune: %w", err)
+	if err := b.opts.Compile.Tune(ctx, programs); err != nil {
+		return fmt.Errorf("piecewise: Options.Compile.Tune: %w", err)
 	}
-	b.opts.Logger.Info("tuned", "programs", len(programs), "seconds", time.Since(start).Seconds())
+	b.opts.Observe.Logger.Info("tuned", "programs", len(programs), "seconds", time.Since(start).Seconds())
 	return nil
 }

@@ -45,9 +45,9 @@ func TestRandomModules(t *testing.T) {
 			m = withTail(t, m)
 		}
 		o := randomOptions(r, m)
-		o.Device, o.Store = dev, store
+		o.Device, o.Compile.Store = dev, store
 		if err := runRandom(r, m, o); err != nil {
-			t.Fatalf("module %d, mode %s, split on %q, sizes %v, compiled %v and %v: %v\n%s", first+i, o.Mode, o.SplitOn, o.CaptureSizes, o.CompileSizes, o.Ranges, err, ir.Print(m))
+			t.Fatalf("module %d, mode %s, split on %q, sizes %v, compiled %v and %v: %v\n%s", first+i, o.Capture.Mode, o.Compile.SplitOn, o.Capture.Sizes, o.Compile.Sizes, o.Compile.Endpoints, err, ir.Print(m))
 		}
 	}
 }
@@ -103,23 +103,23 @@ func randomOptions(r *rand.Rand, m *ir.Module) piecewise.Options {
 		return out
 	}
 	o := piecewise.Options{
-		Target: pieces.Pipeline{Backend: host.New()}, Mode: piecewise.Mode(r.Intn(5)), Poison: r.Intn(2) == 0, Guard: piecewise.Guard(r.Intn(3)),
-		CaptureSizes: sizes(), Max: map[string]int64{"N": most}, Symbols: map[string]int64{"B": int64(1 + r.Intn(4))},
+		Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Capture: piecewise.CaptureOptions{Mode: piecewise.Mode(r.Intn(5)),
+			Sizes: sizes()}, Debug: piecewise.DebugOptions{Poison: r.Intn(2) == 0, Canary: piecewise.Canary(r.Intn(3))}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": most}, Symbols: map[string]int64{"B": int64(1 + r.Intn(4))}},
 	}
 	if m.Symbol("M") != nil {
-		o.Max["M"] = most
+		o.Memory.Max["M"] = most
 	}
 	if r.Intn(3) == 0 {
-		o.CompileSizes = sizes()
+		o.Compile.Sizes = sizes()
 	}
 	if r.Intn(3) == 0 {
-		o.Ranges = sizes()
+		o.Compile.Endpoints = sizes()
 	}
 	if r.Intn(3) > 0 { // else at the op that is declared split
-		o.SplitOn = []string{"silly::attention"}
+		o.Compile.SplitOn = []string{"silly::attention"}
 		for _, n := range m.Funcs[0].Nodes {
-			if r.Intn(6) == 0 && !slices.Contains(o.SplitOn, n.Name()) {
-				o.SplitOn = append(o.SplitOn, n.Name())
+			if r.Intn(6) == 0 && !slices.Contains(o.Compile.SplitOn, n.Name()) {
+				o.Compile.SplitOn = append(o.Compile.SplitOn, n.Name())
 			}
 		}
 	}
@@ -160,16 +160,16 @@ func (elementwise) Launch(c *device.OpCall) error {
 // interpreter.
 func runRandom(r *rand.Rand, m *ir.Module, o piecewise.Options) (err error) {
 	ctx := context.Background()
-	ops := []elementwise{{"silly::attention", o.Mode == piecewise.Full || o.Mode == piecewise.FullDecodeOnly || o.Mode == piecewise.FullAndPiecewise}, {"silly::captured", true}}
+	ops := []elementwise{{"silly::attention", o.Capture.Mode == piecewise.Full || o.Capture.Mode == piecewise.FullDecodeOnly || o.Capture.Mode == piecewise.FullAndPiecewise}, {"silly::captured", true}}
 	env := &interp.Env{Weights: map[string]*interp.Tensor{}, States: map[string]*interp.Tensor{}, Symbols: map[string]int64{}, Externs: map[string]interp.Extern{}}
 	for _, op := range ops {
 		o.Ops = append(o.Ops, op)
 		env.Externs[op.name] = oracle.SillyAttention
 	}
 	if m.Symbol("B") != nil {
-		env.Symbols["B"] = o.Symbols["B"]
+		env.Symbols["B"] = o.Memory.Symbols["B"]
 	} else {
-		o.Symbols = nil
+		o.Memory.Symbols = nil
 	}
 	b, err := piecewise.New(ctx, m, o)
 	if err != nil {

@@ -17,10 +17,10 @@ type ranges struct {
 	depth int
 }
 
-func (*ranges) Captured(string, int64, int, time.Duration) {}
-func (*ranges) Ran(string, int64, int64, piecewise.How)    {}
-func (r *ranges) Enter(name string)                        { r.names, r.depth = append(r.names, name), r.depth+1 }
-func (r *ranges) Leave()                                   { r.depth-- }
+func (*ranges) Captured(string, int64, int, time.Duration)  {}
+func (*ranges) Ran(string, int64, int64, piecewise.RunMode) {}
+func (r *ranges) Enter(name string)                         { r.names, r.depth = append(r.names, name), r.depth+1 }
+func (r *ranges) Leave()                                    { r.depth-- }
 
 // Each piece and each call of a run is a range inside the run's, whatever the mode;
 // a whole graph is one range. All are left where a call fails.
@@ -29,7 +29,7 @@ func TestRanges(t *testing.T) {
 	for mode, want := range map[piecewise.Mode][]string{piecewise.None: pieces, piecewise.Piecewise: pieces, piecewise.Full: {"@forward"}} {
 		var r ranges
 		op := &sum3{capture: true}
-		b := start(t, nineteen, piecewise.Options{Mode: mode, CaptureSizes: []int64{4}, Observer: &r, Ops: []device.Op{op}})
+		b := start(t, nineteen, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{4}}, Observe: piecewise.ObserveOptions{Observer: &r}, Ops: []device.Op{op}})
 		run := func() error {
 			in, err := b.Func("forward").Inputs(3)
 			if err != nil {

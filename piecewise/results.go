@@ -44,8 +44,8 @@ func (r Results) Release() {
 	}
 }
 
-// Wait returns once the run is done. Positions that kernels found out of range
-// since the last Wait or CopyTo are a [PositionError] (C12). It reads no result, and
+// Wait returns once the run is done. Indices that kernels found out of range
+// since the last Wait or CopyTo are [device.IndexError]s (C12). It reads no result, and
 // does not ask whether something else lies there by now.
 func (r Results) Wait() error {
 	if err := r.latest(0); err != nil {
@@ -111,12 +111,12 @@ func (b *Backend) settle() error {
 	if err != nil {
 		return b.note(err)
 	}
-	return b.positionError(faults)
+	return b.indexError(faults)
 }
 
 // takeFaults takes what the backend's own programs met: another backend of the device
 // is told of its own.
-func (b *Backend) takeFaults() ([]device.IndexFault, error) {
+func (b *Backend) takeFaults() ([]device.IndexError, error) {
 	if len(b.loadedPrograms) == 0 {
 		return nil, nil
 	}
@@ -211,7 +211,7 @@ func (r Result) Size() (int64, error) {
 
 // CopyTo copies the result, without padded rows, to host memory of exactly its
 // size, and waits for it. Whether the result is stale is checked when the copy
-// is enqueued. A [PositionError] comes with the data copied.
+// is enqueued. [device.IndexError]s come with the data copied.
 func (r Result) CopyTo(dst []byte) error {
 	if err := r.StartCopy(dst); err != nil {
 		return err

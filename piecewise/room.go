@@ -20,7 +20,7 @@ func (b *Backend) checkRoom(given map[string]device.Buffer) error {
 		return err
 	}
 	b.pool.mu.Lock()
-	if b.opts.Guard == NoGuard && b.pool.arena.Size >= p.PeakArenaBytes {
+	if b.opts.Debug.Canary == CanaryOff && b.pool.arena.Size >= p.PeakArenaBytes {
 		p.PeakArenaBytes = 0
 	}
 	if b.pool.work.Size >= p.WorkspaceBytes {

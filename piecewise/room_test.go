@@ -70,7 +70,7 @@ module "m" {
 		if c.given {
 			given["s"] = device.Buffer{}
 		}
-		b := create(t, text, piecewise.Options{Device: dev, Pool: pool, Target: pieces.Pipeline{Backend: host.New()}, Mode: piecewise.None})
+		b := create(t, text, piecewise.Options{Device: dev, Pool: pool, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Capture: piecewise.CaptureOptions{Mode: piecewise.None}})
 		err = b.Load(context.Background(), unread{t}, given)
 		var full *device.MemoryError
 		if !errors.As(err, &full) || !strings.Contains(fmt.Sprint(err), c.want) || full.Asked <= each || full.Limit != max(c.dev, c.pool) {
@@ -106,7 +106,7 @@ module "m" {
 	var full *device.MemoryError
 	for n := range 13 {
 		before := pool.Stats()
-		b := create(t, text, piecewise.Options{Device: dev, Pool: pool, Mode: piecewise.None})
+		b := create(t, text, piecewise.Options{Device: dev, Pool: pool, Capture: piecewise.CaptureOptions{Mode: piecewise.None}})
 		err := b.Load(context.Background(), nil, nil)
 		if errors.As(err, &full) {
 			if full.Active < int64(n)*each || full.Active != before.ActiveBytes.Now || full.Asked > full.Limit || full.Asked <= full.Limit-full.Active {

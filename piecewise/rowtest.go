@@ -8,7 +8,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// rowTest is an op that is declared rowwise, in a backend with [Canaries]: each call that no
+// rowTest is an op that is declared rowwise, in a backend with [CanaryBytes]: each call that no
 // graph records is made twice, with other values in the last rows, and what it makes of the
 // rows before must be the same to the bit. The promise is trusted otherwise.
 type rowTest struct{ device.Op }

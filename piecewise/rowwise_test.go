@@ -50,8 +50,8 @@ func doubling(mixing bool) *noteOp {
 // it promises wherever no graph records it.
 func TestRowwiseOps(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.FullAndPiecewise} {
-		for _, guard := range []piecewise.Guard{piecewise.NoGuard, piecewise.Canaries} {
-			b := start(t, rowwise, piecewise.Options{Mode: mode, Guard: guard, CaptureSizes: sizesOf(mode, 4), Ops: []device.Op{doubling(false)}})
+		for _, guard := range []piecewise.Canary{piecewise.CanaryOff, piecewise.CanaryBytes} {
+			b := start(t, rowwise, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: sizesOf(mode, 4)}, Debug: piecewise.DebugOptions{Canary: guard}, Ops: []device.Op{doubling(false)}})
 			f := b.Func("f")
 			if err := f.Padding(); err != nil {
 				t.Fatal(err)
@@ -65,12 +65,12 @@ func TestRowwiseOps(t *testing.T) {
 		}
 	}
 	text := strings.Replace(rowwise, " rowwise\n", "\n", 1)
-	b := create(t, text, piecewise.Options{Device: openHost(t), Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{doubling(false)}})
+	b := create(t, text, piecewise.Options{Device: openHost(t), Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Ops: []device.Op{doubling(false)}})
 	if err := b.Func("f").Padding(); err == nil || !strings.Contains(err.Error(), "only an op declared split or rowwise promises") {
 		t.Errorf("without the promise: %v", err)
 	}
 
-	b = start(t, rowwise, piecewise.Options{Guard: piecewise.Canaries, Ops: []device.Op{doubling(true)}})
+	b = start(t, rowwise, piecewise.Options{Debug: piecewise.DebugOptions{Canary: piecewise.CanaryBytes}, Ops: []device.Op{doubling(true)}})
 	in, err := b.Func("f").Inputs(3)
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestPaddedSlots(t *testing.T) {
 		"neither":         {"i32[N]", nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := start(t, scattering(c.param), piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4, 8}, PaddedSlots: c.slots})
+			b := start(t, scattering(c.param), piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4, 8}, PaddedSlots: c.slots}})
 			put, get := b.Func("put"), b.Func("get")
 			if (put.Padding() == nil) != c.padAs {
 				t.Fatalf("padding: %v", put.Padding())
@@ -206,7 +206,7 @@ func TestPaddedSlots(t *testing.T) {
 		})
 	}
 	for slot, want := range map[string]string{"other": "no function has such a parameter", "get.slots": "no function has such a parameter", "x": "only signed integers can hold -1"} {
-		_, _, err := piecewise.Check(parse(t, scattering("i32[N]")), piecewise.Options{PaddedSlots: []string{slot}})
+		_, _, err := piecewise.Check(parse(t, scattering("i32[N]")), piecewise.Options{Capture: piecewise.CaptureOptions{PaddedSlots: []string{slot}}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", slot, err)
 		}

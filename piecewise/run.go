@@ -69,13 +69,13 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		return Results{}, err
 	}
 	at, how, skip := fn.choose(rows, in.slot.uniform)
-	if how != Eager && fn.captured == nil {
-		how, skip = Eager, skipNotCaptured
+	if how != RunEager && fn.captured == nil {
+		how, skip = RunEager, skipNotCaptured
 	}
 	size := rows
 	var c *captured
 	var l *layout
-	if how == Eager {
+	if how == RunEager {
 		if err := fn.frozen(rows, skip); err != nil {
 			return Results{}, err
 		}
@@ -89,19 +89,19 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		if err := fn.checkAddresses(c); err != nil {
 			return Results{}, err
 		}
-		in.slot.maskPositions()
+		in.slot.maskIndices()
 	}
 	if err := in.slot.send(size); err != nil {
 		return Results{}, b.note(err)
 	}
 	in.slot.taken = false
 	fn.ran = append(fn.ran[:0], in.slot.values...)
-	if b.ranges != nil {
-		b.ranges.Enter(fn.name)
-		defer b.ranges.Leave()
+	if b.profile != nil {
+		b.profile.Enter(fn.name)
+		defer b.profile.Leave()
 	}
 	fn.begin() // from here on the old results are gone, whether the run succeeds or not
-	if b.opts.Poison {
+	if b.opts.Debug.Poison {
 		if err := fn.poison(l); err != nil {
 			return Results{}, b.note(err)
 		}
@@ -109,15 +109,15 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	err := fn.prepare(meta, size, rows)
 	switch {
 	case err != nil:
-	case how == Eager:
+	case how == RunEager:
 		err = fn.runEager(rows, in.slot, meta, l)
 		b.stats.eager.Add(1)
 		b.stats.skipped[skip].Add(1)
-	case how == Replayed:
+	case how == RunPiecewise:
 		err = fn.replay(c, rows, meta)
 		b.stats.replays.Add(1)
-	case how == Whole:
-		err = fn.replayWhole(c, rows, meta)
+	case how == RunFull:
+		err = fn.replayFull(c, rows, meta)
 		b.stats.full.Add(1)
 	}
 	if err = b.pool.settle(err); err != nil {
@@ -125,7 +125,7 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	}
 	b.stats.rows.Add(rows)
 	b.stats.padded.Add(size - rows)
-	if o := b.opts.Observer; o != nil {
+	if o := b.opts.Observe.Observer; o != nil {
 		o.Ran(fn.ir.Name, rows, size, how)
 	}
 	return Results{fn: fn, run: fn.run, rows: rows, size: size}, nil
@@ -133,7 +133,7 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 
 // Choice is how so many rows are run, and why.
 type Choice struct {
-	How  How
+	Mode RunMode
 	Size int64  // with padding
 	Why  string // one clause, for people
 	Err  error  // not nil: Run refuses the batch with it
@@ -149,35 +149,35 @@ func (f *Func) Choose(rows int64, uniform bool) Choice {
 	fn := f.fn
 	if rows < fn.lo || rows > fn.hi {
 		err := fn.outside(rows)
-		return Choice{How: Eager, Size: rows, Why: err.Error(), Err: err}
+		return Choice{Mode: RunEager, Size: rows, Why: err.Error(), Err: err}
 	}
 	at, how, skip := fn.choose(rows, uniform)
 	fn.b.mu.Lock()
 	planned := fn.b.stage == compiled
 	fn.b.mu.Unlock()
-	if how != Eager && fn.captured == nil && !planned {
-		how, skip = Eager, skipNotCaptured
+	if how != RunEager && fn.captured == nil && !planned {
+		how, skip = RunEager, skipNotCaptured
 	}
 	switch how {
-	case Eager:
-		return Choice{How: Eager, Size: rows, Why: skipNames[skip], Err: fn.frozen(rows, skip)}
-	case Whole:
+	case RunEager:
+		return Choice{Mode: RunEager, Size: rows, Why: skipNames[skip], Err: fn.frozen(rows, skip)}
+	case RunFull:
 		why := "mode full serves every batch"
 		switch {
 		case fn.size == "":
-			why = "the function has no batch symbol, and is captured as a whole"
-		case fn.b.opts.Mode != Full:
-			why = "the batch is uniform, which whole functions are captured for"
+			why = "the function has no batch symbol, and is captured as a full graph"
+		case fn.b.opts.Capture.Mode != Full:
+			why = "the batch is uniform, which full graphs are captured for"
 		}
-		return Choice{How: how, Size: fn.sizes[at], Why: why}
+		return Choice{Mode: how, Size: fn.sizes[at], Why: why}
 	}
-	return Choice{How: how, Size: fn.sizes[at], Why: fn.whyPieces(at, uniform)}
+	return Choice{Mode: how, Size: fn.sizes[at], Why: fn.whyPieces(at, uniform)}
 }
 
 // whyPieces says why the pieces' graphs serve a batch.
 func (fn *function) whyPieces(at int16, uniform bool) string {
-	if uniform && fn.b.opts.Mode == FullAndPiecewise && int(at) >= fn.whole {
-		return "the pieces are captured, and the whole function only for decode steps, which have fewer rows"
+	if uniform && fn.b.opts.Capture.Mode == FullAndPiecewise && int(at) >= fn.full {
+		return "the pieces are captured, and the full graph only for decode steps, which have fewer rows"
 	}
 	return "the pieces are captured and the batch need not be uniform"
 }
@@ -207,28 +207,28 @@ func (fn *function) frozen(rows int64, skip skipReason) error {
 
 // choose returns which of the captured sizes serves so many rows once Capture is done, and
 // when none does, why.
-func (fn *function) choose(rows int64, uniform bool) (at int16, how How, skip skipReason) {
-	mode := fn.b.opts.Mode
+func (fn *function) choose(rows int64, uniform bool) (at int16, how RunMode, skip skipReason) {
+	mode := fn.b.opts.Capture.Mode
 	uniform = uniform || fn.size == ""
 	switch {
 	case mode == None:
-		return 0, Eager, skipMode
+		return 0, RunEager, skipMode
 	case fn.noGraph != nil:
-		return 0, Eager, fn.skip
+		return 0, RunEager, fn.skip
 	case len(fn.sizes) == 0:
-		return 0, Eager, skipNotCaptured
+		return 0, RunEager, skipNotCaptured
 	case mode == FullDecodeOnly && !uniform:
-		return 0, Eager, skipNotUniform
+		return 0, RunEager, skipNotUniform
 	case rows >= int64(len(fn.pick)):
-		return 0, Eager, skipAbove
+		return 0, RunEager, skipAbove
 	case fn.pick[rows] < 0:
-		return 0, Eager, skipPadding
+		return 0, RunEager, skipPadding
 	}
 	at = fn.pick[rows]
-	if int(at) < fn.whole && (mode == Full || uniform) {
-		return at, Whole, 0
+	if int(at) < fn.full && (mode == Full || uniform) {
+		return at, RunFull, 0
 	}
-	return at, Replayed, 0
+	return at, RunPiecewise, 0
 }
 
 // prepare tells the ops that want to know of the run that is about to be issued.
@@ -245,7 +245,7 @@ func (fn *function) prepare(meta any, size, rows int64) error {
 // no look-up.
 func (fn *function) replay(c *captured, rows int64, meta any) error {
 	c.tell(rows, meta)
-	ranges := fn.b.ranges
+	ranges := fn.b.profile
 	for i := range c.steps {
 		if ranges != nil {
 			ranges.Enter(fn.units[i].name)
@@ -282,10 +282,10 @@ func (c *captured) tell(rows int64, meta any) {
 	}
 }
 
-// replayWhole issues the graph of the whole function.
-func (fn *function) replayWhole(c *captured, rows int64, meta any) error {
+// replayFull issues the full graph of the function.
+func (fn *function) replayFull(c *captured, rows int64, meta any) error {
 	c.tell(rows, meta)
-	if err := fn.b.pool.stream.LaunchGraph(c.whole); err != nil {
+	if err := fn.b.pool.stream.LaunchGraph(c.full); err != nil {
 		return fn.failed(c.size, 0, err)
 	}
 	return nil
@@ -294,7 +294,7 @@ func (fn *function) replayWhole(c *captured, rows int64, meta any) error {
 // runEager binds and launches every unit for exactly these rows.
 func (fn *function) runEager(rows int64, slot *slotMemory, meta any, l *layout) error {
 	e := fn.envOf(slot.values)
-	ranges := fn.b.ranges
+	ranges := fn.b.profile
 	for i := range fn.units {
 		if ranges != nil {
 			ranges.Enter(fn.units[i].name)

@@ -58,7 +58,7 @@ func (b *Backend) checkSizes() error {
 			case n >= fn.lo && n <= fn.hi:
 				return false
 			case n >= sym.Lo && n <= sym.Hi:
-				if text := fmt.Sprintf("Options.Max[%q] = %d", fn.size, fn.hi); !slices.Contains(above, text) {
+				if text := fmt.Sprintf("Options.Memory.Max[%q] = %d", fn.size, fn.hi); !slices.Contains(above, text) {
 					above = append(above, text)
 				}
 			}
@@ -71,27 +71,27 @@ func (b *Backend) checkSizes() error {
 		return true
 	}
 	unused := func(what, size, why string) { b.plan.Unused = append(b.plan.Unused, Unused{what, size, why}) }
-	for _, n := range distinct(o.CaptureSizes) {
+	for _, n := range distinct(o.Capture.Sizes) {
 		if outside("capture size", n) {
 			continue
 		}
 		taken := slices.ContainsFunc(b.funcs, func(fn *function) bool { return slices.Contains(fn.sizes, n) })
 		switch {
 		case taken:
-		case o.Mode == None:
+		case o.Capture.Mode == None:
 			unused("capture size", fmt.Sprint(n), "mode none captures nothing")
-		case o.Mode == FullDecodeOnly && o.DecodeRows > 0 && n > o.DecodeRows:
-			unused("capture size", fmt.Sprint(n), fmt.Sprintf("mode %s, and no uniform batch of at most %d rows is padded to it", o.Mode, o.DecodeRows))
+		case o.Capture.Mode == FullDecodeOnly && o.Capture.DecodeRows > 0 && n > o.Capture.DecodeRows:
+			unused("capture size", fmt.Sprint(n), fmt.Sprintf("mode %s, and no uniform batch of at most %d rows is padded to it", o.Capture.Mode, o.Capture.DecodeRows))
 		default:
 			unused("capture size", fmt.Sprint(n), "the functions of this size are not captured")
 		}
 	}
-	for _, n := range distinct(o.CompileSizes) {
+	for _, n := range distinct(o.Compile.Sizes) {
 		if !outside("compile size", n) && !b.anyRuns(n, n) {
 			unused("compile size", fmt.Sprint(n), "runs of so many rows are padded to a captured size; capture it too")
 		}
 	}
-	for _, n := range distinct(o.Ranges) {
+	for _, n := range distinct(o.Compile.Endpoints) {
 		if !outside("range endpoint", n) && !slices.ContainsFunc(b.funcs, func(fn *function) bool {
 			sym := b.module.Symbol(fn.size)
 			return sym != nil && n >= sym.Lo && n < sym.Hi
@@ -114,7 +114,7 @@ func (b *Backend) checkSizes() error {
 // unusedRanges lists the ranges between endpoints in which no run has its size. What lies
 // above the largest size of all is no matter of the endpoints.
 func (b *Backend) unusedRanges(unused func(what, size, why string)) {
-	if len(b.opts.Ranges) == 0 {
+	if len(b.opts.Compile.Endpoints) == 0 {
 		return
 	}
 	var seen []pieces.Range
@@ -156,7 +156,7 @@ func (fn *function) runsIn(lo, hi int64) bool {
 	switch {
 	case lo > hi:
 		return false
-	case len(fn.sizes) == 0 || fn.noPad != nil || fn.b.opts.Mode == FullDecodeOnly: // runs without graphs have any size
+	case len(fn.sizes) == 0 || fn.noPad != nil || fn.b.opts.Capture.Mode == FullDecodeOnly: // runs without graphs have any size
 		return true
 	case hi > fn.sizes[len(fn.sizes)-1]:
 		return true

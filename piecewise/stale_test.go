@@ -50,7 +50,7 @@ func TestResultsThatAreOverwritten(t *testing.T) {
 	ctx := context.Background()
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
 		dev := openHost(t)
-		b := create(t, weak, piecewise.Options{Device: dev, Mode: mode, CaptureSizes: []int64{2}})
+		b := create(t, weak, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{2}}})
 		if err := b.Load(ctx, nil, nil); err != nil {
 			t.Fatal(err)
 		}

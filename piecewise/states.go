@@ -63,7 +63,7 @@ func (b *Backend) loadStates(given map[string]device.Buffer) error {
 	if err != nil {
 		return err
 	}
-	if b.opts.Guard != NoGuard {
+	if b.opts.Debug.Canary != CanaryOff {
 		total = 0
 	}
 	m := &b.states
@@ -81,8 +81,8 @@ func (b *Backend) loadStates(given map[string]device.Buffer) error {
 			if m.buffers[i].Size != each[i] {
 				return fmt.Errorf("%w: state @%s needs %d bytes, was given %d", ErrNotLoaded, s.Name, each[i], m.buffers[i].Size)
 			}
-		case b.opts.Guard != NoGuard:
-			buf, err := b.takeGuarded(each[i], "state @"+s.Name)
+		case b.opts.Debug.Canary != CanaryOff:
+			buf, err := b.takeCanary(each[i], "state @"+s.Name)
 			if err == nil {
 				err = b.pool.stream.Fill(buf, 0)
 			}

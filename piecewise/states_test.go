@@ -58,7 +58,7 @@ func (r *reserving) NewStream() (device.Stream, error) {
 	return &reservingStream{s, r}, err
 }
 
-func (r *reserving) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexFault, error) {
+func (r *reserving) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexError, error) {
 	return r.Device.TakeFaults(s.(*reservingStream).Stream, of...)
 }
 
@@ -124,7 +124,7 @@ func TestStatesGetMemoryAfterCapture(t *testing.T) {
 	const blocks, bytes = 1000, 5 * granule // 8000 and 12000 bytes, each rounded to 256, make 20224
 	prepare := func(t *testing.T) (*reserving, *count, *piecewise.Backend) {
 		dev, op := &reserving{Device: openHost(t)}, &count{}
-		b := create(t, counting, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}, Ops: []device.Op{op}, Symbols: map[string]int64{"B": blocks}})
+		b := create(t, counting, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Ops: []device.Op{op}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": blocks}}})
 		if got := b.Plan().StateBytes; got != bytes {
 			t.Errorf("%d bytes of states planned, want %d", got, bytes)
 		}
@@ -201,7 +201,7 @@ func TestStatesGetMemoryAfterCapture(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := create(t, counting, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}, Ops: []device.Op{&count{}}, Symbols: map[string]int64{"B": blocks}})
+		b := create(t, counting, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Ops: []device.Op{&count{}}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": blocks}}})
 		if err := b.Load(context.Background(), nil, map[string]device.Buffer{"b": {Memory: m, Size: 12 * blocks}}); err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +212,7 @@ func TestStatesGetMemoryAfterCapture(t *testing.T) {
 	t.Run("pieces", func(t *testing.T) {
 		dev := &reserving{Device: openHost(t)}
 		text := strings.Replace(stateful, "%x: f32[N]", "%x: f32[N], %i: i32[N]", 1)
-		b := create(t, text, piecewise.Options{Device: dev, Mode: piecewise.None, Symbols: map[string]int64{"B": 4}})
+		b := create(t, text, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.None}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 4}}})
 		// A warm-up runs the piece, so its state has memory from Load on. Binding it
 		// fails here, because the host does not know the wrapper.
 		if err := b.Load(context.Background(), nil, nil); err != nil {
@@ -240,7 +240,7 @@ module "table" {
     return %new
   }
 }
-`, piecewise.Options{Device: dev, Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 2}})
+`, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 2}}})
 	mem, err := dev.Alloc(32)
 	if err != nil {
 		t.Fatal(err)
@@ -290,7 +290,7 @@ module "table" {
 // A state is set by whoever may use the backend: never beside a load, and not after
 // Close.
 func TestSetStateBesideLoad(t *testing.T) {
-	b := create(t, counting, piecewise.Options{Mode: piecewise.None, Ops: []device.Op{&count{}}, Symbols: map[string]int64{"B": 4}})
+	b := create(t, counting, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.None}, Ops: []device.Op{&count{}}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 4}}})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range 100 {

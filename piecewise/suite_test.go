@@ -20,7 +20,7 @@ import (
 type maker func(t testing.TB) piecewise.Options
 
 func onHost(t testing.TB) piecewise.Options {
-	return piecewise.Options{Device: openHost(t), Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{&sum3{}}}
+	return piecewise.Options{Device: openHost(t), Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Ops: []device.Op{&sum3{}}}
 }
 
 // pool opens a device with a pool. The maker that it returns is for that device.
@@ -39,9 +39,9 @@ func (open maker) with(t testing.TB, o piecewise.Options) piecewise.Options {
 	t.Helper()
 	base := open(t)
 	o.Device = base.Device
-	o.Target, o.Ops, o.Guard, o.Poison = base.Target, base.Ops, base.Guard, base.Poison
-	if o.Store == nil {
-		o.Store = base.Store
+	o.Compile.Compiler, o.Ops, o.Debug.Canary, o.Debug.Poison = base.Compile.Compiler, base.Ops, base.Debug.Canary, base.Debug.Poison
+	if o.Compile.Store == nil {
+		o.Compile.Store = base.Compile.Store
 	}
 	return o
 }
@@ -52,7 +52,7 @@ func TestDemonstration(t *testing.T) { demonstration(t, onHost) }
 
 func demonstration(t *testing.T, open maker) {
 	t.Helper()
-	b := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 2}}))
+	b := start(t, nineteen, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 2}}}))
 	f := b.Func("forward")
 	x := make([]float32, 100)
 	for i, v := range run(t, f, x) {
@@ -86,7 +86,7 @@ func plannedBytes(t *testing.T, open maker) {
 	t.Helper()
 	for _, n := range []int64{1, 3, 64, 512} {
 		pool, open := open.pool(t)
-		b := create(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, Pool: pool, CaptureSizes: []int64{n}, Max: map[string]int64{"N": n}}))
+		b := create(t, nineteen, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{n}}, Pool: pool, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": n}}}))
 		plan := b.Plan()
 		if got := pool.Stats().RequestedBytes.Now; got != 0 {
 			t.Fatalf("New took %d bytes", got)
@@ -123,7 +123,7 @@ func TestStaleResult(t *testing.T) { staleResult(t, onHost) }
 
 func staleResult(t *testing.T, open maker) {
 	t.Helper()
-	b := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2}}))
+	b := start(t, nineteen, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}}))
 	f := b.Func("forward")
 	first, err := issue(t, f, []float32{1, 2}, nil)
 	if err != nil {
@@ -155,7 +155,7 @@ func movedState(t *testing.T, open maker) {
 	text := strings.Replace(stateful, "%x: f32[N]", "%x: f32[N], %i: i32[N]", 1)
 	pool, open := open.pool(t)
 	t.Cleanup(func() { _ = pool.Close() })
-	b := create(t, text, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, Pool: pool, CaptureSizes: []int64{2}, Symbols: map[string]int64{"B": 4}}))
+	b := create(t, text, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Pool: pool, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 4}}}))
 	ctx := context.Background()
 	if err := b.Load(ctx, nil, nil); err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestSkipsAreCounted(t *testing.T) { skips(t, onHost) }
 func skips(t *testing.T, open maker) {
 	t.Helper()
 	store := pieces.NewMemoryStore()
-	b := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4}, Store: store}))
+	b := start(t, nineteen, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 4}}, Compile: piecewise.CompileOptions{Store: store}}))
 	f := b.Func("forward")
 	run(t, f, make([]float32, 5))
 	run(t, f, make([]float32, 3))
@@ -234,12 +234,12 @@ func skips(t *testing.T, open maker) {
 	if s.Skipped["above the largest captured size"] != 1 || len(s.Skipped) != 1 || s.PaddedRows != 1 || s.EagerRuns != 1 || s.Replays != 1 {
 		t.Errorf("skipped %v, padded %d, eager %d, replays %d; want one above the largest, 1, 1, 1", s.Skipped, s.PaddedRows, s.EagerRuns, s.Replays)
 	}
-	frozen := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4}, Frozen: true, Store: store}))
+	frozen := start(t, nineteen, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 4}}, Frozen: true, Compile: piecewise.CompileOptions{Store: store}}))
 	run(t, frozen.Func("forward"), make([]float32, 4))
 	if _, err := issue(t, frozen.Func("forward"), make([]float32, 5), nil); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "largest captured size is 4") {
 		t.Errorf("a frozen backend that would run above its largest size: %v, want ErrFrozen", err)
 	}
-	none := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.None}))
+	none := start(t, nineteen, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.None}}))
 	run(t, none.Func("forward"), make([]float32, 2))
 	if s := none.Stats(); s.Skipped["mode none"] != 1 || s.GraphsCaptured != 0 {
 		t.Errorf("mode none: skipped %v, captured %d", s.Skipped, s.GraphsCaptured)
@@ -251,7 +251,7 @@ func TestMixingForbidsPadding(t *testing.T) { mixingRows(t, onHost) }
 
 func mixingRows(t *testing.T, open maker) {
 	t.Helper()
-	b := start(t, mixing, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 4}}))
+	b := start(t, mixing, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2, 4}}}))
 	f := b.Func("forward")
 	if err := f.Padding(); err == nil || !strings.Contains(err.Error(), "test.ir:5:") {
 		t.Errorf("why padding is forbidden: %v, want the position of sum (line 5)", err)
@@ -262,8 +262,8 @@ func mixingRows(t *testing.T, open maker) {
 		t.Errorf("skipped %v, replays %d, padded %d; want one mixing, 1, 0", s.Skipped, s.Replays, s.PaddedRows)
 	}
 	store := pieces.NewMemoryStore()
-	start(t, mixing, open.with(t, piecewise.Options{Mode: piecewise.None, Store: store}))
-	frozen := start(t, mixing, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 4}, Frozen: true, Store: store}))
+	start(t, mixing, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.None}, Compile: piecewise.CompileOptions{Store: store}}))
+	frozen := start(t, mixing, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2, 4}}, Frozen: true, Compile: piecewise.CompileOptions{Store: store}}))
 	if _, err := issue(t, frozen.Func("forward"), []float32{1, 2, 3}, nil); !errors.Is(err, piecewise.ErrFrozen) {
 		t.Errorf("a frozen backend that would skip a graph: %v, want ErrFrozen", err)
 	}
@@ -271,7 +271,7 @@ func mixingRows(t *testing.T, open maker) {
 
 // A padded row that would name a position out of range forbids padding: the step would
 // report what none of its rows did (C11, C12).
-func TestPositionsForbidPadding(t *testing.T) { positionsForbidPadding(t, onHost) }
+func TestIndicesForbidPadding(t *testing.T) { positionsForbidPadding(t, onHost) }
 
 func positionsForbidPadding(t *testing.T, open maker) {
 	t.Helper()
@@ -285,7 +285,7 @@ module "shifted" {
     return %y
   }
 }
-`, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4}}))
+`, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 4}}}))
 	f := b.Func("forward")
 	if err := f.Padding(); err == nil || !strings.Contains(err.Error(), "test.ir:7:") || !strings.Contains(err.Error(), "-1 of 4") {
 		t.Errorf("why padding is forbidden: %v, want the position of embedding (line 7)", err)
@@ -317,7 +317,7 @@ module "shifted" {
 
 // C12: a position out of range reads zero and is reported with the op's place,
 // replayed or not; @logits reads @forward's result where it lies.
-func TestPositionsOutOfRange(t *testing.T) { positionsOutOfRange(t, onHost) }
+func TestIndicesOutOfRange(t *testing.T) { indicesOutOfRange(t, onHost) }
 
 // Whatever lies in the arena and in padded rows before a step does not reach
 // its results.
@@ -325,7 +325,7 @@ func TestPoisonedArena(t *testing.T) { poisonedArena(t, onHost) }
 
 func poisonedArena(t *testing.T, open maker) {
 	t.Helper()
-	b := start(t, nineteen, open.with(t, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{8}}))
+	b := start(t, nineteen, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{8}}}))
 	f := b.Func("forward")
 	nan := float32(math.NaN())
 	run(t, f, []float32{nan, nan, nan, nan, nan, nan, nan, nan})
@@ -339,11 +339,11 @@ func poisonedArena(t *testing.T, open maker) {
 	}
 }
 
-func positionsOutOfRange(t *testing.T, open maker) {
+func indicesOutOfRange(t *testing.T, open maker) {
 	t.Helper()
 	text := strings.Replace(lookup, "    %h = mul", "    %k = const(values=[1.0, 10.0], dtype=f32) : f32[2]\n    %h = mul", 1)
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
-		b := start(t, text, open.with(t, piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 2, 4}}))
+		b := start(t, text, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 2, 4}}}))
 		f, g := b.Func("forward"), b.Func("logits")
 		// A longer run first: what it leaves behind must not be readable.
 		if _, err := issue(t, f, []float32{9, 9, 9, 9}, nil); err != nil {
@@ -384,9 +384,8 @@ func positionsOutOfRange(t *testing.T, open maker) {
 		}
 		wantF32(t, got, []float32{3, 21, 2, 11})
 		got, err = ask(0, 3)
-		var pos *piecewise.PositionError
-		if !errors.As(err, &pos) || !strings.Contains(err.Error(), "gather (model.sampled)") {
-			t.Fatalf("mode %s: position 3 of 2 rows: %v, want a PositionError at model.sampled", mode, err)
+		if !slices.Equal(indexOps(err), []string{"gather (model.sampled)"}) {
+			t.Fatalf("mode %s: index 3 of 2 rows: %v, want an IndexError at model.sampled", mode, err)
 		}
 		wantF32(t, got, []float32{2, 11, 1, 1})
 		if got, err = ask(1); err != nil {
@@ -394,6 +393,20 @@ func positionsOutOfRange(t *testing.T, open maker) {
 		}
 		wantF32(t, got, []float32{3, 21})
 	}
+}
+
+// indexOps returns the ops of the index errors that are joined in err.
+func indexOps(err error) []string {
+	var ops []string
+	if list, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, err := range list.Unwrap() {
+			var at *device.IndexError
+			if errors.As(err, &at) {
+				ops = append(ops, at.Op)
+			}
+		}
+	}
+	return ops
 }
 
 // Faults of runs that were issued before a snapshot are told from those of runs issued
@@ -418,7 +431,7 @@ module "tables" {
 `
 	const first, second = "gather (model.first)", "gather (model.second)"
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
-		b := start(t, text, open.with(t, piecewise.Options{Mode: mode, CaptureSizes: []int64{2}, Slots: 16}))
+		b := start(t, text, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{2}}, Memory: piecewise.MemoryOptions{StagingSlots: 16}}))
 		look := func(list ...int32) { // ids of @forward and @other in turn
 			for i, id := range list {
 				f := b.Func([]string{"forward", "other"}[i%2])
@@ -446,11 +459,10 @@ module "tables" {
 			t.Fatal(err)
 		}
 		says := func(err error, ops []string) bool {
-			var pos *piecewise.PositionError
 			if len(ops) == 0 {
 				return err == nil
 			}
-			return errors.Is(err, piecewise.ErrPosition) && errors.As(err, &pos) && slices.Equal(pos.Ops, ops)
+			return errors.Is(err, device.ErrIndex) && slices.Equal(indexOps(err), ops)
 		}
 		for _, c := range []struct {
 			before, after         []int32

@@ -135,7 +135,7 @@ func TestSymbolsOfRuns(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			text := symbolic(c.params, c.results, c.body)
 			for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullAndPiecewise, piecewise.FullDecodeOnly} {
-				b := start(t, text, piecewise.Options{Mode: mode, Poison: true})
+				b := start(t, text, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode}, Debug: piecewise.DebugOptions{Poison: true}})
 				if got := b.Func("f").Symbols(); !slices.Equal(got, c.symbols) {
 					t.Fatalf("symbols %v, want %v", got, c.symbols)
 				}
@@ -170,7 +170,7 @@ func TestSymbolsOfRuns(t *testing.T) {
 func TestSymbolErrors(t *testing.T) {
 	ctx := context.Background()
 	text := symbolic("%x: f32[N, K], %y: f32[K]", "f32[N, K]", "%r = reshape(%y, shape=[1, K]); %s = add(%x, %r); return %s")
-	o := piecewise.Options{Mode: piecewise.Piecewise, Max: map[string]int64{"K": 50}, Store: pieces.NewMemoryStore()}
+	o := piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"K": 50}}, Compile: piecewise.CompileOptions{Store: pieces.NewMemoryStore()}}
 	b := start(t, text, o)
 	f := b.Func("f")
 	in, err := f.Inputs(2)
@@ -211,11 +211,11 @@ func TestSymbolErrors(t *testing.T) {
 		t.Error(err)
 	}
 	o.Frozen = true
-	o.Device, o.Target = openHost(t), pieces.Pipeline{Backend: host.New()}
+	o.Device, o.Compile.Compiler = openHost(t), pieces.Pipeline{Backend: host.New()}
 	if _, err := piecewise.New(ctx, parse(t, text), o); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "graphs of @f: @f: symbol K is bound at each run") {
 		t.Errorf("frozen: %v", err)
 	}
-	o.Mode = piecewise.None
+	o.Capture.Mode = piecewise.None
 	create(t, text, o)
 }
 
@@ -291,22 +291,22 @@ func TestSizesWithoutUse(t *testing.T) {
 		err        []string
 		unused     []string
 	}{
-		{"a capture size above the maximum", rowwise, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 8}, Max: map[string]int64{"N": 7}}, []string{`capture size 8 is above Options.Max["N"] = 7`}, nil},
-		{"a compile size above the maximum", rowwise, piecewise.Options{CompileSizes: []int64{8}, Max: map[string]int64{"N": 7}}, []string{`compile size 8 is above Options.Max["N"] = 7`}, nil},
-		{"a range above the maximum", rowwise, piecewise.Options{Ranges: []int64{4, 6}, Max: map[string]int64{"N": 5}}, []string{`range endpoint 6 is above Options.Max["N"] = 5`}, nil},
-		{"all of them", rowwise, piecewise.Options{Ranges: []int64{4, 6}, CompileSizes: []int64{9}, CaptureSizes: []int64{7}, Max: map[string]int64{"N": 5}}, []string{"endpoint 6", "compile size 9 is outside", "capture size 7"}, nil},
-		{"mode none", rowwise, piecewise.Options{CaptureSizes: []int64{4, 2, 4}}, nil, []string{"capture size 2: mode none captures nothing", "capture size 4: mode none captures nothing"}},
-		{"a compile size that padding hides", rowwise, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4, 6}, CompileSizes: []int64{3, 4, 7}}, nil, []string{"compile size 3: runs of so many rows are padded to a captured size; capture it too"}},
-		{"and that nothing hides", mixing, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4, 6}, CompileSizes: []int64{3, 4, 7}}, nil, nil},
-		{"a range that padding hides", rowwise, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 6}, Ranges: []int64{2, 5}}, nil, []string{"range [3, 5]: runs of so many rows are padded to a captured size above it"}},
-		{"an endpoint at the end", rowwise, piecewise.Options{Mode: piecewise.Piecewise, Ranges: []int64{8}}, nil, []string{"range endpoint 8: it is the largest size, and no range begins above it"}},
-		{"an endpoint at the maximum", rowwise, piecewise.Options{Mode: piecewise.Piecewise, Ranges: []int64{6}, Max: map[string]int64{"N": 6}}, nil, nil},
-		{"no decode step", rowwise, piecewise.Options{Mode: piecewise.FullDecodeOnly, CaptureSizes: []int64{2, 4, 8}, DecodeRows: 3}, nil, []string{"capture size 8: mode full-decode-only, and no uniform batch of at most 3 rows is padded to it"}},
-		{"pieces of it", rowwise, piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{2, 4, 8}, DecodeRows: 3}, nil, nil},
-		{"a function that is not captured", symbolic("%x: f32[N, K]", "f32[N, K]", "%v = neg(%x); return %v"), piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2}}, nil, []string{"capture size 2: the functions of this size are not captured"}},
+		{"a capture size above the maximum", rowwise, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 8}}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": 7}}}, []string{`capture size 8 is above Options.Memory.Max["N"] = 7`}, nil},
+		{"a compile size above the maximum", rowwise, piecewise.Options{Compile: piecewise.CompileOptions{Sizes: []int64{8}}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": 7}}}, []string{`compile size 8 is above Options.Memory.Max["N"] = 7`}, nil},
+		{"a range above the maximum", rowwise, piecewise.Options{Compile: piecewise.CompileOptions{Endpoints: []int64{4, 6}}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": 5}}}, []string{`range endpoint 6 is above Options.Memory.Max["N"] = 5`}, nil},
+		{"all of them", rowwise, piecewise.Options{Compile: piecewise.CompileOptions{Endpoints: []int64{4, 6}, Sizes: []int64{9}}, Capture: piecewise.CaptureOptions{Sizes: []int64{7}}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": 5}}}, []string{"endpoint 6", "compile size 9 is outside", "capture size 7"}, nil},
+		{"mode none", rowwise, piecewise.Options{Capture: piecewise.CaptureOptions{Sizes: []int64{4, 2, 4}}}, nil, []string{"capture size 2: mode none captures nothing", "capture size 4: mode none captures nothing"}},
+		{"a compile size that padding hides", rowwise, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4, 6}}, Compile: piecewise.CompileOptions{Sizes: []int64{3, 4, 7}}}, nil, []string{"compile size 3: runs of so many rows are padded to a captured size; capture it too"}},
+		{"and that nothing hides", mixing, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4, 6}}, Compile: piecewise.CompileOptions{Sizes: []int64{3, 4, 7}}}, nil, nil},
+		{"a range that padding hides", rowwise, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2, 6}}, Compile: piecewise.CompileOptions{Endpoints: []int64{2, 5}}}, nil, []string{"range [3, 5]: runs of so many rows are padded to a captured size above it"}},
+		{"an endpoint at the end", rowwise, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}, Compile: piecewise.CompileOptions{Endpoints: []int64{8}}}, nil, []string{"range endpoint 8: it is the largest size, and no range begins above it"}},
+		{"an endpoint at the maximum", rowwise, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}, Compile: piecewise.CompileOptions{Endpoints: []int64{6}}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": 6}}}, nil, nil},
+		{"no decode step", rowwise, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullDecodeOnly, Sizes: []int64{2, 4, 8}, DecodeRows: 3}}, nil, []string{"capture size 8: mode full-decode-only, and no uniform batch of at most 3 rows is padded to it"}},
+		{"pieces of it", rowwise, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{2, 4, 8}, DecodeRows: 3}}, nil, nil},
+		{"a function that is not captured", symbolic("%x: f32[N, K]", "f32[N, K]", "%v = neg(%x); return %v"), piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}}, nil, []string{"capture size 2: the functions of this size are not captured"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			c.o.Target, c.o.Store = target, store
+			c.o.Compile.Compiler, c.o.Compile.Store = target, store
 			m := parse(t, c.text)
 			b, err := piecewise.New(context.Background(), m, c.o)
 			_, plan, checked := piecewise.Check(m, c.o)
@@ -347,9 +347,9 @@ func TestSizesWithoutUse(t *testing.T) {
 // before Load what Run does after Capture, for every batch.
 func TestChooseBeforeLoad(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullDecodeOnly, piecewise.FullAndPiecewise} {
-		o := piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 2, 4, 8, 16}, DecodeRows: 3, Max: map[string]int64{"N": 20}, Ops: []device.Op{&sum3{capture: true}}, Device: openHost(t), Target: pieces.Pipeline{Backend: host.New()}}
+		o := piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 2, 4, 8, 16}, DecodeRows: 3}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": 20}}, Ops: []device.Op{&sum3{capture: true}}, Device: openHost(t), Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}}
 		if mode == piecewise.FullDecodeOnly {
-			o.CaptureSizes = []int64{1, 2, 4}
+			o.Capture.Sizes = []int64{1, 2, 4}
 		}
 		b := create(t, nineteen, o)
 		f := b.Func("forward")
@@ -392,8 +392,8 @@ func TestChooseBeforeLoad(t *testing.T) {
 					t.Fatal(err)
 				}
 				n := b.Stats()
-				ran := map[piecewise.How]int64{piecewise.Eager: n.EagerRuns - s.EagerRuns, piecewise.Replayed: n.Replays - s.Replays, piecewise.Whole: n.FullReplays - s.FullReplays}
-				if ran[c.How] != 1 || n.PaddedRows-s.PaddedRows != c.Size-rows {
+				ran := map[piecewise.RunMode]int64{piecewise.RunEager: n.EagerRuns - s.EagerRuns, piecewise.RunPiecewise: n.Replays - s.Replays, piecewise.RunFull: n.FullReplays - s.FullReplays}
+				if ran[c.Mode] != 1 || n.PaddedRows-s.PaddedRows != c.Size-rows {
 					t.Errorf("mode %s, %d rows, uniform %t: chosen %+v, ran %v", mode, rows, uniform, c, ran)
 				}
 			}
@@ -411,15 +411,15 @@ func TestWarmupRunsEveryProgram(t *testing.T) {
 		o    piecewise.Options
 		want int
 	}{
-		{text, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{2}, Ranges: []int64{2, 5}, CompileSizes: []int64{7}}, 4},
-		{text, piecewise.Options{Ranges: []int64{5}}, 2},
-		{text, piecewise.Options{Ranges: []int64{5}, Max: map[string]int64{"N": 5}}, 1}, // no run reaches the other
+		{text, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Compile: piecewise.CompileOptions{Endpoints: []int64{2, 5}, Sizes: []int64{7}}}, 4},
+		{text, piecewise.Options{Compile: piecewise.CompileOptions{Endpoints: []int64{5}}}, 2},
+		{text, piecewise.Options{Compile: piecewise.CompileOptions{Endpoints: []int64{5}}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": 5}}}, 1}, // no run reaches the other
 		{static, piecewise.Options{}, 1},
-		{static, piecewise.Options{Mode: piecewise.Piecewise}, 1},
-		{symbolic("%x: f32[K]", "f32[K]", "%v = neg(%x); return %v"), piecewise.Options{Mode: piecewise.Piecewise}, 1},
+		{static, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}, 1},
+		{symbolic("%x: f32[K]", "f32[K]", "%v = neg(%x); return %v"), piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}, 1},
 	} {
 		dev := &launches{openHost(t), map[*program.Program]bool{}}
-		c.o.Device, c.o.Target = dev, pieces.Pipeline{Backend: host.New()}
+		c.o.Device, c.o.Compile.Compiler = dev, pieces.Pipeline{Backend: host.New()}
 		b := create(t, c.text, c.o)
 		ctx := context.Background()
 		if err := errors.Join(b.Load(ctx, nil, nil), b.Warmup(ctx)); err != nil {
@@ -442,7 +442,7 @@ func (d *launches) Load(p *program.Program, ops device.OpSet) (device.Executable
 	return noted{x, d}, err
 }
 
-func (d *launches) TakeFaults(s device.Stream, list ...device.Executable) ([]device.IndexFault, error) {
+func (d *launches) TakeFaults(s device.Stream, list ...device.Executable) ([]device.IndexError, error) {
 	return d.Device.TakeFaults(s, inner(list)...)
 }
 
@@ -492,7 +492,7 @@ module "operands" {
 		}
 		return nil
 	}}
-	b := start(t, text, piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{4}, Ops: []device.Op{note}})
+	b := start(t, text, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4}}, Ops: []device.Op{note}})
 	in, err := b.Func("f").Inputs(3)
 	if err != nil {
 		t.Fatal(err)
@@ -556,7 +556,7 @@ module "uncapturable" {
 	} {
 		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullDecodeOnly, piecewise.FullAndPiecewise} {
 			m := parse(t, module(c.flags))
-			o := piecewise.Options{Mode: mode, Device: openHost(t), Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{&noteOp{mut: []bool{false, true}, capture: c.capture, launch: func(*device.OpCall) error { return nil }}}}
+			o := piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode}, Device: openHost(t), Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Ops: []device.Op{&noteOp{mut: []bool{false, true}, capture: c.capture, launch: func(*device.OpCall) error { return nil }}}}
 			b, err := piecewise.New(context.Background(), m, o)
 			if err == nil {
 				if err := b.Close(); err != nil {
@@ -577,7 +577,7 @@ module "uncapturable" {
 			if !errors.Is(err, piecewise.ErrOp) || !errors.As(err, &at) || at.Pos.Line != 7 || !strings.Contains(err.Error(), c.why) {
 				t.Errorf("%q, mode %s: %v; want line 7 and %q", c.flags, mode, err, c.why)
 			}
-			o.CaptureSizes = []int64{}
+			o.Capture.Sizes = []int64{}
 			if _, _, err := piecewise.Check(m, o); err != nil {
 				t.Errorf("%q, mode %s, nothing is captured: %v", c.flags, mode, err)
 			}
@@ -598,7 +598,7 @@ func TestExtentsOfRuns(t *testing.T) {
 		x, y := draw("x"), draw("y")
 		text := symbolic("%x: "+x+", %y: "+y, y+", "+x, "%a = neg(%x); %b = mul(%y, 2.0); return %b, %a")
 		mode := rapid.SampledFrom([]piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full}).Draw(rt, "mode")
-		o := piecewise.Options{Mode: mode, Device: dev, Store: store, Target: pieces.Pipeline{Backend: host.New()}, Max: map[string]int64{"K": 9}, Poison: true}
+		o := piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode}, Device: dev, Compile: piecewise.CompileOptions{Store: store, Compiler: pieces.Pipeline{Backend: host.New()}}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"K": 9}}, Debug: piecewise.DebugOptions{Poison: true}}
 		b := create(t, text, o)
 		defer func() {
 			if err := b.Close(); err != nil {

@@ -46,8 +46,8 @@ func decode(b *testing.B, dt dtype.DType, sampling Sampling, requests int) {
 	defer dev.Close()
 	const length = 1024
 	r, err := New(context.Background(), m.Module, Options{MaxSequences: requests, MaxTokens: 64, MaxLength: length, Blocks: requests * length / 16,
-		Backend: piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{attnhost.New(dev)}, Mode: piecewise.FullAndPiecewise,
-			CaptureSizes: []int64{int64(requests), 64}}})
+		Backend: piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Ops: []device.Op{attnhost.New(dev)}, Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise,
+			Sizes: []int64{int64(requests), 64}}}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -108,6 +108,6 @@ func BenchmarkStepOverhead(b *testing.B) {
 	m, src := checkpoint(b, "llama")
 	const requests, length = 256, 512
 	r := loaded(b, m, src, Options{MaxSequences: requests, MaxTokens: requests, MaxLength: length, Blocks: requests * length / blockSize,
-		Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{requests}}})
+		Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{requests}}}})
 	steady(b, r, requests, length, Sampling{}, func() {})
 }

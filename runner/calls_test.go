@@ -73,7 +73,7 @@ func TestEveryCallFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	src := hf.Dummy(m.Params)
-	o := Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{4}}, MaxSequences: 2, MaxTokens: 4, MaxLength: 16, Blocks: 8}
+	o := Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{4}}}, MaxSequences: 2, MaxTokens: 4, MaxLength: 16, Blocks: 8}
 	kernels := ahead(t, m, &o)
 	open := func() *fake.Driver {
 		return fake.New(fake.Options{Version: 12020, Schedule: fake.Eager, Kernels: kernels})

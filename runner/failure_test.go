@@ -46,7 +46,7 @@ func TestStepFails(t *testing.T) {
 		dev := hostdev.Open(hostdev.Options{})
 		op := &broken{Op: attnhost.New(dev)}
 		r, err := New(context.Background(), m.Module, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40,
-			Backend: piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{op}, Mode: mode}})
+			Backend: piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Ops: []device.Op{op}, Capture: piecewise.CaptureOptions{Mode: mode}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestStepFails(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if whole := r.Stats().Steps[0].How == piecewise.Whole; whole != (mode == piecewise.FullAndPiecewise) {
+		if whole := r.Stats().Steps[0].Mode == piecewise.RunFull; whole != (mode == piecewise.FullAndPiecewise) {
 			t.Errorf("mode %s: steps are %+v", mode, r.Stats().Steps)
 		}
 		op.fail = errors.New("the kernel failed")
@@ -164,7 +164,7 @@ func (nothing) Launch(c *device.OpCall) error {
 func TestNotANumberFailsAlone(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{})
 	r, err := New(context.Background(), poison(t), Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40,
-		Backend: piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{nothing{}}, Mode: BestMode(poison(t), []device.Op{nothing{}})}})
+		Backend: piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Ops: []device.Op{nothing{}}, Capture: piecewise.CaptureOptions{Mode: BestMode(poison(t), []device.Op{nothing{}})}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ type tableRunner func(t *testing.T, o Options, op device.Op) *Runner
 func opened(t *testing.T, dev device.Device, target pieces.Pipeline, o Options, op device.Op) *Runner {
 	t.Helper()
 	m, src := table(t)
-	o.Backend.Device, o.Backend.Target, o.Backend.Ops = dev, target, []device.Op{op}
+	o.Backend.Device, o.Backend.Compile.Compiler, o.Backend.Ops = dev, target, []device.Op{op}
 	r, err := New(context.Background(), m, o)
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func eachDevice(t *testing.T, test func(t *testing.T, open tableRunner)) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o.Backend.Store = store
+			o.Backend.Compile.Store = store
 			return opened(t, dev.Device, pieces.Pipeline{Backend: backend}, o, op)
 		})
 	})
@@ -156,7 +156,7 @@ func TestFaultsReachTheirRequests(t *testing.T) {
 	}
 	eachDevice(t, func(t *testing.T, open tableRunner) {
 		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
-			r := open(t, Options{MaxSequences: 4, MaxTokens: positions + 4, Blocks: 40, Backend: piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 4}}}, nothing{})
+			r := open(t, Options{MaxSequences: 4, MaxTokens: positions + 4, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 4}}}}, nothing{})
 			for name, list := range cases {
 				seqs := make([]*Sequence, len(list))
 				faults, failed := 0, r.Stats().FailedSteps
@@ -169,7 +169,7 @@ func TestFaultsReachTheirRequests(t *testing.T) {
 					var err error
 					if more, err = r.Step(context.Background()); err != nil {
 						faults++
-						if !errors.Is(err, piecewise.ErrPosition) || !strings.Contains(err.Error(), "positions") {
+						if !errors.Is(err, device.ErrIndex) || !strings.Contains(err.Error(), "positions") {
 							t.Errorf("%s, mode %s: a step returns %v, want a PositionError that names positions", name, mode, err)
 						}
 					}
@@ -182,7 +182,7 @@ func TestFaultsReachTheirRequests(t *testing.T) {
 						why = Failed
 						fails++
 					}
-					if s.Reason() != why || errors.Is(s.Err(), piecewise.ErrPosition) != q.fails || !q.fails && s.Err() != nil {
+					if s.Reason() != why || errors.Is(s.Err(), device.ErrIndex) != q.fails || !q.fails && s.Err() != nil {
 						t.Errorf("%s, mode %s: request %d ended as %s (%v), want %s", name, mode, i, s.Reason(), s.Err(), why)
 					}
 					// Of a request that fails the token of the step before may be missing: that step
@@ -213,7 +213,7 @@ func TestFaultsAtRandom(t *testing.T) {
 	var runners []*Runner
 	for _, blocks := range []int{8, 40} { // with preemptions, and without
 		runners = append(runners, opened(t, hostdev.Open(hostdev.Options{Workers: 1}), pieces.Pipeline{Backend: host.New()},
-			Options{MaxSequences: 3, MaxTokens: 12, Blocks: blocks, MaxLength: 32, Backend: piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 3}}}, nothing{}))
+			Options{MaxSequences: 3, MaxTokens: 12, Blocks: blocks, MaxLength: 32, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 3}}}}, nothing{}))
 	}
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 33))
@@ -241,7 +241,7 @@ func TestFaultsAtRandom(t *testing.T) {
 				list, at[q.Sequence] = append(list, q), q
 			}
 			var err error
-			if more, err = r.Step(context.Background()); err != nil && !errors.Is(err, piecewise.ErrPosition) {
+			if more, err = r.Step(context.Background()); err != nil && !errors.Is(err, device.ErrIndex) {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 			if r.flying != nil {
@@ -261,7 +261,7 @@ func TestFaultsAtRandom(t *testing.T) {
 			for other := range q.with {
 				met = met || at[other].bad
 			}
-			switch failed := errors.Is(q.Err(), piecewise.ErrPosition); {
+			switch failed := errors.Is(q.Err(), device.ErrIndex); {
 			case q.bad && !failed, failed && !met, !failed && q.Reason() != Exhausted:
 				t.Errorf("seed %d: request %d ended as %s (%v); out of range: %v, in a step with such a one: %v", seed, i, q.Reason(), q.Err(), q.bad, met)
 			}
@@ -277,7 +277,7 @@ func TestFaultsAtRandom(t *testing.T) {
 func TestFaultOfAStepThatFails(t *testing.T) {
 	eachDevice(t, func(t *testing.T, open tableRunner) {
 		op := &broken{Op: nothing{}}
-		r := open(t, Options{MaxSequences: 4, MaxTokens: 2 * positions, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{1, 4}}}, op)
+		r := open(t, Options{MaxSequences: 4, MaxTokens: 2 * positions, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 4}}}}, op)
 		step := func() error {
 			_, err := r.Step(context.Background())
 			return err
@@ -293,7 +293,7 @@ func TestFaultOfAStepThatFails(t *testing.T) {
 			bad := submit(t, r, Request{Prompt: make([]int32, positions+1), MaxNew: 1})
 			op.fail = errors.New("the kernel failed")
 			cause := op.fail
-			if err := step(); !errors.Is(err, cause) || errors.Is(err, piecewise.ErrPosition) {
+			if err := step(); !errors.Is(err, cause) || errors.Is(err, device.ErrIndex) {
 				t.Errorf("the step returned %v, want %v", err, cause)
 			}
 			if before != nil && before.Reason() != Exhausted {
@@ -317,13 +317,13 @@ func TestRunReportsFaults(t *testing.T) {
 	var log bytes.Buffer
 	w := &watcher{}
 	r := opened(t, hostdev.Open(hostdev.Options{}), pieces.Pipeline{Backend: host.New()}, Options{MaxSequences: 4, MaxTokens: 16, Blocks: 40, Observer: w,
-		Backend: piecewise.Options{Mode: piecewise.Piecewise, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))}}, nothing{})
+		Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}, Observe: piecewise.ObserveOptions{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))}}}, nothing{})
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error)
 	go func() { ran <- r.Run(ctx) }()
 	bad := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 12})
-	if _, err := bad.Wait(ctx); !errors.Is(err, piecewise.ErrPosition) {
-		t.Errorf("the request ended with %v, want %v", err, piecewise.ErrPosition)
+	if _, err := bad.Wait(ctx); !errors.Is(err, device.ErrIndex) {
+		t.Errorf("the request ended with %v, want %v", err, device.ErrIndex)
 	}
 	good := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 3})
 	if ids, err := good.Wait(ctx); err != nil || !slices.Equal(ids, up(1, 4)) {
@@ -338,7 +338,7 @@ func TestRunReportsFaults(t *testing.T) {
 	}
 	seen := 0
 	for _, s := range w.steps {
-		if errors.Is(s.Err, piecewise.ErrPosition) {
+		if errors.Is(s.Err, device.ErrIndex) {
 			seen++
 		}
 	}

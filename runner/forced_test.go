@@ -169,7 +169,7 @@ func teacherForced(t *testing.T, open maker, dt dtype.DType) {
 	for _, name := range families(t) {
 		t.Run(name, func(t *testing.T) {
 			m, src := checkpointAs(t, name, dt)
-			r := open(t, m, src, Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 4, 16, 24}}, MaxSequences: 24, MaxTokens: 24, MaxLength: 64, Blocks: 60})
+			r := open(t, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 4, 16, 24}}}, MaxSequences: 24, MaxTokens: 24, MaxLength: 64, Blocks: 60})
 			var ids []int32
 			for _, x := range tensor(t, name, "input_ids") {
 				ids = append(ids, int32(x))
@@ -233,7 +233,7 @@ func margins(t *testing.T, open maker) {
 	for _, name := range []string{"llama", "mixtral", "gemma3"} {
 		t.Run(name, func(t *testing.T) {
 			m, src := checkpointAs(t, name, dtype.BF16)
-			o := Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 4, 16, 32, 64}}, MaxSequences: 64, MaxTokens: 64, MaxLength: 64, Blocks: 32 * 12}
+			o := Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 4, 16, 32, 64}}}, MaxSequences: 64, MaxTokens: 64, MaxLength: 64, Blocks: 32 * 12}
 			r := open(t, m, src, o)
 			list := mixture(3, 32, 20)
 			for i := range list {

@@ -37,7 +37,7 @@ func BenchmarkServeOnGPU(b *testing.B) {
 	}
 	start := time.Now()
 	r := onGPU(b, m, hf.Dummy(m.Params), nil, Options{MaxSequences: 256, MaxTokens: 2048, MaxLength: length,
-		Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 8, 32, 128, 256}}})
+		Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 8, 32, 128, 256}}}})
 	plan := r.Plan()
 	b.Logf("ready in %v\n%s", time.Since(start), plan.String())
 	for _, n := range []int{1, 8, 32, 128, 256} {
@@ -59,7 +59,7 @@ func BenchmarkSampleOnGPU(b *testing.B) {
 		b.Fatal(err)
 	}
 	r := onGPU(b, m, hf.Dummy(m.Params), nil, Options{MaxSequences: 256, MaxTokens: 2048, MaxLength: length, Blocks: 16384,
-		Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 8, 32, 128, 256}}})
+		Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 8, 32, 128, 256}}}})
 	for _, n := range []int{1, 8, 32, 128, 256} {
 		serve(b, r, n, tokens, length)
 	}

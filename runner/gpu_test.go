@@ -50,7 +50,7 @@ func on(t testing.TB, dev *cudatest.Opened, m *hf.Model, src safetensors.Source,
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Backend.Device, o.Backend.Target, o.Backend.Ops, o.Backend.Store = dev.Device, pieces.Pipeline{Backend: backend}, []device.Op{op}, store
+	o.Backend.Device, o.Backend.Compile.Compiler, o.Backend.Ops, o.Backend.Compile.Store = dev.Device, pieces.Pipeline{Backend: backend}, []device.Op{op}, store
 	r, err := New(context.Background(), m.Module, o)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestTransformersGreedyOnGPU(t *testing.T) {
 				}
 				m, src := checkpoint(t, d.Name())
 				want := expected(t, d.Name())
-				r := on(t, dev, m, src, store, Options{Backend: piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 2, 4, 16}, Guard: piecewise.Canaries, Poison: true}, MaxSequences: 4, MaxTokens: 16, Blocks: 40, MaxLength: 64})
+				r := on(t, dev, m, src, store, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 2, 4, 16}}, Debug: piecewise.DebugOptions{Canary: piecewise.CanaryBytes, Poison: true}}, MaxSequences: 4, MaxTokens: 16, Blocks: 40, MaxLength: 64})
 				var seqs []*Sequence
 				for i := range 6 {
 					seqs = append(seqs, submit(t, r, Request{Prompt: want[:9], MaxNew: most - i}))
@@ -113,7 +113,7 @@ func TestTransformersGreedyOnGPU(t *testing.T) {
 func TestSampleOnGPU(t *testing.T) {
 	list := mixture(1, 32, 20)
 	m, src := checkpoint(t, "llama")
-	o := Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 8, 16, 32, 96}}, MaxSequences: 32, MaxTokens: 96, Blocks: 32 * 12, MaxLength: 48}
+	o := Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 8, 16, 32, 96}}}, MaxSequences: 32, MaxTokens: 96, Blocks: 32 * 12, MaxLength: 48}
 	r := onGPU(t, m, src, nil, o)
 	run := func() (out [][]int32) {
 		var seqs []*Sequence
@@ -163,7 +163,7 @@ func TestMarginsOnGPU(t *testing.T) { margins(t, gpuMaker()) }
 // greedy or not, when they push each other out, too.
 func TestTogetherAsAloneOnGPU(t *testing.T) {
 	m, src := checkpoint(t, "llama")
-	r := onGPU(t, m, src, nil, Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 8, 64, 96}}, MaxSequences: 64, MaxTokens: 96, Blocks: 60, MaxLength: 48})
+	r := onGPU(t, m, src, nil, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 8, 64, 96}}}, MaxSequences: 64, MaxTokens: 96, Blocks: 60, MaxLength: 48})
 	got, want := together(t, r, mixture(1, 64, 20))
 	for i := range want {
 		if !slices.Equal(got[i], want[i]) {
@@ -184,7 +184,7 @@ func TestStepAllocatesNothingOnGPU(t *testing.T) { allocatesNothing(t, gpuMaker(
 // that one block looks at and from rows that several share.
 func TestSampleFunctionsOnGPU(t *testing.T) {
 	for _, vocabulary := range []int{600, 40000} {
-		sampleFunctions(t, cudatest.GPU(t), piecewise.NoGuard, 24, vocabulary, 3)
+		sampleFunctions(t, cudatest.GPU(t), piecewise.CanaryOff, 24, vocabulary, 3)
 	}
 }
 
@@ -193,11 +193,11 @@ func TestSampleFunctionsOnGPU(t *testing.T) {
 // whose threads do not all have as many columns.
 func TestSampleFunctionsWatchedOnGPU(t *testing.T) {
 	for _, vocabulary := range []int{600, 16404} {
-		sampleFunctions(t, cudatest.Open(t, fake.Options{}), piecewise.Exact, 2, vocabulary, 1)
+		sampleFunctions(t, cudatest.Open(t, fake.Options{}), piecewise.CanaryExact, 2, vocabulary, 1)
 	}
 }
 
-func sampleFunctions(t *testing.T, dev *cudatest.Opened, guard piecewise.Guard, rows, vocabulary, rounds int) {
+func sampleFunctions(t *testing.T, dev *cudatest.Opened, guard piecewise.Canary, rows, vocabulary, rounds int) {
 	t.Helper()
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 func TestGuarded(t *testing.T) {
 	list := mixture(3, 12, 12)
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.FullAndPiecewise} {
-		o := Options{Backend: piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 4, 8, 24}}, MaxSequences: 8, MaxTokens: 24, Blocks: 60}
+		o := Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 4, 8, 24}}}, MaxSequences: 8, MaxTokens: 24, Blocks: 60}
 		want := alone(t, llama(t, o), list)
-		o.Backend.Guard, o.Backend.Poison = piecewise.Canaries, true
+		o.Backend.Debug.Canary, o.Backend.Debug.Poison = piecewise.CanaryBytes, true
 		r := llama(t, o)
 		var seqs []*Sequence
 		for _, q := range list {
@@ -26,7 +26,7 @@ func TestGuarded(t *testing.T) {
 				t.Errorf("mode %s, request %d: %v (%v), want %v", mode, i, s.IDs(), s.Err(), want[i])
 			}
 		}
-		if err := r.Backend().CheckGuards(); err != nil {
+		if err := r.Backend().CheckCanaries(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -38,7 +38,7 @@ func TestStepsEndWithTheirContext(t *testing.T) {
 		defer dev.Close()
 		op := &cutting{Op: attnhost.New(dev), left: cut}
 		r, err := New(context.Background(), m.Module, Options{MaxSequences: 4, MaxTokens: 16, Blocks: 64, MaxLength: 64,
-			Backend: piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{op}, Mode: piecewise.None}})
+			Backend: piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Ops: []device.Op{op}, Capture: piecewise.CaptureOptions{Mode: piecewise.None}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,13 +31,13 @@ func ahead(t testing.TB, m *hf.Model, o *Options) []fake.Kernel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Backend.Store, o.Backend.Target = pieces.NewMemoryStore(), pieces.Pipeline{Backend: backend}
+	o.Backend.Compile.Store, o.Backend.Compile.Compiler = pieces.NewMemoryStore(), pieces.Pipeline{Backend: backend}
 	module, err := WithSampling(m.Module)
 	if err != nil {
 		t.Fatal(err)
 	}
 	plan := o.Backend
-	plan.Symbols = map[string]int64{"B": 1}
+	plan.Memory.Symbols = map[string]int64{"B": 1}
 	if _, err := piecewise.New(context.Background(), module, plan); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestCallsOfAStep(t *testing.T) {
 		{Sampling{Temperature: 1, TopK: 5, TopP: 0.9, Seed: 3}, map[string]int{"cuGraphLaunch": 3, "cuMemcpyHtoDAsync": 3, "cuMemcpyDtoHAsync": 1,
 			"cuEventRecord": 1, "cuEventSynchronize": 1, "cuCtxSetCurrent": 2}},
 	} {
-		r, drv := onFake(t, m, src, Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{requests, 32}},
+		r, drv := onFake(t, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{requests, 32}}},
 			MaxSequences: requests, MaxTokens: 32, MaxLength: 512, Blocks: requests * 128})
 		for i := range requests {
 			submit(t, r, Request{Prompt: []int32{int32(i), 2, 3}, MaxNew: 400, Sampling: c.sampling})
@@ -162,7 +162,7 @@ func BenchmarkIssue(b *testing.B) {
 	const requests, length = 256, 2048
 	for _, sampling := range []Sampling{{}, {Temperature: 1, TopK: 5, TopP: 0.9, Seed: 3}} {
 		open := func(b *testing.B) *Runner {
-			r, _ := onFake(b, m, src, Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{requests}},
+			r, _ := onFake(b, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{requests}}},
 				MaxSequences: requests, MaxTokens: requests, MaxLength: length, Blocks: requests * length / blockSize})
 			return r
 		}

@@ -24,7 +24,7 @@ var (
 // Options is how a model is served. Backend.Device (or a pool's), Backend.Target
 // and one of Blocks, MaxBlocks, MemoryBytes and a device that knows its memory are required.
 type Options struct {
-	// Backend is what piecewise.New gets. Max, Symbols, Feeds and DecodeRows are set by
+	// Backend is what piecewise.New gets. Max, Symbols, Aliases and DecodeRows are set by
 	// the runner, which also makes the pool. Where CaptureSizes is nil it is vLLM's default
 	// list: up to min(2 × MaxSequences, 512) and MaxTokens, with the largest decode step;
 	// if Frozen, up to min(MaxTokens, 512), because no step may go uncaptured. Sizes and
@@ -96,8 +96,8 @@ func (o *Options) defaults(lm *language) error {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrPreparation}, args...)...))
 	}
-	if o.Backend.Max != nil || o.Backend.Symbols != nil || o.Backend.Feeds != nil || o.Backend.Pool != nil || o.Backend.DecodeRows != 0 {
-		bad("Options.Backend sets Max, Symbols, Feeds, DecodeRows or Pool, which the runner sets")
+	if o.Backend.Memory.Max != nil || o.Backend.Memory.Symbols != nil || o.Backend.Memory.Aliases != nil || o.Backend.Pool != nil || o.Backend.Capture.DecodeRows != 0 {
+		bad("Options.Backend sets Max, Symbols, Aliases, DecodeRows or Pool, which the runner sets")
 	}
 	if o.MaxSequences < 1 || int64(o.MaxSequences) > lm.maxRows {
 		bad("MaxSequences %d is not in [1, %d], the rows that @logits takes", o.MaxSequences, lm.maxRows)
@@ -126,23 +126,23 @@ func (o *Options) defaults(lm *language) error {
 	for _, list := range []struct {
 		what  string
 		sizes []int64
-	}{{"capture size", o.Backend.CaptureSizes}, {"compile size", o.Backend.CompileSizes}, {"range endpoint", o.Backend.Ranges}} {
+	}{{"capture size", o.Backend.Capture.Sizes}, {"compile size", o.Backend.Compile.Sizes}, {"range endpoint", o.Backend.Compile.Endpoints}} {
 		for _, n := range list.sizes {
 			if n > int64(o.MaxTokens) {
 				bad("%s %d is above MaxTokens %d, and no step has so many rows", list.what, n, o.MaxTokens)
 			}
 		}
 	}
-	if o.Backend.CaptureSizes == nil && o.Backend.Mode != piecewise.None && len(errs) == 0 {
-		o.Backend.CaptureSizes = o.captureSizes()
+	if o.Backend.Capture.Sizes == nil && o.Backend.Capture.Mode != piecewise.None && len(errs) == 0 {
+		o.Backend.Capture.Sizes = o.captureSizes()
 	}
 	// A frozen backend refuses runs above its largest size, which would end requests
 	// that are under way.
 	most, what := o.MaxTokens, "steps of up to MaxTokens"
-	if o.Backend.Mode == piecewise.FullDecodeOnly {
+	if o.Backend.Capture.Mode == piecewise.FullDecodeOnly {
 		most, what = o.MaxSequences, "decode steps of up to MaxSequences"
 	}
-	if c := o.Backend.CaptureSizes; o.Backend.Frozen && len(c) > 0 && o.Backend.Mode != piecewise.None && slices.Max(c) < int64(most) {
+	if c := o.Backend.Capture.Sizes; o.Backend.Frozen && len(c) > 0 && o.Backend.Capture.Mode != piecewise.None && slices.Max(c) < int64(most) {
 		bad("Backend.Frozen, but %s %d rows would run uncaptured: the largest of Backend.CaptureSizes is %d", what, most, slices.Max(c))
 	}
 	return errors.Join(errs...)
@@ -160,7 +160,7 @@ func (o *Options) captureSizes() []int64 {
 	if top := list[len(list)-1]; top < int64(o.MaxSequences) {
 		list = append(list, int64(o.MaxSequences))
 	}
-	if o.Backend.Mode == piecewise.FullDecodeOnly { // larger ones would have no use
+	if o.Backend.Capture.Mode == piecewise.FullDecodeOnly { // larger ones would have no use
 		list = slices.DeleteFunc(list, func(n int64) bool { return n > covering(list, int64(o.MaxSequences)) })
 	}
 	return list

@@ -11,7 +11,7 @@ import (
 type Decision struct {
 	Rows     int64 // of the batch
 	Uniform  bool  // every request of it has one row
-	How      piecewise.How
+	Mode     piecewise.RunMode
 	Size     int64 // rows of the graphs; Rows when it runs eagerly
 	Requests int64 // that the whole graph has room for; 0: any number, or no graph
 	Decode   bool  // the graph is for uniform batches alone
@@ -25,13 +25,13 @@ func (r *Runner) Explain(rows int, uniform bool) Decision {
 	uniform = uniform || rows == 1 // of one request, whose row it is
 	if uniform && rows > r.opts.MaxSequences {
 		err := fmt.Errorf("%w: no step has %d requests, MaxSequences is %d", ErrRequest, rows, r.opts.MaxSequences)
-		return Decision{Rows: int64(rows), Uniform: uniform, How: piecewise.Eager, Size: int64(rows), Why: err.Error(), Err: err}
+		return Decision{Rows: int64(rows), Uniform: uniform, Mode: piecewise.RunEager, Size: int64(rows), Why: err.Error(), Err: err}
 	}
 	c := r.forward.Choose(int64(rows), uniform)
-	d := Decision{Rows: int64(rows), Uniform: uniform, How: c.How, Size: c.Size, Why: c.Why, Err: c.Err}
-	if c.How == piecewise.Whole {
+	d := Decision{Rows: int64(rows), Uniform: uniform, Mode: c.Mode, Size: c.Size, Why: c.Why, Err: c.Err}
+	if c.Mode == piecewise.RunFull {
 		d.Requests = min(c.Size, int64(r.opts.MaxSequences))
-		d.Decode = uniform && r.opts.Backend.Mode != piecewise.Full
+		d.Decode = uniform && r.opts.Backend.Capture.Mode != piecewise.Full
 	}
 	return d
 }
@@ -45,10 +45,10 @@ func (d Decision) String() string {
 	if d.Err != nil {
 		return fmt.Sprintf("%d rows, %s: refused, because %v", d.Rows, batch, d.Err)
 	}
-	switch d.How {
-	case piecewise.Eager:
+	switch d.Mode {
+	case piecewise.RunEager:
 		return fmt.Sprintf("%d rows, %s: no graph, because %s", d.Rows, batch, d.Why)
-	case piecewise.Whole:
+	case piecewise.RunFull:
 		kind := "any batch"
 		if d.Decode {
 			kind = "decode steps"
@@ -67,7 +67,7 @@ func (r *Runner) uncovered() []string {
 	most := int64(r.opts.MaxSequences)
 	var out []string
 	switch err := r.forward.Padding(); {
-	case r.opts.Backend.Mode == piecewise.None:
+	case r.opts.Backend.Capture.Mode == piecewise.None:
 		return []string{"anything: mode none"}
 	case top < most:
 		out = append(out, fmt.Sprintf("decode steps of %d to %d requests: the largest size is %d", top+1, most, top))

@@ -77,7 +77,7 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 	if err := o.defaults(lm); err != nil {
 		return nil, err
 	}
-	r := &Runner{opts: o, lm: lm, device: o.Backend.Device, runs: context.Background(), log: o.Backend.Logger, wake: make(chan struct{}, 1)}
+	r := &Runner{opts: o, lm: lm, device: o.Backend.Device, runs: context.Background(), log: o.Backend.Observe.Logger, wake: make(chan struct{}, 1)}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
@@ -102,14 +102,14 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 // given; compiled code does not depend on it, and the second finds it.
 func (r *Runner) compile(ctx context.Context) error {
 	o := r.opts.Backend
-	if o.Store == nil {
-		o.Store = pieces.NewMemoryStore()
+	if o.Compile.Store == nil {
+		o.Compile.Store = pieces.NewMemoryStore()
 	}
-	o.Max = map[string]int64{
+	o.Memory.Max = map[string]int64{
 		r.lm.tokens: int64(r.opts.MaxTokens),
-		r.lm.rows:   min(covering(o.CaptureSizes, int64(r.opts.MaxSequences)), r.lm.maxRows),
+		r.lm.rows:   min(covering(o.Capture.Sizes, int64(r.opts.MaxSequences)), r.lm.maxRows),
 	}
-	o.DecodeRows = int64(r.opts.MaxSequences)
+	o.Capture.DecodeRows = int64(r.opts.MaxSequences)
 	var err error
 	if r.pool, err = piecewise.NewPool(r.device, r.opts.MemoryBytes); err != nil {
 		return err
@@ -118,16 +118,16 @@ func (r *Runner) compile(ctx context.Context) error {
 	o.Pool = r.pool
 	// What a step samples lies where @forward reads the ids of the next one, and where
 	// these are made of it. What @runner_greedy samples is there by itself.
-	o.Feeds = []piecewise.Feed{{From: idsFunc, To: forwardFunc, Param: r.lm.params[0]}}
+	o.Memory.Aliases = []piecewise.Alias{{From: idsFunc, To: forwardFunc, Param: r.lm.params[0]}}
 	for c := range choosers {
-		o.Feeds = append(o.Feeds, piecewise.Feed{From: chooserFuncs[c], Result: next, To: forwardFunc, Param: r.lm.params[0]})
+		o.Memory.Aliases = append(o.Memory.Aliases, piecewise.Alias{From: chooserFuncs[c], Result: next, To: forwardFunc, Param: r.lm.params[0]})
 		if c != greedy {
-			o.Feeds = append(o.Feeds, piecewise.Feed{From: chooserFuncs[c], Result: sampled, To: idsFunc, Param: "sampled"})
+			o.Memory.Aliases = append(o.Memory.Aliases, piecewise.Alias{From: chooserFuncs[c], Result: sampled, To: idsFunc, Param: "sampled"})
 		}
 	}
 	blocks := max(1, int64(r.opts.Blocks))
 	for {
-		o.Symbols = map[string]int64{r.lm.blocks: blocks}
+		o.Memory.Symbols = map[string]int64{r.lm.blocks: blocks}
 		if r.backend, err = piecewise.New(ctx, r.module, o); err != nil {
 			return err
 		}
@@ -189,7 +189,7 @@ func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 // reports whether there is anything left to do. An error ends every request of
 // the step that failed, with that error, or, after a fault of the device, the runner; the
 // other requests go on. An index out of range is such an error, a
-// [piecewise.PositionError]. The context is honoured before anything is issued. On a
+// [device.IndexError]. The context is honoured before anything is issued. On a
 // [device.Interruptible] stream its end also ends a step that is under way: nothing of it
 // counts, its requests stay as they were, and the next Step computes it anew. One
 // goroutine steps at a time; others wait.

@@ -52,7 +52,7 @@ func unloaded(t testing.TB, m *hf.Model, o Options) (*Runner, error) {
 	if o.Backend.Device == nil {
 		o.Backend.Device = dev
 	}
-	o.Backend.Target = pieces.Pipeline{Backend: host.New()}
+	o.Backend.Compile.Compiler = pieces.Pipeline{Backend: host.New()}
 	o.Backend.Ops = []device.Op{attnhost.New(dev)}
 	r, err := New(context.Background(), m.Module, o)
 	if err == nil {
@@ -192,7 +192,7 @@ func TestTransformersGreedy(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", d.Name(), mode), func(t *testing.T) {
 				m, src := checkpoint(t, d.Name())
 				want := expected(t, d.Name())
-				r := loaded(t, m, src, Options{Backend: piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 2, 4, 16}}, MaxSequences: 4, MaxTokens: 16, Blocks: 40})
+				r := loaded(t, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 2, 4, 16}}}, MaxSequences: 4, MaxTokens: 16, Blocks: 40})
 				prompt := want[:9]
 				a := submit(t, r, Request{Prompt: prompt, MaxNew: 24})
 				b := submit(t, r, Request{Prompt: prompt, MaxNew: 20})
@@ -233,7 +233,7 @@ func expected(t testing.TB, name string) []int32 {
 // and with so few blocks that they push each other out.
 func TestTogetherAsAlone(t *testing.T) {
 	list := mixture(1, 64, 20)
-	o := Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise}, MaxSequences: 64, MaxTokens: 96, Blocks: 64 * 10}
+	o := Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise}}, MaxSequences: 64, MaxTokens: 96, Blocks: 64 * 10}
 	r := llama(t, o)
 	want := alone(t, r, list)
 	for _, blocks := range []int{64 * 10, 60} {
@@ -274,7 +274,7 @@ func TestTogetherAsAlone(t *testing.T) {
 // many rows as were sampled before it, and the request had that place before it was
 // pushed out.
 func TestKnownBesideSampled(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 3, MaxTokens: 4, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 3, MaxTokens: 4, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	list := []Request{{Prompt: []int32{5}, MaxNew: 4}, {Prompt: []int32{7}, MaxNew: 1}, {Prompt: []int32{9, 11, 13}, MaxNew: 4}}
 	want := alone(t, r, list)
 	var seqs []*Sequence
@@ -299,7 +299,7 @@ func TestKnownBesideSampled(t *testing.T) {
 
 // Stop tokens end an answer and are its last; requests join while others run.
 func TestStop(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	full := alone(t, r, []Request{{Prompt: []int32{5, 7, 9}, MaxNew: 12}})[0]
 	answer := full[3:]
 	at := slices.Index(answer, answer[6])
@@ -329,7 +329,7 @@ func TestStop(t *testing.T) {
 // A step that ends the last request says that there is more to do if another was
 // submitted meanwhile.
 func TestSubmitDuringStep(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	var next *Sequence
 	submit(t, r, Request{Prompt: []int32{5}, MaxNew: 1, OnToken: func(int32) { next = submit(t, r, Request{Prompt: []int32{7}, MaxNew: 1}) }})
 	drain(t, r)
@@ -340,7 +340,7 @@ func TestSubmitDuringStep(t *testing.T) {
 
 // What a sequence tells while it runs is not what steps write.
 func TestPromptWhileRunning(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	q := submit(t, r, Request{Prompt: []int32{5, 7, 9}, MaxNew: 12})
 	asked := make(chan struct{})
 	go func() {
@@ -358,7 +358,7 @@ func TestPromptWhileRunning(t *testing.T) {
 
 // A canceled request ends alone, wherever it is, and gives its blocks back.
 func TestCancel(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	want := alone(t, r, []Request{{Prompt: []int32{5, 7, 9}, MaxNew: 12}})[0]
 	ctx, cancel := context.WithCancelCause(context.Background())
 	why := errors.New("the client left")
@@ -411,7 +411,7 @@ func (w *watchedContext) AfterFunc(func()) (stop func() bool) {
 
 // A context that outlives its requests keeps none of them.
 func TestContextsAreLetGo(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	ctx := &watchedContext{Context: context.Background(), done: make(chan struct{})}
 	for i := range 4 {
 		s, err := r.Submit(ctx, Request{Prompt: []int32{1}, MaxNew: 3})
@@ -433,7 +433,7 @@ func TestContextsAreLetGo(t *testing.T) {
 
 // What can never be served is refused at once.
 func TestRefuse(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 5, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 5, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	for i, q := range []Request{
 		{MaxNew: 1}, {Prompt: []int32{1}, MaxNew: -1}, {Prompt: make([]int32, 20)}, {Prompt: []int32{320}, MaxNew: 1}, {Prompt: []int32{-1}, MaxNew: 1},
 		{Prompt: []int32{1}, MaxNew: 20}, {Prompt: []int32{1}, MaxNew: 1, Sampling: Sampling{Temperature: -1}},
@@ -453,7 +453,7 @@ func TestRefuse(t *testing.T) {
 // What grows with an answer is taken by requests that run: of those that wait the runner
 // keeps the prompt, and of those that have ended prompt and answer.
 func TestQueueTakesNoRoom(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 60, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	var seqs []*Sequence
 	for range 3 {
 		seqs = append(seqs, submit(t, r, Request{Prompt: []int32{5, 7, 9}, MaxNew: 200, Stop: nil}))
@@ -491,7 +491,7 @@ func TestQueueTakesNoRoom(t *testing.T) {
 // Of many that wait some are canceled, and then the runner is closed; nothing passes the
 // queue for each.
 func TestCancelInTheQueue(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 60, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	ctx, cancel := context.WithCancel(context.Background())
 	var kept, dropped []*Sequence
 	const many = 20000
@@ -546,7 +546,7 @@ func TestCancelInTheQueue(t *testing.T) {
 // Every request says why it ended.
 func TestReasons(t *testing.T) {
 	const most = 5 * blockSize
-	r := llama(t, Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40, MaxLength: most, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40, MaxLength: most, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	prompt := []int32{5, 7, 9}
 	first := alone(t, r, []Request{{Prompt: prompt, MaxNew: 1}})[0][len(prompt)]
 	canceled, cancel := context.WithCancel(context.Background())

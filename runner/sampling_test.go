@@ -197,7 +197,7 @@ func TestSample(t *testing.T) {
 
 // However little top-p leaves, that is the most probable token and not all of them.
 func TestLeastTopP(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	prompt := []int32{5, 7, 9}
 	want := alone(t, r, []Request{{Prompt: prompt, MaxNew: 12}})[0]
 	for _, p := range []float64{1e-30, 1e-40, 1e-60, math.SmallestNonzeroFloat64} {
@@ -224,7 +224,7 @@ func flat(t testing.TB) *ir.Module {
 func TestSeedsAndPositions(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{})
 	r, err := New(context.Background(), flat(t), Options{MaxSequences: 3, MaxTokens: 4, Blocks: 8,
-		Backend: piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{nothing{}}, Mode: piecewise.Piecewise}})
+		Backend: piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Ops: []device.Op{nothing{}}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func TestSeedsAndPositions(t *testing.T) {
 // Top-k 1 leaves one token also where what runs for the others does not know top-k, and so
 // does temperature 0.
 func TestGreedyBesideRandom(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 4, MaxTokens: 16, Blocks: 60, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 4, MaxTokens: 16, Blocks: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	prompt := []int32{5, 7, 9}
 	want := alone(t, r, []Request{{Prompt: prompt, MaxNew: 12}})[0]
 	for _, other := range []Sampling{{Temperature: 2, Seed: 1}, {Temperature: 2, TopP: 0.9, Seed: 1}, {Temperature: 2, TopK: 40, Seed: 1}} {
@@ -343,15 +343,15 @@ func TestIDs(t *testing.T) {
 func TestSampleOnDevice(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{})
 	defer dev.Close()
-	sampleOnDevice(t, dev, pieces.Pipeline{Backend: host.New()}, piecewise.NoGuard, 24, 600, 20)
+	sampleOnDevice(t, dev, pieces.Pipeline{Backend: host.New()}, piecewise.CanaryOff, 24, 600, 20)
 }
 
 // sampleOnDevice samples rows of logits of a vocabulary, in so many rounds.
-func sampleOnDevice(t *testing.T, dev device.Device, target pieces.Compiler, guard piecewise.Guard, rows, vocabulary, rounds int) {
+func sampleOnDevice(t *testing.T, dev device.Device, target pieces.Compiler, guard piecewise.Canary, rows, vocabulary, rounds int) {
 	t.Helper()
 	m := sampling(t, int64(vocabulary))
-	b, err := piecewise.New(context.Background(), m, piecewise.Options{Device: dev, Target: target, Mode: piecewise.Piecewise,
-		CaptureSizes: []int64{int64(rows + (rows+2)/3)}, Guard: guard, Symbols: map[string]int64{"B": 1}})
+	b, err := piecewise.New(context.Background(), m, piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: target}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise,
+		Sizes: []int64{int64(rows + (rows+2)/3)}}, Debug: piecewise.DebugOptions{Canary: guard}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}

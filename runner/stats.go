@@ -15,7 +15,7 @@ type Step struct {
 	Requests int
 	Sampled  int
 	Uniform  bool // every request had one row: a decode step
-	How      piecewise.How
+	Mode     piecewise.RunMode
 	Size     int64 // with padding
 
 	Running, Waiting   int
@@ -53,11 +53,10 @@ type Stats struct {
 
 // StepCount is the steps of one mode and size.
 type StepCount struct {
-	How   piecewise.How `json:"-"`
-	Mode  string        `json:"mode"` // How as text
-	Size  int64         `json:"size"`
-	Steps int64         `json:"steps"`
-	Rows  int64         `json:"rows"` // without padding
+	Mode  piecewise.RunMode `json:"mode"`
+	Size  int64             `json:"size"`
+	Steps int64             `json:"steps"`
+	Rows  int64             `json:"rows"` // without padding
 }
 
 // Padding returns the part of all rows that padding added, from 0 to 1.
@@ -82,7 +81,7 @@ type counters struct {
 }
 
 type stepKey struct {
-	how  piecewise.How
+	mode piecewise.RunMode
 	size int64
 }
 
@@ -98,14 +97,14 @@ func (r *Runner) publish(s *step, took time.Duration, err error) {
 	r.mu.Lock()
 	if s.rows > 0 {
 		choice := r.forward.Choose(int64(s.rows), s.uniform)
-		report.How, report.Size = choice.How, choice.Size
-		key := stepKey{choice.How, choice.Size}
+		report.Mode, report.Size = choice.Mode, choice.Size
+		key := stepKey{choice.Mode, choice.Size}
 		if c.steps == nil {
 			c.steps = map[stepKey]*StepCount{}
 		}
 		n := c.steps[key]
 		if n == nil {
-			n = &StepCount{How: key.how, Mode: key.how.String(), Size: key.size}
+			n = &StepCount{Mode: key.mode, Size: key.size}
 			c.steps[key] = n
 		}
 		n.Steps++
@@ -133,7 +132,7 @@ func (r *Runner) Stats() Stats {
 		}
 	}
 	for _, n := range slices.SortedFunc(maps.Values(c.steps), func(a, b *StepCount) int {
-		return cmp.Or(cmp.Compare(a.How, b.How), cmp.Compare(a.Size, b.Size))
+		return cmp.Or(cmp.Compare(a.Mode, b.Mode), cmp.Compare(a.Size, b.Size))
 	}) {
 		s.Steps = append(s.Steps, *n)
 	}

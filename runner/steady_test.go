@@ -40,7 +40,7 @@ func allocatesNothing(t *testing.T, open maker) {
 	m, src := checkpoint(t, "llama")
 	for _, mode := range []piecewise.Mode{piecewise.Piecewise, piecewise.FullAndPiecewise} {
 		for _, sampling := range []Sampling{{}, {Temperature: 1}, {Temperature: 1, TopK: 5, TopP: 0.9, Seed: 3}} {
-			r := open(t, m, src, Options{Backend: piecewise.Options{Mode: mode, CaptureSizes: []int64{8, 32}}, MaxSequences: 8, MaxTokens: 32, MaxLength: 512, Blocks: 8 * 128})
+			r := open(t, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{8, 32}}}, MaxSequences: 8, MaxTokens: 32, MaxLength: 512, Blocks: 8 * 128})
 			for i := range 5 {
 				submit(t, r, Request{Prompt: []int32{int32(i), 2, 3}, MaxNew: 400, Sampling: sampling, OnToken: func(int32) {}})
 			}
@@ -68,7 +68,7 @@ func allocatesNothing(t *testing.T, open maker) {
 // whoever can join does.
 func TestEveryoneIsInEveryStep(t *testing.T) {
 	const most, budget = 4, 4
-	r := llama(t, Options{MaxSequences: most, MaxTokens: budget, Blocks: 26, MaxLength: 60, Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{budget}}})
+	r := llama(t, Options{MaxSequences: most, MaxTokens: budget, Blocks: 26, MaxLength: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{budget}}}})
 	rng := rand.New(rand.NewPCG(5, 9))
 	var all []*Sequence
 	goOn, full, pushed := 0, 0, int64(0)
@@ -150,7 +150,7 @@ func soak(t *testing.T, open maker) {
 	}
 	const clients = 4
 	kinds := mixture(7, 40, 24)
-	o := Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise}, MaxSequences: 16, MaxTokens: 24, Blocks: 50, MaxLength: 48}
+	o := Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise}}, MaxSequences: 16, MaxTokens: 24, Blocks: 50, MaxLength: 48}
 	m, src := checkpoint(t, "llama")
 	want := alone(t, open(t, m, src, o), kinds)
 	r := open(t, m, src, o)
@@ -259,7 +259,7 @@ func waitIdle(t *testing.T, r *Runner) Stats {
 
 // Close ends what is left, and Run.
 func TestClose(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	ran := make(chan error)
 	s := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 150})
 	w := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 150})
@@ -286,7 +286,7 @@ func TestClose(t *testing.T) {
 
 // Close ends also a request whose last token is on its way: it has left those that run.
 func TestCloseInFlight(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	s := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 1})
 	if _, err := r.Step(context.Background()); err != nil {
 		t.Fatal(err)
@@ -304,7 +304,7 @@ func TestCloseInFlight(t *testing.T) {
 
 // Close ends every Run that waits for work.
 func TestCloseEndsRuns(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Mode: piecewise.Piecewise}})
+	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	const runs = 2
 	ran := make(chan error, runs)
 	for range runs {
@@ -369,7 +369,7 @@ func TestFrozenSteps(t *testing.T) {
 		tokens int
 		refuse bool
 	}{{false, 9, false}, {true, 8, false}, {true, 9, true}} {
-		o := Options{Backend: piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: []int64{8, 1}, Store: store, Frozen: c.frozen}, MaxSequences: 8, MaxTokens: c.tokens, Blocks: 40}
+		o := Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{8, 1}}, Compile: piecewise.CompileOptions{Store: store}, Frozen: c.frozen}, MaxSequences: 8, MaxTokens: c.tokens, Blocks: 40}
 		_, err := unloaded(t, m, o)
 		if refused := errors.Is(err, ErrPreparation) && strings.Contains(err.Error(), "largest of Backend.CaptureSizes is 8"); refused != c.refuse || !refused && err != nil {
 			t.Errorf("%+v: %v", c, err)
@@ -380,7 +380,7 @@ func TestFrozenSteps(t *testing.T) {
 // The table of vLLM's dispatcher tests (tests/v1/cudagraph/test_cudagraph_dispatch.py):
 // sizes 1 and 8, at most 8 sequences.
 func TestExplain(t *testing.T) {
-	whole, pieces, eager := piecewise.Whole, piecewise.Replayed, piecewise.Eager
+	whole, pieces, eager := piecewise.RunFull, piecewise.RunPiecewise, piecewise.RunEager
 	for _, c := range []struct {
 		mode    piecewise.Mode
 		rows    int
@@ -388,25 +388,25 @@ func TestExplain(t *testing.T) {
 		want    Decision
 		why     string
 	}{
-		{piecewise.None, 8, false, Decision{How: eager, Size: 8}, "mode none"},
-		{piecewise.Full, 8, false, Decision{How: whole, Size: 8, Requests: 8}, "every batch"},
-		{piecewise.Full, 8, true, Decision{How: whole, Size: 8, Requests: 8}, "every batch"},
-		{piecewise.FullDecodeOnly, 8, false, Decision{How: eager, Size: 8}, "not uniform"},
-		{piecewise.FullDecodeOnly, 8, true, Decision{How: whole, Size: 8, Requests: 8, Decode: true}, "is uniform"},
-		{piecewise.Piecewise, 8, false, Decision{How: pieces, Size: 8}, "need not be uniform"},
-		{piecewise.Piecewise, 8, true, Decision{How: pieces, Size: 8}, "need not be uniform"},
-		{piecewise.FullAndPiecewise, 8, false, Decision{How: pieces, Size: 8}, "need not be uniform"},
-		{piecewise.FullAndPiecewise, 8, true, Decision{How: whole, Size: 8, Requests: 8, Decode: true}, "is uniform"},
-		{piecewise.FullAndPiecewise, 3, true, Decision{How: whole, Size: 8, Requests: 8, Decode: true}, "is uniform"},
-		{piecewise.Full, 15, false, Decision{How: eager, Size: 15}, "above the largest"},
-		{piecewise.FullAndPiecewise, 15, false, Decision{How: eager, Size: 15}, "above the largest"},
-		{piecewise.Piecewise, 15, false, Decision{How: eager, Size: 15}, "above the largest"},
-		{piecewise.FullAndPiecewise, 9, true, Decision{How: eager, Size: 9, Err: ErrRequest}, "no step has 9 requests, MaxSequences is 8"},
-		{piecewise.None, 17, false, Decision{How: eager, Size: 17, Err: piecewise.ErrSize}, "@forward runs 1 to 16 rows, not 17"},
-		{piecewise.Full, 0, true, Decision{How: eager, Size: 0, Err: piecewise.ErrSize}, "@forward runs 1 to 16 rows, not 0"},
-		{piecewise.Piecewise, -1, false, Decision{How: eager, Size: -1, Err: piecewise.ErrSize}, "@forward runs 1 to 16 rows, not -1"},
+		{piecewise.None, 8, false, Decision{Mode: eager, Size: 8}, "mode none"},
+		{piecewise.Full, 8, false, Decision{Mode: whole, Size: 8, Requests: 8}, "every batch"},
+		{piecewise.Full, 8, true, Decision{Mode: whole, Size: 8, Requests: 8}, "every batch"},
+		{piecewise.FullDecodeOnly, 8, false, Decision{Mode: eager, Size: 8}, "not uniform"},
+		{piecewise.FullDecodeOnly, 8, true, Decision{Mode: whole, Size: 8, Requests: 8, Decode: true}, "is uniform"},
+		{piecewise.Piecewise, 8, false, Decision{Mode: pieces, Size: 8}, "need not be uniform"},
+		{piecewise.Piecewise, 8, true, Decision{Mode: pieces, Size: 8}, "need not be uniform"},
+		{piecewise.FullAndPiecewise, 8, false, Decision{Mode: pieces, Size: 8}, "need not be uniform"},
+		{piecewise.FullAndPiecewise, 8, true, Decision{Mode: whole, Size: 8, Requests: 8, Decode: true}, "is uniform"},
+		{piecewise.FullAndPiecewise, 3, true, Decision{Mode: whole, Size: 8, Requests: 8, Decode: true}, "is uniform"},
+		{piecewise.Full, 15, false, Decision{Mode: eager, Size: 15}, "above the largest"},
+		{piecewise.FullAndPiecewise, 15, false, Decision{Mode: eager, Size: 15}, "above the largest"},
+		{piecewise.Piecewise, 15, false, Decision{Mode: eager, Size: 15}, "above the largest"},
+		{piecewise.FullAndPiecewise, 9, true, Decision{Mode: eager, Size: 9, Err: ErrRequest}, "no step has 9 requests, MaxSequences is 8"},
+		{piecewise.None, 17, false, Decision{Mode: eager, Size: 17, Err: piecewise.ErrSize}, "@forward runs 1 to 16 rows, not 17"},
+		{piecewise.Full, 0, true, Decision{Mode: eager, Size: 0, Err: piecewise.ErrSize}, "@forward runs 1 to 16 rows, not 0"},
+		{piecewise.Piecewise, -1, false, Decision{Mode: eager, Size: -1, Err: piecewise.ErrSize}, "@forward runs 1 to 16 rows, not -1"},
 	} {
-		r := llama(t, Options{Backend: piecewise.Options{Mode: c.mode, CaptureSizes: []int64{1, 8}}, MaxSequences: 8, MaxTokens: 16, Blocks: 40})
+		r := llama(t, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: c.mode, Sizes: []int64{1, 8}}}, MaxSequences: 8, MaxTokens: 16, Blocks: 40})
 		got := r.Explain(c.rows, c.uniform)
 		if !strings.Contains(got.Why, c.why) || !strings.Contains(got.String(), c.why) {
 			t.Errorf("%s, %d rows: %s; want a reason with %q", c.mode, c.rows, got, c.why)
@@ -423,7 +423,7 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	// A graph of more rows than there may be requests has room for no more of them.
-	r := llama(t, Options{Backend: piecewise.Options{Mode: piecewise.Full, CaptureSizes: []int64{16}}, MaxSequences: 8, MaxTokens: 16, Blocks: 40})
+	r := llama(t, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Full, Sizes: []int64{16}}}, MaxSequences: 8, MaxTokens: 16, Blocks: 40})
 	if d := r.Explain(12, false); d.Size != 16 || d.Requests != 8 {
 		t.Errorf("%+v, want a graph of 16 rows for 8 requests", d)
 	}
@@ -434,7 +434,7 @@ func TestExplain(t *testing.T) {
 func TestExplainBeforeLoad(t *testing.T) {
 	m, src := checkpoint(t, "llama")
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullDecodeOnly, piecewise.FullAndPiecewise} {
-		r, err := unloaded(t, m, Options{Backend: piecewise.Options{Mode: mode}, MaxSequences: 3, MaxTokens: 16, Blocks: 4})
+		r, err := unloaded(t, m, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode}}, MaxSequences: 3, MaxTokens: 16, Blocks: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -486,13 +486,13 @@ func TestDefaultSizes(t *testing.T) {
 		{600, 8192, false, 600, 52},
 		{1, 512, false, 2, 2},
 	} {
-		o, err := Options{Backend: piecewise.Options{Mode: piecewise.Piecewise, Frozen: c.frozen}, MaxSequences: c.sequences, MaxTokens: c.tokens}.Resolve(m.Module)
-		if got := o.Backend.CaptureSizes; err != nil || len(got) != c.sizes || got[len(got)-1] != c.most {
+		o, err := Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}, Frozen: c.frozen}, MaxSequences: c.sequences, MaxTokens: c.tokens}.Resolve(m.Module)
+		if got := o.Backend.Capture.Sizes; err != nil || len(got) != c.sizes || got[len(got)-1] != c.most {
 			t.Errorf("%+v: %v, %v", c, got, err)
 		}
 	}
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.FullAndPiecewise} {
-		_, err := unloaded(t, m, Options{Backend: piecewise.Options{Mode: mode, CaptureSizes: []int64{600, 1}, CompileSizes: []int64{700}, Ranges: []int64{64, 800}}, Blocks: 4})
+		_, err := unloaded(t, m, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{600, 1}}, Compile: piecewise.CompileOptions{Sizes: []int64{700}, Endpoints: []int64{64, 800}}}, Blocks: 4})
 		for _, want := range []string{"capture size 600 is above MaxTokens 512", "compile size 700 is above", "range endpoint 800 is above"} {
 			if !errors.Is(err, ErrPreparation) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v; want %q", mode, err, want)
@@ -504,7 +504,7 @@ func TestDefaultSizes(t *testing.T) {
 // Steps are counted as they were explained.
 func TestStepsAreAsExplained(t *testing.T) {
 	w := &watcher{}
-	r := llama(t, Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{1, 4, 8}}, MaxSequences: 4, MaxTokens: 12, Blocks: 60, Observer: w})
+	r := llama(t, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 4, 8}}}, MaxSequences: 4, MaxTokens: 12, Blocks: 60, Observer: w})
 	for _, q := range mixture(3, 9, 20) {
 		submit(t, r, q)
 	}
@@ -517,7 +517,7 @@ func TestStepsAreAsExplained(t *testing.T) {
 		steps++
 		rows += int64(s.Rows)
 		d := r.Explain(s.Rows, s.Uniform)
-		if d.How != s.How || d.Size != s.Size || s.Requests > 4 || s.Rows > 12 || s.Backend > s.Took {
+		if d.Mode != s.Mode || d.Size != s.Size || s.Requests > 4 || s.Rows > 12 || s.Backend > s.Took {
 			t.Errorf("%+v, explained as %s", s, d)
 		}
 		if s.Size > int64(s.Rows) {
@@ -537,7 +537,7 @@ func TestStepsAreAsExplained(t *testing.T) {
 // Rows that are sampled are padded to a captured size too, where none is that of the most
 // requests.
 func TestSampledRowsArePadded(t *testing.T) {
-	r := llama(t, Options{Backend: piecewise.Options{Mode: piecewise.FullAndPiecewise, CaptureSizes: []int64{8}}, MaxSequences: 5, MaxTokens: 8, Blocks: 60})
+	r := llama(t, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{8}}}, MaxSequences: 5, MaxTokens: 8, Blocks: 60})
 	for i := range 5 {
 		submit(t, r, Request{Prompt: []int32{int32(i)}, MaxNew: 3})
 	}
@@ -567,7 +567,7 @@ func TestUncovered(t *testing.T) {
 		{[]int64{1, 16}, 12, ""},
 		{nil, 600, ""},
 	} {
-		r, err := unloaded(t, m, Options{Backend: piecewise.Options{Mode: piecewise.Piecewise, CaptureSizes: c.sizes}, MaxSequences: c.seqs, MaxTokens: 700, Blocks: 4})
+		r, err := unloaded(t, m, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: c.sizes}}, MaxSequences: c.seqs, MaxTokens: 700, Blocks: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -600,7 +600,7 @@ func TestMemory(t *testing.T) {
 			}
 			dev = hostdev.Open(hostdev.Options{MemoryBytes: 2 * limit})
 		}
-		o.Backend = piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()}, Ops: []device.Op{attnhost.New(dev)}}
+		o.Backend = piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Ops: []device.Op{attnhost.New(dev)}}
 		r, err := New(context.Background(), m.Module, o)
 		if err != nil {
 			t.Fatal(err)
@@ -675,8 +675,8 @@ func TestOptions(t *testing.T) {
 		{MaxBlocks: -1},
 		{Blocks: 1, MaxLength: math.MaxInt},
 		{Blocks: 1, MemoryFraction: 1.5},
-		{Blocks: 1, Backend: piecewise.Options{Max: map[string]int64{"N": 1}}},
-		{Blocks: 1, Backend: piecewise.Options{Feeds: []piecewise.Feed{{From: idsFunc, To: forwardFunc, Param: "ids"}}}},
+		{Blocks: 1, Backend: piecewise.Options{Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": 1}}}},
+		{Blocks: 1, Backend: piecewise.Options{Memory: piecewise.MemoryOptions{Aliases: []piecewise.Alias{{From: idsFunc, To: forwardFunc, Param: "ids"}}}}},
 	} {
 		if _, err := unloaded(t, m, o); !errors.Is(err, ErrPreparation) {
 			t.Errorf("%+v: %v, want %v", o, err, ErrPreparation)

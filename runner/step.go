@@ -355,7 +355,7 @@ func (r *Runner) run(f *piecewise.Func, in piecewise.Inputs, meta any) (piecewis
 }
 
 // flagged reports the indices out of range of a step that is done, as a
-// [piecewise.PositionError]. What the step computed from them means nothing, and it ends
+// [device.IndexError]. What the step computed from them means nothing, and it ends
 // all of the step's requests: a flag names an op, not a row. One case is exempt. A step
 // that was in flight when an earlier fault ended one of its requests has that request's
 // rows too, and these explain the flags: the other requests are computed anew.
@@ -370,7 +370,7 @@ func (r *Runner) flagged(s *step) error {
 	if err == nil {
 		return nil
 	}
-	if slices.ContainsFunc(s.shares, func(h share) bool { return h.seq.place == ended && errors.Is(h.seq.err, piecewise.ErrPosition) }) {
+	if slices.ContainsFunc(s.shares, func(h share) bool { return h.seq.place == ended && errors.Is(h.seq.err, device.ErrIndex) }) {
 		for i := range s.shares {
 			s.shares[i].sample = -1
 			r.recompute(s.shares[i].seq)

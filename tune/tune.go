@@ -111,7 +111,7 @@ func Run(ctx context.Context, programs []piecewise.Sized, o Options) ([]Result, 
 	return out, nil
 }
 
-// Warmup returns a piecewise.Options.Tune for processes that are allowed to measure
+// Warmup returns a piecewise.Options.Compile.Tune for processes that are allowed to measure
 // when they start: it has the library follow the records of the store, and measures
 // the products that have none. The next start finds them there. A record that cannot
 // be kept is logged, and followed all the same. Backends may share it: nothing is

@@ -70,7 +70,7 @@ func serverOf(t testing.TB, text []byte, depth int) *server {
 	compiler := &cudatest.Idle{}
 	backend, err := compilecuda.New("cuda:sm_90", compiler)
 	must(t, err)
-	o := piecewise.Options{Target: pieces.Pipeline{Backend: backend}, Store: pieces.NewMemoryStore(), CaptureSizes: []int64{8, 80, 96}, Mode: piecewise.Piecewise}
+	o := piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: backend}, Store: pieces.NewMemoryStore()}, Capture: piecewise.CaptureOptions{Sizes: []int64{8, 80, 96}, Mode: piecewise.Piecewise}}
 	// Compiled once without a device, so that the driver can be told of all kernels.
 	_, err = piecewise.New(context.Background(), m, o)
 	must(t, err)
@@ -106,7 +106,7 @@ func (s *server) start(ctx context.Context, tuned *Options) (stats piecewise.Sta
 	if tuned != nil {
 		with := *tuned
 		with.Device, with.Library, with.Memory = dev, lib, 4<<20
-		o.Tune = Warmup(with)
+		o.Compile.Tune = Warmup(with)
 	}
 	b, err := piecewise.New(ctx, s.module, o)
 	if err != nil {

@@ -117,7 +117,7 @@ func TestNothingPanics(t *testing.T) {
 	target := pieces.Pipeline{Backend: compilehost.New()}
 	artifacts := pieces.NewMemoryStore() // so that each piece is compiled once
 	backend := func(stage int) *piecewise.Backend {
-		b, err := piecewise.New(ctx, module(), piecewise.Options{Device: open(), Target: target, Store: artifacts, Mode: piecewise.Piecewise, CaptureSizes: []int64{2}})
+		b, err := piecewise.New(ctx, module(), piecewise.Options{Device: open(), Compile: piecewise.CompileOptions{Compiler: target, Store: artifacts}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}})
 		must(err)
 		t.Cleanup(func() { b.Close() })
 		for i, f := range []func() error{func() error { return b.Load(ctx, src, nil) }, func() error { return b.Capture(ctx) }, b.Seal, b.Close} {
@@ -231,7 +231,7 @@ func TestNothingPanics(t *testing.T) {
 	runners := func(stage int) *runner.Runner {
 		m, err := ir.Parse("lm.ir", []byte(languageModule))
 		must(err)
-		r, err := runner.New(ctx, m, runner.Options{MaxSequences: 2, MaxTokens: 4, Blocks: 4, MaxLength: 8, Backend: piecewise.Options{Device: open(), Target: target, Store: artifacts, Mode: piecewise.None}})
+		r, err := runner.New(ctx, m, runner.Options{MaxSequences: 2, MaxTokens: 4, Blocks: 4, MaxLength: 8, Backend: piecewise.Options{Device: open(), Compile: piecewise.CompileOptions{Compiler: target, Store: artifacts}, Capture: piecewise.CaptureOptions{Mode: piecewise.None}}})
 		must(err)
 		t.Cleanup(func() { r.Close() })
 		if stage > 0 {
@@ -262,9 +262,9 @@ func TestNothingPanics(t *testing.T) {
 				zero[piecewise.Results], func() any { return results(backend(captured)) }, func() any { return stale() }, func() any { return gone() },
 				zero[piecewise.Result], func() any { return results(backend(captured)).At(0) }, func() any { return stale().At(0) }, func() any { return gone().At(0) }, func() any { return results(backend(captured)).At(-1) },
 				func() any { return pool(false) }, func() any { return pool(true) },
-				ptr[piecewise.AddressError], ptr[piecewise.FaultSnapshot], ptr[piecewise.FrozenError], ptr[piecewise.GuardError], ptr[piecewise.PositionError], ptr[piecewise.StaleError],
-				zero[piecewise.Feed], zero[piecewise.How], zero[piecewise.Mode], zero[piecewise.Plan], zero[piecewise.Unused],
-				func() any { return piecewise.How(99) }, func() any { return piecewise.Mode(99) },
+				ptr[piecewise.AddressError], ptr[piecewise.FaultSnapshot], ptr[piecewise.FrozenError], ptr[piecewise.CanaryError], ptr[piecewise.StaleError],
+				zero[piecewise.Alias], zero[piecewise.RunMode], zero[piecewise.Mode], zero[piecewise.Plan], zero[piecewise.Unused],
+				func() any { return piecewise.RunMode(99) }, func() any { return piecewise.Mode(99) },
 			},
 		},
 		"runner": {
@@ -287,7 +287,7 @@ func TestNothingPanics(t *testing.T) {
 		"runtime/device": {
 			funcs: map[string]any{"Connect": device.Connect, "NewFence": device.NewFence, "NotRebindable": device.NotRebindable, "CheckMoves": device.CheckMoves, "Relocate": device.Relocate, "WriteDOT": device.WriteDOT,
 				"Resolve": device.Resolve, "Call": device.Call, "Holds": device.Holds, "ForDevice": device.ForDevice, "CheckGuard": device.CheckGuard, "Env": device.Env},
-			receivers: []func() any{ptr[device.Assigned], ptr[device.Branch], ptr[device.CaptureError], ptr[device.Captures], ptr[device.Fence], ptr[device.GuardError], ptr[device.LostError], ptr[device.MemoryError],
+			receivers: []func() any{ptr[device.Assigned], ptr[device.Branch], ptr[device.CaptureError], ptr[device.Captures], ptr[device.Fence], ptr[device.GuardError], ptr[device.IndexError], ptr[device.LostError], ptr[device.MemoryError],
 				ptr[device.OpCall], ptr[device.RebindError], ptr[device.Recording], ptr[device.Resolved], zero[device.Buffer], zero[device.CaptureMode], func() any { return device.CaptureMode(99) }, zero[device.NodeKind], func() any { return device.NodeKind(99) }},
 		},
 		"runtime/mem": {

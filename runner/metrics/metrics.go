@@ -44,7 +44,7 @@ type Collector struct {
 // run is what runs of a function are told apart by.
 type run struct {
 	fn   string
-	how  piecewise.How
+	how  piecewise.RunMode
 	size int64
 }
 
@@ -87,11 +87,11 @@ func (c *Collector) Captured(fn string, _ int64, graphs int, took time.Duration)
 }
 
 // Ran counts a run of a function.
-func (c *Collector) Ran(fn string, rows, size int64, how piecewise.How) {
+func (c *Collector) Ran(fn string, rows, size int64, how piecewise.RunMode) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := run{fn, how, size}
-	if how == piecewise.Eager {
+	if how == piecewise.RunEager {
 		key.size = 0 // any number of rows may run eagerly: a series for each would have no end
 	}
 	n := c.runs[key]

@@ -20,10 +20,10 @@ func TestScrape(t *testing.T) {
 	c := metrics.New("pwc")
 	c.Captured("forward", 8, 5, time.Second)
 	c.Captured("forward", 4, 5, time.Second)
-	c.Ran("forward", 3, 4, piecewise.Replayed)
-	c.Ran("forward", 4, 4, piecewise.Replayed)
-	c.Ran("odd\"\n\\", 700, 700, piecewise.Eager)
-	c.Ran("odd\"\n\\", 701, 701, piecewise.Eager)
+	c.Ran("forward", 3, 4, piecewise.RunPiecewise)
+	c.Ran("forward", 4, 4, piecewise.RunPiecewise)
+	c.Ran("odd\"\n\\", 700, 700, piecewise.RunEager)
+	c.Ran("odd\"\n\\", 701, 701, piecewise.RunEager)
 	c.Stepped(runner.Step{Rows: 3, Sampled: 2, Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, Took: 2 * time.Millisecond, Backend: 2*time.Millisecond - 20*time.Microsecond})
 	c.Stepped(runner.Step{Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, Took: time.Hour, Err: runner.ErrMemory}) // issued nothing
 	c.Finished(&runner.Sequence{})
@@ -89,7 +89,7 @@ func TestScrape(t *testing.T) {
 	if got := w.Header().Get("Content-Type"); !strings.Contains(got, "version=0.0.4") {
 		t.Errorf("content type %q", got)
 	}
-	if n := testing.AllocsPerRun(10, func() { c.Ran("forward", 3, 4, piecewise.Replayed); c.Stepped(runner.Step{Rows: 1}) }); n != 0 {
+	if n := testing.AllocsPerRun(10, func() { c.Ran("forward", 3, 4, piecewise.RunPiecewise); c.Stepped(runner.Step{Rows: 1}) }); n != 0 {
 		t.Errorf("observing makes %v allocations", n)
 	}
 	if strings.Contains(text, "padded_rows_total{function=\"odd") {

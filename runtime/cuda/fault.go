@@ -133,14 +133,14 @@ func (d *Device) allocFaults(bytes int64) (*hostMemory, error) {
 func word(data []byte, i int) *uint32 { return (*uint32)(unsafe.Pointer(&data[wordBytes*i])) }
 
 // take appends the nodes whose words are set, and clears the words.
-func (x *Executable) take(out []device.IndexFault) []device.IndexFault {
+func (x *Executable) take(out []device.IndexError) []device.IndexError {
 	f := &x.faults
 	if f.chunk == nil || f.chunk.host.freed.Load() {
 		return out
 	}
 	for i, origin := range f.origins {
 		if atomic.SwapUint32(word(f.chunk.host.data, f.first+i), 0) != 0 {
-			out = append(out, device.IndexFault{Executable: x, Origin: origin})
+			out = append(out, device.IndexError{Executable: x, Origin: origin})
 		}
 	}
 	return out
@@ -160,7 +160,7 @@ func (d *Device) own(what string, of []device.Executable) error {
 // of these programs met since the last call, each node once, and clears them; of all that
 // are loaded if none is named. What kernels of other streams meet meanwhile is for the
 // next call.
-func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexFault, error) {
+func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexError, error) {
 	const what = "faults"
 	x, ok := s.(*Stream)
 	if !ok || x.dev != d {
@@ -177,7 +177,7 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var out []device.IndexFault
+	var out []device.IndexError
 	for _, e := range of {
 		if y := e.(*Executable); !y.closed.Load() {
 			out = y.take(out)
@@ -192,8 +192,8 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 }
 
 // sorted orders faults by program, in the order of loading, and node, each once.
-func sorted(list []device.IndexFault) []device.IndexFault {
-	slices.SortFunc(list, func(a, b device.IndexFault) int {
+func sorted(list []device.IndexError) []device.IndexError {
+	slices.SortFunc(list, func(a, b device.IndexError) int {
 		return cmp.Or(cmp.Compare(a.Executable.(*Executable).id, b.Executable.(*Executable).id), cmp.Compare(a.Origin, b.Origin))
 	})
 	return slices.Compact(list)
@@ -210,7 +210,7 @@ type faultWatch struct {
 type wordRun struct {
 	chunk    *faultChunk
 	first, n int
-	nodes    []device.IndexFault // of each word
+	nodes    []device.IndexError // of each word
 }
 
 // WatchFaults implements [device.Device].
@@ -234,7 +234,7 @@ func (d *Device) WatchFaults(of ...device.Executable) (device.FaultWatch, error)
 		}
 		r := &w.runs[len(w.runs)-1]
 		for _, origin := range f.origins {
-			r.nodes = append(r.nodes, device.IndexFault{Executable: x, Origin: origin})
+			r.nodes = append(r.nodes, device.IndexError{Executable: x, Origin: origin})
 		}
 		r.n += len(f.origins)
 		w.words += len(f.origins)
@@ -259,7 +259,7 @@ func (w *faultWatch) Raised() bool {
 }
 
 // Faults returns the nodes whose words are set.
-func (w *faultWatch) Faults() []device.IndexFault {
+func (w *faultWatch) Faults() []device.IndexError {
 	return w.read(func(r *wordRun, _, i int) bool {
 		return !r.chunk.host.freed.Load() && atomic.LoadUint32(word(r.chunk.host.data, r.first+i)) != 0
 	})
@@ -267,8 +267,8 @@ func (w *faultWatch) Faults() []device.IndexFault {
 
 // read returns the nodes of words that are set: of word i of a run, which is word at of
 // all.
-func (w *faultWatch) read(set func(r *wordRun, at, i int) bool) []device.IndexFault {
-	var out []device.IndexFault
+func (w *faultWatch) read(set func(r *wordRun, at, i int) bool) []device.IndexError {
+	var out []device.IndexError
 	at := 0
 	for k := range w.runs {
 		r := &w.runs[k]
@@ -335,7 +335,7 @@ func (f *faultSnapshot) Take(s device.Stream) error {
 }
 
 // Faults implements [device.FaultSnapshot].
-func (f *faultSnapshot) Faults() []device.IndexFault {
+func (f *faultSnapshot) Faults() []device.IndexError {
 	data := f.host.Bytes()
 	if len(data) == 0 {
 		return nil

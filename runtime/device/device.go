@@ -70,7 +70,7 @@ type Device interface {
 	// met since the last call, and clears them (C12); of all that are loaded if none
 	// is named. Those of other programs are left to who loaded them. It orders itself
 	// after s.
-	TakeFaults(s Stream, of ...Executable) ([]IndexFault, error)
+	TakeFaults(s Stream, of ...Executable) ([]IndexError, error)
 
 	// WatchFaults watches the fault flags of these programs without waiting for a
 	// stream. The programs must stay open while the watch is used.
@@ -252,13 +252,6 @@ type BoundLaunch interface {
 	Calls() []*OpCall
 }
 
-// IndexFault is a position out of range that a kernel met. Executable and
-// Origin (node of the piece) say where; callers turn them into a loc.
-type IndexFault struct {
-	Executable Executable
-	Origin     int32
-}
-
 // FaultWatch reads the fault flags of some programs (C12) while work goes on. One
 // goroutine at a time uses it.
 type FaultWatch interface {
@@ -268,7 +261,7 @@ type FaultWatch interface {
 	Raised() bool
 
 	// Faults returns the flags that are set, as [Device.TakeFaults] does, and clears none.
-	Faults() []IndexFault
+	Faults() []IndexError
 
 	// NewSnapshot makes a snapshot, which Close gives back.
 	NewSnapshot() (FaultSnapshot, error)
@@ -283,7 +276,7 @@ type FaultSnapshot interface {
 
 	// Faults returns what the last Take moved. It is valid once s has passed that Take,
 	// and until the next.
-	Faults() []IndexFault
+	Faults() []IndexError
 
 	Close() error
 }

@@ -18,6 +18,7 @@ var (
 	ErrOutOfMemory   = errors.New("device: out of memory")
 	ErrNotCapturable = errors.New("device: the operation cannot be captured")
 	ErrGuard         = errors.New("device: a constraint of the program does not hold")
+	ErrIndex         = errors.New("device: index out of range")
 
 	// ErrDeviceLost is sticky: after it every call fails with it (C13).
 	ErrDeviceLost = errors.New("device: lost")
@@ -75,3 +76,24 @@ func (e *GuardError) Error() string {
 
 // Unwrap returns ErrGuard.
 func (e *GuardError) Unwrap() error { return ErrGuard }
+
+// IndexError is an index out of range that a kernel met: it read zero or wrote nothing (C12).
+// Devices give Executable and Origin; a caller that knows the model sets Op. It matches
+// [ErrIndex].
+type IndexError struct {
+	Executable Executable
+	Origin     int32  // node of the piece
+	Op         string // with its place in the model: "embedding (model.embed_tokens)"; "": unknown
+}
+
+// Error names the op.
+func (e *IndexError) Error() string {
+	op := e.Op
+	if op == "" {
+		op = fmt.Sprintf("node %d", e.Origin)
+	}
+	return fmt.Sprintf("index out of range in %s: it read zero or wrote nothing", op)
+}
+
+// Unwrap returns ErrIndex.
+func (e *IndexError) Unwrap() error { return ErrIndex }

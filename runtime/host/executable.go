@@ -134,34 +134,34 @@ func (x *Executable) Close() error {
 	return nil
 }
 
-func (x *Executable) takeFaults(out []device.IndexFault) []device.IndexFault {
+func (x *Executable) takeFaults(out []device.IndexError) []device.IndexError {
 	if !x.faulted.Swap(false) {
 		return out
 	}
 	for origin, f := range x.faults {
 		if f.seen.Swap(false) {
-			out = append(out, device.IndexFault{Executable: x, Origin: origin})
+			out = append(out, device.IndexError{Executable: x, Origin: origin})
 		}
 	}
 	return out
 }
 
 // flagged appends the nodes whose flags are set.
-func (x *Executable) flagged(out []device.IndexFault) []device.IndexFault {
+func (x *Executable) flagged(out []device.IndexError) []device.IndexError {
 	if !x.faulted.Load() {
 		return out
 	}
 	for origin, f := range x.faults {
 		if f.seen.Load() {
-			out = append(out, device.IndexFault{Executable: x, Origin: origin})
+			out = append(out, device.IndexError{Executable: x, Origin: origin})
 		}
 	}
 	return out
 }
 
 // sortFaults orders faults by program, in the order of loading, and node.
-func sortFaults(list []device.IndexFault) {
-	slices.SortFunc(list, func(a, b device.IndexFault) int {
+func sortFaults(list []device.IndexError) {
+	slices.SortFunc(list, func(a, b device.IndexError) int {
 		return cmp.Or(cmp.Compare(a.Executable.(*Executable).id, b.Executable.(*Executable).id), cmp.Compare(a.Origin, b.Origin))
 	})
 }

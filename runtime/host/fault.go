@@ -49,8 +49,8 @@ func (w *faultWatch) Raised() bool {
 }
 
 // Faults returns the flags that are set.
-func (w *faultWatch) Faults() []device.IndexFault {
-	var out []device.IndexFault
+func (w *faultWatch) Faults() []device.IndexError {
+	var out []device.IndexError
 	for _, x := range w.programs {
 		out = x.flagged(out)
 	}
@@ -71,7 +71,7 @@ func (w *faultWatch) NewSnapshot() (device.FaultSnapshot, error) {
 // faultSnapshot is what Take moved: a stream of the host has nothing in flight.
 type faultSnapshot struct {
 	watch  *faultWatch
-	faults []device.IndexFault
+	faults []device.IndexError
 	closed bool
 }
 
@@ -97,11 +97,11 @@ func (f *faultSnapshot) Take(s device.Stream) error {
 }
 
 // Faults implements [device.FaultSnapshot].
-func (f *faultSnapshot) Faults() []device.IndexFault {
+func (f *faultSnapshot) Faults() []device.IndexError {
 	if f.closed {
 		return nil
 	}
-	return append([]device.IndexFault(nil), f.faults...)
+	return append([]device.IndexError(nil), f.faults...)
 }
 
 // Close ends the use of the snapshot.

@@ -161,7 +161,7 @@ func (d *Device) NewEvent() (device.Event, error) {
 
 // TakeFaults returns the positions out of range that kernels met since the last
 // call, each node once, and clears them.
-func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexFault, error) {
+func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexError, error) {
 	hs, ok := s.(*Stream)
 	if !ok || hs.dev != d {
 		return nil, fmt.Errorf("host: faults: %w", device.ErrForeignStream)
@@ -175,7 +175,7 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 	if err := d.own("faults", of); err != nil {
 		return nil, err
 	}
-	var out []device.IndexFault
+	var out []device.IndexError
 	for _, e := range of {
 		out = e.(*Executable).takeFaults(out)
 	}

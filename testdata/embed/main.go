@@ -54,8 +54,9 @@ func run(w io.Writer) error {
 	}
 	dev := hostdev.Open(hostdev.Options{})
 	defer dev.Close()
-	b, err := piecewise.New(ctx, m, piecewise.Options{Device: dev, Target: pieces.Pipeline{Backend: host.New()},
-		Ops: []device.Op{&shift{dev}}, Mode: piecewise.Piecewise, CaptureSizes: []int64{4}})
+	b, err := piecewise.New(ctx, m, piecewise.Options{Device: dev, Ops: []device.Op{&shift{dev}},
+		Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}},
+		Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4}}})
 	if err != nil {
 		return err
 	}

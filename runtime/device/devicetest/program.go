@@ -234,7 +234,7 @@ var programTests = map[string]func(*env){
 		e.must(err)
 		s, err := w.NewSnapshot()
 		e.must(err)
-		names := func(list []device.IndexFault) (out string) {
+		names := func(list []device.IndexError) (out string) {
 			for _, f := range list {
 				switch {
 				case f.Origin != GatherNode:

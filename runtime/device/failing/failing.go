@@ -95,7 +95,7 @@ func (d *Device) Load(p *program.Program, ops device.OpSet) (device.Executable, 
 }
 
 // TakeFaults is the device's.
-func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexFault, error) {
+func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexError, error) {
 	if err := d.fails("faults"); err != nil {
 		return nil, err
 	}

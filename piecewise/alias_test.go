@@ -38,22 +38,22 @@ module "loop" {
 }
 `
 
-var feeds = []piecewise.Feed{{From: "double", To: "step", Param: "x"}, {From: "triple", To: "step", Param: "x"}}
+var feeds = []piecewise.Alias{{From: "double", To: "step", Param: "x"}, {From: "triple", To: "step", Param: "x"}}
 
 // A result that is fed to a parameter is read there without a copy, whichever of the
 // functions that feed it ran last; what it overwrites is stale, and so is it once the
 // parameter is given something else, which is sent even if the host sent the same
 // before.
-func TestFeeds(t *testing.T) {
+func TestAliases(t *testing.T) {
 	for _, o := range []piecewise.Options{
-		{Mode: piecewise.None},
-		{Mode: piecewise.Piecewise, CaptureSizes: []int64{2, 4}},
-		{Mode: piecewise.Full, CaptureSizes: []int64{4}},
-		{Mode: piecewise.Piecewise, CaptureSizes: []int64{4}, Poison: true},
-		{Mode: piecewise.Piecewise, CaptureSizes: []int64{2}, Guard: piecewise.Canaries},
+		{Capture: piecewise.CaptureOptions{Mode: piecewise.None}},
+		{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2, 4}}},
+		{Capture: piecewise.CaptureOptions{Mode: piecewise.Full, Sizes: []int64{4}}},
+		{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4}}, Debug: piecewise.DebugOptions{Poison: true}},
+		{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Debug: piecewise.DebugOptions{Canary: piecewise.CanaryBytes}},
 	} {
 		w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
-		o.Device, o.Feeds, o.Slots = w, feeds, 2
+		o.Device, o.Memory.Aliases, o.Memory.StagingSlots = w, feeds, 2
 		b := start(t, loop, o)
 		ctx := context.Background()
 		step := func(from piecewise.Result, host ...float32) (piecewise.Results, error) {
@@ -108,7 +108,7 @@ func TestFeeds(t *testing.T) {
 		stale := func(r piecewise.Results) {
 			t.Helper()
 			if err := r.At(0).CopyTo(make([]byte, 8)); !errors.Is(err, piecewise.ErrStale) {
-				t.Errorf("mode %s: a result that was overwritten: %v, want ErrStale", o.Mode, err)
+				t.Errorf("mode %s: a result that was overwritten: %v, want ErrStale", o.Capture.Mode, err)
 			}
 		}
 		for range 3 {
@@ -124,7 +124,7 @@ func TestFeeds(t *testing.T) {
 			s = must(step(triple.At(0)))
 			wantF32(t, read(t, s.At(0)), []float32{16, 22})
 			if slices.Contains(w.log, "copy on the device") {
-				t.Errorf("mode %s: results that are fed were copied: %q", o.Mode, w.log)
+				t.Errorf("mode %s: results that are fed were copied: %q", o.Capture.Mode, w.log)
 			}
 			s = must(step(piecewise.Result{}, 1, 2))
 			wantF32(t, read(t, s.At(0)), []float32{2, 3})
@@ -148,7 +148,7 @@ func TestFeeds(t *testing.T) {
 			}
 			next("triple", s)
 			if _, err := b.Func("step").Run(ctx, in, nil); !errors.Is(err, piecewise.ErrStale) {
-				t.Errorf("mode %s: a run on a result that was overwritten after it was given: %v, want ErrStale", o.Mode, err)
+				t.Errorf("mode %s: a run on a result that was overwritten after it was given: %v, want ErrStale", o.Capture.Mode, err)
 			}
 			// Fewer rows than lie there, padded.
 			s = must(step(piecewise.Result{}, 1, 2, 3))
@@ -176,11 +176,11 @@ module "rows" {
 
 // A result is fed to a parameter of another size symbol as long as it has room there; and
 // what is written over it makes it stale, not the results beside it.
-func TestFeedsOfOtherRows(t *testing.T) {
-	feed := piecewise.Feed{From: "choose", Result: 1, To: "step", Param: "x"}
+func TestAliasesOfOtherRows(t *testing.T) {
+	feed := piecewise.Alias{From: "choose", Result: 1, To: "step", Param: "x"}
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Full} {
 		w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
-		b := start(t, rows, piecewise.Options{Device: w, Mode: mode, CaptureSizes: []int64{4}, Feeds: []piecewise.Feed{feed}, Slots: 2})
+		b := start(t, rows, piecewise.Options{Device: w, Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{4}}, Memory: piecewise.MemoryOptions{Aliases: []piecewise.Alias{feed}, StagingSlots: 2}})
 		ctx := context.Background()
 		choose := run(t, b.Func("choose"), []float32{1, 2, 3})
 		wantF32(t, choose, []float32{-1, -2, -3})
@@ -211,15 +211,15 @@ func TestFeedsOfOtherRows(t *testing.T) {
 		}
 		wantF32(t, read(t, r.At(0)), []float32{-5, -6, -7})
 	}
-	_, err := piecewise.New(context.Background(), parse(t, strings.Replace(rows, "sym M in [1, 4]", "sym M in [1, 9]", 1)), piecewise.Options{Target: pieces.Pipeline{Backend: host.New()}, Feeds: []piecewise.Feed{feed}})
+	_, err := piecewise.New(context.Background(), parse(t, strings.Replace(rows, "sym M in [1, 4]", "sym M in [1, 9]", 1)), piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Memory: piecewise.MemoryOptions{Aliases: []piecewise.Alias{feed}}})
 	if err == nil || !strings.Contains(err.Error(), "the result is f32[M], the parameter f32[N]") {
 		t.Errorf("more rows than there is room for: %v", err)
 	}
 }
 
 // Results that are fed have no memory of their own.
-func TestFeedsInPlan(t *testing.T) {
-	plain, fed := create(t, loop, piecewise.Options{}).Plan(), create(t, loop, piecewise.Options{Feeds: feeds}).Plan()
+func TestAliasesInPlan(t *testing.T) {
+	plain, fed := create(t, loop, piecewise.Options{}).Plan(), create(t, loop, piecewise.Options{Memory: piecewise.MemoryOptions{Aliases: feeds}}).Plan()
 	const place = 256 // 8 rows, rounded up
 	if plain.ResultBytes-fed.ResultBytes != 2*place || plain.InputBytes != fed.InputBytes {
 		t.Errorf("%d bytes of results and %d of inputs, %d and %d with feeds", plain.ResultBytes, plain.InputBytes, fed.ResultBytes, fed.InputBytes)
@@ -229,20 +229,20 @@ func TestFeedsInPlan(t *testing.T) {
 // A feed that cannot be is refused with its reason, all of them together.
 func TestBadFeeds(t *testing.T) {
 	for _, c := range []struct {
-		feeds []piecewise.Feed
+		feeds []piecewise.Alias
 		want  []string
 	}{
-		{[]piecewise.Feed{{From: "no", To: "step", Param: "x"}, {From: "double", To: "yes", Param: "x"}}, []string{"result 0 of @no to %x of @step: the module has no function @no", "no function @yes"}},
-		{[]piecewise.Feed{{From: "double", To: "step", Param: "z"}}, []string{"@step has no parameter %z"}},
-		{[]piecewise.Feed{{From: "double", Result: 1, To: "step", Param: "x"}, {From: "double", Result: -1, To: "step", Param: "x"}}, []string{"result 1 of @double", "result -1 of @double", "has 1 results"}},
-		{[]piecewise.Feed{{From: "double", To: "step", Param: "by"}}, []string{"the result is f32[N], the parameter f32[2]"}},
-		{[]piecewise.Feed{{From: "keep", To: "step", Param: "x"}}, []string{"is a parameter, a weight or a state"}},
-		{[]piecewise.Feed{{From: "step", To: "step", Param: "x"}, {From: "double", To: "triple", Param: "y"}}, []string{"result 0 of @step to %x of @step: a function cannot write what it reads", "@triple: a function cannot write what it reads"}},
-		{[]piecewise.Feed{{From: "keep", Result: 1, To: "step", Param: "x"}, {From: "keep", Result: 2, To: "step", Param: "x"}}, []string{"another result of @keep lies there"}},
-		{[]piecewise.Feed{feeds[0], feeds[0]}, []string{"the result has its place"}},
-		{[]piecewise.Feed{{From: "step", To: "keep", Param: "k"}}, []string{"the result has its place"}},
+		{[]piecewise.Alias{{From: "no", To: "step", Param: "x"}, {From: "double", To: "yes", Param: "x"}}, []string{"result 0 of @no to %x of @step: the module has no function @no", "no function @yes"}},
+		{[]piecewise.Alias{{From: "double", To: "step", Param: "z"}}, []string{"@step has no parameter %z"}},
+		{[]piecewise.Alias{{From: "double", Result: 1, To: "step", Param: "x"}, {From: "double", Result: -1, To: "step", Param: "x"}}, []string{"result 1 of @double", "result -1 of @double", "has 1 results"}},
+		{[]piecewise.Alias{{From: "double", To: "step", Param: "by"}}, []string{"the result is f32[N], the parameter f32[2]"}},
+		{[]piecewise.Alias{{From: "keep", To: "step", Param: "x"}}, []string{"is a parameter, a weight or a state"}},
+		{[]piecewise.Alias{{From: "step", To: "step", Param: "x"}, {From: "double", To: "triple", Param: "y"}}, []string{"result 0 of @step to %x of @step: a function cannot write what it reads", "@triple: a function cannot write what it reads"}},
+		{[]piecewise.Alias{{From: "keep", Result: 1, To: "step", Param: "x"}, {From: "keep", Result: 2, To: "step", Param: "x"}}, []string{"another result of @keep lies there"}},
+		{[]piecewise.Alias{feeds[0], feeds[0]}, []string{"the result has its place"}},
+		{[]piecewise.Alias{{From: "step", To: "keep", Param: "k"}}, []string{"the result has its place"}},
 	} {
-		_, err := piecewise.New(context.Background(), parse(t, loop), piecewise.Options{Target: pieces.Pipeline{Backend: host.New()}, Feeds: c.feeds})
+		_, err := piecewise.New(context.Background(), parse(t, loop), piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Memory: piecewise.MemoryOptions{Aliases: c.feeds}})
 		if err == nil {
 			t.Errorf("%v: no error", c.feeds)
 			continue

@@ -9,14 +9,14 @@ import (
 	"pwc/runtime/device"
 )
 
-// Feed has a result lie where a parameter is read, so that [Inputs.SetResult] of the
-// parameter with that result copies nothing. A parameter that has the type of a result
-// of an earlier function reads it where it lies without being told; a Feed is for what a
-// later function makes for the next step, and for results of several functions of which
-// one is read. Whatever is written there last is there: a run of From, a run of
-// another function that feeds the parameter, or what the parameter is given otherwise.
-// What lay there is stale then.
-type Feed struct {
+// Alias has a result and a parameter share memory (input/output aliasing), so that
+// [Inputs.SetResult] of the parameter with that result copies nothing. A parameter that has
+// the type of a result of an earlier function shares its memory without an Alias; an Alias is
+// for a result that the next step reads, and for results of several functions of which
+// one is read. The last writer counts: a run of From, a run of another function whose result
+// has the same memory, or what the parameter is given otherwise. Earlier contents are stale
+// from then on.
+type Alias struct {
 	From   string // the function, without "@"
 	Result int
 	To     string // another function
@@ -24,7 +24,7 @@ type Feed struct {
 }
 
 // String returns "result 0 of @runner_ids to %ids of @forward".
-func (f Feed) String() string {
+func (f Alias) String() string {
 	return fmt.Sprintf("result %d of @%s to %%%s of @%s", f.Result, f.From, f.Param, f.To)
 }
 
@@ -110,13 +110,13 @@ func (b *Backend) findWrites() {
 	}
 }
 
-// placeFeeds gives results their parameters' places, and then linked parameters those
+// placeAliases gives results their parameters' places, and then linked parameters those
 // of the results.
-func (b *Backend) placeFeeds() error {
+func (b *Backend) placeAliases() error {
 	var errs []error
-	for _, f := range b.opts.Feeds {
-		if err := b.placeFeed(f); err != nil {
-			errs = append(errs, fmt.Errorf("piecewise: Options.Feeds: %s: %w", f, err))
+	for _, f := range b.opts.Memory.Aliases {
+		if err := b.placeAlias(f); err != nil {
+			errs = append(errs, fmt.Errorf("piecewise: Options.Memory.Aliases: %s: %w", f, err))
 		}
 	}
 	for _, fn := range b.funcs {
@@ -129,7 +129,7 @@ func (b *Backend) placeFeeds() error {
 	return errors.Join(errs...)
 }
 
-func (b *Backend) placeFeed(f Feed) error {
+func (b *Backend) placeAlias(f Alias) error {
 	find := func(name string) *function {
 		i := slices.IndexFunc(b.funcs, func(fn *function) bool { return fn.ir.Name == name })
 		if i < 0 {
@@ -160,14 +160,14 @@ func (b *Backend) placeFeed(f Feed) error {
 	switch {
 	case !in.typ.Equal(st.typ) && !to.holdsRows(in, from, f.Result):
 		return fmt.Errorf("the result is %s, the parameter %s", st.typ, in.typ)
-	case slot.fed || slices.ContainsFunc(b.funcs, func(fn *function) bool { return fn.reads(from, st.index) }):
+	case slot.aliased || slices.ContainsFunc(b.funcs, func(fn *function) bool { return fn.reads(from, st.index) }):
 		return errors.New("the result has its place: a parameter is linked to it, or it is fed to one")
 	case slices.ContainsFunc(p.writers, func(w writer) bool { return w.fn == from }):
 		return fmt.Errorf("another result of @%s lies there", f.From)
 	case slices.ContainsFunc(from.inputs, func(in input) bool { return in.at() == p }):
 		return errors.New("a function cannot write what it reads")
 	}
-	slot.place, slot.fed = p, true
+	slot.place, slot.aliased = p, true
 	p.writers = append(p.writers, writer{from, st.index})
 	in.written = true
 	return nil

@@ -7,26 +7,25 @@ import (
 	"pwc/runtime/device"
 )
 
-// Guard is how the buffers of a backend are kept apart, to find kernels and ops
-// that read or write beyond their own. With a guard every weight, state, input
-// and result, and for each size everything that crosses pieces and every scratch
-// memory, is an allocation of its own that is never reused. It takes far more
-// memory than [Plan] says.
-type Guard uint8
+// Canary is how the buffers of a backend are kept apart, to find kernels and ops that read
+// or write out of bounds. With one every weight, state, input and result, and for each size
+// everything that crosses pieces and every scratch memory, is an allocation of its own that is
+// never reused. It takes far more memory than [Plan] says.
+type Canary uint8
 
 const (
-	// NoGuard places buffers as Plan says.
-	NoGuard Guard = iota
+	// CanaryOff places buffers as Plan says.
+	CanaryOff Canary = iota
 
-	// Canaries puts every buffer between bytes that [Backend.CheckGuards] and
-	// [Backend.Close] look at, and fills it with 0xff, which is NaN in every float
+	// CanaryBytes puts every buffer between bytes that [Backend.CheckCanaries] and
+	// [Backend.Close] compare, and fills it with 0xff, which is NaN in every float
 	// dtype. Calls of ops that are declared rowwise are tested wherever no graph records
 	// them, as in mode none: one whose rows depend on later ones is an [ErrOp].
-	Canaries
+	CanaryBytes
 
-	// Exact makes every allocation exactly as large as its buffer and initialises
+	// CanaryExact makes every allocation exactly as large as its buffer and initialises
 	// none: for tools that watch every access, as compute-sanitizer does.
-	Exact
+	CanaryExact
 )
 
 const (
@@ -35,27 +34,27 @@ const (
 	poison      = 0xff
 )
 
-// guarded is the allocation of one buffer.
-type guarded struct {
+// canaryBuffer is the allocation of one buffer.
+type canaryBuffer struct {
 	memory device.Memory
 	bytes  int64 // of the buffer
 	name   string
 }
 
-// takeGuarded allocates one buffer.
-func (b *Backend) takeGuarded(bytes int64, name string) (device.Buffer, error) {
+// takeCanary allocates one buffer, with canaries if the options ask for them.
+func (b *Backend) takeCanary(bytes int64, name string) (device.Buffer, error) {
 	if bytes == 0 {
 		return device.Buffer{}, nil
 	}
 	lead := int64(0)
-	if b.opts.Guard == Canaries {
+	if b.opts.Debug.Canary == CanaryBytes {
 		lead = canaryBytes
 	}
 	m, err := b.opts.Device.Alloc(bytes + 2*lead)
 	if err != nil {
 		return device.Buffer{}, fmt.Errorf("piecewise: %d bytes for %s: %w", bytes, name, err)
 	}
-	b.guarded = append(b.guarded, guarded{m, bytes, name})
+	b.canaries = append(b.canaries, canaryBuffer{m, bytes, name})
 	buf := device.Buffer{Memory: m, Offset: lead, Size: bytes}
 	if lead > 0 {
 		s := b.pool.stream
@@ -64,25 +63,25 @@ func (b *Backend) takeGuarded(bytes int64, name string) (device.Buffer, error) {
 	return buf, err
 }
 
-// CheckGuards waits for everything that was issued and looks at the canaries of
+// CheckCanaries waits for everything that was issued and looks at the canaries of
 // every buffer. The first that was written over is a [GuardError]. Without
 // canaries there is nothing to look at.
-func (b *Backend) CheckGuards() error {
+func (b *Backend) CheckCanaries() error {
 	if err := b.enter(loaded, sealed); err != nil {
 		return err
 	}
 	defer b.pool.release()
-	return b.note(b.checkGuards())
+	return b.note(b.checkCanaries())
 }
 
-func (b *Backend) checkGuards() error {
-	if b.opts.Guard != Canaries {
+func (b *Backend) checkCanaries() error {
+	if b.opts.Debug.Canary != CanaryBytes {
 		return nil
 	}
 	s := b.pool.stream
 	var side [canaryBytes]byte
-	for i := range b.guarded {
-		g := &b.guarded[i]
+	for i := range b.canaries {
+		g := &b.canaries[i]
 		for _, at := range []int64{0, canaryBytes + g.bytes} {
 			if err := s.CopyToHost(side[:], device.Buffer{Memory: g.memory, Offset: at, Size: canaryBytes}); err != nil {
 				return err
@@ -92,7 +91,7 @@ func (b *Backend) checkGuards() error {
 			}
 			for j, v := range side {
 				if v != canary {
-					return &GuardError{Name: g.name, Bytes: g.bytes, Offset: at + int64(j) - canaryBytes}
+					return &CanaryError{Name: g.name, Bytes: g.bytes, Offset: at + int64(j) - canaryBytes}
 				}
 			}
 		}
@@ -100,20 +99,20 @@ func (b *Backend) checkGuards() error {
 	return nil
 }
 
-func (b *Backend) freeGuarded() error {
+func (b *Backend) freeCanaries() error {
 	var errs []error
-	for _, g := range b.guarded {
+	for _, g := range b.canaries {
 		errs = append(errs, g.memory.Free())
 	}
-	b.guarded = nil
+	b.canaries = nil
 	return errors.Join(errs...)
 }
 
 // region hands out memory of the device for tensors that are used in any order,
 // side by side in one block of so many bytes, each aligned.
 func (b *Backend) region(total int64, what string) (func(bytes int64, name string) (device.Buffer, error), error) {
-	if b.opts.Guard != NoGuard {
-		return b.takeGuarded, nil
+	if b.opts.Debug.Canary != CanaryOff {
+		return b.takeCanary, nil
 	}
 	all, err := b.take(total, what)
 	off := int64(0)
@@ -129,10 +128,10 @@ func (fn *function) settle(l *layout) error {
 	l.work, l.room = make([]device.Buffer, len(l.offset)), make([]device.Buffer, len(l.scratch))
 	b := fn.b
 	at := func(off, bytes int64, name func() string) (device.Buffer, error) {
-		if b.opts.Guard == NoGuard {
+		if b.opts.Debug.Canary == CanaryOff {
 			return b.arena.Slice(off, bytes), nil
 		}
-		return b.takeGuarded(bytes, fmt.Sprintf("%s of @%s at size %d", name(), fn.ir.Name, l.size))
+		return b.takeCanary(bytes, fmt.Sprintf("%s of @%s at size %d", name(), fn.ir.Name, l.size))
 	}
 	var err error
 	for i := range fn.storages {
@@ -151,9 +150,9 @@ func (fn *function) settle(l *layout) error {
 }
 
 // eagerLayout is the layout of a run without graphs: that of the largest size,
-// or with a guard one of exactly these rows.
+// or with [Canary] one of exactly these rows.
 func (fn *function) eagerLayout(rows int64) (*layout, error) {
-	if fn.b.opts.Guard == NoGuard {
+	if fn.b.opts.Debug.Canary == CanaryOff {
 		return fn.atMax, nil
 	}
 	if l := fn.exact[rows]; l != nil {
@@ -176,7 +175,7 @@ func (fn *function) eagerLayout(rows int64) (*layout, error) {
 // fill sets every byte that a layout has for what crosses pieces and for scratch.
 func (fn *function) fill(l *layout, value byte) error {
 	s := fn.b.pool.stream
-	if fn.b.opts.Guard == NoGuard {
+	if fn.b.opts.Debug.Canary == CanaryOff {
 		return s.Fill(fn.b.arena.Slice(0, l.total), value)
 	}
 	var errs []error

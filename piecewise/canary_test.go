@@ -17,7 +17,7 @@ func TestCanaries(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
 		for _, off := range []int64{-512, -1, 12, 523} {
 			op := &sum3{}
-			b := create(t, nineteen, piecewise.Options{Mode: mode, CaptureSizes: []int64{3}, Ops: []device.Op{op}, Guard: piecewise.Canaries})
+			b := create(t, nineteen, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{3}}, Ops: []device.Op{op}, Debug: piecewise.DebugOptions{Canary: piecewise.CanaryBytes}})
 			if err := b.Load(context.Background(), nil, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -25,7 +25,7 @@ func TestCanaries(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantF32(t, run(t, b.Func("forward"), []float32{0, 1, 2}), []float32{19, 28, 37})
-			if err := b.CheckGuards(); err != nil {
+			if err := b.CheckCanaries(); err != nil {
 				t.Fatal(err)
 			}
 			op.onCall = func(c *device.OpCall) {
@@ -35,8 +35,8 @@ func TestCanaries(t *testing.T) {
 				op.onCall = nil
 			}
 			wantF32(t, run(t, b.Func("forward"), []float32{0, 1, 2}), []float32{19, 28, 37})
-			var found *piecewise.GuardError
-			if err := b.CheckGuards(); !errors.As(err, &found) || found.Name != "%o of @forward at size 3" || found.Offset != off || found.Bytes != 12 {
+			var found *piecewise.CanaryError
+			if err := b.CheckCanaries(); !errors.As(err, &found) || found.Name != "%o of @forward at size 3" || found.Offset != off || found.Bytes != 12 {
 				t.Errorf("mode %s: %v, want byte %d of %%o of @forward at size 3", mode, err, off)
 			}
 			found = nil
@@ -50,10 +50,10 @@ func TestCanaries(t *testing.T) {
 // An op that leaves some of its result unwritten gives NaN with Poison, whatever
 // was there before.
 func TestPoison(t *testing.T) {
-	for _, guard := range []piecewise.Guard{piecewise.NoGuard, piecewise.Canaries, piecewise.Exact} {
+	for _, guard := range []piecewise.Canary{piecewise.CanaryOff, piecewise.CanaryBytes, piecewise.CanaryExact} {
 		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
 			op := &sum3{capture: true}
-			b := start(t, nineteen, piecewise.Options{Mode: mode, CaptureSizes: []int64{4}, Ops: []device.Op{op}, Guard: guard, Poison: true})
+			b := start(t, nineteen, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{4}}, Ops: []device.Op{op}, Debug: piecewise.DebugOptions{Canary: guard, Poison: true}})
 			wantF32(t, run(t, b.Func("forward"), []float32{0, 1, 2, 3}), []float32{19, 28, 37, 46})
 			op.skip = 1
 			got := run(t, b.Func("forward"), []float32{0, 1, 2, 3})
@@ -68,11 +68,11 @@ func TestPoison(t *testing.T) {
 // on what lies where nothing was written yet.
 func TestGuardedModel(t *testing.T) {
 	g := openGolden(t, "llama")
-	for _, guard := range []piecewise.Guard{piecewise.NoGuard, piecewise.Canaries, piecewise.Exact} {
+	for _, guard := range []piecewise.Canary{piecewise.CanaryOff, piecewise.CanaryBytes, piecewise.CanaryExact} {
 		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.FullAndPiecewise} {
-			b := g.backend(t, piecewise.Options{Mode: mode, CaptureSizes: []int64{1, 4, 24}, Guard: guard, Poison: true})
+			b := g.backend(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 4, 24}}, Debug: piecewise.DebugOptions{Canary: guard, Poison: true}})
 			g.holdLogits(t, b)
-			if err := b.CheckGuards(); err != nil {
+			if err := b.CheckCanaries(); err != nil {
 				t.Error(err)
 			}
 		}
@@ -83,7 +83,7 @@ func TestGuardedModel(t *testing.T) {
 func TestEveryBufferIsGuarded(t *testing.T) {
 	text := strings.Replace(stateful, "%x: f32[N]", "%x: f32[N], %i: i32[N]", 1)
 	dev := &tallying{Device: openHost(t)}
-	b := create(t, text, piecewise.Options{Device: dev, Mode: piecewise.None, Symbols: map[string]int64{"B": 4}, Max: map[string]int64{"N": 8}, Guard: piecewise.Exact})
+	b := create(t, text, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.None}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 4}, Max: map[string]int64{"N": 8}}, Debug: piecewise.DebugOptions{Canary: piecewise.CanaryExact}})
 	if err := b.Load(context.Background(), nil, nil); err != nil {
 		t.Fatal(err)
 	}
