@@ -10,7 +10,7 @@ BENCHTIME ?= 1s
 COUNT ?= 5
 
 # Packages whose values several goroutines may use, or that start some.
-CONCURRENT = ./attention/... ./pieces ./cache/... ./graphs ./piecewise ./runner/... ./runtime/... ./safetensors ./silly
+CONCURRENT = ./attention/... ./pieces ./cache/... ./graphs ./internal/cuda/... ./piecewise ./runner/... ./runtime/... ./safetensors ./silly
 
 # Packages that start some in one place, and the tests of it: compile/cuda lowers the ways
 # to run a piece beside each other, frontend/hf makes weights in parts. Their other tests
@@ -59,7 +59,7 @@ race: # without tests that compile many kernels, one after the other
 	go test -race -run '$(PARTLY_RUN)' $(PARTLY)
 
 arch: # tests on an architecture of 32 bits, where the same bytes must come out
-	.ci/arch ./attention/... ./pieces ./checkpoint ./compile/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
+	.ci/arch ./attention/... ./pieces ./checkpoint ./compile/... ./internal/cuda/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
 
 random: # RANDOM_MODULES modules against the interpreter; a tenth for each pass switched off, under the race detector, and cut, captured and replayed
 	PWC_RANDOM_MODULES=$(RANDOM_MODULES) go test -timeout 15m -run '^TestRandom(Exact)?Modules$$' ./compile

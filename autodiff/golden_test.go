@@ -9,12 +9,12 @@ import (
 	"testing"
 
 	"pwc/compile/cuda"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
-	"pwc/runtime/cuda/cudatest"
-	"pwc/runtime/cuda/fake"
 	"pwc/safetensors"
 )
 

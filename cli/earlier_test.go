@@ -16,13 +16,13 @@ import (
 	"pwc/attention"
 	attentioncuda "pwc/attention/cuda"
 	compilecuda "pwc/compile/cuda"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/piecewise"
 	"pwc/runner"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/cudatest"
-	"pwc/runtime/cuda/fake"
 )
 
 // entries makes images of the fake driver, for the architectures that it knows: of

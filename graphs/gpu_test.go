@@ -13,12 +13,12 @@ import (
 	"pwc/compile/cuda"
 	"pwc/graphs"
 	"pwc/graphs/whole"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/pieces"
 	"pwc/runtime/cuda/cublaslt"
-	"pwc/runtime/cuda/cudatest"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 )
 

@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"pwc/graphs"
+	"pwc/internal/cuda/fake"
 	"pwc/ir/dtype"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/fake"
 )
 
 // TestSecondStreamKeepsMemory holds that memory which a second stream still reads is

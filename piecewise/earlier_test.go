@@ -6,11 +6,11 @@ import (
 	"testing"
 
 	"pwc/compile/cuda"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
-	"pwc/runtime/cuda/cudatest"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 	sillycuda "pwc/silly/cuda"
 )

@@ -7,10 +7,10 @@ import (
 
 	attncuda "pwc/attention/cuda"
 	"pwc/frontend/hf"
+	"pwc/internal/cuda/cudatest"
 	"pwc/ir/dtype"
 	"pwc/piecewise"
 	gpu "pwc/runtime/cuda"
-	"pwc/runtime/cuda/cudatest"
 	"pwc/safetensors"
 )
 

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"pwc/frontend/hf"
+	"pwc/internal/cuda/fake"
 	"pwc/ir/dtype"
 	"pwc/piecewise"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 	"pwc/safetensors"
 )

@@ -5,12 +5,12 @@ import (
 	"math/bits"
 	"testing"
 
+	"pwc/internal/cuda/fake"
+	"pwc/internal/cuda/ltfake"
 	"pwc/piecewise"
 	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
-	ltfake "pwc/runtime/cuda/cublaslt/fake"
-	"pwc/runtime/cuda/fake"
 )
 
 // TestRunOfEmptyWay measures products of which the way without the library has no

@@ -14,15 +14,15 @@ import (
 
 	"pwc/cache"
 	compilecuda "pwc/compile/cuda"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
+	"pwc/internal/cuda/ltfake"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
-	ltfake "pwc/runtime/cuda/cublaslt/fake"
-	"pwc/runtime/cuda/cudatest"
-	"pwc/runtime/cuda/fake"
 	"pwc/safetensors"
 )
 

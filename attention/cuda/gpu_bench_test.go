@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pwc/attention"
+	"pwc/internal/cuda/cudatest"
 	"pwc/ir/dtype"
-	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/device"
 )
 

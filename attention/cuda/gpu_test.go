@@ -13,13 +13,13 @@ import (
 	"pwc/attention"
 	attn "pwc/attention/cuda"
 	"pwc/attention/reference"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 	"pwc/program"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/cudatest"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 )
 

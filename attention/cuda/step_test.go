@@ -13,10 +13,10 @@ import (
 
 	"pwc/attention"
 	attn "pwc/attention/cuda"
+	"pwc/internal/cuda/fake"
 	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 )
 

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"pwc/attention"
-	"pwc/runtime/cuda/fake"
+	"pwc/internal/cuda/fake"
 )
 
 // TestNamedSequences: what launches find of a step does not depend on whether its

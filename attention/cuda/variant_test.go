@@ -11,10 +11,10 @@ import (
 
 	"pwc/attention"
 	attn "pwc/attention/cuda"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/ir/dtype"
 	"pwc/program"
-	"pwc/runtime/cuda/cudatest"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/cuda/nvrtc"
 	"pwc/runtime/device"
 )

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"pwc/attention"
+	"pwc/internal/cuda/fake"
 	"pwc/ir/dtype"
-	"pwc/runtime/cuda/fake"
 )
 
 // TestWarm holds that a warm-up is a launch of each kernel on a step without rows, and

@@ -8,12 +8,12 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/program"
 	gpu "pwc/runtime/cuda"
-	"pwc/runtime/cuda/cudatest"
-	"pwc/runtime/cuda/fake"
 )
 
 // TestOneRow pins what computes products of one row: on GPUs that start kernels early

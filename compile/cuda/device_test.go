@@ -14,6 +14,8 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/internal/irgen"
 	"pwc/internal/oracle"
 	"pwc/ir"
@@ -23,8 +25,6 @@ import (
 	"pwc/program"
 	gpu "pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
-	"pwc/runtime/cuda/cudatest"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 )
 

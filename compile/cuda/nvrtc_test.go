@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"pwc/runtime/cuda/cudatest"
+	"pwc/internal/cuda/cudatest"
 )
 
 // library is NVRTC as a compiler of this backend. Equal sources are compiled

@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"pwc/compile"
+	"pwc/internal/cuda/cudatest"
 	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/program"
-	"pwc/runtime/cuda/cudatest"
 	"pwc/runtime/device"
 )
 

@@ -9,11 +9,11 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/internal/oracle"
 	"pwc/ir/dtype"
 	"pwc/program"
-	"pwc/runtime/cuda/cudatest"
-	"pwc/runtime/cuda/fake"
 )
 
 // TestDeviceStreams holds streams and strips of weights against the interpreter: depths

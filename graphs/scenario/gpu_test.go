@@ -11,9 +11,9 @@ import (
 	"pwc/graphs"
 	"pwc/graphs/scenario"
 	"pwc/graphs/whole"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/pieces"
-	"pwc/runtime/cuda/cudatest"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	"pwc/compile/cuda"
 	"pwc/graphs/tree"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/pieces"
-	"pwc/runtime/cuda/cudatest"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 )
 

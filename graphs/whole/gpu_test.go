@@ -7,10 +7,10 @@ import (
 	"pwc/graphs"
 	"pwc/graphs/tree"
 	"pwc/graphs/whole"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/pieces"
 	"pwc/program"
-	"pwc/runtime/cuda/cudatest"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 )
 

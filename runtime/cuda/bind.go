@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math"
 
+	"pwc/internal/cuda/driver"
 	"pwc/program"
-	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/device"
 )
 

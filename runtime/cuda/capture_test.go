@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"pwc/runtime/cuda/fake"
+	"pwc/internal/cuda/fake"
 	"pwc/runtime/device"
 	"pwc/runtime/device/devicetest"
 )

@@ -5,7 +5,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"pwc/runtime/cuda/fake"
+	"pwc/internal/cuda/fake"
 	"pwc/runtime/device"
 	"pwc/runtime/device/devicetest"
 )

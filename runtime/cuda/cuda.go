@@ -9,8 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"pwc/internal/cuda/driver"
 	"pwc/program"
-	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/device"
 )
 
@@ -31,7 +31,7 @@ type Options struct {
 	// their work too; nil: the device has its own.
 	Captures *device.Captures
 
-	// Driver takes the place of libcuda, for tests: see package fake.
+	// Driver takes the place of libcuda, for tests: see package internal/cuda/fake.
 	Driver driver.Driver
 }
 

@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"pwc/internal/cuda/fake"
 	"pwc/ir/dim"
 	"pwc/program"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 )
 

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"pwc/runtime/cuda/internal/driver"
+	"pwc/internal/cuda/driver"
 	"pwc/runtime/device"
 )
 

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"pwc/runtime/cuda/internal/driver"
+	"pwc/internal/cuda/driver"
 	"pwc/runtime/device"
 )
 

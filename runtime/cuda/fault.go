@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"pwc/internal/cuda/driver"
 	"pwc/ir/dim"
-	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/device"
 )
 

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"pwc/internal/cuda/fake"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 	"pwc/runtime/device/devicetest"
 )

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"pwc/internal/cuda/fake"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 	"pwc/runtime/device/devicetest"
 	"pwc/runtime/host"

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"pwc/runtime/cuda/internal/driver"
+	"pwc/internal/cuda/driver"
 	"pwc/runtime/device"
 )
 

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"testing"
 
+	"pwc/internal/cuda/fake"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 	"pwc/runtime/device/devicetest"
 )

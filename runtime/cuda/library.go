@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"maps"
 
-	"pwc/runtime/cuda/internal/driver"
+	"pwc/internal/cuda/driver"
 	"pwc/runtime/device"
 )
 

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"pwc/internal/cuda/driver"
 	"pwc/ir/dim"
 	"pwc/program"
-	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/device"
 )
 

@@ -3,8 +3,8 @@ package cuda
 import (
 	"fmt"
 
+	"pwc/internal/cuda/driver"
 	"pwc/program"
-	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/device"
 )
 

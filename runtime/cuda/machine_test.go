@@ -3,8 +3,8 @@ package cuda_test
 import (
 	"testing"
 
+	"pwc/internal/cuda/fake"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/fake"
 )
 
 // TestDescribe asks for every device, and finds what Open finds.

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"pwc/runtime/cuda/internal/driver"
+	"pwc/internal/cuda/driver"
 	"pwc/runtime/device"
 )
 

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"pwc/internal/cuda/driver"
 	"pwc/program"
-	"pwc/runtime/cuda/internal/driver"
 	"pwc/runtime/cuda/internal/params"
 	"pwc/runtime/device"
 )

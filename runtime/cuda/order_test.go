@@ -6,8 +6,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"pwc/internal/cuda/fake"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 )
 

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"pwc/internal/cuda/fake"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 )
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"pwc/internal/cuda/fake"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 	"pwc/runtime/device/devicetest"
 )

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"testing"
 
+	"pwc/internal/cuda/fake"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 )
 

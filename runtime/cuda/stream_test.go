@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"pwc/internal/cuda/fake"
 	"pwc/program"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/device"
 	"pwc/runtime/device/devicetest"
 )

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"pwc/runtime/internal/thread"
+	"pwc/internal/thread"
 )
 
 // CaptureMode says which calls a capture forbids while it is under way

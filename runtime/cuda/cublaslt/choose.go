@@ -3,8 +3,8 @@ package cublaslt
 import (
 	"errors"
 
+	"pwc/internal/cuda/lt"
 	"pwc/program"
-	"pwc/runtime/cuda/cublaslt/internal/lt"
 	"pwc/runtime/device"
 )
 

@@ -9,12 +9,12 @@ import (
 	"testing"
 	"unsafe"
 
+	"pwc/internal/cuda/lt"
+	"pwc/internal/cuda/ltfake"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/cuda"
-	ltfake "pwc/runtime/cuda/cublaslt/fake"
-	"pwc/runtime/cuda/cublaslt/internal/lt"
 	"pwc/runtime/device"
 )
 

@@ -4,9 +4,9 @@ import (
 	"math/bits"
 	"testing"
 
+	"pwc/internal/cuda/fake"
+	"pwc/internal/cuda/ltfake"
 	"pwc/runtime/cuda"
-	ltfake "pwc/runtime/cuda/cublaslt/fake"
-	"pwc/runtime/cuda/fake"
 )
 
 // recorded is what tuning found.

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"sync"
 
+	"pwc/internal/cuda/dl"
+	"pwc/internal/cuda/lt"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/cublaslt/internal/lt"
-	"pwc/runtime/cuda/internal/dl"
 	"pwc/runtime/device"
 )
 
@@ -30,7 +30,7 @@ type Options struct {
 	// operands, bytes; 0: DefaultWorkspace.
 	Workspace int64
 
-	// API takes the place of libcublasLt, for tests: see package fake.
+	// API takes the place of libcublasLt, for tests: see package internal/cuda/ltfake.
 	API lt.API
 }
 

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 
+	"pwc/internal/cuda/lt"
 	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/cublaslt/internal/lt"
 	"pwc/runtime/device"
 )
 

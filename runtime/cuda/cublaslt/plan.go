@@ -6,9 +6,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"pwc/internal/cuda/lt"
 	"pwc/ir/dtype"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/cublaslt/internal/lt"
 	"pwc/runtime/device"
 )
 

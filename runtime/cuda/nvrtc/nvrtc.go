@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unsafe"
 
-	"pwc/runtime/cuda/internal/dl"
+	"pwc/internal/cuda/dl"
 )
 
 // Options say where the library is.

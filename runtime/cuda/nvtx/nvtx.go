@@ -9,7 +9,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"pwc/runtime/cuda/internal/dl"
+	"pwc/internal/cuda/dl"
 )
 
 // Options say where the library is.

@@ -16,9 +16,9 @@ import (
 	"slices"
 	"sync"
 
-	"pwc/runtime/cuda/fake/ptx"
-	"pwc/runtime/cuda/internal/driver"
-	"pwc/runtime/internal/thread"
+	"pwc/internal/cuda/driver"
+	"pwc/internal/cuda/fake/ptx"
+	"pwc/internal/thread"
 )
 
 // Options describe the driver and its devices.

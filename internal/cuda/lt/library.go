@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"unsafe"
 
-	"pwc/runtime/cuda/internal/dl"
+	"pwc/internal/cuda/dl"
 )
 
 // Handles of the library.

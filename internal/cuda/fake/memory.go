@@ -5,7 +5,7 @@ import (
 	"slices"
 	"unsafe"
 
-	"pwc/runtime/cuda/internal/driver"
+	"pwc/internal/cuda/driver"
 )
 
 // poison is what memory holds that nothing was written to.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"pwc/runtime/cuda/internal/driver"
+	"pwc/internal/cuda/driver"
 )
 
 // rig is a driver with a context current on the test's thread, and a kernel

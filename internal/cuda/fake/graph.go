@@ -4,8 +4,8 @@ import (
 	"slices"
 	"unsafe"
 
-	"pwc/runtime/cuda/internal/driver"
-	"pwc/runtime/internal/thread"
+	"pwc/internal/cuda/driver"
+	"pwc/internal/thread"
 )
 
 // recording is a capture under way.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"unsafe"
 
-	"pwc/runtime/cuda/fake/ptx"
-	"pwc/runtime/cuda/internal/driver"
+	"pwc/internal/cuda/driver"
+	"pwc/internal/cuda/fake/ptx"
 )
 
 // Kernel is a kernel: a Go function that computes all of a launch.

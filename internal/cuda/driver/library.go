@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"unsafe"
 
-	"pwc/runtime/cuda/internal/dl"
+	"pwc/internal/cuda/dl"
 )
 
 // MinVersion is the oldest CUDA that the driver must support, and the version

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"pwc/runtime/cuda/fake"
+	"pwc/internal/cuda/fake"
 )
 
 // Idle is a Compiler of kernels that do nothing, for tests of what the host does.

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"unsafe"
 
-	"pwc/runtime/cuda/fake/ptx"
-	"pwc/runtime/cuda/internal/driver"
-	"pwc/runtime/internal/thread"
+	"pwc/internal/cuda/driver"
+	"pwc/internal/cuda/fake/ptx"
+	"pwc/internal/thread"
 )
 
 // Schedule decides what executes next, in any order that streams and events

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"pwc/runtime/cuda/internal/dl"
+	"pwc/internal/cuda/dl"
 )
 
 // stub builds a libcuda of its own, where there is a C compiler.

@@ -3,7 +3,7 @@ package driver
 import (
 	"unsafe"
 
-	"pwc/runtime/cuda/internal/dl"
+	"pwc/internal/cuda/dl"
 )
 
 // What a run calls goes through d.hot, which allocates nothing. Handles that the driver

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"pwc/runtime/cuda/fake"
+	"pwc/internal/cuda/fake"
 	"pwc/runtime/device"
 )
 

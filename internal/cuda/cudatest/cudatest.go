@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"pwc/internal/cuda/fake"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/fake"
 	"pwc/runtime/cuda/nvrtc"
 )
 

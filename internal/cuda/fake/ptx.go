@@ -5,8 +5,8 @@ import (
 	"slices"
 	"unsafe"
 
-	"pwc/runtime/cuda/fake/ptx"
-	"pwc/runtime/cuda/internal/driver"
+	"pwc/internal/cuda/driver"
+	"pwc/internal/cuda/fake/ptx"
 )
 
 // Modules in PTX, whose kernels are executed by package ptx.

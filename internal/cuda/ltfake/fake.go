@@ -1,14 +1,14 @@
-// Package fake is cuBLASLt without a GPU, for tests, over devices whose driver is
-// runtime/cuda/fake. A product fills the first byte of y with the number of its
+// Package ltfake is cuBLASLt without a GPU, for tests, over devices whose driver is
+// internal/cuda/fake. A product fills the first byte of y with the number of its
 // algorithm.
-package fake
+package ltfake
 
 import (
 	"errors"
 	"fmt"
 
+	"pwc/internal/cuda/lt"
 	"pwc/runtime/cuda"
-	"pwc/runtime/cuda/cublaslt/internal/lt"
 	"pwc/runtime/device"
 )
 
