@@ -59,7 +59,7 @@ func checkNVRTC() (doctorCheck, *nvrtc.Library) {
 	}
 	major, minor := l.Version()
 	var targets []string
-	makes := l.Compiler().Makes
+	makes := l.Compiler().Supports
 	for _, n := range l.Archs() {
 		for _, arch := range []string{fmt.Sprintf("sm_%d", n), fmt.Sprintf("sm_%da", n)} {
 			if n >= compilecuda.MinArch && makes(arch) {

@@ -38,7 +38,7 @@ type entries struct {
 
 var entry = regexp.MustCompile(`(?s)__global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(`)
 
-func (e *entries) Makes(arch string) bool { return slices.Contains(e.knows, arch) }
+func (e *entries) Supports(arch string) bool { return slices.Contains(e.knows, arch) }
 
 func (e *entries) Compile(_ context.Context, source, _, arch string) (cubin, ptx []byte, err error) {
 	e.mu.Lock()

@@ -34,7 +34,7 @@ type Stream struct {
 // library gives the stream a workspace for library routines, on a device that has them. A
 // stream that captures cannot get one any more.
 func (st *Stream) library() error {
-	l, ok := st.s.dev.(device.Librarian)
+	l, ok := st.s.dev.(device.LibraryProvider)
 	s, is := st.dev.(device.LibraryStream)
 	if st.hasWork || !ok || !is || l.WorkspaceBytes() == 0 {
 		return nil

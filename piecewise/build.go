@@ -58,13 +58,13 @@ type waking struct {
 // Compile implements [pieces.Compiler].
 func (w *waking) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
 	w.once.Do(func() {
-		l, ok := w.device.(device.Librarian)
+		l, ok := w.device.(device.LibraryProvider)
 		if !ok {
 			return
 		}
 		for _, routine := range l.Libraries() {
-			if r, ok := routine.(device.Waker); ok {
-				w.beside.Go(r.Wake)
+			if r, ok := routine.(device.Initializer); ok {
+				w.beside.Go(r.Initialize)
 			}
 		}
 	})
@@ -154,7 +154,7 @@ func (b *Backend) resolve(p *program.Program, values []int64) (*device.Resolved,
 	var libraries device.OpSet
 	if d := b.opts.Device; d != nil {
 		properties = d.Info().Properties
-		if l, ok := d.(device.Librarian); ok {
+		if l, ok := d.(device.LibraryProvider); ok {
 			libraries = l.Libraries()
 		}
 	}

@@ -129,7 +129,7 @@ type sleepy struct {
 	woken     *int
 }
 
-func (s sleepy) Wake() {
+func (s sleepy) Initialize() {
 	<-s.compiling
 	*s.woken++
 }

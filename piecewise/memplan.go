@@ -184,7 +184,7 @@ func (b *Backend) countLibraries() error {
 // workspaceBytes is the workspace that the routines of a program may need on the
 // device.
 func (b *Backend) workspaceBytes(p *program.Program) int64 {
-	d, ok := b.opts.Device.(device.Librarian)
+	d, ok := b.opts.Device.(device.LibraryProvider)
 	if !ok {
 		return 0
 	}

@@ -383,7 +383,7 @@ func TestBesideEachOther(t *testing.T) {
 // olderCompiler makes no code for an architecture alone.
 type olderCompiler struct{ cudatest.Compiler }
 
-func (olderCompiler) Makes(arch string) bool { return !strings.HasSuffix(arch, "a") }
+func (olderCompiler) Supports(arch string) bool { return !strings.HasSuffix(arch, "a") }
 
 // TestWithoutWarpgroups runs what all GPUs do with heads that warpgroups have kernels for.
 func TestWithoutWarpgroups(t *testing.T) {

@@ -30,7 +30,7 @@ func (c compiler) Compile(_ context.Context, source, name, arch string) (cubin, 
 	return code.Cubin, code.PTX, err
 }
 
-func (c compiler) Makes(arch string) bool { return c.lib.Compiler().Makes(arch) }
+func (c compiler) Supports(arch string) bool { return c.lib.Compiler().Supports(arch) }
 
 // openNVRTC opens the machine's NVRTC. Without one the test is skipped, unless
 // PWC_REQUIRE_NVRTC=1 says that there must be one.
@@ -161,7 +161,7 @@ func TestOwn(t *testing.T) {
 // maker is a compiler that makes everything, of the name of the architecture.
 type maker struct{}
 
-func (maker) Makes(string) bool { return true }
+func (maker) Supports(string) bool { return true }
 
 func (maker) Compile(_ context.Context, _, _, arch string) (cubin, ptx []byte, err error) {
 	return []byte(arch), []byte(arch), nil

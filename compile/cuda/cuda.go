@@ -21,8 +21,8 @@ type Compiler interface {
 	// C++17 and needs no headers and no other flags; name is for messages.
 	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
 
-	// Makes reports whether it compiles for an architecture such as "sm_90a".
-	Makes(arch string) bool
+	// Supports reports whether it compiles for an architecture such as "sm_90a".
+	Supports(arch string) bool
 
 	// Version names the compiler, for provenance.
 	Version() string
@@ -88,7 +88,7 @@ func New(target string, c Compiler) (*Backend, error) {
 // on is what kernels are made for now that something is compiled.
 func (b *Backend) on() gpu {
 	on := b.gpu
-	on.own = on.arch == warpgroupArch && b.compiler.Makes(on.alone().String())
+	on.own = on.arch == warpgroupArch && b.compiler.Supports(on.alone().String())
 	return on
 }
 

@@ -26,7 +26,7 @@ type fakeCompiler struct {
 	alone bool // code for an architecture alone is among what it makes
 }
 
-func (c *fakeCompiler) Makes(arch string) bool { return c.alone || !strings.HasSuffix(arch, "a") }
+func (c *fakeCompiler) Supports(arch string) bool { return c.alone || !strings.HasSuffix(arch, "a") }
 
 func (c *fakeCompiler) Compile(_ context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	c.mu.Lock()

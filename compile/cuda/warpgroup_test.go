@@ -21,13 +21,13 @@ import (
 // newerCompiler is a compiler that says that it makes code for one architecture alone.
 type newerCompiler struct{ *library }
 
-func (newerCompiler) Makes(string) bool { return true }
+func (newerCompiler) Supports(string) bool { return true }
 
 // warpgroups returns the device's backend with a compiler that makes code for sm_90a. On
 // a GPU the test is skipped where it does not.
 func (g *rig) warpgroups(t testing.TB) *cuda.Backend {
 	t.Helper()
-	if !g.slow && !g.nvrtc.Makes("sm_90a") {
+	if !g.slow && !g.nvrtc.Supports("sm_90a") {
 		t.Skip("NVRTC is older than 12.1")
 	}
 	b, err := cuda.New(g.dev.Info().Target, newerCompiler{g.nvrtc})

@@ -74,9 +74,9 @@ type Device struct {
 }
 
 var (
-	_ device.Librarian    = (*Device)(nil)
-	_ device.LoadCompiler = (*Device)(nil)
-	_ device.Timer        = (*Device)(nil)
+	_ device.LibraryProvider = (*Device)(nil)
+	_ device.LoadCompiler    = (*Device)(nil)
+	_ device.Timer           = (*Device)(nil)
 )
 
 // resource is something that the driver made for the device. destroy gives it

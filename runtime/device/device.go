@@ -8,7 +8,7 @@
 //
 //	of            interface        adds                                              host  CUDA
 //	Device        Reserver         address space that gets its memory later          no    yes
-//	Device        Librarian        library routines that programs name               no    yes
+//	Device        LibraryProvider  library routines that programs name               no    yes
 //	Device        Budgeted         tells how much memory there is                   yes   no
 //	Device        Timer            events that measure time, in graphs too           yes   yes
 //	Device        LoadCompiler     tells beforehand what Load would compile          no    yes
@@ -18,7 +18,7 @@
 //	Op            Preparer         is called before the first launch of a step       by op
 //	Op            Warmer           runs once before anything is captured             by op
 //	Op            Tunable          tells whether the choice of algorithm was tuned   by op
-//	Op            Waker            does ahead what its first call would do           by op
+//	Op            Initializer      does ahead what its first call would do           by op
 //
 // Captures, forks, templates and Rebind are not optional.
 package device
@@ -181,13 +181,13 @@ type Stream interface {
 	Close() error
 }
 
-// LibraryStream is a Stream of a [Librarian]. WarmLibraries does for the library
+// LibraryStream is a Stream of a [LibraryProvider]. WarmLibraries does for the library
 // routines of a program what Warm does for an op: those that are a [Warmer] run,
 // unless their code was loaded before, and the rest of the program does not. What
 // they compute means nothing.
 type LibraryStream interface {
 	Stream
-	UseWorkspace(b Buffer) error // of at least Librarian.WorkspaceBytes; it stays while graphs reach it
+	UseWorkspace(b Buffer) error // of at least LibraryProvider.WorkspaceBytes; it stays while graphs reach it
 	WarmLibraries(l BoundLaunch) error
 }
 
@@ -313,13 +313,13 @@ type Tunable interface {
 	Tuned(args []Tensor, attrs []program.Attr) bool
 }
 
-// Waker is a library routine that takes long when it is asked about a call for the first
-// time, whatever the call. Wake does ahead what takes long; it may be called beside other
+// Initializer is a library routine that takes long when it is asked about a call for the first
+// time, whatever the call. Initialize does ahead what takes long; it may be called beside other
 // work, and other calls of the routine. What goes wrong in it does so again when a call is
 // asked about, which reports it.
-type Waker interface {
+type Initializer interface {
 	Op
-	Wake()
+	Initialize()
 }
 
 // Warmer is an [Op] that a warm-up runs once for each shape of its operands, so

@@ -15,8 +15,8 @@ import (
 // variant.
 var ErrDeclined = errors.New("device: the routine does not take this call")
 
-// Librarian is a Device with library routines for programs.
-type Librarian interface {
+// LibraryProvider is a Device with library routines for programs.
+type LibraryProvider interface {
 	Device
 	Libraries() OpSet
 

@@ -92,7 +92,7 @@ func opened(t testing.TB, o *Opened) *Opened {
 // Compiler compiles CUDA C to a cubin and PTX.
 type Compiler interface {
 	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
-	Makes(arch string) bool
+	Supports(arch string) bool
 	Version() string
 }
 
@@ -145,8 +145,8 @@ func (c emulated) Compile(ctx context.Context, source, name, arch string) (cubin
 	return fake.Cubin(code.PTX), code.PTX, err
 }
 
-// Makes is true for every architecture.
-func (c emulated) Makes(string) bool { return true }
+// Supports is true for every architecture.
+func (c emulated) Supports(string) bool { return true }
 
 // standard is the flag that all kernels are compiled with.
 const standard = "--std=c++17"

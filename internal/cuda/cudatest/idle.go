@@ -36,8 +36,8 @@ func (c *Idle) Compile(_ context.Context, source, name, _ string) (cubin, ptx []
 	return fake.Image(names...), nil, nil
 }
 
-// Makes reports true: what a source is compiled for makes no difference to it.
-func (c *Idle) Makes(string) bool { return true }
+// Supports reports true: what a source is compiled for makes no difference to it.
+func (c *Idle) Supports(string) bool { return true }
 
 // Version names the compiler.
 func (c *Idle) Version() string { return "names" }

@@ -99,15 +99,15 @@ func TestDescriptors(t *testing.T) {
 // TestWake: the library is asked once, nothing is planned or left behind, and what goes wrong is for the first call to say.
 func TestWake(t *testing.T) {
 	g, f := newFakeLib(t, Options{}, result(1, 0))
-	op := g.dev.Libraries()[MatmulName].(device.Waker)
+	op := g.dev.Libraries()[MatmulName].(device.Initializer)
 	live := len(f.Live)
-	op.Wake()
+	op.Initialize()
 	if f.Asked != 1 || len(f.Live) != live || g.lib.Stats() != (Stats{}) {
 		t.Errorf("asked %d times, %v are left, %+v", f.Asked, f.Live, g.lib.Stats())
 	}
 	for f.Left = 0; ; f.Left++ { // each call of the library fails in turn
 		left := f.Left
-		op.Wake()
+		op.Initialize()
 		if len(f.Live) != live {
 			t.Fatalf("call %d failed, and %v are left", left, f.Live)
 		}
@@ -117,7 +117,7 @@ func TestWake(t *testing.T) {
 		f.Left = left
 	}
 	f.Left, f.Fail = -1, ltfake.ErrCall
-	op.Wake()
+	op.Initialize()
 	if _, err := g.lib.plan(plain.problem(t)); !errors.Is(err, f.Fail) {
 		t.Errorf("the first call says %v", err)
 	}

@@ -22,9 +22,9 @@ var ErrCold = errors.New("cublaslt: captured before it ran once")
 type Matmul struct{ lib *Library }
 
 var (
-	_ device.Warmer  = (*Matmul)(nil)
-	_ device.Tunable = (*Matmul)(nil)
-	_ device.Waker   = (*Matmul)(nil)
+	_ device.Warmer      = (*Matmul)(nil)
+	_ device.Tunable     = (*Matmul)(nil)
+	_ device.Initializer = (*Matmul)(nil)
 )
 
 // call is what a device.OpCall keeps: a plan with the addresses of its operands.
@@ -56,9 +56,9 @@ func (m *Matmul) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64
 var typical = problem{rows: 256, cols: 4096, depth: 4096, batch: 1, in: dtype.BF16, out: dtype.BF16,
 	x: matrix{pitch: 4096}, w: matrix{pitch: 4096}, y: matrix{pitch: 4096}}
 
-// Wake asks the library's heuristic once. The first answer of CUDA 13's takes 0.1 s on an
+// Initialize asks the library's heuristic once. The first answer of CUDA 13's takes 0.1 s on an
 // H200's machine, whatever the product, and others 0.3 ms.
-func (m *Matmul) Wake() { _, _ = m.lib.ask(typical, 1) }
+func (m *Matmul) Initialize() { _, _ = m.lib.ask(typical, 1) }
 
 // Tuned reports whether the algorithm of a call was measured, here or by who made
 // the records.

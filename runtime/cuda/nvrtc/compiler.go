@@ -59,8 +59,8 @@ func (c *Compiler) Compile(ctx context.Context, source, name, arch string) (cubi
 // "sm_90a"). What kernels for it are written in is PTX 8.1, of CUDA 12.1 (PTX ISA, "st.async").
 const aloneMajor, aloneMinor, aloneArch = 12, 1, 90
 
-// Makes reports whether the library compiles for an architecture such as "sm_90a".
-func (c *Compiler) Makes(arch string) bool { return c.l.supports(arch) == nil }
+// Supports reports whether the library compiles for an architecture such as "sm_90a".
+func (c *Compiler) Supports(arch string) bool { return c.l.supports(arch) == nil }
 
 // supports returns an error that lists the architectures unless arch, "sm_90" or
 // "compute_90", is among them. A library that does not tell is not asked.
@@ -126,10 +126,10 @@ func (d *DeferredCompiler) Compile(ctx context.Context, source, name, arch strin
 	return c.Compile(ctx, source, name, arch)
 }
 
-// Makes is that of [Compiler]; without the library nothing is made.
-func (d *DeferredCompiler) Makes(arch string) bool {
+// Supports is that of [Compiler]; without the library nothing is made.
+func (d *DeferredCompiler) Supports(arch string) bool {
 	c, err := d.open()
-	return err == nil && c.Makes(arch)
+	return err == nil && c.Supports(arch)
 }
 
 // Err returns why no source can be compiled, once one was tried: there is no

@@ -243,14 +243,14 @@ func TestArchitectureAlone(t *testing.T) {
 	c, d := l.Compiler(), nvrtc.Deferred(nvrtc.Options{Path: l.Path()})
 	major, minor := l.Version()
 	makes := major > 12 || major == 12 && minor >= 1
-	if !c.Makes("sm_90") || c.Makes("sm_999") || c.Makes("sm_89a") || c.Makes("sm_90a") != makes || d.Makes("sm_90a") != makes {
-		t.Errorf("%s: sm_90 %v, sm_999 %v, sm_89a %v, sm_90a %v", c.Version(), c.Makes("sm_90"), c.Makes("sm_999"), c.Makes("sm_89a"), c.Makes("sm_90a"))
+	if !c.Supports("sm_90") || c.Supports("sm_999") || c.Supports("sm_89a") || c.Supports("sm_90a") != makes || d.Supports("sm_90a") != makes {
+		t.Errorf("%s: sm_90 %v, sm_999 %v, sm_89a %v, sm_90a %v", c.Version(), c.Supports("sm_90"), c.Supports("sm_999"), c.Supports("sm_89a"), c.Supports("sm_90a"))
 	}
 	_, _, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_90a")
 	if (err == nil) != makes || err != nil && !strings.Contains(err.Error(), "does not compile for sm_90a: code for one architecture alone is made from sm_90a on, and takes NVRTC 12.1") {
 		t.Errorf("%s: %v", c.Version(), err)
 	}
-	if nvrtc.Deferred(nvrtc.Options{Path: filepath.Join(t.TempDir(), "none")}).Makes("sm_90") {
+	if nvrtc.Deferred(nvrtc.Options{Path: filepath.Join(t.TempDir(), "none")}).Supports("sm_90") {
 		t.Error("without a library something is made")
 	}
 }

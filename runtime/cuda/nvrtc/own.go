@@ -14,8 +14,8 @@ type Maker interface {
 	// "sm_90", and the PTX that it was made of; for one such as "compute_90" the PTX alone.
 	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
 
-	// Makes reports whether it compiles for an architecture such as "sm_90a".
-	Makes(arch string) bool
+	// Supports reports whether it compiles for an architecture such as "sm_90a".
+	Supports(arch string) bool
 }
 
 // CompileOwn compiles a source for an architecture such as "sm_90". own is an architecture
@@ -24,7 +24,7 @@ type Maker interface {
 // and the PTX still for arch, since no later GPU could compile what is for one alone. The
 // two are made side by side.
 func CompileOwn(ctx context.Context, c Maker, source, name, arch, own string) (cubin, ptx []byte, err error) {
-	if own != arch+"a" || !c.Makes(own) {
+	if own != arch+"a" || !c.Supports(own) {
 		return c.Compile(ctx, source, name, arch)
 	}
 	var beside sync.WaitGroup

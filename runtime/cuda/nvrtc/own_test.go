@@ -22,7 +22,7 @@ type recorder struct {
 
 var errRefused = errors.New("refused")
 
-func (r *recorder) Makes(arch string) bool { return arch == r.knows }
+func (r *recorder) Supports(arch string) bool { return arch == r.knows }
 
 func (r *recorder) Compile(_ context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	r.mu.Lock()

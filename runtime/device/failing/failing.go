@@ -104,7 +104,7 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 
 // Libraries returns the device's library routines; none where it has none.
 func (d *Device) Libraries() device.OpSet {
-	if l, ok := d.Device.(device.Librarian); ok {
+	if l, ok := d.Device.(device.LibraryProvider); ok {
 		return l.Libraries()
 	}
 	return nil
@@ -112,7 +112,7 @@ func (d *Device) Libraries() device.OpSet {
 
 // WorkspaceBytes returns what the device's library routines work in; 0 where it has none.
 func (d *Device) WorkspaceBytes() int64 {
-	if l, ok := d.Device.(device.Librarian); ok {
+	if l, ok := d.Device.(device.LibraryProvider); ok {
 		return l.WorkspaceBytes()
 	}
 	return 0
