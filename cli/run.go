@@ -362,6 +362,8 @@ type session struct {
 	mode    piecewise.Mode
 	weights safetensors.Source
 	work    workload
+
+	observe func(caller) caller // nil, or put around what runs the functions
 }
 
 // run compiles, loads, captures and runs a module; report, if not nil, gets the
@@ -393,7 +395,11 @@ func (s *session) run(ctx context.Context, m *ir.Module, report *runReport) (out
 	}
 	lap(start, &sec.Capture)
 	start = time.Now()
-	if out, err = s.work.run(ctx, &deviceCaller{backend: b, module: m}); err != nil {
+	var c caller = &deviceCaller{backend: b, module: m}
+	if s.observe != nil {
+		c = s.observe(c)
+	}
+	if out, err = s.work.run(ctx, c); err != nil {
 		return nil, err
 	}
 	// A function without results has none to read the flags with.

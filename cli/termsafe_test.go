@@ -92,6 +92,8 @@ func TestNothingIsObeyed(t *testing.T) {
 			{"run", good, "--weights", "dummy", "--rows", "2", "--out", filepath.Join(missing, evil)}, {"run", "../testdata/nineteen.ir", "--in", tensors}, {"run", "../testdata/nineteen.ir", "--in", missing}, {"run", "../testdata/nineteen.ir", "--rows", "2", "--func", evil}},
 		"split":   {{"split", good}, {"split", raw}, {"split", good, "--split-on", evil}},
 		"tune":    {{"tune", good}, {"tune", "--target", evil, good}},
+		"verify": {{"verify", good, "--rows", "2", "--weights", "dummy", "--bisect", "--dir", filepath.Join(missing, evil)}, {"verify", good, "--trace", tensors, "--weights", "dummy"}, {"verify", raw, "--rows", "2"}, {"verify", good, "--rows", "2", "--versus", evil},
+			{"verify", "../testdata/nineteen.ir", "--trace", tensors}, {"verify", "../testdata/nineteen.ir", "--trace", missing}},
 		"version": {{"version", evil}},
 	}
 	var help bytes.Buffer

@@ -158,7 +158,7 @@ func newSingle(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFlag
 			bound[x.Name] = n
 		}
 	}
-	args := make([]value, len(f.Params))
+	args := make([]*interp.Tensor, len(f.Params))
 	for i, p := range f.Params {
 		info := f.Values[p]
 		var t *interp.Tensor
@@ -174,13 +174,22 @@ func newSingle(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFlag
 		if err := bindShape(f, info, t.Shape, bound); err != nil {
 			return nil, err
 		}
-		args[i] = hostValue{t}
+		args[i] = t
 	}
+	return singleOf(m, args, bound, bf), nil
+}
+
+// singleOf is one call of the module's function, with the values that its symbols have.
+func singleOf(m *ir.Module, args []*interp.Tensor, bound map[string]int64, bf *buildFlags) *single {
 	rows := int64(1)
-	if size, ok := padding.SizeSymbol(m, f); ok {
+	if size, ok := padding.SizeSymbol(m, m.Funcs[0]); ok {
 		rows = max(rows, bound[size])
 	}
-	return &single{newSteps(m, rows, bf), args, bound}, nil
+	values := make([]value, len(args))
+	for i, t := range args {
+		values[i] = hostValue{t}
+	}
+	return &single{newSteps(m, rows, bf), values, bound}
 }
 
 // withoutBound returns the flags without the values of plain symbols, which the run binds

@@ -25,7 +25,6 @@ import (
 	"sync"
 
 	"pwc/attention"
-	"pwc/internal/cuda/gpuarch"
 	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/device"
@@ -97,7 +96,7 @@ func New(dev *cuda.Device, o Options) (*Op, error) {
 	if err != nil {
 		return nil, err
 	}
-	op.shared = gpuarch.SharedBytes(n)
+	op.shared = sharedBytes(n)
 	if err := op.allocate(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", attention.Name, err), op.free())
 	}

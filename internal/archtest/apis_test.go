@@ -32,6 +32,7 @@ import (
 	"pwc/runtime/mem"
 	"pwc/safetensors"
 	"pwc/split"
+	"pwc/verify"
 )
 
 const sweptModule = `pwc 1
@@ -308,6 +309,10 @@ func TestNothingPanics(t *testing.T) {
 				ptr[pieces.MemoryStore], func() any { return pieces.NewMemoryStore() }, ptr[pieces.MissError], ptr[pieces.Result], ptr[pieces.UncoveredError],
 				zero[pieces.EventKind], func() any { return pieces.EventKind(99) }, zero[pieces.Pipeline], func() any { return target }, zero[pieces.Range], zero[pieces.Shapes], zero[pieces.Source], func() any { return pieces.Source(99) },
 			},
+		},
+		"verify": {
+			funcs:     map[string]any{"Ask": verify.Ask, "Compare": verify.Compare, "NewBounds": verify.NewBounds, "NewIndex": verify.NewIndex, "Variants": verify.Variants},
+			receivers: []func() any{ptr[verify.Index], zero[verify.Bounds], ptr[verify.Report], ptr[verify.Search]},
 		},
 		"split": {
 			funcs:     map[string]any{"Split": split.Split, "WhyUncapturable": split.WhyUncapturable},

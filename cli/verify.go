@@ -1,0 +1,330 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pwc/ir"
+	"pwc/piecewise"
+	"pwc/safetensors"
+	"pwc/verify"
+)
+
+// verifyFlags are the flags of verify beside those of compile.
+type verifyFlags struct {
+	run           runFlags
+	trace         string
+	versus        string
+	bisect        bool
+	dir           string
+	allowUnmapped bool
+	script        bool
+}
+
+func (a *app) verifyCommand() *cobra.Command {
+	var f modelFlags
+	var b buildFlags
+	var v verifyFlags
+	cmd := &cobra.Command{
+		Use:   "verify FILE",
+		Short: "compare the values inside a model with a trace, and find what departs",
+		Long: `Run a model and compare values inside it, layer by layer.
+
+--trace compares with a file of module outputs, as forward hooks of PyTorch see them:
+tensors named by module path (model.layers.3.mlp), and the inputs by the names of the
+parameters (input_ids for a language model). --write-script prints the lines of Python that
+record one. Without a trace the reference interpreter computes what is right, or what
+--versus names: another target (host), or another mode (mode=none).
+
+A value departs where its relative error ‖a−b‖/‖b‖ exceeds what rounding explains: the bound
+of each value follows from the dtypes and sums on the way to it (docs/verify.md).
+
+--bisect searches for the smallest cause: the piece, fed with right values so that errors do
+not travel; the pass or the kernel variant without which it is right; and the fewest nodes.
+It writes them to --dir as a module and its inputs, with the command that reproduces them.
+
+Exit code 1: a value departs, is NaN or has another shape; nothing was compared; or a name of
+the trace is no value of the model, unless --allow-unmapped.`,
+		Example: `  pwc verify models/llama --trace trace.safetensors
+  pwc verify models/llama --trace trace.safetensors --target cuda --mode full --json
+  pwc verify models/llama --trace trace.safetensors --bisect --dir case
+  pwc verify model.ir --rows 5 --versus mode=none
+  pwc verify --write-script > record.py`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if v.script {
+				return nil
+			}
+			return exactly(1, "one module or checkpoint")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if v.script {
+				_, err := fmt.Fprint(a.out, verify.Script)
+				return err
+			}
+			b.fix(cmd)
+			if err := v.check(); err != nil {
+				return err
+			}
+			return a.runVerify(cmd.Context(), args[0], &f, &b, &v)
+		},
+	}
+	f.addImport(cmd, "f32")
+	f.addWeights(cmd)
+	b.add(cmd)
+	fl := cmd.Flags()
+	fl.StringVar(&v.trace, "trace", "", "safetensors `FILE` with outputs of modules and the inputs")
+	fl.StringVar(&v.versus, "versus", "", "compare with `WHAT` instead of the interpreter: host, or mode=MODE")
+	fl.StringVar(&v.run.in, "in", "", "safetensors `FILE` with the inputs, where there is no trace")
+	fl.Var(&wholeNumber[int64]{&v.run.rows, 1, maxRows}, "rows", "make inputs of `N` rows up, where there is no trace")
+	fl.StringVar(&v.run.fn, "func", "", "run this `FUNCTION` alone")
+	addMode(cmd, &v.run.mode)
+	fl.BoolVar(&v.bisect, "bisect", false, "find the smallest cause of a departure")
+	fl.StringVar(&v.dir, "dir", "pwc-case", "`DIR` for what --bisect finds")
+	fl.BoolVar(&v.allowUnmapped, "allow-unmapped", false, "list and count names of the trace that are no value of the model, without failing")
+	fl.BoolVar(&v.script, "write-script", false, "print a Python script that records a trace")
+	return cmd
+}
+
+func (v *verifyFlags) check() error {
+	given := 0
+	for _, on := range []bool{v.trace != "", v.run.in != "", v.run.rows != 0} {
+		if on {
+			given++
+		}
+	}
+	switch {
+	case given == 0:
+		return usagef("give a trace with --trace FILE, or inputs with --in FILE or --rows N; --write-script prints how to record a trace")
+	case given > 1:
+		return usagef("--trace, --in and --rows exclude each other: a trace has the inputs")
+	case v.trace != "" && v.versus != "":
+		return usagef("--trace and --versus exclude each other: both say what is right")
+	}
+	return nil
+}
+
+// verifyReport is the JSON of verify.
+type verifyReport struct {
+	OK       bool          `json:"ok"`
+	First    *string       `json:"first_departure"`
+	Layers   []verifyLayer `json:"layers"`
+	Unmapped []string      `json:"unmapped"`
+	Cause    *verifyCause  `json:"cause,omitempty"` // of --bisect
+}
+
+type verifyLayer struct {
+	Name    string `json:"name"`
+	Error   number `json:"relative_error"`
+	Growth  number `json:"growth"` // over the layer before; 0: there is none
+	Bound   number `json:"bound"`
+	OK      bool   `json:"ok"`
+	Problem string `json:"problem,omitempty"`
+	Node    string `json:"node,omitempty"` // that makes the value
+}
+
+// verifyCause is what --bisect found.
+type verifyCause struct {
+	Kind    verify.Kind `json:"kind"`
+	Func    string      `json:"func"`
+	Piece   string      `json:"piece,omitempty"`
+	Passes  []string    `json:"passes,omitempty"`
+	Variant string      `json:"variant,omitempty"`
+	Value   string      `json:"value"`
+	Loc     string      `json:"loc,omitempty"`
+	Nodes   []string    `json:"nodes,omitempty"`
+	Error   number      `json:"relative_error"`
+	Bound   number      `json:"bound,omitempty"`
+	What    string      `json:"departed"`
+	Dir     string      `json:"dir,omitempty"`
+	Command string      `json:"command,omitempty"`
+}
+
+func (a *app) runVerify(ctx context.Context, path string, f *modelFlags, bf *buildFlags, v *verifyFlags) (err error) {
+	mode, err := parseMode(v.run.mode)
+	if err != nil {
+		return err
+	}
+	m, err := a.open(path, f)
+	if err != nil {
+		return err
+	}
+	weights, closeWeights, err := m.source(f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeWeights()) }()
+	if v.trace != "" {
+		v.run.in = v.trace
+	}
+	var file *safetensors.File
+	if v.run.in != "" {
+		if file, err = safetensors.Open(v.run.in); err != nil {
+			return err
+		}
+		a.showOnOneLine(file.Names())
+		defer func() { err = errors.Join(err, file.Close()) }()
+	}
+	w, err := newWorkload(m.module, file, &v.run, bf)
+	if err != nil {
+		return err
+	}
+	if one, ok := w.(*single); ok {
+		bf = one.withoutBound(bf)
+	}
+	t, err := openTarget(bf, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	s := &session{app: a, target: t, build: bf, mode: mode, weights: weights, work: w}
+	reference, closeReference, err := s.versus(v.versus)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeReference()) }()
+	search := s.search(reference)
+	var report *verify.Report
+	if v.trace != "" {
+		if search.Wanted, err = a.wanted(file, w.module()); err != nil {
+			return err
+		}
+		report, err = verify.Compare(ctx, w.module(), search.Wanted, verifyTarget{s}, verify.Config{})
+	} else {
+		report, err = search.Layers(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	out := reportOf(report, v.allowUnmapped)
+	if v.bisect {
+		if err := s.bisect(ctx, search, out, v, path); err != nil {
+			return err
+		}
+	}
+	if a.json {
+		err = a.printJSON(out)
+	} else {
+		err = a.printVerify(path, t, out, v)
+	}
+	if err == nil && !out.OK {
+		return errReported
+	}
+	return err
+}
+
+// versus returns what --versus names, and what closes it.
+func (s *session) versus(what string) (verify.Target, func() error, error) {
+	none := func() error { return nil }
+	name, value, ok := strings.Cut(what, "=")
+	switch {
+	case what == "":
+		return verifyReference{s}, none, nil
+	case ok && name == "mode":
+		mode, err := parseMode(value)
+		if err != nil {
+			return nil, nil, err
+		}
+		return verifyTarget{s.inMode(mode)}, none, nil
+	case ok:
+		return nil, nil, usagef("--versus %s: it takes a target such as host, or mode=MODE", what)
+	}
+	build := *s.build
+	build.target = what
+	t, err := openTarget(&build, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	other := *s
+	other.build, other.target, other.mode = &build, t, piecewise.None
+	return verifyTarget{&other}, t.close, nil
+}
+
+// wanted returns the tensors of a trace that are no inputs of the model.
+func (a *app) wanted(file *safetensors.File, m *ir.Module) ([]verify.Wanted, error) {
+	inputs := map[string]bool{"input_ids": true}
+	for _, f := range m.Funcs {
+		for _, name := range paramNames(f) {
+			inputs[name] = true
+		}
+	}
+	var out []verify.Wanted
+	for _, name := range file.Names() {
+		if inputs[name] {
+			continue
+		}
+		t, err := readTensor(file, name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, verify.Wanted{Name: name, Tensor: t})
+	}
+	return out, nil
+}
+
+func reportOf(r *verify.Report, allowUnmapped bool) *verifyReport {
+	out := &verifyReport{OK: r.OK(allowUnmapped), Layers: []verifyLayer{}, Unmapped: append([]string{}, r.Unmapped...)}
+	if l := r.First(); l != nil {
+		out.First = &l.Name
+	}
+	for _, l := range r.Layers {
+		row := verifyLayer{Name: l.Name, Error: number(l.Error), Growth: number(l.Growth), Bound: number(l.Bound), OK: l.OK, Problem: l.Problem}
+		if l.Where != nil {
+			row.Node = l.Where.Msg
+		}
+		out.Layers = append(out.Layers, row)
+	}
+	return out
+}
+
+func (a *app) printVerify(path string, t *target, r *verifyReport, v *verifyFlags) error {
+	with := "the interpreter"
+	switch {
+	case v.trace != "":
+		with = v.trace
+	case v.versus != "":
+		with = v.versus
+	}
+	fmt.Fprintf(a.out, "%s on %s, mode %s, compared with %s\n\n", path, t.dev.Info().Name, v.run.mode, with)
+	tab := table{head: []string{"value", ">error", ">growth", ">bound", "verdict"}}
+	for _, l := range r.Layers {
+		growth, verdict := "", "ok"
+		if l.Growth > 0 && !math.IsInf(float64(l.Growth), 0) {
+			growth = fmt.Sprintf("%.2f", float64(l.Growth))
+		}
+		if !l.OK {
+			verdict = "DEPARTS"
+		}
+		tab.add(l.Name, fmt.Sprintf("%.2e", float64(l.Error)), growth, fmt.Sprintf("%.1e", float64(l.Bound)), verdict)
+	}
+	if err := tab.write(a.out, "  "); err != nil {
+		return err
+	}
+	if n := len(r.Unmapped); n > 0 {
+		fmt.Fprintf(a.out, "\n%s of the trace that the model does not have as values:\n", plural(int64(n), "name"))
+		for _, name := range r.Unmapped {
+			fmt.Fprintf(a.out, "  %s\n", name)
+		}
+	}
+	switch {
+	case r.First != nil:
+		for _, l := range r.Layers {
+			if l.Name == *r.First {
+				fmt.Fprintf(a.out, "\nDEPARTS first: %s: %s\n  %s\n", l.Name, l.Problem, l.Node)
+				break
+			}
+		}
+	case len(r.Layers) == 0:
+		fmt.Fprintln(a.out, "\nnothing was compared")
+	case !r.OK:
+		fmt.Fprintln(a.out, "\neverything that was compared is ok; --allow-unmapped accepts the names above")
+	default:
+		fmt.Fprintf(a.out, "\nok: %s\n", plural(int64(len(r.Layers)), "value"))
+	}
+	a.printCause(r.Cause)
+	return nil
+}

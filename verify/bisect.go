@@ -1,0 +1,494 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"pwc/ir"
+	"pwc/ir/interp"
+	"pwc/split"
+)
+
+// Search looks for the smallest cause of a departure.
+type Search struct {
+	Module    *ir.Module
+	SplitOn   []string // what the model is cut at, as in split.Split
+	Test      Target   // the one that may be wrong
+	Reference Target   // the one that is right: the interpreter, another device, another mode
+	Passes    []string // that can be switched off: the compiler's and the user's
+	Wanted    []Wanted // a trace; nil: the reference alone decides
+
+	// Tolerance is the largest relative error of any value; 0: the bounds of [NewBounds].
+	Tolerance float64
+}
+
+// Kind says which part of the system a departure comes from.
+type Kind string
+
+const (
+	InModel    Kind = "model"    // the interpreter departs from the trace too: import, weights or the module
+	InPass     Kind = "pass"     // it goes away without a pass
+	InVariant  Kind = "variant"  // it goes away without a kernel variant
+	InKernel   Kind = "kernel"   // code of the piece, with every pass that can be switched off
+	InOp       Kind = "op"       // an extern op
+	InSchedule Kind = "schedule" // every piece alone is right: capture, memory between pieces, or padding
+)
+
+// Finding is the smallest cause that a search found.
+type Finding struct {
+	Kind     Kind
+	Func     string      // function of the model
+	Piece    string      // first 12 hex digits of the piece's hash, as pwc split prints; empty: no piece
+	Passes   []string    // InPass: it takes all of them switched off
+	Variant  string      // InVariant
+	Value    *ir.Error   // the node whose value departs first
+	Nodes    []*ir.Error // the fewest nodes that still depart, in program order
+	Error    float64     // of the case, relative
+	Bound    float64
+	Departed string // what departed, in words
+
+	// Case reproduces it: a module with one function, what it is given and what is right. Nil
+	// where nothing smaller than the model departs.
+	Case   *ir.Module
+	Inputs []*interp.Tensor
+	Want   []*interp.Tensor
+}
+
+// ErrAgree is returned by Bisect where nothing departs.
+var ErrAgree = errors.New("verify: nothing departs: every compared value is within its bound")
+
+// ErrNoTarget is returned where nothing is given that runs the model.
+var ErrNoTarget = errors.New("verify: no target that runs the model is given")
+
+func (s *Search) check() error {
+	switch {
+	case s == nil || s.Module == nil:
+		return ir.ErrNoModule
+	case s.Test == nil || s.Reference == nil:
+		return ErrNoTarget
+	}
+	return nil
+}
+
+// suspect is the first value of a run that departs, with what was computed around it.
+type suspect struct {
+	f     *ir.Func
+	plan  *split.Plan
+	unit  *split.Unit
+	place Place
+	known map[ir.Value]*interp.Tensor // right values of the call: parameters, and what units leave
+	diff  interp.Diff
+}
+
+// Bisect searches in this order: the module against the trace; the piece whose results depart
+// first, each fed with right values so that errors do not travel; the passes, one by one and
+// in halves; the kernel variants; and the fewest nodes that depart in the same way. It is
+// ErrAgree if nothing departs.
+func (s *Search) Bisect(ctx context.Context) (*Finding, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if len(s.Wanted) > 0 {
+		r, err := Compare(ctx, s.Module, s.Wanted, s.Reference, Config{})
+		if err != nil {
+			return nil, fmt.Errorf("the reference: %w", err)
+		}
+		if l := r.First(); l != nil {
+			return s.inModel(ctx, l)
+		}
+	}
+	at, err := s.firstDeparture(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if at == nil {
+		return s.whole(ctx)
+	}
+	return s.inUnit(ctx, at)
+}
+
+// First returns the first value, in program order, that departs from the reference, with its
+// node and how far it is; nil where none does. Values between pieces are asked for first:
+// returning them changes the code of no piece much. Then the values inside of the piece.
+func (s *Search) First(ctx context.Context) (*ir.Error, interp.Diff, error) {
+	if err := s.check(); err != nil {
+		return nil, interp.Diff{}, err
+	}
+	at, err := s.firstDeparture(ctx)
+	if err != nil || at == nil {
+		return nil, interp.Diff{}, err
+	}
+	if at.unit.Piece == nil {
+		return where(s.Module, at.place), at.diff, nil
+	}
+	var inside []Place
+	for _, i := range at.unit.Piece.Origins {
+		for _, v := range at.f.Nodes[i].Results {
+			inside = append(inside, Place{at.f.Name, v})
+		}
+	}
+	inner, err := s.departing(ctx, inside)
+	if err != nil {
+		return nil, interp.Diff{}, err
+	}
+	if inner != nil {
+		at.place, at.diff = inner.place, inner.diff
+	}
+	return where(s.Module, at.place), at.diff, nil
+}
+
+// firstDeparture finds the first value between units that departs.
+func (s *Search) firstDeparture(ctx context.Context) (*suspect, error) {
+	var places []Place
+	plans := map[string]*split.Plan{}
+	for _, f := range s.Module.Funcs {
+		plan, err := split.Split(s.Module, f, s.SplitOn)
+		if err != nil {
+			return nil, err
+		}
+		plans[f.Name] = plan
+		for _, v := range stored(plan) {
+			places = append(places, Place{f.Name, v})
+		}
+	}
+	at, err := s.departing(ctx, places)
+	if at == nil || err != nil {
+		return nil, err
+	}
+	at.plan = plans[at.f.Name]
+	node := int(at.f.Values[at.place.Value].Node)
+	for _, u := range at.plan.Units {
+		if u.Call == node || u.Piece != nil && slices.Contains(u.Piece.Origins, node) {
+			at.unit = u
+		}
+	}
+	if at.unit == nil {
+		return nil, fmt.Errorf("verify: no unit of @%s makes %s", at.f.Name, s.Module.NodeString(at.f, node))
+	}
+	return at, nil
+}
+
+// bounds returns how far values of a module may be apart.
+func (s *Search) bounds(m *ir.Module) func(Place) float64 {
+	if s.Tolerance > 0 {
+		return func(Place) float64 { return s.Tolerance }
+	}
+	b := NewBounds(m)
+	return func(p Place) float64 { return b.Of(m, p) }
+}
+
+// stored returns the values that units leave in memory, in the order in which they are made.
+func stored(p *split.Plan) []ir.Value {
+	var out []ir.Value
+	for _, u := range p.Units {
+		if u.Piece != nil {
+			for _, r := range u.Piece.Results {
+				out = append(out, r.Value)
+			}
+			continue
+		}
+		n := p.Func.Nodes[u.Call]
+		out = append(out, n.Results...)
+		for _, v := range n.Versions {
+			out = append(out, v.Value)
+		}
+	}
+	return out
+}
+
+// departing runs the workload on both targets, asking for the values, and returns the first
+// that departs: by call, then by the order of places.
+func (s *Search) departing(ctx context.Context, places []Place) (*suspect, error) {
+	asked, at, err := Ask(s.Module, places)
+	if err != nil {
+		return nil, err
+	}
+	got, err := s.Test.Workload(ctx, asked, Config{})
+	if err != nil {
+		return nil, err
+	}
+	want, err := s.Reference.Workload(ctx, asked, Config{})
+	if err != nil {
+		return nil, err
+	}
+	if len(got) != len(want) {
+		return nil, fmt.Errorf("verify: the workload makes %d calls on one target and %d on the other", len(got), len(want))
+	}
+	bounds := s.bounds(s.Module)
+	for c, call := range got {
+		for i, p := range places {
+			if p.Func != call.Func || at[i] < 0 {
+				continue
+			}
+			d := interp.Compare(call.Results[at[i]], want[c].Results[at[i]])
+			if d.Within(bounds(p)) {
+				continue
+			}
+			f := s.Module.Func(p.Func)
+			known := map[ir.Value]*interp.Tensor{}
+			for j, v := range f.Params {
+				known[v] = want[c].Args[j]
+			}
+			for j, q := range places {
+				if q.Func == p.Func && at[j] >= 0 {
+					known[q.Value] = want[c].Results[at[j]]
+				}
+			}
+			return &suspect{f: f, place: p, known: known, diff: d}, nil
+		}
+	}
+	return nil, nil
+}
+
+// whole handles a departure that goes away when values between pieces are asked for.
+func (s *Search) whole(ctx context.Context) (*Finding, error) {
+	bad := func(c Config) (bool, error) {
+		d, err := s.plainDeparts(ctx, c)
+		return d != nil, err
+	}
+	first, err := s.plainDeparts(ctx, Config{})
+	if err != nil {
+		return nil, err
+	}
+	if first == nil {
+		return nil, ErrAgree
+	}
+	out := &Finding{Kind: InSchedule, Func: first.place.Func, Value: where(s.Module, first.place), Error: first.diff.RelL2, Departed: first.diff.String()}
+	if err := s.blame(ctx, out, bad); err != nil {
+		return nil, err
+	}
+	if out.Kind == InKernel { // no piece departs by itself
+		out.Kind = InSchedule
+	}
+	return out, nil
+}
+
+// plainDeparts compares the results of the workload without asking for values.
+func (s *Search) plainDeparts(ctx context.Context, c Config) (*suspect, error) {
+	var places []Place
+	for _, f := range s.Module.Funcs {
+		for _, v := range f.Returns {
+			places = append(places, Place{f.Name, v})
+		}
+	}
+	t := *s
+	t.Test = configured{s.Test, c}
+	return t.departing(ctx, places)
+}
+
+// configured is a target with a Config that is always used.
+type configured struct {
+	Target
+	c Config
+}
+
+// Workload implements Target.
+func (t configured) Workload(ctx context.Context, m *ir.Module, _ Config) ([]Call, error) {
+	return t.Target.Workload(ctx, m, t.c)
+}
+
+// trial is a part that is run on both targets with the same arguments.
+type trial struct {
+	part *part
+	args []*interp.Tensor
+}
+
+// run returns how far the results of a trial are apart: the first that departs, with its
+// position, or -1.
+func (s *Search) run(ctx context.Context, t trial, c Config) (int, interp.Diff, error) {
+	got, err := s.Test.Function(ctx, t.part.module, t.args, c)
+	if err != nil {
+		return -1, interp.Diff{}, err
+	}
+	want, err := s.Reference.Function(ctx, t.part.module, t.args, Config{})
+	if err != nil {
+		return -1, interp.Diff{}, err
+	}
+	bound := s.bounds(t.part.module)
+	f := t.part.module.Funcs[0]
+	for i := range got {
+		if d := interp.Compare(got[i], want[i]); !d.Within(bound(Place{caseFunc, f.Returns[i]})) {
+			return i, d, nil
+		}
+	}
+	return -1, interp.Diff{}, nil
+}
+
+// inUnit searches in the unit that makes the first value that departs.
+func (s *Search) inUnit(ctx context.Context, at *suspect) (*Finding, error) {
+	out := &Finding{Func: at.f.Name, Value: where(s.Module, at.place), Error: at.diff.RelL2, Departed: at.diff.String()}
+	var nodes []int
+	var results []ir.Value
+	if p := at.unit.Piece; p != nil {
+		out.Piece = fmt.Sprintf("%x", p.Hash)[:12]
+		nodes = p.Origins
+		for _, r := range p.Results {
+			results = append(results, r.Value)
+		}
+	} else {
+		results = []ir.Value{at.place.Value}
+		nodes = withAllocations(at.f, at.unit.Call)
+	}
+	t, err := s.trial(at, nodes, results)
+	if err != nil {
+		return nil, err
+	}
+	departs := -1
+	if t != nil {
+		if departs, _, err = s.run(ctx, *t, Config{}); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case departs < 0 && at.unit.Piece == nil:
+		out.Kind = InOp // with a cache that steps before have filled it cannot be run alone
+		return out, nil
+	case departs < 0:
+		return s.whole(ctx)
+	}
+	if at.unit.Piece == nil {
+		out.Kind = InOp
+		return out, s.keep(ctx, out, t)
+	}
+	err = s.blame(ctx, out, func(c Config) (bool, error) {
+		i, _, err := s.run(ctx, *t, c)
+		return i >= 0, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	small, err := s.shrink(ctx, at, out, t, nodes)
+	if err != nil {
+		return nil, err
+	}
+	return out, s.keep(ctx, out, small)
+}
+
+// withAllocations returns a call's node after those that only allocate what it writes.
+func withAllocations(f *ir.Func, call int) []int {
+	var nodes []int
+	for _, a := range f.Nodes[call].Args {
+		if i := f.Values[f.Base(a)].Node; i >= 0 && f.Nodes[i].IsEmpty() {
+			nodes = append(nodes, int(i))
+		}
+	}
+	return append(nodes, call)
+}
+
+// trial makes a part of nodes and gives it right values; nil where one of them is not known.
+func (s *Search) trial(at *suspect, nodes []int, results []ir.Value) (*trial, error) {
+	p, err := extract(s.Module, at.f, nodes, results)
+	if err != nil {
+		return nil, err
+	}
+	t := &trial{part: p}
+	for _, v := range p.params {
+		x, ok := at.known[v]
+		if !ok {
+			return nil, nil
+		}
+		t.args = append(t.args, x)
+	}
+	return t, nil
+}
+
+// keep puts a trial into a finding, with what is right.
+func (s *Search) keep(ctx context.Context, out *Finding, t *trial) error {
+	i, d, err := s.run(ctx, *t, Config{})
+	if err != nil {
+		return err
+	}
+	if i >= 0 {
+		out.Error, out.Departed = d.RelL2, d.String()
+		out.Bound = s.bounds(t.part.module)(Place{caseFunc, t.part.module.Funcs[0].Returns[i]})
+	}
+	out.Case, out.Inputs = t.part.module, t.args
+	out.Want, err = s.Reference.Function(ctx, t.part.module, t.args, Config{})
+	f := t.part.module.Funcs[0]
+	for i := range f.Nodes {
+		out.Nodes = append(out.Nodes, t.part.module.ErrorAt(f, i, "%s", t.part.module.NodeString(f, i)))
+	}
+	return err
+}
+
+// blame finds the pass or the kernel variant without which bad does not hold: each by itself
+// first, then the fewest passes together. Else the kernels' code is wrong whatever is
+// switched off.
+func (s *Search) blame(ctx context.Context, out *Finding, bad func(Config) (bool, error)) error {
+	for _, p := range s.Passes {
+		if b, err := bad(Config{Disable: []string{p}}); err != nil || !b {
+			out.Kind, out.Passes = InPass, []string{p}
+			return err
+		}
+	}
+	variants, err := s.variants(bad)
+	if err != nil {
+		return err
+	}
+	for _, v := range variants {
+		if b, err := bad(Config{Avoid: []string{v}}); err != nil || !b {
+			out.Kind, out.Variant = InVariant, v
+			return err
+		}
+	}
+	out.Kind = InKernel
+	if b, err := bad(Config{Disable: s.Passes}); err != nil || b || len(s.Passes) == 0 {
+		return err
+	}
+	out.Kind = InPass
+	out.Passes, err = fewest(ctx, s.Passes, func(off []string) (bool, error) {
+		b, err := bad(Config{Disable: off})
+		return !b, err
+	})
+	return err
+}
+
+// variants returns the kernel variants that are compiled where there is a choice, sorted.
+func (s *Search) variants(bad func(Config) (bool, error)) ([]string, error) {
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	_, err := bad(Config{Seen: func(name string) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen[name] = true
+	}})
+	return slices.Sorted(maps.Keys(seen)), err
+}
+
+// fewest returns a list, from which nothing can be left out, of which holds is true as it is
+// of all: ddmin, with complements, of Zeller and Hildebrandt (Simplifying and Isolating
+// Failure-Inducing Input, IEEE TSE 28(2), 2002).
+func fewest(ctx context.Context, all []string, holds func([]string) (bool, error)) ([]string, error) {
+	list := slices.Clone(all)
+	for n := 2; len(list) > 1; {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		size := (len(list) + n - 1) / n
+		reduced := false
+		for from := 0; from < len(list) && !reduced; from += size {
+			to := min(from+size, len(list))
+			for _, try := range [][]string{list[from:to], slices.Concat(list[:from], list[to:])} {
+				ok, err := holds(try)
+				if err != nil {
+					return nil, err
+				}
+				if ok && len(try) < len(list) {
+					list, n, reduced = slices.Clone(try), 2, true
+					break
+				}
+			}
+		}
+		if !reduced {
+			if n >= len(list) {
+				break
+			}
+			n = min(2*n, len(list))
+		}
+	}
+	return list, nil
+}

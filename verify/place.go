@@ -1,0 +1,171 @@
+package verify
+
+import (
+	"slices"
+	"strings"
+
+	"pwc/ir"
+)
+
+// Place is where a model has the output of a module: a value of a function.
+type Place struct {
+	Func  string
+	Value ir.Value
+}
+
+// in returns the function that has the value; nil where the module has neither.
+func (p Place) in(m *ir.Module) *ir.Func {
+	if m == nil {
+		return nil
+	}
+	if f := m.Func(p.Func); f != nil && p.Value >= 0 && int(p.Value) < len(f.Values) {
+		return f
+	}
+	return nil
+}
+
+// Index finds the places of module paths in a model (C23).
+type Index struct {
+	outputs map[string]Place // by path: the last value at the path or below
+	weights map[string]Place // by path: the output of the product with weight PATH.weight
+}
+
+// NewIndex reads the paths that nodes carry ([ir.Node.Loc]) and the checkpoint tensors that
+// weights are made of.
+//
+// The output of a module is the last value whose node has the module's path or one below it.
+// Where one product serves several modules, its weight is a concatenation of their tensors,
+// and the parts into which its result is split are their outputs.
+func NewIndex(m *ir.Module) *Index {
+	x := &Index{outputs: map[string]Place{}, weights: map[string]Place{}}
+	if m == nil {
+		return x
+	}
+	for _, f := range m.Funcs {
+		for _, n := range f.Nodes {
+			v, ok := outputOf(f, n)
+			if !ok {
+				continue
+			}
+			for path := n.Loc; path != ""; path = parent(path) {
+				x.outputs[path] = Place{f.Name, v}
+			}
+			x.addProducts(m, f, n)
+		}
+	}
+	return x
+}
+
+// outputOf returns what a node gives: its first result, or the fresh storage that it wrote last.
+func outputOf(f *ir.Func, n *ir.Node) (ir.Value, bool) {
+	for _, w := range slices.Backward(n.Versions) {
+		// Not a state: attention appends to its cache and writes its output.
+		if f.Values[f.Base(w.Value)].Kind == ir.ResultValue {
+			return w.Value, true
+		}
+	}
+	if len(n.Results) == 0 {
+		return ir.NoValue, false
+	}
+	return n.Results[0], true
+}
+
+// parent returns the path of the module that a module is in, "" at the root.
+func parent(path string) string { return path[:max(strings.LastIndexByte(path, '.'), 0)] }
+
+// addProducts records the output of a product by the module that its weight belongs to, and
+// the parts of an output by the modules that the parts of the weight belong to.
+func (x *Index) addProducts(m *ir.Module, f *ir.Func, n *ir.Node) {
+	product, outputs := n, n.Results
+	if n.Op.Name == "split" {
+		if product = f.Def(n.Args[0]); product == nil {
+			return
+		}
+	}
+	if product.Op.Name != "linear" || f.Values[product.Args[1]].Kind != ir.WeightValue {
+		return
+	}
+	w := m.Weights[f.Values[product.Args[1]].Index]
+	expr := w.Expr
+	if expr == nil {
+		expr = &ir.WeightExpr{Name: w.Name}
+	}
+	for expr.Op == "cast" {
+		expr = expr.Args[0]
+	}
+	parts := []*ir.WeightExpr{expr}
+	if expr.Op == "concat" {
+		parts = expr.Args
+	}
+	if len(parts) != len(outputs) {
+		return
+	}
+	for i, p := range parts {
+		if path, ok := strings.CutSuffix(leafOf(p), ".weight"); ok {
+			x.weights[path] = Place{f.Name, outputs[i]}
+		}
+	}
+}
+
+// leafOf returns the checkpoint tensor that an expression is, perhaps transposed; "" where its
+// rows are in another order than the tensor's.
+func leafOf(e *ir.WeightExpr) string {
+	for e.Op == "transpose" || e.Op == "cast" {
+		e = e.Args[0]
+	}
+	if e.Op != "" {
+		return ""
+	}
+	return e.Name
+}
+
+// renamed are parts of paths that releases of transformers call differently: a trace may come
+// from another release than the checkpoint.
+var renamed = [][2]string{
+	{".mlp", ".block_sparse_moe"}, // Mixtral, since transformers 5
+	{"model.language_model.", "model."},
+	{"language_model.", ""}, // wrappers of models for text and images
+	{"model.", ""},          // a base model traced without its head
+}
+
+// Find returns the place of a module's output. A path that the model does not have is tried
+// under the names that other releases of transformers give it. A dropout module, which copies
+// its input at inference, has the output of the module that it is in.
+func (x *Index) Find(path string) (Place, bool) {
+	if x == nil {
+		return Place{}, false
+	}
+	for _, name := range spellings(path) {
+		if p, ok := x.find(name); ok {
+			return p, true
+		}
+	}
+	if last := path[len(parent(path)):]; strings.HasSuffix(last, "dropout") && parent(path) != "" {
+		return x.Find(parent(path))
+	}
+	return Place{}, false
+}
+
+// spellings returns a path and the names that other releases give it, nearest first.
+func spellings(path string) []string {
+	out := []string{path}
+	for _, r := range renamed {
+		for _, name := range slices.Clone(out) {
+			for _, way := range [][2]string{r, {r[1], r[0]}} {
+				other := strings.Replace(name, way[0], way[1], 1) // before the path, where way[0] is empty
+				if !slices.Contains(out, other) {
+					out = append(out, other)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (x *Index) find(path string) (Place, bool) {
+	p, ok := x.outputs[path]
+	if !ok {
+		p, ok = x.weights[path]
+	}
+	return p, ok
+}

@@ -1,0 +1,90 @@
+package verify
+
+import (
+	"slices"
+
+	"pwc/compile"
+	"pwc/compile/loop"
+)
+
+// Variants returns a backend that makes the code of another one without the kernel variants
+// that a Config avoids, and tells Config.Seen of every variant where there is a choice. The
+// last variant of a kernel serves all sizes and devices; it stays.
+//
+// What it compiles must not be cached under the other backend's name.
+func Variants(b compile.Backend, c Config) compile.Backend {
+	if b == nil || c.Seen == nil && len(c.Avoid) == 0 {
+		return b
+	}
+	return &chooser{b, c}
+}
+
+// chooser lowers kernels and leaves variants out.
+type chooser struct {
+	compile.Backend
+	c Config
+}
+
+// Lower implements compile.Backend.
+func (b *chooser) Lower(k *loop.Kernel) (compile.Code, error) {
+	code, err := b.Backend.Lower(k)
+	return b.choose(code), err
+}
+
+// Chains implements compile.Chains: nothing is fused where the backend has none.
+func (b *chooser) Chains(c *compile.Chain) bool {
+	inner, ok := b.Backend.(compile.Chains)
+	return ok && inner.Chains(c)
+}
+
+// LowerChain implements compile.Chains.
+func (b *chooser) LowerChain(c *compile.Chain) (compile.Code, error) {
+	code, err := b.Backend.(compile.Chains).LowerChain(c)
+	return b.choose(code), err
+}
+
+// Beside implements compile.Together: nothing runs side by side where the backend has none.
+func (b *chooser) Beside(ks []*loop.Kernel) bool {
+	inner, ok := b.Backend.(compile.Together)
+	return ok && inner.Beside(ks)
+}
+
+// LowerBeside implements compile.Together.
+func (b *chooser) LowerBeside(ks []*loop.Kernel) (compile.Code, error) {
+	code, err := b.Backend.(compile.Together).LowerBeside(ks)
+	return b.choose(code), err
+}
+
+func (b *chooser) choose(code compile.Code) compile.Code {
+	if len(code.Variants) < 2 {
+		return code
+	}
+	kept := make([]compile.Variant, 0, len(code.Variants))
+	for i, v := range code.Variants {
+		name := variantName(v)
+		if b.c.Seen != nil && i < len(code.Variants)-1 {
+			b.c.Seen(name)
+		}
+		if i == len(code.Variants)-1 || !slices.Contains(b.c.Avoid, name) {
+			kept = append(kept, v)
+		}
+	}
+	code.Variants = kept
+	return code
+}
+
+// variantName names a variant by its kernels and library routines.
+func variantName(v compile.Variant) string {
+	name := ""
+	for i, s := range v.Steps {
+		if i > 0 {
+			name += "+"
+		}
+		if s.Library != "" {
+			name += s.Library
+		} else {
+			name += s.Kernel.Name
+		}
+	}
+	return name
+}
