@@ -70,7 +70,17 @@ type Derivative struct {
 	// Outputs are the indices of F's results that have a cotangent, in the order of the
 	// parameters of Backward.
 	Outputs []int
+	// Targets are the values that gradients are taken by, in the order of Backward's results.
+	Targets []Target
 	Plan    Plan
+}
+
+// Target is a value that a gradient is taken by.
+type Target struct {
+	Kind    ir.ValueKind // ParamValue, WeightValue or StateValue
+	Index   int          // among F's parameters, or the module's weights or states
+	Type    ir.Type
+	Reached bool // a result with a cotangent depends on it; else its gradient is zeros
 }
 
 // Gradients differentiates the function of that name ("@" may be left out) with respect to
@@ -105,16 +115,9 @@ func Joint(m *ir.Module, function string, wrt []string) (*ir.Module, error) {
 	return j.gradient()
 }
 
-// target is a value with respect to which a function is differentiated.
-type target struct {
-	kind  ir.ValueKind // ParamValue, WeightValue or StateValue
-	index int
-	typ   ir.Type
-}
-
 // targets looks the names up and refuses what has no gradient.
-func targets(m *ir.Module, f *ir.Func, names []string) ([]target, error) {
-	var out []target
+func targets(m *ir.Module, f *ir.Func, names []string) ([]Target, error) {
+	var out []Target
 	var errs ir.ErrorList
 	refuse := func(pos ir.Pos, format string, args ...any) {
 		errs = append(errs, &ir.Error{Source: m.Source, Pos: pos, Func: f.Name, Node: -1, Msg: fmt.Sprintf(format, args...)})
@@ -122,7 +125,7 @@ func targets(m *ir.Module, f *ir.Func, names []string) ([]target, error) {
 	if len(names) == 0 {
 		for i, p := range f.Params {
 			if t := f.Type(p); differentiable(t.DType) {
-				out = append(out, target{ir.ParamValue, i, t})
+				out = append(out, Target{Kind: ir.ParamValue, Index: i, Type: t})
 			}
 		}
 		if len(out) == 0 {
@@ -135,9 +138,9 @@ func targets(m *ir.Module, f *ir.Func, names []string) ([]target, error) {
 		switch {
 		case !ok:
 			refuse(f.Pos, "%q is neither a parameter of @%s nor a weight or state of the module; use the names of its text, such as %%x and @w", name, f.Name)
-		case !differentiable(t.typ.DType):
-			refuse(pos, "%s is %s: only values of f32, f16 and bf16 have gradients", name, t.typ)
-		case slices.ContainsFunc(out, func(u target) bool { return u.kind == t.kind && u.index == t.index }):
+		case !differentiable(t.Type.DType):
+			refuse(pos, "%s is %s: only values of f32, f16 and bf16 have gradients", name, t.Type)
+		case slices.ContainsFunc(out, func(u Target) bool { return u.Kind == t.Kind && u.Index == t.Index }):
 			refuse(pos, "%s is named twice", name)
 		}
 		out = append(out, t)
@@ -145,28 +148,28 @@ func targets(m *ir.Module, f *ir.Func, names []string) ([]target, error) {
 	return out, errs.Err()
 }
 
-func lookup(m *ir.Module, f *ir.Func, name string) (target, ir.Pos, bool) {
+func lookup(m *ir.Module, f *ir.Func, name string) (Target, ir.Pos, bool) {
 	bare := strings.TrimLeft(name, "%@")
 	if !strings.HasPrefix(name, "@") {
 		for i, p := range f.Params {
 			if info := f.Values[p]; info.Name == bare {
-				return target{ir.ParamValue, i, info.Type}, info.Pos, true
+				return Target{Kind: ir.ParamValue, Index: i, Type: info.Type}, info.Pos, true
 			}
 		}
 	}
 	if !strings.HasPrefix(name, "%") {
 		for i, w := range m.Weights {
 			if w.Name == bare {
-				return target{ir.WeightValue, i, w.Type}, w.Pos, true
+				return Target{Kind: ir.WeightValue, Index: i, Type: w.Type}, w.Pos, true
 			}
 		}
 		for i, s := range m.States {
 			if s.Name == bare {
-				return target{ir.StateValue, i, s.Type}, s.Pos, true
+				return Target{Kind: ir.StateValue, Index: i, Type: s.Type}, s.Pos, true
 			}
 		}
 	}
-	return target{}, ir.Pos{}, false
+	return Target{}, ir.Pos{}, false
 }
 
 // differentiable reports whether values of the dtype have gradients.

@@ -15,7 +15,7 @@ type joint struct {
 	m       *ir.Module
 	f       *ir.Func // F
 	b       *ir.Builder
-	targets []target
+	targets []Target
 
 	primal  int                   // the nodes below compute F
 	outputs []int                 // results of F that have a cotangent
@@ -136,9 +136,9 @@ func (j *joint) give(v, g ir.Value) {
 }
 
 // is reports whether v is the value of a target before F writes it.
-func (j *joint) is(v ir.Value, t target) bool {
+func (j *joint) is(v ir.Value, t Target) bool {
 	info := &j.f.Values[v]
-	return info.Kind == t.kind && int(info.Index) == t.index
+	return info.Kind == t.Kind && int(info.Index) == t.Index
 }
 
 // activity finds the values that depend on a target through floats.
@@ -206,10 +206,10 @@ func (j *joint) backward() {
 				g = h
 			}
 		}
-		if g == ir.NoValue {
-			g = j.zeros(t.typ)
+		if j.targets[k].Reached = g != ir.NoValue; g == ir.NoValue {
+			g = j.zeros(t.Type)
 		} else { // a value of its own: it may be a cotangent, or the gradient of another target
-			g = j.reshape(g, t.typ.Shape...)
+			g = j.reshape(g, t.Type.Shape...)
 		}
 		j.fb.SetName(g, fmt.Sprintf("grad_in%d", k))
 		j.results = append(j.results, g)

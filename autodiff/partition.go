@@ -20,7 +20,7 @@ func (j *joint) partition(save Save) (*Derivative, error) {
 			}
 		}
 	}
-	d := &Derivative{Outputs: j.outputs}
+	d := &Derivative{Outputs: j.outputs, Targets: j.targets}
 	if err := j.split(d, j.choose(save, used), live); err != nil {
 		return nil, err
 	}

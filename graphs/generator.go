@@ -100,6 +100,24 @@ const (
 	slotsMost  = 256              // in one graph
 )
 
+// Draw takes what a launch draws from g: it returns the state that the launch reads, i64[2]
+// with one owner, and moves the generator by `by` numbers. In a capture each replay takes
+// anew. It is for a run whose numbers are drawn again later, as by the backward of dropout:
+// both launches are given the tensor in place of the generator.
+func (r *Recorder) Draw(g *Generator, by uint64) (Tensor, error) {
+	if g.s != r.s {
+		return Tensor{}, fmt.Errorf("%w: it is of another session", ErrGenerator)
+	}
+	if !r.Capturing() {
+		return r.drawNow(g, by)
+	}
+	slot, err := r.slot(g, by, "a launch")
+	if err != nil {
+		return Tensor{}, err
+	}
+	return r.Clone("state of a generator", slot)
+}
+
 // draw returns the state of g for parameter i of p.
 func (r *Recorder) draw(g *Generator, p *Program, i int) (Tensor, error) {
 	if g.s != r.s {
@@ -109,18 +127,37 @@ func (r *Recorder) draw(g *Generator, p *Program, i int) (Tensor, error) {
 		return Tensor{}, fmt.Errorf("%w: parameter %d of @%s is not the state of a generator", ErrArguments, i, p.name)
 	}
 	by := uint64(p.prog.Params[i].Advance)
-	if r.run.graph == nil {
-		t, err := r.Alloc("state of a generator", dtype.I64, 2)
-		if err != nil {
-			return t, err
-		}
-		r.run.temps = append(r.run.temps, t)
-		state := g.advance(by)
-		return t, r.s.send(r.stream, t.Range(), func(b []byte) { putState(b, state, 0) })
+	if r.Capturing() {
+		return r.slot(g, by, "@"+p.name)
 	}
+	t, err := r.drawNow(g, by)
+	if err == nil {
+		r.run.temps = append(r.run.temps, t)
+	}
+	return t, err
+}
+
+// drawNow returns the state that a launch reads which runs at once.
+func (r *Recorder) drawNow(g *Generator, by uint64) (Tensor, error) {
+	t, err := r.Alloc("state of a generator", dtype.I64, 2)
+	if err != nil {
+		return t, err
+	}
+	r.run.undo.drawn(g)
+	state := g.advance(by)
+	if err := r.s.send(r.stream, t.Range(), func(b []byte) { putState(b, state, 0) }); err != nil {
+		return Tensor{}, errors.Join(err, t.Release())
+	}
+	return t, nil
+}
+
+// slot returns the slot of the next draw of a capture. The memory belongs to the graph and to
+// no pool of graphs: each graph has slots of its own, so graphs that share a generator may run
+// concurrently.
+func (r *Recorder) slot(g *Generator, by uint64, who string) (Tensor, error) {
 	c := r.run.graph
 	if !slices.Contains(c.opts.Generators, g) {
-		return Tensor{}, fmt.Errorf("%w: @%s draws from one that %s does not list: add it to Options.Generators", ErrGenerator, p.name, c.name)
+		return Tensor{}, fmt.Errorf("%w: %s draws from one that %s does not list: add it to Options.Generators", ErrGenerator, who, c.name)
 	}
 	if len(r.run.draws) == slotsMost {
 		return Tensor{}, fmt.Errorf("%w: %s has more than %d launches that draw", ErrGenerator, c.name, slotsMost)
@@ -132,8 +169,6 @@ func (r *Recorder) draw(g *Generator, p *Program, i int) (Tensor, error) {
 	slot := int64(len(r.run.draws))
 	r.run.draws = append(r.run.draws, draw{g, at})
 	if c.slots.Storage() == nil {
-		// The memory belongs to the graph and to no pool of graphs: each graph has slots
-		// of its own, so graphs that share a generator may run concurrently.
 		t, err := r.s.alloced(r.s.shared, r.s.deflt, &Maker{Name: "generator states of " + c.name, Output: -1}, dtype.U8, []int64{slotBytes * slotsMost})
 		if err != nil {
 			return t, err

@@ -53,6 +53,7 @@ func TestOnGPU(t *testing.T) {
 		{"streams", streams, false},
 		{"generator", generator, false},
 		{"twoGenerators", twoGenerators, false},
+		{"drawn", drawn, false},
 		{"errorModes", errorModes, false},
 		{"forkedAllocation", forkedAllocation, false},
 		{"assigningOwners", assigningOwners, true},

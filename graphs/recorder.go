@@ -31,6 +31,7 @@ type run struct {
 	scoped bool                    // made is kept in eager runs, too
 	temps  []Tensor                // released after the launch that reads them
 	seen   map[*store.Storage]bool // of made
+	undo   *undo                   // nil: nothing is undone
 
 	// Of a capture.
 	spans   []device.Buffer // memory that it writes
@@ -159,6 +160,11 @@ func (r *Recorder) access(t Tensor, write bool) error {
 		}
 		if err := check(); err != nil {
 			return err
+		}
+		if write {
+			if err := r.run.undo.writes(r, t.Storage()); err != nil {
+				return err
+			}
 		}
 		if err := r.stream.use(t, write); err != nil {
 			return err

@@ -255,6 +255,21 @@ func Revive(s *Storage, step int32, a Access) error {
 	return nil
 }
 
+// Renew starts a new incarnation for the one owner of the storage, which m writes in
+// generation step: handles of the incarnation before are stale. It changes nothing and
+// reports false while the storage has more owners, or none.
+func Renew(s *Storage, m *Maker, step int32) bool {
+	s.book.mu.Lock()
+	defer s.book.mu.Unlock()
+	if s.owners != 1 {
+		return false
+	}
+	s.over, s.overAt = m, step
+	s.inc++
+	s.step, s.content = step, Unwritten
+	return true
+}
+
 // Stamp sets the generation of the incarnation and says that it was written.
 func Stamp(s *Storage, m *Maker, step int32) {
 	s.book.mu.Lock()

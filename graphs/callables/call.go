@@ -1,0 +1,240 @@
+package callables
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"pwc/graphs"
+	"pwc/graphs/internal/store"
+)
+
+// Call is one run of a forward.
+type Call struct {
+	c       *Callable
+	outputs []graphs.Tensor
+	done    bool // the backward ran, or will not
+
+	// Of an uncaptured call, which owns them.
+	plain    bool
+	training bool
+	in       []graphs.Tensor
+	results  []graphs.Tensor // outputs, and what the backward reads
+	grads    []graphs.Tensor
+}
+
+// Name returns the function's name.
+func (c *Callable) Name() string { return c.fn.Name }
+
+// Train switches to training mode, or to evaluation mode. The graphs serve the mode that they
+// were captured in; in the other one the function runs uncaptured.
+func (c *Callable) Train(on bool) { c.training.Store(on) }
+
+// Captured reports whether calls are served by graphs in the current mode.
+func (c *Callable) Captured() bool { return c.training.Load() != c.set.opts.Eval }
+
+// Forward copies the arguments into the static inputs, unless they lie there, and replays the
+// forward on st. Arguments have the dtypes, shapes and need for gradients of the samples.
+// The outputs are valid as the package's comment says.
+func (c *Callable) Forward(st *graphs.Stream, args ...Arg) (*Call, error) {
+	leave, err := c.group.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if len(args) != len(c.fn.Args) {
+		return nil, fmt.Errorf("%w: %s takes %d arguments, %d were given", graphs.ErrArguments, c.fn.Name, len(c.fn.Args), len(args))
+	}
+	if !c.Captured() {
+		return c.runPlain(st, args)
+	}
+	if err := c.checkArgs(args); err != nil {
+		return nil, err
+	}
+	g := c.group
+	if n := len(g.pending); n > 0 && g.pending[n-1].c.index >= c.index {
+		return nil, &OrderError{Call: "the forward of " + c.fn.Name, Pending: g.pending[n-1].c.fn.Name}
+	}
+	if err := c.expirable(); err != nil {
+		return nil, err
+	}
+	for i, a := range args {
+		if err := c.copyIn(st, c.in[i], a.Tensor); err != nil {
+			return nil, fmt.Errorf("callables: argument %d of %s: %w", i, c.fn.Name, err)
+		}
+	}
+	if err := c.expire(); err != nil {
+		return nil, err
+	}
+	if err := c.forward.Replay(st); err != nil {
+		return nil, err
+	}
+	call := &Call{c: c, outputs: slices.Clone(c.results)}
+	if c.backward != nil {
+		g.pending = append(g.pending, call)
+	}
+	return call, nil
+}
+
+// enter takes the group for one call.
+func (g *group) enter() (leave func(), err error) {
+	if !g.busy.CompareAndSwap(false, true) {
+		return nil, graphs.ErrBusy
+	}
+	if g.closed {
+		g.busy.Store(false)
+		return nil, ErrClosed
+	}
+	return func() { g.busy.Store(false) }, nil
+}
+
+func (c *Callable) checkArgs(args []Arg) error {
+	var errs []error
+	for i, a := range args {
+		want := c.fn.Args[i]
+		switch {
+		case a.Tensor.Storage() == nil:
+			errs = append(errs, fmt.Errorf("argument %d of %s: %w", i, c.fn.Name, graphs.ErrNoStorage))
+		case !fits(a.Tensor, want.Tensor):
+			errs = append(errs, fmt.Errorf("%w: argument %d of %s is %s, its sample is %s", graphs.ErrArguments, i, c.fn.Name, a.Tensor, want.Tensor))
+		case a.RequiresGrad != want.RequiresGrad:
+			errs = append(errs, fmt.Errorf("%w: argument %d of %s has RequiresGrad %t, its sample %t", graphs.ErrArguments, i, c.fn.Name, a.RequiresGrad, want.RequiresGrad))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// copyIn copies t to a static input, unless it lies there.
+func (c *Callable) copyIn(st *graphs.Stream, static, t graphs.Tensor) error {
+	if t.SameAddress(static.Storage(), static.Offset()) {
+		return t.Err()
+	}
+	return c.set.s.Eager(st).Copy(static, t)
+}
+
+// ends calls f with what a forward of c overwrites, or may overwrite: the gradients of the
+// group, and the outputs of c and of callables behind it. Their memory was free when c was
+// captured, or is c's own.
+func (c *Callable) ends(f func(t *graphs.Tensor) error) error {
+	for _, m := range c.group.members {
+		lists := [][]graphs.Tensor{m.grads, m.results}
+		if m.index < c.index {
+			lists = lists[:1]
+		}
+		for _, list := range lists {
+			for i := range list {
+				if list[i].Storage() == nil {
+					continue
+				}
+				if err := f(&list[i]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (c *Callable) held(t *graphs.Tensor) error {
+	return &graphs.HeldError{Graph: c.maker.Name, Held: t.Storage().Maker().String()}
+}
+
+// expirable refuses a forward that would overwrite what somebody retained.
+func (c *Callable) expirable() error {
+	return c.ends(func(t *graphs.Tensor) error {
+		if t.Storage().Owners() > 1 {
+			return c.held(t)
+		}
+		return nil
+	})
+}
+
+// expire makes the handles stale of what a forward overwrites.
+func (c *Callable) expire() error {
+	c.generation++
+	return c.ends(func(t *graphs.Tensor) error {
+		if !store.Renew(t.Storage(), c.maker, c.generation) {
+			return c.held(t) // it was retained meanwhile
+		}
+		*t = t.At(t.Storage())
+		return nil
+	})
+}
+
+// Outputs returns the function's outputs. The slice belongs to the call.
+func (c *Call) Outputs() []graphs.Tensor { return c.outputs }
+
+// Backward replays the backward on st. grads has a cotangent for each float output; the zero
+// Tensor stands for zeros. It returns a gradient for each input that requires one, those of
+// Args before those of Params: the zero Tensor for an unused input. A call has one backward.
+func (c *Call) Backward(st *graphs.Stream, grads ...graphs.Tensor) ([]graphs.Tensor, error) {
+	f := c.c
+	leave, err := f.group.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	switch {
+	case c.done:
+		return nil, fmt.Errorf("%w: %s", ErrBackwardDone, f.fn.Name)
+	case c.plain:
+		return c.backwardPlain(st, grads)
+	case f.backward == nil:
+		return nil, fmt.Errorf("%w: %s was captured without one", ErrNoBackward, f.fn.Name)
+	}
+	g := f.group
+	if top := g.pending[len(g.pending)-1]; top != c {
+		return nil, &OrderError{Call: "the backward of " + f.fn.Name, Pending: top.c.fn.Name}
+	}
+	if err := checkCotangents(f.fn.Name, f.cotangents, grads); err != nil {
+		return nil, err
+	}
+	for i, static := range f.cotangents {
+		if grads[i].Storage() == nil {
+			err = f.set.s.Eager(st).Fill(static, 0)
+		} else {
+			err = f.copyIn(st, static, grads[i])
+		}
+		if err != nil {
+			return nil, fmt.Errorf("callables: cotangent %d of %s: %w", i, f.fn.Name, err)
+		}
+	}
+	if err := f.backward.Replay(st); err != nil {
+		return nil, err
+	}
+	g.pending = g.pending[:len(g.pending)-1]
+	c.done = true
+	return slices.Clone(f.grads), nil
+}
+
+func checkCotangents(name string, like, grads []graphs.Tensor) error {
+	if len(grads) != len(like) {
+		return fmt.Errorf("%w: the backward of %s takes %d cotangents, %d were given", graphs.ErrArguments, name, len(like), len(grads))
+	}
+	var errs []error
+	for i, t := range grads {
+		if t.Storage() != nil && !fits(t, like[i]) {
+			errs = append(errs, fmt.Errorf("%w: cotangent %d of %s is %s, its output is %s", graphs.ErrArguments, i, name, t, like[i]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Discard drops the backward of the call, and those of forwards that ran behind it in the same
+// pool.
+func (c *Call) Discard() error {
+	leave, err := c.c.group.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	g := c.c.group
+	if i := slices.Index(g.pending, c); i >= 0 {
+		for _, d := range g.pending[i:] {
+			d.done = true
+		}
+		g.pending = g.pending[:i]
+	}
+	c.done = true
+	return nil
+}

@@ -1,0 +1,93 @@
+package callables_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"pwc/graphs"
+	"pwc/graphs/callables"
+	"pwc/runtime/device/failing"
+)
+
+// TestEveryCallFails makes the n-th call of the device fail, for every n of a set that is made and
+// trains a step. Each time the error names the call, nothing is left, and weights and generators
+// are as they were; a set that was made trains afterwards as if nothing had happened.
+func TestEveryCallFails(t *testing.T) {
+	clean := open(t, hostRig(), network)
+	want := newTrainer(clean, callables.Options{})
+	x, y := clean.batch(rand.New(rand.NewPCG(4, 4)))
+	first := want.step(x, y)
+	n := 1
+	for ; failNth(t, n, first); n++ {
+		if t.Failed() {
+			t.Fatalf("call %d", n)
+		}
+	}
+	if n < 60 {
+		t.Errorf("the scenario has only %d calls", n)
+	}
+	clean.close()
+}
+
+// failNth reports whether the n-th call was reached.
+func failNth(t *testing.T, n int, want map[string][]float32) bool {
+	t.Helper()
+	g := hostRig()
+	dev := failing.New(g.dev)
+	inner := g.dev
+	g.dev = dev
+	e := open(t, g, network)
+	defer func() { e.stays = true; e.close(); check(t, inner.Close()) }()
+	tr := newFunctions(e)
+	x, y := e.batch(rand.New(rand.NewPCG(4, 4)))
+	live := e.s.Live()
+	dev.FailCall(n)
+	set, err := callables.New(ctx, e.s, tr.fns, callables.Options{})
+	if err == nil {
+		tr.set = set
+		e.end = append(e.end, set.Close)
+		err = tr.tryForward(x, y)
+	} else {
+		if now := e.s.Live(); now != live {
+			t.Errorf("call %d: %+v is live, before %+v", n, now, live)
+		}
+		if s := must[graphs.GeneratorState](t)(tr.gen.State()); s.Offset != 0 {
+			t.Errorf("call %d: the generator is at %+v", n, s)
+		}
+	}
+	if err != nil && !errors.Is(err, failing.ErrInjected) {
+		t.Errorf("call %d: the error is %v", n, err)
+	}
+	dev.FailCall(0)
+	check(t, tr.gen.SetState(graphs.GeneratorState{Seed: 5}))
+	if tr.set == nil {
+		tr.set = must[*callables.Set](t)(callables.New(ctx, e.s, tr.fns, callables.Options{}))
+		e.end = append(e.end, tr.set.Close)
+	}
+	same(t, "afterwards", tr.step(x, y), want)
+	return err != nil
+}
+
+// tryForward runs the forwards, and drops what ran at an error and at the end.
+func (t *trainer) tryForward(x, y graphs.Tensor) error {
+	in := []graphs.Tensor{x}
+	var first *callables.Call
+	for i, s := range sections {
+		if s.name == "loss" {
+			in = append(in, y)
+		}
+		c, err := t.set.At(i).Forward(t.s.DefaultStream(), args(in, s.grad...)...)
+		if err != nil {
+			if first != nil {
+				err = errors.Join(err, first.Discard())
+			}
+			return err
+		}
+		if first == nil {
+			first = c
+		}
+		in = append([]graphs.Tensor(nil), c.Outputs()...)
+	}
+	return first.Discard()
+}

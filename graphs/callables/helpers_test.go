@@ -1,0 +1,140 @@
+package callables_test
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	comphost "pwc/compile/host"
+	"pwc/graphs"
+	"pwc/graphs/callables"
+	"pwc/graphs/whole"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/pieces"
+	"pwc/runtime/device"
+	"pwc/runtime/host"
+)
+
+var ctx = context.Background()
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+// rig is a device, and how functions are compiled for it.
+type rig struct {
+	dev      device.Device
+	compiler pieces.Compiler
+	store    pieces.Store
+	stays    bool // the device is closed behind several sessions
+}
+
+func hostRig() rig {
+	return rig{dev: host.Open(host.Options{Workers: 1}), compiler: pieces.Pipeline{Backend: comphost.New()}, store: pieces.NewMemoryStore()}
+}
+
+// env is a session with the functions of a module.
+type env struct {
+	rig
+	testing.TB
+	s   *graphs.Session
+	mod *ir.Module
+	end []func() error // last first, before the session is closed
+}
+
+func open(t testing.TB, g rig, text string) *env {
+	t.Helper()
+	return &env{rig: g, TB: t, s: must[*graphs.Session](t)(graphs.NewSession(g.dev, graphs.SessionOptions{})), mod: must[*ir.Module](t)(ir.Parse("m.ir", []byte(text)))}
+}
+
+// close ends the session: what is left of graphs, storages or pools is an error.
+func (e *env) close() {
+	e.Helper()
+	for i := len(e.end) - 1; i >= 0; i-- {
+		check(e, e.end[i]())
+	}
+	check(e, e.s.Close())
+	if !e.stays {
+		check(e, e.dev.Close())
+	}
+}
+
+func (e *env) options() whole.Options { return whole.Options{Compiler: e.compiler, Store: e.store} }
+
+// compile compiles a function.
+func (e *env) compile(name string) *whole.Function {
+	e.Helper()
+	f := must[*whole.Function](e)(whole.Compile(ctx, e.s, e.mod, name, e.options()))
+	e.end = append(e.end, f.Close)
+	return f
+}
+
+// callable compiles a function with its gradients.
+func (e *env) callable(name string, o whole.CallableOptions) *whole.Callable {
+	e.Helper()
+	o.Options = e.options()
+	c := must[*whole.Callable](e)(whole.CompileCallable(ctx, e.s, e.mod, name, o))
+	e.end = append(e.end, c.Close)
+	return c
+}
+
+// tensor makes a tensor that the session's end releases.
+func (e *env) tensor(name string, values []float32, shape ...int64) graphs.Tensor {
+	e.Helper()
+	t := must[graphs.Tensor](e)(e.s.TensorOf(name, bytes(values), dtype.F32, shape...))
+	e.end = append(e.end, t.Release)
+	return t
+}
+
+func (e *env) read(t graphs.Tensor) []float32 {
+	e.Helper()
+	b := make([]byte, t.Size())
+	check(e, e.s.Read(t, b))
+	out := make([]float32, len(b)/4)
+	for i := range out {
+		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return out
+}
+
+func bytes(values []float32) (b []byte) {
+	for _, v := range values {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	return b
+}
+
+// draw returns n numbers of a normal distribution.
+func draw(r *rand.Rand, n int, scale float64) []float32 {
+	out := make([]float32, n)
+	for i := range out {
+		out[i] = float32(scale * r.NormFloat64())
+	}
+	return out
+}
+
+// args are arguments of a call: those whose index is in grad require a gradient.
+func args(ts []graphs.Tensor, grad ...int) []callables.Arg {
+	out := make([]callables.Arg, len(ts))
+	for i, t := range ts {
+		out[i].Tensor = t
+	}
+	for _, i := range grad {
+		out[i].RequiresGrad = true
+	}
+	return out
+}

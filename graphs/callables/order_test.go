@@ -1,0 +1,371 @@
+package callables_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"pwc/graphs"
+	"pwc/graphs/callables"
+	"pwc/graphs/whole"
+	"pwc/ir/dtype"
+)
+
+// cubic has the operations of y = x^3 + x^2 and of its derivative.
+const cubic = `pwc 1
+module "cubic" {
+  func @mul(%x: f32[64], %y: f32[64]) -> (f32[64]) {
+    %a = mul(%x, %y) : f32[64]
+    return %a
+  }
+  func @add(%x: f32[64], %y: f32[64]) -> (f32[64]) {
+    %a = add(%x, %y) : f32[64]
+    return %a
+  }
+}
+`
+
+// polynomial returns a callable whose body makes temporary memory and saves x^2 and x.
+func polynomial(e *env, name string) callables.Function {
+	e.Helper()
+	mul, add := e.compile("mul"), e.compile("add")
+	call := func(f *whole.Function, r *graphs.Recorder, a, b graphs.Tensor) graphs.Tensor {
+		e.Helper()
+		return must[[]graphs.Tensor](e)(f.Run(r, []graphs.Tensor{a, b}))[0]
+	}
+	return callables.Function{
+		Name: name, Outputs: 1, Args: args([]graphs.Tensor{e.tensor("sample", slices.Repeat([]float32{1}, 64), 64)}, 0),
+		Forward: func(r *graphs.Recorder, in []graphs.Tensor) ([]graphs.Tensor, error) {
+			saved := must[graphs.Tensor](e)(r.Clone("x", in[0]))
+			square := call(mul, r, in[0], in[0])
+			cube := call(mul, r, square, in[0])
+			y := call(add, r, cube, square)
+			return []graphs.Tensor{y, square, saved}, cube.Release()
+		},
+		Backward: func(r *graphs.Recorder, in, results, grads []graphs.Tensor) ([]graphs.Tensor, error) {
+			square, x := results[1], results[2]
+			d := call(add, r, square, square)
+			d = call(add, r, d, square)
+			d = call(add, r, d, x)
+			d = call(add, r, d, x)
+			return []graphs.Tensor{call(mul, r, d, grads[0])}, nil
+		},
+	}
+}
+
+// result is an output or a gradient that the test holds.
+type result struct {
+	t        graphs.Tensor
+	of       int // callable
+	gradient bool
+	want     float32
+	stale    bool
+	retained bool
+}
+
+// TestRandomOrder calls four callables of one pool in random orders. A wrong order and a forward
+// that would overwrite what is retained are refused; everything else computes what it should, and
+// what the package's comment says is valid is readable.
+func TestRandomOrder(t *testing.T) {
+	for seed := range uint64(20) {
+		randomOrder(t, hostRig(), seed, 400)
+	}
+}
+
+func randomOrder(t *testing.T, g rig, seed uint64, steps int) {
+	t.Helper()
+	e := open(t, g, cubic)
+	defer e.close()
+	r := rand.New(rand.NewPCG(seed, 1))
+	var fns []callables.Function
+	for i := range 4 {
+		fns = append(fns, polynomial(e, fmt.Sprint("f", i)))
+	}
+	set := must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{}))
+	st := e.s.DefaultStream()
+	type pending struct {
+		call *callables.Call
+		of   int
+		x    float32
+	}
+	var stack, done []pending
+	var results []*result
+	small := func() (float32, graphs.Tensor) {
+		v := float32(r.IntN(9) - 4)
+		x := must[graphs.Tensor](t)(e.s.TensorOf("x", bytes(slices.Repeat([]float32{v}, 64)), dtype.F32, 64))
+		return v, x
+	}
+	counts := map[string]int{}
+	for range steps {
+		switch k := r.IntN(10); {
+		case k < 4: // a forward
+			i := r.IntN(len(fns))
+			held := slices.ContainsFunc(results, func(x *result) bool { return x.retained && (x.gradient || x.of >= i) })
+			v, x := small()
+			call, err := set.At(i).Forward(st, callables.Arg{Tensor: x, RequiresGrad: true})
+			check(t, x.Release())
+			switch {
+			case len(stack) > 0 && stack[len(stack)-1].of >= i:
+				var o *callables.OrderError
+				if !errors.As(err, &o) || o.Pending != fmt.Sprint("f", stack[len(stack)-1].of) {
+					t.Fatalf("seed %d: forward of f%d with f%d pending: %v", seed, i, stack[len(stack)-1].of, err)
+				}
+				counts["order"]++
+			case held:
+				if !errors.Is(err, graphs.ErrHeld) {
+					t.Fatalf("seed %d: forward of f%d over what is retained: %v", seed, i, err)
+				}
+				counts["held"]++
+			default:
+				if err != nil {
+					t.Fatalf("seed %d: forward of f%d: %v", seed, i, err)
+				}
+				for _, x := range results {
+					x.stale = x.stale || x.gradient || x.of >= i
+				}
+				stack = append(stack, pending{call, i, v})
+				results = append(results, &result{t: call.Outputs()[0], of: i, want: v*v*v + v*v})
+				counts["forward"]++
+			}
+		case k < 7 && len(stack) > 0: // a backward, of the last forward or of another one
+			i := len(stack) - 1 - r.IntN(min(2, len(stack)))
+			p := stack[i]
+			v, c := small()
+			out, err := p.call.Backward(st, c)
+			check(t, c.Release())
+			if i < len(stack)-1 {
+				if !errors.Is(err, callables.ErrOrder) {
+					t.Fatalf("seed %d: backward of f%d before f%d: %v", seed, p.of, stack[len(stack)-1].of, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Fatalf("seed %d: backward of f%d: %v", seed, p.of, err)
+			}
+			stack, done = stack[:i], append(done, p)
+			results = append(results, &result{t: out[0], of: p.of, gradient: true, want: v * (3*p.x*p.x + 2*p.x)})
+			counts["backward"]++
+		case k == 7 && len(done) > 0:
+			if _, err := done[r.IntN(len(done))].call.Backward(st, graphs.Tensor{}); !errors.Is(err, callables.ErrBackwardDone) {
+				t.Fatalf("seed %d: a second backward: %v", seed, err)
+			}
+		case k == 8 && len(stack) > 0 && r.IntN(3) == 0:
+			i := r.IntN(len(stack))
+			check(t, stack[i].call.Discard())
+			stack, done = stack[:i], append(done, stack[i:]...)
+		case k == 9 && len(results) > 0: // the owner of a result changes
+			x := results[r.IntN(len(results))]
+			switch {
+			case x.retained:
+				check(t, x.t.Release())
+				x.retained = false
+			case !x.stale:
+				check(t, x.t.Retain())
+				x.retained = true
+			}
+		}
+		for _, x := range results {
+			err := x.t.Err()
+			if x.stale != errors.Is(err, graphs.ErrStale) || !x.stale && err != nil {
+				t.Fatalf("seed %d: a result of f%d, gradient %t, stale %t: %v", seed, x.of, x.gradient, x.stale, err)
+			}
+			if !x.stale {
+				if got := e.read(x.t); got[0] != x.want || got[63] != x.want {
+					t.Fatalf("seed %d: a result of f%d, gradient %t: %v, want %v", seed, x.of, x.gradient, got[0], x.want)
+				}
+			}
+		}
+		results = slices.DeleteFunc(results, func(x *result) bool { return x.stale && r.IntN(4) == 0 })
+	}
+	for _, x := range results {
+		if x.retained {
+			defer func() { check(t, x.t.Release()) }() // behind Close, which leaves it valid
+		}
+	}
+	check(t, set.Close())
+	for _, what := range []string{"forward", "backward", "order", "held"} {
+		if counts[what] == 0 {
+			t.Errorf("seed %d: no %s happened: %v", seed, what, counts)
+		}
+	}
+}
+
+// TestSharedPoolReusesMemory: four callables of one pool take less memory than with pools of
+// their own.
+func TestSharedPoolReusesMemory(t *testing.T) {
+	e := open(t, hostRig(), cubic)
+	defer e.close()
+	var fns []callables.Function
+	for i := range 4 {
+		fns = append(fns, polynomial(e, fmt.Sprint("f", i)))
+	}
+	pool := e.s.NewPool("shared")
+	set := must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{Pool: pool}))
+	// Four outputs and four gradients have owners. Saved values have none: backwards that
+	// were captured later lie there.
+	if u := pool.Use(); u.Blocks != 8 || u.Uses != 9 {
+		t.Errorf("the pool has %d blocks and %d uses, want 8 blocks and 9 uses", u.Blocks, u.Uses)
+	}
+	check(t, set.Close())
+	if u := pool.Use(); u.Blocks != 0 || u.Uses != 1 {
+		t.Errorf("behind Close the pool has %d blocks and %d uses", u.Blocks, u.Uses)
+	}
+	check(t, pool.Release())
+}
+
+// TestConcurrent runs two callables at the same time, on streams of their own.
+func TestConcurrent(t *testing.T) {
+	e := open(t, hostRig(), cubic)
+	defer e.close()
+	fns := []callables.Function{polynomial(e, "f"), polynomial(e, "g")}
+	set := must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{AnyOrder: true}))
+	e.end = append(e.end, set.Close)
+	var wg sync.WaitGroup
+	errs := make([]error, 2)
+	var grads [2]graphs.Tensor
+	for i := range 2 {
+		st := must[*graphs.Stream](t)(e.s.NewStream(fmt.Sprint("stream ", i)))
+		x := e.tensor("x", slices.Repeat([]float32{float32(i + 1)}, 64), 64)
+		check(t, st.Wait(e.s.DefaultStream()))
+		wg.Go(func() {
+			for range 50 {
+				call, err := set.At(i).Forward(st, callables.Arg{Tensor: x, RequiresGrad: true})
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				out, err := call.Backward(st, x)
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				grads[i] = out[0]
+			}
+			errs[i] = st.Synchronize()
+		})
+	}
+	wg.Wait()
+	check(t, errors.Join(errs...))
+	for i, want := range []float32{5, 32} { // x * (3x^2 + 2x)
+		if got := e.read(grads[i]); got[0] != want {
+			t.Errorf("gradient %d is %v, want %v", i, got[0], want)
+		}
+	}
+}
+
+// TestStreams: a backward on a stream that is not ordered behind its forward is refused, and can
+// be repeated.
+func TestStreams(t *testing.T) {
+	e := open(t, hostRig(), cubic)
+	defer e.close()
+	set := must[*callables.Set](t)(callables.New(ctx, e.s, []callables.Function{polynomial(e, "f")}, callables.Options{}))
+	e.end = append(e.end, set.Close)
+	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
+	x := e.tensor("x", slices.Repeat([]float32{2}, 64), 64)
+	call := must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), callables.Arg{Tensor: x, RequiresGrad: true}))
+	if _, err := call.Backward(side, graphs.Tensor{}); !errors.Is(err, graphs.ErrUnordered) {
+		t.Errorf("a backward on another stream: %v", err)
+	}
+	check(t, side.Wait(e.s.DefaultStream()))
+	out := must[[]graphs.Tensor](t)(call.Backward(side, graphs.Tensor{}))
+	if got := e.read(out[0]); got[0] != 0 {
+		t.Errorf("no cotangent gives %v, want zeros", got[0])
+	}
+}
+
+// TestArguments: what does not fit the samples is refused, all of it at once, and changes nothing.
+func TestArguments(t *testing.T) {
+	e := open(t, hostRig(), network)
+	defer e.close()
+	tr := newTrainer(e, callables.Options{})
+	st := e.s.DefaultStream()
+	loss := tr.set.At(3)
+	p, y := e.tensor("p", make([]float32, 12), 4, 3), e.tensor("y", make([]float32, 12), 4, 3)
+	flat := e.tensor("flat", make([]float32, 12), 12)
+	ints := must[graphs.Tensor](t)(e.s.TensorOf("ints", make([]byte, 48), dtype.I32, 4, 3))
+	e.end = append(e.end, ints.Release)
+	for _, c := range []struct {
+		in   []callables.Arg
+		want []string
+	}{
+		{args([]graphs.Tensor{p}, 0), []string{"loss takes 2 arguments, 1 were given"}},
+		{args([]graphs.Tensor{flat, ints}, 0), []string{"argument 0 of loss is f32[12], its sample is f32[4 3]", "argument 1 of loss is i32[4 3], its sample is f32[4 3]"}},
+		{args([]graphs.Tensor{p, y}), []string{"argument 0 of loss has RequiresGrad false, its sample true"}},
+		{args([]graphs.Tensor{p, y}, 0, 1), []string{"argument 1 of loss has RequiresGrad true, its sample false"}},
+	} {
+		_, err := loss.Forward(st, c.in...)
+		if !errors.Is(err, graphs.ErrArguments) {
+			t.Errorf("%v: %v", c.want, err)
+			continue
+		}
+		for _, w := range c.want {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%v: want %q", err, w)
+			}
+		}
+	}
+	if _, err := loss.Forward(st, callables.Arg{RequiresGrad: true}, callables.Arg{Tensor: y}); !errors.Is(err, graphs.ErrNoStorage) {
+		t.Errorf("the zero tensor: %v", err)
+	}
+	call := must[*callables.Call](t)(loss.Forward(st, args([]graphs.Tensor{p, y}, 0)...))
+	for _, grads := range [][]graphs.Tensor{nil, {p}, {p, p}} {
+		if _, err := call.Backward(st, grads...); !errors.Is(err, graphs.ErrArguments) {
+			t.Errorf("%d cotangents: %v", len(grads), err)
+		}
+	}
+	must[[]graphs.Tensor](t)(call.Backward(st, tr.one))
+	tr.set.Train(false)
+	call = must[*callables.Call](t)(loss.Forward(st, args([]graphs.Tensor{p, y}, 0)...))
+	if _, err := call.Backward(st, tr.one); !errors.Is(err, callables.ErrNoBackward) {
+		t.Errorf("backward of an evaluation: %v", err)
+	}
+	tr.set.Train(true)
+	check(t, tr.set.Close())
+	check(t, tr.set.Close())
+	if _, err := loss.Forward(st, args([]graphs.Tensor{p, y}, 0)...); !errors.Is(err, callables.ErrClosed) {
+		t.Errorf("a closed set: %v", err)
+	}
+}
+
+// TestUnused: an input that requires a gradient and reaches no output is refused, unless that is
+// allowed: then its gradient is the zero tensor.
+func TestUnused(t *testing.T) {
+	e := open(t, hostRig(), `pwc 1
+module "unused" {
+  weight @w : f32[2]
+  func @f(%x: f32[2], %y: f32[2], %i: i32[2]) -> (f32[2], i32[2]) {
+    %a = mul(%x, 2.0) : f32[2]
+    %b = floor(%y) : f32[2]
+    %c = add(%a, %b) : f32[2]
+    return %c, %i
+  }
+}
+`)
+	defer e.close()
+	x := e.tensor("x", []float32{1, 2}, 2)
+	i := must[graphs.Tensor](t)(e.s.TensorOf("i", []byte{1, 0, 0, 0, 2, 0, 0, 0}, dtype.I32, 2))
+	e.end = append(e.end, i.Release)
+	c := e.callable("f", whole.CallableOptions{WRT: []string{"x", "y", "@w"}})
+	f := must[callables.Function](t)(c.Function("f", []graphs.Tensor{x, x, i}, whole.Operands{Tensors: map[string]graphs.Tensor{"w": x}}))
+	if _, err := callables.New(ctx, e.s, []callables.Function{f}, callables.Options{}); !errors.Is(err, callables.ErrUnused) {
+		t.Errorf("an unused input: %v", err)
+	}
+	set := must[*callables.Set](t)(callables.New(ctx, e.s, []callables.Function{f}, callables.Options{AllowUnused: true}))
+	call := must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), args([]graphs.Tensor{x, x, i}, 0, 1)...))
+	out := must[[]graphs.Tensor](t)(call.Backward(e.s.DefaultStream(), x))
+	if len(out) != 3 || out[1].Storage() != nil || out[2].Storage() != nil || !slices.Equal(e.read(out[0]), []float32{2, 4}) {
+		t.Errorf("the gradients are %v", out)
+	}
+	if got := e.read(call.Outputs()[0]); !slices.Equal(got, []float32{3, 6}) {
+		t.Errorf("the output is %v", got)
+	}
+	check(t, set.Close())
+	f.Args[2].RequiresGrad = true
+	if _, err := callables.New(ctx, e.s, []callables.Function{f}, callables.Options{AllowUnused: true}); !errors.Is(err, graphs.ErrArguments) {
+		t.Errorf("a gradient of integers: %v", err)
+	}
+}

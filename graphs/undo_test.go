@@ -1,0 +1,101 @@
+package graphs_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"pwc/graphs"
+	"pwc/ir/dtype"
+)
+
+// TestUndo takes a trial back: what it wrote of memory that was there before, and what it drew.
+func TestUndo(t *testing.T) {
+	e := open(t, 4)
+	defer e.close()
+	gen := e.s.NewGenerator(3)
+	x, y := e.tensor("x", 1), e.tensor("y", 2)
+	r := e.s.Eager(e.s.DefaultStream()).Undoable()
+	own := must[graphs.Tensor](t)(r.Clone("own", x))
+	e.run(r, "bump", x)
+	e.run(r, "bump2", x)
+	check(t, r.Fill(own, 0))
+	check(t, r.Copy(y, x))
+	state := must[graphs.Tensor](t)(r.Draw(gen, 8))
+	if got := e.read(y); got[0] != 4 {
+		t.Errorf("the trial left %v", got)
+	}
+	check(t, r.ReleaseMade(nil))
+	check(t, r.Undo())
+	check(t, r.Undo())
+	if a, b := e.read(x), e.read(y); a[3] != 1 || b[3] != 2 {
+		t.Errorf("behind the undo x is %v, y %v", a, b)
+	}
+	if s := must[graphs.GeneratorState](t)(gen.State()); s != (graphs.GeneratorState{Seed: 3}) {
+		t.Errorf("the generator is at %+v", s)
+	}
+	if !errors.Is(state.Err(), graphs.ErrReleased) {
+		t.Errorf("the state is %v", state.Err())
+	}
+	// Memory that was overwritten has no contents to restore.
+	pool := e.s.NewPool("shared")
+	var a graphs.Tensor
+	g0 := e.capture(graphs.Options{Name: "g0", Pool: pool}, func(r *graphs.Recorder) { a = e.run(r, "copy", x) })
+	e.replay(g0)
+	weak := a.Weak()
+	drop(t, a)
+	g1 := e.capture(graphs.Options{Name: "g1", Pool: pool}, func(r *graphs.Recorder) { check(t, e.run(r, "add1", x).Release()) })
+	e.replay(g1)
+	if !errors.Is(weak.Err(), graphs.ErrStale) {
+		t.Fatalf("a is %v", weak.Err())
+	}
+	r = e.s.Eager(e.s.DefaultStream()).Undoable()
+	check(t, r.Fill(weak, 0))
+	check(t, r.Undo())
+	e.reset(g0, g1)
+	check(t, pool.Release())
+	drop(t, x, y)
+}
+
+// TestDraw holds what a capture draws apart from a launch: each replay gets the generator's next
+// numbers, and keeps them for who reads them later.
+func TestDraw(t *testing.T) { drawn(t, open) }
+
+func drawn(t *testing.T, open opener) {
+	t.Helper()
+	e := open(t, 4)
+	defer e.close()
+	gen, other := e.s.NewGenerator(3), e.s.NewGenerator(4)
+	var a, b graphs.Tensor
+	g := e.capture(graphs.Options{Name: "g", Generators: []*graphs.Generator{gen}}, func(r *graphs.Recorder) {
+		a, b = must[graphs.Tensor](t)(r.Draw(gen, 8)), must[graphs.Tensor](t)(r.Draw(gen, 4))
+		if _, err := r.Draw(other, 4); !errors.Is(err, graphs.ErrGenerator) {
+			t.Errorf("a generator that is not listed: %v", err)
+		}
+	})
+	at := func(x graphs.Tensor) []byte {
+		out := make([]byte, 16)
+		check(t, e.s.Read(x, out))
+		return out
+	}
+	for i := range byte(3) {
+		e.replay(g)
+		if got, want := at(a), []byte{3, 0, 0, 0, 0, 0, 0, 0, 12 * i, 0, 0, 0, 0, 0, 0, 0}; !slices.Equal(got, want) {
+			t.Errorf("replay %d: the first draw is at %v, want %v", i, got, want)
+		}
+		if got := at(b); got[8] != 12*i+8 {
+			t.Errorf("replay %d: the second draw is at %v", i, got)
+		}
+	}
+	now := must[graphs.Tensor](t)(e.s.Eager(e.s.DefaultStream()).Draw(gen, 4))
+	if got := at(now); got[8] != 36 || now.DType() != dtype.I64 {
+		t.Errorf("an eager draw is at %v", got)
+	}
+	s := must[*graphs.Session](t)(graphs.NewSession(e.dev, graphs.SessionOptions{}))
+	if _, err := s.Eager(s.DefaultStream()).Draw(gen, 4); !errors.Is(err, graphs.ErrGenerator) {
+		t.Errorf("a generator of another session: %v", err)
+	}
+	check(t, s.Close())
+	e.reset(g)
+	drop(t, a, b, now)
+}
