@@ -120,7 +120,7 @@ func targets(m *ir.Module, f *ir.Func, names []string) ([]Target, error) {
 	var out []Target
 	var errs ir.ErrorList
 	refuse := func(pos ir.Pos, format string, args ...any) {
-		errs = append(errs, &ir.Error{Source: m.Source, Pos: pos, Func: f.Name, Node: -1, Msg: fmt.Sprintf(format, args...)})
+		errs = append(errs, &ir.Error{Source: m.Source, Origin: ir.Origin{Pos: pos}, Func: f.Name, Node: -1, Msg: fmt.Sprintf(format, args...)})
 	}
 	if len(names) == 0 {
 		for i, p := range f.Params {
@@ -258,8 +258,7 @@ func (c *copier) param(v ir.Value) {
 
 // node emits n. With again, its random numbers are those that were drawn before.
 func (c *copier) node(n *ir.Node, again bool) {
-	c.fb.SetLoc(n.Loc)
-	c.fb.SetPos(n.Pos)
+	c.fb.SetOrigin(n.Origin)
 	args := make([]ir.Value, len(n.Args))
 	for i, a := range n.Args {
 		args[i] = c.value(a)

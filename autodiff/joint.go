@@ -72,8 +72,7 @@ func (j *joint) forward() {
 	last := map[ir.Value]ir.Value{} // by states and mut parameters that are written
 	var order []ir.Value
 	for _, n := range j.f.Nodes {
-		j.fb.SetPos(n.Pos)
-		j.fb.SetLoc(n.Loc)
+		j.fb.SetOrigin(n.Origin)
 		for _, w := range n.Versions {
 			v := n.Args[w.Arg]
 			if d := j.f.Def(v); d == nil || !d.IsEmpty() { // else its contents are undefined
@@ -193,8 +192,7 @@ func (j *joint) backward() {
 			j.errs = append(j.errs, j.m.ErrorAt(j.f, i, "%s has no gradient: %s", n.Name(), e.why))
 			continue
 		}
-		j.fb.SetPos(n.Pos)
-		j.fb.SetLoc(n.Loc)
+		j.fb.SetOrigin(n.Origin)
 		e.rule(&step{j, n})
 	}
 	j.fb.SetPos(j.f.ReturnPos)

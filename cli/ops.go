@@ -123,7 +123,7 @@ func (a *app) openOps(m *ir.Module, t *target, bounds Site) ([]device.Op, error)
 	for _, e := range m.Called() {
 		o, ok := a.op(e.Name)
 		if !ok {
-			return nil, &ir.Error{Source: m.Source, Pos: e.Pos, Msg: fmt.Sprintf("op %q is not known to this pwc: build one that passes it to cli.Main", e.Name)}
+			return nil, &ir.Error{Source: m.Source, Origin: ir.Origin{Pos: e.Pos}, Msg: fmt.Sprintf("op %q is not known to this pwc: build one that passes it to cli.Main", e.Name)}
 		}
 		if t.dev == nil {
 			continue

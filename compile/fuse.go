@@ -70,7 +70,8 @@ func returnedAs(fn *ir.Func) []returned {
 	return out
 }
 
-func originOf(n *ir.Node) int32 { return n.Pos.Line - 1 }
+// originOf returns the index of the node of the piece that n comes from, -1: none.
+func originOf(n *ir.Node) int32 { return n.ID - 1 }
 
 func (f *fuser) failf(origin int32, format string, args ...any) {
 	if f.err == nil {

@@ -61,9 +61,12 @@ func Passes() []PassInfo {
 }
 
 // Pass is a pass that a user adds. Run gets a function whose nodes are as
-// written, and returns another one (see [ir.Rewrite]) or the same; it must be a
-// function of its input alone. The position of a node says which node of the
-// piece it is (line - 1): nodes made by a Rewriter keep it.
+// written, and returns another one (see [ir.Rewrite]) or the same.
+//
+// It must be a function of its input without the origins: of pieces that differ in
+// nothing else one is compiled. Each node that it returns has the [ir.Origin] of a
+// node that it got, as those have that a Rewriter makes, or the zero Origin where it
+// is made for none of them.
 type Pass struct {
 	Name    string
 	Version string // together with Name its identity, which enters keys
@@ -144,9 +147,9 @@ func rewrite(name string, m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 }
 
 // checkPass reports what a user's pass may not do and the verifier does not see:
-// change the interface of the function, or lose which node of the piece, of so
-// many, a node is from.
-func checkPass(before, after *ir.Func, nodes int) error {
+// change the interface of the function, or lose which node of the piece, of those
+// known, a node is from.
+func checkPass(before, after *ir.Func, known map[ir.Origin]bool) error {
 	params := func(f *ir.Func) (t []ir.Type) {
 		for _, v := range f.Params {
 			t = append(t, f.Type(v))
@@ -157,8 +160,8 @@ func checkPass(before, after *ir.Func, nodes int) error {
 		return errors.New("changed the types of parameters or results")
 	}
 	for i, n := range after.Nodes {
-		if at := originOf(n); at < -1 || int(at) >= nodes {
-			return fmt.Errorf("node %d (%s) says that it is from node %d of %d", i, n.Name(), at, nodes)
+		if n.Origin != (ir.Origin{}) && !known[n.Origin] {
+			return fmt.Errorf("node %d (%s) has an origin that no node of the piece has: %s, ID %d; take that of the node it is made from", i, n.Name(), n.At(), n.ID)
 		}
 	}
 	return nil
@@ -167,9 +170,9 @@ func checkPass(before, after *ir.Func, nodes int) error {
 // run takes a specialized module through the pipeline.
 func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.Program, error) {
 	fn := m.Funcs[0]
-	ops := make([]string, len(fn.Nodes))
+	ops, known := make([]string, len(fn.Nodes)), make(map[ir.Origin]bool, len(fn.Nodes))
 	for i, n := range fn.Nodes {
-		ops[i] = n.Name()
+		ops[i], known[n.Origin] = n.Name(), true
 	}
 	named := returnedAs(fn)
 	drawn := make(advances)
@@ -204,7 +207,7 @@ func (p *pipeline) run(ctx context.Context, m *ir.Module, b Backend) (*program.P
 				}
 				m.Funcs[0] = next
 				if err = m.Verify(); err == nil {
-					err = checkPass(fn, next, len(ops))
+					err = checkPass(fn, next, known)
 				}
 				if err != nil {
 					return nil, fmt.Errorf("after pass %s: %w", u.Name, err)

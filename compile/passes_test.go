@@ -112,7 +112,7 @@ func TestUserPassIsChecked(t *testing.T) {
 			g.Returns, g.ResultTypes = nil, nil
 			return &g, nil
 		},
-		"node 0 (add) says that it is from node 98 of 1": func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
+		"node 0 (add) has an origin that no node of the piece has: test.ir:99:1, ID 1": func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
 			return ir.Rewrite(m, f, func(rw *ir.Rewriter, _ int, n *ir.Node) {
 				rw.SetPos(ir.Pos{Line: 99, Col: 1})
 				rw.Keep(n)

@@ -10,10 +10,10 @@ import (
 
 // specialize copies the piece with its symbols narrowed to the shape. With
 // constants, a symbol whose range is one number is replaced by it wherever it
-// stands. The position of each node becomes its index (plus 1, as a line): that
-// is the node's identity through all passes.
+// stands. The origin of each node gets an ID, which is the node's identity through
+// all passes.
 func specialize(piece *ir.Module, shape Shape, constants bool) (*ir.Module, error) {
-	m := &ir.Module{Name: piece.Name, Externs: piece.Externs}
+	m := &ir.Module{Name: piece.Name, Externs: piece.Externs, Source: piece.Source}
 	known := 0
 	value := make(map[string]dim.Dim)
 	for _, s := range piece.Symbols {
@@ -71,7 +71,7 @@ func (s substitution) dims(ds []dim.Dim) []dim.Dim {
 func (s substitution) typ(t ir.Type) ir.Type { return ir.Type{DType: t.DType, Shape: s.dims(t.Shape)} }
 
 func (s substitution) function(f *ir.Func) *ir.Func {
-	out := &ir.Func{Name: f.Name, Params: f.Params, Returns: f.Returns, Values: slices.Clone(f.Values)}
+	out := &ir.Func{Name: f.Name, Pos: f.Pos, ReturnPos: f.ReturnPos, Params: f.Params, Returns: f.Returns, Values: slices.Clone(f.Values)}
 	for _, t := range f.ResultTypes {
 		out.ResultTypes = append(out.ResultTypes, s.typ(t))
 	}
@@ -80,7 +80,7 @@ func (s substitution) function(f *ir.Func) *ir.Func {
 	}
 	for i, n := range f.Nodes {
 		c := *n
-		c.Pos = ir.Pos{Line: int32(i) + 1, Col: 1}
+		c.ID = int32(i) + 1
 		c.Attrs = slices.Clone(n.Attrs)
 		for j := range c.Attrs {
 			c.Attrs[j].Dim, c.Attrs[j].Dims = s.dim(c.Attrs[j].Dim), s.dims(c.Attrs[j].Dims)

@@ -33,9 +33,17 @@ func NewBuilder(name string) *Builder {
 // Module returns the module under construction.
 func (b *Builder) Module() *Module { return b.m }
 
+// at returns the origin of what stands at a position of the module's text.
+func (b *Builder) at(pos Pos) Origin {
+	if !pos.IsValid() || b.m.Source == nil {
+		return Origin{Pos: pos}
+	}
+	return Origin{File: b.m.Source.Name, Pos: pos}
+}
+
 // Errorf records an error that belongs to no node; pos may be zero.
 func (b *Builder) Errorf(pos Pos, format string, args ...any) {
-	b.errs = append(b.errs, &Error{Source: b.m.Source, Pos: pos, Node: -1, Msg: fmt.Sprintf(format, args...)})
+	b.errs = append(b.errs, &Error{Source: b.m.Source, Origin: b.at(pos), Node: -1, Msg: fmt.Sprintf(format, args...)})
 }
 
 // WeightsFrom names the directory that weight names are bound in.
@@ -332,22 +340,28 @@ type FuncBuilder struct {
 	states  map[int]Value
 	latest  []Value // by value: the newest version of its storage (for a base), NoValue: itself
 	draws   draws
-	loc     string
-	pos     Pos
+	origin  Origin
 }
 
 // Func returns the function under construction.
 func (fb *FuncBuilder) Func() *Func { return fb.f }
 
 // SetLoc sets the place in the model that following nodes carry.
-func (fb *FuncBuilder) SetLoc(loc string) { fb.loc = loc }
+func (fb *FuncBuilder) SetLoc(loc string) { fb.origin.Loc = loc }
 
-// SetPos sets the position in a text that following nodes and errors carry.
-func (fb *FuncBuilder) SetPos(pos Pos) { fb.pos = pos }
+// SetPos sets the position in the module's text that following nodes and errors carry.
+func (fb *FuncBuilder) SetPos(pos Pos) {
+	at := fb.b.at(pos)
+	fb.origin.File, fb.origin.Pos = at.File, at.Pos
+}
+
+// SetOrigin sets the origin that following nodes and errors carry: that of a node
+// of another function, from which they are made.
+func (fb *FuncBuilder) SetOrigin(o Origin) { fb.origin = o }
 
 // Errorf records an error at the next node.
 func (fb *FuncBuilder) Errorf(format string, args ...any) {
-	fb.b.errs = append(fb.b.errs, &Error{Source: fb.b.m.Source, Pos: fb.pos, Func: fb.f.Name, Node: len(fb.f.Nodes), Loc: fb.loc, Msg: fmt.Sprintf(format, args...)})
+	fb.b.errs = append(fb.b.errs, &Error{Source: fb.b.m.Source, Origin: fb.origin, Func: fb.f.Name, Node: len(fb.f.Nodes), Msg: fmt.Sprintf(format, args...)})
 }
 
 func (fb *FuncBuilder) value(info ValueInfo) Value {
@@ -356,7 +370,7 @@ func (fb *FuncBuilder) value(info ValueInfo) Value {
 		info.Base = v
 	}
 	if info.Pos == (Pos{}) {
-		info.Pos = fb.pos
+		info.Pos = fb.origin.Pos
 	}
 	fb.f.Values = append(fb.f.Values, info)
 	fb.latest = append(fb.latest, v)
@@ -370,7 +384,7 @@ func (fb *FuncBuilder) Param(name string, t Type) Value { return fb.param(name, 
 func (fb *FuncBuilder) MutParam(name string, t Type) Value { return fb.param(name, t, true) }
 
 func (fb *FuncBuilder) param(name string, t Type, mut bool) Value {
-	fb.b.checkType(t, fb.pos, "parameter %"+name, nil)
+	fb.b.checkType(t, fb.origin.Pos, "parameter %"+name, nil)
 	v := fb.value(ValueInfo{Kind: ParamValue, Type: t, Name: name, Node: -1, Index: int32(len(fb.f.Params)), Mut: mut})
 	fb.f.Params = append(fb.f.Params, v)
 	return v
@@ -514,7 +528,7 @@ func (fb *FuncBuilder) Call(name string, args []Value, results []Type, attrs ...
 
 // Return ends the function.
 func (fb *FuncBuilder) Return(values ...Value) {
-	fb.f.ReturnPos = fb.pos
+	fb.f.ReturnPos = fb.origin.Pos
 	for _, v := range values {
 		v = fb.Latest(v)
 		fb.f.Returns = append(fb.f.Returns, v)
@@ -530,7 +544,7 @@ func (fb *FuncBuilder) emit(op *Op, ext *Extern, args []Value, attrs []Attr, res
 		}
 	}
 	before := len(fb.b.errs)
-	n := &Node{Op: op, Extern: ext, Args: slices.Clone(args), Attrs: attrs, Loc: fb.loc, Pos: fb.pos}
+	n := &Node{Op: op, Extern: ext, Args: slices.Clone(args), Attrs: attrs, Origin: fb.origin}
 	for i, a := range n.Args {
 		n.Args[i] = fb.Latest(a)
 		if info := fb.f.Values[a]; info.Kind == LiteralValue && info.Type.DType != dtype.Invalid {

@@ -61,10 +61,9 @@ func (s *Source) excerpt(p Pos) (line, pad string, ok bool) {
 // Error is one thing wrong with a module.
 type Error struct {
 	Source *Source // nil when the module was built
-	Pos    Pos
-	Func   string // function, for modules without a text
-	Node   int    // node index in that function; -1: not at a node
-	Loc    string // the node's place in the model
+	Origin         // of the node, or of the declaration
+	Func   string  // function, for modules without a text
+	Node   int     // node index in that function; -1: not at a node
 	Msg    string
 }
 
@@ -78,12 +77,18 @@ var ErrNoModule = errors.New("no module, or no function of it, is given")
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Pos.IsValid() {
-		if e.Source != nil && e.Source.Name != "" {
-			b.WriteString(e.Source.Name + ":")
+		file := e.File
+		if file == "" && e.Source != nil {
+			file = e.Source.Name
+		}
+		if file != "" {
+			b.WriteString(file + ":")
 		}
 		fmt.Fprintf(&b, "%d:%d: %s", e.Pos.Line, e.Pos.Col, e.Msg)
-		if line, pad, ok := e.Source.excerpt(e.Pos); ok {
-			fmt.Fprintf(&b, "\n\t%s\n\t%s^", line, pad)
+		if e.Source != nil && file == e.Source.Name {
+			if line, pad, ok := e.Source.excerpt(e.Pos); ok {
+				fmt.Fprintf(&b, "\n\t%s\n\t%s^", line, pad)
+			}
 		}
 		return b.String()
 	}
@@ -139,7 +144,7 @@ func (l ErrorList) Err() error {
 func (m *Module) ErrorAt(f *Func, i int, format string, args ...any) *Error {
 	e := &Error{Source: m.Source, Func: f.Name, Node: i, Msg: fmt.Sprintf(format, args...)}
 	if i >= 0 && i < len(f.Nodes) {
-		e.Pos, e.Loc = f.Nodes[i].Pos, f.Nodes[i].Loc
+		e.Origin = f.Nodes[i].Origin
 	} else {
 		e.Pos = f.ReturnPos
 	}

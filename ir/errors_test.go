@@ -231,13 +231,14 @@ func TestErrorText(t *testing.T) {
 			t.Errorf("%q gives\n%v\nwant\n%s", c.text, err, c.want)
 		}
 	}
-	if got := (&ir.Error{Func: "f", Node: 3, Loc: "layers.0", Msg: "m"}).Error(); got != "@f node 3 (layers.0): m" {
+	if got := (&ir.Error{Func: "f", Node: 3, Origin: ir.Origin{Loc: "layers.0"}, Msg: "m"}).Error(); got != "@f node 3 (layers.0): m" {
 		t.Error(got)
 	}
-	if got := (&ir.Error{Node: -1, Msg: "m", Pos: ir.Pos{Line: 1, Col: 2}}).Error(); got != "1:2: m" {
+	if got := (&ir.Error{Node: -1, Msg: "m", Origin: ir.Origin{Pos: ir.Pos{Line: 1, Col: 2}}}).Error(); got != "1:2: m" {
 		t.Error(got)
 	}
-	list := ir.ErrorList{{Pos: ir.Pos{Line: 2, Col: 1}, Msg: "b"}, {Pos: ir.Pos{Line: 1, Col: 9}, Msg: "c"}, {Pos: ir.Pos{Line: 1, Col: 2}, Msg: "a"}}
+	at := func(line, col int32) ir.Origin { return ir.Origin{Pos: ir.Pos{Line: line, Col: col}} }
+	list := ir.ErrorList{{Origin: at(2, 1), Msg: "b"}, {Origin: at(1, 9), Msg: "c"}, {Origin: at(1, 2), Msg: "a"}}
 	if got := list.Err().Error(); got != "1:2: a\n1:9: c\n2:1: b" {
 		t.Error(got)
 	}

@@ -83,13 +83,6 @@ func (t Type) HasUnknown() bool {
 	return false
 }
 
-// Pos is a place in a text: 1-based line and column (in bytes). The zero Pos
-// means "not from a text".
-type Pos struct{ Line, Col int32 }
-
-// IsValid reports whether the position comes from a text.
-func (p Pos) IsValid() bool { return p.Line > 0 }
-
 // Trivia is what the formatter keeps and everything else ignores: the comment
 // lines before a declaration or a node, and the comment at the end of its line.
 // Texts are stored with their leading "//". An empty string in Lead is a blank
@@ -373,8 +366,7 @@ type Node struct {
 	Attrs    []Attr // in the order of the op's table entry (calls: as given), defaults left out
 	Results  []Value
 	Versions []Version // one for each operand it writes, in operand order
-	Loc      string    // place in the model; survives every pass, enters no hash
-	Pos      Pos
+	Origin             // where it comes from; survives every pass, enters no hash
 	Trivia   Trivia
 }
 

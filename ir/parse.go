@@ -41,12 +41,12 @@ func parse(name string, text []byte) (*parser, error) {
 	p := &parser{b: NewBuilder(""), guessed: map[string]bool{}}
 	p.b.m.Source = src
 	if len(text) > maxText {
-		return nil, ErrorList{{Source: &Source{Name: name}, Pos: Pos{1, 1}, Node: -1, Msg: fmt.Sprintf("the text is longer than %d bytes", maxText)}}
+		return nil, ErrorList{{Source: &Source{Name: name}, Origin: Origin{File: name, Pos: Pos{1, 1}}, Node: -1, Msg: fmt.Sprintf("the text is longer than %d bytes", maxText)}}
 	}
 	if at := invalidUTF8(text); at >= 0 {
 		line := bytes.Count(text[:at], []byte{'\n'})
 		col := at - (bytes.LastIndexByte(text[:at], '\n') + 1)
-		return nil, ErrorList{{Source: src, Pos: Pos{int32(line) + 1, int32(col) + 1}, Node: -1, Msg: "the text is not UTF-8"}}
+		return nil, ErrorList{{Source: src, Origin: Origin{File: name, Pos: Pos{int32(line) + 1, int32(col) + 1}}, Node: -1, Msg: "the text is not UTF-8"}}
 	}
 	p.lex = lexer{text: string(text), line: 1, report: p.errorAt}
 	p.advance()

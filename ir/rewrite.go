@@ -31,10 +31,10 @@ func Rewrite(m *Module, f *Func, visit func(rw *Rewriter, i int, n *Node)) (*Fun
 		rw.f.Values[rw.to[p]].Padded = info.Padded
 	}
 	for i, n := range f.Nodes {
-		rw.SetLoc(n.Loc)
-		rw.SetPos(n.Pos)
+		rw.SetOrigin(n.Origin)
 		visit(rw, i, n)
 	}
+	rw.SetOrigin(Origin{})
 	rw.SetPos(f.ReturnPos)
 	out := make([]Value, len(f.Returns))
 	for i, v := range f.Returns {

@@ -2,6 +2,7 @@ package split_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"testing"
@@ -94,26 +95,26 @@ func TestLlama(t *testing.T) {
 	if got, want := forward.Counts(), (split.Counts{Graphs: 1, Piecewise: 65, Capturable: 33}); got != want {
 		t.Errorf("counts %+v, want %+v", got, want)
 	}
-	texts := map[string]int{}
+	pieces := map[[sha256.Size]byte]int{}
 	for i, it := range forward.Items {
 		if it.ID != i || it.Splitting != (i%2 == 1) {
 			t.Fatalf("item %d: id %d, splitting %v", i, it.ID, it.Splitting)
 		}
 		if p := it.Units[0].Piece; p != nil {
-			texts[ir.Print(p.Module)]++
+			pieces[p.Hash]++
 		} else if u := it.Units[0]; forward.Func.Nodes[u.Call].Name() != "attention::paged" {
 			t.Errorf("item %d calls %s", i, forward.Func.Nodes[u.Call].Name())
 		}
 	}
 	var counts []int
-	for _, n := range texts {
+	for _, n := range pieces {
 		counts = append(counts, n)
 	}
 	slices.Sort(counts)
 	if !slices.Equal(counts, []int{1, 1, 31}) {
 		t.Errorf("distinct pieces occur %v times", counts)
 	}
-	// A layer's piece binds that layer's weights, and locs are found by origin.
+	// A layer's piece binds that layer's weights, and its nodes come from that layer.
 	p := forward.Items[2*7].Units[0].Piece
 	if got := m.Weights[p.Weights[0]].Name; got != "layers.6.o" {
 		t.Errorf("piece 14 starts with weight %s", got)
@@ -124,15 +125,17 @@ func TestLlama(t *testing.T) {
 	if got := forward.Func.Nodes[p.Origins[len(p.Origins)-1]].Loc; got != "layers.7.self_attn" {
 		t.Errorf("its last node is at %s", got)
 	}
-	if p.Func.Nodes[0].Loc != "" {
-		t.Errorf("a piece's node has loc %q", p.Func.Nodes[0].Loc)
+	for i, n := range p.Func.Nodes {
+		if want := forward.Func.Nodes[p.Origins[i]].Origin; n.Origin != want {
+			t.Errorf("node %d of the piece comes from %s, want %s", i, n.At(), want.At())
+		}
 	}
 	logits, err := split.Split(m, m.Func("logits"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	checkPlan(t, logits)
-	if len(logits.Units) != 1 || texts[ir.Print(logits.Units[0].Piece.Module)] != 0 {
+	if len(logits.Units) != 1 || pieces[logits.Units[0].Piece.Hash] != 0 {
 		t.Errorf("@logits:\n%s", logits)
 	}
 }

@@ -119,6 +119,11 @@ func (c *cutter) piece(seq int) (*Piece, error) {
 	// makes equal hashes mean equal order of symbols, weights and parameters too, so
 	// that one compiled program serves every piece with this hash.
 	pb.piece.Hash = sha256.Sum256([]byte(ir.Print(m)))
+	// Origins are no part of what is hashed: they differ between pieces that are the same.
+	m.Source = c.p.Module.Source
+	for j, n := range nodes {
+		pb.piece.Func.Nodes[j].Origin = n.Origin
+	}
 	return pb.piece, nil
 }
 

@@ -53,12 +53,12 @@ type Unit struct {
 
 // Piece is a part of a function as a module of its own. All names in it are
 // canonical (symbols s0…, weights w0…, states state0…, parameters p0…, each in
-// the order of first use) and nodes carry no loc, so that identical layers give
-// the same text and the same hash.
+// the order of first use), so that identical layers give the same hash. Nodes keep
+// their [ir.Origin], which no hash has: of pieces with one hash any may be compiled.
 type Piece struct {
 	Module  *ir.Module        // one function, @piece; weights have no expressions
 	Func    *ir.Func          // @piece
-	Hash    [sha256.Size]byte // of Module's text
+	Hash    [sha256.Size]byte // of Module's text without origins
 	Params  []Binding         // parameter i is this value of the original function
 	Weights []int             // weight i is this weight of the original module
 	States  []int             // state i is this state of the original module

@@ -175,13 +175,11 @@ func Front(m *ir.Module, fn *ir.Func, ops []device.Op) (*ir.Func, error) {
 		if i == 0 {
 			for j, x := range fn.Nodes {
 				if moved[j] {
-					rw.SetLoc(x.Loc)
-					rw.SetPos(x.Pos)
+					rw.SetOrigin(x.Origin)
 					rw.Keep(x)
 				}
 			}
-			rw.SetLoc(n.Loc)
-			rw.SetPos(n.Pos)
+			rw.SetOrigin(n.Origin)
 		}
 		if !moved[i] {
 			rw.Keep(n)
