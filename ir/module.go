@@ -122,7 +122,7 @@ type Module struct {
 // Unread is a declaration of checkpoint tensors that no weight reads:
 // unread "h.*.attn.bias", or unread "lm_head.weight" = "model.embed_tokens.weight".
 type Unread struct {
-	// Name is a tensor's name. A part between dots that is * stands for any one part.
+	// Name is a tensor's name. A part between dots that is * stands for any one part, and ** at the end for one or more.
 	Name string
 	// Equal is the tensor whose shape, dtype and bytes it must have where the
 	// checkpoint holds both; Name has no such part then. Empty: its values do not matter.
@@ -134,6 +134,9 @@ type Unread struct {
 // Matches reports whether the declaration is about a tensor of that name.
 func (u *Unread) Matches(name string) bool {
 	want, got := strings.Split(u.Name, "."), strings.Split(name, ".")
+	if last := len(want) - 1; want[last] == "**" && len(got) >= len(want) {
+		want, got = want[:last], got[:last]
+	}
 	return slices.EqualFunc(want, got, func(w, g string) bool { return w == g || w == "*" })
 }
 

@@ -46,6 +46,14 @@ func TestUnreadMatches(t *testing.T) {
 		{"head", "header", false},
 		{"h*", "head", false}, // * inside a part is itself
 		{"h*", "h*", true},
+		{"h.**", "h.0", true},
+		{"h.**", "h.0.bias.x", true},
+		{"h.*.x.**", "h.0.x.y.z", true},
+		{"h.*.x.**", "h.0.y.x.z", false},
+		{"h.**", "h", false},
+		{"h.**", "head.0", false},
+		{"**", "h.0", true},
+		{"h.**.x", "h.0.x", false}, // ** elsewhere is itself
 	} {
 		if got := (&ir.Unread{Name: c.pattern}).Matches(c.name); got != c.want {
 			t.Errorf("%q matches %q: %v", c.pattern, c.name, got)

@@ -24,8 +24,8 @@ func checkpointAs(t testing.TB, name string, dt dtype.DType) (*hf.Model, safeten
 	t.Helper()
 	dir := filepath.Join(checkpoints, name)
 	context := int64(128) // of what transformers computed: the angles of some depend on it
-	if name == "llama" {
-		context = 4096
+	if other, ok := map[string]int64{"llama": 4096, "llama_dynamic": 64, "llama_dynamic_long": 33}[name]; ok {
+		context = other
 	}
 	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dt, BlockSize: blockSize, Context: context})
 	if err != nil {
@@ -169,7 +169,7 @@ func teacherForced(t *testing.T, open maker, dt dtype.DType) {
 	for _, name := range families(t) {
 		t.Run(name, func(t *testing.T) {
 			m, src := checkpointAs(t, name, dt)
-			r := open(t, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 4, 16, 24}}}, MaxSequences: 24, MaxTokens: 24, MaxLength: 64, Blocks: 60})
+			r := open(t, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 4, 16, 24}}}, MaxSequences: 24, MaxTokens: 24, MaxLength: min(64, int(m.MaxPositions)), Blocks: 60})
 			var ids []int32
 			for _, x := range tensor(t, name, "input_ids") {
 				ids = append(ids, int32(x))

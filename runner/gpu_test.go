@@ -92,7 +92,7 @@ func TestTransformersGreedyOnGPU(t *testing.T) {
 				}
 				m, src := checkpoint(t, d.Name())
 				want := expected(t, d.Name())
-				r := on(t, dev, m, src, store, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 2, 4, 16}}, Debug: piecewise.DebugOptions{Canary: piecewise.CanaryBytes, Poison: true}}, MaxSequences: 4, MaxTokens: 16, Blocks: 40, MaxLength: 64})
+				r := on(t, dev, m, src, store, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 2, 4, 16}}, Debug: piecewise.DebugOptions{Canary: piecewise.CanaryBytes, Poison: true}}, MaxSequences: 4, MaxTokens: 16, Blocks: 40, MaxLength: min(64, int(m.MaxPositions))})
 				var seqs []*Sequence
 				for i := range 6 {
 					seqs = append(seqs, submit(t, r, Request{Prompt: want[:9], MaxNew: most - i}))

@@ -35,12 +35,16 @@ type Attention struct {
 
 	// QNorm and KNorm are the checkpoint's norms of q and k before they turn, of each head by itself or, with NormWhole,
 	// of all heads together. They are empty where there is none.
-	QNorm, KNorm string
-	NormWhole    bool
-	Norm         Norm
+	// With NormByHead, each head has a scale of its own (Norm.Scales).
+	QNorm, KNorm          string
+	NormWhole, NormByHead bool
+	Norm                  Norm
 
 	// Rope turns q and k; nil: they stay.
 	Rope *RopeTables
+
+	// QueryScale is [N, 1, 1], which multiplies q after it turned; ir.NoValue: nothing does.
+	QueryScale ir.Value
 }
 
 // Attention adds the block for x[N, hidden]. The projections of q, k and v are one product.
@@ -61,6 +65,9 @@ func (n *Net) Attention(x ir.Value, a Attention) ir.Value {
 	}
 	if a.Rope != nil {
 		queries, keys = n.Rotate(queries, *a.Rope), n.Rotate(keys, *a.Rope)
+	}
+	if a.QueryScale != ir.NoValue {
+		queries = n.F.Op1("mul", []ir.Value{queries, a.QueryScale})
 	}
 
 	cache := a.Weight + "kv"
@@ -86,8 +93,12 @@ func (n *Net) qkNorm(q, k ir.Value, a Attention) (ir.Value, ir.Value) {
 	if a.QNorm == "" {
 		return q, k
 	}
-	q = n.Norm(q, a.Weight+"q_norm", a.QNorm, a.Norm)
-	k = n.Norm(k, a.Weight+"k_norm", a.KNorm, a.Norm)
+	ofQ, ofK := a.Norm, a.Norm
+	if a.NormByHead {
+		ofQ.Scales, ofK.Scales = a.Heads, a.KVHeads
+	}
+	q = n.Norm(q, a.Weight+"q_norm", a.QNorm, ofQ)
+	k = n.Norm(k, a.Weight+"k_norm", a.KNorm, ofK)
 	n.SetLoc(a.Loc)
 	return q, k
 }

@@ -6,6 +6,8 @@ import (
 
 	"pwc/ir"
 	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/safetensors"
 )
 
 // width returns the constant extent of a value's last axis; 0 where an earlier error left no value.
@@ -63,8 +65,16 @@ func (n *Net) Embedding(ids ir.Value, weight, tensor string, size, hidden int64)
 type Norm struct {
 	Eps float64
 
-	// Centered subtracts the mean and adds a bias: the layer norm (Ba, Kiros, Hinton, arXiv:1607.06450).
-	Centered bool
+	// Centered subtracts the mean and adds a bias: the layer norm (Ba, Kiros, Hinton, arXiv:1607.06450). Unbiased leaves the
+	// bias out.
+	Centered, Unbiased bool
+
+	// Scales, if it is not 0, says that x is [N, Scales, size] and that each row along the second axis has a scale of its
+	// own: the tensor is [Scales, size]. Only norms that are centered and unbiased have it.
+	Scales int64
+
+	// Neighbours says how many elements of a row come in another order than in the checkpoint (Projection.Neighbours).
+	Neighbours int64
 
 	// FromOne says that the checkpoint keeps how far the scale of an RMS norm is from 1, as Gemma's do.
 	FromOne bool
@@ -78,6 +88,9 @@ type Norm struct {
 // more; one addition a feature, in the kernel of the norm, costs nothing beside the norm itself.
 func (n *Net) Norm(x ir.Value, weight, tensor string, norm Norm) ir.Value {
 	n.SetLoc(tensor)
+	if norm.Scales > 0 {
+		return n.normScaledByRow(x, weight, tensor, norm)
+	}
 	size, mean, op := n.width(x), 1.0, "rms_norm"
 	if norm.FromOne {
 		mean = 0
@@ -87,16 +100,37 @@ func (n *Net) Norm(x ir.Value, weight, tensor string, norm Norm) ir.Value {
 		scale = n.F.Op1("add", []ir.Value{n.f32(scale), n.F.Float(1)})
 	}
 	args := []ir.Value{x, scale}
-	if norm.Centered {
+	switch {
+	case norm.Centered && norm.Unbiased:
+		op, args = "layer_norm", append(args, n.filled(n.DType, size, 0))
+	case norm.Centered:
 		op, args = "layer_norm", append(args, n.Weight(weight+"_bias", Vector(tensor+".bias", size)))
 	}
 	return n.F.Op1(op, args, ir.FloatAttr("eps", norm.Eps))
 }
 
+// normScaledByRow is a layer norm of x[N, rows, size] by the last axis, with a scale for each row. As in the reference the
+// product is rounded once.
+func (n *Net) normScaledByRow(x ir.Value, weight, tensor string, norm Norm) ir.Value {
+	size := n.width(x)
+	p := part{Scale(tensor+".weight", size, 1), []int64{norm.Scales, size}, func(leaf *ir.WeightExpr) *ir.WeightExpr {
+		return neighboursApart(leaf, norm.Scales, size, norm.Neighbours)
+	}}
+	p.Shape = p.shape
+	args := []ir.Value{n.f32(x), n.filled(dtype.F32, size, 1), n.filled(dtype.F32, size, 0)}
+	y := n.F.Op1("layer_norm", args, ir.FloatAttr("eps", norm.Eps))
+	return n.rounded(n.F.Op1("mul", []ir.Value{y, n.f32(n.weight(weight, []part{p}))}))
+}
+
+// filled returns a vector of one value.
+func (n *Net) filled(d dtype.DType, size int64, v float64) ir.Value {
+	return n.F.Op1("full", []ir.Value{n.F.Float(v)}, ir.DimsAttr("shape", dim.Const(size)), ir.DTypeAttr(d))
+}
+
 // Projection is a linear layer of the checkpoint.
 type Projection struct {
 	Tensor string // without ".weight" or ".bias": "model.layers.0.self_attn.o_proj"
-	Module string // the module that computes it, where it is not Tensor: a head that is tied to the embedding
+	Module string // the module that computes it and has its bias, where it is not Tensor: a head that is tied to the embedding
 	Rows   int64  // features that come out
 
 	// Transposed says that the matrix is stored as [features in, features out].
@@ -105,25 +139,52 @@ type Projection struct {
 	// Heads, if it is not 0, says that the rows are stored head after head, q, k and v of a head together, for that many
 	// heads: [Heads, 3, size]. The module has q of all heads first, then k, then v.
 	Heads int64
+
+	// Stacked, if it is not 0, says that the tensor, whose name is Tensor alone, holds the rows of so many matrices:
+	// [Stacked, rows, features in], or, transposed, [Stacked, features in, rows].
+	Stacked int64
+
+	// Neighbours, if it is not 0, says that the rows are heads of HeadSize elements whose first Neighbours elements turn in
+	// pairs of neighbours, (2i, 2i+1). The module has the even ones of those first, then the odd ones, which is how its
+	// ropes turn them; scores are the same, for q and k have the same order.
+	Neighbours, HeadSize int64
 }
 
 // matrix is the projection's weight for so many features in, bias what is added.
 func (p Projection) matrix(in int64) part {
 	shape := []int64{p.Rows, in}
+	if p.Stacked > 0 {
+		return p.stack(in)
+	}
 	if p.Transposed {
 		return part{Matrix(p.Tensor+".weight", in, p.Rows), shape, func(leaf *ir.WeightExpr) *ir.WeightExpr { return transposed(leaf, 1, 0) }}
 	}
 	return part{Matrix(p.Tensor+".weight", p.Rows, in), shape, p.regroup(shape)}
 }
 
-func (p Projection) bias() part {
-	shape := []int64{p.Rows}
-	return part{Vector(p.Tensor+".bias", p.Rows), shape, p.regroup(shape)}
+// stack is the weight of matrices in one tensor.
+func (p Projection) stack(in int64) part {
+	stored, form := []int64{p.Stacked, p.Rows / p.Stacked, in}, func(leaf *ir.WeightExpr) *ir.WeightExpr { return leaf }
+	if p.Transposed {
+		stored = []int64{p.Stacked, in, p.Rows / p.Stacked}
+		form = func(leaf *ir.WeightExpr) *ir.WeightExpr { return transposed(leaf, 0, 2, 1) }
+	}
+	param := Param{Info: safetensors.Info{Name: p.Tensor, Shape: stored}, Std: 0.02}
+	return part{param, []int64{p.Rows, in}, func(leaf *ir.WeightExpr) *ir.WeightExpr { return reshaped(form(leaf), p.Rows, in) }}
 }
 
-// regroup brings rows that are stored head after head into the module's order.
+func (p Projection) bias() part {
+	shape := []int64{p.Rows}
+	return part{Vector(cmp.Or(p.Module, p.Tensor)+".bias", p.Rows), shape, p.regroup(shape)}
+}
+
+// regroup brings rows that are stored in another order into the module's.
 func (p Projection) regroup(shape []int64) func(*ir.WeightExpr) *ir.WeightExpr {
 	return func(leaf *ir.WeightExpr) *ir.WeightExpr {
+		if p.Neighbours > 0 {
+			apart := neighboursApart(leaf, p.Rows/p.HeadSize, p.HeadSize, p.Neighbours, shape[1:]...)
+			return reshaped(apart, shape...)
+		}
 		if p.Heads == 0 {
 			return leaf
 		}
@@ -131,6 +192,22 @@ func (p Projection) regroup(shape []int64) func(*ir.WeightExpr) *ir.WeightExpr {
 		perm := []int64{1, 0, 2, 3}[:len(split)]
 		return reshaped(transposed(reshaped(leaf, split...), perm...), shape...)
 	}
+}
+
+// neighboursApart returns [heads, size, more…] of a tensor of so many elements, the first turned elements of each head in
+// another order: the even ones, then the odd ones.
+func neighboursApart(leaf *ir.WeightExpr, heads, size, turned int64, more ...int64) *ir.WeightExpr {
+	shape := func(extents ...int64) []int64 { return append(extents, more...) }
+	apart := func(e *ir.WeightExpr) *ir.WeightExpr {
+		pairs := shape(heads, turned/2, 2)
+		return reshaped(transposed(reshaped(e, pairs...), []int64{0, 2, 1, 3}[:len(pairs)]...), shape(heads, turned)...)
+	}
+	if turned == size {
+		return apart(leaf)
+	}
+	whole := reshaped(leaf, shape(heads, size)...)
+	rest := sliced(whole, 1, turned, size)
+	return &ir.WeightExpr{Op: "concat", Args: []*ir.WeightExpr{apart(sliced(whole, 1, 0, turned)), rest}, Attrs: []ir.Attr{ir.IntAttr("axis", 1)}}
 }
 
 // Linear returns x·Wᵀ, plus a bias if there is one, for W the rows of the projections one below the other: several

@@ -28,13 +28,15 @@ type Config struct {
 	inner  []*Config       // objects that were read
 	report *report         // shared by a config and its objects
 
-	context int64 // [Options.Context], of the file itself
+	context int64   // [Options.Context], of the file itself and its text part
+	text    *Config // the object that describes the part that reads text, once it is read
 }
 
 // report collects what is wrong with one config.json.
 type report struct {
 	problems  []Problem
 	ignored   map[string]bool // keys, with the objects around them, that the caller knows to be inert
+	longest   int64           // what the family says of the longest sequence; 0: nothing
 	quantized *QuantizedError // stands for all other problems
 }
 
@@ -193,6 +195,9 @@ func holds(values map[string]json.RawMessage, key string) bool {
 	}
 	return false
 }
+
+// tell notes how long a sequence may be by other keys than max_position_embeddings; the longest counts.
+func (c *Config) tell(positions int64) { c.report.longest = max(c.report.longest, positions) }
 
 // Has honours a key and reports whether it is there with a value other than null.
 func (c *Config) Has(key string) bool {

@@ -36,8 +36,14 @@ func base(arch string) settings {
 		}
 	case "GPTNeoXForCausalLM":
 		return s.with(settings{"rotary_pct": 0.5}) // the default turns a quarter of each head
-	case "MistralForCausalLM", "MixtralForCausalLM":
-		return s.with(settings{"num_key_value_heads": 2}) // the default is 8
+	case "Mistral3ForConditionalGeneration":
+		return settings{"architectures": []string{arch}, "text_config": base("MistralForCausalLM")}
+	case "MistralForCausalLM", "MixtralForCausalLM", "Qwen2MoeForCausalLM":
+		return s.with(settings{"num_key_value_heads": 2}) // the default is 8, or 16
+	case "Ministral3ForCausalLM":
+		return s.with(settings{"num_key_value_heads": 2, "rope_parameters": settings{"rope_type": "default", "rope_theta": 10000.0}})
+	case "Qwen3VLMoeForConditionalGeneration":
+		return s.with(settings{"num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2})
 	}
 	return s
 }
@@ -238,8 +244,8 @@ func TestRefusals(t *testing.T) {
 		{"Llama", settings{"rope_theta": -1}, "-1 is not above 0"},
 		{"Llama", settings{"rope_theta": 1, "rope_parameters": settings{"rope_theta": 2}}, "contradicts rope_parameters.rope_theta"},
 		{"Llama", settings{"rope_scaling": 2}, "not a JSON object"},
-		{"Llama", rope(settings{"rope_type": "proportional", "factor": 4.0, "beta_fast": 32}), `"rope_scaling.rope_type": "proportional" is not supported; supported: default, linear, llama3, longrope, su, yarn`},
-		{"Llama", rope(settings{"type": "dynamic", "factor": 4.0}), `"dynamic" is not supported`},
+		{"Llama", rope(settings{"rope_type": "proportional", "factor": 4.0, "beta_fast": 32}), `"rope_scaling.rope_type": "proportional" is not supported; supported: default, dynamic, linear, llama3, longrope, su, yarn`},
+		{"Llama", rope(settings{"type": "dynamic", "factor": 4.0}), `"max_position_embeddings": is missing`},
 		{"Llama", rope(settings{"type": "linear", "rope_type": "llama3", "factor": 2.0}), "contradicts rope_type"},
 		{"Llama", rope(settings{"type": "linear"}), `"rope_scaling.factor": is missing`},
 		{"Llama", rope(settings{"type": "linear", "factor": 0}), "0 is not above 0"},
@@ -371,6 +377,14 @@ func TestAnyConfig(t *testing.T) {
 				"hidden_size": heads * size, "num_key_value_heads": absent{}, "head_dim": absent{}, "rope_theta": absent{},
 				"rotary_emb_base": config["rope_theta"], "rotary_pct": 1,
 			})
+		case "PhiForCausalLM", "GlmForCausalLM", "Glm4ForCausalLM": // the default turns half of each head
+			config = config.with(settings{"partial_rotary_factor": 1})
+		case "Ministral3ForCausalLM":
+			config = config.with(settings{"rope_theta": absent{}, "rope_parameters": settings{"rope_theta": config["rope_theta"]}})
+		case "Mistral3ForConditionalGeneration":
+			config = settings{"architectures": config["architectures"], "text_config": config.with(settings{"architectures": absent{}})}
+		case "GemmaForCausalLM":
+			config = config.with(settings{"hidden_activation": config["hidden_act"], "hidden_act": absent{}})
 		}
 		text, err := json.Marshal(config)
 		if err != nil {

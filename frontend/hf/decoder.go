@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"pwc/ir"
+	"pwc/ir/dtype"
 )
 
 // Decoder is the shape that language models share: an embedding, layers of attention and MLP, each between norms and
@@ -24,19 +25,28 @@ type Decoder struct {
 	QKVBias, OutBias, MLPBias bool
 	Tied                      bool // the head is the embedding's table
 
-	// QKNormWhole has the norms of q and k, where Names has them, run over all heads together.
-	QKNormWhole bool
+	// QKNormWhole has the norms of q and k, where Names has them, run over all heads together; with QKNormByHead each head
+	// has a scale of its own.
+	QKNormWhole, QKNormByHead bool
 
-	// Parallel has attention and MLP both read the layer's input.
+	// Parallel has attention and MLP both read the layer's input, behind one norm if Names has none for the MLP.
 	Parallel bool
 
 	// Transposed says that the layers' matrices are stored as [features in, features out], Interleaved that q, k and v
 	// are stored head after head (Projection.Heads).
 	Transposed, Interleaved bool
 
-	Positions int64 // learned positions, which are added to the embedding; 0: none
-	Rope      Rope  // without frequencies where no head turns
-	LocalRope *Rope // of the layers that have a window; nil: Rope
+	Positions int64  // learned positions, which are added to the embedding; 0: none
+	Rope      Rope   // without frequencies where no head turns
+	LocalRope *Rope  // of the layers that have a window; nil: Rope
+	Unturned  []bool // layers in which no head turns; nil: none
+
+	// Neighbours has heads turn in pairs of neighbours (Projection.Neighbours).
+	Neighbours bool
+
+	// QueryBeta and QueryPeriod, if they are not 0, have q at position p multiplied by 1 + QueryBeta·ln(1 + ⌊p/QueryPeriod⌋),
+	// as in Llama 4.
+	QueryBeta, QueryPeriod float64
 
 	Windows []int64   // attention window of each layer, 0: all positions; nil: all positions everywhere
 	Scales  []float64 // what multiplies q·k in each layer; nil: 1/sqrt(HeadSize) everywhere
@@ -45,6 +55,8 @@ type Decoder struct {
 	EmbedScale    float64 // multiplies the embedding, 0: 1
 	RoundScale    bool    // EmbedScale is rounded to the model's dtype first, in the embedding's own module
 	ResidualScale float64 // multiplies what a layer adds to the residual, 0: 1
+	HeadBias      bool    // what makes logits has a bias
+	LogitScale    float64 // multiplies the logits, 0: 1
 	LogitDivisor  float64 // of the logits, 0: 1
 	LogitSoftcap  float64 // bounds the logits; 0: no bound
 }
@@ -71,9 +83,12 @@ type Names struct {
 	Down   string
 	Router string // where there are experts
 
-	Activation string // module of the MLP's activation
-	Dropout    string // module that adds the embeddings of positions pass through
-	Expert     string // before an expert's Up and Down, with its number: "experts.%d."
+	Activation             string // module of the MLP's activation
+	Dropout                string // module that adds the embeddings of positions pass through
+	Expert                 string // before an expert's Up and Down, with its number: "experts.%d."
+	StackedUp, StackedDown string // of all experts, in one tensor each; empty: each expert has its own
+	Shared                 string // before those of the expert that all tokens compute; empty: there is none
+	SharedGate             string // of that expert
 
 	Buffers []Buffer // of a layer
 }
@@ -91,10 +106,10 @@ func llamaNames() Names {
 
 // Emit builds the module.
 func (d *Decoder) Emit(n *Net) {
-	base := n.Base(d.Names.Base, d.Names.Embed+".weight")
+	base, output := n.Base(d.Names.Base, d.Names.Embed+".weight"), n.head(d.Names.Head)
 	table := base + d.Names.Embed
-	if d.Tied && !n.has(table+".weight") && n.has(d.Names.Head+".weight") {
-		table = d.Names.Head // of two names of one matrix, tools may keep either
+	if d.Tied && !n.has(table+".weight") && n.has(output+".weight") {
+		table = output // of two names of one matrix, tools may keep either
 	}
 	ids, pos := n.Forward()
 	x := n.Embedding(ids, "embed", table, d.Vocab, d.Hidden)
@@ -110,29 +125,59 @@ func (d *Decoder) Emit(n *Net) {
 		n.SetLoc(base + d.Names.Dropout)
 		x = n.Add(x, positions)
 	}
-	var full, local *RopeTables // each is added where the first layer needs it
+	t := &turns{pos: pos, loc: base + "rotary_emb", scale: ir.NoValue}
 	for i := range d.Layers {
-		tables, rope := &full, d.rope(i)
-		if d.turnsLocally(i) {
-			tables = &local
-		}
-		if *tables == nil && len(rope.InvFreq) > 0 {
-			t := n.RopeTables(pos, rope, base+"rotary_emb")
-			*tables = &t
-		}
-		x = d.layer(n, x, i, base+fmt.Sprintf(d.Names.Layer, i), *tables)
+		x = d.layer(n, x, i, base+fmt.Sprintf(d.Names.Layer, i), t)
 	}
 	n.F.Return(n.Norm(x, "norm", base+d.Names.Norm, d.Norm))
 
 	head := Head{
-		Weight: "head", Projection: Projection{Tensor: d.Names.Head, Module: d.Names.Head, Rows: d.Vocab},
-		Divisor: d.LogitDivisor, Softcap: d.LogitSoftcap,
+		Weight: "head", Projection: Projection{Tensor: output, Module: output, Rows: d.Vocab},
+		Bias: d.HeadBias, Scale: d.LogitScale, Divisor: d.LogitDivisor, Softcap: d.LogitSoftcap,
 	}
-	if d.Tied && n.tied(head.Projection.Tensor, table, d.Vocab, d.Hidden) {
+	if d.Tied && n.tied(output, table, d.Vocab, d.Hidden) {
 		head.Weight, head.Projection.Tensor = "embed", table
 	}
 	n.Logits(d.Hidden, head)
 	d.ignoreBuffers(n, base)
+}
+
+// turns is what a step's positions make of queries and keys. Each value is added where the first layer needs it.
+type turns struct {
+	pos         ir.Value // i32[N]
+	loc         string
+	full, local *RopeTables
+	scale       ir.Value // [N, 1, 1], of queries
+}
+
+// tables returns what turns the heads of layer i; nil: they stay.
+func (t *turns) tables(n *Net, d *Decoder, i int64) *RopeTables {
+	tables, rope := &t.full, d.rope(i)
+	if d.turnsLocally(i) {
+		tables = &t.local
+	}
+	if len(rope.InvFreq) == 0 || d.Unturned != nil && d.Unturned[i] {
+		return nil
+	}
+	if *tables == nil {
+		made := n.RopeTables(t.pos, rope, t.loc)
+		*tables = &made
+	}
+	return *tables
+}
+
+// queryScale returns what multiplies queries by their position, ir.NoValue if nothing does.
+func (t *turns) queryScale(n *Net, d *Decoder) ir.Value {
+	if d.QueryBeta == 0 || t.scale != ir.NoValue {
+		return t.scale
+	}
+	n.SetLoc(t.loc)
+	p := n.reshape(n.F.Op1("cast", []ir.Value{t.pos}, ir.DTypeAttr(dtype.F32)), 1, 1)
+	p = n.F.Op1("floor", []ir.Value{n.F.Op1("div", []ir.Value{p, n.F.Float(d.QueryPeriod)})})
+	p = n.F.Op1("log", []ir.Value{n.F.Op1("add", []ir.Value{p, n.F.Float(1)})})
+	p = n.F.Op1("add", []ir.Value{n.F.Op1("mul", []ir.Value{p, n.F.Float(d.QueryBeta)}), n.F.Float(1)})
+	t.scale = n.rounded(p)
+	return t.scale
 }
 
 // rope is the rope of layer i.
@@ -146,7 +191,7 @@ func (d *Decoder) rope(i int64) Rope {
 func (d *Decoder) turnsLocally(i int64) bool { return d.LocalRope != nil && d.window(i) > 0 }
 
 // layer adds layer i, whose tensors have the prefix, for x[N, hidden].
-func (d *Decoder) layer(n *Net, x ir.Value, i int64, prefix string, rope *RopeTables) ir.Value {
+func (d *Decoder) layer(n *Net, x ir.Value, i int64, prefix string, t *turns) ir.Value {
 	weight := fmt.Sprintf("l%d.", i)
 	norm := func(x ir.Value, name, tensor string) ir.Value {
 		if tensor == "" {
@@ -155,19 +200,22 @@ func (d *Decoder) layer(n *Net, x ir.Value, i int64, prefix string, rope *RopeTa
 		return n.Norm(x, weight+name, prefix+tensor, d.Norm)
 	}
 	names := d.Names
-	h := norm(x, "attn_norm", names.AttentionNorm)
-	h = n.Attention(h, d.attention(i, weight, prefix+names.Attention, rope))
-	h = norm(h, "attn_post_norm", names.AttentionPostNorm)
+	a := d.attention(i, weight, prefix+names.Attention)
+	a.Rope, a.QueryScale = t.tables(n, d, i), t.queryScale(n, d)
+	m := norm(x, "attn_norm", names.AttentionNorm)
+	h := norm(n.Attention(m, a), "attn_post_norm", names.AttentionPostNorm)
 	n.SetLoc(loc(prefix))
 	h = n.Times(h, d.ResidualScale)
 	if !d.Parallel {
 		x = n.Add(x, h)
 	}
-	m := norm(x, "mlp_norm", names.MLPNorm)
+	if !d.Parallel || names.MLPNorm != "" {
+		m = norm(x, "mlp_norm", names.MLPNorm)
+	}
 	if d.Experts.sparse(i) {
-		m = n.Experts(m, d.experts(weight, prefix+names.MLP))
+		m = n.Experts(m, d.experts(n, weight, prefix+names.MLP))
 	} else {
-		m = n.MLP(m, d.mlp(weight, prefix+names.MLP))
+		m = n.MLP(m, d.mlp(weight, prefix+names.MLP, d.Inner))
 	}
 	m = norm(m, "mlp_post_norm", names.MLPPostNorm)
 	n.SetLoc(loc(prefix))
@@ -187,12 +235,20 @@ func (d *Decoder) window(i int64) int64 {
 }
 
 // attention is the attention of layer i, whose tensors have the prefix.
-func (d *Decoder) attention(i int64, weight, prefix string, rope *RopeTables) Attention {
+func (d *Decoder) attention(i int64, weight, prefix string) Attention {
 	q, kv := d.Heads*d.HeadSize, d.KVHeads*d.HeadSize
 	a := Attention{
 		Weight: weight, Loc: loc(prefix), Heads: d.Heads, KVHeads: d.KVHeads, HeadSize: d.HeadSize,
 		QKV: d.projections(prefix, d.Names.QKV, q, kv, kv), Out: d.projections(prefix, []string{d.Names.Out}, d.Hidden)[0],
-		QKVBias: d.QKVBias, OutBias: d.OutBias, NormWhole: d.QKNormWhole, Norm: d.Norm, Softcap: d.Softcap, Window: d.window(i), Rope: rope,
+		QKVBias: d.QKVBias, OutBias: d.OutBias, NormWhole: d.QKNormWhole, NormByHead: d.QKNormByHead, Norm: d.Norm,
+		Softcap: d.Softcap, Window: d.window(i), QueryScale: ir.NoValue,
+	}
+	if d.Neighbours {
+		turned := int64(2 * len(d.rope(i).InvFreq))
+		for j := range 2 { // q and k
+			a.QKV[j].Neighbours, a.QKV[j].HeadSize = turned, d.HeadSize
+		}
+		a.Norm.Neighbours = turned
 	}
 	if d.Interleaved {
 		for j := range a.QKV {
@@ -208,11 +264,11 @@ func (d *Decoder) attention(i int64, weight, prefix string, rope *RopeTables) At
 	return a
 }
 
-// mlp is the MLP of a layer, whose tensors have the prefix.
-func (d *Decoder) mlp(weight, prefix string) MLP {
-	up := []int64{d.Inner}
+// mlp is an MLP of a layer with so many features inside, whose tensors have the prefix.
+func (d *Decoder) mlp(weight, prefix string, inner int64) MLP {
+	up := []int64{inner}
 	if d.Gated {
-		up = []int64{d.Inner, d.Inner}
+		up = []int64{inner, inner}
 	}
 	return MLP{
 		Weight: weight, Loc: loc(prefix), Gated: d.Gated, Activation: d.Activation, ActivationModule: d.Names.Activation, Bias: d.MLPBias,

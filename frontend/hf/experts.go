@@ -2,6 +2,7 @@ package hf
 
 import (
 	"fmt"
+	"slices"
 
 	"pwc/ir"
 )
@@ -12,11 +13,17 @@ type Experts struct {
 	Weight     string       // prefix of the module's weights: "l0."
 	Loc        string       // "model.layers.0.block_sparse_moe"
 	Router     Projection   // one row an expert
-	Up         []Projection // gate and up of the first expert, then of the second, …
-	Down       []Projection // one for each expert
+	Count      int64        // experts
+	Up         []Projection // gate and up of the first expert, then of the second, …; or one of all (Projection.Stacked)
+	Down       []Projection // one for each expert; or one of all
 	PerToken   int64        // experts that a token computes
 	Normalize  bool         // the scores of a token's experts are divided by their sum
 	Activation string       // op of the IR
+
+	// Shared, if it is not nil, is an expert that every token computes, weighed by the sigmoid of what SharedGate, of one
+	// row, gives (Qwen1.5-MoE).
+	Shared     *MLP
+	SharedGate Projection
 }
 
 // Experts adds the block for x[N, hidden]. The matrices of all experts are one weight, of which a row of a product takes
@@ -27,7 +34,7 @@ type Experts struct {
 // do element by element, together with the residual that follows.
 func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
 	n.SetLoc(e.Loc)
-	hidden, experts := n.width(x), int64(len(e.Down))
+	hidden := n.width(x)
 	p := n.F.Op1("softmax", []ir.Value{n.f32(n.Linear(x, e.Weight+"router", false, e.Router))})
 	chosen := n.F.Op("topk", []ir.Value{p}, ir.IntAttr("k", e.PerToken))
 	if len(chosen) != 2 {
@@ -40,11 +47,11 @@ func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
 	}
 
 	n.SetLoc(e.Loc + ".experts")
-	both := n.selected(n.reshape(x, 1, hidden), index, e.Weight+"experts_gate_up", experts, e.Up)
+	both := n.selected(n.reshape(x, 1, hidden), index, e.Weight+"experts_gate_up", e.Count, e.Up)
 	half := n.width(both) / 2
 	gate := n.parts(both, half, half)
 	act := n.F.Op1("mul", []ir.Value{n.F.Op1(e.Activation, gate[:1]), gate[1]})
-	out := n.split(n.selected(act, index, e.Weight+"experts_down", experts, e.Down), 1, ones(e.PerToken))
+	out := n.split(n.selected(act, index, e.Weight+"experts_down", e.Count, e.Down), 1, ones(e.PerToken))
 
 	var sum ir.Value
 	for i, score := range n.split(n.reshape(scores, e.PerToken, 1), 1, ones(e.PerToken)) {
@@ -54,7 +61,14 @@ func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
 		}
 		sum = y
 	}
-	return n.rounded(n.reshape(sum, hidden))
+	result := n.rounded(n.reshape(sum, hidden))
+	if e.Shared == nil {
+		return result
+	}
+	shared := n.MLP(x, *e.Shared)
+	n.SetLoc(e.Loc)
+	weight := n.F.Op1("sigmoid", []ir.Value{n.Linear(x, e.Weight+"shared_gate", false, e.SharedGate)})
+	return n.Add(result, n.F.Op1("mul", []ir.Value{weight, shared}))
 }
 
 // selected returns x·Wᵀ for x[N, …, in] and W[experts, rows, in], the matrix of each row being that at its position in
@@ -83,6 +97,7 @@ const maxExperts = 1 << 17
 type ExpertLayers struct {
 	Count, PerToken int64
 	Inner           int64 // features inside an expert
+	Shared          int64 // features inside the expert that all tokens compute, if Names has one
 	Normalize       bool
 	Dense           []bool // layers that have a dense MLP instead; nil: none
 }
@@ -114,19 +129,40 @@ func (d *Decoder) ReadExperts(c *Config, inner, count, perToken int64, keys ...s
 	d.Experts = e
 }
 
+// stacked is the matrices of all experts in one tensor. Published checkpoints have them as [experts, in, rows],
+// transformers 5 writes [experts, rows, in]; where both are one shape, it takes the latter.
+func (n *Net) stacked(tensor string, experts, rows, in int64) Projection {
+	p := Projection{Tensor: tensor, Rows: experts * rows, Stacked: experts, Transposed: true}
+	if n.has(tensor) {
+		info, err := n.source.Info(tensor)
+		p.Transposed = err != nil || !slices.Equal(info.Shape, []int64{experts, rows, in})
+	}
+	return p
+}
+
 // sparse reports whether layer i has experts.
 func (e *ExpertLayers) sparse(i int64) bool { return e != nil && (e.Dense == nil || !e.Dense[i]) }
 
 // experts is the mixture of a layer, whose tensors have the prefix.
-func (d *Decoder) experts(weight, prefix string) Experts {
+func (d *Decoder) experts(n *Net, weight, prefix string) Experts {
 	e := Experts{
 		Weight: weight, Loc: loc(prefix), PerToken: d.Experts.PerToken, Normalize: d.Experts.Normalize, Activation: d.Activation,
-		Router: Projection{Tensor: prefix + d.Names.Router, Rows: d.Experts.Count},
+		Router: Projection{Tensor: prefix + d.Names.Router, Rows: d.Experts.Count}, Count: d.Experts.Count,
+	}
+	up, down := prefix+d.Names.StackedUp, prefix+d.Names.StackedDown
+	if d.Names.StackedUp != "" && (n.source == nil || n.has(up)) {
+		e.Up = []Projection{n.stacked(up, d.Experts.Count, 2*d.Experts.Inner, d.Hidden)}
+		e.Down = []Projection{n.stacked(down, d.Experts.Count, d.Hidden, d.Experts.Inner)}
+		return e
 	}
 	for i := range d.Experts.Count {
 		expert := prefix + fmt.Sprintf(d.Names.Expert, i)
 		e.Up = append(e.Up, d.projections(expert, d.Names.Up, d.Experts.Inner, d.Experts.Inner)...)
 		e.Down = append(e.Down, d.projections(expert, []string{d.Names.Down}, d.Hidden)...)
+	}
+	if d.Names.Shared != "" {
+		shared := d.mlp(weight+"shared_", prefix+d.Names.Shared, d.Experts.Shared)
+		e.Shared, e.SharedGate = &shared, Projection{Tensor: prefix + d.Names.SharedGate, Rows: 1}
 	}
 	return e
 }

@@ -5,10 +5,24 @@ import (
 	"slices"
 )
 
+// Gemma imports GemmaForCausalLM (arXiv:2403.08295): Llama with scales of norms that are kept from 1, an embedding that is
+// multiplied by the root of its features, and the GELU. Where a config gives hidden_activation, that is the activation;
+// hidden_act alone is what it says, as in transformers 5.
+func Gemma(c *Config) Emit {
+	keys := map[string]string{}
+	if c.Has("hidden_activation") {
+		keys["hidden_act"] = "hidden_activation"
+		c.Inert("hidden_act")
+	}
+	d := readGemma(c, Dialect{Keys: keys, HeadSize: 256, Activation: "gelu_pytorch_tanh", Tied: true})
+	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
+	return d.Emit
+}
+
 // Gemma2 imports Gemma2ForCausalLM (arXiv:2408.00118): norms before and after attention and MLP, bounds on scores and
 // logits, and a window in every second layer, the first among them.
 func Gemma2(c *Config) Emit {
-	d := readGemma(c)
+	d := readLaterGemma(c)
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
 	d.readSoftcaps(c, 50, 30)
 	size := readWindow(c, 4096)
@@ -20,38 +34,39 @@ func Gemma2(c *Config) Emit {
 // Gemma3 imports Gemma3ForCausalLM (arXiv:2503.19786), the models of Gemma 3 that read text alone. It is Gemma 2 with
 // normalized q and k, a rope of their own for layers with a window, and, as published, five of those for one without.
 func Gemma3(c *Config) Emit {
-	d := readGemma(c)
+	d := readLaterGemma(c)
 	d.Names.QNorm, d.Names.KNorm = "q_norm", "k_norm"
 	d.readSoftcaps(c, 0, 0)
 	c.Inert("_sliding_window_pattern") // what layer_types, beside it, was made from
 	pattern := c.IntOr("sliding_window_pattern", 6, 1, maxLayers)
 	d.ReadLayerTypes(c, readWindow(c, 4096), func(layer int64) bool { return (layer+1)%pattern != 0 })
 
-	var full, sliding *Config
-	if o := c.Object("rope_parameters"); o != nil {
-		full, sliding = o.Object(fullAttention), o.Object(slidingAttention)
-	}
-	d.Rope = readRope(c, d.HeadSize, RopeKeys{DefaultBase: 1e6}, full, c.Object("rope_scaling"))
-	local := readRope(c, d.HeadSize, RopeKeys{Base: "rope_local_base_freq"}, sliding)
-	d.LocalRope = &local
+	d.readLayerRopes(c, RopeKeys{DefaultBase: 1e6}, RopeKeys{Base: "rope_local_base_freq"})
 	return d.Emit
 }
 
-// readGemma honours what the Gemmas have in common. The defaults are those of transformers' configuration_gemma2.py.
-func readGemma(c *Config) *Decoder {
-	d := ReadDecoder(c, Dialect{
-		Keys:     map[string]string{"hidden_act": "hidden_activation"},
-		HeadSize: 256, KVHeads: 4, Activation: "gelu_pytorch_tanh", Tied: true,
-	})
+// readGemma honours what all Gemmas have in common.
+func readGemma(c *Config, dialect Dialect) *Decoder {
+	d := ReadDecoder(c, dialect)
 	d.Norm.FromOne = true
-	d.Names.MLPNorm, d.Names.MLPPostNorm = "pre_feedforward_layernorm", "post_feedforward_layernorm"
-	d.Names.AttentionPostNorm = "post_attention_layernorm"
 	d.ReadAttentionBias(c)
-	d.Scales = slices.Repeat([]float64{1 / math.Sqrt(c.PositiveOr("query_pre_attn_scalar", 256))}, int(d.Layers))
 	d.EmbedScale, d.RoundScale = math.Sqrt(float64(d.Hidden)), true
 	if c.BoolOr("use_bidirectional_attention", false) {
 		c.Errorf("use_bidirectional_attention", "true is not supported: attention is causal")
 	}
+	return d
+}
+
+// readLaterGemma honours what Gemma 2 and 3 have in common. The defaults are those of transformers'
+// configuration_gemma2.py.
+func readLaterGemma(c *Config) *Decoder {
+	d := readGemma(c, Dialect{
+		Keys:     map[string]string{"hidden_act": "hidden_activation"},
+		HeadSize: 256, KVHeads: 4, Activation: "gelu_pytorch_tanh", Tied: true,
+	})
+	d.Names.MLPNorm, d.Names.MLPPostNorm = "pre_feedforward_layernorm", "post_feedforward_layernorm"
+	d.Names.AttentionPostNorm = "post_attention_layernorm"
+	d.Scales = slices.Repeat([]float64{1 / math.Sqrt(c.PositiveOr("query_pre_attn_scalar", 256))}, int(d.Layers))
 	c.Inert("hidden_act") // older configs have it beside hidden_activation, which alone is read
 	return d
 }

@@ -6,6 +6,21 @@ import (
 	"testing"
 )
 
+func TestGemma(t *testing.T) {
+	const arch = "GemmaForCausalLM"
+	config := settings{
+		"architectures": []string{arch}, "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 2, "eos_token_id": 1, "head_dim": 256,
+		"hidden_act": "gelu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 16384, "max_position_embeddings": 8192,
+		"model_type": "gemma", "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1, "pad_token_id": 0, "rms_norm_eps": 1e-06,
+		"rope_scaling": nil, "rope_theta": 10000.0, "torch_dtype": "bfloat16", "transformers_version": "4.38.0.dev0", "use_cache": true, "vocab_size": 256000,
+	}
+	published{"gemma-2b", config, 2_506_172_416, 18, "bf16[B, 2, 16, 1, 256]"}.check(t, Options{})
+	sameModules(t, arch, settings{}, settings{"head_dim": 256, "tie_word_embeddings": true, "hidden_act": "gelu_pytorch_tanh"},
+		settings{"hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh"}, settings{"hidden_activation": nil})
+	otherModules(t, arch, settings{"hidden_act": "gelu"}, settings{"head_dim": 4}, settings{"num_key_value_heads": 1}, settings{"attention_bias": true})
+	refuse(t, arch, refused{settings{"use_bidirectional_attention": true}, "attention is causal"}, refused{settings{"query_pre_attn_scalar": 8}, `"query_pre_attn_scalar"`})
+}
+
 func TestGemma2(t *testing.T) {
 	const arch = "Gemma2ForCausalLM"
 	config := settings{

@@ -50,8 +50,8 @@ type Options struct {
 	// can be called later.
 	Source safetensors.Source
 
-	// Context is the longest sequence that will be served, in tokens. Only ropes need it whose frequencies depend on it
-	// (rope_type longrope): without it they are refused. 0: what the config says.
+	// Context is the longest sequence that will be served, in tokens. Only ropes need it whose frequencies depend on it:
+	// without it rope_type longrope is refused, and dynamic is not scaled. 0: what the config says.
 	Context int64
 
 	// Architecture stands in for the name in the config, for checkpoints that a known architecture describes.
@@ -78,8 +78,8 @@ type Model struct {
 	Params       []Param // every checkpoint tensor that the module reads, in the order it declares them
 
 	// MaxPositions is the longest sequence that the model is for, in tokens: as many as it has learned positions;
-	// Options.Context, if that is set; else the config's max_position_embeddings, what it was trained on; 0 if the config
-	// does not say. The module says it too, as its context, and beside it the ids that end a sequence ([ir.Module.EOS]).
+	// Options.Context, if that is set; else the config's max_position_embeddings, what it was trained on, or what a rope
+	// that is scaled by YaRN reaches, if that is more; 0 if the config does not say. The module says it too, as its context, and beside it the ids that end a sequence ([ir.Module.EOS]).
 	// Whoever makes the positions bounds them.
 	MaxPositions int64
 
@@ -87,6 +87,7 @@ type Model struct {
 	Notes []string
 
 	ignored map[string]ignored // tensors that a checkpoint may hold without being read
+	leftOut []string           // prefixes of more of them: parts of the model that are not imported
 }
 
 // Param is a checkpoint tensor that a module reads. Its DType is the checkpoint's. Mean and Std describe the values of an
@@ -153,10 +154,8 @@ func (r *Registry) importFrom(config []byte, o Options, open func() (safetensors
 	c.ignore(o.IgnoreKeys)
 	name := c.StringOr("model_type", arch)
 	fixedKeys(c)
-	stored := storedDType(c)
-	trained := c.IntOr("max_position_embeddings", 0, 1, maxPositions)
-	eos := c.tokenIDs(eosKey)
 	emit := family(c)
+	stored, trained, eos := ofWhole(c)
 	if err := c.err(); err != nil {
 		return nil, fmt.Errorf("hf: %w", err)
 	}
@@ -187,7 +186,7 @@ func (r *Registry) importFrom(config []byte, o Options, open func() (safetensors
 
 	n := newNet(name, stored, o)
 	emit(n)
-	positions := cmp.Or(n.learned, o.Context, trained)
+	positions := cmp.Or(n.learned, o.Context, max(trained, c.report.longest))
 	if positions > 0 {
 		n.B.Context(positions)
 	}
@@ -204,7 +203,7 @@ func (r *Registry) importFrom(config []byte, o Options, open func() (safetensors
 	if err != nil {
 		return nil, fmt.Errorf("hf: %s: %w", arch, err)
 	}
-	m := &Model{Module: module, Architecture: arch, Params: n.params, MaxPositions: positions, Notes: n.notes, ignored: n.ignored}
+	m := &Model{Module: module, Architecture: arch, Params: n.params, MaxPositions: positions, Notes: n.notes, ignored: n.ignored, leftOut: n.leftOut}
 	if err := m.ignore(o.IgnoreTensors, o.Source); err != nil {
 		return nil, err
 	}
@@ -214,6 +213,22 @@ func (r *Registry) importFrom(config []byte, o Options, open func() (safetensors
 		}
 	}
 	return m, nil
+}
+
+// ofWhole honours what every model's config says: the dtype of its tensors, Invalid if it does not; the longest sequence
+// that it was trained on, 0 likewise; and the ids that end a sequence. The file goes before the part that reads text.
+func ofWhole(c *Config) (stored dtype.DType, trained int64, eos []int32) {
+	for _, o := range []*Config{c, c.text} {
+		if o == nil {
+			continue
+		}
+		stored = cmp.Or(stored, storedDType(o))
+		trained = cmp.Or(trained, o.IntOr("max_position_embeddings", 0, 1, maxPositions))
+		if ids := o.tokenIDs(eosKey); eos == nil {
+			eos = ids
+		}
+	}
+	return stored, trained, eos
 }
 
 // The files of a checkpoint beside its tensors.
@@ -433,6 +448,7 @@ func (m *Model) Check(src safetensors.Source) error {
 		}
 		unread, ok := m.ignored[name]
 		switch {
+		case !ok && slices.ContainsFunc(m.leftOut, func(part string) bool { return strings.HasPrefix(name, part) }):
 		case !ok:
 			e.Unexpected = append(e.Unexpected, termsafe.Quote(name))
 		case unread.check:

@@ -33,7 +33,12 @@ type Net struct {
 	notes    []string           // Model.Notes
 	odd      []string           // tensors of dtypes that no weight is made from: "NAME is i32"
 	learned  int64              // positions that a table has; 0: there is none
-	loc      string             // that following nodes carry
+
+	// Of a model of which one part is imported: see textPart.
+	bases, heads []string
+	leftOut      []string // prefixes of tensors that go unread
+
+	loc string // that following nodes carry
 }
 
 // newNet starts a module with the symbols and the extern op that every decoder has.
@@ -105,6 +110,8 @@ func (n *Net) Forward() (ids, pos ir.Value) {
 type Head struct {
 	Weight     string // name in the module of the head's matrix
 	Projection Projection
+	Bias       bool
+	Scale      float64 // multiplies the logits; 0: 1
 	Divisor    float64 // of the logits; 0: 1
 	Softcap    float64 // bounds them: cap·tanh(logits/cap), after the division; 0: no bound
 }
@@ -117,7 +124,7 @@ func (n *Net) Logits(hidden int64, head Head) {
 	rows := n.F.Param("rows", ir.TypeOf(dtype.I32, n.Rows))
 	n.SetLoc("logits")
 	x := n.F.Op1("gather", []ir.Value{h, rows})
-	x = n.f32(n.Linear(x, head.Weight, false, head.Projection))
+	x = n.Times(n.f32(n.Linear(x, head.Weight, head.Bias, head.Projection)), head.Scale)
 	if head.Divisor != 0 && head.Divisor != 1 {
 		x = n.F.Op1("div", []ir.Value{x, n.F.Float(head.Divisor)})
 	}
@@ -203,18 +210,33 @@ func (n *Net) tied(head, table string, vocab, hidden int64) bool {
 }
 
 // Base returns the prefix of a checkpoint's tensors, given the name of one without it: prefix, or nothing if the
-// checkpoint at hand has that tensor bare. Models that were saved without their head lack it.
+// checkpoint at hand has that tensor bare. Models that were saved without their head lack it. The part of a model that
+// reads text has prefixes of its own in place of prefix.
 func (n *Net) Base(prefix, tensor string) string {
-	if n.source == nil {
-		return prefix
+	prefixes := []string{prefix}
+	if n.bases != nil {
+		prefixes = n.bases
 	}
-	if _, err := n.source.Info(prefix + tensor); !errors.Is(err, safetensors.ErrNotFound) {
-		return prefix
+	for _, p := range append(slices.Clip(prefixes), "") {
+		if n.has(p + tensor) {
+			return p
+		}
 	}
-	if _, err := n.source.Info(tensor); err != nil {
-		return prefix
+	return prefixes[0]
+}
+
+// head returns the name of the head, without ".weight": name, or of the part of a model that reads text, the one that the
+// checkpoint at hand has.
+func (n *Net) head(name string) string {
+	for _, h := range n.heads {
+		if n.has(h + ".weight") {
+			return h
+		}
 	}
-	return ""
+	if n.heads != nil {
+		return n.heads[0]
+	}
+	return name
 }
 
 // part is a checkpoint tensor as a weight takes it: in another order of its elements.
@@ -324,6 +346,10 @@ func transposed(e *ir.WeightExpr, perm ...int64) *ir.WeightExpr {
 
 func reshaped(e *ir.WeightExpr, shape ...int64) *ir.WeightExpr {
 	return &ir.WeightExpr{Op: "reshape", Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.IntsAttr("shape", shape...)}}
+}
+
+func sliced(e *ir.WeightExpr, axis, start, end int64) *ir.WeightExpr {
+	return &ir.WeightExpr{Op: "slice", Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.IntAttr("axis", axis), ir.IntAttr("start", start), ir.IntAttr("end", end)}}
 }
 
 // cast brings an expression of a dtype to the model's.

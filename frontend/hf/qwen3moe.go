@@ -23,20 +23,18 @@ func Qwen3MoE(c *Config) Emit {
 	}
 	c.Inert("max_window_layers") // published, and read by no version of the reference
 
-	d.ReadExperts(c, c.IntOr("moe_intermediate_size", 768, 1, maxExtent), 128, 8, "num_experts", "num_local_experts")
-	d.Experts.Normalize = c.BoolOr("norm_topk_prob", false)
-	d.Names.Router, d.Names.Expert = "gate", "experts.%d."
-	step := c.IntOr("decoder_sparse_step", 1, 1, maxExtent)
-	d.Experts.Dense = make([]bool, d.Layers)
-	for i := range d.Layers {
-		d.Experts.Dense[i] = (i+1)%step != 0
-	}
-	for _, i := range c.Ints("mlp_only_layers") {
-		if i < 0 || i >= d.Layers {
-			c.Errorf("mlp_only_layers", "there is no layer %d", i)
-			continue
-		}
-		d.Experts.Dense[i] = true
-	}
+	d.readQwenExperts(c, 768, 128, 8)
+	return d.Emit
+}
+
+// qwen3VLMoEText reads the text part of Qwen3-VL's mixtures of experts (transformers' configuration_qwen3_vl_moe.py).
+func qwen3VLMoEText(c *Config) Emit {
+	d := ReadDecoder(c, Dialect{KVHeads: 16})
+	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{DefaultBase: 500000})
+	d.ReadAttentionBias(c)
+	d.Names.QNorm, d.Names.KNorm = "q_norm", "k_norm"
+	d.readQwenExperts(c, 1408, 60, 4)
+	d.Experts.Normalize = true // whatever norm_topk_prob says
+	d.Names.StackedUp, d.Names.StackedDown = "experts.gate_up_proj", "experts.down_proj"
 	return d.Emit
 }

@@ -22,19 +22,36 @@ type Registry struct{ families map[string]Family }
 // Builtin returns a new registry with the families of this package: decoders, dense and of experts.
 func Builtin() *Registry {
 	r := &Registry{families: map[string]Family{}}
+	r.Register("Cohere2ForCausalLM", Cohere2)
+	r.Register("CohereForCausalLM", Cohere)
+	r.Register("Exaone4ForCausalLM", EXAONE4)
 	r.Register("GPT2LMHeadModel", GPT2)
 	r.Register("GPTNeoXForCausalLM", GPTNeoX)
 	r.Register("Gemma2ForCausalLM", Gemma2)
 	r.Register("Gemma3ForCausalLM", Gemma3)
+	r.Register("Gemma3ForConditionalGeneration", Gemma3VL)
+	r.Register("GemmaForCausalLM", Gemma)
+	r.Register("Glm4ForCausalLM", GLM4)
+	r.Register("GlmForCausalLM", GLM)
 	r.Register("GraniteForCausalLM", Granite)
 	r.Register("LlamaForCausalLM", Llama)
+	r.Register("Ministral3ForCausalLM", Ministral3)
+	r.Register("Mistral3ForConditionalGeneration", Mistral3VL)
 	r.Register("MistralForCausalLM", Mistral)
 	r.Register("MixtralForCausalLM", Mixtral)
 	r.Register("Olmo2ForCausalLM", OLMo2)
+	r.Register("Olmo3ForCausalLM", OLMo3)
 	r.Register("Phi3ForCausalLM", Phi3)
+	r.Register("PhiForCausalLM", Phi)
 	r.Register("Qwen2ForCausalLM", Qwen2)
+	r.Register("Qwen2MoeForCausalLM", Qwen2MoE)
+	r.Register("Qwen2VLForConditionalGeneration", Qwen2VL)
+	r.Register("Qwen2_5_VLForConditionalGeneration", Qwen2VL)
 	r.Register("Qwen3ForCausalLM", Qwen3)
 	r.Register("Qwen3MoeForCausalLM", Qwen3MoE)
+	r.Register("Qwen3VLForConditionalGeneration", Qwen3VL)
+	r.Register("Qwen3VLMoeForConditionalGeneration", Qwen3VLMoE)
+	r.Register("SmolLM3ForCausalLM", SmolLM3)
 	r.Register("Starcoder2ForCausalLM", StarCoder2)
 	return r
 }
@@ -62,15 +79,22 @@ func (e *UnknownArchitectureError) Error() string {
 		what, strings.Join(e.Known, ", "))
 }
 
-// architectureOf returns the architecture that a model_type means where a config names none, as transformers'
-// AutoModelForCausalLM chooses it; empty: none that is built in.
-func architectureOf(modelType string) string {
+// modelTypes are the architectures that a model_type means where a config names none, as transformers'
+// AutoModelForCausalLM chooses them.
+func modelTypes() map[string]string {
 	return map[string]string{
-		"gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "gpt2": "GPT2LMHeadModel", "gpt_neox": "GPTNeoXForCausalLM",
-		"granite": "GraniteForCausalLM", "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM",
-		"olmo2": "Olmo2ForCausalLM", "phi3": "Phi3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
-		"qwen3_moe": "Qwen3MoeForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
-	}[modelType]
+		"cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM", "exaone4": "Exaone4ForCausalLM",
+		"gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": "Gemma3ForCausalLM",
+		"glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM", "gpt2": "GPT2LMHeadModel", "gpt_neox": "GPTNeoXForCausalLM",
+		"granite": "GraniteForCausalLM", "llama": "LlamaForCausalLM",
+		"ministral3": "Ministral3ForCausalLM", "mistral": "MistralForCausalLM", "mistral3": "Mistral3ForConditionalGeneration", "mixtral": "MixtralForCausalLM",
+		"olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM", "phi": "PhiForCausalLM", "phi-msft": "PhiForCausalLM", "phi3": "Phi3ForCausalLM",
+		"qwen2": "Qwen2ForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
+		"qwen2_vl": "Qwen2VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+		"qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+		"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
+		"smollm3": "SmolLM3ForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
+	}
 }
 
 // choose honours the keys that name the architecture and returns its family.
@@ -82,7 +106,7 @@ func (r *Registry) choose(c *Config, override string) (string, Family, error) {
 	case len(listed) > 0:
 		name = listed[0]
 	default:
-		name = architectureOf(c.StringOr("model_type", ""))
+		name = modelTypes()[c.StringOr("model_type", "")]
 	}
 	f, ok := r.families[name]
 	if !ok {

@@ -37,6 +37,18 @@ func ReadRope(c *Config, headSize int64, keys RopeKeys) Rope {
 	return readRope(c, headSize, keys, c.Object("rope_parameters"), c.Object("rope_scaling"))
 }
 
+// readLayerRopes honours the ropes of layers without a window, and with one, of families that tell them apart: in
+// rope_parameters by the kind of layer, or in the file, where rope_scaling is of those without.
+func (d *Decoder) readLayerRopes(c *Config, full, local RopeKeys) {
+	var ofFull, ofLocal *Config
+	if o := c.Object("rope_parameters"); o != nil {
+		ofFull, ofLocal = o.Object(fullAttention), o.Object(slidingAttention)
+	}
+	d.Rope = readRope(c, d.HeadSize, full, ofFull, c.Object("rope_scaling"))
+	rope := readRope(c, d.HeadSize, local, ofLocal)
+	d.LocalRope = &rope
+}
+
 // readRope reads a rope from the keys of the config itself and from the objects that are there; where several say the
 // same thing they must agree.
 func readRope(c *Config, headSize int64, keys RopeKeys, objects ...*Config) Rope {
@@ -66,7 +78,7 @@ func readRope(c *Config, headSize int64, keys RopeKeys, objects ...*Config) Rope
 		case keys.Share == "" && s != 1:
 			o.Errorf("partial_rotary_factor", "%v is not supported: only 1 is", s)
 			s = 1
-		case keys.Share != "" && c.Has(keys.Share) && s != share:
+		case keys.Share != "" && c.Has(keys.Share) && s != share && share != keys.DefaultShare: // transformers 5 writes the default beside another share
 			c.Errorf(keys.Share, "%v contradicts %s.partial_rotary_factor, %v", share, name, s)
 		}
 		r := scaledRope(c, o, turning(c, keys.Share, headSize, s), b)

@@ -129,6 +129,43 @@ func TestLongFrequencies(t *testing.T) {
 	}
 }
 
+// TestDynamicFrequencies raises the base beyond 16 tokens: for 33, with factor 2, it is 100·(2·33/16 - 1)^(4/2).
+func TestDynamicFrequencies(t *testing.T) {
+	config := base("LlamaForCausalLM").with(settings{"head_dim": 4, "rope_theta": 100, "max_position_embeddings": 16, "rope_scaling": settings{"type": "dynamic", "factor": 2}})
+	for context, want := range map[int64]float64{0: 0.1, 16: 0.1, 33: 0.032} {
+		c, err := parseConfig(config.json(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.context = context
+		rope := ReadRope(c, 4, RopeKeys{})
+		if len(c.report.problems) > 0 || rope.InvFreq[0] != 1 || math.Abs(rope.InvFreq[1]-want) > 1e-7 || rope.Scale != 1 {
+			t.Errorf("context %d: %v, times %v: %v", context, rope.InvFreq, rope.Scale, c.report.problems)
+		}
+	}
+}
+
+// A rope that is scaled by YaRN reaches as far as it is scaled, where the config gives the length before.
+func TestYarnReaches(t *testing.T) {
+	yarn := settings{"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+	for _, c := range []struct {
+		edits   settings
+		context int64
+		want    int64
+	}{
+		{settings{"max_position_embeddings": 256, "rope_scaling": yarn}, 0, 1024},
+		{settings{"max_position_embeddings": 1024, "rope_scaling": yarn}, 0, 1024},
+		{settings{"max_position_embeddings": 2000, "rope_scaling": yarn}, 0, 2000},
+		{settings{"max_position_embeddings": 256, "rope_scaling": yarn}, 300, 300},
+		{settings{"max_position_embeddings": 256, "rope_scaling": settings{"type": "yarn", "factor": 2}}, 0, 512},
+	} {
+		m, err := Builtin().Import(base("LlamaForCausalLM").with(c.edits).json(t), Options{Context: c.context})
+		if err != nil || m.MaxPositions != c.want || m.Module.Context != c.want {
+			t.Errorf("%v, context %d: %v, want %d: %v", c.edits, c.context, m, c.want, err)
+		}
+	}
+}
+
 func TestScalingRefusals(t *testing.T) {
 	yarn := settings{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 	long := settings{"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 16,
@@ -137,7 +174,10 @@ func TestScalingRefusals(t *testing.T) {
 		edits settings
 		want  string
 	}{
-		{settings{"rope_scaling": yarn.with(settings{"original_max_position_embeddings": absent{}})}, `"rope_scaling.original_max_position_embeddings": is missing`},
+		{settings{"rope_scaling": yarn.with(settings{"original_max_position_embeddings": absent{}})}, `"max_position_embeddings": is missing`},
+		{settings{"rope_scaling": settings{"rope_type": "dynamic", "factor": 2}}, `"max_position_embeddings": is missing`},
+		{settings{"rope_scaling": settings{"rope_type": "dynamic"}, "max_position_embeddings": 16}, `"rope_scaling.factor": is missing`},
+		{settings{"rope_scaling": settings{"rope_type": "dynamic", "factor": 2}, "max_position_embeddings": 16, "head_dim": 2}, "one pair of elements"},
 		{settings{"rope_scaling": yarn.with(settings{"factor": absent{}})}, `"max_position_embeddings": is missing`},
 		{settings{"rope_scaling": yarn.with(settings{"factor": 0})}, "0 is not above 0"},
 		{settings{"rope_scaling": yarn.with(settings{"beta_fast": 1, "beta_slow": 2})}, "1 must not be below beta_slow, 2"},

@@ -12,7 +12,12 @@ import (
 // into sums, which would give machines different digits.
 func scaledRope(c, o *Config, size int64, base float64) Rope {
 	kind := o.StringOr("rope_type", o.StringOr("type", "default"))
-	if old := o.StringOr("type", kind); old != kind {
+	// Of text the three positions that mrope tells apart, of time, height and width, are one.
+	o.Inert("mrope_section", "mrope_interleaved")
+	if kind == "mrope" {
+		kind = "default"
+	}
+	if old := o.StringOr("type", kind); old != kind && old != "mrope" {
 		o.Errorf("type", "%s contradicts rope_type %s", termsafe.Quote(old), termsafe.Quote(kind))
 	}
 	freq, scale := frequencies(size, base), 1.0
@@ -25,12 +30,14 @@ func scaledRope(c, o *Config, size int64, base float64) Rope {
 		}
 	case "llama3":
 		llama3Frequencies(freq, o)
+	case "dynamic":
+		dynamicFrequencies(freq, base, c, o)
 	case "yarn":
 		scale = yarnFrequencies(freq, base, c, o)
 	case "longrope", "su":
 		scale = longFrequencies(freq, c, o)
 	default:
-		o.Errorf("rope_type", "%s is not supported; supported: default, linear, llama3, longrope, su, yarn", termsafe.Quote(kind))
+		o.Errorf("rope_type", "%s is not supported; supported: default, dynamic, linear, llama3, longrope, su, yarn", termsafe.Quote(kind))
 		o.Inert(sortedKeys(o.values)...) // their meaning depends on the type; one complaint is enough
 	}
 	return Rope{InvFreq: toF32(freq), Scale: dtype.F32.Round(scale), Unscaled: toF32(frequencies(size, base))}
@@ -66,11 +73,31 @@ func llama3Frequencies(freq []float64, o *Config) {
 	}
 }
 
+// dynamicFrequencies raises the base with the longest sequence, beyond what the model was trained on (NTK-aware scaling, in
+// its dynamic form). The reference does so at every call, by the longest sequence in it, so that keys of several bases can
+// come to lie in one cache; here the base is that of the longest sequence that will be served.
+func dynamicFrequencies(freq []float64, base float64, c, o *Config) {
+	factor := o.Positive("factor")
+	o.Inert("original_max_position_embeddings") // published, and read by no version of the reference
+	trained := c.Positive("max_position_embeddings")
+	if float64(c.context) <= trained {
+		return
+	}
+	size := float64(2 * len(freq))
+	if size == 2 {
+		o.Errorf("rope_type", "dynamic cannot scale a rope of one pair of elements")
+		return
+	}
+	grown := float64(factor*float64(c.context)/trained) - (factor - 1)
+	copy(freq, frequencies(int64(size), float64(base*math.Pow(grown, size/(size-2)))))
+}
+
 // yarnFrequencies stretches the slow pairs by a factor, leaves the fast ones, and blends between by the pair's number
 // (YaRN, arXiv:2309.00071). It returns what multiplies cosines and sines.
 func yarnFrequencies(freq []float64, base float64, c, o *Config) float64 {
 	context := originalContext(c, o)
 	factor := contextFactor(c, o, context)
+	c.tell(int64(min(context*factor, maxPositions)))
 	fast, slow := o.PositiveOr("beta_fast", 32), o.PositiveOr("beta_slow", 1)
 	if base == 1 || fast < slow {
 		o.Errorf("beta_fast", "%v must not be below beta_slow, %v, and the base, %v, must not be 1", fast, slow, base)
@@ -151,6 +178,9 @@ func longFrequencies(freq []float64, c, o *Config) float64 {
 func originalContext(c, o *Config) float64 {
 	const key = "original_max_position_embeddings"
 	if !c.Has(key) {
+		if !o.Has(key) { // as transformers 5 completes it
+			return c.Positive("max_position_embeddings")
+		}
 		return o.Positive(key)
 	}
 	outer := c.Positive(key)

@@ -21,11 +21,16 @@ func (d *Decoder) ReadWindow(c *Config, missing int64) {
 }
 
 func readWindow(c *Config, missing int64) int64 {
+	return readWindowFrom(c, missing, 1)
+}
+
+// readWindowFrom is readWindow for a key that is at least least; 0 is no window.
+func readWindowFrom(c *Config, missing, least int64) int64 {
 	const key = "sliding_window"
 	if c.Null(key) {
 		return 0
 	}
-	return c.IntOr(key, missing, 1, maxExtent)
+	return c.IntOr(key, missing, least, maxExtent)
 }
 
 // readWindowAgain honours sliding_window_size, which says once more, in published configs, what the window is.

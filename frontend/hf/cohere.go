@@ -1,0 +1,38 @@
+package hf
+
+// Cohere imports CohereForCausalLM: Command R and Aya 23. Attention and MLP read the same norm, a layer norm without a bias;
+// heads turn in pairs of neighbours, the head is tied, and a number multiplies the logits. What a config means where it
+// is silent is in transformers' configuration_cohere.py.
+func Cohere(c *Config) Emit {
+	d := readCohere(c, RopeKeys{DefaultBase: 500000})
+	if c.BoolOr("use_qk_norm", false) {
+		d.Names.QNorm, d.Names.KNorm, d.QKNormByHead = "q_norm", "k_norm", true
+	}
+	return d.Emit
+}
+
+// Cohere2 imports Cohere2ForCausalLM: Command R7B and Command A. It is Cohere with windows in three of four layers, of which
+// only those with a window have a rope (transformers' configuration_cohere2.py).
+func Cohere2(c *Config) Emit {
+	d := readCohere(c, RopeKeys{})
+	pattern := c.IntOr("sliding_window_pattern", c.IntOr("_sliding_window_pattern", 4, 1, maxLayers), 1, maxLayers)
+	d.ReadLayerTypes(c, readWindow(c, 4096), func(layer int64) bool { return (layer+1)%pattern != 0 })
+	d.Unturned = make([]bool, d.Layers)
+	for i := range d.Unturned {
+		d.Unturned[i] = d.window(int64(i)) == 0
+	}
+	c.Inert("order_of_interleaved_layers", "position_embedding_type", "rotary_pct", // published, and read by no version of the reference
+		"use_embedding_sharing", "use_gated_activation", "use_parallel_block", "use_parallel_embedding", "layer_switch")
+	return d.Emit
+}
+
+func readCohere(c *Config, rope RopeKeys) *Decoder {
+	d := ReadDecoder(c, Dialect{Keys: map[string]string{"rms_norm_eps": "layer_norm_eps"}, Eps: 1e-5, Tied: true})
+	d.Rope = ReadRope(c, d.HeadSize, rope)
+	d.Neighbours, d.Parallel = true, true
+	d.Norm.Centered, d.Norm.Unbiased = true, true
+	d.Names.MLPNorm = ""
+	d.ReadAttentionBias(c)
+	d.LogitScale = c.PositiveOr("logit_scale", 0.0625)
+	return d
+}

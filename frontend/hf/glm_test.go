@@ -1,0 +1,26 @@
+package hf
+
+import "testing"
+
+func TestGLM4(t *testing.T) {
+	const arch = "Glm4ForCausalLM"
+	config := settings{
+		"architectures": []string{arch}, "attention_bias": true, "attention_dropout": 0.0, "eos_token_id": []int{151329, 151336, 151338},
+		"head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 13696,
+		"max_position_embeddings": 32768, "model_type": "glm4", "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 2,
+		"pad_token_id": 151329, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": false,
+		"torch_dtype": "bfloat16", "transformers_version": "4.52.0.dev0", "use_cache": true, "vocab_size": 151552,
+	}
+	published{"GLM-4-9B-0414", config, 9_400_279_040, 40, "bf16[B, 2, 16, 2, 128]"}.check(t, Options{})
+	sameModules(t, arch, settings{}, settings{"head_dim": 128, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-7})
+	otherModules(t, arch, settings{"partial_rotary_factor": 1.0}, settings{"attention_bias": false}, settings{"head_dim": 64}, settings{"tie_word_embeddings": true})
+	refuse(t, arch, refused{settings{"head_dim": 2}, "not an even number of them"})
+}
+
+func TestGLM(t *testing.T) {
+	const arch = "GlmForCausalLM"
+	otherModules(t, arch, settings{"attention_bias": false}, settings{"partial_rotary_factor": 1.0})
+	if a, b := importText(t, base(arch), Options{}), importText(t, base("Glm4ForCausalLM"), Options{}); a == b {
+		t.Error("GLM has the norms of GLM-4")
+	}
+}
