@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"pwc/pieces"
+	"pwc/runtime/device"
 )
 
 // forGPU calls build, which builds a model for the target. Where that fails because
@@ -50,9 +51,7 @@ func (t *target) retarget(f *buildFlags, name string) error {
 // earlierTargets returns those that the cache has models for and the GPU at hand runs
 // beside its own, the latest first.
 func (a *app) earlierTargets(ctx context.Context, t *target) []string {
-	dev, ok := t.dev.(interface {
-		Takes(target string) (compiles bool, err error)
-	})
+	dev, ok := t.dev.(device.TargetChecker)
 	if !ok {
 		return nil
 	}

@@ -18,7 +18,7 @@ import (
 type Pool struct {
 	dev    device.Device
 	stream device.Stream
-	stay   stretch // the stream, if its calls are cheaper in one stretch; else nil
+	pin    device.ThreadPinner // the stream, if it is one; else nil
 	alloc  *mem.Allocator
 	mem    *mem.Pool // private: the arena and workspaces, which graphs overwrite
 	busy   atomic.Bool
@@ -29,13 +29,6 @@ type Pool struct {
 	arena  device.Buffer
 	work   device.Buffer // of library routines
 	blocks []mem.Block   // arenas: earlier ones stay while graphs reach them
-}
-
-// stretch is a stream whose calls between Enter and Leave stay on one thread,
-// with what a call has to set up there set up once (a CUDA context).
-type stretch interface {
-	Enter() error
-	Leave()
 }
 
 // NewPool makes a pool with a stream of its own on the device. limit bounds the
@@ -50,7 +43,7 @@ func NewPool(dev device.Device, limit int64) (*Pool, error) {
 	}
 	a := mem.New(mem.OverDevice(dev), mem.Options{Limit: limit})
 	p := &Pool{dev: dev, stream: s, alloc: a, mem: a.NewPool("graphs"), limit: limit}
-	p.stay, _ = s.(stretch)
+	p.pin, _ = s.(device.ThreadPinner)
 	p.until, _ = s.(device.Interruptible)
 	return p, nil
 }
@@ -67,16 +60,16 @@ func (p *Pool) Stats() mem.Stats { return p.alloc.Stats() }
 // time, which uses no other device before it leaves, and costs nothing where there
 // is nothing to set up. After an error there is nothing to leave.
 func (p *Pool) Enter() error {
-	if p.stay == nil {
+	if p.pin == nil {
 		return nil
 	}
-	return p.stay.Enter()
+	return p.pin.Enter()
 }
 
 // Leave ends what Enter began.
 func (p *Pool) Leave() {
-	if p.stay != nil {
-		p.stay.Leave()
+	if p.pin != nil {
+		p.pin.Leave()
 	}
 }
 

@@ -2,24 +2,8 @@
 // events, graphs and loaded programs, as interfaces, with the errors that every
 // device gives alike. Package devicetest holds every implementation to it.
 //
-// # Optional capabilities
-//
-// What not every device or op can do is an interface of its own, which callers assert:
-//
-//	of            interface        adds                                              host  CUDA
-//	Device        Reserver         address space that gets its memory later          no    yes
-//	Device        LibraryProvider  library routines that programs name               no    yes
-//	Device        Budgeted         tells how much memory there is                   yes   no
-//	Device        Timer            events that measure time, in graphs too           yes   yes
-//	Device        LoadCompiler     tells beforehand what Load would compile          no    yes
-//	Stream        LibraryStream    a workspace for routines, and their warm-up       no    yes
-//	Stream        Tracer           reports the steps of a launch one by one          yes   yes
-//	Memory        State            memory of a Reserver, mapped from its start       no    yes
-//	Op            Preparer         is called before the first launch of a step       by op
-//	Op            Warmer           runs once before anything is captured             by op
-//	Op            Tunable          tells whether the choice of algorithm was tuned   by op
-//	Op            Initializer      does ahead what its first call would do           by op
-//
+// What not every device or op can do is an optional interface, which callers assert: see
+// capability.go, and docs/devices.md for what pwc does without each.
 // Captures, forks, templates and Rebind are not optional.
 package device
 
@@ -181,38 +165,6 @@ type Stream interface {
 	Close() error
 }
 
-// LibraryStream is a Stream of a [LibraryProvider]. WarmLibraries does for the library
-// routines of a program what Warm does for an op: those that are a [Warmer] run,
-// unless their code was loaded before, and the rest of the program does not. What
-// they compute means nothing.
-type LibraryStream interface {
-	Stream
-	UseWorkspace(b Buffer) error // of at least LibraryProvider.WorkspaceBytes; it stays while graphs reach it
-	WarmLibraries(l BoundLaunch) error
-}
-
-// LoadCompiler is a [Device] whose Load may have to compile: a program holds its
-// kernels in a form that the device runs only after that.
-type LoadCompiler interface {
-	Device
-
-	// CompilesAtLoad returns which form of a program's kernels Load compiles, and
-	// for what; "" where it compiles nothing, or takes no such program.
-	CompilesAtLoad(p *program.Program) string
-}
-
-// Tracer is a [Stream] that tells of the steps of a launch one by one, so that
-// each can be timed.
-type Tracer interface {
-	Stream
-
-	// Trace has f called when a launch begins that is not captured, with a nil step,
-	// and after each of its steps was enqueued, on the goroutine that launches; f
-	// may record events on the stream. Of a choice it is told of the steps that
-	// were chosen. A nil f ends it.
-	Trace(f func(p *program.Program, s *program.Step))
-}
-
 // Event marks a point in a stream.
 type Event interface {
 	Query() (done bool, err error)
@@ -295,40 +247,6 @@ type Op interface {
 	// device. While c.Capturing it only enqueues, and reads metadata through
 	// memory that stays where it is.
 	Launch(c *OpCall) error
-}
-
-// Preparer is an [Op] that is told of a step before the first of its launches:
-// the step's owner calls Prepare once for each run, on the stream of its calls,
-// with what OpCall will hold as Meta, Size and Rows. Work that it enqueues there
-// comes before that of the run, graphs included.
-type Preparer interface {
-	Op
-	Prepare(s Stream, meta any, size, rows int64) error
-}
-
-// Tunable is a library routine that chooses among algorithms. Tuned reports whether
-// the choice for a call that it takes was measured.
-type Tunable interface {
-	Op
-	Tuned(args []Tensor, attrs []program.Attr) bool
-}
-
-// Initializer is a library routine that takes long when it is asked about a call for the first
-// time, whatever the call. Initialize does ahead what takes long; it may be called beside other
-// work, and other calls of the routine. What goes wrong in it does so again when a call is
-// asked about, which reports it.
-type Initializer interface {
-	Op
-	Initialize()
-}
-
-// Warmer is an [Op] that a warm-up runs once for each shape of its operands, so
-// that its kernels are loaded and its libraries initialised before anything is
-// captured. Warm enqueues what Launch would for a step of nothing but padding:
-// no rows, no metadata. States have no memory yet that it could touch.
-type Warmer interface {
-	Op
-	Warm(c *OpCall) error
 }
 
 // Signature is the part of an extern op's declaration that a module states.

@@ -15,17 +15,6 @@ import (
 // variant.
 var ErrDeclined = errors.New("device: the routine does not take this call")
 
-// LibraryProvider is a Device with library routines for programs.
-type LibraryProvider interface {
-	Device
-	Libraries() OpSet
-
-	// WorkspaceBytes is the memory that routines work in, beside what they ask for
-	// with ScratchBytes: the same for all calls and sizes. Each stream that calls
-	// them has its own, from [LibraryStream].UseWorkspace.
-	WorkspaceBytes() int64
-}
-
 // Resolved is a program for some symbol values: the steps that run, and where
 // scratch memory lies.
 type Resolved struct {
