@@ -37,6 +37,21 @@ var refused = []struct {
 		fb.Return(ir.Value(9))
 		return build(b)
 	}, "value 7 is not one of the function's 0\nvalue -3 is not one of the function's 0\nvalue 9 is not one of the function's 0"},
+	{"inlining", func() error {
+		m, err := ir.Parse("g.ir", []byte("pwc 1\nmodule \"g\" {\n weight @w : f32[2]\n func @g(%x: f32[2]) -> (f32[2]) {\n %y = add(%x, @w)\n return %y\n }\n}\n"))
+		if err != nil {
+			return err
+		}
+		b := ir.NewBuilder("m")
+		b.State("w", ir.TypeOf(dtype.F32, dim.Const(3)))
+		fb := b.Func("f")
+		x, y := fb.Param("x", ir.TypeOf(dtype.F32, dim.Const(2))), fb.Param("y", ir.TypeOf(dtype.F32, dim.Const(3)))
+		fb.Inline(nil, ir.Inlining{})
+		fb.Inline(m.Funcs[0], ir.Inlining{})
+		fb.Inline(m.Funcs[0], ir.Inlining{Args: []ir.Value{y}})
+		fb.Inline(m.Funcs[0], ir.Inlining{Args: []ir.Value{x}})
+		return build(b)
+	}, "a nil function is inlined\nthe inlined @g has 1 parameters, got 0 values\n%x of the inlined @g is f32\\[2\\], got f32\\[3\\]\ng.ir:5:7: @w of the inlined @g is f32\\[2\\], got f32\\[3\\]"},
 	{"names", func() error {
 		b := ir.NewBuilder("m")
 		b.Symbol("a b", 1, 2, ir.Plain)
