@@ -1,5 +1,6 @@
-// Package checkpoint holds a checkpoint to what a module says of it: that no tensor is left
-// out whose values matter.
+// Package checkpoint is between checkpoints and the weights of a module: [Compute] computes a
+// weight from tensors, [Invert] tensors from weights, and [Check] holds a checkpoint to what a
+// module says of it: that no tensor is left out whose values matter.
 package checkpoint
 
 import (

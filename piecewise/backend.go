@@ -455,7 +455,7 @@ func (b *Backend) loadWeights(ctx context.Context, src safetensors.Source) error
 			continue
 		}
 		bytes := int64(0)
-		for _, p := range t.pieces() {
+		for _, p := range t.Parts {
 			bytes += int64(len(p))
 		}
 		buf, err := next(bytes, "weight @"+w.Name)
@@ -464,7 +464,7 @@ func (b *Backend) loadWeights(ctx context.Context, src safetensors.Source) error
 		}
 		b.assign(&b.weights[i], buf)
 		at := int64(0)
-		for _, p := range t.pieces() {
+		for _, p := range t.Parts {
 			if err := b.pool.stream.CopyToDevice(b.weights[i].Slice(at, int64(len(p))), p); err != nil {
 				return err
 			}

@@ -4,41 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
-	"pwc/ir"
-	"pwc/ir/dim"
-	"pwc/ir/dtype"
+	"pwc/checkpoint"
 	"pwc/safetensors"
 )
 
-// hostTensor is a weight on its way from a checkpoint to the device.
-type hostTensor struct {
-	dt    dtype.DType
-	shape []int64
-	data  []byte   // all of it; nil: see parts
-	parts [][]byte // one after the other
-}
-
-// whole returns the tensor with its parts put together.
-func (t hostTensor) whole() hostTensor {
-	if t.parts != nil {
-		t.data, t.parts = slices.Concat(t.parts...), nil
-	}
-	return t
-}
-
-// pieces returns the tensor's bytes, in parts that need not be put together.
-func (t hostTensor) pieces() [][]byte {
-	if t.parts != nil {
-		return t.parts
-	}
-	return [][]byte{t.data}
-}
-
 // computedWeight is a weight, or why there is none.
 type computedWeight struct {
-	hostTensor
+	checkpoint.Weight
 	err error
 }
 
@@ -53,19 +26,22 @@ func (b *Backend) computeWeights(ctx context.Context, src safetensors.Source) <-
 			if ctx.Err() != nil {
 				return
 			}
-			var t hostTensor
+			var t checkpoint.Weight
 			// The copy reads the bytes where nothing guards it: in a driver, or on a
 			// worker of the host device.
 			err := safetensors.Guard(src, func() (err error) {
-				if t, err = evalWeight(src, w); err == nil {
-					for _, p := range t.pieces() {
+				if t, err = checkpoint.Compute(src, w); err == nil {
+					for _, p := range t.Parts {
 						safetensors.Touch(p)
 					}
 				}
 				return err
 			})
 			if _, gone := errors.AsType[*safetensors.FaultError](err); gone {
-				err = fmt.Errorf("%w: weight @%s: %w", ErrNotLoaded, w.Name, err)
+				err = fmt.Errorf("weight @%s: %w", w.Name, err)
+			}
+			if err != nil {
+				err = fmt.Errorf("%w: %w", ErrNotLoaded, err)
 			}
 			select {
 			case out <- computedWeight{t, err}:
@@ -75,276 +51,4 @@ func (b *Backend) computeWeights(ctx context.Context, src safetensors.Source) <-
 		}
 	}()
 	return out
-}
-
-// evalWeight computes a weight from checkpoint tensors: its expression, or the
-// tensor of its own name. The result has the declared type, or the error says
-// which tensor differs.
-func evalWeight(src safetensors.Source, w *ir.Weight) (hostTensor, error) {
-	e := w.Expr
-	if e == nil {
-		e = &ir.WeightExpr{Name: w.Name}
-	}
-	t, err := evalExpr(src, e)
-	if err != nil {
-		return t, fmt.Errorf("%w: weight @%s: %w", ErrNotLoaded, w.Name, err)
-	}
-	want := make([]int64, w.Type.Rank())
-	for i, d := range w.Type.Shape {
-		want[i], _ = d.Const()
-	}
-	if t.dt != w.Type.DType || !equalShape(t.shape, want) {
-		return t, fmt.Errorf("%w: weight @%s is %s, the checkpoint gives %s%v", ErrNotLoaded, w.Name, w.Type, t.dt, t.shape)
-	}
-	return t, nil
-}
-
-func equalShape(a, b []int64) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
-}
-
-func evalExpr(src safetensors.Source, e *ir.WeightExpr) (hostTensor, error) {
-	if e.Op == "" {
-		t, err := src.Tensor(e.Name)
-		if err != nil {
-			return hostTensor{}, err
-		}
-		return hostTensor{dt: t.DType, shape: t.Shape, data: t.Data}, nil
-	}
-	args := make([]hostTensor, len(e.Args))
-	for i, a := range e.Args {
-		x, err := evalExpr(src, a)
-		if err != nil {
-			return hostTensor{}, err
-		}
-		args[i] = x.whole()
-	}
-	x := args[0]
-	switch e.Op {
-	case "concat":
-		return concatHost(args, exprInt(e, "axis", 0))
-	case "slice":
-		return sliceHost(x, exprInt(e, "axis", 0), exprInt(e, "start", 0), exprInt(e, "end", 0), exprInt(e, "step", 1))
-	case "transpose":
-		return transposeHost(x, exprInts(e, "perm"))
-	case "reshape":
-		shape := exprInts(e, "shape")
-		if product(shape) != product(x.shape) {
-			return x, fmt.Errorf("reshape of %v to %v", x.shape, shape)
-		}
-		return hostTensor{dt: x.dt, shape: shape, data: x.data}, nil
-	case "cast":
-		name := ""
-		for _, a := range e.Attrs {
-			if a.Name == "dtype" {
-				name = a.Str
-			}
-		}
-		dt, _ := dtype.Parse(name)
-		return castHost(x, dt)
-	}
-	return x, fmt.Errorf("unknown weight expression %q", e.Op)
-}
-
-func exprInt(e *ir.WeightExpr, name string, def int64) int64 {
-	for _, a := range e.Attrs {
-		if a.Name == name {
-			v, _ := a.Dim.Const()
-			return v
-		}
-	}
-	return def
-}
-
-func exprInts(e *ir.WeightExpr, name string) []int64 {
-	for _, a := range e.Attrs {
-		if a.Name == name {
-			return constDims(a.Dims)
-		}
-	}
-	return nil
-}
-
-func constDims(dims []dim.Dim) []int64 {
-	out := make([]int64, len(dims))
-	for i, d := range dims {
-		out[i], _ = d.Const()
-	}
-	return out
-}
-
-func product(shape []int64) int64 {
-	n := int64(1)
-	for _, d := range shape {
-		n *= d
-	}
-	return n
-}
-
-// around returns the extents before, at and after an axis as one number each.
-func around(shape []int64, axis int64) (before, at, after int64, err error) {
-	if axis < 0 {
-		axis += int64(len(shape))
-	}
-	if axis < 0 || axis >= int64(len(shape)) {
-		return 0, 0, 0, fmt.Errorf("axis %d of a tensor of shape %v", axis, shape)
-	}
-	return product(shape[:axis]), shape[axis], product(shape[axis+1:]), nil
-}
-
-// elementBytes is the size of one element; layout changes need whole bytes.
-func elementBytes(dt dtype.DType) (int64, error) {
-	if dt.Bits()%8 != 0 {
-		return 0, fmt.Errorf("%s elements are packed and cannot be moved one by one", dt)
-	}
-	return int64(dt.Bits() / 8), nil
-}
-
-func concatHost(args []hostTensor, axis int64) (hostTensor, error) {
-	x := args[0]
-	size, err := elementBytes(x.dt)
-	if err != nil {
-		return x, err
-	}
-	before, _, after, err := around(x.shape, axis)
-	if err != nil {
-		return x, err
-	}
-	if axis < 0 {
-		axis += int64(len(x.shape))
-	}
-	shape := append([]int64{}, x.shape...)
-	shape[axis] = 0
-	for _, y := range args {
-		if y.dt != x.dt || len(y.shape) != len(x.shape) {
-			return x, fmt.Errorf("concat of %s%v and %s%v", x.dt, x.shape, y.dt, y.shape)
-		}
-		for i := range y.shape {
-			if int64(i) != axis && y.shape[i] != x.shape[i] {
-				return x, fmt.Errorf("concat of %s%v and %s%v along axis %d", x.dt, x.shape, y.dt, y.shape, axis)
-			}
-		}
-		shape[axis] += y.shape[axis]
-	}
-	if before == 1 { // rows after rows: a large weight need not be copied on the host
-		parts := make([][]byte, len(args))
-		for i, y := range args {
-			parts[i] = y.data
-		}
-		return hostTensor{dt: x.dt, shape: shape, parts: parts}, nil
-	}
-	out := make([]byte, 0, product(shape)*size)
-	for b := range before {
-		for _, y := range args {
-			run := y.shape[axis] * after * size
-			out = append(out, y.data[b*run:(b+1)*run]...)
-		}
-	}
-	return hostTensor{dt: x.dt, shape: shape, data: out}, nil
-}
-
-func sliceHost(x hostTensor, axis, start, end, step int64) (hostTensor, error) {
-	size, err := elementBytes(x.dt)
-	if err != nil {
-		return x, err
-	}
-	before, at, after, err := around(x.shape, axis)
-	if err != nil {
-		return x, err
-	}
-	if start < 0 || end < start || end > at || step < 1 {
-		return x, fmt.Errorf("slice [%d, %d) step %d of an axis of %d", start, end, step, at)
-	}
-	if axis < 0 {
-		axis += int64(len(x.shape))
-	}
-	n := (end - start + step - 1) / step
-	shape := append([]int64{}, x.shape...)
-	shape[axis] = n
-	run := after * size
-	out := make([]byte, 0, product(shape)*size)
-	for b := range before {
-		for i := range n {
-			from := (b*at + start + i*step) * run
-			out = append(out, x.data[from:from+run]...)
-		}
-	}
-	return hostTensor{dt: x.dt, shape: shape, data: out}, nil
-}
-
-func transposeHost(x hostTensor, perm []int64) (hostTensor, error) {
-	size, err := elementBytes(x.dt)
-	if err != nil {
-		return x, err
-	}
-	if len(perm) != len(x.shape) {
-		return x, fmt.Errorf("transpose of %v by %v", x.shape, perm)
-	}
-	strides := make([]int64, len(x.shape))
-	s := size
-	for i := len(x.shape) - 1; i >= 0; i-- {
-		strides[i] = s
-		s *= x.shape[i]
-	}
-	shape, step := make([]int64, len(perm)), make([]int64, len(perm))
-	for i, p := range perm {
-		if p < 0 || p >= int64(len(perm)) {
-			return x, fmt.Errorf("transpose of %v by %v", x.shape, perm)
-		}
-		shape[i], step[i] = x.shape[p], strides[p]
-	}
-	out := make([]byte, len(x.data))
-	index := make([]int64, len(shape))
-	from := int64(0)
-	for to := int64(0); to < int64(len(out)); to += size {
-		copy(out[to:to+size], x.data[from:from+size])
-		for i := len(index) - 1; i >= 0; i-- {
-			index[i]++
-			from += step[i]
-			if index[i] < shape[i] {
-				break
-			}
-			from -= step[i] * shape[i]
-			index[i] = 0
-		}
-	}
-	return hostTensor{dt: x.dt, shape: shape, data: out}, nil
-}
-
-// castHost converts between the floating-point dtypes that checkpoints use,
-// rounding to nearest even once.
-func castHost(x hostTensor, to dtype.DType) (hostTensor, error) {
-	if x.dt == to {
-		return x, nil
-	}
-	load, n := loader(x)
-	if load == nil {
-		return x, fmt.Errorf("cast of a checkpoint tensor from %s to %s: only f32, f16 and bf16 are converted", x.dt, to)
-	}
-	out := make([]byte, to.Bytes(n))
-	switch to {
-	case dtype.F32:
-		for i := range n {
-			putF32(out, i, load(i))
-		}
-	case dtype.BF16:
-		for i := range n {
-			putU16(out, i, dtype.F32ToBF16(load(i)))
-		}
-	case dtype.F16:
-		for i := range n {
-			putU16(out, i, dtype.F32ToF16(load(i)))
-		}
-	default:
-		return x, fmt.Errorf("cast of a checkpoint tensor from %s to %s: only f32, f16 and bf16 are converted", x.dt, to)
-	}
-	return hostTensor{dt: to, shape: x.shape, data: out}, nil
 }

@@ -1,4 +1,4 @@
-package piecewise
+package checkpoint
 
 import (
 	"encoding/binary"
@@ -9,7 +9,7 @@ import (
 
 // loader returns a function that reads element i of a float tensor as float32
 // (exact for all three dtypes), and the number of elements; nil for others.
-func loader(x hostTensor) (func(i int64) float32, int64) {
+func loader(x tensor) (func(i int64) float32, int64) {
 	d := x.data
 	switch x.dt {
 	case dtype.F32:
