@@ -1,0 +1,82 @@
+package optim
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"pwc/ir"
+	"pwc/ir/dtype"
+)
+
+// Scaler is dynamic loss scaling by the rule of torch.amp.GradScaler, wholly in values of the
+// function. The loss is multiplied by a scale before the backward, and gradients are divided by
+// it after. A step whose gradients hold an infinity or a NaN is skipped and lowers the scale; as
+// many steps in a row as Interval without one raise it.
+type Scaler struct {
+	Initial  float64 // the first scale, above 0
+	Growth   float64 // at least 1
+	Backoff  float64 // in (0, 1]
+	Interval int64   // steps, at least 1
+}
+
+// DefaultScaler returns PyTorch's defaults: scale 65536, growth 2, backoff 0.5, interval 2000.
+func DefaultScaler() Scaler { return Scaler{Initial: 65536, Growth: 2, Backoff: 0.5, Interval: 2000} }
+
+// Check returns an error if a parameter is out of range.
+func (s Scaler) Check() error {
+	var errs []error
+	if !(s.Initial > 0) || math.IsInf(s.Initial, 0) {
+		errs = append(errs, fmt.Errorf("optim: Scaler.Initial is %g, want a number above 0", s.Initial))
+	}
+	if !(s.Growth >= 1) || math.IsInf(s.Growth, 0) {
+		errs = append(errs, fmt.Errorf("optim: Scaler.Growth is %g, want a number of at least 1", s.Growth))
+	}
+	if !(s.Backoff > 0 && s.Backoff <= 1) {
+		errs = append(errs, fmt.Errorf("optim: Scaler.Backoff is %g, want a number in (0, 1]", s.Backoff))
+	}
+	if s.Interval < 1 || s.Interval > math.MaxInt32 {
+		errs = append(errs, fmt.Errorf("optim: Scaler.Interval is %d, want 1 to %d", s.Interval, math.MaxInt32))
+	}
+	return errors.Join(errs...)
+}
+
+// Unscale emits the gradients divided by scale, in f32, and whether all of their elements are
+// finite, bool[]. scale is f32[].
+func (s Scaler) Unscale(fb *ir.FuncBuilder, gradients []ir.Value, scale ir.Value) (out []ir.Value, finite ir.Value) {
+	e := emit{fb}
+	by := e.unary("reciprocal", scale)
+	var peak ir.Value
+	for i, g := range gradients {
+		if e.Type(g).DType != dtype.F32 {
+			g = e.cast(g, dtype.F32)
+		}
+		g = e.mul(g, by)
+		out = append(out, g)
+		largest := e.reduce("max", e.unary("abs", g)) // NaN if any is
+		if i == 0 {
+			peak = largest
+		} else {
+			peak = e.Op1("maximum", []ir.Value{peak, largest})
+		}
+	}
+	if len(gradients) == 0 {
+		peak = e.mul(by, e.Float(0))
+	}
+	return out, e.less(peak, e.Float(math.Inf(1)))
+}
+
+// Next emits the scale, f32[], and the count of steps since it changed, i32[], after a step
+// whose gradients were finite or not.
+func (s Scaler) Next(fb *ir.FuncBuilder, finite, scale, count ir.Value) (ir.Value, ir.Value) {
+	e := emit{fb}
+	more := e.add(count, e.Int(1))
+	grow := e.Op1("compare", []ir.Value{more, e.Int(s.Interval)}, ir.EnumAttr("dir", "ge"))
+	larger := e.mul(scale, e.Float(s.Growth))
+	// PyTorch grows to no infinite scale.
+	larger = e.where(e.less(larger, e.Float(math.Inf(1))), larger, scale)
+	next := e.where(finite, e.where(grow, larger, scale), e.mul(scale, e.Float(s.Backoff)))
+	zero := e.mul(count, e.Int(0))
+	kept := e.where(finite, e.where(grow, zero, more), zero)
+	return next, kept
+}

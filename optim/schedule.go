@@ -1,0 +1,152 @@
+package optim
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"pwc/ir"
+	"pwc/ir/dtype"
+)
+
+// Schedule emits the factor that the learning rate has in a step.
+type Schedule interface {
+	// Name is the name on the command line.
+	Name() string
+
+	// Check returns an error if a parameter is out of range.
+	Check() error
+
+	// Factor emits the factor, f32[]. done is the count of steps before this one, f32[]: what
+	// PyTorch's LambdaLR calls its function with.
+	Factor(fb *ir.FuncBuilder, done ir.Value) ir.Value
+}
+
+// Warmup raises the learning rate linearly from 0 over the first Steps, then goes on as After
+// says. With [Linear] and [Cosine] it is the schedule of transformers' functions
+// get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup: the first step has the
+// factor 0.
+type Warmup struct {
+	Steps int64    // at least 0
+	After Schedule // nil: [Constant]; it counts the steps after the warm-up
+}
+
+// Name returns the name of what follows the warm-up.
+func (s Warmup) Name() string {
+	if s.After == nil {
+		return "constant"
+	}
+	return s.After.Name()
+}
+
+// Check returns an error if a parameter is out of range.
+func (s Warmup) Check() error {
+	if err := checkSteps("Warmup.Steps", s.Steps, 0); err != nil {
+		return err
+	}
+	if s.After != nil {
+		return s.After.Check()
+	}
+	return nil
+}
+
+// Factor emits done / Steps, and what follows.
+func (s Warmup) Factor(fb *ir.FuncBuilder, done ir.Value) ir.Value {
+	after := s.After
+	if after == nil {
+		after = Constant{}
+	}
+	if s.Steps == 0 {
+		return after.Factor(fb, done)
+	}
+	e := emit{fb}
+	steps := e.Float(float64(s.Steps))
+	rest := after.Factor(fb, e.sub(done, steps))
+	return e.where(e.less(done, steps), e.div(done, steps), rest)
+}
+
+// Constant leaves the learning rate as it is.
+type Constant struct{}
+
+// Name returns "constant".
+func (Constant) Name() string { return "constant" }
+
+// Check returns nil.
+func (Constant) Check() error { return nil }
+
+// Factor emits 1.
+func (Constant) Factor(fb *ir.FuncBuilder, done ir.Value) ir.Value {
+	return fb.Op1("full", []ir.Value{fb.Float(1)}, ir.DimsAttr("shape"), ir.DTypeAttr(dtype.F32))
+}
+
+// Linear lowers the learning rate linearly to 0 after Steps.
+type Linear struct {
+	Steps int64 // at least 1
+}
+
+// Name returns "linear".
+func (Linear) Name() string { return "linear" }
+
+// Check returns an error if Steps is out of range.
+func (s Linear) Check() error { return checkSteps("Linear.Steps", s.Steps, 1) }
+
+// Factor emits max(0, 1 - done / Steps).
+func (s Linear) Factor(fb *ir.FuncBuilder, done ir.Value) ir.Value {
+	e := emit{fb}
+	left := e.sub(e.Float(1), e.div(done, e.Float(float64(s.Steps))))
+	return e.Op1("maximum", []ir.Value{left, e.Float(0)})
+}
+
+// Cosine lowers the learning rate to 0 after Steps along half a cosine.
+type Cosine struct {
+	Steps int64 // at least 1
+}
+
+// Name returns "cosine".
+func (Cosine) Name() string { return "cosine" }
+
+// Check returns an error if Steps is out of range.
+func (s Cosine) Check() error { return checkSteps("Cosine.Steps", s.Steps, 1) }
+
+// Factor emits (1 + cos(π done / Steps)) / 2, and 0 after Steps.
+func (s Cosine) Factor(fb *ir.FuncBuilder, done ir.Value) ir.Value {
+	e := emit{fb}
+	part := e.Op1("minimum", []ir.Value{e.div(done, e.Float(float64(s.Steps))), e.Float(1)})
+	return e.mul(e.add(e.unary("cos", e.mul(part, e.Float(math.Pi))), e.Float(1)), e.Float(0.5))
+}
+
+// Decay multiplies the learning rate by Gamma every Steps, as torch.optim.lr_scheduler.StepLR
+// does.
+type Decay struct {
+	Steps int64   // at least 1
+	Gamma float64 // above 0
+}
+
+// Name returns "decay".
+func (Decay) Name() string { return "decay" }
+
+// Check returns an error if a parameter is out of range.
+func (s Decay) Check() error {
+	err := checkSteps("Decay.Steps", s.Steps, 1)
+	if !(s.Gamma > 0) {
+		err = errors.Join(err, fmt.Errorf("optim: Decay.Gamma is %g, want a number above 0", s.Gamma))
+	}
+	return err
+}
+
+// Factor emits Gamma to the number of whole Steps that are done.
+func (s Decay) Factor(fb *ir.FuncBuilder, done ir.Value) ir.Value {
+	e := emit{fb}
+	times := e.unary("floor", e.div(done, e.Float(float64(s.Steps))))
+	return e.unary("exp", e.mul(times, e.Float(math.Log(s.Gamma))))
+}
+
+// maxSteps is how far f32 counts one by one.
+const maxSteps = 1 << 24
+
+func checkSteps(name string, n, least int64) error {
+	if n < least || n > maxSteps {
+		return fmt.Errorf("optim: %s is %d, want %d to %d", name, n, least, maxSteps)
+	}
+	return nil
+}
