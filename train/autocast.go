@@ -1,0 +1,127 @@
+package train
+
+import (
+	"fmt"
+
+	"pwc/ir"
+	"pwc/ir/dtype"
+)
+
+// Autocast returns the module with one of its functions in mixed precision, as torch.autocast
+// computes: products take and give dt, which is bf16 or f16; ops that lose digits there
+// (softmax, norms, reductions, exp, log, pow and the like) compute in f32, and so does what
+// joins values of both. Parameters, weights, states and results keep their types. A cast of a
+// weight is part of the function, so its gradient is f32: weights in f32 are master weights.
+func Autocast(m *ir.Module, function string, dt dtype.DType) (*ir.Module, error) {
+	if m == nil {
+		return nil, fmt.Errorf("train: %w", ir.ErrNoModule)
+	}
+	f := m.Func(function)
+	switch {
+	case f == nil:
+		return nil, fmt.Errorf("train: the module has no function @%s", function)
+	case dt != dtype.BF16 && dt != dtype.F16:
+		return nil, fmt.Errorf("train: products cannot be computed in %s, want bf16 or f16", dt)
+	}
+	c := &caster{dt: dt, low: map[ir.Value]ir.Value{}}
+	g, err := ir.Rewrite(m, f, func(rw *ir.Rewriter, i int, n *ir.Node) {
+		c.rw = rw
+		c.node(n)
+		if i < len(f.Nodes)-1 {
+			return
+		}
+		for _, v := range f.Returns {
+			rw.Replace(v, c.as(rw.Map(v), f.Type(v).DType))
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := *m
+	out.Funcs = []*ir.Func{g}
+	return &out, nil
+}
+
+// caster rewrites nodes.
+type caster struct {
+	rw  *ir.Rewriter
+	dt  dtype.DType
+	low map[ir.Value]ir.Value // f32 value of the new function → the same in dt
+}
+
+// precision says in which dtype an op of autocast computes.
+type precision uint8
+
+const (
+	widest   precision = iota // the widest of its float operands
+	lower                     // bf16 or f16
+	full                      // f32
+	declared                  // that of the function as it was
+	first                     // that of its first operand
+	each                      // its operands keep theirs
+)
+
+// precisionOf follows the lists of torch.autocast (aten/src/ATen/autocast_mode.h).
+func precisionOf(n *ir.Node) precision {
+	if n.Extern != nil {
+		return declared
+	}
+	switch n.Op.Name {
+	case "linear", "matmul", "linear_select":
+		return lower
+	case "rope", "embedding", "gather", "dropout":
+		return each
+	case "scatter", "copy":
+		return first
+	case "softmax", "rms_norm", "layer_norm", "exp", "log", "pow", "rsqrt", "reciprocal", "erf":
+		return full
+	}
+	switch n.Op.Class {
+	case ir.Reduction, ir.Scan, ir.Select:
+		return full
+	case ir.Creation:
+		return declared
+	}
+	return widest
+}
+
+// node emits n with operands of the dtype that it computes in.
+func (c *caster) node(n *ir.Node) {
+	how := precisionOf(n)
+	args := make([]ir.Value, len(n.Args))
+	wide := false
+	for i, a := range n.Args {
+		args[i] = c.rw.Map(a)
+		wide = wide || c.rw.Type(args[i]).DType == dtype.F32
+	}
+	for i, a := range args {
+		switch {
+		case how == lower, how == widest && !wide:
+			args[i] = c.as(a, c.dt)
+		case how == full, how == widest:
+			args[i] = c.as(a, dtype.F32)
+		case how == declared:
+			args[i] = c.as(a, c.rw.Old().Type(n.Args[i]).DType)
+		case how == first:
+			args[i] = c.as(a, c.rw.Type(args[0]).DType)
+		}
+	}
+	c.rw.KeepWith(n, args)
+}
+
+// as returns v in dtype to. Values of other dtypes than f32 and the lower one stay.
+func (c *caster) as(v ir.Value, to dtype.DType) ir.Value {
+	from := c.rw.Type(v).DType
+	if from == to || from != dtype.F32 && from != c.dt || to != dtype.F32 && to != c.dt {
+		return v
+	}
+	if to != c.dt {
+		return c.rw.Op1("cast", []ir.Value{v}, ir.DTypeAttr(to))
+	}
+	out, ok := c.low[v]
+	if !ok {
+		out = c.rw.Op1("cast", []ir.Value{v}, ir.DTypeAttr(to))
+		c.low[v] = out
+	}
+	return out
+}

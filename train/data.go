@@ -1,0 +1,149 @@
+package train
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"pwc/internal/termsafe"
+	"pwc/ir/dtype"
+	"pwc/safetensors"
+)
+
+// Data is the batches of a run, from tensors that have the names of the inputs. A tensor is cut
+// into batches along its leading axes: one of [steps, rows, …] has the rows of each step, one of
+// [rows, …] the rows of all steps one after the other, and so has one of [rows × …], such as a
+// text in tokens. What is left of a last batch is dropped. A tensor of one batch is the same in
+// every step. After the last batch comes the first again.
+//
+// Data is the [Batch] of the step that [Data.Select] names.
+type Data struct {
+	inputs  []dataInput
+	batches int64
+	parts   int64
+	step    int64
+}
+
+type dataInput struct {
+	data    []byte
+	size    int64 // of one batch
+	batches int64
+}
+
+// NewData finds the batches for a program. Tensors of src are used until the last step: they are
+// not copied, unless their integers have another width. A batch of a step is as many as the
+// program has micro-batches.
+func NewData(p *Program, src safetensors.Source) (*Data, error) {
+	if p == nil || src == nil {
+		return nil, errors.New("train: a program and the tensors of its batches are needed")
+	}
+	d := &Data{batches: 1, parts: int64(p.options.MicroBatches)}
+	var errs []error
+	from := ""
+	for _, in := range p.Inputs {
+		x, err := openInput(in, src)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if x.batches > 1 && d.batches > 1 && x.batches != d.batches {
+			errs = append(errs, fmt.Errorf("train: the data has %d batches of %s and %d of %s", d.batches, from, x.batches, in.Name))
+		}
+		if x.batches > d.batches {
+			d.batches, from = x.batches, in.Name
+		}
+		d.inputs = append(d.inputs, x)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// openInput finds the batches of one input.
+func openInput(in Input, src safetensors.Source) (dataInput, error) {
+	t, err := src.Tensor(in.Name)
+	if err != nil {
+		return dataInput{}, fmt.Errorf("train: the data needs a tensor %s for the parameter of that name: %w; it has %s", termsafe.Quote(in.Name), err, termsafe.Names(src.Names()))
+	}
+	want := make([]int64, in.Type.Rank())
+	rows := int64(1)
+	for i, d := range in.Type.Shape {
+		want[i], _ = d.Const()
+		rows *= want[i]
+	}
+	have := int64(1)
+	for _, n := range t.Shape {
+		have *= n
+	}
+	inner := want[min(len(want), 1):]
+	fits := len(t.Shape) == 1 || len(t.Shape) >= len(inner) && slices.Equal(t.Shape[len(t.Shape)-len(inner):], inner)
+	if !fits || rows == 0 || have < rows {
+		return dataInput{}, fmt.Errorf("train: tensor %s of the data is %s%v: it does not hold batches of %s", termsafe.Quote(in.Name), t.DType, t.Shape, in.Type)
+	}
+	data := t.Data
+	if t.DType != in.Type.DType {
+		if err := safetensors.Guard(src, func() error { data, err = convert(t, in.Type.DType); return err }); err != nil {
+			return dataInput{}, err
+		}
+	}
+	return dataInput{data: data, size: in.Type.DType.Bytes(rows), batches: have / rows}, nil
+}
+
+// convert returns the bytes of an integer tensor in another width.
+func convert(t safetensors.Tensor, to dtype.DType) ([]byte, error) {
+	load := intLoader(t)
+	if load == nil || to != dtype.I32 && to != dtype.I64 {
+		return nil, fmt.Errorf("train: tensor %s of the data is %s, want %s", termsafe.Quote(t.Name), t.DType, to)
+	}
+	n := int64(len(t.Data)) * 8 / int64(t.DType.Bits())
+	out := make([]byte, 0, to.Bytes(n))
+	for i := range n {
+		v := load(i)
+		switch {
+		case to == dtype.I64:
+			out = binary.LittleEndian.AppendUint64(out, uint64(v))
+		case v < math.MinInt32 || v > math.MaxInt32:
+			return nil, fmt.Errorf("train: tensor %s of the data: element %d is %d, which i32 does not hold", termsafe.Quote(t.Name), i, v)
+		default:
+			out = binary.LittleEndian.AppendUint32(out, uint32(v))
+		}
+	}
+	return out, nil
+}
+
+// intLoader returns a function that reads element i; nil for other dtypes than integers.
+func intLoader(t safetensors.Tensor) func(i int64) int64 {
+	d := t.Data
+	switch t.DType {
+	case dtype.U8:
+		return func(i int64) int64 { return int64(d[i]) }
+	case dtype.I8:
+		return func(i int64) int64 { return int64(int8(d[i])) }
+	case dtype.I16:
+		return func(i int64) int64 { return int64(int16(binary.LittleEndian.Uint16(d[2*i:]))) }
+	case dtype.I32:
+		return func(i int64) int64 { return int64(int32(binary.LittleEndian.Uint32(d[4*i:]))) }
+	case dtype.I64:
+		return func(i int64) int64 { return int64(binary.LittleEndian.Uint64(d[8*i:])) }
+	}
+	return nil
+}
+
+// Batches returns how many batches there are, each for one micro-batch of a step.
+func (d *Data) Batches() int64 { return d.batches }
+
+// Seek makes d the batch of a step, counted from 0.
+func (d *Data) Select(step int64) { d.step = step }
+
+// Input returns the bytes of an input for a micro-batch of the step.
+func (d *Data) Input(part, input int) ([]byte, error) {
+	if part < 0 || int64(part) >= d.parts || input < 0 || input >= len(d.inputs) || d.step < 0 {
+		return nil, fmt.Errorf("train: no input %d of micro-batch %d of step %d", input, part, d.step)
+	}
+	x := &d.inputs[input]
+	at := (d.step*d.parts + int64(part)) % x.batches * x.size
+	return x.data[at : at+x.size], nil
+}

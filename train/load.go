@@ -1,0 +1,192 @@
+package train
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"pwc/checkpoint"
+	"pwc/ir"
+	"pwc/runtime/device"
+	"pwc/safetensors"
+)
+
+// Load takes the memory of the plan, captures the functions, and fills the states: weights from
+// a checkpoint, those of the optimizer with zeros. A run that is resumed goes on with
+// [Step.Restore] after it.
+func (s *Step) Load(ctx context.Context, weights safetensors.Source) error {
+	if err := checkpoint.Check(s.program.source, weights); err != nil {
+		return err
+	}
+	if err := s.backend.Load(ctx, weights, nil); err != nil {
+		return err
+	}
+	for i := range s.slots {
+		var err error
+		if s.slots[i].memory, err = s.dev.AllocHost(4); err != nil {
+			return err
+		}
+		if s.slots[i].copied, err = device.NewFence(s.dev); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(s.backend.Warmup(ctx), s.backend.Capture(ctx), s.backend.Seal()); err != nil {
+		return err
+	}
+	if err := s.loadWeights(weights); err != nil {
+		return err
+	}
+	o := &s.program.options
+	lr := binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(o.LearningRate)))
+	if err := s.write(stateLR, lr); err != nil {
+		return err
+	}
+	if o.Scaler == nil {
+		return nil
+	}
+	return s.write(stateScale, binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(o.Scaler.Initial))))
+}
+
+// loadWeights fills the states that are weights.
+func (s *Step) loadWeights(src safetensors.Source) error {
+	if src == nil {
+		return errors.New("train: no checkpoint with the weights is given")
+	}
+	var errs []error
+	for _, w := range s.program.Weights {
+		errs = append(errs, safetensors.Guard(src, func() error {
+			v, err := checkpoint.Compute(src, w)
+			if err != nil {
+				return err
+			}
+			return s.write(w.Name, slices.Concat(v.Parts...))
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// write fills a state and waits until it is.
+func (s *Step) write(state string, data []byte) error {
+	buf, err := s.backend.State(state)
+	if err != nil {
+		return err
+	}
+	if int64(len(data)) != buf.Size {
+		return fmt.Errorf("train: state @%s has %d bytes, got %d", state, buf.Size, len(data))
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	if err := s.backend.Stream().CopyToDevice(buf, data); err != nil {
+		return err
+	}
+	return s.backend.Stream().Synchronize()
+}
+
+// State waits for the steps so far and returns the bytes of a state: of a weight by its name, or
+// of another state of the program's module.
+func (s *Step) State(name string) ([]byte, error) {
+	buf, err := s.backend.State(name)
+	if err != nil || buf.Size == 0 {
+		return nil, err
+	}
+	out := make([]byte, buf.Size)
+	if err := s.backend.Stream().CopyToHost(out, buf); err != nil {
+		return nil, err
+	}
+	return out, s.backend.Stream().Synchronize()
+}
+
+// SetLearningRate sets the learning rate before the schedule, from the next step on.
+func (s *Step) SetLearningRate(lr float64) error {
+	if !(lr >= 0) {
+		return fmt.Errorf("train: a learning rate of %g, want at least 0", lr)
+	}
+	return s.write(stateLR, binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(lr))))
+}
+
+// trained returns the bytes of the weights, in the order of Program.Weights.
+func (s *Step) trained() ([][]byte, error) {
+	out := make([][]byte, len(s.program.Weights))
+	for i, w := range s.program.Weights {
+		var err error
+		if out[i], err = s.State(w.Name); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Weights returns the tensors of a checkpoint with the weights as they are now, and the tensors
+// of src that no trained weight is computed from. Those that the module declares equal to
+// another one are left out. src is the checkpoint that was loaded. The bytes of the latter alias
+// those of src.
+func (s *Step) Weights(src safetensors.Source) ([]safetensors.Tensor, error) {
+	if src == nil {
+		return nil, errors.New("train: no checkpoint is given whose tensors are to be written")
+	}
+	data, err := s.trained()
+	if err != nil {
+		return nil, err
+	}
+	out, err := checkpoint.Invert(src, s.program.Weights, data)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range src.Names() {
+		written := slices.ContainsFunc(out, func(t safetensors.Tensor) bool { return t.Name == name })
+		equal := slices.ContainsFunc(s.program.source.Unread, func(u *ir.Unread) bool { return u.Equal != "" && u.Name == name })
+		if written || equal {
+			continue
+		}
+		t, err := src.Tensor(name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// optimizerTensors returns the states that are no weights, by the names that they have in files.
+func (s *Step) optimizerTensors() ([]safetensors.Tensor, error) {
+	var out []safetensors.Tensor
+	for _, st := range s.program.kept() {
+		data, err := s.State(st.Name)
+		if err != nil {
+			return nil, err
+		}
+		buf := safetensors.Tensor{Name: fileName(st.Name), DType: st.Type.DType, Data: data}
+		for _, d := range st.Type.Shape {
+			n, _ := d.Const()
+			buf.Shape = append(buf.Shape, n)
+		}
+		out = append(out, buf)
+	}
+	return out, nil
+}
+
+// kept returns the states that a checkpoint has beside the weights.
+func (p *Program) kept() []*ir.State {
+	var out []*ir.State
+	for _, st := range p.Module.States {
+		weight := slices.ContainsFunc(p.Weights, func(w *ir.Weight) bool { return w.Name == st.Name })
+		if !weight && st.Name != stateLR {
+			out = append(out, st)
+		}
+	}
+	return out
+}
+
+// fileName is the name that a state has in a file: "exp_avg.wte.weight", "step"; states of the
+// module itself are "state.NAME".
+func fileName(state string) string {
+	if name, ok := strings.CutPrefix(state, "train."); ok {
+		return name
+	}
+	return "state." + state
+}

@@ -1,0 +1,80 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+
+	"pwc/ir/dtype"
+	"pwc/optim"
+)
+
+// Options say how a module is trained.
+type Options struct {
+	// Losses names the functions that return a loss; a step trains one of them. Empty: the only
+	// function of the module, or those that are named "loss" or "loss." and something.
+	Losses []string
+
+	// Choose names the function that says which of several losses a step trains: it takes
+	// parameters that the losses have and returns an i32[], the index in Losses. Empty: "choose".
+	Choose string
+
+	// Symbols are the values of the module's symbols: a step has one size.
+	Symbols map[string]int64
+
+	Optimizer    optim.Optimizer
+	LearningRate float64        // of the optimizer, before the schedule
+	Schedule     optim.Schedule // nil: the learning rate stays
+	ClipNorm     float64        // largest global norm of the gradients; 0: they are not clipped
+
+	// Precision is the dtype of matrix products and of what follows them: f32, or bf16 or f16
+	// with weights, gradients of weights and optimizer states in f32 (see [Autocast]). The zero
+	// value is f32.
+	Precision dtype.DType
+
+	// Scaler, if not nil, scales the loss. It is meant for f16.
+	Scaler *optim.Scaler
+
+	// MicroBatches is into how many runs a batch is cut. Their gradients are added up, and the
+	// loss and the gradient are the means over them. 0: 1.
+	MicroBatches int
+
+	// Separate makes the optimizer a function of its own also where a batch is not cut.
+	Separate bool
+
+	// Gradients makes the step return the gradients before they are clipped.
+	Gradients bool
+}
+
+// check returns an error if an option is out of range.
+func (o *Options) check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("train: "+format, args...)) }
+	if o.Optimizer == nil {
+		bad("Options.Optimizer is nil")
+	} else {
+		errs = append(errs, o.Optimizer.Check())
+	}
+	if !(o.LearningRate >= 0) {
+		bad("Options.LearningRate is %g, want at least 0", o.LearningRate)
+	}
+	if !(o.ClipNorm >= 0) {
+		bad("Options.ClipNorm is %g, want at least 0", o.ClipNorm)
+	}
+	switch o.Precision {
+	case dtype.Invalid, dtype.F32, dtype.BF16, dtype.F16:
+	default:
+		bad("Options.Precision is %s, want f32, bf16 or f16", o.Precision)
+	}
+	if o.MicroBatches < 0 || o.MicroBatches > maxMicroBatches {
+		bad("Options.MicroBatches is %d, want 1 to %d", o.MicroBatches, maxMicroBatches)
+	}
+	if o.Schedule != nil {
+		errs = append(errs, o.Schedule.Check())
+	}
+	if o.Scaler != nil {
+		errs = append(errs, o.Scaler.Check())
+	}
+	return errors.Join(errs...)
+}
+
+const maxMicroBatches = 1 << 20

@@ -1,0 +1,154 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"pwc/internal/openfile"
+	"pwc/safetensors"
+)
+
+// Files of a checkpoint of a run.
+const (
+	ModelFile     = safetensors.SingleFile  // the weights, as transformers names it
+	OptimizerFile = "optimizer.safetensors" // states of the optimizer, and where the run is
+)
+
+// maxCopied is the most bytes of a file that is copied into a checkpoint.
+const maxCopied = 64 << 20
+
+// formatVersion is that of the optimizer file.
+const formatVersion = "1"
+
+// Save writes a checkpoint of the run to a directory that does not exist: the weights, which
+// transformers and pwc read, and the states of the optimizer. files are copied into it too, such
+// as the config. The directory appears with all of its files or not at all. src is the
+// checkpoint that was loaded.
+func (s *Step) Save(dir string, src safetensors.Source, files ...string) (err error) {
+	weights, err := s.Weights(src)
+	if err != nil {
+		return err
+	}
+	states, err := s.optimizerTensors()
+	if err != nil {
+		return err
+	}
+	parent := filepath.Dir(dir)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(parent, filepath.Base(dir)+".*.tmp")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(tmp))
+		}
+	}()
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		return err
+	}
+	if err := safetensors.Write(filepath.Join(tmp, ModelFile), weights, map[string]string{"format": "pt"}); err != nil {
+		return err
+	}
+	if err := safetensors.Write(filepath.Join(tmp, OptimizerFile), states, s.metadata()); err != nil {
+		return err
+	}
+	for _, name := range files {
+		data, err := openfile.Read(name, maxCopied)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(tmp, filepath.Base(name)), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return os.Rename(tmp, dir)
+}
+
+func (s *Step) metadata() map[string]string {
+	return map[string]string{
+		"pwc-train": formatVersion,
+		"optimizer": s.program.options.Optimizer.Name(),
+		"steps":     strconv.FormatInt(s.taken, 10),
+		"seed":      strconv.FormatInt(s.seed, 10),
+		"offset":    strconv.FormatInt(s.offset, 10),
+	}
+}
+
+// Restore puts the step where a run was when its checkpoint was saved to dir: weights, states of
+// the optimizer, count of steps and random numbers. The steps after it have the bits that they
+// would have had. The optimizer must be of the same kind. It comes after Load.
+func (s *Step) Restore(dir string) (err error) {
+	model, err := safetensors.Open(filepath.Join(dir, ModelFile))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, model.Close()) }()
+	file, err := safetensors.Open(filepath.Join(dir, OptimizerFile))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	meta := file.Metadata()
+	if v := meta["pwc-train"]; v != formatVersion {
+		return fmt.Errorf("%s: the version of the format is %q, want %q", file.Path(), v, formatVersion)
+	}
+	if have, want := meta["optimizer"], s.program.options.Optimizer.Name(); have != want {
+		return fmt.Errorf("%s: the run was trained with %s, not %s", file.Path(), have, want)
+	}
+	var numbers [3]int64
+	for i, key := range []string{"steps", "seed", "offset"} {
+		n, err := strconv.ParseInt(meta[key], 10, 64)
+		if err != nil || key == "steps" && n < 0 {
+			return fmt.Errorf("%s: %s is %q, want a whole number", file.Path(), key, meta[key])
+		}
+		numbers[i] = n
+	}
+	if err := s.restoreStates(file); err != nil {
+		return err
+	}
+	if err := s.loadWeights(model); err != nil {
+		return err
+	}
+	s.taken, s.seed, s.offset = numbers[0], numbers[1], numbers[2]
+	return nil
+}
+
+// restoreStates fills the states that are no weights. All are looked at before one is written.
+func (s *Step) restoreStates(file *safetensors.File) error {
+	var errs []error
+	tensors := map[string][]byte{}
+	for _, st := range s.program.kept() {
+		t, err := file.Tensor(fileName(st.Name))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		var shape []int64
+		for _, d := range st.Type.Shape {
+			n, _ := d.Const()
+			shape = append(shape, n)
+		}
+		if t.DType != st.Type.DType || !slices.Equal(t.Shape, shape) {
+			errs = append(errs, fmt.Errorf("%s: tensor %s is %s%v, want %s", file.Path(), t.Name, t.DType, t.Shape, st.Type))
+		}
+		tensors[st.Name] = t.Data
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return safetensors.Guard(file, func() error {
+		for _, st := range s.program.kept() {
+			if err := s.write(st.Name, slices.Clone(tensors[st.Name])); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

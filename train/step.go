@@ -1,0 +1,252 @@
+package train
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"pwc/ir"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+)
+
+// Batch gives the inputs of a step.
+type Batch interface {
+	// Input returns the bytes of input number input of [Program.Inputs] for a micro-batch:
+	// little-endian, row-major. They are copied before Run returns.
+	Input(part, input int) ([]byte, error)
+}
+
+// Step is a program that is loaded on a device and ready to train. One goroutine uses it.
+type Step struct {
+	program *Program
+	backend *piecewise.Backend
+	dev     device.Device
+	losses  []lossFuncs
+	choose  stagedFunc
+
+	seed    int64
+	offset  int64 // of all generators
+	taken   int64 // steps that were run, skipped ones included
+	slots   [2]lossSlot
+	results piecewise.Results // of the latest step
+	latest  int               // index of its loss
+}
+
+// lossFuncs is the functions of one loss.
+type lossFuncs struct {
+	step, accumulate, update stagedFunc
+	advance                  int64 // the largest of its generators
+}
+
+// stagedFunc is a function of the backend and where its parameters come from.
+type stagedFunc struct {
+	*piecewise.Func
+	params []stagedParam
+}
+
+type stagedParam struct {
+	name      string
+	input     int // in Program.Inputs; -1: it is a generator
+	generator int
+}
+
+// lossSlot is where the device writes the loss of a step.
+type lossSlot struct {
+	memory device.HostMemory
+	copied device.Fence
+	step   int64 // that it is of, from 1; 0: none
+}
+
+// New compiles the functions of a program. Of the options, Ops implement the extern ops of the
+// module, and Mode says what is captured. seed is that of all random numbers.
+func New(ctx context.Context, p *Program, seed int64, o piecewise.Options) (*Step, error) {
+	if p == nil {
+		return nil, fmt.Errorf("train: %w", ir.ErrNoModule)
+	}
+	b, err := piecewise.New(ctx, p.Module, o)
+	if err != nil {
+		return nil, err
+	}
+	s := &Step{program: p, backend: b, dev: o.Device, seed: seed}
+	for i := range p.Losses {
+		l := &p.Losses[i]
+		f := lossFuncs{step: s.staged(l.Step, l), accumulate: s.staged(l.Accumulate, l), update: s.staged(l.Update, l)}
+		for _, g := range l.Generators {
+			f.advance = max(f.advance, g.Advance)
+		}
+		s.losses = append(s.losses, f)
+	}
+	s.choose = s.staged(p.Choose, &Loss{})
+	return s, nil
+}
+
+// staged finds where the parameters of a function come from.
+func (s *Step) staged(f *ir.Func, l *Loss) stagedFunc {
+	if f == nil {
+		return stagedFunc{}
+	}
+	out := stagedFunc{Func: s.backend.Func(f.Name)}
+	for _, v := range f.Params {
+		p := stagedParam{name: f.Values[v].Name, input: -1}
+		for i, in := range s.program.Inputs {
+			if in.Name == p.name {
+				p.input = i
+			}
+		}
+		for i, g := range l.Generators {
+			if g.Name == p.name {
+				p.generator = i
+			}
+		}
+		out.params = append(out.params, p)
+	}
+	return out
+}
+
+// Program returns what the step runs.
+func (s *Step) Program() *Program { return s.program }
+
+// Backend returns the backend that the step runs on, for its plan and statistics.
+func (s *Step) Backend() *piecewise.Backend { return s.backend }
+
+// Steps returns how many steps were run, those before a resumption and skipped ones included.
+func (s *Step) Steps() int64 { return s.taken }
+
+// Run issues one step and returns when it is enqueued. The context is looked at before the
+// step: one that was begun is run whole, since weights would be lost in the middle of it.
+func (s *Step) Run(ctx context.Context, batch Batch) error {
+	if batch == nil {
+		return errors.New("train: no batch is given")
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx = context.Background()
+	if s.choose.Func != nil {
+		if err := s.chosen(ctx, batch); err != nil {
+			return err
+		}
+	}
+	f := &s.losses[s.latest]
+	var err error
+	if f.step.Func != nil {
+		err = s.run(ctx, &f.step, batch, 0)
+		s.offset += f.advance
+	} else {
+		for part := range s.program.options.MicroBatches {
+			if err = s.run(ctx, &f.accumulate, batch, part); err != nil {
+				return err
+			}
+			s.offset += f.advance
+		}
+		err = s.run(ctx, &f.update, batch, 0)
+	}
+	if err != nil {
+		return err
+	}
+	s.taken++
+	return s.keepLoss()
+}
+
+// run fills the inputs of a function and runs it.
+func (s *Step) run(ctx context.Context, f *stagedFunc, batch Batch, part int) error {
+	in, err := f.Inputs(1)
+	if err != nil {
+		return err
+	}
+	for i := range f.params {
+		p := &f.params[i]
+		to, err := in.Bytes(p.name)
+		if err != nil {
+			return err
+		}
+		if p.input < 0 {
+			binary.LittleEndian.PutUint64(to, uint64(s.seed+int64(p.generator)))
+			binary.LittleEndian.PutUint64(to[8:], uint64(s.offset))
+			continue
+		}
+		from, err := batch.Input(part, p.input)
+		if err != nil {
+			return err
+		}
+		if len(from) != len(to) {
+			return fmt.Errorf("train: input %s of the batch has %d bytes, want %d", p.name, len(from), len(to))
+		}
+		copy(to, from)
+	}
+	s.results, err = f.Run(ctx, in, nil)
+	return err
+}
+
+// chosen sets the loss that the batch trains, which the device computes.
+func (s *Step) chosen(ctx context.Context, batch Batch) error {
+	if err := s.run(ctx, &s.choose, batch, 0); err != nil {
+		return err
+	}
+	var out [4]byte
+	if err := s.results.At(0).CopyTo(out[:]); err != nil {
+		return err
+	}
+	i := int(int32(binary.LittleEndian.Uint32(out[:])))
+	if i < 0 || i >= len(s.losses) {
+		return fmt.Errorf("train: @%s chose loss %d, there are %d, counted from 0", s.choose.Name(), i, len(s.losses))
+	}
+	s.latest = i
+	return nil
+}
+
+// keepLoss copies the loss of the step to its slot.
+func (s *Step) keepLoss() error {
+	slot := &s.slots[s.taken%int64(len(s.slots))]
+	if err := slot.copied.Wait(); err != nil {
+		return err
+	}
+	slot.step = s.taken
+	if err := s.results.At(0).StartCopy(slot.memory.Bytes()); err != nil {
+		return err
+	}
+	return slot.copied.Set(s.backend.Stream(), nil)
+}
+
+// Loss waits for a step, counted from 1, and returns its loss. Those of the latest two steps can
+// be read, so a loop that reads the loss of the step before keeps the device busy. Indices out
+// of range that a step met are a [*piecewise.PositionError].
+func (s *Step) Loss(step int64) (float32, error) {
+	slot := &s.slots[max(step, 0)%int64(len(s.slots))]
+	if step < 1 || slot.step != step {
+		return 0, fmt.Errorf("train: the loss of step %d is not kept: %d steps were run, and those of the latest two are", step, s.taken)
+	}
+	if err := slot.copied.Wait(); err != nil {
+		return 0, err
+	}
+	return math.Float32frombits(binary.LittleEndian.Uint32(slot.memory.Bytes())), s.backend.Faults()
+}
+
+// Chosen returns the index of the loss that the latest step trained.
+func (s *Step) Chosen() int { return s.latest }
+
+// Result returns a result of the latest step by its name in [Loss.Results].
+func (s *Step) Result(name string) (piecewise.Result, error) {
+	for i, r := range s.program.Losses[s.latest].Results {
+		if r == name && s.taken > 0 {
+			return s.results.At(i), nil
+		}
+	}
+	return piecewise.Result{}, fmt.Errorf("train: the latest step has no result %q", name)
+}
+
+// Close gives everything back that the step took.
+func (s *Step) Close() error {
+	var errs []error
+	for i := range s.slots {
+		slot := &s.slots[i]
+		if slot.memory != nil {
+			errs = append(errs, slot.copied.Wait(), slot.copied.Close(), slot.memory.Free())
+			*slot = lossSlot{}
+		}
+	}
+	return errors.Join(append(errs, s.backend.Close())...)
+}

@@ -1,0 +1,303 @@
+package train_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/optim"
+	"pwc/piecewise"
+	"pwc/safetensors"
+	"pwc/train"
+)
+
+// states returns the bytes of all states.
+func states(t testing.TB, s *train.Step) map[string][]byte {
+	t.Helper()
+	out := map[string][]byte{}
+	for _, st := range s.Program().Module.States {
+		data, err := s.State(st.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[st.Name] = data
+	}
+	return out
+}
+
+// same holds the states of two steps to each other, to the bit.
+func same(t *testing.T, got, want map[string][]byte) {
+	t.Helper()
+	for name, w := range want {
+		if !bytes.Equal(got[name], w) {
+			t.Errorf("state @%s differs", name)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d states, want %d", len(got), len(want))
+	}
+}
+
+func parse(t testing.TB, text string) *ir.Module {
+	t.Helper()
+	m, err := ir.Parse("test.ir", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// A step has the same bits however it is captured, whole and cut at ops.
+func TestModes(t *testing.T) {
+	m := parseFile(t, "llama")
+	initial, batches := open(t, "llama", "initial"), open(t, "llama", "data")
+	for _, g := range goldens()[1:3] {
+		want := map[string][]byte(nil)
+		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
+			s := load(t, m, initial, g.options, onHost(t), mode)
+			steps(t, s, data(t, s, batches), 3)
+			got := states(t, s)
+			if want == nil {
+				want = got
+			}
+			same(t, got, want)
+			if st := s.Backend().Stats(); (mode == piecewise.None) != (st.Replays+st.FullReplays == 0) {
+				t.Errorf("mode %s: %+v", mode, st)
+			}
+		}
+	}
+}
+
+// Warming up and capturing change no state.
+func TestLoadChangesNothing(t *testing.T) {
+	o := goldens()[0].options
+	scaler := optim.DefaultScaler()
+	o.Scaler = &scaler
+	s := load(t, parseFile(t, "mlp"), open(t, "mlp", "initial"), o, onHost(t), piecewise.Full)
+	for _, name := range open(t, "mlp", "initial").Names() {
+		got, err := s.State(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := open(t, "mlp", "initial").Tensor(name)
+		if err != nil || !bytes.Equal(got, want.Data) {
+			t.Errorf("weight %s is not that of the checkpoint, %v", name, err)
+		}
+	}
+	for name, data := range states(t, s) {
+		if strings.HasPrefix(name, "train.momentum_buffer") && !bytes.Equal(data, make([]byte, len(data))) {
+			t.Errorf("state @%s is not 0", name)
+		}
+	}
+}
+
+// A batch that is cut in micro-batches has the losses and weights of one that is not.
+func TestMicroBatches(t *testing.T) {
+	text := ir.Print(parseFile(t, "mlp"))
+	at := strings.Index(text, "func")
+	rows := strings.NewReplacer("f32[8, 16]", "f32[4, 16]", "f32[8, 32]", "f32[4, 32]", "f32[8, 8]", "f32[4, 8]")
+	halves := parse(t, text[:at]+rows.Replace(text[at:]))
+	initial, batches := open(t, "mlp", "initial"), open(t, "mlp", "data")
+	scaler := optim.DefaultScaler()
+	for _, o := range []train.Options{goldens()[0].options, {Optimizer: optim.DefaultAdamW(), LearningRate: 0.01, ClipNorm: 0.5, Scaler: &scaler}} {
+		one := load(t, parseFile(t, "mlp"), initial, o, onHost(t), piecewise.Full)
+		want := steps(t, one, data(t, one, batches), 12)
+		o.MicroBatches = 2
+		two := load(t, halves, initial, o, onHost(t), piecewise.Full)
+		got := steps(t, two, data(t, two, batches), 12)
+		if e := near(got, want); e > 1e-6 {
+			t.Errorf("losses %v, want %v", got, want)
+		}
+		for _, w := range one.Program().Weights {
+			if e := near(floats(states(t, two)[w.Name]), floats(states(t, one)[w.Name])); e > 1e-4 {
+				t.Errorf("weight %s differs by %g", w.Name, e)
+			}
+		}
+	}
+}
+
+// An optimizer in a function of its own computes the same.
+func TestSeparate(t *testing.T) {
+	for _, g := range goldens() {
+		initial, batches := open(t, g.name, "initial"), open(t, g.name, "data")
+		one := load(t, parseFile(t, g.name), initial, g.options, onHost(t), piecewise.Full)
+		want := steps(t, one, data(t, one, batches), 4)
+		o := g.options
+		o.Separate = true
+		two := load(t, parseFile(t, g.name), initial, o, onHost(t), piecewise.Full)
+		if e := near(steps(t, two, data(t, two, batches), 4), want); e > 1e-6 {
+			t.Errorf("%s: losses differ by %g", g.name, e)
+		}
+	}
+}
+
+// Each weight counts the steps in which it is used, as PyTorch does: Adam's bias correction of m3
+// begins with its first step.
+func TestUnusedWeights(t *testing.T) {
+	o := train.Options{Optimizer: optim.DefaultAdam(), LearningRate: 0.01}
+	s := load(t, parseFile(t, "branch"), open(t, "branch", "initial"), o, onHost(t), piecewise.Full)
+	d := data(t, s, open(t, "branch", "data"))
+	var used [2]int
+	for range 16 {
+		before := states(t, s)
+		steps(t, s, d, 1)
+		used[s.Chosen()]++
+		other := []string{"m3", "m2"}[s.Chosen()]
+		for name, data := range states(t, s) {
+			if strings.Contains(name, other+".") && !bytes.Equal(data, before[name]) {
+				t.Errorf("state @%s changed in a step that does not use it", name)
+			}
+		}
+	}
+	if used[0] == 0 || used[1] == 0 {
+		t.Fatalf("losses were trained %v times", used)
+	}
+	counts := map[int32]int{}
+	for name, data := range states(t, s) {
+		if strings.HasPrefix(name, "train.step") {
+			counts[int32(data[0])]++
+		}
+	}
+	if counts[16] != 1 || counts[int32(used[0])] == 0 || counts[int32(used[1])] == 0 {
+		t.Errorf("counts of steps %v; losses were trained %v times", counts, used)
+	}
+}
+
+// A step allocates nothing in Go beyond what piecewise does.
+func TestStepDoesNotAllocate(t *testing.T) {
+	s := load(t, parseFile(t, "mlp"), open(t, "mlp", "initial"), goldens()[0].options, onHost(t), piecewise.Full)
+	d := data(t, s, open(t, "mlp", "data"))
+	run := func() {
+		d.Select(s.Steps())
+		if err := s.Run(context.Background(), d); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Loss(s.Steps()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run()
+	if n := testing.AllocsPerRun(20, run); n > 0 {
+		t.Errorf("%v allocations a step", n)
+	}
+}
+
+// What cannot be trained is refused with its place.
+func TestBuildRefuses(t *testing.T) {
+	const head = "pwc 1\nmodule \"m\" {\n  sym N in [1, 8] batch\n  weight @w : f32[4]\n  weight @h : bf16[4]\n"
+	sgd := train.Options{Optimizer: optim.SGD{}}
+	for _, c := range []struct {
+		text, want string
+		o          train.Options
+	}{
+		{"func @f(%x: f32[4]) -> (f32[4]) {\n %y = mul(%x, @w)\n return %y\n }", "returns (f32[4])", sgd},
+		{"func @f(%x: f32[4]) -> (f32[]) {\n %y = sum(%x, axes=[0])\n return %y\n }", "reads no weight", sgd},
+		{"func @f(%x: f32[N]) -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "symbol N", sgd},
+		{"func @f(%x: bf16[4]) -> (f32[]) {\n %y = mul(%x, @h)\n %z = cast(%y, dtype=f32)\n %s = sum(%z, axes=[0])\n return %s\n }", "test.ir:5", sgd},
+		{"func @f() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "Optimizer", train.Options{}},
+		{"func @f() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "Beta1", train.Options{Optimizer: optim.Adam{Beta1: 2}}},
+		{"func @f() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "no function @g", train.Options{Optimizer: optim.SGD{}, Losses: []string{"g"}}},
+		{"func @f() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "Precision", train.Options{Optimizer: optim.SGD{}, Precision: dtype.I8}},
+		{"func @loss.a() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }\n func @loss.b() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "no function @choose", sgd},
+	} {
+		_, err := train.Build(parse(t, head+c.text+"\n}\n"), c.o)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v; want %q", c.text, err, c.want)
+		}
+	}
+	if _, err := train.Build(nil, sgd); !errors.Is(err, ir.ErrNoModule) {
+		t.Errorf("no module: %v", err)
+	}
+}
+
+// memory is tensors in memory.
+type memory map[string]safetensors.Tensor
+
+func (m memory) Names() (names []string) {
+	for name := range m {
+		names = append(names, name)
+	}
+	return names
+}
+
+func (m memory) Info(name string) (safetensors.Info, error) {
+	t, err := m.Tensor(name)
+	return t.Info(), err
+}
+
+func (m memory) Tensor(name string) (safetensors.Tensor, error) {
+	if t, ok := m[name]; ok {
+		t.Name = name
+		return t, nil
+	}
+	return safetensors.Tensor{}, safetensors.ErrNotFound
+}
+
+// Batches are cut from tensors of several shapes.
+func TestData(t *testing.T) {
+	const text = `pwc 1
+module "m" {
+  weight @w : f32[]
+  func @loss(%ids: i32[2, 3], %x: f32[2]) -> (f32[]) {
+    %i = cast(%ids, dtype=f32)
+    %s = sum(%i, axes=[0, 1])
+    %t = sum(%x, axes=[0])
+    %u = mul(%s, %t)
+    %y = mul(%u, @w)
+    return %y
+  }
+}
+`
+	p, err := train.Build(parse(t, text), train.Options{Optimizer: optim.SGD{}, MicroBatches: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := make([]byte, 24*4)
+	for i := range 24 {
+		ids[4*i] = byte(i)
+	}
+	wide := make([]byte, 24*8)
+	for i := range 24 {
+		wide[8*i] = byte(i)
+	}
+	x := safetensors.Tensor{DType: dtype.F32, Shape: []int64{2}, Data: make([]byte, 8)}
+	for name, c := range map[string]safetensors.Tensor{
+		"steps":        {DType: dtype.I32, Shape: []int64{4, 2, 3}, Data: ids},
+		"larger steps": {DType: dtype.I32, Shape: []int64{2, 4, 3}, Data: ids},
+		"rows":         {DType: dtype.I32, Shape: []int64{8, 3}, Data: ids},
+		"a text":       {DType: dtype.I32, Shape: []int64{24}, Data: ids},
+		"i64":          {DType: dtype.I64, Shape: []int64{4, 2, 3}, Data: wide},
+	} {
+		d, err := train.NewData(p, memory{"ids": c, "x": x})
+		if err != nil || d.Batches() != 4 {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for step := range int64(4) {
+			d.Select(step)
+			for part := range int64(2) {
+				got, err := d.Input(int(part), 0)
+				if want := byte((step*2 + part) % 4 * 6); err != nil || len(got) != 24 || got[0] != want || got[20] != want+5 {
+					t.Errorf("%s: batch %d of step %d is %v, %v", name, part, step, got, err)
+				}
+				if got, err := d.Input(int(part), 1); err != nil || len(got) != 8 {
+					t.Errorf("%s: %v, %v", name, got, err)
+				}
+			}
+		}
+	}
+	for name, c := range map[string]memory{
+		`needs a tensor "ids"`: {"x": x},
+		"i32[2 4]":             {"x": x, "ids": {DType: dtype.I32, Shape: []int64{2, 4}, Data: ids[:32]}},
+		"i32[1 3]":             {"x": x, "ids": {DType: dtype.I32, Shape: []int64{1, 3}, Data: ids[:12]}},
+		"is bf16, want i32":    {"x": x, "ids": {DType: dtype.BF16, Shape: []int64{8, 3}, Data: ids[:48]}},
+		"3 of x":               {"x": {DType: dtype.F32, Shape: []int64{6}, Data: ids[:24]}, "ids": {DType: dtype.I32, Shape: []int64{8, 3}, Data: ids}},
+	} {
+		if _, err := train.NewData(p, c); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
