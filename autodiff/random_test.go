@@ -30,22 +30,7 @@ func TestRandomModules(t *testing.T) {
 		r := rand.New(rand.NewSource(seed))
 		m := irgen.Generate(r, irgen.Options{MixRows: true, Load: true, MaxOps: 1 + r.Intn(40), Ops: ops, Faults: seed%4 == 0})
 		f := m.Funcs[0]
-		var wrt []string
-		for _, p := range f.Params {
-			if info := f.Values[p]; info.Type.DType.Float() && info.Type.DType.Computes() {
-				wrt = append(wrt, "%"+info.Name)
-			}
-		}
-		for _, w := range m.Weights {
-			if w.Type.DType.Float() && w.Type.DType.Computes() {
-				wrt = append(wrt, "@"+w.Name)
-			}
-		}
-		for _, s := range m.States {
-			if s.Type.DType.Float() && s.Type.DType.Computes() {
-				wrt = append(wrt, "@"+s.Name)
-			}
-		}
+		wrt := floats(m)
 		if len(wrt) == 0 || !slices.ContainsFunc(f.ResultTypes, func(typ ir.Type) bool { return typ.DType.Float() }) {
 			continue
 		}

@@ -111,12 +111,11 @@ func draw(r *rand.Rand, typ ir.Type, n int64, signed bool) *interp.Tensor {
 	return x
 }
 
-// Gradients are the central differences of the interpreter's f32 results, and the same on the
-// host, in one function and in two, however much is saved.
+// Gradients are the slopes of the function over the real numbers, and in f32 the same on the host, in one function and in two, however much is saved.
 func TestDifferences(t *testing.T) {
 	for k, c := range differences {
 		t.Run(fmt.Sprint(k, " ", c.lines), func(t *testing.T) {
-			const n, h = 4, 1.0 / 256
+			const n = 4
 			r := rand.New(rand.NewSource(int64(k)))
 			m := parse(t, fn(c.signature, c.lines...))
 			f := m.Funcs[0]
@@ -132,32 +131,40 @@ func TestDifferences(t *testing.T) {
 			for _, typ := range f.ResultTypes {
 				weights = append(weights, draw(r, typ, n, true))
 			}
-			loss := func(in *oracle.Inputs) float64 {
-				total := 0.0
-				for i, x := range interpret(t, m, in.Clone()) {
+			real := in.Unround()
+			loss := func(in *oracle.Inputs) (total, size float64) {
+				for i, x := range interpret(t, m, in) {
 					for e := range x.Len() {
 						total += x.At(e) * weights[i].At(e)
+						size += math.Abs(x.At(e) * weights[i].At(e))
 					}
 				}
-				return total
+				return total, size
 			}
 			g := joint(t, m)
 			all := in.Clone()
 			all.Params = append(all.Params, weights...)
-			got := interpret(t, g, all.Clone())
+			exact := interpret(t, g, all.Unround())
 			for k, i := range floats {
-				want := got[k].Clone()
+				want := exact[k].Clone()
 				for e := range want.Len() {
-					moved := func(by float64) float64 {
-						at := in.Clone()
-						at.Params[i] = at.Params[i].Clone()
-						at.Params[i].Set(e, in.Params[i].At(e)+by)
+					l := measure(func(by float64) (float64, float64) {
+						at := real.Clone()
+						at.Params[i].Set(e, at.Params[i].At(e)+by)
 						return loss(at)
+					})
+					if want.Set(e, l.slope); !l.smooth {
+						t.Errorf("grad_in%d: a kink at element %d", k, e)
 					}
-					want.Set(e, (moved(h)-moved(-h))/(2*h))
 				}
-				if err := near(got[k], want, 5e-3); err != nil {
+				if err := near(exact[k], want, 1e-7); err != nil {
 					t.Errorf("grad_in%d: %v\n%s", k, err, ir.Print(g))
+				}
+			}
+			got := interpret(t, g, all.Clone())
+			for i, x := range got {
+				if err := near(x, exact[i], 1e-5); err != nil {
+					t.Errorf("f32: grad_in%d: %v", i, err)
 				}
 			}
 			for i, x := range onHost(t, g, all.Clone()) {

@@ -20,6 +20,8 @@ type Inputs struct {
 	Params  []*interp.Tensor
 	Weights map[string]*interp.Tensor
 	States  map[string]*interp.Tensor
+
+	Unrounded bool // see interp.Env; for inputs of Inputs.Unround
 }
 
 // Draw returns inputs for the values of the symbols, of elements that element gives;
@@ -89,12 +91,28 @@ func Extents(shape []dim.Dim, symbols map[string]int64) ([]int64, error) {
 // Clone returns inputs for another run: what a run may write is copied, weights are
 // shared.
 func (in *Inputs) Clone() *Inputs {
-	c := &Inputs{Symbols: in.Symbols, Weights: in.Weights, States: make(map[string]*interp.Tensor)}
+	c := &Inputs{Symbols: in.Symbols, Unrounded: in.Unrounded, Weights: in.Weights, States: make(map[string]*interp.Tensor)}
 	for _, p := range in.Params {
 		c.Params = append(c.Params, p.Clone())
 	}
 	for name, s := range in.States {
 		c.States[name] = s.Clone()
+	}
+	return c
+}
+
+// Unround returns copies of the inputs for a run whose floats are not rounded.
+func (in *Inputs) Unround() *Inputs {
+	c := in.Clone()
+	c.Unrounded, c.Weights = true, make(map[string]*interp.Tensor)
+	for i, p := range c.Params {
+		c.Params[i] = p.Unrounded()
+	}
+	for name, w := range in.Weights {
+		c.Weights[name] = w.Unrounded()
+	}
+	for name, s := range c.States {
+		c.States[name] = s.Unrounded()
 	}
 	return c
 }
@@ -114,7 +132,7 @@ func (in *Inputs) All(m *ir.Module) []*interp.Tensor {
 // Interpret runs the module's function in the interpreter, which writes params and
 // states; silly::attention is [SillyAttention]. It returns the results.
 func Interpret(ctx context.Context, m *ir.Module, in *Inputs) ([]*interp.Tensor, error) {
-	env := &interp.Env{Weights: in.Weights, States: in.States, Symbols: in.Symbols, Externs: map[string]interp.Extern{"silly::attention": SillyAttention}}
+	env := &interp.Env{Weights: in.Weights, States: in.States, Symbols: in.Symbols, Unrounded: in.Unrounded, Externs: map[string]interp.Extern{"silly::attention": SillyAttention}}
 	return interp.Run(ctx, m, m.Funcs[0], env, in.Params)
 }
 

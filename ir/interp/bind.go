@@ -44,6 +44,12 @@ func bind(m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, map[
 		if t.Type != want.DType || len(t.Shape) != want.Rank() {
 			return fail("%s is %s, got %s", label(f, v), want, t)
 		}
+		if t.unrounded && !env.Unrounded {
+			return fail("%s is unrounded, and Env.Unrounded is not set", label(f, v))
+		}
+		if env.Unrounded && isFloat(t.Type) && writable(f, v) && !t.unrounded {
+			return fail("%s may be written and would be rounded: give a tensor of Tensor.Unrounded", label(f, v))
+		}
 		u, twice := seen[t]
 		if twice && (writable(f, u) || writable(f, v)) {
 			return fail("%s and %s are one tensor, which may be written", label(f, u), label(f, v))

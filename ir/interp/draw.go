@@ -61,7 +61,10 @@ func dropoutRule(n *node) error {
 		}
 		out.floats[i] = 0
 		if float64(philox.Float(n.draw(n.args[1], i))) < 1-a.Float {
-			out.setFloat(i, float64(float32(v*scale)))
+			if v *= scale; !out.unrounded {
+				v = float64(float32(v))
+			}
+			out.setFloat(i, v)
 		}
 	}
 	return nil

@@ -40,8 +40,13 @@ func offset(shape, idx []int64) int {
 	return int(off)
 }
 
-// setFloat rounds v to the dtype of a float tensor.
-func (t *Tensor) setFloat(i int, v float64) { t.floats[i] = t.Type.Round(v) }
+// setFloat rounds v to the dtype of a float tensor, unless the tensor is unrounded.
+func (t *Tensor) setFloat(i int, v float64) {
+	if !t.unrounded {
+		v = t.Type.Round(v)
+	}
+	t.floats[i] = v
+}
 
 // setInt wraps v to the dtype of an integer or bool tensor.
 func (t *Tensor) setInt(i int, v int64) { t.ints[i] = t.Type.Wrap(v) }

@@ -47,6 +47,12 @@ type Env struct {
 	// own tensors: what is to be kept must be cloned, nothing may be written.
 	Observe func(node int, n *ir.Node, results []*Tensor)
 
+	// Unrounded makes every float of the run a float64 that no op rounds to its dtype: the
+	// function over the real numbers, for derivatives by differences. Random numbers are
+	// those of their dtypes. Operands may be [Tensor.Unrounded]; states that are written
+	// have to be.
+	Unrounded bool
+
 	// MaxBytes bounds what the run holds at a time, inputs, weights and states aside: 8
 	// bytes for each element of a value, whatever its dtype. What it will take follows from
 	// the function and the symbols, and is compared before anything is taken. 0:
@@ -204,7 +210,9 @@ func (r *run) step(i int, irn *ir.Node) error {
 		}
 		shape, err := evalAll(t.Shape, r.symbols)
 		if err == nil {
-			n.out[j], err = Zeros(t.DType, shape)
+			if n.out[j], err = Zeros(t.DType, shape); err == nil {
+				n.out[j].unrounded = r.env.Unrounded
+			}
 		}
 		if err != nil {
 			return r.m.ErrorAt(r.f, i, "%s: result %d: %v", irn.Name(), j, err)

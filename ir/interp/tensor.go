@@ -27,6 +27,8 @@ type Tensor struct {
 	Type  dtype.DType
 	Shape []int64 // extents, outermost first; empty: a scalar. Not to be changed.
 
+	unrounded bool // see Unrounded
+
 	dense  *tensor.Dense // over floats or ints; nil without elements, which Dense cannot hold
 	floats []float64     // elements of float dtypes
 	ints   []int64       // elements of integers, bools, and bit patterns
@@ -174,7 +176,8 @@ func FromBytes(dt dtype.DType, shape []int64, data []byte) (*Tensor, error) {
 	return t, nil
 }
 
-// Bytes returns the tensor in its storage form, the one that [FromBytes] takes.
+// Bytes returns the tensor in its storage form, the one that [FromBytes] takes. Unrounded
+// values are rounded.
 func (t *Tensor) Bytes() []byte {
 	data := make([]byte, t.Type.Bytes(int64(t.Len())))
 	for i := range t.Len() {
@@ -300,7 +303,7 @@ func (t *Tensor) Int(i int) int64 {
 func (t *Tensor) Set(i int, v float64) {
 	switch {
 	case isFloat(t.Type):
-		t.floats[i] = t.Type.Round(v)
+		t.setFloat(i, v)
 	case t.Type == dtype.Bool:
 		t.ints[i] = 0
 		if v != 0 {
@@ -314,9 +317,12 @@ func (t *Tensor) Set(i int, v float64) {
 // SetInt stores v as element i, converted as the op cast does: rounded once to
 // a float dtype, wrapped to an integer's width, != 0 to bool.
 func (t *Tensor) SetInt(i int, v int64) {
-	if isFloat(t.Type) {
+	switch {
+	case isFloat(t.Type) && t.unrounded:
+		t.floats[i] = float64(v)
+	case isFloat(t.Type):
 		t.floats[i] = intToFloat(v, t.Type)
-	} else {
+	default:
 		t.ints[i] = t.Type.Wrap(v)
 	}
 }
@@ -342,7 +348,16 @@ func (t *Tensor) Int64s() []int64 {
 // Clone returns a copy with storage of its own.
 func (t *Tensor) Clone() *Tensor {
 	c := alloc(t.Type, t.Shape, t.Len())
+	c.unrounded = t.unrounded
 	c.copyAll(t)
+	return c
+}
+
+// Unrounded returns a copy whose floats are float64 values: what is set is not rounded to the
+// dtype. It is an operand of a run with [Env].Unrounded.
+func (t *Tensor) Unrounded() *Tensor {
+	c := t.Clone()
+	c.unrounded = true
 	return c
 }
 
