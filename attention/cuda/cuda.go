@@ -25,6 +25,7 @@ import (
 	"sync"
 
 	"pwc/attention"
+	"pwc/internal/cuda/gpuarch"
 	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/device"
@@ -96,7 +97,7 @@ func New(dev *cuda.Device, o Options) (*Op, error) {
 	if err != nil {
 		return nil, err
 	}
-	op.shared = sharedBytes(n)
+	op.shared = gpuarch.SharedBytes(n)
 	if err := op.allocate(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", attention.Name, err), op.free())
 	}

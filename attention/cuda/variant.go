@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"pwc/attention"
+	"pwc/internal/cuda/gpuarch"
 	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/cuda/nvrtc"
@@ -118,18 +119,6 @@ func arch(target string) (string, int, error) {
 	return m[1], n, nil
 }
 
-// sharedBytes is the shared memory that a block may have (CUDA C++ Programming
-// Guide, "Compute Capabilities"); of those not listed, the least of all.
-func sharedBytes(arch int) int {
-	switch arch {
-	case 80, 87:
-		return 163 << 10
-	case 90, 100, 103:
-		return 227 << 10
-	}
-	return 99 << 10
-}
-
 // VariantsOf returns the kernels that serve calls of a shape, with these parameters,
 // on a target, each once. Heads of more than 512 elements are an error.
 func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Variant, error) {
@@ -137,11 +126,11 @@ func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Varia
 	if err != nil {
 		return nil, err
 	}
-	v, err := variantOf(s, p, sharedBytes(n))
+	v, err := variantOf(s, p, gpuarch.SharedBytes(n))
 	if err != nil {
 		return nil, err
 	}
-	k := v.kinds(sharedBytes(n))
+	k := v.kinds(gpuarch.SharedBytes(n))
 	return k.each(), nil
 }
 

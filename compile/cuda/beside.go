@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 	"pwc/ir/dim"
 )
@@ -18,7 +20,7 @@ const maxBeside = 3
 func (b *Backend) Beside(ks []*loop.Kernel) bool {
 	args := 0
 	for _, k := range ks {
-		if k.MatMul != nil || k.TopK != nil || k.Serial || rowwise(k) {
+		if k.MatMul != nil || k.TopK != nil || k.Serial || nest.Rowwise(k) {
 			return false
 		}
 		args += len(k.Args)
@@ -27,48 +29,48 @@ func (b *Backend) Beside(ks []*loop.Kernel) bool {
 }
 
 // besideKernel makes the source of pointwise nests that run side by side.
-func besideKernel(ks []*loop.Kernel, on gpu) (Source, error) {
+func besideKernel(ks []*loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 	all := &loop.Kernel{Ranges: ks[0].Ranges}
 	parts := make([]*loop.Kernel, len(ks))
 	var names, texts []string
 	for i, k := range ks {
 		parts[i] = shifted(k, int32(len(all.Args)))
 		all.Args = append(all.Args, k.Args...)
-		names, texts = append(names, k.Name), append(texts, describe(k))
+		names, texts = append(names, k.Name), append(texts, nest.Describe(k))
 	}
 	all.Name = strings.Join(names, "_")
 	e := newEmitter(all, on, "")
 	for _, k := range parts {
-		e.wide = e.wide || !e.emitter(k).fits()
+		e.Wide = e.Wide || !nest.IndicesFit(k)
 	}
-	e.threads = flatThreads
-	e.wait()
-	e.line("int block = blockIdx.x;")
+	e.Threads = flatThreads
+	e.Wait()
+	e.Line("int block = blockIdx.x;")
 	var blocks dim.Dim
 	for i, k := range parts {
 		p := e.emitter(k)
 		f := p.flatPlan()
 		own := f.total.CeilDiv(flatThreads)
 		last := i == len(parts)-1
-		e.line("// %s", describe(k))
+		e.Line("// %s", nest.Describe(k))
 		if !last {
-			e.open("if (block < %s)", e.dim(own))
+			e.Open("if (block < %s)", e.Dim(own))
 		}
 		p.visitFlat(f, "block")
 		if !last {
-			e.line("return;")
-			e.close()
-			e.line("block -= %s;", e.dim(own))
+			e.Line("return;")
+			e.Close()
+			e.Line("block -= %s;", e.Dim(own))
 		}
 		blocks = blocks.Add(own)
 	}
-	e.grid[0] = blocks
-	return e.finish(fmt.Sprintf("side by side: %s", strings.Join(texts, "; "))), e.err
+	e.Grid[0] = blocks
+	return e.Finish(fmt.Sprintf("side by side: %s", strings.Join(texts, "; "))), e.Err
 }
 
 // shifted returns the kernel with its arguments numbered from first on.
 func shifted(k *loop.Kernel, first int32) *loop.Kernel {
 	args := make([]loop.Arg, int(first)+len(k.Args))
 	copy(args[first:], k.Args)
-	return withArgs(k, args, func(a int32) int32 { return a + first })
+	return nest.WithArgs(k, args, func(a int32) int32 { return a + first })
 }

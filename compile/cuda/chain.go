@@ -6,6 +6,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pwc/compile"
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 	"pwc/ir/dim"
 )
@@ -25,10 +27,10 @@ func (b *Backend) LowerChain(c *compile.Chain) (compile.Code, error) {
 	if f == nil {
 		return b.lowerHeaded(c, b.heads(c))
 	}
-	rows := newEmitter(f.product, b.gpu, "").rowsRange()
-	var sources []Source // for few rows, in one launch
-	var ways []*fused    // what they are of
-	own := 0             // of them for one architecture alone, which come first
+	rows := nest.RowsRange(f.product)
+	var sources []cgen.Source // for few rows, in one launch
+	var ways []*fused         // what they are of
+	own := 0                  // of them for one architecture alone, which come first
 	least := rows.Lo
 	at := len(c.Kernels) - len(f.tails) - 1 // the product
 	for _, p := range f.shapes(b.on()) {
@@ -127,11 +129,11 @@ func (b *Backend) lowerApart(g *errgroup.Group, c *compile.Chain, at int, rows d
 	}
 	g.Go(func() error {
 		k := c.Kernels[at]
-		sources, err := b.Sources(k)
+		sources, err := b.sources(k)
 		if err != nil {
 			return err
 		}
-		code, err := b.lowerSources(slices.DeleteFunc(sources, func(s Source) bool {
+		code, err := b.lowerSources(slices.DeleteFunc(sources, func(s cgen.Source) bool {
 			own := !s.Device.Always() && at+1 < len(c.Kernels) // its tails are in its launch
 			return own || rows.Lo > rows.Hi || s.Guard.Hi < rows.Lo && !s.Guard.Always()
 		}))

@@ -1,6 +1,11 @@
 package cuda
 
-import "math"
+import (
+	"math"
+
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/nest"
+)
 
 // longRow is the least of a matrix's columns and depth for which a product of one row is
 // faster on CUDA cores, where the kernel makes the row itself, as a norm does. A norm of
@@ -17,7 +22,7 @@ const longRow = 4096
 // It was measured on an H200 on the matrices of rowShapes: four columns a group of
 // warps beat two and eight, eight warps four and sixteen. A lane requests more at once
 // where that is all that it needs, or where it needs much.
-func oneRow(depth, cols int64, on gpu) (productShape, bool) {
+func oneRow(depth, cols int64, on cgen.GPU) (productShape, bool) {
 	p := fewShape(1, depth, fewColumns, 1, 8, 8)
 	switch parts := p.parts(depth); {
 	case parts == 2:
@@ -25,8 +30,8 @@ func oneRow(depth, cols int64, on gpu) (productShape, bool) {
 	case parts > 4:
 		p.u = 4
 	}
-	short := min(cols, depth) < longRow && cols <= maxIndex && cols*depth >= soonElements && streamUnits(cols, on) <= stripMost
-	return p, p.hasRoom(depth, on) && (on.arch < 90 || !short)
+	short := min(cols, depth) < longRow && cols <= nest.MaxIndex && cols*depth >= soonElements && streamUnits(cols, on) <= stripMost
+	return p, p.hasRoom(depth, on) && (on.Arch < 90 || !short)
 }
 
 // rowShapes returns the shapes of products with a matrix of that many columns and that
@@ -41,9 +46,9 @@ func oneRow(depth, cols int64, on gpu) (productShape, bool) {
 // overlap, one streaming while another begins or ends, so two or three must fit
 // beside each other. And x is read from the second-level cache once for every block,
 // so with more rows a block needs more columns.
-func rowShapes(depth, cols int64, on gpu) []productShape {
+func rowShapes(depth, cols int64, on cgen.GPU) []productShape {
 	cluster := 2
-	if on.arch < 90 {
+	if on.Arch < 90 {
 		cluster = 1
 	}
 	var shapes []productShape
@@ -88,20 +93,20 @@ const (
 
 // streamUnits is how many instructions' worth of columns, 16 each, a block has where
 // all multiprocessors have one.
-func streamUnits(cols int64, on gpu) int {
+func streamUnits(cols int64, on cgen.GPU) int {
 	multiprocessors := int64(132) // of an H100 or H200
-	if on.arch < 90 {
+	if on.Arch < 90 {
 		multiprocessors = 108 // of an A100
 	}
-	return int(ceilDiv(ceilDiv(min(cols, maxIndex), multiprocessors), 16))
+	return int(nest.CeilDiv(nest.CeilDiv(min(cols, nest.MaxIndex), multiprocessors), 16))
 }
 
 // streamShape is the stream for so many rows of a matrix.
-func streamShape(rows int, depth, cols int64, on gpu) productShape {
+func streamShape(rows int, depth, cols int64, on cgen.GPU) productShape {
 	units := streamUnits(cols, on)
 	fit := func(mt, warps int) (p productShape, room int) {
 		p = stream(rows, 16*units, mt, warps, streamStages, depth)
-		room = min(streamBytes, sharedBytes(on)-staticBytes-p.sumBytes()) / p.stageBytes()
+		room = min(streamBytes, on.SharedBytes()-staticBytes-p.sumBytes()) / p.stageBytes()
 		p.stages = min(p.stages, room)
 		return p, room
 	}
@@ -161,12 +166,12 @@ func isStrip(rows, units int, depth int64) bool {
 
 // stripShape is the strip for so many rows, where multiprocessors have so many
 // instructions' worth of columns.
-func stripShape(rows, units int, depth int64, on gpu) productShape {
+func stripShape(rows, units int, depth int64, on cgen.GPU) productShape {
 	deep := depth >= stripDeep && units <= streamAtOnce
 	n, wm, cluster, blocks := units, 1, 1, 1
 	stages := func(n, bk, blocks int) int {
 		inbox := (&productShape{rows: rows, cluster: cluster, pitch: 16*n + 4}).inboxBytes()
-		return min((sharedBytes(on)/blocks-staticBytes-inbox)/((rows+16*n)*bk*2), stripStages)
+		return min((on.SharedBytes()/blocks-staticBytes-inbox)/((rows+16*n)*bk*2), stripStages)
 	}
 	half, least := (units+1)/2, 3
 	switch {
@@ -178,7 +183,7 @@ func stripShape(rows, units int, depth int64, on gpu) productShape {
 		}
 	case (half >= stripLeast || units == 4 && rows > 16) && stages(half, 128, 2) > 2:
 		n, blocks = half, 2
-	case rows == 64 && deep && on.arch >= 90:
+	case rows == 64 && deep && on.Arch >= 90:
 		n, cluster = 2*units, 2
 	}
 	columns := 1 // of a warp
@@ -265,16 +270,16 @@ const (
 
 // warpgroupShape is the strip of warpgroups for so many rows, if there is one that is
 // faster than other kernels.
-func warpgroupShape(rows int, depth, cols int64, on gpu) (productShape, bool) {
-	n := int(ceilDiv(ceilDiv(min(cols, maxIndex), 132), 16) * 16)
+func warpgroupShape(rows int, depth, cols int64, on cgen.GPU) (productShape, bool) {
+	n := int(nest.CeilDiv(nest.CeilDiv(min(cols, nest.MaxIndex), 132), 16) * 16)
 	share := map[int]int64{warpgroupFew: warpgroupDepth, warpgroupStrips: warpgroupDepth / 2, warpgroupLibrary: 0} // of a sum, for a block of a cluster
 	least, ok := share[rows]
-	if !on.own || !ok || depth < warpgroupDepth || n > warpgroupMost {
+	if !on.WithSpecific || !ok || depth < warpgroupDepth || n > warpgroupMost {
 		return productShape{}, false
 	}
 	stages := func(n, cluster, blocks int) int {
 		inbox := (&productShape{own: true, rows: rows, cols: n, cluster: cluster}).inboxBytes()
-		return (sharedBytes(on)/blocks - staticBytes - swizzleBytes - inbox) / ((rows + n) * warpgroupK * 2)
+		return (on.SharedBytes()/blocks - staticBytes - swizzleBytes - inbox) / ((rows + n) * warpgroupK * 2)
 	}
 	groups, fill, cluster, blocks := 1, 128, 1, 1
 	switch {

@@ -3,6 +3,7 @@ package cuda
 import (
 	"strconv"
 
+	"pwc/compile/cuda/internal/cgen"
 	"pwc/compile/loop"
 )
 
@@ -63,7 +64,7 @@ func toldEach(acc string, warps, cluster int) int {
 
 // alike cuts a list of reductions into runs of one kind, of up to most each, that go
 // between blocks together. Accumulators of more than one number go alone.
-func alike(list []loop.Instr, of func(loop.Instr) reduction, most int) [][]loop.Instr {
+func alike(list []loop.Instr, of func(loop.Instr) cgen.Reduction, most int) [][]loop.Instr {
 	var out [][]loop.Instr
 	for _, in := range list {
 		n := len(out) - 1
@@ -83,11 +84,11 @@ func (e *emitter) told(p rowPlan, loops bool) *told {
 		return nil
 	}
 	t := &told{}
-	for _, ph := range e.k.Phases {
+	for _, ph := range e.K.Phases {
 		bytes := 0
 		for _, in := range ph.Body {
 			if in.Op.Reduces() {
-				acc := e.reduction(in).acc
+				acc := e.Reduction(in).Acc
 				bytes += toldBytes(acc, p.warps)
 				if p.cluster > 1 {
 					bytes += toldBytes(acc, p.cluster)
@@ -97,7 +98,7 @@ func (e *emitter) told(p rowPlan, loops bool) *told {
 		t.half = max(t.half, bytes)
 	}
 	if t.half > 0 {
-		e.line("__shared__ uint4 told[2][%d];", t.half/16)
+		e.Line("__shared__ uint4 told[2][%d];", t.half/16)
 	}
 	return t
 }

@@ -9,9 +9,8 @@ import (
 	"sync"
 
 	"pwc/compile"
+	"pwc/compile/cuda/internal/cgen"
 	"pwc/compile/loop"
-	"pwc/ir/dim"
-	"pwc/program"
 )
 
 // Compiler compiles CUDA C. Both methods may be called concurrently.
@@ -31,7 +30,7 @@ type Compiler interface {
 // Backend makes kernels for one target. It may be used concurrently.
 type Backend struct {
 	target   string
-	gpu      gpu
+	gpu      cgen.GPU
 	compiler Compiler
 
 	mu   sync.Mutex
@@ -39,26 +38,6 @@ type Backend struct {
 }
 
 var _ compile.Together = (*Backend)(nil)
-
-// gpu is what kernels are made for.
-type gpu struct {
-	arch int    // 90 for compute capability 9.0
-	only string // "a": for this architecture alone; "f": for those of its major version; "": for later ones, too
-	own  bool   // some kernels are made twice, for this architecture alone, too
-}
-
-// String returns the architecture as compilers name it: "sm_90a".
-func (g gpu) String() string { return "sm_" + strconv.Itoa(g.arch) + g.only }
-
-// alone is the architecture alone.
-func (g gpu) alone() gpu { return gpu{arch: g.arch, only: "a"} }
-
-// device is the guard of what only devices of the architecture run.
-func (g gpu) device() program.Guard {
-	name := program.PropertyPrefix
-	version := dim.Sym(name + "major").Mul(dim.Const(10)).Add(dim.Sym(name + "minor"))
-	return program.Guard{Expr: version, Lo: int64(g.arch), Hi: int64(g.arch)}
-}
 
 // MinArch is the least architecture that kernels are made for: the first with
 // bf16 tensor cores and asynchronous copies.
@@ -82,13 +61,13 @@ func New(target string, c Compiler) (*Backend, error) {
 	if arch < MinArch {
 		return nil, fmt.Errorf("compile/cuda: target %s is older than sm_%d, the oldest that kernels are made for", target, MinArch)
 	}
-	return &Backend{target: target, gpu: gpu{arch: arch, only: m[2]}, compiler: c, made: make(map[[sha256.Size]byte]*made)}, nil
+	return &Backend{target: target, gpu: cgen.GPU{Arch: arch, Suffix: m[2]}, compiler: c, made: make(map[[sha256.Size]byte]*made)}, nil
 }
 
 // on is what kernels are made for now that something is compiled.
-func (b *Backend) on() gpu {
+func (b *Backend) on() cgen.GPU {
 	on := b.gpu
-	on.own = on.arch == warpgroupArch && b.compiler.Supports(on.alone().String())
+	on.WithSpecific = on.Arch == warpgroupArch && b.compiler.Supports(on.Specific().String())
 	return on
 }
 
@@ -98,34 +77,22 @@ func (b *Backend) Target() string { return b.target }
 // Version names the compiler behind the backend, for provenance.
 func (b *Backend) Version() string { return b.compiler.Version() }
 
-// Source is one kernel in CUDA C and how it is launched.
-type Source struct {
-	Name   string        // the entry
-	Guard  program.Guard // for which sizes it is; zero: for all that no other is for
-	Device program.Guard // for which devices it is; zero: for all
-	Arch   string        // which it is compiled for: "sm_90"
-	Launch program.Launch
-
-	part  part
-	joins bool // it is compiled together with a neighbour: see unit
-}
-
-// Sources returns the sources of a kernel: those for one architecture alone, which where
+// sources returns the sources of a kernel: those for one architecture alone, which where
 // they serve are faster than all else, libraries too; those for some sizes in the order in
 // which their guards are tried; then the one for all others. With more kernels,
 // which [Backend.Beside] accepts, it returns the source of the one that they
 // become. The same kernels give the same text everywhere, but for those for one
 // architecture alone, which are there if the compiler makes them.
-func (b *Backend) Sources(k *loop.Kernel, beside ...*loop.Kernel) ([]Source, error) {
+func (b *Backend) sources(k *loop.Kernel, beside ...*loop.Kernel) ([]cgen.Source, error) {
 	switch {
 	case len(beside) > 0:
 		s, err := besideKernel(append([]*loop.Kernel{k}, beside...), b.gpu)
 		if err != nil {
 			return nil, err
 		}
-		return []Source{s}, nil
+		return []cgen.Source{s}, nil
 	case k.TopK != nil:
-		return []Source{selectKernel(k, b.gpu)}, nil
+		return []cgen.Source{selectKernel(k, b.gpu)}, nil
 	case k.MatMul != nil && k.MatMul.Select != nil:
 		return expertKernels(k, b.gpu)
 	case k.MatMul != nil:
@@ -135,7 +102,7 @@ func (b *Backend) Sources(k *loop.Kernel, beside ...*loop.Kernel) ([]Source, err
 	if err != nil {
 		return nil, err
 	}
-	return []Source{s}, nil
+	return []cgen.Source{s}, nil
 }
 
 // Lower compiles a kernel. Its sources are compiled side by side; equal ones
@@ -149,7 +116,7 @@ func (b *Backend) LowerBeside(ks []*loop.Kernel) (compile.Code, error) {
 }
 
 func (b *Backend) lower(k *loop.Kernel, beside ...*loop.Kernel) (compile.Code, error) {
-	sources, err := b.Sources(k, beside...)
+	sources, err := b.sources(k, beside...)
 	if err != nil {
 		return compile.Code{}, err
 	}

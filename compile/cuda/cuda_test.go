@@ -207,7 +207,7 @@ module "kept" {
 // TestOps wants an expression for every pointwise op of the table and dtype that
 // it takes. Casts, clamps and compares go by other names.
 func TestOps(t *testing.T) {
-	b, err := cuda.New("cuda:sm_90", nil)
+	b, err := cuda.New("cuda:sm_90", &fakeCompiler{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestOps(t *testing.T) {
 			{Op: op, Dst: 1, Args: slices.Repeat([]loop.Value{0}, arity)},
 			{Op: loop.Store, Dst: loop.NoValue, Args: []loop.Value{1}, Access: &loop.Access{Arg: 1, Cols: one}},
 		}
-		_, err := b.Sources(k)
+		_, err := b.Lower(k)
 		return err
 	}
 	floats, ints := []dtype.DType{dtype.F32, dtype.BF16}, []dtype.DType{dtype.I8, dtype.U8, dtype.I64}
@@ -262,12 +262,12 @@ func TestNames(t *testing.T) {
 	for name, want := range map[string]string{"add": "k_add", "my::op.v2": "k_my__op_v2", "é": "k___"} {
 		k := &loop.Kernel{Name: name, Cols: []dim.Dim{dim.Const(8)}, Args: []loop.Arg{{DType: dtype.F32}, {DType: dtype.F32, Write: true}},
 			Values: []loop.ValueInfo{{DType: dtype.F32}}, Phases: make([]loop.Phase, 1)}
-		s, err := r.Sources(k)
+		code, err := r.Lower(k)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s[0].Name != want {
-			t.Errorf("%q: entry %q, want %q", name, s[0].Name, want)
+		if got := code.Variants[0].Steps[0].Kernel.Name; got != want {
+			t.Errorf("%q: entry %q, want %q", name, got, want)
 		}
 	}
 }

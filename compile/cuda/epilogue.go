@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 )
 
@@ -14,19 +16,19 @@ type epilogue struct {
 	e    *emitter // of the product
 	f    *fused
 	p    productShape
-	s    *site // in the product: batch, row and columns
-	each int   // groups of columns in a row of the block; of a product alone
+	s    *cgen.Context // in the product: batch, row and columns
+	each int           // groups of columns in a row of the block; of a product alone
 }
 
 func newEpilogue(e *emitter, f *fused, p productShape, batch []string) *epilogue {
-	s := &site{width: 1, rows: append(slices.Clone(batch), "m"), cols: []string{"c"}, pos: "c", acc: "acc"}
+	s := &cgen.Context{Width: 1, Rows: append(slices.Clone(batch), "m"), Cols: []string{"c"}, Pos: "c", Acc: "acc"}
 	if len(f.tails) == 0 {
-		s.width = e.width()
-		for s.width > 1 && (p.cols%s.width != 0 || p.rows*p.cols < p.threads*s.width) {
-			s.width /= 2
+		s.Width = nest.VectorWidth(e.K)
+		for s.Width > 1 && (p.cols%s.Width != 0 || p.rows*p.cols < p.threads*s.Width) {
+			s.Width /= 2
 		}
 	}
-	return &epilogue{e: e, f: f, p: p, s: s, each: p.cols / s.width}
+	return &epilogue{e: e, f: f, p: p, s: s, each: p.cols / s.Width}
 }
 
 // write writes all of it.
@@ -34,12 +36,12 @@ func (o *epilogue) write() {
 	e := o.e
 	switch p := o.p; {
 	case p.collects():
-		e.line("if (send_sums<%d, %d, %d, %d, %d, %d>(part, inbox, inbox_full)) return;", p.cluster, p.split, p.rows, p.cols, p.pitch, p.threads)
+		e.Line("if (send_sums<%d, %d, %d, %d, %d, %d>(part, inbox, inbox_full)) return;", p.cluster, p.split, p.rows, p.cols, p.pitch, p.threads)
 	case p.cluster > 1:
-		e.line("scatter_sums<%d, %d, %d, %d, %d>(part, inbox);", p.cluster, p.split, p.rows, p.pitch, p.threads)
+		e.Line("scatter_sums<%d, %d, %d, %d, %d>(part, inbox);", p.cluster, p.split, p.rows, p.pitch, p.threads)
 	default:
-		e.use("add_parts")
-		e.line("__syncthreads();")
+		e.Use("add_parts")
+		e.Line("__syncthreads();")
 	}
 	if len(o.f.tails) > 0 {
 		o.tails()
@@ -50,12 +52,12 @@ func (o *epilogue) write() {
 
 // own writes what the product itself does with its sums.
 func (o *epilogue) own() {
-	k := o.e.k
+	k := o.e.K
 	o.overColumns(func() {
-		o.sums(o.s.width)
-		o.s.load, o.s.element = o.hooks(-1, k, o.s.width)
-		o.e.row(k.Phases[0].Row, o.s)
-		o.e.columns(k.Phases[0].Body, o.s)
+		o.sums(o.s.Width)
+		o.s.Vector, o.s.Element = o.hooks(-1, k, o.s.Width)
+		o.e.Row(k.Phases[0].Row, o.s)
+		o.e.Columns(k.Phases[0].Body, o.s)
 	})
 }
 
@@ -64,12 +66,12 @@ func (o *epilogue) own() {
 func (o *epilogue) overColumns(body func()) {
 	e := o.e
 	o.over(o.each)
-	e.line("const int block_row = n / %d, block_col = n %% %d * %d;", o.each, o.each, o.s.width)
-	e.line("const %s m = first_row + block_row, c = first_col + block_col;", e.index())
-	e.open("if (m < rows && c < cols)")
+	e.Line("const int block_row = n / %d, block_col = n %% %d * %d;", o.each, o.each, o.s.Width)
+	e.Line("const %s m = first_row + block_row, c = first_col + block_col;", e.Index())
+	e.Open("if (m < rows && c < cols)")
 	body()
-	e.close()
-	e.close()
+	e.Close()
+	e.Close()
 }
 
 // once reports whether every thread takes one group of so many in a row, if any.
@@ -83,26 +85,26 @@ func (o *epilogue) over(each int) {
 		first, end = fmt.Sprintf("share * %d + threadIdx.x", each), fmt.Sprintf("share_end * %d", each)
 	}
 	if o.once(each) {
-		o.e.open("if (const int n = %s; n < %s)", first, end)
+		o.e.Open("if (const int n = %s; n < %s)", first, end)
 	} else {
-		o.e.open("for (int n = %s; n < %s; n += %d)", first, end, o.p.threads)
+		o.e.Open("for (int n = %s; n < %s; n += %d)", first, end, o.p.threads)
 	}
 }
 
 // sums writes acc, the sums of neighbouring columns of the block.
 func (o *epilogue) sums(count int) {
 	e, p := o.e, o.p
-	e.line("float acc[%d];", count)
+	e.Line("float acc[%d];", count)
 	at := fmt.Sprintf("part + block_row * %d + block_col", p.pitch)
 	switch {
 	case p.collects():
-		e.line("add_collected<%d, %d, %d, %d>(acc, %s, inbox + block_row * %d + block_col, inbox_full);", p.cluster, p.split, p.rows*p.pitch, p.rows*p.cols, at, p.cols)
+		e.Line("add_collected<%d, %d, %d, %d>(acc, %s, inbox + block_row * %d + block_col, inbox_full);", p.cluster, p.split, p.rows*p.pitch, p.rows*p.cols, at, p.cols)
 	case p.cluster > 1:
-		e.line("add_scattered<%d, %d>(acc, %s, inbox + (block_row - share) * %d + block_col);", p.cluster, p.share()*p.pitch, at, p.pitch)
-	case e.k.MatMul.Select != nil:
-		e.line("add_parts<%d, %d>(acc, %s, chosen);", p.split, p.rows*p.pitch, at)
+		e.Line("add_scattered<%d, %d>(acc, %s, inbox + (block_row - share) * %d + block_col);", p.cluster, p.share()*p.pitch, at, p.pitch)
+	case e.K.MatMul.Select != nil:
+		e.Line("add_parts<%d, %d>(acc, %s, chosen);", p.split, p.rows*p.pitch, at)
 	default:
-		e.line("add_parts<%d, %d>(acc, %s);", p.split, p.rows*p.pitch, at)
+		e.Line("add_parts<%d, %d>(acc, %s);", p.split, p.rows*p.pitch, at)
 	}
 }
 
@@ -133,8 +135,8 @@ func (o *epilogue) aheads(tail int, k *loop.Kernel, width int) []ahead {
 		if in.Op != loop.Load || a.Index != nil || tail >= 0 && a.Arg == o.f.tails[tail].mid || len(out) == maxAhead {
 			continue
 		}
-		wide := width > 1 && isConst(inner(a), 1)
-		if !wide && width > 1 && !isConst(inner(a), 0) {
+		wide := width > 1 && nest.IsConst(nest.Inner(a), 1)
+		if !wide && width > 1 && !nest.IsConst(nest.Inner(a), 0) {
 			continue
 		}
 		out = append(out, ahead{in, fmt.Sprintf("ahead%d_%d", tail+1, in.Dst), wide})
@@ -147,28 +149,28 @@ func (o *epilogue) aheads(tail int, k *loop.Kernel, width int) []ahead {
 func (o *epilogue) declare() {
 	switch p := o.p; {
 	case p.collects():
-		o.e.use("send_sums")
-		o.e.line("__shared__ unsigned long long inbox_barrier;")
-		o.e.line("const unsigned inbox_full = shared_address(&inbox_barrier);")
-		o.e.line("open_inbox(inbox_full, %d);", p.inboxBytes())
+		o.e.Use("send_sums")
+		o.e.Line("__shared__ unsigned long long inbox_barrier;")
+		o.e.Line("const unsigned inbox_full = shared_address(&inbox_barrier);")
+		o.e.Line("open_inbox(inbox_full, %d);", p.inboxBytes())
 	case p.cluster > 1:
-		o.e.use("scatter_sums")
-		o.e.use("add_scattered")
-		o.e.line("const int share = %d * cluster_rank() / %d, share_end = %d * (cluster_rank() + 1) / %d;  // of the rows", p.rows, p.cluster, p.rows, p.cluster)
-		o.e.line("cluster_arrive();")
+		o.e.Use("scatter_sums")
+		o.e.Use("add_scattered")
+		o.e.Line("const int share = %d * cluster_rank() / %d, share_end = %d * (cluster_rank() + 1) / %d;  // of the rows", p.rows, p.cluster, p.rows, p.cluster)
+		o.e.Line("cluster_arrive();")
 	}
 	write := func(tail int, k *loop.Kernel, width int) {
 		for _, a := range o.aheads(tail, k, width) {
-			dt := o.e.storage(k.Args[a.in.Access.Arg].DType)
+			dt := o.e.Storage(k.Args[a.in.Access.Arg].DType)
 			if a.wide {
-				o.e.use("vec")
+				o.e.Use("vec")
 				dt = fmt.Sprintf("vec<%s, %d>", dt, width)
 			}
-			o.e.line("%s %s;", dt, a.name)
+			o.e.Line("%s %s;", dt, a.name)
 		}
 	}
 	if len(o.f.tails) == 0 {
-		write(-1, o.e.k, o.s.width)
+		write(-1, o.e.K, o.s.Width)
 	}
 	for i, t := range o.f.tails {
 		write(i, t.k, o.tailWidth(&t))
@@ -178,22 +180,22 @@ func (o *epilogue) declare() {
 // loads writes the loads that are made ahead, by the block that uses them.
 func (o *epilogue) loads() {
 	if o.p.collects() {
-		o.e.line("cluster_wait();  // all blocks run, so that they can be written to")
-		o.e.open("if (cluster_rank() == 0)")
-		defer o.e.close()
+		o.e.Line("cluster_wait();  // all blocks run, so that they can be written to")
+		o.e.Open("if (cluster_rank() == 0)")
+		defer o.e.Close()
 	}
-	write := func(e *emitter, s *site, list []ahead) {
+	write := func(e *emitter, s *cgen.Context, list []ahead) {
 		for _, a := range list {
-			at := fmt.Sprintf("a%d + %s", a.in.Access.Arg, e.address(a.in.Access, s, ""))
+			at := fmt.Sprintf("a%d + %s", a.in.Access.Arg, e.Address(a.in.Access, s, ""))
 			if a.wide {
-				e.line("%s = load<%d>(%s);", a.name, s.width, at)
+				e.Line("%s = load<%d>(%s);", a.name, s.Width, at)
 			} else {
-				e.line("%s = *(%s);", a.name, at)
+				e.Line("%s = *(%s);", a.name, at)
 			}
 		}
 	}
 	if len(o.f.tails) == 0 {
-		if list := o.aheads(-1, o.e.k, o.s.width); len(list) > 0 {
+		if list := o.aheads(-1, o.e.K, o.s.Width); len(list) > 0 {
 			o.overColumns(func() { write(o.e, o.s, list) })
 			o.later(list)
 		}
@@ -215,7 +217,7 @@ func (o *epilogue) loads() {
 // later lets loads that were made ahead arrive while the product is made.
 func (o *epilogue) later(list []ahead) {
 	for _, a := range list {
-		o.e.line("%s(%s);", o.e.use("later"), a.name)
+		o.e.Line("%s(%s);", o.e.Use("later"), a.name)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 	"pwc/ir/dim"
 	"pwc/program"
@@ -33,7 +35,7 @@ type groupShape struct {
 // 128 experts (TestExpertsBandwidth measures again): a stage of 256 neighbouring
 // bytes a row streams faster than one of 128, and eight warps hide more than four.
 // Where a block has less shared memory there are fewer stages.
-func groupShapes(matrices int64, on gpu) []groupShape {
+func groupShapes(matrices int64, on cgen.GPU) []groupShape {
 	list := []groupShape{
 		{4 * matrices, 8, 128, 1, 8, 128, 3, 2},
 		{8 * matrices, 16, 128, 1, 8, 128, 3, 2},
@@ -42,7 +44,7 @@ func groupShapes(matrices int64, on gpu) []groupShape {
 		{math.MaxInt64, 128, 128, 2, 4, 64, 3, 2},
 	}
 	for i := range list {
-		for p := &list[i]; p.bytes() > sharedBytes(on)-staticBytes; {
+		for p := &list[i]; p.bytes() > on.SharedBytes()-staticBytes; {
 			p.stages--
 		}
 	}
@@ -60,45 +62,32 @@ func (p *groupShape) pitch() int { return p.cols + 4 }
 // staticBytes is what such a kernel has beside its stages, at most.
 const staticBytes = 2 << 10
 
-// sharedBytes is the most shared memory of a block, as the CUDA C++ Programming
-// Guide lists it by compute capability.
-func sharedBytes(on gpu) int {
-	switch on.arch {
-	case 80, 87:
-		return 163 << 10
-	case 90, 100, 101, 103, 110:
-		return 227 << 10
-	}
-	return 99 << 10
-}
-
 // maxMatrices is what a grid holds along its second axis.
 const maxMatrices = 1<<16 - 1
 
 // expertKernels makes the sources of a product whose rows choose, one for each
 // range of the number of rows that the symbols allow.
-func expertKernels(k *loop.Kernel, on gpu) ([]Source, error) {
-	e := newEmitter(k, on, "")
-	rows := product(k.Rows)
+func expertKernels(k *loop.Kernel, on cgen.GPU) ([]cgen.Source, error) {
+	rows := nest.Product(k.Rows)
 	depth, deep := k.MatMul.K.Const()
 	matrices, known := k.MatMul.Select.Extent.Const()
-	iv, bounded := e.bounds(rows)
-	if !deep || depth == 0 || depth%8 != 0 || !halves(k) {
+	iv, bounded := nest.Bounds(k, rows)
+	if !deep || depth == 0 || depth%8 != 0 || !nest.HalfOperands(k) {
 		s, err := productKernel(k, on, simpleShape(1, 256, 1, 1, math.MaxInt64))
-		return []Source{s}, err
+		return []cgen.Source{s}, err
 	}
 	each := fewShape(1, depth, fewColumns, 1, 8, 8)
 	each.name = "each"
 	if !each.hasRoom(depth, on) {
 		each = simpleShape(1, 256, 1, 1, math.MaxInt64)
 	}
-	if !known || !bounded || iv.Hi > maxIndex || matrices >= maxMatrices {
+	if !known || !bounded || iv.Hi > nest.MaxIndex || matrices >= maxMatrices {
 		s, err := productKernel(k, on, each)
-		return []Source{s}, err
+		return []cgen.Source{s}, err
 	}
-	var out []Source
+	var out []cgen.Source
 	least := iv.Lo
-	add := func(most int64, s Source, err error) error {
+	add := func(most int64, s cgen.Source, err error) error {
 		if err != nil {
 			return err
 		}
@@ -133,104 +122,103 @@ func expertKernels(k *loop.Kernel, on gpu) ([]Source, error) {
 
 // choose writes the choice of the second operand's matrix for the block's row.
 func (e *emitter) choose(rows []string) {
-	c := e.k.MatMul.Select
-	e.wait()
-	terms := []string{e.offset(c.Offset)}
+	c := e.K.MatMul.Select
+	e.Wait()
+	terms := []string{e.Offset(c.Offset)}
 	for i, coef := range c.Rows {
 		at := "first_row"
 		if i < len(rows) {
 			at = rows[i]
 		}
-		terms = append(terms, e.times(coef, at))
+		terms = append(terms, e.Times(coef, at))
 	}
-	e.line("const long long matrix = a%d[%s];", c.Arg, sum(terms...))
-	e.line("const bool chosen = %s(matrix, %s, %s);", e.use("within"), e.dim(c.Extent), e.fault(c.Origin))
-	e.line("w += matrix * %s;", e.dim(c.Stride))
+	e.Line("const long long matrix = a%d[%s];", c.Arg, cgen.Sum(terms...))
+	e.Line("const bool chosen = %s(matrix, %s, %s);", e.Use("within"), e.Dim(c.Extent), e.Fault(c.Origin))
+	e.Line("w += matrix * %s;", e.Dim(c.Stride))
 }
 
 // groupKernel makes the source of one shape.
-func groupKernel(k *loop.Kernel, on gpu, p groupShape) (Source, error) {
+func groupKernel(k *loop.Kernel, on cgen.GPU, p groupShape) (cgen.Source, error) {
 	e := newEmitter(k, on, fmt.Sprintf("_group%dx%d", p.rows, p.cols))
 	m, sel := k.MatMul, k.MatMul.Select
 	threads := p.wm * p.wn * 32
-	e.threads, e.blocks = int32(threads), p.blocks
-	rows := product(k.Rows)
+	e.Threads, e.MinBlocks = int32(threads), p.blocks
+	rows := nest.Product(k.Rows)
 	// The last of the second axis is for rows whose position is out of range.
-	e.grid = [3]dim.Dim{k.Cols[0].CeilDiv(int64(p.cols)), sel.Extent.Add(one), one}
-	e.shared = dim.Const(int64(p.bytes()))
-	ix := e.index()
-	e.line("extern __shared__ uint4 shared[];")
-	e.line("__shared__ int list[%d];", p.rows)
-	e.line("__shared__ long long x_at[%d];", p.rows)
-	e.line("float *part = (float *)shared;")
-	e.line("const %s rows = %s, cols = %s, first_col = (%s)blockIdx.x * %d;", ix, e.dim(rows), e.dim(k.Cols[0]), ix, p.cols)
+	e.Grid = [3]dim.Dim{k.Cols[0].CeilDiv(int64(p.cols)), sel.Extent.Add(nest.One), nest.One}
+	e.Shared = dim.Const(int64(p.bytes()))
+	ix := e.Index()
+	e.Line("extern __shared__ uint4 shared[];")
+	e.Line("__shared__ int list[%d];", p.rows)
+	e.Line("__shared__ long long x_at[%d];", p.rows)
+	e.Line("float *part = (float *)shared;")
+	e.Line("const %s rows = %s, cols = %s, first_col = (%s)blockIdx.x * %d;", ix, e.Dim(rows), e.Dim(k.Cols[0]), ix, p.cols)
 	first := slices.Repeat([]string{"0"}, len(k.Rows)-1)
 	e.operand("x", m.A, first)
 	e.operand("w", m.B, first)
-	e.line("const bool chosen = blockIdx.y < %s;", e.dim(sel.Extent))
-	e.line("w += blockIdx.y * (long long)%s;", e.dim(sel.Stride))
-	e.wait()
-	s := &site{}
-	e.open("const auto mine = [&](%s row)", ix)
+	e.Line("const bool chosen = blockIdx.y < %s;", e.Dim(sel.Extent))
+	e.Line("w += blockIdx.y * (long long)%s;", e.Dim(sel.Stride))
+	e.Wait()
+	s := &cgen.Context{}
+	e.Open("const auto mine = [&](%s row)", ix)
 	e.position("row")
-	e.line("return %s(matrix, %s, %s) ? matrix == blockIdx.y : !chosen;", e.use("within"), e.dim(sel.Extent), e.fault(sel.Origin))
-	e.depth--
-	e.line("};")
-	e.open("for (int skip = 0;; skip += %d)", p.rows)
-	e.line("const int count = %s<%d, %d>(list, skip, rows, mine);", e.use("rows_of_group"), p.rows, threads)
-	e.open("if (chosen && count > 0)")
-	e.open("if (threadIdx.x < count)")
-	e.line("const %s row = list[threadIdx.x];", ix)
-	at := e.axes("i", "row", k.Rows)
+	e.Line("return %s(matrix, %s, %s) ? matrix == blockIdx.y : !chosen;", e.Use("within"), e.Dim(sel.Extent), e.Fault(sel.Origin))
+	e.CloseLambda()
+	e.Open("for (int skip = 0;; skip += %d)", p.rows)
+	e.Line("const int count = %s<%d, %d>(list, skip, rows, mine);", e.Use("rows_of_group"), p.rows, threads)
+	e.Open("if (chosen && count > 0)")
+	e.Open("if (threadIdx.x < count)")
+	e.Line("const %s row = list[threadIdx.x];", ix)
+	at := e.Axes("i", "row", k.Rows)
 	terms := make([]string, 0, len(at))
 	for i, c := range append(slices.Clone(m.A.Batch), m.A.Row) {
-		if t := e.times(c, at[i]); t != "" {
+		if t := e.Times(c, at[i]); t != "" {
 			terms = append(terms, "(long long)"+t)
 		}
 	}
-	e.line("x_at[threadIdx.x] = %s;", sum(terms...))
-	e.close()
-	e.line("__syncthreads();")
-	e.line("const auto row_at = [&](int r) { return x_at[r]; };")
-	e.line("const auto column = [&](int n) { return min(first_col + n, cols - 1); };")
-	e.line("const auto ready = [&]() {};")
-	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, p.wm, p.wn, 1, p.bk, p.stages, 1, false, false, false}, "x, row_at, count, w, w_row, column, ready, "+e.dim(m.K))
-	e.line("__syncthreads();")
-	e.close()
+	e.Line("x_at[threadIdx.x] = %s;", cgen.Sum(terms...))
+	e.Close()
+	e.Line("__syncthreads();")
+	e.Line("const auto row_at = [&](int r) { return x_at[r]; };")
+	e.Line("const auto column = [&](int n) { return min(first_col + n, cols - 1); };")
+	e.Line("const auto ready = [&]() {};")
+	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, p.wm, p.wn, 1, p.bk, p.stages, 1, false, false, false}, "x, row_at, count, w, w_row, column, ready, "+e.Dim(m.K))
+	e.Line("__syncthreads();")
+	e.Close()
 	e.groupEpilogue(s, p, threads)
-	e.line("if (count < %d) return;", p.rows)
-	e.close()
-	return e.finish(fmt.Sprintf("%s: rows %s, columns %s, sums over %s with one of %s matrices", k.Name, extents(k.Rows), extents(k.Cols), m.K, sel.Extent)), e.err
+	e.Line("if (count < %d) return;", p.rows)
+	e.Close()
+	return e.Finish(fmt.Sprintf("%s: rows %s, columns %s, sums over %s with one of %s matrices", k.Name, nest.Extents(k.Rows), nest.Extents(k.Cols), m.K, sel.Extent)), e.Err
 }
 
 // position writes the position that a row of all rows chooses.
 func (e *emitter) position(row string) {
-	sel := e.k.MatMul.Select
-	at := e.axes("i", row, e.k.Rows)
-	terms := []string{e.offset(sel.Offset)}
+	sel := e.K.MatMul.Select
+	at := e.Axes("i", row, e.K.Rows)
+	terms := []string{e.Offset(sel.Offset)}
 	for i, c := range sel.Rows {
-		terms = append(terms, e.times(c, at[i]))
+		terms = append(terms, e.Times(c, at[i]))
 	}
-	e.line("const long long matrix = a%d[%s];", sel.Arg, sum(terms...))
+	e.Line("const long long matrix = a%d[%s];", sel.Arg, cgen.Sum(terms...))
 }
 
 // groupEpilogue writes what happens to the sums of the rows in list.
-func (e *emitter) groupEpilogue(s *site, p groupShape, threads int) {
-	k := e.k
-	s.width = e.width()
-	for s.width > 1 && p.cols%s.width != 0 {
-		s.width /= 2
+func (e *emitter) groupEpilogue(s *cgen.Context, p groupShape, threads int) {
+	k := e.K
+	s.Width = nest.VectorWidth(e.K)
+	for s.Width > 1 && p.cols%s.Width != 0 {
+		s.Width /= 2
 	}
-	each := p.cols / s.width
-	e.open("for (int n = threadIdx.x; n < count * %d; n += %d)", each, threads)
-	e.line("const int block_row = n / %d, block_col = n %% %d * %d;", each, each, s.width)
-	e.line("const %s row = list[block_row], c = first_col + block_col;", e.index())
-	e.line("if (c >= cols) continue;")
-	s.rows = e.axes("i", "row", k.Rows)
-	s.cols, s.pos, s.acc = []string{"c"}, "c", "acc"
-	e.line("float acc[%d];", s.width)
-	e.line("%s<1, 0>(acc, part + block_row * %d + block_col, chosen);", e.use("add_parts"), p.pitch())
-	e.row(k.Phases[0].Row, s)
-	e.columns(k.Phases[0].Body, s)
-	e.close()
+	each := p.cols / s.Width
+	e.Open("for (int n = threadIdx.x; n < count * %d; n += %d)", each, threads)
+	e.Line("const int block_row = n / %d, block_col = n %% %d * %d;", each, each, s.Width)
+	e.Line("const %s row = list[block_row], c = first_col + block_col;", e.Index())
+	e.Line("if (c >= cols) continue;")
+	s.Rows = e.Axes("i", "row", k.Rows)
+	s.Cols, s.Pos, s.Acc = []string{"c"}, "c", "acc"
+	e.Line("float acc[%d];", s.Width)
+	e.Line("%s<1, 0>(acc, part + block_row * %d + block_col, chosen);", e.Use("add_parts"), p.pitch())
+	e.Row(k.Phases[0].Row, s)
+	e.Columns(k.Phases[0].Body, s)
+	e.Close()
 }

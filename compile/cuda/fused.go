@@ -4,9 +4,9 @@ import (
 	"slices"
 
 	"pwc/compile"
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
-	"pwc/ir/dim"
-	"pwc/ir/dtype"
 )
 
 // fused is a product and the kernels around it that run in its launch. Their
@@ -52,7 +52,7 @@ func fuse(c *compile.Chain) *fused {
 	}
 	f := &fused{product: c.Kernels[at]}
 	m := f.product.MatMul
-	if depth, known := m.K.Const(); !known || m.Select != nil || len(f.product.Rows) != 1 || depth == 0 || depth%8 != 0 || !halves(f.product) {
+	if depth, known := m.K.Const(); !known || m.Select != nil || len(f.product.Rows) != 1 || depth == 0 || depth%8 != 0 || !nest.HalfOperands(f.product) {
 		return nil
 	}
 	if _, known := f.product.Cols[0].Const(); !known {
@@ -61,7 +61,7 @@ func fuse(c *compile.Chain) *fused {
 	if at == 1 {
 		j.handOn(j.root(1, m.A.Arg))
 	}
-	store := onlyStore(f.product)
+	store := nest.OnlyStore(f.product)
 	if tails := at+1 < len(c.Kernels); tails {
 		if store == nil {
 			return nil
@@ -171,7 +171,7 @@ func (j *joined) renumber(i int) *loop.Kernel {
 	for _, root := range j.mids {
 		args, from = append(args, j.arg(root)), append(from, root)
 	}
-	return withArgs(j.c.Kernels[i], args, func(a int32) int32 { return int32(slices.Index(from, j.root(i, a))) })
+	return nest.WithArgs(j.c.Kernels[i], args, func(a int32) int32 { return int32(slices.Index(from, j.root(i, a))) })
 }
 
 func (j *joined) arg(root int32) loop.Arg {
@@ -180,54 +180,6 @@ func (j *joined) arg(root int32) loop.Arg {
 		i--
 	}
 	return j.c.Kernels[i].Args[root-j.first[i]]
-}
-
-// withArgs returns the kernel with other arguments: what was argument a is
-// argument number(a) of args.
-func withArgs(k *loop.Kernel, args []loop.Arg, number func(a int32) int32) *loop.Kernel {
-	out := *k
-	out.Args = args
-	out.Phases = make([]loop.Phase, len(k.Phases))
-	renumber := func(list []loop.Instr) []loop.Instr {
-		list = slices.Clone(list)
-		for i, in := range list {
-			if in.Access != nil && in.Access.Arg >= 0 {
-				a := *in.Access
-				a.Arg = number(a.Arg)
-				list[i].Access = &a
-			}
-		}
-		return list
-	}
-	for i, p := range k.Phases {
-		out.Phases[i] = loop.Phase{Row: renumber(p.Row), Body: renumber(p.Body)}
-	}
-	if k.MatMul != nil {
-		m := *k.MatMul
-		m.A.Arg, m.B.Arg = number(m.A.Arg), number(m.B.Arg)
-		out.MatMul = &m
-	}
-	return &out
-}
-
-// onlyStore returns the store of a kernel of one phase that has no other; else
-// nil. It depends on no position that is read from memory.
-func onlyStore(k *loop.Kernel) *loop.Instr {
-	var store *loop.Instr
-	for p := range k.Phases {
-		for n, list := range [][]loop.Instr{k.Phases[p].Row, k.Phases[p].Body} {
-			for i := range list {
-				if list[i].Op != loop.Store {
-					continue
-				}
-				if store != nil || n == 0 || p != len(k.Phases)-1 || list[i].Access.Index != nil {
-					return nil
-				}
-				store = &list[i]
-			}
-		}
-	}
-	return store
 }
 
 // leads reports whether a nest makes the rows of the product's first operand, and
@@ -243,7 +195,7 @@ func leads(k, product *loop.Kernel) bool {
 			}
 		}
 	}
-	store := onlyStore(k)
+	store := nest.OnlyStore(k)
 	if k.TopK != nil || k.Serial || store == nil || len(k.Rows) != 1 || len(k.Cols) != 1 || !k.Rows[0].Equal(product.Rows[0]) || !k.Cols[0].Equal(m.K) {
 		return false
 	}
@@ -259,22 +211,22 @@ func leads(k, product *loop.Kernel) bool {
 		}
 	}
 	a := store.Access
-	return a.Arg == m.A.Arg && a.Arg != m.B.Arg && a.Offset.Equal(m.A.Offset) && a.Rows[0].Equal(m.A.Row) && a.Cols[0].Equal(m.A.Col) && (&emitter{k: k}).width() == 8
+	return a.Arg == m.A.Arg && a.Arg != m.B.Arg && a.Offset.Equal(m.A.Offset) && a.Rows[0].Equal(m.A.Row) && a.Cols[0].Equal(m.A.Col) && nest.VectorWidth(k) == 8
 }
 
 // tailOf returns a nest as a tail of the product, if it can be one.
 func tailOf(k, product *loop.Kernel) (tail, bool) {
 	t := tail{k: k, units: 1}
-	store := onlyStore(product).Access
+	store := nest.OnlyStore(product).Access
 	t.mid = store.Arg
-	if k.TopK != nil || k.MatMul != nil || k.Serial || rowwise(k) || !isConst(inner(store), 1) {
+	if k.TopK != nil || k.MatMul != nil || k.Serial || nest.Rowwise(k) || !nest.IsConst(nest.Inner(store), 1) {
 		return t, false
 	}
 	own := slices.Concat(k.Rows, k.Cols)
 	t.rows = len(k.Rows) > 0 && k.Rows[0].Equal(product.Rows[0])
 	if t.rows {
 		own = own[1:]
-	} else if !isConst(product.Rows[0], 1) {
+	} else if !nest.IsConst(product.Rows[0], 1) {
 		return t, false
 	}
 	for _, d := range own {
@@ -344,31 +296,12 @@ func (f *fused) others() []*loop.Kernel {
 	return out
 }
 
-// halves reports whether the operands of a product are of one 16-bit type and
-// every 8 elements along k lie together, aligned to 16 bytes.
-func halves(k *loop.Kernel) bool {
-	m := k.MatMul
-	if m.Select != nil && !multiple(m.Select.Stride, 8) {
-		return false
-	}
-	dt := k.Args[m.A.Arg].DType
-	if dt != k.Args[m.B.Arg].DType || dt != dtype.BF16 && dt != dtype.F16 {
-		return false
-	}
-	for _, o := range []*loop.Operand{&m.A, &m.B} {
-		if !isConst(o.Col, 1) || !multiple(o.Offset, 8) || !multiple(o.Row, 8) || slices.ContainsFunc(o.Batch, func(d dim.Dim) bool { return !multiple(d, 8) }) {
-			return false
-		}
-	}
-	return true
-}
-
 // shapes returns the ways to compute a chain in one launch, by rising number of
 // rows, for as many rows as that is faster than more launches: up to tiles, which want
 // neighbouring columns.
-func (f *fused) shapes(on gpu) []productShape {
+func (f *fused) shapes(on cgen.GPU) []productShape {
 	var out []productShape
-	for _, p := range newEmitter(f.product, on, "").productShapes() {
+	for _, p := range productShapes(f.product, on) {
 		if p.bm > 0 || len(f.tails) == 0 && !p.leads() {
 			break
 		}

@@ -7,6 +7,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pwc/compile"
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 	"pwc/ir/dim"
 	"pwc/program"
@@ -34,10 +36,10 @@ func (b *Backend) heads(c *compile.Chain) *headed {
 		return nil
 	}
 	var ok bool
-	if h.way, ok = newEmitter(head, b.gpu, "").library(); !ok || h.way.after == nil {
+	if h.way, ok = library(head); !ok || h.way.after == nil {
 		return nil
 	}
-	store := onlyStore(h.way.after)
+	store := nest.OnlyStore(h.way.after)
 	if store == nil {
 		return nil
 	}
@@ -109,7 +111,7 @@ func (b *Backend) lowerHeaded(c *compile.Chain, h *headed) (compile.Code, error)
 	norm.Args = h.args
 	for _, v := range head.Variants {
 		if kindOf(v) == byRoutine { // what happens to its sums costs next to nothing here
-			v.Steps[0].Attrs = servesFrom(v.Steps[0].Attrs, newEmitter(c.Kernels[0], b.gpu, "").libraryFrom())
+			v.Steps[0].Attrs = servesFrom(v.Steps[0].Attrs, libraryFrom(c.Kernels[0]))
 		}
 	}
 	all, temps := int32(len(c.Same)), int32(len(head.Temps))
@@ -122,7 +124,7 @@ func (b *Backend) lowerHeaded(c *compile.Chain, h *headed) (compile.Code, error)
 	out := compile.Code{Temps: slices.Concat(head.Temps, rest.Temps)}
 	join := func(first, second compile.Variant, merged bool) {
 		steps := slices.Concat(first.Steps, second.Steps)
-		if lead := second.Steps[0]; merged && lead.Library == "" && lead.Kernel.Name == entryName(c.Kernels[1].Name) {
+		if lead := second.Steps[0]; merged && lead.Library == "" && lead.Kernel.Name == cgen.EntryName(c.Kernels[1].Name) {
 			steps = slices.Concat(first.Steps[:1], []compile.Step{norm}, second.Steps[1:])
 		}
 		own := first.Device // there is one architecture

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"pwc/compile"
+	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -55,15 +56,15 @@ type libraryWay struct {
 
 // library returns the way to compute a product by the routine, and whether there
 // is one.
-func (e *emitter) library() (*libraryWay, bool) {
-	k, m := e.k, e.k.MatMul
+func library(k *loop.Kernel) (*libraryWay, bool) {
+	m := k.MatMul
 	if m == nil || m.Select != nil || len(k.Phases) != 1 || len(k.Phases[0].Row) > 0 {
 		return nil, false
 	}
 	// f32 is ours at any number of rows: its sums do not depend on how many there are,
 	// and the library's algorithms do.
 	in := k.Args[m.A.Arg].DType
-	if in != k.Args[m.B.Arg].DType || in != dtype.BF16 && in != dtype.F16 || !isConst(m.A.Col, 1) {
+	if in != k.Args[m.B.Arg].DType || in != dtype.BF16 && in != dtype.F16 || !nest.IsConst(m.A.Col, 1) {
 		return nil, false
 	}
 	batch, axis, ok := batchAxis(k.Rows[:len(k.Rows)-1])
@@ -78,13 +79,13 @@ func (e *emitter) library() (*libraryWay, bool) {
 		return list[axis]
 	}
 	wPitch, wWide, byDepth := m.B.Row, m.K, false
-	if !isConst(m.B.Col, 1) {
+	if !nest.IsConst(m.B.Col, 1) {
 		wPitch, wWide, byDepth = m.B.Col, cols, true
-		if !isConst(m.B.Row, 1) {
+		if !nest.IsConst(m.B.Row, 1) {
 			return nil, false
 		}
 	}
-	if !e.atLeast(m.A.Row, m.K) || !e.atLeast(wPitch, wWide) {
+	if !atLeast(k, m.A.Row, m.K) || !atLeast(k, wPitch, wWide) {
 		return nil, false
 	}
 	way := &libraryWay{args: [2]int32{m.A.Arg, m.B.Arg}, y: -1}
@@ -94,7 +95,7 @@ func (e *emitter) library() (*libraryWay, bool) {
 	list(attrSize, rows, cols, m.K, batch)
 	list(attrX, m.A.Offset, m.A.Row, at(m.A.Batch))
 	list(attrW, m.B.Offset, wPitch, at(m.B.Batch))
-	if store, out := e.plainStore(in); store != nil && e.atLeast(store.Rows[len(store.Rows)-1], cols) {
+	if store, out := plainStore(k, in); store != nil && atLeast(k, store.Rows[len(store.Rows)-1], cols) {
 		way.y = out
 		list(attrY, store.Offset, store.Rows[len(store.Rows)-1], at(store.Rows))
 	} else {
@@ -104,7 +105,7 @@ func (e *emitter) library() (*libraryWay, bool) {
 	if byDepth {
 		way.attrs = append(way.attrs, program.Attr{Name: attrByDepth, Kind: program.AttrBool, Bool: true})
 	}
-	from := e.libraryFrom()
+	from := libraryFrom(k)
 	if depth, known := m.K.Const(); known && depth <= shortDepth && way.after != nil {
 		from = max(from, libraryRowsLater)
 	}
@@ -114,8 +115,8 @@ func (e *emitter) library() (*libraryWay, bool) {
 
 // libraryFrom is the number of rows from which the routine is faster, whatever happens
 // to its sums.
-func (e *emitter) libraryFrom() int64 {
-	if depth, known := e.k.MatMul.K.Const(); known && depth%8 == 0 && halves(e.k) {
+func libraryFrom(k *loop.Kernel) int64 {
+	if depth, known := k.MatMul.K.Const(); known && depth%8 == 0 && nest.HalfOperands(k) {
 		return libraryRowsStrips
 	}
 	return libraryRows
@@ -135,34 +136,34 @@ func servesFrom(attrs []program.Attr, rows int64) []program.Attr {
 
 // batchAxis returns the one axis that has several matrices, -1 if none has.
 func batchAxis(axes []dim.Dim) (batch dim.Dim, axis int, ok bool) {
-	axis = slices.IndexFunc(axes, func(d dim.Dim) bool { return !isConst(d, 1) })
+	axis = slices.IndexFunc(axes, func(d dim.Dim) bool { return !nest.IsConst(d, 1) })
 	if axis < 0 {
-		return one, -1, true
+		return nest.One, -1, true
 	}
-	return axes[axis], axis, !slices.ContainsFunc(axes[axis+1:], func(d dim.Dim) bool { return !isConst(d, 1) })
+	return axes[axis], axis, !slices.ContainsFunc(axes[axis+1:], func(d dim.Dim) bool { return !nest.IsConst(d, 1) })
 }
 
 // atLeast reports whether a is known not to be less than b.
-func (e *emitter) atLeast(a, b dim.Dim) bool {
-	iv, known := e.bounds(a.Sub(b))
+func atLeast(k *loop.Kernel, a, b dim.Dim) bool {
+	iv, known := nest.Bounds(k, a.Sub(b))
 	return known && iv.Lo >= 0
 }
 
 // plainStore returns where the sums go if all that happens to them is that they
 // are rounded to the result's dtype, and the argument that this is.
-func (e *emitter) plainStore(in dtype.DType) (*loop.Access, int32) {
-	body := e.k.Phases[0].Body
+func plainStore(k *loop.Kernel, in dtype.DType) (*loop.Access, int32) {
+	body := k.Phases[0].Body
 	if len(body) < 2 || body[0].Op != loop.Acc {
 		return nil, -1
 	}
 	sum, last := body[0].Dst, body[len(body)-1]
-	if len(body) == 3 && body[1].Op == loop.Cast && body[1].Args[0] == sum && e.k.Values[body[1].Dst].DType == in {
+	if len(body) == 3 && body[1].Op == loop.Cast && body[1].Args[0] == sum && k.Values[body[1].Dst].DType == in {
 		sum = body[1].Dst
 	} else if len(body) != 2 {
 		return nil, -1
 	}
 	a := last.Access
-	if last.Op != loop.Store || last.Args[0] != sum || a.Index != nil || !isConst(a.Cols[0], 1) || e.k.Args[a.Arg].DType != e.k.Values[sum].DType {
+	if last.Op != loop.Store || last.Args[0] != sum || a.Index != nil || !nest.IsConst(a.Cols[0], 1) || k.Args[a.Arg].DType != k.Values[sum].DType {
 		return nil, -1
 	}
 	return a, a.Arg
@@ -180,7 +181,7 @@ func (w *libraryWay) epilogue(k *loop.Kernel, in dtype.DType) {
 			w.temp.DType = dtype.F32
 		}
 	}
-	load := &loop.Access{Offset: dim.Const(0), Cols: []dim.Dim{one}}
+	load := &loop.Access{Offset: dim.Const(0), Cols: []dim.Dim{nest.One}}
 	stride := k.Cols[0]
 	for _, r := range slices.Backward(k.Rows) {
 		load.Rows = append(load.Rows, stride)
@@ -216,10 +217,9 @@ func (w *libraryWay) epilogue(k *loop.Kernel, in dtype.DType) {
 // lowerLibrary puts the way by the routine before those of kernels that all devices run,
 // and before those for one architecture alone, too.
 func (b *Backend) lowerLibrary(k *loop.Kernel, code *compile.Code) error {
-	e := newEmitter(k, b.gpu, "")
-	way, ok := e.library()
+	way, ok := library(k)
 	rows := k.Rows[len(k.Rows)-1]
-	iv, known := e.bounds(rows)
+	iv, known := nest.Bounds(k, rows)
 	if !known {
 		iv = dim.Interval{Lo: 0, Hi: math.MaxInt64}
 	}

@@ -3,6 +3,7 @@ package cuda
 import (
 	"slices"
 
+	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 	"pwc/ir/dim"
 )
@@ -16,7 +17,7 @@ func merge(first, rows *loop.Kernel, x, out int32) (merged *loop.Kernel, more []
 		!slices.EqualFunc(first.Rows, rows.Rows, dim.Dim.Equal) || !slices.EqualFunc(first.Cols, rows.Cols, dim.Dim.Equal) {
 		return nil, nil
 	}
-	store := onlyStore(first)
+	store := nest.OnlyStore(first)
 	if store == nil || store.Access.Arg != out {
 		return nil, nil
 	}
@@ -31,7 +32,7 @@ func merge(first, rows *loop.Kernel, x, out int32) (merged *loop.Kernel, more []
 		for i, in := range ph.Body {
 			switch {
 			case !reads(in):
-			case in.Op != loop.Load || !sameElements(in.Access, &stored) || p == 0 && at >= 0:
+			case in.Op != loop.Load || !nest.SameElements(in.Access, &stored) || p == 0 && at >= 0:
 				return nil, nil
 			case p == 0:
 				at = i

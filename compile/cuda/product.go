@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 	"pwc/ir/dim"
 	"pwc/program"
@@ -33,12 +35,11 @@ type productShape struct {
 // productKernels makes the sources of a matrix product, one for each range of
 // the number of rows that the symbols allow, and before them those for one architecture
 // alone.
-func productKernels(k *loop.Kernel, on gpu) ([]Source, error) {
-	e := newEmitter(k, on, "")
-	iv := e.rowsRange()
-	var own, out []Source
+func productKernels(k *loop.Kernel, on cgen.GPU) ([]cgen.Source, error) {
+	iv := nest.RowsRange(k)
+	var own, out []cgen.Source
 	least := int64(math.MinInt64)
-	for _, p := range e.productShapes() {
+	for _, p := range productShapes(k, on) {
 		if p.most < iv.Lo {
 			least = p.most + 1
 			continue
@@ -61,14 +62,6 @@ func productKernels(k *loop.Kernel, on gpu) ([]Source, error) {
 	return slices.Concat(own, out), nil
 }
 
-// rowsRange returns the numbers of rows that the symbols allow.
-func (e *emitter) rowsRange() dim.Interval {
-	if iv, known := e.bounds(e.k.Rows[len(e.k.Rows)-1]); known {
-		return iv
-	}
-	return dim.Interval{Lo: 0, Hi: math.MaxInt64}
-}
-
 // rowsGuard is the guard of what serves from least to most rows; zero if there are
 // no more than that.
 func rowsGuard(k *loop.Kernel, least, most int64, all dim.Interval) program.Guard {
@@ -89,17 +82,16 @@ func (p productShape) guard(k *loop.Kernel, least int64, all dim.Interval) progr
 
 // productShapes returns the ways to compute the kernel's product, by rising
 // number of rows.
-func (e *emitter) productShapes() []productShape {
-	k := e.k
+func productShapes(k *loop.Kernel, on cgen.GPU) []productShape {
 	depth, known := k.MatMul.K.Const()
 	cols, all := k.Cols[0].Const()
 	if !all {
 		cols = math.MaxInt64
 	}
-	if !known || !halves(k) || depth%8 != 0 || depth == 0 || cols == 0 {
+	if !known || !nest.HalfOperands(k) || depth%8 != 0 || depth == 0 || cols == 0 {
 		return []productShape{simpleShape(8, 128, 1, 4, 8), simpleShape(64, 64, 4, 4, math.MaxInt64)}
 	}
-	return rowShapes(depth, cols, e.gpu)
+	return rowShapes(depth, cols, on)
 }
 
 // soonElements is the largest matrix whose product lets the next kernel start at
@@ -109,31 +101,31 @@ const soonElements = 4 << 20
 
 // soon says whether the next kernel may start at once.
 func (e *emitter) soon() bool {
-	size, known := e.k.MatMul.K.Mul(e.k.Cols[0]).Const()
+	size, known := e.K.MatMul.K.Mul(e.K.Cols[0]).Const()
 	return known && size <= soonElements
 }
 
 // productKernel makes the source of one shape of a product alone.
-func productKernel(k *loop.Kernel, on gpu, p productShape) (Source, error) {
+func productKernel(k *loop.Kernel, on cgen.GPU, p productShape) (cgen.Source, error) {
 	return fusedKernel(&fused{name: k.Name, args: k.Args, product: k}, on, p)
 }
 
 // fusedKernel makes the source of one shape of a product and what is fused to it.
-func fusedKernel(f *fused, on gpu, p productShape) (Source, error) {
+func fusedKernel(f *fused, on cgen.GPU, p productShape) (cgen.Source, error) {
 	k := f.product
 	var device program.Guard
 	if p.own {
-		on, device = on.alone(), on.device()
+		on, device = on.Specific(), on.Guard()
 	}
 	e := newEmitter(k, on, "_"+p.name)
-	e.name, e.args = entryName(f.name)+"_"+p.name, f.args
+	e.Name, e.Args = cgen.EntryName(f.name)+"_"+p.name, f.args
 	for _, o := range f.others() {
-		e.wide = e.wide || !e.emitter(o).fits()
+		e.Wide = e.Wide || !nest.IndicesFit(o)
 	}
-	e.threads = int32(p.threads)
-	e.cluster, e.blocks, e.general = p.cluster, p.blocks, p.general
+	e.Threads = int32(p.threads)
+	e.Cluster, e.MinBlocks, e.Generic = p.cluster, p.blocks, p.general
 	batch := e.place(f, p)
-	rows := e.axes("i", batch, k.Rows[:len(k.Rows)-1])
+	rows := e.Axes("i", batch, k.Rows[:len(k.Rows)-1])
 	if f.lead == nil {
 		e.operand("x", k.MatMul.A, rows)
 	}
@@ -146,13 +138,13 @@ func fusedKernel(f *fused, on gpu, p productShape) (Source, error) {
 	o.declare()
 	p.write(e, f, p, o)
 	o.write()
-	does := fmt.Sprintf("%s: rows %s, columns %s, sums over %s", f.name, extents(k.Rows), extents(k.Cols), k.MatMul.K)
+	does := fmt.Sprintf("%s: rows %s, columns %s, sums over %s", f.name, nest.Extents(k.Rows), nest.Extents(k.Cols), k.MatMul.K)
 	if p.general {
 		does = f.name
 	}
-	src := e.finish(does)
-	src.Device, src.joins = device, p.joins
-	return src, e.err
+	src := e.Finish(does)
+	src.Device, src.Pairs = device, p.joins
+	return src, e.Err
 }
 
 // gridEnd is the largest extent of a grid along y and z.
@@ -160,55 +152,55 @@ const gridEnd = 1<<16 - 1
 
 // place writes which part of the result is the block's, and returns its batch.
 func (e *emitter) place(f *fused, p productShape) (batch string) {
-	k := e.k
+	k := e.K
 	last := len(k.Rows) - 1
-	tiles, batches := k.Cols[0].CeilDiv(int64(p.cols)), product(k.Rows[:last])
+	tiles, batches := k.Cols[0].CeilDiv(int64(p.cols)), nest.Product(k.Rows[:last])
 	if len(f.tails) > 0 {
 		tiles = dim.Const(f.tiles(p.cols))
 	}
-	e.grid = [3]dim.Dim{tiles, k.Rows[last].CeilDiv(int64(p.rows)), batches}
-	e.line("const %s rows = %s, cols = %s;", e.index(), e.dim(k.Rows[last]), e.dim(k.Cols[0]))
+	e.Grid = [3]dim.Dim{tiles, k.Rows[last].CeilDiv(int64(p.rows)), batches}
+	e.Line("const %s rows = %s, cols = %s;", e.Index(), e.Dim(k.Rows[last]), e.Dim(k.Cols[0]))
 	row, tile := "blockIdx.y", "blockIdx.x"
 	if p.cluster > 1 {
-		e.grid[0] = tiles.Mul(dim.Const(int64(p.cluster)))
+		e.Grid[0] = tiles.Mul(dim.Const(int64(p.cluster)))
 		tile = fmt.Sprintf("blockIdx.x / %d", p.cluster)
 	}
 	if k.MatMul.Select != nil { // a block for each row: more than the grid's y holds
 		row, tile = "blockIdx.x", "blockIdx.y"
-		e.grid[0], e.grid[1] = e.grid[1], e.grid[0]
+		e.Grid[0], e.Grid[1] = e.Grid[1], e.Grid[0]
 	}
 	batch = "blockIdx.z"
-	iv, known := e.bounds(batches)
+	iv, known := nest.Bounds(e.K, batches)
 	many := !known || iv.Hi > gridEnd // batches: its z does not hold them either
-	long := k.MatMul.Select == nil && min(p.most, e.rowsRange().Hi) > gridEnd*int64(p.rows)
+	long := k.MatMul.Select == nil && min(p.most, nest.RowsRange(e.K).Hi) > gridEnd*int64(p.rows)
 	switch {
 	case many && k.MatMul.Select != nil:
-		e.line("const unsigned tiles = %s;", e.dim(k.Rows[last]))
+		e.Line("const unsigned tiles = %s;", e.Dim(k.Rows[last]))
 		batch, row = row+" / tiles", "("+row+" % tiles)"
 	case many || long:
 		at := tile
-		e.line("const unsigned tiles = %s;", e.dim(tiles))
+		e.Line("const unsigned tiles = %s;", e.Dim(tiles))
 		batch, tile = fmt.Sprintf("(%s) / tiles", at), fmt.Sprintf("(%s) %% tiles", at)
 		if long {
-			e.line("const unsigned row_tiles = %s;", e.dim(e.grid[1]))
+			e.Line("const unsigned row_tiles = %s;", e.Dim(e.Grid[1]))
 			batch, row = batch+" / row_tiles", "("+batch+" % row_tiles)"
-			e.grid[0], e.grid[1] = e.grid[0].Mul(e.grid[1]), one
+			e.Grid[0], e.Grid[1] = e.Grid[0].Mul(e.Grid[1]), nest.One
 		}
 	}
 	if many {
-		e.grid[0], e.grid[2] = e.grid[0].Mul(batches), one
+		e.Grid[0], e.Grid[2] = e.Grid[0].Mul(batches), nest.One
 	} else {
 		batch = "blockIdx.z"
 	}
-	e.line("const %s first_row = (%s)%s * %d, tile = %s;", e.index(), e.index(), row, p.rows, tile)
+	e.Line("const %s first_row = (%s)%s * %d, tile = %s;", e.Index(), e.Index(), row, p.rows, tile)
 	return batch
 }
 
 // column writes which column of the product is the block's n-th, one that exists.
 func (e *emitter) column(f *fused, p productShape) {
 	if len(f.tails) == 0 {
-		e.line("const %s first_col = tile * %d;", e.index(), p.cols)
-		e.line("const auto column = [&](int n) { return min(first_col + n, cols - 1); };")
+		e.Line("const %s first_col = tile * %d;", e.Index(), p.cols)
+		e.Line("const auto column = [&](int n) { return min(first_col + n, cols - 1); };")
 		return
 	}
 	e.tailColumns(f, p)
@@ -216,16 +208,16 @@ func (e *emitter) column(f *fused, p productShape) {
 
 // operand writes the pointer to an operand's matrix and its strides.
 func (e *emitter) operand(name string, o loop.Operand, batch []string) {
-	terms := []string{fmt.Sprintf("a%d", o.Arg), e.offset(o.Offset)}
+	terms := []string{fmt.Sprintf("a%d", o.Arg), e.Offset(o.Offset)}
 	for i, c := range o.Batch {
-		t := e.times(c, batch[i])
+		t := e.Times(c, batch[i])
 		if t != "" {
 			t = "(long long)" + t
 		}
 		terms = append(terms, t)
 	}
-	e.line("const %s *%s = %s;", e.storage(e.k.Args[o.Arg].DType), name, sum(terms...))
-	e.line("const long long %s_row = %s;", name, e.dim(o.Row))
+	e.Line("const %s *%s = %s;", e.Storage(e.K.Args[o.Arg].DType), name, cgen.Sum(terms...))
+	e.Line("const long long %s_row = %s;", name, e.Dim(o.Row))
 }
 
 // collects reports whether the first block of a cluster collects the sums of the others,
@@ -237,7 +229,7 @@ func (p *productShape) share() int {
 	if p.collects() {
 		return p.rows
 	}
-	return int(ceilDiv(int64(p.rows), int64(max(p.cluster, 1))))
+	return int(nest.CeilDiv(int64(p.rows), int64(max(p.cluster, 1))))
 }
 
 // inboxBytes is the shared memory for what the other blocks of a cluster have of these.
@@ -253,28 +245,28 @@ func (p *productShape) inboxBytes() int {
 // it is the inbox of a cluster's block, to which the others write while it has stages.
 func (e *emitter) room(p productShape, stages int) {
 	bytes := max(stages, p.sumBytes())
-	e.shared = dim.Const(int64(bytes + p.inboxBytes()))
-	e.line("extern __shared__ uint4 shared[];")
-	e.line("float *part = (float *)shared;")
+	e.Shared = dim.Const(int64(bytes + p.inboxBytes()))
+	e.Line("extern __shared__ uint4 shared[];")
+	e.Line("float *part = (float *)shared;")
 	if p.cluster > 1 {
-		e.line("float *const inbox = part + %d;", bytes/4)
+		e.Line("float *const inbox = part + %d;", bytes/4)
 	}
 }
 
 // call writes the call that leaves the sums in part; without a matrix it is left
 // out, by the whole block.
 func (e *emitter) call(format string, args ...any) {
-	if e.k.MatMul.Select != nil {
+	if e.K.MatMul.Select != nil {
 		format = "if (chosen) " + format
 	}
-	e.line(format, args...)
+	e.Line(format, args...)
 }
 
 // early says whether the second operand may be read before earlier kernels are
 // done.
 func (e *emitter) early() bool {
-	m := e.k.MatMul
-	return e.dependent() && m.Select == nil && e.k.Args[m.B.Arg].Const
+	m := e.K.MatMul
+	return e.GPU.PDL() && m.Select == nil && e.K.Args[m.B.Arg].Const
 }
 
 // onceResult is the largest result, in bytes, whose product's weights are to go first from
@@ -286,9 +278,9 @@ const onceResult = 16 << 20
 // once says whether a kernel of the shape reads weights, each of them once: its blocks are
 // for all rows that it serves.
 func (e *emitter) once(p productShape) bool {
-	m := e.k.MatMul
-	cols, known := e.k.Cols[0].Const()
-	return m.Select == nil && e.k.Args[m.B.Arg].Const && len(e.k.Rows) == 1 && p.most <= int64(p.rows) && known && cols <= onceResult/4/p.most
+	m := e.K.MatMul
+	cols, known := e.K.Cols[0].Const()
+	return m.Select == nil && e.K.Args[m.B.Arg].Const && len(e.K.Rows) == 1 && p.most <= int64(p.rows) && known && cols <= onceResult/4/p.most
 }
 
 // fewColumns is how many columns the warps of a kernel for few rows share at once.
@@ -314,7 +306,7 @@ const heldRegisters = 32
 // parts is how many 16-byte parts of a row of x a lane of a kernel for few rows
 // has.
 func (p productShape) parts(depth int64) int64 {
-	return ceilDiv(ceilDiv(depth/8, int64(p.split)), 32)
+	return nest.CeilDiv(nest.CeilDiv(depth/8, int64(p.split)), 32)
 }
 
 // held reports whether x is in registers.
@@ -329,8 +321,8 @@ func (p productShape) xBytes(depth int64) int64 {
 }
 
 // hasRoom reports whether a block has the shared memory for a kernel for few rows.
-func (p productShape) hasRoom(depth int64, on gpu) bool {
-	return p.xBytes(depth) <= int64(sharedBytes(on)-staticBytes)
+func (p productShape) hasRoom(depth int64, on cgen.GPU) bool {
+	return p.xBytes(depth) <= int64(on.SharedBytes()-staticBytes)
 }
 
 // partsOfX is the C type of what a lane has of x.
@@ -338,35 +330,33 @@ func (p productShape) partsOfX(depth int64) string {
 	return fmt.Sprintf("parts_of_x<%d, %d, %d, %t>", p.m, p.parts(depth), p.threads, p.held(depth))
 }
 
-func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
-
 func (e *emitter) few(f *fused, p productShape, o *epilogue) {
-	depth, _ := e.k.MatMul.K.Const()
+	depth, _ := e.K.MatMul.K.Const()
 	held := p.held(depth)
 	if !held {
-		e.shared = dim.Const(p.xBytes(depth))
+		e.Shared = dim.Const(p.xBytes(depth))
 	}
-	e.line("__shared__ __align__(16) float part[%d];", p.split*p.rows*p.pitch)
+	e.Line("__shared__ __align__(16) float part[%d];", p.split*p.rows*p.pitch)
 	e.ready(f, p, o)
 	e.product("product_few", []any{e.elementOf(), depth, p.m, p.r, p.u, p.split, p.warps, held, e.early(), e.soon()}, "w, w_row, column, ready")
 }
 
 // elementOf is the C type of the operands.
-func (e *emitter) elementOf() string { return e.storage(e.k.Args[e.k.MatMul.A.Arg].DType) }
+func (e *emitter) elementOf() string { return e.Storage(e.K.Args[e.K.MatMul.A.Arg].DType) }
 
 // operands are the arguments of functions that read x themselves.
 const operands = "x + first_row * x_row, x_row, (int)(rows - first_row), w, w_row, column, ready"
 
 // product writes the call of the function that leaves the sums in part.
 func (e *emitter) product(name string, params []any, args string) {
-	e.use(name)
-	e.use(map[string]string{"bf16": "mma_bf16", "f16": "mma_f16"}[e.elementOf()])
-	e.use("cluster_rank")
-	if e.dependent() {
-		e.use("wait_for_previous")
-		e.use("let_next_start")
+	e.Use(name)
+	e.Use(map[string]string{"bf16": "mma_bf16", "f16": "mma_f16"}[e.elementOf()])
+	e.Use("cluster_rank")
+	if e.GPU.PDL() {
+		e.Use("wait_for_previous")
+		e.Use("let_next_start")
 	} else {
-		e.use("no_previous")
+		e.Use("no_previous")
 	}
 	text := ""
 	for i, p := range params {
@@ -394,8 +384,8 @@ func tile(bm, bn, bk, stages, cluster, blocks int, most int64) productShape {
 func (p *productShape) tileBytes() int { return p.stages * (p.bm + p.bn) * p.bk * 2 }
 
 // within is the tile with as many of its stages as a block has shared memory for.
-func (p productShape) within(on gpu) productShape {
-	for max(p.tileBytes(), p.sumBytes())+p.inboxBytes() > sharedBytes(on)-staticBytes {
+func (p productShape) within(on cgen.GPU) productShape {
+	for max(p.tileBytes(), p.sumBytes())+p.inboxBytes() > on.SharedBytes()-staticBytes {
 		p.stages--
 	}
 	return p
@@ -404,7 +394,7 @@ func (p productShape) within(on gpu) productShape {
 func (e *emitter) tile(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
 	e.room(p, p.tileBytes())
-	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1), e.once(p), e.early(), e.soon()}, operands+", "+e.dim(e.k.MatMul.K))
+	e.product("product_tile", []any{e.elementOf(), p.bm, p.bn, p.bk, p.stages, max(p.cluster, 1), e.once(p), e.early(), e.soon()}, operands+", "+e.Dim(e.K.MatMul.K))
 }
 
 // simpleShape is for operands of any type and strides, computed in f32: a block
@@ -416,12 +406,12 @@ func simpleShape(bm, bn, tm, tn int, most int64) productShape {
 }
 
 func (e *emitter) simple(_ *fused, p productShape, o *epilogue) {
-	m := e.k.MatMul
-	a, b := e.storage(e.k.Args[m.A.Arg].DType), e.storage(e.k.Args[m.B.Arg].DType)
-	e.use("product_simple")
-	e.wait()
+	m := e.K.MatMul
+	a, b := e.Storage(e.K.Args[m.A.Arg].DType), e.Storage(e.K.Args[m.B.Arg].DType)
+	e.Use("product_simple")
+	e.Wait()
 	o.loads()
-	e.line("__shared__ __align__(16) float part[%d];", p.rows*p.pitch)
+	e.Line("__shared__ __align__(16) float part[%d];", p.rows*p.pitch)
 	e.call("product_simple<%s, %s, %d, %d, %d, %d>(part, x + first_row * x_row, x_row, %s, (int)(rows - first_row), w + first_col * w_row, w_row, %s, (int)(cols - first_col), %s);",
-		a, b, p.bm, p.bn, p.tm, p.tn, e.dim(m.A.Col), e.dim(m.B.Col), e.dim(m.K))
+		a, b, p.bm, p.bn, p.tm, p.tn, e.Dim(m.A.Col), e.Dim(m.B.Col), e.Dim(m.K))
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 )
 
@@ -85,12 +87,12 @@ func (e *emitter) trip(p loop.Phase) *trip {
 // repeats finds the runs of phases that are loops, by their first ones. None of a run keeps
 // anything for later phases in registers; a scan tells its sums in memory of its own, which the next
 // trip may not write yet; and each look-up reports a position that is none as its own node's.
-func (e *emitter) repeats(kept *keeper) map[int]*repeat {
-	trips := make([]*trip, len(e.k.Phases))
-	for i, p := range e.k.Phases {
+func (e *emitter) repeats(kept *cgen.Cache) map[int]*repeat {
+	trips := make([]*trip, len(e.K.Phases))
+	for i, p := range e.K.Phases {
 		if !slices.ContainsFunc(slices.Concat(p.Row, p.Body), func(in loop.Instr) bool {
 			return in.Op == loop.CumSum || in.Access != nil && in.Access.Index != nil
-		}) && !kept.fills(i) {
+		}) && !kept.Fills(i) {
 			trips[i] = e.trip(p)
 		}
 	}
@@ -128,7 +130,7 @@ func (e *emitter) role(v loop.Value, trips []*trip, n int) role {
 			return role{kind: fromBefore, at: at}
 		}
 	}
-	if in, ok := e.known[v]; ok && in.Op == loop.Const {
+	if in, ok := e.Constant(v); ok && in.Op == loop.Const {
 		return role{kind: fromConstant}
 	}
 	return role{kind: fromAhead, value: v}
@@ -149,13 +151,13 @@ func (e *emitter) follows(trips []*trip) bool {
 	of := func(in loop.Instr) kind {
 		k := kind{op: in.Op, args: len(in.Args)}
 		if in.Dst != loop.NoValue {
-			k.value = e.k.Values[in.Dst]
+			k.value = e.K.Values[in.Dst]
 		}
 		return k
 	}
 	for i, in := range next.list {
 		a := one.list[i]
-		if of(a) != of(in) || (a.Access == nil) != (in.Access == nil) || a.Access != nil && !sameElements(a.Access, in.Access) {
+		if of(a) != of(in) || (a.Access == nil) != (in.Access == nil) || a.Access != nil && !nest.SameElements(a.Access, in.Access) {
 			return false
 		}
 		for j, v := range in.Args {
@@ -163,7 +165,7 @@ func (e *emitter) follows(trips []*trip) bool {
 			second := e.role(trips[1].list[i].Args[j], trips, 1)
 			start := e.role(a.Args[j], trips, 0)
 			switch {
-			case e.role(v, trips, n) != second, e.k.Values[v].DType != e.k.Values[a.Args[j]].DType:
+			case e.role(v, trips, n) != second, e.K.Values[v].DType != e.K.Values[a.Args[j]].DType:
 				return false
 			case second.kind == fromBefore && start.kind == fromOwn, second.kind != fromBefore && start != second:
 				return false
@@ -175,7 +177,7 @@ func (e *emitter) follows(trips []*trip) bool {
 
 // escapes returns what later phases read of the last trip, and whether they read nothing of the others.
 func (e *emitter) escapes(first int, trips []*trip) (list []loop.Value, ok bool) {
-	for _, p := range e.k.Phases[first+len(trips):] {
+	for _, p := range e.K.Phases[first+len(trips):] {
 		for _, in := range slices.Concat(p.Row, p.Body) {
 			read := in.Args
 			if in.Access != nil && in.Access.Index != nil {
@@ -236,9 +238,9 @@ func (e *emitter) fold(trips []*trip, escapes []loop.Value) *repeat {
 
 // name makes a name for what differs between trips, of the kind of a value.
 func (r *repeat) name(like loop.Value) loop.Value {
-	k := *r.e.k // others have the kernel, too
+	k := *r.e.K // others have the kernel, too
 	k.Values = append(slices.Clip(k.Values), loop.ValueInfo{DType: k.Values[like].DType, Row: true})
-	r.e.k = &k
+	r.e.K = &k
 	return loop.Value(len(k.Values) - 1)
 }
 
@@ -255,7 +257,8 @@ func (r *repeat) carry(start, next loop.Value) loop.Value {
 // choose returns the name of a constant that each trip has its own of, or the constant if they are all one.
 func (r *repeat) choose(of []loop.Value) loop.Value {
 	alike := func(a, b loop.Value) bool {
-		x, y := r.e.known[a], r.e.known[b]
+		x, _ := r.e.Constant(a)
+		y, _ := r.e.Constant(b)
 		return math.Float64bits(x.Float) == math.Float64bits(y.Float) && x.Int == y.Int
 	}
 	if !slices.ContainsFunc(of, func(v loop.Value) bool { return !alike(v, of[0]) }) {
@@ -275,19 +278,19 @@ func (r *repeat) open() {
 	for _, c := range r.carried {
 		start := "0"
 		if c.start != loop.NoValue {
-			start = e.value(c.start)
+			start = e.Value(c.start)
 		}
-		e.line("%s %s = %s;", valueType(e.k.Values[c.name].DType), e.value(c.name), start)
+		e.Line("%s %s = %s;", cgen.ValueType(e.K.Values[c.name].DType), e.Value(c.name), start)
 	}
-	e.line("#pragma unroll 1")
-	e.open("for (int trip = 0; trip < %d; trip++)", r.trips)
+	e.Line("#pragma unroll 1")
+	e.Open("for (int trip = 0; trip < %d; trip++)", r.trips)
 	for _, c := range r.chosen {
 		var text strings.Builder
 		for n, v := range c.of[:len(c.of)-1] {
-			fmt.Fprintf(&text, "trip == %d ? %s : ", n, e.value(v))
+			fmt.Fprintf(&text, "trip == %d ? %s : ", n, e.Value(v))
 		}
-		text.WriteString(e.value(c.of[len(c.of)-1]))
-		e.line("const %s %s = %s;", valueType(e.k.Values[c.name].DType), e.value(c.name), text.String())
+		text.WriteString(e.Value(c.of[len(c.of)-1]))
+		e.Line("const %s %s = %s;", cgen.ValueType(e.K.Values[c.name].DType), e.Value(c.name), text.String())
 	}
 }
 
@@ -295,12 +298,12 @@ func (r *repeat) open() {
 func (r *repeat) close() {
 	e := r.e
 	for _, c := range r.carried {
-		e.line("%s = %s;", e.value(c.name), e.value(c.next))
+		e.Line("%s = %s;", e.Value(c.name), e.Value(c.next))
 	}
-	e.close()
+	e.Close()
 	for _, c := range r.carried {
 		if c.after != loop.NoValue {
-			e.line("const %s %s = %s;", valueType(e.k.Values[c.name].DType), e.value(c.after), e.value(c.name))
+			e.Line("const %s %s = %s;", cgen.ValueType(e.K.Values[c.name].DType), e.Value(c.after), e.Value(c.name))
 		}
 	}
 }

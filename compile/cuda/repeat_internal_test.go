@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"pwc/compile/cuda/internal/cgen"
 	"pwc/compile/loop"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -59,7 +60,7 @@ func phasesOf(text ...string) *phases {
 
 // repeats describes the loops: phases, what is carried (start and next), what is chosen, what is read later.
 func (p *phases) repeats() string {
-	e := newEmitter(p.k, gpu{}, "")
+	e := newEmitter(p.k, cgen.GPU{}, "")
 	called := func(v loop.Value) string {
 		for name, x := range p.names {
 			if x == v {

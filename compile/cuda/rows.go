@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 	"pwc/ir/dim"
 )
@@ -26,18 +28,6 @@ const (
 	clusterTrips   = 8
 	clusterBlocks  = 2 // of a cluster that a multiprocessor has room for
 	someThreads    = 256
-)
-
-// Vectors that later phases read again stay in registers: up to keptBytes a
-// thread at a time, which is half of what a thread of maxThreads has, and of rows of
-// up to keptTrips groups a thread, or clusterTrips.
-//
-// Of rows that a cluster shares, more is kept in up to keptShared percent of the
-// shared memory, so that two blocks have room beside each other.
-const (
-	keptShared = 40
-	keptBytes  = 128
-	keptTrips  = 4
 )
 
 // rowPlan is how a row is spread over threads.
@@ -76,26 +66,35 @@ func (p *rowPlan) whole() bool {
 // unrolled reports whether a thread's groups are few enough that each has code of
 // its own.
 func (p *rowPlan) unrolled() bool {
-	return p.trips > 0 && (p.trips <= keptTrips || p.cluster > 1 && p.trips <= clusterTrips)
+	return p.trips > 0 && (p.trips <= cgen.CacheTrips || p.cluster > 1 && p.trips <= clusterTrips)
+}
+
+// unrolledTrips is the number of groups of a thread each of which has code of its own; 0: they
+// are a loop.
+func (p *rowPlan) unrolledTrips() int64 {
+	if !p.unrolled() {
+		return 0
+	}
+	return p.trips
 }
 
 // rowPlan decides by the number of columns alone, so that the order of sums does
 // not depend on how many rows there are.
-func (e *emitter) rowPlan(s *site) rowPlan {
-	k := e.k
-	p := rowPlan{groups: product(k.Cols), cluster: 1}
-	if s.width > 1 {
-		p.groups, _ = p.groups.Div(dim.Const(int64(s.width)))
+func (e *emitter) rowPlan(s *cgen.Context) rowPlan {
+	k := e.K
+	p := rowPlan{groups: nest.Product(k.Cols), cluster: 1}
+	if s.Width > 1 {
+		p.groups, _ = p.groups.Div(dim.Const(int64(s.Width)))
 	}
 	n, known := p.groups.Const()
 	switch {
-	case known && n*int64(s.width) <= threadColumns, e.acrossRows():
+	case known && n*int64(s.Width) <= threadColumns, nest.AcrossRows(k):
 		p.threads, p.each = 1, flatThreads/2
 	case known && n <= warpGroups:
 		p.threads, p.warps, p.each = 32, 1, warpsEach
 	case known:
 		most := int64(maxThreads)
-		if e.gpu.arch >= 90 && n > keptTrips*maxThreads {
+		if e.GPU.Arch >= 90 && n > cgen.CacheTrips*maxThreads {
 			most = clusterThreads
 			for p.cluster = 2; p.cluster < maxCluster && n > clusterTrips*most*int64(p.cluster); {
 				p.cluster *= 2
@@ -111,7 +110,7 @@ func (e *emitter) rowPlan(s *site) rowPlan {
 	if known {
 		p.trips = (n + int64(p.threads) - 1) / int64(p.threads)
 		p.full = n / int64(p.threads)
-		if p.cluster > 1 && p.trips > 1 && p.unrolled() && s.width > 1 && e.scans() {
+		if p.cluster > 1 && p.trips > 1 && p.unrolled() && s.Width > 1 && nest.Scans(k) {
 			p.neighbours = true
 			if !p.exact() {
 				p.full = 0
@@ -121,96 +120,68 @@ func (e *emitter) rowPlan(s *site) rowPlan {
 	return p
 }
 
-// scans reports whether the kernel has a running sum.
-func (e *emitter) scans() bool {
-	return slices.ContainsFunc(e.k.Phases, func(p loop.Phase) bool {
-		return slices.ContainsFunc(p.Body, func(in loop.Instr) bool { return in.Op == loop.CumSum })
-	})
-}
-
-// acrossRows reports whether neighbouring elements in memory belong to
-// neighbouring rows, so that a thread for each row reads them together.
-func (e *emitter) acrossRows() bool {
-	along, across := 0, 0
-	for _, p := range e.k.Phases {
-		for _, in := range p.Body {
-			a := in.Access
-			if a == nil || a.Arg < 0 || a.Index != nil {
-				continue
-			}
-			switch {
-			case isConst(inner(a), 1):
-				along++
-			case len(a.Rows) > 0 && isConst(a.Rows[len(a.Rows)-1], 1):
-				across++
-			}
-		}
-	}
-	return across > along
-}
-
 // rowwise gives each row to a thread, a warp or a block.
 func (e *emitter) rowwise() {
-	k := e.k
-	s := &site{width: e.width()}
+	k := e.K
+	s := &cgen.Context{Width: nest.VectorWidth(e.K)}
 	p := e.rowPlan(s)
-	s.warps, s.cluster = p.warps, p.cluster
-	e.threads = int32(p.threads / p.cluster * p.each)
-	rows := product(k.Rows)
-	e.grid[0] = rows.CeilDiv(int64(p.each))
+	s.Warps, s.Cluster = p.warps, p.cluster
+	e.Threads = int32(p.threads / p.cluster * p.each)
+	rows := nest.Product(k.Rows)
+	e.Grid[0] = rows.CeilDiv(int64(p.each))
 	if p.cluster > 1 {
-		e.cluster, e.blocks = p.cluster, clusterBlocks
-		e.grid[0] = rows.Mul(dim.Const(int64(p.cluster)))
+		e.Cluster, e.MinBlocks = p.cluster, clusterBlocks
+		e.Grid[0] = rows.Mul(dim.Const(int64(p.cluster)))
 	}
-	ix := e.index()
+	ix := e.Index()
 	lane := "threadIdx.x"
 	row := "blockIdx.x"
 	switch {
 	case p.warps == 0:
 		lane, row = "0", fmt.Sprintf("(%s)blockIdx.x * %d + threadIdx.x", ix, p.each)
 	case p.cluster > 1:
-		lane, row = fmt.Sprintf("%s() * %d + threadIdx.x", e.use("cluster_rank"), e.threads), fmt.Sprintf("blockIdx.x / %d", p.cluster)
+		lane, row = fmt.Sprintf("%s() * %d + threadIdx.x", e.Use("cluster_rank"), e.Threads), fmt.Sprintf("blockIdx.x / %d", p.cluster)
 	case p.each > 1:
 		lane, row = "threadIdx.x % 32", fmt.Sprintf("(%s)blockIdx.x * %d + threadIdx.x / 32", ix, p.each)
 	}
 	if p.warps > 0 {
-		e.line("const int lane = %s;", lane)
-		s.lead = "lane == 0"
+		e.Line("const int lane = %s;", lane)
+		s.StoresRow = "lane == 0"
 	}
 	early := e.earlyRow(s, p)
-	e.wait()
-	e.line("const %s row = %s;", ix, row)
+	e.Wait()
+	e.Line("const %s row = %s;", ix, row)
 	if p.each > 1 {
-		e.line("if (row >= %s) return;", e.dim(rows))
+		e.Line("if (row >= %s) return;", e.Dim(rows))
 	}
 	if p.cluster > 1 {
-		e.use("cluster")
-		e.line("cluster_sync();  // all blocks of the row run, so that they can write to each other")
+		e.Use("cluster")
+		e.Line("cluster_sync();  // all blocks of the row run, so that they can write to each other")
 	}
 	e.splitRow("row", s)
-	kept := e.keep(s, p, early)
+	kept := e.NewCache(s, p.unrolledTrips(), early)
 	repeats := e.repeats(kept)
 	told := e.told(p, len(repeats) > 0)
 	phase := func(i int, ph loop.Phase) {
-		e.row(ph.Row, s)
+		e.Row(ph.Row, s)
 		if len(ph.Body) == 0 {
 			return
 		}
 		e.start(ph.Body, s, told)
-		cond := kept.reached(i, ph.Body)
+		cond := kept.Reached(i, ph.Body)
 		if cond != "" { // of all lanes, which join their sums
-			e.open("if (__any_sync(~0u, %s))", cond)
+			e.Open("if (__any_sync(~0u, %s))", cond)
 		}
 		e.visit(i, ph.Body, s, p, kept, early)
 		e.overWarps(ph.Body, s)
 		if cond != "" {
-			e.close()
+			e.Close()
 		}
 		e.end(ph.Body, s)
 	}
 	for i := 0; i < len(k.Phases); i++ {
 		if r := repeats[i]; r != nil {
-			e.line("// phases %d to %d", i, i+r.trips-1)
+			e.Line("// phases %d to %d", i, i+r.trips-1)
 			r.open()
 			told.repeat(r.trips, func() { phase(i, r.phase) })
 			r.close()
@@ -218,7 +189,7 @@ func (e *emitter) rowwise() {
 			continue
 		}
 		if len(k.Phases) > 1 {
-			e.line("// phase %d", i)
+			e.Line("// phase %d", i)
 		}
 		phase(i, k.Phases[i])
 	}
@@ -227,29 +198,29 @@ func (e *emitter) rowwise() {
 // earlyRow requests the vectors that are the same for all rows and that no kernel writes,
 // weights of a norm, while the kernel before runs: they come from memory, and are used after
 // what is reduced.
-func (e *emitter) earlyRow(s *site, p rowPlan) requested {
-	var out requested
-	if !e.dependent() || s.width == 1 || p.warps == 0 || !p.unrolled() || p.neighbours || len(e.k.Cols) != 1 {
+func (e *emitter) earlyRow(s *cgen.Context, p rowPlan) cgen.Prefetched {
+	var out cgen.Prefetched
+	if !e.GPU.PDL() || s.Width == 1 || p.warps == 0 || !p.unrolled() || p.neighbours || len(e.K.Cols) != 1 {
 		return out
 	}
-	for _, in := range e.sameForRows(p.trips) {
+	for _, in := range e.RowInvariant(p.trips) {
 		exists := e.within(p.group(), p)
 		if p.exact() {
 			exists = ""
 		}
-		out = e.loadEarly(out, in, s.width, p.trips, p.group(), exists)
+		out = e.Prefetch(out, in, s.Width, p.trips, p.group(), exists)
 	}
 	return out
 }
 
 // start writes the accumulators of a phase.
-func (e *emitter) start(list []loop.Instr, s *site, told *told) {
+func (e *emitter) start(list []loop.Instr, s *cgen.Context, told *told) {
 	room := func(in loop.Instr, t string) {
-		if s.warps > 1 {
-			e.line("__shared__ %s room%d[%d];", t, in.Dst, s.warps)
+		if s.Warps > 1 {
+			e.Line("__shared__ %s room%d[%d];", t, in.Dst, s.Warps)
 		}
-		if s.cluster > 1 { // of two turns one may be read while the next is written
-			e.line("__shared__ %s over%d[%d];", t, in.Dst, 2*s.cluster)
+		if s.Cluster > 1 { // of two turns one may be read while the next is written
+			e.Line("__shared__ %s over%d[%d];", t, in.Dst, 2*s.Cluster)
 		}
 	}
 	at, reduces := 0, false
@@ -257,29 +228,29 @@ func (e *emitter) start(list []loop.Instr, s *site, told *told) {
 		switch {
 		case in.Op == loop.CumSum:
 			t := "unsigned long long"
-			if e.k.Values[in.Dst].DType.Float() {
+			if e.K.Values[in.Dst].DType.Float() {
 				t = "double"
 			}
-			e.line("%s s%d = 0;", t, in.Dst)
+			e.Line("%s s%d = 0;", t, in.Dst)
 			room(in, t)
 		case in.Op.Reduces():
-			r := e.reduction(in)
-			e.line("%s s%d = %s;", r.acc, in.Dst, r.start)
+			r := e.Reduction(in)
+			e.Line("%s s%d = %s;", r.Acc, in.Dst, r.Start)
 			if told == nil {
-				if s.warps > 1 {
-					e.line("__shared__ %s room%d[%d];", r.acc, in.Dst, s.warps)
+				if s.Warps > 1 {
+					e.Line("__shared__ %s room%d[%d];", r.Acc, in.Dst, s.Warps)
 				}
 				continue
 			}
 			for _, x := range []struct {
 				name string
 				n    int
-			}{{"room", s.warps}, {"over", s.cluster}} {
+			}{{"room", s.Warps}, {"over", s.Cluster}} {
 				if x.n <= 1 {
 					continue // nobody else has a part
 				}
-				e.line("%s *const %s%d = (%s *)(told[%s] + %d);", r.acc, x.name, in.Dst, r.acc, told.which(), at/16)
-				at += toldBytes(r.acc, x.n)
+				e.Line("%s *const %s%d = (%s *)(told[%s] + %d);", r.Acc, x.name, in.Dst, r.Acc, told.which(), at/16)
+				at += toldBytes(r.Acc, x.n)
 			}
 			reduces = true
 		}
@@ -290,17 +261,17 @@ func (e *emitter) start(list []loop.Instr, s *site, told *told) {
 }
 
 // overWarps joins what the lanes of each warp have reduced.
-func (e *emitter) overWarps(list []loop.Instr, s *site) {
+func (e *emitter) overWarps(list []loop.Instr, s *cgen.Context) {
 	for _, in := range list {
-		if in.Op.Reduces() && s.warps > 0 {
-			e.line("s%d = %s<%s>(s%d);", in.Dst, e.use("over_warp"), e.reduction(in).op, in.Dst)
+		if in.Op.Reduces() && s.Warps > 0 {
+			e.Line("s%d = %s<%s>(s%d);", in.Dst, e.Use("over_warp"), e.Reduction(in).Op, in.Dst)
 		}
 	}
 }
 
 // end writes the row values that a phase reduced. All of its reductions go through
 // each barrier together.
-func (e *emitter) end(list []loop.Instr, s *site) {
+func (e *emitter) end(list []loop.Instr, s *cgen.Context) {
 	var reduced []loop.Instr
 	for _, in := range list {
 		if in.Op.Reduces() {
@@ -310,123 +281,116 @@ func (e *emitter) end(list []loop.Instr, s *site) {
 	if len(reduced) == 0 {
 		return
 	}
-	each := func(format string, args func(in loop.Instr, r reduction) []any) {
+	each := func(format string, args func(in loop.Instr, r cgen.Reduction) []any) {
 		for _, in := range reduced {
-			e.line(format, args(in, e.reduction(in))...)
+			e.Line(format, args(in, e.Reduction(in))...)
 		}
 	}
-	if s.warps > 1 {
-		e.use("over_room")
-		each("if (threadIdx.x %% 32 == 0) room%d[threadIdx.x / 32] = s%d;", func(in loop.Instr, _ reduction) []any { return []any{in.Dst, in.Dst} })
-		e.line("__syncthreads();")
-		if s.cluster > 1 { // few messages go between blocks
-			together := alike(reduced, e.reduction, min(s.warps, 32/s.cluster))
+	if s.Warps > 1 {
+		e.Use("over_room")
+		each("if (threadIdx.x %% 32 == 0) room%d[threadIdx.x / 32] = s%d;", func(in loop.Instr, _ cgen.Reduction) []any { return []any{in.Dst, in.Dst} })
+		e.Line("__syncthreads();")
+		if s.Cluster > 1 { // few messages go between blocks
+			together := alike(reduced, e.Reduction, min(s.Warps, 32/s.Cluster))
 			for _, list := range together {
 				first := list[0].Dst
 				if len(list) == 1 {
-					e.line("if (threadIdx.x < 32) %s<%d>(over_room<%s, %d>(room%d), over%d);", e.use("tell_cluster"), s.cluster, e.reduction(list[0]).op, s.warps, first, first)
+					e.Line("if (threadIdx.x < 32) %s<%d>(over_room<%s, %d>(room%d), over%d);", e.Use("tell_cluster"), s.Cluster, e.Reduction(list[0]).Op, s.Warps, first, first)
 					continue
 				}
-				at := fmt.Sprintf("threadIdx.x / 32 * %d", toldEach(e.reduction(list[0]).acc, s.warps, s.cluster))
-				e.line("if (threadIdx.x / 32 < %d) %s<%d>(over_room<%s, %d>(room%d + %s), over%d + %s);", len(list), e.use("tell_cluster"), s.cluster, e.reduction(list[0]).op, s.warps, first, at, first, at)
+				at := fmt.Sprintf("threadIdx.x / 32 * %d", toldEach(e.Reduction(list[0]).Acc, s.Warps, s.Cluster))
+				e.Line("if (threadIdx.x / 32 < %d) %s<%d>(over_room<%s, %d>(room%d + %s), over%d + %s);", len(list), e.Use("tell_cluster"), s.Cluster, e.Reduction(list[0]).Op, s.Warps, first, at, first, at)
 			}
-			e.line("cluster_sync();")
+			e.Line("cluster_sync();")
 			for _, list := range together {
-				r, first := e.reduction(list[0]), list[0].Dst
+				r, first := e.Reduction(list[0]), list[0].Dst
 				if len(list) == 1 {
-					e.line("s%d = over_room<%s, %d>(over%d);", first, r.op, s.cluster, first)
+					e.Line("s%d = over_room<%s, %d>(over%d);", first, r.Op, s.Cluster, first)
 					continue
 				}
-				e.line("s%d = %s<%s, %d, %d, %d>(over%d);", first, e.use("over_rooms"), r.op, s.cluster, len(list), toldEach(r.acc, s.warps, s.cluster), first)
+				e.Line("s%d = %s<%s, %d, %d, %d>(over%d);", first, e.Use("over_rooms"), r.Op, s.Cluster, len(list), toldEach(r.Acc, s.Warps, s.Cluster), first)
 				for i, in := range slices.Backward(list) { // the first has them all till then
-					e.line("s%d = __shfl_sync(~0u, s%d, %d);", in.Dst, first, i*s.cluster)
+					e.Line("s%d = __shfl_sync(~0u, s%d, %d);", in.Dst, first, i*s.Cluster)
 				}
 			}
 		} else {
-			each("s%d = over_room<%s, %d>(room%d);", func(in loop.Instr, r reduction) []any { return []any{in.Dst, r.op, s.warps, in.Dst} })
+			each("s%d = over_room<%s, %d>(room%d);", func(in loop.Instr, r cgen.Reduction) []any { return []any{in.Dst, r.Op, s.Warps, in.Dst} })
 		}
 	}
 	for _, in := range reduced {
 		x := fmt.Sprintf("s%d", in.Dst)
-		switch r := e.reduction(in); {
+		switch r := e.Reduction(in); {
 		case in.Op == loop.ArgMax:
 			x = fmt.Sprintf("%s.at == nowhere ? 0 : (int)%s.at", x, x)
-		case r.acc == "double":
+		case r.Acc == "double":
 			x = "(float)" + x
 		}
-		e.define(in, x)
+		e.Define(in, x)
 	}
 }
 
 // visit writes a loop over the columns of a row. Vectors are at hand that were requested
 // early, or kept.
-func (e *emitter) visit(phase int, list []loop.Instr, s *site, p rowPlan, kept *keeper, early requested) {
+func (e *emitter) visit(phase int, list []loop.Instr, s *cgen.Context, p rowPlan, kept *cgen.Cache, early cgen.Prefetched) {
 	scans := slices.ContainsFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })
 	at := *s
 	group := "lane"
 	switch {
 	case p.warps == 0:
-		e.open("for (%s g = 0; g < %s; g++)", e.index(), e.dim(p.groups))
+		e.Open("for (%s g = 0; g < %s; g++)", e.Index(), e.Dim(p.groups))
 		group = "g"
 	case p.trips == 1 || p.unrolled() && (kept != nil || scans || len(early) > 0):
-		var load func(loop.Instr) (string, bool)
-		load, at.keep, at.spare = kept.hooks(phase)
-		at.load = func(in loop.Instr) (string, bool) {
-			switch name, ok := early.find(in.Access); {
-			case ok && p.trips == 1:
-				return name + "[0]", true
-			case ok:
-				return name + "[t]", true
-			case load == nil:
-				return "", false
-			}
-			return load(in)
+		kept.Attach(&at, phase)
+		if p.trips == 1 {
+			early.Attach(&at, "0")
+		} else {
+			early.Attach(&at, "t")
 		}
-		at.turn = "0"
+		at.Turn = "0"
 		if scans && p.neighbours {
 			e.sumBefore(list, &at, p)
-			at.running = true
+			at.Running = true
 		}
 		whole := p.whole() && !scans
 		if whole { // outside of the trips, so that nothing stands between them
-			e.open("if (%s)", e.within(group, p))
-			defer e.close()
+			e.Open("if (%s)", e.within(group, p))
+			defer e.Close()
 		}
 		if p.trips > 1 {
-			e.line("#pragma unroll")
-			e.open("for (int t = 0; t < %d; t++)", p.trips)
-			group, at.turn = p.group(), "t % 2"
+			e.Line("#pragma unroll")
+			e.Open("for (int t = 0; t < %d; t++)", p.trips)
+			group, at.Turn = p.group(), "t % 2"
 		} else {
-			e.open("")
+			e.Open("")
 		}
 		switch {
 		case p.exact(), whole:
 		case scans: // every thread has a part in the sums
-			at.live = "live"
-			e.line("const bool live = %s;", e.within(group, p))
+			at.Live = "live"
+			e.Line("const bool live = %s;", e.within(group, p))
 		default:
-			e.open("if (%s)", e.within(group, p))
-			defer e.close()
+			e.Open("if (%s)", e.within(group, p))
+			defer e.Close()
 		}
 	case scans:
-		e.open("for (%s first_group = 0; first_group < %s; first_group += %d)", e.index(), e.dim(p.groups), p.threads)
-		e.line("const %s g = first_group + lane;", e.index())
+		e.Open("for (%s first_group = 0; first_group < %s; first_group += %d)", e.Index(), e.Dim(p.groups), p.threads)
+		e.Line("const %s g = first_group + lane;", e.Index())
 		group = "g"
-		at.live, at.turn = "live", fmt.Sprintf("first_group / %d %% 2", p.threads)
-		e.line("const bool live = g < %s;", e.dim(p.groups))
+		at.Live, at.Turn = "live", fmt.Sprintf("first_group / %d %% 2", p.threads)
+		e.Line("const bool live = g < %s;", e.Dim(p.groups))
 	default:
-		e.open("for (%s g = lane; g < %s; g += %d)", e.index(), e.dim(p.groups), p.threads)
+		e.Open("for (%s g = lane; g < %s; g += %d)", e.Index(), e.Dim(p.groups), p.threads)
 		group = "g"
 	}
-	defer e.close()
+	defer e.Close()
 	e.splitColumns(group, &at)
-	e.columns(list, &at)
+	e.Columns(list, &at)
 }
 
 // within returns the condition that a thread has a group in an unrolled trip: known
 // where every thread has, so that nothing stands between those trips.
 func (e *emitter) within(group string, p rowPlan) string {
-	has := fmt.Sprintf("%s < %s", group, e.dim(p.groups))
+	has := fmt.Sprintf("%s < %s", group, e.Dim(p.groups))
 	switch n, _ := p.groups.Const(); {
 	case p.whole():
 		return fmt.Sprintf("lane < %d", n/p.trips)
@@ -438,23 +402,23 @@ func (e *emitter) within(group string, p rowPlan) string {
 
 // sumBefore writes, ahead of the unrolled loop over a thread's neighbouring groups of
 // columns, what comes before them in a running sum, to which the loop adds.
-func (e *emitter) sumBefore(list []loop.Instr, s *site, p rowPlan) {
+func (e *emitter) sumBefore(list []loop.Instr, s *cgen.Context, p rowPlan) {
 	at := *s
 	scan := list[slices.IndexFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })]
-	n, acc := scan.Dst, e.sumType(scan)
-	e.line("%s own%d = 0;", acc, n)
-	e.line("#pragma unroll")
-	e.open("for (int t = 0; t < %d; t++)", p.trips)
+	n, acc := scan.Dst, e.SumType(scan)
+	e.Line("%s own%d = 0;", acc, n)
+	e.Line("#pragma unroll")
+	e.Open("for (int t = 0; t < %d; t++)", p.trips)
 	group := p.group()
 	if !p.exact() {
-		at.live = "live"
-		e.line("const bool live = %s;", e.within(group, p))
+		at.Live = "live"
+		e.Line("const bool live = %s;", e.within(group, p))
 	}
-	at.keep = nil // the loop that follows does
+	at.Visited = nil // the loop that follows does
 	e.splitColumns(group, &at)
-	e.partSums(list, &at, e.vectors(list, &at))
-	e.line("own%d += sum%d;", n, n)
-	e.close()
-	at.turn = "0"
-	e.line("%s before%d = %s;", acc, n, e.before(scan, fmt.Sprintf("own%d", n), &at))
+	e.PartSums(list, &at, e.Vectors(list, &at))
+	e.Line("own%d += sum%d;", n, n)
+	e.Close()
+	at.Turn = "0"
+	e.Line("%s before%d = %s;", acc, n, e.Before(scan, fmt.Sprintf("own%d", n), &at))
 }

@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 
+	"pwc/compile/cuda/internal/nest"
 	"pwc/ir/dim"
 )
 
@@ -25,9 +26,9 @@ const streamChunk = 64
 // stream is for up to rows rows on tensor cores, the weights being the M operand. The
 // warps share cols columns, 16*mt of them at a time, each with a part of k.
 func stream(rows, cols, mt, warps, stages int, depth int64) productShape {
-	chunks := ceilDiv(depth, streamChunk)
+	chunks := nest.CeilDiv(depth, streamChunk)
 	warps = int(min(int64(warps), chunks))
-	stages = int(min(int64(stages), ceilDiv(chunks, int64(warps))*int64(cols/(16*mt))))
+	stages = int(min(int64(stages), nest.CeilDiv(chunks, int64(warps))*int64(cols/(16*mt))))
 	return productShape{name: fmt.Sprintf("rows%d", rows), most: int64(rows), rows: rows, cols: cols, split: warps, threads: warps * 32, pitch: cols + 4,
 		joins: true, write: (*emitter).stream, mt: mt, nt: rows / 8, warps: warps, stages: stages}
 }
@@ -40,9 +41,9 @@ func (p *productShape) stageBytes() int { return p.warps * (16*p.mt + p.rows) * 
 
 func (e *emitter) stream(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
-	depth, _ := e.k.MatMul.K.Const()
-	e.shared = dim.Const(int64(p.sumBytes() + p.stages*p.stageBytes()))
-	e.line("extern __shared__ uint4 shared[];")
-	e.line("float *part = (float *)shared;")
+	depth, _ := e.K.MatMul.K.Const()
+	e.Shared = dim.Const(int64(p.sumBytes() + p.stages*p.stageBytes()))
+	e.Line("extern __shared__ uint4 shared[];")
+	e.Line("float *part = (float *)shared;")
 	e.product("product_stream", []any{e.elementOf(), depth, p.cols, p.mt, p.nt, p.stages, p.warps, e.once(p), e.early(), e.soon()}, operands)
 }

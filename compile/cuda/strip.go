@@ -20,7 +20,7 @@ func strip(rows, cols, wm, wn, wk, bk, stages, cluster, blocks int) productShape
 func (e *emitter) strip(_ *fused, p productShape, o *epilogue) {
 	e.ready(nil, p, o)
 	e.room(p, p.stages*(p.rows+p.cols)*p.bk*2)
-	e.line("const auto row_at = [&](int r) { return (first_row + r) * x_row; };")
+	e.Line("const auto row_at = [&](int r) { return (first_row + r) * x_row; };")
 	e.product("product_strip", []any{e.elementOf(), p.rows, p.cols, p.wm, p.wn, p.split, p.bk, p.stages, p.cluster, e.once(p), e.early(), e.soon()},
-		"x, row_at, (int)(rows - first_row), w, w_row, column, ready, "+e.dim(e.k.MatMul.K))
+		"x, row_at, (int)(rows - first_row), w, w_row, column, ready, "+e.Dim(e.K.MatMul.K))
 }

@@ -5,11 +5,13 @@ import (
 	"slices"
 	"strconv"
 
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 )
 
 // tiles is how many blocks a tail takes that make so many columns each.
-func (t *tail) tiles(cols int) int64 { return ceilDiv(t.units, int64(cols/len(t.parts))) }
+func (t *tail) tiles(cols int) int64 { return nest.CeilDiv(t.units, int64(cols/len(t.parts))) }
 
 // tiles is how many blocks all tails take.
 func (f *fused) tiles(cols int) (n int64) {
@@ -23,42 +25,40 @@ func (f *fused) tiles(cols int) (n int64) {
 // blocks are the first tail's, and so on, and the columns that a unit needs lie
 // side by side. Beyond the last unit it is the last one's.
 func (e *emitter) tailColumns(f *fused, p productShape) {
-	e.line("const auto column = [&](int n) {")
-	e.depth++
+	e.Open("const auto column = [&](int n)")
 	first := int64(0) // the tail's first tile
 	for i := range f.tails {
 		t := &f.tails[i]
 		n, end := len(t.parts), first+t.tiles(p.cols)
 		last := i == len(f.tails)-1
 		if !last {
-			e.open("if (tile < %d)", end)
+			e.Open("if (tile < %d)", end)
 		}
 		at := "tile"
 		if first > 0 {
 			at = fmt.Sprintf("(tile - %d)", first)
 		}
-		if e.wide { // min wants two of a type
+		if e.Wide { // min wants two of a type
 			at = "(int)" + at
 		}
-		e.line("const int u = min(%s * %d + n / %d, %d);", at, p.cols/n, n, t.units-1)
+		e.Line("const int u = min(%s * %d + n / %d, %d);", at, p.cols/n, n, t.units-1)
 		at = t.column(e.unit(t))
 		if n > 1 {
-			at = sum(at, fmt.Sprintf("n %% %d * %d", n, t.parts[1]-t.parts[0]))
+			at = cgen.Sum(at, fmt.Sprintf("n %% %d * %d", n, t.parts[1]-t.parts[0]))
 		}
-		e.line("return %s;", sum(at, integer(t.parts[0])))
+		e.Line("return %s;", cgen.Sum(at, cgen.Integer(t.parts[0])))
 		if !last {
-			e.close()
+			e.Close()
 		}
 		first = end
 	}
-	e.depth--
-	e.line("};")
+	e.CloseLambda()
 }
 
 // columnStep is how far apart the columns of the product are that a block's n-th and its
 // (n+step)-th are, if all that are so have the same distance; else 0.
 func (e *emitter) columnStep(f *fused, p productShape, step int) int64 {
-	if cols, known := e.k.Cols[0].Const(); !known || len(f.tails) == 0 && cols%int64(p.cols) != 0 {
+	if cols, known := e.K.Cols[0].Const(); !known || len(f.tails) == 0 && cols%int64(p.cols) != 0 {
 		return 0
 	}
 	distance := int64(step)
@@ -84,7 +84,7 @@ func (e *emitter) unit(t *tail) []string {
 		return nil
 	}
 	own := slices.Concat(t.k.Rows, t.k.Cols)
-	return e.axes("u", "u", own[len(own)-len(t.extents):])
+	return e.Axes("u", "u", own[len(own)-len(t.extents):])
 }
 
 // column returns the column of the product that a unit's columns are counted
@@ -100,28 +100,26 @@ func (t *tail) column(indices []string) string {
 			terms[i] = fmt.Sprintf("%s * %d", x, s)
 		}
 	}
-	return sum(terms...)
+	return cgen.Sum(terms...)
 }
 
 // tails writes what tails do with the sums, once the product has made of them what
 // it would have stored.
 func (o *epilogue) tails() {
-	e, k := o.e, o.e.k
-	ix := e.index()
-	e.line("const auto made = [&](%s m, %s c, const float *acc) {", ix, ix)
-	e.depth++
+	e, k := o.e, o.e.K
+	ix := e.Index()
+	e.Open("const auto made = [&](%s m, %s c, const float *acc)", ix, ix)
 	s := *o.s
-	s.store = func(_ loop.Instr, x string) { e.line("return %s;", x) }
-	e.row(k.Phases[0].Row, &s)
-	e.columns(k.Phases[0].Body, &s)
-	e.depth--
-	e.line("};")
-	store := onlyStore(k).Access
+	s.Sink = func(_ loop.Instr, x string) { e.Line("return %s;", x) }
+	e.Row(k.Phases[0].Row, &s)
+	e.Columns(k.Phases[0].Body, &s)
+	e.CloseLambda()
+	store := nest.OnlyStore(k).Access
 	o.overTails(func(int) bool { return true }, func(i int, indices []string) {
 		t := &o.f.tails[i]
 		n, width := len(t.parts), o.tailWidth(t)
 		o.sums(n * width)
-		dt := e.storage(t.k.Args[t.mid].DType)
+		dt := e.Storage(t.k.Args[t.mid].DType)
 		part := func(in loop.Instr) (string, bool) {
 			if in.Access.Arg != t.mid {
 				return "", false
@@ -132,26 +130,26 @@ func (o *epilogue) tails() {
 		te, s := e.emitter(t.k), t.site(indices, width)
 		wide, one := o.hooks(i, t.k, width)
 		if width > 1 {
-			e.use("vec")
+			e.Use("vec")
 			for j := range t.parts {
-				e.line("vec<%s, %d> part%d;", dt, width, j)
+				e.Line("vec<%s, %d> part%d;", dt, width, j)
 			}
-			e.line("#pragma unroll")
-			e.open("for (int j = 0; j < %d; j++)", width)
+			e.Line("#pragma unroll")
+			e.Open("for (int j = 0; j < %d; j++)", width)
 			for j, at := range t.parts {
-				e.line("part%d[j] = made(m, %s, acc + %s);", j, sum(t.column(indices), integer(at), "j"), sum(fmt.Sprintf("j * %d", n), strconv.Itoa(j)))
+				e.Line("part%d[j] = made(m, %s, acc + %s);", j, cgen.Sum(t.column(indices), cgen.Integer(at), "j"), cgen.Sum(fmt.Sprintf("j * %d", n), strconv.Itoa(j)))
 			}
-			e.close()
-			s.load, s.element = either(part, wide), one
+			e.Close()
+			s.Vector, s.Element = either(part, wide), one
 		} else {
 			for j, at := range t.parts {
-				e.line("const %s part%d = made(m, %s, acc + %d);", dt, j, sum(t.column(indices), integer(at)), j)
+				e.Line("const %s part%d = made(m, %s, acc + %d);", dt, j, cgen.Sum(t.column(indices), cgen.Integer(at)), j)
 			}
-			s.element = either(part, one)
+			s.Element = either(part, one)
 		}
 		for _, ph := range t.k.Phases {
-			te.row(ph.Row, s)
-			te.columns(ph.Body, s)
+			te.Row(ph.Row, s)
+			te.Columns(ph.Body, s)
 		}
 	})
 }
@@ -177,7 +175,7 @@ func (o *epilogue) tailWidth(t *tail) int {
 	if len(t.k.Cols) == 0 || last < 0 || t.steps[last] != 1 {
 		return 1
 	}
-	width, each := min(o.e.emitter(t.k).width(), tailSums/len(t.parts)), o.p.cols/len(t.parts)
+	width, each := min(nest.VectorWidth(t.k), tailSums/len(t.parts)), o.p.cols/len(t.parts)
 	for width > 1 && o.p.rows*each < o.p.threads*width {
 		width /= 2
 	}
@@ -195,23 +193,23 @@ func (o *epilogue) overTails(want func(i int) bool, body func(i int, indices []s
 		if want(i) {
 			width := o.tailWidth(t)
 			each := p.cols / n / width // of a row of the block
-			e.line("// %s", describe(t.k))
+			e.Line("// %s", nest.Describe(t.k))
 			if len(o.f.tails) > 1 {
-				e.open("if (%d <= tile && tile < %d)", first, end)
+				e.Open("if (%d <= tile && tile < %d)", first, end)
 			}
 			o.over(each)
 			at := "tile"
 			if first > 0 {
 				at = fmt.Sprintf("(tile - %d)", first)
 			}
-			e.line("const int block_row = n / %d, block_col = n %% %d * %d, u = %s * %d + n %% %d * %d;", each, each, n*width, at, each*width, each, width)
-			e.line("const %s m = first_row + block_row;", e.index())
-			e.open("if (m < rows && u < %d)", t.units)
+			e.Line("const int block_row = n / %d, block_col = n %% %d * %d, u = %s * %d + n %% %d * %d;", each, each, n*width, at, each*width, each, width)
+			e.Line("const %s m = first_row + block_row;", e.Index())
+			e.Open("if (m < rows && u < %d)", t.units)
 			body(i, e.unit(t))
-			e.close()
-			e.close()
+			e.Close()
+			e.Close()
 			if len(o.f.tails) > 1 {
-				e.close()
+				e.Close()
 			}
 		}
 		first = end
@@ -220,12 +218,12 @@ func (o *epilogue) overTails(want func(i int) bool, body func(i int, indices []s
 
 // site returns where a tail's instructions run: in row m, for width neighbouring units,
 // the first of which has these indices.
-func (t *tail) site(indices []string, width int) *site {
-	s := &site{width: width, pos: "0"}
+func (t *tail) site(indices []string, width int) *cgen.Context {
+	s := &cgen.Context{Width: width, Pos: "0"}
 	if t.rows {
-		s.rows = []string{"m"}
+		s.Rows = []string{"m"}
 	}
-	n := len(t.k.Rows) - len(s.rows)
-	s.rows, s.cols = append(s.rows, indices[:n]...), indices[n:]
+	n := len(t.k.Rows) - len(s.Rows)
+	s.Rows, s.Cols = append(s.Rows, indices[:n]...), indices[n:]
 	return s
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pwc/compile"
+	"pwc/compile/cuda/internal/cgen"
 	"pwc/compile/cuda/src"
 	"pwc/program"
 )
@@ -19,14 +20,14 @@ import (
 // neighbouring numbers of rows. They have most of their text in common, which NVRTC's front
 // end then reads once; it takes one source at a time, and a compilation on many processors
 // as long as it does with all of them. More than two would be waited for in the end.
-type unit []Source
+type unit []cgen.Source
 
 // units returns what is compiled of sources, in their order.
-func units(sources []Source) []unit {
+func units(sources []cgen.Source) []unit {
 	var out []unit
 	for i, s := range sources {
 		last := len(out) - 1
-		if i > 0 && len(out[last]) == 1 && s.joins && sources[i-1].joins && s.Arch == sources[i-1].Arch {
+		if i > 0 && len(out[last]) == 1 && s.Pairs && sources[i-1].Pairs && s.Arch == sources[i-1].Arch {
 			out[last] = sources[i-1 : i+1]
 			continue
 		}
@@ -38,33 +39,25 @@ func units(sources []Source) []unit {
 // source returns the name and the text of what is compiled.
 func (u unit) source() (name, source string, err error) {
 	var names []string
-	var parts []part
+	var parts []cgen.Part
 	for _, s := range u {
-		names, parts = append(names, s.Name), append(parts, s.part)
+		names, parts = append(names, s.Name), append(parts, s.Part)
 	}
 	source, err = text(parts...)
 	return strings.Join(names, "+"), source, err
 }
 
-// part is what a source has of one kernel.
-type part struct {
-	does  string          // a line about it
-	used  map[string]bool // snippets
-	made  []src.Snippet   // for this kernel: of one name others may have one for other arguments
-	entry string
-}
-
 // text returns the source of kernels: the snippets that any of them uses, once, then the
 // kernels.
-func text(parts ...part) (string, error) {
+func text(parts ...cgen.Part) (string, error) {
 	var heads, entries strings.Builder
 	var made []src.Snippet
 	used := make(map[string]bool)
 	for _, p := range parts {
-		fmt.Fprintf(&heads, "// %s\n", p.does)
-		entries.WriteString(p.entry)
-		made = append(made, p.made...)
-		maps.Copy(used, p.used)
+		fmt.Fprintf(&heads, "// %s\n", p.Does)
+		entries.WriteString(p.Entry)
+		made = append(made, p.Generated...)
+		maps.Copy(used, p.Used)
 	}
 	snippets, err := src.Text(used, made)
 	return heads.String() + snippets + entries.String(), err
@@ -78,7 +71,7 @@ type made struct {
 }
 
 // lowerSources compiles sources side by side, each a variant.
-func (b *Backend) lowerSources(sources []Source) (compile.Code, error) {
+func (b *Backend) lowerSources(sources []cgen.Source) (compile.Code, error) {
 	out := compile.Code{Variants: make([]compile.Variant, 0, len(sources))}
 	var g errgroup.Group
 	for _, s := range sources {

@@ -37,10 +37,9 @@ func (e *emitter) warpgroups(f *fused, p productShape, o *epilogue) {
 		n = p.cols / p.wn
 	}
 	multiply := warpgroupMMA(e.elementOf(), n)
-	e.made = append(e.made, multiply)
-	e.use(multiply.Name)
+	e.Generate(multiply)
 	e.product("product_warpgroups", []any{e.elementOf(), p.rows, p.cols, p.wn, p.split, p.fill, fillX(p.fill), p.bk, p.stages, max(p.cluster, 1), collectorMore, first, e.columnStep(f, p, p.fill/(p.bk/8)), e.once(p), e.early()},
-		operands+", "+e.dim(e.k.MatMul.K))
+		operands+", "+e.Dim(e.K.MatMul.K))
 }
 
 // xFirst reports whether so many rows of x are the first operand of an instruction, and not

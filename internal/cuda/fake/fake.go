@@ -18,6 +18,7 @@ import (
 
 	"pwc/internal/cuda/driver"
 	"pwc/internal/cuda/fake/ptx"
+	"pwc/internal/cuda/gpuarch"
 	"pwc/internal/thread"
 )
 
@@ -306,7 +307,7 @@ func (f *Driver) DeviceGetAttribute(a driver.Attribute, _ driver.Device) (int, e
 	v := map[driver.Attribute]int{
 		driver.AttrWarpSize: 32, driver.AttrMultiprocessors: 4, driver.AttrL2Bytes: 1 << 20, driver.AttrThreadsPerSM: 2048,
 		driver.AttrComputeMajor: f.o.Major, driver.AttrComputeMinor: f.o.Minor, driver.AttrSharedBytesPerSM: 228 << 10,
-		driver.AttrRegistersPerSM: 64 << 10, driver.AttrSharedBytesPerBlock: f.o.sharedBytes(), driver.AttrVirtualMemory: 1, driver.AttrBlocksPerSM: 32,
+		driver.AttrRegistersPerSM: 64 << 10, driver.AttrSharedBytesPerBlock: gpuarch.SharedBytes(10*f.o.Major + f.o.Minor), driver.AttrVirtualMemory: 1, driver.AttrBlocksPerSM: 32,
 	}[a]
 	return v, f.begin("cuDeviceGetAttribute", 0)
 }
@@ -384,16 +385,4 @@ func (f *Driver) CtxSetCurrent(c driver.Context) error {
 	}
 	f.thread().ctx = c
 	return nil
-}
-
-// sharedBytes is the shared memory of a block, which goes by the compute capability (CUDA
-// C++ Programming Guide, "Compute Capabilities").
-func (o *Options) sharedBytes() int {
-	switch 10*o.Major + o.Minor {
-	case 80, 87:
-		return 163 << 10
-	case 86, 89, 120, 121:
-		return 99 << 10
-	}
-	return 227 << 10
 }

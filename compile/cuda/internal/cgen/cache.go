@@ -1,0 +1,244 @@
+package cgen
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"pwc/compile/cuda/internal/nest"
+	"pwc/compile/loop"
+	"pwc/ir/dim"
+)
+
+// CacheTrips is the most groups of columns of a thread of which vectors are cached in registers,
+// unless the blocks of a cluster share the row.
+const CacheTrips = 4
+
+// Vectors that later phases read again stay in registers: up to cacheBytes a thread at any time,
+// which is half of the registers of a thread in a block of 1024.
+//
+// Of rows that a cluster shares, more is cached in up to cacheShared percent of the shared memory,
+// so that a multiprocessor has room for two blocks.
+const (
+	cacheShared = 40
+	cacheBytes  = 128
+)
+
+// Cache is the register cache of a row: later phases find in registers, or in the thread's part of
+// shared memory, the vectors that an earlier phase loaded or stored. A nil cache is empty.
+type Cache struct {
+	e       *Emitter
+	trips   int64 // groups of columns of a thread
+	width   int
+	threads int64 // of a block
+	list    []*entry
+	shared  int64 // bytes of a block
+}
+
+// entry is the vectors that one access reaches over a row's columns.
+type entry struct {
+	access   *loop.Access
+	arg      int32
+	first    int   // the phase that fills it
+	last     int   // the last phase that reads it
+	stored   bool  // by a store; else by a load
+	unstored bool  // the store may be left out: all that read it find it in the cache
+	bytes    int64 // of a thread
+	shared   bool  // in shared memory; else in registers
+	most     bool  // a variable has the largest of the thread's elements
+}
+
+// NewCache finds the vectors that are worth caching and declares them, except for prefetched ones,
+// which are in registers; nil if there are none. A thread has so many groups of columns, 0 if
+// these are a loop.
+func (e *Emitter) NewCache(s *Context, trips int64, prefetched Prefetched) *Cache {
+	if s.Width == 1 || s.Warps == 0 || trips == 0 {
+		return nil
+	}
+	c := &Cache{e: e, trips: trips, width: s.Width, threads: int64(e.Threads)}
+	for _, k := range e.readAgain() {
+		if _, ok := prefetched.Find(k.access); ok {
+			continue
+		}
+		k.bytes = int64(e.K.Args[k.arg].DType.Bits()/8*s.Width) * trips
+		switch size := k.bytes * c.threads; {
+		case c.fits(k):
+			c.list = append(c.list, k)
+		case s.Cluster > 1 && c.shared+size <= int64(e.GPU.SharedBytes())*cacheShared/100 && k.bytes/trips%16 == 0:
+			k.shared = true
+			c.shared += size
+			c.list = append(c.list, k)
+		}
+	}
+	if len(c.list) == 0 {
+		return nil
+	}
+	for _, k := range c.list {
+		k.unstored = k.stored && e.K.Args[k.arg].Local && e.onlyCached(k)
+	}
+	for i, ph := range e.K.Phases {
+		if load, _ := e.thresholds(ph.Body); load != nil {
+			if n := c.holds(load.Access, i); n >= 0 {
+				c.list[n].most = true
+			}
+		}
+	}
+	c.declare()
+	return c
+}
+
+// declare writes the variables.
+func (c *Cache) declare() {
+	e := c.e
+	if c.shared > 0 {
+		e.Shared = dim.Const(c.shared)
+		e.Line("extern __shared__ uint4 shared[];")
+	}
+	e.Use("vec")
+	at := int64(0)
+	for n, k := range c.list {
+		t := fmt.Sprintf("vec<%s, %d>", e.Storage(e.K.Args[k.arg].DType), c.width)
+		if k.most {
+			e.Line("float most%d = %s;", n, Float(math.Inf(-1)))
+		}
+		if k.shared {
+			e.Line("%s *const kept%d = (%s *)(shared + %d) + threadIdx.x;", t, n, t, at/16)
+			at += k.bytes * c.threads
+			continue
+		}
+		e.Line("%s kept%d[%d];", t, n, c.trips)
+	}
+}
+
+// onlyCached reports whether the store of an entry is the only one to its argument, and every load
+// finds what it stored.
+func (e *Emitter) onlyCached(k *entry) bool {
+	for i, ph := range e.K.Phases {
+		for _, in := range slices.Concat(ph.Row, ph.Body) {
+			if a := in.Access; a != nil && a.Arg == k.arg && a != k.access && (in.Op != loop.Load || i <= k.first || !nest.SameElements(a, k.access)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// readAgain lists the vectors that phases after the one which fills them read.
+func (e *Emitter) readAgain() []*entry {
+	var list []*entry
+	seen := make(map[int32][]*entry) // the latest contents of each argument
+	for i, ph := range e.K.Phases {
+		for _, in := range ph.Body {
+			a := in.Access
+			if a == nil || a.Arg < 0 || !nest.IsConst(nest.Inner(a), 1) || nest.PerColumn(e.K, a) {
+				continue
+			}
+			switch in.Op {
+			case loop.Store:
+				if a.Index == nil {
+					seen[a.Arg] = append(seen[a.Arg], &entry{access: a, arg: a.Arg, first: i, stored: true})
+				}
+			case loop.Load:
+				k := latestEntry(seen[a.Arg], a, i)
+				if k == nil {
+					seen[a.Arg] = append(seen[a.Arg], &entry{access: a, arg: a.Arg, first: i})
+					continue
+				}
+				if k.last == 0 {
+					list = append(list, k)
+				}
+				k.last = i
+			}
+		}
+	}
+	return list
+}
+
+// fits reports whether there are registers for another entry: at no time may more than cacheBytes
+// be cached. An entry that is read last in the phase that fills another makes room for it as it
+// goes.
+func (c *Cache) fits(k *entry) bool {
+	for phase := k.first; phase < k.last; phase++ {
+		bytes := k.bytes
+		for _, l := range c.list {
+			if !l.shared && l.first <= phase && phase < l.last {
+				bytes += l.bytes
+			}
+		}
+		if bytes > cacheBytes {
+			return false
+		}
+	}
+	return true
+}
+
+// latestEntry returns the latest of a list that is the same elements and was filled in
+// an earlier phase.
+func latestEntry(list []*entry, a *loop.Access, phase int) *entry {
+	for i := len(list) - 1; i >= 0; i-- {
+		if k := list[i]; nest.SameElements(k.access, a) {
+			if k.first < phase {
+				return k
+			}
+			return nil
+		}
+		if list[i].stored {
+			return nil // other elements, which may overlap
+		}
+	}
+	return nil
+}
+
+// Fills reports whether a phase fills an entry.
+func (c *Cache) Fills(phase int) bool {
+	return c != nil && slices.ContainsFunc(c.list, func(k *entry) bool { return k.first == phase })
+}
+
+// holds returns which entry an access of a phase finds; -1: none.
+func (c *Cache) holds(a *loop.Access, phase int) int {
+	return slices.IndexFunc(c.list, func(k *entry) bool { return k.first < phase && nest.SameElements(k.access, a) })
+}
+
+// Attach makes the accesses of a phase that are emitted in the context read and fill the cache.
+func (c *Cache) Attach(s *Context, phase int) {
+	if c == nil {
+		return
+	}
+	trip := "0"
+	if c.trips > 1 {
+		trip = "t"
+	}
+	name := func(n int) string {
+		if c.list[n].shared {
+			return fmt.Sprintf("kept%d[%s * %d]", n, trip, c.threads)
+		}
+		return fmt.Sprintf("kept%d[%s]", n, trip)
+	}
+	s.Vector = func(in loop.Instr) (string, bool) {
+		n := c.holds(in.Access, phase)
+		switch {
+		case n < 0:
+			return "", false
+		case !c.list[n].shared:
+			return name(n), true
+		}
+		x := fmt.Sprintf("x%d", in.Dst)
+		c.e.Line("const auto %s = %s;", x, name(n))
+		return x, true
+	}
+	s.Visited = func(in loop.Instr, vector string) {
+		for n, k := range c.list {
+			if k.first != phase || k.access != in.Access {
+				continue
+			}
+			c.e.Line("%s = %s;", name(n), vector)
+			if k.most {
+				c.e.Line("#pragma unroll")
+				c.e.Line("for (int j = 0; j < %d; j++) most%d = fmaxf(most%d, %s[j]);", c.width, n, n, vector)
+			}
+		}
+	}
+	s.Unstored = func(in loop.Instr) bool {
+		return slices.ContainsFunc(c.list, func(k *entry) bool { return k.access == in.Access && k.unstored })
+	}
+}

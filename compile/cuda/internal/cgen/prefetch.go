@@ -1,0 +1,81 @@
+package cgen
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/compile/cuda/internal/nest"
+	"pwc/compile/loop"
+	"pwc/ir/dim"
+)
+
+// Prefetched is the vectors of a row that are loaded before the dependency wait, while the kernel
+// before runs. They are in registers in all phases.
+type Prefetched []prefetch
+
+// prefetch is one of them.
+type prefetch struct {
+	access *loop.Access
+	name   string // of the array of a thread's vectors
+}
+
+// Find returns the name of the vector that an access reaches.
+func (r Prefetched) Find(a *loop.Access) (name string, ok bool) {
+	for _, v := range r {
+		if nest.SameElements(v.access, a) {
+			return v.name, true
+		}
+	}
+	return "", false
+}
+
+// Attach makes loads that are emitted in the context use prefetched vectors; trip is which of the
+// thread's it is. Other loads go where they went before.
+func (r Prefetched) Attach(s *Context, trip string) {
+	other := s.Vector
+	s.Vector = func(in loop.Instr) (string, bool) {
+		if name, ok := r.Find(in.Access); ok {
+			return name + "[" + trip + "]", true
+		}
+		if other == nil {
+			return "", false
+		}
+		return other(in)
+	}
+}
+
+// RowInvariant lists the first loads of vectors that are the same for all rows and that no kernel
+// writes: as many as a lane prefetches if each takes so many vectors of a lane.
+func (e *Emitter) RowInvariant(vectors int64) []loop.Instr {
+	var out []loop.Instr
+	for in := range nest.Bodies(e.K) {
+		a := in.Access
+		if in.Op != loop.Load || a.Arg < 0 || !e.K.Args[a.Arg].Const || a.Index != nil || !nest.IsConst(nest.Inner(a), 1) || int64(len(out)+1)*vectors > prefetchMost {
+			continue
+		}
+		if !slices.ContainsFunc(a.Rows, func(d dim.Dim) bool { return !nest.IsConst(d, 0) }) && !slices.ContainsFunc(out, func(o loop.Instr) bool { return nest.SameElements(o.Access, a) }) {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// Prefetch writes the loads of a lane's vectors of so many elements: the t-th is the given group of
+// the row, if it exists. It returns what is prefetched with this one.
+func (e *Emitter) Prefetch(others Prefetched, in loop.Instr, width int, vectors int64, group, exists string) Prefetched {
+	a := in.Access
+	t := fmt.Sprintf("vec<%s, %d>", e.Storage(e.K.Args[a.Arg].DType), width)
+	name := fmt.Sprintf("early%d", in.Dst)
+	e.Use("vec")
+	e.Line("%s %s[%d];", t, name, vectors)
+	e.Line("#pragma unroll")
+	x := fmt.Sprintf("load<%d>(a%d + %s)", width, a.Arg, Sum(e.Offset(a.Offset), fmt.Sprintf("(%s) * %d", group, width)))
+	if exists != "" {
+		x = fmt.Sprintf("%s ? %s : %s()", exists, x, t)
+	}
+	e.Line("for (int t = 0; t < %d; t++) %s[t] = %s;", vectors, name, x)
+	return append(others, prefetch{a, name})
+}
+
+// prefetchMost is the most vectors that a lane prefetches.
+const prefetchMost = 4

@@ -1,0 +1,94 @@
+package cgen
+
+import (
+	"fmt"
+	"strings"
+
+	"pwc/compile/loop"
+	"pwc/ir/dtype"
+)
+
+// accumulate adds a column to a reduction. A sum that begins with +0 is never -0, so
+// a zero need not be added: what a condition leaves out of it costs no select.
+func (e *Emitter) accumulate(in loop.Instr, s *Context, j string) {
+	r := e.Reduction(in)
+	x := e.Value(in.Args[0])
+	var conds []string
+	if s.Live != "" {
+		conds = append(conds, s.Live)
+	}
+	if w, ok := e.orZero[in.Args[0]]; ok && in.Op == loop.Sum {
+		conds, x = append(conds, e.Value(w.Args[0])), e.Value(w.Args[1])
+	}
+	if in.Op == loop.ArgMax {
+		// Columns come in rising order: of equals the first stays. Where nothing is
+		// above the least value, it is the first column.
+		first := fmt.Sprintf("before(%s, s%d.value)", x, in.Dst)
+		if e.number[in.Args[0]] {
+			first = fmt.Sprintf("%s > s%d.value", x, in.Dst)
+		}
+		conds = append(conds, first)
+		e.Line("if (%s) s%d = {%s, %s};", strings.Join(conds, " && "), in.Dst, x, Sum(s.Pos, j))
+		return
+	}
+	cond := ""
+	if len(conds) > 0 {
+		cond = "if (" + strings.Join(conds, " && ") + ") "
+	}
+	e.Line("%ss%d = %s::of(s%d, %s);", cond, in.Dst, r.Op, in.Dst, x)
+}
+
+// Reduction is how columns become a row value.
+type Reduction struct {
+	Op    string // helper struct, or "" for the position of the largest
+	Acc   string // C type of the accumulator
+	Start string
+}
+
+func (e *Emitter) Reduction(in loop.Instr) Reduction {
+	dt := e.K.Values[in.Args[0]].DType
+	lo, hi := Integer(0), Integer(0)
+	if dt.Int() || dt == dtype.Bool {
+		l, h := Limits(dt)
+		lo, hi = Integer(l), Integer(h)
+	}
+	r := Reduction{}
+	switch float := dt.Float(); {
+	case in.Op == loop.Sum && float:
+		r = Reduction{"add_f32", "float", "0.0f"}
+	case in.Op == loop.Prod && float:
+		r = Reduction{"mul_f64", "double", "1.0"} // a float would overflow on the way
+	case in.Op == loop.Max && float:
+		r = Reduction{"max_f32", "float", "__int_as_float(0xff800000)"}
+	case in.Op == loop.Min && float:
+		r = Reduction{"min_f32", "float", "__int_as_float(0x7f800000)"}
+	case in.Op == loop.Sum:
+		r = Reduction{"add_int", "long long", "0"}
+	case in.Op == loop.Prod:
+		r = Reduction{"mul_int", "long long", "1"}
+	case in.Op == loop.Max:
+		r = Reduction{"max_int", ValueType(dt), lo}
+	case in.Op == loop.Min:
+		r = Reduction{"min_int", ValueType(dt), hi}
+	case in.Op == loop.ArgMax && float:
+		r = Reduction{"first_of<float>", e.Best("float"), "{__int_as_float(0xff800000), nowhere}"}
+	case in.Op == loop.ArgMax:
+		r = Reduction{"first_of<" + ValueType(dt) + ">", e.Best(ValueType(dt)), "{" + lo + ", nowhere}"}
+	default:
+		e.failf("no instruction for %s of %s", in.Op, dt)
+	}
+	if in.Op != loop.ArgMax {
+		e.Use(r.Op)
+	}
+	return r
+}
+
+// Best returns the C type of an element and its position.
+func (e *Emitter) Best(t string) string {
+	if e.Wide {
+		e.Use("place64")
+	} else {
+		e.Use("place32")
+	}
+	return e.Use("best") + "<" + t + ">"
+}

@@ -1,0 +1,78 @@
+package cgen
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/compile/loop"
+	"pwc/ir/dtype"
+)
+
+// A phase that only sums up what belongs to elements from thresholds on, as a search for one does
+// again and again, is skipped by a warp if none of its elements reaches the lowest threshold. Most
+// warps skip it once the thresholds are those of a few likely tokens among many. The cache has the
+// largest of each thread's elements, found when it was filled.
+
+// Reached returns the condition that a phase has something to do in this thread, if it need not
+// have; else "".
+func (c *Cache) Reached(phase int, list []loop.Instr) string {
+	if c == nil {
+		return ""
+	}
+	load, from := c.e.thresholds(list)
+	if load == nil {
+		return ""
+	}
+	n := c.holds(load.Access, phase)
+	if n < 0 {
+		return ""
+	}
+	lowest := c.e.Value(from[0])
+	for _, v := range from[1:] {
+		lowest = fmt.Sprintf("fminf(%s, %s)", lowest, c.e.Value(v))
+	}
+	return fmt.Sprintf("most%d >= %s", n, lowest)
+}
+
+// thresholds returns the load of the elements that a body compares and what it compares
+// them with, values of the row, if all that the body does is to add to sums where such a
+// comparison holds; else nil.
+func (e *Emitter) thresholds(list []loop.Instr) (load *loop.Instr, from []loop.Value) {
+	compares := make(map[loop.Value]loop.Instr)
+	for i := range list {
+		in := &list[i]
+		switch in.Op {
+		case loop.Load:
+			if load != nil || e.K.Values[in.Dst].DType != dtype.F32 || e.K.Args[in.Access.Arg].DType != dtype.F32 {
+				return nil, nil
+			}
+			load = in
+		case loop.Ge, loop.Gt:
+			if load != nil && in.Args[0] == load.Dst && e.K.Values[in.Args[1]].Row {
+				compares[in.Dst] = *in
+			}
+		case loop.Sum:
+			w, ok := e.orZero[in.Args[0]]
+			if !ok {
+				return nil, nil
+			}
+			c, ok := compares[w.Args[0]]
+			if !ok {
+				return nil, nil
+			}
+			if !slices.Contains(from, c.Args[1]) {
+				from = append(from, c.Args[1])
+			}
+		case loop.Store, loop.CumSum, loop.Acc:
+			return nil, nil
+		default:
+			if in.Op.Reduces() {
+				return nil, nil
+			}
+		}
+	}
+	if len(from) == 0 {
+		return nil, nil
+	}
+	return load, from
+}
