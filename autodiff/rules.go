@@ -100,17 +100,21 @@ var table = map[string]entry{
 	"matmul":        {rule: matmul},
 	"linear":        {rule: linear},
 	"linear_select": {rule: linearSelect},
-	"embedding":     {rule: func(s *step) { s.gathered(0) }},
-	"gather":        {rule: func(s *step) { s.gathered(s.n.Axis("axis", s.argType(0).Rank())) }},
-	"scatter":       {rule: scatter},
-	"copy":          {rule: func(s *step) { s.write(1, func(g ir.Value) ir.Value { return g }) }},
-	"reshape":       pointwise(func(s *step) ir.Value { return s.reshape(s.cotangent(0), s.argType(0).Shape...) }),
-	"transpose":     {rule: transpose},
-	"broadcast_to":  pointwise(func(s *step) ir.Value { return s.g() }),
-	"slice":         {rule: slice},
-	"split":         {rule: split},
-	"concat":        {rule: concat},
-	"pad":           {rule: pad},
+
+	"attention":      {rule: attention},
+	"attention_grad": {why: "it is the gradient of attention, which has no second derivative; write the attention with matmul and softmax to differentiate it twice"},
+
+	"embedding":    {rule: func(s *step) { s.gathered(0) }},
+	"gather":       {rule: func(s *step) { s.gathered(s.n.Axis("axis", s.argType(0).Rank())) }},
+	"scatter":      {rule: scatter},
+	"copy":         {rule: func(s *step) { s.write(1, func(g ir.Value) ir.Value { return g }) }},
+	"reshape":      pointwise(func(s *step) ir.Value { return s.reshape(s.cotangent(0), s.argType(0).Shape...) }),
+	"transpose":    {rule: transpose},
+	"broadcast_to": pointwise(func(s *step) ir.Value { return s.g() }),
+	"slice":        {rule: slice},
+	"split":        {rule: split},
+	"concat":       {rule: concat},
+	"pad":          {rule: pad},
 
 	"iota":       flat(source),
 	"full":       flat(source),
@@ -450,6 +454,21 @@ func linearSelect(s *step) {
 	}
 	if s.wants(3) {
 		s.add(3, s.binary("matmul", s.cast(mask, xt.DType), flat))
+	}
+}
+
+// attention: the op's own gradient, which reads o through delta alone.
+func attention(s *step) {
+	rows := s.saved(s.n.Results[1])
+	delta := s.op("sum", []ir.Value{s.mul(s.g(), s.y())}, ir.IntsAttr("axes", int64(s.argType(0).Rank()-1)))
+	if lse, ok := s.grads[s.n.Results[1]]; ok {
+		delta = s.sub(delta, lse)
+	}
+	args := []ir.Value{s.arg(0), s.arg(1), s.arg(2), s.cotangent(0), rows, delta}
+	for i, g := range s.fb.Op("attention_grad", args, s.attr("scale"), s.attr("causal")) {
+		if s.wants(i) {
+			s.add(i, g)
+		}
 	}
 }
 

@@ -73,6 +73,9 @@ var differences = []struct {
 	{"(%x: f32[2, N, 3], %w: f32[4, 3], %b: f32[4]) -> (f32[2, N, 4])", true, []string{"%a = linear(%x, %w, %b)", "return %a"}},
 	{"(%x: f32[3], %w: f32[4, 3]) -> (f32[4])", true, []string{"%a = linear(%x, %w)", "return %a"}},
 	{"(%x: f32[N, 1, 3], %w: f32[3, 4, 3], %i: i32[N, 2], %b: f32[3, 4]) -> (f32[N, 2, 4])", true, []string{"%a = linear_select(%x, %w, %i, %b)", "return %a"}},
+	{"(%q: f32[N, 4, 3], %k: f32[N, 2, 3], %v: f32[N, 2, 3]) -> (f32[N, 4, 3])", true, []string{"%o, %l = attention(%q, %k, %v, scale=0.5, causal=true)", "return %o"}},
+	{"(%q: f32[2, N, 2, 3], %k: f32[2, 5, 1, 3]) -> (f32[2, N, 2, 3], f32[2, N, 2])", true, []string{"%o, %l = attention(%q, %k, %k, scale=0.7)", "return %o, %l"}},
+	{"(%q: f32[N, 1, 2], %k: f32[N, 1, 2]) -> (f32[N, 1])", true, []string{"%o, %l = attention(%q, %k, %k, scale=-1.5, causal=true)", "return %l"}},
 	{"(%x: f32[5, 2, 2], %i: i32[N, 2]) -> (f32[N, 2, 2, 2])", true, []string{"%a = embedding(%x, %i)", "return %a"}},
 	{"(%x: f32[2, 5, 3], %i: i32[N, 2]) -> (f32[2, N, 2, 3], f32[2, 5, N, 2])", true, []string{"%a = gather(%x, %i, axis=1)", "%j = minimum(%i, 2)", "%b = gather(%x, %j, axis=2)", "return %a, %b"}},
 	{"(%x: f32[2, 7], %s: f32[2, N], %i: i32[N]) -> (f32[2, 7], f32[2, 7])", true, []string{

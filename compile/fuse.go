@@ -138,7 +138,7 @@ func (f *fuser) count() {
 				st := &f.states[a]
 				st.uses++
 				st.last = i
-				st.sink = st.sink || n.Op.Class == ir.Call || n.Op.Class == ir.Contract || n.Op.Name == "topk"
+				st.sink = st.sink || n.Op.Class == ir.Call || n.Op.Class == ir.Contract || n.Op.Class == ir.Attention || n.Op.Name == "topk"
 			}
 		}
 	}
@@ -196,6 +196,8 @@ func (f *fuser) node(n *ir.Node) {
 		f.contract(n)
 	case n.Op.Name == "topk":
 		f.topk(n)
+	case n.Op.Class == ir.Attention:
+		f.attention(n)
 	case n.Op.Name == "concat":
 		f.concat(n)
 	case n.Op.Name == "pad":
@@ -255,7 +257,7 @@ func (f *fuser) latest(args []ir.Value) *group {
 
 // join makes a pointwise node part of g, if it can be.
 func (f *fuser) join(g *group, n *ir.Node) bool {
-	if f.off("fuse") || g.full() || g.call != nil || g.topk != nil {
+	if f.off("fuse") || g.full() || g.call != nil || g.topk != nil || g.attend != nil {
 		return false
 	}
 	r := n.Results[0]

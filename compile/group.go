@@ -35,6 +35,7 @@ type group struct {
 
 	product *product
 	topk    *selection
+	attend  *attend
 	call    *callStep
 }
 

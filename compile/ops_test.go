@@ -62,6 +62,19 @@ func dimsAttr(t *testing.T, name string, texts ...string) ir.Attr {
 	return ir.DimsAttr(name, out...)
 }
 
+// gradOfAttention is the gradient of an attention of the first three operands, of which the
+// last is the cotangent.
+func gradOfAttention(attrs []ir.Attr) func(*ir.FuncBuilder, []ir.Value) []ir.Value {
+	return func(fb *ir.FuncBuilder, x []ir.Value) []ir.Value {
+		o := fb.Op("attention", x[:3], attrs...)
+		if len(o) == 0 {
+			return nil
+		}
+		delta := fb.Op1("sum", []ir.Value{fb.Op1("mul", []ir.Value{fb.Op1("cast", []ir.Value{x[3]}, ir.DTypeAttr(dtype.F32)), fb.Op1("cast", []ir.Value{o[0]}, ir.DTypeAttr(dtype.F32))})}, axes(-1))
+		return fb.Op("attention_grad", []ir.Value{x[0], x[1], x[2], x[3], o[1], delta}, attrs...)
+	}
+}
+
 // opCases is the table: the uses of every op but the pointwise ones, which are
 // made from the op table.
 func opCases(t *testing.T) map[string][]opCase {
@@ -123,6 +136,18 @@ func opCases(t *testing.T) map[string][]opCase {
 		{shapes: [][]string{sh("N", "6"), sh("0", "3", "6"), sh("N"), sh("0", "3")}, ints: []int{0, 0, 2}, apply: op("linear_select"), calm: true},
 		{shapes: [][]string{sh("N", "0"), sh("4", "3", "0"), sh("N"), sh("4", "3")}, ints: []int{0, 0, 6}, apply: op("linear_select"), calm: true},
 		{shapes: [][]string{sh("3", "6"), sh("N", "3", "6"), sh("3")}, ints: []int{0, 0, 2}, apply: op("linear_select"), calm: true},
+	}
+	head := func(causal bool) []ir.Attr {
+		return []ir.Attr{ir.FloatAttr("scale", 0.5), ir.BoolAttr("causal", causal)}
+	}
+	c["attention"] = []opCase{
+		{shapes: [][]string{sh("N", "2", "6"), sh("N", "1", "6"), sh("N", "1", "6")}, apply: op("attention", head(true)...), calm: true},
+		{shapes: [][]string{sh("2", "3", "4", "5"), sh("2", "N", "4", "5"), sh("2", "N", "4", "5")}, apply: op("attention", head(false)...), calm: true},
+		{shapes: [][]string{sh("N", "1", "2", "1", "8"), sh("N", "1", "70", "1", "8"), sh("N", "1", "70", "1", "8")}, apply: op("attention", head(false)...), calm: true},
+	}
+	c["attention_grad"] = []opCase{
+		{shapes: [][]string{sh("N", "2", "6"), sh("N", "1", "6"), sh("N", "1", "6"), sh("N", "2", "6")}, apply: gradOfAttention(head(true)), calm: true},
+		{shapes: [][]string{sh("2", "60", "4", "3"), sh("2", "N", "2", "3"), sh("2", "N", "2", "3"), sh("2", "60", "4", "3")}, apply: gradOfAttention(head(false)), calm: true},
 	}
 	c["embedding"] = []opCase{
 		{shapes: [][]string{sh("9", "4"), sh("N")}, ints: []int{0, 9}, apply: op("embedding")},

@@ -65,7 +65,7 @@ func lifetimes(steps []*planned) map[*memory]*span {
 func inPlace(steps []*planned) {
 	life := lifetimes(steps)
 	for i, st := range steps {
-		if len(st.kernels) != 1 || st.kernels[0].TopK != nil {
+		if len(st.kernels) != 1 || st.kernels[0].TopK != nil || st.kernels[0].Attention != nil {
 			continue
 		}
 		k := st.kernels[0]

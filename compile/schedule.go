@@ -59,6 +59,11 @@ func schedule(g *group, ops []string) (*loop.Kernel, []*memory) {
 		s.selection()
 		return s.k, s.mems
 	}
+	if g.attend != nil {
+		s.k.Name = g.attend.node.Op.Name
+		s.attention()
+		return s.k, s.mems
+	}
 	if !s.reachable() {
 		return nil, nil
 	}

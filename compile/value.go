@@ -91,7 +91,7 @@ type state struct {
 
 	dies  int  // the first node that overwrites memory which a lazy value reads
 	uses  int  // nodes that use it, and returns
-	sink  bool // one of them needs it in memory: a return, a call, a product, a topk
+	sink  bool // one of them needs it in memory: a return, a call, a product, an attention, a topk
 	last  int  // index of the last node that uses it; returned: the number of nodes
 	remat ir.Value
 	cost  int // ops from remat to here

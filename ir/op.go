@@ -25,6 +25,7 @@ const (
 	Reduction              // removes or shrinks the axes of attribute axes
 	Composite              // defined by primitive ops; lowered into them before fusion
 	Contract               // matrix products
+	Attention              // attention and its gradient
 	Layout                 // moves elements, computes nothing
 	Index                  // reads or writes at positions given by a tensor
 	Creation               // makes a tensor from nothing
@@ -113,6 +114,9 @@ var (
 	idxOperand  = Operand{Name: "index"}
 	stepDefault = IntAttr("step", 1)
 
+	scaleSpec  = AttrSpec{Name: "scale", Kind: AttrFloat, Doc: "factor of the products of queries and keys"}
+	causalSpec = AttrSpec{Name: "causal", Kind: AttrBool, Default: ptr(BoolAttr("causal", false)), Doc: "query t sees keys 0 to t, and S is T; else all keys"}
+
 	generatorOperand = Operand{Name: "generator", Generator: true}
 	offsetSpec       = AttrSpec{Name: "offset", Kind: AttrDim, Doc: "place among the draws of the function, a multiple of 4; left out, the next free one is written in"}
 	redrawSpec       = AttrSpec{Name: "redraw", Kind: AttrBool, Default: ptr(BoolAttr("redraw", false)), Doc: "draws again what another node or function drew at that offset"}
@@ -197,6 +201,12 @@ var opTable = []*Op{
 		Doc: "x[..., K] @ weight[O, K] transposed, + bias[O]; the result has x's dtype, and weight may be narrower than x", infer: inferLinear},
 	{Name: "linear_select", Class: Contract, Operands: []Operand{xOperand, {Name: "weight"}, idxOperand, {Name: "bias", Optional: true}}, Results: 1,
 		Doc: "linear with weight[E, O, K] and bias[E, O] chosen for each row by integer index[...]: x[..., K] @ weight[index] transposed, + bias[index]; x's other axes and those of index broadcast; a row whose index is out of range is zero and sets the device flag (C12)", infer: inferLinearSelect},
+
+	// Attention.
+	{Name: "attention", Class: Attention, Operands: []Operand{{Name: "q"}, {Name: "k"}, {Name: "v"}}, Attrs: []AttrSpec{scaleSpec, causalSpec}, Results: 2,
+		Doc: "o[..., T, H, D] and f32 lse[..., T, H] of q[..., T, H, D] and k, v[..., S, G, D], where head h reads head h/(H/G): with s = scale*(q . k) over the keys that query t sees, lse is log(sum(exp(s))) and o is sum(exp(s-lse)*v); no key: o is 0 and lse -inf (FlashAttention-2, arXiv:2307.08691), see Attention", infer: inferAttention},
+	{Name: "attention_grad", Class: Attention, Operands: []Operand{{Name: "q"}, {Name: "k"}, {Name: "v"}, {Name: "grad"}, {Name: "lse"}, {Name: "delta"}}, Attrs: []AttrSpec{scaleSpec, causalSpec}, Results: 3,
+		Doc: "the gradients of q, k and v of attention for the cotangent grad of o: with p = exp(s-lse) and e = p*((grad . v)-delta), scale*sum(e*k), scale*sum(e*q) and sum(p*grad); delta[..., T, H] is sum(grad*o), less the cotangent of lse", infer: inferAttentionGrad},
 
 	// Positions from a tensor. Out of range reads zero, writes nothing and sets the device flag (C12); negative positions are out of range, but -1 in scatter sets none.
 	{Name: "embedding", Class: Index, Operands: []Operand{{Name: "table"}, idxOperand}, Results: 1, Doc: "rows of table[V, ...] at integer index[...]", infer: inferEmbedding},

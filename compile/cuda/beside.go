@@ -20,7 +20,7 @@ const maxBeside = 3
 func (b *Backend) Beside(ks []*loop.Kernel) bool {
 	args := 0
 	for _, k := range ks {
-		if k.MatMul != nil || k.TopK != nil || k.Serial || nest.Rowwise(k) {
+		if k.MatMul != nil || k.TopK != nil || k.Attention != nil || k.Serial || nest.Rowwise(k) {
 			return false
 		}
 		args += len(k.Args)

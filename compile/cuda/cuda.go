@@ -93,6 +93,12 @@ func (b *Backend) sources(k *loop.Kernel, beside ...*loop.Kernel) ([]cgen.Source
 		return []cgen.Source{s}, nil
 	case k.TopK != nil:
 		return []cgen.Source{selectKernel(k, b.gpu)}, nil
+	case k.Attention != nil:
+		s, err := attentionKernel(k, b.gpu)
+		if err != nil {
+			return nil, err
+		}
+		return []cgen.Source{s}, nil
 	case k.MatMul != nil && k.MatMul.Select != nil:
 		return expertKernels(k, b.gpu)
 	case k.MatMul != nil:

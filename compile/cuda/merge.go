@@ -13,7 +13,7 @@ import (
 // those of rows, then those of first that are not the memory between, which is
 // argument x of rows and out of first. It returns nil if they cannot be one.
 func merge(first, rows *loop.Kernel, x, out int32) (merged *loop.Kernel, more []int32) {
-	if rows.MatMul != nil || rows.TopK != nil || rows.Serial || first.MatMul != nil || len(first.Phases) != 1 || len(first.Phases[0].Row) > 0 ||
+	if rows.MatMul != nil || rows.TopK != nil || rows.Attention != nil || rows.Serial || first.MatMul != nil || len(first.Phases) != 1 || len(first.Phases[0].Row) > 0 ||
 		!slices.EqualFunc(first.Rows, rows.Rows, dim.Dim.Equal) || !slices.EqualFunc(first.Cols, rows.Cols, dim.Dim.Equal) {
 		return nil, nil
 	}

@@ -39,8 +39,12 @@ func (backend) Lower(k *loop.Kernel) (compile.Code, error) {
 func Kernel(k *loop.Kernel) (*vec.Kernel, error) {
 	l := &lowerer{k: k, out: &vec.Kernel{Args: int32(len(k.Args))}, alias: make([]loop.Value, len(k.Values))}
 	l.out.Loop = vec.Loop{Outer: k.Rows, Inner: k.Cols, Serial: k.Serial}
-	if k.TopK != nil {
+	switch {
+	case k.TopK != nil:
 		l.selection()
+		return l.out, nil
+	case k.Attention != nil:
+		l.attention()
 		return l.out, nil
 	}
 	if err := l.phases(); err != nil {

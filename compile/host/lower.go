@@ -423,8 +423,20 @@ func (l *lowerer) product() {
 
 func (l *lowerer) selection() {
 	t := l.k.TopK
-	access := func(a loop.Access) vec.Access {
-		return vec.Access{Arg: a.Arg, DType: l.k.Args[a.Arg].DType, Offset: a.Offset, Outer: a.Rows, Inner: a.Cols}
+	l.out.TopK = &vec.TopK{N: t.N, K: t.K, In: l.plain(t.In), Values: l.plain(t.Values), Index: l.plain(t.Index)}
+}
+
+// plain returns an access that no position of a tensor is part of.
+func (l *lowerer) plain(a loop.Access) vec.Access {
+	return vec.Access{Arg: a.Arg, DType: l.k.Args[a.Arg].DType, Offset: a.Offset, Outer: a.Rows, Inner: a.Cols}
+}
+
+func (l *lowerer) attention() {
+	a := l.k.Attention
+	out := &vec.Attention{Queries: a.Queries, Keys: a.Keys, Heads: a.Heads, Groups: a.Groups, Size: a.Size, Scale: a.Scale, Causal: a.Causal,
+		Q: l.plain(a.Q), K: l.plain(a.K), V: l.plain(a.V), Out: l.plain(a.Out), LSE: l.plain(a.LSE)}
+	if g := a.Grad; g != nil {
+		out.Grad = &vec.AttentionGrad{Delta: l.plain(g.Delta), DQ: l.plain(g.DQ), DK: l.plain(g.DK), DV: l.plain(g.DV)}
 	}
-	l.out.TopK = &vec.TopK{N: t.N, K: t.K, In: access(t.In), Values: access(t.Values), Index: access(t.Index)}
+	l.out.Attention = out
 }

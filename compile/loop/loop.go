@@ -20,8 +20,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Kernel is one kernel: a loop nest, the epilogue of a matrix product, or a
-// selection of the largest elements.
+// Kernel is one kernel: a loop nest, the epilogue of a matrix product, a
+// selection of the largest elements, or attention.
 type Kernel struct {
 	Name string
 	Rows []dim.Dim // extents of the outer axes; of a product: batch axes, then M
@@ -31,9 +31,10 @@ type Kernel struct {
 	Values []ValueInfo // by Value
 	Phases []Phase
 
-	MatMul *MatMul
-	TopK   *TopK
-	Serial bool // rows run in order, one after the other: later ones overwrite earlier ones
+	MatMul    *MatMul
+	TopK      *TopK
+	Attention *Attention
+	Serial    bool // rows run in order, one after the other: later ones overwrite earlier ones
 
 	// Ranges are those of the symbols that dims are over. A backend may choose by
 	// them how wide its arithmetic is and which sizes deserve code of their own.

@@ -36,6 +36,9 @@ func (k *Kernel) String() string {
 	if t := k.TopK; t != nil {
 		fmt.Fprintf(&b, "  topk N=%s k=%d in=%s values=%s index=%s\n", t.N, t.K, t.In.text(), t.Values.text(), t.Index.text())
 	}
+	if a := k.Attention; a != nil {
+		b.WriteString(a.text())
+	}
 	for p, ph := range k.Phases {
 		if len(k.Phases) > 1 {
 			fmt.Fprintf(&b, "  phase %d\n", p)

@@ -358,7 +358,7 @@ func TestNothingPanics(t *testing.T) {
 			funcs: map[string]any{"Decode": vec.Decode, "Ops": vec.Ops},
 			receivers: []func() any{
 				ptr[vec.Kernel], func() any {
-					return &vec.Kernel{Loop: vec.Loop{Phases: make([]vec.Phase, 1)}, MatMul: &vec.MatMul{}, TopK: &vec.TopK{}}
+					return &vec.Kernel{Loop: vec.Loop{Phases: make([]vec.Phase, 1)}, MatMul: &vec.MatMul{}, TopK: &vec.TopK{}, Attention: &vec.Attention{Grad: &vec.AttentionGrad{}}}
 				},
 				zero[vec.File], func() any { return vec.File(99) }, zero[vec.Instr], func() any { return vec.Instr{Op: 250} }, zero[vec.Op], func() any { return vec.Op(250) },
 			},
@@ -418,7 +418,7 @@ func TestNothingPanics(t *testing.T) {
 		},
 		"compile/loop": {
 			funcs:     map[string]any{"ThroughOdd": loop.ThroughOdd},
-			receivers: []func() any{ptr[loop.Kernel], zero[loop.Op], func() any { return loop.Op("nope") }},
+			receivers: []func() any{ptr[loop.Kernel], ptr[loop.Attention], zero[loop.Op], func() any { return loop.Op("nope") }},
 		},
 		"attention": {
 			funcs: map[string]any{"Signature": attention.Signature, "ParseParams": attention.ParseParams, "ParseArgs": attention.ParseArgs, "BatchOf": attention.BatchOf, "NewBatch": attention.NewBatch},

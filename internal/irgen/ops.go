@@ -43,6 +43,8 @@ func (g *generator) op(name string) {
 		g.product(name)
 	case "linear_select":
 		g.linearSelect()
+	case "attention", "attention_grad":
+		g.attention(name == "attention_grad")
 	case "embedding", "gather", "scatter", "copy", "empty", "empty_like", "call":
 		g.memory(name)
 	case "reshape", "transpose", "broadcast_to", "slice", "split", "concat", "pad":

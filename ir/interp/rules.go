@@ -67,6 +67,10 @@ var rules = map[string]rule{
 	"linear":        linearRule,
 	"linear_select": linearSelectRule,
 
+	// Attention.
+	"attention":      attentionRule,
+	"attention_grad": attentionGradRule,
+
 	// Positions from a tensor.
 	"embedding": embeddingRule,
 	"gather":    gatherRule,

@@ -41,6 +41,8 @@ func (c *checker) rule(n *ir.Node) string {
 		return c.contract(n)
 	case "linear_select":
 		return c.linearSelect(n)
+	case "attention", "attention_grad":
+		return c.attention(n)
 	case "embedding":
 		if c.axis(n.Args[0]) == 0 {
 			return "the table's rows are the batch rows, so an index may read a padded one"
@@ -156,6 +158,20 @@ func (c *checker) linearSelect(n *ir.Node) string {
 		return c.onRows("contracts", a)
 	case a == 0:
 		return "the weight's matrices are the batch rows, so an index may read a padded one"
+	}
+	return ""
+}
+
+// attention keeps the axes before the last three apart, and queries too. A query reads all
+// keys, and a key's gradient sums over all queries: a causal mask multiplies those that are
+// padded by 0 at best, which does not hide a NaN.
+func (c *checker) attention(n *ir.Node) string {
+	sequence := c.f.Values[n.Args[0]].Type.Rank() - 3
+	switch {
+	case c.axis(n.Args[1]) == sequence:
+		return "every query reads its keys, which are the rows"
+	case n.Op.Name == "attention_grad" && c.axis(n.Args[0]) == sequence:
+		return "gradients of keys sum over its queries, which are the rows"
 	}
 	return ""
 }

@@ -94,6 +94,13 @@ var cases = []struct{ name, body, returns, types, want string }{
 	{"linear_select contracts rows", "%t = transpose(%x, perm=[1, 0])\n%w = reshape(%t, shape=[1, 8, N])\n%z = full(0, shape=[8], dtype=i32)\n%r = linear_select(%t, %w, %z)", "%u", "f32[8, 8]", "linear_select mixes rows of N: it contracts axis 1"},
 	{"linear_select of rows", "%w = reshape(%x, shape=[N, 1, 8])\n%r = linear_select(%x, %w, %ids)", "%r", "f32[N, 1]", "linear_select mixes rows of N: the weight's matrices are the batch rows"},
 
+	// Attention, where %h is q[N, 1, 4, 8] in a batch of sequences, or q[N, 4, 8] in one.
+	{"attention", "%a = reshape(%h, shape=[N, 1, 4, 8])\n%r, %l = attention(%a, %a, %a, scale=1, causal=true)", "%r", "f32[N, 1, 4, 8]", ""},
+	{"attention of one sequence", "%r, %l = attention(%h, %h, %h, scale=1, causal=true)", "%l", "f32[N, 4]", "attention mixes rows of N: every query reads its keys, which are the rows"},
+	{"attention to other keys", "%k1 = reshape(%u, shape=[4, 2, 8])\n%r, %l = attention(%h, %k1, %k1, scale=1)", "%r", "f32[N, 4, 8]", ""},
+	{"attention_grad", "%a = reshape(%h, shape=[N, 1, 4, 8])\n%o, %l = attention(%a, %a, %a, scale=1)\n%r, %s, %t = attention_grad(%a, %a, %a, %o, %l, %l, scale=1)", "%s", "f32[N, 1, 4, 8]", ""},
+	{"attention_grad of other keys", "%k1 = reshape(%u, shape=[4, 2, 8])\n%o, %l = attention(%h, %k1, %k1, scale=1)\n%r, %s, %t = attention_grad(%h, %k1, %k1, %o, %l, %l, scale=1)", "%s", "f32[4, 2, 8]", "attention_grad mixes rows of N: gradients of keys sum over its queries, which are the rows"},
+
 	// Positions.
 	{"embedding", "%r = embedding(@w, %ids)", "%r", "f32[N, 8]", ""},
 	{"embedding of rows", "%r = embedding(%x, %ids)", "%r", "f32[N, 8]", "embedding mixes rows of N: the table's rows are the batch rows"},

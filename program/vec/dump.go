@@ -60,6 +60,9 @@ func (d *dumper) kernel(k *Kernel) {
 		d.linef("  values %s", access(&t.Values))
 		d.linef("  index %s", access(&t.Index))
 	}
+	if k.Attention != nil {
+		d.attention(k.Attention)
+	}
 	for i := range l.Access {
 		d.linef("@%d = %s", i, access(&l.Access[i]))
 	}

@@ -25,6 +25,7 @@ const (
 	formMatMul
 	formTopK
 	formMatSelect // formMatMul with a Select
+	formAttention
 )
 
 // Encode returns the kernel's bytes: equal kernels give equal bytes, and fields
@@ -43,6 +44,8 @@ func (k *Kernel) Encode() ([]byte, error) {
 		w.U8(formMatMul)
 	case k.TopK != nil:
 		w.U8(formTopK)
+	case k.Attention != nil:
+		w.U8(formAttention)
 	default:
 		w.U8(formLoop)
 	}
@@ -61,6 +64,9 @@ func (k *Kernel) Encode() ([]byte, error) {
 		encodeAccess(w, &t.In)
 		encodeAccess(w, &t.Values)
 		encodeAccess(w, &t.Index)
+	}
+	if k.Attention != nil {
+		encodeAttention(w, k.Attention)
 	}
 	if w.Err != nil {
 		return nil, fmt.Errorf("vec: encoding: %w", w.Err)
@@ -90,6 +96,8 @@ func Decode(b []byte) (*Kernel, error) {
 		}
 	case formTopK:
 		k.TopK = &TopK{N: r.Dim(), K: r.I64(), In: decodeAccess(r), Values: decodeAccess(r), Index: decodeAccess(r)}
+	case formAttention:
+		k.Attention = decodeAttention(r)
 	default:
 		r.Fail(fmt.Errorf("unknown form %d", form))
 	}

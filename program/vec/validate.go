@@ -93,16 +93,29 @@ func (v *validator) kernel() {
 	}
 	v.at = ""
 	switch {
-	case k.MatMul != nil && k.TopK != nil:
-		v.failf("both a product and a selection")
+	case forms(k) > 1:
+		v.failf("several of a product, a selection and attention")
 	case k.MatMul != nil:
 		v.matMul(k.MatMul)
 	case k.TopK != nil:
 		v.topK(k.TopK)
+	case k.Attention != nil:
+		v.attention(k.Attention)
 	}
 	if v.err == nil {
 		v.phases()
 	}
+}
+
+// forms counts the forms of a kernel that are no plain loop nest.
+func forms(k *Kernel) int {
+	n := 0
+	for _, is := range []bool{k.MatMul != nil, k.TopK != nil, k.Attention != nil} {
+		if is {
+			n++
+		}
+	}
+	return n
 }
 
 func (v *validator) arg(arg int32) {

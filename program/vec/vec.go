@@ -20,12 +20,13 @@ import (
 )
 
 // Kernel is one kernel. Exactly one of its forms is used: a plain loop nest, a
-// matrix product whose epilogue is the loop nest, or a selection.
+// matrix product whose epilogue is the loop nest, a selection, or attention.
 type Kernel struct {
-	Loop   Loop
-	MatMul *MatMul // Loop is its epilogue: Outer = batch axes and M, Inner = [N]
-	TopK   *TopK   // Loop is empty but for Outer
-	Args   int32   // number of buffers the kernel takes
+	Loop      Loop
+	MatMul    *MatMul    // Loop is its epilogue: Outer = batch axes and M, Inner = [N]
+	TopK      *TopK      // Loop is empty but for Outer
+	Attention *Attention // Loop is empty but for Outer
+	Args      int32      // number of buffers the kernel takes
 }
 
 // Loop is a loop nest with its instructions.

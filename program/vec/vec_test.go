@@ -85,8 +85,20 @@ func expertsExample() *vec.Kernel {
 	return k
 }
 
+// attentionExample is the gradient of causal attention of four heads over two.
+func attentionExample() *vec.Kernel {
+	arg := int32(0)
+	next := func(dt dtype.DType, strides ...int64) vec.Access {
+		arg++
+		return vec.Access{Arg: arg - 1, DType: dt, Outer: consts(4096), Inner: consts(strides...)}
+	}
+	return &vec.Kernel{Args: 9, Loop: vec.Loop{Outer: consts(3)}, Attention: &vec.Attention{Queries: n, Keys: n, Heads: 4, Groups: 2, Size: 8, Scale: 0.25, Causal: true,
+		Q: next(dtype.BF16, 32, 8, 1), K: next(dtype.BF16, 16, 8, 1), V: next(dtype.BF16, 16, 8, 1), Out: next(dtype.BF16, 32, 8, 1), LSE: next(dtype.F32, 4, 1),
+		Grad: &vec.AttentionGrad{Delta: next(dtype.F32, 4, 1), DQ: next(dtype.BF16, 32, 8, 1), DK: next(dtype.BF16, 16, 8, 1), DV: next(dtype.BF16, 16, 8, 1)}}}
+}
+
 func examples() map[string]*vec.Kernel {
-	return map[string]*vec.Kernel{"loop": loopExample(), "product": productExample(), "selection": selectionExample(), "experts": expertsExample()}
+	return map[string]*vec.Kernel{"attention": attentionExample(), "loop": loopExample(), "product": productExample(), "selection": selectionExample(), "experts": expertsExample()}
 }
 
 var sameDims = cmp.Comparer(func(a, b dim.Dim) bool { return a.Equal(b) })
@@ -139,7 +151,7 @@ func TestEncoding(t *testing.T) {
 }
 
 func TestStores(t *testing.T) {
-	for name, want := range map[string]string{"loop": "[2]", "product": "[2]", "selection": "[1 2]", "experts": "[2]"} {
+	for name, want := range map[string]string{"attention": "[6 7 8]", "loop": "[2]", "product": "[2]", "selection": "[1 2]", "experts": "[2]"} {
 		if got := text(examples()[name].Stores()); got != want {
 			t.Errorf("%s: stores %v, want %v", name, got, want)
 		}
@@ -147,7 +159,7 @@ func TestStores(t *testing.T) {
 }
 
 func TestLoads(t *testing.T) {
-	for name, want := range map[string]string{"loop": "[0 1]", "product": "[0 1]", "selection": "[0]", "experts": "[0 1 3]"} {
+	for name, want := range map[string]string{"attention": "[0 1 2 3 4 5]", "loop": "[0 1]", "product": "[0 1]", "selection": "[0]", "experts": "[0 1 3]"} {
 		if got := text(examples()[name].Loads()); got != want {
 			t.Errorf("%s: loads %v, want %v", name, got, want)
 		}
@@ -200,6 +212,12 @@ func TestEachDim(t *testing.T) {
 			access(&x.In)
 			access(&x.Values)
 			access(&x.Index)
+		}
+		if x := k.Attention; x != nil {
+			fresh(&x.Queries, &x.Keys)
+			for _, a := range []*vec.Access{&x.Q, &x.K, &x.V, &x.Out, &x.LSE, &x.Grad.Delta, &x.Grad.DQ, &x.Grad.DK, &x.Grad.DV} {
+				access(a)
+			}
 		}
 		got := map[string]bool{}
 		k.EachDim(func(d dim.Dim) {
@@ -381,7 +399,8 @@ func TestValidate(t *testing.T) {
 		{loopExample, "phase 1 pre 2 (store): may not stand here", func(k *K) {
 			k.Loop.Phases[1].Pre = append(k.Loop.Phases[1].Pre, vec.Instr{Op: vec.OpStoreF, A: 2, X: 2})
 		}},
-		{productExample, "both a product and a selection", func(k *K) { k.TopK = selectionExample().TopK }},
+		{productExample, "several of a product, a selection and attention", func(k *K) { k.TopK = selectionExample().TopK }},
+		{selectionExample, "several of a product, a selection and attention", func(k *K) { k.Attention = attentionExample().Attention }},
 		{productExample, "a product over 0 outer", func(k *K) { k.Loop.Outer = nil; k.Loop.Access[0].Outer = nil }},
 		{productExample, "a product over 2 outer and 2 inner", func(k *K) { k.Loop.Inner = consts(4, 8); k.Loop.Access[0].Inner = consts(8, 1) }},
 		{productExample, "K: dim: overflows", func(k *K) { k.MatMul.K = overflow }},
@@ -404,6 +423,18 @@ func TestValidate(t *testing.T) {
 		{expertsExample, "select: positions of i4", func(k *K) { k.MatMul.Select.DType = dtype.I4 }},
 		{expertsExample, "select: 1 strides for 2 axes", func(k *K) { k.MatMul.Select.Outer = consts(1) }},
 		{expertsExample, "select: stride: dim: overflows", func(k *K) { k.MatMul.Select.Stride = dim.Const(1 << 62).Mul(dim.Const(8)) }},
+		{attentionExample, "attention with a loop", func(k *K) { k.Loop.Inner = consts(2) }},
+		{attentionExample, "length: dim: overflows", func(k *K) { k.Attention.Keys = overflow }},
+		{attentionExample, "attention of 3 heads over 2, of 8 elements", func(k *K) { k.Attention.Heads = 3 }},
+		{attentionExample, "attention of 4 heads over 0, of 8 elements", func(k *K) { k.Attention.Groups = 0 }},
+		{attentionExample, "attention of 4 heads over 2, of 257 elements", func(k *K) { k.Attention.Size = 257 }},
+		{attentionExample, "causal attention of N queries and 2 keys", func(k *K) { k.Attention.Keys = dim.Const(2) }},
+		{attentionExample, "q: dtype i32", func(k *K) { k.Attention.Q.DType = dtype.I32 }},
+		{attentionExample, "v: dtype f32, want bf16", func(k *K) { k.Attention.V.DType = dtype.F32 }},
+		{attentionExample, "delta: dtype bf16, want f32", func(k *K) { k.Attention.Grad.Delta.DType = dtype.BF16 }},
+		{attentionExample, "lse: 1 and 3 strides for 1 and 2 axes", func(k *K) { k.Attention.LSE.Inner = consts(1, 1, 1) }},
+		{attentionExample, "dv: argument 9 of 9", func(k *K) { k.Attention.Grad.DV.Arg = 9 }},
+		{attentionExample, "dq: want plain memory", func(k *K) { k.Attention.Grad.DQ.Index = &vec.Index{} }},
 		{selectionExample, "a selection with a loop", func(k *K) { k.Loop.Serial = true }},
 		{selectionExample, "a selection with a loop", func(k *K) { k.Loop.Inner = consts(2) }},
 		{selectionExample, "a selection with a loop", func(k *K) { k.Loop.Access = []vec.Access{{Arg: -1, Outer: consts(0)}} }},

@@ -43,6 +43,12 @@ func (k *Kernel) EachDim(f func(dim.Dim)) {
 		access(&t.Values)
 		access(&t.Index)
 	}
+	if a := k.Attention; a != nil {
+		each(a.Queries, a.Keys)
+		for _, x := range a.all() {
+			access(x.Access)
+		}
+	}
 }
 
 // Stores returns the arguments that the kernel writes, sorted.
@@ -50,6 +56,12 @@ func (k *Kernel) Stores() []int32 {
 	args := k.touched(XStore)
 	if t := k.TopK; t != nil {
 		args = append(args, t.Values.Arg, t.Index.Arg)
+	}
+	if a := k.Attention; a != nil {
+		_, writes := a.accesses()
+		for _, x := range writes {
+			args = append(args, x.Arg)
+		}
 	}
 	return distinct(args)
 }
@@ -65,6 +77,12 @@ func (k *Kernel) Loads() []int32 {
 	}
 	if t := k.TopK; t != nil {
 		args = append(args, t.In.Arg)
+	}
+	if a := k.Attention; a != nil {
+		reads, _ := a.accesses()
+		for _, x := range reads {
+			args = append(args, x.Arg)
+		}
 	}
 	return distinct(args)
 }

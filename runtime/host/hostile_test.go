@@ -102,6 +102,49 @@ func TestOutOfBoundsProducts(t *testing.T) {
 			t.Errorf("%s: bound\n%s", name, k)
 		}
 	}
+	for name, change := range map[string]func(k *vec.Attention){
+		"queries":   func(k *vec.Attention) { k.Queries, k.Keys = dim.Const(6), dim.Const(6) },
+		"-queries":  func(k *vec.Attention) { k.Queries, k.Keys = dim.Const(-5), dim.Const(-5) },
+		"heads":     func(k *vec.Attention) { k.Heads = 8 },
+		"groups":    func(k *vec.Attention) { k.Heads, k.Groups = 6, 6 },
+		"elements":  func(k *vec.Attention) { k.Size = 4 },
+		"offset":    func(k *vec.Attention) { k.V.Offset = dim.Const(1) },
+		"batch":     func(k *vec.Attention) { k.K.Outer = consts(math.MaxInt64) },
+		"sequence":  func(k *vec.Attention) { k.Grad.DK.Inner = consts(-6, 3, 1) },
+		"gradients": func(k *vec.Attention) { k.Grad.DQ.Inner = consts(12, 3, 2) },
+		"rows":      func(k *vec.Attention) { k.Grad.Delta.Inner = consts(4, 2) },
+	} {
+		k := attentionGrad(2, 5, 4, 2, 3, dtype.BF16)
+		var args []tensor
+		for _, n := range []int{120, 60, 60, 120, 0, 0, 120, 60, 60} {
+			if n == 0 {
+				args = append(args, zeros(dtype.F32, 40))
+			} else {
+				args = append(args, zeros(dtype.BF16, n))
+			}
+		}
+		if _, err := tryLoad(t, d, k, args...); err != nil {
+			t.Fatalf("without a change: %v", err)
+		}
+		change(k.Attention)
+		if _, err := tryLoad(t, d, k, args...); err == nil {
+			t.Errorf("%s: bound\n%s", name, k)
+		}
+	}
+}
+
+// attentionGrad is the gradient of causal attention.
+func attentionGrad(batch, length, heads, groups, size int64, dt dtype.DType) *vec.Kernel {
+	arg := int32(0)
+	next := func(dt dtype.DType, n int64, inner ...int64) vec.Access {
+		arg++
+		return vec.Access{Arg: arg - 1, DType: dt, Outer: consts(length * n), Inner: consts(inner...)}
+	}
+	h, g := heads*size, groups*size
+	return &vec.Kernel{Args: 9, Loop: vec.Loop{Outer: consts(batch)}, Attention: &vec.Attention{Queries: dim.Const(length), Keys: dim.Const(length),
+		Heads: heads, Groups: groups, Size: size, Scale: 0.5, Causal: true,
+		Q: next(dt, h, h, size, 1), K: next(dt, g, g, size, 1), V: next(dt, g, g, size, 1), Out: next(dt, h, h, size, 1), LSE: next(dtype.F32, heads, heads, 1),
+		Grad: &vec.AttentionGrad{Delta: next(dtype.F32, heads, heads, 1), DQ: next(dt, h, h, size, 1), DK: next(dt, g, g, size, 1), DV: next(dt, g, g, size, 1)}}}
 }
 
 // TestZeroExtents runs what has no rows, no columns or no positions.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"testing"
 
 	"pwc/ir/dim"
@@ -39,7 +40,19 @@ func endless() map[string]*vec.Kernel {
 	rows.Loop.Access[0].Outer = consts(0, 0)
 	top := selection(1, many, 1, dtype.F32)
 	top.TopK.In = still(0, 1)
+	forward, backward := attentionGrad(1, 1<<18, 1, 1, 1, dtype.F32), attentionGrad(1, 1<<18, 1, 1, 1, dtype.F32)
+	forward.Attention.Grad, forward.Args = nil, 5
+	for _, k := range []*vec.Kernel{forward, backward} {
+		a := k.Attention
+		for _, x := range []*vec.Access{&a.Q, &a.K, &a.V, &a.Out} {
+			x.Inner = consts(0, 0, 0)
+		}
+		a.LSE.Inner = consts(0, 0)
+	}
+	g := backward.Attention.Grad
+	g.Delta.Inner, g.DQ.Inner, g.DK.Inner, g.DV.Inner = consts(0, 0), consts(0, 0, 0), consts(0, 0, 0), consts(0, 0, 0)
 	return map[string]*vec.Kernel{
+		"attention": forward, "its gradient": backward,
 		"elements":      loop(nil, consts(many), one),
 		"rows":          loop(consts(many), consts(1), one, one),
 		"rows of rows":  loop(consts(1<<18, 1<<17), consts(1), one, one),
@@ -53,6 +66,10 @@ func endless() map[string]*vec.Kernel {
 
 func endlessArgs(name string) []tensor {
 	switch name {
+	case "attention":
+		return slices.Repeat([]tensor{zeros(dtype.F32, 1)}, 5)
+	case "its gradient":
+		return slices.Repeat([]tensor{zeros(dtype.F32, 1)}, 9)
 	case "a long sum", "many products":
 		return []tensor{zeros(dtype.F32, 1), zeros(dtype.F32, 1), zeros(dtype.F32, 1)}
 	case "a selection":
@@ -190,6 +207,8 @@ func TestWorkIsBounded(t *testing.T) {
 			k.MatMul.K = many
 		case k.TopK != nil:
 			k.TopK.N = many
+		case k.Attention != nil:
+			k.Attention.Queries, k.Attention.Keys = dim.Const(1<<20), dim.Const(1<<20)
 		case name == "rows of rows" || name == "only scalars" || name == "rows":
 			k.Loop.Outer[0] = many
 		case name == "many products":

@@ -28,8 +28,9 @@ type kernel struct {
 	regs   vec.RegCount
 	pool   *pool
 
-	mat  *matMul
-	topK *topK
+	mat    *matMul
+	topK   *topK
+	attend *attention
 }
 
 // phase is a vec.Phase with resolved operands.
@@ -82,8 +83,14 @@ func newKernel(x *Executable, code *vec.Kernel, env program.Env, args [][]byte) 
 	if z.err != nil {
 		return nil, z.err
 	}
-	if code.TopK != nil {
+	switch {
+	case code.TopK != nil:
 		if err := k.bindTopK(z, code.TopK, outer, args); err != nil {
+			return nil, err
+		}
+		return k, k.checkWork(args)
+	case code.Attention != nil:
+		if err := k.bindAttention(z, code.Attention, outer, args); err != nil {
 			return nil, err
 		}
 		return k, k.checkWork(args)
@@ -120,7 +127,7 @@ func newKernel(x *Executable, code *vec.Kernel, env program.Env, args [][]byte) 
 // rows and columns are one list of elements.
 func pointwise(code *vec.Kernel) bool {
 	l := &code.Loop
-	if code.MatMul != nil || code.TopK != nil || l.Serial || len(l.Phases) != 1 || len(l.Phases[0].Scalar) > 0 || !columnsSplit(code) {
+	if code.MatMul != nil || code.TopK != nil || code.Attention != nil || l.Serial || len(l.Phases) != 1 || len(l.Phases[0].Scalar) > 0 || !columnsSplit(code) {
 		return false
 	}
 	for _, a := range l.Access {
@@ -377,6 +384,9 @@ func (k *kernel) run(part int64, l *lane) {
 	case k.topK != nil:
 		k.topK.run(k, part, l)
 		return
+	case k.attend != nil:
+		k.attend.run(part, l)
+		return
 	}
 	l.fit(k)
 	l.vec.exec(k.setup, k.block)
@@ -429,6 +439,7 @@ type lane struct {
 	base   []int64 // address of column 0, by access
 	mat    matScratch
 	heap   []candidate
+	attend attentionScratch
 
 	stop *interrupt // of the stream that the lane works for
 	left int64      // work until the next look at it

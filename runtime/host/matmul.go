@@ -199,7 +199,7 @@ func (mm *matMul) sums(l *lane, b0 int64, cols int) bool {
 			} else {
 				b = mm.panelB(s, at, wide, kc)
 			}
-			mm.products(s, n, cols, a, b, rows, wide, kc)
+			mm.unit.products(&s.out, s.c[n:], cols, a, b, rows, wide, kc)
 		}
 	}
 	return true
@@ -209,27 +209,27 @@ func (mm *matMul) sums(l *lane, b0 int64, cols int) bool {
 // on an element.
 const macsPerWork = 4
 
-// products adds the dot products of all rows of a with wide rows of b to
-// columns [at, at+wide) of s.c, of which a row has pitch.
-func (mm *matMul) products(s *matScratch, at, pitch int, a, b tile, rows, wide, kc int) {
+// products adds the dot products of all rows of a with wide rows of b to the first
+// columns of c, of which a row has pitch. b has rows up to a multiple of microCols.
+func (u *unit) products(out *sums, c []float32, pitch int, a, b tile, rows, wide, kc int) {
 	kc = (kc + lanes - 1) &^ (lanes - 1)
-	micro := mm.unit.dotsF32
+	micro := u.dotsF32
 	switch b.dtype {
 	case dtype.BF16:
-		micro = mm.unit.dotsBF16
+		micro = u.dotsBF16
 	case dtype.F16:
-		micro = mm.unit.dotsF16
+		micro = u.dotsF16
 	}
 	for n := 0; n < wide; n += microCols {
 		bp := unsafe.Add(b.p, n*b.pitch*b.size)
 		nc := min(microCols, wide-n)
 		for m := 0; m < rows; m += microRows {
 			mr := min(microRows, rows-m)
-			micro(mr, kc, (*float32)(unsafe.Add(a.p, m*a.pitch*a.size)), a.pitch, bp, b.pitch, &s.out)
+			micro(mr, kc, (*float32)(unsafe.Add(a.p, m*a.pitch*a.size)), a.pitch, bp, b.pitch, out)
 			for i := range mr {
-				row := s.c[(m+i)*pitch+at+n:][:nc]
+				row := c[(m+i)*pitch+n:][:nc]
 				for j := range row {
-					row[j] += s.out[i*microCols+j]
+					row[j] += out[i*microCols+j]
 				}
 			}
 		}

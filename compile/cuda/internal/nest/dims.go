@@ -76,6 +76,13 @@ func IndicesFit(k *loop.Kernel) bool {
 	if t := k.TopK; t != nil {
 		return reach(&t.In, k.Rows, []dim.Dim{t.N}) && reach(&t.Values, k.Rows, []dim.Dim{dim.Const(t.K)}) && reach(&t.Index, k.Rows, []dim.Dim{dim.Const(t.K)})
 	}
+	if a := k.Attention; a != nil {
+		fit := true
+		a.Each(func(x *loop.Access, length dim.Dim) {
+			fit = fit && reach(x, k.Rows, []dim.Dim{length, dim.Const(a.Heads), dim.Const(a.Size)}[:len(x.Cols)])
+		})
+		return fit && within(Product(k.Rows).Mul(dim.Const(a.Heads)).Mul(a.Queries.Add(a.Keys)))
+	}
 	if m := k.MatMul; m != nil {
 		for _, o := range []loop.Operand{m.A, m.B} {
 			for _, d := range append([]dim.Dim{m.K, o.Offset, o.Row, o.Col}, o.Batch...) {

@@ -1,0 +1,71 @@
+package compile_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand"
+	"testing"
+
+	"pwc/compile"
+	hostbackend "pwc/compile/host"
+	"pwc/internal/oracle"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/program"
+)
+
+// TestAttention: results and gradients are the interpreter's, for lengths around those of
+// tiles and heads of all sizes.
+func TestAttention(t *testing.T) {
+	r := rand.New(rand.NewSource(1))
+	for _, c := range oracle.AttentionCases() {
+		for _, dt := range []dtype.DType{dtype.F32, dtype.BF16, dtype.F16} {
+			m, err := c.Module(dt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := check(m, compile.Shape{}, compile.Options{}, draw(t, m, r), false); err != nil {
+				t.Errorf("%s %+v: %v", dt, c, err)
+			}
+		}
+	}
+}
+
+// draw makes random inputs.
+func draw(t *testing.T, m *ir.Module, r *rand.Rand) *oracle.Inputs {
+	t.Helper()
+	in, err := oracle.Draw(r, m, nil, func(r *rand.Rand, _ dtype.DType) float64 { return r.NormFloat64() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// TestAttentionNeedsNoScores: no buffer of a program grows with the product of the lengths,
+// and views of q, k and v are not copied.
+func TestAttentionNeedsNoScores(t *testing.T) {
+	c := oracle.Attention{Batch: 1, Queries: 4096, Keys: 4096, Heads: 2, Groups: 2, Size: 8, Causal: true}
+	m, err := c.Module(dtype.F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, hostbackend.New(), compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := 0
+	for _, s := range p.Steps {
+		if s.Kind == program.StepKernel {
+			steps++
+		}
+	}
+	if steps != 2 {
+		t.Errorf("%d kernels, want 2\n%s", steps, p)
+	}
+	for _, b := range p.Buffers {
+		n, _ := ir.Type{Shape: b.Shape}.Elements().Const()
+		if n > c.Queries*(c.Heads+2*c.Groups)*c.Size {
+			t.Errorf("a buffer of %d elements: %s", n, fmt.Sprint(b.Shape))
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package cuda
+
+import (
+	"fmt"
+	"strings"
+
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/nest"
+	"pwc/compile/loop"
+	"pwc/ir/dim"
+)
+
+// attentionShape is how an attention is cut into tiles: a block has rows of one sequence, and
+// meets cols of the other at a time.
+type attentionShape struct {
+	kernel     string // prefix of its functions in src
+	rows, cols int64
+	threads    int32
+	shared     int64 // bytes
+}
+
+// simtAttention is attention on CUDA cores. Heads of more than 128 elements leave room for
+// half as many rows and columns in the 99 KiB of shared memory that a block of sm_86 may have.
+func simtAttention(a *loop.Attention) attentionShape {
+	s := attentionShape{kernel: "attention_simt", rows: 32, cols: 32}
+	if a.Size > 128 {
+		s.rows, s.cols = 16, 16
+	}
+	s.threads = int32(4 * s.rows)
+	tiles := 2*(s.rows+s.cols)*(a.Size+1) + 2*s.rows*(s.cols+1)
+	s.shared = 4 * tiles
+	return s
+}
+
+// attentionKernel makes the source of an attention, or of its gradient: blocks of keys, then
+// blocks of queries, as one launch. Blocks with most to do come first.
+func attentionKernel(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
+	a := k.Attention
+	w := &attentionWriter{emitter: newEmitter(k, on, ""), a: a, shape: simtAttention(a)}
+	if !w.short(a.Queries) || !w.short(a.Keys) {
+		return cgen.Source{}, fmt.Errorf("%s: sequences of %s queries and %s keys may have more than %d positions", k.Name, a.Queries, a.Keys, int64(nest.MaxIndex))
+	}
+	w.Threads, w.Shared = w.shape.threads, dim.Const(w.shape.shared)
+	w.Use(w.shape.kernel)
+	w.Wait()
+	w.Line("%s block = blockIdx.x;", w.Index())
+	if a.Grad == nil {
+		w.Grid[0] = w.tiles(a.Queries, a.Heads, a.Causal, w.forward)
+	} else {
+		keys := w.tiles(a.Keys, a.Groups, false, w.keys)
+		w.Grid[0] = keys.Add(w.tiles(a.Queries, a.Heads, a.Causal, w.queries))
+	}
+	mask := ""
+	if a.Causal {
+		mask = ", causal"
+	}
+	return w.Finish(fmt.Sprintf("%s: batches %s of %s queries and %s keys, heads %d over %d of %d%s", k.Name, nest.Extents(k.Rows), a.Queries, a.Keys, a.Heads, a.Groups, a.Size, mask)), w.Err
+}
+
+// attentionWriter writes an attention.
+type attentionWriter struct {
+	*emitter
+	a     *loop.Attention
+	shape attentionShape
+	ctx   cgen.Context // the batch
+}
+
+// short reports whether a length is known to fit 32 bits.
+func (w *attentionWriter) short(d dim.Dim) bool {
+	iv, ok := nest.Bounds(w.K, d)
+	return ok && iv.Hi <= nest.MaxIndex
+}
+
+// tiles writes what the next blocks do, one for each tile of a sequence of every head, and
+// returns how many there are. With back they take the tiles from the last on.
+func (w *attentionWriter) tiles(length dim.Dim, heads int64, back bool, body func()) dim.Dim {
+	all := nest.Product(w.K.Rows).Mul(dim.Const(heads))
+	count := length.CeilDiv(w.shape.rows)
+	blocks := all.Mul(count)
+	w.Open("if (block < %s)", w.Dim(blocks))
+	tile := fmt.Sprintf("block / %s", w.Dim(all))
+	if back {
+		tile = fmt.Sprintf("%s - 1 - %s", w.Dim(count), tile)
+	}
+	w.Line("const int tile = %s;", tile)
+	w.Line("const %s item = block %% %s, head = item %% %d;", w.Index(), w.Dim(all), heads)
+	w.splitRow(fmt.Sprintf("item / %d", heads), &w.ctx)
+	body()
+	w.Line("return;")
+	w.Close()
+	w.Line("block -= %s;", w.Dim(blocks))
+	return blocks
+}
+
+// head returns a head_of, of the head of that name.
+func (w *attentionWriter) head(x *loop.Access, head string) string {
+	s := w.ctx
+	s.Cols = []string{"0", head, "0"}
+	mode, arg := "const ", w.K.Args[x.Arg]
+	if arg.Write {
+		mode = ""
+	}
+	return fmt.Sprintf("%s<%s%s>{a%d + (%s), %s, %s}", w.Use("head_of"), mode, w.Storage(arg.DType), x.Arg, w.Address(x, &s, ""), w.Dim(x.Cols[0]), w.Dim(x.Cols[2]))
+}
+
+// row returns the address of the numbers of a head.
+func (w *attentionWriter) row(x *loop.Access, head string) string {
+	s := w.ctx
+	s.Cols = []string{"0", head}
+	return fmt.Sprintf("a%d + (%s)", x.Arg, w.Address(x, &s, ""))
+}
+
+// call writes the call of a function of the kernel.
+func (w *attentionWriter) call(suffix string, args ...string) {
+	a := w.a
+	w.Line("%s%s<%s, %d, %d, %d, %t>(%s, %s, %s, %s, %s);", w.shape.kernel, suffix, w.Storage(w.K.Args[a.Q.Arg].DType), a.Size, w.shape.rows, w.shape.cols, a.Causal,
+		strings.Join(args, ", "), w.Dim(a.Queries), w.Dim(a.Keys), cgen.Float(a.Scale), "tile")
+}
+
+func (w *attentionWriter) forward() {
+	a, group := w.a, fmt.Sprintf("head / %d", w.a.Heads/w.a.Groups)
+	w.call("", w.head(&a.Q, "head"), w.head(&a.K, group), w.head(&a.V, group), w.head(&a.Out, "head"), w.row(&a.LSE, "head"), w.Dim(a.LSE.Cols[0]))
+}
+
+// rows returns a rows_of, of the head of that name.
+func (w *attentionWriter) rows(x *loop.Access, head string) string {
+	return fmt.Sprintf("rows_of{%s, %s}", w.row(x, head), w.Dim(x.Cols[0]))
+}
+
+func (w *attentionWriter) queries() {
+	a, group := w.a, fmt.Sprintf("head / %d", w.a.Heads/w.a.Groups)
+	w.call("_queries", w.head(&a.Q, "head"), w.head(&a.K, group), w.head(&a.V, group), w.head(&a.Out, "head"),
+		w.rows(&a.LSE, "head"), w.rows(&a.Grad.Delta, "head"), w.head(&a.Grad.DQ, "head"))
+}
+
+// keys goes over the heads of a group, from the first on.
+func (w *attentionWriter) keys() {
+	a, share := w.a, w.a.Heads/w.a.Groups
+	first := fmt.Sprintf("head * %d", share)
+	w.call("_keys", w.head(&a.Q, first), w.Dim(a.Q.Cols[1]), w.head(&a.K, "head"), w.head(&a.V, "head"), w.head(&a.Out, first), w.Dim(a.Out.Cols[1]),
+		w.rows(&a.LSE, first), w.Dim(a.LSE.Cols[1]), w.rows(&a.Grad.Delta, first), w.Dim(a.Grad.Delta.Cols[1]),
+		w.head(&a.Grad.DK, "head"), w.head(&a.Grad.DV, "head"), cgen.Integer(share))
+}

@@ -1,0 +1,46 @@
+package cuda_test
+
+import (
+	"math/rand"
+	"testing"
+
+	"pwc/compile"
+	"pwc/internal/oracle"
+	"pwc/ir/dtype"
+)
+
+// attentionTolerance is what docs/ir.md says of attention, beside one rounding of the result:
+// f32 as everywhere; of narrow dtypes weights are rounded too.
+func attentionTolerance(dt dtype.DType) float64 {
+	switch dt {
+	case dtype.F16:
+		return 2e-3
+	case dtype.BF16:
+		return 1e-2
+	}
+	return 1e-5
+}
+
+// TestDeviceAttention: results and gradients are the interpreter's.
+func TestDeviceAttention(t *testing.T) {
+	g := openDevice(t)
+	r := rand.New(rand.NewSource(1))
+	for i, c := range oracle.AttentionCases() {
+		for j, dt := range []dtype.DType{dtype.F32, dtype.BF16, dtype.F16} {
+			if g.slow && (i+j)%2 == 1 {
+				continue
+			}
+			m, err := c.Module(dt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in, err := oracle.Draw(r, m, nil, func(r *rand.Rand, _ dtype.DType) float64 { return r.NormFloat64() })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.check(m, compile.Shape{}, in, attentionTolerance); err != nil {
+				t.Errorf("%s %+v: %v", dt, c, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package loop
+
+import (
+	"fmt"
+	"strings"
+
+	"pwc/ir/dim"
+)
+
+// Attention is op attention of the tensor IR, or its gradient, for each batch of
+// Kernel.Rows. Accesses have one entry in Rows for each batch axis. In Cols those of
+// queries and keys have three, the strides of the sequence, of the heads and of the
+// elements of a head; those of rows have the first two.
+type Attention struct {
+	Queries, Keys dim.Dim // length of the sequences
+	Heads, Groups int64   // heads of the queries, and of keys and values: head h reads h/(Heads/Groups)
+	Size          int64   // elements of a head
+	Scale         float64 // of the scores
+	Causal        bool    // query t sees keys 0 to t
+
+	Q, K, V Access
+	Out     Access // the result; of a gradient its cotangent, which is read
+	LSE     Access // f32 rows: the logarithms of sums of exponentials; of a gradient they are read
+
+	Grad *AttentionGrad // nil: forward
+}
+
+// AttentionGrad is what the gradient has besides.
+type AttentionGrad struct {
+	Delta      Access // f32 rows: what is subtracted from the weights' cotangents
+	DQ, DK, DV Access // the results
+}
+
+// Each calls f for every access, with the length of its sequence.
+func (a *Attention) Each(f func(x *Access, length dim.Dim)) {
+	f(&a.Q, a.Queries)
+	f(&a.K, a.Keys)
+	f(&a.V, a.Keys)
+	f(&a.Out, a.Queries)
+	f(&a.LSE, a.Queries)
+	if g := a.Grad; g != nil {
+		f(&g.Delta, a.Queries)
+		f(&g.DQ, a.Queries)
+		f(&g.DK, a.Keys)
+		f(&g.DV, a.Keys)
+	}
+}
+
+func (a *Attention) text() string {
+	var b strings.Builder
+	mask := ""
+	if a.Causal {
+		mask = " causal"
+	}
+	fmt.Fprintf(&b, "  attention queries=%s keys=%s heads=%d/%d size=%d scale=%g%s\n", a.Queries, a.Keys, a.Heads, a.Groups, a.Size, a.Scale, mask)
+	names := []string{"q", "k", "v", "out", "lse", "delta", "dq", "dk", "dv"}
+	a.Each(func(x *Access, _ dim.Dim) {
+		fmt.Fprintf(&b, "    %s=%s\n", names[0], x.text())
+		names = names[1:]
+	})
+	return b.String()
+}

@@ -1,0 +1,56 @@
+package oracle
+
+import (
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// Attention is the shape of an attention.
+type Attention struct {
+	Batch, Queries, Keys, Heads, Groups, Size int64
+	Causal                                    bool
+}
+
+// Module returns a module with an attention and its gradient, of q, k, v, the cotangent of the
+// result and the rows that the gradient subtracts. q, k and v are parts of one tensor where
+// there are as many keys as queries. The rows are an operand, since those of the result make
+// gradients vanish where there is one key, but for roundings.
+func (c Attention) Module(dt dtype.DType) (*ir.Module, error) {
+	b := ir.NewBuilder("attention")
+	f := b.Func("f")
+	sizes := func(ns ...int64) []dim.Dim {
+		out := make([]dim.Dim, len(ns))
+		for i, n := range ns {
+			out[i] = dim.Const(n)
+		}
+		return out
+	}
+	ofQueries := ir.Type{DType: dt, Shape: sizes(c.Batch, c.Queries, c.Heads, c.Size)}
+	ofKeys := ir.Type{DType: dt, Shape: sizes(c.Batch, c.Keys, c.Groups, c.Size)}
+	var q, k, v ir.Value
+	if h, g := c.Heads*c.Size, c.Groups*c.Size; c.Queries == c.Keys {
+		all := f.Param("qkv", ir.Type{DType: dt, Shape: sizes(c.Batch, c.Queries, h+2*g)})
+		parts := f.Op("split", []ir.Value{all}, ir.IntAttr("axis", 2), ir.IntsAttr("sizes", h, g, g))
+		q = f.Op1("reshape", parts[:1], ir.DimsAttr("shape", ofQueries.Shape...))
+		k = f.Op1("reshape", parts[1:2], ir.DimsAttr("shape", ofKeys.Shape...))
+		v = f.Op1("reshape", parts[2:], ir.DimsAttr("shape", ofKeys.Shape...))
+	} else {
+		q, k, v = f.Param("q", ofQueries), f.Param("k", ofKeys), f.Param("v", ofKeys)
+	}
+	grad, delta := f.Param("grad", ofQueries), f.Param("delta", ir.Type{DType: dtype.F32, Shape: ofQueries.Shape[:3]})
+	attrs := []ir.Attr{ir.FloatAttr("scale", 0.3), ir.BoolAttr("causal", c.Causal)}
+	o := f.Op("attention", []ir.Value{q, k, v}, attrs...)
+	g := f.Op("attention_grad", []ir.Value{q, k, v, grad, o[1], delta}, attrs...)
+	f.Return(append(o, g...)...)
+	return b.Build()
+}
+
+// AttentionCases are shapes around those of tiles, with heads of all sizes, without batches,
+// queries or keys, and with more queries than keys and fewer.
+func AttentionCases() []Attention {
+	return []Attention{
+		{1, 1, 1, 1, 1, 32, true}, {2, 47, 47, 2, 1, 32, true}, {1, 48, 48, 4, 2, 64, true}, {1, 65, 65, 3, 3, 96, false}, {1, 130, 130, 2, 2, 16, true},
+		{2, 97, 64, 2, 2, 128, false}, {1, 1, 129, 4, 1, 64, false}, {3, 50, 1, 2, 2, 7, false}, {1, 5, 5, 6, 2, 256, true}, {0, 4, 4, 1, 1, 8, true}, {2, 3, 0, 2, 1, 8, false},
+	}
+}
