@@ -54,9 +54,52 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fl.Var(&wholeNumber[int]{&f.jobs, 0, maxNumber}, "jobs", "`N` pieces compiled at a time (default: one for each processor)")
 	fl.StringSliceVar(&f.disable, "disable-pass", nil, "`PASS`es of the compiler to leave out")
 	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`; what the cache has is compiled again")
-	fl.Var(&f.max, "max", "`SYMBOL=VALUE`, the largest value of a batch or plain symbol")
-	fl.BoolVar(&f.frozen, "frozen", false, "fail instead of compiling what is not in the cache, skipping a graph, or running what was not tuned")
-	fl.Var(&f.symbols, "symbol", "`SYMBOL=VALUE`, the value of a load symbol (blocks of the KV cache)")
+}
+
+// addFrozen adds the flag of the commands that can go without compiling.
+func (f *buildFlags) addFrozen(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.frozen, "frozen", false, "fail instead of compiling what is not in the cache, skipping a graph, or running what was not tuned")
+}
+
+// addSymbols adds the flags of the commands that do not choose the sizes of steps and caches themselves.
+func (f *buildFlags) addSymbols(cmd *cobra.Command) {
+	cmd.Flags().Var(&f.max, "max", "`SYMBOL=VALUE`, the largest value of a batch or plain symbol")
+	cmd.Flags().Var(&f.symbols, "symbol", "`SYMBOL=VALUE`, the value of a load symbol (blocks of the KV cache)")
+}
+
+// checkSymbols refuses values for symbols that the module does not have, or not of the kind.
+func (f *buildFlags) checkSymbols(m *ir.Module) error {
+	for _, name := range slices.Sorted(maps.Keys(f.max)) {
+		switch s := m.Symbol(name); {
+		case s == nil || s.Kind == ir.Load:
+			return usagef("--max %s=%d: %s", name, f.max[name], symbolsOfKind(m, "batch or plain", ir.Batch, ir.Plain))
+		case f.max[name] < s.Lo || f.max[name] > s.Hi:
+			return usagef("--max %s=%d: the module has %s in [%d, %d]", name, f.max[name], name, s.Lo, s.Hi)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.symbols)) {
+		switch s := m.Symbol(name); {
+		case s == nil || s.Kind == ir.Batch:
+			return usagef("--symbol %s=%d: %s", name, f.symbols[name], symbolsOfKind(m, "load or plain", ir.Load, ir.Plain))
+		case f.symbols[name] < s.Lo || f.symbols[name] > s.Hi:
+			return usagef("--symbol %s=%d: the module has %s in [%d, %d]", name, f.symbols[name], name, s.Lo, s.Hi)
+		}
+	}
+	return nil
+}
+
+// symbolsOfKind names the symbols that a flag could have meant.
+func symbolsOfKind(m *ir.Module, what string, kinds ...ir.SymbolKind) string {
+	var names []string
+	for _, s := range m.Symbols {
+		if slices.Contains(kinds, s.Kind) {
+			names = append(names, s.Name)
+		}
+	}
+	if len(names) == 0 {
+		return "the module has no " + what + " symbol"
+	}
+	return "the module's " + what + " symbols are " + strings.Join(names, ", ")
 }
 
 // largest returns the largest size that the flags name, or 0: limits that a command
@@ -141,6 +184,9 @@ func (unread) Get(context.Context, cache.Key) ([]byte, bool, error) { return nil
 // symbol and the values of load symbols are those of the flags, else of the
 // arguments.
 func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildFlags, mode piecewise.Mode, limits, symbols map[string]int64) (*piecewise.Backend, error) {
+	if err := f.checkSymbols(m); err != nil {
+		return nil, err
+	}
 	limits, symbols = overlay(limits, f.max), overlay(symbols, f.symbols)
 	var b *piecewise.Backend
 	err := a.forGPU(ctx, t, f, func() error {

@@ -57,9 +57,6 @@ wait for one another, and says how long each takes.`,
 		Args: exactly(1, "one checkpoint, config.json or module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
-			if len(b.max) > 0 || len(b.symbols) > 0 || b.frozen {
-				return usagef("bench takes --batch and --context instead of --max and --symbol, and measures compilation, which --frozen refuses")
-			}
 			for _, name := range []string{"batch", "mode"} {
 				if cmd.Flags().Changed(name) && (name == "batch" && len(g.batches) == 0 || name == "mode" && len(g.modes) == 0) {
 					return usagef("--%s names nothing to measure", name)
@@ -83,9 +80,6 @@ wait for one another, and says how long each takes.`,
 	fl.Var(&g.batches, "batch", "`SIZE`s of steps: rows, and requests (default 1,8,32)")
 	fl.StringSliceVar(&g.modes, "mode", []string{"piecewise"}, "`MODE`s to run: piecewise, full, or both")
 	fl.Lookup("mode").DefValue = "piecewise"
-	for _, name := range []string{"max", "symbol", "frozen"} { // of the other commands that compile
-		fl.Lookup(name).Hidden = true
-	}
 	fl.BoolVar(&g.profile, "profile", false, "say how long each kernel takes")
 	return cmd
 }

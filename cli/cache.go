@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -261,8 +260,9 @@ PWC_CACHE_REMOTE has and the directories have not is a miss.`,
 			return a.explain(ctx, s, args[0], &f, &b)
 		}),
 	}
-	f.addImport(cmd, "f32")
+	f.addImport(cmd, "auto")
 	b.add(cmd)
+	b.addSymbols(cmd)
 	cmd.PreRun = func(cmd *cobra.Command, _ []string) { b.fix(cmd) }
 	return cmd
 }
@@ -402,7 +402,7 @@ func (a *app) cacheVerify() *cobra.Command {
 }
 
 func (a *app) cacheGC() *cobra.Command {
-	limit := ""
+	limit := int64(-1) // not given
 	grace := time.Hour
 	cmd := &cobra.Command{
 		Use:   "gc --max-bytes N",
@@ -414,14 +414,10 @@ Pinned models, and layers of PWC_CACHE_PATH, are never touched.`,
 		Example: "  pwc cache gc --max-bytes 500MiB",
 		Args:    none,
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, _ []string) error {
-			if limit == "" {
-				return usagef("--max-bytes: how many bytes may stay? 1048576, 500MiB or 1.5GiB, say")
+			if limit < 0 {
+				return usagef("--max-bytes: how many bytes may stay? 1048576, 500MiB or 1.5GB, say")
 			}
-			n, err := parseBytes(limit)
-			if err != nil {
-				return usagef("--max-bytes: %w", err)
-			}
-			r, err := s.GC(ctx, cache.GCOptions{MaxBytes: n, Grace: grace})
+			r, err := s.GC(ctx, cache.GCOptions{MaxBytes: limit, Grace: grace})
 			if a.json {
 				doc := map[string]any{"modules": r.Modules, "entries": r.Entries, "blobs": r.Blobs, "freed_bytes": r.Freed, "left_bytes": r.Left}
 				if err == nil {
@@ -435,24 +431,10 @@ Pinned models, and layers of PWC_CACHE_PATH, are never touched.`,
 			return err
 		}),
 	}
-	cmd.Flags().StringVar(&limit, "max-bytes", "", "`N` bytes that may stay: a number, or one with KiB, MiB or GiB")
+	cmd.Flags().Var(byteFlag{&limit}, "max-bytes", "`BYTES` that may stay, as in 500MiB or 2GB")
+	cmd.Flags().Lookup("max-bytes").DefValue = ""
 	cmd.Flags().DurationVar(&grace, "grace", grace, "keep artifacts of no model that are younger than this")
 	return cmd
-}
-
-// parseBytes reads "123", "10KiB", "1.5GiB".
-func parseBytes(s string) (int64, error) {
-	text, unit := s, int64(1)
-	for i, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if strings.HasSuffix(s, u) {
-			text, unit = strings.TrimSuffix(s, u), int64(1)<<(10*(i+1))
-		}
-	}
-	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-	if err != nil || !(v >= 0) || v*float64(unit) > 1<<62 {
-		return 0, fmt.Errorf("%q is no number of bytes, such as 1048576, 500MiB or 1.5GiB", s)
-	}
-	return int64(v * float64(unit)), nil
 }
 
 func (a *app) cachePin(pin bool) *cobra.Command {

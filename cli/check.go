@@ -140,7 +140,7 @@ func (a *app) runCheck(files []string, f *modelFlags, modeName string, slots []s
 		m, err := a.open(name, f)
 		var c checkFile
 		if err == nil {
-			c, err = a.describe(name, m.module, mode, slots)
+			c, err = a.describe(m.path, m.module, mode, slots)
 		}
 		if err == nil && uncut {
 			for i, fn := range m.module.Funcs {

@@ -47,8 +47,10 @@ sizes; capture sizes replay what serves them and never add a compilation. What
 			return a.runCompile(cmd.Context(), args[0], fn, mode, &f, &b)
 		},
 	}
-	f.addImport(cmd, "f32")
+	f.addImport(cmd, "auto")
 	b.add(cmd)
+	b.addFrozen(cmd)
+	b.addSymbols(cmd)
 	cmd.Flags().StringVar(&fn, "func", "", "only this `FUNCTION`")
 	addMode(cmd, &mode)
 	return cmd
@@ -66,6 +68,7 @@ func (f *buildFlags) fix(cmd *cobra.Command) {
 
 type compileReport struct {
 	Target               string           `json:"target"`
+	DType                string           `json:"dtype"` // of the hidden states
 	GraphsSeen           int64            `json:"graphs_seen"`
 	PiecewiseGraphsSeen  int64            `json:"piecewise_graphs_seen"`
 	CapturableGraphsSeen int64            `json:"capturable_graphs_seen"`
@@ -142,7 +145,7 @@ func (a *app) runCompile(ctx context.Context, path, name, modeName string, f *mo
 	defer func() { err = errors.Join(err, b.Close()) }()
 	s := b.Stats()
 	r := compileReport{
-		Target: t.name, GraphsSeen: s.GraphsSeen, PiecewiseGraphsSeen: s.PiecewiseGraphsSeen,
+		Target: t.name, DType: modelDType(&module), GraphsSeen: s.GraphsSeen, PiecewiseGraphsSeen: s.PiecewiseGraphsSeen,
 		CapturableGraphsSeen: s.CapturableGraphsSeen, BackendCompilations: s.BackendCompilations, Compiled: s.Compiled,
 		Deduplicated: s.Deduplicated, Loaded: s.Loaded, Bytes: b.Build().Counters.Bytes, Seconds: time.Since(start).Seconds(),
 		Symbols: overlay(symbols, bf.symbols), Largest: overlay(batchSymbols(&module), bf.max), Plan: b.Plan(),
@@ -237,7 +240,7 @@ func loadSymbols(m *ir.Module) map[string]int64 {
 }
 
 func (a *app) printCompile(path string, r *compileReport) error {
-	fmt.Fprintf(a.out, "%s for %s: %s, %s, %d capturable\n\n", path, r.Target, plural(r.GraphsSeen, "function"), plural(r.PiecewiseGraphsSeen, "piece"), r.CapturableGraphsSeen)
+	fmt.Fprintf(a.out, "%s in %s for %s: %s, %s, %d capturable\n\n", path, r.DType, r.Target, plural(r.GraphsSeen, "function"), plural(r.PiecewiseGraphsSeen, "piece"), r.CapturableGraphsSeen)
 	t := table{head: []string{"shape", ">compiled", ">loaded", ">bytes", ">seconds"}}
 	for _, s := range r.Shapes {
 		t.add(s.Shape, fmt.Sprint(s.Compiled), fmt.Sprint(s.Loaded), byteCount(s.Bytes), fmt.Sprintf("%.3f", s.Seconds))

@@ -2,10 +2,7 @@ package cli
 
 import (
 	"embed"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -23,8 +20,7 @@ var exampleTexts = [][2]string{
 }
 
 func (a *app) exampleCommand() *cobra.Command {
-	var out string
-	var force bool
+	var out outputFile
 	var list strings.Builder
 	for _, e := range exampleTexts {
 		fmt.Fprintf(&list, "  %-10s %s\n", e[0], e[1])
@@ -46,15 +42,17 @@ func (a *app) exampleCommand() *cobra.Command {
 			if len(args) == 1 {
 				name = args[0]
 			}
-			return a.runExample(name, out, force)
+			if err := out.check(); err != nil {
+				return err
+			}
+			return a.runExample(name, out.path)
 		},
 	}
-	cmd.Flags().StringVarP(&out, "output", "o", "", "`FILE` to write (default: standard output)")
-	cmd.Flags().BoolVar(&force, "force", false, "write over a file that is there")
+	out.add(cmd, "the module")
 	return cmd
 }
 
-func (a *app) runExample(name, out string, force bool) error {
+func (a *app) runExample(name, out string) error {
 	text, err := examples.ReadFile("examples/" + name + ".ir")
 	if err != nil {
 		var names []string
@@ -69,9 +67,6 @@ func (a *app) runExample(name, out string, force bool) error {
 		}
 		_, err := a.out.Write(text)
 		return err
-	}
-	if _, err := os.Stat(out); !force && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is there already; --force writes over it", out)
 	}
 	if err := writeFile(out, text); err != nil {
 		return err

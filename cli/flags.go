@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,7 +95,28 @@ func (v *wholeNumber[T]) Set(text string) error {
 // are in range on every platform.
 const maxNumber = 1 << 30
 
-// byteFlag is the value of a flag that takes bytes: "123", "10KiB", "1.5GiB".
+// parseBytes reads "123", "10KiB", "1.5GB": units are powers of 1024 with an i, of 1000 without, in whatever case.
+func parseBytes(s string) (int64, error) {
+	text, unit := strings.ToUpper(strings.TrimSpace(s)), 1.0
+	text = strings.TrimSuffix(text, "B")
+	base := 1000.0
+	if rest, ok := strings.CutSuffix(text, "I"); ok && rest != "" && strings.ContainsAny(rest[len(rest)-1:], "KMGT") {
+		text, base = rest, 1024
+	}
+	for i, prefix := range []string{"K", "M", "G", "T"} {
+		if rest, ok := strings.CutSuffix(text, prefix); ok {
+			text, unit = rest, math.Pow(base, float64(i+1))
+			break
+		}
+	}
+	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	if err != nil || !(v >= 0) || v*unit > 1<<62 || strings.ContainsAny(text, "XxPp_") {
+		return 0, fmt.Errorf("%q is no number of bytes, such as 1048576, 500MiB or 1.5GB", s)
+	}
+	return int64(v * unit), nil
+}
+
+// byteFlag is the value of a flag that takes bytes: "123", "10KiB", "1.5GB".
 type byteFlag struct{ n *int64 }
 
 // String returns the value as the flag takes it.

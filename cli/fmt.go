@@ -92,7 +92,7 @@ func (a *app) complain(err error) {
 
 func (a *app) formatFile(name string, write bool) (text []byte, formatted bool, err error) {
 	var src []byte
-	if name == "-" {
+	if name == standardStream {
 		if write {
 			return nil, false, fmt.Errorf("standard input cannot be written in place")
 		}
@@ -104,7 +104,7 @@ func (a *app) formatFile(name string, write bool) (text []byte, formatted bool, 
 		return nil, false, err
 	}
 	shown := name
-	if name == "-" {
+	if name == standardStream {
 		shown = "<standard input>"
 	}
 	if text, err = ir.Format(shown, src); err != nil {

@@ -78,15 +78,14 @@ and what they had is printed.`,
 				return usagef("give the prompt with --ids 5,7,9, or many with --ids-file F.jsonl")
 			case !(g.sampling.TopP > 0 && g.sampling.TopP <= 1):
 				return usagef("--top-p %g: %w", g.sampling.TopP, errTopP)
-			case len(b.max) > 0 || len(b.symbols) > 0:
-				return usagef("generate takes --max-tokens, --max-sequences and --blocks instead of --max and --symbol")
 			}
 			return a.runGenerate(cmd.Context(), args[0], &f, &b, &g)
 		},
 	}
-	f.addImport(cmd, "f32")
+	f.addImport(cmd, "auto")
 	f.addWeights(cmd)
 	b.add(cmd)
+	b.addFrozen(cmd)
 	fl := cmd.Flags()
 	fl.Var(&g.ids, "ids", "`ID`s of the prompt")
 	fl.StringVar(&g.file, "ids-file", "", "`FILE` with a request on each line, in JSON; - is standard input")
@@ -103,7 +102,7 @@ and what they had is printed.`,
 	fl.Var(&wholeNumber[int]{&g.sequences, 1, maxNumber}, "max-sequences", "at most `N` requests in a step (default 64)")
 	fl.Var(&wholeNumber[int]{&g.tokens, 1, maxNumber}, "max-tokens", "at most `N` rows in a step: longer prompts run in chunks (default 512)")
 	fl.Var(&wholeNumber[int]{&g.blocks, 1, maxNumber}, "blocks", "`N` blocks of the KV cache (default: what fits; on the host what the requests need)")
-	fl.Var(byteFlag{&g.memory}, "memory", "take at most so many `BYTES` of the device, as in 40GiB")
+	fl.Var(byteFlag{&g.memory}, "memory", "take at most so many `BYTES` of the device, as in 40GiB or 40GB")
 	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "take at most this `PART` of the device's memory")
 	fl.StringVar(&g.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`/metrics while it runs, as in :9100")
 	fl.BoolVar(&g.nvtx, "nvtx", false, "mark each piece as an NVTX range, for NVIDIA's profilers")
@@ -146,7 +145,7 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	defer func() { err = errors.Join(err, r.Close()) }()
 	plan := r.Plan()
 	if !a.json {
-		fmt.Fprintln(a.err, plan.String())
+		fmt.Fprintf(a.err, "%s in %s on %s\n%s\n", path, modelDType(m.module), t.dev.Info().Name, plan.String())
 	}
 	if out.submit(ctx, r) > 0 {
 		t.bar.capturing(plan.Graphs)

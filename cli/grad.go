@@ -13,7 +13,8 @@ import (
 
 func (a *app) gradCommand() *cobra.Command {
 	var f modelFlags
-	var fn, out string
+	var fn string
+	var out outputFile
 	var wrt []string
 	cmd := &cobra.Command{
 		Use:   "grad FILE",
@@ -29,13 +30,16 @@ The module is like any other: fmt, check, compile and run take it.`,
   pwc run grad.ir --in case.safetensors --against grad_in0   hold a gradient to a tensor`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return a.runGrad(args[0], fn, wrt, out, &f)
+			if err := out.check(); err != nil {
+				return err
+			}
+			return a.runGrad(args[0], fn, wrt, out.path, &f)
 		},
 	}
 	f.addImport(cmd, "auto")
 	cmd.Flags().StringVar(&fn, "func", "", "`FUNCTION` to differentiate (default: the only one)")
 	cmd.Flags().StringSliceVar(&wrt, "wrt", nil, "`NAMES` to differentiate by: x or %x, or @w for a weight or state (default: the float parameters)")
-	cmd.Flags().StringVarP(&out, "output", "o", "", "`FILE` for the module (default: standard output)")
+	out.add(cmd, "the module")
 	return cmd
 }
 

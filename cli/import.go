@@ -17,7 +17,7 @@ import (
 
 func (a *app) importCommand() *cobra.Command {
 	var f modelFlags
-	var out string
+	var out outputFile
 	var check bool
 	cmd := &cobra.Command{
 		Use:   "import DIR|config.json",
@@ -32,14 +32,17 @@ Architectures: ` + strings.Join(fold(strings.Join(hf.Builtin().Architectures(), 
   pwc import models/llama --check                      hold the tensors against the config, write nothing`,
 		Args: exactly(1, "a checkpoint directory or a config.json"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if check && out != "" {
+			if check && out.path != "" {
 				return usagef("--check writes nothing, so -o makes no sense with it")
 			}
-			return a.runImport(args[0], out, check, &f)
+			if err := out.check(); err != nil {
+				return err
+			}
+			return a.runImport(args[0], out.path, check, &f)
 		},
 	}
 	f.addImport(cmd, "auto")
-	cmd.Flags().StringVarP(&out, "output", "o", "", "`FILE` for the module (default: standard output)")
+	out.add(cmd, "the module")
 	cmd.Flags().BoolVar(&check, "check", false, "hold the checkpoint against its config and write nothing")
 	return cmd
 }
@@ -63,7 +66,7 @@ type importReport struct {
 
 func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
 	info, err := os.Stat(path)
-	if err == nil && !info.IsDir() && filepath.Ext(path) != ".json" {
+	if path == standardStream || err == nil && !info.IsDir() && filepath.Ext(path) != ".json" {
 		return usagef("%s is neither a checkpoint directory nor a config.json", path)
 	}
 	m, err := a.open(path, f)

@@ -105,6 +105,9 @@ func moduleNames(m *ir.Module) []string {
 }
 
 func (a *app) openModel(path string, f *modelFlags) (*model, error) {
+	if path == standardStream {
+		return a.openText(path, "<standard input>", f, func() ([]byte, error) { return readText("<standard input>", a.in) })
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -118,18 +121,26 @@ func (a *app) openModel(path string, f *modelFlags) (*model, error) {
 	case filepath.Ext(path) == ".json":
 		return a.noted(openConfig(path, f))
 	}
+	return a.openText(path, path, f, func() ([]byte, error) { return readModule(path) })
+}
+
+// standardStream stands for standard input where a file is read, and for standard output where one is written.
+const standardStream = "-"
+
+// openText reads a module's text, which messages call shown.
+func (a *app) openText(path, shown string, f *modelFlags, read func() ([]byte, error)) (*model, error) {
 	if given := f.changed(); len(given) > 0 {
-		return nil, usagef("%s is a module: --%s would have no effect", path, strings.Join(given, " and --"))
+		return nil, usagef("%s is a module: --%s would have no effect", shown, strings.Join(given, " and --"))
 	}
-	text, err := readModule(path)
+	text, err := read()
 	if err != nil {
 		return nil, err
 	}
-	m, err := ir.Parse(path, text)
+	m, err := ir.Parse(shown, text)
 	if err != nil {
 		return nil, err
 	}
-	out := &model{path: path, module: m, weights: m.WeightsFrom}
+	out := &model{path: shown, module: m, weights: m.WeightsFrom}
 	if out.weights != "" && !filepath.IsAbs(out.weights) {
 		out.weights = filepath.Join(filepath.Dir(path), out.weights)
 	}

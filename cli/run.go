@@ -67,8 +67,11 @@ that differs. Both compare by ‖a−b‖/‖b‖.`,
 			case r.against != "" && r.in == "":
 				return usagef("--against compares with a tensor of the file that --in gives")
 			}
-			if !cmd.Flags().Changed("tol") {
+			switch {
+			case !cmd.Flags().Changed("tol"):
 				r.tol = 0
+			case r.against == "" && !r.check:
+				return usagef("--tol is of --against and --check, which compare")
 			}
 			return a.runRun(cmd.Context(), args[0], &f, &b, &r)
 		},
@@ -76,6 +79,8 @@ that differs. Both compare by ‖a−b‖/‖b‖.`,
 	f.addImport(cmd, "f32")
 	f.addWeights(cmd)
 	b.add(cmd)
+	b.addFrozen(cmd)
+	b.addSymbols(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&r.in, "in", "", "safetensors `FILE` with the inputs")
 	fl.StringVar(&r.out, "out", "", "safetensors `FILE` for the results")
@@ -143,6 +148,19 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 			return err
 		}
 	}
+	var file *safetensors.File
+	if rf.in != "" {
+		if file, err = safetensors.Open(rf.in); err != nil {
+			return err
+		}
+		a.showOnOneLine(file.Names())
+		defer func() { err = errors.Join(err, file.Close()) }()
+	}
+	if rf.against != "" {
+		if _, err := file.Info(rf.against); err != nil {
+			return usagef("--against: %w; %s holds %s", err, rf.in, termsafe.Names(file.Names()))
+		}
+	}
 	m, err := a.open(path, f)
 	if err != nil {
 		return err
@@ -152,14 +170,6 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 		return err
 	}
 	defer func() { err = errors.Join(err, closeWeights()) }()
-	var file *safetensors.File
-	if rf.in != "" {
-		if file, err = safetensors.Open(rf.in); err != nil {
-			return err
-		}
-		a.showOnOneLine(file.Names())
-		defer func() { err = errors.Join(err, file.Close()) }()
-	}
 	w, err := newWorkload(m.module, file, rf, bf)
 	if err != nil {
 		return err
@@ -240,7 +250,7 @@ func writeOutputs(path string, outputs []output) error {
 func against(file *safetensors.File, outputs []output, rf *runFlags, tol float64) (*comparison, error) {
 	t, err := file.Tensor(rf.against)
 	if err != nil {
-		return nil, usagef("--against: %w; %s holds %s", err, rf.in, termsafe.Names(file.Names()))
+		return nil, err
 	}
 	want, err := copyTensor(file, t)
 	if err != nil {

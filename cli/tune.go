@@ -21,6 +21,7 @@ type tuner func(ctx context.Context, programs []piecewise.Sized, s *cache.Store,
 type tuneReport struct {
 	Target   string        `json:"target"`
 	Device   string        `json:"device"`
+	DType    string        `json:"dtype"` // of the hidden states
 	Library  string        `json:"library"`
 	Kept     bool          `json:"kept"` // in the cache
 	Seconds  float64       `json:"seconds"`
@@ -73,6 +74,8 @@ was measured on another GPU.`,
 	}
 	f.addImport(cmd, "auto")
 	b.add(cmd)
+	b.addFrozen(cmd)
+	b.addSymbols(cmd)
 	cmd.Flags().Var(&wholeNumber[int]{&candidates, 1, maxNumber}, "candidates", "`N` algorithms of the library to try for each product")
 	return cmd
 }
@@ -103,7 +106,7 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 	if err != nil {
 		return err
 	}
-	r := &tuneReport{Target: t.name, Device: t.dev.Info().Name, Kept: store != nil && store.Dir() != ""}
+	r := &tuneReport{Target: t.name, Device: t.dev.Info().Name, DType: modelDType(m.module), Kept: store != nil && store.Dir() != ""}
 	bar := &progress{w: a.screen, what: "measuring"}
 	start := time.Now()
 	r.Products, err = t.tune(ctx, programs, store, candidates, bar.set)
@@ -126,7 +129,7 @@ func (a *app) printTune(m *ir.Module, r *tuneReport) error {
 		fmt.Fprintf(a.out, "%s has no products that a library could compute at the sizes that are captured\n", m.Name)
 		return nil
 	}
-	fmt.Fprintf(a.out, "%s on %s with %s, µs\n\n", m.Name, r.Device, r.Library)
+	fmt.Fprintf(a.out, "%s in %s on %s with %s, µs\n\n", m.Name, r.DType, r.Device, r.Library)
 	t := table{head: []string{"product", ">own", ">heuristic", ">best", ">tried", "choice", "own kernel"}}
 	us := func(v float64) string {
 		if v == 0 {

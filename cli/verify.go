@@ -76,6 +76,8 @@ the trace is no value of the model, unless --allow-unmapped.`,
 	f.addImport(cmd, "f32")
 	f.addWeights(cmd)
 	b.add(cmd)
+	b.addFrozen(cmd)
+	b.addSymbols(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&v.trace, "trace", "", "safetensors `FILE` with outputs of modules and the inputs")
 	fl.StringVar(&v.versus, "versus", "", "compare with `WHAT` instead of the interpreter: host, or mode=MODE")

@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// outputFile is where a command writes what it makes: the flags -o and --force.
+type outputFile struct {
+	path  string // empty: standard output
+	force bool
+}
+
+func (o *outputFile) add(cmd *cobra.Command, what string) {
+	cmd.Flags().StringVarP(&o.path, "output", "o", "", "`FILE` for "+what+"; - is standard output (default: standard output)")
+	cmd.Flags().BoolVar(&o.force, "force", false, "write over a file that is there")
+}
+
+// check returns an error where the file cannot be written, or is there already: what is found before the work is done.
+func (o *outputFile) check() error {
+	if o.path == standardStream {
+		o.path = ""
+	}
+	if o.path == "" {
+		return nil
+	}
+	if err := canWrite(o.path); err != nil {
+		return err
+	}
+	if _, err := os.Stat(o.path); !o.force && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is there already; --force writes over it", o.path)
+	}
+	return nil
+}
