@@ -67,10 +67,12 @@ const grace = 2 * time.Second
 // interrupt or SIGTERM ends what is being done in order, within two seconds; a second
 // one at once.
 func Main(ops ...Op) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, held := withHold(context.Background())
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, func() {
 		stop()
 		time.AfterFunc(grace, func() {
+			held.Lock()
 			fmt.Fprintf(os.Stderr, "pwc: %v; what was being done did not end within %v and is left\n", context.Cause(ctx), grace)
 			os.Exit(exitFailed)
 		})
@@ -302,7 +304,7 @@ config.json as transformers writes it, or a config.json alone.`,
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON document instead of text")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print counts, bytes and seconds of each stage on standard error")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{explainFlag(err)} })
-	root.AddCommand(a.importCommand(), a.fmtCommand(), a.gradCommand(), a.checkCommand(), a.splitCommand(), a.compileCommand(), a.runCommand(), a.verifyCommand(), a.cacheCommand(), a.doctorCommand(),
+	root.AddCommand(a.importCommand(), a.fmtCommand(), a.gradCommand(), a.trainCommand(), a.checkCommand(), a.splitCommand(), a.compileCommand(), a.runCommand(), a.verifyCommand(), a.cacheCommand(), a.doctorCommand(),
 		a.versionCommand(), a.exampleCommand(), a.generateCommand(), a.benchCommand(), a.tuneCommand(), a.graphsCommand())
 	return root
 }

@@ -47,7 +47,7 @@ func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 }
 
 func (f *modelFlags) addWeights(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.weights, "weights", "", "`DIR` with the checkpoint's tensors, or dummy for made-up ones (default: where the module says)")
+	cmd.Flags().StringVar(&f.weights, "weights", "", "`DIR` or safetensors file with the checkpoint's tensors, or dummy for made-up ones (default: where the module says)")
 }
 
 // model is what a FILE argument names.
@@ -251,7 +251,16 @@ func (m *model) source(f *modelFlags) (safetensors.Source, func() error, error) 
 	if dir == "" {
 		return nil, none, usagef("%s has %s and names no checkpoint: give --weights DIR, or --weights dummy for made-up values", m.path, plural(int64(len(m.module.Weights)), "weight"))
 	}
-	set, err := safetensors.OpenDir(dir)
+	open := func() (interface {
+		safetensors.Source
+		Close() error
+	}, error) {
+		if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+			return safetensors.Open(dir)
+		}
+		return safetensors.OpenDir(dir)
+	}
+	set, err := open()
 	if err != nil {
 		return nil, none, fmt.Errorf("%w\n--weights DIR names another directory, --weights dummy makes values up", err)
 	}

@@ -61,6 +61,14 @@ func TestNothingIsObeyed(t *testing.T) {
 	module = strings.ReplaceAll(module, q+"1", strconv.Quote(strings.ToValidUTF8(evil, "")+"1"))
 	good := write(inFile+"good.ir", module)
 	raw := write("raw.ir", "pwc 1 // "+evil+"\nmodule \"m\" {\n  // "+evil+"\n  func @f(%x: f32["+evil+"]) -> () {\n  }\n}\n")
+	loss := write(inFile+"loss.ir", "pwc 1\nmodule "+q+" {\n  weight @"+q+" : f32[2]\n  func @"+q+"(%"+q+": f32[2]) -> (f32[]) {\n    %"+q+"1 = mul(%"+q+", @"+q+") loc("+q+")\n"+
+		"    %"+q+"2 = sum(%"+q+"1, axes=[0])\n    return %"+q+"2\n  }\n}\n")
+	text, err := os.ReadFile(loss)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.ToValidUTF8(evil, "")
+	write(inFile+"loss.ir", strings.NewReplacer(q+"1", strconv.Quote(name+"1"), q+"2", strconv.Quote(name+"2")).Replace(string(text)))
 	var names bytes.Buffer
 	if err := safetensors.Encode(&names, []safetensors.Tensor{{Name: strings.ToValidUTF8(evil, ""), DType: dtype.F32, Shape: []int64{2}, Data: make([]byte, 8)}}, nil); err != nil {
 		t.Fatal(err)
@@ -90,8 +98,12 @@ func TestNothingIsObeyed(t *testing.T) {
 		"import": {{"import", config}, {"import", llama}, {"import", missing}, {"import", good}, {"import", "../testdata/hf/llama", "--architecture", evil}, {"import", llama, "--ignore-key", evil}},
 		"run": {{"run", good, "--rows", "2"}, {"run", good, "--rows", "2", "--weights", "dummy", "--check"}, {"run", good, "--in", tensors, "--weights", "dummy"}, {"run", good, "--in", tensors, "--weights", tensors}, {"run", raw, "--rows", "2"},
 			{"run", good, "--weights", "dummy", "--rows", "2", "--out", filepath.Join(missing, evil)}, {"run", "../testdata/nineteen.ir", "--in", tensors}, {"run", "../testdata/nineteen.ir", "--in", missing}, {"run", "../testdata/nineteen.ir", "--rows", "2", "--func", evil}},
-		"split":   {{"split", good}, {"split", raw}, {"split", good, "--split-on", evil}},
-		"tune":    {{"tune", good}, {"tune", "--target", evil, good}},
+		"split": {{"split", good}, {"split", raw}, {"split", good, "--split-on", evil}},
+		"train": {{"train", loss, "--data", tensors, "--weights", tensors, "--steps", "2", "--out", filepath.Join(dir, inFile+"run")}, {"train", loss, "--data", tensors, "--weights", tensors, "--steps", "3", "--out", filepath.Join(dir, inFile+"run"), "--resume"},
+			{"train", good, "--data", tensors, "--steps", "1"}, {"train", raw, "--data", tensors, "--steps", "1"}, {"train", loss, "--data", missing, "--steps", "1"}, {"train", loss, "--data", tensors, "--steps", "1", "--func", evil},
+			{"train", loss, "--data", tensors, "--steps", "1", "--optimizer", evil}, {"train", loss, "--data", tensors, "--weights", "../testdata/train/mlp/initial.safetensors", "--steps", "1"},
+			{"train", "../testdata/train/mlp.ir", "--data", tensors, "--weights", tensors, "--steps", "1"}},
+		"tune": {{"tune", good}, {"tune", "--target", evil, good}},
 		"verify": {{"verify", good, "--rows", "2", "--weights", "dummy", "--bisect", "--dir", filepath.Join(missing, evil)}, {"verify", good, "--trace", tensors, "--weights", "dummy"}, {"verify", raw, "--rows", "2"}, {"verify", good, "--rows", "2", "--versus", evil},
 			{"verify", "../testdata/nineteen.ir", "--trace", tensors}, {"verify", "../testdata/nineteen.ir", "--trace", missing}},
 		"version": {{"version", evil}},

@@ -121,6 +121,13 @@ func (s *Step) trained() ([][]byte, error) {
 	return out, nil
 }
 
+// CanSave returns an error if the tensors of src cannot be written from the weights, before
+// anything is trained.
+func (s *Step) CanSave(src safetensors.Source) error {
+	_, err := checkpoint.Invert(src, s.program.Weights, make([][]byte, len(s.program.Weights)))
+	return err
+}
+
 // Weights returns the tensors of a checkpoint with the weights as they are now, and the tensors
 // of src that no trained weight is computed from. Those that the module declares equal to
 // another one are left out. src is the checkpoint that was loaded. The bytes of the latter alias

@@ -115,6 +115,16 @@ func (s *Step) Backend() *piecewise.Backend { return s.backend }
 // Steps returns how many steps were run, those before a resumption and skipped ones included.
 func (s *Step) Steps() int64 { return s.taken }
 
+// Skipped waits for the steps so far and returns how many of them updated no weight because a
+// gradient was not finite.
+func (s *Step) Skipped() (int64, error) {
+	data, err := s.State(stateStep)
+	if err != nil {
+		return 0, err
+	}
+	return s.taken - int64(int32(binary.LittleEndian.Uint32(data))), nil
+}
+
 // Run issues one step and returns when it is enqueued. The context is looked at before the
 // step: one that was begun is run whole, since weights would be lost in the middle of it.
 func (s *Step) Run(ctx context.Context, batch Batch) error {

@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pwc/ir/dtype"
+	"pwc/optim"
+	"pwc/train"
+)
+
+// trainFlags are the flags of train beside those of compile.
+type trainFlags struct {
+	data      string
+	optimizer string
+	lr        float64
+	momentum  float64
+	nesterov  bool
+	decay     float64
+	betas     []float64
+	eps       float64
+	clip      float64
+
+	schedule string
+	warmup   int64
+
+	steps     int64
+	micro     int
+	fn        []string
+	mode      string
+	precision string
+	scaler    optim.Scaler
+	scaled    bool // a flag of the loss scaling was given
+	seed      int64
+
+	out    string
+	every  int64
+	resume bool
+}
+
+func (a *app) trainCommand() *cobra.Command {
+	var f modelFlags
+	var b buildFlags
+	t := trainFlags{scaler: optim.DefaultScaler()}
+	cmd := &cobra.Command{
+		Use:   "train FILE",
+		Short: "train a model",
+		Long: `Train a module that has a function which returns a loss, f32[]: its parameters are the
+batch, the f32 weights that it reads are trained. Forward, backward and optimizer are one
+function, which --mode captures into graphs.
+
+A parameter takes the tensor of its name of the file --data: per step, of extents
+[steps, …], or rows one after the other; after the last batch comes the first again. Of
+several losses, @loss.a and @loss.b, @choose says which one a step trains.
+
+--out DIR gets model.safetensors with the weights, loss.csv, loss.svg, and
+checkpoint-N directories with the state of the optimizer beside the weights; --out
+FILE.safetensors gets the weights alone. An interrupt leaves a checkpoint, from which
+--resume goes on to the bit.`,
+		Example: `  pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer sgd --lr 0.1 --momentum 0.9 --steps 100
+  pwc train model.ir --data data.safetensors --optimizer adamw --lr 3e-4 --betas 0.9,0.95 --clip-norm 1 --steps 1000 --out run
+  pwc train model.ir --data data.safetensors --optimizer adamw --lr 3e-4 --steps 2000 --out run --resume
+  pwc train model.ir --data data.safetensors --precision bf16 --target cuda --mode full --steps 1000 --out run`,
+		Args: exactly(1, "one module"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b.fix(cmd)
+			if err := t.check(cmd); err != nil {
+				return err
+			}
+			return a.runTrain(cmd.Context(), args[0], &f, &b, &t)
+		},
+	}
+	f.addImport(cmd, "f32")
+	f.addWeights(cmd)
+	cmd.Flags().Lookup("weights").Usage = "safetensors `FILE` or directory with the weights to start from, or dummy for made-up ones (default: where the module says)"
+	b.add(cmd)
+	t.add(cmd)
+	return cmd
+}
+
+func (t *trainFlags) add(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&t.data, "data", "", "safetensors `FILE` with the batches: a tensor for each parameter of the loss")
+	fl.StringVar(&t.optimizer, "optimizer", "adamw", "`NAME` of the optimizer: sgd, adam or adamw")
+	fl.Float64Var(&t.lr, "lr", 1e-3, "learning `RATE`")
+	fl.Float64Var(&t.momentum, "momentum", 0, "momentum of sgd")
+	fl.BoolVar(&t.nesterov, "nesterov", false, "Nesterov's momentum of sgd")
+	fl.Float64Var(&t.decay, "weight-decay", 0, "weight decay: of adamw decoupled (default for it: 0.01), else added to the gradient")
+	fl.Float64SliceVar(&t.betas, "betas", []float64{0.9, 0.999}, "`BETA1,BETA2` of adam and adamw")
+	fl.Float64Var(&t.eps, "eps", 1e-8, "what adam and adamw add to the root of the second moment")
+	fl.Float64Var(&t.clip, "clip-norm", 0, "the largest `NORM` of all gradients together; larger ones are scaled down to it (default: no limit)")
+	fl.StringVar(&t.schedule, "schedule", "constant", "how the learning rate goes on after the warm-up until --steps: constant, linear or cosine, both down to 0")
+	fl.Var(&wholeNumber[int64]{&t.warmup, 0, 1 << 24}, "warmup", "steps in which the learning rate rises from 0")
+	fl.Var(&wholeNumber[int64]{&t.steps, 1, 1 << 40}, "steps", "`N` steps to train, those before a resumption included")
+	fl.Var(&wholeNumber[int]{&t.micro, 1, 1 << 20}, "micro-batches", "`N` runs of a step, whose gradients are added up")
+	fl.StringSliceVar(&t.fn, "func", nil, "`FUNCTION`s that return the loss (default: the only one, or @loss, or those named @loss.…)")
+	fl.StringVar(&t.mode, "mode", "full", "what is captured, a `MODE`: none, piecewise or full")
+	fl.StringVar(&t.precision, "precision", "f32", "`DTYPE` of matrix products and what follows them: f32, or bf16 or f16 with weights and optimizer in f32")
+	fl.Float64Var(&t.scaler.Initial, "loss-scale", t.scaler.Initial, "the first `SCALE` of the loss; f16 scales it always, others where one of these flags is given")
+	fl.Float64Var(&t.scaler.Growth, "loss-scale-growth", t.scaler.Growth, "`FACTOR` by which the scale grows")
+	fl.Float64Var(&t.scaler.Backoff, "loss-scale-backoff", t.scaler.Backoff, "`FACTOR` by which it falls where a gradient is not finite; that step is skipped")
+	fl.Var(&wholeNumber[int64]{&t.scaler.Interval, 1, math.MaxInt32}, "loss-scale-interval", "`STEPS` with finite gradients after which it grows")
+	fl.Int64Var(&t.seed, "seed", 0, "`SEED` of dropout and other random numbers")
+	fl.StringVar(&t.out, "out", "", "`DIR` for weights, checkpoints and the curve of the loss, or FILE.safetensors for the weights alone")
+	fl.Var(&wholeNumber[int64]{&t.every, 1, 1 << 40}, "save-every", "`N` steps after which a checkpoint is written (default: at the end and at an interrupt)")
+	fl.BoolVar(&t.resume, "resume", false, "go on from the latest checkpoint in --out")
+}
+
+// check returns an error for flags that make no sense together, and takes what the defaults
+// depend on.
+func (t *trainFlags) check(cmd *cobra.Command) error {
+	changed := cmd.Flags().Changed
+	for _, name := range []string{"loss-scale", "loss-scale-growth", "loss-scale-backoff", "loss-scale-interval"} {
+		t.scaled = t.scaled || changed(name)
+	}
+	of := map[string]string{"momentum": "sgd", "nesterov": "sgd", "betas": "adam", "eps": "adam"}
+	for name, optimizer := range of {
+		if changed(name) && !strings.HasPrefix(t.optimizer, optimizer) {
+			return usagef("--%s has no effect on --optimizer %s", name, t.optimizer)
+		}
+	}
+	switch {
+	case t.data == "":
+		return usagef("give the batches with --data data.safetensors")
+	case t.steps == 0:
+		return usagef("--steps N says how many steps to train")
+	case len(t.betas) != 2:
+		return usagef("--betas takes two numbers, as in 0.9,0.95")
+	case t.resume && (t.out == "" || t.single()):
+		return usagef("--resume goes on from a checkpoint in the directory that --out names")
+	case t.every > 0 && (t.out == "" || t.single()):
+		return usagef("--save-every writes checkpoints to the directory that --out names")
+	}
+	if t.optimizer == "adamw" && !changed("weight-decay") {
+		t.decay = optim.DefaultAdamW().WeightDecay
+	}
+	return nil
+}
+
+// single reports whether --out is a file for the weights alone.
+func (t *trainFlags) single() bool { return strings.HasSuffix(t.out, ".safetensors") }
+
+// options returns what the flags say of the step.
+func (t *trainFlags) options(symbols map[string]int64) (train.Options, error) {
+	o := train.Options{Losses: t.fn, Symbols: symbols, LearningRate: t.lr, ClipNorm: t.clip, MicroBatches: t.micro}
+	switch t.optimizer {
+	case "sgd":
+		o.Optimizer = optim.SGD{Momentum: t.momentum, WeightDecay: t.decay, Nesterov: t.nesterov}
+	case "adam", "adamw":
+		o.Optimizer = optim.Adam{Beta1: t.betas[0], Beta2: t.betas[1], Eps: t.eps, WeightDecay: t.decay, Decoupled: t.optimizer == "adamw"}
+	default:
+		return o, usagef("--optimizer %s: it takes sgd, adam or adamw", t.optimizer)
+	}
+	left := max(t.steps-t.warmup, 1)
+	after := map[string]optim.Schedule{"constant": optim.Constant{}, "linear": optim.Linear{Steps: left}, "cosine": optim.Cosine{Steps: left}}[t.schedule]
+	switch {
+	case after == nil:
+		return o, usagef("--schedule %s: it takes constant, linear or cosine", t.schedule)
+	case t.warmup > 0 || t.schedule != "constant":
+		o.Schedule = optim.Warmup{Steps: t.warmup, After: after}
+	}
+	dt, ok := dtype.Parse(t.precision)
+	if !ok || !slices.Contains([]dtype.DType{dtype.F32, dtype.BF16, dtype.F16}, dt) {
+		return o, usagef("--precision %s: it takes f32, bf16 or f16", t.precision)
+	}
+	o.Precision = dt
+	if dt == dtype.F16 || t.scaled {
+		o.Scaler = &t.scaler
+	}
+	for _, err := range []error{o.Optimizer.Check(), t.scaler.Check()} {
+		if err != nil {
+			return o, usagef("%w", err)
+		}
+	}
+	if !(t.lr >= 0) || !(t.clip >= 0) {
+		return o, usagef("--lr %s and --clip-norm %s: they take numbers of at least 0", strconv.FormatFloat(t.lr, 'g', -1, 64), fmt.Sprint(t.clip))
+	}
+	return o, nil
+}

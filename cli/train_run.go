@@ -1,0 +1,379 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pwc/internal/openfile"
+	"pwc/piecewise"
+	"pwc/safetensors"
+	"pwc/train"
+)
+
+// trainReport is the JSON of train.
+type trainReport struct {
+	Losses  []number     `json:"losses"` // of the steps that were run now
+	First   int64        `json:"first_step"`
+	Steps   int64        `json:"steps"` // with those before a resumption
+	Skipped int64        `json:"skipped"`
+	Mode    string       `json:"mode"`
+	Seconds trainSeconds `json:"seconds"`
+	Weights string       `json:"weights,omitempty"` // the file
+}
+
+type trainSeconds struct {
+	Compile float64 `json:"compile"`
+	Load    float64 `json:"load"` // with capturing
+	Train   float64 `json:"train"`
+}
+
+// training is one run of train.
+type training struct {
+	app     *app
+	flags   *trainFlags
+	step    *train.Step
+	data    *train.Data
+	weights safetensors.Source
+	files   []string // that go beside the weights
+	log     *lossLog
+	rows    int64  // of a step
+	unit    string // what rows are
+	report  trainReport
+}
+
+func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buildFlags, tf *trainFlags) (err error) {
+	mode, err := parseMode(tf.mode)
+	if err != nil {
+		return err
+	}
+	if mode > piecewise.Full {
+		return usagef("--mode %s: a training step has one size; it takes none, piecewise or full", tf.mode)
+	}
+	o, err := tf.options(bf.symbols)
+	if err != nil {
+		return err
+	}
+	m, err := a.open(path, f)
+	if err != nil {
+		return err
+	}
+	r := &training{app: a, flags: tf}
+	if err := r.openOut(); err != nil {
+		return err
+	}
+	weights, closeWeights, err := m.source(f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeWeights()) }()
+	r.weights = weights
+	data, err := safetensors.Open(tf.data)
+	if err != nil {
+		return err
+	}
+	a.showOnOneLine(data.Names())
+	defer func() { err = errors.Join(err, data.Close()) }()
+	p, err := train.Build(m.module, o)
+	if err != nil {
+		return explainTrain(err)
+	}
+	if r.data, err = train.NewData(p, data); err != nil {
+		return err
+	}
+	r.count(p)
+	t, err := openTarget(bf, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	start := time.Now()
+	if r.step, err = a.newStep(ctx, p, t, bf, mode, tf.seed); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.step.Close()) }()
+	r.report.Mode, r.report.Seconds.Compile = mode.String(), time.Since(start).Seconds()
+	start = time.Now()
+	if err := r.load(ctx); err != nil {
+		return err
+	}
+	r.report.Seconds.Load = time.Since(start).Seconds()
+	start = time.Now()
+	err = r.run(ctx)
+	r.report.Seconds.Train = time.Since(start).Seconds()
+	return errors.Join(err, r.finish(ctx, err))
+}
+
+// explainTrain adds the flags that set the options which an error names.
+func explainTrain(err error) error {
+	for _, x := range []struct{ text, flag string }{{"a training step has one size", "--symbol N=64 gives a symbol its value"}, {"name the one that returns the loss", "--func NAME names it"}} {
+		if strings.Contains(err.Error(), x.text) {
+			return fmt.Errorf("%w\nOn the command line: %s", err, x.flag)
+		}
+	}
+	return err
+}
+
+// newStep compiles a program with the flags.
+func (a *app) newStep(ctx context.Context, p *train.Program, t *target, f *buildFlags, mode piecewise.Mode, seed int64) (s *train.Step, err error) {
+	err = a.forGPU(ctx, t, f, func() error {
+		o, done, err := a.backendOptions(p.Module, t, f, mode, bounds(p.Module, nil, nil))
+		if err != nil {
+			return err
+		}
+		defer done()
+		s, err = train.New(ctx, p, seed, o)
+		return t.explain(err)
+	})
+	return s, explainOptions(err)
+}
+
+// count finds what a step trains on: tokens where a batch has rows of integers, else rows.
+func (r *training) count(p *train.Program) {
+	parts := int64(max(r.flags.micro, 1))
+	r.rows, r.unit = parts, "rows"
+	for _, in := range p.Inputs {
+		n, _ := in.Type.Elements().Const()
+		if in.Type.DType.Int() && in.Type.Rank() == 2 {
+			r.rows, r.unit = n*parts, "tokens"
+			return
+		}
+	}
+	for _, in := range p.Inputs {
+		if in.Type.Rank() > 0 {
+			n, _ := in.Type.Shape[0].Const()
+			r.rows = n * parts
+			return
+		}
+	}
+}
+
+// load loads the step, and the checkpoint that it goes on from.
+func (r *training) load(ctx context.Context) error {
+	if err := r.step.Load(ctx, r.weights); err != nil {
+		return err
+	}
+	if r.flags.out != "" { // better now than after hours
+		if err := r.step.CanSave(r.weights); err != nil {
+			return err
+		}
+	}
+	if r.flags.resume {
+		from, err := latestCheckpoint(r.flags.out)
+		if err != nil {
+			return err
+		}
+		if err := r.step.Restore(from); err != nil {
+			return err
+		}
+		if err := r.log.read(filepath.Join(r.flags.out, lossFile), r.step.Steps()); err != nil {
+			return err
+		}
+	}
+	r.report.First = r.step.Steps()
+	return nil
+}
+
+// run trains until the steps are done or ctx ends. A loss is read while the next step runs.
+func (r *training) run(ctx context.Context) error {
+	line := statusLine{w: r.app.screen}
+	defer line.clear()
+	start, first := time.Now(), r.step.Steps()
+	take := func() error {
+		n := r.step.Steps()
+		if n == first {
+			return nil
+		}
+		loss, err := r.step.Loss(n)
+		if err != nil {
+			return err
+		}
+		r.log.add(n, loss)
+		r.report.Losses = append(r.report.Losses, number(loss))
+		line.say("%s", r.progress(n, loss, time.Since(start), first))
+		return nil
+	}
+	for r.step.Steps() < r.flags.steps && ctx.Err() == nil {
+		r.data.Select(r.step.Steps())
+		if err := r.step.Run(ctx, r.data); err != nil {
+			return err
+		}
+		if err := take(); err != nil {
+			return err
+		}
+		if n := r.step.Steps(); r.flags.every > 0 && n%r.flags.every == 0 && n < r.flags.steps {
+			if err := r.checkpoint(); err != nil {
+				return err
+			}
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// progress is what the line on a terminal says after step n.
+func (r *training) progress(n int64, loss float32, took time.Duration, first int64) string {
+	done := n - first
+	left := time.Duration(float64(took) / float64(done) * float64(r.flags.steps-n)).Round(time.Second)
+	return fmt.Sprintf("step %d of %d  loss %.4f  %.0f %s/s  %s left", n, r.flags.steps, loss, float64(done*r.rows)/took.Seconds(), r.unit, left)
+}
+
+// finish writes what the run leaves and prints the report. trained is the error of the run: an
+// interrupt leaves a checkpoint, a failure nothing.
+func (r *training) finish(ctx context.Context, trained error) error {
+	interrupted := ctx.Err() != nil
+	if trained != nil && !interrupted {
+		return nil
+	}
+	r.report.Steps = r.step.Steps()
+	var err error
+	if r.report.Skipped, err = r.step.Skipped(); err != nil {
+		return err
+	}
+	if err := r.write(ctx); err != nil {
+		return err
+	}
+	if interrupted {
+		if r.flags.out != "" && !r.flags.single() {
+			fmt.Fprintf(r.app.err, "pwc: interrupted after step %d; --resume goes on from %s\n", r.report.Steps, checkpointDir(r.flags.out, r.report.Steps))
+		}
+		return nil
+	}
+	if r.app.json {
+		return r.app.printJSON(r.report)
+	}
+	return r.print()
+}
+
+func (r *training) write(ctx context.Context) error {
+	out := r.flags.out
+	if out == "" {
+		return nil
+	}
+	defer hold(ctx)()
+	if !r.flags.single() {
+		if err := r.checkpoint(); err != nil {
+			return err
+		}
+		out = filepath.Join(out, train.ModelFile)
+	}
+	weights, err := r.step.Weights(r.weights)
+	if err != nil {
+		return err
+	}
+	r.report.Weights = filepath.ToSlash(out)
+	return safetensors.Write(out, weights, map[string]string{"format": "pt"})
+}
+
+// checkpoint writes a checkpoint and the curve so far.
+func (r *training) checkpoint() error {
+	dir := checkpointDir(r.flags.out, r.step.Steps())
+	if _, err := os.Stat(dir); err == nil { // nothing was trained since
+		return nil
+	}
+	if err := r.step.Save(dir, r.weights, r.files...); err != nil {
+		return err
+	}
+	return r.log.write(r.flags.out)
+}
+
+const checkpointPrefix = "checkpoint-"
+
+func checkpointDir(out string, step int64) string {
+	return filepath.Join(out, checkpointPrefix+strconv.FormatInt(step, 10))
+}
+
+// latestCheckpoint returns the checkpoint in a directory that has the most steps.
+func latestCheckpoint(dir string) (string, error) {
+	steps, err := checkpoints(dir)
+	if err != nil {
+		return "", err
+	}
+	if len(steps) == 0 {
+		return "", fmt.Errorf("%s holds no checkpoint to go on from; without --resume training begins", dir)
+	}
+	return checkpointDir(dir, slices.Max(steps)), nil
+}
+
+// checkpoints returns the steps of the checkpoints in a directory.
+func checkpoints(dir string) ([]int64, error) {
+	root, err := openfile.Dir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return nil, err
+	}
+	var out []int64
+	for _, e := range entries {
+		rest, ok := strings.CutPrefix(e.Name(), checkpointPrefix)
+		if n, err := strconv.ParseInt(rest, 10, 64); ok && err == nil && n >= 0 && e.IsDir() {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
+// openOut makes sure that the run can leave what it trains.
+func (r *training) openOut() error {
+	r.log = &lossLog{}
+	out := r.flags.out
+	switch {
+	case out == "":
+		return nil
+	case r.flags.single():
+		return canWrite(out)
+	case r.flags.resume:
+		return nil
+	}
+	steps, err := checkpoints(out)
+	if err != nil {
+		return err
+	}
+	if len(steps) > 0 {
+		return usagef("--out %s holds a run of %s already: --resume goes on with it, another directory begins a new one", out, plural(slices.Max(steps), "step"))
+	}
+	return os.MkdirAll(out, 0o755)
+}
+
+// print prints the report for people.
+func (r *training) print() error {
+	w, rep := r.app.out, &r.report
+	fmt.Fprintf(w, "%s in mode %s: %.3f s to compile, %.3f to load, %.3f to train", plural(int64(len(rep.Losses)), "step"), rep.Mode, rep.Seconds.Compile, rep.Seconds.Load, rep.Seconds.Train)
+	if rep.Seconds.Train > 0 && len(rep.Losses) > 0 {
+		fmt.Fprintf(w, ", %.0f %s/s", float64(int64(len(rep.Losses))*r.rows)/rep.Seconds.Train, r.unit)
+	}
+	fmt.Fprintln(w)
+	if rep.Skipped > 0 {
+		fmt.Fprintf(w, "%s skipped: gradients were not finite\n", plural(rep.Skipped, "step"))
+	}
+	tab := table{head: []string{">step", ">loss"}}
+	const shown = 10
+	n := len(rep.Losses)
+	for i, loss := range rep.Losses {
+		if i == n-1 || i%max((n+shown-1)/shown, 1) == 0 {
+			tab.add(strconv.FormatInt(rep.First+int64(i)+1, 10), fmt.Sprintf("%.5f", float64(loss)))
+		}
+	}
+	if n > 0 {
+		fmt.Fprintln(w)
+		if err := tab.write(w, "  "); err != nil {
+			return err
+		}
+	}
+	if rep.Weights != "" {
+		fmt.Fprintf(w, "\nwrote %s\n", rep.Weights)
+	}
+	return nil
+}
