@@ -2,12 +2,15 @@ package cuda
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 
 	"pwc/compile/cuda/internal/cgen"
 	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 	"pwc/ir/dim"
+	"pwc/ir/dtype"
 )
 
 // attentionShape is how an attention is cut into tiles: a block has rows of one sequence, and
@@ -32,11 +35,44 @@ func simtAttention(a *loop.Attention) attentionShape {
 	return s
 }
 
+// mmaAttention is attention on tensor cores, if it can be: of narrow floats, where all rows are
+// loaded by 16 bytes. A scale that is 0 or no number would make NaNs of what the mask hides.
+func mmaAttention(k *loop.Kernel) (attentionShape, bool) {
+	a := k.Attention
+	dt := k.Args[a.Q.Arg].DType
+	ok := (dt == dtype.BF16 || dt == dtype.F16) && a.Size%8 == 0 && a.Size <= 128 && a.Scale != 0 && !math.IsInf(a.Scale, 0) && !math.IsNaN(a.Scale)
+	a.Each(func(x *loop.Access, _ dim.Dim) {
+		if len(x.Cols) < 3 {
+			return
+		}
+		ok = ok && nest.IsConst(x.Cols[2], 1)
+		for _, d := range slices.Concat([]dim.Dim{x.Offset}, x.Rows, x.Cols[:2]) {
+			ok = ok && nest.Multiple(d, 8)
+		}
+	})
+	s := attentionShape{kernel: "attention_mma", rows: 64, cols: 64, threads: 128}
+	tiles := s.rows + 4*s.cols
+	switch {
+	case a.Grad != nil:
+		tiles += s.rows
+	case a.Size <= 64: // a warp has twice as many rows where its registers hold the sums of as many
+		s.rows, tiles = 128, tiles+64
+	}
+	s.shared = tiles * ((a.Size+15)/16*16 + 8) * 2
+	return s, ok
+}
+
 // attentionKernel makes the source of an attention, or of its gradient: blocks of keys, then
 // blocks of queries, as one launch. Blocks with most to do come first.
 func attentionKernel(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 	a := k.Attention
 	w := &attentionWriter{emitter: newEmitter(k, on, ""), a: a, shape: simtAttention(a)}
+	if s, ok := mmaAttention(k); ok {
+		w.shape = s
+		element := w.Storage(k.Args[a.Q.Arg].DType)
+		w.Use("mma_" + element)
+		w.Use("pair_" + element)
+	}
 	if !w.short(a.Queries) || !w.short(a.Keys) {
 		return cgen.Source{}, fmt.Errorf("%s: sequences of %s queries and %s keys may have more than %d positions", k.Name, a.Queries, a.Keys, int64(nest.MaxIndex))
 	}

@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"math/rand"
+	"slices"
 	"testing"
 
 	"pwc/compile"
@@ -21,13 +22,14 @@ func attentionTolerance(dt dtype.DType) float64 {
 	return 1e-5
 }
 
-// TestDeviceAttention: results and gradients are the interpreter's.
+// TestDeviceAttention: results and gradients are the interpreter's, on tensor cores and on CUDA
+// cores. An emulated GPU runs some of the cases.
 func TestDeviceAttention(t *testing.T) {
 	g := openDevice(t)
 	r := rand.New(rand.NewSource(1))
 	for i, c := range oracle.AttentionCases() {
 		for j, dt := range []dtype.DType{dtype.F32, dtype.BF16, dtype.F16} {
-			if g.slow && (i+j)%2 == 1 {
+			if g.slow && (j != i%3 || !slices.Contains([]int{1, 4, 5, 6, 7}, i)) {
 				continue
 			}
 			m, err := c.Module(dt)

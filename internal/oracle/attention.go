@@ -50,7 +50,7 @@ func (c Attention) Module(dt dtype.DType) (*ir.Module, error) {
 // queries or keys, and with more queries than keys and fewer.
 func AttentionCases() []Attention {
 	return []Attention{
-		{1, 1, 1, 1, 1, 32, true}, {2, 47, 47, 2, 1, 32, true}, {1, 48, 48, 4, 2, 64, true}, {1, 65, 65, 3, 3, 96, false}, {1, 130, 130, 2, 2, 16, true},
-		{2, 97, 64, 2, 2, 128, false}, {1, 1, 129, 4, 1, 64, false}, {3, 50, 1, 2, 2, 7, false}, {1, 5, 5, 6, 2, 256, true}, {0, 4, 4, 1, 1, 8, true}, {2, 3, 0, 2, 1, 8, false},
+		{1, 1, 1, 1, 1, 32, true}, {2, 47, 47, 2, 1, 32, true}, {1, 48, 48, 4, 2, 64, true}, {1, 65, 65, 1, 1, 96, false}, {1, 130, 130, 2, 1, 16, true},
+		{1, 97, 64, 1, 1, 128, false}, {1, 1, 129, 2, 1, 64, false}, {3, 50, 1, 2, 2, 7, false}, {1, 5, 5, 2, 1, 256, true}, {0, 4, 4, 1, 1, 8, true}, {2, 3, 0, 2, 1, 8, false},
 	}
 }

@@ -31,7 +31,7 @@ var files embed.FS
 // written.
 var order = []string{
 	"elements", "pdl", "index", "math", "integers", "philox", "reduce", "scan",
-	"no_pdl", "evict_first", "mma", "gemv", "cluster", "split_k", "cp_async", "attention",
+	"no_pdl", "evict_first", "mma", "gemv", "cluster", "split_k", "cp_async", "attention", "attention_mma",
 	"gemm_tiled", "gemm_simt", "gemm_warp_pipeline", "gemm_block_pipeline", beforeGenerated, "gemm_grouped", "row_cluster",
 }
 
