@@ -10,6 +10,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/gemm"
 	"pwc/compile/loop"
 )
 
@@ -67,7 +68,7 @@ func New(target string, c Compiler) (*Backend, error) {
 // on is what kernels are made for now that something is compiled.
 func (b *Backend) on() cgen.GPU {
 	on := b.gpu
-	on.WithSpecific = on.Arch == warpgroupArch && b.compiler.Supports(on.Specific().String())
+	on.WithSpecific = on.Arch == gemm.SpecificArch && b.compiler.Supports(on.Specific().String())
 	return on
 }
 
@@ -99,10 +100,8 @@ func (b *Backend) sources(k *loop.Kernel, beside ...*loop.Kernel) ([]cgen.Source
 			return nil, err
 		}
 		return []cgen.Source{s}, nil
-	case k.MatMul != nil && k.MatMul.Select != nil:
-		return expertKernels(k, b.gpu)
 	case k.MatMul != nil:
-		return productKernels(k, b.on())
+		return gemm.Sources(k, b.on())
 	}
 	s, err := loopKernel(k, b.gpu)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda"
+	"pwc/compile/cuda/internal/gemm"
 	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dim"
@@ -205,7 +206,7 @@ func TestExpertsBandwidth(t *testing.T) {
 						for _, s := range [][6]int{{64, 1, 4, 64, 4, 4}, {64, 1, 4, 128, 3, 3}, {128, 1, 8, 64, 4, 2}, {128, 1, 8, 128, 3, 2}, {128, 1, 4, 64, 4, 2}, {64, 2, 4, 128, 3, 2}, {128, 2, 4, 64, 4, 2}, {128, 2, 4, 64, 3, 2}, {128, 4, 2, 64, 3, 2}, {256, 2, 4, 64, 3, 1}} {
 							if rows/s[1] >= 8 && s[3]*2*(s[0]+rows)*s[4] <= 220<<10 && (s[1] > 1 || rows <= 64) {
 								names = append(names, fmt.Sprintf("%d %v", rows, s))
-								backends = append(backends, cuda.OnlyGroup{Backend: g.backend, Group: cuda.NewGroup(rows, s[0], s[1], s[2], s[3], s[4], s[5])})
+								backends = append(backends, cuda.Only{Backend: g.backend, Shape: cuda.Grouped(gemm.Grouped{Rows: rows, Cols: s[0], WarpsM: s[1], WarpsN: s[2], K: s[3], Stages: s[4], MinBlocks: s[5]})})
 							}
 						}
 					}

@@ -9,6 +9,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda"
+	"pwc/compile/cuda/internal/gemm"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
 	"pwc/internal/oracle"
@@ -26,21 +27,21 @@ func TestDeviceStreams(t *testing.T) {
 		rows  int
 		shape cuda.Shape
 	}{
-		{264, 72, 16, cuda.Stream(16, 16, 1, 4, 3, 264)},
-		{520, 200, 8, cuda.Stream(8, 96, 2, 8, 4, 520)},
-		{1000, 100, 16, cuda.Stream(16, 48, 3, 6, 2, 1000)},
-		{40, 100, 8, cuda.Stream(8, 32, 2, 4, 2, 40)},
-		{648, 33, 32, cuda.Stream(32, 64, 1, 3, 5, 648)},
-		{264, 200, 16, cuda.Strip(16, 112, 1, 7, 1, 128, 3, 1, 2)},
-		{1000, 100, 32, cuda.Strip(32, 48, 1, 3, 1, 64, 4, 1, 1)},
-		{648, 33, 64, cuda.Strip(64, 64, 2, 2, 1, 256, 3, 1, 1)},
-		{520, 100, 64, cuda.Strip(64, 96, 2, 3, 1, 128, 2, 2, 1)},
-		{520, 100, 64, cuda.Strip(64, 64, 1, 1, 4, 256, 2, 2, 1)},
-		{512, 150, 64, cuda.Strip(64, 128, 1, 2, 4, 128, 2, 1, 1)},
-		{1000, 60, 32, cuda.Strip(32, 32, 2, 1, 2, 128, 2, 1, 1)},
-		{40, 72, 8, cuda.Strip(8, 32, 1, 2, 1, 64, 3, 2, 1)},
-		{72, 300, 32, cuda.Strip(32, 128, 1, 4, 2, 128, 2, 1, 2)}, // as where blocks take turns
-		{264, 300, 64, cuda.Strip(64, 128, 2, 4, 1, 128, 2, 1, 2)},
+		{264, 72, 16, cuda.WarpPipeline(gemm.WarpPipeline{Rows: 16, Cols: 16, UnitCols: 1, Warps: 4, Stages: 3, Depth: 264})},
+		{520, 200, 8, cuda.WarpPipeline(gemm.WarpPipeline{Rows: 8, Cols: 96, UnitCols: 2, Warps: 8, Stages: 4, Depth: 520})},
+		{1000, 100, 16, cuda.WarpPipeline(gemm.WarpPipeline{Rows: 16, Cols: 48, UnitCols: 3, Warps: 6, Stages: 2, Depth: 1000})},
+		{40, 100, 8, cuda.WarpPipeline(gemm.WarpPipeline{Rows: 8, Cols: 32, UnitCols: 2, Warps: 4, Stages: 2, Depth: 40})},
+		{648, 33, 32, cuda.WarpPipeline(gemm.WarpPipeline{Rows: 32, Cols: 64, UnitCols: 1, Warps: 3, Stages: 5, Depth: 648})},
+		{264, 200, 16, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 16, Cols: 112, WarpsM: 1, WarpsN: 7, WarpsK: 1, K: 128, Stages: 3, Cluster: 1, MinBlocks: 2})},
+		{1000, 100, 32, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 32, Cols: 48, WarpsM: 1, WarpsN: 3, WarpsK: 1, K: 64, Stages: 4, Cluster: 1, MinBlocks: 1})},
+		{648, 33, 64, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 64, Cols: 64, WarpsM: 2, WarpsN: 2, WarpsK: 1, K: 256, Stages: 3, Cluster: 1, MinBlocks: 1})},
+		{520, 100, 64, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 64, Cols: 96, WarpsM: 2, WarpsN: 3, WarpsK: 1, K: 128, Stages: 2, Cluster: 2, MinBlocks: 1})},
+		{520, 100, 64, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 64, Cols: 64, WarpsM: 1, WarpsN: 1, WarpsK: 4, K: 256, Stages: 2, Cluster: 2, MinBlocks: 1})},
+		{512, 150, 64, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 64, Cols: 128, WarpsM: 1, WarpsN: 2, WarpsK: 4, K: 128, Stages: 2, Cluster: 1, MinBlocks: 1})},
+		{1000, 60, 32, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 32, Cols: 32, WarpsM: 2, WarpsN: 1, WarpsK: 2, K: 128, Stages: 2, Cluster: 1, MinBlocks: 1})},
+		{40, 72, 8, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 8, Cols: 32, WarpsM: 1, WarpsN: 2, WarpsK: 1, K: 64, Stages: 3, Cluster: 2, MinBlocks: 1})},
+		{72, 300, 32, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 32, Cols: 128, WarpsM: 1, WarpsN: 4, WarpsK: 2, K: 128, Stages: 2, Cluster: 1, MinBlocks: 2})}, // as where blocks take turns
+		{264, 300, 64, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 64, Cols: 128, WarpsM: 2, WarpsN: 4, WarpsK: 1, K: 128, Stages: 2, Cluster: 1, MinBlocks: 2})},
 	} {
 		m := productModule(t, dtype.BF16, dtype.BF16, c.k, c.n)
 		b := cuda.Only{Backend: g.backend, Shape: c.shape}

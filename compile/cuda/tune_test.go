@@ -14,6 +14,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda"
+	"pwc/compile/cuda/internal/gemm"
 	"pwc/internal/oracle"
 	"pwc/ir/dtype"
 	"pwc/program"
@@ -176,7 +177,7 @@ func candidates(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
 	if rows <= 2 {
 		for _, c := range [][4]int{{4, 1, 4, 8}, {4, 1, 8, 8}, {2, 2, 8, 8}, {2, 2, 4, 4}, {8, 1, 4, 8}, {8, 1, 8, 8}, {4, 1, 4, 4}, {2, 1, 8, 8}, {4, 1, 16, 16}, {2, 1, 4, 4}} {
-			out = append(out, cuda.Few(rows, depth, c[0], c[1], c[2], c[3]))
+			out = append(out, cuda.GEMV(gemm.GEMV{Rows: rows, Depth: depth, ColumnsAtOnce: c[0], Unroll: c[1], Warps: c[3]}, c[2]))
 		}
 	}
 	if rows > 1 && rows <= 64 {
@@ -195,7 +196,7 @@ func candidates(rows int, cols, depth int64) []cuda.Shape {
 			}
 			for _, cluster := range []int{1, 2, 4} {
 				if tiles := cols / int64(c[1]) * int64(cluster); cluster == 1 || tiles <= 1024 {
-					out = append(out, cuda.Tile(c[0], c[1], c[2], c[3], cluster, c[4]))
+					out = append(out, cuda.Tiled(gemm.Tiled{Rows: c[0], Cols: c[1], K: c[2], Stages: c[3], Cluster: cluster, MinBlocks: c[4]}))
 				}
 			}
 		}
@@ -213,7 +214,7 @@ func streams(rows int, cols, depth int64) []cuda.Shape {
 			for _, warps := range []int{4, 6, 8} {
 				for _, ring := range []int{120, 160, 200} {
 					stages := ring << 10 / (warps * (16*mt + rows) * 128)
-					s := cuda.Stream(rows, 16*units, mt, warps, stages, depth)
+					s := cuda.WarpPipeline(gemm.WarpPipeline{Rows: rows, Cols: 16 * units, UnitCols: mt, Warps: warps, Stages: stages, Depth: depth})
 					if mt < 2 && units > 2 {
 						continue
 					}
@@ -244,7 +245,7 @@ func strips(rows int, cols, depth int64) []cuda.Shape {
 			stages < 3 && (stages < 2 || bk < 128) || int64(stages*bk*cluster) > depth || 4*rows*wk*(n+4) > room {
 			return
 		}
-		s := cuda.Strip(rows, n, wm, wn, wk, bk, stages, cluster, blocks)
+		s := cuda.BlockPipeline(gemm.BlockPipeline{Rows: rows, Cols: n, WarpsM: wm, WarpsN: wn, WarpsK: wk, K: bk, Stages: stages, Cluster: cluster, MinBlocks: blocks})
 		if !slices.ContainsFunc(out, func(o cuda.Shape) bool { return o.String() == s.String() }) {
 			out = append(out, s)
 		}
@@ -293,7 +294,7 @@ func warpgroups(rows int, cols, depth int64) []cuda.Shape {
 							(registers+7)/8*8*((threads+127)/128*128)*c.blocks > 64<<10 || n > 256 || (cols+int64(n)-1)/int64(n)*int64(cluster) < int64(90*c.blocks) {
 							continue
 						}
-						out = append(out, cuda.Warpgroups(rows, n, groups, turns, fill, bk, stages, cluster, c.blocks))
+						out = append(out, cuda.WGMMA(gemm.WGMMA{Rows: rows, Cols: n, Consumers: groups, PingPong: turns, Producers: fill, K: bk, Stages: stages, Cluster: cluster, MinBlocks: c.blocks}))
 					}
 				}
 			}
@@ -432,12 +433,12 @@ func TestTuneChains(t *testing.T) {
 			switch {
 			case rows <= 4:
 				for _, c := range [][4]int{{4, 1, 8, 8}, {4, 2, 8, 8}, {4, 4, 8, 8}, {2, 2, 8, 8}, {4, 1, 4, 4}, {4, 2, 4, 4}, {4, 1, 2, 2}, {4, 2, 1, 8}, {4, 2, 1, 4}, {2, 1, 8, 8}, {2, 1, 4, 4}} {
-					shapes = append(shapes, cuda.Few(rows, depth, c[0], c[1], c[2], c[3]))
+					shapes = append(shapes, cuda.GEMV(gemm.GEMV{Rows: rows, Depth: depth, ColumnsAtOnce: c[0], Unroll: c[1], Warps: c[3]}, c[2]))
 				}
 			default:
 				n := (rows + 7) / 8 * 8
 				for _, units := range []int{2, 4, 8} {
-					shapes = append(shapes, cuda.Strip(n, 16*units, 1, units, 1, 64, 3, 1, 1), cuda.Strip(n, 16*units, 1, units, 1, 128, 3, 1, 1))
+					shapes = append(shapes, cuda.BlockPipeline(gemm.BlockPipeline{Rows: n, Cols: 16 * units, WarpsM: 1, WarpsN: units, WarpsK: 1, K: 64, Stages: 3, Cluster: 1, MinBlocks: 1}), cuda.BlockPipeline(gemm.BlockPipeline{Rows: n, Cols: 16 * units, WarpsM: 1, WarpsN: units, WarpsK: 1, K: 128, Stages: 3, Cluster: 1, MinBlocks: 1}))
 				}
 			}
 			programs := make([]*program.Program, len(shapes))

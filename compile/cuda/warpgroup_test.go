@@ -12,6 +12,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda"
+	"pwc/compile/cuda/internal/gemm"
 	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dtype"
@@ -275,25 +276,25 @@ func TestDeviceWarpgroups(t *testing.T) {
 		cols, depth int64
 		shape       cuda.Shape
 	}{
-		{dtype.BF16, 448, 1024, cuda.Warpgroups(64, 224, 2, 1, 256, 128, 3, 1, 1)},
-		{dtype.F16, 100, 1096, cuda.Warpgroups(64, 48, 1, 1, 256, 128, 8, 1, 1)},
-		{dtype.BF16, 136, 2056, cuda.Warpgroups(64, 64, 1, 1, 256, 128, 4, 2, 1)},
-		{dtype.F16, 192, 1536, cuda.Warpgroups(64, 64, 1, 1, 384, 128, 2, 3, 1)},
-		{dtype.BF16, 96, 72, cuda.Warpgroups(64, 96, 1, 1, 128, 64, 4, 1, 1)},
-		{dtype.BF16, 300, 776, cuda.Warpgroups(64, 112, 1, 1, 64, 128, 2, 1, 2)},
-		{dtype.BF16, 300, 776, cuda.Warpgroups(96, 112, 1, 1, 64, 128, 2, 1, 2)},
-		{dtype.F16, 136, 2056, cuda.Warpgroups(96, 64, 1, 1, 256, 128, 4, 2, 1)},
-		{dtype.BF16, 224, 520, cuda.Warpgroups(96, 96, 2, 1, 128, 64, 4, 1, 1)},
-		{dtype.BF16, 224, 520, cuda.Warpgroups(64, 224, 2, 1, 256, 64, 4, 1, 1)},
-		{dtype.BF16, 136, 1096, cuda.Warpgroups(64, 40, 1, 1, 128, 128, 3, 1, 1)},
-		{dtype.F16, 136, 520, cuda.Warpgroups(64, 112, 2, 1, 256, 64, 3, 2, 1)},
-		{dtype.BF16, 136, 2056, cuda.Warpgroups(64, 64, 1, 2, 256, 128, 4, 2, 1)},
-		{dtype.F16, 192, 2056, cuda.Warpgroups(64, 64, 1, 3, 256, 128, 5, 3, 1)},
-		{dtype.BF16, 300, 200, cuda.Warpgroups(64, 128, 2, 2, 128, 64, 2, 1, 1)}, // a sum of four stages
-		{dtype.BF16, 136, 40, cuda.Warpgroups(64, 48, 1, 2, 256, 128, 8, 1, 1)},  // one stage, and no turn for the second
-		{dtype.BF16, 136, 256, cuda.Warpgroups(64, 48, 1, 2, 256, 128, 8, 1, 1)}, // less than there are stages, all of them whole
-		{dtype.F16, 136, 2056, cuda.Warpgroups(32, 64, 1, 2, 256, 128, 9, 2, 1)},
-		{dtype.BF16, 136, 2056, cuda.Warpgroups(96, 64, 1, 2, 256, 128, 4, 2, 1)},
+		{dtype.BF16, 448, 1024, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 224, Consumers: 2, PingPong: 1, Producers: 256, K: 128, Stages: 3, Cluster: 1, MinBlocks: 1})},
+		{dtype.F16, 100, 1096, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 48, Consumers: 1, PingPong: 1, Producers: 256, K: 128, Stages: 8, Cluster: 1, MinBlocks: 1})},
+		{dtype.BF16, 136, 2056, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 64, Consumers: 1, PingPong: 1, Producers: 256, K: 128, Stages: 4, Cluster: 2, MinBlocks: 1})},
+		{dtype.F16, 192, 1536, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 64, Consumers: 1, PingPong: 1, Producers: 384, K: 128, Stages: 2, Cluster: 3, MinBlocks: 1})},
+		{dtype.BF16, 96, 72, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 96, Consumers: 1, PingPong: 1, Producers: 128, K: 64, Stages: 4, Cluster: 1, MinBlocks: 1})},
+		{dtype.BF16, 300, 776, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 112, Consumers: 1, PingPong: 1, Producers: 64, K: 128, Stages: 2, Cluster: 1, MinBlocks: 2})},
+		{dtype.BF16, 300, 776, cuda.WGMMA(gemm.WGMMA{Rows: 96, Cols: 112, Consumers: 1, PingPong: 1, Producers: 64, K: 128, Stages: 2, Cluster: 1, MinBlocks: 2})},
+		{dtype.F16, 136, 2056, cuda.WGMMA(gemm.WGMMA{Rows: 96, Cols: 64, Consumers: 1, PingPong: 1, Producers: 256, K: 128, Stages: 4, Cluster: 2, MinBlocks: 1})},
+		{dtype.BF16, 224, 520, cuda.WGMMA(gemm.WGMMA{Rows: 96, Cols: 96, Consumers: 2, PingPong: 1, Producers: 128, K: 64, Stages: 4, Cluster: 1, MinBlocks: 1})},
+		{dtype.BF16, 224, 520, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 224, Consumers: 2, PingPong: 1, Producers: 256, K: 64, Stages: 4, Cluster: 1, MinBlocks: 1})},
+		{dtype.BF16, 136, 1096, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 40, Consumers: 1, PingPong: 1, Producers: 128, K: 128, Stages: 3, Cluster: 1, MinBlocks: 1})},
+		{dtype.F16, 136, 520, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 112, Consumers: 2, PingPong: 1, Producers: 256, K: 64, Stages: 3, Cluster: 2, MinBlocks: 1})},
+		{dtype.BF16, 136, 2056, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 64, Consumers: 1, PingPong: 2, Producers: 256, K: 128, Stages: 4, Cluster: 2, MinBlocks: 1})},
+		{dtype.F16, 192, 2056, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 64, Consumers: 1, PingPong: 3, Producers: 256, K: 128, Stages: 5, Cluster: 3, MinBlocks: 1})},
+		{dtype.BF16, 300, 200, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 128, Consumers: 2, PingPong: 2, Producers: 128, K: 64, Stages: 2, Cluster: 1, MinBlocks: 1})}, // a sum of four stages
+		{dtype.BF16, 136, 40, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 48, Consumers: 1, PingPong: 2, Producers: 256, K: 128, Stages: 8, Cluster: 1, MinBlocks: 1})},  // one stage, and no turn for the second
+		{dtype.BF16, 136, 256, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 48, Consumers: 1, PingPong: 2, Producers: 256, K: 128, Stages: 8, Cluster: 1, MinBlocks: 1})}, // less than there are stages, all of them whole
+		{dtype.F16, 136, 2056, cuda.WGMMA(gemm.WGMMA{Rows: 32, Cols: 64, Consumers: 1, PingPong: 2, Producers: 256, K: 128, Stages: 9, Cluster: 2, MinBlocks: 1})},
+		{dtype.BF16, 136, 2056, cuda.WGMMA(gemm.WGMMA{Rows: 96, Cols: 64, Consumers: 1, PingPong: 2, Producers: 256, K: 128, Stages: 4, Cluster: 2, MinBlocks: 1})},
 	} {
 		m := productModule(t, c.dt, c.dt, c.depth, c.cols)
 		p, err := compile.Compile(context.Background(), m, compile.Shape{}, cuda.Only{Backend: b, Shape: c.shape}, compile.Options{})

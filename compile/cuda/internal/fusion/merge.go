@@ -1,4 +1,4 @@
-package cuda
+package fusion
 
 import (
 	"slices"
@@ -9,8 +9,8 @@ import (
 )
 
 // merge makes one kernel of a pointwise nest and the nest over rows that first reads
-// what it stores: the row's columns are computed, stored, and at hand. Arguments are
-// those of rows, then those of first that are not the memory between, which is
+// what it stores: the row's columns are computed, stored, and used. Arguments are
+// those of rows, then those of first except the memory that the one stores and the other reads, which is
 // argument x of rows and out of first. It returns nil if they cannot be one.
 func merge(first, rows *loop.Kernel, x, out int32) (merged *loop.Kernel, more []int32) {
 	if rows.MatMul != nil || rows.TopK != nil || rows.Attention != nil || rows.Serial || first.MatMul != nil || len(first.Phases) != 1 || len(first.Phases[0].Row) > 0 ||
@@ -21,24 +21,9 @@ func merge(first, rows *loop.Kernel, x, out int32) (merged *loop.Kernel, more []
 	if store == nil || store.Access.Arg != out {
 		return nil, nil
 	}
-	at := -1 // the load that the nest over rows begins with
 	stored := *store.Access
 	stored.Arg = x
-	reads := func(in loop.Instr) bool { return in.Access != nil && in.Access.Arg == x }
-	for p, ph := range rows.Phases {
-		if slices.ContainsFunc(ph.Row, reads) {
-			return nil, nil
-		}
-		for i, in := range ph.Body {
-			switch {
-			case !reads(in):
-			case in.Op != loop.Load || !nest.SameElements(in.Access, &stored) || p == 0 && at >= 0:
-				return nil, nil
-			case p == 0:
-				at = i
-			}
-		}
-	}
+	at := firstRead(rows, &stored)
 	if at < 0 {
 		return nil, nil
 	}
@@ -56,28 +41,7 @@ func merge(first, rows *loop.Kernel, x, out int32) (merged *loop.Kernel, more []
 	base := loop.Value(len(rows.Values))
 	var body []loop.Instr
 	for _, in := range first.Phases[0].Body {
-		if in.Dst != loop.NoValue {
-			in.Dst += base
-		}
-		in.Args = slices.Clone(in.Args)
-		for i, v := range in.Args {
-			if v != loop.NoValue {
-				in.Args[i] = v + base
-			}
-		}
-		if a := in.Access; a != nil {
-			moved := *a
-			if a.Arg >= 0 {
-				moved.Arg = args[a.Arg]
-			}
-			if a.Index != nil {
-				index := *a.Index
-				index.At += base
-				moved.Index = &index
-			}
-			in.Access = &moved
-		}
-		body = append(body, in)
+		body = append(body, moved(in, base, args))
 	}
 	was, is := rows.Phases[0].Body[at].Dst, store.Args[0]+base
 	for i, in := range rows.Phases[0].Body {
@@ -97,4 +61,54 @@ func merge(first, rows *loop.Kernel, x, out int32) (merged *loop.Kernel, more []
 	}
 	merged.Phases[0] = loop.Phase{Row: rows.Phases[0].Row, Body: body}
 	return merged, more
+}
+
+// firstRead returns which instruction of the first phase's body reads what is stored, if it is the
+// only one there and other phases, too, read those elements alone; else -1.
+func firstRead(rows *loop.Kernel, stored *loop.Access) int {
+	reads := func(in loop.Instr) bool { return in.Access != nil && in.Access.Arg == stored.Arg }
+	at := -1
+	for p, ph := range rows.Phases {
+		if slices.ContainsFunc(ph.Row, reads) {
+			return -1
+		}
+		for i, in := range ph.Body {
+			switch {
+			case !reads(in):
+			case in.Op != loop.Load || !nest.SameElements(in.Access, stored) || p == 0 && at >= 0:
+				return -1
+			case p == 0:
+				at = i
+			}
+		}
+	}
+	return at
+}
+
+// moved returns an instruction whose values are counted from base on, and whose arguments have
+// other numbers.
+func moved(in loop.Instr, base loop.Value, args []int32) loop.Instr {
+	if in.Dst != loop.NoValue {
+		in.Dst += base
+	}
+	in.Args = slices.Clone(in.Args)
+	for i, v := range in.Args {
+		if v != loop.NoValue {
+			in.Args[i] = v + base
+		}
+	}
+	if in.Access == nil {
+		return in
+	}
+	a := *in.Access
+	if a.Arg >= 0 {
+		a.Arg = args[a.Arg]
+	}
+	if a.Index != nil {
+		index := *a.Index
+		index.At += base
+		a.Index = &index
+	}
+	in.Access = &a
+	return in
 }

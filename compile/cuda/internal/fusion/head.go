@@ -1,0 +1,78 @@
+package fusion
+
+import (
+	"pwc/compile"
+	"pwc/compile/cuda/internal/library"
+	"pwc/compile/cuda/internal/nest"
+	"pwc/compile/loop"
+)
+
+// Head is a chain that begins with a GEMM whose result the norm of another chain reads. Where the
+// routine computes the first GEMM, its epilogue (a residual is added) runs in the launch of the
+// norm.
+type Head struct {
+	GEMM *loop.Kernel  // the first
+	Call *library.Call // of it
+	Rest *Plan         // from the norm on
+	Norm *loop.Kernel  // with the epilogue before it
+	Args []int32       // of Norm, in the chain; the last of them is the routine's temp
+}
+
+// matchHead returns the chain's head, nil if it has none.
+func matchHead(c *compile.Chain) *Head {
+	head := c.Kernels[0]
+	if head.MatMul == nil || len(c.Kernels) < 3 {
+		return nil
+	}
+	h := &Head{GEMM: head, Rest: matchFused(afterFirst(c))}
+	if h.Rest == nil || h.Rest.Fused.Prologue == nil || !head.Rows[len(head.Rows)-1].Equal(h.Rest.Fused.GEMM.Rows[0]) {
+		return nil
+	}
+	var ok bool
+	if h.Call, ok = library.Match(head); !ok || h.Call.Epilogue == nil {
+		return nil
+	}
+	store := nest.OnlyStore(h.Call.Epilogue)
+	if store == nil {
+		return nil
+	}
+	first, out := int32(len(head.Args)), store.Access.Arg
+	norm := c.Kernels[1]
+	x := -1
+	for a := range norm.Args {
+		if c.Same[first+int32(a)] == c.Same[h.Call.From[out]] {
+			x = a
+		}
+	}
+	if x < 0 {
+		return nil
+	}
+	merged, more := merge(h.Call.Epilogue, norm, int32(x), out)
+	if merged == nil {
+		return nil
+	}
+	for a := range norm.Args {
+		h.Args = append(h.Args, first+int32(a))
+	}
+	for _, a := range more[:len(more)-1] { // the last is the temp
+		h.Args = append(h.Args, h.Call.From[a])
+	}
+	h.Args, h.Norm = append(h.Args, int32(len(c.Same))), merged
+	if h.overlaps(c) {
+		return nil
+	}
+	return h
+}
+
+// overlaps reports whether an argument of the norm is written that another one is, too.
+func (h *Head) overlaps(c *compile.Chain) bool {
+	temp := int32(len(c.Same))
+	for a, arg := range h.Norm.Args {
+		for o, other := range h.Norm.Args[:a] {
+			if (arg.Write || other.Write) && h.Args[a] < temp && h.Args[o] < temp && c.Same[h.Args[a]] == c.Same[h.Args[o]] {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,243 @@
+package gemm
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/nest"
+	"pwc/compile/loop"
+)
+
+// epilogue is what happens to the sums of a GEMM's block once they are in
+// shared memory: part[split][rows][pitch], of the block's rows and columns. A
+// thread takes a few of a row's columns at a time.
+type epilogue struct {
+	w    *writer
+	s    *cgen.Context // in the GEMM: batch, row and columns
+	each int           // groups of columns in a row of the block; of a GEMM without fused epilogues
+}
+
+// newEpilogue returns the epilogue of a block.
+func newEpilogue(w *writer, batch []string) *epilogue {
+	s := &cgen.Context{Width: 1, Rows: append(slices.Clone(batch), "m"), Cols: []string{"c"}, Pos: "c", Acc: "acc"}
+	if len(w.fused.Epilogues) == 0 {
+		s.Width = nest.VectorWidth(w.K)
+		for s.Width > 1 && (w.r.Cols%s.Width != 0 || w.r.Rows*w.r.Cols < w.r.Threads*s.Width) {
+			s.Width /= 2
+		}
+	}
+	return &epilogue{w: w, s: s, each: w.r.Cols / s.Width}
+}
+
+// write writes all of it.
+func (o *epilogue) write() {
+	w, r := o.w, o.w.r
+	switch {
+	case r.LeaderReduces:
+		w.Line("if (send_sums<%d, %d, %d, %d, %d, %d>(part, inbox, inbox_full)) return;", r.Cluster, r.SplitK, r.Rows, r.Cols, r.Pitch, r.Threads)
+	case r.Cluster > 1:
+		w.Line("scatter_sums<%d, %d, %d, %d, %d>(part, inbox);", r.Cluster, r.SplitK, r.Rows, r.Pitch, r.Threads)
+	default:
+		w.Use("add_parts")
+		w.Line("__syncthreads();")
+	}
+	if len(o.w.fused.Epilogues) > 0 {
+		o.fused()
+	} else {
+		o.own()
+	}
+}
+
+// own writes what the GEMM itself does with its sums.
+func (o *epilogue) own() {
+	k := o.w.K
+	o.overColumns(func() {
+		o.sums(o.s.Width)
+		o.s.Vector, o.s.Element = o.prefetched(-1, k, o.s.Width)
+		o.w.Row(k.Phases[0].Row, o.s)
+		o.w.Columns(k.Phases[0].Body, o.s)
+	})
+}
+
+// overColumns writes the body for each of the block's rows and groups of columns
+// that exist.
+func (o *epilogue) overColumns(body func()) {
+	w := o.w
+	o.over(o.each)
+	w.Line("const int block_row = n / %d, block_col = n %% %d * %d;", o.each, o.each, o.s.Width)
+	w.Line("const %s m = first_row + block_row, c = first_col + block_col;", w.Index())
+	w.Open("if (m < rows && c < cols)")
+	body()
+	w.Close()
+	w.Close()
+}
+
+// once reports whether a thread takes at most one group, of so many in a row.
+func (o *epilogue) once(each int) bool { return o.w.r.share()*each <= o.w.r.Threads }
+
+// over opens a block for group n of all rows of the block, of which a row has so
+// many; of a cluster's block for those of its share, if it has one.
+func (o *epilogue) over(each int) {
+	first, end := "threadIdx.x", fmt.Sprint(o.w.r.Rows*each)
+	if o.w.r.Cluster > 1 && !o.w.r.LeaderReduces {
+		first, end = fmt.Sprintf("share * %d + threadIdx.x", each), fmt.Sprintf("share_end * %d", each)
+	}
+	if o.once(each) {
+		o.w.Open("if (const int n = %s; n < %s)", first, end)
+	} else {
+		o.w.Open("for (int n = %s; n < %s; n += %d)", first, end, o.w.r.Threads)
+	}
+}
+
+// sums writes acc, the sums of neighbouring columns of the block.
+func (o *epilogue) sums(count int) {
+	w, r := o.w, o.w.r
+	w.Line("float acc[%d];", count)
+	at := fmt.Sprintf("part + block_row * %d + block_col", r.Pitch)
+	switch {
+	case r.LeaderReduces:
+		w.Line("add_collected<%d, %d, %d, %d>(acc, %s, inbox + block_row * %d + block_col, inbox_full);", r.Cluster, r.SplitK, r.Rows*r.Pitch, r.Rows*r.Cols, at, r.Cols)
+	case r.Cluster > 1:
+		w.Line("add_scattered<%d, %d>(acc, %s, inbox + (block_row - share) * %d + block_col);", r.Cluster, r.share()*r.Pitch, at, r.Pitch)
+	case w.K.MatMul.Select != nil:
+		w.Line("add_parts<%d, %d>(acc, %s, chosen);", r.SplitK, r.Rows*r.Pitch, at)
+	default:
+		w.Line("add_parts<%d, %d>(acc, %s);", r.SplitK, r.Rows*r.Pitch, at)
+	}
+}
+
+// maxAhead is the most loads of an epilogue that are prefetched.
+const maxAhead = 4
+
+// ahead is a load that is prefetched: it is issued behind the dependency wait, before the GEMM's
+// sums, so that no thread waits for it after them.
+type ahead struct {
+	in     loop.Instr
+	name   string
+	vector bool
+}
+
+// aheads returns the loads of an epilogue that are prefetched: of the GEMM's own, tail -1, or of a
+// fused one.
+func (o *epilogue) aheads(tail int, k *loop.Kernel, width int) []ahead {
+	each := o.each
+	if tail >= 0 {
+		each = o.w.r.Cols / len(o.w.fused.Epilogues[tail].Parts) / width
+	}
+	if !o.once(each) {
+		return nil
+	}
+	var out []ahead
+	for _, in := range k.Phases[0].Body {
+		a := in.Access
+		if in.Op != loop.Load || a.Index != nil || tail >= 0 && a.Arg == o.w.fused.Epilogues[tail].Result || len(out) == maxAhead {
+			continue
+		}
+		vector := width > 1 && nest.IsConst(nest.Inner(a), 1)
+		if !vector && width > 1 && !nest.IsConst(nest.Inner(a), 0) {
+			continue
+		}
+		out = append(out, ahead{in, fmt.Sprintf("ahead%d_%d", tail+1, in.Dst), vector})
+	}
+	return out
+}
+
+// declare writes the variables of loads that are prefetched, and what the blocks of a cluster need
+// to add their sums.
+func (o *epilogue) declare() {
+	switch r := o.w.r; {
+	case r.LeaderReduces:
+		o.w.Use("send_sums")
+		o.w.Line("__shared__ unsigned long long inbox_barrier;")
+		o.w.Line("const unsigned inbox_full = shared_address(&inbox_barrier);")
+		o.w.Line("open_inbox(inbox_full, %d);", r.reductionBytes())
+	case r.Cluster > 1:
+		o.w.Use("scatter_sums")
+		o.w.Use("add_scattered")
+		o.w.Line("const int share = %d * cluster_rank() / %d, share_end = %d * (cluster_rank() + 1) / %d;  // of the rows", r.Rows, r.Cluster, r.Rows, r.Cluster)
+		o.w.Line("cluster_arrive();")
+	}
+	write := func(tail int, k *loop.Kernel, width int) {
+		for _, a := range o.aheads(tail, k, width) {
+			dt := o.w.Storage(k.Args[a.in.Access.Arg].DType)
+			if a.vector {
+				o.w.Use("vec")
+				dt = fmt.Sprintf("vec<%s, %d>", dt, width)
+			}
+			o.w.Line("%s %s;", dt, a.name)
+		}
+	}
+	if len(o.w.fused.Epilogues) == 0 {
+		write(-1, o.w.K, o.s.Width)
+	}
+	for i, t := range o.w.fused.Epilogues {
+		write(i, t.Nest, o.unitsAtOnce(&t))
+	}
+}
+
+// loads writes the loads that are prefetched, in the block that uses them.
+func (o *epilogue) loads() {
+	if o.w.r.LeaderReduces {
+		o.w.Line("cluster_wait();  // all blocks run, so that they can be written to")
+		o.w.Open("if (cluster_rank() == 0)")
+		defer o.w.Close()
+	}
+	write := func(e *cgen.Emitter, s *cgen.Context, list []ahead) {
+		for _, a := range list {
+			at := fmt.Sprintf("a%d + %s", a.in.Access.Arg, e.Address(a.in.Access, s, ""))
+			if a.vector {
+				e.Line("%s = load<%d>(%s);", a.name, s.Width, at)
+			} else {
+				e.Line("%s = *(%s);", a.name, at)
+			}
+		}
+	}
+	if len(o.w.fused.Epilogues) == 0 {
+		if list := o.aheads(-1, o.w.K, o.s.Width); len(list) > 0 {
+			o.overColumns(func() { write(o.w.Emitter, o.s, list) })
+			o.later(list)
+		}
+		return
+	}
+	list := func(i int) []ahead {
+		t := &o.w.fused.Epilogues[i]
+		return o.aheads(i, t.Nest, o.unitsAtOnce(t))
+	}
+	o.overUnits(func(i int) bool { return len(list(i)) > 0 }, func(i int, indices []string) {
+		t := &o.w.fused.Epilogues[i]
+		write(o.w.Nest(t.Nest), unitContext(t, indices, o.unitsAtOnce(t)), list(i))
+	})
+	for i := range o.w.fused.Epilogues {
+		o.later(list(i))
+	}
+}
+
+// later lets prefetched loads arrive while the sums are computed.
+func (o *epilogue) later(list []ahead) {
+	for _, a := range list {
+		o.w.Line("%s(%s);", o.w.Use("later"), a.name)
+	}
+}
+
+// prefetched returns what finds the variables of prefetched loads.
+func (o *epilogue) prefetched(tail int, k *loop.Kernel, width int) (vector, element func(loop.Instr) (string, bool)) {
+	list := o.aheads(tail, k, width)
+	find := func(vector bool) func(loop.Instr) (string, bool) {
+		return func(in loop.Instr) (string, bool) {
+			i := slices.IndexFunc(list, func(a ahead) bool { return a.in.Dst == in.Dst && a.vector == vector })
+			if i < 0 {
+				return "", false
+			}
+			return list[i].name, true
+		}
+	}
+	return find(true), find(false)
+}
+
+// ready writes a function that templates call behind the dependency wait: it prefetches.
+func (o *epilogue) ready() {
+	o.w.Open("const auto ready = [&]()")
+	o.loads()
+	o.w.CloseLambda()
+}

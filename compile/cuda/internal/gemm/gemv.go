@@ -1,0 +1,113 @@
+package gemm
+
+import (
+	"fmt"
+
+	"pwc/compile/cuda/internal/nest"
+)
+
+// GEMV is for few rows, on CUDA cores: SplitK of a block's warps share ColumnsAtOnce columns, each
+// with a part of k. All weights that a lane needs next are requested before it uses those that it
+// has.
+type GEMV struct {
+	Rows          int
+	Depth         int64 // of sums
+	ColumnsAtOnce int
+	Unroll        int  // 16-byte parts of each column that a lane requests at once
+	SplitK        int  // see [SplitWarps]
+	Warps         int  // of a block
+	Grouped       bool // a block for each row, which chooses its matrix
+}
+
+// SplitWarps returns how many of a block's warps, up to most, share columns: as many as have 32
+// lanes' worth of a sum each.
+func SplitWarps(depth int64, most int) int {
+	split := 1
+	for split < most && depth/8 >= int64(split)*2*32 {
+		split *= 2
+	}
+	return split
+}
+
+// Name returns the suffix of the entry.
+func (k GEMV) Name() string {
+	if k.Grouped {
+		return "each"
+	}
+	return fmt.Sprintf("rows%d", k.Rows)
+}
+
+// MaxRows returns the largest number of rows that the kernel is for.
+func (k GEMV) MaxRows() int64 { return int64(k.Rows) }
+
+// Resources returns what the kernel takes of a multiprocessor.
+func (k GEMV) Resources() Resources {
+	cols := k.Warps / k.SplitK * k.ColumnsAtOnce
+	r := Resources{Rows: k.Rows, Cols: cols, Threads: k.Warps * 32, SplitK: k.SplitK, Pitch: cols, Cluster: 1}
+	if !k.inRegisters() {
+		r.SharedBytes = int(k.parts()) * k.Rows * r.Threads * 16
+	}
+	return r
+}
+
+// maxHeld is how many registers of a lane x may take; more of it is in shared memory.
+const maxHeld = 32
+
+// parts is how many 16-byte parts of a row of x a lane has.
+func (k GEMV) parts() int64 {
+	return nest.CeilDiv(nest.CeilDiv(k.Depth/8, int64(k.SplitK)), 32)
+}
+
+// inRegisters reports whether x is in registers.
+func (k GEMV) inRegisters() bool { return 4*k.parts()*int64(k.Rows) <= maxHeld }
+
+// exact reports whether every lane has all its parts.
+func (k GEMV) exact() bool { return k.Depth/8%int64(k.SplitK*32) == 0 }
+
+// partsOfX is the C type of what a lane has of x.
+func (k GEMV) partsOfX() string {
+	return fmt.Sprintf("parts_of_x<%d, %d, %d, %t>", k.Rows, k.parts(), k.Warps*32, k.inRegisters())
+}
+
+const gemvFunction = "product_few"
+
+func (k GEMV) params(w *writer) []param {
+	return []param{{"T", w.element()}, {"K", k.Depth}, {"M", k.Rows}, {"R", k.ColumnsAtOnce}, {"U", k.Unroll}, {"SPLIT", k.SplitK}, {"WARPS", k.Warps},
+		{"HELD", k.inRegisters()}, {"EARLY", w.prefetches()}, {"SOON", w.triggersEarly()}}
+}
+
+func (k GEMV) emit(w *writer) {
+	w.block(func(o *epilogue) {
+		w.Line("__shared__ __align__(16) float part[%d];", w.r.SplitK*w.r.Rows*w.r.Pitch)
+		if w.fused.Prologue != nil {
+			w.readyFromPrologue(k, o)
+		} else {
+			w.readyFromMemory(k, o)
+		}
+		w.product(gemvFunction, k.params(w), "w, w_row, column, ready")
+	})
+}
+
+// readyFromMemory writes what happens behind the dependency wait: the loads that the epilogue
+// prefetches, and those of the lane's parts of x.
+func (w *writer) readyFromMemory(k GEMV, o *epilogue) {
+	choice := w.K.MatMul.Select != nil
+	if choice { // a block without a matrix has no GEMM that would call ready
+		o.loads()
+	}
+	w.Open("const auto ready = [&](%s &to, int k, int end)", k.partsOfX())
+	w.Line("#pragma unroll")
+	w.Open("for (int b = 0; b < %d; b++)", k.Rows)
+	row := "first_row"
+	if k.Rows > 1 {
+		row = "min(first_row + b, rows - 1)"
+	}
+	w.Line("const uint4 *row = (const uint4 *)(x + %s * x_row);", row)
+	w.Line("#pragma unroll")
+	w.Line("for (int t = 0; t < %d; t++) to.put(b, t, k + t * 32 < end ? row[k + t * 32] : make_uint4(0, 0, 0, 0));", k.parts())
+	w.Close()
+	if !choice {
+		o.loads()
+	}
+	w.CloseLambda()
+}

@@ -1,0 +1,104 @@
+// Package gemm makes the kernels of GEMMs.
+//
+// A kind of kernel is a template of package src with the struct of its parameters, in a file of
+// its own. Which kinds compute a GEMM, by the number of rows, is a pure function of its shape and
+// the GPU (heuristics.go) over a table of measurements (tuning.go). All kinds leave the sums of a
+// block in shared memory; what happens to them there is the epilogue (epilogue.go), or the nests
+// that a plan of package fusion put behind the GEMM (fusedepilogue.go). The nest before it is the
+// prologue (prologue.go).
+package gemm
+
+import (
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/fusion"
+	"pwc/compile/cuda/internal/nest"
+	"pwc/ir/dim"
+	"pwc/program"
+)
+
+// Kind is one way to compute a GEMM.
+type Kind interface {
+	// Name is the suffix of the entry.
+	Name() string
+
+	// MaxRows is the largest number of rows that the kernel is for; math.MaxInt64: any.
+	MaxRows() int64
+
+	// Resources are what the kernel takes of a multiprocessor.
+	Resources() Resources
+
+	// emit writes the body of the kernel.
+	emit(w *writer)
+}
+
+// Resources are what a kernel takes of a multiprocessor, and how it is compiled.
+type Resources struct {
+	Rows, Cols  int // of the result, in a block
+	Threads     int
+	SplitK      int // groups of warps with sums over a part of k each, which the epilogue adds
+	Pitch       int // floats between rows of sums
+	Cluster     int // blocks that share the block's part of the result, each with a part of k; 1: none
+	MinBlocks   int // that a multiprocessor should hold at least; 0: any number
+	SharedBytes int // dynamic shared memory, with the DSMEM reduction buffer
+
+	LeaderReduces bool // the leader CTA of a cluster adds the sums of all; else each adds those of a share of the rows
+	ArchSpecific  bool // it is code for one architecture alone; another kind serves the same rows
+	Generic       bool // it does not know the extents, so that GEMMs of other extents have the same source
+	Pairs         bool // it is compiled together with a neighbour
+}
+
+// staticBytes is the most shared memory of a kernel that is not dynamic.
+const staticBytes = 2 << 10
+
+// fits reports whether a block has the shared memory.
+func (r Resources) fits(on cgen.GPU) bool { return r.SharedBytes <= on.SharedBytes()-staticBytes }
+
+// sumBytes is the shared memory for the sums of all groups of warps.
+func (r Resources) sumBytes() int { return 4 * r.SplitK * r.Rows * r.Pitch }
+
+// share is how many of its rows a block adds the sums of, at most.
+func (r Resources) share() int {
+	if r.LeaderReduces {
+		return r.Rows
+	}
+	return int(nest.CeilDiv(int64(r.Rows), int64(r.Cluster)))
+}
+
+// reductionBytes is the DSMEM reduction buffer: what the other blocks of a cluster have of the
+// sums that a block adds.
+func (r Resources) reductionBytes() int {
+	pitch := r.Pitch
+	if r.LeaderReduces {
+		pitch = r.Cols
+	}
+	return 4 * (r.Cluster - 1) * r.share() * pitch
+}
+
+// withStages returns the resources with shared memory for stages, which the sums take over, and
+// for the DSMEM reduction buffer behind it, to which other blocks write while this one has stages.
+func (r Resources) withStages(bytes int) Resources {
+	r.SharedBytes = max(bytes, r.sumBytes()) + r.reductionBytes()
+	return r
+}
+
+// Source makes the source of a GEMM, with what is fused to it, by one kind of kernel.
+func Source(f *fusion.Fused, on cgen.GPU, kind Kind) (cgen.Source, error) {
+	r := kind.Resources()
+	var device program.Guard
+	if r.ArchSpecific {
+		on, device = on.Specific(), on.Guard()
+	}
+	w := newWriter(f, on, kind, r)
+	w.Name, w.Args = cgen.EntryName(f.Name)+"_"+kind.Name(), f.Args
+	for _, o := range f.Others() {
+		w.Wide = w.Wide || !nest.IndicesFit(o)
+	}
+	w.Threads, w.Cluster, w.MinBlocks, w.Generic = int32(r.Threads), r.Cluster, r.MinBlocks, r.Generic
+	if r.SharedBytes > 0 {
+		w.Shared = dim.Const(int64(r.SharedBytes))
+	}
+	kind.emit(w)
+	src := w.Finish(w.does)
+	src.Device, src.Pairs = device, r.Pairs
+	return src, w.Err
+}

@@ -1,0 +1,219 @@
+// Package library plans GEMMs by a routine of the device: its operands and attributes, and the
+// kernel of what happens to its sums.
+package library
+
+import (
+	"slices"
+
+	"pwc/compile"
+	"pwc/compile/cuda/internal/nest"
+	"pwc/compile/loop"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program"
+)
+
+// Routine is the name of the routine, which package runtime/cuda/cublaslt has.
+const Routine = "cublaslt.matmul"
+
+// The routine's attributes.
+const (
+	attrSize    = "size"
+	attrX       = "x"
+	attrW       = "w"
+	attrY       = "y"
+	attrByDepth = "by_depth"
+	attrFrom    = "from"
+)
+
+// The number of rows from which the routine is faster than our own kernels, unless a measurement of
+// the GPU says otherwise: than SIMT GEMMs; if the routine's sums are short and its epilogue is a
+// launch of its own; and than cp.async pipelines. Where there are wgmma kernels the routine begins
+// behind the rows that they serve.
+//
+// Measured on an H200 with cuBLASLt 13.1 by pwc tune, on Llama-3.1-8B and
+// Llama-3.2-1B: between the kernels around the GEMM and on cold weights. The
+// library reads weights at the same rate whatever the number of rows up to 128, but
+// its kernels do not start before the one before ends.
+const (
+	rowsOfSIMT      = 17
+	rowsOfShort     = 33
+	rowsOfPipelines = 65
+	shortDepth      = 4096
+)
+
+// LeastRows is the least number of rows from which a measurement may let the routine serve.
+const LeastRows = 2
+
+// Call is a GEMM by the routine.
+type Call struct {
+	X, W     int32          // the kernel's arguments that the routine reads
+	Y        int32          // the one that it writes; -1: Temp
+	Attrs    []program.Attr // of the routine
+	Temp     compile.Temp   // what the routine writes and Epilogue reads
+	Epilogue *loop.Kernel   // what happens to Temp, its last argument; nil: Y is the result
+	From     []int32        // the kernel's arguments that are the epilogue's others
+}
+
+// Match returns a GEMM as a call of the routine, and whether it can be one.
+func Match(k *loop.Kernel) (*Call, bool) {
+	m := k.MatMul
+	if m == nil || m.Select != nil || len(k.Phases) != 1 || len(k.Phases[0].Row) > 0 {
+		return nil, false
+	}
+	// f32 is ours at any number of rows: its sums do not depend on how many there are,
+	// and the library's algorithms do.
+	in := k.Args[m.A.Arg].DType
+	if in != k.Args[m.B.Arg].DType || in != dtype.BF16 && in != dtype.F16 || !nest.IsConst(m.A.Col, 1) {
+		return nil, false
+	}
+	batch, axis, ok := batchAxis(k.Rows[:len(k.Rows)-1])
+	if !ok {
+		return nil, false
+	}
+	rows, cols := k.Rows[len(k.Rows)-1], k.Cols[0]
+	at := func(list []dim.Dim) dim.Dim {
+		if axis < 0 {
+			return dim.Const(0)
+		}
+		return list[axis]
+	}
+	wPitch, wWide, byDepth := m.B.Row, m.K, false
+	if !nest.IsConst(m.B.Col, 1) {
+		wPitch, wWide, byDepth = m.B.Col, cols, true
+		if !nest.IsConst(m.B.Row, 1) {
+			return nil, false
+		}
+	}
+	if !atLeast(k, m.A.Row, m.K) || !atLeast(k, wPitch, wWide) {
+		return nil, false
+	}
+	call := &Call{X: m.A.Arg, W: m.B.Arg, Y: -1}
+	list := func(name string, ds ...dim.Dim) {
+		call.Attrs = append(call.Attrs, program.Attr{Name: name, Kind: program.AttrDims, Dims: ds})
+	}
+	list(attrSize, rows, cols, m.K, batch)
+	list(attrX, m.A.Offset, m.A.Row, at(m.A.Batch))
+	list(attrW, m.B.Offset, wPitch, at(m.B.Batch))
+	if store, out := plainStore(k, in); store != nil && atLeast(k, store.Rows[len(store.Rows)-1], cols) {
+		call.Y = out
+		list(attrY, store.Offset, store.Rows[len(store.Rows)-1], at(store.Rows))
+	} else {
+		call.setEpilogue(k, in)
+		list(attrY, dim.Const(0), cols, rows.Mul(cols))
+	}
+	if byDepth {
+		call.Attrs = append(call.Attrs, program.Attr{Name: attrByDepth, Kind: program.AttrBool, Bool: true})
+	}
+	from := From(k)
+	if depth, known := m.K.Const(); known && depth <= shortDepth && call.Epilogue != nil {
+		from = max(from, rowsOfShort)
+	}
+	call.Attrs = append(call.Attrs, fromAttr(from))
+	return call, true
+}
+
+// From is the number of rows from which the routine is faster, whatever its epilogue.
+func From(k *loop.Kernel) int64 {
+	if depth, known := k.MatMul.K.Const(); known && depth%8 == 0 && nest.HalfOperands(k) {
+		return rowsOfPipelines
+	}
+	return rowsOfSIMT
+}
+
+func fromAttr(rows int64) program.Attr {
+	return program.Attr{Name: attrFrom, Kind: program.AttrDim, Dim: dim.Const(rows)}
+}
+
+func isFrom(a program.Attr) bool { return a.Name == attrFrom }
+
+// ServesFrom returns attributes of the routine with another number of rows from which it
+// serves.
+func ServesFrom(attrs []program.Attr, rows int64) []program.Attr {
+	return append(slices.DeleteFunc(slices.Clone(attrs), isFrom), fromAttr(rows))
+}
+
+// RowsServed returns the number of rows from which the routine serves, by its attributes.
+func RowsServed(attrs []program.Attr) int64 {
+	rows, _ := attrs[slices.IndexFunc(attrs, isFrom)].Dim.Const()
+	return rows
+}
+
+// batchAxis returns the one axis that has several matrices, -1 if none has.
+func batchAxis(axes []dim.Dim) (batch dim.Dim, axis int, ok bool) {
+	axis = slices.IndexFunc(axes, func(d dim.Dim) bool { return !nest.IsConst(d, 1) })
+	if axis < 0 {
+		return nest.One, -1, true
+	}
+	return axes[axis], axis, !slices.ContainsFunc(axes[axis+1:], func(d dim.Dim) bool { return !nest.IsConst(d, 1) })
+}
+
+// atLeast reports whether a is known not to be less than b.
+func atLeast(k *loop.Kernel, a, b dim.Dim) bool {
+	iv, known := nest.Bounds(k, a.Sub(b))
+	return known && iv.Lo >= 0
+}
+
+// plainStore returns where the sums go if all that happens to them is that they
+// are rounded to the result's dtype, and the argument that this is.
+func plainStore(k *loop.Kernel, in dtype.DType) (*loop.Access, int32) {
+	body := k.Phases[0].Body
+	if len(body) < 2 || body[0].Op != loop.Acc {
+		return nil, -1
+	}
+	sum, last := body[0].Dst, body[len(body)-1]
+	if len(body) == 3 && body[1].Op == loop.Cast && body[1].Args[0] == sum && k.Values[body[1].Dst].DType == in {
+		sum = body[1].Dst
+	} else if len(body) != 2 {
+		return nil, -1
+	}
+	a := last.Access
+	if last.Op != loop.Store || last.Args[0] != sum || a.Index != nil || !nest.IsConst(a.Cols[0], 1) || k.Args[a.Arg].DType != k.Values[sum].DType {
+		return nil, -1
+	}
+	return a, a.Arg
+}
+
+// setEpilogue makes a kernel of what happens to the sums: it reads them from memory, rounded to the
+// operands' dtype if every use of them is a cast to it, else in f32.
+func (c *Call) setEpilogue(k *loop.Kernel, in dtype.DType) {
+	body := k.Phases[0].Body
+	sum := body[slices.IndexFunc(body, func(i loop.Instr) bool { return i.Op == loop.Acc })].Dst
+	c.Temp = compile.Temp{DType: in, Shape: append(slices.Clone(k.Rows), k.Cols[0])}
+	for _, i := range body {
+		if slices.Contains(i.Args, sum) && (i.Op != loop.Cast || k.Values[i.Dst].DType != in) {
+			c.Temp.DType = dtype.F32
+		}
+	}
+	load := &loop.Access{Offset: dim.Const(0), Cols: []dim.Dim{nest.One}}
+	stride := k.Cols[0]
+	for _, r := range slices.Backward(k.Rows) {
+		load.Rows = append(load.Rows, stride)
+		stride = stride.Mul(r)
+	}
+	slices.Reverse(load.Rows)
+	out := &loop.Kernel{Name: k.Name + "_after", Rows: k.Rows, Cols: k.Cols, Values: k.Values, Ranges: k.Ranges}
+	var after []loop.Instr
+	for _, i := range body {
+		if a := i.Access; a != nil && a.Arg >= 0 {
+			moved := *a
+			if moved.Arg = int32(slices.Index(c.From, a.Arg)); moved.Arg < 0 {
+				moved.Arg = int32(len(c.From))
+				c.From = append(c.From, a.Arg)
+				out.Args = append(out.Args, k.Args[a.Arg])
+			}
+			i.Access = &moved
+		}
+		switch {
+		case i.Op == loop.Acc && c.Temp.DType != dtype.F32:
+			continue
+		case i.Op == loop.Acc, c.Temp.DType != dtype.F32 && slices.Contains(i.Args, sum):
+			i = loop.Instr{Op: loop.Load, Dst: i.Dst, Access: load, Origin: i.Origin}
+		}
+		after = append(after, i)
+	}
+	load.Arg = int32(len(c.From))
+	out.Args = append(out.Args, loop.Arg{DType: c.Temp.DType})
+	out.Phases = []loop.Phase{{Body: after}}
+	c.Epilogue = out
+}

@@ -1,0 +1,123 @@
+package cuda
+
+import (
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"pwc/compile"
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/fusion"
+	"pwc/compile/cuda/internal/gemm"
+	"pwc/ir/dim"
+)
+
+var _ compile.Chains = (*Backend)(nil)
+
+// Chains accepts what package fusion has a plan for: a GEMM with a prologue and epilogues, and a GEMM
+// whose result the prologue reads before it.
+func (b *Backend) Chains(c *compile.Chain) bool { return fusion.Match(c) != nil }
+
+// LowerChain makes code of a chain that Chains accepts: for the fewest rows one
+// launch; for more the prologue has its own; for many each kernel has.
+func (b *Backend) LowerChain(c *compile.Chain) (compile.Code, error) {
+	p := fusion.Match(c)
+	if p.Head != nil {
+		return b.lowerHead(p)
+	}
+	return b.lowerFused(p)
+}
+
+// lowerFused makes code of a chain that is one launch for few rows.
+func (b *Backend) lowerFused(p *fusion.Plan) (compile.Code, error) {
+	specific, others, rest, err := gemm.FusedSources(p, b.on())
+	if err != nil {
+		return compile.Code{}, err
+	}
+	fused := slices.Concat(specific, others)
+	sources := make([]cgen.Source, len(fused))
+	for i, f := range fused {
+		sources[i] = f.Source
+	}
+	var few compile.Code
+	var apart apart
+	var g errgroup.Group
+	g.Go(func() (err error) {
+		few, err = b.lowerSources(sources)
+		return err
+	})
+	b.lowerApart(&g, p, rest, &apart)
+	if err := g.Wait(); err != nil {
+		return compile.Code{}, err
+	}
+	for i := range few.Variants {
+		v := &few.Variants[i]
+		v.Steps[0].Args = fused[i].Fused.From
+		if p.Fused.Prologue != nil && fused[i].Fused.Prologue == nil {
+			v.Steps = slices.Concat(apart.prologue, v.Steps)
+		}
+	}
+	out := compile.Code{Temps: apart.gemm.Temps}
+	for i := range apart.gemm.Variants {
+		v := &apart.gemm.Variants[i]
+		v.Steps = slices.Concat(apart.prologue, v.Steps, apart.epilogues)
+	}
+	by := byPreference(apart.gemm.Variants)
+	// The routine declines where it is not faster.
+	ours := slices.Concat(few.Variants[:len(specific)], by[bySpecific])
+	out.Variants = slices.Concat(beforeSpecific(ours, by[byLibrary]...), ours, by[byLibrary], few.Variants[len(specific):], by[byOthers])
+	return out, nil
+}
+
+// apart is the code of a chain's kernels one after the other.
+type apart struct {
+	prologue  []compile.Step
+	gemm      compile.Code
+	epilogues []compile.Step
+}
+
+// lowerApart makes code of a chain's kernels one after the other, for the numbers of rows that are
+// left.
+func (b *Backend) lowerApart(g *errgroup.Group, p *fusion.Plan, rows dim.Interval, out *apart) {
+	c, at := p.Chain, p.GEMM
+	if at > 0 {
+		g.Go(func() error {
+			code, err := b.lower(c.Kernels[0])
+			if err != nil {
+				return err
+			}
+			out.prologue = onChain(c, 0, 1, code).Variants[0].Steps
+			return nil
+		})
+	}
+	g.Go(func() error {
+		k := c.Kernels[at]
+		sources, err := b.sources(k)
+		if err != nil {
+			return err
+		}
+		code, err := b.lowerSources(slices.DeleteFunc(sources, func(s cgen.Source) bool {
+			fused := !s.Device.Always() && at+1 < len(c.Kernels) // its epilogues are in its launch
+			return fused || rows.Lo > rows.Hi || s.Guard.Hi < rows.Lo && !s.Guard.Always()
+		}))
+		if err == nil {
+			err = b.lowerLibrary(k, &code)
+		}
+		out.gemm = onChain(c, at, at+1, code)
+		return err
+	})
+	g.Go(func() error {
+		for next := at + 1; next < len(c.Kernels); {
+			end := next + 1
+			if b.Beside(c.Kernels[next:]) {
+				end = len(c.Kernels)
+			}
+			code, err := b.lower(c.Kernels[next], c.Kernels[next+1:end]...)
+			if err != nil {
+				return err
+			}
+			out.epilogues, next = append(out.epilogues, onChain(c, next, end, code).Variants[0].Steps...), end
+		}
+		return nil
+	})
+}

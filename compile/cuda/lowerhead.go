@@ -1,0 +1,95 @@
+package cuda
+
+import (
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"pwc/compile"
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/cuda/internal/fusion"
+	"pwc/compile/cuda/internal/library"
+	"pwc/program"
+)
+
+// lowerHead makes code of a GEMM, a norm and a GEMM. Either GEMM may be the routine's: it takes each
+// call or does not. The first of the variants that holds is the one that would be taken of each part
+// alone.
+func (b *Backend) lowerHead(p *fusion.Plan) (compile.Code, error) {
+	c, h := p.Chain, headed{p.Head, compile.Step{}}
+	var head, rest, norms compile.Code
+	var g errgroup.Group
+	for _, part := range []struct {
+		to    *compile.Code
+		lower func() (compile.Code, error)
+	}{
+		{&head, func() (compile.Code, error) { return b.lower(h.GEMM) }},
+		{&rest, func() (compile.Code, error) { return b.lowerFused(h.Rest) }},
+		{&norms, func() (compile.Code, error) { return b.lower(h.Norm) }},
+	} {
+		g.Go(func() (err error) {
+			*part.to, err = part.lower()
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return compile.Code{}, err
+	}
+	h.norm = norms.Variants[0].Steps[0]
+	h.norm.Args = h.Args
+	for _, v := range head.Variants {
+		if preferenceOf(v) == byLibrary { // its epilogue costs next to nothing here
+			v.Steps[0].Attrs = library.ServesFrom(v.Steps[0].Attrs, library.From(h.GEMM))
+		}
+	}
+	first, all, temps := int32(len(h.GEMM.Args)), int32(len(c.Same)), int32(len(head.Temps))
+	for i := range head.Variants {
+		moveArgs(head.Variants[i].Steps, first, 0, all)
+	}
+	for i := range rest.Variants {
+		moveArgs(rest.Variants[i].Steps, all-first, first, all+temps)
+	}
+	rows := h.GEMM.Rows[len(h.GEMM.Rows)-1]
+	firsts, seconds := byPreference(rowsOfLast(head.Variants, rows)), byPreference(rowsOfLast(rest.Variants, rows))
+	out := compile.Code{Temps: slices.Concat(head.Temps, rest.Temps)}
+	// In the order of preference of the second GEMM, then of the first.
+	for to := byTuned; to <= byOthers; to++ {
+		for from := byTuned; from <= byOthers; from++ {
+			for _, v := range firsts[from] {
+				out.Variants = append(out.Variants, h.join(v, seconds[to])...)
+			}
+		}
+	}
+	out.Variants[len(out.Variants)-1].Guard = program.Guard{} // what is left
+	return out, nil
+}
+
+// headed is the head of a chain with the code of its norm.
+type headed struct {
+	*fusion.Head
+	norm compile.Step // with the epilogue of the first GEMM before it
+}
+
+// join returns the variants that are one of the first GEMM and one of the rest. Where the routine
+// computes the first GEMM, and the second variant begins with the norm, its epilogue runs in the
+// norm's launch.
+func (h headed) join(first compile.Variant, rest []compile.Variant) []compile.Variant {
+	var out []compile.Variant
+	merges := preferenceOf(first) == byTuned || preferenceOf(first) == byLibrary
+	for _, second := range rest {
+		guard, ok := both(first.Guard, second.Guard)
+		if !ok {
+			continue
+		}
+		steps := slices.Concat(first.Steps, second.Steps)
+		if s := second.Steps[0]; merges && s.Library == "" && s.Kernel.Name == cgen.EntryName(h.Rest.Chain.Kernels[0].Name) {
+			steps = slices.Concat(first.Steps[:1], []compile.Step{h.norm}, second.Steps[1:])
+		}
+		device := first.Device // there is one architecture
+		if device.Always() {
+			device = second.Device
+		}
+		out = append(out, compile.Variant{Guard: guard, Device: device, Steps: steps})
+	}
+	return out
+}

@@ -1,0 +1,126 @@
+package cuda
+
+import (
+	"math"
+	"slices"
+
+	"pwc/compile"
+	"pwc/compile/cuda/internal/library"
+	"pwc/compile/loop"
+	"pwc/ir/dim"
+	"pwc/program"
+)
+
+// preference is what computes the GEMM of a variant, in the order of variants.
+type preference uint8
+
+const (
+	byTuned    preference = iota // a library's routine, where a measurement prefers it to arch-specific kernels
+	bySpecific                   // an arch-specific kernel
+	byLibrary                    // a library's routine
+	byOthers
+)
+
+func preferenceOf(v compile.Variant) preference {
+	routine := slices.ContainsFunc(v.Steps, func(s compile.Step) bool { return s.Library != "" })
+	switch {
+	case routine && !v.Device.Always():
+		return byTuned
+	case routine:
+		return byLibrary
+	case !v.Device.Always():
+		return bySpecific
+	}
+	return byOthers
+}
+
+// byPreference sorts variants.
+func byPreference(vs []compile.Variant) map[preference][]compile.Variant {
+	out := make(map[preference][]compile.Variant)
+	for _, v := range vs {
+		p := preferenceOf(v)
+		out[p] = append(out[p], v)
+	}
+	return out
+}
+
+// beforeSpecific returns variants by the routine that come before arch-specific kernels: there they
+// serve the rows that these kernels are for only if a measurement says so.
+func beforeSpecific(specific []compile.Variant, routine ...compile.Variant) []compile.Variant {
+	if len(specific) == 0 {
+		return nil
+	}
+	most := int64(0)
+	for _, v := range specific {
+		most = max(most, v.Guard.Hi)
+	}
+	out := slices.Clone(routine)
+	for i := range out {
+		v := &out[i]
+		v.Device, v.Steps = specific[0].Device, slices.Clone(v.Steps)
+		n := slices.IndexFunc(v.Steps, func(s compile.Step) bool { return s.Library != "" })
+		v.Steps[n].Attrs = library.ServesFrom(v.Steps[n].Attrs, max(library.RowsServed(v.Steps[n].Attrs), most+1))
+	}
+	return out
+}
+
+// rowsOfLast returns variants for rising numbers of rows, the last of which is for all that are left,
+// with a guard of the last one, too.
+func rowsOfLast(vs []compile.Variant, rows dim.Dim) []compile.Variant {
+	out := slices.Clone(vs)
+	last := len(out) - 1
+	for _, v := range out[:last] {
+		if _, known := rows.Const(); !known && preferenceOf(v) == byOthers {
+			out[last].Guard = program.Guard{Expr: rows, Lo: v.Guard.Hi + 1, Hi: math.MaxInt64}
+		}
+	}
+	return out
+}
+
+// both returns the guard that holds where both do, and whether there may be such a
+// size. Guards of one chain are over its rows.
+func both(a, b program.Guard) (program.Guard, bool) {
+	switch {
+	case a.Always():
+		return b, true
+	case b.Always():
+		return a, true
+	}
+	a.Lo, a.Hi = max(a.Lo, b.Lo), min(a.Hi, b.Hi)
+	return a, a.Lo <= a.Hi
+}
+
+// moveArgs gives steps of code for so many arguments their numbers in code of which
+// they are part: arguments from first on, temps from temp on.
+func moveArgs(steps []compile.Step, count, first, temp int32) {
+	for i := range steps {
+		s := &steps[i]
+		args := s.Args
+		if args == nil {
+			for a := range count {
+				args = append(args, a)
+			}
+		}
+		s.Args = make([]int32, len(args))
+		for k, a := range args {
+			if s.Args[k] = first + a; a >= count {
+				s.Args[k] = a - count + temp
+			}
+		}
+	}
+}
+
+// onChain returns the code of some of the chain's kernels on the chain's arguments.
+func onChain(c *compile.Chain, from, to int, code compile.Code) compile.Code {
+	for i := range code.Variants {
+		moveArgs(code.Variants[i].Steps, argsOf(c.Kernels[from:to]), argsOf(c.Kernels[:from]), int32(len(c.Same)))
+	}
+	return code
+}
+
+func argsOf(ks []*loop.Kernel) (n int32) {
+	for _, k := range ks {
+		n += int32(len(k.Args))
+	}
+	return n
+}
