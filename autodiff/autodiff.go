@@ -33,9 +33,13 @@ const (
 	SaveNothing
 )
 
-// Options are the choices of [Gradients].
+// Options are the choices of [Gradients] and [Joint].
 type Options struct {
-	Save Save
+	Save Save // of Gradients
+
+	// Custom has the gradients of custom ops by their full names ("ns::op"). A call of another
+	// extern op is an error where a gradient has to pass it.
+	Custom map[string]Custom
 }
 
 // Plan says what is kept between forward and backward.
@@ -93,7 +97,7 @@ type Target struct {
 // Values that are not floats, and ops without a rule on the way from a result to a value,
 // are an [ir.ErrorList] with positions.
 func Gradients(m *ir.Module, function string, wrt []string, o Options) (*Derivative, error) {
-	j, err := differentiate(m, function, wrt)
+	j, err := differentiate(m, function, wrt, o.Custom)
 	if err != nil {
 		return nil, err
 	}
@@ -107,8 +111,8 @@ func Gradients(m *ir.Module, function string, wrt []string, o Options) (*Derivat
 // It takes F's parameters and a cotangent grad_outK for each float result K of F, and returns
 // the gradients grad_in0, grad_in1, … of the named values. It writes the states and mut
 // parameters that F writes.
-func Joint(m *ir.Module, function string, wrt []string) (*ir.Module, error) {
-	j, err := differentiate(m, function, wrt)
+func Joint(m *ir.Module, function string, wrt []string, o Options) (*ir.Module, error) {
+	j, err := differentiate(m, function, wrt, o.Custom)
 	if err != nil {
 		return nil, err
 	}

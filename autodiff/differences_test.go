@@ -98,7 +98,7 @@ func TestRandomDifferences(t *testing.T) {
 		m := irgen.Generate(r, irgen.Options{MixRows: true, Load: true, MaxOps: 1 + r.Intn(16), Ops: ops})
 		f := m.Funcs[0]
 		wrt := floats(m)
-		g, err := autodiff.Joint(m, f.Name, wrt)
+		g, err := autodiff.Joint(m, f.Name, wrt, autodiff.Options{})
 		if err != nil {
 			continue // no float is returned, or none is an operand: TestRandomModules counts them
 		}

@@ -38,7 +38,7 @@ func parse(t testing.TB, text string) *ir.Module {
 // joint returns the module with @f.gradient, read back from its text.
 func joint(t testing.TB, m *ir.Module, wrt ...string) *ir.Module {
 	t.Helper()
-	g, err := autodiff.Joint(m, "f", wrt)
+	g, err := autodiff.Joint(m, "f", wrt, autodiff.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ type joint struct {
 	f       *ir.Func // F
 	b       *ir.Builder
 	targets []Target
+	customs map[string]Custom // gradients of extern ops by name
 
 	primal  int                   // the nodes below compute F
 	outputs []int                 // results of F that have a cotangent
@@ -31,7 +32,7 @@ type joint struct {
 	errs   ir.ErrorList
 }
 
-func differentiate(m *ir.Module, function string, wrt []string) (*joint, error) {
+func differentiate(m *ir.Module, function string, wrt []string, custom map[string]Custom) (*joint, error) {
 	if m == nil {
 		return nil, fmt.Errorf("autodiff: %w", ir.ErrNoModule)
 	}
@@ -47,7 +48,8 @@ func differentiate(m *ir.Module, function string, wrt []string) (*joint, error) 
 		return nil, err
 	}
 	b := declare(m)
-	j := &joint{copier: newCopier(b.Func(f.Name+".gradient"), f), m: m, f: f, b: b, targets: ts,
+	declareCustom(b, m, custom)
+	j := &joint{copier: newCopier(b.Func(f.Name+".gradient"), f), m: m, f: f, b: b, targets: ts, customs: custom,
 		isCopy: map[ir.Value]bool{}, copies: map[ir.Value]ir.Value{}, frozen: map[ir.Value]ir.Value{}, grads: map[ir.Value]ir.Value{}}
 	j.forward()
 	j.activity()
@@ -188,6 +190,13 @@ func (j *joint) backward() {
 			continue
 		}
 		e := table[n.Op.Name]
+		if c := j.custom(n); c != nil {
+			e.rule = func(s *step) {
+				if err := s.call(c); err != nil {
+					j.errs = append(j.errs, j.m.ErrorAt(j.f, i, "%s has no gradient: %v", n.Name(), err))
+				}
+			}
+		}
 		if e.rule == nil {
 			j.errs = append(j.errs, j.m.ErrorAt(j.f, i, "%s has no gradient: %s", n.Name(), e.why))
 			continue
@@ -263,7 +272,7 @@ func (j *joint) live(effects bool, values ...ir.Value) []bool {
 
 // gradient returns the module with @F.gradient.
 func (j *joint) gradient() (*ir.Module, error) {
-	b := declare(j.m)
+	b := j.declare()
 	f := j.fb.Func()
 	c := newCopier(b.Func(f.Name), f)
 	for _, p := range f.Params {

@@ -75,7 +75,7 @@ func (j *joint) bytes(v ir.Value) int64 {
 // split emits the two functions, for the values that are saved.
 func (j *joint) split(d *Derivative, kept []ir.Value, live []bool) error {
 	f := j.fb.Func()
-	b := declare(j.m)
+	b := j.declare()
 	// forward
 	fw := newCopier(b.Func(j.f.Name+".forward"), f)
 	for _, p := range f.Params[:len(j.f.Params)] {

@@ -35,7 +35,7 @@ func TestRandomModules(t *testing.T) {
 			continue
 		}
 		differentiated++
-		g, err := autodiff.Joint(m, f.Name, wrt)
+		g, err := autodiff.Joint(m, f.Name, wrt, autodiff.Options{})
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, ir.Print(m))
 		}

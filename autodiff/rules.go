@@ -124,7 +124,7 @@ var table = map[string]entry{
 	"uniform":    flat(source),
 	"dropout":    {rule: dropout},
 
-	"call": {why: "pwc does not know the derivative of an extern op; write the computation with ops of the table, or differentiate a function that ends before the call"},
+	"call": {why: "pwc does not know the derivative of an extern op: give it in Options.Custom, write the computation with ops of the table, or differentiate a function that ends before the call"},
 }
 
 // each gives the two operands their cotangents.

@@ -199,7 +199,7 @@ func twoSteps(t *testing.T, d *autodiff.Derivative, in *oracle.Inputs, cotangent
 	t.Helper()
 	first := in.Clone()
 	results := run(t, only(d.Module, d.Forward), first)
-	second := &oracle.Inputs{Symbols: in.Symbols, Weights: in.Weights, States: first.States}
+	second := &oracle.Inputs{Symbols: in.Symbols, Unrounded: in.Unrounded, Weights: in.Weights, States: first.States}
 	for _, s := range d.Plan.Saved {
 		second.Params = append(second.Params, results[s.Result])
 	}
@@ -349,7 +349,7 @@ module "m" {
 		{"h", nil, "rename the parameter"},
 		{"none", nil, "no function @none"},
 	} {
-		_, err := autodiff.Joint(m, c.function, c.wrt)
+		_, err := autodiff.Joint(m, c.function, c.wrt, autodiff.Options{})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("@%s by %v: %v, want %q", c.function, c.wrt, err, c.want)
 		}
@@ -358,10 +358,10 @@ module "m" {
 		}
 	}
 	// A call is no obstacle where no gradient has to pass it.
-	if _, err := autodiff.Joint(m, "f", []string{"@s"}); err != nil {
+	if _, err := autodiff.Joint(m, "f", []string{"@s"}, autodiff.Options{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := autodiff.Joint(nil, "f", nil); err == nil {
+	if _, err := autodiff.Joint(nil, "f", nil, autodiff.Options{}); err == nil {
 		t.Error("no error without a module")
 	}
 	if _, err := autodiff.Gradients(m, "f", []string{"@s"}, autodiff.Options{Save: 9}); err == nil || !strings.Contains(err.Error(), "Options.Save is 9") {

@@ -73,7 +73,7 @@ func (a *app) runGrad(path, fn string, wrt []string, out string, f *modelFlags) 
 		}
 		return usagef("the module has the functions %s; --func says which one to differentiate", strings.Join(names, ", "))
 	}
-	g, err := autodiff.Joint(m.module, funcs[0].Name, wrt)
+	g, err := autodiff.Joint(m.module, funcs[0].Name, wrt, autodiff.Options{})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,131 @@
+package autodiff
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+)
+
+// Custom is the gradient of a custom op: an extern op of a module.
+type Custom struct {
+	// Externs are declarations of ops that Gradient calls. One that the module has is left as
+	// it is there.
+	Externs []*ir.Extern
+
+	// Gradient emits the backward of one call and returns a cotangent for each operand:
+	// ir.NoValue for one that gets none. A cotangent has the extents of its operand and a
+	// float dtype; it is cast to that of the operand.
+	Gradient func(c *CustomCall) ([]ir.Value, error)
+}
+
+// CustomCall is a call of a custom op, for the one who writes its gradient. Values belong to
+// Builder, in the function that is being made. Those of the forward have the contents that the
+// call read or left: what is written over since is copied or saved.
+type CustomCall struct {
+	Builder *ir.FuncBuilder
+	Node    *ir.Node // of the differentiated function, for attributes
+
+	Args    []ir.Value // operands as the call read them
+	Results []ir.Value // what it returned
+	Written []ir.Value // by operand: what it left there; ir.NoValue where the operand is not mut
+
+	// Wants says by operand whether its cotangent is needed.
+	Wants []bool
+
+	// Grads are the cotangents of Results: zeros where none came. NoValue: no float.
+	Grads []ir.Value
+
+	// WrittenGrads are the cotangents of Written: ir.NoValue where none came.
+	WrittenGrads []ir.Value
+}
+
+// declareCustom adds the declarations that gradients of the module's custom ops need.
+func declareCustom(b *ir.Builder, m *ir.Module, custom map[string]Custom) {
+	has := func(name string) bool {
+		return slices.ContainsFunc(b.Module().Externs, func(e *ir.Extern) bool { return e.Name == name })
+	}
+	for _, e := range m.Externs { // in an order that is the same in every run
+		for _, add := range custom[e.Name].Externs {
+			if add == nil || !has(add.Name) {
+				b.Extern(add)
+			}
+		}
+	}
+}
+
+// declare starts a module with the declarations of the module and of its custom gradients.
+func (j *joint) declare() *ir.Builder {
+	b := declare(j.m)
+	declareCustom(b, j.m, j.customs)
+	return b
+}
+
+// custom returns the gradient that the op of a call brought, nil: none.
+func (j *joint) custom(n *ir.Node) *Custom {
+	if n.Extern == nil {
+		return nil
+	}
+	if c, ok := j.customs[n.Extern.Name]; ok && c.Gradient != nil {
+		return &c
+	}
+	return nil
+}
+
+// call differentiates a call by the gradient that the op brought.
+func (s *step) call(c *Custom) error {
+	call := &CustomCall{Builder: s.fb, Node: s.n}
+	for i, a := range s.n.Args {
+		call.Args = append(call.Args, s.arg(i))
+		call.Wants = append(call.Wants, s.wants(i))
+		written, grad := ir.NoValue, ir.NoValue
+		for _, w := range s.n.Versions {
+			if w.Arg != i {
+				continue
+			}
+			if written = s.saved(w.Value); differentiable(s.f.Type(a).DType) {
+				grad = s.gradOf(w.Value)
+			}
+		}
+		call.Written, call.WrittenGrads = append(call.Written, written), append(call.WrittenGrads, grad)
+	}
+	for i, r := range s.n.Results {
+		t := s.outType(i)
+		if _, given := s.grads[r]; !given && t.HasUnknown() {
+			return fmt.Errorf("result %d is %s, with an extent that only the op knows, and no cotangent reaches it", i, t)
+		}
+		call.Results = append(call.Results, s.saved(r))
+		g := ir.NoValue
+		if differentiable(t.DType) {
+			g = s.cotangent(i)
+		}
+		call.Grads = append(call.Grads, g)
+	}
+	out, err := c.Gradient(call)
+	if err != nil {
+		return err
+	}
+	if len(out) != len(s.n.Args) {
+		return fmt.Errorf("its gradient returned %d cotangents for %d operands", len(out), len(s.n.Args))
+	}
+	for i, g := range out {
+		if g == ir.NoValue || !s.wants(i) {
+			continue
+		}
+		g = s.fb.Latest(g)
+		if t, want := s.fb.Type(g), s.argType(i); !differentiable(t.DType) || !slices.EqualFunc(t.Shape, want.Shape, dim.Dim.Equal) {
+			return fmt.Errorf("its gradient returned %s as the cotangent of operand %d, which is %s", t, i, want)
+		}
+		s.add(i, g)
+	}
+	return nil
+}
+
+// gradOf returns the cotangent of a value of F so far, ir.NoValue: none.
+func (j *joint) gradOf(v ir.Value) ir.Value {
+	if g, ok := j.grads[v]; ok {
+		return g
+	}
+	return ir.NoValue
+}
