@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"pwc/compile"
 	"pwc/compile/cuda"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
@@ -120,7 +121,7 @@ func TestPyTorchOnGPU(t *testing.T) {
 		}
 		t.Run(filepath.Base(name), func(t *testing.T) {
 			holdToPyTorch(t, name, func(m *ir.Module, in *oracle.Inputs) []*interp.Tensor {
-				out, err := execute(dev.Device, backend, m, in)
+				out, err := execute(dev.Device, backend, m, in, compile.Options{})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -58,9 +58,15 @@ func interpret(t testing.TB, m *ir.Module, in *oracle.Inputs) []*interp.Tensor {
 // onHost compiles m and runs it on the host device.
 func onHost(t testing.TB, m *ir.Module, in *oracle.Inputs) []*interp.Tensor {
 	t.Helper()
+	return onHostWithout(t, m, in)
+}
+
+// onHostWithout is onHost with passes of the compiler switched off.
+func onHostWithout(t testing.TB, m *ir.Module, in *oracle.Inputs, passes ...string) []*interp.Tensor {
+	t.Helper()
 	dev := host.Open(host.Options{Workers: 2})
 	defer dev.Close()
-	out, err := execute(dev, hostbackend.New(), m, in)
+	out, err := execute(dev, hostbackend.New(), m, in, compile.Options{Disable: passes})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, ir.Print(m))
 	}
@@ -68,8 +74,8 @@ func onHost(t testing.TB, m *ir.Module, in *oracle.Inputs) []*interp.Tensor {
 }
 
 // execute compiles m and runs it on a device.
-func execute(dev device.Device, backend compile.Backend, m *ir.Module, in *oracle.Inputs) (out []*interp.Tensor, err error) {
-	p, err := compile.Compile(context.Background(), m, compile.Shape{}, backend, compile.Options{})
+func execute(dev device.Device, backend compile.Backend, m *ir.Module, in *oracle.Inputs, o compile.Options) (out []*interp.Tensor, err error) {
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, backend, o)
 	if err != nil {
 		return nil, err
 	}
