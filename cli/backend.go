@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -145,31 +147,42 @@ type dumper struct {
 	dir string
 }
 
+// For returns a dumper whose files go below a directory of the artifact's own, named by
+// the function, number and hash of its piece, as pwc split prints them.
+func (d *dumper) For(a *pieces.Artifact) pieces.Compiler {
+	name := fmt.Sprintf("%s-%03d-%x", url.PathEscape(a.Func), a.Item, a.Key.Piece[:6])
+	return &dumper{d.Pipeline, filepath.Join(d.dir, name)}
+}
+
 // Compile compiles a piece; its passes go to files named by their order, below a
-// directory named by the piece and its shape.
+// directory named by the shape, and their times to the file times.txt there.
 func (d *dumper) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
-	name := fmt.Sprintf("%x", ir.HashFunc(piece, piece.Funcs[0]))[:12]
+	dir := d.dir
 	for _, s := range slices.Sorted(maps.Keys(ranges)) {
-		name += fmt.Sprintf("-%s-%d-%d", s, ranges[s].Lo, ranges[s].Hi)
+		dir += fmt.Sprintf("-%s-%d-%d", s, ranges[s].Lo, ranges[s].Hi)
 	}
-	dir := filepath.Join(d.dir, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	n := 0
 	var errs []error
 	write := func(pass, text string) {
-		errs = append(errs, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d-%s.txt", n, pass)), []byte(text), 0o644))
+		errs = append(errs, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d-%s.txt", n, url.PathEscape(pass))), []byte(text), 0o644))
 		n++
 	}
+	times := table{head: []string{"pass", ">ms"}}
 	write("piece", ir.Print(piece))
 	traced := d.Pipeline
 	traced.Options.Dump = write
+	traced.Options.Time = func(pass string, took time.Duration) {
+		times.add(pass, fmt.Sprintf("%.3f", took.Seconds()*1e3))
+	}
 	p, err := traced.Compile(ctx, piece, ranges)
 	if err != nil {
 		return nil, err
 	}
-	write("program", p.String())
+	var text strings.Builder
+	errs = append(errs, times.write(&text, ""), os.WriteFile(filepath.Join(dir, "times.txt"), []byte(text.String()), 0o644))
 	return p, errors.Join(errs...)
 }
 

@@ -4,15 +4,15 @@ import (
 	"slices"
 )
 
-// beside lets neighbouring kernels that do not depend on each other run as one
-// launch, where the target can.
-func beside(steps []*planned, b Backend) []*planned {
-	t, ok := b.(Together)
+// beside is horizontal fusion: neighbouring kernels that do not depend on each other
+// run as one launch, where the target can.
+func beside(s *state) error {
+	t, ok := s.b.(Together)
 	if !ok {
-		return steps
+		return nil
 	}
-	var out []*planned
-	for _, st := range steps {
+	out := make([]*planned, 0, len(s.steps))
+	for _, st := range s.steps {
 		if n := len(out); n > 0 && out[n-1].joinable() && st.joinable() && independent(out[n-1], st) {
 			last := out[n-1]
 			if all := slices.Concat(last.kernels, st.kernels); t.Beside(all) {
@@ -22,7 +22,8 @@ func beside(steps []*planned, b Backend) []*planned {
 		}
 		out = append(out, st)
 	}
-	return out
+	s.steps = out
+	return nil
 }
 
 // joinable reports whether a step is kernels that others may run beside.

@@ -7,20 +7,21 @@ import (
 // maxChain is the most steps that a backend is asked about at once.
 const maxChain = 8
 
-// chain lets kernels in a row become code together, where the target can. The
-// longest run that the backend takes from a start wins.
-func chain(steps []*planned, b Backend) []*planned {
-	c, ok := b.(Chains)
+// chain is vertical fusion: kernels in a row become code together, where the
+// target can. The longest run that the backend takes from a start wins.
+func chain(s *state) error {
+	c, ok := s.b.(Chains)
 	if !ok {
-		return steps
+		return nil
 	}
+	steps := s.steps
 	users := make(map[*memory]int) // steps that touch a memory
 	for _, st := range steps {
 		for m := range st.touched() {
 			users[m]++
 		}
 	}
-	var out []*planned
+	out := make([]*planned, 0, len(steps))
 	for i := 0; i < len(steps); {
 		n := followers(steps[i:])
 		for ; n > 1; n-- {
@@ -35,7 +36,8 @@ func chain(steps []*planned, b Backend) []*planned {
 		}
 		i += n
 	}
-	return out
+	s.steps = out
+	return nil
 }
 
 // followers returns how many steps from the first on are kernels of which each,

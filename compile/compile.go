@@ -2,7 +2,6 @@ package compile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"pwc/compile/loop"
@@ -109,7 +108,8 @@ func One(k program.Kernel, l program.Launch) Code {
 // its symbols are the module's. The same piece, shape and options give the
 // same program wherever the backend makes the same code.
 //
-// An error at a node is an [ir.Error] with its position or loc.
+// An error at a node is an [ir.Error] with its position or loc, one of a pass a
+// [PassError].
 func Compile(ctx context.Context, piece *ir.Module, shape Shape, b Backend, o Options) (*program.Program, error) {
 	if piece == nil || b == nil {
 		return nil, fmt.Errorf("compile: a piece and a backend are needed: %w", ir.ErrNoModule)
@@ -117,21 +117,10 @@ func Compile(ctx context.Context, piece *ir.Module, shape Shape, b Backend, o Op
 	if len(piece.Funcs) != 1 {
 		return nil, fmt.Errorf("compile: a piece has one function, module %s has %d", piece.Name, len(piece.Funcs))
 	}
-	p, err := o.pipeline()
+	rows, err := o.rows()
 	if err != nil {
 		return nil, err
 	}
-	m, err := specialize(piece, shape, !p.off("static"))
-	if err != nil {
-		return nil, err
-	}
-	prog, err := p.run(ctx, m, b)
-	var at *nodeError
-	if errors.As(err, &at) {
-		err = piece.ErrorAt(piece.Funcs[0], int(at.origin), "%s", at.msg)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("compile: %w", err)
-	}
-	return prog, nil
+	s := &state{ctx: ctx, piece: piece, shape: shape, b: b, o: o}
+	return s.run(rows)
 }

@@ -15,7 +15,7 @@ func cse(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	written, returned := writtenStorages(fn), returnedStorages(fn)
 	seen := make(map[string][]ir.Value)
 	var key []byte
-	return ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+	return ir.RewriteUnverified(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
 		if n.Op.Class == ir.Call || len(n.Versions) > 0 || n.IsEmpty() || n.Effects()&(ir.Random|ir.Host) != 0 ||
 			n.Writable() && (written[n.Results[0]] > 0 || returned[n.Results[0]]) {
 			rw.Keep(n)

@@ -26,7 +26,7 @@ func dce(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 			}
 		}
 	}
-	return ir.Rewrite(m, fn, func(rw *ir.Rewriter, i int, n *ir.Node) {
+	return ir.RewriteUnverified(m, fn, func(rw *ir.Rewriter, i int, n *ir.Node) {
 		if live[i] {
 			rw.Keep(n)
 		}

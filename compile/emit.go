@@ -31,20 +31,22 @@ type emitter struct {
 }
 
 // emit makes the program of the planned steps.
-func emit(ctx context.Context, m *ir.Module, f *fuser, steps []*planned, b Backend) (*program.Program, error) {
-	e := &emitter{f: f, b: b, life: lifetimes(steps), buffers: make(map[*memory]int32), kernels: make(map[string]int32), ranges: make(map[string]dim.Interval),
-		p: &program.Program{Target: b.Target()}}
-	e.declare(m)
-	codes := e.lowerAll(ctx, steps)
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
+func emit(s *state) error {
+	e := &emitter{f: s.fused, b: s.b, life: lifetimes(s.steps), buffers: make(map[*memory]int32), kernels: make(map[string]int32), ranges: make(map[string]dim.Interval),
+		p: &program.Program{Target: s.b.Target()}}
+	e.declare(s.m)
+	codes := e.lowerAll(s.ctx, s.steps)
+	if s.ctx.Err() != nil {
+		return s.ctx.Err()
 	}
-	for i, st := range steps {
+	for i, st := range s.steps {
 		if err := e.step(i, st, codes[i]); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return e.p, nil
+	s.drawn.declare(e.p)
+	s.prog = e.p
+	return nil
 }
 
 // lowered is the code of a step, or why there is none.
@@ -276,17 +278,4 @@ func encodeConst(dt dtype.DType, values []float64) []byte {
 		}
 	}
 	return b
-}
-
-// kernelText is what a dump shows of a list of steps.
-func kernelText(steps []*planned) string {
-	var s string
-	for i, st := range steps {
-		if len(st.kernels) == 0 {
-			s += fmt.Sprintf("step %d: call %s\n", i, st.group.call.node.Name())
-		} else {
-			s += fmt.Sprintf("step %d: %s", i, st.kernels[0])
-		}
-	}
-	return s
 }

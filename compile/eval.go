@@ -40,7 +40,7 @@ func (f *fuser) eval(g *group, v ir.Value, coords []coord, emit bool) (int, *mis
 	return i, m
 }
 
-func (f *fuser) evalAt(g *group, v ir.Value, st *state, coords []coord, emit bool) (int, *miss) {
+func (f *fuser) evalAt(g *group, v ir.Value, st *valueState, coords []coord, emit bool) (int, *miss) {
 	if st.place != nil && st.place.after <= g.id {
 		return f.load(g, v, coords, emit)
 	}
@@ -63,7 +63,7 @@ func (f *fuser) evalAt(g *group, v ir.Value, st *state, coords []coord, emit boo
 // computed again in g from a value that is read anyway or is smaller.
 func (f *fuser) rematerialises(v ir.Value, g *group) bool {
 	st := &f.states[v]
-	if st.remat == ir.NoValue || f.off("fuse") {
+	if st.remat == ir.NoValue || f.separate {
 		return false
 	}
 	src := &f.states[st.remat]

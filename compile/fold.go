@@ -15,7 +15,7 @@ import (
 func fold(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	written := writtenStorages(fn)
 	known := make([]*constants, len(fn.Values))
-	return ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+	return ir.RewriteUnverified(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
 		c := evaluate(fn, n, known, written)
 		if c == nil {
 			rw.Keep(n)

@@ -1,7 +1,6 @@
 package compile
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -28,11 +27,12 @@ const (
 // Each node looks at a bounded number of others, so the time is linear.
 type fuser struct {
 	fn     *ir.Func
-	off    func(pass string) bool
-	states []state
+	states []valueState
 	groups []*group
 	params []*memory
 	values [][]byte // contents of consts
+
+	separate bool // each node is a kernel: the pass is switched off
 
 	results []resultInfo
 	named   []returned
@@ -79,23 +79,34 @@ func (f *fuser) failf(origin int32, format string, args ...any) {
 	}
 }
 
-// fuse groups the function's nodes. named is what the piece returns.
-func fuse(ctx context.Context, m *ir.Module, fn *ir.Func, named []returned, off func(string) bool) (*fuser, error) {
-	f := &fuser{fn: fn, off: off, named: named, states: make([]state, len(fn.Values)), writes: make(map[ir.Value]int)}
+// fuseNodes is the pass fuse: groups of nodes become kernels.
+func fuseNodes(s *state) error { return s.group(false) }
+
+// separateNodes makes a kernel of each node.
+func separateNodes(s *state) error { return s.group(true) }
+
+// group puts the function's nodes into groups, and schedules these.
+func (s *state) group(separate bool) error {
+	fn := s.fn()
+	f := &fuser{fn: fn, separate: separate, named: s.named, states: make([]valueState, len(fn.Values)), writes: make(map[ir.Value]int)}
 	f.count()
-	f.bind(m)
+	f.bind(s.m)
 	for i, n := range fn.Nodes {
-		if i%256 == 0 && ctx.Err() != nil {
-			return nil, ctx.Err()
+		if i%256 == 0 && s.ctx.Err() != nil {
+			return s.ctx.Err()
 		}
 		f.origin = originOf(n)
 		f.node(n)
 		if f.err != nil {
-			return nil, f.err
+			return f.err
 		}
 	}
 	f.returns()
-	return f, f.err
+	if f.err != nil {
+		return f.err
+	}
+	s.fused, s.steps = f, planSteps(f, s.ops)
+	return nil
 }
 
 // bind gives parameters, weights and states their memory, in the order of the
@@ -127,7 +138,7 @@ func (f *fuser) bind(m *ir.Module) {
 // count finds uses, and the node that ends each version of a storage.
 func (f *fuser) count() {
 	for i := range f.states {
-		f.states[i] = state{dies: never, last: -1, remat: ir.NoValue}
+		f.states[i] = valueState{dies: never, last: -1, remat: ir.NoValue}
 	}
 	for i, n := range f.fn.Nodes {
 		for _, w := range n.Versions {
@@ -257,7 +268,7 @@ func (f *fuser) latest(args []ir.Value) *group {
 
 // join makes a pointwise node part of g, if it can be.
 func (f *fuser) join(g *group, n *ir.Node) bool {
-	if f.off("fuse") || g.full() || g.call != nil || g.topk != nil || g.attend != nil {
+	if f.separate || g.full() || g.call != nil || g.topk != nil || g.attend != nil {
 		return false
 	}
 	r := n.Results[0]
@@ -321,7 +332,7 @@ func (f *fuser) deferred(n *ir.Node) {
 			}
 		}
 		if st.last >= st.dies || st.weight > maxWeight || st.span > maxSpan ||
-			st.uses > 1 && (!st.cheap() || st.weight > 0 && st.sink) || f.off("fuse") {
+			st.uses > 1 && (!st.cheap() || st.weight > 0 && st.sink) || f.separate {
 			f.anchor(r)
 		}
 	}
@@ -329,7 +340,7 @@ func (f *fuser) deferred(n *ir.Node) {
 
 // cheap reports whether computing a lazy value again costs no more than
 // reading it from memory would.
-func (s *state) cheap() bool {
+func (s *valueState) cheap() bool {
 	switch {
 	case s.weight == 0:
 		return true // a view
@@ -479,7 +490,7 @@ func (f *fuser) materialise(v ir.Value) {
 func (f *fuser) storedAtHome(v ir.Value) bool {
 	st := &f.states[v]
 	h := st.home
-	if h == nil || f.off("fuse") || slices.ContainsFunc(h.coords, func(c coord) bool { return c.free }) || !h.g.covers(h.coords) {
+	if h == nil || f.separate || slices.ContainsFunc(h.coords, func(c coord) bool { return c.free }) || !h.g.covers(h.coords) {
 		return false
 	}
 	i, m := f.eval(h.g, v, h.coords, true)
@@ -527,12 +538,3 @@ func (f *fuser) source(n *ir.Node) {
 	}
 	f.deferred(n)
 }
-
-// nodeError is an error at a node of the input piece.
-type nodeError struct {
-	origin int32
-	msg    string
-}
-
-// Error is the message alone; the caller adds the position.
-func (e *nodeError) Error() string { return e.msg }

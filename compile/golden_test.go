@@ -128,7 +128,6 @@ func golden(ar *txtar.Archive) error {
 	if err != nil {
 		return err
 	}
-	add("program", p.String())
 	add("sha256", fmt.Sprintf("%x", sha256.Sum256(code)))
 	if len(symbols) == 0 && len(m.Symbols) > 0 {
 		return nil

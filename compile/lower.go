@@ -15,7 +15,7 @@ import (
 // f32, at the offsets that the function gave them.
 func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	var refused *nodeError
-	lowered, err := ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+	lowered, err := ir.RewriteUnverified(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
 		l := lowering{rw, n}
 		var out ir.Value
 		switch {

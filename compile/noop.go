@@ -17,7 +17,7 @@ import (
 // is a layout op of that kind.
 func noop(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	written, returned := writtenStorages(fn), returnedStorages(fn)
-	return ir.Rewrite(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+	return ir.RewriteUnverified(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
 		if n.Op.Name == "copy" && readOnly(fn, n, written, returned) {
 			rw.Replace(n.Versions[0].Value, rw.Map(n.Args[1]))
 			return

@@ -2,11 +2,13 @@ package compile_test
 
 import (
 	"context"
+	"errors"
 	"math/rand"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pwc/compile"
 	hostbackend "pwc/compile/host"
@@ -35,6 +37,59 @@ func TestPassOrder(t *testing.T) {
 			if j, ok := at[o.Before]; o.Before != "" && (!ok || j <= i) {
 				t.Errorf("%s must come before %s: %s", p.Name, o.Before, o.Reason)
 			}
+		}
+	}
+}
+
+// TestPassNames pins the names that flags, keys and documents have.
+func TestPassNames(t *testing.T) {
+	var names []string
+	for _, p := range compile.Passes() {
+		names = append(names, p.Name)
+	}
+	if got, want := strings.Join(names, " "), "static user lower noop fold cse dce fuse chain inplace beside emit"; got != want {
+		t.Errorf("passes %s, want %s", got, want)
+	}
+}
+
+// TestDriver: every row that is not switched off, and each of the user's passes, is
+// dumped and timed, in order.
+func TestDriver(t *testing.T) {
+	m := parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    %y = add(%x, 1.0) : f32[N]\n    return %y\n  }\n"))
+	same := func(_ *ir.Module, f *ir.Func) (*ir.Func, error) { return f, nil }
+	for _, off := range append(compile.Passes(), compile.PassInfo{}) {
+		if off.Required {
+			continue
+		}
+		var want, dumped, timed []string
+		o := compile.Options{Passes: []compile.Pass{{Name: "one", Run: same}, {Name: "two", Run: same}},
+			Dump: func(pass, text string) {
+				dumped = append(dumped, pass)
+				if text == "" {
+					t.Errorf("%s shows nothing", pass)
+				}
+			},
+			Time: func(pass string, took time.Duration) {
+				timed = append(timed, pass)
+				if took < 0 {
+					t.Errorf("%s took %s", pass, took)
+				}
+			}}
+		if off.Name != "" {
+			o.Disable = []string{off.Name}
+		}
+		for _, p := range compile.Passes() {
+			switch {
+			case p.Name == off.Name && p.Name != "static" && p.Name != "fuse": // these two do less instead
+			case p.Name == "user":
+				want = append(want, "one", "two")
+			default:
+				want = append(want, p.Name)
+			}
+		}
+		compileHost(t, m, compile.Shape{}, o)
+		if !slices.Equal(dumped, want) || !slices.Equal(timed, want) {
+			t.Errorf("without %q: dumped %v, timed %v, want %v", off.Name, dumped, timed, want)
 		}
 	}
 }
@@ -128,6 +183,50 @@ func TestUserPassIsChecked(t *testing.T) {
 		_, err := compile.Compile(context.Background(), m, compile.Shape{}, hostbackend.New(), o)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "pass bad") {
 			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// TestPassError: an error in a user's pass names the pass and keeps its position, and
+// its node is that of the piece, whatever the passes before made of it.
+func TestPassError(t *testing.T) {
+	m := parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    %y = add(%x, 1.0) : f32[N]\n    %z = neg(%y) : f32[N]\n    return %z\n  }\n"))
+	double := func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
+		return ir.Rewrite(m, f, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+			rw.Replace(n.Results[0], rw.Op1("abs", rw.Keep(n).Results))
+		})
+	}
+	for want, run := range map[string]func(m *ir.Module, f *ir.Func) (*ir.Func, error){
+		"pass bad: no luck": func(*ir.Module, *ir.Func) (*ir.Func, error) { return nil, errors.New("no luck") },
+		"test.ir:18:10: pass bad: not this": func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
+			return nil, m.ErrorAt(f, 2, "not this")
+		},
+		`test.ir:18:10: pass bad: unknown op "nothing"`: func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
+			return ir.Rewrite(m, f, func(rw *ir.Rewriter, i int, n *ir.Node) {
+				if rw.Keep(n); i == 2 {
+					rw.Op("nothing", nil)
+				}
+			})
+		},
+		"test.ir:17:10: pass bad: operand 0 of add": func(m *ir.Module, f *ir.Func) (*ir.Func, error) { // the verifier's
+			g := *f
+			g.Nodes = slices.Clone(f.Nodes)
+			n := *f.Nodes[0]
+			n.Args = slices.Clone(n.Args)
+			n.Args[0] = f.Nodes[2].Results[0]
+			g.Nodes[0] = &n
+			return &g, nil
+		},
+	} {
+		o := compile.Options{Passes: []compile.Pass{{Name: "double", Run: double}, {Name: "bad", Run: run}}}
+		_, err := compile.Compile(context.Background(), m, compile.Shape{}, hostbackend.New(), o)
+		var pass *compile.PassError
+		if !errors.As(err, &pass) || pass.Pass != "bad" || !pass.User || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		var at *ir.Error
+		if errors.As(err, &at) && (at.Func != "piece" || at.Node != int(at.Pos.Line)-17) {
+			t.Errorf("%v is at node %d of @%s", err, at.Node, at.Func)
 		}
 	}
 }

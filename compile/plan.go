@@ -27,7 +27,7 @@ func (st *planned) written() map[*memory]bool {
 
 // planSteps schedules every group and drops those that compute nothing.
 func planSteps(f *fuser, ops []string) []*planned {
-	var steps []*planned
+	steps := make([]*planned, 0, len(f.groups))
 	for _, g := range f.groups {
 		if g.call != nil {
 			steps = append(steps, &planned{group: g, mems: g.call.args})
@@ -62,9 +62,9 @@ func lifetimes(steps []*planned) map[*memory]*span {
 // where each element of the input is read before the element at the same
 // address is written and never after. The two memories become one; a kernel
 // joins at most two.
-func inPlace(steps []*planned) {
-	life := lifetimes(steps)
-	for i, st := range steps {
+func inPlace(s *state) error {
+	life := lifetimes(s.steps)
+	for i, st := range s.steps {
 		if len(st.kernels) != 1 || st.kernels[0].TopK != nil || st.kernels[0].Attention != nil {
 			continue
 		}
@@ -86,6 +86,7 @@ func inPlace(steps []*planned) {
 			}
 		}
 	}
+	return nil
 }
 
 // spillIntoOutputs lets what a kernel stores for its own later phases lie where

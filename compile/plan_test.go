@@ -81,7 +81,9 @@ func TestInPlace(t *testing.T) {
 			}
 		}
 		steps := []*planned{moves(inputs, writes), moves(c.mems, c.do...), moves(outputs, reads)}
-		inPlace(steps)
+		if err := inPlace(&state{steps: steps}); err != nil {
+			t.Fatal(err)
+		}
 		for a, m := range c.mems {
 			if want := c.mems[c.want[a]]; m.root() != want {
 				t.Errorf("%s: argument %d does not lie in argument %d", c.name, a, c.want[a])
@@ -111,6 +113,32 @@ func TestSameAccess(t *testing.T) {
 		change(b)
 		if sameAccess(a, b) || sameAccess(b, a) {
 			t.Errorf("%s: taken for the same", name)
+		}
+	}
+}
+
+// TestVerifySteps: the driver finds steps whose memory is not that of their arguments.
+func TestVerifySteps(t *testing.T) {
+	n := dim.Sym("N")
+	f32 := func() *memory { return scratchOf(dtype.F32, n) }
+	step := func(mems ...*memory) *planned {
+		st := moves(mems, []move{load(0), store(1)})
+		for i := range st.kernels[0].Args {
+			st.kernels[0].Args[i].DType = dtype.F32
+		}
+		return st
+	}
+	if err := verifySteps([]*planned{step(f32(), f32())}); err != nil {
+		t.Error(err)
+	}
+	fewer, more, chained := step(f32(), f32()), step(f32(), f32()), step(f32(), f32())
+	fewer.mems, more.mems, chained.chain = fewer.mems[:1], append(more.mems, f32()), &Chain{}
+	for name, st := range map[string]*planned{
+		"less memory than arguments": fewer, "more memory than arguments": more, "a chain of other arguments": chained,
+		"memory of another dtype": step(f32(), scratchOf(dtype.BF16, n)), "nothing to do": {group: &group{}},
+	} {
+		if err := verifySteps([]*planned{st}); err == nil {
+			t.Errorf("%s: not found", name)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 // nothing open and differ in every element of the iteration space.
 func (f *fuser) at(v ir.Value) (*group, []coord, bool) {
 	h := f.states[v].home
-	if h == nil || f.off("fuse") || slices.ContainsFunc(h.coords, func(c coord) bool { return c.free }) || !h.g.covers(h.coords) {
+	if h == nil || f.separate || slices.ContainsFunc(h.coords, func(c coord) bool { return c.free }) || !h.g.covers(h.coords) {
 		return nil, nil, false
 	}
 	return h.g, h.coords, true

@@ -8,43 +8,68 @@ import (
 	"pwc/ir/dim"
 )
 
-// specialize copies the piece with its symbols narrowed to the shape. With
-// constants, a symbol whose range is one number is replaced by it wherever it
-// stands. The origin of each node gets an ID, which is the node's identity through
-// all passes.
-func specialize(piece *ir.Module, shape Shape, constants bool) (*ir.Module, error) {
+// specialize is the pass static: narrow, and constants in place of symbols whose
+// range is one number.
+func specialize(s *state) error {
+	value := make(map[string]dim.Dim)
+	for _, sym := range s.piece.Symbols {
+		if iv := s.shape.of(sym); iv.Lo == iv.Hi {
+			value[sym.Name] = dim.Const(iv.Lo)
+		}
+	}
+	return s.begin(value)
+}
+
+// narrow copies the piece with its symbols narrowed to the shape.
+func narrow(s *state) error { return s.begin(nil) }
+
+// of returns the range of a symbol.
+func (s Shape) of(sym *ir.Symbol) dim.Interval {
+	if iv, ok := s.Ranges[sym.Name]; ok {
+		return iv
+	}
+	return dim.Interval{Lo: sym.Lo, Hi: sym.Hi}
+}
+
+// begin copies the piece, with the values of symbols in their place. The origin of
+// each node gets an ID, which is the node's identity through all passes.
+func (s *state) begin(value substitution) error {
+	piece := s.piece
 	m := &ir.Module{Name: piece.Name, Externs: piece.Externs, Source: piece.Source}
 	known := 0
-	value := make(map[string]dim.Dim)
-	for _, s := range piece.Symbols {
-		c := &ir.Symbol{Name: s.Name, Lo: s.Lo, Hi: s.Hi, Kind: s.Kind}
-		if iv, ok := shape.Ranges[s.Name]; ok {
+	for _, sym := range piece.Symbols {
+		iv := s.shape.of(sym)
+		if _, ok := s.shape.Ranges[sym.Name]; ok {
 			known++
-			if iv.Lo > iv.Hi || iv.Lo < s.Lo || iv.Hi > s.Hi {
-				return nil, fmt.Errorf("compile: range [%d, %d] of symbol %s is not within the declared [%d, %d]", iv.Lo, iv.Hi, s.Name, s.Lo, s.Hi)
-			}
-			c.Lo, c.Hi = iv.Lo, iv.Hi
 		}
-		if c.Lo == c.Hi && constants {
-			value[s.Name] = dim.Const(c.Lo)
+		if iv.Lo > iv.Hi || iv.Lo < sym.Lo || iv.Hi > sym.Hi {
+			return callError{fmt.Errorf("compile: range [%d, %d] of symbol %s is not within the declared [%d, %d]", iv.Lo, iv.Hi, sym.Name, sym.Lo, sym.Hi)}
 		}
-		m.Symbols = append(m.Symbols, c)
+		m.Symbols = append(m.Symbols, &ir.Symbol{Name: sym.Name, Lo: iv.Lo, Hi: iv.Hi, Kind: sym.Kind})
 	}
-	if known != len(shape.Ranges) {
-		return nil, fmt.Errorf("compile: the shape names a symbol that module %s does not declare", piece.Name)
+	if known != len(s.shape.Ranges) {
+		return callError{fmt.Errorf("compile: the shape names a symbol that module %s does not declare", piece.Name)}
 	}
-	s := substitution(value)
 	for _, w := range piece.Weights {
-		m.Weights = append(m.Weights, &ir.Weight{Name: w.Name, Type: s.typ(w.Type)})
+		m.Weights = append(m.Weights, &ir.Weight{Name: w.Name, Type: value.typ(w.Type)})
 	}
 	for _, st := range piece.States {
-		m.States = append(m.States, &ir.State{Name: st.Name, Type: s.typ(st.Type)})
+		m.States = append(m.States, &ir.State{Name: st.Name, Type: value.typ(st.Type)})
 	}
-	m.Funcs = []*ir.Func{s.function(piece.Funcs[0])}
+	fn := value.function(piece.Funcs[0])
+	m.Funcs = []*ir.Func{fn}
 	if err := m.Verify(); err != nil {
-		return nil, fmt.Errorf("compile: module %s: %w", piece.Name, err)
+		return callError{fmt.Errorf("compile: module %s: %w", piece.Name, err)}
 	}
-	return m, nil
+	s.m, s.verified = m, fn
+	s.ops = make([]string, len(fn.Nodes))
+	for i, n := range fn.Nodes {
+		s.ops[i] = n.Name()
+	}
+	s.named = returnedAs(fn)
+	s.drawn = make(advances)
+	s.drawn.add(m, fn)
+	return nil
 }
 
 // substitution replaces symbols in everything that holds dims.

@@ -74,10 +74,10 @@ func elements(shape []dim.Dim) dim.Dim {
 	return n
 }
 
-// state is what fusion knows of a value. A value is computed by an instruction
+// valueState is what fusion knows of a value. A value is computed by an instruction
 // of a group, lies in memory, both, or neither: then it is lazy, an expression
 // that is evaluated in the groups that use it.
-type state struct {
+type valueState struct {
 	home  *home // where its coords are known: computed there, or a view of what is
 	instr int   // computed: the instruction in home's group
 	done  bool  // computed
@@ -106,7 +106,7 @@ type home struct {
 const never = math.MaxInt
 
 // dieAt returns the node after which the value cannot be evaluated any more.
-func (s *state) dieAt() int {
+func (s *valueState) dieAt() int {
 	switch {
 	case s.place != nil:
 		return s.place.dies

@@ -14,6 +14,19 @@ type Rewriter struct {
 // of it. The module is not changed; the caller puts the function into it. The
 // result is verified.
 func Rewrite(m *Module, f *Func, visit func(rw *Rewriter, i int, n *Node)) (*Func, error) {
+	out, err := RewriteUnverified(m, f, visit)
+	if err != nil {
+		return nil, err
+	}
+	if err := verifyFunc(m, out).Err(); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// RewriteUnverified is Rewrite for a caller that verifies the module itself: the driver
+// of a pipeline, which does so after every pass.
+func RewriteUnverified(m *Module, f *Func, visit func(rw *Rewriter, i int, n *Node)) (*Func, error) {
 	if m == nil || f == nil {
 		return nil, ErrNoModule
 	}
@@ -42,9 +55,6 @@ func Rewrite(m *Module, f *Func, visit func(rw *Rewriter, i int, n *Node)) (*Fun
 	}
 	rw.Return(out...)
 	if err := b.errs.Err(); err != nil {
-		return nil, err
-	}
-	if err := verifyFunc(m, rw.f).Err(); err != nil {
 		return nil, err
 	}
 	return rw.f, nil

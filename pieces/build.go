@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pwc/cache"
+	"pwc/compile"
 	"pwc/ir"
 	"pwc/program"
 	"pwc/split"
@@ -78,6 +79,9 @@ func (j *job) compile(ctx context.Context, c Compiler) (*program.Program, error)
 	if j.extra != nil {
 		return j.extra.Compile(ctx)
 	}
+	if known, ok := c.(ArtifactCompiler); ok {
+		c = known.For(j.artifact)
+	}
 	p, err := c.Compile(ctx, j.piece.Module, shape(j.symbol, j.artifact.Range))
 	return p, j.place(err)
 }
@@ -123,7 +127,7 @@ func (b *builder) enumerate(shapes []planShapes) {
 				} else {
 					i = len(r.Artifacts)
 					at[key] = i
-					r.Artifacts = append(r.Artifacts, &Artifact{Key: key, Origin: origin(p, u), Range: rg})
+					r.Artifacts = append(r.Artifacts, &Artifact{Key: key, Origin: origin(p, u), Func: p.Func.Name, Item: p.Items[u.Item].ID, Range: rg})
 					b.jobs = append(b.jobs, job{artifact: r.Artifacts[i], plan: p, piece: u.Piece, symbol: symbol})
 				}
 				a := r.Artifacts[i]
@@ -271,14 +275,33 @@ func (b *builder) make(ctx context.Context, j *job) error {
 	return b.compile(ctx, j)
 }
 
-// place turns an error at a node of the piece, which has canonical names and no
-// locs, into one at the node of the function that it came from.
+// place turns an error at a node of the piece, which has canonical names, into one at
+// the node of the function that it came from. An error in a pass keeps the pass's name.
 func (j *job) place(err error) error {
+	var pass *compile.PassError
+	if errors.As(err, &pass) {
+		return pass.Each(j.placed)
+	}
 	var at *ir.Error
-	if !errors.As(err, &at) || at.Node < 0 || at.Node >= len(j.piece.Origins) || at.Func != j.piece.Func.Name {
+	if !errors.As(err, &at) {
 		return err
 	}
-	return j.plan.Module.ErrorAt(j.plan.Func, j.piece.Origins[at.Node], "%s", at.Msg)
+	return j.placed(at)
+}
+
+// placed is place of one error.
+func (j *job) placed(at *ir.Error) *ir.Error {
+	if at.Func != j.piece.Func.Name {
+		return at
+	}
+	node := -1
+	if at.Node >= 0 && at.Node < len(j.piece.Origins) {
+		node = j.piece.Origins[at.Node]
+	}
+	if node >= 0 || !at.Pos.IsValid() {
+		return j.plan.Module.ErrorAt(j.plan.Func, node, "%s", at.Msg)
+	}
+	return at
 }
 
 // onlyUntrusted reports whether err is of machine code that is not trusted, and of

@@ -32,6 +32,17 @@ type Compiler interface {
 	Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error)
 }
 
+// ArtifactCompiler is a Compiler that is told what it compiles: to write it down, not to
+// compile it otherwise.
+type ArtifactCompiler interface {
+	Compiler
+
+	// For returns the compiler of an artifact, with the same target and fingerprint. Of
+	// the artifact Key, Origin, Func, Item and Range are known. It may be called
+	// concurrently.
+	For(a *Artifact) Compiler
+}
+
 // Options says how pieces are built.
 type Options struct {
 	Compiler Compiler
@@ -118,6 +129,8 @@ func (s Source) String() string {
 type Artifact struct {
 	Key      cache.Key
 	Origin   string // the first piece that needs it: "@forward item 2 (model.layers.0.mlp)"
+	Func     string // the function of that piece; empty for extras
+	Item     int    // the item of its plan, as pwc split counts them
 	Range    Range  // of sizes; zero for a piece that does not depend on the size
 	Source   Source
 	Program  *program.Program

@@ -2,8 +2,13 @@ package pieces_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"pwc/ir"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"pwc/compile"
@@ -77,5 +82,65 @@ func TestToolsOfAPipeline(t *testing.T) {
 		if got := p.Version(); got != want {
 			t.Errorf("version %q, want %q", got, want)
 		}
+	}
+}
+
+// TestPassErrors: an error in a user's pass names the pass, and the line of the text that
+// the piece's node comes from.
+func TestPassErrors(t *testing.T) {
+	p := plan(t, chain, "silly::attention")
+	bad := compile.Pass{Name: "bad", Run: func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
+		for i, n := range f.Nodes {
+			if n.Name() == "sub" && n.Pos.Line == 10 {
+				return nil, m.ErrorAt(f, i+1, "no %s here", n.Name())
+			}
+		}
+		return f, nil
+	}}
+	o := pieces.Options{Compiler: pieces.Pipeline{Backend: stub{}, Options: compile.Options{Passes: []compile.Pass{bad}}}}
+	_, err := pieces.Build(context.Background(), []*split.Plan{p}, o)
+	var pass *compile.PassError
+	var at *ir.Error
+	if !errors.As(err, &pass) || !errors.As(err, &at) {
+		t.Fatal(err)
+	}
+	if pass.Pass != "bad" || at.Func != "f" || p.Func.Nodes[at.Node].Pos != at.Pos || at.Pos.Line != 11 {
+		t.Errorf("pass %s, node %d of @%s at %s", pass.Pass, at.Node, at.Func, at.At())
+	}
+	if text := err.Error(); !strings.Contains(text, ":11:10: pass bad: no sub here") || strings.Count(text, "pass bad") != 1 {
+		t.Error(text)
+	}
+}
+
+// following is a compiler that keeps what it is told of artifacts.
+type following struct {
+	pieces.Pipeline
+	told func(a *pieces.Artifact)
+}
+
+func (f following) For(a *pieces.Artifact) pieces.Compiler {
+	f.told(a)
+	return f.Pipeline
+}
+
+// TestArtifactCompiler: a compiler that asks is told which piece it compiles, as the plan
+// counts them.
+func TestArtifactCompiler(t *testing.T) {
+	p := plan(t, chain, "silly::attention")
+	var mu sync.Mutex
+	got := map[int]string{}
+	mustBuild(t, pieces.Options{Compiler: following{pieces.Pipeline{Backend: stub{}}, func(a *pieces.Artifact) {
+		mu.Lock()
+		defer mu.Unlock()
+		got[a.Item] = fmt.Sprintf("%s %x", a.Func, a.Key.Piece[:6])
+	}}}, p)
+	want := map[int]string{}
+	for _, s := range p.Summary() {
+		if !s.Splitting {
+			want[s.ID] = "f " + s.Hashes[0]
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("told %v, want %v", got, want)
 	}
 }

@@ -26,8 +26,9 @@ func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
 		}
 	}
 	start := time.Now()
-	compiler := &waking{Compiler: b.opts.Compile.Compiler, device: b.opts.Device}
-	defer compiler.beside.Wait()
+	var initializing sync.WaitGroup
+	defer initializing.Wait()
+	compiler := waking{b.opts.Compile.Compiler, sync.OnceFunc(func() { initializeLibraries(b.opts.Device, &initializing) })}
 	r, err := pieces.Build(ctx, plans, pieces.Options{Compiler: compiler, Store: b.opts.Compile.Store, Shapes: shapes,
 		Jobs: b.opts.Compile.Jobs, Frozen: b.opts.Frozen, Extras: b.opts.Compile.Extras, Unrecorded: b.opts.Compile.Unrecorded, PartOf: b.opts.Compile.PartOf, Observer: b.opts.Observe.Progress})
 	if err != nil {
@@ -50,25 +51,35 @@ func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
 // they may not have to be asked.
 type waking struct {
 	pieces.Compiler
-	device device.Device
-	once   sync.Once
-	beside sync.WaitGroup
+	wake func()
+}
+
+// For implements [pieces.ArtifactCompiler].
+func (w waking) For(a *pieces.Artifact) pieces.Compiler {
+	if known, ok := w.Compiler.(pieces.ArtifactCompiler); ok {
+		w.Compiler = known.For(a)
+	}
+	return w
 }
 
 // Compile implements [pieces.Compiler].
-func (w *waking) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
-	w.once.Do(func() {
-		l, ok := w.device.(device.LibraryProvider)
-		if !ok {
-			return
-		}
-		for _, routine := range l.Libraries() {
-			if r, ok := routine.(device.Initializer); ok {
-				w.beside.Go(r.Initialize)
-			}
-		}
-	})
+func (w waking) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
+	w.wake()
 	return w.Compiler.Compile(ctx, piece, ranges)
+}
+
+// initializeLibraries has the routines of a device's libraries initialize in goroutines
+// that started counts.
+func initializeLibraries(d device.Device, started *sync.WaitGroup) {
+	l, ok := d.(device.LibraryProvider)
+	if !ok {
+		return
+	}
+	for _, routine := range l.Libraries() {
+		if r, ok := routine.(device.Initializer); ok {
+			started.Go(r.Initialize)
+		}
+	}
 }
 
 // countCompiledAtLoad counts what the device will compile when it loads programs and

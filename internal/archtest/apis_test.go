@@ -391,7 +391,7 @@ func TestNothingPanics(t *testing.T) {
 			funcs: map[string]any{"IntAttr": ir.IntAttr, "DimAttr": ir.DimAttr, "FloatAttr": ir.FloatAttr, "BoolAttr": ir.BoolAttr, "EnumAttr": ir.EnumAttr, "DTypeAttr": ir.DTypeAttr, "StringAttr": ir.StringAttr,
 				"DimsAttr": ir.DimsAttr, "IntsAttr": ir.IntsAttr, "FloatsAttr": ir.FloatsAttr, "NewBuilder": ir.NewBuilder, "HashFunc": ir.HashFunc, "Canonical": ir.Canonical, "SymbolNames": ir.SymbolNames,
 				"UnknownDim": ir.UnknownDim, "TypeOf": ir.TypeOf, "Ops": ir.Ops, "LookupOp": ir.LookupOp, "Parse": ir.Parse, "Print": ir.Print, "PrintFunc": ir.PrintFunc, "Format": ir.Format,
-				"NewFuncPrinter": ir.NewFuncPrinter, "Rewrite": ir.Rewrite},
+				"NewFuncPrinter": ir.NewFuncPrinter, "Rewrite": ir.Rewrite, "RewriteUnverified": ir.RewriteUnverified},
 			receivers: []func() any{
 				func() any { return builder() }, func() any { return builder().Func("f") }, ptr[ir.Error], ptr[ir.Extern], ptr[ir.Func], func() any { return module().Funcs[0] },
 				func() any { m := module(); return ir.NewFuncPrinter(m, m.Funcs[0]) }, ptr[ir.Module], ptr[ir.Unread], func() any { return module() }, func() any { return module().Funcs[0].Nodes[0] },
@@ -414,7 +414,7 @@ func TestNothingPanics(t *testing.T) {
 		},
 		"compile": {
 			funcs:     map[string]any{"One": compile.One, "Compile": compile.Compile, "Attrs": compile.Attrs, "Passes": compile.Passes},
-			receivers: []func() any{zero[compile.Options]},
+			receivers: []func() any{zero[compile.Options], ptr[compile.PassError]},
 		},
 		"compile/loop": {
 			funcs:     map[string]any{"ThroughOdd": loop.ThroughOdd},

@@ -1,0 +1,143 @@
+package compile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"pwc/ir"
+	"pwc/program"
+)
+
+// state is what passes work on: first the function, then the steps of kernels,
+// then the program.
+type state struct {
+	ctx   context.Context
+	piece *ir.Module // as it was given, for errors
+	shape Shape
+	b     Backend
+	o     Options
+
+	m        *ir.Module // one function, specialized
+	verified *ir.Func   // the function that the verifier has seen
+	ops      []string   // names of the piece's nodes
+	named    []returned
+	drawn    advances
+
+	fused *fuser
+	steps []*planned // nil: before fuse
+	prog  *program.Program
+}
+
+// fn returns the function as the last pass left it.
+func (s *state) fn() *ir.Func { return s.m.Funcs[0] }
+
+// run takes the piece through the rows: each runs, and what it left is verified,
+// dumped and timed.
+func (s *state) run(rows []pass) (*program.Program, error) {
+	for _, p := range rows {
+		if err := s.ctx.Err(); err != nil {
+			return nil, err
+		}
+		start := time.Now()
+		err := p.run(s)
+		if err == nil {
+			err = s.verify()
+		}
+		took := time.Since(start)
+		if err != nil {
+			return nil, s.fault(p, err)
+		}
+		if s.o.Dump != nil {
+			s.o.Dump(p.Name, s.text())
+		}
+		if s.o.Time != nil {
+			s.o.Time(p.Name, took)
+		}
+	}
+	return s.prog, nil
+}
+
+// verify checks what a pass left.
+func (s *state) verify() error {
+	switch {
+	case s.prog != nil:
+		return s.prog.Validate()
+	case s.steps != nil:
+		return verifySteps(s.steps)
+	case s.verified == s.fn():
+		return nil
+	}
+	s.verified = s.fn()
+	return s.m.Verify()
+}
+
+// text shows what a pass left.
+func (s *state) text() string {
+	switch {
+	case s.prog != nil:
+		return s.prog.String()
+	case s.steps != nil:
+		return stepsText(s.steps)
+	}
+	return ir.PrintFunc(s.m, s.fn())
+}
+
+// rewriting is a pass that makes another function.
+func rewriting(pass func(*ir.Module, *ir.Func) (*ir.Func, error)) func(*state) error {
+	return func(s *state) error {
+		next, err := pass(s.m, s.fn())
+		if err == nil {
+			s.m.Funcs[0] = next
+		}
+		return err
+	}
+}
+
+// run runs a user's pass, whatever it does to the function that it is given.
+func (u Pass) run(s *state) error {
+	known := make(map[ir.Origin]bool, len(s.ops))
+	for _, n := range s.fn().Nodes {
+		known[n.Origin] = true
+	}
+	before := s.fn()
+	next, err := u.Run(s.m, before)
+	switch {
+	case err != nil:
+		return err
+	case next == nil:
+		return errors.New("returned no function")
+	}
+	s.m.Funcs[0], s.verified = next, next
+	if err := s.m.Verify(); err != nil {
+		return err
+	}
+	if err := checkPass(before, next, known); err != nil {
+		return err
+	}
+	s.drawn.add(s.m, next)
+	return nil
+}
+
+// checkPass reports what a user's pass may not do and the verifier does not see:
+// change the interface of the function, or lose which node of the piece, of those
+// known, a node is from.
+func checkPass(before, after *ir.Func, known map[ir.Origin]bool) error {
+	params := func(f *ir.Func) (t []ir.Type) {
+		for _, v := range f.Params {
+			t = append(t, f.Type(v))
+		}
+		return t
+	}
+	if !slices.EqualFunc(params(before), params(after), ir.Type.Equal) || !slices.EqualFunc(before.ResultTypes, after.ResultTypes, ir.Type.Equal) {
+		return errors.New("changed the types of parameters or results")
+	}
+	for i, n := range after.Nodes {
+		if n.Origin != (ir.Origin{}) && !known[n.Origin] {
+			return fmt.Errorf("node %d (%s) has an origin that no node of the piece has: %s, ID %d; take that of the node it is made from", i, n.Name(), n.At(), n.ID)
+		}
+	}
+	return nil
+}
