@@ -118,7 +118,7 @@ func (l *lossLog) curve() []byte {
 	for i := range ticks + 1 {
 		part := float64(i) / ticks
 		loss, step := lo+part*(hi-lo), float64(first)+part*float64(last-first)
-		fmt.Fprintf(&b, `<line x1="%d" x2="%d" y1="%.1f" y2="%[3].1f" stroke="#ddd"/>`+"\n", curveMargin, curveWidth-curveMargin, y(loss))
+		fmt.Fprintf(&b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1[3]f" stroke="#ddd"/>`+"\n", curveMargin, curveWidth-curveMargin, y(loss))
 		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%.4g</text>`+"\n", curveMargin-6, y(loss)+4, loss)
 		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle">%.0f</text>`+"\n", x(step), curveHeight-curveMargin+18, step)
 	}
