@@ -114,7 +114,7 @@ func TestOutOfBoundsProducts(t *testing.T) {
 		"gradients": func(k *vec.Attention) { k.Grad.DQ.Inner = consts(12, 3, 2) },
 		"rows":      func(k *vec.Attention) { k.Grad.Delta.Inner = consts(4, 2) },
 	} {
-		k := attentionGrad(2, 5, 4, 2, 3, dtype.BF16)
+		k := attentionKernel(2, 5, 4, 2, 3, dtype.BF16, true)
 		var args []tensor
 		for _, n := range []int{120, 60, 60, 120, 0, 0, 120, 60, 60} {
 			if n == 0 {
@@ -131,20 +131,6 @@ func TestOutOfBoundsProducts(t *testing.T) {
 			t.Errorf("%s: bound\n%s", name, k)
 		}
 	}
-}
-
-// attentionGrad is the gradient of causal attention.
-func attentionGrad(batch, length, heads, groups, size int64, dt dtype.DType) *vec.Kernel {
-	arg := int32(0)
-	next := func(dt dtype.DType, n int64, inner ...int64) vec.Access {
-		arg++
-		return vec.Access{Arg: arg - 1, DType: dt, Outer: consts(length * n), Inner: consts(inner...)}
-	}
-	h, g := heads*size, groups*size
-	return &vec.Kernel{Args: 9, Loop: vec.Loop{Outer: consts(batch)}, Attention: &vec.Attention{Queries: dim.Const(length), Keys: dim.Const(length),
-		Heads: heads, Groups: groups, Size: size, Scale: 0.5, Causal: true,
-		Q: next(dt, h, h, size, 1), K: next(dt, g, g, size, 1), V: next(dt, g, g, size, 1), Out: next(dt, h, h, size, 1), LSE: next(dtype.F32, heads, heads, 1),
-		Grad: &vec.AttentionGrad{Delta: next(dtype.F32, heads, heads, 1), DQ: next(dt, h, h, size, 1), DK: next(dt, g, g, size, 1), DV: next(dt, g, g, size, 1)}}}
 }
 
 // TestZeroExtents runs what has no rows, no columns or no positions.

@@ -40,8 +40,7 @@ func endless() map[string]*vec.Kernel {
 	rows.Loop.Access[0].Outer = consts(0, 0)
 	top := selection(1, many, 1, dtype.F32)
 	top.TopK.In = still(0, 1)
-	forward, backward := attentionGrad(1, 1<<18, 1, 1, 1, dtype.F32), attentionGrad(1, 1<<18, 1, 1, 1, dtype.F32)
-	forward.Attention.Grad, forward.Args = nil, 5
+	forward, backward := attentionKernel(1, 1<<18, 1, 1, 1, dtype.F32, false), attentionKernel(1, 1<<18, 1, 1, 1, dtype.F32, true)
 	for _, k := range []*vec.Kernel{forward, backward} {
 		a := k.Attention
 		for _, x := range []*vec.Access{&a.Q, &a.K, &a.V, &a.Out} {
