@@ -160,7 +160,7 @@ func (a *app) runCompile(ctx context.Context, path, name, modeName string, f *mo
 	if a.json {
 		err = a.printJSON(r)
 	} else {
-		err = a.printCompile(path, &r)
+		err = a.printCompile(m.path, &r)
 	}
 	if err == nil && len(r.NotKept) > 0 { // who finds the cache lacks it; each was logged
 		fmt.Fprintf(a.err, "pwc: compiled, but the cache did not take %s: set PWC_CACHE_DIR to a directory that can be written\n", plural(int64(len(r.NotKept)), "artifact"))

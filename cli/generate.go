@@ -145,7 +145,7 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	defer func() { err = errors.Join(err, r.Close()) }()
 	plan := r.Plan()
 	if !a.json {
-		fmt.Fprintf(a.err, "%s in %s on %s\n%s\n", path, modelDType(m.module), t.dev.Info().Name, plan.String())
+		fmt.Fprintf(a.err, "%s in %s on %s\n%s\n", m.path, modelDType(m.module), t.dev.Info().Name, plan.String())
 	}
 	if out.submit(ctx, r) > 0 {
 		t.bar.capturing(plan.Graphs)

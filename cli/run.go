@@ -213,7 +213,7 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 	if a.json {
 		err = a.printJSON(report)
 	} else {
-		err = a.printRun(path, t, rf, &report)
+		err = a.printRun(m.path, t, rf, &report)
 	}
 	if err == nil && (report.Against != nil && !report.Against.OK || report.Check != nil && !report.Check.OK) {
 		return errReported
