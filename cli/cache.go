@@ -33,7 +33,9 @@ there. PWC_CACHE=off keeps nothing. Code for GPUs is machine code, about which
 nothing can be proven: pwc cache trust says where it may come from.
 
 Models are the roots: what gc removes and pin keeps is a model with all its
-artifacts. A MODEL is a name or the first digits of an id, as ls prints them.`,
+artifacts. A MODEL is a name or the first digits of an id, as ls prints them;
+--target chooses among those of one name. What else tells two rows of ls apart is
+printed behind them.`,
 		Example: `  pwc cache ls
   pwc cache explain model.ir          why its pieces are found, or not
   pwc cache gc --max-bytes 1GiB
@@ -116,14 +118,19 @@ type cacheModule struct {
 	Pinned   bool      `json:"pinned"`
 	Dir      string    `json:"dir"`
 	Layer    bool      `json:"layer"`
+	Differs  string    `json:"differs,omitempty"` // of `ls`: what tells it from others of its name and target
 }
 
 func cacheModuleOf(m cache.ModuleInfo) cacheModule {
-	return cacheModule{m.ID.String(), m.Name, m.Target, m.Entries, m.Bytes, m.Created, m.LastUsed, m.Pinned, m.Dir, m.Layer}
+	return cacheModule{ID: m.ID.String(), Name: m.Name, Target: m.Target, Entries: m.Entries, Bytes: m.Bytes, Created: m.Created, LastUsed: m.LastUsed,
+		Pinned: m.Pinned, Dir: m.Dir, Layer: m.Layer}
 }
 
 func (m *cacheModule) note() string {
 	var out []string
+	if m.Differs != "" {
+		out = append(out, m.Differs)
+	}
 	if m.Pinned {
 		out = append(out, "pinned")
 	}
@@ -144,9 +151,11 @@ func (a *app) cacheList() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			differ := tellApart(ctx, s, list)
 			rows := make([]cacheModule, len(list))
 			for i, m := range list {
 				rows[i] = cacheModuleOf(m)
+				rows[i].Differs = differ[rows[i].ID]
 			}
 			if a.json {
 				return a.printJSON(map[string]any{"dir": s.Dir(), "modules": rows})
@@ -177,13 +186,18 @@ type cacheEntry struct {
 
 func (a *app) cacheShow() *cobra.Command {
 	graph := false
+	var choice modelChoice
 	cmd := &cobra.Command{
 		Use:     "show MODEL",
 		Short:   "show the artifacts of a model, or its graph",
-		Example: "  pwc cache show llama\n  pwc cache show llama --graph",
+		Example: "  pwc cache show llama\n  pwc cache show llama --target cuda:sm_90 --graph",
 		Args:    exactly(1, "one model"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
-			d, err := s.Show(ctx, args[0])
+			ref, err := choice.one(ctx, s, args[0])
+			if err != nil {
+				return err
+			}
+			d, err := s.Show(ctx, ref)
 			if err != nil {
 				return err
 			}
@@ -227,6 +241,7 @@ func (a *app) cacheShow() *cobra.Command {
 			return t.write(a.out, "  ")
 		}),
 	}
+	choice.add(cmd)
 	cmd.Flags().BoolVar(&graph, "graph", false, "print the split module (computation_graph.ir)")
 	return cmd
 }
@@ -442,7 +457,8 @@ func (a *app) cachePin(pin bool) *cobra.Command {
 	if !pin {
 		name, short, done = "unpin", "let a model be collected again", "not pinned"
 	}
-	return &cobra.Command{
+	var choice modelChoice
+	cmd := &cobra.Command{
 		Use:     name + " MODEL",
 		Short:   short,
 		Example: "  pwc cache " + name + " llama",
@@ -452,7 +468,11 @@ func (a *app) cachePin(pin bool) *cobra.Command {
 			if pin {
 				act = s.Pin
 			}
-			m, err := act(ctx, args[0])
+			ref, err := choice.one(ctx, s, args[0])
+			if err != nil {
+				return err
+			}
+			m, err := act(ctx, ref)
 			if err != nil {
 				return err
 			}
@@ -463,6 +483,8 @@ func (a *app) cachePin(pin bool) *cobra.Command {
 			return nil
 		}),
 	}
+	choice.add(cmd)
+	return cmd
 }
 
 func (a *app) cacheClear() *cobra.Command {

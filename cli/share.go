@@ -129,6 +129,7 @@ func (a *app) overRemote(s *cache.Store, target string, frozen bool) (pieces.Sto
 
 func (a *app) cacheExport() *cobra.Command {
 	var f shareFlags
+	var choice modelChoice
 	cmd := &cobra.Command{
 		Use:   "export FILE.tar|DIR [MODEL…]",
 		Short: "write models as an OCI image layout",
@@ -143,13 +144,18 @@ ECDSA, which has a random number in it.`,
 			if err != nil {
 				return err
 			}
-			r, err := oci.Export(ctx, s, args[1:], args[0], o)
+			refs, err := choice.all(ctx, s, args[1:])
+			if err != nil {
+				return err
+			}
+			r, err := oci.Export(ctx, s, refs, args[0], o)
 			if err != nil {
 				return err
 			}
 			return a.printSent("wrote "+args[0], r)
 		}),
 	}
+	choice.add(cmd)
 	cmd.Flags().StringVar(&f.tag, "tag", "", "`TAG` of the artifact in the layout (default: latest)")
 	f.addSign(cmd)
 	return cmd
@@ -157,6 +163,7 @@ ECDSA, which has a random number in it.`,
 
 func (a *app) cachePush() *cobra.Command {
 	var f shareFlags
+	var choice modelChoice
 	cmd := &cobra.Command{
 		Use:   "push REGISTRY/REPO:TAG [MODEL…]",
 		Short: "send models to a registry",
@@ -166,20 +173,25 @@ those of the Docker config, HTTPS_PROXY and NO_PROXY are honoured.
 
 A signature is cosign's, and cosign verify --key takes it; pwc cache pull takes
 cosign's own. It is there before the tag is.`,
-		Example: "  pwc cache push registry.example/models/llama:sm90 llama\n  pwc cache push registry.example/models/llama:sm90 llama --sign-key key.pem",
+		Example: "  pwc cache push registry.example/models/llama:sm90 llama --target cuda:sm_90\n  pwc cache push registry.example/models/llama:sm90 llama --sign-key key.pem",
 		Args:    atLeastOne("a reference"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
 			o, err := a.sharing(&f)
 			if err != nil {
 				return err
 			}
-			r, err := oci.Push(ctx, s, args[1:], args[0], o)
+			refs, err := choice.all(ctx, s, args[1:])
+			if err != nil {
+				return err
+			}
+			r, err := oci.Push(ctx, s, refs, args[0], o)
 			if err != nil {
 				return err
 			}
 			return a.printSent("pushed "+args[0], r)
 		}),
 	}
+	choice.add(cmd)
 	cmd.Flags().BoolVar(&f.plainHTTP, "plain-http", false, "HTTP: without encryption, or proof of who answers")
 	f.addSign(cmd)
 	return cmd
