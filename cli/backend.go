@@ -314,7 +314,7 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 			t.events(e)
 		}
 		if e.Kind == pieces.Finished && f.partOf == nil { // what is taken from elsewhere takes no time
-			t.bar.set(e.Done, e.Total)
+			t.bar.set(e.Done, e.Total, e.Artifact.Origin)
 		}
 	}
 	o.Observe.Observer = t.bar

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -76,11 +77,26 @@ const maxModule = 1 << 30
 
 // open reads a module, a checkpoint directory or a config.json.
 func (a *app) open(path string, f *modelFlags) (*model, error) {
+	start := time.Now()
 	m, err := a.openModel(path, f)
-	if err == nil {
-		a.showOnOneLine(moduleNames(m.module))
+	if err != nil {
+		return nil, err
 	}
-	return m, err
+	a.showOnOneLine(moduleNames(m.module))
+	nodes, bytes := 0, int64(0)
+	for _, fn := range m.module.Funcs {
+		nodes += len(fn.Nodes)
+	}
+	for _, w := range m.module.Weights {
+		n := int64(1)
+		for _, d := range w.Type.Shape {
+			e, _ := d.Const() // a weight's extents are
+			n *= e
+		}
+		bytes += w.Type.DType.Bytes(n)
+	}
+	a.logger().Info("read", "model", m.path, "dtype", modelDType(m.module), "nodes", nodes, "weight_bytes", bytes, "seconds", time.Since(start).Seconds())
+	return m, nil
 }
 
 // moduleNames returns the names that messages about a module name.

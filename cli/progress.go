@@ -8,11 +8,13 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 
+	"pwc/internal/termsafe"
 	"pwc/piecewise"
 )
 
-// progress is a bar on a terminal, and nothing elsewhere. It is told of captures
-// as the observer of a backend.
+// progress is a bar on a terminal, and nothing elsewhere: what is being done to which piece, how
+// much of it is done, how long it has taken and will take. It is told of captures as the observer of
+// a backend.
 type progress struct {
 	w     io.Writer
 	mu    sync.Mutex
@@ -23,7 +25,7 @@ type progress struct {
 }
 
 // set moves the bar.
-func (p *progress) set(done, total int) {
+func (p *progress) set(done, total int, piece string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if drawWidth(p.w) == 0 || total == 0 {
@@ -31,10 +33,22 @@ func (p *progress) set(done, total int) {
 	}
 	if p.bar == nil {
 		p.bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(p.w), progressbar.OptionSetDescription(p.what),
-			progressbar.OptionShowCount(), progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(false), progressbar.OptionThrottle(50*time.Millisecond))
+			progressbar.OptionShowCount(), progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(true), progressbar.OptionSetElapsedTime(true),
+			progressbar.OptionSetWidth(10), progressbar.OptionThrottle(50*time.Millisecond))
 	}
+	p.bar.Describe(p.describe(piece))
 	// A bar that cannot be drawn is no reason to stop.
 	_ = p.bar.Set(done)
+}
+
+// describe names the piece as far as the bar's own text leaves room for it.
+func (p *progress) describe(piece string) string {
+	const bar = 48 // columns of percent, bar, count and times
+	name := termsafe.Line(p.what+" "+piece, termsafe.MaxLine)
+	if room := drawWidth(p.w) - bar; len([]rune(name)) > room {
+		name = string([]rune(name)[:max(room, len(p.what))])
+	}
+	return name
 }
 
 // end takes the bar away.
@@ -51,9 +65,9 @@ func (p *progress) end() {
 func (p *progress) capturing(total int64) { p.what, p.total, p.done = "capturing", int(total), 0 }
 
 // Captured moves the bar.
-func (p *progress) Captured(_ string, _ int64, graphs int, _ time.Duration) {
+func (p *progress) Captured(fn string, size int64, graphs int, _ time.Duration) {
 	p.done += graphs
-	p.set(p.done, p.total)
+	p.set(p.done, p.total, fmt.Sprintf("@%s at %d", fn, size))
 }
 
 // Ran does nothing.

@@ -417,6 +417,7 @@ func (s *session) run(ctx context.Context, m *ir.Module, report *runReport) (out
 		return nil, err
 	}
 	lap(start, &sec.Run)
+	s.app.logger().Info("ran", "rows", s.work.rows(), "seconds", sec.Run)
 	if report != nil {
 		report.Stats, report.Seconds = b.Stats(), sec
 		report.Unused, report.Uncaptured = b.Plan().Unused, b.Plan().Uncaptured

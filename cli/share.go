@@ -55,7 +55,7 @@ func (a *app) sharing(f *shareFlags) (oci.Options, error) {
 	}
 	bar := &progress{w: a.screen, what: "blobs"}
 	o.Observer = func(p oci.Progress) {
-		bar.set(p.Done, p.Total)
+		bar.set(p.Done, p.Total, "")
 		if p.Done == p.Total {
 			bar.end()
 		}

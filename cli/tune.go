@@ -109,7 +109,7 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 	r := &tuneReport{Target: t.name, Device: t.dev.Info().Name, DType: modelDType(m.module), Kept: store != nil && store.Dir() != ""}
 	bar := &progress{w: a.screen, what: "measuring"}
 	start := time.Now()
-	r.Products, err = t.tune(ctx, programs, store, candidates, bar.set)
+	r.Products, err = t.tune(ctx, programs, store, candidates, func(done, of int) { bar.set(done, of, "") })
 	bar.end()
 	if err != nil {
 		return err

@@ -109,9 +109,11 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 			return nil, err
 		}
 	}
+	start := time.Now()
 	if err := b.makePlan(ctx); err != nil {
 		return nil, err
 	}
+	b.opts.Observe.Logger.Info("planned", "graphs", b.plan.Graphs, "bytes", b.plan.Total(), "arena_bytes", b.plan.PeakArenaBytes, "seconds", time.Since(start).Seconds())
 	b.pool = o.Pool
 	if o.Pool == nil && o.Device != nil {
 		var err error

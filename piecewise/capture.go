@@ -193,11 +193,15 @@ func (b *Backend) Capture(ctx context.Context) error {
 	b.mu.Lock()
 	cold := b.stage < warm
 	b.mu.Unlock()
+	start := time.Now()
 	if cold {
 		if err := b.warmup(ctx); err != nil {
 			return b.note(err)
 		}
+		b.opts.Observe.Logger.Info("warmed up", "seconds", time.Since(start).Seconds())
+		start = time.Now()
 	}
+	free, known := b.freeBytes()
 	for _, fn := range b.funcs {
 		if err := fn.dropGraphs(); err != nil {
 			return b.note(err)
@@ -206,11 +210,25 @@ func (b *Backend) Capture(ctx context.Context) error {
 			return b.note(err)
 		}
 	}
+	took := time.Since(start)
+	graphs := []any{"graphs", b.Stats().GraphsCaptured, "seconds", took.Seconds()}
+	if left, _ := b.freeBytes(); known {
+		graphs = append(graphs, "bytes", free-left)
+	}
+	b.opts.Observe.Logger.Info("captured", graphs...)
 	if err := b.mapStates(); err != nil {
 		return b.note(err)
 	}
 	b.advance(capturedAll)
 	return nil
+}
+
+// freeBytes returns how many bytes the device can still give out, where it knows.
+func (b *Backend) freeBytes() (n int64, known bool) {
+	if d, ok := b.opts.Device.(device.Budgeted); ok {
+		return d.FreeBytes()
+	}
+	return 0, false
 }
 
 // captureSizes captures pieces at every size, and then the full graph at those that
