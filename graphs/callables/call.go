@@ -69,6 +69,7 @@ func (c *Callable) Forward(st *graphs.Stream, args ...Arg) (*Call, error) {
 	if err := c.forward.Replay(st); err != nil {
 		return nil, err
 	}
+	c.ran = true
 	call := &Call{c: c, outputs: slices.Clone(c.results)}
 	if c.backward != nil {
 		g.pending = append(g.pending, call)
@@ -114,21 +115,28 @@ func (c *Callable) copyIn(st *graphs.Stream, static, t graphs.Tensor) error {
 
 // ends calls f with what a forward of c overwrites, or may overwrite: the gradients of the
 // group, and the outputs of c and of callables behind it. Their memory was free when c was
-// captured, or is c's own.
+// captured, or is c's own. What nobody has a valid handle of is left out.
 func (c *Callable) ends(f func(t *graphs.Tensor) error) error {
-	for _, m := range c.group.members {
-		lists := [][]graphs.Tensor{m.grads, m.results}
-		if m.index < c.index {
-			lists = lists[:1]
+	each := func(list []graphs.Tensor) error {
+		for i := range list {
+			if list[i].Storage() == nil {
+				continue
+			}
+			if err := f(&list[i]); err != nil {
+				return err
+			}
 		}
-		for _, list := range lists {
-			for i := range list {
-				if list[i].Storage() == nil {
-					continue
-				}
-				if err := f(&list[i]); err != nil {
-					return err
-				}
+		return nil
+	}
+	for _, m := range c.group.members {
+		if m.graded || m == c {
+			if err := each(m.grads); err != nil {
+				return err
+			}
+		}
+		if m.ran && m.index > c.index || m == c {
+			if err := each(m.results); err != nil {
+				return err
 			}
 		}
 	}
@@ -152,13 +160,21 @@ func (c *Callable) expirable() error {
 // expire makes the handles stale of what a forward overwrites.
 func (c *Callable) expire() error {
 	c.generation++
-	return c.ends(func(t *graphs.Tensor) error {
+	err := c.ends(func(t *graphs.Tensor) error {
 		if !store.Renew(t.Storage(), c.maker, c.generation) {
 			return c.held(t) // it was retained meanwhile
 		}
 		*t = t.At(t.Storage())
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	for _, m := range c.group.members {
+		m.graded = false
+		m.ran = m.ran && m.index < c.index
+	}
+	return nil
 }
 
 // Outputs returns the function's outputs. The slice belongs to the call.
@@ -203,7 +219,7 @@ func (c *Call) Backward(st *graphs.Stream, grads ...graphs.Tensor) ([]graphs.Ten
 		return nil, err
 	}
 	g.pending = g.pending[:len(g.pending)-1]
-	c.done = true
+	c.done, f.graded = true, true
 	return slices.Clone(f.grads), nil
 }
 

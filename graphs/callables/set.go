@@ -74,6 +74,7 @@ type Callable struct {
 	grads             []graphs.Tensor // the zero Tensor for unused inputs
 	maker             *graphs.Maker
 	generation        int32 // forwards so far
+	ran, graded       bool  // handles of results, of grads, name what lies there
 
 	plain *Call // the last uncaptured call, whose results are kept until the next one
 }

@@ -1,0 +1,120 @@
+package callables_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"pwc/compile/cuda"
+	"pwc/graphs"
+	"pwc/graphs/callables"
+	"pwc/graphs/whole"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
+	"pwc/pieces"
+)
+
+// notes is the network of PyTorch's notes on CUDA graphs: 640 rows of 4096 features, through 2048
+// to 1024, dropout of 0.2 and 0.1, the mean squared error.
+const notes = `pwc 1
+module "notes" {
+  sym N in [1, 4096]
+  sym M in [1, 4096]
+  weight @w1 : f32[2048, 4096]
+  weight @b1 : f32[2048]
+  weight @w2 : f32[1024, 2048]
+  weight @b2 : f32[1024]
+  state @rng : i64[2]
+  func @section1(%x: f32[640, 4096]) -> (f32[640, 2048]) {
+    %h = linear(%x, @w1, @b1) : f32[640, 2048]
+    %y = dropout(%h, @rng, p=0.2) : f32[640, 2048]
+    return %y
+  }
+  func @section2(%x: f32[640, 2048]) -> (f32[640, 1024]) {
+    %h = linear(%x, @w2, @b2) : f32[640, 1024]
+    %y = dropout(%h, @rng, p=0.1) : f32[640, 1024]
+    return %y
+  }
+  func @loss(%p: f32[640, 1024], %y: f32[640, 1024]) -> (f32[]) {
+    %d = sub(%p, %y) : f32[640, 1024]
+    %s = mul(%d, %d) : f32[640, 1024]
+    %l = mean(%s, axes=[0, 1]) : f32[]
+    return %l
+  }
+  func @sgd2(%w: mut f32[N, M], %g: f32[N, M]) -> () {
+    %d = mul(%g, 0.1) : f32[N, M]
+    %n = sub(%w, %d) : f32[N, M]
+    copy(%w, %n)
+    return
+  }
+  func @sgd1(%w: mut f32[N], %g: f32[N]) -> () {
+    %d = mul(%g, 0.1) : f32[N]
+    %n = sub(%w, %d) : f32[N]
+    copy(%w, %n)
+    return
+  }
+}
+`
+
+// BenchmarkNotesOnGPU is a step of the notes' network: three callables, and the optimizer outside
+// of the graphs. bench/callables.py is PyTorch's make_graphed_callables on the same network.
+func BenchmarkNotesOnGPU(b *testing.B) {
+	dev := cudatest.Open(b, fake.Options{})
+	if dev.Emulated {
+		b.Skip("needs a real GPU")
+	}
+	backend, err := cuda.New(dev.Info().Target, dev.Compiler(b))
+	check(b, err)
+	e := open(b, rig{dev: dev.Device, compiler: pieces.Pipeline{Backend: backend}, store: pieces.NewMemoryStore(), stays: true}, notes)
+	defer e.close()
+	r := rand.New(rand.NewPCG(1, 1))
+	tensor := func(name string, scale float64, shape ...int64) graphs.Tensor {
+		n := int64(1)
+		for _, d := range shape {
+			n *= d
+		}
+		return e.tensor(name, draw(r, int(n), scale), shape...)
+	}
+	weights := map[string]graphs.Tensor{"w1": tensor("w1", 0.01, 2048, 4096), "b1": tensor("b1", 0.01, 2048), "w2": tensor("w2", 0.01, 1024, 2048), "b2": tensor("b2", 0.01, 1024)}
+	sgd := map[int]*whole.Function{1: e.compile("sgd1"), 2: e.compile("sgd2")}
+	x, h, p, y, one := tensor("x", 1, 640, 4096), tensor("h", 1, 640, 2048), tensor("p", 1, 640, 1024), tensor("y", 1, 640, 1024), e.tensor("one", []float32{1})
+	operands := whole.Operands{Tensors: weights, Generators: map[string]*graphs.Generator{"rng": e.s.NewGenerator(1)}}
+	var fns []callables.Function
+	for _, f := range []struct {
+		name    string
+		wrt     []string
+		samples []graphs.Tensor
+	}{
+		{"section1", []string{"@w1", "@b1"}, []graphs.Tensor{x}},
+		{"section2", []string{"%x", "@w2", "@b2"}, []graphs.Tensor{h}},
+		{"loss", []string{"%p"}, []graphs.Tensor{p, y}},
+	} {
+		c := e.callable(f.name, whole.CallableOptions{WRT: f.wrt})
+		fns = append(fns, must[callables.Function](b)(c.Function(f.name, f.samples, operands)))
+	}
+	set := must[*callables.Set](b)(callables.New(ctx, e.s, fns, callables.Options{}))
+	e.end = append(e.end, set.Close)
+	st := e.s.DefaultStream()
+	step := func() {
+		first := must[*callables.Call](b)(set.At(0).Forward(st, args([]graphs.Tensor{x})...))
+		second := must[*callables.Call](b)(set.At(1).Forward(st, args(first.Outputs(), 0)...))
+		loss := must[*callables.Call](b)(set.At(2).Forward(st, args([]graphs.Tensor{second.Outputs()[0], y}, 0)...))
+		g := must[[]graphs.Tensor](b)(loss.Backward(st, one))
+		g2 := must[[]graphs.Tensor](b)(second.Backward(st, g[0]))
+		g1 := must[[]graphs.Tensor](b)(first.Backward(st, g2[0]))
+		run := e.s.Eager(st)
+		for name, g := range map[string]graphs.Tensor{"w1": g1[0], "b1": g1[1], "w2": g2[1], "b2": g2[2]} {
+			must[[]graphs.Tensor](b)(sgd[len(g.Shape())].Run(run, []graphs.Tensor{weights[name], g}))
+		}
+	}
+	for range 20 {
+		step()
+	}
+	check(b, st.Synchronize())
+	for b.Loop() {
+		for range 50 {
+			step()
+		}
+		check(b, st.Synchronize())
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/50e6, "ms/step")
+}
