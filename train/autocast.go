@@ -67,7 +67,7 @@ func precisionOf(n *ir.Node) precision {
 		return declared
 	}
 	switch n.Op.Name {
-	case "linear", "matmul", "linear_select":
+	case "linear", "matmul", "linear_select", "attention":
 		return lower
 	case "rope", "embedding", "gather", "dropout":
 		return each
