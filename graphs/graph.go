@@ -53,19 +53,19 @@ type Graph struct {
 	from *Stream      // that captures
 	dev  device.Graph // of on, or instantiated from its template since
 
-	spans   []device.Buffer
-	reads   []read
-	tracked []*store.Storage // made by the capture, with owners at its end or read by other graphs
-	victims []*store.Storage // of others, in memory that a replay writes
-	near    []*Graph         // graphs that overlap in memory, or share a generator or a workspace
-	draws   []draw
-	takes   []take
-	slots   Tensor
-	put     func([]byte)
-	library bool
-	maker   *Maker
-	last    store.Access // last replay
-	replays int64
+	spans     []device.Buffer
+	reads     []read
+	tracked   []*store.Storage // made by the capture, with owners at its end or read by other graphs
+	victims   []*store.Storage // of others, in memory that a replay writes
+	near      []*Graph         // graphs that overlap in memory, or share a generator or a workspace
+	draws     []draw
+	takes     []take
+	slots     Tensor
+	put       func([]byte)
+	libraries []int32 // streams of the capture whose workspaces library routines use
+	maker     *Maker
+	last      store.Access // last replay
+	replays   int64
 }
 
 // NewGraph returns a graph without a recording.
@@ -135,7 +135,7 @@ func (g *Graph) Begin() (*Recorder, error) {
 	st := g.opts.Stream
 	if st == nil {
 		var err error
-		if st, err = g.s.captureStream(); err != nil {
+		if st, err = g.s.CaptureStream(0); err != nil {
 			return nil, err
 		}
 	}
@@ -211,24 +211,33 @@ func (s *Session) settle() error {
 	return err
 }
 
-// captureStream returns the stream that captures use which name none.
-func (s *Session) captureStream() (*Stream, error) {
-	s.mu.Lock()
-	st := s.capture
-	s.mu.Unlock()
-	if st != nil {
-		return st, nil
+// CaptureStream returns stream i of those that the session keeps for captures, and makes it
+// when it is asked for first. Captures that name no stream use stream 0. Graphs whose library
+// routines were captured on one stream share its workspace, so their replays must be ordered:
+// graphs that are to run at the same time are captured on streams of their own.
+func (s *Session) CaptureStream(i int) (*Stream, error) {
+	for {
+		s.mu.Lock()
+		made := s.captures
+		s.mu.Unlock()
+		if i >= 0 && i < len(made) {
+			return made[i], nil
+		}
+		if i < 0 {
+			return nil, fmt.Errorf("%w: capture stream %d", ErrArguments, i)
+		}
+		name := "capture"
+		if n := len(made); n > 0 {
+			name = fmt.Sprintf("capture %d", n)
+		}
+		st, err := s.NewStream(name)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		s.captures = append(s.captures, st) // another goroutine may have added one: it is the next
+		s.mu.Unlock()
 	}
-	st, err := s.NewStream("capture")
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.capture == nil {
-		s.capture = st
-	}
-	return s.capture, nil
 }
 
 // abandon ends a capture that failed and leaves nothing of it.
@@ -297,7 +306,7 @@ func (g *Graph) End() error {
 
 // take moves what the recorder noted into the graph.
 func (g *Graph) take(r *Recorder) {
-	g.draws, g.library = r.run.draws, r.run.library
+	g.draws, g.libraries = r.run.draws, r.run.libraries
 	for _, gen := range g.opts.Generators {
 		g.takes = append(g.takes, take{gen: gen, by: gen.inside})
 	}
@@ -464,6 +473,6 @@ func (g *Graph) Reset() error {
 	g.s.graphs--
 	g.s.mu.Unlock()
 	g.spans, g.reads, g.tracked, g.victims, g.near = nil, nil, nil, nil, nil
-	g.draws, g.takes, g.library, g.last, g.replays = nil, nil, false, store.Access{}, 0
+	g.draws, g.takes, g.libraries, g.last, g.replays = nil, nil, nil, store.Access{}, 0
 	return err
 }

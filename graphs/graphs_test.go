@@ -1227,14 +1227,7 @@ func assigningOwners(t *testing.T, open opener) {
 func TestColdLibrary(t *testing.T) {
 	e := open(t, 8)
 	defer e.close()
-	// A program that has a choice with a routine that the host does not have, and goes
-	// without it.
-	p := *e.fn("add1").Compiled()
-	p.Steps = []program.Step{{Kind: program.StepChoice, Variants: []program.Variant{
-		{Steps: []program.Step{{Kind: program.StepLibrary, Extern: "lib::none", Args: p.Steps[0].Args}}},
-		{Steps: p.Steps},
-	}}}
-	f := must[*graphs.Program](t)(e.s.Load(&p, "chosen"))
+	f := choosing(e)
 	x := e.tensor("x", 1)
 	record := func() error {
 		g, err := graphs.Capture(ctx, e.s, graphs.Options{}, func(r *graphs.Recorder) error {
@@ -1255,6 +1248,54 @@ func TestColdLibrary(t *testing.T) {
 		t.Errorf("after it ran: %v", err)
 	}
 	drop(t, x)
+	check(t, f.Close())
+}
+
+// choosing loads a program that has a choice with a routine that the host does not have, and goes
+// without it.
+func choosing(e *env) *graphs.Program {
+	e.Helper()
+	p := *e.fn("add1").Compiled()
+	p.Steps = []program.Step{{Kind: program.StepChoice, Variants: []program.Variant{
+		{Steps: []program.Step{{Kind: program.StepLibrary, Extern: "lib::none", Args: p.Steps[0].Args}}},
+		{Steps: p.Steps},
+	}}}
+	return must[*graphs.Program](e)(e.s.Load(&p, "chosen"))
+}
+
+// TestWorkspaces: graphs whose library routines were captured on one stream share its workspace,
+// so their replays must be ordered. Those of two streams may run at the same time.
+func TestWorkspaces(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	f := choosing(e)
+	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
+	var gs []*graphs.Graph
+	var keep []graphs.Tensor
+	for _, i := range []int{0, 1, 1} {
+		x := e.tensor("x", 1)
+		out := must[[]graphs.Tensor](t)(e.s.Eager(e.s.DefaultStream()).Run(f, graphs.TensorArg(x)))
+		drop(t, out...)
+		st := must[*graphs.Stream](t)(e.s.CaptureStream(i))
+		if again := must[*graphs.Stream](t)(e.s.CaptureStream(i)); again != st {
+			t.Errorf("capture stream %d is %q, then %q", i, st.Name(), again.Name())
+		}
+		gs = append(gs, e.capture(graphs.Options{Stream: st}, func(r *graphs.Recorder) {
+			out := must[[]graphs.Tensor](t)(r.Run(f, graphs.TensorArg(x)))
+			keep = append(keep, x, out[0])
+		}))
+	}
+	if _, err := e.s.CaptureStream(-1); !errors.Is(err, graphs.ErrArguments) {
+		t.Errorf("capture stream -1: %v", err)
+	}
+	check(t, side.Wait(e.s.DefaultStream()))
+	check(t, gs[0].Replay(e.s.DefaultStream()))
+	check(t, gs[1].Replay(side))
+	if err := gs[2].Replay(e.s.DefaultStream()); !errors.Is(err, graphs.ErrUnordered) {
+		t.Errorf("a graph that shares a workspace: %v", err)
+	}
+	e.reset(gs...)
+	drop(t, keep...)
 	check(t, f.Close())
 }
 

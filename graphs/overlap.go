@@ -141,10 +141,7 @@ func (g *Graph) conflicts(h *Graph) bool {
 			}
 		}
 	}
-	if g.library && h.library {
-		return true
-	}
-	return false
+	return slices.ContainsFunc(g.libraries, func(st int32) bool { return slices.Contains(h.libraries, st) })
 }
 
 // ready reports why a storage that a graph reads cannot be read.

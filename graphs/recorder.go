@@ -34,10 +34,10 @@ type run struct {
 	undo   *undo                   // nil: nothing is undone
 
 	// Of a capture.
-	spans   []device.Buffer // memory that it writes
-	reads   []Tensor        // storages that it reads and did not make
-	draws   []draw
-	library bool
+	spans     []device.Buffer // memory that it writes
+	reads     []Tensor        // storages that it reads and did not make
+	draws     []draw
+	libraries []int32 // streams whose workspace library routines use
 }
 
 // Eager returns a recorder whose work runs at once on st, with memory of the default
@@ -346,8 +346,8 @@ func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg)
 			}
 		}
 	}
-	if p.routines {
-		r.run.library = true
+	if p.routines && !slices.Contains(r.run.libraries, r.stream.index) {
+		r.run.libraries = append(r.run.libraries, r.stream.index)
 	}
 	return results, nil
 }

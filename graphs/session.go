@@ -21,13 +21,13 @@ type Session struct {
 	alloc *mem.Allocator
 	book  store.Book
 
-	mu      sync.Mutex
-	deflt   *Stream
-	pools   []*Pool
-	shared  *Pool   // of memory that no capture allocated
-	capture *Stream // of captures that name none
-	graphs  int     // with a recording
-	closed  bool
+	mu       sync.Mutex
+	deflt    *Stream
+	pools    []*Pool
+	shared   *Pool     // of memory that no capture allocated
+	captures []*Stream // see CaptureStream
+	graphs   int       // with a recording
+	closed   bool
 
 	routines atomic.Bool // a program that calls library routines was loaded
 

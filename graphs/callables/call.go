@@ -26,6 +26,11 @@ type Call struct {
 // Name returns the function's name.
 func (c *Callable) Name() string { return c.fn.Name }
 
+// Inputs returns the static inputs that arguments are copied to. An argument that is one of them
+// is not copied: its values were written there. Backwards may read them, so they are not to be
+// written between a forward and its backward.
+func (c *Callable) Inputs() []graphs.Tensor { return slices.Clone(c.in[:len(c.fn.Args)]) }
+
 // Train switches to training mode, or to evaluation mode. The graphs serve the mode that they
 // were captured in; in the other one the function runs uncaptured.
 func (c *Callable) Train(on bool) { c.training.Store(on) }

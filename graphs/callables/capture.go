@@ -112,5 +112,5 @@ func (c *Callable) dropSaved() error {
 }
 
 func (c *Callable) options(what string) graphs.Options {
-	return graphs.Options{Name: what + " of " + c.fn.Name, Pool: c.group.pool, Stream: c.set.opts.Stream, Errors: c.set.opts.Errors, Generators: c.fn.Generators}
+	return graphs.Options{Name: what + " of " + c.fn.Name, Pool: c.group.pool, Stream: c.group.stream, Errors: c.set.opts.Errors, Generators: c.fn.Generators}
 }

@@ -277,6 +277,47 @@ func TestStreams(t *testing.T) {
 	}
 }
 
+// TestStaticInputs: an argument that was written to the static input is read there.
+func TestStaticInputs(t *testing.T) {
+	e := open(t, hostRig(), cubic)
+	defer e.close()
+	set := must[*callables.Set](t)(callables.New(ctx, e.s, []callables.Function{polynomial(e, "f")}, callables.Options{}))
+	e.end = append(e.end, set.Close)
+	in := set.At(0).Inputs()
+	check(t, e.s.Write(in[0], bytes(slices.Repeat([]float32{3}, 64))))
+	call := must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), callables.Arg{Tensor: in[0], RequiresGrad: true}))
+	out := must[[]graphs.Tensor](t)(call.Backward(e.s.DefaultStream(), in[0]))
+	if y, g := e.read(call.Outputs()[0])[0], e.read(out[0])[0]; y != 36 || g != 3*33 {
+		t.Errorf("the output is %v, the gradient %v; want 36 and 99", y, g)
+	}
+}
+
+// TestBusy: a second call of a pool while one runs is refused; one of another pool is not.
+func TestBusy(t *testing.T) {
+	e := open(t, hostRig(), cubic)
+	defer e.close()
+	fns := []callables.Function{polynomial(e, "f"), polynomial(e, "g")}
+	var inside func()
+	fns[0].Eval = func(r *graphs.Recorder, in []graphs.Tensor) ([]graphs.Tensor, error) {
+		inside()
+		return []graphs.Tensor{in[0]}, nil
+	}
+	for _, o := range []callables.Options{{}, {AnyOrder: true}} {
+		set := must[*callables.Set](t)(callables.New(ctx, e.s, fns, o))
+		set.At(0).Train(false)
+		var same, other error
+		inside = func() {
+			_, same = set.At(0).Forward(e.s.DefaultStream(), fns[0].Args...)
+			_, other = set.At(1).Forward(e.s.DefaultStream(), fns[1].Args...)
+		}
+		must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), fns[0].Args...))
+		if !errors.Is(same, graphs.ErrBusy) || errors.Is(other, graphs.ErrBusy) == o.AnyOrder {
+			t.Errorf("AnyOrder %t: %v, %v", o.AnyOrder, same, other)
+		}
+		check(t, set.Close())
+	}
+}
+
 // TestArguments: what does not fit the samples is refused, all of it at once, and changes nothing.
 func TestArguments(t *testing.T) {
 	e := open(t, hostRig(), network)

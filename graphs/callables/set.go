@@ -32,7 +32,8 @@ type Options struct {
 	// loaded: 0 is 3, as in PyTorch. They change no memory and no generator.
 	WarmUps int
 
-	// Stream captures. Nil: the session's stream for captures.
+	// Stream captures. Nil: streams that the session keeps for captures, with AnyOrder one for
+	// each callable, whose library routines then have workspaces of their own.
 	Stream *graphs.Stream
 
 	// Errors says which calls a capture refuses.
@@ -51,7 +52,8 @@ type Set struct {
 // group is callables that share a pool.
 type group struct {
 	pool    *graphs.Pool
-	owned   bool // the pool is the set's
+	stream  *graphs.Stream // that captures
+	owned   bool           // the pool is the set's
 	busy    atomic.Bool
 	closed  bool
 	members []*Callable
@@ -122,7 +124,13 @@ func (s *Set) add(f Function) error {
 	c := &Callable{set: s, fn: f, maker: &graphs.Maker{Name: "the forward of " + f.Name, Output: -1}}
 	c.training.Store(!s.opts.Eval)
 	if len(s.groups) == 0 || s.opts.AnyOrder {
-		g := &group{pool: s.opts.Pool}
+		g := &group{pool: s.opts.Pool, stream: s.opts.Stream}
+		if g.stream == nil {
+			var err error
+			if g.stream, err = s.s.CaptureStream(len(s.groups)); err != nil {
+				return err
+			}
+		}
 		if g.pool == nil {
 			g.pool, g.owned = s.s.NewPool(f.Name), true
 		}
