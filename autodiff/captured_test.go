@@ -70,33 +70,52 @@ func piecewiseRun(t *testing.T, m *ir.Module, mode piecewise.Mode, split []strin
 	return out, b.Stats()
 }
 
-// Compiled with any pass switched off that can be, gradients are the interpreter's.
-func TestWithoutAPass(t *testing.T) {
-	type run struct {
-		m    *ir.Module
-		in   *oracle.Inputs
-		want []*interp.Tensor
-	}
-	var runs []run
+// gradientRun is the gradient of a function of differences, with operands and its results.
+type gradientRun struct {
+	k    int
+	m    *ir.Module
+	in   *oracle.Inputs
+	want []*interp.Tensor
+}
+
+// gradientRuns returns every stride-th gradient of differences.
+func gradientRuns(t *testing.T, stride int) []gradientRun {
+	t.Helper()
+	var runs []gradientRun
 	for k, c := range differences {
+		if k%stride != 0 {
+			continue
+		}
 		g := joint(t, parse(t, fn(c.signature, c.lines...)))
 		r := rand.New(rand.NewSource(int64(k)))
 		in := &oracle.Inputs{Symbols: map[string]int64{"N": 4}}
 		for _, p := range g.Funcs[0].Params {
 			in.Params = append(in.Params, draw(r, g.Funcs[0].Type(p), 4, c.signed))
 		}
-		runs = append(runs, run{g, in, interpret(t, g, in.Clone())})
+		runs = append(runs, gradientRun{k, g, in, interpret(t, g, in.Clone())})
 	}
+	return runs
+}
+
+// Compiled with any pass switched off that can be, gradients are the interpreter's.
+func TestWithoutAPass(t *testing.T) {
+	withoutAPass(t, gradientRuns(t, 1), func(t *testing.T, m *ir.Module, in *oracle.Inputs, pass string) []*interp.Tensor {
+		return onHostWithout(t, m, in, pass)
+	})
+}
+
+func withoutAPass(t *testing.T, runs []gradientRun, run func(t *testing.T, m *ir.Module, in *oracle.Inputs, pass string) []*interp.Tensor) {
+	t.Helper()
 	for _, p := range compile.Passes() {
 		if p.Required {
 			continue
 		}
 		t.Run(p.Name, func(t *testing.T) {
-			for k, r := range runs {
-				got := onHostWithout(t, r.m, r.in.Clone(), p.Name)
+			for _, r := range runs {
+				got := run(t, r.m, r.in.Clone(), p.Name)
 				for i := range r.want {
 					if err := near(got[i], r.want[i], 1e-5); err != nil {
-						t.Errorf("%v: grad_in%d: %v", differences[k].lines, i, err)
+						t.Errorf("%v: grad_in%d: %v", differences[r.k].lines, i, err)
 					}
 				}
 			}
@@ -107,26 +126,18 @@ func TestWithoutAPass(t *testing.T) {
 // Gradients are cut and captured like any function: in pieces, cut at an op of their backward,
 // whole, and uncaptured they have the same values.
 func TestCaptured(t *testing.T) {
-	for k, c := range differences {
-		m := parse(t, fn(c.signature, c.lines...))
-		f := m.Funcs[0]
-		if k%3 != 0 || !slices.ContainsFunc(f.Params, func(p ir.Value) bool { return len(f.Type(p).Shape) > 0 && f.Type(p).Shape[0].String() == "N" }) {
+	for _, r := range gradientRuns(t, 3) {
+		f := r.m.Funcs[0]
+		if !slices.ContainsFunc(f.Params, func(p ir.Value) bool { return len(f.Type(p).Shape) > 0 && f.Type(p).Shape[0].String() == "N" }) {
 			continue
 		}
-		g := joint(t, m)
-		r := rand.New(rand.NewSource(int64(k)))
-		in := &oracle.Inputs{Symbols: map[string]int64{"N": 4}}
-		for _, p := range g.Funcs[0].Params {
-			in.Params = append(in.Params, draw(r, g.Funcs[0].Type(p), 4, c.signed))
-		}
-		want := interpret(t, g, in.Clone())
-		nodes := g.Funcs[0].Nodes
+		nodes := f.Nodes
 		split := []string{nodes[len(nodes)/2].Op.Name}
 		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
-			t.Run(fmt.Sprint(k, " ", mode, " ", split), func(t *testing.T) {
-				got, stats := piecewiseRun(t, g, mode, split, in)
-				for i := range want {
-					if err := near(got[i], want[i], 1e-5); err != nil {
+			t.Run(fmt.Sprint(r.k, " ", mode, " ", split), func(t *testing.T) {
+				got, stats := piecewiseRun(t, r.m, mode, split, r.in)
+				for i := range r.want {
+					if err := near(got[i], r.want[i], 1e-5); err != nil {
 						t.Errorf("grad_in%d: %v", i, err)
 					}
 				}
