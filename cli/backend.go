@@ -42,6 +42,8 @@ type buildFlags struct {
 	unrecorded   bool // artifacts are kept, as part of what else is compiled
 	local        bool // what is not in the directories is not looked for elsewhere
 
+	traceOut string // file for a trace of the run; "": none
+
 	partOf *pieces.Result // of a module that this one is a part of
 }
 
@@ -317,7 +319,7 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 			t.bar.set(e.Done, e.Total, e.Artifact.Origin)
 		}
 	}
-	o.Observe.Observer = t.bar
+	o.Observe.Observer = t.traced(t.bar)
 	return o, func() {
 		t.bar.end()
 		closeRemote()

@@ -71,6 +71,7 @@ wait for one another, and says how long each takes.`,
 	f.addImport(cmd, "auto")
 	f.addWeights(cmd)
 	b.add(cmd)
+	b.addTraceOut(cmd)
 	fl := cmd.Flags()
 	f.alone = slices.DeleteFunc(f.alone, func(name string) bool { return name == "context" })
 	fl.Lookup("context").Value = &wholeNumber[int64]{&f.context, 1, 1 << 20}
@@ -277,7 +278,7 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 		b.ops, o.Ops[i] = append(b.ops, traced), traced
 	}
 	b.captures = newCaptureTimes()
-	o.Compile.Store, o.Memory.Max, o.Memory.Symbols, o.Observe.Observer = cache.New(cache.Options{Dir: b.cache}), limits, symbols, b.captures
+	o.Compile.Store, o.Memory.Max, o.Memory.Symbols, o.Observe.Observer = cache.New(cache.Options{Dir: b.cache}), limits, symbols, b.target.traced(b.captures)
 	b.blocks, b.block, b.context = blocks, block, length
 	b.backend, err = piecewise.New(ctx, m, o)
 	return b.target.explain(err)

@@ -58,6 +58,7 @@ func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport
 	if err := b.backend.Load(ctx, weights, nil); err != nil {
 		return err
 	}
+	b.target.trace.memory(b.backend.Plan())
 	r.Load = time.Since(start).Seconds()
 	b.stream = b.backend.Stream()
 	if b.meter, err = b.target.meter(b.stream); err != nil {
@@ -362,6 +363,9 @@ func (b *bench) profile(ctx context.Context, n int64) (benchProfile, error) {
 		if i > 0 {
 			times = append(times, slices.Clone(d))
 		}
+	}
+	if b.target.trace != nil {
+		b.target.trace.kernels(labels, times[len(times)-1])
 	}
 	return sumProfile(n, labels, times), nil
 }

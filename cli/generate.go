@@ -86,6 +86,7 @@ and what they had is printed.`,
 	f.addWeights(cmd)
 	b.add(cmd)
 	b.addFrozen(cmd)
+	b.addTraceOut(cmd)
 	fl := cmd.Flags()
 	fl.Var(&g.ids, "ids", "`ID`s of the prompt")
 	fl.StringVar(&g.file, "ids-file", "", "`FILE` with a request on each line, in JSON; - is standard input")
@@ -238,13 +239,17 @@ func (a *app) watched(m *ir.Module, backend piecewise.Options, g *generateFlags,
 		return backend, usagef("--mode: %w", err)
 	}
 	if out.metrics != nil {
-		backend.Observe.Observer = twoObservers{backend.Observe.Observer, out.metrics}
+		backend.Observe.Observer = both(backend.Observe.Observer, out.metrics)
 	}
 	if g.nvtx {
 		if marks, err := openNVTX(); err != nil {
 			fmt.Fprintf(a.err, "pwc: --nvtx marks nothing: %v\n", err)
 		} else {
-			backend.Observe.Observer = marked{backend.Observe.Observer, marks}
+			all := markers{marks}
+			if m, ok := backend.Observe.Observer.(piecewise.ProfileRanges); ok {
+				all = append(all, m)
+			}
+			backend.Observe.Observer = marked{backend.Observe.Observer, all}
 		}
 	}
 	out.ops = nil

@@ -68,6 +68,37 @@ func (o twoObservers) Ran(fn string, rows, size int64, mode piecewise.RunMode) {
 	o[1].Ran(fn, rows, size, mode)
 }
 
+// both returns an observer that tells two, and marks ranges for those that want them.
+func both(a, b piecewise.Observer) piecewise.Observer {
+	var all markers
+	for _, o := range []piecewise.Observer{a, b} {
+		if m, ok := o.(piecewise.ProfileRanges); ok {
+			all = append(all, m)
+		}
+	}
+	if len(all) == 0 {
+		return twoObservers{a, b}
+	}
+	return marked{twoObservers{a, b}, all}
+}
+
+// markers mark the same ranges.
+type markers []marker
+
+// Enter implements marker.
+func (ms markers) Enter(name string) {
+	for _, m := range ms {
+		m.Enter(name)
+	}
+}
+
+// Leave implements marker.
+func (ms markers) Leave() {
+	for _, m := range ms {
+		m.Leave()
+	}
+}
+
 // marker marks ranges of time for a profiler.
 type marker interface {
 	Enter(name string)

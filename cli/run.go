@@ -81,6 +81,7 @@ that differs. Both compare by ‖a−b‖/‖b‖.`,
 	b.add(cmd)
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
+	b.addTraceOut(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&r.in, "in", "", "safetensors `FILE` with the inputs")
 	fl.StringVar(&r.out, "out", "", "safetensors `FILE` for the results")
@@ -392,6 +393,7 @@ func (s *session) run(ctx context.Context, m *ir.Module, report *runReport) (out
 	if err := b.Load(ctx, s.weights, nil); err != nil {
 		return nil, err
 	}
+	s.target.trace.memory(b.Plan())
 	lap(start, &sec.Load)
 	start = time.Now()
 	s.target.bar.capturing(b.Plan().Graphs)

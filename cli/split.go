@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,7 +16,7 @@ func (a *app) splitCommand() *cobra.Command {
 	var f modelFlags
 	var on []string
 	var fn, mode string
-	var long bool
+	var long, dot bool
 	cmd := &cobra.Command{
 		Use:   "split FILE",
 		Short: "show the pieces that a model is cut into",
@@ -31,7 +32,8 @@ whole function, both, or none. Where the mode is refused, as by compile and run,
 reason follows.`,
 		Example: `  pwc split model.ir
   pwc split model.ir --split-on attention::paged,linear
-  pwc split models/llama --func logits --json`,
+  pwc split models/llama --func logits --json
+  pwc split model.ir --dot > pieces.dot`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("split-on") {
@@ -39,16 +41,20 @@ reason follows.`,
 			} else if on == nil {
 				on = []string{}
 			}
-			return a.runSplit(args[0], on, fn, mode, long, &f)
+			return a.runSplit(args[0], on, fn, mode, splitOutput{long, dot}, &f)
 		},
 	}
 	f.addImport(cmd, "auto")
 	cmd.Flags().StringSliceVar(&on, "split-on", nil, "`OP`s to cut at: ns::op, ns::op.overload, or an op of the table")
 	cmd.Flags().StringVar(&fn, "func", "", "only this `FUNCTION`")
 	addMode(cmd, &mode)
+	cmd.Flags().BoolVar(&dot, "dot", false, "print the pieces as a graph in the DOT language of Graphviz, identical ones once")
 	cmd.Flags().BoolVar(&long, "long", false, "print what each piece takes and gives, and how long memory between pieces lives")
 	return cmd
 }
+
+// splitOutput says what is printed in place of the table.
+type splitOutput struct{ long, dot bool }
 
 type splitReport struct {
 	Items      []splitItem `json:"items"`
@@ -67,7 +73,7 @@ type splitItem struct {
 	Graph     string   `json:"graph"`            // what holds it: own, whole, both, none
 }
 
-func (a *app) runSplit(path string, on []string, name, modeName string, long bool, f *modelFlags) error {
+func (a *app) runSplit(path string, on []string, name, modeName string, show splitOutput, f *modelFlags) error {
 	mode, err := parseMode(modeName)
 	if err != nil {
 		return err
@@ -112,7 +118,11 @@ func (a *app) runSplit(path string, on []string, name, modeName string, long boo
 		if i > 0 {
 			text.WriteByte('\n')
 		}
-		if long {
+		if show.dot {
+			writeDOT(&text, p)
+			continue
+		}
+		if show.long {
 			text.WriteString(p.String())
 			continue
 		}
@@ -130,6 +140,40 @@ func (a *app) runSplit(path string, on []string, name, modeName string, long boo
 	}
 	_, err = fmt.Fprint(a.out, text.String())
 	return err
+}
+
+// writeDOT writes the pieces of a function as a graph: identical ones once, with how often
+// one follows another.
+func writeDOT(w *strings.Builder, p *split.Plan) {
+	id := func(u *split.Unit) string {
+		if u.Piece == nil {
+			return strconv.Quote(p.Func.Nodes[u.Call].Name())
+		}
+		return strconv.Quote(fmt.Sprintf("%x", u.Piece.Hash)[:12])
+	}
+	count, follows := map[string]int{}, map[[2]string]int{}
+	var nodes []string
+	var edges [][2]string
+	for i, u := range p.Units {
+		name := id(u)
+		if count[name]++; count[name] == 1 {
+			nodes = append(nodes, name)
+		}
+		if i > 0 {
+			e := [2]string{id(p.Units[i-1]), name}
+			if follows[e]++; follows[e] == 1 {
+				edges = append(edges, e)
+			}
+		}
+	}
+	fmt.Fprintf(w, "digraph %s {\n  node [shape=box];\n", strconv.Quote("@"+p.Func.Name))
+	for _, name := range nodes {
+		fmt.Fprintf(w, "  %s [xlabel=\"×%d\"];\n", name, count[name])
+	}
+	for _, e := range edges {
+		fmt.Fprintf(w, "  %s -> %s [label=\"×%d\"];\n", e[0], e[1], follows[e])
+	}
+	w.WriteString("}\n")
 }
 
 // heldBy says which graphs are made of a function.

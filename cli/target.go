@@ -11,6 +11,7 @@ import (
 	"pwc/cache"
 	"pwc/compile"
 	compilehost "pwc/compile/host"
+	"pwc/inspect"
 	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
@@ -39,6 +40,8 @@ type target struct {
 	backend compile.Backend
 	cuda    cudaCompiler // nil: the target has no CUDA C
 
+	watch func(seen func(source string, cubin []byte)) // nil, or has every source that is compiled from then on told
+
 	// aim makes the target another one that the device runs; nil where there is no
 	// choice. configure must follow. The error says that the device does not run it.
 	aim func(name string) error
@@ -51,6 +54,7 @@ type target struct {
 	compiler pieces.Compiler    // the backend with the passes that the flags leave
 	events   func(pieces.Event) // nil, or told of what is compiled and loaded
 	bar      *progress          // of the last backend
+	trace    *traceFile         // nil: none is written
 	ops      []device.Op        // that were opened, for close
 	kernels  *kernels           // of extern ops
 }
@@ -87,6 +91,9 @@ func openTarget(f *buildFlags, run bool) (*target, error) {
 		return nil, fmt.Errorf("--target %s: %w", f.target, err)
 	}
 	t.configure(f)
+	if f.traceOut != "" {
+		t.trace = &traceFile{f.traceOut, inspect.NewTracer()}
+	}
 	return t, nil
 }
 
@@ -130,7 +137,7 @@ func (t *target) closeOps() error {
 
 // close closes the ops and the device.
 func (t *target) close() error {
-	errs := []error{t.closeOps()}
+	errs := []error{t.closeOps(), t.trace.write()}
 	if t.dev != nil {
 		errs = append(errs, t.dev.Close())
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"pwc/cache"
@@ -33,14 +34,14 @@ func openGPU(name string, run bool) (*target, error) { return openGPUOf(0, name,
 
 // openGPUOf is openGPU for the GPU of an ordinal.
 func openGPUOf(ordinal int, name string, run bool) (*target, error) {
-	compiler := nvrtc.Deferred(nvrtc.Options{}, "--std=c++17")
+	compiler := &watched{gpuCompiler: nvrtc.Deferred(nvrtc.Options{}, "--std=c++17")}
 	if name != "cuda" {
 		backend, err := compilecuda.New(name, compiler)
 		if err != nil {
 			return nil, &usageError{fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "compile/cuda: "))}
 		}
 		if !run {
-			return &target{name: name, backend: backend, cuda: kernelCompiler{compiler}}, nil
+			return &target{name: name, backend: backend, cuda: kernelCompiler{compiler}, watch: compiler.watch}, nil
 		}
 	}
 	dev, err := cuda.Open(cuda.Options{Ordinal: ordinal})
@@ -51,7 +52,25 @@ func openGPUOf(ordinal int, name string, run bool) (*target, error) {
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
+	t.watch = compiler.watch
 	return t, nil
+}
+
+// watched is a compiler that tells what it compiles.
+type watched struct {
+	gpuCompiler
+	seen atomic.Pointer[func(source string, cubin []byte)]
+}
+
+func (w *watched) watch(seen func(source string, cubin []byte)) { w.seen.Store(&seen) }
+
+// Compile implements compile/cuda.Compiler.
+func (w *watched) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
+	cubin, ptx, err = w.gpuCompiler.Compile(ctx, source, name, arch)
+	if seen := w.seen.Load(); err == nil && seen != nil {
+		(*seen)(source, cubin)
+	}
+	return cubin, ptx, err
 }
 
 // newGPUTarget returns the target of a name on a GPU: "cuda" is its own.

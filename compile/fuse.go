@@ -36,9 +36,8 @@ type fuser struct {
 
 	results []resultInfo
 	named   []returned
-	joined  map[*ir.Node]*joining // by concat
-	writes  map[ir.Value]int      // by version: the node that writes the next one
-	origin  int32                 // of the node being looked at
+	writes  map[ir.Value]int // by version: the node that writes the next one
+	origin  int32            // of the node being looked at
 	err     error
 }
 
@@ -89,7 +88,7 @@ func separateNodes(s *state) error { return s.group(true) }
 // group puts the function's nodes into groups, and schedules these.
 func (s *state) group(separate bool) error {
 	fn := s.fn()
-	f := &fuser{fn: fn, separate: separate, named: s.named, states: make([]valueState, len(fn.Values)), writes: make(map[ir.Value]int), joined: make(map[*ir.Node]*joining)}
+	f := &fuser{fn: fn, separate: separate, named: s.named, states: make([]valueState, len(fn.Values)), writes: make(map[ir.Value]int)}
 	f.count()
 	f.bind(s.m)
 	for i, n := range fn.Nodes {

@@ -5,7 +5,6 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda/internal/library"
-	"pwc/compile/cuda/internal/loopgen"
 	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 	"pwc/program"
@@ -34,7 +33,7 @@ func (b *Backend) lowerLibrary(k *loop.Kernel, code *compile.Code) error {
 		Steps: []compile.Step{{Library: library.Routine, Attrs: call.Attrs, Args: []int32{call.X, call.W, y}}},
 	}
 	if call.Epilogue != nil {
-		src, err := loopgen.Source(call.Epilogue, b.gpu)
+		src, err := loopKernel(call.Epilogue, b.gpu)
 		if err != nil {
 			return err
 		}

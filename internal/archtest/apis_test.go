@@ -17,6 +17,7 @@ import (
 	"pwc/compile"
 	compilehost "pwc/compile/host"
 	"pwc/compile/loop"
+	"pwc/inspect"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -338,6 +339,10 @@ func TestNothingPanics(t *testing.T) {
 				ptr[pieces.MemoryStore], func() any { return pieces.NewMemoryStore() }, ptr[pieces.MissError], ptr[pieces.Result], ptr[pieces.UncoveredError],
 				zero[pieces.EventKind], func() any { return pieces.EventKind(99) }, zero[pieces.Pipeline], func() any { return target }, zero[pieces.Range], zero[pieces.Shapes], zero[pieces.Source], func() any { return pieces.Source(99) },
 			},
+		},
+		"inspect": {
+			funcs:     map[string]any{"Collect": inspect.Collect, "NewRecorder": inspect.NewRecorder, "NewTracer": inspect.NewTracer, "WriteHTML": inspect.WriteHTML},
+			receivers: []func() any{func() any { return inspect.NewTracer() }, func() any { return inspect.NewRecorder(target) }},
 		},
 		"verify": {
 			funcs:     map[string]any{"Ask": verify.Ask, "Compare": verify.Compare, "NewBounds": verify.NewBounds, "NewIndex": verify.NewIndex, "Variants": verify.Variants},

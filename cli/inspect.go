@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"pwc/cache"
+	"pwc/compile"
+	"pwc/inspect"
+	"pwc/internal/openfile"
+	"pwc/ir"
+	"pwc/pieces"
+	"pwc/piecewise"
+)
+
+func (a *app) inspectCommand() *cobra.Command {
+	var f modelFlags
+	var b buildFlags
+	var sizes sizeList
+	var mode, out, profile string
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "inspect FILE",
+		Short: "write a report of a compiled model that a browser shows",
+		Long: `Compile a model and write one HTML file, which loads nothing from elsewhere: the pieces of
+each function as a graph, their IR, what each pass changed, their kernels with source,
+launch shape, registers and shared memory, and the memory of a step.
+
+--sizes are the rows for which the report has numbers. --profile takes what pwc bench
+--profile --json printed, and adds measured times. --json prints the report's data
+(docs/inspect.md) instead.`,
+		Example: `  pwc inspect models/llama -o report.html
+  pwc inspect model.ir --target cuda:sm_90 --mode full -o report.html
+  pwc bench models/llama --profile --json > bench.json && pwc inspect models/llama --profile bench.json -o report.html
+  pwc inspect model.ir --json`,
+		Args: exactly(1, "one module or checkpoint"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b.fix(cmd)
+			if out == "" && !a.json {
+				return usagef("-o says which file to write, as in -o report.html")
+			}
+			return a.runInspect(cmd.Context(), args[0], &f, &b, inspectFlags{sizes, mode, out, profile, force})
+		},
+	}
+	f.addImport(cmd, "auto")
+	b.add(cmd)
+	b.addSymbols(cmd)
+	addMode(cmd, &mode)
+	fl := cmd.Flags()
+	fl.Var(&sizes, "sizes", "`ROWS` of a step for which the report has numbers (default: 1, 8, 64, and 512, as far as the model takes them)")
+	fl.StringVarP(&out, "output", "o", "", "`FILE` for the report")
+	fl.StringVar(&profile, "profile", "", "`FILE` with what pwc bench --profile --json printed")
+	fl.BoolVar(&force, "force", false, "write over a file that is there")
+	return cmd
+}
+
+type inspectFlags struct {
+	sizes   sizeList
+	mode    string
+	out     string
+	profile string
+	force   bool
+}
+
+func (a *app) runInspect(ctx context.Context, path string, f *modelFlags, bf *buildFlags, g inspectFlags) (err error) {
+	mode, err := parseMode(g.mode)
+	if err != nil {
+		return err
+	}
+	if g.out != "" {
+		if err := canWrite(g.out); err != nil {
+			return err
+		}
+		if _, err := os.Stat(g.out); err == nil && !g.force {
+			return fmt.Errorf("%s is there already; --force writes over it", g.out)
+		}
+	}
+	var measured *inspect.Measured
+	if g.profile != "" {
+		if measured, err = readProfile(g.profile); err != nil {
+			return err
+		}
+	}
+	m, err := a.open(path, f)
+	if err != nil {
+		return err
+	}
+	report, err := a.inspect(ctx, m, mode, bf, g.sizes)
+	if err != nil {
+		return err
+	}
+	report.Measured = measured
+	if a.json {
+		return a.printJSON(report)
+	}
+	var page bytes.Buffer
+	if err := inspect.WriteHTML(&page, report); err != nil {
+		return err
+	}
+	if err := writeFile(g.out, page.Bytes()); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.out, "wrote %s: %s, %s distinct, %s\n", g.out, plural(int64(len(report.Functions)), "function"), plural(int64(len(report.Pieces)), "piece"), byteCount(int64(page.Len())))
+	return nil
+}
+
+// inspect compiles a model again, whatever a cache has, and collects what there is to see.
+func (a *app) inspect(ctx context.Context, m *model, mode piecewise.Mode, bf *buildFlags, sizes sizeList) (report *inspect.Report, err error) {
+	t, err := openTarget(bf, false)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	recorder := inspect.NewRecorder(pieces.Pipeline{Backend: t.backend, Options: compile.Options{Disable: bf.disable}})
+	t.compiler = recorder
+	if t.watch != nil {
+		t.watch(recorder.Source)
+	}
+	symbols := overlay(loadSymbols(m.module), bf.symbols)
+	anew := *bf
+	anew.uncached = true
+	planned := *t
+	planned.dev = nil
+	b, err := a.newBackend(ctx, m.module, &planned, &anew, mode, nil, symbols)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	graphs, _ := a.graphsOf(m.module, bf.splitOn, mode) // where the mode is refused no graph holds anything
+	store, err := a.openStore()
+	if err != nil {
+		return nil, err
+	}
+	report, err = inspect.Collect(inspect.Options{
+		Module: m.module, Name: filepath.ToSlash(m.path), Version: version().Version, Mode: mode, Backend: b, SplitOn: bf.splitOn,
+		Sizes: inspectedSizes(m.module, sizes), Symbols: symbols, Recorder: recorder,
+		Graph: func(fn string, splitting bool) string { return graphs[fn].of(splitting) },
+		Cached: func(key cache.Key) bool {
+			if store == nil {
+				return false
+			}
+			_, ok, err := store.Get(ctx, key)
+			return ok && err == nil
+		},
+	})
+	return report, err
+}
+
+// inspectedSizes returns the rows for which the report has numbers: the flags', or a few that
+// every batch symbol takes.
+func inspectedSizes(m *ir.Module, given sizeList) []int64 {
+	sizes := []int64{1, 8, 64, 512}
+	if len(given) > 0 {
+		sizes = slices.Clone(given)
+	}
+	for _, s := range m.Symbols {
+		if s.Kind == ir.Batch {
+			for i, n := range sizes {
+				sizes[i] = max(s.Lo, min(n, s.Hi))
+			}
+		}
+	}
+	slices.Sort(sizes)
+	return slices.Compact(sizes)
+}
+
+// maxProfile bounds what bench printed, in bytes.
+const maxProfile = 64 << 20
+
+// readProfile reads what bench printed.
+func readProfile(path string) (*inspect.Measured, error) {
+	text, err := openfile.Read(path, maxProfile)
+	if err != nil {
+		return nil, err
+	}
+	var b benchReport
+	if err := json.Unmarshal(text, &b); err != nil {
+		return nil, fmt.Errorf("%s: %w; --profile takes what pwc bench --profile --json prints", path, err)
+	}
+	if len(b.Profiles) == 0 {
+		return nil, fmt.Errorf("%s has no profiles: pwc bench --profile --json writes them", path)
+	}
+	out := &inspect.Measured{Device: b.Device, Bandwidth: b.Bandwidth, Kernels: []inspect.MeasuredKernel{}}
+	for _, p := range b.Profiles {
+		for _, k := range p.Kernels {
+			out.Kernels = append(out.Kernels, inspect.MeasuredKernel{Name: k.Name, Rows: p.Batch, Calls: int64(k.Launches), Seconds: k.US / 1e6, Bytes: k.WeightBytes})
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,109 @@
+package inspect
+
+import (
+	"context"
+	"crypto/sha256"
+	"slices"
+	"sync"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/pieces"
+	"pwc/program"
+)
+
+// Recorder is a compiler that keeps what each pass made of each piece, and the sources of
+// kernels. It is used in place of the pipeline for one build; what a cache has is not
+// compiled, so the build has to be without one.
+type Recorder struct {
+	pipeline pieces.Pipeline
+
+	mu      sync.Mutex
+	dumps   map[[sha256.Size]byte][]dumped
+	sources map[[sha256.Size]byte]string // by machine code
+}
+
+// dumped is the text of a piece after a pass.
+type dumped struct{ pass, text string }
+
+// NewRecorder returns a recorder over a pipeline, whose own Dump is not called.
+func NewRecorder(p pieces.Pipeline) *Recorder {
+	return &Recorder{pipeline: p, dumps: map[[sha256.Size]byte][]dumped{}, sources: map[[sha256.Size]byte]string{}}
+}
+
+// Target implements pieces.Compiler.
+func (r *Recorder) Target() string { return r.pipeline.Target() }
+
+// Fingerprint implements pieces.Compiler.
+func (r *Recorder) Fingerprint() string { return r.pipeline.Fingerprint() }
+
+// Version implements pieces.Compiler.
+func (r *Recorder) Version() string { return r.pipeline.Version() }
+
+// Compile implements pieces.Compiler.
+func (r *Recorder) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
+	if piece == nil {
+		return nil, ir.ErrNoModule
+	}
+	p := r.pipeline
+	texts := []dumped{{"piece", ir.Print(piece)}}
+	p.Options.Dump = func(pass, text string) { texts = append(texts, dumped{pass, text}) }
+	out, err := p.Compile(ctx, piece, ranges)
+	if err != nil {
+		return nil, err
+	}
+	key, err := keyOf(piece, out)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dumps[key] = texts
+	return out, nil
+}
+
+// Source keeps the source of machine code. Compilers of CUDA C are wrapped to call it.
+func (r *Recorder) Source(text string, code []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sources[sha256.Sum256(code)] = text
+}
+
+// keyOf names a program by its bytes and the piece that it is of: the same piece for another
+// range, and another piece with the same program, have passes of their own.
+func keyOf(piece *ir.Module, p *program.Program) (key [sha256.Size]byte, err error) {
+	code, err := p.Encode()
+	if err != nil {
+		return key, err
+	}
+	return sha256.Sum256(slices.Concat([]byte(ir.Print(piece)), code)), nil
+}
+
+// passes returns what passes made of a piece, with differences; nil if it was not recorded.
+func (r *Recorder) passes(piece *ir.Module, p *program.Program) []Pass {
+	key, err := keyOf(piece, p)
+	if err != nil {
+		return nil // the build refused it before
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	texts := r.dumps[key]
+	var out []Pass
+	for i, t := range texts {
+		pass := Pass{Name: t.pass}
+		switch {
+		case i == 0:
+			continue // Piece.Text
+		case t.text != texts[i-1].text:
+			pass.Changed, pass.Lines = true, diff(texts[i-1].text, t.text)
+		}
+		out = append(out, pass)
+	}
+	return out
+}
+
+func (r *Recorder) source(code []byte) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sources[sha256.Sum256(code)]
+}

@@ -1,0 +1,161 @@
+// Package inspect makes reports of compiled models for people: one HTML file that shows the
+// pieces of each function, what every pass made of them, their kernels and the memory of a
+// step; the same as JSON; and traces of runs for Perfetto.
+package inspect
+
+import "pwc/split"
+
+// Schema is the version of [Report] as JSON. It changes when a key changes its meaning or goes.
+const Schema = 1
+
+// Report is what is known of a compiled model. Numbers that depend on the rows of a step are
+// given for each of Sizes, in their order.
+type Report struct {
+	Schema    int        `json:"schema"`
+	Model     string     `json:"model"`
+	Target    string     `json:"target"`
+	Mode      string     `json:"mode"`
+	Version   string     `json:"version"` // of pwc
+	Sizes     []int64    `json:"sizes"`
+	Functions []Function `json:"functions"`
+	Pieces    []Piece    `json:"pieces"` // distinct ones, in order of first use
+
+	Measured *Measured `json:"measured,omitempty"`
+}
+
+// Function is one function as it is cut.
+type Function struct {
+	Name     string    `json:"name"`
+	Size     string    `json:"size_symbol,omitempty"` // that counts its rows
+	Units    []Unit    `json:"units"`
+	Memory   []Storage `json:"memory"`
+	Arena    []int64   `json:"arena_bytes"`        // by size
+	Captures []Capture `json:"captures,omitempty"` // sizes that graphs serve, rising
+}
+
+// Unit is a launch of a step: a piece, or a call of an extern op.
+type Unit struct {
+	Item  int    `json:"item"`
+	Piece int    `json:"piece"`          // position in Pieces; -1: a call
+	Call  string `json:"call,omitempty"` // name of the extern op
+	Loc   string `json:"loc,omitempty"`  // the place in the model that its nodes share
+	Graph string `json:"graph"`          // what holds it: own, whole, both or none
+}
+
+// Storage is memory that lives between units of a step.
+type Storage struct {
+	Name   string  `json:"name"`
+	Type   string  `json:"type"`
+	First  int     `json:"first"`            // unit that makes it; -1: an input
+	Last   int     `json:"last"`             // last unit that touches it
+	Where  string  `json:"where"`            // arena, or a region of its own: input, result
+	Bytes  []int64 `json:"bytes"`            // by size
+	Offset []int64 `json:"offset,omitempty"` // in the arena, by size
+}
+
+// Capture is a captured size and the rows that it serves.
+type Capture struct {
+	Size int64 `json:"size"`
+	From int64 `json:"from"` // fewest rows that are padded to it
+}
+
+// Piece is one distinct piece.
+type Piece struct {
+	Hash     string   `json:"hash"` // 12 hex digits, as pwc split prints
+	Uses     int      `json:"uses"`
+	Nodes    int      `json:"nodes"`
+	Function string   `json:"function"` // of its first use
+	Loc      string   `json:"loc,omitempty"`
+	Text     string   `json:"text"` // as IR
+	Ops      []int64  `json:"ops"`  // arithmetic operations, by size: 2·M·N·K of a product, 1 for another element
+	Shapes   []Shape  `json:"shapes"`
+	Calls    []string `json:"calls,omitempty"` // extern ops inside, which are captured
+}
+
+// Shape is a piece as it is compiled for a range of sizes.
+type Shape struct {
+	Range   string   `json:"range"`
+	Cached  bool     `json:"cached"` // the cache had it
+	Passes  []Pass   `json:"passes"`
+	Program string   `json:"program"`
+	Kernels []Kernel `json:"kernels"`
+}
+
+// Pass is what one pass made of a piece.
+type Pass struct {
+	Name    string `json:"name"`
+	Changed bool   `json:"changed"`
+	Lines   []Line `json:"lines,omitempty"` // of the text before and after; missing where nothing changed
+}
+
+// Line is a line of a text that a pass changed.
+type Line struct {
+	Mark string `json:"mark"` // "+" added, "-" removed, " " kept
+	Text string `json:"text"`
+}
+
+// Kernel is one launch of a program.
+type Kernel struct {
+	Step      int     `json:"step"`
+	Variant   int     `json:"variant"` // of a step that has several ways; 0 is tried first
+	Name      string  `json:"name"`
+	Library   bool    `json:"library,omitempty"` // a routine of the device
+	Guard     string  `json:"guard,omitempty"`   // for which sizes it is
+	Source    string  `json:"source,omitempty"`  // CUDA C, or the vector program
+	Language  string  `json:"language,omitempty"`
+	Grid      string  `json:"grid,omitempty"` // blocks, over the piece's symbols
+	Block     string  `json:"block,omitempty"`
+	Registers int     `json:"registers,omitempty"` // of a thread
+	Shared    int64   `json:"shared_bytes,omitempty"`
+	Dynamic   string  `json:"dynamic_shared_bytes,omitempty"`
+	Bytes     []int64 `json:"bytes"` // of all its operands, by size
+	Origin    string  `json:"origin,omitempty"`
+}
+
+// Measured joins times of pwc bench with kernels and pieces, and the machine's limits.
+type Measured struct {
+	Device    string           `json:"device"`
+	Bandwidth float64          `json:"read_bytes_per_second"`
+	Peak      float64          `json:"operations_per_second,omitempty"` // of the device's matrix units; 0: not known
+	Kernels   []MeasuredKernel `json:"kernels"`
+}
+
+// MeasuredKernel is the time of a kernel in a step.
+type MeasuredKernel struct {
+	Name    string  `json:"name"`
+	Rows    int64   `json:"rows"`
+	Calls   int64   `json:"calls"`
+	Seconds float64 `json:"seconds"` // of all calls
+	Bytes   int64   `json:"bytes"`   // that the calls read, where it is known
+}
+
+// sharedLoc returns the path that all nodes of a unit have in common.
+func sharedLoc(p *split.Plan, nodes []int) string {
+	shared, first := "", true
+	for _, i := range nodes {
+		loc := p.Func.Nodes[i].Loc
+		switch {
+		case loc == "":
+		case first:
+			shared, first = loc, false
+		default:
+			shared = commonPath(shared, loc)
+		}
+	}
+	return shared
+}
+
+// commonPath returns the longest path that both are, or are below.
+func commonPath(a, b string) string {
+	n, end := min(len(a), len(b)), 0
+	for i := 0; i <= n; i++ {
+		atEnd := (i == len(a) || a[i] == '.') && (i == len(b) || b[i] == '.')
+		if atEnd {
+			end = i
+		}
+		if i == n || a[i] != b[i] {
+			break
+		}
+	}
+	return a[:end]
+}

@@ -1,0 +1,80 @@
+package piecewise
+
+import (
+	"fmt"
+
+	"pwc/ir"
+)
+
+// StepMemory is the memory of a function's step, for reports: what lives when, and where.
+type StepMemory struct {
+	Storages []StepStorage
+	Arena    []int64 // bytes of the arena, by size
+	Captured []int64 // capture sizes of the function, rising
+}
+
+// StepStorage is one memory between the units of a step.
+type StepStorage struct {
+	Name        string // of its first value, "%12", or "scratch of unit 3"
+	Type        ir.Type
+	First, Last int     // units between which its contents matter; inputs are there from unit 0
+	Where       string  // "arena", "input" or "result"
+	Bytes       []int64 // by size
+	Offset      []int64 // in the arena, by size; nil elsewhere
+}
+
+// Memory returns the memory of a step of a function at sizes. Nothing is allocated. Weights and
+// states are not in it: they live as long as the backend.
+func (b *Backend) Memory(fn string, sizes []int64) (StepMemory, error) {
+	f := b.Func(fn)
+	if f == nil {
+		return StepMemory{}, fmt.Errorf("%w: @%s", ErrNoFunc, fn)
+	}
+	return f.fn.memory(sizes)
+}
+
+func (fn *function) memory(sizes []int64) (StepMemory, error) {
+	m := StepMemory{Captured: fn.sizes}
+	layouts := make([]*layout, len(sizes))
+	for i, n := range sizes {
+		l, err := fn.place(n)
+		if err != nil {
+			return StepMemory{}, err
+		}
+		layouts[i] = l
+		m.Arena = append(m.Arena, l.total)
+	}
+	text := ir.NewFuncPrinter(fn.b.module, fn.ir)
+	for i, s := range fn.storages {
+		out := StepStorage{Name: text.Value(s.base), Type: s.typ, Last: len(fn.units) - 1}
+		switch s.kind {
+		case inWork:
+			out.Where, out.First, out.Last = "arena", s.first, s.last
+		case inParam:
+			out.Where = "input"
+		case inResult:
+			out.Where = "result"
+		default:
+			continue
+		}
+		for _, l := range layouts {
+			out.Bytes = append(out.Bytes, l.bytes[i])
+			if s.kind == inWork {
+				out.Offset = append(out.Offset, l.offset[i])
+			}
+		}
+		m.Storages = append(m.Storages, out)
+	}
+	for u := range fn.units {
+		out := StepStorage{Name: fmt.Sprintf("scratch of unit %d", u), First: u, Last: u, Where: "arena"}
+		used := false
+		for _, l := range layouts {
+			out.Bytes, out.Offset = append(out.Bytes, l.need[u]), append(out.Offset, l.scratch[u])
+			used = used || l.need[u] > 0
+		}
+		if used {
+			m.Storages = append(m.Storages, out)
+		}
+	}
+	return m, nil
+}
