@@ -29,6 +29,9 @@ type trainFlags struct {
 	schedule string
 	warmup   int64
 
+	rows   int64 // of a batch of a language model
+	length int64 // of a row, in tokens
+
 	steps     int64
 	micro     int
 	fn        []string
@@ -49,14 +52,15 @@ func (a *app) trainCommand() *cobra.Command {
 	t := trainFlags{scaler: optim.DefaultScaler()}
 	cmd := &cobra.Command{
 		Use:   "train FILE",
-		Short: "train a model",
-		Long: `Train a module that has a function which returns a loss, f32[]: its parameters are the
-batch, the f32 weights that it reads are trained. Forward, backward and optimizer are one
-function, which --mode captures into graphs.
+		Short: "train a model: a module with a loss, or a language model",
+		Long: `Train a language model, a checkpoint directory or its config.json, on the tensor input_ids
+of the file --data, i32[rows, tokens]; or a module that has a function which returns a
+loss, f32[]: its parameters are the batch, the f32 weights that it reads are trained. Forward,
+backward and optimizer are one function, which --mode captures into graphs.
 
-A parameter takes the tensor of its name of the file --data: per step, of extents
-[steps, …], or rows one after the other; after the last batch comes the first again. Of
-several losses, @loss.a and @loss.b, @choose says which one a step trains.
+A parameter of a module takes the tensor of its name: per step, of extents [steps, …], or
+rows one after the other; after the last batch comes the first again. Of several losses,
+@loss.a and @loss.b, @choose says which one a step trains.
 
 --out DIR gets model.safetensors with the weights, loss.csv, loss.svg, and
 checkpoint-N directories with the state of the optimizer beside the weights; --out
@@ -65,8 +69,10 @@ FILE.safetensors gets the weights alone. An interrupt leaves a checkpoint, from 
 		Example: `  pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer sgd --lr 0.1 --momentum 0.9 --steps 100
   pwc train model.ir --data data.safetensors --optimizer adamw --lr 3e-4 --betas 0.9,0.95 --clip-norm 1 --steps 1000 --out run
   pwc train model.ir --data data.safetensors --optimizer adamw --lr 3e-4 --steps 2000 --out run --resume
+  pwc train models/llama --data ids.safetensors --batch-size 8 --lr 1e-4 --schedule cosine --warmup 100 --steps 1000 --out tuned
+  pwc train config.json --weights dummy --data ids.safetensors --steps 1000 --out run
   pwc train model.ir --data data.safetensors --precision bf16 --target cuda --mode full --steps 1000 --out run`,
-		Args: exactly(1, "one module"),
+		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
 			if err := t.check(cmd); err != nil {
@@ -96,6 +102,8 @@ func (t *trainFlags) add(cmd *cobra.Command) {
 	fl.Float64Var(&t.clip, "clip-norm", 0, "the largest `NORM` of all gradients together; larger ones are scaled down to it (default: no limit)")
 	fl.StringVar(&t.schedule, "schedule", "constant", "how the learning rate goes on after the warm-up until --steps: constant, linear or cosine, both down to 0")
 	fl.Var(&wholeNumber[int64]{&t.warmup, 0, 1 << 24}, "warmup", "steps in which the learning rate rises from 0")
+	fl.Var(&wholeNumber[int64]{&t.rows, 1, maxNumber}, "batch-size", "`ROWS` of a batch of a language model (default: 8)")
+	fl.Var(&wholeNumber[int64]{&t.length, 2, maxNumber}, "length", "`TOKENS` of a row of a language model (default: those of a row of the data)")
 	fl.Var(&wholeNumber[int64]{&t.steps, 1, 1 << 40}, "steps", "`N` steps to train, those before a resumption included")
 	fl.Var(&wholeNumber[int]{&t.micro, 1, 1 << 20}, "micro-batches", "`N` runs of a step, whose gradients are added up")
 	fl.StringSliceVar(&t.fn, "func", nil, "`FUNCTION`s that return the loss (default: the only one, or @loss, or those named @loss.…)")

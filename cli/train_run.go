@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pwc/internal/openfile"
+	"pwc/ir"
 	"pwc/piecewise"
 	"pwc/safetensors"
 	"pwc/train"
@@ -81,7 +82,11 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 	}
 	a.showOnOneLine(data.Names())
 	defer func() { err = errors.Join(err, data.Close()) }()
-	p, err := train.Build(m.module, o)
+	module, err := r.language(m, data)
+	if err != nil {
+		return err
+	}
+	p, err := train.Build(module, o)
 	if err != nil {
 		return explainTrain(err)
 	}
@@ -109,6 +114,53 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 	err = r.run(ctx)
 	r.report.Seconds.Train = time.Since(start).Seconds()
 	return errors.Join(err, r.finish(ctx, err))
+}
+
+// language returns the module that trains a model: of a checkpoint the one with its loss.
+func (r *training) language(m *model, data *safetensors.File) (*ir.Module, error) {
+	t := r.flags
+	if m.hf == nil {
+		if t.rows > 0 || t.length > 0 {
+			return nil, usagef("%s is a module, which says itself what a batch is: --batch-size and --length have no effect", m.path)
+		}
+		return m.module, nil
+	}
+	rows, length := t.rows, t.length
+	if rows == 0 {
+		rows = 8
+	}
+	if length == 0 {
+		info, err := data.Info(train.InputIDs)
+		if err != nil {
+			return nil, fmt.Errorf("%w; the data of a language model is %s, i32[rows, tokens]", err, train.InputIDs)
+		}
+		if len(info.Shape) < 2 {
+			return nil, usagef("%s of %s is one text: --length says how many tokens a row has", train.InputIDs, t.data)
+		}
+		length = info.Shape[len(info.Shape)-1]
+	}
+	r.files = besideWeights(m.path)
+	return train.Language(m.module, rows, length)
+}
+
+// besideWeights returns the files of a checkpoint that belong to its weights: what reads one
+// needs them.
+func besideWeights(path string) []string {
+	dir := path
+	if filepath.Ext(path) == ".json" {
+		dir = filepath.Dir(path)
+	}
+	var out []string
+	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja"} {
+		file := filepath.Join(dir, name)
+		if name == "config.json" && dir != path {
+			file = path
+		}
+		if _, err := os.Stat(file); err == nil {
+			out = append(out, file)
+		}
+	}
+	return out
 }
 
 // explainTrain adds the flags that set the options which an error names.
@@ -259,6 +311,9 @@ func (r *training) write(ctx context.Context) error {
 	defer hold(ctx)()
 	if !r.flags.single() {
 		if err := r.checkpoint(); err != nil {
+			return err
+		}
+		if err := train.CopyFiles(out, r.files...); err != nil {
 			return err
 		}
 		out = filepath.Join(out, train.ModelFile)

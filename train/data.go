@@ -15,7 +15,7 @@ import (
 // Data is the batches of a run, from tensors that have the names of the inputs. A tensor is cut
 // into batches along its leading axes: one of [steps, rows, …] has the rows of each step, one of
 // [rows, …] the rows of all steps one after the other, and so has one of [rows × …], such as a
-// text in tokens. What is left of a last batch is dropped. A tensor of one batch is the same in
+// text in tokens. Rows that are longer by a whole factor are cut. What is left of a last batch is dropped. A tensor of one batch is the same in
 // every step. After the last batch comes the first again.
 //
 // Data is the [Batch] of the step that [Data.Select] names.
@@ -78,9 +78,7 @@ func openInput(in Input, src safetensors.Source) (dataInput, error) {
 	for _, n := range t.Shape {
 		have *= n
 	}
-	inner := want[min(len(want), 1):]
-	fits := len(t.Shape) == 1 || len(t.Shape) >= len(inner) && slices.Equal(t.Shape[len(t.Shape)-len(inner):], inner)
-	if !fits || rows == 0 || have < rows {
+	if rows == 0 || have < rows || !holdsRows(t.Shape, want[min(len(want), 1):]) {
 		return dataInput{}, fmt.Errorf("train: tensor %s of the data is %s%v: it does not hold batches of %s", termsafe.Quote(in.Name), t.DType, t.Shape, in.Type)
 	}
 	data := t.Data
@@ -90,6 +88,19 @@ func openInput(in Input, src safetensors.Source) (dataInput, error) {
 		}
 	}
 	return dataInput{data: data, size: in.Type.DType.Bytes(rows), batches: have / rows}, nil
+}
+
+// holdsRows reports whether a tensor of the shape is made of rows of the extents inner, one after
+// the other. A row may be longer by a whole factor: it is cut.
+func holdsRows(shape, inner []int64) bool {
+	if len(shape) == 1 || len(inner) == 0 {
+		return true
+	}
+	if len(shape) < len(inner) {
+		return false
+	}
+	last := shape[len(shape)-len(inner):]
+	return last[0]%inner[0] == 0 && slices.Equal(last[1:], inner[1:])
 }
 
 // convert returns the bytes of an integer tensor in another width.

@@ -59,16 +59,24 @@ func (s *Step) Save(dir string, src safetensors.Source, files ...string) (err er
 	if err := safetensors.Write(filepath.Join(tmp, OptimizerFile), states, s.metadata()); err != nil {
 		return err
 	}
+	if err := CopyFiles(tmp, files...); err != nil {
+		return err
+	}
+	return os.Rename(tmp, dir)
+}
+
+// CopyFiles copies files that belong to weights, such as a config, to a directory.
+func CopyFiles(dir string, files ...string) error {
 	for _, name := range files {
 		data, err := openfile.Read(name, maxCopied)
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(tmp, filepath.Base(name)), data, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), data, 0o644); err != nil {
 			return err
 		}
 	}
-	return os.Rename(tmp, dir)
+	return nil
 }
 
 func (s *Step) metadata() map[string]string {

@@ -269,6 +269,7 @@ module "m" {
 		"steps":        {DType: dtype.I32, Shape: []int64{4, 2, 3}, Data: ids},
 		"larger steps": {DType: dtype.I32, Shape: []int64{2, 4, 3}, Data: ids},
 		"rows":         {DType: dtype.I32, Shape: []int64{8, 3}, Data: ids},
+		"long rows":    {DType: dtype.I32, Shape: []int64{4, 6}, Data: ids},
 		"a text":       {DType: dtype.I32, Shape: []int64{24}, Data: ids},
 		"i64":          {DType: dtype.I64, Shape: []int64{4, 2, 3}, Data: wide},
 	} {

@@ -1,0 +1,229 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"pwc/attention"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/pieces"
+)
+
+// InputIDs is the parameter of the loss that [Language] makes: the ids of the tokens.
+const InputIDs = "input_ids"
+
+// Language returns the module that trains a language model: @loss of input_ids, i32[rows,
+// length], is the mean cross entropy of each token but the first of a row, given those before it.
+// It is the loss that transformers computes for labels that are the input_ids.
+//
+// m is a module as frontends make one for serving: @forward of ids and positions gives hidden
+// states, @logits of hidden states and rows the logits, and attention is calls of
+// [attention.Name], which become the op attention, or plain ops where they have a window or a
+// bound of scores.
+func Language(m *ir.Module, rows, length int64) (*ir.Module, error) {
+	if m == nil {
+		return nil, fmt.Errorf("train: %w", ir.ErrNoModule)
+	}
+	forward, logits := m.Func("forward"), m.Func("logits")
+	switch {
+	case forward == nil || logits == nil || len(forward.Params) != 2 || len(forward.Returns) != 1 || len(logits.Params) != 2 || len(logits.Returns) != 1:
+		return nil, errors.New("train: a language model has @forward of ids and positions, and @logits of hidden states and rows")
+	case rows < 1 || length < 2 || rows > math.MaxInt32/length:
+		return nil, fmt.Errorf("train: batches of %d rows of %d tokens: a row has at least 2 tokens, and a batch at least 1 row and less than 2^31 tokens", rows, length)
+	case m.Context > 0 && length > m.Context:
+		return nil, fmt.Errorf("train: rows of %d tokens: the model is for sequences of up to %d", length, m.Context)
+	}
+	l := &language{m: m, rows: rows, length: length}
+	served, err := l.join(forward, logits)
+	if err != nil {
+		return nil, err
+	}
+	dense, err := l.attend(served)
+	if err != nil {
+		return nil, err
+	}
+	b := declare(m)
+	b.Module().Symbols, b.Module().Externs = nil, nil
+	for _, w := range m.Weights {
+		b.AddWeight(w)
+	}
+	fb := b.Func("loss")
+	fb.Return(fb.Inline(dense, ir.Inlining{Args: params(fb, dense)})...)
+	return b.Build()
+}
+
+// language makes the module that trains m.
+type language struct {
+	m            *ir.Module
+	rows, length int64
+}
+
+// join returns a module with @loss, which still calls the attention of serving.
+func (l *language) join(forward, logits *ir.Func) (*ir.Module, error) {
+	symbols := map[string]dim.Dim{}
+	for _, s := range l.m.Symbols {
+		symbols[s.Name] = dim.Const(max(s.Lo, 1)) // of the cache, which is left out
+	}
+	tokens := dim.Const(l.rows * l.length)
+	for _, v := range append(forward.Params[:len(forward.Params):len(forward.Params)], forward.Returns[0]) {
+		if t := forward.Type(v); t.Rank() > 0 {
+			for _, name := range t.Shape[0].Symbols() {
+				symbols[name] = tokens
+			}
+		}
+	}
+	for _, name := range logits.Type(logits.Params[1]).Elements().Symbols() {
+		symbols[name] = tokens
+	}
+	b := declare(l.m)
+	for _, w := range l.m.Weights {
+		b.AddWeight(w)
+	}
+	for _, s := range l.m.States {
+		b.State(s.Name, subst(s.Type, symbols))
+	}
+	fb := b.Func("loss")
+	input := fb.Param(InputIDs, ir.TypeOf(dtype.I32, dim.Const(l.rows), dim.Const(l.length)))
+	e := emitter{fb}
+	ids := e.reshape(input, tokens)
+	position := fb.Op1("rem", []ir.Value{e.iota(tokens), fb.Int(l.length)})
+	hidden := fb.Inline(forward, ir.Inlining{Args: []ir.Value{ids, position}, Symbols: symbols})
+	out := fb.Inline(everyRow(l.m, logits), ir.Inlining{Args: []ir.Value{hidden[0], position}, Symbols: symbols})
+	fb.Return(l.entropy(e, out[0], input, position))
+	return b.Build()
+}
+
+// everyRow returns logits without its choice of rows, whose gradient would be a product.
+func everyRow(m *ir.Module, logits *ir.Func) *ir.Func {
+	f, err := ir.Rewrite(m, logits, func(rw *ir.Rewriter, _ int, n *ir.Node) {
+		if n.Op.Name == "gather" && n.Args[0] == logits.Params[0] && n.Args[1] == logits.Params[1] {
+			rw.Replace(n.Results[0], rw.Map(n.Args[0]))
+			return
+		}
+		rw.Keep(n)
+	})
+	if err != nil { // its rows have another symbol than those of the hidden states: it stays
+		return logits
+	}
+	return f
+}
+
+// entropy emits the mean over tokens of the cross entropy of the logits with the next token of
+// the row. Picking the token by comparison keeps the gradient pointwise.
+func (l *language) entropy(e emitter, logits, input, position ir.Value) ir.Value {
+	tokens, last := dim.Const(l.rows*l.length), l.length-1
+	if e.Type(logits).DType != dtype.F32 {
+		logits = e.Op1("cast", []ir.Value{logits}, ir.DTypeAttr(dtype.F32))
+	}
+	rest := e.Op1("slice", []ir.Value{input}, ir.IntAttr("axis", 1), ir.IntAttr("start", 1), ir.IntAttr("end", l.length))
+	next := e.Op1("pad", []ir.Value{rest, e.Int(-1)}, ir.IntsAttr("low", 0, 0), ir.IntsAttr("high", 0, 1))
+	target := e.reshape(next, tokens, dim.Const(1))
+	row := func(op string, x ir.Value) ir.Value {
+		return e.Op1(op, []ir.Value{x}, ir.IntsAttr("axes", 1), ir.BoolAttr("keepdims", true))
+	}
+	shifted := e.Op1("sub", []ir.Value{logits, row("max", logits)})
+	total := e.Op1("log", []ir.Value{row("sum", e.Op1("exp", []ir.Value{shifted}))})
+	hit := e.compare(e.iota(e.Type(logits).Shape[1]), target, "eq")
+	chosen := row("sum", e.Op1("where", []ir.Value{hit, shifted, e.Float(0)}))
+	each := e.Op1("sub", []ir.Value{total, chosen})
+	inside := e.compare(e.reshape(position, tokens, dim.Const(1)), e.Int(last), "lt")
+	counted := e.Op1("where", []ir.Value{inside, each, e.Float(0)})
+	sum := e.Op1("sum", []ir.Value{counted}, ir.IntsAttr("axes", 0, 1))
+	return e.Op1("div", []ir.Value{sum, e.Float(float64(l.rows * last))})
+}
+
+// attend returns @loss with dense attention in place of calls.
+func (l *language) attend(m *ir.Module) (*ir.Func, error) {
+	var errs ir.ErrorList
+	f := m.Funcs[0]
+	out, err := ir.Rewrite(m, f, func(rw *ir.Rewriter, i int, n *ir.Node) {
+		if n.Extern == nil || n.Extern.Name != attention.Name {
+			rw.Keep(n)
+			return
+		}
+		if len(n.Args) <= attention.ArgO || rw.Type(rw.Map(n.Args[attention.ArgQ])).Rank() != 3 {
+			errs = append(errs, m.ErrorAt(f, i, "%s is not called with q, k, v, the cache and o", n.Name()))
+			return
+		}
+		q := rw.Map(n.Args[attention.ArgQ])
+		size, _ := rw.Type(q).Shape[2].Const()
+		p, err := attention.ParseParams(pieces.OpAttrs(n.Attrs), int(size))
+		if err != nil {
+			errs = append(errs, m.ErrorAt(f, i, "%v", err))
+			return
+		}
+		o := l.dense(emitter{rw.FuncBuilder}, p, q, rw.Map(n.Args[attention.ArgK]), rw.Map(n.Args[attention.ArgV]))
+		for _, w := range n.Versions {
+			if w.Arg == attention.ArgO {
+				rw.Replace(w.Value, o)
+			}
+		}
+	})
+	if err := errors.Join(errs.Err(), err); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// dense emits attention among the tokens of each row: q is [N, H, D], k and v are [N, G, D].
+func (l *language) dense(e emitter, p attention.Params, q, k, v ir.Value) ir.Value {
+	t := e.Type(q)
+	if p.Softcap == 0 && (p.Window == 0 || int64(p.Window) >= l.length) {
+		var in []ir.Value
+		for _, x := range []ir.Value{q, k, v} {
+			s := e.Type(x).Shape
+			in = append(in, e.reshape(x, dim.Const(l.rows), dim.Const(l.length), s[1], s[2]))
+		}
+		out := e.Op("attention", in, ir.FloatAttr("scale", p.Scale), ir.BoolAttr("causal", p.Causal))
+		return e.reshape(out[0], t.Shape...)
+	}
+	rows, length := dim.Const(l.rows), dim.Const(l.length)
+	groups := e.Type(k).Shape[1]
+	each, _ := t.Shape[1].Div(groups)
+	// [rows, G, H/G, length, D] and one matrix of keys and values for each group
+	heads := func(x ir.Value, per dim.Dim, perm ...int64) ir.Value {
+		s := e.Type(x).Shape
+		return e.Op1("transpose", []ir.Value{e.reshape(x, rows, length, groups, per, s[2])}, ir.IntsAttr("perm", perm...))
+	}
+	scores := e.Op1("matmul", []ir.Value{heads(q, each, 0, 2, 3, 1, 4), heads(k, dim.Const(1), 0, 2, 3, 4, 1)})
+	scores = e.Op1("mul", []ir.Value{scores, e.Float(p.Scale)})
+	if p.Softcap > 0 {
+		bound := e.Float(p.Softcap)
+		scores = e.Op1("mul", []ir.Value{e.Op1("tanh", []ir.Value{e.Op1("div", []ir.Value{scores, bound})}), bound})
+	}
+	weights := e.Op1("softmax", []ir.Value{e.Op1("where", []ir.Value{l.seen(e, p), scores, e.Float(math.Inf(-1))})})
+	out := e.Op1("matmul", []ir.Value{weights, heads(v, dim.Const(1), 0, 2, 3, 1, 4)})
+	return e.reshape(e.Op1("transpose", []ir.Value{out}, ir.IntsAttr("perm", 0, 3, 1, 2, 4)), t.Shape...)
+}
+
+// seen emits which keys each query sees, bool[length, length].
+func (l *language) seen(e emitter, p attention.Params) ir.Value {
+	key := e.iota(dim.Const(l.length))
+	behind := e.Op1("sub", []ir.Value{e.reshape(key, dim.Const(l.length), dim.Const(1)), key})
+	low, high := 1-l.length, l.length-1 // of query - key
+	if p.Causal {
+		low = 0
+	}
+	if w := int64(p.Window); w > 0 {
+		low, high = max(low, 1-w), min(high, w-1)
+	}
+	return e.Op1("and", []ir.Value{e.compare(behind, e.Int(low), "ge"), e.compare(behind, e.Int(high), "le")})
+}
+
+// emitter shortens the emission of ops.
+type emitter struct{ *ir.FuncBuilder }
+
+func (e emitter) reshape(x ir.Value, shape ...dim.Dim) ir.Value {
+	return e.Op1("reshape", []ir.Value{x}, ir.DimsAttr("shape", shape...))
+}
+
+func (e emitter) iota(n dim.Dim) ir.Value {
+	return e.Op1("iota", nil, ir.DimsAttr("shape", n), ir.DTypeAttr(dtype.I32))
+}
+
+func (e emitter) compare(a, b ir.Value, dir string) ir.Value {
+	return e.Op1("compare", []ir.Value{a, b}, ir.EnumAttr("dir", dir))
+}

@@ -1,0 +1,134 @@
+package train_test
+
+import (
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pwc/frontend/hf"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/optim"
+	"pwc/piecewise"
+	"pwc/safetensors"
+	"pwc/train"
+)
+
+// entropy is the mean cross entropy of logits [T, V] with the tokens after the first, in float64.
+func entropy(logits []float64, ids []int32) float64 {
+	v := len(logits) / len(ids)
+	sum := 0.0
+	for i, next := range ids[1:] {
+		row, total := logits[i*v:(i+1)*v], 0.0
+		for _, x := range row {
+			total += math.Exp(x)
+		}
+		sum += math.Log(total) - row[next]
+	}
+	return sum / float64(len(ids)-1)
+}
+
+// The loss of a checkpoint is that of the logits that transformers computed, for families with
+// windows, bounded scores, groups of heads, experts and scaled ropes.
+func TestLanguage(t *testing.T) {
+	families, err := filepath.Glob("../testdata/hf/*/config.json")
+	if err != nil || len(families) < 20 {
+		t.Fatalf("%d families, %v", len(families), err)
+	}
+	for _, config := range families {
+		dir := filepath.Dir(config)
+		name := filepath.Base(dir)
+		switch {
+		case testing.Short() && name != "llama" && name != "gemma2":
+			continue
+		case strings.HasSuffix(name, "_long"): // its sequence is padded
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dtype.F32, Context: 64})
+			if err != nil {
+				t.Fatal(err)
+			}
+			expected, err := safetensors.Open(filepath.Join(dir, "expected.safetensors"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer expected.Close()
+			ids := ints(t, expected, "input_ids")
+			l, err := train.Language(m.Module, 1, int64(len(ids)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			src, err := safetensors.OpenDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer src.Close()
+			s := load(t, l, src, train.Options{Optimizer: optim.SGD{}, LearningRate: 1e-3}, onHost(t), piecewise.None)
+			x, err := expected.Tensor("input_ids")
+			if err != nil {
+				t.Fatal(err)
+			}
+			losses := steps(t, s, data(t, s, memory{train.InputIDs: x}), 2)
+			want := entropy(tensor(t, expected, "logits"), ids)
+			if math.Abs(losses[0]-want) > 1e-4*want {
+				t.Errorf("the loss is %v, want %v", losses[0], want)
+			}
+			if !(losses[1] < losses[0]) {
+				t.Errorf("a step raises the loss from %v to %v", losses[0], losses[1])
+			}
+			if err := s.CanSave(src); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Rows of a batch do not see each other: the loss of two rows is the mean of theirs.
+func TestLanguageRows(t *testing.T) {
+	const dir = "../testdata/hf/mistral"
+	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dtype.F32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := safetensors.OpenDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	const length = 12
+	batch := safetensors.Tensor{DType: dtype.U8, Shape: []int64{2 * length}, Data: []byte("one sequence another one")}
+	for i := range batch.Data {
+		batch.Data[i] %= 64
+	}
+	loss := func(rows, n int64) []float64 {
+		l, err := train.Language(m.Module, rows, length)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := load(t, l, src, train.Options{Optimizer: optim.SGD{}}, onHost(t), piecewise.Full)
+		return steps(t, s, data(t, s, memory{train.InputIDs: batch}), int(n))
+	}
+	one, two := loss(1, 2), loss(2, 1)
+	if d := math.Abs(two[0] - (one[0]+one[1])/2); d > 1e-6 || one[0] == one[1] {
+		t.Errorf("a batch has the loss %v, its rows %v", two, one)
+	}
+}
+
+// What is no language model is refused, and so are rows that are too long.
+func TestLanguageRefuses(t *testing.T) {
+	m, err := hf.Builtin().ImportDir("../testdata/hf/llama", hf.Options{DType: dtype.F32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, call := range map[string]func() (*ir.Module, error){
+		"@forward of ids":   func() (*ir.Module, error) { return train.Language(parseFile(t, "mlp"), 1, 8) },
+		"at least 2 tokens": func() (*ir.Module, error) { return train.Language(m.Module, 1, 1) },
+		"up to 256":         func() (*ir.Module, error) { return train.Language(m.Module, 1, 257) },
+	} {
+		if _, err := call(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
