@@ -35,10 +35,15 @@ func (f *fuser) attention(n *ir.Node) {
 		}
 		for i, r := range n.Results {
 			t := f.fn.Type(r)
-			f.put(r, f.local(t), g.id+1)
-			at, _ := f.states[r].place.address(a.coords(t, batch, a.gradOfKeys(i)))
-			f.states[r].place.mem.touched = g.id
-			a.out = append(a.out, operand{f.states[r].place.mem, at})
+			coords := a.coords(t, batch, a.gradOfKeys(i))
+			o, ok := f.destination(g, r, coords)
+			if !ok {
+				f.put(r, f.local(t), g.id+1)
+				at, _ := f.states[r].place.address(coords)
+				o = operand{f.states[r].place.mem, at}
+			}
+			o.mem.touched = g.id
+			a.out = append(a.out, o)
 		}
 		return
 	}

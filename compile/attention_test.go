@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand"
+	"strings"
 	"testing"
 
 	"pwc/compile"
@@ -66,6 +67,39 @@ func TestAttentionNeedsNoScores(t *testing.T) {
 		n, _ := ir.Type{Shape: b.Shape}.Elements().Const()
 		if n > c.Queries*(c.Heads+2*c.Groups)*c.Size {
 			t.Errorf("a buffer of %d elements: %s", n, fmt.Sprint(b.Shape))
+		}
+	}
+}
+
+// TestAttentionIsJoined: gradients of parts of one tensor are computed in their places, whether
+// its rows are one axis or two.
+func TestAttentionIsJoined(t *testing.T) {
+	for _, rows := range []string{"2, 5", "10"} {
+		m, err := ir.Parse("joined.ir", []byte(strings.ReplaceAll(`pwc 1
+module "joined" {
+  func @f(%q: f32[2, 5, 4, 3], %k: f32[2, 5, 2, 3], %lse: f32[2, 5, 4], %more: f32[ROWS, 2]) -> (f32[ROWS, 26], f32[2, 5, 4, 3]) {
+    %dq, %dk, %dv = attention_grad(%q, %k, %k, %q, %lse, %lse, scale=0.5, causal=true)
+    %a = reshape(%dq, shape=[ROWS, 12])
+    %b = reshape(%dk, shape=[ROWS, 6])
+    %c = reshape(%dv, shape=[ROWS, 6])
+    %x = concat(%a, %more, %b, %c, axis=-1)
+    %o, %sums = attention(%q, %k, %k, scale=0.5)
+    return %x, %o
+  }
+}
+`, "ROWS", rows)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := check(m, compile.Shape{}, compile.Options{}, draw(t, m, rand.New(rand.NewSource(1))), false); err != nil {
+			t.Error(err)
+		}
+		p, err := compile.Compile(context.Background(), m, compile.Shape{}, hostbackend.New(), compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.Steps) != 3 { // the gradient, the copy of %more, the attention
+			t.Errorf("%d steps, want 3\n%s", len(p.Steps), p)
 		}
 	}
 }

@@ -36,8 +36,9 @@ type fuser struct {
 
 	results []resultInfo
 	named   []returned
-	writes  map[ir.Value]int // by version: the node that writes the next one
-	origin  int32            // of the node being looked at
+	joined  map[*ir.Node]*joining // by concat
+	writes  map[ir.Value]int      // by version: the node that writes the next one
+	origin  int32                 // of the node being looked at
 	err     error
 }
 
@@ -88,7 +89,7 @@ func separateNodes(s *state) error { return s.group(true) }
 // group puts the function's nodes into groups, and schedules these.
 func (s *state) group(separate bool) error {
 	fn := s.fn()
-	f := &fuser{fn: fn, separate: separate, named: s.named, states: make([]valueState, len(fn.Values)), writes: make(map[ir.Value]int)}
+	f := &fuser{fn: fn, separate: separate, named: s.named, states: make([]valueState, len(fn.Values)), writes: make(map[ir.Value]int), joined: make(map[*ir.Node]*joining)}
 	f.count()
 	f.bind(s.m)
 	for i, n := range fn.Nodes {

@@ -221,20 +221,28 @@ func (f *fuser) topk(n *ir.Node) {
 
 // concat stores each operand into its part of the result: where it is
 // computed, or else together with the operand before it when that has the same
-// shape.
+// shape. Some are there already (see destination).
 func (f *fuser) concat(n *ir.Node) {
 	r := n.Results[0]
 	t := f.fn.Type(r)
 	axis := n.Axis("axis", t.Rank())
-	mem := f.local(t)
+	j := f.joined[n]
+	if j == nil {
+		j = &joining{mem: f.local(t)}
+	}
+	mem := j.mem
 	strides := contiguous(t.Shape)
 	var start dim.Dim
 	after := 0
 	var g *group
 	var coords []coord
 	var shape []dim.Dim // that g runs over
-	for _, x := range n.Args {
+	for i, x := range n.Args {
 		xs := f.fn.Type(x).Shape
+		if ready := j.ready[i]; ready > 0 {
+			after, start = max(after, ready), start.Add(xs[axis])
+			continue
+		}
 		part := &place{mem: mem, off: start.Mul(strides[axis]), strides: strides, dies: never}
 		start = start.Add(xs[axis])
 		if isZero(xs[axis]) {

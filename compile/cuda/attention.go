@@ -66,7 +66,7 @@ func mmaAttention(k *loop.Kernel) (attentionShape, bool) {
 // blocks of queries, as one launch. Blocks with most to do come first.
 func attentionKernel(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 	a := k.Attention
-	w := &attentionWriter{emitter: newEmitter(k, on, ""), a: a, shape: simtAttention(a)}
+	w := &attentionWriter{Emitter: cgen.NewEmitter(k, on), a: a, shape: simtAttention(a)}
 	if s, ok := mmaAttention(k); ok {
 		w.shape = s
 		element := w.Storage(k.Args[a.Q.Arg].DType)
@@ -95,7 +95,7 @@ func attentionKernel(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 
 // attentionWriter writes an attention.
 type attentionWriter struct {
-	*emitter
+	*cgen.Emitter
 	a     *loop.Attention
 	shape attentionShape
 	ctx   cgen.Context // the batch
@@ -120,7 +120,7 @@ func (w *attentionWriter) tiles(length dim.Dim, heads int64, back bool, body fun
 	}
 	w.Line("const int tile = %s;", tile)
 	w.Line("const %s item = block %% %s, head = item %% %d;", w.Index(), w.Dim(all), heads)
-	w.splitRow(fmt.Sprintf("item / %d", heads), &w.ctx)
+	w.ctx.Rows = w.Axes("i", fmt.Sprintf("item / %d", heads), w.K.Rows)
 	body()
 	w.Line("return;")
 	w.Close()

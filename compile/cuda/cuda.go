@@ -11,6 +11,7 @@ import (
 	"pwc/compile"
 	"pwc/compile/cuda/internal/cgen"
 	"pwc/compile/cuda/internal/gemm"
+	"pwc/compile/cuda/internal/loopgen"
 	"pwc/compile/loop"
 )
 
@@ -65,7 +66,8 @@ func New(target string, c Compiler) (*Backend, error) {
 	return &Backend{target: target, gpu: cgen.GPU{Arch: arch, Suffix: m[2]}, compiler: c, made: make(map[[sha256.Size]byte]*made)}, nil
 }
 
-// on is what kernels are made for now that something is compiled.
+// on is the GPU that kernels are made for. The compiler is asked when something is compiled, and not
+// before.
 func (b *Backend) on() cgen.GPU {
 	on := b.gpu
 	on.WithSpecific = on.Arch == gemm.SpecificArch && b.compiler.Supports(on.Specific().String())
@@ -78,22 +80,26 @@ func (b *Backend) Target() string { return b.target }
 // Version names the compiler behind the backend, for provenance.
 func (b *Backend) Version() string { return b.compiler.Version() }
 
-// sources returns the sources of a kernel: those for one architecture alone, which where
-// they serve are faster than all else, libraries too; those for some sizes in the order in
-// which their guards are tried; then the one for all others. With more kernels,
-// which [Backend.Beside] accepts, it returns the source of the one that they
-// become. The same kernels give the same text everywhere, but for those for one
-// architecture alone, which are there if the compiler makes them.
-func (b *Backend) sources(k *loop.Kernel, beside ...*loop.Kernel) ([]cgen.Source, error) {
+// Beside reports whether the kernels may run as one launch (horizontal fusion): pointwise nests, a
+// few of them. A launch costs about a microsecond on the device however little it does, and such
+// nests are small compared with the GEMMs around them.
+func (b *Backend) Beside(ks []*loop.Kernel) bool { return loopgen.FusesHorizontally(ks) }
+
+// sources returns the sources of a kernel: arch-specific ones, which where they serve are faster
+// than all else, libraries too; those for some sizes in the order in which their guards are tried;
+// then the one for all others. With more kernels, which [Backend.Beside] accepts, it returns the
+// source of the one that they become. The same kernels give the same text everywhere, except that
+// arch-specific ones are there only if the compiler supports them.
+func (b *Backend) sources(k *loop.Kernel, others ...*loop.Kernel) ([]cgen.Source, error) {
 	switch {
-	case len(beside) > 0:
-		s, err := besideKernel(append([]*loop.Kernel{k}, beside...), b.gpu)
+	case len(others) > 0:
+		s, err := loopgen.Horizontal(append([]*loop.Kernel{k}, others...), b.gpu)
 		if err != nil {
 			return nil, err
 		}
 		return []cgen.Source{s}, nil
 	case k.TopK != nil:
-		return []cgen.Source{selectKernel(k, b.gpu)}, nil
+		return []cgen.Source{loopgen.TopK(k, b.gpu)}, nil
 	case k.Attention != nil:
 		s, err := attentionKernel(k, b.gpu)
 		if err != nil {
@@ -103,7 +109,7 @@ func (b *Backend) sources(k *loop.Kernel, beside ...*loop.Kernel) ([]cgen.Source
 	case k.MatMul != nil:
 		return gemm.Sources(k, b.on())
 	}
-	s, err := loopKernel(k, b.gpu)
+	s, err := loopgen.Source(k, b.gpu)
 	if err != nil {
 		return nil, err
 	}
@@ -114,19 +120,19 @@ func (b *Backend) sources(k *loop.Kernel, beside ...*loop.Kernel) ([]cgen.Source
 // once in the backend's life.
 func (b *Backend) Lower(k *loop.Kernel) (compile.Code, error) { return b.lower(k) }
 
-// LowerBeside compiles kernels that Beside accepts into one: the first blocks are
-// the first kernel's, and so on. Arguments follow one another.
+// LowerBeside compiles kernels that Beside accepts into one, on the arguments of all of them.
 func (b *Backend) LowerBeside(ks []*loop.Kernel) (compile.Code, error) {
 	return b.lower(ks[0], ks[1:]...)
 }
 
-func (b *Backend) lower(k *loop.Kernel, beside ...*loop.Kernel) (compile.Code, error) {
-	sources, err := b.sources(k, beside...)
+// lower compiles a kernel, or several that become one.
+func (b *Backend) lower(k *loop.Kernel, others ...*loop.Kernel) (compile.Code, error) {
+	sources, err := b.sources(k, others...)
 	if err != nil {
 		return compile.Code{}, err
 	}
 	out, err := b.lowerSources(sources)
-	if err == nil && k.MatMul != nil && len(beside) == 0 {
+	if err == nil && k.MatMul != nil && len(others) == 0 {
 		err = b.lowerLibrary(k, &out)
 	}
 	return out, err

@@ -5,6 +5,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda/internal/library"
+	"pwc/compile/cuda/internal/loopgen"
 	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/loop"
 	"pwc/program"
@@ -33,7 +34,7 @@ func (b *Backend) lowerLibrary(k *loop.Kernel, code *compile.Code) error {
 		Steps: []compile.Step{{Library: library.Routine, Attrs: call.Attrs, Args: []int32{call.X, call.W, y}}},
 	}
 	if call.Epilogue != nil {
-		src, err := loopKernel(call.Epilogue, b.gpu)
+		src, err := loopgen.Source(call.Epilogue, b.gpu)
 		if err != nil {
 			return err
 		}

@@ -39,9 +39,9 @@ type Entry struct {
 	depth     int
 }
 
-// NewEmitter returns an emitter of a kernel, with an entry of its name and the suffix.
-func NewEmitter(k *loop.Kernel, on GPU, suffix string) *Emitter {
-	s := &Entry{GPU: on, Name: EntryName(k.Name) + suffix, Args: k.Args, used: make(map[string]bool), depth: 1, Grid: [3]dim.Dim{nest.One, nest.One, nest.One}}
+// NewEmitter returns an emitter of a kernel, with an entry of its name.
+func NewEmitter(k *loop.Kernel, on GPU) *Emitter {
+	s := &Entry{GPU: on, Name: EntryName(k.Name), Args: k.Args, used: make(map[string]bool), depth: 1, Grid: [3]dim.Dim{nest.One, nest.One, nest.One}}
 	e := s.Nest(k)
 	s.Wide = !nest.IndicesFit(k)
 	return e

@@ -23,7 +23,7 @@ type writer struct {
 // newWriter returns the writer of a kernel.
 func newWriter(f *fusion.Fused, on cgen.GPU, kind Kind, r Resources) *writer {
 	k := f.GEMM
-	w := &writer{Emitter: cgen.NewEmitter(k, on, ""), fused: f, kind: kind, r: r, does: f.Name}
+	w := &writer{Emitter: cgen.NewEmitter(k, on), fused: f, kind: kind, r: r, does: f.Name}
 	if !r.Generic {
 		w.does = fmt.Sprintf("%s: rows %s, columns %s, sums over %s", f.Name, nest.Extents(k.Rows), nest.Extents(k.Cols), k.MatMul.K)
 	}

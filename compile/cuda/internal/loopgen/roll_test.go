@@ -1,4 +1,4 @@
-package cuda
+package loopgen
 
 import (
 	"fmt"
@@ -58,9 +58,9 @@ func phasesOf(text ...string) *phases {
 	return p
 }
 
-// repeats describes the loops: phases, what is carried (start and next), what is chosen, what is read later.
-func (p *phases) repeats() string {
-	e := newEmitter(p.k, cgen.GPU{}, "")
+// loops describes the loops: phases, loop-carried values (start, next, name behind the loop), constants that iterations select.
+func (p *phases) loops() string {
+	e := newWriter(p.k, cgen.GPU{})
 	called := func(v loop.Value) string {
 		for name, x := range p.names {
 			if x == v {
@@ -70,7 +70,7 @@ func (p *phases) repeats() string {
 		return "-"
 	}
 	var out []string
-	found := e.repeats(nil)
+	found := e.rolledLoops(nil)
 	for first := range p.k.Phases {
 		r := found[first]
 		if r == nil {
@@ -83,7 +83,7 @@ func (p *phases) repeats() string {
 				text += ">" + called(c.after)
 			}
 		}
-		for _, c := range r.chosen {
+		for _, c := range r.selected {
 			var names []string
 			for _, v := range c.of {
 				names = append(names, called(v))
@@ -95,7 +95,7 @@ func (p *phases) repeats() string {
 	return strings.Join(out, "; ")
 }
 
-func TestFindRepeats(t *testing.T) {
+func TestRolledLoops(t *testing.T) {
 	for name, c := range map[string]struct {
 		phases []string
 		want   string
@@ -122,20 +122,20 @@ func TestFindRepeats(t *testing.T) {
 		"another dim":                {[]string{"a = add s N", "b = add a N", "c = add b N2"}, ""},
 		"two after one another":      {[]string{"a = add s 1", "b = add a 1", "c = add b 1", "d = mul c 1", "e = mul d 1", "f = mul e 1"}, "1+3: s>a>c; 4+3: c>d"},
 	} {
-		if got := phasesOf(c.phases...).repeats(); got != c.want {
+		if got := phasesOf(c.phases...).loops(); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }
 
-// TestRepeatsIndirect: what is looked up at a value of a trip is of that trip alone, and who looks
+// TestRolledLoopsIndirect: what is looked up at a value of an iteration is of that trip alone, and who looks
 // up says so where the position is none.
-func TestRepeatsIndirect(t *testing.T) {
+func TestRolledLoopsIndirect(t *testing.T) {
 	list := []string{"a = add s 1", "b = add a 1", "c = add b 1", "d = add c 1", "z = exp s"}
 	p := phasesOf(list...)
 	lookup := loop.Instr{Op: loop.Load, Dst: p.names["z"], Access: &loop.Access{Index: &loop.Index{At: p.names["c"]}}}
 	p.k.Phases[5].Row = []loop.Instr{lookup}
-	if got, want := p.repeats(), "1+3: s>a>c"; got != want {
+	if got, want := p.loops(), "1+3: s>a>c"; got != want {
 		t.Errorf("looked up after it: %q, want %q", got, want)
 	}
 	p = phasesOf(list...)
@@ -146,23 +146,23 @@ func TestRepeatsIndirect(t *testing.T) {
 		p.k.Values = append(p.k.Values, loop.ValueInfo{DType: dtype.F32, Row: true})
 		*row = slices.Insert(*row, 0, lookup)
 	}
-	if got := p.repeats(); got != "" {
+	if got := p.loops(); got != "" {
 		t.Errorf("looked up in it: %q", got)
 	}
 }
 
-// TestRepeatsTypes: a name has one type.
-func TestRepeatsTypes(t *testing.T) {
+// TestRolledLoopsTypes: a name has one type.
+func TestRolledLoopsTypes(t *testing.T) {
 	p := phasesOf("a = cast s", "b = cast a", "c = cast b", "d = cast c")
-	if got, want := p.repeats(), "1+4: s>a"; got != want {
+	if got, want := p.loops(), "1+4: s>a"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	p.k.Values[p.names["s"]].DType = dtype.I64
-	if got, want := p.repeats(), "2+3: a>b"; got != want {
+	if got, want := p.loops(), "2+3: a>b"; got != want {
 		t.Errorf("from i64: %q, want %q", got, want)
 	}
 	p.k.Values[p.names["c"]].DType = dtype.BF16
-	if got := p.repeats(); got != "" {
+	if got := p.loops(); got != "" {
 		t.Errorf("to bf16 between: %q", got)
 	}
 }

@@ -16,13 +16,13 @@ import (
 	"pwc/program"
 )
 
-// unit is what is compiled at once: a source, or two whose kernels are one product for
+// unit is a translation unit: a source, or two whose kernels compute one GEMM for
 // neighbouring numbers of rows. They have most of their text in common, which NVRTC's front
-// end then reads once; it takes one source at a time, and a compilation on many processors
-// as long as it does with all of them. More than two would be waited for in the end.
+// end then reads once. Larger units would finish last and set the critical path of a compilation
+// on many processors.
 type unit []cgen.Source
 
-// units returns what is compiled of sources, in their order.
+// units returns the translation units of sources, in their order.
 func units(sources []cgen.Source) []unit {
 	var out []unit
 	for i, s := range sources {
@@ -36,7 +36,7 @@ func units(sources []cgen.Source) []unit {
 	return out
 }
 
-// source returns the name and the text of what is compiled.
+// source returns the name and the text of a unit.
 func (u unit) source() (name, source string, err error) {
 	var names []string
 	var parts []cgen.Part
@@ -63,7 +63,7 @@ func text(parts ...cgen.Part) (string, error) {
 	return heads.String() + snippets + entries.String(), err
 }
 
-// made is what one source was compiled to, once: by the name of its first kernel.
+// made is what one unit was compiled to, once: its first kernel.
 type made struct {
 	once   sync.Once
 	kernel program.Kernel
@@ -93,7 +93,7 @@ func (b *Backend) lowerSources(sources []cgen.Source) (compile.Code, error) {
 	return out, g.Wait()
 }
 
-// compile returns the first kernel of a unit. The others are the same by their own names.
+// compile returns the first kernel of a unit. The others are the same code by their own names.
 // Equal units are compiled once in the backend's life.
 func (b *Backend) compile(u unit) (program.Kernel, error) {
 	name, source, err := u.source()

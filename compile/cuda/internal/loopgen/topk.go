@@ -1,4 +1,4 @@
-package cuda
+package loopgen
 
 import (
 	"fmt"
@@ -11,12 +11,12 @@ import (
 // selectThreads is the size of the block that selects in one row.
 const selectThreads = 512
 
-// selectKernel makes the source of a topk: a block for each row finds the
+// TopK makes the source of a topk: a block for each row finds the
 // largest element k times over, each time among those that come after the one
 // before. That reads a row k times, from the second-level cache, and needs no
 // memory of its own.
-func selectKernel(k *loop.Kernel, on cgen.GPU) cgen.Source {
-	e := newEmitter(k, on, "")
+func TopK(k *loop.Kernel, on cgen.GPU) cgen.Source {
+	e := newWriter(k, on)
 	t := k.TopK
 	e.Threads = selectThreads
 	e.Grid[0] = nest.Product(k.Rows)

@@ -1,4 +1,4 @@
-package cuda
+package loopgen
 
 import (
 	"fmt"
@@ -10,14 +10,12 @@ import (
 	"pwc/ir/dim"
 )
 
-// maxBeside is the most kernels that run as one. Each takes up to a third of the
+// maxHorizontal is the most kernels that run as one. Each takes up to a third of the
 // arguments that a kernel may have.
-const maxBeside = 3
+const maxHorizontal = 3
 
-// Beside reports whether the kernels may run as one launch: pointwise nests, a
-// few of them. A launch costs about a microsecond on the device however little it
-// does, and such nests are small beside the products around them.
-func (b *Backend) Beside(ks []*loop.Kernel) bool {
+// FusesHorizontally reports whether kernels may run as one: pointwise nests, a few of them.
+func FusesHorizontally(ks []*loop.Kernel) bool {
 	args := 0
 	for _, k := range ks {
 		if k.MatMul != nil || k.TopK != nil || k.Attention != nil || k.Serial || nest.Rowwise(k) {
@@ -25,11 +23,12 @@ func (b *Backend) Beside(ks []*loop.Kernel) bool {
 		}
 		args += len(k.Args)
 	}
-	return len(ks) <= maxBeside && args <= 64
+	return len(ks) <= maxHorizontal && args <= 64
 }
 
-// besideKernel makes the source of pointwise nests that run side by side.
-func besideKernel(ks []*loop.Kernel, on cgen.GPU) (cgen.Source, error) {
+// Horizontal makes the source of pointwise nests that run as one: the first blocks are the first
+// nest's, and so on. Arguments follow one another.
+func Horizontal(ks []*loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 	all := &loop.Kernel{Ranges: ks[0].Ranges}
 	parts := make([]*loop.Kernel, len(ks))
 	var names, texts []string
@@ -39,24 +38,24 @@ func besideKernel(ks []*loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 		names, texts = append(names, k.Name), append(texts, nest.Describe(k))
 	}
 	all.Name = strings.Join(names, "_")
-	e := newEmitter(all, on, "")
+	e := newWriter(all, on)
 	for _, k := range parts {
 		e.Wide = e.Wide || !nest.IndicesFit(k)
 	}
-	e.Threads = flatThreads
+	e.Threads = elementThreads
 	e.Wait()
 	e.Line("int block = blockIdx.x;")
 	var blocks dim.Dim
 	for i, k := range parts {
-		p := e.emitter(k)
-		f := p.flatPlan()
-		own := f.total.CeilDiv(flatThreads)
+		p := e.nest(k)
+		f := p.spread()
+		own := f.total.CeilDiv(elementThreads)
 		last := i == len(parts)-1
 		e.Line("// %s", nest.Describe(k))
 		if !last {
 			e.Open("if (block < %s)", e.Dim(own))
 		}
-		p.visitFlat(f, "block")
+		p.visitElements(f, "block")
 		if !last {
 			e.Line("return;")
 			e.Close()

@@ -1,0 +1,136 @@
+package loopgen
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/compile/cuda/internal/cgen"
+	"pwc/compile/loop"
+)
+
+// start writes the accumulators of a phase.
+func (e *writer) start(list []loop.Instr, s *cgen.Context, buffer *reductionBuffer) {
+	room := func(in loop.Instr, t string) {
+		if s.Warps > 1 {
+			e.Line("__shared__ %s room%d[%d];", t, in.Dst, s.Warps)
+		}
+		if s.Cluster > 1 { // of two halves one may be read while the other is written
+			e.Line("__shared__ %s over%d[%d];", t, in.Dst, 2*s.Cluster)
+		}
+	}
+	at, reduces := 0, false
+	for _, in := range list {
+		switch {
+		case in.Op == loop.CumSum:
+			t := "unsigned long long"
+			if e.K.Values[in.Dst].DType.Float() {
+				t = "double"
+			}
+			e.Line("%s s%d = 0;", t, in.Dst)
+			room(in, t)
+		case in.Op.Reduces():
+			r := e.Reduction(in)
+			e.Line("%s s%d = %s;", r.Acc, in.Dst, r.Start)
+			if buffer == nil {
+				if s.Warps > 1 {
+					e.Line("__shared__ %s room%d[%d];", r.Acc, in.Dst, s.Warps)
+				}
+				continue
+			}
+			for _, x := range []struct {
+				name string
+				n    int
+			}{{"room", s.Warps}, {"over", s.Cluster}} {
+				if x.n <= 1 {
+					continue // nobody else has a part
+				}
+				e.Line("%s *const %s%d = (%s *)(told[%s] + %d);", r.Acc, x.name, in.Dst, r.Acc, buffer.half(), at/16)
+				at += bufferBytes(r.Acc, x.n)
+			}
+			reduces = true
+		}
+	}
+	if reduces {
+		buffer.next = 1 - buffer.next
+	}
+}
+
+// overWarps joins what the lanes of each warp have reduced.
+func (e *writer) overWarps(list []loop.Instr, s *cgen.Context) {
+	for _, in := range list {
+		if in.Op.Reduces() && s.Warps > 0 {
+			e.Line("s%d = %s<%s>(s%d);", in.Dst, e.Use("over_warp"), e.Reduction(in).Op, in.Dst)
+		}
+	}
+}
+
+// end writes the row values that a phase reduced. All of its reductions go through
+// each barrier together.
+func (e *writer) end(list []loop.Instr, s *cgen.Context) {
+	reduced := slices.DeleteFunc(slices.Clone(list), func(in loop.Instr) bool { return !in.Op.Reduces() })
+	if len(reduced) > 0 && s.Warps > 1 {
+		e.overBlock(reduced, s)
+	}
+	for _, in := range reduced {
+		x := fmt.Sprintf("s%d", in.Dst)
+		switch r := e.Reduction(in); {
+		case in.Op == loop.ArgMax:
+			x = fmt.Sprintf("%s.at == nowhere ? 0 : (int)%s.at", x, x)
+		case r.Acc == "double":
+			x = "(float)" + x
+		}
+		e.Define(in, x)
+	}
+}
+
+// overBlock joins what the warps of a block have reduced, and the blocks of a cluster.
+func (e *writer) overBlock(reduced []loop.Instr, s *cgen.Context) {
+	e.Use("over_room")
+	for _, in := range reduced {
+		e.Line("if (threadIdx.x %% 32 == 0) room%d[threadIdx.x / 32] = s%d;", in.Dst, in.Dst)
+	}
+	e.Line("__syncthreads();")
+	if s.Cluster <= 1 {
+		for _, in := range reduced {
+			e.Line("s%d = over_room<%s, %d>(room%d);", in.Dst, e.Reduction(in).Op, s.Warps, in.Dst)
+		}
+		return
+	}
+	batches := sameReductions(reduced, e.Reduction, min(s.Warps, 32/s.Cluster)) // few messages go between blocks
+	for _, list := range batches {
+		r, first := e.Reduction(list[0]), list[0].Dst
+		if len(list) == 1 {
+			e.Line("if (threadIdx.x < 32) %s<%d>(over_room<%s, %d>(room%d), over%d);", e.Use("tell_cluster"), s.Cluster, r.Op, s.Warps, first, first)
+			continue
+		}
+		at := fmt.Sprintf("threadIdx.x / 32 * %d", bufferStride(r.Acc, s.Warps, s.Cluster))
+		e.Line("if (threadIdx.x / 32 < %d) %s<%d>(over_room<%s, %d>(room%d + %s), over%d + %s);", len(list), e.Use("tell_cluster"), s.Cluster, r.Op, s.Warps, first, at, first, at)
+	}
+	e.Line("cluster_sync();")
+	for _, list := range batches {
+		r, first := e.Reduction(list[0]), list[0].Dst
+		if len(list) == 1 {
+			e.Line("s%d = over_room<%s, %d>(over%d);", first, r.Op, s.Cluster, first)
+			continue
+		}
+		e.Line("s%d = %s<%s, %d, %d, %d>(over%d);", first, e.Use("over_rooms"), r.Op, s.Cluster, len(list), bufferStride(r.Acc, s.Warps, s.Cluster), first)
+		for i, in := range slices.Backward(list) { // the first has them all till then
+			e.Line("s%d = __shfl_sync(~0u, s%d, %d);", in.Dst, first, i*s.Cluster)
+		}
+	}
+}
+
+// sameReductions cuts a list of reductions into runs of one kind, of up to most each, that go
+// between blocks together. Accumulators of more than one number go alone.
+func sameReductions(list []loop.Instr, of func(loop.Instr) cgen.Reduction, most int) [][]loop.Instr {
+	var out [][]loop.Instr
+	for _, in := range list {
+		n := len(out) - 1
+		if n >= 0 && len(out[n]) < most && in.Op != loop.ArgMax && of(in) == of(out[n][0]) {
+			out[n] = append(out[n], in)
+			continue
+		}
+		out = append(out, []loop.Instr{in})
+	}
+	return out
+}

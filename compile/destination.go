@@ -1,0 +1,61 @@
+package compile
+
+import (
+	"slices"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+)
+
+// joining is the result of a concat that is still to come, of which parts are computed in place.
+type joining struct {
+	mem   *memory
+	ready map[int]int // operand → the first group that finds it there
+}
+
+// destination returns where group g puts a result that it computes at the coords: a part of the
+// result of the concat that alone reads it, so that it need not be copied there. Reshapes between
+// the two are addresses.
+func (f *fuser) destination(g *group, r ir.Value, coords []coord) (operand, bool) {
+	for v := r; ; {
+		st := &f.states[v]
+		if f.separate || st.uses != 1 || st.last >= len(f.fn.Nodes) {
+			return operand{}, false
+		}
+		n := f.fn.Nodes[st.last]
+		switch n.Op.Name {
+		case "reshape":
+			x := n.Results[0]
+			next, ok := g.reshape(f.fn.Type(v).Shape, coords, f.fn.Type(x).Shape)
+			if !ok {
+				return operand{}, false
+			}
+			v, coords = x, next
+		case "concat":
+			return f.partOf(n, slices.Index(n.Args, v), g, coords)
+		default:
+			return operand{}, false
+		}
+	}
+}
+
+// partOf makes group g compute an operand of a concat in its place.
+func (f *fuser) partOf(n *ir.Node, arg int, g *group, coords []coord) (operand, bool) {
+	t := f.fn.Type(n.Results[0])
+	axis := n.Axis("axis", t.Rank())
+	var start dim.Dim
+	for _, x := range n.Args[:arg] {
+		start = start.Add(f.fn.Type(x).Shape[axis])
+	}
+	strides := contiguous(t.Shape)
+	j := f.joined[n]
+	if j == nil {
+		j = &joining{mem: f.local(t), ready: make(map[int]int)}
+	}
+	at, ok := (&place{mem: j.mem, off: start.Mul(strides[axis]), strides: strides}).address(coords)
+	if !ok {
+		return operand{}, false
+	}
+	f.joined[n], j.ready[arg] = j, g.id+1
+	return operand{j.mem, at}, true
+}
