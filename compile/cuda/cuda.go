@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"pwc/compile"
+	"pwc/compile/cuda/internal/attention"
 	"pwc/compile/cuda/internal/cgen"
 	"pwc/compile/cuda/internal/gemm"
 	"pwc/compile/cuda/internal/loopgen"
@@ -101,7 +102,7 @@ func (b *Backend) sources(k *loop.Kernel, others ...*loop.Kernel) ([]cgen.Source
 	case k.TopK != nil:
 		return []cgen.Source{loopgen.TopK(k, b.gpu)}, nil
 	case k.Attention != nil:
-		s, err := attentionKernel(k, b.gpu)
+		s, err := attention.Source(k, b.gpu)
 		if err != nil {
 			return nil, err
 		}

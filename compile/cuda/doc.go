@@ -30,7 +30,7 @@
 //     serve which numbers of rows. f32 is computed in f32.
 //   - internal/fusion plans which kernels of a chain run in one launch; internal/library plans GEMMs
 //     of many rows by a routine of the device.
-//   - attention.go has attention for training.
+//   - internal/attention has attention for training and its gradient.
 //
 // Kernels for compute capability 9.0 and later allow programmatic dependent launch (attribute
 // "pdl"). They trigger the dependent launch, prefetch weights, and wait for the kernel before; waits

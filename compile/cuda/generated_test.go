@@ -49,6 +49,11 @@ var emitted = map[string]*regexp.Regexp{
 	"rows along x":              regexp.MustCompile(`const unsigned row_tiles = `),
 	"loads ahead":               regexp.MustCompile(`later\(ahead0_`),
 	"weights go first":          regexp.MustCompile(`product_(?:stream|strip|tile)<.*, true, (?:true|false), (?:true|false)>\(`),
+	// Attention.
+	"attention, simt":                  regexp.MustCompile(`  attention_simt<`),
+	"attention, tensor cores":          regexp.MustCompile(`  attention_mma<`),
+	"attention gradient, simt":         regexp.MustCompile(`  attention_simt_keys<`),
+	"attention gradient, tensor cores": regexp.MustCompile(`  attention_mma_keys<`),
 	// Fusion.
 	"prologue fusion":            regexp.MustCompile(`to\.put\(0, t, bits\(`),
 	"epilogue fusion":            regexp.MustCompile(`const auto made = `),
@@ -164,6 +169,15 @@ module "kept" {
   }
 }
 `))
+	for i, c := range oracle.AttentionCases() {
+		for _, dt := range []dtype.DType{f32, bf16} {
+			m, err := c.Module(dt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[fmt.Sprintf("attention %d %s", i, dt)] = m
+		}
+	}
 	draws, err := oracle.Draws()
 	if err != nil {
 		t.Fatal(err)

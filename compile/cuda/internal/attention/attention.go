@@ -1,4 +1,5 @@
-package cuda
+// Package attention makes the kernels of attention for training, and of its gradient.
+package attention
 
 import (
 	"fmt"
@@ -13,19 +14,19 @@ import (
 	"pwc/ir/dtype"
 )
 
-// attentionShape is how an attention is cut into tiles: a block has rows of one sequence, and
+// shape is how an attention is cut into tiles: a block has rows of one sequence, and
 // meets cols of the other at a time.
-type attentionShape struct {
+type shape struct {
 	kernel     string // prefix of its functions in src
 	rows, cols int64
 	threads    int32
 	shared     int64 // bytes
 }
 
-// simtAttention is attention on CUDA cores. Heads of more than 128 elements leave room for
+// simtShape is attention on CUDA cores. Heads of more than 128 elements leave room for
 // half as many rows and columns in the 99 KiB of shared memory that a block of sm_86 may have.
-func simtAttention(a *loop.Attention) attentionShape {
-	s := attentionShape{kernel: "attention_simt", rows: 32, cols: 32}
+func simtShape(a *loop.Attention) shape {
+	s := shape{kernel: "attention_simt", rows: 32, cols: 32}
 	if a.Size > 128 {
 		s.rows, s.cols = 16, 16
 	}
@@ -35,9 +36,9 @@ func simtAttention(a *loop.Attention) attentionShape {
 	return s
 }
 
-// mmaAttention is attention on tensor cores, if it can be: of narrow floats, where all rows are
+// mmaShape is attention on tensor cores, if it can be: of narrow floats, where all rows are
 // loaded by 16 bytes. A scale that is 0 or no number would make NaNs of what the mask hides.
-func mmaAttention(k *loop.Kernel) (attentionShape, bool) {
+func mmaShape(k *loop.Kernel) (shape, bool) {
 	a := k.Attention
 	dt := k.Args[a.Q.Arg].DType
 	ok := (dt == dtype.BF16 || dt == dtype.F16) && a.Size%8 == 0 && a.Size <= 128 && a.Scale != 0 && !math.IsInf(a.Scale, 0) && !math.IsNaN(a.Scale)
@@ -50,7 +51,7 @@ func mmaAttention(k *loop.Kernel) (attentionShape, bool) {
 			ok = ok && nest.Multiple(d, 8)
 		}
 	})
-	s := attentionShape{kernel: "attention_mma", rows: 64, cols: 64, threads: 128}
+	s := shape{kernel: "attention_mma", rows: 64, cols: 64, threads: 128}
 	tiles := s.rows + 4*s.cols
 	switch {
 	case a.Grad != nil:
@@ -62,12 +63,12 @@ func mmaAttention(k *loop.Kernel) (attentionShape, bool) {
 	return s, ok
 }
 
-// attentionKernel makes the source of an attention, or of its gradient: blocks of keys, then
+// Source makes the source of an attention, or of its gradient: blocks of keys, then
 // blocks of queries, as one launch. Blocks with most to do come first.
-func attentionKernel(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
+func Source(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 	a := k.Attention
-	w := &attentionWriter{Emitter: cgen.NewEmitter(k, on), a: a, shape: simtAttention(a)}
-	if s, ok := mmaAttention(k); ok {
+	w := &writer{Emitter: cgen.NewEmitter(k, on), a: a, shape: simtShape(a)}
+	if s, ok := mmaShape(k); ok {
 		w.shape = s
 		element := w.Storage(k.Args[a.Q.Arg].DType)
 		w.Use("mma_" + element)
@@ -93,23 +94,23 @@ func attentionKernel(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 	return w.Finish(fmt.Sprintf("%s: batches %s of %s queries and %s keys, heads %d over %d of %d%s", k.Name, nest.Extents(k.Rows), a.Queries, a.Keys, a.Heads, a.Groups, a.Size, mask)), w.Err
 }
 
-// attentionWriter writes an attention.
-type attentionWriter struct {
+// writer writes an attention.
+type writer struct {
 	*cgen.Emitter
 	a     *loop.Attention
-	shape attentionShape
+	shape shape
 	ctx   cgen.Context // the batch
 }
 
 // short reports whether a length is known to fit 32 bits.
-func (w *attentionWriter) short(d dim.Dim) bool {
+func (w *writer) short(d dim.Dim) bool {
 	iv, ok := nest.Bounds(w.K, d)
 	return ok && iv.Hi <= nest.MaxIndex
 }
 
 // tiles writes what the next blocks do, one for each tile of a sequence of every head, and
 // returns how many there are. With back they take the tiles from the last on.
-func (w *attentionWriter) tiles(length dim.Dim, heads int64, back bool, body func()) dim.Dim {
+func (w *writer) tiles(length dim.Dim, heads int64, back bool, body func()) dim.Dim {
 	all := nest.Product(w.K.Rows).Mul(dim.Const(heads))
 	count := length.CeilDiv(w.shape.rows)
 	blocks := all.Mul(count)
@@ -129,7 +130,7 @@ func (w *attentionWriter) tiles(length dim.Dim, heads int64, back bool, body fun
 }
 
 // head returns a head_of, of the head of that name.
-func (w *attentionWriter) head(x *loop.Access, head string) string {
+func (w *writer) head(x *loop.Access, head string) string {
 	s := w.ctx
 	s.Cols = []string{"0", head, "0"}
 	mode, arg := "const ", w.K.Args[x.Arg]
@@ -140,37 +141,37 @@ func (w *attentionWriter) head(x *loop.Access, head string) string {
 }
 
 // row returns the address of the numbers of a head.
-func (w *attentionWriter) row(x *loop.Access, head string) string {
+func (w *writer) row(x *loop.Access, head string) string {
 	s := w.ctx
 	s.Cols = []string{"0", head}
 	return fmt.Sprintf("a%d + (%s)", x.Arg, w.Address(x, &s, ""))
 }
 
 // call writes the call of a function of the kernel.
-func (w *attentionWriter) call(suffix string, args ...string) {
+func (w *writer) call(suffix string, args ...string) {
 	a := w.a
 	w.Line("%s%s<%s, %d, %d, %d, %t>(%s, %s, %s, %s, %s);", w.shape.kernel, suffix, w.Storage(w.K.Args[a.Q.Arg].DType), a.Size, w.shape.rows, w.shape.cols, a.Causal,
 		strings.Join(args, ", "), w.Dim(a.Queries), w.Dim(a.Keys), cgen.Float(a.Scale), "tile")
 }
 
-func (w *attentionWriter) forward() {
+func (w *writer) forward() {
 	a, group := w.a, fmt.Sprintf("head / %d", w.a.Heads/w.a.Groups)
 	w.call("", w.head(&a.Q, "head"), w.head(&a.K, group), w.head(&a.V, group), w.head(&a.Out, "head"), w.row(&a.LSE, "head"), w.Dim(a.LSE.Cols[0]))
 }
 
 // rows returns a rows_of, of the head of that name.
-func (w *attentionWriter) rows(x *loop.Access, head string) string {
+func (w *writer) rows(x *loop.Access, head string) string {
 	return fmt.Sprintf("rows_of{%s, %s}", w.row(x, head), w.Dim(x.Cols[0]))
 }
 
-func (w *attentionWriter) queries() {
+func (w *writer) queries() {
 	a, group := w.a, fmt.Sprintf("head / %d", w.a.Heads/w.a.Groups)
 	w.call("_queries", w.head(&a.Q, "head"), w.head(&a.K, group), w.head(&a.V, group), w.head(&a.Out, "head"),
 		w.rows(&a.LSE, "head"), w.rows(&a.Grad.Delta, "head"), w.head(&a.Grad.DQ, "head"))
 }
 
 // keys goes over the heads of a group, from the first on.
-func (w *attentionWriter) keys() {
+func (w *writer) keys() {
 	a, share := w.a, w.a.Heads/w.a.Groups
 	first := fmt.Sprintf("head * %d", share)
 	w.call("_keys", w.head(&a.Q, first), w.Dim(a.Q.Cols[1]), w.head(&a.K, "head"), w.head(&a.V, "head"), w.head(&a.Out, first), w.Dim(a.Out.Cols[1]),
