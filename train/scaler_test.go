@@ -3,7 +3,11 @@ package train_test
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"math"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -112,6 +116,67 @@ func TestScaler(t *testing.T) {
 	} {
 		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Full} {
 			testScaler(t, o, onHost(t), mode)
+		}
+	}
+}
+
+// testdata/train/gradscaler.json is what torch.amp.GradScaler did in PyTorch 2.11 on a GPU, with
+// init_scale 4, growth_interval 2 and gradients of x and 0.5 for weights of 1 and -2: SGD of
+// lr 0.1 and momentum 0.9, AdamW of lr 0.1, betas 0.9 and 0.99, weight decay 0.1.
+func TestScalerAsPyTorch(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "gradscaler.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden struct {
+		Runs []struct {
+			Optimizer     string
+			Clip          float64
+			X             []string
+			Scale, Growth []float64
+			Skipped       []bool
+			W             [][]float64
+			States        []map[string][]float64
+		}
+	}
+	if err := json.Unmarshal(text, &golden); err != nil || len(golden.Runs) != 8 {
+		t.Fatalf("%d runs, %v", len(golden.Runs), err)
+	}
+	for _, g := range golden.Runs {
+		o := train.Options{Optimizer: optim.SGD{Momentum: 0.9}, LearningRate: 0.1, ClipNorm: g.Clip}
+		if g.Optimizer == "adamw" {
+			o.Optimizer = optim.Adam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1, Decoupled: true}
+		}
+		var xs []float64
+		for _, x := range g.X {
+			v, err := strconv.ParseFloat(x, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			xs = append(xs, v)
+		}
+		s, d := scaled(t, o, onHost(t), piecewise.Full, xs)
+		skipped := int64(0)
+		for i := range xs {
+			steps(t, s, d, 1)
+			if scale, growth := number(t, s, "train.scale"), number(t, s, "train.growth"); scale != g.Scale[i] || growth != g.Growth[i] {
+				t.Errorf("%s, clip %g, %v: scale %v and count %v after step %d, want %v and %v", g.Optimizer, g.Clip, g.X, scale, growth, i, g.Scale[i], g.Growth[i])
+			}
+			if g.Skipped[i] {
+				skipped++
+			}
+			if n, err := s.Skipped(); err != nil || n != skipped {
+				t.Errorf("%s, clip %g, %v: %d steps skipped after step %d, %v; want %d", g.Optimizer, g.Clip, g.X, n, i, err, skipped)
+			}
+			have := states(t, s)
+			if e := near(floats(have["w"]), g.W[i]); e > 1e-6 {
+				t.Errorf("%s, clip %g, %v: the weight is %v after step %d, want %v", g.Optimizer, g.Clip, g.X, floats(have["w"]), i, g.W[i])
+			}
+			for name, want := range g.States[i] {
+				if e := near(floats(have["train."+name+".w"]), want); e > 1e-6 {
+					t.Errorf("%s, clip %g, %v: %s is %v after step %d, want %v", g.Optimizer, g.Clip, g.X, name, floats(have["train."+name+".w"]), i, want)
+				}
+			}
 		}
 	}
 }
