@@ -9,6 +9,9 @@ RANDOM_MODULES ?= 2000
 BENCHTIME ?= 1s
 COUNT ?= 5
 
+# What pwc version says of the source where Go stamps nothing into the program.
+COMMIT = -X pwc/cli.commit=$(shell git rev-parse HEAD 2>/dev/null)
+
 # Packages whose values several goroutines may use, or that start some.
 CONCURRENT = ./attention/... ./pieces ./cache/... ./graphs ./internal/cuda/... ./piecewise ./runner/... ./runtime/... ./safetensors ./silly
 
@@ -24,7 +27,7 @@ GPU = attention/cuda autodiff cli compile/cuda graphs graphs/callables graphs/sc
 .PHONY: build test gpu-test embed lint targets race arch random soak fuzz golden bench cross ci-deps
 
 build: # the command line, static, into bin/
-	CGO_ENABLED=0 go build -trimpath -o bin/pwc ./cmd/pwc
+	CGO_ENABLED=0 go build -trimpath -ldflags="$(COMMIT)" -o bin/pwc ./cmd/pwc
 
 test:
 	go test ./...
@@ -34,9 +37,9 @@ gpu-test: # what .ci/gpu runs on a machine with a GPU, into out/gpu; needs NVRTC
 	set -e; for p in $(GPU); do \
 	  CGO_ENABLED=0 go test -c -trimpath -ldflags="-s -w" -o out/gpu/$$(echo $$p | tr / -).test ./$$p; \
 	done
-	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o out/gpu/pwc ./cmd/pwc
+	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w $(COMMIT)" -o out/gpu/pwc ./cmd/pwc
 	for arch in sm_80 $(GPU_ARCH); do \
-	  PWC_CACHE_DIR=$(CURDIR)/out/gpu/cache PWC_CACHE_PATH= out/gpu/pwc compile testdata/hf/llama --target cuda:$$arch || exit 1; \
+	  PWC_CACHE_DIR=$(CURDIR)/out/gpu/cache PWC_CACHE_PATH= out/gpu/pwc compile testdata/hf/llama --dtype f32 --target cuda:$$arch || exit 1; \
 	done
 
 embed: # a module of its own that embeds pwc

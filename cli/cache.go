@@ -192,6 +192,8 @@ func (a *app) cacheShow() *cobra.Command {
 		Short:   "show the artifacts of a model, or its graph",
 		Example: "  pwc cache show llama\n  pwc cache show llama --target cuda:sm_90 --graph",
 		Args:    exactly(1, "one model"),
+
+		ValidArgsFunction: a.completeModels(0),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
 			ref, err := choice.one(ctx, s, args[0])
 			if err != nil {
@@ -463,6 +465,8 @@ func (a *app) cachePin(pin bool) *cobra.Command {
 		Short:   short,
 		Example: "  pwc cache " + name + " llama",
 		Args:    exactly(1, "one model"),
+
+		ValidArgsFunction: a.completeModels(0),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
 			act := s.Unpin
 			if pin {

@@ -297,15 +297,18 @@ config.json as transformers writes it, or a config.json alone.`,
 	root.Flags().BoolVar(&versions, "version", false, "print what pwc version prints")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		_, a.lines = cmd.Annotations[linesAnnotation]
+		if err := readEnv(cmd); err != nil {
+			return err
+		}
 		return context.Cause(cmd.Context())
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetHelpCommand(helpCommand())
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON document instead of text")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print counts, bytes and seconds of each stage on standard error")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{explainFlag(err)} })
 	root.AddCommand(a.importCommand(), a.fmtCommand(), a.gradCommand(), a.trainCommand(), a.checkCommand(), a.splitCommand(), a.compileCommand(), a.runCommand(), a.verifyCommand(), a.inspectCommand(), a.cacheCommand(), a.doctorCommand(),
-		a.versionCommand(), a.exampleCommand(), a.generateCommand(), a.benchCommand(), a.tuneCommand(), a.graphsCommand())
+		a.versionCommand(), a.exampleCommand(), a.generateCommand(), a.benchCommand(), a.tuneCommand(), a.graphsCommand(), a.manCommand())
+	a.completions(root)
 	return root
 }
 

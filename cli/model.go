@@ -37,6 +37,9 @@ type modelFlags struct {
 func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.dtype, "dtype", dtype, "`DTYPE` of weights, activations and caches of a checkpoint: f32, f16, bf16, or auto for the checkpoint's own")
+	if dtype == "auto" { // what compares does not follow it
+		fromEnv(cmd, "dtype", "PWC_DTYPE")
+	}
 	fl.StringVar(&f.arch, "architecture", "", "import a checkpoint as this `NAME` instead of the one in its config")
 	fl.Var(&wholeNumber[int64]{&f.context, 1, maxNumber}, "context", "the longest sequence that will be served, in `TOKENS`: some checkpoints compute positions by it (default: what the checkpoint was trained on)")
 	fl.StringSliceVar(&f.ignore, "ignore-key", nil, "`KEY`s of the config that have no effect on the model")

@@ -139,6 +139,8 @@ MODELs, all of them. The same models give the same bytes, but for a signature of
 ECDSA, which has a random number in it.`,
 		Example: "  pwc cache export cache.tar\n  pwc cache export layout/ llama --tag v1\n  pwc cache export cache.tar --sign-key key.pem",
 		Args:    atLeastOne("a file or directory"),
+
+		ValidArgsFunction: a.completeModels(1),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
 			o, err := a.sharing(&f)
 			if err != nil {
@@ -175,6 +177,8 @@ A signature is cosign's, and cosign verify --key takes it; pwc cache pull takes
 cosign's own. It is there before the tag is.`,
 		Example: "  pwc cache push registry.example/models/llama:sm90 llama --target cuda:sm_90\n  pwc cache push registry.example/models/llama:sm90 llama --sign-key key.pem",
 		Args:    atLeastOne("a reference"),
+
+		ValidArgsFunction: a.completeModels(1),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
 			o, err := a.sharing(&f)
 			if err != nil {

@@ -23,6 +23,8 @@ type platform struct {
 	kind  string   // what stands before the colon
 	forms []string // of its targets, as --target takes them
 
+	complete []string // those that a shell completes
+
 	// open opens a target. Where nothing will run, one that names an architecture
 	// is opened without its device. A *usageError says that there is no such target.
 	open func(name string, run bool) (*target, error)
@@ -30,7 +32,7 @@ type platform struct {
 
 // platforms returns what --target can be.
 func platforms() []platform {
-	return append([]platform{{host.Target, []string{host.Target}, openHost}}, gpus()...)
+	return append([]platform{{kind: host.Target, forms: []string{host.Target}, complete: []string{host.Target}, open: openHost}}, gpus()...)
 }
 
 // target is what code is made for, and the device that it runs on.

@@ -23,7 +23,12 @@ import (
 
 // gpus returns the platforms that a program built with -tags nocuda does not have.
 func gpus() []platform {
-	return []platform{{"cuda", []string{"cuda (the GPU at hand)", fmt.Sprintf("cuda:sm_%d and later (cuda:sm_90)", compilecuda.MinArch)}, openGPU}}
+	return []platform{{
+		kind:     "cuda",
+		forms:    []string{"cuda (the GPU at hand)", fmt.Sprintf("cuda:sm_%d and later (cuda:sm_90)", compilecuda.MinArch)},
+		complete: []string{"cuda", "cuda:sm_80", "cuda:sm_86", "cuda:sm_89", "cuda:sm_90", "cuda:sm_100", "cuda:sm_120"},
+		open:     openGPU,
+	}}
 }
 
 // openGPU opens the driver's first GPU; where nothing runs and the target names

@@ -46,6 +46,10 @@ func (a *app) printVersions() error {
 	return t.write(a.out, "")
 }
 
+// commit is the revision of the source where the linker sets it: Go stamps none into what is built with -buildvcs=false
+// (make build).
+var commit string
+
 func version() versionReport {
 	v := versionReport{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Language: ir.LanguageVersion, Program: program.FormatVersion}
@@ -63,6 +67,9 @@ func version() versionReport {
 		case s.Key == "vcs.modified" && s.Value == "true":
 			v.Revision += "+"
 		}
+	}
+	if v.Revision == "" {
+		v.Revision = commit
 	}
 	return v
 }

@@ -1,6 +1,9 @@
 package piecewise
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Mode says what is captured into graphs. The names are vLLM's
 // (CUDAGraphMode in vllm/config/compilation.py).
@@ -32,6 +35,9 @@ func (m Mode) String() string {
 	}
 	return fmt.Sprintf("Mode(%d)", uint8(m))
 }
+
+// Modes returns the names that [ParseMode] takes.
+func Modes() []string { return slices.Clone(modeNames[:]) }
 
 // ParseMode returns the mode of a name; the error lists the names.
 func ParseMode(name string) (Mode, error) {

@@ -285,7 +285,7 @@ func TestNothingPanics(t *testing.T) {
 
 	apis := map[string]api{
 		"piecewise": {
-			funcs: map[string]any{"New": piecewise.New, "Check": piecewise.Check, "ParseMode": piecewise.ParseMode, "DefaultCaptureSizes": piecewise.DefaultCaptureSizes, "NewPool": piecewise.NewPool},
+			funcs: map[string]any{"New": piecewise.New, "Check": piecewise.Check, "ParseMode": piecewise.ParseMode, "Modes": piecewise.Modes, "DefaultCaptureSizes": piecewise.DefaultCaptureSizes, "NewPool": piecewise.NewPool},
 			receivers: []func() any{
 				func() any { return backend(0) }, func() any { return backend(loaded) }, func() any { return backend(captured) }, func() any { return backend(sealed) }, func() any { return backend(finished) },
 				func() any { return backend(0).Func("f") }, func() any { return backend(loaded).Func("f") }, func() any { return backend(captured).Func("f") }, func() any { return backend(finished).Func("f") }, func() any { return backend(0).Func("nope") },

@@ -1,0 +1,42 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+func (a *app) manCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "man DIR",
+		Short: "write the manual pages of all commands",
+		Long: `Write a manual page for each command into a directory, which is made: pwc.1,
+pwc-run.1, pwc-cache-ls.1, …. man -M looks for them in a directory man1.`,
+		Example: `  pwc man share/man/man1
+  man -M share/man pwc-run`,
+		Args: exactly(1, "one directory"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return err
+			}
+			root := cmd.Root()
+			root.DisableAutoGenTag = true
+			header := &doc.GenManHeader{Section: "1", Source: "pwc " + version().Version, Manual: "pwc"} // SOURCE_DATE_EPOCH gives the date
+			if err := doc.GenManTree(root, header, args[0]); err != nil {
+				return err
+			}
+			pages, err := filepath.Glob(filepath.Join(args[0], "pwc*.1"))
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(map[string]any{"dir": args[0], "pages": len(pages)})
+			}
+			fmt.Fprintf(a.out, "wrote %s to %s\n", plural(int64(len(pages)), "page"), args[0])
+			return nil
+		},
+	}
+}
