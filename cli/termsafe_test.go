@@ -107,7 +107,9 @@ func TestNothingIsObeyed(t *testing.T) {
 		"inspect": {{"inspect", good, "-o", filepath.Join(dir, inFile+"report.html")}, {"inspect", good, "--json"}, {"inspect", raw, "--json"}, {"inspect", good, "-o", filepath.Join(missing, evil)}, {"inspect", good, "--json", "--profile", raw}},
 		"verify": {{"verify", good, "--rows", "2", "--weights", "dummy", "--bisect", "--dir", filepath.Join(missing, evil)}, {"verify", good, "--trace", tensors, "--weights", "dummy"}, {"verify", raw, "--rows", "2"}, {"verify", good, "--rows", "2", "--versus", evil},
 			{"verify", "../testdata/nineteen.ir", "--trace", tensors}, {"verify", "../testdata/nineteen.ir", "--trace", missing}},
-		"version": {{"version", evil}},
+		"version":    {{"version", evil}},
+		"completion": {{"completion", evil}, {"completion", "bash", evil}},
+		"man":        {{"man", filepath.Join(tensors, evil)}, {"man", filepath.Join(dir, inFile+"man")}},
 	}
 	var help bytes.Buffer
 	if code := cli.Run(t.Context(), []string{"--help"}, strings.NewReader(""), &help, io.Discard); code != 0 {

@@ -85,6 +85,8 @@ FILE.safetensors gets the weights alone. An interrupt leaves a checkpoint, from 
 	f.addWeights(cmd)
 	cmd.Flags().Lookup("weights").Usage = "safetensors `FILE` or directory with the weights to start from, or dummy for made-up ones (default: where the module says)"
 	b.add(cmd)
+	b.addFrozen(cmd)
+	b.addSymbols(cmd)
 	t.add(cmd)
 	return cmd
 }
