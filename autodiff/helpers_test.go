@@ -162,18 +162,23 @@ func execute(dev device.Device, backend compile.Backend, m *ir.Module, in *oracl
 		} else if r.Same >= 0 {
 			buf = args.Results[r.Same]
 		}
-		data := make([]byte, buf.Size)
-		if err := stream.CopyToHost(data, buf); err != nil {
-			return nil, err
-		}
-		if err := stream.Synchronize(); err != nil {
-			return nil, err
-		}
-		if out[i], err = interp.FromBytes(r.DType, out[i].Shape, data); err != nil {
+		if out[i], err = download(stream, buf, out[i]); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
+}
+
+// download returns a tensor of memory, of the type of like.
+func download(stream device.Stream, buf device.Buffer, like *interp.Tensor) (*interp.Tensor, error) {
+	data := make([]byte, buf.Size)
+	if err := stream.CopyToHost(data, buf); err != nil {
+		return nil, err
+	}
+	if err := stream.Synchronize(); err != nil {
+		return nil, err
+	}
+	return interp.FromBytes(like.Type, like.Shape, data)
 }
 
 // near returns how got departs from want by more than tol, relative to the largest element of

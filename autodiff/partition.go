@@ -74,17 +74,33 @@ func (j *joint) bytes(v ir.Value) int64 {
 
 // split emits the two functions, for the values that are saved.
 func (j *joint) split(d *Derivative, kept []ir.Value, live []bool) error {
-	f := j.fb.Func()
 	b := j.declare()
-	// forward
-	fw := newCopier(b.Func(j.f.Name+".forward"), f)
+	j.emitForward(b, d, kept)
+	bw := &backward{joint: j, c: newCopier(b.Func(j.f.Name+".backward"), j.fb.Func()), kept: kept, live: live,
+		keeps: map[ir.Value]bool{}, again: map[int32]bool{}, done: map[int32]bool{}}
+	for _, v := range kept {
+		bw.keeps[v] = true
+	}
+	bw.emit(d)
+	m, err := b.Build()
+	if err != nil {
+		return err
+	}
+	d.Module, d.Forward, d.Backward = m, m.Funcs[0], m.Funcs[1]
+	return nil
+}
+
+// emitForward emits F with the values that are kept among its results, and plans their bytes.
+func (j *joint) emitForward(b *ir.Builder, d *Derivative, kept []ir.Value) {
+	f := j.fb.Func()
+	c := newCopier(b.Func(j.f.Name+".forward"), f)
 	for _, p := range f.Params[:len(j.f.Params)] {
-		fw.param(p)
+		c.param(p)
 	}
 	need := j.live(true, slices.Concat(j.outs, kept)...)
 	for i, n := range f.Nodes[:j.primal] {
 		if need[i] {
-			fw.node(n, false)
+			c.node(n, false)
 		}
 	}
 	results := slices.Clone(j.outs)
@@ -101,91 +117,101 @@ func (j *joint) split(d *Derivative, kept []ir.Value, live []bool) error {
 	}
 	returned := make([]ir.Value, len(results))
 	for i, v := range results {
-		returned[i] = fw.value(v)
+		returned[i] = c.value(v)
 	}
-	fw.fb.SetPos(j.f.ReturnPos)
-	fw.fb.Return(returned...)
+	c.fb.SetPos(j.f.ReturnPos)
+	c.fb.Return(returned...)
+}
 
-	// backward
-	saved := map[ir.Value]bool{}
-	for _, v := range kept {
-		saved[v] = true
+// backward emits the backward of a joint.
+type backward struct {
+	*joint
+	c     *copier
+	kept  []ir.Value
+	keeps map[ir.Value]bool // of kept
+	live  []bool            // nodes of the joint
+	again map[int32]bool    // nodes of the forward that are repeated
+	done  map[int32]bool    // nodes that were emitted
+}
+
+// emit emits the function. Nodes are repeated right before their first reader, so that they live
+// as briefly as they can.
+func (b *backward) emit(d *Derivative) {
+	b.params(d)
+	for i := b.primal; i < len(b.fb.Func().Nodes); i++ {
+		if b.live[i] {
+			b.emitNode(int32(i), &d.Plan)
+		}
 	}
-	again, reads := map[int32]bool{}, map[ir.Value]bool{}
+	b.finish(b.c)
+}
+
+// params finds what the backward reads of the forward, and adds its parameters.
+func (b *backward) params(d *Derivative) {
+	f := b.fb.Func()
+	reads := map[ir.Value]bool{}
 	var visit func(v ir.Value)
 	visit = func(v ir.Value) {
-		v = j.read(v)
+		v = b.read(v)
 		if f.Values[v].Kind == ir.ParamValue {
 			reads[v] = true
 		}
-		if i := f.Values[v].Node; j.computed(v) && !saved[v] && !again[i] {
-			again[i] = true
+		if i := f.Values[v].Node; b.computed(v) && !b.keeps[v] && !b.again[i] {
+			b.again[i] = true
 			for _, a := range f.Nodes[i].Args {
 				visit(a)
 			}
 		}
 	}
-	for i := j.primal; i < len(f.Nodes); i++ {
-		if live[i] {
+	for i := b.primal; i < len(f.Nodes); i++ {
+		if b.live[i] {
 			for _, a := range f.Nodes[i].Args {
 				visit(a)
 			}
 		}
 	}
-	for _, g := range j.results {
+	for _, g := range b.results {
 		visit(g)
 	}
-	bw := newCopier(b.Func(j.f.Name+".backward"), f)
-	for k, v := range kept {
-		bw.fb.SetPos(f.Values[v].Pos)
-		bw.to[v] = bw.fb.Param(fmt.Sprintf("saved%d", k), f.Type(v))
+	for k, v := range b.kept {
+		b.c.fb.SetPos(f.Values[v].Pos)
+		b.c.to[v] = b.c.fb.Param(fmt.Sprintf("saved%d", k), f.Type(v))
 	}
 	for i, p := range f.Params {
-		if i >= len(j.f.Params) {
-			bw.param(p)
+		if i >= len(b.f.Params) {
+			b.c.param(p)
 		} else if reads[p] {
-			bw.fb.SetPos(f.Values[p].Pos)
-			bw.to[p] = bw.fb.Param(f.Values[p].Name, f.Type(p)) // not mut: the backward does not write it
+			b.c.fb.SetPos(f.Values[p].Pos)
+			b.c.to[p] = b.c.fb.Param(f.Values[p].Name, f.Type(p)) // not mut: the backward does not write it
 			if f.Values[p].Padded {
-				bw.fb.Padded(bw.to[p])
+				b.c.fb.Padded(b.c.to[p])
 			}
 			d.Params = append(d.Params, i)
 		}
 	}
-	// Nodes are repeated right before their first reader, so that they live as briefly as they can.
-	done := map[int32]bool{}
-	var emit func(i int32)
-	emit = func(i int32) {
-		if done[i] {
-			return
+}
+
+// emitNode emits a node of the joint behind those of the forward that it needs again.
+func (b *backward) emitNode(i int32, plan *Plan) {
+	if b.done[i] {
+		return
+	}
+	b.done[i] = true
+	f := b.fb.Func()
+	for _, a := range f.Nodes[i].Args {
+		v := b.read(a)
+		if k := f.Values[v].Node; k >= 0 && b.again[k] && !b.keeps[v] {
+			b.emitNode(k, plan)
 		}
-		done[i] = true
-		for _, a := range f.Nodes[i].Args {
-			if k := f.Values[j.read(a)].Node; k >= 0 && again[k] && !saved[j.read(a)] {
-				emit(k)
-			}
-			bw.to[a] = bw.value(j.read(a))
-		}
-		bw.node(f.Nodes[i], int(i) < j.primal)
-		for _, r := range f.Nodes[i].Results {
-			if k := slices.Index(kept, r); k >= 0 { // saved all the same, where another result is repeated
-				bw.to[r] = bw.fb.Func().Params[k]
-			}
-		}
-		if int(i) < j.primal {
-			d.Plan.Recomputed++
+		b.c.to[a] = b.c.value(v)
+	}
+	b.c.node(f.Nodes[i], int(i) < b.primal)
+	for _, r := range f.Nodes[i].Results {
+		if k := slices.Index(b.kept, r); k >= 0 { // saved all the same, where another result is repeated
+			b.c.to[r] = b.c.fb.Func().Params[k]
 		}
 	}
-	for i := j.primal; i < len(f.Nodes); i++ {
-		if live[i] {
-			emit(int32(i))
-		}
+	if int(i) < b.primal {
+		plan.Recomputed++
 	}
-	j.finish(bw)
-	m, err := b.Build()
-	if err != nil {
-		return err
-	}
-	d.Module, d.Forward, d.Backward = m, m.Funcs[0], m.Funcs[1]
-	return nil
 }

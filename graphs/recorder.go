@@ -288,48 +288,19 @@ func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg)
 	if ts, err = r.aligned(p, given); err != nil {
 		return results, err
 	}
-	bound := device.Args{Params: make([]device.Buffer, len(ts)), Results: make([]device.Buffer, len(p.prog.Results))}
-	for i, t := range ts {
-		bound.Params[i] = t.Range()
+	if results, err = r.results(p, e, given); err != nil {
+		return results, err
 	}
-	for i := range p.prog.Results {
-		t, err := r.result(p, i, e, given, results)
-		if err != nil {
-			return results, err
-		}
-		results = append(results, t)
-		bound.Results[i] = t.Range()
-	}
-	need, err := p.exec.ScratchBytes(e.values)
+	scratch, err := r.scratch(p, e)
 	if err != nil {
-		return results, fmt.Errorf("graphs: @%s: %w", p.name, err)
+		return results, err
 	}
-	if need > 0 {
-		scratch, err := r.alloc(&Maker{Name: "scratch memory of @" + p.name, Output: -1}, dtype.U8, []int64{need})
-		if err != nil {
-			return results, err
-		}
+	if scratch.Storage() != nil {
 		defer func() { err = errors.Join(err, scratch.Release()) }()
-		if err := r.writes(scratch); err != nil {
-			return results, err
-		}
-		bound.Scratch = scratch.Range()
 	}
-	for i, t := range ts {
-		if err := r.access(t, p.prog.Params[i].Mut); err != nil {
-			return results, fmt.Errorf("graphs: operand %d of @%s: %w", i, p.name, err)
-		}
-	}
-	for i, t := range results {
-		if p.prog.Results[i].Alias < 0 && p.prog.Results[i].Same < 0 {
-			if err := r.writes(t); err != nil {
-				return results, err
-			}
-		}
-	}
-	launch, err := p.exec.Bind(e.values, bound)
+	launch, err := r.bind(p, e, ts, results, scratch)
 	if err != nil {
-		return results, fmt.Errorf("graphs: @%s: %w", p.name, err)
+		return results, err
 	}
 	if p.routines && !r.Capturing() {
 		if err := r.warm(p, e, launch); err != nil {
@@ -350,6 +321,61 @@ func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg)
 		r.run.libraries = append(r.run.libraries, r.stream.index)
 	}
 	return results, nil
+}
+
+// results returns the tensors of all results. After an error those that were made are returned.
+func (r *Recorder) results(p *Program, e *env, params []Tensor) ([]Tensor, error) {
+	var results []Tensor
+	for i := range p.prog.Results {
+		t, err := r.result(p, i, e, params, results)
+		if err != nil {
+			return results, err
+		}
+		results = append(results, t)
+	}
+	return results, nil
+}
+
+// scratch allocates what the kernels work in: the zero Tensor if they need nothing.
+func (r *Recorder) scratch(p *Program, e *env) (Tensor, error) {
+	need, err := p.exec.ScratchBytes(e.values)
+	if err != nil {
+		return Tensor{}, fmt.Errorf("graphs: @%s: %w", p.name, err)
+	}
+	if need == 0 {
+		return Tensor{}, nil
+	}
+	return r.alloc(&Maker{Name: "scratch memory of @" + p.name, Output: -1}, dtype.U8, []int64{need})
+}
+
+// bind notes what the launch reads and writes, and binds it to its memory.
+func (r *Recorder) bind(p *Program, e *env, params, results []Tensor, scratch Tensor) (device.BoundLaunch, error) {
+	bound := device.Args{Params: make([]device.Buffer, len(params)), Results: make([]device.Buffer, len(results))}
+	if scratch.Storage() != nil {
+		if err := r.writes(scratch); err != nil {
+			return nil, err
+		}
+		bound.Scratch = scratch.Range()
+	}
+	for i, t := range params {
+		if err := r.access(t, p.prog.Params[i].Mut); err != nil {
+			return nil, fmt.Errorf("graphs: operand %d of @%s: %w", i, p.name, err)
+		}
+		bound.Params[i] = t.Range()
+	}
+	for i, t := range results {
+		if p.prog.Results[i].Alias < 0 && p.prog.Results[i].Same < 0 {
+			if err := r.writes(t); err != nil {
+				return nil, err
+			}
+		}
+		bound.Results[i] = t.Range()
+	}
+	launch, err := p.exec.Bind(e.values, bound)
+	if err != nil {
+		return nil, fmt.Errorf("graphs: @%s: %w", p.name, err)
+	}
+	return launch, nil
 }
 
 // aligned returns the operands where kernels can read them: a view that starts at an

@@ -76,122 +76,156 @@ func TestRandomOrder(t *testing.T) {
 	}
 }
 
+// pending is a forward that ran.
+type pending struct {
+	call *callables.Call
+	of   int
+	x    float32
+}
+
+// orderRun is callables of one pool, and what the test knows of them.
+type orderRun struct {
+	*env
+	r           *rand.Rand
+	set         *callables.Set
+	stack, done []pending
+	results     []*result
+	counts      map[string]int
+}
+
 func randomOrder(t *testing.T, g rig, seed uint64, steps int) {
 	t.Helper()
 	e := open(t, g, cubic)
 	defer e.close()
-	r := rand.New(rand.NewPCG(seed, 1))
+	o := &orderRun{env: e, r: rand.New(rand.NewPCG(seed, 1)), counts: map[string]int{}}
 	var fns []callables.Function
 	for i := range 4 {
 		fns = append(fns, polynomial(e, fmt.Sprint("f", i)))
 	}
-	set := must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{}))
-	st := e.s.DefaultStream()
-	type pending struct {
-		call *callables.Call
-		of   int
-		x    float32
-	}
-	var stack, done []pending
-	var results []*result
-	small := func() (float32, graphs.Tensor) {
-		v := float32(r.IntN(9) - 4)
-		x := must[graphs.Tensor](t)(e.s.TensorOf("x", bytes(slices.Repeat([]float32{v}, 64)), dtype.F32, 64))
-		return v, x
-	}
-	counts := map[string]int{}
+	o.set = must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{}))
 	for range steps {
-		switch k := r.IntN(10); {
-		case k < 4: // a forward
-			i := r.IntN(len(fns))
-			held := slices.ContainsFunc(results, func(x *result) bool { return x.retained && (x.gradient || x.of >= i) })
-			v, x := small()
-			call, err := set.At(i).Forward(st, callables.Arg{Tensor: x, RequiresGrad: true})
-			check(t, x.Release())
-			switch {
-			case len(stack) > 0 && stack[len(stack)-1].of >= i:
-				var o *callables.OrderError
-				if !errors.As(err, &o) || o.Pending != fmt.Sprint("f", stack[len(stack)-1].of) {
-					t.Fatalf("seed %d: forward of f%d with f%d pending: %v", seed, i, stack[len(stack)-1].of, err)
-				}
-				counts["order"]++
-			case held:
-				if !errors.Is(err, graphs.ErrHeld) {
-					t.Fatalf("seed %d: forward of f%d over what is retained: %v", seed, i, err)
-				}
-				counts["held"]++
-			default:
-				if err != nil {
-					t.Fatalf("seed %d: forward of f%d: %v", seed, i, err)
-				}
-				for _, x := range results {
-					x.stale = x.stale || x.gradient || x.of >= i
-				}
-				stack = append(stack, pending{call, i, v})
-				results = append(results, &result{t: call.Outputs()[0], of: i, want: v*v*v + v*v})
-				counts["forward"]++
-			}
-		case k < 7 && len(stack) > 0: // a backward, of the last forward or of another one
-			i := len(stack) - 1 - r.IntN(min(2, len(stack)))
-			p := stack[i]
-			v, c := small()
-			out, err := p.call.Backward(st, c)
-			check(t, c.Release())
-			if i < len(stack)-1 {
-				if !errors.Is(err, callables.ErrOrder) {
-					t.Fatalf("seed %d: backward of f%d before f%d: %v", seed, p.of, stack[len(stack)-1].of, err)
-				}
-				continue
-			}
-			if err != nil {
-				t.Fatalf("seed %d: backward of f%d: %v", seed, p.of, err)
-			}
-			stack, done = stack[:i], append(done, p)
-			results = append(results, &result{t: out[0], of: p.of, gradient: true, want: v * (3*p.x*p.x + 2*p.x)})
-			counts["backward"]++
-		case k == 7 && len(done) > 0:
-			if _, err := done[r.IntN(len(done))].call.Backward(st, graphs.Tensor{}); !errors.Is(err, callables.ErrBackwardDone) {
+		switch k := o.r.IntN(10); {
+		case k < 4:
+			o.forward()
+		case k < 7 && len(o.stack) > 0:
+			o.backward()
+		case k == 7 && len(o.done) > 0:
+			if _, err := o.done[o.r.IntN(len(o.done))].call.Backward(e.s.DefaultStream(), graphs.Tensor{}); !errors.Is(err, callables.ErrBackwardDone) {
 				t.Fatalf("seed %d: a second backward: %v", seed, err)
 			}
-		case k == 8 && len(stack) > 0 && r.IntN(3) == 0:
-			i := r.IntN(len(stack))
-			check(t, stack[i].call.Discard())
-			stack, done = stack[:i], append(done, stack[i:]...)
-		case k == 9 && len(results) > 0: // the owner of a result changes
-			x := results[r.IntN(len(results))]
-			switch {
-			case x.retained:
-				check(t, x.t.Release())
-				x.retained = false
-			case !x.stale:
-				check(t, x.t.Retain())
-				x.retained = true
-			}
+		case k == 8 && len(o.stack) > 0 && o.r.IntN(3) == 0:
+			i := o.r.IntN(len(o.stack))
+			check(t, o.stack[i].call.Discard())
+			o.stack, o.done = o.stack[:i], append(o.done, o.stack[i:]...)
+		case k == 9 && len(o.results) > 0:
+			o.changeOwner()
 		}
-		for _, x := range results {
-			err := x.t.Err()
-			if x.stale != errors.Is(err, graphs.ErrStale) || !x.stale && err != nil {
-				t.Fatalf("seed %d: a result of f%d, gradient %t, stale %t: %v", seed, x.of, x.gradient, x.stale, err)
-			}
-			if !x.stale {
-				if got := e.read(x.t); got[0] != x.want || got[63] != x.want {
-					t.Fatalf("seed %d: a result of f%d, gradient %t: %v, want %v", seed, x.of, x.gradient, got[0], x.want)
-				}
-			}
+		o.checkResults()
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
 		}
-		results = slices.DeleteFunc(results, func(x *result) bool { return x.stale && r.IntN(4) == 0 })
 	}
-	for _, x := range results {
+	check(t, o.set.Close())
+	for _, x := range o.results { // Close leaves what is retained valid
 		if x.retained {
-			defer func() { check(t, x.t.Release()) }() // behind Close, which leaves it valid
+			check(t, x.t.Release())
 		}
 	}
-	check(t, set.Close())
 	for _, what := range []string{"forward", "backward", "order", "held"} {
-		if counts[what] == 0 {
-			t.Errorf("seed %d: no %s happened: %v", seed, what, counts)
+		if o.counts[what] == 0 {
+			t.Errorf("seed %d: no %s happened: %v", seed, what, o.counts)
 		}
 	}
+}
+
+// small returns a tensor of one small integer: every number that is computed is exact.
+func (o *orderRun) small() (float32, graphs.Tensor) {
+	o.Helper()
+	v := float32(o.r.IntN(9) - 4)
+	return v, must[graphs.Tensor](o)(o.s.TensorOf("x", bytes(slices.Repeat([]float32{v}, 64)), dtype.F32, 64))
+}
+
+// forward runs any forward. It must be refused below a pending one, and over what is retained.
+func (o *orderRun) forward() {
+	o.Helper()
+	i := o.r.IntN(o.set.Len())
+	held := slices.ContainsFunc(o.results, func(x *result) bool { return x.retained && (x.gradient || x.of >= i) })
+	v, x := o.small()
+	call, err := o.set.At(i).Forward(o.s.DefaultStream(), callables.Arg{Tensor: x, RequiresGrad: true})
+	check(o, x.Release())
+	if n := len(o.stack); n > 0 && o.stack[n-1].of >= i {
+		var wrong *callables.OrderError
+		if !errors.As(err, &wrong) || wrong.Pending != fmt.Sprint("f", o.stack[n-1].of) {
+			o.Errorf("forward of f%d with f%d pending: %v", i, o.stack[n-1].of, err)
+		}
+		o.counts["order"]++
+		return
+	}
+	if held {
+		if !errors.Is(err, graphs.ErrHeld) {
+			o.Errorf("forward of f%d over what is retained: %v", i, err)
+		}
+		o.counts["held"]++
+		return
+	}
+	check(o, err)
+	for _, x := range o.results {
+		x.stale = x.stale || x.gradient || x.of >= i
+	}
+	o.stack = append(o.stack, pending{call, i, v})
+	o.results = append(o.results, &result{t: call.Outputs()[0], of: i, want: v*v*v + v*v})
+	o.counts["forward"]++
+}
+
+// backward runs the backward of the last forward, or tries that of the one before.
+func (o *orderRun) backward() {
+	o.Helper()
+	i := len(o.stack) - 1 - o.r.IntN(min(2, len(o.stack)))
+	p := o.stack[i]
+	v, c := o.small()
+	out, err := p.call.Backward(o.s.DefaultStream(), c)
+	check(o, c.Release())
+	if i < len(o.stack)-1 {
+		if !errors.Is(err, callables.ErrOrder) {
+			o.Errorf("backward of f%d before f%d: %v", p.of, o.stack[len(o.stack)-1].of, err)
+		}
+		return
+	}
+	check(o, err)
+	o.stack, o.done = o.stack[:i], append(o.done, p)
+	o.results = append(o.results, &result{t: out[0], of: p.of, gradient: true, want: v * (3*p.x*p.x + 2*p.x)})
+	o.counts["backward"]++
+}
+
+// changeOwner retains a result, or releases one that is retained.
+func (o *orderRun) changeOwner() {
+	o.Helper()
+	x := o.results[o.r.IntN(len(o.results))]
+	switch {
+	case x.retained:
+		check(o, x.t.Release())
+		x.retained = false
+	case !x.stale:
+		check(o, x.t.Retain())
+		x.retained = true
+	}
+}
+
+// checkResults reads everything that is valid, and no more.
+func (o *orderRun) checkResults() {
+	o.Helper()
+	for _, x := range o.results {
+		if err := x.t.Err(); x.stale != errors.Is(err, graphs.ErrStale) || !x.stale && err != nil {
+			o.Errorf("a result of f%d, gradient %t, stale %t: %v", x.of, x.gradient, x.stale, err)
+		}
+		if x.stale {
+			continue
+		}
+		if got := o.read(x.t); got[0] != x.want || got[63] != x.want {
+			o.Errorf("a result of f%d, gradient %t: %v, want %v", x.of, x.gradient, got[0], x.want)
+		}
+	}
+	o.results = slices.DeleteFunc(o.results, func(x *result) bool { return x.stale && o.r.IntN(4) == 0 })
 }
 
 // TestSharedPoolReusesMemory: four callables of one pool take less memory than with pools of
