@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -26,6 +28,7 @@ func (a *app) inspectCommand() *cobra.Command {
 	var b buildFlags
 	var sizes sizeList
 	var mode, out, profile string
+	var peak float64
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "inspect FILE",
@@ -47,7 +50,7 @@ launch shape, registers and shared memory, and the memory of a step.
 			if out == "" && !a.json {
 				return usagef("-o says which file to write, as in -o report.html")
 			}
-			return a.runInspect(cmd.Context(), args[0], &f, &b, inspectFlags{sizes, mode, out, profile, force})
+			return a.runInspect(cmd.Context(), args[0], &f, &b, inspectFlags{sizes, mode, out, profile, peak, force})
 		},
 	}
 	f.addImport(cmd, "auto")
@@ -58,6 +61,7 @@ launch shape, registers and shared memory, and the memory of a step.
 	fl.Var(&sizes, "sizes", "`ROWS` of a step for which the report has numbers (default: 1, 8, 64, and 512, as far as the model takes them)")
 	fl.StringVarP(&out, "output", "o", "", "`FILE` for the report")
 	fl.StringVar(&profile, "profile", "", "`FILE` with what pwc bench --profile --json printed")
+	fl.Float64Var(&peak, "peak", 0, "the device's peak in `TFLOP/s`, for the roof of the roofline of --profile (an H100 SXM has 989 in bf16, by its datasheet)")
 	fl.BoolVar(&force, "force", false, "write over a file that is there")
 	return cmd
 }
@@ -67,6 +71,7 @@ type inspectFlags struct {
 	mode    string
 	out     string
 	profile string
+	peak    float64 // TFLOP/s
 	force   bool
 }
 
@@ -97,7 +102,9 @@ func (a *app) runInspect(ctx context.Context, path string, f *modelFlags, bf *bu
 	if err != nil {
 		return err
 	}
-	report.Measured = measured
+	if report.Measured = measured; measured != nil {
+		measured.Peak = g.peak * 1e12
+	}
 	if a.json {
 		return a.printJSON(report)
 	}
@@ -172,6 +179,25 @@ func inspectedSizes(m *ir.Module, given sizeList) []int64 {
 	return slices.Compact(sizes)
 }
 
+// weightOf splits the name that bench gives a kernel, "linear [6144 4096]", into the kernel's
+// own and the elements of its weight; 0 for a kernel that is no product.
+func weightOf(label string) (name string, elements int64) {
+	name, shape, ok := strings.Cut(label, " [")
+	dims := strings.Fields(strings.TrimSuffix(shape, "]"))
+	if product := strings.Contains(name, "linear") || strings.Contains(name, "matmul"); !ok || !product || len(dims) != 2 {
+		return name, 0 // an embedding reads some rows of its table
+	}
+	elements = 1
+	for _, d := range dims {
+		n, err := strconv.ParseInt(d, 10, 64)
+		if err != nil {
+			return name, 0
+		}
+		elements *= n
+	}
+	return name, elements
+}
+
 // maxProfile bounds what bench printed, in bytes.
 const maxProfile = 64 << 20
 
@@ -191,7 +217,12 @@ func readProfile(path string) (*inspect.Measured, error) {
 	out := &inspect.Measured{Device: b.Device, Bandwidth: b.Bandwidth, Kernels: []inspect.MeasuredKernel{}}
 	for _, p := range b.Profiles {
 		for _, k := range p.Kernels {
-			out.Kernels = append(out.Kernels, inspect.MeasuredKernel{Name: k.Name, Rows: p.Batch, Calls: int64(k.Launches), Seconds: k.US / 1e6, Bytes: k.WeightBytes})
+			name, elements := weightOf(k.Name)
+			m := inspect.MeasuredKernel{Name: name, Rows: p.Batch, Calls: int64(k.Launches), Seconds: k.US / 1e6}
+			if elements > 0 {
+				m.Bytes, m.Ops = k.WeightBytes, 2*p.Batch*elements*int64(k.Launches)
+			}
+			out.Kernels = append(out.Kernels, m)
 		}
 	}
 	return out, nil

@@ -87,6 +87,7 @@ FILE.safetensors gets the weights alone. An interrupt leaves a checkpoint, from 
 	b.add(cmd)
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
+	b.addTraceOut(cmd)
 	t.add(cmd)
 	return cmd
 }

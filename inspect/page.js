@@ -159,35 +159,43 @@ function kernels(shape) {
   });
 }
 
-function roofline(piece) {
-  const m = report.measured;
-  if (!m) return [];
-  const rows = [];
-  for (const s of piece.shapes) {
-    for (const k of s.kernels) {
-      for (const t of m.kernels.filter((t) => t.name === k.name)) {
-        const share = t.bytes && m.read_bytes_per_second ? ((100 * t.bytes) / t.seconds / m.read_bytes_per_second).toFixed(0) + " %" : "";
-        rows.push([k.name, t.rows, t.calls, ((1e6 * t.seconds) / t.calls).toFixed(1), share]);
-      }
-    }
-  }
-  if (!rows.length) return [];
-  return [element("h3", {}, "Measured on " + m.device), table(["kernel", ">rows", ">launches", ">µs each", ">of the read bandwidth"], rows), chart(m)];
+function rate(n, seconds, limit, unit) {
+  if (!n || !seconds) return "";
+  const text = amount(n / seconds) + unit;
+  return limit ? `${text}, ${((100 * n) / seconds / limit).toFixed(0)} %` : text;
 }
 
-// chart places kernels in a roofline: share of the bandwidth against time.
-function chart(m) {
-  const width = 460, height = 160, most = Math.max(...m.kernels.map((k) => k.seconds), 1e-12);
-  const svg = drawn("svg", { width: width + 4, height: height + 24, role: "img", "aria-label": "roofline", class: "roofline" });
-  svg.append(drawn("line", { class: "axis", x1: 0, y1: 8, x2: width, y2: 8 }), drawn("text", { class: "small", x: 4, y: 20 }, "all of the read bandwidth"));
-  svg.append(drawn("line", { class: "axis", x1: 0, y1: height, x2: width, y2: height }), drawn("text", { class: "small", x: width - 120, y: height + 16 }, "share of the step"));
-  m.kernels.forEach((k, i) => {
-    const y = k.bytes && m.read_bytes_per_second ? height - Math.min(1, k.bytes / k.seconds / m.read_bytes_per_second) * (height - 8) : height;
-    const dot = drawn("circle", { cx: 6 + (k.seconds / most) * (width - 12), cy: y, r: 4, fill: color(i) });
-    dot.append(drawn("title", {}, `${k.name}, ${k.rows} rows: ${(1e6 * k.seconds).toFixed(1)} µs`));
+function measured(piece) {
+  const m = report.measured;
+  if (!m) return [];
+  const names = new Set(piece.shapes.flatMap((s) => s.kernels.map((k) => k.name)));
+  const own = m.kernels.filter((t) => names.has(t.name));
+  if (!own.length) return [];
+  const rows = own.map((t) => [t.name, t.rows, t.calls, ((1e6 * t.seconds) / t.calls).toFixed(1), rate(t.bytes, t.seconds, m.read_bytes_per_second, "B/s"), rate(t.ops, t.seconds, m.peak_operations_per_second, "op/s")]);
+  return [element("h3", {}, "Measured on " + m.device), table(["kernel", ">rows", ">launches", ">µs each", ">weights read", ">arithmetic"], rows), ...roofline(m, own)];
+}
+
+// roofline draws products by operations per byte of weights and operations per second, both on
+// logarithmic scales, under the read bandwidth and the peak (Williams, Waterman, Patterson, CACM 52(4), 2009).
+function roofline(m, own) {
+  const points = own.filter((k) => k.ops && k.bytes);
+  if (!points.length) return [];
+  const width = 460, height = 200, band = m.read_bytes_per_second, peak = m.peak_operations_per_second || 0;
+  const xs = points.map((k) => k.ops / k.bytes), ys = points.map((k) => k.ops / k.seconds);
+  const x0 = Math.min(...xs) / 2, x1 = Math.max(...xs, peak ? (2 * peak) / band : 0) * 2;
+  const y1 = Math.max(...ys, peak, band * Math.max(...xs)) * 1.5, y0 = Math.min(...ys) / 3;
+  const x = (v) => (width * Math.log(v / x0)) / Math.log(x1 / x0), y = (v) => height - (height * Math.log(v / y0)) / Math.log(y1 / y0);
+  const top = (v) => (peak ? Math.min(peak, band * v) : band * v);
+  const svg = drawn("svg", { width: width + 8, height: height + 20, role: "img", "aria-label": "roofline", class: "roofline" });
+  const knee = peak ? Math.min(x1, Math.max(x0, peak / band)) : x1;
+  svg.append(drawn("polyline", { class: "edge", points: [x0, knee, x1].map((v) => `${x(v)},${y(Math.max(top(v), y0))}`).join(" ") }));
+  svg.append(drawn("line", { class: "axis", x1: 0, y1: height, x2: width, y2: height }), drawn("text", { class: "small", x: 4, y: height + 14 }, "operations per byte of weights →, operations per second ↑"));
+  points.forEach((k, i) => {
+    const dot = drawn("circle", { cx: x(xs[i]), cy: y(ys[i]), r: 4, fill: color(i) });
+    dot.append(drawn("title", {}, `${k.name}, ${k.rows} rows: ${amount(ys[i])}op/s`));
     svg.append(dot);
   });
-  return svg;
+  return [svg];
 }
 
 function detail() {
@@ -200,7 +208,7 @@ function detail() {
     out.push(element("h3", {}, "Compiled for " + s.range + (s.cached ? ", from the cache" : "")));
     out.push(...kernels(s), ...passes(s), element("details", {}, element("summary", {}, "program"), element("pre", {}, s.program)));
   }
-  return out.concat(roofline(p));
+  return out.concat(measured(p));
 }
 
 function draw() {

@@ -116,7 +116,7 @@ type Kernel struct {
 type Measured struct {
 	Device    string           `json:"device"`
 	Bandwidth float64          `json:"read_bytes_per_second"`
-	Peak      float64          `json:"operations_per_second,omitempty"` // of the device's matrix units; 0: not known
+	Peak      float64          `json:"peak_operations_per_second,omitempty"` // of the device, as it was given; 0: not known
 	Kernels   []MeasuredKernel `json:"kernels"`
 }
 
@@ -126,7 +126,8 @@ type MeasuredKernel struct {
 	Rows    int64   `json:"rows"`
 	Calls   int64   `json:"calls"`
 	Seconds float64 `json:"seconds"` // of all calls
-	Bytes   int64   `json:"bytes"`   // that the calls read, where it is known
+	Bytes   int64   `json:"bytes"`   // of the weights that the calls read
+	Ops     int64   `json:"ops"`     // of the calls, for products with a weight: 2·rows·elements
 }
 
 // sharedLoc returns the path that all nodes of a unit have in common.
