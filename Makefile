@@ -19,7 +19,7 @@ CONCURRENT = ./attention/... ./pieces ./cache/... ./graphs ./internal/cuda/... .
 # to run a piece beside each other, frontend/hf makes weights in parts. Their other tests
 # take minutes under the detector. Package compile is part of random.
 PARTLY = ./compile/cuda ./frontend/hf
-PARTLY_RUN = ^Test(Chains|CompileChains|Compile8B|Headed|HeadedOwn|SameEverywhere|Tails|Dummy|DummyValues)$$
+PARTLY_RUN = ^Test(FusedLaunches|CompileFused|Compile8B|Head|HeadArchSpecific|SameEverywhere|Epilogues|Dummy|DummyValues)$$
 
 # Packages with tests for a GPU.
 GPU = attention/cuda autodiff cli compile/cuda graphs graphs/callables graphs/scenario graphs/tree graphs/whole piecewise runner runtime/cuda runtime/cuda/cublaslt silly/cuda tune

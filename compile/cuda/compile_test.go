@@ -242,9 +242,9 @@ func TestCompileLongRows(t *testing.T) {
 	}
 }
 
-// TestTilesShareSources: kernels for any number of rows do not know the extents, so that products alike but for these
+// TestTiledShareSources: kernels for any number of rows do not know the extents, so that products alike but for these
 // are compiled once. Those for few rows do: they gain by it.
-func TestTilesShareSources(t *testing.T) {
+func TestTiledShareSources(t *testing.T) {
 	r := newRecorder(t, "cuda:sm_90")
 	for _, m := range pieces(t, shape8B) {
 		if err := r.record(m, compile.Shape{}); err != nil {

@@ -166,10 +166,10 @@ func TestClusters(t *testing.T) {
 	}
 }
 
-// TestLongRowsAreKept pins that a row which is read again is read from memory once:
+// TestLongRowsAreCached pins that a row which is read again is read from memory once:
 // what registers cannot keep is in shared memory, where there is enough of it for
 // two blocks.
-func TestLongRowsAreKept(t *testing.T) {
+func TestLongRowsAreCached(t *testing.T) {
 	m, err := ir.Parse("kept.ir", []byte(`pwc 1
 module "kept" {
   sym N in [1, 64] batch

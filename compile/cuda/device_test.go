@@ -437,10 +437,10 @@ func productModule(t testing.TB, x, w dtype.DType, k, n int64) *ir.Module {
 	return m
 }
 
-// TestDeviceProducts runs products of every kind of kernel: each number of rows
+// TestDeviceGEMMs runs products of every kind of kernel: each number of rows
 // around those where kernels change, odd numbers of columns, and depths that no
 // tile divides.
-func TestDeviceProducts(t *testing.T) {
+func TestDeviceGEMMs(t *testing.T) {
 	g := openDevice(t)
 	bf16, f16, f32 := dtype.BF16, dtype.F16, dtype.F32
 	for _, c := range []struct {

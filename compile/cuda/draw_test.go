@@ -24,7 +24,7 @@ func TestDeviceDraws(t *testing.T) {
 	}
 	for i, name := range slices.Sorted(maps.Keys(modules)) {
 		if g.slow && name == "products" {
-			continue // TestDeviceDrawsOfProducts
+			continue // TestDeviceDrawsOfGEMMs
 		}
 		m := modules[name]
 		t.Run(name, func(t *testing.T) {
@@ -87,9 +87,9 @@ func TestDrawsOfNeighbours(t *testing.T) {
 	}
 }
 
-// TestDeviceDrawsOfProducts holds dropouts before and after products, in the kernels
+// TestDeviceDrawsOfGEMMs holds dropouts before and after products, in the kernels
 // for all numbers of rows, to the interpreter's bits: sums of small integers are exact.
-func TestDeviceDrawsOfProducts(t *testing.T) {
+func TestDeviceDrawsOfGEMMs(t *testing.T) {
 	g := openDevice(t)
 	m, err := ir.Parse("products.ir", []byte(`pwc 1
 module "products" {

@@ -181,13 +181,13 @@ func candidates(rows int, cols, depth int64) []cuda.Shape {
 		}
 	}
 	if rows > 1 && rows <= 64 {
-		out = append(out, streams((rows+7)/8*8, cols, depth)...)
+		out = append(out, warpPipelines((rows+7)/8*8, cols, depth)...)
 	}
 	if rows >= 8 && rows <= 64 {
-		out = append(out, strips((rows+7)/8*8, cols, depth)...)
+		out = append(out, blockPipelines((rows+7)/8*8, cols, depth)...)
 	}
 	if rows > 16 && rows <= 96 {
-		out = append(out, warpgroups((rows+31)/32*32, cols, depth)...)
+		out = append(out, wgmmas((rows+31)/32*32, cols, depth)...)
 	}
 	if rows >= 32 {
 		for _, c := range [][5]int{{32, 64, 64, 4, 0}, {32, 128, 64, 4, 2}, {64, 64, 64, 4, 2}, {64, 64, 64, 3, 3}, {64, 128, 64, 4, 0}, {64, 128, 64, 3, 2}, {64, 128, 32, 4, 2}, {128, 64, 64, 4, 0}, {128, 64, 64, 3, 2}, {128, 128, 64, 3, 2}, {128, 128, 64, 4, 0}, {128, 128, 32, 4, 2}} {
@@ -204,9 +204,9 @@ func candidates(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
-// streams lists streams that fit, with blocks for all multiprocessors of an H200, or for
+// warpPipelines lists warp pipelines that fit, with blocks for all multiprocessors of an H200, or for
 // more.
-func streams(rows int, cols, depth int64) []cuda.Shape {
+func warpPipelines(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
 	each := int(cols+132*16-1) / (132 * 16)
 	for _, units := range slices.Compact([]int{each, (each + 1) / 2 * 2, 2}) {
@@ -233,8 +233,8 @@ func inbox(rows, cols, cluster int) int {
 	return 4 * (cluster - 1) * ((rows + cluster - 1) / cluster) * (cols + 4)
 }
 
-// strips lists strips that fill an H200 with one block for each multiprocessor, or two.
-func strips(rows int, cols, depth int64) []cuda.Shape {
+// blockPipelines lists block pipelines that fill an H200 with one block for each multiprocessor, or two.
+func blockPipelines(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
 	add := func(units, wm, wn, wk, bk, cluster, blocks int) {
 		n, warps := 16*units, wm*wn*wk
@@ -269,9 +269,9 @@ func strips(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
-// warpgroups lists strips of warpgroups for 32, 64 or 96 rows that fill an H200, one or two
+// wgmmas lists wgmma kernels for 32, 64 or 96 rows that fill an H200, one or two
 // blocks for each multiprocessor, or clusters of them.
-func warpgroups(rows int, cols, depth int64) []cuda.Shape {
+func wgmmas(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
 	for _, c := range []struct{ cluster, blocks int }{{1, 1}, {2, 1}, {3, 1}, {1, 2}, {2, 2}} {
 		cluster, places := c.cluster, 132*c.blocks
@@ -315,7 +315,7 @@ func TestTune(t *testing.T) {
 	g := openGPU(t)
 	const total = 6 << 30
 	a := g.arena(t, total)
-	alone := g.warpgroups(t)
+	alone := g.archSpecific(t)
 	for _, c := range [][2]int64{{28672, 4096}, {4096, 14336}, {6144, 4096}, {4096, 4096}, {16384, 2048}, {2048, 8192}, {2048, 2048}, {3072, 2048}, {8192, 4096}, {12288, 4096}, {128256, 4096}} {
 		if w := os.Getenv("PWC_TUNE_COLS"); w != "" && !slices.Contains(strings.Split(w, ","), fmt.Sprint(c[0], "x", c[1])) {
 			continue
@@ -413,9 +413,9 @@ func configsOf(name string, otherwise ...string) []string {
 	return otherwise
 }
 
-// TestTuneChains measures ways to compute what a layer launches beside its
+// TestTuneFused measures ways to compute what a layer launches beside its
 // attention. PWC_TUNE_CHAINS lists numbers of rows, PWC_TUNE_OF names a model.
-func TestTuneChains(t *testing.T) {
+func TestTuneFused(t *testing.T) {
 	list := os.Getenv("PWC_TUNE_CHAINS")
 	if list == "" {
 		t.Skip("PWC_TUNE_CHAINS is not set")

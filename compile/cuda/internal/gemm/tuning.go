@@ -148,7 +148,7 @@ const leaderMore = 8
 
 // groupedTuning is a shape of grouped GEMMs. They go by what a matrix has on average: about twice
 // of it must fit into a block, for a second round reads the matrix again. They were measured on
-// layers of 8 and of 128 experts (compile/cuda.TestExpertsBandwidth measures again): a stage of 256
+// layers of 8 and of 128 experts (compile/cuda.TestGroupedBandwidth measures again): a stage of 256
 // neighbouring bytes a row streams faster than one of 128, and eight warps hide more than four.
 type groupedTuning struct {
 	rowsEach int64 // of a matrix, on average, at most; 0: any number

@@ -67,12 +67,12 @@ var products8B = []struct{ name, text string }{
   }`},
 }
 
-// BenchmarkProductsOnGPU measures products of the Llama-3.1-8B shape, and all that a
+// BenchmarkGEMMsOnGPU measures products of the Llama-3.1-8B shape, and all that a
 // layer launches beside its attention, many times over in one graph, the weights each
 // time elsewhere and in no cache. The share is that of the bandwidth at which a
 // plain read runs. Next is what one takes without its part of what the graph takes by
 // itself: what the second half of them adds to the first.
-func BenchmarkProductsOnGPU(b *testing.B) {
+func BenchmarkGEMMsOnGPU(b *testing.B) {
 	g := openGPU(b)
 	g.useLibrary(b)
 	a := g.arena(b, 12<<30)

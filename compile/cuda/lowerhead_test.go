@@ -36,9 +36,9 @@ func (r routine) ScratchBytes(_ []device.Tensor, attrs []program.Attr) (int64, e
 	return 0, nil
 }
 
-// TestHeaded pins what runs of two products with a norm between, for numbers of rows
+// TestHead pins what runs of two products with a norm between, for numbers of rows
 // and whatever of them a library takes.
-func TestHeaded(t *testing.T) {
+func TestHead(t *testing.T) {
 	p := headedProgram(t, shape8B, &fakeCompiler{})
 	const never = 1 << 40
 	for _, c := range []headedCase{
@@ -59,9 +59,9 @@ func TestHeaded(t *testing.T) {
 	}
 }
 
-// TestHeadedOwn pins the same where there are kernels for one architecture alone: of both
+// TestHeadArchSpecific pins the same where there are kernels for one architecture alone: of both
 // products, or up to 32 rows of the first alone, whose sums are the longer ones.
-func TestHeadedOwn(t *testing.T) {
+func TestHeadArchSpecific(t *testing.T) {
 	c := &fakeCompiler{alone: true}
 	large, small := headedProgram(t, shape8B, c), headedProgram(t, shape1B, c)
 	for _, c := range []headedCase{

@@ -17,10 +17,10 @@ import (
 // EARLY and, if it has that, SOON, the last of its parameters.
 var ofOnce = regexp.MustCompile(`  product_(?:(?:stream|strip|tile)<.*, (true|false), (?:true|false)|warpgroups<.*, (true|false)), (?:true|false)>\(`)
 
-// TestWeightsGoFirst: weights leave the second-level cache first where each is read once,
+// TestWeightsEvictFirst: weights leave the second-level cache first where each is read once,
 // by blocks for all rows that there are, and where the cache has room for what stays
 // instead of them. Other operands stay.
-func TestWeightsGoFirst(t *testing.T) {
+func TestWeightsEvictFirst(t *testing.T) {
 	parse := func(text string) *ir.Module {
 		m, err := ir.Parse("product.ir", []byte("pwc 1\nmodule \"product\" {\n  sym N in [1, 8192] batch\n"+text+"\n}\n"))
 		if err != nil {

@@ -24,9 +24,9 @@ type newerCompiler struct{ *library }
 
 func (newerCompiler) Supports(string) bool { return true }
 
-// warpgroups returns the device's backend with a compiler that makes code for sm_90a. On
+// archSpecific returns the device's backend with a compiler that makes code for sm_90a. On
 // a GPU the test is skipped where it does not.
-func (g *rig) warpgroups(t testing.TB) *cuda.Backend {
+func (g *rig) archSpecific(t testing.TB) *cuda.Backend {
 	t.Helper()
 	if !g.slow && !g.nvrtc.Supports("sm_90a") {
 		t.Skip("NVRTC is older than 12.1")
@@ -38,10 +38,10 @@ func (g *rig) warpgroups(t testing.TB) *cuda.Backend {
 	return b
 }
 
-// TestWarpgroups pins for which products and rows there are kernels of warpgroups beside
+// TestWGMMA pins for which products and rows there are kernels of warpgroups beside
 // the others, before them and libraries, for devices of capability 9.0 alone and without
 // PTX.
-func TestWarpgroups(t *testing.T) {
+func TestWGMMA(t *testing.T) {
 	for _, c := range []struct {
 		target      string
 		makes       bool
@@ -123,10 +123,10 @@ func entryOf(k program.Kernel) string {
 	return ""
 }
 
-// TestWarpgroupsFit: blocks fit, and have three stages at least, or two where another
+// TestWGMMAFit: blocks fit, and have three stages at least, or two where another
 // block is beside them. A thread has registers for its sums, or for where it copies from, and
 // 32 more; a warpgroup's columns are what an instruction may have.
-func TestWarpgroupsFit(t *testing.T) {
+func TestWGMMAFit(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{alone: true})
 	if err != nil {
 		t.Fatal(err)
@@ -167,8 +167,8 @@ func TestWarpgroupsFit(t *testing.T) {
 	}
 }
 
-// TestWarpgroupShapes pins the shapes of products of models, which were measured.
-func TestWarpgroupShapes(t *testing.T) {
+// TestWGMMAShapes pins the shapes of products of models, which were measured.
+func TestWGMMAShapes(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{alone: true})
 	if err != nil {
 		t.Fatal(err)
@@ -210,10 +210,10 @@ func TestWarpgroupShapes(t *testing.T) {
 // columnsApart finds how far apart the columns are that a thread copies one after the other.
 var columnsApart = regexp.MustCompile(`product_warpgroups<[^>]*, true, (\d+), `)
 
-// TestWarpgroupColumns: where all columns that a thread of a block copies are equally far
+// TestWGMMAColumns: where all columns that a thread of a block copies are equally far
 // apart its addresses are known from one of them. They are not where the last block has
 // fewer, or a block has columns of two heads, or blocks differ.
-func TestWarpgroupColumns(t *testing.T) {
+func TestWGMMAColumns(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{alone: true})
 	if err != nil {
 		t.Fatal(err)
@@ -265,12 +265,12 @@ module "rope" {
 	}
 }
 
-// TestDeviceWarpgroups holds products by warpgroups: with columns that are no multiple of
+// TestDeviceWGMMA holds products by warpgroups: with columns that are no multiple of
 // 64 and last ones that are fewer, sums that are no multiple of a stage, blocks that share
 // them, and rows that are fewer than a block's, or more.
-func TestDeviceWarpgroups(t *testing.T) {
+func TestDeviceWGMMA(t *testing.T) {
 	g := openDevice(t)
-	b := g.warpgroups(t)
+	b := g.archSpecific(t)
 	for _, c := range []struct {
 		dt          dtype.DType
 		cols, depth int64
@@ -313,12 +313,12 @@ func TestDeviceWarpgroups(t *testing.T) {
 	}
 }
 
-// TestDeviceChainsOfWarpgroups holds chains whose products are by warpgroups, with what
+// TestDeviceFusedWGMMA holds chains whose products are by warpgroups, with what
 // follows them in their launches.
-func TestDeviceChainsOfWarpgroups(t *testing.T) {
+func TestDeviceFusedWGMMA(t *testing.T) {
 	g := openDevice(t)
 	m := chainModule(t, chainShape{dtype.BF16, 4096, 72, 2, 1, 32})
-	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.warpgroups(t), compile.Options{})
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.archSpecific(t), compile.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,11 +339,11 @@ func TestDeviceChainsOfWarpgroups(t *testing.T) {
 	}
 }
 
-// TestDeviceRealWarpgroups runs products of the 8B shape by warpgroups, where they are
+// TestDeviceRealWGMMA runs products of the 8B shape by warpgroups, where they are
 // what is chosen.
-func TestDeviceRealWarpgroups(t *testing.T) {
+func TestDeviceRealWGMMA(t *testing.T) {
 	g := openDevice(t)
-	b := g.warpgroups(t)
+	b := g.archSpecific(t)
 	for _, c := range []struct{ k, n int64 }{{4096, 6144}, {4096, 28672}, {14336, 4096}, {8192, 2048}} {
 		if g.slow && c.k*c.n > 4096*6144 {
 			continue

@@ -65,8 +65,8 @@ func (g *rig) upload(t testing.TB, data []byte) device.Buffer {
 	return b
 }
 
-// TestDeviceRealProducts runs the products of the 8B shape.
-func TestDeviceRealProducts(t *testing.T) {
+// TestDeviceRealGEMMs runs the products of the 8B shape.
+func TestDeviceRealGEMMs(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct{ k, n int64 }{{4096, 4096}, {4096, 14336}, {14336, 4096}, {4096, 128256}} {
 		rows := realRows

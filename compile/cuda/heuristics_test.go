@@ -17,7 +17,7 @@ import (
 )
 
 // TestOneRow pins what computes products of one row: on GPUs that start kernels early
-// streams, but of long rows, small matrices and vocabularies.
+// warp pipelines, except of long rows, small matrices and vocabularies.
 func TestOneRow(t *testing.T) {
 	for _, c := range []struct {
 		target        string

@@ -52,9 +52,9 @@ var positions = map[string]func(r *rand.Rand, i, experts int) int64{
 	"out of range": func(r *rand.Rand, _, experts int) int64 { return int64(r.Intn(experts+4) - 2) },
 }
 
-// TestDeviceExperts runs products whose rows choose among matrices: around the
+// TestDeviceGrouped runs products whose rows choose among matrices: around the
 // numbers of rows where kernels change, however the rows choose.
-func TestDeviceExperts(t *testing.T) {
+func TestDeviceGrouped(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct {
 		dt                     dtype.DType
@@ -85,9 +85,9 @@ func TestDeviceExperts(t *testing.T) {
 	}
 }
 
-// TestDeviceExpertsOfNone runs rows that choose no matrix, which are zero before what
+// TestDeviceGroupedOfNone runs rows that choose no matrix, which are zero before what
 // is added to them.
-func TestDeviceExpertsOfNone(t *testing.T) {
+func TestDeviceGroupedOfNone(t *testing.T) {
 	g := openDevice(t)
 	m, err := ir.Parse("none.ir", []byte(`pwc 1
 module "none" {
@@ -141,8 +141,8 @@ func (g *rig) checkFaults(m *ir.Module, b *oracle.Inputs, want bool) error {
 	return nil
 }
 
-// TestCompileExperts compiles every kernel of such products.
-func TestCompileExperts(t *testing.T) {
+// TestCompileGrouped compiles every kernel of such products.
+func TestCompileGrouped(t *testing.T) {
 	lib := open(t)
 	for target, shared := range map[string]int64{"cuda:sm_80": 163 << 10, "cuda:sm_86": 99 << 10, "cuda:sm_90": 227 << 10} {
 		b, err := cuda.New(target, lib)
@@ -176,10 +176,10 @@ type layer struct {
 	experts, several, in, hidden int64
 }
 
-// TestExpertsBandwidth measures layers of experts at numbers of tokens that
+// TestGroupedBandwidth measures layers of experts at numbers of tokens that
 // PWC_EXPERTS lists: time, and the matrices that were chosen as a part of what the
 // memory could have moved (4.8 TB/s on an H200). With PWC_TUNE=1 it compares shapes.
-func TestExpertsBandwidth(t *testing.T) {
+func TestGroupedBandwidth(t *testing.T) {
 	list := os.Getenv("PWC_EXPERTS")
 	if list == "" {
 		t.Skip("PWC_EXPERTS is not set")

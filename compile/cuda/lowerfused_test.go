@@ -76,8 +76,8 @@ var chainShapes = []chainShape{
 	{dtype.F32, 256, 136, 3, 1, 16},  // nothing does
 }
 
-// TestChains pins which kernels of the module run in one launch.
-func TestChains(t *testing.T) {
+// TestFusedLaunches pins which kernels of the module run in one launch.
+func TestFusedLaunches(t *testing.T) {
 	for _, c := range chainShapes {
 		r := newRecorder(t, "cuda:sm_90")
 		p, err := compile.Compile(context.Background(), chainModule(t, c), compile.Shape{}, r, compile.Options{})
@@ -99,9 +99,9 @@ func TestChains(t *testing.T) {
 	}
 }
 
-// TestTails: up to 64 rows what follows a product is part of its launch, of a matrix with
+// TestEpilogues: up to 64 rows what follows a product is part of its launch, of a matrix with
 // so many columns too that blocks take turns; after tiles it is a launch of its own.
-func TestTails(t *testing.T) {
+func TestEpilogues(t *testing.T) {
 	r := newRecorder(t, "cuda:sm_90")
 	p, err := compile.Compile(context.Background(), chainModule(t, chainShape{dtype.BF16, 72, 21200, 1, 1, 16}), compile.Shape{}, r, compile.Options{})
 	if err != nil {
@@ -114,8 +114,8 @@ func TestTails(t *testing.T) {
 	}
 }
 
-// TestCompileChains compiles a choice of the kernels of all shapes.
-func TestCompileChains(t *testing.T) {
+// TestCompileFused compiles a choice of the kernels of all shapes.
+func TestCompileFused(t *testing.T) {
 	l := open(t)
 	for _, arch := range archs {
 		r := newRecorder(t, "cuda:"+arch)
@@ -128,9 +128,9 @@ func TestCompileChains(t *testing.T) {
 	}
 }
 
-// TestDeviceManyRowsOfChains runs a chain whose rows may be so many that indices take
+// TestDeviceManyRowsFused runs a chain whose rows may be so many that indices take
 // 64 bits.
-func TestDeviceManyRowsOfChains(t *testing.T) {
+func TestDeviceManyRowsFused(t *testing.T) {
 	g := openDevice(t)
 	m := chainModule(t, chainShape{dtype.BF16, 72, 7, 1, 1, 6})
 	m.Symbols[0].Hi = 1 << 32
@@ -145,9 +145,9 @@ func TestDeviceManyRowsOfChains(t *testing.T) {
 	}
 }
 
-// TestDeviceChains holds chains against the interpreter, and against themselves
+// TestDeviceFused holds chains against the interpreter, and against themselves
 // as kernels one after the other.
-func TestDeviceChains(t *testing.T) {
+func TestDeviceFused(t *testing.T) {
 	g := openDevice(t)
 	for i, c := range chainShapes {
 		if g.slow && i%2 == 0 {

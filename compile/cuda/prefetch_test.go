@@ -22,10 +22,10 @@ var (
 	multiply  = regexp.MustCompile(`\b(wg)?mma\b|\bfma\.`)
 )
 
-// TestRequestedEarly: what no kernel writes is asked for while the kernel before runs, and
+// TestPrefetched: what no kernel writes is asked for while the kernel before runs, and
 // what follows a product while the product is made. Machine code keeps to that only if loads
 // do not say that nobody writes what they read, and if nothing uses what they bring.
-func TestRequestedEarly(t *testing.T) {
+func TestPrefetched(t *testing.T) {
 	norm, err := ir.Parse("norm.ir", []byte(`pwc 1
 module "norm" {
   sym N in [1, 8192] batch
@@ -130,8 +130,8 @@ func weightsModule(t *testing.T, dt dtype.DType, depth, cols, phases int) *ir.Mo
 
 var declared = regexp.MustCompile(`vec<\w+, \d+> (?:\*const )?(kept\d+)\b.*;`)
 
-// TestKeptIsFilled: what a thread keeps of a row it has written before it reads it.
-func TestKeptIsFilled(t *testing.T) {
+// TestCacheIsFilled: what a thread keeps of a row it has written before it reads it.
+func TestCacheIsFilled(t *testing.T) {
 	for _, depth := range []int{200, 2048, 16384, 40000} {
 		r := newRecorder(t, "cuda:sm_90")
 		if err := r.record(weightsModule(t, dtype.F32, depth, 0, 6), compile.Shape{}); err != nil {

@@ -17,10 +17,10 @@ import (
 	"pwc/program"
 )
 
-// TestDeviceStreams holds streams and strips of weights against the interpreter: depths
+// TestDevicePipelines holds warp and block pipelines against the interpreter: depths
 // and columns that nothing divides, fewer rows than there is room for, fewer stages than
 // a warp has parts of k, and more.
-func TestDeviceStreams(t *testing.T) {
+func TestDevicePipelines(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct {
 		k, n  int64
@@ -61,8 +61,8 @@ func TestDeviceStreams(t *testing.T) {
 	}
 }
 
-// TestDeviceTurns holds products with so many columns that blocks take turns.
-func TestDeviceTurns(t *testing.T) {
+// TestDeviceWaves holds products with so many columns that blocks take turns.
+func TestDeviceWaves(t *testing.T) {
 	g := openDevice(t)
 	m := productModule(t, dtype.BF16, dtype.BF16, 72, 42300)
 	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
@@ -103,12 +103,12 @@ func TestDeviceEarlier(t *testing.T) {
 	}
 }
 
-// stages finds how many stages a stream or a strip has.
+// stages finds how many stages a pipeline has.
 var stages = regexp.MustCompile(`(?:product_stream<\w+|product_strip<\w+, \d+, \d+), \d+, \d+, \d+, \d+, (\d+),`)
 
-// TestStreamsFit compiles products of many shapes for GPUs with little and much shared
+// TestPipelinesFit compiles products of many shapes for GPUs with little and much shared
 // memory: blocks must fit, and while one stage is used another one must be under way.
-func TestStreamsFit(t *testing.T) {
+func TestPipelinesFit(t *testing.T) {
 	for target, room := range map[string]int64{"cuda:sm_80": 163 << 10, "cuda:sm_86": 99 << 10, "cuda:sm_90": 227 << 10} {
 		r := newRecorder(t, target)
 		for _, k := range []int64{8, 72, 4096, 14336} {
@@ -127,7 +127,7 @@ func TestStreamsFit(t *testing.T) {
 					if m := stages.FindStringSubmatch(entryOf(p.Kernels[s.Kernel])); m != nil && (m[1] == "0" || m[1] == "1" && k > 100) {
 						t.Errorf("%s, %d columns, K %d, %d rows: %s stages", target, n, k, rows, m[1])
 					} else if m == nil {
-						t.Errorf("%s, %d columns, K %d, %d rows: no stream or strip", target, n, k, rows)
+						t.Errorf("%s, %d columns, K %d, %d rows: no pipeline", target, n, k, rows)
 					}
 					if shared, ok := s.Launch.Shared.Const(); !ok || shared > room {
 						t.Errorf("%s, %d columns, K %d, %d rows: %d bytes of shared memory of %d", target, n, k, rows, shared, room)

@@ -88,9 +88,9 @@ func at(i int, edit func(s *step)) func(int, *step) {
 	}
 }
 
-// TestRepeats: phases are a loop where each does the same to what the one before left, and
+// TestRolling: phases are a loop where each does the same to what the one before left, and
 // nobody reads what any but the last made.
-func TestRepeats(t *testing.T) {
+func TestRolling(t *testing.T) {
 	const steps = 9 // the first has nothing before it, and is no part of the loop
 	for name, c := range map[string]struct {
 		steps int
@@ -138,9 +138,9 @@ func loopsOf(t *testing.T, m *ir.Module) string {
 	return strings.Join(got, ", ")
 }
 
-// TestRepeatsKeep: a phase that fills registers for later ones is in no loop, of which each trip
-// would read it again. What is requested early is at hand in all of them.
-func TestRepeatsKeep(t *testing.T) {
+// TestRollingKeepsCache: a phase that fills registers for later ones is in no loop, of which each trip
+// would read it again. What is prefetched is in registers in all of them.
+func TestRollingKeepsCache(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(i int, s *step)
 		want string
@@ -158,8 +158,8 @@ func TestRepeatsKeep(t *testing.T) {
 	}
 }
 
-// TestDeviceRepeats runs searches by a thread, a warp, a block and a cluster a row.
-func TestDeviceRepeats(t *testing.T) {
+// TestDeviceRolling runs searches by a thread, a warp, a block and a cluster a row.
+func TestDeviceRolling(t *testing.T) {
 	g := openDevice(t)
 	const rows = 5
 	for _, c := range []struct {
