@@ -94,10 +94,12 @@ func BenchmarkNotesOnGPU(b *testing.B) {
 	set := must[*callables.Set](b)(callables.New(ctx, e.s, fns, callables.Options{}))
 	e.end = append(e.end, set.Close)
 	st := e.s.DefaultStream()
+	// As in PyTorch, where the samples are the static inputs, the batch lies there.
+	batch, target := set.At(0).Inputs()[0], set.At(2).Inputs()[1]
 	step := func() {
-		first := must[*callables.Call](b)(set.At(0).Forward(st, args([]graphs.Tensor{x})...))
+		first := must[*callables.Call](b)(set.At(0).Forward(st, args([]graphs.Tensor{batch})...))
 		second := must[*callables.Call](b)(set.At(1).Forward(st, args(first.Outputs(), 0)...))
-		loss := must[*callables.Call](b)(set.At(2).Forward(st, args([]graphs.Tensor{second.Outputs()[0], y}, 0)...))
+		loss := must[*callables.Call](b)(set.At(2).Forward(st, args([]graphs.Tensor{second.Outputs()[0], target}, 0)...))
 		g := must[[]graphs.Tensor](b)(loss.Backward(st, one))
 		g2 := must[[]graphs.Tensor](b)(second.Backward(st, g[0]))
 		g1 := must[[]graphs.Tensor](b)(first.Backward(st, g2[0]))

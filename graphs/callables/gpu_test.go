@@ -19,6 +19,7 @@ func TestOnGPU(t *testing.T) {
 	t.Run("training", func(t *testing.T) { training(t, g, callables.Options{}) })
 	t.Run("any order", func(t *testing.T) { training(t, g, callables.Options{AnyOrder: true}) })
 	t.Run("branch", func(t *testing.T) { branched(t, func() rig { return g }) })
+	t.Run("concurrent", func(t *testing.T) { concurrent(t, g) })
 	t.Run("random order", func(t *testing.T) {
 		seeds := uint64(10)
 		if dev.Emulated {

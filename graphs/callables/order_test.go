@@ -252,8 +252,11 @@ func TestSharedPoolReusesMemory(t *testing.T) {
 }
 
 // TestConcurrent runs two callables at the same time, on streams of their own.
-func TestConcurrent(t *testing.T) {
-	e := open(t, hostRig(), cubic)
+func TestConcurrent(t *testing.T) { concurrent(t, hostRig()) }
+
+func concurrent(t *testing.T, g rig) {
+	t.Helper()
+	e := open(t, g, cubic)
 	defer e.close()
 	fns := []callables.Function{polynomial(e, "f"), polynomial(e, "g")}
 	set := must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{AnyOrder: true}))
