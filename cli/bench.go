@@ -73,7 +73,7 @@ wait for one another, and says how long each takes.`,
 	b.add(cmd)
 	b.addTraceOut(cmd)
 	fl := cmd.Flags()
-	f.alone = slices.DeleteFunc(f.alone, func(name string) bool { return name == "context" })
+	f.common = []string{"context"}
 	fl.Lookup("context").Value = &wholeNumber[int64]{&f.context, 1, 1 << 20}
 	fl.Lookup("context").Usage = "`TOKENS` of every request, the one that is decoded included (default 512, or the model's positions if these are fewer)"
 	fl.Lookup("weights").Usage = "`DIR` with the checkpoint's tensors (default: made-up ones)"

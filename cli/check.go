@@ -38,6 +38,7 @@ not, with its position.`,
 		RunE: func(_ *cobra.Command, args []string) error { return a.runCheck(args, &f, mode, slots, uncut) },
 	}
 	f.addImport(cmd, "auto")
+	f.addMax(cmd)
 	addMode(cmd, &mode)
 	addPaddedSlots(cmd, &slots)
 	cmd.Flags().BoolVar(&uncut, "whole", false, "say what keeps each function from being one graph")

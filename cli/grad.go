@@ -37,6 +37,7 @@ The module is like any other: fmt, check, compile and run take it.`,
 		},
 	}
 	f.addImport(cmd, "auto")
+	f.addMax(cmd)
 	cmd.Flags().StringVar(&fn, "func", "", "`FUNCTION` to differentiate (default: the only one)")
 	cmd.Flags().StringSliceVar(&wrt, "wrt", nil, "`NAMES` to differentiate by: x or %x, or @w for a weight or state (default: the float parameters)")
 	out.add(cmd, "the module")

@@ -20,17 +20,23 @@ func (a *app) importCommand() *cobra.Command {
 	var out outputFile
 	var check bool
 	cmd := &cobra.Command{
-		Use:   "import DIR|config.json",
-		Short: "make a module of a checkpoint",
+		Use:   "import DIR|config.json|model.pt2",
+		Short: "make a module of a checkpoint or an exported program",
 		Long: `Make a module of a Hugging Face checkpoint: a directory with config.json and
 safetensors, or the config alone. A setting that would not be honoured is
 refused by its name, and so is a checkpoint whose tensors are not the config's.
 
+Or make one of a program that torch.export.save wrote (torch 2.9 and later). Its
+weights stay in the archive, which the module names. Dynamic dimensions become
+symbols; what cannot be imported is listed completely.
+
 Architectures: ` + strings.Join(fold(strings.Join(hf.Builtin().Architectures(), " "), 64), "\n  ") + `.`,
 		Example: `  pwc import models/llama -o llama.ir
   pwc import config.json --dtype bf16 -o llama.ir      no weights are needed
-  pwc import models/llama --check                      hold the tensors against the config, write nothing`,
-		Args: exactly(1, "a checkpoint directory or a config.json"),
+  pwc import models/llama --check                      hold the tensors against the config, write nothing
+  pwc import model.pt2 -o model.ir                     an exported program
+  pwc import model.pt2 --extern toy::attention         an op of it that the runner has`,
+		Args: exactly(1, "a checkpoint directory, a config.json or an exported program"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if check && out.path != "" {
 				return usagef("--check writes nothing, so -o makes no sense with it")
@@ -42,61 +48,76 @@ Architectures: ` + strings.Join(fold(strings.Join(hf.Builtin().Architectures(), 
 		},
 	}
 	f.addImport(cmd, "auto")
+	f.addMax(cmd)
 	out.add(cmd, "the module")
 	cmd.Flags().BoolVar(&check, "check", false, "hold the checkpoint against its config and write nothing")
 	return cmd
 }
 
 type importReport struct {
-	Architecture string   `json:"architecture"`
-	Module       string   `json:"module"`
-	DType        string   `json:"dtype"`
-	Tensors      int      `json:"tensors"`    // of the checkpoint that the module reads
-	Parameters   int64    `json:"parameters"` // elements in them
-	Bytes        int64    `json:"bytes"`      // of them, as stored
-	Functions    []string `json:"functions"`
-	Nodes        int      `json:"nodes"`
-	Checked      bool     `json:"checked"` // the tensors were there and held against the config
-	Context      int64    `json:"context"` // the longest sequence in tokens; 0: unknown
-	EOS          []int32  `json:"eos"`     // ids that end a sequence
-	Notes        []string `json:"notes"`   // what a reader of the checkpoint may not expect of the module
-	Output       string   `json:"output,omitempty"`
-	Text         string   `json:"text,omitempty"` // of the module, with neither -o nor --check
+	Architecture string      `json:"architecture"`
+	Module       string      `json:"module"`
+	DType        string      `json:"dtype"`
+	Tensors      int         `json:"tensors"`    // of the checkpoint that the module reads
+	Parameters   int64       `json:"parameters"` // elements in them
+	Bytes        int64       `json:"bytes"`      // of them, as stored
+	Functions    []string    `json:"functions"`
+	Nodes        int         `json:"nodes"`
+	Checked      bool        `json:"checked"`        // the tensors were there and held against the config
+	Context      int64       `json:"context"`        // the longest sequence in tokens; 0: unknown
+	EOS          []int32     `json:"eos"`            // ids that end a sequence
+	Notes        []string    `json:"notes"`          // what a reader of the checkpoint may not expect of the module
+	Dims         []importDim `json:"dims,omitempty"` // dynamic dimensions of an exported program
+	Output       string      `json:"output,omitempty"`
+	Text         string      `json:"text,omitempty"` // of the module, with neither -o nor --check
+}
+
+// importDim is a dynamic dimension.
+type importDim struct {
+	Name  string `json:"name"`
+	Min   int64  `json:"min"`
+	Max   int64  `json:"max"`
+	Batch bool   `json:"batch"` // it counts rows
+	Where string `json:"where"` // "axis 0 of x"
 }
 
 func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
 	info, err := os.Stat(path)
-	if path == standardStream || err == nil && !info.IsDir() && filepath.Ext(path) != ".json" {
-		return usagef("%s is neither a checkpoint directory nor a config.json", path)
+	if path == standardStream || err == nil && loaderOf(path, info) == nil {
+		return usagef("%s is neither a checkpoint directory nor a config.json nor an exported program (.pt2)", path)
 	}
 	m, err := a.open(path, f)
 	if err != nil {
 		return err
 	}
-	r := importReport{Architecture: m.hf.Architecture, Module: m.module.Name, Tensors: len(m.hf.Params), Output: out,
-		Context: m.module.Context, EOS: append([]int32{}, m.module.EOS...), Notes: append([]string{}, m.hf.Notes...)}
+	r := importReport{Architecture: m.from, Module: m.module.Name, Output: out,
+		Context: m.module.Context, EOS: append([]int32{}, m.module.EOS...), Notes: append([]string{}, m.notes...)}
 	// What a config is held against lies beside a file of that name; --check says so of others.
 	there, err := m.hasTensors()
 	if err != nil {
 		return err
 	}
-	r.Checked = there && (check || info.IsDir() || filepath.Base(path) == "config.json")
+	r.Checked = there && (check || m.check == nil || info.IsDir() || filepath.Base(path) == "config.json")
 	if check && !r.Checked {
 		return fmt.Errorf("%s: there are no tensors to check: no %s and no %s", m.weights, safetensors.SingleFile, safetensors.IndexFile)
 	}
-	if r.Checked && !info.IsDir() { // a directory is held against its config when it is imported
-		if err := m.check(); err != nil {
+	if r.Checked && m.check != nil && !info.IsDir() { // a directory is held against its config when it is imported
+		if err := m.checkTensors(); err != nil {
 			return explainImport(err)
 		}
 	}
 	r.DType = modelDType(m.module)
-	for _, p := range m.hf.Params {
+	for _, d := range m.dims {
+		r.Dims = append(r.Dims, importDim{d.Name, d.Lo, d.Hi, d.Batch, d.Where})
+	}
+	for _, t := range m.tensors() {
 		n := int64(1)
-		for _, d := range p.Shape {
+		for _, d := range t.Shape {
 			n *= d
 		}
+		r.Tensors++
 		r.Parameters += n
-		r.Bytes += p.DType.Bytes(n)
+		r.Bytes += t.DType.Bytes(n)
 	}
 	for _, fn := range m.module.Funcs {
 		r.Functions = append(r.Functions, fn.Name)
@@ -118,9 +139,20 @@ func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
 		return a.printJSON(r)
 	}
 	fmt.Fprintf(a.out, "%s: %s, %d tensors, %d parameters (%s), imported in %s\n", path, r.Architecture, r.Tensors, r.Parameters, byteCount(r.Bytes), r.DType)
+	for _, d := range r.Dims {
+		kind := "dynamic dimension"
+		if d.Batch {
+			kind = "batch dimension"
+		}
+		fmt.Fprintf(a.out, "%s %s in [%d, %d]: %s\n", kind, d.Name, d.Min, d.Max, d.Where)
+	}
 	switch {
+	case check && m.check == nil:
+		fmt.Fprintln(a.out, "ok: the program can be imported")
 	case check:
 		fmt.Fprintln(a.out, "ok: the tensors are the config's")
+	case m.check == nil:
+		fmt.Fprintf(a.out, "wrote %s: %s; the weights stay in %s\n", out, plural(int64(r.Nodes), "node"), m.weights)
 	case r.Checked:
 		fmt.Fprintf(a.out, "wrote %s: %s; the tensors are the config's\n", out, plural(int64(r.Nodes), "node"))
 	case there:
@@ -131,8 +163,31 @@ func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
 	return nil
 }
 
+// tensors describes the tensors that the model reads.
+func (m *model) tensors() []safetensors.Info {
+	var out []safetensors.Info
+	for _, p := range m.params {
+		out = append(out, p.Info)
+	}
+	if m.params != nil {
+		return out
+	}
+	for _, w := range m.module.Weights {
+		t := safetensors.Info{Name: w.Name, DType: w.Type.DType}
+		for _, d := range w.Type.Shape {
+			n, _ := d.Const() // extents of weights are constants
+			t.Shape = append(t.Shape, n)
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
 // hasTensors reports whether the checkpoint's tensors are beside its config.
 func (m *model) hasTensors() (bool, error) {
+	if m.check == nil {
+		return true, nil // an archive has its own
+	}
 	for _, name := range []string{safetensors.SingleFile, safetensors.IndexFile} {
 		switch _, err := os.Stat(filepath.Join(m.weights, name)); {
 		case err == nil:
@@ -145,13 +200,13 @@ func (m *model) hasTensors() (bool, error) {
 }
 
 // check holds the tensors against what the module reads.
-func (m *model) check() error {
+func (m *model) checkTensors() error {
 	set, err := safetensors.OpenDir(m.weights)
 	if err != nil {
 		return err
 	}
 	defer set.Close()
-	return m.hf.Check(set)
+	return m.check(set)
 }
 
 // modelDType is the dtype of the hidden states.

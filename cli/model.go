@@ -7,13 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"pwc/frontend/hf"
+	"pwc/frontend/pt2"
 	"pwc/internal/openfile"
 	"pwc/ir"
 	"pwc/ir/dtype"
@@ -29,8 +30,12 @@ type modelFlags struct {
 	unread  []string // names of tensors, and patterns
 	context int64
 
-	alone   []string        // names of flags that are of checkpoints alone
-	changed func() []string // those of them that were given
+	batchDim string
+	dims     assignments
+	externs  []string
+
+	common []string // flags that mean something for models of any kind
+	set    *pflag.FlagSet
 }
 
 // addImport adds the flags that say how a checkpoint directory is read.
@@ -44,10 +49,26 @@ func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 	fl.Var(&wholeNumber[int64]{&f.context, 1, maxNumber}, "context", "the longest sequence that will be served, in `TOKENS`: some checkpoints compute positions by it (default: what the checkpoint was trained on)")
 	fl.StringSliceVar(&f.ignore, "ignore-key", nil, "`KEY`s of the config that have no effect on the model")
 	fl.StringSliceVar(&f.unread, "ignore-tensor", nil, "names of tensors that have no effect on the model; in a `PATTERN` a part between dots that is * stands for any one")
-	f.alone = []string{"dtype", "architecture", "context", "ignore-key", "ignore-tensor"}
-	f.changed = func() []string {
-		return slices.DeleteFunc(slices.Clone(f.alone), func(name string) bool { return !fl.Changed(name) })
+	fl.StringVar(&f.batchDim, "batch-dim", "", "the dynamic `DIM`ension of an exported program that counts rows (default: the leading one that all inputs share)")
+	fl.Var(&f.dims, "dim", "`DIM=VALUE`, a dynamic dimension of an exported program that is fixed")
+	fl.StringSliceVar(&f.externs, "extern", nil, "`OP`s of an exported program that stay ops of the runner: ns::op or ns::op.overload")
+	f.set = fl
+}
+
+// addMax adds the flag that bounds dynamic dimensions, to a command that does not compile:
+// others have it from buildFlags.
+func (f *modelFlags) addMax(cmd *cobra.Command) {
+	cmd.Flags().Var(&assignments{}, "max", "`DIM=VALUE`, the largest size of a dynamic dimension of an exported program")
+}
+
+// limits returns what --max says.
+func (f *modelFlags) limits() map[string]int64 {
+	if flag := f.set.Lookup("max"); flag != nil {
+		if a, ok := flag.Value.(*assignments); ok {
+			return *a
+		}
 	}
+	return nil
 }
 
 func (f *modelFlags) addWeights(cmd *cobra.Command) {
@@ -58,8 +79,13 @@ func (f *modelFlags) addWeights(cmd *cobra.Command) {
 type model struct {
 	path    string // as it was given
 	module  *ir.Module
-	hf      *hf.Model // of a checkpoint, else nil
-	weights string    // directory with the tensors; empty: none is known
+	weights string // directory or file with the tensors; empty: none is known
+
+	from   string                         // what it was imported from: an architecture, a version of PyTorch; empty: it was parsed
+	params []hf.Param                     // tensors of a checkpoint that it reads; nil: each weight is one
+	notes  []string                       // what a reader of the model may not expect of the module
+	check  func(safetensors.Source) error // holds other tensors to the config; nil: there is none
+	dims   []pt2.Dim                      // dynamic dimensions of an exported program
 }
 
 func (f *modelFlags) options() (hf.Options, error) {
@@ -134,13 +160,21 @@ func (a *app) openModel(path string, f *modelFlags) (*model, error) {
 		}
 		return nil, err
 	}
-	switch {
-	case info.IsDir():
-		return a.noted(openDir(path, f))
-	case filepath.Ext(path) == ".json":
-		return a.noted(openConfig(path, f))
+	l := loaderOf(path, info)
+	if l == nil {
+		return a.openText(path, path, f, func() ([]byte, error) { return readModule(path) })
 	}
-	return a.openText(path, path, f, func() ([]byte, error) { return readModule(path) })
+	if err := f.fits(path, l); err != nil {
+		return nil, err
+	}
+	m, err := l.load(path, f)
+	if err != nil {
+		return nil, err
+	}
+	for _, note := range m.notes {
+		fmt.Fprintf(a.err, "pwc: %s: %s\n", m.path, note)
+	}
+	return m, nil
 }
 
 // standardStream stands for standard input where a file is read, and for standard output where one is written.
@@ -148,8 +182,8 @@ const standardStream = "-"
 
 // openText reads a module's text, which messages call shown.
 func (a *app) openText(path, shown string, f *modelFlags, read func() ([]byte, error)) (*model, error) {
-	if given := f.changed(); len(given) > 0 {
-		return nil, usagef("%s is a module: --%s would have no effect", shown, strings.Join(given, " and --"))
+	if err := f.fits(shown, nil); err != nil {
+		return nil, err
 	}
 	text, err := read()
 	if err != nil {
@@ -164,16 +198,6 @@ func (a *app) openText(path, shown string, f *modelFlags, read func() ([]byte, e
 		out.weights = filepath.Join(filepath.Dir(path), out.weights)
 	}
 	return out, nil
-}
-
-// noted prints what a reader of the checkpoint may not expect of the module.
-func (a *app) noted(m *model, err error) (*model, error) {
-	if err == nil {
-		for _, note := range m.hf.Notes {
-			fmt.Fprintf(a.err, "pwc: %s: %s\n", m.path, note)
-		}
-	}
-	return m, err
 }
 
 // readModule reads the text of a module from a file, which may be a pipe.
@@ -200,34 +224,6 @@ func readText(name string, r io.Reader) ([]byte, error) {
 
 func tooLarge(name string) error {
 	return fmt.Errorf("%s: more than %s, the most that are read of a module", name, byteCount(maxModule))
-}
-
-func openDir(dir string, f *modelFlags) (*model, error) {
-	if _, err := os.Stat(filepath.Join(dir, "config.json")); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: a directory without config.json is no checkpoint; name a module's .ir file or a directory as transformers' save_pretrained writes it", dir)
-	}
-	o, err := f.options()
-	if err != nil {
-		return nil, err
-	}
-	m, err := hf.Builtin().ImportDir(dir, o)
-	if err != nil {
-		return nil, explainImport(err)
-	}
-	return &model{path: dir, module: m.Module, hf: m, weights: dir}, nil
-}
-
-func openConfig(path string, f *modelFlags) (*model, error) {
-	o, err := f.options()
-	if err != nil {
-		return nil, err
-	}
-	o.Weights = filepath.Dir(path)
-	m, err := hf.Builtin().ImportFile(path, o)
-	if err != nil {
-		return nil, explainImport(err)
-	}
-	return &model{path: path, module: m.Module, hf: m, weights: o.Weights}, nil
 }
 
 // explainImport adds the flags that help with an error of the frontend.
@@ -257,8 +253,8 @@ func (m *model) source(f *modelFlags) (safetensors.Source, func() error, error) 
 	case len(m.module.Weights) == 0:
 		return nil, none, nil
 	case f.weights == "dummy":
-		if m.hf != nil {
-			return hf.Dummy(m.hf.Params), none, nil
+		if m.params != nil {
+			return hf.Dummy(m.params), none, nil
 		}
 		src, err := m.dummy()
 		return src, none, err
@@ -270,22 +266,13 @@ func (m *model) source(f *modelFlags) (safetensors.Source, func() error, error) 
 	if dir == "" {
 		return nil, none, usagef("%s has %s and names no checkpoint: give --weights DIR, or --weights dummy for made-up values", m.path, plural(int64(len(m.module.Weights)), "weight"))
 	}
-	open := func() (interface {
-		safetensors.Source
-		Close() error
-	}, error) {
-		if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-			return safetensors.Open(dir)
-		}
-		return safetensors.OpenDir(dir)
-	}
-	set, err := open()
+	set, err := openTensors(dir)
 	if err != nil {
 		return nil, none, fmt.Errorf("%w\n--weights DIR names another directory, --weights dummy makes values up", err)
 	}
 	// A directory was held against its config when it was imported.
-	if m.hf != nil && dir != m.path {
-		if err := m.hf.Check(set); err != nil {
+	if m.check != nil && dir != m.path {
+		if err := m.check(set); err != nil {
 			return nil, none, errors.Join(fmt.Errorf("%s: %w", dir, err), set.Close())
 		}
 	}

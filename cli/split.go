@@ -45,6 +45,7 @@ reason follows.`,
 		},
 	}
 	f.addImport(cmd, "auto")
+	f.addMax(cmd)
 	cmd.Flags().StringSliceVar(&on, "split-on", nil, "`OP`s to cut at: ns::op, ns::op.overload, or an op of the table")
 	cmd.Flags().StringVar(&fn, "func", "", "only this `FUNCTION`")
 	addMode(cmd, &mode)

@@ -119,7 +119,7 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 // language returns the module that trains a model: of a checkpoint the one with its loss.
 func (r *training) language(m *model, data *safetensors.File) (*ir.Module, error) {
 	t := r.flags
-	if m.hf == nil {
+	if m.params == nil {
 		if t.rows > 0 || t.length > 0 {
 			return nil, usagef("%s is a module, which says itself what a batch is: --batch-size and --length have no effect", m.path)
 		}

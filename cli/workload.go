@@ -11,6 +11,7 @@ import (
 	"pwc/attention"
 	"pwc/internal/termsafe"
 	"pwc/ir"
+	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 	"pwc/ir/padding"
@@ -131,6 +132,8 @@ type single struct {
 	steps
 	args  []value
 	bound map[string]int64 // values of the function's symbols
+
+	numbered bool // inputs came by position: results are named so, too
 }
 
 // limits is that of steps, with room for what other symbols than the one that counts rows
@@ -166,7 +169,7 @@ func newSingle(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFlag
 		if file == nil {
 			t, err = madeUp(m, info.Type, rf.rows, bound)
 		} else {
-			t, err = readInput(file, f, info)
+			t, err = readInput(file, f, i)
 		}
 		if err != nil {
 			return nil, err
@@ -176,7 +179,9 @@ func newSingle(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFlag
 		}
 		args[i] = t
 	}
-	return singleOf(m, args, bound, bf), nil
+	out := singleOf(m, args, bound, bf)
+	out.numbered = byPosition(file, f)
+	return out, nil
 }
 
 // singleOf is one call of the module's function, with the values that its symbols have.
@@ -189,7 +194,7 @@ func singleOf(m *ir.Module, args []*interp.Tensor, bound map[string]int64, bf *b
 	for i, t := range args {
 		values[i] = hostValue{t}
 	}
-	return &single{newSteps(m, rows, bf), values, bound}
+	return &single{steps: newSteps(m, rows, bf), args: values, bound: bound}
 }
 
 // withoutBound returns the flags without the values of plain symbols, which the run binds
@@ -204,29 +209,54 @@ func (s *single) withoutBound(bf *buildFlags) *buildFlags {
 	return &out
 }
 
-// readInput reads the tensor of a parameter's name.
-func readInput(file *safetensors.File, f *ir.Func, info ir.ValueInfo) (*interp.Tensor, error) {
-	t, err := file.Tensor(info.Name)
+// byPosition reports whether a file has inputs of a function as in0, in1, …, and not by the
+// names of its parameters.
+func byPosition(file *safetensors.File, f *ir.Func) bool {
+	if file == nil || len(f.Params) == 0 {
+		return false
+	}
+	_, named := file.Info(f.Values[f.Params[0]].Name)
+	_, numbered := file.Info(positional("in", 0))
+	return named != nil && numbered == nil
+}
+
+// positional is the name of input or output i in files that name them by their position.
+func positional(kind string, i int) string { return fmt.Sprintf("%s%d", kind, i) }
+
+// readInput reads the tensor of parameter i. Integers may be narrower than the parameter's.
+func readInput(file *safetensors.File, f *ir.Func, i int) (*interp.Tensor, error) {
+	info := f.Values[f.Params[i]]
+	name := info.Name
+	if byPosition(file, f) {
+		name = positional("in", i)
+	}
+	t, err := file.Tensor(name)
 	if err != nil {
 		return nil, fmt.Errorf("@%s takes %s; %s holds %s: %w", f.Name, strings.Join(paramNames(f), ", "), file.Path(), termsafe.Names(file.Names()), err)
 	}
-	if t.DType != info.Type.DType || len(t.Shape) != info.Type.Rank() {
-		return nil, fmt.Errorf("%s: %s is %s%v, @%s takes %s", file.Path(), info.Name, t.DType, t.Shape, f.Name, info.Type)
+	want := info.Type.DType
+	widens := t.DType.Int() && want.Int() && want.Signed() && t.DType.Bits() < want.Bits()
+	if t.DType != want && !widens || len(t.Shape) != info.Type.Rank() {
+		return nil, fmt.Errorf("%s: %s is %s%v, @%s takes %s", file.Path(), name, t.DType, t.Shape, f.Name, info.Type)
 	}
-	if err := checkRoom("input "+info.Name, heldBytes(t.DType, t.Shape)); err != nil {
+	if err := checkRoom("input "+name, heldBytes(want, t.Shape)); err != nil {
 		return nil, err
 	}
-	return copyTensor(file, t)
+	v, err := copyTensor(file, t)
+	if err == nil && widens {
+		return interp.FromInt64s(want, v.Shape, v.Int64s())
+	}
+	return v, err
 }
 
 // bindShape holds a shape against a parameter's type and the symbols bound so far.
 func bindShape(f *ir.Func, info ir.ValueInfo, shape []int64, bound map[string]int64) error {
 	for i, d := range info.Type.Shape {
-		if names := d.Symbols(); len(names) == 1 && d.String() == names[0] {
-			if v, ok := bound[names[0]]; ok && v != shape[i] {
-				return fmt.Errorf("input %s of @%s has %s = %d, an earlier one has %d", info.Name, f.Name, names[0], shape[i], v)
+		if name, n, ok := symbolOf(d, shape[i]); ok {
+			if v, ok := bound[name]; ok && v != n {
+				return fmt.Errorf("input %s of @%s has %s = %d, an earlier one has %d", info.Name, f.Name, name, n, v)
 			}
-			bound[names[0]] = shape[i]
+			bound[name] = n
 		}
 		want, err := d.Eval(func(name string) (int64, bool) { v, ok := bound[name]; return v, ok })
 		if err == nil && want != shape[i] {
@@ -237,6 +267,24 @@ func bindShape(f *ir.Func, info ir.ValueInfo, shape []int64, bound map[string]in
 		}
 	}
 	return nil
+}
+
+// symbolOf returns the value that a size gives the symbol of an extent c*symbol + k.
+func symbolOf(d dim.Dim, size int64) (name string, n int64, ok bool) {
+	names := d.Symbols()
+	if len(names) != 1 {
+		return "", 0, false
+	}
+	at := func(x int64) int64 {
+		v, _ := d.Eval(func(string) (int64, bool) { return x, true })
+		return v
+	}
+	k := at(0)
+	c := at(1) - k
+	if c < 1 || size < k || (size-k)%c != 0 || !d.Equal(dim.Sym(names[0]).Mul(dim.Const(c)).Add(dim.Const(k))) {
+		return "", 0, false
+	}
+	return names[0], (size - k) / c, true
 }
 
 // madeUp returns values that depend on the type and the rows alone: floats
@@ -287,6 +335,11 @@ func (s *single) run(ctx context.Context, c caller) ([]output, error) {
 		return nil, err
 	}
 	names := resultNames(f)
+	if s.numbered {
+		for i := range names {
+			names[i] = positional("out", i)
+		}
+	}
 	out := make([]output, len(results))
 	for i, r := range results {
 		t, err := r.tensor()
@@ -306,7 +359,7 @@ func resultNames(f *ir.Func) []string {
 	for i, v := range f.Returns {
 		names[i] = f.Values[v].Name
 		if names[i] == "" || seen[names[i]] {
-			names[i] = fmt.Sprintf("out%d", i)
+			names[i] = positional("out", i)
 		}
 		seen[names[i]] = true
 	}

@@ -477,6 +477,7 @@ var unswept = map[string]string{
 	"compile/cuda":              "a backend, called through compile",
 	"compile/cuda/src":          "CUDA C of compile/cuda",
 	"compile/host":              "a backend, called through compile",
+	"frontend/pt2":              "its own tests and fuzz targets read hostile archives",
 	"frontend/hf":               "its own tests refuse configs; families call its builders",
 	"cache/oci":                 "needs a registry; its own tests have hostile ones",
 	"runner/metrics":            "an observer of a runner, without arguments of its own",

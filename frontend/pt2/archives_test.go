@@ -1,0 +1,245 @@
+package pt2
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"pwc/ir/dtype"
+	"pwc/ir/interp"
+	"pwc/safetensors"
+)
+
+const archives = "../../testdata/pt2"
+
+// optionsOf are the options that archives need.
+var optionsOf = map[string]Options{
+	"toy-attention":  {Externs: []string{"toy::attention"}},
+	"custom":         {Externs: []string{"toy::scale", "toy::pair"}},
+	"auto":           {Max: map[string]int64{"s17": 64}},
+	"auto-core":      {Max: map[string]int64{"s17": 64}},
+	"pointwise":      {Externs: []string{"aten::atan"}},
+	"pointwise-core": {Externs: []string{"aten::atan"}},
+	"reduce":         {Externs: []string{"aten::cumprod"}},
+	"reduce-core":    {Externs: []string{"aten::cumprod"}},
+	"index":          {Externs: []string{"aten::scatter_add", "aten::index_add", "aten::scatter_reduce.two"}},
+	"einsum":         {Externs: []string{"aten::cdist", "aten::bilinear"}},
+	"hf-llama-eager": {Max: map[string]int64{"s27": 64}},
+}
+
+// refused are archives of which something cannot be imported; their errors are golden.
+func refused(name string) bool {
+	switch name {
+	case "autocast", "index-core", "einsum-core":
+		return true
+	}
+	return strings.HasPrefix(name, "refused-")
+}
+
+// files are the archives of the tests and what PyTorch computed with them, by path: those in
+// folders, and those of ops.tar.gz.
+var files = sync.OnceValues(func() (map[string][]byte, error) {
+	out := map[string][]byte{}
+	paths, err := filepath.Glob(filepath.Join(archives, "*", "*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range paths {
+		data, err := os.ReadFile(p)
+		if err != nil {
+			return nil, err
+		}
+		out[path.Join(filepath.Base(filepath.Dir(p)), filepath.Base(p))] = data
+	}
+	f, err := os.Open(filepath.Join(archives, "ops.tar.gz"))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if out[h.Name], err = io.ReadAll(r); err != nil {
+			return nil, err
+		}
+	}
+})
+
+// matching returns the paths of files that match, sorted.
+func matching(t testing.TB, pattern string) []string {
+	t.Helper()
+	all, err := files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for name := range all {
+		if ok, _ := path.Match(pattern, name); ok {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// names returns the names of the archives.
+func names(t testing.TB) []string {
+	out := matching(t, "*/model.pt2")
+	if len(out) < 40 {
+		t.Fatalf("there are %d archives", len(out))
+	}
+	for i, name := range out {
+		out[i] = path.Dir(name)
+	}
+	return out
+}
+
+func content(t testing.TB, name string) []byte {
+	t.Helper()
+	all, err := files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all[name] == nil {
+		t.Fatalf("there is no file %s", name)
+	}
+	return all[name]
+}
+
+func open(t testing.TB, name string) *Archive {
+	t.Helper()
+	data := content(t, name+"/model.pt2")
+	a, err := Read(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func tensorOf(t *testing.T, src safetensors.Source, name string) *interp.Tensor {
+	t.Helper()
+	s, err := src.Tensor(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := interp.FromBytes(s.DType, s.Shape, s.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// TestArchives runs every archive in the interpreter, at all sizes that PyTorch ran it at, and
+// compares with what PyTorch computed.
+func TestArchives(t *testing.T) {
+	for _, name := range names(t) {
+		if refused(name) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			a := open(t, name)
+			m, err := a.Import(optionsOf[name])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range matching(t, name+"/expected*.safetensors") {
+				run(t, a, m, path)
+			}
+		})
+	}
+}
+
+func run(t *testing.T, a *Archive, m *Model, path string) {
+	t.Helper()
+	file, err := safetensors.Parse(content(t, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := &interp.Env{Weights: map[string]*interp.Tensor{}, States: map[string]*interp.Tensor{}, Externs: externs}
+	for _, w := range m.Module.Weights {
+		env.Weights[w.Name] = tensorOf(t, a, w.Name)
+	}
+	for state, name := range m.Initial {
+		env.States[state] = tensorOf(t, a, name)
+	}
+	f := m.Module.Func(FuncName)
+	for step := 0; ; step++ {
+		prefix := ""
+		if step > 0 {
+			prefix = fmt.Sprintf("step%d.", step)
+			if _, err := file.Info(prefix + "out0"); errors.Is(err, safetensors.ErrNotFound) {
+				return
+			}
+		}
+		var inputs []*interp.Tensor
+		for i, p := range f.Params {
+			v := tensorOf(t, file, fmt.Sprintf("in%d", i))
+			inputs = append(inputs, widened(v, f.Values[p].Type.DType))
+		}
+		if shape := inputs[0].Shape; strings.HasPrefix(path, "divided") {
+			env.Symbols = map[string]int64{m.Dims[0].Name: shape[0] / 4} // an extent 4*s6 binds no symbol
+		}
+		out, err := interp.Run(context.Background(), m.Module, f, env, inputs)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		for i, v := range out {
+			want := tensorOf(t, file, fmt.Sprintf("%sout%d", prefix, i))
+			if d := interp.Compare(v, want); !d.Within(tolerance(want.Type)) {
+				t.Errorf("%s %sout%d (%s): %s", path, prefix, i, f.Nodes[f.Values[f.Returns[i]].Node].Loc, d)
+			}
+		}
+		for i, p := range f.Params {
+			if name := fmt.Sprintf("after%d", i); f.Values[p].Mut {
+				if d := interp.Compare(inputs[i], tensorOf(t, file, name)); !d.Within(1e-5) {
+					t.Errorf("%s %s: %s", path, name, d)
+				}
+			}
+		}
+		for _, e := range env.IndexErrors {
+			t.Errorf("%s: %v", path, e)
+		}
+	}
+}
+
+// widened converts integers to the dtype of a parameter.
+func widened(v *interp.Tensor, dt dtype.DType) *interp.Tensor {
+	if v.Type == dt {
+		return v
+	}
+	out, err := interp.FromInt64s(dt, v.Shape, v.Int64s())
+	if err != nil {
+		panic(err)
+	}
+	return out
+}
+
+func tolerance(dt dtype.DType) float64 {
+	switch dt {
+	case dtype.BF16:
+		return 2e-2
+	case dtype.F16:
+		return 5e-3
+	}
+	return 1e-5
+}

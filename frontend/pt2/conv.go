@@ -1,0 +1,533 @@
+package pt2
+
+import (
+	"math"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// convRules are convolutions, pooling and resampling. A convolution gathers patches and
+// multiplies them as matrices (im2col): the IR has no op of its own for it, so that the
+// patches take memory where the compiler cannot fuse the gather into the product.
+var convRules = map[string]opRule{
+	"aten.conv1d": convolution, "aten.conv2d": convolution, "aten.conv3d": convolution, "aten.convolution": convolution,
+	"aten.conv_transpose1d": convTranspose, "aten.conv_transpose2d": convTranspose,
+	"aten.max_pool1d": maxPool, "aten.max_pool2d": maxPool, "aten.max_pool2d_with_indices": maxPool, "aten.max_pool3d": maxPool,
+	"aten.avg_pool1d": avgPool, "aten.avg_pool2d": avgPool, "aten.avg_pool3d": avgPool,
+	"aten.adaptive_avg_pool1d": adaptive("mean"), "aten.adaptive_avg_pool2d": adaptive("mean"), "aten._adaptive_avg_pool2d": adaptive("mean"), "aten.adaptive_max_pool2d": adaptive("max"), "aten.adaptive_max_pool1d": adaptive("max"),
+	"aten.upsample_nearest1d": nearest, "aten.upsample_nearest2d": nearest, "aten.upsample_nearest3d": nearest, "aten.upsample_bilinear2d": bilinear, "aten.upsample_linear1d": bilinear,
+	"aten.im2col": im2col,
+}
+
+// spatial are the parameters of a window over the last axes.
+type spatial struct {
+	kernel           []int64
+	stride, dilation []int64
+	padLow, padHigh  []int64
+	ceil             bool // the last window may reach beyond the padding
+}
+
+// each returns a list argument with an entry for each of n axes.
+func (c *call) each(name string, n int, def int64) []int64 {
+	list := c.ints(name)
+	switch {
+	case len(list) == 0:
+		list = []int64{def}
+	case len(list) != 1 && len(list) != n:
+		c.fail("argument %s has %d entries for %d axes", name, len(list), n)
+		list = []int64{def}
+	}
+	out := make([]int64, n)
+	for i := range out {
+		out[i] = list[min(i, len(list)-1)]
+	}
+	return out
+}
+
+// patches gathers windows of the last axes of x[N, C, …]: [N, C, o1, k1, o2, k2, …] with the
+// extents o of the result.
+func (c *call) patches(x ir.Value, s *spatial, out []dim.Dim, fill ir.Value) ir.Value {
+	n := len(s.kernel)
+	at := c.rank(x) - n
+	x = c.margin(x, s, out, fill)
+	for i := range n {
+		x = c.windows(x, at+2*i, out[i], dim.Const(s.kernel[i]), s.stride[i], s.dilation[i])
+	}
+	return x
+}
+
+// margin pads the last axes so far that every window of the result lies in them.
+func (c *call) margin(x ir.Value, s *spatial, out []dim.Dim, fill ir.Value) ir.Value {
+	n := len(s.kernel)
+	at := c.rank(x) - n
+	low, high := make([]dim.Dim, c.rank(x)), make([]dim.Dim, c.rank(x))
+	some := false
+	for i := range n {
+		low[at+i], high[at+i] = dim.Const(s.padLow[i]), dim.Const(s.padHigh[i])
+		if s.ceil { // the last window may reach beyond the padding
+			need := out[i].Sub(dim.Const(1)).Mul(dim.Const(s.stride[i])).Add(dim.Const(s.dilation[i]*(s.kernel[i]-1) + 1))
+			need = need.Sub(c.shape(x)[at+i]).Sub(low[at+i])
+			if k, ok := need.Const(); ok && k > s.padHigh[i] {
+				high[at+i] = need
+			}
+		}
+		some = some || !low[at+i].Equal(dim.Const(0)) || !high[at+i].Equal(dim.Const(0))
+	}
+	if !some {
+		return x
+	}
+	return c.op("pad", []ir.Value{x, fill}, ir.DimsAttr("low", low...), ir.DimsAttr("high", high...))
+}
+
+func (c *call) window2(n int, kernel []int64) *spatial {
+	s := &spatial{kernel: kernel, stride: c.each("stride", n, 1), dilation: c.each("dilation", n, 1)}
+	if c.has("padding") && c.in["padding"].String != nil {
+		s.padLow, s.padHigh = make([]int64, n), make([]int64, n)
+		switch mode := c.str("padding", ""); mode {
+		case "same":
+			for i, k := range kernel {
+				total := s.dilation[i] * (k - 1)
+				s.padLow[i], s.padHigh[i] = total/2, total-total/2
+			}
+		case "valid":
+		default:
+			c.fail("padding %q is not supported", mode)
+		}
+	} else {
+		s.padLow = c.each("padding", n, 0)
+		s.padHigh = s.padLow
+	}
+	for i := range n {
+		if s.stride[i] < 1 || s.dilation[i] < 1 || kernel[i] < 1 || s.padLow[i] < 0 {
+			c.fail("kernel, stride and dilation are at least 1, padding at least 0")
+		}
+	}
+	return s
+}
+
+// convolution is conv1d, conv2d, conv3d and convolution.
+func convolution(c *call) []ir.Value {
+	if c.bool("transposed", false) {
+		return convTranspose(c)
+	}
+	x, w := c.tensor("input"), c.tensor("weight")
+	n := c.rank(w) - 2
+	if n < 1 || c.rank(x) != n+2 && c.rank(x) != n+1 {
+		c.fail("it takes [N, C, ...] and weights [O, C, ...]")
+	}
+	single := c.rank(x) == n+1
+	if single {
+		x = c.unsqueeze(x, 0)
+	}
+	kernel := c.constants64(c.shape(w)[2:])
+	s := c.window2(n, kernel)
+	out := c.out(0).Shape
+	y := c.convolve(x, w, s, out[len(out)-n:], c.int("groups", 1))
+	return one(c.biased(y, single))
+}
+
+// biased adds the bias of channels that a call has.
+func (c *call) biased(y ir.Value, single bool) ir.Value {
+	if c.has("bias") {
+		b := c.tensor("bias")
+		shape := make([]dim.Dim, c.rank(y))
+		for i := range shape {
+			shape[i] = dim.Const(1)
+		}
+		shape[1] = product(c.shape(b))
+		y = c.bin("add", y, c.reshape(b, shape...))
+	}
+	if single {
+		y = c.squeeze(y, 0)
+	}
+	return y
+}
+
+func (c *call) constants64(shape []dim.Dim) []int64 {
+	out := make([]int64, len(shape))
+	for i, d := range shape {
+		n, ok := d.Const()
+		if !ok {
+			c.fail("the size of a kernel is dynamic")
+		}
+		out[i] = n
+	}
+	return out
+}
+
+// convolve multiplies patches [N, G, C/G*K, P] by weights [G, O/G, C/G*K].
+func (c *call) convolve(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.Value {
+	n := len(s.kernel)
+	zero := c.number(0, c.dtype(x))
+	ws, batch := c.shape(w), c.shape(x)[0]
+	if groups < 1 {
+		c.fail("there are %d groups", groups)
+	}
+	p := c.patches(x, s, out, zero) // [N, C, o1, k1, …]
+	perm := []int{0, 1}
+	for i := range n {
+		perm = append(perm, 3+2*i)
+	}
+	for i := range n {
+		perm = append(perm, 2+2*i)
+	}
+	p = c.transpose(p, perm...) // [N, C, k1, …, o1, …]
+	inner := product(ws[1:])
+	area := product(out)
+	result := append([]dim.Dim{batch, ws[0]}, out...)
+	if groups == 1 {
+		y := c.bin("matmul", c.reshape(w, ws[0], inner), c.reshape(p, batch, inner, area))
+		return c.reshape(y, result...)
+	}
+	g := dim.Const(groups)
+	per := ws[0].FloorDiv(groups)
+	p = c.reshape(p, batch, g, inner, area)
+	if k, ok := per.Const(); ok && k == 1 { // depthwise: a product of vectors for each channel
+		y := c.reduce("sum", c.bin("mul", p, c.reshape(w, dim.Const(1), g, inner, dim.Const(1))), []int{2}, false)
+		return c.reshape(y, result...)
+	}
+	y := c.bin("matmul", c.reshape(w, g, per, inner), p)
+	return c.reshape(y, result...)
+}
+
+// convTranspose spreads x by its stride and convolves it with flipped weights.
+func convTranspose(c *call) []ir.Value {
+	x, w := c.tensor("input"), c.tensor("weight") // [N, C, …], [C, O/G, …]
+	n := c.rank(w) - 2
+	if n < 1 || c.rank(x) != n+2 {
+		c.fail("it takes [N, C, ...] and weights [C, O, ...]")
+	}
+	s := &spatial{kernel: c.constants64(c.shape(w)[2:]), stride: c.each("stride", n, 1), dilation: c.each("dilation", n, 1)}
+	pad := c.each("padding", n, 0)
+	more := c.each("output_padding", n, 0)
+	groups := c.int("groups", 1)
+	zero := c.number(0, c.dtype(x))
+	for i := range n {
+		x = c.spread(x, 2+i, s.stride[i], zero)
+		w = c.flip(w, 2+i)
+		edge := s.dilation[i]*(s.kernel[i]-1) - pad[i]
+		s.padLow, s.padHigh = append(s.padLow, edge), append(s.padHigh, edge+more[i])
+	}
+	ws := c.shape(w)
+	g := dim.Const(groups)
+	w = c.reshape(w, append([]dim.Dim{g, ws[0].FloorDiv(max(groups, 1))}, ws[1:]...)...)
+	w = c.transpose(w, moved(n+3, []int{2}, []int{1})...)
+	w = c.reshape(w, append([]dim.Dim{ws[1].Mul(g), ws[0].FloorDiv(max(groups, 1))}, ws[2:]...)...)
+	for i := range n { // a padding beyond the kernel removes elements
+		for _, end := range []bool{false, true} {
+			x = c.trimmed(x, 2+i, s, i, end)
+		}
+	}
+	unit := *s
+	unit.stride = make([]int64, n)
+	for i := range unit.stride {
+		unit.stride[i] = 1
+	}
+	y := c.convolve(x, w, &unit, c.out(0).Shape[2:], groups)
+	return one(c.biased(y, false))
+}
+
+// trimmed removes what a negative margin says.
+func (c *call) trimmed(x ir.Value, axis int, s *spatial, i int, end bool) ir.Value {
+	n := c.shape(x)[axis]
+	switch {
+	case !end && s.padLow[i] < 0:
+		x = c.slice(x, axis, dim.Const(-s.padLow[i]), n, 1)
+		s.padLow[i] = 0
+	case end && s.padHigh[i] < 0:
+		x = c.slice(x, axis, dim.Const(0), n.Add(dim.Const(s.padHigh[i])), 1)
+		s.padHigh[i] = 0
+	}
+	return x
+}
+
+// spread puts step-1 zeros between the elements of an axis.
+func (c *call) spread(x ir.Value, axis int, step int64, zero ir.Value) ir.Value {
+	if step == 1 {
+		return x
+	}
+	n := c.shape(x)[axis]
+	y := c.unsqueeze(x, axis+1)
+	none := make([]dim.Dim, c.rank(y))
+	high := make([]dim.Dim, c.rank(y))
+	high[axis+1] = dim.Const(step - 1)
+	y = c.op("pad", []ir.Value{y, zero}, ir.DimsAttr("low", none...), ir.DimsAttr("high", high...))
+	y = c.reshape(y, replaced(c.shape(x), axis, n.Mul(dim.Const(step)))...)
+	return c.slice(y, axis, dim.Const(0), n.Sub(dim.Const(1)).Mul(dim.Const(step)).Add(dim.Const(1)), 1)
+}
+
+// pool returns the windows of a pooling op, and the axes of their elements.
+func (c *call) pool(x ir.Value, fill float64) (ir.Value, []int, *spatial) {
+	t := c.out(0)
+	n := len(c.ints("kernel_size"))
+	switch c.base {
+	case "aten.max_pool1d", "aten.avg_pool1d":
+		n = 1
+	case "aten.max_pool3d", "aten.avg_pool3d":
+		n = 3
+	default:
+		n = max(n, 2)
+	}
+	kernel := c.each("kernel_size", n, 1)
+	s := c.window2(n, kernel)
+	if len(c.ints("stride")) == 0 {
+		s.stride = kernel
+	}
+	s.ceil = c.bool("ceil_mode", false)
+	if t.Rank() < n || c.rank(x) != t.Rank() {
+		c.fail("it takes [N, C, ...]")
+	}
+	p := c.patches(x, s, t.Shape[t.Rank()-n:], c.number(fill, c.dtype(x)))
+	var axes []int
+	for i := range n {
+		axes = append(axes, c.rank(x)-n+2*i+1)
+	}
+	return p, axes, s
+}
+
+func maxPool(c *call) []ir.Value {
+	x := c.tensor("self")
+	if !c.dtype(x).Float() {
+		c.fail("it takes floats")
+	}
+	p, axes, _ := c.pool(x, math.Inf(-1))
+	out := one(c.reduce("max", p, axes, false))
+	if len(c.outs) > 1 && c.outs[1] != "" {
+		if c.used(c.outs[1]) {
+			c.fail("the positions of its largest elements are used, which is not supported")
+		}
+		out = append(out, c.full(c.i(0), dtype.I64, c.out(1).Shape...))
+	}
+	return out
+}
+
+// used reports whether a node or an output reads a value.
+func (c *call) used(name string) bool {
+	reads := func(a *argument) bool {
+		if a.Tensor != nil && a.Tensor.Name == name {
+			return true
+		}
+		for _, t := range a.Tensors {
+			if t.Name == name {
+				return true
+			}
+		}
+		return a.OptionalTensor != nil && a.OptionalTensor.Tensor != nil && a.OptionalTensor.Tensor.Name == name
+	}
+	for i := range c.graph.Nodes {
+		for j := range c.graph.Nodes[i].Inputs {
+			if reads(&c.graph.Nodes[i].Inputs[j].Arg) {
+				return true
+			}
+		}
+	}
+	for i := range c.graph.Outputs {
+		if reads(&c.graph.Outputs[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+func avgPool(c *call) []ir.Value {
+	x := c.tensor("self")
+	p, axes, s := c.pool(x, 0)
+	sum := c.reduce("sum", p, axes, false)
+	if c.has("divisor_override") {
+		return one(c.bin("div", sum, c.f(c.float("divisor_override", 1))))
+	}
+	all := int64(1)
+	plain := !s.ceil
+	for i, k := range s.kernel {
+		all *= k
+		plain = plain && (s.padLow[i] == 0 || c.bool("count_include_pad", true))
+	}
+	if plain {
+		return one(c.bin("div", sum, c.f(float64(all))))
+	}
+	if s.ceil && c.bool("count_include_pad", true) {
+		c.fail("ceil_mode with count_include_pad is not supported")
+	}
+	// Each window is divided by its elements that are no padding.
+	ones := c.full(c.f(1), c.dtype(x), c.shape(x)...)
+	count, _, _ := c.pool(ones, 0)
+	return one(c.bin("div", sum, c.reduce("sum", count, axes, false)))
+}
+
+// adaptive pools to a given number of windows, of which PyTorch's i-th goes from
+// floor(i*n/o) to ceil((i+1)*n/o).
+func adaptive(reduce string) opRule {
+	return func(c *call) []ir.Value {
+		x, t := c.tensor("self"), c.out(0)
+		n := 2
+		if c.base == "aten.adaptive_avg_pool1d" || c.base == "aten.adaptive_max_pool1d" {
+			n = 1
+		}
+		if c.rank(x) < n+1 || t.Rank() != c.rank(x) {
+			c.fail("it takes [N, C, ...]")
+		}
+		if len(c.outs) > 1 && c.used(c.outs[1]) {
+			c.fail("the positions of its largest elements are used, which is not supported")
+		}
+		for i := c.rank(x) - n; i < t.Rank(); i++ {
+			x = c.adapted(x, i, t.Shape[i], reduce)
+		}
+		out := one(x)
+		if len(c.outs) > 1 {
+			out = append(out, c.full(c.i(0), i64, c.out(1).Shape...))
+		}
+		return out
+	}
+}
+
+func (c *call) adapted(x ir.Value, axis int, out dim.Dim, reduce string) ir.Value {
+	n := c.shape(x)[axis]
+	if k, ok := out.Const(); ok && k == 1 {
+		return c.reduce(reduce, x, []int{axis}, true)
+	}
+	size, ok1 := n.Const()
+	o, ok2 := out.Const()
+	switch {
+	case !ok1 || !ok2:
+		c.fail("an axis of dynamic size (%s) is pooled to %s windows", n, out)
+		return ir.NoValue
+	case o > 0 && size%o == 0:
+		return c.reduce(reduce, c.reshape(x, replaced(c.shape(x), axis, out, dim.Const(size/o))...), []int{axis + 1}, false)
+	case o < 1 || o > 64:
+		c.fail("%d elements are pooled to %d windows; more than 64 of different sizes are not supported", size, o)
+	}
+	var parts []ir.Value
+	for i := range o {
+		from, to := i*size/o, ((i+1)*size+o-1)/o
+		parts = append(parts, c.reduce(reduce, c.slice(x, axis, dim.Const(from), dim.Const(to), 1), []int{axis}, true))
+	}
+	return c.concat(axis, parts...)
+}
+
+// scales returns the factors of the axes that are resampled; 0 where the sizes say.
+func (c *call) scales(n int) []float64 {
+	out := make([]float64, n)
+	if list := c.floats("scale_factors"); len(list) == n {
+		return list
+	}
+	for i, name := range [][]string{{"scales"}, {"scales_h", "scales_w"}, {"scales_d", "scales_h", "scales_w"}}[n-1] {
+		out[i] = c.float(name, 0)
+	}
+	return out
+}
+
+// resampled returns the operand, which one overload calls self and the other input.
+func (c *call) resampled() ir.Value {
+	if c.has("input") {
+		return c.tensor("input")
+	}
+	return c.tensor("self")
+}
+
+// nearest takes element floor(i / scale) for each i, computed in f32 as PyTorch does.
+func nearest(c *call) []ir.Value {
+	x, t := c.resampled(), c.out(0)
+	n := c.rank(x) - 2
+	if n < 1 || n > 3 {
+		c.fail("it takes [N, C, ...]")
+	}
+	scales := c.scales(n)
+	for i := range n {
+		axis := 2 + i
+		in, out := c.shape(x)[axis], t.Shape[axis]
+		a, ok1 := in.Const()
+		b, ok2 := out.Const()
+		switch k := int64(scales[i]); {
+		case ok1 && ok2:
+			x = c.gather(x, c.constants(i64, nearestTable(a, b, scales[i])), axis)
+		case k >= 1 && float64(k) == scales[i]:
+			x = c.gather(x, c.bin("div", c.iota(i64, out), c.i(k)), axis)
+		default:
+			c.fail("an axis of dynamic size is resampled by %v, which is no whole number", scales[i])
+		}
+	}
+	return one(x)
+}
+
+func nearestTable(in, out int64, scale float64) []float64 {
+	ratio := float32(in) / float32(out)
+	if scale > 0 {
+		ratio = float32(1 / scale)
+	}
+	table := make([]float64, out)
+	for i := range table {
+		table[i] = min(math.Floor(float64(float32(i)*ratio)), float64(in-1))
+	}
+	return table
+}
+
+// bilinear interpolates each axis between two elements.
+func bilinear(c *call) []ir.Value {
+	x, t := c.resampled(), c.out(0)
+	n := c.rank(x) - 2
+	if n < 1 || n > 2 {
+		c.fail("it takes [N, C, ...]")
+	}
+	scales := c.scales(n)
+	corners := c.bool("align_corners", false)
+	for i := range n {
+		axis := 2 + i
+		a, ok1 := c.shape(x)[axis].Const()
+		b, ok2 := t.Shape[axis].Const()
+		if !ok1 || !ok2 || a < 1 {
+			c.fail("an axis of dynamic size is resampled")
+		}
+		lo, hi, part := linearTable(a, b, scales[i], corners)
+		shape := make([]dim.Dim, c.rank(x))
+		for j := range shape {
+			shape[j] = dim.Const(1)
+		}
+		shape[axis] = dim.Const(b)
+		l, h := c.gather(x, c.constants(i64, lo), axis), c.gather(x, c.constants(i64, hi), axis)
+		w := c.cast(c.reshape(c.constants(dtype.F32, part), shape...), c.dtype(x))
+		x = c.bin("add", l, c.bin("mul", w, c.bin("sub", h, l)))
+	}
+	return one(x)
+}
+
+// linearTable returns both neighbours of each result, and how far it is from the first
+// (area_pixel_compute_source_index of PyTorch's UpSample.h).
+func linearTable(in, out int64, scale float64, corners bool) (lo, hi, part []float64) {
+	ratio := float64(in) / float64(out)
+	if scale > 0 {
+		ratio = 1 / scale
+	}
+	if corners {
+		ratio = 0
+		if out > 1 {
+			ratio = float64(in-1) / float64(out-1)
+		}
+	}
+	for i := range out {
+		at := max(ratio*(float64(i)+0.5)-0.5, 0)
+		if corners {
+			at = ratio * float64(i)
+		}
+		l := min(math.Floor(at), float64(in-1))
+		lo, hi, part = append(lo, l), append(hi, min(l+1, float64(in-1))), append(part, at-l)
+	}
+	return lo, hi, part
+}
+
+// im2col is torch.nn.functional.unfold: patches as columns.
+func im2col(c *call) []ir.Value {
+	x, t := c.tensor("self"), c.out(0)
+	if c.rank(x) != 4 {
+		c.fail("it takes [N, C, H, W]")
+	}
+	s := c.window2(2, c.each("kernel_size", 2, 1))
+	var out []dim.Dim
+	for i := range 2 {
+		reach := s.dilation[i]*(s.kernel[i]-1) + 1
+		out = append(out, c.shape(x)[2+i].Add(dim.Const(2*s.padLow[i]-reach)).FloorDiv(s.stride[i]).Add(dim.Const(1)))
+	}
+	p := c.patches(x, s, out, c.number(0, c.dtype(x)))
+	return one(c.reshape(c.transpose(p, 0, 1, 3, 5, 2, 4), t.Shape...))
+}

@@ -1,0 +1,131 @@
+package pt2
+
+import (
+	"errors"
+	"math"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// createRules are the ops that make tensors of nothing, and those that convert.
+var createRules = map[string]opRule{
+	"aten.zeros": filled(0), "aten.ones": filled(1), "aten.zeros_like": filled(0), "aten.ones_like": filled(1), "aten.new_zeros": filled(0), "aten.new_ones": filled(1),
+	"aten.empty": filled(0), "aten.empty_like": filled(0), "aten.new_empty": filled(0), "aten.empty_strided": filled(0), "aten.new_empty_strided": filled(0), "aten.empty_permuted": filled(0),
+	"aten.full": fill, "aten.full_like": fill, "aten.new_full": fill, "aten.scalar_tensor": fill,
+	"aten.zero": filled(0), "aten.fill": fill,
+	"aten.arange": arange, "aten.linspace": linspace, "aten.eye": eye,
+	"aten.clone": copied, "aten.lift_fresh_copy": copied, "aten._to_copy": copied, "aten.detach_copy": copied, "aten.alias_copy": copied,
+	"aten.copy": func(c *call) []ir.Value {
+		t := c.out(0)
+		return one(c.expand(c.cast(c.tensor("src"), t.DType), t.Shape...))
+	},
+	"aten._assert_tensor_metadata": nothing, "aten.sym_constrain_range": nothing, "aten.sym_constrain_range_for_size": nothing,
+	"aten._assert_scalar": assertScalar,
+	"aten.sym_size":       nothing, "aten.sym_numel": nothing, "aten.sym_stride": nothing, "aten.sym_storage_offset": nothing,
+}
+
+// nothing is for ops whose results are sizes, which the archive has as expressions, and for
+// checks of types, which the import makes anyway.
+func nothing(*call) []ir.Value { return nil }
+
+// assertScalar keeps a relation of sizes as a guard.
+func assertScalar(c *call) []ir.Value {
+	a := c.in["self"]
+	if a == nil || a.SymBool == nil || a.SymBool.Name == nil {
+		if a == nil || a.Bool == nil && (a.SymBool == nil || a.SymBool.Bool == nil) {
+			c.fail("it asserts what is no relation of sizes")
+		}
+		return nil
+	}
+	v, ok := c.graph.SymBoolValues[*a.SymBool.Name]
+	if !ok || v.Expr == nil {
+		c.fail("it asserts what is no relation of sizes")
+	}
+	if err := c.syms.holds(v.Expr.Expr); err != nil {
+		c.fail("%v", err)
+	}
+	return nil
+}
+
+func filled(x float64) opRule {
+	return func(c *call) []ir.Value {
+		t := c.out(0)
+		return one(c.full(c.number(x, t.DType), t.DType, t.Shape...))
+	}
+}
+
+// fill makes a tensor of the type that the archive says, of a number or a scalar tensor.
+func fill(c *call) []ir.Value {
+	t := c.out(0)
+	for _, name := range []string{"fill_value", "value", "s"} {
+		switch a := c.in[name]; {
+		case a == nil:
+		case a.Tensor != nil || a.SymInt != nil:
+			v := c.operand(name, t.DType)
+			if a.SymInt != nil {
+				v = c.scalar(c.dim(name, dim.Const(0)), t.DType)
+			}
+			return one(c.expand(v, t.Shape...))
+		default:
+			return one(c.full(c.operand(name, t.DType), t.DType, t.Shape...))
+		}
+	}
+	panic(refusal{errors.New("it has no value")})
+}
+
+func copied(c *call) []ir.Value { return one(c.cast(c.tensor("self"), c.out(0).DType)) }
+
+// arange is start, start+step, …: the archive has the number of them.
+func arange(c *call) []ir.Value {
+	t := c.out(0)
+	if t.Rank() != 1 {
+		c.fail("its result has %d axes", t.Rank())
+	}
+	v := c.iota(dtype.I64, t.Shape[0])
+	dt := t.DType
+	if dt.Float() {
+		v = c.cast(v, dtype.F32)
+		dt = dtype.F32
+	}
+	if step := c.float("step", 1); step != 1 {
+		v = c.bin("mul", v, c.number(step, dt))
+	}
+	if c.has("start") {
+		if d := c.in["start"]; d.SymInt != nil || c.float("start", 0) != 0 {
+			v = c.bin("add", v, c.operand("start", dt))
+		}
+	}
+	return one(c.cast(v, t.DType))
+}
+
+func linspace(c *call) []ir.Value {
+	t := c.out(0)
+	n, ok := c.dim("steps", dim.Const(1)).Const()
+	if !ok || n < 1 || n > 1<<16 {
+		c.fail("steps must be a constant of at most %d", 1<<16)
+	}
+	start, end := c.float("start", 0), c.float("end", 1)
+	values := make([]float64, n)
+	for i := range values {
+		values[i] = start
+		if n > 1 {
+			values[i] = start + (end-start)*float64(i)/float64(n-1)
+		}
+		if !t.DType.Float() {
+			values[i] = math.Trunc(values[i])
+		}
+	}
+	return one(c.constants(t.DType, values))
+}
+
+func (e *emitter) constants(dt dtype.DType, values []float64) ir.Value {
+	return e.op("const", nil, ir.FloatsAttr("values", values...), ir.DTypeAttr(dt))
+}
+
+func eye(c *call) []ir.Value {
+	t := c.out(0)
+	same := c.compare("eq", c.along(dtype.I64, 2, 0, t.Shape[0]), c.along(dtype.I64, 2, 1, t.Shape[1]))
+	return one(c.cast(same, t.DType))
+}

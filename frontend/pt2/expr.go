@@ -1,0 +1,345 @@
+package pt2
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"pwc/internal/termsafe"
+)
+
+// expr is an expression over sizes: of sympy's srepr, as sizes are written, or of Python, as
+// guards are.
+type expr struct {
+	op   string // Integer, Symbol, Size, or a function or relation: Add, FloorDiv, Eq, …
+	n    int64  // Integer; Size: the axis
+	name string // Symbol; Size: the path of the input, L['x']
+	args []*expr
+}
+
+// Bounds of expressions, which come from outside.
+const (
+	maxExprText  = 1 << 16
+	maxExprDepth = 64
+)
+
+// exprError says what of an expression is not understood.
+func exprError(text, format string, args ...any) error {
+	return fmt.Errorf("expression %s: %s", termsafe.Clip(text, 160), fmt.Sprintf(format, args...))
+}
+
+// exprParser reads both notations: what differs is what stands between operands.
+type exprParser struct {
+	text  string
+	at    int
+	depth int
+}
+
+// parseExpr parses an expression: Mul(Integer(2), Symbol('s0', integer=True)), or
+// 2*L['x'].size()[0] <= 8.
+func parseExpr(text string) (*expr, error) {
+	if len(text) > maxExprText {
+		return nil, exprError(text, "%d bytes, at most %d can be", len(text), maxExprText)
+	}
+	p := &exprParser{text: text}
+	e, err := p.condition("Or", "or")
+	if err == nil && p.peek() != 0 {
+		err = p.errorf("%q is not expected", p.text[p.at:p.at+1])
+	}
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func (p *exprParser) errorf(format string, args ...any) error {
+	return exprError(p.text, "at byte %d: %s", p.at, fmt.Sprintf(format, args...))
+}
+
+// peek skips white space and returns the byte after it; 0 at the end.
+func (p *exprParser) peek() byte {
+	for p.at < len(p.text) && strings.IndexByte(" \t\n", p.text[p.at]) >= 0 {
+		p.at++
+	}
+	if p.at == len(p.text) {
+		return 0
+	}
+	return p.text[p.at]
+}
+
+// take consumes s if it is next.
+func (p *exprParser) take(s string) bool {
+	p.peek()
+	if strings.HasPrefix(p.text[p.at:], s) {
+		p.at += len(s)
+		return true
+	}
+	return false
+}
+
+func (p *exprParser) want(s string) error {
+	if !p.take(s) {
+		return p.errorf("%q is missing", s)
+	}
+	return nil
+}
+
+// condition is relations joined by or and and.
+func (p *exprParser) condition(op, word string) (*expr, error) {
+	next := p.relation
+	if op == "Or" {
+		next = func() (*expr, error) { return p.condition("And", "and") }
+	}
+	a, err := next()
+	for err == nil && p.takeWord(word) {
+		var b *expr
+		b, err = next()
+		a = &expr{op: op, args: []*expr{a, b}}
+	}
+	return a, err
+}
+
+// takeWord consumes a word of letters if it is next.
+func (p *exprParser) takeWord(word string) bool {
+	p.peek()
+	at := p.at
+	if p.word() == word {
+		return true
+	}
+	p.at = at
+	return false
+}
+
+// relation is a sum, or two that are compared.
+func (p *exprParser) relation() (*expr, error) {
+	if p.depth++; p.depth > maxExprDepth {
+		return nil, p.errorf("more than %d levels", maxExprDepth)
+	}
+	defer func() { p.depth-- }()
+	a, err := p.sum()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range []struct{ text, op string }{{"==", "Eq"}, {"!=", "Ne"}, {"<=", "Le"}, {">=", "Ge"}, {"<", "Lt"}, {">", "Gt"}} {
+		if p.take(r.text) {
+			b, err := p.sum()
+			return &expr{op: r.op, args: []*expr{a, b}}, err
+		}
+	}
+	return a, nil
+}
+
+func (p *exprParser) sum() (*expr, error) {
+	a, err := p.product()
+	for err == nil {
+		negative := false
+		switch {
+		case p.take("+"):
+		case p.take("-"):
+			negative = true
+		default:
+			return a, nil
+		}
+		var b *expr
+		if b, err = p.product(); err == nil {
+			if negative {
+				b = minus(b)
+			}
+			a = &expr{op: "Add", args: []*expr{a, b}}
+		}
+	}
+	return nil, err
+}
+
+func minus(e *expr) *expr {
+	return &expr{op: "Mul", args: []*expr{{op: "Integer", n: -1}, e}}
+}
+
+func (p *exprParser) product() (*expr, error) {
+	a, err := p.power()
+	for err == nil {
+		op := ""
+		switch {
+		case p.take("//"):
+			op = "FloorDiv"
+		case p.take("/"):
+			return nil, p.errorf("true division of sizes is not supported")
+		case strings.HasPrefix(p.text[p.at:], "**"):
+			return nil, p.errorf("%q is not expected", "**")
+		case p.take("*"):
+			op = "Mul"
+		case p.take("%"):
+			op = "Mod"
+		default:
+			return a, nil
+		}
+		var b *expr
+		if b, err = p.power(); err == nil {
+			a = &expr{op: op, args: []*expr{a, b}}
+		}
+	}
+	return nil, err
+}
+
+func (p *exprParser) power() (*expr, error) {
+	a, err := p.unary()
+	if err != nil || !p.take("**") {
+		return a, err
+	}
+	b, err := p.unary()
+	return &expr{op: "Pow", args: []*expr{a, b}}, err
+}
+
+func (p *exprParser) unary() (*expr, error) {
+	switch c := p.peek(); {
+	case c == '-':
+		p.at++
+		if p.depth++; p.depth > maxExprDepth {
+			return nil, p.errorf("more than %d levels", maxExprDepth)
+		}
+		defer func() { p.depth-- }()
+		e, err := p.unary()
+		return minus(e), err
+	case c == '(':
+		p.at++
+		e, err := p.condition("Or", "or")
+		if err != nil {
+			return nil, err
+		}
+		return e, p.want(")")
+	case c >= '0' && c <= '9':
+		start := p.at
+		for p.at < len(p.text) && p.text[p.at] >= '0' && p.text[p.at] <= '9' {
+			p.at++
+		}
+		n, err := strconv.ParseInt(p.text[start:p.at], 10, 64)
+		if err != nil {
+			return nil, p.errorf("%v", err)
+		}
+		return &expr{op: "Integer", n: n}, nil
+	case c == 'L' && strings.HasPrefix(p.text[p.at:], "L["):
+		return p.size()
+	}
+	name := p.word()
+	if name == "" {
+		return nil, p.errorf("a number, a symbol or a function is expected")
+	}
+	if !p.take("(") {
+		return &expr{op: "Symbol", name: name}, nil
+	}
+	return p.call(name)
+}
+
+func (p *exprParser) word() string {
+	p.peek()
+	start := p.at
+	for p.at < len(p.text) {
+		c := p.text[p.at]
+		if c != '_' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (p.at == start || c < '0' || c > '9') {
+			break
+		}
+		p.at++
+	}
+	return p.text[start:p.at]
+}
+
+// str is a string in quotes, without escapes.
+func (p *exprParser) str() (string, error) {
+	quote := p.peek()
+	if quote != '\'' && quote != '"' {
+		return "", p.errorf("a string is expected")
+	}
+	end := strings.IndexByte(p.text[p.at+1:], quote)
+	if end < 0 || strings.ContainsAny(p.text[p.at+1:p.at+1+end], "\\\n") {
+		return "", p.errorf("a string without escapes is expected")
+	}
+	s := p.text[p.at+1 : p.at+1+end]
+	p.at += end + 2
+	return s, nil
+}
+
+// size is L['x'].size()[0]: the extent of an axis of an input, or of a part of one.
+func (p *exprParser) size() (*expr, error) {
+	start := p.at
+	p.at++
+	for p.take("[") {
+		if p.peek() == '\'' || p.peek() == '"' {
+			if _, err := p.str(); err != nil {
+				return nil, err
+			}
+		} else if _, err := p.unary(); err != nil {
+			return nil, err
+		}
+		if err := p.want("]"); err != nil {
+			return nil, err
+		}
+	}
+	e := &expr{op: "Size", name: p.text[start:p.at]}
+	if err := p.want(".size()["); err != nil {
+		return nil, err
+	}
+	axis, err := p.unary()
+	if err != nil {
+		return nil, err
+	}
+	if axis.op != "Integer" {
+		return nil, p.errorf("an axis is expected")
+	}
+	e.n = axis.n
+	return e, p.want("]")
+}
+
+// pythonFunctions are the names by which Python calls functions of sympy.
+var pythonFunctions = map[string]string{"min": "Min", "max": "Max", "Equality": "Eq", "Unequality": "Ne", "LessThan": "Le",
+	"StrictLessThan": "Lt", "GreaterThan": "Ge", "StrictGreaterThan": "Gt", "PythonMod": "Mod", "CleanDiv": "FloorDiv"}
+
+func (p *exprParser) call(name string) (*expr, error) {
+	if s, ok := pythonFunctions[name]; ok {
+		name = s
+	}
+	e := &expr{op: name}
+	if name == "Symbol" {
+		s, err := p.str()
+		if err != nil {
+			return nil, err
+		}
+		e.name = s
+		for p.take(",") { // assumptions: positive=True
+			if p.word(); !p.take("=") || p.word() == "" {
+				return nil, p.errorf("an assumption is expected")
+			}
+		}
+		return e, p.want(")")
+	}
+	for p.peek() != ')' {
+		if len(e.args) > 0 {
+			if err := p.want(","); err != nil {
+				return nil, err
+			}
+		}
+		a, err := p.relation()
+		if err != nil {
+			return nil, err
+		}
+		e.args = append(e.args, a)
+	}
+	p.at++
+	if name == "Integer" {
+		if len(e.args) != 1 {
+			return nil, p.errorf("Integer takes a number")
+		}
+		return integerOf(e.args[0], p)
+	}
+	return e, nil
+}
+
+// integerOf returns the number in Integer(-1), which was parsed as a product.
+func integerOf(e *expr, p *exprParser) (*expr, error) {
+	switch {
+	case e.op == "Integer":
+		return e, nil
+	case e.op == "Mul" && e.args[0].op == "Integer" && e.args[1].op == "Integer":
+		return &expr{op: "Integer", n: -e.args[1].n}, nil
+	}
+	return nil, p.errorf("Integer takes a number")
+}

@@ -1,0 +1,94 @@
+package pt2
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+)
+
+// externName returns the name by which the op could be kept: "toy::attention". An overload
+// that is not the default one is part of it.
+func (c *call) externName() string {
+	ns, op, ok := strings.Cut(c.base, ".")
+	if !ok {
+		return ""
+	}
+	name := ns + "::" + op
+	if c.overload != "default" && c.overload != "" {
+		name += "." + c.overload
+	}
+	return name
+}
+
+// external reports whether the options keep the op as an extern op of the runner.
+func (c *call) external() bool { return slices.Contains(c.options.Externs, c.externName()) }
+
+// extern makes a call of an extern op. Tensors are its operands, in the order of the op's
+// schema; everything else is an attribute by the argument's name.
+func (c *call) extern() []*tensor {
+	var operands []ir.Value
+	var attrs []ir.Attr
+	var types []ir.Type
+	for i := range c.n.Inputs {
+		in := &c.n.Inputs[i]
+		switch a := &in.Arg; {
+		case a.Tensor != nil || a.OptionalTensor != nil && a.OptionalTensor.Tensor != nil:
+			operands = append(operands, c.tensor(in.Name))
+		case a.kind == "as_tensors":
+			operands = append(operands, c.tensors(in.Name)...)
+		default:
+			if attr, ok := c.attr(in.Name); ok {
+				attrs = append(attrs, attr)
+			}
+		}
+	}
+	for i, name := range c.outs {
+		if name == "" {
+			c.fail("result %d of an extern op is no tensor", i)
+		}
+		types = append(types, c.out(i))
+	}
+	if len(operands) == 0 {
+		c.fail("an extern op without tensors among its arguments cannot be called")
+	}
+	name := c.externName()
+	e := c.externs[name]
+	if e == nil {
+		e = c.b.Extern(&ir.Extern{Name: name, Mut: make([]bool, len(operands)), Results: len(types)})
+		c.externs[name] = e
+	}
+	if len(e.Mut) != len(operands) || e.Results != len(types) {
+		c.fail("it is called with %d tensors and %d results, before with %d and %d", len(operands), len(types), len(e.Mut), e.Results)
+	}
+	var out []*tensor
+	for _, v := range c.fb.Call(name, operands, types, attrs...) {
+		out = append(out, fresh(v))
+	}
+	return out
+}
+
+// attr returns an argument that is no tensor as an attribute; None has none.
+func (c *call) attr(name string) (ir.Attr, bool) {
+	switch a := c.in[name]; {
+	case a.kind == "as_none", a.OptionalTensor != nil, a.Device != nil, a.Layout != nil, a.MemoryFormat != nil:
+		return ir.Attr{}, false
+	case a.Int != nil, a.SymInt != nil:
+		return ir.DimAttr(name, c.dim(name, dim.Const(0))), true
+	case a.kind == "as_ints", a.kind == "as_sym_ints":
+		return ir.DimsAttr(name, c.dims(name)...), true
+	case a.Float != nil:
+		return ir.FloatAttr(name, float64(*a.Float)), true
+	case a.kind == "as_floats":
+		return ir.FloatsAttr(name, c.floats(name)...), true
+	case a.Bool != nil:
+		return ir.BoolAttr(name, *a.Bool), true
+	case a.String != nil:
+		return ir.StringAttr(name, *a.String), true
+	case a.ScalarType != nil:
+		return ir.StringAttr(name, scalarTypeName(*a.ScalarType)), true
+	}
+	panic(refusal{fmt.Errorf("argument %s (%s) cannot be an attribute of an extern op", name, c.in[name].kind)})
+}

@@ -1,0 +1,364 @@
+package pt2
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// entry is a file of a made-up archive.
+type entry struct {
+	name, data string
+	compressed bool
+}
+
+func zipped(t testing.TB, entries []entry) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	for _, e := range entries {
+		h := &zip.FileHeader{Name: e.name, Method: zip.Store}
+		if e.compressed {
+			h.Method = zip.Deflate
+		}
+		f, err := w.CreateHeader(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write([]byte(e.data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// tiny is a program that returns x + w.
+const tiny = `{"graph_module": {"graph": {
+ "inputs": [{"as_tensor": {"name": "p_w"}}, {"as_tensor": {"name": "x"}}], "outputs": [{"as_tensor": {"name": "add"}}],
+ "nodes": [{"target": "torch.ops.aten.add.Tensor", "name": "add", "metadata": {},
+  "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "x"}}, "kind": 1}, {"name": "other", "arg": {"as_tensor": {"name": "p_w"}}, "kind": 1}],
+  "outputs": [{"as_tensor": {"name": "add"}}]}],
+ "tensor_values": {"p_w": META, "x": META, "add": META}, "sym_int_values": {}, "sym_bool_values": {}},
+ "signature": {"input_specs": [{"parameter": {"arg": {"name": "p_w"}, "parameter_name": "w"}}, {"user_input": {"arg": {"as_tensor": {"name": "x"}}}}],
+  "output_specs": [{"user_output": {"arg": {"as_tensor": {"name": "add"}}}}]}, "module_call_graph": []},
+ "opset_version": {"aten": 10}, "range_constraints": {}, "schema_version": {"major": 8, "minor": 17}, "torch_version": "2.11.0", "guards_code": []}`
+
+const meta = `{"dtype": 7, "sizes": [{"as_int": 2}], "requires_grad": false, "device": {"type": "cpu", "index": null}, "strides": [{"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}`
+
+func tinyEntries() []entry {
+	return []entry{
+		{name: "model/archive_format", data: "pt2"}, {name: "model/archive_version", data: "0"}, {name: "model/byteorder", data: "little"},
+		{name: "model/models/model.json", data: strings.ReplaceAll(tiny, "META", meta)},
+		{name: "model/data/weights/model_weights_config.json", data: `{"config": {"w": {"path_name": "weight_0", "is_param": true, "use_pickle": false, "tensor_meta": ` + meta + `}}}`},
+		{name: "model/data/weights/weight_0", data: "\x00\x00\x80\x3f\x00\x00\x00\x40"},
+	}
+}
+
+func read(t testing.TB, entries []entry) (*Model, error) {
+	data := zipped(t, entries)
+	a, err := Read(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		return nil, err
+	}
+	return a.Import(Options{})
+}
+
+// TestHostile changes one thing of an archive that is right, and looks for what the error says.
+func TestHostile(t *testing.T) {
+	if _, err := read(t, tinyEntries()); err != nil {
+		t.Fatal(err)
+	}
+	swap := func(at int, from, to string) func([]entry) []entry {
+		return func(e []entry) []entry {
+			if !strings.Contains(e[at].data, from) {
+				panic(from)
+			}
+			e[at].data = strings.Replace(e[at].data, from, to, 1)
+			return e
+		}
+	}
+	const graph, config, weight = 3, 4, 5
+	for _, c := range []struct {
+		what, want string
+		change     func([]entry) []entry
+	}{
+		{"compressed", "is compressed", func(e []entry) []entry { e[weight].compressed = true; return e }},
+		{"twice", "there twice", func(e []entry) []entry { return append(e, e[weight]) }},
+		{"path", "no path below", func(e []entry) []entry { e[weight].name = "model/../weight_0"; return e }},
+		{"other root", "no path below", func(e []entry) []entry { e[weight].name = "other/weight_0"; return e }},
+		{"backslash", "no path below", func(e []entry) []entry { e[weight].name = `model/data\weight_0`; return e }},
+		{"format", "no archive of torch.export.save", swap(0, "pt2", "zip")},
+		{"version", "version 7 of the archive", swap(1, "0", "7")},
+		{"big-endian", `"big"-endian`, swap(2, "little", "big")},
+		{"old", "torch ≥ 2.9", func([]entry) []entry { return []entry{{name: "serialized_exported_program.json", data: "{}"}} }},
+		{"no program", "torch ≥ 2.9", func(e []entry) []entry { e[graph].name = "model/models/model.txt"; return e }},
+		{"torch.save", "torch.save", func([]entry) []entry { return []entry{{name: "a/data.pkl"}} }},
+		{"two programs", "2 exported programs", func(e []entry) []entry { return append(e, entry{name: "model/models/other.json", data: "{}"}) }},
+		{"schema", "version 9.1 of the schema", swap(graph, `"major": 8, "minor": 17`, `"major": 9, "minor": 1`)},
+		{"no schema", "no schema_version", swap(graph, "schema_version", "schema")},
+		{"key twice", "twice", swap(graph, `"torch_version"`, `"guards_code": [], "torch_version"`)},
+		{"key in another case", "must be", swap(graph, `"guards_code"`, `"Guards_code"`)},
+		{"no JSON", "invalid", swap(graph, "{", "(")},
+		{"deep", "depth", func(e []entry) []entry { e[graph].data = strings.Repeat("[", 1<<20); return e }},
+		{"union", "one key, this one 2", swap(graph, `{"as_tensor": {"name": "x"}}`, `{"as_tensor": {"name": "x"}, "as_int": 1}`)},
+		{"pickled", "pickled", swap(config, `"use_pickle": false`, `"use_pickle": true`)},
+		{"pickled weights", "torch ≥ 2.9", func(e []entry) []entry {
+			e[config].name, e[weight].name = "model/readme", "model/data/weights/model.pt"
+			return e
+		}},
+		{"no entry", "no such entry", swap(config, "weight_0", "weight_9")},
+		{"path of a payload", "no such entry", swap(config, `weight_0"`, `../../../etc/passwd"`)},
+		{"beyond", "ends beyond", swap(config, `"as_int": 2`, `"as_int": 3`)},
+		{"offset", "ends beyond", swap(config, `"storage_offset": {"as_int": 0}`, `"storage_offset": {"as_int": 1}`)},
+		{"stride", "ends beyond", swap(config, `"strides": [{"as_int": 1}]`, `"strides": [{"as_int": 2}]`)},
+		{"negative stride", "at least 0", swap(config, `"strides": [{"as_int": 1}]`, `"strides": [{"as_int": -1}]`)},
+		{"overflow", "can be counted", swap(config, `"sizes": [{"as_int": 2}], "requires_grad": false, "device": {"type": "cpu", "index": null}, "strides": [{"as_int": 1}]`,
+			`"sizes": [{"as_int": 9223372036854775807}], "strides": [{"as_int": 9223372036854775807}]`)},
+		{"repeated", "repeats elements", swap(config, `"sizes": [{"as_int": 2}], "requires_grad": false, "device": {"type": "cpu", "index": null}, "strides": [{"as_int": 1}]`,
+			`"sizes": [{"as_int": 1099511627776}], "strides": [{"as_int": 0}]`)},
+		{"sparse", "sparse", swap(config, `"layout": 7`, `"layout": 1`)},
+		{"type", "the archive says", swap(graph, `"add": {"dtype": 7, "sizes": [{"as_int": 2}]`, `"add": {"dtype": 7, "sizes": [{"as_int": 3}]`)},
+		{"unknown value", "no value of the program", swap(graph, `"arg": {"as_tensor": {"name": "x"}}, "kind"`, `"arg": {"as_tensor": {"name": "y"}}, "kind"`)},
+		{"unknown output", "no value of the program", swap(graph, `"user_output": {"arg": {"as_tensor": {"name": "add"}}}`, `"user_output": {"arg": {"as_tensor": {"name": "sub"}}}`)},
+		{"guard", "cannot be kept", swap(graph, `"guards_code": []`, `"guards_code": ["L['x'].size()[0] == 3"]`)},
+		{"guard nested", "more than 64 levels", swap(graph, `"guards_code": []`, `"guards_code": ["`+strings.Repeat("(", 1000)+`"]`)},
+		{"scalar input", "takes a scalar", swap(graph, `"user_input": {"arg": {"as_tensor": {"name": "x"}}}`, `"user_input": {"arg": {"as_sym_int": {"as_name": "x"}}}`)},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			_, err := read(t, c.change(tinyEntries()))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v; it should say %q", err, c.want)
+			}
+		})
+	}
+}
+
+// TestOverlap has two entries in the same bytes, as archives that expand without end have.
+func TestOverlap(t *testing.T) {
+	data := zipped(t, tinyEntries())
+	// The directory's last entry is given the place of the first one.
+	at := bytes.LastIndex(data, []byte("PK\x01\x02"))
+	copy(data[at+42:at+46], []byte{0, 0, 0, 0})
+	copy(data[at+20:at+28], data[bytes.Index(data, []byte("PK\x01\x02"))+20:][:8])
+	_, err := Read(bytes.NewReader(data), int64(len(data)))
+	if err == nil || !strings.Contains(err.Error(), "overlap") {
+		t.Error(err)
+	}
+}
+
+// FuzzRead reads changed archives. An error is all that they can cause.
+func FuzzRead(f *testing.F) {
+	f.Add(zipped(f, tinyEntries()))
+	f.Add([]byte("PK\x05\x06"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		a, err := Read(bytes.NewReader(data), int64(len(data)))
+		if err != nil {
+			return
+		}
+		for _, name := range a.Names() {
+			if info, err := a.Info(name); err == nil && size(info.Shape) < 1<<20 {
+				if v, err := a.Tensor(name); err == nil && int64(len(v.Data)) != v.DType.Bytes(size(v.Shape)) {
+					t.Errorf("%s%v has %d bytes", v.DType, v.Shape, len(v.Data))
+				}
+			}
+		}
+		_, _ = a.Import(Options{})
+	})
+}
+
+func size(shape []int64) int64 {
+	n := int64(1)
+	for _, d := range shape {
+		if d > 0 && n > (1<<40)/d {
+			return 1 << 40
+		}
+		n *= d
+	}
+	return n
+}
+
+// FuzzGraph imports graphs in which values are exchanged for others of the same graph: what a
+// text fuzzer hardly finds.
+func FuzzGraph(f *testing.F) {
+	for i, name := range []string{"mlp", "sdpa", "conv", "index", "layout", "symbolic", "rnn", "reduce", "pointwise", "einsum", "rnn-seq"} {
+		f.Add(uint8(i), uint64(0), uint64(1))
+		_ = name
+	}
+	f.Fuzz(func(t *testing.T, which uint8, seed, changes uint64) {
+		all := []string{"mlp", "sdpa", "conv", "index", "layout", "symbolic", "rnn", "reduce", "pointwise", "einsum", "rnn-seq"}
+		name := all[int(which)%len(all)]
+		a := open(t, name)
+		var program any
+		if err := json.Unmarshal(content(t, name+"/model.pt2")[graphAt(a):][:a.entries["models/model.json"].UncompressedSize64], &program); err != nil {
+			t.Fatal(err)
+		}
+		m := &mutator{state: seed}
+		m.collect(program)
+		for range changes%4 + 1 {
+			m.change()
+		}
+		text, err := json.Marshal(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.program = exportedProgram{}
+		if json.Unmarshal(text, &a.program) == nil {
+			_, _ = a.Import(optionsOf[name])
+		}
+	})
+}
+
+func graphAt(a *Archive) int64 {
+	at, _ := a.entries["models/model.json"].DataOffset()
+	return at
+}
+
+// mutator exchanges values in a tree of JSON.
+type mutator struct {
+	state uint64
+	maps  []map[string]any
+	lists [][]any
+}
+
+func (m *mutator) next(n int) int {
+	m.state = m.state*6364136223846793005 + 1442695040888963407
+	return int(m.state>>33) % max(n, 1)
+}
+
+func (m *mutator) collect(v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		m.maps = append(m.maps, v)
+		for _, k := range sortedKeys(v) {
+			if k != "metadata" && k != "module_call_graph" {
+				m.collect(v[k])
+			}
+		}
+	case []any:
+		m.lists = append(m.lists, v)
+		for _, x := range v {
+			m.collect(x)
+		}
+	}
+}
+
+func sortedKeys(m map[string]any) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	for i := range keys { // insertion sort: few keys
+		for j := i; j > 0 && keys[j] < keys[j-1]; j-- {
+			keys[j], keys[j-1] = keys[j-1], keys[j]
+		}
+	}
+	return keys
+}
+
+// change gives a key the value that the same key has elsewhere, takes an element of a list
+// away, or changes a number.
+func (m *mutator) change() {
+	a, b := m.maps[m.next(len(m.maps))], m.maps[m.next(len(m.maps))]
+	for _, k := range sortedKeys(a) {
+		if _, ok := b[k]; ok && m.next(2) == 0 {
+			a[k] = b[k]
+			return
+		}
+		if n, ok := a[k].(float64); ok {
+			a[k] = []float64{0, 1, -1, 2, n + 1, -n, 1 << 40}[m.next(7)]
+			return
+		}
+	}
+	if l := m.lists[m.next(len(m.lists))]; len(l) > 0 {
+		l[m.next(len(l))] = l[m.next(len(l))]
+	}
+}
+
+// FuzzExpr parses expressions of sizes.
+func FuzzExpr(f *testing.F) {
+	for _, s := range []string{"Mul(Integer(2), Symbol('s0', positive=True, integer=True))", "8*L['x'].size()[1] <= max(1, 2) or s0 % 4 == 0", "FloorDiv(Add(Symbol('s0'), Integer(-1)), Integer(4))", "-(2**3)//s1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s := &symbols{lo: map[string]int64{"s0": 1}, hi: map[string]int64{"s0": 64}, fixed: map[string]int64{"s1": 4}}
+		e, err := parseExpr(text)
+		if err != nil {
+			return
+		}
+		_, _ = s.dim(e)
+		_ = s.assume(e)
+	})
+}
+
+// TestExpressions holds what sizes and conditions mean to numbers by hand.
+func TestExpressions(t *testing.T) {
+	ranges := func() *symbols {
+		return &symbols{lo: map[string]int64{"s0": 2, "s1": 1}, hi: map[string]int64{"s0": 64, "s1": 32}, fixed: map[string]int64{"s2": 5}}
+	}
+	for text, want := range map[string]string{
+		"Mul(Integer(2), Symbol('s0', positive=True, integer=True))":         "2*s0",
+		"Add(Symbol('s0', integer=True), Integer(-1))":                       "s0 - 1",
+		"Pow(Symbol('s0'), Integer(2))":                                      "s0*s0",
+		"FloorDiv(Symbol('s0'), Integer(4))":                                 "s0 / 4",
+		"Mod(Symbol('s0'), Integer(4))":                                      "s0 - 4*(s0 / 4)",
+		"Min(Mul(Integer(8), Symbol('s0')), Mul(Integer(16), Symbol('s0')))": "8*s0",
+		"Max(Symbol('s0'), Integer(1))":                                      "s0",
+		"FloorDiv(Mul(Symbol('s0'), Symbol('s1')), Symbol('s1'))":            "s0",
+		"Symbol('s2')":                         "5",
+		"2*s0 + s1 - 3":                        "2*s0 + s1 - 3",
+		"Max(Symbol('s0'), Symbol('s1'))":      "error: the ranges do not say which",
+		"FloorDiv(Integer(8), Symbol('s0'))":   "error: division by s0",
+		"Mod(Integer(8), Symbol('s0'))":        "error: remainder by s0",
+		"Symbol('u0', integer=True)":           "error: depends on values",
+		"s0 / 2":                               "error: true division",
+		"IntTrueDiv(Symbol('s0'), Integer(2))": "error: cannot be expressed",
+	} {
+		e, err := parseExpr(text)
+		got := ""
+		if err == nil {
+			d, err2 := ranges().dim(e)
+			got, err = d.String(), err2
+		}
+		if reason, ok := strings.CutPrefix(want, "error: "); ok {
+			if err == nil || !strings.Contains(err.Error(), reason) {
+				t.Errorf("%s: %v, %v; not %s", text, got, err, want)
+			}
+		} else if err != nil || got != want {
+			t.Errorf("%s: %s, %v; not %s", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"s0 >= 5":                               "[5 64] [1 32]",
+		"s0 < 9":                                "[2 8] [1 32]",
+		"2*s1 <= 9":                             "[2 64] [1 4]",
+		"s0 == 8":                               "[8 8] [1 32]",
+		"s1 != 1":                               "[2 64] [2 32]",
+		"s0 != 64":                              "[2 63] [1 32]",
+		"2*s0 != 7":                             "[2 64] [1 32]",
+		"s0 != 5":                               "error: in the middle",
+		"s0 == 1":                               "error: does not hold",
+		"s0 <= s1":                              "error: bounds no single dimension",
+		"s0 == 1 or s1 <= 3":                    "[2 64] [1 3]",
+		"s0 >= 2 or s1 == 7":                    "[2 64] [1 32]",
+		"s0 >= 3 and s1 <= 8":                   "[3 64] [1 8]",
+		"min(8*s0, 16*s0) == (8*s0)":            "[2 64] [1 32]",
+		"GreaterThan(Symbol('s0'), Integer(4))": "[4 64] [1 32]",
+	} {
+		s := ranges()
+		err := s.guard(text)
+		got := fmt.Sprintf("[%d %d] [%d %d]", s.lo["s0"], s.hi["s0"], s.lo["s1"], s.hi["s1"])
+		if reason, ok := strings.CutPrefix(want, "error: "); ok {
+			if err == nil || !strings.Contains(err.Error(), reason) {
+				t.Errorf("%s: %v; not %s", text, err, want)
+			}
+		} else if err != nil || got != want {
+			t.Errorf("%s: %s, %v; not %s", text, got, err, want)
+		}
+	}
+}

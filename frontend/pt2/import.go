@@ -1,0 +1,398 @@
+package pt2
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"pwc/internal/termsafe"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// Options say how an exported program becomes a module.
+type Options struct {
+	Name     string           // of the module; empty: the file's, without its extension
+	BatchDim string           // the dynamic dimension that is the batch symbol; empty: the leading one that all inputs share
+	Dims     map[string]int64 // dynamic dimensions that are fixed
+	Max      map[string]int64 // largest sizes of dynamic dimensions, within the exported range
+	Externs  []string         // ops that are kept as extern ops of the runner: "toy::attention"
+}
+
+// Model is an imported program.
+type Model struct {
+	Module *ir.Module
+	Dims   []Dim    // the dynamic dimensions, by name
+	Notes  []string // what a reader of the program may not expect of the module
+
+	// Initial names, by state, the tensor of the archive that the state starts from. Buffers
+	// that the program writes are states; they hold zeros until the runner sets them.
+	Initial map[string]string
+}
+
+// Dim is a dynamic dimension of the exported program.
+type Dim struct {
+	Name   string
+	Lo, Hi int64 // both included
+	Batch  bool
+	Where  string // the first place: "axis 0 of x"
+}
+
+// FuncName is the name of the function that an import makes.
+const FuncName = "forward"
+
+// Import makes a module of the program: a function @forward. Parameters of the function are
+// the tensors that the program takes, in their order. Weights have the names of the archive's
+// tensors. What cannot be imported is an [*ImportError] with all of it.
+func (a *Archive) Import(o Options) (*Model, error) {
+	if o.Name == "" {
+		o.Name = a.model
+		if a.path != "" {
+			o.Name = strings.TrimSuffix(path.Base(a.path), path.Ext(a.path))
+		}
+	}
+	// The first run finds out which buffers are written: they are states in the second.
+	m, mutated, err := a.importWith(&o, nil)
+	if err == nil && len(mutated) > 0 {
+		m, _, err = a.importWith(&o, mutated)
+	}
+	return m, err
+}
+
+// importWith imports the program where these buffers and inputs may be written, and returns
+// those that are.
+func (a *Archive) importWith(o *Options, states map[string]bool) (m *Model, mutated map[string]bool, err error) {
+	im := newImporter(a, o, states)
+	if e := try(func() { m, err = im.run() }); e != nil {
+		return nil, nil, a.errorf("", "%v", e)
+	}
+	return m, im.mutated, err
+}
+
+// importer makes one function of the graph.
+type importer struct {
+	a       *Archive
+	graph   *graph
+	sig     *signature
+	options *Options
+	syms    *symbols
+	b       *ir.Builder
+	emitter
+	values  map[string]*tensor
+	weights map[string]string // by place in the archive: the weight that reads it
+	states  map[string]bool   // buffers that are states
+	mutated map[string]bool   // buffers that were written
+	initial map[string]string
+	externs map[string]*ir.Extern
+	missing []Missing
+	index   map[[2]string]int // of missing, by op and reason
+	dims    []Dim
+}
+
+func newImporter(a *Archive, o *Options, states map[string]bool) *importer {
+	b := ir.NewBuilder(o.Name)
+	im := &importer{a: a, options: o, b: b, graph: &a.program.GraphModule.Graph, sig: &a.program.GraphModule.Signature,
+		values: map[string]*tensor{}, weights: map[string]string{}, states: states, mutated: map[string]bool{},
+		initial: map[string]string{}, externs: map[string]*ir.Extern{}, index: map[[2]string]int{}}
+	return im
+}
+
+func (im *importer) errorf(format string, args ...any) error { return im.a.errorf("", format, args...) }
+
+func (im *importer) run() (*Model, error) {
+	var err error
+	if im.syms, err = newSymbols(&im.a.program, im.options); err != nil {
+		return nil, im.errorf("%v", err)
+	}
+	if err := im.declareDims(); err != nil {
+		return nil, err
+	}
+	im.emitter = emitter{fb: im.b.Func(FuncName), syms: im.syms}
+	if err := im.inputs(); err != nil {
+		return nil, err
+	}
+	for i := range im.graph.Nodes {
+		if err := im.node(&im.graph.Nodes[i]); err != nil {
+			return nil, err
+		}
+	}
+	returned, err := im.outputs()
+	if err != nil {
+		return nil, err
+	}
+	if len(im.missing) > 0 {
+		return nil, &ImportError{File: im.a.path, Missing: im.missing}
+	}
+	im.fb.Return(returned...)
+	if im.a.path != "" && len(im.b.Module().Weights) > 0 {
+		im.b.WeightsFrom(im.a.path)
+	}
+	m, err := im.b.Build()
+	if err != nil {
+		return nil, fmt.Errorf("pt2: %s: %w", im.a.path, err)
+	}
+	return &Model{Module: m, Dims: im.dims, Notes: im.notes(), Initial: im.initial}, nil
+}
+
+func (im *importer) notes() []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(im.initial)) {
+		out = append(out, fmt.Sprintf("buffer %s is written: it is a state, which starts from zeros until it is set", termsafe.Clip(name, 80)))
+	}
+	return out
+}
+
+// declareDims reads shapes of inputs and guards, which say what symbols there are.
+func (im *importer) declareDims() error {
+	var shapes [][]dim.Dim
+	where := map[string]string{}
+	for i, in := range im.sig.Inputs {
+		if in.User == nil || in.User.Arg.Tensor == nil {
+			continue
+		}
+		name := in.User.Arg.Tensor.Name
+		meta, ok := im.graph.TensorValues[name]
+		if !ok {
+			return im.errorf("input %s has no entry in tensor_values", termsafe.Quote(name))
+		}
+		shape, err := im.syms.shape(&meta)
+		if err != nil {
+			return im.errorf("input %d (%s): %v", i, termsafe.Clip(name, 60), err)
+		}
+		shapes = append(shapes, shape)
+		for axis, d := range shape {
+			for _, s := range d.Symbols() {
+				if where[s] == "" {
+					where[s] = fmt.Sprintf("axis %d of %s", axis, termsafe.Clip(name, 60))
+				}
+			}
+		}
+	}
+	im.bindGuardNames()
+	for _, g := range im.a.program.GuardsCode {
+		if err := im.syms.guard(g); err != nil {
+			return im.errorf("a guard of the export cannot be kept: %v", err)
+		}
+	}
+	im.syms.chooseBatch(shapes)
+	im.syms.emit(im.b)
+	for _, name := range slices.Sorted(maps.Keys(im.syms.lo)) {
+		im.dims = append(im.dims, Dim{Name: name, Lo: im.syms.lo[name], Hi: im.syms.hi[name],
+			Batch: im.syms.kind[name] == ir.Batch, Where: where[name]})
+	}
+	return nil
+}
+
+// bindGuardNames says which inputs guards mean by L['x'].
+func (im *importer) bindGuardNames() {
+	for _, in := range im.sig.Inputs {
+		if in.User == nil || in.User.Arg.Tensor == nil {
+			continue
+		}
+		name := in.User.Arg.Tensor.Name
+		if meta, ok := im.graph.TensorValues[name]; ok {
+			im.syms.inputs["L['"+name+"']"] = &meta
+		}
+	}
+}
+
+// inputs makes the tensors that the graph starts from.
+func (im *importer) inputs() error {
+	for _, in := range im.sig.Inputs {
+		var name, source string
+		buffer := false
+		switch {
+		case in.User != nil:
+			if err := im.userInput(&in.User.Arg); err != nil {
+				return err
+			}
+			continue
+		case in.Parameter != nil:
+			name, source = in.Parameter.Arg.Name, in.Parameter.Name
+		case in.Buffer != nil:
+			name, source, buffer = in.Buffer.Arg.Name, in.Buffer.Name, true
+		case in.Constant != nil:
+			name, source = in.Constant.Arg.Name, in.Constant.Name
+		case in.ConstantInput != nil || in.Token != nil:
+			continue // its value is in the graph; tokens order effects, as the program does
+		case in.CustomObject != nil:
+			return im.errorf("the program takes an object that is no tensor (custom_obj)")
+		default:
+			return im.errorf("the program has an input of an unknown kind")
+		}
+		if im.values[name] != nil {
+			return im.errorf("two inputs are named %s", termsafe.Quote(name))
+		}
+		im.values[name] = &tensor{st: &storage{value: ir.NoValue, source: source, buffer: buffer}}
+	}
+	return nil
+}
+
+func (im *importer) userInput(arg *argument) error {
+	switch {
+	case arg.Tensor == nil && arg.kind == "as_none":
+		return nil
+	case arg.Tensor == nil:
+		return im.errorf("the program takes a scalar (%s); export it with the value fixed, or as a tensor", termsafe.Clip(arg.kind, 40))
+	case im.values[arg.Tensor.Name] != nil:
+		return im.errorf("two inputs are named %s", termsafe.Quote(arg.Tensor.Name))
+	}
+	name := arg.Tensor.Name
+	meta := im.graph.TensorValues[name]
+	t, err := im.metaType(&meta)
+	if err != nil {
+		return im.errorf("input %s: %v", termsafe.Quote(name), err)
+	}
+	st := &storage{input: name}
+	if im.states[name] {
+		st.value = im.fb.MutParam(name, t)
+	} else {
+		st.value = im.fb.Param(name, t)
+	}
+	im.values[name] = &tensor{st: st}
+	return nil
+}
+
+// metaType returns the type that the archive says a tensor has.
+func (im *importer) metaType(m *tensorMeta) (ir.Type, error) {
+	dt, ok := scalarTypes[m.DType]
+	if !ok {
+		return ir.Type{}, fmt.Errorf("%s, which the IR does not have", scalarTypeName(m.DType))
+	}
+	if m.Layout != strided {
+		return ir.Type{}, errors.New("its layout is sparse")
+	}
+	shape, err := im.syms.shape(m)
+	return ir.Type{DType: dt, Shape: shape}, err
+}
+
+// weight returns the value of a tensor of the archive: a weight, or a state where the
+// program writes it.
+func (im *importer) weight(st *storage) ir.Value {
+	p := im.a.tensors[st.source]
+	if p == nil {
+		im.refuse("the archive has no tensor %s", termsafe.Quote(st.source))
+	}
+	if p.dtype == dtype.Invalid {
+		im.refuse("%s is %s, which the IR does not have", termsafe.Quote(st.source), scalarTypeName(p.scalar))
+	}
+	t := ir.Type{DType: p.dtype}
+	for _, n := range p.shape {
+		t.Shape = append(t.Shape, dim.Const(n))
+	}
+	if im.states[st.source] {
+		if im.initial[st.source] == "" {
+			im.b.State(st.source, t)
+			im.initial[st.source] = st.source
+		}
+		return im.fb.State(st.source)
+	}
+	key := fmt.Sprint(p.entry, p.dtype, p.shape, p.strides, p.offset)
+	name, ok := im.weights[key]
+	if !ok {
+		name = st.source
+		im.weights[key] = name
+		im.b.Weight(name, t, nil)
+	}
+	return im.fb.Weight(name)
+}
+
+// outputs returns the values that the program returns, and writes what it mutates.
+func (im *importer) outputs() ([]ir.Value, error) {
+	var out []ir.Value
+	im.fb.SetLoc("")
+	for _, spec := range im.sig.Outputs {
+		switch {
+		case spec.User != nil && spec.User.Arg.Tensor != nil:
+			v, err := im.output(spec.User.Arg.Tensor.Name)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, v)
+		case spec.User != nil && spec.User.Arg.kind == "as_none", spec.Token != nil:
+		case spec.User != nil && spec.User.Arg.SymInt != nil:
+			d, err := im.symInt(spec.User.Arg.SymInt)
+			if err != nil {
+				return nil, im.errorf("an output: %v", err)
+			}
+			out = append(out, im.dimValue(d, dtype.I64))
+		case spec.User != nil:
+			return nil, im.errorf("the program returns what is no tensor (%s)", termsafe.Clip(spec.User.Arg.kind, 40))
+		case spec.Buffer != nil:
+			if err := im.assign(spec.Buffer.Name, false, spec.Buffer.Arg.Name); err != nil {
+				return nil, err
+			}
+		case spec.UserInput != nil:
+			if err := im.assign(spec.UserInput.Name, true, spec.UserInput.Arg.Name); err != nil {
+				return nil, err
+			}
+		case spec.Parameter != nil:
+			return nil, im.errorf("the program writes parameter %s; export it for inference", termsafe.Quote(spec.Parameter.Name))
+		default:
+			return nil, im.errorf("the program has an output of an unknown kind; export it for inference")
+		}
+	}
+	return out, im.writeBack()
+}
+
+func (im *importer) output(name string) (v ir.Value, err error) {
+	t := im.values[name]
+	if t == nil {
+		return ir.NoValue, im.errorf("output %s is no value of the program", termsafe.Quote(name))
+	}
+	if err := try(func() { v = im.read(t) }); err != nil {
+		return ir.NoValue, im.errorf("output %s: %v", termsafe.Quote(name), err)
+	}
+	return v, nil
+}
+
+// assign gives a buffer or an input the value that the program leaves in it.
+func (im *importer) assign(target string, input bool, name string) error {
+	v, err := im.output(name)
+	if err != nil {
+		return err
+	}
+	for _, t := range im.values {
+		if t.views == nil && (input && t.st.input == target || !input && t.st.buffer && t.st.source == target) {
+			if v == t.st.value {
+				return nil // in-place ops have written it
+			}
+			if err := try(func() { im.write(t, v) }); err != nil {
+				return im.errorf("the program writes %s: %v", termsafe.Quote(target), err)
+			}
+			return nil
+		}
+	}
+	return im.errorf("the program writes %s, which is no buffer and no input", termsafe.Quote(target))
+}
+
+// writeBack writes states and inputs that the program changed, in the order of their names.
+func (im *importer) writeBack() error {
+	done := map[*storage]bool{}
+	for _, name := range slices.Sorted(maps.Keys(im.values)) {
+		st := im.values[name].st
+		if st.version == 0 || done[st] {
+			continue
+		}
+		done[st] = true
+		key := st.input
+		if st.buffer {
+			key = st.source
+		}
+		switch {
+		case key == "" && st.source != "":
+			return im.errorf("the program writes %s, which is no buffer", termsafe.Quote(st.source))
+		case key == "":
+			continue // memory of the program's own
+		}
+		im.mutated[key] = true
+		if im.states[key] {
+			im.fb.Op("copy", []ir.Value{st.first, st.value})
+		}
+	}
+	return nil
+}

@@ -1,0 +1,292 @@
+package pt2
+
+import (
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// indexRules are the ops that read and write at positions given by tensors.
+var indexRules = map[string]opRule{
+	"aten.embedding": func(c *call) []ir.Value { return one(c.bin("embedding", c.tensor("weight"), c.tensor("indices"))) },
+	"aten.index":     indexed, "aten._unsafe_index": indexed, "aten.index_select": indexSelect,
+	"aten.gather": gathered, "aten.take_along_dim": takeAlong,
+	"aten.scatter": scattered, "aten.index_put": indexPut, "aten._unsafe_index_put": indexPut,
+	"aten.index_copy": indexCopy, "aten.index_fill": indexFill, "aten.one_hot": oneHot, "aten.bucketize": bucketize,
+}
+
+// wrapped makes positions from the end positions from the start.
+func (c *call) wrapped(index ir.Value, n dim.Dim) ir.Value {
+	index = c.cast(index, i64)
+	return c.where(c.compare("lt", index, c.i(0)), c.bin("add", index, c.dimValue(n, i64)), index)
+}
+
+// inside reports whether positions are in [0, n).
+func (c *call) inside(index ir.Value, n dim.Dim) ir.Value {
+	return c.bin("and", c.compare("ge", index, c.i(0)), c.compare("lt", index, c.dimValue(n, i64)))
+}
+
+// advanced are the index tensors of x[i, :, j], which have one shape together.
+type advanced struct {
+	axes     []int // of x, in order
+	index    []ir.Value
+	shape    []dim.Dim // that the tensors broadcast to
+	adjacent bool      // the axes follow each other: those of the index take their place
+}
+
+// indices reads the index tensors of a call.
+func (c *call) indices(x ir.Value) (advanced, bool) {
+	var a advanced
+	list, given := c.optionalTensors("indices")
+	for i, v := range list {
+		if !given[i] {
+			continue
+		}
+		if i >= c.rank(x) {
+			c.fail("%d index tensors for %d axes", len(list), c.rank(x))
+		}
+		if c.dtype(v) == dtype.Bool {
+			c.fail("a mask as an index: the size of its result depends on values")
+		}
+		a.axes, a.index = append(a.axes, i), append(a.index, c.wrapped(v, c.shape(x)[i]))
+	}
+	if len(a.axes) == 0 {
+		c.fail("no index tensor is given")
+	}
+	sum := a.index[0]
+	for _, v := range a.index[1:] {
+		sum = c.bin("add", sum, v)
+	}
+	if sum == ir.NoValue {
+		c.fail("index tensors do not broadcast")
+	}
+	a.shape = c.shape(sum)
+	a.adjacent = a.axes[len(a.axes)-1]-a.axes[0] == len(a.axes)-1
+	return a, true
+}
+
+// flat joins the indexed axes of x to its first one, and their positions to one, which is -1
+// where one of them is out of range.
+func (c *call) flat(x ir.Value, a advanced) (rows, index ir.Value) {
+	k := len(a.axes)
+	to := lead(k)
+	y := c.transpose(x, moved(c.rank(x), a.axes, to)...)
+	s := c.shape(y)
+	rows = c.reshape(y, append([]dim.Dim{product(s[:k])}, s[k:]...)...)
+	index = a.index[0]
+	ok := c.inside(index, s[0])
+	for i := 1; i < k; i++ {
+		index = c.bin("add", c.bin("mul", index, c.dimValue(s[i], i64)), a.index[i])
+		ok = c.bin("and", ok, c.inside(a.index[i], s[i]))
+	}
+	return rows, c.where(ok, index, c.i(-1))
+}
+
+// indexed is x[i, :, j] with tensors i and j.
+func indexed(c *call) []ir.Value {
+	x := c.tensor("self")
+	a, ok := c.indices(x)
+	if !ok {
+		return one(ir.NoValue)
+	}
+	if len(a.axes) == 1 {
+		return one(c.gather(x, a.index[0], a.axes[0]))
+	}
+	rows, index := c.flat(x, a)
+	y := c.gather(rows, index, 0)
+	if a.adjacent {
+		from, to := lead(len(a.shape)), lead(len(a.shape))
+		for i := range to {
+			to[i] += a.axes[0]
+		}
+		y = c.transpose(y, moved(c.rank(y), from, to)...)
+	}
+	return one(y)
+}
+
+func indexSelect(c *call) []ir.Value {
+	x := c.tensor("self")
+	index := c.tensor("index")
+	if c.rank(index) == 0 {
+		index = c.unsqueeze(index, 0)
+	}
+	if c.rank(x) == 0 {
+		return one(x)
+	}
+	return one(c.gather(x, index, c.axis("dim", 0, c.rank(x))))
+}
+
+// elements returns the positions in flat memory of x of elements x[i0, …, index, …]: index
+// stands for the position along an axis, its own positions for the others. A position out of
+// range is -1.
+func (c *call) elements(x, index ir.Value, axis int) ir.Value {
+	s, shape := c.shape(x), c.shape(index)
+	index = c.cast(index, i64)
+	at := ir.NoValue
+	for i := range s {
+		p := index
+		if i != axis {
+			p = c.along(i64, len(s), i, shape[i])
+		}
+		if at == ir.NoValue {
+			at = p
+			continue
+		}
+		at = c.bin("add", c.bin("mul", at, c.dimValue(s[i], i64)), p)
+	}
+	at = c.expand(at, shape...)
+	return c.where(c.inside(index, s[axis]), at, c.i(-1))
+}
+
+func (c *call) gatherElements(x, index ir.Value, axis int) ir.Value {
+	if c.rank(x) == 0 {
+		return c.reshape(x, c.shape(index)...)
+	}
+	return c.gather(c.reshape(x, product(c.shape(x))), c.elements(x, index, axis), 0)
+}
+
+func gathered(c *call) []ir.Value {
+	x, index := c.tensor("self"), c.tensor("index")
+	return one(c.gatherElements(x, index, c.axis("dim", 0, c.rank(x))))
+}
+
+// takeAlong is gather after its operands broadcast in the other axes.
+func takeAlong(c *call) []ir.Value {
+	x, index := c.tensor("self"), c.tensor("indices")
+	if !c.has("dim") {
+		x = c.reshape(x, product(c.shape(x)))
+		return one(c.gatherElements(x, c.reshape(index, product(c.shape(index))), 0))
+	}
+	axis := c.axis("dim", 0, c.rank(x))
+	t := c.out(0)
+	if t.Rank() != c.rank(x) {
+		c.fail("operands have other numbers of axes")
+	}
+	wide := append([]dim.Dim{}, t.Shape...)
+	wide[axis] = c.shape(x)[axis]
+	return one(c.gatherElements(c.expand(x, wide...), c.wrapped(c.expand(index, t.Shape...), wide[axis]), axis))
+}
+
+// scatterRows returns x with rows src at positions index of its first axis.
+func (c *call) scatterRows(x, index, src ir.Value) ir.Value {
+	memory := c.op1("empty_like", x)
+	c.ops("copy", []ir.Value{memory, x})
+	c.ops("scatter", []ir.Value{memory, index, src})
+	return c.fb.Latest(memory)
+}
+
+func (c *call) op1(name string, args ...ir.Value) ir.Value { return c.op(name, args) }
+
+// scattered writes elements of src, or a number, along an axis.
+func scattered(c *call) []ir.Value {
+	x, index := c.tensor("self"), c.tensor("index")
+	if c.has("reduce") {
+		c.fail("scatter with reduce=%s is not supported", c.str("reduce", ""))
+	}
+	axis := c.axis("dim", 0, c.rank(x))
+	var src ir.Value
+	if c.has("src") {
+		src = c.tensor("src")
+		for i, n := range c.shape(index) {
+			src = c.slice(src, i, dim.Const(0), n, 1)
+		}
+	} else {
+		src = c.full(c.operand("value", c.dtype(x)), c.dtype(x), c.shape(index)...)
+	}
+	n := product(c.shape(index))
+	at := c.reshape(c.elements(x, index, axis), n)
+	y := c.scatterRows(c.reshape(x, product(c.shape(x))), at, c.reshape(src, n))
+	return one(c.reshape(y, c.shape(x)...))
+}
+
+// indexPut writes values at x[i, :, j].
+func indexPut(c *call) []ir.Value {
+	x, v := c.tensor("self"), c.tensor("values")
+	if c.bool("accumulate", false) {
+		c.fail("adding at positions of a tensor (accumulate=True) is not supported")
+	}
+	if r, ok := c.maskPut(x, v); ok {
+		return one(r)
+	}
+	a, ok := c.indices(x)
+	if !ok {
+		return one(ir.NoValue)
+	}
+	rows, index := c.flat(x, a)
+	s := c.shape(rows)
+	// values have the extents of x[i, :, j]: those of the index where its axes are.
+	rest := s[1:]
+	place := 0
+	if a.adjacent {
+		place = a.axes[0]
+	}
+	want := append(append(append([]dim.Dim{}, rest[:place]...), a.shape...), rest[place:]...)
+	v = c.expand(v, want...)
+	from := make([]int, len(a.shape))
+	for i := range from {
+		from[i] = place + i
+	}
+	v = c.transpose(v, moved(len(want), from, lead(len(from)))...)
+	n := product(a.shape)
+	y := c.scatterRows(rows, c.reshape(c.expand(index, a.shape...), n), c.reshape(v, append([]dim.Dim{n}, rest...)...))
+	k := len(a.axes)
+	y = c.reshape(y, c.shape(c.transpose(x, moved(c.rank(x), a.axes, lead(k))...))...)
+	return one(c.transpose(y, moved(c.rank(x), lead(k), a.axes)...))
+}
+
+// maskPut is x[mask] = number, which has no sizes that depend on values.
+func (c *call) maskPut(x, v ir.Value) (ir.Value, bool) {
+	list, given := c.optionalTensors("indices")
+	if len(list) != 1 || !given[0] || c.dtype(list[0]) != dtype.Bool || c.rank(v) != 0 {
+		return ir.NoValue, false
+	}
+	mask := list[0]
+	for c.rank(mask) < c.rank(x) {
+		mask = c.unsqueeze(mask, c.rank(mask))
+	}
+	return c.where(mask, v, x), true
+}
+
+func indexCopy(c *call) []ir.Value {
+	x, index, src := c.tensor("self"), c.tensor("index"), c.tensor("source")
+	axis := c.axis("dim", 0, c.rank(x))
+	to := moved(c.rank(x), []int{axis}, []int{0})
+	y := c.scatterRows(c.transpose(x, to...), index, c.transpose(src, to...))
+	return one(c.transpose(y, moved(c.rank(x), []int{0}, []int{axis})...))
+}
+
+func indexFill(c *call) []ir.Value {
+	x, index := c.tensor("self"), c.tensor("index")
+	axis := c.axis("dim", 0, c.rank(x))
+	n := c.shape(x)[axis]
+	if c.rank(index) == 0 {
+		index = c.unsqueeze(index, 0)
+	}
+	// A position is filled if one of the index is it.
+	k := c.shape(index)[0]
+	same := c.compare("eq", c.along(i64, 2, 0, n), c.reshape(c.wrapped(index, n), dim.Const(1), k))
+	hit := c.cast(c.reduce("max", c.cast(same, dtype.I32), []int{1}, false), dtype.Bool)
+	shape := make([]dim.Dim, c.rank(x))
+	for i := range shape {
+		shape[i] = dim.Const(1)
+	}
+	shape[axis] = n
+	return one(c.where(c.reshape(hit, shape...), c.operand("value", c.dtype(x)), x))
+}
+
+func oneHot(c *call) []ir.Value {
+	x, t := c.tensor("self"), c.out(0)
+	classes := c.along(i64, t.Rank(), t.Rank()-1, t.Shape[t.Rank()-1])
+	return one(c.cast(c.compare("eq", c.unsqueeze(x, c.rank(x)), classes), t.DType))
+}
+
+// bucketize counts the boundaries below each element.
+func bucketize(c *call) []ir.Value {
+	x, edges := c.tensor("self"), c.tensor("boundaries")
+	dir := "lt"
+	if c.bool("right", false) {
+		dir = "le"
+	}
+	below := c.compare(dir, edges, c.unsqueeze(x, c.rank(x)))
+	return one(c.cast(c.over("sum", c.cast(below, i64), []int{c.rank(x)}, false), c.out(0).DType))
+}

@@ -1,0 +1,510 @@
+package pt2
+
+import (
+	"math"
+
+	"pwc/ir"
+	"pwc/ir/dtype"
+)
+
+// pointwiseRules are the ops that compute an element from elements.
+var pointwiseRules = map[string]opRule{
+	"aten.neg": named("neg"), "aten.abs": named("abs"), "aten.sign": named("sign"), "aten.sgn": named("sign"), "aten.exp": named("exp"),
+	"aten.log": named("log"), "aten.sqrt": named("sqrt"), "aten.rsqrt": named("rsqrt"), "aten.reciprocal": named("reciprocal"),
+	"aten.sin": named("sin"), "aten.cos": named("cos"), "aten.tanh": named("tanh"), "aten.erf": named("erf"),
+	"aten.sigmoid": named("sigmoid"), "aten.special_expit": named("sigmoid"), "aten.silu": named("silu"), "aten.relu": named("relu"),
+	"aten.floor": named("floor"), "aten.ceil": named("ceil"), "aten.bitwise_not": named("not"),
+	"aten.round": func(c *call) []ir.Value {
+		if c.int("decimals", 0) != 0 {
+			c.fail("rounding to decimals is not supported")
+		}
+		return named("round")(c)
+	},
+	"aten.logical_not": func(c *call) []ir.Value { return one(c.un("not", c.cast(c.tensor("self"), dtype.Bool))) },
+	"aten.gelu": func(c *call) []ir.Value {
+		if c.str("approximate", "none") == "tanh" {
+			return named("gelu_tanh")(c)
+		}
+		return named("gelu")(c)
+	},
+	"aten.trunc":  composed((*emitter).trunc),
+	"aten.fix":    composed((*emitter).trunc),
+	"aten.frac":   composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("sub", x, e.trunc(x)) }),
+	"aten.square": composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", x, x) }),
+	"aten.tan":    composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("div", e.un("sin", x), e.un("cos", x)) }),
+	"aten.log2":   composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", e.un("log", x), e.f(1/math.Ln2)) }),
+	"aten.log10":  composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", e.un("log", x), e.f(1/math.Ln10)) }),
+	"aten.exp2":   composed(func(e *emitter, x ir.Value) ir.Value { return e.un("exp", e.bin("mul", x, e.f(math.Ln2))) }),
+	"aten.log1p":  composed((*emitter).log1p),
+	"aten.expm1":  composed((*emitter).expm1),
+	"aten.sinh":   composed((*emitter).sinh),
+	"aten.cosh": composed(func(e *emitter, x ir.Value) ir.Value {
+		return e.bin("mul", e.f(0.5), e.bin("add", e.un("exp", x), e.un("exp", e.un("neg", x))))
+	}),
+	"aten.asinh":    composed((*emitter).asinh),
+	"aten.erfc":     composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("sub", e.f(1), e.un("erf", x)) }),
+	"aten.mish":     composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", x, e.un("tanh", e.softplus(x, 1, 20))) }),
+	"aten.relu6":    composed(func(e *emitter, x ir.Value) ir.Value { return e.clamp(x, 0, 6) }),
+	"aten.softsign": composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("div", x, e.bin("add", e.f(1), e.un("abs", x))) }),
+	"aten.hardsigmoid": composed(func(e *emitter, x ir.Value) ir.Value {
+		return e.bin("div", e.clamp(e.bin("add", x, e.f(3)), 0, 6), e.f(6))
+	}),
+	"aten.hardswish": composed(func(e *emitter, x ir.Value) ir.Value {
+		return e.bin("div", e.bin("mul", x, e.clamp(e.bin("add", x, e.f(3)), 0, 6)), e.f(6))
+	}),
+	"aten.log_sigmoid": composed(func(e *emitter, x ir.Value) ir.Value {
+		return e.bin("sub", e.bin("minimum", x, e.f(0)), e.log1p(e.un("exp", e.un("neg", e.un("abs", x)))))
+	}),
+	"aten.softplus": func(c *call) []ir.Value {
+		return one(c.softplus(c.tensor("self"), c.float("beta", 1), c.float("threshold", 20)))
+	},
+	"aten.elu": func(c *call) []ir.Value {
+		return one(c.elu(c.tensor("self"), c.float("alpha", 1), c.float("scale", 1), c.float("input_scale", 1)))
+	},
+	"aten.celu": func(c *call) []ir.Value {
+		a := c.float("alpha", 1)
+		return one(c.elu(c.tensor("self"), a, 1, 1/a))
+	},
+	"aten.selu": func(c *call) []ir.Value {
+		// Klambauer et al., Self-Normalizing Neural Networks, arXiv:1706.02515.
+		return one(c.elu(c.tensor("self"), 1.6732632423543772, 1.0507009873554805, 1))
+	},
+	"aten.leaky_relu": func(c *call) []ir.Value {
+		x := c.tensor("self")
+		return one(c.where(c.compare("gt", x, c.number(0, c.dtype(x))), x, c.bin("mul", x, c.f(c.float("negative_slope", 0.01)))))
+	},
+	"aten.prelu": prelu, "aten._prelu_kernel": prelu,
+	"aten.threshold": func(c *call) []ir.Value {
+		x := c.tensor("self")
+		dt := c.dtype(x)
+		return one(c.where(c.compare("gt", x, c.number(c.float("threshold", 0), dt)), x, c.number(c.float("value", 0), dt)))
+	},
+	"aten.logit": func(c *call) []ir.Value {
+		x := c.tensor("self")
+		if c.has("eps") {
+			x = c.clamp(x, c.float("eps", 0), 1-c.float("eps", 0))
+		}
+		return one(c.un("log", c.bin("div", x, c.bin("sub", c.f(1), x))))
+	},
+
+	"aten.add": addition("add"), "aten.sub": addition("sub"), "aten.subtract": addition("sub"), "aten.rsub": reversedSub,
+	"aten.mul": binary("mul"), "aten.multiply": binary("mul"), "aten.maximum": binary("maximum"), "aten.minimum": binary("minimum"),
+	"aten.fmod": binary("rem"), "aten.remainder": remainder, "aten.pow": power, "aten.float_power": power,
+	"aten.div": division, "aten.divide": division, "aten.true_divide": division,
+	"aten.floor_divide": func(c *call) []ir.Value { return one(c.quotient("floor")) },
+	"aten.__and__":      logical("and"), "aten.__or__": logical("or"), "aten.__xor__": logical("xor"), "aten.bitwise_and": logical("and"),
+	"aten.bitwise_or": logical("or"), "aten.bitwise_xor": logical("xor"),
+	"aten.__iand__": logical("and"), "aten.__ior__": logical("or"),
+	"aten.logical_and": truth("and"), "aten.logical_or": truth("or"), "aten.logical_xor": truth("xor"),
+	"aten.bitwise_left_shift": shift, "aten.__lshift__": shift,
+	"aten.eq": relation("eq"), "aten.ne": relation("ne"), "aten.lt": relation("lt"), "aten.le": relation("le"), "aten.gt": relation("gt"), "aten.ge": relation("ge"),
+	"aten.not_equal": relation("ne"), "aten.greater": relation("gt"), "aten.less": relation("lt"), "aten.greater_equal": relation("ge"), "aten.less_equal": relation("le"),
+	"aten.isnan": func(c *call) []ir.Value {
+		x := c.tensor("self")
+		return one(c.compare("ne", x, x))
+	},
+	"aten.isinf":    func(c *call) []ir.Value { return one(c.infinite(c.tensor("self"), "eq")) },
+	"aten.isfinite": func(c *call) []ir.Value { return one(c.infinite(c.tensor("self"), "lt")) },
+
+	"aten.where": where, "aten.clamp": clamp, "aten.clip": clamp, "aten.clamp_min": clamp, "aten.clamp_max": clamp, "aten.hardtanh": hardtanh,
+	"aten.masked_fill": func(c *call) []ir.Value {
+		t := c.out(0)
+		return one(c.where(c.tensor("mask"), c.operand("value", t.DType), c.tensor("self")))
+	},
+	"aten.addcmul": func(c *call) []ir.Value { return addc(c, "mul") }, "aten.addcdiv": func(c *call) []ir.Value { return addc(c, "div") },
+	"aten.lerp": func(c *call) []ir.Value {
+		a, b := c.tensor("self"), c.tensor("end")
+		return one(c.bin("add", a, c.bin("mul", c.operand("weight", c.dtype(a)), c.bin("sub", b, a))))
+	},
+	"aten.nan_to_num": nanToNum,
+	"aten.xlogy": func(c *call) []ir.Value {
+		dt := c.out(0).DType
+		x, y := c.operand("self", dt), c.operand("other", dt)
+		p := c.where(c.compare("eq", x, c.f(0)), c.f(0), c.bin("mul", x, c.un("log", y)))
+		return one(c.where(c.compare("ne", y, y), y, p))
+	},
+	"aten.heaviside": func(c *call) []ir.Value {
+		x := c.tensor("self")
+		zero := c.number(0, c.dtype(x))
+		return one(c.where(c.compare("eq", x, zero), c.tensor("values"), c.cast(c.compare("gt", x, zero), c.dtype(x))))
+	},
+	"aten.copysign": func(c *call) []ir.Value {
+		dt := c.out(0).DType
+		x, y := c.operand("self", dt), c.operand("other", dt)
+		negative := c.bin("or", c.compare("lt", y, c.f(0)), c.compare("lt", c.un("reciprocal", y), c.f(0)))
+		return one(c.where(negative, c.un("neg", c.un("abs", x)), c.un("abs", x)))
+	},
+	"aten.glu": func(c *call) []ir.Value {
+		x := c.tensor("self")
+		axis := c.axis("dim", -1, c.rank(x))
+		a, b := c.halves(x, axis)
+		return one(c.bin("mul", a, c.un("sigmoid", b)))
+	},
+	"aten.dropout": dropout, "aten.native_dropout": dropout, "aten.alpha_dropout": dropout, "aten.feature_dropout": dropout,
+}
+
+// named is the op of that name of the IR; integers become the dtype of the result.
+func named(op string) opRule {
+	return func(c *call) []ir.Value {
+		if c.has("input") { // some ops call their operand so
+			return one(c.un(op, c.cast(c.tensor("input"), c.out(0).DType)))
+		}
+		return one(c.un(op, c.cast(c.tensor("self"), c.out(0).DType)))
+	}
+}
+
+// composed is a function of one operand.
+func composed(f func(*emitter, ir.Value) ir.Value) opRule {
+	return func(c *call) []ir.Value { return one(f(&c.emitter, c.cast(c.tensor("self"), c.out(0).DType))) }
+}
+
+func (e *emitter) clamp(x ir.Value, lo, hi float64) ir.Value {
+	dt := e.dtype(x)
+	return e.op("clamp", []ir.Value{x, e.number(lo, dt), e.number(hi, dt)})
+}
+
+// trunc rounds toward zero.
+func (e *emitter) trunc(x ir.Value) ir.Value {
+	if !e.dtype(x).Float() {
+		return x
+	}
+	return e.where(e.compare("lt", x, e.f(0)), e.un("ceil", x), e.un("floor", x))
+}
+
+// log1p is exact near 0: log(u)*x/(u-1) with u = 1+x, where rounding errors of u cancel
+// (Goldberg, What Every Computer Scientist Should Know About Floating-Point Arithmetic, theorem 4).
+func (e *emitter) log1p(x ir.Value) ir.Value {
+	u := e.bin("add", x, e.f(1))
+	d := e.bin("sub", u, e.f(1))
+	near := e.compare("eq", d, e.f(0))
+	exact := e.bin("mul", e.un("log", u), e.bin("div", x, e.where(near, e.f(1), d)))
+	big := e.compare("eq", x, e.f(math.Inf(1)))
+	return e.where(near, x, e.where(big, x, exact))
+}
+
+// expm1 is exact near 0: 2*tanh(x/2) / (1-tanh(x/2)), and exp(x)-1 elsewhere.
+func (e *emitter) expm1(x ir.Value) ir.Value {
+	t := e.un("tanh", e.bin("mul", x, e.f(0.5)))
+	near := e.bin("div", e.bin("mul", t, e.f(2)), e.bin("sub", e.f(1), t))
+	return e.where(e.compare("lt", e.un("abs", x), e.f(0.5)), near, e.bin("sub", e.un("exp", x), e.f(1)))
+}
+
+func (e *emitter) sinh(x ir.Value) ir.Value {
+	// (exp(x)-exp(-x))/2, of expm1(x) so that it is exact near 0
+	u := e.expm1(e.un("abs", x))
+	pos := e.bin("mul", e.f(0.5), e.bin("add", u, e.bin("div", u, e.bin("add", u, e.f(1)))))
+	large := e.bin("mul", e.f(0.5), e.un("exp", e.un("abs", x)))
+	return e.bin("mul", e.un("sign", x), e.where(e.compare("lt", e.un("abs", x), e.f(20)), pos, large))
+}
+
+// asinh is sign(x)*log1p(a + a^2/(1+sqrt(1+a^2))) of a = |x|.
+func (e *emitter) asinh(x ir.Value) ir.Value {
+	a := e.un("abs", x)
+	sq := e.bin("mul", a, a)
+	y := e.log1p(e.bin("add", a, e.bin("div", sq, e.bin("add", e.f(1), e.un("sqrt", e.bin("add", sq, e.f(1)))))))
+	return e.bin("mul", e.un("sign", x), y)
+}
+
+func (e *emitter) softplus(x ir.Value, beta, threshold float64) ir.Value {
+	b := e.bin("mul", x, e.f(beta))
+	soft := e.bin("div", e.log1p(e.un("exp", e.bin("minimum", b, e.f(threshold)))), e.f(beta))
+	return e.where(e.compare("gt", b, e.f(threshold)), x, soft)
+}
+
+func (e *emitter) elu(x ir.Value, alpha, scale, inputScale float64) ir.Value {
+	neg := e.bin("mul", e.expm1(e.bin("mul", e.bin("minimum", x, e.f(0)), e.f(inputScale))), e.f(alpha*scale))
+	return e.where(e.compare("gt", x, e.f(0)), e.bin("mul", x, e.f(scale)), neg)
+}
+
+// infinite compares |x| with infinity; integers are finite.
+func (e *emitter) infinite(x ir.Value, dir string) ir.Value {
+	if !e.dtype(x).Float() {
+		x = e.cast(x, dtype.F32)
+	}
+	return e.compare(dir, e.un("abs", x), e.f(math.Inf(1)))
+}
+
+func prelu(c *call) []ir.Value {
+	x, w := c.tensor("self"), c.tensor("weight")
+	if c.base == "aten.prelu" && c.rank(x) > 1 && c.rank(w) == 1 { // a slope for each channel, axis 1
+		for range c.rank(x) - 2 {
+			w = c.unsqueeze(w, c.rank(w))
+		}
+	}
+	return one(c.where(c.compare("gt", x, c.f(0)), x, c.bin("mul", x, w)))
+}
+
+// binary is an op of the IR on two operands of the result's dtype.
+func binary(op string) opRule {
+	return func(c *call) []ir.Value {
+		dt := c.out(0).DType
+		if dt == dtype.Bool { // products of bools; maximum and minimum
+			return one(c.bin(map[string]string{"mul": "and", "minimum": "and", "maximum": "or"}[op], c.operand("self", dt), c.operand("other", dt)))
+		}
+		return one(c.bin(op, c.operand("self", dt), c.operand("other", dt)))
+	}
+}
+
+// addition is self ± alpha*other.
+func addition(op string) opRule {
+	return func(c *call) []ir.Value {
+		dt := c.out(0).DType
+		a, b := c.operand("self", dt), c.operand("other", dt)
+		if dt == dtype.Bool {
+			return one(c.bin("or", a, b)) // sub of bools is no op of PyTorch
+		}
+		return one(c.bin(op, a, c.scaled(b, "alpha", dt)))
+	}
+}
+
+// scaled multiplies by a number that is given as an argument.
+func (c *call) scaled(v ir.Value, name string, dt dtype.DType) ir.Value {
+	x := c.float(name, 1)
+	if x == 1 {
+		return v
+	}
+	if info := c.fb.Func().Values; v >= 0 && info[v].Kind == ir.LiteralValue {
+		return c.number(info[v].Literal.Float64()*x, dt)
+	}
+	return c.bin("mul", v, c.number(x, dt))
+}
+
+func reversedSub(c *call) []ir.Value {
+	dt := c.out(0).DType
+	return one(c.bin("sub", c.operand("other", dt), c.scaled(c.operand("self", dt), "alpha", dt)))
+}
+
+// remainder has the sign of other: r + other where r = rem(self, other) has another sign.
+func remainder(c *call) []ir.Value {
+	dt := c.out(0).DType
+	a, b := c.operand("self", dt), c.operand("other", dt)
+	r := c.bin("rem", a, b)
+	zero := c.number(0, dt)
+	differ := c.bin("xor", c.compare("lt", r, zero), c.negative(b, dt))
+	fix := c.bin("and", differ, c.compare("ne", r, zero))
+	return one(c.where(fix, c.bin("add", r, b), r))
+}
+
+// negative reports whether an operand, which may be a literal, is below 0.
+func (c *call) negative(v ir.Value, dt dtype.DType) ir.Value {
+	if info := c.fb.Func().Values; v >= 0 && info[v].Kind == ir.LiteralValue {
+		v = c.full(c.fb.Literal(info[v].Literal), dt)
+	}
+	return c.compare("lt", v, c.number(0, dt))
+}
+
+func power(c *call) []ir.Value {
+	dt := c.out(0).DType
+	exponent := c.in["exponent"]
+	if exponent != nil && exponent.Tensor == nil && exponent.SymInt == nil {
+		switch n := c.float("exponent", 0); {
+		case n == 2 || n == 3 || n == 4 || !dt.Float() && n >= 0 && n <= 64 && n == math.Trunc(n):
+			return one(c.powi(c.operand("self", dt), int(n), dt))
+		case n == 1:
+			return one(c.operand("self", dt))
+		case n == 0.5:
+			return one(c.un("sqrt", c.operand("self", dt)))
+		case n == -0.5:
+			return one(c.un("rsqrt", c.operand("self", dt)))
+		case n == -1:
+			return one(c.un("reciprocal", c.operand("self", dt)))
+		}
+	}
+	if !dt.Float() {
+		c.fail("a power of integers needs a constant exponent")
+	}
+	return one(c.bin("pow", c.operand("self", dt), c.operand("exponent", dt)))
+}
+
+// powi multiplies, by squaring.
+func (c *call) powi(x ir.Value, n int, dt dtype.DType) ir.Value {
+	if n == 0 {
+		return c.bin("add", c.bin("mul", x, c.number(0, dt)), c.number(1, dt))
+	}
+	result := ir.NoValue
+	for ; n > 0; n /= 2 {
+		switch {
+		case n%2 == 1 && result == ir.NoValue:
+			result = x
+		case n%2 == 1:
+			result = c.bin("mul", result, x)
+		}
+		if n > 1 {
+			x = c.bin("mul", x, x)
+		}
+	}
+	return result
+}
+
+func division(c *call) []ir.Value { return one(c.quotient(c.str("rounding_mode", ""))) }
+
+// quotient divides in the result's dtype: integers divide truly in floats.
+func (c *call) quotient(mode string) ir.Value {
+	dt := c.out(0).DType
+	a, b := c.operand("self", dt), c.operand("other", dt)
+	switch {
+	case mode == "":
+		return c.bin("div", a, b)
+	case dt.Float() && mode == "trunc":
+		return c.trunc(c.bin("div", a, b))
+	case dt.Float():
+		return c.un("floor", c.bin("div", a, b))
+	case mode == "trunc":
+		return c.bin("div", a, b)
+	}
+	q := c.bin("div", a, b)
+	r := c.bin("rem", a, b)
+	zero := c.number(0, dt)
+	below := c.bin("and", c.compare("ne", r, zero), c.bin("xor", c.compare("lt", r, zero), c.negative(b, dt)))
+	return c.where(below, c.bin("sub", q, c.number(1, dt)), q)
+}
+
+func logical(op string) opRule {
+	return func(c *call) []ir.Value {
+		dt := c.out(0).DType
+		return one(c.bin(op, c.operand("self", dt), c.operand("other", dt)))
+	}
+}
+
+func truth(op string) opRule {
+	return func(c *call) []ir.Value {
+		return one(c.bin(op, c.cast(c.tensor("self"), dtype.Bool), c.cast(c.tensor("other"), dtype.Bool)))
+	}
+}
+
+// shift multiplies by powers of two, which have to be constants.
+func shift(c *call) []ir.Value {
+	dt := c.out(0).DType
+	n := c.float("other", 0)
+	if n < 0 || n > 62 {
+		c.fail("a shift by %v bits is not supported", n)
+	}
+	return one(c.bin("mul", c.operand("self", dt), c.i(1<<int(n))))
+}
+
+func relation(dir string) opRule {
+	return func(c *call) []ir.Value {
+		dt := c.promoted("self", "other")
+		if dt == dtype.Bool && dir != "eq" && dir != "ne" {
+			dt = dtype.I32
+		}
+		return one(c.compare(dir, c.operand("self", dt), c.operand("other", dt)))
+	}
+}
+
+// promoted returns the dtype in which PyTorch computes with operands: tensors with axes
+// decide, then scalar tensors, then numbers, but a higher category (bool, integer, float)
+// wins (torch.result_type).
+func (c *call) promoted(names ...string) dtype.DType {
+	var result dtype.DType
+	for level := range 3 { // tensors, scalar tensors, numbers
+		var at dtype.DType
+		for _, name := range names {
+			if dt, l := c.dtypeOf(name); l == level {
+				at = promote(at, dt)
+			}
+		}
+		if result == dtype.Invalid || category(at) > category(result) {
+			result = at
+		}
+	}
+	return result
+}
+
+func (c *call) dtypeOf(name string) (dtype.DType, int) {
+	switch a := c.in[name]; {
+	case a == nil:
+	case a.Tensor != nil || a.OptionalTensor != nil:
+		v := c.tensor(name)
+		if c.rank(v) == 0 {
+			return c.dtype(v), 1
+		}
+		return c.dtype(v), 0
+	case a.Bool != nil:
+		return dtype.Bool, 2
+	case a.Int != nil || a.SymInt != nil:
+		return dtype.I64, 2
+	}
+	return dtype.F32, 2
+}
+
+func category(dt dtype.DType) int {
+	switch {
+	case dt == dtype.Invalid:
+		return 0
+	case dt == dtype.Bool:
+		return 1
+	case dt.Int():
+		return 2
+	}
+	return 3
+}
+
+// promote returns the dtype that holds values of both.
+func promote(a, b dtype.DType) dtype.DType {
+	switch {
+	case category(a) != category(b):
+		if category(a) > category(b) {
+			return a
+		}
+		return b
+	case a == b:
+		return a
+	case a.Float() && a.Bits() == b.Bits():
+		return dtype.F32
+	case a.Int() && a.Bits() == b.Bits(): // i8 and u8
+		return dtype.I16
+	case a.Bits() > b.Bits():
+		return a
+	}
+	return b
+}
+
+func where(c *call) []ir.Value {
+	dt := c.out(0).DType
+	cond := c.cast(c.tensor("condition"), dtype.Bool)
+	return one(c.expand(c.where(cond, c.operand("self", dt), c.operand("other", dt)), c.out(0).Shape...))
+}
+
+func clamp(c *call) []ir.Value {
+	dt := c.out(0).DType
+	x := c.operand("self", dt)
+	if c.has("min") {
+		x = c.bin("maximum", x, c.operand("min", dt))
+	}
+	if c.has("max") {
+		x = c.bin("minimum", x, c.operand("max", dt))
+	}
+	return one(x)
+}
+
+func hardtanh(c *call) []ir.Value {
+	return one(c.clamp(c.tensor("self"), c.float("min_val", -1), c.float("max_val", 1)))
+}
+
+// addc is self + value * (tensor1 op tensor2).
+func addc(c *call, op string) []ir.Value {
+	dt := c.out(0).DType
+	p := c.bin(op, c.cast(c.tensor("tensor1"), dt), c.cast(c.tensor("tensor2"), dt))
+	return one(c.bin("add", c.operand("self", dt), c.scaled(p, "value", dt)))
+}
+
+func nanToNum(c *call) []ir.Value {
+	x := c.tensor("self")
+	if !c.dtype(x).Float() {
+		return one(x)
+	}
+	largest := map[dtype.DType]float64{dtype.F32: math.MaxFloat32, dtype.F16: 65504, dtype.BF16: 0x1.fep127}[c.dtype(x)]
+	y := c.where(c.compare("ne", x, x), c.f(c.float("nan", 0)), x)
+	y = c.where(c.compare("eq", y, c.f(math.Inf(1))), c.f(c.float("posinf", largest)), y)
+	return one(c.where(c.compare("eq", y, c.f(math.Inf(-1))), c.f(c.float("neginf", -largest)), y))
+}
+
+// dropout copies in a program that was exported for inference.
+func dropout(c *call) []ir.Value {
+	if c.bool("train", false) && c.float("p", 0) != 0 {
+		c.fail("it draws random numbers (train=True); call eval() before the export")
+	}
+	x := c.tensor("input")
+	return []ir.Value{x, c.full(c.i(1), dtype.Bool, c.shape(x)...)}
+}

@@ -1,0 +1,369 @@
+package pt2
+
+import (
+	"math"
+	"slices"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// productRules are matrix products and attention.
+var productRules = map[string]opRule{
+	"aten.linear": linear, "aten.matmul": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("other"))) },
+	"aten.mm": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("mat2"))) }, "aten.bmm": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("mat2"))) },
+	"aten.mv": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("vec"))) }, "aten.dot": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("tensor"))) },
+	"aten.addmm": added("mat1", "mat2"), "aten.baddbmm": added("batch1", "batch2"), "aten.addmv": added("mat", "vec"),
+	"aten.tensordot": tensordot, "aten.kron": kron, "aten.linalg_multi_dot": func(c *call) []ir.Value {
+		list := c.tensors("tensors")
+		for len(list) > 1 {
+			list = append([]ir.Value{c.matmul(list[0], list[1])}, list[2:]...)
+		}
+		return list
+	},
+	"aten.outer": func(c *call) []ir.Value {
+		return one(c.bin("mul", c.unsqueeze(c.tensor("self"), 1), c.unsqueeze(c.tensor("vec2"), 0)))
+	},
+	"aten.scaled_dot_product_attention":                     attention,
+	"aten._scaled_dot_product_flash_attention_for_cpu":      attention,
+	"aten._scaled_dot_product_efficient_attention":          attention,
+	"aten._scaled_dot_product_flash_attention":              attention,
+	"aten._scaled_dot_product_attention_math":               attention,
+	"aten._scaled_dot_product_fused_attention_overrideable": attention,
+	"aten._scaled_dot_product_attention_math_for_mps":       attention,
+	"aten.einsum": einsum,
+}
+
+func linear(c *call) []ir.Value {
+	args := []ir.Value{c.tensor("input"), c.tensor("weight")}
+	if c.has("bias") {
+		args = append(args, c.tensor("bias"))
+	}
+	if c.rank(args[1]) == 1 { // a vector gives one number for each row
+		y := c.matmul(args[0], args[1])
+		if len(args) == 3 {
+			y = c.bin("add", y, args[2])
+		}
+		return one(y)
+	}
+	return one(c.op("linear", args))
+}
+
+// matmul is that of PyTorch: vectors are rows at the left and columns at the right.
+func (c *call) matmul(a, b ir.Value) ir.Value {
+	ra, rb := c.rank(a), c.rank(b)
+	if ra == 0 || rb == 0 {
+		c.fail("a scalar is no operand of a matrix product")
+	}
+	if ra == 1 {
+		a = c.unsqueeze(a, 0)
+	}
+	if rb == 1 {
+		b = c.unsqueeze(b, 1)
+	}
+	y := c.bin("matmul", a, b)
+	if rb == 1 {
+		y = c.squeeze(y, c.rank(y)-1)
+	}
+	if ra == 1 {
+		y = c.squeeze(y, c.rank(y)-1-b2i(rb != 1))
+	}
+	return y
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// added is beta*self + alpha*(a @ b).
+func added(a, b string) opRule {
+	return func(c *call) []ir.Value {
+		dt := c.out(0).DType
+		y := c.scaled(c.matmul(c.tensor(a), c.tensor(b)), "alpha", dt)
+		return one(c.bin("add", c.scaled(c.tensor("self"), "beta", dt), y))
+	}
+}
+
+// attention is softmax(q @ k^T * scale + mask) @ v, of plain ops. Heads of q are groups of
+// those of k and v.
+func attention(c *call) []ir.Value {
+	q, k, v := c.tensor("query"), c.tensor("key"), c.tensor("value")
+	if c.float("dropout_p", 0) != 0 {
+		c.fail("it drops numbers at random; call eval() before the export")
+	}
+	width, ok := c.shape(q)[c.rank(q)-1].Const()
+	if !ok {
+		c.fail("the width of a head is dynamic")
+	}
+	scale := c.float("scale", 1/math.Sqrt(float64(width)))
+	rank := c.rank(q)
+	group := rank >= 3 && c.rank(k) == rank && !c.shape(q)[rank-3].Equal(c.shape(k)[rank-3])
+	shape := c.shape(q)
+	if group {
+		q, k, v = c.groups(q, k, v)
+	}
+	swap := lead(c.rank(k))
+	swap[len(swap)-1], swap[len(swap)-2] = swap[len(swap)-2], swap[len(swap)-1]
+	scores := c.bin("mul", c.bin("matmul", q, c.transpose(k, swap...)), c.f(scale))
+	p := c.probabilities(scores, shape, group)
+	y := c.bin("matmul", p, v)
+	if group {
+		s := c.shape(y)
+		y = c.reshape(y, append(append([]dim.Dim{}, shape[:rank-1]...), s[len(s)-1])...)
+	}
+	out := []ir.Value{y}
+	for i := 1; i < len(c.outs); i++ { // what a backward would need
+		if c.outs[i] == "" {
+			out = append(out, ir.NoValue)
+			continue
+		}
+		if i > 1 || c.out(i).DType != dtype.F32 {
+			t := c.out(i)
+			out = append(out, c.full(c.number(0, t.DType), t.DType, t.Shape...))
+			continue
+		}
+		lse := c.logSumExpOf(scores)
+		out = append(out, c.reshape(lse, c.out(i).Shape...))
+	}
+	return out
+}
+
+// logSumExpOf is what attention kernels save of their scores.
+func (c *call) logSumExpOf(x ir.Value) ir.Value {
+	x = c.cast(x, dtype.F32)
+	last := []int{c.rank(x) - 1}
+	m := c.reduce("max", x, last, true)
+	return c.bin("add", m, c.un("log", c.reduce("sum", c.un("exp", c.bin("sub", x, m)), last, true)))
+}
+
+// groups gives heads of q that share a head of k and v an axis of their own.
+func (c *call) groups(q, k, v ir.Value) (ir.Value, ir.Value, ir.Value) {
+	at := c.rank(q) - 3
+	heads, kv := c.shape(q)[at], c.shape(k)[at]
+	h, ok1 := heads.Const()
+	n, ok2 := kv.Const()
+	if !ok1 || !ok2 || n == 0 || h%n != 0 {
+		c.fail("%s heads cannot share %s", heads, kv)
+	}
+	q = c.reshape(q, replaced(c.shape(q), at, kv, dim.Const(h/n))...)
+	return q, c.unsqueeze(k, at+1), c.unsqueeze(v, at+1)
+}
+
+// probabilities applies the mask that the call has to scores.
+func (c *call) probabilities(scores ir.Value, query []dim.Dim, group bool) ir.Value {
+	rank := c.rank(scores)
+	s := c.shape(scores)
+	mask := "attn_mask"
+	if !c.has(mask) {
+		mask = "attn_bias"
+	}
+	if c.bool("is_causal", false) {
+		keep := c.compare("ge", c.along(i64, 2, 0, s[rank-2]), c.along(i64, 2, 1, s[rank-1]))
+		scores = c.where(keep, scores, c.f(math.Inf(-1)))
+	}
+	if !c.has(mask) {
+		return c.softmaxOf(scores, rank-1)
+	}
+	m := c.tensor(mask)
+	if group && c.rank(m) > 2 { // a mask for heads: its axis is that of q
+		at := c.rank(m) - 3
+		if n, ok := c.shape(m)[at].Const(); ok && n == 1 {
+			m = c.unsqueeze(m, at)
+		} else {
+			m = c.reshape(m, replaced(c.shape(m), at, s[rank-4], s[rank-3])...)
+		}
+	}
+	if c.dtype(m) == dtype.Bool {
+		scores = c.where(m, scores, c.f(math.Inf(-1)))
+	} else {
+		scores = c.bin("add", scores, c.cast(m, c.dtype(scores)))
+	}
+	return c.maskedSoftmax(scores, rank-1)
+}
+
+// term is an operand of einsum with the letters of its axes.
+type term struct {
+	v       ir.Value
+	letters []rune
+}
+
+// einsum contracts operands from left to right, each pair as a product of matrices.
+func einsum(c *call) []ir.Value {
+	operands := c.tensors("tensors")
+	terms, result, ok := c.letters(c.str("equation", ""), operands)
+	if !ok {
+		return one(ir.NoValue)
+	}
+	acc := terms[0]
+	for i := 1; i <= len(terms); i++ {
+		// Letters that nothing after needs are summed.
+		need := slices.Clone(result)
+		for _, t := range terms[i:] {
+			need = append(need, t.letters...)
+		}
+		acc = c.summed(acc, need)
+		if i < len(terms) {
+			after := slices.Clone(result)
+			for _, t := range terms[i+1:] {
+				after = append(after, t.letters...)
+			}
+			own := append(slices.Clone(after), acc.letters...)
+			acc = c.contracted(acc, c.summed(terms[i], own), after)
+		}
+	}
+	perm := make([]int, len(result))
+	for i, l := range result {
+		perm[i] = slices.Index(acc.letters, l)
+		if perm[i] < 0 {
+			c.fail("result letter %c is of no operand", l)
+		}
+	}
+	return one(c.transpose(acc.v, perm...))
+}
+
+// summed removes the axes whose letters are not needed.
+func (c *call) summed(t term, need []rune) term {
+	var axes []int
+	var keep []rune
+	for i, l := range t.letters {
+		if slices.Contains(need, l) {
+			keep = append(keep, l)
+		} else {
+			axes = append(axes, i)
+		}
+	}
+	if len(axes) == 0 {
+		return t
+	}
+	return term{c.reduce("sum", t.v, axes, false), keep}
+}
+
+// contracted multiplies two operands and sums over the letters of both that are not needed.
+func (c *call) contracted(a, b term, need []rune) term {
+	var batch, left, right, inner []rune
+	for _, l := range a.letters {
+		switch {
+		case !slices.Contains(b.letters, l):
+			left = append(left, l)
+		case slices.Contains(need, l):
+			batch = append(batch, l)
+		default:
+			inner = append(inner, l)
+		}
+	}
+	for _, l := range b.letters {
+		if !slices.Contains(a.letters, l) {
+			right = append(right, l)
+		}
+	}
+	va, da := c.arranged(a, batch, left, inner)
+	vb, db := c.arranged(b, batch, inner, right)
+	y := c.bin("matmul", va, vb)
+	shape := append(append(append([]dim.Dim{}, da[:len(batch)]...), da[len(batch):len(batch)+len(left)]...), db[len(batch)+len(inner):]...)
+	for i := range batch { // an extent of 1 stretches
+		if n, ok := shape[i].Const(); ok && n == 1 {
+			shape[i] = db[i]
+		}
+	}
+	return term{c.reshape(y, shape...), slices.Concat(batch, left, right)}
+}
+
+// arranged orders the axes of an operand by three groups of letters, and joins those of the
+// second and third to one each. It returns the extents before they were joined, too.
+func (c *call) arranged(t term, groups ...[]rune) (ir.Value, []dim.Dim) {
+	var perm []int
+	for _, g := range groups {
+		for _, l := range g {
+			perm = append(perm, slices.Index(t.letters, l))
+		}
+	}
+	v := c.transpose(t.v, perm...)
+	s := c.shape(v)
+	n := len(groups[0])
+	joined := append([]dim.Dim{}, s[:n]...)
+	for _, g := range groups[1:] {
+		joined = append(joined, product(s[n:n+len(g)]))
+		n += len(g)
+	}
+	return c.reshape(v, joined...), s
+}
+
+// letters parses an equation. Axes of an ellipsis get letters of their own, from the right;
+// a letter twice in an operand is its diagonal.
+func (c *call) letters(equation string, operands []ir.Value) ([]term, []rune, bool) {
+	e := parseEinsum(equation)
+	if e == nil || len(e.operands) != len(operands) || len(operands) == 0 {
+		c.fail("equation %q is not understood", equation)
+	}
+	terms := make([]term, len(operands))
+	wide := 0
+	for i, v := range operands {
+		letters, dots, ok := e.spelled(i, c.rank(v))
+		if !ok {
+			c.fail("equation %q does not fit an operand with %d axes", equation, c.rank(v))
+		}
+		wide = max(wide, dots)
+		terms[i] = c.distinctLetters(term{v, letters})
+	}
+	return terms, e.spelledResult(wide), true
+}
+
+// distinctLetters takes diagonals until each letter is there once.
+func (c *call) distinctLetters(t term) term {
+	for i := 0; i < len(t.letters); i++ {
+		j := slices.Index(t.letters[i+1:], t.letters[i])
+		if j < 0 {
+			continue
+		}
+		j += i + 1
+		l := t.letters[i]
+		t.v = c.diagonalOf(t.v, i, j, 0)
+		rest := slices.Delete(slices.Delete(slices.Clone(t.letters), j, j+1), i, i+1)
+		t.letters = append(rest, l)
+		i = -1
+	}
+	return t
+}
+
+// tensordot sums over pairs of axes.
+func tensordot(c *call) []ir.Value {
+	a, b := c.tensor("self"), c.tensor("other")
+	left, right := c.axes("dims_self", c.rank(a)), c.axes("dims_other", c.rank(b))
+	if len(left) != len(right) || !distinct(left) || !distinct(right) {
+		c.fail("it sums over %d axes and %d", len(left), len(right))
+	}
+	letters := func(rank, first int, sums []int) []rune {
+		out := make([]rune, rank)
+		for i := range out {
+			out[i] = dotLetter(first + i)
+		}
+		for i, axis := range sums {
+			out[axis] = dotLetter(i)
+		}
+		return out
+	}
+	ta := term{a, letters(c.rank(a), ir.MaxRank, left)}
+	tb := term{b, letters(c.rank(b), 2*ir.MaxRank, right)}
+	need := slices.Concat(ta.letters, tb.letters)
+	need = slices.DeleteFunc(need, func(l rune) bool { return slices.Contains(ta.letters, l) && slices.Contains(tb.letters, l) })
+	return one(c.contracted(ta, tb, need).v)
+}
+
+// kron is the product of each element with each.
+func kron(c *call) []ir.Value {
+	a, b := c.tensor("self"), c.tensor("other")
+	for c.rank(a) < c.rank(b) {
+		a = c.unsqueeze(a, 0)
+	}
+	for c.rank(b) < c.rank(a) {
+		b = c.unsqueeze(b, 0)
+	}
+	for i := range c.rank(b) {
+		a, b = c.unsqueeze(a, 2*i+1), c.unsqueeze(b, 2*i)
+	}
+	return one(c.reshape(c.bin("mul", a, b), c.out(0).Shape...))
+}

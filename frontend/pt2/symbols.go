@@ -1,0 +1,348 @@
+package pt2
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"pwc/internal/termsafe"
+	"pwc/ir"
+	"pwc/ir/dim"
+)
+
+// symbols are the dynamic dimensions of an exported program.
+type symbols struct {
+	lo, hi   map[string]int64 // ranges; a symbol that is fixed has none
+	fixed    map[string]int64
+	inputs   map[string]*tensorMeta // by the path that guards name them by: L['x']
+	kind     map[string]ir.SymbolKind
+	parsed   map[string]dim.Dim // by text: sizes repeat
+	unending []string           // symbols without an end that no option gives
+}
+
+// newSymbols reads the ranges and what the options say of them.
+func newSymbols(p *exportedProgram, o *Options) (*symbols, error) {
+	s := &symbols{lo: map[string]int64{}, hi: map[string]int64{}, fixed: map[string]int64{}, parsed: map[string]dim.Dim{},
+		kind: map[string]ir.SymbolKind{}, inputs: map[string]*tensorMeta{}}
+	used := map[string]bool{}
+	for _, in := range p.GraphModule.Signature.Inputs {
+		if in.User == nil || in.User.Arg.Tensor == nil {
+			continue
+		}
+		meta := p.GraphModule.Graph.TensorValues[in.User.Arg.Tensor.Name]
+		for _, size := range meta.Sizes {
+			if size.Expr == nil {
+				continue
+			}
+			e, err := parseExpr(size.Expr.Expr)
+			if err != nil {
+				return nil, err
+			}
+			e.symbols(used)
+		}
+	}
+	for _, set := range []struct {
+		option string
+		values map[string]int64
+	}{{"Options.Dims", o.Dims}, {"Options.Max", o.Max}} {
+		for _, name := range slices.Sorted(maps.Keys(set.values)) {
+			if !used[name] {
+				return nil, fmt.Errorf("%s: no input has a dimension %s; the dynamic dimensions are %s", set.option, termsafe.Clip(name, 40), listed(used))
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(used)) {
+		if err := s.declare(name, p.RangeConstraints[name], o); err != nil {
+			return nil, err
+		}
+	}
+	if len(s.unending) > 0 {
+		return nil, fmt.Errorf("dimensions without a largest size: %s; Options.Max gives one, Options.Dims a fixed size", strings.Join(s.unending, ", "))
+	}
+	if o.BatchDim != "" {
+		if _, ok := s.lo[o.BatchDim]; !ok {
+			return nil, fmt.Errorf("Options.BatchDim: %s is no dynamic dimension of an input; those are %s", termsafe.Clip(o.BatchDim, 40), listed(s.lo))
+		}
+		s.kind[o.BatchDim] = ir.Batch
+	}
+	return s, nil
+}
+
+func listed[V any](m map[string]V) string {
+	if len(m) == 0 {
+		return "none"
+	}
+	return termsafe.Names(slices.Sorted(maps.Keys(m)))
+}
+
+// symbols adds the names of the symbols of an expression to a set.
+func (e *expr) symbols(set map[string]bool) {
+	if e.op == "Symbol" {
+		set[e.name] = true
+	}
+	for _, a := range e.args {
+		a.symbols(set)
+	}
+}
+
+func (s *symbols) declare(name string, r rng, o *Options) error {
+	if !dim.ValidName(name) {
+		return fmt.Errorf("%s is no name for a dimension", termsafe.Quote(name))
+	}
+	lo, hasLo, err := bound(r.Min)
+	if err != nil {
+		return err
+	}
+	hi, hasHi, err := bound(r.Max)
+	if err != nil {
+		return err
+	}
+	if !hasLo || lo < 0 {
+		lo = 0
+	}
+	if v, ok := o.Dims[name]; ok {
+		if v < lo || hasHi && v > hi {
+			return fmt.Errorf("Options.Dims: %s = %d is not in the exported range %s", name, v, rangeText(lo, hi, hasHi))
+		}
+		s.fixed[name] = v
+		return nil
+	}
+	if v, ok := o.Max[name]; ok {
+		if v < lo || hasHi && v > hi {
+			return fmt.Errorf("Options.Max: %s = %d is not in the exported range %s", name, v, rangeText(lo, hi, hasHi))
+		}
+		hi, hasHi = v, true
+	}
+	if !hasHi {
+		s.unending = append(s.unending, name)
+	}
+	if hasHi && hi < lo {
+		return fmt.Errorf("dimension %s: the range %s is empty", name, rangeText(lo, hi, true))
+	}
+	s.lo[name], s.hi[name] = lo, hi
+	return nil
+}
+
+func rangeText(lo, hi int64, ends bool) string {
+	if !ends {
+		return fmt.Sprintf("[%d, …)", lo)
+	}
+	return fmt.Sprintf("[%d, %d]", lo, hi)
+}
+
+// unboundedRange is where PyTorch's integers of "infinity" begin: sys.maxsize - 1 and above.
+const unboundedRange = math.MaxInt64 - 1
+
+// bound returns an end of a range. One that no int64 holds, and null, are none.
+func bound(n *json.Number) (int64, bool, error) {
+	if n == nil {
+		return 0, false, nil
+	}
+	v, err := n.Int64()
+	switch {
+	case err == nil:
+		return v, v < unboundedRange, nil
+	case strings.Trim(string(*n), "0123456789") == "":
+		return 0, false, nil
+	}
+	return 0, false, fmt.Errorf("%s is no end of a range", termsafe.Clip(string(*n), 40))
+}
+
+// bounds returns the range of a symbol, in the form that [dim.Dim.Bounds] takes.
+func (s *symbols) bounds(name string) (dim.Interval, bool) {
+	lo, ok := s.lo[name]
+	return dim.Interval{Lo: lo, Hi: s.hi[name]}, ok
+}
+
+// chooseBatch makes the leading dimension that all inputs share the batch symbol, unless one
+// is chosen already.
+func (s *symbols) chooseBatch(inputs [][]dim.Dim) {
+	if len(s.kind) > 0 {
+		return
+	}
+	shared := ""
+	for _, shape := range inputs {
+		lead := ""
+		for _, d := range shape {
+			if names := d.Symbols(); len(names) > 0 {
+				if d.Equal(dim.Sym(names[0])) {
+					lead = names[0]
+				}
+				break
+			}
+		}
+		if lead == "" || shared != "" && lead != shared {
+			return
+		}
+		shared = lead
+	}
+	if shared != "" {
+		s.kind[shared] = ir.Batch
+	}
+}
+
+// emit declares the symbols that are not fixed.
+func (s *symbols) emit(b *ir.Builder) {
+	for _, name := range slices.Sorted(maps.Keys(s.lo)) {
+		b.Symbol(name, s.lo[name], s.hi[name], s.kind[name])
+	}
+}
+
+// size returns a size of the archive as an extent.
+func (s *symbols) size(n symInt) (dim.Dim, error) {
+	switch {
+	case n.Int != nil:
+		return dim.Const(*n.Int), nil
+	case n.Expr != nil:
+		return s.text(n.Expr.Expr)
+	}
+	return dim.Dim{}, fmt.Errorf("a size is neither a number nor an expression")
+}
+
+func (s *symbols) text(text string) (dim.Dim, error) {
+	if d, ok := s.parsed[text]; ok {
+		return d, nil
+	}
+	e, err := parseExpr(text)
+	if err != nil {
+		return dim.Dim{}, err
+	}
+	d, err := s.dim(e)
+	if err != nil {
+		return dim.Dim{}, exprError(text, "%v", err)
+	}
+	s.parsed[text] = d
+	return d, nil
+}
+
+// shape returns the sizes of a tensor.
+func (s *symbols) shape(m *tensorMeta) ([]dim.Dim, error) {
+	if len(m.Sizes) > ir.MaxRank {
+		return nil, fmt.Errorf("%d axes, at most %d can be", len(m.Sizes), ir.MaxRank)
+	}
+	out := make([]dim.Dim, len(m.Sizes))
+	for i, n := range m.Sizes {
+		var err error
+		if out[i], err = s.size(n); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// dim returns what an expression means as an extent.
+func (s *symbols) dim(e *expr) (dim.Dim, error) {
+	switch e.op {
+	case "Integer":
+		return dim.Const(e.n), nil
+	case "Symbol":
+		return s.symbol(e.name)
+	case "Size":
+		m := s.inputs[e.name]
+		if m == nil || e.n < 0 || e.n >= int64(len(m.Sizes)) {
+			return dim.Dim{}, fmt.Errorf("%s.size()[%d] is of no input", termsafe.Clip(e.name, 60), e.n)
+		}
+		return s.size(m.Sizes[e.n])
+	}
+	args := make([]dim.Dim, len(e.args))
+	for i, a := range e.args {
+		var err error
+		if args[i], err = s.dim(a); err != nil {
+			return dim.Dim{}, err
+		}
+	}
+	d, err := s.apply(e.op, args)
+	if err == nil {
+		err = d.Err()
+	}
+	return d, err
+}
+
+func (s *symbols) symbol(name string) (dim.Dim, error) {
+	if v, ok := s.fixed[name]; ok {
+		return dim.Const(v), nil
+	}
+	if _, ok := s.lo[name]; ok {
+		return dim.Sym(name), nil
+	}
+	if strings.HasPrefix(name, "u") || strings.HasPrefix(name, "zuf") {
+		return dim.Dim{}, fmt.Errorf("%s is a size that depends on values (an unbacked symbol)", termsafe.Clip(name, 40))
+	}
+	return dim.Dim{}, fmt.Errorf("%s is a dimension of no input", termsafe.Clip(name, 40))
+}
+
+func (s *symbols) apply(op string, args []dim.Dim) (dim.Dim, error) {
+	switch op {
+	case "Add", "Mul", "Min", "Max":
+		if len(args) == 0 {
+			return dim.Dim{}, fmt.Errorf("%s of nothing", op)
+		}
+		d := args[0]
+		for _, a := range args[1:] {
+			switch op {
+			case "Add":
+				d = d.Add(a)
+			case "Mul":
+				d = d.Mul(a)
+			default:
+				var err error
+				if d, err = s.extreme(op, d, a); err != nil {
+					return dim.Dim{}, err
+				}
+			}
+		}
+		return d, nil
+	}
+	if len(args) != 2 {
+		return dim.Dim{}, fmt.Errorf("%s of sizes cannot be expressed", termsafe.Clip(op, 40))
+	}
+	k, constant := args[1].Const()
+	switch op {
+	case "Pow":
+		if !constant || k < 0 || k > 8 {
+			return dim.Dim{}, fmt.Errorf("a power with exponent %s cannot be expressed", args[1])
+		}
+		d := dim.Const(1)
+		for range k {
+			d = d.Mul(args[0])
+		}
+		return d, nil
+	case "FloorDiv":
+		if q, exact := args[0].Div(args[1]); exact && s.positive(args[1]) {
+			return q, nil
+		}
+		if !constant || k <= 0 {
+			return dim.Dim{}, fmt.Errorf("division by %s cannot be expressed, by a positive number it can", args[1])
+		}
+		return args[0].FloorDiv(k), nil
+	case "Mod":
+		if _, exact := args[0].Div(args[1]); exact && s.positive(args[1]) {
+			return dim.Const(0), nil
+		}
+		if !constant || k <= 0 {
+			return dim.Dim{}, fmt.Errorf("a remainder by %s cannot be expressed, by a positive number it can", args[1])
+		}
+		return args[0].Sub(args[0].FloorDiv(k).Mul(dim.Const(k))), nil
+	}
+	return dim.Dim{}, fmt.Errorf("%s of sizes cannot be expressed", termsafe.Clip(op, 40))
+}
+
+func (s *symbols) positive(d dim.Dim) bool {
+	iv, ok := d.Bounds(s.bounds)
+	return ok && iv.Lo > 0
+}
+
+// extreme returns the smaller or larger of two extents, where the ranges decide which it is.
+func (s *symbols) extreme(op string, a, b dim.Dim) (dim.Dim, error) {
+	iv, ok := a.Sub(b).Bounds(s.bounds)
+	switch {
+	case ok && iv.Lo >= 0 && op == "Max", ok && iv.Hi <= 0 && op == "Min":
+		return a, nil
+	case ok && iv.Lo >= 0, ok && iv.Hi <= 0:
+		return b, nil
+	}
+	return dim.Dim{}, fmt.Errorf("%s(%s, %s) cannot be expressed: the ranges do not say which it is", op, a, b)
+}
