@@ -66,6 +66,7 @@ var emitted = map[string]*regexp.Regexp{
 	"serial":                  regexp.MustCompile(`for \(int row = 0; row < `),
 	"row a thread":            regexp.MustCompile(`\(int\)blockIdx\.x \* 128 \+ threadIdx\.x;`),
 	"row a warp":              regexp.MustCompile(`const int lane = threadIdx\.x % 32;`),
+	"row a few lanes":         regexp.MustCompile(`= over_lanes<`),
 	"row a block":             regexp.MustCompile(`const int row = blockIdx\.x;`),
 	"row a cluster":           regexp.MustCompile(`cluster_sync\(\);  // all blocks of the row`),
 	"reductions together":     regexp.MustCompile(`= over_rooms<`),

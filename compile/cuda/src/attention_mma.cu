@@ -1,7 +1,7 @@
 // Attention and its gradient on tensor cores (mma.sync), of bf16 and f16. A warp has 16 rows of
 // the block's tile, or twice as many. What it multiplies with lies in shared memory, in rows of
 // PITCH elements: 16 bytes more than a head, so that eight rows of a matrix lie in different banks.
-// While a tile of the other sequence is multiplied the next one is copied.
+// While a tile of the other sequence is multiplied the next ones are copied.
 
 //@ pair_bf16 needs bf16
 __device__ __forceinline__ unsigned pair_of(const bf16 *, float low, float high) {  // rounds to nearest even
@@ -28,7 +28,8 @@ __device__ __forceinline__ void load_transposed(unsigned (&r)[4], unsigned from)
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+template <int LEFT>
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 // mma_tile is what the kernels below have in common, for heads of D elements. Matrices of 16 rows
 // and 16 columns are operand A of the instruction, or two operands B.
 template <class T, int D, int THREADS>
@@ -92,7 +93,7 @@ __device__ __forceinline__ unsigned room_for_tiles() {
   return shared_address(shared);
 }
 // A warp has M times 16 queries.
-template <class T, int D, int ROWS, int COLS, bool CAUSAL>
+template <class T, int D, int ROWS, int COLS, int STAGES, bool CAUSAL>
 __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const head_of<const T> &k, const head_of<const T> &v, const head_of<T> &out, float *lse, long long lse_row, int queries, int keys, float scale, int tile) {
   constexpr int THREADS = 128, M = ROWS / 64;
   const mma_tile<T, D, THREADS> x;
@@ -100,13 +101,16 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
   const unsigned rows = room_for_tiles(), stages = rows + ROWS * x.PITCH * 2, own = rows + x.further(x.warp * 16 * M, 0);
   const int first = tile * ROWS, base = first + x.warp * 16 * M, end = CAUSAL ? min(keys, first + ROWS) : keys;
   auto fetch = [&](int j) {
-    const unsigned to = stages + j / COLS % 2 * STAGE;
+    const unsigned to = stages + j / COLS % STAGES * STAGE;
     x.template copy<COLS>(to, k, j, keys);
     x.template copy<COLS>(to + STAGE / 2, v, j, keys);
   };
   x.template copy<ROWS>(rows, q, first, queries);
-  if (end > 0) fetch(0);
-  commit_copies();
+  #pragma unroll
+  for (int n = 0; n < STAGES - 1; n++) {
+    if (n * COLS < end) fetch(n * COLS);
+    commit_copies();
+  }
   // Scores are compared as they are, or turned round for a scale below 0.
   const float unit = fabsf(scale) * LOG2_E;
   float acc[M][STEPS][2][4] = {}, top[M][2], total[M][2] = {};
@@ -114,17 +118,17 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
   for (int m = 0; m < M; m++) top[m][0] = top[m][1] = __int_as_float(0xff800000);
   unsigned query[M][STEPS][4];
   for (int j = 0; j < end; j += COLS) {
-    wait_for_copies();
+    wait_for_copies<STAGES - 2>();
     __syncthreads();
     if (j == 0)
       #pragma unroll
       for (int m = 0; m < M; m++)
         #pragma unroll
         for (int i = 0; i < STEPS; i++) load_matrices(query[m][i], x.as_a(own) + x.further(m * 16, i));
-    if (j + COLS < end) fetch(j + COLS);
+    if (j + (STAGES - 1) * COLS < end) fetch(j + (STAGES - 1) * COLS);
     commit_copies();
     if (CAUSAL && j > base + 16 * M - 1) continue;
-    const unsigned stage = stages + j / COLS % 2 * STAGE, at_keys = x.as_b(stage), at_values = x.as_a(stage + STAGE / 2);
+    const unsigned stage = stages + j / COLS % STAGES * STAGE, at_keys = x.as_b(stage), at_values = x.as_a(stage + STAGE / 2);
     float s[M][COLS / 16][2][4] = {};
     #pragma unroll
     for (int i = 0; i < STEPS; i++)
@@ -190,7 +194,7 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
       }
     }
   }
-  wait_for_copies();
+  wait_for_copies<0>();
   __syncthreads();
   #pragma unroll
   for (int m = 0; m < M; m++) {
@@ -206,7 +210,7 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
   }
 }
 // A warp has 16 queries, and 16 keys at a time.
-template <class T, int D, int ROWS, int COLS, bool CAUSAL>
+template <class T, int D, int ROWS, int COLS, int STAGES, bool CAUSAL>
 __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q, const head_of<const T> &k, const head_of<const T> &v, const head_of<const T> &grad, const rows_of &lse, const rows_of &delta, const head_of<T> &dq, int queries, int keys, float scale, int tile) {
   constexpr int THREADS = 128;
   const mma_tile<T, D, THREADS> x;
@@ -215,14 +219,17 @@ __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q,
   const unsigned rows = room_for_tiles(), stages = rows + 2 * ROWS * x.PITCH * 2, own = rows + x.further(x.warp * 16, 0), own_grads = own + x.further(ROWS, 0);
   const int first = tile * ROWS, base = first + x.warp * 16, end = CAUSAL ? min(keys, first + ROWS) : keys;
   auto fetch = [&](int j) {
-    const unsigned to = stages + j / COLS % 2 * STAGE;
+    const unsigned to = stages + j / COLS % STAGES * STAGE;
     x.template copy<COLS>(to, k, j, keys);
     x.template copy<COLS>(to + STAGE / 2, v, j, keys);
   };
   x.template copy<ROWS>(rows, q, first, queries);
   x.template copy<ROWS>(rows + x.further(ROWS, 0), grad, first, queries);
-  if (end > 0) fetch(0);
-  commit_copies();
+  #pragma unroll
+  for (int n = 0; n < STAGES - 1; n++) {
+    if (n * COLS < end) fetch(n * COLS);
+    commit_copies();
+  }
   float acc[STEPS][2][4] = {}, log[2], less[2];
   #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -232,7 +239,7 @@ __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q,
   const float unit = scale * LOG2_E;
   unsigned query[STEPS][4], slope[STEPS][4];
   for (int j = 0; j < end; j += COLS) {
-    wait_for_copies();
+    wait_for_copies<STAGES - 2>();
     __syncthreads();
     if (j == 0)
       #pragma unroll
@@ -240,9 +247,9 @@ __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q,
         load_matrices(query[i], x.as_a(own) + x.further(0, i));
         load_matrices(slope[i], x.as_a(own_grads) + x.further(0, i));
       }
-    if (j + COLS < end) fetch(j + COLS);
+    if (j + (STAGES - 1) * COLS < end) fetch(j + (STAGES - 1) * COLS);
     commit_copies();
-    const unsigned stage = stages + j / COLS % 2 * STAGE, at_keys = x.as_b(stage), at_values = x.as_b(stage + STAGE / 2), turned = x.as_a(stage);
+    const unsigned stage = stages + j / COLS % STAGES * STAGE, at_keys = x.as_b(stage), at_values = x.as_b(stage + STAGE / 2), turned = x.as_a(stage);
     #pragma unroll
     for (int c = 0; c < COLS / 16; c++) {
       if (j + c * 16 >= keys || CAUSAL && j + c * 16 > base + 15) continue;
@@ -273,13 +280,13 @@ __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q,
       }
     }
   }
-  wait_for_copies();
+  wait_for_copies<0>();
   __syncthreads();
   x.store(dq, acc, scale, scale, own, base, queries);
 }
 // A warp has 16 keys, and 16 queries at a time. share heads of the queries have the keys; their
 // strides are those between heads.
-template <class T, int D, int ROWS, int COLS, bool CAUSAL>
+template <class T, int D, int ROWS, int COLS, int STAGES, bool CAUSAL>
 __device__ __forceinline__ void attention_mma_keys(const head_of<const T> &q, long long q_head, const head_of<const T> &k, const head_of<const T> &v, const head_of<const T> &grad, long long grad_head, const rows_of &lse, long long lse_head, const rows_of &delta, long long delta_head, const head_of<T> &dk, const head_of<T> &dv, int share, int queries, int keys, float scale, int tile) {
   constexpr int THREADS = 128;
   const mma_tile<T, D, THREADS> x;
@@ -292,22 +299,28 @@ __device__ __forceinline__ void attention_mma_keys(const head_of<const T> &q, lo
   float number = 0.0f;
   auto fetch = [&](int n) {
     const int h = n / each, j = (from + n % each) * COLS;
-    const unsigned to = stages + n % 2 * STAGE;
+    const unsigned to = stages + n % STAGES * STAGE;
     x.template copy<COLS>(to, head_of<const T>{q.at + h * q_head, q.row, q.element}, j, queries);
     x.template copy<COLS>(to + STAGE / 2, head_of<const T>{grad.at + h * grad_head, grad.row, grad.element}, j, queries);
-    const int t = j + threadIdx.x % COLS;  // of queries behind the last weights are 0
+  };
+  auto ask = [&](int n) {  // of queries behind the last weights are 0
+    const int h = n / each, t = (from + n % each) * COLS + threadIdx.x % COLS;
     number = threadIdx.x < COLS ? rows_of{lse.at + h * lse_head, lse.row}.get(t, queries, __int_as_float(0x7f800000)) * LOG2_E : rows_of{delta.at + h * delta_head, delta.row}.get(t, queries, 0.0f);
   };
   x.template copy<ROWS>(rows, k, first, keys);
   x.template copy<ROWS>(rows + x.further(ROWS, 0), v, first, keys);
-  if (steps > 0) fetch(0);
-  commit_copies();
+  #pragma unroll
+  for (int n = 0; n < STAGES - 1; n++) {
+    if (n < steps) fetch(n);
+    commit_copies();
+  }
+  if (steps > 0) ask(0);
   float acc_keys[STEPS][2][4] = {}, acc_values[STEPS][2][4] = {};
   const float unit = scale * LOG2_E;
   unsigned key[HELD ? STEPS : 1][4], value[HELD ? STEPS : 1][4];
   for (int n = 0; n < steps; n++) {
     numbers[n % 2][threadIdx.x / COLS][threadIdx.x % COLS] = number;
-    wait_for_copies();
+    wait_for_copies<STAGES - 2>();
     __syncthreads();
     if (HELD && n == 0)
       #pragma unroll
@@ -315,10 +328,11 @@ __device__ __forceinline__ void attention_mma_keys(const head_of<const T> &q, lo
         load_matrices(key[HELD ? i : 0], x.as_a(own) + x.further(0, i));
         load_matrices(value[HELD ? i : 0], x.as_a(own_values) + x.further(0, i));
       }
-    if (n + 1 < steps) fetch(n + 1);
+    if (n + STAGES - 1 < steps) fetch(n + STAGES - 1);
+    if (n + 1 < steps) ask(n + 1);
     commit_copies();
     const int j = (from + n % each) * COLS;
-    const unsigned stage = stages + n % 2 * STAGE, at_queries = x.as_b(stage), at_grads = x.as_b(stage + STAGE / 2), turned = x.as_a(stage), turned_grads = x.as_a(stage + STAGE / 2);
+    const unsigned stage = stages + n % STAGES * STAGE, at_queries = x.as_b(stage), at_grads = x.as_b(stage + STAGE / 2), turned = x.as_a(stage), turned_grads = x.as_a(stage + STAGE / 2);
     #pragma unroll
     for (int c = 0; c < COLS / 16; c++) {
       if (j + c * 16 >= queries || CAUSAL && j + c * 16 + 15 < base) continue;
@@ -357,7 +371,7 @@ __device__ __forceinline__ void attention_mma_keys(const head_of<const T> &q, lo
       }
     }
   }
-  wait_for_copies();
+  wait_for_copies<0>();
   __syncthreads();
   x.store(dk, acc_keys, scale, scale, own, base, keys);
   x.store(dv, acc_values, 1.0f, 1.0f, own_values, base, keys);

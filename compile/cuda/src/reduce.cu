@@ -86,6 +86,16 @@ __device__ __forceinline__ T over_warp(T x) {
   return x;
 }
 
+//@ over_lanes needs over_warp
+// over_lanes joins x over each N neighbouring lanes, a power of two. Lanes that are beyond the last
+// row have ended.
+template <class Op, int N, class T>
+__device__ __forceinline__ T over_lanes(T x) {
+  #pragma unroll
+  for (int o = N / 2; o > 0; o /= 2) x = Op::of(x, lane_across(x, o));
+  return x;
+}
+
 //@ over_room needs over_warp
 template <class T>
 __device__ __forceinline__ T lane_below(T x, int o) { return __shfl_down_sync(~0u, x, o); }

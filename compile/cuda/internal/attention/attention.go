@@ -19,7 +19,9 @@ import (
 type shape struct {
 	kernel     string // prefix of its functions in src
 	rows, cols int64
+	stages     int64 // tiles of cols in shared memory, with tensor cores
 	threads    int32
+	blocks     int   // that a multiprocessor should hold at least; 0: any number
 	shared     int64 // bytes
 }
 
@@ -51,15 +53,15 @@ func mmaShape(k *loop.Kernel) (shape, bool) {
 			ok = ok && nest.Multiple(d, 8)
 		}
 	})
-	s := shape{kernel: "attention_mma", rows: 64, cols: 64, threads: 128}
-	tiles := s.rows + 4*s.cols
-	switch {
-	case a.Grad != nil:
-		tiles += s.rows
-	case a.Size <= 64: // a warp has twice as many rows where its registers hold the sums of as many
-		s.rows, tiles = 128, tiles+64
+	s := shape{kernel: "attention_mma", rows: 64, cols: 64, stages: 2, threads: 128}
+	tiles := s.rows
+	if a.Grad != nil {
+		tiles *= 2
 	}
-	s.shared = tiles * ((a.Size+15)/16*16 + 8) * 2
+	if a.Size <= 64 {
+		s.stages, s.blocks = 3, 3
+	}
+	s.shared = (tiles + 2*s.stages*s.cols) * ((a.Size+15)/16*16 + 8) * 2
 	return s, ok
 }
 
@@ -77,7 +79,7 @@ func Source(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 	if !w.short(a.Queries) || !w.short(a.Keys) {
 		return cgen.Source{}, fmt.Errorf("%s: sequences of %s queries and %s keys may have more than %d positions", k.Name, a.Queries, a.Keys, int64(nest.MaxIndex))
 	}
-	w.Threads, w.Shared = w.shape.threads, dim.Const(w.shape.shared)
+	w.Threads, w.MinBlocks, w.Shared = w.shape.threads, w.shape.blocks, dim.Const(w.shape.shared)
 	w.Use(w.shape.kernel)
 	w.Wait()
 	w.Line("%s block = blockIdx.x;", w.Index())
@@ -150,7 +152,11 @@ func (w *writer) row(x *loop.Access, head string) string {
 // call writes the call of a function of the kernel.
 func (w *writer) call(suffix string, args ...string) {
 	a := w.a
-	w.Line("%s%s<%s, %d, %d, %d, %t>(%s, %s, %s, %s, %s);", w.shape.kernel, suffix, w.Storage(w.K.Args[a.Q.Arg].DType), a.Size, w.shape.rows, w.shape.cols, a.Causal,
+	stages := ""
+	if w.shape.stages > 0 {
+		stages = fmt.Sprintf(" %d,", w.shape.stages)
+	}
+	w.Line("%s%s<%s, %d, %d, %d,%s %t>(%s, %s, %s, %s, %s);", w.shape.kernel, suffix, w.Storage(w.K.Args[a.Q.Arg].DType), a.Size, w.shape.rows, w.shape.cols, stages, a.Causal,
 		strings.Join(args, ", "), w.Dim(a.Queries), w.Dim(a.Keys), cgen.Float(a.Scale), "tile")
 }
 

@@ -55,10 +55,14 @@ func (e *writer) start(list []loop.Instr, s *cgen.Context, buffer *reductionBuff
 	}
 }
 
-// overWarps joins what the lanes of each warp have reduced.
-func (e *writer) overWarps(list []loop.Instr, s *cgen.Context) {
+// overWarps joins what the lanes of each warp have reduced, or those of a row.
+func (e *writer) overWarps(list []loop.Instr, s *cgen.Context, p rowSplit) {
 	for _, in := range list {
-		if in.Op.Reduces() && s.Warps > 0 {
+		switch {
+		case !in.Op.Reduces() || s.Warps == 0:
+		case p.threads < warpLanes:
+			e.Line("s%d = %s<%s, %d>(s%d);", in.Dst, e.Use("over_lanes"), e.Reduction(in).Op, p.threads, in.Dst)
+		default:
 			e.Line("s%d = %s<%s>(s%d);", in.Dst, e.Use("over_warp"), e.Reduction(in).Op, in.Dst)
 		}
 	}

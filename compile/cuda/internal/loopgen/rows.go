@@ -32,7 +32,7 @@ func (e *writer) rowwise() {
 	case p.cluster > 1:
 		lane, row = fmt.Sprintf("%s() * %d + threadIdx.x", e.Use("cluster_rank"), e.Threads), fmt.Sprintf("blockIdx.x / %d", p.cluster)
 	case p.rowsOfBlock > 1:
-		lane, row = "threadIdx.x % 32", fmt.Sprintf("(%s)blockIdx.x * %d + threadIdx.x / 32", ix, p.rowsOfBlock)
+		lane, row = fmt.Sprintf("threadIdx.x %% %d", p.threads), fmt.Sprintf("(%s)blockIdx.x * %d + threadIdx.x / %d", ix, p.rowsOfBlock, p.threads)
 	}
 	if p.warps > 0 {
 		e.Line("const int lane = %s;", lane)
@@ -63,7 +63,7 @@ func (e *writer) rowwise() {
 			e.Open("if (__any_sync(~0u, %s))", cond)
 		}
 		e.visit(i, ph.Body, s, p, cache, prefetched)
-		e.overWarps(ph.Body, s)
+		e.overWarps(ph.Body, s, p)
 		if cond != "" {
 			e.Close()
 		}

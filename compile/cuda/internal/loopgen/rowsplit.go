@@ -5,11 +5,13 @@ import (
 
 	"pwc/compile/cuda/internal/cgen"
 	"pwc/compile/cuda/internal/nest"
+	"pwc/compile/loop"
 	"pwc/ir/dim"
 )
 
 // Rows of up to threadColumns columns are one thread's, of up to warpGroups
-// groups of neighbouring columns one warp's; longer ones are a block's of up to
+// groups of neighbouring columns one warp's, or as many lanes' of it as there are groups where
+// they are only reduced: a head of 64 elements in bf16 has 8. Longer ones are a block's of up to
 // maxThreads threads, and those of which such a thread would have more than
 // cgen.CacheTrips groups a cluster's of up to maxCluster blocks: a few rows of a
 // vocabulary must not be read by a few multiprocessors. Those blocks have
@@ -19,7 +21,8 @@ import (
 const (
 	threadColumns  = 8
 	warpGroups     = 64
-	warpsEach      = 4 // rows of one warp in a block
+	warpLanes      = 32
+	warpsEach      = 4 // of a block, where a row is one warp's
 	maxThreads     = 1024
 	maxCluster     = 8 // what every GPU with clusters can schedule
 	clusterThreads = 512
@@ -76,6 +79,18 @@ func (p *rowSplit) unrolledTrips() int64 {
 	return p.trips
 }
 
+// onlyReduces reports whether a kernel visits columns once, and that to reduce them.
+func onlyReduces(k *loop.Kernel) bool {
+	for i, p := range k.Phases {
+		for _, in := range p.Body {
+			if i > 0 || in.Op == loop.Store || in.Op == loop.CumSum {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // rowSplit decides by the number of columns alone, so that the order of sums does
 // not depend on how many rows there are.
 func (e *writer) rowSplit(s *cgen.Context) rowSplit {
@@ -88,6 +103,11 @@ func (e *writer) rowSplit(s *cgen.Context) rowSplit {
 	switch {
 	case known && n*int64(s.Width) <= threadColumns, nest.AcrossRows(k):
 		p.threads, p.rowsOfBlock = 1, elementThreads/2
+	case known && n <= warpLanes/2 && onlyReduces(k):
+		for p.threads = 1; int64(p.threads) < n; {
+			p.threads *= 2
+		}
+		p.warps, p.rowsOfBlock = 1, warpsEach*warpLanes/p.threads
 	case known && n <= warpGroups:
 		p.threads, p.warps, p.rowsOfBlock = 32, 1, warpsEach
 	case known:

@@ -1,0 +1,46 @@
+package cuda_test
+
+import (
+	"fmt"
+	"math/rand"
+	"testing"
+
+	"pwc/compile"
+	"pwc/internal/oracle"
+	"pwc/ir"
+	"pwc/ir/dtype"
+)
+
+// TestDeviceLanes reduces rows of a few lanes each, with warps that have fewer rows than they have
+// room for.
+func TestDeviceLanes(t *testing.T) {
+	g := openDevice(t)
+	for _, c := range []struct {
+		dt      dtype.DType
+		columns int
+	}{{dtype.F32, 64}, {dtype.BF16, 64}, {dtype.F16, 88}, {dtype.F32, 9}, {dtype.I32, 40}, {dtype.BF16, 16}} {
+		m, err := ir.Parse("lanes.ir", fmt.Appendf(nil, `pwc 1
+module "lanes" {
+  sym N in [1, 64] batch
+  func @f(%%x: %[1]s[N, %[2]d]) -> (%[1]s[N], %[1]s[N], i32[N]) {
+    %%a = sum(%%x, axes=[1])
+    %%b = max(%%x, axes=[1])
+    %%c = argmax(%%x)
+    return %%a, %%b, %%c
+  }
+}
+`, c.dt, c.columns))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int64{1, 5, 16, 33} {
+			in, err := oracle.Draw(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n}, func(r *rand.Rand, _ dtype.DType) float64 { return float64(r.Intn(9) - 4) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.check(m, compile.Shape{}, in, func(dtype.DType) float64 { return 0 }); err != nil {
+				t.Errorf("%s, %d columns, %d rows: %v", c.dt, c.columns, n, err)
+			}
+		}
+	}
+}
