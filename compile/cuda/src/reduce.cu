@@ -87,8 +87,7 @@ __device__ __forceinline__ T over_warp(T x) {
 }
 
 //@ over_lanes needs over_warp
-// over_lanes joins x over each N neighbouring lanes, a power of two. Lanes that are beyond the last
-// row have ended.
+// over_lanes joins x over each N neighbouring lanes, a power of two.
 template <class Op, int N, class T>
 __device__ __forceinline__ T over_lanes(T x) {
   #pragma unroll

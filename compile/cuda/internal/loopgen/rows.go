@@ -40,9 +40,15 @@ func (e *writer) rowwise() {
 	}
 	prefetched := e.prefetchRow(s, p)
 	e.Wait()
-	e.Line("const %s row = %s;", ix, row)
-	if p.rowsOfBlock > 1 {
-		e.Line("if (row >= %s) return;", e.Dim(rows))
+	switch {
+	case p.warps > 0 && p.threads < warpLanes: // all lanes of a warp join sums, so none ends
+		e.Line("const %s any_row = %s, row = any_row < %[3]s ? any_row : %[3]s - 1;", ix, row, e.Dim(rows))
+		s.StoresRow = "lane == 0 && any_row == row"
+	default:
+		e.Line("const %s row = %s;", ix, row)
+		if p.rowsOfBlock > 1 {
+			e.Line("if (row >= %s) return;", e.Dim(rows))
+		}
 	}
 	if p.cluster > 1 {
 		e.Use("cluster")
