@@ -1,0 +1,23 @@
+package cuda_test
+
+import (
+	"context"
+	"testing"
+
+	"pwc/compile"
+)
+
+// BenchmarkSources measures what the backend does for the pieces of Llama-3.1-8B without the
+// compiler: passes, fusion, and the text of all variants.
+func BenchmarkSources(b *testing.B) {
+	modules := pieces(b, shape8B)
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, m := range modules {
+			r := recorderOf(b, "cuda:sm_90", &fakeCompiler{alone: true})
+			if _, err := compile.Compile(context.Background(), m, compile.Shape{}, r, compile.Options{}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
