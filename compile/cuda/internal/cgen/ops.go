@@ -10,7 +10,7 @@ import (
 )
 
 // floatOps are the C expressions of ops on floats, over operands $0 and $1.
-// Those that are a name with a helper of that name use it. Each rounds once to
+// Those that are the name of a snippet use it. Each rounds once to
 // float, or is a function of CUDA's library with an error of a few last places; $S says that
 // the result is rounded to 16 bits, so that more of them do.
 var floatOps = map[loop.Op]string{
@@ -34,8 +34,8 @@ var intOps = map[loop.Op]string{
 	loop.Eq: "$0 == $1", loop.Ne: "$0 != $1", loop.Lt: "$0 < $1", loop.Le: "$0 <= $1", loop.Gt: "$0 > $1", loop.Ge: "$0 >= $1",
 }
 
-// opHelpers are the helpers of the expressions above. It is never written.
-var opHelpers = []string{"sign", "relu", "sigmoid", "silu", "gelu", "gelu_tanh", "max_nan", "min_nan", "quotient", "remainder_of", "philox"}
+// opSnippets are the snippets of package src in the expressions above. It is never written.
+var opSnippets = []string{"sign", "relu", "sigmoid", "silu", "gelu", "gelu_tanh", "max_nan", "min_nan", "quotient", "remainder_of", "philox"}
 
 // expression returns the C expression of a pointwise instruction over the given
 // operands, of type valueType of the result's dtype.
@@ -61,7 +61,7 @@ func (e *Emitter) expression(in loop.Instr, args []string) string {
 		e.failf("no instruction for %s of %s", in.Op, from)
 		return "0"
 	}
-	for _, h := range opHelpers {
+	for _, h := range opSnippets {
 		if strings.HasPrefix(text, h+"(") || strings.HasPrefix(text, h+"<") {
 			e.Use(h)
 		}

@@ -40,7 +40,7 @@ func (e *Emitter) accumulate(in loop.Instr, s *Context, j string) {
 
 // Reduction is how columns become a row value.
 type Reduction struct {
-	Op    string // helper struct, or "" for the position of the largest
+	Op    string // struct of package src
 	Acc   string // C type of the accumulator
 	Start string
 }

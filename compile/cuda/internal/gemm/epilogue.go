@@ -45,16 +45,16 @@ func (o *epilogue) write() {
 	if len(o.w.fused.Epilogues) > 0 {
 		o.fused()
 	} else {
-		o.own()
+		o.unfused()
 	}
 }
 
-// own writes what the GEMM itself does with its sums.
-func (o *epilogue) own() {
+// unfused writes what the GEMM itself does with its sums.
+func (o *epilogue) unfused() {
 	k := o.w.K
 	o.overColumns(func() {
 		o.sums(o.s.Width)
-		o.s.Vector, o.s.Element = o.prefetched(-1, k, o.s.Width)
+		o.s.Vector, o.s.Element = o.prefetched(own, k, o.s.Width)
 		o.w.Row(k.Phases[0].Row, o.s)
 		o.w.Columns(k.Phases[0].Body, o.s)
 	})
@@ -118,12 +118,15 @@ type ahead struct {
 	vector bool
 }
 
-// aheads returns the loads of an epilogue that are prefetched: of the GEMM's own, tail -1, or of a
-// fused one.
-func (o *epilogue) aheads(tail int, k *loop.Kernel, width int) []ahead {
+// own stands for the GEMM's own epilogue where the others have their number.
+const own = -1
+
+// aheads returns the loads of an epilogue that are prefetched: of the GEMM's own, or of the fused one
+// of that number.
+func (o *epilogue) aheads(n int, k *loop.Kernel, width int) []ahead {
 	each := o.each
-	if tail >= 0 {
-		each = o.w.r.Cols / len(o.w.fused.Epilogues[tail].Parts) / width
+	if n != own {
+		each = o.w.r.Cols / len(o.w.fused.Epilogues[n].Parts) / width
 	}
 	if !o.once(each) {
 		return nil
@@ -131,14 +134,14 @@ func (o *epilogue) aheads(tail int, k *loop.Kernel, width int) []ahead {
 	var out []ahead
 	for _, in := range k.Phases[0].Body {
 		a := in.Access
-		if in.Op != loop.Load || a.Index != nil || tail >= 0 && a.Arg == o.w.fused.Epilogues[tail].Result || len(out) == maxAhead {
+		if in.Op != loop.Load || a.Index != nil || n != own && a.Arg == o.w.fused.Epilogues[n].Result || len(out) == maxAhead {
 			continue
 		}
 		vector := width > 1 && nest.IsConst(nest.Inner(a), 1)
 		if !vector && width > 1 && !nest.IsConst(nest.Inner(a), 0) {
 			continue
 		}
-		out = append(out, ahead{in, fmt.Sprintf("ahead%d_%d", tail+1, in.Dst), vector})
+		out = append(out, ahead{in, fmt.Sprintf("ahead%d_%d", n+1, in.Dst), vector})
 	}
 	return out
 }
@@ -158,8 +161,8 @@ func (o *epilogue) declare() {
 		o.w.Line("const int share = %d * cluster_rank() / %d, share_end = %d * (cluster_rank() + 1) / %d;  // of the rows", r.Rows, r.Cluster, r.Rows, r.Cluster)
 		o.w.Line("cluster_arrive();")
 	}
-	write := func(tail int, k *loop.Kernel, width int) {
-		for _, a := range o.aheads(tail, k, width) {
+	write := func(n int, k *loop.Kernel, width int) {
+		for _, a := range o.aheads(n, k, width) {
 			dt := o.w.Storage(k.Args[a.in.Access.Arg].DType)
 			if a.vector {
 				o.w.Use("vec")
@@ -169,7 +172,7 @@ func (o *epilogue) declare() {
 		}
 	}
 	if len(o.w.fused.Epilogues) == 0 {
-		write(-1, o.w.K, o.s.Width)
+		write(own, o.w.K, o.s.Width)
 	}
 	for i, t := range o.w.fused.Epilogues {
 		write(i, t.Nest, o.unitsAtOnce(&t))
@@ -194,7 +197,7 @@ func (o *epilogue) loads() {
 		}
 	}
 	if len(o.w.fused.Epilogues) == 0 {
-		if list := o.aheads(-1, o.w.K, o.s.Width); len(list) > 0 {
+		if list := o.aheads(own, o.w.K, o.s.Width); len(list) > 0 {
 			o.overColumns(func() { write(o.w.Emitter, o.s, list) })
 			o.later(list)
 		}
@@ -221,8 +224,8 @@ func (o *epilogue) later(list []ahead) {
 }
 
 // prefetched returns what finds the variables of prefetched loads.
-func (o *epilogue) prefetched(tail int, k *loop.Kernel, width int) (vector, element func(loop.Instr) (string, bool)) {
-	list := o.aheads(tail, k, width)
+func (o *epilogue) prefetched(n int, k *loop.Kernel, width int) (vector, element func(loop.Instr) (string, bool)) {
+	list := o.aheads(n, k, width)
 	find := func(vector bool) func(loop.Instr) (string, bool) {
 		return func(in loop.Instr) (string, bool) {
 			i := slices.IndexFunc(list, func(a ahead) bool { return a.in.Dst == in.Dst && a.vector == vector })

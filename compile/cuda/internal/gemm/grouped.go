@@ -10,7 +10,7 @@ import (
 )
 
 // A GEMM whose rows choose among several matrices (linear_select: the experts of a layer) has two
-// kinds of kernels. For a few rows a block is a row's, which reads its matrix by itself: a GEMV, or
+// kinds of kernels. For a few rows a block is a row's, which reads the matrix for that row alone: a GEMV, or
 // SIMT. For more, a block is a matrix's: it looks for the rows that chose it, gathers them, and
 // computes them together on tensor cores, so that every matrix that was chosen is read once, and the
 // others not at all.
