@@ -37,7 +37,7 @@ artifacts. A MODEL is a name or the first digits of an id, as ls prints them;
 --target chooses among those of one name. What else tells two rows of ls apart is
 printed behind them.`,
 		Example: `  pwc cache ls
-  pwc cache explain model.ir          why its pieces are found, or not
+  pwc cache explain model.ir          # why its pieces are found, or not
   pwc cache gc --max-bytes 1GiB
   pwc cache push registry.example/models/llama:v1 llama`,
 		Args: func(_ *cobra.Command, args []string) error {

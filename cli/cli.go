@@ -268,13 +268,13 @@ into one graph per batch size, and replays the graphs.
 
 A FILE is a module in the IR's text (model.ir), a checkpoint directory with a
 config.json as transformers writes it, or a config.json alone.`,
-		Example: `  pwc example -o toy.ir                        write a small module to start from
-  pwc split toy.ir                             see its pieces
-  pwc run toy.ir --in x.safetensors            compile and run it
-  pwc run DIR --in prompt.safetensors          the same with a checkpoint directory
-  pwc compile DIR --target cuda:sm_90          fill the cache for GPUs; no GPU is needed
-  pwc generate DIR --target cuda --ids 5,7     run on the GPU at hand
-  pwc bench config.json --target cuda          how fast it is, and where the time goes`,
+		Example: `  pwc example -o toy.ir                        # write a small module to start from
+  pwc split toy.ir                             # see its pieces
+  pwc run toy.ir --in x.safetensors            # compile and run it
+  pwc run DIR --in prompt.safetensors          # the same with a checkpoint directory
+  pwc compile DIR --target cuda:sm_90          # fill the cache for GPUs; no GPU is needed
+  pwc generate DIR --target cuda --ids 5,7     # run on the GPU at hand
+  pwc bench config.json --target cuda          # how fast it is, and where the time goes`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {

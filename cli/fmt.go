@@ -16,9 +16,9 @@ func (a *app) fmtCommand() *cobra.Command {
 		Short: "format modules, with their comments",
 		Long: `Print modules in the one canonical form. Comments stay where they are. The
 file "-" is standard input.`,
-		Example: `  pwc fmt model.ir                   print it formatted
-  pwc fmt -w *.ir                    format files in place
-  pwc fmt --check *.ir               name the files that are not formatted; exit code 1 if there are any`,
+		Example: `  pwc fmt model.ir                   # print it formatted
+  pwc fmt -w *.ir                    # format files in place
+  pwc fmt --check *.ir               # name the files that are not formatted; exit code 1 if there are any`,
 		Args: atLeastOne("modules"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if write && check {
