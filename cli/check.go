@@ -31,7 +31,7 @@ What compile and run refuse in a mode, check refuses in it: all ask the same cod
 --whole says of each function whether one graph can hold it uncut, or every reason why
 not, with its position.`,
 		Example: `  pwc check model.ir
-  pwc check model.ir --mode full
+  pwc check models/llama --mode full
   pwc check model.ir --whole
   pwc check models/*.ir --json`,
 		Args: atLeastOne("modules or checkpoints"),

@@ -26,7 +26,7 @@ what --wrt names. Weights and states can be named too.
 
 The module is like any other: fmt, check, compile and run take it.`,
 		Example: `  pwc grad model.ir --func loss -o grad.ir                   # by all float parameters
-  pwc grad model.ir --func loss --wrt x,@w -o grad.ir        # by parameter x and weight w
+  pwc grad model.ir --func loss --wrt x,@w -o two.ir         # by parameter x and weight w
   pwc run grad.ir --in case.safetensors --against grad_in0   # hold a gradient to a tensor`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -32,10 +32,10 @@ symbols; what cannot be imported is listed completely.
 
 Architectures: ` + strings.Join(fold(strings.Join(hf.Builtin().Architectures(), " "), 64), "\n  ") + `.`,
 		Example: `  pwc import models/llama -o llama.ir
-  pwc import config.json --dtype bf16 -o llama.ir      # no weights are needed
+  pwc import config.json --dtype bf16 -o small.ir      # no weights are needed
   pwc import models/llama --check                      # hold the tensors against the config, write nothing
   pwc import model.pt2 -o program.ir                   # an exported program
-  pwc import model.pt2 --extern toy::attention         # an op of it that the runner has`,
+  pwc import attention.pt2 --extern toy::attention     # an op of it that the runner has`,
 		Args: exactly(1, "a checkpoint directory, a config.json or an exported program"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if check && out.path != "" {

@@ -41,8 +41,8 @@ launch shape, registers and shared memory, and the memory of a step.
 --profile --json printed, and adds measured times. --json prints the report's data
 (docs/inspect.md) instead.`,
 		Example: `  pwc inspect models/llama -o report.html
-  pwc inspect model.ir --target cuda:sm_90 --mode full -o report.html
-  pwc bench models/llama --profile --json > bench.json && pwc inspect models/llama --profile bench.json -o report.html
+  pwc inspect model.ir --target cuda:sm_90 --mode full -o full.html
+  pwc bench models/llama --profile --json > bench.json && pwc inspect models/llama --profile bench.json -o measured.html
   pwc inspect model.ir --json`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -31,7 +31,7 @@ The column graph says what holds a piece in the mode: a graph of its own, that o
 whole function, both, or none. Where the mode is refused, as by compile and run, the
 reason follows.`,
 		Example: `  pwc split model.ir
-  pwc split model.ir --split-on attention::paged,linear
+  pwc split models/llama --split-on attention::paged,linear
   pwc split models/llama --func logits --json
   pwc split model.ir --dot > pieces.dot`,
 		Args: exactly(1, "one module or checkpoint"),

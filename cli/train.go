@@ -67,11 +67,11 @@ checkpoint-N directories with the state of the optimizer beside the weights; --o
 FILE.safetensors gets the weights alone. An interrupt leaves a checkpoint, from which
 --resume goes on to the bit.`,
 		Example: `  pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer sgd --lr 0.1 --momentum 0.9 --steps 100
-  pwc train model.ir --data data.safetensors --optimizer adamw --lr 3e-4 --betas 0.9,0.95 --clip-norm 1 --steps 1000 --out run
-  pwc train model.ir --data data.safetensors --optimizer adamw --lr 3e-4 --steps 2000 --out run --resume
+  pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer adamw --lr 3e-4 --betas 0.9,0.95 --clip-norm 1 --steps 1000 --out run
+  pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer adamw --lr 3e-4 --steps 2000 --out run --resume
   pwc train models/llama --data ids.safetensors --batch-size 8 --lr 1e-4 --schedule cosine --warmup 100 --steps 1000 --out tuned
-  pwc train config.json --weights dummy --data ids.safetensors --steps 1000 --out run
-  pwc train model.ir --data data.safetensors --precision bf16 --target cuda --mode full --steps 1000 --out run`,
+  pwc train config.json --weights dummy --data ids.safetensors --steps 1000 --out anew
+  pwc train model.ir --weights initial.safetensors --data data.safetensors --precision bf16 --target cuda --mode full --steps 1000 --out half`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
