@@ -54,7 +54,7 @@ type AddressError struct {
 
 // Error names the tensor.
 func (e *AddressError) Error() string {
-	return fmt.Sprintf("piecewise: %s of @%s is not where it was when size %d was captured; a replay would read the old memory. Capture again, or keep it in place", e.Name, e.Func, e.Size)
+	return fmt.Sprintf("piecewise: %s of @%s is not where it was when size %d was captured; a replay would read the old memory. Put it back; a backend that is not sealed can capture again", e.Name, e.Func, e.Size)
 }
 
 // Unwrap returns ErrAddress.
