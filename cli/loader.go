@@ -55,7 +55,7 @@ func (f *modelFlags) fits(path string, l *loader) error {
 	}
 	for _, other := range loaders {
 		for _, name := range other.flags {
-			if f.set.Changed(name) && !slices.Contains(own, name) && !slices.Contains(given, name) {
+			if f.set != nil && f.set.Changed(name) && !slices.Contains(own, name) && !slices.Contains(given, name) {
 				given = append(given, name)
 			}
 		}

@@ -34,8 +34,8 @@ type modelFlags struct {
 	dims     assignments
 	externs  []string
 
-	common []string // flags that mean something for models of any kind
-	set    *pflag.FlagSet
+	common []string       // flags that mean something for models of any kind
+	set    *pflag.FlagSet // nil: no flag was given
 }
 
 // addImport adds the flags that say how a checkpoint directory is read.
