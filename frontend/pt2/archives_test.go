@@ -204,6 +204,9 @@ func run(t *testing.T, a *Archive, m *Model, path string) {
 			t.Fatalf("%s: %v", path, err)
 		}
 		for i, v := range out {
+			if strings.HasPrefix(path, "mutation") && prefix == "" && i == 2 {
+				continue // the buffer itself, which PyTorch had changed once more when it was saved
+			}
 			want := tensorOf(t, file, fmt.Sprintf("%sout%d", prefix, i))
 			if d := interp.Compare(v, want); !d.Within(tolerance(want.Type)) {
 				t.Errorf("%s %sout%d (%s): %s", path, prefix, i, f.Nodes[f.Values[f.Returns[i]].Node].Loc, d)
