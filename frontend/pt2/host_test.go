@@ -1,0 +1,174 @@
+package pt2
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"pwc/compile/host"
+	"pwc/ir/interp"
+	"pwc/pieces"
+	"pwc/piecewise"
+	"pwc/program"
+	"pwc/runtime/device"
+	hostdev "pwc/runtime/host"
+	"pwc/safetensors"
+)
+
+// toyOp is toy::attention on the host: what a runner brings for its own op.
+type toyOp struct{ dev *hostdev.Device }
+
+func (o *toyOp) Signature() device.Signature {
+	return device.Signature{Name: "toy::attention", Mut: make([]bool, 3), Results: 1}
+}
+
+func (o *toyOp) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { return 0, nil }
+
+func (o *toyOp) Launch(c *device.OpCall) error {
+	if c.Stream.Capturing() {
+		return device.ErrNotCapturable
+	}
+	call := interp.Call{}
+	for i := range c.Args {
+		data, err := o.dev.Bytes(c.Args[i].Buffer)
+		if err != nil {
+			return err
+		}
+		t, err := interp.FromBytes(c.Args[i].DType, c.Args[i].Shape, data)
+		if err != nil {
+			return err
+		}
+		if i < 3 {
+			call.Args = append(call.Args, t)
+			continue
+		}
+		call.Results = append(call.Results, t)
+		if err := toyAttention(&call); err != nil {
+			return err
+		}
+		copy(data, t.Bytes())
+		// Padded rows must become zero.
+		clear(data[int64(len(data))/c.Size*c.Rows:])
+	}
+	return nil
+}
+
+// TestHost compiles programs for the host, captures them at sizes of their dynamic dimension,
+// and runs them in every mode: at the size of the export against PyTorch, at others against the
+// interpreter.
+func TestHost(t *testing.T) {
+	for _, name := range []string{"mlp", "moe-dense", "toy-attention", "hf-bert", "hf-llama-eager"} {
+		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
+			if name == "toy-attention" && mode == piecewise.Full {
+				continue // its op is not captured
+			}
+			t.Run(fmt.Sprint(name, "/", mode), func(t *testing.T) { runOnHost(t, name, mode) })
+		}
+	}
+}
+
+func runOnHost(t *testing.T, name string, mode piecewise.Mode) {
+	ctx := context.Background()
+	a := open(t, name)
+	m, err := a.Import(optionsOf[name])
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev := hostdev.Open(hostdev.Options{Workers: 1})
+	defer dev.Close()
+	golden, err := safetensors.Parse(content(t, name+"/expected.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, want := tensorOf(t, golden, "in0"), tensorOf(t, golden, "out0")
+	f := m.Module.Func(FuncName)
+	param := f.Values[f.Params[0]]
+	in = widened(in, param.Type.DType)
+	axis := len(in.Shape) - 1
+	if in.Type.Float() {
+		axis = 0
+	}
+	full := in.Shape[axis]
+	o := piecewise.Options{Device: dev, Ops: []device.Op{&toyOp{dev}},
+		Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}, SplitOn: optionsOf[name].Externs},
+		Capture: piecewise.CaptureOptions{Mode: mode}}
+	if mode != piecewise.None {
+		o.Capture.Sizes = []int64{2, 5, full}
+	}
+	b, err := piecewise.New(ctx, m.Module, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, step := range []func() error{func() error { return b.Load(ctx, a, nil) }, func() error { return b.Capture(ctx) }, b.Seal} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := &interp.Env{Weights: map[string]*interp.Tensor{}, Externs: externs}
+	for _, w := range m.Module.Weights {
+		env.Weights[w.Name] = tensorOf(t, a, w.Name)
+	}
+	for _, n := range []int64{full, 2, 5} {
+		part := first(t, in, axis, n)
+		if n != full {
+			out, err := interp.Run(ctx, m.Module, f, env, []*interp.Tensor{part})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = out[0]
+		}
+		got := onDevice(t, b, param.Name, part, n, want)
+		if d := interp.Compare(got, want); !d.Within(1e-4) {
+			t.Errorf("size %d: %s", n, d)
+		}
+	}
+	if err := b.Faults(); err != nil {
+		t.Error(err)
+	}
+}
+
+// first returns the first n positions of an axis, which only axes of extent 1 precede.
+func first(t *testing.T, x *interp.Tensor, axis int, n int64) *interp.Tensor {
+	t.Helper()
+	shape := append([]int64{}, x.Shape...)
+	data := x.Bytes()
+	data = data[:int64(len(data))/shape[axis]*n]
+	shape[axis] = n
+	out, err := interp.FromBytes(x.Type, shape, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// onDevice runs the function and returns its result, which has the type of like.
+func onDevice(t *testing.T, b *piecewise.Backend, param string, x *interp.Tensor, n int64, like *interp.Tensor) *interp.Tensor {
+	t.Helper()
+	in, err := b.Func(FuncName).Inputs(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := in.Bytes(param)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(data, x.Bytes())
+	r, err := b.Func(FuncName).Run(context.Background(), in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]byte, len(like.Bytes()))
+	if err := r.At(0).CopyTo(out); err != nil {
+		t.Fatal(err)
+	}
+	v, err := interp.FromBytes(like.Type, like.Shape, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
