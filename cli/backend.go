@@ -21,6 +21,8 @@ import (
 	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
+	"pwc/runner"
+	"pwc/runtime/device"
 	"pwc/runtime/host"
 )
 
@@ -219,7 +221,8 @@ func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildF
 	return b, explainOptions(err)
 }
 
-// explainOptions adds the flags that set the options which an error names.
+// explainOptions adds the flags that set the options which an error names: the call was wrong. That memory is not enough
+// for options that are right is none of the call's doing.
 func explainOptions(err error) error {
 	if err == nil {
 		return nil
@@ -227,7 +230,7 @@ func explainOptions(err error) error {
 	var flags []string
 	for _, x := range []struct{ flag, option, text string }{
 		{"--max", "Options.Memory.Max", "Options.Memory.Max names"}, {"--max", "Options.Memory.Max", "Options.Memory.Max["},
-		{"--symbol", "Options.Memory.Symbols", "Options.Memory.Symbols"}, {"--padded-slots", "Options.Capture.PaddedSlots", "Options.Capture.PaddedSlots"}, {"--split-on", "Options.Compile.SplitOn", "Options.Compile.SplitOn"},
+		{"--symbol", "Options.Memory.Symbols", "Options.Memory.Symbols"}, {"--padded-slots", "Options.Capture.PaddedSlots", "Options.Capture.PaddedSlots"}, {"--split-on", "Options.Compile.SplitOn", "Options.Compile.SplitOn"}, {"--split-on", "the ops to split at", "cannot split at"},
 		{"--max-sequences", "MaxSequences", "MaxSequences"}, {"--max-tokens", "MaxTokens", "MaxTokens"}, {"--blocks", "Blocks", " Blocks "},
 		{"--memory", "MemoryBytes", "MemoryBytes"}, {"--memory-fraction", "MemoryFraction", "MemoryFraction"},
 	} {
@@ -238,7 +241,11 @@ func explainOptions(err error) error {
 	if len(flags) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w\nOn the command line: %s", err, strings.Join(flags, ", "))
+	err = fmt.Errorf("%w\nOn the command line: %s", err, strings.Join(flags, ", "))
+	if errors.As(err, new(*runner.MemoryError)) || errors.As(err, new(*device.MemoryError)) {
+		return err
+	}
+	return &usageError{err}
 }
 
 // planBackend is newBackend for a module that is compiled and not run.

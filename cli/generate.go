@@ -78,6 +78,8 @@ and what they had is printed.`,
 				return usagef("give the prompt with --ids 5,7,9, or many with --ids-file F.jsonl")
 			case !(g.sampling.TopP > 0 && g.sampling.TopP <= 1):
 				return usagef("--top-p %g: %w", g.sampling.TopP, errTopP)
+			case !(g.sampling.Temperature >= 0) || math.IsInf(g.sampling.Temperature, 0):
+				return usagef("--temperature %g: it must be 0 or more", g.sampling.Temperature)
 			}
 			return a.runGenerate(cmd.Context(), args[0], &f, &b, &g)
 		},

@@ -97,7 +97,7 @@ func (a *app) runSplit(path string, on []string, name, modeName string, show spl
 	for i, fn := range funcs {
 		p, err := split.Split(m.module, fn, on)
 		if err != nil {
-			return err
+			return explainOptions(err)
 		}
 		c := p.Counts()
 		r.Pieces += c.Piecewise

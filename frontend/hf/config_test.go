@@ -228,7 +228,7 @@ func TestRefusals(t *testing.T) {
 		{"Llama", settings{"hidden_size": 16.5}, "16.5 is not an integer"},
 		{"Llama", settings{"hidden_size": true}, "true is not an integer"},
 		{"Llama", settings{"hidden_size": json.RawMessage("99999999999999999999")}, "is not an integer"},
-		{"Llama", settings{"num_hidden_layers": 1 << 40}, "is not in [1, 4096]"},
+		{"Llama", settings{"num_hidden_layers": int64(1) << 40}, "is not in [1, 4096]"},
 		{"Llama", settings{"num_attention_heads": 3}, "3 does not divide hidden_size"},
 		{"Llama", settings{"num_key_value_heads": 3}, "3 does not divide num_attention_heads"},
 		{"Llama", settings{"head_dim": 5}, "1 of a head's 5 elements turn, which is not an even number"},

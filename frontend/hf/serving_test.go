@@ -55,9 +55,9 @@ func TestEOS(t *testing.T) {
 		want       string
 	}{
 		{"2", "", `config.json: "eos_token_id": "2" is not an integer`},
-		{1 << 40, "", `"eos_token_id": 1099511627776 is not in`},
+		{int64(1) << 40, "", `"eos_token_id": 1099511627776 is not in`},
 		{[]any{2, nil}, "", "is not a list of integers"},
-		{[]int{1 << 40}, "", "1099511627776 is no token id"},
+		{[]int64{1 << 40}, "", "1099511627776 is no token id"},
 		{2, `{"eos_token_id": "x"}`, `generation_config.json: "eos_token_id": "x" is not an integer`},
 		{2, `{"eos_token_id": 1, "eos_token_id": 2}`, `generation_config.json: key "eos_token_id" appears twice`},
 		{2, `[]`, "generation_config.json: not a JSON object"},
