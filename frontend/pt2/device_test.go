@@ -5,7 +5,11 @@ import (
 	"fmt"
 	"testing"
 
+	"pwc/compile"
+	"pwc/compile/cuda"
 	"pwc/compile/host"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/ir/interp"
 	"pwc/pieces"
 	"pwc/piecewise"
@@ -62,20 +66,43 @@ func TestHost(t *testing.T) {
 			if name == "toy-attention" && mode == piecewise.Full {
 				continue // its op is not captured
 			}
-			t.Run(fmt.Sprint(name, "/", mode), func(t *testing.T) { runOnHost(t, name, mode) })
+			t.Run(fmt.Sprint(name, "/", mode), func(t *testing.T) {
+				dev := hostdev.Open(hostdev.Options{Workers: 1})
+				defer dev.Close()
+				runOn(t, name, mode, dev, host.New(), &toyOp{dev})
+			})
 		}
 	}
 }
 
-func runOnHost(t *testing.T, name string, mode piecewise.Mode) {
+// TestOnGPU is TestHost on a GPU, or an emulated one, which runs the smaller programs.
+func TestOnGPU(t *testing.T) {
+	dev := cudatest.Open(t, fake.Options{})
+	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := []string{"mlp", "moe-dense"}
+	if !dev.Emulated {
+		programs = append(programs, "hf-bert", "hf-llama-eager")
+	}
+	for _, name := range programs {
+		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
+			if dev.Emulated && mode == piecewise.None {
+				continue // graphs launch the same kernels
+			}
+			t.Run(fmt.Sprint(name, "/", mode), func(t *testing.T) { runOn(t, name, mode, dev.Device, backend) })
+		}
+	}
+}
+
+func runOn(t *testing.T, name string, mode piecewise.Mode, dev device.Device, backend compile.Backend, ops ...device.Op) {
 	ctx := context.Background()
 	a := open(t, name)
 	m, err := a.Import(optionsOf[name])
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev := hostdev.Open(hostdev.Options{Workers: 1})
-	defer dev.Close()
 	golden, err := safetensors.Parse(content(t, name+"/expected.safetensors"))
 	if err != nil {
 		t.Fatal(err)
@@ -89,8 +116,8 @@ func runOnHost(t *testing.T, name string, mode piecewise.Mode) {
 		axis = 0
 	}
 	full := in.Shape[axis]
-	o := piecewise.Options{Device: dev, Ops: []device.Op{&toyOp{dev}},
-		Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}, SplitOn: optionsOf[name].Externs},
+	o := piecewise.Options{Device: dev, Ops: ops,
+		Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: backend}, SplitOn: optionsOf[name].Externs},
 		Capture: piecewise.CaptureOptions{Mode: mode}}
 	if mode != piecewise.None {
 		o.Capture.Sizes = []int64{2, 5, full}
