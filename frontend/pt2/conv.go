@@ -293,42 +293,7 @@ func maxPool(c *call) []ir.Value {
 		c.fail("it takes floats")
 	}
 	p, axes, _ := c.pool(x, math.Inf(-1))
-	out := one(c.reduce("max", p, axes, false))
-	if len(c.outs) > 1 && c.outs[1] != "" {
-		if c.used(c.outs[1]) {
-			c.fail("the positions of its largest elements are used, which is not supported")
-		}
-		out = append(out, c.full(c.i(0), dtype.I64, c.out(1).Shape...))
-	}
-	return out
-}
-
-// used reports whether a node or an output reads a value.
-func (c *call) used(name string) bool {
-	reads := func(a *argument) bool {
-		if a.Tensor != nil && a.Tensor.Name == name {
-			return true
-		}
-		for _, t := range a.Tensors {
-			if t.Name == name {
-				return true
-			}
-		}
-		return a.OptionalTensor != nil && a.OptionalTensor.Tensor != nil && a.OptionalTensor.Tensor.Name == name
-	}
-	for i := range c.graph.Nodes {
-		for j := range c.graph.Nodes[i].Inputs {
-			if reads(&c.graph.Nodes[i].Inputs[j].Arg) {
-				return true
-			}
-		}
-	}
-	for i := range c.graph.Outputs {
-		if reads(&c.graph.Outputs[i]) {
-			return true
-		}
-	}
-	return false
+	return one(c.reduce("max", p, axes, false))
 }
 
 func avgPool(c *call) []ir.Value {
@@ -368,17 +333,10 @@ func adaptive(reduce string) opRule {
 		if c.rank(x) < n+1 || t.Rank() != c.rank(x) {
 			c.fail("it takes [N, C, ...]")
 		}
-		if len(c.outs) > 1 && c.used(c.outs[1]) {
-			c.fail("the positions of its largest elements are used, which is not supported")
-		}
 		for i := c.rank(x) - n; i < t.Rank(); i++ {
 			x = c.adapted(x, i, t.Shape[i], reduce)
 		}
-		out := one(x)
-		if len(c.outs) > 1 {
-			out = append(out, c.full(c.i(0), i64, c.out(1).Shape...))
-		}
-		return out
+		return one(x)
 	}
 }
 

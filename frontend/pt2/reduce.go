@@ -401,12 +401,7 @@ func batchNorm(c *call) []ir.Value {
 	mean, v := c.channels(c.tensor("running_mean"), rank), c.channels(c.tensor("running_var"), rank)
 	rstd := c.un("rsqrt", c.bin("add", v, c.f(c.float("eps", 1e-5))))
 	y := c.affine(c.bin("mul", c.bin("sub", x, mean), rstd))
-	out := one(c.cast(y, c.out(0).DType))
-	for i := 1; i < len(c.outs); i++ { // saved statistics, empty in inference
-		t := c.out(i)
-		out = append(out, c.full(c.number(0, t.DType), t.DType, t.Shape...))
-	}
-	return out
+	return one(c.cast(y, c.out(0).DType)) // saved statistics are for a backward
 }
 
 // batchStatistics normalizes by statistics of the batch, as an instance norm does after its
