@@ -1,6 +1,7 @@
 package pt2
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -138,10 +139,15 @@ func (im *importer) run() (*Model, error) {
 	return &Model{Module: m, Dims: im.dims, Notes: im.notes(), Initial: im.initial}, nil
 }
 
+// notes says which states do not start from what they hold at first, which is zeros.
 func (im *importer) notes() []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(im.initial)) {
-		out = append(out, fmt.Sprintf("buffer %s is written: it is a state, which starts from zeros until it is set", termsafe.Clip(name, 80)))
+		t, err := im.a.Tensor(im.initial[name])
+		if err == nil && bytes.IndexFunc(t.Data, func(r rune) bool { return r != 0 }) < 0 {
+			continue
+		}
+		out = append(out, fmt.Sprintf("buffer %s is written, so it is a state: it holds zeros, and not its values of the archive, until the runner sets it", termsafe.Clip(name, 80)))
 	}
 	return out
 }
