@@ -183,13 +183,18 @@ func blockFolder(t *testing.T, model string) string {
 	}
 	llama := filepath.Join(root, "testdata/hf/llama")
 	links := map[string]string{
-		"testdata": filepath.Join(root, "testdata"), "graphs": filepath.Join(root, "graphs"), "models/llama": llama, "models/toy.ir": filepath.Join(root, "testdata/nineteen.ir"), "DIR": llama,
+		"testdata": filepath.Join(root, "testdata"), "graphs": filepath.Join(root, "graphs"), "models/toy.ir": filepath.Join(root, "testdata/nineteen.ir"), "DIR": llama,
 		"config.json": filepath.Join(llama, "config.json"), "model.pt2": filepath.Join(root, "testdata/pt2/mlp/model.pt2"),
 		"inputs.safetensors": filepath.Join(root, "testdata/pt2/mlp/expected.safetensors"), "attention.pt2": filepath.Join(root, "testdata/pt2/toy-attention/model.pt2"),
 		"prompt.safetensors": filepath.Join(llama, "expected.safetensors"),
 		"trace.safetensors":  filepath.Join(root, "testdata/traces/llama.safetensors"), "ids.safetensors": filepath.Join(root, "testdata/train/repeat/data.safetensors"),
 		"model.ir":       filepath.Join(root, "testdata/nineteen.ir"),
 		"scenario.txtar": filepath.Join(root, "graphs/scenario/testdata/foo_fee.txtar"),
+	}
+	tokenizer := filepath.Join(root, "testdata/tokenizers/bytes/tokenizer.json")
+	links["tokenizer.json"], links["models/llama/tokenizer.json"] = tokenizer, tokenizer
+	for _, name := range []string{"config.json", "model.safetensors", "expected.safetensors"} {
+		links["models/llama/"+name] = filepath.Join(llama, name)
 	}
 	if model == "train" {
 		for name, file := range map[string]string{"model.ir": "mlp.ir", "data.safetensors": "mlp/data.safetensors", "initial.safetensors": "mlp/initial.safetensors"} {
@@ -205,7 +210,7 @@ func blockFolder(t *testing.T, model string) string {
 			t.Fatal(err)
 		}
 	}
-	files := map[string]string{"prompts.jsonl": "{\"ids\": [5, 7, 9]}\n[1, 2]\n"}
+	files := map[string]string{"prompt.txt": "Hello", "prompts.jsonl": "{\"ids\": [5, 7, 9]}\n[1, 2]\n"}
 	if model == "grad" {
 		if err := os.Remove(filepath.Join(dir, "model.ir")); err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,18 +18,21 @@ import (
 	"pwc/piecewise"
 	"pwc/runner"
 	"pwc/runner/metrics"
+	"pwc/tokenizer"
 )
 
 // generateFlags are the flags of generate beside those of compile.
 type generateFlags struct {
-	ids      idList
-	file     string
-	maxNew   int
-	stop     idList
-	noEOS    bool
-	sampling runner.Sampling
-	mode     string
-	stats    bool
+	ids       idList
+	file      string
+	prompt    string
+	tokenizer string // file or directory; "": where the checkpoint is
+	maxNew    int
+	stop      idList
+	noEOS     bool
+	sampling  runner.Sampling
+	mode      string
+	stats     bool
 
 	sequences, tokens, blocks int
 	memory                    int64
@@ -51,7 +55,8 @@ func (a *app) generateCommand() *cobra.Command {
 paged KV cache, and print the ids of their tokens as they come. What the model
 takes of the device is printed before anything is allocated.
 
---ids gives one request. Each line of --ids-file is one, either a list of ids or
+--ids gives one request, and so does --prompt, whose text the checkpoint's tokenizer
+turns into ids; its answer is text, too. Each line of --ids-file is one, either a list of ids or
 an object: {"ids": [5, 7], "request": "name", "max_new": 8, "stop": [2],
 "ignore_eos": true, "temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 1}. What
 it leaves out is what the flags say, and the name is its number, from 0. An answer
@@ -65,6 +70,7 @@ finish_reason is stop, length, max_position, canceled, failed or refused. A requ
 that cannot be served, or fails, does so alone; the exit code is then 1. An interrupt ends all,
 and what they had is printed.`,
 		Example: `  pwc generate models/llama --ids 5,7,9 --max-new 24
+  pwc generate models/llama --prompt "The capital of France is"
   pwc generate models/llama --ids-file prompts.jsonl --json --stats
   pwc generate models/llama --ids 5,7,9 --temperature 0.8 --top-p 0.95 --seed 7
   pwc generate config.json --weights dummy --ids 1,2,3 --stats`,
@@ -74,8 +80,12 @@ and what they had is printed.`,
 			switch {
 			case g.ids != nil && g.file != "":
 				return usagef("--ids and --ids-file exclude each other")
-			case g.ids == nil && g.file == "":
-				return usagef("give the prompt with --ids 5,7,9, or many with --ids-file F.jsonl")
+			case g.prompt != "" && (g.ids != nil || g.file != ""):
+				return usagef("--prompt excludes --ids and --ids-file")
+			case g.tokenizer != "" && g.prompt == "":
+				return usagef("--tokenizer is for the text of --prompt")
+			case g.ids == nil && g.file == "" && g.prompt == "":
+				return usagef("give the prompt with --prompt TEXT or --ids 5,7,9, or many with --ids-file F.jsonl")
 			case !(g.sampling.TopP > 0 && g.sampling.TopP <= 1):
 				return usagef("--top-p %g: %w", g.sampling.TopP, errTopP)
 			case !(g.sampling.Temperature >= 0) || math.IsInf(g.sampling.Temperature, 0):
@@ -91,6 +101,8 @@ and what they had is printed.`,
 	b.addTraceOut(cmd)
 	fl := cmd.Flags()
 	fl.Var(&g.ids, "ids", "`ID`s of the prompt")
+	fl.StringVar(&g.prompt, "prompt", "", "`TEXT` of the prompt")
+	fl.StringVar(&g.tokenizer, "tokenizer", "", "`FILE` or directory of the tokenizer of --prompt (default: beside the weights)")
 	fl.StringVar(&g.file, "ids-file", "", "`FILE` with a request on each line, in JSON; - is standard input")
 	g.maxNew = 24
 	fl.Var(&wholeNumber[int]{&g.maxNew, 0, maxNumber}, "max-new", "generate at most `N` tokens for a request; 0: until its sequence is as long as the model and the cache allow")
@@ -121,6 +133,13 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	if err != nil {
 		return err
 	}
+	var text *tokenizer.Tokenizer
+	if g.prompt != "" {
+		if text, err = openTokenizer(cmp.Or(g.tokenizer, m.weights, path)); err != nil {
+			return err
+		}
+		requests[0].Prompt = text.Encode(g.prompt, true)
+	}
 	weights, closeWeights, err := m.source(f)
 	if err != nil {
 		return err
@@ -132,6 +151,9 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	out := &generation{app: a, requests: requests, live: newLiveLine(a, len(requests) > 1), start: time.Now()}
+	if text != nil {
+		out.text, out.answer = text, text.Stream(false)
+	}
 	out.bound(runner.BoundsOf(m.module).Positions, longerHint(m.module))
 	out.endAt(m.module.EOS)
 	if g.metrics != "" {
@@ -282,6 +304,9 @@ type generation struct {
 	start    time.Time
 	tokens   int64
 	failed   bool
+
+	text   *tokenizer.Tokenizer // of --prompt, else nil
+	answer *tokenizer.Stream    // of its answer
 }
 
 // namedRequest is a request by its name, which is JSON, and what became of it.
@@ -394,7 +419,10 @@ func (g *generation) submit(ctx context.Context, r *runner.Runner) (accepted int
 		first := true
 		q.OnToken = func(id int32) {
 			g.tokens++
-			if g.single() {
+			switch {
+			case g.single() && g.answer != nil:
+				fmt.Fprint(g.app.out, g.answer.Next(id))
+			case g.single():
 				if !first {
 					fmt.Fprint(g.app.out, " ")
 				}
@@ -477,6 +505,15 @@ func (g *generation) stepFailed(failed error) {
 	fmt.Fprintf(g.app.err, "pwc: a step failed: %v\n", failed)
 }
 
+// answerText returns the text of an answer, if the prompt was text.
+func (g *generation) answerText(ids []int32) *string {
+	if g.text == nil {
+		return nil
+	}
+	text := g.text.Decode(ids, false)
+	return &text
+}
+
 // print prints the answer of a request that has ended.
 func (g *generation) print(q *namedRequest) error {
 	err := q.refused
@@ -494,10 +531,11 @@ func (g *generation) print(q *namedRequest) error {
 		line, err := json.Marshal(struct {
 			Request      json.RawMessage `json:"request"`
 			IDs          []int32         `json:"ids"`
-			PromptTokens int             `json:"prompt_tokens"` // of the ids, the first
+			Text         *string         `json:"text,omitempty"` // of the answer, with --prompt
+			PromptTokens int             `json:"prompt_tokens"`  // of the ids, the first
 			FinishReason string          `json:"finish_reason"`
 			Error        string          `json:"error,omitempty"`
-		}{q.name, ids, len(q.Prompt), q.finishReason(), problem})
+		}{q.name, ids, g.answerText(answer), len(q.Prompt), q.finishReason(), problem})
 		if err != nil {
 			return err
 		}
@@ -506,6 +544,9 @@ func (g *generation) print(q *namedRequest) error {
 		}
 	case q.seq == nil:
 	case g.single():
+		if g.answer != nil {
+			fmt.Fprint(g.app.out, g.answer.Flush())
+		}
 		if _, err := fmt.Fprintln(g.app.out, q.incomplete()); err != nil {
 			return err
 		}

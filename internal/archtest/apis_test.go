@@ -34,6 +34,7 @@ import (
 	"pwc/runtime/mem"
 	"pwc/safetensors"
 	"pwc/split"
+	"pwc/tokenizer"
 	"pwc/train"
 	"pwc/verify"
 )
@@ -283,6 +284,11 @@ func TestNothingPanics(t *testing.T) {
 		return x
 	}
 
+	bytesTokenizer := func() *tokenizer.Tokenizer {
+		tk, err := tokenizer.Open("../../testdata/tokenizers/bytes")
+		must(err)
+		return tk
+	}
 	apis := map[string]api{
 		"piecewise": {
 			funcs: map[string]any{"New": piecewise.New, "Check": piecewise.Check, "ParseMode": piecewise.ParseMode, "Modes": piecewise.Modes, "DefaultCaptureSizes": piecewise.DefaultCaptureSizes, "NewPool": piecewise.NewPool},
@@ -339,6 +345,10 @@ func TestNothingPanics(t *testing.T) {
 				ptr[pieces.MemoryStore], func() any { return pieces.NewMemoryStore() }, ptr[pieces.MissError], ptr[pieces.Result], ptr[pieces.UncoveredError],
 				zero[pieces.EventKind], func() any { return pieces.EventKind(99) }, zero[pieces.Pipeline], func() any { return target }, zero[pieces.Range], zero[pieces.Shapes], zero[pieces.Source], func() any { return pieces.Source(99) },
 			},
+		},
+		"tokenizer": {
+			funcs:     map[string]any{"Open": tokenizer.Open, "ParseJSON": tokenizer.ParseJSON, "ParseSentencePiece": tokenizer.ParseSentencePiece, "ParseTiktoken": tokenizer.ParseTiktoken},
+			receivers: []func() any{func() any { return bytesTokenizer() }, func() any { return bytesTokenizer().Stream(true) }},
 		},
 		"inspect": {
 			funcs:     map[string]any{"Collect": inspect.Collect, "NewRecorder": inspect.NewRecorder, "NewTracer": inspect.NewTracer, "WriteHTML": inspect.WriteHTML},

@@ -1,0 +1,191 @@
+package tokenizer
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// decoder turns tokens, as the vocabulary writes them, into text.
+type decoder interface {
+	decode(tokens []string) []string
+}
+
+// decoders run one after the other.
+type decoders []decoder
+
+func (ds decoders) decode(tokens []string) []string {
+	for _, d := range ds {
+		tokens = d.decode(tokens)
+	}
+	return tokens
+}
+
+// byteLevelDecoder turns visible characters into bytes. A token with another character stands
+// for itself.
+type byteLevelDecoder struct{ bytes map[rune]byte }
+
+func newByteLevelDecoder() byteLevelDecoder {
+	d := byteLevelDecoder{map[rune]byte{}}
+	for b, r := range byteRunes() {
+		d.bytes[r] = byte(b)
+	}
+	return d
+}
+
+// raw returns the bytes of a token.
+func (d byteLevelDecoder) raw(token string) string {
+	var b strings.Builder
+	for _, r := range token {
+		c, ok := d.bytes[r]
+		if !ok {
+			return token
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
+}
+
+func (d byteLevelDecoder) decode(tokens []string) []string {
+	var b strings.Builder
+	for _, t := range tokens {
+		b.WriteString(d.raw(t))
+	}
+	return []string{validUTF8(b.String())}
+}
+
+// replaceDecoder replaces text in each token.
+type replaceDecoder struct{ by normalizer }
+
+func (d replaceDecoder) decode(tokens []string) []string {
+	for i, t := range tokens {
+		tokens[i] = d.by.normalize(t)
+	}
+	return tokens
+}
+
+// byteFallbackDecoder turns tokens <0x00> to <0xFF> in a row into text. Where they are no
+// UTF-8, each is U+FFFD.
+type byteFallbackDecoder struct{}
+
+func (byteFallbackDecoder) decode(tokens []string) []string {
+	var out []string
+	var bytes []byte
+	flush := func() {
+		switch {
+		case len(bytes) == 0:
+		case utf8.Valid(bytes):
+			out = append(out, string(bytes))
+		default:
+			for range bytes {
+				out = append(out, string(utf8.RuneError))
+			}
+		}
+		bytes = bytes[:0]
+	}
+	for _, t := range tokens {
+		if b, ok := byteOf(t); ok {
+			bytes = append(bytes, b)
+			continue
+		}
+		flush()
+		out = append(out, t)
+	}
+	flush()
+	return out
+}
+
+// byteOf returns the byte of a token such as <0x0A>.
+func byteOf(token string) (byte, bool) {
+	if len(token) != 6 || !strings.HasPrefix(token, "<0x") || token[5] != '>' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(token[3:5], 16, 8)
+	return byte(n), err == nil
+}
+
+// fuse joins all tokens.
+type fuse struct{}
+
+func (fuse) decode(tokens []string) []string { return []string{strings.Join(tokens, "")} }
+
+// stripDecoder takes a character from the ends of each token, so many at most.
+type stripDecoder struct {
+	content     string
+	start, stop int
+}
+
+func (d stripDecoder) decode(tokens []string) []string {
+	for i, t := range tokens {
+		for n := 0; n < d.start && strings.HasPrefix(t, d.content); n++ {
+			t = t[len(d.content):]
+		}
+		for n := 0; n < d.stop && strings.HasSuffix(t, d.content); n++ {
+			t = t[:len(t)-len(d.content)]
+		}
+		tokens[i] = t
+	}
+	return tokens
+}
+
+// metaspaceDecoder turns the visible character back into spaces; the one that was added at the
+// beginning goes.
+type metaspaceDecoder struct {
+	replacement string
+	added       bool
+}
+
+func (d metaspaceDecoder) decode(tokens []string) []string {
+	for i, t := range tokens {
+		if i == 0 && d.added {
+			t = strings.TrimPrefix(t, d.replacement)
+		}
+		tokens[i] = strings.ReplaceAll(t, d.replacement, " ")
+	}
+	return tokens
+}
+
+// wordPieceDecoder joins the parts of words and puts spaces between words.
+type wordPieceDecoder struct {
+	prefix string
+	clean  bool // no spaces before punctuation and in contractions
+}
+
+func (d wordPieceDecoder) decode(tokens []string) []string {
+	for i, t := range tokens {
+		if i > 0 {
+			if part, ok := strings.CutPrefix(t, d.prefix); ok {
+				t = part
+			} else {
+				t = " " + t
+			}
+		}
+		if d.clean {
+			t = cleanUp(t)
+		}
+		tokens[i] = t
+	}
+	return tokens
+}
+
+// cleanUp removes the spaces that come of cutting English at punctuation, one rule after the other.
+func cleanUp(text string) string {
+	for _, r := range [][2]string{{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}} {
+		text = strings.ReplaceAll(text, r[0], r[1])
+	}
+	return text
+}
+
+// bpeDecoder turns the suffix of words into spaces.
+type bpeDecoder struct{ suffix string }
+
+func (d bpeDecoder) decode(tokens []string) []string {
+	for i, t := range tokens {
+		by := " "
+		if i == len(tokens)-1 {
+			by = ""
+		}
+		tokens[i] = strings.ReplaceAll(t, d.suffix, by)
+	}
+	return tokens
+}

@@ -1,0 +1,202 @@
+package tokenizer
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const goldens = "../testdata/tokenizers"
+
+// read decodes a compressed JSON file of the goldens.
+func read(t *testing.T, path string, into any) {
+	t.Helper()
+	f, err := os.Open(filepath.Join(goldens, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.NewDecoder(z).Decode(into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func texts(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	if read(t, "strings.json.gz", &out); len(out) != 2000 {
+		t.Fatalf("%d texts, want 2000", len(out))
+	}
+	return out
+}
+
+// row is what tokenizers made of a text.
+type row struct {
+	bare, ids  []int32
+	text, full string
+}
+
+// UnmarshalJSON reads the four columns.
+func (r *row) UnmarshalJSON(text []byte) error {
+	if err := json.Unmarshal(text, &[]any{&r.bare, &r.ids, &r.text, &r.full}); err != nil {
+		return err
+	}
+	if r.ids == nil {
+		r.ids = r.bare
+	}
+	return nil
+}
+
+// Every kind of tokenizer.json gives the ids and the texts of the tokenizers library.
+func TestTokenizers(t *testing.T) {
+	all := texts(t)
+	for _, name := range []string{"gpt2", "gpt2_prefix", "llama3", "qwen2", "o200k", "neox", "starcoder2", "falcon", "deepseek", "llama2", "mistral", "gemma", "phi3", "bert", "bert_cased", "t5", "albert"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tk, err := Open(filepath.Join(goldens, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var rows []row
+			if read(t, name+"/expected.json.gz", &rows); len(rows) != len(all) {
+				t.Fatalf("%d rows", len(rows))
+			}
+			ties := 0
+			for i, r := range rows {
+				if got := tk.Encode(all[i], false); !slices.Equal(got, r.bare) {
+					if equallyLikely(tk, got, r.bare) {
+						ties++
+						continue
+					}
+					t.Fatalf("%q is %v, want %v", all[i], got, r.bare)
+				}
+				if got := tk.Encode(all[i], true); !slices.Equal(got, r.ids) {
+					t.Fatalf("%q, surrounded, is %v, want %v", all[i], got, r.ids)
+				}
+				if got := tk.Decode(r.ids, false); got != r.text {
+					t.Fatalf("%v is %q, want %q", r.ids, got, r.text)
+				}
+				if got := tk.Decode(r.ids, true); got != r.full {
+					t.Fatalf("%v with control is %q, want %q", r.ids, got, r.full)
+				}
+			}
+			if ties > 5 {
+				t.Errorf("%d texts are cut in another way of the same likelihood, want at most 5", ties)
+			}
+		})
+	}
+}
+
+// equallyLikely reports whether two cuts of a unigram model have the same likelihood: which one
+// wins then depends on how scores were read and added, to the last bit.
+func equallyLikely(t *Tokenizer, a, b []int32) bool {
+	m, ok := t.model.(*unigram)
+	if !ok {
+		return false
+	}
+	sum := func(ids []int32) (s float64) {
+		for _, id := range ids {
+			s += m.scores[t.tokens[id]].score
+		}
+		return s
+	}
+	return math.Abs(sum(a)-sum(b)) < 1e-9
+}
+
+func TestSentencePiece(t *testing.T) {
+	all := texts(t)
+	for _, name := range []string{"sp_bpe", "sp_unigram"} {
+		tk, err := Open(filepath.Join(goldens, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rows []spRow
+		read(t, name+"/expected.json.gz", &rows)
+		for i, r := range rows {
+			text := strings.ReplaceAll(all[i], "\x00", "")
+			if got := tk.Encode(text, false); !slices.Equal(got, r.ids) {
+				t.Fatalf("%s: %q is %v, want %v", name, text, got, r.ids)
+			}
+			if got := tk.Decode(r.ids, false); got != r.text {
+				t.Fatalf("%s: %v is %q, want %q", name, r.ids, got, r.text)
+			}
+		}
+	}
+}
+
+// spRow is what SentencePiece made of a text.
+type spRow struct {
+	ids  []int32
+	text string
+}
+
+// UnmarshalJSON reads the two columns.
+func (r *spRow) UnmarshalJSON(text []byte) error {
+	return json.Unmarshal(text, &[]any{&r.ids, &r.text})
+}
+
+func TestTiktoken(t *testing.T) {
+	all := texts(t)
+	data, err := os.ReadFile(filepath.Join(goldens, "tiktoken", tiktokenFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := ParseTiktoken(data, Llama3Pattern, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := int32(plain.Size())
+	special, err := ParseTiktoken(data, Llama3Pattern, map[string]int32{"<|endoftext|>": n, "<|im_start|>": n + 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows [][2][]int32
+	read(t, "tiktoken/expected.json.gz", &rows)
+	for i, r := range rows {
+		if got := special.Encode(all[i], false); !slices.Equal(got, r[0]) {
+			t.Fatalf("%q is %v, want %v", all[i], got, r[0])
+		}
+		if got := plain.Encode(all[i], false); !slices.Equal(got, r[1]) {
+			t.Fatalf("%q without special tokens is %v, want %v", all[i], got, r[1])
+		}
+		if got := plain.Decode(r[1], true); got != all[i] {
+			t.Fatalf("%v is %q, want %q", r[1], got, all[i])
+		}
+	}
+}
+
+// A stream gives the text of all ids, whole characters at a time.
+func TestStream(t *testing.T) {
+	all := texts(t)
+	for _, name := range []string{"llama3", "llama2", "mistral", "gemma", "bert", "t5", "sp_bpe"} {
+		tk, err := Open(filepath.Join(goldens, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range all[:400] {
+			ids := tk.Encode(text, true)
+			s := tk.Stream(false)
+			var b strings.Builder
+			for _, id := range ids {
+				piece := s.Next(id)
+				if strings.HasSuffix(piece, "\ufffd") {
+					t.Fatalf("%s: %q: a piece %q ends within a character", name, text, piece)
+				}
+				b.WriteString(piece)
+			}
+			b.WriteString(s.Flush())
+			if want := tk.Decode(ids, false); b.String() != want {
+				t.Fatalf("%s: %v streams as %q, want %q", name, ids, b.String(), want)
+			}
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package tokenizer
+
+import "container/heap"
+
+// textPart is a part of a word, in a list.
+type textPart struct {
+	start, end int
+	prev, next int // positions in the list; -1: none
+	frozen     bool
+}
+
+// textMerge is a merge that may be made: of part at and the one after it, while they end where
+// they did.
+type textMerge struct {
+	rank    float64
+	at, end int
+}
+
+type textMerges []textMerge
+
+func (m textMerges) Len() int { return len(m) }
+func (m textMerges) Less(i, j int) bool {
+	return m[i].rank < m[j].rank || m[i].rank == m[j].rank && m[i].at < m[j].at
+}
+func (m textMerges) Swap(i, j int) { m[i], m[j] = m[j], m[i] }
+func (m *textMerges) Push(x any)   { *m = append(*m, x.(textMerge)) }
+func (m *textMerges) Pop() any {
+	last := (*m)[len(*m)-1]
+	*m = (*m)[:len(*m)-1]
+	return last
+}
+
+// mergeText merges neighbouring parts of a word into tokens, by the rank of what they become,
+// the least first and the leftmost of equal ones. It takes time n·log n. Frozen parts stay.
+func mergeText(word string, parts []textPart, rank func(text string) (float64, bool)) []textPart {
+	for i := range parts {
+		parts[i].prev, parts[i].next = i-1, i+1
+	}
+	if len(parts) > 0 {
+		parts[len(parts)-1].next = -1
+	}
+	var queue textMerges
+	add := func(i int) {
+		if i < 0 || parts[i].next < 0 || parts[i].frozen || parts[parts[i].next].frozen {
+			return
+		}
+		end := parts[parts[i].next].end
+		if r, ok := rank(word[parts[i].start:end]); ok {
+			heap.Push(&queue, textMerge{r, i, end})
+		}
+	}
+	for i := range parts {
+		add(i)
+	}
+	for queue.Len() > 0 {
+		m := heap.Pop(&queue).(textMerge)
+		left := &parts[m.at]
+		if left.end < 0 || left.next < 0 || parts[left.next].end != m.end {
+			continue // one of them was merged since
+		}
+		right := &parts[left.next]
+		left.end, left.next = right.end, right.next
+		right.end = -1
+		if left.next >= 0 {
+			parts[left.next].prev = m.at
+		}
+		add(left.prev)
+		add(m.at)
+	}
+	var out []textPart
+	for i := 0; len(parts) > 0 && i >= 0; i = parts[i].next {
+		out = append(out, parts[i])
+	}
+	return out
+}

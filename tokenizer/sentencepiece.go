@@ -1,0 +1,342 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Types of pieces and of models (google/sentencepiece, src/sentencepiece_model.proto).
+const (
+	pieceNormal  = 1
+	pieceUnknown = 2
+	pieceControl = 3
+	pieceUser    = 4
+	pieceUnused  = 5
+	pieceByte    = 6
+
+	modelUnigram = 1
+	modelBPE     = 2
+)
+
+// spaceSymbol is how pieces write a space.
+const spaceSymbol = "▁"
+
+// unknownSurface is the text of the unknown piece.
+const unknownSurface = " ⁇ "
+
+// spModel is what a file says.
+type spModel struct {
+	pieces []spPiece
+
+	kind         uint64
+	byteFallback bool
+
+	charsmap    []byte
+	dummyPrefix bool // a space before the text
+	removeExtra bool // spaces at the ends, and several in a row
+}
+
+type spPiece struct {
+	text  string
+	score float64
+	kind  uint64
+}
+
+// ParseSentencePiece reads a SentencePiece model of type BPE or unigram.
+func ParseSentencePiece(data []byte) (*Tokenizer, error) {
+	m := spModel{kind: modelUnigram, dummyPrefix: true, removeExtra: true}
+	if err := m.parse(data); err != nil {
+		return nil, fmt.Errorf("no SentencePiece model: %w", err)
+	}
+	return m.tokenizer()
+}
+
+// fields calls f for each field of a message.
+func fields(data []byte, f func(n protowire.Number, number uint64, bytes []byte) error) error {
+	for len(data) > 0 {
+		n, typ, size := protowire.ConsumeTag(data)
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		data = data[size:]
+		var number uint64
+		var value []byte
+		switch typ {
+		case protowire.VarintType:
+			number, size = protowire.ConsumeVarint(data)
+		case protowire.Fixed32Type:
+			var v uint32
+			v, size = protowire.ConsumeFixed32(data)
+			number = uint64(v)
+		case protowire.BytesType:
+			value, size = protowire.ConsumeBytes(data)
+		default:
+			size = protowire.ConsumeFieldValue(n, typ, data)
+		}
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		data = data[size:]
+		if err := f(n, number, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *spModel) parse(data []byte) error {
+	err := fields(data, func(n protowire.Number, _ uint64, value []byte) error {
+		switch n {
+		case 1:
+			p := spPiece{kind: pieceNormal}
+			if err := fields(value, func(n protowire.Number, number uint64, text []byte) error {
+				switch n {
+				case 1:
+					p.text = string(text)
+				case 2:
+					p.score = float64(math.Float32frombits(uint32(number)))
+				case 3:
+					p.kind = number
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+			m.pieces = append(m.pieces, p)
+		case 2:
+			return fields(value, func(n protowire.Number, number uint64, _ []byte) error {
+				switch n {
+				case 3:
+					m.kind = number
+				case 35:
+					m.byteFallback = number != 0
+				}
+				return nil
+			})
+		case 3:
+			return fields(value, func(n protowire.Number, number uint64, text []byte) error {
+				switch n {
+				case 2:
+					m.charsmap = text
+				case 3:
+					m.dummyPrefix = number != 0
+				case 4:
+					m.removeExtra = number != 0
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	if err == nil && (len(m.pieces) == 0 || len(m.pieces) > maxIDs) {
+		err = fmt.Errorf("it has %d pieces", len(m.pieces))
+	}
+	return err
+}
+
+// tokenizer makes the tokenizer of the model.
+func (m *spModel) tokenizer() (*Tokenizer, error) {
+	all := map[string]int32{}
+	unknown := int32(-1)
+	var added []addedToken
+	normal := &spNormalizer{dummyPrefix: m.dummyPrefix, removeExtra: m.removeExtra}
+	top := math.Inf(-1)
+	for i, p := range m.pieces {
+		all[p.text] = int32(i)
+		switch p.kind {
+		case pieceUnknown:
+			unknown = int32(i)
+		case pieceControl:
+			added = append(added, addedToken{id: int32(i), special: true}) // never in a text
+		case pieceUser:
+			normal.user.add(p.text, addedToken{id: int32(i)})
+		case pieceNormal:
+			top = max(top, p.score)
+		}
+	}
+	if unknown < 0 {
+		return nil, errors.New("it has no unknown piece")
+	}
+	if m.charsmap != nil {
+		c, err := parseCharsmap(m.charsmap)
+		if err != nil {
+			return nil, err
+		}
+		normal.rules, _ = c.(*charsmap)
+	}
+	t := &Tokenizer{normal: normal, decoder: spDecoder{unknown: m.pieces[unknown].text, trim: m.dummyPrefix || m.removeExtra, all: m.removeExtra}}
+	scores := map[string]scored{}
+	for i, p := range m.pieces {
+		switch p.kind {
+		case pieceNormal:
+			scores[p.text] = scored{int32(i), p.score}
+		case pieceUser:
+			// Longer than any cut of it (src/unigram_model.cc, EncodeOptimized).
+			scores[p.text] = scored{int32(i), float64(utf8.RuneCountInString(p.text))*top - 0.1}
+		}
+	}
+	switch m.kind {
+	case modelUnigram:
+		u := newUnigram(scores, unknown)
+		u.byteFallback, u.bytes = m.byteFallback, byteTokens(all)
+		t.model = u
+	case modelBPE:
+		t.model = &spBPE{scores: scores, user: &normal.user, unknown: unknown, byteFallback: m.byteFallback, bytes: byteTokens(all)}
+	default:
+		return nil, fmt.Errorf("models of type %d are not known; those that are: unigram (%d), BPE (%d)", m.kind, modelUnigram, modelBPE)
+	}
+	t.added = newAddedTokens(added, nil)
+	return t, t.setVocabulary(all)
+}
+
+// spNormalizer is SentencePiece's (src/normalizer.cc): rules, spaces, and their symbol.
+type spNormalizer struct {
+	rules       *charsmap // nil: text stays
+	user        matcher   // pieces that stay as they are
+	dummyPrefix bool
+	removeExtra bool
+}
+
+// prefix returns the bytes of the next unit of a text, and what it becomes.
+func (n *spNormalizer) prefix(text string) (size int, by string) {
+	if len(n.user.tokens) > 0 {
+		if _, size, ok := n.user.at(text, 0); ok {
+			return size, text[:size]
+		}
+	}
+	if n.rules != nil {
+		if size, by := n.rules.longest(text); size > 0 {
+			return size, by
+		}
+	}
+	_, size = utf8.DecodeRuneInString(text)
+	return size, text[:size]
+}
+
+func (n *spNormalizer) normalize(text string) string {
+	for n.removeExtra && text != "" {
+		size, by := n.prefix(text)
+		if by != " " && by != "" {
+			break
+		}
+		text = text[size:]
+	}
+	if text == "" {
+		return ""
+	}
+	var b strings.Builder
+	if n.dummyPrefix {
+		b.WriteString(spaceSymbol)
+	}
+	afterSpace := n.removeExtra
+	for text != "" {
+		size, by := n.prefix(text)
+		text = text[size:]
+		for afterSpace && strings.HasPrefix(by, " ") {
+			by = by[1:]
+		}
+		if by != "" {
+			b.WriteString(strings.ReplaceAll(by, " ", spaceSymbol))
+			afterSpace = n.removeExtra && strings.HasSuffix(by, " ")
+		}
+	}
+	out := b.String()
+	for n.removeExtra && strings.HasSuffix(out, spaceSymbol) {
+		out = strings.TrimSuffix(out, spaceSymbol)
+	}
+	return out
+}
+
+// spBPE merges by the score of what pairs become (src/bpe_model.cc).
+type spBPE struct {
+	scores       map[string]scored
+	user         *matcher
+	unknown      int32
+	bytes        [256]int32
+	byteFallback bool
+}
+
+func (m *spBPE) encode(ids []int32, word string) []int32 {
+	var parts []textPart
+	for i := 0; i < len(word); {
+		_, size := utf8.DecodeRuneInString(word[i:])
+		frozen := false
+		if len(m.user.tokens) > 0 {
+			if _, n, ok := m.user.at(word, i); ok {
+				size, frozen = n, true
+			}
+		}
+		parts = append(parts, textPart{start: i, end: i + size, frozen: frozen})
+		i += size
+	}
+	merged := mergeText(word, parts, func(text string) (float64, bool) {
+		s, ok := m.scores[text]
+		return -s.score, ok
+	})
+	unknown := false // the last one was
+	for _, p := range merged {
+		text := word[p.start:p.end]
+		if s, ok := m.scores[text]; ok {
+			ids, unknown = append(ids, s.id), false
+			continue
+		}
+		if m.byteFallback {
+			for _, b := range []byte(text) {
+				ids = append(ids, m.bytes[b])
+			}
+			continue
+		}
+		if !unknown {
+			ids = append(ids, m.unknown)
+		}
+		unknown = true
+	}
+	return ids
+}
+
+// spDecoder is SentencePiece's (src/sentencepiece_processor.cc, Decode).
+type spDecoder struct {
+	unknown string
+	trim    bool // a space at the beginning was added
+	all     bool // so were all of them there
+}
+
+func (d spDecoder) decode(tokens []string) []string {
+	var b strings.Builder
+	var raw []byte
+	flush := func() {
+		for len(raw) > 0 {
+			r, n := utf8.DecodeRune(raw)
+			b.WriteRune(r)
+			raw = raw[n:]
+		}
+	}
+	begin := true
+	for _, t := range tokens {
+		if c, ok := byteOf(t); ok {
+			raw = append(raw, c)
+			begin = false
+			continue
+		}
+		flush()
+		if t == d.unknown {
+			b.WriteString(unknownSurface)
+			begin = false
+			continue
+		}
+		stays := false
+		if begin && d.trim {
+			rest, cut := strings.CutPrefix(t, spaceSymbol)
+			t, stays = rest, cut && d.all && rest == ""
+		}
+		b.WriteString(strings.ReplaceAll(t, spaceSymbol, " "))
+		begin = begin && stays
+	}
+	flush()
+	return []string{b.String()}
+}

@@ -1,0 +1,188 @@
+// Package tokenizer turns text into the ids of a language model and back, as the software that
+// the model was trained with does: the files tokenizer.json of Hugging Face, tokenizer.model
+// of SentencePiece, and the rank files of tiktoken.
+//
+// Encoding has four steps: added tokens are cut out, the text between them is normalized, it is
+// cut into words, and a model cuts the words into tokens. A template adds what surrounds a
+// sequence. Decoding goes back from ids to text; [Tokenizer.Stream] does it while ids come,
+// and never gives half a character.
+package tokenizer
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"pwc/internal/openfile"
+)
+
+// Tokenizer converts between text and ids. It may be used by several goroutines at a time.
+type Tokenizer struct {
+	added   addedTokens
+	normal  normalizer // nil: none
+	words   splitter   // nil: the text is one word
+	model   model
+	post    template // nil: nothing surrounds a sequence
+	decoder decoder  // nil: tokens with spaces between them
+
+	tokens []string         // by id; "" for an id that has none
+	ids    map[string]int32 // of tokens
+}
+
+// MaxFile bounds the bytes of a file of a tokenizer.
+const MaxFile = 256 << 20
+
+// The files that Open looks for in a directory, in this order.
+const (
+	jsonFile          = "tokenizer.json"
+	sentencePieceFile = "tokenizer.model"
+	tiktokenFile      = "tokenizer.tiktoken"
+)
+
+// Open reads the tokenizer of a checkpoint directory, or a file: tokenizer.json, a SentencePiece
+// model (.model), or the ranks of tiktoken (.tiktoken), whose pattern is that of Llama 3.
+func Open(path string) (*Tokenizer, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return openFile(path)
+	}
+	for _, name := range []string{jsonFile, sentencePieceFile, tiktokenFile} {
+		file := filepath.Join(path, name)
+		if _, err := os.Stat(file); err == nil {
+			return openFile(file)
+		}
+	}
+	return nil, fmt.Errorf("%s has no tokenizer: none of %s, %s, %s: %w", path, jsonFile, sentencePieceFile, tiktokenFile, fs.ErrNotExist)
+}
+
+func openFile(path string) (*Tokenizer, error) {
+	data, err := openfile.Read(path, MaxFile)
+	if err != nil {
+		return nil, err
+	}
+	var t *Tokenizer
+	switch filepath.Ext(path) {
+	case ".model":
+		t, err = ParseSentencePiece(data)
+	case ".tiktoken":
+		t, err = ParseTiktoken(data, Llama3Pattern, nil)
+	default:
+		t, err = ParseJSON(data)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return t, nil
+}
+
+// Size returns the number of ids: the largest and one.
+func (t *Tokenizer) Size() int { return len(t.tokens) }
+
+// ID returns the id of a token as the vocabulary writes it.
+func (t *Tokenizer) ID(token string) (int32, bool) {
+	id, ok := t.ids[token]
+	return id, ok
+}
+
+// Token returns the text of an id as the vocabulary writes it; "" for an id that has none.
+func (t *Tokenizer) Token(id int32) string {
+	if id < 0 || int(id) >= len(t.tokens) {
+		return ""
+	}
+	return t.tokens[id]
+}
+
+// Special reports whether an id is a control token, which stands for no text.
+func (t *Tokenizer) Special(id int32) bool { return t.added.special[id] }
+
+// Encode returns the ids of a text; with surround, those before and after a sequence too, such
+// as that of its beginning. Bytes that are not UTF-8 count as U+FFFD, one for each maximal
+// part of a character (Unicode 16, section 3.9, "U+FFFD Substitution of Maximal Subparts").
+func (t *Tokenizer) Encode(text string, surround bool) []int32 {
+	text = validUTF8(text)
+	var ids []int32
+	for _, part := range t.added.cut(text) {
+		if part.id >= 0 {
+			ids = append(ids, part.id)
+			continue
+		}
+		t.encodePart(part, &ids)
+	}
+	if surround && t.post != nil {
+		ids = t.post.around(ids)
+	}
+	return ids
+}
+
+// encodePart appends the ids of text between added tokens.
+func (t *Tokenizer) encodePart(p span, ids *[]int32) {
+	text := p.text
+	if t.normal != nil {
+		text = t.normal.normalize(text)
+	}
+	for i, q := range t.added.cutNormalized(text) {
+		if q.id >= 0 {
+			*ids = append(*ids, q.id)
+			continue
+		}
+		words := []word{{q.text, p.first && i == 0 && q.first}}
+		if t.words != nil {
+			words = t.words.split(words)
+		}
+		for _, w := range words {
+			if w.text != "" {
+				*ids = t.model.encode(*ids, w.text)
+			}
+		}
+	}
+}
+
+// Decode returns the text of ids. Without control, control tokens are left out. Bytes that
+// are no UTF-8 become U+FFFD; ids out of range give nothing.
+func (t *Tokenizer) Decode(ids []int32, control bool) string {
+	return t.text(t.pieces(ids, control))
+}
+
+// pieces returns the tokens of ids that have text.
+func (t *Tokenizer) pieces(ids []int32, control bool) []string {
+	pieces := make([]string, 0, len(ids))
+	for _, id := range ids {
+		if id < 0 || int(id) >= len(t.tokens) || !control && t.added.special[id] {
+			continue
+		}
+		pieces = append(pieces, t.tokens[id])
+	}
+	return pieces
+}
+
+func (t *Tokenizer) text(pieces []string) string {
+	if t.decoder == nil {
+		return strings.Join(pieces, " ")
+	}
+	return strings.Join(t.decoder.decode(slices.Clone(pieces)), "")
+}
+
+// setVocabulary fills the tables of tokens and ids.
+func (t *Tokenizer) setVocabulary(ids map[string]int32) error {
+	size := int32(0)
+	for token, id := range ids {
+		if id < 0 || id >= maxIDs {
+			return fmt.Errorf("token %q has id %d, ids are from 0 to %d", token, id, maxIDs-1)
+		}
+		size = max(size, id+1)
+	}
+	t.tokens, t.ids = make([]string, size), ids
+	for token, id := range ids {
+		t.tokens[id] = token
+	}
+	return nil
+}
+
+// maxIDs bounds a vocabulary: the largest published ones have 2^18 tokens.
+const maxIDs = 1 << 24
