@@ -155,7 +155,7 @@ func (j *joint) activity() {
 		for _, a := range n.Args {
 			on = on || j.active[a]
 		}
-		if !on || n.Extern == nil && table[n.Op.Name].flat {
+		if !on || n.Extern == nil && table[n.Op.ID].flat {
 			continue
 		}
 		for _, r := range n.Results {
@@ -189,7 +189,7 @@ func (j *joint) backward() {
 		if !reached {
 			continue
 		}
-		e := table[n.Op.Name]
+		e := table[n.Op.ID]
 		if c := j.custom(n); c != nil {
 			e.rule = func(s *step) {
 				if err := s.call(c); err != nil {

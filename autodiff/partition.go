@@ -36,7 +36,7 @@ func (j *joint) repeatable(n *ir.Node, save Save) bool {
 	case ir.Creation:
 		return true
 	case ir.Draw:
-		return n.Op.Name != "dropout" || save != SaveAll
+		return n.Op.ID != ir.OpDropout || save != SaveAll
 	case ir.Pointwise, ir.Layout:
 		return save != SaveAll
 	}

@@ -288,7 +288,7 @@ func readBytes(m *ir.Module, n, context int64) int64 {
 					if info := f.Values[v]; info.Kind != ir.WeightValue || m.Weights[info.Index] != w {
 						continue
 					}
-					if i == 0 && (node.Op.Name == "embedding" || node.Op.Name == "gather") {
+					if i == 0 && (node.Op.ID == ir.OpEmbedding || node.Op.ID == ir.OpGather) {
 						picked = true
 					} else {
 						whole = true

@@ -58,9 +58,9 @@ func (f *fuser) bias(g *group, n *ir.Node, at productCoords, emit bool) (int, *m
 	last := len(n.Args) - 1
 	col := at.out[len(at.out)-1:]
 	switch {
-	case n.Op.Name == "linear" && last == 2:
+	case n.Op.ID == ir.OpLinear && last == 2:
 		return f.eval(g, n.Args[last], col, emit)
-	case n.Op.Name != "linear_select" || last != 3:
+	case n.Op.ID != ir.OpLinearSelect || last != 3:
 		return -1, nil
 	}
 	i, m := f.eval(g, n.Args[2], at.index, emit)
@@ -83,7 +83,7 @@ func (f *fuser) productAxes(g *group, n *ir.Node) (p *product, at productCoords)
 	as, bs := f.fn.Type(n.Args[0]).Shape, f.fn.Type(n.Args[1]).Shape
 	rs := f.fn.Type(n.Results[0]).Shape
 	p = &product{origin: f.origin}
-	linear := n.Op.Name != "matmul"
+	linear := n.Op.ID != ir.OpMatmul
 	lead := len(rs) - 1
 	if !linear {
 		lead = len(rs) - 2
@@ -115,11 +115,11 @@ func (f *fuser) productAxes(g *group, n *ir.Node) (p *product, at productCoords)
 	if isOne(k) {
 		inner = coord{}
 	}
-	switch n.Op.Name {
-	case "linear":
+	switch n.Op.ID {
+	case ir.OpLinear:
 		at.a = append(slices.Clone(out), inner)
 		at.b = []coord{col, inner}
-	case "linear_select":
+	case ir.OpLinearSelect:
 		p.sel = &selector{axis: g.addAxis(bs[0], false)}
 		at.a = append(stretch(out, as[:len(as)-1]), inner)
 		at.b = []coord{axisCoord(p.sel.axis), col, inner}
@@ -136,7 +136,7 @@ func (f *fuser) productAxes(g *group, n *ir.Node) (p *product, at productCoords)
 // product does it.
 func (f *fuser) narrow(v ir.Value) ir.Value {
 	n := f.fn.Def(v)
-	if n == nil || n.Op.Name != "cast" || f.fn.Type(v).DType != dtype.F32 {
+	if n == nil || n.Op.ID != ir.OpCast || f.fn.Type(v).DType != dtype.F32 {
 		return v
 	}
 	x := n.Args[0]

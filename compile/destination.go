@@ -23,15 +23,15 @@ func (f *fuser) destination(g *group, r ir.Value, coords []coord) (operand, bool
 			return operand{}, false
 		}
 		n := f.fn.Nodes[st.last]
-		switch n.Op.Name {
-		case "reshape":
+		switch n.Op.ID {
+		case ir.OpReshape:
 			x := n.Results[0]
 			next, ok := g.reshape(f.fn.Type(v).Shape, coords, f.fn.Type(x).Shape)
 			if !ok {
 				return operand{}, false
 			}
 			v, coords = x, next
-		case "concat":
+		case ir.OpConcat:
 			return f.partOf(n, slices.Index(n.Args, v), g, coords)
 		default:
 			return operand{}, false

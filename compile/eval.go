@@ -113,7 +113,7 @@ func (f *fuser) locate(g *group, v ir.Value, coords []coord, emit bool) (operand
 		return operand{}, &miss{v}
 	}
 	x := n.Args[0]
-	if n.Op.Name == "reshape" {
+	if n.Op.ID == ir.OpReshape {
 		if s := &f.states[x]; s.place != nil && s.place.after <= g.id && s.place.dense(f.fn.Type(x).Shape) {
 			view := place{mem: s.place.mem, strides: contiguous(f.fn.Type(v).Shape)}
 			if at, ok := view.address(coords); ok {
@@ -128,7 +128,7 @@ func (f *fuser) locate(g *group, v ir.Value, coords []coord, emit bool) (operand
 	for i, c := range coords {
 		// A position out of range must read zero: an axis that a tensor's
 		// positions run over may not be dropped on the way.
-		if c.ind != nil && n.Op.Name == "broadcast_to" && !keeps(cs, coords[i].ind) {
+		if c.ind != nil && n.Op.ID == ir.OpBroadcastTo && !keeps(cs, coords[i].ind) {
 			return operand{}, &miss{v}
 		}
 	}
@@ -146,35 +146,29 @@ func keeps(cs []coord, ind *indirect) bool {
 
 // isView reports whether the node's results are its first operand's elements
 // in another order.
-func isView(n *ir.Node) bool {
-	switch n.Op.Name {
-	case "reshape", "transpose", "broadcast_to", "slice", "split":
-		return true
-	}
-	return false
-}
+func isView(n *ir.Node) bool { return n.Op.Lowering == ir.LowerView }
 
 // through turns the coords of result v of a layout op into those of its
 // operand.
 func (f *fuser) through(g *group, n *ir.Node, v ir.Value, coords []coord) ([]coord, bool) {
 	from := f.fn.Type(n.Args[0]).Shape
-	switch n.Op.Name {
-	case "reshape":
+	switch n.Op.ID {
+	case ir.OpReshape:
 		return g.reshape(f.fn.Type(v).Shape, coords, from)
-	case "transpose":
+	case ir.OpTranspose:
 		out := make([]coord, len(from))
 		for i, p := range n.Ints("perm") {
 			out[p] = coords[i]
 		}
 		return out, true
-	case "broadcast_to":
+	case ir.OpBroadcastTo:
 		return stretch(coords, from), true
 	}
 	out := make([]coord, len(from))
 	copy(out, coords)
 	a := n.Axis("axis", len(from))
 	start, step := dim.Dim{}, one
-	if n.Op.Name == "slice" {
+	if n.Op.ID == ir.OpSlice {
 		s, _ := n.Attr("start")
 		t, _ := n.Attr("step")
 		start, step = s.Dim, t.Dim
@@ -198,13 +192,13 @@ func (f *fuser) evalNode(g *group, n *ir.Node, v ir.Value, coords []coord, emit 
 		return f.evalView(g, n, v, coords, emit)
 	case n.Op.Class == ir.Pointwise:
 		return f.evalPointwise(g, n, coords, emit)
-	case n.Op.Name == "embedding" || n.Op.Name == "gather":
+	case n.Op.ID == ir.OpEmbedding || n.Op.ID == ir.OpGather:
 		return f.evalGather(g, n, v, coords, emit)
-	case n.Op.Name == "iota":
+	case n.Op.ID == ir.OpIota:
 		return f.evalIota(g, n, v, coords, emit)
-	case n.Op.Name == "uniform":
+	case n.Op.ID == ir.OpUniform:
 		return f.evalUniform(g, n, v, coords, emit)
-	case n.Op.Name == "full":
+	case n.Op.ID == ir.OpFull:
 		return f.value(g, n.Args[0], emit), nil
 	}
 	return -1, &miss{v}
@@ -240,10 +234,14 @@ func (f *fuser) inMemory(v ir.Value) bool {
 	}
 }
 
+// evalPointwise adds a pointwise op. A literal among the operands of one that selects is
+// rounded to the result's dtype at once: by way of f32 it would be rounded twice. That
+// the larger or smaller one is taken first and rounded then is the same, as rounding
+// keeps order.
 func (f *fuser) evalPointwise(g *group, n *ir.Node, coords []coord, emit bool) (int, *miss) {
 	args := make([]int, len(n.Args))
 	for i, a := range n.Args {
-		if selects(n.Op.Name) && f.fn.Values[a].Kind == ir.LiteralValue {
+		if n.Op.Selects && f.fn.Values[a].Kind == ir.LiteralValue {
 			args[i] = f.value(g, a, emit)
 			continue
 		}
@@ -259,27 +257,13 @@ func (f *fuser) evalPointwise(g *group, n *ir.Node, coords []coord, emit bool) (
 	put := func(op loop.Op, dt dtype.DType, args ...int) int {
 		return g.add(instr{op: op, dtype: dt, args: args, origin: f.origin})
 	}
-	switch n.Op.Name {
-	case "cast":
-		return put(loop.Cast, dt, args[0]), nil
-	case "clamp":
+	switch n.Op.ID {
+	case ir.OpClamp:
 		return put(loop.Minimum, dt, put(loop.Maximum, dt, args[0], args[1]), args[2]), nil
-	case "compare":
+	case ir.OpCompare:
 		return f.compare(g, n, args), nil
 	}
-	return put(loop.Op(n.Op.Name), dt, args...), nil
-}
-
-// selects reports whether each element of the op's result is one of its operands'.
-// A literal among them is rounded to the result's dtype at once: by way of f32 it
-// would be rounded twice. That the larger or smaller one is taken first and rounded
-// then is the same, as rounding keeps order.
-func selects(op string) bool {
-	switch op {
-	case "where", "clamp", "maximum", "minimum":
-		return true
-	}
-	return false
+	return put(loop.Op(n.Op.ID), dt, args...), nil
 }
 
 // compare adds a comparison. A literal that is no f32 stands in kernels as the
@@ -287,7 +271,7 @@ func selects(op string) bool {
 // largest f32 below 0.1.
 func (f *fuser) compare(g *group, n *ir.Node, args []int) int {
 	a, _ := n.Attr("dir")
-	op := loop.Op(a.Str)
+	op, _ := loop.Comparison(a.Str)
 	for i, v := range n.Args {
 		info := &f.fn.Values[v]
 		c := info.Literal.Float64()
@@ -347,7 +331,7 @@ func (f *fuser) evalGather(g *group, n *ir.Node, v ir.Value, coords []coord, emi
 	x, idx := n.Args[0], n.Args[1]
 	xs, rank := f.fn.Type(x).Shape, len(f.fn.Type(idx).Shape)
 	a := 0
-	if n.Op.Name == "gather" {
+	if n.Op.ID == ir.OpGather {
 		a = n.Axis("axis", len(xs))
 	}
 	at, m := f.eval(g, idx, coords[a:a+rank], emit)
@@ -362,7 +346,7 @@ func (f *fuser) evalGather(g *group, n *ir.Node, v ir.Value, coords []coord, emi
 // are done to what is read: zero stays zero.
 func (f *fuser) loadAt(g *group, x ir.Value, cs []coord, emit bool) (int, *miss) {
 	var casts []dtype.DType
-	for n := f.fn.Def(x); n != nil && n.Op.Name == "cast" && f.lazy(x); n = f.fn.Def(x) {
+	for n := f.fn.Def(x); n != nil && n.Op.ID == ir.OpCast && f.lazy(x); n = f.fn.Def(x) {
 		casts = append(casts, f.fn.Type(x).DType)
 		x = n.Args[0]
 	}

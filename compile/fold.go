@@ -78,10 +78,10 @@ func evaluate(fn *ir.Func, n *ir.Node, known []*constants, written map[ir.Value]
 	if !t.DType.Computes() {
 		return nil
 	}
-	switch n.Op.Name {
-	case "full":
+	switch n.Op.ID {
+	case ir.OpFull:
 		return splat(t.DType, fn.Values[n.Args[0]].Literal, true)
-	case "const":
+	case ir.OpConst:
 		a, _ := n.Attr("values")
 		c := &constants{dt: t.DType}
 		for _, x := range a.Floats {
@@ -91,7 +91,7 @@ func evaluate(fn *ir.Func, n *ir.Node, known []*constants, written map[ir.Value]
 			return nil
 		}
 		return c
-	case "reshape", "broadcast_to":
+	case ir.OpReshape, ir.OpBroadcastTo:
 		if c := known[n.Args[0]]; c != nil && c.uniform {
 			return c
 		}
@@ -174,15 +174,14 @@ func (c *constants) apply(n *ir.Node, args []*constants, k int) bool {
 	if len(args) > 2 {
 		z, zi = at(2)
 	}
-	name := n.Op.Name
-	switch {
-	case name == "where":
+	switch n.Op.ID {
+	case ir.OpWhere:
 		if xi == 0 {
 			y, yi = z, zi
 		}
 		c.push(c.dt.Round(y), yi)
 		return true
-	case name == "compare":
+	case ir.OpCompare:
 		dir, _ := n.Attr("dir")
 		holds := relation(dir.Str, x, y)
 		if !args[0].dt.Float() {
@@ -190,19 +189,19 @@ func (c *constants) apply(n *ir.Node, args []*constants, k int) bool {
 		}
 		c.i = append(c.i, int64(boolByte(holds)))
 		return true
-	case name == "cast":
+	case ir.OpCast:
 		return c.cast(args[0].dt, x, xi)
-	case name == "clamp":
+	case ir.OpClamp:
 		x, xi = max(x, y), max(xi, yi)
 		c.push(c.dt.Round(min(x, z)), min(xi, zi))
 		return true
 	}
 	if c.dt.Float() {
-		r, ok := foldFloat(name, x, y)
+		r, ok := foldFloat(n.Op.ID, x, y)
 		c.f = append(c.f, c.dt.Round(r))
 		return ok
 	}
-	r, ok := foldInt(name, xi, yi, c.dt == dtype.Bool)
+	r, ok := foldInt(n.Op.ID, xi, yi, c.dt == dtype.Bool)
 	c.i = append(c.i, c.dt.Wrap(r))
 	return ok
 }
@@ -233,78 +232,78 @@ func (c *constants) cast(from dtype.DType, f float64, i int64) bool {
 }
 
 // foldFloat computes ops that are exact or correctly rounded in float64.
-func foldFloat(name string, x, y float64) (float64, bool) {
-	switch name {
-	case "neg":
+func foldFloat(op ir.OpID, x, y float64) (float64, bool) {
+	switch op {
+	case ir.OpNeg:
 		return -x, true
-	case "abs":
+	case ir.OpAbs:
 		return math.Abs(x), true
-	case "sqrt":
+	case ir.OpSqrt:
 		return math.Sqrt(x), true
-	case "reciprocal":
+	case ir.OpReciprocal:
 		return 1 / x, true
-	case "relu":
+	case ir.OpRelu:
 		return max(x, 0), true
-	case "floor":
+	case ir.OpFloor:
 		return math.Floor(x), true
-	case "ceil":
+	case ir.OpCeil:
 		return math.Ceil(x), true
-	case "round":
+	case ir.OpRound:
 		return math.RoundToEven(x), true
-	case "add":
+	case ir.OpAdd:
 		return x + y, true
-	case "sub":
+	case ir.OpSub:
 		return x - y, true
-	case "mul":
+	case ir.OpMul:
 		return x * y, true
-	case "div":
+	case ir.OpDiv:
 		return x / y, true
-	case "maximum":
+	case ir.OpMaximum:
 		return max(x, y), true
-	case "minimum":
+	case ir.OpMinimum:
 		return min(x, y), true
 	}
 	return 0, false
 }
 
-func foldInt(name string, x, y int64, isBool bool) (int64, bool) {
-	switch name {
-	case "neg":
+func foldInt(op ir.OpID, x, y int64, isBool bool) (int64, bool) {
+	switch op {
+	case ir.OpNeg:
 		return -x, true
-	case "abs":
+	case ir.OpAbs:
 		return max(x, -x), true
-	case "relu":
+	case ir.OpRelu:
 		return max(x, 0), true
-	case "not":
+	case ir.OpNot:
 		if isBool {
 			return 1 - x, true
 		}
 		return ^x, true
-	case "add":
+	case ir.OpAdd:
 		return x + y, true
-	case "sub":
+	case ir.OpSub:
 		return x - y, true
-	case "mul":
+	case ir.OpMul:
 		return x * y, true
-	case "div":
+	case ir.OpDiv:
 		if y == 0 {
 			return 0, true
 		}
 		return x / y, true
-	case "rem":
+	case ir.OpRem:
 		if y == 0 {
 			return 0, true
 		}
 		return x % y, true
-	case "maximum":
+	case ir.OpMaximum:
 		return max(x, y), true
-	case "minimum":
+	case ir.OpMinimum:
 		return min(x, y), true
-	case "and":
+	case ir.OpAnd:
 		return x & y, true
-	case "or":
+	case ir.OpOr:
 		return x | y, true
-	case "xor":
+	case ir.OpXor:
 		return x ^ y, true
 	}
 	return 0, false

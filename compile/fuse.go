@@ -146,11 +146,11 @@ func (f *fuser) count() {
 			f.writes[n.Args[w.Arg]] = i
 		}
 		for j, a := range n.Args {
-			if slices.Index(n.Args, a) == j && !(n.Op.Name == "empty_like") {
+			if slices.Index(n.Args, a) == j && !(n.Op.ID == ir.OpEmptyLike) {
 				st := &f.states[a]
 				st.uses++
 				st.last = i
-				st.sink = st.sink || n.Op.Class == ir.Call || n.Op.Class == ir.Contract || n.Op.Class == ir.Attention || n.Op.Name == "topk"
+				st.sink = st.sink || n.Op.Class == ir.Call || n.Op.Class == ir.Contract || n.Op.Class == ir.Attention || n.Op.ID == ir.OpTopK
 			}
 		}
 	}
@@ -191,45 +191,39 @@ func (f *fuser) push(g *group) *group {
 	return g
 }
 
-// node decides where a node is computed.
-func (f *fuser) node(n *ir.Node) {
-	switch {
-	case n.Op.Class == ir.Pointwise:
-		f.pointwise(n)
-	case isView(n):
-		f.view(n)
-	case n.Op.Class == ir.Reduction, n.Op.Name == "argmax":
-		f.reduction(n)
-	case n.Op.Class == ir.Scan:
-		f.scan(n)
-	case n.Op.Name == "embedding", n.Op.Name == "gather", n.Op.Name == "uniform":
-		f.deferred(n)
-	case n.Op.Class == ir.Contract:
-		f.contract(n)
-	case n.Op.Name == "topk":
-		f.topk(n)
-	case n.Op.Class == ir.Attention:
-		f.attention(n)
-	case n.Op.Name == "concat":
-		f.concat(n)
-	case n.Op.Name == "pad":
-		f.pad(n)
-	case n.Op.Name == "copy":
-		f.copyTo(n)
-	case n.Op.Name == "scatter":
-		f.scatter(n)
-	case n.Op.Class == ir.Call:
-		f.call(n)
-	case n.Op.Name == "iota", n.Op.Name == "full":
-		f.source(n)
-	case n.IsEmpty():
-		f.put(n.Results[0], f.local(f.fn.Type(n.Results[0])), 0)
-	case n.Op.Name == "const":
-		f.constVector(n)
-	default:
-		f.failf(f.origin, "%s has no lowering", n.Op.Name)
-	}
+// lowerings has a rule for each way to lower an op; composite ops are gone by now. It
+// is never written.
+var lowerings = [...]func(*fuser, *ir.Node){
+	ir.LowerElementwise: (*fuser).pointwise,
+	ir.LowerView:        (*fuser).view,
+	ir.LowerReduction:   (*fuser).reduction,
+	ir.LowerScan:        (*fuser).scan,
+	ir.LowerDeferred:    (*fuser).deferred,
+	ir.LowerSource:      (*fuser).source,
+	ir.LowerContract:    (*fuser).contract,
+	ir.LowerAttention:   (*fuser).attention,
+	ir.LowerTopK:        (*fuser).topk,
+	ir.LowerConcat:      (*fuser).concat,
+	ir.LowerPad:         (*fuser).pad,
+	ir.LowerCopy:        (*fuser).copyTo,
+	ir.LowerScatter:     (*fuser).scatter,
+	ir.LowerMemory:      (*fuser).allocate,
+	ir.LowerConst:       (*fuser).constVector,
+	ir.LowerComposite:   (*fuser).refuse,
+	ir.LowerCall:        (*fuser).call,
 }
+
+// node decides where a node is computed.
+func (f *fuser) node(n *ir.Node) { lowerings[n.Op.Lowering](f, n) }
+
+// allocate gives an empty tensor its memory.
+func (f *fuser) allocate(n *ir.Node) {
+	r := n.Results[0]
+	f.put(r, f.local(f.fn.Type(r)), 0)
+}
+
+// refuse reports an op that an earlier pass should have replaced.
+func (f *fuser) refuse(n *ir.Node) { f.failf(f.origin, "%s has no lowering", n.Name()) }
 
 // pointwise joins the latest group among the operands', or leaves the node
 // lazy, or starts a group where evaluating it again would cost too much.
@@ -316,7 +310,7 @@ func (f *fuser) computed(v ir.Value, g *group, coords []coord, i int) {
 func (f *fuser) deferred(n *ir.Node) {
 	for _, r := range n.Results {
 		st := &f.states[r]
-		st.weight, st.span, st.expensive, st.loads = 0, 1, loop.Op(n.Op.Name).Expensive() || n.Op.Class == ir.Draw, 0
+		st.weight, st.span, st.expensive, st.loads = 0, 1, n.Op.Cost > 1, 0
 		if n.Op.Class == ir.Pointwise || n.Op.Class == ir.Index || n.Op.Class == ir.Draw {
 			st.weight = 1
 		}
@@ -364,7 +358,7 @@ func (f *fuser) view(n *ir.Node) {
 		for _, r := range n.Results {
 			uses = max(uses, f.states[r].uses)
 		}
-		if uses > 1 || n.Op.Name == "broadcast_to" && xs.expensive {
+		if uses > 1 || n.Op.ID == ir.OpBroadcastTo && xs.expensive {
 			f.anchor(x)
 		}
 	}
@@ -381,16 +375,16 @@ func (f *fuser) view(n *ir.Node) {
 // outward turns the coords of a layout op's operand into those of its result.
 func (f *fuser) outward(h *home, n *ir.Node, r ir.Value) ([]coord, bool) {
 	from, to := f.fn.Type(n.Args[0]).Shape, f.fn.Type(r).Shape
-	switch n.Op.Name {
-	case "reshape":
+	switch n.Op.ID {
+	case ir.OpReshape:
 		return h.g.reshape(from, h.coords, to)
-	case "transpose":
+	case ir.OpTranspose:
 		out := make([]coord, len(to))
 		for i, p := range n.Ints("perm") {
 			out[i] = h.coords[p]
 		}
 		return out, true
-	case "broadcast_to":
+	case ir.OpBroadcastTo:
 		out := make([]coord, len(to))
 		lead := len(to) - len(from)
 		for i, d := range to {
@@ -424,7 +418,7 @@ func (f *fuser) provenance(n *ir.Node) {
 		}
 		src, cost = from, cost+c
 	}
-	if src == ir.NoValue || cost > maxRemat || loop.Op(n.Op.Name).Expensive() {
+	if src == ir.NoValue || cost > maxRemat || n.Op.Cost > 1 {
 		return
 	}
 	st.remat, st.cost = src, cost

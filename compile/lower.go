@@ -19,19 +19,11 @@ func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 		l := lowering{rw, n}
 		var out ir.Value
 		switch {
-		case n.Op.Name == "softmax":
-			out = l.softmax()
-		case n.Op.Name == "rms_norm":
-			out = l.rmsNorm()
-		case n.Op.Name == "layer_norm":
-			out = l.layerNorm()
-		case n.Op.Name == "rope":
-			out = l.rope()
-		case n.Op.Name == "dropout":
-			out = l.dropout()
-		case n.Op.Name == "uniform" && rw.Old().Type(n.Results[0]).DType != dtype.F32:
+		case n.Op.Lowering == ir.LowerComposite:
+			out = composites[n.Op.ID](l)
+		case n.Op.ID == ir.OpUniform && rw.Old().Type(n.Results[0]).DType != dtype.F32:
 			out = l.narrowUniform()
-		case n.Op.Name == "matmul" && !rw.Old().Type(n.Args[0]).DType.Float():
+		case n.Op.ID == ir.OpMatmul && !rw.Old().Type(n.Args[0]).DType.Float():
 			if terms := l.terms(); refused == nil && !counts(m, terms) {
 				refused = &nodeError{originOf(n), fmt.Sprintf("matmul: the sums have %s terms, which is more than an int64 can count", terms)}
 			}
@@ -46,6 +38,15 @@ func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 		return nil, refused
 	}
 	return lowered, err
+}
+
+// composites has the primitive ops of each composite one. It is never written.
+var composites = map[ir.OpID]func(lowering) ir.Value{
+	ir.OpSoftmax:   lowering.softmax,
+	ir.OpRMSNorm:   lowering.rmsNorm,
+	ir.OpLayerNorm: lowering.layerNorm,
+	ir.OpRope:      lowering.rope,
+	ir.OpDropout:   lowering.dropout,
 }
 
 // counts reports whether a number fits an int64 whatever the symbols are.

@@ -18,7 +18,7 @@ import (
 func noop(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	written, returned := writtenStorages(fn), returnedStorages(fn)
 	return ir.RewriteUnverified(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
-		if n.Op.Name == "copy" && readOnly(fn, n, written, returned) {
+		if n.Op.ID == ir.OpCopy && readOnly(fn, n, written, returned) {
 			rw.Replace(n.Versions[0].Value, rw.Map(n.Args[1]))
 			return
 		}
@@ -92,33 +92,33 @@ func same(fn *ir.Func, n *ir.Node) ir.Value {
 		return info.Kind == ir.LiteralValue && info.Literal.Float64() == want && !math.Signbit(info.Literal.Float64())
 	}
 	float := func() bool { return fn.Type(n.Results[0]).DType.Float() }
-	switch n.Op.Name {
-	case "reshape", "broadcast_to", "cast":
-		if n.Op.Name == "cast" {
+	switch n.Op.ID {
+	case ir.OpReshape, ir.OpBroadcastTo, ir.OpCast:
+		if n.Op.ID == ir.OpCast {
 			// bf16 → f32 → bf16 is exact.
-			if d := fn.Def(x); d != nil && d.Op.Name == "cast" && widens(fn.Type(d.Args[0]).DType, fn.Type(x).DType) && fn.Type(d.Args[0]).Equal(fn.Type(n.Results[0])) {
+			if d := fn.Def(x); d != nil && d.Op.ID == ir.OpCast && widens(fn.Type(d.Args[0]).DType, fn.Type(x).DType) && fn.Type(d.Args[0]).Equal(fn.Type(n.Results[0])) {
 				return d.Args[0]
 			}
 		}
 		return x
-	case "transpose":
+	case ir.OpTranspose:
 		for i, p := range n.Ints("perm") {
 			if int64(i) != p {
 				return ir.NoValue
 			}
 		}
 		return x
-	case "slice":
+	case ir.OpSlice:
 		start, _ := n.Attr("start")
 		step, _ := n.Attr("step")
 		if isZero(start.Dim) && isOne(step.Dim) {
 			return x // of the same extent, or the types differ
 		}
-	case "split", "concat":
+	case ir.OpSplit, ir.OpConcat:
 		if len(n.Args) == 1 {
 			return x
 		}
-	case "pad":
+	case ir.OpPad:
 		low, _ := n.Attr("low")
 		high, _ := n.Attr("high")
 		for _, d := range append(append([]dim.Dim{}, low.Dims...), high.Dims...) {
@@ -127,7 +127,7 @@ func same(fn *ir.Func, n *ir.Node) ir.Value {
 			}
 		}
 		return x
-	case "add", "or", "xor":
+	case ir.OpAdd, ir.OpOr, ir.OpXor:
 		// x + 0 is not x for floats: -0 + 0 is +0.
 		if !float() && lit(1, 0) {
 			return x
@@ -135,26 +135,26 @@ func same(fn *ir.Func, n *ir.Node) ir.Value {
 		if !float() && lit(0, 0) {
 			return n.Args[1]
 		}
-	case "sub":
+	case ir.OpSub:
 		if lit(1, 0) {
 			return x
 		}
-	case "mul":
+	case ir.OpMul:
 		if lit(1, 1) {
 			return x
 		}
 		if lit(0, 1) {
 			return n.Args[1]
 		}
-	case "div":
+	case ir.OpDiv:
 		if lit(1, 1) {
 			return x
 		}
-	case "where":
+	case ir.OpWhere:
 		if n.Args[1] == n.Args[2] && fn.Values[n.Args[1]].Kind != ir.LiteralValue {
 			return n.Args[1]
 		}
-	case "maximum", "minimum", "and":
+	case ir.OpMaximum, ir.OpMinimum, ir.OpAnd:
 		if x == n.Args[1] && fn.Values[x].Kind != ir.LiteralValue {
 			return x
 		}
@@ -182,7 +182,7 @@ func widens(a, b dtype.DType) bool {
 // joined returns the node applied to its operand's operand, where both are
 // reshapes or both transposes.
 func joined(rw *ir.Rewriter, n *ir.Node) ir.Value {
-	if n.Op.Name != "reshape" && n.Op.Name != "transpose" {
+	if n.Op.ID != ir.OpReshape && n.Op.ID != ir.OpTranspose {
 		return ir.NoValue
 	}
 	f := rw.Func() // as rewritten so far: chains collapse from their start
@@ -194,7 +194,7 @@ func joined(rw *ir.Rewriter, n *ir.Node) ir.Value {
 	if info := &f.Values[f.Base(x)]; rw.Latest(x) != x || shared(f, f.Base(x)) && (info.Kind != ir.ParamValue || info.Mut) {
 		return ir.NoValue // the first of both is a copy of what a write may change
 	}
-	if n.Op.Name == "reshape" {
+	if n.Op.ID == ir.OpReshape {
 		return rw.Op1("reshape", []ir.Value{x}, n.Attrs...)
 	}
 	inner, outer := d.Ints("perm"), n.Ints("perm")

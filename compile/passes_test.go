@@ -139,7 +139,7 @@ func TestUserPass(t *testing.T) {
 	p := compileHost(t, m, compile.Shape{}, compile.Options{
 		Passes: []compile.Pass{{Name: "flip", Version: "1", Run: func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
 			return ir.Rewrite(m, f, func(rw *ir.Rewriter, _ int, n *ir.Node) {
-				if n.Op.Name != "add" {
+				if n.Op.ID != ir.OpAdd {
 					rw.Keep(n)
 					return
 				}

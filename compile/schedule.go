@@ -14,8 +14,7 @@ import (
 
 // Costs decide what a later phase does about a value of an earlier one.
 const (
-	expensiveCost = 8
-	spillCost     = 12 // from here on it is stored rather than computed again
+	spillCost = 12 // from here on it is stored rather than computed again
 )
 
 // scheduler turns a group into a kernel: it drops what nothing stores, decides
@@ -171,7 +170,7 @@ func (s *scheduler) chooseAxes() {
 func (s *scheduler) levels() {
 	for i := range s.g.instrs {
 		in := &s.g.instrs[i]
-		row, cost := true, 1
+		row, cost := true, in.op.Cost()
 		switch {
 		case in.op.Reduces():
 		case in.op == loop.Acc, in.op == loop.CumSum:
@@ -186,9 +185,6 @@ func (s *scheduler) levels() {
 			for _, a := range in.args {
 				row = row && s.row[a]
 			}
-		}
-		if in.op.Expensive() {
-			cost = expensiveCost
 		}
 		for _, a := range in.args {
 			if !s.row[a] {
@@ -303,10 +299,7 @@ func (s *scheduler) again(i, phase, most int) int {
 		return 1
 	}
 	in := &s.g.instrs[i]
-	cost := 1
-	if in.op.Expensive() {
-		cost = expensiveCost
-	}
+	cost := in.op.Cost()
 	if in.at.ind != nil && cost < most {
 		cost += s.again(in.at.ind.at, phase, most-cost)
 	}

@@ -93,7 +93,7 @@ func (f *fuser) reduction(n *ir.Node) {
 	x, r := n.Args[0], n.Results[0]
 	t := f.fn.Type(x)
 	var axes []int
-	if n.Op.Name == "argmax" {
+	if n.Op.ID == ir.OpArgMax {
 		axes = []int{n.Axis("axis", t.Rank())}
 	} else {
 		for _, a := range n.Ints("axes") {
@@ -104,7 +104,7 @@ func (f *fuser) reduction(n *ir.Node) {
 		}
 		slices.Sort(axes)
 	}
-	g, coords, i := f.rowsOf(x, axes, n.Op.Name == "argmax")
+	g, coords, i := f.rowsOf(x, axes, n.Op.ID == ir.OpArgMax)
 	if f.err != nil {
 		return
 	}
@@ -138,16 +138,16 @@ func (f *fuser) reduce(g *group, n *ir.Node, t ir.Type, axes []int, x int) int {
 		}
 		return put(loop.Cast, t.DType, i)
 	}
-	switch n.Op.Name {
-	case "argmax":
+	switch n.Op.ID {
+	case ir.OpArgMax:
 		return put(loop.ArgMax, dtype.I32, x)
-	case "max":
+	case ir.OpMax:
 		return put(loop.Max, t.DType, x)
-	case "min":
+	case ir.OpMin:
 		return put(loop.Min, t.DType, x)
-	case "prod":
+	case ir.OpProd:
 		return round(put(loop.Prod, wide, x))
-	case "sum":
+	case ir.OpSum:
 		return round(put(loop.Sum, wide, x))
 	}
 	total := put(loop.Sum, wide, x) // mean
@@ -438,7 +438,7 @@ func (f *fuser) whole(v ir.Value) *place {
 			return p
 		}
 		n := f.fn.Def(x)
-		if st.done || n == nil || n.Op.Name != "reshape" {
+		if st.done || n == nil || n.Op.ID != ir.OpReshape {
 			return nil
 		}
 		x = n.Args[0]

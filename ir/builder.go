@@ -519,7 +519,7 @@ func (fb *FuncBuilder) Call(name string, args []Value, results []Type, attrs ...
 		fb.Errorf("extern op %q is not declared", name)
 		return slices.Repeat([]Value{NoValue}, len(results))
 	}
-	n := fb.emit(OpCall, e, args, attrs, results)
+	n := fb.emit(OpCall.Op(), e, args, attrs, results)
 	if n == nil {
 		return slices.Repeat([]Value{NoValue}, len(results))
 	}

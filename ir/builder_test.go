@@ -206,7 +206,7 @@ a::b: extent: dim: divisor`},
 		f.Values[v].Base = v
 	}), `@f: value 4 of @f lies in the storage of value 4`},
 	{"a node without an op", broken(func(f *ir.Func) { f.Nodes[1].Op = nil }), `@f node 1: the node has no op`},
-	{"a call of nothing", broken(func(f *ir.Func) { f.Nodes[1].Op = ir.OpCall }), `@f node 1 \(second\): call is a call of no extern op, or no call of one`},
+	{"a call of nothing", broken(func(f *ir.Func) { f.Nodes[1].Op = ir.OpCall.Op() }), `@f node 1 \(second\): call is a call of no extern op, or no call of one`},
 	{"a result that is no value", broken(func(f *ir.Func) { f.Nodes[1].Results[0] = 99 }),
 		`@f node 1 \(second\): neg has a result that is no value of the function`},
 	{"a version that is no value", broken(func(f *ir.Func) { f.Nodes[3].Versions[0].Value = -1 }),

@@ -169,7 +169,7 @@ func (c *inferCtx) operands(f *Func, n *Node) []string {
 		if info.Type.HasUnknown() {
 			return []string{fmt.Sprintf("%s: operand %d has an unknown extent", c.op.Name, i)}
 		}
-		if dt == dtype.Invalid && !(c.op.Name == "where" && i == 0) {
+		if dt == dtype.Invalid && !(c.op.ID == OpWhere && i == 0) {
 			dt = info.Type.DType
 		}
 	}

@@ -236,7 +236,7 @@ func (p *parser) operation(names []token) (*Node, bool) {
 	op := LookupOp(name.val)
 	var (
 		ext    *Extern
-		isCall = op == OpCall
+		isCall = op == OpCall.Op()
 		args   []Value
 		attrs  []Attr
 	)
@@ -297,7 +297,7 @@ func (p *parser) operation(names []token) (*Node, bool) {
 // attrOp returns the op whose table entry says what attributes mean; calls
 // have none.
 func attrOp(op *Op) *Op {
-	if op == OpCall {
+	if op == OpCall.Op() {
 		return nil
 	}
 	return op

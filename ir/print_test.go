@@ -43,7 +43,7 @@ func TestEveryOpHasATypeByHand(t *testing.T) {
 			}
 		}
 	}
-	if ir.LookupOp("nope") != nil || ir.OpCall.Name != "call" {
+	if ir.LookupOp("nope") != nil || ir.OpCall.String() != "call" {
 		t.Error("LookupOp")
 	}
 }

@@ -306,7 +306,7 @@ func (fn *function) addInputs() error {
 func (fn *function) findIndices() {
 	param := func(v ir.Value) int { return slices.Index(fn.ir.Params, fn.ir.Base(v)) }
 	for _, n := range fn.ir.Nodes {
-		if n.Op.Name != "gather" && n.Op.Name != "embedding" || n.Op.Name == "gather" && n.Axis("axis", fn.ir.Type(n.Args[0]).Rank()) != 0 {
+		if n.Op.ID != ir.OpGather && n.Op.ID != ir.OpEmbedding || n.Op.ID == ir.OpGather && n.Axis("axis", fn.ir.Type(n.Args[0]).Rank()) != 0 {
 			continue
 		}
 		table, pos := param(n.Args[0]), param(n.Args[1])

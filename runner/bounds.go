@@ -33,11 +33,11 @@ func BoundsOf(m *ir.Module) Bounds {
 		least(&b.IDs, n)
 	}
 	for _, n := range fwd.Nodes {
-		if n.Op.Name != "embedding" && n.Op.Name != "gather" {
+		if n.Op.ID != ir.OpEmbedding && n.Op.ID != ir.OpGather {
 			continue
 		}
 		t, axis := fwd.Type(n.Args[0]), 0
-		if n.Op.Name == "gather" {
+		if n.Op.ID == ir.OpGather {
 			axis = n.Axis("axis", t.Rank())
 		}
 		rows, _ := t.Shape[axis].Const()

@@ -66,14 +66,14 @@ func precisionOf(n *ir.Node) precision {
 	if n.Extern != nil {
 		return declared
 	}
-	switch n.Op.Name {
-	case "linear", "matmul", "linear_select", "attention":
+	switch n.Op.ID {
+	case ir.OpLinear, ir.OpMatmul, ir.OpLinearSelect, ir.OpAttention:
 		return lower
-	case "rope", "embedding", "gather", "dropout":
+	case ir.OpRope, ir.OpEmbedding, ir.OpGather, ir.OpDropout:
 		return each
-	case "scatter", "copy":
+	case ir.OpScatter, ir.OpCopy:
 		return first
-	case "softmax", "rms_norm", "layer_norm", "exp", "log", "pow", "rsqrt", "reciprocal", "erf":
+	case ir.OpSoftmax, ir.OpRMSNorm, ir.OpLayerNorm, ir.OpExp, ir.OpLog, ir.OpPow, ir.OpRsqrt, ir.OpReciprocal, ir.OpErf:
 		return full
 	}
 	switch n.Op.Class {

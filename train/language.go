@@ -99,7 +99,7 @@ func (l *language) join(forward, logits *ir.Func) (*ir.Module, error) {
 // everyRow returns logits without its choice of rows, whose gradient would be a product.
 func everyRow(m *ir.Module, logits *ir.Func) *ir.Func {
 	f, err := ir.Rewrite(m, logits, func(rw *ir.Rewriter, _ int, n *ir.Node) {
-		if n.Op.Name == "gather" && n.Args[0] == logits.Params[0] && n.Args[1] == logits.Params[1] {
+		if n.Op.ID == ir.OpGather && n.Args[0] == logits.Params[0] && n.Args[1] == logits.Params[1] {
 			rw.Replace(n.Results[0], rw.Map(n.Args[0]))
 			return
 		}

@@ -77,12 +77,12 @@ func parent(path string) string { return path[:max(strings.LastIndexByte(path, '
 // the parts of an output by the modules that the parts of the weight belong to.
 func (x *Index) addProducts(m *ir.Module, f *ir.Func, n *ir.Node) {
 	product, outputs := n, n.Results
-	if n.Op.Name == "split" {
+	if n.Op.ID == ir.OpSplit {
 		if product = f.Def(n.Args[0]); product == nil {
 			return
 		}
 	}
-	if product.Op.Name != "linear" || f.Values[product.Args[1]].Kind != ir.WeightValue {
+	if product.Op.ID != ir.OpLinear || f.Values[product.Args[1]].Kind != ir.WeightValue {
 		return
 	}
 	w := m.Weights[f.Values[product.Args[1]].Index]

@@ -1,41 +1,21 @@
 package host
 
 import (
+	"pwc/internal/oracle"
 	"strings"
 	"testing"
 
 	"pwc/compile/loop"
-	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
-	"pwc/program/vec"
 )
 
-// TestSelection wants an instruction for every pointwise op of the table: on
-// floats, integers or both. Casts, clamps and compares go by other names.
-func TestSelection(t *testing.T) {
-	for _, o := range ir.Ops() {
-		name := loop.Op(o.Name)
-		switch o.Name {
-		case "cast", "clamp", "where":
-			continue
-		case "compare":
-			for _, dir := range o.Attrs[0].Enum {
-				if s := pointwise[loop.Op(dir)]; s.f == vec.OpInvalid || s.i == vec.OpInvalid {
-					t.Errorf("compare %s has no instruction", dir)
-				}
-			}
-			continue
-		}
-		switch o.Class {
-		case ir.Pointwise, ir.Scan:
-			if pointwise[name] == (selection{}) {
-				t.Errorf("%s has no instruction", o.Name)
-			}
-		case ir.Reduction:
-			if s := reductions[name]; o.Name != "mean" && (s.f == vec.OpInvalid || s.i == vec.OpInvalid) {
-				t.Errorf("%s has no instruction", o.Name)
-			}
+// TestOps holds the instruction selection complete against the op table: it has an
+// instruction for every op on elements and every dtype that the op takes.
+func TestOps(t *testing.T) {
+	for _, k := range oracle.ElementKernels() {
+		if _, err := New().Lower(k.Kernel); err != nil {
+			t.Errorf("%s: %v", k.Name, err)
 		}
 	}
 }
@@ -69,7 +49,7 @@ func TestRegisters(t *testing.T) {
 	}{
 		{"chain", 1, func(k *loop.Kernel, x loop.Value) loop.Value {
 			for range 100 {
-				x = add(k, "exp", dtype.F32, x)
+				x = add(k, loop.Exp, dtype.F32, x)
 			}
 			return x
 		}},
@@ -83,7 +63,7 @@ func TestRegisters(t *testing.T) {
 		{"tree of eight", 9, func(k *loop.Kernel, x loop.Value) loop.Value {
 			var list []loop.Value
 			for range 8 {
-				list = append(list, add(k, "sin", dtype.F32, x))
+				list = append(list, add(k, loop.Sin, dtype.F32, x))
 			}
 			y := x
 			for _, v := range list {
@@ -111,10 +91,10 @@ func TestRounding(t *testing.T) {
 	for _, c := range []struct {
 		op    loop.Op
 		round int
-	}{{"add", 1}, {"exp", 1}, {"neg", 0}, {"maximum", 0}, {"floor", 0}} {
+	}{{loop.Add, 1}, {loop.Exp, 1}, {loop.Neg, 0}, {loop.Maximum, 0}, {loop.Floor, 0}} {
 		k := kernel(8, func(k *loop.Kernel, x loop.Value) loop.Value {
 			h := add(k, loop.Cast, dtype.BF16, x)
-			if c.op == "add" || c.op == "maximum" {
+			if c.op == loop.Add || c.op == loop.Maximum {
 				return add(k, c.op, dtype.BF16, h, h)
 			}
 			return add(k, c.op, dtype.BF16, h)

@@ -14,16 +14,16 @@ type selection struct {
 
 // pointwise is the instruction selection table of ops on elements.
 var pointwise = map[loop.Op]selection{
-	"neg": {vec.OpNeg, vec.OpNegI, true}, "abs": {vec.OpAbs, vec.OpAbsI, true}, "sign": {f: vec.OpSign, i: vec.OpSignI},
-	"exp": {f: vec.OpExp}, "log": {f: vec.OpLog}, "sqrt": {f: vec.OpSqrt}, "rsqrt": {f: vec.OpRsqrt}, "reciprocal": {f: vec.OpReciprocal},
-	"sin": {f: vec.OpSin}, "cos": {f: vec.OpCos}, "tanh": {f: vec.OpTanh}, "erf": {f: vec.OpErf},
-	"sigmoid": {f: vec.OpSigmoid}, "silu": {f: vec.OpSilu}, "gelu": {f: vec.OpGelu}, "gelu_tanh": {f: vec.OpGeluTanh},
-	"relu": {f: vec.OpRelu, i: vec.OpReluI}, "floor": {f: vec.OpFloor}, "ceil": {f: vec.OpCeil}, "round": {f: vec.OpRoundEven},
-	"not": {i: vec.OpNot, wrap: true}, // of bool: OpNotB
-	"add": {vec.OpAdd, vec.OpAddI, true}, "sub": {vec.OpSub, vec.OpSubI, true}, "mul": {vec.OpMul, vec.OpMulI, true},
-	"div": {vec.OpDiv, vec.OpDivI, true}, "rem": {f: vec.OpRem, i: vec.OpRemI}, "pow": {f: vec.OpPow},
-	"maximum": {f: vec.OpMax, i: vec.OpMaxI}, "minimum": {f: vec.OpMin, i: vec.OpMinI},
-	"and": {i: vec.OpAnd}, "or": {i: vec.OpOr}, "xor": {i: vec.OpXor},
+	loop.Neg: {vec.OpNeg, vec.OpNegI, true}, loop.Abs: {vec.OpAbs, vec.OpAbsI, true}, loop.Sign: {f: vec.OpSign, i: vec.OpSignI},
+	loop.Exp: {f: vec.OpExp}, loop.Log: {f: vec.OpLog}, loop.Sqrt: {f: vec.OpSqrt}, loop.Rsqrt: {f: vec.OpRsqrt}, loop.Reciprocal: {f: vec.OpReciprocal},
+	loop.Sin: {f: vec.OpSin}, loop.Cos: {f: vec.OpCos}, loop.Tanh: {f: vec.OpTanh}, loop.Erf: {f: vec.OpErf},
+	loop.Sigmoid: {f: vec.OpSigmoid}, loop.Silu: {f: vec.OpSilu}, loop.Gelu: {f: vec.OpGelu}, loop.GeluTanh: {f: vec.OpGeluTanh},
+	loop.Relu: {f: vec.OpRelu, i: vec.OpReluI}, loop.Floor: {f: vec.OpFloor}, loop.Ceil: {f: vec.OpCeil}, loop.Round: {f: vec.OpRoundEven},
+	loop.Not: {i: vec.OpNot, wrap: true}, // of bool: OpNotB
+	loop.Add: {vec.OpAdd, vec.OpAddI, true}, loop.Sub: {vec.OpSub, vec.OpSubI, true}, loop.Mul: {vec.OpMul, vec.OpMulI, true},
+	loop.Div: {vec.OpDiv, vec.OpDivI, true}, loop.Rem: {f: vec.OpRem, i: vec.OpRemI}, loop.Pow: {f: vec.OpPow},
+	loop.Maximum: {f: vec.OpMax, i: vec.OpMaxI}, loop.Minimum: {f: vec.OpMin, i: vec.OpMinI},
+	loop.And: {i: vec.OpAnd}, loop.Or: {i: vec.OpOr}, loop.Xor: {i: vec.OpXor},
 	loop.Eq: {f: vec.OpEq, i: vec.OpEqI}, loop.Ne: {f: vec.OpNe, i: vec.OpNeI}, loop.Lt: {f: vec.OpLt, i: vec.OpLtI},
 	loop.Le: {f: vec.OpLe, i: vec.OpLeI}, loop.Gt: {f: vec.OpGt, i: vec.OpGtI}, loop.Ge: {f: vec.OpGe, i: vec.OpGeI},
 	loop.CumSum: {f: vec.OpCumSum, i: vec.OpCumSumI}, loop.Philox: {i: vec.OpPhilox},

@@ -1,82 +1,176 @@
 package loop
 
-import "pwc/ir/dtype"
-
-// Op is an operation on elements. Pointwise ops have the names of the tensor
-// IR, compare those of its directions.
-type Op string
-
-// Ops that are not pointwise ops of the tensor IR.
-const (
-	Load  Op = "load"  // the element at Access
-	Store Op = "store" // writes Args[0] to Access
-	Iota  Op = "iota"  // the address of Access itself
-	Const Op = "const" // Float or Int
-	Dim   Op = "dim"   // the value of Dim
-	Acc   Op = "acc"   // the product's sum, f32
-	Cast  Op = "cast"  // Args[0] converted to the result's dtype
-
-	// Comparisons give bool.
-	Eq Op = "eq"
-	Ne Op = "ne"
-	Lt Op = "lt"
-	Le Op = "le"
-	Gt Op = "gt"
-	Ge Op = "ge"
-
-	// Where is Args[0] ? Args[1] : Args[2].
-	Where Op = "where"
-
-	// Reductions over the columns; results are row values of later phases.
-	Sum    Op = "sum"
-	Prod   Op = "prod"
-	Max    Op = "max"
-	Min    Op = "min"
-	ArgMax Op = "argmax" // the column, counted row-major over Kernel.Cols
-
-	// CumSum is the running sum along the columns.
-	CumSum Op = "cumsum"
+import (
+	"pwc/ir"
+	"pwc/ir/dtype"
 )
 
-// Arithmetic ops that passes and backends name.
+// Op is an operation on elements: an op of the tensor IR, pointwise or a reduction, by
+// its ID, or one of the ops below, which only kernels have.
+type Op uint8
+
+// Ops that are not ops of the tensor IR.
 const (
-	Neg     Op = "neg"
-	Abs     Op = "abs"
-	Sign    Op = "sign"
-	Relu    Op = "relu"
-	Not     Op = "not"
-	Add     Op = "add"
-	Sub     Op = "sub"
-	Mul     Op = "mul"
-	Div     Op = "div"
-	Rem     Op = "rem"
-	Maximum Op = "maximum"
-	Minimum Op = "minimum"
-	And     Op = "and"
-	Or      Op = "or"
-	Xor     Op = "xor"
+	Load  Op = Op(ir.NumOps) + iota // the element at Access
+	Store                           // writes Args[0] to Access
+	Iota                            // the address of Access itself
+	Const                           // Float or Int
+	Dim                             // the value of Dim
+	Acc                             // the sum of a GEMM, f32
+
+	// Comparisons, the directions of the IR's compare, give bool.
+	Eq
+	Ne
+	Lt
+	Le
+	Gt
+	Ge
+
+	numOps
+)
+
+// Ops of the tensor IR that passes and backends name.
+const (
+	Neg        = Op(ir.OpNeg)
+	Abs        = Op(ir.OpAbs)
+	Sign       = Op(ir.OpSign)
+	Exp        = Op(ir.OpExp)
+	Log        = Op(ir.OpLog)
+	Sqrt       = Op(ir.OpSqrt)
+	Rsqrt      = Op(ir.OpRsqrt)
+	Reciprocal = Op(ir.OpReciprocal)
+	Sin        = Op(ir.OpSin)
+	Cos        = Op(ir.OpCos)
+	Tanh       = Op(ir.OpTanh)
+	Erf        = Op(ir.OpErf)
+	Sigmoid    = Op(ir.OpSigmoid)
+	Silu       = Op(ir.OpSilu)
+	Gelu       = Op(ir.OpGelu)
+	GeluTanh   = Op(ir.OpGeluTanh)
+	Relu       = Op(ir.OpRelu)
+	Floor      = Op(ir.OpFloor)
+	Ceil       = Op(ir.OpCeil)
+	Round      = Op(ir.OpRound)
+	Not        = Op(ir.OpNot)
+	Add        = Op(ir.OpAdd)
+	Sub        = Op(ir.OpSub)
+	Mul        = Op(ir.OpMul)
+	Div        = Op(ir.OpDiv)
+	Rem        = Op(ir.OpRem)
+	Pow        = Op(ir.OpPow)
+	Maximum    = Op(ir.OpMaximum)
+	Minimum    = Op(ir.OpMinimum)
+	And        = Op(ir.OpAnd)
+	Or         = Op(ir.OpOr)
+	Xor        = Op(ir.OpXor)
+	Cast       = Op(ir.OpCast)  // Args[0] converted to the result's dtype
+	Where      = Op(ir.OpWhere) // Args[0] ? Args[1] : Args[2]
 
 	// Philox is a random number: of i64 the seed, the offset and the index.
-	Philox Op = "philox"
+	Philox = Op(ir.OpPhilox)
+
+	// Reductions over the columns; results are row values of later phases.
+	Sum    = Op(ir.OpSum)
+	Prod   = Op(ir.OpProd)
+	Max    = Op(ir.OpMax)
+	Min    = Op(ir.OpMin)
+	ArgMax = Op(ir.OpArgMax) // the column, counted row-major over Kernel.Cols
+
+	// CumSum is the running sum along the columns.
+	CumSum = Op(ir.OpCumSum)
 )
 
-// Reduces reports whether o turns columns into a row value.
-func (o Op) Reduces() bool {
-	switch o {
-	case Sum, Prod, Max, Min, ArgMax:
-		return true
-	}
-	return false
+// facts are what the compiler goes by: the row of the op table, as far as elements have
+// it.
+type facts struct {
+	name           string
+	operands       int
+	cost           int
+	exact, reduces bool
 }
+
+// table has the facts of all ops: those of the IR from its table. It is never written.
+var table = func() (t [numOps]facts) {
+	for _, o := range ir.Ops() {
+		t[o.ID] = facts{o.Name, len(o.Operands), o.Cost, o.Exact, o.Reduces}
+	}
+	for op, f := range map[Op]facts{
+		Load: {"load", 0, 1, true, false}, Store: {"store", 1, 1, false, false}, Iota: {"iota", 0, 1, false, false},
+		Const: {"const", 0, 1, true, false}, Dim: {"dim", 0, 1, false, false}, Acc: {"acc", 0, 1, false, false},
+		Eq: {"eq", 2, 1, false, false}, Ne: {"ne", 2, 1, false, false}, Lt: {"lt", 2, 1, false, false},
+		Le: {"le", 2, 1, false, false}, Gt: {"gt", 2, 1, false, false}, Ge: {"ge", 2, 1, false, false},
+	} {
+		t[op] = f
+	}
+	return t
+}()
+
+// Comparison returns the op of a direction of the IR's compare, and whether there is one.
+func Comparison(dir string) (Op, bool) {
+	for op := Eq; op <= Ge; op++ {
+		if table[op].name == dir {
+			return op, true
+		}
+	}
+	return 0, false
+}
+
+// Ops returns the ops that instructions may have, in the order of their numbers. Of the
+// tensor IR these are the pointwise ops but compare and clamp, which become others, and
+// the reductions and scans but mean.
+func Ops() []Op {
+	var out []Op
+	for _, o := range ir.Ops() {
+		if op := Op(o.ID); op.element() {
+			out = append(out, op)
+		}
+	}
+	for op := Load; op < numOps; op++ {
+		out = append(out, op)
+	}
+	return out
+}
+
+// element reports whether instructions may have an op of the IR.
+func (o Op) element() bool {
+	switch row := ir.OpID(o).Op(); row.ID {
+	case ir.OpCompare, ir.OpClamp, ir.OpMean:
+		return false
+	default:
+		return row.Lowering == ir.LowerElementwise || row.Lowering == ir.LowerReduction || row.Lowering == ir.LowerScan
+	}
+}
+
+// String returns the name of the op: that of the IR, or of compare's direction.
+func (o Op) String() string {
+	if o >= numOps || table[o].name == "" {
+		return "no op"
+	}
+	return table[o].name
+}
+
+// Operands returns the number of operands that are elements.
+func (o Op) Operands() int { return o.facts().operands }
+
+// Reduces reports whether o turns columns into a row value.
+func (o Op) Reduces() bool { return o.facts().reduces }
 
 // Exact reports whether the float result is a number of the operands' dtype
 // already, so that there is nothing to round.
-func (o Op) Exact() bool {
-	switch o {
-	case Load, Const, Where, Neg, Abs, Sign, Relu, "floor", "ceil", "round", Maximum, Minimum, Max, Min:
-		return true
+func (o Op) Exact() bool { return o.facts().exact }
+
+// Cost is that of one element, in additions.
+func (o Op) Cost() int { return o.facts().cost }
+
+// Expensive reports whether the op costs a multiple of an addition, so that
+// computing it twice is worse than storing it.
+func (o Op) Expensive() bool { return o.facts().cost > 1 }
+
+func (o Op) facts() *facts {
+	if o >= numOps {
+		o = 0
 	}
-	return false
+	return &table[o]
 }
 
 // Rounds reports whether the instruction's result, computed in float32, must be
@@ -108,14 +202,4 @@ func (k *Kernel) Rounds(in Instr) bool {
 // beyond its largest number.
 func ThroughOdd(from, to dtype.DType) bool {
 	return from.Int() && from.Bits() > 24 && to == dtype.BF16
-}
-
-// Expensive reports whether the op costs a multiple of an addition, so that
-// computing it twice is worse than storing it.
-func (o Op) Expensive() bool {
-	switch o {
-	case "exp", "log", "sin", "cos", "tanh", "erf", "sigmoid", "silu", "gelu", "gelu_tanh", "pow", Rem, Philox:
-		return true
-	}
-	return false
 }

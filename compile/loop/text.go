@@ -58,7 +58,7 @@ func (k *Kernel) text(in Instr) string {
 	if in.Dst != NoValue {
 		fmt.Fprintf(&b, "%s = ", k.value(in.Dst))
 	}
-	b.WriteString(string(in.Op))
+	b.WriteString(in.Op.String())
 	for i, a := range in.Args {
 		sep := ", "
 		if i == 0 {

@@ -415,7 +415,7 @@ func TestNothingPanics(t *testing.T) {
 					_, err := ir.Rewrite(m, m.Funcs[0], func(r *ir.Rewriter, _ int, n *ir.Node) { rw = r; r.Keep(n) })
 					must(err)
 					return rw
-				}, zero[ir.Attr], zero[ir.AttrKind], func() any { return ir.AttrKind(99) }, zero[ir.ErrorList], zero[ir.Literal], zero[ir.Pos], zero[ir.Origin], zero[ir.SymbolKind], func() any { return ir.SymbolKind(99) }, zero[ir.Type],
+				}, zero[ir.Attr], zero[ir.AttrKind], func() any { return ir.AttrKind(99) }, zero[ir.ErrorList], zero[ir.Literal], zero[ir.Pos], zero[ir.Origin], zero[ir.OpID], func() any { return ir.OpID(250) }, zero[ir.SymbolKind], func() any { return ir.SymbolKind(99) }, zero[ir.Type],
 				func() any { return ir.TypeOf(dtype.F32, dim.Const(-1)) },
 			},
 		},
@@ -432,8 +432,8 @@ func TestNothingPanics(t *testing.T) {
 			receivers: []func() any{zero[compile.Options], ptr[compile.PassError]},
 		},
 		"compile/loop": {
-			funcs:     map[string]any{"ThroughOdd": loop.ThroughOdd},
-			receivers: []func() any{ptr[loop.Kernel], ptr[loop.Attention], zero[loop.Op], func() any { return loop.Op("nope") }},
+			funcs:     map[string]any{"ThroughOdd": loop.ThroughOdd, "Comparison": loop.Comparison, "Ops": loop.Ops},
+			receivers: []func() any{ptr[loop.Kernel], ptr[loop.Attention], zero[loop.Op], func() any { return loop.Op(250) }},
 		},
 		"attention": {
 			funcs: map[string]any{"Signature": attention.Signature, "ParseParams": attention.ParseParams, "ParseArgs": attention.ParseArgs, "BatchOf": attention.BatchOf, "NewBatch": attention.NewBatch},

@@ -121,7 +121,7 @@ func Generate(r Source, o Options) *ir.Module {
 	}
 	for _, op := range ir.Ops() {
 		if g.allowed(op.Name) {
-			g.ops = append(g.ops, op.Name)
+			g.ops = append(g.ops, op.ID)
 		}
 	}
 	g.declare()
@@ -175,7 +175,7 @@ type generator struct {
 	b    *ir.Builder
 	fb   *ir.FuncBuilder
 	n    dim.Dim
-	ops  []string
+	ops  []ir.OpID
 	rngs []ir.Value // generators
 	drew []int      // nodes that draw
 	pool []*value
@@ -237,7 +237,7 @@ func (g *generator) add(x value) *value {
 // emit adds a node with one result, of which like says what is known.
 func (g *generator) emit(op string, args []ir.Value, like value, attrs ...ir.Attr) *value {
 	like.v = g.fb.Op1(op, args, attrs...)
-	like.writable = op == "full" || op == "empty_like" || op == "empty"
+	like.writable = ir.LookupOp(op).Writable
 	g.name(like.v)
 	return g.add(like)
 }

@@ -8,16 +8,16 @@ import (
 	"pwc/ir/dtype"
 )
 
-func (g *generator) layout(name string) {
+func (g *generator) layout(op ir.OpID) {
 	x := g.pick(anything)
 	like := value{max: x.max, exact: x.exact, whole: x.whole}
 	rank := x.t.Rank()
-	switch name {
-	case "reshape":
+	switch op {
+	case ir.OpReshape:
 		if s := g.reshaped(x); g.shapeOK(s) {
-			g.emit(name, []ir.Value{x.v}, like, ir.DimsAttr("shape", s...))
+			g.emit(op.String(), []ir.Value{x.v}, like, ir.DimsAttr("shape", s...))
 		}
-	case "transpose":
+	case ir.OpTranspose:
 		perm := make([]int64, rank)
 		s := make([]dim.Dim, rank)
 		for i := range perm {
@@ -29,9 +29,9 @@ func (g *generator) layout(name string) {
 			s[i] = x.t.Shape[perm[i]]
 		}
 		if g.shapeOK(s) {
-			g.emit(name, []ir.Value{x.v}, like, ir.IntsAttr("perm", perm...))
+			g.emit(op.String(), []ir.Value{x.v}, like, ir.IntsAttr("perm", perm...))
 		}
-	case "broadcast_to":
+	case ir.OpBroadcastTo:
 		s := slices.Clone(x.t.Shape)
 		for i, d := range s {
 			if isOne(d) && g.chance(2) {
@@ -45,15 +45,15 @@ func (g *generator) layout(name string) {
 			s = append([]dim.Dim{g.n}, s...)
 		}
 		if g.shapeOK(s) {
-			g.emit(name, []ir.Value{x.v}, like, ir.DimsAttr("shape", s...))
+			g.emit(op.String(), []ir.Value{x.v}, like, ir.DimsAttr("shape", s...))
 		}
-	case "slice":
+	case ir.OpSlice:
 		g.slice()
-	case "split":
+	case ir.OpSplit:
 		g.split()
-	case "concat":
+	case ir.OpConcat:
 		g.concat()
-	case "pad":
+	case ir.OpPad:
 		low, high := make([]dim.Dim, rank), make([]dim.Dim, rank)
 		s := slices.Clone(x.t.Shape)
 		for i := range s {
@@ -71,7 +71,7 @@ func (g *generator) layout(name string) {
 			like = value{max: max(x.max, y.max), exact: x.exact && y.exact, whole: x.whole && y.whole}
 		}
 		like.max = max(like.max, 1)
-		g.emit(name, []ir.Value{x.v, v}, like, ir.DimsAttr("low", low...), ir.DimsAttr("high", high...))
+		g.emit(op.String(), []ir.Value{x.v, v}, like, ir.DimsAttr("low", low...), ir.DimsAttr("high", high...))
 	}
 }
 
@@ -185,7 +185,7 @@ func (g *generator) concat() {
 }
 
 // create adds an op without operands.
-func (g *generator) create(name string) {
+func (g *generator) create(op ir.OpID) {
 	var s []dim.Dim
 	if g.chance(2) {
 		s = append(s, g.n)
@@ -199,12 +199,12 @@ func (g *generator) create(name string) {
 	if !g.shapeOK(s) {
 		return
 	}
-	switch name {
-	case "full":
+	switch op {
+	case ir.OpFull:
 		if dt, ok := g.dtype(func(dtype.DType) bool { return true }); ok {
 			g.full(ir.Type{DType: dt, Shape: s}, -2, 2)
 		}
-	case "iota":
+	case ir.OpIota:
 		dt, ok := g.dtype(func(dt dtype.DType) bool { return dt != dtype.Bool })
 		if !ok || len(s) == 0 {
 			return
@@ -212,14 +212,14 @@ func (g *generator) create(name string) {
 		axis := g.r.Intn(len(s))
 		hi := float64(g.bounds(s[axis]).Hi)
 		if hi <= 100 {
-			g.emit(name, nil, value{max: hi, exact: true, whole: true}, ir.DTypeAttr(dt), g.axisAttr(axis, len(s)), ir.DimsAttr("shape", s...))
+			g.emit(op.String(), nil, value{max: hi, exact: true, whole: true}, ir.DTypeAttr(dt), g.axisAttr(axis, len(s)), ir.DimsAttr("shape", s...))
 		}
-	case "uniform":
+	case ir.OpUniform:
 		dt, ok := g.dtype(dtype.DType.Float)
 		if ok {
-			g.draw(name, nil, ir.Type{Shape: s}.Elements(), value{max: 1, exact: true}, ir.DTypeAttr(dt), ir.DimsAttr("shape", s...))
+			g.draw(op.String(), nil, ir.Type{Shape: s}.Elements(), value{max: 1, exact: true}, ir.DTypeAttr(dt), ir.DimsAttr("shape", s...))
 		}
-	case "const":
+	case ir.OpConst:
 		dt, ok := g.dtype(func(dtype.DType) bool { return true })
 		if !ok {
 			return
@@ -228,7 +228,7 @@ func (g *generator) create(name string) {
 		for i := range values {
 			values[i] = Input(g.r, dt)
 		}
-		g.emit(name, nil, value{max: 4, exact: true}, ir.FloatsAttr("values", values...), ir.DTypeAttr(dt))
+		g.emit(op.String(), nil, value{max: 4, exact: true}, ir.FloatsAttr("values", values...), ir.DTypeAttr(dt))
 	}
 }
 

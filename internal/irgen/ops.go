@@ -10,58 +10,58 @@ import (
 
 // op adds a node of that op, and before it what the op needs; it adds nothing
 // where no value fits.
-func (g *generator) op(name string) {
-	switch name {
-	case "neg", "abs", "relu", "sign":
-		g.sameSize(name)
-	case "floor", "ceil", "round":
+func (g *generator) op(op ir.OpID) {
+	switch op {
+	case ir.OpNeg, ir.OpAbs, ir.OpRelu, ir.OpSign:
+		g.sameSize(op)
+	case ir.OpFloor, ir.OpCeil, ir.OpRound:
 		if x := g.pick(both(float, exact)); x != nil {
-			g.emit(name, []ir.Value{x.v}, value{max: math.Ceil(x.max), exact: true, whole: true})
+			g.emit(op.String(), []ir.Value{x.v}, value{max: math.Ceil(x.max), exact: true, whole: true})
 		}
-	case "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh", "erf", "sigmoid", "silu", "gelu", "gelu_tanh":
-		g.series(name)
-	case "not":
+	case ir.OpExp, ir.OpLog, ir.OpSqrt, ir.OpRsqrt, ir.OpReciprocal, ir.OpSin, ir.OpCos, ir.OpTanh, ir.OpErf, ir.OpSigmoid, ir.OpSilu, ir.OpGelu, ir.OpGeluTanh:
+		g.series(op)
+	case ir.OpNot:
 		if x := g.pick(func(x *value) bool { return !float(x) }); x != nil {
-			g.emit(name, []ir.Value{x.v}, sum(x.t.DType, 2*x.max+1, x))
+			g.emit(op.String(), []ir.Value{x.v}, sum(x.t.DType, 2*x.max+1, x))
 		}
-	case "add", "sub", "mul", "maximum", "minimum", "and", "or", "xor", "div", "rem", "pow", "compare":
-		g.binary(name)
-	case "where":
+	case ir.OpAdd, ir.OpSub, ir.OpMul, ir.OpMaximum, ir.OpMinimum, ir.OpAnd, ir.OpOr, ir.OpXor, ir.OpDiv, ir.OpRem, ir.OpPow, ir.OpCompare:
+		g.binary(op)
+	case ir.OpWhere:
 		g.where()
-	case "clamp":
+	case ir.OpClamp:
 		if x := g.pick(number); x != nil {
 			lo := float64(g.r.Intn(4)) - 3
 			g.clamp(x, lo, lo+float64(g.r.Intn(6)), true)
 		}
-	case "cast":
+	case ir.OpCast:
 		g.cast()
-	case "sum", "mean", "max", "min", "prod", "cumsum", "argmax", "topk":
-		g.reduce(name)
-	case "softmax", "rms_norm", "layer_norm", "rope":
-		g.composite(name)
-	case "matmul", "linear":
-		g.product(name)
-	case "linear_select":
+	case ir.OpSum, ir.OpMean, ir.OpMax, ir.OpMin, ir.OpProd, ir.OpCumSum, ir.OpArgMax, ir.OpTopK:
+		g.reduce(op)
+	case ir.OpSoftmax, ir.OpRMSNorm, ir.OpLayerNorm, ir.OpRope:
+		g.composite(op)
+	case ir.OpMatmul, ir.OpLinear:
+		g.product(op)
+	case ir.OpLinearSelect:
 		g.linearSelect()
-	case "attention", "attention_grad":
-		g.attention(name == "attention_grad")
-	case "embedding", "gather", "scatter", "copy", "empty", "empty_like", "call":
-		g.memory(name)
-	case "reshape", "transpose", "broadcast_to", "slice", "split", "concat", "pad":
-		g.layout(name)
-	case "iota", "full", "const", "uniform":
-		g.create(name)
-	case "dropout":
+	case ir.OpAttention, ir.OpAttentionGrad:
+		g.attention(op == ir.OpAttentionGrad)
+	case ir.OpEmbedding, ir.OpGather, ir.OpScatter, ir.OpCopy, ir.OpEmpty, ir.OpEmptyLike, ir.OpCall:
+		g.memory(op)
+	case ir.OpReshape, ir.OpTranspose, ir.OpBroadcastTo, ir.OpSlice, ir.OpSplit, ir.OpConcat, ir.OpPad:
+		g.layout(op)
+	case ir.OpIota, ir.OpFull, ir.OpConst, ir.OpUniform:
+		g.create(op)
+	case ir.OpDropout:
 		g.dropout()
-	case "philox":
+	case ir.OpPhilox:
 		g.philox()
 	}
 }
 
 // sameSize: ops whose result is as large as the operand and as exact.
-func (g *generator) sameSize(name string) {
+func (g *generator) sameSize(op ir.OpID) {
 	ok := number
-	if name == "sign" { // jumps at 0
+	if op == ir.OpSign { // jumps at 0
 		ok = both(number, exact)
 	}
 	x := g.pick(ok)
@@ -70,39 +70,39 @@ func (g *generator) sameSize(name string) {
 	}
 	like := value{max: x.max, exact: x.exact, whole: x.whole}
 	switch {
-	case name == "sign":
+	case op == ir.OpSign:
 		like.max, like.whole = 1, true
 	case !float(x):
 		like.max = intMax(x.t.DType) // -(-128) wraps
 	}
-	g.emit(name, []ir.Value{x.v}, like)
+	g.emit(op.String(), []ir.Value{x.v}, like)
 }
 
 // series: float functions that implementations compute to their own last bit.
-func (g *generator) series(name string) {
+func (g *generator) series(op ir.OpID) {
 	x := g.pick(float)
 	if x == nil {
 		return
 	}
 	bound := x.max
-	switch name {
-	case "exp":
+	switch op {
+	case ir.OpExp:
 		x, bound = g.limited(x, 3), 21
-	case "log":
+	case ir.OpLog:
 		x, bound = g.positive(x, 0.125, 8), 2.1
-	case "sqrt":
+	case ir.OpSqrt:
 		x, bound = g.positive(x, 0.125, 64), 8
-	case "rsqrt":
+	case ir.OpRsqrt:
 		x, bound = g.positive(x, 0.125, 64), 2.9
-	case "reciprocal":
+	case ir.OpReciprocal:
 		x, bound = g.positive(x, 0.25, 64), 4
-	case "sin", "cos":
+	case ir.OpSin, ir.OpCos:
 		x, bound = g.limited(x, 16), 1
-	case "tanh", "erf", "sigmoid":
+	case ir.OpTanh, ir.OpErf, ir.OpSigmoid:
 		bound = 1
 	}
 	if x != nil {
-		g.emit(name, []ir.Value{x.v}, result(bound))
+		g.emit(op.String(), []ir.Value{x.v}, result(bound))
 	}
 }
 
@@ -122,19 +122,19 @@ func (g *generator) partner(x *value, ok func(*value) bool) (*value, []dim.Dim) 
 	return y, s
 }
 
-func (g *generator) binary(name string) {
+func (g *generator) binary(op ir.OpID) {
 	ok := number
-	switch name {
-	case "and", "or", "xor":
+	switch op {
+	case ir.OpAnd, ir.OpOr, ir.OpXor:
 		ok = func(x *value) bool { return !float(x) }
-	case "pow":
+	case ir.OpPow:
 		ok = float
-	case "compare":
+	case ir.OpCompare:
 		if !g.has(dtype.Bool) {
 			return
 		}
 		ok = exact
-	case "rem":
+	case ir.OpRem:
 		ok = func(x *value) bool { return number(x) && (!float(x) || x.small()) }
 	}
 	x := g.pick(ok)
@@ -147,7 +147,7 @@ func (g *generator) binary(name string) {
 		lit := float64(1 + g.r.Intn(4))
 		if x.t.DType == dtype.Bool {
 			lit = float64(g.r.Intn(2))
-		} else if x.t.DType.Signed() && name != "pow" && g.chance(2) {
+		} else if x.t.DType.Signed() && op != ir.OpPow && g.chance(2) {
 			lit = -lit
 		}
 		y = &value{max: math.Abs(lit), exact: true, whole: true}
@@ -156,12 +156,12 @@ func (g *generator) binary(name string) {
 		if y, _ = g.partner(x, ok); y == nil {
 			return
 		}
-		switch name {
-		case "div", "pow":
+		switch op {
+		case ir.OpDiv, ir.OpPow:
 			if float(x) {
 				y = g.positive(y, 0.5, 4)
 			}
-		case "rem":
+		case ir.OpRem:
 			y = g.clamp(y, 1, 4, true)
 		}
 		if y == nil {
@@ -172,18 +172,18 @@ func (g *generator) binary(name string) {
 	dt := x.t.DType
 	like := value{exact: x.exact && y.exact, whole: x.whole && y.whole, max: max(x.max, y.max)}
 	var attrs []ir.Attr
-	switch name {
-	case "add", "sub":
+	switch op {
+	case ir.OpAdd, ir.OpSub:
 		if float(x) && x.max+y.max > capFloat {
 			if x = g.limited(x, 16); x == nil || x.max+y.max > capFloat {
 				return
 			}
 		}
 		like = sum(dt, x.max+y.max, x, y)
-		if name == "sub" && !dt.Signed() {
+		if op == ir.OpSub && !dt.Signed() {
 			like.max = intMax(dt)
 		}
-	case "mul":
+	case ir.OpMul:
 		limit := float64(capFloat)
 		if !float(x) {
 			limit = 1 << 50 // a float64 holds every product
@@ -194,9 +194,9 @@ func (g *generator) binary(name string) {
 			}
 		}
 		like = sum(dt, x.max*y.max, x, y)
-	case "and", "or", "xor":
+	case ir.OpAnd, ir.OpOr, ir.OpXor:
 		like.max = min(2*like.max+1, intMax(dt))
-	case "div":
+	case ir.OpDiv:
 		if float(x) {
 			if x = g.limited(x, 64); x == nil {
 				return
@@ -205,28 +205,28 @@ func (g *generator) binary(name string) {
 		} else {
 			like.max = min(x.max+1, intMax(dt)) // -128/-1 wraps
 		}
-	case "rem":
+	case ir.OpRem:
 		like.max = x.max
-	case "pow":
+	case ir.OpPow:
 		if x = g.positive(x, 0.5, 4); x == nil {
 			return
 		}
 		like = result(256)
-	case "compare":
+	case ir.OpCompare:
 		like.max = 1
 		attrs = []ir.Attr{ir.EnumAttr("dir", []string{"eq", "ne", "lt", "le", "gt", "ge"}[g.r.Intn(6)])}
 	}
 	args := []ir.Value{x.v, arg}
-	if name != "div" && name != "rem" && name != "pow" && g.chance(4) {
+	if op != ir.OpDiv && op != ir.OpRem && op != ir.OpPow && g.chance(4) {
 		args[0], args[1] = args[1], args[0]
-		if name == "sub" && !dt.Float() {
+		if op == ir.OpSub && !dt.Float() {
 			like.max = min(x.max+y.max, intMax(dt))
 			if !dt.Signed() {
 				like.max = intMax(dt)
 			}
 		}
 	}
-	g.emit(name, args, like, attrs...)
+	g.emit(op.String(), args, like, attrs...)
 }
 
 func (g *generator) has(dt dtype.DType) bool {
@@ -289,12 +289,12 @@ func (g *generator) cast() {
 	g.emit("cast", []ir.Value{x.v}, like, ir.DTypeAttr(to))
 }
 
-func (g *generator) reduce(name string) {
+func (g *generator) reduce(op ir.OpID) {
 	ok := both(number, hasMixAxis(g))
-	switch name {
-	case "mean":
+	switch op {
+	case ir.OpMean:
 		ok = both(float, hasMixAxis(g))
-	case "argmax", "topk":
+	case ir.OpArgMax, ir.OpTopK:
 		if !g.has(dtype.I32) {
 			return
 		}
@@ -311,22 +311,22 @@ func (g *generator) reduce(name string) {
 	if g.chance(2) {
 		keep = append(keep, ir.BoolAttr("keepdims", g.chance(2)))
 	}
-	switch name {
-	case "argmax":
-		g.emit(name, []ir.Value{x.v}, value{max: count, exact: true}, append(keep, g.axisAttr(axis, rank))...)
+	switch op {
+	case ir.OpArgMax:
+		g.emit(op.String(), []ir.Value{x.v}, value{max: count, exact: true}, append(keep, g.axisAttr(axis, rank))...)
 		return
-	case "topk":
+	case ir.OpTopK:
 		if !g.axisOK(x, rank-1) || !g.filled(x.t.Shape[rank-1]) {
 			return
 		}
 		k := 1 + g.r.Intn(int(min(g.bounds(x.t.Shape[rank-1]).Lo, 4)))
-		r := g.fb.Op(name, []ir.Value{x.v}, ir.IntAttr("k", int64(k)))
+		r := g.fb.Op(op.String(), []ir.Value{x.v}, ir.IntAttr("k", int64(k)))
 		g.add(value{v: r[0], max: x.max, exact: true, whole: x.whole})
 		g.add(value{v: r[1], max: count, exact: true})
 		return
-	case "cumsum":
+	case ir.OpCumSum:
 		if x = g.summable(x, count); x != nil {
-			g.emit(name, []ir.Value{x.v}, sum(x.t.DType, x.max*count, x), g.axisAttr(axis, rank))
+			g.emit(op.String(), []ir.Value{x.v}, sum(x.t.DType, x.max*count, x), g.axisAttr(axis, rank))
 		}
 		return
 	}
@@ -336,15 +336,15 @@ func (g *generator) reduce(name string) {
 		count *= float64(g.bounds(x.t.Shape[more]).Hi)
 	}
 	like := value{max: x.max, exact: x.exact, whole: x.whole}
-	switch name {
-	case "sum":
+	switch op {
+	case ir.OpSum:
 		if x = g.summable(x, count); x == nil {
 			return
 		}
 		like = sum(x.t.DType, x.max*count, x)
-	case "mean":
+	case ir.OpMean:
 		like = result(x.max)
-	case "prod":
+	case ir.OpProd:
 		switch {
 		case count > 12:
 			return
@@ -357,7 +357,7 @@ func (g *generator) reduce(name string) {
 			like.max = intMax(x.t.DType)
 		}
 	}
-	g.emit(name, []ir.Value{x.v}, like, append(keep, ir.IntsAttr("axes", axes...))...)
+	g.emit(op.String(), []ir.Value{x.v}, like, append(keep, ir.IntsAttr("axes", axes...))...)
 }
 
 // summable limits x so that a sum of count elements stays small.

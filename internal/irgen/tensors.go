@@ -9,20 +9,20 @@ import (
 	"pwc/ir/dtype"
 )
 
-func (g *generator) composite(name string) {
+func (g *generator) composite(op ir.OpID) {
 	x := g.pick(both(float, hasMixAxis(g)))
 	if x == nil {
 		return
 	}
 	rank := x.t.Rank()
-	if name == "softmax" {
+	if op == ir.OpSoftmax {
 		axis := g.mixAxis(x)
 		if x = g.limited(x, 16); x != nil {
-			g.emit(name, []ir.Value{x.v}, result(1), g.axisAttr(axis, rank))
+			g.emit(op.String(), []ir.Value{x.v}, result(1), g.axisAttr(axis, rank))
 		}
 		return
 	}
-	if name == "rope" {
+	if op == ir.OpRope {
 		g.rope()
 		return
 	}
@@ -41,10 +41,10 @@ func (g *generator) composite(name string) {
 	// implementations round differently.
 	eps := ir.FloatAttr("eps", []float64{0.0625, 0.1, 1}[g.r.Intn(3)])
 	bound := math.Sqrt(float64(g.bounds(last).Hi)) * w.max
-	if name == "rms_norm" {
-		g.emit(name, []ir.Value{x.v, w.v}, result(bound), eps)
+	if op == ir.OpRMSNorm {
+		g.emit(op.String(), []ir.Value{x.v, w.v}, result(bound), eps)
 	} else {
-		g.emit(name, []ir.Value{x.v, w.v, b.v}, result(bound+b.max), eps)
+		g.emit(op.String(), []ir.Value{x.v, w.v, b.v}, result(bound+b.max), eps)
 	}
 }
 
@@ -84,14 +84,14 @@ func (g *generator) rope() {
 }
 
 // product adds a matmul or a linear.
-func (g *generator) product(name string) {
+func (g *generator) product(op ir.OpID) {
 	ok := number
-	if name == "linear" {
+	if op == ir.OpLinear {
 		ok = float
 	}
 	rows := func(x *value, axis int) bool { return !g.o.MixRows && g.isRows(x.t.Shape[axis]) }
 	a := g.pick(func(x *value) bool {
-		return ok(x) && x.t.Rank() >= 1 && (name == "linear" || x.t.Rank() >= 2) && !rows(x, x.t.Rank()-1)
+		return ok(x) && x.t.Rank() >= 1 && (op == ir.OpLinear || x.t.Rank() >= 2) && !rows(x, x.t.Rank()-1)
 	})
 	if a == nil {
 		return
@@ -99,7 +99,7 @@ func (g *generator) product(name string) {
 	k := a.t.Shape[a.t.Rank()-1]
 	shape := func(b *value) []dim.Dim { // of the result, or nil
 		r := b.t.Rank()
-		if name == "linear" {
+		if op == ir.OpLinear {
 			if r != 2 || !b.t.Shape[1].Equal(k) || b.t.DType != a.t.DType && a.t.DType != dtype.F32 || rows(b, 0) {
 				return nil
 			}
@@ -129,7 +129,7 @@ func (g *generator) product(name string) {
 	}
 	like := sum(a.t.DType, a.max*b.max*count, a, b)
 	args := []ir.Value{a.v, b.v}
-	if name == "linear" && g.chance(2) {
+	if op == ir.OpLinear && g.chance(2) {
 		bias := g.pick(func(y *value) bool {
 			return y.t.Rank() == 1 && y.t.Shape[0].Equal(b.t.Shape[0]) && (y.t.DType == a.t.DType || y.t.DType == b.t.DType) && y.max <= 16
 		})
@@ -138,7 +138,7 @@ func (g *generator) product(name string) {
 			like = result(like.max + bias.max)
 		}
 	}
-	g.emit(name, args, like)
+	g.emit(op.String(), args, like)
 }
 
 // linearSelect adds a linear whose matrix is chosen row by row: out of a value of
@@ -214,15 +214,15 @@ func (g *generator) index(n dim.Dim, ok func(*value) bool) *value {
 
 func anything(*value) bool { return true }
 
-func (g *generator) memory(name string) {
-	switch name {
-	case "embedding", "gather":
+func (g *generator) memory(op ir.OpID) {
+	switch op {
+	case ir.OpEmbedding, ir.OpGather:
 		x := g.pick(hasMixAxis(g))
 		if x == nil {
 			return
 		}
 		axis := 0
-		if name == "gather" {
+		if op == ir.OpGather {
 			axis = g.mixAxis(x)
 		} else if !g.axisOK(x, 0) {
 			return
@@ -235,14 +235,14 @@ func (g *generator) memory(name string) {
 			return
 		}
 		like := value{max: x.max, exact: x.exact, whole: x.whole}
-		if name == "gather" {
-			g.emit(name, []ir.Value{x.v, i.v}, like, g.axisAttr(axis, x.t.Rank()))
+		if op == ir.OpGather {
+			g.emit(op.String(), []ir.Value{x.v, i.v}, like, g.axisAttr(axis, x.t.Rank()))
 		} else {
-			g.emit(name, []ir.Value{x.v, i.v}, like)
+			g.emit(op.String(), []ir.Value{x.v, i.v}, like)
 		}
-	case "scatter":
+	case ir.OpScatter:
 		g.scatter()
-	case "copy":
+	case ir.OpCopy:
 		dst := g.pick(func(x *value) bool { return x.writable })
 		if dst == nil {
 			return
@@ -252,23 +252,23 @@ func (g *generator) memory(name string) {
 			g.fb.Op("copy", []ir.Value{dst.v, src.v})
 			dst.max, dst.exact, dst.whole = src.max, src.exact, src.whole
 		}
-	case "empty", "empty_like": // written at once: nothing may read what was not
+	case ir.OpEmpty, ir.OpEmptyLike: // written at once: nothing may read what was not
 		x := g.pick(anything)
 		if g.allowed("copy") {
-			dst := value{v: g.memoryLike(name, x), max: x.max, exact: x.exact, whole: x.whole, writable: true}
+			dst := value{v: g.memoryLike(op, x), max: x.max, exact: x.exact, whole: x.whole, writable: true}
 			g.fb.Op("copy", []ir.Value{dst.v, x.v})
 			g.add(dst)
 		}
-	case "call":
+	case ir.OpCall:
 		g.call()
 	}
 }
 
 // memoryLike allocates memory of x's type.
-func (g *generator) memoryLike(op string, x *value) ir.Value {
+func (g *generator) memoryLike(op ir.OpID, x *value) ir.Value {
 	var v ir.Value
-	if op == "empty_like" {
-		v = g.fb.Op1(op, []ir.Value{x.v})
+	if op == ir.OpEmptyLike {
+		v = g.fb.Op1(op.String(), []ir.Value{x.v})
 	} else {
 		v = g.fb.Op1("empty", nil, ir.DTypeAttr(x.t.DType), ir.DimsAttr("shape", x.t.Shape...))
 	}
@@ -321,11 +321,11 @@ func (g *generator) call() {
 		if !mut {
 			continue
 		}
-		op := []string{"empty_like", "empty"}[g.r.Intn(2)]
+		op := []ir.OpID{ir.OpEmptyLike, ir.OpEmpty}[g.r.Intn(2)]
 		old := g.pick(func(y *value) bool { return y.writable && y.t.Equal(x.t) && y.v != x.v && !writes(y.v) })
 		switch {
-		case old != nil && (g.chance(3) || !g.allowed(op)):
-		case g.allowed(op):
+		case old != nil && (g.chance(3) || !g.allowed(op.String())):
+		case g.allowed(op.String()):
 			old = &value{v: g.memoryLike(op, x), writable: true}
 		default:
 			return

@@ -223,7 +223,7 @@ func (r *run) step(i int, irn *ir.Node) error {
 			return err
 		}
 	} else {
-		rule := rules[irn.Op.Name]
+		rule := rules[irn.Op.ID]
 		if rule == nil {
 			return r.m.ErrorAt(r.f, i, "%s has no interpreter rule", irn.Op.Name)
 		}
@@ -262,7 +262,7 @@ func (r *run) literal(n *ir.Node, v ir.Value) *Tensor {
 		dt = r.f.Type(n.Results[0]).DType
 	}
 	for j, u := range n.Args {
-		isCond := n.Op.Name == "where" && j == 0
+		isCond := n.Op.ID == ir.OpWhere && j == 0
 		if r.f.Values[u].Kind != ir.LiteralValue && !isCond {
 			dt = r.f.Type(u).DType
 			break

@@ -200,7 +200,7 @@ func (c *checker) node(i int, n *ir.Node) {
 // are always real, and the allocations, which do not read their operand. An
 // extern op declared split is trusted; any other that may see rows is declared rowwise.
 func (c *checker) losesRows(n *ir.Node) bool {
-	if n.Op.Name == "slice" || n.IsEmpty() || n.Extern != nil && (n.Extern.Split || !n.Extern.Rowwise) || c.picks(n) {
+	if n.Op.ID == ir.OpSlice || n.IsEmpty() || n.Extern != nil && (n.Extern.Split || !n.Extern.Rowwise) || c.picks(n) {
 		return false
 	}
 	return slices.ContainsFunc(n.Args, func(a ir.Value) bool { return c.axis(a) >= 0 })
@@ -208,11 +208,11 @@ func (c *checker) losesRows(n *ir.Node) bool {
 
 // picks reports whether n takes rows at positions that are trusted.
 func (c *checker) picks(n *ir.Node) bool {
-	if !c.trusted || n.Op.Name != "gather" && n.Op.Name != "embedding" {
+	if !c.trusted || n.Op.ID != ir.OpGather && n.Op.ID != ir.OpEmbedding {
 		return false
 	}
 	r := c.rowsOf(c.f.Values[n.Args[0]].Type)
-	return r.axis == 0 && r.group.Equal(dim.Const(1)) && (n.Op.Name == "embedding" || c.attrAxis(n) == 0)
+	return r.axis == 0 && r.group.Equal(dim.Const(1)) && (n.Op.ID == ir.OpEmbedding || c.attrAxis(n) == 0)
 }
 
 // keepsSlots reports whether n moves or repeats the elements of its operand
@@ -221,12 +221,9 @@ func (c *checker) keepsSlots(n *ir.Node) bool {
 	if len(n.Args) == 0 || !c.slot[n.Args[0]] {
 		return false
 	}
-	switch n.Op.Name {
-	case "reshape", "transpose", "broadcast_to", "slice", "split":
-		return true
-	case "cast":
+	if n.Op.ID == ir.OpCast {
 		dt := c.f.Values[n.Results[0]].Type.DType
 		return dt.Int() && dt.Wrap(-1) == -1
 	}
-	return false
+	return n.Op.Lowering == ir.LowerView
 }

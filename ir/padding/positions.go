@@ -41,11 +41,11 @@ func smaller(a, b held) held { return between(min(a.Lo, b.Lo), min(a.Hi, b.Hi)) 
 func larger(a, b held) held { return between(max(a.Lo, b.Lo), max(a.Hi, b.Hi)) }
 
 // arithmetic has the ops that [dim.Dim.Bounds] bounds, and says where it overflows.
-var arithmetic = map[string]dim.Dim{
-	"add": dim.Sym("a").Add(dim.Sym("b")),
-	"sub": dim.Sym("a").Sub(dim.Sym("b")),
-	"mul": dim.Sym("a").Mul(dim.Sym("b")),
-	"neg": dim.Dim{}.Sub(dim.Sym("a")),
+var arithmetic = map[ir.OpID]dim.Dim{
+	ir.OpAdd: dim.Sym("a").Add(dim.Sym("b")),
+	ir.OpSub: dim.Sym("a").Sub(dim.Sym("b")),
+	ir.OpMul: dim.Sym("a").Mul(dim.Sym("b")),
+	ir.OpNeg: dim.Dim{}.Sub(dim.Sym("a")),
 }
 
 func counts(dt dtype.DType) bool { return dt.Int() || dt == dtype.Bool }
@@ -87,9 +87,9 @@ func (c *checker) hold(n *ir.Node) {
 		}
 		h := whole(c.f.Values[old].Type.DType)
 		switch {
-		case n.Op.Name == "copy":
+		case n.Op.ID == ir.OpCopy:
 			h = c.held[n.Args[1]]
-		case n.Op.Name == "scatter":
+		case n.Op.ID == ir.OpScatter:
 			h = hull(c.held[old], c.held[n.Args[2]])
 		case n.Extern != nil && n.Extern.Split:
 			h = between(0, 0) // it writes zeros (C11)
@@ -110,12 +110,12 @@ func (c *checker) fit(n *ir.Node, v ir.Value, h held) held {
 	if !rows && (from || n.Extern != nil) || h.Lo < all.Lo || h.Hi > all.Hi {
 		h = all
 	}
-	switch n.Op.Name {
-	case "iota":
+	switch n.Op.ID {
+	case ir.OpIota:
 		same = n.Axis("axis", c.f.Values[v].Type.Rank()) != c.axis(v)
-	case "slice": // row i of a table is not row j
+	case ir.OpSlice: // row i of a table is not row j
 		same = same && from
-	case "empty", "empty_like", "call":
+	case ir.OpEmpty, ir.OpEmptyLike, ir.OpCall:
 		same = false
 	}
 	h.same = !rows || same
@@ -132,9 +132,9 @@ func (c *checker) result(n *ir.Node, j int) held {
 		}
 		return c.held[n.Args[i]]
 	}
-	switch n.Op.Name {
-	case "add", "sub", "mul", "neg":
-		b, ok := arithmetic[n.Op.Name].Bounds(func(s string) (dim.Interval, bool) {
+	switch n.Op.ID {
+	case ir.OpAdd, ir.OpSub, ir.OpMul, ir.OpNeg:
+		b, ok := arithmetic[n.Op.ID].Bounds(func(s string) (dim.Interval, bool) {
 			if s == "a" {
 				return arg(0).Interval, true
 			}
@@ -143,25 +143,25 @@ func (c *checker) result(n *ir.Node, j int) held {
 		if ok {
 			return held{Interval: b}
 		}
-	case "div": // truncates; what is divided by 0 is 0
+	case ir.OpDiv: // truncates; what is divided by 0 is 0
 		if a, b := arg(0), arg(1); b.Lo > 0 {
 			return between(min(a.Lo/b.Lo, a.Lo/b.Hi), max(a.Hi/b.Lo, a.Hi/b.Hi))
 		}
-	case "rem": // has the sign of a, and is a where b is larger
+	case ir.OpRem: // has the sign of a, and is a where b is larger
 		if a, b := arg(0), arg(1); b.Lo > 0 {
 			return between(max(min(a.Lo, 0), 1-b.Hi), min(max(a.Hi, 0), b.Hi-1))
 		}
-	case "maximum":
+	case ir.OpMaximum:
 		return larger(arg(0), arg(1))
-	case "minimum":
+	case ir.OpMinimum:
 		return smaller(arg(0), arg(1))
-	case "relu":
+	case ir.OpRelu:
 		return larger(arg(0), between(0, 0))
-	case "clamp":
+	case ir.OpClamp:
 		return smaller(larger(arg(0), arg(1)), arg(2))
-	case "compare":
+	case ir.OpCompare:
 		return c.compare(n)
-	case "where":
+	case ir.OpWhere:
 		switch cond := arg(0); {
 		case cond.Lo == 1:
 			return arg(1)
@@ -169,44 +169,44 @@ func (c *checker) result(n *ir.Node, j int) held {
 			return arg(2)
 		}
 		return hull(arg(1), arg(2))
-	case "not":
+	case ir.OpNot:
 		if a := arg(0); t.DType == dtype.Bool {
 			return between(1-a.Hi, 1-a.Lo)
 		}
-	case "and":
+	case ir.OpAnd:
 		if t.DType == dtype.Bool {
 			return smaller(arg(0), arg(1))
 		}
-	case "or":
+	case ir.OpOr:
 		if t.DType == dtype.Bool {
 			return larger(arg(0), arg(1))
 		}
-	case "cast":
+	case ir.OpCast:
 		if from := c.f.Values[n.Args[0]].Type.DType; counts(from) && t.DType != dtype.Bool {
 			return arg(0)
 		}
-	case "reshape", "transpose", "broadcast_to", "slice", "split", "full", "gather", "embedding":
+	case ir.OpReshape, ir.OpTranspose, ir.OpBroadcastTo, ir.OpSlice, ir.OpSplit, ir.OpFull, ir.OpGather, ir.OpEmbedding:
 		return arg(0)
-	case "concat", "pad":
+	case ir.OpConcat, ir.OpPad:
 		h := arg(0)
 		for i := 1; i < len(n.Args); i++ {
 			h = hull(h, arg(i))
 		}
 		return h
-	case "argmax":
+	case ir.OpArgMax:
 		return c.upTo(c.f.Values[n.Args[0]].Type.Shape[c.attrAxis(n)], all)
-	case "topk":
+	case ir.OpTopK:
 		if x := c.f.Values[n.Args[0]].Type; j == 1 {
 			return c.upTo(x.Shape[x.Rank()-1], all)
 		}
 		return arg(0)
-	case "iota":
+	case ir.OpIota:
 		return c.upTo(t.Shape[n.Axis("axis", t.Rank())], all)
-	case "const":
+	case ir.OpConst:
 		if values, _ := n.Attr("values"); len(values.Floats) > 0 {
 			return between(int64(slices.Min(values.Floats)), int64(slices.Max(values.Floats)))
 		}
-	case "call":
+	case ir.OpCall:
 		if n.Extern.Split {
 			return between(0, 0) // it writes zeros (C11)
 		}
@@ -258,11 +258,11 @@ func (c *checker) compare(n *ir.Node) held {
 // scatter does with slots is in its rule.
 func (c *checker) positions(n *ir.Node) string {
 	table, index, axis := 0, 1, 0
-	switch n.Op.Name {
-	case "embedding":
-	case "gather":
+	switch n.Op.ID {
+	case ir.OpEmbedding:
+	case ir.OpGather:
 		axis = c.attrAxis(n)
-	case "linear_select":
+	case ir.OpLinearSelect:
 		table, index = 1, 2
 	default:
 		return ""

@@ -11,75 +11,72 @@ import (
 // caller checks the types of results, so rules leave out what a type rules out:
 // two row axes, and extents that are no multiple of the size symbol.
 func (c *checker) rule(n *ir.Node) string {
-	switch n.Op.Class {
-	case ir.Pointwise:
-		// An extent that is not the constant 1 never broadcasts, so the rows of all
-		// operands lie along the result's row axis, with the same group.
-		return ""
-	case ir.Call:
-		return c.call(n)
-	}
 	if c.picks(n) {
 		return ""
 	}
-	switch n.Op.Name {
-	case "sum", "mean", "max", "min", "prod":
-		return c.reduce(n)
-	case "cumsum":
-		// A real row sums real rows alone, but a parallel scan associates by the
-		// number of rows, and the sum is not the same in floats.
-		return c.along(n, "runs along")
-	case "softmax", "argmax":
-		return c.along(n, "reduces")
-	case "topk", "rms_norm", "layer_norm":
-		return c.last(n, "reduces")
-	case "rope":
-		return c.rope(n)
-	case "uniform", "dropout":
-		return c.draw(n)
-	case "matmul", "linear":
-		return c.contract(n)
-	case "linear_select":
-		return c.linearSelect(n)
-	case "attention", "attention_grad":
-		return c.attention(n)
-	case "embedding":
-		if c.axis(n.Args[0]) == 0 {
-			return "the table's rows are the batch rows, so an index may read a padded one"
-		}
-		return ""
-	case "gather":
-		if a := c.axis(n.Args[0]); a >= 0 && a == c.attrAxis(n) {
-			return "it indexes the rows, and an index may name a padded one"
-		}
-		return ""
-	case "scatter":
-		return c.scatter(n)
-	case "copy":
-		return "" // both have the same type, so row i is copied to row i
-	case "reshape":
-		return c.reshape(n)
-	case "transpose", "broadcast_to":
-		return "" // the row axis moves, or is repeated as a whole
-	case "slice":
-		return c.slice(n)
-	case "split":
-		return c.split(n)
-	case "concat":
-		for _, a := range n.Args {
-			if len(n.Args) > 1 && c.axis(a) >= 0 && c.axis(a) == c.attrAxis(n) {
-				return "it joins along the rows, and what follows moves with the number of rows"
-			}
-		}
-		return ""
-	case "pad":
-		return c.pad(n)
-	case "iota":
-		return "" // row i holds i·g…(i+1)·g−1, or its position in another axis, whatever S is
-	case "full", "empty", "empty_like", "const":
-		return "" // every row is the same, or is memory that later writes fill
+	return rules[n.Op.Padding](c, n)
+}
+
+// rules has a proof for each rule of the op table. It is never written.
+var rules = [...]func(*checker, *ir.Node) string{
+	ir.PadKeep:         (*checker).keep,
+	ir.PadReduce:       (*checker).reduce,
+	ir.PadScan:         (*checker).scan,
+	ir.PadAxis:         (*checker).reducesAxis,
+	ir.PadLast:         (*checker).reducesLast,
+	ir.PadRope:         (*checker).rope,
+	ir.PadDraw:         (*checker).draw,
+	ir.PadContract:     (*checker).contract,
+	ir.PadLinearSelect: (*checker).linearSelect,
+	ir.PadAttention:    (*checker).attention,
+	ir.PadEmbedding:    (*checker).embedding,
+	ir.PadGather:       (*checker).gather,
+	ir.PadScatter:      (*checker).scatter,
+	ir.PadReshape:      (*checker).reshape,
+	ir.PadSlice:        (*checker).slice,
+	ir.PadSplit:        (*checker).split,
+	ir.PadConcat:       (*checker).concat,
+	ir.PadPad:          (*checker).pad,
+	ir.PadCall:         (*checker).call,
+}
+
+// keep holds for pointwise ops: an extent that is not the constant 1 never broadcasts, so
+// the rows of all operands lie along the result's row axis, with the same group. A copy
+// has one type, so row i is copied to row i; transpose moves the row axis, and
+// broadcast_to repeats it as a whole. Row i of iota holds i·g…(i+1)·g−1, or its
+// position in another axis, whatever S is; every row of full and const is the same, and
+// empty is memory that later writes fill.
+func (c *checker) keep(*ir.Node) string { return "" }
+
+// scan: a real row sums real rows alone, but a parallel scan associates by the number of
+// rows, and the sum is not the same in floats.
+func (c *checker) scan(n *ir.Node) string { return c.along(n, "runs along") }
+
+func (c *checker) reducesAxis(n *ir.Node) string { return c.along(n, "reduces") }
+
+func (c *checker) reducesLast(n *ir.Node) string { return c.last(n, "reduces") }
+
+func (c *checker) embedding(n *ir.Node) string {
+	if c.axis(n.Args[0]) == 0 {
+		return "the table's rows are the batch rows, so an index may read a padded one"
 	}
-	return "no rule says how this op treats rows"
+	return ""
+}
+
+func (c *checker) gather(n *ir.Node) string {
+	if a := c.axis(n.Args[0]); a >= 0 && a == c.attrAxis(n) {
+		return "it indexes the rows, and an index may name a padded one"
+	}
+	return ""
+}
+
+func (c *checker) concat(n *ir.Node) string {
+	for _, a := range n.Args {
+		if len(n.Args) > 1 && c.axis(a) >= 0 && c.axis(a) == c.attrAxis(n) {
+			return "it joins along the rows, and what follows moves with the number of rows"
+		}
+	}
+	return ""
 }
 
 // attrAxis returns the attribute axis as an index into operand 0's axes.
@@ -138,7 +135,7 @@ func (c *checker) contract(n *ir.Node) string {
 	}
 	b := c.f.Values[n.Args[1]].Type
 	inner := b.Rank() - 2
-	if n.Op.Name == "linear" {
+	if n.Op.ID == ir.OpLinear {
 		inner = 1
 	}
 	if a := c.axis(n.Args[1]); a >= 0 && a == inner {
@@ -170,7 +167,7 @@ func (c *checker) attention(n *ir.Node) string {
 	switch {
 	case c.axis(n.Args[1]) == sequence:
 		return "every query reads its keys, which are the rows"
-	case n.Op.Name == "attention_grad" && c.axis(n.Args[0]) == sequence:
+	case n.Op.ID == ir.OpAttentionGrad && c.axis(n.Args[0]) == sequence:
 		return "gradients of keys sum over its queries, which are the rows"
 	}
 	return ""

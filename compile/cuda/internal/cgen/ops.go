@@ -15,12 +15,12 @@ import (
 // the result is rounded to 16 bits, so that more of them do.
 var floatOps = map[loop.Op]string{
 	loop.Neg: "-$0", loop.Abs: "fabsf($0)", loop.Sign: "sign($0)", loop.Relu: "relu($0)",
-	"exp": "expf($0)", "log": "logf($0)", "sqrt": "__fsqrt_rn($0)", "rsqrt": "rsqrtf($0)", "reciprocal": "__frcp_rn($0)",
-	"sin": "sinf($0)", "cos": "cosf($0)", "tanh": "tanhf($0)", "erf": "erff($0)",
-	"sigmoid": "sigmoid<$S>($0)", "silu": "silu<$S>($0)", "gelu": "gelu($0)", "gelu_tanh": "gelu_tanh<$S>($0)",
-	"floor": "floorf($0)", "ceil": "ceilf($0)", "round": "rintf($0)",
+	loop.Exp: "expf($0)", loop.Log: "logf($0)", loop.Sqrt: "__fsqrt_rn($0)", loop.Rsqrt: "rsqrtf($0)", loop.Reciprocal: "__frcp_rn($0)",
+	loop.Sin: "sinf($0)", loop.Cos: "cosf($0)", loop.Tanh: "tanhf($0)", loop.Erf: "erff($0)",
+	loop.Sigmoid: "sigmoid<$S>($0)", loop.Silu: "silu<$S>($0)", loop.Gelu: "gelu($0)", loop.GeluTanh: "gelu_tanh<$S>($0)",
+	loop.Floor: "floorf($0)", loop.Ceil: "ceilf($0)", loop.Round: "rintf($0)",
 	loop.Add: "__fadd_rn($0, $1)", loop.Sub: "__fsub_rn($0, $1)", loop.Mul: "__fmul_rn($0, $1)", loop.Div: "__fdiv_rn($0, $1)",
-	loop.Rem: "fmodf($0, $1)", "pow": "powf($0, $1)", loop.Maximum: "max_nan($0, $1)", loop.Minimum: "min_nan($0, $1)",
+	loop.Rem: "fmodf($0, $1)", loop.Pow: "powf($0, $1)", loop.Maximum: "max_nan($0, $1)", loop.Minimum: "min_nan($0, $1)",
 	loop.Eq: "$0 == $1", loop.Ne: "$0 != $1", loop.Lt: "$0 < $1", loop.Le: "$0 <= $1", loop.Gt: "$0 > $1", loop.Ge: "$0 >= $1",
 }
 

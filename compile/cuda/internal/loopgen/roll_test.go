@@ -8,6 +8,7 @@ import (
 
 	"pwc/compile/cuda/internal/cgen"
 	"pwc/compile/loop"
+	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 )
@@ -45,7 +46,7 @@ func phasesOf(text ...string) *phases {
 	for i, list := range text {
 		for _, one := range strings.Split(list, ",") {
 			w := strings.Fields(one)
-			in := loop.Instr{Op: loop.Op(w[2])}
+			in := loop.Instr{Op: loop.Op(ir.LookupOp(w[2]).ID)}
 			for _, name := range w[3:] {
 				in.Args = append(in.Args, p.value(name))
 			}

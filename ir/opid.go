@@ -1,0 +1,101 @@
+package ir
+
+// OpID identifies an op of the table. It is what passes, backends and rules tell ops
+// apart by; its value is in no encoding, so that ops may come in any order.
+type OpID uint8
+
+// The ops of the table. The zero OpID is none of them.
+const (
+	OpNeg OpID = iota + 1
+	OpAbs
+	OpSign
+	OpExp
+	OpLog
+	OpSqrt
+	OpRsqrt
+	OpReciprocal
+	OpSin
+	OpCos
+	OpTanh
+	OpErf
+	OpSigmoid
+	OpSilu
+	OpGelu
+	OpGeluTanh
+	OpRelu
+	OpFloor
+	OpCeil
+	OpRound
+	OpNot
+	OpAdd
+	OpSub
+	OpMul
+	OpDiv
+	OpRem
+	OpPow
+	OpMaximum
+	OpMinimum
+	OpAnd
+	OpOr
+	OpXor
+	OpCompare
+	OpWhere
+	OpClamp
+	OpCast
+	OpPhilox
+	OpSum
+	OpMean
+	OpMax
+	OpMin
+	OpProd
+	OpCumSum
+	OpArgMax
+	OpTopK
+	OpSoftmax
+	OpRMSNorm
+	OpLayerNorm
+	OpRope
+	OpMatmul
+	OpLinear
+	OpLinearSelect
+	OpAttention
+	OpAttentionGrad
+	OpEmbedding
+	OpGather
+	OpScatter
+	OpCopy
+	OpReshape
+	OpTranspose
+	OpBroadcastTo
+	OpSlice
+	OpSplit
+	OpConcat
+	OpPad
+	OpIota
+	OpFull
+	OpEmpty
+	OpEmptyLike
+	OpConst
+	OpUniform
+	OpDropout
+	OpCall
+
+	// NumOps is the number that follows the last ID.
+	NumOps = iota + 1
+)
+
+// Op returns the op's row of the table, nil where there is none.
+func (id OpID) Op() *Op {
+	if int(id) >= len(opTable) {
+		return nil
+	}
+	return opTable[id]
+}
+
+// String returns the op's name, as texts have it.
+func (id OpID) String() string {
+	if o := id.Op(); o != nil {
+		return o.Name
+	}
+	return "no op"
+}

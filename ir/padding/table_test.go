@@ -1,0 +1,16 @@
+package padding
+
+import (
+	"testing"
+
+	"pwc/ir"
+)
+
+// TestEveryRuleHasAProof keeps the op table and the proofs together.
+func TestEveryRuleHasAProof(t *testing.T) {
+	for _, o := range ir.Ops() {
+		if int(o.Padding) >= len(rules) || rules[o.Padding] == nil {
+			t.Errorf("%s: padding rule %d has no proof", o.Name, o.Padding)
+		}
+	}
+}
