@@ -22,7 +22,7 @@ PARTLY = ./compile/cuda ./frontend/hf
 PARTLY_RUN = ^Test(FusedLaunches|CompileFused|Compile8B|Head|HeadArchSpecific|SameEverywhere|Epilogues|Dummy|DummyValues)$$
 
 # Packages with tests for a GPU.
-GPU = attention/cuda autodiff cli compile/cuda frontend/pt2 graphs graphs/callables graphs/scenario graphs/tree graphs/whole piecewise runner runtime/cuda runtime/cuda/cublaslt silly/cuda tune
+GPU = attention/cuda autodiff cli compile/cuda frontend/pt2 graphs graphs/callables graphs/scenario graphs/tree graphs/whole piecewise runner runtime/cuda runtime/cuda/cublaslt silly/cuda train tune
 
 .PHONY: build test gpu-test embed lint targets race arch random soak fuzz golden bench cross ci-deps
 
@@ -49,7 +49,7 @@ lint: # formatting, go vet, staticcheck, and the same for modules in text
 	@test -z "$$(gofmt -l .)" || { echo "not formatted:"; gofmt -l .; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
-	go run ./cmd/pwc fmt --check testdata/*.ir cli/examples/*.ir
+	go run ./cmd/pwc fmt --check testdata/*.ir testdata/train/*.ir cli/examples/*.ir
 
 targets: # what users compile for GPUs, of every module in testdata (checkpoints for one of two targets): pieces, attention, sampling; and a pwc without CUDA
 	go build -tags nocuda -o /dev/null ./cmd/pwc

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 	"pwc/cache"
 	"pwc/ir"
 	"pwc/ir/dtype"
+	"pwc/optim"
 	"pwc/piecewise"
 	"pwc/runner"
 )
@@ -23,6 +25,7 @@ type benchFlags struct {
 	batches sizeList
 	modes   []string
 	profile bool
+	train   bool
 
 	anyContext bool // --context is not given
 }
@@ -34,6 +37,7 @@ func (a *app) benchCommand() *cobra.Command {
 	var f modelFlags
 	var b buildFlags
 	var g benchFlags
+	t := trainFlags{scaler: optim.DefaultScaler()}
 	cmd := &cobra.Command{
 		Use:   "bench MODEL",
 		Short: "measure decode steps of a language model",
@@ -50,10 +54,15 @@ the bandwidth at which a plain read of as much memory runs, measured first.
 
 Compilation is measured with an empty cache, and with what that left. The default
 sizes are captured, whatever sizes are run. --profile runs steps in which kernels
-wait for one another, and says how long each takes.`,
+wait for one another, and says how long each takes.
+
+--train measures training steps instead: --batch-size rows of --length tokens, forward,
+backward and optimizer. The products of a step are held against the rate of a large
+product of the same precision, measured first.`,
 		Example: `  pwc bench config.json --target cuda --batch 1,8,32,128,256
   pwc bench config.json --target cuda --batch 1 --mode piecewise,full --profile
-  pwc bench models/llama --batch 1,4 --context 64 --json`,
+  pwc bench models/llama --batch 1,4 --context 64 --json
+  pwc bench config.json --train --target cuda --precision bf16 --batch-size 8 --length 512 --mode full`,
 		Args: exactly(1, "one checkpoint, config.json or module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
@@ -61,6 +70,15 @@ wait for one another, and says how long each takes.`,
 				if cmd.Flags().Changed(name) && (name == "batch" && len(g.batches) == 0 || name == "mode" && len(g.modes) == 0) {
 					return usagef("--%s names nothing to measure", name)
 				}
+			}
+			if g.train {
+				if err := g.checkTrain(cmd, &f, &t); err != nil {
+					return err
+				}
+				return a.runBenchTrain(cmd.Context(), args[0], &f, &b, &t, g.modes)
+			}
+			if given := changedOf(cmd, trainOnly); len(given) > 0 {
+				return usagef("--%s is of --train", strings.Join(given, " and --"))
 			}
 			if g.anyContext = f.context == 0; g.anyContext {
 				f.context = benchContext
@@ -82,7 +100,38 @@ wait for one another, and says how long each takes.`,
 	fl.StringSliceVar(&g.modes, "mode", []string{"piecewise"}, "`MODE`s to run: piecewise, full, or both")
 	fl.Lookup("mode").DefValue = "piecewise"
 	fl.BoolVar(&g.profile, "profile", false, "say how long each kernel takes")
+	fl.BoolVar(&g.train, "train", false, "measure training steps")
+	t.add(cmd, trainOnly...)
 	return cmd
+}
+
+// trainOnly are the flags of train that bench --train has.
+var trainOnly = []string{"batch-size", "length", "optimizer", "precision", "micro-batches", "clip-norm"}
+
+// changedOf returns the flags among names that were given.
+func changedOf(cmd *cobra.Command, names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !cmd.Flags().Changed(name) })
+}
+
+// checkTrain returns an error for flags that have no effect on --train, and sets its defaults.
+func (g *benchFlags) checkTrain(cmd *cobra.Command, f *modelFlags, t *trainFlags) error {
+	if given := changedOf(cmd, []string{"batch", "profile", "context"}); len(given) > 0 {
+		return usagef("--%s has no effect on --train", strings.Join(given, " and --"))
+	}
+	if !cmd.Flags().Changed("mode") {
+		g.modes = []string{"full"}
+	}
+	if !cmd.Flags().Changed("dtype") {
+		f.dtype = "f32"
+	}
+	if t.rows == 0 {
+		t.rows = 8
+	}
+	if t.length == 0 {
+		t.length = 128
+	}
+	t.steps = 1
+	return nil
 }
 
 // mode returns what must be captured to run steps in the modes asked for.

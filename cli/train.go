@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"pwc/ir/dtype"
 	"pwc/optim"
@@ -92,8 +93,9 @@ FILE.safetensors gets the weights alone. An interrupt leaves a checkpoint, from 
 	return cmd
 }
 
-func (t *trainFlags) add(cmd *cobra.Command) {
-	fl := cmd.Flags()
+// add adds the flags of train, or those of them that are named.
+func (t *trainFlags) add(cmd *cobra.Command, only ...string) {
+	fl := pflag.NewFlagSet("", pflag.ContinueOnError)
 	fl.StringVar(&t.data, "data", "", "safetensors `FILE` with the batches: a tensor for each parameter of the loss")
 	fl.StringVar(&t.optimizer, "optimizer", "adamw", "`NAME` of the optimizer: sgd, adam or adamw")
 	fl.Float64Var(&t.lr, "lr", 1e-3, "learning `RATE`")
@@ -120,6 +122,11 @@ func (t *trainFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&t.out, "out", "", "`DIR` for weights, checkpoints and the curve of the loss, or FILE.safetensors for the weights alone")
 	fl.Var(&wholeNumber[int64]{&t.every, 1, 1 << 40}, "save-every", "`N` steps after which a checkpoint is written (default: at the end and at an interrupt)")
 	fl.BoolVar(&t.resume, "resume", false, "go on from the latest checkpoint in --out")
+	fl.VisitAll(func(f *pflag.Flag) {
+		if len(only) == 0 || slices.Contains(only, f.Name) {
+			cmd.Flags().AddFlag(f)
+		}
+	})
 }
 
 // check returns an error for flags that make no sense together, and takes what the defaults

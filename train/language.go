@@ -227,3 +227,33 @@ func (e emitter) iota(n dim.Dim) ir.Value {
 func (e emitter) compare(a, b ir.Value, dir string) ir.Value {
 	return e.Op1("compare", []ir.Value{a, b}, ir.EnumAttr("dir", dir))
 }
+
+// Operations returns how many multiplications and additions the matrix products of a step take
+// that trains f: those of the forward, twice as many in the backward, and of attention, whose
+// backward computes the scores again, two and a half times as many.
+func Operations(f *ir.Func) int64 {
+	if f == nil {
+		return 0
+	}
+	elements := func(v ir.Value) int64 { n, _ := f.Type(v).Elements().Const(); return n }
+	extent := func(v ir.Value, fromLast int) int64 {
+		s := f.Type(v).Shape
+		n, _ := s[len(s)-1-fromLast].Const()
+		return n
+	}
+	total := int64(0)
+	for _, n := range f.Nodes {
+		switch n.Op.ID {
+		case ir.OpLinear, ir.OpLinearSelect, ir.OpMatmul:
+			total += 3 * 2 * elements(n.Results[0]) * extent(n.Args[0], 0)
+		case ir.OpAttention:
+			keys := extent(n.Args[1], 2)
+			scores := 2 * 2 * elements(n.Args[0]) * keys * 7 / 2
+			if causal, _ := n.Attr("causal"); causal.Bool {
+				scores /= 2
+			}
+			total += scores
+		}
+	}
+	return total
+}

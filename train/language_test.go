@@ -132,3 +132,22 @@ func TestLanguageRefuses(t *testing.T) {
 		}
 	}
 }
+
+// Operations of a step, by hand: products of [6, 4] by [4, 8], three times 2·6·8·4, and attention of
+// 3 queries over 3 keys in 2 heads of 2, for 2 rows: 3.5 times 2·2·2·3·3·2·2, half if causal.
+func TestOperations(t *testing.T) {
+	m := parse(t, `pwc 1
+module "m" {
+  weight @w : f32[8, 4]
+  func @f(%x: f32[6, 4], %q: f32[2, 3, 2, 2]) -> (f32[6, 8], f32[2, 3, 2, 2], f32[2, 3, 2, 2]) {
+    %y = linear(%x, @w)
+    %o, %l = attention(%q, %q, %q, scale=1.0)
+    %p, %m = attention(%q, %q, %q, scale=1.0, causal=true)
+    return %y, %o, %p
+  }
+}
+`)
+	if got, want := train.Operations(m.Funcs[0]), int64(3*2*6*8*4+288*7/2+288*7/4); got != want {
+		t.Errorf("%d operations, want %d", got, want)
+	}
+}

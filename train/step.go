@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 
 	"pwc/ir"
 	"pwc/piecewise"
@@ -164,6 +165,10 @@ func (s *Step) Run(ctx context.Context, batch Batch) error {
 // run fills the inputs of a function and runs it.
 func (s *Step) run(ctx context.Context, f *stagedFunc, batch Batch, part int) error {
 	in, err := f.Inputs(1)
+	for errors.Is(err, piecewise.ErrSlotBusy) { // more runs are in flight than there are slots
+		runtime.Gosched()
+		in, err = f.Inputs(1)
+	}
 	if err != nil {
 		return err
 	}

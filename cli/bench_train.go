@@ -1,0 +1,397 @@
+package cli
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"pwc/cache"
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/piecewise"
+	"pwc/safetensors"
+	"pwc/train"
+)
+
+// trainBenchReport is the JSON of bench --train.
+type trainBenchReport struct {
+	Model      string           `json:"model"`
+	Target     string           `json:"target"`
+	Device     string           `json:"device"`
+	Precision  string           `json:"precision"`
+	Optimizer  string           `json:"optimizer"`
+	Rows       int64            `json:"rows"`
+	Length     int64            `json:"length"`     // of a row, in tokens
+	Parameters int64            `json:"parameters"` // that are trained
+	Compile    trainBenchTimes  `json:"compile"`
+	Operations int64            `json:"operations"`            // of the products of a step
+	Rate       float64          `json:"operations_per_second"` // of a large product of the precision
+	Planned    int64            `json:"planned_bytes"`
+	Plan       piecewise.Plan   `json:"plan"`
+	Steps      []trainBenchStep `json:"steps"`
+}
+
+type trainBenchTimes struct {
+	Cold float64 `json:"cold_seconds"` // with an empty cache
+	Warm float64 `json:"warm_seconds"` // with what that left
+}
+
+// trainBenchStep is a training step in one mode.
+type trainBenchStep struct {
+	Mode    string  `json:"mode"`
+	MS      float64 `json:"ms"`
+	InARow  float64 `json:"in_a_row_ms"`
+	Issue   float64 `json:"issue_ms"`
+	Tokens  float64 `json:"tokens_per_second"` // of steps in a row
+	Share   float64 `json:"share_of_rate"`     // of steps in a row
+	Capture float64 `json:"capture_seconds"`   // with loading
+	Taken   *int64  `json:"taken_bytes,omitempty"`
+	Runs    int     `json:"runs"`
+}
+
+// trainBench is one run of bench --train.
+type trainBench struct {
+	app    *app
+	target *target
+	build  *buildFlags
+	flags  *trainFlags
+	modes  []string
+	cache  string
+	status *statusLine
+
+	program *train.Program
+	weights safetensors.Source
+	batch   *train.Data
+	report  trainBenchReport
+}
+
+// runBenchTrain measures training steps of a language model.
+func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf *buildFlags, tf *trainFlags, modes []string) (err error) {
+	for _, name := range modes {
+		if mode, err := piecewise.ParseMode(name); err != nil || mode > piecewise.Full {
+			return usagef("--mode %s: a training step runs in mode none, piecewise or full", name)
+		}
+	}
+	o, err := tf.options(nil)
+	if err != nil {
+		return err
+	}
+	m, err := a.open(path, f)
+	if err != nil {
+		return err
+	}
+	loss, err := train.Language(m.module, tf.rows, tf.length)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "pwc-bench-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	t, err := openTarget(bf, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	b := &trainBench{app: a, target: t, build: bf, flags: tf, modes: modes, cache: dir, status: &statusLine{w: a.screen}}
+	defer b.status.clear()
+	var closeWeights func() error
+	if b.weights, closeWeights, err = m.source(f); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeWeights()) }()
+	if b.program, err = train.Build(loss, o); err != nil {
+		return err
+	}
+	if b.batch, err = train.NewData(b.program, madeUpIDs{rows: tf.rows * int64(max(tf.micro, 1)), length: tf.length, vocabulary: vocabulary(m.module)}); err != nil {
+		return err
+	}
+	r := &b.report
+	r.Model, r.Target, r.Device, r.Precision, r.Optimizer = m.module.Name, t.name, t.dev.Info().Name, tf.precision, tf.optimizer
+	r.Rows, r.Length = tf.rows*int64(max(tf.micro, 1)), tf.length
+	r.Operations = train.Operations(loss.Func("loss")) * int64(max(tf.micro, 1))
+	for _, w := range b.program.Weights {
+		n, _ := w.Type.Elements().Const()
+		r.Parameters += n
+	}
+	if err := b.run(ctx); err != nil {
+		return err
+	}
+	b.status.clear()
+	if a.json {
+		return a.printJSON(r)
+	}
+	return b.print(path)
+}
+
+// run measures the rate of products, compilation, and steps in every mode.
+func (b *trainBench) run(ctx context.Context) error {
+	b.status.say("measuring the rate of products")
+	dt, _ := dtype.Parse(b.flags.precision)
+	var err error
+	if b.report.Rate, err = b.rate(ctx, dt); err != nil {
+		return err
+	}
+	for _, seconds := range []*float64{&b.report.Compile.Cold, &b.report.Compile.Warm} {
+		b.status.say("compiling")
+		start := time.Now()
+		s, err := b.make(ctx, b.modes[0])
+		if err != nil {
+			return err
+		}
+		*seconds = time.Since(start).Seconds()
+		b.report.Plan = s.Backend().Plan()
+		b.report.Planned = b.report.Plan.Total()
+		if err := s.Close(); err != nil {
+			return err
+		}
+	}
+	for _, mode := range b.modes {
+		step, err := b.measure(ctx, mode)
+		if err != nil {
+			return err
+		}
+		b.report.Steps = append(b.report.Steps, step)
+	}
+	return nil
+}
+
+// make compiles the step in a mode. Artifacts lie in the bench's own cache.
+func (b *trainBench) make(ctx context.Context, mode string) (*train.Step, error) {
+	m, err := piecewise.ParseMode(mode)
+	if err != nil {
+		return nil, err
+	}
+	o, err := b.options(b.program.Module, m)
+	if err != nil {
+		return nil, err
+	}
+	s, err := train.New(ctx, b.program, b.flags.seed, o)
+	return s, b.target.explain(err)
+}
+
+func (b *trainBench) options(m *ir.Module, mode piecewise.Mode) (piecewise.Options, error) {
+	f := *b.build
+	f.uncached = true
+	o, done, err := b.app.backendOptions(m, b.target, &f, mode, bounds(m, nil, nil))
+	if err != nil {
+		return o, err
+	}
+	done()
+	o.Compile.Store = cache.New(cache.Options{Dir: b.cache})
+	return o, nil
+}
+
+// measure times steps in a mode: alone, and in a row.
+func (b *trainBench) measure(ctx context.Context, mode string) (r trainBenchStep, err error) {
+	r.Mode = mode
+	s, err := b.make(ctx, mode)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	meter, err := b.target.meter(s.Backend().Stream())
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, meter.close()) }()
+	before, known, err := meter.free()
+	if err != nil {
+		return r, err
+	}
+	b.status.say("loading and capturing, mode %s", mode)
+	start := time.Now()
+	if err := s.Load(ctx, b.weights); err != nil {
+		return r, err
+	}
+	r.Capture = time.Since(start).Seconds()
+	b.status.say("measuring steps, mode %s", mode)
+	step := func() error {
+		b.batch.Select(s.Steps())
+		return s.Run(ctx, b.batch)
+	}
+	wait := func() error {
+		_, err := s.Loss(s.Steps())
+		return err
+	}
+	start = time.Now()
+	for range warmups {
+		if err := errors.Join(step(), wait()); err != nil {
+			return r, err
+		}
+	}
+	r.Runs = int(min(mostRuns, max(leastRuns, slowest*warmups/max(1, time.Since(start)))))
+	var alone, issue []time.Duration
+	for range r.Runs {
+		d, issued, err := timed(meter, step)
+		if err := errors.Join(err, wait()); err != nil {
+			return r, err
+		}
+		alone, issue = append(alone, d), append(issue, issued)
+	}
+	all, _, err := timed(meter, func() error {
+		for range r.Runs {
+			if err := step(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := errors.Join(err, wait()); err != nil {
+		return r, err
+	}
+	r.MS, r.Issue, r.InARow = milliseconds(median(alone)), milliseconds(median(issue)), milliseconds(all)/float64(r.Runs)
+	seconds := all.Seconds() / float64(r.Runs)
+	r.Tokens = float64(b.report.Rows*b.report.Length) / seconds
+	r.Share = float64(b.report.Operations) / seconds / b.report.Rate
+	if after, _, err := meter.free(); err == nil && known {
+		taken := before - after
+		r.Taken = &taken
+	}
+	return r, nil
+}
+
+// timed returns the time of the device from before what issue enqueues to its end, and how long
+// issue took.
+func timed(m meter, issue func() error) (took, issued time.Duration, err error) {
+	if err := m.mark(); err != nil {
+		return 0, 0, err
+	}
+	start := time.Now()
+	if err := issue(); err != nil {
+		return 0, 0, err
+	}
+	issued = time.Since(start)
+	if err := m.mark(); err != nil {
+		return 0, 0, err
+	}
+	d, err := m.intervals()
+	if err != nil {
+		return 0, 0, err
+	}
+	return d[len(d)-1], issued, nil
+}
+
+// rateSize is the size of the product whose rate is measured: as large as keeps a device busy,
+// and no larger than takes a moment on the host.
+func rateSize(target string) int64 {
+	if target == "host" {
+		return 512
+	}
+	return 8192
+}
+
+// rate returns the multiplications and additions a second of a product of square matrices.
+func (b *trainBench) rate(ctx context.Context, dt dtype.DType) (rate float64, err error) {
+	n := rateSize(b.target.name)
+	d := dim.Const(n)
+	mb := ir.NewBuilder("rate")
+	for _, name := range []string{"a", "b", "c"} {
+		mb.State(name, ir.TypeOf(dt, d, d))
+	}
+	fb := mb.Func("fill") // zeros would be multiplied with less power than numbers are
+	for i, name := range []string{"a", "b"} {
+		at := fb.Op1("iota", nil, ir.DimsAttr("shape", d, d), ir.DTypeAttr(dtype.I64), ir.IntAttr("axis", int64(i)))
+		x := fb.Op1("philox", []ir.Value{fb.Int(int64(i)), fb.Int(0), at})
+		if dt != dtype.F32 {
+			x = fb.Op1("cast", []ir.Value{x}, ir.DTypeAttr(dt))
+		}
+		fb.Op("copy", []ir.Value{fb.State(name), x})
+	}
+	fb.Return()
+	fb = mb.Func("product")
+	fb.Op("copy", []ir.Value{fb.State("c"), fb.Op1("linear", []ir.Value{fb.State("a"), fb.State("b")})})
+	fb.Return()
+	m, err := mb.Build()
+	if err != nil {
+		return 0, err
+	}
+	o, err := b.options(m, piecewise.None)
+	if err != nil {
+		return 0, err
+	}
+	backend, err := piecewise.New(ctx, m, o)
+	if err != nil {
+		return 0, b.target.explain(err)
+	}
+	defer func() { err = errors.Join(err, backend.Close()) }()
+	if err := backend.Load(ctx, nil, nil); err != nil {
+		return 0, err
+	}
+	meter, err := b.target.meter(backend.Stream())
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, meter.close()) }()
+	run := func(name string) error {
+		in, err := backend.Func(name).Inputs(1)
+		if err != nil {
+			return err
+		}
+		_, err = backend.Func(name).Run(ctx, in, nil)
+		return err
+	}
+	if err := run("fill"); err != nil {
+		return 0, err
+	}
+	var times []time.Duration
+	for range 10 {
+		took, _, err := timed(meter, func() error { return run("product") })
+		if err != nil {
+			return 0, err
+		}
+		times = append(times, took)
+	}
+	return 2 * float64(n) * float64(n) * float64(n) / slices.Min(times).Seconds(), nil
+}
+
+// madeUpIDs is the data of bench: one batch of ids.
+type madeUpIDs struct{ rows, length, vocabulary int64 }
+
+// Names returns the name of the ids.
+func (d madeUpIDs) Names() []string { return []string{train.InputIDs} }
+
+// Info describes the ids.
+func (d madeUpIDs) Info(name string) (safetensors.Info, error) {
+	if name != train.InputIDs {
+		return safetensors.Info{}, fmt.Errorf("%w: %s", safetensors.ErrNotFound, name)
+	}
+	return safetensors.Info{Name: name, DType: dtype.I32, Shape: []int64{d.rows, d.length}}, nil
+}
+
+// Tensor returns the ids.
+func (d madeUpIDs) Tensor(name string) (safetensors.Tensor, error) {
+	info, err := d.Info(name)
+	if err != nil {
+		return safetensors.Tensor{}, err
+	}
+	const step = 7919 // a prime: ids that follow each other are not near each other
+	var data []byte
+	for i := range d.rows * d.length {
+		data = binary.LittleEndian.AppendUint32(data, uint32(i*step%d.vocabulary))
+	}
+	return safetensors.Tensor{Name: name, DType: info.DType, Shape: info.Shape, Data: data}, nil
+}
+
+func (b *trainBench) print(path string) error {
+	r, w := &b.report, b.app.out
+	fmt.Fprintf(w, "%s trained in %s with %s on %s, %d rows of %d tokens, %.1f million parameters\n\n", path, r.Precision, r.Optimizer, r.Device, r.Rows, r.Length, float64(r.Parameters)/1e6)
+	fmt.Fprintf(w, "products        %.1f GFLOP/s in a large one, %.3f GFLOP a step\n", r.Rate/1e9, float64(r.Operations)/1e9)
+	fmt.Fprintf(w, "compile         %.3f s cold, %.3f s warm\n", r.Compile.Cold, r.Compile.Warm)
+	fmt.Fprintf(w, "memory          %s planned\n\n", byteCount(r.Planned))
+	tab := table{head: []string{"mode", ">ms", ">in a row", ">to issue", ">tokens/s", ">of the products' rate", ">taken", ">s to capture"}}
+	for _, s := range r.Steps {
+		taken := ""
+		if s.Taken != nil {
+			taken = byteCount(*s.Taken)
+		}
+		tab.add(s.Mode, fmt.Sprintf("%.3f", s.MS), fmt.Sprintf("%.3f", s.InARow), fmt.Sprintf("%.3f", s.Issue), fmt.Sprintf("%.0f", s.Tokens), fmt.Sprintf("%.1f %%", 100*s.Share), taken, fmt.Sprintf("%.3f", s.Capture))
+	}
+	return tab.write(w, "  ")
+}
