@@ -1,6 +1,8 @@
 package piecewise
 
-import "pwc/runtime/device"
+import (
+	"pwc/runtime/device"
+)
 
 // fixedMemory is memory whose address graphs hold.
 type fixedMemory struct {
@@ -8,30 +10,22 @@ type fixedMemory struct {
 	buffer  device.Buffer
 }
 
-// assign says where something lies that graphs hold the address of: a weight, a state, a
-// parameter or a result. Nothing else writes these, so that the count of assignments
-// stands for all addresses.
-func (b *Backend) assign(at *device.Buffer, now device.Buffer) {
-	*at = now
-	b.assigned++
-}
-
 // checkAddresses compares, at every replay, the addresses that the graphs hold with where
 // the memory is now (C7). Those of weights and states are hundreds, which are in no cache
 // of the processor when a step begins: while nothing was assigned since they were compared
 // one by one, the count says so.
-func (fn *function) checkAddresses(c *captured) error {
-	if err := fn.checkEach(c, c.inputs); err != nil || c.agreed == fn.b.assigned {
+func (fn *instance) checkAddresses(c *captured) error {
+	if err := fn.checkEach(c, c.inputs); err != nil || c.agreed == fn.b.residents.assigned {
 		return err
 	}
 	if err := fn.checkEach(c, c.fixed); err != nil {
 		return err
 	}
-	c.agreed = fn.b.assigned
+	c.agreed = fn.b.residents.assigned
 	return nil
 }
 
-func (fn *function) checkEach(c *captured, list []fixedMemory) error {
+func (fn *instance) checkEach(c *captured, list []fixedMemory) error {
 	for i := range list {
 		f := &list[i]
 		s := &fn.storages[f.storage]
@@ -45,9 +39,9 @@ func (fn *function) checkEach(c *captured, list []fixedMemory) error {
 func (fn *function) storageName(s *storage) string {
 	switch s.kind {
 	case inWeight:
-		return "weight @" + fn.b.module.Weights[s.index].Name
+		return "weight @" + fn.plan.module.Weights[s.index].Name
 	case inState:
-		return "state @" + fn.b.module.States[s.index].Name
+		return "state @" + fn.plan.module.States[s.index].Name
 	}
 	return "input %" + fn.ir.Values[s.base].Name
 }

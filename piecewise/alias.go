@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"pwc/ir"
-	"pwc/runtime/device"
 )
 
 // Alias has a result and a parameter share memory (input/output aliasing), so that
@@ -28,12 +27,12 @@ func (f Alias) String() string {
 	return fmt.Sprintf("result %d of @%s to %%%s of @%s", f.Result, f.From, f.Param, f.To)
 }
 
-// place is memory of a parameter, of a result, or of both, where they are linked or
-// fed, or a state: what was written last lies there.
+// place is memory of a parameter, of a result, or of both where they are linked or aliased,
+// or of a state: what was written last lies there.
 type place struct {
-	buffer  device.Buffer // at the largest size; not of states
-	writers []writer      // the functions that put a result there
-	results []returned    // what lies there for who reads results, those that are parameters or states too
+	index   int        // in residents.places; not of states
+	writers []writer   // the functions that put a result there
+	results []returned // results that lie there, those that are parameters or states too
 }
 
 // writer is a function with one of its slots.
@@ -48,53 +47,41 @@ type returned struct {
 	i  int
 }
 
-// replaced makes the results that lay there stale, but for those of the function whose
-// run it is.
-func (p *place) replaced(by *function) {
-	for _, r := range p.results {
-		if r.fn != by {
-			r.fn.lost[r.i] = r.fn.run
+// numberPlaces gives the places of parameters and results their indices.
+func (pl *plan) numberPlaces() {
+	seen := map[*place]bool{}
+	number := func(p *place) {
+		if !seen[p] {
+			seen[p] = true
+			p.index = pl.places
+			pl.places++
 		}
 	}
-}
-
-// begin makes stale what a run of the function overwrites.
-func (fn *function) begin() {
-	fn.run++
-	fn.overwrite()
-}
-
-// spoil is begin for a warm-up, which writes where a run does and is none.
-func (fn *function) spoil() {
-	fn.spoiled = fn.run
-	fn.overwrite()
-}
-
-func (fn *function) overwrite() {
-	for i := range fn.slots {
-		fn.slots[i].place.replaced(fn)
-	}
-	for _, p := range fn.writes {
-		p.replaced(fn)
+	for _, fn := range pl.funcs {
+		for i := range fn.inputs {
+			number(fn.inputs[i].place)
+		}
+		for i := range fn.slots {
+			number(fn.slots[i].place)
+		}
 	}
 }
 
 // findWrites finds where results lie that are parameters or states, and what of these a
 // run of each function writes: the one makes the other stale.
-func (b *Backend) findWrites() {
+func (pl *plan) findWrites() {
 	at := func(fn *function, v ir.Value) *place {
 		switch st := &fn.storages[fn.storage(fn.ir.Base(v))]; st.kind {
 		case inParam:
 			return fn.inputs[st.index].place
 		case inState:
-			return b.statePlaces[st.index]
+			return pl.states[st.index]
 		case inResult:
 			return fn.slots[st.index].place
 		}
 		return nil // weights are not written, and the rest is no result
 	}
-	for _, fn := range b.funcs {
-		fn.lost = make([]uint64, len(fn.ir.Returns))
+	for _, fn := range pl.funcs {
 		for i, v := range fn.ir.Returns {
 			if p := at(fn, v); p != nil {
 				p.results = append(p.results, returned{fn, i})
@@ -112,14 +99,14 @@ func (b *Backend) findWrites() {
 
 // placeAliases gives results their parameters' places, and then linked parameters those
 // of the results.
-func (b *Backend) placeAliases() error {
+func (pl *plan) placeAliases() error {
 	var errs []error
-	for _, f := range b.opts.Memory.Aliases {
-		if err := b.placeAlias(f); err != nil {
+	for _, f := range pl.opts.Memory.Aliases {
+		if err := pl.placeAlias(f); err != nil {
 			errs = append(errs, fmt.Errorf("piecewise: Options.Memory.Aliases: %s: %w", f, err))
 		}
 	}
-	for _, fn := range b.funcs {
+	for _, fn := range pl.funcs {
 		for i := range fn.inputs {
 			if in := &fn.inputs[i]; in.from != nil {
 				in.place = in.from.slots[in.slot].place
@@ -129,13 +116,13 @@ func (b *Backend) placeAliases() error {
 	return errors.Join(errs...)
 }
 
-func (b *Backend) placeAlias(f Alias) error {
+func (pl *plan) placeAlias(f Alias) error {
 	find := func(name string) *function {
-		i := slices.IndexFunc(b.funcs, func(fn *function) bool { return fn.ir.Name == name })
+		i := slices.IndexFunc(pl.funcs, func(fn *function) bool { return fn.ir.Name == name })
 		if i < 0 {
 			return nil
 		}
-		return b.funcs[i]
+		return pl.funcs[i]
 	}
 	from, to := find(f.From), find(f.To)
 	switch {
@@ -160,7 +147,7 @@ func (b *Backend) placeAlias(f Alias) error {
 	switch {
 	case !in.typ.Equal(st.typ) && !to.holdsRows(in, from, f.Result):
 		return fmt.Errorf("the result is %s, the parameter %s", st.typ, in.typ)
-	case slot.aliased || slices.ContainsFunc(b.funcs, func(fn *function) bool { return fn.reads(from, st.index) }):
+	case slot.aliased || slices.ContainsFunc(pl.funcs, func(fn *function) bool { return fn.reads(from, st.index) }):
 		return errors.New("the result has its place: a parameter is linked to it, or it is fed to one")
 	case slices.ContainsFunc(p.writers, func(w writer) bool { return w.fn == from }):
 		return fmt.Errorf("another result of @%s lies there", f.From)

@@ -18,44 +18,48 @@ import (
 )
 
 // compile has every artifact made, or taken from the store.
-func (b *Backend) compile(ctx context.Context, plans []*split.Plan) error {
+func (pl *plan) compile(ctx context.Context) error {
+	plans := make([]*split.Plan, len(pl.funcs))
+	for i, fn := range pl.funcs {
+		plans[i] = fn.split
+	}
 	shapes := map[string]pieces.Shapes{}
-	for _, fn := range b.funcs {
+	for _, fn := range pl.funcs {
 		if fn.size != "" {
-			shapes[fn.size] = b.shapes(fn)
+			shapes[fn.size] = pl.shapes(fn)
 		}
 	}
 	start := time.Now()
-	var initializing sync.WaitGroup
-	defer initializing.Wait()
-	compiler := waking{b.opts.Compile.Compiler, sync.OnceFunc(func() { initializeLibraries(b.opts.Device, &initializing) })}
-	r, err := pieces.Build(ctx, plans, pieces.Options{Compiler: compiler, Store: b.opts.Compile.Store, Shapes: shapes,
-		Jobs: b.opts.Compile.Jobs, Frozen: b.opts.Frozen, Extras: b.opts.Compile.Extras, Unrecorded: b.opts.Compile.Unrecorded, PartOf: b.opts.Compile.PartOf, Observer: b.opts.Observe.Progress})
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	compiler := initializing{pl.opts.Compile.Compiler, sync.OnceFunc(func() { initializeLibraries(pl.opts.Device, &calls) })}
+	r, err := pieces.Build(ctx, plans, pieces.Options{Compiler: compiler, Store: pl.opts.Compile.Store, Shapes: shapes,
+		Jobs: pl.opts.Compile.Jobs, Frozen: pl.opts.Frozen, Extras: pl.opts.Compile.Extras, Unrecorded: pl.opts.Compile.Unrecorded, PartOf: pl.opts.Compile.PartOf, Observer: pl.opts.Observe.Progress})
 	if err != nil {
 		return err
 	}
-	b.built = r
+	pl.built = r
 	if n := len(r.Warnings); n > 0 {
-		b.opts.Observe.Logger.Warn("the store failed; what it lacks was compiled", "times", n, "first", r.Warnings[0])
+		pl.opts.Observe.Logger.Warn("the store failed; what it lacks was compiled", "times", n, "first", r.Warnings[0])
 	}
 	for _, s := range r.ByShape {
-		b.opts.Observe.Logger.Info("built", "shape", s.Shape, "compiled", s.Compiled, "loaded", s.Loaded, "bytes", s.Bytes, "seconds", s.Duration.Seconds())
+		pl.opts.Observe.Logger.Info("built", "shape", s.Shape, "compiled", s.Compiled, "loaded", s.Loaded, "bytes", s.Bytes, "seconds", s.Duration.Seconds())
 	}
 	c := r.Counters
-	b.opts.Observe.Logger.Info("built all", "compiled", c.Compiled, "loaded", c.Loaded, "deduplicated", c.Deduplicated, "bytes", c.Bytes, "seconds", time.Since(start).Seconds())
-	return b.countCompiledAtLoad()
+	pl.opts.Observe.Logger.Info("built all", "compiled", c.Compiled, "loaded", c.Loaded, "deduplicated", c.Deduplicated, "bytes", c.Bytes, "seconds", time.Since(start).Seconds())
+	return pl.countCompiledAtLoad()
 }
 
-// waking is a compiler beside whose first compilation the device's library routines wake up:
-// planning asks them, and would wait for that. Where nothing is compiled it does no good, and
-// they may not have to be asked.
-type waking struct {
+// initializing is a compiler that initializes the device's library routines while it compiles
+// for the first time: planning asks them, and would wait for that. Where nothing is compiled
+// nothing runs at the same time, and planning may not have to ask.
+type initializing struct {
 	pieces.Compiler
-	wake func()
+	initialize func()
 }
 
 // For implements [pieces.ArtifactCompiler].
-func (w waking) For(a *pieces.Artifact) pieces.Compiler {
+func (w initializing) For(a *pieces.Artifact) pieces.Compiler {
 	if known, ok := w.Compiler.(pieces.ArtifactCompiler); ok {
 		w.Compiler = known.For(a)
 	}
@@ -63,8 +67,8 @@ func (w waking) For(a *pieces.Artifact) pieces.Compiler {
 }
 
 // Compile implements [pieces.Compiler].
-func (w waking) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
-	w.wake()
+func (w initializing) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
+	w.initialize()
 	return w.Compiler.Compile(ctx, piece, ranges)
 }
 
@@ -84,25 +88,25 @@ func initializeLibraries(d device.Device, started *sync.WaitGroup) {
 
 // countCompiledAtLoad counts what the device will compile when it loads programs and
 // kernels of ops; frozen it is refused.
-func (b *Backend) countCompiledAtLoad() error {
-	d, ok := b.opts.Device.(device.LoadCompiler)
+func (pl *plan) countCompiledAtLoad() error {
+	d, ok := pl.opts.Device.(device.LoadCompiler)
 	if !ok {
 		return nil
 	}
-	for _, a := range slices.Concat(b.built.Artifacts, b.built.Extras) {
+	for _, a := range slices.Concat(pl.built.Artifacts, pl.built.Extras) {
 		if why := d.CompilesAtLoad(a.Program); why != "" {
-			b.stats.atLoad[why]++
+			pl.atLoad[why]++
 		}
 	}
 	var reasons []string
-	for _, why := range slices.Sorted(maps.Keys(b.stats.atLoad)) {
-		n := b.stats.atLoad[why]
+	for _, why := range slices.Sorted(maps.Keys(pl.atLoad)) {
+		n := pl.atLoad[why]
 		reasons = append(reasons, fmt.Sprintf("%d with %s", n, why))
-		if !b.opts.Frozen {
-			b.opts.Observe.Logger.Warn("the device compiles programs when it loads them", "programs", n, "what", why)
+		if !pl.opts.Frozen {
+			pl.opts.Observe.Logger.Warn("the device compiles programs when it loads them", "programs", n, "what", why)
 		}
 	}
-	if b.opts.Frozen && len(reasons) > 0 {
+	if pl.opts.Frozen && len(reasons) > 0 {
 		return &FrozenError{Reason: "the device would compile programs when it loads them: " + strings.Join(reasons, ", ")}
 	}
 	return nil
@@ -112,15 +116,15 @@ func (b *Backend) countCompiledAtLoad() error {
 // compiled for: those of the options that lie in the symbol's range. The general
 // artifacts cover the declared range whatever Options.Memory.Max is, so that backends
 // with other limits find them in the store.
-func (b *Backend) shapes(fn *function) pieces.Shapes {
-	sym := b.module.Symbol(fn.size)
+func (pl *plan) shapes(fn *function) pieces.Shapes {
+	sym := pl.module.Symbol(fn.size)
 	var s pieces.Shapes
-	for _, n := range b.opts.Compile.Sizes {
+	for _, n := range pl.opts.Compile.Sizes {
 		if n >= sym.Lo && n <= sym.Hi {
 			s.Sizes = append(s.Sizes, n)
 		}
 	}
-	for _, e := range b.opts.Compile.Endpoints {
+	for _, e := range pl.opts.Compile.Endpoints {
 		if e >= sym.Lo && e < sym.Hi {
 			s.Endpoints = append(s.Endpoints, e)
 		}
@@ -129,20 +133,20 @@ func (b *Backend) shapes(fn *function) pieces.Shapes {
 }
 
 // program returns the artifact that serves a piece at a size.
-func (b *Backend) program(p *split.Piece, n int64) (*program.Program, error) {
-	return b.built.Program(p, n)
+func (pl *plan) program(p *split.Piece, n int64) (*program.Program, error) {
+	return pl.built.Program(p, n)
 }
 
 // Build returns what New compiled and loaded.
-func (b *Backend) Build() *pieces.Result { return b.built }
+func (b *Backend) Build() *pieces.Result { return b.plan.built }
 
 // buildStats fills the counters of compilation.
 func (b *Backend) buildStats(s *Stats) {
-	c := b.built.Counters
+	c := b.plan.built.Counters
 	s.GraphsSeen, s.PiecewiseGraphsSeen, s.CapturableGraphsSeen = int64(c.GraphsSeen), int64(c.PiecewiseGraphsSeen), int64(c.PiecewiseCapturableGraphsSeen)
 	for _, fn := range b.funcs {
 		if fn.noGraph != nil {
-			s.CapturableGraphsSeen -= int64(fn.plan.Counts().Capturable)
+			s.CapturableGraphsSeen -= int64(fn.split.Counts().Capturable)
 		}
 	}
 	s.BackendCompilations, s.Compiled, s.Deduplicated, s.Loaded = int64(c.BackendCompilations), int64(c.Compiled), int64(c.Deduplicated), int64(c.Loaded)
@@ -150,8 +154,8 @@ func (b *Backend) buildStats(s *Stats) {
 
 // programScratch returns the scratch memory that a launch of a program takes:
 // its own, and after it the largest of what its ops ask for.
-func (b *Backend) programScratch(p *program.Program, values []int64) (int64, error) {
-	r, err := b.resolve(p, values)
+func (pl *plan) programScratch(p *program.Program, values []int64) (int64, error) {
+	r, err := pl.resolve(p, values)
 	if err != nil {
 		return 0, err
 	}
@@ -160,10 +164,10 @@ func (b *Backend) programScratch(p *program.Program, values []int64) (int64, err
 
 // resolve makes a program's choices for values of its symbols. Without a device
 // they are those of one without library routines.
-func (b *Backend) resolve(p *program.Program, values []int64) (*device.Resolved, error) {
+func (pl *plan) resolve(p *program.Program, values []int64) (*device.Resolved, error) {
 	var properties map[string]int64
 	var libraries device.OpSet
-	if d := b.opts.Device; d != nil {
+	if d := pl.opts.Device; d != nil {
 		properties = d.Info().Properties
 		if l, ok := d.(device.LibraryProvider); ok {
 			libraries = l.Libraries()
@@ -173,7 +177,7 @@ func (b *Backend) resolve(p *program.Program, values []int64) (*device.Resolved,
 	if err != nil {
 		return nil, err
 	}
-	return device.Resolve(p, env, b.ops, libraries)
+	return device.Resolve(p, env, pl.ops, libraries)
 }
 
 func evalShape(dims []dim.Dim, lookup func(string) (int64, bool)) ([]int64, error) {

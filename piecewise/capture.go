@@ -9,7 +9,6 @@ import (
 
 	"pwc/graphs"
 	"pwc/ir/dim"
-	"pwc/program"
 	"pwc/runtime/device"
 )
 
@@ -17,7 +16,7 @@ import (
 // through without looking anything up.
 type captured struct {
 	size   int64
-	layout *layout
+	layout *settled
 	steps  []replayStep     // the pieces' graphs and the calls between them
 	full   device.Graph     // the whole function, modes full…
 	calls  []*device.OpCall // of steps
@@ -37,150 +36,6 @@ type replayStep struct {
 	launch device.BoundLaunch // ops of the table in a splitting piece
 }
 
-// Warmup runs every distinct program that a run can have once outside capture, so that
-// modules are loaded and libraries initialised, the library routines of every captured size,
-// and extern ops of captured sizes that are a [device.Warmer] on nothing but padding. A
-// program that no captured size runs is run at the smallest size that it serves. Its results
-// are thrown away, and states are afterwards what they were.
-func (b *Backend) Warmup(ctx context.Context) error {
-	if err := b.enter(loaded, capturedAll); err != nil {
-		return err
-	}
-	defer b.pool.release()
-	return b.note(b.warmup(ctx))
-}
-
-func (b *Backend) warmup(ctx context.Context) (err error) {
-	type use struct {
-		program *program.Program
-		size    int64 // 0: any
-	}
-	restore, err := b.keepStates()
-	if err != nil {
-		return err
-	}
-	b.pool.obey(ctx)
-	defer func() {
-		err = b.pool.settle(err) // states are restored all the same
-		if err = errors.Join(err, restore()); err == nil {
-			b.advance(warm)
-		}
-	}()
-	done, warmed := map[use]bool{}, map[string]bool{}
-	libraries, _ := b.pool.stream.(device.LibraryStream)
-	for _, fn := range b.funcs {
-		fn.spoil() // its results lie where the warm-up writes
-		// A warm-up reads what nothing wrote: indices among it must be in range.
-		if err := fn.fill(fn.atMax, 0); err != nil {
-			return err
-		}
-		for at, n := range fn.warmSizes() {
-			e := fn.envFor(n)
-			for i := range fn.units {
-				u := &fn.units[i]
-				if u.piece == nil && at >= len(fn.sizes) {
-					continue // only programs are missing
-				}
-				if u.piece == nil {
-					if err := fn.warmOp(i, &e, warmed); err != nil {
-						return fmt.Errorf("warm-up of @%s, %s at size %d: %w", fn.ir.Name, fn.loc(u, 0), n, err)
-					}
-					continue
-				}
-				p, err := b.program(u.piece, n)
-				if err != nil {
-					return err
-				}
-				first := !done[use{p, 0}]
-				if done[use{p, n}] || !first && (libraries == nil || at >= len(fn.sizes)) {
-					continue
-				}
-				done[use{p, 0}], done[use{p, n}] = true, true
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				launch, err := fn.bind(i, n, &e, fn.atMax)
-				if err != nil {
-					return err
-				}
-				for _, call := range launch.Calls() {
-					call.Rows = 0 // nothing but padding
-				}
-				if libraries != nil {
-					err = libraries.WarmLibraries(launch)
-				}
-				if err == nil && first {
-					err = errors.Join(b.clearInputs(fn), b.pool.stream.Launch(launch))
-				}
-				if err != nil {
-					return fmt.Errorf("warm-up of @%s piece %d at size %d: %w", fn.ir.Name, fn.plan.Items[u.item].ID, n, err)
-				}
-			}
-		}
-	}
-	if err := b.pool.stream.Synchronize(); err != nil {
-		return err
-	}
-	// Indices that a warm-up computed mean nothing.
-	_, err = b.takeFaults()
-	return err
-}
-
-// warmSizes returns the sizes that a warm-up runs: those that are captured, the largest
-// first, and then one in the range of every artifact, of which those are run whose
-// program no captured size has.
-func (fn *function) warmSizes() []int64 {
-	out := slices.Clone(fn.sizes)
-	slices.Reverse(out)
-	for _, r := range fn.b.built.Ranges(fn.plan) {
-		if n := max(r.Lo, fn.lo, min(1, fn.hi)); n <= min(r.Hi, fn.hi) {
-			out = append(out, n)
-		}
-	}
-	if fn.size == "" || len(out) == 0 {
-		out = append(out, fn.hi)
-	}
-	return out
-}
-
-// warmOp runs a call of an extern op on padding, unless one with operands of the
-// same shapes has been.
-func (fn *function) warmOp(i int, e *env, done map[string]bool) error {
-	w, ok := fn.units[i].op.(device.Warmer)
-	if !ok {
-		return nil
-	}
-	call, err := fn.call(i, e, fn.atMax)
-	if err != nil {
-		return err
-	}
-	key := fmt.Sprint(w.Signature().Name, call.Attrs)
-	for _, a := range call.Args {
-		key += fmt.Sprint(a.DType, a.Shape)
-	}
-	if done[key] {
-		return nil
-	}
-	done[key] = true
-	call.Rows = 0
-	return w.Warm(call)
-}
-
-// clearInputs gives the inputs what padded rows hold, so that a warm-up computes on defined
-// values.
-func (b *Backend) clearInputs(fn *function) error {
-	fn.ring.sent = nil
-	for i := range fn.inputs {
-		if buf := fn.inputBuffer(i); buf.Size > 0 {
-			if err := b.pool.stream.Fill(buf, fn.inputs[i].fill); err != nil {
-				return err
-			}
-			fn.inputs[i].place.replaced(nil)
-		}
-	}
-	return nil
-}
-
 // Capture records every function at every capture size, its pieces before the
 // full graph, each largest first (vLLM's order). It records and does not execute.
 // When one size fails the function's graphs are dropped and the error is returned;
@@ -190,15 +45,12 @@ func (b *Backend) Capture(ctx context.Context) error {
 		return err
 	}
 	defer b.pool.release()
-	b.mu.Lock()
-	cold := b.stage < warm
-	b.mu.Unlock()
 	start := time.Now()
-	if cold {
+	if b.at() < warm {
 		if err := b.warmup(ctx); err != nil {
 			return b.note(err)
 		}
-		b.opts.Observe.Logger.Info("warmed up", "seconds", time.Since(start).Seconds())
+		b.plan.opts.Observe.Logger.Info("warmed up", "seconds", time.Since(start).Seconds())
 		start = time.Now()
 	}
 	free, known := b.freeBytes()
@@ -215,8 +67,8 @@ func (b *Backend) Capture(ctx context.Context) error {
 	if left, _ := b.freeBytes(); known {
 		graphs = append(graphs, "bytes", free-left)
 	}
-	b.opts.Observe.Logger.Info("captured", graphs...)
-	if err := b.mapStates(); err != nil {
+	b.plan.opts.Observe.Logger.Info("captured", graphs...)
+	if err := b.residents.mapStates(); err != nil {
 		return b.note(err)
 	}
 	b.advance(capturedAll)
@@ -225,7 +77,7 @@ func (b *Backend) Capture(ctx context.Context) error {
 
 // freeBytes returns how many bytes the device can still give out, where it knows.
 func (b *Backend) freeBytes() (n int64, known bool) {
-	if d, ok := b.opts.Device.(device.Budgeted); ok {
+	if d, ok := b.plan.opts.Device.(device.Budgeted); ok {
 		return d.FreeBytes()
 	}
 	return 0, false
@@ -234,16 +86,16 @@ func (b *Backend) freeBytes() (n int64, known bool) {
 // captureSizes captures pieces at every size, and then the full graph at those that
 // it is captured for. When one fails all are dropped: the largest come first, and small
 // runs that were padded to them would cost more than runs without graphs.
-func (fn *function) captureSizes(ctx context.Context) error {
+func (fn *instance) captureSizes(ctx context.Context) error {
 	type pass struct {
-		capture func(*captured, *layout) error
+		capture func(*captured, *settled) error
 		sizes   int // from the smallest
 	}
 	var passes []pass
-	if fn.b.opts.Capture.Mode.pieces() {
+	if fn.plan.opts.Capture.Mode.pieces() {
 		passes = append(passes, pass{fn.capturePieces, len(fn.sizes)})
 	}
-	if fn.full > 0 && !(fn.b.opts.Capture.Mode.pieces() && fn.alone()) {
+	if fn.full > 0 && !(fn.plan.opts.Capture.Mode.pieces() && fn.alone()) {
 		passes = append(passes, pass{fn.captureFull, fn.full})
 	}
 	if len(fn.sizes) == 0 {
@@ -253,7 +105,7 @@ func (fn *function) captureSizes(ctx context.Context) error {
 	for i, n := range fn.sizes {
 		all[i] = &captured{size: n}
 	}
-	fn.captured = all
+	fn.graphs = all
 	for _, p := range passes {
 		for i := p.sizes - 1; i >= 0; i-- {
 			if err := fn.captureSize(ctx, all[i], p.capture); err != nil {
@@ -261,7 +113,7 @@ func (fn *function) captureSizes(ctx context.Context) error {
 			}
 		}
 	}
-	if fn.b.opts.Capture.Mode.pieces() && fn.alone() {
+	if fn.plan.opts.Capture.Mode.pieces() && fn.alone() {
 		for _, c := range all[:fn.full] {
 			c.full = c.steps[0].graph // the same graph would be captured again
 		}
@@ -270,16 +122,17 @@ func (fn *function) captureSizes(ctx context.Context) error {
 }
 
 // captureSize adds graphs to those of a size.
-func (fn *function) captureSize(ctx context.Context, c *captured, capture func(*captured, *layout) error) error {
+func (fn *instance) captureSize(ctx context.Context, c *captured, capture func(*captured, *settled) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	start, before := time.Now(), len(c.graphs)
 	if c.layout == nil {
-		l, err := fn.place(c.size)
+		placed, err := fn.place(c.size)
 		if err != nil {
 			return err
 		}
+		l := &settled{layout: placed}
 		if err := fn.settle(l); err != nil {
 			return err
 		}
@@ -307,7 +160,7 @@ func (fn *function) captureSize(ctx context.Context, c *captured, capture func(*
 	}
 	recorded := len(c.graphs) - before
 	fn.b.stats.captured.Add(int64(recorded))
-	if o := fn.b.opts.Observe.Observer; o != nil {
+	if o := fn.plan.opts.Observe.Observer; o != nil {
 		o.Captured(fn.ir.Name, c.size, recorded, time.Since(start))
 	}
 	return nil
@@ -323,7 +176,7 @@ func (c *captured) record(b *Backend, enqueue func(s device.Stream) error) (devi
 	return r.Graph(), nil
 }
 
-func (fn *function) capturePieces(c *captured, l *layout) error {
+func (fn *instance) capturePieces(c *captured, l *settled) error {
 	e := fn.envFor(l.size)
 	for i := range fn.units {
 		u := &fn.units[i]
@@ -354,7 +207,7 @@ func (fn *function) capturePieces(c *captured, l *layout) error {
 	return nil
 }
 
-func (fn *function) captureFull(c *captured, l *layout) error {
+func (fn *instance) captureFull(c *captured, l *settled) error {
 	e := fn.envFor(l.size)
 	var err error
 	c.full, err = c.record(fn.b, func(s device.Stream) error {
@@ -387,9 +240,9 @@ func (fn *function) captureFull(c *captured, l *layout) error {
 }
 
 // bind resolves a piece's addresses for the symbols of a run of size n.
-func (fn *function) bind(i int, n int64, e *env, l *layout) (device.BoundLaunch, error) {
+func (fn *instance) bind(i int, n int64, e *env, l *settled) (device.BoundLaunch, error) {
 	u := &fn.units[i]
-	p, err := fn.b.program(u.piece, n)
+	p, err := fn.plan.program(u.piece, n)
 	if err != nil {
 		return nil, err
 	}
@@ -408,7 +261,7 @@ func (fn *function) bind(i int, n int64, e *env, l *layout) (device.BoundLaunch,
 			return nil, err
 		}
 	}
-	x := fn.b.execs[p]
+	x := fn.b.residents.executables[p]
 	need, err := x.ScratchBytes(values)
 	if err != nil {
 		return nil, err
@@ -432,7 +285,7 @@ func (fn *function) bind(i int, n int64, e *env, l *layout) (device.BoundLaunch,
 
 // bound is buffer, and keeps the high-water mark of the arena: what the plan is
 // held against (C5).
-func (fn *function) bound(i int32, e *env, l *layout) (device.Buffer, error) {
+func (fn *instance) bound(i int32, e *env, l *settled) (device.Buffer, error) {
 	b, err := fn.buffer(i, e, l)
 	if err == nil && fn.storages[i].kind == inWork {
 		fn.b.stats.tookArena(l.offset[i] + b.Size)
@@ -440,7 +293,7 @@ func (fn *function) bound(i int32, e *env, l *layout) (device.Buffer, error) {
 	return b, err
 }
 
-func (fn *function) scratch(i int, need int64, l *layout) (device.Buffer, error) {
+func (fn *instance) scratch(i int, need int64, l *settled) (device.Buffer, error) {
 	if need > l.need[i] {
 		return device.Buffer{}, fmt.Errorf("%w: scratch of %d bytes, the plan for size %d has %d", ErrSize, need, l.size, l.need[i])
 	}
@@ -452,7 +305,7 @@ func (fn *function) scratch(i int, need int64, l *layout) (device.Buffer, error)
 }
 
 // call prepares a call of an extern op.
-func (fn *function) call(i int, e *env, l *layout) (*device.OpCall, error) {
+func (fn *instance) call(i int, e *env, l *settled) (*device.OpCall, error) {
 	u := &fn.units[i]
 	args, err := fn.tensors(u, e, l)
 	if err != nil {
@@ -503,12 +356,12 @@ func (c *captured) drop() error {
 	return errors.Join(errs...)
 }
 
-func (fn *function) dropGraphs() error {
+func (fn *instance) dropGraphs() error {
 	var errs []error
-	for _, c := range fn.captured {
+	for _, c := range fn.graphs {
 		errs = append(errs, c.drop())
 	}
-	fn.captured = nil
+	fn.graphs = nil
 	return errors.Join(errs...)
 }
 

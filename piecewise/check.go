@@ -30,22 +30,22 @@ type Report struct {
 // error that New would return for the module and the options is Check's too. Options.Compile.Compiler
 // is not needed.
 func Check(m *ir.Module, o Options) ([]Report, Plan, error) {
-	b, err := analyze(m, o)
+	pl, err := analyze(m, o)
 	if err != nil {
 		return nil, Plan{}, err
 	}
-	out := make([]Report, len(b.funcs))
-	for i, fn := range b.funcs {
+	out := make([]Report, len(pl.funcs))
+	for i, fn := range pl.funcs {
 		out[i] = Report{Name: fn.ir.Name, Size: fn.size, Lo: fn.lo, Hi: fn.hi, Plain: fn.plain(), Padding: fn.noPad, Mixing: fn.mixing,
-			Sizes: fn.sizes, Capture: fn.noGraph, Plan: fn.plan}
+			Sizes: fn.sizes, Capture: fn.noGraph, Plan: fn.split}
 		for _, s := range fn.symbols {
 			if s.role == isOther {
 				out[i].Linked = append(out[i].Linked, s.name)
 			}
 		}
 		out[i].Pieces, out[i].Full = o.Capture.Mode.pieces() && len(fn.sizes) > 0, fn.full
-		out[i].Capturable, out[i].Graphs = fn.inGraphs(), fn.graphs()
-		b.plan.Graphs += fn.graphs()
+		out[i].Capturable, out[i].Graphs = fn.inGraphs(), fn.graphCount()
+		pl.memory.Graphs += fn.graphCount()
 	}
-	return out, Plan{Unused: b.plan.Unused, Uncaptured: b.plan.Uncaptured, Graphs: b.plan.Graphs}, nil
+	return out, Plan{Unused: pl.memory.Unused, Uncaptured: pl.memory.Uncaptured, Graphs: pl.memory.Graphs}, nil
 }

@@ -11,14 +11,14 @@ import (
 
 // indexError returns faults of the backend's programs as [device.IndexError]s, each op once
 // in the order of their names, joined; nil: there is none.
-func (b *Backend) indexError(faults []device.IndexError) error {
+func (r *residents) indexError(faults []device.IndexError) error {
 	if len(faults) == 0 {
 		return nil
 	}
 	var named []*device.IndexError
 	for _, f := range faults {
 		f.Op = "an op"
-		if src, ok := b.faults[f.Executable]; ok {
+		if src, ok := r.faults[f.Executable]; ok {
 			f.Op = src.fn.loc(src.unit, f.Origin)
 		}
 		if !slices.ContainsFunc(named, func(e *device.IndexError) bool { return e.Op == f.Op }) {
@@ -39,10 +39,10 @@ func (b *Backend) indexError(faults []device.IndexError) error {
 // fault. Runs that an event or the stream was waited for are in it; runs that are still
 // in flight may be.
 func (b *Backend) Faults() error {
-	if b.watch == nil || !b.watch.Raised() {
+	if b.residents.watch == nil || !b.residents.watch.Raised() {
 		return nil
 	}
-	return b.indexError(b.watch.Faults())
+	return b.residents.indexError(b.residents.watch.Faults())
 }
 
 // FaultSnapshot tells the faults of runs that were issued before a point from those of
@@ -58,7 +58,7 @@ func (b *Backend) NewFaultSnapshot() (*FaultSnapshot, error) {
 		return nil, err
 	}
 	defer b.pool.release()
-	snap, err := b.watch.NewSnapshot()
+	snap, err := b.residents.watch.NewSnapshot()
 	if err != nil {
 		return nil, b.note(fmt.Errorf("piecewise: a snapshot of fault flags: %w", err))
 	}
@@ -85,7 +85,7 @@ func (s *FaultSnapshot) Err() error {
 	if s.b == nil {
 		return nil
 	}
-	return s.b.indexError(s.snap.Faults())
+	return s.b.residents.indexError(s.snap.Faults())
 }
 
 // Close gives the snapshot's memory back.

@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	"pwc/ir"
-	"pwc/ir/dim"
-	"pwc/ir/dtype"
 	"pwc/ir/padding"
 	"pwc/pieces"
 	"pwc/program"
@@ -79,48 +77,43 @@ type slot struct {
 	aliased bool // the place is that of a parameter
 }
 
-// function is one function of the module, split and compiled.
+// function is what New decides about one function of the module. Nothing changes it after New;
+// what Load, Capture and runs add is in its [instance].
 type function struct {
-	b *Backend
+	plan  *plan
+	index int // in plan.funcs
 
 	ir      *ir.Func
-	name    string // for Ranges
-	plan    *split.Plan
+	name    string // for ProfileRanges
+	split   *split.Plan
 	size    string // size symbol; "": the function has none, and runs as one row
 	lo, hi  int64  // sizes that may run
 	symbols []runSymbol
-	inputs  []input
 
+	inputs      []input
 	inputByName map[string]int // index in inputs
+	checks      []indexCheck
 
 	storages  []storage
 	byBase    map[ir.Value]int32
 	declared  map[declared]ir.Value // weights and states that the function names
 	units     []unit
 	preparers []device.Preparer // ops of units, each once
-	slots     []slot
-	returns   []int32 // storage of each result
-	rowBytes  []int64 // of each result in memory of its own whose leading extent is the size symbol; else 0
-	sizes     []int64 // capture sizes, ascending
-	full      int     // how many of the sizes, from the smallest, a full graph is captured for
-	mixing    []padding.Mixing
-	noPad     error      // why rows must not be padded; nil: they may
-	noGraph   error      // why no graph serves the function, which the mode asks for; nil: graphs do
-	skip      skipReason // of noGraph
-	checks    []indexCheck
 
-	atMax    *layout
-	exact    map[int64]*layout // of runs without graphs, with a guard
-	captured []*captured       // by sizes; nil until Capture
-	pick     []int16           // by rows: index into sizes of what serves them, -1: none
-	ring     ring
-	ran      []int64  // values of symbols at the latest run
-	run      uint64   // runs that began
-	lost     []uint64 // by result: the run whose result something else overwrote
-	spoiled  uint64   // the run whose results a warm-up overwrote
+	slots    []slot
+	returns  []int32  // storage of each result
+	rowBytes []int64  // of each result in memory of its own whose leading extent is the size symbol; else 0
 	writes   []*place // parameters and states that a run writes
-	released uint64   // the generation whose results were released
-	closed   bool     // the backend is: what its results lay in may be another's
+
+	sizes   []int64 // capture sizes, ascending
+	full    int     // how many of the sizes, from the smallest, a full graph is captured for
+	pick    []int16 // by rows: index into sizes of what serves them, -1: none
+	mixing  []padding.Mixing
+	noPad   error      // why rows must not be padded; nil: they may
+	noGraph error      // why no graph serves the function, which the mode asks for; nil: graphs do
+	skip    skipReason // of noGraph
+
+	atMax *layout // of the largest size that may run
 }
 
 // declared is a weight or state by its index in the module.
@@ -129,25 +122,19 @@ type declared struct {
 	index int
 }
 
-// indexCheck is an integer parameter whose elements pick rows of a linked
-// parameter, or of what was made of it row by row: with captured graphs that
-// parameter has its full capacity, so the rows that exist, the value of symbol, are
-// checked on the host.
-type indexCheck struct{ indices, table, symbol int }
-
-func newFunction(b *Backend, f *ir.Func) (*function, error) {
-	fn := &function{b: b, ir: f, name: "@" + f.Name, byBase: map[ir.Value]int32{}, inputByName: map[string]int{}, lo: 1, hi: 1}
+func newFunction(pl *plan, f *ir.Func) (*function, error) {
+	fn := &function{plan: pl, index: len(pl.funcs), ir: f, name: "@" + f.Name, byBase: map[ir.Value]int32{}, inputByName: map[string]int{}, lo: 1, hi: 1}
 	var err error
-	if fn.plan, err = split.Split(b.module, f, b.opts.Compile.SplitOn); err != nil {
+	if fn.split, err = split.Split(pl.module, f, pl.opts.Compile.SplitOn); err != nil {
 		return nil, err
 	}
-	if name, ok := padding.SizeSymbol(b.module, f); ok {
-		s := b.module.Symbol(name)
+	if name, ok := padding.SizeSymbol(pl.module, f); ok {
+		s := pl.module.Symbol(name)
 		fn.size, fn.lo = name, s.Lo
-		if fn.hi, err = b.opts.limit(s); err != nil {
+		if fn.hi, err = pl.opts.limit(s); err != nil {
 			return nil, err
 		}
-		if fn.mixing = padding.Check(b.module, f, name, b.slotsOf(f)...); len(fn.mixing) > 0 {
+		if fn.mixing = padding.Check(pl.module, f, name, pl.slotsOf(f)...); len(fn.mixing) > 0 {
 			fn.noPad = fn.mixing[0].Err
 		}
 	}
@@ -187,25 +174,20 @@ const minusOne = 0xff
 
 // slotsOf returns the parameters of a function whose padded rows hold -1, by the text or by
 // the options.
-func (b *Backend) slotsOf(f *ir.Func) []string {
+func (pl *plan) slotsOf(f *ir.Func) []string {
 	var out []string
 	for _, p := range f.Params {
-		if info := &f.Values[p]; info.Padded || slices.ContainsFunc(b.opts.Capture.PaddedSlots, func(s string) bool { return s == info.Name || s == f.Name+"."+info.Name }) {
+		if info := &f.Values[p]; info.Padded || slices.ContainsFunc(pl.opts.Capture.PaddedSlots, func(s string) bool { return s == info.Name || s == f.Name+"."+info.Name }) {
 			out = append(out, info.Name)
 		}
 	}
 	return out
 }
 
-// leads reports whether the first extent of a type is a symbol alone.
-func (fn *function) leads(t ir.Type, symbol string) bool {
-	return symbol != "" && t.Rank() > 0 && t.Shape[0].Equal(dim.Sym(symbol))
-}
-
 // chooseSizes sets what the function is captured for. A function without a size symbol
 // has one size, 1, which an empty list of the options leaves out too.
 func (fn *function) chooseSizes() {
-	o := &fn.b.opts
+	o := &fn.plan.opts
 	switch {
 	case o.Capture.Mode == None:
 		return
@@ -244,125 +226,6 @@ func areSymbols(names []string) string {
 	return "symbols " + strings.Join(names[:last], ", ") + " and " + names[last] + " are"
 }
 
-// addInputs describes the parameters. One whose type is that of a result of an
-// earlier function, and counts that function's rows, is linked to it: the result is
-// read where it lies (@logits takes %h from @forward).
-func (fn *function) addInputs() error {
-	linked := map[*function][]int{}
-	for _, p := range fn.ir.Params {
-		info := fn.ir.Values[p]
-		in := input{name: info.Name, value: p, typ: info.Type, written: info.Mut}
-		if slices.Contains(fn.b.slotsOf(fn.ir), info.Name) {
-			in.fill = minusOne
-		}
-		for _, g := range fn.b.funcs {
-			if in.fill != 0 { // another function makes its padded rows as it likes
-				break
-			}
-			if !fn.b.countsRowsOf(info.Type, g.size) {
-				continue
-			}
-			for j, s := range g.slots {
-				if in.from == nil && g.storages[s.storage].typ.Equal(info.Type) && !slices.Contains(linked[g], j) {
-					in.from, in.slot = g, j
-					linked[g] = append(linked[g], j)
-				}
-			}
-		}
-		if in.from == nil {
-			in.place = &place{}
-		}
-		fn.inputByName[in.name] = len(fn.inputs)
-		fn.inputs = append(fn.inputs, in)
-		fn.storage(p)
-	}
-	if err := fn.findSymbols(); err != nil {
-		return err
-	}
-	for i := range fn.inputs {
-		in := &fn.inputs[i]
-		var err error
-		if in.bytes, err = fn.amountOf(in.typ); err != nil {
-			return fmt.Errorf("parameter %%%s of @%s: %w", in.name, fn.ir.Name, err)
-		}
-		in.counted = slices.IndexFunc(fn.symbols, func(s runSymbol) bool {
-			return s.role != isPlain && len(in.typ.Shape) > 0 && slices.Contains(in.typ.Shape[0].Symbols(), s.name)
-		})
-		in.lead = slices.IndexFunc(fn.symbols, func(s runSymbol) bool { return fn.leads(in.typ, s.name) })
-		if in.bytes.symbol < 0 {
-			continue
-		}
-		s := &fn.symbols[in.bytes.symbol]
-		in.rows = s.role == countsRows
-		if in.lead >= 0 {
-			in.rowBytes = in.bytes.per
-		}
-	}
-	fn.findIndices()
-	return nil
-}
-
-// findIndices finds the parameters that pick rows of a linked one.
-func (fn *function) findIndices() {
-	param := func(v ir.Value) int { return slices.Index(fn.ir.Params, fn.ir.Base(v)) }
-	for _, n := range fn.ir.Nodes {
-		if n.Op.ID != ir.OpGather && n.Op.ID != ir.OpEmbedding || n.Op.ID == ir.OpGather && n.Axis("axis", fn.ir.Type(n.Args[0]).Rank()) != 0 {
-			continue
-		}
-		table, pos := param(n.Args[0]), param(n.Args[1])
-		if pos < 0 {
-			continue
-		}
-		rows := fn.ir.Type(n.Args[0]).Shape[0].String()
-		for i := range fn.inputs {
-			in := &fn.inputs[i]
-			c := indexCheck{indices: pos, table: i, symbol: in.counted}
-			if in.counted >= 0 && (in.from != nil && i == table || fn.holdsMore(in) && (i == table || fn.symbols[in.counted].name == rows)) && !slices.Contains(fn.checks, c) {
-				fn.checks = append(fn.checks, c)
-			}
-		}
-	}
-}
-
-// maskable reports whether the host can replace indices of a type by -1, which is out of range.
-func maskable(dt dtype.DType) bool { return dt.Int() && dt.Signed() }
-
-// holdsMore reports whether graphs see more rows of a parameter than there are: they are
-// counted by another batch symbol than the function's, which has its largest value in a
-// graph.
-func (fn *function) holdsMore(in *input) bool {
-	return in.counted >= 0 && fn.symbols[in.counted].role == isOther
-}
-
-// linkedRows returns why graphs cannot serve steps in which a parameter has fewer rows than
-// it has room for. What lies in the others is an earlier step's, and
-// nothing but indices keeps it out of a result: those that the host sends are checked,
-// if their type is signed; those that the function or another one computes
-// are its own matter.
-func (fn *function) linkedRows() error {
-	what := func(in *input) string {
-		if in.from == nil {
-			return fmt.Sprintf("rows of %%%s, which %s counts", in.name, fn.symbols[in.counted].name)
-		}
-		return fmt.Sprintf("rows of %%%s, which @%s makes", in.name, in.from.ir.Name)
-	}
-	for i := range fn.inputs {
-		in := &fn.inputs[i]
-		if !fn.holdsMore(in) {
-			continue
-		}
-		if mix := padding.CheckPositions(fn.b.module, fn.ir, fn.symbols[in.counted].name); len(mix) > 0 {
-			return fmt.Errorf("%s: %w", what(in), mix[0].Err)
-		}
-	}
-	for _, c := range fn.checks {
-		if pos, in := &fn.inputs[c.indices], &fn.inputs[c.table]; fn.holdsMore(in) && !maskable(pos.typ.DType) {
-			return fmt.Errorf("%s: those that %%%s picks cannot be masked, as %s is unsigned, so every index is valid", what(in), pos.name, pos.typ.DType)
-		}
-	}
-	return nil
-}
-
 // storage returns the storage of a base value, adding it when it is new.
 func (fn *function) storage(base ir.Value) int32 {
 	if i, ok := fn.byBase[base]; ok {
@@ -388,13 +251,13 @@ func (fn *function) storage(base ir.Value) int32 {
 // storages between them.
 func (fn *function) addUnits() error {
 	unwritten := map[ir.Value]bool{}
-	for _, pu := range fn.plan.Units {
-		it := fn.plan.Items[pu.Item]
+	for _, pu := range fn.split.Units {
+		it := fn.split.Items[pu.Item]
 		u := unit{item: pu.Item, splitting: it.Splitting, piece: pu.Piece, node: pu.Call}
 		if u.piece != nil {
 			for _, n := range u.piece.Func.Nodes {
 				if n.Extern != nil {
-					fn.addPreparer(fn.b.ops[n.Extern.Name])
+					fn.addPreparer(fn.plan.ops[n.Extern.Name])
 				}
 			}
 			for _, p := range u.piece.Params {
@@ -419,14 +282,14 @@ func (fn *function) addUnits() error {
 			for _, v := range slices.Concat(n.Args, n.Results) {
 				u.args = append(u.args, fn.storage(fn.ir.Base(v)))
 			}
-			u.op = fn.b.ops[n.Extern.Name]
+			u.op = fn.plan.ops[n.Extern.Name]
 			u.attrs = pieces.OpAttrs(n.Attrs)
 			fn.addPreparer(u.op)
 		}
 		u.name = fn.nameOf(&u)
 		fn.units = append(fn.units, u)
 	}
-	for _, s := range fn.plan.Storages {
+	for _, s := range fn.split.Storages {
 		st := &fn.storages[fn.storage(s.Base)]
 		st.first, st.last = s.First, s.Last
 	}
@@ -473,7 +336,7 @@ func (fn *function) nameOf(u *unit) string {
 	if u.piece != nil && len(u.piece.Origins) > 0 {
 		node = u.piece.Origins[0]
 	}
-	name := fmt.Sprintf("%s %d", fn.name, fn.plan.Items[u.item].ID)
+	name := fmt.Sprintf("%s %d", fn.name, fn.split.Items[u.item].ID)
 	if loc := fn.ir.Nodes[node].Loc; loc != "" {
 		return name + " " + loc
 	}

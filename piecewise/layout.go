@@ -63,16 +63,16 @@ func (e *env) symbols(names []string) ([]int64, error) {
 // rows that a linked parameter has, and plans have room for every run.
 func (fn *function) envFor(n int64) env {
 	var e env
-	for _, s := range fn.b.module.Symbols {
+	for _, s := range fn.plan.module.Symbols {
 		switch {
 		case s.Name == fn.size:
 			e.set(s.Name, n)
 		case s.Kind == ir.Load:
-			if v, ok := fn.b.opts.Memory.Symbols[s.Name]; ok {
+			if v, ok := fn.plan.opts.Memory.Symbols[s.Name]; ok {
 				e.set(s.Name, v)
 			}
 		default:
-			if v, err := fn.b.opts.limit(s); err == nil {
+			if v, err := fn.plan.opts.limit(s); err == nil {
 				e.set(s.Name, v)
 			}
 		}
@@ -89,8 +89,13 @@ type layout struct {
 	scratch []int64 // by unit
 	need    []int64 // by unit: scratch bytes
 	total   int64   // bytes of the arena
+}
 
-	work, room []device.Buffer // memory for bytes and for need, from settle on
+// settled is a layout with its memory: the arena, or buffers of its own.
+type settled struct {
+	*layout
+	work []device.Buffer // by storage, for bytes
+	room []device.Buffer // by unit, for need
 }
 
 // place computes the layout for a size. Nothing is allocated; the same
@@ -147,13 +152,13 @@ func (fn *function) scratchBytes(u *unit, n int64, e *env, known map[*program.Pr
 		return 0, nil
 	}
 	if u.piece == nil {
-		args, err := fn.tensors(u, e, nil)
+		args, err := fn.shapes(u, e)
 		if err != nil {
 			return 0, err
 		}
 		return u.op.ScratchBytes(args, u.attrs)
 	}
-	p, err := fn.b.program(u.piece, n)
+	p, err := fn.plan.program(u.piece, n)
 	if err != nil {
 		return 0, err
 	}
@@ -164,67 +169,25 @@ func (fn *function) scratchBytes(u *unit, n int64, e *env, known map[*program.Pr
 	if k, ok := known[p]; ok && slices.Equal(k.values, values) {
 		return k.bytes, nil
 	}
-	bytes, err := fn.b.programScratch(p, values)
+	bytes, err := fn.plan.programScratch(p, values)
 	if err == nil {
 		known[p] = knownScratch{values, bytes}
 	}
 	return bytes, err
 }
 
-// tensors returns a call's operands and results with their shapes; with a nil
-// layout they have no memory yet.
-func (fn *function) tensors(u *unit, e *env, l *layout) ([]device.Tensor, error) {
+// shapes returns a call's operands and results with their shapes and no memory.
+func (fn *function) shapes(u *unit, e *env) ([]device.Tensor, error) {
 	out := make([]device.Tensor, len(u.args))
 	for i, a := range u.args {
-		s := fn.storages[a]
+		s := &fn.storages[a]
 		shape, err := e.shape(s.typ)
 		if err != nil {
 			return nil, err
 		}
 		out[i] = device.Tensor{DType: s.typ.DType, Shape: shape}
-		if l != nil {
-			if out[i].Buffer, err = fn.buffer(a, e, l); err != nil {
-				return nil, err
-			}
-		}
 	}
 	return out, nil
 }
 
-// buffer returns the memory of a storage for the symbols of one run.
-func (fn *function) buffer(i int32, e *env, l *layout) (device.Buffer, error) {
-	s := &fn.storages[i]
-	bytes, err := e.bytes(s.typ)
-	if err != nil {
-		return device.Buffer{}, err
-	}
-	b := fn.fixed(s)
-	if s.kind == inWork {
-		b = l.work[i]
-		if bytes > l.bytes[i] {
-			return b, fmt.Errorf("%w: a tensor of type %s needs %d bytes, the plan for size %d has %d", ErrSize, s.typ, bytes, l.size, l.bytes[i])
-		}
-	}
-	if bytes > b.Size {
-		return b, fmt.Errorf("%w: a tensor of type %s needs %d bytes, its memory has %d", ErrSize, s.typ, bytes, b.Size)
-	}
-	return b.Slice(0, bytes), nil
-}
-
-// fixed returns the memory of a storage that layouts do not place: of any but inWork.
-func (fn *function) fixed(s *storage) device.Buffer {
-	switch s.kind {
-	case inParam:
-		return fn.inputBuffer(s.index)
-	case inWeight:
-		return fn.b.weights[s.index]
-	case inState:
-		return fn.b.states.buffers[s.index]
-	case inResult:
-		return fn.slots[s.index].place.buffer
-	}
-	return device.Buffer{}
-}
-
-// inputBuffer returns the memory of a parameter at its largest size.
-func (fn *function) inputBuffer(i int) device.Buffer { return fn.inputs[i].place.buffer }
+func roundUp(n int64) int64 { return (n + alignment - 1) / alignment * alignment }

@@ -3,9 +3,8 @@ package piecewise
 import (
 	"fmt"
 
-	"pwc/runtime/device"
-
 	"pwc/ir/dtype"
+	"pwc/runtime/device"
 )
 
 // Results are the results of one run. They are weak: valid until the same
@@ -13,7 +12,7 @@ import (
 // written where one lies; a read after it is a [StaleError]. Results is a small value;
 // copies are the same results.
 type Results struct {
-	fn   *function
+	fn   *instance
 	run  uint64
 	rows int64
 	size int64 // with padding
@@ -107,20 +106,20 @@ func (b *Backend) settle() error {
 	if err := b.pool.stream.Synchronize(); err != nil {
 		return b.note(err)
 	}
-	faults, err := b.takeFaults()
+	faults, err := b.residents.takeFaults()
 	if err != nil {
 		return b.note(err)
 	}
-	return b.indexError(faults)
+	return b.residents.indexError(faults)
 }
 
 // takeFaults takes what the backend's own programs met: another backend of the device
 // is told of its own.
-func (b *Backend) takeFaults() ([]device.IndexError, error) {
-	if len(b.loadedPrograms) == 0 {
+func (r *residents) takeFaults() ([]device.IndexError, error) {
+	if len(r.programs) == 0 {
 		return nil, nil
 	}
-	return b.opts.Device.TakeFaults(b.pool.stream, b.loadedPrograms...)
+	return r.plan.opts.Device.TakeFaults(r.pool.stream, r.programs...)
 }
 
 func (r Result) slot() int { return r.set.fn.storages[r.set.fn.returns[r.i]].index }
@@ -174,7 +173,7 @@ func (r Result) Tensor() (device.Tensor, error) {
 	if err != nil {
 		return device.Tensor{}, err
 	}
-	buf, err := fn.buffer(fn.returns[r.i], &e, fn.atMax)
+	buf, err := fn.buffer(fn.returns[r.i], &e, fn.largest)
 	return device.Tensor{Buffer: buf, DType: r.DType(), Shape: shape}, err
 }
 
@@ -182,7 +181,7 @@ func (r Result) Tensor() (device.Tensor, error) {
 // of its function.
 func (r Result) rows(n int64) device.Buffer {
 	fn := r.set.fn
-	return fn.slots[r.slot()].place.buffer.Slice(0, fn.rowBytes[r.i]*n)
+	return fn.resultBuffer(r.slot()).Slice(0, fn.rowBytes[r.i]*n)
 }
 
 // memory returns where the result lies, without padded rows.

@@ -12,37 +12,37 @@ import (
 // that the device can still give out where it knows that ([device.Budgeted]). States that
 // the caller gives are not taken, nor an arena that the pool has already. The error is a
 // [device.MemoryError] with the numbers of the plan; nothing was taken.
-func (b *Backend) checkRoom(given map[string]device.Buffer) error {
-	p := b.plan
+func (r *residents) checkRoom(given map[string]device.Buffer) error {
+	p := r.plan.memory
 	own := func(s *ir.State) bool { _, ok := given[s.Name]; return !ok }
 	var err error
-	if _, p.StateBytes, err = b.stateBytes(own); err != nil {
+	if _, p.StateBytes, err = r.plan.stateBytes(own); err != nil {
 		return err
 	}
-	b.pool.mu.Lock()
-	if b.opts.Debug.Canary == CanaryOff && b.pool.arena.Size >= p.PeakArenaBytes {
+	r.pool.mu.Lock()
+	if r.plan.opts.Debug.Canary == CanaryOff && r.pool.arena.Size >= p.PeakArenaBytes {
 		p.PeakArenaBytes = 0
 	}
-	if b.pool.work.Size >= p.WorkspaceBytes {
+	if r.pool.work.Size >= p.WorkspaceBytes {
 		p.WorkspaceBytes = 0
 	}
-	b.pool.mu.Unlock()
+	r.pool.mu.Unlock()
 	refuse := func(asked, reserved, active, limit int64) error {
 		return fmt.Errorf("piecewise: %d bytes for weights, %d for states, %d for inputs and results, %d for the arena and workspaces, %d for staging: %w",
 			p.WeightBytes, p.StateBytes, p.InputBytes+p.ResultBytes, p.PeakArenaBytes+p.WorkspaceBytes, p.StagingBytes,
 			&device.MemoryError{Asked: asked, Reserved: reserved, Active: active, Limit: limit})
 	}
 	pooled := p.Total() - p.ConstBytes
-	if limit := b.pool.limit; limit > 0 {
-		s := b.pool.Stats()
+	if limit := r.pool.limit; limit > 0 {
+		s := r.pool.Stats()
 		if active := s.ActiveBytes.Now; pooled > limit-active {
 			return refuse(pooled, s.ReservedBytes.Now, active, limit)
 		}
 	}
-	if d, ok := b.opts.Device.(device.Budgeted); ok {
+	if d, ok := r.plan.opts.Device.(device.Budgeted); ok {
 		free, known := d.FreeBytes()
 		if known {
-			cached := b.pool.Stats().ReservedBytes.Now - b.pool.Stats().ActiveBytes.Now
+			cached := r.pool.Stats().ReservedBytes.Now - r.pool.Stats().ActiveBytes.Now
 			if limit := d.Info().MemoryBytes; pooled > free+cached-p.StagingBytes {
 				return refuse(pooled+min(p.StagingBytes, math.MaxInt64-pooled), limit-free, limit-free-cached, limit)
 			}

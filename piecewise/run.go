@@ -7,7 +7,7 @@ import (
 
 // Func is one function of a backend. Methods of a nil Func, which [Backend.Func] returns for a
 // name that the module does not have, give [ErrNoFunc] or nothing.
-type Func struct{ fn *function }
+type Func struct{ fn *instance }
 
 // Name returns the function's name, without "@".
 func (f *Func) Name() string {
@@ -61,7 +61,7 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		return Results{}, b.note(err)
 	}
 	defer b.pool.Leave()
-	if err := b.mapStates(); err != nil { // runs may come before Capture
+	if err := b.residents.mapStates(); err != nil { // runs may come before Capture
 		return Results{}, b.note(err)
 	}
 	rows := in.slot.rows
@@ -69,12 +69,12 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		return Results{}, err
 	}
 	at, how, skip := fn.choose(rows, in.slot.uniform)
-	if how != RunEager && fn.captured == nil {
+	if how != RunEager && fn.graphs == nil {
 		how, skip = RunEager, skipNotCaptured
 	}
 	size := rows
 	var c *captured
-	var l *layout
+	var l *settled
 	if how == RunEager {
 		if err := fn.frozen(rows, skip); err != nil {
 			return Results{}, err
@@ -84,7 +84,7 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 			return Results{}, b.note(err)
 		}
 	} else {
-		c = fn.captured[at]
+		c = fn.graphs[at]
 		size, l = c.size, c.layout
 		if err := fn.checkAddresses(c); err != nil {
 			return Results{}, err
@@ -101,7 +101,7 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		defer b.profile.Leave()
 	}
 	fn.begin() // from here on the old results are gone, whether the run succeeds or not
-	if b.opts.Debug.Poison {
+	if b.plan.opts.Debug.Poison {
 		if err := fn.poison(l); err != nil {
 			return Results{}, b.note(err)
 		}
@@ -125,7 +125,7 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	}
 	b.stats.rows.Add(rows)
 	b.stats.padded.Add(size - rows)
-	if o := b.opts.Observe.Observer; o != nil {
+	if o := b.plan.opts.Observe.Observer; o != nil {
 		o.Ran(fn.ir.Name, rows, size, how)
 	}
 	return Results{fn: fn, run: fn.run, rows: rows, size: size}, nil
@@ -152,10 +152,8 @@ func (f *Func) Choose(rows int64, uniform bool) Choice {
 		return Choice{Mode: RunEager, Size: rows, Why: err.Error(), Err: err}
 	}
 	at, how, skip := fn.choose(rows, uniform)
-	fn.b.mu.Lock()
-	planned := fn.b.stage == compiled
-	fn.b.mu.Unlock()
-	if how != RunEager && fn.captured == nil && !planned {
+	planned := fn.b.at() == compiled
+	if how != RunEager && fn.graphs == nil && !planned {
 		how, skip = RunEager, skipNotCaptured
 	}
 	switch how {
@@ -166,7 +164,7 @@ func (f *Func) Choose(rows int64, uniform bool) Choice {
 		switch {
 		case fn.size == "":
 			why = "the function has no batch symbol, and is captured as a full graph"
-		case fn.b.opts.Capture.Mode != Full:
+		case fn.plan.opts.Capture.Mode != Full:
 			why = "the batch is uniform, which full graphs are captured for"
 		}
 		return Choice{Mode: how, Size: fn.sizes[at], Why: why}
@@ -176,7 +174,7 @@ func (f *Func) Choose(rows int64, uniform bool) Choice {
 
 // whyPieces says why the pieces' graphs serve a batch.
 func (fn *function) whyPieces(at int16, uniform bool) string {
-	if uniform && fn.b.opts.Capture.Mode == FullAndPiecewise && int(at) >= fn.full {
+	if uniform && fn.plan.opts.Capture.Mode == FullAndPiecewise && int(at) >= fn.full {
 		return "the pieces are captured, and the full graph only for decode steps, which have fewer rows"
 	}
 	return "the pieces are captured and the batch need not be uniform"
@@ -190,7 +188,7 @@ func (fn *function) outside(rows int64) error {
 // frozen returns the error of a frozen backend that would run so many rows without a graph
 // for the reason skip, which the mode does not ask for.
 func (fn *function) frozen(rows int64, skip skipReason) error {
-	if !fn.b.opts.Frozen {
+	if !fn.plan.opts.Frozen {
 		return nil
 	}
 	var why string
@@ -208,7 +206,7 @@ func (fn *function) frozen(rows int64, skip skipReason) error {
 // choose returns which of the captured sizes serves so many rows once Capture is done, and
 // when none does, why.
 func (fn *function) choose(rows int64, uniform bool) (at int16, how RunMode, skip skipReason) {
-	mode := fn.b.opts.Capture.Mode
+	mode := fn.plan.opts.Capture.Mode
 	uniform = uniform || fn.size == ""
 	switch {
 	case mode == None:
@@ -232,7 +230,7 @@ func (fn *function) choose(rows int64, uniform bool) (at int16, how RunMode, ski
 }
 
 // prepare tells the ops that want to know of the run that is about to be issued.
-func (fn *function) prepare(meta any, size, rows int64) error {
+func (fn *instance) prepare(meta any, size, rows int64) error {
 	for _, op := range fn.preparers {
 		if err := op.Prepare(fn.b.pool.stream, meta, size, rows); err != nil {
 			return fmt.Errorf("@%s at size %d: %s: %w", fn.ir.Name, size, op.Signature().Name, err)
@@ -243,7 +241,7 @@ func (fn *function) prepare(meta any, size, rows int64) error {
 
 // replay issues the pieces' graphs and the calls between them: no allocation,
 // no look-up.
-func (fn *function) replay(c *captured, rows int64, meta any) error {
+func (fn *instance) replay(c *captured, rows int64, meta any) error {
 	c.tell(rows, meta)
 	ranges := fn.b.profile
 	for i := range c.steps {
@@ -261,7 +259,7 @@ func (fn *function) replay(c *captured, rows int64, meta any) error {
 	return nil
 }
 
-func (fn *function) issue(s *replayStep, rows int64, meta any) error {
+func (fn *instance) issue(s *replayStep, rows int64, meta any) error {
 	stream := fn.b.pool.stream
 	switch {
 	case s.graph != nil:
@@ -283,7 +281,7 @@ func (c *captured) tell(rows int64, meta any) {
 }
 
 // replayFull issues the full graph of the function.
-func (fn *function) replayFull(c *captured, rows int64, meta any) error {
+func (fn *instance) replayFull(c *captured, rows int64, meta any) error {
 	c.tell(rows, meta)
 	if err := fn.b.pool.stream.LaunchGraph(c.full); err != nil {
 		return fn.failed(c.size, 0, err)
@@ -292,7 +290,7 @@ func (fn *function) replayFull(c *captured, rows int64, meta any) error {
 }
 
 // runEager binds and launches every unit for exactly these rows.
-func (fn *function) runEager(rows int64, slot *slotMemory, meta any, l *layout) error {
+func (fn *instance) runEager(rows int64, slot *slotMemory, meta any, l *settled) error {
 	e := fn.envOf(slot.values)
 	ranges := fn.b.profile
 	for i := range fn.units {
@@ -311,7 +309,7 @@ func (fn *function) runEager(rows int64, slot *slotMemory, meta any, l *layout) 
 }
 
 // runUnit binds and launches one unit.
-func (fn *function) runUnit(i int, rows int64, e *env, l *layout, meta any) error {
+func (fn *instance) runUnit(i int, rows int64, e *env, l *settled, meta any) error {
 	u := &fn.units[i]
 	if u.piece == nil {
 		call, err := fn.call(i, e, l)
@@ -335,5 +333,5 @@ func (fn *function) runUnit(i int, rows int64, e *env, l *layout, meta any) erro
 // failed says which unit of a run failed.
 func (fn *function) failed(size int64, unit int, err error) error {
 	u := &fn.units[unit]
-	return fmt.Errorf("@%s at size %d, piece %d (%s): %w", fn.ir.Name, size, fn.plan.Items[u.item].ID, fn.loc(u, 0), err)
+	return fmt.Errorf("@%s at size %d, piece %d (%s): %w", fn.ir.Name, size, fn.split.Items[u.item].ID, fn.loc(u, 0), err)
 }

@@ -28,15 +28,15 @@ type Uncaptured struct {
 
 // refuseSkips returns what a frozen backend would skip: sizes without use, and functions
 // that no graph serves.
-func (b *Backend) refuseSkips() error {
-	if !b.opts.Frozen {
+func (pl *plan) refuseSkips() error {
+	if !pl.opts.Frozen {
 		return nil
 	}
 	var skips []string
-	for _, u := range b.plan.Unused {
+	for _, u := range pl.memory.Unused {
 		skips = append(skips, u.String())
 	}
-	for _, u := range b.plan.Uncaptured {
+	for _, u := range pl.memory.Uncaptured {
 		skips = append(skips, "graphs of @"+u.Func+": "+u.Why)
 	}
 	if len(skips) == 0 {
@@ -47,13 +47,13 @@ func (b *Backend) refuseSkips() error {
 
 // checkSizes refuses a size or endpoint of the options that lies outside the sizes of every
 // function, and lists those that lie inside and have no effect in Plan.Unused.
-func (b *Backend) checkSizes() error {
-	o := &b.opts
+func (pl *plan) checkSizes() error {
+	o := &pl.opts
 	var errs []error
 	outside := func(what string, n int64) bool {
 		var above []string
-		for _, fn := range b.funcs {
-			switch sym := b.module.Symbol(fn.size); {
+		for _, fn := range pl.funcs {
+			switch sym := pl.module.Symbol(fn.size); {
 			case sym == nil:
 			case n >= fn.lo && n <= fn.hi:
 				return false
@@ -70,12 +70,12 @@ func (b *Backend) checkSizes() error {
 		errs = append(errs, fmt.Errorf("%w: %s %d is %s", ErrSize, what, n, why))
 		return true
 	}
-	unused := func(what, size, why string) { b.plan.Unused = append(b.plan.Unused, Unused{what, size, why}) }
+	unused := func(what, size, why string) { pl.memory.Unused = append(pl.memory.Unused, Unused{what, size, why}) }
 	for _, n := range distinct(o.Capture.Sizes) {
 		if outside("capture size", n) {
 			continue
 		}
-		taken := slices.ContainsFunc(b.funcs, func(fn *function) bool { return slices.Contains(fn.sizes, n) })
+		taken := slices.ContainsFunc(pl.funcs, func(fn *function) bool { return slices.Contains(fn.sizes, n) })
 		switch {
 		case taken:
 		case o.Capture.Mode == None:
@@ -87,13 +87,13 @@ func (b *Backend) checkSizes() error {
 		}
 	}
 	for _, n := range distinct(o.Compile.Sizes) {
-		if !outside("compile size", n) && !b.anyRuns(n, n) {
+		if !outside("compile size", n) && !pl.anyRuns(n, n) {
 			unused("compile size", fmt.Sprint(n), "runs of so many rows are padded to a captured size; capture it too")
 		}
 	}
 	for _, n := range distinct(o.Compile.Endpoints) {
-		if !outside("range endpoint", n) && !slices.ContainsFunc(b.funcs, func(fn *function) bool {
-			sym := b.module.Symbol(fn.size)
+		if !outside("range endpoint", n) && !slices.ContainsFunc(pl.funcs, func(fn *function) bool {
+			sym := pl.module.Symbol(fn.size)
 			return sym != nil && n >= sym.Lo && n < sym.Hi
 		}) {
 			unused("range endpoint", fmt.Sprint(n), "it is the largest size, and no range begins above it")
@@ -102,10 +102,10 @@ func (b *Backend) checkSizes() error {
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	b.unusedRanges(unused)
-	for _, fn := range b.funcs {
+	pl.unusedRanges(unused)
+	for _, fn := range pl.funcs {
 		if fn.noGraph != nil {
-			b.plan.Uncaptured = append(b.plan.Uncaptured, Uncaptured{fn.ir.Name, fn.noGraph.Error()})
+			pl.memory.Uncaptured = append(pl.memory.Uncaptured, Uncaptured{fn.ir.Name, fn.noGraph.Error()})
 		}
 	}
 	return nil
@@ -113,24 +113,24 @@ func (b *Backend) checkSizes() error {
 
 // unusedRanges lists the ranges between endpoints in which no run has its size. What lies
 // above the largest size of all is no matter of the endpoints.
-func (b *Backend) unusedRanges(unused func(what, size, why string)) {
-	if len(b.opts.Compile.Endpoints) == 0 {
+func (pl *plan) unusedRanges(unused func(what, size, why string)) {
+	if len(pl.opts.Compile.Endpoints) == 0 {
 		return
 	}
 	var seen []pieces.Range
-	for _, fn := range b.funcs {
+	for _, fn := range pl.funcs {
 		if fn.size == "" {
 			continue
 		}
-		sym := b.module.Symbol(fn.size)
-		s := b.shapes(fn)
+		sym := pl.module.Symbol(fn.size)
+		s := pl.shapes(fn)
 		s.Sizes = nil
 		ranges, err := s.Ranges(sym.Lo, sym.Hi)
 		if err != nil {
 			continue // the build refuses it
 		}
 		for _, r := range ranges {
-			if r.Lo <= fn.hi && !slices.Contains(seen, r) && !b.anyRuns(r.Lo, r.Hi) {
+			if r.Lo <= fn.hi && !slices.Contains(seen, r) && !pl.anyRuns(r.Lo, r.Hi) {
 				seen = append(seen, r)
 				unused("range", r.String(), "runs of so many rows are padded to a captured size above it")
 			}
@@ -146,8 +146,8 @@ func distinct(sizes []int64) []int64 {
 
 // anyRuns reports whether a run of some function has a size in [lo, hi], padding included,
 // once everything is captured.
-func (b *Backend) anyRuns(lo, hi int64) bool {
-	return slices.ContainsFunc(b.funcs, func(fn *function) bool {
+func (pl *plan) anyRuns(lo, hi int64) bool {
+	return slices.ContainsFunc(pl.funcs, func(fn *function) bool {
 		return fn.size != "" && fn.runsIn(max(lo, fn.lo), min(hi, fn.hi))
 	})
 }
@@ -156,7 +156,7 @@ func (fn *function) runsIn(lo, hi int64) bool {
 	switch {
 	case lo > hi:
 		return false
-	case len(fn.sizes) == 0 || fn.noPad != nil || fn.b.opts.Capture.Mode == FullDecodeOnly: // runs without graphs have any size
+	case len(fn.sizes) == 0 || fn.noPad != nil || fn.plan.opts.Capture.Mode == FullDecodeOnly: // runs without graphs have any size
 		return true
 	case hi > fn.sizes[len(fn.sizes)-1]:
 		return true

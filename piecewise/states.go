@@ -23,9 +23,9 @@ type stateMemory struct {
 
 // stateBytes returns the size of each state that own names, and of a segment for
 // all of them.
-func (b *Backend) stateBytes(own func(*ir.State) bool) (each []int64, total int64, err error) {
-	e := (&function{b: b}).envFor(0)
-	for _, s := range b.module.States {
+func (pl *plan) stateBytes(own func(*ir.State) bool) (each []int64, total int64, err error) {
+	e := (&function{plan: pl}).envFor(0)
+	for _, s := range pl.module.States {
 		n, err := e.bytes(s.Type)
 		if err != nil {
 			return nil, 0, fmt.Errorf("state @%s: %w", s.Name, err)
@@ -37,7 +37,7 @@ func (b *Backend) stateBytes(own func(*ir.State) bool) (each []int64, total int6
 			}
 		}
 	}
-	if r, ok := b.opts.Device.(device.Reserver); ok {
+	if r, ok := pl.opts.Device.(device.Reserver); ok {
 		g, err := r.MapGranularity()
 		if err != nil {
 			return nil, 0, err
@@ -52,68 +52,68 @@ func (b *Backend) stateBytes(own func(*ir.State) bool) (each []int64, total int6
 
 // loadStates takes over the states that the runner gives and a segment for the
 // others.
-func (b *Backend) loadStates(given map[string]device.Buffer) error {
+func (r *residents) loadStates(given map[string]device.Buffer) error {
 	for name := range given {
-		if !slices.ContainsFunc(b.module.States, func(s *ir.State) bool { return s.Name == name }) {
+		if !slices.ContainsFunc(r.plan.module.States, func(s *ir.State) bool { return s.Name == name }) {
 			return fmt.Errorf("%w: the module has no state @%s", ErrNotLoaded, name)
 		}
 	}
 	own := func(s *ir.State) bool { _, ok := given[s.Name]; return !ok }
-	each, total, err := b.stateBytes(own)
+	each, total, err := r.plan.stateBytes(own)
 	if err != nil {
 		return err
 	}
-	if b.opts.Debug.Canary != CanaryOff {
+	if r.plan.opts.Debug.Canary != CanaryOff {
 		total = 0
 	}
-	m := &b.states
+	m := &r.states
 	m.buffers = make([]device.Buffer, len(each))
 	if total > 0 {
-		if err := b.takeStates(total); err != nil {
+		if err := r.takeStates(total); err != nil {
 			return fmt.Errorf("piecewise: %d bytes for states: %w", total, err)
 		}
 	}
 	off := int64(0)
-	for i, s := range b.module.States {
+	for i, s := range r.plan.module.States {
 		switch {
 		case !own(s):
-			b.assign(&m.buffers[i], given[s.Name])
+			r.assign(&m.buffers[i], given[s.Name])
 			if m.buffers[i].Size != each[i] {
 				return fmt.Errorf("%w: state @%s needs %d bytes, was given %d", ErrNotLoaded, s.Name, each[i], m.buffers[i].Size)
 			}
-		case b.opts.Debug.Canary != CanaryOff:
-			buf, err := b.takeCanary(each[i], "state @"+s.Name)
+		case r.plan.opts.Debug.Canary != CanaryOff:
+			buf, err := r.takeCanary(each[i], "state @"+s.Name)
 			if err == nil {
-				err = b.pool.stream.Fill(buf, 0)
+				err = r.pool.stream.Fill(buf, 0)
 			}
 			if err != nil {
 				return err
 			}
-			b.assign(&m.buffers[i], buf)
+			r.assign(&m.buffers[i], buf)
 		default:
-			b.assign(&m.buffers[i], device.Buffer{Memory: m.segment, Offset: off, Size: each[i]})
+			r.assign(&m.buffers[i], device.Buffer{Memory: m.segment, Offset: off, Size: each[i]})
 			off += roundUp(each[i])
 		}
 	}
-	if b.piecesTouchStates() {
-		return b.mapStates() // warm-up runs pieces
+	if r.plan.piecesTouchStates() {
+		return r.mapStates() // warm-up runs pieces
 	}
 	return nil
 }
 
 // takeStates takes the segment, with as little memory as there can be for now.
-func (b *Backend) takeStates(total int64) error {
-	m := &b.states
-	r, ok := b.opts.Device.(device.Reserver)
+func (r *residents) takeStates(total int64) error {
+	m := &r.states
+	d, ok := r.plan.opts.Device.(device.Reserver)
 	if !ok {
 		var err error
-		if m.segment, err = b.opts.Device.Alloc(total); err != nil {
+		if m.segment, err = r.plan.opts.Device.Alloc(total); err != nil {
 			m.segment = nil
 			return err
 		}
-		return b.pool.stream.Fill(device.Buffer{Memory: m.segment, Size: total}, 0)
+		return r.pool.stream.Fill(device.Buffer{Memory: m.segment, Size: total}, 0)
 	}
-	s, err := r.ReserveState(total)
+	s, err := d.ReserveState(total)
 	if err != nil {
 		return err
 	}
@@ -122,8 +122,8 @@ func (b *Backend) takeStates(total int64) error {
 }
 
 // mapStates gives the states all their memory, zeroed, where they lack it.
-func (b *Backend) mapStates() error {
-	m := &b.states
+func (r *residents) mapStates() error {
+	m := &r.states
 	if m.reserved == nil {
 		return nil
 	}
@@ -131,7 +131,7 @@ func (b *Backend) mapStates() error {
 	if err := m.reserved.Map(total); err != nil {
 		return fmt.Errorf("piecewise: %d bytes for states: %w", total, err)
 	}
-	if err := b.pool.stream.Fill(device.Buffer{Memory: m.segment, Size: total}, 0); err != nil {
+	if err := r.pool.stream.Fill(device.Buffer{Memory: m.segment, Size: total}, 0); err != nil {
 		return fmt.Errorf("piecewise: zeroing the states: %w", err) // they still lack it
 	}
 	m.reserved = nil
@@ -140,8 +140,8 @@ func (b *Backend) mapStates() error {
 
 // piecesTouchStates reports whether a compiled piece reads or writes a state;
 // otherwise only extern ops do, which are not called before the first run.
-func (b *Backend) piecesTouchStates() bool {
-	for _, fn := range b.funcs {
+func (pl *plan) piecesTouchStates() bool {
+	for _, fn := range pl.funcs {
 		for i := range fn.units {
 			u := &fn.units[i]
 			if u.piece != nil && slices.ContainsFunc(u.args, func(a int32) bool { return fn.storages[a].kind == inState }) {
@@ -155,15 +155,15 @@ func (b *Backend) piecesTouchStates() bool {
 // keepStates copies the states that compiled pieces write to the host, and returns
 // what puts them back: a warm-up computes on padding. Caches are written by extern
 // ops, which a warm-up does not call, so that what is copied is small or nothing.
-func (b *Backend) keepStates() (restore func() error, err error) {
+func (r *residents) keepStates() (restore func() error, err error) {
 	kept := map[int][]byte{} // by state
-	s := b.pool.stream
-	for i := range b.module.States {
-		if !b.piecesWrite(i) {
+	s := r.pool.stream
+	for i := range r.plan.module.States {
+		if !r.plan.piecesWrite(i) {
 			continue
 		}
-		kept[i] = make([]byte, b.states.buffers[i].Size)
-		if err := s.CopyToHost(kept[i], b.states.buffers[i]); err != nil {
+		kept[i] = make([]byte, r.states.buffers[i].Size)
+		if err := s.CopyToHost(kept[i], r.states.buffers[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -176,15 +176,15 @@ func (b *Backend) keepStates() (restore func() error, err error) {
 	return func() error {
 		var errs []error
 		for i, data := range kept {
-			errs = append(errs, s.CopyToDevice(b.states.buffers[i], data))
+			errs = append(errs, s.CopyToDevice(r.states.buffers[i], data))
 		}
 		return errors.Join(append(errs, s.Synchronize())...)
 	}, nil
 }
 
 // piecesWrite reports whether a compiled piece writes a state of the module.
-func (b *Backend) piecesWrite(state int) bool {
-	for _, fn := range b.funcs {
+func (pl *plan) piecesWrite(state int) bool {
+	for _, fn := range pl.funcs {
 		for i := range fn.units {
 			p := fn.units[i].piece
 			if p == nil {
@@ -215,9 +215,9 @@ func (m *stateMemory) free() error {
 // State returns the memory of a state. On a [device.Reserver] it may have none
 // before the end of Capture or the first run.
 func (b *Backend) State(name string) (device.Buffer, error) {
-	for i, s := range b.module.States {
-		if s.Name == name && i < len(b.states.buffers) {
-			return b.states.buffers[i], nil
+	for i, s := range b.plan.module.States {
+		if s.Name == name && i < len(b.residents.states.buffers) {
+			return b.residents.states.buffers[i], nil
 		}
 	}
 	return device.Buffer{}, fmt.Errorf("%w: no loaded state @%s", ErrNotLoaded, name)
@@ -237,10 +237,10 @@ func (b *Backend) SetState(name string, buf device.Buffer) error {
 	if old.Size != buf.Size {
 		return fmt.Errorf("%w: state @%s needs %d bytes, was given %d", ErrNotLoaded, name, old.Size, buf.Size)
 	}
-	for i, s := range b.module.States {
+	for i, s := range b.plan.module.States {
 		if s.Name == name {
-			b.assign(&b.states.buffers[i], buf)
-			b.statePlaces[i].replaced(nil)
+			b.residents.assign(&b.residents.states.buffers[i], buf)
+			b.replaced(b.plan.states[i], nil)
 		}
 	}
 	return nil

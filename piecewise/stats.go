@@ -70,9 +70,6 @@ type counters struct {
 	rows, padded         atomic.Int64
 	skipped              [skipCount]atomic.Int64
 	ops                  map[string]*opCounter // fixed after New
-
-	library, untuned, missing int64            // fixed after New
-	atLoad                    map[string]int64 // fixed after New
 }
 
 func (c *counters) tookArena(end int64) {
@@ -86,10 +83,10 @@ func (c *counters) tookArena(end int64) {
 
 // Stats returns the counters as they are now.
 func (b *Backend) Stats() Stats {
-	c := &b.stats
+	c, lib := &b.stats, b.plan.libraries
 	s := Stats{GraphsCaptured: c.captured.Load(), ArenaBytesTaken: c.taken.Load(),
 		Replays: c.replays.Load(), FullReplays: c.full.Load(), EagerRuns: c.eager.Load(), Rows: c.rows.Load(), PaddedRows: c.padded.Load(),
-		OpCalls: map[string]int64{}, Skipped: map[string]int64{}, CompiledAtLoad: maps.Clone(c.atLoad), LibraryCalls: c.library, LibraryUntuned: c.untuned, LibraryMissing: c.missing}
+		OpCalls: map[string]int64{}, Skipped: map[string]int64{}, CompiledAtLoad: maps.Clone(b.plan.atLoad), LibraryCalls: lib.calls, LibraryUntuned: lib.untuned, LibraryMissing: lib.missing}
 	b.buildStats(&s)
 	for name, n := range c.ops {
 		s.OpCalls[name] = n.calls.Load()

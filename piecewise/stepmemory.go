@@ -30,7 +30,7 @@ func (b *Backend) Memory(fn string, sizes []int64) (StepMemory, error) {
 	if f == nil {
 		return StepMemory{}, fmt.Errorf("%w: @%s", ErrNoFunc, fn)
 	}
-	return f.fn.memory(sizes)
+	return f.fn.function.memory(sizes)
 }
 
 func (fn *function) memory(sizes []int64) (StepMemory, error) {
@@ -44,7 +44,7 @@ func (fn *function) memory(sizes []int64) (StepMemory, error) {
 		layouts[i] = l
 		m.Arena = append(m.Arena, l.total)
 	}
-	text := ir.NewFuncPrinter(fn.b.module, fn.ir)
+	text := ir.NewFuncPrinter(fn.plan.module, fn.ir)
 	for i, s := range fn.storages {
 		out := StepStorage{Name: text.Value(s.base), Type: s.typ, Last: len(fn.units) - 1}
 		switch s.kind {

@@ -35,19 +35,19 @@ func (fn *function) findSymbols() error {
 	if fn.size != "" {
 		fn.symbols = append(fn.symbols, runSymbol{fn.size, countsRows, fn.lo, fn.hi})
 	}
-	for _, s := range fn.b.module.Symbols {
+	for _, s := range fn.plan.module.Symbols {
 		if s.Kind == ir.Load || s.Name == fn.size || !used[s.Name] {
 			continue
 		}
 		x := runSymbol{name: s.Name, role: isPlain, lo: s.Lo}
 		var err error
-		if x.hi, err = fn.b.opts.limit(s); err != nil {
+		if x.hi, err = fn.plan.opts.limit(s); err != nil {
 			return err
 		}
 		linked := slices.ContainsFunc(fn.inputs, func(in input) bool { return in.from != nil && in.from.size == s.Name })
 		// A graph has the largest number of its rows, and what lies in those that a run does
 		// not have must not reach a result.
-		if linked || s.Kind == ir.Batch && fn.size != "" && len(padding.CheckPositions(fn.b.module, fn.ir, s.Name)) == 0 {
+		if linked || s.Kind == ir.Batch && fn.size != "" && len(padding.CheckPositions(fn.plan.module, fn.ir, s.Name)) == 0 {
 			x.role = isOther
 		}
 		fn.symbols = append(fn.symbols, x)
@@ -160,7 +160,7 @@ func (fn *function) amountOf(t ir.Type) (amount, error) {
 
 // shapedAs reports whether an input has for these values the shape that it had at the latest
 // run, given that it has as many bytes: 2 rows of 6 are no 3 rows of 4.
-func (fn *function) shapedAs(in *input, values []int64) bool {
+func (fn *instance) shapedAs(in *input, values []int64) bool {
 	if in.bytes.symbol != byType {
 		return true
 	}

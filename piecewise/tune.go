@@ -18,9 +18,11 @@ type Sized struct {
 
 // Programs returns the distinct programs of every function at every capture size,
 // the largest size first: what is worth measuring before it is captured.
-func (b *Backend) Programs() ([]Sized, error) {
+func (b *Backend) Programs() ([]Sized, error) { return b.plan.programs() }
+
+func (pl *plan) programs() ([]Sized, error) {
 	var out []Sized
-	for _, fn := range b.funcs {
+	for _, fn := range pl.funcs {
 		for i := len(fn.sizes) - 1; i >= 0; i-- {
 			n := fn.sizes[i]
 			e := fn.envFor(n)
@@ -30,7 +32,7 @@ func (b *Backend) Programs() ([]Sized, error) {
 				if u.piece == nil {
 					continue
 				}
-				p, err := b.program(u.piece, n)
+				p, err := pl.program(u.piece, n)
 				if err != nil {
 					return nil, err
 				}
@@ -50,18 +52,18 @@ func (b *Backend) Programs() ([]Sized, error) {
 }
 
 // tune has the programs measured, if the options ask for it.
-func (b *Backend) tune(ctx context.Context) error {
-	if b.opts.Compile.Tune == nil || b.opts.Device == nil {
+func (pl *plan) tune(ctx context.Context) error {
+	if pl.opts.Compile.Tune == nil || pl.opts.Device == nil {
 		return nil
 	}
-	programs, err := b.Programs()
+	programs, err := pl.programs()
 	if err != nil {
 		return err
 	}
 	start := time.Now()
-	if err := b.opts.Compile.Tune(ctx, programs); err != nil {
+	if err := pl.opts.Compile.Tune(ctx, programs); err != nil {
 		return fmt.Errorf("piecewise: Options.Compile.Tune: %w", err)
 	}
-	b.opts.Observe.Logger.Info("tuned", "programs", len(programs), "seconds", time.Since(start).Seconds())
+	pl.opts.Observe.Logger.Info("tuned", "programs", len(programs), "seconds", time.Since(start).Seconds())
 	return nil
 }

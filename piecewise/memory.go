@@ -69,7 +69,7 @@ func (p *Plan) check() error {
 }
 
 // Plan returns the memory plan.
-func (b *Backend) Plan() Plan { return b.plan }
+func (b *Backend) Plan() Plan { return b.plan.memory }
 
 // Sizes returns the capture sizes of a function, ascending.
 func (f *Func) Sizes() []int64 {
@@ -80,10 +80,10 @@ func (f *Func) Sizes() []int64 {
 }
 
 // makePlan places every function at every size.
-func (b *Backend) makePlan(ctx context.Context) error {
-	p := &b.plan
+func (pl *plan) makePlan(ctx context.Context) error {
+	p := &pl.memory
 	p.ArenaBytes = map[int64]int64{}
-	for _, w := range b.module.Weights {
+	for _, w := range pl.module.Weights {
 		n, err := (&env{}).bytes(w.Type)
 		if err == nil {
 			err = addTo(&p.WeightBytes, n)
@@ -93,22 +93,22 @@ func (b *Backend) makePlan(ctx context.Context) error {
 		}
 	}
 	var err error
-	if _, p.StateBytes, err = b.stateBytes(func(*ir.State) bool { return true }); err != nil {
+	if _, p.StateBytes, err = pl.stateBytes(func(*ir.State) bool { return true }); err != nil {
 		return err
 	}
-	for _, fn := range b.funcs {
+	for _, fn := range pl.funcs {
 		for i := range fn.inputs {
 			in := &fn.inputs[i]
 			n := fn.atMax.bytes[fn.storage(in.value)]
 			if in.from == nil {
 				err := addTo(&p.InputBytes, n)
-				if err == nil && int64(b.opts.Memory.StagingSlots) > (math.MaxInt64-p.StagingBytes)/max(roundUp(n), 1) {
+				if err == nil && int64(pl.opts.Memory.StagingSlots) > (math.MaxInt64-p.StagingBytes)/max(roundUp(n), 1) {
 					err = program.ErrTooLarge
 				}
 				if err != nil {
 					return fmt.Errorf("input %%%s of @%s: %w", in.name, fn.ir.Name, err)
 				}
-				p.StagingBytes += int64(b.opts.Memory.StagingSlots) * roundUp(n)
+				p.StagingBytes += int64(pl.opts.Memory.StagingSlots) * roundUp(n)
 			}
 		}
 		for i := range fn.slots {
@@ -130,40 +130,40 @@ func (b *Backend) makePlan(ctx context.Context) error {
 			p.ArenaBytes[n] = max(p.ArenaBytes[n], l.total)
 			p.PeakArenaBytes = max(p.PeakArenaBytes, l.total)
 		}
-		p.Graphs += fn.graphs()
+		p.Graphs += fn.graphCount()
 	}
-	for _, a := range b.built.Artifacts {
+	for _, a := range pl.built.Artifacts {
 		for _, c := range a.Program.Consts {
 			p.ConstBytes += int64(len(c))
 		}
-		p.WorkspaceBytes = max(p.WorkspaceBytes, b.workspaceBytes(a.Program))
+		p.WorkspaceBytes = max(p.WorkspaceBytes, pl.workspaceBytes(a.Program))
 	}
 	if err := p.check(); err != nil {
 		return err
 	}
-	return b.countLibraries()
+	return pl.countLibraries()
 }
 
 // countLibraries counts what library routines have a part in. A frozen backend
 // refuses calls that nobody measured.
-func (b *Backend) countLibraries() error {
-	if b.opts.Device == nil {
+func (pl *plan) countLibraries() error {
+	if pl.opts.Device == nil {
 		return nil
 	}
-	all, err := b.Programs()
+	all, err := pl.programs()
 	if err != nil {
 		return err
 	}
 	for _, s := range all {
-		r, err := b.resolve(s.Program, s.Symbols)
+		r, err := pl.resolve(s.Program, s.Symbols)
 		if err != nil {
 			return err
 		}
 		for i := range r.Steps {
 			if st := &r.Steps[i]; st.Kind == program.StepLibrary {
-				b.stats.library++
+				pl.libraries.calls++
 				if t, ok := st.Op.(device.Tunable); ok && !t.Tuned(st.Tensors, st.Values) {
-					b.stats.untuned++
+					pl.libraries.untuned++
 				}
 			}
 		}
@@ -171,20 +171,20 @@ func (b *Backend) countLibraries() error {
 		for _, d := range r.Declined {
 			if d.Missing && !steps[d.Step] {
 				steps[d.Step] = true
-				b.stats.missing++
+				pl.libraries.missing++
 			}
 		}
 	}
-	if b.opts.Frozen && b.stats.untuned > 0 {
-		return &FrozenError{Reason: fmt.Sprintf("%d of %d calls of library routines at captured sizes would run algorithms that nobody measured on this device: Options.Compile.Tune or pwc tune does", b.stats.untuned, b.stats.library)}
+	if pl.opts.Frozen && pl.libraries.untuned > 0 {
+		return &FrozenError{Reason: fmt.Sprintf("%d of %d calls of library routines at captured sizes would run algorithms that nobody measured on this device: Options.Compile.Tune or pwc tune does", pl.libraries.untuned, pl.libraries.calls)}
 	}
 	return nil
 }
 
 // workspaceBytes is the workspace that the routines of a program may need on the
 // device.
-func (b *Backend) workspaceBytes(p *program.Program) int64 {
-	d, ok := b.opts.Device.(device.LibraryProvider)
+func (pl *plan) workspaceBytes(p *program.Program) int64 {
+	d, ok := pl.opts.Device.(device.LibraryProvider)
 	if !ok {
 		return 0
 	}
@@ -212,7 +212,7 @@ func (fn *function) capturable() int64 {
 func (fn *function) inGraphs() int {
 	switch {
 	case fn.full > 0:
-		return len(fn.plan.Items)
+		return len(fn.split.Items)
 	case len(fn.sizes) > 0:
 		return int(fn.capturable())
 	}
@@ -224,9 +224,9 @@ func (fn *function) inGraphs() int {
 func (fn *function) alone() bool { return len(fn.units) == 1 && !fn.units[0].splitting }
 
 // graphs returns how many graphs Capture makes of the function.
-func (fn *function) graphs() int64 {
+func (fn *function) graphCount() int64 {
 	n := int64(0)
-	if fn.b.opts.Capture.Mode.pieces() {
+	if fn.plan.opts.Capture.Mode.pieces() {
 		n = fn.capturable() * int64(len(fn.sizes))
 		if fn.alone() {
 			return n

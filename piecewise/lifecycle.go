@@ -1,0 +1,97 @@
+package piecewise
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"pwc/runtime/device"
+)
+
+// stage is how far a backend has come.
+type stage uint8
+
+const (
+	compiled stage = iota
+	loaded
+	warm
+	capturedAll
+	sealed
+	closed
+)
+
+var stageNames = [...]string{"not loaded", "loaded", "warm", "captured", "sealed", "closed"}
+
+// lifecycle is how far a backend has come, and the fault that ended it. It is read by any
+// goroutine.
+type lifecycle struct {
+	mu    sync.Mutex
+	stage stage
+	lost  error // the device fault that ended the backend (C13)
+}
+
+// at returns the stage.
+func (l *lifecycle) at() stage {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stage
+}
+
+// close ends the life, and reports whether it had not ended before.
+func (l *lifecycle) close() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.stage
+	l.stage = closed
+	return was != closed
+}
+
+// enter takes the pool for a call that is legal from stage lo to stage hi.
+func (b *Backend) enter(lo, hi stage) error {
+	if b.pool == nil {
+		return ErrNoDevice
+	}
+	if err := b.pool.acquire(); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	s, lost := b.stage, b.lost
+	b.mu.Unlock()
+	if lost != nil || s == closed || s < lo || s > hi {
+		b.pool.release()
+		if s == closed {
+			return ErrClosed
+		}
+		if lost != nil {
+			return lost
+		}
+		return fmt.Errorf("%w: the order is New, Load, Warmup, Capture, Seal, and runs after Load; the backend is %s", ErrOrder, stageNames[s])
+	}
+	return nil
+}
+
+// fault returns the error that ended the device, or nil.
+func (l *lifecycle) fault() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lost
+}
+
+// note remembers an error that ends the device: from then on every call fails
+// fast with it, and Close still returns.
+func (l *lifecycle) note(err error) error {
+	if errors.Is(err, device.ErrDeviceLost) {
+		l.mu.Lock()
+		if l.lost == nil {
+			l.lost = err
+		}
+		l.mu.Unlock()
+	}
+	return err
+}
+
+func (l *lifecycle) advance(s stage) {
+	l.mu.Lock()
+	l.stage = max(l.stage, s)
+	l.mu.Unlock()
+}

@@ -1,0 +1,141 @@
+package piecewise
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/ir/padding"
+)
+
+// indexCheck is an integer parameter whose elements pick rows of a linked
+// parameter, or of what was made of it row by row: with captured graphs that
+// parameter has its full capacity, so the rows that exist, the value of symbol, are
+// checked on the host.
+type indexCheck struct{ indices, table, symbol int }
+
+// leads reports whether the first extent of a type is a symbol alone.
+func (fn *function) leads(t ir.Type, symbol string) bool {
+	return symbol != "" && t.Rank() > 0 && t.Shape[0].Equal(dim.Sym(symbol))
+}
+
+// addInputs describes the parameters. One whose type is that of a result of an
+// earlier function, and counts that function's rows, is linked to it: the result is
+// read where it lies (@logits takes %h from @forward).
+func (fn *function) addInputs() error {
+	linked := map[*function][]int{}
+	for _, p := range fn.ir.Params {
+		info := fn.ir.Values[p]
+		in := input{name: info.Name, value: p, typ: info.Type, written: info.Mut}
+		if slices.Contains(fn.plan.slotsOf(fn.ir), info.Name) {
+			in.fill = minusOne
+		}
+		for _, g := range fn.plan.funcs {
+			if in.fill != 0 { // another function makes its padded rows as it likes
+				break
+			}
+			if !fn.plan.countsRowsOf(info.Type, g.size) {
+				continue
+			}
+			for j, s := range g.slots {
+				if in.from == nil && g.storages[s.storage].typ.Equal(info.Type) && !slices.Contains(linked[g], j) {
+					in.from, in.slot = g, j
+					linked[g] = append(linked[g], j)
+				}
+			}
+		}
+		if in.from == nil {
+			in.place = &place{}
+		}
+		fn.inputByName[in.name] = len(fn.inputs)
+		fn.inputs = append(fn.inputs, in)
+		fn.storage(p)
+	}
+	if err := fn.findSymbols(); err != nil {
+		return err
+	}
+	for i := range fn.inputs {
+		in := &fn.inputs[i]
+		var err error
+		if in.bytes, err = fn.amountOf(in.typ); err != nil {
+			return fmt.Errorf("parameter %%%s of @%s: %w", in.name, fn.ir.Name, err)
+		}
+		in.counted = slices.IndexFunc(fn.symbols, func(s runSymbol) bool {
+			return s.role != isPlain && len(in.typ.Shape) > 0 && slices.Contains(in.typ.Shape[0].Symbols(), s.name)
+		})
+		in.lead = slices.IndexFunc(fn.symbols, func(s runSymbol) bool { return fn.leads(in.typ, s.name) })
+		if in.bytes.symbol < 0 {
+			continue
+		}
+		s := &fn.symbols[in.bytes.symbol]
+		in.rows = s.role == countsRows
+		if in.lead >= 0 {
+			in.rowBytes = in.bytes.per
+		}
+	}
+	fn.findIndices()
+	return nil
+}
+
+// findIndices finds the parameters that pick rows of a linked one.
+func (fn *function) findIndices() {
+	param := func(v ir.Value) int { return slices.Index(fn.ir.Params, fn.ir.Base(v)) }
+	for _, n := range fn.ir.Nodes {
+		if n.Op.ID != ir.OpGather && n.Op.ID != ir.OpEmbedding || n.Op.ID == ir.OpGather && n.Axis("axis", fn.ir.Type(n.Args[0]).Rank()) != 0 {
+			continue
+		}
+		table, pos := param(n.Args[0]), param(n.Args[1])
+		if pos < 0 {
+			continue
+		}
+		rows := fn.ir.Type(n.Args[0]).Shape[0].String()
+		for i := range fn.inputs {
+			in := &fn.inputs[i]
+			c := indexCheck{indices: pos, table: i, symbol: in.counted}
+			if in.counted >= 0 && (in.from != nil && i == table || fn.holdsMore(in) && (i == table || fn.symbols[in.counted].name == rows)) && !slices.Contains(fn.checks, c) {
+				fn.checks = append(fn.checks, c)
+			}
+		}
+	}
+}
+
+// maskable reports whether the host can replace indices of a type by -1, which is out of range.
+func maskable(dt dtype.DType) bool { return dt.Int() && dt.Signed() }
+
+// holdsMore reports whether graphs see more rows of a parameter than there are: they are
+// counted by another batch symbol than the function's, which has its largest value in a
+// graph.
+func (fn *function) holdsMore(in *input) bool {
+	return in.counted >= 0 && fn.symbols[in.counted].role == isOther
+}
+
+// linkedRows returns why graphs cannot serve steps in which a parameter has fewer rows than
+// it has room for. What lies in the others is an earlier step's, and
+// nothing but indices keeps it out of a result: those that the host sends are checked,
+// if their type is signed; those that the function or another one computes
+// are its own matter.
+func (fn *function) linkedRows() error {
+	what := func(in *input) string {
+		if in.from == nil {
+			return fmt.Sprintf("rows of %%%s, which %s counts", in.name, fn.symbols[in.counted].name)
+		}
+		return fmt.Sprintf("rows of %%%s, which @%s makes", in.name, in.from.ir.Name)
+	}
+	for i := range fn.inputs {
+		in := &fn.inputs[i]
+		if !fn.holdsMore(in) {
+			continue
+		}
+		if mix := padding.CheckPositions(fn.plan.module, fn.ir, fn.symbols[in.counted].name); len(mix) > 0 {
+			return fmt.Errorf("%s: %w", what(in), mix[0].Err)
+		}
+	}
+	for _, c := range fn.checks {
+		if pos, in := &fn.inputs[c.indices], &fn.inputs[c.table]; fn.holdsMore(in) && !maskable(pos.typ.DType) {
+			return fmt.Errorf("%s: those that %%%s picks cannot be masked, as %s is unsigned, so every index is valid", what(in), pos.name, pos.typ.DType)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+package piecewise
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"pwc/runtime/device"
+	"pwc/split"
+)
+
+// bindOps holds the implementation of every op that is called against its
+// declaration.
+func (pl *plan) bindOps() error {
+	pl.ops = map[string]device.Op{}
+	var errs []error
+	for i, op := range pl.opts.Ops {
+		if op == nil {
+			errs = append(errs, fmt.Errorf("%w: Options.Ops[%d] is nil", ErrOp, i))
+			continue
+		}
+		pl.ops[op.Signature().Name] = op
+	}
+	for _, e := range pl.module.Called() {
+		op, ok := pl.ops[e.Name]
+		if !ok && pl.opts.Device == nil {
+			pl.memory.Unplanned = append(pl.memory.Unplanned, e.Name)
+			continue
+		}
+		if !ok {
+			errs = append(errs, fmt.Errorf("%w: no implementation of %q in Options.Ops", ErrOp, e.Name))
+			continue
+		}
+		s := op.Signature()
+		switch {
+		case !slices.Equal(s.Mut, e.Mut) || s.Results != e.Results:
+			errs = append(errs, fmt.Errorf("%w: %q is declared with operands %v (true: mut) and %d results, its implementation has %v and %d", ErrOp, e.Name, e.Mut, e.Results, s.Mut, s.Results))
+		case e.Version != "" && s.Version != e.Version:
+			errs = append(errs, fmt.Errorf("%w: %q is declared with version %q, its implementation has %q", ErrOp, e.Name, e.Version, s.Version))
+		}
+		if e.Rowwise && !e.Random && pl.opts.Debug.Canary == CanaryBytes {
+			pl.ops[e.Name] = rowTest{op}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkCapture refuses a mode that the ops do not allow, before anything is
+// compiled for it: a graph would hold a call that is not declared capturable, or whose
+// implementation is not.
+func (pl *plan) checkCapture() error {
+	var errs []error
+	for _, fn := range pl.funcs {
+		if len(fn.sizes) == 0 {
+			continue
+		}
+		for i := range fn.units {
+			u := &fn.units[i]
+			item := fn.split.Items[u.item]
+			switch {
+			case u.piece == nil && fn.full > 0:
+				errs = append(errs, pl.refuseCapture(fn, u.node, "", "mode piecewise runs it between graphs"))
+			case u.piece != nil && (!u.splitting && pl.opts.Capture.Mode.pieces() || fn.full > 0):
+				for _, node := range u.piece.Origins {
+					why := ""
+					if at := item.Uncapturable; at != nil && at.Node == node {
+						why = "which may not be captured: it is " + split.WhyUncapturable(fn.ir.Nodes[node].Extern)
+					}
+					errs = append(errs, pl.refuseCapture(fn, node, why, "split at it (Options.Compile.SplitOn), or take mode none"))
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// refuseCapture returns an error if a node of a function cannot be part of a graph; why is
+// what its declaration says against it, instead what can be done.
+func (pl *plan) refuseCapture(fn *function, node int, why, instead string) error {
+	e := fn.ir.Nodes[node].Extern
+	if e == nil {
+		return nil
+	}
+	op := pl.ops[e.Name] // nil: planned without one
+	switch {
+	case why != "":
+	case e.Host:
+		why = "which is declared host, and a replay does not repeat an effect on host state"
+	case op != nil && !op.Signature().Capture:
+		why = "whose implementation cannot be captured"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrOp, pl.module.ErrorAt(fn.ir, node, "mode %s captures %s, %s; %s", pl.opts.Capture.Mode, e.Name, why, instead))
+}

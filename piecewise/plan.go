@@ -1,0 +1,175 @@
+package piecewise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"pwc/ir"
+	"pwc/pieces"
+	"pwc/runtime/device"
+)
+
+// plan is what New decides and makes: how functions are cut, what is compiled for which sizes,
+// where everything lies in memory, and what is captured. Nothing changes it after New.
+type plan struct {
+	module *ir.Module
+	opts   Options
+	ops    map[string]device.Op
+	funcs  []*function
+	built  *pieces.Result
+	memory Plan
+
+	states []*place // by the module's states
+	places int      // of parameters and results
+
+	libraries libraryCounts
+	atLoad    map[string]int64 // programs that the device compiles at Load, by reason
+}
+
+// libraryCounts counts steps that library routines have a part in, at capture sizes.
+type libraryCounts struct {
+	calls   int64
+	untuned int64 // calls whose algorithm nobody measured
+	missing int64 // steps left to kernels because the device does not have the routine
+}
+
+// newPlan makes all decisions, and has pieces compiled.
+func newPlan(ctx context.Context, m *ir.Module, o Options) (*plan, error) {
+	pl, err := analyze(m, o)
+	if err != nil {
+		return nil, err
+	}
+	if pl.opts.Compile.Compiler == nil {
+		return nil, fmt.Errorf("piecewise: Options.Compile.Compiler is nil")
+	}
+	if err := pl.compile(ctx); err != nil {
+		return nil, err
+	}
+	if err := pl.tune(ctx); err != nil {
+		return nil, err
+	}
+	for _, fn := range pl.funcs {
+		if fn.atMax, err = fn.place(fn.hi); err != nil {
+			return nil, err
+		}
+	}
+	start := time.Now()
+	if err := pl.makePlan(ctx); err != nil {
+		return nil, err
+	}
+	pl.opts.Observe.Logger.Info("planned", "graphs", pl.memory.Graphs, "bytes", pl.memory.Total(), "arena_bytes", pl.memory.PeakArenaBytes, "seconds", time.Since(start).Seconds())
+	return pl, nil
+}
+
+// analyze makes all decisions that need no compiled code: how functions are cut, which
+// symbols runs bind, what is padded and captured. [Check] reports them, and New goes on
+// with them, so that they cannot differ.
+func analyze(m *ir.Module, o Options) (*plan, error) {
+	if m == nil {
+		return nil, fmt.Errorf("piecewise: %w", ir.ErrNoModule)
+	}
+	if err := o.defaults(); err != nil {
+		return nil, err
+	}
+	pl := &plan{module: m, opts: o, atLoad: map[string]int64{}}
+	if err := pl.checkSymbols(); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(pl.bindOps(), pl.checkSlots()); err != nil {
+		return nil, err
+	}
+	for _, f := range m.Funcs {
+		fn, err := newFunction(pl, f)
+		if err != nil {
+			return nil, err
+		}
+		pl.funcs = append(pl.funcs, fn)
+	}
+	if err := pl.placeAliases(); err != nil {
+		return nil, err
+	}
+	for range m.States {
+		pl.states = append(pl.states, &place{})
+	}
+	pl.numberPlaces()
+	pl.findWrites()
+	if err := errors.Join(pl.checkCapture(), pl.checkSizes()); err != nil {
+		return nil, err
+	}
+	if err := pl.refuseSkips(); err != nil {
+		return nil, err
+	}
+	return pl, nil
+}
+
+func (pl *plan) checkSymbols() error {
+	var errs []error
+	for name := range pl.opts.Memory.Symbols {
+		if s := pl.module.Symbol(name); s == nil || s.Kind != ir.Load {
+			errs = append(errs, fmt.Errorf("piecewise: Options.Memory.Symbols names %s, which is no load symbol of the module", name))
+		}
+	}
+	for name := range pl.opts.Memory.Max {
+		if s := pl.module.Symbol(name); s == nil || s.Kind == ir.Load {
+			errs = append(errs, fmt.Errorf("piecewise: Options.Memory.Max names %s, which is no batch or plain symbol of the module", name))
+		}
+	}
+	for _, s := range pl.module.Symbols {
+		if s.Kind != ir.Load {
+			continue
+		}
+		v, ok := pl.opts.Memory.Symbols[s.Name]
+		switch {
+		case !ok:
+			errs = append(errs, fmt.Errorf("piecewise: load symbol %s in [%d, %d] needs a value in Options.Memory.Symbols", s.Name, s.Lo, s.Hi))
+		case v < s.Lo || v > s.Hi:
+			errs = append(errs, fmt.Errorf("%w: Options.Memory.Symbols[%q] = %d is outside [%d, %d]", ErrSize, s.Name, v, s.Lo, s.Hi))
+		}
+	}
+	slices.SortFunc(errs, func(a, b error) int { return slices.Compare([]byte(a.Error()), []byte(b.Error())) })
+	return errors.Join(errs...)
+}
+
+// checkSlots refuses entries of Options.Capture.PaddedSlots that name no parameter, or one that
+// cannot hold -1 in padded rows.
+func (pl *plan) checkSlots() error {
+	var errs []error
+	for _, s := range pl.opts.Capture.PaddedSlots {
+		found := false
+		for _, f := range pl.module.Funcs {
+			for _, p := range f.Params {
+				info := &f.Values[p]
+				if s != info.Name && s != f.Name+"."+info.Name {
+					continue
+				}
+				found = true
+				if !maskable(info.Type.DType) {
+					errs = append(errs, fmt.Errorf("piecewise: Options.Capture.PaddedSlots names %%%s of @%s, which is %s: only signed integers can hold -1", info.Name, f.Name, info.Type))
+				}
+			}
+		}
+		if !found {
+			errs = append(errs, fmt.Errorf("piecewise: Options.Capture.PaddedSlots names %s, and no function has such a parameter", s))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// countsRowsOf reports whether a symbol is in the first extent of a type, and no other
+// but load symbols is in any.
+func (pl *plan) countsRowsOf(t ir.Type, symbol string) bool {
+	if symbol == "" || t.Rank() == 0 || !slices.Contains(t.Shape[0].Symbols(), symbol) {
+		return false
+	}
+	for _, d := range t.Shape {
+		for _, name := range d.Symbols() {
+			if s := pl.module.Symbol(name); name != symbol && (s == nil || s.Kind != ir.Load) {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,149 @@
+package piecewise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"pwc/program"
+	"pwc/runtime/device"
+	"pwc/runtime/mem"
+)
+
+// residents is what lies on the device from Load to Close: memory and programs.
+type residents struct {
+	plan *plan
+	pool *Pool
+
+	executables map[*program.Program]device.Executable
+	programs    []device.Executable // of executables
+	watch       device.FaultWatch   // of their flags
+	faults      map[device.Executable]faultSource
+
+	weights []device.Buffer // by the module's weights
+	states  stateMemory
+	places  []device.Buffer // of parameters and results, by place.index, at their largest sizes
+	arena   device.Buffer
+
+	blocks   []mem.Block // of weights, inputs and results
+	canaries []canaryBuffer
+
+	assigned uint64 // addresses that were assigned, by assign
+}
+
+// faultSource is where an executable's nodes come from: the first unit that
+// uses it. Identical pieces share an executable, and so a message.
+type faultSource struct {
+	fn   *function
+	unit *unit
+}
+
+// free gives everything back.
+func (r *residents) free() error {
+	var errs []error
+	for _, x := range r.executables {
+		errs = append(errs, x.Close())
+	}
+	errs = append(errs, r.states.free(), r.freeCanaries())
+	for _, blk := range r.blocks {
+		errs = append(errs, r.pool.alloc.Free(blk))
+	}
+	*r = residents{plan: r.plan, pool: r.pool}
+	return errors.Join(errs...)
+}
+
+// takeStep takes the memory of inputs and results, the arena, and the workspace.
+func (r *residents) takeStep() error {
+	r.places = make([]device.Buffer, r.plan.places)
+	input, err := r.region(r.plan.memory.InputBytes, "inputs")
+	if err != nil {
+		return err
+	}
+	result, err := r.region(r.plan.memory.ResultBytes, "results")
+	if err != nil {
+		return err
+	}
+	for _, fn := range r.plan.funcs {
+		for i := range fn.inputs {
+			in := &fn.inputs[i]
+			if in.from != nil {
+				continue
+			}
+			buf, err := input(fn.atMax.bytes[fn.storage(in.value)], fmt.Sprintf("input %%%s of @%s", in.name, fn.ir.Name))
+			if err != nil {
+				return err
+			}
+			r.assign(&r.places[in.place.index], buf)
+		}
+		for i := range fn.slots {
+			if fn.slots[i].aliased {
+				continue
+			}
+			buf, err := result(fn.atMax.bytes[fn.slots[i].storage], fmt.Sprintf("result %d of @%s", i, fn.ir.Name))
+			if err != nil {
+				return err
+			}
+			r.assign(&r.places[fn.slots[i].place.index], buf)
+		}
+	}
+	if r.plan.opts.Debug.Canary == CanaryOff {
+		if r.arena, err = r.pool.reserve(r.plan.memory.PeakArenaBytes); err != nil {
+			return err
+		}
+	}
+	return r.pool.workspace(r.plan.memory.WorkspaceBytes)
+}
+
+func (r *residents) take(bytes int64, what string) (device.Buffer, error) {
+	block, buf, err := r.pool.take(bytes, what)
+	if err == nil && bytes > 0 {
+		r.blocks = append(r.blocks, block)
+	}
+	return buf, err
+}
+
+// loadPrograms loads every distinct program once.
+func (r *residents) loadPrograms(ctx context.Context) error {
+	r.executables, r.faults = map[*program.Program]device.Executable{}, map[device.Executable]faultSource{}
+	for _, a := range r.plan.built.Artifacts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		first := a.Uses[0]
+		fn := r.plan.funcs[first.Plan]
+		u := &fn.units[first.Unit]
+		x, err := r.plan.opts.Device.Load(a.Program, device.OpSet(r.plan.ops))
+		if err != nil {
+			return fmt.Errorf("@%s piece %d: %w", fn.ir.Name, fn.split.Items[u.item].ID, err)
+		}
+		r.executables[a.Program] = x
+		r.programs = append(r.programs, x)
+		r.faults[x] = faultSource{fn, u}
+	}
+	var err error
+	r.watch, err = r.plan.opts.Device.WatchFaults(r.programs...)
+	return err
+}
+
+// assign says where something lies that graphs hold the address of: a weight, a state, a
+// parameter or a result. Nothing else writes these, so that the count of assignments
+// stands for all addresses.
+func (r *residents) assign(at *device.Buffer, now device.Buffer) {
+	*at = now
+	r.assigned++
+}
+
+// region hands out memory of the device for tensors that are used in any order,
+// side by side in one block of so many bytes, each aligned.
+func (r *residents) region(total int64, what string) (func(bytes int64, name string) (device.Buffer, error), error) {
+	if r.plan.opts.Debug.Canary != CanaryOff {
+		return r.takeCanary, nil
+	}
+	all, err := r.take(total, what)
+	off := int64(0)
+	return func(bytes int64, _ string) (device.Buffer, error) {
+		buf := all.Slice(off, bytes)
+		off += roundUp(bytes)
+		return buf, nil
+	}, err
+}

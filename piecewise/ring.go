@@ -1,0 +1,121 @@
+package piecewise
+
+import (
+	"errors"
+	"fmt"
+
+	"pwc/runtime/device"
+)
+
+// ring is the staging slots of a function. A slot is host memory that the
+// device copies from; it is handed out again only once that copy has happened.
+//
+// What the latest run sent still lies in its slot, so an input that a run fills
+// with the same bytes is not copied again.
+type ring struct {
+	slots  []*slotMemory
+	next   int
+	sent   *slotMemory   // whose inputs the device has; nil: handed out since, or never sent
+	held   []held        // by input, while there is sent
+	copied *device.Fence // that was set last; nil: none was
+}
+
+// held is what the device has of an input that the host filled: so many bytes, and then
+// what padded rows hold up to padded.
+type held struct{ bytes, padded int64 }
+
+// slotMemory is one staging slot.
+type slotMemory struct {
+	fn      *instance
+	gen     uint64 // times it was handed out
+	taken   bool   // handed out and not run
+	rows    int64
+	values  []int64 // by function.symbols; unknown: none yet
+	uniform bool
+	all     []byte   // the inputs that are not linked, side by side as on the device
+	at      []int64  // by input: where it starts in all; -1: it is linked
+	host    [][]byte // by input, at its largest size; nil until a linked input is staged
+	memory  []device.HostMemory
+	given   []given
+	device  []int64      // by input: bytes from its start that the device has, while the slot is the ring's sent
+	copied  device.Fence // behind the last copies out of host
+}
+
+// given is what one input was set to.
+type given struct {
+	how    source
+	bytes  int64 // without padded rows
+	tensor device.Tensor
+	result Results // whose result index it is; zero: a tensor of the caller
+	index  int
+}
+
+type source uint8
+
+// newRing allocates the staging slots. The inputs of one lie in it as they lie on
+// the device.
+func (fn *instance) newRing() error {
+	fn.ring.held = make([]held, len(fn.inputs))
+	var size int64
+	for i := range fn.inputs {
+		if fn.inputs[i].from == nil {
+			size += roundUp(fn.inputBuffer(i).Size)
+		}
+	}
+	for range fn.plan.opts.Memory.StagingSlots {
+		copied, err := device.NewFence(fn.plan.opts.Device)
+		if err != nil {
+			return err
+		}
+		s := &slotMemory{fn: fn, at: make([]int64, len(fn.inputs)), host: make([][]byte, len(fn.inputs)), values: make([]int64, len(fn.symbols)), given: make([]given, len(fn.inputs)), device: make([]int64, len(fn.inputs)), copied: copied}
+		fn.ring.slots = append(fn.ring.slots, s)
+		if s.all, err = s.take(size); err != nil {
+			return err
+		}
+		off := int64(0)
+		for i := range fn.inputs {
+			if s.at[i] = -1; fn.inputs[i].from == nil {
+				n := fn.inputBuffer(i).Size
+				s.at[i], s.host[i] = off, s.all[off:off+n]
+				off += roundUp(n)
+			}
+		}
+	}
+	return nil
+}
+
+// take allocates host memory of the slot.
+func (s *slotMemory) take(size int64) ([]byte, error) {
+	if size == 0 {
+		return nil, nil
+	}
+	m, err := s.fn.plan.opts.Device.AllocHost(size)
+	if err != nil {
+		err = s.fn.b.note(err)
+		return nil, fmt.Errorf("piecewise: %d bytes of host memory for inputs of @%s: %w", size, s.fn.ir.Name, err)
+	}
+	s.memory = append(s.memory, m)
+	return m.Bytes(), nil
+}
+
+// stage gives a linked input host memory of its largest size.
+func (s *slotMemory) stage(i int) error {
+	if s.host[i] != nil {
+		return nil
+	}
+	var err error
+	s.host[i], err = s.take(s.fn.inputBuffer(i).Size)
+	return err
+}
+
+func (r *ring) close() error {
+	var errs []error
+	for _, s := range r.slots {
+		errs = append(errs, s.copied.Close())
+		for _, m := range s.memory {
+			errs = append(errs, m.Free())
+		}
+	}
+	r.slots = nil
+	return errors.Join(errs...)
+}

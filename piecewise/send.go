@@ -1,0 +1,208 @@
+package piecewise
+
+import (
+	"bytes"
+	"fmt"
+	"unsafe"
+
+	"pwc/ir/dtype"
+	"pwc/runtime/device"
+)
+
+// maxGap is how many bytes that no run needs are copied along rather than begin
+// another copy: at PCIe's speed they take less than a microsecond, a copy takes
+// several.
+const maxGap = 32 << 10
+
+// stagedCopy is a copy of one input, or of several that lie side by side in the
+// slot and on the device, with what is between them.
+type stagedCopy struct {
+	dst      device.Buffer // memory of the first
+	from, to int64         // in the slot's memory
+}
+
+// joins reports whether an input at dst, staged at at, can be part of the copy.
+func (c *stagedCopy) joins(dst device.Buffer, at int64) bool {
+	return c.to > 0 && dst.Memory == c.dst.Memory && dst.Offset-c.dst.Offset == at-c.from && at-c.to <= maxGap
+}
+
+func (c *stagedCopy) send(s device.Stream, all []byte) error {
+	if c.to == 0 {
+		return nil
+	}
+	return s.CopyToDevice(device.Buffer{Memory: c.dst.Memory, Offset: c.dst.Offset, Size: c.to - c.from}, all[c.from:c.to])
+}
+
+// sent reports whether the device has these bytes at the start of input i: s is what
+// the latest run sent, or nil.
+func (s *slotMemory) sent(i int, b []byte) bool {
+	return s != nil && s.device[i] >= int64(len(b)) && bytes.Equal(b, s.host[i][:len(b)])
+}
+
+// complete returns an error unless every symbol has its value and every input was filled
+// for these values.
+func (s *slotMemory) complete() error {
+	fn := s.fn
+	for i := range fn.inputs {
+		in, g := &fn.inputs[i], &s.given[i]
+		if g.how == unset {
+			return fmt.Errorf("piecewise: input %%%s of @%s was not filled", in.name, fn.ir.Name)
+		}
+		n, err := fn.bytes(in.bytes, in.typ, s.values)
+		if err == nil && n != g.bytes {
+			err = fmt.Errorf("%w: it was filled with %d bytes, and needs %d for the current values of symbols", ErrSize, g.bytes, n)
+		}
+		if err != nil {
+			return fmt.Errorf("input %%%s of @%s: %w", in.name, fn.ir.Name, err)
+		}
+	}
+	return fn.missing(s.values)
+}
+
+// send enqueues the copies of a run's inputs, padded from rows to size. What the
+// device has from the run before is left out.
+func (s *slotMemory) send(size int64) error {
+	fn := s.fn
+	stream := fn.b.pool.stream
+	copied := false
+	before := fn.ring.sent
+	fn.ring.sent = nil // until all is enqueued
+	var next stagedCopy
+	for i := range fn.inputs {
+		in, g := &fn.inputs[i], &s.given[i]
+		dst := fn.inputBuffer(i)
+		have, want := g.bytes, g.bytes
+		switch {
+		case size == s.rows:
+		case in.rows:
+			want = in.bytes.per * size
+		default:
+			var err error
+			s.values[0] = size
+			want, err = fn.bytes(in.bytes, in.typ, s.values)
+			s.values[0] = s.rows
+			if err != nil {
+				return err
+			}
+		}
+		s.device[i] = 0
+		has := fn.ring.held[i]
+		fn.ring.held[i] = held{}
+		switch g.how {
+		case staged:
+			b := s.host[i][:want]
+			fillBytes(b[have:], in.fill) // padded rows hold 0: id 0, position 0 (C11); or -1
+			if want == 0 {
+				continue
+			}
+			if in.from != nil {
+				if err := stream.CopyToDevice(dst.Slice(0, want), b); err != nil {
+					return err
+				}
+				fn.b.replaced(in.place, nil)
+				copied = true
+				continue
+			}
+			fn.b.replaced(in.place, nil)
+			if !in.written {
+				s.device[i], fn.ring.held[i] = want, held{have, want}
+			}
+			if before.sent(i, b) {
+				continue
+			}
+			copied = true
+			if next.joins(dst, s.at[i]) {
+				next.to = s.at[i] + want
+				continue
+			}
+			if err := next.send(stream, s.all); err != nil {
+				return err
+			}
+			next = stagedCopy{dst, s.at[i], s.at[i] + want}
+		case kept:
+			if before == nil || has.bytes != have || !fn.shapedAs(in, s.values) { // another run came between
+				return fmt.Errorf("%w: input %%%s of @%s was to be kept, and the run before had not its %d bytes", ErrSize, in.name, fn.ir.Name, have)
+			}
+			if err := next.send(stream, s.all); err != nil { // with the slot's bytes around the input's, not with these
+				return err
+			}
+			next = stagedCopy{}
+			if has.padded < want {
+				if err := stream.Fill(dst.Slice(has.padded, want-has.padded), in.fill); err != nil {
+					return err
+				}
+				has.padded = want
+			}
+			fn.ring.held[i] = has
+		case fromDevice:
+			if g.result.fn != nil { // it may have been overwritten since it was given
+				if err := g.result.check(g.index); err != nil {
+					return err
+				}
+			}
+			if err := next.send(stream, s.all); err != nil {
+				return err
+			}
+			next = stagedCopy{}
+			if g.tensor.Memory != dst.Memory || g.tensor.Offset != dst.Offset {
+				if have > 0 {
+					if err := stream.Copy(dst.Slice(0, have), g.tensor.Slice(0, have)); err != nil {
+						return err
+					}
+				}
+				fn.b.replaced(in.place, nil)
+			}
+			if want > have {
+				if err := stream.Fill(dst.Slice(have, want-have), in.fill); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if err := next.send(stream, s.all); err != nil {
+		return err
+	}
+	if copied {
+		if err := s.copied.Set(stream, fn.ring.copied); err != nil {
+			return err
+		}
+		fn.ring.copied = &s.copied
+	}
+	fn.ring.sent = s
+	return nil
+}
+
+// maskIndices replaces indices outside the rows that a linked input really
+// has by -1: the graphs were captured with its full capacity, where such a
+// index would read what an earlier run left (C12).
+func (s *slotMemory) maskIndices() {
+	for _, c := range s.fn.checks {
+		pos := &s.given[c.indices]
+		if pos.how != staged {
+			continue
+		}
+		in := &s.fn.inputs[c.indices]
+		b := s.host[c.indices][:pos.bytes]
+		rows := s.values[c.symbol]
+		switch in.typ.DType {
+		case dtype.I8:
+			mask[int8](b, rows)
+		case dtype.I16:
+			mask[int16](b, rows)
+		case dtype.I32:
+			mask[int32](b, rows)
+		case dtype.I64:
+			mask[int64](b, rows)
+		}
+	}
+}
+
+// mask replaces indices from rows on by -1.
+func mask[T int8 | int16 | int32 | int64](b []byte, rows int64) {
+	indices := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(T(0))))
+	for i, p := range indices {
+		if int64(p) >= rows {
+			indices[i] = -1
+		}
+	}
+}
