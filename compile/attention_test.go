@@ -103,3 +103,25 @@ module "joined" {
 		}
 	}
 }
+
+// TestAttentionIsJoinedTwice: a gradient that one concat takes twice is computed apart from it,
+// and copied to both places.
+func TestAttentionIsJoinedTwice(t *testing.T) {
+	m, err := ir.Parse("twice.ir", []byte(`pwc 1
+module "twice" {
+  func @f(%q: f32[2, 5, 4, 3], %k: f32[2, 5, 2, 3], %lse: f32[2, 5, 4]) -> (f32[2, 5, 8, 3]) {
+    %dq, %dk, %dv = attention_grad(%q, %k, %k, %q, %lse, %lse, scale=0.5, causal=true)
+    %x = concat(%dq, %dq, axis=2)
+    return %x
+  }
+}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, off := range [][]string{nil, {"dce"}} {
+		if err := tryRandom(m, rand.New(rand.NewSource(1)), compile.Options{Disable: off}); err != nil {
+			t.Errorf("without %v: %v", off, err)
+		}
+	}
+}

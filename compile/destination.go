@@ -32,6 +32,10 @@ func (f *fuser) destination(g *group, r ir.Value, coords []coord) (operand, bool
 			}
 			v, coords = x, next
 		case ir.OpConcat:
+			// One that is there twice has to be read for the other place.
+			if i := slices.Index(n.Args, v); slices.Contains(n.Args[i+1:], v) {
+				return operand{}, false
+			}
 			return f.partOf(n, slices.Index(n.Args, v), g, coords)
 		default:
 			return operand{}, false
