@@ -472,7 +472,13 @@ func (f *fuser) materialise(v ir.Value) {
 		return
 	}
 	if !st.done && !f.storedAtHome(v) {
+		if st.anchoring { // nothing computes it: an error, and not a stack that grows without end
+			f.failf(f.origin, "internal error: a value needs itself in memory")
+			return
+		}
+		st.anchoring = true
 		f.anchor(v)
+		st.anchoring = false
 	}
 	if f.err != nil {
 		return

@@ -95,6 +95,8 @@ type valueState struct {
 	last  int  // index of the last node that uses it; returned: the number of nodes
 	remat ir.Value
 	cost  int // ops from remat to here
+
+	anchoring bool // a group of its own is being made for it
 }
 
 // home is a group and the coords at which it computes a value.
