@@ -245,6 +245,7 @@ func goldens() map[string]hf.Options {
 		"qwen3_moe":           {}, // a dense layer between layers of experts
 		"qwen3_moe_stepped":   {}, // experts in every second layer, their scores as they are, windows, biases
 		"starcoder2":          {},
+		"falcon3":             {},
 		"cohere":              {},
 		"cohere2":             {},
 		"cohere_qknorm":       {},
