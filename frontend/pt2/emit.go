@@ -2,6 +2,7 @@ package pt2
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 
 	"pwc/ir"
@@ -12,13 +13,17 @@ import (
 // refusal is what a rule panics with when it cannot go on; [try] makes an error of it.
 type refusal struct{ err error }
 
-// try calls f and returns why it was refused.
+// try calls f and returns why it was refused. Rules take operands to have the axes that
+// PyTorch gives them; those of an archive that nobody exported may not, and an access beyond
+// them is a refusal, too.
 func try(f func()) (err error) {
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
 		case refusal:
 			err = r.err
+		case runtime.Error:
+			err = fmt.Errorf("the operands do not have the axes that the op takes: %w", r)
 		default:
 			panic(r)
 		}

@@ -95,6 +95,9 @@ func attention(c *call) []ir.Value {
 	if c.float("dropout_p", 0) != 0 {
 		c.fail("it drops numbers at random; call eval() before the export")
 	}
+	if c.rank(q) < 2 || c.rank(k) < 2 || c.rank(v) < 2 {
+		c.fail("query, key and value must have at least two axes")
+	}
 	width, ok := c.shape(q)[c.rank(q)-1].Const()
 	if !ok {
 		c.fail("the width of a head is dynamic")
