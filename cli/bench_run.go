@@ -413,10 +413,6 @@ func tracedStep(p *program.Program, s *program.Step) traced {
 	switch s.Kind {
 	case program.StepKernel:
 		t.name = p.Kernels[s.Kernel].Name
-	case program.StepCopy:
-		t.name = "copy"
-	case program.StepFill:
-		t.name = "fill"
 	default:
 		t.name = s.Extern
 	}

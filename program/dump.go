@@ -28,7 +28,7 @@ var (
 	paramNames  = [...]string{"value", "weight", "state"}
 	bufferNames = [...]string{"param", "result", "scratch", "const"}
 	formatNames = [...]string{"vec", "cuda"}
-	stepNames   = [...]string{"kernel", "copy", "fill", "extern", "library", "choice"}
+	stepNames   = [...]string{"kernel", "extern", "library", "choice"}
 )
 
 // name returns the name of an enumerated value that may be out of range.
@@ -91,9 +91,6 @@ func (d *dumper) buffer(i int, b *Buffer) {
 		s += " " + strconv.Itoa(int(b.Index))
 	}
 	s += fmt.Sprintf(" %s[%s]", b.DType, dims(b.Shape))
-	if len(b.Strides) > 0 {
-		s += fmt.Sprintf(" strides [%s]", dims(b.Strides))
-	}
 	if b.Align > 0 {
 		s += fmt.Sprintf(" align %d", b.Align)
 	}
@@ -101,14 +98,7 @@ func (d *dumper) buffer(i int, b *Buffer) {
 }
 
 func (d *dumper) step(p *Program, i int, s *Step) {
-	line := fmt.Sprintf("step %d %s", i, p.stepText(s))
-	if s.Lane != 0 {
-		line += fmt.Sprintf(" lane %d", s.Lane)
-	}
-	if len(s.Wait) > 0 {
-		line += fmt.Sprintf(" wait [%s]", ints(s.Wait))
-	}
-	d.linef("%s node %d", line, s.Origin)
+	d.linef("step %d %s node %d", i, p.stepText(s), s.Origin)
 	for j := range s.Variants {
 		v := &s.Variants[j]
 		var conds []string

@@ -96,7 +96,6 @@ func encodeProgram(w *wire.Writer, p *Program) {
 		w.I32(b.Index)
 		w.U8(uint8(b.DType))
 		w.Dims(b.Shape)
-		w.Dims(b.Strides)
 		w.I32(b.Align)
 		w.I32(b.First)
 		w.I32(b.Last)
@@ -106,7 +105,7 @@ func encodeProgram(w *wire.Writer, p *Program) {
 }
 
 // minStep is the least bytes of a step's encoding.
-const minStep = 80
+const minStep = 72
 
 func decodeProgram(r *wire.Reader) *Program {
 	return &Program{
@@ -120,9 +119,8 @@ func decodeProgram(r *wire.Reader) *Program {
 			return Result{DType: dtype.DType(r.U8()), Shape: r.Dims(), Alias: r.I32(), Same: r.I32()}
 		}),
 		Consts: wire.List(r, 4, r.Bytes),
-		Buffers: wire.List(r, 26, func() Buffer {
-			return Buffer{Kind: BufferKind(r.U8()), Index: r.I32(), DType: dtype.DType(r.U8()), Shape: r.Dims(), Strides: r.Dims(),
-				Align: r.I32(), First: r.I32(), Last: r.I32()}
+		Buffers: wire.List(r, 22, func() Buffer {
+			return Buffer{Kind: BufferKind(r.U8()), Index: r.I32(), DType: dtype.DType(r.U8()), Shape: r.Dims(), Align: r.I32(), First: r.I32(), Last: r.I32()}
 		}),
 		Kernels: decodeKernels(r),
 		Steps:   wire.List(r, minStep, func() Step { return decodeStep(r, true) }),
@@ -199,8 +197,6 @@ func encodeInt32(w *wire.Writer, v *int32) { w.I32(*v) }
 
 func encodeStep(w *wire.Writer, s *Step) {
 	w.U8(uint8(s.Kind))
-	w.I32(s.Lane)
-	list(w, s.Wait, encodeInt32)
 	w.I32(s.Kernel)
 	w.Str(s.Extern)
 	list(w, s.Args, encodeInt32)
@@ -219,8 +215,6 @@ func encodeStep(w *wire.Writer, s *Step) {
 func decodeStep(r *wire.Reader, variants bool) Step {
 	s := Step{
 		Kind:   StepKind(r.U8()),
-		Lane:   r.I32(),
-		Wait:   wire.List(r, 4, r.I32),
 		Kernel: r.I32(),
 		Extern: r.Str(),
 		Args:   wire.List(r, 4, r.I32),

@@ -72,7 +72,7 @@ func example(t testing.TB) *program.Program {
 		Consts: [][]byte{{1, 0, 2, 0}, nil},
 		Buffers: []program.Buffer{
 			{Kind: program.BufferParam, Index: 0, DType: dtype.BF16, Shape: shape, Align: 64},
-			{Kind: program.BufferParam, Index: 1, DType: dtype.BF16, Shape: shape, Strides: []dim.Dim{dim.Const(4), dim.Const(1)}},
+			{Kind: program.BufferParam, Index: 1, DType: dtype.BF16, Shape: shape},
 			{Kind: program.BufferScratch, DType: dtype.BF16, Shape: shape, Align: 256, First: 0, Last: 2},
 			{Kind: program.BufferResult, DType: dtype.BF16, Shape: shape},
 			{Kind: program.BufferConst, DType: dtype.I16, Shape: []dim.Dim{dim.Const(2)}},
@@ -83,20 +83,20 @@ func example(t testing.TB) *program.Program {
 			{Name: "add_cuda_wide", Format: program.KernelCUDA, Code: []byte("\x7fELF"), PTX: stored(".version 8.0\n.target sm_90")}}, // one compilation
 		Steps: []program.Step{
 			{Kernel: 0, Args: []int32{0, 1, 2}, Origin: 3},
-			{Kind: program.StepExtern, Extern: "my::op", Args: []int32{2, 4, 5}, Origin: 4, Lane: 1, Wait: []int32{0}, Attrs: []program.Attr{
+			{Kind: program.StepExtern, Extern: "my::op", Args: []int32{2, 4, 5}, Origin: 4, Attrs: []program.Attr{
 				{Name: "dim", Kind: program.AttrDim, Dim: wide}, {Name: "float", Kind: program.AttrFloat, Float: 1e-5}, {Name: "bool", Kind: program.AttrBool, Bool: true},
 				{Name: "string", Kind: program.AttrString, Str: "half"}, {Name: "dims", Kind: program.AttrDims, Dims: []dim.Dim{n, dim.Const(-1)}}, {Name: "floats", Kind: program.AttrFloats, Floats: []float64{0.5, 1}}}},
-			{Kind: program.StepChoice, Wait: []int32{0, 1}, Origin: 5, Variants: []program.Variant{
+			{Kind: program.StepChoice, Origin: 5, Variants: []program.Variant{
 				{Guard: program.Guard{Expr: n, Lo: 1, Hi: 16}, Device: program.Guard{Expr: dim.Sym("device.major"), Lo: 9, Hi: 9}, Steps: []program.Step{
 					{Kernel: 1, Args: []int32{2, 1, 3}, Origin: 5, Launch: program.Launch{Grid: [3]dim.Dim{dim.Const(1), dim.Const(1), dim.Const(1)}, Block: [3]int32{32, 1, 1}}}}},
 				{Guard: program.Guard{Expr: n, Lo: 17, Hi: 8192}, Steps: []program.Step{
 					{Kind: program.StepLibrary, Extern: "cublaslt.matmul", Args: []int32{2, 3}, Origin: 4, Attrs: []program.Attr{{Name: "depth", Kind: program.AttrDim, Dim: dim.Const(4)}}},
-					{Kind: program.StepCopy, Args: []int32{3, 2}, Origin: 5}}},
+					{Kernel: 0, Args: []int32{3, 2, 2}, Origin: 5}}},
 				{Steps: []program.Step{{Kernel: 2, Args: []int32{2, 1, 3}, Origin: 5,
 					Launch: program.Launch{Grid: [3]dim.Dim{wide, dim.Sym("device.sms"), dim.Const(1)}, Block: [3]int32{128, 1, 1}, Shared: parse(t, "4*N"),
 						Attrs: []program.Attr{{Name: "pdl", Kind: program.AttrBool, Bool: true}}}}}}}},
-			{Kind: program.StepFill, Args: []int32{6}, Origin: -1, Attrs: []program.Attr{{Name: program.PatternAttr, Kind: program.AttrString, Str: "\x00\x3f"}}},
-			{Kind: program.StepCopy, Args: []int32{3, 0}, Origin: 6},
+			{Kind: program.StepExtern, Extern: "my::other", Args: []int32{6}, Origin: -1},
+			{Kernel: 0, Args: []int32{0, 1, 3}, Origin: 6},
 			{Kind: program.StepLibrary, Extern: "cublaslt.matmul", Args: []int32{0, 3}, Origin: 7},
 		},
 	}

@@ -158,8 +158,6 @@ func TestBufferBytes(t *testing.T) {
 	}{
 		{program.Buffer{DType: dtype.F32, Shape: c(3, 4)}, 48},
 		{program.Buffer{DType: dtype.F32}, 4},
-		{program.Buffer{DType: dtype.BF16, Shape: c(3, 4), Strides: c(10, 1)}, 2 * 24},
-		{program.Buffer{DType: dtype.BF16, Shape: c(3, 0), Strides: c(10, 1)}, 0},
 		{program.Buffer{DType: dtype.I4, Shape: c(5)}, 3},
 		{program.Buffer{DType: dtype.F32, Shape: c(1<<62, 0, 1<<62)}, 0},
 		{program.Buffer{DType: dtype.F32, Shape: c(1<<62, 8, 0)}, 0},
@@ -168,16 +166,13 @@ func TestBufferBytes(t *testing.T) {
 		{program.Buffer{DType: dtype.F32, Shape: c(1<<62, 8)}, -1},
 		{program.Buffer{DType: dtype.F32, Shape: c(1<<62, 8, 2)}, -1}, // 0 modulo 2^64
 		{program.Buffer{DType: dtype.F32, Shape: c(-1, 0)}, -1},
-		{program.Buffer{DType: dtype.I64, Shape: c(1 << 61), Strides: c(1)}, -1},
-		{program.Buffer{DType: dtype.F32, Shape: []dim.Dim{dim.Sym("N")}, Strides: c(1)}, -1},
+		{program.Buffer{DType: dtype.F32, Shape: []dim.Dim{dim.Sym("N")}}, -1},
 		{program.Buffer{DType: dtype.F32, Shape: c(1 << 62)}, -1},
 		{program.Buffer{DType: dtype.F32, Shape: c(-1)}, -1},
-		{program.Buffer{DType: dtype.F32, Shape: c(2), Strides: c(-1)}, -1},
-		{program.Buffer{DType: dtype.F32, Shape: c(2, 2), Strides: c(math.MaxInt64, 1)}, -1},
 	} {
 		got, err := b.buf.Bytes(env)
 		if (err != nil) != (b.want < 0) || err == nil && got != b.want {
-			t.Errorf("%s %v %v: %d, %v, want %d", b.buf.DType, b.buf.Shape, b.buf.Strides, got, err, b.want)
+			t.Errorf("%s %v: %d, %v, want %d", b.buf.DType, b.buf.Shape, got, err, b.want)
 		}
 	}
 }

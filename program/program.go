@@ -15,7 +15,7 @@ import (
 
 // FormatVersion is the version of the encoding that Encode writes and Decode
 // accepts. Any change of bytes for the same Program needs another number.
-const FormatVersion = 6
+const FormatVersion = 7
 
 // Program is one compiled piece for one shape.
 type Program struct {
@@ -109,14 +109,12 @@ const (
 	BufferConst                     // contents are Consts[Index], put on the device when loaded
 )
 
-// Buffer is one piece of memory that steps touch: a contiguous tensor unless
-// Strides (in elements, not negative) say otherwise.
+// Buffer is one piece of memory that steps touch: a contiguous tensor.
 type Buffer struct {
 	Kind        BufferKind
 	Index       int32
 	DType       dtype.DType
 	Shape       []dim.Dim
-	Strides     []dim.Dim
 	Align       int32 // bytes, a power of two up to MaxAlign; 0: the element's own
 	First, Last int32 // scratch: the steps between which its contents matter, both included
 }
@@ -127,18 +125,14 @@ type StepKind uint8
 
 const (
 	StepKernel  StepKind = iota // launches Kernel on Args
-	StepCopy                    // copies Args[1] over Args[0]
-	StepFill                    // repeats the bytes of attribute PatternAttr, a string, over Args[0]
 	StepExtern                  // calls the extern op Extern on Args
 	StepLibrary                 // calls a library routine of the device, named by Extern, on Args
 	StepChoice                  // runs the steps of one of Variants
 )
 
-// Step is one entry of the launch list.
+// Step is one entry of the launch list, which runs in order.
 type Step struct {
 	Kind   StepKind
-	Lane   int32   // steps of one lane run in order; 0 is the piece's own
-	Wait   []int32 // earlier steps that must be done; empty: the one before
 	Kernel int32   // StepKernel
 	Extern string  // StepExtern, StepLibrary
 	Args   []int32 // buffers
@@ -176,9 +170,8 @@ type Variant struct {
 	// alone; the zero Guard holds for all. Others do not load its kernels.
 	Device Guard
 
-	// Steps run in order: kernels, copies, fills and library routines, which have
-	// no lane and wait for nothing else. Scratch memory that they use lives at the
-	// step that is the choice.
+	// Steps run in order: kernels and library routines. Scratch memory that they use
+	// lives at the step that is the choice.
 	Steps []Step
 }
 

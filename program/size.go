@@ -50,37 +50,8 @@ func extent(d dim.Dim, env Env) (int64, error) {
 	return e, nil
 }
 
-// Bytes returns the bytes from the buffer's start to the end of its last
-// element for symbol values.
-func (b *Buffer) Bytes(env Env) (int64, error) {
-	if len(b.Strides) == 0 {
-		return Bytes(b.DType, b.Shape, env)
-	}
-	last := int64(0) // index of the last element
-	for i, d := range b.Shape {
-		e, err := extent(d, env)
-		if err != nil {
-			return 0, err
-		}
-		if e == 0 {
-			return 0, nil
-		}
-		s, err := extent(b.Strides[i], env)
-		if err != nil {
-			return 0, err
-		}
-		hi, lo := bits.Mul64(uint64(e-1), uint64(s))
-		if hi != 0 || lo > uint64(math.MaxInt64-1-last) {
-			return 0, fmt.Errorf("program: %w: the size of a buffer", dim.ErrOverflow)
-		}
-		last += int64(lo)
-	}
-	n, ok := b.DType.CheckedBytes(last + 1)
-	if !ok {
-		return 0, fmt.Errorf("program: %w: the bytes of a buffer", dim.ErrOverflow)
-	}
-	return n, nil
-}
+// Bytes returns the bytes of the buffer for symbol values, as [Bytes] does.
+func (b *Buffer) Bytes(env Env) (int64, error) { return Bytes(b.DType, b.Shape, env) }
 
 // Alignment returns what Align asks for, in bytes, at least the element's own.
 func (b *Buffer) Alignment() int64 {

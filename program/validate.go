@@ -2,7 +2,6 @@ package program
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"pwc/ir/dim"
@@ -17,13 +16,9 @@ const MaxAlign = 256
 // PropertyPrefix starts the names of device properties in dims.
 const PropertyPrefix = "device."
 
-// PatternAttr is the attribute of a StepFill: a string whose bytes repeat over
-// the buffer.
-const PatternAttr = "pattern"
-
 // Validate checks the program's meaning as far as it does not depend on symbol
 // values: every index is in range, symbols are declared, lifetimes cover their
-// uses, waits point back, nothing writes what must not be written, and vector
+// uses, nothing writes what must not be written, and vector
 // kernels are valid in themselves. Sizes and addresses are checked when the
 // program is bound.
 func (p *Program) Validate() error {
@@ -134,12 +129,8 @@ func (v *validator) buffer(i int, b *Buffer) {
 	p := v.p
 	what := fmt.Sprintf("buffer %d", i)
 	v.dims(what, b.Shape...)
-	v.dims(what, b.Strides...)
 	if !b.DType.Valid() {
 		v.failf("%s: dtype %s", what, b.DType)
-	}
-	if len(b.Strides) > 0 && len(b.Strides) != len(b.Shape) {
-		v.failf("%s: %d strides for %d axes", what, len(b.Strides), len(b.Shape))
 	}
 	if b.Align < 0 || b.Align > MaxAlign || b.Align&(b.Align-1) != 0 {
 		v.failf("%s: alignment %d", what, b.Align)
@@ -200,14 +191,6 @@ func (v *validator) kernel(i int, k *Kernel) {
 
 func (v *validator) step(i int, s *Step) {
 	what := fmt.Sprintf("step %d", i)
-	if s.Lane < 0 {
-		v.failf("%s: lane %d", what, s.Lane)
-	}
-	for _, w := range s.Wait {
-		if w < 0 || int(w) >= i {
-			v.failf("%s: waits for step %d", what, w)
-		}
-	}
 	if s.Kind == StepChoice {
 		v.choice(what, i, s)
 	} else {
@@ -241,8 +224,6 @@ func (v *validator) choice(what string, i int, s *Step) {
 			switch {
 			case one.Kind == StepChoice || one.Kind == StepExtern:
 				v.failf("%s: a step of kind %s", what, name(stepNames[:], one.Kind))
-			case one.Lane != 0 || len(one.Wait) > 0:
-				v.failf("%s: a lane or waits of its own", what)
 			case one.Kind == StepLibrary && last:
 				v.failf("%s: the last variant needs library routine %q", what, one.Extern)
 			}
@@ -276,25 +257,10 @@ func (v *validator) plain(what string, i int, s *Step) {
 	switch s.Kind {
 	case StepKernel:
 		v.stepKernel(what, s)
-	case StepCopy:
-		if len(s.Args) != 2 {
-			v.failf("%s: a copy of %d buffers", what, len(s.Args))
-			return
-		}
-		v.writes(what, s.Args[0])
-		v.contiguous(what, s.Args...)
-	case StepFill:
-		if len(s.Args) != 1 || len(s.Pattern()) == 0 {
-			v.failf("%s: a fill of %d buffers with %q", what, len(s.Args), s.Pattern())
-			return
-		}
-		v.writes(what, s.Args[0])
-		v.contiguous(what, s.Args[0])
 	case StepExtern, StepLibrary:
 		if s.Extern == "" {
 			v.failf("%s: no name to call", what)
 		}
-		v.contiguous(what, s.Args...)
 	default:
 		v.failf("%s: unknown kind %d", what, s.Kind)
 	}
@@ -328,14 +294,6 @@ func (v *validator) writes(what string, buffer int32) {
 	}
 }
 
-func (v *validator) contiguous(what string, buffers ...int32) {
-	for _, b := range buffers {
-		if len(v.p.Buffers[b].Strides) > 0 {
-			v.failf("%s: buffer %d is not contiguous", what, b)
-		}
-	}
-}
-
 func (v *validator) launch(what string, l *Launch) {
 	v.dims(what, l.Grid[0], l.Grid[1], l.Grid[2], l.Shared)
 	for _, b := range l.Block {
@@ -354,13 +312,4 @@ func (v *validator) attr(what string, a Attr) {
 	}
 	v.dims(what, a.Dim)
 	v.dims(what, a.Dims...)
-}
-
-// Pattern returns the bytes that a StepFill repeats, or "" if it has none.
-func (s *Step) Pattern() string {
-	i := slices.IndexFunc(s.Attrs, func(a Attr) bool { return a.Name == PatternAttr && a.Kind == AttrString })
-	if i < 0 {
-		return ""
-	}
-	return s.Attrs[i].Str
 }

@@ -8,7 +8,6 @@ import (
 	"pwc/internal/cuda/fake"
 	"pwc/internal/cuda/ltfake"
 	"pwc/piecewise"
-	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
 )
@@ -32,19 +31,5 @@ func TestRunOfEmptyWay(t *testing.T) {
 	found, err := Run(context.Background(), []piecewise.Sized{{Program: p, Symbols: []int64{8}}}, Options{Device: dev, Library: lib, Memory: 4 << 20})
 	if err == nil && (len(found) != 2 || found[0].Kernel != "" || found[1].Kernel != "own") {
 		t.Errorf("%+v", found)
-	}
-}
-
-// TestAloneOfWaits takes a step that waits for others, which are not there.
-func TestAloneOfWaits(t *testing.T) {
-	p := productProgram(t, "cuda:sm_90")
-	s := p.Steps[0].Variants[1].Steps[0]
-	s.Wait, s.Lane = []int32{1}, 2
-	p.Steps = append(p.Steps, s)
-	must(t, p.Validate())
-	q := alone(p, []program.Step{s})
-	must(t, q.Validate())
-	if p.Steps[2].Lane != 2 || len(p.Steps[2].Wait) != 1 {
-		t.Error("the program itself was changed")
 	}
 }

@@ -195,12 +195,11 @@ func (m *meter) replay(g device.Graph) (d time.Duration, err error) {
 // not touch takes no memory.
 func alone(p *program.Program, steps []program.Step) *program.Program {
 	out := *p
-	out.Steps = slices.Clone(steps)
+	out.Steps = steps
 	out.Params, out.Results, out.Buffers = slices.Clone(p.Params), slices.Clone(p.Results), slices.Clone(p.Buffers)
 	used := map[int32]bool{}
 	params, results := map[int32]bool{}, map[int32]bool{}
-	for i, s := range steps {
-		out.Steps[i].Lane, out.Steps[i].Wait = 0, nil // of steps that are not there
+	for _, s := range steps {
 		for _, a := range s.Args {
 			used[a] = true
 			switch b := &p.Buffers[a]; b.Kind {
@@ -215,7 +214,7 @@ func alone(p *program.Program, steps []program.Step) *program.Program {
 	for i := range out.Buffers {
 		b := &out.Buffers[i]
 		if !used[int32(i)] && b.Kind != program.BufferConst {
-			b.Shape, b.Strides = none, nil
+			b.Shape = none
 		}
 		if b.Kind == program.BufferScratch {
 			b.First, b.Last = 0, int32(len(steps)-1)

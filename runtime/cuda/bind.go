@@ -115,61 +115,12 @@ func (b *binder) step(s *device.ResolvedStep, out *boundStep) error {
 	switch s.Kind {
 	case program.StepKernel:
 		return b.kernel(s.Step, out)
-	case program.StepCopy:
-		dst, src, n, from := b.at[s.Args[0]], b.at[s.Args[1]], b.size(s.Args[0]), b.size(s.Args[1])
-		if n != from {
-			return fmt.Errorf("copy of %d bytes over %d", from, n)
-		}
-		if overlap(dst, src, n) {
-			return device.ErrOverlap
-		}
-		*out = boundStep{kind: stepCopy, dst: dst, src: src, bytes: n}
-	case program.StepFill:
-		return b.fill(s.Step, out)
 	case program.StepExtern, program.StepLibrary:
 		b.op(s, out)
 	default:
 		return fmt.Errorf("unknown kind %d", s.Kind)
 	}
 	return nil
-}
-
-// size returns the bytes of a buffer.
-func (b *binder) size(i int32) int64 { return b.assigned.Buffers[i].Size }
-
-// fill makes memory commands of a pattern: one for a pattern of 1, 2 or 4 bytes,
-// else one for each element of the pattern, over all its repetitions.
-func (b *binder) fill(s *program.Step, out *boundStep) error {
-	pattern := []byte(s.Pattern())
-	dst, n := b.at[s.Args[0]], b.size(s.Args[0])
-	if n%int64(len(pattern)) != 0 {
-		return fmt.Errorf("fill of %d bytes with a pattern of %d", n, len(pattern))
-	}
-	pattern = period(pattern)
-	width := 4
-	for width > 1 && (len(pattern)%width != 0 || int64(dst)%int64(width) != 0) {
-		width /= 2
-	}
-	*out = boundStep{kind: stepFill, dst: dst, bytes: n, width: width}
-	for ; len(pattern) > 0; pattern = pattern[width:] {
-		var v uint32
-		for j := range width {
-			v |= uint32(pattern[j]) << (8 * j)
-		}
-		out.pattern = append(out.pattern, v)
-	}
-	return nil
-}
-
-// period returns the shortest start of a pattern that repeats to all of it.
-func period(pattern []byte) []byte {
-	n := len(pattern)
-	for k := 1; k <= n/2; k++ {
-		if n%k == 0 && string(pattern[k:]) == string(pattern[:n-k]) {
-			return pattern[:k]
-		}
-	}
-	return pattern
 }
 
 func (b *binder) kernel(s *program.Step, out *boundStep) error {
@@ -237,7 +188,7 @@ func (b *binder) launch(s *program.Step, spec *launchSpec, out *boundStep) error
 func (b *binder) mostElements(s *program.Step) int64 {
 	most := int64(0)
 	for _, a := range s.Args {
-		n := b.size(a)
+		n := b.assigned.Buffers[a].Size
 		if bits := int64(b.p.Buffers[a].DType.Bits()); bits >= 8 {
 			n /= bits / 8
 		} else {

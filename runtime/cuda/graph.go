@@ -54,8 +54,8 @@ func (r *recording) verify(planned *[nodeTypes]int) error {
 	return matches(types, planned)
 }
 
-// Nodes returns the number of recorded operations. One operation may be several
-// nodes of the driver: a fill with a pattern, a call of a library.
+// Nodes returns the number of recorded operations. A call of a library may be several
+// nodes of the driver.
 func (r *recording) Nodes() int { return len(r.ops) }
 
 // buffers returns the memory that an operation was given.

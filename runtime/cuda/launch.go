@@ -22,24 +22,17 @@ type stepKind uint8
 
 const (
 	stepKernel stepKind = iota
-	stepCopy
-	stepFill
 	stepOp
 )
 
 // boundStep is one step. Which fields count goes by kind.
 type boundStep struct {
-	kind    stepKind
-	of      *program.Step
-	name    string
-	kernel  *prepared // nil: a grid without blocks
-	dst     driver.Ptr
-	src     driver.Ptr
-	bytes   int64
-	width   int // of the pattern's elements
-	pattern []uint32
-	op      device.Op
-	call    *device.OpCall
+	kind   stepKind
+	of     *program.Step
+	name   string
+	kernel *prepared // nil: a grid without blocks
+	op     device.Op
+	call   *device.OpCall
 }
 
 var _ device.BoundLaunch = (*bound)(nil)
@@ -135,18 +128,6 @@ func (s *Stream) step(b *bound, st *boundStep) error {
 		if c != nil {
 			return s.record(c, operation{kind: device.NodeKernel, name: st.name, bound: b, step: st}, driver.NodeKernel, 1)
 		}
-	case stepCopy:
-		if st.bytes == 0 {
-			return nil
-		}
-		if err := s.dev.drv.MemcpyDtoDAsync(st.dst, st.src, st.bytes, s.handle); err != nil {
-			return err
-		}
-		if c != nil {
-			return s.record(c, operation{kind: device.NodeCopy, bound: b, step: st}, driver.NodeMemcpy, 1)
-		}
-	case stepFill:
-		return s.fill(b, st)
 	case stepOp:
 		if c != nil {
 			return s.recordOp(c, b, st.op, st.name, st.of.Origin, st.call)
@@ -206,27 +187,4 @@ func (s *Stream) recordOp(c *capture, b *bound, op device.Op, name string, node 
 		return err
 	}
 	return call.Recorded(op.Signature(), len(rec.Nodes)-before)
-}
-
-func (s *Stream) fill(b *bound, st *boundStep) error {
-	if st.bytes == 0 {
-		return nil
-	}
-	drv, width := s.dev.drv, int64(st.width)
-	if len(st.pattern) == 1 {
-		if err := drv.MemsetAsync(st.dst, st.pattern[0], st.width, st.bytes/width, s.handle); err != nil {
-			return err
-		}
-	} else {
-		pitch := width * int64(len(st.pattern))
-		for i, v := range st.pattern {
-			if err := drv.MemsetColumnAsync(st.dst+driver.Ptr(width*int64(i)), pitch, v, st.width, st.bytes/pitch, s.handle); err != nil {
-				return err
-			}
-		}
-	}
-	if c := s.recording(); c != nil {
-		return s.record(c, operation{kind: device.NodeFill, bound: b, step: st}, driver.NodeMemset, len(st.pattern))
-	}
-	return nil
 }

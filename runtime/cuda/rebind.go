@@ -17,8 +17,7 @@ type change struct {
 
 // Rebind implements [device.Graph] by setting the parameters of the executable graph's
 // nodes; the recording stays as it is. If the driver refuses a node, those that were
-// changed before get their addresses back. A fill with a pattern of more than one
-// element, which is several nodes of two dimensions, the driver does not change.
+// changed before get their addresses back.
 func (g *Graph) Rebind(moves []device.Move) error {
 	const what = "rebind"
 	if err := g.dev.usable(what); err != nil {
@@ -123,13 +122,8 @@ func (g *Graph) fits(o *operation, args []device.Buffer) error {
 			return err
 		}
 		align := int64(1)
-		switch {
-		case b.Size == 0:
-		case o.step != nil && o.kind == device.NodeFill:
-			align = int64(o.step.width)
-			fallthrough
-		case o.step != nil:
-			align = max(align, o.bound.exec.program.Buffers[o.step.of.Args[j]].Alignment())
+		if b.Size > 0 && o.step != nil {
+			align = o.bound.exec.program.Buffers[o.step.of.Args[j]].Alignment()
 		}
 		if err := g.dev.aligned(b, align); err != nil {
 			return err

@@ -250,22 +250,6 @@ func (b *binder) step(s *device.ResolvedStep, out *boundStep) error {
 	switch s.Kind {
 	case program.StepKernel:
 		return b.kernel(s.Step, &out.node)
-	case program.StepCopy:
-		dst, src := b.mem[s.Args[0]], b.mem[s.Args[1]]
-		if len(dst) != len(src) {
-			return fmt.Errorf("copy of %d bytes over %d", len(src), len(dst))
-		}
-		if overlap(dst, src) {
-			return device.ErrOverlap
-		}
-		out.node.kind, out.node.dst, out.node.src = nodeCopy, dst, src
-	case program.StepFill:
-		pattern := s.Pattern()
-		dst := b.mem[s.Args[0]]
-		if len(dst)%len(pattern) != 0 {
-			return fmt.Errorf("fill of %d bytes with a pattern of %d", len(dst), len(pattern))
-		}
-		out.node.kind, out.node.dst, out.node.src = nodePattern, dst, []byte(pattern)
 	case program.StepExtern:
 		b.externOp(s, out)
 	default:

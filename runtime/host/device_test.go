@@ -174,7 +174,7 @@ func repeat(n int, v float64) []float64 {
 	return out
 }
 
-// TestStepsOfPrograms runs copies, fills, variants and constants.
+// TestStepsOfPrograms runs kernels in order, variants and constants.
 func TestStepsOfPrograms(t *testing.T) {
 	d := openDevice(t, 1)
 	code := func(op vec.Op) program.Kernel {
@@ -197,8 +197,8 @@ func TestStepsOfPrograms(t *testing.T) {
 		Buffers: []program.Buffer{result(0), result(2), {Kind: program.BufferConst, DType: dtype.F32, Shape: consts(2)}, {Kind: program.BufferScratch, DType: dtype.F32, Shape: consts(2), First: 1, Last: 2}},
 		Kernels: []program.Kernel{code(vec.OpNeg), code(vec.OpAbs)},
 		Steps: []program.Step{
-			{Kind: program.StepFill, Args: []int32{0}, Attrs: []program.Attr{{Name: program.PatternAttr, Kind: program.AttrString, Str: string(floats(dtype.F32, 1.5).data)}}},
-			{Kind: program.StepCopy, Args: []int32{3, 2}},
+			{Kernel: 1, Args: []int32{2, 0}},
+			{Kernel: 1, Args: []int32{2, 3}},
 			{Kind: program.StepChoice, Variants: []program.Variant{
 				{Steps: []program.Step{{Kind: program.StepLibrary, Extern: "lib::neg", Args: []int32{3, 1}}}},
 				{Guard: program.Guard{Expr: n[0], Lo: 1, Hi: 1}, Steps: []program.Step{{Kernel: 0, Args: []int32{3, 1}}, {Kernel: 1, Args: []int32{1, 1}}}},
@@ -213,7 +213,7 @@ func TestStepsOfPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n, want := range map[int64]string{2: "[1.5 1.5] [-1 2]", 1: "[1.5] [1]"} {
+	for n, want := range map[int64]string{2: "[1 2] [-1 -2]", 1: "[1] [1]"} {
 		scratch, err := x.ScratchBytes([]int64{n})
 		if err != nil || scratch != 8 {
 			t.Fatalf("scratch of %d bytes, %v", scratch, err)

@@ -14,7 +14,6 @@ type nodeKind uint8
 const (
 	nodeCopy nodeKind = iota
 	nodeFill
-	nodePattern
 	nodeKernel
 	nodeCall
 	nodeEvent
@@ -25,7 +24,7 @@ type node struct {
 	kind   nodeKind
 	value  byte
 	dst    []byte
-	src    []byte // of a pattern: the bytes that repeat
+	src    []byte
 	kernel *kernel
 	call   func() error
 	event  *event
@@ -50,8 +49,6 @@ func (n *node) run(s *Stream) error {
 		l.copy(n.dst, n.src)
 	case nodeFill:
 		l.fill(n.dst, n.value)
-	case nodePattern:
-		l.fillPattern(n.dst, n.src)
 	case nodeKernel:
 		n.kernel.launch(s)
 	case nodeCall:
@@ -67,21 +64,17 @@ func (n *node) run(s *Stream) error {
 // nodeWork is what an operation counts at least, in the units of lookEvery.
 const nodeWork = 1 << 8
 
+// fill sets all of dst to v, doubling what is set up to copyStep bytes.
 func (l *lane) fill(dst []byte, v byte) {
-	if len(dst) > 0 {
-		dst[0] = v
-		l.fillPattern(dst, dst[:1])
+	if len(dst) == 0 {
+		return
 	}
-}
-
-// fillPattern repeats pattern over dst, doubling what is there up to copyStep bytes.
-func (l *lane) fillPattern(dst, pattern []byte) {
-	most := max(copyStep/len(pattern), 1) * len(pattern)
-	for done := copy(dst, pattern); done < len(dst); {
-		if done >= most && l.stop.look() {
+	dst[0] = v
+	for done := 1; done < len(dst); {
+		if done >= copyStep && l.stop.look() {
 			return
 		}
-		done += copy(dst[done:], dst[:min(done, most)])
+		done += copy(dst[done:], dst[:min(done, copyStep)])
 	}
 }
 
@@ -227,7 +220,7 @@ func (r *recording) describe(i int, n *device.Node) {
 	case nodeCopy:
 		n.Kind = device.NodeCopy
 		n.Writes, n.Reads = present(args[:1]), present(args[1:])
-	case nodeFill, nodePattern:
+	case nodeFill:
 		n.Kind, n.Writes = device.NodeFill, present(args)
 	case nodeKernel:
 		n.Kind = device.NodeKernel
@@ -369,7 +362,7 @@ func (g *Graph) resolve(i int, args []device.Buffer) error {
 		if overlap(n.dst, n.src) {
 			return device.ErrOverlap
 		}
-	case nodeFill, nodePattern:
+	case nodeFill:
 		n.dst = data[0]
 	case nodeKernel:
 		k, err := newKernel(o.bound.exec, o.bound.exec.kernels[o.step.Kernel], o.bound.env, data)

@@ -329,26 +329,7 @@ func TestBindOfOddSizes(t *testing.T) {
 			t.Errorf("%s: %v, want %q", what, err, want)
 		}
 	}
-	a, b := memory(64), memory(64)
-	twice := func() *program.Program {
-		return &program.Program{Steps: []program.Step{{Kind: program.StepCopy, Args: []int32{0, 1}, Origin: -1}}}
-	}
-	expect("a copy", bind(twice(), 1, a, b), "")
-	expect("a copy of halves", bind(twice(), 1, a.Slice(0, 32), a.Slice(32, 32)), "")
-	expect("a copy of halves, upwards", bind(twice(), 1, a.Slice(32, 32), a.Slice(0, 32)), "")
-	expect("a copy of another size", bind(twice(), 1, a, b.Slice(0, 63)), "copy of 63 bytes over 64")
-	for _, at := range [][2]int64{{0, 0}, {0, 31}, {31, 0}} {
-		if err := bind(twice(), 1, a.Slice(at[0], 32), a.Slice(at[1], 32)); !errors.Is(err, device.ErrOverlap) {
-			t.Errorf("a copy within 32 bytes from %v: %v", at, err)
-		}
-	}
-	expect("an empty copy", bind(twice(), 1, a.Slice(8, 0), a.Slice(8, 0)), "")
-	fill := func() *program.Program {
-		return &program.Program{Steps: []program.Step{{Kind: program.StepFill, Args: []int32{0}, Origin: -1, Attrs: []program.Attr{{Name: program.PatternAttr, Kind: program.AttrString, Str: "abc"}}}}}
-	}
-	expect("a fill", bind(fill(), 1, a.Slice(0, 63)), "")
-	expect("a fill that does not come out even", bind(fill(), 1, a), "fill of 64 bytes with a pattern of 3")
-
+	a := memory(64)
 	store := func(offset dim.Dim) *program.Program {
 		k := &vec.Kernel{Args: 1, Loop: vec.Loop{Regs: vec.RegCount{F: 1}, Access: []vec.Access{{DType: dtype.F32, Offset: offset}},
 			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpConstF}, {Op: vec.OpStoreF}}}}}}

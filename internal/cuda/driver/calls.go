@@ -228,20 +228,6 @@ func (d *library) MemsetAsync(dst Ptr, element uint32, width int, n int64, s Str
 	return fail("cuMemsetAsync", r)
 }
 
-// MemsetColumnAsync sets the first element of each of n rows of pitch bytes
-// (cuMemsetD2D8Async, 16, 32).
-func (d *library) MemsetColumnAsync(dst Ptr, pitch int64, element uint32, width int, n int64, s Stream) error {
-	fn := d.memset2D32
-	switch width {
-	case 1:
-		fn = d.memset2D8
-	case 2:
-		fn = d.memset2D16
-	}
-	r := dl.Call(fn, uintptr(dst), uintptr(pitch), uintptr(element), 1, uintptr(n), uintptr(s))
-	return fail("cuMemsetD2DAsync", r)
-}
-
 // StreamCreate makes a stream that does not wait for the legacy one (cuStreamCreate).
 func (d *library) StreamCreate() (Stream, error) {
 	const nonBlocking = 1

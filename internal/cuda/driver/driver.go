@@ -157,8 +157,6 @@ type Driver interface {
 	MemcpyDtoDAsync(dst, src Ptr, bytes int64, s Stream) error
 	// MemsetAsync repeats an element of 1, 2 or 4 bytes over n elements.
 	MemsetAsync(dst Ptr, element uint32, width int, n int64, s Stream) error
-	// MemsetColumnAsync sets the first element of each of n rows of pitch bytes.
-	MemsetColumnAsync(dst Ptr, pitch int64, element uint32, width int, n int64, s Stream) error
 
 	StreamCreate() (Stream, error) // non-blocking
 	StreamDestroy(Stream) error

@@ -200,7 +200,7 @@ func (f *Driver) GraphExecMemcpyNodeSetAddresses(x driver.GraphExec, n driver.Gr
 	return nil
 }
 
-// GraphExecMemsetNodeSetAddress changes the address of a fill, of one dimension.
+// GraphExecMemsetNodeSetAddress changes the address of a fill.
 func (f *Driver) GraphExecMemsetNodeSetAddress(x driver.GraphExec, n driver.GraphNode, ctx driver.Context, dst driver.Ptr) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -208,10 +208,6 @@ func (f *Driver) GraphExecMemsetNodeSetAddress(x driver.GraphExec, n driver.Grap
 	o, err := f.execNode(call, x, n, opFill)
 	if err != nil {
 		return err
-	}
-	if o.pitch != int64(o.width) {
-		f.wrong("%s of a fill of two dimensions", call)
-		return fail(call, driver.InvalidValue)
 	}
 	o.dst = dst
 	return nil

@@ -79,7 +79,6 @@ type op struct {
 	bytes   int64
 	element uint32
 	width   int
-	pitch   int64
 	fn      *function
 	args    []uint64
 	config  driver.LaunchConfig
@@ -316,7 +315,7 @@ func (f *Driver) copy(o *op) {
 
 func (f *Driver) fill(o *op) {
 	b := f.memory(o.dst, o.bytes)
-	for ; int64(len(b)) >= int64(o.width); b = b[min(o.pitch, int64(len(b))):] {
+	for ; int64(len(b)) >= int64(o.width); b = b[o.width:] {
 		for j := range o.width {
 			b[j] = byte(o.element >> (8 * j))
 		}
@@ -674,12 +673,7 @@ func (f *Driver) MemcpyDtoDAsync(dst, src driver.Ptr, bytes int64, s driver.Stre
 
 // MemsetAsync fills n elements.
 func (f *Driver) MemsetAsync(dst driver.Ptr, element uint32, width int, n int64, s driver.Stream) error {
-	return f.memset("cuMemsetAsync", op{kind: opFill, node: driver.NodeMemset, dst: dst, element: element, width: width, pitch: int64(width), bytes: n * int64(width)}, s)
-}
-
-// MemsetColumnAsync fills the first element of n rows.
-func (f *Driver) MemsetColumnAsync(dst driver.Ptr, pitch int64, element uint32, width int, n int64, s driver.Stream) error {
-	return f.memset("cuMemsetD2DAsync", op{kind: opFill, node: driver.NodeMemset, dst: dst, element: element, width: width, pitch: pitch, bytes: (n-1)*pitch + int64(width)}, s)
+	return f.memset("cuMemsetAsync", op{kind: opFill, node: driver.NodeMemset, dst: dst, element: element, width: width, bytes: n * int64(width)}, s)
 }
 
 func (f *Driver) memset(call string, o op, s driver.Stream) error {

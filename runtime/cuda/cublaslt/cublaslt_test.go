@@ -387,6 +387,17 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// nines is an op that sets every byte of its operand to 9.
+type nines struct{}
+
+func (nines) Signature() device.Signature {
+	return device.Signature{Name: "ns::nines", Mut: []bool{true}, Capture: true}
+}
+
+func (nines) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { return 0, nil }
+
+func (nines) Launch(c *device.OpCall) error { return c.Stream.Fill(c.Args[0].Buffer, 9) }
+
 // TestWarm warms the library steps of a program that is bound, and no others.
 func TestWarm(t *testing.T) {
 	g, _ := newFakeLib(t, Options{}, result(3, 512))
@@ -404,9 +415,9 @@ func TestWarm(t *testing.T) {
 	}
 	p.Steps = []program.Step{
 		{Kind: program.StepLibrary, Extern: MatmulName, Args: []int32{0, 1, 2}, Attrs: attrs},
-		{Kind: program.StepFill, Args: []int32{3}, Attrs: []program.Attr{{Name: program.PatternAttr, Kind: program.AttrString, Str: "\x09"}}},
+		{Kind: program.StepExtern, Extern: "ns::nines", Args: []int32{3}},
 	}
-	x, err := g.dev.Load(p, nil)
+	x, err := g.dev.Load(p, device.OpSet{"ns::nines": nines{}})
 	must(t, err)
 	need, err := x.ScratchBytes(nil)
 	if err != nil || need != 0 {
