@@ -2,7 +2,6 @@ package host
 
 import (
 	"fmt"
-	"math"
 
 	"pwc/compile/loop"
 	"pwc/ir/dim"
@@ -297,28 +296,15 @@ func (l *lowerer) reduce(p int, in loop.Instr) error {
 	v := vec.Instr{Op: op}
 	switch dt := l.dtype(x); op {
 	case vec.OpRMaxI:
-		v.I, _ = limits(dt)
+		v.I, _ = dt.IntLimits()
 	case vec.OpRMinI:
-		_, v.I = limits(dt)
+		_, v.I = dt.IntLimits()
 	}
 	a := l.use(p, inBody, x)
 	dst := l.reg(l.file(in.Dst, inScalar))
 	l.scalar[in.Dst] = dst
 	l.put(p, inBody, plain(v, dst, a))
 	return nil
-}
-
-// limits returns the smallest and the largest number of an integer dtype.
-func limits(dt dtype.DType) (lo, hi int64) {
-	switch {
-	case dt == dtype.Bool:
-		return 0, 1
-	case dt == dtype.I64:
-		return math.MinInt64, math.MaxInt64
-	case dt.Signed():
-		return -1 << (dt.Bits() - 1), 1<<(dt.Bits()-1) - 1
-	}
-	return 0, 1<<dt.Bits() - 1
 }
 
 // memory makes a load, a store or the value of an address.

@@ -494,7 +494,7 @@ func nanToNum(c *call) []ir.Value {
 	if !c.dtype(x).Float() {
 		return one(x)
 	}
-	largest := map[dtype.DType]float64{dtype.F32: math.MaxFloat32, dtype.F16: 65504, dtype.BF16: 0x1.fep127}[c.dtype(x)]
+	largest := c.dtype(x).MaxFinite()
 	y := c.where(c.compare("ne", x, x), c.f(c.float("nan", 0)), x)
 	y = c.where(c.compare("eq", y, c.f(math.Inf(1))), c.f(c.float("posinf", largest)), y)
 	return one(c.where(c.compare("eq", y, c.f(math.Inf(-1))), c.f(c.float("neginf", -largest)), y))

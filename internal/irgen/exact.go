@@ -17,25 +17,22 @@ func Special(dt dtype.DType) []float64 {
 		return []float64{0, 1, 1, 0}
 	}
 	if dt.Int() {
-		lo, hi := int64(0), int64(1)<<dt.Bits()-1
 		if dt == dtype.I64 {
 			return []float64{-1 << 63, -7, -1, 0, 1, 2, 5, 1 << 52, 1<<62 + 1<<54 + 1<<10, -(1<<62 + 1<<54 + 1<<10), 1<<40 + 3<<32 - 1}
 		}
-		if dt.Signed() {
-			lo, hi = -1<<(dt.Bits()-1), 1<<(dt.Bits()-1)-1
-		}
+		lo, hi := dt.IntLimits()
 		list := []float64{float64(lo), float64(hi), 0, 1, 2, 3, float64(lo + 1), float64(hi / 2)}
 		if dt == dtype.I32 {
 			list = append(list, 1<<24+1<<16+1, -(1<<24 + 1<<16 + 1), 1<<24+3<<16-1)
 		}
 		return list
 	}
-	tiny, huge := 0x1p-149, float64(math.MaxFloat32)
+	tiny, huge := 0x1p-149, dt.MaxFinite()
 	switch dt {
 	case dtype.F16:
-		tiny, huge = 0x1p-24, 65504
+		tiny = 0x1p-24
 	case dtype.BF16:
-		tiny, huge = 0x1p-133, 0x1.fep127
+		tiny = 0x1p-133
 	}
 	return []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, math.Copysign(0, -1), tiny, -tiny, huge, -huge,
 		1, -1, 0.5, 2.5, -2.5, 3, 88, -88, 1e-3, 7.75, -100.25}

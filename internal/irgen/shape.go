@@ -105,13 +105,8 @@ func broadcast(a, b []dim.Dim) ([]dim.Dim, bool) {
 
 // intMax returns the largest magnitude of an integer dtype.
 func intMax(dt dtype.DType) float64 {
-	switch {
-	case dt == dtype.Bool:
-		return 1
-	case dt.Signed():
-		return float64(uint64(1) << (dt.Bits() - 1))
-	}
-	return float64(uint64(1)<<dt.Bits() - 1)
+	lo, hi := dt.IntLimits()
+	return max(-float64(lo), float64(hi))
 }
 
 // sum describes a sum of terms with magnitudes up to max: exact for integers,

@@ -51,12 +51,12 @@ func prodRule(n *node) error {
 }
 
 func maxRule(n *node) error {
-	lo, _ := intLimits(n.args[0].Type)
+	lo, _ := n.args[0].Type.IntLimits()
 	return reduce(n, math.Inf(-1), lo, func(a, b float64) float64 { return max(a, b) }, func(a, b int64) int64 { return max(a, b) }, total)
 }
 
 func minRule(n *node) error {
-	_, hi := intLimits(n.args[0].Type)
+	_, hi := n.args[0].Type.IntLimits()
 	return reduce(n, math.Inf(1), hi, func(a, b float64) float64 { return min(a, b) }, func(a, b int64) int64 { return min(a, b) }, total)
 }
 

@@ -387,7 +387,7 @@ func (t *Tensor) String() string {
 
 // floatToInt truncates x toward zero into an integer dtype, saturating; NaN is 0.
 func floatToInt(x float64, dt dtype.DType) int64 {
-	lo, hi := intLimits(dt)
+	lo, hi := dt.IntLimits()
 	switch {
 	case x != x:
 		return 0
@@ -409,15 +409,4 @@ func intToFloat(x int64, dt dtype.DType) float64 {
 		x = x&^low | 1<<11
 	}
 	return dt.Round(float64(x))
-}
-
-// intLimits returns the smallest and largest value of an integer dtype or bool.
-func intLimits(dt dtype.DType) (lo, hi int64) {
-	switch {
-	case dt == dtype.Bool:
-		return 0, 1
-	case dt.Signed():
-		return -1 << (dt.Bits() - 1), 1<<(dt.Bits()-1) - 1
-	}
-	return 0, 1<<dt.Bits() - 1
 }

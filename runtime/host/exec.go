@@ -182,14 +182,6 @@ func magnitude(x int64) uint64 {
 	return uint64(x)
 }
 
-// limits returns the range of an integer type.
-func limits(dt dtype.DType) (lo, hi int64) {
-	if !dt.Signed() {
-		return 0, 1<<dt.Bits() - 1
-	}
-	return -1 << (dt.Bits() - 1), 1<<(dt.Bits()-1) - 1
-}
-
 // ftoi truncates and saturates; NaN gives 0.
 func ftoi(dt dtype.DType, d []int64, a []float32) {
 	a = a[:len(d)]
@@ -199,7 +191,7 @@ func ftoi(dt dtype.DType, d []int64, a []float32) {
 		}
 		return
 	}
-	lo, hi := limits(dt)
+	lo, hi := dt.IntLimits()
 	// The bounds as float32 are exact or, for hi, one above: what is not below
 	// them saturates.
 	flo, fhi := float32(lo), float32(hi)

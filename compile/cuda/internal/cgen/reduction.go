@@ -49,7 +49,7 @@ func (e *Emitter) Reduction(in loop.Instr) Reduction {
 	dt := e.K.Values[in.Args[0]].DType
 	lo, hi := Integer(0), Integer(0)
 	if dt.Int() || dt == dtype.Bool {
-		l, h := Limits(dt)
+		l, h := dt.IntLimits()
 		lo, hi = Integer(l), Integer(h)
 	}
 	r := Reduction{}

@@ -66,7 +66,7 @@ func (e *Emitter) convert(x string, from, to dtype.DType) string {
 	case from.Float() && to == dtype.I32:
 		return e.Use("to_i32") + "(" + x + ")"
 	case from.Float():
-		lo, hi := Limits(to)
+		lo, hi := to.IntLimits()
 		return fmt.Sprintf("%s(%s, %s, %s)", e.Use("to_integer"), x, Float(float64(lo)), Float(float64(hi)))
 	case to.Float() && from == dtype.I64:
 		return "__ll2float_rn(" + x + ")"
@@ -78,17 +78,6 @@ func (e *Emitter) convert(x string, from, to dtype.DType) string {
 		return x
 	}
 	return fmt.Sprintf("(%s)%s", StorageType(to), x)
-}
-
-// Limits returns the smallest and the largest number of an integer dtype.
-func Limits(dt dtype.DType) (lo, hi int64) {
-	switch {
-	case dt == dtype.Bool:
-		return 0, 1
-	case dt.Signed():
-		return -1 << (dt.Bits() - 1), 1<<(dt.Bits()-1) - 1
-	}
-	return 0, 1<<dt.Bits() - 1
 }
 
 // toStorage returns a value as it is stored in an element of the dtype.

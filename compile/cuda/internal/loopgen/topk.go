@@ -24,7 +24,7 @@ func TopK(k *loop.Kernel, on cgen.GPU) cgen.Source {
 	dt := k.Args[t.In.Arg].DType
 	start := "__int_as_float(0xff800000)"
 	if !dt.Float() {
-		lo, _ := cgen.Limits(dt)
+		lo, _ := dt.IntLimits()
 		start = cgen.Integer(lo)
 	}
 	best := e.Best(cgen.ValueType(dt))
