@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"pwc/cache"
-	"pwc/compile"
+	"pwc/internal/opattr"
 	"pwc/ir"
 	"pwc/pieces"
 	"pwc/program"
@@ -101,7 +101,7 @@ func callsOf(m *ir.Module, e *ir.Extern) ([]device.OpCall, error) {
 			if n.Extern == nil || n.Extern.Name != e.Name {
 				continue
 			}
-			call := device.OpCall{Attrs: compile.Attrs(n.Attrs)}
+			call := device.OpCall{Attrs: opattr.Of(n.Attrs)}
 			for _, values := range [][]ir.Value{n.Args, n.Results} {
 				for _, v := range values {
 					t := device.Tensor{DType: f.Type(v).DType}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"pwc/internal/opattr"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -145,7 +146,7 @@ func (e *emitter) buffer(m *memory) int32 {
 
 func (e *emitter) step(i int, st *planned, made lowered) error {
 	if len(st.kernels) == 0 {
-		s := program.Step{Kind: program.StepExtern, Extern: st.group.call.node.Name(), Attrs: Attrs(st.group.call.node.Attrs), Origin: st.group.origin}
+		s := program.Step{Kind: program.StepExtern, Extern: st.group.call.node.Name(), Attrs: opattr.Of(st.group.call.node.Attrs), Origin: st.group.origin}
 		for _, m := range st.mems {
 			s.Args = append(s.Args, e.buffer(m))
 		}
@@ -233,30 +234,6 @@ func (e *emitter) kernel(k program.Kernel) int32 {
 	e.p.Kernels = append(e.p.Kernels, k)
 	e.kernels[key] = i
 	return i
-}
-
-// Attrs returns the attributes of a call as programs and devices have them.
-func Attrs(in []ir.Attr) []program.Attr {
-	var out []program.Attr
-	for _, a := range in {
-		b := program.Attr{Name: a.Name, Dim: a.Dim, Float: a.Float, Bool: a.Bool, Str: a.Str, Dims: a.Dims, Floats: a.Floats}
-		switch a.Kind {
-		case ir.AttrDim:
-			b.Kind = program.AttrDim
-		case ir.AttrFloat:
-			b.Kind = program.AttrFloat
-		case ir.AttrBool:
-			b.Kind = program.AttrBool
-		case ir.AttrEnum, ir.AttrString:
-			b.Kind = program.AttrString
-		case ir.AttrDims:
-			b.Kind = program.AttrDims
-		case ir.AttrFloats:
-			b.Kind = program.AttrFloats
-		}
-		out = append(out, b)
-	}
-	return out
 }
 
 // encodeConst returns the elements of a const node as a tensor stores them.

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"pwc/internal/opattr"
 	"pwc/ir"
 	"pwc/ir/padding"
-	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/split"
@@ -283,7 +283,7 @@ func (fn *function) addUnits() error {
 				u.args = append(u.args, fn.storage(fn.ir.Base(v)))
 			}
 			u.op = fn.plan.ops[n.Extern.Name]
-			u.attrs = pieces.OpAttrs(n.Attrs)
+			u.attrs = opattr.Of(n.Attrs)
 			fn.addPreparer(u.op)
 		}
 		u.name = fn.nameOf(&u)

@@ -6,10 +6,10 @@ import (
 	"math"
 
 	"pwc/attention"
+	"pwc/internal/opattr"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
-	"pwc/pieces"
 )
 
 // InputIDs is the parameter of the loss that [Language] makes: the ids of the tokens.
@@ -150,7 +150,7 @@ func (l *language) attend(m *ir.Module) (*ir.Func, error) {
 		}
 		q := rw.Map(n.Args[attention.ArgQ])
 		size, _ := rw.Type(q).Shape[2].Const()
-		p, err := attention.ParseParams(pieces.OpAttrs(n.Attrs), int(size))
+		p, err := attention.ParseParams(opattr.Of(n.Attrs), int(size))
 		if err != nil {
 			errs = append(errs, m.ErrorAt(f, i, "%v", err))
 			return

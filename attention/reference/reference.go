@@ -8,9 +8,8 @@ import (
 	"math"
 
 	"pwc/attention"
-	"pwc/ir"
+	"pwc/internal/opattr"
 	"pwc/ir/interp"
-	"pwc/program"
 	"pwc/runtime/device"
 )
 
@@ -27,7 +26,7 @@ func Extern(batch func() *attention.Batch) interp.Extern {
 		if err != nil {
 			return err
 		}
-		p, err := attention.ParseParams(attrs(c.Attrs), s.HeadDim)
+		p, err := attention.ParseParams(opattr.Of(c.Attrs), s.HeadDim)
 		if err != nil {
 			return err
 		}
@@ -41,22 +40,6 @@ func Extern(batch func() *attention.Batch) interp.Extern {
 		compute(&s, &p, b, c.Args)
 		return nil
 	}
-}
-
-func attrs(list []ir.Attr) []program.Attr {
-	out := make([]program.Attr, len(list))
-	for i, a := range list {
-		out[i] = program.Attr{Name: a.Name, Kind: program.AttrString}
-		switch a.Kind {
-		case ir.AttrFloat:
-			out[i].Kind, out[i].Float = program.AttrFloat, a.Float
-		case ir.AttrDim:
-			out[i].Kind, out[i].Dim = program.AttrDim, a.Dim
-		case ir.AttrBool:
-			out[i].Kind, out[i].Bool = program.AttrBool, a.Bool
-		}
-	}
-	return out
 }
 
 func compute(s *attention.Shape, p *attention.Params, b *attention.Batch, args []*interp.Tensor) {

@@ -9,6 +9,7 @@ import (
 
 	"pwc/graphs"
 	"pwc/graphs/tree"
+	"pwc/internal/opattr"
 	"pwc/ir"
 	"pwc/pieces"
 	"pwc/runtime/device"
@@ -520,7 +521,7 @@ func (x *call) op(p *part, i int) error {
 		}
 		x.prepared = append(x.prepared, n.Extern.Name)
 	}
-	if err := r.Call(p.op, x.meta, pieces.OpAttrs(n.Attrs), p.loc, ts...); err != nil {
+	if err := r.Call(p.op, x.meta, opattr.Of(n.Attrs), p.loc, ts...); err != nil {
 		return err
 	}
 	for _, a := range n.Args {

@@ -340,7 +340,7 @@ func TestNothingPanics(t *testing.T) {
 				zero[cache.Change], zero[cache.ID], zero[cache.Key], zero[cache.PublicKey], zero[cache.TuningKey]},
 		},
 		"pieces": {
-			funcs: map[string]any{"OpAttrs": pieces.OpAttrs, "Build": pieces.Build, "NewMemoryStore": pieces.NewMemoryStore},
+			funcs: map[string]any{"Build": pieces.Build, "NewMemoryStore": pieces.NewMemoryStore},
 			receivers: []func() any{
 				ptr[pieces.MemoryStore], func() any { return pieces.NewMemoryStore() }, ptr[pieces.MissError], ptr[pieces.Result], ptr[pieces.UncoveredError],
 				zero[pieces.EventKind], func() any { return pieces.EventKind(99) }, zero[pieces.Pipeline], func() any { return target }, zero[pieces.Range], zero[pieces.Shapes], zero[pieces.Source], func() any { return pieces.Source(99) },
@@ -428,7 +428,7 @@ func TestNothingPanics(t *testing.T) {
 			receivers: []func() any{ptr[checkpoint.Error], ptr[checkpoint.NotInvertibleError]},
 		},
 		"compile": {
-			funcs:     map[string]any{"One": compile.One, "Compile": compile.Compile, "Attrs": compile.Attrs, "Passes": compile.Passes},
+			funcs:     map[string]any{"One": compile.One, "Compile": compile.Compile, "Passes": compile.Passes},
 			receivers: []func() any{zero[compile.Options], ptr[compile.PassError]},
 		},
 		"compile/loop": {
