@@ -56,13 +56,15 @@ Compilation is measured with an empty cache, and with what that left. The defaul
 sizes are captured, whatever sizes are run. --profile runs steps in which kernels
 wait for one another, and says how long each takes.
 
---train measures training steps instead: --batch-size rows of --length tokens, forward,
-backward and optimizer. The products of a step are held against the rate of a large
-product of the same precision, measured first.`,
+--train measures training steps instead, forward, backward and optimizer: of a language
+model on --batch-size rows of --length tokens, or of a module that returns a loss, on --data
+or made-up numbers. The products of a step are held against the rate of a large product of the
+same precision, measured first.`,
 		Example: `  pwc bench config.json --target cuda --batch 1,8,32,128,256
   pwc bench config.json --target cuda --batch 1 --mode piecewise,full --profile
   pwc bench models/llama --batch 1,4 --context 64 --json
-  pwc bench config.json --train --target cuda --precision bf16 --batch-size 8 --length 512 --mode full`,
+  pwc bench config.json --train --target cuda --precision bf16 --batch-size 8 --length 512 --mode full
+  pwc bench bench/notes.ir --train --target cuda --optimizer sgd --mode none,full --profile`,
 		Args: exactly(1, "one checkpoint, config.json or module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
@@ -75,7 +77,7 @@ product of the same precision, measured first.`,
 				if err := g.checkTrain(cmd, &f, &t); err != nil {
 					return err
 				}
-				return a.runBenchTrain(cmd.Context(), args[0], &f, &b, &t, g.modes)
+				return a.runBenchTrain(cmd.Context(), args[0], &f, &b, &t, &g)
 			}
 			if given := changedOf(cmd, trainOnly); len(given) > 0 {
 				return usagef("--%s is of --train", strings.Join(given, " and --"))
@@ -106,7 +108,7 @@ product of the same precision, measured first.`,
 }
 
 // trainOnly are the flags of train that bench --train has.
-var trainOnly = []string{"batch-size", "length", "optimizer", "precision", "micro-batches", "clip-norm"}
+var trainOnly = []string{"batch-size", "length", "data", "optimizer", "precision", "micro-batches", "clip-norm"}
 
 // changedOf returns the flags among names that were given.
 func changedOf(cmd *cobra.Command, names []string) []string {
@@ -115,7 +117,7 @@ func changedOf(cmd *cobra.Command, names []string) []string {
 
 // checkTrain returns an error for flags that have no effect on --train, and sets its defaults.
 func (g *benchFlags) checkTrain(cmd *cobra.Command, f *modelFlags, t *trainFlags) error {
-	if given := changedOf(cmd, []string{"batch", "profile", "context"}); len(given) > 0 {
+	if given := changedOf(cmd, []string{"batch", "context"}); len(given) > 0 {
 		return usagef("--%s has no effect on --train", strings.Join(given, " and --"))
 	}
 	if !cmd.Flags().Changed("mode") {
@@ -123,12 +125,6 @@ func (g *benchFlags) checkTrain(cmd *cobra.Command, f *modelFlags, t *trainFlags
 	}
 	if !cmd.Flags().Changed("dtype") {
 		f.dtype = "f32"
-	}
-	if t.rows == 0 {
-		t.rows = 8
-	}
-	if t.length == 0 {
-		t.length = 128
 	}
 	t.steps = 1
 	return nil
@@ -207,7 +203,7 @@ type benchStep struct {
 
 // benchProfile is where the time of an eager step goes.
 type benchProfile struct {
-	Batch   int64         `json:"batch"`
+	Batch   int64         `json:"batch,omitempty"`
 	MS      float64       `json:"ms"`
 	Kernels []benchKernel `json:"kernels"` // the slowest first
 }
@@ -394,7 +390,11 @@ func gigabytes(v float64) string {
 // printProfile prints the kernels of a step. A kernel that seems to read weights
 // faster than memory can be read does not read all of them.
 func (a *app) printProfile(p *benchProfile, bandwidth float64) error {
-	fmt.Fprintf(a.out, "\nbatch %d, kernel after kernel: %.3f ms\n", p.Batch, p.MS)
+	batch := ""
+	if p.Batch > 0 {
+		batch = fmt.Sprintf("batch %d, ", p.Batch)
+	}
+	fmt.Fprintf(a.out, "\n%skernel after kernel: %.3f ms\n", batch, p.MS)
 	t := table{head: []string{"kernel", ">launches", ">µs", ">µs each", ">of step", ">weights", ">GB/s", ">of bandwidth"}}
 	for _, k := range p.Kernels {
 		row := []string{k.Name, fmt.Sprint(k.Launches), fmt.Sprintf("%.1f", k.US), fmt.Sprintf("%.2f", k.US/float64(k.Launches)), fmt.Sprintf("%.1f %%", k.US/p.MS/10), "", "", ""}

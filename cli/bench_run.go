@@ -1,10 +1,8 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
 	"time"
@@ -12,7 +10,6 @@ import (
 	"pwc/attention"
 	"pwc/ir"
 	"pwc/piecewise"
-	"pwc/program"
 	"pwc/runtime/device"
 )
 
@@ -76,10 +73,14 @@ func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport
 	if b.flags.profile {
 		for _, n := range b.flags.batches {
 			b.status.say("profiling steps of %s", plural(n, "row"))
-			p, err := b.profile(ctx, n)
+			p, err := profile(b.target, b.stream, b.meter, b.ops, func() error {
+				_, err := b.step(ctx, n, false)
+				return err
+			})
 			if err != nil {
 				return err
 			}
+			p.Batch = n
 			r.Profiles = append(r.Profiles, p)
 		}
 	}
@@ -313,129 +314,6 @@ func readBytes(m *ir.Module, n, context int64) int64 {
 		}
 	}
 	return total
-}
-
-// profile times every kernel of eager steps of n rows. The device is held until
-// the host has issued all, so that kernels do not wait for it.
-func (b *bench) profile(ctx context.Context, n int64) (benchProfile, error) {
-	const runs = 5
-	tracer, ok := b.stream.(device.Tracer)
-	if !ok {
-		return benchProfile{}, fmt.Errorf("%s does not tell of its kernels", b.target.name)
-	}
-	var labels []traced
-	var failed error
-	note := func(t traced) {
-		labels = append(labels, t)
-		failed = errors.Join(failed, b.meter.mark())
-	}
-	tracer.Trace(func(p *program.Program, s *program.Step) { note(tracedStep(p, s)) })
-	for _, op := range b.ops {
-		op.trace = note
-	}
-	defer func() {
-		tracer.Trace(nil)
-		for _, op := range b.ops {
-			op.trace = nil
-		}
-	}()
-	issue := time.Second
-	var times [][]time.Duration
-	for i := range runs + 1 {
-		labels = labels[:0]
-		if i > 0 {
-			if err := b.meter.hold(2*issue + time.Millisecond); err != nil {
-				return benchProfile{}, err
-			}
-		}
-		if err := b.meter.mark(); err != nil {
-			return benchProfile{}, err
-		}
-		start := time.Now()
-		if _, err := b.step(ctx, n, false); err != nil {
-			return benchProfile{}, err
-		}
-		issue = time.Since(start)
-		d, err := b.meter.intervals()
-		if err = errors.Join(err, failed); err != nil {
-			return benchProfile{}, err
-		}
-		if i > 0 {
-			times = append(times, slices.Clone(d))
-		}
-	}
-	if b.target.trace != nil {
-		b.target.trace.kernels(labels, times[len(times)-1])
-	}
-	return sumProfile(n, labels, times), nil
-}
-
-// sumProfile sums the medians of the launches by kernel.
-func sumProfile(n int64, labels []traced, times [][]time.Duration) benchProfile {
-	p := benchProfile{Batch: n}
-	at := map[string]int{}
-	for i, l := range labels {
-		if l.name == "" {
-			continue
-		}
-		var each []time.Duration
-		for _, run := range times {
-			each = append(each, run[i])
-		}
-		us := median(each).Seconds() * 1e6
-		k, ok := at[l.name]
-		if !ok {
-			k = len(p.Kernels)
-			at[l.name] = k
-			p.Kernels = append(p.Kernels, benchKernel{Name: l.name})
-		}
-		p.Kernels[k].Launches++
-		p.Kernels[k].US += us
-		p.Kernels[k].WeightBytes += l.weights
-		p.MS += us / 1e3
-	}
-	slices.SortStableFunc(p.Kernels, func(a, b benchKernel) int { return cmp.Compare(b.US, a.US) })
-	return p
-}
-
-// traced is what ends at a mark.
-type traced struct {
-	name    string // of a kernel or op; empty: what comes between launches
-	weights int64  // bytes of the weights that it is given
-}
-
-// tracedStep names a step of a program by its kernel and the shape of its weight.
-func tracedStep(p *program.Program, s *program.Step) traced {
-	var t traced
-	if s == nil {
-		return t
-	}
-	switch s.Kind {
-	case program.StepKernel:
-		t.name = p.Kernels[s.Kernel].Name
-	default:
-		t.name = s.Extern
-	}
-	largest := int64(0)
-	shape := ""
-	for _, a := range s.Args {
-		b := &p.Buffers[a]
-		if b.Kind != program.BufferParam || p.Params[b.Index].Kind != program.ParamWeight {
-			continue
-		}
-		n, err := b.Bytes(func(string) (int64, bool) { return 0, false })
-		if err != nil {
-			continue
-		}
-		t.weights += n
-		if n > largest {
-			largest, shape = n, fmt.Sprint(b.Shape)
-		}
-	}
-	if shape != "" {
-		t.name += " " + shape
-	}
-	return t
 }
 
 // tracedOp tells of the launches of an extern op.

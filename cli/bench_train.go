@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -26,14 +27,15 @@ type trainBenchReport struct {
 	Precision  string           `json:"precision"`
 	Optimizer  string           `json:"optimizer"`
 	Rows       int64            `json:"rows"`
-	Length     int64            `json:"length"`     // of a row, in tokens
-	Parameters int64            `json:"parameters"` // that are trained
+	Length     int64            `json:"length,omitempty"` // of a row of a language model, in tokens
+	Parameters int64            `json:"parameters"`       // that are trained
 	Compile    trainBenchTimes  `json:"compile"`
 	Operations int64            `json:"operations"`            // of the products of a step
 	Rate       float64          `json:"operations_per_second"` // of a large product of the precision
 	Planned    int64            `json:"planned_bytes"`
 	Plan       piecewise.Plan   `json:"plan"`
 	Steps      []trainBenchStep `json:"steps"`
+	Profile    *benchProfile    `json:"profile,omitempty"`
 }
 
 type trainBenchTimes struct {
@@ -47,7 +49,7 @@ type trainBenchStep struct {
 	MS      float64 `json:"ms"`
 	InARow  float64 `json:"in_a_row_ms"`
 	Issue   float64 `json:"issue_ms"`
-	Tokens  float64 `json:"tokens_per_second"` // of steps in a row
+	Tokens  float64 `json:"tokens_per_second"` // of steps in a row; rows, if the model is no language model
 	Share   float64 `json:"share_of_rate"`     // of steps in a row
 	Capture float64 `json:"capture_seconds"`   // with loading
 	Taken   *int64  `json:"taken_bytes,omitempty"`
@@ -60,7 +62,7 @@ type trainBench struct {
 	target *target
 	build  *buildFlags
 	flags  *trainFlags
-	modes  []string
+	bench  *benchFlags
 	cache  string
 	status *statusLine
 
@@ -70,9 +72,9 @@ type trainBench struct {
 	report  trainBenchReport
 }
 
-// runBenchTrain measures training steps of a language model.
-func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf *buildFlags, tf *trainFlags, modes []string) (err error) {
-	for _, name := range modes {
+// runBenchTrain measures training steps.
+func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf *buildFlags, tf *trainFlags, g *benchFlags) (err error) {
+	for _, name := range g.modes {
 		if mode, err := piecewise.ParseMode(name); err != nil || mode > piecewise.Full {
 			return usagef("--mode %s: a training step runs in mode none, piecewise or full", name)
 		}
@@ -82,10 +84,6 @@ func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf 
 		return err
 	}
 	m, err := a.open(path, f)
-	if err != nil {
-		return err
-	}
-	loss, err := train.Language(m.module, tf.rows, tf.length)
 	if err != nil {
 		return err
 	}
@@ -99,35 +97,76 @@ func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf 
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	b := &trainBench{app: a, target: t, build: bf, flags: tf, modes: modes, cache: dir, status: &statusLine{w: a.screen}}
+	b := &trainBench{app: a, target: t, build: bf, flags: tf, bench: g, cache: dir, status: &statusLine{w: a.screen}}
 	defer b.status.clear()
 	var closeWeights func() error
 	if b.weights, closeWeights, err = m.source(f); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeWeights()) }()
-	if b.program, err = train.Build(loss, o); err != nil {
+	closeData, err := b.prepare(m, o)
+	if err != nil {
 		return err
 	}
-	if b.batch, err = train.NewData(b.program, madeUpIDs{rows: tf.rows * int64(max(tf.micro, 1)), length: tf.length, vocabulary: vocabulary(m.module)}); err != nil {
-		return err
-	}
-	r := &b.report
-	r.Model, r.Target, r.Device, r.Precision, r.Optimizer = m.module.Name, t.name, t.dev.Info().Name, tf.precision, tf.optimizer
-	r.Rows, r.Length = tf.rows*int64(max(tf.micro, 1)), tf.length
-	r.Operations = train.Operations(loss.Func("loss")) * int64(max(tf.micro, 1))
-	for _, w := range b.program.Weights {
-		n, _ := w.Type.Elements().Const()
-		r.Parameters += n
-	}
+	defer func() { err = errors.Join(err, closeData()) }()
 	if err := b.run(ctx); err != nil {
 		return err
 	}
 	b.status.clear()
 	if a.json {
-		return a.printJSON(r)
+		return a.printJSON(&b.report)
 	}
 	return b.print(path)
+}
+
+// prepare builds the step and finds its batches, which the caller closes.
+func (b *trainBench) prepare(m *model, o train.Options) (closeData func() error, err error) {
+	closeData = func() error { return nil }
+	tf, micro := b.flags, int64(max(b.flags.micro, 1))
+	loss, r := m.module, &b.report
+	if isLanguageModel(m.module) {
+		if tf.rows == 0 {
+			tf.rows = 8
+		}
+		if tf.length == 0 {
+			tf.length = 128
+		}
+		r.Rows, r.Length = tf.rows*micro, tf.length
+		if loss, err = train.Language(m.module, tf.rows, tf.length); err != nil {
+			return closeData, err
+		}
+	} else if tf.rows > 0 || tf.length > 0 {
+		return closeData, usagef("%s is a module, which says itself what a batch is: --batch-size and --length have no effect", m.path)
+	}
+	if b.program, err = train.Build(loss, o); err != nil {
+		return closeData, explainTrain(err)
+	}
+	for _, in := range b.program.Inputs {
+		if r.Length == 0 && in.Type.Rank() > 0 {
+			rows, _ := in.Type.Shape[0].Const()
+			r.Rows = max(r.Rows, rows*micro)
+		}
+	}
+	r.Model, r.Target, r.Device, r.Precision, r.Optimizer = m.module.Name, b.target.name, b.target.dev.Info().Name, tf.precision, tf.optimizer
+	for i := range b.program.Losses {
+		r.Operations = max(r.Operations, train.Operations(loss.Func(b.program.Losses[i].Name))*micro)
+	}
+	for _, w := range b.program.Weights {
+		n, _ := w.Type.Elements().Const()
+		r.Parameters += n
+	}
+	var data safetensors.Source = madeUpBatch{inputs: b.program.Inputs, micro: micro, vocabulary: vocabulary(m.module)}
+	if tf.data != "" {
+		f, err := safetensors.Open(tf.data)
+		if err != nil {
+			return closeData, err
+		}
+		data, closeData = f, f.Close
+	}
+	if b.batch, err = train.NewData(b.program, data); err != nil {
+		return closeData, errors.Join(err, closeData())
+	}
+	return closeData, nil
 }
 
 // run measures the rate of products, compilation, and steps in every mode.
@@ -141,7 +180,7 @@ func (b *trainBench) run(ctx context.Context) error {
 	for _, seconds := range []*float64{&b.report.Compile.Cold, &b.report.Compile.Warm} {
 		b.status.say("compiling")
 		start := time.Now()
-		s, err := b.make(ctx, b.modes[0])
+		s, err := b.make(ctx, b.bench.modes[0])
 		if err != nil {
 			return err
 		}
@@ -152,7 +191,12 @@ func (b *trainBench) run(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, mode := range b.modes {
+	if b.bench.profile {
+		if err := b.profile(ctx); err != nil {
+			return err
+		}
+	}
+	for _, mode := range b.bench.modes {
 		step, err := b.measure(ctx, mode)
 		if err != nil {
 			return err
@@ -212,10 +256,7 @@ func (b *trainBench) measure(ctx context.Context, mode string) (r trainBenchStep
 	}
 	r.Capture = time.Since(start).Seconds()
 	b.status.say("measuring steps, mode %s", mode)
-	step := func() error {
-		b.batch.Select(s.Steps())
-		return s.Run(ctx, b.batch)
-	}
+	step := func() error { return b.step(ctx, s) }
 	wait := func() error {
 		_, err := s.Loss(s.Steps())
 		return err
@@ -248,13 +289,40 @@ func (b *trainBench) measure(ctx context.Context, mode string) (r trainBenchStep
 	}
 	r.MS, r.Issue, r.InARow = milliseconds(median(alone)), milliseconds(median(issue)), milliseconds(all)/float64(r.Runs)
 	seconds := all.Seconds() / float64(r.Runs)
-	r.Tokens = float64(b.report.Rows*b.report.Length) / seconds
+	r.Tokens = float64(b.report.Rows*max(b.report.Length, 1)) / seconds
 	r.Share = float64(b.report.Operations) / seconds / b.report.Rate
 	if after, _, err := meter.free(); err == nil && known {
 		taken := before - after
 		r.Taken = &taken
 	}
 	return r, nil
+}
+
+// step issues a step.
+func (b *trainBench) step(ctx context.Context, s *train.Step) error {
+	b.batch.Select(s.Steps())
+	return s.Run(ctx, b.batch)
+}
+
+// profile measures the kernels of a step.
+func (b *trainBench) profile(ctx context.Context) (err error) {
+	s, err := b.make(ctx, piecewise.None.String())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	meter, err := b.target.meter(s.Backend().Stream())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, meter.close()) }()
+	b.status.say("profiling a step")
+	if err := s.Load(ctx, b.weights); err != nil {
+		return err
+	}
+	p, err := profile(b.target, s.Backend().Stream(), meter, nil, func() error { return b.step(ctx, s) })
+	b.report.Profile = &p
+	return err
 }
 
 // timed returns the time of the device from before what issue enqueues to its end, and how long
@@ -351,41 +419,73 @@ func (b *trainBench) rate(ctx context.Context, dt dtype.DType) (rate float64, er
 	return 2 * float64(n) * float64(n) * float64(n) / slices.Min(times).Seconds(), nil
 }
 
-// madeUpIDs is the data of bench: one batch of ids.
-type madeUpIDs struct{ rows, length, vocabulary int64 }
-
-// Names returns the name of the ids.
-func (d madeUpIDs) Names() []string { return []string{train.InputIDs} }
-
-// Info describes the ids.
-func (d madeUpIDs) Info(name string) (safetensors.Info, error) {
-	if name != train.InputIDs {
-		return safetensors.Info{}, fmt.Errorf("%w: %s", safetensors.ErrNotFound, name)
-	}
-	return safetensors.Info{Name: name, DType: dtype.I32, Shape: []int64{d.rows, d.length}}, nil
+// madeUpBatch is the data of bench where none is given: one batch of numbers in [-1, 1), and of
+// ids of a vocabulary.
+type madeUpBatch struct {
+	inputs            []train.Input
+	micro, vocabulary int64
 }
 
-// Tensor returns the ids.
-func (d madeUpIDs) Tensor(name string) (safetensors.Tensor, error) {
+// Names returns the names of the inputs.
+func (d madeUpBatch) Names() []string {
+	var out []string
+	for _, in := range d.inputs {
+		out = append(out, in.Name)
+	}
+	return out
+}
+
+// Info describes an input: batches for all micro-batches, one after the other.
+func (d madeUpBatch) Info(name string) (safetensors.Info, error) {
+	i := slices.Index(d.Names(), name)
+	if i < 0 {
+		return safetensors.Info{}, fmt.Errorf("%w: %s", safetensors.ErrNotFound, name)
+	}
+	t := d.inputs[i].Type
+	shape := []int64{d.micro}
+	for _, e := range t.Shape {
+		n, _ := e.Const()
+		shape = append(shape, n)
+	}
+	return safetensors.Info{Name: name, DType: t.DType, Shape: shape}, nil
+}
+
+// Tensor returns the values of an input.
+func (d madeUpBatch) Tensor(name string) (safetensors.Tensor, error) {
 	info, err := d.Info(name)
 	if err != nil {
 		return safetensors.Tensor{}, err
 	}
+	n := int64(1)
+	for _, e := range info.Shape {
+		n *= e
+	}
 	const step = 7919 // a prime: ids that follow each other are not near each other
 	var data []byte
-	for i := range d.rows * d.length {
-		data = binary.LittleEndian.AppendUint32(data, uint32(i*step%d.vocabulary))
+	for i := range n {
+		switch info.DType {
+		case dtype.F32:
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(i*step%2048)/1024-1))
+		case dtype.I32:
+			data = binary.LittleEndian.AppendUint32(data, uint32(i*step%d.vocabulary))
+		default:
+			return safetensors.Tensor{}, usagef("input %s is %s: --data FILE brings its values", name, info.DType)
+		}
 	}
 	return safetensors.Tensor{Name: name, DType: info.DType, Shape: info.Shape, Data: data}, nil
 }
 
 func (b *trainBench) print(path string) error {
 	r, w := &b.report, b.app.out
-	fmt.Fprintf(w, "%s trained in %s with %s on %s, %d rows of %d tokens, %.1f million parameters\n\n", path, r.Precision, r.Optimizer, r.Device, r.Rows, r.Length, float64(r.Parameters)/1e6)
+	rows, unit := plural(r.Rows, "row"), ">rows/s"
+	if r.Length > 0 {
+		rows, unit = fmt.Sprintf("%s of %d tokens", rows, r.Length), ">tokens/s"
+	}
+	fmt.Fprintf(w, "%s trained in %s with %s on %s, %s, %.1f million parameters\n\n", path, r.Precision, r.Optimizer, r.Device, rows, float64(r.Parameters)/1e6)
 	fmt.Fprintf(w, "products        %.1f GFLOP/s in a large one, %.3f GFLOP a step\n", r.Rate/1e9, float64(r.Operations)/1e9)
 	fmt.Fprintf(w, "compile         %.3f s cold, %.3f s warm\n", r.Compile.Cold, r.Compile.Warm)
 	fmt.Fprintf(w, "memory          %s planned\n\n", byteCount(r.Planned))
-	tab := table{head: []string{"mode", ">ms", ">in a row", ">to issue", ">tokens/s", ">of the products' rate", ">taken", ">s to capture"}}
+	tab := table{head: []string{"mode", ">ms", ">in a row", ">to issue", unit, ">of the products' rate", ">taken", ">s to capture"}}
 	for _, s := range r.Steps {
 		taken := ""
 		if s.Taken != nil {
@@ -393,5 +493,8 @@ func (b *trainBench) print(path string) error {
 		}
 		tab.add(s.Mode, fmt.Sprintf("%.3f", s.MS), fmt.Sprintf("%.3f", s.InARow), fmt.Sprintf("%.3f", s.Issue), fmt.Sprintf("%.0f", s.Tokens), fmt.Sprintf("%.1f %%", 100*s.Share), taken, fmt.Sprintf("%.3f", s.Capture))
 	}
-	return tab.write(w, "  ")
+	if err := tab.write(w, "  "); err != nil || r.Profile == nil {
+		return err
+	}
+	return b.app.printProfile(r.Profile, 0)
 }

@@ -58,6 +58,11 @@ module "notes" {
 // BenchmarkNotesOnGPU is a step of the notes' network: three callables, and the optimizer outside
 // of the graphs. bench/callables.py is PyTorch's make_graphed_callables on the same network.
 func BenchmarkNotesOnGPU(b *testing.B) {
+	b.Run("f32", func(b *testing.B) { stepNotes(b) })
+}
+
+// stepNotes runs steps.
+func stepNotes(b *testing.B) {
 	dev := cudatest.Open(b, fake.Options{})
 	if dev.Emulated {
 		b.Skip("needs a real GPU")
