@@ -47,9 +47,9 @@ def pwc(args, name, precision, *command):
 
 
 def pwc_callables(args):
-    """The benchmark of graphs/callables: both precisions, from where its test data is."""
+    """The benchmark of graphs/callables, in both precisions."""
     done = subprocess.run([Path(args.callables).resolve(), "-test.run", "^$", "-test.bench", "NotesOnGPU", "-test.benchtime", "9x"],
-                          capture_output=True, text=True, cwd=HERE.parent / "graphs" / "callables")
+                          capture_output=True, text=True)
     found = {}
     for precision, ms in re.findall(r"^BenchmarkNotesOnGPU/(\w+)\S*\s.*?([\d.]+) ms/step", done.stdout, re.MULTILINE):
         found[precision] = emit(figure="callables", precision=precision, how="pwc", ms=float(ms))

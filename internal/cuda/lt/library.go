@@ -50,7 +50,7 @@ type API interface {
 	Create() (Handle, error)
 	Destroy(Handle) error
 
-	NewDesc(computeType, transA int32) (Desc, error)
+	NewDesc(computeType, transA, transB int32) (Desc, error)
 	NewLayout(dataType int32, rows, cols, pitch, batch, stride int64) (Layout, error)
 	NewPreference(workspace int64, alignA, alignB, alignD int) (Preference, error)
 	DestroyDesc(Desc) error
@@ -138,14 +138,16 @@ func set[V int32 | int64 | uint32 | uint64](call string, fn, object uintptr, att
 }
 
 // NewDesc makes a cublasLtMatmulDesc_t whose factors are f32.
-func (l *Library) NewDesc(computeType, transA int32) (Desc, error) {
+func (l *Library) NewDesc(computeType, transA, transB int32) (Desc, error) {
 	var d Desc
 	err := failed("MatmulDescCreate", dl.Call(l.descCreate, uintptr(unsafe.Pointer(&d)), uintptr(computeType), TypeF32))
 	if err != nil {
 		return 0, err
 	}
-	if err := set("MatmulDescSetAttribute", l.descSet, uintptr(d), descTransA, transA); err != nil {
-		return 0, errors.Join(err, l.DestroyDesc(d))
+	for i, trans := range []int32{transA, transB} {
+		if err := set("MatmulDescSetAttribute", l.descSet, uintptr(d), descTransA+uintptr(i), trans); err != nil {
+			return 0, errors.Join(err, l.DestroyDesc(d))
+		}
 	}
 	return d, nil
 }

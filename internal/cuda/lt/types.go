@@ -24,7 +24,10 @@ const (
 )
 
 // cublasComputeType_t.
-const Compute32F = 68
+const (
+	Compute32F         = 68
+	Compute32FFastTF32 = 77 // operands of f32 are rounded to TF32
+)
 
 // cublasOperation_t.
 const (
@@ -33,7 +36,7 @@ const (
 )
 
 // cublasLtMatmulDescAttributes_t.
-const descTransA = 3
+const descTransA = 3 // B follows
 
 // cublasLtMatrixLayoutAttribute_t.
 const (

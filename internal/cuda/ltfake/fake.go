@@ -85,8 +85,8 @@ func (f *Library) Create() (lt.Handle, error) {
 func (f *Library) Destroy(h lt.Handle) error { return f.destroy(uintptr(h)) }
 
 // NewDesc logs and makes a descriptor.
-func (f *Library) NewDesc(compute, transA int32) (lt.Desc, error) {
-	f.Log = append(f.Log, fmt.Sprintf("desc %d %d", compute, transA))
+func (f *Library) NewDesc(compute, transA, transB int32) (lt.Desc, error) {
+	f.Log = append(f.Log, fmt.Sprintf("desc %d %d %d", compute, transA, transB))
 	p, err := f.make("desc")
 	return lt.Desc(p), err
 }

@@ -76,13 +76,18 @@ func TestDescriptors(t *testing.T) {
 	padded, byDepth := plain, plain
 	padded.pad, padded.batch = 8, 3
 	byDepth.byDepth, byDepth.out = true, dtype.F32
+	both, single := byDepth, plain
+	both.xByDepth, both.in, both.tf32 = true, dtype.F32, true
+	single.in, single.out = dtype.F32, dtype.F32
 	for _, c := range []struct {
 		z    sizes
 		want []string
 	}{
-		{plain, []string{"desc 68 1", "layout 14 128x64/128 1/8192", "layout 14 128x32/128 1/4096", "layout 14 64x32/64 1/2048", "preference 33554432 64 64 64"}},
-		{padded, []string{"desc 68 1", "layout 14 128x64/136 3/8704", "layout 14 128x32/136 3/4352", "layout 14 64x32/72 3/2304", "preference 33554432 16 16 16"}},
-		{byDepth, []string{"desc 68 0", "layout 14 64x128/64 1/8192", "layout 14 128x32/128 1/4096", "layout 0 64x32/64 1/2048", "preference 33554432 64 64 64"}},
+		{plain, []string{"desc 68 1 0", "layout 14 128x64/128 1/8192", "layout 14 128x32/128 1/4096", "layout 14 64x32/64 1/2048", "preference 33554432 64 64 64"}},
+		{padded, []string{"desc 68 1 0", "layout 14 128x64/136 3/8704", "layout 14 128x32/136 3/4352", "layout 14 64x32/72 3/2304", "preference 33554432 16 16 16"}},
+		{byDepth, []string{"desc 68 0 0", "layout 14 64x128/64 1/8192", "layout 14 128x32/128 1/4096", "layout 0 64x32/64 1/2048", "preference 33554432 64 64 64"}},
+		{both, []string{"desc 77 0 1", "layout 0 64x128/64 1/8192", "layout 0 32x128/32 1/4096", "layout 0 64x32/64 1/2048", "preference 33554432 64 64 64"}},
+		{single, []string{"desc 68 1 0", "layout 0 128x64/128 1/8192", "layout 0 128x32/128 1/4096", "layout 0 64x32/64 1/2048", "preference 33554432 64 64 64"}},
 	} {
 		g, f := newFakeLib(t, Options{}, result(1, 0))
 		_, err := g.lib.plan(c.z.problem(t))
@@ -337,8 +342,8 @@ func TestRefusals(t *testing.T) {
 			a[1].DType = dtype.F32
 			return a, b
 		},
-		"no product of f32 and f32": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
-			a[0].DType, a[1].DType, a[2].DType = dtype.F32, dtype.F32, dtype.F32
+		"no product of f32 and f32 in bf16": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+			a[0].DType, a[1].DType = dtype.F32, dtype.F32
 			return a, b
 		},
 		"in f16": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {

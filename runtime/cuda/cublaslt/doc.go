@@ -7,8 +7,9 @@
 // y[b, m, n] = Σ_k x[b, m, k] · w[b, n, k], summed in f32 and rounded once to the
 // dtype of y. Operands are memory x, w, y of the step; where the matrices lie in
 // it is told by attributes (see [Matmul]). x and w are bf16 or f16, with y of the
-// same dtype or f32. Products of f32 are not taken: the order of their sums must
-// not depend on the number of rows, and that of the library's algorithms does.
+// same dtype or f32, or all three are f32; then attribute "tf32" lets the operands be
+// rounded to TF32. The order of the sums depends on the number of rows, so compilers
+// ask for products of f32 only where that is allowed.
 //
 // # Algorithms
 //

@@ -108,6 +108,7 @@ type sizes struct {
 	m, n, k, batch int64
 	in, out        dtype.DType
 	byDepth        bool
+	xByDepth, tf32 bool
 	pad            int64 // elements between rows, and before the first
 }
 
@@ -118,7 +119,11 @@ func (z sizes) attrs() (attrs []program.Attr, x, w, y matrix) {
 		wRows, wCols = wCols, wRows
 	}
 	at := func(rows, cols int64) matrix { return matrix{z.pad, cols + z.pad, rows * (cols + z.pad)} }
-	x, w, y = at(z.m, z.k), at(wRows, wCols), at(z.m, z.n)
+	xRows, xCols := z.m, z.k
+	if z.xByDepth {
+		xRows, xCols = xCols, xRows
+	}
+	x, w, y = at(xRows, xCols), at(wRows, wCols), at(z.m, z.n)
 	list := func(name string, v ...int64) {
 		a := program.Attr{Name: name, Kind: program.AttrDims}
 		for _, e := range v {
@@ -130,8 +135,10 @@ func (z sizes) attrs() (attrs []program.Attr, x, w, y matrix) {
 	list(AttrX, x.offset, x.pitch, x.stride)
 	list(AttrW, w.offset, w.pitch, w.stride)
 	list(AttrY, y.offset, y.pitch, y.stride)
-	if z.byDepth {
-		attrs = append(attrs, program.Attr{Name: AttrByDepth, Kind: program.AttrBool, Bool: true})
+	for name, set := range map[string]bool{AttrByDepth: z.byDepth, AttrXByDepth: z.xByDepth, AttrTF32: z.tf32} {
+		if set {
+			attrs = append(attrs, program.Attr{Name: name, Kind: program.AttrBool, Bool: true})
+		}
 	}
 	return attrs, x, w, y
 }
@@ -167,6 +174,10 @@ func TestProductsOnGPU(t *testing.T) {
 		{m: 17, n: 40, k: 128, batch: 1, in: dtype.F16, out: dtype.F32, byDepth: true},
 		{m: 65, n: 72, k: 256, batch: 1, in: dtype.BF16, out: dtype.BF16, byDepth: true, pad: 16},
 		{m: 5, n: 24, k: 64, batch: 7, in: dtype.BF16, out: dtype.BF16, pad: 8},
+		{m: 40, n: 48, k: 96, batch: 3, in: dtype.BF16, out: dtype.F32, byDepth: true, xByDepth: true, pad: 8},
+		{m: 64, n: 256, k: 4096, batch: 1, in: dtype.F32, out: dtype.F32},
+		{m: 72, n: 24, k: 64, batch: 1, in: dtype.F32, out: dtype.F32, byDepth: true, xByDepth: true},
+		{m: 64, n: 128, k: 256, batch: 1, in: dtype.F32, out: dtype.F32, tf32: true, xByDepth: true},
 	} {
 		t.Run(fmt.Sprintf("%+v", z), func(t *testing.T) {
 			_, mx, mw, my := z.attrs()
@@ -218,7 +229,11 @@ func TestProductsOnGPU(t *testing.T) {
 							if z.byDepth {
 								at = mw.offset + b*mw.stride + k*mw.pitch + j
 							}
-							sum += x[mx.offset+b*mx.stride+i*mx.pitch+k] * w[at]
+							of := mx.offset + b*mx.stride + i*mx.pitch + k
+							if z.xByDepth {
+								of = mx.offset + b*mx.stride + k*mx.pitch + i
+							}
+							sum += x[of] * w[at]
 						}
 						want[my.offset+b*my.stride+i*my.pitch+j] = sum
 					}
@@ -229,6 +244,9 @@ func TestProductsOnGPU(t *testing.T) {
 			unit := map[dtype.DType]float64{dtype.F32: 0x1p-24, dtype.F16: 0x1p-11, dtype.BF16: 0x1p-8}[z.out]
 			for i := range want {
 				most := unit*math.Abs(want[i])*1.01 + 0x1p-24*math.Sqrt(float64(z.k))*8
+				if z.tf32 {
+					most += 0x1p-11 * math.Sqrt(float64(z.k)) * 8 // 10 bits of the significand
+				}
 				if want[i] == before[i] {
 					most = 0 // between the matrices
 				}
@@ -257,7 +275,7 @@ func TestProductsOnGPU(t *testing.T) {
 			must(t, g.s.Synchronize())
 		})
 	}
-	if s := g.lib.Stats(); s.Untuned != 9 || s.Tuned+s.Own+s.Declined != 0 {
+	if s := g.lib.Stats(); s.Untuned != 13 || s.Tuned+s.Own+s.Declined != 0 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -335,4 +353,72 @@ func TestSweepOnGPU(t *testing.T) {
 		}
 		t.Log(line)
 	}
+}
+
+// TestSweepTrainingOnGPU measures the library's algorithms for the products of training steps, forward
+// and backward. PWC_SWEEP is "training".
+func TestSweepTrainingOnGPU(t *testing.T) {
+	if os.Getenv("PWC_SWEEP") != "training" {
+		t.Skip("PWC_SWEEP is not training")
+	}
+	g := openGPU(t, Options{})
+	const most = 1 << 29
+	x, w, y := g.alloc(most), g.alloc(most), g.alloc(most)
+	must(t, g.s.Fill(x, 0x3c))
+	must(t, g.s.Fill(w, 0x3c))
+	f32, tf32 := sizes{in: dtype.F32, out: dtype.F32, batch: 1}, sizes{in: dtype.F32, out: dtype.F32, batch: 1, tf32: true}
+	half := sizes{in: dtype.BF16, out: dtype.BF16, batch: 1}
+	for _, c := range []struct {
+		kinds []sizes
+		shape [][3]int64 // rows of a batch, features, results of a layer
+	}{{[]sizes{f32, tf32}, [][3]int64{{640, 4096, 2048}, {640, 2048, 1024}}}, {[]sizes{half}, [][3]int64{{4096, 768, 2304}, {4096, 768, 768}, {4096, 768, 3072}, {4096, 3072, 768}, {4096, 768, 50304}}}} {
+		for _, of := range c.kinds {
+			for _, s := range c.shape {
+				forward, dx, dw := of, of, of
+				forward.m, forward.n, forward.k = s[0], s[2], s[1]
+				dx.m, dx.n, dx.k, dx.byDepth = s[0], s[1], s[2], true
+				dw.m, dw.n, dw.k, dw.byDepth, dw.xByDepth = s[2], s[1], s[0], true, true
+				for _, z := range []sizes{forward, dx, dw} {
+					attrs, _, _, _ := z.attrs()
+					c := &device.OpCall{Attrs: attrs, Stream: g.s, Args: []device.Tensor{{Buffer: x, DType: z.in, Shape: []int64{z.m * z.k}}, {Buffer: w, DType: z.in, Shape: []int64{z.n * z.k}}, {Buffer: y, DType: z.out, Shape: []int64{z.m * z.n}}}}
+					found, err := g.lib.Candidates(c.Args, attrs, 16)
+					must(t, err)
+					var times []string
+					for _, choice := range found {
+						must(t, g.lib.Choose(c.Args, attrs, choice))
+						times = append(times, fmt.Sprintf("%.1f", g.microseconds(c)))
+					}
+					t.Logf("%s, tf32 %v, %d x %d x %d, by depth %v %v: %.1f GFLOP, µs %s", z.in, z.tf32, z.m, z.n, z.k, z.xByDepth, z.byDepth, float64(2*z.m*z.n*z.k)/1e9, strings.Join(times, " "))
+				}
+			}
+		}
+	}
+}
+
+// microseconds is the least time of a call, of a graph of several.
+func (g *gpu) microseconds(c *device.OpCall) float64 {
+	const count = 8
+	op := &Matmul{g.lib}
+	c.State, c.Capturing = nil, false
+	must(g, op.Warm(c))
+	must(g, g.s.BeginCapture(device.CaptureThreadLocal))
+	c.Capturing = true
+	for range count {
+		must(g, op.Launch(c))
+	}
+	graph, err := g.s.EndCapture()
+	must(g, err)
+	defer graph.Close()
+	best := math.Inf(1)
+	for range 4 {
+		start, err := g.dev.NewTimedEvent()
+		must(g, err)
+		end, err := g.dev.NewTimedEvent()
+		must(g, err)
+		must(g, errors.Join(g.s.Record(start), g.s.LaunchGraph(graph), g.s.Record(end), g.s.Synchronize()))
+		d, err := g.dev.Elapsed(start, end)
+		must(g, errors.Join(err, start.Close(), end.Close()))
+		best = min(best, float64(d.Nanoseconds())/1e3/count)
+	}
+	return best
 }

@@ -162,19 +162,25 @@ var factors = [2]float32{1, 0}
 // describe makes the descriptors. The library's matrices are column-major: a row
 // of ours is a column of its, so y is Dᵀ = (A·B)ᵀ with w as A and x as B.
 func (p *plan) describe(a lt.API) error {
-	trans := int32(lt.OpT)
-	wCols, wRows := p.cols, p.depth
+	transW, transX, compute := int32(lt.OpT), int32(lt.OpN), int32(lt.Compute32F)
+	wCols, wRows, xCols, xRows := p.cols, p.depth, p.rows, p.depth
 	if p.byDepth {
-		wCols, wRows, trans = wRows, wCols, lt.OpN
+		wCols, wRows, transW = wRows, wCols, lt.OpN
+	}
+	if p.xByDepth {
+		xCols, xRows, transX = xRows, xCols, lt.OpT
+	}
+	if p.tf32 {
+		compute = lt.Compute32FFastTF32
 	}
 	var err error
-	if p.desc, err = a.NewDesc(lt.Compute32F, trans); err != nil {
+	if p.desc, err = a.NewDesc(compute, transW, transX); err != nil {
 		return err
 	}
 	if p.operands.A, err = a.NewLayout(dataType(p.in), wRows, wCols, p.w.pitch, p.batch, p.w.stride); err != nil {
 		return err
 	}
-	if p.operands.B, err = a.NewLayout(dataType(p.in), p.depth, p.rows, p.x.pitch, p.batch, p.x.stride); err != nil {
+	if p.operands.B, err = a.NewLayout(dataType(p.in), xRows, xCols, p.x.pitch, p.batch, p.x.stride); err != nil {
 		return err
 	}
 	p.operands.D, err = a.NewLayout(dataType(p.out), p.cols, p.rows, p.y.pitch, p.batch, p.y.stride)

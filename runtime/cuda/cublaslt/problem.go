@@ -13,12 +13,14 @@ import (
 
 // Attributes of routine "cublaslt.matmul".
 const (
-	AttrSize    = "size"     // AttrDims: rows m, columns n, depth k, number of matrices b
-	AttrX       = "x"        // AttrDims: where x starts, the step from row to row, from matrix to matrix; elements
-	AttrW       = "w"        // the same of w; with AttrByDepth the step is from one k to the next
-	AttrY       = "y"        // the same of y
-	AttrFrom    = "from"     // AttrDim: rows from which the library should serve where nothing was measured; without it any
-	AttrByDepth = "by_depth" // AttrBool: w is [k, n]
+	AttrSize     = "size"       // AttrDims: rows m, columns n, depth k, number of matrices b
+	AttrX        = "x"          // AttrDims: where x starts, the step from row to row, from matrix to matrix; elements. With AttrXByDepth the step is from one k to the next
+	AttrW        = "w"          // the same of w, with AttrByDepth
+	AttrY        = "y"          // the same of y
+	AttrFrom     = "from"       // AttrDim: rows from which the library should serve where nothing was measured; without it any
+	AttrByDepth  = "by_depth"   // AttrBool: w is [k, n]
+	AttrXByDepth = "x_by_depth" // AttrBool: x is [k, m]
+	AttrTF32     = "tf32"       // AttrBool: operands of f32 may be rounded to TF32
 )
 
 // matrix is where matrices lie in a tensor, in elements.
@@ -30,6 +32,8 @@ type problem struct {
 	in, out                  dtype.DType
 	x, w, y                  matrix
 	byDepth                  bool  // w is [k, n] and not [n, k]
+	xByDepth                 bool  // x is [k, m] and not [m, k]
+	tf32                     bool  // of operands of f32
 	from                     int64 // rows from which the library serves without a record
 }
 
@@ -60,6 +64,10 @@ func parse(args []device.Tensor, attrs []program.Attr) (problem, error) {
 		switch {
 		case a.Name == AttrByDepth && a.Kind == program.AttrBool:
 			p.byDepth = a.Bool
+		case a.Name == AttrXByDepth && a.Kind == program.AttrBool:
+			p.xByDepth = a.Bool
+		case a.Name == AttrTF32 && a.Kind == program.AttrBool:
+			p.tf32 = a.Bool && args[0].DType == dtype.F32
 		case a.Name == AttrFrom && a.Kind == program.AttrDim:
 			p.from, _ = a.Dim.Const()
 		}
@@ -75,12 +83,16 @@ func parse(args []device.Tensor, attrs []program.Attr) (problem, error) {
 	if p.byDepth {
 		wRows, wCols = wCols, wRows
 	}
+	xRows, xCols := p.rows, p.depth
+	if p.xByDepth {
+		xRows, xCols = xCols, xRows
+	}
 	for _, o := range []struct {
 		to         *matrix
 		name       string
 		t          device.Tensor
 		rows, cols int64
-	}{{&p.x, AttrX, args[0], p.rows, p.depth}, {&p.w, AttrW, args[1], wRows, wCols}, {&p.y, AttrY, args[2], p.rows, p.cols}} {
+	}{{&p.x, AttrX, args[0], xRows, xCols}, {&p.w, AttrW, args[1], wRows, wCols}, {&p.y, AttrY, args[2], p.rows, p.cols}} {
 		d, err := dims(attrs, o.name, 3)
 		if err != nil {
 			return p, err
@@ -141,7 +153,7 @@ func dims(attrs []program.Attr, name string, n int) ([]int64, error) {
 
 // computes reports whether the dtypes are a product's.
 func (p *problem) computes() bool {
-	return (p.in == dtype.BF16 || p.in == dtype.F16) && (p.out == p.in || p.out == dtype.F32)
+	return (p.in == dtype.BF16 || p.in == dtype.F16 || p.in == dtype.F32) && (p.out == p.in || p.out == dtype.F32)
 }
 
 // align is what a matrix is known to be aligned to, bytes, with its rows: of the
@@ -159,13 +171,19 @@ func (p *problem) align(m matrix, dt dtype.DType) int {
 
 // String is the problem as a record's key has it.
 func (p *problem) String() string {
-	w := "by row"
+	w, x, tf32 := "by row", "", ""
 	if p.byDepth {
 		w = "by depth"
+	}
+	if p.xByDepth {
+		x = " by depth"
+	}
+	if p.tf32 {
+		tf32 = ", tf32"
 	}
 	text := func(m matrix, dt dtype.DType) string {
 		return fmt.Sprintf("%d/%d@%d", m.pitch, m.stride, p.align(m, dt))
 	}
-	return fmt.Sprintf("%d x %d x %d, %d times, %s to %s, x %s, w %s %s, y %s", p.rows, p.cols, p.depth, p.batch, p.in, p.out,
-		text(p.x, p.in), text(p.w, p.in), w, text(p.y, p.out))
+	return fmt.Sprintf("%d x %d x %d, %d times, %s to %s, x %s%s, w %s %s, y %s%s", p.rows, p.cols, p.depth, p.batch, p.in, p.out,
+		text(p.x, p.in), x, text(p.w, p.in), w, text(p.y, p.out), tf32)
 }
