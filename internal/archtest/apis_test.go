@@ -495,6 +495,8 @@ var unswept = map[string]string{
 	"silly":                     "an op, called by a device",
 	"silly/cuda":                "an op, called by a device",
 	"attention/host":            "an op, called by a device",
+	"collective":                "groups, whose calls wait for other ranks; its own tests call them wrongly",
+	"collective/host":           "ops, called by a device",
 	"attention/cuda":            "an op, called by a device",
 	"attention/reference":       "an op, called by the interpreter",
 	"runtime/device/devicetest": "a test suite",

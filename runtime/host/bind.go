@@ -9,17 +9,17 @@ import (
 )
 
 // bound is a program with all addresses resolved: a list of nodes, and calls of
-// extern ops between them.
+// extern ops and library routines between them.
 type bound struct {
 	exec     *Executable
 	env      program.Env
 	assigned *device.Assigned
 	steps    []boundStep
-	calls    []*device.OpCall
-	mems     []*memory // what it reaches, each once
+	calls    []*device.OpCall // of extern ops
+	mems     []*memory        // what it reaches, each once
 }
 
-// boundStep is a node or the call of an extern op.
+// boundStep is a node or the call of an op.
 type boundStep struct {
 	of   *program.Step
 	node node
@@ -250,8 +250,8 @@ func (b *binder) step(s *device.ResolvedStep, out *boundStep) error {
 	switch s.Kind {
 	case program.StepKernel:
 		return b.kernel(s.Step, &out.node)
-	case program.StepExtern:
-		b.externOp(s, out)
+	case program.StepExtern, program.StepLibrary:
+		b.op(s, out)
 	default:
 		return fmt.Errorf("unknown kind %d", s.Kind)
 	}
@@ -280,7 +280,9 @@ func (b *binder) kernel(s *program.Step, out *node) error {
 	return nil
 }
 
-func (b *binder) externOp(s *device.ResolvedStep, out *boundStep) {
+func (b *binder) op(s *device.ResolvedStep, out *boundStep) {
 	out.op, out.call, out.name = s.Op, b.assigned.Call(s), s.Extern
-	b.out.calls = append(b.out.calls, out.call)
+	if s.Kind == program.StepExtern {
+		b.out.calls = append(b.out.calls, out.call)
+	}
 }

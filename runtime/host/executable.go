@@ -90,7 +90,9 @@ func (d *Device) load(p *program.Program, ops device.OpSet) (*Executable, error)
 				return nil, fmt.Errorf("step %d: no extern op %q was given", i, s.Extern)
 			}
 		case program.StepLibrary:
-			return nil, fmt.Errorf("step %d: the host has no library routine %q", i, s.Extern)
+			if d.Libraries()[s.Extern] == nil {
+				return nil, fmt.Errorf("step %d: the device has no library routine %q: Device.AddLibrary gives it one", i, s.Extern)
+			}
 		}
 	}
 	for _, c := range p.Consts {
@@ -173,7 +175,7 @@ func (x *Executable) env(symbols []int64) (program.Env, error) {
 
 // resolve makes the program's choices.
 func (x *Executable) resolve(env program.Env) (*device.Resolved, error) {
-	return device.Resolve(x.program, env, x.ops, nil)
+	return device.Resolve(x.program, env, x.ops, x.dev.Libraries())
 }
 
 // ScratchBytes returns what Bind wants as scratch: the program's own, and room

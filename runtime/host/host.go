@@ -74,12 +74,13 @@ type Device struct {
 
 	capturing atomic.Int32 // captures under way that the device's streams began
 
-	mu     sync.Mutex
-	closed bool
-	active int64 // bytes given out
-	dead   int64 // bytes given back since the last collection, at most
-	loads  int64 // programs loaded so far
-	loaded map[*Executable]struct{}
+	mu        sync.Mutex
+	closed    bool
+	libraries device.OpSet // not written: AddLibrary makes another
+	active    int64        // bytes given out
+	dead      int64        // bytes given back since the last collection, at most
+	loads     int64        // programs loaded so far
+	loaded    map[*Executable]struct{}
 }
 
 var _ device.Device = (*Device)(nil)

@@ -37,6 +37,15 @@ func (s *Stream) Ended() error { return s.until.err() }
 // and return if so.
 func (s *Stream) Interrupted() bool { return s.until.look() }
 
+// Context returns the context that work of the stream ends with, for functions given to Call
+// that wait: context.Background() where Until set none.
+func (s *Stream) Context() context.Context {
+	if s.until.ctx == nil {
+		return context.Background()
+	}
+	return s.until.ctx
+}
+
 func (i *interrupt) look() bool {
 	if i.done == nil {
 		return false

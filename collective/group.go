@@ -1,0 +1,150 @@
+// Package collective joins ranks to groups: N ranks in one process, or N processes on one or
+// several hosts. A rank is one device, used by one goroutine.
+//
+// Ranks of a group make the same calls in the same order. A rank that is lost ends the group:
+// all ranks get a [LostError] that names it within ten seconds (C22), and every wait has a limit
+// after which the error names the ranks that are missing. A group that has ended stays so; a
+// restart joins a new one.
+//
+// The routines that programs name are those of [Kind]. Package collective/host computes them on
+// host devices by [Group.Exchange], package collective/cuda on GPUs over peer memory or NCCL.
+package collective
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// MaxSize is the largest number of ranks of a group.
+const MaxSize = 1024
+
+// MaxExchange is the most bytes that a rank gives to one [Group.Exchange].
+const MaxExchange = 1 << 20
+
+// Options configure a group. All ranks take the same.
+type Options struct {
+	// Limit is how long a call waits for the ranks that have not made it. 0: one minute.
+	Limit time.Duration
+
+	// JoinLimit is how long Join waits for all ranks. 0: one minute.
+	JoinLimit time.Duration
+
+	// Token is a secret of up to MaxToken bytes that ranks show when they join over TCP or a
+	// file, so that a process of somebody else's run is refused.
+	Token string
+}
+
+// MaxToken is the most bytes of Options.Token.
+const MaxToken = 256
+
+func (o Options) limit() time.Duration     { return positive(o.Limit) }
+func (o Options) joinLimit() time.Duration { return positive(o.JoinLimit) }
+
+func positive(d time.Duration) time.Duration {
+	if d <= 0 {
+		return time.Minute
+	}
+	return d
+}
+
+// Group is one rank's membership of a group. Err, Done, Fail and Close may be called from any
+// goroutine, Exchange by one at a time.
+type Group struct {
+	name       string
+	rank, size int
+	met        string
+	member     member
+}
+
+// member is how a rank reaches the others.
+type member interface {
+	exchange(ctx context.Context, what string, mine []byte, use func(all [][]byte) error) error
+	end(err error)
+	err() error
+	done() <-chan struct{}
+	leave() error
+}
+
+// Name returns the group's name, which programs have as an attribute of their calls.
+func (g *Group) Name() string { return g.name }
+
+// Rank returns the number of this rank, from 0.
+func (g *Group) Rank() int { return g.rank }
+
+// Size returns the number of ranks.
+func (g *Group) Size() int { return g.size }
+
+// Met says how the ranks met: "in one process", or the address that they met at.
+func (g *Group) Met() string { return g.met }
+
+// Exchange gives mine, up to MaxExchange bytes, to all ranks and calls use with what each gave,
+// in rank order. The slices are valid, and must not be written, until use returns; use must not
+// wait for another rank. mine may change once Exchange has returned. what describes the call: it
+// is the same on all ranks, or the group ends with a [MismatchError]. The error of use is
+// returned, and is this rank's alone.
+//
+// Where the context ends while a rank is missing, the group ends, because the others are told
+// of a call that this rank gave up.
+func (g *Group) Exchange(ctx context.Context, what string, mine []byte, use func(all [][]byte) error) error {
+	switch {
+	case len(mine) > MaxExchange:
+		return fmt.Errorf("collective: group %q: exchange of %d bytes, the most is %d", g.name, len(mine), MaxExchange)
+	case len(what) > maxWhat:
+		return fmt.Errorf("collective: group %q: a description of %d bytes, the most is %d", g.name, len(what), maxWhat)
+	}
+	return g.member.exchange(ctx, what, mine, use)
+}
+
+// Barrier returns when all ranks have called it.
+func (g *Group) Barrier(ctx context.Context) error {
+	return g.Exchange(ctx, "barrier", nil, func([][]byte) error { return nil })
+}
+
+// Err returns why the group has ended, a [LostError] or a [MismatchError]; nil while it lives.
+func (g *Group) Err() error { return g.member.err() }
+
+// Done is closed when the group has ended.
+func (g *Group) Done() <-chan struct{} { return g.member.done() }
+
+// Fail ends the group for all ranks: this rank cannot go on, because of cause.
+func (g *Group) Fail(cause error) {
+	if cause == nil {
+		cause = errors.New("it failed")
+	}
+	g.member.end(&LostError{Group: g.name, Ranks: []int{g.rank}, Cause: cause})
+}
+
+// Close leaves the group. Ranks that still wait for this one get a [LostError] that matches
+// [ErrLeft].
+func (g *Group) Close() error { return g.member.leave() }
+
+// Local returns the memberships of all ranks of a group within this process, by rank.
+func Local(name string, size int, o Options) ([]*Group, error) {
+	if err := checkGroup(name, 0, size); err != nil {
+		return nil, err
+	}
+	h := newHub(name, size, o.limit())
+	groups := make([]*Group, size)
+	for rank := range groups {
+		groups[rank] = &Group{name, rank, size, "in one process", &local{h, rank}}
+	}
+	return groups, nil
+}
+
+// maxName is the most bytes of a group's name.
+const maxName = 64
+
+// checkGroup checks what a rank says of its group.
+func checkGroup(name string, rank, size int) error {
+	switch {
+	case name == "" || len(name) > maxName:
+		return fmt.Errorf("collective: a group's name has 1 to %d bytes, not %d", maxName, len(name))
+	case size < 1 || size > MaxSize:
+		return fmt.Errorf("collective: group %q: a group has 1 to %d ranks, not %d", name, MaxSize, size)
+	case rank < 0 || rank >= size:
+		return fmt.Errorf("collective: group %q: rank %d of %d ranks, which count from 0", name, rank, size)
+	}
+	return nil
+}

@@ -1,0 +1,374 @@
+package host_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"pwc/collective"
+	collectivehost "pwc/collective/host"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program"
+	"pwc/runtime/device"
+	"pwc/runtime/host"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rank is one rank of a test.
+type rank struct {
+	group  *collective.Group
+	dev    *host.Device
+	stream device.Stream
+}
+
+// eachRank runs f on a goroutine for each rank of a group in one process, and returns their errors.
+func eachRank(t *testing.T, size int, o collective.Options, f func(r *rank) error) []error {
+	t.Helper()
+	groups, err := collective.Local("tp", size, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := make([]error, size)
+	var all sync.WaitGroup
+	for i, g := range groups {
+		all.Go(func() {
+			errs[i] = func() (err error) {
+				r := &rank{group: g, dev: host.Open(host.Options{Workers: 1})}
+				defer func() { err = errors.Join(err, r.dev.Close()) }()
+				if err := collectivehost.Add(r.dev, g); err != nil {
+					return err
+				}
+				if r.stream, err = r.dev.NewStream(); err != nil {
+					return err
+				}
+				if err := f(r); err != nil {
+					return err
+				}
+				return g.Barrier(t.Context()) // nobody leaves while others still meet
+			}()
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+func must(t *testing.T, errs []error) {
+	t.Helper()
+	for rank, err := range errs {
+		if err != nil {
+			t.Fatalf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+// bind loads and binds a program of one call.
+func (r *rank) bind(c call) (device.BoundLaunch, []device.Buffer, error) {
+	dstN, srcN := c.counts()
+	p := &program.Program{Target: host.Target,
+		Params: []program.Param{{DType: c.dt, Shape: []dim.Dim{dim.Const(dstN)}, Mut: true}, {DType: c.dt, Shape: []dim.Dim{dim.Const(srcN)}}},
+		Buffers: []program.Buffer{{Kind: program.BufferParam, DType: c.dt, Shape: []dim.Dim{dim.Const(dstN)}},
+			{Kind: program.BufferParam, Index: 1, DType: c.dt, Shape: []dim.Dim{dim.Const(srcN)}}},
+		Steps: []program.Step{{Kind: program.StepLibrary, Extern: c.kind.Name(), Args: []int32{0, 1}, Attrs: c.attrs()}}}
+	if c.inPlace {
+		p.Steps[0].Args[1] = 0
+	}
+	x, err := r.dev.Load(p, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	var mem []device.Buffer
+	for _, n := range []int64{dstN, srcN} {
+		m, err := r.dev.Alloc(max(c.dt.Bytes(n), 1))
+		if err != nil {
+			return nil, nil, err
+		}
+		mem = append(mem, device.Buffer{Memory: m, Size: c.dt.Bytes(n)})
+	}
+	args := device.Args{Params: mem}
+	need, err := x.ScratchBytes(nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	if need > 0 {
+		m, err := r.dev.Alloc(need)
+		if err != nil {
+			return nil, nil, err
+		}
+		args.Scratch = device.Buffer{Memory: m, Size: need}
+	}
+	l, err := x.Bind(nil, args)
+	return l, mem, err
+}
+
+// call is a call of a test.
+type call struct {
+	kind    collective.Kind
+	dt      dtype.DType
+	n       int64 // elements of a rank's part
+	size    int
+	root    int
+	inPlace bool
+}
+
+func (c call) counts() (dst, src int64) {
+	dst, src = c.n, c.n
+	switch c.kind {
+	case collective.AllGather:
+		dst *= int64(c.size)
+	case collective.ReduceScatter:
+		src *= int64(c.size)
+	}
+	return dst, src
+}
+
+func (c call) attrs() []program.Attr {
+	a := []program.Attr{{Name: collective.AttrGroup, Kind: program.AttrString, Str: "tp"},
+		{Name: collective.AttrSize, Dim: dim.Const(int64(c.size))}}
+	if c.kind == collective.Broadcast {
+		a = append(a, program.Attr{Name: collective.AttrRoot, Dim: dim.Const(int64(c.root))})
+	}
+	return a
+}
+
+// input is element i of a rank's source: an integer, which all dtypes hold exactly, as their sums.
+func input(rank int, i int64) int64 { return (i*7+int64(rank)*13)%31 - 15 }
+
+// want is element i of a rank's destination.
+func (c call) want(rank int, i int64) int64 {
+	sum := func(i int64) (s int64) {
+		for k := range c.size {
+			s += input(k, i)
+		}
+		return s
+	}
+	switch c.kind {
+	case collective.AllGather:
+		return input(int(i/c.n), i%c.n)
+	case collective.ReduceScatter:
+		return sum(int64(rank)*c.n + i)
+	case collective.Broadcast:
+		return input(c.root, i)
+	}
+	return sum(i)
+}
+
+// encode and decode are numbers as bytes of a dtype.
+func encode(dt dtype.DType, b []byte, v float32) {
+	switch dt {
+	case dtype.F32:
+		binary.LittleEndian.PutUint32(b, math.Float32bits(v))
+	case dtype.F16:
+		binary.LittleEndian.PutUint16(b, dtype.F32ToF16(v))
+	case dtype.BF16:
+		binary.LittleEndian.PutUint16(b, dtype.F32ToBF16(v))
+	case dtype.I8:
+		b[0] = byte(int8(v))
+	}
+}
+
+func decode(dt dtype.DType, b []byte) float32 {
+	switch dt {
+	case dtype.F32:
+		return math.Float32frombits(binary.LittleEndian.Uint32(b))
+	case dtype.F16:
+		return dtype.F16ToF32(binary.LittleEndian.Uint16(b))
+	case dtype.BF16:
+		return dtype.BF16ToF32(binary.LittleEndian.Uint16(b))
+	}
+	return float32(int8(b[0]))
+}
+
+// check makes a call, eagerly and from a graph, and compares its destination.
+func (r *rank) check(c call) error {
+	launch, mem, err := r.bind(c)
+	if err != nil {
+		return err
+	}
+	src := mem[1]
+	if c.inPlace {
+		src = mem[0]
+	}
+	width := c.dt.Bytes(1)
+	_, srcN := c.counts()
+	data, err := r.dev.Bytes(src)
+	if err != nil {
+		return err
+	}
+	fill := func() {
+		for i := range srcN {
+			encode(c.dt, data[i*width:], float32(input(r.group.Rank(), i)))
+		}
+	}
+	compare := func(how string) error {
+		got, err := r.dev.Bytes(mem[0])
+		if err != nil {
+			return err
+		}
+		for i := int64(0); i*width < int64(len(got)); i++ {
+			if v, want := decode(c.dt, got[i*width:]), c.want(r.group.Rank(), i); v != float32(want) {
+				return fmt.Errorf("%s %+v: element %d is %v, want %d", how, c, i, v, want)
+			}
+		}
+		return nil
+	}
+	fill()
+	if err := r.stream.Launch(launch); err != nil {
+		return err
+	}
+	if err := compare("eager"); err != nil {
+		return err
+	}
+	if err := r.stream.BeginCapture(device.CaptureThreadLocal); err != nil {
+		return err
+	}
+	err = r.stream.Launch(launch)
+	g, endErr := r.stream.EndCapture()
+	if err := errors.Join(err, endErr); err != nil {
+		return err
+	}
+	for range 2 {
+		fill()
+		if err := r.stream.LaunchGraph(g); err != nil {
+			return err
+		}
+		if err := compare("replayed"); err != nil {
+			return err
+		}
+	}
+	return g.Close()
+}
+
+// TestRoutines holds all routines to sums of integers, for sizes below and above a chunk, eagerly
+// and in graphs.
+func TestRoutines(t *testing.T) {
+	for _, size := range []int{1, 2, 3, 4} {
+		must(t, eachRank(t, size, collective.Options{}, func(r *rank) error {
+			for _, k := range collective.Kinds {
+				for _, dt := range []dtype.DType{dtype.F32, dtype.F16, dtype.BF16, dtype.I8} {
+					if k.Sums() && dt == dtype.I8 {
+						continue
+					}
+					for _, n := range []int64{0, 1, 7, 515, 80_000} {
+						for _, inPlace := range []bool{false, true} {
+							if inPlace && k != collective.AllReduce {
+								continue
+							}
+							if err := r.check(call{k, dt, n, size, size - 1, inPlace}); err != nil {
+								return err
+							}
+						}
+					}
+				}
+			}
+			return nil
+		}))
+	}
+}
+
+// TestDelays holds that results do not depend on who comes when.
+func TestDelays(t *testing.T) {
+	must(t, eachRank(t, 3, collective.Options{}, func(r *rank) error {
+		random := rand.New(rand.NewPCG(1, uint64(r.group.Rank())))
+		for i := range 50 {
+			time.Sleep(time.Duration(random.IntN(300)) * time.Microsecond)
+			if err := r.check(call{collective.Kinds[i%4], dtype.F32, int64(i), 3, 0, false}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// TestSumsHaveOneOrder: numbers whose sum depends on the order have the bits of the order of ranks.
+func TestSumsHaveOneOrder(t *testing.T) {
+	values := []float32{1 << 24, 1, 1, -(1 << 24)} // in rank order: ((2²⁴+1)+1)-2²⁴ = 0, as 2²⁴+1 rounds to 2²⁴
+	must(t, eachRank(t, 4, collective.Options{}, func(r *rank) error {
+		launch, mem, err := r.bind(call{collective.AllReduce, dtype.F32, 1, 4, 0, false})
+		if err != nil {
+			return err
+		}
+		src, err := r.dev.Bytes(mem[1])
+		if err != nil {
+			return err
+		}
+		encode(dtype.F32, src, values[r.group.Rank()])
+		if err := r.stream.Launch(launch); err != nil {
+			return err
+		}
+		dst, err := r.dev.Bytes(mem[0])
+		if err != nil {
+			return err
+		}
+		if got := decode(dtype.F32, dst); got != 0 {
+			return fmt.Errorf("the sum is %v, want 0", got)
+		}
+		return nil
+	}))
+}
+
+// TestFailures holds what each rank is told when ranks do not do the same.
+func TestFailures(t *testing.T) {
+	reduce := call{collective.AllReduce, dtype.F32, 4, 2, 0, false}
+	for _, c := range []struct {
+		name string
+		of1  func(r *rank) error // rank 1; rank 0 reduces
+		want string
+	}{
+		{"missing", func(r *rank) error { time.Sleep(300 * time.Millisecond); return nil }, "rank 1 is lost in all_reduce of 16 bytes of f32 after a wait of 100ms: it did not come"},
+		{"failed", func(r *rank) error { r.group.Fail(errors.New("out of memory")); return nil }, "rank 1 is lost: out of memory"},
+		{"left", func(r *rank) error { return r.group.Close() }, "rank 1 is lost in all_reduce of 16 bytes of f32: it left the group"},
+		{"another call", func(r *rank) error {
+			c := reduce
+			c.n = 8
+			if err := r.check(c); err == nil {
+				return errors.New("calls of two sizes met")
+			}
+			return nil
+		}, "rank 0 calls all_reduce of 16 bytes of f32 while rank 1 calls all_reduce of 32 bytes of f32"},
+	} {
+		errs := eachRank(t, 2, collective.Options{Limit: 100 * time.Millisecond}, func(r *rank) error {
+			if r.group.Rank() == 1 {
+				return c.of1(r)
+			}
+			return r.check(reduce)
+		})
+		for rank, err := range errs {
+			closed := rank == 1 && errors.Is(err, collective.ErrClosed)
+			if !closed && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), `"tp"`)) {
+				t.Errorf("%s: rank %d: %v, want %q", c.name, rank, err, c.want)
+			}
+		}
+	}
+}
+
+// TestOtherGroups: a program for another group, or another number of ranks, is refused when it is bound.
+func TestOtherGroups(t *testing.T) {
+	must(t, eachRank(t, 2, collective.Options{}, func(r *rank) error {
+		if _, _, err := r.bind(call{collective.AllReduce, dtype.F32, 4, 4, 0, false}); err == nil || !strings.Contains(err.Error(), "compiled for 4 ranks, and group \"tp\" has 2") {
+			return fmt.Errorf("another size: %w", err)
+		}
+		return nil
+	}))
+	d := host.Open(host.Options{Workers: 1})
+	defer d.Close()
+	r := &rank{dev: d}
+	if _, _, err := r.bind(call{collective.AllReduce, dtype.F32, 4, 4, 0, false}); err == nil || !strings.Contains(err.Error(), "AddLibrary") {
+		t.Errorf("a device without the routines: %v", err)
+	}
+	if err := collectivehost.Add(d); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := r.bind(call{collective.AllReduce, dtype.F32, 4, 4, 0, false}); err == nil || !strings.Contains(err.Error(), `has no group "tp"`) {
+		t.Errorf("a device without the group: %v", err)
+	}
+}
