@@ -189,6 +189,9 @@ func declare(m *ir.Module) *ir.Builder {
 	for _, s := range m.Symbols {
 		b.AddSymbol(s)
 	}
+	for _, g := range m.Groups {
+		b.AddGroup(g)
+	}
 	for _, e := range m.Externs {
 		b.Extern(e)
 	}
@@ -258,6 +261,7 @@ func (c *copier) param(v ir.Value) {
 	if info.Padded {
 		c.fb.Padded(c.to[v])
 	}
+	c.fb.Place(c.to[v], info.Placements...)
 }
 
 // node emits n. With again, its random numbers are those that were drawn before.

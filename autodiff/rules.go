@@ -42,6 +42,7 @@ const (
 	piecewiseConstant = "it is constant wherever it has a derivative"
 	integers          = "its results are integers or bools"
 	source            = "it has no float operand"
+	exchanges         = "it meets other devices, of whose functions the gradient depends as well: differentiate what is between exchanges"
 )
 
 // table has a row for every op of the op table.
@@ -116,13 +117,18 @@ var table = map[ir.OpID]entry{
 	ir.OpConcat:      {rule: concat},
 	ir.OpPad:         {rule: pad},
 
-	ir.OpIota:      flat(source),
-	ir.OpFull:      flat(source),
-	ir.OpEmpty:     flat(source),
-	ir.OpEmptyLike: flat("it does not read its operand"),
-	ir.OpConst:     flat(source),
-	ir.OpUniform:   flat(source),
-	ir.OpDropout:   {rule: dropout},
+	ir.OpIota:          flat(source),
+	ir.OpFull:          flat(source),
+	ir.OpEmpty:         flat(source),
+	ir.OpEmptyLike:     flat("it does not read its operand"),
+	ir.OpConst:         flat(source),
+	ir.OpAllReduce:     {why: exchanges},
+	ir.OpAllGather:     {why: exchanges},
+	ir.OpReduceScatter: {why: exchanges},
+	ir.OpBroadcast:     {why: exchanges},
+
+	ir.OpUniform: flat(source),
+	ir.OpDropout: {rule: dropout},
 
 	ir.OpCall: {why: "pwc does not know the derivative of an extern op: give it in Options.Custom, write the computation with ops of the table, or differentiate a function that ends before the call"},
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"pwc/internal/opattr"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -146,7 +145,8 @@ func (e *emitter) buffer(m *memory) int32 {
 
 func (e *emitter) step(i int, st *planned, made lowered) error {
 	if len(st.kernels) == 0 {
-		s := program.Step{Kind: program.StepExtern, Extern: st.group.call.node.Name(), Attrs: opattr.Of(st.group.call.node.Attrs), Origin: st.group.origin}
+		s := st.group.call.step()
+		s.Origin = st.group.origin
 		for _, m := range st.mems {
 			s.Args = append(s.Args, e.buffer(m))
 		}

@@ -32,6 +32,8 @@ type fuser struct {
 	params []*memory
 	values [][]byte // contents of consts
 
+	ranks map[string]int64 // by name of a group
+
 	separate bool // each node is a kernel: the pass is switched off
 
 	results []resultInfo
@@ -89,7 +91,10 @@ func separateNodes(s *state) error { return s.group(true) }
 // group puts the function's nodes into groups, and schedules these.
 func (s *state) group(separate bool) error {
 	fn := s.fn()
-	f := &fuser{fn: fn, separate: separate, named: s.named, states: make([]valueState, len(fn.Values)), writes: make(map[ir.Value]int), joined: make(map[*ir.Node]*joining)}
+	f := &fuser{fn: fn, separate: separate, named: s.named, states: make([]valueState, len(fn.Values)), writes: make(map[ir.Value]int), joined: make(map[*ir.Node]*joining), ranks: make(map[string]int64)}
+	for _, g := range s.m.Groups {
+		f.ranks[g.Name] = g.Size
+	}
 	f.count()
 	f.bind(s.m)
 	for i, n := range fn.Nodes {
@@ -150,7 +155,7 @@ func (f *fuser) count() {
 				st := &f.states[a]
 				st.uses++
 				st.last = i
-				st.sink = st.sink || n.Op.Class == ir.Call || n.Op.Class == ir.Contract || n.Op.Class == ir.Attention || n.Op.ID == ir.OpTopK
+				st.sink = st.sink || n.Op.Class == ir.Call || n.Op.Class == ir.Collective || n.Op.Class == ir.Contract || n.Op.Class == ir.Attention || n.Op.ID == ir.OpTopK
 			}
 		}
 	}
@@ -210,6 +215,7 @@ var lowerings = [...]func(*fuser, *ir.Node){
 	ir.LowerMemory:      (*fuser).allocate,
 	ir.LowerConst:       (*fuser).constVector,
 	ir.LowerComposite:   (*fuser).refuse,
+	ir.LowerCollective:  (*fuser).collective,
 	ir.LowerCall:        (*fuser).call,
 }
 

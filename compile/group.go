@@ -97,10 +97,11 @@ type selection struct {
 	k                 int64
 }
 
-// callStep is an extern op on whole tensors.
+// callStep is an extern op, or a collective, on whole tensors.
 type callStep struct {
-	node *ir.Node
-	args []*memory
+	node  *ir.Node
+	ranks int64 // of a collective's group
+	args  []*memory
 }
 
 // domain makes the shape's axes the group's and returns the coords of a value

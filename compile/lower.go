@@ -21,6 +21,8 @@ func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 		switch {
 		case n.Op.Lowering == ir.LowerComposite:
 			out = composites[n.Op.ID](l)
+		case n.Op.Padding == ir.PadRanks && n.Axis("axis", rw.Old().Type(n.Args[0]).Rank()) != 0:
+			out = l.exchangeBlocks()
 		case n.Op.ID == ir.OpUniform && rw.Old().Type(n.Results[0]).DType != dtype.F32:
 			out = l.narrowUniform()
 		case n.Op.ID == ir.OpMatmul && !rw.Old().Type(n.Args[0]).DType.Float():

@@ -35,7 +35,7 @@ func (s Shape) of(sym *ir.Symbol) dim.Interval {
 // each node gets an ID, which is the node's identity through all passes.
 func (s *state) begin(value substitution) error {
 	piece := s.piece
-	m := &ir.Module{Name: piece.Name, Externs: piece.Externs, Source: piece.Source}
+	m := &ir.Module{Name: piece.Name, Groups: piece.Groups, Externs: piece.Externs, Source: piece.Source}
 	known := 0
 	for _, sym := range piece.Symbols {
 		iv := s.shape.of(sym)
@@ -51,10 +51,10 @@ func (s *state) begin(value substitution) error {
 		return callError{fmt.Errorf("compile: the shape names a symbol that module %s does not declare", piece.Name)}
 	}
 	for _, w := range piece.Weights {
-		m.Weights = append(m.Weights, &ir.Weight{Name: w.Name, Type: value.typ(w.Type)})
+		m.Weights = append(m.Weights, &ir.Weight{Name: w.Name, Type: value.typ(w.Type), Placements: w.Placements})
 	}
 	for _, st := range piece.States {
-		m.States = append(m.States, &ir.State{Name: st.Name, Type: value.typ(st.Type)})
+		m.States = append(m.States, &ir.State{Name: st.Name, Type: value.typ(st.Type), Placements: st.Placements})
 	}
 	fn := value.function(piece.Funcs[0])
 	m.Funcs = []*ir.Func{fn}
@@ -96,7 +96,7 @@ func (s substitution) dims(ds []dim.Dim) []dim.Dim {
 func (s substitution) typ(t ir.Type) ir.Type { return ir.Type{DType: t.DType, Shape: s.dims(t.Shape)} }
 
 func (s substitution) function(f *ir.Func) *ir.Func {
-	out := &ir.Func{Name: f.Name, Pos: f.Pos, ReturnPos: f.ReturnPos, Params: f.Params, Returns: f.Returns, Values: slices.Clone(f.Values)}
+	out := &ir.Func{Name: f.Name, Pos: f.Pos, ReturnPos: f.ReturnPos, Params: f.Params, Returns: f.Returns, ResultPlacements: f.ResultPlacements, Values: slices.Clone(f.Values)}
 	for _, t := range f.ResultTypes {
 		out.ResultTypes = append(out.ResultTypes, s.typ(t))
 	}

@@ -185,6 +185,7 @@ func (b *Builder) AddWeight(w *Weight) *Weight {
 	if w.Expr != nil {
 		b.checkWeightExpr(w.Expr, w)
 	}
+	w.Placements = b.placements(w.Placements, w.Type, w.Pos, "weight @"+w.Name)
 	b.weights[w.Name] = len(b.m.Weights)
 	b.m.Weights = append(b.m.Weights, w)
 	return w
@@ -207,6 +208,7 @@ func (b *Builder) AddState(s *State) *State {
 		}
 		return fmt.Sprintf("a state's extents are constants and load symbols, %s is neither", y.Name)
 	})
+	s.Placements = b.placements(s.Placements, s.Type, s.Pos, "state @"+s.Name)
 	b.states[s.Name] = len(b.m.States)
 	b.m.States = append(b.m.States, s)
 	return s
@@ -264,7 +266,7 @@ func (b *Builder) checkType(t Type, pos Pos, what string, refuse func(*Symbol) s
 	}
 }
 
-var weightOps = []string{"concat", "slice", "transpose", "cast", "reshape"}
+var weightOps = []string{"concat", "slice", "transpose", "cast", "reshape", "shard"}
 
 func (b *Builder) checkWeightExpr(e *WeightExpr, w *Weight) {
 	if e.Op == "" {
@@ -277,7 +279,7 @@ func (b *Builder) checkWeightExpr(e *WeightExpr, w *Weight) {
 		b.Errorf(e.Pos, "weight @%s: %s is none of %v", w.Name, e.Op, weightOps)
 		return
 	}
-	op := LookupOp(e.Op)
+	op := weightOp(e.Op)
 	attrs, errs := checkAttrs(op, e.Attrs)
 	for _, s := range errs {
 		b.Errorf(e.Pos, "weight @%s: %s", w.Name, s)
@@ -291,6 +293,7 @@ func (b *Builder) checkWeightExpr(e *WeightExpr, w *Weight) {
 	if len(e.Args) == 0 || len(e.Args) > 1 && e.Op != "concat" {
 		b.Errorf(e.Pos, "weight @%s: %s has %d operands", w.Name, e.Op, len(e.Args))
 	}
+	b.checkShard(e, w)
 	for _, a := range e.Args {
 		b.checkWeightExpr(a, w)
 	}
@@ -552,7 +555,7 @@ func (fb *FuncBuilder) emit(op *Op, ext *Extern, args []Value, attrs []Attr, res
 		}
 	}
 	n.Attrs = fb.draws.place(fb.f, n, attrs)
-	types, errs := inferNode(fb.f, n, results, fb.b.bounds)
+	types, errs := inferNode(fb.f, n, results, scope{fb.b.bounds, fb.b.m.Group})
 	errs = append(errs, writeErrors(fb.f, n)...)
 	if len(errs) == 0 {
 		errs = fb.draws.add(fb.f, n, types)

@@ -27,8 +27,16 @@ var refused = []struct {
 		b.AddWeight(nil)
 		b.AddState(nil)
 		b.AddUnread(nil)
+		b.AddGroup(nil)
 		return build(b)
-	}, "a nil symbol is declared\na nil extern op is declared\na nil weight is declared\na nil state is declared\na nil declaration of an unread tensor"},
+	}, "a nil symbol is declared\na nil extern op is declared\na nil weight is declared\na nil state is declared\na nil declaration of an unread tensor\na nil group is declared"},
+	{"groups", func() error {
+		b := ir.NewBuilder("m")
+		b.AddGroup(&ir.Group{Name: "a b", Size: 2})
+		b.AddGroup(&ir.Group{Name: "tp", Size: 2, Rank: "r"})
+		b.Func("f").PlaceResult(0)
+		return build(b)
+	}, "\"a b\" is no name for a group\ngroup tp: symbol r of its rank is not declared\na placement of result 0 of @f, which returns 0"},
 	{"values of another function", func() error {
 		b := ir.NewBuilder("m")
 		fb := b.Func("f")

@@ -76,7 +76,7 @@ func convertAttr(a Attr, s AttrSpec) (Attr, string) {
 		}
 		return a, fmt.Sprintf("wants %s, has %s", s.Kind, a.Kind)
 	}
-	if s.Kind == AttrEnum {
+	if s.Kind == AttrEnum && !s.Group {
 		if s.Enum == nil {
 			if _, ok := dtype.Parse(a.Str); !ok {
 				return a, fmt.Sprintf("%q is no dtype", a.Str)
@@ -105,10 +105,17 @@ func oneNaN(a Attr) Attr {
 	return a
 }
 
+// scope is what a rule may ask of the module's declarations.
+type scope struct {
+	bounds func(string) (dim.Interval, bool)
+	group  func(string) *Group // nil where there is none of that name
+}
+
 // inferNode checks operands and attributes of n, puts the attributes into
 // canonical form, gives literals their dtype, and returns the result types.
 // For calls results are the types that the caller states.
-func inferNode(f *Func, n *Node, results []Type, bounds func(string) (dim.Interval, bool)) ([]Type, []string) {
+func inferNode(f *Func, n *Node, results []Type, in scope) ([]Type, []string) {
+	bounds := in.bounds
 	if n.Op.Class == Call {
 		attrs, errs := callAttrs(n, bounds)
 		n.Attrs = attrs
@@ -129,7 +136,7 @@ func inferNode(f *Func, n *Node, results []Type, bounds func(string) (dim.Interv
 			return nil, []string{msg}
 		}
 	}
-	c := &inferCtx{op: op, attrs: attrs, bounds: bounds, args: make([]Type, len(n.Args)), lits: make([]*Literal, len(n.Args))}
+	c := &inferCtx{op: op, attrs: attrs, scope: in, args: make([]Type, len(n.Args)), lits: make([]*Literal, len(n.Args))}
 	if errs := c.operands(f, n); len(errs) > 0 {
 		return nil, errs
 	}

@@ -22,6 +22,9 @@ import (
 var chunkAround = map[string][2]string{
 	"text.ir":         {"", ""},
 	"declarations.ir": {`pwc 1 module "m" {`, `}`},
+	"groups.ir": {`pwc 1 module "m" { sym N in [1, 64] batch sym r in [0, 1] load group tp in 2 rank r group dp in 2` +
+		` op "ns::w"(tensor, mut tensor) weight @whole : f32[4, 4] weight @in : f32[4, 4] = shard("t", axis=1, group=tp) weight @out : f32[4, 4] = shard("t", axis=0, group=tp)` +
+		` weight @b : f32[4] state @same : f32[2, 4] state @parts : f32[2, 4] shard 1 over tp`, `}`},
 	"statements.ir": {`pwc 1 module "m" { sym N in [1, 64] batch sym Z in [0, 64]` +
 		` op "ns::w"(tensor, mut tensor) op "ns::r"(tensor) -> (tensor) op "ns::two"(mut tensor, mut tensor)` +
 		` weight @w : f32[4] weight @f8 : f8e4m3[2] weight @u4 : u4[2] state @s : f32[2, 4] weight @rngw : i64[2] state @rng : i64[2] state @rng2 : i64[2] state @rng3 : i64[2]` +

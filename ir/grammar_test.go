@@ -480,7 +480,7 @@ func TestOpTable(t *testing.T) {
 
 var classTitles = map[ir.Class]string{
 	ir.Pointwise: "Pointwise", ir.Reduction: "Reductions", ir.Composite: "Over rows", ir.Contract: "Products", ir.Attention: "Attention", ir.Layout: "Layout",
-	ir.Index: "Positions from a tensor", ir.Creation: "Without tensors", ir.Scan: "Scans", ir.Select: "Selection", ir.Draw: "Random numbers", ir.Call: "Extern",
+	ir.Index: "Positions from a tensor", ir.Creation: "Without tensors", ir.Scan: "Scans", ir.Select: "Selection", ir.Draw: "Random numbers", ir.Call: "Extern", ir.Collective: "Between devices",
 }
 
 func opTables() string {

@@ -44,6 +44,7 @@ func Canonical(m *Module, f *Func) string {
 	c := canonicalizer{m: m, out: &Module{}, symbols: map[string]int{}, renamed: map[string]dim.Dim{},
 		externs: map[*Extern]bool{}, weights: map[int32]string{}, states: map[int32]string{}}
 	c.numberSymbols(funcs)
+	c.groups()
 	for i, f := range funcs {
 		c.function(f, "f"+strconv.Itoa(i))
 	}
@@ -289,9 +290,21 @@ func (c *canonicalizer) dims(dims []dim.Dim) []dim.Dim {
 
 func (c *canonicalizer) typ(t Type) Type { return Type{DType: t.DType, Shape: c.dims(t.Shape)} }
 
+// groups adds the groups, each with its rank where a function asks for it. Their names stay:
+// a runner makes groups by name.
+func (c *canonicalizer) groups() {
+	for _, g := range c.m.Groups {
+		out := &Group{Name: g.Name, Size: g.Size}
+		if i, ok := c.symbols[g.Rank]; ok {
+			out.Rank = c.out.Symbols[i].Name
+		}
+		c.out.Groups = append(c.out.Groups, out)
+	}
+}
+
 // function adds a copy of f without what the hash ignores.
 func (c *canonicalizer) function(f *Func, name string) {
-	out := &Func{Name: name, Params: f.Params, Returns: f.Returns, Values: slices.Clone(f.Values), Nodes: make([]*Node, len(f.Nodes))}
+	out := &Func{Name: name, Params: f.Params, Returns: f.Returns, ResultPlacements: f.ResultPlacements, Values: slices.Clone(f.Values), Nodes: make([]*Node, len(f.Nodes))}
 	for i := range out.Values {
 		info := &out.Values[i]
 		info.Name = ""
@@ -383,7 +396,7 @@ func (c *canonicalizer) weight(i int32) string {
 		if expr == nil {
 			expr = &WeightExpr{}
 		}
-		c.out.Weights = append(c.out.Weights, &Weight{Name: name, Type: c.typ(w.Type), Expr: anonymous(expr)})
+		c.out.Weights = append(c.out.Weights, &Weight{Name: name, Type: c.typ(w.Type), Placements: w.Placements, Expr: anonymous(expr)})
 	}
 	return name
 }
@@ -393,7 +406,7 @@ func (c *canonicalizer) state(i int32) string {
 	if !ok {
 		name = "x" + strconv.Itoa(len(c.states))
 		c.states[i] = name
-		c.out.States = append(c.out.States, &State{Name: name, Type: c.typ(c.m.States[i].Type)})
+		c.out.States = append(c.out.States, &State{Name: name, Type: c.typ(c.m.States[i].Type), Placements: c.m.States[i].Placements})
 	}
 	return name
 }

@@ -104,6 +104,7 @@ type Module struct {
 	Context     int64     // the longest sequence that the model is for, in tokens; 0: unknown
 	EOS         []int32   // token ids that end a sequence
 	Symbols     []*Symbol
+	Groups      []*Group
 	Externs     []*Extern
 	Weights     []*Weight
 	States      []*State
@@ -263,16 +264,22 @@ func (e *Extern) Effects() Effects {
 
 // Weight is a constant tensor of the model: loaded once, never written.
 type Weight struct {
-	Name   string
-	Type   Type
-	Expr   *WeightExpr // nil: the checkpoint tensor that has the weight's own name
+	Name string
+	Type Type
+	Expr *WeightExpr // nil: the checkpoint tensor that has the weight's own name
+
+	// Placements say how the weight is spread over ranks where its expression does not: in
+	// pieces, whose weights have none.
+	Placements []Placement
+
 	Pos    Pos
 	Trivia Trivia
 }
 
 // WeightExpr is how a weight is made from checkpoint tensors when it is
 // loaded. A leaf has an empty Op and the tensor's Name; else Op is concat,
-// slice, transpose, cast or reshape with the attributes of the op of that name.
+// slice, transpose, cast or reshape with the attributes of the op of that name, or shard
+// ([Shard]).
 type WeightExpr struct {
 	Op    string
 	Name  string
@@ -283,8 +290,11 @@ type WeightExpr struct {
 
 // State is a tensor that the runner owns and that lives across steps.
 type State struct {
-	Name   string
-	Type   Type
+	Name string
+	Type Type
+
+	Placements []Placement // how it is spread over ranks; the groups that are not there have the same on each
+
 	Pos    Pos
 	Trivia Trivia
 }
@@ -294,13 +304,18 @@ type Func struct {
 	Name        string
 	Params      []Value
 	ResultTypes []Type
-	Returns     []Value // what the return statement names, one for each of ResultTypes
-	Nodes       []*Node // program order
-	Values      []ValueInfo
-	Pos         Pos
-	ReturnPos   Pos
-	Trivia      Trivia
-	ReturnLead  Trivia
+
+	// ResultPlacements say how results are spread over ranks: one entry a result, or fewer
+	// where the last ones are the same on every rank.
+	ResultPlacements [][]Placement
+
+	Returns    []Value // what the return statement names, one for each of ResultTypes
+	Nodes      []*Node // program order
+	Values     []ValueInfo
+	Pos        Pos
+	ReturnPos  Pos
+	Trivia     Trivia
+	ReturnLead Trivia
 }
 
 // Value is the dense id of a value: an index into [Func.Values].
@@ -341,7 +356,10 @@ type ValueInfo struct {
 	Mut     bool    // ParamValue: the function may write it
 	Padded  bool    // ParamValue: padded rows hold -1 in place of 0, which is no index
 	Literal Literal // LiteralValue
-	Pos     Pos
+
+	Placements []Placement // ParamValue: how it is spread over ranks
+
+	Pos Pos
 }
 
 // Literal is a scalar operand written in the text. Its dtype is that of the

@@ -1,7 +1,6 @@
 package ir
 
 import (
-	"pwc/ir/dim"
 	"pwc/ir/dtype"
 )
 
@@ -21,18 +20,19 @@ const (
 type Class uint8
 
 const (
-	Pointwise Class = iota // one result element from the operands' elements at the same (broadcast) index
-	Reduction              // removes or shrinks the axes of attribute axes
-	Composite              // defined by primitive ops; lowered into them before fusion
-	Contract               // matrix products
-	Attention              // attention and its gradient
-	Layout                 // moves elements, computes nothing
-	Index                  // reads or writes at positions given by a tensor
-	Creation               // makes a tensor from nothing
-	Scan                   // cumsum: a running reduction
-	Select                 // argmax, topk: results are positions
-	Draw                   // random numbers
-	Call                   // an extern op
+	Pointwise  Class = iota // one result element from the operands' elements at the same (broadcast) index
+	Reduction               // removes or shrinks the axes of attribute axes
+	Composite               // defined by primitive ops; lowered into them before fusion
+	Contract                // matrix products
+	Attention               // attention and its gradient
+	Layout                  // moves elements, computes nothing
+	Index                   // reads or writes at positions given by a tensor
+	Creation                // makes a tensor from nothing
+	Scan                    // cumsum: a running reduction
+	Select                  // argmax, topk: results are positions
+	Draw                    // random numbers
+	Collective              // exchanges values between the ranks of a group
+	Call                    // an extern op
 )
 
 // Operand describes one operand of an op.
@@ -53,6 +53,7 @@ type AttrSpec struct {
 	Enum    []string // AttrEnum: legal values; nil: a dtype
 	Default *Attr    // nil: required
 	Doc     string
+	Group   bool // AttrEnum: the name of a declared group
 }
 
 // Op is one entry of the op table. Everything that must know an op takes it
@@ -105,6 +106,7 @@ const (
 	LowerMemory                      // memory, and no instruction
 	LowerConst                       // a constant of the program
 	LowerComposite                   // primitive ops take its place before fusion
+	LowerCollective                  // a routine of the device that meets the other ranks
 	LowerCall                        // a call of an extern op
 )
 
@@ -132,6 +134,7 @@ const (
 	PadSplit                           // cuts an axis
 	PadConcat                          // joins along an axis
 	PadPad                             // adds elements around axes
+	PadRanks                           // takes blocks of attribute axis from ranks, or gives them
 	PadCall                            // does what the declaration of the extern op promises
 )
 
@@ -163,6 +166,11 @@ func reduction(name, doc string, infer func(*inferCtx) []Type) *Op {
 		{Name: "keepdims", Kind: AttrBool, Default: ptr(BoolAttr("keepdims", false)), Doc: "keep reduced axes with extent 1"}}}
 }
 
+func collective(name string, padding PaddingRule, doc string, infer func(*inferCtx) []Type, attrs ...AttrSpec) *Op {
+	return &Op{Name: name, Class: Collective, Lowering: LowerCollective, Padding: padding, Cost: costly, Operands: []Operand{{Name: "x"}}, Results: 1,
+		Attrs: append([]AttrSpec{groupSpec}, attrs...), Doc: doc, infer: infer}
+}
+
 func (o *Op) exact() *Op { o.Exact = true; return o }
 
 func (o *Op) selects() *Op { o.Selects = true; return o }
@@ -181,6 +189,8 @@ var (
 	xOperand    = Operand{Name: "x"}
 	idxOperand  = Operand{Name: "index"}
 	stepDefault = IntAttr("step", 1)
+
+	groupSpec = AttrSpec{Name: "group", Kind: AttrEnum, Group: true, Doc: "the group whose ranks take part"}
 
 	scaleSpec  = AttrSpec{Name: "scale", Kind: AttrFloat, Doc: "factor of the products of queries and keys"}
 	causalSpec = AttrSpec{Name: "causal", Kind: AttrBool, Default: ptr(BoolAttr("causal", false)), Doc: "query t sees keys 0 to t, and S is T; else all keys"}
@@ -323,6 +333,13 @@ var opRows = [NumOps]*Op{
 		Attrs: []AttrSpec{{Name: "p", Kind: AttrFloat, Doc: "the probability that an element becomes 0"}, offsetSpec, redrawSpec},
 		Doc:   "x*s where the f32 uniform number of the element is less than 1-p, else 0; s is 1/(1-p) rounded to f32, or 0 if p is 1, and the product is rounded to f32 and then to x's dtype", infer: inferDropout},
 
+	// Between the ranks of a group. Every rank runs the node, in one order, with its own operand.
+	OpAllReduce:     collective("all_reduce", PadKeep, "sum of x over the ranks of a group, on each of them: in rank order, accumulated in f32, rounded once", inferAllReduce),
+	OpAllGather:     collective("all_gather", PadRanks, "x of all ranks, joined along an axis in rank order, on each of them", inferAllGather, axisFirst),
+	OpReduceScatter: collective("reduce_scatter", PadRanks, "the rank's part, along an axis, of the sum of x over the ranks", inferReduceScatter, axisFirst),
+	OpBroadcast: collective("broadcast", PadKeep, "x of one rank, on each rank", inferBroadcast,
+		AttrSpec{Name: "root", Kind: AttrDim, Default: ptr(IntAttr("root", 0)), Doc: "the rank whose x it is"}),
+
 	OpCall: {Name: "call", Class: Call, Lowering: LowerCall, Padding: PadCall, Writable: true, Operands: []Operand{{Name: "x", Variadic: true}}, Results: -1, Doc: "an extern op, by its declared name", infer: nil},
 }
 
@@ -335,12 +352,12 @@ func (n *Node) IsEmpty() bool { return n.Op.Lowering == LowerMemory }
 
 // inferCtx is what a shape rule sees. Rules report every problem they find.
 type inferCtx struct {
-	op     *Op
-	args   []Type
-	lits   []*Literal // non-nil where the operand is a literal
-	attrs  []Attr
-	bounds func(string) (dim.Interval, bool)
-	errs   []string
+	op    *Op
+	args  []Type
+	lits  []*Literal // non-nil where the operand is a literal
+	attrs []Attr
+	scope
+	errs []string
 }
 
 func (c *inferCtx) dtypeAttr() dtype.DType {

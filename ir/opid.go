@@ -78,6 +78,10 @@ const (
 	OpConst
 	OpUniform
 	OpDropout
+	OpAllReduce
+	OpAllGather
+	OpReduceScatter
+	OpBroadcast
 	OpCall
 
 	// NumOps is the number that follows the last ID.

@@ -279,7 +279,7 @@ func (p *parser) module() {
 // isDeclaration reports whether a word starts a declaration.
 func isDeclaration(word string) bool {
 	switch word {
-	case "weights", "unread", "context", "eos", "sym", "op", "weight", "state", "func":
+	case "weights", "unread", "context", "eos", "sym", "group", "op", "weight", "state", "func":
 		return true
 	}
 	return false
@@ -319,6 +319,8 @@ func (p *parser) declaration() bool {
 		return p.eos(lead)
 	case "sym":
 		return p.symbol(lead)
+	case "group":
+		return p.group(lead)
 	case "op":
 		return p.extern(lead)
 	case "weight":
@@ -558,6 +560,9 @@ func (p *parser) weight(lead []string) bool {
 		return p.poisonGlobal(name.val)
 	}
 	t, ok := p.typ(false)
+	if ok {
+		w.Placements, ok = p.placements()
+	}
 	if ok && p.accept(tokEqual) {
 		w.Expr, ok = p.weightExpr(0)
 	}
@@ -597,7 +602,7 @@ func (p *parser) weightExpr(depth int) (*WeightExpr, bool) {
 	}
 	e.Op = p.tok.val
 	p.advance()
-	op := LookupOp(e.Op)
+	op := weightOp(e.Op)
 	ok := p.list(tokLParen, tokRParen, func() bool {
 		if p.tok.kind == tokIdent && p.peek().kind == tokEqual {
 			a, ok := p.attr(op)
@@ -625,11 +630,15 @@ func (p *parser) state(lead []string) bool {
 		return p.poisonGlobal(name.val)
 	}
 	t, ok := p.typ(false)
+	var placed []Placement
+	if ok {
+		placed, ok = p.placements()
+	}
 	if !ok || p.bad {
 		p.poisonGlobal(name.val)
 		return ok
 	}
-	s := &State{Name: name.val, Type: t, Pos: name.pos}
+	s := &State{Name: name.val, Type: t, Placements: placed, Pos: name.pos}
 	s.Trivia = p.close(lead)
 	p.b.AddState(s)
 	return true

@@ -44,11 +44,17 @@ func (p *parser) function(lead []string) bool {
 	p.fb = p.b.startFunc(name.val, name.pos)
 	p.scope = map[valueName]Value{}
 	var results []Type
+	var placed [][]Placement
 	ok = p.list(tokLParen, tokRParen, p.param)
 	if ok && p.accept(tokArrow) {
 		ok = p.list(tokLParen, tokRParen, func() bool {
 			t, ok := p.typ(false)
 			results = append(results, t)
+			var list []Placement
+			if ok {
+				list, ok = p.placements()
+			}
+			placed = append(placed, list)
 			return ok
 		})
 	}
@@ -63,7 +69,7 @@ func (p *parser) function(lead []string) bool {
 		return false
 	}
 	p.fb.f.Trivia = p.close(lead)
-	for !p.returns(results) {
+	for !p.returns(results, placed) {
 		lead := p.open()
 		if p.endOfBody() {
 			p.unexpected("a statement or }")
@@ -99,6 +105,12 @@ func (p *parser) param() bool {
 		p.fb.SetPos(name.pos)
 		v = p.fb.param(nameOf(name).stored(), t, mut)
 	}
+	if ok {
+		var placed []Placement
+		if placed, ok = p.placements(); ok && v != NoValue && len(placed) > 0 {
+			p.fb.Place(v, placed...)
+		}
+	}
 	if ok && p.at("padded") && !p.padded(v) {
 		return false
 	}
@@ -126,7 +138,7 @@ func (p *parser) padded(v Value) bool {
 
 // returns reads the end of the body, if it is here: the return statement and
 // the closing brace.
-func (p *parser) returns(results []Type) bool {
+func (p *parser) returns(results []Type, placed [][]Placement) bool {
 	if !p.at("return") && p.tok.kind != tokRBrace {
 		return false
 	}
@@ -175,6 +187,11 @@ func (p *parser) returns(results []Type) bool {
 	if len(values) != len(results) {
 		p.errorAt(pos, "@%s returns %d values, declares %d", f.Name, len(values), len(results))
 		return true
+	}
+	for i, list := range placed {
+		if len(list) > 0 && i < len(values) {
+			p.fb.PlaceResult(i, list...)
+		}
 	}
 	for i, v := range values {
 		if v != NoValue && !p.fb.Type(v).Equal(results[i]) {

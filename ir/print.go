@@ -342,19 +342,22 @@ func (p *textPrinter) module() {
 	for _, s := range m.Symbols {
 		p.declare(s.Trivia, symbolText(s, s.Name))
 	}
+	for _, g := range m.Groups {
+		p.declare(g.Trivia, groupText(g))
+	}
 	for _, e := range m.Externs {
 		p.declare(e.Trivia, externText(e))
 	}
 	for _, w := range m.Weights {
 		b := append([]byte("weight @"), quoteName(w.Name)...)
-		b = append(append(b, " : "...), w.Type.String()...)
+		b = appendPlacements(append(append(b, " : "...), w.Type.String()...), w.Placements)
 		if w.Expr != nil {
 			b = appendWeightExpr(append(b, " = "...), w.Expr)
 		}
 		p.declare(w.Trivia, string(b))
 	}
 	for _, s := range m.States {
-		p.declare(s.Trivia, "state @"+quoteName(s.Name)+" : "+s.Type.String())
+		p.declare(s.Trivia, string(appendPlacements([]byte("state @"+quoteName(s.Name)+" : "+s.Type.String()), s.Placements)))
 	}
 	for _, f := range m.Funcs {
 		p.blank()
@@ -371,6 +374,21 @@ func symbolText(s *Symbol, name string) string {
 		text += " " + s.Kind.String()
 	}
 	return text
+}
+
+func groupText(g *Group) string {
+	text := "group " + g.Name + " in " + strconv.FormatInt(g.Size, 10)
+	if g.Rank != "" {
+		text += " rank " + g.Rank
+	}
+	return text
+}
+
+func appendPlacements(b []byte, list []Placement) []byte {
+	for _, p := range list {
+		b = append(append(b, ' '), p.String()...)
+	}
+	return b
 }
 
 func externText(e *Extern) string {
@@ -408,7 +426,7 @@ func (p *textPrinter) function(f *Func) {
 		if f.Values[v].Mut {
 			b = append(b, "mut "...)
 		}
-		b = append(b, f.Type(v).String()...)
+		b = appendPlacements(append(b, f.Type(v).String()...), f.Values[v].Placements)
 		if f.Values[v].Padded {
 			b = append(b, " padded -1"...)
 		}
@@ -418,7 +436,7 @@ func (p *textPrinter) function(f *Func) {
 		if i == 0 {
 			b = append(b, " -> ("...)
 		}
-		b = append(separate(b, i), t.String()...)
+		b = appendPlacements(append(separate(b, i), t.String()...), f.ResultPlacement(i))
 	}
 	if len(f.ResultTypes) > 0 {
 		b = append(b, ')')

@@ -41,7 +41,7 @@ func RewriteUnverified(m *Module, f *Func, visit func(rw *Rewriter, i int, n *No
 		info := f.Values[p]
 		rw.SetPos(info.Pos)
 		rw.to[p] = rw.param(info.Name, info.Type, info.Mut)
-		rw.f.Values[rw.to[p]].Padded = info.Padded
+		rw.f.Values[rw.to[p]].Padded, rw.f.Values[rw.to[p]].Placements = info.Padded, info.Placements
 	}
 	for i, n := range f.Nodes {
 		rw.SetOrigin(n.Origin)
@@ -54,6 +54,7 @@ func RewriteUnverified(m *Module, f *Func, visit func(rw *Rewriter, i int, n *No
 		out[i] = rw.Map(v)
 	}
 	rw.Return(out...)
+	rw.f.ResultPlacements = f.ResultPlacements
 	if err := b.errs.Err(); err != nil {
 		return nil, err
 	}

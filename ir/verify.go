@@ -46,6 +46,9 @@ func verifyFunc(m *Module, f *Func) ErrorList {
 		v.node(i, n)
 	}
 	v.returns()
+	if len(v.errs) == 0 {
+		v.placements()
+	}
 	return v.errs
 }
 
@@ -188,7 +191,7 @@ func (v *verifier) types(i int, n *Node) bool {
 		stated[j] = v.f.Values[r].Type
 	}
 	probe := *n // inferNode brings attributes into canonical form
-	types, msgs := inferNode(v.f, &probe, stated, v.bounds)
+	types, msgs := inferNode(v.f, &probe, stated, scope{v.bounds, v.m.Group})
 	for _, s := range append(msgs, writeErrors(v.f, n)...) {
 		v.report(i, "%s", s)
 	}

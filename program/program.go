@@ -130,6 +130,12 @@ const (
 	StepChoice                  // runs the steps of one of Variants
 )
 
+// CollectivePrefix starts the names of the routines of StepLibrary that meet the other ranks
+// of a group: all_reduce, all_gather, reduce_scatter and broadcast of Args[1] to Args[0]. Both
+// are contiguous and of one dtype. Attributes: group (a string), size (how many ranks the
+// program is for) and, of broadcast, root. Blocks of ranks lie one after the other, in rank order.
+const CollectivePrefix = "collective::"
+
 // Step is one entry of the launch list, which runs in order.
 type Step struct {
 	Kind   StepKind

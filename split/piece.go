@@ -12,12 +12,13 @@ import (
 // and made once, so that all pieces together cost one walk over the function.
 type cutter struct {
 	p      *Plan
-	unitOf []int32    // by node
-	nodes  [][]int    // by unit
-	last   []int32    // by base: the last unit that touches it, -1: none
-	out    []bool     // by base: the function returns it
-	to     []ir.Value // by base: its value in the piece being made
-	stamp  []int32    // by base: the unit (plus 1) that to is meant for
+	unitOf []int32          // by node
+	nodes  [][]int          // by unit
+	last   []int32          // by base: the last unit that touches it, -1: none
+	out    []bool           // by base: the function returns it
+	to     []ir.Value       // by base: its value in the piece being made
+	stamp  []int32          // by base: the unit (plus 1) that to is meant for
+	spread [][]ir.Placement // by group and value: how it is spread over ranks
 }
 
 func newCutter(p *Plan) *cutter {
@@ -25,6 +26,9 @@ func newCutter(p *Plan) *cutter {
 		unitOf: make([]int32, len(p.Func.Nodes)), nodes: make([][]int, len(p.Units)),
 		last: make([]int32, len(p.Func.Values)), out: make([]bool, len(p.Func.Values)),
 		to: make([]ir.Value, len(p.Func.Values)), stamp: make([]int32, len(p.Func.Values))}
+	for _, g := range p.Module.Groups {
+		c.spread = append(c.spread, p.Module.Placements(p.Func, g))
+	}
 	for _, it := range p.Items {
 		at := 0
 		for _, i := range it.Nodes {
@@ -105,6 +109,9 @@ func (c *cutter) piece(seq int) (*Piece, error) {
 	}
 	pb := &pieceBuilder{cutter: c, seq: seq, b: b, fb: b.Func("piece"), piece: &Piece{Origins: c.nodes[seq]},
 		symbols: map[string]dim.Dim{}, named: ir.SymbolNames(nodes), externs: map[*ir.Extern]bool{}}
+	for _, g := range c.p.Module.Groups {
+		b.AddGroup(&ir.Group{Name: g.Name, Size: g.Size})
+	}
 	pb.inputs()
 	for _, i := range c.nodes[seq] {
 		pb.node(c.p.Func.Nodes[i], i)
@@ -131,11 +138,11 @@ func (c *cutter) piece(seq int) (*Piece, error) {
 // One storage is one parameter, however many versions of it the unit sees.
 func (pb *pieceBuilder) inputs() {
 	f := pb.p.Func
-	written := map[ir.Value]bool{}
+	written := map[ir.Value]ir.Value{} // by base: the last version made here
 	for _, i := range pb.nodes[pb.seq] {
 		n := f.Nodes[i]
 		for _, w := range n.Versions {
-			written[f.Base(w.Value)] = true
+			written[f.Base(w.Value)] = w.Value
 		}
 	}
 	for _, i := range pb.nodes[pb.seq] {
@@ -154,21 +161,23 @@ func (pb *pieceBuilder) inputs() {
 			case ir.WeightValue:
 				name := fmt.Sprintf("w%d", len(pb.piece.Weights))
 				pb.piece.Weights = append(pb.piece.Weights, int(info.Index))
-				pb.b.Weight(name, t, nil)
+				pb.b.AddWeight(&ir.Weight{Name: name, Type: t, Placements: pb.placements(base)})
 				v = pb.fb.Weight(name)
 			case ir.StateValue:
 				name := fmt.Sprintf("state%d", len(pb.piece.States))
 				pb.piece.States = append(pb.piece.States, int(info.Index))
-				pb.b.State(name, t)
+				pb.b.AddState(&ir.State{Name: name, Type: t, Placements: pb.placements(base)})
 				v = pb.fb.State(name)
 			default:
 				name := fmt.Sprintf("p%d", len(pb.piece.Params))
-				pb.piece.Params = append(pb.piece.Params, Binding{Value: a, Base: base, Mut: written[base]})
-				if written[base] {
+				left, mut := written[base]
+				pb.piece.Params = append(pb.piece.Params, Binding{Value: a, Base: base, Mut: mut})
+				if mut {
 					v = pb.fb.MutParam(name, t)
 				} else {
-					v = pb.fb.Param(name, t)
+					v, left = pb.fb.Param(name, t), a
 				}
+				pb.fb.Place(v, pb.placements(left)...)
 			}
 			pb.set(base, v)
 		}
@@ -236,6 +245,18 @@ func (pb *pieceBuilder) results() {
 		}
 	}
 	pb.fb.Return(out...)
+	for i, r := range pb.piece.Results {
+		pb.fb.PlaceResult(i, pb.placements(r.Value)...)
+	}
+}
+
+// placements returns how a value of the function is spread over ranks.
+func (c *cutter) placements(v ir.Value) []ir.Placement {
+	out := make([]ir.Placement, len(c.spread))
+	for i, of := range c.spread {
+		out[i] = of[v]
+	}
+	return out
 }
 
 // typ returns a type over the piece's symbols.
@@ -259,7 +280,13 @@ func (pb *pieceBuilder) dim(d dim.Dim) dim.Dim {
 	for _, name := range d.Symbols() {
 		if _, ok := pb.symbols[name]; !ok {
 			s := pb.p.Module.Symbol(name)
-			pb.symbols[name] = pb.b.Symbol(pb.named(), s.Lo, s.Hi, s.Kind)
+			own := pb.named()
+			pb.symbols[name] = pb.b.Symbol(own, s.Lo, s.Hi, s.Kind)
+			for i, g := range pb.p.Module.Groups {
+				if g.Rank == name {
+					pb.b.Module().Groups[i].Rank = own
+				}
+			}
 			pb.piece.Symbols = append(pb.piece.Symbols, name)
 		}
 	}

@@ -30,6 +30,7 @@ type extractor struct {
 	states  map[int32]bool
 	externs map[*ir.Extern]bool
 	symbols map[string]bool
+	spread  [][]ir.Placement // by group of m and value of f
 	part    part
 }
 
@@ -39,6 +40,14 @@ func extract(m *ir.Module, f *ir.Func, nodes []int, results []ir.Value) (*part, 
 	b := ir.NewBuilder(m.Name)
 	x := &extractor{m: m, f: f, b: b, to: map[ir.Value]ir.Value{}, weights: map[int32]bool{}, states: map[int32]bool{},
 		externs: map[*ir.Extern]bool{}, symbols: map[string]bool{}}
+	for _, g := range m.Groups {
+		x.spread = append(x.spread, m.Placements(f, g))
+		if g.Rank != "" {
+			x.dims([]dim.Dim{dim.Sym(g.Rank)})
+		}
+		own := *g
+		b.AddGroup(&own)
+	}
 	x.declare(nodes)
 	x.fb = b.Func(caseFunc)
 	x.params(nodes)
@@ -50,12 +59,24 @@ func extract(m *ir.Module, f *ir.Func, nodes []int, results []ir.Value) (*part, 
 		returns[i] = x.fb.Latest(x.to[f.Base(v)])
 	}
 	x.fb.Return(returns...)
+	for i, v := range results {
+		x.fb.PlaceResult(i, x.placements(v)...)
+	}
 	built, err := b.Build()
 	if err != nil {
 		return nil, err
 	}
 	x.part.module, x.part.results = built, results
 	return &x.part, nil
+}
+
+// placements returns how a value of f is spread over ranks.
+func (x *extractor) placements(v ir.Value) []ir.Placement {
+	out := make([]ir.Placement, len(x.spread))
+	for i, of := range x.spread {
+		out[i] = of[v]
+	}
+	return out
 }
 
 // declare adds what the nodes need of the module.
@@ -140,6 +161,7 @@ func (x *extractor) params(nodes []int) {
 				if x.f.Values[base].Padded {
 					x.fb.Padded(x.to[base])
 				}
+				x.fb.Place(x.to[base], x.placements(a)...)
 			}
 		}
 		for _, r := range n.Results {

@@ -396,7 +396,7 @@ func TestNothingPanics(t *testing.T) {
 			receivers: []func() any{zero[dim.Dim], func() any { return dim.Sym("N") }, func() any { return dim.Const(-1) }, ptr[dim.ParseError], ptr[dim.UnboundError]},
 		},
 		"ir/interp": {
-			funcs: map[string]any{"Compare": interp.Compare, "Run": interp.Run, "Zeros": interp.Zeros, "FromF32": interp.FromF32, "FromI32": interp.FromI32, "FromI64": interp.FromI64, "FromBool": interp.FromBool,
+			funcs: map[string]any{"Compare": interp.Compare, "Run": interp.Run, "RunRanks": interp.RunRanks, "Zeros": interp.Zeros, "FromF32": interp.FromF32, "FromI32": interp.FromI32, "FromI64": interp.FromI64, "FromBool": interp.FromBool,
 				"FromFloat64s": interp.FromFloat64s, "FromInt64s": interp.FromInt64s, "FromBytes": interp.FromBytes, "FromDense": interp.FromDense, "EvalWeight": interp.EvalWeight},
 			receivers: []func() any{ptr[interp.Tensor], func() any { return tensor() }, ptr[interp.IndexError], ptr[interp.MemoryError], zero[interp.Diff]},
 		},
@@ -406,9 +406,9 @@ func TestNothingPanics(t *testing.T) {
 			funcs: map[string]any{"IntAttr": ir.IntAttr, "DimAttr": ir.DimAttr, "FloatAttr": ir.FloatAttr, "BoolAttr": ir.BoolAttr, "EnumAttr": ir.EnumAttr, "DTypeAttr": ir.DTypeAttr, "StringAttr": ir.StringAttr,
 				"DimsAttr": ir.DimsAttr, "IntsAttr": ir.IntsAttr, "FloatsAttr": ir.FloatsAttr, "NewBuilder": ir.NewBuilder, "HashFunc": ir.HashFunc, "Canonical": ir.Canonical, "SymbolNames": ir.SymbolNames,
 				"UnknownDim": ir.UnknownDim, "TypeOf": ir.TypeOf, "Ops": ir.Ops, "LookupOp": ir.LookupOp, "Parse": ir.Parse, "Print": ir.Print, "PrintFunc": ir.PrintFunc, "Format": ir.Format,
-				"NewFuncPrinter": ir.NewFuncPrinter, "Rewrite": ir.Rewrite, "RewriteUnverified": ir.RewriteUnverified},
+				"NewFuncPrinter": ir.NewFuncPrinter, "Rewrite": ir.Rewrite, "RewriteUnverified": ir.RewriteUnverified, "ShardExpr": ir.ShardExpr},
 			receivers: []func() any{
-				func() any { return builder() }, func() any { return builder().Func("f") }, ptr[ir.Error], ptr[ir.Extern], ptr[ir.Func], func() any { return module().Funcs[0] },
+				func() any { return builder() }, func() any { return builder().Func("f") }, ptr[ir.Error], ptr[ir.Extern], zero[ir.Placement], ptr[ir.WeightExpr], ptr[ir.Func], func() any { return module().Funcs[0] },
 				func() any { m := module(); return ir.NewFuncPrinter(m, m.Funcs[0]) }, ptr[ir.Module], ptr[ir.Unread], func() any { return module() }, func() any { return module().Funcs[0].Nodes[0] },
 				func() any {
 					m, rw := module(), (*ir.Rewriter)(nil)

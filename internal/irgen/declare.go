@@ -11,6 +11,9 @@ import (
 // declare makes the symbols, extern ops, weights, states and parameters.
 func (g *generator) declare() {
 	g.n = g.b.Symbol("N", 1, 64, ir.Batch)
+	if g.o.Ranks > 0 {
+		g.b.Group(groupName, int64(g.o.Ranks), rankSymbol)
+	}
 	if g.allowed("call") {
 		for _, e := range g.o.Externs {
 			c := *e

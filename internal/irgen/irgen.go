@@ -67,6 +67,10 @@ type Options struct {
 	// Faults lets positions be out of range now and then.
 	Faults bool
 
+	// Ranks is how many devices run the module together, as group tp; 0: one, and the module
+	// has no collectives. Inputs, weights and states are the same on each.
+	Ranks int
+
 	// Load adds a load symbol B in [1, 64], the extent of a state.
 	Load bool
 
@@ -120,7 +124,7 @@ func Generate(r Source, o Options) *ir.Module {
 		g.o.Externs = []*ir.Extern{SillyAttention()}
 	}
 	for _, op := range ir.Ops() {
-		if g.allowed(op.Name) {
+		if g.allowed(op.Name) && (op.Class != ir.Collective || g.o.Ranks > 0) {
 			g.ops = append(g.ops, op.ID)
 		}
 	}

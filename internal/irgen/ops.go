@@ -55,6 +55,8 @@ func (g *generator) op(op ir.OpID) {
 		g.dropout()
 	case ir.OpPhilox:
 		g.philox()
+	case ir.OpAllReduce, ir.OpAllGather, ir.OpReduceScatter, ir.OpBroadcast:
+		g.collective(op)
 	}
 }
 

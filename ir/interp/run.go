@@ -104,6 +104,23 @@ func (e *nodeError) Unwrap() []error { return []error{e.at, e.cause} }
 // every 65,536 visits of elements or after a row that is longer. A run that would hold
 // more than Env.MaxBytes is a [MemoryError].
 func Run(ctx context.Context, m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, error) {
+	r, err := newRun(ctx, m, f, env, inputs)
+	if err != nil {
+		return nil, err
+	}
+	for i, n := range f.Nodes {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := r.step(i, n); err != nil {
+			return nil, err
+		}
+	}
+	return r.results(), nil
+}
+
+// newRun binds a run of f.
+func newRun(ctx context.Context, m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) (*run, error) {
 	if m == nil || f == nil {
 		return nil, fmt.Errorf("interp: %w", ir.ErrNoModule)
 	}
@@ -114,29 +131,17 @@ func Run(ctx context.Context, m *ir.Module, f *ir.Func, env *Env, inputs []*Tens
 	if err != nil {
 		return nil, err
 	}
-	r := &run{ctx: ctx, m: m, f: f, env: env, symbols: symbols, values: values}
-	last := lastUses(f)
-	if err := r.checkMemory(last); err != nil {
-		return nil, err
-	}
-	for i, n := range f.Nodes {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		if err := r.step(i, n); err != nil {
-			return nil, err
-		}
-		for _, v := range slices.Concat(n.Args, n.Results) {
-			if last[v] <= i {
-				r.values[v] = nil
-			}
-		}
-	}
-	results := make([]*Tensor, len(f.Returns))
-	for i, v := range f.Returns {
+	r := &run{ctx: ctx, m: m, f: f, env: env, symbols: symbols, values: values, last: lastUses(f)}
+	return r, r.checkMemory(r.last)
+}
+
+// results returns what f returns.
+func (r *run) results() []*Tensor {
+	results := make([]*Tensor, len(r.f.Returns))
+	for i, v := range r.f.Returns {
 		results[i] = r.values[v].Clone()
 	}
-	return results, nil
+	return results
 }
 
 // lastUses returns for each value the last node that reads it: one past the
@@ -161,6 +166,7 @@ type run struct {
 	env     *Env
 	symbols map[string]int64
 	values  []*Tensor // by ir.Value; versions of one storage are one tensor
+	last    []int     // by ir.Value: the last node that reads it
 
 	ctx   context.Context
 	left  int   // visits until the next look at ctx
@@ -194,7 +200,21 @@ type node struct {
 // rule computes a node: it fills out, and writes mut operands.
 type rule func(n *node) error
 
+// step runs a node by itself.
 func (r *run) step(i int, irn *ir.Node) error {
+	n, err := r.enter(i, irn)
+	if err != nil {
+		return err
+	}
+	if err := r.compute(i, n); err != nil {
+		return err
+	}
+	r.leave(i, n)
+	return nil
+}
+
+// enter gives a node its operands and its results, as zeros.
+func (r *run) enter(i int, irn *ir.Node) (*node, error) {
 	n := &node{Node: irn, run: r, args: make([]*Tensor, len(irn.Args)), out: make([]*Tensor, len(irn.Results))}
 	for j, v := range irn.Args {
 		if r.f.Values[v].Kind == ir.LiteralValue {
@@ -215,25 +235,33 @@ func (r *run) step(i int, irn *ir.Node) error {
 			}
 		}
 		if err != nil {
-			return r.m.ErrorAt(r.f, i, "%s: result %d: %v", irn.Name(), j, err)
+			return nil, r.m.ErrorAt(r.f, i, "%s: result %d: %v", irn.Name(), j, err)
 		}
 	}
-	if irn.Extern != nil {
-		if err := r.call(i, n); err != nil {
-			return err
-		}
-	} else {
-		rule := rules[irn.Op.ID]
-		if rule == nil {
-			return r.m.ErrorAt(r.f, i, "%s has no interpreter rule", irn.Op.Name)
-		}
-		if err := rule(n); err != nil {
-			return r.m.ErrorAt(r.f, i, "%s: %v", irn.Op.Name, err)
-		}
-		if r.ended != nil {
-			return r.ended
-		}
+	return n, nil
+}
+
+// compute fills in the results of a node that needs no other rank.
+func (r *run) compute(i int, n *node) error {
+	if n.Extern != nil {
+		return r.call(i, n)
 	}
+	if n.Op.Class == ir.Collective {
+		return r.m.ErrorAt(r.f, i, "%s needs all ranks: run them together, with RunRanks", n.Op.Name)
+	}
+	rule := rules[n.Op.ID]
+	if rule == nil {
+		return r.m.ErrorAt(r.f, i, "%s has no interpreter rule", n.Op.Name)
+	}
+	if err := rule(n); err != nil {
+		return r.m.ErrorAt(r.f, i, "%s: %v", n.Op.Name, err)
+	}
+	return r.ended
+}
+
+// leave keeps the results of a node, tells the observer, and drops what nothing reads again.
+func (r *run) leave(i int, n *node) {
+	irn := n.Node
 	for j, v := range irn.Results {
 		r.values[v] = n.out[j]
 	}
@@ -249,7 +277,11 @@ func (r *run) step(i int, irn *ir.Node) error {
 	if r.env.Observe != nil {
 		r.env.Observe(i, irn, observed)
 	}
-	return nil
+	for _, v := range slices.Concat(irn.Args, irn.Results) {
+		if r.last[v] <= i {
+			r.values[v] = nil
+		}
+	}
 }
 
 // literal returns a literal operand as a scalar. Its dtype is that of the

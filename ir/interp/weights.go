@@ -11,7 +11,7 @@ import (
 
 // EvalWeight returns weight w of module m from the checkpoint's tensors, which
 // get returns by name. The expression is checked and computed by the rules of
-// the ops it names. The weight's own type must be what comes out. The end of ctx is
+// the ops it names; of shards, w must name the part ([ir.Module.WeightOf]). The weight's own type must be what comes out. The end of ctx is
 // an error, as it is of [Run].
 func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name string) (*Tensor, error)) (*Tensor, error) {
 	if m == nil || w == nil {
@@ -48,6 +48,9 @@ func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name s
 			args[i] = v
 		}
 		fb.SetPos(e.Pos)
+		if s, ok := e.Shard(); ok {
+			return part(fb, args[0], s)
+		}
 		return fb.Op1(e.Op, args, e.Attrs...), nil
 	}
 	v, err := build(expr)
@@ -67,6 +70,27 @@ func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name s
 		return nil, fmt.Errorf("interp: weight @%s is %s, the checkpoint gives %s", w.Name, w.Type, got)
 	}
 	return out[0], nil
+}
+
+// part adds the slice that a shard is.
+func part(fb *ir.FuncBuilder, x ir.Value, s ir.Shard) (ir.Value, error) {
+	if s.Part < 0 {
+		return ir.NoValue, fmt.Errorf("interp: a rank of group %s picks the part: evaluate what Module.WeightOf gives for it", s.Group)
+	}
+	shape := fb.Type(x).Shape
+	axis := s.Axis
+	if axis < 0 {
+		axis += int64(len(shape))
+	}
+	if axis < 0 || axis >= int64(len(shape)) {
+		return ir.NoValue, fmt.Errorf("interp: shard along axis %d of %s", s.Axis, fb.Type(x))
+	}
+	extent, _ := shape[axis].Const()
+	if extent%s.Parts != 0 {
+		return ir.NoValue, fmt.Errorf("interp: axis %d of %s has no %d equal parts", axis, fb.Type(x), s.Parts)
+	}
+	each := extent / s.Parts
+	return fb.Op1("slice", []ir.Value{x}, ir.IntAttr("axis", axis), ir.IntAttr("start", s.Part*each), ir.IntAttr("end", (s.Part+1)*each)), nil
 }
 
 // typeOf returns t's dtype and constant extents.

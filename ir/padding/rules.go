@@ -37,6 +37,7 @@ var rules = [...]func(*checker, *ir.Node) string{
 	ir.PadSplit:        (*checker).split,
 	ir.PadConcat:       (*checker).concat,
 	ir.PadPad:          (*checker).pad,
+	ir.PadRanks:        (*checker).ranks,
 	ir.PadCall:         (*checker).call,
 }
 
@@ -261,6 +262,15 @@ func (c *checker) pad(n *ir.Node) string {
 		if !lc || !hc || l != 0 || h != 0 {
 			return c.onRows("pads", a)
 		}
+	}
+	return ""
+}
+
+// ranks is for collectives that join blocks of ranks along an axis or take one. All ranks run
+// with the same number of rows, real and padded ones.
+func (c *checker) ranks(n *ir.Node) string {
+	if a := c.axis(n.Args[0]); a >= 0 && a == c.attrAxis(n) {
+		return c.onRows("exchanges blocks of", a)
 	}
 	return ""
 }

@@ -17,6 +17,8 @@ module "case" {
   sym M in [1, 16] batch
   sym H in [1, 8]
   sym B in [1, 64] load
+  sym r in [0, 1] load
+  group tp in 2 rank r
   op "s::s"(tensor, mut tensor) split
   op "s::fresh"(tensor) -> (tensor) split
   op "my::op"(tensor) -> (tensor) capture
@@ -29,7 +31,7 @@ module "case" {
   weight @table : f32[100, 4]
   state @kv : f32[B, 8]
   func @f(%%x: f32[N, 8], %%y: f32[N, 8], %%h: f32[N, 4, 8], %%g: f32[12*N, 4], %%v: f32[N], %%ids: i32[N], %%slots: i32[N],
-      %%u: f32[8, 8], %%four: f32[4, 8], %%k: i32[4], %%m: f32[M, 8], %%c: f32[N, 4], %%own: mut f32[N, 8], %%rng: i64[2]) -> (%s) {
+      %%u: f32[8, 8], %%four: f32[4, 8], %%k: i32[4], %%m: f32[M, 8], %%c: f32[N, 4], %%own: mut f32[N, 8], %%rng: i64[2], %%part: f32[N, 8] partial over tp, %%part2: f32[N, 8] varying over tp) -> (%s) {
     %s
   }
 }
@@ -205,6 +207,14 @@ var cases = []struct{ name, body, returns, types, want string }{
 	{"pad rows by a symbol", "%r = pad(%x, 0, low=[0, 0], high=[H, 0])", "%u", "f32[8, 8]", "pad mixes rows"},
 	{"pad rows by as many", "%r = pad(%x, 0, low=[N, 0], high=[0, 0])", "%r", "f32[2*N, 8]", "how much it adds moves"},
 	{"pad uniform by rows", "%z = full(0, shape=[0, 8], dtype=f32)\n%r = pad(%z, 0, low=[0, 0], high=[N, 0])", "%r", "f32[N, 8]", "how much it adds moves"},
+
+	// Between devices.
+	{"all_reduce", "%r = all_reduce(%part, group=tp)", "%r", "f32[N, 8]", ""},
+	{"broadcast", "%r = broadcast(%part2, group=tp)", "%r", "f32[N, 8]", ""},
+	{"all_gather columns", "%r = all_gather(%part2, group=tp, axis=1)", "%r", "f32[N, 16]", ""},
+	{"all_gather rows", "%r = all_gather(%part2, group=tp)", "%r", "f32[2*N, 8]", "all_gather mixes rows of N: it exchanges blocks of axis 0, which holds the rows"},
+	{"reduce_scatter columns", "%s = reduce_scatter(%part, group=tp, axis=1)\n%r = all_gather(%s, group=tp, axis=1)", "%r", "f32[N, 8]", ""},
+	{"reduce_scatter groups", "%a = reshape(%part, shape=[8*N])\n%s = reduce_scatter(%a, group=tp)\n%r = all_gather(%s, group=tp)", "%r", "f32[8*N]", "reduce_scatter mixes rows of N: it exchanges blocks of axis 0"},
 
 	// Random numbers.
 	{"uniform of rows", "%r = uniform(%rng, shape=[N, 8], dtype=f32)", "%r", "f32[N, 8]", ""},

@@ -1,0 +1,316 @@
+package ir
+
+import (
+	"slices"
+	"strconv"
+
+	"pwc/ir/dim"
+)
+
+// MaxGroupSize bounds the world size of a group.
+const MaxGroupSize = 1 << 16
+
+// Group is a declared set of devices that run the module together, "group tp in 2 rank r".
+// All of them run one module, one artifact (C21): what differs between them is the rank, a
+// load symbol, and by it the shards of weights that each of them loads.
+type Group struct {
+	Name   string
+	Size   int64  // number of ranks, the world size; a constant, as extents divide by constants only
+	Rank   string // the load symbol that holds the rank, from 0 to Size-1; empty: the module does not ask for it
+	Pos    Pos
+	Trivia Trivia
+}
+
+// Group returns the declared group of that name, or nil.
+func (m *Module) Group(name string) *Group {
+	for _, g := range m.Groups {
+		if g.Name == name {
+			return g
+		}
+	}
+	return nil
+}
+
+// World returns the number of devices that run the module together: the product of the
+// sizes of its groups.
+func (m *Module) World() int {
+	n := 1
+	for _, g := range m.Groups {
+		n *= int(g.Size)
+	}
+	return n
+}
+
+// GroupRank returns the rank that device number device of the world has in group g. The
+// group that is declared last changes fastest: neighbouring devices are its members.
+func (m *Module) GroupRank(g *Group, device int) int {
+	for _, h := range slices.Backward(m.Groups) {
+		if h == g {
+			return device % int(g.Size)
+		}
+		device /= int(h.Size)
+	}
+	return 0
+}
+
+// RankSymbols returns the values of the load symbols that hold ranks, for device number
+// device of the world.
+func (m *Module) RankSymbols(device int) map[string]int64 {
+	out := make(map[string]int64, len(m.Groups))
+	for _, g := range m.Groups {
+		if g.Rank != "" {
+			out[g.Rank] = int64(m.GroupRank(g, device))
+		}
+	}
+	return out
+}
+
+// isRank reports whether the symbol holds the rank of a group.
+func (m *Module) isRank(symbol string) bool {
+	return slices.ContainsFunc(m.Groups, func(g *Group) bool { return g.Rank == symbol })
+}
+
+// PlacementKind says how the values of one name on the ranks of a group make up the value
+// that the program is about. The names are those of PyTorch's DTensor, and "varying" is that
+// of JAX's shard_map.
+type PlacementKind uint8
+
+const (
+	// Replicated values are the same on every rank.
+	Replicated PlacementKind = iota
+	// Sharded values, concatenated along an axis in rank order, are the whole.
+	Sharded
+	// Partial values have to be summed: the whole is their sum.
+	Partial
+	// Varying values differ between ranks, and nothing else is known.
+	Varying
+)
+
+// Placement says how a value is spread over the ranks of a group.
+type Placement struct {
+	Group string
+	Kind  PlacementKind
+	Axis  int // Sharded: the axis along which ranks have parts
+}
+
+// String returns the text of the placement, "shard 1 over tp"; Replicated has none.
+func (p Placement) String() string {
+	switch p.Kind {
+	case Sharded:
+		return "shard " + strconv.Itoa(p.Axis) + " over " + p.Group
+	case Partial:
+		return "partial over " + p.Group
+	case Varying:
+		return "varying over " + p.Group
+	}
+	return ""
+}
+
+// placementOver returns the placement over a group out of those that are not replicated.
+func placementOver(list []Placement, group string) Placement {
+	for _, p := range list {
+		if p.Group == group {
+			return p
+		}
+	}
+	return Placement{Group: group}
+}
+
+// Group declares a group of size ranks, and the load symbol that holds the rank, if rank is
+// not empty.
+func (b *Builder) Group(name string, size int64, rank string) *Group {
+	if rank != "" {
+		b.Symbol(rank, 0, size-1, Load)
+	}
+	return b.AddGroup(&Group{Name: name, Size: size, Rank: rank})
+}
+
+// AddGroup declares g. The symbol of its rank is declared before.
+func (b *Builder) AddGroup(g *Group) *Group {
+	if g == nil {
+		b.Errorf(Pos{}, "a nil group is declared")
+		return &Group{}
+	}
+	switch s := b.symbols[g.Rank]; {
+	case b.m.Group(g.Name) != nil:
+		b.Errorf(g.Pos, "group %s is declared twice", g.Name)
+	case !dim.ValidName(g.Name) || isReserved(g.Name):
+		b.Errorf(g.Pos, "%q is no name for a group", g.Name)
+	case g.Size < 1 || g.Size > MaxGroupSize:
+		b.Errorf(g.Pos, "group %s has %d ranks, from 1 to %d can be", g.Name, g.Size, MaxGroupSize)
+	case g.Rank == "":
+	case s == nil:
+		b.Errorf(g.Pos, "group %s: symbol %s of its rank is not declared", g.Name, g.Rank)
+	case s.Kind != Load || s.Lo != 0 || s.Hi != g.Size-1:
+		b.Errorf(g.Pos, "group %s: its rank is a load symbol in [0, %d], but %s is %s", g.Name, g.Size-1, g.Rank, symbolText(s, s.Name))
+	case b.m.isRank(g.Rank):
+		b.Errorf(g.Pos, "group %s: symbol %s holds the rank of another group", g.Name, g.Rank)
+	}
+	b.m.Groups = append(b.m.Groups, g)
+	return g
+}
+
+// placements checks what a declaration says of a value of type t, and returns it in the
+// order of the groups, without what is replicated.
+func (b *Builder) placements(list []Placement, t Type, pos Pos, what string) []Placement {
+	var out []Placement
+	for _, g := range b.m.Groups {
+		if p := placementOver(list, g.Name); p.Kind != Replicated {
+			out = append(out, p)
+		}
+	}
+	for i, p := range list {
+		switch {
+		case b.m.Group(p.Group) == nil:
+			b.Errorf(pos, "%s: group %s is not declared", what, p.Group)
+		case slices.ContainsFunc(list[:i], func(q Placement) bool { return q.Group == p.Group }):
+			b.Errorf(pos, "%s: its placement over %s is given twice", what, p.Group)
+		case p.Kind == Sharded && (p.Axis < 0 || p.Axis >= t.Rank()):
+			b.Errorf(pos, "%s: axis %d of its placement is outside %s", what, p.Axis, t)
+		case p.Kind == Partial && !t.DType.Float():
+			b.Errorf(pos, "%s: only floats are summed over ranks, %s are not", what, t.DType)
+		}
+	}
+	return out
+}
+
+// Place says how a parameter is spread over ranks.
+func (fb *FuncBuilder) Place(v Value, list ...Placement) {
+	if fb.has(v) {
+		info := &fb.f.Values[v]
+		info.Placements = fb.b.placements(list, info.Type, info.Pos, "parameter %"+info.Name)
+	}
+}
+
+// PlaceResult says how result i of the function is spread over ranks, after Return.
+func (fb *FuncBuilder) PlaceResult(i int, list ...Placement) {
+	if i < 0 || i >= len(fb.f.ResultTypes) {
+		fb.Errorf("a placement of result %d of @%s, which returns %d", i, fb.f.Name, len(fb.f.ResultTypes))
+		return
+	}
+	for len(fb.f.ResultPlacements) <= i {
+		fb.f.ResultPlacements = append(fb.f.ResultPlacements, nil)
+	}
+	fb.f.ResultPlacements[i] = fb.b.placements(list, fb.f.ResultTypes[i], fb.f.ReturnPos, "result "+strconv.Itoa(i)+" of @"+fb.f.Name)
+}
+
+// ResultPlacement returns what the function declares of its result i.
+func (f *Func) ResultPlacement(i int) []Placement {
+	if i >= 0 && i < len(f.ResultPlacements) {
+		return f.ResultPlacements[i]
+	}
+	return nil
+}
+
+// shardExpr is the row of weight expression shard, which is no op of functions: each rank
+// loads the part that its rank picks, and no rank computes with the whole.
+var shardExpr = &Op{Name: "shard", Operands: []Operand{xOperand}, Results: 1, Attrs: []AttrSpec{axisFirst,
+	{Name: "parts", Kind: AttrDim, Default: ptr(IntAttr("parts", 0)), Doc: "number of parts; left out, the ranks of the group"},
+	{Name: "part", Kind: AttrDim, Default: ptr(IntAttr("part", -1)), Doc: "which part; left out, the one that the rank picks"},
+	{Name: "group", Kind: AttrEnum, Group: true, Default: ptr(EnumAttr("group", "")), Doc: "the group whose ranks pick parts"}},
+	Doc: "one of equal parts along an axis"}
+
+// weightOp returns the row of a weight expression's op, nil where there is none.
+func weightOp(name string) *Op {
+	if name == shardExpr.Name {
+		return shardExpr
+	}
+	return LookupOp(name)
+}
+
+// Shard is what a weight expression of op shard says: one of Parts equal parts along Axis.
+type Shard struct {
+	Axis  int64
+	Parts int64
+	Part  int64  // -1: the one that the rank in Group picks
+	Group string // empty where Part is given
+}
+
+// Shard returns what the expression says if it is of op shard.
+func (e *WeightExpr) Shard() (Shard, bool) {
+	if e.Op != shardExpr.Name {
+		return Shard{}, false
+	}
+	integer := func(name string) int64 {
+		a, _ := findAttr(shardExpr, e.Attrs, name)
+		v, _ := a.Dim.Const()
+		return v
+	}
+	group, _ := findAttr(shardExpr, e.Attrs, "group")
+	return Shard{Axis: integer("axis"), Parts: integer("parts"), Part: integer("part"), Group: group.Str}, true
+}
+
+// ShardExpr returns the expression of the part of e along axis that the rank in group picks.
+// With fewer parts than ranks, neighbouring ranks have the same part; 0 parts are as many as
+// the group has ranks.
+func ShardExpr(e *WeightExpr, axis, parts int64, group string) *WeightExpr {
+	return &WeightExpr{Op: shardExpr.Name, Args: []*WeightExpr{e}, Attrs: []Attr{IntAttr("axis", axis), IntAttr("parts", parts), EnumAttr("group", group)}}
+}
+
+// checkShard holds a shard to the group that it names.
+func (b *Builder) checkShard(e *WeightExpr, w *Weight) {
+	s, ok := e.Shard()
+	if !ok {
+		return
+	}
+	g := b.m.Group(s.Group)
+	switch {
+	case s.Group == "" && (s.Parts < 1 || s.Part < 0 || s.Part >= s.Parts):
+		b.Errorf(e.Pos, "weight @%s: shard wants a group, or a part of a number of parts (part=0, parts=2)", w.Name)
+	case s.Group != "" && s.Part >= 0:
+		b.Errorf(e.Pos, "weight @%s: shard has a group, whose rank picks the part, and a part", w.Name)
+	case s.Group != "" && g == nil:
+		b.Errorf(e.Pos, "weight @%s: group %s is not declared", w.Name, s.Group)
+	case g != nil && s.Parts != 0 && (s.Parts < 1 || g.Size%s.Parts != 0):
+		b.Errorf(e.Pos, "weight @%s: %d parts are shared by %d ranks: the number of parts must divide that of the ranks", w.Name, s.Parts, g.Size)
+	}
+}
+
+// WeightOf returns the weight that device number device of the world loads: w, where each
+// shard names its part. A weight without shards is returned as it is.
+func (m *Module) WeightOf(w *Weight, device int) *Weight {
+	if w == nil || w.Expr == nil || !w.Expr.sharded() {
+		return w
+	}
+	c := *w
+	c.Expr = m.exprOf(w.Expr, device)
+	return &c
+}
+
+// sharded reports whether a rank picks a part anywhere in the expression.
+func (e *WeightExpr) sharded() bool {
+	s, ok := e.Shard()
+	return ok && s.Group != "" || slices.ContainsFunc(e.Args, (*WeightExpr).sharded)
+}
+
+func (m *Module) exprOf(e *WeightExpr, device int) *WeightExpr {
+	if !e.sharded() {
+		return e
+	}
+	c := *e
+	c.Args = make([]*WeightExpr, len(e.Args))
+	for i, a := range e.Args {
+		c.Args[i] = m.exprOf(a, device)
+	}
+	if s, ok := e.Shard(); ok && s.Group != "" {
+		if g := m.Group(s.Group); g != nil {
+			parts := g.parts(s)
+			c.Attrs = []Attr{IntAttr("axis", s.Axis), IntAttr("parts", parts), IntAttr("part", int64(m.GroupRank(g, device))/(g.Size/parts))}
+		}
+	}
+	return &c
+}
+
+// parts returns the number of parts of a shard over g.
+func (g *Group) parts(s Shard) int64 {
+	if s.Parts == 0 {
+		return g.Size
+	}
+	return s.Parts
+}
+
+// Group returns the name of the group whose ranks take part in a collective.
+func (n *Node) Group() string {
+	a, _ := n.Attr("group")
+	return a.Str
+}

@@ -1,0 +1,145 @@
+package interp
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"pwc/ir"
+)
+
+// RunRanks runs f on all devices of m's world together: each with its own weights, states and
+// inputs, node after node, so that they meet at the collectives. envs and inputs have one entry a
+// device, ordered as [ir.Module.GroupRank] says; the load symbols of ranks are bound here. It
+// returns the results of every device. Else it is [Run].
+func RunRanks(ctx context.Context, m *ir.Module, f *ir.Func, envs []*Env, inputs [][]*Tensor) ([][]*Tensor, error) {
+	if m == nil || f == nil {
+		return nil, fmt.Errorf("interp: %w", ir.ErrNoModule)
+	}
+	if len(envs) != m.World() || len(inputs) != m.World() {
+		return nil, fmt.Errorf("interp: the module is run by %d devices, got what %d and the inputs of %d take", m.World(), len(envs), len(inputs))
+	}
+	runs := make([]*run, len(envs))
+	for d := range envs {
+		env := &Env{}
+		if envs[d] != nil {
+			env = envs[d]
+		}
+		bound := *env
+		bound.Symbols = m.RankSymbols(d)
+		maps.Copy(bound.Symbols, env.Symbols)
+		r, err := newRun(ctx, m, f, &bound, inputs[d])
+		if err != nil {
+			return nil, fmt.Errorf("device %d: %w", d, err)
+		}
+		runs[d] = r
+		defer func() { env.IndexErrors = bound.IndexErrors }()
+	}
+	for i, n := range f.Nodes {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := stepRanks(runs, i, n); err != nil {
+			return nil, err
+		}
+	}
+	out := make([][]*Tensor, len(runs))
+	for d, r := range runs {
+		out[d] = r.results()
+	}
+	return out, nil
+}
+
+// stepRanks runs one node on all devices.
+func stepRanks(runs []*run, i int, irn *ir.Node) error {
+	if irn.Op.Class != ir.Collective {
+		for d, r := range runs {
+			if err := r.step(i, irn); err != nil {
+				return fmt.Errorf("device %d: %w", d, err)
+			}
+		}
+		return nil
+	}
+	m := runs[0].m
+	g := m.Group(irn.Group())
+	nodes := make([]*node, len(runs))
+	for d, r := range runs {
+		n, err := r.enter(i, irn)
+		if err != nil {
+			return fmt.Errorf("device %d: %w", d, err)
+		}
+		nodes[d] = n
+	}
+	for d, n := range nodes {
+		members := make([]*node, g.Size)
+		for e, o := range nodes {
+			if sameButFor(m, g, d, e) {
+				members[m.GroupRank(g, e)] = o
+			}
+		}
+		if err := exchange(n, members, m.GroupRank(g, d)); err != nil {
+			return m.ErrorAt(runs[d].f, i, "%s: %v", irn.Op.Name, err)
+		}
+	}
+	for d, r := range runs {
+		r.leave(i, nodes[d])
+	}
+	return nil
+}
+
+// sameButFor reports whether two devices have the same rank in every group but g.
+func sameButFor(m *ir.Module, g *ir.Group, d, e int) bool {
+	for _, h := range m.Groups {
+		if h != g && m.GroupRank(h, d) != m.GroupRank(h, e) {
+			return false
+		}
+	}
+	return true
+}
+
+// exchange computes what the collective leaves at the member of that rank.
+func exchange(n *node, members []*node, rank int) error {
+	for i, o := range members {
+		if a, b := n.args[0], o.args[0]; a.String() != b.String() {
+			return fmt.Errorf("ranks %d and %d bring %s and %s", rank, i, a, b)
+		}
+	}
+	out := n.out[0]
+	switch n.Op.ID {
+	case ir.OpAllReduce:
+		for i := range out.Len() {
+			out.setFloat(i, sumOver(members, i))
+		}
+	case ir.OpBroadcast:
+		out.copyAll(members[n.Int("root")].args[0])
+	default:
+		n.exchangeBlocks(members, rank)
+	}
+	return nil
+}
+
+// sumOver adds element i of the operands in rank order.
+func sumOver(members []*node, i int) float64 {
+	sum := 0.0
+	for _, o := range members {
+		sum += o.args[0].floats[i]
+	}
+	return sum
+}
+
+// exchangeBlocks joins the operands along an axis, or takes the rank's block of their sum.
+func (n *node) exchangeBlocks(members []*node, rank int) {
+	x, out := n.args[0], n.out[0]
+	axis := n.Axis("axis", len(x.Shape))
+	from := make([]int64, len(x.Shape))
+	n.each(out.Shape, func(i int, idx []int64) {
+		copy(from, idx)
+		if n.Op.ID == ir.OpReduceScatter {
+			from[axis] += int64(rank) * out.Shape[axis]
+			out.setFloat(i, sumOver(members, offset(x.Shape, from)))
+			return
+		}
+		from[axis] = idx[axis] % x.Shape[axis]
+		out.move(i, members[idx[axis]/x.Shape[axis]].args[0], offset(x.Shape, from))
+	})
+}

@@ -1,0 +1,346 @@
+package ir
+
+import (
+	"fmt"
+	"slices"
+
+	"pwc/ir/dim"
+)
+
+// Placements returns how the values of f are spread over the ranks of a group, by value; what
+// is unknown because f breaks the rules is Varying. It is what the verifier checks.
+//
+// The analysis follows the values in program order. A value that is the same on each rank is
+// Replicated; an operand that is not, or the rank, makes the results Sharded, Partial or
+// Varying. Sharded is kept where an op works along other axes, and a product whose inner axis
+// is sharded is Partial. A partial sum stays one through ops that are linear in it.
+func (m *Module) Placements(f *Func, g *Group) []Placement {
+	if f == nil || g == nil {
+		return nil
+	}
+	p := newPlacer(m, f, g)
+	p.function()
+	return p.exported()
+}
+
+// spread is a Placement, or undetermined: of memory that nothing has written and of zeros, which are
+// whatever they are written or added to.
+type spread struct {
+	kind PlacementKind
+	any  bool
+	axis int
+	from int // Partial, Varying: the node that made it so; -1: a declaration
+}
+
+func (s spread) same() bool    { return s.any || s.kind == Replicated }
+func (s spread) partial() bool { return !s.any && s.kind == Partial }
+func (s spread) sharded() bool { return !s.any && s.kind == Sharded }
+
+// shardedAt reports whether ranks have parts along the axis.
+func (s spread) shardedAt(axis int) bool { return s.sharded() && s.axis == axis }
+
+// placer is the analysis of one function over one group.
+type placer struct {
+	m       *Module
+	f       *Func
+	g       *Group
+	at      []spread // by value
+	report  func(node int, format string, args ...any)
+	current int // the node that is looked at
+}
+
+func newPlacer(m *Module, f *Func, g *Group) *placer {
+	p := &placer{m: m, f: f, g: g, at: make([]spread, len(f.Values)), report: func(int, string, ...any) {}}
+	for i := range f.Values {
+		switch info := &f.Values[i]; info.Kind {
+		case ParamValue:
+			p.at[i] = p.declared(info.Placements)
+		case WeightValue:
+			p.at[i] = p.weight(m.Weights[info.Index])
+		case StateValue:
+			p.at[i] = p.declared(m.States[info.Index].Placements)
+		case LiteralValue:
+			p.at[i] = spread{any: info.Literal.Float64() == 0, from: -1}
+		}
+	}
+	return p
+}
+
+func (p *placer) declared(list []Placement) spread {
+	d := placementOver(list, p.g.Name)
+	return spread{kind: d.Kind, axis: d.Axis, from: -1}
+}
+
+func (p *placer) exported() []Placement {
+	out := make([]Placement, len(p.at))
+	for i, s := range p.at {
+		out[i] = Placement{Group: p.g.Name}
+		if !s.any {
+			out[i].Kind, out[i].Axis = s.kind, s.axis
+		}
+	}
+	return out
+}
+
+// weight follows a weight's expression.
+func (p *placer) weight(w *Weight) spread {
+	if w.Expr == nil || !w.Expr.sharded() {
+		return p.declared(w.Placements)
+	}
+	s := p.expr(w.Expr)
+	if rank := w.Type.Rank(); s.sharded() && s.axis < 0 {
+		s.axis += rank
+	}
+	return s
+}
+
+// expr follows a weight expression. Shapes are not known here, so a reshape loses the axis.
+func (p *placer) expr(e *WeightExpr) spread {
+	if s, ok := e.Shard(); ok && s.Group == p.g.Name {
+		if p.g.parts(s) == p.g.Size && !slices.ContainsFunc(e.Args, (*WeightExpr).sharded) {
+			return spread{kind: Sharded, axis: int(s.Axis), from: -1}
+		}
+		return spread{kind: Varying, from: -1}
+	}
+	var of spread
+	for i, a := range e.Args {
+		switch s := p.expr(a); {
+		case i == 0:
+			of = s
+		case s != of:
+			of = spread{kind: Varying, from: -1}
+		}
+	}
+	if !of.sharded() {
+		return of
+	}
+	op := weightOp(e.Op)
+	along, _ := findAttr(op, e.Attrs, "axis")
+	axis, _ := along.Dim.Const()
+	beside := (axis < 0) == (of.axis < 0) && int(axis) != of.axis
+	switch {
+	case op.ID == OpCast, op.ID == OpSlice && beside, op.ID == OpConcat && (beside || len(e.Args) == 1):
+		return of
+	case op.ID == OpTranspose && of.axis >= 0:
+		perm, _ := findAttr(op, e.Attrs, "perm")
+		for i, d := range perm.Dims {
+			if v, _ := d.Const(); int(v) == of.axis {
+				return spread{kind: Sharded, axis: i, from: -1}
+			}
+		}
+	}
+	return spread{kind: Varying, from: -1}
+}
+
+// function follows the nodes and checks what the function returns and writes.
+func (p *placer) function() {
+	for i, n := range p.f.Nodes {
+		p.current = i
+		p.node(n)
+	}
+	p.current = len(p.f.Nodes)
+	for i, v := range p.f.Returns {
+		p.becomes(-1, p.at[v], p.declared(p.f.ResultPlacement(i)), fmt.Sprintf("@%s returns as result %d", p.f.Name, i),
+			fmt.Sprintf("result %d", i))
+	}
+}
+
+// becomes reports a value that is read as if it were spread otherwise.
+func (p *placer) becomes(node int, have, want spread, verb, what string) {
+	tp := p.g.Name
+	switch {
+	case have.any, have == want, have.kind == want.kind && (have.kind != Sharded || have.axis == want.axis):
+	case have.kind == Partial:
+		p.report(node, "%s a partial sum over group %s (%s) as if it were whole: sum it first with all_reduce(…, group=%s), or reduce_scatter", verb, tp, p.since(have), tp)
+	case want.kind == Replicated && have.kind == Sharded:
+		p.report(node, "%s a value of which each rank of group %s has its part along axis %d: gather it with all_gather(…, group=%s, axis=%d), or declare %s as shard %d over %s", verb, tp, have.axis, tp, have.axis, what, have.axis, tp)
+	case want.kind == Replicated:
+		p.report(node, "%s a value that differs between the ranks of group %s (%s): exchange it with all_reduce, all_gather or broadcast, or declare %s as varying over %s", verb, tp, p.since(have), what, tp)
+	case want.kind == Partial && have.kind != Varying:
+		p.report(node, "%s a value that is no partial sum over group %s, and %s is declared as one", verb, tp, what)
+	case want.kind == Sharded && have.kind == Sharded:
+		p.report(node, "%s parts along axis %d of the ranks of group %s, and %s is declared to have them along axis %d", verb, have.axis, tp, what, want.axis)
+	}
+}
+
+// since says which node made a value what it is.
+func (p *placer) since(s spread) string {
+	if s.from < 0 {
+		return "by its declaration"
+	}
+	return "since " + where(p.f, p.f.Nodes[s.from])
+}
+
+// node finds how a node's results and what it writes are spread.
+func (p *placer) node(n *Node) {
+	var out []spread
+	switch {
+	case n.IsEmpty():
+		out = []spread{{any: true}}
+	case n.Op.Class == Collective:
+		out = []spread{p.collective(n)}
+	case slices.ContainsFunc(n.Args, func(a Value) bool { return p.at[a].partial() }):
+		out = p.all(n, p.linear(n))
+	default:
+		out = p.results(n)
+	}
+	for i, r := range n.Results {
+		if p.at[r] = out[min(i, len(out)-1)]; p.at[r].kind == Replicated && !p.at[r].any && p.ranked(n) {
+			p.at[r] = p.varying()
+		}
+	}
+	for _, w := range n.Versions {
+		p.write(n, w, out)
+	}
+}
+
+// all gives each result of n the same spread.
+func (p *placer) all(n *Node, s spread) []spread {
+	return slices.Repeat([]spread{s}, max(1, len(n.Results)))
+}
+
+func (p *placer) varying() spread { return spread{kind: Varying, from: p.current} }
+
+// ranked reports whether the node's attributes or types go by the rank.
+func (p *placer) ranked(n *Node) bool {
+	has := func(d dim.Dim) bool { return p.g.Rank != "" && slices.Contains(d.Symbols(), p.g.Rank) }
+	return slices.ContainsFunc(n.Attrs, func(a Attr) bool { return has(a.Dim) || slices.ContainsFunc(a.Dims, has) }) ||
+		slices.ContainsFunc(n.Results, func(r Value) bool { return slices.ContainsFunc(p.f.Type(r).Shape, has) })
+}
+
+// write gives what n writes its spread. Parameters and states keep what they are declared to be.
+func (p *placer) write(n *Node, w Version, out []spread) {
+	dst := p.at[n.Args[w.Arg]]
+	written := out[len(out)-1]
+	if n.Op.Class != Call && written == (spread{kind: Replicated}) && dst.any && p.zero(n) {
+		written.any = true
+	}
+	base := p.f.Base(w.Value)
+	info := &p.f.Values[base]
+	if info.Kind == ResultValue {
+		p.at[w.Value] = written
+		return
+	}
+	name := "parameter %" + info.Name
+	if info.Kind == StateValue {
+		name = "state @" + info.Name
+	}
+	p.becomes(p.current, written, dst, n.Name()+" writes to "+name, name)
+	p.at[w.Value] = dst
+}
+
+// zero reports whether all that n reads is undetermined.
+func (p *placer) zero(n *Node) bool {
+	return !slices.ContainsFunc(n.Args, func(a Value) bool { return !p.at[a].any })
+}
+
+// collective finds how the result of an exchange is spread.
+func (p *placer) collective(n *Node) spread {
+	x, rank := p.at[n.Args[0]], p.f.Type(n.Args[0]).Rank()
+	axis := 0
+	if n.Op.Padding == PadRanks {
+		axis = n.Axis("axis", rank)
+	}
+	if n.Group() != p.g.Name { // of each element or block, so linear and apart
+		if n.Op.Padding == PadRanks && x.shardedAt(axis) {
+			return p.varying()
+		}
+		return x
+	}
+	sums := n.Op.ID == OpAllReduce || n.Op.ID == OpReduceScatter
+	out := spread{kind: Replicated}
+	if n.Op.ID == OpReduceScatter {
+		out = spread{kind: Sharded, axis: axis}
+		if isOne(p.f.Type(n.Results[0]).Shape[axis]) { // an axis of ranks alone, which a reshape drops
+			out = p.varying()
+		}
+	}
+	switch {
+	case x.any:
+	case sums && x.kind == Replicated:
+		p.report(p.current, "%s: every rank of group %s has the same operand, whose sum is %d times it", n.Name(), p.g.Name, p.g.Size)
+	case sums && x.kind == Sharded:
+		p.report(p.current, "%s sums parts along axis %d of the ranks of group %s as if they were one value: join them with all_gather(…, group=%s, axis=%d)", n.Name(), x.axis, p.g.Name, p.g.Name, x.axis)
+	case !sums && x.kind == Partial:
+		p.becomes(p.current, x, spread{}, n.Name()+" sends", "")
+	case n.Op.ID == OpAllGather && x.kind == Sharded && x.axis != axis && !isOne(p.f.Type(n.Args[0]).Shape[axis]):
+		p.report(p.current, "all_gather joins along axis %d what ranks of group %s have in parts along axis %d", axis, p.g.Name, x.axis)
+	}
+	return out
+}
+
+// linear finds how the results of an op that reads a partial sum are spread: it stays one
+// where the op is linear in it, and anything else reads it as if it were whole.
+func (p *placer) linear(n *Node) spread {
+	i := slices.IndexFunc(n.Args, func(a Value) bool { return p.at[a].partial() })
+	x := p.at[n.Args[i]]
+	if n.Extern == nil && p.isLinear(n) {
+		return x
+	}
+	verb := fmt.Sprintf("%s: operand %d is", n.Name(), i)
+	if why := p.spoils(n); why != "" {
+		verb = fmt.Sprintf("%s: %s, and operand %d is", n.Name(), why, i)
+	}
+	p.becomes(p.current, x, spread{}, verb, "")
+	return p.varying()
+}
+
+// spoils says why an op that may be linear is not, or "".
+func (p *placer) spoils(n *Node) string {
+	if n.Op.ID == OpAdd || n.Op.ID == OpSub || n.Op.Class == Contract {
+		return "what is added to it is added on every rank"
+	}
+	return ""
+}
+
+// summands reports whether operands from lo on are partial sums, or zeros.
+func (p *placer) summands(n *Node, lo int) bool {
+	return !slices.ContainsFunc(n.Args[min(lo, len(n.Args)):], func(a Value) bool { return !p.at[a].partial() && !p.at[a].any })
+}
+
+// whole reports whether operands are the same on every rank.
+func (p *placer) whole(n *Node, operands ...int) bool {
+	return !slices.ContainsFunc(operands, func(i int) bool { return i < len(n.Args) && !p.at[n.Args[i]].same() })
+}
+
+// isLinear reports whether n is linear in the operands that are partial sums: op(a+b) = op(a)+op(b),
+// but for rounding, with all others the same on every rank.
+func (p *placer) isLinear(n *Node) bool {
+	if p.ranked(n) {
+		return false
+	}
+	switch n.Op.ID {
+	case OpNeg, OpReshape, OpTranspose, OpBroadcastTo, OpSlice, OpSplit, OpSum, OpMean, OpCumSum, OpAdd, OpSub, OpConcat:
+		return p.summands(n, 0)
+	case OpCast:
+		return p.f.Type(n.Results[0]).DType.Float()
+	case OpCopy:
+		return p.summands(n, 1)
+	case OpWhere:
+		return p.whole(n, 0) && p.summands(n, 1)
+	case OpMul:
+		return p.whole(n, 0) || p.whole(n, 1)
+	case OpDiv, OpDropout, OpGather, OpEmbedding:
+		return p.whole(n, 1)
+	case OpPad:
+		return p.summands(n, 1)
+	case OpMatmul:
+		return p.whole(n, 0) || p.whole(n, 1)
+	case OpLinear:
+		return (p.whole(n, 0) || p.whole(n, 1)) && p.summands(n, 2)
+	case OpLinearSelect:
+		return (p.whole(n, 0) || p.whole(n, 1)) && p.whole(n, 2) && p.summands(n, 3)
+	case OpScatter:
+		return p.whole(n, 1) && (p.at[n.Args[0]].any || p.at[n.Args[0]].partial()) && p.summands(n, 2)
+	}
+	return false
+}
+
+// placements checks how values are spread over the ranks of every group.
+func (v *verifier) placements() {
+	for _, g := range v.m.Groups {
+		p := newPlacer(v.m, v.f, g)
+		p.report = v.report
+		p.function()
+	}
+}
