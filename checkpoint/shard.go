@@ -41,18 +41,22 @@ func evalShard(src safetensors.Source, e *ir.WeightExpr, s ir.Shard) (tensor, er
 // within returns the axis of the operands of e, of which each part is the same as a part of
 // e along axis, if there is one.
 func within(e *ir.WeightExpr, axis int64) (int64, bool) {
+	op := ir.LookupOp(e.Op)
+	if op == nil {
+		return 0, false
+	}
 	perm := exprInts(e, "perm")
-	switch e.Op {
-	case "cast":
+	switch op.ID {
+	case ir.OpCast:
 		return axis, true
-	case "transpose":
+	case ir.OpTranspose:
 		if axis < 0 {
 			axis += int64(len(perm))
 		}
 		if axis >= 0 && axis < int64(len(perm)) {
 			return perm[axis], true
 		}
-	case "concat":
+	case ir.OpConcat:
 		along := exprInt(e, "axis", 0)
 		if along >= 0 && axis >= 0 && along != axis {
 			return axis, true
