@@ -31,3 +31,23 @@ func TestPassErrors(t *testing.T) {
 		t.Errorf("got %v, want %q", err, want)
 	}
 }
+
+// TestUserPassIsNamed: a pass of a user that fails, or breaks a function, is named by New,
+// with the piece and the place.
+func TestUserPassIsNamed(t *testing.T) {
+	cause := errors.New("it would not")
+	for want, run := range map[string]func(*ir.Module, *ir.Func) (*ir.Func, error){
+		"it would not":         func(*ir.Module, *ir.Func) (*ir.Func, error) { return nil, cause },
+		"returned no function": func(*ir.Module, *ir.Func) (*ir.Func, error) { return nil, nil },
+	} {
+		o := compile.Options{Passes: []compile.Pass{{Name: "mine", Version: "1", Run: run}}}
+		m := parse(t, "pwc 1\nmodule \"m\" {\n  sym N in [1, 8] batch\n  func @f(%x: f32[N]) -> (f32[N]) {\n    %y = neg(%x)\n    return %y\n  }\n}\n")
+		_, err := piecewise.New(context.Background(), m, piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New(), Options: o}}})
+		if err == nil || !strings.Contains(err.Error(), "pass mine") || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "@f item 0") {
+			t.Errorf("got %v, want %q of pass mine in @f item 0", err, want)
+		}
+		if want == cause.Error() && !errors.Is(err, cause) {
+			t.Errorf("the pass's error is lost: %v", err)
+		}
+	}
+}
