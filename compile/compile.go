@@ -25,34 +25,35 @@ type Backend interface {
 
 	// Lower makes code of one kernel. The kernel's arguments stay in order. The
 	// same kernel gives the same code on every machine. It is called from several
-	// goroutines, as the methods of Together and Chains are.
+	// goroutines, as the methods of HorizontalFuser and VerticalFuser are.
 	Lower(k *loop.Kernel) (Code, error)
 }
 
-// Together is a Backend that can run several kernels as one launch, side by side.
-type Together interface {
+// HorizontalFuser is a Backend that can run several independent kernels as one launch.
+type HorizontalFuser interface {
 	Backend
 
-	// Beside reports whether kernels may run as one. They do not touch what
-	// another of them writes.
-	Beside(ks []*loop.Kernel) bool
+	// FusesHorizontally reports whether kernels may run as one launch. None of them
+	// touches memory that another writes.
+	FusesHorizontally(ks []*loop.Kernel) bool
 
-	// LowerBeside makes code of kernels that Beside accepts. It takes the
+	// LowerHorizontal makes code of kernels that FusesHorizontally accepts. It takes the
 	// arguments of the first, then those of the second, and so on.
-	LowerBeside(ks []*loop.Kernel) (Code, error)
+	LowerHorizontal(ks []*loop.Kernel) (Code, error)
 }
 
-// Chains is a Backend that makes code of several kernels in a row at once: as
+// VerticalFuser is a Backend that makes code of several consecutive kernels at once: as
 // fewer kernels for some sizes, or with other borders between them.
-type Chains interface {
+type VerticalFuser interface {
 	Backend
 
-	// Chains reports whether it makes code of the kernels together. Of kernels in a
-	// row it is asked for all of them first, then for fewer from the same start.
-	Chains(c *Chain) bool
+	// FusesVertically reports whether it makes code of the kernels of a chain together.
+	// It is asked for the longest run of kernels first, then for shorter ones from the
+	// same start.
+	FusesVertically(c *Chain) bool
 
-	// LowerChain makes code of a chain that Chains accepts.
-	LowerChain(c *Chain) (Code, error)
+	// LowerVertical makes code of a chain that FusesVertically accepts.
+	LowerVertical(c *Chain) (Code, error)
 }
 
 // Chain is kernels that run one after the other, each of which reads what one

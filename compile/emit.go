@@ -167,9 +167,9 @@ func (e *emitter) step(i int, st *planned, made lowered) error {
 func (e *emitter) lower(st *planned) (Code, error) {
 	switch {
 	case st.chain != nil:
-		return e.b.(Chains).LowerChain(st.chain)
+		return e.b.(VerticalFuser).LowerVertical(st.chain)
 	case len(st.kernels) > 1:
-		return e.b.(Together).LowerBeside(st.kernels)
+		return e.b.(HorizontalFuser).LowerHorizontal(st.kernels)
 	}
 	return e.b.Lower(st.kernels[0])
 }

@@ -31,27 +31,27 @@ func (b *chooser) Lower(k *loop.Kernel) (compile.Code, error) {
 	return b.choose(code), err
 }
 
-// Chains implements compile.Chains: nothing is fused where the backend has none.
-func (b *chooser) Chains(c *compile.Chain) bool {
-	inner, ok := b.Backend.(compile.Chains)
-	return ok && inner.Chains(c)
+// FusesVertically implements compile.VerticalFuser: nothing is fused where the backend has none.
+func (b *chooser) FusesVertically(c *compile.Chain) bool {
+	inner, ok := b.Backend.(compile.VerticalFuser)
+	return ok && inner.FusesVertically(c)
 }
 
-// LowerChain implements compile.Chains.
-func (b *chooser) LowerChain(c *compile.Chain) (compile.Code, error) {
-	code, err := b.Backend.(compile.Chains).LowerChain(c)
+// LowerVertical implements compile.VerticalFuser.
+func (b *chooser) LowerVertical(c *compile.Chain) (compile.Code, error) {
+	code, err := b.Backend.(compile.VerticalFuser).LowerVertical(c)
 	return b.choose(code), err
 }
 
-// Beside implements compile.Together: nothing runs side by side where the backend has none.
-func (b *chooser) Beside(ks []*loop.Kernel) bool {
-	inner, ok := b.Backend.(compile.Together)
-	return ok && inner.Beside(ks)
+// FusesHorizontally implements compile.HorizontalFuser: nothing runs side by side where the backend has none.
+func (b *chooser) FusesHorizontally(ks []*loop.Kernel) bool {
+	inner, ok := b.Backend.(compile.HorizontalFuser)
+	return ok && inner.FusesHorizontally(ks)
 }
 
-// LowerBeside implements compile.Together.
-func (b *chooser) LowerBeside(ks []*loop.Kernel) (compile.Code, error) {
-	code, err := b.Backend.(compile.Together).LowerBeside(ks)
+// LowerHorizontal implements compile.HorizontalFuser.
+func (b *chooser) LowerHorizontal(ks []*loop.Kernel) (compile.Code, error) {
+	code, err := b.Backend.(compile.HorizontalFuser).LowerHorizontal(ks)
 	return b.choose(code), err
 }
 

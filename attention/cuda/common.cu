@@ -38,12 +38,12 @@ typedef u16 KT;
 #define SECOND 2
 
 // What the launch before wrote is there from here on, and what those before it wrote that it waited for.
-__device__ __forceinline__ void wait_for_previous() {
+__device__ __forceinline__ void wait_for_dependency() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void let_next_start() {
+__device__ __forceinline__ void trigger_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
@@ -52,8 +52,8 @@ __device__ __forceinline__ void let_next_start() {
 // What the kernels before the call wrote is there from here on.
 __device__ __forceinline__ void wait_for_operands(int turn) {
   if (!LARGE && turn == SECOND) asm volatile("fence.acq_rel.gpu;" ::: "memory");
-  else wait_for_previous();
-  if (LARGE && turn == FIRST) let_next_start();
+  else wait_for_dependency();
+  if (LARGE && turn == FIRST) trigger_dependents();
 }
 
 // Conversions. Each rounds to nearest even, once.

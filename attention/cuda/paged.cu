@@ -74,7 +74,7 @@ __device__ __forceinline__ int ceilDiv(int a, int b) { return (int)__fdividef((f
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, float *partial, u32 *counters,
       int maxRequests, int maxRows, int size, int least, int most, int parts, int more, int spread, int turn, float scale, float softcap, int window, int multiprocessors) {
-  if (!LARGE || turn != FIRST) let_next_start();
+  if (!LARGE || turn != FIRST) trigger_dependents();
   extern __shared__ __align__(16) char shared[];
   const int head = blockIdx.x, kvHeads = gridDim.x, tiles = gridDim.y;
   const int *starts = meta + 4, *lengths = starts + maxRequests + 1, *slots = lengths + maxRequests, *tables = slots + maxRows;
@@ -147,5 +147,5 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   t.second = (int)(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)) >= multiprocessors;
   t.spread = spread, t.partial = partial, t.arrived = counters;
   attend(t, shared);
-  if (!LARGE && turn == SECOND) wait_for_previous(); // for who waits for this launch
+  if (!LARGE && turn == SECOND) wait_for_dependency(); // for who waits for this launch
 }

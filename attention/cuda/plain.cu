@@ -106,7 +106,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
     }
     __syncwarp();
   }
-  let_next_start();
+  trigger_dependents();
   for (int m = 1; m < 8; m *= 2) total += __shfl_xor_sync(~0u, total, m);
 #pragma unroll
   for (int i = 0; i < OWN; i++)

@@ -319,13 +319,13 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
   u32 query[M][HEAD_DIM / 16][4];
   const u32 queries = first + DEPTH * (Stage::SIZE * 2);
   const u32 *asked[M][2];
-  constexpr bool EARLY = !LARGE && HEAD_DIM <= 64; // they are asked for first: those of longer heads would take registers from what comes between
+  constexpr bool PREFETCH = !LARGE && HEAD_DIM <= 64; // they are asked for first: those of longer heads would take registers from what comes between
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       asked[m][h] = (const u32 *)(t.q + outOf(t, min(base + ROWS * m + 8 * h + lane / 4, t.pairs - 1))) + lane % 4; // beyond the pairs they are the last one's
-      if (EARLY) asm volatile("" : "+l"(asked[m][h])); // is known before the wait
+      if (PREFETCH) asm volatile("" : "+l"(asked[m][h])); // is known before the wait
     }
   auto ask = [&]() {
 #pragma unroll
@@ -340,7 +340,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
   };
 
   wait_for_operands(t.turn);
-  if (KEEP && EARLY) ask();
+  if (KEEP && PREFETCH) ask();
   Append added(t);
   const int started = min(t.to, t.from + depth * KEYS);
   const bool fresh = !KEEP || started > t.old; // the first stages have keys of the step, or wait for the queries
@@ -359,7 +359,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
       else copyStep(t, mine, i * (Stage::SIZE * 2), t.from + i * KEYS);
     }
   }
-  if (KEEP && !EARLY) ask();
+  if (KEEP && !PREFETCH) ask();
   if (!KEEP) {
 #pragma unroll 4
     for (int i = threadIdx.x; i < TILE * (HEAD_DIM / 8); i += THREADS) {
@@ -379,7 +379,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
   // Where the matrices that the lane loads lie in a stage, and the warp's keys. Short heads leave registers for them, where
   // the compiler would compute them again for each stage; but five blocks of a multiprocessor do not, and blocks of
   // eight warps are 2 % slower by it (32 requests of 512 tokens, heads of 64).
-  constexpr bool HELD = EARLY && !OWN && RESIDENT < 5;
+  constexpr bool HELD = PREFETCH && !OWN && RESIDENT < 5;
   const int matrix = lane / 8, line = lane % 8;
   u32 ofKeys = (((matrix >> 1) * 8 + line) * PITCH + (matrix & 1) * 8) * 2, ofValues = ((KEYS + (matrix & 1) * 8 + line) * PITCH + (matrix >> 1) * 8) * 2;
   int begin = LARGE ? 0 : warp * STEP;

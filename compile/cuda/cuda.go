@@ -40,7 +40,7 @@ type Backend struct {
 	made map[[sha256.Size]byte]*made // by source
 }
 
-var _ compile.Together = (*Backend)(nil)
+var _ compile.HorizontalFuser = (*Backend)(nil)
 
 // MinArch is the least architecture that kernels are made for: the first with
 // bf16 tensor cores and asynchronous copies.
@@ -81,14 +81,14 @@ func (b *Backend) Target() string { return b.target }
 // Version names the compiler behind the backend, for provenance.
 func (b *Backend) Version() string { return b.compiler.Version() }
 
-// Beside reports whether the kernels may run as one launch (horizontal fusion): pointwise nests, a
+// FusesHorizontally reports whether the kernels may run as one launch (horizontal fusion): pointwise nests, a
 // few of them. A launch costs about a microsecond on the device however little it does, and such
 // nests are small compared with the GEMMs around them.
-func (b *Backend) Beside(ks []*loop.Kernel) bool { return loopgen.FusesHorizontally(ks) }
+func (b *Backend) FusesHorizontally(ks []*loop.Kernel) bool { return loopgen.FusesHorizontally(ks) }
 
 // sources returns the sources of a kernel: arch-specific ones, which where they serve are faster
 // than all else, libraries too; those for some sizes in the order in which their guards are tried;
-// then the one for all others. With more kernels, which [Backend.Beside] accepts, it returns the
+// then the one for all others. With more kernels, which [Backend.FusesHorizontally] accepts, it returns the
 // source of the one that they become. The same kernels give the same text everywhere, except that
 // arch-specific ones are there only if the compiler supports them.
 func (b *Backend) sources(k *loop.Kernel, others ...*loop.Kernel) ([]cgen.Source, error) {
@@ -121,8 +121,8 @@ func (b *Backend) sources(k *loop.Kernel, others ...*loop.Kernel) ([]cgen.Source
 // once in the backend's life.
 func (b *Backend) Lower(k *loop.Kernel) (compile.Code, error) { return b.lower(k) }
 
-// LowerBeside compiles kernels that Beside accepts into one, on the arguments of all of them.
-func (b *Backend) LowerBeside(ks []*loop.Kernel) (compile.Code, error) {
+// LowerHorizontal compiles kernels that FusesHorizontally accepts into one, on the arguments of all of them.
+func (b *Backend) LowerHorizontal(ks []*loop.Kernel) (compile.Code, error) {
 	return b.lower(ks[0], ks[1:]...)
 }
 

@@ -14,8 +14,8 @@ import (
 )
 
 // ofOnce finds whether a product's function takes weights to be read once: it is before
-// EARLY and, if it has that, SOON, the last of its parameters.
-var ofOnce = regexp.MustCompile(`  product_(?:(?:stream|strip|tile)<.*, (true|false), (?:true|false)|warpgroups<.*, (true|false)), (?:true|false)>\(`)
+// PREFETCH and, if it has that, EARLY_TRIGGER, the last of its parameters.
+var ofOnce = regexp.MustCompile(`  gemm_(?:(?:warp_pipeline|block_pipeline|tiled)<.*, (true|false), (?:true|false)|wgmma<.*, (true|false)), (?:true|false)>\(`)
 
 // TestWeightsEvictFirst: weights leave the second-level cache first where each is read once,
 // by blocks for all rows that there are, and where the cache has room for what stays

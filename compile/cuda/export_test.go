@@ -68,14 +68,14 @@ type Only struct {
 	Shape Shape
 }
 
-// Chains accepts what can be one launch.
-func (o Only) Chains(c *compile.Chain) bool {
+// FusesVertically accepts what can be one launch.
+func (o Only) FusesVertically(c *compile.Chain) bool {
 	p := fusion.Match(c)
 	return p != nil && p.Fused != nil
 }
 
-// LowerChain compiles a chain as one launch, or two if the shape takes no prologue.
-func (o Only) LowerChain(c *compile.Chain) (compile.Code, error) {
+// LowerVertical compiles a chain as one launch, or two if the shape takes no prologue.
+func (o Only) LowerVertical(c *compile.Chain) (compile.Code, error) {
 	p := fusion.Match(c)
 	f := p.Fused
 	var steps []compile.Step

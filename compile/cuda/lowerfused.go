@@ -12,15 +12,15 @@ import (
 	"pwc/ir/dim"
 )
 
-var _ compile.Chains = (*Backend)(nil)
+var _ compile.VerticalFuser = (*Backend)(nil)
 
-// Chains accepts what package fusion has a plan for: a GEMM with a prologue and epilogues, and a GEMM
+// FusesVertically accepts what package fusion has a plan for: a GEMM with a prologue and epilogues, and a GEMM
 // whose result the prologue reads before it.
-func (b *Backend) Chains(c *compile.Chain) bool { return fusion.Match(c) != nil }
+func (b *Backend) FusesVertically(c *compile.Chain) bool { return fusion.Match(c) != nil }
 
-// LowerChain makes code of a chain that Chains accepts: for the fewest rows one
+// LowerVertical makes code of a chain that FusesVertically accepts: for the fewest rows one
 // launch; for more the prologue has its own; for many each kernel has.
-func (b *Backend) LowerChain(c *compile.Chain) (compile.Code, error) {
+func (b *Backend) LowerVertical(c *compile.Chain) (compile.Code, error) {
 	p := fusion.Match(c)
 	if p.Head != nil {
 		return b.lowerHead(p)
@@ -109,7 +109,7 @@ func (b *Backend) lowerApart(g *errgroup.Group, p *fusion.Plan, rows dim.Interva
 	g.Go(func() error {
 		for next := at + 1; next < len(c.Kernels); {
 			end := next + 1
-			if b.Beside(c.Kernels[next:]) {
+			if b.FusesHorizontally(c.Kernels[next:]) {
 				end = len(c.Kernels)
 			}
 			code, err := b.lower(c.Kernels[next], c.Kernels[next+1:end]...)

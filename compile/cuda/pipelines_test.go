@@ -104,7 +104,7 @@ func TestDeviceEarlier(t *testing.T) {
 }
 
 // stages finds how many stages a pipeline has.
-var stages = regexp.MustCompile(`(?:product_stream<\w+|product_strip<\w+, \d+, \d+), \d+, \d+, \d+, \d+, (\d+),`)
+var stages = regexp.MustCompile(`(?:gemm_warp_pipeline<\w+|gemm_block_pipeline<\w+, \d+, \d+), \d+, \d+, \d+, \d+, (\d+),`)
 
 // TestPipelinesFit compiles products of many shapes for GPUs with little and much shared
 // memory: blocks must fit, and while one stage is used another one must be under way.

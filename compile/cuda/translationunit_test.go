@@ -47,7 +47,7 @@ func TestCompiledTogether(t *testing.T) {
 	}
 	// Some of them share columns with other blocks, and some do not: both know their rank.
 	both := string(kernels["k_linear_add_rows32"].Code)
-	for _, helper := range []string{"\nstruct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) vec {", "unsigned cluster_rank() {", "void product_strip(", "void add_parts(", "void scatter_sums("} {
+	for _, helper := range []string{"\nstruct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) vec {", "unsigned cluster_rank() {", "void gemm_block_pipeline(", "void add_split_k(", "void cluster_reduce_scatter("} {
 		if n := strings.Count(both, helper); n != 1 {
 			t.Errorf("%d times %q", n, helper)
 		}

@@ -110,7 +110,7 @@ func callsLibrary(v *program.Variant) bool {
 // ofWarpgroups finds the shape of a product by warpgroups: threads, blocks of a
 // multiprocessor, rows, columns, warpgroups that share these, such that take turns, threads
 // that fill stages, elements of k in a stage, stages, blocks of a cluster, percent that the first one has more.
-var ofWarpgroups = regexp.MustCompile(`(?s)__launch_bounds__\((\d+), (\d)\).*product_warpgroups<\w+, (\d+), (\d+), (\d+), (\d+), (\d+), \d+, (\d+), (\d+), (\d+), (\d+),`)
+var ofWarpgroups = regexp.MustCompile(`(?s)__launch_bounds__\((\d+), (\d)\).*gemm_wgmma<\w+, (\d+), (\d+), (\d+), (\d+), (\d+), \d+, (\d+), (\d+), (\d+), (\d+),`)
 
 // entryOf is the text of a kernel, of those that were compiled with it.
 func entryOf(k program.Kernel) string {
@@ -208,7 +208,7 @@ func TestWGMMAShapes(t *testing.T) {
 }
 
 // columnsApart finds how far apart the columns are that a thread copies one after the other.
-var columnsApart = regexp.MustCompile(`product_warpgroups<[^>]*, true, (\d+), `)
+var columnsApart = regexp.MustCompile(`gemm_wgmma<[^>]*, true, (\d+), `)
 
 // TestWGMMAColumns: where all columns that a thread of a block copies are equally far
 // apart its addresses are known from one of them. They are not where the last block has

@@ -22,9 +22,9 @@ __device__ __forceinline__ unsigned rank_among() {
   return 0;
 }
 
-//@ in_block
-// in_block is where another block has what this one has there in shared memory.
-__device__ __forceinline__ unsigned in_block(int rank, unsigned at) {
+//@ dsmem_address
+// dsmem_address is where another block has what this one has there in shared memory.
+__device__ __forceinline__ unsigned dsmem_address(int rank, unsigned at) {
   unsigned there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
   return there;

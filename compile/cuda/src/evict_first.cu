@@ -1,24 +1,24 @@
 // Loads of weights, which are read once: they leave the second-level cache first.
 
-//@ read_once
-// read_once is how the second-level cache holds what is read once: it goes first. Without
+//@ evict_first_policy
+// evict_first_policy is how the second-level cache holds what is read once: it goes first. Without
 // that weights drive out what kernels hand each other, which then is written to memory
 // (PTX ISA, "createpolicy").
-__device__ __forceinline__ unsigned long long read_once() {
+__device__ __forceinline__ unsigned long long evict_first_policy() {
   unsigned long long policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
   return policy;
 }
 
-//@ stream needs read_once
-// stream reads 16 bytes that are used once: they need not stay in a cache. It does not say
+//@ load_evict_first needs evict_first_policy
+// load_evict_first reads 16 bytes that are used once: they need not stay in a cache. It does not say
 // that nobody writes them (ld.global.nc): loads that do are moved behind the wait for the
 // previous kernel when machine code is made, and then nothing is requested early.
-__device__ __forceinline__ uint4 stream(const uint4 *p, unsigned long long once) {
+__device__ __forceinline__ uint4 load_evict_first(const uint4 *p, unsigned long long policy) {
   uint4 x;
-  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p), "l"(once));
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p), "l"(policy));
   return x;
 }
-// weights is stream for memory that earlier kernels do not write.
-template <bool EARLY>
-__device__ __forceinline__ uint4 weights(const uint4 *p, unsigned long long once) { return EARLY ? stream(p, once) : *p; }
+// weights is load_evict_first for memory that earlier kernels do not write.
+template <bool PREFETCH>
+__device__ __forceinline__ uint4 weights(const uint4 *p, unsigned long long policy) { return PREFETCH ? load_evict_first(p, policy) : *p; }

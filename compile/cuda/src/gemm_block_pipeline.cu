@@ -1,16 +1,16 @@
 // GEMM of few rows with a block-cooperative cp.async pipeline.
 
-//@ product_strip needs shared_address, copies
-// product_strip: up to BM rows of x, which lie at row_at, and BN rows of w on tensor
+//@ gemm_block_pipeline needs shared_address, copies
+// gemm_block_pipeline: up to BM rows of x, which lie at row_at, and BN rows of w on tensor
 // cores. WM by WN warps share them, the rows of w being the instruction's M operand, so
 // that eight rows of x fill it; WK such groups of warps each take a part of k. BK elements
 // of it make a stage of shared memory, filled asynchronously: many neighbouring bytes of a
 // row at once are what memory streams fastest. A block reads x once. The 16-byte parts of
 // rows are exchanged by row, so that the eight rows of a matrix lie in different banks.
-// CLUSTER blocks share the strip, each with a part of K. With EARLY the first rows of w
+// CLUSTER blocks share the strip, each with a part of K. With PREFETCH the first rows of w
 // are requested before the previous kernel is done.
-template <class T, int BM, int BN, int WM, int WN, int WK, int BK, int STAGES, int CLUSTER, bool ONCE, bool EARLY, bool SOON, class Row, class Column, class Ready>
-__device__ __forceinline__ void product_strip(float *part, const T *x, const Row &row_at, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
+template <class T, int BM, int BN, int WM, int WN, int WK, int BK, int STAGES, int CLUSTER, bool EVICT_FIRST, bool PREFETCH, bool EARLY_TRIGGER, class Row, class Column, class Ready>
+__device__ __forceinline__ void gemm_block_pipeline(float *part, const T *x, const Row &row_at, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int THREADS = WM * WN * WK * 32, PARTS = BK / 8, EACH = BK / 32 / WK, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN % WM * (BM / WM), wn = warp % WN * (BN / WN), wk = warp / (WN * WM);
   const unsigned base = shared_address(part);
@@ -25,7 +25,7 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
   #pragma unroll
   for (int n = 0; KEPT && n * THREADS < W; n++) w_kept[n] = w_from(n * THREADS + threadIdx.x);
   auto exists = [&](int k) { return K % BK == 0 || k < K; };
-  const weights_of<ONCE> weights;
+  const weights_of<EVICT_FIRST> weights;
   auto fill_w = [&](int stage, int k) {
     #pragma unroll
     for (int n = 0; n * THREADS < W; n++) {
@@ -43,8 +43,8 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
     }
   };
   const int steps = (K + BK - 1) / BK, first = steps * rank_among<CLUSTER>() / CLUSTER, end = steps * (rank_among<CLUSTER>() + 1) / CLUSTER;
-  if (SOON) let_next_start();
-  if (!EARLY) wait_for_previous();
+  if (EARLY_TRIGGER) trigger_dependents();
+  if (!PREFETCH) wait_for_dependency();
   #pragma unroll
   for (int s = 0; s < STAGES - 1; s++)
     if (first + s < end) fill_w(s, (first + s) * BK);
@@ -53,8 +53,8 @@ __device__ __forceinline__ void product_strip(float *part, const T *x, const Row
     x_kept[n] = x_from(n * THREADS + threadIdx.x);
     asm volatile("" : "+l"(x_kept[n]));  // at hand when the wait is over
   }
-  if (EARLY) wait_for_previous();
-  if (!SOON) let_next_start();
+  if (PREFETCH) wait_for_dependency();
+  if (!EARLY_TRIGGER) trigger_dependents();
   #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) {
     if (first + s < end) fill_x(s, (first + s) * BK);

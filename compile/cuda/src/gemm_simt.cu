@@ -1,11 +1,11 @@
 // GEMM on CUDA cores in f32, for operands of any type and strides.
 
-//@ product_simple needs to_f32
-// product_simple: BM rows of x and BN rows of w of any type and strides. Each of
+//@ gemm_simt needs to_f32
+// gemm_simt: BM rows of x and BN rows of w of any type and strides. Each of
 // 256 threads makes TM by TN sums: of 16 elements of k at a time, in order, which
 // are then added to the sums so far.
 template <class A, class B, int BM, int BN, int TM, int TN>
-__device__ __forceinline__ void product_simple(float *part, const A *x, long long x_row, long long x_col, int rows, const B *w, long long w_row, long long w_col, int cols, long long K) {
+__device__ __forceinline__ void gemm_simt(float *part, const A *x, long long x_row, long long x_col, int rows, const B *w, long long w_row, long long w_col, int cols, long long K) {
   constexpr int PITCH = BN + 4, ACROSS = BN / TN;
   __shared__ float xs[16][BM + 1], ws[16][BN + 1];
   const int tm = threadIdx.x / ACROSS, tn = threadIdx.x % ACROSS;

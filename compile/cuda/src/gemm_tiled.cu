@@ -1,14 +1,14 @@
 // Tiled GEMM on tensor cores.
 
-//@ product_tile needs shared_address, copies
-// product_tile: BM rows of x and BN rows of w on tensor cores. Eight warps, two by
+//@ gemm_tiled needs shared_address, copies
+// gemm_tiled: BM rows of x and BN rows of w on tensor cores. Eight warps, two by
 // four, share the tile; BK elements of k make a stage of shared memory, filled
 // asynchronously. The 16-byte parts of rows are exchanged by row, so that the
 // eight rows of a matrix lie in different banks. CLUSTER blocks share the tile,
-// each with a part of K. With EARLY the first rows of w are requested before the
+// each with a part of K. With PREFETCH the first rows of w are requested before the
 // previous kernel is done.
-template <class T, int BM, int BN, int BK, int STAGES, int CLUSTER, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
-__device__ __forceinline__ void product_tile(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
+template <class T, int BM, int BN, int BK, int STAGES, int CLUSTER, bool EVICT_FIRST, bool PREFETCH, bool EARLY_TRIGGER, class Column, class Ready>
+__device__ __forceinline__ void gemm_tiled(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int WM = BM / 2, WN = BN / 4, MT = WM / 16, NT = WN / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2, PARTS = BK / 8;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / 4 * WM, wn = warp % 4 * WN;
   const unsigned base = shared_address(part);
@@ -20,7 +20,7 @@ __device__ __forceinline__ void product_tile(float *part, const T *x, long long 
       copy_async(base + stage * STAGE + at_row(r, p), x + min(r, rows - 1) * x_row + k + p * 8, k + p * 8 < K);
     }
   };
-  const weights_of<ONCE> weights;
+  const weights_of<EVICT_FIRST> weights;
   auto fill_w = [&](int stage, int k) {
     #pragma unroll
     for (int i = threadIdx.x; i < BN * PARTS; i += 256) {
@@ -29,13 +29,13 @@ __device__ __forceinline__ void product_tile(float *part, const T *x, long long 
     }
   };
   const int steps = (K + BK - 1) / BK, first = steps * rank_among<CLUSTER>() / CLUSTER, end = steps * (rank_among<CLUSTER>() + 1) / CLUSTER;
-  if (SOON) let_next_start();
-  if (!EARLY) wait_for_previous();
+  if (EARLY_TRIGGER) trigger_dependents();
+  if (!PREFETCH) wait_for_dependency();
   #pragma unroll
   for (int s = 0; s < STAGES - 1; s++)
     if (first + s < end) fill_w(s, (first + s) * BK);
-  if (EARLY) wait_for_previous();
-  if (!SOON) let_next_start();
+  if (PREFETCH) wait_for_dependency();
+  if (!EARLY_TRIGGER) trigger_dependents();
   ready();
   #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) {

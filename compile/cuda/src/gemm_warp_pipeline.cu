@@ -1,14 +1,14 @@
 // GEMM of few rows with warp-private cp.async pipelines.
 
-//@ product_stream needs shared_address, copies
-// product_stream: up to 8*NT rows of x on tensor cores, the rows of w being the
+//@ gemm_warp_pipeline needs shared_address, copies
+// gemm_warp_pipeline: up to 8*NT rows of x on tensor cores, the rows of w being the
 // instruction's M operand. All warps share COLS rows of w, 16*MT at a time, each with a
 // part of K. With x they pass through STAGES of the warp's own, 64 elements of k in each. A
 // lane takes 8 neighbouring elements of a row at once: which element of k an
 // instruction sees where does not matter as long as x and w agree, so these are two
 // instructions' worth.
-template <class T, int K, int COLS, int MT, int NT, int STAGES, int WARPS, bool ONCE, bool EARLY, bool SOON, class Column, class Ready>
-__device__ __forceinline__ void product_stream(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready) {
+template <class T, int K, int COLS, int MT, int NT, int STAGES, int WARPS, bool EVICT_FIRST, bool PREFETCH, bool EARLY_TRIGGER, class Column, class Ready>
+__device__ __forceinline__ void gemm_warp_pipeline(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready) {
   constexpr int CHUNKS = (K + 63) / 64, ROWS = 8 * NT, PITCH = COLS + 4, UNIT = 16 * MT, UNITS = COLS / UNIT, ROW = 128, STAGE = (UNIT + ROWS) * ROW;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int first = CHUNKS * warp / WARPS, end = CHUNKS * (warp + 1) / WARPS;
@@ -24,7 +24,7 @@ __device__ __forceinline__ void product_stream(float *part, const T *x, long lon
     #pragma unroll
     for (int i = 0; i < 4 * MT; i++) from[i] = w + column(unit * UNIT + i * 4 + r) * w_row + first * 64 + p * 8;
   };
-  const weights_of<ONCE> weights;
+  const weights_of<EVICT_FIRST> weights;
   auto fill_w = [&](int stage) {
     #pragma unroll
     for (int i = 0; i < 4 * MT; i++) {
@@ -44,14 +44,14 @@ __device__ __forceinline__ void product_stream(float *part, const T *x, long lon
     if (++x_next == end) x_next = first;
   };
   auto commit = []() { asm volatile("cp.async.commit_group;" ::: "memory"); };
-  if (SOON) let_next_start();
-  if (!EARLY) wait_for_previous();
+  if (EARLY_TRIGGER) trigger_dependents();
+  if (!PREFETCH) wait_for_dependency();
   locate();
   #pragma unroll
   for (int s = 0; s < STAGES; s++)
     if (unit < UNITS) fill_w(s);
-  if (EARLY) wait_for_previous();
-  if (!SOON) let_next_start();
+  if (PREFETCH) wait_for_dependency();
+  if (!EARLY_TRIGGER) trigger_dependents();
   #pragma unroll
   for (int s = 0; s < STAGES; s++) fill_x(s), commit();
   ready();

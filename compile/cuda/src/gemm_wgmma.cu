@@ -22,7 +22,7 @@ __device__ __forceinline__ unsigned long long matrix_of(unsigned at) {
   return 1ull << 62 | 64ull << 32 | 1ull << 16 | (at & 0x3ffff) >> 4;
 }
 
-//@ send_sums needs cluster, cluster_rank, shared_address, in_block, add_groups, add_in_order, warpgroup
+//@ send_to_leader needs cluster, cluster_rank, shared_address, dsmem_address, add_warp_groups, add_in_order, warpgroup
 // open_inbox makes the barrier of a cluster's first block that is full when so many bytes
 // have come from the others. They may send as soon as they know that it is there, and
 // cluster_wait says so: nothing else is to be seen by then, and an arrival that is to show
@@ -35,21 +35,21 @@ __device__ __forceinline__ void open_inbox(unsigned full, int bytes) {
   }
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-// send_sums gives the first block of a cluster the sums of the others, and reports whether
+// send_to_leader gives the first block of a cluster the sums of the others, and reports whether
 // this block is one of these. It adds the sums of its SPLIT groups of warps, and may end,
-// since what it sends tells the inbox itself (PTX ISA, "st.async").
+// since what it sends tells the dsmem_buffer itself (PTX ISA, "st.async").
 template <int CLUSTER, int SPLIT, int ROWS, int COLS, int PITCH, int THREADS>
-__device__ __forceinline__ bool send_sums(const float *part, float *inbox, unsigned full) {
+__device__ __forceinline__ bool send_to_leader(const float *part, float *dsmem_buffer, unsigned full) {
   const int rank = cluster_rank();
   __syncthreads();
   if (rank == 0) return false;
   constexpr int PARTS = ROWS * COLS / 4;
-  const unsigned to = in_block(0, shared_address(inbox + (rank - 1) * ROWS * COLS)), told = in_block(0, full);
+  const unsigned to = dsmem_address(0, shared_address(dsmem_buffer + (rank - 1) * ROWS * COLS)), told = dsmem_address(0, full);
   #pragma unroll
   for (int n = 0; n < PARTS; n += THREADS) {
     const unsigned i = n + threadIdx.x, row = i / (COLS / 4), c = i % (COLS / 4) * 4;
     if (n + THREADS > PARTS && i >= PARTS) break;
-    const float4 s = add_groups<SPLIT, ROWS * PITCH>(part + row * PITCH + c);
+    const float4 s = add_warp_groups<SPLIT, ROWS * PITCH>(part + row * PITCH + c);
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to + i * 16), "f"(s.x), "f"(s.y), "f"(s.z), "f"(s.w), "r"(told) : "memory");
   }
   return true;
@@ -57,13 +57,13 @@ __device__ __forceinline__ bool send_sums(const float *part, float *inbox, unsig
 // add_collected adds what the first block's groups of warps have at the same place, and then
 // what came from other blocks, in the order of their ranks.
 template <int CLUSTER, int SPLIT, int SIZE, int INBOX, int N>
-__device__ __forceinline__ void add_collected(float (&acc)[N], const float *part, const float *inbox, unsigned full) {
+__device__ __forceinline__ void add_collected(float (&acc)[N], const float *part, const float *dsmem_buffer, unsigned full) {
   await(full, 0);
-  add_in_order<SPLIT + CLUSTER - 1>(acc, [&](int i) { return i < SPLIT ? part + i * SIZE : inbox + (i - SPLIT) * INBOX; });
+  add_in_order<SPLIT + CLUSTER - 1>(acc, [&](int i) { return i < SPLIT ? part + i * SIZE : dsmem_buffer + (i - SPLIT) * INBOX; });
 }
 
-//@ product_warpgroups needs shared_address, copies, warpgroup
-// product_warpgroups: up to BM rows of x and BN rows of w on the tensor cores of a
+//@ gemm_wgmma needs shared_address, copies, warpgroup
+// gemm_wgmma: up to BM rows of x and BN rows of w on the tensor cores of a
 // multiprocessor together. GROUPS warpgroups share the rows of w, and TURNS times so many take
 // turns at stages, each with sums of its own: one multiplies while another waits. An
 // instruction multiplies 64 rows of its first operand with N of its second: with X_FIRST 64
@@ -73,14 +73,14 @@ __device__ __forceinline__ void add_collected(float (&acc)[N], const float *part
 // FILL more threads fill stages of shared memory with w, and FILL_X with x, BK elements of k of
 // each, asynchronously, as soon as those whose turn it was have done with one. They are not the
 // same threads: a stage is full when all is there that its threads asked for until then, and w
-// of all stages is asked for early. A block reads x once. With EARLY the first rows of w are
+// of all stages is asked for early. A block reads x once. With PREFETCH the first rows of w are
 // requested before the previous kernel is done. The rows of w that a thread copies are COLUMNS
 // of the product apart, or if that is 0 not all equally far.
 // CLUSTER blocks share the strip, each with a part of K. The first one, which collects what the
 // others have, has MORE percent more of it: their sums are there when it is done, and their
 // multiprocessors have begun with the next kernel.
-template <class T, int BM, int BN, int GROUPS, int TURNS, int FILL, int FILL_X, int BK, int STAGES, int CLUSTER, int MORE, bool X_FIRST, int COLUMNS, bool ONCE, bool EARLY, class Column, class Ready>
-__device__ __forceinline__ void product_warpgroups(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
+template <class T, int BM, int BN, int GROUPS, int TURNS, int FILL, int FILL_X, int BK, int STAGES, int CLUSTER, int MORE, bool X_FIRST, int COLUMNS, bool EVICT_FIRST, bool PREFETCH, class Column, class Ready>
+__device__ __forceinline__ void gemm_wgmma(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
   constexpr int MULTIPLY = GROUPS * TURNS * 128, PARTS = BK / 8, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
   constexpr int MT = X_FIRST ? 1 : (BN + 63) / 64 / GROUPS, N = X_FIRST ? BN / GROUPS : BM;
   __shared__ unsigned long long full[STAGES], empty[STAGES];
@@ -98,7 +98,7 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
   auto next = [](unsigned at, int rows) { return (at ^ rows % 8 * 16) + rows * 128; };
   auto exists = [&](int k) { return K % BK == 0 || k + some * 8 < K; };
   const T *w_from[COLUMNS ? 1 : (BN + STEP - 1) / STEP], *x_from;
-  const weights_of<ONCE> weights;
+  const weights_of<EVICT_FIRST> weights;
   auto filled = [&](int stage) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full + stage)) : "memory"); };
   auto fill_w = [&](int stage, int k) {
     const unsigned to = base + stage * STAGE + at(BN);
@@ -114,8 +114,8 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
       if (n + STEP_X <= BM || n + row < BM) copy_async(next(to, n), x_from + n * x_row + k, n + row < rows && exists(k));
     filled(stage);
   };
-  let_next_start();  // another product has no room beside this one
-  if (!EARLY) wait_for_previous();
+  trigger_dependents();  // another product has no room beside this one
+  if (!PREFETCH) wait_for_dependency();
   if (threadIdx.x < STAGES) {
     expect(shared_address(full + threadIdx.x), FILL + FILL_X);
     expect(shared_address(empty + threadIdx.x), GROUPS * 4);
@@ -126,7 +126,7 @@ __device__ __forceinline__ void product_warpgroups(float *part, const T *x, long
     for (int n = 0; n < (COLUMNS ? 1 : BN); n += STEP) w_from[n / STEP] = w + column(min(n + row, BN - 1)) * w_row + some * 8;
     for (int s = 0; s < STAGES && first + s < end; s++) fill_w(s, (first + s) * BK);
   }
-  if (EARLY) wait_for_previous();
+  if (PREFETCH) wait_for_dependency();
   if (fills_x) {
     x_from = x + row * x_row + some * 8;
     for (int s = first; s < end && s < first + STAGES; s++) fill_x(s - first, s * BK);

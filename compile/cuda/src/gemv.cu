@@ -1,15 +1,15 @@
 // GEMV on CUDA cores.
 //
-// All product_ functions leave the sums of a block's rows of x with its rows of w in shared
+// The functions of all GEMM kinds leave the sums of a block's rows of x with its rows of w in shared
 // memory, for the epilogue: part[split][rows][pitch]. column says which row of w a column of the
-// block is, and ready is called as soon as the kernel before is done. With EARLY the first parts
-// of w are requested before that; with SOON the PDL trigger comes first, else when this kernel
+// block is, and ready is called as soon as the kernel before is done. With PREFETCH the first parts
+// of w are requested before that; with EARLY_TRIGGER the PDL trigger comes first, else when this kernel
 // need not wait any more.
 
-//@ fold
-// fold adds each of V sums over the lanes of a warp. Lane i gets sum i/(32/V).
+//@ warp_reduce_each
+// warp_reduce_each adds each of V sums over the lanes of a warp. Lane i gets sum i/(32/V).
 template <int V>
-__device__ __forceinline__ float fold(float (&v)[V]) {
+__device__ __forceinline__ float warp_reduce_each(float (&v)[V]) {
   int o = 16;
   #pragma unroll
   for (int n = V / 2; n > 0; n /= 2, o /= 2)
@@ -24,9 +24,9 @@ __device__ __forceinline__ float fold(float (&v)[V]) {
   return v[0];
 }
 
-//@ product_few needs stream, fold
-// product_few: M rows of x. SPLIT warps share R rows of w, each with a part of K.
-// U*R requests of 16 bytes are under way in every lane; with EARLY the first of
+//@ gemv needs load_evict_first, warp_reduce_each
+// gemv: M rows of x. SPLIT warps share R rows of w, each with a part of K.
+// U*R requests of 16 bytes are under way in every lane; with PREFETCH the first of
 // them before the previous kernel is done. When it is, ready puts at hand what a
 // lane needs of x, which is HELD in registers or else in shared memory.
 template <class T>
@@ -55,8 +55,8 @@ struct parts_of_x {
   }
   __device__ __forceinline__ uint4 get(int m, int c) const { return HELD ? held[m * C + c] : room()[(m * C + c) * THREADS]; }
 };
-template <class T, int K, int M, int R, int U, int SPLIT, int WARPS, bool HELD, bool EARLY, bool SOON, class Column, class Ready>
-__device__ __forceinline__ void product_few(float *part, const T *w, long long w_row, const Column &column, const Ready &ready) {
+template <class T, int K, int M, int R, int U, int SPLIT, int WARPS, bool HELD, bool PREFETCH, bool EARLY_TRIGGER, class Column, class Ready>
+__device__ __forceinline__ void gemv(float *part, const T *w, long long w_row, const Column &column, const Ready &ready) {
   constexpr int K8 = K / 8, C = ((K8 + SPLIT - 1) / SPLIT + 31) / 32, COLS = WARPS / SPLIT * R;
   constexpr bool EXACT = K8 % (SPLIT * 32) == 0;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slice = warp % SPLIT, col = warp / SPLIT * R;
@@ -64,20 +64,20 @@ __device__ __forceinline__ void product_few(float *part, const T *w, long long w
   const uint4 *from[R];
   #pragma unroll
   for (int r = 0; r < R; r++) from[r] = (const uint4 *)(w + column(col + r) * w_row) + k;
-  const unsigned long long once = EARLY ? read_once() : 0;
+  const unsigned long long policy = PREFETCH ? evict_first_policy() : 0;
   auto request = [&](uint4 (&to)[U][R], int c) {
     #pragma unroll
     for (int u = 0; u < U; u++)
       #pragma unroll
       for (int r = 0; r < R; r++)
-        to[u][r] = c + u < C && (EXACT || k + (c + u) * 32 < end) ? weights<EARLY>(from[r] + (c + u) * 32, once) : make_uint4(0, 0, 0, 0);
+        to[u][r] = c + u < C && (EXACT || k + (c + u) * 32 < end) ? weights<PREFETCH>(from[r] + (c + u) * 32, policy) : make_uint4(0, 0, 0, 0);
   };
   uint4 now[U][R];
-  if (SOON) let_next_start();
-  if (!EARLY) wait_for_previous();
+  if (EARLY_TRIGGER) trigger_dependents();
+  if (!PREFETCH) wait_for_dependency();
   request(now, 0);
-  if (EARLY) wait_for_previous();
-  if (!SOON) let_next_start();
+  if (PREFETCH) wait_for_dependency();
+  if (!EARLY_TRIGGER) trigger_dependents();
   parts_of_x<M, C, WARPS * 32, HELD> x;
   ready(x, k, end);
   float acc[M * R] = {};
@@ -100,6 +100,6 @@ __device__ __forceinline__ void product_few(float *part, const T *w, long long w
       for (int r = 0; r < R; r++) now[u][r] = next[u][r];
   }
   constexpr int EACH = 32 / (M * R);
-  const float s = fold(acc);
+  const float s = warp_reduce_each(acc);
   if (lane % EACH == 0) part[(slice * M + lane / EACH / R) * COLS + col + lane / EACH % R] = s;
 }

@@ -1,5 +1,5 @@
 // The names of pdl.cu for architectures without programmatic dependent launch.
 
-//@ no_previous
-__device__ __forceinline__ void wait_for_previous() {}
-__device__ __forceinline__ void let_next_start() {}
+//@ no_pdl
+__device__ __forceinline__ void wait_for_dependency() {}
+__device__ __forceinline__ void trigger_dependents() {}

@@ -1,9 +1,9 @@
 // Programmatic dependent launch (PDL): the trigger for the dependent kernel, and the wait for the
 // kernel before.
 
-//@ wait_for_previous
+//@ wait_for_dependency
 // What earlier kernels wrote is there from here on.
-__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_dependency() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-//@ let_next_start
-__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+//@ trigger_dependents
+__device__ __forceinline__ void trigger_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }

@@ -25,11 +25,11 @@ struct max_int { template <class T> static __device__ __forceinline__ T of(T a, 
 //@ min_int
 struct min_int { template <class T> static __device__ __forceinline__ T of(T a, T b) { return a < b ? a : b; } };
 
-//@ reduce_slices
-// reduce_slices is reduce over the SPLIT warps that share a row. All warps of the
+//@ split_k_reduce
+// split_k_reduce is reduce over the SPLIT warps that share a row. All warps of the
 // block come here, with room for one element each.
 template <class Op, int SPLIT, class T>
-__device__ __forceinline__ T reduce_slices(T x, T *room) {
+__device__ __forceinline__ T split_k_reduce(T x, T *room) {
   for (int o = 16; o > 0; o /= 2) x = Op::of(x, __shfl_xor_sync(~0u, x, o));
   if (SPLIT == 1) return x;
   const int warp = threadIdx.x / 32, first = warp / SPLIT * SPLIT;
@@ -74,36 +74,36 @@ __device__ __forceinline__ best<T> lane_below(const best<T> &x, int o) { return 
 template <class T>
 __device__ __forceinline__ best<T> first_lane(const best<T> &x) { return {__shfl_sync(~0u, x.value, 0), __shfl_sync(~0u, x.at, 0)}; }
 
-//@ over_warp
+//@ warp_reduce
 template <class T>
 __device__ __forceinline__ T lane_across(T x, int o) { return __shfl_xor_sync(~0u, x, o); }
-// over_warp joins x over the lanes of a warp, always in the same order. Every lane
+// warp_reduce joins x over the lanes of a warp, always in the same order. Every lane
 // gets the result.
 template <class Op, class T>
-__device__ __forceinline__ T over_warp(T x) {
+__device__ __forceinline__ T warp_reduce(T x) {
   #pragma unroll
   for (int o = 16; o > 0; o /= 2) x = Op::of(x, lane_across(x, o));
   return x;
 }
 
-//@ over_lanes needs over_warp
-// over_lanes joins x over each N neighbouring lanes, a power of two.
+//@ lane_group_reduce needs warp_reduce
+// lane_group_reduce joins x over each N neighbouring lanes, a power of two.
 template <class Op, int N, class T>
-__device__ __forceinline__ T over_lanes(T x) {
+__device__ __forceinline__ T lane_group_reduce(T x) {
   #pragma unroll
   for (int o = N / 2; o > 0; o /= 2) x = Op::of(x, lane_across(x, o));
   return x;
 }
 
-//@ over_room needs over_warp
+//@ warp_reduce_shared needs warp_reduce
 template <class T>
 __device__ __forceinline__ T lane_below(T x, int o) { return __shfl_down_sync(~0u, x, o); }
 template <class T>
 __device__ __forceinline__ T first_lane(T x) { return __shfl_sync(~0u, x, 0); }
-// over_room joins the N elements of room, 32 at most. Every lane of every warp gets the
+// warp_reduce_shared joins the N elements of room, 32 at most. Every lane of every warp gets the
 // result.
 template <class Op, int N, class T>
-__device__ __forceinline__ T over_room(const T *room) {
+__device__ __forceinline__ T warp_reduce_shared(const T *room) {
   const int lane = threadIdx.x % 32;
   T x = room[lane % N];
   #pragma unroll

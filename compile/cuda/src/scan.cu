@@ -1,6 +1,6 @@
 // Running sums over the threads of a block.
 
-//@ running
+//@ block_scan
 // sum_before is the sum of x over the threads of a block before this one; all is
 // the sum over all of them.
 template <class T>
@@ -28,9 +28,9 @@ __device__ __forceinline__ T sum_before(T x, T &all, T *room) {
   const T earlier = __shfl_sync(~0u, warps, max(warp - 1, 0));
   return warp == 0 ? before : earlier + before;
 }
-// running is sum_before after carry, to which the sum over all is added.
+// block_scan is sum_before after carry, to which the sum over all is added.
 template <int WARPS, class T>
-__device__ __forceinline__ T running(T x, T &carry, T *room) {
+__device__ __forceinline__ T block_scan(T x, T &carry, T *room) {
   T all;
   const T before = carry + sum_before<WARPS>(x, all, room);
   carry = carry + all;

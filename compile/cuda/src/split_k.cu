@@ -1,9 +1,9 @@
 // Sums over parts of k that warps, or the blocks of a cluster, have: the order of additions is fixed.
 
-//@ add_groups
-// add_groups adds what each of SPLIT groups of warps has there.
+//@ add_warp_groups
+// add_warp_groups adds what each of SPLIT groups of warps has there.
 template <int SPLIT, int SIZE>
-__device__ __forceinline__ float4 add_groups(const float *part) {
+__device__ __forceinline__ float4 add_warp_groups(const float *part) {
   float4 s = *(const float4 *)part;
   #pragma unroll
   for (int g = 1; g < SPLIT; g++) {
@@ -13,25 +13,25 @@ __device__ __forceinline__ float4 add_groups(const float *part) {
   return s;
 }
 
-//@ scatter_sums needs cluster, cluster_rank, shared_address, in_block, add_groups
-// scatter_sums adds the sums of the block's SPLIT groups of warps, and gives each block of
+//@ cluster_reduce_scatter needs cluster, cluster_rank, shared_address, dsmem_address, add_warp_groups
+// cluster_reduce_scatter adds the sums of the block's SPLIT groups of warps, and gives each block of
 // the cluster those of its share of the rows, which begins at ROWS * rank / CLUSTER. When
-// it returns a block has its own in part, and in its inbox those of the others, in the
+// it returns a block has its own in part, and in its dsmem_buffer those of the others, in the
 // order of their ranks. Nothing of a block's is read by another one, so that it may end.
 template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS>
-__device__ __forceinline__ void scatter_sums(float *part, float *inbox) {
+__device__ __forceinline__ void cluster_reduce_scatter(float *part, float *dsmem_buffer) {
   constexpr int SIZE = ROWS * PITCH, SHARE = (ROWS + CLUSTER - 1) / CLUSTER * PITCH;
   const int rank = cluster_rank();
   cluster_wait();  // all blocks run, so that they can be written to
   __syncthreads();
   for (int i = threadIdx.x * 4; i < SIZE; i += THREADS * 4) {
-    const float4 s = add_groups<SPLIT, SIZE>(part + i);
+    const float4 s = add_warp_groups<SPLIT, SIZE>(part + i);
     const int to = ((i / PITCH + 1) * CLUSTER - 1) / ROWS;
     if (to == rank) {
       if (SPLIT > 1) *(float4 *)(part + i) = s;
       continue;
     }
-    const unsigned at = in_block(to, shared_address(inbox + (rank - (rank > to)) * SHARE + i - ROWS * to / CLUSTER * PITCH));
+    const unsigned at = dsmem_address(to, shared_address(dsmem_buffer + (rank - (rank > to)) * SHARE + i - ROWS * to / CLUSTER * PITCH));
     asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(s.x), "f"(s.y), "f"(s.z), "f"(s.w) : "memory");
   }
   cluster_sync();
@@ -69,15 +69,15 @@ __device__ __forceinline__ void add_in_order(float (&acc)[N], const From &from) 
 //@ add_scattered needs cluster_rank, add_in_order
 // add_scattered adds what the blocks have at the same place, in their order.
 template <int CLUSTER, int SHARE, int N>
-__device__ __forceinline__ void add_scattered(float (&acc)[N], const float *part, const float *inbox) {
+__device__ __forceinline__ void add_scattered(float (&acc)[N], const float *part, const float *dsmem_buffer) {
   const int rank = cluster_rank();
-  add_in_order<CLUSTER>(acc, [&](int r) { return r == rank ? part : inbox + (r - (r > rank)) * SHARE; });
+  add_in_order<CLUSTER>(acc, [&](int r) { return r == rank ? part : dsmem_buffer + (r - (r > rank)) * SHARE; });
 }
 
-//@ add_parts needs add_in_order
-// add_parts adds the sums of the warps that share a part of the result.
+//@ add_split_k needs add_in_order
+// add_split_k adds the sums of the warps that share a part of the result.
 template <int SPLIT, int SIZE, int N>
-__device__ __forceinline__ void add_parts(float (&acc)[N], const float *part, bool any = true) {
+__device__ __forceinline__ void add_split_k(float (&acc)[N], const float *part, bool any = true) {
   if (any) return add_in_order<SPLIT>(acc, [&](int i) { return part + i * SIZE; });
   #pragma unroll
   for (int j = 0; j < N; j++) acc[j] = 0;

@@ -2,7 +2,7 @@
 //
 // A file is a sequence of snippets. A line before each says its name and what it needs:
 //
-//	//@ product_tile needs shared_address, copies
+//	//@ gemm_tiled needs shared_address, copies
 //
 // A kernel uses snippets by name; its source has those, and all that they need, in the order of
 // the files. What a file says before its first snippet is for readers alone.

@@ -59,13 +59,13 @@ func TestParse(t *testing.T) {
 // of the wgmma kernels; a name that is nowhere is an error.
 func TestText(t *testing.T) {
 	generated := []Snippet{{"warpgroup_mma", []string{"bf16"}, "void warpgroup_mma(int);\n"}, {"warpgroup_mma", nil, "void warpgroup_mma(long);\n"}, {"warpgroup_mma", nil, "void warpgroup_mma(int);\n"}}
-	used := map[string]bool{"product_warpgroups": true, "warpgroup_mma": true}
+	used := map[string]bool{"gemm_wgmma": true, "warpgroup_mma": true}
 	text, err := Text(used, generated)
 	if err != nil {
 		t.Fatal(err)
 	}
 	last := -1
-	for _, part := range []string{"struct bf16 {", "read_once() {", "copy_async(", "warpgroup_mma(int)", "warpgroup_mma(long)", "void product_warpgroups("} {
+	for _, part := range []string{"struct bf16 {", "evict_first_policy() {", "copy_async(", "warpgroup_mma(int)", "warpgroup_mma(long)", "void gemm_wgmma("} {
 		at := strings.Index(text, part)
 		if at <= last || strings.Count(text, part) != 1 && !strings.HasSuffix(part, "(") {
 			t.Errorf("%q is at %d, after %d:\n%s", part, at, last, text)

@@ -152,8 +152,8 @@ func (e *Emitter) launch() program.Launch {
 // this one itself, and waits are transitive.
 func (e *Emitter) Wait() {
 	if e.GPU.PDL() {
-		e.Line("%s();", e.Use("let_next_start"))
-		e.Line("%s();", e.Use("wait_for_previous"))
+		e.Line("%s();", e.Use("trigger_dependents"))
+		e.Line("%s();", e.Use("wait_for_dependency"))
 	}
 }
 

@@ -50,9 +50,9 @@ func (e *Emitter) Before(in loop.Instr, x string, s *Context) string {
 		room = fmt.Sprintf("room%d", n)
 	}
 	if s.Cluster > 1 {
-		return fmt.Sprintf("%s<%d, %d, %s>(%s, s%d, %s, over%d + %s * %d)", e.Use("running_over_cluster"), s.Warps, s.Cluster, e.SumType(in), x, n, room, n, s.Turn, s.Cluster)
+		return fmt.Sprintf("%s<%d, %d, %s>(%s, s%d, %s, over%d + %s * %d)", e.Use("cluster_scan"), s.Warps, s.Cluster, e.SumType(in), x, n, room, n, s.Turn, s.Cluster)
 	}
-	return fmt.Sprintf("%s<%d, %s>(%s, s%d, %s)", e.Use("running"), s.Warps, e.SumType(in), x, n, room)
+	return fmt.Sprintf("%s<%d, %s>(%s, s%d, %s)", e.Use("block_scan"), s.Warps, e.SumType(in), x, n, room)
 }
 
 // scanColumns writes, ahead of the loop over neighbouring columns, what a scan among

@@ -33,7 +33,7 @@ func (k BlockPipeline) Resources() Resources {
 	return r.withStages(k.Stages * (k.Rows + k.Cols) * k.K * 2)
 }
 
-const blockPipelineFunction = "product_strip"
+const blockPipelineFunction = "gemm_block_pipeline"
 
 func (k BlockPipeline) params(w *writer) []param {
 	return append([]param{{"T", w.element()}, {"BM", k.Rows}, {"BN", k.Cols}, {"WM", k.WarpsM}, {"WN", k.WarpsN}, {"WK", k.WarpsK}, {"BK", k.K}, {"STAGES", k.Stages}, {"CLUSTER", k.Cluster}}, w.pdlParams()...)

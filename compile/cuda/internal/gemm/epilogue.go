@@ -35,11 +35,11 @@ func (o *epilogue) write() {
 	w, r := o.w, o.w.r
 	switch {
 	case r.LeaderReduces:
-		w.Line("if (send_sums<%d, %d, %d, %d, %d, %d>(part, inbox, inbox_full)) return;", r.Cluster, r.SplitK, r.Rows, r.Cols, r.Pitch, r.Threads)
+		w.Line("if (send_to_leader<%d, %d, %d, %d, %d, %d>(part, dsmem_buffer, inbox_full)) return;", r.Cluster, r.SplitK, r.Rows, r.Cols, r.Pitch, r.Threads)
 	case r.Cluster > 1:
-		w.Line("scatter_sums<%d, %d, %d, %d, %d>(part, inbox);", r.Cluster, r.SplitK, r.Rows, r.Pitch, r.Threads)
+		w.Line("cluster_reduce_scatter<%d, %d, %d, %d, %d>(part, dsmem_buffer);", r.Cluster, r.SplitK, r.Rows, r.Pitch, r.Threads)
 	default:
-		w.Use("add_parts")
+		w.Use("add_split_k")
 		w.Line("__syncthreads();")
 	}
 	if len(o.w.fused.Epilogues) > 0 {
@@ -97,13 +97,13 @@ func (o *epilogue) sums(count int) {
 	at := fmt.Sprintf("part + block_row * %d + block_col", r.Pitch)
 	switch {
 	case r.LeaderReduces:
-		w.Line("add_collected<%d, %d, %d, %d>(acc, %s, inbox + block_row * %d + block_col, inbox_full);", r.Cluster, r.SplitK, r.Rows*r.Pitch, r.Rows*r.Cols, at, r.Cols)
+		w.Line("add_collected<%d, %d, %d, %d>(acc, %s, dsmem_buffer + block_row * %d + block_col, inbox_full);", r.Cluster, r.SplitK, r.Rows*r.Pitch, r.Rows*r.Cols, at, r.Cols)
 	case r.Cluster > 1:
-		w.Line("add_scattered<%d, %d>(acc, %s, inbox + (block_row - share) * %d + block_col);", r.Cluster, r.share()*r.Pitch, at, r.Pitch)
+		w.Line("add_scattered<%d, %d>(acc, %s, dsmem_buffer + (block_row - share) * %d + block_col);", r.Cluster, r.share()*r.Pitch, at, r.Pitch)
 	case w.K.MatMul.Select != nil:
-		w.Line("add_parts<%d, %d>(acc, %s, chosen);", r.SplitK, r.Rows*r.Pitch, at)
+		w.Line("add_split_k<%d, %d>(acc, %s, chosen);", r.SplitK, r.Rows*r.Pitch, at)
 	default:
-		w.Line("add_parts<%d, %d>(acc, %s);", r.SplitK, r.Rows*r.Pitch, at)
+		w.Line("add_split_k<%d, %d>(acc, %s);", r.SplitK, r.Rows*r.Pitch, at)
 	}
 }
 
@@ -151,12 +151,12 @@ func (o *epilogue) aheads(n int, k *loop.Kernel, width int) []ahead {
 func (o *epilogue) declare() {
 	switch r := o.w.r; {
 	case r.LeaderReduces:
-		o.w.Use("send_sums")
+		o.w.Use("send_to_leader")
 		o.w.Line("__shared__ unsigned long long inbox_barrier;")
 		o.w.Line("const unsigned inbox_full = shared_address(&inbox_barrier);")
 		o.w.Line("open_inbox(inbox_full, %d);", r.reductionBytes())
 	case r.Cluster > 1:
-		o.w.Use("scatter_sums")
+		o.w.Use("cluster_reduce_scatter")
 		o.w.Use("add_scattered")
 		o.w.Line("const int share = %d * cluster_rank() / %d, share_end = %d * (cluster_rank() + 1) / %d;  // of the rows", r.Rows, r.Cluster, r.Rows, r.Cluster)
 		o.w.Line("cluster_arrive();")

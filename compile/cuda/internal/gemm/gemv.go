@@ -69,11 +69,11 @@ func (k GEMV) partsOfX() string {
 	return fmt.Sprintf("parts_of_x<%d, %d, %d, %t>", k.Rows, k.parts(), k.Warps*32, k.inRegisters())
 }
 
-const gemvFunction = "product_few"
+const gemvFunction = "gemv"
 
 func (k GEMV) params(w *writer) []param {
 	return []param{{"T", w.element()}, {"K", k.Depth}, {"M", k.Rows}, {"R", k.ColumnsAtOnce}, {"U", k.Unroll}, {"SPLIT", k.SplitK}, {"WARPS", k.Warps},
-		{"HELD", k.inRegisters()}, {"EARLY", w.prefetches()}, {"SOON", w.triggersEarly()}}
+		{"HELD", k.inRegisters()}, {"PREFETCH", w.prefetches()}, {"EARLY_TRIGGER", w.triggersEarly()}}
 }
 
 func (k GEMV) emit(w *writer) {

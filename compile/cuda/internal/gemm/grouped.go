@@ -40,7 +40,7 @@ func (k Grouped) Resources() Resources {
 
 func (k Grouped) params(w *writer) []param {
 	return []param{{"T", w.element()}, {"BM", k.Rows}, {"BN", k.Cols}, {"WM", k.WarpsM}, {"WN", k.WarpsN}, {"WK", 1}, {"BK", k.K}, {"STAGES", k.Stages}, {"CLUSTER", 1},
-		{"ONCE", false}, {"EARLY", false}, {"SOON", false}}
+		{"EVICT_FIRST", false}, {"PREFETCH", false}, {"EARLY_TRIGGER", false}}
 }
 
 func (k Grouped) emit(w *writer) {
@@ -140,7 +140,7 @@ func (w *writer) groupedEpilogue() {
 	s.Rows = w.Axes("i", "row", k.Rows)
 	s.Cols, s.Pos, s.Acc = []string{"c"}, "c", "acc"
 	w.Line("float acc[%d];", s.Width)
-	w.Line("%s<1, 0>(acc, part + block_row * %d + block_col, chosen);", w.Use("add_parts"), w.r.Pitch)
+	w.Line("%s<1, 0>(acc, part + block_row * %d + block_col, chosen);", w.Use("add_split_k"), w.r.Pitch)
 	w.Row(k.Phases[0].Row, s)
 	w.Columns(k.Phases[0].Body, s)
 	w.Close()

@@ -92,7 +92,7 @@ func (p *prologue) reduce(ph loop.Phase) {
 		if p.k.SplitK > 1 {
 			room = fmt.Sprintf("room%d", in.Dst)
 		}
-		p.e.Define(in, fmt.Sprintf("%s<%s, %d>(s%d, %s)", p.w.Use("reduce_slices"), p.e.Reduction(in).Op, p.k.SplitK, in.Dst, room))
+		p.e.Define(in, fmt.Sprintf("%s<%s, %d>(s%d, %s)", p.w.Use("split_k_reduce"), p.e.Reduction(in).Op, p.k.SplitK, in.Dst, room))
 	}
 }
 

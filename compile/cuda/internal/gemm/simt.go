@@ -22,7 +22,7 @@ func (k SIMT) Resources() Resources {
 	return Resources{Rows: k.Rows, Cols: k.Cols, Threads: 256, SplitK: 1, Pitch: k.Cols + 4, Cluster: 1}
 }
 
-const simtFunction = "product_simple"
+const simtFunction = "gemm_simt"
 
 func (k SIMT) params(w *writer) []param {
 	m := w.K.MatMul

@@ -34,7 +34,7 @@ func (k Tiled) Resources() Resources {
 	return r.withStages(k.Stages * (k.Rows + k.Cols) * k.K * 2)
 }
 
-const tiledFunction = "product_tile"
+const tiledFunction = "gemm_tiled"
 
 func (k Tiled) params(w *writer) []param {
 	return append([]param{{"T", w.element()}, {"BM", k.Rows}, {"BN", k.Cols}, {"BK", k.K}, {"STAGES", k.Stages}, {"CLUSTER", k.Cluster}}, w.pdlParams()...)

@@ -56,7 +56,7 @@ func (k WarpPipeline) Resources() Resources {
 // stageBytes is the shared memory of a stage of all warps.
 func (k WarpPipeline) stageBytes() int { return k.Warps * (16*k.UnitCols + k.Rows) * chunk * 2 }
 
-const warpPipelineFunction = "product_stream"
+const warpPipelineFunction = "gemm_warp_pipeline"
 
 func (k WarpPipeline) params(w *writer) []param {
 	return append([]param{{"T", w.element()}, {"K", k.Depth}, {"COLS", k.Cols}, {"MT", k.UnitCols}, {"NT", k.Rows / 8}, {"STAGES", k.Stages}, {"WARPS", k.Warps}}, w.pdlParams()...)

@@ -60,12 +60,12 @@ func (k WGMMA) producersOfX() int { return min(k.Producers, 128) }
 // have to be as many as that takes.
 func xFirst(rows int) bool { return rows == wgmmaRows }
 
-const wgmmaFunction = "product_warpgroups"
+const wgmmaFunction = "gemm_wgmma"
 
 func (k WGMMA) params(w *writer) []param {
 	return []param{{"T", w.element()}, {"BM", k.Rows}, {"BN", k.Cols}, {"GROUPS", k.Consumers}, {"TURNS", k.PingPong}, {"FILL", k.Producers}, {"FILL_X", k.producersOfX()},
 		{"BK", k.K}, {"STAGES", k.Stages}, {"CLUSTER", k.Cluster}, {"MORE", leaderMore}, {"X_FIRST", xFirst(k.Rows)}, {"COLUMNS", w.columnStep(k.Producers / (k.K / 8))},
-		{"ONCE", w.evictsFirst()}, {"EARLY", w.prefetches()}}
+		{"EVICT_FIRST", w.evictsFirst()}, {"PREFETCH", w.prefetches()}}
 }
 
 func (k WGMMA) emit(w *writer) {

@@ -129,7 +129,7 @@ func (w *writer) room() {
 	w.Line("extern __shared__ uint4 shared[];")
 	w.Line("float *part = (float *)shared;")
 	if w.r.Cluster > 1 {
-		w.Line("float *const inbox = part + %d;", (w.r.SharedBytes-w.r.reductionBytes())/4)
+		w.Line("float *const dsmem_buffer = part + %d;", (w.r.SharedBytes-w.r.reductionBytes())/4)
 	}
 }
 
@@ -166,7 +166,7 @@ type param struct {
 
 // pdlParams are what templates know of the second operand and of programmatic dependent launch.
 func (w *writer) pdlParams() []param {
-	return []param{{"ONCE", w.evictsFirst()}, {"EARLY", w.prefetches()}, {"SOON", w.triggersEarly()}}
+	return []param{{"EVICT_FIRST", w.evictsFirst()}, {"PREFETCH", w.prefetches()}, {"EARLY_TRIGGER", w.triggersEarly()}}
 }
 
 // product writes the call of a template on tensor cores, or of 16-bit operands, that leaves the
@@ -175,10 +175,10 @@ func (w *writer) product(function string, params []param, args string) {
 	w.Use(map[string]string{"bf16": "mma_bf16", "f16": "mma_f16"}[w.element()])
 	w.Use("cluster_rank")
 	if w.GPU.PDL() {
-		w.Use("wait_for_previous")
-		w.Use("let_next_start")
+		w.Use("wait_for_dependency")
+		w.Use("trigger_dependents")
 	} else {
-		w.Use("no_previous")
+		w.Use("no_pdl")
 	}
 	w.call(function, params, args)
 }

@@ -61,9 +61,9 @@ func (e *writer) overWarps(list []loop.Instr, s *cgen.Context, p rowSplit) {
 		switch {
 		case !in.Op.Reduces() || s.Warps == 0:
 		case p.threads < warpLanes:
-			e.Line("s%d = %s<%s, %d>(s%d);", in.Dst, e.Use("over_lanes"), e.Reduction(in).Op, p.threads, in.Dst)
+			e.Line("s%d = %s<%s, %d>(s%d);", in.Dst, e.Use("lane_group_reduce"), e.Reduction(in).Op, p.threads, in.Dst)
 		default:
-			e.Line("s%d = %s<%s>(s%d);", in.Dst, e.Use("over_warp"), e.Reduction(in).Op, in.Dst)
+			e.Line("s%d = %s<%s>(s%d);", in.Dst, e.Use("warp_reduce"), e.Reduction(in).Op, in.Dst)
 		}
 	}
 }
@@ -89,14 +89,14 @@ func (e *writer) end(list []loop.Instr, s *cgen.Context) {
 
 // overBlock joins what the warps of a block have reduced, and the blocks of a cluster.
 func (e *writer) overBlock(reduced []loop.Instr, s *cgen.Context) {
-	e.Use("over_room")
+	e.Use("warp_reduce_shared")
 	for _, in := range reduced {
 		e.Line("if (threadIdx.x %% 32 == 0) room%d[threadIdx.x / 32] = s%d;", in.Dst, in.Dst)
 	}
 	e.Line("__syncthreads();")
 	if s.Cluster <= 1 {
 		for _, in := range reduced {
-			e.Line("s%d = over_room<%s, %d>(room%d);", in.Dst, e.Reduction(in).Op, s.Warps, in.Dst)
+			e.Line("s%d = warp_reduce_shared<%s, %d>(room%d);", in.Dst, e.Reduction(in).Op, s.Warps, in.Dst)
 		}
 		return
 	}
@@ -104,20 +104,20 @@ func (e *writer) overBlock(reduced []loop.Instr, s *cgen.Context) {
 	for _, list := range batches {
 		r, first := e.Reduction(list[0]), list[0].Dst
 		if len(list) == 1 {
-			e.Line("if (threadIdx.x < 32) %s<%d>(over_room<%s, %d>(room%d), over%d);", e.Use("tell_cluster"), s.Cluster, r.Op, s.Warps, first, first)
+			e.Line("if (threadIdx.x < 32) %s<%d>(warp_reduce_shared<%s, %d>(room%d), over%d);", e.Use("cluster_broadcast"), s.Cluster, r.Op, s.Warps, first, first)
 			continue
 		}
 		at := fmt.Sprintf("threadIdx.x / 32 * %d", bufferStride(r.Acc, s.Warps, s.Cluster))
-		e.Line("if (threadIdx.x / 32 < %d) %s<%d>(over_room<%s, %d>(room%d + %s), over%d + %s);", len(list), e.Use("tell_cluster"), s.Cluster, r.Op, s.Warps, first, at, first, at)
+		e.Line("if (threadIdx.x / 32 < %d) %s<%d>(warp_reduce_shared<%s, %d>(room%d + %s), over%d + %s);", len(list), e.Use("cluster_broadcast"), s.Cluster, r.Op, s.Warps, first, at, first, at)
 	}
 	e.Line("cluster_sync();")
 	for _, list := range batches {
 		r, first := e.Reduction(list[0]), list[0].Dst
 		if len(list) == 1 {
-			e.Line("s%d = over_room<%s, %d>(over%d);", first, r.Op, s.Cluster, first)
+			e.Line("s%d = warp_reduce_shared<%s, %d>(over%d);", first, r.Op, s.Cluster, first)
 			continue
 		}
-		e.Line("s%d = %s<%s, %d, %d, %d>(over%d);", first, e.Use("over_rooms"), r.Op, s.Cluster, len(list), bufferStride(r.Acc, s.Warps, s.Cluster), first)
+		e.Line("s%d = %s<%s, %d, %d, %d>(over%d);", first, e.Use("warp_reduce_segments"), r.Op, s.Cluster, len(list), bufferStride(r.Acc, s.Warps, s.Cluster), first)
 		for i, in := range slices.Backward(list) { // the first has them all till then
 			e.Line("s%d = __shfl_sync(~0u, s%d, %d);", in.Dst, first, i*s.Cluster)
 		}

@@ -41,10 +41,10 @@ func TopK(k *loop.Kernel, on cgen.GPU) cgen.Source {
 	e.Line("if ((r == 0 || before(last, y)) && before(y, x)) x = y;")
 	e.Close()
 	op := fmt.Sprintf("first_of<%s>", cgen.ValueType(dt))
-	e.Line("x = %s<%s>(x);", e.Use("over_warp"), op)
+	e.Line("x = %s<%s>(x);", e.Use("warp_reduce"), op)
 	e.Line("if (threadIdx.x %% 32 == 0) room[r %% 2][threadIdx.x / 32] = x;")
 	e.Line("__syncthreads();")
-	e.Line("last = %s<%s, %d>(room[r %% 2]);", e.Use("over_room"), op, selectThreads/32)
+	e.Line("last = %s<%s, %d>(room[r %% 2]);", e.Use("warp_reduce_shared"), op, selectThreads/32)
 	e.Open("if (threadIdx.x == 0)")
 	from := *s
 	from.Cols = []string{"(" + e.Index() + ")last.at"}

@@ -7,10 +7,10 @@ import (
 // maxChain is the most steps that a backend is asked about at once.
 const maxChain = 8
 
-// chain is vertical fusion: kernels in a row become code together, where the
+// fuseVertically is vertical fusion: consecutive kernels become code together, where the
 // target can. The longest run that the backend takes from a start wins.
-func chain(s *state) error {
-	c, ok := s.b.(Chains)
+func fuseVertically(s *state) error {
+	c, ok := s.b.(VerticalFuser)
 	if !ok {
 		return nil
 	}
@@ -25,7 +25,7 @@ func chain(s *state) error {
 	for i := 0; i < len(steps); {
 		n := followers(steps[i:])
 		for ; n > 1; n-- {
-			if joined := linked(steps[i:i+n], users); c.Chains(joined.chain) {
+			if joined := linked(steps[i:i+n], users); c.FusesVertically(joined.chain) {
 				out = append(out, joined)
 				break
 			}

@@ -30,9 +30,11 @@ func names(ks []*loop.Kernel) string {
 	return strings.Join(out, "+")
 }
 
-func (b chained) Chains(c *compile.Chain) bool { return slices.Contains(b.take, names(c.Kernels)) }
+func (b chained) FusesVertically(c *compile.Chain) bool {
+	return slices.Contains(b.take, names(c.Kernels))
+}
 
-func (b chained) LowerChain(c *compile.Chain) (compile.Code, error) {
+func (b chained) LowerVertical(c *compile.Chain) (compile.Code, error) {
 	kernel := func(name string) program.Kernel {
 		return program.Kernel{Name: name, Format: program.KernelCUDA, Code: []byte("x")}
 	}

@@ -4,10 +4,10 @@ import (
 	"slices"
 )
 
-// beside is horizontal fusion: neighbouring kernels that do not depend on each other
+// fuseHorizontally is horizontal fusion: neighbouring kernels that do not depend on each other
 // run as one launch, where the target can.
-func beside(s *state) error {
-	t, ok := s.b.(Together)
+func fuseHorizontally(s *state) error {
+	t, ok := s.b.(HorizontalFuser)
 	if !ok {
 		return nil
 	}
@@ -15,7 +15,7 @@ func beside(s *state) error {
 	for _, st := range s.steps {
 		if n := len(out); n > 0 && out[n-1].joinable() && st.joinable() && independent(out[n-1], st) {
 			last := out[n-1]
-			if all := slices.Concat(last.kernels, st.kernels); t.Beside(all) {
+			if all := slices.Concat(last.kernels, st.kernels); t.FusesHorizontally(all) {
 				out[n-1] = &planned{group: last.group, kernels: all, mems: slices.Concat(last.mems, st.mems)}
 				continue
 			}

@@ -19,9 +19,9 @@ func (pairs) Lower(k *loop.Kernel) (compile.Code, error) {
 	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelCUDA, Code: []byte("x")}, program.Launch{}), nil
 }
 
-func (b pairs) Beside(ks []*loop.Kernel) bool { return len(ks) <= b.most }
+func (b pairs) FusesHorizontally(ks []*loop.Kernel) bool { return len(ks) <= b.most }
 
-func (pairs) LowerBeside(ks []*loop.Kernel) (compile.Code, error) {
+func (pairs) LowerHorizontal(ks []*loop.Kernel) (compile.Code, error) {
 	var names []string
 	for _, k := range ks {
 		names = append(names, k.Name)
