@@ -201,7 +201,9 @@ func declare(m *ir.Module) *ir.Builder {
 		b.AddWeight(&own)
 	}
 	for _, s := range m.States {
-		b.AddState(s)
+		own := *s
+		own.Expr = cloneExpr(s.Expr)
+		b.AddState(&own)
 	}
 	return b
 }

@@ -90,7 +90,7 @@ func Check(m *ir.Module, src safetensors.Source) error {
 	return nil
 }
 
-// unread returns the names, sorted, that no weight reads and no declaration is about.
+// unread returns the names, sorted, that no weight and no state reads and no declaration is about.
 func unread(m *ir.Module, names []string) []string {
 	read := map[string]bool{}
 	var leaves func(e *ir.WeightExpr)
@@ -102,7 +102,7 @@ func unread(m *ir.Module, names []string) []string {
 			leaves(a)
 		}
 	}
-	for _, w := range m.Weights {
+	for _, w := range m.Loaded() {
 		if w.Expr == nil {
 			read[w.Name] = true
 		} else {

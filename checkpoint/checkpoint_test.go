@@ -32,14 +32,14 @@ func bytesOf(name string, shape []int64, data ...byte) safetensors.Tensor {
 func TestCheck(t *testing.T) {
 	two := []int64{2}
 	table := bytesOf("table", two, 1, 2)
-	const weights = `weight @table : u8[2] = "table" weight @both : u8[4] = concat("a", slice("b", axis=0, start=0, end=2)) weight @own : u8[2] `
+	const weights = `weight @table : u8[2] = "table" weight @both : u8[4] = concat("a", slice("b", axis=0, start=0, end=2)) weight @own : u8[2] state @count : u8[2] = "steps" `
 	for _, c := range []struct {
 		name, facts string
 		tensors     []safetensors.Tensor
 		want        *Error
 	}{
 		{"nothing is said", "", []safetensors.Tensor{table, bytesOf("x", two, 1, 2)}, nil},
-		{"all are read", "weights strict", []safetensors.Tensor{table, bytesOf("a", two, 0, 0), bytesOf("b", two, 0, 0), bytesOf("own", two, 0, 0)}, nil},
+		{"all are read", "weights strict", []safetensors.Tensor{table, bytesOf("a", two, 0, 0), bytesOf("b", two, 0, 0), bytesOf("own", two, 0, 0), bytesOf("steps", two, 0, 0)}, nil},
 		{"some are not", "weights strict", []safetensors.Tensor{table, bytesOf("x", two, 1, 2), bytesOf("c", two, 1, 2)}, &Error{Unread: []string{"c", "x"}}},
 		{"declared", `weights strict unread "l.*.mask"`, []safetensors.Tensor{bytesOf("l.0.mask", two, 1, 2), bytesOf("l.0.masks", two, 1, 2)}, &Error{Unread: []string{"l.0.masks"}}},
 		{"equal", `weights strict unread "head" = "table"`, []safetensors.Tensor{table, bytesOf("head", two, 1, 2)}, nil},

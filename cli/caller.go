@@ -185,8 +185,8 @@ func (c *referenceCaller) call(ctx context.Context, f *ir.Func, args []value, sy
 	return out, nil
 }
 
-// newReference returns an interpreter of the module with its weights, zeroed
-// states, and the references of its ops.
+// newReference returns an interpreter of the module with its weights, its states as they are
+// at first, and the references of its ops.
 func (a *app) newReference(ctx context.Context, m *ir.Module, weights safetensors.Source, symbols map[string]int64) (*referenceCaller, error) {
 	c := &referenceCaller{module: m}
 	externs := map[string]interp.Extern{}
@@ -205,23 +205,26 @@ func (a *app) newReference(ctx context.Context, m *ir.Module, weights safetensor
 	return c, nil
 }
 
-// newValues returns a module's weights and zeroed states as the interpreter has them.
+// newValues returns a module's weights, and its states as they are at first, as the interpreter has them.
 func (a *app) newValues(ctx context.Context, m *ir.Module, weights safetensors.Source, symbols map[string]int64) (*interp.Env, error) {
 	c := &referenceCaller{module: m, env: &interp.Env{Weights: map[string]*interp.Tensor{}, States: map[string]*interp.Tensor{}, Symbols: symbols}}
 	if err := c.checkMemory(); err != nil {
 		return nil, err
 	}
+	get := func(name string) (*interp.Tensor, error) { return readTensor(weights, name) }
 	for _, w := range m.Weights {
-		t, err := interp.EvalWeight(ctx, m, w, func(name string) (*interp.Tensor, error) {
-			return readTensor(weights, name)
-		})
+		t, err := interp.EvalWeight(ctx, m, w, get)
 		if err != nil {
 			return nil, err
 		}
 		c.env.Weights[w.Name] = t
 	}
-	if err := c.clear(); err != nil {
-		return nil, err
+	for _, s := range m.States {
+		t, err := c.initial(ctx, s, get)
+		if err != nil {
+			return nil, fmt.Errorf("state @%s: %w", s.Name, err)
+		}
+		c.env.States[s.Name] = t
 	}
 	c.env.MaxBytes = available()
 	return c.env, nil
@@ -278,23 +281,23 @@ func copyTensor(src safetensors.Source, t safetensors.Tensor) (out *interp.Tenso
 	return out, err
 }
 
-// clear zeroes the states.
-func (c *referenceCaller) clear() error {
-	for _, s := range c.module.States {
-		shape := make([]int64, s.Type.Rank())
-		for i, d := range s.Type.Shape {
-			var err error
-			if shape[i], err = d.Eval(func(name string) (int64, bool) { v, ok := c.env.Symbols[name]; return v, ok }); err != nil {
-				return fmt.Errorf("state @%s: %w", s.Name, err)
-			}
-		}
-		t, err := interp.Zeros(s.Type.DType, shape)
+// initial returns what a state holds at first: zeros, or what the module computes from tensors.
+func (c *referenceCaller) initial(ctx context.Context, s *ir.State, get func(name string) (*interp.Tensor, error)) (*interp.Tensor, error) {
+	if w := s.Initial(); w != nil {
+		t, err := interp.EvalWeight(ctx, c.module, w, get)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		c.env.States[s.Name] = t
+		return t.Clone(), nil // what the source gave is not to be written
 	}
-	return nil
+	shape := make([]int64, s.Type.Rank())
+	for i, d := range s.Type.Shape {
+		var err error
+		if shape[i], err = d.Eval(func(name string) (int64, bool) { v, ok := c.env.Symbols[name]; return v, ok }); err != nil {
+			return nil, err
+		}
+	}
+	return interp.Zeros(s.Type.DType, shape)
 }
 
 // paramNames returns the names of a function's parameters.

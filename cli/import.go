@@ -172,7 +172,7 @@ func (m *model) tensors() []safetensors.Info {
 	if m.params != nil {
 		return out
 	}
-	for _, w := range m.module.Weights {
+	for _, w := range m.module.Loaded() {
 		t := safetensors.Info{Name: w.Name, DType: w.Type.DType}
 		for _, d := range w.Type.Shape {
 			n, _ := d.Const() // extents of weights are constants

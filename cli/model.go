@@ -250,7 +250,7 @@ func explainImport(err error) error {
 func (m *model) source(f *modelFlags) (safetensors.Source, func() error, error) {
 	none := func() error { return nil }
 	switch {
-	case len(m.module.Weights) == 0:
+	case len(m.module.Loaded()) == 0:
 		return nil, none, nil
 	case f.weights == "dummy":
 		if m.params != nil {
@@ -264,7 +264,7 @@ func (m *model) source(f *modelFlags) (safetensors.Source, func() error, error) 
 		dir = f.weights
 	}
 	if dir == "" {
-		return nil, none, usagef("%s has %s and names no checkpoint: give --weights DIR, or --weights dummy for made-up values", m.path, plural(int64(len(m.module.Weights)), "weight"))
+		return nil, none, usagef("%s has %s and names no checkpoint: give --weights DIR, or --weights dummy for made-up values", m.path, plural(int64(len(m.module.Loaded())), "weight"))
 	}
 	set, err := openTensors(dir)
 	if err != nil {
@@ -279,12 +279,12 @@ func (m *model) source(f *modelFlags) (safetensors.Source, func() error, error) 
 	return set, set.Close, nil
 }
 
-// dummy returns made-up values for the weights of a module, and makes the
-// module read each weight by its own name: what a weight is made from tells the
+// dummy returns made-up values for the weights of a module and what its states start from, and
+// makes the module read each by its own name: what a weight is made from tells the
 // tensors' names but not their shapes.
 func (m *model) dummy() (safetensors.Source, error) {
 	var params []hf.Param
-	for _, w := range m.module.Weights {
+	for _, w := range m.module.Loaded() {
 		p := hf.Param{Info: safetensors.Info{Name: w.Name, DType: w.Type.DType}, Std: 0.02}
 		for _, d := range w.Type.Shape {
 			n, ok := d.Const()
@@ -299,11 +299,18 @@ func (m *model) dummy() (safetensors.Source, error) {
 		params = append(params, p)
 	}
 	own := *m.module
-	own.Weights = nil
+	own.Weights, own.States = nil, nil
 	for _, w := range m.module.Weights {
 		plain := *w
 		plain.Expr = nil
 		own.Weights = append(own.Weights, &plain)
+	}
+	for _, s := range m.module.States {
+		plain := *s
+		if s.Expr != nil {
+			plain.Expr = &ir.WeightExpr{Name: s.Name}
+		}
+		own.States = append(own.States, &plain)
 	}
 	m.module = &own
 	return hf.Dummy(params), nil

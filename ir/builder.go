@@ -183,7 +183,7 @@ func (b *Builder) AddWeight(w *Weight) *Weight {
 		return fmt.Sprintf("a weight's extents are constants, %s is not", s.Name)
 	})
 	if w.Expr != nil {
-		b.checkWeightExpr(w.Expr, w)
+		b.checkWeightExpr(w.Expr, "weight @"+w.Name)
 	}
 	w.Placements = b.placements(w.Placements, w.Type, w.Pos, "weight @"+w.Name)
 	b.weights[w.Name] = len(b.m.Weights)
@@ -191,8 +191,8 @@ func (b *Builder) AddWeight(w *Weight) *Weight {
 	return w
 }
 
-// State declares a state, owned by the runner; its extents are constants and
-// load symbols.
+// State declares a state, owned by the runner, that starts from zeros; its extents are
+// constants and load symbols.
 func (b *Builder) State(name string, t Type) *State { return b.AddState(&State{Name: name, Type: t}) }
 
 // AddState declares s.
@@ -203,12 +203,18 @@ func (b *Builder) AddState(s *State) *State {
 	}
 	b.declare(s.Name, s.Pos)
 	b.checkType(s.Type, s.Pos, "state @"+s.Name, func(y *Symbol) string {
-		if y.Kind == Load {
+		switch {
+		case y.Kind == Load && s.Expr == nil:
 			return ""
+		case y.Kind == Load:
+			return fmt.Sprintf("the extents of a state that starts from tensors are constants, %s is not", y.Name)
 		}
 		return fmt.Sprintf("a state's extents are constants and load symbols, %s is neither", y.Name)
 	})
 	s.Placements = b.placements(s.Placements, s.Type, s.Pos, "state @"+s.Name)
+	if s.Expr != nil {
+		b.checkWeightExpr(s.Expr, "state @"+s.Name)
+	}
 	b.states[s.Name] = len(b.m.States)
 	b.m.States = append(b.m.States, s)
 	return s
@@ -268,34 +274,35 @@ func (b *Builder) checkType(t Type, pos Pos, what string, refuse func(*Symbol) s
 
 var weightOps = []string{"concat", "slice", "transpose", "cast", "reshape", "shard"}
 
-func (b *Builder) checkWeightExpr(e *WeightExpr, w *Weight) {
+// checkWeightExpr checks the expression of what: "weight @w".
+func (b *Builder) checkWeightExpr(e *WeightExpr, what string) {
 	if e.Op == "" {
 		if e.Name == "" {
-			b.Errorf(e.Pos, "weight @%s: a tensor needs a name", w.Name)
+			b.Errorf(e.Pos, "%s: a tensor needs a name", what)
 		}
 		return
 	}
 	if !slices.Contains(weightOps, e.Op) {
-		b.Errorf(e.Pos, "weight @%s: %s is none of %v", w.Name, e.Op, weightOps)
+		b.Errorf(e.Pos, "%s: %s is none of %v", what, e.Op, weightOps)
 		return
 	}
 	op := weightOp(e.Op)
 	attrs, errs := checkAttrs(op, e.Attrs)
 	for _, s := range errs {
-		b.Errorf(e.Pos, "weight @%s: %s", w.Name, s)
+		b.Errorf(e.Pos, "%s: %s", what, s)
 	}
 	e.Attrs = attrs
 	for _, a := range attrs {
 		if slices.ContainsFunc(append(slices.Clip(a.Dims), a.Dim), func(d dim.Dim) bool { _, ok := d.Const(); return !ok }) {
-			b.Errorf(e.Pos, "weight @%s: %s: attribute %s must be constant", w.Name, e.Op, a.Name)
+			b.Errorf(e.Pos, "%s: %s: attribute %s must be constant", what, e.Op, a.Name)
 		}
 	}
 	if len(e.Args) == 0 || len(e.Args) > 1 && e.Op != "concat" {
-		b.Errorf(e.Pos, "weight @%s: %s has %d operands", w.Name, e.Op, len(e.Args))
+		b.Errorf(e.Pos, "%s: %s has %d operands", what, e.Op, len(e.Args))
 	}
-	b.checkShard(e, w)
+	b.checkShard(e, what)
 	for _, a := range e.Args {
-		b.checkWeightExpr(a, w)
+		b.checkWeightExpr(a, what)
 	}
 }
 

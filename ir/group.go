@@ -248,7 +248,7 @@ func ShardExpr(e *WeightExpr, axis, parts int64, group string) *WeightExpr {
 }
 
 // checkShard holds a shard to the group that it names.
-func (b *Builder) checkShard(e *WeightExpr, w *Weight) {
+func (b *Builder) checkShard(e *WeightExpr, what string) {
 	s, ok := e.Shard()
 	if !ok {
 		return
@@ -256,13 +256,13 @@ func (b *Builder) checkShard(e *WeightExpr, w *Weight) {
 	g := b.m.Group(s.Group)
 	switch {
 	case s.Group == "" && (s.Parts < 1 || s.Part < 0 || s.Part >= s.Parts):
-		b.Errorf(e.Pos, "weight @%s: shard wants a group, or a part of a number of parts (part=0, parts=2)", w.Name)
+		b.Errorf(e.Pos, "%s: shard wants a group, or a part of a number of parts (part=0, parts=2)", what)
 	case s.Group != "" && s.Part >= 0:
-		b.Errorf(e.Pos, "weight @%s: shard has a group, whose rank picks the part, and a part", w.Name)
+		b.Errorf(e.Pos, "%s: shard has a group, whose rank picks the part, and a part", what)
 	case s.Group != "" && g == nil:
-		b.Errorf(e.Pos, "weight @%s: group %s is not declared", w.Name, s.Group)
+		b.Errorf(e.Pos, "%s: group %s is not declared", what, s.Group)
 	case g != nil && s.Parts != 0 && (s.Parts < 1 || g.Size%s.Parts != 0):
-		b.Errorf(e.Pos, "weight @%s: %d parts are shared by %d ranks: the number of parts must divide that of the ranks", w.Name, s.Parts, g.Size)
+		b.Errorf(e.Pos, "%s: %d parts are shared by %d ranks: the number of parts must divide that of the ranks", what, s.Parts, g.Size)
 	}
 }
 

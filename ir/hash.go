@@ -406,7 +406,11 @@ func (c *canonicalizer) state(i int32) string {
 	if !ok {
 		name = "x" + strconv.Itoa(len(c.states))
 		c.states[i] = name
-		c.out.States = append(c.out.States, &State{Name: name, Type: c.typ(c.m.States[i].Type), Placements: c.m.States[i].Placements})
+		s := &State{Name: name, Type: c.typ(c.m.States[i].Type), Placements: c.m.States[i].Placements}
+		if e := c.m.States[i].Expr; e != nil {
+			s.Expr = anonymous(e)
+		}
+		c.out.States = append(c.out.States, s)
 	}
 	return name
 }

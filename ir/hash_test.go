@@ -57,6 +57,7 @@ var edits = []struct {
 	pairs []string
 }{
 	{"value names", true, []string{"%x", "%other", "%a", "%0", "%b", `%"1 2"`}},
+	{"what a state starts from", false, []string{"f32[B, 4]\n", "f32[4, 4] = \"s\"\n"}},
 	{"weight names", true, []string{"@w", "@z", "@v", "@a"}},
 	{"state and function names", true, []string{"@s", `@"kv cache"`, "@f", "@forward"}},
 	{"symbol names", true, []string{"sym N", "sym Z", "[N", "[Z", "=N", "=Z", "sym B", "sym A", "[B", "[A"}},

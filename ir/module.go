@@ -292,11 +292,33 @@ type WeightExpr struct {
 type State struct {
 	Name string
 	Type Type
+	Expr *WeightExpr // what it starts from; nil: zeros. Its extents are constants then
 
 	Placements []Placement // how it is spread over ranks; the groups that are not there have the same on each
 
 	Pos    Pos
 	Trivia Trivia
+}
+
+// Initial returns what the state starts from, as a weight of its name and type that is
+// computed as weights are; nil: it starts from zeros.
+func (s *State) Initial() *Weight {
+	if s.Expr == nil {
+		return nil
+	}
+	return &Weight{Name: s.Name, Type: s.Type, Expr: s.Expr, Placements: s.Placements, Pos: s.Pos}
+}
+
+// Loaded returns what loading computes from tensors of a checkpoint: the weights, and then
+// the initial values of states that do not start from zeros.
+func (m *Module) Loaded() []*Weight {
+	out := slices.Clone(m.Weights)
+	for _, s := range m.States {
+		if w := s.Initial(); w != nil {
+			out = append(out, w)
+		}
+	}
+	return out
 }
 
 // Func is straight-line code over a dense table of values.

@@ -550,16 +550,36 @@ func (p *parser) externFlags(e *Extern) bool {
 
 // weight reads: weight @x : bf16[4, 4] = concat("a", "b").
 func (p *parser) weight(lead []string) bool {
+	w, ok := p.globalTensor()
+	if w != nil {
+		w.Trivia = p.close(lead)
+		p.b.AddWeight(w)
+	}
+	return ok
+}
+
+// state reads: state @x : bf16[B, 4], or state @x : bf16[4] = "a".
+func (p *parser) state(lead []string) bool {
+	w, ok := p.globalTensor()
+	if w != nil {
+		p.b.AddState(&State{Name: w.Name, Type: w.Type, Expr: w.Expr, Placements: w.Placements, Pos: w.Pos, Trivia: p.close(lead)})
+	}
+	return ok
+}
+
+// globalTensor reads what declarations of weights and states have after their keyword: a
+// name, a type, and the expression if there is one. It returns nil where one is wrong.
+func (p *parser) globalTensor() (w *Weight, ok bool) {
 	p.advance()
 	name, ok := p.expect(tokGlobal)
 	if !ok {
-		return false
+		return nil, false
 	}
-	w := &Weight{Name: name.val, Pos: name.pos}
 	if !p.skip(tokColon) {
-		return p.poisonGlobal(name.val)
+		return nil, p.poisonGlobal(name.val)
 	}
-	t, ok := p.typ(false)
+	w = &Weight{Name: name.val, Pos: name.pos}
+	w.Type, ok = p.typ(false)
 	if ok {
 		w.Placements, ok = p.placements()
 	}
@@ -568,12 +588,9 @@ func (p *parser) weight(lead []string) bool {
 	}
 	if !ok || p.bad {
 		p.poisonGlobal(name.val)
-		return ok
+		return nil, ok
 	}
-	w.Type = t
-	w.Trivia = p.close(lead)
-	p.b.AddWeight(w)
-	return true
+	return w, true
 }
 
 // poisonGlobal notes a weight or state whose declaration has an error, so that
@@ -617,29 +634,4 @@ func (p *parser) weightExpr(depth int) (*WeightExpr, bool) {
 		return ok
 	})
 	return e, ok
-}
-
-// state reads: state @x : bf16[B, 4].
-func (p *parser) state(lead []string) bool {
-	p.advance()
-	name, ok := p.expect(tokGlobal)
-	if !ok {
-		return false
-	}
-	if !p.skip(tokColon) {
-		return p.poisonGlobal(name.val)
-	}
-	t, ok := p.typ(false)
-	var placed []Placement
-	if ok {
-		placed, ok = p.placements()
-	}
-	if !ok || p.bad {
-		p.poisonGlobal(name.val)
-		return ok
-	}
-	s := &State{Name: name.val, Type: t, Placements: placed, Pos: name.pos}
-	s.Trivia = p.close(lead)
-	p.b.AddState(s)
-	return true
 }

@@ -349,15 +349,10 @@ func (p *textPrinter) module() {
 		p.declare(e.Trivia, externText(e))
 	}
 	for _, w := range m.Weights {
-		b := append([]byte("weight @"), quoteName(w.Name)...)
-		b = appendPlacements(append(append(b, " : "...), w.Type.String()...), w.Placements)
-		if w.Expr != nil {
-			b = appendWeightExpr(append(b, " = "...), w.Expr)
-		}
-		p.declare(w.Trivia, string(b))
+		p.declare(w.Trivia, tensorText("weight", w))
 	}
 	for _, s := range m.States {
-		p.declare(s.Trivia, string(appendPlacements([]byte("state @"+quoteName(s.Name)+" : "+s.Type.String()), s.Placements)))
+		p.declare(s.Trivia, tensorText("state", &Weight{Name: s.Name, Type: s.Type, Expr: s.Expr, Placements: s.Placements}))
 	}
 	for _, f := range m.Funcs {
 		p.blank()
@@ -366,6 +361,16 @@ func (p *textPrinter) module() {
 	p.end(m.Tail.Lead)
 	p.indent = 0
 	p.line("}", m.Tail.Trail)
+}
+
+// tensorText is the declaration of a weight, or of a state as one.
+func tensorText(keyword string, w *Weight) string {
+	b := append([]byte(keyword+" @"), quoteName(w.Name)...)
+	b = appendPlacements(append(append(b, " : "...), w.Type.String()...), w.Placements)
+	if w.Expr != nil {
+		b = appendWeightExpr(append(b, " = "...), w.Expr)
+	}
+	return string(b)
 }
 
 func symbolText(s *Symbol, name string) string {

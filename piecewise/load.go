@@ -13,10 +13,11 @@ import (
 // weights from the checkpoint and puts them there, and loads the programs. A plan
 // that exceeds the pool's limit, or what a [device.Budgeted] device can still give
 // out, is refused with a [device.MemoryError] before anything is taken.
-// States that the map lacks are the backend's own and hold zeros: on a
-// [device.Reserver] they have their address from now on, and their memory from
-// the end of Capture or the first run on, unless pieces touch them. One that the
-// map has stays the runner's. Cancelling the context stops between weights.
+// States that the map lacks are the backend's own and hold zeros, or the initial values
+// that the module computes from the checkpoint: on a [device.Reserver] they have their address
+// from now on, and their memory from the end of Capture or the first run on, unless pieces
+// touch them or one has an initial value. One that the map has stays the runner's, with what it
+// holds. Cancelling the context stops between weights.
 func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states map[string]device.Buffer) (err error) {
 	if err := b.enter(compiled, compiled); err != nil {
 		return err
@@ -36,6 +37,9 @@ func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states m
 		return err
 	}
 	if err := b.residents.loadStates(states); err != nil {
+		return err
+	}
+	if err := b.residents.loadInitial(ctx, weights, states); err != nil {
 		return err
 	}
 	if err := b.residents.takeStep(); err != nil {

@@ -1,6 +1,7 @@
 package piecewise
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"pwc/ir"
 	"pwc/program"
 	"pwc/runtime/device"
+	"pwc/safetensors"
 )
 
 // stateMemory is where the states are. Those that the runner did not give lie in
@@ -97,6 +99,31 @@ func (r *residents) loadStates(given map[string]device.Buffer) error {
 	}
 	if r.plan.piecesTouchStates() {
 		return r.mapStates() // warm-up runs pieces
+	}
+	return nil
+}
+
+// loadInitial gives the backend's own states their initial values, which are computed from
+// the checkpoint as weights are. A state's memory is there from now on then.
+func (r *residents) loadInitial(ctx context.Context, src safetensors.Source, given map[string]device.Buffer) error {
+	for i, s := range r.plan.module.States {
+		w := s.Initial()
+		if _, theirs := given[s.Name]; w == nil || theirs {
+			continue
+		}
+		if src == nil {
+			return fmt.Errorf("%w: state @%s starts from tensors and Load got no checkpoint", ErrNotLoaded, s.Name)
+		}
+		if err := errors.Join(ctx.Err(), r.mapStates()); err != nil {
+			return err
+		}
+		t, err := computeWeight(src, w)
+		if err != nil {
+			return fmt.Errorf("the initial value of state @%s: %w", s.Name, err)
+		}
+		if err := r.fill(r.states.buffers[i], t); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"pwc/checkpoint"
+	"pwc/ir"
 	"pwc/runtime/device"
 	"pwc/safetensors"
 )
@@ -16,34 +17,18 @@ type computedWeight struct {
 	err error
 }
 
-// computeWeights computes the weights in order, each while the one before it is
+// computeWeights computes weights in order, each while the one before it is
 // copied, which keeps the peak of memory low. It closes the channel, and no longer
 // uses src then, after the last one or soon after ctx ends.
-func (pl *plan) computeWeights(ctx context.Context, src safetensors.Source) <-chan computedWeight {
+func computeWeights(ctx context.Context, src safetensors.Source, weights []*ir.Weight) <-chan computedWeight {
 	out := make(chan computedWeight)
 	go func() {
 		defer close(out)
-		for _, w := range pl.module.Weights {
+		for _, w := range weights {
 			if ctx.Err() != nil {
 				return
 			}
-			var t checkpoint.Weight
-			// The copy reads the bytes where nothing guards it: in a driver, or on a
-			// worker of the host device.
-			err := safetensors.Guard(src, func() (err error) {
-				if t, err = checkpoint.Compute(src, w); err == nil {
-					for _, p := range t.Parts {
-						safetensors.Touch(p)
-					}
-				}
-				return err
-			})
-			if _, gone := errors.AsType[*safetensors.FaultError](err); gone {
-				err = fmt.Errorf("weight @%s: %w", w.Name, err)
-			}
-			if err != nil {
-				err = fmt.Errorf("%w: %w", ErrNotLoaded, err)
-			}
+			t, err := computeWeight(src, w)
 			select {
 			case out <- computedWeight{t, err}:
 			case <-ctx.Done():
@@ -52,6 +37,39 @@ func (pl *plan) computeWeights(ctx context.Context, src safetensors.Source) <-ch
 		}
 	}()
 	return out
+}
+
+// computeWeight computes a weight, or what a state starts from, into memory that can be read
+// where nothing guards it: the copy to a device reads it in a driver, or on a worker of the host
+// device.
+func computeWeight(src safetensors.Source, w *ir.Weight) (t checkpoint.Weight, err error) {
+	err = safetensors.Guard(src, func() (err error) {
+		if t, err = checkpoint.Compute(src, w); err == nil {
+			for _, p := range t.Parts {
+				safetensors.Touch(p)
+			}
+		}
+		return err
+	})
+	if _, gone := errors.AsType[*safetensors.FaultError](err); gone {
+		err = fmt.Errorf("weight @%s: %w", w.Name, err)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrNotLoaded, err)
+	}
+	return t, err
+}
+
+// fill copies a computed weight to its memory, and waits until its host bytes may go.
+func (r *residents) fill(buf device.Buffer, t checkpoint.Weight) error {
+	at := int64(0)
+	for _, p := range t.Parts {
+		if err := r.pool.stream.CopyToDevice(buf.Slice(at, int64(len(p))), p); err != nil {
+			return err
+		}
+		at += int64(len(p))
+	}
+	return r.pool.stream.Synchronize()
 }
 
 func (r *residents) loadWeights(ctx context.Context, src safetensors.Source) error {
@@ -70,7 +88,7 @@ func (r *residents) loadWeights(ctx context.Context, src safetensors.Source) err
 		return err
 	}
 	computing, stop := context.WithCancel(ctx)
-	computed := r.plan.computeWeights(computing, src)
+	computed := computeWeights(computing, src, r.plan.module.Weights)
 	defer func() {
 		stop()
 		for range computed {
@@ -95,15 +113,7 @@ func (r *residents) loadWeights(ctx context.Context, src safetensors.Source) err
 			return err
 		}
 		r.assign(&r.weights[i], buf)
-		at := int64(0)
-		for _, p := range t.Parts {
-			if err := r.pool.stream.CopyToDevice(r.weights[i].Slice(at, int64(len(p))), p); err != nil {
-				return err
-			}
-			at += int64(len(p))
-		}
-		// The host bytes may go once the copy is done.
-		if err := r.pool.stream.Synchronize(); err != nil {
+		if err := r.fill(buf, t.Weight); err != nil {
 			return err
 		}
 	}

@@ -183,8 +183,8 @@ func run(t *testing.T, a *Archive, m *Model, path string) {
 	for _, w := range m.Module.Weights {
 		env.Weights[w.Name] = tensorOf(t, a, w.Name)
 	}
-	for state, name := range m.Initial {
-		env.States[state] = tensorOf(t, a, name)
+	for _, s := range m.Module.States {
+		env.States[s.Name] = tensorOf(t, a, s.Expr.Name)
 	}
 	f := m.Module.Func(FuncName)
 	for step := 0; ; step++ {

@@ -1,7 +1,6 @@
 package pt2
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -29,10 +28,6 @@ type Model struct {
 	Module *ir.Module
 	Dims   []Dim    // the dynamic dimensions, by name
 	Notes  []string // what a reader of the program may not expect of the module
-
-	// Initial names, by state, the tensor of the archive that the state starts from. Buffers
-	// that the program writes are states; they hold zeros until the runner sets them.
-	Initial map[string]string
 }
 
 // Dim is a dynamic dimension of the exported program.
@@ -47,8 +42,8 @@ type Dim struct {
 const FuncName = "forward"
 
 // Import makes a module of the program: a function @forward. Parameters of the function are
-// the tensors that the program takes, in their order. Weights have the names of the archive's
-// tensors. What cannot be imported is an [*ImportError] with all of it.
+// the tensors that the program takes, in their order. Weights, and states, which are the buffers
+// that the program writes, have the names of the archive's tensors. What cannot be imported is an [*ImportError] with all of it.
 func (a *Archive) Import(o Options) (*Model, error) {
 	if o.Name == "" {
 		o.Name = a.model
@@ -87,18 +82,19 @@ type importer struct {
 	weights map[string]string // by place in the archive: the weight that reads it
 	states  map[string]bool   // buffers that are states
 	mutated map[string]bool   // buffers that were written
-	initial map[string]string
+	written map[string]bool   // of states, those that are declared
 	externs map[string]*ir.Extern
 	missing []Missing
 	index   map[[2]string]int // of missing, by op and reason
 	dims    []Dim
+	notes   []string
 }
 
 func newImporter(a *Archive, o *Options, states map[string]bool) *importer {
 	b := ir.NewBuilder(o.Name)
 	im := &importer{a: a, options: o, b: b, graph: &a.program.GraphModule.Graph, sig: &a.program.GraphModule.Signature,
 		values: map[string]*tensor{}, weights: map[string]string{}, states: states, mutated: map[string]bool{},
-		initial: map[string]string{}, externs: map[string]*ir.Extern{}, index: map[[2]string]int{}}
+		written: map[string]bool{}, externs: map[string]*ir.Extern{}, index: map[[2]string]int{}}
 	return im
 }
 
@@ -129,27 +125,14 @@ func (im *importer) run() (*Model, error) {
 		return nil, &ImportError{File: im.a.path, Missing: im.missing}
 	}
 	im.fb.Return(returned...)
-	if im.a.path != "" && len(im.b.Module().Weights) > 0 {
+	if im.a.path != "" && len(im.b.Module().Loaded()) > 0 {
 		im.b.WeightsFrom(im.a.path)
 	}
 	m, err := im.b.Build()
 	if err != nil {
 		return nil, fmt.Errorf("pt2: %s: %w", im.a.path, err)
 	}
-	return &Model{Module: m, Dims: im.dims, Notes: im.notes(), Initial: im.initial}, nil
-}
-
-// notes says which states do not start from what they hold at first, which is zeros.
-func (im *importer) notes() []string {
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(im.initial)) {
-		t, err := im.a.Tensor(im.initial[name])
-		if err == nil && bytes.IndexFunc(t.Data, func(r rune) bool { return r != 0 }) < 0 {
-			continue
-		}
-		out = append(out, fmt.Sprintf("buffer %s is written, so it is a state: it holds zeros, and not its values of the archive, until the runner sets it", termsafe.Clip(name, 80)))
-	}
-	return out
+	return &Model{Module: m, Dims: im.dims, Notes: im.notes}, nil
 }
 
 // declareDims reads shapes of inputs and guards, which say what symbols there are.
@@ -291,9 +274,9 @@ func (im *importer) weight(st *storage) ir.Value {
 		t.Shape = append(t.Shape, dim.Const(n))
 	}
 	if im.states[st.source] {
-		if im.initial[st.source] == "" {
-			im.b.State(st.source, t)
-			im.initial[st.source] = st.source
+		if !im.written[st.source] {
+			im.b.AddState(&ir.State{Name: st.source, Type: t, Expr: &ir.WeightExpr{Name: st.source}})
+			im.written[st.source] = true
 		}
 		return im.fb.State(st.source)
 	}

@@ -409,7 +409,7 @@ func TestNothingPanics(t *testing.T) {
 				"NewFuncPrinter": ir.NewFuncPrinter, "Rewrite": ir.Rewrite, "RewriteUnverified": ir.RewriteUnverified, "ShardExpr": ir.ShardExpr},
 			receivers: []func() any{
 				func() any { return builder() }, func() any { return builder().Func("f") }, ptr[ir.Error], ptr[ir.Extern], zero[ir.Placement], ptr[ir.WeightExpr], ptr[ir.Func], func() any { return module().Funcs[0] },
-				func() any { m := module(); return ir.NewFuncPrinter(m, m.Funcs[0]) }, ptr[ir.Module], ptr[ir.Unread], func() any { return module() }, func() any { return module().Funcs[0].Nodes[0] },
+				func() any { m := module(); return ir.NewFuncPrinter(m, m.Funcs[0]) }, ptr[ir.Module], ptr[ir.State], ptr[ir.Unread], func() any { return module() }, func() any { return module().Funcs[0].Nodes[0] },
 				func() any {
 					m, rw := module(), (*ir.Rewriter)(nil)
 					_, err := ir.Rewrite(m, m.Funcs[0], func(r *ir.Rewriter, _ int, n *ir.Node) { rw = r; r.Keep(n) })

@@ -123,6 +123,7 @@ func (g *generator) declareOdd() {
 		}
 		g.b.Weight("odd-"+dt.String(), ir.TypeOf(dt, dim.Const(int64(g.r.Intn(3)))), e)
 	}
+	g.b.AddState(&ir.State{Name: "odd initial", Type: ir.TypeOf(dtype.F32, dim.Const(2)), Expr: g.weightExpr(2)})
 }
 
 func (g *generator) weightExpr(depth int) *ir.WeightExpr {

@@ -101,7 +101,7 @@ def emit(name, model, kinds, sizes=SIZES, dims=None, core=True, run=True, strict
             args = inputs(n, kinds, seed=j)
             tensors = {f"in{i}": a for i, a in enumerate(args)}
             with torch.no_grad():
-                for step in range(2 if name == "mutation" else 1):
+                for step in range(2 if name in ("mutation", "states") else 1):
                     call = [a.clone() for a in args]
                     for i, o in enumerate(flat(m(*call))):
                         tensors[f"out{i}" if step == 0 else f"step1.out{i}"] = torch.as_tensor(o)
@@ -410,7 +410,168 @@ def group_custom():
     FILES["custom/lib.txt"] = b"toy::scale(x, w, f, sizes, mode) = x * w * f; toy::pair(x) = (x + 1, x * 2)\n"
 
 
-def group_hf():
+def group_accumulate():
+    fns = [
+        lambda x, i: torch.zeros(4, 5).index_put((i[:, 0],), x[:, 0], accumulate=True), lambda x, i: x.index_put((i[:, 0] % 3, i[:, 1]), torch.tensor(1.5), accumulate=True), lambda x, i: x[0].index_put((i,), x[:, :3], accumulate=True),
+        lambda x, i: x.index_put((None, i[0]), torch.ones(1, 3, 5), accumulate=True) if False else x.index_add(1, i[0], x[:, :3], alpha=2.0), lambda x, i: x.index_add(0, i[:, 0] % 3, x), lambda x, i: torch.zeros(4).index_add(0, i[:, 1], x[:, 0, 0]),
+        lambda x, i: torch.zeros(3, 4, dtype=torch.int64).scatter_add(1, i[:3], i[:3] + 1), lambda x, i: x.scatter_add(2, i[:, :, None].expand(-1, -1, 2), x[:, :3, :2]), lambda x, i: torch.ones(x.shape[0], 4).scatter_add(0, i % 3, x[:, :3, 1]),
+        lambda x, i: x.cumprod(1), lambda x, i: x.cumprod(0), lambda x, i: i.cumprod(1), lambda x, i: torch.logcumsumexp(x, 1), lambda x, i: torch.cummax(x, 1), lambda x, i: torch.cummin(x, 2)[0],
+        lambda x, i: torch.zeros(x.shape[0], 4).scatter(1, i, 2.0, reduce="add") if False else x.scatter(1, i[:, :1, None].expand(-1, -1, 5), 1.0),
+    ]
+    for how in ("sum", "prod", "mean", "amax", "amin"):
+        for include in (True, False):
+            fns.append(lambda x, i, how=how, include=include: x[:, :, 0].scatter_reduce(1, i, x[:, :3, 1], how, include_self=include))
+            fns.append(lambda x, i, how=how, include=include: x[0].scatter_reduce(0, i[:3].expand(3, 3), x[:3, :3, 2], how, include_self=include))
+    for how in ("prod", "mean", "amax", "amin"):
+        fns.append(lambda x, i, how=how: x.index_reduce(1, i[0], x[:, :3], how))
+    emit("accumulate", Fns(fns), [("f", ["n", 4, 5]), ("i", ["n", 3], 4)])
+
+
+def group_math():
+    emit("math", Fns([
+        lambda x, y: torch.atan(x * 5), lambda x, y: torch.asin(x.tanh()), lambda x, y: torch.acos(x.tanh()), lambda x, y: torch.atan2(x, y), lambda x, y: torch.atan2(x, torch.zeros_like(x)), lambda x, y: torch.acosh(x.abs() + 1), lambda x, y: torch.atanh(x.tanh() * 0.9), lambda x, y: torch.hypot(x, y),
+        lambda x, y: torch.as_strided(x[:3], (2, 3), (8, 2), 1), lambda x, y: torch.masked_scatter(x, y > 0, x.flip(1)), lambda x, y: torch.cdist(x[:, None], y[:, None]), lambda x, y: torch.cdist(x, y, p=1.0), lambda x, y: F.bilinear(x, y, torch.arange(24.0).view(3, 2, 4)[:, :, :].repeat(1, 4, 2)),
+        lambda x, y: torch.logaddexp(x, y), lambda x, y: torch.exp2(x), lambda x, y: torch.sinc(x), lambda x, y: torch.deg2rad(x), lambda x, y: torch.fmax(x, y) + torch.fmin(x, y), lambda x, y: F.pairwise_distance(x, y), lambda x, y: F.huber_loss(x, y), lambda x, y: F.smooth_l1_loss(x, y), lambda x, y: F.l1_loss(x, y),
+        lambda x, y: torch.cross(x[:, :3], y[:, :3], dim=1), lambda x, y: torch.trace(x[:3, :3]), lambda x, y: torch.ldexp(x, torch.tensor(3)), lambda x, y: torch.float_power(x.abs(), 2).float() if False else x, lambda x, y: torch.signbit(x), lambda x, y: torch.searchsorted(torch.arange(5.0), x), lambda x, y: F.hardshrink(x) + F.softshrink(x) + F.tanhshrink(x), lambda x, y: F.rrelu(x),
+        lambda x, y: F.embedding_bag(torch.tensor([[0, 1], [2, 2]]), y[:3]), lambda x, y: torch.isclose(x, y), lambda x, y: x.cumsum(1).var(1), lambda x, y: torch.nansum(x, 1), lambda x, y: torch.aminmax(x, dim=1), lambda x, y: torch.std_mean(x, 1), lambda x, y: torch.vander(x[0]) if False else x,
+    ]), [("f", ["n", 8]), ("f", ["n", 8])])
+    emit("image", Fns([
+        lambda x: F.grid_sample(x, torch.linspace(-1.2, 1.2, 60).view(1, 5, 6, 2).expand(x.shape[0], -1, -1, -1), align_corners=False), lambda x: F.grid_sample(x, torch.linspace(-1.2, 1.2, 60).view(1, 5, 6, 2).expand(x.shape[0], -1, -1, -1), align_corners=True, mode="nearest"), lambda x: F.grid_sample(x, torch.linspace(-1.2, 1.2, 60).view(1, 5, 6, 2).expand(x.shape[0], -1, -1, -1), align_corners=True, padding_mode="border"),
+        lambda x: F.fold(F.unfold(x, 3, padding=1), (6, 8), 3, padding=1), lambda x: F.fold(x.reshape(-1, 12, 12), (4, 6), (2, 2), stride=(1, 2)) if False else x, lambda x: F.avg_pool3d(x[:, None], 2), lambda x: F.max_pool3d(x[:, None], (3, 2, 2)), lambda x: F.adaptive_avg_pool3d(x[:, None], (1, 2, 2)), lambda x: F.conv3d(x[:, None], torch.arange(54.0).view(2, 1, 3, 3, 3).sin(), padding=1), lambda x: F.pad(x, (1, 1, 2, 2), mode="reflect"), lambda x: F.pad(x[:, None], (1, 1, 2, 2, 1, 0), mode="replicate"), lambda x: F.local_response_norm(x, 3), lambda x: F.lp_pool2d(x, 2, 2), lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), lambda x: F.interpolate(x, size=(5, 4), mode="bilinear", align_corners=True), lambda x: F.interpolate(x.flatten(2), size=12, mode="linear"),
+    ]), [("f", ["n", 3, 6, 8])])
+
+
+def group_nan():
+    nan = float("nan")
+    emit("nan", Fns([
+        lambda x: torch.where(x > 0.8, nan, x).sort(1), lambda x: torch.where(x > 0.8, nan, x).sort(1, descending=True), lambda x: torch.where(x > 0.8, nan, x).argsort(1, stable=True), lambda x: torch.where(x > 0.8, nan, x).topk(3), lambda x: torch.where(x > 0.8, nan, x).topk(3, largest=False),
+        lambda x: torch.where(x > 0.8, nan, x).max(1), lambda x: torch.where(x > 0.8, nan, x).min(1), lambda x: torch.where(x > 0.8, nan, x).argmin(1), lambda x: torch.where(x > 0.8, nan, x).amax(0), lambda x: torch.where(x > 0.8, -0.0, 0.0).sort(1, stable=True), lambda x: torch.where(x > 0.5, float("inf"), torch.where(x < -0.5, -float("inf"), x)).sort(1, stable=True),
+        lambda x: torch.where(x > 0.8, nan, x).clamp(-0.5, 0.5), lambda x: torch.where(x > 0.8, nan, x).nanmean(1), lambda x: torch.where(x > 0.8, nan, x).cumsum(1), lambda x: torch.where(x > 0.8, nan, x).cumprod(1), lambda x: (x * 3).round().sort(1, stable=True), lambda x: (x * 3).round().sort(1, descending=True, stable=True),
+    ]), [("f", ["n", 8])])
+
+
+class StridedWrites(nn.Module):
+    def forward(self, x):
+        a = torch.zeros_like(x)
+        a[:, ::2] = x[:, :3]
+        a[1::2] += 1
+        b = x.clone()
+        b[:, 1::3].mul_(2)
+        b.t()[0] = 5
+        c = torch.zeros(6, 6)
+        c.diagonal().fill_(1)
+        c.diagonal(1).copy_(x[0, :5])
+        c[::2, 1::2] = 7
+        d = x.clone()
+        d.view(-1, 2, 3)[:, 1, ::2] = -1
+        d.unsqueeze(1)[:, 0, -1:] += 3
+        e = x.clone()
+        e[:2, torch.tensor([1, 3])] = 9
+        e.masked_fill_(x > 1, 0)
+        e[:, -2:].clamp_(max=0.5)
+        p, q = x.clone().chunk(2, 1)
+        p.add_(1)
+        q.copy_(p * 2)
+        return a, b, c, d, e, p, q
+
+
+def group_writes():
+    emit("writes", StridedWrites(), [("f", ["n", 6])])
+    s = F.scaled_dot_product_attention
+    emit("masked-rows", Fns([
+        lambda q, m: s(q, q, q, attn_mask=(m[:, None, None] & torch.tensor([False, True, True, True, True])[:, None])), lambda q, m: torch.where(m[:, None, None], q @ q.mT, float("-inf")).softmax(-1), lambda q, m: s(q, q, q, attn_mask=torch.where(m, 0.0, float("-inf"))[:, None, None]),
+    ]), [("f", ["n", 2, 5, 4]), ("b", ["n", 5])])
+
+
+class States(nn.Module):
+    def __init__(self):
+        super().__init__()
+        g = torch.Generator().manual_seed(9)
+        self.register_buffer("steps", torch.tensor(3))
+        self.register_buffer("mean", torch.randn(4, generator=g))
+        self.register_buffer("half", torch.randn(2, 4, generator=g).half())
+        self.register_buffer("flags", torch.tensor([True, False, True, False]))
+        self.register_buffer("wide", torch.randn(4, 2, generator=g).t())
+        self.register_buffer("zero", torch.zeros(4))
+
+    def forward(self, x):
+        self.steps.add_(2)
+        self.mean.lerp_(x.mean(0), 0.25)
+        self.half.mul_(0.5)
+        self.flags.logical_not_()
+        self.wide.add_(self.mean[:4])
+        self.zero.add_(1)
+        return x * self.mean + self.steps, self.half.float() + self.wide, x * self.flags + self.zero
+
+
+def group_states():
+    emit("states", States(), [("f", ["n", 4])])
+
+
+class Nested(nn.Module):
+    def forward(self, x, pair, table):
+        return x + pair[0] * table["scale"], torch.cat([pair[1], x]) + table["bias"]
+
+
+def group_nested():
+    n = Dim("n", min=3, max=64)
+    make = lambda n, seed=0: (lambda a: (a[0], (a[1], a[2]), {"scale": a[3], "bias": a[4]}))(inputs(n, [("f", ["n", 4]), ("f", ["n", 4]), ("f", ["n", 4]), ("f", ["n", 1]), ("f", [4])], seed))
+    model = Nested()
+    for name, dims in (("nested", ({0: n}, ({0: n}, {0: n}), {"scale": {0: n}, "bias": None})), ("nested-auto", ({0: Dim.AUTO}, ({0: Dim.AUTO}, {0: Dim.AUTO}), {"scale": {0: Dim.AUTO}, "bias": None}))):
+        ep = torch.export.export(model, make(6), dynamic_shapes=dims, strict=False)
+        FILES[f"{name}/model.pt2"] = save_archive(ep)
+        FILES[f"{name}/graph.txt"] = graph_text(ep)
+        for j, k in enumerate(SIZES):
+            args = make(k, j)
+            leaves = [args[0], *args[1], *args[2].values()]
+            tensors = {f"in{i}": a for i, a in enumerate(leaves)}
+            tensors.update({f"out{i}": o for i, o in enumerate(model(*args))})
+            FILES[f"{name}/expected{j if j else ''}.safetensors"] = save_tensors(tensors)
+        log("ok", name)
+
+
+class Regions(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        with torch.no_grad():
+            z = y + 1
+            w = z.relu()
+        with torch.enable_grad():
+            v = w @ x.t()
+        return v.sum(1) + z[:, 0], w
+
+
+class Cast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(11)
+        self.l = nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.l(x) @ x.t()
+            s = y.softmax(-1)
+        return s.float() + 1
+
+
+def group_regions():
+    emit("regions", Regions(), [("f", ["n", 4])])
+    emit("cast", Cast(), [("f", ["n", 4])])
+
+
+def group_causal():
+    s, t = F.scaled_dot_product_attention, 12
+    tri = lambda: torch.ones(t, t, dtype=torch.bool).tril()
+    neg = lambda: torch.full((t, t), float("-inf")).triu(1)
+    low = lambda: torch.full((t, t), torch.finfo(torch.float32).min).triu(1)
+    at = lambda: torch.arange(t)
+    emit("causal", Fns([
+        lambda q, k: s(q, k, k * 2, is_causal=True), lambda q, k: s(q, k, k, attn_mask=tri()), lambda q, k: s(q, k, k, attn_mask=neg()), lambda q, k: s(q, k, k, attn_mask=at()[:, None] >= at()[None]), lambda q, k: s(q, k[:, :2], k[:, :2], is_causal=True, enable_gqa=True, scale=0.25),
+        lambda q, k: s(q, k, k, attn_mask=(at()[None] <= at()[:, None])[None, None].expand(q.shape[0], 1, t, t)), lambda q, k: (q @ k.mT / 8 ** 0.5).masked_fill(~tri(), float("-inf")).softmax(-1) @ k, lambda q, k: ((q @ k.mT) * 0.35 + low()).softmax(-1) @ k, lambda q, k: s(q, k, k, attn_mask=tri() & (at()[:, None] - at()[None] < 4)), lambda q, k: s(q, k, k, attn_mask=low()),
+    ]), [("f", ["n", 4, t, 8]), ("f", ["n", 4, t, 8])])
+
+
+def group_hf_static():
     import transformers as T
 
     class Logits(nn.Module):
@@ -421,36 +582,35 @@ def group_hf():
         def forward(self, ids):
             return self.m(input_ids=ids, use_cache=False).logits
 
-    class Hidden(nn.Module):
-        def __init__(self, m, key):
-            super().__init__()
-            self.m, self.key = m, key
-
-        def forward(self, x):
-            return self.m(**{self.key: x}).last_hidden_state
-
-    seq = Dim("s", min=2, max=64)
-    ids = [("i", [1, "n"], 64)]
-    jobs = [
-        ("hf-gpt2", lambda: Logits(T.GPT2LMHeadModel(T.GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2, n_positions=64, attn_implementation="sdpa"))), ids, ({1: seq},)),
-        ("hf-vit", lambda: Hidden(T.ViTModel(T.ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, image_size=8, patch_size=4), add_pooling_layer=False), "pixel_values"), [("f", ["n", 3, 8, 8])], None),
-        ("hf-t5-encoder", lambda: Hidden(T.T5EncoderModel(T.T5Config(vocab_size=64, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=4)), "input_ids"), ids, ({1: seq},)),
-    ]
-    for name, make, kinds, dims in jobs:
-        if time.time() - START > 85:
+    common = dict(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
+    gpt2 = dict(vocab_size=64, n_embd=16, n_layer=1, n_head=2, n_positions=64)
+    for name, make in [
+        ("hf-static-llama", lambda: T.LlamaForCausalLM(T.LlamaConfig(**common, attn_implementation="sdpa"))),
+        ("hf-static-llama-eager", lambda: T.LlamaForCausalLM(T.LlamaConfig(**common, attn_implementation="eager"))),
+        ("hf-static-gpt2", lambda: T.GPT2LMHeadModel(T.GPT2Config(**gpt2, attn_implementation="sdpa"))),
+        ("hf-static-mistral", lambda: T.MistralForCausalLM(T.MistralConfig(**common, sliding_window=4, attn_implementation="sdpa"))),
+    ]:
+        if time.time() - START > 80:
             log("no time for", name)
             continue
         try:
             torch.manual_seed(6)
-            emit(name, make(), kinds, dims=dims, core=False)
+            emit(name, Logits(make()), [("i", ["n", 12], 64)], sizes=(4, 3), core=False)
         except Exception:
             log("FAILED", name, traceback.format_exc()[-500:])
+
+
+GROUPS = {
+    "ops": [group_strided, group_mutation, group_symbolic, group_sdpa, group_rnn, group_conv, group_index, group_dtypes, group_einsum, group_custom, group_refused, group_layout, group_reduce, group_pointwise, group_hf],
+    "more": [group_states, group_nested, group_regions, group_causal, group_accumulate, group_writes, group_nan, group_math, group_hf_static],
+}
+SET = sys.argv[1] if len(sys.argv) > 1 else "ops"
 
 
 def main():
     torch.set_num_threads(4)
     log("torch", torch.__version__)
-    for g in [group_strided, group_mutation, group_symbolic, group_sdpa, group_rnn, group_conv, group_index, group_dtypes, group_einsum, group_custom, group_refused, group_layout, group_reduce, group_pointwise, group_hf]:
+    for g in GROUPS[SET]:
         if time.time() - START > 80:
             log("no time for", g.__name__)
             continue
@@ -465,7 +625,7 @@ def main():
 
 def write():
     FILES["log.txt"] = ("\n".join(LOG) + "\n").encode()
-    with tarfile.open(os.path.join(OUT, "ops.tar.gz"), "w:gz") as t:
+    with tarfile.open(os.path.join(OUT, f"{SET}.tar.gz"), "w:gz") as t:
         for name, data in sorted(FILES.items()):
             info = tarfile.TarInfo(name)
             info.size = len(data)

@@ -1,0 +1,91 @@
+package piecewise_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"pwc/ir/dtype"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+	"pwc/safetensors"
+)
+
+const accumulating = `pwc 1
+module "accumulating" {
+  sym N in [1, 64] batch
+  state @seen : f32[2] = slice("mean", axis=0, start=1, end=3)
+  state @zero : f32[2]
+  func @forward(%x: f32[N]) -> (f32[N]) {
+    %n = add(@seen, @zero)
+    %m = slice(%n, axis=0, start=0, end=1)
+    %y = add(%x, %m)
+    %t = add(@seen, 1.0)
+    copy(@seen, %t)
+    return %y
+  }
+}
+`
+
+func floats(x ...float32) []byte {
+	var out []byte
+	for _, v := range x {
+		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(v))
+	}
+	return out
+}
+
+// A state starts from the tensors that the module names, after the warm-up too, unless the
+// runner gives it; a step changes it.
+func TestStatesStartFromTensors(t *testing.T) {
+	src := tensors{"mean": {Name: "mean", DType: dtype.F32, Shape: []int64{4}, Data: floats(9, 5, 7, 9)}}
+	ctx := context.Background()
+	for _, given := range []bool{false, true} {
+		dev := openHost(t)
+		b := create(t, accumulating, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.Full, Sizes: []int64{2}}})
+		states := map[string]device.Buffer{}
+		want := []float32{6, 7}
+		if given {
+			m, err := dev.Alloc(8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Free()
+			states["seen"] = device.Buffer{Memory: m, Size: 8}
+			data, err := dev.Bytes(states["seen"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			clear(data)
+			want = []float32{1, 2}
+		}
+		if err := errors.Join(b.Load(ctx, src, states), b.Capture(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		for step := range 2 {
+			wantF32(t, run(t, b.Func("forward"), []float32{1, 2}), []float32{want[0] + float32(step), want[1] + float32(step)})
+		}
+	}
+}
+
+func TestInitialValuesThatCannotBeLoaded(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		src        safetensors.Source
+	}{
+		{"no checkpoint", "state @seen starts from tensors and Load got no checkpoint", nil},
+		{"no tensor", "the initial value of state @seen: ", tensors{}},
+		{"another shape", "the initial value of state @seen: ", tensors{"mean": {Name: "mean", DType: dtype.F32, Shape: []int64{2}, Data: floats(1, 2)}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := create(t, accumulating, piecewise.Options{Device: openHost(t)})
+			err := b.Load(context.Background(), c.src, nil)
+			if !errors.Is(err, piecewise.ErrNotLoaded) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %s", err, c.want)
+			}
+		})
+	}
+}
