@@ -1,5 +1,10 @@
 // Package host runs "attention::paged" (package attention) on the host device.
 //
+// A context is cut into segments of 128 positions, at multiples of 128. For each segment a
+// row's weights are relative to the largest score in it; segments are joined in order by the
+// update of online softmax (arXiv:1805.02867). So segments can be computed one after the other,
+// as a prefill does, or by different workers (Flash-Decoding), and the bits are the same.
+//
 // A row's result depends on its own sequence alone: not on the rows beside it in
 // the step, on padding, on the number of workers or on the size of the step. It
 // is bit-equal whether a token came in a prefill or was decoded by itself.
@@ -10,20 +15,18 @@ import (
 	"sync"
 
 	"pwc/attention"
+	"pwc/internal/simd"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
 )
-
-// maxTile is the most rows of a request that go over its keys and values
-// together: each block is read and converted once for all of them.
-const maxTile = 16
 
 // Op is the op on one host device. It may be shared by backends and used from
 // several goroutines.
 type Op struct {
 	dev     *host.Device
 	workers int
+	kernels *simd.Kernels
 
 	mu   sync.Mutex
 	idle []*step // steps not in use: one for each call that ran at the same time
@@ -31,7 +34,7 @@ type Op struct {
 
 // New returns the op for a device.
 func New(dev *host.Device) *Op {
-	return &Op{dev: dev, workers: max(1, int(dev.Info().Properties[host.WorkersProperty]))}
+	return &Op{dev: dev, workers: max(1, int(dev.Info().Properties[host.WorkersProperty])), kernels: simd.Best()}
 }
 
 var _ device.Op = (*Op)(nil)
@@ -40,7 +43,8 @@ var _ device.Op = (*Op)(nil)
 // with the metadata that the call has when the graph is replayed.
 func (o *Op) Signature() device.Signature { return attention.Signature(true, "1") }
 
-// ScratchBytes returns the memory for the blocks that are worked on.
+// ScratchBytes returns the memory of the workers, and of partial results of contexts that are
+// shared among them.
 func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
 	s, err := attention.ParseArgs(args)
 	if err != nil {
@@ -49,7 +53,7 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 	if _, err := attention.ParseParams(attrs, s.HeadDim); err != nil {
 		return 0, err
 	}
-	return int64(o.workers) * laneBytes(&s), nil
+	return scratchBytes(&s, o.workers), nil
 }
 
 // Launch runs the call at once, or records it while the stream captures.

@@ -325,6 +325,56 @@ func TestNonFinite(t *testing.T) {
 		if got := out.Float64s(); got[0] != 5 || !math.IsNaN(got[1]) || !math.IsNaN(got[2]) {
 			t.Errorf("a key %v gives %v, want 5, NaN, NaN", bad, got)
 		}
+		out, err = interp.FromBytes(dtype.F32, []int64{3}, r.step(b, 3, three(1, 1, 1), three(1, 1, 1), three(5, bad, 7)))
+		r.check(err)
+		if got := out.Float64s(); got[0] != 5 || !math.IsNaN(got[1]) && !math.IsInf(got[1], 1) {
+			t.Errorf("a value %v gives %v, want 5 before it, and not after", bad, got)
+		}
+	}
+}
+
+// TestSegments holds contexts of several segments to the reference, and every way to cut them into
+// steps to the same bits: in one tile and in several, shared among workers and not, with windows
+// that begin anywhere.
+func TestSegments(t *testing.T) {
+	for _, window := range []float64{0, 1, 150} {
+		s := shape{heads: 6, kvHeads: 2, dim: 16, blocks: 20, block: 16, dtype: dtype.F32, kv: dtype.BF16}
+		attrs := []program.Attr{{Name: "window", Kind: program.AttrFloat, Float: window}}
+		const n = 280
+		blocks := make([]int32, 18)
+		for i := range blocks {
+			blocks[i] = int32(19 - i)
+		}
+		x := newSequence(3, s, n)
+		var whole []byte
+		for _, steps := range [][]int64{{n}, {130, 150}, {256, 1, 1, 2, 20}} {
+			for _, workers := range []int{1, 3} {
+				r := newRig(t, s, workers, attrs...)
+				var got []byte
+				at := int64(0)
+				for _, step := range steps {
+					b := attention.NewBatch(1, 0, 18)
+					r.check(b.Add(int(at), int(step), blocks, 16))
+					q, k, v := x.rows(at, at+step)
+					if whole == nil {
+						want, _ := r.want(b, q, k, v)
+						out, err := interp.FromBytes(s.dtype, want.Shape, r.step(b, step, q, k, v))
+						r.check(err)
+						if d := interp.Compare(out, want); !d.Within(1e-5) {
+							t.Fatal(d)
+						}
+					}
+					got = append(got, r.step(b, step, q, k, v)...)
+					at += step
+				}
+				if whole == nil {
+					whole = got
+				}
+				if !bytes.Equal(got, whole[:len(got)]) {
+					t.Errorf("window %g: steps %v on %d workers differ from one prefill", window, steps, workers)
+				}
+			}
+		}
 	}
 }
 
@@ -487,22 +537,41 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-func BenchmarkDecode(b *testing.B) {
-	s := shape{heads: 32, kvHeads: 8, dim: 128, blocks: 64, block: 16, dtype: dtype.BF16, kv: dtype.BF16}
+// benchmark runs requests of tokens after others, each with a cache of its own, and reports what
+// is computed, multiplications and additions alone, and how much of the cache is read.
+func benchmark(b *testing.B, s shape, requests, computed, tokens int) {
+	each := int64(computed+tokens+15) / 16
+	s.blocks, s.block = each*int64(requests), 16
 	r := newRig(b, s, 0)
-	c := r.call(8)
-	batch := attention.NewBatch(8, 8, 8)
-	for i := range 8 {
-		blocks := make([]int32, 8)
+	c := r.call(int64(requests * tokens))
+	batch := attention.NewBatch(requests, requests*tokens, int(each))
+	for i := range requests {
+		blocks := make([]int32, each)
 		for j := range blocks {
-			blocks[j] = int32(8*i + j)
+			blocks[j] = int32(int(each)*i + j)
 		}
-		r.check(batch.Add(120, 1, blocks, 16))
+		r.check(batch.Add(computed, tokens, blocks, 16))
 	}
 	c.Meta = batch
 	b.ReportAllocs()
 	for b.Loop() {
 		r.check(r.op.Launch(c))
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*8*121*32), "ns/score")
+	seconds := b.Elapsed().Seconds() / float64(b.N)
+	seen := tokens*computed + tokens*(tokens+1)/2
+	b.ReportMetric(float64(requests*seen)*float64(4*s.heads*s.dim)/seconds/1e9, "GFLOP/s")
+	b.ReportMetric(float64(requests*(computed+tokens))*float64(s.kv.Bytes(2*s.kvHeads*s.dim))/seconds/1e9, "GB/s")
+}
+
+func BenchmarkAttention(b *testing.B) {
+	for _, kv := range []dtype.DType{dtype.F32, dtype.BF16} {
+		for _, c := range []struct {
+			name                       string
+			requests, computed, tokens int
+		}{{"decode1", 1, 511, 1}, {"decode8", 8, 2047, 1}, {"prefill", 1, 0, 512}, {"chunk", 1, 1536, 128}} {
+			b.Run(c.name+"/"+kv.String(), func(b *testing.B) {
+				benchmark(b, shape{heads: 9, kvHeads: 3, dim: 64, dtype: kv, kv: kv}, c.requests, c.computed, c.tokens)
+			})
+		}
+	}
 }

@@ -2,14 +2,18 @@ package host
 
 import (
 	"fmt"
-	"math"
 	"sync/atomic"
 
 	"pwc/attention"
 	"pwc/internal/elements"
+	"pwc/internal/simd"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
 )
+
+// writeAlone is how many elements of keys are written by the caller: waking a worker takes
+// longer.
+const writeAlone = 1 << 13
 
 // step is one call while it runs: what its parts read.
 type step struct {
@@ -21,35 +25,15 @@ type step struct {
 
 	q, k, v, o, cache elements.Slice
 	lanes             []lane
+	partials          []float32 // results of segments of tiles that are shared
+	kernels           *simd.Kernels
 
-	tile    int          // rows that a task attends
-	tasks   int64        // tiles × key-value heads
-	next    atomic.Int64 // the next task
+	tiles   []tile
+	left    []atomic.Int32 // of each tile and key-value head: segments that are not done
+	tasks   int64          // of all tiles
+	next    atomic.Int64   // how many tasks, or rows, are taken
 	writeKV func(part int)
 	attend  func(part int) // both kept, so that handing them to the workers allocates nothing
-}
-
-// lane is the scratch of one goroutine. Rows and heads of a tile are numbered
-// row·group + head.
-type lane struct {
-	keys, values []float32 // one block, converted: [block size, D] each
-	queries      []float32 // [tile·group, D], times the scale
-	sums         []float32 // [tile·group, D], weighted values
-	scores       []float32 // [block size]
-	top, weight  []float64 // [tile·group]: the largest score so far, and the sum of weights
-}
-
-// laneSize returns the elements of a lane's scratch.
-func laneSize(s *attention.Shape) (f32, f64 int) {
-	pairs := maxTile * s.Group()
-	return 2*s.BlockSize*s.HeadDim + 2*pairs*s.HeadDim + s.BlockSize, 2 * pairs
-}
-
-// laneBytes is the memory of a lane: whole cache lines, so that no two lanes
-// write the same one.
-func laneBytes(s *attention.Shape) int64 {
-	f32, f64 := laneSize(s)
-	return (4*int64(f32) + 8*int64(f64) + 63) &^ 63
 }
 
 func newStep() *step {
@@ -62,6 +46,7 @@ func newStep() *step {
 func (st *step) forget() {
 	st.batch, st.stream = nil, nil
 	st.q, st.k, st.v, st.o, st.cache = elements.Slice{}, elements.Slice{}, elements.Slice{}, elements.Slice{}, elements.Slice{}
+	st.partials = nil
 	clear(st.lanes)
 	st.lanes = st.lanes[:0]
 }
@@ -99,11 +84,12 @@ func (st *step) run(op *Op, c *device.OpCall) error {
 	}
 	st.next.Store(0)
 	st.stream = stream
-	stream.Parallel(min(op.workers, st.rows), st.writeKV)
-
-	st.tile = min(maxTile, max(1, int(st.batch.MaxQuery)))
-	tiles := (st.rows + st.tile - 1) / st.tile
-	st.tasks = int64(tiles) * int64(s.KVHeads)
+	if writers := min(op.workers, st.rows); st.rows*s.KVHeads*s.HeadDim < writeAlone {
+		st.writePart(0)
+	} else {
+		stream.Parallel(writers, st.writeKV)
+	}
+	st.plan(op.workers)
 	st.next.Store(0)
 	stream.Parallel(int(min(int64(op.workers), st.tasks)), st.attend)
 	return stream.Ended()
@@ -125,38 +111,22 @@ func (st *step) bind(op *Op, c *device.OpCall) error {
 	if err != nil {
 		return fmt.Errorf("attention: scratch: %w", err)
 	}
-	size := laneBytes(&st.shape)
-	if int64(len(b)) < size*int64(op.workers) {
-		return fmt.Errorf("attention: scratch of %d bytes, %d are needed", len(b), size*int64(op.workers))
+	if need := scratchBytes(&st.shape, op.workers); int64(len(b)) < need {
+		return fmt.Errorf("attention: scratch of %d bytes, %d are needed", len(b), need)
 	}
-	for range op.workers {
-		l, err := newLane(&st.shape, b[:size])
-		if err != nil {
+	size := laneBytes(&st.shape)
+	st.kernels = op.kernels
+	for i := range op.workers {
+		st.lanes = append(st.lanes, lane{})
+		if err := st.lanes[i].bind(&st.shape, b[:size]); err != nil {
 			return fmt.Errorf("attention: scratch: %w", err)
 		}
-		st.lanes, b = append(st.lanes, l), b[size:]
+		b = b[size:]
+	}
+	if st.partials, err = elements.Cast[float32](b); err != nil {
+		return fmt.Errorf("attention: scratch: %w", err)
 	}
 	return nil
-}
-
-func newLane(s *attention.Shape, b []byte) (lane, error) {
-	f32, f64 := laneSize(s)
-	wide, err := elements.Cast[float64](b[:8*f64])
-	if err != nil {
-		return lane{}, err
-	}
-	narrow, err := elements.Cast[float32](b[8*f64:][:4*f32])
-	if err != nil {
-		return lane{}, err
-	}
-	take := func(n int) []float32 {
-		part := narrow[:n:n]
-		narrow = narrow[n:]
-		return part
-	}
-	block, pairs := s.BlockSize*s.HeadDim, f64/2*s.HeadDim
-	return lane{keys: take(block), values: take(block), queries: take(pairs), sums: take(pairs), scores: take(s.BlockSize),
-		top: wide[:f64/2], weight: wide[f64/2:]}, nil
 }
 
 // writePart appends keys and values to the cache, a row at a time.
@@ -183,119 +153,4 @@ func (st *step) writePart(int) {
 func (st *step) cached(block, which, place int) int {
 	s := &st.shape
 	return ((block*2+which)*s.BlockSize + place) * s.KVHeads * s.HeadDim
-}
-
-// attendPart takes tiles until there are none left.
-func (st *step) attendPart(part int) {
-	l := &st.lanes[part]
-	heads := st.shape.KVHeads
-	for {
-		task := st.next.Add(1) - 1
-		if task >= st.tasks || st.stream.Interrupted() {
-			return
-		}
-		first := int(task/int64(heads)) * st.tile
-		end := min(first+st.tile, st.rows)
-		for first < end {
-			r := st.batch.Request(first)
-			last := min(end, int(st.batch.QueryStart[r+1]))
-			st.attendRows(l, r, int(task%int64(heads)), first, last)
-			first = last
-		}
-	}
-}
-
-// attendRows computes rows [first, end) of request r for the query heads of one
-// key-value head: softmax(scale·q·k)·v in one pass over the blocks of the
-// sequence (online softmax, arXiv:1805.02867), block by block in the order of
-// positions, so that a row does not notice the others.
-func (st *step) attendRows(l *lane, r, head, first, end int) {
-	s, b := &st.shape, st.batch
-	group, dim := s.Group(), s.HeadDim
-	length := int(b.SeqLens[r])
-	pos := length - int(b.QueryStart[r+1]) // of a row, less the row
-	from, to := length, 0                  // what any of the rows sees
-	for row := first; row < end; row++ {
-		out := (row*s.Heads + head*group) * dim
-		if b.Slots[row] == attention.PaddedSlot {
-			st.o.Zero(out, out+group*dim)
-			continue
-		}
-		f, t := st.params.Visible(pos+row, length)
-		from, to = min(from, f), max(to, t)
-		at := (row - first) * group
-		st.q.Load(l.queries[at*dim:][:group*dim], out)
-		for i := range l.queries[at*dim:][:group*dim] {
-			l.queries[at*dim+i] *= float32(st.params.Scale)
-		}
-		clear(l.sums[at*dim:][:group*dim])
-		for g := at; g < at+group; g++ {
-			l.top[g], l.weight[g] = math.Inf(-1), 0
-		}
-	}
-	table := b.BlockTable[r*b.Stride:]
-	for base := from - from%s.BlockSize; base < to; base += s.BlockSize {
-		n := min(s.BlockSize, length-base)
-		block := int(table[base/s.BlockSize])
-		for i := range n {
-			st.cache.Load(l.keys[i*dim:][:dim], st.cached(block, 0, i)+head*dim)
-			st.cache.Load(l.values[i*dim:][:dim], st.cached(block, 1, i)+head*dim)
-		}
-		for row := first; row < end; row++ {
-			if b.Slots[row] == attention.PaddedSlot {
-				continue
-			}
-			f, t := st.params.Visible(pos+row, length)
-			if f, t = max(f-base, 0), min(t-base, n); f < t {
-				for g := (row - first) * group; g < (row-first+1)*group; g++ {
-					l.add(g, dim, f, t, st.params.Softcap)
-				}
-			}
-		}
-	}
-	for row := first; row < end; row++ {
-		if b.Slots[row] == attention.PaddedSlot {
-			continue
-		}
-		at := (row - first) * group
-		for g := at; g < at+group; g++ {
-			sums := l.sums[g*dim:][:dim]
-			for i := range sums {
-				sums[i] = float32(float64(sums[i]) / l.weight[g])
-			}
-		}
-		st.o.Store((row*s.Heads+head*group)*dim, l.sums[at*dim:][:group*dim])
-	}
-}
-
-// add takes places [from, to) of the lane's block into the sums of one row and
-// head.
-func (l *lane) add(g, dim, from, to int, softcap float64) {
-	query, sums := l.queries[g*dim:][:dim], l.sums[g*dim:][:dim]
-	top := l.top[g]
-	for i := from; i < to; i++ {
-		x := dot(query, l.keys[i*dim:][:dim])
-		if softcap > 0 {
-			x = float32(softcap * math.Tanh(float64(x)/softcap))
-		}
-		l.scores[i] = x
-		top = max(top, float64(x)) // NaN stays NaN
-	}
-	if top != l.top[g] {
-		// What was summed is relative to the old largest score.
-		shrink := math.Exp(l.top[g] - top)
-		l.weight[g] *= shrink
-		for i := range sums {
-			sums[i] *= float32(shrink)
-		}
-		l.top[g] = top
-	}
-	if math.IsInf(top, -1) {
-		top = 0 // nothing weighs anything yet: -Inf less -Inf would be NaN, also for what comes later
-	}
-	for i := from; i < to; i++ {
-		w := math.Exp(float64(l.scores[i]) - top)
-		l.weight[g] += w
-		addScaled(sums, l.values[i*dim:][:dim], float32(w))
-	}
 }

@@ -51,6 +51,14 @@ func Cast[T float32 | float64 | uint16](b []byte) ([]T, error) {
 	return unsafe.Slice((*T)(p), uintptr(len(b))/size), nil
 }
 
+// Pointer returns the address of the elements [at, at+n), of which there is at least one.
+func (v *Slice) Pointer(at, n int) unsafe.Pointer {
+	if v.dtype == dtype.F32 {
+		return unsafe.Pointer(unsafe.SliceData(v.f32[at : at+n : at+n]))
+	}
+	return unsafe.Pointer(unsafe.SliceData(v.bits[at : at+n : at+n]))
+}
+
 // Load converts the elements from at on to fill dst.
 func (v *Slice) Load(dst []float32, at int) {
 	switch v.dtype {

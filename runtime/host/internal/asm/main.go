@@ -61,7 +61,7 @@ var elements = []element{
 }
 
 func main() {
-	ConstraintExpr("amd64")
+	ConstraintExpr("amd64,!purego")
 	for _, e := range elements {
 		for rows := 1; rows <= 3; rows++ {
 			dots(rows, e)

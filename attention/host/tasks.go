@@ -1,0 +1,155 @@
+package host
+
+import (
+	"sort"
+	"sync/atomic"
+
+	"pwc/attention"
+)
+
+// tile is rows of a request that go over its context together.
+type tile struct {
+	request    int
+	first, end int   // rows
+	from, to   int   // segments that any of the rows sees
+	task       int64 // its first: one for each key-value head, and if it is shared for each segment of these
+	partial    int   // where its partial results begin; -1: it is not shared
+}
+
+func (t *tile) rows() int { return t.end - t.first }
+
+// plan cuts the rows of a step into tiles and says which are shared among workers. Bits do not
+// depend on it.
+func (st *step) plan(workers int) {
+	s, b := &st.shape, st.batch
+	st.tiles = st.tiles[:0]
+	for r := range b.SeqLens {
+		end := int(b.QueryStart[r+1])
+		for first := int(b.QueryStart[r]); first < end; first += tileRows(s) {
+			t := tile{request: r, first: first, end: min(first+tileRows(s), end), partial: -1}
+			from, to := int(b.SeqLens[r]), 0
+			for row := t.first; row < t.end; row++ {
+				f, n := st.visible(&t, row)
+				from, to = min(from, f), max(to, n)
+			}
+			t.from, t.to = from/segment, (to+segment-1)/segment
+			t.to = max(t.to, t.from)
+			st.tiles = append(st.tiles, t)
+		}
+	}
+	few := len(st.tiles)*s.KVHeads < 4*workers
+	room := int(partials(s))
+	st.tasks = 0
+	next := 0
+	for i := range st.tiles {
+		t := &st.tiles[i]
+		t.task = st.tasks
+		segments := t.to - t.from
+		if need := t.rows() * s.Heads * segments; segments > 1 && (t.rows() == 1 || few) && need <= room-next {
+			t.partial = next
+			next += need
+			st.tasks += int64(segments * s.KVHeads)
+		} else {
+			st.tasks += int64(s.KVHeads)
+		}
+	}
+	for len(st.left) < len(st.tiles)*s.KVHeads {
+		st.left = append(st.left, atomic.Int32{})
+	}
+	for i := range st.tiles {
+		t := &st.tiles[i]
+		for head := range s.KVHeads {
+			st.left[i*s.KVHeads+head].Store(int32(t.to - t.from))
+		}
+	}
+}
+
+// visible returns the positions that a row sees, none if it is padded.
+func (st *step) visible(t *tile, row int) (from, to int) {
+	b := st.batch
+	if b.Slots[row] == attention.PaddedSlot {
+		return 0, 0
+	}
+	length := int(b.SeqLens[t.request])
+	return st.params.Visible(length-int(b.QueryStart[t.request+1])+row, length)
+}
+
+// visibleIn returns the positions of a segment that a row sees; from is to where it sees none.
+func (st *step) visibleIn(t *tile, row, seg int) (from, to int) {
+	from, to = st.visible(t, row)
+	from, to = max(from, seg*segment), min(to, (seg+1)*segment)
+	return from, max(from, to)
+}
+
+// attendPart takes tasks until there are none left, from the last on: of a prefill these are
+// the longest.
+func (st *step) attendPart(part int) {
+	l := &st.lanes[part]
+	for {
+		task := st.tasks - st.next.Add(1)
+		if task < 0 || st.stream.Interrupted() {
+			return
+		}
+		st.attendTask(l, task)
+	}
+}
+
+func (st *step) attendTask(l *lane, task int64) {
+	i := sort.Search(len(st.tiles), func(i int) bool { return st.tiles[i].task > task }) - 1
+	t := &st.tiles[i]
+	heads := st.shape.KVHeads
+	part := int(task - t.task)
+	head := part % heads
+	st.loadQueries(l, t, head)
+	if t.partial >= 0 {
+		seg := t.from + part/heads
+		st.attendSegment(l, t, head, seg)
+		st.keepPartial(l, t, head, seg)
+		if st.left[i*heads+head].Add(-1) == 0 { // the worker that finishes a tile joins it
+			st.joinPartials(l, t, head)
+			st.storeResults(l, t, head)
+		}
+		return
+	}
+	cols := columns(&st.shape)
+	group := st.shape.Group()
+	l.reset(t.rows()*group, cols)
+	for seg := t.from; seg < t.to; seg++ {
+		st.attendSegment(l, t, head, seg)
+		for pair := range t.rows() * group {
+			if l.from[pair/group] < l.to[pair/group] {
+				l.join(st.kernels, pair, cols, l.part[pair*cols:][:cols], l.tops[pair], l.weights[pair])
+			}
+		}
+	}
+	st.storeResults(l, t, head)
+}
+
+// partialOf returns the memory of a tile's partial result.
+func (st *step) partialOf(t *tile, head, pair, seg int) []float32 {
+	size, pairs := partialSize(&st.shape), t.rows()*st.shape.Group()
+	at := t.partial + ((seg-t.from)*st.shape.KVHeads+head)*pairs + pair
+	return st.partials[at*size:][:size]
+}
+
+func (st *step) keepPartial(l *lane, t *tile, head, seg int) {
+	cols := columns(&st.shape)
+	for pair := range t.rows() * st.shape.Group() {
+		p := st.partialOf(t, head, pair, seg)
+		copy(p, l.part[pair*cols:][:cols])
+		p[cols], p[cols+1] = l.tops[pair], l.weights[pair]
+	}
+}
+
+func (st *step) joinPartials(l *lane, t *tile, head int) {
+	cols, group := columns(&st.shape), st.shape.Group()
+	l.reset(t.rows()*group, cols)
+	for pair := range t.rows() * group {
+		for seg := t.from; seg < t.to; seg++ {
+			if from, to := st.visibleIn(t, t.first+pair/group, seg); from < to {
+				p := st.partialOf(t, head, pair, seg)
+				l.join(st.kernels, pair, cols, p[:cols], p[cols], p[cols+1])
+			}
+		}
+	}
+}

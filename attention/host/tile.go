@@ -1,0 +1,183 @@
+package host
+
+import (
+	"math"
+	"unsafe"
+
+	"pwc/attention"
+	"pwc/internal/simd"
+	"pwc/ir/dtype"
+)
+
+// loadQueries converts and scales the queries of a tile for the heads of a key-value head.
+func (st *step) loadQueries(l *lane, t *tile, head int) {
+	s := &st.shape
+	n := s.Group() * s.HeadDim
+	for row := t.first; row < t.end; row++ {
+		q := l.queries[(row-t.first)*n:][:n]
+		st.kernels.Widen(q, simd.Matrix{At: st.q.Pointer((row*s.Heads+head*s.Group())*s.HeadDim, n), DType: s.DType})
+		st.kernels.Scale(q, float32(st.params.Scale))
+	}
+}
+
+// storeResults divides sums by their weights.
+func (st *step) storeResults(l *lane, t *tile, head int) {
+	s := &st.shape
+	group, cols := s.Group(), columns(s)
+	for row := t.first; row < t.end; row++ {
+		at := (row*s.Heads + head*group) * s.HeadDim
+		if st.batch.Slots[row] == attention.PaddedSlot {
+			st.o.Zero(at, at+group*s.HeadDim)
+			continue
+		}
+		for g := range group {
+			pair := (row-t.first)*group + g
+			sums := l.sums[pair*cols:][:s.HeadDim]
+			st.kernels.Scale(sums, float32(1/l.weight[pair]))
+			st.o.Store(at+g*s.HeadDim, sums)
+		}
+	}
+}
+
+// attendSegment computes what a segment adds to the rows of a tile for the query heads of one
+// key-value head: scores of all pairs, weights, and products of weights with values. A pair
+// takes the positions that its row sees, in order, so that a row does not notice the others.
+func (st *step) attendSegment(l *lane, t *tile, head, seg int) {
+	s := &st.shape
+	base := seg * segment
+	group, rows := s.Group(), t.rows()
+	pairs := rows * group
+	lo, hi := base+segment, base
+	for i := range rows {
+		l.from[i], l.to[i] = st.visibleIn(t, t.first+i, seg)
+		if l.from[i] < l.to[i] {
+			lo, hi = min(lo, l.from[i]), max(hi, l.to[i])
+		}
+	}
+	for p := lo - lo%simd.Panel; p < hi; p += simd.Panel {
+		n := min(simd.Panel, hi-p)
+		st.loadKeys(l, t, head, p, n)
+		n = (n + simd.Width - 1) / simd.Width * simd.Width
+		for pair := range pairs {
+			clear(l.scores[pair*segment+p-base:][:n])
+		}
+		st.kernels.MulAdd(l.scores[p-base:], segment, l.queries, s.HeadDim, simd.Floats(l.keys, simd.Panel), pairs, n, s.HeadDim)
+	}
+	for pair := range pairs {
+		if from, to := l.from[pair/group], l.to[pair/group]; from < to {
+			st.weigh(l, pair, l.scores[pair*segment:][from-base:to-base])
+		}
+	}
+	clear(l.part[:pairs*columns(s)])
+	for p := lo; p < hi; {
+		m, n := st.valuesAt(l, t, head, p, min(hi-p, segment), pairs)
+		st.addValues(l, rows, base, p, n, m)
+		p += n
+	}
+}
+
+// weigh makes weights of the scores that a pair sees.
+func (st *step) weigh(l *lane, pair int, scores []float32) {
+	if limit := st.params.Softcap; limit > 0 {
+		for i, x := range scores {
+			scores[i] = float32(limit * math.Tanh(float64(x)/limit))
+		}
+	}
+	top := st.kernels.Largest(scores, &l.lanes)
+	l.tops[pair] = top
+	if math.IsInf(float64(top), -1) {
+		top = 0 // nothing weighs anything: -Inf less -Inf would be NaN, also for what comes later
+	}
+	l.weights[pair] = st.kernels.Weigh(scores, top, &l.lanes)
+}
+
+// cacheAt returns the rows of keys (which 0) or values (1) of a head in the cache from a
+// position on, up to so many in its block, and their number.
+func (st *step) cacheAt(t *tile, which, head, pos, most int) (simd.Matrix, int) {
+	s := &st.shape
+	block, place := int(st.batch.BlockTable[t.request*st.batch.Stride+pos/s.BlockSize]), pos%s.BlockSize
+	n, pitch := min(most, s.BlockSize-place), s.KVHeads*s.HeadDim
+	return simd.Matrix{At: st.cache.Pointer(st.cached(block, which, place)+head*s.HeadDim, (n-1)*pitch+s.HeadDim), Pitch: pitch, DType: s.KVDType}, n
+}
+
+// loadKeys makes columns of n keys from position p on. Eight keys are transposed together where
+// their block has memory for eight; those beyond n are not used.
+func (st *step) loadKeys(l *lane, t *tile, head, p, n int) {
+	const together = 8
+	dim := st.shape.HeadDim
+	for i := 0; i < n; {
+		m, have := st.cacheAt(t, 0, head, p+i, together)
+		if have == together && i+together <= simd.Panel {
+			st.kernels.Turn(l.keys[i:], m, dim)
+			i += together
+			continue
+		}
+		row := l.values[:dim]
+		st.kernels.Widen(row, m)
+		for e, x := range row {
+			l.keys[e*simd.Panel+i] = x
+		}
+		i++
+	}
+}
+
+// valuesAt returns the values from position p on, up to so many, and their number: in the cache
+// where products can read them there, else converted.
+func (st *step) valuesAt(l *lane, t *tile, head, p, most, pairs int) (simd.Matrix, int) {
+	s := &st.shape
+	cols := columns(s)
+	if cols == s.HeadDim && (s.KVDType == dtype.F32 || pairs <= simd.MaxRows) {
+		return st.cacheAt(t, 1, head, p, most)
+	}
+	done := 0
+	for done < min(most, simd.Panel) {
+		m, n := st.cacheAt(t, 1, head, p+done, min(most, simd.Panel)-done)
+		size := s.KVDType.Bytes(int64(m.Pitch))
+		for range n {
+			st.kernels.Widen(l.values[done*cols:][:s.HeadDim], m)
+			m.At = unsafe.Add(m.At, size)
+			done++
+		}
+	}
+	return simd.Floats(l.values, cols), done
+}
+
+// addValues adds the values of positions [p, p+n), which m has, times their weights to the pairs
+// of rows that see them.
+func (st *step) addValues(l *lane, rows, base, p, n int, m simd.Matrix) {
+	size := m.DType.Bytes(int64(m.Pitch))
+	s := &st.shape
+	group, cols := s.Group(), columns(s)
+	add := func(first, end, from, to int) {
+		from, to = max(from, p), min(to, p+n)
+		b := m
+		b.At = unsafe.Add(m.At, int64(from-p)*size)
+		if from < to {
+			st.kernels.MulAdd(l.part[first*group*cols:], cols, l.scores[first*group*segment+from-base:], segment, b, (end-first)*group, cols, to-from)
+		}
+	}
+	// Rows that see all of it are added together; of others those that a product takes at once
+	// have in common what is not near the diagonal.
+	together := rows
+	for i := range rows {
+		if l.from[i] > p || l.to[i] < p+n {
+			together = max(1, simd.MaxRows/group)
+			break
+		}
+	}
+	for first := 0; first < rows; first += together {
+		end := min(first+together, rows)
+		from, to := l.from[first], l.to[first]
+		for i := first + 1; i < end; i++ {
+			from, to = max(from, l.from[i]), min(to, l.to[i])
+		}
+		to = max(from, to)
+		for i := first; i < end; i++ {
+			add(i, i+1, l.from[i], min(from, l.to[i]))
+		}
+		add(first, end, from, to)
+		for i := first; i < end; i++ {
+			add(i, i+1, max(to, l.from[i]), l.to[i])
+		}
+	}
+}

@@ -1,0 +1,395 @@
+// Command asm generates the assembly of package simd for amd64:
+//
+//	go generate ./internal/simd
+//
+// # Products
+//
+// muladd{R}x{W}{T} adds to an R×W tile of C the products of R rows of A with k rows of B, of
+// numbers of type T. A tile stays in registers: 6×16 is the tile of BLIS for this processor
+// family (Van Zee and van de Geijn, ACM TOMS 41(3), 2015; kernels/haswell), 3×32 has as many
+// accumulators for the few rows of a decode. Each element of C is one chain of fused
+// multiplications and additions in the order of k.
+//
+// # Transposition
+//
+// turn8{T} writes eight rows as eight columns, eight elements at a time: rows are unpacked in
+// pairs, pairs shuffled to quarters, and quarters exchanged between the halves of registers.
+package main
+
+import (
+	"fmt"
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+const (
+	lanes = 8
+	panel = 32 // columns of a panel of keys: simd.Panel
+)
+
+// element is a type of numbers in memory.
+type element struct {
+	name, doc string
+	size      int
+	load      func(m operand.Mem, to reg.VecVirtual) // eight elements as float32
+}
+
+var elements = []element{
+	{"F32", "float32", 4, func(m operand.Mem, to reg.VecVirtual) { VMOVUPS(m, to) }},
+	{"BF16", "bf16", 2, func(m operand.Mem, to reg.VecVirtual) {
+		VPMOVZXWD(m, to)
+		VPSLLD(operand.U8(16), to, to)
+	}},
+	{"F16", "f16", 2, func(m operand.Mem, to reg.VecVirtual) { VCVTPH2PS(m, to) }},
+}
+
+func main() {
+	ConstraintExpr("amd64,!purego")
+	for _, e := range elements {
+		for rows := 1; rows <= 6; rows++ {
+			mulAdd(rows, 2, e)
+		}
+		for rows := 1; rows <= 3; rows++ {
+			mulAdd(rows, 4, e)
+		}
+		turn(e)
+	}
+	for _, e := range elements[1:] {
+		widen(e)
+	}
+	scale()
+	blend()
+	largest()
+	weigh()
+	Generate()
+}
+
+// rowsOf addresses up to six rows that are stride bytes apart.
+type rowsOf struct{ base, fourth, stride reg.GPVirtual }
+
+func newRows(base, stride reg.GPVirtual, rows int) rowsOf {
+	r := rowsOf{base: base, stride: stride}
+	if rows > 3 {
+		r.fourth = GP64()
+		LEAQ(operand.Mem{Base: stride, Index: stride, Scale: 2}, r.fourth)
+		ADDQ(base, r.fourth)
+	}
+	return r
+}
+
+func (r rowsOf) at(i, disp int) operand.Mem {
+	m := operand.Mem{Base: r.base, Disp: disp}
+	if i >= 3 {
+		m.Base, i = r.fourth, i-3
+	}
+	if i > 0 {
+		m.Index, m.Scale = r.stride, uint8(i)
+	}
+	return m
+}
+
+func (r rowsOf) advance(bytes int) {
+	ADDQ(operand.U8(uint8(bytes)), r.base)
+	if r.fourth != nil {
+		ADDQ(operand.U8(uint8(bytes)), r.fourth)
+	}
+}
+
+func load64(name string) reg.GPVirtual { return Load(Param(name), GP64()).(reg.GPVirtual) }
+
+func bytesOf(size int, p reg.GPVirtual) {
+	shift := uint8(2)
+	if size == 2 {
+		shift = 1
+	}
+	SHLQ(operand.U8(shift), p)
+}
+
+func mulAdd(rows, vectors int, e element) {
+	name := fmt.Sprintf("muladd%dx%d%s", rows, vectors*lanes, e.name)
+	TEXT(name, NOSPLIT, "func(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)")
+	Pragma("noescape")
+	Doc(fmt.Sprintf("%s adds %d rows of A times k rows of %s to %d columns of C.", name, rows, e.doc, vectors*lanes))
+	k, b, ldb := load64("k"), load64("b"), load64("ldb")
+	lda, ldc := load64("lda"), load64("ldc")
+	bytesOf(4, lda)
+	bytesOf(4, ldc)
+	bytesOf(e.size, ldb)
+	a, c := newRows(load64("a"), lda, rows), newRows(load64("c"), ldc, rows)
+	acc := make([][]reg.VecVirtual, rows)
+	for i := range acc {
+		for j := range vectors {
+			acc[i] = append(acc[i], YMM())
+			VMOVUPS(c.at(i, 4*lanes*j), acc[i][j])
+		}
+	}
+	loadB := func(j int) reg.VecVirtual {
+		y := YMM()
+		e.load(operand.Mem{Base: b, Disp: e.size * lanes * j}, y)
+		return y
+	}
+	loadA := func(i int) reg.VecVirtual {
+		x := YMM()
+		VBROADCASTSS(a.at(i, 0), x)
+		return x
+	}
+	Label("loop")
+	SUBQ(operand.U8(1), k)
+	JLT(operand.LabelRef("done"))
+	if rows <= vectors { // sixteen registers hold A and one vector of B, or B and one number of A
+		x := make([]reg.VecVirtual, rows)
+		for i := range x {
+			x[i] = loadA(i)
+		}
+		for j := range vectors {
+			y := loadB(j)
+			for i := range x {
+				VFMADD231PS(y, x[i], acc[i][j])
+			}
+		}
+	} else {
+		y := make([]reg.VecVirtual, vectors)
+		for j := range y {
+			y[j] = loadB(j)
+		}
+		for i := range rows {
+			x := loadA(i)
+			for j := range y {
+				VFMADD231PS(y[j], x, acc[i][j])
+			}
+		}
+	}
+	a.advance(4)
+	ADDQ(ldb, b)
+	JMP(operand.LabelRef("loop"))
+	Label("done")
+	for i := range acc {
+		for j, s := range acc[i] {
+			VMOVUPS(s, c.at(i, 4*lanes*j))
+		}
+	}
+	end()
+}
+
+func end() {
+	VZEROUPPER()
+	RET()
+}
+
+func turn(e element) {
+	TEXT("turn8"+e.name, NOSPLIT, "func(n int, d *float32, s *byte, stride int)")
+	Pragma("noescape")
+	Doc(fmt.Sprintf("turn8%s writes eight rows of n %s numbers, stride elements apart, as columns of a panel.", e.name, e.doc))
+	n, d, s, stride := load64("n"), load64("d"), load64("s"), load64("stride")
+	bytesOf(e.size, stride)
+	triple, upper := GP64(), GP64()
+	LEAQ(operand.Mem{Base: stride, Index: stride, Scale: 2}, triple)
+	LEAQ(operand.Mem{Base: s, Index: stride, Scale: 4}, upper)
+	at := func(i int) operand.Mem {
+		m := operand.Mem{Base: s}
+		if i >= 4 {
+			m.Base, i = upper, i-4
+		}
+		switch i {
+		case 1, 2:
+			m.Index, m.Scale = stride, uint8(i)
+		case 3:
+			m.Index, m.Scale = triple, 1
+		}
+		return m
+	}
+	Label("loop")
+	SUBQ(operand.U8(lanes), n)
+	JLT(operand.LabelRef("done"))
+	var r, t [lanes]reg.VecVirtual
+	pair := func(x, y reg.VecVirtual) (lo, hi reg.VecVirtual) {
+		lo, hi = YMM(), YMM()
+		VUNPCKLPS(y, x, lo)
+		VUNPCKHPS(y, x, hi)
+		return lo, hi
+	}
+	for i := 0; i < lanes; i += 2 {
+		x, y := YMM(), YMM()
+		e.load(at(i), x)
+		e.load(at(i+1), y)
+		t[i], t[i+1] = pair(x, y)
+	}
+	quarter := func(x, y reg.VecVirtual) (lo, hi reg.VecVirtual) {
+		lo, hi = YMM(), YMM()
+		VSHUFPS(operand.U8(0x44), y, x, lo)
+		VSHUFPS(operand.U8(0xee), y, x, hi)
+		return lo, hi
+	}
+	for i := 0; i < lanes; i += 4 {
+		r[i], r[i+1] = quarter(t[i], t[i+2])
+		r[i+2], r[i+3] = quarter(t[i+1], t[i+3])
+	}
+	for i := range 4 {
+		lo, hi := YMM(), YMM()
+		VPERM2F128(operand.U8(0x20), r[i+4], r[i], lo)
+		VMOVUPS(lo, operand.Mem{Base: d, Disp: 4 * panel * i})
+		VPERM2F128(operand.U8(0x31), r[i+4], r[i], hi)
+		VMOVUPS(hi, operand.Mem{Base: d, Disp: 4 * panel * (i + 4)})
+	}
+	ADDQ(operand.U8(uint8(lanes*e.size)), s)
+	ADDQ(operand.U8(uint8(lanes*e.size)), upper)
+	ADDQ(operand.U32(4*panel*lanes), d)
+	JMP(operand.LabelRef("loop"))
+	Label("done")
+	end()
+}
+
+// block emits a loop over n elements in steps of eight. Pointers move by as many bytes as size
+// says for each of their parameters.
+func block(name, signature, doc string, params []string, size []int, prepare, step func(p []reg.GPVirtual)) {
+	TEXT(name, NOSPLIT, signature)
+	Pragma("noescape")
+	Doc(name + " " + doc)
+	n := load64("n")
+	var p []reg.GPVirtual
+	for _, param := range params {
+		p = append(p, load64(param))
+	}
+	if prepare != nil {
+		prepare(p)
+	}
+	Label("loop")
+	SUBQ(operand.U8(lanes), n)
+	JLT(operand.LabelRef("done"))
+	step(p)
+	for i, bytes := range size {
+		if bytes > 0 {
+			ADDQ(operand.U8(lanes*bytes), p[i])
+		}
+	}
+	JMP(operand.LabelRef("loop"))
+	Label("done")
+}
+
+func at(p reg.GPVirtual) operand.Mem { return operand.Mem{Base: p} }
+
+func widen(e element) {
+	block("widen8"+e.name, "func(n int, d *float32, s *uint16)", fmt.Sprintf("converts n %s numbers to float32.", e.doc), []string{"d", "s"}, []int{4, 2}, nil, func(p []reg.GPVirtual) {
+		v := YMM()
+		e.load(at(p[1]), v)
+		VMOVUPS(v, at(p[0]))
+	})
+	end()
+}
+
+// argument broadcasts a float32 parameter.
+func argument(name string) reg.VecVirtual {
+	x, y := XMM(), YMM()
+	Load(Param(name), x)
+	VBROADCASTSS(x, y)
+	return y
+}
+
+func scale() {
+	var x reg.VecVirtual
+	block("scale8", "func(n int, d *float32, x float32)", "multiplies n numbers by x.", []string{"d"}, []int{4},
+		func([]reg.GPVirtual) { x = argument("x") },
+		func(p []reg.GPVirtual) {
+			v := YMM()
+			VMULPS(at(p[0]), x, v)
+			VMOVUPS(v, at(p[0]))
+		})
+	end()
+}
+
+func blend() {
+	var x, y reg.VecVirtual
+	block("blend8", "func(n int, d, s *float32, x, y float32)", "computes d*x + s*y of n numbers, with three roundings.", []string{"d", "s"}, []int{4, 4},
+		func([]reg.GPVirtual) { x, y = argument("x"), argument("y") },
+		func(p []reg.GPVirtual) {
+			v, w := YMM(), YMM()
+			VMULPS(at(p[0]), x, v)
+			VMULPS(at(p[1]), y, w)
+			VADDPS(w, v, v)
+			VMOVUPS(v, at(p[0]))
+		})
+	end()
+}
+
+func largest() {
+	var top reg.VecVirtual
+	block("largest8", "func(n int, s *float32, top *[8]float32)", "puts the larger of top and n numbers, element i against top[i%8], to top; NaN is passed over.", []string{"s", "top"}, []int{4, 0},
+		func(p []reg.GPVirtual) {
+			top = YMM()
+			VMOVUPS(at(p[1]), top)
+		},
+		func(p []reg.GPVirtual) {
+			v := YMM()
+			VMOVUPS(at(p[0]), v)
+			VMAXPS(top, v, top) // of a NaN the operand that stands first here
+		})
+	VMOVUPS(top, at(load64("top")))
+	end()
+}
+
+// The numbers of the exponential are those of exp.go.
+const (
+	expLeast = -87
+	expShift = 0x1.8p23
+	expLn2Hi = 0.693359375
+	expLn2Lo = -2.12194440e-4
+)
+
+var expPolynomial = []float32{1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1}
+
+func weigh() {
+	constant := func(v float32) operand.Mem {
+		m := GLOBL(fmt.Sprintf("weigh%08x", math.Float32bits(v)), RODATA|NOPTR)
+		for i := range lanes {
+			DATA(4*i, operand.U32(math.Float32bits(v)))
+		}
+		return m
+	}
+	var mem []operand.Mem
+	for _, v := range []float32{math.Log2E, expShift, expLn2Hi, expLn2Lo, expLeast, 1} {
+		mem = append(mem, constant(v))
+	}
+	for _, v := range expPolynomial {
+		mem = append(mem, constant(v))
+	}
+	var top, sum reg.VecVirtual
+	block("weigh8", "func(n int, d *float32, top float32, sums *[8]float32)", "puts e to the d-top of n numbers to d, and adds element i to sums[i%8].", []string{"d", "sums"}, []int{4, 0},
+		func(p []reg.GPVirtual) {
+			top, sum = argument("top"), YMM()
+			VMOVUPS(at(p[1]), sum)
+		},
+		func(p []reg.GPVirtual) {
+			x, z, r, t, y, nan := YMM(), YMM(), YMM(), YMM(), YMM(), YMM()
+			VMOVUPS(at(p[0]), x)
+			VSUBPS(top, x, x)
+			VMULPS(mem[0], x, z)
+			VADDPS(mem[1], z, z)
+			VSUBPS(mem[1], z, t)
+			VMULPS(mem[2], t, r)
+			VSUBPS(r, x, r)
+			VMULPS(mem[3], t, t)
+			VSUBPS(t, r, r)
+			VMOVUPS(mem[6], y)
+			for _, c := range mem[7:] {
+				VMULPS(r, y, y)
+				VADDPS(c, y, y)
+			}
+			VMULPS(r, r, t)
+			VMULPS(t, y, y)
+			VADDPS(r, y, y)
+			VADDPS(mem[5], y, y)
+			VPSLLD(operand.U8(23), z, z)
+			VPADDD(z, y, y)
+			VCMPPS(operand.U8(5), mem[4], x, t) // not less than, or unordered
+			VANDPS(t, y, y)
+			VCMPPS(operand.U8(3), x, x, nan) // unordered
+			VORPS(nan, y, y)
+			VMOVUPS(y, at(p[0]))
+			VADDPS(y, sum, sum)
+		})
+	VMOVUPS(sum, at(load64("sums")))
+	end()
+}

@@ -1,0 +1,40 @@
+package simd
+
+import "math"
+
+// The exponential of numbers that are not above zero follows expf of Cephes (S. Moshier,
+// single/expf.c): x = k·ln2 + r, with ln2 in two parts so that r is exact to float32, and a
+// polynomial of degree seven in r. The relative error is below 2^-22.
+const (
+	expLeast = -87 // below it the weight is 0: e^-87 is 2^-125.5, the last that is normal with room for the polynomial
+	expShift = 0x1.8p23
+	expLn2Hi = 0.693359375
+	expLn2Lo = -2.12194440e-4
+	expC0    = 1.9875691500e-4
+	expC1    = 1.3981999507e-3
+	expC2    = 8.3334519073e-3
+	expC3    = 4.1665795894e-2
+	expC4    = 1.6666665459e-1
+	expC5    = 5.0000001201e-1
+)
+
+// exp returns e to the x for x <= 0 and NaN. The conversions forbid fusing, so that every
+// architecture gives the same bits.
+func exp(x float32) float32 {
+	if x != x {
+		return math.Float32frombits(math.MaxUint32)
+	}
+	if x < expLeast {
+		return 0
+	}
+	z := float32(x*math.Log2E) + expShift
+	k := z - expShift
+	r := x - float32(k*expLn2Hi)
+	r -= float32(k * expLn2Lo)
+	y := float32(expC0)
+	for _, c := range [...]float32{expC1, expC2, expC3, expC4, expC5} {
+		y = float32(y*r) + c
+	}
+	y = float32(y*float32(r*r)) + r + 1
+	return math.Float32frombits(math.Float32bits(y) + math.Float32bits(z)<<23)
+}

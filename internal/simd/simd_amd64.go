@@ -1,0 +1,169 @@
+//go:build amd64 && !purego
+
+package simd
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+
+	"pwc/ir/dtype"
+)
+
+//go:generate go -C asm run . -out ../loops_amd64.s -stubs ../loops_amd64.go -pkg simd
+
+// Best returns the kernels for this processor.
+func Best() *Kernels {
+	if !cpu.X86.HasAVX2 || !cpu.X86.HasFMA || !cpu.X86.HasF16C {
+		return Portable()
+	}
+	return &Kernels{name: "avx2", mulAdd: avx2MulAdd, turn: avx2Turn, widenBF16: avx2WidenBF16, widenF16: avx2WidenF16,
+		scale: avx2Scale, blend: avx2Blend, largest: avx2Largest, weigh: avx2Weigh, fewRows: 3, columnsOfFew: 32}
+}
+
+func avx2MulAdd(rows, cols, depth int, a *float32, lda int, b Matrix, c *float32, ldc int) {
+	p := (*byte)(b.At)
+	if cols == 32 {
+		rows += MaxRows // the tiles of few rows come after those of Width columns
+	}
+	switch b.DType {
+	case dtype.BF16:
+		avx2MulAddBF16(rows, depth, a, lda, p, b.Pitch, c, ldc)
+	case dtype.F16:
+		avx2MulAddF16(rows, depth, a, lda, p, b.Pitch, c, ldc)
+	default:
+		avx2MulAddF32(rows, depth, a, lda, p, b.Pitch, c, ldc)
+	}
+}
+
+func avx2MulAddF32(tile, depth int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int) {
+	switch tile {
+	case 1:
+		muladd1x16F32(depth, a, lda, b, ldb, c, ldc)
+	case 2:
+		muladd2x16F32(depth, a, lda, b, ldb, c, ldc)
+	case 3:
+		muladd3x16F32(depth, a, lda, b, ldb, c, ldc)
+	case 4:
+		muladd4x16F32(depth, a, lda, b, ldb, c, ldc)
+	case 5:
+		muladd5x16F32(depth, a, lda, b, ldb, c, ldc)
+	case 6:
+		muladd6x16F32(depth, a, lda, b, ldb, c, ldc)
+	case MaxRows + 1:
+		muladd1x32F32(depth, a, lda, b, ldb, c, ldc)
+	case MaxRows + 2:
+		muladd2x32F32(depth, a, lda, b, ldb, c, ldc)
+	case MaxRows + 3:
+		muladd3x32F32(depth, a, lda, b, ldb, c, ldc)
+	}
+}
+
+func avx2MulAddBF16(tile, depth int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int) {
+	switch tile {
+	case 1:
+		muladd1x16BF16(depth, a, lda, b, ldb, c, ldc)
+	case 2:
+		muladd2x16BF16(depth, a, lda, b, ldb, c, ldc)
+	case 3:
+		muladd3x16BF16(depth, a, lda, b, ldb, c, ldc)
+	case 4:
+		muladd4x16BF16(depth, a, lda, b, ldb, c, ldc)
+	case 5:
+		muladd5x16BF16(depth, a, lda, b, ldb, c, ldc)
+	case 6:
+		muladd6x16BF16(depth, a, lda, b, ldb, c, ldc)
+	case MaxRows + 1:
+		muladd1x32BF16(depth, a, lda, b, ldb, c, ldc)
+	case MaxRows + 2:
+		muladd2x32BF16(depth, a, lda, b, ldb, c, ldc)
+	case MaxRows + 3:
+		muladd3x32BF16(depth, a, lda, b, ldb, c, ldc)
+	}
+}
+
+func avx2MulAddF16(tile, depth int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int) {
+	switch tile {
+	case 1:
+		muladd1x16F16(depth, a, lda, b, ldb, c, ldc)
+	case 2:
+		muladd2x16F16(depth, a, lda, b, ldb, c, ldc)
+	case 3:
+		muladd3x16F16(depth, a, lda, b, ldb, c, ldc)
+	case 4:
+		muladd4x16F16(depth, a, lda, b, ldb, c, ldc)
+	case 5:
+		muladd5x16F16(depth, a, lda, b, ldb, c, ldc)
+	case 6:
+		muladd6x16F16(depth, a, lda, b, ldb, c, ldc)
+	case MaxRows + 1:
+		muladd1x32F16(depth, a, lda, b, ldb, c, ldc)
+	case MaxRows + 2:
+		muladd2x32F16(depth, a, lda, b, ldb, c, ldc)
+	case MaxRows + 3:
+		muladd3x32F16(depth, a, lda, b, ldb, c, ldc)
+	}
+}
+
+func avx2Turn(n int, d *float32, s Matrix) {
+	p := (*byte)(s.At)
+	switch s.DType {
+	case dtype.BF16:
+		turn8BF16(n, d, p, s.Pitch)
+	case dtype.F16:
+		turn8F16(n, d, p, s.Pitch)
+	default:
+		turn8F32(n, d, p, s.Pitch)
+	}
+}
+
+// whole returns how many of n elements the assembly takes; the Go loops take the rest.
+func whole(n int) int { return n &^ (lanes - 1) }
+
+func avx2WidenBF16(d []float32, s []uint16) {
+	n := whole(len(d))
+	if n > 0 {
+		widen8BF16(n, unsafe.SliceData(d), unsafe.SliceData(s))
+	}
+	widenBF16(d[n:], s[n:])
+}
+
+func avx2WidenF16(d []float32, s []uint16) {
+	n := whole(len(d))
+	if n > 0 {
+		widen8F16(n, unsafe.SliceData(d), unsafe.SliceData(s))
+	}
+	widenF16(d[n:], s[n:])
+}
+
+func avx2Scale(d []float32, x float32) {
+	n := whole(len(d))
+	if n > 0 {
+		scale8(n, unsafe.SliceData(d), x)
+	}
+	scale(d[n:], x)
+}
+
+func avx2Blend(d, s []float32, x, y float32) {
+	n := whole(len(d))
+	if n > 0 {
+		blend8(n, unsafe.SliceData(d), unsafe.SliceData(s), x, y)
+	}
+	blend(d[n:], s[n:], x, y)
+}
+
+func avx2Largest(s []float32, top *[lanes]float32) {
+	n := whole(len(s))
+	if n > 0 {
+		largest8(n, unsafe.SliceData(s), top)
+	}
+	largest(s[n:], top)
+}
+
+func avx2Weigh(d []float32, top float32, sums *[lanes]float32) {
+	n := whole(len(d))
+	if n > 0 {
+		weigh8(n, unsafe.SliceData(d), top, sums)
+	}
+	weigh(d[n:], top, sums)
+}

@@ -1,0 +1,202 @@
+package simd
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"pgregory.net/rapid"
+
+	"pwc/ir/dtype"
+)
+
+var float32s = []dtype.DType{dtype.F32, dtype.BF16, dtype.F16}
+
+// matrix is numbers of a dtype in memory that ends with the last one, and the same as float32.
+func matrix(rng *rand.Rand, dt dtype.DType, rows, cols, pitch int) (Matrix, []float32) {
+	n := (rows-1)*pitch + cols
+	wide := make([]float32, n)
+	bits := make([]uint16, n)
+	for i := range wide {
+		x := float32(rng.NormFloat64())
+		switch dt {
+		case dtype.BF16:
+			bits[i] = dtype.F32ToBF16(x)
+			x = dtype.BF16ToF32(bits[i])
+		case dtype.F16:
+			bits[i] = dtype.F32ToF16(x)
+			x = dtype.F16ToF32(bits[i])
+		}
+		wide[i] = x
+	}
+	m := Floats(wide, pitch)
+	if dt != dtype.F32 {
+		m = Matrix{unsafe.Pointer(unsafe.SliceData(bits)), pitch, dt}
+	}
+	return m, wide
+}
+
+func bitsOf(s []float32) []uint32 {
+	out := make([]uint32, len(s))
+	for i, x := range s {
+		out[i] = math.Float32bits(x)
+	}
+	return out
+}
+
+// TestMulAdd holds products to sums in float64, and a tile of any number of rows and columns, in
+// any number of steps, to the bits of one row.
+func TestMulAdd(t *testing.T) {
+	for _, k := range []*Kernels{Portable(), Best()} {
+		rapid.Check(t, func(t *rapid.T) {
+			rows, cols := rapid.IntRange(1, 20).Draw(t, "rows"), Width*rapid.IntRange(1, 5).Draw(t, "columns")
+			depth := rapid.IntRange(1, 70).Draw(t, "depth")
+			dt := rapid.SampledFrom(float32s).Draw(t, "dtype")
+			rng := rand.New(rand.NewPCG(1, rapid.Uint64().Draw(t, "seed")))
+			lda, ldb, ldc := depth+rng.IntN(4), cols+rng.IntN(40), cols+rng.IntN(9)
+			_, a := matrix(rng, dtype.F32, rows, depth, lda)
+			b, wide := matrix(rng, dt, depth, cols, ldb)
+			_, c := matrix(rng, dtype.F32, rows, cols, ldc)
+			got := slices.Clone(c)
+			k.MulAdd(got, ldc, a, lda, b, rows, cols, depth)
+			cut := rng.IntN(depth)
+			rest := b
+			rest.At = unsafe.Add(b.At, dt.Bytes(int64(cut*ldb)))
+			for i := range rows {
+				alone := slices.Clone(c[i*ldc:][:cols])
+				k.MulAdd(alone, cols, a[i*lda:], depth, b, 1, cols, cut)
+				k.MulAdd(alone, cols, a[i*lda+cut:], depth, rest, 1, cols, depth-cut)
+				if !slices.Equal(bitsOf(alone), bitsOf(got[i*ldc:][:cols])) {
+					t.Fatalf("%s: row %d has other bits alone, and cut at %d", k.Name(), i, cut)
+				}
+				for j := range cols {
+					want, size := float64(c[i*ldc+j]), math.Abs(float64(c[i*ldc+j]))
+					for p := range depth {
+						x := float64(a[i*lda+p]) * float64(wide[p*ldb+j])
+						want, size = want+x, size+math.Abs(x)
+					}
+					if d := math.Abs(float64(alone[j]) - want); d > size*float64(depth+1)/(1<<24) {
+						t.Fatalf("%s: row %d, column %d is %g, want %g", k.Name(), i, j, alone[j], want)
+					}
+				}
+			}
+			for i := range c {
+				if i%ldc >= cols && got[i] != c[i] {
+					t.Fatalf("%s: wrote beyond the columns", k.Name())
+				}
+			}
+		})
+	}
+}
+
+// TestTurn holds transposition to its definition.
+func TestTurn(t *testing.T) {
+	for _, k := range []*Kernels{Portable(), Best()} {
+		for _, dt := range float32s {
+			for n := 1; n < 40; n++ {
+				rng := rand.New(rand.NewPCG(1, uint64(n)))
+				pitch := n + rng.IntN(9)
+				m, wide := matrix(rng, dt, lanes, n, pitch)
+				d := make([]float32, n*Panel)
+				at := rng.IntN(Panel - lanes)
+				k.Turn(d[at:], m, n)
+				for i, x := range d {
+					want := float32(0)
+					if r := i%Panel - at; r >= 0 && r < lanes {
+						want = wide[r*pitch+i/Panel]
+					}
+					if x != want {
+						t.Fatalf("%s, %s, %d elements: %d is %g, want %g", k.Name(), dt, n, i, x, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// special are numbers that a loop may treat otherwise.
+var special = []float32{float32(math.NaN()), math.Float32frombits(0x7fc12345), float32(math.Inf(1)), float32(math.Inf(-1)), 0, -1, -86.9999, -87, -87.0001, -200, -math.MaxFloat32, math.SmallestNonzeroFloat32}
+
+// TestSameBits holds the loops for this processor to the bits of those in Go.
+func TestSameBits(t *testing.T) {
+	slow, fast := Portable(), Best()
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 70).Draw(t, "n")
+		rng := rand.New(rand.NewPCG(1, rapid.Uint64().Draw(t, "seed")))
+		s, d := make([]float32, n), make([]float32, n)
+		for i := range s {
+			s[i], d[i] = -float32(math.Abs(20*rng.NormFloat64())), float32(rng.NormFloat64())
+			if rng.IntN(8) == 0 {
+				s[i] = special[rng.IntN(len(special))]
+			}
+		}
+		x, y := float32(rng.NormFloat64()), float32(rng.NormFloat64())
+		results := [2][]uint32{}
+		for i, k := range []*Kernels{slow, fast} {
+			var l Lanes
+			add := func(s ...float32) { results[i] = append(results[i], bitsOf(s)...) }
+			add(k.Largest(s, &l))
+			weights := slices.Clone(s)
+			add(k.Weigh(weights, 0, &l))
+			add(weights...)
+			sums := slices.Clone(d)
+			k.Blend(sums, weights, x, y)
+			k.Scale(sums, y)
+			for i, v := range sums { // which NaN an operation returns is the processor's choice
+				if v != v {
+					sums[i] = float32(math.NaN())
+				}
+			}
+			add(sums...)
+			narrow := make([]uint16, n)
+			for i, v := range s {
+				narrow[i] = dtype.F32ToF16(v)
+			}
+			for _, dt := range float32s[1:] {
+				k.Widen(sums, Matrix{unsafe.Pointer(unsafe.SliceData(narrow)), n, dt})
+				add(sums...)
+			}
+		}
+		if !slices.Equal(results[0], results[1]) {
+			t.Fatalf("%s and %s differ on %v", slow.Name(), fast.Name(), s)
+		}
+	})
+}
+
+// TestWeigh holds weights to math.Exp, and to what softmax needs at the ends.
+func TestWeigh(t *testing.T) {
+	for x := float32(0); x > -87; x -= 0.0037 {
+		if got, want := float64(exp(x)), math.Exp(float64(x)); math.Abs(got-want) > want/(1<<22) {
+			t.Fatalf("e to the %g is %g, want %g", x, got, want)
+		}
+	}
+	for x, want := range map[float32]float32{0: 1, float32(math.Inf(-1)): 0, -1000: 0} {
+		if got := exp(x); got != want {
+			t.Errorf("e to the %g is %g, want %g", x, got, want)
+		}
+	}
+	for _, x := range special[:3] {
+		if got := exp(x - x); got == got {
+			t.Errorf("e to the NaN is %g", got)
+		}
+	}
+}
+
+func BenchmarkMulAdd(b *testing.B) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for _, k := range []*Kernels{Portable(), Best()} {
+		for _, rows := range []int{1, 3, 4, 48} {
+			m, _ := matrix(rng, dtype.F32, 64, 64, 64)
+			_, a := matrix(rng, dtype.F32, rows, 64, 64)
+			c := make([]float32, rows*64)
+			b.Run(k.Name()+"/"+string(rune('0'+rows/10))+string(rune('0'+rows%10)), func(b *testing.B) {
+				for b.Loop() {
+					k.MulAdd(c, 64, a, 64, m, rows, 64, 64)
+				}
+				b.ReportMetric(float64(2*rows*64*64)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+			})
+		}
+	}
+}
