@@ -23,8 +23,9 @@ type Attention struct {
 	Loc      string       // "model.layers.0.self_attn"
 	QKV      []Projection // q, k and v, or one of them all
 	Out      Projection
-	Heads    int64
+	Heads    int64 // of a rank, as KVHeads
 	KVHeads  int64 // divides Heads: each serves Heads/KVHeads of them (GQA, arXiv:2305.13245)
+	KeyParts int64 // that the heads of keys and values of all ranks are divided into; 0: one
 	HeadSize int64
 	QKVBias  bool
 	OutBias  bool
@@ -71,7 +72,7 @@ func (n *Net) Attention(x ir.Value, a Attention) ir.Value {
 	}
 
 	cache := a.Weight + "kv"
-	n.B.State(cache, n.Type(n.Blocks, dim.Const(2), dim.Const(n.BlockSize), dim.Const(a.KVHeads), dim.Const(a.HeadSize)))
+	n.B.AddState(&ir.State{Name: cache, Placements: n.cachePlacement(a.KeyParts), Type: n.Type(n.Blocks, dim.Const(2), dim.Const(n.BlockSize), dim.Const(a.KVHeads), dim.Const(a.HeadSize))})
 	out := n.F.Op1("empty_like", []ir.Value{queries})
 	scale := a.Scale
 	if scale == 0 {
@@ -96,9 +97,27 @@ func (n *Net) qkNorm(q, k ir.Value, a Attention) (ir.Value, ir.Value) {
 	ofQ, ofK := a.Norm, a.Norm
 	if a.NormByHead {
 		ofQ.Scales, ofK.Scales = a.Heads, a.KVHeads
+		ofQ.Parts, ofK.Parts = n.Ranks(), a.KeyParts
+	}
+	if a.NormWhole && n.Ranks() > 1 {
+		q = n.normOfRanks(q, a.Weight+"q_norm", a.QNorm, ofQ, n.Ranks())
+		k = n.normOfRanks(k, a.Weight+"k_norm", a.KNorm, ofK, a.KeyParts)
+		n.SetLoc(a.Loc)
+		return q, k
 	}
 	q = n.Norm(q, a.Weight+"q_norm", a.QNorm, ofQ)
 	k = n.Norm(k, a.Weight+"k_norm", a.KNorm, ofK)
 	n.SetLoc(a.Loc)
 	return q, k
+}
+
+// cachePlacement says how a cache is spread over ranks, whose heads are divided into so many parts.
+func (n *Net) cachePlacement(parts int64) []ir.Placement {
+	switch {
+	case n.Ranks() == 1:
+		return nil
+	case parts == n.Ranks():
+		return []ir.Placement{{Group: rankGroup, Kind: ir.Sharded, Axis: 3}}
+	}
+	return []ir.Placement{{Group: rankGroup, Kind: ir.Varying}}
 }

@@ -70,8 +70,9 @@ type Norm struct {
 	Centered, Unbiased bool
 
 	// Scales, if it is not 0, says that x is [N, Scales, size] and that each row along the second axis has a scale of its
-	// own: the tensor is [Scales, size]. Only norms that are centered and unbiased have it.
-	Scales int64
+	// own: the tensor is [Scales, size]. Only norms that are centered and unbiased have it. Ranks have their parts of
+	// them, of which there are Parts; 0: one.
+	Scales, Parts int64
 
 	// Neighbours says how many elements of a row come in another order than in the checkpoint (Projection.Neighbours).
 	Neighbours int64
@@ -112,11 +113,12 @@ func (n *Net) Norm(x ir.Value, weight, tensor string, norm Norm) ir.Value {
 // normScaledByRow is a layer norm of x[N, rows, size] by the last axis, with a scale for each row. As in the reference the
 // product is rounded once.
 func (n *Net) normScaledByRow(x ir.Value, weight, tensor string, norm Norm) ir.Value {
-	size := n.width(x)
-	p := part{Scale(tensor+".weight", size, 1), []int64{norm.Scales, size}, func(leaf *ir.WeightExpr) *ir.WeightExpr {
-		return neighboursApart(leaf, norm.Scales, size, norm.Neighbours)
+	size, rows := n.width(x), norm.Scales*max(norm.Parts, 1)
+	p := part{Scale(tensor+".weight", size, 1), []int64{rows, size}, func(leaf *ir.WeightExpr) *ir.WeightExpr {
+		return neighboursApart(leaf, rows, size, norm.Neighbours)
 	}}
 	p.Shape = p.shape
+	p = n.divide(p, Share{Rows: []Section{{rows, max(norm.Parts, 1)}}})
 	args := []ir.Value{n.f32(x), n.filled(dtype.F32, size, 1), n.filled(dtype.F32, size, 0)}
 	y := n.F.Op1("layer_norm", args, ir.FloatAttr("eps", norm.Eps))
 	return n.rounded(n.F.Op1("mul", []ir.Value{y, n.f32(n.weight(weight, []part{p}))}))
@@ -148,29 +150,28 @@ type Projection struct {
 	// pairs of neighbours, (2i, 2i+1). The module has the even ones of those first, then the odd ones, which is how its
 	// ropes turn them; scores are the same, for q and k have the same order.
 	Neighbours, HeadSize int64
+
+	Share Share // of each rank
 }
 
-// matrix is the projection's weight for so many features in, bias what is added.
+// matrix is the projection's weight for so many features in, of one that is not stacked; bias is what is added.
 func (p Projection) matrix(in int64) part {
 	shape := []int64{p.Rows, in}
-	if p.Stacked > 0 {
-		return p.stack(in)
-	}
 	if p.Transposed {
 		return part{Matrix(p.Tensor+".weight", in, p.Rows), shape, func(leaf *ir.WeightExpr) *ir.WeightExpr { return transposed(leaf, 1, 0) }}
 	}
 	return part{Matrix(p.Tensor+".weight", p.Rows, in), shape, p.regroup(shape)}
 }
 
-// stack is the weight of matrices in one tensor.
-func (p Projection) stack(in int64) part {
+// matrices is the weight of matrices in one tensor, [Stacked, rows, features in].
+func (p Projection) matrices(in int64) part {
 	stored, form := []int64{p.Stacked, p.Rows / p.Stacked, in}, func(leaf *ir.WeightExpr) *ir.WeightExpr { return leaf }
 	if p.Transposed {
 		stored = []int64{p.Stacked, in, p.Rows / p.Stacked}
 		form = func(leaf *ir.WeightExpr) *ir.WeightExpr { return transposed(leaf, 0, 2, 1) }
 	}
 	param := Param{Info: safetensors.Info{Name: p.Tensor, Shape: stored}, Std: 0.02}
-	return part{param, []int64{p.Rows, in}, func(leaf *ir.WeightExpr) *ir.WeightExpr { return reshaped(form(leaf), p.Rows, in) }}
+	return part{param, []int64{p.Stacked, p.Rows / p.Stacked, in}, form}
 }
 
 func (p Projection) bias() part {
@@ -219,16 +220,37 @@ func (n *Net) Linear(x ir.Value, weight string, bias bool, ps ...Projection) ir.
 	if len(ps) == 1 && ps[0].Heads == 0 {
 		defer n.SetLoc(n.SetLoc(cmp.Or(ps[0].Module, ps[0].Tensor)))
 	}
-	in := n.width(x)
 	var weights, biases []part
 	for _, p := range ps {
-		weights, biases = append(weights, p.matrix(in)), append(biases, p.bias())
+		weights, biases = append(weights, n.ofRank(p, x)), append(biases, n.divide(p.bias(), p.Share))
 	}
 	args := []ir.Value{x, n.weight(weight, weights)}
+	if n.Ranks() > 1 && ps[0].Share.Inner {
+		y := n.reduced(n.F.Op1("linear", args))
+		if bias {
+			y = n.Add(y, n.weight(weight+"_bias", biases))
+		}
+		return y
+	}
 	if bias {
 		args = append(args, n.weight(weight+"_bias", biases))
 	}
 	return n.F.Op1("linear", args)
+}
+
+// ofRank returns a rank's share of the matrix of a projection of x.
+func (n *Net) ofRank(p Projection, x ir.Value) part {
+	in := n.width(x)
+	if p.Share.Inner {
+		in *= n.Ranks()
+	}
+	if p.Stacked == 0 {
+		return n.divide(p.matrix(in), p.Share)
+	}
+	whole := p.matrices(in)
+	own := n.divideAt(whole, 1, p.Share)
+	rows := p.Stacked * own.shape[1]
+	return part{own.Param, []int64{rows, own.shape[2]}, func(leaf *ir.WeightExpr) *ir.WeightExpr { return reshaped(own.form(leaf), rows, own.shape[2]) }}
 }
 
 // activations maps the names that configs use to ops of the IR (transformers' ACT2FN).

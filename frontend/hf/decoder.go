@@ -112,7 +112,13 @@ func (d *Decoder) Emit(n *Net) {
 		table = output // of two names of one matrix, tools may keep either
 	}
 	ids, pos := n.Forward()
-	x := n.Embedding(ids, "embed", table, d.Vocab, d.Hidden)
+	n.SetLoc(table)
+	var x ir.Value
+	if n.vocabularyDivided(d.Vocab) {
+		x = n.embeddingOfRanks(ids, "embed", table, d.Vocab, d.Hidden)
+	} else {
+		x = n.Embedding(ids, "embed", table, d.Vocab, d.Hidden)
+	}
 	if d.RoundScale {
 		x = n.Times(x, n.DType.Round(d.EmbedScale))
 	} else {
@@ -200,7 +206,7 @@ func (d *Decoder) layer(n *Net, x ir.Value, i int64, prefix string, t *turns) ir
 		return n.Norm(x, weight+name, prefix+tensor, d.Norm)
 	}
 	names := d.Names
-	a := d.attention(i, weight, prefix+names.Attention)
+	a := d.attention(n, i, weight, prefix+names.Attention)
 	a.Rope, a.QueryScale = t.tables(n, d, i), t.queryScale(n, d)
 	m := norm(x, "attn_norm", names.AttentionNorm)
 	h := norm(n.Attention(m, a), "attn_post_norm", names.AttentionPostNorm)
@@ -215,7 +221,7 @@ func (d *Decoder) layer(n *Net, x ir.Value, i int64, prefix string, t *turns) ir
 	if d.Experts.sparse(i) {
 		m = n.Experts(m, d.experts(n, weight, prefix+names.MLP))
 	} else {
-		m = n.MLP(m, d.mlp(weight, prefix+names.MLP, d.Inner))
+		m = n.MLP(m, d.mlp(n, weight, prefix+names.MLP, d.Inner))
 	}
 	m = norm(m, "mlp_post_norm", names.MLPPostNorm)
 	n.SetLoc(loc(prefix))
@@ -235,14 +241,17 @@ func (d *Decoder) window(i int64) int64 {
 }
 
 // attention is the attention of layer i, whose tensors have the prefix.
-func (d *Decoder) attention(i int64, weight, prefix string) Attention {
+func (d *Decoder) attention(n *Net, i int64, weight, prefix string) Attention {
 	q, kv := d.Heads*d.HeadSize, d.KVHeads*d.HeadSize
+	parts := n.keyParts(d.KVHeads)
 	a := Attention{
-		Weight: weight, Loc: loc(prefix), Heads: d.Heads, KVHeads: d.KVHeads, HeadSize: d.HeadSize,
+		Weight: weight, Loc: loc(prefix), Heads: n.Divided(d.Heads, "heads of attention (num_attention_heads)"), KVHeads: d.KVHeads / parts, KeyParts: parts, HeadSize: d.HeadSize,
 		QKV: d.projections(prefix, d.Names.QKV, q, kv, kv), Out: d.projections(prefix, []string{d.Names.Out}, d.Hidden)[0],
 		QKVBias: d.QKVBias, OutBias: d.OutBias, NormWhole: d.QKNormWhole, NormByHead: d.QKNormByHead, Norm: d.Norm,
 		Softcap: d.Softcap, Window: d.window(i), QueryScale: ir.NoValue,
 	}
+	share(a.QKV, n.section(q), Section{kv, parts}, Section{kv, parts})
+	a.Out.Share.Inner = true
 	if d.Neighbours {
 		turned := int64(2 * len(d.rope(i).InvFreq))
 		for j := range 2 { // q and k
@@ -265,14 +274,32 @@ func (d *Decoder) attention(i int64, weight, prefix string) Attention {
 }
 
 // mlp is an MLP of a layer with so many features inside, whose tensors have the prefix.
-func (d *Decoder) mlp(weight, prefix string, inner int64) MLP {
+func (d *Decoder) mlp(n *Net, weight, prefix string, inner int64) MLP {
 	up := []int64{inner}
 	if d.Gated {
 		up = []int64{inner, inner}
 	}
-	return MLP{
+	n.Divided(inner, "features inside an MLP (intermediate_size)")
+	m := MLP{
 		Weight: weight, Loc: loc(prefix), Gated: d.Gated, Activation: d.Activation, ActivationModule: d.Names.Activation, Bias: d.MLPBias,
 		Up: d.projections(prefix, d.Names.Up, up...), Down: d.projections(prefix, []string{d.Names.Down}, d.Hidden)[0],
+	}
+	sections := make([]Section, len(up))
+	for i := range up {
+		sections[i] = n.section(inner)
+	}
+	share(m.Up, sections...)
+	m.Down.Share.Inner = true
+	return m
+}
+
+// share divides the rows of projections, which have one section each, or all in one.
+func share(ps []Projection, sections ...Section) {
+	for i := range ps {
+		ps[i].Share.Rows = sections[i : i+1]
+		if len(ps) == 1 {
+			ps[i].Share.Rows = sections
+		}
 	}
 }
 

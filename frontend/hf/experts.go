@@ -13,7 +13,8 @@ type Experts struct {
 	Weight     string       // prefix of the module's weights: "l0."
 	Loc        string       // "model.layers.0.block_sparse_moe"
 	Router     Projection   // one row an expert
-	Count      int64        // experts
+	Count      int64        // experts, of all ranks
+	Own        int64        // experts that a rank has; it has its part of each of them where it has them all
 	Up         []Projection // gate and up of the first expert, then of the second, …; or one of all (Projection.Stacked)
 	Down       []Projection // one for each expert; or one of all
 	PerToken   int64        // experts that a token computes
@@ -47,11 +48,16 @@ func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
 	}
 
 	n.SetLoc(e.Loc + ".experts")
-	both := n.selected(n.reshape(x, 1, hidden), index, e.Weight+"experts_gate_up", e.Count, e.Up)
+	if e.Own < e.Count { // scores of other ranks' experts are 0
+		var is ir.Value
+		index, is = n.own(index, e.Own)
+		scores = n.F.Op1("where", []ir.Value{is, scores, n.F.Float(0)})
+	}
+	both := n.selected(n.reshape(x, 1, hidden), index, e.Weight+"experts_gate_up", e, e.Up)
 	half := n.width(both) / 2
 	gate := n.parts(both, half, half)
 	act := n.F.Op1("mul", []ir.Value{n.F.Op1(e.Activation, gate[:1]), gate[1]})
-	out := n.split(n.selected(act, index, e.Weight+"experts_down", e.Count, e.Down), 1, ones(e.PerToken))
+	out := n.split(n.selected(act, index, e.Weight+"experts_down", e, e.Down), 1, ones(e.PerToken))
 
 	var sum ir.Value
 	for i, score := range n.split(n.reshape(scores, e.PerToken, 1), 1, ones(e.PerToken)) {
@@ -61,7 +67,7 @@ func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
 		}
 		sum = y
 	}
-	result := n.rounded(n.reshape(sum, hidden))
+	result := n.reduced(n.rounded(n.reshape(sum, hidden)))
 	if e.Shared == nil {
 		return result
 	}
@@ -73,13 +79,15 @@ func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
 
 // selected returns x·Wᵀ for x[N, …, in] and W[experts, rows, in], the matrix of each row being that at its position in
 // index. The projections are those of the first expert, then of the second, ….
-func (n *Net) selected(x, index ir.Value, weight string, experts int64, ps []Projection) ir.Value {
-	in := n.width(x)
+func (n *Net) selected(x, index ir.Value, weight string, e Experts, ps []Projection) ir.Value {
 	parts := make([]part, len(ps))
 	for i, p := range ps {
-		parts[i] = p.matrix(in)
+		if e.Own < e.Count {
+			p.Share = Share{}
+		}
+		parts[i] = n.ofRank(p, x)
 	}
-	return n.F.Op1("linear_select", []ir.Value{x, n.stack(weight, experts, parts), index})
+	return n.F.Op1("linear_select", []ir.Value{x, n.stack(weight, e.Count, e.Count/e.Own, parts), index})
 }
 
 func ones(n int64) []int64 {
@@ -147,21 +155,31 @@ func (e *ExpertLayers) sparse(i int64) bool { return e != nil && (e.Dense == nil
 func (d *Decoder) experts(n *Net, weight, prefix string) Experts {
 	e := Experts{
 		Weight: weight, Loc: loc(prefix), PerToken: d.Experts.PerToken, Normalize: d.Experts.Normalize, Activation: d.Activation,
-		Router: Projection{Tensor: prefix + d.Names.Router, Rows: d.Experts.Count}, Count: d.Experts.Count,
+		Router: Projection{Tensor: prefix + d.Names.Router, Rows: d.Experts.Count}, Count: d.Experts.Count, Own: d.Experts.Count,
+	}
+	if n.expertParallel {
+		e.Own = n.Divided(e.Count, "experts")
+	} else {
+		n.Divided(d.Experts.Inner, "features inside an expert")
 	}
 	up, down := prefix+d.Names.StackedUp, prefix+d.Names.StackedDown
 	if d.Names.StackedUp != "" && (n.source == nil || n.has(up)) {
 		e.Up = []Projection{n.stacked(up, d.Experts.Count, 2*d.Experts.Inner, d.Hidden)}
 		e.Down = []Projection{n.stacked(down, d.Experts.Count, d.Hidden, d.Experts.Inner)}
+		share(e.Up, n.section(d.Experts.Inner), n.section(d.Experts.Inner))
+		e.Down[0].Share.Inner = true
 		return e
 	}
 	for i := range d.Experts.Count {
 		expert := prefix + fmt.Sprintf(d.Names.Expert, i)
-		e.Up = append(e.Up, d.projections(expert, d.Names.Up, d.Experts.Inner, d.Experts.Inner)...)
-		e.Down = append(e.Down, d.projections(expert, []string{d.Names.Down}, d.Hidden)...)
+		up := d.projections(expert, d.Names.Up, d.Experts.Inner, d.Experts.Inner)
+		share(up, n.section(d.Experts.Inner), n.section(d.Experts.Inner))
+		down := d.projections(expert, []string{d.Names.Down}, d.Hidden)
+		down[0].Share.Inner = true
+		e.Up, e.Down = append(e.Up, up...), append(e.Down, down...)
 	}
 	if d.Names.Shared != "" {
-		shared := d.mlp(weight+"shared_", prefix+d.Names.Shared, d.Experts.Shared)
+		shared := d.mlp(n, weight+"shared_", prefix+d.Names.Shared, d.Experts.Shared)
 		e.Shared, e.SharedGate = &shared, Projection{Tensor: prefix + d.Names.SharedGate, Rows: 1}
 	}
 	return e

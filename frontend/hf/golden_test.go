@@ -1,6 +1,7 @@
 package hf_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
@@ -13,23 +14,33 @@ import (
 	"pwc/safetensors"
 )
 
-// runner runs an imported model in the interpreter, for one sequence whose blocks lie in order.
+// runner runs an imported model in the interpreter, on all its ranks, for one sequence whose blocks lie in order.
 type runner struct {
-	m   *hf.Model
-	env *interp.Env
-	pos []int64 // of the step's tokens
+	m    *hf.Model
+	envs []*interp.Env // by rank
+	pos  []int64       // of the step's tokens
 }
 
 const blocks = 3
 
 func newRunner(t *testing.T, m *hf.Model, src safetensors.Source) *runner {
 	t.Helper()
-	r := &runner{m: m, env: &interp.Env{
+	r := &runner{m: m}
+	for rank := range m.Module.World() {
+		r.envs = append(r.envs, r.newEnv(t, rank, src))
+	}
+	return r
+}
+
+func (r *runner) newEnv(t *testing.T, rank int, src safetensors.Source) *interp.Env {
+	t.Helper()
+	m := r.m
+	env := &interp.Env{
 		Weights: map[string]*interp.Tensor{}, States: map[string]*interp.Tensor{}, Symbols: map[string]int64{"B": blocks},
-	}}
-	r.env.Externs = map[string]interp.Extern{hf.AttentionOp: r.attention}
+		Externs: map[string]interp.Extern{hf.AttentionOp: r.attention},
+	}
 	for _, w := range m.Module.Weights {
-		v, err := interp.EvalWeight(context.Background(), m.Module, w, func(name string) (*interp.Tensor, error) {
+		v, err := interp.EvalWeight(context.Background(), m.Module, m.Module.WeightOf(w, rank), func(name string) (*interp.Tensor, error) {
 			x, err := src.Tensor(name)
 			if err != nil {
 				return nil, err
@@ -39,7 +50,7 @@ func newRunner(t *testing.T, m *hf.Model, src safetensors.Source) *runner {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.env.Weights[w.Name] = v
+		env.Weights[w.Name] = v
 	}
 	for _, s := range m.Module.States {
 		shape := make([]int64, s.Type.Rank())
@@ -50,9 +61,9 @@ func newRunner(t *testing.T, m *hf.Model, src safetensors.Source) *runner {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.env.States[s.Name] = z
+		env.States[s.Name] = z
 	}
-	return r
+	return env
 }
 
 // attention is the plain definition of the extern op: append k and v to the cache, then softmax(q·k·scale)·v over the
@@ -136,11 +147,16 @@ func (r *runner) step(t *testing.T, ids []int32, first int64, rows ...int32) *in
 		return x
 	}
 	run := func(name string, in ...*interp.Tensor) *interp.Tensor {
-		out, err := interp.Run(context.Background(), r.m.Module, r.m.Module.Func(name), r.env, in)
+		out, err := interp.RunRanks(context.Background(), r.m.Module, r.m.Module.Func(name), r.envs, slices.Repeat([][]*interp.Tensor{in}, len(r.envs)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return out[0]
+		for rank := range out {
+			if !bytes.Equal(out[rank][0].Bytes(), out[0][0].Bytes()) {
+				t.Fatalf("@%s has other results on rank %d than on rank 0", name, rank)
+			}
+		}
+		return out[0][0]
 	}
 	return run("logits", run("forward", vec(ids), vec(pos)), vec(rows))
 }
@@ -306,24 +322,30 @@ func TestLogits(t *testing.T) {
 // TestGreedy decodes token by token over the cache, after a prompt in two steps.
 func TestGreedy(t *testing.T) {
 	for name, o := range goldens() {
-		g := openGolden(t, name)
-		want := g.ids(t, "greedy")
 		o.DType = dtype.F32
-		r := newRunner(t, importGolden(t, g, o), g.checkpoint)
-		got := slices.Clone(want[:9])
-		r.step(t, got[:4], 0, 3)
-		next := r.step(t, got[4:], 4, 4)
-		for {
-			v := next.Float64s()
-			got = append(got, int32(slices.Index(v, slices.Max(v))))
-			if len(got) == len(want) {
-				break
-			}
-			next = r.step(t, got[len(got)-1:], int64(len(got)-1), 0)
+		greedy(t, name, o)
+	}
+}
+
+// greedy decodes as the reference did.
+func greedy(t *testing.T, name string, o hf.Options) {
+	t.Helper()
+	g := openGolden(t, name)
+	want := g.ids(t, "greedy")
+	r := newRunner(t, importGolden(t, g, o), g.checkpoint)
+	got := slices.Clone(want[:9])
+	r.step(t, got[:4], 0, 3)
+	next := r.step(t, got[4:], 4, 4)
+	for {
+		v := next.Float64s()
+		got = append(got, int32(slices.Index(v, slices.Max(v))))
+		if len(got) == len(want) {
+			break
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: decoded %v, want %v", name, got, want)
-		}
+		next = r.step(t, got[len(got)-1:], int64(len(got)-1), 0)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: decoded %v, want %v", name, got, want)
 	}
 }
 

@@ -42,6 +42,13 @@ type Options struct {
 	// BlockSize is the number of tokens in a block of the KV cache. 0 means 16.
 	BlockSize int64
 
+	// Ranks is how many devices run the model together (tensor parallelism). 0 means 1. The
+	// module is the same for all of them; heads and features that do not divide are errors.
+	Ranks int64
+
+	// ExpertParallel has each rank have all of some experts, in place of its part of each.
+	ExpertParallel bool
+
 	// Weights is the directory that the module says its weights are in ("weights from"); it enters no hash.
 	Weights string
 
@@ -132,6 +139,9 @@ func (o *Options) check() error {
 	case dtype.Invalid, dtype.F32, dtype.F16, dtype.BF16:
 	default:
 		return fmt.Errorf("hf: a model cannot be imported in %s; use f32, f16 or bf16", o.DType)
+	}
+	if o.Ranks < 0 || o.Ranks > ir.MaxGroupSize {
+		return fmt.Errorf("hf: Ranks %d must be in [1, %d]", o.Ranks, ir.MaxGroupSize)
 	}
 	if o.Context < 0 {
 		return fmt.Errorf("hf: Context %d is below 0", o.Context)

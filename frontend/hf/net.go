@@ -38,6 +38,10 @@ type Net struct {
 	bases, heads []string
 	leftOut      []string // prefixes of tensors that go unread
 
+	expertParallel bool // a rank has its experts, not its part of each
+
+	ranks int64 // devices that run the model together; 0 and 1: one
+
 	loc string // that following nodes carry
 }
 
@@ -67,6 +71,8 @@ func newNet(name string, stored dtype.DType, o Options) *Net {
 	if n.stored == dtype.Invalid {
 		n.stored = n.DType
 	}
+	n.declareRanks(o.Ranks)
+	n.expertParallel = o.ExpertParallel
 	b.Extern(&ir.Extern{Name: AttentionOp, Mut: []bool{false, false, false, true, true}, Split: true})
 	return n
 }
@@ -124,7 +130,14 @@ func (n *Net) Logits(hidden int64, head Head) {
 	rows := n.F.Param("rows", ir.TypeOf(dtype.I32, n.Rows))
 	n.SetLoc("logits")
 	x := n.F.Op1("gather", []ir.Value{h, rows})
-	x = n.Times(n.f32(n.Linear(x, head.Weight, head.Bias, head.Projection)), head.Scale)
+	if n.vocabularyDivided(head.Projection.Rows) {
+		head.Projection.Share.Rows = []Section{n.section(head.Projection.Rows)}
+	}
+	x = n.Linear(x, head.Weight, head.Bias, head.Projection)
+	if n.vocabularyDivided(head.Projection.Rows) {
+		x = n.gathered(x)
+	}
+	x = n.Times(n.f32(x), head.Scale)
 	if head.Divisor != 0 && head.Divisor != 1 {
 		x = n.F.Op1("div", []ir.Value{x, n.F.Float(head.Divisor)})
 	}
@@ -260,11 +273,11 @@ func (n *Net) Weight(name string, tensors ...Param) ir.Value {
 	return n.weight(name, parts)
 }
 
-func (n *Net) weight(name string, parts []part) ir.Value { return n.stack(name, 0, parts) }
+func (n *Net) weight(name string, parts []part) ir.Value { return n.stack(name, 0, 1, parts) }
 
 // stack is weight for so many matrices of one shape, which follow each other in the parts: [matrices, rows, …]. 0 leaves
-// the rows of all of them one axis.
-func (n *Net) stack(name string, matrices int64, parts []part) ir.Value {
+// the rows of all of them one axis. They are divided among so many ranks, each of which has consecutive ones.
+func (n *Net) stack(name string, matrices, ranks int64, parts []part) ir.Value {
 	used := make([]Param, len(parts))
 	for i, p := range parts {
 		used[i] = p.Param
@@ -298,6 +311,9 @@ func (n *Net) stack(name string, matrices int64, parts []part) ir.Value {
 			exprs[i] = n.cast(exprs[i], p.DType)
 		}
 		expr = join(exprs)
+	}
+	if ranks > 1 {
+		expr, rows, matrices = ir.ShardExpr(expr, 0, ranks, rankGroup), rows/ranks, matrices/ranks
 	}
 	shape := append([]int64{rows}, parts[0].shape[1:]...)
 	if matrices > 0 {

@@ -1,0 +1,106 @@
+package hf_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"pwc/frontend/hf"
+	"pwc/ir"
+	"pwc/ir/dtype"
+)
+
+// oneOfEachFamily are the goldens that are also divided among ranks: each family, and what
+// divides otherwise than its family does.
+var oneOfEachFamily = []string{
+	"llama", "mistral", "ministral3", "smollm3", "granite", "falcon3", "qwen2", "qwen3", "starcoder2", "phi3", "glm4",
+	"gemma", "gemma2", "gemma3", "cohere_qknorm", "cohere2", "exaone4", "olmo2", "olmo3_bias",
+	"gpt2", "gpt_neox", "phi_qknorm", "mixtral", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "gemma3_vl",
+}
+
+// TestRanks holds models that several devices run together to transformers: logits and greedy
+// tokens, with heads of keys for each rank and with fewer than ranks.
+func TestRanks(t *testing.T) {
+	for _, ranks := range []int64{2, 4} {
+		for _, name := range oneOfEachFamily {
+			t.Run(fmt.Sprintf("%s/%d", name, ranks), func(t *testing.T) {
+				o := goldens()[name]
+				o.DType, o.Ranks = dtype.F32, ranks
+				if heads := headsOf(t, name); heads%ranks != 0 {
+					refused(t, name, o, fmt.Sprintf("%d heads of attention (num_attention_heads) cannot be divided among %d ranks", heads, ranks))
+					return
+				}
+				checkLogits(t, name, o)
+				if ranks == 2 {
+					greedy(t, name, o)
+				}
+			})
+		}
+	}
+}
+
+// TestExpertParallel holds models whose ranks have experts of their own to the same logits.
+func TestExpertParallel(t *testing.T) {
+	for _, name := range []string{"mixtral", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe"} {
+		o := goldens()[name]
+		o.DType, o.Ranks, o.ExpertParallel = dtype.F32, 2, true
+		checkLogits(t, name, o)
+	}
+}
+
+func checkLogits(t *testing.T, name string, o hf.Options) {
+	t.Helper()
+	g := openGolden(t, name)
+	ids := g.ids(t, "input_ids")
+	r := newRunner(t, importGolden(t, g, o), g.checkpoint)
+	got := r.step(t, ids, 0, rowsOf(len(ids))...)
+	if d := largestDifference(got.Float64s(), g.values(t, "logits")); !(d <= 1e-4) {
+		t.Errorf("%s: logits differ by %g", name, d)
+	}
+}
+
+func refused(t *testing.T, name string, o hf.Options, want string) {
+	t.Helper()
+	_, err := hf.Builtin().ImportDir(openGolden(t, name).dir, o)
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%s: got %v, want %q", name, err, want)
+	}
+}
+
+// headsOf returns the number of heads of a golden's queries.
+func headsOf(t *testing.T, name string) int64 {
+	t.Helper()
+	m := importGolden(t, openGolden(t, name), goldens()[name])
+	f := m.Module.Func("forward")
+	for _, n := range f.Nodes {
+		if n.Name() == hf.AttentionOp {
+			heads, _ := f.Type(n.Args[0]).Shape[1].Const()
+			return heads
+		}
+	}
+	t.Fatalf("%s has no attention", name)
+	return 0
+}
+
+// TestCacheOfRanks holds that a rank's cache has its own heads alone, and is declared so.
+func TestCacheOfRanks(t *testing.T) {
+	for ranks, want := range map[int64]string{1: "bf16[B, 2, 16, 2, 16]", 2: "bf16[B, 2, 16, 1, 16] shard 3 over tp", 4: "bf16[B, 2, 16, 1, 16] varying over tp"} {
+		m := importGolden(t, openGolden(t, "llama"), hf.Options{Ranks: ranks, DType: dtype.BF16})
+		s := m.Module.States[0]
+		got := s.Type.String()
+		for _, p := range s.Placements {
+			got += " " + p.String()
+		}
+		if got != want {
+			t.Errorf("%d ranks: a cache is %s, want %s", ranks, got, want)
+		}
+	}
+}
+
+// TestRanksThatDoNotDivide holds what is refused, with the numbers.
+func TestRanksThatDoNotDivide(t *testing.T) {
+	refused(t, "llama", hf.Options{Ranks: 3}, "4 heads of attention (num_attention_heads) cannot be divided among 3 ranks")
+	refused(t, "llama", hf.Options{Ranks: 3}, "2 heads of keys and values (num_key_value_heads) cannot be shared by 3 ranks")
+	refused(t, "mixtral", hf.Options{Ranks: 3, ExpertParallel: true}, "experts cannot be divided among 3 ranks")
+	refused(t, "llama", hf.Options{Ranks: -1}, fmt.Sprintf("Ranks -1 must be in [1, %d]", ir.MaxGroupSize))
+}
