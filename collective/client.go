@@ -1,0 +1,179 @@
+package collective
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// client is a rank in another process than rank 0.
+type client struct {
+	link    *link
+	me      hello
+	limit   time.Duration
+	all     chan []byte   // answers to what this rank gave
+	stop    chan struct{} // closed when the rank leaves
+	ended   chan struct{} // closed when reason is set
+	running sync.WaitGroup
+
+	mu     sync.Mutex
+	reason error
+	left   bool
+}
+
+// dial joins at the address of rank 0.
+func dial(ctx context.Context, me hello, address string, o Options) (member, error) {
+	conn, shown, err := meet(ctx, me, address)
+	if err != nil {
+		return nil, err
+	}
+	c := &client{link: &link{conn: conn, size: me.size}, me: me, limit: o.limit(), all: make(chan []byte, 1), stop: make(chan struct{}), ended: make(chan struct{})}
+	if err := c.introduce(ctx, shown); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	c.running.Go(c.read)
+	c.running.Go(func() { c.link.beat(c.stop) })
+	return c, nil
+}
+
+// introduce says hello and waits for the others.
+func (c *client) introduce(ctx context.Context, shown hello) error {
+	gone := func(err error) error {
+		return &LostError{Group: c.me.name, Ranks: []int{0}, What: "the rendezvous", Cause: described(err)}
+	}
+	if err := c.link.write(frameHello, shown.encode()); err != nil {
+		return gone(err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.link.conn.SetDeadline(time.Unix(1, 0)) })
+	f, err := readFrame(c.link.conn, c.me.size) // whose limit is that of ctx: others may come late
+	if !stop() {
+		return fmt.Errorf("not all ranks came: %w", context.Cause(ctx))
+	}
+	if err != nil {
+		return gone(err)
+	}
+	switch f.kind {
+	case frameWelcome:
+		return nil
+	case frameRefuse:
+		return fmt.Errorf("rank 0 refuses: %q", f.payload)
+	case frameEnd:
+		return decodeEnding(c.me.name, c.me.size, f.payload)
+	}
+	return fmt.Errorf("%w: kind %d in place of a welcome", errFrame, f.kind)
+}
+
+// read takes what rank 0 sends, until the connection ends.
+func (c *client) read() {
+	for {
+		f, err := c.link.read()
+		if err != nil {
+			c.fail(&LostError{Group: c.me.name, Ranks: []int{0}, Cause: err})
+			return
+		}
+		switch f.kind {
+		case frameAll:
+			select {
+			case c.all <- f.payload:
+			default:
+				c.fail(&LostError{Group: c.me.name, Ranks: []int{0}, Cause: fmt.Errorf("%w: an answer to nothing", errFrame)})
+			}
+		case frameEnd:
+			c.fail(decodeEnding(c.me.name, c.me.size, f.payload))
+		case frameLeave:
+			c.fail(&LostError{Group: c.me.name, Ranks: []int{0}, Cause: ErrLeft})
+		default:
+			c.fail(&LostError{Group: c.me.name, Ranks: []int{0}, Cause: fmt.Errorf("%w: kind %d of rank 0", errFrame, f.kind)})
+		}
+	}
+}
+
+// fail ends the group on this rank; the first reason stays.
+func (c *client) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reason == nil && !c.left {
+		c.reason = err
+		close(c.ended)
+	}
+}
+
+func (c *client) exchange(ctx context.Context, what string, mine []byte, use func(all [][]byte) error) error {
+	if err := c.usable(); err != nil {
+		return err
+	}
+	if err := c.link.write(frameGive, encodeGive(what, mine)); err != nil {
+		c.fail(&LostError{Group: c.me.name, Ranks: []int{0}, What: what, Cause: described(err)})
+	}
+	// Rank 0 says who is missing. It is waited for a little longer than it waits.
+	limit := time.NewTimer(c.limit + silence)
+	defer limit.Stop()
+	select {
+	case answer := <-c.all:
+		return c.use(what, answer, use)
+	case <-c.ended:
+		select {
+		case answer := <-c.all: // which came before the end
+			return c.use(what, answer, use)
+		default:
+		}
+	case <-c.stop:
+		return ErrClosed
+	case <-ctx.Done():
+		c.end(&LostError{Group: c.me.name, Ranks: []int{c.me.rank}, What: what, Cause: context.Cause(ctx)})
+	case <-limit.C:
+		c.end(&LostError{Group: c.me.name, Ranks: []int{0}, What: what, Waited: c.limit + silence, Cause: ErrMissing})
+	}
+	return c.err()
+}
+
+// use uses an answer of rank 0.
+func (c *client) use(what string, answer []byte, use func(all [][]byte) error) error {
+	all, err := decodeAll(answer, c.me.size)
+	if err != nil {
+		c.end(&LostError{Group: c.me.name, Ranks: []int{0}, What: what, Cause: err})
+		return c.err()
+	}
+	return use(all)
+}
+
+func (c *client) usable() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left {
+		return ErrClosed
+	}
+	return c.reason
+}
+
+// end ends the group, and tells rank 0.
+func (c *client) end(err error) {
+	_ = c.link.write(frameEnd, encodeEnding(err)) // if it is gone there is nobody to tell
+	c.fail(err)
+}
+
+func (c *client) err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reason
+}
+
+func (c *client) done() <-chan struct{} { return c.ended }
+
+// leave closes the connection once rank 0 was told.
+func (c *client) leave() error {
+	c.mu.Lock()
+	if c.left {
+		c.mu.Unlock()
+		return ErrClosed
+	}
+	c.left = true
+	c.mu.Unlock()
+	close(c.stop)
+	_ = c.link.write(frameLeave, nil) // if it is gone there is nobody to tell
+	err := c.link.conn.Close()
+	c.running.Wait()
+	return err
+}

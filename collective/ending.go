@@ -1,0 +1,84 @@
+package collective
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+	"unicode/utf8"
+)
+
+// ending is why a group has ended, as frames have it.
+type ending struct {
+	Ranks    []int     `json:"ranks,omitempty"` // of a LostError
+	Waited   int64     `json:"waited,omitempty"`
+	Cause    string    `json:"cause,omitempty"`
+	Known    string    `json:"known,omitempty"` // a cause that callers compare: "left" or "missing"
+	Call     string    `json:"call,omitempty"`
+	Mismatch [2]int    `json:"mismatch,omitzero"` // ranks of a MismatchError
+	What     [2]string `json:"what,omitzero"`
+}
+
+// known are causes that errors keep from one process to another.
+var known = map[string]error{"left": ErrLeft, "missing": ErrMissing}
+
+// encodeEnding returns an error as a payload.
+func encodeEnding(err error) []byte {
+	var e ending
+	var lost *LostError
+	var mismatch *MismatchError
+	switch {
+	case errors.As(err, &mismatch):
+		e.Mismatch, e.What = mismatch.Rank, mismatch.What
+	case errors.As(err, &lost):
+		e.Ranks, e.Waited, e.Call = lost.Ranks, int64(lost.Waited), lost.What
+		if lost.Cause != nil {
+			e.Cause = lost.Cause.Error()
+		}
+		for name, cause := range known {
+			if errors.Is(lost.Cause, cause) {
+				e.Known = name
+			}
+		}
+	default:
+		e.Cause = fmt.Sprint(err)
+	}
+	for len(e.Ranks) > 100 {
+		e.Ranks = e.Ranks[:100] // the text has a limit
+	}
+	e.Cause = cut(e.Cause, 512)
+	b, _ := json.Marshal(e) // of numbers and strings: it does not fail
+	return b
+}
+
+// cut shortens a text to so many bytes, between characters.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
+}
+
+// decodeEnding returns the error of a payload for a group.
+func decodeEnding(group string, size int, b []byte) error {
+	var e ending
+	if err := json.Unmarshal(b, &e); err != nil {
+		return fmt.Errorf("%w: the end of the group: %w", errFrame, err)
+	}
+	outside := func(r int) bool { return r < 0 || r >= size }
+	if slices.ContainsFunc(e.Ranks, outside) || slices.ContainsFunc(e.Mismatch[:], outside) {
+		return fmt.Errorf("%w: the end of the group names ranks outside it", errFrame)
+	}
+	if e.What != [2]string{} {
+		return &MismatchError{Group: group, Rank: e.Mismatch, What: e.What}
+	}
+	cause := known[e.Known]
+	if cause == nil {
+		cause = errors.New(e.Cause)
+	}
+	return &LostError{Group: group, Ranks: e.Ranks, What: e.Call, Waited: time.Duration(e.Waited), Cause: cause}
+}

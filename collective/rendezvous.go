@@ -1,0 +1,165 @@
+package collective
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"pwc/internal/openfile"
+)
+
+// FileScheme is the prefix of an address that is a file: "file:/shared/run1". Rank 0 writes there
+// at which TCP address it listens, and a secret that the others show.
+const FileScheme = "file:"
+
+// Join joins a group of processes as one of its ranks, and returns when all have joined. address is
+// the same on all ranks: "host:port", where rank 0 listens, or FileScheme and the name of a file
+// that all of them see, which must not be there from another run: rank 0 makes it, and removes it
+// when all have joined.
+//
+// The error names the ranks that did not come within Options.JoinLimit.
+func Join(ctx context.Context, name string, rank, size int, address string, o Options) (*Group, error) {
+	if err := checkGroup(name, rank, size); err != nil {
+		return nil, err
+	}
+	if len(o.Token) > MaxToken {
+		return nil, fmt.Errorf("collective: group %q: a token of %d bytes, the most is %d", name, len(o.Token), MaxToken)
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.joinLimit())
+	defer cancel()
+	me := hello{rank, size, name, o.Token}
+	var m member
+	var err error
+	if rank == 0 {
+		m, err = serve(ctx, me, address, o)
+	} else {
+		m, err = dial(ctx, me, address, o)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("collective: group %q: rank %d of %d joins at %s: %w", name, rank, size, address, err)
+	}
+	return &Group{name, rank, size, address, m}, nil
+}
+
+// listen returns a listener for an address. forget removes what it wrote; the token is the one that
+// ranks must show.
+func listen(ctx context.Context, address, token string) (l net.Listener, secret string, forget func() error, err error) {
+	forget = func() error { return nil }
+	file, isFile := strings.CutPrefix(address, FileScheme)
+	if !isFile {
+		l, err = new(net.ListenConfig).Listen(ctx, "tcp", address)
+		return l, token, forget, err
+	}
+	if l, err = new(net.ListenConfig).Listen(ctx, "tcp", ":0"); err != nil {
+		return nil, "", nil, err
+	}
+	secret = rand.Text()
+	if err := writeMeeting(file, l.Addr().(*net.TCPAddr).Port, secret); err != nil {
+		return nil, "", nil, errors.Join(err, l.Close())
+	}
+	return l, token + secret, func() error { return os.Remove(file) }, nil
+}
+
+// writeMeeting writes a file with the addresses of this host, and a secret. It is whole when it
+// appears, and an existing one is an error.
+func writeMeeting(file string, port int, secret string) error {
+	hosts := []string{"127.0.0.1"}
+	if name, err := os.Hostname(); err == nil && strings.IndexFunc(name, func(r rune) bool { return r <= ' ' }) < 0 {
+		hosts = append(hosts, name)
+	}
+	text := secret + "\n"
+	for _, h := range hosts {
+		text += net.JoinHostPort(h, fmt.Sprint(port)) + "\n"
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".meeting")
+	if err != nil {
+		return err
+	}
+	_, err = tmp.WriteString(text)
+	err = errors.Join(err, tmp.Close())
+	if err == nil {
+		err = os.Link(tmp.Name(), file) // unlike a rename it does not replace
+	}
+	err = errors.Join(err, os.Remove(tmp.Name()))
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("%w: another run uses the file, or one that ended left it: remove it or choose another", err)
+	}
+	return err
+}
+
+// maxMeeting is the most bytes of a file where ranks meet.
+const maxMeeting = 4 << 10
+
+// readMeeting returns the secret and the addresses of a file.
+func readMeeting(file string) (secret string, addresses []string, err error) {
+	f, _, err := openfile.Regular(file)
+	if err != nil {
+		return "", nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxMeeting+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", nil, err
+	}
+	return parseMeeting(file, b)
+}
+
+func parseMeeting(file string, b []byte) (secret string, addresses []string, err error) {
+	lines := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
+	if len(b) > maxMeeting || len(lines) < 2 || len(lines) > 16 || lines[0] == "" || len(lines[0]) > MaxToken {
+		return "", nil, fmt.Errorf("%s: %d bytes that are not what a rank 0 of pwc writes", file, len(b))
+	}
+	for _, a := range lines[1:] {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return "", nil, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	return lines[0], lines[1:], nil
+}
+
+// retryEvery is the time between two attempts to reach rank 0.
+const retryEvery = 50 * time.Millisecond
+
+// meet connects to rank 0, which may not listen yet.
+func meet(ctx context.Context, me hello, address string) (net.Conn, hello, error) {
+	for {
+		conn, shown, err := try(ctx, me, address)
+		if err == nil {
+			return conn, shown, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, me, fmt.Errorf("rank 0 was not reached: %w", err)
+		case <-time.After(retryEvery):
+		}
+	}
+}
+
+// try connects once. shown has the token of the address.
+func try(ctx context.Context, me hello, address string) (conn net.Conn, shown hello, err error) {
+	addresses := []string{address}
+	if file, ok := strings.CutPrefix(address, FileScheme); ok {
+		secret, found, err := readMeeting(file)
+		if err != nil {
+			return nil, me, err
+		}
+		me.token += secret
+		addresses = found
+	}
+	var errs []error
+	for _, a := range addresses {
+		conn, err := (&net.Dialer{Timeout: silence}).DialContext(ctx, "tcp", a)
+		if err == nil {
+			return conn, me, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, me, errors.Join(errs...)
+}

@@ -1,0 +1,295 @@
+package collective
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// server is rank 0 of a group of processes: the hub, and for each other rank a link with a
+// goroutine that meets for it.
+type server struct {
+	local
+	links   []*link // by rank; nil: rank 0
+	closed  chan struct{}
+	running sync.WaitGroup
+	told    chan struct{} // closed when all links have been told of the group's end, or are gone
+	once    sync.Once
+}
+
+// serve waits for all ranks.
+func serve(ctx context.Context, me hello, address string, o Options) (member, error) {
+	l, token, forget, err := listen(ctx, address, o.Token)
+	if err != nil {
+		return nil, err
+	}
+	me.token = token
+	s := &server{local: local{newHub(me.name, me.size, o.limit()), 0}, links: make([]*link, me.size), closed: make(chan struct{}), told: make(chan struct{})}
+	err = errors.Join(s.gather(ctx, me, l), forget())
+	if err == nil {
+		err = s.welcome()
+	}
+	if err != nil {
+		for _, k := range s.links {
+			if k != nil {
+				err = errors.Join(err, k.conn.Close())
+			}
+		}
+		return nil, err
+	}
+	var telling sync.WaitGroup
+	for rank, k := range s.links {
+		if k != nil {
+			telling.Add(1)
+			s.attend(rank, k, sync.OnceFunc(telling.Done))
+		}
+	}
+	s.running.Go(func() {
+		telling.Wait()
+		close(s.told)
+	})
+	return s, nil
+}
+
+// arrival is a connection that said hello.
+type arrival struct {
+	rank int
+	link *link
+}
+
+// gather accepts connections until all ranks have joined, and closes the listener. A connection
+// that is none of the group's is refused, and changes nothing.
+func (s *server) gather(ctx context.Context, me hello, l net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	arrivals := make(chan arrival)
+	var greeting sync.WaitGroup
+	greeting.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return // closed below
+			}
+			greeting.Go(func() { s.greet(ctx, me, conn, arrivals) })
+		}
+	})
+	var err error
+	for missing := me.size - 1; missing > 0 && err == nil; {
+		select {
+		case a := <-arrivals:
+			if s.links[a.rank] != nil {
+				err := a.link.write(frameRefuse, fmt.Appendf(nil, "rank %d has joined already", a.rank))
+				_ = errors.Join(err, a.link.conn.Close())
+				continue
+			}
+			s.links[a.rank] = a.link
+			missing--
+		case <-ctx.Done():
+			err = s.absent(ctx)
+		}
+	}
+	cancel()
+	err = errors.Join(err, l.Close())
+	greeting.Wait()
+	return err
+}
+
+// absent says who did not join.
+func (s *server) absent(ctx context.Context) error {
+	e := &LostError{Group: s.hub.name, What: "the rendezvous", Cause: fmt.Errorf("%w: %w", ErrMissing, context.Cause(ctx))}
+	for rank, k := range s.links {
+		if rank > 0 && k == nil {
+			e.Ranks = append(e.Ranks, rank)
+		}
+	}
+	for _, k := range s.links {
+		if k != nil {
+			_ = k.write(frameEnd, encodeEnding(e)) // one that is gone need not know
+		}
+	}
+	return e
+}
+
+// greet reads a hello and hands the connection on.
+func (s *server) greet(ctx context.Context, me hello, conn net.Conn, arrivals chan<- arrival) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	k := &link{conn: conn, size: me.size}
+	h, err := hear(k)
+	if err == nil {
+		err = me.admits(h)
+	}
+	if err != nil {
+		_ = k.write(frameRefuse, []byte(cut(err.Error(), maxText-8)))
+	}
+	if !stop() || err != nil {
+		_ = conn.Close()
+		return
+	}
+	select {
+	case arrivals <- arrival{h.rank, k}:
+	case <-ctx.Done():
+		_ = conn.Close()
+	}
+}
+
+// hear reads a hello.
+func hear(k *link) (hello, error) {
+	f, err := k.read()
+	if err != nil {
+		return hello{}, err
+	}
+	if f.kind != frameHello {
+		return hello{}, fmt.Errorf("%w: kind %d in place of a hello", errFrame, f.kind)
+	}
+	return decodeHello(f.payload)
+}
+
+// admits returns why a rank may not join.
+func (h hello) admits(o hello) error {
+	switch {
+	case subtle.ConstantTimeCompare([]byte(h.token), []byte(o.token)) == 0:
+		return errors.New("the token is another: Options.Token is the same on all ranks, and a file is of this run")
+	case o.name != h.name || o.size != h.size:
+		return fmt.Errorf("rank 0 gathers group %q of %d ranks, not %q of %d", h.name, h.size, o.name, o.size)
+	case o.rank == 0:
+		return errors.New("rank 0 is the one that listens")
+	}
+	return nil
+}
+
+// welcome tells all ranks that the group is whole.
+func (s *server) welcome() error {
+	var errs []error
+	for rank, k := range s.links {
+		if k == nil {
+			continue
+		}
+		if err := k.write(frameWelcome, nil); err != nil {
+			errs = append(errs, &LostError{Group: s.hub.name, Ranks: []int{rank}, What: "the rendezvous", Cause: err})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// attend starts what serves a rank: a reader, which sees the end of the connection whatever the rank
+// does, and a goroutine that meets the other ranks for it.
+func (s *server) attend(rank int, k *link, told func()) {
+	gives, gone := make(chan []byte, 1), make(chan struct{})
+	s.running.Go(func() { k.beat(gone) })
+	s.running.Go(func() {
+		defer close(gone)
+		defer close(gives)
+		if err := s.read(rank, k, gives); err != nil {
+			s.hub.end(&LostError{Group: s.hub.name, Ranks: []int{rank}, Cause: err})
+		}
+	})
+	s.running.Go(func() {
+		defer told()
+		defer func() { _ = k.conn.Close() }()
+		s.meetFor(rank, k, gives, gone, told)
+	})
+}
+
+// read hands on what the rank gives, until it leaves.
+func (s *server) read(rank int, k *link, gives chan<- []byte) error {
+	for {
+		f, err := k.read()
+		if err != nil {
+			return err
+		}
+		switch f.kind {
+		case frameGive:
+			select {
+			case gives <- f.payload:
+			default:
+				return fmt.Errorf("%w: an exchange before the one before was answered", errFrame)
+			}
+		case frameEnd:
+			s.hub.end(decodeEnding(s.hub.name, k.size, f.payload))
+		case frameLeave:
+			_ = s.hub.leave(rank) // it was the rank's first
+			return nil
+		default:
+			return fmt.Errorf("%w: kind %d of a rank that has joined", errFrame, f.kind)
+		}
+	}
+}
+
+// exchange is that of the hub. An error that ends the group is returned once the other ranks have
+// been told, so that a process that ends because of it does not look like its cause.
+func (s *server) exchange(ctx context.Context, what string, mine []byte, use func(all [][]byte) error) error {
+	err := s.local.exchange(ctx, what, mine, use)
+	if err != nil && s.hub.reason() != nil {
+		select {
+		case <-s.told:
+		case <-time.After(linger):
+		}
+	}
+	return err
+}
+
+// meetFor makes the calls of a rank, until it is gone. It calls told when the rank was told of the
+// group's end.
+func (s *server) meetFor(rank int, k *link, gives <-chan []byte, gone <-chan struct{}, told func()) {
+	ended, closed := s.hub.ended, s.closed
+	for {
+		select {
+		case g, ok := <-gives:
+			if !ok {
+				return
+			}
+			answer, err := s.exchangeFor(rank, g)
+			if err != nil {
+				s.hub.end(err) // an error of the rank's own; others have ended it
+				ended = s.hub.ended
+				continue
+			}
+			if err := k.write(frameAll, answer); err != nil {
+				s.hub.end(&LostError{Group: s.hub.name, Ranks: []int{rank}, Cause: described(err)})
+			}
+		case <-ended:
+			_ = k.write(frameEnd, encodeEnding(s.hub.reason()))
+			told()
+			ended = nil // the rank reads it and leaves, or closes
+			defer time.AfterFunc(linger, func() { _ = k.conn.SetReadDeadline(time.Unix(1, 0)) }).Stop()
+		case <-closed:
+			_ = k.write(frameLeave, nil)
+			closed = nil
+			defer time.AfterFunc(linger, func() { _ = k.conn.Close() }).Stop()
+		case <-gone:
+			return
+		}
+	}
+}
+
+// linger is how long a rank that the group's end was told to is waited for.
+const linger = 2 * time.Second
+
+// exchangeFor makes an exchange for a rank, and encodes what all ranks gave.
+func (s *server) exchangeFor(rank int, give []byte) (answer []byte, err error) {
+	what, data, err := decodeGive(give)
+	if err == nil && len(data) > MaxExchange {
+		err = fmt.Errorf("%w: an exchange of %d bytes", errFrame, len(data))
+	}
+	if err != nil {
+		return nil, &LostError{Group: s.hub.name, Ranks: []int{rank}, Cause: err}
+	}
+	err = s.hub.exchange(context.Background(), rank, what, data, func(all [][]byte) error {
+		answer = encodeAll(all)
+		return nil
+	})
+	return answer, err
+}
+
+// leave closes the group on rank 0, and waits until the other ranks know it.
+func (s *server) leave() error {
+	err := s.local.leave()
+	s.once.Do(func() {
+		close(s.closed)
+		s.running.Wait()
+	})
+	return err
+}

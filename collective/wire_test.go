@@ -1,0 +1,78 @@
+package collective
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// TestFrames: what was written is read, and what is not of the protocol is an error.
+func TestFrames(t *testing.T) {
+	for _, h := range []hello{{1, 2, "tp", ""}, {1023, 1024, "g", "token"}} {
+		f, err := readFrame(bytes.NewReader(appendFrame(nil, frameHello, h.encode())), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := decodeHello(f.payload); err != nil || got != h {
+			t.Errorf("%+v, %v, want %+v", got, err, h)
+		}
+	}
+	given := [][]byte{nil, []byte("abc"), make([]byte, 8), make([]byte, 17)}
+	all, err := decodeAll(encodeAll(given), len(given))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range given {
+		if !bytes.Equal(all[i], given[i]) {
+			t.Errorf("rank %d gave %q, not %q", i, given[i], all[i])
+		}
+	}
+	if what, data, err := decodeGive(encodeGive("what", []byte("data"))); err != nil || what != "what" || string(data) != "data" {
+		t.Errorf("%q %q %v", what, data, err)
+	}
+	for _, e := range []error{&LostError{Group: "tp", Ranks: []int{1, 2}, What: "x", Waited: time.Second, Cause: ErrMissing},
+		&LostError{Group: "tp", Ranks: []int{0}, Cause: ErrLeft}, &MismatchError{Group: "tp", Rank: [2]int{0, 3}, What: [2]string{"a", "b"}}} {
+		if got := decodeEnding("tp", 4, encodeEnding(e)); !reflect.DeepEqual(got, e) {
+			t.Errorf("%v came as %v", e, got)
+		}
+	}
+	for _, b := range [][]byte{
+		{0, 0, 0, 0, 0, 0, 0, 0}, {byte(frameBeat), 1, 0, 0, 0, 0, 0, 0}, {byte(frameBeat), 0, 0, 0, 1, 0, 0, 0, 0},
+		{byte(frameKinds), 0, 0, 0, 0, 0, 0, 0}, {byte(frameAll), 0, 0, 0, 255, 255, 255, 255},
+	} {
+		if _, err := readFrame(bytes.NewReader(b), 2); !errors.Is(err, errFrame) {
+			t.Errorf("% x: %v", b, err)
+		}
+	}
+}
+
+// FuzzFrames: bytes of others are read without a panic, and what is taken of them is within bounds.
+func FuzzFrames(f *testing.F) {
+	f.Add(appendFrame(nil, frameHello, hello{1, 2, "tp", "t"}.encode()))
+	f.Add(appendFrame(nil, frameGive, encodeGive("what", []byte("data"))))
+	f.Add(appendFrame(nil, frameAll, encodeAll([][]byte{[]byte("a"), make([]byte, 9)})))
+	f.Add(appendFrame(nil, frameEnd, encodeEnding(&LostError{Ranks: []int{1}, Cause: ErrLeft})))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		const size = 2
+		x, err := readFrame(bytes.NewReader(b), size)
+		if err != nil {
+			return
+		}
+		if len(x.payload) > x.kind.limit(size) {
+			t.Fatalf("%d bytes of kind %d", len(x.payload), x.kind)
+		}
+		if h, err := decodeHello(x.payload); err == nil && (h.rank < 0 || h.rank >= h.size || h.size > MaxSize) {
+			t.Fatalf("%+v", h)
+		}
+		_, _, _ = decodeGive(x.payload)
+		if all, err := decodeAll(x.payload, size); err == nil && len(all) != size {
+			t.Fatalf("%d ranks", len(all))
+		}
+		if decodeEnding("tp", size, x.payload) == nil {
+			t.Fatal("an end without an error")
+		}
+		_, _, _ = parseMeeting("f", b)
+	})
+}
