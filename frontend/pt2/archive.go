@@ -256,7 +256,7 @@ func (a *Archive) readGraph() error {
 	if err := exactjson.Unmarshal(text, &a.program); err != nil {
 		return a.errorf(shown, "%v", err)
 	}
-	if n := len(a.program.GraphModule.Graph.Nodes); n > maxNodes {
+	if n := a.program.GraphModule.Graph.nodes(); n > maxNodes {
 		return a.errorf(shown, "%d nodes, at most %d can be", n, maxNodes)
 	}
 	return nil

@@ -36,10 +36,10 @@ func (c *call) named(name string) *tensor {
 	return t
 }
 
-func (c *call) readNamed(name string) ir.Value { return c.read(c.named(name)) }
+func (c *call) readNamed(name string) ir.Value { return c.autocastOperand(c.read(c.named(name))) }
 
 // tensor returns the value of a tensor argument.
-func (c *call) tensor(name string) ir.Value { return c.read(c.ref(name)) }
+func (c *call) tensor(name string) ir.Value { return c.autocastOperand(c.read(c.ref(name))) }
 
 // tensors returns the values of a list of tensors.
 func (c *call) tensors(name string) []ir.Value {

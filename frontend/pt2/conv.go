@@ -14,9 +14,9 @@ import (
 var convRules = map[string]opRule{
 	"aten.conv1d": convolution, "aten.conv2d": convolution, "aten.conv3d": convolution, "aten.convolution": convolution,
 	"aten.conv_transpose1d": convTranspose, "aten.conv_transpose2d": convTranspose,
-	"aten.max_pool1d": maxPool, "aten.max_pool2d": maxPool, "aten.max_pool2d_with_indices": maxPool, "aten.max_pool3d": maxPool,
+	"aten.max_pool1d": maxPool, "aten.max_pool2d": maxPool, "aten.max_pool2d_with_indices": maxPool, "aten.max_pool3d": maxPool, "aten.max_pool3d_with_indices": maxPool,
 	"aten.avg_pool1d": avgPool, "aten.avg_pool2d": avgPool, "aten.avg_pool3d": avgPool,
-	"aten.adaptive_avg_pool1d": adaptive("mean"), "aten.adaptive_avg_pool2d": adaptive("mean"), "aten._adaptive_avg_pool2d": adaptive("mean"), "aten.adaptive_max_pool2d": adaptive("max"), "aten.adaptive_max_pool1d": adaptive("max"),
+	"aten.adaptive_avg_pool1d": adaptive("mean"), "aten.adaptive_avg_pool2d": adaptive("mean"), "aten._adaptive_avg_pool2d": adaptive("mean"), "aten.adaptive_avg_pool3d": adaptive("mean"), "aten._adaptive_avg_pool3d": adaptive("mean"), "aten.adaptive_max_pool2d": adaptive("max"), "aten.adaptive_max_pool1d": adaptive("max"),
 	"aten.upsample_nearest1d": nearest, "aten.upsample_nearest2d": nearest, "aten.upsample_nearest3d": nearest, "aten.upsample_bilinear2d": bilinear, "aten.upsample_linear1d": bilinear,
 	"aten.im2col": im2col,
 }
@@ -49,9 +49,13 @@ func (c *call) each(name string, n int, def int64) []int64 {
 // patches gathers windows of the last axes of x[N, C, …]: [N, C, o1, k1, o2, k2, …] with the
 // extents o of the result.
 func (c *call) patches(x ir.Value, s *spatial, out []dim.Dim, fill ir.Value) ir.Value {
+	return c.windowed(c.margin(x, s, out, fill), s, out)
+}
+
+// windowed is patches of what has its margin.
+func (c *call) windowed(x ir.Value, s *spatial, out []dim.Dim) ir.Value {
 	n := len(s.kernel)
 	at := c.rank(x) - n
-	x = c.margin(x, s, out, fill)
 	for i := range n {
 		x = c.windows(x, at+2*i, out[i], dim.Const(s.kernel[i]), s.stride[i], s.dilation[i])
 	}
@@ -157,15 +161,58 @@ func (c *call) constants64(shape []dim.Dim) []int64 {
 	return out
 }
 
-// convolve multiplies patches [N, G, C/G*K, P] by weights [G, O/G, C/G*K].
+// convolve is a convolution in bands of rows of the result, of which the patches of each take
+// at most bandBytes, unless that makes too many.
 func (c *call) convolve(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.Value {
-	n := len(s.kernel)
-	zero := c.number(0, c.dtype(x))
-	ws, batch := c.shape(w), c.shape(x)[0]
 	if groups < 1 {
 		c.fail("there are %d groups", groups)
 	}
-	p := c.patches(x, s, out, zero) // [N, C, o1, k1, …]
+	x = c.margin(x, s, out, c.number(0, c.dtype(x)))
+	rows, ok := out[0].Const()
+	bands := c.bands(x, w, out, groups)
+	if !ok || bands < 2 {
+		return c.band(x, w, s, out, groups)
+	}
+	step := (rows + bands - 1) / bands
+	reach := s.dilation[0]*(s.kernel[0]-1) + 1
+	var parts []ir.Value
+	for from := int64(0); from < rows; from += step {
+		to := min(from+step, rows)
+		part := c.slice(x, 2, dim.Const(from*s.stride[0]), dim.Const((to-1)*s.stride[0]+reach), 1)
+		parts = append(parts, c.band(part, w, s, replaced(out, 0, dim.Const(to-from)), groups))
+	}
+	return c.concat(2, parts...)
+}
+
+const (
+	bandBytes = 32 << 20 // of patches, at the largest batch
+	maxBands  = 32
+)
+
+// bands returns in how many bands of rows a convolution is computed.
+func (c *call) bands(x, w ir.Value, out []dim.Dim, groups int64) int64 {
+	ws := c.shape(w)
+	patches := product(out).Mul(product(ws[1:])).Mul(dim.Const(groups)).Mul(c.shape(x)[0])
+	most, ok := patches.Bounds(c.syms.bounds)
+	rows, fixed := out[0].Const()
+	if !ok || !fixed || c.pointwise(w) {
+		return 1
+	}
+	bytes := c.dtype(x).Bytes(min(most.Hi, 1<<50))
+	return min((bytes+c.bandBytes-1)/c.bandBytes, rows, maxBands)
+}
+
+// pointwise reports whether a kernel has one element: its patches are the input.
+func (c *call) pointwise(w ir.Value) bool {
+	n, ok := product(c.shape(w)[2:]).Const()
+	return ok && n == 1
+}
+
+// band multiplies patches [N, G, C/G*K, P] by weights [G, O/G, C/G*K].
+func (c *call) band(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.Value {
+	n := len(s.kernel)
+	ws, batch := c.shape(w), c.shape(x)[0]
+	p := c.windowed(x, s, out) // [N, C, o1, k1, …]
 	perm := []int{0, 1}
 	for i := range n {
 		perm = append(perm, 3+2*i)
@@ -265,7 +312,7 @@ func (c *call) pool(x ir.Value, fill float64) (ir.Value, []int, *spatial) {
 	switch c.base {
 	case "aten.max_pool1d", "aten.avg_pool1d":
 		n = 1
-	case "aten.max_pool3d", "aten.avg_pool3d":
+	case "aten.max_pool3d", "aten.max_pool3d_with_indices", "aten.avg_pool3d":
 		n = 3
 	default:
 		n = max(n, 2)
@@ -327,8 +374,11 @@ func adaptive(reduce string) opRule {
 	return func(c *call) []ir.Value {
 		x, t := c.tensor("self"), c.out(0)
 		n := 2
-		if c.base == "aten.adaptive_avg_pool1d" || c.base == "aten.adaptive_max_pool1d" {
+		switch c.base {
+		case "aten.adaptive_avg_pool1d", "aten.adaptive_max_pool1d":
 			n = 1
+		case "aten.adaptive_avg_pool3d", "aten._adaptive_avg_pool3d":
+			n = 3
 		}
 		if c.rank(x) < n+1 || t.Rank() != c.rank(x) {
 			c.fail("it takes [N, C, ...]")

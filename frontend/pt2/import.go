@@ -88,13 +88,16 @@ type importer struct {
 	index   map[[2]string]int // of missing, by op and reason
 	dims    []Dim
 	notes   []string
+
+	bandBytes int64 // of patches of a convolution, about
+	autocast  bool  // the nodes are in a region in which operands take the dtype of the result
 }
 
 func newImporter(a *Archive, o *Options, states map[string]bool) *importer {
 	b := ir.NewBuilder(o.Name)
 	im := &importer{a: a, options: o, b: b, graph: &a.program.GraphModule.Graph, sig: &a.program.GraphModule.Signature,
 		values: map[string]*tensor{}, weights: map[string]string{}, states: states, mutated: map[string]bool{},
-		written: map[string]bool{}, externs: map[string]*ir.Extern{}, index: map[[2]string]int{}}
+		bandBytes: bandBytes, written: map[string]bool{}, externs: map[string]*ir.Extern{}, index: map[[2]string]int{}}
 	return im
 }
 
@@ -176,7 +179,7 @@ func (im *importer) declareDims() error {
 	return nil
 }
 
-// bindGuardNames says which inputs guards mean by L['x'].
+// bindGuardNames says which inputs guards mean by their names.
 func (im *importer) bindGuardNames() {
 	for _, in := range im.sig.Inputs {
 		if in.User == nil || in.User.Arg.Tensor == nil {
@@ -184,7 +187,7 @@ func (im *importer) bindGuardNames() {
 		}
 		name := in.User.Arg.Tensor.Name
 		if meta, ok := im.graph.TensorValues[name]; ok {
-			im.syms.inputs["L['"+name+"']"] = &meta
+			im.syms.inputs[inputName(name)] = &meta
 		}
 	}
 }

@@ -12,7 +12,7 @@ var indexRules = map[string]opRule{
 	"aten.index":     indexed, "aten._unsafe_index": indexed, "aten.index_select": indexSelect,
 	"aten.gather": gathered, "aten.take_along_dim": takeAlong,
 	"aten.scatter": scattered, "aten.index_put": indexPut, "aten._unsafe_index_put": indexPut,
-	"aten.index_copy": indexCopy, "aten.index_fill": indexFill, "aten.one_hot": oneHot, "aten.bucketize": bucketize,
+	"aten.index_copy": indexCopy, "aten.index_fill": indexFill, "aten.masked_scatter": maskedScatter, "aten.searchsorted": searchSorted, "aten.one_hot": oneHot, "aten.bucketize": bucketize,
 }
 
 // wrapped makes positions from the end positions from the start.
@@ -180,9 +180,6 @@ func (c *call) op1(name string, args ...ir.Value) ir.Value { return c.op(name, a
 // scattered writes elements of src, or a number, along an axis.
 func scattered(c *call) []ir.Value {
 	x, index := c.tensor("self"), c.tensor("index")
-	if c.has("reduce") {
-		c.fail("scatter with reduce=%s is not supported", c.str("reduce", ""))
-	}
 	axis := c.axis("dim", 0, c.rank(x))
 	var src ir.Value
 	if c.has("src") {
@@ -193,6 +190,9 @@ func scattered(c *call) []ir.Value {
 	} else {
 		src = c.full(c.operand("value", c.dtype(x)), c.dtype(x), c.shape(index)...)
 	}
+	if c.has("reduce") {
+		return one(c.scatterReduced(src, c.str("reduce", ""), true))
+	}
 	n := product(c.shape(index))
 	at := c.reshape(c.elements(x, index, axis), n)
 	y := c.scatterRows(c.reshape(x, product(c.shape(x))), at, c.reshape(src, n))
@@ -202,10 +202,8 @@ func scattered(c *call) []ir.Value {
 // indexPut writes values at x[i, :, j].
 func indexPut(c *call) []ir.Value {
 	x, v := c.tensor("self"), c.tensor("values")
-	if c.bool("accumulate", false) {
-		c.fail("adding at positions of a tensor (accumulate=True) is not supported")
-	}
-	if r, ok := c.maskPut(x, v); ok {
+	adds := c.bool("accumulate", false)
+	if r, ok := c.maskPut(x, v); ok && !adds {
 		return one(r)
 	}
 	a, ok := c.indices(x)
@@ -228,7 +226,13 @@ func indexPut(c *call) []ir.Value {
 	}
 	v = c.transpose(v, moved(len(want), from, lead(len(from)))...)
 	n := product(a.shape)
-	y := c.scatterRows(rows, c.reshape(c.expand(index, a.shape...), n), c.reshape(v, append([]dim.Dim{n}, rest...)...))
+	index, v = c.reshape(c.expand(index, a.shape...), n), c.reshape(v, append([]dim.Dim{n}, rest...)...)
+	var y ir.Value
+	if adds {
+		y = c.placed(rows, index, v, 0, "sum", true)
+	} else {
+		y = c.scatterRows(rows, index, v)
+	}
 	k := len(a.axes)
 	y = c.reshape(y, c.shape(c.transpose(x, moved(c.rank(x), a.axes, lead(k))...))...)
 	return one(c.transpose(y, moved(c.rank(x), lead(k), a.axes)...))
@@ -281,12 +285,34 @@ func oneHot(c *call) []ir.Value {
 }
 
 // bucketize counts the boundaries below each element.
-func bucketize(c *call) []ir.Value {
-	x, edges := c.tensor("self"), c.tensor("boundaries")
+func bucketize(c *call) []ir.Value { return one(c.below(c.tensor("boundaries"), c.tensor("self"))) }
+
+// searchSorted is bucketize of one sorted vector.
+func searchSorted(c *call) []ir.Value {
+	edges := c.tensor("sorted_sequence")
+	if c.rank(edges) != 1 || c.has("sorter") || c.str("side", "left") != "left" {
+		c.fail("it searches one sorted vector, without sorter and side")
+	}
+	return one(c.below(edges, c.operand("self", c.dtype(edges))))
+}
+
+// below counts the edges below each element of x.
+func (c *call) below(edges, x ir.Value) ir.Value {
 	dir := "lt"
 	if c.bool("right", false) {
 		dir = "le"
 	}
-	below := c.compare(dir, edges, c.unsqueeze(x, c.rank(x)))
-	return one(c.cast(c.over("sum", c.cast(below, i64), []int{c.rank(x)}, false), c.out(0).DType))
+	less := c.compare(dir, edges, c.unsqueeze(x, c.rank(x)))
+	return c.cast(c.over("sum", c.cast(less, i64), []int{c.rank(x)}, false), c.out(0).DType)
+}
+
+// maskedScatter puts the elements of source, one after the other, where the mask is true.
+func maskedScatter(c *call) []ir.Value {
+	t := c.out(0)
+	x, mask, src := c.expand(c.tensor("self"), t.Shape...), c.expand(c.tensor("mask"), t.Shape...), c.tensor("source")
+	n := product(t.Shape)
+	taken := c.op("cumsum", []ir.Value{c.cast(c.reshape(mask, n), i64)}, ir.IntAttr("axis", 0))
+	at := c.bin("maximum", c.bin("sub", taken, c.i(1)), c.i(0))
+	values := c.gather(c.reshape(src, product(c.shape(src))), c.bin("mul", at, c.cast(c.reshape(mask, n), i64)), 0)
+	return one(c.where(mask, c.reshape(values, t.Shape...), x))
 }

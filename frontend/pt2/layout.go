@@ -11,6 +11,10 @@ const i64 = dtype.I64
 
 // layoutRules are the ops that move elements into memory of their own.
 var layoutRules = map[string]opRule{
+	"aten.trace": func(c *call) []ir.Value {
+		x := c.cast(c.tensor("self"), c.out(0).DType)
+		return one(c.over("sum", c.diagonalOf(x, 0, 1, 0), []int{0}, false))
+	},
 	"aten.cat": joined, "aten.concat": joined, "aten.concatenate": joined, "aten.stack": stacked, "aten.hstack": joined1, "aten.vstack": joined,
 	"aten.repeat": repeated, "aten.tile": repeated, "aten.repeat_interleave": interleaved,
 	"aten.flip": flipped, "aten.roll": rolled, "aten.constant_pad_nd": padded, "aten.pad": padded,

@@ -44,7 +44,11 @@ func (im *importer) node(n *node) error {
 		return err
 	}
 	im.fb.SetLoc(modulePath(n.Metadata["nn_module_stack"]))
-	err := try(func() { c.bind(c.results()) })
+	err := try(func() {
+		if !c.runsRegion() {
+			c.bind(c.results())
+		}
+	})
 	if err == nil {
 		return nil
 	}

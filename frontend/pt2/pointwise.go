@@ -134,6 +134,61 @@ var pointwiseRules = map[string]opRule{
 		negative := c.bin("or", c.compare("lt", y, c.f(0)), c.compare("lt", c.un("reciprocal", y), c.f(0)))
 		return one(c.where(negative, c.un("neg", c.un("abs", x)), c.un("abs", x)))
 	},
+	"aten.hypot": func(c *call) []ir.Value {
+		dt := c.out(0).DType
+		x, y := c.operand("self", dt), c.operand("other", dt)
+		return one(c.un("sqrt", c.bin("add", c.bin("mul", x, x), c.bin("mul", y, y))))
+	},
+	"aten.ldexp": func(c *call) []ir.Value {
+		dt := c.out(0).DType
+		return one(c.bin("mul", c.operand("self", dt), c.bin("pow", c.f(2), c.operand("other", dt))))
+	},
+	"aten.logaddexp": func(c *call) []ir.Value {
+		dt := c.out(0).DType
+		x, y := c.operand("self", dt), c.operand("other", dt)
+		apart := c.bin("add", c.bin("maximum", x, y), c.log1p(c.un("exp", c.un("neg", c.un("abs", c.bin("sub", x, y))))))
+		return one(c.where(c.compare("eq", x, y), c.bin("add", x, c.f(math.Ln2)), apart))
+	},
+	"aten.sinc": composed(func(e *emitter, x ir.Value) ir.Value {
+		a := e.bin("mul", x, e.f(math.Pi))
+		return e.where(e.compare("eq", x, e.f(0)), e.f(1), e.bin("div", e.un("sin", a), a))
+	}),
+	"aten.deg2rad": composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", x, e.f(math.Pi/180)) }),
+	"aten.rad2deg": composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", x, e.f(180/math.Pi)) }),
+	"aten.fmax":    numberOf("maximum"), "aten.fmin": numberOf("minimum"),
+	"aten.signbit": func(c *call) []ir.Value {
+		x := c.tensor("self")
+		if !c.dtype(x).Float() {
+			return one(c.compare("lt", x, c.i(0)))
+		}
+		return one(c.bin("or", c.compare("lt", x, c.f(0)), c.compare("lt", c.un("reciprocal", x), c.f(0))))
+	},
+	"aten.isclose": func(c *call) []ir.Value {
+		x, y := c.tensor("self"), c.tensor("other")
+		bound := c.bin("add", c.f(c.float("atol", 1e-8)), c.bin("mul", c.un("abs", y), c.f(c.float("rtol", 1e-5))))
+		near := c.bin("and", c.infinite(y, "lt"), c.compare("le", c.un("abs", c.bin("sub", x, y)), bound))
+		near = c.bin("or", near, c.compare("eq", x, y))
+		if c.bool("equal_nan", false) {
+			near = c.bin("or", near, c.bin("and", c.compare("ne", x, x), c.compare("ne", y, y)))
+		}
+		return one(near)
+	},
+	"aten.hardshrink": func(c *call) []ir.Value {
+		x := c.tensor("self")
+		return one(c.where(c.compare("le", c.un("abs", x), c.f(c.float("lambd", 0.5))), c.f(0), x))
+	},
+	"aten.softshrink": func(c *call) []ir.Value {
+		x, l := c.tensor("self"), c.float("lambd", 0.5)
+		return one(c.bin("sub", x, c.clamp(x, -l, l)))
+	},
+	"aten.rrelu": func(c *call) []ir.Value {
+		if c.bool("training", false) {
+			c.fail("it draws random slopes; call eval() before the export")
+		}
+		x := c.tensor("self")
+		slope := (c.float("lower", 1.0/8) + c.float("upper", 1.0/3)) / 2
+		return one(c.where(c.compare("ge", x, c.f(0)), x, c.bin("mul", x, c.f(slope))))
+	},
 	"aten.glu": func(c *call) []ir.Value {
 		x := c.tensor("self")
 		axis := c.axis("dim", -1, c.rank(x))
@@ -242,6 +297,15 @@ func binary(op string) opRule {
 			return one(c.bin(map[string]string{"mul": "and", "minimum": "and", "maximum": "or"}[op], c.operand("self", dt), c.operand("other", dt)))
 		}
 		return one(c.bin(op, c.operand("self", dt), c.operand("other", dt)))
+	}
+}
+
+// numberOf is the larger or smaller of two, where one that is NaN does not count.
+func numberOf(op string) opRule {
+	return func(c *call) []ir.Value {
+		dt := c.out(0).DType
+		x, y := c.operand("self", dt), c.operand("other", dt)
+		return one(c.where(c.compare("ne", x, x), y, c.where(c.compare("ne", y, y), x, c.bin(op, x, y))))
 	}
 }
 

@@ -32,7 +32,7 @@ var productRules = map[string]opRule{
 	"aten._scaled_dot_product_attention_math":               attention,
 	"aten._scaled_dot_product_fused_attention_overrideable": attention,
 	"aten._scaled_dot_product_attention_math_for_mps":       attention,
-	"aten.einsum": einsum,
+	"aten.einsum": einsum, "aten.cross": cross, "aten.linalg_cross": cross, "aten.bilinear": bilinearForm, "aten._trilinear": trilinear,
 }
 
 func linear(c *call) []ir.Value {
@@ -347,4 +347,51 @@ func kron(c *call) []ir.Value {
 		a, b = c.unsqueeze(a, 2*i+1), c.unsqueeze(b, 2*i)
 	}
 	return one(c.reshape(c.bin("mul", a, b), c.out(0).Shape...))
+}
+
+// bilinearForm is x1 · weight[o] · x2 + bias[o]: the products of all pairs, times a matrix.
+func bilinearForm(c *call) []ir.Value {
+	a, b, w := c.tensor("input1"), c.tensor("input2"), c.tensor("weight")
+	s := c.shape(w)
+	pairs := c.bin("mul", c.unsqueeze(a, c.rank(a)), c.unsqueeze(b, c.rank(b)-1))
+	flat := append(append([]dim.Dim{}, c.shape(a)[:c.rank(a)-1]...), s[1].Mul(s[2]))
+	args := []ir.Value{c.reshape(pairs, flat...), c.reshape(w, s[0], s[1].Mul(s[2]))}
+	if c.has("bias") {
+		args = append(args, c.tensor("bias"))
+	}
+	return one(c.op("linear", args))
+}
+
+// trilinear is what a bilinear layer is decomposed to: three operands get axes of extent 1, are
+// multiplied, and summed over axes.
+func trilinear(c *call) []ir.Value {
+	y := ir.NoValue
+	for _, operand := range [][2]string{{"i1", "expand1"}, {"i2", "expand2"}, {"i3", "expand3"}} {
+		v := c.tensor(operand[0])
+		for _, axis := range c.ints(operand[1]) {
+			v = c.unsqueeze(v, int(axis))
+		}
+		if y != ir.NoValue {
+			v = c.bin("mul", y, v)
+		}
+		y = v
+	}
+	return one(c.over("sum", y, c.axes("sumdim", c.rank(y)), false))
+}
+
+// cross is the product of vectors of three, which lie along an axis.
+func cross(c *call) []ir.Value {
+	x, y := c.tensor("self"), c.tensor("other")
+	axis := c.axis("dim", -1, c.rank(x))
+	if n, ok := c.shape(x)[axis].Const(); !ok || n != 3 || !c.has("dim") && c.base == "aten.cross" {
+		c.fail("it takes dim, an axis of 3")
+	}
+	part := func(v ir.Value, i int) ir.Value {
+		return c.slice(v, axis, dim.Const(int64(i%3)), dim.Const(int64(i%3+1)), 1)
+	}
+	out := make([]ir.Value, 3)
+	for i := range out {
+		out[i] = c.bin("sub", c.bin("mul", part(x, i+1), part(y, i+2)), c.bin("mul", part(x, i+2), part(y, i+1)))
+	}
+	return one(c.concat(axis, out...))
 }

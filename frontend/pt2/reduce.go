@@ -29,7 +29,17 @@ var reduceRules = map[string]opRule{
 	"aten.layer_norm": layerNorm, "aten.native_layer_norm": layerNorm, "aten.rms_norm": rmsNorm, "aten._fused_rms_norm": rmsNorm,
 	"aten.group_norm": groupNorm, "aten.native_group_norm": groupNorm, "aten.instance_norm": instanceNorm,
 	"aten.batch_norm": batchNorm, "aten._native_batch_norm_legit_no_training": batchNorm, "aten.native_batch_norm": batchNorm,
-	"aten._native_batch_norm_legit": batchStatistics, "aten.cosine_similarity": cosineSimilarity, "aten.mse_loss": mseLoss, "aten.nanmean": nanMean,
+	"aten._native_batch_norm_legit": batchStatistics, "aten.cosine_similarity": cosineSimilarity, "aten.nanmean": nanMean,
+	"aten.nansum": func(c *call) []ir.Value {
+		x := c.cast(c.tensor("self"), c.out(0).DType)
+		return one(c.over("sum", c.where(c.compare("eq", x, x), x, c.number(0, c.dtype(x))), c.axes("dim", c.rank(x)), c.bool("keepdim", false)))
+	},
+	"aten.aminmax": func(c *call) []ir.Value {
+		x, keep := c.tensor("self"), c.bool("keepdim", false)
+		axes := c.axes("dim", c.rank(x))
+		return []ir.Value{c.over("min", x, axes, keep), c.over("max", x, axes, keep)}
+	},
+	"aten.cdist": cdist, "aten._cdist_forward": cdist, "aten.pairwise_distance": pairwiseDistance,
 	"aten.count_nonzero": func(c *call) []ir.Value {
 		x := c.tensor("self")
 		return one(c.over("sum", c.cast(c.cast(x, dtype.Bool), dtype.I64), c.axes("dim", c.rank(x)), false))
@@ -156,27 +166,27 @@ func variance(c *call) []ir.Value {
 
 // vectorNorm is the p-norm of elements.
 func vectorNorm(c *call) []ir.Value {
-	t := c.out(0)
 	x := c.cast(c.tensor("self"), dtype.F32)
-	p := c.float("ord", c.float("p", 2))
-	axes, keep := c.axes("dim", c.rank(x)), c.bool("keepdim", false)
+	v := c.normOver(x, c.float("ord", c.float("p", 2)), c.axes("dim", c.rank(x)), c.bool("keepdim", false))
+	return one(c.cast(v, c.out(0).DType))
+}
+
+// normOver is the p-norm of axes.
+func (c *call) normOver(x ir.Value, p float64, axes []int, keep bool) ir.Value {
 	a := c.un("abs", x)
-	var v ir.Value
 	switch {
 	case math.IsInf(p, 1):
-		v = c.over("max", a, axes, keep)
+		return c.over("max", a, axes, keep)
 	case math.IsInf(p, -1):
-		v = c.over("min", a, axes, keep)
+		return c.over("min", a, axes, keep)
 	case p == 0:
-		v = c.over("sum", c.cast(c.compare("ne", x, c.f(0)), dtype.F32), axes, keep)
+		return c.over("sum", c.cast(c.compare("ne", x, c.f(0)), dtype.F32), axes, keep)
 	case p == 1:
-		v = c.over("sum", a, axes, keep)
+		return c.over("sum", a, axes, keep)
 	case p == 2:
-		v = c.un("sqrt", c.over("sum", c.bin("mul", x, x), axes, keep))
-	default:
-		v = c.bin("pow", c.over("sum", c.bin("pow", a, c.f(p)), axes, keep), c.f(1/p))
+		return c.un("sqrt", c.over("sum", c.bin("mul", x, x), axes, keep))
 	}
-	return one(c.cast(v, t.DType))
+	return c.bin("pow", c.over("sum", c.bin("pow", a, c.f(p)), axes, keep), c.f(1/p))
 }
 
 // logSumExp is m + log(sum(exp(x-m))) with the largest m, or 0 where that is infinite.
@@ -213,21 +223,33 @@ func diff(c *call) []ir.Value {
 	return one(x)
 }
 
-// largest returns the k largest of an axis, or the smallest, and their positions.
+// largest returns the k largest of an axis, or the smallest, and their positions. NaN counts as
+// the largest.
 func (c *call) largest(x ir.Value, axis int, k int64, smallest bool) (values, index ir.Value) {
 	rank := c.rank(x)
-	perm := moved(rank, []int{axis}, []int{rank - 1})
 	back := moved(rank, []int{rank - 1}, []int{axis})
-	y := c.transpose(x, perm...)
-	if smallest {
-		y = c.reversed(y)
+	y := c.transpose(x, moved(rank, []int{axis}, []int{rank - 1})...)
+	if !smallest {
+		r := c.ops("topk", []ir.Value{y}, ir.IntAttr("k", k))
+		return c.transpose(r[0], back...), c.cast(c.transpose(r[1], back...), dtype.I64)
 	}
-	r := c.ops("topk", []ir.Value{y}, ir.IntAttr("k", k))
-	values = r[0]
-	if smallest {
-		values = c.reversed(values)
+	r := c.ops("topk", []ir.Value{c.descending(y)}, ir.IntAttr("k", k))
+	index = c.cast(r[1], dtype.I64)
+	values = c.gatherElements(y, index, rank-1)
+	return c.transpose(values, back...), c.transpose(index, back...)
+}
+
+// descending returns keys in the opposite order of values, for topk: NaN, which is the largest
+// there, becomes the smallest. Halves leave room for infinity below the finite numbers; two
+// denormals of f32 that differ in their last bit have one key.
+func (c *call) descending(x ir.Value) ir.Value {
+	if !c.dtype(x).Float() {
+		return c.un("not", x)
 	}
-	return c.transpose(values, back...), c.cast(c.transpose(r[1], back...), dtype.I64)
+	x = c.cast(x, dtype.F32)
+	key := c.bin("mul", x, c.f(-0.5))
+	key = c.where(c.compare("eq", x, c.f(math.Inf(1))), c.f(-dtype.F32.MaxFinite()), key)
+	return c.where(c.compare("ne", x, x), c.f(math.Inf(-1)), key)
 }
 
 func topk(c *call) []ir.Value {
@@ -435,22 +457,24 @@ func cosineSimilarity(c *call) []ir.Value {
 }
 
 // mseLoss reduces by schema's numbers: 0 none, 1 mean, 2 sum.
-func mseLoss(c *call) []ir.Value {
-	d := c.bin("sub", c.tensor("self"), c.tensor("target"))
-	sq := c.bin("mul", d, d)
-	switch c.int("reduction", 1) {
-	case 0:
-		return one(sq)
-	case 1:
-		return one(c.over("mean", sq, lead(c.rank(sq)), false))
-	}
-	return one(c.over("sum", sq, lead(c.rank(sq)), false))
-}
-
 func nanMean(c *call) []ir.Value {
 	x := c.tensor("self")
 	axes, keep := c.axes("dim", c.rank(x)), c.bool("keepdim", false)
 	number := c.compare("eq", x, x)
 	sum := c.over("sum", c.where(number, x, c.f(0)), axes, keep)
 	return one(c.bin("div", sum, c.over("sum", c.cast(number, c.dtype(x)), axes, keep)))
+}
+
+// cdist is the p-norm of the difference of each row of x1 and each of x2.
+func cdist(c *call) []ir.Value {
+	a, b := c.cast(c.tensor("x1"), dtype.F32), c.cast(c.tensor("x2"), dtype.F32)
+	d := c.bin("sub", c.unsqueeze(a, c.rank(a)-1), c.unsqueeze(b, c.rank(b)-2))
+	return one(c.cast(c.normOver(d, c.float("p", 2), []int{c.rank(d) - 1}, false), c.out(0).DType))
+}
+
+// pairwiseDistance is the p-norm of x1 - x2 + eps along the last axis.
+func pairwiseDistance(c *call) []ir.Value {
+	d := c.bin("sub", c.cast(c.tensor("x1"), dtype.F32), c.cast(c.tensor("x2"), dtype.F32))
+	d = c.bin("add", d, c.f(c.float("eps", 1e-6)))
+	return one(c.cast(c.normOver(d, c.float("p", 2), []int{c.rank(d) - 1}, c.bool("keepdim", false)), c.out(0).DType))
 }

@@ -94,10 +94,29 @@ type argument struct {
 	SymFloat        *symFloatArg     `json:"as_sym_float"`
 	OptionalTensors []optionalTensor `json:"as_optional_tensors"`
 	OptionalTensor  *optionalTensor  `json:"as_optional_tensor"`
-	Graph           *nameRef         `json:"as_graph"`
+	Graph           *graphArgument   `json:"as_graph"`
 
 	// kind is the key of the union: "as_tensor". An empty list is told by it.
 	kind string
+}
+
+// graphArgument is the operand of a higher-order op.
+type graphArgument struct {
+	Name  string `json:"name"`
+	Graph *graph `json:"graph"`
+}
+
+// nodes counts the nodes of a graph and of those that its nodes run.
+func (g *graph) nodes() int {
+	n := len(g.Nodes)
+	for i := range g.Nodes {
+		for j := range g.Nodes[i].Inputs {
+			if a := g.Nodes[i].Inputs[j].Arg.Graph; a != nil && a.Graph != nil {
+				n += a.Graph.nodes()
+			}
+		}
+	}
+	return n
 }
 
 type plainArgument argument

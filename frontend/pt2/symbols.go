@@ -241,7 +241,7 @@ func (s *symbols) dim(e *expr) (dim.Dim, error) {
 	case "Symbol":
 		return s.symbol(e.name)
 	case "Size":
-		m := s.inputs[e.name]
+		m := s.inputs[inputName(e.name)]
 		if m == nil || e.n < 0 || e.n >= int64(len(m.Sizes)) {
 			return dim.Dim{}, fmt.Errorf("%s.size()[%d] is of no input", termsafe.Clip(e.name, 60), e.n)
 		}
@@ -259,6 +259,25 @@ func (s *symbols) dim(e *expr) (dim.Dim, error) {
 		err = d.Err()
 	}
 	return d, err
+}
+
+// inputName returns the name of the input that a guard calls L['x'], or L['pair'][0]['y'] where
+// the program takes it inside of tuples and dicts: torch.export names it pair_0_y.
+func inputName(source string) string {
+	path := strings.TrimSuffix(strings.TrimPrefix(source, "L["), "]")
+	var b strings.Builder
+	for i, key := range strings.Split(path, "][") {
+		if i > 0 {
+			b.WriteByte('_')
+		}
+		for _, r := range strings.ToLower(strings.Trim(key, `'"`)) {
+			if r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') {
+				r = '_'
+			}
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
 }
 
 func (s *symbols) symbol(name string) (dim.Dim, error) {

@@ -373,6 +373,7 @@ def group_refused():
         ("refused-unbacked", [lambda x: x[x > 0] * 2, lambda x: torch.nonzero(x)], [("f", ["n", 4])]),
         ("refused-random", [lambda x: x + torch.rand_like(x), lambda x: F.dropout(x, 0.5, True)], [("f", ["n", 4])]),
         ("refused-ops", [lambda x: torch.linalg.inv(x.t() @ x), lambda x: torch.linalg.qr(x)[0], lambda x: x.median(1)[0], lambda x: torch.linalg.inv(x.t() @ x + 1), lambda x: torch.special.bessel_j0(x)], [("f", ["n", 4])]),
+        ("refused-more", [lambda x: F.embedding_bag(torch.tensor([[0, 1], [2, 2]]), x[:3]), lambda x: torch.as_strided(x[:3], (2, 3), (4, 1), 1), lambda x: F.grid_sample(x[None, None, :3], torch.zeros(1, 2, 2, 2), align_corners=False), lambda x: F.fold(x[None, :, :].transpose(1, 2)[:, :, :4], (2, 4), (2, 2), stride=(1, 2)) if False else x, lambda x: F.interpolate(x[None, None], scale_factor=2, mode="bicubic")], [("f", ["n", 4])]),
         ("refused-input64", [lambda x: x * 2], [("float64", ["n", 4])]),
     ]:
         try:
@@ -430,23 +431,22 @@ def group_accumulate():
 def group_math():
     emit("math", Fns([
         lambda x, y: torch.atan(x * 5), lambda x, y: torch.asin(x.tanh()), lambda x, y: torch.acos(x.tanh()), lambda x, y: torch.atan2(x, y), lambda x, y: torch.atan2(x, torch.zeros_like(x)), lambda x, y: torch.acosh(x.abs() + 1), lambda x, y: torch.atanh(x.tanh() * 0.9), lambda x, y: torch.hypot(x, y),
-        lambda x, y: torch.as_strided(x[:3], (2, 3), (8, 2), 1), lambda x, y: torch.masked_scatter(x, y > 0, x.flip(1)), lambda x, y: torch.cdist(x[:, None], y[:, None]), lambda x, y: torch.cdist(x, y, p=1.0), lambda x, y: F.bilinear(x, y, torch.arange(24.0).view(3, 2, 4)[:, :, :].repeat(1, 4, 2)),
+        lambda x, y: torch.masked_scatter(x, y > 0, x.flip(1)), lambda x, y: torch.cdist(x[:, None], y[:, None]), lambda x, y: torch.cdist(x, y, p=1.0), lambda x, y: F.bilinear(x, y, torch.arange(24.0).view(3, 2, 4)[:, :, :].repeat(1, 4, 2)),
         lambda x, y: torch.logaddexp(x, y), lambda x, y: torch.exp2(x), lambda x, y: torch.sinc(x), lambda x, y: torch.deg2rad(x), lambda x, y: torch.fmax(x, y) + torch.fmin(x, y), lambda x, y: F.pairwise_distance(x, y), lambda x, y: F.huber_loss(x, y), lambda x, y: F.smooth_l1_loss(x, y), lambda x, y: F.l1_loss(x, y),
-        lambda x, y: torch.cross(x[:, :3], y[:, :3], dim=1), lambda x, y: torch.trace(x[:3, :3]), lambda x, y: torch.ldexp(x, torch.tensor(3)), lambda x, y: torch.float_power(x.abs(), 2).float() if False else x, lambda x, y: torch.signbit(x), lambda x, y: torch.searchsorted(torch.arange(5.0), x), lambda x, y: F.hardshrink(x) + F.softshrink(x) + F.tanhshrink(x), lambda x, y: F.rrelu(x),
-        lambda x, y: F.embedding_bag(torch.tensor([[0, 1], [2, 2]]), y[:3]), lambda x, y: torch.isclose(x, y), lambda x, y: x.cumsum(1).var(1), lambda x, y: torch.nansum(x, 1), lambda x, y: torch.aminmax(x, dim=1), lambda x, y: torch.std_mean(x, 1), lambda x, y: torch.vander(x[0]) if False else x,
+        lambda x, y: torch.cross(x[:, :3], y[:, :3], dim=1), lambda x, y: torch.trace(x[:3, :3]), lambda x, y: torch.ldexp(x, torch.tensor(3)), lambda x, y: torch.float_power(x.abs(), 2).float() if False else x, lambda x, y: torch.signbit(x), lambda x, y: torch.searchsorted(torch.arange(5.0), x), lambda x, y: F.hardshrink(x) + F.softshrink(x) + F.tanhshrink(x), 
+        lambda x, y: torch.isclose(x, y), lambda x, y: x.cumsum(1).var(1), lambda x, y: torch.nansum(x, 1), lambda x, y: torch.aminmax(x, dim=1), lambda x, y: torch.std_mean(x, 1), lambda x, y: torch.vander(x[0]) if False else x,
     ]), [("f", ["n", 8]), ("f", ["n", 8])])
     emit("image", Fns([
-        lambda x: F.grid_sample(x, torch.linspace(-1.2, 1.2, 60).view(1, 5, 6, 2).expand(x.shape[0], -1, -1, -1), align_corners=False), lambda x: F.grid_sample(x, torch.linspace(-1.2, 1.2, 60).view(1, 5, 6, 2).expand(x.shape[0], -1, -1, -1), align_corners=True, mode="nearest"), lambda x: F.grid_sample(x, torch.linspace(-1.2, 1.2, 60).view(1, 5, 6, 2).expand(x.shape[0], -1, -1, -1), align_corners=True, padding_mode="border"),
-        lambda x: F.fold(F.unfold(x, 3, padding=1), (6, 8), 3, padding=1), lambda x: F.fold(x.reshape(-1, 12, 12), (4, 6), (2, 2), stride=(1, 2)) if False else x, lambda x: F.avg_pool3d(x[:, None], 2), lambda x: F.max_pool3d(x[:, None], (3, 2, 2)), lambda x: F.adaptive_avg_pool3d(x[:, None], (1, 2, 2)), lambda x: F.conv3d(x[:, None], torch.arange(54.0).view(2, 1, 3, 3, 3).sin(), padding=1), lambda x: F.pad(x, (1, 1, 2, 2), mode="reflect"), lambda x: F.pad(x[:, None], (1, 1, 2, 2, 1, 0), mode="replicate"), lambda x: F.local_response_norm(x, 3), lambda x: F.lp_pool2d(x, 2, 2), lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), lambda x: F.interpolate(x, size=(5, 4), mode="bilinear", align_corners=True), lambda x: F.interpolate(x.flatten(2), size=12, mode="linear"),
+        lambda x: F.fold(x.reshape(-1, 12, 12), (4, 6), (2, 2), stride=(1, 2)) if False else x, lambda x: F.avg_pool3d(x[:, None], 2), lambda x: F.max_pool3d(x[:, None], (3, 2, 2)), lambda x: F.adaptive_avg_pool3d(x[:, None], (1, 2, 2)), lambda x: F.conv3d(x[:, None], torch.arange(54.0).view(2, 1, 3, 3, 3).sin(), padding=1), lambda x: F.pad(x, (1, 1, 2, 2), mode="reflect"), lambda x: F.pad(x[:, None], (1, 1, 2, 2, 1, 0), mode="replicate"), lambda x: F.local_response_norm(x, 3), lambda x: F.lp_pool2d(x, 2, 2), lambda x: F.interpolate(x, size=(5, 4), mode="bilinear", align_corners=True), lambda x: F.interpolate(x.flatten(2), size=12, mode="linear"),
     ]), [("f", ["n", 3, 6, 8])])
 
 
 def group_nan():
     nan = float("nan")
     emit("nan", Fns([
-        lambda x: torch.where(x > 0.8, nan, x).sort(1), lambda x: torch.where(x > 0.8, nan, x).sort(1, descending=True), lambda x: torch.where(x > 0.8, nan, x).argsort(1, stable=True), lambda x: torch.where(x > 0.8, nan, x).topk(3), lambda x: torch.where(x > 0.8, nan, x).topk(3, largest=False),
-        lambda x: torch.where(x > 0.8, nan, x).max(1), lambda x: torch.where(x > 0.8, nan, x).min(1), lambda x: torch.where(x > 0.8, nan, x).argmin(1), lambda x: torch.where(x > 0.8, nan, x).amax(0), lambda x: torch.where(x > 0.8, -0.0, 0.0).sort(1, stable=True), lambda x: torch.where(x > 0.5, float("inf"), torch.where(x < -0.5, -float("inf"), x)).sort(1, stable=True),
-        lambda x: torch.where(x > 0.8, nan, x).clamp(-0.5, 0.5), lambda x: torch.where(x > 0.8, nan, x).nanmean(1), lambda x: torch.where(x > 0.8, nan, x).cumsum(1), lambda x: torch.where(x > 0.8, nan, x).cumprod(1), lambda x: (x * 3).round().sort(1, stable=True), lambda x: (x * 3).round().sort(1, descending=True, stable=True),
+        lambda x: torch.where(x > 0.8, nan, x).sort(1), lambda x: torch.where(x > 0.8, nan, x).sort(1, descending=True), lambda x: torch.where(x > 0.8, nan, x).argsort(dim=1, stable=True), lambda x: torch.where(x > 0.8, nan, x).topk(3)[0], lambda x: torch.where(x > 0.8, nan, x).topk(3, largest=False)[0],
+        lambda x: torch.where(x > 0.8, nan, x).max(1), lambda x: torch.where(x > 0.8, nan, x).min(1), lambda x: torch.where(x > 0.8, nan, x).argmin(1), lambda x: torch.where(x > 0.8, nan, x).amax(0), lambda x: torch.where(x > 0.8, -0.0, 0.0).sort(dim=1, stable=True), lambda x: torch.where(x > 0.5, float("inf"), torch.where(x < -0.5, -float("inf"), x)).sort(dim=1, stable=True),
+        lambda x: torch.where(x > 0.8, nan, x).clamp(-0.5, 0.5), lambda x: torch.where(x > 0.8, nan, x).nanmean(1), lambda x: torch.where(x > 0.8, nan, x).cumsum(1), lambda x: torch.where(x > 0.8, nan, x).cumprod(1), lambda x: (x * 3).round().sort(dim=1, stable=True), lambda x: (x * 3).round().sort(dim=1, descending=True, stable=True),
     ]), [("f", ["n", 8])])
 
 
@@ -476,7 +476,7 @@ class StridedWrites(nn.Module):
 
 
 def group_writes():
-    emit("writes", StridedWrites(), [("f", ["n", 6])])
+    emit("writes", StridedWrites(), [("f", ["n", 6])], sizes=(6, 4, 9), dims=({0: Dim("n", min=4, max=64)},))
     s = F.scaled_dot_product_attention
     emit("masked-rows", Fns([
         lambda q, m: s(q, q, q, attn_mask=(m[:, None, None] & torch.tensor([False, True, True, True, True])[:, None])), lambda q, m: torch.where(m[:, None, None], q @ q.mT, float("-inf")).softmax(-1), lambda q, m: s(q, q, q, attn_mask=torch.where(m, 0.0, float("-inf"))[:, None, None]),
@@ -489,7 +489,7 @@ class States(nn.Module):
         g = torch.Generator().manual_seed(9)
         self.register_buffer("steps", torch.tensor(3))
         self.register_buffer("mean", torch.randn(4, generator=g))
-        self.register_buffer("half", torch.randn(2, 4, generator=g).half())
+        self.register_buffer("halves", torch.randn(2, 4, generator=g).half())
         self.register_buffer("flags", torch.tensor([True, False, True, False]))
         self.register_buffer("wide", torch.randn(4, 2, generator=g).t())
         self.register_buffer("zero", torch.zeros(4))
@@ -497,11 +497,11 @@ class States(nn.Module):
     def forward(self, x):
         self.steps.add_(2)
         self.mean.lerp_(x.mean(0), 0.25)
-        self.half.mul_(0.5)
+        self.halves.mul_(0.5)
         self.flags.logical_not_()
         self.wide.add_(self.mean[:4])
         self.zero.add_(1)
-        return x * self.mean + self.steps, self.half.float() + self.wide, x * self.flags + self.zero
+        return x * self.mean + self.steps, self.halves.float() + self.wide, x * self.flags + self.zero
 
 
 def group_states():

@@ -1,0 +1,230 @@
+package pt2
+
+import (
+	"math"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// accumulateRules are the ops that combine several elements at one position. The IR has no
+// atomic writes: each position reduces over all sources, where those that go elsewhere count as
+// the identity of the reduction. So sums are deterministic, and positions times sources are read.
+var accumulateRules = map[string]opRule{
+	"aten.scatter_add": func(c *call) []ir.Value { return one(c.scatterReduced(c.tensor("src"), "sum", true)) },
+	"aten.scatter_reduce": func(c *call) []ir.Value {
+		return one(c.scatterReduced(c.tensor("src"), c.str("reduce", ""), c.bool("include_self", true)))
+	},
+	"aten.index_add": indexAdd,
+	"aten.index_reduce": func(c *call) []ir.Value {
+		return one(c.indexReduced(c.tensor("source"), c.str("reduce", ""), c.bool("include_self", true)))
+	},
+	"aten.cumprod": func(c *call) []ir.Value {
+		x := c.cast(c.tensor("self"), c.out(0).DType)
+		if c.rank(x) == 0 {
+			return one(x)
+		}
+		v, _ := c.prefixes(x, c.axis("dim", 0, c.rank(x)), c.number(1, c.dtype(x)), "prod")
+		return one(v)
+	},
+	"aten.logcumsumexp": logCumSumExp,
+	"aten.cummax":       func(c *call) []ir.Value { return c.runningExtreme("max") },
+	"aten.cummin":       func(c *call) []ir.Value { return c.runningExtreme("min") },
+}
+
+// arriving are the sources of each position of an axis of a tensor: one more axis follows that
+// axis, along which the sources lie.
+type arriving struct {
+	axis int
+	hit  ir.Value // bool: the source goes to the position
+	src  ir.Value
+}
+
+// arrivals says which sources go where: index has the shape of src, or the extents that
+// broadcast to it. The axis has n positions.
+func (c *call) arrivals(index, src ir.Value, axis int, n dim.Dim) arriving {
+	index = c.unsqueeze(c.cast(index, i64), axis)
+	at := c.along(i64, c.rank(index), axis, n)
+	return arriving{axis: axis, hit: c.compare("eq", index, at), src: c.unsqueeze(src, axis)}
+}
+
+// reduced combines what arrives at each position, identity where nothing does.
+func (c *call) reduced(a arriving, op string, identity ir.Value) ir.Value {
+	return c.reduce(op, c.where(a.hit, a.src, identity), []int{a.axis + 1}, false)
+}
+
+// count returns how many sources arrive at each position.
+func (c *call) count64(a arriving) ir.Value {
+	return c.reduce("sum", c.cast(a.hit, i64), []int{a.axis + 1}, false)
+}
+
+// identity returns what a reduction begins with.
+func (c *call) identity(op string, dt dtype.DType) ir.Value {
+	switch {
+	case op == "sum":
+		return c.number(0, dt)
+	case op == "prod":
+		return c.number(1, dt)
+	case dt.Float() && op == "max":
+		return c.f(math.Inf(-1))
+	case dt.Float():
+		return c.f(math.Inf(1))
+	case dt == dtype.Bool:
+		c.fail("%s of bools", op)
+	}
+	lo, hi := integerRange(dt)
+	if op == "max" {
+		return c.i(lo)
+	}
+	return c.i(hi)
+}
+
+// integerRange returns the smallest and the largest of an integer dtype.
+func integerRange(dt dtype.DType) (lo, hi int64) {
+	if dt == dtype.U8 {
+		return 0, math.MaxUint8
+	}
+	hi = math.MaxInt64 >> (64 - dt.Bits())
+	return -hi - 1, hi
+}
+
+// reductions are the names that PyTorch gives, and the reduction of the IR.
+var reductions = map[string]string{"sum": "sum", "add": "sum", "prod": "prod", "multiply": "prod", "mean": "sum", "amax": "max", "amin": "min"}
+
+// combined combines x with what arrives at its positions. x counts where itself is true, else
+// only where nothing arrives.
+func (c *call) combined(x ir.Value, a arriving, how string, itself bool, spread func(v ir.Value, fill ir.Value) ir.Value) ir.Value {
+	op, ok := reductions[how]
+	dt := c.dtype(x)
+	switch {
+	case !ok:
+		c.fail("reduce=%q is none of sum, prod, mean, amax and amin", how)
+	case how == "mean" && !dt.Float():
+		c.fail("a mean of integers is not supported")
+	}
+	unit := c.identity(op, dt)
+	y := spread(c.reduced(a, op, unit), unit)
+	if itself && how != "mean" {
+		return c.joined(op, x, y)
+	}
+	n := spread(c.count64(a), c.i(0))
+	none := c.compare("eq", n, c.i(0))
+	base := x
+	if !itself {
+		base = c.where(none, x, unit)
+	}
+	y = c.joined(op, base, y)
+	if how != "mean" {
+		return y
+	}
+	if itself {
+		n = c.bin("add", n, c.i(1))
+	} else {
+		n = c.bin("maximum", n, c.i(1))
+	}
+	return c.bin("div", y, c.cast(n, dt))
+}
+
+// joined is a reduction of two.
+func (c *call) joined(op string, a, b ir.Value) ir.Value {
+	return c.bin(map[string]string{"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}[op], a, b)
+}
+
+// scatterReduced is scatter_reduce of self along dim: element i of src goes to position
+// index[i] of the axis, and keeps its others.
+func (c *call) scatterReduced(src ir.Value, how string, itself bool) ir.Value {
+	x, index := c.tensor("self"), c.tensor("index")
+	if c.rank(x) == 0 {
+		x, index, src = c.unsqueeze(x, 0), c.reshape(index, dim.Const(1)), c.reshape(src, dim.Const(1))
+	}
+	axis := c.axis("dim", 0, c.rank(x))
+	if c.rank(index) != c.rank(x) || c.rank(src) != c.rank(x) {
+		c.fail("self, index and src have %d, %d and %d axes", c.rank(x), c.rank(index), c.rank(src))
+	}
+	for i, n := range c.shape(index) {
+		src = c.slice(src, i, dim.Const(0), n, 1)
+	}
+	a := c.arrivals(index, src, axis, c.shape(x)[axis])
+	// Where the index is shorter along other axes, nothing arrives.
+	spread := func(v, fill ir.Value) ir.Value { return c.padEnd(v, c.shape(x), fill) }
+	return c.reshape(c.combined(x, a, how, itself, spread), c.out(0).Shape...)
+}
+
+// padEnd adds elements after each axis up to a shape.
+func (c *call) padEnd(v ir.Value, shape []dim.Dim, fill ir.Value) ir.Value {
+	if sameShape(c.shape(v), shape) {
+		return v
+	}
+	low, high := make([]dim.Dim, len(shape)), make([]dim.Dim, len(shape))
+	for i, n := range shape {
+		high[i] = n.Sub(c.shape(v)[i])
+	}
+	return c.op("pad", []ir.Value{v, fill}, ir.DimsAttr("low", low...), ir.DimsAttr("high", high...))
+}
+
+// indexReduced combines slices of source with those of self that a vector of positions names.
+func (c *call) indexReduced(src ir.Value, how string, itself bool) ir.Value {
+	x, index := c.tensor("self"), c.tensor("index")
+	if c.rank(x) == 0 {
+		x, src = c.unsqueeze(x, 0), c.reshape(src, dim.Const(1))
+	}
+	axis := c.axis("dim", 0, c.rank(x))
+	v := c.placed(x, c.reshape(index, product(c.shape(index))), src, axis, how, itself)
+	return c.reshape(v, c.out(0).Shape...)
+}
+
+// placed combines slices src of an axis of x with those at positions index, a vector.
+func (c *call) placed(x, index, src ir.Value, axis int, how string, itself bool) ir.Value {
+	shape := make([]dim.Dim, c.rank(x))
+	for i := range shape {
+		shape[i] = dim.Const(1)
+	}
+	shape[axis] = c.shape(index)[0]
+	a := c.arrivals(c.reshape(index, shape...), src, axis, c.shape(x)[axis])
+	return c.combined(x, a, how, itself, func(v, _ ir.Value) ir.Value { return v })
+}
+
+func indexAdd(c *call) []ir.Value {
+	dt := c.out(0).DType
+	return one(c.indexReduced(c.scaled(c.cast(c.tensor("source"), dt), "alpha", dt), "sum", true))
+}
+
+// prefixes reduces elements 0 to i of an axis for each i, and returns the elements with
+// identity in place of those beyond i, too: [..., i, j, ...].
+func (c *call) prefixes(x ir.Value, axis int, identity ir.Value, op string) (reduced, each ir.Value) {
+	n := c.shape(x)[axis]
+	rank := c.rank(x) + 1
+	seen := c.compare("le", c.along(i64, rank, axis+1, n), c.along(i64, rank, axis, n))
+	each = c.where(seen, c.unsqueeze(x, axis), identity)
+	return c.reduce(op, each, []int{axis + 1}, false), each
+}
+
+// logCumSumExp is m + log of the sum of exp(x-m) for each prefix, with its largest m.
+func logCumSumExp(c *call) []ir.Value {
+	x := c.cast(c.tensor("self"), dtype.F32)
+	if c.rank(x) == 0 {
+		return one(c.tensor("self"))
+	}
+	axis := c.axis("dim", 0, c.rank(x))
+	m, each := c.prefixes(x, axis, c.f(math.Inf(-1)), "max")
+	m = c.where(c.infinite(m, "eq"), c.f(0), m)
+	sum := c.reduce("sum", c.un("exp", c.bin("sub", each, c.unsqueeze(m, axis+1))), []int{axis + 1}, false)
+	return one(c.cast(c.bin("add", m, c.un("log", sum)), c.out(0).DType))
+}
+
+// runningExtreme is cummax and cummin: values, and the last position that has each.
+func (c *call) runningExtreme(op string) []ir.Value {
+	x := c.tensor("self")
+	if c.rank(x) == 0 {
+		return []ir.Value{x, c.full(c.i(0), i64)}
+	}
+	axis := c.axis("dim", 0, c.rank(x))
+	v, each := c.prefixes(x, axis, c.identity(op, c.dtype(x)), op)
+	wide := c.unsqueeze(v, axis+1)
+	n := c.shape(x)[axis]
+	rank := c.rank(x) + 1
+	at, i := c.along(i64, rank, axis+1, n), c.along(i64, rank, axis, n)
+	same := c.bin("and", c.compare("le", at, i), c.bin("or", c.compare("eq", each, wide), c.compare("ne", each, each)))
+	return []ir.Value{v, c.reduce("max", c.where(same, at, c.i(-1)), []int{axis + 1}, false)}
+}
