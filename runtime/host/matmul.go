@@ -27,7 +27,7 @@ const (
 	minColumns = 64
 	panel      = 16  // rows of B that are transposed at a time; a multiple of microCols
 	pitchSkew  = 16  // keeps the rows of converted tiles from sharing cache sets
-	directRows = 6   // with so few rows of A, narrow B is converted on the way, not before
+	directRows = 24  // with so few rows of A, narrow B is converted on the way, not before
 	flopCost   = 0.1 // nanoseconds of a multiplication and addition, about
 	microRows  = 3   // rows of A that a micro kernel takes at most
 	microCols  = 4   // rows of B that it takes
@@ -223,9 +223,11 @@ func (u *unit) products(out *sums, c []float32, pitch int, a, b tile, rows, wide
 	for n := 0; n < wide; n += microCols {
 		bp := unsafe.Add(b.p, n*b.pitch*b.size)
 		nc := min(microCols, wide-n)
+		ahead := microCols * b.pitch // what the next rows of B are read from, for the first rows of A
 		for m := 0; m < rows; m += microRows {
 			mr := min(microRows, rows-m)
-			micro(mr, kc, (*float32)(unsafe.Add(a.p, m*a.pitch*a.size)), a.pitch, bp, b.pitch, out)
+			micro(mr, kc, (*float32)(unsafe.Add(a.p, m*a.pitch*a.size)), a.pitch, bp, b.pitch, ahead, out)
+			ahead = 0
 			for i := range mr {
 				row := c[(m+i)*pitch+n:][:nc]
 				for j := range row {

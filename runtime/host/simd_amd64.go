@@ -7,47 +7,47 @@ package host
 // dots1F32 computes 1×4 dot products of float32 and float32 rows.
 //
 //go:noescape
-func dots1F32(k int, a *float32, lda int, b *byte, ldb int, out *float32)
+func dots1F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
 
 // dots2F32 computes 2×4 dot products of float32 and float32 rows.
 //
 //go:noescape
-func dots2F32(k int, a *float32, lda int, b *byte, ldb int, out *float32)
+func dots2F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
 
 // dots3F32 computes 3×4 dot products of float32 and float32 rows.
 //
 //go:noescape
-func dots3F32(k int, a *float32, lda int, b *byte, ldb int, out *float32)
+func dots3F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
 
 // dots1BF16 computes 1×4 dot products of float32 and bf16 rows.
 //
 //go:noescape
-func dots1BF16(k int, a *float32, lda int, b *byte, ldb int, out *float32)
+func dots1BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
 
 // dots2BF16 computes 2×4 dot products of float32 and bf16 rows.
 //
 //go:noescape
-func dots2BF16(k int, a *float32, lda int, b *byte, ldb int, out *float32)
+func dots2BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
 
 // dots3BF16 computes 3×4 dot products of float32 and bf16 rows.
 //
 //go:noescape
-func dots3BF16(k int, a *float32, lda int, b *byte, ldb int, out *float32)
+func dots3BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
 
 // dots1F16 computes 1×4 dot products of float32 and f16 rows.
 //
 //go:noescape
-func dots1F16(k int, a *float32, lda int, b *byte, ldb int, out *float32)
+func dots1F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
 
 // dots2F16 computes 2×4 dot products of float32 and f16 rows.
 //
 //go:noescape
-func dots2F16(k int, a *float32, lda int, b *byte, ldb int, out *float32)
+func dots2F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
 
 // dots3F16 computes 3×4 dot products of float32 and f16 rows.
 //
 //go:noescape
-func dots3F16(k int, a *float32, lda int, b *byte, ldb int, out *float32)
+func dots3F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
 
 // widen8BF16 converts n bf16 numbers to float32.
 //

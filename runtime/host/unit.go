@@ -18,8 +18,8 @@ type unit struct {
 
 	// Dot products: rows×4 of k elements, k a multiple of eight, of row i of A,
 	// at a+i*lda, with row j of B, at b+j*ldb, into out[4*i+j]. Strides are in
-	// elements. Those for narrow B may be nil: then B is converted before.
-	dotsF32, dotsBF16, dotsF16 func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *sums)
+	// elements. What is ahead elements behind B's is prefetched, whatever lies there. Those for narrow B may be nil: then B is converted before.
+	dotsF32, dotsBF16, dotsF16 func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums)
 
 	exp, sigmoid, silu    func(d, a []float32)
 	add, sub, mul, div    func(d, a, b []float32)
@@ -44,7 +44,7 @@ func portable() *unit {
 }
 
 // dotsF32 multiplies and adds in the order that matmul.go defines.
-func dotsF32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *sums) {
+func dotsF32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums) {
 	for i := range rows {
 		x := unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(a), 4*i*lda)), k)
 		for j := range microCols {

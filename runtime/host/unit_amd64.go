@@ -28,36 +28,36 @@ func bestUnit() *unit {
 	}
 }
 
-func avx2F32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *sums) {
+func avx2F32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums) {
 	switch rows {
 	case 1:
-		dots1F32(k, a, lda, (*byte)(b), ldb, &out[0])
+		dots1F32(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
 	case 2:
-		dots2F32(k, a, lda, (*byte)(b), ldb, &out[0])
+		dots2F32(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
 	default:
-		dots3F32(k, a, lda, (*byte)(b), ldb, &out[0])
+		dots3F32(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
 	}
 }
 
-func avx2BF16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *sums) {
+func avx2BF16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums) {
 	switch rows {
 	case 1:
-		dots1BF16(k, a, lda, (*byte)(b), ldb, &out[0])
+		dots1BF16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
 	case 2:
-		dots2BF16(k, a, lda, (*byte)(b), ldb, &out[0])
+		dots2BF16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
 	default:
-		dots3BF16(k, a, lda, (*byte)(b), ldb, &out[0])
+		dots3BF16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
 	}
 }
 
-func avx2F16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb int, out *sums) {
+func avx2F16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums) {
 	switch rows {
 	case 1:
-		dots1F16(k, a, lda, (*byte)(b), ldb, &out[0])
+		dots1F16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
 	case 2:
-		dots2F16(k, a, lda, (*byte)(b), ldb, &out[0])
+		dots2F16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
 	default:
-		dots3F16(k, a, lda, (*byte)(b), ldb, &out[0])
+		dots3F16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
 	}
 }
 

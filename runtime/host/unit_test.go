@@ -17,7 +17,7 @@ import (
 func TestUnitDots(t *testing.T) {
 	best := bestUnit()
 	r := rand.New(rand.NewPCG(5, 6))
-	const most = 4 * lanes
+	const most = 9 * lanes // lines of the cache, and what is left
 	a, b := make([]float32, microRows*(most+3)), make([]float32, microCols*(most+5))
 	for i := range a {
 		a[i] = float32(r.IntN(33) - 16)
@@ -30,19 +30,19 @@ func TestUnitDots(t *testing.T) {
 	for rows := 1; rows <= microRows; rows++ {
 		for k := 0; k <= most; k += lanes {
 			var want sums
-			dotsF32(rows, k, &a[0], most+3, unsafe.Pointer(&b[0]), most+5, &want)
+			dotsF32(rows, k, &a[0], most+3, unsafe.Pointer(&b[0]), most+5, 4*(most+5), &want)
 			for name, run := range map[string]func(out *sums){
-				"f32": func(out *sums) { best.dotsF32(rows, k, &a[0], most+3, unsafe.Pointer(&b[0]), most+5, out) },
+				"f32": func(out *sums) { best.dotsF32(rows, k, &a[0], most+3, unsafe.Pointer(&b[0]), most+5, 4*(most+5), out) },
 				"bf16": func(out *sums) {
 					if *out = want; best.dotsBF16 != nil {
 						*out = sums{}
-						best.dotsBF16(rows, k, &a[0], most+3, unsafe.Pointer(&b16[0]), most+5, out)
+						best.dotsBF16(rows, k, &a[0], most+3, unsafe.Pointer(&b16[0]), most+5, 4*(most+5), out)
 					}
 				},
 				"f16": func(out *sums) {
 					if *out = want; best.dotsF16 != nil {
 						*out = sums{}
-						best.dotsF16(rows, k, &a[0], most+3, unsafe.Pointer(&h16[0]), most+5, out)
+						best.dotsF16(rows, k, &a[0], most+3, unsafe.Pointer(&h16[0]), most+5, 4*(most+5), out)
 					}
 				},
 			} {

@@ -14,7 +14,10 @@
 //
 // which is the order that runtime/host/matmul.go promises. Three rows are what
 // sixteen registers hold: twelve sums, three rows of A, one of B. Narrow
-// elements of B become float32 on the way, exactly.
+// elements of B become float32 on the way, exactly. For each line of the cache that is
+// read of B, that of the row ahead elements further is prefetched: rows may be too short
+// for the processor to notice a stream in each. It goes to the second cache: rows whose distance
+// is a power of two would take each other's place in the first.
 //
 // # Blocks
 //
@@ -39,8 +42,9 @@ import (
 )
 
 const (
-	cols  = 4 // rows of B
-	lanes = 8
+	cols      = 4 // rows of B
+	lanes     = 8
+	lineBytes = 64 // of a line of the cache
 )
 
 // element is a type of numbers in B.
@@ -113,8 +117,23 @@ func rowAt(base, stride, triple reg.GPVirtual, i int) operand.Mem {
 	return operand.Mem{Base: base, Index: stride, Scale: uint8(i)}
 }
 
+// displaced is an address so many bytes further.
+func displaced(m operand.Mem, bytes int) operand.Mem {
+	m.Disp += bytes
+	return m
+}
+
+// bytesOf makes bytes of a number of elements.
+func bytesOf(size int, p reg.GPVirtual) {
+	shift := uint8(1)
+	if size == 4 {
+		shift = 2
+	}
+	SHLQ(operand.U8(shift), p)
+}
+
 func dots(rows int, e element) {
-	TEXT(fmt.Sprintf("dots%d%s", rows, e.name), NOSPLIT, "func(k int, a *float32, lda int, b *byte, ldb int, out *float32)")
+	TEXT(fmt.Sprintf("dots%d%s", rows, e.name), NOSPLIT, "func(k int, a *float32, lda int, b *byte, ldb, ahead int, out *float32)")
 	Pragma("noescape")
 	Doc(fmt.Sprintf("dots%d%s computes %d×4 dot products of float32 and %s rows.", rows, e.name, rows, e.doc))
 	k := Load(Param("k"), GP64()).(reg.GPVirtual)
@@ -122,12 +141,8 @@ func dots(rows int, e element) {
 	lda := Load(Param("lda"), GP64()).(reg.GPVirtual)
 	b := Load(Param("b"), GP64()).(reg.GPVirtual)
 	ldb := Load(Param("ldb"), GP64()).(reg.GPVirtual)
-	SHLQ(operand.U8(2), lda)
-	shift := uint8(1)
-	if e.size == 4 {
-		shift = 2
-	}
-	SHLQ(operand.U8(shift), ldb)
+	bytesOf(4, lda)
+	bytesOf(e.size, ldb)
 	triple := GP64()
 	LEAQ(operand.Mem{Base: ldb, Index: ldb, Scale: 2}, triple)
 
@@ -139,21 +154,43 @@ func dots(rows int, e element) {
 			sums[i] = append(sums[i], s)
 		}
 	}
+	next := Load(Param("ahead"), GP64()).(reg.GPVirtual)
+	bytesOf(e.size, next)
+	ADDQ(b, next)
+	step := func(i int) {
+		x := make([]reg.VecVirtual, rows)
+		for r := range x {
+			x[r] = YMM()
+			VMOVUPS(displaced(rowAt(a, lda, nil, r), 4*lanes*i), x[r])
+		}
+		for j := range cols {
+			y := YMM()
+			e.load(displaced(rowAt(b, ldb, triple, j), e.size*lanes*i), y)
+			for r := range x {
+				VFMADD231PS(x[r], y, sums[r][j])
+			}
+		}
+	}
+	line := lineBytes / (e.size * lanes) // steps
+	Label("lines")
+	SUBQ(operand.U8(uint8(line*lanes)), k)
+	JLT(operand.LabelRef("rest"))
+	for j := range cols {
+		PREFETCHT1(rowAt(next, ldb, triple, j))
+	}
+	for i := range line {
+		step(i)
+	}
+	ADDQ(operand.U32(uint32(line*lanes*4)), a)
+	ADDQ(operand.U8(lineBytes), b)
+	ADDQ(operand.U8(lineBytes), next)
+	JMP(operand.LabelRef("lines"))
+	Label("rest")
+	ADDQ(operand.U8(uint8(line*lanes)), k)
 	Label("loop")
 	SUBQ(operand.U8(lanes), k)
 	JLT(operand.LabelRef("done"))
-	x := make([]reg.VecVirtual, rows)
-	for i := range x {
-		x[i] = YMM()
-		VMOVUPS(rowAt(a, lda, nil, i), x[i])
-	}
-	for j := range cols {
-		y := YMM()
-		e.load(rowAt(b, ldb, triple, j), y)
-		for i := range x {
-			VFMADD231PS(x[i], y, sums[i][j])
-		}
-	}
+	step(0)
 	ADDQ(operand.U8(lanes*4), a)
 	ADDQ(operand.U8(lanes*e.size), b)
 	JMP(operand.LabelRef("loop"))
