@@ -5,6 +5,7 @@ go 1.26.0
 require github.com/gofrs/flock v0.13.1
 
 require (
+	github.com/ardanlabs/jinja v1.8.0
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/dlclark/regexp2 v1.12.0

@@ -13,6 +13,7 @@ import (
 	"pwc/attention"
 	"pwc/autodiff"
 	"pwc/cache"
+	"pwc/chat"
 	"pwc/checkpoint"
 	"pwc/compile"
 	compilehost "pwc/compile/host"
@@ -345,6 +346,14 @@ func TestNothingPanics(t *testing.T) {
 				ptr[pieces.MemoryStore], func() any { return pieces.NewMemoryStore() }, ptr[pieces.MissError], ptr[pieces.Result], ptr[pieces.UncoveredError],
 				zero[pieces.EventKind], func() any { return pieces.EventKind(99) }, zero[pieces.Pipeline], func() any { return target }, zero[pieces.Range], zero[pieces.Shapes], zero[pieces.Source], func() any { return pieces.Source(99) },
 			},
+		},
+		"chat": {
+			funcs: map[string]any{"Parse": chat.Parse, "Open": chat.Open},
+			receivers: []func() any{ptr[chat.Template], func() any {
+				t, err := chat.Parse("{% for m in messages %}{{ m.content }}{% endfor %}", nil)
+				must(err)
+				return t
+			}},
 		},
 		"tokenizer": {
 			funcs:     map[string]any{"Open": tokenizer.Open, "ParseJSON": tokenizer.ParseJSON, "ParseSentencePiece": tokenizer.ParseSentencePiece, "ParseTiktoken": tokenizer.ParseTiktoken},

@@ -1,0 +1,200 @@
+package chat
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func load(t testing.TB, name string, v any) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", name))
+	if err == nil {
+		err = json.Unmarshal(b, v)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var special = map[string]string{"bos_token": "<s>", "eos_token": "</s>"}
+
+// TestTransformers holds prompts to those of transformers' apply_chat_template, for
+// templates like those of published models: system prompts, tools and their calls, thinking,
+// conversations that a template refuses.
+func TestTransformers(t *testing.T) {
+	var templates map[string]string
+	var cases []struct {
+		Template string
+		Messages json.RawMessage
+		Tools    json.RawMessage
+		Generate bool `json:"add_generation_prompt"`
+		Extra    map[string]json.RawMessage
+		Error    *string
+		Text     *string
+	}
+	load(t, "templates.json", &templates)
+	load(t, "cases.json", &cases)
+	refused := 0
+	for i, c := range cases {
+		tmpl, err := Parse(templates[c.Template], special)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := tmpl.Render(context.Background(), Conversation{Messages: c.Messages, Tools: c.Tools, Generate: c.Generate, Extra: c.Extra})
+		switch {
+		case c.Error != nil:
+			refused++
+			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), *c.Error) {
+				t.Errorf("case %d, %s: %q, %v, want a refusal: %s", i, c.Template, got, err, *c.Error)
+			}
+		case err != nil || got != *c.Text:
+			t.Errorf("case %d, %s: %v\n got %q\nwant %q", i, c.Template, err, got, *c.Text)
+		}
+	}
+	if len(cases) < 150 || refused < 10 {
+		t.Errorf("%d cases, %d refused", len(cases), refused)
+	}
+}
+
+func render(t testing.TB, source, messages string) (string, error) {
+	t.Helper()
+	tmpl, err := Parse(source, special)
+	if err != nil {
+		return "", err
+	}
+	return tmpl.Render(context.Background(), Conversation{Messages: json.RawMessage(messages), Now: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)})
+}
+
+const hello = `[{"role": "user", "content": "hi"}]`
+
+// TestRendering holds what the goldens do not have. The texts are worked out by the
+// documentation of Jinja and of Python's json.
+func TestRendering(t *testing.T) {
+	for _, c := range []struct{ source, messages, want string }{
+		{"{% for m in messages %}\n{{ m.content }}\n{% endfor %}\nend", hello, "hi\nend"},
+		{"a {%- for m in messages -%} {{ m.content }} {%- endfor -%} b", hello, "ahib"},
+		{"{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(1) }}{{ f('|tojson') }}", hello, "<1><|tojson>"},
+		{"{# {% for #}{% raw %}{{ x | tojson }}{% endraw %}x", hello, "{{ x | tojson }}x"},
+		{"{{ messages | tojson }}", `[{"b": 1, "a": [1.0, 1e20, true, null, "é\u0001<&>"]}]`, `[{"b": 1, "a": [1.0, 1e+20, true, null, "é\u0001<&>"]}]`},
+		{"{{ messages | tojson(indent=2) }}", `[{"b": {}, "a": [1, []]}]`, "[\n  {\n    \"b\": {},\n    \"a\": [\n      1,\n      []\n    ]\n  }\n]"},
+		{"{{ messages | tojson(sort_keys=true, ensure_ascii=true) }}", `[{"b": 1, "a": "é\ud83d\ude00"}]`, `[{"a": "\u00e9\ud83d\ude00", "b": 1}]`},
+		{`{{ messages | tojson(separators=(",", ":")) }}`, `[{"a": [1, 2]}]`, `[{"a":[1,2]}]`},
+		{"{% for i in range(3) %}{{ i }}{% endfor %}{% for i in range(5, 0, -2) %}{{ i }}{% endfor %}", hello, "012531"},
+		{"{{ strftime_now('%d %b %Y, %H:%M') }}", hello, "04 Mar 2026, 05:06"},
+		{"{{ pad_token is defined }}{{ bos_token }}", hello, "False<s>"},
+		{"}} {x} { %} {", hello, "}} {x} { %} {"},
+	} {
+		if got, err := render(t, c.source, c.messages); err != nil || got != c.want {
+			t.Errorf("%s: %q, %v, want %q", c.source, got, err, c.want)
+		}
+	}
+}
+
+// TestLimits: no template, however it loops, runs or allocates without an end.
+func TestLimits(t *testing.T) {
+	var nested strings.Builder
+	for range 8 {
+		nested.WriteString("{% for i in range(1000) %}")
+	}
+	nested.WriteString("x" + strings.Repeat("{% endfor %}", 8))
+	for _, c := range []struct {
+		source, messages string
+		want             error
+	}{
+		{nested.String(), hello, ErrLimit},
+		{"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", hello, ErrLimit},
+		{"{{ " + strings.Repeat("(", 1<<18) + "1", hello, ErrTemplate},
+		{"{{ " + strings.Repeat("(", 1<<18) + "1" + strings.Repeat(")", 1<<18) + " }}", hello, ErrTemplate},
+		{"{{ " + strings.Repeat("-", 1<<18) + "1 }}", hello, ErrTemplate},
+		{strings.Repeat("{% if true %}", 1<<15) + strings.Repeat("{% endif %}", 1<<15), hello, ErrTemplate},
+		{"{% for i in range(100000000) %}{% endfor %}", hello, ErrLimit},
+		{"{% for i in range(1, 2, 0) %}{% endfor %}", hello, ErrTemplate},
+		{"{{ raise_exception('no') }}", hello, ErrRefused},
+		{"{% for m in messages %}", hello, ErrTemplate},
+		{"{% if 'x %}", hello, ErrTemplate},
+		{"{{ open('/etc/passwd') }}", hello, ErrTemplate},
+		{strings.Repeat(" ", MaxSource+1), hello, ErrTemplate},
+	} {
+		if _, err := render(t, c.source, c.messages); !errors.Is(err, c.want) {
+			t.Errorf("%.60s: %v, want %v", c.source, err, c.want)
+		}
+	}
+	for _, messages := range []string{"", "[]", "{}", "[1", `[{"a": 1}] 2`, strings.Repeat("[", 1000)} {
+		if _, err := render(t, "x", messages); err == nil {
+			t.Errorf("messages %.20q were taken", messages)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	tmpl, err := Parse("{% for m in messages %}{% endfor %}", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tmpl.Render(ctx, Conversation{Messages: json.RawMessage(hello)}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a canceled rendering: %v", err)
+	}
+}
+
+// TestOpen reads the places where checkpoints keep templates.
+func TestOpen(t *testing.T) {
+	for _, c := range []struct {
+		files      map[string]string
+		name, want string
+		err        error
+	}{
+		{files: map[string]string{"tokenizer_config.json": `{"chat_template": "one{{ bos_token }}", "bos_token": "<b>"}`}, want: "one<b>"},
+		{files: map[string]string{"tokenizer_config.json": `{"chat_template": "one", "bos_token": {"content": "<b>"}}`, "chat_template.jinja": "two{{ bos_token }}"}, want: "two<b>"},
+		{files: map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}], "bos_token": null}`}, want: "a"},
+		{files: map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]}`}, name: "tool_use", want: "b"},
+		{files: map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "other", "template": "a"}]}`}, err: ErrNone},
+		{files: map[string]string{"tokenizer_config.json": `{}`}, err: ErrNone},
+		{files: map[string]string{}, err: ErrNone},
+		{files: map[string]string{"tokenizer_config.json": `{"chat_template": 1}`}, err: ErrTemplate},
+		{files: map[string]string{"chat_template.jinja": "{% for %}"}, err: ErrTemplate},
+	} {
+		dir := t.TempDir()
+		for name, text := range c.files {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tmpl, err := Open(dir, c.name)
+		if c.err != nil || err != nil {
+			if !errors.Is(err, c.err) || err == nil {
+				t.Errorf("%v: %v, want %v", c.files, err, c.err)
+			}
+			continue
+		}
+		if got, err := tmpl.Render(context.Background(), Conversation{Messages: json.RawMessage(hello)}); err != nil || got != c.want {
+			t.Errorf("%v: %q, %v, want %q", c.files, got, err, c.want)
+		}
+	}
+}
+
+// FuzzTemplate: whatever a template and a conversation are, there is a result or an error.
+func FuzzTemplate(f *testing.F) {
+	var templates map[string]string
+	load(f, "templates.json", &templates)
+	for _, source := range templates {
+		f.Add(source, hello)
+	}
+	f.Add("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", hello)
+	f.Fuzz(func(t *testing.T, source, messages string) {
+		if strings.Contains(source, "*") { // strings that repeat are memory, not steps
+			return
+		}
+		tmpl, err := Parse(source, special)
+		if err != nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		_, _ = tmpl.Render(ctx, Conversation{Messages: json.RawMessage(messages)})
+	})
+}

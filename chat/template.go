@@ -1,0 +1,231 @@
+package chat
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ardanlabs/jinja"
+)
+
+// Limits of a template and of one rendering.
+const (
+	MaxSource = 1 << 20  // bytes of a template
+	MaxResult = 16 << 20 // bytes of a prompt
+	maxSteps  = 1 << 20  // iterations of loops and calls of macros
+	maxRange  = 1 << 16  // numbers of range()
+	maxCalls  = 100      // macros within each other
+)
+
+// Errors of the package, for errors.Is.
+var (
+	// ErrTemplate says that a template cannot be parsed, or failed.
+	ErrTemplate = errors.New("chat: the template cannot be used")
+	// ErrRefused says that the template refused the conversation (raise_exception): it
+	// would be wrong for this model.
+	ErrRefused = errors.New("chat: the template refuses the conversation")
+	// ErrLimit says that a rendering took more steps or gave more text than is allowed.
+	ErrLimit = errors.New("chat: a limit of the template was reached")
+)
+
+// Template is a parsed chat template. It may be used by several goroutines at a time.
+type Template struct {
+	program *jinja.Template
+	tokens  map[string]string // bos_token and its like
+}
+
+// Parse parses a template. Tokens are the names of special tokens that templates use,
+// such as bos_token, with their texts.
+func Parse(source string, tokens map[string]string) (*Template, error) {
+	if len(source) > MaxSource {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d are read", ErrTemplate, len(source), MaxSource)
+	}
+	guarded, err := guard(source)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTemplate, err)
+	}
+	var program *jinja.Template
+	if err := recovered(func() (err error) { program, err = jinja.Compile(guarded); return err }); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTemplate, err)
+	}
+	return &Template{program: program, tokens: tokens}, nil
+}
+
+// Conversation is what a prompt is made of. Messages and tools are JSON, as the chat
+// completions API has them: templates read the order of their keys.
+type Conversation struct {
+	Messages json.RawMessage // an array of objects with role and content
+	Tools    json.RawMessage // an array of functions; nil: none
+
+	// Generate adds what begins the answer of the model (add_generation_prompt).
+	Generate bool
+
+	// Extra are more values that the template may read, such as enable_thinking, in JSON.
+	Extra map[string]json.RawMessage
+
+	// Now is what strftime_now tells; the zero time: time.Now.
+	Now time.Time
+}
+
+// Render returns the prompt of a conversation. It begins with the model's own first
+// token where the template writes one, so it is encoded without surrounding tokens.
+// Errors match [ErrRefused], [ErrLimit] or [ErrTemplate]; one of ctx ends loops.
+func (t *Template) Render(ctx context.Context, c Conversation) (string, error) {
+	values := map[string]jinja.Value{"add_generation_prompt": jinja.NewBool(c.Generate), "tools": jinja.None(), "documents": jinja.None()}
+	for name, text := range t.tokens {
+		values[name] = jinja.NewString(text)
+	}
+	for name, text := range c.Extra {
+		v, err := parseValue(text)
+		if err != nil {
+			return "", fmt.Errorf("chat: %s: %w", name, err)
+		}
+		values[name] = v
+	}
+	messages, err := parseValue(c.Messages)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("chat: messages: %w", err)
+	case !messages.IsList() || messages.AsList().Len() == 0:
+		return "", errors.New("chat: messages: want a list of at least one message")
+	}
+	values["messages"] = messages
+	if c.Tools != nil {
+		if values["tools"], err = parseValue(c.Tools); err != nil {
+			return "", fmt.Errorf("chat: tools: %w", err)
+		}
+	}
+	run := &run{ctx: ctx, now: c.Now}
+	run.define(values)
+	var out string
+	err = recovered(func() (err error) { out, err = t.program.RenderValues(values); return err })
+	switch {
+	case run.refused != "":
+		return "", fmt.Errorf("%w: %s", ErrRefused, run.refused)
+	case run.failed != nil:
+		return "", run.failed
+	case err != nil:
+		return "", fmt.Errorf("%w: %w", ErrTemplate, err)
+	case len(out) > MaxResult:
+		return "", fmt.Errorf("%w: a prompt of %d bytes, at most %d", ErrLimit, len(out), MaxResult)
+	}
+	return out, nil
+}
+
+// recovered turns a panic of the interpreter into an error: a template comes from outside.
+func recovered(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the interpreter failed: %v", p)
+		}
+	}()
+	return f()
+}
+
+// run is one rendering: what it may still do, and why it ended.
+type run struct {
+	ctx     context.Context
+	now     time.Time
+	steps   int
+	calls   int // of macros, within each other
+	refused string
+	failed  error
+}
+
+// define gives the template the functions of transformers' environment
+// (transformers/utils/chat_template_utils.py), and those that [guard] calls.
+func (r *run) define(values map[string]jinja.Value) {
+	functions := map[string]func([]jinja.Value, map[string]jinja.Value) (jinja.Value, error){
+		stepName:          r.step,
+		enterName:         r.enter,
+		leaveName:         r.leave,
+		jsonName:          r.toJSON,
+		"range":           r.numbers,
+		"raise_exception": r.raise,
+		"strftime_now":    r.time,
+	}
+	for name, f := range functions {
+		values[name] = jinja.NewCallable(name, f)
+	}
+}
+
+// fail ends the rendering with an error that no part of the template can catch.
+func (r *run) fail(err error) (jinja.Value, error) {
+	if r.failed == nil {
+		r.failed = err
+	}
+	return jinja.Undefined(), err
+}
+
+func (r *run) step([]jinja.Value, map[string]jinja.Value) (jinja.Value, error) {
+	if r.steps++; r.steps > maxSteps {
+		return r.fail(fmt.Errorf("%w: more than %d iterations and calls", ErrLimit, maxSteps))
+	}
+	if err := r.ctx.Err(); err != nil {
+		return r.fail(err)
+	}
+	return jinja.NewBool(false), nil
+}
+
+// enter begins a macro.
+func (r *run) enter(args []jinja.Value, options map[string]jinja.Value) (jinja.Value, error) {
+	if r.calls++; r.calls > maxCalls {
+		return r.fail(fmt.Errorf("%w: more than %d macros within each other", ErrLimit, maxCalls))
+	}
+	return r.step(args, options)
+}
+
+// leave ends a macro.
+func (r *run) leave([]jinja.Value, map[string]jinja.Value) (jinja.Value, error) {
+	r.calls--
+	return jinja.NewBool(false), nil
+}
+
+func (r *run) raise(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
+	r.refused = "no reason is given"
+	if len(args) > 0 {
+		r.refused = args[0].String()
+	}
+	return jinja.Undefined(), ErrRefused
+}
+
+func (r *run) numbers(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
+	bounds := [3]int64{0, 0, 1} // start, stop, step
+	for i, a := range args {
+		if len(args) > 3 || !a.IsInt() {
+			return r.fail(fmt.Errorf("%w: range takes one to three integers", ErrTemplate))
+		}
+		bounds[i] = a.AsInt()
+	}
+	switch {
+	case len(args) == 0 || bounds[2] == 0:
+		return r.fail(fmt.Errorf("%w: range takes one to three integers, the last not 0", ErrTemplate))
+	case len(args) == 1:
+		bounds[0], bounds[1] = 0, bounds[0]
+	}
+	var items []jinja.Value
+	for i := bounds[0]; bounds[2] > 0 && i < bounds[1] || bounds[2] < 0 && i > bounds[1]; i += bounds[2] {
+		if items = append(items, jinja.NewInt(i)); len(items) > maxRange {
+			return r.fail(fmt.Errorf("%w: a range of more than %d numbers", ErrLimit, maxRange))
+		}
+	}
+	return jinja.NewList(items), nil
+}
+
+// formats are the directives of strftime that templates use, as package time has them.
+var formats = strings.NewReplacer("%Y", "2006", "%y", "06", "%m", "01", "%d", "02", "%e", "_2", "%H", "15", "%I", "03", "%M", "04", "%S", "05",
+	"%B", "January", "%b", "Jan", "%A", "Monday", "%a", "Mon", "%p", "PM", "%j", "002", "%Z", "MST", "%z", "-0700", "%%", "%")
+
+func (r *run) time(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
+	if len(args) != 1 || !args[0].IsString() {
+		return r.fail(fmt.Errorf("%w: strftime_now takes a format", ErrTemplate))
+	}
+	now := r.now
+	if now.IsZero() {
+		now = time.Now()
+	}
+	return jinja.NewString(now.Format(formats.Replace(args[0].AsString()))), nil
+}
