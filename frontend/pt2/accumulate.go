@@ -25,12 +25,12 @@ var accumulateRules = map[string]opRule{
 		if c.rank(x) == 0 {
 			return one(x)
 		}
-		v, _ := c.prefixes(x, c.axis("dim", 0, c.rank(x)), c.number(1, c.dtype(x)), "prod")
+		v, _ := c.prefixes(x, c.axis("dim", 0, c.rank(x)), products)
 		return one(v)
 	},
 	"aten.logcumsumexp": logCumSumExp,
-	"aten.cummax":       func(c *call) []ir.Value { return c.runningExtreme("max") },
-	"aten.cummin":       func(c *call) []ir.Value { return c.runningExtreme("min") },
+	"aten.cummax":       func(c *call) []ir.Value { return c.runningExtreme(largests) },
+	"aten.cummin":       func(c *call) []ir.Value { return c.runningExtreme(smallests) },
 }
 
 // arriving are the sources of each position of an axis of a tensor: one more axis follows that
@@ -54,30 +54,9 @@ func (c *call) reduced(a arriving, op string, identity ir.Value) ir.Value {
 	return c.reduce(op, c.where(a.hit, a.src, identity), []int{a.axis + 1}, false)
 }
 
-// count returns how many sources arrive at each position.
+// count64 returns how many sources arrive at each position.
 func (c *call) count64(a arriving) ir.Value {
 	return c.reduce("sum", c.cast(a.hit, i64), []int{a.axis + 1}, false)
-}
-
-// identity returns what a reduction begins with.
-func (c *call) identity(op string, dt dtype.DType) ir.Value {
-	switch {
-	case op == "sum":
-		return c.number(0, dt)
-	case op == "prod":
-		return c.number(1, dt)
-	case dt.Float() && op == "max":
-		return c.f(math.Inf(-1))
-	case dt.Float():
-		return c.f(math.Inf(1))
-	case dt == dtype.Bool:
-		c.fail("%s of bools", op)
-	}
-	lo, hi := integerRange(dt)
-	if op == "max" {
-		return c.i(lo)
-	}
-	return c.i(hi)
 }
 
 // integerRange returns the smallest and the largest of an integer dtype.
@@ -89,33 +68,67 @@ func integerRange(dt dtype.DType) (lo, hi int64) {
 	return -hi - 1, hi
 }
 
-// reductions are the names that PyTorch gives, and the reduction of the IR.
-var reductions = map[string]string{"sum": "sum", "add": "sum", "prod": "prod", "multiply": "prod", "mean": "sum", "amax": "max", "amin": "min"}
+// combination is a way to combine elements.
+type combination struct {
+	op, join string  // of an axis, and of two
+	begin    float64 // what changes nothing
+	average  bool    // it is divided by the number of what was combined
+}
+
+var (
+	sums      = combination{op: "sum", join: "add"}
+	products  = combination{op: "prod", join: "mul", begin: 1}
+	averages  = combination{op: "sum", join: "add", average: true}
+	largests  = combination{op: "max", join: "maximum", begin: math.Inf(-1)}
+	smallests = combination{op: "min", join: "minimum", begin: math.Inf(1)}
+
+	// combinations are by what PyTorch calls reduce.
+	combinations = map[string]combination{"sum": sums, "add": sums, "prod": products, "multiply": products,
+		"mean": averages, "amax": largests, "amin": smallests}
+)
+
+// identity returns what a combination begins with.
+func (c *call) identity(how combination, dt dtype.DType) ir.Value {
+	switch {
+	case dt.Float():
+		return c.f(how.begin)
+	case dt == dtype.Bool:
+		c.fail("bools are not combined at positions")
+	}
+	lo, hi := integerRange(dt)
+	switch {
+	case math.IsInf(how.begin, -1):
+		return c.i(lo)
+	case math.IsInf(how.begin, 1):
+		return c.i(hi)
+	}
+	return c.i(int64(how.begin))
+}
 
 // combined combines x with what arrives at its positions. x counts where itself is true, else
-// only where nothing arrives.
-func (c *call) combined(x ir.Value, a arriving, how string, itself bool, spread func(v ir.Value, fill ir.Value) ir.Value) ir.Value {
-	op, ok := reductions[how]
+// only where nothing arrives. spread gives a value for each position that something can arrive
+// at the extents of x.
+func (c *call) combined(x ir.Value, a arriving, reduce string, itself bool, spread func(v, fill ir.Value) ir.Value) ir.Value {
+	how, ok := combinations[reduce]
 	dt := c.dtype(x)
 	switch {
 	case !ok:
-		c.fail("reduce=%q is none of sum, prod, mean, amax and amin", how)
-	case how == "mean" && !dt.Float():
+		c.fail("reduce=%q is none of sum, prod, mean, amax and amin", reduce)
+	case how.average && !dt.Float():
 		c.fail("a mean of integers is not supported")
 	}
-	unit := c.identity(op, dt)
-	y := spread(c.reduced(a, op, unit), unit)
-	if itself && how != "mean" {
-		return c.joined(op, x, y)
+	unit := c.identity(how, dt)
+	y := spread(c.reduced(a, how.op, unit), unit)
+	if itself && !how.average {
+		return c.bin(how.join, x, y)
 	}
 	n := spread(c.count64(a), c.i(0))
-	none := c.compare("eq", n, c.i(0))
 	base := x
 	if !itself {
-		base = c.where(none, x, unit)
+		base = c.where(c.compare("eq", n, c.i(0)), x, unit)
 	}
-	y = c.joined(op, base, y)
-	if how != "mean" {
+	y = c.bin(how.join, base, y)
+	if !how.average {
 		return y
 	}
 	if itself {
@@ -124,11 +137,6 @@ func (c *call) combined(x ir.Value, a arriving, how string, itself bool, spread 
 		n = c.bin("maximum", n, c.i(1))
 	}
 	return c.bin("div", y, c.cast(n, dt))
-}
-
-// joined is a reduction of two.
-func (c *call) joined(op string, a, b ir.Value) ir.Value {
-	return c.bin(map[string]string{"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}[op], a, b)
 }
 
 // scatterReduced is scatter_reduce of self along dim: element i of src goes to position
@@ -190,14 +198,14 @@ func indexAdd(c *call) []ir.Value {
 	return one(c.indexReduced(c.scaled(c.cast(c.tensor("source"), dt), "alpha", dt), "sum", true))
 }
 
-// prefixes reduces elements 0 to i of an axis for each i, and returns the elements with
+// prefixes combines elements 0 to i of an axis for each i, and returns the elements with the
 // identity in place of those beyond i, too: [..., i, j, ...].
-func (c *call) prefixes(x ir.Value, axis int, identity ir.Value, op string) (reduced, each ir.Value) {
+func (c *call) prefixes(x ir.Value, axis int, how combination) (reduced, each ir.Value) {
 	n := c.shape(x)[axis]
 	rank := c.rank(x) + 1
 	seen := c.compare("le", c.along(i64, rank, axis+1, n), c.along(i64, rank, axis, n))
-	each = c.where(seen, c.unsqueeze(x, axis), identity)
-	return c.reduce(op, each, []int{axis + 1}, false), each
+	each = c.where(seen, c.unsqueeze(x, axis), c.identity(how, c.dtype(x)))
+	return c.reduce(how.op, each, []int{axis + 1}, false), each
 }
 
 // logCumSumExp is m + log of the sum of exp(x-m) for each prefix, with its largest m.
@@ -207,20 +215,20 @@ func logCumSumExp(c *call) []ir.Value {
 		return one(c.tensor("self"))
 	}
 	axis := c.axis("dim", 0, c.rank(x))
-	m, each := c.prefixes(x, axis, c.f(math.Inf(-1)), "max")
+	m, each := c.prefixes(x, axis, largests)
 	m = c.where(c.infinite(m, "eq"), c.f(0), m)
 	sum := c.reduce("sum", c.un("exp", c.bin("sub", each, c.unsqueeze(m, axis+1))), []int{axis + 1}, false)
 	return one(c.cast(c.bin("add", m, c.un("log", sum)), c.out(0).DType))
 }
 
 // runningExtreme is cummax and cummin: values, and the last position that has each.
-func (c *call) runningExtreme(op string) []ir.Value {
+func (c *call) runningExtreme(how combination) []ir.Value {
 	x := c.tensor("self")
 	if c.rank(x) == 0 {
 		return []ir.Value{x, c.full(c.i(0), i64)}
 	}
 	axis := c.axis("dim", 0, c.rank(x))
-	v, each := c.prefixes(x, axis, c.identity(op, c.dtype(x)), op)
+	v, each := c.prefixes(x, axis, how)
 	wide := c.unsqueeze(v, axis+1)
 	n := c.shape(x)[axis]
 	rank := c.rank(x) + 1
