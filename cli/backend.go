@@ -16,6 +16,7 @@ import (
 
 	"pwc/cache"
 	"pwc/compile"
+	"pwc/compile/loop"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/pieces"
@@ -36,6 +37,7 @@ type buildFlags struct {
 	target       string
 	jobs         int
 	disable      []string
+	products     productsFlag
 	dump         string
 	max          assignments
 	symbols      assignments
@@ -61,8 +63,42 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fromEnv(cmd, "target", "PWC_TARGET")
 	fromEnv(cmd, "jobs", "PWC_JOBS")
 	fl.StringSliceVar(&f.disable, "disable-pass", nil, "`PASS`es of the compiler to leave out")
+	fl.Var(&f.products, "matmul-precision", "how matrix products of f32 are computed, a `PRECISION`: ordered, whose sums do not depend on the number of rows, f32, or tf32, with operands rounded to 10 bits where tensor cores take them (default: ordered, in training f32)")
 	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`; what the cache has is compiled again")
 }
+
+// options returns what the flags say of the pipeline.
+func (f *buildFlags) options() compile.Options {
+	return compile.Options{Disable: f.disable, MatMul: f.products.Precision}
+}
+
+// trains lets products of f32 add up in any order, unless a flag says otherwise: a training step
+// has one number of rows.
+func (f *buildFlags) trains(cmd *cobra.Command) {
+	if !cmd.Flags().Changed("matmul-precision") {
+		f.products.Precision = loop.F32
+	}
+}
+
+// productsFlag is a precision as a flag, whose default the usage says.
+type productsFlag struct{ loop.Precision }
+
+// String returns nothing for the default.
+func (p *productsFlag) String() string {
+	if p.Precision == loop.Ordered {
+		return ""
+	}
+	return p.Precision.String()
+}
+
+// Set sets the precision.
+func (p *productsFlag) Set(text string) (err error) {
+	p.Precision, err = loop.ParsePrecision(text)
+	return err
+}
+
+// Type names what the flag takes.
+func (p *productsFlag) Type() string { return "precision" }
 
 // addFrozen adds the flag of the commands that can go without compiling.
 func (f *buildFlags) addFrozen(cmd *cobra.Command) {

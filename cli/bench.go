@@ -74,6 +74,7 @@ same precision, measured first.`,
 				}
 			}
 			if g.train {
+				b.trains(cmd)
 				if err := g.checkTrain(cmd, &f, &t); err != nil {
 					return err
 				}

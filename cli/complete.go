@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pwc/compile"
+	"pwc/compile/loop"
 	"pwc/frontend/hf"
 	"pwc/piecewise"
 )
@@ -24,7 +25,7 @@ func (a *app) completions(cmd *cobra.Command) {
 		targets = append(targets, p.complete...)
 	}
 	values := map[string][]string{
-		"dtype": {"auto", "f32", "f16", "bf16"}, "disable-pass": passes, "mode": piecewise.Modes(), "target": targets, "capture-sizes": {"default", "none"},
+		"dtype": {"auto", "f32", "f16", "bf16"}, "disable-pass": passes, "mode": piecewise.Modes(), "target": targets, "capture-sizes": {"default", "none"}, "matmul-precision": loop.Precisions(),
 		"architecture": hf.Builtin().Architectures(), "weights": {"dummy"},
 	}
 	for name, list := range values {

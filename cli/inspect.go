@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"pwc/cache"
-	"pwc/compile"
 	"pwc/inspect"
 	"pwc/internal/openfile"
 	"pwc/ir"
@@ -126,7 +125,7 @@ func (a *app) inspect(ctx context.Context, m *model, mode piecewise.Mode, bf *bu
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	recorder := inspect.NewRecorder(pieces.Pipeline{Backend: t.backend, Options: compile.Options{Disable: bf.disable}})
+	recorder := inspect.NewRecorder(pieces.Pipeline{Backend: t.backend, Options: bf.options()})
 	t.compiler = recorder
 	if t.watch != nil {
 		t.watch(recorder.Source)

@@ -102,7 +102,7 @@ func openTarget(f *buildFlags, run bool) (*target, error) {
 // configure makes the compiler of the flags.
 func (t *target) configure(f *buildFlags) {
 	t.kernels = &kernels{code: map[[sha256.Size]byte]*program.Program{}}
-	pipeline := pieces.Pipeline{Backend: t.backend, Options: compile.Options{Disable: f.disable}}
+	pipeline := pieces.Pipeline{Backend: t.backend, Options: f.options()}
 	t.compiler = pipeline
 	if f.dump != "" {
 		t.compiler = &dumper{pipeline, f.dump}

@@ -76,6 +76,7 @@ FILE.safetensors gets the weights alone. An interrupt leaves a checkpoint, from 
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
+			b.trains(cmd)
 			if err := t.check(cmd); err != nil {
 				return err
 			}

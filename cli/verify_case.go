@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"pwc/compile/loop"
 	"pwc/ir"
 	"pwc/ir/interp"
 	"pwc/safetensors"
@@ -124,6 +125,9 @@ func (s *session) caseCommand(v *verifyFlags) string {
 	args = append(args, "--mode", s.mode.String())
 	if len(s.build.disable) > 0 {
 		args = append(args, "--disable-pass", strings.Join(s.build.disable, ","))
+	}
+	if s.build.products.Precision != loop.Ordered {
+		args = append(args, "--matmul-precision", s.build.products.Precision.String())
 	}
 	if s.build.captureSizes != "default" {
 		args = append(args, "--capture-sizes", s.build.captureSizes)

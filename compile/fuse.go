@@ -111,7 +111,7 @@ func (s *state) group(separate bool) error {
 	if f.err != nil {
 		return f.err
 	}
-	s.fused, s.steps = f, planSteps(f, s.ops)
+	s.fused, s.steps = f, planSteps(f, s.ops, s.o.MatMul)
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"pwc/compile/loop"
 	"pwc/ir"
 )
 
@@ -30,7 +31,11 @@ type Pass struct {
 // Options change what the pipeline does.
 type Options struct {
 	Disable []string // names of passes that are switched off
-	Passes  []Pass
+
+	// MatMul says how products of f32 may be computed; the zero value is [loop.Ordered].
+	MatMul loop.Precision
+
+	Passes []Pass
 
 	// Dump, if not nil, is given after each pass what it left: the text of the
 	// function, of the kernels, or of the program.
@@ -49,6 +54,9 @@ func (o Options) Fingerprint() string {
 	s := "pipeline " + Version
 	if len(disable) > 0 {
 		s += " without " + strings.Join(disable, ",")
+	}
+	if o.MatMul != loop.Ordered {
+		s += " products " + o.MatMul.String()
 	}
 	for _, p := range o.Passes {
 		s += fmt.Sprintf(" pass %q %q", p.Name, p.Version)

@@ -70,7 +70,7 @@ var table = []pass{
 	{PassInfo{Name: "chain", Does: "vertical fusion: kernels in a row become code together, where the target can",
 		Order: []Order{{After: "fuse", Reason: "it is about kernels"}, {Before: "inplace", Reason: "kernels whose order makes them share memory must not become one"}, {Before: "emit", Reason: "it changes the list of steps"}}},
 		fuseVertically, nil, false},
-	{PassInfo{Name: "inplace", Does: "lets outputs take the scratch memory of inputs that die",
+	{PassInfo{Name: "inplace", Does: "lets outputs take the memory that they are copied to, or the scratch memory of inputs that die",
 		Order: []Order{{Before: "emit", Reason: "it changes which buffers there are"}}},
 		inPlace, nil, false},
 	{PassInfo{Name: "beside", Does: "horizontal fusion: neighbouring kernels that do not depend on each other run as one launch, where the target can",

@@ -12,6 +12,7 @@ import (
 
 	"pwc/compile"
 	hostbackend "pwc/compile/host"
+	"pwc/compile/loop"
 	"pwc/internal/irgen"
 	"pwc/ir"
 	"pwc/ir/dim"
@@ -113,6 +114,8 @@ func TestFingerprint(t *testing.T) {
 		{},
 		{Disable: []string{"cse"}},
 		{Disable: []string{"cse", "fold"}},
+		{MatMul: loop.F32},
+		{MatMul: loop.TF32},
 		{Passes: []compile.Pass{{Name: "a", Version: "1", Run: run}}},
 		{Passes: []compile.Pass{{Name: "a", Version: "2", Run: run}}},
 		{Passes: []compile.Pass{{Name: "a", Version: "1", Run: run}, {Name: "b", Run: run}}},

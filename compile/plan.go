@@ -26,14 +26,14 @@ func (st *planned) written() map[*memory]bool {
 }
 
 // planSteps schedules every group and drops those that compute nothing.
-func planSteps(f *fuser, ops []string) []*planned {
+func planSteps(f *fuser, ops []string, precision loop.Precision) []*planned {
 	steps := make([]*planned, 0, len(f.groups))
 	for _, g := range f.groups {
 		if g.call != nil {
 			steps = append(steps, &planned{group: g, mems: g.call.args})
 			continue
 		}
-		if k, mems := schedule(g, ops); k != nil {
+		if k, mems := schedule(g, ops, precision); k != nil {
 			steps = append(steps, &planned{group: g, kernels: []*loop.Kernel{k}, mems: mems})
 		}
 	}
@@ -63,6 +63,7 @@ func lifetimes(steps []*planned) map[*memory]*span {
 // address is written and never after. The two memories become one; a kernel
 // joins at most two.
 func inPlace(s *state) error {
+	s.steps = writeThrough(s.steps)
 	life := lifetimes(s.steps)
 	for i, st := range s.steps {
 		if len(st.kernels) != 1 || st.kernels[0].TopK != nil || st.kernels[0].Attention != nil {

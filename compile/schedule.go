@@ -20,7 +20,9 @@ const (
 // scheduler turns a group into a kernel: it drops what nothing stores, decides
 // what happens in which phase and brings addresses into the kernel's axes.
 type scheduler struct {
-	g    *group
+	g         *group
+	precision loop.Precision // of products of f32
+
 	k    *loop.Kernel
 	mems []*memory // by kernel argument
 
@@ -45,8 +47,8 @@ type saved struct {
 // schedule returns the group's kernel and the memory of each of its arguments,
 // or nil if nothing that it computes is used. ops are the names of the piece's
 // nodes.
-func schedule(g *group, ops []string) (*loop.Kernel, []*memory) {
-	s := &scheduler{g: g, k: &loop.Kernel{Serial: g.serial}}
+func schedule(g *group, ops []string, precision loop.Precision) (*loop.Kernel, []*memory) {
+	s := &scheduler{g: g, precision: precision, k: &loop.Kernel{Serial: g.serial}}
 	n := len(g.instrs)
 	s.live, s.row, s.cost, s.copies = make([]bool, n), make([]bool, n), make([]int, n), make([][]saved, n)
 	s.rowValue, s.body, s.bodyOf = make([]loop.Value, n), make([]loop.Value, n), make([]int, n)
@@ -491,7 +493,7 @@ func (s *scheduler) product() {
 	operand := func(o operand, row int) loop.Operand {
 		return loop.Operand{Arg: s.arg(o.mem), Offset: o.at.off, Batch: coefs(o.at, batch), Row: coefOf(o.at, row), Col: coefOf(o.at, p.k)}
 	}
-	s.k.MatMul = &loop.MatMul{K: s.g.axes[p.k].extent, A: operand(p.a, p.m), B: operand(p.b, p.n)}
+	s.k.MatMul = &loop.MatMul{K: s.g.axes[p.k].extent, A: operand(p.a, p.m), B: operand(p.b, p.n), Precision: s.precision}
 	if x := p.sel; x != nil {
 		s.k.MatMul.Select = &loop.Select{Arg: s.arg(x.index.mem), Offset: x.index.at.off, Rows: coefs(x.index.at, s.rowAxes),
 			Stride: coefOf(p.b.at, x.axis), Extent: s.g.axes[x.axis].extent, Origin: p.origin}

@@ -18,8 +18,9 @@ func (p *builder) emitLoss(i int) {
 	}
 	if !p.separate {
 		fb := p.b.Func(l.Name)
+		started := p.start(fb, l)
 		loss, gradients := p.gradients(fb, s, 1)
-		p.update(fb, l, loss, gradients)
+		p.update(fb, l, started, loss, gradients)
 		return
 	}
 	parts := float64(p.options.MicroBatches)
@@ -54,7 +55,7 @@ func (p *builder) emitLoss(i int) {
 	for _, w := range l.weights {
 		clear(accumulated(p.Weights[w].Name))
 	}
-	p.update(fb, l, loss, gradients)
+	p.update(fb, l, p.start(fb, l), loss, gradients)
 }
 
 // gradients emits forward and backward, and returns the loss and the gradients of the weights in
@@ -78,7 +79,7 @@ func (p *builder) gradients(fb *ir.FuncBuilder, s *source, part float64) (loss i
 }
 
 // update emits what follows the gradients of a step, and its results.
-func (p *builder) update(fb *ir.FuncBuilder, l *Loss, loss ir.Value, gradients []ir.Value) {
+func (p *builder) update(fb *ir.FuncBuilder, l *Loss, started started, loss ir.Value, gradients []ir.Value) {
 	o := &p.options
 	results := []ir.Value{loss}
 	l.Results = []string{"loss"}
@@ -103,36 +104,48 @@ func (p *builder) update(fb *ir.FuncBuilder, l *Loss, loss ir.Value, gradients [
 			result("grad."+p.Weights[w].Name, unclipped[k])
 		}
 	}
-	p.optimizer(fb, l, gradients, finite)
+	p.optimizer(fb, l, started, gradients, finite)
 	fb.Return(results...)
+}
+
+// started is what the updates of a step have in common.
+type started struct {
+	counts  []string                // states that count steps
+	next    map[string]ir.Value     // what they become
+	updates map[string]optim.Update // by count
+}
+
+// start emits what updates need beside the gradients. It comes before these, so that an update can be
+// part of the kernel that computes the gradient.
+func (p *builder) start(fb *ir.FuncBuilder, l *Loss) started {
+	o := &p.options
+	lr := fb.State(stateLR)
+	if o.Schedule != nil {
+		done := fb.Op1("cast", []ir.Value{fb.State(stateStep)}, ir.DTypeAttr(dtype.F32))
+		lr = fb.Op1("mul", []ir.Value{lr, o.Schedule.Factor(fb, done)})
+	}
+	s := started{counts: []string{stateStep}, next: map[string]ir.Value{}, updates: map[string]optim.Update{}}
+	for _, w := range l.weights {
+		if c := p.counts[w]; !slices.Contains(s.counts, c) {
+			s.counts = append(s.counts, c)
+		}
+	}
+	for _, c := range s.counts {
+		s.next[c] = fb.Op1("add", []ir.Value{fb.State(c), fb.Int(1)})
+		s.updates[c] = o.Optimizer.Start(fb, lr, s.next[c])
+	}
+	return s
 }
 
 // optimizer emits the updates of weights and of what counts steps. Where finite is a value and
 // false, all keep what they hold, but for the scale.
-func (p *builder) optimizer(fb *ir.FuncBuilder, l *Loss, gradients []ir.Value, finite ir.Value) {
+func (p *builder) optimizer(fb *ir.FuncBuilder, l *Loss, started started, gradients []ir.Value, finite ir.Value) {
 	o := &p.options
 	write := func(state, next ir.Value) {
 		if finite != ir.NoValue {
 			next = fb.Op1("where", []ir.Value{finite, next, state})
 		}
 		fb.Op("copy", []ir.Value{state, next})
-	}
-	lr := fb.State(stateLR)
-	if o.Schedule != nil {
-		done := fb.Op1("cast", []ir.Value{fb.State(stateStep)}, ir.DTypeAttr(dtype.F32))
-		lr = fb.Op1("mul", []ir.Value{lr, o.Schedule.Factor(fb, done)})
-	}
-	counts := []string{stateStep}
-	updates := map[string]optim.Update{}
-	next := map[string]ir.Value{}
-	for _, w := range l.weights {
-		if c := p.counts[w]; !slices.Contains(counts, c) {
-			counts = append(counts, c)
-		}
-	}
-	for _, c := range counts {
-		next[c] = fb.Op1("add", []ir.Value{fb.State(c), fb.Int(1)})
-		updates[c] = o.Optimizer.Start(fb, lr, next[c])
 	}
 	for k, i := range l.weights {
 		name := p.Weights[i].Name
@@ -142,15 +155,15 @@ func (p *builder) optimizer(fb *ir.FuncBuilder, l *Loss, gradients []ir.Value, f
 			states = append(states, fb.State(optimizerState(s, name)))
 		}
 		w := fb.State(name)
-		w2, states2 := updates[p.counts[i]](w, gradients[k], states)
+		w2, states2 := started.updates[p.counts[i]](w, gradients[k], states)
 		for j, s := range states2 {
 			write(states[j], s)
 		}
 		write(w, w2)
 	}
 	fb.SetLoc("")
-	for _, c := range counts {
-		write(fb.State(c), next[c])
+	for _, c := range started.counts {
+		write(fb.State(c), started.next[c])
 	}
 	if o.Scaler != nil {
 		scale, growth := fb.State(stateScale), fb.State(stateGrowth)

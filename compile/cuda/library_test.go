@@ -11,6 +11,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/cuda"
+	"pwc/compile/loop"
 	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dim"
@@ -81,6 +82,93 @@ var libraryCases = []struct {
     %y = linear(%x, %w) : bf16[1, 512]`, nil},
 }
 
+// trainingCases are products of training steps: their rows are no symbol, and operands lie by depth.
+var trainingCases = []struct {
+	name, args, result, body string
+	precision                loop.Precision
+	want                     string // attributes beside the sizes; empty: the routine does not
+	after                    string // the kernel of the epilogue
+}{
+	{"a gradient of a weight", "%g: bf16[96, 64], %x: bf16[96, 128]", "bf16[64, 128]", `
+    %t = transpose(%g, perm=[1, 0]) : bf16[64, 96]
+    %y = matmul(%t, %x) : bf16[64, 128]`, loop.Ordered, "x=[0, 64, 0] w=[0, 128, 0] y=[0, 128, 0] by_depth=true x_by_depth=true from=17", ""},
+	{"f32", "%x: f32[96, 64], %w: f32[128, 64]", "f32[96, 128]", `
+    %y = linear(%x, %w) : f32[96, 128]`, loop.F32, "x=[0, 64, 0] w=[0, 64, 0] y=[0, 128, 0] from=17", ""},
+	{"TF32", "%x: f32[96, 64], %w: f32[128, 64]", "f32[96, 128]", `
+    %y = linear(%x, %w) : f32[96, 128]`, loop.TF32, "x=[0, 64, 0] w=[0, 64, 0] y=[0, 128, 0] tf32=true from=17", ""},
+	{"TF32 is not of bf16", "%x: bf16[96, 64], %w: bf16[128, 64]", "bf16[96, 128]", `
+    %y = linear(%x, %w) : bf16[96, 128]`, loop.TF32, "x=[0, 64, 0] w=[0, 64, 0] y=[0, 128, 0] from=65", ""},
+	{"ordered f32", "%x: f32[96, 64], %w: f32[128, 64]", "f32[96, 128]", `
+    %y = linear(%x, %w) : f32[96, 128]`, loop.Ordered, "", ""},
+	{"numbers of the row in the epilogue", "%x: f32[96, 64], %w: f32[128, 64], %lr: f32[]", "f32[96, 128]", `
+    %l = linear(%x, %w) : f32[96, 128]
+    %y = mul(%l, %lr) : f32[96, 128]`, loop.F32, "x=[0, 64, 0] w=[0, 64, 0] y=[0, 128, 12288] from=33", "k_linear_mul_after"},
+}
+
+// TestLibraryOfTraining pins which products of training steps the routine computes.
+func TestLibraryOfTraining(t *testing.T) {
+	b, err := cuda.New("cuda:sm_90", &fakeCompiler{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range trainingCases {
+		p, err := compile.Compile(context.Background(), libraryModule(t, c.args, c.result, c.body), compile.Shape{}, b, compile.Options{MatMul: c.precision})
+		if err == nil {
+			err = p.Validate()
+		}
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		got, after := "", ""
+		if s := &p.Steps[len(p.Steps)-1]; s.Kind == program.StepChoice && s.Variants[0].Steps[0].Kind == program.StepLibrary {
+			var words []string
+			for _, a := range s.Variants[0].Steps[0].Attrs[1:] {
+				words = append(words, a.String())
+			}
+			got = strings.Join(words, " ")
+			for _, one := range s.Variants[0].Steps[1:] {
+				after += p.Kernels[one.Kernel].Name
+			}
+		}
+		if got != c.want || after != c.after {
+			t.Errorf("%s: %q, then %q, want %q, then %q", c.name, got, after, c.want, c.after)
+		}
+	}
+}
+
+// TestDeviceLibraryOfTraining holds the routine to our own kernels on numbers whose sums are exact.
+func TestDeviceLibraryOfTraining(t *testing.T) {
+	own, with := openGPU(t), openGPU(t)
+	lib := with.useLibrary(t)
+	for _, c := range trainingCases {
+		m := libraryModule(t, c.args, c.result, c.body)
+		p, err := compile.Compile(context.Background(), m, compile.Shape{}, own.backend, compile.Options{MatMul: c.precision})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := oracle.Draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 1}, func(r *rand.Rand, _ dtype.DType) float64 { return float64(r.Intn(17) - 8) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		var results [2]*interp.Tensor
+		before := lib.Stats().Untuned
+		for i, g := range []*rig{own, with} {
+			out, err := g.run(p, m, b)
+			if err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			results[i] = out.results[0]
+		}
+		if !bytes.Equal(results[0].Bytes(), results[1].Bytes()) {
+			t.Errorf("%s: own kernels and the library differ: %s", c.name, interp.Compare(results[1], results[0]))
+		}
+		if used := lib.Stats().Untuned > before; used != (c.want != "") {
+			t.Errorf("%s: by the library: %v", c.name, used)
+		}
+	}
+}
+
 func libraryModule(t testing.TB, args, result, body string) *ir.Module {
 	t.Helper()
 	returns := "%y"
@@ -140,7 +228,7 @@ func TestLibrary(t *testing.T) {
 					t.Errorf("%s: routine %s", c.name, one.Extern)
 				}
 				for i, a := range one.Attrs {
-					if known := []string{cublaslt.AttrSize, cublaslt.AttrX, cublaslt.AttrW, cublaslt.AttrY, cublaslt.AttrByDepth, cublaslt.AttrFrom}; !slices.Contains(known, a.Name) || i < 4 && a.Name != known[i] {
+					if known := []string{cublaslt.AttrSize, cublaslt.AttrX, cublaslt.AttrW, cublaslt.AttrY, cublaslt.AttrByDepth, cublaslt.AttrXByDepth, cublaslt.AttrTF32, cublaslt.AttrFrom}; !slices.Contains(known, a.Name) || i < 4 && a.Name != known[i] {
 						t.Errorf("%s: attribute %s", c.name, a)
 					}
 					words = append(words, a.String())

@@ -104,9 +104,10 @@ type Index struct {
 // MatMul is the product that a kernel's epilogue starts from, Σ_k A[m, k]*B[n,
 // k] in float32: instruction Acc reads it.
 type MatMul struct {
-	K      dim.Dim
-	A, B   Operand
-	Select *Select // nil: one B for all rows of a batch
+	K         dim.Dim
+	A, B      Operand
+	Precision Precision
+	Select    *Select // nil: one B for all rows of a batch
 }
 
 // Select chooses among several matrices B, row by row: the position of a row is

@@ -28,7 +28,11 @@ func (k *Kernel) String() string {
 		fmt.Fprintf(&b, "  arg a%d: %s %s\n", i, a.DType, mode)
 	}
 	if m := k.MatMul; m != nil {
-		fmt.Fprintf(&b, "  product K=%s A=%s B=%s\n", m.K, m.A.text(), m.B.text())
+		precision := ""
+		if m.Precision != Ordered {
+			precision = " precision=" + m.Precision.String()
+		}
+		fmt.Fprintf(&b, "  product K=%s A=%s B=%s%s\n", m.K, m.A.text(), m.B.text(), precision)
 		if x := m.Select; x != nil {
 			fmt.Fprintf(&b, "  select B + a%d[%s + %s]<%s *%s\n", x.Arg, x.Offset, dims(x.Rows), x.Extent, x.Stride)
 		}

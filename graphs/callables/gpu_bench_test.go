@@ -4,13 +4,16 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"pwc/compile"
 	"pwc/compile/cuda"
+	"pwc/compile/loop"
 	"pwc/graphs"
 	"pwc/graphs/callables"
 	"pwc/graphs/whole"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
 	"pwc/pieces"
+	"pwc/runtime/cuda/cublaslt"
 )
 
 // notes is the network of PyTorch's notes on CUDA graphs: 640 rows of 4096 features, through 2048
@@ -58,18 +61,22 @@ module "notes" {
 // BenchmarkNotesOnGPU is a step of the notes' network: three callables, and the optimizer outside
 // of the graphs. bench/callables.py is PyTorch's make_graphed_callables on the same network.
 func BenchmarkNotesOnGPU(b *testing.B) {
-	b.Run("f32", func(b *testing.B) { stepNotes(b) })
+	for _, p := range []loop.Precision{loop.F32, loop.TF32} {
+		b.Run(p.String(), func(b *testing.B) { stepNotes(b, p) })
+	}
 }
 
-// stepNotes runs steps.
-func stepNotes(b *testing.B) {
+// stepNotes runs steps whose products have a precision.
+func stepNotes(b *testing.B, precision loop.Precision) {
 	dev := cudatest.Open(b, fake.Options{})
 	if dev.Emulated {
 		b.Skip("needs a real GPU")
 	}
+	_, err := cublaslt.Open(dev.Device, cublaslt.Options{})
+	check(b, err)
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(b))
 	check(b, err)
-	e := open(b, rig{dev: dev.Device, compiler: pieces.Pipeline{Backend: backend}, store: pieces.NewMemoryStore(), stays: true}, notes)
+	e := open(b, rig{dev: dev.Device, compiler: pieces.Pipeline{Backend: backend, Options: compile.Options{MatMul: precision}}, store: pieces.NewMemoryStore(), stays: true}, notes)
 	defer e.close()
 	r := rand.New(rand.NewPCG(1, 1))
 	tensor := func(name string, scale float64, shape ...int64) graphs.Tensor {

@@ -18,12 +18,14 @@ const Routine = "cublaslt.matmul"
 
 // The routine's attributes.
 const (
-	attrSize    = "size"
-	attrX       = "x"
-	attrW       = "w"
-	attrY       = "y"
-	attrByDepth = "by_depth"
-	attrFrom    = "from"
+	attrSize     = "size"
+	attrX        = "x"
+	attrW        = "w"
+	attrY        = "y"
+	attrByDepth  = "by_depth"
+	attrXByDepth = "x_by_depth"
+	attrTF32     = "tf32"
+	attrFrom     = "from"
 )
 
 // The number of rows from which the routine is faster than our own kernels, unless a measurement of
@@ -58,13 +60,11 @@ type Call struct {
 // Match returns a GEMM as a call of the routine, and whether it can be one.
 func Match(k *loop.Kernel) (*Call, bool) {
 	m := k.MatMul
-	if m == nil || m.Select != nil || len(k.Phases) != 1 || len(k.Phases[0].Row) > 0 {
+	if m == nil || m.Select != nil || len(k.Phases) != 1 {
 		return nil, false
 	}
-	// f32 is ours at any number of rows: its sums do not depend on how many there are,
-	// and the library's algorithms do.
 	in := k.Args[m.A.Arg].DType
-	if in != k.Args[m.B.Arg].DType || in != dtype.BF16 && in != dtype.F16 || !nest.IsConst(m.A.Col, 1) {
+	if in != k.Args[m.B.Arg].DType || !serves(in, m.Precision) {
 		return nil, false
 	}
 	batch, axis, ok := batchAxis(k.Rows[:len(k.Rows)-1])
@@ -78,14 +78,9 @@ func Match(k *loop.Kernel) (*Call, bool) {
 		}
 		return list[axis]
 	}
-	wPitch, wWide, byDepth := m.B.Row, m.K, false
-	if !nest.IsConst(m.B.Col, 1) {
-		wPitch, wWide, byDepth = m.B.Col, cols, true
-		if !nest.IsConst(m.B.Row, 1) {
-			return nil, false
-		}
-	}
-	if !atLeast(k, m.A.Row, m.K) || !atLeast(k, wPitch, wWide) {
+	xPitch, byDepthX, okX := pitch(k, &m.A, rows)
+	wPitch, byDepthW, okW := pitch(k, &m.B, cols)
+	if !okX || !okW {
 		return nil, false
 	}
 	call := &Call{X: m.A.Arg, W: m.B.Arg, Y: -1}
@@ -93,7 +88,7 @@ func Match(k *loop.Kernel) (*Call, bool) {
 		call.Attrs = append(call.Attrs, program.Attr{Name: name, Kind: program.AttrDims, Dims: ds})
 	}
 	list(attrSize, rows, cols, m.K, batch)
-	list(attrX, m.A.Offset, m.A.Row, at(m.A.Batch))
+	list(attrX, m.A.Offset, xPitch, at(m.A.Batch))
 	list(attrW, m.B.Offset, wPitch, at(m.B.Batch))
 	if store, out := plainStore(k, in); store != nil && atLeast(k, store.Rows[len(store.Rows)-1], cols) {
 		call.Y = out
@@ -102,8 +97,13 @@ func Match(k *loop.Kernel) (*Call, bool) {
 		call.setEpilogue(k, in)
 		list(attrY, dim.Const(0), cols, rows.Mul(cols))
 	}
-	if byDepth {
-		call.Attrs = append(call.Attrs, program.Attr{Name: attrByDepth, Kind: program.AttrBool, Bool: true})
+	for _, a := range []struct {
+		name string
+		set  bool
+	}{{attrByDepth, byDepthW}, {attrXByDepth, byDepthX}, {attrTF32, in == dtype.F32 && m.Precision == loop.TF32}} {
+		if a.set {
+			call.Attrs = append(call.Attrs, program.Attr{Name: a.name, Kind: program.AttrBool, Bool: true})
+		}
 	}
 	from := From(k)
 	if depth, known := m.K.Const(); known && depth <= shortDepth && call.Epilogue != nil {
@@ -111,6 +111,25 @@ func Match(k *loop.Kernel) (*Call, bool) {
 	}
 	call.Attrs = append(call.Attrs, fromAttr(from))
 	return call, true
+}
+
+// serves reports whether the routine multiplies operands of the dtype. The order of its sums depends
+// on the number of rows, which products of f32 have to allow.
+func serves(in dtype.DType, p loop.Precision) bool {
+	return in == dtype.BF16 || in == dtype.F16 || in == dtype.F32 && p != loop.Ordered
+}
+
+// pitch returns the step between rows of an operand of n rows, or, where it lies by depth, from one k
+// to the next. An operand may not repeat its elements.
+func pitch(k *loop.Kernel, o *loop.Operand, n dim.Dim) (pitch dim.Dim, byDepth, ok bool) {
+	wide := k.MatMul.K
+	if pitch = o.Row; !nest.IsConst(o.Col, 1) {
+		pitch, wide, byDepth = o.Col, n, true
+		if !nest.IsConst(o.Row, 1) {
+			return pitch, byDepth, false
+		}
+	}
+	return pitch, byDepth, atLeast(k, pitch, wide)
 }
 
 // From is the number of rows from which the routine is faster, whatever its epilogue.
@@ -158,7 +177,7 @@ func atLeast(k *loop.Kernel, a, b dim.Dim) bool {
 // are rounded to the result's dtype, and the argument that this is.
 func plainStore(k *loop.Kernel, in dtype.DType) (*loop.Access, int32) {
 	body := k.Phases[0].Body
-	if len(body) < 2 || body[0].Op != loop.Acc {
+	if len(k.Phases[0].Row) > 0 || len(body) < 2 || body[0].Op != loop.Acc {
 		return nil, -1
 	}
 	sum, last := body[0].Dst, body[len(body)-1]
@@ -193,8 +212,7 @@ func (c *Call) setEpilogue(k *loop.Kernel, in dtype.DType) {
 	}
 	slices.Reverse(load.Rows)
 	out := &loop.Kernel{Name: k.Name + "_after", Rows: k.Rows, Cols: k.Cols, Values: k.Values, Ranges: k.Ranges}
-	var after []loop.Instr
-	for _, i := range body {
+	move := func(i loop.Instr) loop.Instr {
 		if a := i.Access; a != nil && a.Arg >= 0 {
 			moved := *a
 			if moved.Arg = int32(slices.Index(c.From, a.Arg)); moved.Arg < 0 {
@@ -204,6 +222,14 @@ func (c *Call) setEpilogue(k *loop.Kernel, in dtype.DType) {
 			}
 			i.Access = &moved
 		}
+		return i
+	}
+	var row, after []loop.Instr // the row's loads and what is computed of them
+	for _, i := range k.Phases[0].Row {
+		row = append(row, move(i))
+	}
+	for _, i := range body {
+		i = move(i)
 		switch {
 		case i.Op == loop.Acc && c.Temp.DType != dtype.F32:
 			continue
@@ -214,6 +240,6 @@ func (c *Call) setEpilogue(k *loop.Kernel, in dtype.DType) {
 	}
 	load.Arg = int32(len(c.From))
 	out.Args = append(out.Args, loop.Arg{DType: c.Temp.DType})
-	out.Phases = []loop.Phase{{Body: after}}
+	out.Phases = []loop.Phase{{Row: row, Body: after}}
 	c.Epilogue = out
 }

@@ -1,0 +1,81 @@
+package compile
+
+import (
+	"slices"
+
+	"pwc/compile/loop"
+)
+
+// writeThrough lets a kernel whose output is copied over other memory, such as the new value of a
+// state, write there, and drops the copies that are then done. The memories become one, so from the
+// kernel to the copy nothing else may touch the target, and until the output dies nothing may write
+// it. The kernel itself may read the target where it writes: each element before it is overwritten.
+func writeThrough(steps []*planned) []*planned {
+	life := lifetimes(steps)
+	done := make([]bool, len(steps))
+	for c, st := range steps {
+		if src, dst, ok := st.copies(); ok && scratch(src) && src.into == nil && life[src] != nil {
+			p := life[src].first
+			if reachesTarget(steps, int(p), c, int(life[src].last), src, dst) {
+				src.into, done[c] = dst, true
+			}
+		}
+	}
+	out := steps[:0:0]
+	for i, st := range steps {
+		if !done[i] {
+			out = append(out, st)
+		}
+	}
+	return out
+}
+
+// copies returns the memories of a step that copies all of one to another, element by element.
+func (st *planned) copies() (src, dst *memory, ok bool) {
+	if len(st.kernels) != 1 || len(st.mems) != 2 {
+		return nil, nil, false
+	}
+	k := st.kernels[0]
+	if len(k.Phases) != 1 || len(k.Phases[0].Row) > 0 || len(k.Phases[0].Body) != 2 {
+		return nil, nil, false
+	}
+	load, store := k.Phases[0].Body[0], k.Phases[0].Body[1]
+	if load.Op != loop.Load || store.Op != loop.Store || len(store.Args) != 1 || store.Args[0] != load.Dst || !sameAccess(load.Access, store.Access) {
+		return nil, nil, false
+	}
+	src, dst = st.mems[load.Access.Arg], st.mems[store.Access.Arg]
+	elements := one
+	for _, d := range slices.Concat(k.Rows, k.Cols) {
+		elements = elements.Mul(d)
+	}
+	return src, dst, src != dst && dst.into == nil && sameSize(src, dst) && elements.Equal(dst.typ.Elements())
+}
+
+// reachesTarget reports whether step p, the first to touch src, may write dst in its place, which
+// step c copies it to. last is the last step that touches src.
+func reachesTarget(steps []*planned, p, c, last int, src, dst *memory) bool {
+	if dst.fixed || p >= c || len(steps[p].kernels) != 1 {
+		return false
+	}
+	k := steps[p].kernels[0]
+	out := int32(slices.Index(steps[p].mems, src))
+	if k.TopK != nil || k.Attention != nil || k.Serial || !k.Args[out].Write || k.Args[out].Local {
+		return false
+	}
+	for a, m := range steps[p].mems {
+		if m.root() == dst && (k.Args[a].Write || !overlays(k, int32(a), out)) {
+			return false
+		}
+	}
+	for i := p + 1; i <= last; i++ {
+		if i == c {
+			continue
+		}
+		written := steps[i].written()
+		touches := slices.ContainsFunc(steps[i].mems, func(m *memory) bool { return m.root() == dst })
+		if written[src] || written[dst] || i < c && touches {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,34 @@
+package loop
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Precision says how a matrix product of f32 may be computed. Others ignore it.
+type Precision uint8
+
+// The precisions, each of which allows what the one before does.
+const (
+	Ordered Precision = iota // in f32, by sums that do not depend on the number of rows
+	F32                      // in f32, by sums in any order that does not depend on scheduling
+	TF32                     // with operands that may be rounded to TF32: 8 bits of exponent, 10 of significand
+)
+
+var precisions = []string{"ordered", "f32", "tf32"}
+
+// Precisions returns the names of the precisions.
+func Precisions() []string { return precisions[:len(precisions):len(precisions)] }
+
+// ParsePrecision returns the precision of a name.
+func ParsePrecision(name string) (Precision, error) {
+	for i, n := range precisions {
+		if n == name {
+			return Precision(i), nil
+		}
+	}
+	return 0, fmt.Errorf("matrix products are computed %s, not %q", strings.Join(precisions, ", "), name)
+}
+
+// String returns the name.
+func (p Precision) String() string { return precisions[p] }
