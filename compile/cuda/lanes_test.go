@@ -44,3 +44,47 @@ module "lanes" {
 		}
 	}
 }
+
+// acrossModule is a module of reductions over the rows of matrices, as those of gradients over all
+// tokens, with what follows them.
+func acrossModule(t testing.TB, dt dtype.DType, tokens, columns int) *ir.Module {
+	t.Helper()
+	m, err := ir.Parse("across.ir", fmt.Appendf(nil, `pwc 1
+module "across" {
+  state @b : f32[%[3]d]
+  func @f(%%x: %[1]s[%[2]d, %[3]d], %%y: f32[%[2]d, %[3]d]) -> (f32[%[3]d], f32[%[3]d]) {
+    %%c = cast(%%x, dtype=f32)
+    %%p = mul(%%c, %%y)
+    %%s = sum(%%p, axes=[0])
+    %%m = max(%%y, axes=[0])
+    %%q = prod(%%c, axes=[0])
+    %%d = mul(%%s, 0.5)
+    %%n = sub(@b, %%d)
+    copy(@b, %%n)
+    return %%m, %%q
+  }
+}
+`, dt, tokens, columns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestDeviceAcross reduces over rows of matrices: blocks that are full, and one that is not.
+func TestDeviceAcross(t *testing.T) {
+	g := openDevice(t)
+	for _, c := range []struct {
+		dt              dtype.DType
+		tokens, columns int
+	}{{dtype.BF16, 300, 48}, {dtype.F32, 257, 21}, {dtype.F16, 100, 3}} {
+		m := acrossModule(t, c.dt, c.tokens, c.columns)
+		in, err := oracle.Draw(rand.New(rand.NewSource(1)), m, nil, func(r *rand.Rand, dt dtype.DType) float64 { return float64(2*r.Intn(2) - 1) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.check(m, compile.Shape{}, in, func(dtype.DType) float64 { return 0 }); err != nil {
+			t.Errorf("%s[%d, %d]: %v", c.dt, c.tokens, c.columns, err)
+		}
+	}
+}

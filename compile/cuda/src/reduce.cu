@@ -95,6 +95,21 @@ __device__ __forceinline__ T lane_group_reduce(T x) {
   return x;
 }
 
+//@ column_reduce
+// column_reduce joins x over the N threads of a block that are ROWS threads apart, a power of two of
+// them, always in the same order. All threads of the block come here, with room for an element each.
+template <class Op, int N, int ROWS, class T>
+__device__ __forceinline__ T column_reduce(T x, T *room) {
+  room[threadIdx.x] = x;
+  __syncthreads();
+  #pragma unroll
+  for (int o = N / 2; o > 0; o /= 2) {
+    if (threadIdx.x < o * ROWS) room[threadIdx.x] = Op::of(room[threadIdx.x], room[threadIdx.x + o * ROWS]);
+    __syncthreads();
+  }
+  return room[threadIdx.x % ROWS];
+}
+
 //@ warp_reduce_shared needs warp_reduce
 template <class T>
 __device__ __forceinline__ T lane_below(T x, int o) { return __shfl_down_sync(~0u, x, o); }

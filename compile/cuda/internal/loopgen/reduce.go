@@ -59,7 +59,12 @@ func (e *writer) start(list []loop.Instr, s *cgen.Context, buffer *reductionBuff
 func (e *writer) overWarps(list []loop.Instr, s *cgen.Context, p rowSplit) {
 	for _, in := range list {
 		switch {
-		case !in.Op.Reduces() || s.Warps == 0:
+		case !in.Op.Reduces():
+		case p.across:
+			r := e.Reduction(in)
+			e.Line("__shared__ %s room%d[%d];", r.Acc, in.Dst, e.Threads)
+			e.Line("s%d = %s<%s, %d, %d>(s%d, room%d);", in.Dst, e.Use("column_reduce"), r.Op, threadsAcross, rowsAcross, in.Dst, in.Dst)
+		case s.Warps == 0:
 		case p.threads < warpLanes:
 			e.Line("s%d = %s<%s, %d>(s%d);", in.Dst, e.Use("lane_group_reduce"), e.Reduction(in).Op, p.threads, in.Dst)
 		default:

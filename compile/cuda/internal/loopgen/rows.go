@@ -27,6 +27,8 @@ func (e *writer) rowwise() {
 	lane := "threadIdx.x"
 	row := "blockIdx.x"
 	switch {
+	case p.across:
+		lane, row = fmt.Sprintf("threadIdx.x / %d", rowsAcross), fmt.Sprintf("(%s)blockIdx.x * %d + threadIdx.x %% %d", ix, rowsAcross, rowsAcross)
 	case p.warps == 0:
 		lane, row = "0", fmt.Sprintf("(%s)blockIdx.x * %d + threadIdx.x", ix, p.rowsOfBlock)
 	case p.cluster > 1:
@@ -34,14 +36,14 @@ func (e *writer) rowwise() {
 	case p.rowsOfBlock > 1:
 		lane, row = fmt.Sprintf("threadIdx.x %% %d", p.threads), fmt.Sprintf("(%s)blockIdx.x * %d + threadIdx.x / %d", ix, p.rowsOfBlock, p.threads)
 	}
-	if p.warps > 0 {
+	if p.warps > 0 || p.across {
 		e.Line("const int lane = %s;", lane)
 		s.StoresRow = "lane == 0"
 	}
 	prefetched := e.prefetchRow(s, p)
 	e.Wait()
 	switch {
-	case p.warps > 0 && p.threads < warpLanes: // all lanes of a warp join sums, so none ends
+	case p.across, p.warps > 0 && p.threads < warpLanes: // all join sums, so none ends
 		e.Line("const %s any_row = %s, row = any_row < %[3]s ? any_row : %[3]s - 1;", ix, row, e.Dim(rows))
 		s.StoresRow = "lane == 0 && any_row == row"
 	default:
@@ -74,6 +76,9 @@ func (e *writer) rowwise() {
 			e.Close()
 		}
 		e.end(ph.Body, s)
+		if p.across { // one of the threads stores what follows
+			e.Line("if (!(%s)) return;", s.StoresRow)
+		}
 	}
 	for i := 0; i < len(k.Phases); i++ {
 		if r := loops[i]; r != nil {
@@ -115,7 +120,7 @@ func (e *writer) visit(phase int, list []loop.Instr, s *cgen.Context, p rowSplit
 	at := *s
 	group := "lane"
 	switch {
-	case p.warps == 0:
+	case p.warps == 0 && !p.across:
 		e.Open("for (%s g = 0; g < %s; g++)", e.Index(), e.Dim(p.groups))
 		group = "g"
 	case p.trips == 1 || p.unrolled() && (cache != nil || scans || len(prefetched) > 0):
@@ -158,6 +163,9 @@ func (e *writer) visit(phase int, list []loop.Instr, s *cgen.Context, p rowSplit
 		at.Live, at.Turn = "live", fmt.Sprintf("first_group / %d %% 2", p.threads)
 		e.Line("const bool live = g < %s;", e.Dim(p.groups))
 	default:
+		if p.across {
+			e.Line("#pragma unroll 8")
+		}
 		e.Open("for (%s g = lane; g < %s; g += %d)", e.Index(), e.Dim(p.groups), p.threads)
 		group = "g"
 	}

@@ -29,6 +29,14 @@ const (
 	clusterTrips   = 8
 	clusterBlocks  = 2 // of a cluster that a multiprocessor has room for
 	someThreads    = 256
+
+	// Rows that lie side by side in memory, such as the sums of a gradient over all tokens, are read
+	// by threads side by side: a block has rowsAcross of them, 32 bytes of bf16, and gives each to
+	// threadsAcross threads, if it has so many columns that one thread would be slow.
+	rowsAcross    = 16
+	threadsAcross = 64
+	columnsAcross = 4 * threadsAcross // least
+	reducedAcross = 8                 // reductions at most: each takes 4 or 8 KiB of shared memory
 )
 
 // rowSplit is how a row is spread over threads.
@@ -38,6 +46,7 @@ type rowSplit struct {
 	cluster     int     // blocks that share a row
 	rowsOfBlock int     // rows in a block
 	groups      dim.Dim // of neighbouring columns
+	across      bool    // threads of a row are rowsAcross apart
 	trips       int64   // groups of a thread, if known; else 0
 	full        int64   // of them those that every thread has
 
@@ -91,6 +100,21 @@ func onlyReduces(k *loop.Kernel) bool {
 	return true
 }
 
+// reducesAcross reports whether a kernel only reduces its columns, in a way that does not tell of their
+// order.
+func reducesAcross(k *loop.Kernel) bool {
+	n := 0
+	for in := range nest.Bodies(k) {
+		if in.Op == loop.ArgMax {
+			return false
+		}
+		if in.Op.Reduces() {
+			n++
+		}
+	}
+	return n <= reducedAcross && onlyReduces(k)
+}
+
 // rowSplit decides by the number of columns alone, so that the order of sums does
 // not depend on how many rows there are.
 func (e *writer) rowSplit(s *cgen.Context) rowSplit {
@@ -101,6 +125,9 @@ func (e *writer) rowSplit(s *cgen.Context) rowSplit {
 	}
 	n, known := p.groups.Const()
 	switch {
+	case known && n >= columnsAcross && s.Width == 1 && nest.AcrossRows(k) && reducesAcross(k):
+		p.across, p.threads, p.rowsOfBlock = true, threadsAcross, rowsAcross
+		return p
 	case known && n*int64(s.Width) <= threadColumns, nest.AcrossRows(k):
 		p.threads, p.rowsOfBlock = 1, elementThreads/2
 	case known && n <= warpLanes/2 && onlyReduces(k):
