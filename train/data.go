@@ -146,7 +146,10 @@ func intLoader(t safetensors.Tensor) func(i int64) int64 {
 // Batches returns how many batches there are, each for one micro-batch of a step.
 func (d *Data) Batches() int64 { return d.batches }
 
-// Seek makes d the batch of a step, counted from 0.
+// ReadOnly reports that tensors are only read.
+func (d *Data) ReadOnly() bool { return true }
+
+// Select makes d the batch of a step, counted from 0.
 func (d *Data) Select(step int64) { d.step = step }
 
 // Input returns the bytes of an input for a micro-batch of the step.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"unsafe"
 
 	"pwc/ir"
 	"pwc/piecewise"
@@ -18,6 +19,15 @@ type Batch interface {
 	// Input returns the bytes of input number input of [Program.Inputs] for a micro-batch:
 	// little-endian, row-major. They are copied before Run returns.
 	Input(part, input int) ([]byte, error)
+}
+
+// ReadOnly is a [Batch] whose bytes may never change: a step with the same ones as the step before
+// leaves them on the device.
+type ReadOnly interface {
+	Batch
+
+	// ReadOnly reports whether what Input returns is not written while the step is in use.
+	ReadOnly() bool
 }
 
 // Step is a program that is loaded on a device and ready to train. One goroutine uses it.
@@ -52,6 +62,7 @@ type stagedParam struct {
 	name      string
 	input     int // in Program.Inputs; -1: it is a generator
 	generator int
+	last      []byte // of a read-only batch, that the function ran with
 }
 
 // lossSlot is where the device writes the loss of a step.
@@ -172,8 +183,16 @@ func (s *Step) run(ctx context.Context, f *stagedFunc, batch Batch, part int) er
 	if err != nil {
 		return err
 	}
+	fixed, ok := batch.(ReadOnly)
+	readOnly := ok && fixed.ReadOnly()
 	for i := range f.params {
 		p := &f.params[i]
+		if kept, err := s.keep(in, p, batch, part, readOnly); kept || err != nil {
+			if err != nil {
+				return err
+			}
+			continue
+		}
 		to, err := in.Bytes(p.name)
 		if err != nil {
 			return err
@@ -191,9 +210,24 @@ func (s *Step) run(ctx context.Context, f *stagedFunc, batch Batch, part int) er
 			return fmt.Errorf("train: input %s of the batch has %d bytes, want %d", p.name, len(from), len(to))
 		}
 		copy(to, from)
+		if p.last = nil; readOnly {
+			p.last = from
+		}
 	}
 	s.results, err = f.Run(ctx, in, nil)
 	return err
+}
+
+// keep leaves a parameter as it is on the device, if the batch has the same bytes for it as before.
+func (s *Step) keep(in piecewise.Inputs, p *stagedParam, batch Batch, part int, readOnly bool) (bool, error) {
+	if !readOnly || p.input < 0 || p.last == nil {
+		return false, nil
+	}
+	from, err := batch.Input(part, p.input)
+	if err != nil || len(from) != len(p.last) || unsafe.SliceData(from) != unsafe.SliceData(p.last) {
+		return false, err
+	}
+	return in.Keep(p.name)
 }
 
 // chosen sets the loss that the batch trains, which the device computes.

@@ -302,3 +302,52 @@ module "m" {
 		}
 	}
 }
+
+// changing is a batch that is written anew between steps, or says that it is not.
+type changing struct {
+	*train.Data
+	bytes    map[int][]byte
+	readOnly bool
+}
+
+func (c *changing) Input(part, input int) ([]byte, error) {
+	from, err := c.Data.Input(part, input)
+	if err != nil {
+		return nil, err
+	}
+	if c.bytes[input] == nil {
+		c.bytes[input] = make([]byte, len(from))
+	}
+	copy(c.bytes[input], from)
+	return c.bytes[input], nil
+}
+
+func (c *changing) ReadOnly() bool { return c.readOnly }
+
+// A batch that is only read is not copied again; one that may change is.
+func TestReadOnly(t *testing.T) {
+	initial, batches := open(t, "mlp", "initial"), open(t, "mlp", "data")
+	m := parseFile(t, "mlp")
+	one := load(t, m, initial, goldens()[0].options, onHost(t), piecewise.Full)
+	want := steps(t, one, data(t, one, batches), 4)
+	for _, readOnly := range []bool{false, true} {
+		s := load(t, m, initial, goldens()[0].options, onHost(t), piecewise.Full)
+		d := &changing{data(t, s, batches), map[int][]byte{}, readOnly}
+		var got []float64
+		for i := range int64(4) {
+			d.Select(i)
+			if err := s.Run(context.Background(), d); err != nil {
+				t.Fatal(err)
+			}
+			loss, err := s.Loss(i + 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, float64(loss))
+		}
+		// Told that it does not change, the step goes on with the first batch.
+		if e := near(got, want); got[0] != want[0] || (e < 1e-6) == readOnly {
+			t.Errorf("read only: %v: losses %v, with the batches %v", readOnly, got, want)
+		}
+	}
+}

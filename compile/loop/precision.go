@@ -31,4 +31,9 @@ func ParsePrecision(name string) (Precision, error) {
 }
 
 // String returns the name.
-func (p Precision) String() string { return precisions[p] }
+func (p Precision) String() string {
+	if int(p) < len(precisions) {
+		return precisions[p]
+	}
+	return fmt.Sprintf("precision %d", uint8(p))
+}

@@ -441,8 +441,8 @@ func TestNothingPanics(t *testing.T) {
 			receivers: []func() any{zero[compile.Options], ptr[compile.PassError]},
 		},
 		"compile/loop": {
-			funcs:     map[string]any{"ThroughOdd": loop.ThroughOdd, "Comparison": loop.Comparison, "Ops": loop.Ops},
-			receivers: []func() any{ptr[loop.Kernel], ptr[loop.Attention], zero[loop.Op], func() any { return loop.Op(250) }},
+			funcs:     map[string]any{"ThroughOdd": loop.ThroughOdd, "Comparison": loop.Comparison, "Ops": loop.Ops, "Precisions": loop.Precisions, "ParsePrecision": loop.ParsePrecision},
+			receivers: []func() any{ptr[loop.Kernel], ptr[loop.Attention], zero[loop.Op], func() any { return loop.Op(250) }, zero[loop.Precision], func() any { return loop.Precision(250) }},
 		},
 		"attention": {
 			funcs: map[string]any{"Signature": attention.Signature, "ParseParams": attention.ParseParams, "ParseArgs": attention.ParseArgs, "BatchOf": attention.BatchOf, "NewBatch": attention.NewBatch},
