@@ -25,10 +25,16 @@ type client struct {
 
 // dial joins at the address of rank 0.
 func dial(ctx context.Context, me hello, address string, o Options) (member, error) {
-	conn, shown, err := meet(ctx, me, address)
+	until := time.Now().Add(o.joinLimit())
+	reach, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	conn, shown, err := meet(reach, me, address)
 	if err != nil {
 		return nil, err
 	}
+	// Rank 0 says who did not come. It is waited for a little longer than it waits.
+	ctx, cancelJoin := context.WithDeadline(ctx, until.Add(linger))
+	defer cancelJoin()
 	c := &client{link: &link{conn: conn, size: me.size}, me: me, limit: o.limit(), all: make(chan []byte, 1), stop: make(chan struct{}), ended: make(chan struct{})}
 	if err := c.introduce(ctx, shown); err != nil {
 		return nil, errors.Join(err, conn.Close())

@@ -116,6 +116,12 @@ func (g *Group) Fail(cause error) {
 	g.member.end(&LostError{Group: g.name, Ranks: []int{g.rank}, Cause: cause})
 }
 
+// Lose ends the group for all ranks: this rank waited for another one, in a call of what, for so
+// long, in vain.
+func (g *Group) Lose(rank int, what string, waited time.Duration) {
+	g.member.end(&LostError{Group: g.name, Ranks: []int{rank}, What: what, Waited: waited, Cause: ErrMissing})
+}
+
 // Close leaves the group. Ranks that still wait for this one get a [LostError] that matches
 // [ErrLeft].
 func (g *Group) Close() error { return g.member.leave() }

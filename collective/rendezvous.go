@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -33,8 +32,6 @@ func Join(ctx context.Context, name string, rank, size int, address string, o Op
 	if len(o.Token) > MaxToken {
 		return nil, fmt.Errorf("collective: group %q: a token of %d bytes, the most is %d", name, len(o.Token), MaxToken)
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.joinLimit())
-	defer cancel()
 	me := hello{rank, size, name, o.Token}
 	var m member
 	var err error
@@ -100,12 +97,8 @@ const maxMeeting = 4 << 10
 
 // readMeeting returns the secret and the addresses of a file.
 func readMeeting(file string) (secret string, addresses []string, err error) {
-	f, _, err := openfile.Regular(file)
+	b, err := openfile.Read(file, maxMeeting)
 	if err != nil {
-		return "", nil, err
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxMeeting+1))
-	if err = errors.Join(err, f.Close()); err != nil {
 		return "", nil, err
 	}
 	return parseMeeting(file, b)

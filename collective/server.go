@@ -23,6 +23,8 @@ type server struct {
 
 // serve waits for all ranks.
 func serve(ctx context.Context, me hello, address string, o Options) (member, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.joinLimit())
+	defer cancel()
 	l, token, forget, err := listen(ctx, address, o.Token)
 	if err != nil {
 		return nil, err

@@ -505,6 +505,7 @@ var unswept = map[string]string{
 	"silly/cuda":                "an op, called by a device",
 	"attention/host":            "an op, called by a device",
 	"collective":                "groups, whose calls wait for other ranks; its own tests call them wrongly",
+	"collective/cuda":           "ops, called by a device",
 	"collective/host":           "ops, called by a device",
 	"attention/cuda":            "an op, called by a device",
 	"attention/reference":       "an op, called by the interpreter",

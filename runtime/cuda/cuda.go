@@ -53,6 +53,7 @@ type Device struct {
 	lost      atomic.Pointer[device.LostError]
 	shut      atomic.Bool // closed, for readers without life
 	pinned    pinned
+	checks    checks
 
 	life sync.RWMutex // held for reading by what makes things; Close holds it for writing
 

@@ -119,6 +119,7 @@ func (e *event) Query() (done bool, err error) {
 	}
 	if err == nil && done {
 		e.done(at)
+		return true, e.dev.checked(nil)
 	}
 	return done, e.dev.wrap(what, err)
 }
@@ -138,7 +139,7 @@ func (e *event) Synchronize() error {
 	if err == nil {
 		e.done(at)
 	}
-	return e.dev.wrap(what, err)
+	return e.dev.checked(e.dev.wrap(what, err))
 }
 
 // Close ends the event.

@@ -25,6 +25,8 @@ type memory struct {
 	mapped atomic.Int64 // bytes from the start that work may touch; size but for a State
 	freed  atomic.Bool
 	owned  bool // cuMemFree gives it back
+
+	imported bool // it is another process's, and cuIpcCloseMemHandle ends the mapping
 }
 
 // Alloc takes a segment from the driver, aligned to 512 bytes. During a capture it takes
@@ -126,6 +128,9 @@ func (m *memory) free(what string) error {
 
 func (m *memory) destroy() error {
 	m.freed.Store(true)
+	if m.imported {
+		return m.dev.drv.IpcCloseMemHandle(m.ptr)
+	}
 	if !m.owned {
 		return nil
 	}

@@ -413,10 +413,10 @@ func (s *Stream) Synchronize() error {
 	defer s.end()
 	mark := s.marks
 	if err := s.wait(); err != nil {
-		return s.dev.wrap(what, err)
+		return s.dev.checked(s.dev.wrap(what, err))
 	}
 	s.hasPassed(mark)
-	return nil
+	return s.dev.checked(nil)
 }
 
 // wait is StreamSynchronize, from a thread that may capture on another stream.

@@ -73,6 +73,39 @@ func Emulated(t testing.TB, o fake.Options) (*Opened, *fake.Driver) {
 	return &Opened{Device: dev, Emulated: true}, f
 }
 
+// Several opens n GPUs of the machine, or where it has fewer n emulated ones, as Open does.
+func Several(t testing.TB, n int, o fake.Options) []*Opened {
+	t.Helper()
+	var out []*Opened
+	for i := range n {
+		dev, err := cuda.Open(cuda.Options{Ordinal: i})
+		if err != nil {
+			break
+		}
+		out = append(out, opened(t, &Opened{Device: dev}))
+	}
+	if len(out) == n {
+		return out
+	}
+	if os.Getenv("PWC_REQUIRE_GPU") == "1" {
+		t.Skipf("the machine has %d GPUs, the test needs %d", len(out), n)
+	}
+	if raceDetector {
+		t.Skip("an emulated GPU is too slow under the race detector")
+	}
+	o.Devices = n
+	f := fake.New(o)
+	out = nil
+	for i := range n {
+		dev, err := cuda.Open(cuda.Options{Ordinal: i, Driver: f})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, opened(t, &Opened{Device: dev, Emulated: true, driver: f}))
+	}
+	return out
+}
+
 // opened closes the device at the test's end, if the test has not.
 func opened(t testing.TB, o *Opened) *Opened {
 	t.Cleanup(func() {

@@ -88,6 +88,9 @@ const (
 	LaunchProgrammatic int32 = 6 // programmatic stream serialization
 )
 
+// MemHandle names memory for other processes of the host, in the layout of CUipcMemHandle.
+type MemHandle [64]byte
+
 // LaunchConfig is how a kernel is launched, in the layout of CUlaunchConfig.
 type LaunchConfig struct {
 	Grid, Block [3]uint32
@@ -132,6 +135,11 @@ type Driver interface {
 	DevicePrimaryCtxRelease(Device) error
 	CtxSetCurrent(Context) error
 
+	// DeviceCanAccessPeer reports whether kernels of d can reach memory of peer.
+	DeviceCanAccessPeer(d, peer Device) (bool, error)
+	// CtxEnablePeerAccess lets the current context reach memory of another.
+	CtxEnablePeerAccess(peer Context) error
+
 	MemGetInfo() (free, total int64, err error)
 	MemAlloc(bytes int64) (Ptr, error)
 	MemFree(Ptr) error
@@ -140,6 +148,11 @@ type Driver interface {
 	MemHostAlloc(bytes int64) (unsafe.Pointer, error)
 	MemFreeHost(unsafe.Pointer) error
 	MemHostGetDevicePointer(unsafe.Pointer) (Ptr, error)
+
+	// Memory of MemAlloc that another process opens, and closes before it is freed.
+	IpcGetMemHandle(Ptr) (MemHandle, error)
+	IpcOpenMemHandle(MemHandle) (Ptr, error)
+	IpcCloseMemHandle(Ptr) error
 
 	// Reserved address space, and physical memory mapped into it.
 	MemGranularity(Device) (int64, error)

@@ -19,6 +19,7 @@ const (
 	ECCUncorrectable    Result = 214
 	NVLinkUncorrectable Result = 220
 	Contained           Result = 226
+	PeerUnsupported     Result = 217
 	InvalidPTX          Result = 218
 	UnsupportedPTX      Result = 222
 	InvalidHandle       Result = 400
@@ -27,6 +28,7 @@ const (
 	NotReady            Result = 600
 	IllegalAddress      Result = 700
 	LaunchTimeout       Result = 702
+	PeerAlreadyEnabled  Result = 704
 	ContextDestroyed    Result = 709
 	Assert              Result = 710
 	HardwareStackError  Result = 714
@@ -73,6 +75,10 @@ func (r Result) String() string {
 		return "NVLINK_UNCORRECTABLE"
 	case Contained:
 		return "CONTAINED"
+	case PeerUnsupported:
+		return "PEER_ACCESS_UNSUPPORTED"
+	case PeerAlreadyEnabled:
+		return "PEER_ACCESS_ALREADY_ENABLED"
 	case InvalidPTX:
 		return "INVALID_PTX"
 	case UnsupportedPTX:

@@ -25,6 +25,7 @@ import (
 // Options describe the driver and its devices.
 type Options struct {
 	Devices     int      // default 1
+	NoPeers     bool     // devices do not reach each other's memory
 	Major       int      // compute capability; default 9.0
 	Minor       int      //
 	MemoryBytes int64    // of each device; default 1 GiB
@@ -64,7 +65,11 @@ type Driver struct {
 	ready   []int              // scratch of the scheduler
 	records map[*event]*record // of the launch that executes
 	call    Call
-	machine ptx.Machine
+	machine *ptx.Machine
+	now     *running                   // the operation that executes on its own goroutine; nil: none does
+	on      driver.Context             // of the stream whose operation executes
+	peers   map[[2]driver.Context]bool // the first may reach memory of the second
+	opened  map[driver.Ptr]int         // memory of other processes, by use
 	leaks   []string
 	misuse  []string
 	faults  []string
@@ -105,6 +110,7 @@ func New(o Options) *Driver {
 	f := &Driver{
 		o: o, next: 0x1000, made: map[string]int{}, kernels: map[string]Kernel{}, threads: map[int]*threadState{}, ctx: make([]context, o.Devices),
 		byID: map[driver.Stream]*stream{}, events: map[driver.Event]*event{}, modules: map[driver.Module]*module{}, texts: map[string]*ptx.Module{},
+		machine: new(ptx.Machine), peers: map[[2]driver.Context]bool{}, opened: map[driver.Ptr]int{},
 		funcs: map[driver.Function]*function{}, graphs: map[driver.Graph]*graph{}, execs: map[driver.GraphExec]*graph{},
 	}
 	f.space.init()
@@ -373,6 +379,7 @@ func (f *Driver) left() []string {
 	note(len(f.modules), "modules")
 	note(len(f.graphs), "graphs")
 	note(len(f.execs), "executable graphs")
+	note(len(f.opened), "mappings of memory of other processes")
 	return out
 }
 

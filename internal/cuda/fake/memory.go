@@ -24,6 +24,7 @@ const (
 // region is a range of the device's address space.
 type region struct {
 	kind   regionKind
+	ctx    driver.Context // whose device has the memory
 	base   driver.Ptr
 	data   []byte
 	parts  map[driver.Ptr]driver.Allocation // mapped, by address
@@ -54,9 +55,9 @@ func (s *space) init() {
 }
 
 // add makes a region, with unused addresses between it and its neighbours.
-func (s *space) add(kind regionKind, data []byte) *region {
+func (s *space) add(ctx driver.Context, kind regionKind, data []byte) *region {
 	const page = 1 << 16
-	r := &region{kind: kind, base: s.next, data: data}
+	r := &region{kind: kind, ctx: ctx, base: s.next, data: data}
 	s.next += driver.Ptr((int64(len(data))+page-1)/page*page + page)
 	s.regions = append(s.regions, r)
 	return r
@@ -164,16 +165,16 @@ func (f *Driver) MemAlloc(bytes int64) (driver.Ptr, error) {
 		return 0, fail(call, driver.OutOfMemory)
 	}
 	f.space.used += bytes
-	return f.space.add(regionDevice, poisoned(bytes)).base, nil
+	return f.space.add(f.thread().ctx, regionDevice, poisoned(bytes)).base, nil
 }
 
-// MemFree waits for all work, as the driver does.
+// MemFree waits for all work of the context, as the driver does.
 func (f *Driver) MemFree(p driver.Ptr) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuMemFree"
 	err := f.begin(call, needContext|needNobody)
-	f.drain()
+	f.drain(f.thread().ctx)
 	r := f.space.at(p, regionDevice)
 	if r == nil {
 		f.wrong("%s of an address that cuMemAlloc did not give", call)
@@ -201,7 +202,7 @@ func (f *Driver) MemHostAlloc(bytes int64) (unsafe.Pointer, error) {
 	for i := range data {
 		data[i] = poison
 	}
-	f.space.hosts[p] = f.space.add(regionHost, data)
+	f.space.hosts[p] = f.space.add(f.thread().ctx, regionHost, data)
 	return p, nil
 }
 
@@ -254,7 +255,7 @@ func (f *Driver) MemAddressReserve(bytes int64) (driver.Ptr, error) {
 	if bytes <= 0 || bytes%Granularity != 0 {
 		return 0, fail(call, driver.InvalidValue)
 	}
-	r := f.space.add(regionReserved, make([]byte, bytes))
+	r := f.space.add(f.thread().ctx, regionReserved, make([]byte, bytes))
 	r.parts = map[driver.Ptr]driver.Allocation{}
 	r.mapped, r.access = make([]bool, bytes/Granularity), make([]bool, bytes/Granularity)
 	return r.base, nil

@@ -24,7 +24,7 @@ func (f *Driver) load(image []byte) (*module, error) {
 	}
 	x := &module{text: m}
 	if data := m.Data(); len(data) > 0 {
-		x.data = f.space.add(regionModule, append([]byte(nil), data...))
+		x.data = f.space.add(f.thread().ctx, regionModule, append([]byte(nil), data...))
 	}
 	return x, nil
 }
@@ -70,13 +70,16 @@ func programmatic(c *driver.LaunchConfig) bool {
 // interpret executes a launch of a kernel in PTX, after those of the chain. What
 // ends it loses the device.
 func (f *Driver) interpret(o *op, chain *ptx.Chain) {
-	l := ptx.Launch{Grid: o.config.Grid, Block: o.config.Block, Cluster: o.cluster, Dynamic: o.config.Shared, Params: o.args, Memory: &f.space, Early: o.early, Chain: chain}
+	l := ptx.Launch{Grid: o.config.Grid, Block: o.config.Block, Cluster: o.cluster, Dynamic: o.config.Shared, Params: o.args, Memory: reach{f}, Early: o.early, Chain: chain}
 	if d := o.fn.module.data; d != nil {
 		l.Data = uint64(d.base)
 	}
+	if r := f.now; r != nil {
+		l.Yield = r.pause
+	}
 	err := f.machine.Run(o.fn.entry, l)
-	if err == nil {
-		return
+	if err == nil || f.sticky != 0 {
+		return // or it was ended because the device is lost
 	}
 	var e *ptx.Error
 	if !errors.As(err, &e) {

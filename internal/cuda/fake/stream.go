@@ -124,6 +124,8 @@ type event struct {
 // stream is a queue.
 type stream struct {
 	id      driver.Stream
+	ctx     driver.Context
+	running *running // the operation at head, which waits for what other devices do; nil: it has not begun
 	queue   []op
 	head    int
 	gone    bool // destroyed
@@ -158,14 +160,14 @@ func (f *Driver) progress() {
 			return
 		}
 		i := f.o.Schedule.Pick(len(f.ready), -1)
-		if i < 0 {
+		if i < 0 || f.executeNext(f.streams[f.ready[i]]) {
 			return
 		}
-		f.executeNext(f.streams[f.ready[i]])
 	}
 }
 
-// until executes until done, and first what s needs to come to its end.
+// until executes until done, and first what s needs to come to its end. Where that waits for
+// another device, streams of others have their turns, and other threads may call the driver.
 func (f *Driver) until(s *stream, done func() bool) {
 	for f.sticky == 0 && !done() {
 		f.runnable()
@@ -173,7 +175,9 @@ func (f *Driver) until(s *stream, done func() bool) {
 		if needed < 0 {
 			panic("fake: a wait for work that nothing executes")
 		}
-		f.executeNext(f.streams[f.ready[f.o.Schedule.Pick(len(f.ready), needed)]])
+		if f.executeNext(f.streams[f.ready[f.o.Schedule.Pick(len(f.ready), needed)]]) {
+			f.others(s.ctx)
+		}
 	}
 }
 
@@ -189,26 +193,44 @@ func (f *Driver) blocker(s *stream) *stream {
 	return s
 }
 
-// drain executes everything.
-func (f *Driver) drain() {
+// drain executes everything of a context.
+func (f *Driver) drain(ctx driver.Context) {
 	for i := 0; i < len(f.streams); i++ {
-		if s := f.streams[i]; !s.empty() {
+		if s := f.streams[i]; s.ctx == ctx && !s.empty() {
 			f.until(s, s.empty)
 			i = -1
 		}
 	}
 }
 
-func (f *Driver) executeNext(s *stream) {
+// executeNext executes the next operation of a stream. It returns true if that waits for another
+// device: then it goes on when the stream has its next turn.
+func (f *Driver) executeNext(s *stream) (waits bool) {
+	outer := f.on
+	f.on = s.ctx
+	defer func() { f.on = outer }()
 	o := &s.queue[s.head]
-	s.head++
-	f.execute(o, &s.chain)
+	switch {
+	case s.running == nil && !o.spins():
+		s.head++
+		f.execute(o, &s.chain)
+	default:
+		if s.running == nil {
+			s.running = f.begins(o, &s.chain)
+		}
+		if !f.turn(s.running) {
+			return true
+		}
+		s.running = nil
+		s.head++
+	}
 	if s.empty() {
 		s.queue, s.head = s.queue[:0], 0
 		if s.gone {
 			f.streams = slices.DeleteFunc(f.streams, func(x *stream) bool { return x == s })
 		}
 	}
+	return false
 }
 
 // execute does an operation; what a GPU would not survive is sticky. chain are the
@@ -350,7 +372,7 @@ func (f *Driver) StreamCreate() (driver.Stream, error) {
 	if err := f.begin("cuStreamCreate", needContext); err != nil {
 		return 0, err
 	}
-	s := &stream{id: driver.Stream(f.handle())}
+	s := &stream{id: driver.Stream(f.handle()), ctx: f.thread().ctx}
 	f.byID[s.id] = s
 	f.streams = append(f.streams, s)
 	return s.id, nil

@@ -50,10 +50,15 @@ type Entry struct {
 	unit            int64 // bytes of shared memory that one record of accesses is for
 	globalUnit      int64 // and of global memory
 	atomic          bool  // there are atomic operations
+	spins           bool  // there are volatile loads of global memory
 	waits, late     bool  // there is a griddepcontrol.wait, and behind one a griddepcontrol.launch_dependents
 	signals         int   // barriers of a cluster that stores may complete transactions of; 0 if there are no such stores
 	tail            int64 // where dynamic shared memory starts
 }
+
+// Spins reports whether the kernel may wait for what others write while it runs: it has volatile
+// loads of global memory. Blocks of such a kernel execute in their order.
+func (e *Entry) Spins() bool { return e.spins }
 
 // place is where an instruction stands.
 type place struct {
@@ -116,6 +121,10 @@ type Launch struct {
 	Data        uint64 // where the module's variables are
 	Early       bool   // may start before the launches of the chain end
 	Chain       *Chain // to which this one is added; nil: not watched
+
+	// Yield is called by a kernel that spins when all its warps have had a turn; false ends the
+	// launch. Nil: nothing else writes while it runs.
+	Yield func() bool
 }
 
 // Fault says what a kernel did that ends it.
@@ -266,6 +275,9 @@ const never = int32(1<<31 - 1)
 // sliceSteps is how many instructions a warp executes before the next has its turn.
 const sliceSteps = 1 << 20
 
+// spinSteps is sliceSteps of a kernel that spins.
+const spinSteps = 1 << 10
+
 // Run executes a launch. An error is an [*Error].
 func (m *Machine) Run(e *Entry, l Launch) (err error) {
 	cluster := l.Cluster
@@ -307,6 +319,9 @@ func (m *Machine) Run(e *Entry, l Launch) (err error) {
 	}
 	for i := range n {
 		at := (m.launches*7 + i*step) % n
+		if e.spins {
+			at = i
+		}
 		m.number = uint32(at) + 1
 		m.cluster(m.place(uint32(at)))
 	}
@@ -408,6 +423,10 @@ func (m *Machine) cluster(at [3]uint32) {
 		limit = 1 << 31
 	}
 	slice := min(limit, sliceSteps)
+	yields := m.entry.spins && l.Yield != nil
+	if yields {
+		slice = spinSteps
+	}
 	limit += m.steps
 	for {
 		alive, moved := false, false
@@ -429,7 +448,9 @@ func (m *Machine) cluster(at [3]uint32) {
 			for _, w := range warps {
 				w.stuck()
 			}
-		case m.steps > limit:
+		case yields && !l.Yield():
+			warps[0].fault(WaitFault, 0, "the device is lost")
+		case m.steps > limit && !yields:
 			warps[0].fault(WaitFault, 0, "the block does not end")
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/bits"
+	"slices"
 )
 
 // address is an operand in brackets.
@@ -206,8 +207,10 @@ func (d *decoder) registers(o *operand, k kind, write bool) []element {
 
 // access decodes ld and st.
 func (d *decoder) access() exec {
+	polls := d.base == "ld" && slices.Contains(d.parts, "volatile")
 	d.hints()
 	s := d.space()
+	d.e.spins = d.e.spins || polls && s == spaceGlobal
 	n := map[string]int{"": 1, "v2": 2, "v4": 4, "v8": 8}[d.choice("", "v2", "v4", "v8")]
 	k := d.typ()
 	if len(d.parts) > 0 || k.class == classPred || k.pack != 1 {

@@ -1,0 +1,344 @@
+// Package cuda computes the routines of package collective on NVIDIA GPUs of one host, over peer
+// memory: a kernel for each call, without work of the host, so that calls are captured as they are.
+// peer.cu has the kernels and says why they are right.
+//
+// Ranks are devices of one process, a goroutine each, or of several processes. All ranks make the
+// same calls in the same order, on one stream at a time, eagerly or from graphs of any sizes. Nothing
+// that waits for a device may come between the launches of its ranks on one goroutine.
+//
+// A kernel that waits for a rank longer than Options.Patience, or finds that the group has ended,
+// ends without a result. Whoever waits for the device then gets a collective.LostError (C22), and
+// Launch refuses further calls. A GPU that writes to memory of a process that was killed may be lost:
+// the error is then a device.LostError too, and restarting means restarting the process.
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"pwc/collective"
+	"pwc/program"
+	"pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// Options configure the routines.
+type Options struct {
+	// Code gives the kernels, when a call of a new kind is planned.
+	Code Code
+
+	// Patience is how long a kernel waits for another rank. 0: one minute.
+	Patience time.Duration
+}
+
+// Words of the memory that kernels share with the host, as in peer.cu.
+const (
+	controlEnd  = 0
+	controlLost = 1
+	lostBefore  = 1<<32 - 1
+	controlSize = 64 // bytes
+)
+
+// Parameters of the kernels.
+const (
+	argDst = iota
+	argSrc
+	argBytes
+	argTotal
+	argRoot
+	argDepth
+	argControl
+	argPatience
+	argRank
+	argInbox
+	argCount = argInbox + MaxRanks
+)
+
+// Add gives a device the routines for groups that its rank has joined. All ranks of each group call
+// it, and all get an error if one cannot. The groups stay the caller's. Before a rank closes its
+// device the work of all ranks is done: Group.Barrier tells.
+func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective.Group) error {
+	if o.Code == nil {
+		return errors.New("collective: Options.Code is needed")
+	}
+	if o.Patience <= 0 {
+		o.Patience = time.Minute
+	}
+	l := &library{dev: dev, options: o, rings: map[string]*ring{}, stop: make(chan struct{})}
+	for _, g := range groups {
+		if err := l.join(ctx, g); err != nil {
+			return errors.Join(err, l.free())
+		}
+	}
+	routines := device.OpSet{}
+	for _, k := range collective.Kinds {
+		routines[k.Name()] = &routine{k, l}
+	}
+	if err := dev.AddLibrary(routines, 0, l.close); err != nil {
+		return errors.Join(err, l.free())
+	}
+	dev.AddCheck(l.check)
+	for _, r := range l.rings {
+		l.watching.Go(func() { l.watch(r) })
+	}
+	return nil
+}
+
+// library is the routines of a device.
+type library struct {
+	dev      *cuda.Device
+	options  Options
+	rings    map[string]*ring // by group
+	stop     chan struct{}    // closed by close
+	watching sync.WaitGroup
+
+	mu      sync.Mutex
+	kernels map[kernelKey]*cuda.KernelCall
+}
+
+// ring is a group: the inboxes of its ranks.
+type ring struct {
+	group   *collective.Group
+	inboxes *inboxes // nil: a group of one rank
+	shared  device.HostMemory
+	control uint64 // where kernels see it
+}
+
+// kernelKey is a loaded kernel of a group.
+type kernelKey struct {
+	group        string
+	variant      Variant
+	programmatic bool
+}
+
+// join meets the other ranks of a group.
+func (l *library) join(ctx context.Context, g *collective.Group) error {
+	switch {
+	case l.rings[g.Name()] != nil:
+		return fmt.Errorf("collective: two groups are named %q", g.Name())
+	case g.Size() > MaxRanks:
+		return fmt.Errorf("collective: group %q has %d ranks; GPUs of one host reach each other's memory, up to %d", g.Name(), g.Size(), MaxRanks)
+	}
+	r := &ring{group: g}
+	l.rings[g.Name()] = r
+	if g.Size() == 1 {
+		return nil
+	}
+	var err error
+	if r.shared, err = l.dev.AllocHost(controlSize); err != nil {
+		g.Fail(err) // the others wait for this rank
+		return err
+	}
+	clear(r.shared.Bytes())
+	if r.control, err = l.dev.HostPointer(r.shared); err != nil {
+		g.Fail(err)
+		return err
+	}
+	if r.inboxes, err = meet(ctx, l.dev, g); err != nil {
+		r.inboxes = nil // meet has given it back
+	}
+	return err
+}
+
+// word returns a word that kernels share with the host.
+func (r *ring) word(i int) *atomic.Uint32 {
+	return (*atomic.Uint32)(unsafe.Pointer(&r.shared.Bytes()[4*i]))
+}
+
+// watchEvery is how often the host looks whether a kernel gave up.
+const watchEvery = 100 * time.Millisecond
+
+// watch tells kernels that the group has ended, and the group that a kernel gave up.
+func (l *library) watch(r *ring) {
+	if r.shared == nil {
+		return
+	}
+	t := time.NewTicker(watchEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-r.group.Done():
+			r.word(controlEnd).Store(1)
+			return
+		case <-t.C:
+			l.lost(r)
+		}
+	}
+}
+
+// lost ends the group if a kernel waited too long for a rank, and reports whether a kernel ended
+// without a result.
+func (l *library) lost(r *ring) bool {
+	v := r.word(controlLost).Load()
+	if v != 0 && v != lostBefore {
+		r.group.Lose(int(v-1), "a kernel", l.options.Patience)
+	}
+	return v != 0
+}
+
+// toldWithin is how long a rank whose kernels were ended waits to be told why.
+const toldWithin = 9 * time.Second
+
+// check is that of cuda.Device.AddCheck.
+func (l *library) check(gone error) error {
+	for _, r := range l.rings {
+		if r.shared == nil || gone == nil && !l.lost(r) {
+			continue
+		}
+		select {
+		case <-r.group.Done():
+		case <-time.After(toldWithin):
+			if gone == nil {
+				gone = errors.New("its kernels ended without a result")
+			}
+			r.group.Fail(gone)
+		}
+		return r.group.Err()
+	}
+	return nil
+}
+
+// free gives back what was taken, where the device does not get the routines.
+func (l *library) free() error {
+	var errs []error
+	for _, r := range l.rings {
+		if r.inboxes != nil {
+			errs = append(errs, r.inboxes.free())
+		}
+		if r.shared != nil {
+			errs = append(errs, r.shared.Free())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// close ends the watches. The device, which calls it when it is closed, gives back memory and kernels.
+func (l *library) close() error {
+	close(l.stop)
+	l.watching.Wait()
+	return nil
+}
+
+// routine is one of collective.Kinds.
+type routine struct {
+	kind collective.Kind
+	lib  *library
+}
+
+var _ device.Op = (*routine)(nil)
+
+// Signature implements [device.Op].
+func (r *routine) Signature() device.Signature { return r.kind.Signature("1") }
+
+// parse checks a call and finds its group.
+func (r *routine) parse(args []device.Tensor, attrs []program.Attr) (collective.Call, *ring, error) {
+	c, err := collective.Parse(r.kind, args, attrs)
+	if err != nil {
+		return c, nil, err
+	}
+	x := r.lib.rings[c.Group]
+	if x == nil {
+		return c, nil, c.Check(nil)
+	}
+	return c, x, c.Check(x.group)
+}
+
+// ScratchBytes implements [device.Op]: there is no scratch memory, but the kernel is loaded.
+func (r *routine) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
+	c, x, err := r.parse(args, attrs)
+	if err != nil || c.Size == 1 || c.Bytes == 0 {
+		return 0, err
+	}
+	p := plan(c)
+	_, err = r.lib.kernel(x, p.variant, p.programmatic)
+	return 0, err
+}
+
+// kernel returns a kernel, loaded, with the arguments that all calls have.
+func (l *library) kernel(x *ring, v Variant, programmatic bool) (*cuda.KernelCall, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := kernelKey{x.group.Name(), v, programmatic}
+	if k := l.kernels[key]; k != nil {
+		return k, nil
+	}
+	code, err := l.options.Code(context.Background(), v)
+	if err != nil {
+		return nil, err
+	}
+	m, err := l.dev.LoadModule(code)
+	if err != nil {
+		return nil, fmt.Errorf("collective: %s: %w", v, err)
+	}
+	f, err := m.Function(entry)
+	if err != nil {
+		return nil, fmt.Errorf("collective: %s: %w", v, err)
+	}
+	k, err := f.NewCall(argCount, cuda.LaunchOptions{Programmatic: programmatic})
+	if err != nil {
+		return nil, fmt.Errorf("collective: %s: %w", v, err)
+	}
+	rank, size := x.group.Rank(), x.group.Size()
+	k.SetArg(argControl, x.control)
+	k.SetArg(argPatience, uint64(l.options.Patience))
+	k.SetArg(argRank, uint64(rank))
+	for i := range MaxRanks {
+		k.SetArg(argInbox+i, 0)
+		if i < size {
+			k.SetArg(argInbox+i, x.inboxes.address[(rank+i)%size])
+		}
+	}
+	if l.kernels == nil {
+		l.kernels = map[kernelKey]*cuda.KernelCall{}
+	}
+	l.kernels[key] = k
+	return k, nil
+}
+
+// Launch implements [device.Op].
+func (r *routine) Launch(oc *device.OpCall) error {
+	s, ok := oc.Stream.(*cuda.Stream)
+	if !ok || s.Device() != device.Device(r.lib.dev) {
+		return fmt.Errorf("%s: %w", r.kind.Name(), device.ErrForeignStream)
+	}
+	c, x, err := r.parse(oc.Args, oc.Attrs)
+	if err != nil {
+		return err
+	}
+	if err := x.group.Err(); err != nil {
+		return err
+	}
+	dst, src := oc.Args[0].Buffer, oc.Args[1].Buffer
+	switch {
+	case c.Bytes == 0:
+		return nil
+	case c.Size == 1:
+		if dst == src {
+			return nil
+		}
+		return s.Copy(dst, src)
+	}
+	p := plan(c)
+	k, err := r.lib.kernel(x, p.variant, p.programmatic)
+	if err != nil {
+		return err
+	}
+	r.lib.mu.Lock()
+	defer r.lib.mu.Unlock()
+	k.Grid, k.Block = [3]uint32{uint32(p.blocks), 1, 1}, [3]uint32{uint32(p.threads), 1, 1}
+	if err := errors.Join(k.SetBuffer(argDst, dst), k.SetBuffer(argSrc, src)); err != nil {
+		return fmt.Errorf("%s: %w", r.kind.Name(), err)
+	}
+	k.SetArg(argBytes, uint64(p.bytes))
+	k.SetArg(argTotal, uint64(p.total))
+	k.SetArg(argRoot, uint64(c.Root))
+	k.SetArg(argDepth, uint64(p.depth))
+	return s.LaunchKernel(k)
+}

@@ -1,0 +1,367 @@
+package cuda_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pwc/collective"
+	collectivecuda "pwc/collective/cuda"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/program"
+	"pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// rank is one rank of a test.
+type rank struct {
+	*cudatest.Opened
+	group  *collective.Group
+	stream device.Stream
+}
+
+// eachRank runs f on a goroutine for each of some devices, and returns their errors.
+func eachRank(t *testing.T, devices []*cudatest.Opened, o collectivecuda.Options, f func(r *rank) error) []error {
+	t.Helper()
+	groups, err := collective.Local("tp", len(devices), collective.Options{Limit: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Code == nil {
+		o.Code = code(devices[0].Compiler(t), devices[0].Info().Target)
+	}
+	errs := make([]error, len(devices))
+	var all sync.WaitGroup
+	for i, g := range groups {
+		all.Go(func() {
+			errs[i] = func() error {
+				if err := collectivecuda.Add(t.Context(), devices[i].Device, o, g); err != nil {
+					return err
+				}
+				s, err := devices[i].NewStream()
+				if err != nil {
+					return err
+				}
+				return f(&rank{devices[i], g, s})
+			}()
+			if errs[i] == nil {
+				errs[i] = g.Barrier(t.Context()) // nobody closes while others work
+			}
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// code compiles each variant once for all ranks.
+func code(c collectivecuda.Compiler, target string) collectivecuda.Code {
+	var mu sync.Mutex
+	made := map[collectivecuda.Variant]*program.Program{}
+	return func(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if p := made[v]; p != nil {
+			return p, nil
+		}
+		p, err := collectivecuda.Compile(ctx, c, target, v)
+		made[v] = p
+		return p, err
+	}
+}
+
+func must(t *testing.T, errs []error) {
+	t.Helper()
+	for rank, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+// call is a call of a test, with its memory.
+type call struct {
+	kind     collective.Kind
+	dt       dtype.DType
+	n        int64 // elements of a rank's part
+	root     int
+	inPlace  bool
+	shift    int64 // elements in front of destination and source
+	op       device.Op
+	oc       *device.OpCall
+	dst, src device.Buffer
+}
+
+func (c *call) counts(size int) (dst, src int64) {
+	dst, src = c.n, c.n
+	switch c.kind {
+	case collective.AllGather:
+		dst *= int64(size)
+	case collective.ReduceScatter:
+		src *= int64(size)
+	}
+	return dst, src
+}
+
+// input is element i of a rank's source: an integer, which all dtypes hold exactly, as their sums.
+func input(rank int, i int64) int64 { return (i*7+int64(rank)*13)%31 - 15 }
+
+// want is element i of a rank's destination.
+func (c *call) want(rank, size int, i int64) int64 {
+	sum := func(i int64) (s int64) {
+		for k := range size {
+			s += input(k, i)
+		}
+		return s
+	}
+	switch c.kind {
+	case collective.AllGather:
+		return input(int(i/c.n), i%c.n)
+	case collective.ReduceScatter:
+		return sum(int64(rank)*c.n + i)
+	case collective.Broadcast:
+		return input(c.root, i)
+	}
+	return sum(i)
+}
+
+func encode(dt dtype.DType, b []byte, v float32) {
+	switch dt {
+	case dtype.F32:
+		binary.LittleEndian.PutUint32(b, math.Float32bits(v))
+	case dtype.F16:
+		binary.LittleEndian.PutUint16(b, dtype.F32ToF16(v))
+	case dtype.BF16:
+		binary.LittleEndian.PutUint16(b, dtype.F32ToBF16(v))
+	case dtype.I8:
+		b[0] = byte(int8(v))
+	}
+}
+
+func decode(dt dtype.DType, b []byte) float32 {
+	switch dt {
+	case dtype.F32:
+		return math.Float32frombits(binary.LittleEndian.Uint32(b))
+	case dtype.F16:
+		return dtype.F16ToF32(binary.LittleEndian.Uint16(b))
+	case dtype.BF16:
+		return dtype.BF16ToF32(binary.LittleEndian.Uint16(b))
+	}
+	return float32(int8(b[0]))
+}
+
+// prepare takes memory for a call and fills its source.
+func (r *rank) prepare(c *call) error {
+	width := c.dt.Bytes(1)
+	dstN, srcN := c.counts(r.group.Size())
+	take := func(n int64) (device.Buffer, error) {
+		m, err := r.Alloc(max((n+c.shift)*width, 1))
+		if err != nil {
+			return device.Buffer{}, err
+		}
+		return device.Buffer{Memory: m, Offset: c.shift * width, Size: n * width}, nil
+	}
+	var err error
+	if c.src, err = take(srcN); err != nil {
+		return err
+	}
+	if c.dst = c.src; !c.inPlace {
+		if c.dst, err = take(dstN); err != nil {
+			return err
+		}
+	}
+	attrs := []program.Attr{{Name: collective.AttrGroup, Kind: program.AttrString, Str: "tp"},
+		{Name: collective.AttrSize, Dim: dim.Const(int64(r.group.Size()))}}
+	if c.kind == collective.Broadcast {
+		attrs = append(attrs, program.Attr{Name: collective.AttrRoot, Dim: dim.Const(int64(c.root))})
+	}
+	c.op = r.Libraries()[c.kind.Name()]
+	c.oc = &device.OpCall{Attrs: attrs, Args: []device.Tensor{{Buffer: c.dst, DType: c.dt, Shape: []int64{dstN}}, {Buffer: c.src, DType: c.dt, Shape: []int64{srcN}}}}
+	if _, err := c.op.ScratchBytes(c.oc.Args, c.oc.Attrs); err != nil {
+		return err
+	}
+	return r.fill(c)
+}
+
+func (r *rank) fill(c *call) error {
+	width := c.dt.Bytes(1)
+	data := make([]byte, c.src.Size)
+	for i := range c.src.Size / width {
+		encode(c.dt, data[i*width:], float32(input(r.group.Rank(), i)))
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	return r.stream.CopyToDevice(c.src, data)
+}
+
+// compare holds a destination to what it should be.
+func (r *rank) compare(how string, c *call) error {
+	got, width := make([]byte, c.dst.Size), c.dt.Bytes(1)
+	if len(got) == 0 {
+		return nil
+	}
+	if err := errors.Join(r.stream.CopyToHost(got, c.dst), r.stream.Synchronize()); err != nil {
+		return err
+	}
+	for i := int64(0); i*width < int64(len(got)); i++ {
+		if v, want := decode(c.dt, got[i*width:]), c.want(r.group.Rank(), r.group.Size(), i); v != float32(want) {
+			return fmt.Errorf("%s %s of %d %s, shifted by %d, in place %v: element %d is %v, want %d", how, c.kind, c.n, c.dt, c.shift, c.inPlace, i, v, want)
+		}
+	}
+	return nil
+}
+
+// run makes calls one after the other, eagerly and then in a graph, and compares all.
+func (r *rank) run(calls []*call) error {
+	for _, c := range calls {
+		if err := r.prepare(c); err != nil {
+			return err
+		}
+	}
+	for _, c := range calls {
+		if err := r.stream.LaunchOp(c.op, c.oc); err != nil {
+			return err
+		}
+	}
+	for _, c := range calls {
+		if err := errors.Join(r.compare("eager", c), r.fill(c)); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(r.stream.Synchronize(), r.stream.BeginCapture(device.CaptureThreadLocal)); err != nil {
+		return err
+	}
+	var errs []error
+	for _, c := range calls {
+		errs = append(errs, r.stream.LaunchOp(c.op, c.oc))
+	}
+	g, err := r.stream.EndCapture()
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return err
+	}
+	if err := r.stream.LaunchGraph(g); err != nil {
+		return err
+	}
+	for _, c := range calls {
+		if err := r.compare("replayed", c); err != nil {
+			return err
+		}
+	}
+	return g.Close()
+}
+
+// TestDeviceRoutines holds all routines on 2 to 4 devices to sums of integers: of few bytes and of
+// more than a round takes, aligned and not, eagerly and in a graph, in one order of mixed sizes.
+func TestDeviceRoutines(t *testing.T) {
+	for _, size := range []int{2, 3} {
+		devices := cudatest.Several(t, size, fake.Options{})
+		sizes := []int64{1, 3, 300, 5000}
+		if !devices[0].Emulated {
+			sizes = append(sizes, 40_000, 1_000_003)
+		}
+		must(t, eachRank(t, devices, collectivecuda.Options{}, func(r *rank) error {
+			var calls []*call
+			for _, n := range sizes {
+				for _, k := range collective.Kinds {
+					for i, dt := range []dtype.DType{dtype.BF16, dtype.I8, dtype.F32, dtype.F16} {
+						if k.Sums() == (dt == dtype.I8) || i >= 2 && (n >= 5000 || size > 2) && devices[0].Emulated {
+							continue
+						}
+						calls = append(calls, &call{kind: k, dt: dt, n: n, root: size - 1, inPlace: k == collective.AllReduce && n != 300, shift: int64(i)})
+					}
+				}
+			}
+			if size > 2 { // a two-shot
+				calls = append(calls, &call{kind: collective.AllReduce, dt: dtype.BF16, n: 400_001})
+			}
+			return r.run(calls)
+		}))
+	}
+}
+
+// TestDeviceMissingRank: a kernel that waits for a rank ends, and whoever waits for it is told which
+// rank is missing; all ranks are.
+func TestDeviceMissingRank(t *testing.T) {
+	devices := cudatest.Several(t, 2, fake.Options{})
+	patience := 50 * time.Millisecond
+	if devices[0].Emulated {
+		patience = 100 * time.Microsecond // an instruction takes a nanosecond there
+	}
+	errs := eachRank(t, devices, collectivecuda.Options{Patience: patience}, func(r *rank) error {
+		c := &call{kind: collective.AllReduce, dt: dtype.F32, n: 100}
+		if err := r.prepare(c); err != nil {
+			return err
+		}
+		if r.group.Rank() == 1 {
+			<-r.group.Done()
+			if err := r.stream.LaunchOp(c.op, c.oc); !errors.Is(err, collective.ErrLost) {
+				return fmt.Errorf("a call of a group that has ended: %w", err)
+			}
+			return r.group.Err()
+		}
+		if err := r.stream.LaunchOp(c.op, c.oc); err != nil {
+			return err
+		}
+		return r.stream.Synchronize()
+	})
+	for rank, err := range errs {
+		if !errors.Is(err, collective.ErrLost) || !strings.Contains(err.Error(), "rank 1 is lost in a kernel") {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+// TestDeviceEndedGroup: a kernel that waits ends when the group does, whatever its patience.
+func TestDeviceEndedGroup(t *testing.T) {
+	devices := cudatest.Several(t, 2, fake.Options{})
+	errs := eachRank(t, devices, collectivecuda.Options{Patience: time.Hour}, func(r *rank) error {
+		c := &call{kind: collective.AllGather, dt: dtype.F32, n: 100}
+		if err := r.prepare(c); err != nil {
+			return err
+		}
+		if r.group.Rank() == 1 {
+			time.Sleep(20 * time.Millisecond)
+			r.group.Fail(errors.New("out of pages"))
+			return r.group.Err()
+		}
+		if err := r.stream.LaunchOp(c.op, c.oc); err != nil {
+			return err
+		}
+		return r.stream.Synchronize()
+	})
+	for rank, err := range errs {
+		if !errors.Is(err, collective.ErrLost) || !strings.Contains(err.Error(), "rank 1 is lost: out of pages") {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+// TestWithoutPeers: where a device does not reach another's memory all ranks are told.
+func TestWithoutPeers(t *testing.T) {
+	f := fake.New(fake.Options{Devices: 2, NoPeers: true})
+	var devices []*cudatest.Opened
+	for i := range 2 {
+		d, err := cuda.Open(cuda.Options{Ordinal: i, Driver: f})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		devices = append(devices, &cudatest.Opened{Device: d, Emulated: true})
+	}
+	never := func(context.Context, collectivecuda.Variant) (*program.Program, error) { return nil, os.ErrNotExist }
+	for rank, err := range eachRank(t, devices, collectivecuda.Options{Code: never}, func(*rank) error { return nil }) {
+		if err == nil || !strings.Contains(err.Error(), "does not reach the memory of device") {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}

@@ -1,0 +1,380 @@
+// Collectives of GPUs of one host that reach each other's memory, by flags in the data.
+//
+// Each rank has an inbox: a word that ends the group, a counter of rounds for each block, and
+// for each block, parity of the round and source a region of packets. A packet is what a thread
+// stores at once, 16 bytes: data, and the number of the round as a flag. A receiver polls its
+// own memory until the flag is that of the round, so no fence and no second message is needed
+// (the LL and LL128 protocols of NCCL, src/device/prims_ll.h and prims_ll128.h):
+//
+//   LL     8 bytes of data, each 4 with the flag behind them: 8-byte stores are not torn.
+//   LL128  15 words of 8 bytes and a flag in a line of 128 bytes, which 8 threads of a warp
+//          store with one instruction: NVLink does not tear such a line.
+//
+// Two parities are enough. In each round a block sends packets to every rank and waits for
+// packets of every rank. A rank that sends round r+2 has seen a packet of round r+1 of each
+// rank's block, which that block sent when all its threads had read round r: a barrier, or the
+// end of the kernel, is between the two. That holds for kernels of any sizes in any order,
+// because a block counts its rounds by itself, and all ranks launch the same grids.
+//
+// A flag that is 2^32 rounds old would look new. Packets that no round has overwritten for long
+// would keep one, so two rounds of every 2^CLEAN_BITS send the whole region. Inboxes are zeros at
+// first, and the first round of a block is 2.
+//
+// Sums are f32, in rank order, rounded once. TestProtocol explores the protocol in a model, which
+// reads the constants below. RANKS, the number of ranks, is defined in front of this text, up to 8.
+
+#define THREADS 512         // of a block, at most
+#define DEPTH 2             // packets of a thread in a round, at most
+#define PACKETS (THREADS * DEPTH)
+#define BLOCKS 128          // of a launch, at most
+#define PARITIES 2
+#define CLEAN_BITS 24
+#define COUNTERS_AT 1024    // bytes from the start of an inbox
+#define HEADER_BYTES 4096   // of an inbox
+#define SPINS 1024          // looks at a packet between two at the clock and the words that end the group
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// Words of pinned memory that the host shares with the kernels.
+#define CONTROL_END 0       // the host ends the group
+#define CONTROL_LOST 1      // a kernel ended without a result: 1 + the rank that it waited for too long
+#define LOST_BEFORE 0xffffffffu  // in its place: the group had ended before
+
+// Ranks are the inboxes of all ranks, from this one on in turn: peer[i] is of rank + i.
+struct Ranks {
+  char *peer[RANKS];
+  int rank;
+
+  __device__ __forceinline__ int at(int i) const { return rank + i < RANKS ? rank + i : rank + i - RANKS; }
+};
+
+__device__ __forceinline__ u32 volatile_load(const u32 *p) {
+  u32 v;
+  asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ void volatile_store(u32 *p, u32 v) {
+  asm volatile("st.volatile.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+__device__ __forceinline__ u64 clock_ns() {
+  u64 t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+}
+
+// Packet is what a thread sends in a round: two words of 8 bytes, or one where that is all that
+// the protocol has room for.
+struct Packet {
+  u64 word[2];
+};
+
+// LL: a packet is one word.
+struct LL {
+  static constexpr int words_of_8_threads = 8;
+
+  // first returns the first word of a packet, words how many it has.
+  static __device__ __forceinline__ u64 first(u64 packet) { return packet; }
+  static __device__ __forceinline__ int words(u64) { return 1; }
+
+  static __device__ __forceinline__ void store(char *at, const Packet &p, u32 flag) {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(at), "r"((u32)p.word[0]), "r"(flag), "r"((u32)(p.word[0] >> 32)) : "memory");
+  }
+
+  // load reports whether the packet is that of the round.
+  static __device__ __forceinline__ bool load(const char *at, Packet &p, u32 flag) {
+    u32 a, b, c, d;
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "l"(at) : "memory");
+    p.word[0] = (u64)c << 32 | a;
+    return b == flag && d == flag;
+  }
+};
+
+// LL128: a line is the packets of 8 threads, of which the last has one word and the flag. All
+// threads of a warp store and load together.
+struct LL128 {
+  static constexpr int words_of_8_threads = 15;
+
+  static __device__ __forceinline__ u64 first(u64 packet) { return packet / 8 * 15 + packet % 8 * 2; }
+  static __device__ __forceinline__ int words(u64 packet) { return packet % 8 == 7 ? 1 : 2; }
+
+  static __device__ __forceinline__ void store(char *at, const Packet &p, u32 flag) {
+    const u64 second = threadIdx.x % 8 == 7 ? (u64)flag : p.word[1];
+    asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(p.word[0]), "l"(second) : "memory");
+  }
+
+  static __device__ __forceinline__ bool load(const char *at, Packet &p, u32 flag) {
+    asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(p.word[0]), "=l"(p.word[1]) : "l"(at) : "memory");
+    return __all_sync(0xffffffffu, threadIdx.x % 8 != 7 || p.word[1] == (u64)flag);
+  }
+};
+
+// Elements of a type in a word of 8 bytes, as f32.
+struct F32 {
+  static constexpr int count = 2, bytes = 4;
+  static __device__ __forceinline__ void unpack(u64 w, float *f) {
+    f[0] = __uint_as_float((u32)w);
+    f[1] = __uint_as_float((u32)(w >> 32));
+  }
+  static __device__ __forceinline__ u64 pack(const float *f) { return (u64)__float_as_uint(f[1]) << 32 | __float_as_uint(f[0]); }
+};
+
+struct BF16 {
+  static constexpr int count = 4, bytes = 2;
+  static __device__ __forceinline__ void unpack(u64 w, float *f) {
+    for (int i = 0; i < 4; i++) f[i] = __uint_as_float((u32)(w >> (16 * i)) << 16);
+  }
+  // round rounds to nearest, ties to even; NaN stays NaN.
+  static __device__ __forceinline__ u32 round(float f) {
+    const u32 b = __float_as_uint(f);
+    if ((b & 0x7fffffffu) > 0x7f800000u) return 0x7fffu;
+    return (b + 0x7fffu + (b >> 16 & 1u)) >> 16;
+  }
+  static __device__ __forceinline__ u64 pack(const float *f) {
+    return (u64)(round(f[0]) | round(f[1]) << 16) | (u64)(round(f[2]) | round(f[3]) << 16) << 32;
+  }
+};
+
+struct F16 {
+  static constexpr int count = 4, bytes = 2;
+  static __device__ __forceinline__ void unpack(u64 w, float *f) {
+    for (int i = 0; i < 4; i++) {
+      const unsigned short h = (unsigned short)(w >> (16 * i));
+      asm("cvt.f32.f16 %0, %1;" : "=f"(f[i]) : "h"(h));
+    }
+  }
+  static __device__ __forceinline__ u64 pack(const float *f) {
+    u64 w = 0;
+    for (int i = 0; i < 4; i++) {
+      unsigned short h;
+      asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f[i]));
+      w |= (u64)h << (16 * i);
+    }
+    return w;
+  }
+};
+
+// Part is a range of contiguous memory as words of 8 bytes, of which the last may be cut off.
+struct Part {
+  char *at;
+  u64 bytes;
+
+  __device__ __forceinline__ u64 load(u64 word) const {
+    const char *p = at + 8 * word;
+    if (((u64)at & 7) == 0 && 8 * word + 8 <= bytes) return *(const u64 *)p;
+    u64 v = 0;
+#pragma unroll 1
+    for (int i = 0; i < 8 && 8 * word + i < bytes; i++) v |= (u64)(unsigned char)p[i] << (8 * i);
+    return v;
+  }
+
+  __device__ __forceinline__ void store(u64 word, u64 v) const {
+    char *p = at + 8 * word;
+    if (((u64)at & 7) == 0 && 8 * word + 8 <= bytes) {
+      *(u64 *)p = v;
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 8 && 8 * word + i < bytes; i++) p[i] = (char)(v >> (8 * i));
+  }
+};
+
+// Session is a block's part in a call.
+template <class Protocol>
+struct Session {
+  const Ranks &ranks;
+  volatile u32 *control;
+  u64 patience;   // nanoseconds that a packet is waited for
+  u32 round;      // the last one that the block had
+  bool lost;      // the group has ended: nothing is waited for, and results are undefined
+
+  // region is where a rank finds packets of a source in the round that is under way.
+  __device__ __forceinline__ char *region(char *inbox, int source) const {
+    const u32 n = (blockIdx.x * PARITIES + round % PARITIES) * RANKS + source;
+    return inbox + HEADER_BYTES + n * (16ull * PACKETS);
+  }
+
+  // send gives a packet to the i-th rank from this one on.
+  __device__ __forceinline__ void send(int i, int packet, const Packet &p) const {
+    Protocol::store(region(ranks.peer[i], ranks.rank) + 16 * packet, p, round);
+  }
+
+  // receive waits for a packet of a rank.
+  __device__ __forceinline__ void receive(int from, int packet, Packet &p) {
+    const char *at = region(ranks.peer[0], from) + 16 * packet;
+    u64 since = 0;
+    for (u32 n = 1; !lost && !Protocol::load(at, p, round); n++)
+      if (n % SPINS == 0) look(from, since);
+  }
+
+  // look gives up if the group has ended or the wait is too long, and tells all ranks.
+  __device__ __forceinline__ void look(int from, u64 &since) {
+    const u64 now = clock_ns();
+    if (since == 0) since = now;
+    const bool late = now - since > patience;
+    const bool ended = volatile_load((const u32 *)ranks.peer[0]) != 0 || control[CONTROL_END] != 0;
+    if (!__any_sync(__activemask(), late || ended)) return;
+    lost = true;
+    if (!ended) control[CONTROL_LOST] = 1 + from;
+    else if (control[CONTROL_LOST] == 0) control[CONTROL_LOST] = LOST_BEFORE;
+#pragma unroll
+    for (int i = 0; i < RANKS; i++) volatile_store((u32 *)ranks.peer[i], 1);
+  }
+
+  // next begins a round, of which packets below used carry data, once all threads have read the
+  // one before. Two rounds in a row, one of each parity, clean: they send the whole region.
+  __device__ __forceinline__ void next(bool first, int used) {
+    if (!first) __syncthreads();
+    round++;
+    if ((round & ((1u << CLEAN_BITS) - 1)) > 1) return;
+    for (int at = threadIdx.x; at < PACKETS; at += blockDim.x) {
+      if (at < used) continue;
+#pragma unroll
+      for (int i = 1; i < RANKS; i++) send(i, at, Packet{});
+    }
+  }
+
+  // sum adds packets of all ranks in rank order.
+  template <class T>
+  __device__ __forceinline__ Packet sum(int packet, const Packet &mine) {
+    float acc[2][T::count];
+#pragma unroll
+    for (int r = 0; r < RANKS; r++) {
+      Packet p = mine;
+      if (r != ranks.rank) receive(r, packet, p);
+#pragma unroll
+      for (int w = 0; w < 2; w++) {
+        float f[T::count];
+        T::unpack(p.word[w], f);
+#pragma unroll
+        for (int i = 0; i < T::count; i++) acc[w][i] = r == 0 ? f[i] : acc[w][i] + f[i];
+      }
+    }
+    Packet out;
+#pragma unroll
+    for (int w = 0; w < 2; w++) out.word[w] = T::pack(acc[w]);
+    return out;
+  }
+};
+
+template <class Protocol>
+__device__ __forceinline__ Packet load(const Part &from, u64 packet) {
+  Packet p;
+  const u64 word = Protocol::first(packet);
+  p.word[0] = from.load(word);
+  p.word[1] = Protocol::words(packet) == 2 ? from.load(word + 1) : 0;
+  return p;
+}
+
+template <class Protocol>
+__device__ __forceinline__ void store(const Part &to, u64 packet, const Packet &p) {
+  const u64 word = Protocol::first(packet);
+  to.store(word, p.word[0]);
+  if (Protocol::words(packet) == 2) to.store(word + 1, p.word[1]);
+}
+
+// Call is a call of a routine: a rank's part has so many bytes. Of TWO_SHOT, parts are those that
+// ranks add, and the last ones are cut off where total ends.
+struct Call {
+  char *dst, *src;
+  u64 bytes, total;
+  int root;
+
+  __device__ __forceinline__ Part part(char *at, int rank) const {
+    const u64 from = bytes * rank;
+    return Part{at + from, from >= total ? 0 : min(bytes, total - from)};
+  }
+};
+
+enum Kind { ONE_SHOT, TWO_SHOT, ALL_GATHER, REDUCE_SCATTER, BROADCAST };
+
+// collective makes a call. depth is the packets of a thread in a round. A warp whose packets all lie
+// behind the end sends and receives none; one that has some is whole, and has zeros there.
+template <int kind, class Protocol, class T>
+__device__ __forceinline__ void collective(const Call &call, int depth, u32 *control, u64 patience, const Ranks &ranks) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+  constexpr bool scatters = kind == TWO_SHOT || kind == REDUCE_SCATTER;
+  u32 *counter = (u32 *)(ranks.peer[0] + COUNTERS_AT) + blockIdx.x;
+  Session<Protocol> s{ranks, control, patience, volatile_load(counter) + 1, __any_sync(0xffffffffu, volatile_load((const u32 *)ranks.peer[0]) != 0) != 0};
+  if (s.lost && control[CONTROL_LOST] == 0) control[CONTROL_LOST] = LOST_BEFORE;
+  constexpr int line = 8 * Protocol::words_of_8_threads;  // bytes of the data of 8 threads
+  const u64 packets = (8 * ((call.bytes + line - 1) / line) + 31) / 32 * 32;
+  const u64 share = (u64)blockDim.x * depth;
+  for (u64 base = blockIdx.x * share; base < packets; base += gridDim.x * share) {
+    const int used = (int)min(share, packets - base);
+    Packet mine[DEPTH];
+    s.next(base == blockIdx.x * share, used);
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) {
+      const int at = d * blockDim.x + threadIdx.x;
+      if (at >= used) continue;
+#pragma unroll
+      for (int i = 0; i < RANKS; i++) {
+        if (scatters) {
+          const Packet p = load<Protocol>(call.part(call.src, ranks.at(i)), base + at);
+          if (i == 0) mine[d] = p;
+          else s.send(i, at, p);
+          continue;
+        }
+        if (i == 0) mine[d] = load<Protocol>(Part{call.src, kind == BROADCAST && ranks.rank != call.root ? 0 : call.bytes}, base + at);
+        else s.send(i, at, mine[d]);
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) {
+      const int at = d * blockDim.x + threadIdx.x;
+      if (at >= used) continue;
+      if (kind == ALL_GATHER || kind == BROADCAST) {
+#pragma unroll
+        for (int r = 0; r < RANKS; r++) {
+          Packet p = mine[d];
+          if (r != ranks.rank) s.receive(r, at, p);
+          if (kind == ALL_GATHER) store<Protocol>(call.part(call.dst, r), base + at, p);
+          else if (r == call.root) store<Protocol>(Part{call.dst, call.bytes}, base + at, p);
+        }
+        continue;
+      }
+      mine[d] = s.template sum<T>(at, mine[d]);
+      if (kind != TWO_SHOT) store<Protocol>(Part{call.dst, call.bytes}, base + at, mine[d]);
+    }
+    if (kind != TWO_SHOT) continue;
+    s.next(false, used);
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) {
+      const int at = d * blockDim.x + threadIdx.x;
+      if (at >= used) continue;
+#pragma unroll
+      for (int i = 1; i < RANKS; i++) s.send(i, at, mine[d]);
+    }
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) {
+      const int at = d * blockDim.x + threadIdx.x;
+      if (at >= used) continue;
+#pragma unroll
+      for (int r = 0; r < RANKS; r++) {
+        Packet p = mine[d];
+        if (r != ranks.rank) s.receive(r, at, p);
+        store<Protocol>(call.part(call.dst, r), base + at, p);
+      }
+    }
+  }
+  __syncthreads();  // all have read the counter, and the packets of the last round
+  if (threadIdx.x == 0) *counter = s.round - 1;
+}
+
+// inbox0… are those of Ranks; those behind RANKS are not read.
+#define ENTRY(name, kind, protocol, type)                                                                                  \
+  extern "C" __global__ void __launch_bounds__(THREADS)                                                                    \
+      name(char *dst, char *src, u64 bytes, u64 total, u64 root, u64 depth, u32 *control, u64 patience, u64 rank,          \
+           char *inbox0, char *inbox1, char *inbox2, char *inbox3, char *inbox4, char *inbox5, char *inbox6, char *inbox7) { \
+    char *const inbox[8] = {inbox0, inbox1, inbox2, inbox3, inbox4, inbox5, inbox6, inbox7};                               \
+    Ranks ranks;                                                                                                           \
+    ranks.rank = (int)rank;                                                                                                \
+    _Pragma("unroll") for (int i = 0; i < RANKS; i++) ranks.peer[i] = inbox[i];                                            \
+    collective<kind, protocol, type>(Call{dst, src, bytes, total, (int)root}, (int)depth, control, patience, ranks);       \
+  }

@@ -1,0 +1,168 @@
+package cuda
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"pwc/collective"
+	"pwc/internal/openfile"
+	"pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
+
+// offer is what a rank tells the others of itself.
+type offer struct {
+	Host    string            `json:"host"`    // of which boot
+	Process string            `json:"process"` // on the host
+	Ordinal int               `json:"ordinal"` // of the GPU, in the process
+	Address uint64            `json:"address"` // of the inbox, in the process
+	Handle  cuda.MemoryHandle `json:"handle"`  // of the inbox, for other processes of the host
+	Err     string            `json:"err"`     // why there is none
+}
+
+// inboxes are where kernels of a rank write to, by rank, and what has to be given back.
+type inboxes struct {
+	address []uint64
+	mine    device.Memory
+	others  []device.Memory // of other processes
+}
+
+// free gives all back.
+func (b *inboxes) free() error {
+	var errs []error
+	for _, m := range b.others {
+		errs = append(errs, m.Free())
+	}
+	if b.mine != nil {
+		errs = append(errs, b.mine.Free())
+	}
+	return errors.Join(errs...)
+}
+
+// meet exchanges inboxes with the other ranks. All ranks get an error if one does.
+func meet(ctx context.Context, dev *cuda.Device, g *collective.Group) (b *inboxes, err error) {
+	b = &inboxes{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("collective: group %q over peer memory: %w", g.Name(), err), b.free())
+		}
+	}()
+	o, err := b.offer(dev, g)
+	if err != nil {
+		o.Err = err.Error()
+	}
+	all, err := share(ctx, g, "inboxes", o)
+	if err == nil {
+		err = b.open(dev, g, all)
+	}
+	verdict := offer{}
+	if err != nil {
+		verdict.Err = err.Error()
+	}
+	if g.Err() != nil {
+		return b, errors.Join(err, g.Err())
+	}
+	all, shareErr := share(ctx, g, "verdicts", verdict)
+	if shareErr != nil {
+		return b, errors.Join(err, shareErr)
+	}
+	for rank, v := range all {
+		if v.Err != "" && rank != g.Rank() {
+			err = errors.Join(err, fmt.Errorf("rank %d: %s", rank, v.Err))
+		}
+	}
+	return b, err
+}
+
+// share gives a value to all ranks.
+func share(ctx context.Context, g *collective.Group, what string, o offer) ([]offer, error) {
+	mine, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]offer, g.Size())
+	err = g.Exchange(ctx, what, mine, func(given [][]byte) error {
+		for i, b := range given {
+			if err := json.Unmarshal(b, &all[i]); err != nil {
+				return fmt.Errorf("what rank %d says: %w", i, err)
+			}
+		}
+		return nil
+	})
+	return all, err
+}
+
+// offer makes this rank's inbox.
+func (b *inboxes) offer(dev *cuda.Device, g *collective.Group) (o offer, err error) {
+	if o.Host, o.Process, err = whereabouts(); err != nil {
+		return o, err
+	}
+	o.Ordinal = dev.Ordinal()
+	if b.mine, err = dev.Alloc(inboxBytes(g.Size())); err != nil {
+		return o, err
+	}
+	buf := device.Buffer{Memory: b.mine, Size: b.mine.Size()}
+	if o.Address, err = dev.Pointer(buf); err != nil {
+		return o, err
+	}
+	if o.Handle, err = dev.ExportMemory(b.mine); err != nil {
+		return o, err
+	}
+	s, err := dev.NewStream()
+	if err != nil {
+		return o, err
+	}
+	return o, errors.Join(s.Fill(buf, 0), s.Synchronize(), s.Close())
+}
+
+// open makes the inboxes of the other ranks reachable.
+func (b *inboxes) open(dev *cuda.Device, g *collective.Group, all []offer) error {
+	b.address = make([]uint64, len(all))
+	me := all[g.Rank()]
+	for rank, o := range all {
+		switch {
+		case o.Err != "":
+			return fmt.Errorf("rank %d has no inbox: %s", rank, o.Err)
+		case rank == g.Rank():
+			b.address[rank] = o.Address
+		case o.Host != me.Host:
+			return fmt.Errorf("rank %d is on another host: its memory cannot be reached", rank)
+		case o.Process == me.Process:
+			if o.Ordinal == me.Ordinal {
+				return fmt.Errorf("ranks %d and %d both use GPU %d; each rank has one of its own", g.Rank(), rank, o.Ordinal)
+			}
+			if err := dev.EnablePeerAccess(o.Ordinal); err != nil {
+				return err
+			}
+			b.address[rank] = o.Address
+		default:
+			m, err := dev.ImportMemory(o.Handle, inboxBytes(g.Size()))
+			if err != nil {
+				return fmt.Errorf("the memory of rank %d, GPU %d of its process: %w", rank, o.Ordinal, err)
+			}
+			b.others = append(b.others, m)
+			if b.address[rank], err = dev.Pointer(device.Buffer{Memory: m, Size: m.Size()}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// whereabouts names the boot of the host, and this process on it: containers have process ids of
+// their own.
+func whereabouts() (host, process string, err error) {
+	boot, err := openfile.Read("/proc/sys/kernel/random/boot_id", 64)
+	if err != nil {
+		return "", "", err
+	}
+	space, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return "", "", err
+	}
+	return strings.TrimSpace(string(boot)), fmt.Sprintf("%s %d", space, os.Getpid()), nil
+}

@@ -1,0 +1,198 @@
+package cuda
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strings"
+
+	"pwc/collective"
+	"pwc/ir/dtype"
+	"pwc/program"
+	"pwc/runtime/cuda/nvrtc"
+)
+
+//go:embed peer.cu
+var source string
+
+// Algorithm is how a routine is computed over peer memory.
+type Algorithm uint8
+
+const (
+	OneShot       Algorithm = iota // each rank sends all that it adds to every rank
+	TwoShot                        // each rank adds one part, and sends the sums to every rank
+	Gather                         // all_gather
+	ReduceScatter                  // reduce_scatter
+	Broadcast                      // broadcast
+)
+
+// String returns the algorithm's name in kernels: "one_shot".
+func (a Algorithm) String() string {
+	return [...]string{"one_shot", "two_shot", "all_gather", "reduce_scatter", "broadcast"}[a]
+}
+
+// Protocol is how data and flags lie in packets; NCCL's names.
+type Protocol uint8
+
+const (
+	LL    Protocol = iota // 4 bytes of data and a flag: the least latency
+	LL128                 // 120 bytes of data and a flag: nearly all of the bandwidth
+)
+
+// String returns "LL" or "LL128".
+func (p Protocol) String() string { return [...]string{"LL", "LL128"}[p] }
+
+// lineBytes is how much data 8 threads send at once.
+func (p Protocol) lineBytes() int64 { return [...]int64{8 * 8, 15 * 8}[p] }
+
+// Variant is a kernel.
+type Variant struct {
+	Algorithm Algorithm
+	Protocol  Protocol
+	DType     dtype.DType // of sums: F32, F16 or BF16; F32 for copies
+	Ranks     int         // 2 to MaxRanks
+}
+
+// MaxRanks is the most ranks that kernels reach over peer memory: GPUs of one host.
+const MaxRanks = 8
+
+// Variants returns all kernels of a number of ranks, for those who compile ahead.
+func Variants(ranks int) []Variant {
+	var out []Variant
+	for _, p := range []Protocol{LL, LL128} {
+		for _, a := range []Algorithm{OneShot, TwoShot, ReduceScatter} {
+			for _, dt := range []dtype.DType{dtype.F32, dtype.F16, dtype.BF16} {
+				out = append(out, Variant{a, p, dt, ranks})
+			}
+		}
+		for _, a := range []Algorithm{Gather, Broadcast} {
+			out = append(out, Variant{a, p, dtype.F32, ranks})
+		}
+	}
+	return out
+}
+
+// String names the variant: "one_shot_LL128_bf16_2".
+func (v Variant) String() string {
+	return fmt.Sprintf("%s_%s_%s_%d", v.Algorithm, v.Protocol, v.DType, v.Ranks)
+}
+
+// entry is the name of the kernel.
+const entry = "peer"
+
+// Source returns the CUDA C of the kernel. It is C++17 without headers; its entry is "peer".
+func (v Variant) Source() string {
+	return fmt.Sprintf("// %s\n#define RANKS %d\n#line 1 \"peer.cu\"\n%s\nENTRY(%s, %s, %s, %s)\n", v, v.Ranks, source, entry,
+		strings.ToUpper(v.Algorithm.String()), v.Protocol, strings.ToUpper(v.DType.String()))
+}
+
+// Compiler compiles CUDA C; the one that compile/cuda takes is one.
+type Compiler = nvrtc.Maker
+
+// Compile returns the kernel of a variant for a target such as "cuda:sm_90", alone in a program. No
+// GPU is needed.
+func Compile(ctx context.Context, c Compiler, target string, v Variant) (*program.Program, error) {
+	arch, ok := strings.CutPrefix(target, "cuda:")
+	if !ok {
+		return nil, fmt.Errorf("collective: kernels for target %q; want one such as cuda:sm_90", target)
+	}
+	cubin, ptx, err := nvrtc.CompileOwn(ctx, c, v.Source(), v.String()+".cu", arch, "")
+	var kernel program.Kernel
+	if err == nil {
+		kernel, err = program.CUDAKernel(entry, cubin, ptx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("collective: %s for %s: %w", v, target, err)
+	}
+	return program.Alone(target, kernel), nil
+}
+
+// Code gives the kernel of a variant, alone in a program.
+type Code func(ctx context.Context, v Variant) (*program.Program, error)
+
+// Compiled is a Code that compiles for a target when asked.
+func Compiled(c Compiler, target string) Code {
+	return func(ctx context.Context, v Variant) (*program.Program, error) { return Compile(ctx, c, target, v) }
+}
+
+// Sizes of peer.cu, which TestConstants compares with it.
+const (
+	threads     = 512 // of a block, at most
+	depth       = 2   // packets of a thread in a round, at most
+	packets     = threads * depth
+	blocks      = 128 // of a launch, at most
+	parities    = 2
+	headerBytes = 4096
+	packetBytes = 16
+)
+
+// inboxBytes is the memory that a rank gives the others to write to.
+func inboxBytes(ranks int) int64 {
+	return headerBytes + blocks*parities*int64(ranks)*packets*packetBytes
+}
+
+// Bounds that were measured on two H100 over NVLink (docs/performance.md).
+const (
+	// latencyBytes is the largest part that LL sends faster than LL128.
+	latencyBytes = 64 << 10
+
+	// twoShotBytes is by how many bytes a one-shot may send more than a two-shot, which has one more
+	// round: what NVLink moves in that time.
+	twoShotBytes = 512 << 10
+
+	// programmaticBytes is the largest part for which a launch gains by beginning before the kernel
+	// before it ends. Above it, blocks that wait take room from those that work.
+	programmaticBytes = 1 << 20
+
+	// fewBlocks is how many blocks move data as fast as more do.
+	fewBlocks = 72
+)
+
+// launch is how a call is launched.
+type launch struct {
+	variant      Variant
+	bytes, total int64 // of a part; of all that is added
+	threads      int   // of a block
+	depth        int   // packets of a thread in a round
+	blocks       int
+	programmatic bool
+}
+
+// plan returns the launch of a call, the same on all ranks: a function of the call alone.
+func plan(c collective.Call) launch {
+	l := launch{variant: Variant{DType: c.DType, Ranks: c.Size}, bytes: c.Bytes, total: c.Bytes}
+	switch c.Kind {
+	case collective.AllReduce:
+		if n, r := c.Bytes, int64(c.Size); n*(r-1)*(r-2)/r > twoShotBytes {
+			l.variant.Algorithm = TwoShot
+			const line = 240 // a multiple of 8 bytes and of words of all protocols
+			l.bytes = (n + r*line - 1) / (r * line) * line
+		}
+	case collective.AllGather:
+		l.variant.Algorithm = Gather
+	case collective.ReduceScatter:
+		l.variant.Algorithm = ReduceScatter
+	case collective.Broadcast:
+		l.variant.Algorithm = Broadcast
+	}
+	if l.variant.Algorithm != TwoShot {
+		l.total = l.bytes * int64(c.Size)
+	}
+	if !c.Kind.Sums() {
+		l.variant.DType = dtype.F32
+	}
+	if l.bytes > latencyBytes {
+		l.variant.Protocol = LL128
+	}
+	line := l.variant.Protocol.lineBytes()
+	n := (8*((l.bytes+line-1)/line) + 31) / 32 * 32 // packets, in whole warps
+	for _, s := range [...]struct{ threads, depth int }{{128, 1}, {256, 1}, {512, 1}, {512, 2}} {
+		l.threads, l.depth = s.threads, s.depth
+		share := int64(s.threads * s.depth)
+		if l.blocks = int(min((n+share-1)/share, blocks)); l.blocks <= fewBlocks && int64(l.blocks)*share >= n {
+			break
+		}
+	}
+	l.programmatic = l.bytes <= programmaticBytes
+	return l
+}

@@ -1,0 +1,171 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"pwc/internal/cuda/driver"
+	"pwc/runtime/device"
+)
+
+// Ordinal returns the device's number among those that the driver shows to the process.
+func (d *Device) Ordinal() int { return int(d.ordinal) }
+
+// CanAccessPeer reports whether kernels of the device can reach memory of another one that the
+// driver shows, by its ordinal.
+func (d *Device) CanAccessPeer(ordinal int) (bool, error) {
+	const what = "peer access"
+	if err := d.usable(what); err != nil {
+		return false, err
+	}
+	can, err := d.drv.DeviceCanAccessPeer(d.ordinal, driver.Device(ordinal))
+	return can, d.wrap(what, err)
+}
+
+// EnablePeerAccess lets kernels of the device reach memory of another one, at the addresses that
+// it has there (Device.Pointer), until the device is closed. It may be called again.
+func (d *Device) EnablePeerAccess(ordinal int) error {
+	const what = "peer access"
+	d.life.RLock()
+	defer d.life.RUnlock()
+	if err := d.idle(what); err != nil {
+		return err
+	}
+	if can, err := d.drv.DeviceCanAccessPeer(d.ordinal, driver.Device(ordinal)); err != nil {
+		return d.wrap(what, err)
+	} else if !can {
+		return fmt.Errorf("cuda: %s: device %d does not reach the memory of device %d", what, d.ordinal, ordinal)
+	}
+	if err := d.enter(); err != nil {
+		return d.wrap(what, err)
+	}
+	defer d.leave()
+	ctx, err := d.drv.DevicePrimaryCtxRetain(driver.Device(ordinal))
+	if err != nil {
+		return d.wrap(what, err)
+	}
+	use := &peerUse{d.drv, driver.Device(ordinal)}
+	var e *driver.Error
+	if err = d.drv.CtxEnablePeerAccess(ctx); errors.As(err, &e) && e.Result == driver.PeerAlreadyEnabled {
+		err = nil
+	}
+	if err != nil {
+		return d.wrap(what, errors.Join(err, use.destroy()))
+	}
+	d.adopt(use)
+	return nil
+}
+
+// peerUse keeps the context of a device whose memory another one reaches.
+type peerUse struct {
+	drv     driver.Driver
+	ordinal driver.Device
+}
+
+func (p *peerUse) destroy() error { return p.drv.DevicePrimaryCtxRelease(p.ordinal) }
+
+// MemoryHandle names a segment of device memory for other processes of the host.
+type MemoryHandle [64]byte
+
+// ExportMemory returns the handle of a segment of Alloc. The segment must stay until the other
+// processes have freed what they imported.
+func (d *Device) ExportMemory(m device.Memory) (MemoryHandle, error) {
+	const what = "export of memory"
+	if err := d.usable(what); err != nil {
+		return MemoryHandle{}, err
+	}
+	p, own, err := d.memory(device.Buffer{Memory: m, Size: m.Size()})
+	if err == nil && !own.owned {
+		err = errors.New("the segment is not one of Alloc")
+	}
+	if err != nil {
+		return MemoryHandle{}, refuse(what, err)
+	}
+	if err := d.enter(); err != nil {
+		return MemoryHandle{}, d.wrap(what, err)
+	}
+	defer d.leave()
+	h, err := d.drv.IpcGetMemHandle(p)
+	return MemoryHandle(h), d.wrap(what, err)
+}
+
+// ImportMemory makes a segment of one that another process of the host exported, of so many bytes,
+// which may lie on another device that this one reaches. Free ends the mapping.
+func (d *Device) ImportMemory(h MemoryHandle, bytes int64) (device.Memory, error) {
+	const what = "import of memory"
+	if bytes < 0 {
+		return nil, fmt.Errorf("cuda: %s of %d bytes", what, bytes)
+	}
+	d.life.RLock()
+	defer d.life.RUnlock()
+	if err := d.idle(what); err != nil {
+		return nil, err
+	}
+	if err := d.enter(); err != nil {
+		return nil, d.wrap(what, err)
+	}
+	defer d.leave()
+	p, err := d.drv.IpcOpenMemHandle(driver.MemHandle(h))
+	if err != nil {
+		return nil, d.wrap(what, err)
+	}
+	m := &memory{dev: d, ptr: p, size: bytes, imported: true}
+	m.mapped.Store(bytes)
+	d.adopt(m)
+	return m, nil
+}
+
+// HostPointer returns the address at which kernels reach host memory of AllocHost. It is valid until
+// the memory is freed.
+func (d *Device) HostPointer(m device.HostMemory) (uint64, error) {
+	const what = "pointer to host memory"
+	h, ok := m.(*hostMemory)
+	switch {
+	case !ok || h.dev != d:
+		return 0, refuse(what, device.ErrForeignBuffer)
+	case h.freed.Load() || len(h.data) == 0:
+		return 0, refuse(what, device.ErrFreed)
+	}
+	if err := d.enter(); err != nil {
+		return 0, d.wrap(what, err)
+	}
+	defer d.leave()
+	p, err := d.drv.MemHostGetDevicePointer(unsafe.Pointer(&h.data[0]))
+	return uint64(p), d.wrap(what, err)
+}
+
+// checks are what AddCheck was given. The list is not written.
+type checks struct {
+	list atomic.Pointer[[]func(lost error) error]
+}
+
+// AddCheck has f called after each wait for the device's work, by Stream.Synchronize,
+// Event.Synchronize and Event.Query, which return its error too: for libraries whose kernels may end
+// without a result. lost is nil, or the error of a device that is lost, of which the library may know
+// the cause. f is called from any goroutine, and is cheap where lost is nil.
+func (d *Device) AddCheck(f func(lost error) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var all []func(error) error
+	if old := d.checks.list.Load(); old != nil {
+		all = append(all, *old...)
+	}
+	all = append(all, f)
+	d.checks.list.Store(&all)
+}
+
+// checked returns the error of a wait, with what the checks find.
+func (d *Device) checked(err error) error {
+	all := d.checks.list.Load()
+	if all == nil || err != nil && !errors.Is(err, device.ErrDeviceLost) {
+		return err
+	}
+	for _, f := range *all {
+		if found := f(err); found != nil {
+			return errors.Join(found, err)
+		}
+	}
+	return err
+}
