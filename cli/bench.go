@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -225,19 +224,13 @@ func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buil
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "pwc-bench-*")
+	shared, err := a.benchRun(bf)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	t, err := openTarget(bf, true)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.close()) }()
-	b := &bench{app: a, target: t, build: bf, flags: g, mode: mode, cache: dir, status: &statusLine{w: a.screen}}
-	defer b.status.clear()
-	r := &benchReport{Target: t.name, Device: t.dev.Info().Name}
+	defer func() { err = errors.Join(err, shared.close()) }()
+	b := &bench{benchRun: shared, flags: g, mode: mode}
+	r := &benchReport{Target: b.target.name, Device: b.target.dev.Info().Name}
 	m, err := b.compile(ctx, path, f, r)
 	if err != nil {
 		return err

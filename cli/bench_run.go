@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"os"
 	"runtime"
 	"slices"
 	"time"
@@ -13,15 +14,38 @@ import (
 	"pwc/runtime/device"
 )
 
-// bench is one run of the command.
-type bench struct {
+// benchRun is what every benchmark has: a target, and a cache that it leaves nothing in.
+type benchRun struct {
 	app    *app
 	target *target
 	build  *buildFlags
-	flags  *benchFlags
-	mode   piecewise.Mode
 	cache  string // the directory of the artifacts
 	status *statusLine
+}
+
+// benchRun opens the target that flags name. The caller closes it.
+func (a *app) benchRun(bf *buildFlags) (benchRun, error) {
+	dir, err := os.MkdirTemp("", "pwc-bench-*")
+	if err != nil {
+		return benchRun{}, err
+	}
+	t, err := openTarget(bf, true)
+	if err != nil {
+		return benchRun{}, errors.Join(err, os.RemoveAll(dir))
+	}
+	return benchRun{app: a, target: t, build: bf, cache: dir, status: &statusLine{w: a.screen}}, nil
+}
+
+func (r *benchRun) close() error {
+	r.status.clear()
+	return errors.Join(r.target.close(), os.RemoveAll(r.cache))
+}
+
+// bench is one run of the command.
+type bench struct {
+	benchRun
+	flags *benchFlags
+	mode  piecewise.Mode
 
 	backend  *piecewise.Backend
 	ops      []*tracedOp
@@ -282,21 +306,7 @@ func readBytes(m *ir.Module, n, context int64) int64 {
 			continue
 		}
 		bytes := w.Type.DType.Bytes(count)
-		whole, picked := false, false
-		for _, f := range m.Funcs {
-			for _, node := range f.Nodes {
-				for i, v := range node.Args {
-					if info := f.Values[v]; info.Kind != ir.WeightValue || m.Weights[info.Index] != w {
-						continue
-					}
-					if i == 0 && (node.Op.ID == ir.OpEmbedding || node.Op.ID == ir.OpGather) {
-						picked = true
-					} else {
-						whole = true
-					}
-				}
-			}
-		}
+		whole, picked := readsOf(m, w)
 		switch rows, _ := w.Type.Shape[0].Const(); {
 		case whole:
 			total += bytes
@@ -314,6 +324,22 @@ func readBytes(m *ir.Module, n, context int64) int64 {
 		}
 	}
 	return total
+}
+
+// readsOf reports how a step reads a weight: all of it, or picked rows.
+func readsOf(m *ir.Module, w *ir.Weight) (whole, picked bool) {
+	for _, f := range m.Funcs {
+		for _, node := range f.Nodes {
+			for i, v := range node.Args {
+				if info := f.Values[v]; info.Kind != ir.WeightValue || m.Weights[info.Index] != w {
+					continue
+				}
+				table := i == 0 && (node.Op.ID == ir.OpEmbedding || node.Op.ID == ir.OpGather)
+				whole, picked = whole || !table, picked || table
+			}
+		}
+	}
+	return whole, picked
 }
 
 // tracedOp tells of the launches of an extern op.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"time"
 
@@ -58,13 +57,9 @@ type trainBenchStep struct {
 
 // trainBench is one run of bench --train.
 type trainBench struct {
-	app    *app
-	target *target
-	build  *buildFlags
-	flags  *trainFlags
-	bench  *benchFlags
-	cache  string
-	status *statusLine
+	benchRun
+	flags *trainFlags
+	bench *benchFlags
 
 	program *train.Program
 	weights safetensors.Source
@@ -87,18 +82,12 @@ func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf 
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "pwc-bench-*")
+	shared, err := a.benchRun(bf)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	t, err := openTarget(bf, true)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.close()) }()
-	b := &trainBench{app: a, target: t, build: bf, flags: tf, bench: g, cache: dir, status: &statusLine{w: a.screen}}
-	defer b.status.clear()
+	defer func() { err = errors.Join(err, shared.close()) }()
+	b := &trainBench{benchRun: shared, flags: tf, bench: g}
 	var closeWeights func() error
 	if b.weights, closeWeights, err = m.source(f); err != nil {
 		return err

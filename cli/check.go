@@ -161,15 +161,7 @@ func (a *app) runCheck(files []string, f *modelFlags, modeName string, slots []s
 			a.printCheck(c, m.module)
 		}
 	}
-	if a.json {
-		if err := a.printJSON(r); err != nil {
-			return err
-		}
-	}
-	if failed {
-		return errReported
-	}
-	return nil
+	return a.finish(r, failed)
 }
 
 // checkWhole asks the whole-graph backend about a function. Extern ops are what the module

@@ -109,11 +109,7 @@ func (a *app) runCompile(ctx context.Context, path, name, modeName string, f *mo
 	if err != nil {
 		return err
 	}
-	m, err := a.open(path, f)
-	if err != nil {
-		return err
-	}
-	funcs, err := chooseFuncs(m.module, name)
+	m, funcs, err := a.openFuncs(path, name, f)
 	if err != nil {
 		return err
 	}

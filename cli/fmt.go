@@ -70,8 +70,14 @@ func (a *app) runFmt(files []string, write, check bool) error {
 		}
 		r.Files = append(r.Files, e)
 	}
+	return a.finish(r, failed)
+}
+
+// finish prints the report of a command that goes on after an error, if it is wanted as
+// JSON, and ends the command as failed if one of its files did.
+func (a *app) finish(report any, failed bool) error {
 	if a.json {
-		if err := a.printJSON(r); err != nil {
+		if err := a.printJSON(report); err != nil {
 			return err
 		}
 	}

@@ -59,11 +59,7 @@ type gradValue struct {
 }
 
 func (a *app) runGrad(path, fn string, wrt []string, out string, f *modelFlags) error {
-	m, err := a.open(path, f)
-	if err != nil {
-		return err
-	}
-	funcs, err := chooseFuncs(m.module, fn)
+	m, funcs, err := a.openFuncs(path, fn, f)
 	if err != nil {
 		return err
 	}

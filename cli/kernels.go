@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"sync"
 
 	"pwc/cache"
@@ -102,23 +103,30 @@ func callsOf(m *ir.Module, e *ir.Extern) ([]device.OpCall, error) {
 				continue
 			}
 			call := device.OpCall{Attrs: opattr.Of(n.Attrs)}
-			for _, values := range [][]ir.Value{n.Args, n.Results} {
-				for _, v := range values {
-					t := device.Tensor{DType: f.Type(v).DType}
-					for _, d := range f.Type(v).Shape {
-						x, err := d.Eval(largest)
-						if err != nil {
-							return nil, fmt.Errorf("an operand of %s: %w", e.Name, err)
-						}
-						t.Shape = append(t.Shape, x)
-					}
-					call.Args = append(call.Args, t)
+			for _, v := range slices.Concat(n.Args, n.Results) {
+				t, err := evalTensor(f.Type(v), largest)
+				if err != nil {
+					return nil, fmt.Errorf("an operand of %s: %w", e.Name, err)
 				}
+				call.Args = append(call.Args, t)
 			}
 			calls = append(calls, call)
 		}
 	}
 	return calls, nil
+}
+
+// evalTensor returns a tensor of a type whose symbols have these values.
+func evalTensor(typ ir.Type, values func(string) (int64, bool)) (device.Tensor, error) {
+	t := device.Tensor{DType: typ.DType}
+	for _, d := range typ.Shape {
+		n, err := d.Eval(values)
+		if err != nil {
+			return t, err
+		}
+		t.Shape = append(t.Shape, n)
+	}
+	return t, nil
 }
 
 // compileKernel compiles a kernel, alone in a program.

@@ -316,7 +316,17 @@ func (m *model) dummy() (safetensors.Source, error) {
 	return hf.Dummy(params), nil
 }
 
-// chooseFunc returns the function that --func names, or all.
+// openFuncs opens a model and returns it with the function that --func names, or all.
+func (a *app) openFuncs(path, name string, f *modelFlags) (*model, []*ir.Func, error) {
+	m, err := a.open(path, f)
+	if err != nil {
+		return nil, nil, err
+	}
+	funcs, err := chooseFuncs(m.module, name)
+	return m, funcs, err
+}
+
+// chooseFuncs returns the function that --func names, or all.
 func chooseFuncs(m *ir.Module, name string) ([]*ir.Func, error) {
 	if name == "" {
 		return m.Funcs, nil

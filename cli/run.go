@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -149,41 +150,12 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 			return err
 		}
 	}
-	var file *safetensors.File
-	if rf.in != "" {
-		if file, err = safetensors.Open(rf.in); err != nil {
-			return err
-		}
-		a.showOnOneLine(file.Names())
-		defer func() { err = errors.Join(err, file.Close()) }()
-	}
-	if rf.against != "" {
-		if _, err := file.Info(rf.against); err != nil {
-			return usagef("--against: %w; %s holds %s", err, rf.in, termsafe.Names(file.Names()))
-		}
-	}
-	m, err := a.open(path, f)
+	s, err := a.openSession(path, f, rf, bf, mode)
 	if err != nil {
 		return err
 	}
-	weights, closeWeights, err := m.source(f)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeWeights()) }()
-	w, err := newWorkload(m.module, file, rf, bf)
-	if err != nil {
-		return err
-	}
-	if one, ok := w.(*single); ok {
-		bf = one.withoutBound(bf)
-	}
-	t, err := openTarget(bf, true)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.close()) }()
-	s := &session{app: a, target: t, build: bf, mode: mode, weights: weights, work: w}
+	defer func() { err = errors.Join(err, s.close()) }()
+	w := s.work
 	report := runReport{Mode: mode.String(), Rows: w.rows()}
 	run := s.run
 	if trees {
@@ -202,7 +174,7 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 		}
 	}
 	if rf.against != "" {
-		if report.Against, err = against(file, outputs, rf, tolerance(rf.tol, w.module())); err != nil {
+		if report.Against, err = against(s.file, outputs, rf, tolerance(rf.tol, w.module())); err != nil {
 			return err
 		}
 	}
@@ -214,7 +186,7 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 	if a.json {
 		err = a.printJSON(report)
 	} else {
-		err = a.printRun(m.path, t, rf, &report)
+		err = a.printRun(s.path, s.target, rf, &report)
 	}
 	if err == nil && (report.Against != nil && !report.Against.OK || report.Check != nil && !report.Check.OK) {
 		return errReported
@@ -374,7 +346,63 @@ type session struct {
 	weights safetensors.Source
 	work    workload
 
+	path    string            // of the model
+	file    *safetensors.File // of --in; nil without
+	closers []func() error
 	observe func(caller) caller // nil, or put around what runs the functions
+}
+
+// openSession opens the model, what --in names and the target. The caller closes it.
+func (a *app) openSession(path string, f *modelFlags, rf *runFlags, bf *buildFlags, mode piecewise.Mode) (_ *session, err error) {
+	s := &session{app: a, mode: mode}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if rf.in != "" {
+		if s.file, err = safetensors.Open(rf.in); err != nil {
+			return nil, err
+		}
+		s.closers = append(s.closers, s.file.Close)
+		a.showOnOneLine(s.file.Names())
+	}
+	if rf.against != "" {
+		if _, err := s.file.Info(rf.against); err != nil {
+			return nil, usagef("--against: %w; %s holds %s", err, rf.in, termsafe.Names(s.file.Names()))
+		}
+	}
+	m, err := a.open(path, f)
+	if err != nil {
+		return nil, err
+	}
+	s.path = m.path
+	var closeWeights func() error
+	if s.weights, closeWeights, err = m.source(f); err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, closeWeights)
+	if s.work, err = newWorkload(m.module, s.file, rf, bf); err != nil {
+		return nil, err
+	}
+	if one, ok := s.work.(*single); ok {
+		bf = one.withoutBound(bf)
+	}
+	s.build = bf
+	if s.target, err = openTarget(bf, true); err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, s.target.close)
+	return s, nil
+}
+
+// close closes what the session opened, the last first.
+func (s *session) close() error {
+	var err error
+	for _, c := range slices.Backward(s.closers) {
+		err = errors.Join(err, c())
+	}
+	return err
 }
 
 // run compiles, loads, captures and runs a module; report, if not nil, gets the

@@ -141,21 +141,7 @@ ECDSA, which has a random number in it.`,
 		Args:    atLeastOne("a file or directory"),
 
 		ValidArgsFunction: a.completeModels(1),
-		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
-			o, err := a.sharing(&f)
-			if err != nil {
-				return err
-			}
-			refs, err := choice.all(ctx, s, args[1:])
-			if err != nil {
-				return err
-			}
-			r, err := oci.Export(ctx, s, refs, args[0], o)
-			if err != nil {
-				return err
-			}
-			return a.printSent("wrote "+args[0], r)
-		}),
+		RunE:              a.sendModels(&f, &choice, oci.Export, "wrote"),
 	}
 	choice.add(cmd)
 	cmd.Flags().StringVar(&f.tag, "tag", "", "`TAG` of the artifact in the layout (default: latest)")
@@ -179,26 +165,32 @@ cosign's own. It is there before the tag is.`,
 		Args:    atLeastOne("a reference"),
 
 		ValidArgsFunction: a.completeModels(1),
-		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
-			o, err := a.sharing(&f)
-			if err != nil {
-				return err
-			}
-			refs, err := choice.all(ctx, s, args[1:])
-			if err != nil {
-				return err
-			}
-			r, err := oci.Push(ctx, s, refs, args[0], o)
-			if err != nil {
-				return err
-			}
-			return a.printSent("pushed "+args[0], r)
-		}),
+		RunE:              a.sendModels(&f, &choice, oci.Push, "pushed"),
 	}
 	choice.add(cmd)
 	cmd.Flags().BoolVar(&f.plainHTTP, "plain-http", false, "HTTP: without encryption, or proof of who answers")
 	f.addSign(cmd)
 	return cmd
+}
+
+// sendModels returns a command that sends the models of its arguments to where the first
+// one says. done is what it has done then, as a word of the report.
+func (a *app) sendModels(f *shareFlags, choice *modelChoice, send func(context.Context, *cache.Store, []string, string, oci.Options) (*oci.Sent, error), done string) func(*cobra.Command, []string) error {
+	return a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
+		o, err := a.sharing(f)
+		if err != nil {
+			return err
+		}
+		refs, err := choice.all(ctx, s, args[1:])
+		if err != nil {
+			return err
+		}
+		r, err := send(ctx, s, refs, args[0], o)
+		if err != nil {
+			return err
+		}
+		return a.printSent(done+" "+args[0], r)
+	})
 }
 
 func (a *app) printSent(what string, r *oci.Sent) error {

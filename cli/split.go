@@ -79,11 +79,7 @@ func (a *app) runSplit(path string, on []string, name, modeName string, show spl
 	if err != nil {
 		return err
 	}
-	m, err := a.open(path, f)
-	if err != nil {
-		return err
-	}
-	funcs, err := chooseFuncs(m.module, name)
+	m, funcs, err := a.openFuncs(path, name, f)
 	if err != nil {
 		return err
 	}

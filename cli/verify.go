@@ -151,39 +151,15 @@ func (a *app) runVerify(ctx context.Context, path string, f *modelFlags, bf *bui
 	if err != nil {
 		return err
 	}
-	m, err := a.open(path, f)
-	if err != nil {
-		return err
-	}
-	weights, closeWeights, err := m.source(f)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeWeights()) }()
 	if v.trace != "" {
 		v.run.in = v.trace
 	}
-	var file *safetensors.File
-	if v.run.in != "" {
-		if file, err = safetensors.Open(v.run.in); err != nil {
-			return err
-		}
-		a.showOnOneLine(file.Names())
-		defer func() { err = errors.Join(err, file.Close()) }()
-	}
-	w, err := newWorkload(m.module, file, &v.run, bf)
+	s, err := a.openSession(path, f, &v.run, bf, mode)
 	if err != nil {
 		return err
 	}
-	if one, ok := w.(*single); ok {
-		bf = one.withoutBound(bf)
-	}
-	t, err := openTarget(bf, true)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.close()) }()
-	s := &session{app: a, target: t, build: bf, mode: mode, weights: weights, work: w}
+	defer func() { err = errors.Join(err, s.close()) }()
+	w := s.work
 	reference, closeReference, err := s.versus(v.versus)
 	if err != nil {
 		return err
@@ -192,7 +168,7 @@ func (a *app) runVerify(ctx context.Context, path string, f *modelFlags, bf *bui
 	search := s.search(reference)
 	var report *verify.Report
 	if v.trace != "" {
-		if search.Wanted, err = a.wanted(file, w.module()); err != nil {
+		if search.Wanted, err = a.wanted(s.file, w.module()); err != nil {
 			return err
 		}
 		report, err = verify.Compare(ctx, w.module(), search.Wanted, verifyTarget{s}, verify.Config{})
@@ -211,7 +187,7 @@ func (a *app) runVerify(ctx context.Context, path string, f *modelFlags, bf *bui
 	if a.json {
 		err = a.printJSON(out)
 	} else {
-		err = a.printVerify(path, t, out, v)
+		err = a.printVerify(path, s.target, out, v)
 	}
 	if err == nil && !out.OK {
 		return errReported

@@ -56,20 +56,28 @@ func (pl *plan) checkCapture() error {
 		}
 		for i := range fn.units {
 			u := &fn.units[i]
-			item := fn.split.Items[u.item]
 			switch {
 			case u.piece == nil && fn.full > 0:
 				errs = append(errs, pl.refuseCapture(fn, u.node, "", "mode piecewise runs it between graphs"))
 			case u.piece != nil && (!u.splitting && pl.opts.Capture.Mode.pieces() || fn.full > 0):
-				for _, node := range u.piece.Origins {
-					why := ""
-					if at := item.Uncapturable; at != nil && at.Node == node {
-						why = "which may not be captured: it is " + split.WhyUncapturable(fn.ir.Nodes[node].Extern)
-					}
-					errs = append(errs, pl.refuseCapture(fn, node, why, "split at it (Options.Compile.SplitOn), or take mode none"))
-				}
+				errs = append(errs, pl.checkPieceCapture(fn, u))
 			}
 		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkPieceCapture returns an error for every node of a piece that cannot be part of a
+// graph.
+func (pl *plan) checkPieceCapture(fn *function, u *unit) error {
+	var errs []error
+	uncapturable := fn.split.Items[u.item].Uncapturable
+	for _, node := range u.piece.Origins {
+		why := ""
+		if uncapturable != nil && uncapturable.Node == node {
+			why = "which may not be captured: it is " + split.WhyUncapturable(fn.ir.Nodes[node].Extern)
+		}
+		errs = append(errs, pl.refuseCapture(fn, node, why, "split at it (Options.Compile.SplitOn), or take mode none"))
 	}
 	return errors.Join(errs...)
 }

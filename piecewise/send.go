@@ -59,116 +59,154 @@ func (s *slotMemory) complete() error {
 	return fn.missing(s.values)
 }
 
+// sending is the state of enqueuing the inputs of one run.
+type sending struct {
+	*slotMemory
+	before *slotMemory // the slot of the run before, nil if the device has not its inputs
+	next   stagedCopy  // what is enqueued with the next input that does not join it
+	copied bool        // something was copied from the slot
+}
+
 // send enqueues the copies of a run's inputs, padded from rows to size. What the
 // device has from the run before is left out.
 func (s *slotMemory) send(size int64) error {
 	fn := s.fn
 	stream := fn.b.pool.stream
-	copied := false
-	before := fn.ring.sent
+	run := sending{slotMemory: s, before: fn.ring.sent}
 	fn.ring.sent = nil // until all is enqueued
-	var next stagedCopy
 	for i := range fn.inputs {
-		in, g := &fn.inputs[i], &s.given[i]
-		dst := fn.inputBuffer(i)
-		have, want := g.bytes, g.bytes
-		switch {
-		case size == s.rows:
-		case in.rows:
-			want = in.bytes.per * size
-		default:
-			var err error
-			s.values[0] = size
-			want, err = fn.bytes(in.bytes, in.typ, s.values)
-			s.values[0] = s.rows
-			if err != nil {
-				return err
-			}
+		want, err := s.paddedBytes(i, size)
+		if err != nil {
+			return err
 		}
 		s.device[i] = 0
 		has := fn.ring.held[i]
 		fn.ring.held[i] = held{}
-		switch g.how {
+		switch s.given[i].how {
 		case staged:
-			b := s.host[i][:want]
-			fillBytes(b[have:], in.fill) // padded rows hold 0: id 0, position 0 (C11); or -1
-			if want == 0 {
-				continue
-			}
-			if in.from != nil {
-				if err := stream.CopyToDevice(dst.Slice(0, want), b); err != nil {
-					return err
-				}
-				fn.b.replaced(in.place, nil)
-				copied = true
-				continue
-			}
-			fn.b.replaced(in.place, nil)
-			if !in.written {
-				s.device[i], fn.ring.held[i] = want, held{have, want}
-			}
-			if before.sent(i, b) {
-				continue
-			}
-			copied = true
-			if next.joins(dst, s.at[i]) {
-				next.to = s.at[i] + want
-				continue
-			}
-			if err := next.send(stream, s.all); err != nil {
-				return err
-			}
-			next = stagedCopy{dst, s.at[i], s.at[i] + want}
+			err = run.sendStaged(i, want)
 		case kept:
-			if before == nil || has.bytes != have || !fn.shapedAs(in, s.values) { // another run came between
-				return fmt.Errorf("%w: input %%%s of @%s was to be kept, and the run before had not its %d bytes", ErrSize, in.name, fn.ir.Name, have)
-			}
-			if err := next.send(stream, s.all); err != nil { // with the slot's bytes around the input's, not with these
-				return err
-			}
-			next = stagedCopy{}
-			if has.padded < want {
-				if err := stream.Fill(dst.Slice(has.padded, want-has.padded), in.fill); err != nil {
-					return err
-				}
-				has.padded = want
-			}
-			fn.ring.held[i] = has
+			err = run.keep(i, has, want)
 		case fromDevice:
-			if g.result.fn != nil { // it may have been overwritten since it was given
-				if err := g.result.check(g.index); err != nil {
-					return err
-				}
-			}
-			if err := next.send(stream, s.all); err != nil {
-				return err
-			}
-			next = stagedCopy{}
-			if g.tensor.Memory != dst.Memory || g.tensor.Offset != dst.Offset {
-				if have > 0 {
-					if err := stream.Copy(dst.Slice(0, have), g.tensor.Slice(0, have)); err != nil {
-						return err
-					}
-				}
-				fn.b.replaced(in.place, nil)
-			}
-			if want > have {
-				if err := stream.Fill(dst.Slice(have, want-have), in.fill); err != nil {
-					return err
-				}
-			}
+			err = run.sendTensor(i, want)
+		}
+		if err != nil {
+			return err
 		}
 	}
-	if err := next.send(stream, s.all); err != nil {
+	if err := run.flush(); err != nil {
 		return err
 	}
-	if copied {
+	if run.copied {
 		if err := s.copied.Set(stream, fn.ring.copied); err != nil {
 			return err
 		}
 		fn.ring.copied = &s.copied
 	}
 	fn.ring.sent = s
+	return nil
+}
+
+// paddedBytes returns the bytes of an input with size rows.
+func (s *slotMemory) paddedBytes(i int, size int64) (int64, error) {
+	fn, in := s.fn, &s.fn.inputs[i]
+	switch {
+	case size == s.rows:
+		return s.given[i].bytes, nil
+	case in.rows:
+		return in.bytes.per * size, nil
+	}
+	s.values[0] = size
+	n, err := fn.bytes(in.bytes, in.typ, s.values)
+	s.values[0] = s.rows
+	return n, err
+}
+
+// flush enqueues the copy that inputs were joined to.
+func (s *sending) flush() error {
+	err := s.next.send(s.fn.b.pool.stream, s.all)
+	s.next = stagedCopy{}
+	return err
+}
+
+// sendStaged enqueues an input that lies in the slot, with want bytes of padded rows and
+// others.
+func (s *sending) sendStaged(i int, want int64) error {
+	fn, in := s.fn, &s.fn.inputs[i]
+	have, dst := s.given[i].bytes, fn.inputBuffer(i)
+	b := s.host[i][:want]
+	fillBytes(b[have:], in.fill) // padded rows hold 0: id 0, position 0 (C11); or -1
+	if want == 0 {
+		return nil
+	}
+	fn.b.replaced(in.place, nil)
+	if in.from != nil {
+		s.copied = true
+		return fn.b.pool.stream.CopyToDevice(dst.Slice(0, want), b)
+	}
+	if !in.written {
+		s.device[i], fn.ring.held[i] = want, held{have, want}
+	}
+	if s.before.sent(i, b) {
+		return nil
+	}
+	s.copied = true
+	if s.next.joins(dst, s.at[i]) {
+		s.next.to = s.at[i] + want
+		return nil
+	}
+	if err := s.flush(); err != nil {
+		return err
+	}
+	s.next = stagedCopy{dst, s.at[i], s.at[i] + want}
+	return nil
+}
+
+// keep leaves an input as the run before sent it, and pads it to want bytes. has is what
+// the device has of it.
+func (s *sending) keep(i int, has held, want int64) error {
+	fn, in := s.fn, &s.fn.inputs[i]
+	have := s.given[i].bytes
+	if s.before == nil || has.bytes != have || !fn.shapedAs(in, s.values) { // another run came between
+		return fmt.Errorf("%w: input %%%s of @%s was to be kept, and the run before had not its %d bytes", ErrSize, in.name, fn.ir.Name, have)
+	}
+	if err := s.flush(); err != nil { // with the slot's bytes around the input's, not with these
+		return err
+	}
+	if has.padded < want {
+		if err := fn.b.pool.stream.Fill(fn.inputBuffer(i).Slice(has.padded, want-has.padded), in.fill); err != nil {
+			return err
+		}
+		has.padded = want
+	}
+	fn.ring.held[i] = has
+	return nil
+}
+
+// sendTensor copies an input from where it lies on the device, if that is not its place,
+// and pads it to want bytes.
+func (s *sending) sendTensor(i int, want int64) error {
+	fn, in, g := s.fn, &s.fn.inputs[i], &s.given[i]
+	stream, have, dst := fn.b.pool.stream, g.bytes, fn.inputBuffer(i)
+	if g.result.fn != nil { // it may have been overwritten since it was given
+		if err := g.result.check(g.index); err != nil {
+			return err
+		}
+	}
+	if err := s.flush(); err != nil {
+		return err
+	}
+	if g.tensor.Memory != dst.Memory || g.tensor.Offset != dst.Offset {
+		if have > 0 {
+			if err := stream.Copy(dst.Slice(0, have), g.tensor.Slice(0, have)); err != nil {
+				return err
+			}
+		}
+		fn.b.replaced(in.place, nil)
+	}
+	if want > have {
+		return stream.Fill(dst.Slice(have, want-have), in.fill)
+	}
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/safetensors"
+	"pwc/split"
 )
 
 // stateMemory is where the states are. Those that the runner did not give lie in
@@ -213,17 +214,20 @@ func (r *residents) keepStates() (restore func() error, err error) {
 func (pl *plan) piecesWrite(state int) bool {
 	for _, fn := range pl.funcs {
 		for i := range fn.units {
-			p := fn.units[i].piece
-			if p == nil {
-				continue
+			if p := fn.units[i].piece; p != nil && pieceWrites(p, state) {
+				return true
 			}
-			for _, n := range p.Func.Nodes {
-				for _, w := range n.Versions {
-					info := &p.Func.Values[p.Func.Base(w.Value)]
-					if info.Kind == ir.StateValue && p.States[info.Index] == state {
-						return true
-					}
-				}
+		}
+	}
+	return false
+}
+
+func pieceWrites(p *split.Piece, state int) bool {
+	for _, n := range p.Func.Nodes {
+		for _, w := range n.Versions {
+			info := &p.Func.Values[p.Func.Base(w.Value)]
+			if info.Kind == ir.StateValue && p.States[info.Index] == state {
+				return true
 			}
 		}
 	}

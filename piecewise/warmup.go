@@ -24,10 +24,6 @@ func (b *Backend) Warmup(ctx context.Context) error {
 }
 
 func (b *Backend) warmup(ctx context.Context) (err error) {
-	type use struct {
-		program *program.Program
-		size    int64 // 0: any
-	}
 	restore, err := b.residents.keepStates()
 	if err != nil {
 		return err
@@ -39,8 +35,8 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 			b.advance(warm)
 		}
 	}()
-	done, warmed := map[use]bool{}, map[string]bool{}
-	libraries, _ := b.pool.stream.(device.LibraryStream)
+	w := &warming{b: b, done: map[programUse]bool{}, ops: map[string]bool{}}
+	w.libraries, _ = b.pool.stream.(device.LibraryStream)
 	for _, fn := range b.funcs {
 		fn.spoil() // its results lie where the warm-up writes
 		// A warm-up reads what nothing wrote: indices among it must be in range.
@@ -50,43 +46,8 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 		for at, n := range fn.warmSizes() {
 			e := fn.envFor(n)
 			for i := range fn.units {
-				u := &fn.units[i]
-				if u.piece == nil && at >= len(fn.sizes) {
-					continue // only programs are missing
-				}
-				if u.piece == nil {
-					if err := fn.warmOp(i, &e, warmed); err != nil {
-						return fmt.Errorf("warm-up of @%s, %s at size %d: %w", fn.ir.Name, fn.loc(u, 0), n, err)
-					}
-					continue
-				}
-				p, err := b.plan.program(u.piece, n)
-				if err != nil {
+				if err := w.unit(ctx, fn, i, n, &e, at < len(fn.sizes)); err != nil {
 					return err
-				}
-				first := !done[use{p, 0}]
-				if done[use{p, n}] || !first && (libraries == nil || at >= len(fn.sizes)) {
-					continue
-				}
-				done[use{p, 0}], done[use{p, n}] = true, true
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				launch, err := fn.bind(i, n, &e, fn.largest)
-				if err != nil {
-					return err
-				}
-				for _, call := range launch.Calls() {
-					call.Rows = 0 // nothing but padding
-				}
-				if libraries != nil {
-					err = libraries.WarmLibraries(launch)
-				}
-				if err == nil && first {
-					err = errors.Join(b.clearInputs(fn), b.pool.stream.Launch(launch))
-				}
-				if err != nil {
-					return fmt.Errorf("warm-up of @%s piece %d at size %d: %w", fn.ir.Name, fn.split.Items[u.item].ID, n, err)
 				}
 			}
 		}
@@ -97,6 +58,70 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 	// Indices that a warm-up computed mean nothing.
 	_, err = b.residents.takeFaults()
 	return err
+}
+
+// programUse is the run of a program at a size; size 0 is a run at any.
+type programUse struct {
+	program *program.Program
+	size    int64
+}
+
+// warming is the state of one warm-up.
+type warming struct {
+	b         *Backend
+	libraries device.LibraryStream // nil: the device has no libraries
+	done      map[programUse]bool
+	ops       map[string]bool // splitting ops that ran
+}
+
+// unit warms a unit of fn at a size n, which is captured or not: sizes that are not
+// captured only add the programs that no captured size has.
+func (w *warming) unit(ctx context.Context, fn *instance, i int, n int64, e *env, captured bool) error {
+	u := &fn.units[i]
+	switch {
+	case u.piece != nil:
+		return w.piece(ctx, fn, i, n, e, captured)
+	case captured:
+		if err := fn.warmOp(i, e, w.ops); err != nil {
+			return fmt.Errorf("warm-up of @%s, %s at size %d: %w", fn.ir.Name, fn.loc(u, 0), n, err)
+		}
+	}
+	return nil
+}
+
+// piece runs the program of a piece the first time that it is met, and the choices of
+// library routines for each captured size.
+func (w *warming) piece(ctx context.Context, fn *instance, i int, n int64, e *env, captured bool) error {
+	b, u := w.b, &fn.units[i]
+	p, err := b.plan.program(u.piece, n)
+	if err != nil {
+		return err
+	}
+	first := !w.done[programUse{p, 0}]
+	if w.done[programUse{p, n}] || !first && (w.libraries == nil || !captured) {
+		return nil
+	}
+	w.done[programUse{p, 0}], w.done[programUse{p, n}] = true, true
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	launch, err := fn.bind(i, n, e, fn.largest)
+	if err != nil {
+		return err
+	}
+	for _, call := range launch.Calls() {
+		call.Rows = 0 // nothing but padding
+	}
+	if w.libraries != nil {
+		err = w.libraries.WarmLibraries(launch)
+	}
+	if err == nil && first {
+		err = errors.Join(b.clearInputs(fn), b.pool.stream.Launch(launch))
+	}
+	if err != nil {
+		return fmt.Errorf("warm-up of @%s piece %d at size %d: %w", fn.ir.Name, fn.split.Items[u.item].ID, n, err)
+	}
+	return nil
 }
 
 // warmSizes returns the sizes that a warm-up runs: those that are captured, the largest

@@ -53,7 +53,7 @@ func (d *dumper) program(p *Program) {
 		if a.Generator {
 			generator = fmt.Sprintf(" generator, advances by %d", a.Advance)
 		}
-		d.linef("param %d %s%s %s[%s]%s", i, name(paramNames[:], a.Kind), mut, a.DType, dims(a.Shape), generator)
+		d.linef("param %d %s%s %s[%s]%s", i, name(paramNames[:], a.Kind), mut, a.DType, dim.Join(a.Shape), generator)
 	}
 	for i, r := range p.Results {
 		alias := ""
@@ -62,7 +62,7 @@ func (d *dumper) program(p *Program) {
 		} else if r.Same >= 0 {
 			alias = fmt.Sprintf(" = result %d", r.Same)
 		}
-		d.linef("result %d %s[%s]%s", i, r.DType, dims(r.Shape), alias)
+		d.linef("result %d %s[%s]%s", i, r.DType, dim.Join(r.Shape), alias)
 	}
 	for i := range p.Buffers {
 		d.buffer(i, &p.Buffers[i])
@@ -90,7 +90,7 @@ func (d *dumper) buffer(i int, b *Buffer) {
 	} else {
 		s += " " + strconv.Itoa(int(b.Index))
 	}
-	s += fmt.Sprintf(" %s[%s]", b.DType, dims(b.Shape))
+	s += fmt.Sprintf(" %s[%s]", b.DType, dim.Join(b.Shape))
 	if b.Align > 0 {
 		s += fmt.Sprintf(" align %d", b.Align)
 	}
@@ -179,7 +179,7 @@ func (a Attr) String() string {
 	case AttrString:
 		v = strconv.Quote(a.Str)
 	case AttrDims:
-		v = "[" + dims(a.Dims) + "]"
+		v = "[" + dim.Join(a.Dims) + "]"
 	case AttrFloats:
 		var parts []string
 		for _, f := range a.Floats {
@@ -195,7 +195,7 @@ func (l *Launch) text() string {
 	if l.Block == [3]int32{} {
 		return ""
 	}
-	s := fmt.Sprintf(" grid [%s] block [%s]", dims(l.Grid[:]), ints(l.Block[:]))
+	s := fmt.Sprintf(" grid [%s] block [%s]", dim.Join(l.Grid[:]), ints(l.Block[:]))
 	if k, ok := l.Shared.Const(); !ok || k != 0 {
 		s += " shared " + l.Shared.String()
 	}
@@ -203,17 +203,6 @@ func (l *Launch) text() string {
 		s += " " + a.String()
 	}
 	return s
-}
-
-func dims(ds []dim.Dim) string {
-	var b []byte
-	for i, x := range ds {
-		if i > 0 {
-			b = append(b, ", "...)
-		}
-		b = x.AppendText(b)
-	}
-	return string(b)
 }
 
 func ints(list []int32) string {

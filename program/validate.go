@@ -94,7 +94,7 @@ func (v *validator) generator(i int, a *Param) {
 		v.failf("parameter %d: no generator, but advances by %d", i, a.Advance)
 	case !a.Generator:
 	case a.Mut || a.Kind == ParamWeight || a.DType != dtype.I64 || len(a.Shape) != 1 || !a.Shape[0].Equal(dim.Const(2)):
-		v.failf("parameter %d: a generator is i64[2] that the program does not write, no weight; is %s[%s], kind %d, mut %t", i, a.DType, dims(a.Shape), a.Kind, a.Mut)
+		v.failf("parameter %d: a generator is i64[2] that the program does not write, no weight; is %s[%s], kind %d, mut %t", i, a.DType, dim.Join(a.Shape), a.Kind, a.Mut)
 	case a.Advance < 0:
 		v.failf("parameter %d: the generator advances by %d", i, a.Advance)
 	}

@@ -66,17 +66,24 @@ func (p *builder) values(m *ir.Module, funcs []*ir.Func) (map[string]dim.Dim, er
 	}
 	for _, f := range funcs {
 		for _, v := range f.Params {
-			for _, d := range f.Type(v).Shape {
-				for _, name := range d.Symbols() {
-					if _, ok := out[name]; !ok {
-						out[name] = dim.Const(0)
-						errs = append(errs, refuse(m, f, "symbol %s of parameter %%%s needs a value: a training step has one size", name, f.Values[v].Name))
-					}
+			for _, name := range symbolsOf(f.Type(v)) {
+				if _, ok := out[name]; !ok {
+					out[name] = dim.Const(0)
+					errs = append(errs, refuse(m, f, "symbol %s of parameter %%%s needs a value: a training step has one size", name, f.Values[v].Name))
 				}
 			}
 		}
 	}
 	return out, errs.Err()
+}
+
+// symbolsOf returns the symbols of a type's dimensions, in their order.
+func symbolsOf(t ir.Type) []string {
+	var out []string
+	for _, d := range t.Shape {
+		out = append(out, d.Symbols()...)
+	}
+	return out
 }
 
 // bindFunc adds f to b, and its inputs to the program.

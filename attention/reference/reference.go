@@ -43,7 +43,7 @@ func Extern(batch func() *attention.Batch) interp.Extern {
 }
 
 func compute(s *attention.Shape, p *attention.Params, b *attention.Batch, args []*interp.Tensor) {
-	q, k, v, cache, o := args[attention.ArgQ], args[attention.ArgK], args[attention.ArgV], args[attention.ArgKV], args[attention.ArgO]
+	k, v, cache, o := args[attention.ArgK], args[attention.ArgV], args[attention.ArgKV], args[attention.ArgO]
 	// at returns the element of the cache that keeps element 0 of a head's key
 	// (which 0) or value (1) at a slot.
 	at := func(slot, which, head int) int {
@@ -75,38 +75,61 @@ func compute(s *attention.Shape, p *attention.Params, b *attention.Batch, args [
 			}
 			pos := length - end + row
 			for head := range s.Heads {
-				var seen []int
-				for j := range length {
-					if p.Causal && j > pos || p.Window > 0 && (j <= pos-p.Window || j-pos >= p.Window) {
-						continue
-					}
-					seen = append(seen, j)
-				}
-				out := (row*s.Heads + head) * s.HeadDim
-				scores, top := make([]float64, len(seen)), math.Inf(-1)
-				for i, j := range seen {
-					for e := range s.HeadDim {
-						scores[i] += q.At(out+e) * cache.At(at(slot(j), 0, head/s.Group())+e)
-					}
-					scores[i] *= p.Scale
-					if p.Softcap > 0 {
-						scores[i] = p.Softcap * math.Tanh(scores[i]/p.Softcap)
-					}
-					top = max(top, scores[i])
-				}
-				sum := 0.0
-				for i := range scores {
-					scores[i] = math.Exp(scores[i] - top)
-					sum += scores[i]
-				}
-				for e := range s.HeadDim {
-					x := 0.0
-					for i, j := range seen {
-						x += scores[i] / sum * cache.At(at(slot(j), 1, head/s.Group())+e)
-					}
-					o.Set(out+e, x)
-				}
+				key := func(j int) int { return at(slot(j), 0, head/s.Group()) }
+				value := func(j int) int { return at(slot(j), 1, head/s.Group()) }
+				attend(s, p, visible(p, pos, length), (row*s.Heads+head)*s.HeadDim, args, key, value)
 			}
 		}
+	}
+}
+
+// attend computes a head of a row, which begins at element out of q and o, over the
+// positions that it sees. key and value say where those of a position begin in the cache.
+func attend(s *attention.Shape, p *attention.Params, seen []int, out int, args []*interp.Tensor, key, value func(j int) int) {
+	q, cache, o := args[attention.ArgQ], args[attention.ArgKV], args[attention.ArgO]
+	scores := make([]float64, len(seen))
+	for i, j := range seen {
+		for e := range s.HeadDim {
+			scores[i] += q.At(out+e) * cache.At(key(j)+e)
+		}
+		scores[i] *= p.Scale
+		if p.Softcap > 0 {
+			scores[i] = p.Softcap * math.Tanh(scores[i]/p.Softcap)
+		}
+	}
+	softmax(scores)
+	for e := range s.HeadDim {
+		x := 0.0
+		for i, j := range seen {
+			x += scores[i] * cache.At(value(j)+e)
+		}
+		o.Set(out+e, x)
+	}
+}
+
+// visible returns the positions, of length, that the query at pos attends to.
+func visible(p *attention.Params, pos, length int) []int {
+	var seen []int
+	for j := range length {
+		if p.Causal && j > pos || p.Window > 0 && (j <= pos-p.Window || j-pos >= p.Window) {
+			continue
+		}
+		seen = append(seen, j)
+	}
+	return seen
+}
+
+// softmax replaces scores by their softmax.
+func softmax(scores []float64) {
+	top, sum := math.Inf(-1), 0.0
+	for _, x := range scores {
+		top = max(top, x)
+	}
+	for i, x := range scores {
+		scores[i] = math.Exp(x - top)
+		sum += scores[i]
+	}
+	for i := range scores {
+		scores[i] /= sum
 	}
 }

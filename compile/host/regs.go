@@ -48,20 +48,26 @@ func (l *lowerer) allocate() {
 		for place, list := range l.lists[p] {
 			out := make([]vec.Instr, len(list))
 			for i, in := range list {
-				out[i] = in.Instr
-				for _, f := range []struct {
-					reg int
-					to  *uint16
-				}{{in.dst, &out[i].Dst}, {in.a, &out[i].A}, {in.b, &out[i].B}, {in.c, &out[i].C}} {
-					if f.reg >= 0 {
-						*f.to = l.regs[f.reg].real
-					}
-				}
+				out[i] = l.withRegisters(&in)
 			}
 			*[]*[]vec.Instr{&ph.Scalar, &ph.Pre, &ph.Body}[place] = out
 		}
 		l.out.Loop.Phases = append(l.out.Loop.Phases, ph)
 	}
+}
+
+// withRegisters returns an instruction over the real registers of its virtual ones.
+func (l *lowerer) withRegisters(in *instr) vec.Instr {
+	out := in.Instr
+	for _, f := range []struct {
+		reg int
+		to  *uint16
+	}{{in.dst, &out.Dst}, {in.a, &out.A}, {in.b, &out.B}, {in.c, &out.C}} {
+		if f.reg >= 0 {
+			*f.to = l.regs[f.reg].real
+		}
+	}
+	return out
 }
 
 // positions numbers instructions, two apart, and finds where each register is
@@ -75,32 +81,43 @@ func (l *lowerer) positions() {
 			for i := range list {
 				in := &list[i]
 				pos += 2
-				for _, r := range []int{in.a, in.b, in.c, in.index} {
-					if r < 0 {
-						continue
-					}
-					v := &l.regs[r]
-					v.last = max(v.last, pos)
-					if place == inBody && (v.scalar() || v.pre) {
-						v.last = end
-					}
-				}
-				if in.dst < 0 {
-					continue
-				}
-				v := &l.regs[in.dst]
-				if v.first < 0 {
-					v.first = pos
-					if in.index >= 0 {
-						v.first++
-					}
-					v.pre = place == inPre
-				}
-				v.last = max(v.last, v.first+1)
+				l.extend(in, pos, end, place)
+				l.define(in, pos, place)
 			}
 		}
 		pos = end
 	}
+}
+
+// extend extends the lives of an instruction's operands to its position. What was made
+// before the body is read by each of its blocks: it lives to the end of the phase.
+func (l *lowerer) extend(in *instr, pos, end, place int) {
+	for _, r := range []int{in.a, in.b, in.c, in.index} {
+		if r < 0 {
+			continue
+		}
+		v := &l.regs[r]
+		v.last = max(v.last, pos)
+		if place == inBody && (v.scalar() || v.pre) {
+			v.last = end
+		}
+	}
+}
+
+// define begins the life of an instruction's result at its position.
+func (l *lowerer) define(in *instr, pos, place int) {
+	if in.dst < 0 {
+		return
+	}
+	v := &l.regs[in.dst]
+	if v.first < 0 {
+		v.first = pos
+		if in.index >= 0 {
+			v.first++
+		}
+		v.pre = place == inPre
+	}
+	v.last = max(v.last, v.first+1)
 }
 
 func (v *vreg) scalar() bool { return v.file == vec.SF || v.file == vec.SI }

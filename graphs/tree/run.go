@@ -232,47 +232,9 @@ func (m *Manager) record(i *instance, in []Input, out []graphs.Tensor) (_ []grap
 	if parent != nil {
 		n.deadBefore = died(parent.liveAfter, before)
 	}
-	ins := &Inputs{Keys: i.keys, tensors: make([]graphs.Tensor, len(in)), held: make([]bool, len(in))}
-	own := make([]Input, len(in)) // what the body gets
-	prep := m.s.EagerIn(m.pool, m.side)
-	for j := range in {
-		t := in[j].Tensor
-		kind, from := m.kindOf(i, j, t)
-		x := nodeInput{kind: kind, at: t.Range(), from: from, storage: t.Storage(), off: t.Offset()}
-		if kind == copied {
-			// Copies lie at the end of free memory: what the body allocates first then lies
-			// where it lies in a warm-up, which has no copies.
-			c, err := prep.AllocLast(fmt.Sprintf("copy of input %d of %s", j, i.f.def.Name), t.DType(), t.Shape()...)
-			if err == nil {
-				x.at = c.Range()
-				ins.tensors[j], ins.held[j] = c, true
-				err = prep.Copy(c, t)
-			}
-			if err != nil {
-				return nil, errors.Join(fmt.Errorf("tree: recording of %s: %w", i.f.def.Name, err), ins.releaseAll())
-			}
-			n.copies = append(n.copies, j)
-		}
-		n.inputs = append(n.inputs, x)
-	}
-	for j := range in {
-		switch {
-		case n.inputs[j].kind == copied:
-			own[j] = Input{Tensor: ins.tensors[j]}
-			if in[j].Take {
-				err = errors.Join(err, in[j].Tensor.Release())
-			}
-		default:
-			own[j] = in[j]
-			ins.tensors[j] = in[j].Tensor
-			if !in[j].Take {
-				err = errors.Join(err, in[j].Tensor.Retain())
-			}
-			ins.held[j] = true
-		}
-	}
+	ins, own, err := m.recordInputs(n, in)
 	if err != nil {
-		return nil, errors.Join(err, ins.releaseAll())
+		return nil, err
 	}
 	n.graph = m.s.NewGraph(graphs.Options{Name: fmt.Sprintf("node %d (%s)", n.id, i.f.def.Name), Pool: m.pool, Stream: m.side,
 		Errors: device.CaptureThreadLocal, Generators: i.f.def.Generators})
@@ -321,6 +283,56 @@ func (m *Manager) record(i *instance, in []Input, out []graphs.Tensor) (_ []grap
 	m.transition(i, Recording, n, "no recording serves the call")
 	m.cur, m.running = n, m.generation
 	return m.give(n, outs, out), nil
+}
+
+// recordInputs tells a new node its inputs, copies those that do not stay where they are
+// into its memory, and takes an owner of each for the body of the recording. own are the
+// inputs of the call with the copies in place of what was copied.
+func (m *Manager) recordInputs(n *node, in []Input) (_ *Inputs, own []Input, err error) {
+	i := n.f
+	ins := &Inputs{Keys: i.keys, tensors: make([]graphs.Tensor, len(in)), held: make([]bool, len(in))}
+	own = make([]Input, len(in))
+	prep := m.s.EagerIn(m.pool, m.side)
+	for j := range in {
+		t := in[j].Tensor
+		kind, from := m.kindOf(i, j, t)
+		x := nodeInput{kind: kind, at: t.Range(), from: from, storage: t.Storage(), off: t.Offset()}
+		if kind == copied {
+			// Copies lie at the end of free memory: what the body allocates first then lies
+			// where it lies in a warm-up, which has no copies.
+			c, err := prep.AllocLast(fmt.Sprintf("copy of input %d of %s", j, i.f.def.Name), t.DType(), t.Shape()...)
+			if err == nil {
+				x.at = c.Range()
+				ins.tensors[j], ins.held[j] = c, true
+				err = prep.Copy(c, t)
+			}
+			if err != nil {
+				return nil, nil, errors.Join(fmt.Errorf("tree: recording of %s: %w", i.f.def.Name, err), ins.releaseAll())
+			}
+			n.copies = append(n.copies, j)
+		}
+		n.inputs = append(n.inputs, x)
+	}
+	for j := range in {
+		switch {
+		case n.inputs[j].kind == copied:
+			own[j] = Input{Tensor: ins.tensors[j]}
+			if in[j].Take {
+				err = errors.Join(err, in[j].Tensor.Release())
+			}
+		default:
+			own[j] = in[j]
+			ins.tensors[j] = in[j].Tensor
+			if !in[j].Take {
+				err = errors.Join(err, in[j].Tensor.Retain())
+			}
+			ins.held[j] = true
+		}
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, ins.releaseAll())
+	}
+	return ins, own, nil
 }
 
 // execute replays a recording. The allocator is not touched.

@@ -324,7 +324,7 @@ func TestNothingPanics(t *testing.T) {
 		},
 		"runtime/device": {
 			funcs: map[string]any{"Connect": device.Connect, "NewFence": device.NewFence, "NotRebindable": device.NotRebindable, "CheckMoves": device.CheckMoves, "Relocate": device.Relocate, "WriteDOT": device.WriteDOT,
-				"Resolve": device.Resolve, "Call": device.Call, "Holds": device.Holds, "ForDevice": device.ForDevice, "CheckGuard": device.CheckGuard, "Env": device.Env},
+				"Resolve": device.Resolve, "Specialize": device.Specialize, "ScratchBytes": device.ScratchBytes, "Present": device.Present, "Call": device.Call, "Holds": device.Holds, "ForDevice": device.ForDevice, "CheckGuard": device.CheckGuard, "Env": device.Env},
 			receivers: []func() any{ptr[device.Assigned], ptr[device.Branch], ptr[device.CaptureError], ptr[device.Captures], ptr[device.Fence], ptr[device.GuardError], ptr[device.IndexError], ptr[device.LostError], ptr[device.MemoryError],
 				ptr[device.OpCall], ptr[device.RebindError], ptr[device.Recording], ptr[device.Resolved], zero[device.Buffer], zero[device.CaptureMode], func() any { return device.CaptureMode(99) }, zero[device.NodeKind], func() any { return device.NodeKind(99) }},
 		},
@@ -401,7 +401,7 @@ func TestNothingPanics(t *testing.T) {
 			receivers: []func() any{zero[dtype.DType], func() any { return dtype.F32 }, func() any { return dtype.DType(200) }},
 		},
 		"ir/dim": {
-			funcs:     map[string]any{"Const": dim.Const, "Sym": dim.Sym, "ValidName": dim.ValidName, "Parse": dim.Parse},
+			funcs:     map[string]any{"Const": dim.Const, "Join": dim.Join, "Sym": dim.Sym, "ValidName": dim.ValidName, "Parse": dim.Parse},
 			receivers: []func() any{zero[dim.Dim], func() any { return dim.Sym("N") }, func() any { return dim.Const(-1) }, ptr[dim.ParseError], ptr[dim.UnboundError]},
 		},
 		"ir/interp": {

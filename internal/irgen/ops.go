@@ -124,21 +124,26 @@ func (g *generator) partner(x *value, ok func(*value) bool) (*value, []dim.Dim) 
 	return y, s
 }
 
-func (g *generator) binary(op ir.OpID) {
-	ok := number
+// binaryOperand returns which values a binary op may have as an operand.
+func binaryOperand(op ir.OpID) func(x *value) bool {
 	switch op {
 	case ir.OpAnd, ir.OpOr, ir.OpXor:
-		ok = func(x *value) bool { return !float(x) }
+		return func(x *value) bool { return !float(x) }
 	case ir.OpPow:
-		ok = float
+		return float
 	case ir.OpCompare:
-		if !g.has(dtype.Bool) {
-			return
-		}
-		ok = exact
+		return exact
 	case ir.OpRem:
-		ok = func(x *value) bool { return number(x) && (!float(x) || x.small()) }
+		return func(x *value) bool { return number(x) && (!float(x) || x.small()) }
 	}
+	return number
+}
+
+func (g *generator) binary(op ir.OpID) {
+	if op == ir.OpCompare && !g.has(dtype.Bool) {
+		return
+	}
+	ok := binaryOperand(op)
 	x := g.pick(ok)
 	if x == nil {
 		return

@@ -11,6 +11,18 @@ import (
 // rejects.
 func (d Dim) String() string { return string(d.AppendText(nil)) }
 
+// Join returns the text of a list, with commas between.
+func Join(list []Dim) string {
+	var b []byte
+	for i, d := range list {
+		if i > 0 {
+			b = append(b, ", "...)
+		}
+		b = d.AppendText(b)
+	}
+	return string(b)
+}
+
 // AppendText appends what String returns.
 func (d Dim) AppendText(b []byte) []byte {
 	if err := d.Err(); err != nil {

@@ -42,16 +42,16 @@ func (d *dumper) kernel(k *Kernel) {
 		serial = " serial"
 	}
 	d.linef("kernel args=%d regs f=%d i=%d sf=%d si=%d%s", k.Args, r.F, r.I, r.SF, r.SI, serial)
-	d.linef("outer [%s]", dims(l.Outer))
+	d.linef("outer [%s]", dim.Join(l.Outer))
 	if len(l.Inner) > 0 {
-		d.linef("inner [%s]", dims(l.Inner))
+		d.linef("inner [%s]", dim.Join(l.Inner))
 	}
 	if m := k.MatMul; m != nil {
 		d.linef("matmul k=%s", m.K)
 		d.matAccess("a", &m.A)
 		d.matAccess("b", &m.B)
 		if x := m.Select; x != nil {
-			d.linef("  select b + %s arg%d[%s; %s]*(%s) below %s, node %d", x.DType, x.Arg, x.Offset, dims(x.Outer), x.Stride, x.Extent, x.Origin)
+			d.linef("  select b + %s arg%d[%s; %s]*(%s) below %s, node %d", x.DType, x.Arg, x.Offset, dim.Join(x.Outer), x.Stride, x.Extent, x.Origin)
 		}
 	}
 	if t := k.TopK; t != nil {
@@ -79,7 +79,7 @@ func (d *dumper) kernel(k *Kernel) {
 }
 
 func (d *dumper) matAccess(name string, a *MatAccess) {
-	d.linef("  %s = %s arg%d[%s; batch %s; row %s; col %s]", name, a.DType, a.Arg, a.Offset, dims(a.Batch), a.Row, a.Col)
+	d.linef("  %s = %s arg%d[%s; batch %s; row %s; col %s]", name, a.DType, a.Arg, a.Offset, dim.Join(a.Batch), a.Row, a.Col)
 }
 
 func (d *dumper) list(name string, list []Instr, scalar bool) {
@@ -146,7 +146,7 @@ func (in Instr) text(scalar bool) string {
 }
 
 func access(a *Access) string {
-	s := fmt.Sprintf("[%s; %s; %s]", a.Offset, dims(a.Outer), dims(a.Inner))
+	s := fmt.Sprintf("[%s; %s; %s]", a.Offset, dim.Join(a.Outer), dim.Join(a.Inner))
 	if a.Arg < 0 {
 		return "position" + s
 	}
@@ -159,15 +159,4 @@ func access(a *Access) string {
 		s += fmt.Sprintf(" + %s%d*(%s) below %s, node %d", file, x.Reg, x.Stride, x.Extent, x.Origin)
 	}
 	return s
-}
-
-func dims(ds []dim.Dim) string {
-	var b []byte
-	for i, x := range ds {
-		if i > 0 {
-			b = append(b, ", "...)
-		}
-		b = x.AppendText(b)
-	}
-	return string(b)
 }

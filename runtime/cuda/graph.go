@@ -100,24 +100,13 @@ func (o *operation) describe(n *device.Node) {
 	n.Kind, n.Name = o.kind, o.name
 	switch o.kind {
 	case device.NodeCopy:
-		n.Writes, n.Reads, n.Known = present(args[:1]), present(args[1:]), true
+		n.Writes, n.Reads, n.Known = device.Present(args[:1]), device.Present(args[1:]), true
 	case device.NodeFill:
-		n.Writes, n.Known = present(args), true
+		n.Writes, n.Known = device.Present(args), true
 	default:
-		n.Reads = present(slices.Concat(args, o.given()))
+		n.Reads = device.Present(slices.Concat(args, o.given()))
 		n.Writes = n.Reads
 	}
-}
-
-// present returns the buffers that are memory.
-func present(list []device.Buffer) []device.Buffer {
-	var out []device.Buffer
-	for _, b := range list {
-		if b.Memory != nil && b.Size > 0 {
-			out = append(out, b)
-		}
-	}
-	return out
 }
 
 // Template makes executable graphs of one recording.

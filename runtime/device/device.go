@@ -84,6 +84,17 @@ type Buffer struct {
 	Size   int64
 }
 
+// Present returns the buffers of a list that have memory and are not empty.
+func Present(list []Buffer) []Buffer {
+	var out []Buffer
+	for _, b := range list {
+		if b.Memory != nil && b.Size > 0 {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
 // Slice returns bytes [off, off+n) of the buffer; it panics when they are not in it,
 // as slicing does.
 func (b Buffer) Slice(off, n int64) Buffer {

@@ -225,6 +225,46 @@ func Env(p *program.Program, symbols []int64, properties map[string]int64) (prog
 	}, nil
 }
 
+// Specialize is a program for the values of its symbols on a device: it checks the
+// program's guards, which are [GuardError]s, and resolves it.
+func Specialize(p *program.Program, symbols []int64, properties map[string]int64, ops, libraries OpSet) (program.Env, *Resolved, error) {
+	env, err := Env(p, symbols, properties)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, g := range p.Guards {
+		if err := CheckGuard(g, env); err != nil {
+			return nil, nil, err
+		}
+	}
+	r, err := Resolve(p, env, ops, libraries)
+	return env, r, err
+}
+
+// ScratchBytes returns the scratch memory of a program and its ops for the values of its
+// symbols, whatever its guards say of them.
+func ScratchBytes(p *program.Program, symbols []int64, properties map[string]int64, ops, libraries OpSet) (int64, error) {
+	env, err := Env(p, symbols, properties)
+	if err != nil {
+		return 0, err
+	}
+	r, err := Resolve(p, env, ops, libraries)
+	if err != nil {
+		return 0, err
+	}
+	return r.Scratch, nil
+}
+
+// EachStep calls f with every step; an error names the step of the program.
+func (r *Resolved) EachStep(f func(i int, s *ResolvedStep) error) error {
+	for i := range r.Steps {
+		if err := f(i, &r.Steps[i]); err != nil {
+			return fmt.Errorf("step %d: %w", r.Steps[i].Index, err)
+		}
+	}
+	return nil
+}
+
 // evalAttrs returns attributes with constant dims.
 func evalAttrs(attrs []program.Attr, env program.Env) ([]program.Attr, error) {
 	out := slices.Clone(attrs)

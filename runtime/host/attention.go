@@ -104,16 +104,7 @@ func (b *attentionBinder) bind(a *vec.Access, length, heads int64, out *sequence
 		reach = z.add(reach, int64(b.a.size), out.element)
 	}
 	data := b.args[a.Arg]
-	if z.err == nil && b.k.rows > 0 && length > 0 {
-		if err := within(reach, data, a.DType); err != nil {
-			z.fail(err)
-		}
-	}
-	if z.err == nil {
-		if err := out.memory(data); err != nil {
-			z.fail(err)
-		}
-	}
+	z.back(&out.access, data, reach, b.k.rows > 0 && length > 0)
 }
 
 // attentionScratch is a lane's memory for attention. Tiles of elements of a head have the

@@ -181,16 +181,7 @@ func (x *Executable) bind(symbols []int64, args device.Args) (*bound, error) {
 	if x.closed.Load() || x.dev.shut.Load() {
 		return nil, device.ErrClosed
 	}
-	env, err := x.env(symbols)
-	if err != nil {
-		return nil, err
-	}
-	for _, g := range x.program.Guards {
-		if err := device.CheckGuard(g, env); err != nil {
-			return nil, err
-		}
-	}
-	plan, err := x.resolve(env)
+	env, plan, err := device.Specialize(x.program, symbols, x.dev.info.Properties, x.ops, x.dev.Libraries())
 	if err != nil {
 		return nil, err
 	}
@@ -199,12 +190,8 @@ func (x *Executable) bind(symbols []int64, args device.Args) (*bound, error) {
 		return nil, err
 	}
 	b.out.steps = make([]boundStep, len(plan.Steps))
-	for i := range plan.Steps {
-		s := &plan.Steps[i]
-		if err := b.step(s, &b.out.steps[i]); err != nil {
-			return nil, fmt.Errorf("step %d: %w", s.Index, err)
-		}
-		b.out.steps[i].of = s.Step
+	if err := plan.EachStep(func(i int, s *device.ResolvedStep) error { return b.step(s, &b.out.steps[i]) }); err != nil {
+		return nil, err
 	}
 	return b.out, nil
 }
@@ -246,16 +233,17 @@ func (d *Device) aligned(b device.Buffer, align int64) error {
 	return err
 }
 
-func (b *binder) step(s *device.ResolvedStep, out *boundStep) error {
+func (b *binder) step(s *device.ResolvedStep, out *boundStep) (err error) {
 	switch s.Kind {
 	case program.StepKernel:
-		return b.kernel(s.Step, &out.node)
+		err = b.kernel(s.Step, &out.node)
 	case program.StepExtern, program.StepLibrary:
 		b.op(s, out)
 	default:
 		return fmt.Errorf("unknown kind %d", s.Kind)
 	}
-	return nil
+	out.of = s.Step
+	return err
 }
 
 // overlap reports whether two ranges of memory share a byte.

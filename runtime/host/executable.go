@@ -168,28 +168,14 @@ func sortFaults(list []device.IndexError) {
 	})
 }
 
-// env gives values to the program's symbols and the device's properties.
-func (x *Executable) env(symbols []int64) (program.Env, error) {
-	return device.Env(x.program, symbols, x.dev.info.Properties)
-}
-
-// resolve makes the program's choices.
-func (x *Executable) resolve(env program.Env) (*device.Resolved, error) {
-	return device.Resolve(x.program, env, x.ops, x.dev.Libraries())
-}
-
 // ScratchBytes returns what Bind wants as scratch: the program's own, and room
 // for the extern op that asks for most.
 func (x *Executable) ScratchBytes(symbols []int64) (int64, error) {
-	env, err := x.env(symbols)
+	n, err := device.ScratchBytes(x.program, symbols, x.dev.info.Properties, x.ops, x.dev.Libraries())
 	if err != nil {
 		return 0, fmt.Errorf("host: scratch: %w", err)
 	}
-	r, err := x.resolve(env)
-	if err != nil {
-		return 0, fmt.Errorf("host: scratch: %w", err)
-	}
-	return r.Scratch, nil
+	return n, nil
 }
 
 var errUnaligned = errors.New("memory is not aligned")

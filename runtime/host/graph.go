@@ -219,9 +219,9 @@ func (r *recording) describe(i int, n *device.Node) {
 	switch r.nodes[i].kind {
 	case nodeCopy:
 		n.Kind = device.NodeCopy
-		n.Writes, n.Reads = present(args[:1]), present(args[1:])
+		n.Writes, n.Reads = device.Present(args[:1]), device.Present(args[1:])
 	case nodeFill:
-		n.Kind, n.Writes = device.NodeFill, present(args)
+		n.Kind, n.Writes = device.NodeFill, device.Present(args)
 	case nodeKernel:
 		n.Kind = device.NodeKernel
 		n.Name = o.bound.exec.program.Kernels[o.step.Kernel].Name
@@ -229,30 +229,19 @@ func (r *recording) describe(i int, n *device.Node) {
 		stores, loads := code.Stores(), code.Loads()
 		for j := range args {
 			if slices.Contains(loads, int32(j)) {
-				n.Reads = append(n.Reads, present(args[j:j+1])...)
+				n.Reads = append(n.Reads, device.Present(args[j:j+1])...)
 			}
 			if slices.Contains(stores, int32(j)) {
-				n.Writes = append(n.Writes, present(args[j:j+1])...)
+				n.Writes = append(n.Writes, device.Present(args[j:j+1])...)
 			}
 		}
 	case nodeEvent:
 		n.Kind = device.NodeEvent
 	case nodeCall:
 		n.Kind, n.Known = device.NodeCall, false
-		n.Reads = present(o.given())
+		n.Reads = device.Present(o.given())
 		n.Writes = n.Reads
 	}
-}
-
-// present returns the buffers that are memory.
-func present(list []device.Buffer) []device.Buffer {
-	var out []device.Buffer
-	for _, b := range list {
-		if b.Memory != nil && b.Size > 0 {
-			out = append(out, b)
-		}
-	}
-	return out
 }
 
 // Rebind implements [device.Graph].

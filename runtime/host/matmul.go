@@ -77,16 +77,7 @@ func (k *kernel) bindMatMul(z *sizer, m *vec.MatMul, outer []int64, n int64, arg
 			reach = z.add(reach, mm.sel.extent, mm.sel.stride)
 			read = read && mm.sel.extent > 0
 		}
-		if z.err == nil && read {
-			if err := within(reach, data, a.DType); err != nil {
-				z.fail(err)
-			}
-		}
-		if z.err == nil {
-			if err := out.memory(data); err != nil {
-				z.fail(err)
-			}
-		}
+		z.back(&out.access, data, reach, read)
 	}
 	bind(&m.A, mm.m, &mm.a)
 	bind(&m.B, mm.n, &mm.b)

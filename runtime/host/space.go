@@ -272,6 +272,17 @@ func (a *access) memory(data []byte) error {
 	return nil
 }
 
+// back gives an access its memory, unless an error came before. reach is which elements
+// are touched, which have to be within data if any are.
+func (z *sizer) back(a *access, data []byte, reach span, touched bool) {
+	if z.err == nil && touched {
+		z.err = within(reach, data, a.dtype)
+	}
+	if z.err == nil {
+		z.err = a.memory(data)
+	}
+}
+
 // within checks that every address of a span is in the buffer.
 func within(s span, data []byte, dt dtype.DType) error {
 	if n := int64(len(data) / (dt.Bits() / 8)); s.lo < 0 || s.hi >= n {

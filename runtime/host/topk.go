@@ -36,16 +36,7 @@ func (k *kernel) bindTopK(z *sizer, t *vec.TopK, outer []int64, args [][]byte) e
 		}
 		reach = z.add(reach, count, inner[0])
 		data := args[a.Arg]
-		if z.err == nil && k.rows > 0 && count > 0 {
-			if err := within(reach, data, a.DType); err != nil {
-				z.fail(err)
-			}
-		}
-		if z.err == nil {
-			if err := out.memory(data); err != nil {
-				z.fail(err)
-			}
-		}
+		z.back(out, data, reach, k.rows > 0 && count > 0)
 	}
 	bind(&t.In, b.n, &b.in)
 	bind(&t.Values, b.k, &b.values)

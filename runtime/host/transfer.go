@@ -111,20 +111,8 @@ func (a *access) getF(d []float32, at, stride int64) {
 			return
 		}
 		getHalf(d, a.u16, at, stride, fromF16)
-	case dtype.I8:
-		convert(d, a.i8, at, stride)
-	case dtype.U8:
-		convert(d, a.u8, at, stride)
-	case dtype.I16:
-		convert(d, a.i16, at, stride)
-	case dtype.I32:
-		convert(d, a.i32, at, stride)
-	case dtype.I64:
-		convert(d, a.i64, at, stride)
-	case dtype.Bool:
-		for i := range d {
-			d[i] = float32(truth(a.u8[at+int64(i)*stride] != 0))
-		}
+	default:
+		getIntegers(d, a, at, stride)
 	}
 }
 
@@ -136,6 +124,11 @@ func (a *access) getI(d []int64, at, stride int64) {
 		}
 		return
 	}
+	getIntegers(d, a, at, stride)
+}
+
+// getIntegers loads a span of integers or bools.
+func getIntegers[D float32 | int64](d []D, a *access, at, stride int64) {
 	switch a.dtype {
 	case dtype.I8:
 		convert(d, a.i8, at, stride)
@@ -149,7 +142,7 @@ func (a *access) getI(d []int64, at, stride int64) {
 		convert(d, a.i64, at, stride)
 	case dtype.Bool:
 		for i := range d {
-			d[i] = truth(a.u8[at+int64(i)*stride] != 0)
+			d[i] = D(truth(a.u8[at+int64(i)*stride] != 0))
 		}
 	}
 }

@@ -243,16 +243,25 @@ func (p *Pool) await(keep map[Address]*node) error {
 			if n.state != isLive || keep[n.address()] == n {
 				continue
 			}
-			for _, u := range n.uses {
-				switch {
-				case u.captured:
-				case p.alloc.captures > 0:
-					return fmt.Errorf("mem: pool %s: %v: %w", p.name, n.address(), ErrPending)
-				default:
-					if err := u.stream.Synchronize(); err != nil && !idle(err) {
-						return fmt.Errorf("mem: pool %s: waiting for a second stream before a restore: %w", p.name, err)
-					}
-				}
+			if err := p.awaitUses(n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// awaitUses waits for the second streams of one block. A capture, during which no stream
+// can be waited for, refuses it.
+func (p *Pool) awaitUses(n *node) error {
+	for _, u := range n.uses {
+		switch {
+		case u.captured:
+		case p.alloc.captures > 0:
+			return fmt.Errorf("mem: pool %s: %v: %w", p.name, n.address(), ErrPending)
+		default:
+			if err := u.stream.Synchronize(); err != nil && !idle(err) {
+				return fmt.Errorf("mem: pool %s: waiting for a second stream before a restore: %w", p.name, err)
 			}
 		}
 	}

@@ -112,144 +112,172 @@ func fma32(a, b, c float32, r rounding) float32 {
 	return round32(s, err, r)
 }
 
+// unary64 are the functions of which there is only an approximation: they are computed in
+// float64 and rounded once.
+var unary64 = map[string]func(float64) float64{
+	"rsqrt": func(x float64) float64 {
+		if x == 0 {
+			return math.Copysign(math.Inf(1), x)
+		}
+		return 1 / math.Sqrt(x)
+	},
+	"ex2":  math.Exp2,
+	"lg2":  math.Log2,
+	"sin":  math.Sin,
+	"cos":  math.Cos,
+	"tanh": math.Tanh,
+}
+
+// floats decodes one instruction of f32.
+type floats struct {
+	*decoder
+	k      kind
+	ftz    bool
+	exact  bool   // neither ftz nor sat
+	approx string // "", approx or full
+	finish func(float32) float32
+}
+
+func (d *decoder) floats(k kind) *floats {
+	ftz, sat := d.flag("ftz"), d.flag("sat")
+	f := &floats{decoder: d, k: k, ftz: ftz, exact: !ftz && !sat, approx: d.choice("", "approx", "full"), finish: plain}
+	switch {
+	case ftz && sat:
+		f.finish = func(x float32) float32 { return saturate(flush(x)) }
+	case ftz:
+		f.finish = func(x float32) float32 { return flush(plain(x)) }
+	case sat:
+		f.finish = saturate
+	}
+	return f
+}
+
+// in is an operand as the instruction reads it.
+func (d *floats) in(x float32) float32 {
+	if d.ftz {
+		return flush(x)
+	}
+	return x
+}
+
+func (d *floats) one(f func(a float32) float32) exec {
+	return onOne(d.decoder, d.k, func(a float32) float32 { return d.finish(f(d.in(a))) })
+}
+
+func (d *floats) two(f func(a, b float32) float32) exec {
+	return onTwo(d.decoder, d.k, func(a, b float32) float32 { return d.finish(f(d.in(a), d.in(b))) })
+}
+
 // float decodes arithmetic of f32 and f64.
 func (d *decoder) float(k kind) exec {
 	if k.bits == 64 {
 		return d.float64(k)
 	}
-	ftz := d.flag("ftz")
-	sat := d.flag("sat")
-	approx := d.choice("", "approx", "full")
-	finish := plain
-	switch {
-	case ftz && sat:
-		finish = func(x float32) float32 { return saturate(flush(x)) }
-	case ftz:
-		finish = func(x float32) float32 { return flush(plain(x)) }
-	case sat:
-		finish = saturate
-	}
-	exact := !ftz && !sat
-	in := func(x float32) float32 {
-		if ftz {
-			return flush(x)
-		}
-		return x
-	}
-	one := func(f func(a float32) float32) exec {
-		return onOne(d, k, func(a float32) float32 { return finish(f(in(a))) })
-	}
-	two := func(f func(a, b float32) float32) exec {
-		return onTwo(d, k, func(a, b float32) float32 { return finish(f(in(a), in(b))) })
-	}
-	// through64 is a function in float64, rounded once.
-	through64 := func(f func(float64) float64) exec {
-		if approx == "" {
+	return d.floats(k).decode()
+}
+
+func (d *floats) decode() exec {
+	if f, ok := unary64[d.base]; ok {
+		if d.approx == "" {
 			return nil
 		}
-		return one(func(a float32) float32 { return float32(f(float64(a))) })
+		return d.one(func(a float32) float32 { return float32(f(float64(a))) })
 	}
+	k := d.k
 	switch d.base {
 	case "add", "sub":
-		r := d.rounding()
-		sign := float32(1)
-		if d.base == "sub" {
-			sign = -1
-		}
-		switch {
-		case r != toNearest:
-			return two(func(a, b float32) float32 { return fma32(b, sign, a, r) })
-		case !exact && sign > 0:
-			return two(func(a, b float32) float32 { return a + b })
-		case !exact:
-			return two(func(a, b float32) float32 { return a - b })
-		}
-		d.operands(3, 3)
-		if sign > 0 {
-			return map2(d.target(0, k), d.source(1, k), d.source(2, k), func(a, b float32) float32 { return plain(a + b) })
-		}
-		return map2(d.target(0, k), d.source(1, k), d.source(2, k), func(a, b float32) float32 { return plain(a - b) })
+		return d.sum()
 	case "mul":
 		if r := d.rounding(); r != toNearest {
-			return two(func(a, b float32) float32 { return round32(float64(a)*float64(b), 0, r) })
+			return d.two(func(a, b float32) float32 { return round32(float64(a)*float64(b), 0, r) })
 		}
-		return two(func(a, b float32) float32 { return a * b })
+		return d.two(func(a, b float32) float32 { return a * b })
 	case "fma", "mad":
 		r := d.rounding()
 		d.operands(4, 4)
 		x, p, q, s := d.target(0, k), d.source(1, k), d.source(2, k), d.source(3, k)
-		if exact && r == toNearest {
+		if d.exact && r == toNearest {
 			return map3(x, p, q, s, func(a, b, c float32) float32 { return fma32(a, b, c, toNearest) })
 		}
-		return map3(x, p, q, s, func(a, b, c float32) float32 { return finish(fma32(in(a), in(b), in(c), r)) })
+		return map3(x, p, q, s, func(a, b, c float32) float32 { return d.finish(fma32(d.in(a), d.in(b), d.in(c), r)) })
 	case "div":
-		switch approx {
-		case "approx":
-			return two(func(a, b float32) float32 {
-				// The reciprocal of a large divisor underflows.
-				if y := math.Abs(float64(b)); y > 0x1p126 && y < 0x1p128 {
-					b = float32(math.Copysign(math.Inf(1), float64(b)))
-				}
-				return float32(float64(a) / float64(b))
-			})
-		case "full":
-			return two(func(a, b float32) float32 { return float32(float64(a) / float64(b)) })
-		}
-		r := d.rounding()
-		return two(func(a, b float32) float32 {
-			q := float64(a) / float64(b)
-			if math.IsInf(q, 0) || q != q || b == 0 || math.IsInf(float64(b), 0) {
-				return float32(q)
-			}
-			rest := math.FMA(-q, float64(b), float64(a)) // of the sign of what q lost, for b > 0
-			if b < 0 {
-				rest = -rest
-			}
-			return round32(q, rest, r)
-		})
+		return d.quotient()
 	case "rcp":
-		if approx != "" {
-			return one(func(a float32) float32 { return float32(1 / float64(a)) })
+		if d.approx != "" {
+			return d.one(func(a float32) float32 { return float32(1 / float64(a)) })
 		}
 		if d.rounding() != toNearest {
 			return nil
 		}
-		return one(func(a float32) float32 { return 1 / a })
+		return d.one(func(a float32) float32 { return 1 / a })
 	case "sqrt":
-		if approx == "" && d.rounding() != toNearest {
+		if d.approx == "" && d.rounding() != toNearest {
 			return nil
 		}
-		return one(func(a float32) float32 { return float32(math.Sqrt(float64(a))) })
-	case "rsqrt":
-		return through64(func(x float64) float64 {
-			if x == 0 {
-				return math.Copysign(math.Inf(1), x)
-			}
-			return 1 / math.Sqrt(x)
-		})
-	case "ex2":
-		return through64(math.Exp2)
-	case "lg2":
-		return through64(math.Log2)
-	case "sin":
-		return through64(math.Sin)
-	case "cos":
-		return through64(math.Cos)
-	case "tanh":
-		return through64(math.Tanh)
+		return d.one(func(a float32) float32 { return float32(math.Sqrt(float64(a))) })
 	case "min", "max":
 		nan, low := d.flag("NaN"), d.base == "min"
-		return two(func(a, b float32) float32 { return float32(extreme(float64(a), float64(b), nan, low)) })
+		return d.two(func(a, b float32) float32 { return float32(extreme(float64(a), float64(b), nan, low)) })
 	case "neg":
 		d.operands(2, 2)
-		return map1(d.target(0, k), d.source(1, k), func(a float32) float32 { return finish(-in(a)) })
+		return map1(d.target(0, k), d.source(1, k), func(a float32) float32 { return d.finish(-d.in(a)) })
 	case "abs":
-		return one(func(a float32) float32 { return math.Float32frombits(math.Float32bits(a) &^ (1 << 31)) })
+		return d.one(func(a float32) float32 { return math.Float32frombits(math.Float32bits(a) &^ (1 << 31)) })
 	case "copysign":
 		d.operands(3, 3)
 		return map2(d.target(0, k), d.source(1, k), d.source(2, k), func(a, b uint32) uint32 { return b&^(1<<31) | a&(1<<31) })
 	}
 	return nil
+}
+
+// sum decodes add and sub.
+func (d *floats) sum() exec {
+	k, r := d.k, d.rounding()
+	sign := float32(1)
+	if d.base == "sub" {
+		sign = -1
+	}
+	switch {
+	case r != toNearest:
+		return d.two(func(a, b float32) float32 { return fma32(b, sign, a, r) })
+	case !d.exact && sign > 0:
+		return d.two(func(a, b float32) float32 { return a + b })
+	case !d.exact:
+		return d.two(func(a, b float32) float32 { return a - b })
+	}
+	d.operands(3, 3)
+	if sign > 0 {
+		return map2(d.target(0, k), d.source(1, k), d.source(2, k), func(a, b float32) float32 { return plain(a + b) })
+	}
+	return map2(d.target(0, k), d.source(1, k), d.source(2, k), func(a, b float32) float32 { return plain(a - b) })
+}
+
+// quotient decodes div.
+func (d *floats) quotient() exec {
+	switch d.approx {
+	case "approx":
+		return d.two(func(a, b float32) float32 {
+			// The reciprocal of a large divisor underflows.
+			if y := math.Abs(float64(b)); y > 0x1p126 && y < 0x1p128 {
+				b = float32(math.Copysign(math.Inf(1), float64(b)))
+			}
+			return float32(float64(a) / float64(b))
+		})
+	case "full":
+		return d.two(func(a, b float32) float32 { return float32(float64(a) / float64(b)) })
+	}
+	r := d.rounding()
+	return d.two(func(a, b float32) float32 {
+		q := float64(a) / float64(b)
+		if math.IsInf(q, 0) || q != q || b == 0 || math.IsInf(float64(b), 0) {
+			return float32(q)
+		}
+		rest := math.FMA(-q, float64(b), float64(a)) // of the sign of what q lost, for b > 0
+		if b < 0 {
+			rest = -rest
+		}
+		return round32(q, rest, r)
+	})
 }
 
 // extreme is the smaller or larger of a and b, with -0 below +0. NaN is the other,
