@@ -66,8 +66,8 @@ generation_config.json, else of config.json), unless --ignore-eos is given.
 Answers come in the order of the requests: each on a line behind its name; a
 single one token by token. With --json each is a line {"request", "ids",
 "prompt_tokens", "finish_reason"}, where ids holds the prompt too, and --stats adds a line {"stats"}.
-finish_reason is stop, length, max_position, canceled, failed or refused. A request
-that cannot be served, or fails, does so alone; the exit code is then 1. An interrupt ends all,
+finish_reason is stop, length, max_position, canceled, deadline, failed or refused. A
+request that cannot be served, or fails, does so alone; the exit code is then 1. An interrupt ends all,
 and what they had is printed.`,
 		Example: `  pwc generate models/llama --ids 5,7,9 --max-new 24
   pwc generate models/llama --prompt "The capital of France is"

@@ -16,6 +16,8 @@ var (
 	ErrClosed      = errors.New("runner: closed")
 	ErrNotLoaded   = errors.New("runner: called before Load")
 	ErrRequest     = errors.New("runner: the request cannot be served") // refused by Submit
+	ErrQueueFull   = errors.New("runner: the queue is full")            // a [QueueFullError]
+	ErrDraining    = errors.New("runner: draining, no request is accepted")
 	ErrNotANumber  = errors.New("runner: the logits have no largest finite number")
 	ErrMemory      = errors.New("runner: the model does not fit") // a [MemoryError]
 	ErrPreparation = errors.New("runner: the options do not fit the model")
@@ -34,6 +36,10 @@ type Options struct {
 	MaxSequences int // requests in a step; 0: 64
 	MaxTokens    int // rows of a step, at least MaxSequences; 0: 512, or MaxSequences if that is more
 	MaxLength    int // tokens of a sequence, prompt and answer; 0: 4096, or what the cache holds or the model has positions for if that is less
+
+	// MaxQueue is the most requests that wait for their first step; Submit refuses others
+	// with a [QueueFullError]. 0: no limit.
+	MaxQueue int
 
 	// Blocks is the number of blocks of the KV cache; 0: as many as fit into
 	// MemoryBytes beside everything else, and no more than MaxSequences sequences
@@ -113,6 +119,9 @@ func (o *Options) defaults(lm *language) error {
 	}
 	if o.Blocks < 0 || int64(o.Blocks) > lm.maxBlocks {
 		bad("Blocks %d is not in [0, %d], what the model takes", o.Blocks, lm.maxBlocks)
+	}
+	if o.MaxQueue < 0 {
+		bad("MaxQueue %d is negative", o.MaxQueue)
 	}
 	if o.MaxBlocks < 0 {
 		bad("MaxBlocks %d is negative", o.MaxBlocks)

@@ -1,10 +1,12 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 )
 
 // Request is what is to be generated.
@@ -13,6 +15,17 @@ type Request struct {
 	MaxNew   int     // tokens that are generated at most; 0: until the sequence has Plan.MaxLength tokens
 	Stop     []int32 // ids that end the answer; the one that did is its last
 	Sampling Sampling
+
+	// Priority orders requests: lower values are scheduled first, and are preempted last.
+	// Of equal ones the request that was submitted first comes first (as vLLM's priority).
+	Priority int
+
+	// Deadline ends the request with the reason [DeadlineExceeded] at the first step after it,
+	// with what was generated until then; zero: none.
+	Deadline time.Time
+
+	// Tag is the caller's, and comes back from [Sequence.Tag], in an observer too.
+	Tag any
 
 	// OnToken, if not nil, is called with each token on the goroutine that steps,
 	// and must return quickly.
@@ -24,17 +37,19 @@ type Request struct {
 type Reason uint8
 
 const (
-	Unfinished  Reason = iota // the request has not ended
-	Stopped                   // one of Request.Stop was sampled
-	Exhausted                 // Request.MaxNew tokens were generated
-	Canceled                  // the request's context ended, or Cancel was called
-	Failed                    // Sequence.Err says why
-	MaxPosition               // the sequence has Plan.MaxLength tokens, and Request.MaxNew is 0
+	Unfinished       Reason = iota // the request has not ended
+	Stopped                        // one of Request.Stop was sampled
+	Exhausted                      // Request.MaxNew tokens were generated
+	Canceled                       // the request's context ended, or Cancel was called
+	Failed                         // Sequence.Err says why
+	MaxPosition                    // the sequence has Plan.MaxLength tokens, and Request.MaxNew is 0
+	DeadlineExceeded               // Request.Deadline passed, or that of the request's context
 )
 
-var reasonNames = [...]string{"unfinished", "stop", "length", "canceled", "failed", "max_position"}
+var reasonNames = [...]string{"unfinished", "stop", "length", "canceled", "failed", "max_position", "deadline"}
 
-// String returns "unfinished", "stop", "length", "canceled", "failed" or "max_position".
+// String returns "unfinished", "stop", "length", "canceled", "failed", "max_position" or
+// "deadline".
 func (r Reason) String() string {
 	if int(r) >= len(reasonNames) {
 		return fmt.Sprintf("Reason(%d)", uint8(r))
@@ -68,31 +83,37 @@ type Sequence struct {
 	// begins.
 	place    place
 	reason   Reason
-	chooser  chooser // that sampling asks for
-	heard    bool    // there are ids that end the answer, or somebody is told of each
-	from     int32   // the row where the last token is sampled
-	ids      []int32 // prompt and answer, as far as the host knows it; once it runs, with room for limit
-	limit    int32   // tokens of prompt and answer, at most
-	pending  int32   // tokens that steps in flight sample: at most 1 when a step is scheduled
-	computed int     // tokens whose keys and values are in the cache, or will be by the steps in flight
-	room     int     // tokens that the blocks hold
-	name     uint64  // of the blocks: another each time that it gets its first
+	chooser  chooser      // that sampling asks for
+	heard    atomic.Bool  // there are ids that end the answer, or somebody is told of each
+	from     int32        // the row where the last token is sampled
+	limit    int32        // tokens of prompt and answer, at most
+	ids      []int32      // prompt and answer, as far as the host knows it; once it runs, with room for limit
+	told     atomic.Int32 // tokens of ids that readers may read, once it is heard
+	pending  int32        // tokens that steps in flight sample: at most 1 when a step is scheduled
+	computed int          // tokens whose keys and values are in the cache, or will be by the steps in flight
+	room     int          // tokens that the blocks hold
 
 	sampling Sampling
+	name     uint64  // of the blocks: another each time that it gets its first
 	blocks   []int32 // of the cache, in the order of the sequence
 
 	runner  *Runner
 	ctx     context.Context
 	unwatch func() bool // ends what was asked of ctx
 	cancel  atomic.Bool
+	full    bool // Request.MaxNew is 0
+	begun   bool // it was scheduled once
+	request Request
 	prompt  []int32
 	stop    []int32
 	onToken func(id int32)
 	err     error
 	done    chan struct{}
-	arrival uint64  // number of the request
-	full    bool    // Request.MaxNew is 0
-	_       [7]byte // to 256: Go aligns so many bytes to lines of the caches
+	more    chan struct{}           // has an element when there may be more to read
+	buffer  atomic.Pointer[[]int32] // ids while it runs, up to limit
+	arrival uint64                  // number of the request
+	times   times
+	_       [40]byte // to 576: Go aligns so many bytes to lines of the caches
 }
 
 // place is where a sequence is.
@@ -134,9 +155,14 @@ func (r *Runner) check(q *Request) error {
 }
 
 // Submit queues a request. It ends when ctx does, at the next step. The error is an
-// [ErrRequest] for a request that could never be served.
+// [ErrRequest] for a request that could never be served, a [QueueFullError] if
+// Options.MaxQueue requests wait already, [ErrDraining] after [Runner.Drain], and
+// [ErrClosed] after the end of the runner. [Stats.Rejected] counts such requests.
 func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 	if err := r.check(&q); err != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.rejected++
 		return nil, err
 	}
 	length := len(q.Prompt) + q.MaxNew
@@ -144,20 +170,24 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 		length = r.plan.MaxLength
 	}
 	// What grows with an answer is for those that run: there may be any number that wait.
-	prompt := slices.Clip(slices.Clone(q.Prompt))
-	s := &Sequence{runner: r, ctx: ctx, done: make(chan struct{}), stop: slices.Clone(q.Stop), onToken: q.OnToken,
-		prompt: prompt, ids: prompt, limit: int32(length),
-		heard: len(q.Stop) > 0 || q.OnToken != nil,
-		full:  q.MaxNew == 0}
+	q.Prompt, q.Stop = slices.Clip(slices.Clone(q.Prompt)), slices.Clone(q.Stop)
+	s := &Sequence{runner: r, ctx: ctx, request: q, done: make(chan struct{}), more: make(chan struct{}, 1),
+		stop: q.Stop, onToken: q.OnToken, prompt: q.Prompt, ids: q.Prompt, limit: int32(length), full: q.MaxNew == 0}
+	s.heard.Store(len(q.Stop) > 0 || q.OnToken != nil)
+	s.told.Store(int32(len(q.Prompt)))
 	s.sample(q.Sampling)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
-		return nil, ErrClosed
+	if err := r.admit(); err != nil {
+		r.rejected++
+		return nil, err
 	}
+	s.times.queued = time.Now()
 	s.unwatch = context.AfterFunc(ctx, s.Cancel)
 	r.arrivals++
 	s.arrival = r.arrivals
+	r.queued.Add(1)
+	r.live++
 	r.inbox = append(r.inbox, s)
 	r.wakeUp()
 	return s, nil
@@ -202,6 +232,17 @@ func (s *Sequence) IDs() []int32 {
 		return nil
 	}
 	return s.ids
+}
+
+// Tag returns Request.Tag.
+func (s *Sequence) Tag() any { return s.request.Tag }
+
+// before reports whether a sequence is scheduled before another.
+func (s *Sequence) before(t *Sequence) bool { return s.compare(t) < 0 }
+
+// compare orders sequences by priority, then by arrival.
+func (s *Sequence) compare(t *Sequence) int {
+	return cmp.Or(cmp.Compare(s.request.Priority, t.request.Priority), cmp.Compare(s.arrival, t.arrival))
 }
 
 // Prompt returns the prompt.

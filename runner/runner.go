@@ -49,16 +49,24 @@ type Runner struct {
 	rows    int               // of them
 	busy    time.Duration     // in the backend, since the step began
 	waited  time.Duration     // of that for the device
-	count   counters
+
+	deadline  time.Time       // the earliest of those that wait or run; zero: none
+	firsts    []time.Duration // of the step's first tokens, since they were queued
+	intervals []time.Duration // of its other tokens, since the ones before
+	count     counters
 
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	inbox    []*Sequence
 	arrivals uint64
+	rejected int64         // by Submit
+	live     int           // requests that were accepted and have not ended
+	draining chan struct{} // not nil: nothing is accepted; closed when nothing is live
 	stats    Stats
 	shared   counters // as of the last step; its map is written with mu held
 
-	canceled atomic.Bool // some sequence was, since the last step looked
+	queued   atomic.Int64 // requests that were accepted and never scheduled
+	canceled atomic.Bool  // some sequence was, since the last step looked
 
 	wake chan struct{} // has an element when there may be work
 }
@@ -180,6 +188,7 @@ func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 		return err
 	}
 	r.running = make([]*Sequence, 0, r.opts.MaxSequences)
+	r.firsts, r.intervals = make([]time.Duration, 0, r.opts.MaxSequences), make([]time.Duration, 0, r.opts.MaxSequences)
 	r.blocks = newBlocks(int(r.plan.Blocks))
 	r.loaded = true
 	return nil
@@ -211,11 +220,13 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	}
 	start := time.Now()
 	r.busy, r.waited = 0, 0
+	r.firsts, r.intervals = r.firsts[:0], r.intervals[:0]
 	canceled := r.canceled.Swap(false) // before the inbox: those who are canceled from here on are the next step's
 	r.takeInbox()
 	if canceled {
 		r.dropCanceled()
 	}
+	r.dropExpired(start)
 	s, before := r.steps[0], r.flying
 	if s == before {
 		s = r.steps[1]
@@ -314,14 +325,6 @@ func (r *Runner) over() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.closed
-}
-
-func (r *Runner) takeInbox() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.waiting = append(r.waiting, r.inbox...)
-	clear(r.inbox)
-	r.inbox = r.inbox[:0]
 }
 
 func (r *Runner) hasInbox() bool {

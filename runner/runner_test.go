@@ -576,15 +576,15 @@ func TestReasons(t *testing.T) {
 
 // A reason and its text are the same thing; what is neither is an error.
 func TestReasonText(t *testing.T) {
-	for r, want := range map[Reason]string{Unfinished: "unfinished", Stopped: "stop", Exhausted: "length", Canceled: "canceled", Failed: "failed", MaxPosition: "max_position"} {
+	for r, want := range map[Reason]string{Unfinished: "unfinished", Stopped: "stop", Exhausted: "length", Canceled: "canceled", Failed: "failed", MaxPosition: "max_position", DeadlineExceeded: "deadline"} {
 		text, err := json.Marshal(r)
 		var back Reason
 		if err != nil || string(text) != strconv.Quote(want) || json.Unmarshal(text, &back) != nil || back != r || r.String() != want {
 			t.Errorf("%d: text %s (%v), read as %s; want %s", r, text, err, back, want)
 		}
 	}
-	if _, err := Reason(6).MarshalText(); err == nil || Reason(6).String() != "Reason(6)" {
-		t.Errorf("Reason(6) has the text %s and the error %v", Reason(6), err)
+	if _, err := Reason(7).MarshalText(); err == nil || Reason(7).String() != "Reason(7)" {
+		t.Errorf("Reason(7) has the text %s and the error %v", Reason(7), err)
 	}
 	if err := new(Reason).UnmarshalText([]byte("none")); err == nil {
 		t.Error(`"none" was read as a reason`)

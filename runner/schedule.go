@@ -1,9 +1,8 @@
 package runner
 
 import (
-	"cmp"
-	"context"
 	"slices"
+	"time"
 )
 
 // share is a sequence's part of a step: n of its tokens, in rows from row on.
@@ -22,7 +21,7 @@ func (r *Runner) blocksFor(tokens int) int {
 }
 
 // schedule fills a step: every request that decodes, then prompts whose
-// computation has begun, then those that wait, each in the order of arrival.
+// computation has begun, then those that wait, each in the order of priority and arrival.
 func (r *Runner) schedule(s *step) {
 	if s.again = r.goesOn(s); s.again {
 		return
@@ -30,7 +29,7 @@ func (r *Runner) schedule(s *step) {
 	s.reset()
 	budget := r.opts.MaxTokens
 	preempted := false
-	// Decoding needs a block now and then, and whoever is younger gives it. Those
+	// Decoding needs a block now and then, and the last in the order gives it. Those
 	// behind i have no share in the step yet.
 	for i := 0; i < len(r.running); i++ {
 		q := r.running[i]
@@ -93,11 +92,15 @@ func (r *Runner) join(q *Sequence) bool {
 	}
 	if cap(q.ids) < int(q.limit) { // it runs for the first time
 		q.ids = append(make([]int32, 0, q.limit), q.ids...)
+		buffer := q.ids[:q.limit]
+		q.buffer.Store(&buffer)
 		q.blocks = make([]int32, 0, r.blocksFor(int(q.limit)))
 	}
 	r.grow(q, q.length())
 	r.dequeue()
-	r.running = append(r.running, q)
+	r.begin(q)
+	i, _ := slices.BinarySearchFunc(r.running, q, (*Sequence).compare)
+	r.running = slices.Insert(r.running, i, q)
 	r.changes++
 	q.place = inRunning
 	r.names++
@@ -105,7 +108,7 @@ func (r *Runner) join(q *Sequence) bool {
 	return true
 }
 
-// preempt sends the youngest that runs back to wait. Its tokens stay, those in flight
+// preempt sends the last in the order of those that run back to wait. Its tokens stay, those in flight
 // too, and are computed anew as a prompt.
 func (r *Runner) preempt(q *Sequence) {
 	r.leave(q)
@@ -133,10 +136,9 @@ func (r *Runner) recompute(q *Sequence) {
 	r.requeue(q)
 }
 
-// requeue has a request wait that has no blocks, before all that arrived later.
+// requeue has a request wait that has no blocks any more.
 func (r *Runner) requeue(q *Sequence) {
-	i, _ := slices.BinarySearchFunc(r.waiting, q.arrival, func(w *Sequence, arrival uint64) int { return cmp.Compare(w.arrival, arrival) })
-	r.waiting = slices.Insert(r.waiting, i, q)
+	r.enqueue(q)
 	q.place = inWaiting
 	r.count.preemptions++
 	r.count.recomputed += int64(q.computed)
@@ -222,11 +224,14 @@ func (r *Runner) finish(q *Sequence, why Reason, err error) {
 	q.place, q.reason, q.err = ended, why, err
 	// An answer is kept for as long as its reader likes: without the room that it did not need.
 	q.blocks = nil
+	q.buffer.Store(nil)
 	if len(q.ids) < cap(q.ids) {
 		q.ids = slices.Clip(slices.Clone(q.ids))
 	}
 	r.count.finished[why]++
 	q.unwatch()
+	q.times.ended = time.Now()
+	r.ended(q)
 	close(q.done)
 	if o := r.opts.Observer; o != nil {
 		o.Finished(q)
@@ -237,28 +242,4 @@ func (r *Runner) finish(q *Sequence, why Reason, err error) {
 func (r *Runner) dequeue() {
 	r.waiting[0] = nil // so that it can be collected
 	r.waiting = r.waiting[1:]
-}
-
-// dropCanceled ends those that were canceled, or whose contexts have ended. It passes the
-// queue once.
-func (r *Runner) dropCanceled() {
-	var dropped []*Sequence
-	for i := len(r.running) - 1; i >= 0; i-- {
-		if q := r.running[i]; q.cancel.Load() {
-			r.leave(q)
-			q.place = inFlight
-			dropped = append(dropped, q)
-		}
-	}
-	r.waiting = slices.DeleteFunc(r.waiting, func(q *Sequence) bool {
-		if !q.cancel.Load() {
-			return false
-		}
-		q.place = inFlight // in no list
-		dropped = append(dropped, q)
-		return true
-	})
-	for _, q := range dropped {
-		r.finish(q, Canceled, cmp.Or(context.Cause(q.ctx), context.Canceled))
-	}
 }

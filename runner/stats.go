@@ -24,6 +24,13 @@ type Step struct {
 	Backend            time.Duration // of that in the backend: issuing, and waiting for the step before
 	Waited             time.Duration // of that waiting; the rest of Took is what the host does for a step
 
+	// FirstTokens are the times from Submit to the first token, of requests whose first token
+	// this step read; Intervals are those from token to token, of the other tokens that it
+	// read. Both are valid until the observer returns.
+	FirstTokens, Intervals []time.Duration
+
+	Preempted int64 // requests that gave their blocks back, since the runner was made
+
 	Err error // what Runner.Step returns
 }
 
@@ -35,6 +42,7 @@ type Stats struct {
 	FailedSteps int64 `json:"failed_steps"` // calls of Runner.Step that returned an error after something was issued or read
 
 	Submitted  int64            `json:"submitted"`
+	Rejected   int64            `json:"rejected"`   // by Runner.Submit
 	Finished   map[string]int64 `json:"finished"`   // by reason
 	Generated  int64            `json:"generated"`  // tokens
 	Preempted  int64            `json:"preempted"`  // times that a request gave its blocks back
@@ -93,7 +101,8 @@ func (r *Runner) publish(s *step, took time.Duration, err error) {
 	}
 	c.took, c.backend, c.waited = c.took+took, c.backend+r.busy, c.waited+r.waited
 	report := Step{Rows: s.rows, Requests: len(s.shares), Sampled: s.samples, Uniform: s.uniform, Took: took, Backend: r.busy, Waited: r.waited,
-		Running: len(r.running), Waiting: len(r.waiting), UsedBlocks: r.blocks.used(), Blocks: r.blocks.total, Err: err}
+		Running: len(r.running), Waiting: len(r.waiting), UsedBlocks: r.blocks.used(), Blocks: r.blocks.total,
+		FirstTokens: r.firsts, Intervals: r.intervals, Preempted: c.preemptions, Err: err}
 	r.mu.Lock()
 	if s.rows > 0 {
 		choice := r.forward.Choose(int64(s.rows), s.uniform)
@@ -123,7 +132,7 @@ func (r *Runner) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s, c := r.stats, &r.shared
-	s.FailedSteps = c.failed
+	s.FailedSteps, s.Rejected = c.failed, r.rejected
 	s.Submitted, s.Generated, s.Preempted, s.Recomputed, s.Took, s.Backend, s.Waited = int64(r.arrivals), c.generated, c.preemptions, c.recomputed, c.took, c.backend, c.waited
 	s.Finished = map[string]int64{}
 	for why, n := range c.finished {

@@ -404,7 +404,8 @@ func (r *Runner) collect(s *step) (fault, err error) {
 	if err == nil && s.moved && r.flying == nil { // what should follow it failed, perhaps the record of done
 		err = r.pool.Stream().Synchronize()
 	}
-	r.waited += time.Since(start)
+	now := time.Now()
+	r.waited += now.Sub(start)
 	r.busy += r.waited
 	if err != nil {
 		return nil, err
@@ -426,11 +427,16 @@ func (r *Runner) collect(s *step) (fault, err error) {
 		}
 		q.ids, q.pending = append(q.ids, id), q.pending-1
 		r.count.generated++
-		if q.heard && q.onToken != nil {
-			q.onToken(id)
+		r.generatedAt(q, now)
+		heard := q.heard.Load()
+		if heard {
+			q.tell()
+			if q.onToken != nil {
+				q.onToken(id)
+			}
 		}
 		switch {
-		case q.heard && slices.Contains(q.stop, id):
+		case heard && slices.Contains(q.stop, id):
 			r.finish(q, Stopped, nil)
 		case len(q.ids) == int(q.limit) && q.full:
 			r.finish(q, MaxPosition, nil)

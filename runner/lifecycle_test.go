@@ -1,0 +1,267 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"pwc/piecewise"
+)
+
+// lifecycleOptions are those of a small runner.
+func lifecycleOptions() Options {
+	return Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}}
+}
+
+// A reader gets every token in order, whether it begins early, late or again, and one that
+// stands still holds nobody back.
+func TestTokens(t *testing.T) {
+	r := llama(t, lifecycleOptions())
+	q := Request{Prompt: []int32{5, 7, 9}, MaxNew: 12}
+	want := alone(t, r, []Request{q})[0][3:]
+	s, other := submit(t, r, q), submit(t, r, q)
+	read := func(s *Sequence, stall <-chan struct{}) <-chan []int32 {
+		out := make(chan []int32, 1)
+		go func() {
+			var got []int32
+			for id, err := range s.Tokens(context.Background()) {
+				if err != nil {
+					t.Error(err)
+				}
+				if got = append(got, id); len(got) == 2 && stall != nil {
+					<-stall
+				}
+			}
+			out <- got
+		}()
+		return out
+	}
+	stall := make(chan struct{})
+	slow := read(s, stall)
+	for range 5 {
+		if _, err := r.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	late := read(other, nil)
+	drain(t, r)
+	if !s.finished() || !other.finished() {
+		t.Fatal("a reader that stands still holds the requests back")
+	}
+	close(stall)
+	for name, got := range map[string][]int32{"slow": <-slow, "late": <-late, "again": <-read(s, nil)} {
+		if !slices.Equal(got, want) {
+			t.Errorf("the %s reader got %v, want %v", name, got, want)
+		}
+	}
+	for id := range s.Tokens(context.Background()) {
+		if id != want[0] {
+			t.Errorf("the first token is %d, want %d", id, want[0])
+		}
+		break
+	}
+}
+
+// A reader is told why a request ended early, and of the end of its own context.
+func TestTokensEndWithErrors(t *testing.T) {
+	r := llama(t, lifecycleOptions())
+	s := submit(t, r, Request{Prompt: []int32{5}, MaxNew: 3})
+	ctx, cancel := context.WithCancelCause(context.Background())
+	mine := errors.New("mine")
+	cancel(mine)
+	last := func(ctx context.Context) (err error) {
+		for _, err = range s.Tokens(ctx) {
+		}
+		return err
+	}
+	if err := last(ctx); !errors.Is(err, mine) {
+		t.Errorf("%v, want the cause of the reader's context", err)
+	}
+	s.Cancel()
+	drain(t, r)
+	if err := last(context.Background()); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want %v", err, context.Canceled)
+	}
+}
+
+// order returns the tags of the requests in the order in which they ended.
+type order struct{ tags []any }
+
+func (o *order) Stepped(Step)         {}
+func (o *order) Finished(s *Sequence) { o.tags = append(o.tags, s.Tag()) }
+
+// Lower priorities run first, equal ones in the order of arrival, and the last in that
+// order is preempted. Nobody's answer depends on it.
+func TestPriority(t *testing.T) {
+	o, ends := lifecycleOptions(), &order{}
+	o.MaxSequences, o.Observer = 1, ends
+	r := llama(t, o)
+	for i, priority := range []int{1, 0, 1, -3, 0} {
+		submit(t, r, Request{Prompt: []int32{5}, MaxNew: 2, Priority: priority, Tag: i})
+	}
+	drain(t, r)
+	if want := []any{3, 1, 4, 0, 2}; !slices.Equal(ends.tags, want) {
+		t.Errorf("ended in the order %v, want %v", ends.tags, want)
+	}
+
+	o.MaxSequences, o.Blocks, o.Observer = 3, 12, nil
+	r = llama(t, o)
+	list := []Request{{Prompt: []int32{5, 7}, MaxNew: 24, Priority: 2}, {Prompt: []int32{9, 3}, MaxNew: 24}, {Prompt: []int32{4, 8}, MaxNew: 24, Priority: 1}}
+	want := alone(t, r, list)
+	var seqs []*Sequence
+	for _, q := range list {
+		seqs = append(seqs, submit(t, r, q))
+	}
+	names := map[*Sequence]map[uint64]bool{}
+	for more := true; more; {
+		var err error
+		if more, err = r.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range r.running {
+			if names[q] == nil {
+				names[q] = map[uint64]bool{}
+			}
+			names[q][q.name] = true
+		}
+	}
+	for i, s := range seqs {
+		if !slices.Equal(s.IDs(), want[i]) {
+			t.Errorf("request %d: %v, alone %v", i, s.IDs(), want[i])
+		}
+	}
+	if r.Stats().Preempted == 0 || len(names[seqs[1]]) != 1 || len(names[seqs[0]]) < 2 {
+		t.Errorf("%d preemptions; the most urgent ran %d times, the least %d", r.Stats().Preempted, len(names[seqs[1]]), len(names[seqs[0]]))
+	}
+}
+
+// A deadline ends a request wherever it is, and no other.
+func TestDeadline(t *testing.T) {
+	r := llama(t, lifecycleOptions())
+	q := Request{Prompt: []int32{5, 7, 9}, MaxNew: 12}
+	want := alone(t, r, []Request{q})[0]
+	other := submit(t, r, q)
+	q.Deadline = time.Now().Add(-time.Second)
+	late := submit(t, r, q)
+	q.Deadline = time.Now().Add(time.Hour)
+	running, waiting := submit(t, r, q), submit(t, r, q)
+	for range 3 {
+		if _, err := r.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if late.Reason() != DeadlineExceeded || running.place != inRunning || waiting.place != inWaiting {
+		t.Fatalf("%s, %d, %d", late.Reason(), running.place, waiting.place)
+	}
+	r.dropExpired(time.Now().Add(59 * time.Minute))
+	if running.finished() || waiting.finished() {
+		t.Error("a request ended before its deadline")
+	}
+	r.dropExpired(time.Now().Add(2 * time.Hour))
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+	defer cancel()
+	inContext, err := r.Submit(ctx, Request{Prompt: []int32{5}, MaxNew: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-ctx.Done()
+	for !inContext.cancel.Load() { // contexts tell on a goroutine of their own
+		time.Sleep(time.Millisecond)
+	}
+	drain(t, r)
+	for i, s := range []*Sequence{late, running, waiting, inContext} {
+		if s.Reason() != DeadlineExceeded || !errors.Is(s.Err(), context.DeadlineExceeded) {
+			t.Errorf("request %d ended as %s: %v", i, s.Reason(), s.Err())
+		}
+	}
+	if len(running.IDs()) == 3 || !slices.Equal(other.IDs(), want) || r.Stats().UsedBlocks != 0 {
+		t.Errorf("%v, the other %v, %+v", running.IDs(), other.IDs(), r.Stats())
+	}
+}
+
+// The queue is bounded, what is refused is counted, and requests that run do not count.
+func TestQueueBound(t *testing.T) {
+	o := lifecycleOptions()
+	o.MaxQueue = 2
+	r := llama(t, o)
+	q := Request{Prompt: []int32{5}, MaxNew: 4}
+	submit(t, r, q)
+	second := submit(t, r, q)
+	_, err := r.Submit(context.Background(), q)
+	full, ok := errors.AsType[*QueueFullError](err)
+	if !ok || !errors.Is(err, ErrQueueFull) || full.Waiting != 2 || full.Limit != 2 {
+		t.Errorf("%v, want a queue of 2 that is full", err)
+	}
+	second.Cancel()
+	if _, err := r.Step(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	submit(t, r, q)
+	submit(t, r, q)
+	if _, err := r.Submit(context.Background(), q); !errors.Is(err, ErrQueueFull) {
+		t.Errorf("%v, want %v", err, ErrQueueFull)
+	}
+	drain(t, r)
+	submit(t, r, q)
+	drain(t, r)
+	if s := r.Stats(); s.Rejected != 2 || s.Submitted != 5 {
+		t.Errorf("%d rejected, %d submitted", s.Rejected, s.Submitted)
+	}
+}
+
+// Drain waits for all that was accepted, and nothing more is.
+func TestDrain(t *testing.T) {
+	r := llama(t, lifecycleOptions())
+	s := submit(t, r, Request{Prompt: []int32{5}, MaxNew: 4})
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := r.Drain(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, while a request waits", err)
+	}
+	if _, err := r.Submit(context.Background(), Request{Prompt: []int32{5}, MaxNew: 4}); !errors.Is(err, ErrDraining) {
+		t.Errorf("%v, want %v", err, ErrDraining)
+	}
+	drain(t, r)
+	if err := r.Drain(context.Background()); err != nil || s.Reason() != Exhausted {
+		t.Errorf("%v, %s", err, s.Reason())
+	}
+	idle := llama(t, lifecycleOptions())
+	if err := idle.Drain(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// moments keeps what an observer is told of tokens.
+type moments struct{ firsts, intervals int }
+
+func (m *moments) Stepped(s Step) {
+	m.firsts, m.intervals = m.firsts+len(s.FirstTokens), m.intervals+len(s.Intervals)
+}
+func (*moments) Finished(*Sequence) {}
+
+// The moments of a request are in order, and an observer is told of each token once.
+func TestTimes(t *testing.T) {
+	o, m := lifecycleOptions(), &moments{}
+	o.Observer = m
+	r := llama(t, o)
+	var seqs []*Sequence
+	for n := range 3 {
+		seqs = append(seqs, submit(t, r, Request{Prompt: []int32{5, 7, 9}, MaxNew: n + 1}))
+	}
+	if at := seqs[0].Times(); at.Queued.IsZero() || !at.Ended.IsZero() {
+		t.Errorf("%+v", at)
+	}
+	drain(t, r)
+	for i, s := range seqs {
+		at := s.Times()
+		list := []time.Time{at.Queued, at.Scheduled, at.FirstToken, at.LastToken, at.Ended}
+		if at.Queued.IsZero() || !slices.IsSortedFunc(list, time.Time.Compare) {
+			t.Errorf("request %d: %v", i, list)
+		}
+	}
+	if m.firsts != 3 || m.intervals != 0+1+2 {
+		t.Errorf("%d first tokens and %d others", m.firsts, m.intervals)
+	}
+}

@@ -1,0 +1,159 @@
+package runner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// QueueFullError refuses a request where as many wait as Options.MaxQueue allows. It
+// matches [ErrQueueFull].
+type QueueFullError struct{ Waiting, Limit int }
+
+// Error gives both numbers.
+func (e *QueueFullError) Error() string {
+	return fmt.Sprintf("%v: %d requests wait, the limit is %d: submit it later, or raise Options.MaxQueue", ErrQueueFull, e.Waiting, e.Limit)
+}
+
+// Unwrap returns ErrQueueFull.
+func (e *QueueFullError) Unwrap() error { return ErrQueueFull }
+
+// admit says why no request is accepted. The caller holds mu.
+func (r *Runner) admit() error {
+	switch waiting, limit := int(r.queued.Load()), r.opts.MaxQueue; {
+	case r.closed:
+		return ErrClosed
+	case r.draining != nil:
+		return ErrDraining
+	case limit > 0 && waiting >= limit:
+		return &QueueFullError{Waiting: waiting, Limit: limit}
+	}
+	return nil
+}
+
+// Drain refuses requests from now on, with [ErrDraining], and returns when all that were
+// accepted have ended, or with the cause of ctx. Somebody else steps. A runner that is
+// drained is still to be closed; it accepts nothing more.
+func (r *Runner) Drain(ctx context.Context) error {
+	r.mu.Lock()
+	if r.draining == nil {
+		r.draining = make(chan struct{})
+		if r.live == 0 {
+			close(r.draining)
+		}
+	}
+	drained := r.draining
+	r.mu.Unlock()
+	select {
+	case <-drained:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// begin notes that a request is scheduled for the first time.
+func (r *Runner) begin(q *Sequence) {
+	if !q.begun {
+		q.begun, q.times.scheduled = true, time.Now()
+		r.queued.Add(-1)
+	}
+}
+
+// ended notes that a request has ended, and lets Drain return after the last.
+func (r *Runner) ended(q *Sequence) {
+	if !q.begun { // it left the queue another way
+		q.begun = true
+		r.queued.Add(-1)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.live--; r.live == 0 && r.draining != nil {
+		close(r.draining)
+	}
+}
+
+// enqueue has a request wait, before all that are scheduled after it.
+func (r *Runner) enqueue(q *Sequence) {
+	if n := len(r.waiting); n == 0 || r.waiting[n-1].before(q) {
+		r.waiting = append(r.waiting, q)
+		return
+	}
+	i, _ := slices.BinarySearchFunc(r.waiting, q, (*Sequence).compare)
+	r.waiting = slices.Insert(r.waiting, i, q)
+}
+
+// takeInbox takes the requests that were submitted since the last step.
+func (r *Runner) takeInbox() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, q := range r.inbox {
+		r.enqueue(q)
+		r.expect(q.request.Deadline)
+	}
+	clear(r.inbox)
+	r.inbox = r.inbox[:0]
+}
+
+// expect has deadlines looked at when the given one has passed.
+func (r *Runner) expect(deadline time.Time) {
+	if !deadline.IsZero() && (r.deadline.IsZero() || deadline.Before(r.deadline)) {
+		r.deadline = deadline
+	}
+}
+
+// dropExpired ends requests whose deadlines have passed. It looks at requests only when
+// the earliest deadline has.
+func (r *Runner) dropExpired(now time.Time) {
+	if r.deadline.IsZero() || now.Before(r.deadline) {
+		return
+	}
+	r.deadline = time.Time{}
+	r.drop(func(q *Sequence) bool {
+		d := q.request.Deadline
+		if !d.IsZero() && !now.Before(d) {
+			return true
+		}
+		r.expect(d)
+		return false
+	}, func(*Sequence) (Reason, error) { return DeadlineExceeded, context.DeadlineExceeded })
+}
+
+// dropCanceled ends those that were canceled, or whose contexts have ended.
+func (r *Runner) dropCanceled() {
+	r.drop(func(q *Sequence) bool { return q.cancel.Load() }, func(q *Sequence) (Reason, error) {
+		err := cmp.Or(context.Cause(q.ctx), context.Canceled)
+		if errors.Is(err, context.DeadlineExceeded) {
+			return DeadlineExceeded, err
+		}
+		return Canceled, err
+	})
+}
+
+// drop ends requests that wait or run, for the reason that why gives. It passes the queue
+// once.
+func (r *Runner) drop(which func(*Sequence) bool, why func(*Sequence) (Reason, error)) {
+	var dropped []*Sequence
+	for i := len(r.running) - 1; i >= 0; i-- {
+		if q := r.running[i]; which(q) {
+			r.leave(q)
+			q.place = inFlight
+			dropped = append(dropped, q)
+		}
+	}
+	r.waiting = slices.DeleteFunc(r.waiting, func(q *Sequence) bool {
+		if !which(q) {
+			return false
+		}
+		q.place = inFlight // in no list
+		dropped = append(dropped, q)
+		return true
+	})
+	for _, q := range dropped {
+		reason, err := why(q)
+		r.finish(q, reason, err)
+	}
+}
