@@ -23,6 +23,11 @@ type Options struct {
 	Pool *Pool       // shared with other backends that run in one stream order; nil: one of its own
 	Ops  []device.Op // implementations of the module's extern ops
 
+	// Rank is which device this is of those that run the module together, from 0
+	// ([ir.Module.GroupRank]): it says which shards of weights are loaded. What is compiled does
+	// not depend on it.
+	Rank int
+
 	// Frozen refuses to compile and to skip (C8): New fails where an artifact is not in the
 	// store, or where a size or a graph that the options ask for has no use; Run fails where
 	// rows would run without a graph that the mode asks for.

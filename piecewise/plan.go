@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -73,6 +74,19 @@ func analyze(m *ir.Module, o Options) (*plan, error) {
 	}
 	if err := o.defaults(); err != nil {
 		return nil, err
+	}
+	if o.Rank < 0 || o.Rank >= m.World() {
+		return nil, fmt.Errorf("piecewise: Options.Rank is %d of %d devices that run the module, which count from 0", o.Rank, m.World())
+	}
+	o.Memory.Symbols = maps.Clone(o.Memory.Symbols)
+	for symbol, rank := range m.RankSymbols(o.Rank) {
+		if o.Memory.Symbols == nil {
+			o.Memory.Symbols = map[string]int64{}
+		}
+		if v, given := o.Memory.Symbols[symbol]; given && v != rank {
+			return nil, fmt.Errorf("piecewise: Options.Memory.Symbols[%q] = %d, but device %d has rank %d", symbol, v, o.Rank, rank)
+		}
+		o.Memory.Symbols[symbol] = rank
 	}
 	pl := &plan{module: m, opts: o, atLoad: map[string]int64{}}
 	if err := pl.checkSymbols(); err != nil {

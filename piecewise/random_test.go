@@ -243,7 +243,7 @@ func runOnce(ctx context.Context, r *rand.Rand, m *ir.Module, b *piecewise.Backe
 	if err != nil {
 		return err
 	}
-	want, err := interp.Run(ctx, m, f, env, inputs)
+	want, err := interpret(ctx, m, f, env, inputs)
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,11 @@ func (r *residents) loadWeights(ctx context.Context, src safetensors.Source) err
 		return err
 	}
 	computing, stop := context.WithCancel(ctx)
-	computed := computeWeights(computing, src, r.plan.module.Weights)
+	weights := make([]*ir.Weight, len(r.plan.module.Weights))
+	for i, w := range r.plan.module.Weights {
+		weights[i] = r.plan.module.WeightOf(w, r.plan.opts.Rank)
+	}
+	computed := computeWeights(computing, src, weights)
 	defer func() {
 		stop()
 		for range computed {
