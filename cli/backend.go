@@ -302,7 +302,7 @@ func bounds(m *ir.Module, limits, symbols map[string]int64) Site {
 				n = x.Hi
 			}
 			s.Rows = max(s.Rows, int(n))
-		case ir.Load:
+		case ir.Load: // a rank is smaller than any number of blocks that matters
 			s.Blocks = max(s.Blocks, int(symbols[x.Name]))
 		}
 	}

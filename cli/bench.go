@@ -230,6 +230,11 @@ func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buil
 	}
 	defer func() { err = errors.Join(err, shared.close()) }()
 	b := &bench{benchRun: shared, flags: g, mode: mode}
+	defer func() {
+		if b.world != nil {
+			err = errors.Join(err, b.world.close())
+		}
+	}()
 	r := &benchReport{Target: b.target.name, Device: b.target.dev.Info().Name}
 	m, err := b.compile(ctx, path, f, r)
 	if err != nil {
@@ -255,7 +260,7 @@ func (b *bench) compile(ctx context.Context, path string, f *modelFlags, r *benc
 	for _, seconds := range []*float64{&r.Compile.Cold, &r.Compile.Warm} {
 		b.status.say("compiling")
 		if b.backend != nil {
-			if err := b.backend.Close(); err != nil {
+			if err := b.closeBackends(); err != nil {
 				return nil, err
 			}
 		}
@@ -299,6 +304,9 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 				return usagef("--batch %d is more than the %d rows that the model takes in a step", most, s.Hi)
 			}
 		case ir.Load:
+			if m.IsRank(s.Name) {
+				continue
+			}
 			if symbols[s.Name] = most * blocks; most*blocks > s.Hi {
 				return usagef("--batch %d at a context of %d needs %d blocks of the KV cache, the model takes %d", most, length, most*blocks, s.Hi)
 			}
@@ -319,8 +327,15 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 	b.captures = newCaptureTimes()
 	o.Compile.Store, o.Memory.Max, o.Memory.Symbols, o.Observe.Observer = cache.New(cache.Options{Dir: b.cache}), limits, symbols, b.target.traced(b.captures)
 	b.blocks, b.block, b.context = blocks, block, length
-	b.backend, err = piecewise.New(ctx, m, o)
-	return b.target.explain(err)
+	if b.world == nil {
+		if b.world, err = b.target.joinWorld(m, b.build); err != nil {
+			return err
+		}
+	}
+	if b.backend, err = piecewise.New(ctx, m, o); err != nil {
+		return b.target.explain(err)
+	}
+	return b.makePeers(ctx, m, o, steps)
 }
 
 // uncached returns the flags of a backend that leaves the user's cache alone.

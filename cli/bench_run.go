@@ -47,6 +47,9 @@ type bench struct {
 	flags *benchFlags
 	mode  piecewise.Mode
 
+	world *world
+	peers []*bench // of the other devices; only what a step needs is there
+
 	backend  *piecewise.Backend
 	ops      []*tracedOp
 	captures *captureTimes
@@ -67,7 +70,7 @@ const (
 
 // run loads, captures and measures.
 func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport) (err error) {
-	defer func() { err = errors.Join(err, b.backend.Close()) }()
+	defer func() { err = errors.Join(err, b.closeBackends()) }()
 	b.module = m.module
 	weights, closeWeights, err := m.source(f)
 	if err != nil {
@@ -76,7 +79,7 @@ func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport
 	defer func() { err = errors.Join(err, closeWeights()) }()
 	b.status.say("loading %s of weights", byteCount(r.Plan.WeightBytes))
 	start := time.Now()
-	if err := b.backend.Load(ctx, weights, nil); err != nil {
+	if err := b.load(ctx, weights); err != nil {
 		return err
 	}
 	b.target.trace.memory(b.backend.Plan())
@@ -137,8 +140,8 @@ func (b *bench) wait(r piecewise.Results, err error) error {
 	return r.Wait()
 }
 
-// step issues a decode step: every request has one row, at the end of its context.
-func (b *bench) step(ctx context.Context, n int64, whole bool) (piecewise.Results, error) {
+// stepOnOne issues a decode step on a device: every request has one row, at the end of its context.
+func (b *bench) stepOnOne(ctx context.Context, n int64, whole bool) (piecewise.Results, error) {
 	if err := b.describe(n); err != nil {
 		return piecewise.Results{}, err
 	}
@@ -212,16 +215,22 @@ func (b *bench) describe(n int64) error {
 
 // capture captures the default sizes and says what that took by mode.
 func (b *bench) capture(ctx context.Context) ([]benchCapture, error) {
-	if err := b.backend.Warmup(ctx); err != nil {
+	warmup := func(p *bench) error { return p.backend.Warmup(ctx) }
+	if err := b.together(func() error { return warmup(b) }, warmup); err != nil {
 		return nil, err
 	}
 	if err := b.captures.begin(b.meter); err != nil {
 		return nil, err
 	}
-	if err := b.backend.Capture(ctx); err != nil {
+	capture := func(p *bench) error { return p.backend.Capture(ctx) }
+	if err := b.together(func() error { return capture(b) }, capture); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(b.captures.err, b.backend.Seal()); err != nil {
+	errs := []error{b.captures.err, b.backend.Seal()}
+	for _, p := range b.peers {
+		errs = append(errs, p.backend.Seal())
+	}
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	var out []benchCapture

@@ -82,6 +82,9 @@ func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf 
 	if err != nil {
 		return err
 	}
+	if err := onOneDevice(m.module); err != nil {
+		return err
+	}
 	shared, err := a.benchRun(bf)
 	if err != nil {
 		return err

@@ -68,7 +68,8 @@ func (f *buildFlags) fix(cmd *cobra.Command) {
 
 type compileReport struct {
 	Target               string           `json:"target"`
-	DType                string           `json:"dtype"` // of the hidden states
+	Devices              int              `json:"devices"` // that run it together
+	DType                string           `json:"dtype"`   // of the hidden states
 	GraphsSeen           int64            `json:"graphs_seen"`
 	PiecewiseGraphsSeen  int64            `json:"piecewise_graphs_seen"`
 	CapturableGraphsSeen int64            `json:"capturable_graphs_seen"`
@@ -120,6 +121,11 @@ func (a *app) runCompile(ctx context.Context, path, name, modeName string, f *mo
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
+	w, err := t.joinWorld(m.module, bf)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
 	symbols := loadSymbols(&module)
 	served, err := a.serves(&module)
 	if err != nil {
@@ -144,7 +150,7 @@ func (a *app) runCompile(ctx context.Context, path, name, modeName string, f *mo
 		Target: t.name, DType: modelDType(&module), GraphsSeen: s.GraphsSeen, PiecewiseGraphsSeen: s.PiecewiseGraphsSeen,
 		CapturableGraphsSeen: s.CapturableGraphsSeen, BackendCompilations: s.BackendCompilations, Compiled: s.Compiled,
 		Deduplicated: s.Deduplicated, Loaded: s.Loaded, Bytes: b.Build().Counters.Bytes, Seconds: time.Since(start).Seconds(),
-		Symbols: overlay(symbols, bf.symbols), Largest: overlay(batchSymbols(&module), bf.max), Plan: b.Plan(),
+		Devices: module.World(), Symbols: overlay(symbols, bf.symbols), Largest: overlay(batchSymbols(&module), bf.max), Plan: b.Plan(),
 	}
 	for _, x := range b.Build().ByShape {
 		r.Shapes = append(r.Shapes, compileShape{x.Shape, x.Compiled, x.Loaded, x.Bytes, x.Duration.Seconds()})
@@ -228,7 +234,7 @@ func sampling(m *ir.Module, whole, model *piecewise.Backend) *compileSampling {
 func loadSymbols(m *ir.Module) map[string]int64 {
 	out := map[string]int64{}
 	for _, s := range m.Symbols {
-		if s.Kind == ir.Load {
+		if s.Kind == ir.Load && !m.IsRank(s.Name) {
 			out[s.Name] = s.Lo
 		}
 	}
@@ -251,7 +257,11 @@ func (a *app) printCompile(path string, r *compileReport) error {
 	}
 
 	p := &r.Plan
-	fmt.Fprintf(a.out, "\ndevice memory that running it takes%s\n", largestText(r.Largest))
+	each := ""
+	if r.Devices > 1 {
+		each = fmt.Sprintf(" on each of %d devices", r.Devices)
+	}
+	fmt.Fprintf(a.out, "\ndevice memory that running it takes%s%s\n", each, largestText(r.Largest))
 	t = table{head: []string{"memory", ">bytes", ""}}
 	t.add("weights", byteCount(p.WeightBytes), "")
 	t.add("states", byteCount(p.StateBytes), symbolText(r.Symbols))

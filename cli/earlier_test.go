@@ -245,7 +245,7 @@ func TestRunnerOfAnEarlierTarget(t *testing.T) {
 	}
 	gpu.configure(flags)
 	out := &generation{app: a, requests: []namedRequest{{Request: runner.Request{Prompt: []int32{1, 2}, MaxNew: 3}}}}
-	r, err := a.newRunner(t.Context(), m.module, gpu, flags, &generateFlags{mode: autoMode, sequences: 1, tokens: 8, blocks: 16}, out)
+	r, err := a.newRunner(t.Context(), m.module, gpu, &world{}, flags, &generateFlags{mode: autoMode, sequences: 1, tokens: 8, blocks: 16}, out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func TestGenerateOfAnEarlierTarget(t *testing.T) {
 		on.configure(flags)
 		ids := []int32{5, 7, 9}
 		out := &generation{app: a, live: newLiveLine(a, true), requests: []namedRequest{{Request: runner.Request{Prompt: ids, MaxNew: 6}}}}
-		r, err := a.newRunner(t.Context(), m.module, on, flags, &generateFlags{mode: autoMode, sequences: 1, tokens: 4, blocks: 16}, out)
+		r, err := a.newRunner(t.Context(), m.module, on, &world{}, flags, &generateFlags{mode: autoMode, sequences: 1, tokens: 4, blocks: 16}, out)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -320,7 +320,7 @@ func TestGenerateOfAnEarlierTarget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, err := openHost("host", true)
+	host, err := openHost(0, "host", true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -163,14 +163,19 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 		}
 		defer func() { err = errors.Join(err, stop()) }()
 	}
-	r, err := a.newRunner(ctx, m.module, t, bf, g, out)
+	w, err := t.joinWorld(m.module, bf)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	r, err := a.newRunner(ctx, m.module, t, w, bf, g, out)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	plan := r.Plan()
 	if !a.json {
-		fmt.Fprintf(a.err, "%s in %s on %s\n%s\n", m.path, modelDType(m.module), t.dev.Info().Name, plan.String())
+		fmt.Fprintf(a.err, "%s in %s on %s%s\n%s\n", m.path, modelDType(m.module), t.dev.Info().Name, w.text(), plan.String())
 	}
 	if out.submit(ctx, r) > 0 {
 		t.bar.capturing(plan.Graphs)
@@ -195,11 +200,11 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 }
 
 // newRunner makes a runner with the flags.
-func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildFlags, g *generateFlags, out *generation) (*runner.Runner, error) {
+func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, w *world, bf *buildFlags, g *generateFlags, out *generation) (*runner.Runner, error) {
 	o := runner.Options{MaxSequences: g.sequences, MaxTokens: g.tokens, Blocks: g.blocks, MemoryBytes: g.memory, MemoryFraction: g.fraction, Observer: out}
 	blockSize, most := int(cacheBlock(m)), math.MaxInt
 	for _, s := range m.Symbols {
-		if s.Kind == ir.Load {
+		if s.Kind == ir.Load && !m.IsRank(s.Name) {
 			most = min(most, int(s.Hi))
 		}
 	}
@@ -247,6 +252,10 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, bf *buildF
 		if o.Backend, err = a.watched(m, backend, g, out); err != nil {
 			return err
 		}
+		if o.Peers, err = a.peers(m, w, steps); err != nil {
+			return err
+		}
+		o.Fail = w.fail
 		r, err = runner.New(ctx, m, o)
 		return t.explain(err)
 	})

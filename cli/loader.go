@@ -22,7 +22,7 @@ type loader struct {
 	load  func(path string, f *modelFlags) (*model, error)
 }
 
-var checkpointFlags = []string{"dtype", "architecture", "context", "ignore-key", "ignore-tensor"}
+var checkpointFlags = []string{"dtype", "architecture", "context", "ignore-key", "ignore-tensor", "tp", "expert-parallel"}
 
 // loaders are tried in this order.
 var loaders = []*loader{

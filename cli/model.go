@@ -30,6 +30,9 @@ type modelFlags struct {
 	unread  []string // names of tensors, and patterns
 	context int64
 
+	ranks          int64
+	expertParallel bool
+
 	batchDim string
 	dims     assignments
 	externs  []string
@@ -49,6 +52,8 @@ func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 	fl.Var(&wholeNumber[int64]{&f.context, 1, maxNumber}, "context", "the longest sequence that will be served, in `TOKENS`: some checkpoints compute positions by it (default: what the checkpoint was trained on)")
 	fl.StringSliceVar(&f.ignore, "ignore-key", nil, "`KEY`s of the config that have no effect on the model")
 	fl.StringSliceVar(&f.unread, "ignore-tensor", nil, "names of tensors that have no effect on the model; in a `PATTERN` a part between dots that is * stands for any one")
+	fl.Var(&wholeNumber[int64]{&f.ranks, 1, ir.MaxGroupSize}, "tp", "divide a checkpoint among `N` devices that run it together (tensor parallelism)")
+	fl.BoolVar(&f.expertParallel, "expert-parallel", false, "with --tp: each device has some of the experts, in place of its part of each")
 	fl.StringVar(&f.batchDim, "batch-dim", "", "the dynamic `DIM`ension of an exported program that counts rows (default: the leading one that all inputs share)")
 	fl.Var(&f.dims, "dim", "`DIM=VALUE`, a dynamic dimension of an exported program that is fixed")
 	fl.StringSliceVar(&f.externs, "extern", nil, "`OP`s of an exported program that stay ops of the runner: ns::op or ns::op.overload")
@@ -89,7 +94,7 @@ type model struct {
 }
 
 func (f *modelFlags) options() (hf.Options, error) {
-	o := hf.Options{Architecture: f.arch, IgnoreKeys: f.ignore, IgnoreTensors: f.unread, Context: f.context}
+	o := hf.Options{Architecture: f.arch, IgnoreKeys: f.ignore, IgnoreTensors: f.unread, Context: f.context, Ranks: f.ranks, ExpertParallel: f.expertParallel}
 	switch f.dtype {
 	case "auto", "":
 	case "f32", "f16", "bf16":

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"pwc/cache"
+	"pwc/collective"
+	collectivehost "pwc/collective/host"
 	"pwc/compile"
 	compilehost "pwc/compile/host"
 	"pwc/inspect"
@@ -25,9 +27,10 @@ type platform struct {
 
 	complete []string // those that a shell completes
 
-	// open opens a target. Where nothing will run, one that names an architecture
-	// is opened without its device. A *usageError says that there is no such target.
-	open func(name string, run bool) (*target, error)
+	// open opens a target, on the device of that number. Where nothing will run, one that
+	// names an architecture is opened without its device. A *usageError says that there is no
+	// such target.
+	open func(ordinal int, name string, run bool) (*target, error)
 }
 
 // platforms returns what --target can be.
@@ -47,6 +50,9 @@ type target struct {
 	// aim makes the target another one that the device runs; nil where there is no
 	// choice. configure must follow. The error says that the device does not run it.
 	aim func(name string) error
+
+	// join gives the device the routines that meet the other ranks of groups; nil: it has none.
+	join func(groups ...*collective.Group) error
 
 	meter func(s device.Stream) (meter, error)
 
@@ -69,7 +75,10 @@ type cudaCompiler interface {
 
 // openTarget opens the target of the flags: with its device where something will
 // run, or where only the device tells what the target is.
-func openTarget(f *buildFlags, run bool) (*target, error) {
+func openTarget(f *buildFlags, run bool) (*target, error) { return openTargetOn(0, f, run) }
+
+// openTargetOn is openTarget for the device of a number, of those of one kind.
+func openTargetOn(ordinal int, f *buildFlags, run bool) (*target, error) {
 	for _, name := range f.disable {
 		if err := canDisable(name); err != nil {
 			return nil, err
@@ -84,7 +93,7 @@ func openTarget(f *buildFlags, run bool) (*target, error) {
 	if i < 0 {
 		return nil, usagef("--target %s is not known; %s", f.target, targetForms(all))
 	}
-	t, err := all[i].open(f.target, run)
+	t, err := all[i].open(ordinal, f.target, run)
 	var wrong *usageError
 	switch {
 	case errors.As(err, &wrong):
@@ -118,11 +127,13 @@ func targetForms(all []platform) string {
 	return "this pwc compiles for " + strings.Join(forms, ", ")
 }
 
-func openHost(name string, _ bool) (*target, error) {
+func openHost(_ int, name string, _ bool) (*target, error) {
 	if name != host.Target {
 		return nil, usagef("the host has no architectures to choose from")
 	}
-	return &target{name: host.Target, dev: host.Open(host.Options{}), backend: compilehost.New(), meter: newHostMeter}, nil
+	dev := host.Open(host.Options{})
+	return &target{name: host.Target, dev: dev, backend: compilehost.New(), meter: newHostMeter,
+		join: func(groups ...*collective.Group) error { return collectivehost.Add(dev, groups...) }}, nil
 }
 
 // closeOps closes the ops that were opened.

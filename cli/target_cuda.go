@@ -27,17 +27,14 @@ func gpus() []platform {
 		kind:     "cuda",
 		forms:    []string{"cuda (the GPU at hand)", fmt.Sprintf("cuda:sm_%d and later (cuda:sm_90)", compilecuda.MinArch)},
 		complete: []string{"cuda", "cuda:sm_80", "cuda:sm_86", "cuda:sm_89", "cuda:sm_90", "cuda:sm_100", "cuda:sm_120"},
-		open:     openGPU,
+		open:     openGPUOf,
 	}}
 }
 
-// openGPU opens the driver's first GPU; where nothing runs and the target names
+// openGPUOf opens the driver's GPU of an ordinal; where nothing runs and the target names
 // an architecture, none. NVRTC is opened when something has to be compiled: with
 // a cache that has everything it need not be there. Nor need cuBLASLt, without which
 // products of many rows are slower: doctor says so.
-func openGPU(name string, run bool) (*target, error) { return openGPUOf(0, name, run) }
-
-// openGPUOf is openGPU for the GPU of an ordinal.
 func openGPUOf(ordinal int, name string, run bool) (*target, error) {
 	compiler := &watched{gpuCompiler: nvrtc.Deferred(nvrtc.Options{}, "--std=c++17")}
 	if name != "cuda" {

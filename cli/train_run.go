@@ -66,6 +66,9 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 	if err != nil {
 		return err
 	}
+	if err := onOneDevice(m.module); err != nil {
+		return err
+	}
 	r := &training{app: a, flags: tf}
 	if err := r.openOut(); err != nil {
 		return err

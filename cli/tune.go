@@ -93,6 +93,9 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 	if err != nil {
 		return err
 	}
+	if err := onOneDevice(m.module); err != nil {
+		return err
+	}
 	b, err := a.newBackend(ctx, m.module, t, bf, piecewise.Piecewise, nil, loadSymbols(m.module))
 	if err != nil {
 		return err

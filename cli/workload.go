@@ -42,6 +42,9 @@ type workload interface {
 
 // newWorkload chooses by what the module is.
 func newWorkload(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFlags) (workload, error) {
+	if err := onOneDevice(m); err != nil {
+		return nil, err
+	}
 	if rf.fn == "" && isLanguageModel(m) {
 		return newSequence(m, file, rf, bf)
 	}
@@ -110,7 +113,7 @@ func (s *steps) limits() map[string]int64 {
 func (s *steps) symbols() map[string]int64 {
 	out := map[string]int64{}
 	for _, x := range s.m.Symbols {
-		if x.Kind == ir.Load {
+		if x.Kind == ir.Load && !s.m.IsRank(x.Name) {
 			out[x.Name] = min(x.Hi, max(x.Lo, (s.total+s.block-1)/s.block))
 		}
 	}

@@ -65,8 +65,8 @@ func (m *Module) RankSymbols(device int) map[string]int64 {
 	return out
 }
 
-// isRank reports whether the symbol holds the rank of a group.
-func (m *Module) isRank(symbol string) bool {
+// IsRank reports whether the symbol holds the rank of a group.
+func (m *Module) IsRank(symbol string) bool {
 	return slices.ContainsFunc(m.Groups, func(g *Group) bool { return g.Rank == symbol })
 }
 
@@ -143,7 +143,7 @@ func (b *Builder) AddGroup(g *Group) *Group {
 		b.Errorf(g.Pos, "group %s: symbol %s of its rank is not declared", g.Name, g.Rank)
 	case s.Kind != Load || s.Lo != 0 || s.Hi != g.Size-1:
 		b.Errorf(g.Pos, "group %s: its rank is a load symbol in [0, %d], but %s is %s", g.Name, g.Size-1, g.Rank, symbolText(s, s.Name))
-	case b.m.isRank(g.Rank):
+	case b.m.IsRank(g.Rank):
 		b.Errorf(g.Pos, "group %s: symbol %s holds the rank of another group", g.Name, g.Rank)
 	}
 	b.m.Groups = append(b.m.Groups, g)

@@ -172,12 +172,44 @@ func (pl *plan) resolve(p *program.Program, values []int64) (*device.Resolved, e
 		if l, ok := d.(device.LibraryProvider); ok {
 			libraries = l.Libraries()
 		}
+	} else {
+		libraries = elsewhere(p)
 	}
 	env, err := device.Env(p, values, properties)
 	if err != nil {
 		return nil, err
 	}
 	return device.Resolve(p, env, pl.ops, libraries)
+}
+
+// elsewhere stands for the collectives of a program that is planned without a device. Their
+// scratch memory, which the device knows, is not in the plan; [Plan.Unplanned] says so.
+func elsewhere(p *program.Program) device.OpSet {
+	out := device.OpSet{}
+	for name := range p.Routines() {
+		if strings.HasPrefix(name, program.CollectivePrefix) {
+			out[name] = unplanned(name)
+		}
+	}
+	return out
+}
+
+// unplanned is a routine of a device that is not here.
+type unplanned string
+
+var _ device.Op = unplanned("")
+
+// Signature implements [device.Op].
+func (u unplanned) Signature() device.Signature {
+	return device.Signature{Name: string(u), Mut: []bool{true, false}, Capture: true}
+}
+
+// ScratchBytes implements [device.Op].
+func (unplanned) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { return 0, nil }
+
+// Launch implements [device.Op].
+func (u unplanned) Launch(*device.OpCall) error {
+	return fmt.Errorf("%w: to call %s", ErrNoDevice, string(u))
 }
 
 func evalShape(dims []dim.Dim, lookup func(string) (int64, bool)) ([]int64, error) {

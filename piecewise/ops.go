@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"pwc/ir"
+	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/split"
 )
@@ -40,6 +42,15 @@ func (pl *plan) bindOps() error {
 		}
 		if e.Rowwise && !e.Random && pl.opts.Debug.Canary == CanaryBytes {
 			pl.ops[e.Name] = rowTest{op}
+		}
+	}
+	if pl.opts.Device == nil {
+		for _, f := range pl.module.Funcs {
+			for _, n := range f.Nodes {
+				if name := program.CollectivePrefix + n.Name(); n.Op.Class == ir.Collective && !slices.Contains(pl.memory.Unplanned, name) {
+					pl.memory.Unplanned = append(pl.memory.Unplanned, name)
+				}
+			}
 		}
 	}
 	return errors.Join(errs...)

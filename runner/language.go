@@ -89,7 +89,7 @@ func (lm *language) inspectCaches(m *ir.Module) error {
 		return fmt.Errorf("runner: module %q has no caches", m.Name)
 	}
 	for _, s := range m.Symbols {
-		if s.Kind == ir.Load && s.Name != lm.blocks {
+		if s.Kind == ir.Load && s.Name != lm.blocks && !m.IsRank(s.Name) {
 			return fmt.Errorf("runner: load symbol %s is no number of blocks", s.Name)
 		}
 	}

@@ -55,6 +55,14 @@ type Options struct {
 	MemoryBytes    int64
 	MemoryFraction float64 // 0: 0.9
 
+	// Peers are the other devices of a model that several run together (ir.Module.World), each
+	// with its ops; Backend.Device is rank 0. The devices have joined the module's groups.
+	Peers []Peer
+
+	// Fail, if not nil, is told of a rank that cannot go on, on any goroutine: it ends the
+	// rank's groups, so that no other rank waits for it. collective.Group.Fail does.
+	Fail func(rank int, cause error)
+
 	Observer Observer // nil: costs nothing
 }
 

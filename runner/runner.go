@@ -26,6 +26,8 @@ type Runner struct {
 	pool    *piecewise.Pool
 	backend *piecewise.Backend
 
+	followers []*follower // the other ranks, of a model that several devices run together
+
 	forward, logits, ids *piecewise.Func
 	choosers             [choosers]*piecewise.Func
 
@@ -85,6 +87,10 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 	if err := o.defaults(lm); err != nil {
 		return nil, err
 	}
+	if n := m.World(); n != len(o.Peers)+1 {
+		return nil, fmt.Errorf("%w: the model is for %d devices, and Options.Backend.Device and Options.Peers are %d", ErrPreparation, n, len(o.Peers)+1)
+	}
+	o.shareStore()
 	r := &Runner{opts: o, lm: lm, device: o.Backend.Device, runs: context.Background(), log: o.Backend.Observe.Logger, wake: make(chan struct{}, 1)}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -95,14 +101,23 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 	if err := r.compile(ctx); err != nil {
 		return nil, errors.Join(err, r.release())
 	}
-	r.forward, r.logits, r.ids = r.backend.Func(forwardFunc), r.backend.Func(logitsFunc), r.backend.Func(idsFunc)
-	for c, name := range chooserFuncs {
-		r.choosers[c] = r.backend.Func(name)
+	if err := r.follow(ctx, o.Peers); err != nil {
+		return nil, errors.Join(err, r.releaseFollowers(), r.release())
 	}
+	r.find()
+	r.prompt = r.prompt && len(r.followers) == 0 // a step that one rank left would be waited for on the others
 	r.plan.Sizes = r.forward.Sizes()
 	r.plan.Uncovered = r.uncovered()
 	r.stats.Blocks, r.stats.BlockSize = r.plan.Blocks, r.plan.BlockSize
 	return r, nil
+}
+
+// find looks up the functions.
+func (r *Runner) find() {
+	r.forward, r.logits, r.ids = r.backend.Func(forwardFunc), r.backend.Func(logitsFunc), r.backend.Func(idsFunc)
+	for c, name := range chooserFuncs {
+		r.choosers[c] = r.backend.Func(name)
+	}
 }
 
 // compile makes the backend. The size of the cache depends on what the rest
@@ -166,6 +181,18 @@ func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 	if r.loaded {
 		return fmt.Errorf("%w: Load was called before", ErrPreparation)
 	}
+	if err := r.prepareAll(ctx, weights); err != nil {
+		return err
+	}
+	r.running = make([]*Sequence, 0, r.opts.MaxSequences)
+	r.firsts, r.intervals = make([]time.Duration, 0, r.opts.MaxSequences), make([]time.Duration, 0, r.opts.MaxSequences)
+	r.blocks = newBlocks(int(r.plan.Blocks))
+	r.loaded = true
+	return nil
+}
+
+// prepare does what is missing of loading and capturing on a rank.
+func (r *Runner) prepare(ctx context.Context, weights safetensors.Source) error {
 	if !r.placed {
 		if err := r.backend.Load(ctx, weights, nil); err != nil {
 			return err
@@ -184,14 +211,7 @@ func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 	if err := r.backend.Capture(ctx); err != nil {
 		return err
 	}
-	if err := r.backend.Seal(); err != nil {
-		return err
-	}
-	r.running = make([]*Sequence, 0, r.opts.MaxSequences)
-	r.firsts, r.intervals = make([]time.Duration, 0, r.opts.MaxSequences), make([]time.Duration, 0, r.opts.MaxSequences)
-	r.blocks = newBlocks(int(r.plan.Blocks))
-	r.loaded = true
-	return nil
+	return r.backend.Seal()
 }
 
 // Step issues the next step, and then reads what the one before it sampled. It
@@ -235,7 +255,7 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	r.flying = nil
 	abandoned := false
 	if s.rows > 0 {
-		if err = r.issue(s, before); err == nil {
+		if err = r.issueAll(s, before); err == nil {
 			r.issued(s)
 			r.flying = s
 		} else {
@@ -248,7 +268,7 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 		fault, unread = r.collect(before)
 	}
 	if unread == nil && r.flying == nil {
-		unread = r.forgetFaults(err != nil)
+		unread = r.forgetFaultsOfAll(err != nil)
 	}
 	// What could not be issued ends with its own step; what could not be read with the
 	// step after it too, whose ids it samples.
@@ -259,7 +279,8 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 		r.fail(before, unread)
 	}
 	err = errors.Join(fault, err)
-	if errors.Is(err, device.ErrDeviceLost) || errors.Is(err, piecewise.ErrClosed) {
+	apart := fault == nil && err != nil && len(r.followers) > 0 // ranks may have issued it or not
+	if apart || errors.Is(err, device.ErrDeviceLost) || errors.Is(err, piecewise.ErrClosed) {
 		r.end(err)
 	}
 	r.publish(s, time.Since(start), err)
@@ -352,13 +373,13 @@ func (r *Runner) Close() error {
 	if r.lost == nil {
 		r.end(ErrClosed)
 	}
-	return r.release()
+	return errors.Join(r.releaseFollowers(), r.release())
 }
 
 // release gives back what New and Load took. Work that is enqueued is waited for.
 func (r *Runner) release() error {
 	var errs []error
-	if r.loaded {
+	if r.placed {
 		errs = append(errs, r.pool.Stream().Synchronize())
 	}
 	if r.backend != nil {

@@ -2,6 +2,7 @@ package hf
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"pwc/ir"
@@ -106,6 +107,9 @@ func llamaNames() Names {
 
 // Emit builds the module.
 func (d *Decoder) Emit(n *Net) {
+	if !d.divides(n) {
+		return // of each layer the reason would be the same
+	}
 	base, output := n.Base(d.Names.Base, d.Names.Embed+".weight"), n.head(d.Names.Head)
 	table := base + d.Names.Embed
 	if d.Tied && !n.has(table+".weight") && n.has(output+".weight") {
@@ -146,6 +150,26 @@ func (d *Decoder) Emit(n *Net) {
 	}
 	n.Logits(d.Hidden, head)
 	d.ignoreBuffers(n, base)
+}
+
+// divides reports whether the decoder can be divided among the ranks, and what keeps it from that.
+func (d *Decoder) divides(n *Net) bool {
+	ok := n.Divides(d.Heads, "heads of attention (num_attention_heads)")
+	ok = n.keyParts(d.KVHeads) > 0 && ok
+	if d.Experts == nil || slices.Contains(d.Experts.Dense, true) {
+		ok = n.Divides(d.Inner, "features inside an MLP (intermediate_size)") && ok
+	}
+	if e := d.Experts; e != nil {
+		if n.expertParallel {
+			ok = n.Divides(e.Count, "experts") && ok
+		} else {
+			ok = n.Divides(e.Inner, "features inside an expert") && ok
+		}
+		if d.Names.Shared != "" {
+			ok = n.Divides(e.Shared, "features inside the shared expert") && ok
+		}
+	}
+	return ok
 }
 
 // turns is what a step's positions make of queries and keys. Each value is added where the first layer needs it.
@@ -245,7 +269,7 @@ func (d *Decoder) attention(n *Net, i int64, weight, prefix string) Attention {
 	q, kv := d.Heads*d.HeadSize, d.KVHeads*d.HeadSize
 	parts := n.keyParts(d.KVHeads)
 	a := Attention{
-		Weight: weight, Loc: loc(prefix), Heads: n.Divided(d.Heads, "heads of attention (num_attention_heads)"), KVHeads: d.KVHeads / parts, KeyParts: parts, HeadSize: d.HeadSize,
+		Weight: weight, Loc: loc(prefix), Heads: d.Heads / n.Ranks(), KVHeads: d.KVHeads / parts, KeyParts: parts, HeadSize: d.HeadSize,
 		QKV: d.projections(prefix, d.Names.QKV, q, kv, kv), Out: d.projections(prefix, []string{d.Names.Out}, d.Hidden)[0],
 		QKVBias: d.QKVBias, OutBias: d.OutBias, NormWhole: d.QKNormWhole, NormByHead: d.QKNormByHead, Norm: d.Norm,
 		Softcap: d.Softcap, Window: d.window(i), QueryScale: ir.NoValue,
@@ -279,7 +303,6 @@ func (d *Decoder) mlp(n *Net, weight, prefix string, inner int64) MLP {
 	if d.Gated {
 		up = []int64{inner, inner}
 	}
-	n.Divided(inner, "features inside an MLP (intermediate_size)")
 	m := MLP{
 		Weight: weight, Loc: loc(prefix), Gated: d.Gated, Activation: d.Activation, ActivationModule: d.Names.Activation, Bias: d.MLPBias,
 		Up: d.projections(prefix, d.Names.Up, up...), Down: d.projections(prefix, []string{d.Names.Down}, d.Hidden)[0],

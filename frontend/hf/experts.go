@@ -158,9 +158,7 @@ func (d *Decoder) experts(n *Net, weight, prefix string) Experts {
 		Router: Projection{Tensor: prefix + d.Names.Router, Rows: d.Experts.Count}, Count: d.Experts.Count, Own: d.Experts.Count,
 	}
 	if n.expertParallel {
-		e.Own = n.Divided(e.Count, "experts")
-	} else {
-		n.Divided(d.Experts.Inner, "features inside an expert")
+		e.Own /= n.Ranks()
 	}
 	up, down := prefix+d.Names.StackedUp, prefix+d.Names.StackedDown
 	if d.Names.StackedUp != "" && (n.source == nil || n.has(up)) {

@@ -48,29 +48,30 @@ func (n *Net) declareRanks(ranks int64) {
 	}
 }
 
-// Divided returns a rank's part of a number of things, which is an error where they do not divide.
-func (n *Net) Divided(count int64, what string) int64 {
+// Divides reports whether a number of things can be divided among the ranks. Where it cannot,
+// that is an error.
+func (n *Net) Divides(count int64, what string) bool {
 	if count%n.Ranks() != 0 {
 		n.B.Errorf(ir.Pos{}, "%d %s cannot be divided among %d ranks: choose a number of ranks that divides them", count, what, n.Ranks())
-		return max(1, count/n.Ranks())
 	}
-	return count / n.Ranks()
+	return count%n.Ranks() == 0
 }
 
 // section is rows of which each rank has its own part.
 func (n *Net) section(rows int64) Section { return Section{rows, n.Ranks()} }
 
 // keyParts is the number of parts that heads of keys are divided into: with fewer heads than
-// ranks, each is that of several neighbouring ranks, whose heads of queries read it.
+// ranks, each is that of several neighbouring ranks, whose heads of queries read it. It is 0, and an
+// error, where they do not divide.
 func (n *Net) keyParts(heads int64) int64 {
-	switch {
-	case heads >= n.Ranks():
-		n.Divided(heads, "heads of keys and values (num_key_value_heads)")
+	if heads%n.Ranks() == 0 {
 		return n.Ranks()
-	case n.Ranks()%heads != 0:
-		n.B.Errorf(ir.Pos{}, "%d heads of keys and values (num_key_value_heads) cannot be shared by %d ranks: choose a multiple or a divisor of them", heads, n.Ranks())
 	}
-	return heads
+	if n.Ranks()%heads == 0 {
+		return heads
+	}
+	n.B.Errorf(ir.Pos{}, "%d heads of keys and values (num_key_value_heads) cannot be shared by %d ranks: choose a multiple or a divisor of them", heads, n.Ranks())
+	return 0
 }
 
 // divide takes a rank's share of a weight [rows, …], or of a bias [rows].

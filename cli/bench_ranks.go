@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"pwc/ir"
+	"pwc/piecewise"
+	"pwc/safetensors"
+)
+
+// makePeers makes the backends of the other devices that run the model with the first, of the
+// same artifacts. They measure nothing.
+func (b *bench) makePeers(ctx context.Context, m *ir.Module, o piecewise.Options, steps Site) error {
+	for i, t := range b.world.peers {
+		p := &bench{benchRun: benchRun{app: b.app, target: t, build: b.build}, flags: b.flags, mode: b.mode, module: m, blocks: b.blocks, block: b.block, context: b.context}
+		if err := t.closeOps(); err != nil {
+			return err
+		}
+		ops, err := b.app.openOps(m, t, steps)
+		if err != nil {
+			return err
+		}
+		o.Device, o.Ops, o.Rank, o.Observe = t.dev, ops, i+1, piecewise.ObserveOptions{}
+		if p.backend, err = piecewise.New(ctx, m, o); err != nil {
+			return fmt.Errorf("rank %d: %w", o.Rank, err)
+		}
+		b.peers = append(b.peers, p)
+	}
+	return nil
+}
+
+// closeBackends closes those of all devices.
+func (b *bench) closeBackends() error {
+	errs := []error{b.backend.Close()}
+	for _, p := range b.peers {
+		errs = append(errs, p.backend.Close())
+	}
+	b.peers = nil
+	return errors.Join(errs...)
+}
+
+// together calls own for the first device and other for each other one, at the same time. The
+// group of one that fails ends, so that no other waits for it.
+func (b *bench) together(own func() error, other func(p *bench) error) error {
+	if len(b.peers) == 0 {
+		return own()
+	}
+	errs := make([]error, len(b.peers)+1)
+	call := func(rank int, f func() error) {
+		if errs[rank] = f(); errs[rank] != nil {
+			b.world.fail(rank, errs[rank])
+		}
+	}
+	var all sync.WaitGroup
+	for i, p := range b.peers {
+		all.Go(func() {
+			runtime.LockOSThread()
+			call(i+1, func() error { return other(p) })
+		})
+	}
+	call(0, own)
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// load loads the weights of all devices.
+func (b *bench) load(ctx context.Context, weights safetensors.Source) error {
+	load := func(p *bench) error { return p.backend.Load(ctx, weights, nil) }
+	return b.together(func() error { return load(b) }, load)
+}
+
+// step issues a step on all devices and returns the results of the first.
+func (b *bench) step(ctx context.Context, n int64, whole bool) (r piecewise.Results, err error) {
+	err = b.together(func() (err error) { r, err = b.stepOnOne(ctx, n, whole); return err }, func(p *bench) error {
+		_, err := p.stepOnOne(ctx, n, whole)
+		return err
+	})
+	return r, err
+}

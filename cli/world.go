@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"pwc/collective"
+	"pwc/ir"
+	"pwc/runner"
+)
+
+// world is the devices that run a module together. The first is the target that it was joined
+// for, which is its owner's.
+type world struct {
+	peers  []*target
+	groups [][]*collective.Group // by device, those that it is in
+}
+
+// joinWorld opens the other devices that a module needs, the next ones of t's kind, and joins
+// all of them to the module's groups. A module for one device needs none, and neither does a
+// target without a device, for which code is made and not run.
+func (t *target) joinWorld(m *ir.Module, f *buildFlags) (w *world, err error) {
+	w = &world{}
+	n := m.World()
+	if len(m.Groups) == 0 || t.dev == nil {
+		return w, nil
+	}
+	if t.join == nil {
+		return nil, fmt.Errorf("--target %s: the module is for %d devices, and this pwc has no exchange between devices of this kind", f.target, n)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.close())
+		}
+	}()
+	w.groups = make([][]*collective.Group, n)
+	for _, g := range m.Groups {
+		if err := w.joinGroup(m, g); err != nil {
+			return nil, err
+		}
+	}
+	for d := range n {
+		own := t
+		if d > 0 {
+			if own, err = openTargetOn(d, f, true); err != nil {
+				return nil, fmt.Errorf("device %d of %d: %w", d, n, err)
+			}
+			own.kernels = t.kernels // which are compiled once for all devices
+			w.peers = append(w.peers, own)
+		}
+		if err := own.join(w.groups[d]...); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// joinGroup makes a group of the module in this process: one for each choice of ranks in the others.
+func (w *world) joinGroup(m *ir.Module, g *ir.Group) error {
+	made := map[string][]*collective.Group{} // by the ranks in the other groups
+	for d := range w.groups {
+		key := ""
+		for _, other := range m.Groups {
+			if other != g {
+				key += fmt.Sprintf("%d.", m.GroupRank(other, d))
+			}
+		}
+		if made[key] == nil {
+			ranks, err := collective.Local(g.Name, int(g.Size), collective.Options{})
+			if err != nil {
+				return err
+			}
+			made[key] = ranks
+		}
+		w.groups[d] = append(w.groups[d], made[key][m.GroupRank(g, d)])
+	}
+	return nil
+}
+
+// fail ends the groups of a device that cannot go on.
+func (w *world) fail(device int, cause error) {
+	if device < len(w.groups) {
+		for _, g := range w.groups[device] {
+			g.Fail(cause)
+		}
+	}
+}
+
+// text says how many devices there are, behind the name of the first.
+func (w *world) text() string {
+	if len(w.peers) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", with %d more; each takes", len(w.peers))
+}
+
+// close closes the peers, and leaves the groups. What uses them is closed before.
+func (w *world) close() error {
+	var errs []error
+	for _, t := range w.peers {
+		errs = append(errs, t.close())
+	}
+	for _, groups := range w.groups {
+		for _, g := range groups {
+			errs = append(errs, g.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// peers returns the other devices with their ops, for a runner.
+func (a *app) peers(m *ir.Module, w *world, steps Site) ([]runner.Peer, error) {
+	var out []runner.Peer
+	for _, t := range w.peers {
+		ops, err := a.openOps(m, t, steps)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, runner.Peer{Device: t.dev, Ops: ops})
+	}
+	return out, nil
+}
+
+// onOneDevice refuses a module that several devices run together, for commands that run one.
+func onOneDevice(m *ir.Module) error {
+	if n := m.World(); n > 1 {
+		return usagef("the module is for %d devices, which pwc generate and pwc bench run; this command takes one for one device", n)
+	}
+	return nil
+}

@@ -1,0 +1,164 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"pwc/pieces"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+	"pwc/safetensors"
+)
+
+// Peer is a device that runs a model together with Options.Backend.Device, which is rank 0. The
+// first peer is rank 1.
+type Peer struct {
+	Device device.Device
+	Ops    []device.Op // as Options.Backend.Ops, for this device
+}
+
+// Rank 0 alone decides what runs: it schedules, and it reads what is sampled. The other ranks
+// follow, each on a goroutine of its own: they run each step of rank 0 on their own device. All of
+// them sample the same ids, for they compute the same from the same inputs: what a collective
+// leaves has the same bits on each rank, and so has what is computed from it by the same code. No
+// id is sent between ranks.
+
+// follower is another rank.
+type follower struct {
+	*Runner
+	rank   int
+	issued [2]bool // its steps were, so that their ends can be waited for
+
+	work chan func() error
+	done chan error
+}
+
+// follow makes the other ranks. Their caches have as many blocks as that of rank 0.
+func (r *Runner) follow(ctx context.Context, peers []Peer) error {
+	for i, p := range peers {
+		f := &follower{rank: i + 1, work: make(chan func() error), done: make(chan error), Runner: &Runner{
+			opts: r.opts, lm: r.lm, module: r.module, device: p.Device, runs: context.Background(), log: r.log}}
+		f.opts.Peers, f.opts.Observer, f.opts.Blocks = nil, nil, int(r.plan.Blocks)
+		b := &f.opts.Backend
+		b.Device, b.Ops, b.Rank = p.Device, p.Ops, f.rank
+		b.Observe = piecewise.ObserveOptions{Logger: b.Observe.Logger}
+		r.followers = append(r.followers, f)
+		go f.serve()
+		if err := f.compile(ctx); err != nil {
+			return f.named(err)
+		}
+		f.find()
+	}
+	return nil
+}
+
+// shareStore has all ranks find what one of them compiles.
+func (o *Options) shareStore() {
+	if len(o.Peers) > 0 && o.Backend.Compile.Store == nil {
+		o.Backend.Compile.Store = pieces.NewMemoryStore()
+	}
+}
+
+// serve does a rank's work on one thread, until there is no more.
+func (f *follower) serve() {
+	runtime.LockOSThread()
+	for work := range f.work {
+		f.done <- work()
+	}
+}
+
+func (f *follower) named(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("rank %d: %w", f.rank, err)
+}
+
+// together runs one call on all ranks at the same time, that of rank 0 here. A rank that fails
+// says so to its groups, so that no other waits for it.
+func (r *Runner) together(own func() error, other func(f *follower) error) error {
+	guarded := func(rank int, call func() error) error {
+		err := call()
+		if err != nil && r.opts.Fail != nil {
+			r.opts.Fail(rank, err)
+		}
+		return err
+	}
+	for _, f := range r.followers {
+		f.work <- func() error { return f.named(guarded(f.rank, func() error { return other(f) })) }
+	}
+	errs := []error{guarded(0, own)}
+	for _, f := range r.followers {
+		errs = append(errs, <-f.done)
+	}
+	return errors.Join(errs...)
+}
+
+// prepareAll loads and captures on all ranks.
+func (r *Runner) prepareAll(ctx context.Context, weights safetensors.Source) error {
+	return r.together(func() error { return r.prepare(ctx, weights) }, func(f *follower) error { return f.prepare(ctx, weights) })
+}
+
+// issueAll issues a step on all ranks.
+func (r *Runner) issueAll(s, before *step) error {
+	if len(r.followers) == 0 { // without the closures, which are memory at each step
+		return r.issue(s, before)
+	}
+	return r.together(func() error { return r.issue(s, before) }, func(f *follower) error { return f.mirror(r, s, before) })
+}
+
+// mirror issues a step of rank 0 on the follower. Rank 0 changes no request until it is issued.
+func (f *follower) mirror(leader *Runner, s, before *step) error {
+	at := func(s *step) int {
+		if s == leader.steps[1] {
+			return 1
+		}
+		return 0
+	}
+	i := at(s)
+	own := f.steps[i]
+	if f.issued[i] { // its metadata and ids are free once it is done
+		if err := own.done.Synchronize(); err != nil {
+			return err
+		}
+	}
+	own.shares, own.rows, own.samples, own.uniform, own.chooser = s.shares, s.rows, s.samples, s.uniform, s.chooser
+	var previous *step
+	if before != nil {
+		previous = f.steps[at(before)]
+	}
+	f.issued[i] = true
+	return f.issue(own, previous)
+}
+
+// forgetFaultsOfAll clears the fault flags of all ranks when no step is in flight. Each rank has the
+// same flags: an index that one of them finds out of range is so on each.
+func (r *Runner) forgetFaultsOfAll(inPart bool) error {
+	if len(r.followers) == 0 {
+		return r.forgetFaults(inPart)
+	}
+	return r.together(func() error { return r.forgetFaults(inPart) }, func(f *follower) error {
+		if err := f.pool.Stream().Synchronize(); err != nil {
+			return err
+		}
+		return f.forgetFaults(inPart)
+	})
+}
+
+// releaseFollowers ends the other ranks and gives back what they took.
+func (r *Runner) releaseFollowers() error {
+	errs := make([]error, len(r.followers))
+	var all sync.WaitGroup
+	for i, f := range r.followers {
+		all.Go(func() { errs[i] = f.named(f.release()) })
+	}
+	all.Wait()
+	for _, f := range r.followers {
+		close(f.work)
+	}
+	r.followers = nil
+	return errors.Join(errs...)
+}
