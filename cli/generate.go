@@ -112,16 +112,22 @@ and what they had is printed.`,
 	fl.Var(&wholeNumber[int]{&g.sampling.TopK, 0, maxNumber}, "top-k", "sample among the `K` most probable tokens; 0: all")
 	fl.Float64Var(&g.sampling.TopP, "top-p", 1, "sample among the most probable tokens that sum to `P`, above 0; 1: all")
 	fl.Uint64Var(&g.sampling.Seed, "seed", 0, "`SEED` of the random numbers of a request")
-	fl.StringVar(&g.mode, "mode", autoMode, "what is captured, a `MODE`: auto, none, piecewise, full, full-decode-only or full-and-piecewise; auto: the last where the ops allow it, else piecewise")
 	fl.BoolVar(&g.stats, "stats", false, "print steps by mode and size, padding, and where time went")
+	g.addRunner(cmd)
+	fl.StringVar(&g.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`/metrics while it runs, as in :9100")
+	fl.BoolVar(&g.nvtx, "nvtx", false, "mark each piece as an NVTX range, for NVIDIA's profilers")
+	return cmd
+}
+
+// addRunner adds the flags of a runner: what is captured, and how large it is.
+func (g *generateFlags) addRunner(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&g.mode, "mode", autoMode, "what is captured, a `MODE`: auto, none, piecewise, full, full-decode-only or full-and-piecewise; auto: the last where the ops allow it, else piecewise")
 	fl.Var(&wholeNumber[int]{&g.sequences, 1, maxNumber}, "max-sequences", "at most `N` requests in a step (default 64)")
 	fl.Var(&wholeNumber[int]{&g.tokens, 1, maxNumber}, "max-tokens", "at most `N` rows in a step: longer prompts run in chunks (default 512)")
 	fl.Var(&wholeNumber[int]{&g.blocks, 1, maxNumber}, "blocks", "`N` blocks of the KV cache (default: what fits; on the host what the requests need)")
 	fl.Var(byteFlag{&g.memory}, "memory", "take at most so many `BYTES` of the device, as in 40GiB or 40GB")
 	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "take at most this `PART` of the device's memory")
-	fl.StringVar(&g.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`/metrics while it runs, as in :9100")
-	fl.BoolVar(&g.nvtx, "nvtx", false, "mark each piece as an NVTX range, for NVIDIA's profilers")
-	return cmd
 }
 
 func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *buildFlags, g *generateFlags) (err error) {

@@ -1,0 +1,104 @@
+package loadtest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// completions is a server with the part of the API that the client uses.
+func completions(t *testing.T, answer func(w http.ResponseWriter, fields map[string]any)) *httptest.Server {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"object": "list", "data": [{"id": "tiny"}, {"id": "other"}]}`)
+	})
+	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		var fields map[string]any
+		if err := json.NewDecoder(r.Body).Decode(&fields); err != nil {
+			t.Error(err)
+		}
+		answer(w, fields)
+	})
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestClient(t *testing.T) {
+	s := completions(t, func(w http.ResponseWriter, fields map[string]any) {
+		if fields["model"] != "tiny" || fields["stream"] != true || fields["max_tokens"] != 3.0 || fields["ignore_eos"] != true || len(fields["prompt"].([]any)) != 2 {
+			t.Errorf("%v", fields)
+		}
+		for _, text := range []string{"a", "", "bc"} {
+			fmt.Fprintf(w, ": a comment\r\ndata: {\"choices\": [{\"text\": %q}]}\n\n", text)
+			w.(http.Flusher).Flush()
+		}
+		fmt.Fprint(w, "data: {\"choices\": [], \"usage\": {\"completion_tokens\": 3}}\n\ndata: [DONE]\n\n")
+	})
+	ctx := context.Background()
+	for _, base := range []string{s.URL, s.URL + "/", s.URL + "/v1"} {
+		c, err := NewClient(ctx, base, ClientOptions{Key: "secret", Extra: map[string]any{"ignore_eos": true}, HTTP: s.Client()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := 0
+		n, err := c.Complete(ctx, Request{Prompt: []int32{4, 5}, Output: 3}, func() { told++ })
+		if err != nil || n != 3 || told != 2 {
+			t.Errorf("%d tokens, told of %d: %v", n, told, err)
+		}
+	}
+}
+
+// What a server may do wrong is an error that says so.
+func TestClientErrors(t *testing.T) {
+	ctx := context.Background()
+	for _, address := range []string{"", "127.0.0.1:8000", "ftp://host", "http://"} {
+		if _, err := NewClient(ctx, address, ClientOptions{Model: "m"}); err == nil {
+			t.Errorf("%q is taken", address)
+		}
+	}
+	for want, answer := range map[string]string{
+		"without [DONE]":         "data: {\"choices\": [{\"text\": \"a\"}]}\n\n",
+		"an event of the stream": "data: {\n\n",
+		"out of memory":          "data: {\"error\": {\"message\": \"out of memory\\u001b[2J\"}}\n\n",
+		"token too long":         "data: " + strings.Repeat("x", maxEvent+1) + "\n",
+	} {
+		s := completions(t, func(w http.ResponseWriter, _ map[string]any) { fmt.Fprint(w, answer) })
+		c, err := NewClient(ctx, s.URL, ClientOptions{Key: "secret", HTTP: s.Client()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Complete(ctx, Request{Prompt: []int32{1}, Output: 1}, func() {})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%v, want %s", err, want)
+		}
+		wrong, err := NewClient(ctx, s.URL, ClientOptions{Model: "m", Key: "wrong", HTTP: s.Client()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wrong.Complete(ctx, Request{}, func() {}); err == nil || !strings.Contains(err.Error(), "401 Unauthorized: who are you?") {
+			t.Error(err)
+		}
+	}
+}
+
+// FuzzStream reads what a server may send.
+func FuzzStream(f *testing.F) {
+	f.Add("data: {\"choices\": [{\"text\": \"a\"}]}\n\ndata: [DONE]\n\n")
+	f.Add("data: {\"error\": {}}\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		told := 0
+		n, err := readStream(strings.NewReader(text), func() { told++ })
+		if err == nil && n < told {
+			t.Errorf("%d tokens of %d", n, told)
+		}
+	})
+}

@@ -1,0 +1,101 @@
+package loadtest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Lengths are numbers of tokens, drawn evenly from Min to Max, both included.
+type Lengths struct {
+	Min, Max int // at least 1
+}
+
+// ParseLengths reads "128", or "64-512".
+func ParseLengths(s string) (Lengths, error) {
+	low, high, ranged := strings.Cut(s, "-")
+	if !ranged {
+		high = low
+	}
+	a, err1 := strconv.Atoi(low)
+	b, err2 := strconv.Atoi(high)
+	l := Lengths{a, b}
+	if err1 != nil || err2 != nil || !l.valid() {
+		return Lengths{}, fmt.Errorf("loadtest: %q is no number of tokens, as 128, and no range, as 64-512", s)
+	}
+	return l, nil
+}
+
+// String returns what [ParseLengths] reads.
+func (l Lengths) String() string {
+	if l.Min == l.Max {
+		return strconv.Itoa(l.Min)
+	}
+	return fmt.Sprintf("%d-%d", l.Min, l.Max)
+}
+
+func (l Lengths) valid() bool { return l.Min >= 1 && l.Max >= l.Min && l.Max <= 1<<30 }
+
+func (l Lengths) draw(r *rand.Rand) int { return l.Min + r.IntN(l.Max-l.Min+1) }
+
+// Options say what a schedule holds.
+type Options struct {
+	Seed     uint64
+	Requests int
+	Prompt   Lengths // tokens of prompts
+	Output   Lengths // tokens that are asked for
+
+	// Rate is the mean number of requests that arrive in a second, as a Poisson process: the
+	// time from one to the next is exponential. 0: each request is there at once, and a run
+	// takes them as its clients become free (closed loop).
+	Rate float64
+
+	// Vocabulary bounds the ids of prompts, which are drawn from [1, Vocabulary).
+	Vocabulary int
+}
+
+// Request is one of a schedule.
+type Request struct {
+	At     time.Duration // from the start of the run
+	Prompt []int32
+	Output int // tokens
+}
+
+const minRate, maxRate = 1e-3, 1e6 // of which [MaxRequests] arrive within the range of time.Duration
+
+// MaxRequests is the most requests of a schedule.
+const MaxRequests = 1 << 20
+
+// Schedule returns the requests in the order in which they arrive. It is a function of the
+// options. Arrivals, lengths and ids have random numbers of their own, so that changing one of
+// them leaves the others.
+func Schedule(o Options) ([]Request, error) {
+	switch {
+	case o.Requests < 1 || o.Requests > MaxRequests:
+		return nil, fmt.Errorf("loadtest: %d requests, from 1 to %d can be", o.Requests, MaxRequests)
+	case !o.Prompt.valid() || !o.Output.valid():
+		return nil, errors.New("loadtest: prompts and outputs have at least 1 token")
+	case o.Rate != 0 && !(o.Rate >= minRate && o.Rate <= maxRate):
+		return nil, fmt.Errorf("loadtest: a rate of %g requests a second, want 0 or from %g to %g", o.Rate, minRate, maxRate)
+	case o.Vocabulary < 2:
+		return nil, fmt.Errorf("loadtest: a vocabulary of %d ids, want at least 2", o.Vocabulary)
+	}
+	stream := func(n uint64) *rand.Rand { return rand.New(rand.NewPCG(o.Seed, n)) }
+	arrivals, prompts, outputs, ids := stream(1), stream(2), stream(3), stream(4)
+	out := make([]Request, o.Requests)
+	at := 0.0
+	for i := range out {
+		if o.Rate > 0 {
+			at += arrivals.ExpFloat64() / o.Rate
+		}
+		q := Request{At: time.Duration(at * float64(time.Second)), Prompt: make([]int32, o.Prompt.draw(prompts)), Output: o.Output.draw(outputs)}
+		for j := range q.Prompt {
+			q.Prompt[j] = int32(1 + ids.IntN(o.Vocabulary-1))
+		}
+		out[i] = q
+	}
+	return out, nil
+}
