@@ -264,29 +264,33 @@ func (r *rank) run(calls []*call) error {
 // more than a round takes, aligned and not, eagerly and in a graph, in one order of mixed sizes.
 func TestDeviceRoutines(t *testing.T) {
 	for _, size := range []int{2, 3} {
-		devices := cudatest.Several(t, size, fake.Options{})
-		sizes := []int64{1, 3, 300, 5000}
-		if !devices[0].Emulated {
-			sizes = append(sizes, 40_000, 1_000_003)
-		}
-		must(t, eachRank(t, devices, collectivecuda.Options{}, func(r *rank) error {
-			var calls []*call
-			for _, n := range sizes {
-				for _, k := range collective.Kinds {
-					for i, dt := range []dtype.DType{dtype.BF16, dtype.I8, dtype.F32, dtype.F16} {
-						if k.Sums() == (dt == dtype.I8) || i >= 2 && (n >= 5000 || size > 2) && devices[0].Emulated {
-							continue
-						}
-						calls = append(calls, &call{kind: k, dt: dt, n: n, root: size - 1, inPlace: k == collective.AllReduce && n != 300, shift: int64(i)})
-					}
-				}
-			}
-			if size > 2 { // a two-shot
-				calls = append(calls, &call{kind: collective.AllReduce, dt: dtype.BF16, n: 400_001})
-			}
-			return r.run(calls)
-		}))
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			devices := cudatest.Several(t, size, fake.Options{})
+			must(t, eachRank(t, devices, collectivecuda.Options{}, func(r *rank) error { return r.run(routineCalls(size, r.Emulated)) }))
+		})
 	}
+}
+
+// routineCalls are the calls of TestDeviceRoutines.
+func routineCalls(size int, emulated bool) (calls []*call) {
+	sizes := []int64{1, 3, 300, 5000}
+	if !emulated {
+		sizes = append(sizes, 40_000, 1_000_003)
+	}
+	for _, n := range sizes {
+		for _, k := range collective.Kinds {
+			for i, dt := range []dtype.DType{dtype.BF16, dtype.I8, dtype.F32, dtype.F16} {
+				if k.Sums() == (dt == dtype.I8) || i >= 2 && (n >= 5000 || size > 2) && emulated {
+					continue
+				}
+				calls = append(calls, &call{kind: k, dt: dt, n: n, root: size - 1, inPlace: k == collective.AllReduce && n != 300, shift: int64(i)})
+			}
+		}
+	}
+	if size > 2 { // a two-shot
+		calls = append(calls, &call{kind: collective.AllReduce, dt: dtype.BF16, n: 400_001})
+	}
+	return calls
 }
 
 // TestDeviceMissingRank: a kernel that waits for a rank ends, and whoever waits for it is told which

@@ -340,7 +340,7 @@ func (f *Driver) DevicePrimaryCtxRetain(d driver.Device) (driver.Context, error)
 	return c.id, nil
 }
 
-// DevicePrimaryCtxRelease ends a use. With the last one goes everything, and
+// DevicePrimaryCtxRelease ends a use. With the last one of all devices goes everything, and
 // what was left is a leak.
 func (f *Driver) DevicePrimaryCtxRelease(d driver.Device) error {
 	f.mu.Lock()
@@ -351,7 +351,8 @@ func (f *Driver) DevicePrimaryCtxRelease(d driver.Device) error {
 		f.wrong("cuDevicePrimaryCtxRelease without a use")
 		c.uses = 0
 	}
-	if c.uses == 0 && f.sticky == 0 {
+	used := slices.ContainsFunc(f.ctx, func(c context) bool { return c.uses > 0 })
+	if !used && f.sticky == 0 {
 		f.collect()
 	}
 	return err
