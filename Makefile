@@ -22,7 +22,7 @@ PARTLY = ./compile/cuda ./frontend/hf
 PARTLY_RUN = ^Test(FusedLaunches|CompileFused|Compile8B|Head|HeadArchSpecific|SameEverywhere|Epilogues|Dummy|DummyValues)$$
 
 # Packages with tests for a GPU.
-GPU = attention/cuda autodiff cli compile/cuda frontend/pt2 graphs graphs/callables graphs/scenario graphs/tree graphs/whole piecewise runner runtime/cuda runtime/cuda/cublaslt silly/cuda train tune
+GPU = attention/cuda autodiff cli collective/cuda compile/cuda frontend/pt2 graphs graphs/callables graphs/scenario graphs/tree graphs/whole piecewise runner runtime/cuda runtime/cuda/cublaslt silly/cuda train tune
 
 .PHONY: build test gpu-test embed lint targets race arch random soak fuzz golden bench cross ci-deps
 

@@ -21,6 +21,9 @@ func (a *app) checkGPUs(ctx context.Context) []doctorCheck {
 	driver, machine := checkDriver()
 	compiler, library := checkNVRTC()
 	out := []doctorCheck{driver, compiler, checkCuBLASLt()}
+	if len(machine.Devices) > 1 {
+		out = append(out, checkPeers(machine))
+	}
 	for i := range machine.Devices {
 		out = append(out, a.checkGPU(ctx, i, machine, library))
 	}
@@ -84,6 +87,21 @@ func checkCuBLASLt() doctorCheck {
 		return c
 	}
 	c.State, c.Detail = "ok", fmt.Sprintf("%s %d.%d.%d, for matrix products of many rows", path, version/10000, version/100%100, version%100)
+	return c
+}
+
+// checkPeers says which GPUs reach each other's memory, by which they run a model together.
+func checkPeers(m cuda.Machine) doctorCheck {
+	c := doctorCheck{Name: "peer access", State: "ok", Detail: fmt.Sprintf("all %d GPUs reach each other's memory", len(m.Devices))}
+	if len(m.Unreached) == 0 {
+		return c
+	}
+	var pairs []string
+	for _, p := range m.Unreached {
+		pairs = append(pairs, fmt.Sprintf("%d to %d", p[0], p[1]))
+	}
+	c.State, c.Detail = "missing", "no access from GPU "+strings.Join(pairs, ", ")
+	c.Advice = "these GPUs cannot run a model together (--tp); an IOMMU, a container or GPUs without NVLink behind different switches are why"
 	return c
 }
 

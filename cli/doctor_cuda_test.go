@@ -2,7 +2,12 @@
 
 package cli
 
-import "testing"
+import (
+	"testing"
+
+	"pwc/runtime/cuda"
+	"pwc/runtime/device"
+)
 
 func TestLatestBefore(t *testing.T) {
 	archs := []int{52, 75, 80, 89, 90}
@@ -10,5 +15,16 @@ func TestLatestBefore(t *testing.T) {
 		if got := latestBefore(archs, arch); got != want {
 			t.Errorf("before %d: %d, want %d", arch, got, want)
 		}
+	}
+}
+
+func TestCheckPeers(t *testing.T) {
+	m := cuda.Machine{Devices: make([]device.Info, 2)}
+	if c := checkPeers(m); c.State != "ok" || c.Detail != "all 2 GPUs reach each other's memory" {
+		t.Errorf("%+v", c)
+	}
+	m.Unreached = [][2]int{{0, 1}, {1, 0}}
+	if c := checkPeers(m); c.State != "missing" || c.Detail != "no access from GPU 0 to 1, 1 to 0" || c.Advice == "" {
+		t.Errorf("%+v", c)
 	}
 }

@@ -13,6 +13,7 @@ type Machine struct {
 	Library      string        // the driver's, as it was opened: a bare name was found by the loader's own rules
 	Major, Minor int           // the newest CUDA that the driver supports
 	Devices      []device.Info // by ordinal
+	Unreached    [][2]int      // pairs of ordinals: kernels of the first cannot reach memory of the second
 }
 
 // Describe asks the driver for the machine's GPUs. It makes no context and takes
@@ -41,6 +42,18 @@ func Describe(o Options) (Machine, error) {
 			return fail(err)
 		}
 		m.Devices = append(m.Devices, info)
+	}
+	for i := range n {
+		for j := range n {
+			if i == j {
+				continue
+			}
+			if can, err := drv.DeviceCanAccessPeer(driver.Device(i), driver.Device(j)); err != nil {
+				return fail(err)
+			} else if !can {
+				m.Unreached = append(m.Unreached, [2]int{i, j})
+			}
+		}
 	}
 	return m, nil
 }

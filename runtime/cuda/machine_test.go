@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"slices"
 	"testing"
 
 	"pwc/internal/cuda/fake"
@@ -12,6 +13,9 @@ func TestDescribe(t *testing.T) {
 	drv := newFake(t, fake.Options{Devices: 2, Major: 8, Minor: 9, MemoryBytes: 1 << 20, Version: 12060})
 	m, err := cuda.Describe(cuda.Options{Driver: drv})
 	must(t, err)
+	if len(m.Unreached) != 0 {
+		t.Errorf("%v are out of reach", m.Unreached)
+	}
 	if m.Library != "fake" || m.Major != 12 || m.Minor != 6 || len(m.Devices) != 2 {
 		t.Fatalf("%+v", m)
 	}
@@ -25,10 +29,19 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
+// TestDescribeUnreached: without peer access no device reaches another.
+func TestDescribeUnreached(t *testing.T) {
+	m, err := cuda.Describe(cuda.Options{Driver: newFake(t, fake.Options{Devices: 2, NoPeers: true})})
+	must(t, err)
+	if !slices.Equal(m.Unreached, [][2]int{{0, 1}, {1, 0}}) {
+		t.Errorf("%v are out of reach", m.Unreached)
+	}
+}
+
 // TestDescribeFails tries every call that can fail.
 func TestDescribeFails(t *testing.T) {
 	for n := 1; ; n++ {
-		drv := newFake(t, fake.Options{})
+		drv := newFake(t, fake.Options{Devices: 2})
 		drv.Fail(n, 2)
 		if _, err := cuda.Describe(cuda.Options{Driver: drv}); err == nil {
 			if n < 5 {
