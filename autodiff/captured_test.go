@@ -11,6 +11,7 @@ import (
 	"pwc/compile"
 	hostbackend "pwc/compile/host"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/interp"
 	"pwc/pieces"
@@ -86,7 +87,7 @@ func gradientRuns(t *testing.T, stride int) []gradientRun {
 		if k%stride != 0 {
 			continue
 		}
-		g := joint(t, parse(t, fn(c.signature, c.lines...)))
+		g := joint(t, testkit.Parse(t, fn(c.signature, c.lines...)))
 		r := rand.New(rand.NewSource(int64(k)))
 		in := &oracle.Inputs{Symbols: map[string]int64{"N": 4}}
 		for _, p := range g.Funcs[0].Params {
@@ -151,7 +152,7 @@ func TestCaptured(t *testing.T) {
 
 // A splitting op with a gradient of its own runs between the graphs of the gradient.
 func TestCapturedCustom(t *testing.T) {
-	m := parse(t, `pwc 1
+	m := testkit.Parse(t, `pwc 1
 module "m" {
   sym N in [1, 64] batch
   op "silly::attention"(tensor, tensor, tensor, mut tensor) split
@@ -173,7 +174,7 @@ module "m" {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain := parse(t, fn("(%x: f32[N, 3], %w: f32[3, 3]) -> (f32[N, 3])", "%a = linear(%x, %w)", "%b = tanh(%a)", "%c = add(%a, %b)", "%o = add(%c, %x)", "%y = mul(%o, %b)", "return %y"))
+	plain := testkit.Parse(t, fn("(%x: f32[N, 3], %w: f32[3, 3]) -> (f32[N, 3])", "%a = linear(%x, %w)", "%b = tanh(%a)", "%c = add(%a, %b)", "%o = add(%c, %x)", "%y = mul(%o, %b)", "return %y"))
 	r := rand.New(rand.NewSource(1))
 	in := &oracle.Inputs{Symbols: map[string]int64{"N": 4}}
 	for _, p := range g.Funcs[0].Params {

@@ -10,6 +10,7 @@ import (
 
 	"pwc/autodiff"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/interp"
 )
@@ -99,13 +100,13 @@ func withCustoms(t testing.TB, m *ir.Module, in *oracle.Inputs) []*interp.Tensor
 // Custom ops bring their gradients: of ops of the table, or of other custom ops, which are
 // declared for them. The gradients are those of the same function without custom ops.
 func TestCustom(t *testing.T) {
-	m, plain := parse(t, customs), parse(t, tableOps)
+	m, plain := testkit.Parse(t, customs), testkit.Parse(t, tableOps)
 	o := autodiff.Options{Custom: customGradients}
 	g, err := autodiff.Joint(m, "f", nil, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g = parse(t, ir.Print(g))
+	g = testkit.Parse(t, ir.Print(g))
 	r := rand.New(rand.NewSource(3))
 	in := &oracle.Inputs{}
 	for range 2 {
@@ -145,7 +146,7 @@ func TestCustom(t *testing.T) {
 
 // A custom op without a gradient, or with one that fails, is an error with the position of the call.
 func TestCustomErrors(t *testing.T) {
-	m := parse(t, customs)
+	m := testkit.Parse(t, customs)
 	with := func(name string, f func(c *autodiff.CustomCall) ([]ir.Value, error)) map[string]autodiff.Custom {
 		custom := map[string]autodiff.Custom{}
 		for n, c := range customGradients {
@@ -154,7 +155,7 @@ func TestCustomErrors(t *testing.T) {
 		custom[name] = autodiff.Custom{Gradient: f}
 		return custom
 	}
-	unknown := parse(t, `pwc 1
+	unknown := testkit.Parse(t, `pwc 1
 module "m" {
   op "my::cube"(tensor) -> (tensor, tensor)
   func @f(%x: f32[4]) -> (f32[4]) {

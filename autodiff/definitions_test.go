@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 )
@@ -16,7 +17,7 @@ import (
 // hold runs @f.gradient in the interpreter and on the host.
 func hold(t *testing.T, text string, params []*interp.Tensor, want ...[]float64) {
 	t.Helper()
-	g := joint(t, parse(t, text))
+	g := joint(t, testkit.Parse(t, text))
 	in := &oracle.Inputs{Symbols: map[string]int64{"N": 1}, Params: params}
 	for name, got := range map[string][]*interp.Tensor{"interpreter": interpret(t, g, in.Clone()), "host": onHost(t, g, in.Clone())} {
 		for i, w := range want {

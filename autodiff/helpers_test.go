@@ -2,7 +2,6 @@ package autodiff_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"pwc/compile"
 	hostbackend "pwc/compile/host"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
@@ -26,15 +26,6 @@ func only(m *ir.Module, f *ir.Func) *ir.Module {
 	return &one
 }
 
-func parse(t testing.TB, text string) *ir.Module {
-	t.Helper()
-	m, err := ir.Parse("test.ir", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
 // joint returns the module with @f.gradient, read back from its text.
 func joint(t testing.TB, m *ir.Module, wrt ...string) *ir.Module {
 	t.Helper()
@@ -42,7 +33,7 @@ func joint(t testing.TB, m *ir.Module, wrt ...string) *ir.Module {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return parse(t, ir.Print(g))
+	return testkit.Parse(t, ir.Print(g))
 }
 
 // interpret runs the only function of m; states and mut parameters are written.
@@ -82,103 +73,16 @@ func execute(dev device.Device, backend compile.Backend, m *ir.Module, in *oracl
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	exe, err := dev.Load(p, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer exe.Close()
 	stream, err := dev.NewStream()
 	if err != nil {
 		return nil, err
 	}
 	defer stream.Close()
-	symbols := make([]int64, len(p.Symbols))
-	for i, s := range p.Symbols {
-		symbols[i] = in.Symbols[s]
-	}
-	var taken []device.Memory
-	defer func() {
-		for _, mem := range taken {
-			err = errors.Join(err, mem.Free())
-		}
-	}()
-	alloc := func(n int64) (device.Buffer, error) {
-		mem, err := dev.Alloc(max(n, 1))
-		if err != nil {
-			return device.Buffer{}, err
-		}
-		taken = append(taken, mem)
-		buf := device.Buffer{Memory: mem, Size: n}
-		if n == 0 {
-			return buf, nil
-		}
-		return buf, stream.Fill(buf, 0xa5)
-	}
-	var args device.Args
-	for _, x := range in.All(m) {
-		buf, err := alloc(int64(len(x.Bytes())))
-		if err != nil {
-			return nil, err
-		}
-		if err := stream.CopyToDevice(buf, x.Bytes()); err != nil {
-			return nil, err
-		}
-		args.Params = append(args.Params, buf)
-	}
-	for _, r := range p.Results {
-		shape, err := oracle.Extents(r.Shape, in.Symbols)
-		if err != nil {
-			return nil, err
-		}
-		x, err := interp.Zeros(r.DType, shape)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, x)
-		buf, err := alloc(int64(len(x.Bytes())))
-		if err != nil {
-			return nil, err
-		}
-		args.Results = append(args.Results, buf)
-	}
-	n, err := exe.ScratchBytes(symbols)
+	left, err := testkit.Runner{Device: dev, Stream: stream}.Run(p, m, in)
 	if err != nil {
 		return nil, err
 	}
-	if args.Scratch, err = alloc(n); err != nil {
-		return nil, err
-	}
-	launch, err := exe.Bind(symbols, args)
-	if err != nil {
-		return nil, err
-	}
-	if err := stream.Launch(launch); err != nil {
-		return nil, err
-	}
-	for i, r := range p.Results {
-		buf := args.Results[i]
-		if r.Alias >= 0 {
-			buf = args.Params[r.Alias]
-		} else if r.Same >= 0 {
-			buf = args.Results[r.Same]
-		}
-		if out[i], err = download(stream, buf, out[i]); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-// download returns a tensor of memory, of the type of like.
-func download(stream device.Stream, buf device.Buffer, like *interp.Tensor) (*interp.Tensor, error) {
-	data := make([]byte, buf.Size)
-	if err := stream.CopyToHost(data, buf); err != nil {
-		return nil, err
-	}
-	if err := stream.Synchronize(); err != nil {
-		return nil, err
-	}
-	return interp.FromBytes(like.Type, like.Shape, data)
+	return left.Results, nil
 }
 
 // near returns how got departs from want by more than tol, relative to the largest element of

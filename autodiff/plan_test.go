@@ -7,6 +7,7 @@ import (
 
 	"pwc/autodiff"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir"
 )
 
@@ -30,18 +31,18 @@ func TestPlanBytes(t *testing.T) {
 		// a static value: 3 * 5 elements, for any N
 		{"no symbol", "(%x: f32[3, 4], %w: f32[5, 4], %s: f32[N]) -> (f32[3, 5], f32[N])", []string{"%a = linear(%x, %w)", "%y = mul(%a, %a)", "%z = neg(%s)", "return %y, %z"}, 3 * 5 * 4, 3 * 5 * 4, 0},
 	} {
-		m := parse(t, fn(c.signature, c.lines...))
+		m := testkit.Parse(t, fn(c.signature, c.lines...))
 		for save, want := range map[autodiff.Save]int64{autodiff.SaveAuto: c.auto, autodiff.SaveAll: c.all, autodiff.SaveNothing: c.least} {
 			holdPlan(t, c.what, m, autodiff.Options{Save: save}, want)
 		}
 	}
 	// What a custom op returns cannot be computed again: a and b are saved, x is a parameter.
-	m := parse(t, strings.ReplaceAll(customs, "[4, 2]", "[64, 2]"))
+	m := testkit.Parse(t, strings.ReplaceAll(customs, "[4, 2]", "[64, 2]"))
 	for _, save := range []autodiff.Save{autodiff.SaveAuto, autodiff.SaveAll, autodiff.SaveNothing} {
 		want := int64(64 * 2 * 4) // what my::scale wrote; a is a result
 		holdPlan(t, "custom ops", m, autodiff.Options{Save: save, Custom: customGradients}, want)
 	}
-	huge := parse(t, strings.ReplaceAll(fn("(%x: f32[N, 1], %w: f32[1, 1]) -> (f32[N, 1])", "%a = linear(%x, %w)", "%y = silu(%a)", "return %y"), "[1, 64]", "[1, 4611686018427387903]"))
+	huge := testkit.Parse(t, strings.ReplaceAll(fn("(%x: f32[N, 1], %w: f32[1, 1]) -> (f32[N, 1])", "%a = linear(%x, %w)", "%y = silu(%a)", "return %y"), "[1, 64]", "[1, 4611686018427387903]"))
 	holdPlan(t, "more than int64 holds", huge, autodiff.Options{}, math.MaxInt64)
 }
 

@@ -11,6 +11,7 @@ import (
 	hostbackend "pwc/compile/host"
 	"pwc/internal/irgen"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/interp"
 )
@@ -39,7 +40,7 @@ func TestRandomModules(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, ir.Print(m))
 		}
-		g = parse(t, ir.Print(g))
+		g = testkit.Parse(t, ir.Print(g))
 		if _, err := compile.Compile(context.Background(), g, compile.Shape{}, hostbackend.New(), compile.Options{}); err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, ir.Print(g))
 		}

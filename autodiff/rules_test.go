@@ -10,6 +10,7 @@ import (
 
 	"pwc/autodiff"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
@@ -20,7 +21,7 @@ import (
 func TestEveryOpHasARule(t *testing.T) {
 	used := map[string]bool{}
 	for _, c := range differences {
-		for _, n := range parse(t, fn(c.signature, c.lines...)).Funcs[0].Nodes {
+		for _, n := range testkit.Parse(t, fn(c.signature, c.lines...)).Funcs[0].Nodes {
 			used[n.Op.Name] = true
 		}
 	}
@@ -120,7 +121,7 @@ func TestDifferences(t *testing.T) {
 		t.Run(fmt.Sprint(k, " ", c.lines), func(t *testing.T) {
 			const n = 4
 			r := rand.New(rand.NewSource(int64(k)))
-			m := parse(t, fn(c.signature, c.lines...))
+			m := testkit.Parse(t, fn(c.signature, c.lines...))
 			f := m.Funcs[0]
 			in := &oracle.Inputs{Symbols: map[string]int64{"N": n}}
 			var floats []int
@@ -213,7 +214,7 @@ func twoSteps(t *testing.T, d *autodiff.Derivative, in *oracle.Inputs, cotangent
 // gradients runs @f.gradient in the interpreter and on the host, which must agree to the bit.
 func gradients(t *testing.T, text string, params ...*interp.Tensor) []*interp.Tensor {
 	t.Helper()
-	g := joint(t, parse(t, text))
+	g := joint(t, testkit.Parse(t, text))
 	in := &oracle.Inputs{Symbols: map[string]int64{"N": 3}, Params: params}
 	got := interpret(t, g, in.Clone())
 	if err := oracle.SameBits(onHost(t, g, in.Clone()), got); err != nil {
@@ -284,12 +285,12 @@ func TestConventions(t *testing.T) {
 
 // A cotangent has the dtype of its value; rules compute in f32 and round once.
 func TestNarrow(t *testing.T) {
-	m := parse(t, fn("(%x: bf16[N, 4], %w: f32[4], %m: bf16[2, 4]) -> (bf16[N, 2])", "%n = rms_norm(%x, %w, eps=1e-5)", "%s = silu(%n)", "%y = linear(%s, %m)", "return %y"))
+	m := testkit.Parse(t, fn("(%x: bf16[N, 4], %w: f32[4], %m: bf16[2, 4]) -> (bf16[N, 2])", "%n = rms_norm(%x, %w, eps=1e-5)", "%s = silu(%n)", "%y = linear(%s, %m)", "return %y"))
 	g := joint(t, m)
 	if got := fmt.Sprint(g.Funcs[0].ResultTypes); got != "[bf16[N, 4] f32[4] bf16[2, 4]]" {
 		t.Errorf("types of the gradients: %s", got)
 	}
-	wide := parse(t, strings.ReplaceAll(fn("(%x: bf16[N, 4], %w: f32[4], %m: bf16[2, 4]) -> (bf16[N, 2])", "%n = rms_norm(%x, %w, eps=1e-5)", "%s = silu(%n)", "%y = linear(%s, %m)", "return %y"), "bf16", "f32"))
+	wide := testkit.Parse(t, strings.ReplaceAll(fn("(%x: bf16[N, 4], %w: f32[4], %m: bf16[2, 4]) -> (bf16[N, 2])", "%n = rms_norm(%x, %w, eps=1e-5)", "%s = silu(%n)", "%y = linear(%s, %m)", "return %y"), "bf16", "f32"))
 	r := rand.New(rand.NewSource(1))
 	in, exact := &oracle.Inputs{Symbols: map[string]int64{"N": 5}}, &oracle.Inputs{Symbols: map[string]int64{"N": 5}}
 	f := g.Funcs[0]
@@ -315,7 +316,7 @@ func TestNarrow(t *testing.T) {
 
 // Errors have the position of the value or the op.
 func TestErrors(t *testing.T) {
-	m := parse(t, `pwc 1
+	m := testkit.Parse(t, `pwc 1
 module "m" {
   op "my::op"(tensor) -> (tensor)
   weight @ids : i32[4]
@@ -372,7 +373,7 @@ module "m" {
 // Weights and states are differentiated; a state by its contents before the function, and what
 // the function leaves in it is there after the forward.
 func TestWeightsAndStates(t *testing.T) {
-	m := parse(t, `pwc 1
+	m := testkit.Parse(t, `pwc 1
 module "m" {
   weight @w : f32[3]
   state @s : f32[3]
@@ -434,7 +435,7 @@ module "m" {
 
 // The plan: pointwise chains are repeated where that saves bytes, products are saved.
 func TestPlan(t *testing.T) {
-	m := parse(t, fn("(%x: f32[N, 8], %w: f32[32, 8], %v: f32[8, 32]) -> (f32[N, 8])",
+	m := testkit.Parse(t, fn("(%x: f32[N, 8], %w: f32[32, 8], %v: f32[8, 32]) -> (f32[N, 8])",
 		"%a = linear(%x, %w)", "%b = silu(%a)", "%c = mul(%b, 2.0)", "%d = tanh(%c)", "%y = linear(%d, %v)", "return %y"))
 	for _, c := range []struct {
 		save              autodiff.Save
@@ -459,7 +460,7 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	// A result of the function is saved for nothing.
-	d, err := autodiff.Gradients(parse(t, fn("(%x: f32[N]) -> (f32[N])", "%y = exp(%x)", "return %y")), "f", nil, autodiff.Options{})
+	d, err := autodiff.Gradients(testkit.Parse(t, fn("(%x: f32[N]) -> (f32[N])", "%y = exp(%x)", "return %y")), "f", nil, autodiff.Options{})
 	if err != nil || len(d.Plan.Saved) != 1 || d.Plan.Saved[0].Result != 0 || d.Plan.Bytes != 0 || len(d.Forward.Returns) != 1 {
 		t.Errorf("%+v, %v: want the result to be saved, and nothing else", d, err)
 	}
@@ -486,7 +487,7 @@ func TestAutoSavesNoMoreThanAll(t *testing.T) {
 			}
 		}
 		lines = append(lines, "%y = sum(%v7, axes=[0, 1])", "return %y")
-		m := parse(t, fn("(%x: f32[N, 4], %w: f32[4, 4]) -> (f32[])", lines...))
+		m := testkit.Parse(t, fn("(%x: f32[N, 4], %w: f32[4, 4]) -> (f32[])", lines...))
 		auto, err := autodiff.Gradients(m, "f", nil, autodiff.Options{})
 		if err != nil {
 			t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"pwc/internal/testkit"
 	"slices"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ func fastTemp(t testing.TB) string {
 type smallCache struct {
 	t      *testing.T
 	s      *Store
-	j      *journal
+	j      *testkit.Log
 	module Module
 }
 
@@ -69,7 +70,7 @@ func (c *smallCache) survive(file, what string) {
 	if err := c.s.PutModule(c.t.Context(), c.module); err != nil {
 		c.t.Fatalf("%s, %s: module: %v", file, what, err)
 	}
-	text := c.j.take()
+	text := c.j.Take()
 	if !strings.Contains(text, file) || !strings.Contains(text, "reason=") {
 		c.t.Fatalf("%s, %s: no warning names the file and a reason:\n%s", file, what, text)
 	}
@@ -276,7 +277,7 @@ func TestNoDirectory(t *testing.T) {
 		if err := s.PutModule(t.Context(), testModule("toy", 1)); !errors.As(err, &nc) {
 			t.Errorf("%q: PutModule: %v", dir, err)
 		}
-		if text := j.take(); strings.Contains(text, "not kept") || s.Stats().NotCached != 3 {
+		if text := j.Take(); strings.Contains(text, "not kept") || s.Stats().NotCached != 3 {
 			t.Errorf("%q: the second and third are counted and not said again: %d\n%s", dir, s.Stats().NotCached, text)
 		}
 		if n := s.Stats().NotCached; n != 3 {
@@ -302,7 +303,7 @@ func TestNoLocks(t *testing.T) {
 	if err := s.PutModule(t.Context(), testModule("toy", 3)); err != nil {
 		t.Fatal(err)
 	}
-	if text := j.take(); strings.Count(text, "locking fails") != 1 || strings.Count(text, "\n") != 1 {
+	if text := j.Take(); strings.Count(text, "locking fails") != 1 || strings.Count(text, "\n") != 1 {
 		t.Errorf("messages:\n%s", text)
 	}
 	if r, err := s.GC(t.Context(), GCOptions{}); err != nil || r.Modules != 1 || r.Entries != 3 {

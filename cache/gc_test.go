@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"pwc/internal/testkit"
 	"strings"
 	"sync"
 	"testing"
@@ -41,7 +42,7 @@ func moduleOf(name string, keys ...int) Module {
 
 // gcCache holds three modules that share key 1, and an entry of its own:
 // a = {0, 1}, b = {1, 2}, c = {3}, loose = {4}; a was used last, c first.
-func gcCache(t *testing.T) (s *Store, j *journal, a, b, c Module) {
+func gcCache(t *testing.T) (s *Store, j *testkit.Log, a, b, c Module) {
 	s, j = logged(t.TempDir())
 	for i := range 5 {
 		if err := s.Put(t.Context(), testKey(i), testBlob(i), testProvenance); err != nil {

@@ -6,11 +6,10 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
+	"pwc/internal/testkit"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -72,34 +71,10 @@ func fill(t testing.TB, s *Store, name string, n int) Module {
 	return m
 }
 
-// journal collects log messages of level Warn and above.
-type journal struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.Write(b)
-}
-
-// take returns what was logged since the last call.
-func (j *journal) take() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	defer j.buf.Reset()
-	return j.buf.String()
-}
-
-func (j *journal) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{Level: slog.LevelWarn}))
-}
-
 // logged returns a store on dir and what it logs.
-func logged(dir string, layers ...string) (*Store, *journal) {
-	j := &journal{}
-	return New(Options{Dir: dir, Layers: layers, Logger: j.logger()}), j
+func logged(dir string, layers ...string) (*Store, *testkit.Log) {
+	j := &testkit.Log{}
+	return New(Options{Dir: dir, Layers: layers, Logger: j.Logger()}), j
 }
 
 func wantHit(t testing.TB, s *Store, i int) {
@@ -117,16 +92,16 @@ func wantMiss(t testing.TB, s *Store, i int) {
 	}
 }
 
-func wantQuiet(t testing.TB, j *journal) {
+func wantQuiet(t testing.TB, j *testkit.Log) {
 	t.Helper()
-	if text := j.take(); text != "" {
+	if text := j.Take(); text != "" {
 		t.Fatalf("unexpected messages:\n%s", text)
 	}
 }
 
-func wantLog(t testing.TB, j *journal, parts ...string) {
+func wantLog(t testing.TB, j *testkit.Log, parts ...string) {
 	t.Helper()
-	text := j.take()
+	text := j.Take()
 	for _, p := range parts {
 		if !strings.Contains(text, p) {
 			t.Fatalf("messages lack %q:\n%s", p, text)

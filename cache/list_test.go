@@ -289,7 +289,7 @@ func TestExplain(t *testing.T) {
 	if e, err := s.Explain(t.Context(), k); err != nil || len(e) != 1 || e[0].Hit || e[0].Nearest != nil || e[0].Changes != nil {
 		t.Errorf("in an empty cache: %+v, %v", e, err)
 	}
-	j.take() // the layer is empty
+	j.Take() // the layer is empty
 
 	hit := put(ls, func(k *Key) { k.Target = "cuda:sm_90" })
 	put(s, func(k *Key) { k.Piece[0]++ })                               // all the same but the piece

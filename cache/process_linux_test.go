@@ -131,14 +131,14 @@ func fullRole(args []string) error {
 			break
 		}
 	}
-	j.take()
+	j.Take()
 	if err := os.Remove(filler); err != nil {
 		return err
 	}
 	if err := errors.Join(kept(s, 1), kept(s, 2), s.PutModule(context.Background(), testModule("toy", 3)), tidy(s)); err != nil {
 		return err
 	}
-	if text := j.take(); text != "" {
+	if text := j.Take(); text != "" {
 		return fmt.Errorf("messages after there was room again:\n%s", text)
 	}
 	return nil
@@ -158,7 +158,7 @@ func frozenRole(args []string) error {
 	if err := errors.Join(kept(s, 0), kept(s, 1), s.PutModule(ctx, testModule("toy", 2))); err != nil {
 		return err
 	}
-	if text := j.take(); text != "" {
+	if text := j.Take(); text != "" {
 		return fmt.Errorf("messages on a warm start:\n%s", text)
 	}
 	if err := notKept(s, 2, 100, syscall.EROFS); err != nil {
@@ -177,12 +177,12 @@ func frozenRole(args []string) error {
 		return fmt.Errorf("Clear = %v", err)
 	}
 	// What is damaged and cannot be repaired is said all the same.
-	j.take()
+	j.Take()
 	bad := testModule("bad", 1)
 	if err := s.PutModule(ctx, bad); !errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("PutModule = %v", err)
 	}
-	if text := j.take(); !strings.Contains(text, moduleFilePath(s, bad, graphFile)) {
+	if text := j.Take(); !strings.Contains(text, moduleFilePath(s, bad, graphFile)) {
 		return fmt.Errorf("no warning names the damaged graph:\n%s", text)
 	}
 	return errors.Join(kept(s, 0), kept(s, 1))

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"pwc/internal/testkit"
 	"strconv"
 	"strings"
 	"testing"
@@ -52,8 +53,8 @@ func compileRole(args []string) error {
 	if err != nil {
 		return err
 	}
-	j := &journal{}
-	s := New(Options{Dir: args[0], Logger: j.logger()})
+	j := &testkit.Log{}
+	s := New(Options{Dir: args[0], Logger: j.Logger()})
 	io.Copy(io.Discard, os.Stdin)
 	for _, i := range rand.Perm(n) {
 		blob, err := makeOnce(context.Background(), s, testKey(i), func() []byte {
@@ -71,7 +72,7 @@ func compileRole(args []string) error {
 	if err := s.PutModule(context.Background(), testModule("toy", n)); err != nil {
 		return err
 	}
-	if text := j.take(); text != "" {
+	if text := j.Take(); text != "" {
 		return errors.New(text)
 	}
 	return log.Close()
@@ -133,8 +134,8 @@ func TestOneCompileAmongProcesses(t *testing.T) {
 // crashRole compiles, collects and records without end, and prints every key
 // whose Put has returned. Args: dir.
 func crashRole(args []string) error {
-	j := &journal{}
-	s := New(Options{Dir: args[0], Logger: j.logger()})
+	j := &testkit.Log{}
+	s := New(Options{Dir: args[0], Logger: j.Logger()})
 	ctx := context.Background()
 	for n := 0; ; n++ {
 		i := rand.IntN(crashKeys)
@@ -160,7 +161,7 @@ func crashRole(args []string) error {
 		}
 		// A graph and its manifest are two files: a kill between them leaves an
 		// old manifest, which is the one warning that there may be.
-		for line := range strings.Lines(j.take()) {
+		for line := range strings.Lines(j.Take()) {
 			if !strings.Contains(line, graphFile) {
 				fmt.Print("wrong ", line)
 			}

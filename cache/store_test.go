@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"pwc/internal/testkit"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -275,8 +276,8 @@ func TestZeroStore(t *testing.T) {
 func TestFormatVersions(t *testing.T) {
 	dir := t.TempDir()
 	one, j1 := logged(dir)
-	j2 := &journal{}
-	two := newStore(Options{Dir: dir, Logger: j2.logger()}, FormatVersion+1)
+	j2 := &testkit.Log{}
+	two := newStore(Options{Dir: dir, Logger: j2.Logger()}, FormatVersion+1)
 	fill(t, one, "toy", 2)
 	wantMiss(t, two, 0)
 	before := snapshot(t, filepath.Join(dir, "v1"))
@@ -414,8 +415,8 @@ func TestOneCompileAmongGoroutines(t *testing.T) {
 // A lock that is never released costs the timeout, not the result.
 // Writers do not wait for each other: only a collection does, and makes them wait.
 func TestWritersShare(t *testing.T) {
-	j := &journal{}
-	s := New(Options{Dir: fastTemp(t), Logger: j.logger(), LockTimeout: 50 * time.Millisecond})
+	j := &testkit.Log{}
+	s := New(Options{Dir: fastTemp(t), Logger: j.Logger(), LockTimeout: 50 * time.Millisecond})
 	tr, err := s.dir.create()
 	if err != nil {
 		t.Fatal(err)
@@ -446,8 +447,8 @@ func TestLockTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unlock()
-	j := &journal{}
-	s := New(Options{Dir: dir, Logger: j.logger(), LockTimeout: time.Millisecond})
+	j := &testkit.Log{}
+	s := New(Options{Dir: dir, Logger: j.Logger(), LockTimeout: time.Millisecond})
 	blob, err := makeOnce(t.Context(), s, testKey(0), func() []byte { return testBlob(0) })
 	if err != nil || !bytes.Equal(blob, testBlob(0)) {
 		t.Errorf("%q, %v", blob, err)
@@ -481,8 +482,8 @@ func TestLockTimeoutIsForAll(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = time.Minute
-		j := &journal{}
-		s := New(Options{Dir: dir, Logger: j.logger(), LockTimeout: timeout})
+		j := &testkit.Log{}
+		s := New(Options{Dir: dir, Logger: j.Logger(), LockTimeout: timeout})
 		start := time.Now()
 		var all sync.WaitGroup
 		for i := range 10 {
@@ -504,7 +505,7 @@ func TestLockTimeoutIsForAll(t *testing.T) {
 		if took := time.Since(start); took > timeout {
 			t.Errorf("twenty writes waited for %v, with a timeout of %v", took, timeout)
 		}
-		if text := j.take(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "going on without the lock") {
+		if text := j.Take(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "going on without the lock") {
 			t.Errorf("messages:\n%s", text)
 		}
 		for i := range 20 {

@@ -118,7 +118,7 @@ func TestMachineCodeNeedsTrust(t *testing.T) {
 					t.Errorf("layer %v, %s: %v", layer, what, u)
 				}
 				s.Get(t.Context(), gpuKey())
-				if text := j.take(); strings.Count(text, "not trusted") != 2 || strings.Count(text, "\n") != 1 { // in the message and in its reason
+				if text := j.Take(); strings.Count(text, "not trusted") != 2 || strings.Count(text, "\n") != 1 { // in the message and in its reason
 					t.Errorf("layer %v, %s: messages:\n%s", layer, what, text)
 				}
 				if n := s.Stats(); n.Untrusted != 2 || n.Damaged != 0 {

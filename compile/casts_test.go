@@ -7,6 +7,7 @@ import (
 
 	"pwc/compile"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 )
@@ -36,7 +37,7 @@ func TestIntegerCasts(t *testing.T) {
 // TestLiteralsRoundOnce holds literals that become elements to numbers found by hand.
 // f32 would round each to a tie of the dtype, and the tie goes the other way.
 func TestLiteralsRoundOnce(t *testing.T) {
-	m := parse(t, `pwc 1
+	m := testkit.Parse(t, `pwc 1
 module "literals" {
   func @piece(%c: bool[2], %x: bf16[2], %h: f16[2]) -> (bf16[2], bf16[2], bf16[2], bf16[2], bf16[4], bf16[2], f16[2], f16[4], f32[2], bf16[2]) {
     %where = where(%c, %x, 16842753)

@@ -6,6 +6,7 @@ import (
 
 	"pwc/compile"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 )
 
 // TestAddresses holds views for which no address is affine: they must go through
@@ -32,7 +33,7 @@ func TestAddresses(t *testing.T) {
     return %y
   }`,
 	} {
-		m := parse(t, module(body))
+		m := testkit.Parse(t, module(body))
 		b, err := oracle.Draw(rand.New(rand.NewSource(1)), m, map[string]int64{"N": 1}, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 	"pwc/compile"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -58,7 +59,7 @@ func TestDraws(t *testing.T) {
 // TestDrawsAreNotMerged holds that a draw and what is drawn again stay two nodes, so
 // that the numbers need not be kept between them, and that nothing folds a draw.
 func TestDrawsAreNotMerged(t *testing.T) {
-	m := parse(t, module(`  func @piece(%g: i64[2], %x: f32[N]) -> (f32[N], f32[N]) {
+	m := testkit.Parse(t, module(`  func @piece(%g: i64[2], %x: f32[N]) -> (f32[N], f32[N]) {
     %a = dropout(%x, %g, p=0.5)
     %b = dropout(%x, %g, p=0.5, offset=0, redraw=true)
     return %a, %b
@@ -91,7 +92,7 @@ func TestDrawsAreNotMerged(t *testing.T) {
 // TestAdvance holds what a program says of its generators to the function as it was
 // written: also where passes drop draws.
 func TestAdvance(t *testing.T) {
-	m := parse(t, `pwc 1
+	m := testkit.Parse(t, `pwc 1
 module "advance" {
   sym N in [1, 64] batch
   state @other : f32[2]

@@ -11,6 +11,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/loop"
+	"pwc/internal/testkit"
 	"pwc/program"
 )
 
@@ -47,7 +48,7 @@ func TestKernelsAreMadeSideBySide(t *testing.T) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		t.Skip("one processor")
 	}
-	m := parse(t, `pwc 1
+	m := testkit.Parse(t, `pwc 1
 module "m" {
   sym N in [1, 8] batch
   func @f(%x: f32[N, 8]) -> (f32[N], f32[N], f32[N]) {

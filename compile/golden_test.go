@@ -1,25 +1,22 @@
 package compile_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"pwc/compile"
 	hostbackend "pwc/compile/host"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/interp"
@@ -38,33 +35,7 @@ var update = flag.Bool("update", false, "rewrite the expectations in testdata")
 // program with its vector code, the hash of its bytes, which is the same on
 // every machine, and its results on random inputs.
 func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no cases", err)
-	}
-	for _, name := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
-			data, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ar := txtar.Parse(data)
-			out := &txtar.Archive{Comment: ar.Comment, Files: ar.Files[:1]}
-			if err := golden(out); err != nil {
-				t.Fatal(err)
-			}
-			got := txtar.Format(out)
-			if *update {
-				if err := os.WriteFile(name, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if !bytes.Equal(got, data) {
-				t.Errorf("go test -run Golden -update rewrites it (-want +got):\n%s", cmp.Diff(string(data), string(got)))
-			}
-		})
-	}
+	testkit.Golden(t, "testdata/*.txtar", *update, func(t *testing.T, ar *txtar.Archive) { testkit.Check(t, golden(ar)) })
 }
 
 // golden appends to a case with in.ir alone what it gives.

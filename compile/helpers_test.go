@@ -9,6 +9,7 @@ import (
 	"pwc/compile"
 	hostbackend "pwc/compile/host"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
@@ -57,96 +58,20 @@ func (o sillyOp) Launch(c *device.OpCall) error {
 func execute(p *program.Program, m *ir.Module, b *oracle.Inputs) ([]*interp.Tensor, error) {
 	dev := host.Open(host.Options{Workers: 2})
 	defer dev.Close()
-	exe, err := dev.Load(p, device.OpSet{"silly::attention": sillyOp{dev}})
-	if err != nil {
-		return nil, err
-	}
-	defer exe.Close()
 	stream, err := dev.NewStream()
 	if err != nil {
 		return nil, err
 	}
 	defer stream.Close()
-	symbols := make([]int64, len(p.Symbols))
-	for i, s := range p.Symbols {
-		symbols[i] = b.Symbols[s]
-	}
-	alloc := func(n int64) (device.Buffer, error) {
-		mem, err := dev.Alloc(max(n, 1))
-		if err != nil {
-			return device.Buffer{}, err
-		}
-		buf := device.Buffer{Memory: mem, Size: n}
-		return buf, stream.Fill(buf, 0xa5) // what nothing wrote must not look like an answer
-	}
-	var args device.Args
-	for _, x := range b.All(m) {
-		buf, err := alloc(int64(len(x.Bytes())))
-		if err != nil {
-			return nil, err
-		}
-		if err := stream.CopyToDevice(buf, x.Bytes()); err != nil {
-			return nil, err
-		}
-		args.Params = append(args.Params, buf)
-	}
-	shapes := make([][]int64, len(p.Results))
-	for i, r := range p.Results {
-		if shapes[i], err = oracle.Extents(r.Shape, b.Symbols); err != nil {
-			return nil, err
-		}
-		x, err := interp.Zeros(r.DType, shapes[i])
-		if err != nil {
-			return nil, err
-		}
-		buf, err := alloc(int64(len(x.Bytes())))
-		if err != nil {
-			return nil, err
-		}
-		args.Results = append(args.Results, buf)
-	}
-	n, err := exe.ScratchBytes(symbols)
+	run := testkit.Runner{Device: dev, Stream: stream, Ops: device.OpSet{"silly::attention": sillyOp{dev}}}
+	out, err := run.Run(p, m, b)
 	if err != nil {
 		return nil, err
-	}
-	if args.Scratch, err = alloc(n); err != nil {
-		return nil, err
-	}
-	launch, err := exe.Bind(symbols, args)
-	if err != nil {
-		return nil, err
-	}
-	if err := stream.Launch(launch); err != nil {
-		return nil, err
-	}
-	read := func(buf device.Buffer, dt dtype.DType, shape []int64) (*interp.Tensor, error) {
-		data := make([]byte, buf.Size)
-		if err := stream.CopyToHost(data, buf); err != nil {
-			return nil, err
-		}
-		return interp.FromBytes(dt, shape, data)
-	}
-	var out []*interp.Tensor
-	for i, r := range p.Results {
-		buf := args.Results[i]
-		if r.Alias >= 0 {
-			buf = args.Params[r.Alias]
-		} else if r.Same >= 0 {
-			buf = args.Results[r.Same]
-		}
-		x, err := read(buf, r.DType, shapes[i])
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, x)
 	}
 	for i, x := range b.All(m) {
-		if !p.Params[i].Mut {
+		y := out.Mutated[i]
+		if y == nil {
 			continue
-		}
-		y, err := read(args.Params[i], x.Type, x.Shape)
-		if err != nil {
-			return nil, err
 		}
 		for j := range x.Len() {
 			if x.Type.Float() {
@@ -156,17 +81,7 @@ func execute(p *program.Program, m *ir.Module, b *oracle.Inputs) ([]*interp.Tens
 			}
 		}
 	}
-	return out, nil
-}
-
-// parse reads a module.
-func parse(t testing.TB, text string) *ir.Module {
-	t.Helper()
-	m, err := ir.Parse("test.ir", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return out.Results, nil
 }
 
 // compileHost compiles a module for the host.

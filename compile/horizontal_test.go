@@ -7,6 +7,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/loop"
+	"pwc/internal/testkit"
 	"pwc/program"
 )
 
@@ -63,7 +64,7 @@ func TestBeside(t *testing.T) {
     copy(%e, %y)
     return %a, %e`, "f32[8], f32[N, 8]", 9, "copy max copy"},
 	} {
-		m := parse(t, `pwc 1
+		m := testkit.Parse(t, `pwc 1
 module "beside" {
   sym N in [1, 64] batch
   func @piece(%x: f32[N, 8], %y: f32[N, 8], %w: f32[8, 8]) -> (`+c.result+`) {`+c.body+`

@@ -6,6 +6,7 @@ import (
 
 	"pwc/compile"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir/interp"
 )
 
@@ -93,7 +94,7 @@ func TestPositionsOutOfRange(t *testing.T) {
     scatter(%d, %i, %x)
     return %d
   }`} {
-		m := parse(t, module(body))
+		m := testkit.Parse(t, module(body))
 		for _, n := range []int64{0, 1, 9} {
 			b, err := oracle.Draw(rand.New(rand.NewSource(n)), m, map[string]int64{"N": n}, nil)
 			if err != nil {
@@ -129,7 +130,7 @@ func TestRope(t *testing.T) {
 	for _, style := range []string{"half", "interleaved"} {
 		for _, d := range []string{"16", "20"} {
 			for _, dt := range []string{"f32", "bf16", "f16"} {
-				m := parse(t, module(`
+				m := testkit.Parse(t, module(`
   func @piece(%x: `+dt+`[N, 3, `+d+`], %c: f32[N, 8], %s: f32[N, 8]) -> (`+dt+`[N, 3, `+d+`]) {
     %y = rope(%x, %c, %s, style=`+style+`) : `+dt+`[N, 3, `+d+`]
     return %y

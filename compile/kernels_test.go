@@ -6,6 +6,7 @@ import (
 
 	"pwc/compile"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/program"
 )
 
@@ -236,7 +237,7 @@ func TestKernelCounts(t *testing.T) {
   }`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := parse(t, module(c.body))
+			m := testkit.Parse(t, module(c.body))
 			var loops string
 			p := compileHost(t, m, compile.Shape{}, compile.Options{Dump: func(pass, text string) {
 				if pass == "fuse" {

@@ -14,6 +14,7 @@ import (
 	hostbackend "pwc/compile/host"
 	"pwc/compile/loop"
 	"pwc/internal/irgen"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dim"
 )
@@ -56,7 +57,7 @@ func TestPassNames(t *testing.T) {
 // TestDriver: every row that is not switched off, and each of the user's passes, is
 // dumped and timed, in order.
 func TestDriver(t *testing.T) {
-	m := parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    %y = add(%x, 1.0) : f32[N]\n    return %y\n  }\n"))
+	m := testkit.Parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    %y = add(%x, 1.0) : f32[N]\n    return %y\n  }\n"))
 	same := func(_ *ir.Module, f *ir.Func) (*ir.Func, error) { return f, nil }
 	for _, off := range append(compile.Passes(), compile.PassInfo{}) {
 		if off.Required {
@@ -97,7 +98,7 @@ func TestDriver(t *testing.T) {
 
 // TestDisable refuses what cannot be switched off.
 func TestDisable(t *testing.T) {
-	m := parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n"))
+	m := testkit.Parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n"))
 	for name, want := range map[string]string{"lower": "cannot be switched off", "emit": "cannot be switched off", "vectorize": "there is no pass"} {
 		_, err := compile.Compile(context.Background(), m, compile.Shape{}, hostbackend.New(), compile.Options{Disable: []string{name}})
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -137,7 +138,7 @@ func TestFingerprint(t *testing.T) {
 
 // TestUserPass runs a pass that turns every add into a sub.
 func TestUserPass(t *testing.T) {
-	m := parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    %y = add(%x, 1.0) : f32[N]\n    return %y\n  }\n"))
+	m := testkit.Parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    %y = add(%x, 1.0) : f32[N]\n    return %y\n  }\n"))
 	var after string
 	p := compileHost(t, m, compile.Shape{}, compile.Options{
 		Passes: []compile.Pass{{Name: "flip", Version: "1", Run: func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
@@ -162,7 +163,7 @@ func TestUserPass(t *testing.T) {
 
 // TestUserPassIsChecked: what the verifier does not see of a pass is an error too.
 func TestUserPassIsChecked(t *testing.T) {
-	m := parse(t, module("  func @piece(%x: f32[N], %y: f32[N]) -> (f32[N]) {\n    %z = add(%x, %y) : f32[N]\n    return %z\n  }\n"))
+	m := testkit.Parse(t, module("  func @piece(%x: f32[N], %y: f32[N]) -> (f32[N]) {\n    %z = add(%x, %y) : f32[N]\n    return %z\n  }\n"))
 	for want, run := range map[string]func(m *ir.Module, f *ir.Func) (*ir.Func, error){
 		"returned no function": func(*ir.Module, *ir.Func) (*ir.Func, error) { return nil, nil },
 		"changed the types of parameters or results": func(_ *ir.Module, f *ir.Func) (*ir.Func, error) {
@@ -193,7 +194,7 @@ func TestUserPassIsChecked(t *testing.T) {
 // TestPassError: an error in a user's pass names the pass and keeps its position, and
 // its node is that of the piece, whatever the passes before made of it.
 func TestPassError(t *testing.T) {
-	m := parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    %y = add(%x, 1.0) : f32[N]\n    %z = neg(%y) : f32[N]\n    return %z\n  }\n"))
+	m := testkit.Parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    %y = add(%x, 1.0) : f32[N]\n    %z = neg(%y) : f32[N]\n    return %z\n  }\n"))
 	double := func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
 		return ir.Rewrite(m, f, func(rw *ir.Rewriter, _ int, n *ir.Node) {
 			rw.Replace(n.Results[0], rw.Op1("abs", rw.Keep(n).Results))
@@ -249,14 +250,14 @@ func TestErrors(t *testing.T) {
 		{module("  func @piece(%x: i4[N, 2]) -> (i4[2, N]) {\n    %y = transpose(%x, perm=[1, 0]) : i4[2, N]\n    return %y\n  }\n"), compile.Shape{},
 			"test.ir:17:10: elements of i4 are narrower than a byte"},
 	} {
-		_, err := compile.Compile(ctx, parse(t, c.text), c.shape, hostbackend.New(), compile.Options{})
+		_, err := compile.Compile(ctx, testkit.Parse(t, c.text), c.shape, hostbackend.New(), compile.Options{})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
 	}
 	stopped, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := compile.Compile(stopped, parse(t, module(one)), compile.Shape{}, hostbackend.New(), compile.Options{}); err == nil {
+	if _, err := compile.Compile(stopped, testkit.Parse(t, module(one)), compile.Shape{}, hostbackend.New(), compile.Options{}); err == nil {
 		t.Error("a cancelled context compiles")
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"pwc/compile"
 	hostbackend "pwc/compile/host"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/program"
@@ -20,7 +21,7 @@ func shapeOf(name string, lo, hi int64) compile.Shape {
 
 // TestInterface pins the parameters, results and guards of a program.
 func TestInterface(t *testing.T) {
-	m := parse(t, `pwc 1
+	m := testkit.Parse(t, `pwc 1
 module "test" {
   sym N in [1, 64] batch
   sym B in [1, 100] load
@@ -78,7 +79,7 @@ module "test" {
 
 // TestStaticShape leaves no symbol in a program for one size.
 func TestStaticShape(t *testing.T) {
-	m := parse(t, module(`
+	m := testkit.Parse(t, module(`
   func @piece(%x: f32[N, 64]) -> (f32[N, 64]) {
     %y = softmax(%x) : f32[N, 64]
     return %y
@@ -156,7 +157,7 @@ func TestScratch(t *testing.T) {
 			if c.off != "" {
 				o.Disable = []string{c.off}
 			}
-			p := compileHost(t, parse(t, module(c.body)), compile.Shape{}, o)
+			p := compileHost(t, testkit.Parse(t, module(c.body)), compile.Shape{}, o)
 			n := 0
 			for _, b := range p.Buffers {
 				if b.Kind == program.BufferScratch {
@@ -173,7 +174,7 @@ func TestScratch(t *testing.T) {
 // TestOrigin pins which node of the piece a step names, through passes that
 // renumber nodes.
 func TestOrigin(t *testing.T) {
-	p := compileHost(t, parse(t, module(`
+	p := compileHost(t, testkit.Parse(t, module(`
   func @piece(%x: f32[N, 64], %i: i32[N]) -> (f32[N, 64], f32[N, 64]) {
     %unused = exp(%x) : f32[N, 64]
     %y = softmax(%x) : f32[N, 64]
@@ -202,7 +203,7 @@ func TestKernelsAreShared(t *testing.T) {
 
 // TestElementsThatDoNotCompute moves dtypes that only load.
 func TestElementsThatDoNotCompute(t *testing.T) {
-	p := compileHost(t, parse(t, module(`
+	p := compileHost(t, testkit.Parse(t, module(`
   func @piece(%x: f8e4m3[N, 4]) -> (f8e4m3[4, N], f8e4m3[N, 8]) {
     %y = transpose(%x, perm=[1, 0]) : f8e4m3[4, N]
     %z = concat(%x, %x, axis=1) : f8e4m3[N, 8]
@@ -216,7 +217,7 @@ func TestElementsThatDoNotCompute(t *testing.T) {
 // TestTermsThatCannotBeCounted: what an integer product is lowered to may be larger
 // than the language allows though the product is not, which is no internal error.
 func TestTermsThatCannotBeCounted(t *testing.T) {
-	m := parse(t, `pwc 1
+	m := testkit.Parse(t, `pwc 1
 module "m" {
   sym N in [1, 1099511627776] batch
   func @f(%x: i8[N, 4096], %w: i8[4096, 4096]) -> (i8[N, 4096]) {

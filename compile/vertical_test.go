@@ -9,6 +9,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/loop"
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program"
@@ -135,7 +136,7 @@ func TestChain(t *testing.T) {
 				"if linear(r2 p0 p2) max(r2 s4@1-1) prod(s4@1-1 r1) lib::routine(r2 s6@1-1) after(s6@1-1 r2)",
 				"else linear+max+prod(r2 p0 p2 r1)"}},
 	} {
-		m := parse(t, `pwc 1
+		m := testkit.Parse(t, `pwc 1
 module "chain" {
   sym N in [1, 64] batch
   func @piece(%x: f32[N, 8], %y: f32[N, 8], %w: f32[8, 8]) -> (`+c.result+`) {`+c.body+`

@@ -15,6 +15,7 @@ import (
 	"pwc/graphs/whole"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/pieces"
@@ -27,7 +28,7 @@ func gpuRig(t testing.TB) (rig, *cudatest.Opened) {
 	t.Helper()
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
-	check(t, err)
+	testkit.Check(t, err)
 	return rig{dev: dev.Device, compiler: pieces.Pipeline{Backend: backend}, store: pieces.NewMemoryStore(), stays: true}, dev
 }
 
@@ -101,15 +102,15 @@ func TestBranchesOverlapOnGPU(t *testing.T) {
 		fmt.Fprintf(&text, "    %%x%d = tanh(%%x%d) : f32[8]\n", i+1, i)
 	}
 	fmt.Fprintf(&text, "    return %%x%d\n  }\n}\n", ops)
-	long := must[*whole.Function](t)(whole.Compile(ctx, e.s, must[*ir.Module](t)(ir.Parse("long.ir", []byte(text.String()))), "long", whole.Options{Compiler: e.compiler, Store: e.store}))
-	defer func() { check(t, long.Close()) }()
-	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
-	start, end := must[device.Event](t)(dev.NewTimedEvent()), must[device.Event](t)(dev.NewTimedEvent())
+	long := testkit.Must[*whole.Function](t)(whole.Compile(ctx, e.s, testkit.Must[*ir.Module](t)(ir.Parse("long.ir", []byte(text.String()))), "long", whole.Options{Compiler: e.compiler, Store: e.store}))
+	defer func() { testkit.Check(t, long.Close()) }()
+	side := testkit.Must[*graphs.Stream](t)(e.s.NewStream("side"))
+	start, end := testkit.Must[device.Event](t)(dev.NewTimedEvent()), testkit.Must[device.Event](t)(dev.NewTimedEvent())
 	x := e.tensor("x", 1)
 	chain := func(r *graphs.Recorder) graphs.Tensor {
-		y := must[graphs.Tensor](t)(r.Clone("y", x))
+		y := testkit.Must[graphs.Tensor](t)(r.Clone("y", x))
 		for range 20 {
-			out := must[[]graphs.Tensor](t)(long.Run(r, []graphs.Tensor{y}))
+			out := testkit.Must[[]graphs.Tensor](t)(long.Run(r, []graphs.Tensor{y}))
 			drop(t, y)
 			y = out[0]
 		}
@@ -118,25 +119,25 @@ func TestBranchesOverlapOnGPU(t *testing.T) {
 	measure := func(branches int) (best time.Duration, dot string) {
 		var a, b graphs.Tensor
 		gr := e.capture(graphs.Options{Name: "g"}, func(r *graphs.Recorder) {
-			check(t, r.Stream().Device().Record(start))
+			testkit.Check(t, r.Stream().Device().Record(start))
 			if branches == 2 {
-				f := must[*graphs.Recorder](t)(r.Fork(side))
+				f := testkit.Must[*graphs.Recorder](t)(r.Fork(side))
 				a = chain(r)
 				b = chain(f)
-				check(t, r.Join(f))
+				testkit.Check(t, r.Join(f))
 			} else {
 				a = chain(r)
 			}
-			check(t, r.Stream().Device().Record(end))
+			testkit.Check(t, r.Stream().Device().Record(end))
 		})
 		best = math.MaxInt64
 		for range 20 {
 			e.replay(gr)
-			check(t, e.s.DefaultStream().Synchronize())
-			best = min(best, must[time.Duration](t)(dev.Elapsed(start, end)))
+			testkit.Check(t, e.s.DefaultStream().Synchronize())
+			best = min(best, testkit.Must[time.Duration](t)(dev.Elapsed(start, end)))
 		}
 		var text strings.Builder
-		check(t, gr.WriteDOT(&text))
+		testkit.Check(t, gr.WriteDOT(&text))
 		nodes := gr.Describe()
 		if branches == 2 {
 			for i, n := range nodes {
@@ -160,7 +161,7 @@ func TestBranchesOverlapOnGPU(t *testing.T) {
 		t.Errorf("two branches take %v, one takes %v: want less than 1.5 of it\n%s", two, one, dot)
 	}
 	drop(t, x)
-	check(t, errors.Join(start.Close(), end.Close()))
+	testkit.Check(t, errors.Join(start.Close(), end.Close()))
 }
 
 // TestCaptureBesideOthersOnGPU captures and replays while other goroutines allocate, free,
@@ -185,7 +186,7 @@ func captureBesideOthers(t *testing.T, e *env, captures int) {
 	ran := make(chan struct{}, 3)
 	var others sync.WaitGroup
 	for i := range 3 {
-		st := must[*graphs.Stream](t)(e.s.NewStream(fmt.Sprintf("other %d", i)))
+		st := testkit.Must[*graphs.Stream](t)(e.s.NewStream(fmt.Sprintf("other %d", i)))
 		others.Go(func() {
 			once := func() error {
 				m, err := e.dev.Alloc(3 << 20)
@@ -269,7 +270,7 @@ func TestLibraryMemoryOnGPU(t *testing.T) {
 	}
 	e := openOn(t, g, 8)
 	defer e.close()
-	mod := must[*ir.Module](t)(ir.Parse("product.ir", []byte(`pwc 1
+	mod := testkit.Must[*ir.Module](t)(ir.Parse("product.ir", []byte(`pwc 1
 module "product" {
   func @product(%x: bf16[512, 1024], %w: bf16[1024, 1024]) -> (bf16[512, 1024]) {
     %y = matmul(%x, %w) : bf16[512, 1024]
@@ -277,27 +278,27 @@ module "product" {
   }
 }
 `)))
-	product := must[*whole.Function](t)(whole.Compile(ctx, e.s, mod, "product", whole.Options{Compiler: e.compiler, Store: e.store}))
-	defer func() { check(t, product.Close()) }()
-	in := []graphs.Tensor{must[graphs.Tensor](t)(e.s.Tensor("x", dtype.BF16, 512, 1024)), must[graphs.Tensor](t)(e.s.Tensor("w", dtype.BF16, 1024, 1024))}
+	product := testkit.Must[*whole.Function](t)(whole.Compile(ctx, e.s, mod, "product", whole.Options{Compiler: e.compiler, Store: e.store}))
+	defer func() { testkit.Check(t, product.Close()) }()
+	in := []graphs.Tensor{testkit.Must[graphs.Tensor](t)(e.s.Tensor("x", dtype.BF16, 512, 1024)), testkit.Must[graphs.Tensor](t)(e.s.Tensor("w", dtype.BF16, 1024, 1024))}
 	r := e.s.Eager(e.s.DefaultStream())
-	check(t, errors.Join(r.Fill(in[0], 0), r.Fill(in[1], 0)))
-	drop(t, must[[]graphs.Tensor](t)(product.Run(r, in))...) // what is recorded ran before
+	testkit.Check(t, errors.Join(r.Fill(in[0], 0), r.Fill(in[1], 0)))
+	drop(t, testkit.Must[[]graphs.Tensor](t)(product.Run(r, in))...) // what is recorded ran before
 	capture := func() {
 		gr := e.capture(graphs.Options{Name: "product"}, func(r *graphs.Recorder) {
-			drop(t, must[[]graphs.Tensor](t)(product.Run(r, in))...)
+			drop(t, testkit.Must[[]graphs.Tensor](t)(product.Run(r, in))...)
 		})
 		e.replay(gr)
-		check(t, e.s.DefaultStream().Synchronize())
+		testkit.Check(t, e.s.DefaultStream().Synchronize())
 		e.reset(gr)
-		must[int64](t)(e.s.EmptyCache())
+		testkit.Must[int64](t)(e.s.EmptyCache())
 	}
 	capture()
-	before := must[int64](t)(dev.FreeBytes())
+	before := testkit.Must[int64](t)(dev.FreeBytes())
 	for range 100 {
 		capture()
 	}
-	after := must[int64](t)(dev.FreeBytes())
+	after := testkit.Must[int64](t)(dev.FreeBytes())
 	t.Logf("100 captures take %d bytes, cuBLASLt planned %+v", before-after, lib.Stats())
 	if before-after >= 5_000_000 {
 		t.Errorf("100 captures take %d bytes of the device's memory, want less than 5 MB", before-after)

@@ -14,6 +14,7 @@ import (
 	comphost "pwc/compile/host"
 	"pwc/graphs"
 	"pwc/graphs/whole"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/pieces"
@@ -24,21 +25,6 @@ import (
 )
 
 var ctx = context.Background()
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func must[T any](t testing.TB) func(T, error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
 
 // functions is a module of small functions over n elements.
 func functions(n int) string {
@@ -118,8 +104,8 @@ func open(t testing.TB, n int) *env {
 func openOn(t testing.TB, g rig, n int) *env {
 	t.Helper()
 	e := &env{rig: g, TB: t, n: n, fns: map[string]*whole.Function{}}
-	e.s = must[*graphs.Session](t)(graphs.NewSession(e.dev, graphs.SessionOptions{}))
-	e.mod = must[*ir.Module](t)(ir.Parse("m.ir", []byte(functions(n))))
+	e.s = testkit.Must[*graphs.Session](t)(graphs.NewSession(e.dev, graphs.SessionOptions{}))
+	e.mod = testkit.Must[*ir.Module](t)(ir.Parse("m.ir", []byte(functions(n))))
 	for _, f := range e.mod.Funcs { // nothing is loaded during a capture
 		e.fn(f.Name)
 	}
@@ -130,18 +116,18 @@ func openOn(t testing.TB, g rig, n int) *env {
 func (e *env) close() {
 	e.Helper()
 	for _, f := range e.fns {
-		check(e, f.Close())
+		testkit.Check(e, f.Close())
 	}
-	check(e, e.s.Close())
+	testkit.Check(e, e.s.Close())
 	if !e.stays {
-		check(e, e.dev.Close())
+		testkit.Check(e, e.dev.Close())
 	}
 }
 
 func (e *env) fn(name string) *whole.Function {
 	e.Helper()
 	if e.fns[name] == nil {
-		e.fns[name] = must[*whole.Function](e)(whole.Compile(ctx, e.s, e.mod, name, whole.Options{Compiler: e.compiler, Store: e.store}))
+		e.fns[name] = testkit.Must[*whole.Function](e)(whole.Compile(ctx, e.s, e.mod, name, whole.Options{Compiler: e.compiler, Store: e.store}))
 	}
 	return e.fns[name]
 }
@@ -149,7 +135,7 @@ func (e *env) fn(name string) *whole.Function {
 // run calls a function of one result.
 func (e *env) run(r *graphs.Recorder, name string, ts ...graphs.Tensor) graphs.Tensor {
 	e.Helper()
-	out := must[[]graphs.Tensor](e)(e.fn(name).Run(r, ts))
+	out := testkit.Must[[]graphs.Tensor](e)(e.fn(name).Run(r, ts))
 	if len(out) == 0 {
 		return graphs.Tensor{}
 	}
@@ -160,13 +146,13 @@ func (e *env) run(r *graphs.Recorder, name string, ts ...graphs.Tensor) graphs.T
 func (e *env) next(r *graphs.Recorder, name string, x graphs.Tensor, more ...graphs.Tensor) graphs.Tensor {
 	e.Helper()
 	y := e.run(r, name, append([]graphs.Tensor{x}, more...)...)
-	check(e, x.Release())
+	testkit.Check(e, x.Release())
 	return y
 }
 
 func (e *env) tensor(name string, fill float32) graphs.Tensor {
 	e.Helper()
-	return must[graphs.Tensor](e)(e.s.TensorOf(name, filled(fill, e.n), dtype.F32, int64(e.n)))
+	return testkit.Must[graphs.Tensor](e)(e.s.TensorOf(name, filled(fill, e.n), dtype.F32, int64(e.n)))
 }
 
 func filled(v float32, n int) []byte {
@@ -180,7 +166,7 @@ func filled(v float32, n int) []byte {
 func (e *env) read(t graphs.Tensor) []float32 {
 	e.Helper()
 	b := make([]byte, t.Size())
-	check(e, e.s.Read(t, b))
+	testkit.Check(e, e.s.Read(t, b))
 	vs := make([]float32, len(b)/4)
 	for i := range vs {
 		vs[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
@@ -198,27 +184,27 @@ func (e *env) sum(t graphs.Tensor) (s float64) {
 
 func (e *env) capture(o graphs.Options, f func(*graphs.Recorder)) *graphs.Graph {
 	e.Helper()
-	return must[*graphs.Graph](e)(graphs.Capture(ctx, e.s, o, func(r *graphs.Recorder) error { f(r); return nil }))
+	return testkit.Must[*graphs.Graph](e)(graphs.Capture(ctx, e.s, o, func(r *graphs.Recorder) error { f(r); return nil }))
 }
 
 func (e *env) replay(gs ...*graphs.Graph) {
 	e.Helper()
 	for _, g := range gs {
-		check(e, g.Replay(e.s.DefaultStream()))
+		testkit.Check(e, g.Replay(e.s.DefaultStream()))
 	}
 }
 
 func (e *env) reset(gs ...*graphs.Graph) {
 	e.Helper()
 	for _, g := range gs {
-		check(e, g.Reset())
+		testkit.Check(e, g.Reset())
 	}
 }
 
 func drop(t testing.TB, ts ...graphs.Tensor) {
 	t.Helper()
 	for _, x := range ts {
-		check(t, x.Release())
+		testkit.Check(t, x.Release())
 	}
 }
 
@@ -236,7 +222,7 @@ func captureSimple(t *testing.T, open opener) {
 		want float64
 	}{{"add1", 11000}, {"add2", 21000}} {
 		var b graphs.Tensor
-		check(t, g.Capture(ctx, func(r *graphs.Recorder) error {
+		testkit.Check(t, g.Capture(ctx, func(r *graphs.Recorder) error {
 			b = e.run(r, "copy", a)
 			for range 10 {
 				b = e.next(r, c.f, b)
@@ -289,8 +275,8 @@ func TestMisuse(t *testing.T) {
 	if _, err := graphs.Capture(ctx, e.s, graphs.Options{Stream: e.s.DefaultStream()}, func(*graphs.Recorder) error { return nil }); !errors.Is(err, graphs.ErrDefaultStream) {
 		t.Errorf("capture on the default stream: %v", err)
 	}
-	check(t, g.Capture(ctx, func(r *graphs.Recorder) error {
-		x := must[graphs.Tensor](t)(r.Alloc("x", dtype.F32, 8))
+	testkit.Check(t, g.Capture(ctx, func(r *graphs.Recorder) error {
+		x := testkit.Must[graphs.Tensor](t)(r.Alloc("x", dtype.F32, 8))
 		if err := r.Upload(x, filled(1, 8)); !errors.Is(err, graphs.ErrHostWork) {
 			t.Errorf("upload: %v", err)
 		}
@@ -337,8 +323,8 @@ func failedCapture(t *testing.T, open opener) {
 	boom := errors.New("boom")
 	var x graphs.Tensor
 	err := g.Capture(ctx, func(r *graphs.Recorder) error {
-		x = must[graphs.Tensor](t)(r.Alloc("x", dtype.F32, 8))
-		check(t, r.Fill(x, 0))
+		x = testkit.Must[graphs.Tensor](t)(r.Alloc("x", dtype.F32, 8))
+		testkit.Check(t, r.Fill(x, 0))
 		if _, err := gen.State(); !errors.Is(err, graphs.ErrGenerator) {
 			t.Errorf("state during a capture: %v", err)
 		}
@@ -372,10 +358,10 @@ func failedCapture(t *testing.T, open opener) {
 		g.Capture(ctx, func(*graphs.Recorder) error { panic("in a capture") })
 	}()
 	// Random numbers and a fresh capture on the same stream work.
-	eager := must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(e.s.Eager(e.s.DefaultStream()), []graphs.Arg{gen}))
+	eager := testkit.Must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(e.s.Eager(e.s.DefaultStream()), []graphs.Arg{gen}))
 	drop(t, eager...)
-	check(t, g.Capture(ctx, func(r *graphs.Recorder) error {
-		x = must[graphs.Tensor](t)(r.Alloc("x", dtype.F32, 8))
+	testkit.Check(t, g.Capture(ctx, func(r *graphs.Recorder) error {
+		x = testkit.Must[graphs.Tensor](t)(r.Alloc("x", dtype.F32, 8))
 		return r.Fill(x, 0)
 	}))
 	e.replay(g)
@@ -384,7 +370,7 @@ func failedCapture(t *testing.T, open opener) {
 	}
 	drop(t, x)
 	e.reset(g)
-	check(t, pool.Release())
+	testkit.Check(t, pool.Release())
 	if err := pool.Release(); !errors.Is(err, mem.ErrReleased) {
 		t.Errorf("a second release: %v", err)
 	}
@@ -441,7 +427,7 @@ func twoSuccessive(t *testing.T, open opener) {
 		}
 		g0 := e.capture(o0, func(r *graphs.Recorder) { b = e.run(r, "copy", a); chain(r, 5) })
 		if share == "pool" {
-			o1.Pool = must[*graphs.Pool](t)(g0.Pool())
+			o1.Pool = testkit.Must[*graphs.Pool](t)(g0.Pool())
 		}
 		g1 := e.capture(o1, func(r *graphs.Recorder) { chain(r, 5) })
 		reserved[share] = e.s.Allocator().Stats().ReservedBytes.Now - before
@@ -469,7 +455,7 @@ func twoSuccessive(t *testing.T, open opener) {
 		drop(t, a, b, c, one, three)
 		e.reset(g1, g0)
 		if handle != nil {
-			check(t, handle.Release())
+			testkit.Check(t, handle.Release())
 		}
 		e.close()
 	}
@@ -545,7 +531,7 @@ func threeSuccessive(t *testing.T, open opener) {
 			drop(t, a, b, d, ee)
 			e.reset(gs...)
 			if o.Pool != nil {
-				check(t, o.Pool.Release())
+				testkit.Check(t, o.Pool.Release())
 			}
 			e.close()
 		}
@@ -606,7 +592,7 @@ func statsAndResultsAfterDestroy(t *testing.T, open opener) {
 				t.Errorf("%d bytes: b sums to %v", c.bytes, got)
 			}
 			e.reset(g)
-			must[int64](t)(e.s.EmptyCache())
+			testkit.Must[int64](t)(e.s.EmptyCache())
 			after = counts()
 			got = [4]int64{after.Segments.Now - before.Segments.Now, after.ReservedBytes.Now - before.ReservedBytes.Now,
 				after.ActiveBlocks.Now - before.ActiveBlocks.Now, after.ActiveBytes.Now - before.ActiveBytes.Now}
@@ -617,7 +603,7 @@ func statsAndResultsAfterDestroy(t *testing.T, open opener) {
 				t.Errorf("%d bytes, graph gone: b sums to %v", c.bytes, got)
 			}
 			drop(t, b)
-			must[int64](t)(e.s.EmptyCache())
+			testkit.Must[int64](t)(e.s.EmptyCache())
 			if after = counts(); after.ReservedBytes.Now != before.ReservedBytes.Now {
 				t.Errorf("%d bytes: %d reserved at the end, %d before", c.bytes, after.ReservedBytes.Now, before.ReservedBytes.Now)
 			}
@@ -638,10 +624,10 @@ func keepTemplate(t *testing.T, open opener) {
 	for _, f := range []string{"bump", "bump2"} {
 		step := float64(map[string]int{"bump": 1, "bump2": 2}[f])
 		x := e.tensor("x", 0)
-		check(t, g.Capture(ctx, func(r *graphs.Recorder) error { e.run(r, f, x); return nil }))
+		testkit.Check(t, g.Capture(ctx, func(r *graphs.Recorder) error { e.run(r, f, x); return nil }))
 		for i := range 3 {
 			if i > 0 {
-				check(t, g.Instantiate())
+				testkit.Check(t, g.Instantiate())
 			}
 			e.replay(g)
 			if got, want := e.sum(x), 8*step*float64(i+1); got != want {
@@ -667,14 +653,14 @@ func update(t *testing.T, open opener) {
 	if got := e.sum(b); got != 16 {
 		t.Errorf("before: %v", got)
 	}
-	check(t, g.Update(graphs.Move{From: x, To: y}))
+	testkit.Check(t, g.Update(graphs.Move{From: x, To: y}))
 	e.replay(g)
 	if got := e.sum(b); got != 48 {
 		t.Errorf("moved: %v", got)
 	}
 	drop(t, x) // nothing reads it any more
 	e.replay(g)
-	short := must[graphs.Tensor](t)(e.s.Tensor("short", dtype.F32, 4))
+	short := testkit.Must[graphs.Tensor](t)(e.s.Tensor("short", dtype.F32, 4))
 	for _, m := range []graphs.Move{{From: y, To: short}, {From: b, To: y}, {From: short, To: short}} {
 		if err := g.Update(m); !errors.Is(err, graphs.ErrArguments) {
 			t.Errorf("a move that does not fit: %v", err)
@@ -703,17 +689,17 @@ func forkJoin(t *testing.T, open opener) {
 	t.Helper()
 	e := open(t, 8)
 	defer e.close()
-	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
+	side := testkit.Must[*graphs.Stream](t)(e.s.NewStream("side"))
 	x := e.tensor("x", 1)
 	var a, b, c graphs.Tensor
 	g := e.capture(graphs.Options{Name: "g"}, func(r *graphs.Recorder) {
-		f := must[*graphs.Recorder](t)(r.Fork(side))
+		f := testkit.Must[*graphs.Recorder](t)(r.Fork(side))
 		a = e.run(f, "add1", x)
 		b = e.run(r, "add2", x)
 		if _, err := e.fn("add").Run(r, []graphs.Tensor{a, b}); !errors.Is(err, graphs.ErrUnordered) {
 			t.Errorf("a branch reads what the other makes: %v", err)
 		}
-		check(t, r.Join(f))
+		testkit.Check(t, r.Join(f))
 		if err := r.Join(f); err == nil {
 			t.Error("a second join")
 		}
@@ -727,7 +713,7 @@ func forkJoin(t *testing.T, open opener) {
 		t.Errorf("nodes are %+v", nodes)
 	}
 	var dot strings.Builder
-	check(t, g.WriteDOT(&dot))
+	testkit.Check(t, g.WriteDOT(&dot))
 	for _, want := range []string{"digraph", "n0 -> n2", "n1 -> n2", "side"} {
 		if !strings.Contains(dot.String(), want) {
 			t.Errorf("the DOT lacks %q:\n%s", want, dot.String())
@@ -755,7 +741,7 @@ func forkJoin(t *testing.T, open opener) {
 		t.Errorf("unjoined: %v", err)
 	}
 	a = e.run(e.s.Eager(side), "add1", x)
-	check(t, side.Synchronize())
+	testkit.Check(t, side.Synchronize())
 	if got := e.sum(a); got != 16 {
 		t.Errorf("after it: %v", got)
 	}
@@ -770,20 +756,20 @@ func forkKeepsMemory(t *testing.T, open opener) {
 	t.Helper()
 	e := open(t, 8)
 	defer e.close()
-	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
+	side := testkit.Must[*graphs.Stream](t)(e.s.NewStream("side"))
 	x := e.tensor("x", 1)
 	var b graphs.Tensor
 	g := e.capture(graphs.Options{Name: "g"}, func(r *graphs.Recorder) {
 		a := e.run(r, "add1", x)
 		at := a.Range()
-		f := must[*graphs.Recorder](t)(r.Fork(side))
+		f := testkit.Must[*graphs.Recorder](t)(r.Fork(side))
 		b = e.run(f, "add1", a)
 		drop(t, a)
 		c := e.run(r, "add2", x)
 		if c.Range() == at {
 			t.Error("overwritten beside the fork that reads it")
 		}
-		check(t, r.Join(f))
+		testkit.Check(t, r.Join(f))
 		d := e.run(r, "add2", x)
 		if d.Range() != at {
 			t.Errorf("at %v behind the join, want %v", d.Range(), at)
@@ -805,7 +791,7 @@ func streams(t *testing.T, open opener) {
 	t.Helper()
 	e := open(t, 8)
 	defer e.close()
-	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
+	side := testkit.Must[*graphs.Stream](t)(e.s.NewStream("side"))
 	x := e.tensor("x", 1)
 	pool := e.s.NewPool("shared")
 	weak := func(name string) (*graphs.Graph, graphs.Tensor) {
@@ -816,22 +802,22 @@ func streams(t *testing.T, open opener) {
 	}
 	g, y := weak("g")
 	h, z := weak("h")
-	check(t, side.Wait(e.s.DefaultStream()))
-	check(t, g.Replay(side))
+	testkit.Check(t, side.Wait(e.s.DefaultStream()))
+	testkit.Check(t, g.Replay(side))
 	var un *graphs.UnorderedError
 	if err := h.Replay(e.s.DefaultStream()); !errors.As(err, &un) || un.Stream != "default" || un.Other != "side" {
 		t.Errorf("unordered: %v", err)
 	}
-	check(t, e.s.DefaultStream().Wait(side))
-	check(t, h.Replay(e.s.DefaultStream()))
+	testkit.Check(t, e.s.DefaultStream().Wait(side))
+	testkit.Check(t, h.Replay(e.s.DefaultStream()))
 	if got := e.sum(z); got != 16 {
 		t.Errorf("z sums to %v", got)
 	}
 	if err := e.s.Read(y, make([]byte, 32)); !errors.Is(err, graphs.ErrStale) {
 		t.Errorf("y was overwritten by h: %v", err)
 	}
-	check(t, e.s.DefaultStream().Synchronize()) // the host orders, too
-	check(t, g.Replay(side))
+	testkit.Check(t, e.s.DefaultStream().Synchronize()) // the host orders, too
+	testkit.Check(t, g.Replay(side))
 	if got := e.sum(y); got != 16 { // Read waits for the writer
 		t.Errorf("y sums to %v", got)
 	}
@@ -842,7 +828,7 @@ func streams(t *testing.T, open opener) {
 	if err := e.s.Read(y, make([]byte, 32)); err == nil {
 		t.Error("a weak handle outlives its graph")
 	}
-	check(t, pool.Release())
+	testkit.Check(t, pool.Release())
 	drop(t, x)
 }
 
@@ -856,7 +842,7 @@ func generator(t *testing.T, open opener) {
 	gen := e.s.NewGenerator(5)
 	r := e.s.Eager(e.s.DefaultStream())
 	eager := func() []float32 {
-		out := must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
+		out := testkit.Must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
 		vs := append(e.read(out[0]), e.read(out[1])...)
 		drop(t, out...)
 		return vs
@@ -870,37 +856,37 @@ func generator(t *testing.T, open opener) {
 	var a, b []graphs.Tensor
 	o := graphs.Options{Name: "g", Generators: []*graphs.Generator{gen}}
 	g := e.capture(o, func(r *graphs.Recorder) {
-		a = must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
-		b = must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
+		a = testkit.Must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
+		b = testkit.Must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
 	})
 	h := e.capture(o, func(r *graphs.Recorder) {
-		drop(t, must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))...)
+		drop(t, testkit.Must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))...)
 	})
 	replay := func() []float32 {
 		e.replay(g)
 		return slices.Concat(e.read(a[0]), e.read(a[1]), e.read(b[0]), e.read(b[1]))
 	}
-	if s := must[graphs.GeneratorState](t)(gen.State()); s != (graphs.GeneratorState{Seed: 5}) {
+	if s := testkit.Must[graphs.GeneratorState](t)(gen.State()); s != (graphs.GeneratorState{Seed: 5}) {
 		t.Errorf("a capture moved the generator to %+v", s)
 	}
 	for _, seed := range []uint64{5, 6, 128, 9999} {
-		check(t, gen.Seed(seed))
+		testkit.Check(t, gen.Seed(seed))
 		var want []float32
 		for range 7 {
 			want = append(want, eager()...)
 		}
-		end := must[graphs.GeneratorState](t)(gen.State())
-		check(t, gen.Seed(seed))
+		end := testkit.Must[graphs.GeneratorState](t)(gen.State())
+		testkit.Check(t, gen.Seed(seed))
 		got := slices.Concat(replay(), eager(), replay(), eager())
 		e.replay(h)
-		if s := must[graphs.GeneratorState](t)(gen.State()); s != end || end.Offset != 7*8 {
+		if s := testkit.Must[graphs.GeneratorState](t)(gen.State()); s != end || end.Offset != 7*8 {
 			t.Errorf("seed %d: the generator is at %+v, eager runs end at %+v", seed, s, end)
 		}
 		if !slices.Equal(got, want[:len(got)]) {
 			t.Errorf("seed %d: replays and eager runs differ from eager runs", seed)
 		}
 		// The state can be set between replays.
-		check(t, gen.SetState(graphs.GeneratorState{Seed: seed, Offset: 8}))
+		testkit.Check(t, gen.SetState(graphs.GeneratorState{Seed: seed, Offset: 8}))
 		if got := replay(); !slices.Equal(got, want[40:120]) {
 			t.Errorf("seed %d: a replay after SetState draws other numbers", seed)
 		}
@@ -924,7 +910,7 @@ func TestNotCapturable(t *testing.T) {
 	if !errors.As(err, &oe) || !errors.Is(err, device.ErrNotCapturable) || oe.Op != "my::op" || !strings.Contains(err.Error(), "model.ir:3:4") {
 		t.Errorf("%v", err)
 	}
-	check(t, e.s.Eager(e.s.DefaultStream()).Call(eagerOp{}, nil, nil, "", x))
+	testkit.Check(t, e.s.Eager(e.s.DefaultStream()).Call(eagerOp{}, nil, nil, "", x))
 	drop(t, x)
 }
 
@@ -971,7 +957,7 @@ func replayDoesNotAllocate(t *testing.T, open opener) {
 	gen := e.s.NewGenerator(1)
 	g := e.capture(graphs.Options{Name: "g", Generators: []*graphs.Generator{gen}}, func(r *graphs.Recorder) {
 		drop(t, e.run(r, "add1", x))
-		drop(t, must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))...)
+		drop(t, testkit.Must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))...)
 	})
 	e.replay(g)
 	if n := testing.AllocsPerRun(100, func() { e.replay(g) }); n != 0 {
@@ -1003,7 +989,7 @@ func errorModes(t *testing.T, open opener) {
 	for _, mode := range []device.CaptureMode{device.CaptureGlobal, device.CaptureThreadLocal, device.CaptureRelaxed} {
 		e := open(t, 8)
 		x := e.tensor("x", 1)
-		other, side := must[*graphs.Stream](t)(e.s.NewStream("other")), must[*graphs.Stream](t)(e.s.NewStream("side"))
+		other, side := testkit.Must[*graphs.Stream](t)(e.s.NewStream("other")), testkit.Must[*graphs.Stream](t)(e.s.NewStream("side"))
 		var y, z graphs.Tensor
 		g := e.capture(graphs.Options{Name: "g", Errors: mode}, func(r *graphs.Recorder) {
 			done := make(chan error)
@@ -1038,7 +1024,7 @@ func errorModes(t *testing.T, open opener) {
 		if z.Storage() != nil {
 			drop(t, z)
 		}
-		check(t, side.Synchronize())
+		testkit.Check(t, side.Synchronize())
 		e.replay(g)
 		if e.sum(y) != 16 {
 			t.Errorf("mode %s: the replay gives %v", mode, e.sum(y))
@@ -1057,16 +1043,16 @@ func forkedAllocation(t *testing.T, open opener) {
 	t.Helper()
 	e := open(t, 8)
 	defer e.close()
-	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
+	side := testkit.Must[*graphs.Stream](t)(e.s.NewStream("side"))
 	before := len(e.s.Allocator().Snapshot())
 	var a, b graphs.Tensor
 	g := e.capture(graphs.Options{Name: "g"}, func(r *graphs.Recorder) {
-		a = must[graphs.Tensor](t)(r.Alloc("a", dtype.F32, 8))
-		f := must[*graphs.Recorder](t)(r.Fork(side))
-		b = must[graphs.Tensor](t)(f.Alloc("b", dtype.F32, 8))
-		check(t, r.Fill(a, 0))
-		check(t, f.Fill(b, 0))
-		check(t, r.Join(f))
+		a = testkit.Must[graphs.Tensor](t)(r.Alloc("a", dtype.F32, 8))
+		f := testkit.Must[*graphs.Recorder](t)(r.Fork(side))
+		b = testkit.Must[graphs.Tensor](t)(f.Alloc("b", dtype.F32, 8))
+		testkit.Check(t, r.Fill(a, 0))
+		testkit.Check(t, f.Fill(b, 0))
+		testkit.Check(t, r.Join(f))
 	})
 	all := e.s.Allocator().Snapshot()
 	pools := map[string]int{}
@@ -1092,7 +1078,7 @@ func twoGenerators(t *testing.T, open opener) {
 	var out [2][]graphs.Tensor
 	g := e.capture(graphs.Options{Name: "g", Generators: gens}, func(r *graphs.Recorder) {
 		for i, gen := range gens {
-			out[i] = must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
+			out[i] = testkit.Must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
 		}
 	})
 	var got, want []float32
@@ -1106,7 +1092,7 @@ func twoGenerators(t *testing.T, open opener) {
 	again := []*graphs.Generator{e.s.NewGenerator(3), e.s.NewGenerator(4)}
 	for range 3 {
 		for _, gen := range again {
-			vs := must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
+			vs := testkit.Must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))
 			want = append(want, e.read(vs[0])...)
 			drop(t, vs...)
 		}
@@ -1115,7 +1101,7 @@ func twoGenerators(t *testing.T, open opener) {
 		t.Error("replays and eager runs differ")
 	}
 	for i := range gens {
-		if a, b := must[graphs.GeneratorState](t)(gens[i].State()), must[graphs.GeneratorState](t)(again[i].State()); a != b || a.Offset != 24 {
+		if a, b := testkit.Must[graphs.GeneratorState](t)(gens[i].State()), testkit.Must[graphs.GeneratorState](t)(again[i].State()); a != b || a.Offset != 24 {
 			t.Errorf("generator %d is at %+v, eagerly at %+v", i, a, b)
 		}
 	}
@@ -1140,7 +1126,7 @@ func TestMemoryOfGenerators(t *testing.T) {
 		for range c[0] {
 			gs = append(gs, e.capture(graphs.Options{Generators: gens}, func(r *graphs.Recorder) {
 				for _, gen := range gens {
-					drop(t, must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))...)
+					drop(t, testkit.Must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(r, []graphs.Arg{gen}))...)
 				}
 			}))
 		}
@@ -1166,14 +1152,14 @@ func assigningOwners(t *testing.T, open opener) {
 	e := open(t, n)
 	defer e.close()
 	pool := e.s.NewManagedPool("managed")
-	st := must[*graphs.Stream](t)(e.s.NewStream("capture here"))
+	st := testkit.Must[*graphs.Stream](t)(e.s.NewStream("capture here"))
 	x := e.tensor("x", 1)
 	var outs []graphs.Tensor
 	g := e.capture(graphs.Options{Name: "g", Pool: pool, Stream: st}, func(r *graphs.Recorder) {
 		one := e.run(r, "add1", x)
 		for range 2 {
-			c := must[graphs.Tensor](t)(r.Alloc("small", dtype.F32, 2))
-			check(t, r.Copy(c, must[graphs.Tensor](t)(one.View(0, dtype.F32, 2))))
+			c := testkit.Must[graphs.Tensor](t)(r.Alloc("small", dtype.F32, 2))
+			testkit.Check(t, r.Copy(c, testkit.Must[graphs.Tensor](t)(one.View(0, dtype.F32, 2))))
 			outs = append(outs, c)
 		}
 		outs = append(outs, one)
@@ -1184,8 +1170,8 @@ func assigningOwners(t *testing.T, open opener) {
 			t.Errorf("%d live blocks, want %d", got, want)
 		}
 	}
-	cp := must[*mem.State](t)(pool.Checkpoint())
-	check(t, g.Launch(e.s.DefaultStream()))
+	cp := testkit.Must[*mem.State](t)(pool.Checkpoint())
+	testkit.Check(t, g.Launch(e.s.DefaultStream()))
 	for i, o := range outs {
 		if got := e.read(o); got[0] != 2 || got[len(got)-1] != 2 {
 			t.Errorf("output %d is %v…", i, got[0])
@@ -1200,12 +1186,12 @@ func assigningOwners(t *testing.T, open opener) {
 	live(0)
 	// The outputs are written again at their addresses, and own nothing.
 	again := make([]graphs.Tensor, len(outs))
-	check(t, g.Launch(e.s.DefaultStream()))
+	testkit.Check(t, g.Launch(e.s.DefaultStream()))
 	for i := range outs {
-		again[i] = must[graphs.Tensor](t)(g.Output(outs[i]))
+		again[i] = testkit.Must[graphs.Tensor](t)(g.Output(outs[i]))
 	}
 	live(0)
-	check(t, pool.Restore(cp, []*graphs.Storage{again[0].Storage(), again[1].Storage()}, nil))
+	testkit.Check(t, pool.Restore(cp, []*graphs.Storage{again[0].Storage(), again[1].Storage()}, nil))
 	live(3) // the third is live and has no owner
 	drop(t, again[0])
 	live(2)
@@ -1219,7 +1205,7 @@ func assigningOwners(t *testing.T, open opener) {
 	live(0)
 	drop(t, x)
 	e.reset(g)
-	check(t, pool.Release())
+	testkit.Check(t, pool.Release())
 }
 
 // TestColdLibrary refuses to record a library routine that never ran for the shape: the
@@ -1242,13 +1228,13 @@ func TestColdLibrary(t *testing.T) {
 	if err := record(); !errors.Is(err, graphs.ErrCold) || !strings.Contains(err.Error(), "@chosen") {
 		t.Errorf("cold: %v", err)
 	}
-	out := must[[]graphs.Tensor](t)(e.s.Eager(e.s.DefaultStream()).Run(f, graphs.TensorArg(x)))
+	out := testkit.Must[[]graphs.Tensor](t)(e.s.Eager(e.s.DefaultStream()).Run(f, graphs.TensorArg(x)))
 	drop(t, out...)
 	if err := record(); err != nil {
 		t.Errorf("after it ran: %v", err)
 	}
 	drop(t, x)
-	check(t, f.Close())
+	testkit.Check(t, f.Close())
 }
 
 // choosing loads a program that has a choice with a routine that the host does not have, and goes
@@ -1260,7 +1246,7 @@ func choosing(e *env) *graphs.Program {
 		{Steps: []program.Step{{Kind: program.StepLibrary, Extern: "lib::none", Args: p.Steps[0].Args}}},
 		{Steps: p.Steps},
 	}}}
-	return must[*graphs.Program](e)(e.s.Load(&p, "chosen"))
+	return testkit.Must[*graphs.Program](e)(e.s.Load(&p, "chosen"))
 }
 
 // TestWorkspaces: graphs whose library routines were captured on one stream share its workspace,
@@ -1269,34 +1255,34 @@ func TestWorkspaces(t *testing.T) {
 	e := open(t, 8)
 	defer e.close()
 	f := choosing(e)
-	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
+	side := testkit.Must[*graphs.Stream](t)(e.s.NewStream("side"))
 	var gs []*graphs.Graph
 	var keep []graphs.Tensor
 	for _, i := range []int{0, 1, 1} {
 		x := e.tensor("x", 1)
-		out := must[[]graphs.Tensor](t)(e.s.Eager(e.s.DefaultStream()).Run(f, graphs.TensorArg(x)))
+		out := testkit.Must[[]graphs.Tensor](t)(e.s.Eager(e.s.DefaultStream()).Run(f, graphs.TensorArg(x)))
 		drop(t, out...)
-		st := must[*graphs.Stream](t)(e.s.CaptureStream(i))
-		if again := must[*graphs.Stream](t)(e.s.CaptureStream(i)); again != st {
+		st := testkit.Must[*graphs.Stream](t)(e.s.CaptureStream(i))
+		if again := testkit.Must[*graphs.Stream](t)(e.s.CaptureStream(i)); again != st {
 			t.Errorf("capture stream %d is %q, then %q", i, st.Name(), again.Name())
 		}
 		gs = append(gs, e.capture(graphs.Options{Stream: st}, func(r *graphs.Recorder) {
-			out := must[[]graphs.Tensor](t)(r.Run(f, graphs.TensorArg(x)))
+			out := testkit.Must[[]graphs.Tensor](t)(r.Run(f, graphs.TensorArg(x)))
 			keep = append(keep, x, out[0])
 		}))
 	}
 	if _, err := e.s.CaptureStream(-1); !errors.Is(err, graphs.ErrArguments) {
 		t.Errorf("capture stream -1: %v", err)
 	}
-	check(t, side.Wait(e.s.DefaultStream()))
-	check(t, gs[0].Replay(e.s.DefaultStream()))
-	check(t, gs[1].Replay(side))
+	testkit.Check(t, side.Wait(e.s.DefaultStream()))
+	testkit.Check(t, gs[0].Replay(e.s.DefaultStream()))
+	testkit.Check(t, gs[1].Replay(side))
 	if err := gs[2].Replay(e.s.DefaultStream()); !errors.Is(err, graphs.ErrUnordered) {
 		t.Errorf("a graph that shares a workspace: %v", err)
 	}
 	e.reset(gs...)
 	drop(t, keep...)
-	check(t, f.Close())
+	testkit.Check(t, f.Close())
 }
 
 // TestRefusedRunKeepsNothing gives a program a generator and then a wrong operand: what the
@@ -1307,18 +1293,18 @@ func TestRefusedRunKeepsNothing(t *testing.T) {
 	r := e.s.Eager(e.s.DefaultStream())
 	before := e.s.Live()
 	gen := e.s.NewGenerator(1)
-	p := must[*graphs.Program](t)(e.s.Load(e.fn("draw").Compiled(), "draw"))
+	p := testkit.Must[*graphs.Program](t)(e.s.Load(e.fn("draw").Compiled(), "draw"))
 	if _, err := r.RunSymbols(p, map[string]int64{"nothing": 1}, gen); !errors.Is(err, graphs.ErrArguments) {
 		t.Errorf("a symbol that there is not: %v", err)
 	}
 	if after := e.s.Live(); after != before {
 		t.Errorf("%+v is held, before %+v", after, before)
 	}
-	if s := must[graphs.GeneratorState](t)(gen.State()); s.Offset != 0 {
+	if s := testkit.Must[graphs.GeneratorState](t)(gen.State()); s.Offset != 0 {
 		t.Errorf("a run that was refused moved the generator to %d", s.Offset)
 	}
 	if _, err := r.Run(p, (*graphs.Generator)(nil)); !errors.Is(err, graphs.ErrNoStorage) {
 		t.Errorf("no generator: %v", err)
 	}
-	check(t, p.Close())
+	testkit.Check(t, p.Close())
 }

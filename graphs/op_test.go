@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pwc/graphs"
+	"pwc/internal/testkit"
 	"pwc/program"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
@@ -50,7 +51,7 @@ func TestOpsOfARecorder(t *testing.T) {
 	op := negateOp{dev: e.dev.(*host.Device)}
 	x, y, out := e.tensor("x", 1), e.tensor("y", 5), e.tensor("out", 0)
 	o := graphs.Options{Name: "g", KeepTemplate: true}
-	g := e.capture(o, func(r *graphs.Recorder) { check(t, r.Call(op, nil, nil, "model.ir:3:4", x, out)) })
+	g := e.capture(o, func(r *graphs.Recorder) { testkit.Check(t, r.Call(op, nil, nil, "model.ir:3:4", x, out)) })
 	e.replay(g)
 	if n := g.Describe()[0]; n.Op != "my::negate" || n.Loc != "model.ir:3:4" || n.Kind != device.NodeCall {
 		t.Errorf("the op is described as %+v", n)
@@ -66,7 +67,7 @@ func TestOpsOfARecorder(t *testing.T) {
 	}); !errors.Is(err, device.ErrNotCapturable) || !strings.Contains(err.Error(), "my::negate") {
 		t.Errorf("an op that computes at once: %v", err)
 	}
-	check(t, e.s.Eager(e.s.DefaultStream()).Call(op, nil, nil, "", x, out))
+	testkit.Check(t, e.s.Eager(e.s.DefaultStream()).Call(op, nil, nil, "", x, out))
 	e.reset(g)
 	drop(t, x, y, out)
 }

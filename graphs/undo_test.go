@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pwc/graphs"
+	"pwc/internal/testkit"
 	"pwc/ir/dtype"
 )
 
@@ -16,22 +17,22 @@ func TestUndo(t *testing.T) {
 	gen := e.s.NewGenerator(3)
 	x, y := e.tensor("x", 1), e.tensor("y", 2)
 	r := e.s.Eager(e.s.DefaultStream()).Undoable()
-	own := must[graphs.Tensor](t)(r.Clone("own", x))
+	own := testkit.Must[graphs.Tensor](t)(r.Clone("own", x))
 	e.run(r, "bump", x)
 	e.run(r, "bump2", x)
-	check(t, r.Fill(own, 0))
-	check(t, r.Copy(y, x))
-	state := must[graphs.Tensor](t)(r.Draw(gen, 8))
+	testkit.Check(t, r.Fill(own, 0))
+	testkit.Check(t, r.Copy(y, x))
+	state := testkit.Must[graphs.Tensor](t)(r.Draw(gen, 8))
 	if got := e.read(y); got[0] != 4 {
 		t.Errorf("the trial left %v", got)
 	}
-	check(t, r.ReleaseMade(nil))
-	check(t, r.Undo())
-	check(t, r.Undo())
+	testkit.Check(t, r.ReleaseMade(nil))
+	testkit.Check(t, r.Undo())
+	testkit.Check(t, r.Undo())
 	if a, b := e.read(x), e.read(y); a[3] != 1 || b[3] != 2 {
 		t.Errorf("behind the undo x is %v, y %v", a, b)
 	}
-	if s := must[graphs.GeneratorState](t)(gen.State()); s != (graphs.GeneratorState{Seed: 3}) {
+	if s := testkit.Must[graphs.GeneratorState](t)(gen.State()); s != (graphs.GeneratorState{Seed: 3}) {
 		t.Errorf("the generator is at %+v", s)
 	}
 	if !errors.Is(state.Err(), graphs.ErrReleased) {
@@ -44,16 +45,16 @@ func TestUndo(t *testing.T) {
 	e.replay(g0)
 	weak := a.Weak()
 	drop(t, a)
-	g1 := e.capture(graphs.Options{Name: "g1", Pool: pool}, func(r *graphs.Recorder) { check(t, e.run(r, "add1", x).Release()) })
+	g1 := e.capture(graphs.Options{Name: "g1", Pool: pool}, func(r *graphs.Recorder) { testkit.Check(t, e.run(r, "add1", x).Release()) })
 	e.replay(g1)
 	if !errors.Is(weak.Err(), graphs.ErrStale) {
 		t.Fatalf("a is %v", weak.Err())
 	}
 	r = e.s.Eager(e.s.DefaultStream()).Undoable()
-	check(t, r.Fill(weak, 0))
-	check(t, r.Undo())
+	testkit.Check(t, r.Fill(weak, 0))
+	testkit.Check(t, r.Undo())
 	e.reset(g0, g1)
-	check(t, pool.Release())
+	testkit.Check(t, pool.Release())
 	drop(t, x, y)
 }
 
@@ -68,14 +69,14 @@ func drawn(t *testing.T, open opener) {
 	gen, other := e.s.NewGenerator(3), e.s.NewGenerator(4)
 	var a, b graphs.Tensor
 	g := e.capture(graphs.Options{Name: "g", Generators: []*graphs.Generator{gen}}, func(r *graphs.Recorder) {
-		a, b = must[graphs.Tensor](t)(r.Draw(gen, 8)), must[graphs.Tensor](t)(r.Draw(gen, 4))
+		a, b = testkit.Must[graphs.Tensor](t)(r.Draw(gen, 8)), testkit.Must[graphs.Tensor](t)(r.Draw(gen, 4))
 		if _, err := r.Draw(other, 4); !errors.Is(err, graphs.ErrGenerator) {
 			t.Errorf("a generator that is not listed: %v", err)
 		}
 	})
 	at := func(x graphs.Tensor) []byte {
 		out := make([]byte, 16)
-		check(t, e.s.Read(x, out))
+		testkit.Check(t, e.s.Read(x, out))
 		return out
 	}
 	for i := range byte(3) {
@@ -87,15 +88,15 @@ func drawn(t *testing.T, open opener) {
 			t.Errorf("replay %d: the second draw is at %v", i, got)
 		}
 	}
-	now := must[graphs.Tensor](t)(e.s.Eager(e.s.DefaultStream()).Draw(gen, 4))
+	now := testkit.Must[graphs.Tensor](t)(e.s.Eager(e.s.DefaultStream()).Draw(gen, 4))
 	if got := at(now); got[8] != 36 || now.DType() != dtype.I64 {
 		t.Errorf("an eager draw is at %v", got)
 	}
-	s := must[*graphs.Session](t)(graphs.NewSession(e.dev, graphs.SessionOptions{}))
+	s := testkit.Must[*graphs.Session](t)(graphs.NewSession(e.dev, graphs.SessionOptions{}))
 	if _, err := s.Eager(s.DefaultStream()).Draw(gen, 4); !errors.Is(err, graphs.ErrGenerator) {
 		t.Errorf("a generator of another session: %v", err)
 	}
-	check(t, s.Close())
+	testkit.Check(t, s.Close())
 	e.reset(g)
 	drop(t, a, b, now)
 }

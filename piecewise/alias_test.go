@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pwc/compile/host"
+	"pwc/internal/testkit"
 	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
@@ -211,7 +212,7 @@ func TestAliasesOfOtherRows(t *testing.T) {
 		}
 		wantF32(t, read(t, r.At(0)), []float32{-5, -6, -7})
 	}
-	_, err := piecewise.New(context.Background(), parse(t, strings.Replace(rows, "sym M in [1, 4]", "sym M in [1, 9]", 1)), piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Memory: piecewise.MemoryOptions{Aliases: []piecewise.Alias{feed}}})
+	_, err := piecewise.New(context.Background(), testkit.Parse(t, strings.Replace(rows, "sym M in [1, 4]", "sym M in [1, 9]", 1)), piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Memory: piecewise.MemoryOptions{Aliases: []piecewise.Alias{feed}}})
 	if err == nil || !strings.Contains(err.Error(), "the result is f32[M], the parameter f32[N]") {
 		t.Errorf("more rows than there is room for: %v", err)
 	}
@@ -242,7 +243,7 @@ func TestBadFeeds(t *testing.T) {
 		{[]piecewise.Alias{feeds[0], feeds[0]}, []string{"the result has its place"}},
 		{[]piecewise.Alias{{From: "step", To: "keep", Param: "k"}}, []string{"the result has its place"}},
 	} {
-		_, err := piecewise.New(context.Background(), parse(t, loop), piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Memory: piecewise.MemoryOptions{Aliases: c.feeds}})
+		_, err := piecewise.New(context.Background(), testkit.Parse(t, loop), piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Memory: piecewise.MemoryOptions{Aliases: c.feeds}})
 		if err == nil {
 			t.Errorf("%v: no error", c.feeds)
 			continue

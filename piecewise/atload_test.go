@@ -10,6 +10,7 @@ import (
 
 	"pwc/cache"
 	"pwc/compile/host"
+	"pwc/internal/testkit"
 	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
@@ -62,7 +63,7 @@ func TestCompiledAtLoad(t *testing.T) {
 	}
 	some.Frozen, nothing.Frozen = true, true
 	create(t, layers(3), nothing)
-	_, err := piecewise.New(context.Background(), parse(t, layers(3)), some)
+	_, err := piecewise.New(context.Background(), testkit.Parse(t, layers(3)), some)
 	if !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "1 with a kernel, 2 with text") {
 		t.Errorf("frozen: %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"pwc/compile/host"
+	"pwc/internal/testkit"
 	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
@@ -437,7 +438,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		"unknown symbols": {plain, piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: target}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"Q": 1}, Symbols: map[string]int64{"N": 1}}}, []string{"Q", "N, which is no load symbol"}},
 		"load symbol":     {strings.Replace(stateful, "%x: f32[N]", "%x: f32[N], %i: i32[N]", 1), piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: target}}, []string{"load symbol B in [1, 16] needs a value"}},
 	} {
-		_, err := piecewise.New(context.Background(), parse(t, tc.text), tc.o)
+		_, err := piecewise.New(context.Background(), testkit.Parse(t, tc.text), tc.o)
 		for _, w := range tc.want {
 			if err == nil || !strings.Contains(err.Error(), w) {
 				t.Errorf("%s: %v; want an error with %q", name, err, w)

@@ -8,6 +8,7 @@ import (
 
 	"pwc/compile/host"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/interp"
 	"pwc/pieces"
@@ -37,7 +38,7 @@ module "drawing" {
 // TestDraws holds random numbers of functions that are cut, captured and padded to the
 // bits of the interpreter, with an offset that rises from run to run.
 func TestDraws(t *testing.T) {
-	m := parse(t, drawing)
+	m := testkit.Parse(t, drawing)
 	f := m.Funcs[0]
 	advance := f.Generators()[0].Advance
 	if advance != 20 {

@@ -8,6 +8,7 @@ import (
 	"pwc/compile/cuda"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
+	"pwc/internal/testkit"
 	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
@@ -64,7 +65,7 @@ func TestEarlierTarget(t *testing.T) {
 		t.Errorf("the driver compiles: %v; %d images compiled, %d of %d programs counted", compiles, dev.PTXCompiled(), counted, s.Compiled)
 	}
 	o.Frozen = true
-	if _, err := piecewise.New(context.Background(), parse(t, nineteen), o); errors.Is(err, piecewise.ErrFrozen) != compiles {
+	if _, err := piecewise.New(context.Background(), testkit.Parse(t, nineteen), o); errors.Is(err, piecewise.ErrFrozen) != compiles {
 		t.Errorf("frozen: %v", err)
 	}
 }

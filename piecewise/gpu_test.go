@@ -19,6 +19,7 @@ import (
 	"pwc/frontend/hf"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
+	"pwc/internal/testkit"
 	"pwc/ir/dtype"
 	"pwc/pieces"
 	"pwc/piecewise"
@@ -252,7 +253,7 @@ func TestCaptureBesideOthersOnGPU(t *testing.T) {
 					return
 				default:
 				}
-				b, err := piecewise.New(ctx, parse(t, plain), other)
+				b, err := piecewise.New(ctx, testkit.Parse(t, plain), other)
 				if err != nil {
 					t.Error(err)
 					return
@@ -372,7 +373,7 @@ func TestLostOnGPU(t *testing.T) {
 	op.call.SetArg(0, 1<<46) // reserved by no one
 	op.call.SetArg(1, 1)
 	ctx := context.Background()
-	b, err := piecewise.New(ctx, parse(t, counting), piecewise.Options{Device: o.Device, Compile: piecewise.CompileOptions{Compiler: o.Compile.Compiler}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Ops: []device.Op{op}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 4}}})
+	b, err := piecewise.New(ctx, testkit.Parse(t, counting), piecewise.Options{Device: o.Device, Compile: piecewise.CompileOptions{Compiler: o.Compile.Compiler}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Ops: []device.Op{op}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 4}}})
 	if err != nil {
 		t.Fatal(err)
 	}

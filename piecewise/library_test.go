@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"pwc/compile/host"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/pieces"
@@ -88,7 +89,7 @@ func TestLibraryCalls(t *testing.T) {
 	}
 	o.Frozen, o.Compile.Store = true, store
 	var frozen *piecewise.FrozenError
-	if _, err := piecewise.New(context.Background(), parse(t, layers(3)), o); !errors.As(err, &frozen) || !strings.Contains(err.Error(), fmt.Sprintf("%d of %d calls", s.LibraryUntuned, s.LibraryCalls)) {
+	if _, err := piecewise.New(context.Background(), testkit.Parse(t, layers(3)), o); !errors.As(err, &frozen) || !strings.Contains(err.Error(), fmt.Sprintf("%d of %d calls", s.LibraryUntuned, s.LibraryCalls)) {
 		t.Errorf("frozen, and nobody measured: %v", err)
 	}
 	o.Device = librarian{o.Device, routine{least: 4, tuned: 4}}
@@ -162,7 +163,7 @@ func TestWakesRoutines(t *testing.T) {
 		s := sleepy{routine{least: 4}, make(chan struct{}), &woken}
 		o := piecewise.Options{Compile: piecewise.CompileOptions{Compiler: &awaited{Compiler: withRoutine{pieces.Pipeline{Backend: host.New()}}, to: s, err: c.err}, Store: store},
 			Ops: []device.Op{&silent{sum3{}}}, Device: librarian{openHost(t), s}}
-		b, err := piecewise.New(context.Background(), parse(t, layers(3)), o)
+		b, err := piecewise.New(context.Background(), testkit.Parse(t, layers(3)), o)
 		if !errors.Is(err, c.err) {
 			t.Fatal(err)
 		}

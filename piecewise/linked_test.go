@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pwc/compile/host"
+	"pwc/internal/testkit"
 	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
@@ -119,7 +120,7 @@ func TestRowsOfAnEarlierStep(t *testing.T) {
 	o := piecewise.Options{Device: openHost(t), Compile: piecewise.CompileOptions{Store: store, Compiler: pieces.Pipeline{Backend: host.New()}}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}}
 	create(t, text, o)
 	o.Frozen = true
-	if _, err := piecewise.New(ctx, parse(t, text), o); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "max mixes rows of N") {
+	if _, err := piecewise.New(ctx, testkit.Parse(t, text), o); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "max mixes rows of N") {
 		t.Errorf("frozen: %v", err)
 	}
 }

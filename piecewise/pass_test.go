@@ -8,6 +8,7 @@ import (
 
 	"pwc/compile"
 	"pwc/compile/host"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/pieces"
 	"pwc/piecewise"
@@ -19,7 +20,7 @@ func TestPassErrors(t *testing.T) {
 	bad := compile.Pass{Name: "bad", Run: func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
 		return nil, m.ErrorAt(f, 0, "not this")
 	}}
-	m := parse(t, nineteen)
+	m := testkit.Parse(t, nineteen)
 	m.Source, m.Funcs[0].Nodes[0].Origin = nil, ir.Origin{Loc: "layers.0"} // as of a checkpoint
 	_, err := piecewise.New(context.Background(), m, piecewise.Options{
 		Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New(), Options: compile.Options{Passes: []compile.Pass{bad}}}}})
@@ -41,7 +42,7 @@ func TestUserPassIsNamed(t *testing.T) {
 		"returned no function": func(*ir.Module, *ir.Func) (*ir.Func, error) { return nil, nil },
 	} {
 		o := compile.Options{Passes: []compile.Pass{{Name: "mine", Version: "1", Run: run}}}
-		m := parse(t, "pwc 1\nmodule \"m\" {\n  sym N in [1, 8] batch\n  func @f(%x: f32[N]) -> (f32[N]) {\n    %y = neg(%x)\n    return %y\n  }\n}\n")
+		m := testkit.Parse(t, "pwc 1\nmodule \"m\" {\n  sym N in [1, 8] batch\n  func @f(%x: f32[N]) -> (f32[N]) {\n    %y = neg(%x)\n    return %y\n  }\n}\n")
 		_, err := piecewise.New(context.Background(), m, piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New(), Options: o}}})
 		if err == nil || !strings.Contains(err.Error(), "pass mine") || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "@f item 0") {
 			t.Errorf("got %v, want %q of pass mine in @f item 0", err, want)

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"pwc/compile/host"
-	"pwc/ir"
+	"pwc/internal/testkit"
 	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/program"
@@ -98,15 +98,6 @@ func putf32(b []byte, i int64, v float32) {
 	binary.LittleEndian.PutUint32(b[4*i:], math.Float32bits(v))
 }
 
-func parse(t testing.TB, text string) *ir.Module {
-	t.Helper()
-	m, err := ir.Parse("test.ir", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
 func openHost(t testing.TB) *hostdev.Device {
 	t.Helper()
 	dev := hostdev.Open(hostdev.Options{Workers: 2})
@@ -140,7 +131,7 @@ func create(t testing.TB, text string, o piecewise.Options) *piecewise.Backend {
 	if o.Compile.Compiler == nil {
 		o.Compile.Compiler = pieces.Pipeline{Backend: host.New()}
 	}
-	b, err := piecewise.New(context.Background(), parse(t, text), o)
+	b, err := piecewise.New(context.Background(), testkit.Parse(t, text), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +295,7 @@ module "lookup" {
 `
 
 func TestModeFull(t *testing.T) {
-	_, err := piecewise.New(context.Background(), parse(t, nineteen), piecewise.Options{Device: openHost(t), Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Capture: piecewise.CaptureOptions{Mode: piecewise.Full}, Ops: []device.Op{&sum3{}}})
+	_, err := piecewise.New(context.Background(), testkit.Parse(t, nineteen), piecewise.Options{Device: openHost(t), Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Capture: piecewise.CaptureOptions{Mode: piecewise.Full}, Ops: []device.Op{&sum3{}}})
 	if !errors.Is(err, piecewise.ErrOp) || !strings.Contains(err.Error(), "first") {
 		t.Fatalf("mode full with an op that cannot be captured: %v, want ErrOp that names it", err)
 	}

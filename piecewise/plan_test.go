@@ -11,6 +11,7 @@ import (
 	"pwc/attention"
 	attnhost "pwc/attention/host"
 	"pwc/compile/host"
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/pieces"
 	"pwc/piecewise"
@@ -84,7 +85,7 @@ func TestPlanTooLarge(t *testing.T) {
 	} {
 		for _, dev := range []device.Device{nil, openHost(t)} {
 			o := piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}}
-			_, err := piecewise.New(t.Context(), parse(t, strings.Replace(plain, "  func", tc.text+"  func", 1)), o)
+			_, err := piecewise.New(t.Context(), testkit.Parse(t, strings.Replace(plain, "  func", tc.text+"  func", 1)), o)
 			if !errors.Is(err, tc.want) {
 				t.Errorf("%s: %v, want %v", what, err, tc.want)
 			}
@@ -92,7 +93,7 @@ func TestPlanTooLarge(t *testing.T) {
 	}
 	text := strings.Replace(plain, "[1, 64]", "[1, 1152921504606846975]", 1)
 	o := piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Memory: piecewise.MemoryOptions{StagingSlots: 3}}
-	if _, err := piecewise.New(t.Context(), parse(t, text), o); !errors.Is(err, program.ErrTooLarge) || !strings.Contains(err.Error(), "%x") {
+	if _, err := piecewise.New(t.Context(), testkit.Parse(t, text), o); !errors.Is(err, program.ErrTooLarge) || !strings.Contains(err.Error(), "%x") {
 		t.Errorf("slots: %v", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"pwc/compile/host"
 	"pwc/internal/irgen"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -86,7 +87,7 @@ func withTail(t *testing.T, m *ir.Module) *ir.Module {
 		tail = strings.Replace(tail, "maximum", "and", 1)
 	}
 	text := strings.Replace(ir.Print(m), "  sym N", "  sym M in [1, 64] batch\n  sym N", 1)
-	return parse(t, strings.TrimSuffix(text, "}\n")+tail)
+	return testkit.Parse(t, strings.TrimSuffix(text, "}\n")+tail)
 }
 
 // most is the largest size that runs.

@@ -15,6 +15,7 @@ import (
 	collectivehost "pwc/collective/host"
 	"pwc/frontend/hf"
 	"pwc/internal/irgen"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
@@ -156,10 +157,10 @@ func holdRanks(t *testing.T, name string, ranks int64) {
 
 // TestRanksAreChecked holds what is refused before anything is compiled.
 func TestRanksAreChecked(t *testing.T) {
-	m := parse(t, `pwc 1 module "m" { sym N in [1, 4] batch sym r in [0, 1] load group tp in 2 rank r func @f(%x: f32[N, 2]) -> (f32[N, 2]) { %y = neg(%x) return %y } }`)
+	m := testkit.Parse(t, `pwc 1 module "m" { sym N in [1, 4] batch sym r in [0, 1] load group tp in 2 rank r func @f(%x: f32[N, 2]) -> (f32[N, 2]) { %y = neg(%x) return %y } }`)
 	for want, o := range map[string]piecewise.Options{
-		"Options.Rank is 2 of 2 devices": {Rank: 2},
-		"Options.Rank is -1 of 2":        {Rank: -1},
+		"Options.Rank is 2 of 2 devices":                           {Rank: 2},
+		"Options.Rank is -1 of 2":                                  {Rank: -1},
 		`Options.Memory.Symbols["r"] = 0, but device 1 has rank 1`: {Rank: 1, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"r": 0}}},
 	} {
 		if _, _, err := piecewise.Check(m, o); err == nil || !strings.Contains(err.Error(), want) {
@@ -167,7 +168,7 @@ func TestRanksAreChecked(t *testing.T) {
 		}
 	}
 	// A device without the routines refuses the program, and says which it lacks.
-	m = parse(t, `pwc 1 module "m" { sym N in [1, 4] batch group tp in 1 func @f(%x: f32[N, 2] partial over tp) -> (f32[N, 2]) { %y = all_reduce(%x, group=tp) return %y } }`)
+	m = testkit.Parse(t, `pwc 1 module "m" { sym N in [1, 4] batch group tp in 1 func @f(%x: f32[N, 2] partial over tp) -> (f32[N, 2]) { %y = all_reduce(%x, group=tp) return %y } }`)
 	if _, err := piecewise.New(t.Context(), m, onHost(t)); !errors.Is(err, device.ErrDeclined) || !strings.Contains(err.Error(), "collective::all_reduce") {
 		t.Errorf("a device without the routine: %v", err)
 	}

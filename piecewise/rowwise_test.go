@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"pwc/compile/host"
+	"pwc/internal/testkit"
 	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
@@ -206,7 +207,7 @@ func TestPaddedSlots(t *testing.T) {
 		})
 	}
 	for slot, want := range map[string]string{"other": "no function has such a parameter", "get.slots": "no function has such a parameter", "x": "only signed integers can hold -1"} {
-		_, _, err := piecewise.Check(parse(t, scattering("i32[N]")), piecewise.Options{Capture: piecewise.CaptureOptions{PaddedSlots: []string{slot}}})
+		_, _, err := piecewise.Check(testkit.Parse(t, scattering("i32[N]")), piecewise.Options{Capture: piecewise.CaptureOptions{PaddedSlots: []string{slot}}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", slot, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"pwc/compile/host"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/interp"
 	"pwc/pieces"
@@ -37,7 +38,7 @@ module "symbolic" {
 // made up, and returns what the interpreter gives for them beside its own results.
 func bindRun(t *testing.T, b *piecewise.Backend, text string, values map[string]int64) (got, want []*interp.Tensor) {
 	t.Helper()
-	m := parse(t, text)
+	m := testkit.Parse(t, text)
 	f, fn := b.Func("f"), m.Func("f")
 	lookup := func(name string) (int64, bool) { v, ok := values[name]; return v, ok }
 	rows := int64(1)
@@ -212,7 +213,7 @@ func TestSymbolErrors(t *testing.T) {
 	}
 	o.Frozen = true
 	o.Device, o.Compile.Compiler = openHost(t), pieces.Pipeline{Backend: host.New()}
-	if _, err := piecewise.New(ctx, parse(t, text), o); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "graphs of @f: @f: symbol K is bound at each run") {
+	if _, err := piecewise.New(ctx, testkit.Parse(t, text), o); !errors.Is(err, piecewise.ErrFrozen) || !strings.Contains(err.Error(), "graphs of @f: @f: symbol K is bound at each run") {
 		t.Errorf("frozen: %v", err)
 	}
 	o.Capture.Mode = piecewise.None
@@ -307,7 +308,7 @@ func TestSizesWithoutUse(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.o.Compile.Compiler, c.o.Compile.Store = target, store
-			m := parse(t, c.text)
+			m := testkit.Parse(t, c.text)
 			b, err := piecewise.New(context.Background(), m, c.o)
 			_, plan, checked := piecewise.Check(m, c.o)
 			if fmt.Sprint(err) != fmt.Sprint(checked) {
@@ -555,7 +556,7 @@ module "uncapturable" {
 		{"capture host", true, []piecewise.Mode{piecewise.Piecewise, piecewise.Full, piecewise.FullDecodeOnly, piecewise.FullAndPiecewise}, "declared host"},
 	} {
 		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullDecodeOnly, piecewise.FullAndPiecewise} {
-			m := parse(t, module(c.flags))
+			m := testkit.Parse(t, module(c.flags))
 			o := piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode}, Device: openHost(t), Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Ops: []device.Op{&noteOp{mut: []bool{false, true}, capture: c.capture, launch: func(*device.OpCall) error { return nil }}}}
 			b, err := piecewise.New(context.Background(), m, o)
 			if err == nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"pwc/frontend/hf"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/optim"
@@ -136,7 +137,7 @@ func TestLanguageRefuses(t *testing.T) {
 // Operations of a step, by hand: products of [6, 4] by [4, 8], three times 2·6·8·4, and attention of
 // 3 queries over 3 keys in 2 heads of 2, for 2 rows: 3.5 times 2·2·2·3·3·2·2, half if causal.
 func TestOperations(t *testing.T) {
-	m := parse(t, `pwc 1
+	m := testkit.Parse(t, `pwc 1
 module "m" {
   weight @w : f32[8, 4]
   func @f(%x: f32[6, 4], %q: f32[2, 3, 2, 2]) -> (f32[6, 8], f32[2, 3, 2, 2], f32[2, 3, 2, 2]) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"pwc/internal/testkit"
 	"pwc/ir/dtype"
 	"pwc/optim"
 	"pwc/piecewise"
@@ -42,14 +43,14 @@ func TestRandomNumbers(t *testing.T) {
 	src, batch := memory{"w": ones(64)}, memory{"x": ones(64)}
 	for _, parts := range []int{1, 2} {
 		o := train.Options{Optimizer: optim.SGD{}, LearningRate: 0.125, MicroBatches: parts, Gradients: true}
-		one := load(t, parse(t, dropping), src, o, onHost(t), piecewise.Full)
+		one := load(t, testkit.Parse(t, dropping), src, o, onHost(t), piecewise.Full)
 		want := steps(t, one, data(t, one, batch), 6)
 		for i := range want[1:] {
 			if want[i] == want[i+1] {
 				t.Errorf("steps have the losses %v", want)
 			}
 		}
-		two := load(t, parse(t, dropping), src, o, onHost(t), piecewise.None)
+		two := load(t, testkit.Parse(t, dropping), src, o, onHost(t), piecewise.None)
 		got := steps(t, two, data(t, two, batch), 2)
 		before := floats(states(t, two)["w"])
 		got = append(got, steps(t, two, data(t, two, batch), 1)...)
@@ -65,7 +66,7 @@ func TestRandomNumbers(t *testing.T) {
 		if err := two.Save(dir, src); err != nil {
 			t.Fatal(err)
 		}
-		three := load(t, parse(t, dropping), src, o, onHost(t), piecewise.Full)
+		three := load(t, testkit.Parse(t, dropping), src, o, onHost(t), piecewise.Full)
 		if err := three.Restore(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +83,7 @@ func TestRandomNumbers(t *testing.T) {
 func TestSaveAndRestoreRefuse(t *testing.T) {
 	src, batch := memory{"w": ones(64)}, memory{"x": ones(64)}
 	adam := train.Options{Optimizer: optim.DefaultAdam(), LearningRate: 0.1}
-	s := load(t, parse(t, dropping), src, adam, onHost(t), piecewise.Full)
+	s := load(t, testkit.Parse(t, dropping), src, adam, onHost(t), piecewise.Full)
 	steps(t, s, data(t, s, batch), 1)
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "checkpoint")
@@ -101,13 +102,13 @@ func TestSaveAndRestoreRefuse(t *testing.T) {
 	if left, err := os.ReadDir(parent); err != nil || len(left) != 1 {
 		t.Errorf("%v, %v are there, want the checkpoint alone", left, err)
 	}
-	sgd := load(t, parse(t, dropping), src, train.Options{Optimizer: optim.SGD{Momentum: 0.5}}, onHost(t), piecewise.Full)
+	sgd := load(t, testkit.Parse(t, dropping), src, train.Options{Optimizer: optim.SGD{Momentum: 0.5}}, onHost(t), piecewise.Full)
 	if err := sgd.Restore(dir); err == nil || !strings.Contains(err.Error(), "was trained with adam, not sgd") {
 		t.Errorf("another optimizer: %v", err)
 	}
 	scaler := optim.DefaultScaler()
 	adam.Scaler = &scaler
-	other := load(t, parse(t, dropping), src, adam, onHost(t), piecewise.Full)
+	other := load(t, testkit.Parse(t, dropping), src, adam, onHost(t), piecewise.Full)
 	before := states(t, other)
 	if err := other.Restore(dir); err == nil || !strings.Contains(err.Error(), "scale") {
 		t.Errorf("without a scale: %v", err)

@@ -16,6 +16,7 @@ import (
 	"pwc/compile/cuda"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/optim"
@@ -52,7 +53,7 @@ func scaled(t *testing.T, o train.Options, on target, mode piecewise.Mode, xs []
 	for _, v := range xs {
 		x = append(x, f32s(v, 0.5)...)
 	}
-	s := load(t, parse(t, gradient), memory{"w": {DType: dtype.F32, Shape: []int64{2}, Data: f32s(1, -2)}}, o, on, mode)
+	s := load(t, testkit.Parse(t, gradient), memory{"w": {DType: dtype.F32, Shape: []int64{2}, Data: f32s(1, -2)}}, o, on, mode)
 	return s, data(t, s, memory{"x": safetensors.Tensor{DType: dtype.F32, Shape: []int64{int64(len(xs)), 2}, Data: x}})
 }
 
@@ -216,7 +217,7 @@ func TestScaleCancels(t *testing.T) {
 // Mixed precision keeps types at the edges of a function, computes products in the lower dtype,
 // and the ops of autocast's list in f32.
 func TestAutocast(t *testing.T) {
-	m := parse(t, `pwc 1
+	m := testkit.Parse(t, `pwc 1
 module "m" {
   weight @w : f32[4, 4]
   weight @n : f32[4]

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/optim"
@@ -40,15 +41,6 @@ func same(t *testing.T, got, want map[string][]byte) {
 	if len(got) != len(want) {
 		t.Errorf("%d states, want %d", len(got), len(want))
 	}
-}
-
-func parse(t testing.TB, text string) *ir.Module {
-	t.Helper()
-	m, err := ir.Parse("test.ir", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
 }
 
 // A step has the same bits however it is captured, whole and cut at ops.
@@ -100,7 +92,7 @@ func TestMicroBatches(t *testing.T) {
 	text := ir.Print(parseFile(t, "mlp"))
 	at := strings.Index(text, "func")
 	rows := strings.NewReplacer("f32[8, 16]", "f32[4, 16]", "f32[8, 32]", "f32[4, 32]", "f32[8, 8]", "f32[4, 8]")
-	halves := parse(t, text[:at]+rows.Replace(text[at:]))
+	halves := testkit.Parse(t, text[:at]+rows.Replace(text[at:]))
 	initial, batches := open(t, "mlp", "initial"), open(t, "mlp", "data")
 	scaler := optim.DefaultScaler()
 	for _, o := range []train.Options{goldens()[0].options, {Optimizer: optim.DefaultAdamW(), LearningRate: 0.01, ClipNorm: 0.5, Scaler: &scaler}} {
@@ -204,7 +196,7 @@ func TestBuildRefuses(t *testing.T) {
 		{"func @f() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "Precision", train.Options{Optimizer: optim.SGD{}, Precision: dtype.I8}},
 		{"func @loss.a() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }\n func @loss.b() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "no function @choose", sgd},
 	} {
-		_, err := train.Build(parse(t, head+c.text+"\n}\n"), c.o)
+		_, err := train.Build(testkit.Parse(t, head+c.text+"\n}\n"), c.o)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v; want %q", c.text, err, c.want)
 		}
@@ -252,7 +244,7 @@ module "m" {
   }
 }
 `
-	p, err := train.Build(parse(t, text), train.Options{Optimizer: optim.SGD{}, MicroBatches: 2})
+	p, err := train.Build(testkit.Parse(t, text), train.Options{Optimizer: optim.SGD{}, MicroBatches: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

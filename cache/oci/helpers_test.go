@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/retry"
 
 	"pwc/cache"
+	"pwc/internal/testkit"
 	"pwc/program"
 )
 
@@ -74,10 +74,10 @@ func fill(t testing.TB, s *cache.Store, name, target string, from, to int) cache
 }
 
 // newStore returns a store in a new directory and what it logs.
-func newStore(t testing.TB) (*cache.Store, *journal) {
+func newStore(t testing.TB) (*cache.Store, *testkit.Log) {
 	t.Helper()
-	j := &journal{}
-	return cache.New(cache.Options{Dir: t.TempDir(), Logger: j.logger()}), j
+	j := &testkit.Log{}
+	return cache.New(cache.Options{Dir: t.TempDir(), Logger: j.Logger()}), j
 }
 
 // filled returns a store with the module "toy" of n entries for the host.
@@ -86,30 +86,6 @@ func filled(t testing.TB, n int) *cache.Store {
 	s, _ := newStore(t)
 	fill(t, s, "toy", "host", 0, n)
 	return s
-}
-
-// journal collects log messages of level Warn and above.
-type journal struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.Write(b)
-}
-
-// take returns what was logged since the last call.
-func (j *journal) take() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	defer j.buf.Reset()
-	return j.buf.String()
-}
-
-func (j *journal) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 // server is a registry in the process that counts requests.

@@ -71,7 +71,7 @@ func TestExportImport(t *testing.T) {
 		if n := srv.counts(); len(n) != 0 {
 			t.Errorf("requests: %v", n)
 		}
-		if text := journal.take(); text != "" {
+		if text := journal.Take(); text != "" {
 			t.Errorf("messages: %s", text)
 		}
 		o := plain()

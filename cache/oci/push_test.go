@@ -46,7 +46,7 @@ func TestPushPull(t *testing.T) {
 	if want := "from " + srv.Listener.Addr().String() + "/team/toy@" + sent.Digest.String(); e.Provenance.Origin != want || e.Provenance.Compiler != "vec 1" {
 		t.Errorf("provenance %+v, want origin %q and the compiler", e.Provenance, want)
 	}
-	if text := journal.take(); text != "" {
+	if text := journal.Take(); text != "" {
 		t.Errorf("messages: %s", text)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pwc/cache"
+	"pwc/internal/testkit"
 	"pwc/pieces"
 )
 
@@ -32,11 +33,11 @@ func newRemote(t testing.TB, srv *server, tag string) *Remote {
 }
 
 // newLayer returns a layer over an empty store, and what the remote logs.
-func newLayer(t testing.TB, srv *server, frozen bool) (*Layered, *Remote, *journal) {
+func newLayer(t testing.TB, srv *server, frozen bool) (*Layered, *Remote, *testkit.Log) {
 	t.Helper()
-	j := &journal{}
+	j := &testkit.Log{}
 	o := plain()
-	o.Logger = j.logger()
+	o.Logger = j.Logger()
 	r, err := NewRemote("oci+http://"+srv.ref("v1"), o)
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +89,7 @@ func TestLayer(t *testing.T) {
 	if n := srv.counts(); len(n) != 0 {
 		t.Errorf("requests for what is here: %v", n)
 	}
-	if text := j.take(); text != "" || r.Err() != nil {
+	if text := j.Take(); text != "" || r.Err() != nil {
 		t.Errorf("messages: %s, %v", text, r.Err())
 	}
 	wantWhole(t, l.Store, 2, 0)
@@ -128,7 +129,7 @@ func TestLayerFailure(t *testing.T) {
 			if n := srv.counts(); len(n) != 0 {
 				t.Errorf("%s: requests after the failure: %v", what, n)
 			}
-			if text := j.take(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "going on without it") {
+			if text := j.Take(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "going on without it") {
 				t.Errorf("%s: messages:\n%s", what, text)
 			}
 			if r.Err() == nil || !failed.Load() {
@@ -167,7 +168,7 @@ func TestLayerFailsOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if text := j.take(); strings.Count(text, "level=WARN") != 1 {
+	if text := j.Take(); strings.Count(text, "level=WARN") != 1 {
 		t.Errorf("messages:\n%s", text)
 	}
 
@@ -213,7 +214,7 @@ func TestLayerContext(t *testing.T) {
 		}
 		srv.setMeddle(nil)
 		wantHit(t, l, 0, "host")
-		if text := j.take(); text != "" || r.Err() != nil {
+		if text := j.Take(); text != "" || r.Err() != nil {
 			t.Errorf("messages: %s, %v", text, r.Err())
 		}
 	}
@@ -302,10 +303,10 @@ func TestLayerNotKept(t *testing.T) {
 func TestLayerRefuses(t *testing.T) {
 	srv := newServer(t)
 	fleet(t, srv)
-	j := &journal{}
+	j := &testkit.Log{}
 	o := plain()
 	o.Machine = Machine{Targets: []string{"cuda:sm_90"}, Driver: "470"}
-	o.Logger = j.logger()
+	o.Logger = j.Logger()
 	r, err := NewRemote("oci+http://"+srv.ref("v1"), o)
 	if err != nil {
 		t.Fatal(err)
@@ -318,7 +319,7 @@ func TestLayerRefuses(t *testing.T) {
 			t.Errorf("%v, %v; want a miss", ok, err)
 		}
 	}
-	if text := j.take(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "it needs driver 525.60.13, this machine has 470") {
+	if text := j.Take(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "it needs driver 525.60.13, this machine has 470") {
 		t.Errorf("messages:\n%s", text)
 	}
 	// For another machine they are.

@@ -22,6 +22,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"pwc/cache"
+	"pwc/internal/testkit"
 )
 
 const gpu = "cuda:sm_90"
@@ -198,9 +199,9 @@ func TestUntrustedRemote(t *testing.T) {
 	from, srv, key := gpuStore(t), newServer(t), keys(t)["ECDSA"]
 	mustPush(t, from, srv.ref("v1"))
 	look := func(trust *cache.Trust, frozen bool) (hit bool, said string, err error) {
-		j := &journal{}
+		j := &testkit.Log{}
 		o := gpuOptions()
-		o.Trust, o.Logger, o.Accept = trust, j.logger(), func(cache.Digest) error { return nil } // which is for pull and import alone
+		o.Trust, o.Logger, o.Accept = trust, j.Logger(), func(cache.Digest) error { return nil } // which is for pull and import alone
 		r, err := NewRemote("oci+http://"+srv.ref("v1"), o)
 		if err != nil {
 			t.Fatal(err)
@@ -213,7 +214,7 @@ func TestUntrustedRemote(t *testing.T) {
 		if r.Err() != nil {
 			t.Error(r.Err())
 		}
-		return hit, j.take(), err
+		return hit, j.Take(), err
 	}
 	if hit, said, err := look(trustKey(t, key), false); hit || err != nil || strings.Count(said, "\n") != 1 || !strings.Contains(said, "it is not signed") {
 		t.Errorf("%v, %v, messages:\n%s", hit, err, said)

@@ -155,7 +155,7 @@ func TestForged(t *testing.T) {
 			_, err := Import(t.Context(), to, dir, plain())
 			wantErr(t, err, test.want, dir)
 			wantWhole(t, to, 0, 0)
-			if text := journal.take(); text != "" {
+			if text := journal.Take(); text != "" {
 				t.Errorf("messages: %s", text)
 			}
 		})

@@ -27,7 +27,7 @@ func TestDeviceIntegerCasts(t *testing.T) {
 		}
 		got, err := g.run(p, c.Module, c.Inputs)
 		if err == nil {
-			err = c.Check(got.results)
+			err = c.Check(got.Results)
 		}
 		if err != nil {
 			t.Errorf("%s: %v\n%s", from, err, p)

@@ -2,7 +2,6 @@ package cuda_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand"
@@ -18,6 +17,7 @@ import (
 	"pwc/internal/cuda/fake"
 	"pwc/internal/irgen"
 	"pwc/internal/oracle"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -131,122 +131,10 @@ func (o attentionOp) Launch(c *device.OpCall) error {
 	return c.Stream.CopyToDevice(c.Args[3].Buffer, call.Args[3].Bytes())
 }
 
-// outcome is what a run left.
-type outcome struct {
-	results []*interp.Tensor
-	mutated []*interp.Tensor // by parameter; nil: not mutable
-	faults  []int32
-}
-
 // run executes a program. Results and scratch start as garbage.
-func (g *rig) run(p *program.Program, m *ir.Module, b *oracle.Inputs) (out *outcome, err error) {
-	exe, err := g.dev.Load(p, device.OpSet{"silly::attention": attentionOp{g}})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, exe.Close()) }()
-	symbols := make([]int64, len(p.Symbols))
-	for i, s := range p.Symbols {
-		symbols[i] = b.Symbols[s]
-	}
-	var segments []device.Memory
-	defer func() {
-		for _, m := range segments {
-			err = errors.Join(err, m.Free())
-		}
-	}()
-	alloc := func(n int64) (device.Buffer, error) {
-		mem, err := g.dev.Alloc(max(n, 1))
-		if err != nil {
-			return device.Buffer{}, err
-		}
-		segments = append(segments, mem)
-		buf := device.Buffer{Memory: mem, Size: n}
-		if n == 0 || g.bare {
-			return buf, nil
-		}
-		return buf, g.stream.Fill(buf, 0xa5)
-	}
-	var args device.Args
-	for _, x := range b.All(m) {
-		buf, err := alloc(int64(len(x.Bytes())))
-		if err != nil {
-			return nil, err
-		}
-		if buf.Size > 0 {
-			if err := g.stream.CopyToDevice(buf, x.Bytes()); err != nil {
-				return nil, err
-			}
-		}
-		args.Params = append(args.Params, buf)
-	}
-	shapes := make([][]int64, len(p.Results))
-	for i, r := range p.Results {
-		if shapes[i], err = oracle.Extents(r.Shape, b.Symbols); err != nil {
-			return nil, err
-		}
-		n := r.DType.Bytes(1)
-		for _, d := range shapes[i] {
-			n *= d
-		}
-		buf, err := alloc(n)
-		if err != nil {
-			return nil, err
-		}
-		args.Results = append(args.Results, buf)
-	}
-	n, err := exe.ScratchBytes(symbols)
-	if err != nil {
-		return nil, err
-	}
-	if args.Scratch, err = alloc(n); err != nil {
-		return nil, err
-	}
-	launch, err := exe.Bind(symbols, args)
-	if err != nil {
-		return nil, err
-	}
-	if err := g.stream.Launch(launch); err != nil {
-		return nil, err
-	}
-	read := func(buf device.Buffer, dt dtype.DType, shape []int64) (*interp.Tensor, error) {
-		data := make([]byte, buf.Size)
-		if buf.Size > 0 {
-			if err := g.stream.CopyToHost(data, buf); err != nil {
-				return nil, err
-			}
-		}
-		if err := g.stream.Synchronize(); err != nil {
-			return nil, err
-		}
-		return interp.FromBytes(dt, shape, data)
-	}
-	out = &outcome{mutated: make([]*interp.Tensor, len(p.Params))}
-	for i, r := range p.Results {
-		buf := args.Results[i]
-		if r.Alias >= 0 {
-			buf = args.Params[r.Alias]
-		} else if r.Same >= 0 {
-			buf = args.Results[r.Same]
-		}
-		x, err := read(buf, r.DType, shapes[i])
-		if err != nil {
-			return nil, err
-		}
-		out.results = append(out.results, x)
-	}
-	for i, x := range b.All(m) {
-		if p.Params[i].Mut {
-			if out.mutated[i], err = read(args.Params[i], x.Type, x.Shape); err != nil {
-				return nil, err
-			}
-		}
-	}
-	faults, err := g.dev.TakeFaults(g.stream)
-	for _, f := range faults {
-		out.faults = append(out.faults, f.Origin)
-	}
-	return out, err
+func (g *rig) run(p *program.Program, m *ir.Module, b *oracle.Inputs) (*testkit.Outcome, error) {
+	run := testkit.Runner{Device: g.dev, Stream: g.stream, Ops: device.OpSet{"silly::attention": attentionOp{g}}, Bare: g.bare}
+	return run.Run(p, m, b)
 }
 
 // check compiles and runs a module and holds it against the interpreter.
@@ -270,12 +158,12 @@ func (g *rig) hold(p *program.Program, m *ir.Module, b *oracle.Inputs, tolerance
 		return err
 	}
 	for i := range expect {
-		if d := interp.Compare(got.results[i], expect[i]); !d.Within(tolerance(expect[i].Type)) {
-			return fmt.Errorf("result %d: %s\ngot  %v\nwant %v\n%s", i, d, got.results[i], expect[i], p)
+		if d := interp.Compare(got.Results[i], expect[i]); !d.Within(tolerance(expect[i].Type)) {
+			return fmt.Errorf("result %d: %s\ngot  %v\nwant %v\n%s", i, d, got.Results[i], expect[i], p)
 		}
 	}
 	for i, x := range want.All(m) {
-		if y := got.mutated[i]; y != nil {
+		if y := got.Mutated[i]; y != nil {
 			if d := interp.Compare(y, x); !d.Within(tolerance(x.Type)) {
 				return fmt.Errorf("parameter %d after the run: %s\n%s", i, d, p)
 			}
@@ -496,17 +384,17 @@ module "faults" {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(out.faults) != 1 || out.faults[0] != 0 {
-		t.Errorf("faults %v, want node 0", out.faults)
+	if len(out.Faults) != 1 || out.Faults[0] != 0 {
+		t.Errorf("faults %v, want node 0", out.Faults)
 	}
-	for i := range out.results[0].Len() {
+	for i := range out.Results[0].Len() {
 		row, want := i/64, 0.0
 		if row == 0 {
 			want = b.Weights["table"].At(3*64 + i%64)
 		} else if row == 3 {
 			want = b.Weights["table"].At(15*64 + i%64)
 		}
-		if got := out.results[0].At(i); got != want {
+		if got := out.Results[0].At(i); got != want {
 			t.Fatalf("row %d: %v, want %v", row, got, want)
 		}
 	}

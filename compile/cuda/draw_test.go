@@ -50,7 +50,7 @@ func TestDeviceDraws(t *testing.T) {
 				}
 				got, err := g.run(p, m, in.Clone())
 				if err == nil {
-					err = oracle.SameBits(got.results, want)
+					err = oracle.SameBits(got.Results, want)
 				}
 				if err != nil {
 					t.Fatalf("N = %d: %v\n%s", n, err, p)
@@ -125,7 +125,7 @@ module "products" {
 		}
 		got, err := g.run(p, m, in.Clone())
 		if err == nil {
-			err = oracle.SameBits(got.results, want)
+			err = oracle.SameBits(got.Results, want)
 		}
 		if err != nil {
 			t.Fatalf("N = %d: %v", n, err)

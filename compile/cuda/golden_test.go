@@ -1,21 +1,18 @@
 package cuda_test
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"pwc/compile"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/program"
@@ -33,31 +30,7 @@ var update = flag.Bool("update", false, "rewrite the expectations in testdata")
 // and expects every source: its guard, its launch, the helpers before it and its
 // own text.
 func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no cases", err)
-	}
-	for _, name := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
-			data, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ar := txtar.Parse(data)
-			out := &txtar.Archive{Comment: ar.Comment, Files: ar.Files[:1]}
-			golden(t, out)
-			got := txtar.Format(out)
-			if *update {
-				if err := os.WriteFile(name, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if !bytes.Equal(got, data) {
-				t.Errorf("go test -run Golden -update rewrites it (-want +got):\n%s", cmp.Diff(string(data), string(got)))
-			}
-		})
-	}
+	testkit.Golden(t, "testdata/*.txtar", *update, golden)
 }
 
 var helper = regexp.MustCompile(`(?m)^__device__ __forceinline__ [\w<>, &]*?\b(\w+)\(|^struct (?:alignas\(.*\) )?(\w+)`)

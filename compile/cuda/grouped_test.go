@@ -128,14 +128,14 @@ func (g *rig) checkFaults(m *ir.Module, b *oracle.Inputs, want bool) error {
 	if err != nil {
 		return err
 	}
-	if (len(out.faults) > 0) != want {
-		return fmt.Errorf("faults %v, want some: %v", out.faults, want)
+	if (len(out.Faults) > 0) != want {
+		return fmt.Errorf("faults %v, want some: %v", out.Faults, want)
 	}
 	expect, err := interp.Run(context.Background(), m, m.Funcs[0], &interp.Env{Weights: b.Weights, Symbols: b.Symbols}, b.Params)
 	if err != nil {
 		return err
 	}
-	if d := interp.Compare(out.results[0], expect[0]); !d.Within(tolerance(expect[0].Type)) {
+	if d := interp.Compare(out.Results[0], expect[0]); !d.Within(tolerance(expect[0].Type)) {
 		return fmt.Errorf("%s", d)
 	}
 	return nil

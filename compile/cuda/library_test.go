@@ -158,7 +158,7 @@ func TestDeviceLibraryOfTraining(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", c.name, err)
 			}
-			results[i] = out.results[0]
+			results[i] = out.Results[0]
 		}
 		if !bytes.Equal(results[0].Bytes(), results[1].Bytes()) {
 			t.Errorf("%s: own kernels and the library differ: %s", c.name, interp.Compare(results[1], results[0]))
@@ -272,7 +272,7 @@ func TestDeviceLibrary(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", c.name, err)
 			}
-			results[i] = out.results
+			results[i] = out.Results
 		}
 		for i, x := range results[0] {
 			if y := results[1][i]; !bytes.Equal(x.Bytes(), y.Bytes()) {

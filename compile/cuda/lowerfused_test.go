@@ -185,8 +185,8 @@ func TestDeviceFused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i := range got.results {
-				if !bytes.Equal(got.results[i].Bytes(), want.results[i].Bytes()) {
+			for i := range got.Results {
+				if !bytes.Equal(got.Results[i].Bytes(), want.Results[i].Bytes()) {
 					t.Errorf("%v, %d rows: result %d differs from that of kernels one after the other", c, rows, i)
 				}
 			}

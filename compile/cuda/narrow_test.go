@@ -55,7 +55,7 @@ module "short" {
 			func(x float64) float64 { return x * logistic(x) },
 			func(x float64) float64 { return x * logistic(2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)) },
 		} {
-			y, off := got.results[i], 0
+			y, off := got.Results[i], 0
 			for n := range 1 << 16 {
 				v := f(x.At(n))
 				want, have := dt.Round(v), y.At(n)

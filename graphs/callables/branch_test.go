@@ -10,6 +10,7 @@ import (
 	"pwc/graphs/callables"
 	"pwc/graphs/tree"
 	"pwc/graphs/whole"
+	"pwc/internal/testkit"
 	"pwc/ir/dtype"
 	"pwc/safetensors"
 )
@@ -94,7 +95,7 @@ var branchParts = []struct {
 
 func golden(t testing.TB, name string) *safetensors.File {
 	t.Helper()
-	return must[*safetensors.File](t)(safetensors.Open("../../testdata/train/branch/" + name + ".safetensors"))
+	return testkit.Must[*safetensors.File](t)(safetensors.Open("../../testdata/train/branch/" + name + ".safetensors"))
 }
 
 func (b *brancher) step(x, y graphs.Tensor) {
@@ -126,7 +127,7 @@ func (b *brancher) step(x, y graphs.Tensor) {
 			b.firsts[name] = b.read(g)
 		}
 		w := b.weights[name]
-		must[[]graphs.Tensor](b)(b.sgd[len(w.Shape())].Run(b.s.Eager(b.s.DefaultStream()), []graphs.Tensor{w, g}))
+		testkit.Must[[]graphs.Tensor](b)(b.sgd[len(w.Shape())].Run(b.s.Eager(b.s.DefaultStream()), []graphs.Tensor{w, g}))
 	}
 }
 
@@ -138,8 +139,8 @@ func train(e *env, run func(b *brancher, fns []callables.Function)) *brancher {
 	initial := golden(e, "initial")
 	defer initial.Close()
 	for _, w := range e.mod.Weights {
-		x := must[safetensors.Tensor](e)(initial.Tensor(w.Name))
-		b.weights[w.Name] = must[graphs.Tensor](e)(e.s.TensorOf(w.Name, x.Data, dtype.F32, x.Shape...))
+		x := testkit.Must[safetensors.Tensor](e)(initial.Tensor(w.Name))
+		b.weights[w.Name] = testkit.Must[graphs.Tensor](e)(e.s.TensorOf(w.Name, x.Data, dtype.F32, x.Shape...))
 		e.end = append(e.end, b.weights[w.Name].Release)
 	}
 	b.one = e.tensor("one", []float32{1})
@@ -150,7 +151,7 @@ func train(e *env, run func(b *brancher, fns []callables.Function)) *brancher {
 			samples = append(samples, e.tensor("sample", make([]float32, s[0]*s[1]), s...))
 		}
 		c := e.callable(p.name, whole.CallableOptions{WRT: p.wrt})
-		fns = append(fns, must[callables.Function](e)(c.Function(p.name, samples, whole.Operands{Tensors: b.weights})))
+		fns = append(fns, testkit.Must[callables.Function](e)(c.Function(p.name, samples, whole.Operands{Tensors: b.weights})))
 	}
 	run(b, fns)
 	for i, p := range branchParts {
@@ -162,11 +163,11 @@ func train(e *env, run func(b *brancher, fns []callables.Function)) *brancher {
 	}
 	data := golden(e, "data")
 	defer data.Close()
-	x, y := must[safetensors.Tensor](e)(data.Tensor("x")), must[safetensors.Tensor](e)(data.Tensor("y"))
+	x, y := testkit.Must[safetensors.Tensor](e)(data.Tensor("x")), testkit.Must[safetensors.Tensor](e)(data.Tensor("y"))
 	for i := range 16 {
 		cut := func(x safetensors.Tensor, shape ...int64) graphs.Tensor {
 			n := len(x.Data) / 16
-			t := must[graphs.Tensor](e)(e.s.TensorOf("data", x.Data[i*n:(i+1)*n], dtype.F32, shape...))
+			t := testkit.Must[graphs.Tensor](e)(e.s.TensorOf("data", x.Data[i*n:(i+1)*n], dtype.F32, shape...))
 			e.end = append(e.end, t.Release)
 			return t
 		}
@@ -185,7 +186,7 @@ func train(e *env, run func(b *brancher, fns []callables.Function)) *brancher {
 func graphed(o callables.Options) func(b *brancher, fns []callables.Function) {
 	return func(b *brancher, fns []callables.Function) {
 		b.Helper()
-		set := must[*callables.Set](b)(callables.New(ctx, b.s, fns, o))
+		set := testkit.Must[*callables.Set](b)(callables.New(ctx, b.s, fns, o))
 		set.Train(true) // with Options.Eval: uncaptured
 		b.end = append(b.end, set.Close)
 		st := b.s.DefaultStream()
@@ -193,11 +194,11 @@ func graphed(o callables.Options) func(b *brancher, fns []callables.Function) {
 			var last *callables.Call
 			b.parts[p.name] = part{
 				forward: func(in ...graphs.Tensor) []graphs.Tensor {
-					last = must[*callables.Call](b)(set.At(i).Forward(st, args(in, p.grad...)...))
+					last = testkit.Must[*callables.Call](b)(set.At(i).Forward(st, args(in, p.grad...)...))
 					return last.Outputs()
 				},
 				backward: func(grads ...graphs.Tensor) []graphs.Tensor {
-					return must[[]graphs.Tensor](b)(last.Backward(st, grads...))
+					return testkit.Must[[]graphs.Tensor](b)(last.Backward(st, grads...))
 				},
 			}
 		}
@@ -208,13 +209,13 @@ func graphed(o callables.Options) func(b *brancher, fns []callables.Function) {
 func inTree(stats *tree.Stats) func(b *brancher, fns []callables.Function) {
 	return func(b *brancher, fns []callables.Function) {
 		b.Helper()
-		m := must[*tree.Manager](b)(tree.New(b.s, tree.Options{Check: true}))
+		m := testkit.Must[*tree.Manager](b)(tree.New(b.s, tree.Options{Check: true}))
 		var step []graphs.Tensor // what the calls of a step gave; the next step takes it away
 		b.begin = func() { m.MarkStep(); step = step[:0] }
 		b.end = append(b.end, func() error {
-			*stats = must[tree.Inspection](b)(m.Inspect()).Stats
+			*stats = testkit.Must[tree.Inspection](b)(m.Inspect()).Stats
 			for _, t := range step {
-				check(b, t.Release())
+				testkit.Check(b, t.Release())
 			}
 			return m.Close()
 		})
@@ -226,10 +227,10 @@ func inTree(stats *tree.Stats) func(b *brancher, fns []callables.Function) {
 			for j, a := range f.Params {
 				static, params = append(static, len(f.Args)+j), append(params, tree.Input{Tensor: a.Tensor})
 			}
-			forward := must[*tree.Func](b)(m.Add(tree.Function{Name: p.name, Mode: tree.Forward, Static: static,
+			forward := testkit.Must[*tree.Func](b)(m.Add(tree.Function{Name: p.name, Mode: tree.Forward, Static: static,
 				Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) { return f.Forward(r, in.All()) }}))
 			var results, used []graphs.Tensor
-			backward := must[*tree.Func](b)(m.Add(tree.Function{Name: p.name + ".backward", Mode: tree.Backward, Static: static,
+			backward := testkit.Must[*tree.Func](b)(m.Add(tree.Function{Name: p.name + ".backward", Mode: tree.Backward, Static: static,
 				Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
 					ts := in.All()
 					return f.Backward(r, ts[:n], ts[n:n+len(results)], ts[n+len(results):])
@@ -238,7 +239,7 @@ func inTree(stats *tree.Stats) func(b *brancher, fns []callables.Function) {
 			b.parts[p.name] = part{
 				forward: func(in ...graphs.Tensor) []graphs.Tensor {
 					used = in
-					results = must[[]graphs.Tensor](b)(forward.Call(append(tree.Borrow(in...), params...), nil))
+					results = testkit.Must[[]graphs.Tensor](b)(forward.Call(append(tree.Borrow(in...), params...), nil))
 					step = append(step, results...)
 					return results[:f.Outputs]
 				},
@@ -248,7 +249,7 @@ func inTree(stats *tree.Stats) func(b *brancher, fns []callables.Function) {
 							grads[i] = zero
 						}
 					}
-					out := must[[]graphs.Tensor](b)(backward.Call(slices.Concat(tree.Borrow(used...), params, tree.Borrow(results...), tree.Borrow(grads...)), nil))
+					out := testkit.Must[[]graphs.Tensor](b)(backward.Call(slices.Concat(tree.Borrow(used...), params, tree.Borrow(results...), tree.Borrow(grads...)), nil))
 					step = append(step, out...)
 					return out
 				},
@@ -299,7 +300,7 @@ func holdToGoldens(t *testing.T, b *brancher) {
 	expected, taken := golden(t, "expected"), golden(t, "taken")
 	defer expected.Close()
 	defer taken.Close()
-	ways := must[safetensors.Tensor](t)(taken.Tensor("taken"))
+	ways := testkit.Must[safetensors.Tensor](t)(taken.Tensor("taken"))
 	for i, way := range b.taken {
 		if want := int32(binary.LittleEndian.Uint32(ways.Data[4*i:])); way != want {
 			t.Errorf("step %d took m2: %d, PyTorch %d", i, way, want)
@@ -313,7 +314,7 @@ func holdToGoldens(t *testing.T, b *brancher) {
 		}
 	}
 	for name, file := range names {
-		want := must[safetensors.Tensor](t)(expected.Tensor(file))
+		want := testkit.Must[safetensors.Tensor](t)(expected.Tensor(file))
 		scale := 0.0
 		for i := range b.seen[name] {
 			scale = max(scale, math.Abs(float64(element(want, i))))

@@ -7,6 +7,7 @@ import (
 
 	"pwc/graphs"
 	"pwc/graphs/callables"
+	"pwc/internal/testkit"
 	"pwc/runtime/device/failing"
 )
 
@@ -38,7 +39,7 @@ func failNth(t *testing.T, n int, want map[string][]float32) bool {
 	inner := g.dev
 	g.dev = dev
 	e := open(t, g, network)
-	defer func() { e.stays = true; e.close(); check(t, inner.Close()) }()
+	defer func() { e.stays = true; e.close(); testkit.Check(t, inner.Close()) }()
 	tr := newFunctions(e)
 	x, y := e.batch(rand.New(rand.NewPCG(4, 4)))
 	live := e.s.Live()
@@ -52,7 +53,7 @@ func failNth(t *testing.T, n int, want map[string][]float32) bool {
 		if now := e.s.Live(); now != live {
 			t.Errorf("call %d: %+v is live, before %+v", n, now, live)
 		}
-		if s := must[graphs.GeneratorState](t)(tr.gen.State()); s.Offset != 0 {
+		if s := testkit.Must[graphs.GeneratorState](t)(tr.gen.State()); s.Offset != 0 {
 			t.Errorf("call %d: the generator is at %+v", n, s)
 		}
 	}
@@ -60,9 +61,9 @@ func failNth(t *testing.T, n int, want map[string][]float32) bool {
 		t.Errorf("call %d: the error is %v", n, err)
 	}
 	dev.FailCall(0)
-	check(t, tr.gen.SetState(graphs.GeneratorState{Seed: 5}))
+	testkit.Check(t, tr.gen.SetState(graphs.GeneratorState{Seed: 5}))
 	if tr.set == nil {
-		tr.set = must[*callables.Set](t)(callables.New(ctx, e.s, tr.fns, callables.Options{}))
+		tr.set = testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, tr.fns, callables.Options{}))
 		e.end = append(e.end, tr.set.Close)
 	}
 	same(t, "afterwards", tr.step(x, y), want)

@@ -12,6 +12,7 @@ import (
 	"pwc/graphs/whole"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
+	"pwc/internal/testkit"
 	"pwc/pieces"
 	"pwc/runtime/cuda/cublaslt"
 )
@@ -73,9 +74,9 @@ func stepNotes(b *testing.B, precision loop.Precision) {
 		b.Skip("needs a real GPU")
 	}
 	_, err := cublaslt.Open(dev.Device, cublaslt.Options{})
-	check(b, err)
+	testkit.Check(b, err)
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(b))
-	check(b, err)
+	testkit.Check(b, err)
 	e := open(b, rig{dev: dev.Device, compiler: pieces.Pipeline{Backend: backend, Options: compile.Options{MatMul: precision}}, store: pieces.NewMemoryStore(), stays: true}, notes)
 	defer e.close()
 	r := rand.New(rand.NewPCG(1, 1))
@@ -101,34 +102,34 @@ func stepNotes(b *testing.B, precision loop.Precision) {
 		{"loss", []string{"%p"}, []graphs.Tensor{p, y}},
 	} {
 		c := e.callable(f.name, whole.CallableOptions{WRT: f.wrt})
-		fns = append(fns, must[callables.Function](b)(c.Function(f.name, f.samples, operands)))
+		fns = append(fns, testkit.Must[callables.Function](b)(c.Function(f.name, f.samples, operands)))
 	}
-	set := must[*callables.Set](b)(callables.New(ctx, e.s, fns, callables.Options{}))
+	set := testkit.Must[*callables.Set](b)(callables.New(ctx, e.s, fns, callables.Options{}))
 	e.end = append(e.end, set.Close)
 	st := e.s.DefaultStream()
 	// As in PyTorch, where the samples are the static inputs, the batch lies there.
 	batch, target := set.At(0).Inputs()[0], set.At(2).Inputs()[1]
 	step := func() {
-		first := must[*callables.Call](b)(set.At(0).Forward(st, args([]graphs.Tensor{batch})...))
-		second := must[*callables.Call](b)(set.At(1).Forward(st, args(first.Outputs(), 0)...))
-		loss := must[*callables.Call](b)(set.At(2).Forward(st, args([]graphs.Tensor{second.Outputs()[0], target}, 0)...))
-		g := must[[]graphs.Tensor](b)(loss.Backward(st, one))
-		g2 := must[[]graphs.Tensor](b)(second.Backward(st, g[0]))
-		g1 := must[[]graphs.Tensor](b)(first.Backward(st, g2[0]))
+		first := testkit.Must[*callables.Call](b)(set.At(0).Forward(st, args([]graphs.Tensor{batch})...))
+		second := testkit.Must[*callables.Call](b)(set.At(1).Forward(st, args(first.Outputs(), 0)...))
+		loss := testkit.Must[*callables.Call](b)(set.At(2).Forward(st, args([]graphs.Tensor{second.Outputs()[0], target}, 0)...))
+		g := testkit.Must[[]graphs.Tensor](b)(loss.Backward(st, one))
+		g2 := testkit.Must[[]graphs.Tensor](b)(second.Backward(st, g[0]))
+		g1 := testkit.Must[[]graphs.Tensor](b)(first.Backward(st, g2[0]))
 		run := e.s.Eager(st)
 		for name, g := range map[string]graphs.Tensor{"w1": g1[0], "b1": g1[1], "w2": g2[1], "b2": g2[2]} {
-			must[[]graphs.Tensor](b)(sgd[len(g.Shape())].Run(run, []graphs.Tensor{weights[name], g}))
+			testkit.Must[[]graphs.Tensor](b)(sgd[len(g.Shape())].Run(run, []graphs.Tensor{weights[name], g}))
 		}
 	}
 	for range 20 {
 		step()
 	}
-	check(b, st.Synchronize())
+	testkit.Check(b, st.Synchronize())
 	for b.Loop() {
 		for range 50 {
 			step()
 		}
-		check(b, st.Synchronize())
+		testkit.Check(b, st.Synchronize())
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/50e6, "ms/step")
 }

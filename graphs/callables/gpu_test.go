@@ -7,6 +7,7 @@ import (
 	"pwc/graphs/callables"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
+	"pwc/internal/testkit"
 	"pwc/pieces"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestOnGPU(t *testing.T) {
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
-	check(t, err)
+	testkit.Check(t, err)
 	g := rig{dev: dev.Device, compiler: pieces.Pipeline{Backend: backend}, store: pieces.NewMemoryStore(), stays: true}
 	t.Run("training", func(t *testing.T) { training(t, g, callables.Options{}) })
 	t.Run("any order", func(t *testing.T) { training(t, g, callables.Options{AnyOrder: true}) })

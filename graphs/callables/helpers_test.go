@@ -11,6 +11,7 @@ import (
 	"pwc/graphs"
 	"pwc/graphs/callables"
 	"pwc/graphs/whole"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/pieces"
@@ -19,21 +20,6 @@ import (
 )
 
 var ctx = context.Background()
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func must[T any](t testing.TB) func(T, error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
 
 // rig is a device, and how functions are compiled for it.
 type rig struct {
@@ -58,18 +44,18 @@ type env struct {
 
 func open(t testing.TB, g rig, text string) *env {
 	t.Helper()
-	return &env{rig: g, TB: t, s: must[*graphs.Session](t)(graphs.NewSession(g.dev, graphs.SessionOptions{})), mod: must[*ir.Module](t)(ir.Parse("m.ir", []byte(text)))}
+	return &env{rig: g, TB: t, s: testkit.Must[*graphs.Session](t)(graphs.NewSession(g.dev, graphs.SessionOptions{})), mod: testkit.Must[*ir.Module](t)(ir.Parse("m.ir", []byte(text)))}
 }
 
 // close ends the session: what is left of graphs, storages or pools is an error.
 func (e *env) close() {
 	e.Helper()
 	for i := len(e.end) - 1; i >= 0; i-- {
-		check(e, e.end[i]())
+		testkit.Check(e, e.end[i]())
 	}
-	check(e, e.s.Close())
+	testkit.Check(e, e.s.Close())
 	if !e.stays {
-		check(e, e.dev.Close())
+		testkit.Check(e, e.dev.Close())
 	}
 }
 
@@ -78,7 +64,7 @@ func (e *env) options() whole.Options { return whole.Options{Compiler: e.compile
 // compile compiles a function.
 func (e *env) compile(name string) *whole.Function {
 	e.Helper()
-	f := must[*whole.Function](e)(whole.Compile(ctx, e.s, e.mod, name, e.options()))
+	f := testkit.Must[*whole.Function](e)(whole.Compile(ctx, e.s, e.mod, name, e.options()))
 	e.end = append(e.end, f.Close)
 	return f
 }
@@ -87,7 +73,7 @@ func (e *env) compile(name string) *whole.Function {
 func (e *env) callable(name string, o whole.CallableOptions) *whole.Callable {
 	e.Helper()
 	o.Options = e.options()
-	c := must[*whole.Callable](e)(whole.CompileCallable(ctx, e.s, e.mod, name, o))
+	c := testkit.Must[*whole.Callable](e)(whole.CompileCallable(ctx, e.s, e.mod, name, o))
 	e.end = append(e.end, c.Close)
 	return c
 }
@@ -95,7 +81,7 @@ func (e *env) callable(name string, o whole.CallableOptions) *whole.Callable {
 // tensor makes a tensor that the session's end releases.
 func (e *env) tensor(name string, values []float32, shape ...int64) graphs.Tensor {
 	e.Helper()
-	t := must[graphs.Tensor](e)(e.s.TensorOf(name, bytes(values), dtype.F32, shape...))
+	t := testkit.Must[graphs.Tensor](e)(e.s.TensorOf(name, bytes(values), dtype.F32, shape...))
 	e.end = append(e.end, t.Release)
 	return t
 }
@@ -103,7 +89,7 @@ func (e *env) tensor(name string, values []float32, shape ...int64) graphs.Tenso
 func (e *env) read(t graphs.Tensor) []float32 {
 	e.Helper()
 	b := make([]byte, t.Size())
-	check(e, e.s.Read(t, b))
+	testkit.Check(e, e.s.Read(t, b))
 	out := make([]float32, len(b)/4)
 	for i := range out {
 		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))

@@ -9,6 +9,7 @@ import (
 	"pwc/graphs"
 	"pwc/graphs/callables"
 	"pwc/graphs/whole"
+	"pwc/internal/testkit"
 	"pwc/ir/dtype"
 )
 
@@ -92,7 +93,7 @@ type trainer struct {
 func newTrainer(e *env, o callables.Options) *trainer {
 	e.Helper()
 	t := newFunctions(e)
-	t.set = must[*callables.Set](e)(callables.New(ctx, e.s, t.fns, o))
+	t.set = testkit.Must[*callables.Set](e)(callables.New(ctx, e.s, t.fns, o))
 	e.end = append(e.end, t.set.Close)
 	return t
 }
@@ -116,7 +117,7 @@ func newFunctions(e *env) *trainer {
 	}
 	for _, s := range sections {
 		c := e.callable(s.name, whole.CallableOptions{WRT: s.wrt, Eval: s.eval})
-		t.fns = append(t.fns, must[callables.Function](e)(c.Function(s.name, samples[s.name],
+		t.fns = append(t.fns, testkit.Must[callables.Function](e)(c.Function(s.name, samples[s.name],
 			whole.Operands{Tensors: t.weights, Generators: map[string]*graphs.Generator{"rng": t.gen}})))
 	}
 	return t
@@ -131,7 +132,7 @@ func (t *trainer) forward(x, y graphs.Tensor) []*callables.Call {
 		if s.name == "loss" {
 			in = append(in, y)
 		}
-		c := must[*callables.Call](t)(t.set.At(i).Forward(t.s.DefaultStream(), args(in, s.grad...)...))
+		c := testkit.Must[*callables.Call](t)(t.set.At(i).Forward(t.s.DefaultStream(), args(in, s.grad...)...))
 		in = slices.Clone(c.Outputs())
 		calls = append(calls, c)
 	}
@@ -144,7 +145,7 @@ func (t *trainer) backward(calls []*callables.Call) map[string]graphs.Tensor {
 	t.Helper()
 	grads, g := map[string]graphs.Tensor{}, t.one
 	for i := len(calls) - 1; i >= 0; i-- {
-		out := must[[]graphs.Tensor](t)(calls[i].Backward(t.s.DefaultStream(), g))
+		out := testkit.Must[[]graphs.Tensor](t)(calls[i].Backward(t.s.DefaultStream(), g))
 		for k, name := range sections[i].wrt {
 			if name[0] == '%' {
 				name, g = sections[i].name+name, out[k]
@@ -161,7 +162,7 @@ func (t *trainer) step(x, y graphs.Tensor) map[string][]float32 {
 	calls := t.forward(x, y)
 	grads := t.backward(calls)
 	for name, w := range t.weights {
-		must[[]graphs.Tensor](t)(t.sgd[len(w.Shape())].Run(t.s.Eager(t.s.DefaultStream()), []graphs.Tensor{w, grads["@"+name]}))
+		testkit.Must[[]graphs.Tensor](t)(t.sgd[len(w.Shape())].Run(t.s.Eager(t.s.DefaultStream()), []graphs.Tensor{w, grads["@"+name]}))
 	}
 	seen := map[string][]float32{}
 	for name, g := range grads {
@@ -213,14 +214,14 @@ func training(t *testing.T, g rig, o callables.Options) {
 	if first == last {
 		t.Error("the loss did not change")
 	}
-	if a, b := must[graphs.GeneratorState](t)(graphed.gen.State()), must[graphs.GeneratorState](t)(plain.gen.State()); a != b || a.Offset == 0 {
+	if a, b := testkit.Must[graphs.GeneratorState](t)(graphed.gen.State()), testkit.Must[graphs.GeneratorState](t)(plain.gen.State()); a != b || a.Offset == 0 {
 		t.Errorf("generators at %+v and %+v", a, b)
 	}
 	graphed.set.Train(false)
 	plain.set.Train(false) // captured in this mode
 	x, y := e.batch(r)
 	same(t, "evaluation", outputs(graphed, x, y), outputs(plain, x, y))
-	if a, b := must[graphs.GeneratorState](t)(graphed.gen.State()), must[graphs.GeneratorState](t)(plain.gen.State()); a != b {
+	if a, b := testkit.Must[graphs.GeneratorState](t)(graphed.gen.State()), testkit.Must[graphs.GeneratorState](t)(plain.gen.State()); a != b {
 		t.Errorf("evaluation draws: generators at %+v and %+v", a, b)
 	}
 	graphed.set.Train(true)
@@ -255,7 +256,7 @@ func TestWarmUpChangesNothing(t *testing.T) {
 	e := open(t, hostRig(), network)
 	defer e.close()
 	w := newTrainer(e, callables.Options{})
-	if s := must[graphs.GeneratorState](t)(w.gen.State()); s != (graphs.GeneratorState{Seed: 5}) {
+	if s := testkit.Must[graphs.GeneratorState](t)(w.gen.State()); s != (graphs.GeneratorState{Seed: 5}) {
 		t.Errorf("the generator is at %+v", s)
 	}
 	counter := e.tensor("counter", []float32{3, 4}, 2)
@@ -269,13 +270,13 @@ func TestWarmUpChangesNothing(t *testing.T) {
 			return []graphs.Tensor{in[1]}, nil // copied: a later run writes it
 		},
 	}
-	set := must[*callables.Set](t)(callables.New(ctx, e.s, []callables.Function{bump}, callables.Options{}))
+	set := testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, []callables.Function{bump}, callables.Options{}))
 	if got := e.read(counter); !slices.Equal(got, []float32{3, 4}) {
 		t.Errorf("warm-ups left %v", got)
 	}
 	var c *callables.Call
 	for range 2 {
-		c = must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), bump.Args...))
+		c = testkit.Must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), bump.Args...))
 	}
 	if got := e.read(counter); !slices.Equal(got, []float32{1, 0}) {
 		t.Errorf("two calls left %v", got)
@@ -283,7 +284,7 @@ func TestWarmUpChangesNothing(t *testing.T) {
 	if got := e.read(c.Outputs()[0]); !slices.Equal(got, []float32{1, 0}) {
 		t.Errorf("the output is %v", got)
 	}
-	check(t, set.Close())
+	testkit.Check(t, set.Close())
 }
 
 // TestWarmUpOfGenerators: a warm-up that fails leaves the generator where it was.
@@ -305,7 +306,7 @@ func TestWarmUpOfGenerators(t *testing.T) {
 	if _, err := callables.New(ctx, e.s, []callables.Function{fails}, callables.Options{}); err == nil {
 		t.Fatal("no error")
 	}
-	if s := must[graphs.GeneratorState](t)(gen.State()); s.Offset != 0 {
+	if s := testkit.Must[graphs.GeneratorState](t)(gen.State()); s.Offset != 0 {
 		t.Errorf("the generator is at %+v", s)
 	}
 }

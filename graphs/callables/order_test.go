@@ -12,6 +12,7 @@ import (
 	"pwc/graphs"
 	"pwc/graphs/callables"
 	"pwc/graphs/whole"
+	"pwc/internal/testkit"
 	"pwc/ir/dtype"
 )
 
@@ -35,12 +36,12 @@ func polynomial(e *env, name string) callables.Function {
 	mul, add := e.compile("mul"), e.compile("add")
 	call := func(f *whole.Function, r *graphs.Recorder, a, b graphs.Tensor) graphs.Tensor {
 		e.Helper()
-		return must[[]graphs.Tensor](e)(f.Run(r, []graphs.Tensor{a, b}))[0]
+		return testkit.Must[[]graphs.Tensor](e)(f.Run(r, []graphs.Tensor{a, b}))[0]
 	}
 	return callables.Function{
 		Name: name, Outputs: 1, Args: args([]graphs.Tensor{e.tensor("sample", slices.Repeat([]float32{1}, 64), 64)}, 0),
 		Forward: func(r *graphs.Recorder, in []graphs.Tensor) ([]graphs.Tensor, error) {
-			saved := must[graphs.Tensor](e)(r.Clone("x", in[0]))
+			saved := testkit.Must[graphs.Tensor](e)(r.Clone("x", in[0]))
 			square := call(mul, r, in[0], in[0])
 			cube := call(mul, r, square, in[0])
 			y := call(add, r, cube, square)
@@ -102,7 +103,7 @@ func randomOrder(t *testing.T, g rig, seed uint64, steps int) {
 	for i := range 4 {
 		fns = append(fns, polynomial(e, fmt.Sprint("f", i)))
 	}
-	o.set = must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{}))
+	o.set = testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{}))
 	for range steps {
 		switch k := o.r.IntN(10); {
 		case k < 4:
@@ -115,7 +116,7 @@ func randomOrder(t *testing.T, g rig, seed uint64, steps int) {
 			}
 		case k == 8 && len(o.stack) > 0 && o.r.IntN(3) == 0:
 			i := o.r.IntN(len(o.stack))
-			check(t, o.stack[i].call.Discard())
+			testkit.Check(t, o.stack[i].call.Discard())
 			o.stack, o.done = o.stack[:i], append(o.done, o.stack[i:]...)
 		case k == 9 && len(o.results) > 0:
 			o.changeOwner()
@@ -125,10 +126,10 @@ func randomOrder(t *testing.T, g rig, seed uint64, steps int) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	check(t, o.set.Close())
+	testkit.Check(t, o.set.Close())
 	for _, x := range o.results { // Close leaves what is retained valid
 		if x.retained {
-			check(t, x.t.Release())
+			testkit.Check(t, x.t.Release())
 		}
 	}
 	for _, what := range []string{"forward", "backward", "order", "held"} {
@@ -142,7 +143,7 @@ func randomOrder(t *testing.T, g rig, seed uint64, steps int) {
 func (o *orderRun) small() (float32, graphs.Tensor) {
 	o.Helper()
 	v := float32(o.r.IntN(9) - 4)
-	return v, must[graphs.Tensor](o)(o.s.TensorOf("x", bytes(slices.Repeat([]float32{v}, 64)), dtype.F32, 64))
+	return v, testkit.Must[graphs.Tensor](o)(o.s.TensorOf("x", bytes(slices.Repeat([]float32{v}, 64)), dtype.F32, 64))
 }
 
 // forward runs any forward. It must be refused below a pending one, and over what is retained.
@@ -152,7 +153,7 @@ func (o *orderRun) forward() {
 	held := slices.ContainsFunc(o.results, func(x *result) bool { return x.retained && (x.gradient || x.of >= i) })
 	v, x := o.small()
 	call, err := o.set.At(i).Forward(o.s.DefaultStream(), callables.Arg{Tensor: x, RequiresGrad: true})
-	check(o, x.Release())
+	testkit.Check(o, x.Release())
 	if n := len(o.stack); n > 0 && o.stack[n-1].of >= i {
 		var wrong *callables.OrderError
 		if !errors.As(err, &wrong) || wrong.Pending != fmt.Sprint("f", o.stack[n-1].of) {
@@ -168,7 +169,7 @@ func (o *orderRun) forward() {
 		o.counts["held"]++
 		return
 	}
-	check(o, err)
+	testkit.Check(o, err)
 	for _, x := range o.results {
 		x.stale = x.stale || x.gradient || x.of >= i
 	}
@@ -184,14 +185,14 @@ func (o *orderRun) backward() {
 	p := o.stack[i]
 	v, c := o.small()
 	out, err := p.call.Backward(o.s.DefaultStream(), c)
-	check(o, c.Release())
+	testkit.Check(o, c.Release())
 	if i < len(o.stack)-1 {
 		if !errors.Is(err, callables.ErrOrder) {
 			o.Errorf("backward of f%d before f%d: %v", p.of, o.stack[len(o.stack)-1].of, err)
 		}
 		return
 	}
-	check(o, err)
+	testkit.Check(o, err)
 	o.stack, o.done = o.stack[:i], append(o.done, p)
 	o.results = append(o.results, &result{t: out[0], of: p.of, gradient: true, want: v * (3*p.x*p.x + 2*p.x)})
 	o.counts["backward"]++
@@ -203,10 +204,10 @@ func (o *orderRun) changeOwner() {
 	x := o.results[o.r.IntN(len(o.results))]
 	switch {
 	case x.retained:
-		check(o, x.t.Release())
+		testkit.Check(o, x.t.Release())
 		x.retained = false
 	case !x.stale:
-		check(o, x.t.Retain())
+		testkit.Check(o, x.t.Retain())
 		x.retained = true
 	}
 }
@@ -238,17 +239,17 @@ func TestSharedPoolReusesMemory(t *testing.T) {
 		fns = append(fns, polynomial(e, fmt.Sprint("f", i)))
 	}
 	pool := e.s.NewPool("shared")
-	set := must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{Pool: pool}))
+	set := testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{Pool: pool}))
 	// Four outputs and four gradients have owners. Saved values have none: backwards that
 	// were captured later lie there.
 	if u := pool.Use(); u.Blocks != 8 || u.Uses != 9 {
 		t.Errorf("the pool has %d blocks and %d uses, want 8 blocks and 9 uses", u.Blocks, u.Uses)
 	}
-	check(t, set.Close())
+	testkit.Check(t, set.Close())
 	if u := pool.Use(); u.Blocks != 0 || u.Uses != 1 {
 		t.Errorf("behind Close the pool has %d blocks and %d uses", u.Blocks, u.Uses)
 	}
-	check(t, pool.Release())
+	testkit.Check(t, pool.Release())
 }
 
 // TestConcurrent runs two callables at the same time, on streams of their own.
@@ -259,15 +260,15 @@ func concurrent(t *testing.T, g rig) {
 	e := open(t, g, cubic)
 	defer e.close()
 	fns := []callables.Function{polynomial(e, "f"), polynomial(e, "g")}
-	set := must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{AnyOrder: true}))
+	set := testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{AnyOrder: true}))
 	e.end = append(e.end, set.Close)
 	var wg sync.WaitGroup
 	errs := make([]error, 2)
 	var grads [2]graphs.Tensor
 	for i := range 2 {
-		st := must[*graphs.Stream](t)(e.s.NewStream(fmt.Sprint("stream ", i)))
+		st := testkit.Must[*graphs.Stream](t)(e.s.NewStream(fmt.Sprint("stream ", i)))
 		x := e.tensor("x", slices.Repeat([]float32{float32(i + 1)}, 64), 64)
-		check(t, st.Wait(e.s.DefaultStream()))
+		testkit.Check(t, st.Wait(e.s.DefaultStream()))
 		wg.Go(func() {
 			for range 50 {
 				call, err := set.At(i).Forward(st, callables.Arg{Tensor: x, RequiresGrad: true})
@@ -286,7 +287,7 @@ func concurrent(t *testing.T, g rig) {
 		})
 	}
 	wg.Wait()
-	check(t, errors.Join(errs...))
+	testkit.Check(t, errors.Join(errs...))
 	for i, want := range []float32{5, 32} { // x * (3x^2 + 2x)
 		if got := e.read(grads[i]); got[0] != want {
 			t.Errorf("gradient %d is %v, want %v", i, got[0], want)
@@ -299,16 +300,16 @@ func concurrent(t *testing.T, g rig) {
 func TestStreams(t *testing.T) {
 	e := open(t, hostRig(), cubic)
 	defer e.close()
-	set := must[*callables.Set](t)(callables.New(ctx, e.s, []callables.Function{polynomial(e, "f")}, callables.Options{}))
+	set := testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, []callables.Function{polynomial(e, "f")}, callables.Options{}))
 	e.end = append(e.end, set.Close)
-	side := must[*graphs.Stream](t)(e.s.NewStream("side"))
+	side := testkit.Must[*graphs.Stream](t)(e.s.NewStream("side"))
 	x := e.tensor("x", slices.Repeat([]float32{2}, 64), 64)
-	call := must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), callables.Arg{Tensor: x, RequiresGrad: true}))
+	call := testkit.Must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), callables.Arg{Tensor: x, RequiresGrad: true}))
 	if _, err := call.Backward(side, graphs.Tensor{}); !errors.Is(err, graphs.ErrUnordered) {
 		t.Errorf("a backward on another stream: %v", err)
 	}
-	check(t, side.Wait(e.s.DefaultStream()))
-	out := must[[]graphs.Tensor](t)(call.Backward(side, graphs.Tensor{}))
+	testkit.Check(t, side.Wait(e.s.DefaultStream()))
+	out := testkit.Must[[]graphs.Tensor](t)(call.Backward(side, graphs.Tensor{}))
 	if got := e.read(out[0]); got[0] != 0 {
 		t.Errorf("no cotangent gives %v, want zeros", got[0])
 	}
@@ -318,12 +319,12 @@ func TestStreams(t *testing.T) {
 func TestStaticInputs(t *testing.T) {
 	e := open(t, hostRig(), cubic)
 	defer e.close()
-	set := must[*callables.Set](t)(callables.New(ctx, e.s, []callables.Function{polynomial(e, "f")}, callables.Options{}))
+	set := testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, []callables.Function{polynomial(e, "f")}, callables.Options{}))
 	e.end = append(e.end, set.Close)
 	in := set.At(0).Inputs()
-	check(t, e.s.Write(in[0], bytes(slices.Repeat([]float32{3}, 64))))
-	call := must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), callables.Arg{Tensor: in[0], RequiresGrad: true}))
-	out := must[[]graphs.Tensor](t)(call.Backward(e.s.DefaultStream(), in[0]))
+	testkit.Check(t, e.s.Write(in[0], bytes(slices.Repeat([]float32{3}, 64))))
+	call := testkit.Must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), callables.Arg{Tensor: in[0], RequiresGrad: true}))
+	out := testkit.Must[[]graphs.Tensor](t)(call.Backward(e.s.DefaultStream(), in[0]))
 	if y, g := e.read(call.Outputs()[0])[0], e.read(out[0])[0]; y != 36 || g != 3*33 {
 		t.Errorf("the output is %v, the gradient %v; want 36 and 99", y, g)
 	}
@@ -340,18 +341,18 @@ func TestBusy(t *testing.T) {
 		return []graphs.Tensor{in[0]}, nil
 	}
 	for _, o := range []callables.Options{{}, {AnyOrder: true}} {
-		set := must[*callables.Set](t)(callables.New(ctx, e.s, fns, o))
+		set := testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, fns, o))
 		set.At(0).Train(false)
 		var same, other error
 		inside = func() {
 			_, same = set.At(0).Forward(e.s.DefaultStream(), fns[0].Args...)
 			_, other = set.At(1).Forward(e.s.DefaultStream(), fns[1].Args...)
 		}
-		must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), fns[0].Args...))
+		testkit.Must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), fns[0].Args...))
 		if !errors.Is(same, graphs.ErrBusy) || errors.Is(other, graphs.ErrBusy) == o.AnyOrder {
 			t.Errorf("AnyOrder %t: %v, %v", o.AnyOrder, same, other)
 		}
-		check(t, set.Close())
+		testkit.Check(t, set.Close())
 	}
 }
 
@@ -364,7 +365,7 @@ func TestArguments(t *testing.T) {
 	loss := tr.set.At(3)
 	p, y := e.tensor("p", make([]float32, 12), 4, 3), e.tensor("y", make([]float32, 12), 4, 3)
 	flat := e.tensor("flat", make([]float32, 12), 12)
-	ints := must[graphs.Tensor](t)(e.s.TensorOf("ints", make([]byte, 48), dtype.I32, 4, 3))
+	ints := testkit.Must[graphs.Tensor](t)(e.s.TensorOf("ints", make([]byte, 48), dtype.I32, 4, 3))
 	e.end = append(e.end, ints.Release)
 	for _, c := range []struct {
 		in   []callables.Arg
@@ -389,21 +390,21 @@ func TestArguments(t *testing.T) {
 	if _, err := loss.Forward(st, callables.Arg{RequiresGrad: true}, callables.Arg{Tensor: y}); !errors.Is(err, graphs.ErrNoStorage) {
 		t.Errorf("the zero tensor: %v", err)
 	}
-	call := must[*callables.Call](t)(loss.Forward(st, args([]graphs.Tensor{p, y}, 0)...))
+	call := testkit.Must[*callables.Call](t)(loss.Forward(st, args([]graphs.Tensor{p, y}, 0)...))
 	for _, grads := range [][]graphs.Tensor{nil, {p}, {p, p}} {
 		if _, err := call.Backward(st, grads...); !errors.Is(err, graphs.ErrArguments) {
 			t.Errorf("%d cotangents: %v", len(grads), err)
 		}
 	}
-	must[[]graphs.Tensor](t)(call.Backward(st, tr.one))
+	testkit.Must[[]graphs.Tensor](t)(call.Backward(st, tr.one))
 	tr.set.Train(false)
-	call = must[*callables.Call](t)(loss.Forward(st, args([]graphs.Tensor{p, y}, 0)...))
+	call = testkit.Must[*callables.Call](t)(loss.Forward(st, args([]graphs.Tensor{p, y}, 0)...))
 	if _, err := call.Backward(st, tr.one); !errors.Is(err, callables.ErrNoBackward) {
 		t.Errorf("backward of an evaluation: %v", err)
 	}
 	tr.set.Train(true)
-	check(t, tr.set.Close())
-	check(t, tr.set.Close())
+	testkit.Check(t, tr.set.Close())
+	testkit.Check(t, tr.set.Close())
 	if _, err := loss.Forward(st, args([]graphs.Tensor{p, y}, 0)...); !errors.Is(err, callables.ErrClosed) {
 		t.Errorf("a closed set: %v", err)
 	}
@@ -425,23 +426,23 @@ module "unused" {
 `)
 	defer e.close()
 	x := e.tensor("x", []float32{1, 2}, 2)
-	i := must[graphs.Tensor](t)(e.s.TensorOf("i", []byte{1, 0, 0, 0, 2, 0, 0, 0}, dtype.I32, 2))
+	i := testkit.Must[graphs.Tensor](t)(e.s.TensorOf("i", []byte{1, 0, 0, 0, 2, 0, 0, 0}, dtype.I32, 2))
 	e.end = append(e.end, i.Release)
 	c := e.callable("f", whole.CallableOptions{WRT: []string{"x", "y", "@w"}})
-	f := must[callables.Function](t)(c.Function("f", []graphs.Tensor{x, x, i}, whole.Operands{Tensors: map[string]graphs.Tensor{"w": x}}))
+	f := testkit.Must[callables.Function](t)(c.Function("f", []graphs.Tensor{x, x, i}, whole.Operands{Tensors: map[string]graphs.Tensor{"w": x}}))
 	if _, err := callables.New(ctx, e.s, []callables.Function{f}, callables.Options{}); !errors.Is(err, callables.ErrUnused) {
 		t.Errorf("an unused input: %v", err)
 	}
-	set := must[*callables.Set](t)(callables.New(ctx, e.s, []callables.Function{f}, callables.Options{AllowUnused: true}))
-	call := must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), args([]graphs.Tensor{x, x, i}, 0, 1)...))
-	out := must[[]graphs.Tensor](t)(call.Backward(e.s.DefaultStream(), x))
+	set := testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, []callables.Function{f}, callables.Options{AllowUnused: true}))
+	call := testkit.Must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), args([]graphs.Tensor{x, x, i}, 0, 1)...))
+	out := testkit.Must[[]graphs.Tensor](t)(call.Backward(e.s.DefaultStream(), x))
 	if len(out) != 3 || out[1].Storage() != nil || out[2].Storage() != nil || !slices.Equal(e.read(out[0]), []float32{2, 4}) {
 		t.Errorf("the gradients are %v", out)
 	}
 	if got := e.read(call.Outputs()[0]); !slices.Equal(got, []float32{3, 6}) {
 		t.Errorf("the output is %v", got)
 	}
-	check(t, set.Close())
+	testkit.Check(t, set.Close())
 	f.Args[2].RequiresGrad = true
 	if _, err := callables.New(ctx, e.s, []callables.Function{f}, callables.Options{AllowUnused: true}); !errors.Is(err, graphs.ErrArguments) {
 		t.Errorf("a gradient of integers: %v", err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pwc/graphs/tree"
+	"pwc/internal/testkit"
 	"pwc/runtime/device/failing"
 )
 
@@ -93,7 +94,7 @@ func failNth(t *testing.T, g rig, n int) bool {
 		drop(t, out...)
 		drop(t, c...)
 	}
-	if in := must[tree.Inspection](t)(e.m.Inspect()); in.State != tree.Execution {
+	if in := testkit.Must[tree.Inspection](t)(e.m.Inspect()); in.State != tree.Execution {
 		t.Errorf("call %d: at the end the state is %s", n, in.State)
 	}
 	drop(t, x)

@@ -11,6 +11,7 @@ import (
 	"pwc/graphs/tree"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
+	"pwc/internal/testkit"
 	"pwc/pieces"
 	"pwc/runtime/device"
 )
@@ -20,7 +21,7 @@ func gpuRig(t testing.TB) (g rig, emulated bool) {
 	t.Helper()
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
-	check(t, err)
+	testkit.Check(t, err)
 	return rig{dev: dev.Device, compiler: pieces.Pipeline{Backend: backend}, store: pieces.NewMemoryStore(), stays: true}, dev.Emulated
 }
 
@@ -85,7 +86,7 @@ func BenchmarkPairGPU(b *testing.B) {
 					f()
 				}
 				*sum += time.Since(start)
-				check(b, errors.Join(e.s.DefaultStream().Synchronize(), wait()))
+				testkit.Check(b, errors.Join(e.s.DefaultStream().Synchronize(), wait()))
 			}
 			timed(new(time.Duration), bare)
 			for b.Loop() {
@@ -108,28 +109,28 @@ func BenchmarkPairGPU(b *testing.B) {
 // foo and fee, on a stream that wait waits for.
 func (e *env) bare() (step func(), wait func() error, free func()) {
 	e.t.Helper()
-	st := must[device.Stream](e.t)(e.dev.NewStream())
+	st := testkit.Must[device.Stream](e.t)(e.dev.NewStream())
 	var frees []func() error
 	alloc := func() device.Buffer {
-		m := must[device.Memory](e.t)(e.dev.Alloc(512))
+		m := testkit.Must[device.Memory](e.t)(e.dev.Alloc(512))
 		frees = append(frees, m.Free)
 		return device.Buffer{Memory: m, Size: 16}
 	}
 	graph := func(name string, in device.Buffer, results int) device.Graph {
-		x := must[device.Executable](e.t)(e.dev.Load(e.fn(name).Compiled(), nil))
+		x := testkit.Must[device.Executable](e.t)(e.dev.Load(e.fn(name).Compiled(), nil))
 		args := device.Args{Params: []device.Buffer{in}}
 		for range results {
 			args.Results = append(args.Results, alloc())
 		}
-		l := must[device.BoundLaunch](e.t)(x.Bind(nil, args))
-		check(e.t, st.BeginCapture(device.CaptureThreadLocal))
-		check(e.t, st.Launch(l))
-		gr := must[device.Graph](e.t)(st.EndCapture())
+		l := testkit.Must[device.BoundLaunch](e.t)(x.Bind(nil, args))
+		testkit.Check(e.t, st.BeginCapture(device.CaptureThreadLocal))
+		testkit.Check(e.t, st.Launch(l))
+		gr := testkit.Must[device.Graph](e.t)(st.EndCapture())
 		frees = append(frees, gr.Close, x.Close)
 		return gr
 	}
 	from, to := alloc(), alloc()
-	check(e.t, errors.Join(st.Fill(from, 0), st.Fill(to, 0), st.Synchronize()))
+	testkit.Check(e.t, errors.Join(st.Fill(from, 0), st.Fill(to, 0), st.Synchronize()))
 	foo, fee := graph("foo", to, 2), graph("fee", to, 1)
 	step = func() {
 		if err := errors.Join(st.Copy(to, from), st.LaunchGraph(foo), st.LaunchGraph(fee)); err != nil {
@@ -137,10 +138,10 @@ func (e *env) bare() (step func(), wait func() error, free func()) {
 		}
 	}
 	return step, st.Synchronize, func() {
-		check(e.t, st.Synchronize())
+		testkit.Check(e.t, st.Synchronize())
 		for _, f := range frees {
-			check(e.t, f())
+			testkit.Check(e.t, f())
 		}
-		check(e.t, st.Close())
+		testkit.Check(e.t, st.Close())
 	}
 }

@@ -14,27 +14,13 @@ import (
 	"pwc/graphs"
 	"pwc/graphs/tree"
 	"pwc/graphs/whole"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/pieces"
 	"pwc/runtime/device"
 	"pwc/runtime/host"
 )
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func must[T any](t testing.TB) func(T, error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
 
 const modules = `pwc 1
 module "m" {
@@ -98,33 +84,33 @@ func openOn(t testing.TB, g rig, o tree.Options) *env {
 func openBehind(t testing.TB, g rig, dev device.Device, o tree.Options) *env {
 	t.Helper()
 	e := &env{rig: g, t: t, fns: map[string]*whole.Function{}}
-	e.s = must[*graphs.Session](t)(graphs.NewSession(dev, graphs.SessionOptions{}))
-	e.m = must[*tree.Manager](t)(tree.New(e.s, o))
-	e.mod = must[*ir.Module](t)(ir.Parse("m.ir", []byte(modules)))
+	e.s = testkit.Must[*graphs.Session](t)(graphs.NewSession(dev, graphs.SessionOptions{}))
+	e.m = testkit.Must[*tree.Manager](t)(tree.New(e.s, o))
+	e.mod = testkit.Must[*ir.Module](t)(ir.Parse("m.ir", []byte(modules)))
 	return e
 }
 
 // close ends everything; what is left is an error.
 func (e *env) close() {
 	e.t.Helper()
-	check(e.t, e.m.Close())
+	testkit.Check(e.t, e.m.Close())
 	for _, f := range e.fns {
-		check(e.t, f.Close())
+		testkit.Check(e.t, f.Close())
 	}
-	must[int64](e.t)(e.s.EmptyCache())
+	testkit.Must[int64](e.t)(e.s.EmptyCache())
 	if u := e.m.Pool().Use(); u.Blocks != 0 || u.Segments != 0 {
 		e.t.Errorf("at the end the pool has %+v", u)
 	}
-	check(e.t, e.s.Close())
+	testkit.Check(e.t, e.s.Close())
 	if !e.stays {
-		check(e.t, e.dev.Close())
+		testkit.Check(e.t, e.dev.Close())
 	}
 }
 
 func (e *env) fn(name string) *whole.Function {
 	e.t.Helper()
 	if e.fns[name] == nil {
-		e.fns[name] = must[*whole.Function](e.t)(whole.Compile(context.Background(), e.s, e.mod, name, whole.Options{Compiler: e.compiler, Store: e.store}))
+		e.fns[name] = testkit.Must[*whole.Function](e.t)(whole.Compile(context.Background(), e.s, e.mod, name, whole.Options{Compiler: e.compiler, Store: e.store}))
 	}
 	return e.fns[name]
 }
@@ -133,7 +119,7 @@ func (e *env) fn(name string) *whole.Function {
 func (e *env) add(name string, static ...int) *tree.Func {
 	e.t.Helper()
 	f := e.fn(name)
-	return must[*tree.Func](e.t)(e.m.Add(tree.Function{Name: name, Static: static, Mutated: f.Mutates(), Outputs: f.Locs(),
+	return testkit.Must[*tree.Func](e.t)(e.m.Add(tree.Function{Name: name, Static: static, Mutated: f.Mutates(), Outputs: f.Locs(),
 		Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) { return f.Run(r, in.All()) }}))
 }
 
@@ -147,13 +133,13 @@ func bytesOf(vs ...float32) []byte {
 
 func (e *env) tensor(vs ...float32) graphs.Tensor {
 	e.t.Helper()
-	return must[graphs.Tensor](e.t)(e.s.TensorOf("x", bytesOf(vs...), dtype.F32, int64(len(vs))))
+	return testkit.Must[graphs.Tensor](e.t)(e.s.TensorOf("x", bytesOf(vs...), dtype.F32, int64(len(vs))))
 }
 
 func (e *env) read(t graphs.Tensor) []float32 {
 	e.t.Helper()
 	b := make([]byte, t.Size())
-	check(e.t, e.s.Read(t, b))
+	testkit.Check(e.t, e.s.Read(t, b))
 	vs := make([]float32, len(b)/4)
 	for i := range vs {
 		vs[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
@@ -163,13 +149,13 @@ func (e *env) read(t graphs.Tensor) []float32 {
 
 func (e *env) call(f *tree.Func, ts ...graphs.Tensor) []graphs.Tensor {
 	e.t.Helper()
-	return must[[]graphs.Tensor](e.t)(f.Call(tree.Borrow(ts...), nil))
+	return testkit.Must[[]graphs.Tensor](e.t)(f.Call(tree.Borrow(ts...), nil))
 }
 
 func drop(t testing.TB, ts ...graphs.Tensor) {
 	t.Helper()
 	for _, x := range ts {
-		check(t, x.Release())
+		testkit.Check(t, x.Release())
 	}
 }
 
@@ -185,13 +171,13 @@ func TestFastPathDoesNotAllocate(t *testing.T) {
 		e.m.MarkStep()
 		in1[0] = tree.Input{Tensor: x}
 		o, err := foo.Call(in1, out[:0])
-		check(t, err)
+		testkit.Check(t, err)
 		a, b := o[0], o[1]
-		check(t, a.Release())
+		testkit.Check(t, a.Release())
 		in2[0] = tree.Input{Tensor: b, Take: true}
 		o, err = fee.Call(in2, out[:0])
-		check(t, err)
-		check(t, o[0].Release())
+		testkit.Check(t, err)
+		testkit.Check(t, o[0].Release())
 	}
 	for range 4 {
 		step()
@@ -199,7 +185,7 @@ func TestFastPathDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(100, step); n != 0 {
 		t.Errorf("%v allocations in a step of two replays", n)
 	}
-	if in := must[tree.Inspection](t)(e.m.Inspect()); in.Stats.Recorded != 2 || in.State != tree.Execution {
+	if in := testkit.Must[tree.Inspection](t)(e.m.Inspect()); in.Stats.Recorded != 2 || in.State != tree.Execution {
 		t.Errorf("%+v", in)
 	}
 	drop(t, x)
@@ -232,7 +218,7 @@ func TestMisuse(t *testing.T) {
 	}
 	boom := errors.New("boom")
 	var keep graphs.Tensor
-	bad := must[*tree.Func](t)(e.m.Add(tree.Function{Name: "bad", Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
+	bad := testkit.Must[*tree.Func](t)(e.m.Add(tree.Function{Name: "bad", Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
 		a, err := r.Alloc("a", dtype.F32, 4)
 		if err != nil {
 			return nil, err
@@ -285,8 +271,8 @@ func TestShutdown(t *testing.T) {
 	foo := e.add("foo")
 	x := e.tensor(0, 1, 2, 3)
 	out := e.call(foo, x)
-	check(t, e.m.Close())
-	check(t, e.m.Close())
+	testkit.Check(t, e.m.Close())
+	testkit.Check(t, e.m.Close())
 	if _, err := foo.Call(tree.Borrow(x), nil); !errors.Is(err, tree.ErrShutdown) {
 		t.Errorf("after Close: %v", err)
 	}
@@ -380,7 +366,7 @@ func randomProgram(t *testing.T, g rig, r *rand.Rand, rounds int) (calls int) {
 		eval func(in [][]float32) [][]float32
 	}
 	body := func(name string, static []int, b func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error)) *tree.Func {
-		return must[*tree.Func](t)(e.m.Add(tree.Function{Name: name, Static: static, Body: b}))
+		return testkit.Must[*tree.Func](t)(e.m.Add(tree.Function{Name: name, Static: static, Body: b}))
 	}
 	mapped := func(f func(float32) float32, v []float32) []float32 {
 		out := make([]float32, len(v))
@@ -458,12 +444,12 @@ func randomProgram(t *testing.T, g rig, r *rand.Rand, rounds int) (calls int) {
 				// copy that the call may release.
 				for i, a := range m.args {
 					if a > 1 && !m.take[i] {
-						in[i] = tree.Input{Tensor: must[graphs.Tensor](t)(e.s.Clone("a copy", values[a].t)), Take: true}
+						in[i] = tree.Input{Tensor: testkit.Must[graphs.Tensor](t)(e.s.Clone("a copy", values[a].t)), Take: true}
 					}
 				}
 				out, err = f.f.Call(in, nil)
 			}
-			check(t, err)
+			testkit.Check(t, err)
 			calls++
 			for i, a := range m.args {
 				if m.take[i] {
@@ -501,7 +487,7 @@ func randomProgram(t *testing.T, g rig, r *rand.Rand, rounds int) (calls int) {
 				drop(t, v.t)
 			}
 		}
-		use, in := e.m.Pool().Use(), must[tree.Inspection](t)(e.m.Inspect())
+		use, in := e.m.Pool().Use(), testkit.Must[tree.Inspection](t)(e.m.Inspect())
 		if round == 2*rounds/3 {
 			reserved, recorded = use.Reserved, in.Stats.Recorded
 		}
@@ -546,10 +532,10 @@ func (e *env) pair(statics int) (step, done func()) {
 		list = append(list, i+1)
 		ws = append(ws, e.tensor(1, 2, 3, 4))
 	}
-	foo := must[*tree.Func](e.t)(e.m.Add(tree.Function{Name: "foo", Static: list, Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
+	foo := testkit.Must[*tree.Func](e.t)(e.m.Add(tree.Function{Name: "foo", Static: list, Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
 		return fooFn.Run(r, in.All()[:1])
 	}}))
-	fee := must[*tree.Func](e.t)(e.m.Add(tree.Function{Name: "fee", Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
+	fee := testkit.Must[*tree.Func](e.t)(e.m.Add(tree.Function{Name: "fee", Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
 		return feeFn.Run(r, in.All())
 	}}))
 	x := e.tensor(0, 1, 2, 3)
@@ -558,12 +544,12 @@ func (e *env) pair(statics int) (step, done func()) {
 	step = func() {
 		e.m.MarkStep()
 		o, err := foo.Call(in1, out[:0])
-		check(e.t, err)
-		check(e.t, o[0].Release())
+		testkit.Check(e.t, err)
+		testkit.Check(e.t, o[0].Release())
 		in2[0] = tree.Input{Tensor: o[1], Take: true}
 		o, err = fee.Call(in2, out[:0])
-		check(e.t, err)
-		check(e.t, o[0].Release())
+		testkit.Check(e.t, err)
+		testkit.Check(e.t, o[0].Release())
 	}
 	for range 4 {
 		step()
@@ -581,7 +567,7 @@ func TestManagerPerDevice(t *testing.T) {
 		o.m.MarkStep()
 		drop(t, o.call(foo, x)...)
 	}
-	if a, b := must[tree.Inspection](t)(e.m.Inspect()), must[tree.Inspection](t)(o.m.Inspect()); a.Stats.Warmups != 0 || b.Stats.Recorded != 1 || b.Stats.Executed != 1 {
+	if a, b := testkit.Must[tree.Inspection](t)(e.m.Inspect()), testkit.Must[tree.Inspection](t)(o.m.Inspect()); a.Stats.Warmups != 0 || b.Stats.Recorded != 1 || b.Stats.Executed != 1 {
 		t.Errorf("%+v, %+v", a, b)
 	}
 	if _, err := e.m.Explain(foo, tree.Borrow(x)); !errors.Is(err, graphs.ErrArguments) {
@@ -620,7 +606,7 @@ func TestSingleStream(t *testing.T) {
 func TestRandomNumbers(t *testing.T) {
 	e := open(t, tree.Options{Check: true})
 	defer e.close()
-	e.mod = must[*ir.Module](t)(ir.Parse("rng.ir", []byte(`pwc 1
+	e.mod = testkit.Must[*ir.Module](t)(ir.Parse("rng.ir", []byte(`pwc 1
 module "rng" {
   func @rand(%g: i64[2]) -> (f32[20]) {
     %u = uniform(%g, shape=[20], dtype=f32)
@@ -630,12 +616,12 @@ module "rng" {
 `)))
 	gen := e.s.NewGenerator(11)
 	fn := e.fn("rand")
-	rand := must[*tree.Func](t)(e.m.Add(tree.Function{Name: "rand", Generators: []*graphs.Generator{gen},
+	rand := testkit.Must[*tree.Func](t)(e.m.Add(tree.Function{Name: "rand", Generators: []*graphs.Generator{gen},
 		Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
 			return fn.RunArgs(r, []graphs.Arg{gen})
 		}}))
 	draw := func() (all [][]float32) {
-		check(t, gen.Seed(11))
+		testkit.Check(t, gen.Seed(11))
 		for range 3 {
 			e.m.MarkStep()
 			out := e.call(rand)
@@ -653,7 +639,7 @@ module "rng" {
 			t.Errorf("calls %d and %d draw the same", i-1, i)
 		}
 	}
-	if in := must[tree.Inspection](t)(e.m.Inspect()); in.Stats.Recorded != 1 || in.Stats.Executed != 4 {
+	if in := testkit.Must[tree.Inspection](t)(e.m.Inspect()); in.Stats.Recorded != 1 || in.Stats.Executed != 4 {
 		t.Errorf("%+v", in.Stats)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"pwc/graphs/whole"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
+	"pwc/internal/testkit"
 	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
@@ -38,7 +39,7 @@ func (o copied) Launch(c *device.OpCall) error {
 func TestOnGPU(t *testing.T) {
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
-	check(t, err)
+	testkit.Check(t, err)
 	store := pieces.NewMemoryStore()
 	open := func(o whole.BackendOptions) *env {
 		e := &env{TB: t}
@@ -47,9 +48,9 @@ func TestOnGPU(t *testing.T) {
 		return e.open(dev.Device, o, tree.Options{})
 	}
 	closed := func(e *env) {
-		check(t, e.m.Close())
-		check(t, e.b.Close())
-		check(t, e.s.Close())
+		testkit.Check(t, e.m.Close())
+		testkit.Check(t, e.b.Close())
+		testkit.Check(t, e.s.Close())
 	}
 	for _, c := range []struct {
 		fn                               string
@@ -71,7 +72,7 @@ func TestOnGPU(t *testing.T) {
 		var last graphs.Tensor
 		for i := range 5 {
 			e.m.MarkStep()
-			out := must[[]graphs.Tensor](t)(f.Call(tree.Borrow(in[:c.inputs]...)))
+			out := testkit.Must[[]graphs.Tensor](t)(f.Call(tree.Borrow(in[:c.inputs]...)))
 			if i == 4 {
 				last = out[0]
 				out = out[1:]
@@ -86,14 +87,14 @@ func TestOnGPU(t *testing.T) {
 		closed(e)
 	}
 	e := open(whole.BackendOptions{})
-	fn := must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "grad", whole.Options{Compiler: pieces.Pipeline{Backend: backend}, Store: store}))
+	fn := testkit.Must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "grad", whole.Options{Compiler: pieces.Pipeline{Backend: backend}, Store: store}))
 	a, b, c := e.tensor(1, 2, 3, 4), e.tensor(2, 2, 2, 2), e.tensor(5, 5, 5, 5)
-	p := must[*whole.Plain](t)(whole.NewPlain(ctx, e.s, fn.Run, []graphs.Tensor{a, b}, whole.PlainOptions{CopyInputs: true, CopyOutputs: true}))
-	first, second := must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{a, b})), must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{a, c}))
+	p := testkit.Must[*whole.Plain](t)(whole.NewPlain(ctx, e.s, fn.Run, []graphs.Tensor{a, b}, whole.PlainOptions{CopyInputs: true, CopyOutputs: true}))
+	first, second := testkit.Must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{a, b})), testkit.Must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{a, c}))
 	e.want("first", first[0], 2, 4, 6, 8)
 	e.want("second", second[0], 5, 10, 15, 20)
-	check(t, p.Reset())
+	testkit.Check(t, p.Reset())
 	drop(t, first[0], second[0], a, b, c)
-	check(t, fn.Close())
+	testkit.Check(t, fn.Close())
 	closed(e)
 }

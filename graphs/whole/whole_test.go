@@ -13,6 +13,7 @@ import (
 	"pwc/graphs"
 	"pwc/graphs/tree"
 	"pwc/graphs/whole"
+	"pwc/internal/testkit"
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/pieces"
@@ -22,21 +23,6 @@ import (
 )
 
 var ctx = context.Background()
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func must[T any](t testing.TB) func(T, error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
 
 // module has functions with an extern op that cannot be captured, in the middle and first,
 // and one that touches the host.
@@ -150,10 +136,10 @@ func open(t testing.TB, o whole.BackendOptions, to tree.Options) *env {
 func (e *env) open(dev device.Device, o whole.BackendOptions, to tree.Options) *env {
 	e.Helper()
 	e.dev = dev
-	e.s = must[*graphs.Session](e)(graphs.NewSession(dev, graphs.SessionOptions{}))
+	e.s = testkit.Must[*graphs.Session](e)(graphs.NewSession(dev, graphs.SessionOptions{}))
 	to.Check = true
-	e.m = must[*tree.Manager](e)(tree.New(e.s, to))
-	e.mod = must[*ir.Module](e)(ir.Parse("m.ir", []byte(module)))
+	e.m = testkit.Must[*tree.Manager](e)(tree.New(e.s, to))
+	e.mod = testkit.Must[*ir.Module](e)(ir.Parse("m.ir", []byte(module)))
 	o.Warn = func(s *whole.Skip) { e.said = append(e.said, s) }
 	e.b = whole.New(e.m, o)
 	return e
@@ -161,15 +147,15 @@ func (e *env) open(dev device.Device, o whole.BackendOptions, to tree.Options) *
 
 func (e *env) close() {
 	e.Helper()
-	check(e, e.m.Close())
-	check(e, e.b.Close())
-	check(e, e.s.Close())
-	check(e, e.dev.Close())
+	testkit.Check(e, e.m.Close())
+	testkit.Check(e, e.b.Close())
+	testkit.Check(e, e.s.Close())
+	testkit.Check(e, e.dev.Close())
 }
 
 func (e *env) fn(name string, o whole.FunctionOptions) *whole.Graphed {
 	e.Helper()
-	return must[*whole.Graphed](e)(e.b.Function(ctx, e.mod, name, o))
+	return testkit.Must[*whole.Graphed](e)(e.b.Function(ctx, e.mod, name, o))
 }
 
 func (e *env) tensor(vs ...float32) graphs.Tensor {
@@ -178,13 +164,13 @@ func (e *env) tensor(vs ...float32) graphs.Tensor {
 	for _, v := range vs {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
 	}
-	return must[graphs.Tensor](e)(e.s.TensorOf("x", b, dtype.F32, int64(len(vs))))
+	return testkit.Must[graphs.Tensor](e)(e.s.TensorOf("x", b, dtype.F32, int64(len(vs))))
 }
 
 func (e *env) want(what string, t graphs.Tensor, want ...float32) {
 	e.Helper()
 	b := make([]byte, t.Size())
-	check(e, e.s.Read(t, b))
+	testkit.Check(e, e.s.Read(t, b))
 	got := make([]float32, len(b)/4)
 	for i := range got {
 		got[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
@@ -197,11 +183,11 @@ func (e *env) want(what string, t graphs.Tensor, want ...float32) {
 func drop(t testing.TB, ts ...graphs.Tensor) {
 	t.Helper()
 	for _, x := range ts {
-		check(t, x.Release())
+		testkit.Check(t, x.Release())
 	}
 }
 
-func (e *env) stats() tree.Stats { return must[tree.Inspection](e)(e.m.Inspect()).Stats }
+func (e *env) stats() tree.Stats { return testkit.Must[tree.Inspection](e)(e.m.Inspect()).Stats }
 
 // TestUncut graphs a function with a weight, and one with an op that can be captured.
 func TestUncut(t *testing.T) {
@@ -211,9 +197,9 @@ func TestUncut(t *testing.T) {
 	plain, safe := e.fn("plain", whole.FunctionOptions{}), e.fn("safe", whole.FunctionOptions{})
 	for range 4 {
 		e.m.MarkStep()
-		y := must[[]graphs.Tensor](t)(plain.Call(tree.Borrow(x, w)))
+		y := testkit.Must[[]graphs.Tensor](t)(plain.Call(tree.Borrow(x, w)))
 		e.want("plain", y[0], 11, 22, 33, 44)
-		z := must[[]graphs.Tensor](t)(safe.Call([]tree.Input{{Tensor: y[0], Take: true}}))
+		z := testkit.Must[[]graphs.Tensor](t)(safe.Call([]tree.Input{{Tensor: y[0], Take: true}}))
 		e.want("safe", z[0], 24, 46, 68, 90)
 		drop(t, z...)
 	}
@@ -244,7 +230,7 @@ func TestSkips(t *testing.T) {
 		f := e.fn(c.fn, whole.FunctionOptions{})
 		x := e.tensor(1, 2, 3, 4)
 		for range 3 {
-			out := must[[]graphs.Tensor](t)(f.Call(tree.Borrow(x)))
+			out := testkit.Must[[]graphs.Tensor](t)(f.Call(tree.Borrow(x)))
 			e.want(c.fn, out[0], c.want...)
 			drop(t, out...)
 		}
@@ -278,7 +264,7 @@ func TestMutation(t *testing.T) {
 		x := e.tensor(0, 0, 0, 0)
 		for i := range 5 {
 			e.m.MarkStep()
-			out := must[[]graphs.Tensor](t)(f.Call(tree.Borrow(x)))
+			out := testkit.Must[[]graphs.Tensor](t)(f.Call(tree.Borrow(x)))
 			v := float32(2 * (i + 1))
 			e.want("the result", out[0], v, v, v, v)
 			e.want("the input", x, v, v, v, v)
@@ -315,7 +301,7 @@ func TestPartition(t *testing.T) {
 		x := e.tensor(1, 2, 3, 4)
 		for range 5 {
 			e.m.MarkStep()
-			out := must[[]graphs.Tensor](t)(f.Call(tree.Borrow(x)))
+			out := testkit.Must[[]graphs.Tensor](t)(f.Call(tree.Borrow(x)))
 			for i, w := range c.want {
 				e.want(c.fn, out[i], w...)
 			}
@@ -331,7 +317,7 @@ func TestPartition(t *testing.T) {
 	e := open(t, whole.BackendOptions{Partition: true}, tree.Options{})
 	f := e.fn("host", whole.FunctionOptions{})
 	x := e.tensor(1, 2, 3, 4)
-	out := must[[]graphs.Tensor](t)(f.Call(tree.Borrow(x)))
+	out := testkit.Must[[]graphs.Tensor](t)(f.Call(tree.Borrow(x)))
 	e.want("host", out[0], 2, 4, 6, 8)
 	if f.Skipped() == nil || len(e.said) != 1 || e.b.Skips()[whole.HostDevice] != 1 {
 		t.Errorf("skipped %v, said %v", f.Skipped(), e.said)
@@ -353,14 +339,14 @@ func TestSkippedForward(t *testing.T) {
 	}
 	x, w := e.tensor(1, 2, 3, 4), e.tensor(1, 1, 1, 1)
 	for range 3 {
-		y := must[[]graphs.Tensor](t)(fwd.Call(tree.Borrow(x)))
-		z := must[[]graphs.Tensor](t)(other.Call(tree.Borrow(x, w)))
-		if in := must[tree.Inspection](t)(e.m.Inspect()); !in.Pending {
+		y := testkit.Must[[]graphs.Tensor](t)(fwd.Call(tree.Borrow(x)))
+		z := testkit.Must[[]graphs.Tensor](t)(other.Call(tree.Borrow(x, w)))
+		if in := testkit.Must[tree.Inspection](t)(e.m.Inspect()); !in.Pending {
 			t.Error("no backward is pending")
 		}
-		g := must[[]graphs.Tensor](t)(bwd.Call(tree.Borrow(x, y[0])))
+		g := testkit.Must[[]graphs.Tensor](t)(bwd.Call(tree.Borrow(x, y[0])))
 		e.want("grad", g[0], 6, 18, 36, 60)
-		if in := must[tree.Inspection](t)(e.m.Inspect()); in.Pending {
+		if in := testkit.Must[tree.Inspection](t)(e.m.Inspect()); in.Pending {
 			t.Error("a backward is still pending")
 		}
 		drop(t, y...)
@@ -377,12 +363,12 @@ func TestSkippedForward(t *testing.T) {
 func TestPlain(t *testing.T) {
 	for _, o := range []whole.PlainOptions{{}, {CopyInputs: true}, {CopyOutputs: true}, {CopyInputs: true, CopyOutputs: true}} {
 		e := open(t, whole.BackendOptions{}, tree.Options{})
-		fn := must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "grad", whole.Options{Compiler: pieces.Pipeline{Backend: comphost.New()}}))
+		fn := testkit.Must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "grad", whole.Options{Compiler: pieces.Pipeline{Backend: comphost.New()}}))
 		a, b, c := e.tensor(1, 2, 3, 4), e.tensor(2, 2, 2, 2), e.tensor(5, 5, 5, 5)
-		p := must[*whole.Plain](t)(whole.NewPlain(ctx, e.s, fn.Run, []graphs.Tensor{a, b}, o))
-		first := must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{a, b}))
+		p := testkit.Must[*whole.Plain](t)(whole.NewPlain(ctx, e.s, fn.Run, []graphs.Tensor{a, b}, o))
+		first := testkit.Must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{a, b}))
 		e.want("first", first[0], 2, 4, 6, 8)
-		second := must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{a, c}))
+		second := testkit.Must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{a, c}))
 		if o.CopyInputs {
 			e.want("second", second[0], 5, 10, 15, 20)
 		} else {
@@ -398,10 +384,10 @@ func TestPlain(t *testing.T) {
 			t.Errorf("%+v: one input: %v", o, err)
 		}
 		drop(t, append(first, second...)...)
-		check(t, p.Reset())
-		check(t, p.Reset())
+		testkit.Check(t, p.Reset())
+		testkit.Check(t, p.Reset())
 		drop(t, a, b, c)
-		check(t, fn.Close())
+		testkit.Check(t, fn.Close())
 		e.close()
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pwc/internal/cuda/fake"
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/program"
 	"pwc/runtime/cuda"
@@ -72,7 +73,7 @@ func TestDimsAreHeldAgainstBuffers(t *testing.T) {
 func TestNeighboursStay(t *testing.T) {
 	r := fakeRig()
 	d := open(t, newFake(t, fake.Options{}))
-	x, err := d.Load(r.addOf(t, dimsAttr(cuda.AttrDims, parse(t, "N")...)), nil)
+	x, err := d.Load(r.addOf(t, dimsAttr(cuda.AttrDims, testkit.Dims(t, "N")...)), nil)
 	must(t, err)
 	b := newBench(t, d, r)
 	seg := b.alloc(bytes.Repeat([]byte{0x3f}, 8192))
@@ -89,8 +90,8 @@ func TestNeighboursStay(t *testing.T) {
 func TestFreeDims(t *testing.T) {
 	r := fakeRig()
 	d := open(t, newFake(t, fake.Options{}))
-	for name, list := range map[string][]dim.Dim{"out of range": consts(1), "negative": consts(-1), "twice": consts(0, 0), "no constant": parse(t, "N")} {
-		if _, err := d.Load(r.addOf(t, dimsAttr(cuda.AttrDims, parse(t, "N")...), dimsAttr(cuda.AttrFree, list...)), nil); err == nil || !strings.Contains(err.Error(), "is no index of the 1 dims") {
+	for name, list := range map[string][]dim.Dim{"out of range": testkit.Consts(1), "negative": testkit.Consts(-1), "twice": testkit.Consts(0, 0), "no constant": testkit.Dims(t, "N")} {
+		if _, err := d.Load(r.addOf(t, dimsAttr(cuda.AttrDims, testkit.Dims(t, "N")...), dimsAttr(cuda.AttrFree, list...)), nil); err == nil || !strings.Contains(err.Error(), "is no index of the 1 dims") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -101,7 +102,7 @@ func TestFreeDims(t *testing.T) {
 func TestParametersOfOldDrivers(t *testing.T) {
 	r := ptxRig(t)
 	d := open(t, newFake(t, fake.Options{Version: 12030}))
-	x, err := d.Load(r.addOf(t, dimsAttr(cuda.AttrDims, parse(t, "N")...)), nil)
+	x, err := d.Load(r.addOf(t, dimsAttr(cuda.AttrDims, testkit.Dims(t, "N")...)), nil)
 	must(t, err)
 	must(t, x.Close())
 	if _, err := d.Load(r.addOf(t), nil); err == nil || !strings.Contains(err.Error(), "4 parameters, launched with 3") {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"pwc/internal/cuda/fake"
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program"
@@ -116,34 +117,13 @@ func open(t testing.TB, f *fake.Driver) *cuda.Device {
 	return d
 }
 
-func parse(t testing.TB, texts ...string) []dim.Dim {
-	t.Helper()
-	out := make([]dim.Dim, len(texts))
-	for i, s := range texts {
-		d, err := dim.Parse(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out[i] = d
-	}
-	return out
-}
-
-func consts(ns ...int64) []dim.Dim {
-	out := make([]dim.Dim, len(ns))
-	for i, n := range ns {
-		out[i] = dim.Const(n)
-	}
-	return out
-}
-
 // launch is a launch of one thread for each of N elements. The first dim of the test
 // kernels is their number; others are factors and the like, which no buffer bounds.
 func launch(t testing.TB, attrs ...program.Attr) program.Launch {
 	t.Helper()
 	for _, a := range attrs {
 		if a.Name == cuda.AttrDims && len(a.Dims) > 1 {
-			free := consts(1)
+			free := testkit.Consts(1)
 			for i := 2; i < len(a.Dims); i++ {
 				free = append(free, dim.Const(int64(i)))
 			}
@@ -151,7 +131,7 @@ func launch(t testing.TB, attrs ...program.Attr) program.Launch {
 		}
 	}
 	one := dim.Const(1)
-	return program.Launch{Grid: [3]dim.Dim{parse(t, "(N+127)/128")[0], one, one}, Block: [3]int32{128, 1, 1}, Attrs: attrs}
+	return program.Launch{Grid: [3]dim.Dim{testkit.Dims(t, "(N+127)/128")[0], one, one}, Block: [3]int32{128, 1, 1}, Attrs: attrs}
 }
 
 func dimsAttr(name string, ds ...dim.Dim) program.Attr {
@@ -161,7 +141,7 @@ func dimsAttr(name string, ds ...dim.Dim) program.Attr {
 // program returns the conformance suite's programs.
 func (r *rig) program(t testing.TB, name string) *program.Program {
 	t.Helper()
-	n := parse(t, "N")
+	n := testkit.Dims(t, "N")
 	param := func(i int32) program.Buffer {
 		return program.Buffer{Kind: program.BufferParam, Index: i, DType: dtype.F32, Shape: n}
 	}
@@ -183,11 +163,11 @@ func (r *rig) program(t testing.TB, name string) *program.Program {
 		l := launch(t, dimsAttr(cuda.AttrDims, n...))
 		p.Steps = []program.Step{{Args: []int32{0, 1, 2}, Launch: l}, {Args: []int32{2, 1, 3}, Launch: l}}
 	case devicetest.Gather:
-		p.Params[0].Shape = consts(devicetest.TableLen)
+		p.Params[0].Shape = testkit.Consts(devicetest.TableLen)
 		p.Params = append(p.Params, program.Param{DType: dtype.I32, Shape: n})
 		p.Kernels = []program.Kernel{r.kernel(t, "gather")}
 		table, index := param(0), param(1)
-		table.Shape, index.DType = consts(devicetest.TableLen), dtype.I32
+		table.Shape, index.DType = testkit.Consts(devicetest.TableLen), dtype.I32
 		p.Buffers = []program.Buffer{table, index, result}
 		l := launch(t, dimsAttr(cuda.AttrDims, n[0], dim.Const(devicetest.TableLen)), dimsAttr(cuda.AttrFaults, dim.Const(devicetest.GatherNode)))
 		p.Steps = []program.Step{{Args: []int32{0, 1, 2}, Launch: l, Origin: devicetest.GatherNode}}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pwc/internal/cuda/fake"
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program"
@@ -18,7 +19,7 @@ import (
 // single is a program of one kernel over parameters and a result, each f32[N].
 func (r *rig) single(t testing.TB, kernel string, params int, l program.Launch) *program.Program {
 	t.Helper()
-	n := parse(t, "N")
+	n := testkit.Dims(t, "N")
 	p := &program.Program{
 		Target: r.target, Symbols: []string{"N"}, Kernels: []program.Kernel{r.kernel(t, kernel)},
 		Results: []program.Result{{DType: dtype.F32, Shape: n, Alias: -1, Same: -1}},
@@ -39,7 +40,7 @@ func (r *rig) single(t testing.TB, kernel string, params int, l program.Launch) 
 // from a stream and a graph.
 func TestSteps(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
-		n := parse(t, "N")
+		n := testkit.Dims(t, "N")
 		p := &program.Program{
 			Target: b.rig.target, Symbols: []string{"N"},
 			Params:  []program.Param{{DType: dtype.F32, Shape: n}},
@@ -52,8 +53,8 @@ func TestSteps(t *testing.T) {
 			p.Buffers = append(p.Buffers, program.Buffer{Kind: program.BufferResult, Index: i, DType: dt, Shape: shape})
 			return int32(len(p.Buffers) - 1)
 		}
-		copied, scaled := result(dtype.F32, consts(3)), result(dtype.F32, n)
-		p.Buffers = append(p.Buffers, program.Buffer{Kind: program.BufferConst, Index: 1, DType: dtype.F32, Shape: consts(3)},
+		copied, scaled := result(dtype.F32, testkit.Consts(3)), result(dtype.F32, n)
+		p.Buffers = append(p.Buffers, program.Buffer{Kind: program.BufferConst, Index: 1, DType: dtype.F32, Shape: testkit.Consts(3)},
 			program.Buffer{Kind: program.BufferParam, DType: dtype.F32, Shape: n})
 		constant, param := int32(len(p.Buffers)-2), int32(len(p.Buffers)-1)
 		once := launch(t, dimsAttr(cuda.AttrDims, dim.Const(3), dim.Const(1)))
@@ -67,7 +68,7 @@ func TestSteps(t *testing.T) {
 				{Guard: program.Guard{Expr: n[0], Lo: 1, Hi: 1}, Steps: []program.Step{
 					{Kernel: 0, Args: []int32{param, scaled}, Launch: launch(t, dimsAttr(cuda.AttrDims, append(n, dim.Const(9))...))},
 					{Kernel: 0, Args: []int32{param, scaled}, Launch: launch(t, dimsAttr(cuda.AttrDims, append(n, dim.Const(5))...))}}},
-				{Steps: []program.Step{{Kernel: 0, Args: []int32{param, scaled}, Launch: launch(t, dimsAttr(cuda.AttrDims, append(n, parse(t, "2*N")...)...))}}}}})
+				{Steps: []program.Step{{Kernel: 0, Args: []int32{param, scaled}, Launch: launch(t, dimsAttr(cuda.AttrDims, append(n, testkit.Dims(t, "2*N")...)...))}}}}})
 		x, err := b.dev.Load(p, nil)
 		must(t, err)
 		for size, want := range map[int64][]byte{3: floats(6, 12, 18), 1: floats(5), 0: nil} {
@@ -105,8 +106,8 @@ func TestSteps(t *testing.T) {
 // without asking, by an amount that only Bind knows.
 func TestSharedMemory(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
-		l := launch(t, dimsAttr(cuda.AttrDims, parse(t, "N")...))
-		l.Shared = parse(t, "N*1024")[0]
+		l := launch(t, dimsAttr(cuda.AttrDims, testkit.Dims(t, "N")...))
+		l.Shared = testkit.Dims(t, "N*1024")[0]
 		p := b.rig.single(t, "shared", 0, l)
 		x, err := b.dev.Load(p, nil)
 		must(t, err)
@@ -127,7 +128,7 @@ func TestSharedMemory(t *testing.T) {
 // TestLoadErrors loads programs that do not fit the device or their kernels.
 func TestLoadErrors(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
-		n := parse(t, "N")
+		n := testkit.Dims(t, "N")
 		good := func() *program.Program {
 			return b.rig.single(t, "add", 2, launch(t, dimsAttr(cuda.AttrDims, n...)))
 		}
@@ -196,8 +197,8 @@ func TestLoadErrors(t *testing.T) {
 func TestBindErrors(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		for name, axis := range map[string]int{"x": 0, "y": 1, "z": 2} {
-			l := launch(t, dimsAttr(cuda.AttrDims, parse(t, "N")...))
-			l.Grid[axis] = parse(t, "M")[0]
+			l := launch(t, dimsAttr(cuda.AttrDims, testkit.Dims(t, "N")...))
+			l.Grid[axis] = testkit.Dims(t, "M")[0]
 			p := b.rig.single(t, "add", 2, l)
 			p.Symbols = append(p.Symbols, "M")
 			x, err := b.dev.Load(p, nil)
@@ -247,7 +248,7 @@ func TestTargets(t *testing.T) {
 		if c.has&ptx != 0 {
 			r.ptx = fake.PTX(names...)
 		}
-		p := r.single(t, "add", 2, launch(t, dimsAttr(cuda.AttrDims, parse(t, "N")...)))
+		p := r.single(t, "add", 2, launch(t, dimsAttr(cuda.AttrDims, testkit.Dims(t, "N")...)))
 		compiles := d.CompilesAtLoad(p)
 		x, err := d.Load(p, nil)
 		if (err == nil) != (c.takes != 0) || d.PTXCompiled() != int64(c.takes/ptx) || (compiles != "") != (c.takes == ptx) {
@@ -286,9 +287,9 @@ func TestVariantsForDevices(t *testing.T) {
 		d := open(t, newFake(t, fake.Options{Major: c.major, Minor: c.minor}))
 		all := &rig{cuda.Target(9, 0), fake.Image("scale"), fake.PTX("scale")}
 		alone := &rig{cuda.Target(9, 0), fake.Image("scale", "gather"), nil}
-		n := parse(t, "N")
+		n := testkit.Dims(t, "N")
 		by := func(factor string) program.Launch {
-			return launch(t, dimsAttr(cuda.AttrDims, append(n, parse(t, factor)...)...))
+			return launch(t, dimsAttr(cuda.AttrDims, append(n, testkit.Dims(t, factor)...)...))
 		}
 		p := &program.Program{
 			Target: all.target, Symbols: []string{"N"},
@@ -297,7 +298,7 @@ func TestVariantsForDevices(t *testing.T) {
 			Kernels: []program.Kernel{alone.kernel(t, "scale"), all.kernel(t, "scale")},
 			Buffers: []program.Buffer{{Kind: program.BufferParam, DType: dtype.F32, Shape: n}, {Kind: program.BufferResult, DType: dtype.F32, Shape: n}},
 			Steps: []program.Step{{Kind: program.StepChoice, Variants: []program.Variant{
-				{Device: program.Guard{Expr: parse(t, "device.major*10 + device.minor")[0], Lo: 90, Hi: 90}, Steps: []program.Step{{Kernel: 0, Args: []int32{0, 1}, Launch: by("7")}}},
+				{Device: program.Guard{Expr: testkit.Dims(t, "device.major*10 + device.minor")[0], Lo: 90, Hi: 90}, Steps: []program.Step{{Kernel: 0, Args: []int32{0, 1}, Launch: by("7")}}},
 				{Steps: []program.Step{{Kernel: 1, Args: []int32{0, 1}, Launch: by("3")}}}}}},
 		}
 		x, err := d.Load(p, nil)
@@ -342,7 +343,7 @@ func TestEarlierCodeDoesNotOverlap(t *testing.T) {
 		f := newFake(t, fake.Options{})
 		r := &rig{target, fake.Image(names...), fake.PTX(names...)}
 		b := newBench(t, open(t, f), r)
-		x, err := b.dev.Load(r.single(t, "add", 2, launch(t, dimsAttr(cuda.AttrDims, parse(t, "N")...), program.Attr{Name: cuda.AttrPDL, Kind: program.AttrBool, Bool: true})), nil)
+		x, err := b.dev.Load(r.single(t, "add", 2, launch(t, dimsAttr(cuda.AttrDims, testkit.Dims(t, "N")...), program.Attr{Name: cuda.AttrPDL, Kind: program.AttrBool, Bool: true})), nil)
 		must(t, err)
 		in := b.alloc(floats(1))
 		l, err := x.Bind([]int64{1}, device.Args{Params: []device.Buffer{in, in}, Results: []device.Buffer{b.alloc(floats(0))}})
@@ -369,7 +370,7 @@ func TestImagesAreShared(t *testing.T) {
 	f := newFake(t, fake.Options{})
 	d := open(t, f)
 	b := newBench(t, d, &rig{target: cuda.Target(8, 0), ptx: fake.PTX(names...)})
-	p := b.rig.single(t, "add", 2, launch(t, dimsAttr(cuda.AttrDims, parse(t, "N")...)))
+	p := b.rig.single(t, "add", 2, launch(t, dimsAttr(cuda.AttrDims, testkit.Dims(t, "N")...)))
 	p.Kernels = append(p.Kernels, b.rig.kernel(t, "scale"))
 	var all []device.Executable
 	for range 3 {
@@ -402,7 +403,7 @@ func TestOldDriver(t *testing.T) {
 	if major, minor := d.DriverVersion(); major != 12 || minor != 0 {
 		t.Errorf("CUDA %d.%d", major, minor)
 	}
-	x, err := d.Load(fakeRig().single(t, "add", 2, launch(t, dimsAttr(cuda.AttrDims, parse(t, "N")...))), nil)
+	x, err := d.Load(fakeRig().single(t, "add", 2, launch(t, dimsAttr(cuda.AttrDims, testkit.Dims(t, "N")...))), nil)
 	must(t, err)
 	must(t, x.Close())
 }

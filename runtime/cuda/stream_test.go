@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"pwc/internal/cuda/fake"
+	"pwc/internal/testkit"
 	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/device"
@@ -365,7 +366,7 @@ func TestStates(t *testing.T) {
 		must(t, b.s.Fill(head, 5))
 
 		// The graph reaches beyond what is mapped when it is captured.
-		x, err := b.dev.Load(b.rig.single(t, "scale", 1, launch(t, dimsAttr(cuda.AttrDims, append(parse(t, "N"), consts(3)...)...))), nil)
+		x, err := b.dev.Load(b.rig.single(t, "scale", 1, launch(t, dimsAttr(cuda.AttrDims, append(testkit.Dims(t, "N"), testkit.Consts(3)...)...))), nil)
 		must(t, err)
 		l, err := x.Bind([]int64{1}, device.Args{Params: []device.Buffer{head}, Results: []device.Buffer{tail}})
 		must(t, err)
@@ -485,7 +486,7 @@ func TestFaultWords(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		p := b.rig.program(t, devicetest.Gather)
 		second := p.Steps[0]
-		second.Launch.Attrs = []program.Attr{p.Steps[0].Launch.Attrs[0], dimsAttr(cuda.AttrFaults, consts(3, 9)...)}
+		second.Launch.Attrs = []program.Attr{p.Steps[0].Launch.Attrs[0], dimsAttr(cuda.AttrFaults, testkit.Consts(3, 9)...)}
 		p.Steps = append(p.Steps, second, p.Steps[0])
 		x, err := b.dev.Load(p, nil)
 		must(t, err)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program/vec"
@@ -13,12 +14,12 @@ import (
 
 // attentionKernel is causal attention of contiguous tensors, or its gradient.
 func attentionKernel(batch, length, heads, groups, size int64, dt dtype.DType, grad bool) *vec.Kernel {
-	k := &vec.Kernel{Loop: vec.Loop{Outer: consts(batch)}}
+	k := &vec.Kernel{Loop: vec.Loop{Outer: testkit.Consts(batch)}}
 	next := func(dt dtype.DType, heads int64, inner ...int64) vec.Access {
 		k.Args++
 		n := heads * inner[0]
 		inner[0] = n
-		return vec.Access{Arg: k.Args - 1, DType: dt, Outer: consts(length * n), Inner: consts(append([]int64{n}, inner[1:]...)...)}
+		return vec.Access{Arg: k.Args - 1, DType: dt, Outer: testkit.Consts(length * n), Inner: testkit.Consts(append([]int64{n}, inner[1:]...)...)}
 	}
 	q := func() vec.Access { return next(dt, heads, size, size, 1) }
 	kv := func() vec.Access { return next(dt, groups, size, size, 1) }

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program"
@@ -33,7 +34,7 @@ func TestConformance(t *testing.T) {
 // suiteProgram returns the suite's programs as vector programs.
 func suiteProgram(t testing.TB, name string) *program.Program {
 	t.Helper()
-	n := dims(t, "N")
+	n := testkit.Dims(t, "N")
 	kernel := func(k *vec.Kernel) program.Kernel {
 		code, err := k.Encode()
 		if err != nil {
@@ -66,14 +67,14 @@ func suiteProgram(t testing.TB, name string) *program.Program {
 		k := &vec.Kernel{Args: 3, Loop: vec.Loop{
 			Inner: n, Regs: vec.RegCount{F: 1, I: 1},
 			Access: []vec.Access{flat(1, dtype.I32),
-				{Arg: 0, DType: dtype.F32, Inner: consts(0), Index: &vec.Index{Stride: dim.Const(1), Extent: dim.Const(devicetest.TableLen), Origin: devicetest.GatherNode}},
+				{Arg: 0, DType: dtype.F32, Inner: testkit.Consts(0), Index: &vec.Index{Stride: dim.Const(1), Extent: dim.Const(devicetest.TableLen), Origin: devicetest.GatherNode}},
 				flat(2, dtype.F32)},
 			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpLoadI, X: 0}, {Op: vec.OpLoadF, X: 1}, {Op: vec.OpStoreF, X: 2}}}}}}
-		p.Params[0].Shape = consts(devicetest.TableLen)
+		p.Params[0].Shape = testkit.Consts(devicetest.TableLen)
 		p.Params = append(p.Params, program.Param{DType: dtype.I32, Shape: n})
 		p.Kernels = []program.Kernel{kernel(k)}
 		table, index := param(0), param(1)
-		table.Shape, index.DType = consts(devicetest.TableLen), dtype.I32
+		table.Shape, index.DType = testkit.Consts(devicetest.TableLen), dtype.I32
 		p.Buffers = []program.Buffer{table, index, result}
 		p.Steps = []program.Step{{Args: []int32{0, 1, 2}, Origin: devicetest.GatherNode}}
 	case devicetest.Extern:
@@ -95,8 +96,8 @@ func TestNoAllocations(t *testing.T) {
 		const n = 1 << 16
 		silu := pointwiseF(n, vec.OpSilu, 1)
 		rows := &vec.Kernel{Args: 2, Loop: vec.Loop{
-			Outer: consts(256), Inner: consts(256), Regs: vec.RegCount{F: 2, SF: 1},
-			Access: []vec.Access{{Arg: 0, DType: dtype.BF16, Outer: consts(256), Inner: consts(1)}, {Arg: 1, DType: dtype.BF16, Outer: consts(1), Inner: consts(256)}},
+			Outer: testkit.Consts(256), Inner: testkit.Consts(256), Regs: vec.RegCount{F: 2, SF: 1},
+			Access: []vec.Access{{Arg: 0, DType: dtype.BF16, Outer: testkit.Consts(256), Inner: testkit.Consts(1)}, {Arg: 1, DType: dtype.BF16, Outer: testkit.Consts(1), Inner: testkit.Consts(256)}},
 			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpLoadF, X: 0}, {Op: vec.OpSum, Dst: 0, A: 0}}},
 				{Pre: []vec.Instr{{Op: vec.OpSplatF, Dst: 1, A: 0}}, Body: []vec.Instr{{Op: vec.OpLoadF, X: 0}, {Op: vec.OpMul, Dst: 0, A: 0, B: 1}, {Op: vec.OpStoreF, A: 0, X: 1}}}}}}
 		for name, l := range map[string]*loaded{
@@ -179,14 +180,14 @@ func TestStepsOfPrograms(t *testing.T) {
 	d := openDevice(t, 1)
 	code := func(op vec.Op) program.Kernel {
 		k := pointwiseF(1, op, 1)
-		k.Loop.Inner = dims(t, "N")
+		k.Loop.Inner = testkit.Dims(t, "N")
 		b, err := k.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return program.Kernel{Name: op.String(), Code: b}
 	}
-	n := dims(t, "N")
+	n := testkit.Dims(t, "N")
 	result := func(i int32) program.Buffer {
 		return program.Buffer{Kind: program.BufferResult, Index: i, DType: dtype.F32, Shape: n}
 	}
@@ -194,7 +195,7 @@ func TestStepsOfPrograms(t *testing.T) {
 		Target: Target, Symbols: []string{"N"},
 		Results: []program.Result{{DType: dtype.F32, Shape: n, Alias: -1, Same: -1}, {DType: dtype.F32, Shape: n, Alias: -1, Same: 0}, {DType: dtype.F32, Shape: n, Alias: -1, Same: -1}},
 		Consts:  [][]byte{floats(dtype.F32, 1, -2).data},
-		Buffers: []program.Buffer{result(0), result(2), {Kind: program.BufferConst, DType: dtype.F32, Shape: consts(2)}, {Kind: program.BufferScratch, DType: dtype.F32, Shape: consts(2), First: 1, Last: 2}},
+		Buffers: []program.Buffer{result(0), result(2), {Kind: program.BufferConst, DType: dtype.F32, Shape: testkit.Consts(2)}, {Kind: program.BufferScratch, DType: dtype.F32, Shape: testkit.Consts(2), First: 1, Last: 2}},
 		Kernels: []program.Kernel{code(vec.OpNeg), code(vec.OpAbs)},
 		Steps: []program.Step{
 			{Kernel: 1, Args: []int32{2, 0}},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program/vec"
@@ -13,10 +14,10 @@ import (
 // its memory, whatever its instructions and addresses are.
 func FuzzKernel(f *testing.F) {
 	gather := &vec.Kernel{Args: 3, Loop: vec.Loop{
-		Outer: []dim.Dim{dim.Sym("N")}, Inner: consts(4), Regs: vec.RegCount{F: 2, I: 1, SF: 1, SI: 1},
-		Access: []vec.Access{{Arg: 0, DType: dtype.I32, Outer: consts(1), Inner: consts(0)},
-			{Arg: 1, DType: dtype.BF16, Outer: consts(0), Inner: consts(1), Index: &vec.Index{Scalar: true, Stride: dim.Const(4), Extent: dim.Const(8), Origin: 3}},
-			{Arg: 2, DType: dtype.F32, Outer: consts(4), Inner: consts(1)}},
+		Outer: []dim.Dim{dim.Sym("N")}, Inner: testkit.Consts(4), Regs: vec.RegCount{F: 2, I: 1, SF: 1, SI: 1},
+		Access: []vec.Access{{Arg: 0, DType: dtype.I32, Outer: testkit.Consts(1), Inner: testkit.Consts(0)},
+			{Arg: 1, DType: dtype.BF16, Outer: testkit.Consts(0), Inner: testkit.Consts(1), Index: &vec.Index{Scalar: true, Stride: dim.Const(4), Extent: dim.Const(8), Origin: 3}},
+			{Arg: 2, DType: dtype.F32, Outer: testkit.Consts(4), Inner: testkit.Consts(1)}},
 		Phases: []vec.Phase{
 			{Scalar: []vec.Instr{{Op: vec.OpLoadI, X: 0}}, Body: []vec.Instr{{Op: vec.OpLoadF, X: 1}, {Op: vec.OpSum}}},
 			{Pre: []vec.Instr{{Op: vec.OpSplatF, Dst: 1}}, Body: []vec.Instr{{Op: vec.OpLoadF, X: 1}, {Op: vec.OpDiv, Dst: 0, A: 0, B: 1}, {Op: vec.OpStoreF, X: 2}}},

@@ -5,34 +5,12 @@ import (
 	"math"
 	"testing"
 
-	"pwc/ir/dim"
+	"pwc/internal/testkit"
 	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/program/vec"
 	"pwc/runtime/device"
 )
-
-// dims parses extents and strides.
-func dims(t testing.TB, texts ...string) []dim.Dim {
-	t.Helper()
-	out := make([]dim.Dim, len(texts))
-	for i, s := range texts {
-		d, err := dim.Parse(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out[i] = d
-	}
-	return out
-}
-
-func consts(ns ...int64) []dim.Dim {
-	out := make([]dim.Dim, len(ns))
-	for i, n := range ns {
-		out[i] = dim.Const(n)
-	}
-	return out
-}
 
 // tensor is a kernel argument: a 1-d buffer of elements.
 type tensor struct {
@@ -142,7 +120,7 @@ func wrapKernel(t testing.TB, k *vec.Kernel, args ...tensor) *program.Program {
 	p := &program.Program{Target: Target, Kernels: []program.Kernel{{Name: "test", Code: code}}}
 	st := program.Step{Origin: 0}
 	for i, a := range args {
-		shape := consts(int64(len(a.data) * 8 / a.dt.Bits()))
+		shape := testkit.Consts(int64(len(a.data) * 8 / a.dt.Bits()))
 		p.Params = append(p.Params, program.Param{Mut: true, DType: a.dt, Shape: shape})
 		p.Buffers = append(p.Buffers, program.Buffer{Kind: program.BufferParam, Index: int32(i), DType: a.dt, Shape: shape})
 		st.Args = append(st.Args, int32(i))
@@ -215,12 +193,12 @@ func (l *loaded) read(t testing.TB, i int) tensor {
 
 // flat is a contiguous access of a loop over [n].
 func flat(arg int32, dt dtype.DType) vec.Access {
-	return vec.Access{Arg: arg, DType: dt, Inner: consts(1)}
+	return vec.Access{Arg: arg, DType: dt, Inner: testkit.Consts(1)}
 }
 
 // pointwiseF is a kernel out = op(in…) over n float32 elements.
 func pointwiseF(n int64, op vec.Op, operands int) *vec.Kernel {
-	l := vec.Loop{Inner: consts(n), Regs: vec.RegCount{F: uint16(operands + 1)}, Phases: make([]vec.Phase, 1)}
+	l := vec.Loop{Inner: testkit.Consts(n), Regs: vec.RegCount{F: uint16(operands + 1)}, Phases: make([]vec.Phase, 1)}
 	var body []vec.Instr
 	for i := range operands {
 		l.Access = append(l.Access, flat(int32(i), dtype.F32))

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program"
@@ -21,28 +22,30 @@ func TestOutOfBounds(t *testing.T) {
 	for name, change := range map[string]func(k *vec.Kernel){
 		"offset":          func(k *vec.Kernel) { k.Loop.Access[0].Offset = dim.Const(1) },
 		"offset below":    func(k *vec.Kernel) { k.Loop.Access[0].Offset = dim.Const(-1) },
-		"inner stride":    func(k *vec.Kernel) { k.Loop.Access[0].Inner = consts(2) },
-		"negative stride": func(k *vec.Kernel) { k.Loop.Access[0].Inner = consts(-1) },
-		"outer stride":    func(k *vec.Kernel) { k.Loop.Access[0].Outer = consts(5) },
-		"extent":          func(k *vec.Kernel) { k.Loop.Inner = consts(5) },
-		"rows":            func(k *vec.Kernel) { k.Loop.Outer = consts(3) },
+		"inner stride":    func(k *vec.Kernel) { k.Loop.Access[0].Inner = testkit.Consts(2) },
+		"negative stride": func(k *vec.Kernel) { k.Loop.Access[0].Inner = testkit.Consts(-1) },
+		"outer stride":    func(k *vec.Kernel) { k.Loop.Access[0].Outer = testkit.Consts(5) },
+		"extent":          func(k *vec.Kernel) { k.Loop.Inner = testkit.Consts(5) },
+		"rows":            func(k *vec.Kernel) { k.Loop.Outer = testkit.Consts(3) },
 		"store":           func(k *vec.Kernel) { k.Loop.Access[1].Offset = dim.Const(1) },
 		"wider dtype":     func(k *vec.Kernel) { k.Loop.Access[0].DType = dtype.I64 },
 		"index":           func(k *vec.Kernel) { k.Loop.Access[0].Index = &vec.Index{Stride: dim.Const(1), Extent: dim.Const(2)} },
 		"overflowing stride": func(k *vec.Kernel) {
-			k.Loop.Access[0].Outer = consts(big)
+			k.Loop.Access[0].Outer = testkit.Consts(big)
 		},
-		"least stride":   func(k *vec.Kernel) { k.Loop.Access[0].Outer = consts(math.MinInt64) },
-		"strides cancel": func(k *vec.Kernel) { k.Loop.Access[0].Outer, k.Loop.Access[0].Inner = consts(big), consts(-big) },
-		"huge space":     func(k *vec.Kernel) { k.Loop.Outer, k.Loop.Inner = consts(1<<40), consts(1<<40) },
+		"least stride": func(k *vec.Kernel) { k.Loop.Access[0].Outer = testkit.Consts(math.MinInt64) },
+		"strides cancel": func(k *vec.Kernel) {
+			k.Loop.Access[0].Outer, k.Loop.Access[0].Inner = testkit.Consts(big), testkit.Consts(-big)
+		},
+		"huge space": func(k *vec.Kernel) { k.Loop.Outer, k.Loop.Inner = testkit.Consts(1<<40), testkit.Consts(1<<40) },
 		"negative extent": func(k *vec.Kernel) {
-			k.Loop.Outer = consts(-1)
+			k.Loop.Outer = testkit.Consts(-1)
 		},
 	} {
 		for _, phases := range []int{1, 2} { // collapsed and by rows
 			k := &vec.Kernel{Args: 2, Loop: vec.Loop{
-				Outer: consts(2), Inner: consts(4), Regs: vec.RegCount{F: 1, I: 1},
-				Access: []vec.Access{{Arg: 0, DType: dtype.F32, Outer: consts(4), Inner: consts(1)}, {Arg: 1, DType: dtype.F32, Outer: consts(4), Inner: consts(1)}}}}
+				Outer: testkit.Consts(2), Inner: testkit.Consts(4), Regs: vec.RegCount{F: 1, I: 1},
+				Access: []vec.Access{{Arg: 0, DType: dtype.F32, Outer: testkit.Consts(4), Inner: testkit.Consts(1)}, {Arg: 1, DType: dtype.F32, Outer: testkit.Consts(4), Inner: testkit.Consts(1)}}}}
 			body := vec.Phase{Body: []vec.Instr{{Op: vec.OpConstI}, {Op: vec.OpLoadF, X: 0}, {Op: vec.OpStoreF, X: 1}}}
 			for range phases {
 				k.Loop.Phases = append(k.Loop.Phases, body)
@@ -67,15 +70,15 @@ func TestOutOfBoundsProducts(t *testing.T) {
 		"row":     func(k *vec.Kernel) { k.MatMul.A.Row = dim.Const(5) },
 		"B row":   func(k *vec.Kernel) { k.MatMul.B.Row = dim.Const(-4) },
 		"column":  func(k *vec.Kernel) { k.MatMul.B.Col = dim.Const(2) },
-		"batch":   func(k *vec.Kernel) { k.MatMul.A.Batch = consts(math.MaxInt64) },
+		"batch":   func(k *vec.Kernel) { k.MatMul.A.Batch = testkit.Consts(math.MaxInt64) },
 		"offset":  func(k *vec.Kernel) { k.MatMul.B.Offset = dim.Const(1) },
 		"dtype":   func(k *vec.Kernel) { k.MatMul.B.DType = dtype.F32 },
-		"rows":    func(k *vec.Kernel) { k.Loop.Outer = consts(2, 4) },
-		"batches": func(k *vec.Kernel) { k.Loop.Outer = consts(3, 3) },
-		"columns": func(k *vec.Kernel) { k.Loop.Inner = consts(6) },
+		"rows":    func(k *vec.Kernel) { k.Loop.Outer = testkit.Consts(2, 4) },
+		"batches": func(k *vec.Kernel) { k.Loop.Outer = testkit.Consts(3, 3) },
+		"columns": func(k *vec.Kernel) { k.Loop.Inner = testkit.Consts(6) },
 	} {
 		k := product(2, 3, 5, 4, dtype.F32, dtype.BF16, dtype.F32, false)
-		k.Loop.Access[0].Inner, k.Loop.Access[0].Outer = consts(0), consts(0, 0) // leave the operands to be checked
+		k.Loop.Access[0].Inner, k.Loop.Access[0].Outer = testkit.Consts(0), testkit.Consts(0, 0) // leave the operands to be checked
 		args := []tensor{zeros(dtype.F32, 24), zeros(dtype.BF16, 40), zeros(dtype.F32, 30)}
 		if _, err := tryLoad(t, d, k, args...); err != nil {
 			t.Fatalf("without a change: %v", err)
@@ -89,8 +92,8 @@ func TestOutOfBoundsProducts(t *testing.T) {
 		"N":         func(k *vec.TopK) { k.N = dim.Const(5) },
 		"K above N": func(k *vec.TopK) { k.K = 5 },
 		"input":     func(k *vec.TopK) { k.In.Offset = dim.Const(1) },
-		"values":    func(k *vec.TopK) { k.Values.Outer = consts(4) },
-		"positions": func(k *vec.TopK) { k.Index.Inner = consts(2) },
+		"values":    func(k *vec.TopK) { k.Values.Outer = testkit.Consts(4) },
+		"positions": func(k *vec.TopK) { k.Index.Inner = testkit.Consts(2) },
 	} {
 		k := selection(3, 4, 2, dtype.F32)
 		args := []tensor{zeros(dtype.F32, 12), zeros(dtype.F32, 6), zeros(dtype.I32, 6)}
@@ -109,10 +112,10 @@ func TestOutOfBoundsProducts(t *testing.T) {
 		"groups":    func(k *vec.Attention) { k.Heads, k.Groups = 6, 6 },
 		"elements":  func(k *vec.Attention) { k.Size = 4 },
 		"offset":    func(k *vec.Attention) { k.V.Offset = dim.Const(1) },
-		"batch":     func(k *vec.Attention) { k.K.Outer = consts(math.MaxInt64) },
-		"sequence":  func(k *vec.Attention) { k.Grad.DK.Inner = consts(-6, 3, 1) },
-		"gradients": func(k *vec.Attention) { k.Grad.DQ.Inner = consts(12, 3, 2) },
-		"rows":      func(k *vec.Attention) { k.Grad.Delta.Inner = consts(4, 2) },
+		"batch":     func(k *vec.Attention) { k.K.Outer = testkit.Consts(math.MaxInt64) },
+		"sequence":  func(k *vec.Attention) { k.Grad.DK.Inner = testkit.Consts(-6, 3, 1) },
+		"gradients": func(k *vec.Attention) { k.Grad.DQ.Inner = testkit.Consts(12, 3, 2) },
+		"rows":      func(k *vec.Attention) { k.Grad.Delta.Inner = testkit.Consts(4, 2) },
 	} {
 		k := attentionKernel(2, 5, 4, 2, 3, dtype.BF16, true)
 		var args []tensor
@@ -137,9 +140,9 @@ func TestOutOfBoundsProducts(t *testing.T) {
 func TestZeroExtents(t *testing.T) {
 	d := openDevice(t, 2)
 	sum := &vec.Kernel{Args: 2, Loop: vec.Loop{
-		Outer: consts(3), Inner: consts(0), Regs: vec.RegCount{F: 1, SF: 4, SI: 3, I: 1},
-		Access: []vec.Access{{Arg: 0, DType: dtype.F32, Outer: consts(0), Inner: consts(1)}, {Arg: 1, DType: dtype.F32, Outer: consts(4), Inner: consts(0)},
-			{Arg: 1, DType: dtype.F32, Offset: dim.Const(1), Outer: consts(4), Inner: consts(0)}, {Arg: 1, DType: dtype.F32, Offset: dim.Const(2), Outer: consts(4), Inner: consts(0)}, {Arg: 1, DType: dtype.F32, Offset: dim.Const(3), Outer: consts(4), Inner: consts(0)}},
+		Outer: testkit.Consts(3), Inner: testkit.Consts(0), Regs: vec.RegCount{F: 1, SF: 4, SI: 3, I: 1},
+		Access: []vec.Access{{Arg: 0, DType: dtype.F32, Outer: testkit.Consts(0), Inner: testkit.Consts(1)}, {Arg: 1, DType: dtype.F32, Outer: testkit.Consts(4), Inner: testkit.Consts(0)},
+			{Arg: 1, DType: dtype.F32, Offset: dim.Const(1), Outer: testkit.Consts(4), Inner: testkit.Consts(0)}, {Arg: 1, DType: dtype.F32, Offset: dim.Const(2), Outer: testkit.Consts(4), Inner: testkit.Consts(0)}, {Arg: 1, DType: dtype.F32, Offset: dim.Const(3), Outer: testkit.Consts(4), Inner: testkit.Consts(0)}},
 		Phases: []vec.Phase{
 			{Body: []vec.Instr{{Op: vec.OpLoadF, X: 0}, {Op: vec.OpSum, Dst: 0}, {Op: vec.OpRMax, Dst: 1}, {Op: vec.OpRMin, Dst: 2}, {Op: vec.OpProd, Dst: 3}}},
 			{Scalar: []vec.Instr{{Op: vec.OpStoreF, A: 0, X: 1}, {Op: vec.OpStoreF, A: 1, X: 2}, {Op: vec.OpStoreF, A: 2, X: 3}, {Op: vec.OpStoreF, A: 3, X: 4}}},
@@ -154,8 +157,8 @@ func TestZeroExtents(t *testing.T) {
 	load(t, d, none, zeros(dtype.F32, 0), zeros(dtype.F32, 0), zeros(dtype.F32, 0)).run(t, 2)
 	const many = 1 << 50 // rows without columns, over which nobody walks
 	scan := &vec.Kernel{Args: 2, Loop: vec.Loop{
-		Outer: consts(many), Inner: consts(0), Regs: vec.RegCount{F: 2},
-		Access: []vec.Access{{Arg: 0, DType: dtype.F32, Outer: consts(0), Inner: consts(1)}, {Arg: 1, DType: dtype.F32, Outer: consts(0), Inner: consts(1)}},
+		Outer: testkit.Consts(many), Inner: testkit.Consts(0), Regs: vec.RegCount{F: 2},
+		Access: []vec.Access{{Arg: 0, DType: dtype.F32, Outer: testkit.Consts(0), Inner: testkit.Consts(1)}, {Arg: 1, DType: dtype.F32, Outer: testkit.Consts(0), Inner: testkit.Consts(1)}},
 		Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpLoadF, X: 0}, {Op: vec.OpCumSum, Dst: 1}, {Op: vec.OpStoreF, A: 1, X: 1}}}}}}
 	load(t, d, scan, zeros(dtype.F32, 0), zeros(dtype.F32, 0)).run(t, 1)
 	for _, s := range [][3]int64{{0, 4, 4}, {4, 0, 4}, {4, 4, 0}} {
@@ -174,13 +177,13 @@ func TestFaults(t *testing.T) {
 	d := openDevice(t, 1)
 	// out[i] = table[index[i]]; copy[index[i]] = i as f32
 	k := &vec.Kernel{Args: 4, Loop: vec.Loop{
-		Inner: consts(5), Regs: vec.RegCount{F: 2, I: 2}, Serial: true,
+		Inner: testkit.Consts(5), Regs: vec.RegCount{F: 2, I: 2}, Serial: true,
 		Access: []vec.Access{
 			flat(0, dtype.I32),
-			{Arg: 1, DType: dtype.F32, Inner: consts(0), Index: &vec.Index{Reg: 0, Stride: dim.Const(1), Extent: dim.Const(3), Origin: 7}},
+			{Arg: 1, DType: dtype.F32, Inner: testkit.Consts(0), Index: &vec.Index{Reg: 0, Stride: dim.Const(1), Extent: dim.Const(3), Origin: 7}},
 			flat(2, dtype.F32),
-			{Arg: 3, DType: dtype.F32, Inner: consts(0), Index: &vec.Index{Reg: 0, Stride: dim.Const(1), Extent: dim.Const(3), Origin: 9}},
-			{Arg: -1, Inner: consts(1)},
+			{Arg: 3, DType: dtype.F32, Inner: testkit.Consts(0), Index: &vec.Index{Reg: 0, Stride: dim.Const(1), Extent: dim.Const(3), Origin: 9}},
+			{Arg: -1, Inner: testkit.Consts(1)},
 		},
 		Phases: []vec.Phase{{Body: []vec.Instr{
 			{Op: vec.OpLoadI, Dst: 0, X: 0}, {Op: vec.OpLoadF, Dst: 0, X: 1}, {Op: vec.OpStoreF, A: 0, X: 2},
@@ -283,8 +286,8 @@ func TestWrappedSpans(t *testing.T) {
 		"below an offset": {[]int64{2}, []int64{math.MinInt64 + 1}, -2},
 		"negative, none":  {[]int64{-1, 0}, []int64{1, 1}, 0},
 	} {
-		k := &vec.Kernel{Args: 1, Loop: vec.Loop{Outer: consts(c.extents...), Regs: vec.RegCount{F: 1},
-			Access: []vec.Access{{Arg: 0, DType: dtype.F32, Offset: dim.Const(c.offset), Outer: consts(c.strides...)}},
+		k := &vec.Kernel{Args: 1, Loop: vec.Loop{Outer: testkit.Consts(c.extents...), Regs: vec.RegCount{F: 1},
+			Access: []vec.Access{{Arg: 0, DType: dtype.F32, Offset: dim.Const(c.offset), Outer: testkit.Consts(c.strides...)}},
 			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpConstF}, {Op: vec.OpStoreF}}}}}}
 		if _, err := tryLoad(t, d, k, zeros(dtype.F32, 8)); err == nil {
 			t.Errorf("%s: bound\n%s", name, k)
@@ -311,9 +314,9 @@ func TestBindOfOddSizes(t *testing.T) {
 		t.Helper()
 		p.Target, p.Symbols = Target, []string{"N"}
 		for i, b := range params {
-			p.Params = append(p.Params, program.Param{Mut: true, DType: dtype.U8, Shape: consts(b.Size)})
+			p.Params = append(p.Params, program.Param{Mut: true, DType: dtype.U8, Shape: testkit.Consts(b.Size)})
 			if len(p.Buffers) < len(params) {
-				p.Buffers = append(p.Buffers, program.Buffer{Kind: program.BufferParam, Index: int32(i), DType: dtype.U8, Shape: consts(b.Size)})
+				p.Buffers = append(p.Buffers, program.Buffer{Kind: program.BufferParam, Index: int32(i), DType: dtype.U8, Shape: testkit.Consts(b.Size)})
 			}
 		}
 		x, err := d.Load(p, nil)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program/vec"
@@ -15,7 +16,7 @@ import (
 
 // still is an access that stays at one element, for an iteration space of any size.
 func still(arg int32, outer int) vec.Access {
-	a := vec.Access{Arg: arg, DType: dtype.F32, Inner: consts(0)}
+	a := vec.Access{Arg: arg, DType: dtype.F32, Inner: testkit.Consts(0)}
 	for range outer {
 		a.Outer = append(a.Outer, dim.Const(0))
 	}
@@ -33,30 +34,30 @@ func endless() map[string]*vec.Kernel {
 	}
 	one := vec.Phase{Body: []vec.Instr{load, store}}
 	matMul := product(1, 1, 1, many, dtype.F32, dtype.F32, dtype.F32, false)
-	matMul.MatMul.A.Row, matMul.MatMul.A.Col, matMul.MatMul.A.Batch = dim.Const(0), dim.Const(0), consts(0)
-	matMul.MatMul.B.Row, matMul.MatMul.B.Col, matMul.MatMul.B.Batch = dim.Const(0), dim.Const(0), consts(0)
+	matMul.MatMul.A.Row, matMul.MatMul.A.Col, matMul.MatMul.A.Batch = dim.Const(0), dim.Const(0), testkit.Consts(0)
+	matMul.MatMul.B.Row, matMul.MatMul.B.Col, matMul.MatMul.B.Batch = dim.Const(0), dim.Const(0), testkit.Consts(0)
 	rows := product(1, many, 1, 1, dtype.F32, dtype.F32, dtype.F32, false)
-	rows.MatMul.A.Row, rows.MatMul.A.Batch, rows.MatMul.B.Batch = dim.Const(0), consts(0), consts(0)
-	rows.Loop.Access[0].Outer = consts(0, 0)
+	rows.MatMul.A.Row, rows.MatMul.A.Batch, rows.MatMul.B.Batch = dim.Const(0), testkit.Consts(0), testkit.Consts(0)
+	rows.Loop.Access[0].Outer = testkit.Consts(0, 0)
 	top := selection(1, many, 1, dtype.F32)
 	top.TopK.In = still(0, 1)
 	forward, backward := attentionKernel(1, 1<<18, 1, 1, 1, dtype.F32, false), attentionKernel(1, 1<<18, 1, 1, 1, dtype.F32, true)
 	for _, k := range []*vec.Kernel{forward, backward} {
 		a := k.Attention
 		for _, x := range []*vec.Access{&a.Q, &a.K, &a.V, &a.Out} {
-			x.Inner = consts(0, 0, 0)
+			x.Inner = testkit.Consts(0, 0, 0)
 		}
-		a.LSE.Inner = consts(0, 0)
+		a.LSE.Inner = testkit.Consts(0, 0)
 	}
 	g := backward.Attention.Grad
-	g.Delta.Inner, g.DQ.Inner, g.DK.Inner, g.DV.Inner = consts(0, 0), consts(0, 0, 0), consts(0, 0, 0), consts(0, 0, 0)
+	g.Delta.Inner, g.DQ.Inner, g.DK.Inner, g.DV.Inner = testkit.Consts(0, 0), testkit.Consts(0, 0, 0), testkit.Consts(0, 0, 0), testkit.Consts(0, 0, 0)
 	return map[string]*vec.Kernel{
 		"attention": forward, "its gradient": backward,
-		"elements":      loop(nil, consts(many), one),
-		"rows":          loop(consts(many), consts(1), one, one),
-		"rows of rows":  loop(consts(1<<18, 1<<17), consts(1), one, one),
-		"one long row":  loop(consts(1), consts(many), vec.Phase{Body: []vec.Instr{load, {Op: vec.OpSum}}}, vec.Phase{Scalar: []vec.Instr{{Op: vec.OpConstF}, store}}),
-		"only scalars":  loop(consts(many), consts(1), vec.Phase{Scalar: []vec.Instr{{Op: vec.OpConstF}, store}}),
+		"elements":      loop(nil, testkit.Consts(many), one),
+		"rows":          loop(testkit.Consts(many), testkit.Consts(1), one, one),
+		"rows of rows":  loop(testkit.Consts(1<<18, 1<<17), testkit.Consts(1), one, one),
+		"one long row":  loop(testkit.Consts(1), testkit.Consts(many), vec.Phase{Body: []vec.Instr{load, {Op: vec.OpSum}}}, vec.Phase{Scalar: []vec.Instr{{Op: vec.OpConstF}, store}}),
+		"only scalars":  loop(testkit.Consts(many), testkit.Consts(1), vec.Phase{Scalar: []vec.Instr{{Op: vec.OpConstF}, store}}),
 		"a long sum":    matMul,
 		"many products": rows,
 		"a selection":   top,
@@ -124,15 +125,15 @@ func TestVisitsBetweenLooks(t *testing.T) {
 	cancel()
 	for _, workers := range []int{1, 2, 4} {
 		d := openDevice(t, workers)
-		for name, outer := range map[string][]dim.Dim{"elements": nil, "rows of 8": consts(n / 8), "rows of 2^20": consts(n >> 20)} {
+		for name, outer := range map[string][]dim.Dim{"elements": nil, "rows of 8": testkit.Consts(n / 8), "rows of 2^20": testkit.Consts(n >> 20)} {
 			inner := int64(n)
 			a := flat(0, dtype.F32)
 			if outer != nil {
 				rows, _ := outer[0].Const()
 				inner = n / rows
-				a.Outer = consts(inner)
+				a.Outer = testkit.Consts(inner)
 			}
-			k := &vec.Kernel{Args: 1, Loop: vec.Loop{Outer: outer, Inner: consts(inner), Regs: vec.RegCount{F: 1}, Access: []vec.Access{a},
+			k := &vec.Kernel{Args: 1, Loop: vec.Loop{Outer: outer, Inner: testkit.Consts(inner), Regs: vec.RegCount{F: 1}, Access: []vec.Access{a},
 				Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpConstF, F: 1}, {Op: vec.OpStoreF, X: 0}}}}}}
 			l := load(t, d, k, zeros(dtype.F32, n))
 			s := l.stream.(*Stream)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program/vec"
@@ -14,17 +15,17 @@ import (
 // product is a kernel C[b, m, n] = Σ A[b, m, k]·B[b, n, k] with C stored as
 // dtype c; transposed: B is [b, k, n] in memory.
 func product(batch, m, n, k int64, a, b, c dtype.DType, transposed bool) *vec.Kernel {
-	mb := vec.MatAccess{Arg: 1, DType: b, Batch: consts(n * k), Row: dim.Const(k), Col: dim.Const(1)}
+	mb := vec.MatAccess{Arg: 1, DType: b, Batch: testkit.Consts(n * k), Row: dim.Const(k), Col: dim.Const(1)}
 	if transposed {
 		mb.Row, mb.Col = dim.Const(1), dim.Const(n)
 	}
 	return &vec.Kernel{
 		Args: 3,
 		MatMul: &vec.MatMul{K: dim.Const(k), B: mb,
-			A: vec.MatAccess{Arg: 0, DType: a, Batch: consts(m * k), Row: dim.Const(k), Col: dim.Const(1)}},
+			A: vec.MatAccess{Arg: 0, DType: a, Batch: testkit.Consts(m * k), Row: dim.Const(k), Col: dim.Const(1)}},
 		Loop: vec.Loop{
-			Outer: consts(batch, m), Inner: consts(n), Regs: vec.RegCount{F: 1},
-			Access: []vec.Access{{Arg: 2, DType: c, Outer: consts(m*n, n), Inner: consts(1)}},
+			Outer: testkit.Consts(batch, m), Inner: testkit.Consts(n), Regs: vec.RegCount{F: 1},
+			Access: []vec.Access{{Arg: 2, DType: c, Outer: testkit.Consts(m*n, n), Inner: testkit.Consts(1)}},
 			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpAcc, Dst: 0}, {Op: vec.OpStoreF, A: 0, X: 0}}}},
 		},
 	}
@@ -172,14 +173,14 @@ func TestMatMulEpilogue(t *testing.T) {
 	kernel := &vec.Kernel{
 		Args: 5,
 		MatMul: &vec.MatMul{K: dim.Const(k),
-			A: vec.MatAccess{Arg: 0, DType: dtype.F32, Batch: consts(m * k), Row: dim.Const(k), Col: dim.Const(1)},
-			B: vec.MatAccess{Arg: 1, DType: dtype.F32, Batch: consts(0), Row: dim.Const(k), Col: dim.Const(1)}},
+			A: vec.MatAccess{Arg: 0, DType: dtype.F32, Batch: testkit.Consts(m * k), Row: dim.Const(k), Col: dim.Const(1)},
+			B: vec.MatAccess{Arg: 1, DType: dtype.F32, Batch: testkit.Consts(0), Row: dim.Const(k), Col: dim.Const(1)}},
 		Loop: vec.Loop{
-			Outer: consts(batch, m), Inner: consts(n), Regs: vec.RegCount{F: 4, SF: 1},
+			Outer: testkit.Consts(batch, m), Inner: testkit.Consts(n), Regs: vec.RegCount{F: 4, SF: 1},
 			Access: []vec.Access{
-				{Arg: 2, DType: dtype.F32, Outer: consts(0, 0), Inner: consts(1)},     // bias
-				{Arg: 3, DType: dtype.F32, Outer: consts(m, 1), Inner: consts(0)},     // one for each row
-				{Arg: 4, DType: dtype.BF16, Outer: consts(m*n, n), Inner: consts(1)}}, // result
+				{Arg: 2, DType: dtype.F32, Outer: testkit.Consts(0, 0), Inner: testkit.Consts(1)},     // bias
+				{Arg: 3, DType: dtype.F32, Outer: testkit.Consts(m, 1), Inner: testkit.Consts(0)},     // one for each row
+				{Arg: 4, DType: dtype.BF16, Outer: testkit.Consts(m*n, n), Inner: testkit.Consts(1)}}, // result
 			Phases: []vec.Phase{{
 				Scalar: []vec.Instr{{Op: vec.OpLoadF, Dst: 0, X: 1}},
 				Pre:    []vec.Instr{{Op: vec.OpSplatF, Dst: 3, A: 0}},

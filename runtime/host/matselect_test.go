@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program/vec"
@@ -17,12 +18,12 @@ func experts(tokens, e, n, k, per int64, a, b dtype.DType) *vec.Kernel {
 	return &vec.Kernel{
 		Args: 4,
 		MatMul: &vec.MatMul{K: dim.Const(k),
-			A:      vec.MatAccess{Arg: 0, DType: a, Batch: consts(k), Row: dim.Const(0), Col: dim.Const(1)},
-			B:      vec.MatAccess{Arg: 1, DType: b, Batch: consts(0), Row: dim.Const(k), Col: dim.Const(1)},
-			Select: &vec.MatSelect{Arg: 3, DType: dtype.I32, Outer: consts(per, 1), Stride: dim.Const(n * k), Extent: dim.Const(e), Origin: 11}},
+			A:      vec.MatAccess{Arg: 0, DType: a, Batch: testkit.Consts(k), Row: dim.Const(0), Col: dim.Const(1)},
+			B:      vec.MatAccess{Arg: 1, DType: b, Batch: testkit.Consts(0), Row: dim.Const(k), Col: dim.Const(1)},
+			Select: &vec.MatSelect{Arg: 3, DType: dtype.I32, Outer: testkit.Consts(per, 1), Stride: dim.Const(n * k), Extent: dim.Const(e), Origin: 11}},
 		Loop: vec.Loop{
-			Outer: consts(tokens, per), Inner: consts(n), Regs: vec.RegCount{F: 1},
-			Access: []vec.Access{{Arg: 2, DType: dtype.F32, Outer: consts(per*n, n), Inner: consts(1)}},
+			Outer: testkit.Consts(tokens, per), Inner: testkit.Consts(n), Regs: vec.RegCount{F: 1},
+			Access: []vec.Access{{Arg: 2, DType: dtype.F32, Outer: testkit.Consts(per*n, n), Inner: testkit.Consts(1)}},
 			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpAcc, Dst: 0}, {Op: vec.OpStoreF, A: 0, X: 0}}}},
 		},
 	}
@@ -143,11 +144,11 @@ func TestMatSelectOutOfBounds(t *testing.T) {
 		"negative stride": func(m *vec.MatMul) { m.Select.Stride = dim.Const(-20) },
 		"huge stride":     func(m *vec.MatMul) { m.Select.Stride = dim.Const(math.MaxInt64) },
 		"B offset":        func(m *vec.MatMul) { m.B.Offset = dim.Const(1) },
-		"B batch":         func(m *vec.MatMul) { m.B.Batch = consts(1) },
-		"A batch":         func(m *vec.MatMul) { m.A.Batch = consts(5) },
+		"B batch":         func(m *vec.MatMul) { m.B.Batch = testkit.Consts(1) },
+		"A batch":         func(m *vec.MatMul) { m.A.Batch = testkit.Consts(5) },
 		"index offset":    func(m *vec.MatMul) { m.Select.Offset = dim.Const(1) },
 		"index below":     func(m *vec.MatMul) { m.Select.Offset = dim.Const(-1) },
-		"index rows":      func(m *vec.MatMul) { m.Select.Outer = consts(2, 2) },
+		"index rows":      func(m *vec.MatMul) { m.Select.Outer = testkit.Consts(2, 2) },
 		"index dtype":     func(m *vec.MatMul) { m.Select.DType = dtype.I64 },
 	} {
 		k := experts(3, 4, 5, 4, 2, dtype.F32, dtype.BF16)

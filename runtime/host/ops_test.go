@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"pwc/internal/testkit"
 	"pwc/ir/dtype"
 	"pwc/program/vec"
 )
@@ -154,7 +155,7 @@ func TestIntegersToFloat32(t *testing.T) {
 	}
 	n := int64(len(xs))
 	for _, op := range []vec.Op{vec.OpItoF, vec.OpItoFOdd} {
-		k := &vec.Kernel{Args: 2, Loop: vec.Loop{Inner: consts(n), Access: []vec.Access{flat(0, dtype.I64), flat(1, dtype.F32)}, Regs: vec.RegCount{F: 1, I: 1},
+		k := &vec.Kernel{Args: 2, Loop: vec.Loop{Inner: testkit.Consts(n), Access: []vec.Access{flat(0, dtype.I64), flat(1, dtype.F32)}, Regs: vec.RegCount{F: 1, I: 1},
 			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpLoadI}, {Op: op}, {Op: vec.OpStoreF, X: 1}}}}}}
 		l := load(t, d, k, integers(dtype.I64, xs...), empty(dtype.F32, len(xs)))
 		for i, got := range l.run(t, 1).values() {

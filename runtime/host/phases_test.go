@@ -3,6 +3,7 @@ package host
 import (
 	"testing"
 
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program/vec"
@@ -12,10 +13,10 @@ import (
 // if its own phase has no Body: out[r, c] = x[r].
 func TestPreOfEmptyBody(t *testing.T) {
 	k := &vec.Kernel{Args: 2, Loop: vec.Loop{
-		Outer: consts(3), Inner: consts(2), Regs: vec.RegCount{F: 1, SF: 1},
+		Outer: testkit.Consts(3), Inner: testkit.Consts(2), Regs: vec.RegCount{F: 1, SF: 1},
 		Access: []vec.Access{
-			{Arg: 0, DType: dtype.F32, Offset: dim.Const(0), Outer: consts(1), Inner: consts(0)},
-			{Arg: 1, DType: dtype.F32, Offset: dim.Const(0), Outer: consts(2), Inner: consts(1)}},
+			{Arg: 0, DType: dtype.F32, Offset: dim.Const(0), Outer: testkit.Consts(1), Inner: testkit.Consts(0)},
+			{Arg: 1, DType: dtype.F32, Offset: dim.Const(0), Outer: testkit.Consts(2), Inner: testkit.Consts(1)}},
 		Phases: []vec.Phase{
 			{Scalar: []vec.Instr{{Op: vec.OpLoadF, X: 0}}, Pre: []vec.Instr{{Op: vec.OpSplatF}}},
 			{Body: []vec.Instr{{Op: vec.OpStoreF, X: 1}}},

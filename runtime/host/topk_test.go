@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"pwc/internal/testkit"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program/vec"
@@ -16,9 +17,9 @@ import (
 // selection is a kernel that takes the k largest of each of rows × n elements.
 func selection(rows, n, k int64, dt dtype.DType) *vec.Kernel {
 	access := func(arg int32, dt dtype.DType, count int64) vec.Access {
-		return vec.Access{Arg: arg, DType: dt, Outer: consts(count), Inner: consts(1)}
+		return vec.Access{Arg: arg, DType: dt, Outer: testkit.Consts(count), Inner: testkit.Consts(1)}
 	}
-	return &vec.Kernel{Args: 3, Loop: vec.Loop{Outer: consts(rows)},
+	return &vec.Kernel{Args: 3, Loop: vec.Loop{Outer: testkit.Consts(rows)},
 		TopK: &vec.TopK{N: dim.Const(n), K: k, In: access(0, dt, n), Values: access(1, dt, k), Index: access(2, dtype.I32, k)}}
 }
 
