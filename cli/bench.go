@@ -328,7 +328,7 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 	o.Compile.Store, o.Memory.Max, o.Memory.Symbols, o.Observe.Observer = cache.New(cache.Options{Dir: b.cache}), limits, symbols, b.target.traced(b.captures)
 	b.blocks, b.block, b.context = blocks, block, length
 	if b.world == nil {
-		if b.world, err = b.target.joinWorld(m, b.build); err != nil {
+		if b.world, err = b.target.joinWorld(ctx, m, b.build); err != nil {
 			return err
 		}
 	}

@@ -78,11 +78,8 @@ func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf 
 	if err != nil {
 		return err
 	}
-	m, err := a.open(path, f)
+	m, err := a.openForOne(path, f)
 	if err != nil {
-		return err
-	}
-	if err := onOneDevice(m.module); err != nil {
 		return err
 	}
 	shared, err := a.benchRun(bf)

@@ -121,7 +121,7 @@ func (a *app) runCompile(ctx context.Context, path, name, modeName string, f *mo
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	w, err := t.joinWorld(m.module, bf)
+	w, err := t.joinWorld(ctx, m.module, bf)
 	if err != nil {
 		return err
 	}

@@ -169,7 +169,7 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 		}
 		defer func() { err = errors.Join(err, stop()) }()
 	}
-	w, err := t.joinWorld(m.module, bf)
+	w, err := t.joinWorld(ctx, m.module, bf)
 	if err != nil {
 		return err
 	}

@@ -58,6 +58,20 @@ func (a *app) extras(m *ir.Module, t *target) ([]pieces.Extra, error) {
 	}
 	var out []pieces.Extra
 	seen := map[[sha256.Size]byte]bool{}
+	add := func(owner string, list []Kernel) {
+		for _, k := range list {
+			if seen[k.hash()] {
+				continue
+			}
+			seen[k.hash()] = true
+			out = append(out, pieces.Extra{
+				Key:     cache.Key{Piece: k.hash(), Target: t.name, Pipeline: kernelPipeline, Externs: owner, Format: program.FormatVersion},
+				Origin:  fmt.Sprintf("kernel %s of %s", k.Name, owner),
+				Compile: func(ctx context.Context) (*program.Program, error) { return t.compileKernel(ctx, k) },
+				Use:     func(p *program.Program) { t.kernels.keep(k, p) },
+			})
+		}
+	}
 	for _, e := range m.Called() {
 		op, ok := a.op(e.Name)
 		if !ok || op.Kernels == nil {
@@ -71,19 +85,9 @@ func (a *app) extras(m *ir.Module, t *target) ([]pieces.Extra, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, k := range list {
-			if seen[k.hash()] {
-				continue
-			}
-			seen[k.hash()] = true
-			out = append(out, pieces.Extra{
-				Key:     cache.Key{Piece: k.hash(), Target: t.name, Pipeline: kernelPipeline, Externs: e.Name, Format: program.FormatVersion},
-				Origin:  fmt.Sprintf("kernel %s of %s", k.Name, e.Name),
-				Compile: func(ctx context.Context) (*program.Program, error) { return t.compileKernel(ctx, k) },
-				Use:     func(p *program.Program) { t.kernels.keep(k, p) },
-			})
-		}
+		add(e.Name, list)
 	}
+	add("collectives", collectiveKernels(m))
 	return out, nil
 }
 

@@ -51,8 +51,9 @@ type target struct {
 	// choice. configure must follow. The error says that the device does not run it.
 	aim func(name string) error
 
-	// join gives the device the routines that meet the other ranks of groups; nil: it has none.
-	join func(groups ...*collective.Group) error
+	// join gives the device the routines that meet the other ranks of groups. All devices of a
+	// group join at the same time. nil: there is no device.
+	join func(ctx context.Context, groups ...*collective.Group) error
 
 	meter func(s device.Stream) (meter, error)
 
@@ -133,7 +134,7 @@ func openHost(_ int, name string, _ bool) (*target, error) {
 	}
 	dev := host.Open(host.Options{})
 	return &target{name: host.Target, dev: dev, backend: compilehost.New(), meter: newHostMeter,
-		join: func(groups ...*collective.Group) error { return collectivehost.Add(dev, groups...) }}, nil
+		join: func(_ context.Context, groups ...*collective.Group) error { return collectivehost.Add(dev, groups...) }}, nil
 }
 
 // closeOps closes the ops that were opened.

@@ -12,8 +12,12 @@ import (
 	"time"
 
 	"pwc/cache"
+	"pwc/collective"
+	collectivecuda "pwc/collective/cuda"
 	compilecuda "pwc/compile/cuda"
+	"pwc/ir"
 	"pwc/piecewise"
+	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/cuda/nvrtc"
@@ -78,6 +82,11 @@ func (w *watched) Compile(ctx context.Context, source, name, arch string) (cubin
 // newGPUTarget returns the target of a name on a GPU: "cuda" is its own.
 func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target, error) {
 	t := &target{cuda: kernelCompiler{compiler}, dev: dev}
+	t.join = func(ctx context.Context, groups ...*collective.Group) error {
+		return collectivecuda.Add(ctx, dev, collectivecuda.Options{Code: func(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
+			return t.kernels.find(ctx, collectiveKernel(v))
+		}}, groups...)
+	}
 	t.meter = t.newGPUMeter
 	t.aim = func(name string) error {
 		if _, err := dev.Takes(name); err != nil {
@@ -159,4 +168,33 @@ func gpuTargets() (targets []string, driver string) {
 		}
 	}
 	return targets, fmt.Sprintf("%d.%d", m.Major, m.Minor)
+}
+
+func collectiveKernel(v collectivecuda.Variant) Kernel {
+	return Kernel{Name: v.Entry(), Source: v.Source()}
+}
+
+// collectiveKernels returns the kernels of the collectives of a module, for any size of their
+// operands.
+func collectiveKernels(m *ir.Module) []Kernel {
+	algorithms := map[ir.OpID][]collectivecuda.Algorithm{
+		ir.OpAllReduce: {collectivecuda.OneShot, collectivecuda.TwoShot}, ir.OpReduceScatter: {collectivecuda.ReduceScatter},
+		ir.OpAllGather: {collectivecuda.Gather}, ir.OpBroadcast: {collectivecuda.Broadcast},
+	}
+	var out []Kernel
+	for _, f := range m.Funcs {
+		for _, n := range f.Nodes {
+			g := m.Group(n.Group())
+			if n.Op.Class != ir.Collective || g == nil || g.Size < 2 || g.Size > collectivecuda.MaxRanks {
+				continue
+			}
+			sums := n.Op.ID == ir.OpAllReduce || n.Op.ID == ir.OpReduceScatter
+			for _, v := range collectivecuda.Variants(int(g.Size)) {
+				if slices.Contains(algorithms[n.Op.ID], v.Algorithm) && (!sums || v.DType == f.Type(n.Args[0]).DType) {
+					out = append(out, collectiveKernel(v))
+				}
+			}
+		}
+	}
+	return out
 }

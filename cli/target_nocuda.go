@@ -2,7 +2,11 @@
 
 package cli
 
-import "errors"
+import (
+	"errors"
+
+	"pwc/ir"
+)
 
 // gpus returns none: the program was built without them.
 func gpus() []platform { return nil }
@@ -12,3 +16,6 @@ func openNVTX() (marker, error) { return nil, errors.New("this pwc was built wit
 
 // gpuTargets returns none.
 func gpuTargets() (targets []string, driver string) { return nil, "" }
+
+// collectiveKernels returns none: they are of GPUs.
+func collectiveKernels(*ir.Module) []Kernel { return nil }

@@ -62,11 +62,8 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 	if err != nil {
 		return err
 	}
-	m, err := a.open(path, f)
+	m, err := a.openForOne(path, f)
 	if err != nil {
-		return err
-	}
-	if err := onOneDevice(m.module); err != nil {
 		return err
 	}
 	r := &training{app: a, flags: tf}

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"pwc/collective"
 	"pwc/ir"
@@ -19,14 +21,11 @@ type world struct {
 // joinWorld opens the other devices that a module needs, the next ones of t's kind, and joins
 // all of them to the module's groups. A module for one device needs none, and neither does a
 // target without a device, for which code is made and not run.
-func (t *target) joinWorld(m *ir.Module, f *buildFlags) (w *world, err error) {
+func (t *target) joinWorld(ctx context.Context, m *ir.Module, f *buildFlags) (w *world, err error) {
 	w = &world{}
 	n := m.World()
 	if len(m.Groups) == 0 || t.dev == nil {
 		return w, nil
-	}
-	if t.join == nil {
-		return nil, fmt.Errorf("--target %s: the module is for %d devices, and this pwc has no exchange between devices of this kind", f.target, n)
 	}
 	defer func() {
 		if err != nil {
@@ -39,20 +38,30 @@ func (t *target) joinWorld(m *ir.Module, f *buildFlags) (w *world, err error) {
 			return nil, err
 		}
 	}
-	for d := range n {
-		own := t
-		if d > 0 {
-			if own, err = openTargetOn(d, f, true); err != nil {
-				return nil, fmt.Errorf("device %d of %d: %w", d, n, err)
-			}
-			own.kernels = t.kernels // which are compiled once for all devices
-			w.peers = append(w.peers, own)
+	for d := 1; d < n; d++ {
+		peer, err := openTargetOn(d, f, true)
+		if err != nil {
+			return nil, fmt.Errorf("device %d of %d: %w", d, n, err)
 		}
-		if err := own.join(w.groups[d]...); err != nil {
-			return nil, err
-		}
+		peer.kernels = t.kernels // which are compiled once for all devices
+		w.peers = append(w.peers, peer)
 	}
-	return w, nil
+	return w, w.join(ctx, t)
+}
+
+// join has all devices join their groups at the same time.
+func (w *world) join(ctx context.Context, first *target) error {
+	errs := make([]error, len(w.groups))
+	var all sync.WaitGroup
+	for d, t := range append([]*target{first}, w.peers...) {
+		all.Go(func() {
+			if errs[d] = t.join(ctx, w.groups[d]...); errs[d] != nil {
+				w.fail(d, errs[d])
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // joinGroup makes a group of the module in this process: one for each choice of ranks in the others.
@@ -127,4 +136,13 @@ func onOneDevice(m *ir.Module) error {
 		return usagef("the module is for %d devices, which pwc generate and pwc bench run; this command takes one for one device", n)
 	}
 	return nil
+}
+
+// openForOne is open for a command that runs a module on one device.
+func (a *app) openForOne(path string, f *modelFlags) (*model, error) {
+	m, err := a.open(path, f)
+	if err == nil {
+		err = onOneDevice(m.module)
+	}
+	return m, err
 }

@@ -80,6 +80,9 @@ func (v Variant) String() string {
 // entry is the name of the kernel.
 const entry = "peer"
 
+// Entry returns the name of the kernel in its source.
+func (v Variant) Entry() string { return entry }
+
 // Source returns the CUDA C of the kernel. It is C++17 without headers; its entry is "peer".
 func (v Variant) Source() string {
 	return fmt.Sprintf("// %s\n#define RANKS %d\n#line 1 \"peer.cu\"\n%s\nENTRY(%s, %s, %s, %s)\n", v, v.Ranks, source, entry,
