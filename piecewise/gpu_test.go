@@ -41,6 +41,7 @@ func onGPU(t testing.TB) piecewise.Options {
 type compiled struct {
 	own       bool // without cuBLASLt
 	store     pieces.Store
+	mu        sync.Mutex // ranks compile at the same time
 	attention map[attncuda.Variant]*program.Program
 }
 
@@ -63,6 +64,8 @@ func (c *compiled) on(t testing.TB, dev *cudatest.Opened, limits attncuda.Option
 	}
 	code := attncuda.Compiled(compiler, target)
 	limits.Code = func(ctx context.Context, v attncuda.Variant) (*program.Program, error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		if c.attention[v] == nil {
 			image, err := code(ctx, v)
 			if err != nil {
