@@ -271,7 +271,7 @@ func (a *app) benchRunner(ctx context.Context, path string, f *modelFlags, bf *b
 			return nil, fmt.Errorf("request %d: %w", i, err)
 		}
 	}
-	w, err := t.joinWorld(m.module, bf)
+	w, err := t.joinWorld(ctx, m.module, bf)
 	if err != nil {
 		return nil, err
 	}
