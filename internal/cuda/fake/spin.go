@@ -66,6 +66,17 @@ func (r *running) pause() bool {
 	return r.f.sticky == 0
 }
 
+// abandon ends the operations under way of a device that is lost.
+func (f *Driver) abandon() {
+	for _, s := range f.streams {
+		for s.running != nil {
+			if f.turn(s.running) {
+				s.running = nil
+			}
+		}
+	}
+}
+
 // others lets streams of other contexts go on, and where none of them does other threads.
 func (f *Driver) others(ctx driver.Context) {
 	moved := false

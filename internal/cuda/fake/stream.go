@@ -179,6 +179,9 @@ func (f *Driver) until(s *stream, done func() bool) {
 			f.others(s.ctx)
 		}
 	}
+	if f.sticky != 0 {
+		f.abandon()
+	}
 }
 
 // blocker returns the stream whose next operation s waits for.
