@@ -54,8 +54,11 @@ func (st *step) attendSegment(l *lane, t *tile, head, seg int) {
 			lo, hi = min(lo, l.from[i]), max(hi, l.to[i])
 		}
 	}
+	st.prefetch(t, 0, head, lo, min(hi, lo+simd.Panel))
 	for p := lo - lo%simd.Panel; p < hi; p += simd.Panel {
 		n := min(simd.Panel, hi-p)
+		st.prefetch(t, 0, head, p+n, min(hi, p+n+simd.Panel))
+		st.prefetch(t, 1, head, p, p+n)
 		st.loadKeys(l, t, head, p, n)
 		n = (n + simd.Width - 1) / simd.Width * simd.Width
 		for pair := range pairs {
@@ -98,6 +101,16 @@ func (st *step) cacheAt(t *tile, which, head, pos, most int) (simd.Matrix, int) 
 	block, place := int(st.batch.BlockTable[t.request*st.batch.Stride+pos/s.BlockSize]), pos%s.BlockSize
 	n, pitch := min(most, s.BlockSize-place), s.KVHeads*s.HeadDim
 	return simd.Matrix{At: st.cache.Pointer(st.cached(block, which, place)+head*s.HeadDim, (n-1)*pitch+s.HeadDim), Pitch: pitch, DType: s.KVDType}, n
+}
+
+// prefetch asks for the keys or values of positions [from, to): blocks are too short for the
+// processor to notice a stream.
+func (st *step) prefetch(t *tile, which, head, from, to int) {
+	for from < to {
+		m, n := st.cacheAt(t, which, head, from, to-from)
+		st.kernels.Prefetch(m, n, st.shape.HeadDim)
+		from += n
+	}
 }
 
 // loadKeys makes columns of n keys from position p on. Eight keys are transposed together where

@@ -164,6 +164,11 @@ func widen8BF16(n int, d *float32, s *uint16)
 //go:noescape
 func widen8F16(n int, d *float32, s *uint16)
 
+// prefetchLines asks for the lines of rows of bytes, stride bytes apart, in the second cache.
+//
+//go:noescape
+func prefetchLines(rows int, bytes int, s *byte, stride int)
+
 // scale8 multiplies n numbers by x.
 //
 //go:noescape

@@ -1733,6 +1733,31 @@ done:
 	VZEROUPPER
 	RET
 
+// func prefetchLines(rows int, bytes int, s *byte, stride int)
+// Requires: MMX+
+TEXT ·prefetchLines(SB), NOSPLIT, $0-32
+	MOVQ rows+0(FP), AX
+	MOVQ bytes+8(FP), CX
+	MOVQ s+16(FP), DX
+	MOVQ stride+24(FP), BX
+
+row:
+	SUBQ $0x01, AX
+	JLT  done
+	MOVQ CX, SI
+	MOVQ DX, DI
+
+line:
+	PREFETCHT1 (DI)
+	ADDQ       $0x40, DI
+	SUBQ       $0x40, SI
+	JGT        line
+	ADDQ       BX, DX
+	JMP        row
+
+done:
+	RET
+
 // func scale8(n int, d *float32, x float32)
 // Requires: AVX, AVX2, SSE
 TEXT ·scale8(SB), NOSPLIT, $0-20

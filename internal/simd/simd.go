@@ -30,6 +30,7 @@ type Kernels struct {
 
 	mulAdd                func(rows, cols, depth int, a *float32, lda int, b Matrix, c *float32, ldc int)
 	turn                  func(n int, d *float32, s Matrix) // n a multiple of eight
+	prefetch              func(s Matrix, rows, n int)       // nil: it does nothing
 	widenBF16, widenF16   func(d []float32, s []uint16)
 	scale                 func(d []float32, x float32)
 	blend                 func(d, s []float32, x, y float32)
@@ -105,6 +106,14 @@ func (k *Kernels) Turn(d []float32, s Matrix, n int) {
 	if whole < n {
 		s.At = unsafe.Add(s.At, s.DType.Bytes(int64(whole)))
 		turn(n-whole, &d[whole*Panel], s)
+	}
+}
+
+// Prefetch asks for rows of n numbers, so that they are in a cache when they are read. Any
+// address will do.
+func (k *Kernels) Prefetch(s Matrix, rows, n int) {
+	if k.prefetch != nil {
+		k.prefetch(s, rows, n)
 	}
 }
 

@@ -17,7 +17,7 @@ func Best() *Kernels {
 	if !cpu.X86.HasAVX2 || !cpu.X86.HasFMA || !cpu.X86.HasF16C {
 		return Portable()
 	}
-	return &Kernels{name: "avx2", mulAdd: avx2MulAdd, turn: avx2Turn, widenBF16: avx2WidenBF16, widenF16: avx2WidenF16,
+	return &Kernels{name: "avx2", mulAdd: avx2MulAdd, turn: avx2Turn, prefetch: prefetch, widenBF16: avx2WidenBF16, widenF16: avx2WidenF16,
 		scale: avx2Scale, blend: avx2Blend, largest: avx2Largest, weigh: avx2Weigh, fewRows: 3, columnsOfFew: 32}
 }
 
@@ -115,6 +115,10 @@ func avx2Turn(n int, d *float32, s Matrix) {
 	default:
 		turn8F32(n, d, p, s.Pitch)
 	}
+}
+
+func prefetch(s Matrix, rows, n int) {
+	prefetchLines(rows, int(s.DType.Bytes(int64(n))), (*byte)(s.At), int(s.DType.Bytes(int64(s.Pitch))))
 }
 
 // whole returns how many of n elements the assembly takes; the Go loops take the rest.

@@ -101,6 +101,7 @@ func TestTurn(t *testing.T) {
 				m, wide := matrix(rng, dt, lanes, n, pitch)
 				d := make([]float32, n*Panel)
 				at := rng.IntN(Panel - lanes)
+				k.Prefetch(m, lanes, n) // has no effect
 				k.Turn(d[at:], m, n)
 				for i, x := range d {
 					want := float32(0)

@@ -60,6 +60,7 @@ func main() {
 	for _, e := range elements[1:] {
 		widen(e)
 	}
+	prefetch()
 	scale()
 	blend()
 	largest()
@@ -240,6 +241,28 @@ func turn(e element) {
 	JMP(operand.LabelRef("loop"))
 	Label("done")
 	end()
+}
+
+func prefetch() {
+	TEXT("prefetchLines", NOSPLIT, "func(rows, bytes int, s *byte, stride int)")
+	Pragma("noescape")
+	Doc("prefetchLines asks for the lines of rows of bytes, stride bytes apart, in the second cache.")
+	rows, bytes, s, stride := load64("rows"), load64("bytes"), load64("s"), load64("stride")
+	Label("row")
+	SUBQ(operand.U8(1), rows)
+	JLT(operand.LabelRef("done"))
+	left, p := GP64(), GP64()
+	MOVQ(bytes, left)
+	MOVQ(s, p)
+	Label("line")
+	PREFETCHT1(operand.Mem{Base: p})
+	ADDQ(operand.U8(64), p)
+	SUBQ(operand.U8(64), left)
+	JGT(operand.LabelRef("line"))
+	ADDQ(stride, s)
+	JMP(operand.LabelRef("row"))
+	Label("done")
+	RET()
 }
 
 // block emits a loop over n elements in steps of eight. Pointers move by as many bytes as size
