@@ -136,6 +136,7 @@ func generatedModules(t *testing.T) map[string]*ir.Module {
 	for _, c := range []int64{16384, 17001, 128256, 200003} {
 		out[fmt.Sprintf("long rows %d", c)] = longRows(t, c)
 	}
+	out["places"] = placesModule(t, 300)
 	out["across bf16"], out["across f32"] = acrossModule(t, bf16, 300, 48), acrossModule(t, f32, 4096, 768)
 	for _, c := range []int{6, 200, 3000, 40000} {
 		out[fmt.Sprintf("search %d", c)] = searchModule(t, f32, c, 9, nil, "%t4")

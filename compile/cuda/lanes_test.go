@@ -88,3 +88,45 @@ func TestDeviceAcross(t *testing.T) {
 		}
 	}
 }
+
+// placesModule is a module that scatters so many rows, some of them to one place.
+func placesModule(t testing.TB, rows int) *ir.Module {
+	t.Helper()
+	m, err := ir.Parse("places.ir", fmt.Appendf(nil, `pwc 1
+module "places" {
+  state @s : f32[20, 70]
+  func @f(%%i: i32[%[1]d], %%x: f32[%[1]d, 70]) -> (f32[20, 70]) {
+    %%y = mul(%%x, 2.0)
+    scatter(@s, %%i, %%y)
+    %%r = add(@s, 0.0)
+    return %%r
+  }
+}
+`, rows))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestDevicePlaces scatters rows: of those of one place the last stays, whoever writes first.
+func TestDevicePlaces(t *testing.T) {
+	g := openDevice(t)
+	for _, rows := range []int{64, 300, 700} {
+		m := placesModule(t, rows)
+		for seed := range int64(2) {
+			in, err := oracle.Draw(rand.New(rand.NewSource(seed)), m, nil, func(r *rand.Rand, dt dtype.DType) float64 {
+				if dt == dtype.I32 {
+					return float64(r.Intn(21) - 1)
+				}
+				return float64(r.Intn(1 << 20))
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.check(m, compile.Shape{}, in, func(dtype.DType) float64 { return 0 }); err != nil {
+				t.Errorf("%d rows: %v", rows, err)
+			}
+		}
+	}
+}
