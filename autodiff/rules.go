@@ -523,18 +523,26 @@ func scatter(s *step) {
 	axis := s.n.Axis("axis", s.argType(0).Rank())
 	at := ir.IntAttr("axis", int64(axis))
 	index, r := s.cast(s.arg(1), dtype.I64), s.argType(1).Shape[0]
+	sum, _ := s.n.Attr("add")
+	add := sum.Bool
 	s.write(2, func(g ir.Value) ir.Value {
-		order := s.iota(r)
-		later := s.compare("lt", s.reshape(order, r, one), s.reshape(order, one, r))
-		over := s.over("max", s.cast(s.binary("and", s.equal(index, r), later), dtype.I32), 1)
-		keep := s.binary("and", s.reshape(s.compare("eq", over, s.fb.Int(0)), r), s.binary("and",
-			s.compare("ge", index, s.fb.Int(0)), s.compare("lt", index, s.extent(s.argType(0).Shape[axis]))))
+		keep := s.binary("and", s.compare("ge", index, s.fb.Int(0)), s.compare("lt", index, s.extent(s.argType(0).Shape[axis])))
+		if !add {
+			order := s.iota(r)
+			later := s.compare("lt", s.reshape(order, r, one), s.reshape(order, one, r))
+			over := s.over("max", s.cast(s.binary("and", s.equal(index, r), later), dtype.I32), 1)
+			keep = s.binary("and", s.reshape(s.compare("eq", over, s.fb.Int(0)), r), keep)
+		}
 		read := s.op("gather", []ir.Value{g, s.op("where", []ir.Value{keep, index, s.fb.Int(0)})}, at)
 		along := slices.Repeat([]dim.Dim{one}, s.argType(0).Rank())
 		along[axis] = r
 		return s.keep(s.reshape(keep, along...), read)
 	})
-	if g := s.grads[s.n.Versions[0].Value]; s.wants(0) {
+	switch g := s.grads[s.n.Versions[0].Value]; {
+	case !s.wants(0):
+	case add:
+		s.add(0, g)
+	default:
 		t := s.argType(0)
 		left := s.zeros(t)
 		s.fb.Op("copy", []ir.Value{left, g})

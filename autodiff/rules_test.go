@@ -277,6 +277,12 @@ func TestConventions(t *testing.T) {
 	wantValues(t, "scatter, what was there", g[0], 10, 0, 0)
 	wantValues(t, "scatter, what is written", g[1], 0, 0, 20, 30)
 
+	// Added, both writes to position 1 have its cotangent, and what was there keeps its own.
+	g = gradients(t, fn("(%x: mut f32[3], %s: f32[4], %i: i32[4]) -> (f32[3])", "scatter(%x, %i, %s, add=true)", "return %x"),
+		three(1, 2, 3), f32(t, []int64{4}, 5, 6, 7, 8), i32(t, []int64{4}, 1, -1, 1, 2), three(10, 20, 30))
+	wantValues(t, "scatter that adds, what was there", g[0], 10, 20, 30)
+	wantValues(t, "scatter that adds, what is added", g[1], 20, 0, 20, 30)
+
 	// A value that nothing depends on, and one that is returned as it is.
 	g = gradients(t, fn("(%x: f32[3], %y: f32[3]) -> (f32[3])", "%z = floor(%y)", "return %x"), ones, ones, three(1, 2, 3))
 	wantValues(t, "a parameter that is returned", g[0], 1, 2, 3)

@@ -206,14 +206,11 @@ func (s *step) equal(index ir.Value, r dim.Dim) ir.Value {
 	return s.compare("eq", s.reshape(index, r, one), s.reshape(index, one, r))
 }
 
-// scatterSum returns zeros of extents [rows, D] to which row i of g[R, D] is added at index[i]
-// of R. Rows with the same index get the same sum, a matrix product with the matrix of equal
-// indices, and are then written over each other: the order of the writes does not matter,
-// and no write is atomic. It takes R*R elements, not R*rows.
+// scatterSum returns zeros of extents [rows, D] to which row i of g[R, D] is added at index[i], in
+// order and in f32.
 func (s *step) scatterSum(g, index ir.Value, rows dim.Dim) ir.Value {
 	t := s.fb.Type(g)
-	sums := s.binary("matmul", s.cast(s.equal(index, t.Shape[0]), t.DType), g)
-	out := s.zeros(ir.TypeOf(t.DType, rows, t.Shape[1]))
-	s.fb.Op("scatter", []ir.Value{out, index, sums})
-	return s.fb.Latest(out)
+	out := s.zeros(ir.TypeOf(dtype.F32, rows, t.Shape[1]))
+	s.fb.Op("scatter", []ir.Value{out, index, s.cast(g, dtype.F32)}, ir.BoolAttr("add", true))
+	return s.cast(s.fb.Latest(out), t.DType)
 }

@@ -351,9 +351,34 @@ func (f *fuser) scatter(n *ir.Node) {
 	value, at := f.must(g, src, cs[0]), f.must(g, idx, cs[1])
 	coords := slices.Clone(cs[0])
 	coords[a] = coord{ind: &indirect{at, one, extent}}
+	if add, _ := n.Attr("add"); add.Bool {
+		value = f.plusThere(g, value, coords, a, to)
+	}
 	f.storeAt(g, value, coords, to)
 	g.serial = !isOne(shape[a])
 	f.put(n.Versions[0].Value, to.mem, g.id+1)
+}
+
+// plusThere adds what lies at the coords to a value that will be stored there. Coord a is a position
+// from a tensor: one out of range is told of by the store, so what is read for it does not matter.
+func (f *fuser) plusThere(g *group, value int, coords []coord, a int, to *place) int {
+	put := func(op loop.Op, dt dtype.DType, args ...int) int {
+		return g.add(instr{op: op, dtype: dt, args: args, origin: f.origin})
+	}
+	ind := *coords[a].ind
+	last := g.add(instr{op: loop.Dim, dtype: dtype.I64, dim: ind.extent.Sub(one), origin: f.origin})
+	zero := f.constant(g, dtype.I64, ir.Literal{IsInt: true}, false, true)
+	ind.at = put(loop.Minimum, dtype.I64, put(loop.Maximum, dtype.I64, put(loop.Cast, dtype.I64, ind.at), zero), last)
+	inside := slices.Clone(coords)
+	inside[a].ind = &ind
+	at, ok := to.address(inside)
+	dt, whole := moved(to.mem.typ.DType)
+	if !ok || !whole {
+		f.failf(f.origin, "elements of %s cannot be added one by one", dt)
+		return value
+	}
+	there := g.add(instr{op: loop.Load, dtype: dt, mem: to.mem, at: g.leaves(at), origin: f.origin})
+	return put(loop.Add, dt, there, value)
 }
 
 // call runs an extern op on whole tensors.

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"pwc/ir/dim"
+	"pwc/ir/dtype"
 )
 
 func (c *inferCtx) wantIndex(t Type) bool {
@@ -48,6 +49,9 @@ func inferScatter(c *inferCtx) []Type {
 	}
 	if idx.Rank() != 1 {
 		return c.fail("scatter: positions must be a vector, are %s", idx)
+	}
+	if c.attr("add").Bool && dst.DType == dtype.Bool {
+		return c.fail("scatter: bools cannot be added")
 	}
 	want := Type{dst.DType, append([]dim.Dim{}, dst.Shape...)}
 	want.Shape[a] = idx.Shape[0]

@@ -182,6 +182,7 @@ func ptr[T any](v T) *T { return &v }
 var (
 	axisSpec    = AttrSpec{Name: "axis", Kind: AttrDim, Doc: "axis; negative counts from the end"}
 	axisLast    = AttrSpec{Name: "axis", Kind: AttrDim, Default: ptr(IntAttr("axis", -1)), Doc: "axis; negative counts from the end"}
+	scatterAdd  = AttrSpec{Name: "add", Kind: AttrBool, Default: ptr(BoolAttr("add", false)), Doc: "add to what is there, in the order of the positions"}
 	axisFirst   = AttrSpec{Name: "axis", Kind: AttrDim, Default: ptr(IntAttr("axis", 0)), Doc: "axis; negative counts from the end"}
 	shapeSpec   = AttrSpec{Name: "shape", Kind: AttrDims, Doc: "extents of the result"}
 	dtypeSpec   = AttrSpec{Name: "dtype", Kind: AttrEnum, Doc: "element type of the result"}
@@ -303,8 +304,8 @@ var opRows = [NumOps]*Op{
 	OpEmbedding: {Name: "embedding", Class: Index, Lowering: LowerDeferred, Padding: PadEmbedding, Operands: []Operand{{Name: "table"}, idxOperand}, Results: 1, Doc: "rows of table[V, ...] at integer index[...]", infer: inferEmbedding},
 	OpGather: {Name: "gather", Class: Index, Lowering: LowerDeferred, Padding: PadGather, Operands: []Operand{xOperand, idxOperand}, Attrs: []AttrSpec{axisFirst}, Results: 1,
 		Doc: "slices of x along axis at integer index[...]; the index's axes replace that axis", infer: inferGather},
-	OpScatter: {Name: "scatter", Class: Index, Lowering: LowerScatter, Padding: PadScatter, Operands: []Operand{{Name: "dst", Mut: true}, idxOperand, {Name: "src"}}, Attrs: []AttrSpec{axisFirst}, Effects: Write,
-		Doc: "writes slice i of src to dst at index[i] along axis; of equal positions the last wins, and -1 writes nothing without a report", infer: inferScatter},
+	OpScatter: {Name: "scatter", Class: Index, Lowering: LowerScatter, Padding: PadScatter, Operands: []Operand{{Name: "dst", Mut: true}, idxOperand, {Name: "src"}}, Attrs: []AttrSpec{axisFirst, scatterAdd}, Effects: Write,
+		Doc: "writes slice i of src to dst at index[i] along axis; of equal positions the last wins, or all are added, and -1 writes nothing without a report", infer: inferScatter},
 	OpCopy: {Name: "copy", Class: Layout, Lowering: LowerCopy, Padding: PadKeep, Operands: []Operand{{Name: "dst", Mut: true}, {Name: "src"}}, Effects: Write, Doc: "writes src over all of dst", infer: inferCopy},
 
 	// Layout.

@@ -89,15 +89,19 @@ func TestDeviceAcross(t *testing.T) {
 	}
 }
 
-// placesModule is a module that scatters so many rows, some of them to one place.
+// placesModule is a module that scatters so many rows, some of them to one place, where they replace each other or are added.
 func placesModule(t testing.TB, rows int) *ir.Module {
 	t.Helper()
 	m, err := ir.Parse("places.ir", fmt.Appendf(nil, `pwc 1
 module "places" {
   state @s : f32[20, 70]
-  func @f(%%i: i32[%[1]d], %%x: f32[%[1]d, 70]) -> (f32[20, 70]) {
+  state @sums : f32[20, 70]
+  state @few : bf16[20, 70]
+  func @f(%%i: i32[%[1]d], %%x: f32[%[1]d, 70], %%j: i64[5], %%z: bf16[5, 70]) -> (f32[20, 70]) {
     %%y = mul(%%x, 2.0)
     scatter(@s, %%i, %%y)
+    scatter(@sums, %%i, %%y, add=true)
+    scatter(@few, %%j, %%z, add=true)
     %%r = add(@s, 0.0)
     return %%r
   }
@@ -116,10 +120,10 @@ func TestDevicePlaces(t *testing.T) {
 		m := placesModule(t, rows)
 		for seed := range int64(2) {
 			in, err := oracle.Draw(rand.New(rand.NewSource(seed)), m, nil, func(r *rand.Rand, dt dtype.DType) float64 {
-				if dt == dtype.I32 {
+				if dt.Int() {
 					return float64(r.Intn(21) - 1)
 				}
-				return float64(r.Intn(1 << 20))
+				return float64(r.Intn(16))
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -65,7 +65,7 @@ func gatherRule(n *node) error {
 }
 
 // scatterRule visits the index in order, so that of equal positions the last
-// one stays; -1 names no slice.
+// one stays, or all are added; -1 names no slice.
 func scatterRule(n *node) error {
 	dst, index, src := n.args[0], n.args[1], n.args[2]
 	axis := n.Axis("axis", len(dst.Shape))
@@ -74,7 +74,12 @@ func scatterRule(n *node) error {
 	for _, d := range dst.Shape[axis+1:] {
 		inner *= int(d)
 	}
+	add, _ := n.Attr("add")
 	n.positions(dst.Shape, axis, index, true, func(o, k, i, p int) {
+		if add.Bool {
+			dst.add((o*extent+p)*inner+k, src, (o*count+i)*inner+k)
+			return
+		}
 		dst.move((o*extent+p)*inner+k, src, (o*count+i)*inner+k)
 	})
 	return nil

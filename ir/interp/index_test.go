@@ -82,6 +82,24 @@ func TestScatter(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, "along axis 1", out[0], of(dtype.F32, s(2, 3), 1, 0, 0, 1, 0, 0))
+
+	sums := parse(t, `pwc 1
+module "sums" {
+  func @sums(%at: i32[5], %x: i8[5], %y: f32[5, 1]) -> (f32[2, 1], i8[2]) {
+    %d = full(0.5, shape=[2, 1], dtype=f32) : f32[2, 1]
+    scatter(%d, %at, %y, add=true)
+    %e = full(1, shape=[2], dtype=i8) : i8[2]
+    scatter(%e, %at, %x, add=true)
+    return %d, %e
+  }
+}
+`)
+	out, err = Run(context.Background(), sums, sums.Func("sums"), &Env{}, []*Tensor{i32(1, -1, 1, 0, 1), of(dtype.I8, s(5), 100, 7, 20, -3, 10), of(dtype.F32, s(5, 1), 1, 2, 4, 8, 16)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, "added", out[0], of(dtype.F32, s(2, 1), 8.5, 21.5))
+	check(t, "added, wrapping around", out[1], of(dtype.I8, s(2), -2, -125))
 }
 
 // TestOutOfRange holds C12.

@@ -51,6 +51,15 @@ func (t *Tensor) setFloat(i int, v float64) {
 // setInt wraps v to the dtype of an integer or bool tensor.
 func (t *Tensor) setInt(i int, v int64) { t.ints[i] = t.Type.Wrap(v) }
 
+// add adds element j of s, which has the dtype, to element i.
+func (t *Tensor) add(i int, s *Tensor, j int) {
+	if isFloat(t.Type) {
+		t.setFloat(i, t.floats[i]+s.floats[j])
+	} else {
+		t.setInt(i, t.ints[i]+s.ints[j])
+	}
+}
+
 // unaryRule is the rule of an op with one operand: f on floats, g on integers. An
 // op that takes only one of both leaves the other nil.
 func unaryRule(f func(float64) float64, g func(int64) int64) rule {
