@@ -112,7 +112,8 @@ func everyRow(m *ir.Module, logits *ir.Func) *ir.Func {
 }
 
 // entropy emits the mean over tokens of the cross entropy of the logits with the next token of
-// the row. Picking the token by comparison keeps the gradient pointwise.
+// the row. Picking the token by comparison keeps the gradient pointwise. Any number near the largest
+// logit keeps exp in range; a whole one has no gradient, which would be zero but for rounding.
 func (l *language) entropy(e emitter, logits, input, position ir.Value) ir.Value {
 	tokens, last := dim.Const(l.rows*l.length), l.length-1
 	if e.Type(logits).DType != dtype.F32 {
@@ -124,7 +125,7 @@ func (l *language) entropy(e emitter, logits, input, position ir.Value) ir.Value
 	row := func(op string, x ir.Value) ir.Value {
 		return e.Op1(op, []ir.Value{x}, ir.IntsAttr("axes", 1), ir.BoolAttr("keepdims", true))
 	}
-	shifted := e.Op1("sub", []ir.Value{logits, row("max", logits)})
+	shifted := e.Op1("sub", []ir.Value{logits, e.Op1("floor", []ir.Value{row("max", logits)})})
 	total := e.Op1("log", []ir.Value{row("sum", e.Op1("exp", []ir.Value{shifted}))})
 	hit := e.compare(e.iota(e.Type(logits).Shape[1]), target, "eq")
 	chosen := row("sum", e.Op1("where", []ir.Value{hit, shifted, e.Float(0)}))
