@@ -13,7 +13,7 @@ type job interface {
 }
 
 // pool is the device's workers. They live as long as the device and sleep
-// between kernels; handing a job out allocates nothing.
+// where no kernel follows soon; handing a job out allocates nothing.
 type pool struct {
 	mu      sync.Mutex // one job at a time
 	job     job
@@ -48,6 +48,26 @@ func (p *pool) close() {
 	p.ended.Wait()
 }
 
+// A helper looks for the next job so many times before it sleeps, which takes some 50 µs: a step
+// is a row of kernels, with short ones that the caller runs alone between them, and waking up takes
+// about as long as a short kernel.
+const (
+	looks        = 256 // each with a call of the scheduler, so that other goroutines run
+	looksBetween = 64  // at the channel alone
+)
+
+// await looks for a job for a while. It may return before there is one.
+func (p *pool) await() {
+	for range looks {
+		for range looksBetween {
+			if len(p.wake) > 0 {
+				return
+			}
+		}
+		runtime.Gosched()
+	}
+}
+
 func (p *pool) work() {
 	defer p.ended.Done()
 	var l lane
@@ -57,6 +77,7 @@ func (p *pool) work() {
 		if p.left.Add(-1) == 0 {
 			p.done <- struct{}{}
 		}
+		p.await()
 	}
 }
 
