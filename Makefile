@@ -74,8 +74,9 @@ random: # RANDOM_MODULES modules against the interpreter; a tenth for each pass 
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -race -run '^TestRandomModules$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -run '^TestRandomModules$$' ./piecewise
 
-soak: # requests at random through the runner for SOAK seconds
+soak: # requests at random through the runner for SOAK seconds, and processes of a group that are killed
 	PWC_SOAK=$(SOAK) go test -timeout 30m -run '^TestSoak$$' -v ./runner
+	PWC_TEST_KILLS=200 go test -timeout 30m -run Killed -v ./collective
 
 fuzz: # each fuzz target for FUZZTIME
 	.ci/fuzz $(FUZZTIME)

@@ -183,8 +183,9 @@ func (l *library) lost(r *ring) bool {
 	return v != 0
 }
 
-// toldWithin is how long a rank whose kernels were ended waits to be told why.
-const toldWithin = 9 * time.Second
+// toldWithin is how long a rank whose kernels were ended, or whose device is lost, waits to be told
+// why: longer than the silence of a process that hangs is noticed.
+const toldWithin = 7 * time.Second
 
 // check is that of cuda.Device.AddCheck.
 func (l *library) check(gone error) error {

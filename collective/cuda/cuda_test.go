@@ -293,6 +293,32 @@ func routineCalls(size int, emulated bool) (calls []*call) {
 	return calls
 }
 
+// TestDeviceCleaning: rounds that send the whole region, as two of every 2²⁴ do, change no result. Here
+// they are two of four.
+func TestDeviceCleaning(t *testing.T) {
+	devices := cudatest.Several(t, 2, fake.Options{})
+	compiler, target := devices[0].Compiler(t), devices[0].Info().Target
+	often := func(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
+		source := strings.Replace(v.Source(), "#define CLEAN_BITS 24", "#define CLEAN_BITS 2", 1)
+		if source == v.Source() {
+			return nil, errors.New("CLEAN_BITS is not what it was")
+		}
+		cubin, ptx, err := compiler.Compile(ctx, source, "peer.cu", strings.TrimPrefix(target, "cuda:"))
+		if err != nil {
+			return nil, err
+		}
+		k, err := program.CUDAKernel("peer", cubin, ptx)
+		return program.Alone(target, k), err
+	}
+	must(t, eachRank(t, devices, collectivecuda.Options{Code: often}, func(r *rank) error {
+		var calls []*call
+		for _, n := range []int64{3, 5000, 1, 40_000, 300, 7, 5000} {
+			calls = append(calls, &call{kind: collective.AllReduce, dt: dtype.BF16, n: n}, &call{kind: collective.AllGather, dt: dtype.I8, n: n})
+		}
+		return r.run(calls)
+	}))
+}
+
 // TestDeviceMissingRank: a kernel that waits for a rank ends, and whoever waits for it is told which
 // rank is missing; all ranks are.
 func TestDeviceMissingRank(t *testing.T) {
