@@ -126,6 +126,9 @@ func TestTransformersLogitsOfRanks(t *testing.T) {
 	}
 	for _, name := range names {
 		for _, ranks := range []int64{2, 4} {
+			if name == "phi_qknorm" && ranks == 4 {
+				continue // it has two heads
+			}
 			t.Run(fmt.Sprintf("%s/%d", name, ranks), func(t *testing.T) { holdRanks(t, name, ranks) })
 		}
 	}
@@ -133,7 +136,7 @@ func TestTransformersLogitsOfRanks(t *testing.T) {
 
 func holdRanks(t *testing.T, name string, ranks int64) {
 	store := pieces.NewMemoryStore()
-	options := hf.Options{DType: dtype.F32, BlockSize: blockSize, Context: 64, Ranks: ranks, ExpertParallel: strings.Contains(name, "qwen3_moe")}
+	options := hf.Options{DType: dtype.F32, BlockSize: blockSize, Context: 64, Ranks: ranks, ExpertParallel: name == "qwen3_moe" && ranks == 2}
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.FullAndPiecewise} {
 		logits := make([][]float32, ranks)
 		errs := onRanks(t, int(ranks), func(rank int, dev *hostdev.Device) error {

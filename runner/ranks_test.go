@@ -2,7 +2,9 @@ package runner
 
 import (
 	"errors"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -85,7 +87,8 @@ func TestRanksGreedy(t *testing.T) {
 }
 
 // TestRanksSampleTheSame runs requests with random sampling, preemption and arrivals on two
-// ranks, and compares the ids that the ranks sampled after every step.
+// ranks, and compares the ids that the ranks sampled after every step. PWC_SAMPLED_STEPS says
+// how many steps.
 func TestRanksSampleTheSame(t *testing.T) {
 	m, src := divided(t, "llama", 2)
 	r, _ := onRanks(t, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 2, 4, 8}}}, MaxSequences: 6, MaxTokens: 24, Blocks: 24, MaxLength: 48})
@@ -93,12 +96,17 @@ func TestRanksSampleTheSame(t *testing.T) {
 	for _, q := range list[:12] {
 		submit(t, r, q)
 	}
+	least := 100
+	if n, err := strconv.Atoi(os.Getenv("PWC_SAMPLED_STEPS")); err == nil {
+		least = n
+	}
 	compared, steps := 0, 0
-	for more := true; more; steps++ {
-		if steps == 10 {
+	for more := true; more || steps < least; steps++ {
+		if steps == 10 || !more {
 			for _, q := range list[12:] {
 				submit(t, r, q)
 			}
+			list = mixture(uint64(steps), 24, 20)
 		}
 		var err error
 		if more, err = r.Step(t.Context()); err != nil {
