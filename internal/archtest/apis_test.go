@@ -356,8 +356,8 @@ func TestNothingPanics(t *testing.T) {
 			}},
 		},
 		"tokenizer": {
-			funcs:     map[string]any{"Open": tokenizer.Open, "ParseJSON": tokenizer.ParseJSON, "ParseSentencePiece": tokenizer.ParseSentencePiece, "ParseTiktoken": tokenizer.ParseTiktoken},
-			receivers: []func() any{func() any { return bytesTokenizer() }, func() any { return bytesTokenizer().Stream(true) }},
+			funcs:     map[string]any{"Open": tokenizer.Open, "ParseJSON": tokenizer.ParseJSON, "ParseSentencePiece": tokenizer.ParseSentencePiece, "ParseTiktoken": tokenizer.ParseTiktoken, "NewStopStrings": tokenizer.NewStopStrings},
+			receivers: []func() any{func() any { return bytesTokenizer() }, func() any { return bytesTokenizer().Stream(true) }, ptr[tokenizer.StopStrings], func() any { return tokenizer.NewStopStrings("ab") }},
 		},
 		"inspect": {
 			funcs:     map[string]any{"Collect": inspect.Collect, "NewRecorder": inspect.NewRecorder, "NewTracer": inspect.NewTracer, "WriteHTML": inspect.WriteHTML},
