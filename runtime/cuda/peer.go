@@ -142,9 +142,10 @@ type checks struct {
 }
 
 // AddCheck has f called after each wait for the device's work, by Stream.Synchronize,
-// Event.Synchronize and Event.Query, which return its error too: for libraries whose kernels may end
-// without a result. lost is nil, or the error of a device that is lost, of which the library may know
-// the cause. f is called from any goroutine, and is cheap where lost is nil.
+// Event.Synchronize, Event.Query and copies that return when they are done, which return its
+// error too: for libraries whose kernels may end without a result. lost is nil, or the error of a
+// device that is lost, of which the library may know the cause. f is called from any goroutine,
+// and is cheap where lost is nil.
 func (d *Device) AddCheck(f func(lost error) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -205,6 +205,13 @@ func TestChecks(t *testing.T) {
 	if done, err := e.Query(); !done || !errors.Is(err, found) {
 		t.Error(done, err)
 	}
+	own, err := d[0].Alloc(512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CopyToHost(make([]byte, 4), device.Buffer{Memory: own, Size: 4}); !errors.Is(err, found) {
+		t.Errorf("a copy that waits: %v", err)
+	}
 	m, err := d[1].Alloc(512)
 	if err != nil {
 		t.Fatal(err)

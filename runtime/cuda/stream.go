@@ -244,8 +244,11 @@ func (s *Stream) hostCopy(what string, p driver.Ptr, b device.Buffer, host []byt
 		// The driver may still use memory that nothing here keeps alive.
 		err = s.wait()
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return s.issued(what, err)
+	case pinned == nil:
+		return s.dev.checked(nil)
 	}
 	if c := s.recording(); c != nil {
 		args := []device.Buffer{b, {}}
