@@ -18,7 +18,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Save says which values of the forward the backward is given, and which ones it computes again.
+// Save is the choice between save or recompute: which values of the forward the backward is
+// given, and which ones it computes again.
 type Save uint8
 
 const (
@@ -107,7 +108,7 @@ func Gradients(m *ir.Module, function string, wrt []string, o Options) (*Derivat
 	return j.partition(o.Save)
 }
 
-// Joint differentiates like [Gradients] and returns a module with one function @F.gradient.
+// Joint differentiates like [Gradients] and returns a joint module, with one function @F.gradient.
 // It takes F's parameters and a cotangent grad_outK for each float result K of F, and returns
 // the gradients grad_in0, grad_in1, … of the named values. It writes the states and mut
 // parameters that F writes.

@@ -110,7 +110,7 @@ const (
 	LowerCall                        // a call of an extern op
 )
 
-// PaddingRule says what an op does to the rows of a run that is padded. Package
+// PaddingRule is the padding rule of an op: what it does to the rows of a run that is padded. Package
 // ir/padding has a proof for each.
 type PaddingRule uint8
 

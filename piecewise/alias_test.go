@@ -207,7 +207,7 @@ func TestAliasesOfOtherRows(t *testing.T) {
 		wantF32(t, read(t, y.At(0)), []float32{11, 13, 15})
 		wantF32(t, run(t, b.Func("step"), []float32{1, 1, 1, 1, 1, 1}), []float32{2, 2, 2, 2, 2, 2})
 		var stale *piecewise.StaleError
-		if err := r.At(1).CopyTo(make([]byte, 12)); !errors.As(err, &stale) || stale.Latest != 0 || !strings.Contains(err.Error(), "result 1 of @choose, run 2, lies where a parameter is read") {
+		if err := r.At(1).CopyTo(make([]byte, 12)); !errors.As(err, &stale) || stale.Latest != 0 || !strings.Contains(err.Error(), "result 1 of @choose, run 2, was overwritten: its memory aliases a parameter") {
 			t.Errorf("mode %s: a result that a parameter overwrote: %v", mode, err)
 		}
 		wantF32(t, read(t, r.At(0)), []float32{-5, -6, -7})

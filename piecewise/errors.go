@@ -24,9 +24,9 @@ var (
 	ErrNotLoaded = errors.New("piecewise: a weight or state cannot be loaded")
 )
 
-// StaleError is a read of a result that a later run of the same function, or a warm-up,
-// has overwritten (C6), or what a parameter was given, or another function wrote, where
-// the result lies. It matches [ErrStale].
+// StaleError is a read of a result that was overwritten (C6): by a later run of the same
+// function, by a warm-up, or through a parameter that aliases its memory and was set again,
+// or that another function wrote. It matches [ErrStale].
 type StaleError struct {
 	Func        string
 	Result      int
@@ -36,7 +36,7 @@ type StaleError struct {
 // Error names both runs.
 func (e *StaleError) Error() string {
 	if e.Latest == 0 {
-		return fmt.Sprintf("piecewise: result %d of @%s, run %d, lies where a parameter is read that was given something else since, or where a warm-up or another function wrote; copy it before", e.Result, e.Func, e.Run)
+		return fmt.Sprintf("piecewise: result %d of @%s, run %d, was overwritten: its memory aliases a parameter that was set again, or one that a warm-up or another function wrote; copy results before that", e.Result, e.Func, e.Run)
 	}
 	return fmt.Sprintf("piecewise: result %d of @%s belongs to run %d, and run %d has overwritten it; copy results before the next run of the function",
 		e.Result, e.Func, e.Run, e.Latest)

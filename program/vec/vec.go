@@ -19,7 +19,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Kernel is one kernel. Exactly one of its forms is used: a plain loop nest, a
+// Kernel is one SIMD kernel. Exactly one of its forms is used: a plain loop nest, a
 // matrix product whose epilogue is the loop nest, a selection, or attention.
 type Kernel struct {
 	Loop      Loop

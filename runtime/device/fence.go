@@ -5,7 +5,7 @@ import "errors"
 // Mark is a point of a stream, which costs nothing to make. What [Stream.Behind] tells
 // of it comes from events: whether one was recorded behind the mark, and whether the
 // device has passed the mark, as an event behind it or Stream.Synchronize told since.
-// Of what neither told nothing is known.
+// Otherwise the state is unknown.
 type Mark uint64
 
 // Fence tells when the device has passed a point of a stream, so that host memory that

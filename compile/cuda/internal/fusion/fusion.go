@@ -1,9 +1,9 @@
 // Package fusion decides which kernels of a chain run together. [Match] looks at a chain once and
 // says all that was found; who makes code of the plan matches nothing again.
 //
-// Three kinds of fusion have a GEMM in them. A prologue makes the rows of its first operand, as a
-// norm does. Epilogues are nests that need a few of its columns at a time, as a gate and what it
-// opens, or the halves of a rotation. And a GEMM, a norm and a GEMM are fused where a routine of
+// Three kinds of fusion have a GEMM in them. Prologue fusion computes the rows of its first operand,
+// as a norm does, in the GEMM's kernel. Epilogue fusion computes nests there that need a few of its
+// columns at a time, such as a gate and what it opens, or the halves of a rotation. And a GEMM, a norm and a GEMM are fused where a routine of
 // the device computes the first: what happens to its sums runs in the launch of the norm.
 package fusion
 

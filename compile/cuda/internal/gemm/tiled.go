@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// Tiled is for any number of rows on tensor cores: a block of eight warps makes a tile of the
-// result, whose operands pass through shared memory in stages of K elements of k.
+// Tiled is a tiled GEMM for any number of rows on tensor cores: a block of eight warps computes a
+// tile of the result, whose operands pass through shared memory in stages of K elements of k.
 type Tiled struct {
 	Rows, Cols int
 	K          int

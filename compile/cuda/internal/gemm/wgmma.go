@@ -13,8 +13,8 @@ import (
 // which NVRTC makes from 12.1 on and no other GPU runs: it is an arch-specific variant.
 
 // WGMMA is for few rows on the tensor cores of sm_90a: Producers threads fill stages of K elements
-// of k with weights, and others with x. Consumers warpgroups share the block's columns, and
-// PingPong times as many take turns at stages.
+// of k with weights, and others with x. Consumers warpgroups share the block's columns. With
+// PingPong above 1 that many times as many ping-pong consumer warpgroups take stages in turn.
 type WGMMA struct {
 	Rows, Cols int
 	Consumers  int
