@@ -128,7 +128,7 @@ func (fn *function) linkedRows() error {
 		if !fn.holdsMore(in) {
 			continue
 		}
-		if mix := padding.CheckPositions(fn.plan.module, fn.ir, fn.symbols[in.counted].name); len(mix) > 0 {
+		if mix := padding.CheckIndices(fn.plan.module, fn.ir, fn.symbols[in.counted].name); len(mix) > 0 {
 			return fmt.Errorf("%s: %w", what(in), mix[0].Err)
 		}
 	}

@@ -47,7 +47,7 @@ func (fn *function) findSymbols() error {
 		linked := slices.ContainsFunc(fn.inputs, func(in input) bool { return in.from != nil && in.from.size == s.Name })
 		// A graph has the largest number of its rows, and what lies in those that a run does
 		// not have must not reach a result.
-		if linked || s.Kind == ir.Batch && fn.size != "" && len(padding.CheckPositions(fn.plan.module, fn.ir, s.Name)) == 0 {
+		if linked || s.Kind == ir.Batch && fn.size != "" && len(padding.CheckIndices(fn.plan.module, fn.ir, s.Name)) == 0 {
 			x.role = isOther
 		}
 		fn.symbols = append(fn.symbols, x)

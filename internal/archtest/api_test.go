@@ -339,7 +339,7 @@ var excepted = map[string]string{
 	"ir.Rewriter.Keep":          asNil,
 	"ir.Rewriter.KeepWith":      asNil,
 	"ir/padding.Check":          asNil,
-	"ir/padding.CheckPositions": asNil,
+	"ir/padding.CheckIndices": asNil,
 	"ir/padding.SizeSymbol":     asNil,
 	"split.WhyUncapturable":     asNil,
 }

@@ -410,7 +410,7 @@ func TestNothingPanics(t *testing.T) {
 			receivers: []func() any{ptr[interp.Tensor], func() any { return tensor() }, ptr[interp.IndexError], ptr[interp.MemoryError], zero[interp.Diff]},
 		},
 		"autodiff":   {funcs: map[string]any{"Gradients": autodiff.Gradients, "Joint": autodiff.Joint, "Rule": autodiff.Rule}},
-		"ir/padding": {funcs: map[string]any{"SizeSymbol": padding.SizeSymbol, "Check": padding.Check, "CheckPositions": padding.CheckPositions}},
+		"ir/padding": {funcs: map[string]any{"SizeSymbol": padding.SizeSymbol, "Check": padding.Check, "CheckIndices": padding.CheckIndices}},
 		"ir": {
 			funcs: map[string]any{"IntAttr": ir.IntAttr, "DimAttr": ir.DimAttr, "FloatAttr": ir.FloatAttr, "BoolAttr": ir.BoolAttr, "EnumAttr": ir.EnumAttr, "DTypeAttr": ir.DTypeAttr, "StringAttr": ir.StringAttr,
 				"DimsAttr": ir.DimsAttr, "IntsAttr": ir.IntsAttr, "FloatsAttr": ir.FloatsAttr, "NewBuilder": ir.NewBuilder, "HashFunc": ir.HashFunc, "Canonical": ir.Canonical, "SymbolNames": ir.SymbolNames,

@@ -63,10 +63,10 @@ func Check(m *ir.Module, f *ir.Func, size string, slots ...string) []Mixing {
 	return check(m, f, size, slots, false)
 }
 
-// CheckPositions is Check where positions at which gather and embedding pick rows are
-// trusted to name real ones, or none. It is for rows that another function made, of
-// which there may be more in memory than in the step.
-func CheckPositions(m *ir.Module, f *ir.Func, size string) []Mixing {
+// CheckIndices is Check that trusts the indices of gather and embedding to be those of real
+// rows, or out of range. It is for rows that another function made, of which there may be
+// more in memory than in the step.
+func CheckIndices(m *ir.Module, f *ir.Func, size string) []Mixing {
 	return check(m, f, size, nil, true)
 }
 

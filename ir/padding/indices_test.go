@@ -11,7 +11,7 @@ import (
 // Rows that are picked at positions which are trusted are real: of all rows, or of what
 // was made of them one by one. Any other way from the rows to a result without them
 // mixes, as ever.
-func TestCheckPositions(t *testing.T) {
+func TestCheckIndices(t *testing.T) {
 	for _, c := range []struct{ body, returns, types, want string }{
 		{"%r = gather(%x, %k)", "%r", "f32[4, 8]", ""},
 		{"%r = embedding(%x, %k)", "%r", "f32[4, 8]", ""},
@@ -26,7 +26,7 @@ func TestCheckPositions(t *testing.T) {
 	} {
 		text := fmt.Sprintf(frame, c.types, strings.ReplaceAll(c.body, "; ", "\n    ")+"\n    return "+c.returns)
 		m := parse(t, text)
-		mix := padding.CheckPositions(m, m.Funcs[0], "N")
+		mix := padding.CheckIndices(m, m.Funcs[0], "N")
 		switch {
 		case c.want == "" && len(mix) > 0:
 			t.Errorf("%s: %v", c.body, mix[0].Err)
