@@ -46,7 +46,7 @@ func (n *node) run(s *Stream) error {
 	}
 	switch n.kind {
 	case nodeCopy:
-		l.copy(n.dst, n.src)
+		s.copy(n.dst, n.src)
 	case nodeFill:
 		l.fill(n.dst, n.value)
 	case nodeKernel:
@@ -64,17 +64,20 @@ func (n *node) run(s *Stream) error {
 // nodeWork is what an operation counts at least, in the units of lookEvery.
 const nodeWork = 1 << 8
 
-// fill sets all of dst to v, doubling what is set up to copyStep bytes.
+// fillStep is how many bytes are filled between two looks.
+const fillStep = 16 << 20
+
+// fill sets all of dst to v, doubling what is set up to fillStep bytes.
 func (l *lane) fill(dst []byte, v byte) {
 	if len(dst) == 0 {
 		return
 	}
 	dst[0] = v
 	for done := 1; done < len(dst); {
-		if done >= copyStep && l.stop.look() {
+		if done >= fillStep && l.stop.look() {
 			return
 		}
-		done += copy(dst[done:], dst[:min(done, copyStep)])
+		done += copy(dst[done:], dst[:min(done, fillStep)])
 	}
 }
 

@@ -76,21 +76,6 @@ func (l *lane) spend(work int64) bool {
 	return l.stop.look()
 }
 
-// copyStep is how many bytes are copied between two looks.
-const copyStep = 16 << 20
-
-// copy is the builtin with looks at the context.
-func (l *lane) copy(dst, src []byte) {
-	for len(src) > copyStep && len(dst) > copyStep {
-		if l.stop.look() {
-			return
-		}
-		copy(dst[:copyStep], src)
-		dst, src = dst[copyStep:], src[copyStep:]
-	}
-	copy(dst, src)
-}
-
 // A kernel may visit elements so many times for each byte of memory that it is bound to, and
 // at least so often as for minWorkBytes. The largest product of two matrices visits each of
 // its bytes some ten thousand times.

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math"
@@ -162,7 +163,7 @@ func TestVisitsBetweenLooks(t *testing.T) {
 // TestCopiesEnd: so do copies and fills that are longer than a step, and work of extern ops.
 func TestCopiesEnd(t *testing.T) {
 	d := openDevice(t, 2)
-	const n = 2*copyStep + 5
+	const n = 2*fillStep + 5
 	m, err := d.Alloc(n)
 	if err != nil {
 		t.Fatal(err)
@@ -188,6 +189,14 @@ func TestCopiesEnd(t *testing.T) {
 	s.Until(ended)
 	if err := s.CopyToDevice(b, make([]byte, n)); !errors.Is(err, context.Canceled) || data[n-1] != 1 {
 		t.Errorf("a copy after the end: %v", err)
+	}
+	s.Until(context.Background())
+	shared := make([]byte, n) // in parts, the last of which is short
+	for i := range shared {
+		shared[i] = byte(i >> 8 * 7)
+	}
+	if err := s.CopyToDevice(b, shared); err != nil || !bytes.Equal(data, shared) {
+		t.Errorf("a copy that workers share differs: %v", err)
 	}
 	s.Until(ended)
 	parts := 0

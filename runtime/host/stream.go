@@ -17,6 +17,7 @@ type Stream struct {
 	capture *capture       // what that records
 	closed  bool
 	lane    lane
+	copying copying // the copy that runs
 	until   interrupt
 	trace   func(*program.Program, *program.Step)
 }
