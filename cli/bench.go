@@ -22,11 +22,16 @@ import (
 // benchFlags are the flags of bench beside those of compile.
 type benchFlags struct {
 	batches sizeList
+	prompts sizeList
 	modes   []string
+	fn      string // of a model that is no language model
+	repeats repeats
+	format  tableFormat
 	profile bool
 	train   bool
 
-	anyContext bool // --context is not given
+	context    int64 // tokens of every request that is decoded
+	anyContext bool  // --context is not given
 }
 
 // benchContext is the context of a request where --context does not say it.
@@ -39,14 +44,18 @@ func (a *app) benchCommand() *cobra.Command {
 	t := trainFlags{scaler: optim.DefaultScaler()}
 	cmd := &cobra.Command{
 		Use:   "bench MODEL",
-		Short: "measure decode steps of a language model",
+		Short: "measure steps of a language model, or runs of a function",
 		Long: `Measure decode steps of a language model: each is @forward and @logits for every
 row, one row a request, at the end of contexts of the same length. Keys and values
-are written. Weights are made up, so that a config.json is enough; --weights DIR
-takes real ones.
+are written. --prompt measures prompts, too, each as one step. Weights are made up, so that
+a config.json is enough; --weights DIR takes real ones.
+
+A model that is no language model, as an exported program, is one function: it runs on
+made-up inputs of --batch rows in every --mode, none too, and rows are counted in the place
+of tokens.
 
 ms is the median time on the device from the start of a step to its end, each step
-alone; in a row is the time of a step when the next is issued before it ends; to
+alone, p90 and p99 are percentiles of it; in a row is the time of a step when the next is issued before it ends; to
 issue is the host's part. What had to be read is the weights, without tables of
 which a step reads a few rows, and the contexts' keys and values; it is held against
 the bandwidth at which a plain read of as much memory runs, measured first.
@@ -61,7 +70,9 @@ or made-up numbers. The products of a step are held against the rate of a large 
 same precision, measured first.`,
 		Example: `  pwc bench config.json --target cuda --batch 1,8,32,128,256
   pwc bench config.json --target cuda --batch 1 --mode piecewise,full --profile
-  pwc bench models/llama --batch 1,4 --context 64 --json
+  pwc bench models/llama --batch 1,4 --context 64 --prompt 128,512 --json
+  pwc bench model.pt2 --batch 1,8,64 --mode none,piecewise,full
+  pwc bench models/llama --repeats 30 --format markdown
   pwc bench config.json --train --target cuda --precision bf16 --batch-size 8 --length 512 --mode full
   pwc bench bench/notes.ir --train --target cuda --optimizer sgd --mode none,full --profile`,
 		Args: exactly(1, "one checkpoint, config.json or module"),
@@ -85,10 +96,13 @@ same precision, measured first.`,
 			if g.anyContext = f.context == 0; g.anyContext {
 				f.context = benchContext
 			}
+			// What the model is opened for has room for prompts, too.
+			g.context, f.context = f.context, max(f.context, g.longestPrompt())
 			return a.runBench(cmd.Context(), args[0], &f, &b, &g)
 		},
 	}
 	f.addImport(cmd, "auto")
+	f.addMax(cmd)
 	f.addWeights(cmd)
 	b.add(cmd)
 	b.addTraceOut(cmd)
@@ -99,8 +113,15 @@ same precision, measured first.`,
 	fl.Lookup("weights").Usage = "`DIR` with the checkpoint's tensors (default: made-up ones)"
 	f.weights = "dummy"
 	fl.Var(&g.batches, "batch", "`SIZE`s of steps: rows, and requests (default 1,8,32)")
-	fl.StringSliceVar(&g.modes, "mode", []string{"piecewise"}, "`MODE`s to run: piecewise, full, or both")
+	fl.StringSliceVar(&g.modes, "mode", []string{"piecewise"}, "`MODE`s to run: piecewise, full, or both; of a function also none")
 	fl.Lookup("mode").DefValue = "piecewise"
+	fl.Var(&g.prompts, "prompt", "`TOKENS` of prompts, each of which is one step (default: none)")
+	fl.StringVar(&g.fn, "func", "", "the `FUNCTION` of a model that is no language model")
+	fl.Var(&wholeNumber[int]{&g.repeats.runs, 1, 1 << 20}, "repeats", "run everything `N` times (default: some two seconds, from 5 to 50 times)")
+	fl.Var(&wholeNumber[int]{&g.repeats.warmup, 0, 1 << 20}, "warmup", "run everything `N` times first (default 5)")
+	g.repeats.warmup = warmups
+	g.format = asText
+	fl.Var(&g.format, "format", "print figures as text, csv or markdown, a `FORMAT`")
 	fl.BoolVar(&g.profile, "profile", false, "say how long each kernel takes")
 	fl.BoolVar(&g.train, "train", false, "measure training steps")
 	t.add(cmd, trainOnly...)
@@ -117,7 +138,7 @@ func changedOf(cmd *cobra.Command, names []string) []string {
 
 // checkTrain returns an error for flags that have no effect on --train, and sets its defaults.
 func (g *benchFlags) checkTrain(cmd *cobra.Command, f *modelFlags, t *trainFlags) error {
-	if given := changedOf(cmd, []string{"batch", "context"}); len(given) > 0 {
+	if given := changedOf(cmd, []string{"batch", "context", "prompt", "func", "repeats", "warmup", "format"}); len(given) > 0 {
 		return usagef("--%s has no effect on --train", strings.Join(given, " and --"))
 	}
 	if !cmd.Flags().Changed("mode") {
@@ -129,6 +150,9 @@ func (g *benchFlags) checkTrain(cmd *cobra.Command, f *modelFlags, t *trainFlags
 	t.steps = 1
 	return nil
 }
+
+// longestPrompt returns the tokens of the longest prompt; 0: there is none.
+func (g *benchFlags) longestPrompt() int64 { return slices.Max(append(sizeList{0}, g.prompts...)) }
 
 // mode returns what must be captured to run steps in the modes asked for.
 func (g *benchFlags) mode() (piecewise.Mode, error) {
@@ -161,6 +185,7 @@ type benchReport struct {
 	Library   benchLibrary   `json:"library"`
 	Captures  []benchCapture `json:"captures"`
 	Steps     []benchStep    `json:"steps"`
+	Prefill   []benchPrefill `json:"prefill,omitempty"`
 	Profiles  []benchProfile `json:"profiles,omitempty"`
 }
 
@@ -190,15 +215,21 @@ type benchCapture struct {
 
 // benchStep is a decode step of one size in one mode.
 type benchStep struct {
-	Batch     int64   `json:"batch"`
-	Size      int64   `json:"size"` // with padding
-	Mode      string  `json:"mode"` // as it ran: piecewise, full, or eager where no graph serves the size
-	MS        float64 `json:"ms"`
-	InARow    float64 `json:"in_a_row_ms"`
-	Issue     float64 `json:"issue_ms"`
+	Batch int64  `json:"batch"`
+	Size  int64  `json:"size"` // with padding
+	Mode  string `json:"mode"` // as it ran: piecewise, full, or eager where no graph serves the size
+	benchTimes
 	ReadBytes int64   `json:"read_bytes"`
 	Share     float64 `json:"share_of_bandwidth"`
-	Runs      int     `json:"runs"`
+}
+
+// benchPrefill is a step of one prompt.
+type benchPrefill struct {
+	Prompt int64   `json:"prompt"`
+	Size   int64   `json:"size"`
+	Mode   string  `json:"mode"`
+	Rate   float64 `json:"tokens_per_second"` // in a row
+	benchTimes
 }
 
 // benchProfile is where the time of an eager step goes.
@@ -219,6 +250,17 @@ type benchKernel struct {
 func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buildFlags, g *benchFlags) (err error) {
 	if len(g.batches) == 0 {
 		g.batches = sizeList{1, 8, 32}
+	}
+	what, err := a.open(path, f)
+	switch {
+	case err != nil:
+		return err
+	case len(f.limits()) > 0 && what.dims == nil:
+		return usagef("--max is of the dynamic dimensions of an exported program, %s is none", path)
+	case !isLanguageModel(what.module):
+		return a.runBenchFunc(ctx, path, what, f, bf, g)
+	case g.fn != "":
+		return usagef("--func is of models that are no language models, %s is one", path)
 	}
 	mode, err := g.mode()
 	if err != nil {
@@ -248,7 +290,7 @@ func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buil
 	if a.json {
 		return a.printJSON(r)
 	}
-	return a.printBench(path, r)
+	return a.printBench(path, r, g.format)
 }
 
 // hiddenType is the element type of what @forward returns.
@@ -269,10 +311,7 @@ func (b *bench) compile(ctx context.Context, path string, f *modelFlags, r *benc
 		if m, err = b.app.open(path, f); err != nil {
 			return nil, err
 		}
-		if !isLanguageModel(m.module) {
-			return nil, fmt.Errorf("%s is no language model: bench takes one with @forward(ids, positions) and @logits(hidden states, rows)", path)
-		}
-		if err := b.make(ctx, m.module, f.context); err != nil {
+		if err := b.make(ctx, m.module, b.flags.context); err != nil {
 			return nil, err
 		}
 		*seconds = time.Since(start).Seconds()
@@ -294,26 +333,33 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 	}
 	block := cacheBlock(m)
 	blocks := (length + block - 1) / block
-	most := slices.Max(b.flags.batches)
+	most, prompt := slices.Max(b.flags.batches), b.flags.longestPrompt()
+	longest := max(blocks, (prompt+block-1)/block)
+	if n := runner.BoundsOf(m).Positions; n > 0 && prompt > n {
+		return usagef("--prompt %d: the model is for %d positions", prompt, n)
+	}
 	limits, symbols := map[string]int64{}, map[string]int64{}
 	for _, s := range m.Symbols {
 		switch s.Kind {
 		case ir.Batch:
-			limits[s.Name] = min(s.Hi, max(most, 512, b.build.largest())) // the default sizes end at 512
-			if most > s.Hi {
+			limits[s.Name] = min(s.Hi, max(most, prompt, 512, b.build.largest())) // the default sizes end at 512
+			switch {
+			case most > s.Hi:
 				return usagef("--batch %d is more than the %d rows that the model takes in a step", most, s.Hi)
+			case prompt > s.Hi:
+				return usagef("--prompt %d is more than the %d rows that the model takes in a step", prompt, s.Hi)
 			}
 		case ir.Load:
 			if m.IsRank(s.Name) {
 				continue
 			}
-			if symbols[s.Name] = most * blocks; most*blocks > s.Hi {
-				return usagef("--batch %d at a context of %d needs %d blocks of the KV cache, the model takes %d", most, length, most*blocks, s.Hi)
+			if symbols[s.Name] = max(most*blocks, longest); symbols[s.Name] > s.Hi {
+				return usagef("--batch %d at a context of %d, or --prompt %d, needs %d blocks of the KV cache, the model takes %d", most, length, prompt, symbols[s.Name], s.Hi)
 			}
 		}
 	}
 	steps := bounds(m, limits, nil)
-	steps.Requests, steps.Blocks = int(most), int(blocks)
+	steps.Requests, steps.Blocks = int(most), int(longest)
 	o, done, err := b.app.backendOptions(m, b.target, b.uncached(), b.mode, steps)
 	if err != nil {
 		return err
@@ -345,7 +391,43 @@ func (b *bench) uncached() *buildFlags {
 	return &f
 }
 
-func (a *app) printBench(path string, r *benchReport) error {
+func (a *app) printBench(path string, r *benchReport, f tableFormat) error {
+	if f == asText {
+		a.printBenchHead(path, r)
+	}
+	t := table{head: []string{">batch", "mode", ">ms", ">p90", ">p99", ">in a row", ">to issue", ">GB read", ">GB/s", ">of bandwidth", ">tokens/s"}}
+	for _, s := range r.Steps {
+		row := append([]string{fmt.Sprint(s.Batch), modeAt(s.Mode, s.Size, s.Batch)}, s.cells()...)
+		t.add(append(row, gigabytes(float64(s.ReadBytes)), gigabytes(float64(s.ReadBytes)/s.MS*1e3), fmt.Sprintf("%.0f %%", 100*s.Share),
+			fmt.Sprintf("%.0f", 1e3*float64(s.Batch)/s.InARow))...)
+	}
+	if err := t.print(a.out, f, "  "); err != nil {
+		return err
+	}
+	if len(r.Prefill) > 0 {
+		fmt.Fprintln(a.out)
+		t := table{head: []string{">prompt", "mode", ">ms", ">p90", ">p99", ">in a row", ">to issue", ">tokens/s"}}
+		for _, s := range r.Prefill {
+			row := append([]string{fmt.Sprint(s.Prompt), modeAt(s.Mode, s.Size, s.Prompt)}, s.cells()...)
+			t.add(append(row, fmt.Sprintf("%.0f", s.Rate))...)
+		}
+		if err := t.print(a.out, f, "  "); err != nil {
+			return err
+		}
+	}
+	for i := range r.Profiles {
+		if err := a.printProfile(&r.Profiles[i], r.Bandwidth, f); err != nil {
+			return err
+		}
+	}
+	if len(r.Profiles) > 0 && f == asText {
+		fmt.Fprintln(a.out, "\nin a replay kernels start while others end, and steps are faster than the sums")
+	}
+	return nil
+}
+
+// printBenchHead says what was measured beside the steps.
+func (a *app) printBenchHead(path string, r *benchReport) {
 	fmt.Fprintf(a.out, "%s in %s on %s, contexts of %d tokens\n\n", path, r.DType, r.Device, r.Context)
 	fmt.Fprintf(a.out, "read bandwidth  %.0f GB/s\n", r.Bandwidth/1e9)
 	fmt.Fprintf(a.out, "compile         %.3f s cold, %.3f s warm, %s\n", r.Compile.Cold, r.Compile.Warm, plural(r.Compile.Artifacts, "artifact"))
@@ -364,28 +446,23 @@ func (a *app) printBench(path string, r *benchReport) error {
 		fmt.Fprintf(a.out, "library         %s, %d untuned, %d served by kernels of pwc's own for want of the library\n", plural(l.Calls, "call"), l.Untuned, l.Missing)
 	}
 	fmt.Fprintln(a.out)
-	t := table{head: []string{">batch", "mode", ">ms", ">in a row", ">to issue", ">GB read", ">GB/s", ">of bandwidth", ">tokens/s"}}
-	for _, s := range r.Steps {
-		mode := s.Mode
-		if s.Size != s.Batch {
-			mode += fmt.Sprintf(" at %d", s.Size)
-		}
-		t.add(fmt.Sprint(s.Batch), mode, fmt.Sprintf("%.3f", s.MS), fmt.Sprintf("%.3f", s.InARow), fmt.Sprintf("%.3f", s.Issue),
-			gigabytes(float64(s.ReadBytes)), gigabytes(float64(s.ReadBytes)/s.MS*1e3), fmt.Sprintf("%.0f %%", 100*s.Share),
-			fmt.Sprintf("%.0f", 1e3*float64(s.Batch)/s.InARow))
+}
+
+// cells are the columns of times: ms, p90, p99, in a row, to issue.
+func (t *benchTimes) cells() []string {
+	var out []string
+	for _, v := range []float64{t.MS, t.P90, t.P99, t.InARow, t.Issue} {
+		out = append(out, fmt.Sprintf("%.3f", v))
 	}
-	if err := t.write(a.out, "  "); err != nil {
-		return err
+	return out
+}
+
+// modeAt is the mode, with the size that rows were padded to.
+func modeAt(mode string, size, rows int64) string {
+	if size == rows {
+		return mode
 	}
-	for i := range r.Profiles {
-		if err := a.printProfile(&r.Profiles[i], r.Bandwidth); err != nil {
-			return err
-		}
-	}
-	if len(r.Profiles) > 0 {
-		fmt.Fprintln(a.out, "\nin a replay kernels start while others end, and steps are faster than the sums")
-	}
-	return nil
+	return fmt.Sprintf("%s at %d", mode, size)
 }
 
 // gigabytes is a rate in GB/s, or an amount in GB.
@@ -398,12 +475,15 @@ func gigabytes(v float64) string {
 
 // printProfile prints the kernels of a step. A kernel that seems to read weights
 // faster than memory can be read does not read all of them.
-func (a *app) printProfile(p *benchProfile, bandwidth float64) error {
+func (a *app) printProfile(p *benchProfile, bandwidth float64, f tableFormat) error {
 	batch := ""
 	if p.Batch > 0 {
 		batch = fmt.Sprintf("batch %d, ", p.Batch)
 	}
-	fmt.Fprintf(a.out, "\n%skernel after kernel: %.3f ms\n", batch, p.MS)
+	fmt.Fprintln(a.out)
+	if f == asText {
+		fmt.Fprintf(a.out, "%skernel after kernel: %.3f ms\n", batch, p.MS)
+	}
 	t := table{head: []string{"kernel", ">launches", ">µs", ">µs each", ">of step", ">weights", ">GB/s", ">of bandwidth"}}
 	for _, k := range p.Kernels {
 		row := []string{k.Name, fmt.Sprint(k.Launches), fmt.Sprintf("%.1f", k.US), fmt.Sprintf("%.2f", k.US/float64(k.Launches)), fmt.Sprintf("%.1f %%", k.US/p.MS/10), "", "", ""}
@@ -412,5 +492,5 @@ func (a *app) printProfile(p *benchProfile, bandwidth float64) error {
 		}
 		t.add(row...)
 	}
-	return t.write(a.out, "  ")
+	return t.print(a.out, f, "  ")
 }

@@ -74,9 +74,9 @@ func (b *bench) load(ctx context.Context, weights safetensors.Source) error {
 }
 
 // step issues a step on all devices and returns the results of the first.
-func (b *bench) step(ctx context.Context, n int64, whole bool) (r piecewise.Results, err error) {
-	err = b.together(func() (err error) { r, err = b.stepOnOne(ctx, n, whole); return err }, func(p *bench) error {
-		_, err := p.stepOnOne(ctx, n, whole)
+func (b *bench) step(ctx context.Context, shape stepShape, whole bool) (r piecewise.Results, err error) {
+	err = b.together(func() (err error) { r, err = b.stepOnOne(ctx, shape, whole); return err }, func(p *bench) error {
+		_, err := p.stepOnOne(ctx, shape, whole)
 		return err
 	})
 	return r, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"runtime"
 	"slices"
 	"time"
 
@@ -59,14 +58,19 @@ type bench struct {
 	context, block, blocks int64 // tokens of a request, of a block; blocks of a request
 	module                 *ir.Module
 	batch                  *attention.Batch
+	shape                  stepShape // that batch describes
 }
 
-const (
-	slowest   = 2 * time.Second // that the runs of one kind may take, about
-	mostRuns  = 50
-	leastRuns = 5
-	warmups   = 5
-)
+// stepShape is a step of requests that have query new tokens each, at the end of their contexts.
+type stepShape struct{ requests, query, context int64 }
+
+func (s stepShape) rows() int64 { return s.requests * s.query }
+
+// decode is a step of n requests with one row each.
+func (b *bench) decode(n int64) stepShape { return stepShape{n, 1, b.context} }
+
+// prefill is a step of one prompt of n tokens.
+func prefill(n int64) stepShape { return stepShape{1, n, n} }
 
 // run loads, captures and measures.
 func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport) (err error) {
@@ -94,14 +98,14 @@ func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport
 		return err
 	}
 	// The first run gives states their memory, which is not to count as that of graphs.
-	if err := b.wait(b.step(ctx, slices.Min(b.flags.batches), false)); err != nil {
+	if err := b.wait(b.step(ctx, b.decode(slices.Min(b.flags.batches)), false)); err != nil {
 		return err
 	}
 	if b.flags.profile {
 		for _, n := range b.flags.batches {
 			b.status.say("profiling steps of %s", plural(n, "row"))
 			p, err := profile(b.target, b.stream, b.meter, b.ops, func() error {
-				_, err := b.step(ctx, n, false)
+				_, err := b.step(ctx, b.decode(n), false)
 				return err
 			})
 			if err != nil {
@@ -117,19 +121,35 @@ func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport
 	}
 	s := b.backend.Stats()
 	r.Library = benchLibrary{s.LibraryCalls, s.LibraryUntuned, s.LibraryMissing}
+	if err := b.measureAll(ctx, r); err != nil {
+		return err
+	}
+	return errors.Join(b.stream.Synchronize(), b.backend.Faults())
+}
+
+// measureAll measures decode steps of every size in every mode, and then prompts.
+func (b *bench) measureAll(ctx context.Context, r *benchReport) error {
 	for _, n := range b.flags.batches {
 		for _, mode := range b.flags.modes {
 			b.status.say("measuring steps of %s, %s", plural(n, "row"), mode)
-			s, err := b.measure(ctx, n, mode == "full")
+			s, err := b.measure(ctx, b.decode(n), mode == "full")
 			if err != nil {
 				return err
 			}
-			s.ReadBytes = readBytes(m.module, n, b.context)
+			s.Batch, s.ReadBytes = n, readBytes(b.module, n, b.context)
 			s.Share = float64(s.ReadBytes) / s.MS * 1e3 / r.Bandwidth
 			r.Steps = append(r.Steps, s)
 		}
 	}
-	return errors.Join(b.stream.Synchronize(), b.backend.Faults())
+	for _, n := range b.flags.prompts {
+		b.status.say("measuring a prompt of %s", plural(n, "token"))
+		s, err := b.measure(ctx, prefill(n), false)
+		if err != nil {
+			return err
+		}
+		r.Prefill = append(r.Prefill, benchPrefill{n, s.Size, s.Mode, 1e3 * float64(n) / s.InARow, s.benchTimes})
+	}
+	return nil
 }
 
 // wait waits for the results of a step.
@@ -140,13 +160,13 @@ func (b *bench) wait(r piecewise.Results, err error) error {
 	return r.Wait()
 }
 
-// stepOnOne issues a decode step on a device: every request has one row, at the end of its context.
-func (b *bench) stepOnOne(ctx context.Context, n int64, whole bool) (piecewise.Results, error) {
-	if err := b.describe(n); err != nil {
+// stepOnOne issues a step on a device. The last row of each request gives logits.
+func (b *bench) stepOnOne(ctx context.Context, shape stepShape, whole bool) (piecewise.Results, error) {
+	if err := b.describe(shape); err != nil {
 		return piecewise.Results{}, err
 	}
 	f, l := b.module.Func("forward"), b.module.Func("logits")
-	in, err := b.inputs(f.Name, n, whole)
+	in, err := b.inputs(f.Name, shape.rows(), whole)
 	if err != nil {
 		return piecewise.Results{}, err
 	}
@@ -160,13 +180,13 @@ func (b *bench) stepOnOne(ctx context.Context, n int64, whole bool) (piecewise.R
 	}
 	vocabulary := vocabulary(b.module)
 	for i := range ids {
-		ids[i], positions[i] = int32(int64(i)%vocabulary), int32(b.context-1)
+		ids[i], positions[i] = int32(int64(i)%vocabulary), int32(shape.context-shape.query+int64(i)%shape.query)
 	}
 	hidden, err := b.backend.Func(f.Name).Run(ctx, in, b.batch)
 	if err != nil {
 		return piecewise.Results{}, err
 	}
-	if in, err = b.inputs(l.Name, n, whole); err != nil {
+	if in, err = b.inputs(l.Name, shape.requests, whole); err != nil {
 		return piecewise.Results{}, err
 	}
 	if err := in.SetResult(paramNames(l)[0], hidden.At(0)); err != nil {
@@ -177,36 +197,34 @@ func (b *bench) stepOnOne(ctx context.Context, n int64, whole bool) (piecewise.R
 		return piecewise.Results{}, err
 	}
 	for i := range rows {
-		rows[i] = int32(i)
+		rows[i] = int32(int64(i+1)*shape.query - 1)
 	}
 	return b.backend.Func(l.Name).Run(ctx, in, nil)
 }
 
 // inputs takes a staging slot, as soon as there is one.
 func (b *bench) inputs(fn string, n int64, whole bool) (piecewise.Inputs, error) {
-	for {
-		in, err := b.backend.Func(fn).Inputs(n)
-		if errors.Is(err, piecewise.ErrSlotBusy) {
-			runtime.Gosched()
-			continue
-		}
+	in, err := whenFree(func() (piecewise.Inputs, error) { return b.backend.Func(fn).Inputs(n) })
+	if err == nil {
 		in.SetUniform(whole)
-		return in, err
 	}
+	return in, err
 }
 
-// describe makes the metadata of steps of n rows, if the last was of another size.
-func (b *bench) describe(n int64) error {
-	if b.batch != nil && b.batch.Requests() == int(n) {
+// describe makes the metadata of steps of a shape, if the last had another. Requests have
+// blocks of their own, one after the other.
+func (b *bench) describe(s stepShape) error {
+	if b.batch != nil && b.shape == s {
 		return nil
 	}
-	b.batch = attention.NewBatch(int(n), int(n), int(b.blocks))
-	table := make([]int32, b.blocks)
-	for r := range n {
+	blocks := (s.context + b.block - 1) / b.block
+	b.batch, b.shape = attention.NewBatch(int(s.requests), int(s.rows()), int(blocks)), s
+	table := make([]int32, blocks)
+	for r := range s.requests {
 		for i := range table {
-			table[i] = int32(r*b.blocks) + int32(i)
+			table[i] = int32(r*blocks) + int32(i)
 		}
-		if err := b.batch.Add(int(b.context-1), 1, table, int(b.block)); err != nil {
+		if err := b.batch.Add(int(s.context-s.query), int(s.query), table, int(b.block)); err != nil {
 			return err
 		}
 	}
@@ -246,56 +264,15 @@ func (b *bench) capture(ctx context.Context) ([]benchCapture, error) {
 	return out, nil
 }
 
-// measure times steps of n rows: alone, and in a row.
-func (b *bench) measure(ctx context.Context, n int64, whole bool) (benchStep, error) {
-	choice := b.backend.Func("forward").Choose(n, whole)
-	s := benchStep{Batch: n, Size: choice.Size, Mode: choice.Mode.String()}
-	start := time.Now()
-	for range warmups {
-		if err := b.wait(b.step(ctx, n, whole)); err != nil {
-			return s, err
-		}
-	}
-	s.Runs = int(min(mostRuns, max(leastRuns, slowest*warmups/max(1, time.Since(start)))))
-	var alone, issue []time.Duration
-	for range s.Runs {
-		if err := b.meter.mark(); err != nil {
-			return s, err
-		}
-		start := time.Now()
-		if _, err := b.step(ctx, n, whole); err != nil {
-			return s, err
-		}
-		issue = append(issue, time.Since(start))
-		d, err := b.interval()
-		if err != nil {
-			return s, err
-		}
-		alone = append(alone, d)
-	}
-	if err := b.meter.mark(); err != nil {
-		return s, err
-	}
-	for range s.Runs {
-		if _, err := b.step(ctx, n, whole); err != nil {
-			return s, err
-		}
-	}
-	all, err := b.interval()
-	s.MS, s.Issue, s.InARow = milliseconds(median(alone)), milliseconds(median(issue)), milliseconds(all)/float64(s.Runs)
+// measure times steps of a shape: alone, and in a row.
+func (b *bench) measure(ctx context.Context, shape stepShape, whole bool) (s benchStep, err error) {
+	choice := b.backend.Func("forward").Choose(shape.rows(), whole)
+	s = benchStep{Size: choice.Size, Mode: choice.Mode.String()}
+	s.benchTimes, err = b.flags.repeats.times(b.meter, func() error {
+		_, err := b.step(ctx, shape, whole)
+		return err
+	}, nil)
 	return s, err
-}
-
-// interval is the time from the last mark on, all that was enqueued included.
-func (b *bench) interval() (time.Duration, error) {
-	if err := b.meter.mark(); err != nil {
-		return 0, err
-	}
-	d, err := b.meter.intervals()
-	if err != nil {
-		return 0, err
-	}
-	return d[len(d)-1], nil
 }
 
 func median(d []time.Duration) time.Duration {

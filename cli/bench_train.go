@@ -44,15 +44,12 @@ type trainBenchTimes struct {
 
 // trainBenchStep is a training step in one mode.
 type trainBenchStep struct {
-	Mode    string  `json:"mode"`
-	MS      float64 `json:"ms"`
-	InARow  float64 `json:"in_a_row_ms"`
-	Issue   float64 `json:"issue_ms"`
+	Mode string `json:"mode"`
+	benchTimes
 	Tokens  float64 `json:"tokens_per_second"` // of steps in a row; rows, if the model is no language model
 	Share   float64 `json:"share_of_rate"`     // of steps in a row
 	Capture float64 `json:"capture_seconds"`   // with loading
 	Taken   *int64  `json:"taken_bytes,omitempty"`
-	Runs    int     `json:"runs"`
 }
 
 // trainBench is one run of bench --train.
@@ -250,34 +247,10 @@ func (b *trainBench) measure(ctx context.Context, mode string) (r trainBenchStep
 		_, err := s.Loss(s.Steps())
 		return err
 	}
-	start = time.Now()
-	for range warmups {
-		if err := errors.Join(step(), wait()); err != nil {
-			return r, err
-		}
-	}
-	r.Runs = int(min(mostRuns, max(leastRuns, slowest*warmups/max(1, time.Since(start)))))
-	var alone, issue []time.Duration
-	for range r.Runs {
-		d, issued, err := timed(meter, step)
-		if err := errors.Join(err, wait()); err != nil {
-			return r, err
-		}
-		alone, issue = append(alone, d), append(issue, issued)
-	}
-	all, _, err := timed(meter, func() error {
-		for range r.Runs {
-			if err := step(); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err := errors.Join(err, wait()); err != nil {
+	if r.benchTimes, err = (repeats{warmup: warmups}).times(meter, step, wait); err != nil {
 		return r, err
 	}
-	r.MS, r.Issue, r.InARow = milliseconds(median(alone)), milliseconds(median(issue)), milliseconds(all)/float64(r.Runs)
-	seconds := all.Seconds() / float64(r.Runs)
+	seconds := r.InARow / 1e3
 	r.Tokens = float64(b.report.Rows*max(b.report.Length, 1)) / seconds
 	r.Share = float64(b.report.Operations) / seconds / b.report.Rate
 	if after, _, err := meter.free(); err == nil && known {
@@ -485,5 +458,5 @@ func (b *trainBench) print(path string) error {
 	if err := tab.write(w, "  "); err != nil || r.Profile == nil {
 		return err
 	}
-	return b.app.printProfile(r.Profile, 0)
+	return b.app.printProfile(r.Profile, 0, asText)
 }

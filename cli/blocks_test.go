@@ -102,8 +102,8 @@ func modelOf(text string) string {
 	return "run"
 }
 
-// elsewhere are commands that need what no test has: a registry, another program, a digest that only a push gives.
-var elsewhere = regexp.MustCompile(`registry\.|sha256:…|…|^(digest=\$|cosign|oras|man|make|python3?|go|\.ci/|PARTS=)|trust remove|trace-out|/opt/pwc`)
+// elsewhere are commands that need what no test has: a registry, a server, another program, a digest that only a push gives.
+var elsewhere = regexp.MustCompile(`registry\.|bench-serve http|sha256:…|…|^(digest=\$|cosign|oras|man|make|python3?|go|\.ci/|PARTS=)|trust remove|trace-out|/opt/pwc`)
 
 // Every block of commands in a document, and every example of --help, is what a shell takes, and every command of pwc in
 // it runs. What needs a GPU runs where there is one; what needs a registry or another program must have flags that exist.

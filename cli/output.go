@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -52,6 +53,59 @@ func (t *table) add(cells ...string) {
 		cells[i] = termsafe.Line(c, termsafe.MaxLine)
 	}
 	t.rows = append(t.rows, cells)
+}
+
+// tableFormat says how tables of figures are printed.
+type tableFormat string
+
+const (
+	asText     tableFormat = "text"
+	asCSV      tableFormat = "csv"
+	asMarkdown tableFormat = "markdown"
+)
+
+// String returns the format's name.
+func (f *tableFormat) String() string { return string(*f) }
+
+// Type is what the value of the flag is called.
+func (f *tableFormat) Type() string { return "FORMAT" }
+
+// Set reads text, csv or markdown.
+func (f *tableFormat) Set(s string) error {
+	switch t := tableFormat(s); t {
+	case asText, asCSV, asMarkdown:
+		*f = t
+		return nil
+	}
+	return fmt.Errorf("%q is not one of text, csv and markdown", s)
+}
+
+// print prints the table in a format: as write does, or for a program or a document.
+func (t *table) print(w io.Writer, f tableFormat, indent string) error {
+	head := make([]string, len(t.head))
+	rule := make([]string, len(t.head))
+	for i, h := range t.head {
+		head[i], rule[i] = strings.TrimPrefix(h, ">"), "---"
+		if strings.HasPrefix(h, ">") {
+			rule[i] = "---:"
+		}
+	}
+	switch f {
+	case asCSV:
+		return csv.NewWriter(w).WriteAll(append([][]string{head}, t.rows...))
+	case asMarkdown:
+		var b strings.Builder
+		for _, row := range append([][]string{head, rule}, t.rows...) {
+			cells := make([]string, len(row))
+			for i, c := range row {
+				cells[i] = strings.ReplaceAll(c, "|", `\|`)
+			}
+			b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
+		}
+		_, err := io.WriteString(w, b.String())
+		return err
+	}
+	return t.write(w, indent)
 }
 
 // write prints the table, each line behind an indent.

@@ -123,7 +123,7 @@ func TestEveryCommandEnds(t *testing.T) {
 	}
 	_, list, _ := strings.Cut(help.String(), "Available Commands:\n")
 	calls := map[string]string{
-		"bench": "bench ../testdata/hf/llama", "cache": "cache ls", "check": "check ../testdata/nineteen.ir", "compile": "compile ../testdata/nineteen.ir",
+		"bench": "bench ../testdata/hf/llama", "bench-serve": "bench-serve ../testdata/hf/llama", "cache": "cache ls", "check": "check ../testdata/nineteen.ir", "compile": "compile ../testdata/nineteen.ir",
 		"doctor": "doctor", "example": "example", "graphs": "graphs run none.txtar", "fmt": "fmt ../testdata/nineteen.ir", "generate": "generate ../testdata/hf/llama --ids 5", "help": "",
 		"import": "import ../testdata/hf/llama", "run": "run ../testdata/nineteen.ir --rows 2", "split": "split ../testdata/nineteen.ir",
 		"train": "train ../testdata/train/mlp.ir --data ../testdata/train/mlp/data.safetensors --steps 1",

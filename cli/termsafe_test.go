@@ -83,14 +83,15 @@ func TestNothingIsObeyed(t *testing.T) {
 	requests := write("r.jsonl", `{"ids": [1], "request": `+string(key)+`, `+string(key)+`: 1}`+"\n"+evil+"\n")
 	missing := filepath.Join(dir, inFile+"missing")
 	calls := map[string][][]string{
-		"bench":    {{"bench", good}, {"bench", missing}, {"bench", config}, {"bench", "--target", evil, good}},
-		"cache":    {{"cache", "ls", evil}, {"cache", "explain", good}, {"cache", evil}, {"cache", "pull", evil}, {"cache", "show", evil}, {"cache", "trust", evil}, {"cache", "ls"}, {"cache", "verify"}},
-		"check":    {{"check", good}, {"check", raw}, {"check", missing}, {"check", config}, {"check", llama}},
-		"compile":  {{"compile", good}, {"compile", raw}, {"compile", good, "--split-on", evil}, {"compile", good, "--symbol", evil}, {"compile", good, "--dump-passes", missing}, {"compile", good, "-v"}},
-		"doctor":   {{"doctor", evil}},
-		"example":  {{"example", "-o", filepath.Join(missing, evil)}},
-		"fmt":      {{"fmt", good}, {"fmt", raw}, {"fmt", "-l", good}, {"fmt", "-d", good}, {"fmt", missing}},
-		"generate": {{"generate", good, "--ids", "1"}, {"generate", "../testdata/hf/llama", "--ids-file", requests}, {"generate", "../testdata/hf/llama", "--ids", evil}, {"generate", "../testdata/hf/llama", "--mode", evil, "--ids", "1"}},
+		"bench-serve": {{"bench-serve", good, "--requests", "1"}, {"bench-serve", missing}, {"bench-serve", config}, {"bench-serve", "http://127.0.0.1:1/" + evil}},
+		"bench":       {{"bench", good}, {"bench", missing}, {"bench", config}, {"bench", "--target", evil, good}},
+		"cache":       {{"cache", "ls", evil}, {"cache", "explain", good}, {"cache", evil}, {"cache", "pull", evil}, {"cache", "show", evil}, {"cache", "trust", evil}, {"cache", "ls"}, {"cache", "verify"}},
+		"check":       {{"check", good}, {"check", raw}, {"check", missing}, {"check", config}, {"check", llama}},
+		"compile":     {{"compile", good}, {"compile", raw}, {"compile", good, "--split-on", evil}, {"compile", good, "--symbol", evil}, {"compile", good, "--dump-passes", missing}, {"compile", good, "-v"}},
+		"doctor":      {{"doctor", evil}},
+		"example":     {{"example", "-o", filepath.Join(missing, evil)}},
+		"fmt":         {{"fmt", good}, {"fmt", raw}, {"fmt", "-l", good}, {"fmt", "-d", good}, {"fmt", missing}},
+		"generate":    {{"generate", good, "--ids", "1"}, {"generate", "../testdata/hf/llama", "--ids-file", requests}, {"generate", "../testdata/hf/llama", "--ids", evil}, {"generate", "../testdata/hf/llama", "--mode", evil, "--ids", "1"}},
 		"grad": {{"grad", good}, {"grad", good, "--func", evil}, {"grad", good, "--wrt", evil}, {"grad", good, "--wrt", strings.ToValidUTF8(evil, "")}, {"grad", raw}, {"grad", missing},
 			{"grad", good, "-o", filepath.Join(missing, evil)}, {"grad", good, "-o", filepath.Join(dir, inFile+"grad.ir")}},
 		"graphs": {{"graphs", "run", missing}, {"graphs", "run", raw}, {"graphs", evil}},

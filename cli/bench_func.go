@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"pwc/ir"
+	"pwc/piecewise"
+)
+
+// funcBench measures a function of a module that is no language model.
+type funcBench struct {
+	benchRun
+	flags  *benchFlags
+	model  *model
+	module *ir.Module // with the function alone
+	loaded *modelFlags
+	report *funcReport
+}
+
+// funcReport is the JSON of bench for such a function.
+type funcReport struct {
+	Model    string      `json:"model"`
+	Target   string      `json:"target"`
+	Device   string      `json:"device"`
+	Function string      `json:"function"`
+	Modes    []funcMode  `json:"modes"`
+	Runs     []funcTimes `json:"runs"`
+}
+
+// funcMode is what a mode took before anything was measured.
+type funcMode struct {
+	Mode    string         `json:"mode"`
+	Compile float64        `json:"compile_seconds"`
+	Load    float64        `json:"load_seconds"`
+	Capture float64        `json:"capture_seconds"`
+	Plan    piecewise.Plan `json:"plan"`
+}
+
+// funcTimes are runs of one size in one mode.
+type funcTimes struct {
+	Rows int64   `json:"rows"`
+	Size int64   `json:"size"`            // with padding
+	Mode string  `json:"mode"`            // as it ran
+	Rate float64 `json:"rows_per_second"` // in a row
+	benchTimes
+}
+
+// checkFunc returns an error for flags that mean nothing for a function that is no part of a
+// language model.
+func (g *benchFlags) checkFunc(path string) error {
+	var given []string
+	for _, x := range []struct {
+		name string
+		set  bool
+	}{{"prompt", len(g.prompts) > 0}, {"context", !g.anyContext}, {"profile", g.profile}} {
+		if x.set {
+			given = append(given, x.name)
+		}
+	}
+	if len(given) > 0 {
+		return usagef("--%s is of language models, which have @forward(ids, positions) and @logits(hidden states, rows); %s is none", strings.Join(given, " and --"), path)
+	}
+	return nil
+}
+
+func (a *app) runBenchFunc(ctx context.Context, path string, m *model, f *modelFlags, bf *buildFlags, g *benchFlags) (err error) {
+	if err := g.checkFunc(path); err != nil {
+		return err
+	}
+	if g.fn == "" && len(m.module.Funcs) != 1 {
+		return usagef("%s has %d functions and is no language model: --func says which one to measure", path, len(m.module.Funcs))
+	}
+	funcs, err := chooseFuncs(m.module, g.fn)
+	if err != nil {
+		return err
+	}
+	only := *m.module
+	only.Funcs = funcs[:1]
+	shared, err := a.benchRun(bf)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, shared.close()) }()
+	b := &funcBench{benchRun: shared, flags: g, model: m, module: &only, loaded: f,
+		report: &funcReport{Model: only.Name, Target: shared.target.name, Device: shared.target.dev.Info().Name, Function: funcs[0].Name}}
+	for _, name := range g.modes {
+		mode, err := piecewise.ParseMode(name)
+		if err != nil {
+			return usagef("--mode: %w", err)
+		}
+		if err := b.run(ctx, mode); err != nil {
+			return err
+		}
+	}
+	b.status.clear()
+	if a.json {
+		return a.printJSON(b.report)
+	}
+	return b.print(path)
+}
+
+// calls makes inputs up for every size, and returns one call for each, the largest first: its
+// limits have room for the others.
+func (b *funcBench) calls() ([]*single, error) {
+	var out []*single
+	sizes := slices.Clone(b.flags.batches)
+	slices.Sort(sizes)
+	for _, n := range slices.Backward(sizes) {
+		s, err := newSingle(b.module, nil, &runFlags{rows: n}, b.build)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// run compiles, loads and captures the function in a mode, and measures it at every size.
+func (b *funcBench) run(ctx context.Context, mode piecewise.Mode) (err error) {
+	calls, err := b.calls()
+	if err != nil {
+		return err
+	}
+	weights, closeWeights, err := b.model.source(b.loaded)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeWeights()) }()
+	b.module.Weights, b.module.States = b.model.module.Weights, b.model.module.States // made-up values change where they come from
+	r := funcMode{Mode: mode.String()}
+	lap := func(d *float64, f func() error) error {
+		start := time.Now()
+		err := f()
+		*d = time.Since(start).Seconds()
+		return err
+	}
+	b.status.say("compiling, mode %s", mode)
+	build := *calls[0].withoutBound(b.build)
+	build.uncached = true
+	var backend *piecewise.Backend
+	if err := lap(&r.Compile, func() (err error) {
+		backend, err = b.app.newBackend(ctx, b.module, b.target, &build, mode, calls[0].limits(), calls[0].symbols())
+		return err
+	}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, backend.Close()) }()
+	r.Plan = backend.Plan()
+	b.status.say("loading and capturing, mode %s", mode)
+	if err := lap(&r.Load, func() error { return backend.Load(ctx, weights, nil) }); err != nil {
+		return err
+	}
+	if err := lap(&r.Capture, func() error { return errors.Join(backend.Capture(ctx), backend.Seal()) }); err != nil {
+		return err
+	}
+	b.report.Modes = append(b.report.Modes, r)
+	m, err := b.target.meter(backend.Stream())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.close()) }()
+	for _, s := range slices.Backward(calls) {
+		b.status.say("measuring runs of %s, mode %s", plural(s.total, "row"), mode)
+		if err := b.measure(ctx, backend, m, s); err != nil {
+			return err
+		}
+	}
+	return errors.Join(backend.Stream().Synchronize(), backend.Faults())
+}
+
+// measure times runs of one size.
+func (b *funcBench) measure(ctx context.Context, backend *piecewise.Backend, m meter, s *single) error {
+	batch, err := s.step(0, s.total)
+	if err != nil {
+		return err
+	}
+	fn := b.module.Funcs[0]
+	choice := backend.Func(fn.Name).Choose(s.total, batch.Uniform() && batch.MaxQuery == 1)
+	t := funcTimes{Rows: s.total, Size: choice.Size, Mode: choice.Mode.String()}
+	c := &deviceCaller{backend: backend, module: b.module}
+	t.benchTimes, err = b.flags.repeats.times(m, func() error {
+		_, err := whenFree(func() ([]value, error) { return c.call(ctx, fn, s.args, s.bound, batch) })
+		return err
+	}, nil)
+	t.Rate = 1e3 * float64(s.total) / t.InARow
+	b.report.Runs = append(b.report.Runs, t)
+	return err
+}
+
+func (b *funcBench) print(path string) error {
+	a, r := b.app, b.report
+	if b.flags.format == asText {
+		fmt.Fprintf(a.out, "@%s of %s on %s\n\n", r.Function, path, r.Device)
+		for _, m := range r.Modes {
+			fmt.Fprintf(a.out, "%-10s  %.3f s to compile, %.3f to load, %.3f to capture; weights %s, arena %s\n", m.Mode, m.Compile, m.Load, m.Capture, byteCount(m.Plan.WeightBytes), byteCount(m.Plan.PeakArenaBytes))
+		}
+		fmt.Fprintln(a.out)
+	}
+	t := table{head: []string{">rows", "mode", ">ms", ">p90", ">p99", ">in a row", ">to issue", ">rows/s"}}
+	for _, s := range r.Runs {
+		row := append([]string{fmt.Sprint(s.Rows), modeAt(s.Mode, s.Size, s.Rows)}, s.cells()...)
+		t.add(append(row, fmt.Sprintf("%.0f", s.Rate))...)
+	}
+	return t.print(a.out, b.flags.format, "  ")
+}
