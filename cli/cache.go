@@ -294,6 +294,11 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
+	w, err := t.joinWorld(ctx, m.module, bf)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
 	bf.frozen, bf.unrecorded, bf.local = true, true, true
 	module := m.module
 	if served, err := a.serves(module); err != nil {

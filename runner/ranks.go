@@ -97,9 +97,14 @@ func (r *Runner) together(own func() error, other func(f *follower) error) error
 	return errors.Join(errs...)
 }
 
-// prepareAll loads and captures on all ranks.
+// prepareAll loads and captures on all ranks. None captures before all are loaded: a warm-up
+// launches collectives, and taking memory may wait for a device whose kernel waits for this rank.
 func (r *Runner) prepareAll(ctx context.Context, weights safetensors.Source) error {
-	return r.together(func() error { return r.prepare(ctx, weights) }, func(f *follower) error { return f.prepare(ctx, weights) })
+	err := r.together(func() error { return r.place(ctx, weights) }, func(f *follower) error { return f.place(ctx, weights) })
+	if err != nil {
+		return err
+	}
+	return r.together(func() error { return r.capture(ctx) }, func(f *follower) error { return f.capture(ctx) })
 }
 
 // issueAll issues a step on all ranks.

@@ -191,8 +191,8 @@ func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 	return nil
 }
 
-// prepare does what is missing of loading and capturing on a rank.
-func (r *Runner) prepare(ctx context.Context, weights safetensors.Source) error {
+// place does what is missing of loading on a rank.
+func (r *Runner) place(ctx context.Context, weights safetensors.Source) error {
 	if !r.placed {
 		if err := r.backend.Load(ctx, weights, nil); err != nil {
 			return err
@@ -208,6 +208,11 @@ func (r *Runner) prepare(ctx context.Context, weights safetensors.Source) error 
 			return err
 		}
 	}
+	return nil
+}
+
+// capture captures and seals a rank.
+func (r *Runner) capture(ctx context.Context) error {
 	if err := r.backend.Capture(ctx); err != nil {
 		return err
 	}
