@@ -145,7 +145,7 @@ const (
 
 	// programmaticBytes is the largest part for which a launch gains by beginning before the kernel
 	// before it ends. Above it, blocks that wait take room from those that work.
-	programmaticBytes = 1 << 20
+	programmaticBytes = 512 << 10
 
 	// fewBlocks is how many blocks move data as fast as more do.
 	fewBlocks = 72
