@@ -174,11 +174,11 @@ func (t *tree) graph(m *moduleFile) ([]byte, error) {
 	data, err := t.read(name, MaxBlob)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, t.damage(name, "missing; the manifest beside it names it")
+		return nil, t.damage(name, "missing, though the manifest of the model names it")
 	case err != nil:
 		return nil, err
 	case int64(len(data)) != m.graphSize || DigestOf(data) != m.graphDigest:
-		return nil, t.damage(name, "its contents have the digest %s, the manifest beside it names %s", DigestOf(data), m.graphDigest)
+		return nil, t.damage(name, "its contents have the digest %s, the manifest of the model names %s", DigestOf(data), m.graphDigest)
 	}
 	return data, nil
 }

@@ -58,7 +58,7 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fl.Var(&f.compileSizes, "compile-sizes", "`SIZE`s that get artifacts of their own")
 	fl.Var(&f.ranges, "ranges", "`END`s of the ranges of sizes that get artifacts of their own")
 	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture, or default, or none, which an empty list is too")
-	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host, cuda for the GPU at hand, or cuda:sm_90 for GPUs elsewhere; a later GPU runs it too")
+	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host, cuda for this machine's GPU, or cuda:sm_90 for GPUs elsewhere; a later GPU runs it too")
 	fl.Var(&wholeNumber[int]{&f.jobs, 0, maxNumber}, "jobs", "`N` pieces compiled at a time (default: one for each processor)")
 	fromEnv(cmd, "target", "PWC_TARGET")
 	fromEnv(cmd, "jobs", "PWC_JOBS")

@@ -273,7 +273,7 @@ config.json as transformers writes it, or a config.json alone.`,
   pwc run toy.ir --in x.safetensors            # compile and run it
   pwc run DIR --in prompt.safetensors          # the same with a checkpoint directory
   pwc compile DIR --target cuda:sm_90          # fill the cache for GPUs; no GPU is needed
-  pwc generate DIR --target cuda --ids 5,7     # run on the GPU at hand
+  pwc generate DIR --target cuda --ids 5,7     # run on this machine's GPU
   pwc bench config.json --target cuda          # how fast it is, and where the time goes`,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -31,7 +31,7 @@ and the device memory that running it takes, size by size, before anything is
 allocated. No weights are read.
 
 --target cuda:sm_90 compiles for GPUs of that architecture on any machine that
-has NVRTC, without a GPU or driver; --target cuda for the GPU at hand.
+has NVRTC, without a GPU or driver; --target cuda for this machine's GPU.
 
 The general artifact of a piece serves all sizes up to the maximum of the batch
 symbol. --ranges cuts that range, --compile-sizes adds artifacts for single

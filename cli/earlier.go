@@ -13,7 +13,7 @@ import (
 )
 
 // forGPU calls build, which builds a model for the target. Where that fails because
-// nothing can be compiled for the GPU at hand, build is called again for each target
+// nothing can be compiled for this machine's GPU, build is called again for each target
 // of earlier GPUs that the cache has models for, the latest first, until it succeeds:
 // the GPU runs their machine code, or its driver compiles their PTX, which is counted
 // and said. Frozen that is not done: the error says that it could be.
@@ -34,7 +34,7 @@ func (a *app) forGPU(ctx context.Context, t *target, f *buildFlags, build func()
 			return errors.Join(err, cerr)
 		}
 		if t.retarget(f, name) == nil && build() == nil {
-			a.logger().Warn("nothing can be compiled for the GPU at hand, so it runs what the cache has for an earlier one", "gpu", own, "target", name, "reason", err)
+			a.logger().Warn("nothing can be compiled for this machine's GPU, so it runs what the cache has for an earlier one", "gpu", own, "target", name, "reason", err)
 			return nil
 		}
 	}
@@ -48,7 +48,7 @@ func (t *target) retarget(f *buildFlags, name string) error {
 	return err
 }
 
-// earlierTargets returns those that the cache has models for and the GPU at hand runs
+// earlierTargets returns those that the cache has models for and this machine's GPU runs
 // beside its own, the latest first.
 func (a *app) earlierTargets(ctx context.Context, t *target) []string {
 	dev, ok := t.dev.(device.TargetChecker)

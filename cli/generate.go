@@ -102,11 +102,11 @@ and what they had is printed.`,
 	fl := cmd.Flags()
 	fl.Var(&g.ids, "ids", "`ID`s of the prompt")
 	fl.StringVar(&g.prompt, "prompt", "", "`TEXT` of the prompt")
-	fl.StringVar(&g.tokenizer, "tokenizer", "", "`FILE` or directory of the tokenizer of --prompt (default: beside the weights)")
+	fl.StringVar(&g.tokenizer, "tokenizer", "", "`FILE` or directory of the tokenizer of --prompt (default: the one next to the weights)")
 	fl.StringVar(&g.file, "ids-file", "", "`FILE` with a request on each line, in JSON; - is standard input")
 	g.maxNew = 24
 	fl.Var(&wholeNumber[int]{&g.maxNew, 0, maxNumber}, "max-new", "generate at most `N` tokens for a request; 0: until its sequence is as long as the model and the cache allow")
-	fl.Var(&g.stop, "stop", "`ID`s that end an answer, beside those that the model says (eos)")
+	fl.Var(&g.stop, "stop", "`ID`s that end an answer, in addition to the model's own (eos)")
 	fl.BoolVar(&g.noEOS, "ignore-eos", false, "go on after the ids that end the model's sequences (eos)")
 	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token, whatever --top-k, --top-p and --seed are")
 	fl.Var(&wholeNumber[int]{&g.sampling.TopK, 0, maxNumber}, "top-k", "sample among the `K` most probable tokens; 0: all")

@@ -29,7 +29,7 @@ import (
 func gpus() []platform {
 	return []platform{{
 		kind:     "cuda",
-		forms:    []string{"cuda (the GPU at hand)", fmt.Sprintf("cuda:sm_%d and later (cuda:sm_90)", compilecuda.MinArch)},
+		forms:    []string{"cuda (this machine's GPU)", fmt.Sprintf("cuda:sm_%d and later (cuda:sm_90)", compilecuda.MinArch)},
 		complete: []string{"cuda", "cuda:sm_80", "cuda:sm_86", "cuda:sm_89", "cuda:sm_90", "cuda:sm_100", "cuda:sm_120"},
 		open:     openGPUOf,
 	}}

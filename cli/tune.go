@@ -56,7 +56,7 @@ func (a *app) tuneCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tune MODEL",
 		Short: "measure on this GPU how each product of a model is computed best",
-		Long: `Measure the matrix products of a model on the GPU at hand, at every size that is
+		Long: `Measure the matrix products of a model on this machine's GPU, at every size that is
 captured, between the kernels around it and on memory that no cache holds: by the
 kernels that pwc makes, and by algorithms of cuBLASLt. What is fastest is kept in the
 cache as records about this GPU and this version of the library, which whatever runs
@@ -87,7 +87,7 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	if t.tune == nil {
-		return usagef("--target %s: there is nothing to tune on it; --target cuda tunes the GPU at hand", t.name)
+		return usagef("--target %s: there is nothing to tune on it; --target cuda tunes this machine's GPU", t.name)
 	}
 	m, err := a.open(path, f)
 	if err != nil {

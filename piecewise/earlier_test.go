@@ -17,7 +17,7 @@ import (
 )
 
 // TestEarlierTarget runs what was compiled for sm_80, pieces and an op's kernel, on the
-// GPU at hand, or else an emulated one of compute capability 10.0: it executes the
+// this machine's GPU, or else an emulated one of compute capability 10.0: it executes the
 // PTX, in graphs too, which is counted as compilation.
 func TestEarlierTarget(t *testing.T) {
 	const target = "cuda:sm_80"

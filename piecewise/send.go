@@ -168,7 +168,7 @@ func (s *sending) keep(i int, has held, want int64) error {
 	fn, in := s.fn, &s.fn.inputs[i]
 	have := s.given[i].bytes
 	if s.before == nil || has.bytes != have || !fn.shapedAs(in, s.values) { // another run came between
-		return fmt.Errorf("%w: input %%%s of @%s was to be kept, and the run before had not its %d bytes", ErrSize, in.name, fn.ir.Name, have)
+		return fmt.Errorf("%w: input %%%s of @%s cannot be kept: the device does not hold its %d bytes from the previous run; fill it again", ErrSize, in.name, fn.ir.Name, have)
 	}
 	if err := s.flush(); err != nil { // with the slot's bytes around the input's, not with these
 		return err

@@ -1,5 +1,5 @@
 // Package tune measures the ways in which a program may compute its products on
-// the GPU at hand: cuBLASLt's algorithms, and the kernels that the program brings
+// this machine's GPU: cuBLASLt's algorithms, and the kernels that the program brings
 // along. What is fastest becomes a record (see package cache), which
 // runtime/cuda/cublaslt looks up from then on.
 package tune

@@ -147,7 +147,7 @@ func besideConfig(dir string) error {
 	const adapter = "adapter_config.json"
 	switch _, err := os.Stat(filepath.Join(dir, adapter)); {
 	case err == nil:
-		return fmt.Errorf("hf: %s: an adapter lies beside the checkpoint, and is not applied: merge it into the weights (merge_and_unload of PEFT), or move its files elsewhere", adapter)
+		return fmt.Errorf("hf: %s: the directory also holds an adapter, which is not applied: merge it into the weights (merge_and_unload of PEFT), or move its files elsewhere", adapter)
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("hf: %w", err)
 	}

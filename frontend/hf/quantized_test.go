@@ -49,7 +49,7 @@ func TestFilesBesideTheConfig(t *testing.T) {
 		{"hf_quant_config.json", `x`, "an unnamed method"},
 		{"quantize_config.json", `{"bits": 4}`, `quantize_config.json: the checkpoint is quantized with "4 bits"`},
 		{"quant_config.json", `{"w_bit": 4}`, "quant_config.json"},
-		{"adapter_config.json", `{}`, "adapter_config.json: an adapter lies beside the checkpoint"},
+		{"adapter_config.json", `{}`, "adapter_config.json: the directory also holds an adapter"},
 	} {
 		dir := t.TempDir()
 		for name, text := range map[string]string{"config.json": string(base("LlamaForCausalLM").json(t)), "other.json": string(base("LlamaForCausalLM").json(t)), c.file: c.text} {

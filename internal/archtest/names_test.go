@@ -92,7 +92,7 @@ var link = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
 // What is no folder of ours, such as `errors.Is`, is left alone.
 func TestNames(t *testing.T) {
 	var files []string
-	for _, pattern := range []string{"*.md", "docs/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
 		list, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)
