@@ -289,16 +289,11 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 	if err != nil {
 		return err
 	}
-	t, err := openTarget(bf, false)
+	t, closeAll, err := openTargetFor(ctx, m.module, bf)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.close()) }()
-	w, err := t.joinWorld(ctx, m.module, bf)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, w.close()) }()
+	defer func() { err = errors.Join(err, closeAll()) }()
 	bf.frozen, bf.unrecorded, bf.local = true, true, true
 	module := m.module
 	if served, err := a.serves(module); err != nil {

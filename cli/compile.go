@@ -116,16 +116,11 @@ func (a *app) runCompile(ctx context.Context, path, name, modeName string, f *mo
 	}
 	module := *m.module
 	module.Funcs = funcs
-	t, err := openTarget(bf, false)
+	t, closeAll, err := openTargetFor(ctx, m.module, bf)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.close()) }()
-	w, err := t.joinWorld(ctx, m.module, bf)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, w.close()) }()
+	defer func() { err = errors.Join(err, closeAll()) }()
 	symbols := loadSymbols(&module)
 	served, err := a.serves(&module)
 	if err != nil {

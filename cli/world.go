@@ -18,6 +18,19 @@ type world struct {
 	groups [][]*collective.Group // by device, those that it is in
 }
 
+// openTargetFor opens a target that m is compiled for, not run, and joins it to m's groups
+// where it has a device. The caller calls closeAll.
+func openTargetFor(ctx context.Context, m *ir.Module, f *buildFlags) (t *target, closeAll func() error, err error) {
+	if t, err = openTarget(f, false); err != nil {
+		return nil, nil, err
+	}
+	w, err := t.joinWorld(ctx, m, f)
+	if err != nil {
+		return nil, nil, errors.Join(err, t.close())
+	}
+	return t, func() error { return errors.Join(w.close(), t.close()) }, nil
+}
+
 // joinWorld opens the other devices that a module needs, the next ones of t's kind, and joins
 // all of them to the module's groups. A module for one device needs none, and neither does a
 // target without a device, for which code is made and not run.
