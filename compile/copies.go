@@ -51,6 +51,21 @@ func (st *planned) copies() (src, dst *memory, ok bool) {
 	return src, dst, src != dst && dst.into == nil && sameSize(src, dst) && elements.Equal(dst.typ.Elements())
 }
 
+// storesBeforeColumns reports whether one of a row's threads stores to an argument while others may still
+// load what was there, to use it for the row's columns.
+func storesBeforeColumns(k *loop.Kernel, arg int32) bool {
+	stored := false
+	for _, p := range k.Phases {
+		for _, in := range p.Row {
+			stored = stored || in.Op == loop.Store && in.Access.Arg == arg
+		}
+		if stored && len(p.Body) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // reachesTarget reports whether step p, the first to touch src, may write dst in its place, which
 // step c copies it to. last is the last step that touches src.
 func reachesTarget(steps []*planned, p, c, last int, src, dst *memory) bool {
@@ -63,7 +78,7 @@ func reachesTarget(steps []*planned, p, c, last int, src, dst *memory) bool {
 		return false
 	}
 	for a, m := range steps[p].mems {
-		if m.root() == dst && (k.Args[a].Write || !overlays(k, int32(a), out)) {
+		if m.root() == dst && (k.Args[a].Write || !overlays(k, int32(a), out) || storesBeforeColumns(k, out)) {
 			return false
 		}
 	}

@@ -66,6 +66,16 @@ func TestWriteThrough(t *testing.T) {
 			t.Errorf("%s: written through: %v, %d of %d steps are left", c.name, through, len(got), len(steps))
 		}
 	}
+	row := loop.Phase{Row: []loop.Instr{{Op: loop.Store, Access: &loop.Access{}}}}
+	columns := loop.Phase{Body: []loop.Instr{{Op: loop.Neg}}}
+	for _, c := range []struct {
+		phases []loop.Phase
+		want   bool
+	}{{[]loop.Phase{columns, row}, false}, {[]loop.Phase{row, columns}, true}, {[]loop.Phase{columns}, false}} {
+		if got := storesBeforeColumns(&loop.Kernel{Phases: c.phases}, 0); got != c.want {
+			t.Errorf("%+v: stores before columns: %v", c.phases, got)
+		}
+	}
 	w := &memory{kind: paramMemory, typ: ir.TypeOf(dtype.F32, n), result: -1, fixed: true}
 	g, next := scratchOf(dtype.F32, n), scratchOf(dtype.F32, n)
 	writeThrough([]*planned{elementwise([]*memory{g, next}, load(0), store(1)), elementwise([]*memory{next, w}, load(0), store(1))})
