@@ -63,13 +63,30 @@ type importReport struct {
 	Bytes        int64       `json:"bytes"`      // of them, as stored
 	Functions    []string    `json:"functions"`
 	Nodes        int         `json:"nodes"`
-	Checked      bool        `json:"checked"`        // the tensors were there and held against the config
-	Context      int64       `json:"context"`        // the longest sequence in tokens; 0: unknown
-	EOS          []int32     `json:"eos"`            // ids that end a sequence
-	Notes        []string    `json:"notes"`          // what a reader of the checkpoint may not expect of the module
-	Dims         []importDim `json:"dims,omitempty"` // dynamic dimensions of an exported program
+	Checked      bool        `json:"checked"`             // the tensors were there and held against the config
+	Context      int64       `json:"context"`             // the longest sequence in tokens; 0: unknown
+	EOS          []int32     `json:"eos"`                 // ids that end a sequence
+	Notes        []string    `json:"notes"`               // what a reader of the checkpoint may not expect of the module
+	Dims         []importDim `json:"dims,omitempty"`      // dynamic dimensions of an exported program
+	Attention    *importAttn `json:"attention,omitempty"` // of an exported program that calls it
 	Output       string      `json:"output,omitempty"`
 	Text         string      `json:"text,omitempty"` // of the module, with neither -o nor --check
+}
+
+// importAttn counts the calls of attention of an exported program.
+type importAttn struct {
+	Fused int    `json:"fused"` // causal: without a matrix of scores
+	Plain int    `json:"plain"` // plain ops
+	Why   string `json:"why,omitempty"`
+}
+
+// text says which calls are which.
+func (c *importAttn) text() string {
+	text := fmt.Sprintf("attention: %d causal, without a matrix of scores; %d as plain ops", c.Fused, c.Plain)
+	if c.Why != "" {
+		text += ": " + c.Why
+	}
+	return text
 }
 
 // importDim is a dynamic dimension.
@@ -110,6 +127,9 @@ func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
 	for _, d := range m.dims {
 		r.Dims = append(r.Dims, importDim{d.Name, d.Lo, d.Hi, d.Batch, d.Where})
 	}
+	if c := m.calls; c.Fused+c.Plain > 0 {
+		r.Attention = &importAttn{c.Fused, c.Plain, c.Why}
+	}
 	for _, t := range m.tensors() {
 		n := int64(1)
 		for _, d := range t.Shape {
@@ -145,6 +165,9 @@ func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
 			kind = "batch dimension"
 		}
 		fmt.Fprintf(a.out, "%s %s in [%d, %d]: %s\n", kind, d.Name, d.Min, d.Max, d.Where)
+	}
+	if r.Attention != nil {
+		fmt.Fprintln(a.out, r.Attention.text())
 	}
 	switch {
 	case check && m.check == nil:

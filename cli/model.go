@@ -91,6 +91,7 @@ type model struct {
 	notes  []string                       // what a reader of the model may not expect of the module
 	check  func(safetensors.Source) error // holds other tensors to the config; nil: there is none
 	dims   []pt2.Dim                      // dynamic dimensions of an exported program
+	calls  pt2.Attentions                 // its calls of attention
 }
 
 func (f *modelFlags) options() (hf.Options, error) {

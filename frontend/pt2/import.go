@@ -28,6 +28,15 @@ type Model struct {
 	Module *ir.Module
 	Dims   []Dim    // the dynamic dimensions, by name
 	Notes  []string // what a reader of the program may not expect of the module
+
+	Attentions Attentions
+}
+
+// Attentions counts the calls of scaled_dot_product_attention.
+type Attentions struct {
+	Fused int    // causal over a prompt: attention of the IR, without a matrix of scores
+	Plain int    // plain ops, with it
+	Why   string // the first of the latter is no causal one
 }
 
 // Dim is a dynamic dimension of the exported program.
@@ -89,8 +98,9 @@ type importer struct {
 	dims    []Dim
 	notes   []string
 
-	bandBytes int64 // of patches of a convolution, about
-	autocast  bool  // the nodes are in a region in which operands take the dtype of the result
+	attentions Attentions
+	bandBytes  int64 // of patches of a convolution, about
+	autocast   bool  // the nodes are in a region in which operands take the dtype of the result
 }
 
 func newImporter(a *Archive, o *Options, states map[string]bool) *importer {
@@ -135,7 +145,7 @@ func (im *importer) run() (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pt2: %s: %w", im.a.path, err)
 	}
-	return &Model{Module: m, Dims: im.dims, Notes: im.notes}, nil
+	return &Model{Module: m, Dims: im.dims, Notes: im.notes, Attentions: im.attentions}, nil
 }
 
 // declareDims reads shapes of inputs and guards, which say what symbols there are.

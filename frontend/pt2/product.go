@@ -88,8 +88,8 @@ func added(a, b string) opRule {
 	}
 }
 
-// attention is softmax(q @ k^T * scale + mask) @ v, of plain ops. Heads of q are groups of
-// those of k and v.
+// attention is softmax(q @ k^T * scale + mask) @ v: causal, the IR's attention, else plain
+// ops. Heads of q are groups of those of k and v.
 func attention(c *call) []ir.Value {
 	q, k, v := c.tensor("query"), c.tensor("key"), c.tensor("value")
 	if c.float("dropout_p", 0) != 0 {
@@ -103,6 +103,9 @@ func attention(c *call) []ir.Value {
 		c.fail("the width of a head is dynamic")
 	}
 	scale := c.float("scale", 1/math.Sqrt(float64(width)))
+	if y, ok := c.fusedAttention(q, k, v, scale); ok {
+		return one(y)
+	}
 	rank := c.rank(q)
 	group := rank >= 3 && c.rank(k) == rank && !c.shape(q)[rank-3].Equal(c.shape(k)[rank-3])
 	shape := c.shape(q)
@@ -138,10 +141,7 @@ func (c *call) groups(q, k, v ir.Value) (ir.Value, ir.Value, ir.Value) {
 func (c *call) probabilities(scores ir.Value, query []dim.Dim, group bool) ir.Value {
 	rank := c.rank(scores)
 	s := c.shape(scores)
-	mask := "attn_mask"
-	if !c.has(mask) {
-		mask = "attn_bias"
-	}
+	mask := c.maskName()
 	if c.bool("is_causal", false) {
 		keep := c.compare("ge", c.along(i64, 2, 0, s[rank-2]), c.along(i64, 2, 1, s[rank-1]))
 		scores = c.where(keep, scores, c.f(math.Inf(-1)))

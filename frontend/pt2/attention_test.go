@@ -1,0 +1,31 @@
+package pt2
+
+import "testing"
+
+// TestAttentions holds which calls are attention of the IR. Of the archive causal, the first six
+// are causal, one of them by each kind of mask; the next with a mask has a window, and the last
+// one hides keys by the smallest finite number. Masks of language models with packed sequences
+// compare positions of each sequence, so they are known where the batch is fixed.
+func TestAttentions(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		dims         map[string]int64
+		fused, plain int
+	}{
+		{"causal", nil, 7, 1},
+		{"sdpa", nil, 2, 7},
+		{"hf-static-llama", map[string]int64{"s23": 3}, 1, 0},
+		{"hf-static-gpt2", map[string]int64{"s23": 3}, 1, 0},
+		{"hf-static-mistral", map[string]int64{"s23": 3}, 0, 1},
+		{"hf-static-llama", nil, 0, 1},
+	} {
+		a := open(t, c.name)
+		m, err := a.Import(Options{Dims: c.dims})
+		if err != nil {
+			t.Fatal(c.name, err)
+		}
+		if got := m.Attentions; got.Fused != c.fused || got.Plain != c.plain || (got.Plain > 0) != (got.Why != "") {
+			t.Errorf("%s %v: %+v, want %d fused and %d plain", c.name, c.dims, got, c.fused, c.plain)
+		}
+	}
+}
