@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""pwc beside llama.cpp on one processor: decode steps of one shape, both in the same run.
+"""pwc beside llama.cpp on one processor: decode steps and prompts of one shape, both in the same run.
 
     go build -o bin/pwc ./cmd/pwc
     python3 bench/llamacpp.py --pwc bin/pwc                       # SmolLM2-135M's shape, f32 and bf16
@@ -123,12 +123,13 @@ def write_config(path, name):
 
 def pwc_steps(a, config, dtype):
     environment = dict(os.environ, GOMAXPROCS=str(a.threads))
-    report = json.loads(run([a.pwc, "bench", config, "--batch", a.batch, "--context", str(a.context), "--dtype", dtype, "--json"], env=environment))
-    return {f"decode {s['batch']}": s["ms"] / 1e3 for s in report["steps"]}
+    report = json.loads(run([a.pwc, "bench", config, "--batch", a.batch, "--context", str(a.context), "--prompt", a.prompt, "--dtype", dtype, "--json"], env=environment))
+    steps = {f"decode {s['batch']}": s["ms"] / 1e3 for s in report["steps"]}
+    return steps | {f"prompt {s['prompt']}": s["ms"] / 1e3 for s in report["prefill"]}
 
 
 def peer_steps(a, bins, driver, model):
-    return json.loads(run([driver, model, str(a.context), a.kv, str(int(a.flash)), str(a.threads), str(a.seconds), a.batch, "0"], env=dict(os.environ, GGML_DIR=bins)))
+    return json.loads(run([driver, model, str(a.context), a.kv, str(int(a.flash)), str(a.threads), str(a.seconds), a.batch, a.prompt], env=dict(os.environ, GGML_DIR=bins)))
 
 
 def processor():
@@ -148,6 +149,7 @@ def main():
     p.add_argument("--kv", default="f16", choices=["f32", "f16", "bf16"], help="dtype of llama.cpp's keys and values (default: %(default)s)")
     p.add_argument("--flash", action="store_true", help="llama.cpp with flash attention")
     p.add_argument("--batch", default="1,8,32", help="sequences that decode together (default: %(default)s)")
+    p.add_argument("--prompt", default="512", help="tokens of prompts (default: %(default)s)")
     p.add_argument("--context", type=int, default=512, help="tokens of a sequence (default: %(default)s)")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of each (default: %(default)s)")
     p.add_argument("--rounds", type=int, default=3, help="turns of each (default: %(default)s)")
@@ -174,14 +176,14 @@ def main():
         print(json.dumps({"processor": processor(), "threads": a.threads, "shape": a.shape, "context": a.context, "seconds": results}))
         return
     print(f"{a.shape}, contexts of {a.context} tokens, {a.threads} threads of {processor()}; tokens/s, medians of {a.rounds} turns\n")
-    row = "{:>6} {:>6} {:>10} {:>10} {:>7}  {}"
-    print(row.format("dtype", "batch", "pwc", "llama.cpp", "ratio", "ratios of turns"))
+    row = "{:>6} {:>12} {:>10} {:>10} {:>7}  {}"
+    print(row.format("dtype", "step", "pwc", "llama.cpp", "ratio", "ratios of turns"))
     for dtype, r in results.items():
-        for batch in a.batch.split(","):
-            name = "decode " + batch
+        for name in r["pwc"][0]:
+            tokens = int(name.split()[1])
             mine, other = [t[name] for t in r["pwc"]], [t[name] for t in r["llama.cpp"]]
             m, o = statistics.median(mine), statistics.median(other)
-            print(row.format(dtype, batch, f"{int(batch) / m:.1f}", f"{int(batch) / o:.1f}", f"{o / m:.2f}", " ".join(f"{y / x:.2f}" for x, y in zip(mine, other))))
+            print(row.format(dtype, name, f"{tokens / m:.1f}", f"{tokens / o:.1f}", f"{o / m:.2f}", " ".join(f"{y / x:.2f}" for x, y in zip(mine, other))))
 
 
 if __name__ == "__main__":
