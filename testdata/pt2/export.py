@@ -571,6 +571,43 @@ def group_causal():
     ]), [("f", ["n", 4, t, 8]), ("f", ["n", 4, t, 8])])
 
 
+def group_hf():
+    import transformers as T
+
+    class Logits(nn.Module):
+        def __init__(self, m):
+            super().__init__()
+            self.m = m
+
+        def forward(self, ids):
+            return self.m(input_ids=ids, use_cache=False).logits
+
+    class Hidden(nn.Module):
+        def __init__(self, m, key):
+            super().__init__()
+            self.m, self.key = m, key
+
+        def forward(self, x):
+            return self.m(**{self.key: x}).last_hidden_state
+
+    seq = Dim("s", min=2, max=64)
+    ids = [("i", [1, "n"], 64)]
+    jobs = [
+        ("hf-gpt2", lambda: Logits(T.GPT2LMHeadModel(T.GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2, n_positions=64, attn_implementation="sdpa"))), ids, ({1: seq},)),
+        ("hf-vit", lambda: Hidden(T.ViTModel(T.ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, image_size=8, patch_size=4), add_pooling_layer=False), "pixel_values"), [("f", ["n", 3, 8, 8])], None),
+        ("hf-t5-encoder", lambda: Hidden(T.T5EncoderModel(T.T5Config(vocab_size=64, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=4)), "input_ids"), ids, ({1: seq},)),
+    ]
+    for name, make, kinds, dims in jobs:
+        if time.time() - START > 85:
+            log("no time for", name)
+            continue
+        try:
+            torch.manual_seed(6)
+            emit(name, make(), kinds, dims=dims, core=False)
+        except Exception:
+            log("FAILED", name, traceback.format_exc()[-500:])
+
+
 def group_hf_static():
     import transformers as T
 
