@@ -121,7 +121,9 @@ func (j *joint) cotangents() {
 		}
 		j.outputs = append(j.outputs, i)
 		j.fb.SetPos(j.f.ReturnPos)
-		j.seeds = append(j.seeds, j.fb.Param(name, t))
+		seed := j.fb.Param(name, t)
+		j.fb.Place(seed, ofCotangent(j.f.ResultPlacement(i))...)
+		j.seeds = append(j.seeds, seed)
 	}
 	if len(j.outputs) == 0 {
 		j.errs = append(j.errs, j.m.ErrorAt(j.f, -1, "@%s returns no value of f32, f16 or bf16, so it has no gradient", j.f.Name))
@@ -130,6 +132,7 @@ func (j *joint) cotangents() {
 
 // give adds a cotangent of v to the ones so far.
 func (j *joint) give(v, g ir.Value) {
+	g = j.ofAllRanks(v, g)
 	if have, ok := j.grads[v]; ok {
 		g = j.fb.Op1("add", []ir.Value{have, g})
 	}
@@ -221,7 +224,7 @@ func (j *joint) backward() {
 		j.fb.SetName(g, fmt.Sprintf("grad_in%d", k))
 		j.results = append(j.results, g)
 	}
-	j.fb.Return(j.results...)
+	placeAll(j.fb, j.results, nil)
 }
 
 // zeros returns a tensor of zeros.
@@ -295,5 +298,5 @@ func (j *joint) finish(c *copier) {
 		out[k] = c.value(g)
 	}
 	c.fb.SetPos(j.f.ReturnPos)
-	c.fb.Return(out...)
+	placeAll(c.fb, out, nil)
 }

@@ -120,7 +120,7 @@ func (j *joint) emitForward(b *ir.Builder, d *Derivative, kept []ir.Value) {
 		returned[i] = c.value(v)
 	}
 	c.fb.SetPos(j.f.ReturnPos)
-	c.fb.Return(returned...)
+	placeAll(c.fb, returned, j.f)
 }
 
 // backward emits the backward of a joint.
@@ -176,6 +176,7 @@ func (b *backward) params(d *Derivative) {
 	for k, v := range b.kept {
 		b.c.fb.SetPos(f.Values[v].Pos)
 		b.c.to[v] = b.c.fb.Param(fmt.Sprintf("saved%d", k), f.Type(v))
+		b.c.fb.Place(b.c.to[v], b.fb.Placed(v)...)
 	}
 	for i, p := range f.Params {
 		if i >= len(b.f.Params) {
@@ -186,6 +187,7 @@ func (b *backward) params(d *Derivative) {
 			if f.Values[p].Padded {
 				b.c.fb.Padded(b.c.to[p])
 			}
+			b.c.fb.Place(b.c.to[p], f.Values[p].Placements...)
 			d.Params = append(d.Params, i)
 		}
 	}

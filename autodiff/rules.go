@@ -42,7 +42,6 @@ const (
 	piecewiseConstant = "it is constant wherever it has a derivative"
 	integers          = "its results are integers or bools"
 	source            = "it has no float operand"
-	exchanges         = "it meets other devices, of whose functions the gradient depends as well: differentiate what is between exchanges"
 )
 
 // table has a row for every op of the op table.
@@ -122,10 +121,10 @@ var table = map[ir.OpID]entry{
 	ir.OpEmpty:         flat(source),
 	ir.OpEmptyLike:     flat("it does not read its operand"),
 	ir.OpConst:         flat(source),
-	ir.OpAllReduce:     {why: exchanges},
-	ir.OpAllGather:     {why: exchanges},
-	ir.OpReduceScatter: {why: exchanges},
-	ir.OpBroadcast:     {why: exchanges},
+	ir.OpAllReduce:     {rule: func(s *step) { s.add(0, s.g()) }},
+	ir.OpAllGather:     {rule: allGather},
+	ir.OpReduceScatter: {rule: reduceScatter},
+	ir.OpBroadcast:     {why: "its operand counts on one rank alone"},
 
 	ir.OpUniform: flat(source),
 	ir.OpDropout: {rule: dropout},

@@ -32,7 +32,7 @@ func TestEveryOpHasARule(t *testing.T) {
 			t.Errorf("%s: rule %v, reason %q: want one of both", op.Name, has, why)
 		case strings.HasPrefix(why, "the table of package autodiff"):
 			t.Error(why)
-		case has && !used[op.Name]:
+		case has && !used[op.Name] && op.Class != ir.Collective: // TestGradientsOfRanks
 			t.Errorf("%s has a rule and no case in differences", op.Name)
 		}
 	}

@@ -351,6 +351,7 @@ type FuncBuilder struct {
 	latest  []Value // by value: the newest version of its storage (for a base), NoValue: itself
 	draws   draws
 	origin  Origin
+	placers []*placer // by group, for Placed
 }
 
 // Func returns the function under construction.

@@ -23,6 +23,28 @@ func (m *Module) Placements(f *Func, g *Group) []Placement {
 	return p.exported()
 }
 
+// Placed returns how a value of the function under construction is spread over the ranks of each
+// group.
+func (fb *FuncBuilder) Placed(v Value) []Placement {
+	if !fb.has(v) {
+		return nil
+	}
+	out := make([]Placement, len(fb.b.m.Groups))
+	for i, g := range fb.b.m.Groups {
+		if i == len(fb.placers) {
+			fb.placers = append(fb.placers, newPlacer(fb.b.m, fb.f, g))
+		}
+		p := fb.placers[i]
+		p.meet()
+		for ; p.next < len(fb.f.Nodes); p.next++ {
+			p.current = p.next
+			p.node(fb.f.Nodes[p.next])
+		}
+		out[i] = p.placement(v)
+	}
+	return out
+}
+
 // spread is a Placement, or undetermined: of memory that nothing has written and of zeros, which are
 // whatever they are written or added to.
 type spread struct {
@@ -47,23 +69,40 @@ type placer struct {
 	at      []spread // by value
 	report  func(node int, format string, args ...any)
 	current int // the node that is looked at
+	next    int // of a function under construction: the first that was not
 }
 
 func newPlacer(m *Module, f *Func, g *Group) *placer {
-	p := &placer{m: m, f: f, g: g, at: make([]spread, len(f.Values)), report: func(int, string, ...any) {}}
-	for i := range f.Values {
-		switch info := &f.Values[i]; info.Kind {
-		case ParamValue:
-			p.at[i] = p.declared(info.Placements)
-		case WeightValue:
-			p.at[i] = p.weight(m.Weights[info.Index])
-		case StateValue:
-			p.at[i] = p.declared(m.States[info.Index].Placements)
-		case LiteralValue:
-			p.at[i] = spread{any: info.Literal.Float64() == 0, from: -1}
-		}
-	}
+	p := &placer{m: m, f: f, g: g, report: func(int, string, ...any) {}}
+	p.meet()
 	return p
+}
+
+// meet gives values that are new in the function's table the spread that they have by themselves.
+func (p *placer) meet() {
+	for i := len(p.at); i < len(p.f.Values); i++ {
+		s := spread{}
+		switch info := &p.f.Values[i]; info.Kind {
+		case ParamValue:
+			s = p.declared(info.Placements)
+		case WeightValue:
+			s = p.weight(p.m.Weights[info.Index])
+		case StateValue:
+			s = p.declared(p.m.States[info.Index].Placements)
+		case LiteralValue:
+			s = spread{any: info.Literal.Float64() == 0, from: -1}
+		}
+		p.at = append(p.at, s)
+	}
+}
+
+// placement is what others are told of a value.
+func (p *placer) placement(v Value) Placement {
+	out := Placement{Group: p.g.Name}
+	if s := p.at[v]; !s.any {
+		out.Kind, out.Axis = s.kind, s.axis
+	}
+	return out
 }
 
 func (p *placer) declared(list []Placement) spread {
@@ -73,11 +112,8 @@ func (p *placer) declared(list []Placement) spread {
 
 func (p *placer) exported() []Placement {
 	out := make([]Placement, len(p.at))
-	for i, s := range p.at {
-		out[i] = Placement{Group: p.g.Name}
-		if !s.any {
-			out[i].Kind, out[i].Axis = s.kind, s.axis
-		}
+	for i := range p.at {
+		out[i] = p.placement(Value(i))
 	}
 	return out
 }
