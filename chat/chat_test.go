@@ -50,7 +50,7 @@ func TestTransformers(t *testing.T) {
 		switch {
 		case c.Error != nil:
 			refused++
-			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), *c.Error) {
+			if !errors.Is(err, ErrRefused) || err.Error() != ErrRefused.Error()+": "+*c.Error {
 				t.Errorf("case %d, %s: %q, %v, want a refusal: %s", i, c.Template, got, err, *c.Error)
 			}
 		case err != nil || got != *c.Text:

@@ -185,8 +185,12 @@ func (r *run) leave([]jinja.Value, map[string]jinja.Value) (jinja.Value, error) 
 }
 
 func (r *run) raise(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
-	r.refused = "no reason is given"
-	if len(args) > 0 {
+	switch {
+	case len(args) == 0:
+		r.refused = "no reason is given"
+	case args[0].IsString():
+		r.refused = args[0].AsString() // String has quotes around it
+	default:
 		r.refused = args[0].String()
 	}
 	return jinja.Undefined(), ErrRefused

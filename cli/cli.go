@@ -11,12 +11,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -65,10 +63,10 @@ const grace = 2 * time.Second
 // Main runs the command line of the process and exits. ops are the extern ops
 // that it knows beside the built-in ones; one of the same name replaces it. An
 // interrupt or SIGTERM ends what is being done in order, within two seconds; a second
-// one at once.
+// one at once. In a conversation an interrupt ends the answer first.
 func Main(ops ...Op) {
 	ctx, held := withHold(context.Background())
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := withSignals(ctx)
 	context.AfterFunc(ctx, func() {
 		stop()
 		time.AfterFunc(grace, func() {

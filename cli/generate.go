@@ -27,8 +27,12 @@ type generateFlags struct {
 	file      string
 	prompt    string
 	tokenizer string // file or directory; "": where the checkpoint is
+	chat      bool
+	system    string
+	template  string // file or directory; "": where the checkpoint is
 	maxNew    int
 	stop      idList
+	stopText  []string
 	noEOS     bool
 	sampling  runner.Sampling
 	mode      string
@@ -56,7 +60,10 @@ paged KV cache, and print the ids of their tokens as they come. What the model
 takes of the device is printed before anything is allocated.
 
 --ids gives one request, and so does --prompt, whose text the checkpoint's tokenizer
-turns into ids; its answer is text, too. Each line of --ids-file is one, either a list of ids or
+turns into ids; its answer is text, too, and ends before a string of --stop-text. --chat is a
+conversation: each line of standard input is a message, which the checkpoint's chat
+template makes a prompt of with all that was said before. An interrupt ends the
+answer, the end of the input the conversation. Each line of --ids-file is one, either a list of ids or
 an object: {"ids": [5, 7], "request": "name", "max_new": 8, "stop": [2],
 "ignore_eos": true, "temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 1}. What
 it leaves out is what the flags say, and the name is its number, from 0. An answer
@@ -71,25 +78,21 @@ request that cannot be served, or fails, does so alone; the exit code is then 1.
 and what they had is printed.`,
 		Example: `  pwc generate models/llama --ids 5,7,9 --max-new 24
   pwc generate models/llama --prompt "The capital of France is"
+  pwc generate models/llama --chat --system "Answer in one sentence."
   pwc generate models/llama --ids-file prompts.jsonl --json --stats
   pwc generate models/llama --ids 5,7,9 --temperature 0.8 --top-p 0.95 --seed 7
   pwc generate config.json --weights dummy --ids 1,2,3 --stats`,
 		Annotations: map[string]string{linesAnnotation: ""},
 		Args:        exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case g.ids != nil && g.file != "":
-				return usagef("--ids and --ids-file exclude each other")
-			case g.prompt != "" && (g.ids != nil || g.file != ""):
-				return usagef("--prompt excludes --ids and --ids-file")
-			case g.tokenizer != "" && g.prompt == "":
-				return usagef("--tokenizer is for the text of --prompt")
-			case g.ids == nil && g.file == "" && g.prompt == "":
-				return usagef("give the prompt with --prompt TEXT or --ids 5,7,9, or many with --ids-file F.jsonl")
-			case !(g.sampling.TopP > 0 && g.sampling.TopP <= 1):
-				return usagef("--top-p %g: %w", g.sampling.TopP, errTopP)
-			case !(g.sampling.Temperature >= 0) || math.IsInf(g.sampling.Temperature, 0):
-				return usagef("--temperature %g: it must be 0 or more", g.sampling.Temperature)
+			if err := g.check(); err != nil {
+				return err
+			}
+			if g.chat {
+				if !cmd.Flags().Changed("max-new") {
+					g.maxNew = 0
+				}
+				return a.runChat(cmd.Context(), args[0], &f, &b, &g)
 			}
 			return a.runGenerate(cmd.Context(), args[0], &f, &b, &g)
 		},
@@ -102,11 +105,15 @@ and what they had is printed.`,
 	fl := cmd.Flags()
 	fl.Var(&g.ids, "ids", "`ID`s of the prompt")
 	fl.StringVar(&g.prompt, "prompt", "", "`TEXT` of the prompt")
-	fl.StringVar(&g.tokenizer, "tokenizer", "", "`FILE` or directory of the tokenizer of --prompt (default: the one next to the weights)")
+	fl.BoolVar(&g.chat, "chat", false, "talk with the model: each line of standard input is a message")
+	fl.StringVar(&g.system, "system", "", "`TEXT` of the system message that --chat begins with")
+	fl.StringVar(&g.template, "template", "", "`FILE` or directory of the chat template of --chat (default: the one next to the weights)")
+	fl.StringVar(&g.tokenizer, "tokenizer", "", "`FILE` or directory of the tokenizer of --prompt and --chat (default: the one next to the weights)")
 	fl.StringVar(&g.file, "ids-file", "", "`FILE` with a request on each line, in JSON; - is standard input")
 	g.maxNew = 24
-	fl.Var(&wholeNumber[int]{&g.maxNew, 0, maxNumber}, "max-new", "generate at most `N` tokens for a request; 0: until its sequence is as long as the model and the cache allow")
+	fl.Var(&wholeNumber[int]{&g.maxNew, 0, maxNumber}, "max-new", "generate at most `N` tokens for a request; 0: until its sequence is as long as the model and the cache allow, as in --chat unless this is given")
 	fl.Var(&g.stop, "stop", "`ID`s that end an answer, in addition to the model's own (eos)")
+	fl.StringArrayVar(&g.stopText, "stop-text", nil, "`TEXT` that ends an answer of --prompt or --chat, and is no part of it; may be repeated")
 	fl.BoolVar(&g.noEOS, "ignore-eos", false, "go on after the ids that end the model's sequences (eos)")
 	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token, whatever --top-k, --top-p and --seed are")
 	fl.Var(&wholeNumber[int]{&g.sampling.TopK, 0, maxNumber}, "top-k", "sample among the `K` most probable tokens; 0: all")
@@ -117,6 +124,34 @@ and what they had is printed.`,
 	fl.StringVar(&g.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`/metrics while it runs, as in :9100")
 	fl.BoolVar(&g.nvtx, "nvtx", false, "mark each piece as an NVTX range, for NVIDIA's profilers")
 	return cmd
+}
+
+// check refuses flags that exclude each other, and values that none can have.
+func (g *generateFlags) check() error {
+	text := g.prompt != "" || g.chat
+	switch {
+	case g.ids != nil && g.file != "":
+		return usagef("--ids and --ids-file exclude each other")
+	case g.prompt != "" && (g.ids != nil || g.file != ""):
+		return usagef("--prompt excludes --ids and --ids-file")
+	case g.chat && (g.ids != nil || g.file != "" || g.prompt != ""):
+		return usagef("--chat reads messages from standard input, and excludes --prompt, --ids and --ids-file")
+	case g.chat && (g.stats || g.metrics != "" || g.nvtx):
+		return usagef("--chat excludes --stats, --metrics and --nvtx")
+	case g.tokenizer != "" && !text:
+		return usagef("--tokenizer is for the text of --prompt and --chat")
+	case g.stopText != nil && !text:
+		return usagef("--stop-text is for the text of --prompt and --chat")
+	case (g.system != "" || g.template != "") && !g.chat:
+		return usagef("--system and --template are for --chat")
+	case g.ids == nil && g.file == "" && !text:
+		return usagef("give the prompt with --prompt TEXT or --ids 5,7,9, many with --ids-file F.jsonl, or --chat")
+	case !(g.sampling.TopP > 0 && g.sampling.TopP <= 1):
+		return usagef("--top-p %g: %w", g.sampling.TopP, errTopP)
+	case !(g.sampling.Temperature >= 0) || math.IsInf(g.sampling.Temperature, 0):
+		return usagef("--temperature %g: it must be 0 or more", g.sampling.Temperature)
+	}
+	return nil
 }
 
 // addRunner adds the flags of a runner: what is captured, and how large it is.
@@ -157,11 +192,11 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	out := &generation{app: a, requests: requests, live: newLiveLine(a, len(requests) > 1), start: time.Now()}
-	if text != nil {
-		out.text, out.answer = text, text.Stream(false)
-	}
 	out.bound(runner.BoundsOf(m.module).Positions, longerHint(m.module))
 	out.endAt(m.module.EOS)
+	if text != nil {
+		out.answer = newTextAnswer(text, g.stopText, requests[0].Stop)
+	}
 	if g.metrics != "" {
 		stop, err := out.serveMetrics(g.metrics)
 		if err != nil {
@@ -205,10 +240,14 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	return nil
 }
 
-// newRunner makes a runner with the flags.
-func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, w *world, bf *buildFlags, g *generateFlags, out *generation) (*runner.Runner, error) {
-	o := runner.Options{MaxSequences: g.sequences, MaxTokens: g.tokens, Blocks: g.blocks, MemoryBytes: g.memory, MemoryFraction: g.fraction, Observer: out}
-	blockSize, most := int(cacheBlock(m)), math.MaxInt
+// options are the runner's options in the flags.
+func (g *generateFlags) options() runner.Options {
+	return runner.Options{MaxSequences: g.sequences, MaxTokens: g.tokens, Blocks: g.blocks, MemoryBytes: g.memory, MemoryFraction: g.fraction}
+}
+
+// mostBlocks is the most blocks that the cache of a model can have, with the flags.
+func (g *generateFlags) mostBlocks(m *ir.Module) int {
+	most := math.MaxInt
 	for _, s := range m.Symbols {
 		if s.Kind == ir.Load && !m.IsRank(s.Name) {
 			most = min(most, int(s.Hi))
@@ -217,6 +256,15 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, w *world, 
 	if g.blocks > 0 {
 		most = min(most, g.blocks)
 	}
+	return most
+}
+
+// sizes returns options of a runner that is large enough for the requests, and refuses those
+// that are too large for any.
+func (out *generation) sizes(m *ir.Module, g *generateFlags) (runner.Options, error) {
+	o := g.options()
+	o.Observer = out
+	blockSize, most := int(cacheBlock(m)), g.mostBlocks(m)
 	var needed []int // blocks of each request
 	for i := range out.requests {
 		q := &out.requests[i]
@@ -236,7 +284,7 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, w *world, 
 	}
 	full, err := o.Resolve(m)
 	if err != nil {
-		return nil, explainOptions(err)
+		return o, explainOptions(err)
 	}
 	// More blocks than the longest requests of a step need have no use, however many wait.
 	slices.Sort(needed)
@@ -244,6 +292,20 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, w *world, 
 		o.MaxBlocks = min(o.MaxBlocks+blocks, most)
 	}
 	o.MaxBlocks = max(o.MaxBlocks, 1)
+	return o, nil
+}
+
+// newRunner makes a runner for the requests, with the flags.
+func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, w *world, bf *buildFlags, g *generateFlags, out *generation) (*runner.Runner, error) {
+	o, err := out.sizes(m, g)
+	if err != nil {
+		return nil, err
+	}
+	return a.openRunner(ctx, m, t, w, bf, g, o, out)
+}
+
+// openRunner makes a runner with the options.
+func (a *app) openRunner(ctx context.Context, m *ir.Module, t *target, w *world, bf *buildFlags, g *generateFlags, o runner.Options, out *generation) (*runner.Runner, error) {
 	steps, err := stepsOf(m, o)
 	if err != nil {
 		return nil, explainOptions(err)
@@ -320,8 +382,7 @@ type generation struct {
 	tokens   int64
 	failed   bool
 
-	text   *tokenizer.Tokenizer // of --prompt, else nil
-	answer *tokenizer.Stream    // of its answer
+	answer *textAnswer // to --prompt, else nil
 }
 
 // namedRequest is a request by its name, which is JSON, and what became of it.
@@ -331,6 +392,7 @@ type namedRequest struct {
 	seq     *runner.Sequence
 	refused error // there is no seq
 	atMost  int   // tokens, where MaxNew is 0
+	stopped int   // ids of the answer with which a stop string ended it; 0: none did
 
 	ignoreEOS bool // the ids that end the model's sequences do not end this one
 }
@@ -362,8 +424,11 @@ const refusedReason = "refused"
 
 // finishReason returns the text of why the request ended.
 func (q *namedRequest) finishReason() string {
-	if q.seq == nil {
+	switch {
+	case q.seq == nil:
 		return refusedReason
+	case q.stopped > 0:
+		return runner.Stopped.String()
 	}
 	return q.seq.Reason().String()
 }
@@ -371,7 +436,7 @@ func (q *namedRequest) finishReason() string {
 // incomplete returns what is printed behind an answer that was cut off; nothing if it ended by
 // itself. Nobody should take such an answer for all of it.
 func (q *namedRequest) incomplete() string {
-	if r := q.seq.Reason(); r == runner.Canceled || r == runner.Failed {
+	if r := q.seq.Reason(); q.stopped == 0 && (r == runner.Canceled || r == runner.Failed) {
 		return fmt.Sprintf(" (incomplete: %s)", r)
 	}
 	return ""
@@ -435,8 +500,8 @@ func (g *generation) submit(ctx context.Context, r *runner.Runner) (accepted int
 		q.OnToken = func(id int32) {
 			g.tokens++
 			switch {
-			case g.single() && g.answer != nil:
-				fmt.Fprint(g.app.out, g.answer.Next(id))
+			case g.answer != nil:
+				g.say(q, id)
 			case g.single():
 				if !first {
 					fmt.Fprint(g.app.out, " ")
@@ -520,12 +585,24 @@ func (g *generation) stepFailed(failed error) {
 	fmt.Fprintf(g.app.err, "pwc: a step failed: %v\n", failed)
 }
 
-// answerText returns the text of an answer, if the prompt was text.
-func (g *generation) answerText(ids []int32) *string {
-	if g.text == nil {
+// say takes an id of the answer to --prompt, and ends the answer at a stop string.
+func (g *generation) say(q *namedRequest, id int32) {
+	part := g.answer.next(id)
+	if g.single() {
+		fmt.Fprint(g.app.out, part)
+	}
+	if g.answer.stopped() {
+		q.seq.Cancel()
+		q.stopped = g.answer.ids
+	}
+}
+
+// answerText returns the text of an answer that has ended, if the prompt was text.
+func (g *generation) answerText() *string {
+	if g.answer == nil {
 		return nil
 	}
-	text := g.text.Decode(ids, false)
+	text := g.answer.text.String()
 	return &text
 }
 
@@ -535,6 +612,13 @@ func (g *generation) print(q *namedRequest) error {
 	ids, answer := q.Prompt, []int32(nil)
 	if q.seq != nil {
 		err, ids, answer = q.seq.Err(), q.seq.IDs(), q.seq.IDs()[len(q.Prompt):]
+	}
+	if q.stopped > 0 { // steps that were under way may have given more
+		err, ids, answer = nil, ids[:len(q.Prompt)+q.stopped], answer[:q.stopped]
+	}
+	rest := ""
+	if g.answer != nil {
+		rest = g.answer.flush()
 	}
 	problem := ""
 	if err != nil {
@@ -550,7 +634,7 @@ func (g *generation) print(q *namedRequest) error {
 			PromptTokens int             `json:"prompt_tokens"`  // of the ids, the first
 			FinishReason string          `json:"finish_reason"`
 			Error        string          `json:"error,omitempty"`
-		}{q.name, ids, g.answerText(answer), len(q.Prompt), q.finishReason(), problem})
+		}{q.name, ids, g.answerText(), len(q.Prompt), q.finishReason(), problem})
 		if err != nil {
 			return err
 		}
@@ -559,10 +643,7 @@ func (g *generation) print(q *namedRequest) error {
 		}
 	case q.seq == nil:
 	case g.single():
-		if g.answer != nil {
-			fmt.Fprint(g.app.out, g.answer.Flush())
-		}
-		if _, err := fmt.Fprintln(g.app.out, q.incomplete()); err != nil {
+		if _, err := fmt.Fprintln(g.app.out, rest+q.incomplete()); err != nil {
 			return err
 		}
 	default:

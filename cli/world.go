@@ -21,14 +21,20 @@ type world struct {
 // openTargetFor opens a target that m is compiled for, not run, and joins it to m's groups
 // where it has a device. The caller calls closeAll.
 func openTargetFor(ctx context.Context, m *ir.Module, f *buildFlags) (t *target, closeAll func() error, err error) {
-	if t, err = openTarget(f, false); err != nil {
-		return nil, nil, err
+	t, _, closeAll, err = openWorld(ctx, m, f, false)
+	return t, closeAll, err
+}
+
+// openWorld opens a target, which has a device if m is run, and joins it to m's groups. The caller
+// calls closeAll.
+func openWorld(ctx context.Context, m *ir.Module, f *buildFlags, run bool) (t *target, w *world, closeAll func() error, err error) {
+	if t, err = openTarget(f, run); err != nil {
+		return nil, nil, nil, err
 	}
-	w, err := t.joinWorld(ctx, m, f)
-	if err != nil {
-		return nil, nil, errors.Join(err, t.close())
+	if w, err = t.joinWorld(ctx, m, f); err != nil {
+		return nil, nil, nil, errors.Join(err, t.close())
 	}
-	return t, func() error { return errors.Join(w.close(), t.close()) }, nil
+	return t, w, func() error { return errors.Join(w.close(), t.close()) }, nil
 }
 
 // joinWorld opens the other devices that a module needs, the next ones of t's kind, and joins

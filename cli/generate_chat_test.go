@@ -1,0 +1,144 @@
+package cli_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"pwc/cli"
+)
+
+// talking are the flags of a conversation with a checkpoint that has no tokenizer of its own.
+var talking = []string{"generate", "../testdata/hf/llama", "--tokenizer", "../testdata/tokenizers/bytes"}
+
+// generated is an answer to --prompt or --chat, in JSON.
+type generated struct {
+	Text         string  `json:"text"`
+	Content      string  `json:"content"`
+	IDs          []int32 `json:"ids"`
+	PromptTokens int     `json:"prompt_tokens"`
+	Tokens       int     `json:"completion_tokens"`
+	FinishReason string  `json:"finish_reason"`
+}
+
+// generate runs generate with a tokenizer and returns its answers.
+func generate(t *testing.T, stdin string, flags ...string) []generated {
+	t.Helper()
+	t.Setenv("PWC_CACHE", "off")
+	var stdout, stderr bytes.Buffer
+	args := append(append([]string{}, talking...), append(flags, "--json")...)
+	if code := cli.Run(t.Context(), args, strings.NewReader(stdin), &stdout, &stderr); code != 0 {
+		t.Fatalf("%q: exit code %d\n%s", flags, code, &stderr)
+	}
+	var out []generated
+	for d := json.NewDecoder(&stdout); ; {
+		var g generated
+		err := d.Decode(&g)
+		if err == io.EOF {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, g)
+	}
+}
+
+// Each message of a conversation is answered as its prompt is: all that was said before, by the
+// chat template.
+func TestConversation(t *testing.T) {
+	const template = "../testdata/chat/plain.jinja"
+	got := generate(t, "hi\n\nand now?\n", "--chat", "--template", template, "--system", "be brief", "--max-new", "12")
+	if len(got) != 2 {
+		t.Fatalf("%d answers, want 2: an empty line is no message", len(got))
+	}
+	prompt := "system: be brief\nuser: hi\nassistant: "
+	for i, next := range []string{"\nuser: and now?\nassistant: ", ""} {
+		want := generate(t, "", "--prompt", prompt, "--max-new", "12")[0]
+		if g := got[i]; g.Content != want.Text || g.PromptTokens != want.PromptTokens || g.Tokens != 12 || g.FinishReason != "length" {
+			t.Errorf("answer %d is %+v, want that of %q: %+v", i, g, prompt, want)
+		}
+		prompt += got[i].Content + next
+	}
+}
+
+// A stop string ends an answer before it, wherever the borders of tokens are.
+func TestStopText(t *testing.T) {
+	whole := generate(t, "", "--prompt", "abc", "--max-new", "40")[0]
+	runes := []rune(whole.Text)
+	stop := string(runes[10:14])
+	before, _, _ := strings.Cut(whole.Text, stop)
+	g := generate(t, "", "--prompt", "abc", "--max-new", "40", "--stop-text", "never there", "--stop-text", stop)[0]
+	if g.Text != before || g.FinishReason != "stop" || len(g.IDs) >= len(whole.IDs) {
+		t.Errorf("%+v, want the text %q", g, before)
+	}
+	for i, id := range g.IDs {
+		if id != whole.IDs[i] {
+			t.Fatalf("id %d is %d, want %d", i, id, whole.IDs[i])
+		}
+	}
+	said := generate(t, "abc\n", "--chat", "--template", writeTemplate(t), "--max-new", "40", "--stop-text", stop)[0]
+	if said.Content != before || said.FinishReason != "stop" {
+		t.Errorf("%+v, want the text %q", said, before)
+	}
+}
+
+// writeTemplate writes a template whose prompt is the last message alone.
+func writeTemplate(t *testing.T) string {
+	t.Helper()
+	file := t.TempDir() + "/bare.jinja"
+	if err := os.WriteFile(file, []byte("{{ messages[-1].content }}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// An interrupt ends the answer, and not the conversation, which goes on with what was said.
+func TestInterruptEndsAnswer(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no signals to send")
+	}
+	args := append(append([]string{}, talking...), "--chat", "--template", writeTemplate(t), "--context", "200001", "--ignore-eos", "--max-new", "200000", "--blocks", "12501")
+	cmd := exec.Command("pwc", args...)
+	cmd.Env = append(cmd.Environ(), "PWC_CACHE=off")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out := bufio.NewReader(pipe)
+	for range 2 {
+		if _, err := io.WriteString(in, "hello\n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Peek(8); err != nil {
+			t.Fatal(err, &stderr)
+		}
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		for line := ""; !strings.HasSuffix(line, " (incomplete: canceled)\n"); { // an answer may have lines
+			if line, err = out.ReadString('\n'); err != nil {
+				t.Fatalf("%v after %q\n%s", err, line, &stderr)
+			}
+		}
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v, want exit code 0 at the end of the input\n%s", err, &stderr)
+	}
+}
