@@ -31,6 +31,8 @@ type generateFlags struct {
 	system    string
 	template  string // file or directory; "": where the checkpoint is
 	maxNew    int
+	minNew    int
+	bias      biasFlag
 	stop      idList
 	stopText  []string
 	noEOS     bool
@@ -65,8 +67,9 @@ conversation: each line of standard input is a message, which the checkpoint's c
 template makes a prompt of with all that was said before. An interrupt ends the
 answer, the end of the input the conversation. Each line of --ids-file is one, either a list of ids or
 an object: {"ids": [5, 7], "request": "name", "max_new": 8, "stop": [2],
-"ignore_eos": true, "temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 1}. What
-it leaves out is what the flags say, and the name is its number, from 0. An answer
+"ignore_eos": true, "temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 1, "min_new": 4,
+"min_p": 0.05, "repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": 0.2,
+"logit_bias": {"7": -2}, "allowed": [5, 7], "priority": 1}. What it leaves out is what the flags say, and the name is its number, from 0. An answer
 ends with one of the model's eos, which its checkpoint gives (eos_token_id of
 generation_config.json, else of config.json), unless --ignore-eos is given.
 
@@ -119,6 +122,13 @@ and what they had is printed.`,
 	fl.Var(&wholeNumber[int]{&g.sampling.TopK, 0, maxNumber}, "top-k", "sample among the `K` most probable tokens; 0: all")
 	fl.Float64Var(&g.sampling.TopP, "top-p", 1, "sample among the most probable tokens that sum to `P`, above 0; 1: all")
 	fl.Uint64Var(&g.sampling.Seed, "seed", 0, "`SEED` of the random numbers of a request")
+	fl.Float64Var(&g.sampling.MinP, "min-p", 0, "sample among the tokens that are at least `P` times as probable as the most probable one; 0: all")
+	fl.Float64Var(&g.sampling.RepetitionPenalty, "repetition-penalty", 1, "divide the positive logits of tokens of prompt and answer by `R`, and multiply the negative ones; 1: none")
+	fl.Float64Var(&g.sampling.FrequencyPenalty, "frequency-penalty", 0, "subtract `F` from a token's logit for each time that the answer has it")
+	fl.Float64Var(&g.sampling.PresencePenalty, "presence-penalty", 0, "subtract `F` from the logits of tokens that the answer has")
+	fl.Var(&g.bias, "logit-bias", "add to logits, `ID=BIAS` with commas between several, as in 7=-2,9=1.5")
+	fl.Var((*idList)(&g.sampling.Allowed), "allowed", "choose only among these `ID`s")
+	fl.Var(&wholeNumber[int]{&g.minNew, 0, maxNumber}, "min-new", "generate at least `N` tokens before one that ends the answer")
 	fl.BoolVar(&g.stats, "stats", false, "print steps by mode and size, padding, and where time went")
 	g.addRunner(cmd)
 	fl.StringVar(&g.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`/metrics while it runs, as in :9100")

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -40,12 +42,48 @@ func (l *idList) Set(text string) error {
 	return nil
 }
 
+// biasFlag is the value of a flag that takes biases of ids.
+type biasFlag map[int32]float64
+
+// String returns the value as the flag takes it.
+func (b *biasFlag) String() string {
+	var list []string
+	for _, id := range slices.Sorted(maps.Keys(*b)) {
+		list = append(list, fmt.Sprintf("%d=%g", id, (*b)[id]))
+	}
+	return strings.Join(list, ",")
+}
+
+// Type names the kind of value in the help.
+func (b *biasFlag) Type() string { return "biases" }
+
+// Set adds what one occurrence of the flag gives.
+func (b *biasFlag) Set(text string) error {
+	for s := range strings.SplitSeq(text, ",") {
+		id, bias, ok := strings.Cut(strings.TrimSpace(s), "=")
+		n, err := strconv.ParseInt(id, 10, 32)
+		if !ok || err != nil || n < 0 {
+			return fmt.Errorf("%q is no ID=BIAS", s)
+		}
+		v, err := strconv.ParseFloat(bias, 64)
+		if err != nil {
+			return fmt.Errorf("%q is no bias: %q is no number", s, bias)
+		}
+		if *b == nil {
+			*b = biasFlag{}
+		}
+		(*b)[int32(n)] = v
+	}
+	return nil
+}
+
 // maxLine is the most bytes of a line of --ids-file; a million ids are some 7 MB.
 const maxLine = 64 << 20
 
 // requests returns what the flags ask for.
 func (g *generateFlags) requests(stdin io.Reader) ([]namedRequest, error) {
-	base := namedRequest{Request: runner.Request{Prompt: g.ids, MaxNew: g.maxNew, Stop: g.stop, Sampling: g.sampling}, name: json.RawMessage("0"), ignoreEOS: g.noEOS}
+	base := namedRequest{Request: runner.Request{Prompt: g.ids, MaxNew: g.maxNew, MinNew: g.minNew, Stop: g.stop, Sampling: g.sampling}, name: json.RawMessage("0"), ignoreEOS: g.noEOS}
+	base.Sampling.LogitBias = g.bias
 	if g.file == "" {
 		return []namedRequest{base}, nil
 	}
@@ -97,6 +135,15 @@ type requestLine struct {
 	TopK        *int            `json:"top_k"`
 	TopP        *float64        `json:"top_p"`
 	Seed        *uint64         `json:"seed"`
+
+	MinNew            *int              `json:"min_new"`
+	MinP              *float64          `json:"min_p"`
+	RepetitionPenalty *float64          `json:"repetition_penalty"`
+	FrequencyPenalty  *float64          `json:"frequency_penalty"`
+	PresencePenalty   *float64          `json:"presence_penalty"`
+	LogitBias         map[int32]float64 `json:"logit_bias"`
+	Allowed           jsonIDs           `json:"allowed"`
+	Priority          *int              `json:"priority"`
 }
 
 // jsonIDs is ids in JSON. A null among them is an error: encoding/json would make id 0 of it.
@@ -156,6 +203,18 @@ func parseRequest(line []byte, base namedRequest, number int) (namedRequest, err
 		q.refused = fmt.Errorf("top_p %g: %w", *r.TopP, errTopP)
 	}
 	set(&q.Sampling.Seed, r.Seed)
+	set(&q.MinNew, r.MinNew)
+	set(&q.Sampling.MinP, r.MinP)
+	set(&q.Sampling.RepetitionPenalty, r.RepetitionPenalty)
+	set(&q.Sampling.FrequencyPenalty, r.FrequencyPenalty)
+	set(&q.Sampling.PresencePenalty, r.PresencePenalty)
+	set(&q.Priority, r.Priority)
+	if r.LogitBias != nil {
+		q.Sampling.LogitBias = r.LogitBias
+	}
+	if r.Allowed != nil {
+		q.Sampling.Allowed = r.Allowed
+	}
 	q.Prompt = r.IDs
 	if r.Stop != nil {
 		q.Stop = r.Stop

@@ -102,7 +102,7 @@ type function struct {
 
 	slots    []slot
 	returns  []int32  // storage of each result
-	rowBytes []int64  // of each result in memory of its own whose leading extent is the size symbol; else 0
+	rowBytes []int64  // of each result, in memory of its own or a parameter's, whose leading extent is the size symbol; else 0
 	writes   []*place // parameters and states that a run writes
 
 	sizes   []int64 // capture sizes, ascending
@@ -155,7 +155,7 @@ func newFunction(pl *plan, f *ir.Func) (*function, error) {
 		}
 		fn.returns = append(fn.returns, i)
 		per := int64(0)
-		if t := st.typ; st.kind == inResult && fn.leads(t, fn.size) {
+		if t := st.typ; (st.kind == inResult || st.kind == inParam) && fn.leads(t, fn.size) {
 			a, err := fn.amountOf(t)
 			if err != nil {
 				return nil, fmt.Errorf("result of @%s: %w", f.Name, err)

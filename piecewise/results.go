@@ -122,8 +122,6 @@ func (r *residents) takeFaults() ([]device.IndexError, error) {
 	return r.plan.opts.Device.TakeFaults(r.pool.stream, r.programs...)
 }
 
-func (r Result) slot() int { return r.set.fn.storages[r.set.fn.returns[r.i]].index }
-
 // env returns the values of symbols at the run. Those of symbols that do not count the
 // function's rows are known of its latest run alone.
 func (r Results) env() (env, error) {
@@ -181,7 +179,7 @@ func (r Result) Tensor() (device.Tensor, error) {
 // of its function.
 func (r Result) rows(n int64) device.Buffer {
 	fn := r.set.fn
-	return fn.resultBuffer(r.slot()).Slice(0, fn.rowBytes[r.i]*n)
+	return fn.fixed(&fn.storages[fn.returns[r.i]]).Slice(0, fn.rowBytes[r.i]*n)
 }
 
 // memory returns where the result lies, without padded rows.

@@ -37,7 +37,7 @@ func ahead(t testing.TB, m *hf.Model, o *Options) []fake.Kernel {
 		t.Fatal(err)
 	}
 	plan := o.Backend
-	plan.Memory.Symbols = map[string]int64{"B": 1}
+	plan.Memory.Symbols = map[string]int64{"B": 1, slotsSymbol: 1}
 	if _, err := piecewise.New(context.Background(), module, plan); err != nil {
 		t.Fatal(err)
 	}

@@ -37,6 +37,11 @@ type Options struct {
 	MaxTokens    int // rows of a step, at least MaxSequences; 0: 512, or MaxSequences if that is more
 	MaxLength    int // tokens of a sequence, prompt and answer; 0: 4096, or what the cache holds or the model has positions for if that is less
 
+	// MaxAdjusted is the most requests in a step that have penalties or biases: others wait.
+	// Each takes 12 bytes for each token of the vocabulary ([Plan.AdjustmentBytes]). 0: 64, or
+	// MaxSequences if that is less.
+	MaxAdjusted int
+
 	// MaxQueue is the most requests that wait for their first step; Submit refuses others
 	// with a [QueueFullError]. 0: no limit.
 	MaxQueue int
@@ -81,6 +86,7 @@ const (
 	defaultTokens    = 512
 	defaultLength    = 4096
 	defaultFraction  = 0.9
+	defaultAdjusted  = 64
 )
 
 // Resolve returns the options for a model with what they leave out, as New takes
@@ -102,6 +108,9 @@ func (o *Options) defaults(lm *language) error {
 	}
 	if o.MaxTokens == 0 {
 		o.MaxTokens = int(min(max(defaultTokens, int64(o.MaxSequences)), lm.maxTokens))
+	}
+	if o.MaxAdjusted == 0 {
+		o.MaxAdjusted = min(defaultAdjusted, o.MaxSequences)
 	}
 	if o.MemoryFraction == 0 {
 		o.MemoryFraction = defaultFraction
@@ -127,6 +136,9 @@ func (o *Options) defaults(lm *language) error {
 	}
 	if o.Blocks < 0 || int64(o.Blocks) > lm.maxBlocks {
 		bad("Blocks %d is not in [0, %d], what the model takes", o.Blocks, lm.maxBlocks)
+	}
+	if o.MaxAdjusted < 1 || o.MaxAdjusted > o.MaxSequences {
+		bad("MaxAdjusted %d is not in [1, %d], the requests of a step", o.MaxAdjusted, o.MaxSequences)
 	}
 	if o.MaxQueue < 0 {
 		bad("MaxQueue %d is negative", o.MaxQueue)

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"pwc/ir"
@@ -12,10 +13,13 @@ import (
 
 // Plan is the device memory of a runner, known before anything is allocated.
 type Plan struct {
-	piecewise.Plan // StateBytes is the KV cache
+	piecewise.Plan // StateBytes is the KV cache and AdjustmentBytes
 
 	LimitBytes int64 `json:"limit_bytes"` // that the runner may take; 0: not known
 	Rounding   int64 `json:"rounding"`    // at most so much is lost to the allocator's segments
+
+	AdjustmentBytes int64 `json:"adjustment_bytes"` // counts and biases of tokens, for Options.MaxAdjusted requests
+
 	BlockBytes int64 `json:"block_bytes"` // of a block in all caches
 	BlockSize  int64 `json:"block_size"`  // tokens in a block
 	Blocks     int64 `json:"blocks"`
@@ -29,7 +33,9 @@ type Plan struct {
 func (p *Plan) Total() int64 { return p.Plan.Total() + p.Rounding }
 
 // fixed is all but the cache.
-func (p *Plan) fixed() int64 { return p.Total() - p.StateBytes }
+func (p *Plan) fixed() int64 { return p.Total() - p.cacheBytes() }
+
+func (p *Plan) cacheBytes() int64 { return p.StateBytes - p.AdjustmentBytes }
 
 // String returns the plan as lines for people.
 func (p *Plan) String() string {
@@ -45,7 +51,8 @@ func (p *Plan) String() string {
 	}
 	line("inputs", p.InputBytes+p.ResultBytes+p.ConstBytes, "and results, and constants")
 	line("rounding", p.Rounding, "at most, by the allocator")
-	line("KV cache", p.StateBytes, "blocks of %d tokens and %d bytes: %d, for %d tokens", p.BlockSize, p.BlockBytes, p.Blocks, p.Blocks*p.BlockSize)
+	line("adjustments", p.AdjustmentBytes, "counts and biases of tokens, for penalties")
+	line("KV cache", p.cacheBytes(), "blocks of %d tokens and %d bytes: %d, for %d tokens", p.BlockSize, p.BlockBytes, p.Blocks, p.Blocks*p.BlockSize)
 	if p.LimitBytes > 0 {
 		line("in all", p.Total(), "of %.2f MiB", float64(p.LimitBytes)/(1<<20))
 	} else {
@@ -75,8 +82,8 @@ type MemoryError struct {
 // Error gives the plan in one line.
 func (e *MemoryError) Error() string {
 	p := &e.Plan
-	return fmt.Sprintf("%v: %s: %d bytes for weights, %d for the arena and workspaces, %d for inputs, results and constants, %d for rounding, and %d blocks of %d bytes are %d of %d bytes",
-		ErrMemory, e.Why, p.WeightBytes, p.PeakArenaBytes+p.WorkspaceBytes, p.InputBytes+p.ResultBytes+p.ConstBytes, p.Rounding, e.Needed, p.BlockBytes, p.fixed()+e.Needed*p.BlockBytes, p.LimitBytes)
+	return fmt.Sprintf("%v: %s: %d bytes for weights, %d for the arena and workspaces, %d for inputs, results and constants, %d for rounding, %d for counts and biases of tokens, and %d blocks of %d bytes are %d of %d bytes",
+		ErrMemory, e.Why, p.WeightBytes, p.PeakArenaBytes+p.WorkspaceBytes, p.InputBytes+p.ResultBytes+p.ConstBytes, p.Rounding, p.AdjustmentBytes, e.Needed, p.BlockBytes, p.fixed()+e.Needed*p.BlockBytes, p.LimitBytes)
 }
 
 // Unwrap returns ErrMemory.
@@ -89,6 +96,9 @@ const cacheAlign = 256
 func blockBytes(m *ir.Module) (int64, error) {
 	total := int64(0)
 	for _, s := range m.States {
+		if slices.Contains(adjustStates[:], s.Name) {
+			continue
+		}
 		n, err := s.Type.Elements().Eval(func(string) (int64, bool) { return 1, true })
 		if err != nil {
 			return 0, fmt.Errorf("state @%s: %w", s.Name, err)
@@ -102,6 +112,7 @@ func blockBytes(m *ir.Module) (int64, error) {
 // number of them.
 func newPlan(backend piecewise.Plan, m *ir.Module, o *Options, lm *language) (Plan, error) {
 	p := Plan{Plan: backend, BlockSize: lm.blockSize, LimitBytes: o.MemoryBytes, Rounding: cacheAlign * int64(len(m.States))}
+	p.AdjustmentBytes = int64(len(adjustStates)) * 4 * lm.vocabulary * int64(o.MaxAdjusted)
 	var err error
 	if p.BlockBytes, err = blockBytes(m); err != nil {
 		return p, err

@@ -131,6 +131,7 @@ func (f *follower) mirror(leader *Runner, s, before *step) error {
 		}
 	}
 	own.shares, own.rows, own.samples, own.uniform, own.chooser = s.shares, s.rows, s.samples, s.uniform, s.chooser
+	own.adjusts, own.masks = s.adjusts, s.masks
 	var previous *step
 	if before != nil {
 		previous = f.steps[at(before)]

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -14,7 +15,11 @@ type Request struct {
 	Prompt   []int32 // at least one id
 	MaxNew   int     // tokens that are generated at most; 0: until the sequence has Plan.MaxLength tokens
 	Stop     []int32 // ids that end the answer; the one that did is its last
+	MinNew   int     // the answer has at least so many tokens before one of Stop can be chosen, as vLLM's min_tokens
 	Sampling Sampling
+
+	// Processor, if not nil, says before each token which may be chosen.
+	Processor LogitsProcessor
 
 	// Priority orders requests: lower values are scheduled first, and are preempted last.
 	// Of equal ones the request that was submitted first comes first (as vLLM's priority).
@@ -84,6 +89,7 @@ type Sequence struct {
 	place    place
 	reason   Reason
 	chooser  chooser      // that sampling asks for
+	adjusts  bool         // its logits are adjusted
 	heard    atomic.Bool  // there are ids that end the answer, or somebody is told of each
 	from     int32        // the row where the last token is sampled
 	limit    int32        // tokens of prompt and answer, at most
@@ -101,8 +107,11 @@ type Sequence struct {
 	ctx     context.Context
 	unwatch func() bool // ends what was asked of ctx
 	cancel  atomic.Bool
-	full    bool // Request.MaxNew is 0
-	begun   bool // it was scheduled once
+	full    bool  // Request.MaxNew is 0
+	begun   bool  // it was scheduled once
+	counted bool  // its adjustments need a slot
+	stale   bool  // its slot is to be written anew
+	slot    int32 // -1: none
 	request Request
 	prompt  []int32
 	stop    []int32
@@ -113,7 +122,7 @@ type Sequence struct {
 	buffer  atomic.Pointer[[]int32] // ids while it runs, up to limit
 	arrival uint64                  // number of the request
 	times   times
-	_       [40]byte // to 576: Go aligns so many bytes to lines of the caches
+	_       [72]byte // to 768: Go aligns so many bytes to lines of the caches
 }
 
 // place is where a sequence is.
@@ -148,7 +157,10 @@ func (r *Runner) check(q *Request) error {
 	if q.MaxNew > r.plan.MaxLength || len(q.Prompt) > r.plan.MaxLength-q.MaxNew {
 		return refuse("%d tokens of prompt and %d new ones are more than %d, the longest sequence", len(q.Prompt), q.MaxNew, r.plan.MaxLength)
 	}
-	if err := q.Sampling.check(); err != nil {
+	if q.MinNew < 0 || q.MaxNew > 0 && q.MinNew > q.MaxNew {
+		return refuse("MinNew is %d: it must be in [0, MaxNew]", q.MinNew)
+	}
+	if err := q.Sampling.check(r.lm.vocabulary); err != nil {
 		return refuse("%w", err)
 	}
 	return nil
@@ -171,6 +183,7 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 	}
 	// What grows with an answer is for those that run: there may be any number that wait.
 	q.Prompt, q.Stop = slices.Clip(slices.Clone(q.Prompt)), slices.Clone(q.Stop)
+	q.Sampling.LogitBias, q.Sampling.Allowed = maps.Clone(q.Sampling.LogitBias), slices.Clone(q.Sampling.Allowed)
 	s := &Sequence{runner: r, ctx: ctx, request: q, done: make(chan struct{}), more: make(chan struct{}, 1),
 		stop: q.Stop, onToken: q.OnToken, prompt: q.Prompt, ids: q.Prompt, limit: int32(length), full: q.MaxNew == 0}
 	s.heard.Store(len(q.Stop) > 0 || q.OnToken != nil)
@@ -194,7 +207,11 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 }
 
 // sample says how the tokens of a sequence are chosen.
-func (s *Sequence) sample(how Sampling) { s.sampling, s.chooser = how, how.chooser() }
+func (s *Sequence) sample(how Sampling) {
+	s.sampling, s.chooser, s.slot = how, how.chooser(), -1
+	s.counted = how.counted()
+	s.adjusts = s.counted || how.Allowed != nil || s.request.Processor != nil || s.request.MinNew > 0 && len(s.stop) > 0
+}
 
 // Cancel ends the request at the next step. It may have ended before.
 func (s *Sequence) Cancel() {

@@ -29,6 +29,7 @@ type Runner struct {
 	followers []*follower // the other ranks, of a model that several devices run together
 
 	forward, logits, ids *piecewise.Func
+	adjust, raise, mark  *piecewise.Func
 	choosers             [choosers]*piecewise.Func
 
 	runs   context.Context // that of Step where runs end with it
@@ -46,6 +47,8 @@ type Runner struct {
 	changes uint64 // of who runs
 	turns   uint64 // steps that were issued
 	blocks  blocks
+	slots   slots
+	masks   []int32           // of the last step that adjusted logits; nil before it
 	names   uint64            // of the blocks that sequences were given
 	chosen  piecewise.Results // of the last step that sampled
 	rows    int               // of them
@@ -115,6 +118,7 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 // find looks up the functions.
 func (r *Runner) find() {
 	r.forward, r.logits, r.ids = r.backend.Func(forwardFunc), r.backend.Func(logitsFunc), r.backend.Func(idsFunc)
+	r.adjust, r.raise, r.mark = r.backend.Func(adjustFunc), r.backend.Func(countFunc), r.backend.Func(markFunc)
 	for c, name := range chooserFuncs {
 		r.choosers[c] = r.backend.Func(name)
 	}
@@ -150,7 +154,7 @@ func (r *Runner) compile(ctx context.Context) error {
 	}
 	blocks := max(1, int64(r.opts.Blocks))
 	for {
-		o.Memory.Symbols = map[string]int64{r.lm.blocks: blocks}
+		o.Memory.Symbols = map[string]int64{r.lm.blocks: blocks, slotsSymbol: int64(r.opts.MaxAdjusted)}
 		if r.backend, err = piecewise.New(ctx, r.module, o); err != nil {
 			return err
 		}
@@ -216,7 +220,12 @@ func (r *Runner) capture(ctx context.Context) error {
 	if err := r.backend.Capture(ctx); err != nil {
 		return err
 	}
-	return r.backend.Seal()
+	if err := r.backend.Seal(); err != nil {
+		return err
+	}
+	var err error
+	r.slots, err = r.newSlots()
+	return err
 }
 
 // Step issues the next step, and then reads what the one before it sampled. It
@@ -252,23 +261,38 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 		r.dropCanceled()
 	}
 	r.dropExpired(start)
+	var fault, unread error
 	s, before := r.steps[0], r.flying
 	if s == before {
 		s = r.steps[1]
 	}
-	r.schedule(s)
 	r.flying = nil
+	if before != nil && before.processed { // the masks of the next step follow from its tokens
+		if fault, unread = r.collect(before); unread != nil {
+			r.fail(before, unread)
+		}
+		before = nil
+		r.count.processed++
+	}
 	abandoned := false
+	if unread == nil {
+		r.schedule(s)
+	} else {
+		s.reset()
+	}
 	if s.rows > 0 {
+		if s.adjusts {
+			r.fillMasks(s)
+		}
 		if err = r.issueAll(s, before); err == nil {
 			r.issued(s)
 			r.flying = s
 		} else {
 			abandoned = r.prompt && ctx.Err() != nil
+			s.distrustCounts()
 			r.changes++ // the step may be scheduled again, from the start
 		}
 	}
-	var fault, unread error
 	if before != nil {
 		fault, unread = r.collect(before)
 	}

@@ -3,6 +3,7 @@ package runner
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"pwc/ir"
 	"pwc/ir/dim"
@@ -30,9 +31,35 @@ type Sampling struct {
 	// Seed makes the random numbers: a token is a function of the logits, the seed
 	// and its position in the sequence, whatever else is in the batch.
 	Seed uint64
+
+	// MinP leaves the tokens that are at least MinP times as probable as the most probable
+	// one, after the temperature and before TopK and TopP, as in vLLM (arXiv:2407.01082;
+	// transformers' MinPLogitsWarper); 0: all.
+	MinP float64
+
+	// RepetitionPenalty divides the positive logits of tokens that the sequence has, prompt
+	// included, and multiplies the negative ones (arXiv:1909.05858; transformers'
+	// RepetitionPenaltyLogitsProcessor); 1, and 0, which is a field that is not set: none.
+	RepetitionPenalty float64
+
+	// FrequencyPenalty times the number of times that the answer has a token is subtracted
+	// from its logit, and PresencePenalty if it has it at all, as OpenAI's API defines them.
+	FrequencyPenalty, PresencePenalty float64
+
+	// LogitBias is added to the logits of tokens, before penalties.
+	LogitBias map[int32]float64
+
+	// Allowed are the only tokens that may be chosen; nil: all.
+	Allowed []int32
 }
 
-func (s *Sampling) check() error {
+// The bounds of penalties and biases.
+const (
+	maxPenalty = 100.0
+	maxBias    = 1e6
+)
+
+func (s *Sampling) check(vocabulary int64) error {
 	switch {
 	case !(s.Temperature >= 0 && s.Temperature <= 1e6):
 		return fmt.Errorf("temperature %g is not in [0, 1e6]", s.Temperature)
@@ -40,8 +67,37 @@ func (s *Sampling) check() error {
 		return fmt.Errorf("top-k %d is below 0", s.TopK)
 	case !(s.TopP >= 0 && s.TopP <= 1):
 		return fmt.Errorf("top-p %g is not in [0, 1]", s.TopP)
+	case !(s.MinP >= 0 && s.MinP <= 1):
+		return fmt.Errorf("min-p %g is not in [0, 1]", s.MinP)
+	case s.RepetitionPenalty != 0 && !(s.RepetitionPenalty >= 1/maxPenalty && s.RepetitionPenalty <= maxPenalty):
+		return fmt.Errorf("repetition penalty %g is not in [%g, %g]", s.RepetitionPenalty, 1/maxPenalty, maxPenalty)
+	case !(math.Abs(s.FrequencyPenalty) <= maxPenalty):
+		return fmt.Errorf("frequency penalty %g is not in [-%g, %g]", s.FrequencyPenalty, maxPenalty, maxPenalty)
+	case !(math.Abs(s.PresencePenalty) <= maxPenalty):
+		return fmt.Errorf("presence penalty %g is not in [-%g, %g]", s.PresencePenalty, maxPenalty, maxPenalty)
+	case s.Allowed != nil && len(s.Allowed) == 0:
+		return fmt.Errorf("no id is allowed: leave Allowed nil to allow all")
+	}
+	for id, b := range s.LogitBias {
+		if !(math.Abs(b) <= maxBias) {
+			return fmt.Errorf("the bias %g of id %d is not in [-%g, %g]", b, id, maxBias, maxBias)
+		}
+		if id < 0 || int64(id) >= vocabulary {
+			return fmt.Errorf("id %d has a bias, the vocabulary has %d", id, vocabulary)
+		}
+	}
+	for _, id := range s.Allowed {
+		if id < 0 || int64(id) >= vocabulary {
+			return fmt.Errorf("id %d is allowed, the vocabulary has %d", id, vocabulary)
+		}
 	}
 	return nil
+}
+
+// counted reports whether logits depend on the tokens of the sequence, or have biases: the
+// request needs a slot.
+func (s *Sampling) counted() bool {
+	return s.RepetitionPenalty != 0 && s.RepetitionPenalty != 1 || s.FrequencyPenalty != 0 || s.PresencePenalty != 0 || len(s.LogitBias) > 0
 }
 
 // chooser is a function that chooses tokens. One does all that those before it
@@ -53,6 +109,7 @@ const (
 	random          // by temperature
 	nucleus         // and with top-p
 	limited         // and with top-k
+	minimal         // and with min-p
 	choosers
 )
 
@@ -62,6 +119,8 @@ func (s *Sampling) chooser() chooser {
 	switch {
 	case s.Temperature == 0 || s.TopK == 1:
 		return greedy
+	case s.MinP > 0:
+		return minimal
 	case s.TopK > 0:
 		return limited
 	case s.TopP == 0 || s.TopP == 1:
@@ -78,11 +137,12 @@ const (
 	randomFunc  = "runner_random"
 	nucleusFunc = "runner_nucleus"
 	sampleFunc  = "runner_sample"
+	minPFunc    = "runner_min_p"
 	idsFunc     = "runner_ids"
 )
 
 // chooserFuncs is the choosers' names. It is never written.
-var chooserFuncs = [choosers]string{greedy: greedyFunc, random: randomFunc, nucleus: nucleusFunc, limited: sampleFunc}
+var chooserFuncs = [choosers]string{greedy: greedyFunc, random: randomFunc, nucleus: nucleusFunc, limited: sampleFunc, minimal: minPFunc}
 
 // The results of a chooser.
 const (
@@ -123,19 +183,25 @@ type sampler struct {
 }
 
 // WithSampling returns the module that [New] has compiled: @forward and @logits of
-// the model, with five more functions, which read logits and ids where they lie:
+// the model, with nine more functions, which read logits and ids where they lie:
 //
 //	@runner_greedy(%logits: f32[M, V]) -> (i32[M], i32[M])
 //	@runner_random(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M]) -> (i32[M], i32[M])
 //	@runner_nucleus(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M], %top_p: f32[M]) -> (i32[M], i32[M])
 //	@runner_sample(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M], %top_p: f32[M], %top_k: i64[M]) -> (i32[M], i32[M])
+//	@runner_min_p(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M], %top_p: f32[M], %min_p: f32[M], %top_k: i64[M]) -> (i32[M], i32[M])
 //	@runner_ids(%sampled: i32[M], %from: i32[N], %ids: i32[N]) -> (i32[N])
 //
-// The first four choose tokens, -1 where the logits of a row are not numbers: a step
+//	@runner_mark(%at: i64[N], %count: f32[N], %bias: f32[N])
+//	@runner_count(%sampled: i32[M], %slot: i64[M])
+//	@runner_adjust(%logits: mut f32[M, V], %slot: i64[M], %repetition: f32[M], %frequency: f32[M], %presence: f32[M], %allowed: i32[M, (V+31)/32]) -> (f32[M, V])
+//
+// The first five choose tokens, -1 where the logits of a row are not numbers: a step
 // runs the first that knows what its requests ask for. Their second result has 0 in its
-// place, and is the ids of the next step if that has the same requests, a row each. The
-// last makes the ids of any other step: row i's is %ids[i], or, where %from[i] ≥ 0, what
-// was sampled there in an earlier step, so that the host need not know it yet. No
+// place, and is the ids of the next step if that has the same requests, a row each.
+// @runner_ids makes the ids of any other step: row i's is %ids[i], or, where %from[i] ≥ 0, what
+// was sampled there in an earlier step, so that the host need not know it yet. The last three keep
+// the counts and biases of tokens in two states, and adjust logits by them. No
 // parameter but those that are to be read where they lie has the type of a result of an
 // earlier function, to which piecewise would link it: integers of the host are i64.
 //
@@ -162,16 +228,24 @@ func addSampling(m *ir.Module, lm *language) (*ir.Module, error) {
 			s.rows = d
 		}
 	}
+	blocks := m.Symbol(lm.blocks)
+	b.Symbol(blocks.Name, blocks.Lo, blocks.Hi, blocks.Kind)
+	for _, st := range m.States { // functions name states by their numbers
+		b.AddState(&ir.State{Name: st.Name, Type: st.Type})
+	}
 	s.greedy()
-	for _, c := range []chooser{random, nucleus, limited} {
+	for _, c := range []chooser{random, nucleus, limited, minimal} {
 		s.random(c)
 	}
 	s.ids(tokens)
+	s.adjusting(tokens, lm.maxRows)
 	added, err := b.Build()
 	if err != nil {
 		return nil, err
 	}
 	out := *m
+	out.Symbols = append(slices.Clip(m.Symbols), added.Symbol(slotsSymbol))
+	out.States = append(slices.Clip(m.States), added.States[len(m.States):]...)
 	out.Funcs = append([]*ir.Func{m.Func(forwardFunc), m.Func(logitsFunc)}, added.Funcs...)
 	return &out, out.Verify()
 }
@@ -273,7 +347,7 @@ func (s *sampler) random(c chooser) {
 	weight := f.where(f.is(x, "ge", f.float(0)), f.float(1), f.where(f.is(x, "ge", f.float(faintest)), below, f.float(0)))
 	kept := weight
 	if c > random {
-		kept = f.where(f.is(weight, "ge", f.threshold(s, weight, c == limited)), weight, f.float(0))
+		kept = f.where(f.is(weight, "ge", f.threshold(s, weight, c)), weight, f.float(0))
 	}
 	target := f.op("mul", u, f.row1("sum", kept))
 	sums := f.f.Op1("cumsum", []ir.Value{kept}, ir.IntAttr("axis", 1))
@@ -285,15 +359,18 @@ func (s *sampler) random(c chooser) {
 	f.choose(s, f.first(f.where(passed, f.float(2), f.number(f.is(weight, "ge", f.float(1))))), top)
 }
 
-// threshold adds the parameters of top-p and, if limited, top-k, and returns what
-// the weights of each row's tokens must reach.
-func (f *sampleBuilder) threshold(s *sampler, weight ir.Value, limited bool) ir.Value {
+// threshold adds the parameters of top-p and, if the chooser has them, top-k and min-p, and
+// returns what the weights of each row's tokens must reach.
+func (f *sampleBuilder) threshold(s *sampler, weight ir.Value, c chooser) ir.Value {
 	p := f.column(s, "top_p", dtype.F32)
 	constant := func(v float64, columns int64) ir.Value {
 		return f.f.Op1("full", []ir.Value{f.float(v)}, ir.DimsAttr("shape", s.rows, dim.Const(columns)), ir.DTypeAttr(dtype.F32))
 	}
 	t := constant(least, 1)
-	if limited { // that of top-k is the largest that so many tokens reach
+	if c >= minimal { // the weight of the most probable token is 1
+		t = f.op("maximum", t, f.column(s, "min_p", dtype.F32))
+	}
+	if c >= limited { // that of top-k is the largest that so many tokens reach
 		k := f.column(s, "top_k", dtype.I64)
 		wanted := f.f.Op1("cast", []ir.Value{k}, ir.DTypeAttr(dtype.F32))
 		t = f.where(f.is(k, "le", f.int(0)), t, f.search(weight, constant(1, s.vocabulary), t, wanted))

@@ -351,7 +351,7 @@ func sampleOnDevice(t *testing.T, dev device.Device, target pieces.Compiler, gua
 	t.Helper()
 	m := sampling(t, int64(vocabulary))
 	b, err := piecewise.New(context.Background(), m, piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: target}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise,
-		Sizes: []int64{int64(rows + (rows+2)/3)}}, Debug: piecewise.DebugOptions{Canary: guard}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 1}}})
+		Sizes: []int64{int64(rows + (rows+2)/3)}}, Debug: piecewise.DebugOptions{Canary: guard}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 1, slotsSymbol: 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ func (r *Runner) join(q *Sequence) bool {
 	if spare := len(r.blocks.free) - need; len(r.running) > 0 && spare < int(watermark*float64(r.blocks.total)) {
 		return false
 	}
-	if len(r.blocks.free) < need {
+	if len(r.blocks.free) < need || q.counted && !r.slots.take(q) {
 		return false
 	}
 	if cap(q.ids) < int(q.limit) { // it runs for the first time
@@ -170,6 +170,8 @@ func (s *step) number() {
 			h.sample = s.samples
 			s.samples++
 			s.chooser = max(s.chooser, q.chooser)
+			s.adjusts = s.adjusts || q.adjusts
+			s.processed = s.processed || q.request.Processor != nil
 		}
 	}
 }
@@ -178,6 +180,9 @@ func (s *step) number() {
 // later. A request whose last token it samples leaves at once; whoever gets its
 // blocks writes them in a later step.
 func (r *Runner) issued(s *step) {
+	if s.adjusts {
+		s.trustCounts()
+	}
 	s.turn = r.turns
 	r.turns++
 	for i := range s.shares {
@@ -213,6 +218,7 @@ func (r *Runner) leave(q *Sequence) {
 		*list = slices.Delete(*list, i, i+1)
 	}
 	r.giveBlocks(q)
+	r.slots.give(q)
 }
 
 // finish ends a request.

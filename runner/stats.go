@@ -41,6 +41,8 @@ type Stats struct {
 
 	FailedSteps int64 `json:"failed_steps"` // calls of Runner.Step that returned an error after something was issued or read
 
+	Processed int64 `json:"processed"` // steps that waited for the tokens of the one before, for a LogitsProcessor
+
 	Submitted  int64            `json:"submitted"`
 	Rejected   int64            `json:"rejected"`   // by Runner.Submit
 	Finished   map[string]int64 `json:"finished"`   // by reason
@@ -84,6 +86,7 @@ type counters struct {
 	finished                           [len(reasonNames)]int64
 	generated, preemptions, recomputed int64
 	failed                             int64 // steps
+	processed                          int64 // steps
 	took, backend, waited              time.Duration
 	steps                              map[stepKey]*StepCount
 }
@@ -132,7 +135,7 @@ func (r *Runner) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s, c := r.stats, &r.shared
-	s.FailedSteps, s.Rejected = c.failed, r.rejected
+	s.FailedSteps, s.Processed, s.Rejected = c.failed, c.processed, r.rejected
 	s.Submitted, s.Generated, s.Preempted, s.Recomputed, s.Took, s.Backend, s.Waited = int64(r.arrivals), c.generated, c.preemptions, c.recomputed, c.took, c.backend, c.waited
 	s.Finished = map[string]int64{}
 	for why, n := range c.finished {

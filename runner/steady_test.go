@@ -39,7 +39,8 @@ func TestStepAllocatesNothing(t *testing.T) { allocatesNothing(t, onHost) }
 func allocatesNothing(t *testing.T, open maker) {
 	m, src := checkpoint(t, "llama")
 	for _, mode := range []piecewise.Mode{piecewise.Piecewise, piecewise.FullAndPiecewise} {
-		for _, sampling := range []Sampling{{}, {Temperature: 1}, {Temperature: 1, TopK: 5, TopP: 0.9, Seed: 3}} {
+		for _, sampling := range []Sampling{{}, {Temperature: 1}, {Temperature: 1, TopK: 5, TopP: 0.9, Seed: 3},
+			{Temperature: 1, MinP: 0.01, RepetitionPenalty: 1.1, FrequencyPenalty: 0.1, LogitBias: map[int32]float64{3: 1}, Allowed: []int32{1, 2, 3, 4, 5}}} {
 			r := open(t, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{8, 32}}}, MaxSequences: 8, MaxTokens: 32, MaxLength: 512, Blocks: 8 * 128})
 			for i := range 5 {
 				submit(t, r, Request{Prompt: []int32{int32(i), 2, 3}, MaxNew: 400, Sampling: sampling, OnToken: func(int32) {}})
@@ -150,6 +151,14 @@ func soak(t *testing.T, open maker) {
 	}
 	const clients = 4
 	kinds := mixture(7, 40, 24)
+	for i := range kinds { // a part of them adjusts logits, and has priorities
+		switch kinds[i].Priority = i % 3; i % 5 {
+		case 0:
+			kinds[i].Sampling.RepetitionPenalty, kinds[i].Sampling.FrequencyPenalty = 1.3, 0.2
+		case 1:
+			kinds[i].Sampling.LogitBias, kinds[i].MinNew = map[int32]float64{int32(i): 3}, 1
+		}
+	}
 	o := Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise}}, MaxSequences: 16, MaxTokens: 24, Blocks: 50, MaxLength: 48}
 	m, src := checkpoint(t, "llama")
 	want := alone(t, open(t, m, src, o), kinds)
@@ -606,7 +615,7 @@ func TestMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := r.Plan()
-		if p.Blocks != wanted || p.MaxLength != wanted*blockSize || p.StateBytes != wanted*p.BlockBytes || p.Total() > limit {
+		if p.Blocks != wanted || p.MaxLength != wanted*blockSize || p.cacheBytes() != wanted*p.BlockBytes || p.Total() > limit {
 			t.Errorf("%+v: planned %+v, want %d blocks in %d bytes", o, p, wanted, limit)
 		}
 		if err := r.Load(context.Background(), src); err != nil {

@@ -21,6 +21,11 @@ type step struct {
 	uniform bool    // every request has one row
 	chooser chooser // does what the requests that are sampled ask for
 
+	adjusts   bool    // logits of some are adjusted
+	processed bool    // by a LogitsProcessor
+	masks     []int32 // of the rows that are sampled, if it adjusts: Runner.masks of the rank that schedules
+	sameMasks bool    // they are those of the step before
+
 	// Where the same requests go on decoding, a step is what it was two turns before, with
 	// all of them so many tokens further.
 	decodes bool                      // everyone who runs, and nothing else
@@ -65,6 +70,7 @@ func (r *Runner) newStep() (*step, error) {
 func (s *step) reset() {
 	clear(s.shares) // so that ended sequences can be collected
 	s.shares, s.rows, s.samples, s.uniform, s.chooser = s.shares[:0], 0, 0, true, greedy
+	s.adjusts, s.processed = false, false
 }
 
 func (s *step) add(q *Sequence, n int) { s.shares = append(s.shares, share{seq: q, n: n}) }
@@ -252,12 +258,18 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 	if err != nil {
 		return err
 	}
+	chosenFrom := logits.At(0)
+	if s.adjusts {
+		if chosenFrom, err = r.runAdjust(s, chosenFrom); err != nil {
+			return err
+		}
+	}
 	choose := r.choosers[s.chooser]
 	if in, err = choose.Inputs(int64(s.samples)); err != nil {
 		return err
 	}
 	in.SetUniform(s.uniform)
-	if err := in.SetResult("logits", logits.At(0)); err != nil {
+	if err := in.SetResult("logits", chosenFrom); err != nil {
 		return err
 	}
 	if s.chooser != greedy {
@@ -269,6 +281,11 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 		return err
 	}
 	r.rows = s.samples
+	if s.adjusts {
+		if err := r.runCount(s); err != nil {
+			return err
+		}
+	}
 	return r.chosen.At(sampled).StartCopy(s.ids.Bytes()[:4*s.samples])
 }
 
@@ -307,6 +324,12 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 			return err
 		}
 	}
+	var minP []float32
+	if s.chooser >= minimal {
+		if minP, err = in.Float32s("min_p"); err != nil {
+			return err
+		}
+	}
 	for i := range s.shares {
 		h := &s.shares[i]
 		if h.sample < 0 {
@@ -327,6 +350,9 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 		if topK != nil {
 			topK[h.sample] = int64(p.TopK)
 		}
+		if minP != nil {
+			minP[h.sample] = float32(p.MinP)
+		}
 	}
 	return nil
 }
@@ -334,7 +360,7 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 // keepSampling leaves what a chooser is given of the requests' wishes as the step before
 // gave it, if that had the same requests, and reports whether all of it is there.
 func (s *step) keepSampling(in piecewise.Inputs) (bool, error) {
-	names := [...]string{"temperature", "seed", "top_p", "top_k"} // a chooser has one more than that before it
+	names := [...]string{"temperature", "seed", "top_p", "top_k", "min_p"} // a chooser has one more than that before it
 	same := s.again
 	for i := 0; same && i <= int(s.chooser); i++ {
 		var err error

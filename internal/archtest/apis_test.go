@@ -309,7 +309,7 @@ func TestNothingPanics(t *testing.T) {
 			funcs: map[string]any{"BestMode": runner.BestMode, "New": runner.New, "WithSampling": runner.WithSampling, "BoundsOf": runner.BoundsOf},
 			receivers: []func() any{
 				func() any { return runners(0) }, func() any { return runners(1) }, func() any { return runners(2) }, func() any { return sequence(false) }, func() any { return sequence(true) },
-				ptr[runner.MemoryError], ptr[runner.QueueFullError], ptr[runner.Plan], ptr[runner.Stats], ptr[runner.Reason], zero[runner.Decision], zero[runner.Options],
+				ptr[runner.MemoryError], ptr[runner.QueueFullError], zero[runner.Mask], ptr[runner.Plan], ptr[runner.Stats], ptr[runner.Reason], zero[runner.Decision], zero[runner.Options],
 			},
 		},
 		"runtime/host": {
