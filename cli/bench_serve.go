@@ -251,16 +251,11 @@ func (a *app) benchRunner(ctx context.Context, path string, f *modelFlags, bf *b
 	if err != nil {
 		return nil, err
 	}
-	weights, closeWeights, err := m.source(f)
+	weights, t, w, closeAll, err := m.openOn(ctx, f, bf)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, closeWeights()) }()
-	t, err := openTarget(bf, true)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, t.close()) }()
+	defer func() { err = errors.Join(err, closeAll()) }()
 	out := &generation{app: a, live: newLiveLine(a, true), start: time.Now()}
 	for i, q := range schedule {
 		out.requests = append(out.requests, namedRequest{Request: runner.Request{Prompt: q.Prompt, MaxNew: q.Output}, name: json.RawMessage(strconv.Itoa(i))})
@@ -271,11 +266,6 @@ func (a *app) benchRunner(ctx context.Context, path string, f *modelFlags, bf *b
 			return nil, fmt.Errorf("request %d: %w", i, err)
 		}
 	}
-	w, err := t.joinWorld(ctx, m.module, bf)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, w.close()) }()
 	rn, err := a.newRunner(ctx, m.module, t, w, bf, &s.run, out)
 	if err != nil {
 		return nil, err

@@ -103,7 +103,7 @@ func modelOf(text string) string {
 }
 
 // elsewhere are commands that need what no test has: a registry, a server, another program, a digest that only a push gives.
-var elsewhere = regexp.MustCompile(`registry\.|bench-serve http|sha256:…|…|^(digest=\$|cosign|oras|man|make|python3?|go|\.ci/|PARTS=)|trust remove|trace-out|/opt/pwc`)
+var elsewhere = regexp.MustCompile(`registry\.|bench-serve http|tls-cert|sha256:…|…|^(curl|digest=\$|cosign|oras|man|make|python3?|go|\.ci/|PARTS=)|trust remove|trace-out|/opt/pwc`)
 
 // Every block of commands in a document, and every example of --help, is what a shell takes, and every command of pwc in
 // it runs. What needs a GPU runs where there is one; what needs a registry or another program must have flags that exist.
@@ -128,6 +128,8 @@ func TestCommandBlocks(t *testing.T) {
 					if command != "" {
 						script += command + " --help >help.txt\n"
 					}
+				case strings.HasPrefix(line, "pwc serve "): // it answers until it is ended
+					script += line + " --listen 127.0.0.1:0 >serve.txt &\nserver=$!\nuntil grep -q serving serve.txt; do kill -0 $server; sleep 0.05; done\nkill $server\nwait $server\n"
 				default:
 					script += line + "\n"
 				}
@@ -183,7 +185,7 @@ func blockFolder(t *testing.T, model string) string {
 	}
 	llama := filepath.Join(root, "testdata/hf/llama")
 	links := map[string]string{
-		"testdata": filepath.Join(root, "testdata"), "graphs": filepath.Join(root, "graphs"), "models/toy.ir": filepath.Join(root, "testdata/nineteen.ir"), "DIR": llama,
+		"testdata": filepath.Join(root, "testdata"), "models/mixtral": filepath.Join(root, "testdata/hf/mixtral"), "graphs": filepath.Join(root, "graphs"), "models/toy.ir": filepath.Join(root, "testdata/nineteen.ir"), "DIR": llama,
 		"config.json": filepath.Join(llama, "config.json"), "model.pt2": filepath.Join(root, "testdata/pt2/mlp/model.pt2"),
 		"inputs.safetensors": filepath.Join(root, "testdata/pt2/mlp/expected.safetensors"), "attention.pt2": filepath.Join(root, "testdata/pt2/toy-attention/model.pt2"),
 		"prompt.safetensors": filepath.Join(llama, "expected.safetensors"),
@@ -193,6 +195,7 @@ func blockFolder(t *testing.T, model string) string {
 	}
 	tokenizer := filepath.Join(root, "testdata/tokenizers/bytes/tokenizer.json")
 	links["tokenizer.json"], links["models/llama/tokenizer.json"] = tokenizer, tokenizer
+	links["models/llama/chat_template.jinja"] = filepath.Join(root, "testdata/chat/plain.jinja")
 	for _, name := range []string{"config.json", "model.safetensors", "expected.safetensors"} {
 		links["models/llama/"+name] = filepath.Join(llama, name)
 	}

@@ -305,7 +305,7 @@ config.json as transformers writes it, or a config.json alone.`,
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print counts, bytes and seconds of each stage on standard error")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{explainFlag(err)} })
 	root.AddCommand(a.importCommand(), a.fmtCommand(), a.gradCommand(), a.trainCommand(), a.checkCommand(), a.splitCommand(), a.compileCommand(), a.runCommand(), a.verifyCommand(), a.inspectCommand(), a.tokenizeCommand(), a.cacheCommand(), a.doctorCommand(),
-		a.versionCommand(), a.exampleCommand(), a.generateCommand(), a.benchCommand(), a.benchServeCommand(), a.tuneCommand(), a.graphsCommand(), a.manCommand())
+		a.versionCommand(), a.exampleCommand(), a.generateCommand(), a.serveCommand(), a.benchCommand(), a.benchServeCommand(), a.tuneCommand(), a.graphsCommand(), a.manCommand())
 	a.completions(root)
 	return root
 }

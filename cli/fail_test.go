@@ -58,11 +58,11 @@ func TestMetricsThatCannotBeServed(t *testing.T) {
 		}
 		return l
 	}
-	if err := serve(metricsServer(http.NotFoundHandler()), listen())(); err != nil {
+	if err := listening(metricsServer(http.NotFoundHandler()), listen())(); err != nil {
 		t.Error(err)
 	}
 	l := brokenListener{listen(), make(chan struct{})}
-	stop := serve(metricsServer(http.NotFoundHandler()), l)
+	stop := listening(metricsServer(http.NotFoundHandler()), l)
 	<-l.asked
 	if err := stop(); err == nil || err.Error() != "--metrics: no more files" {
 		t.Errorf("%v, want that no more files can be had", err)

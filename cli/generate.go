@@ -191,16 +191,11 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 		}
 		requests[0].Prompt = text.Encode(g.prompt, true)
 	}
-	weights, closeWeights, err := m.source(f)
+	weights, t, w, closeAll, err := m.openOn(ctx, f, bf)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeWeights()) }()
-	t, err := openTarget(bf, true)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.close()) }()
+	defer func() { err = errors.Join(err, closeAll()) }()
 	out := &generation{app: a, requests: requests, live: newLiveLine(a, len(requests) > 1), start: time.Now()}
 	out.bound(runner.BoundsOf(m.module).Positions, longerHint(m.module))
 	out.endAt(m.module.EOS)
@@ -214,11 +209,6 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 		}
 		defer func() { err = errors.Join(err, stop()) }()
 	}
-	w, err := t.joinWorld(ctx, m.module, bf)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, w.close()) }()
 	r, err := a.newRunner(ctx, m.module, t, w, bf, g, out)
 	if err != nil {
 		return err

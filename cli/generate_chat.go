@@ -58,16 +58,11 @@ func (a *app) runChat(ctx context.Context, path string, f *modelFlags, bf *build
 	if c.template, err = openTemplate(g.template, beside); err != nil {
 		return err
 	}
-	weights, closeWeights, err := m.source(f)
+	weights, t, w, closeAll, err := m.openOn(ctx, f, bf)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeWeights()) }()
-	t, w, closeWorld, err := openWorld(ctx, m.module, bf, true)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeWorld()) }()
+	defer func() { err = errors.Join(err, closeAll()) }()
 	o := g.options()
 	o.MaxSequences = cmp.Or(o.MaxSequences, 1)
 	full, err := o.Resolve(m.module)

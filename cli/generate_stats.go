@@ -35,13 +35,13 @@ func (g *generation) serveMetrics(address string) (stop func() error, err error)
 	g.metrics = metrics.New("pwc")
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", g.metrics)
-	stop = serve(metricsServer(mux), l)
+	stop = listening(metricsServer(mux), l)
 	g.app.logger().Info("metrics", "url", "http://"+l.Addr().String()+"/metrics")
 	return stop, nil
 }
 
-// serve serves until stop is called.
-func serve(server *http.Server, l net.Listener) (stop func() error) {
+// listening serves until stop is called.
+func listening(server *http.Server, l net.Listener) (stop func() error) {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	return func() error {

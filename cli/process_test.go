@@ -127,7 +127,7 @@ func TestEveryCommandEnds(t *testing.T) {
 		"doctor": "doctor", "example": "example", "graphs": "graphs run none.txtar", "fmt": "fmt ../testdata/nineteen.ir", "generate": "generate ../testdata/hf/llama --ids 5", "help": "",
 		"import": "import ../testdata/hf/llama", "run": "run ../testdata/nineteen.ir --rows 2", "split": "split ../testdata/nineteen.ir",
 		"train": "train ../testdata/train/mlp.ir --data ../testdata/train/mlp/data.safetensors --steps 1",
-		"grad":  "grad ../testdata/train/ops/mul.ir", "tune": "tune ../testdata/hf/llama --target cuda", "tokenize": "tokenize ../testdata/tokenizers/bytes --text a", "inspect": "inspect ../testdata/nineteen.ir -o none.html", "verify": "verify ../testdata/nineteen.ir --rows 2", "version": "version",
+		"grad":  "grad ../testdata/train/ops/mul.ir", "tune": "tune ../testdata/hf/llama --target cuda", "serve": "serve ../testdata/hf/llama --tokenizer ../testdata/tokenizers/bytes", "tokenize": "tokenize ../testdata/tokenizers/bytes --text a", "inspect": "inspect ../testdata/nineteen.ir -o none.html", "verify": "verify ../testdata/nineteen.ir --rows 2", "version": "version",
 		"completion": "completion bash", "man": "man none",
 	}
 	commands := 0

@@ -105,6 +105,7 @@ func TestNothingIsObeyed(t *testing.T) {
 			{"train", loss, "--data", tensors, "--steps", "1", "--optimizer", evil}, {"train", loss, "--data", tensors, "--weights", "../testdata/train/mlp/initial.safetensors", "--steps", "1"},
 			{"train", "../testdata/train/mlp.ir", "--data", tensors, "--weights", tensors, "--steps", "1"}},
 		"tune":     {{"tune", good}, {"tune", "--target", evil, good}},
+		"serve":    {{"serve", missing}, {"serve", raw}},
 		"tokenize": {{"tokenize", "../testdata/tokenizers/bytes", "--text", evil}, {"tokenize", missing, "--text", "a"}, {"tokenize", raw, "--text", "a"}},
 		"inspect":  {{"inspect", good, "-o", filepath.Join(dir, inFile+"report.html")}, {"inspect", good, "--json"}, {"inspect", raw, "--json"}, {"inspect", good, "-o", filepath.Join(missing, evil)}, {"inspect", good, "--json", "--profile", raw}},
 		"verify": {{"verify", good, "--rows", "2", "--weights", "dummy", "--bisect", "--dir", filepath.Join(missing, evil)}, {"verify", good, "--trace", tensors, "--weights", "dummy"}, {"verify", raw, "--rows", "2"}, {"verify", good, "--rows", "2", "--versus", evil},

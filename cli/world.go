@@ -9,6 +9,7 @@ import (
 	"pwc/collective"
 	"pwc/ir"
 	"pwc/runner"
+	"pwc/safetensors"
 )
 
 // world is the devices that run a module together. The first is the target that it was joined
@@ -35,6 +36,19 @@ func openWorld(ctx context.Context, m *ir.Module, f *buildFlags, run bool) (t *t
 		return nil, nil, nil, errors.Join(err, t.close())
 	}
 	return t, w, func() error { return errors.Join(w.close(), t.close()) }, nil
+}
+
+// openOn opens the weights of a model, and the devices that run it. The caller calls closeAll.
+func (m *model) openOn(ctx context.Context, f *modelFlags, bf *buildFlags) (weights safetensors.Source, t *target, w *world, closeAll func() error, err error) {
+	weights, closeWeights, err := m.source(f)
+	if err != nil {
+		return nil, nil, nil, nil, err
+	}
+	t, w, closeWorld, err := openWorld(ctx, m.module, bf, true)
+	if err != nil {
+		return nil, nil, nil, nil, errors.Join(err, closeWeights())
+	}
+	return weights, t, w, func() error { return errors.Join(closeWorld(), closeWeights()) }, nil
 }
 
 // joinWorld opens the other devices that a module needs, the next ones of t's kind, and joins

@@ -484,6 +484,7 @@ func TestNothingPanics(t *testing.T) {
 
 // unswept are folders whose exported functions are not called, and why.
 var unswept = map[string]string{
+	"serve":                     "an http.Handler; its own tests and FuzzBody send it wrong requests",
 	"loadtest":                  "calls a target of the caller; its own tests give it wrong options and hostile streams",
 	"graphs":                    "sessions and recorders over a device; its own tests call them wrongly",
 	"graphs/callables":          "called through graphs/whole; its own tests call it wrongly",

@@ -1,0 +1,239 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pwc/chat"
+	"pwc/internal/openfile"
+	"pwc/runner"
+	"pwc/runner/metrics"
+	"pwc/serve"
+)
+
+// serveFlags are the flags of serve beside those of compile.
+type serveFlags struct {
+	listen    string
+	name      string
+	tokenizer string
+	template  string
+	keyFile   string
+	cert, key string        // of TLS
+	run       generateFlags // of the runner
+	length    int
+
+	requests int
+	body     int64
+	timeout  time.Duration
+	drain    time.Duration
+}
+
+func (a *app) serveCommand() *cobra.Command {
+	var f modelFlags
+	var b buildFlags
+	var s serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve MODEL",
+		Short: "answer HTTP requests with a language model, as OpenAI's API",
+		Long: `Serve a language model: POST /v1/completions and /v1/chat/completions, whole or as
+server-sent events, GET /v1/models, POST /tokenize and /detokenize, GET /health/live,
+/health/ready and /metrics, and at / a page with a conversation and the state of the
+engine. A field that the server does not know or cannot do is refused by its name.
+
+The tokenizer is the checkpoint's, or --tokenizer; the chat template is the
+checkpoint's (chat_template.jinja, else tokenizer_config.json), or --template. Without
+one /v1/completions serves alone.
+
+It listens on the loopback address unless --listen says otherwise. --key-file has the
+key that clients must send; --tls-cert and --tls-key turn TLS on. On SIGTERM or an
+interrupt /health/ready is 503, new requests are refused, and those that are answered
+have --drain to end; a second signal ends at once.`,
+		Example: `  pwc serve testdata/hf/llama --tokenizer testdata/tokenizers/bytes --template testdata/chat/plain.jinja
+  pwc serve models/llama --listen 0.0.0.0:8000 --key-file key.txt --tls-cert cert.pem --tls-key key.pem
+  pwc serve models/llama --max-sequences 256 --max-tokens 2048 --name my-model`,
+		Annotations: map[string]string{linesAnnotation: ""},
+		Args:        exactly(1, "one module or checkpoint"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (s.cert == "") != (s.key == "") {
+				return usagef("--tls-cert and --tls-key belong together")
+			}
+			if _, _, err := net.SplitHostPort(s.listen); err != nil {
+				return usagef("--listen %s: want HOST:PORT, as in 127.0.0.1:8000 or :8000", s.listen)
+			}
+			return a.runServe(cmd.Context(), args[0], &f, &b, &s)
+		},
+	}
+	f.addImport(cmd, "auto")
+	f.addWeights(cmd)
+	b.add(cmd)
+	b.addFrozen(cmd)
+	fl := cmd.Flags()
+	fl.StringVar(&s.listen, "listen", "127.0.0.1:8000", "`ADDRESS` to listen on; port 0: any that is free")
+	fl.StringVar(&s.name, "name", "", "`NAME` of the model in requests and answers (default: that of its directory)")
+	fl.StringVar(&s.tokenizer, "tokenizer", "", "`FILE` or directory of the tokenizer (default: beside the weights)")
+	fl.StringVar(&s.template, "template", "", "`FILE` or directory of the chat template (default: beside the weights)")
+	fl.StringVar(&s.keyFile, "key-file", "", "`FILE` with the key that clients send as Authorization: Bearer KEY")
+	fl.StringVar(&s.cert, "tls-cert", "", "`FILE` with the certificates of TLS, in PEM")
+	fl.StringVar(&s.key, "tls-key", "", "`FILE` with the private key of TLS, in PEM")
+	s.run.addRunner(cmd)
+	fl.Var(&wholeNumber[int]{&s.length, 1, maxNumber}, "max-length", "at most `N` tokens of a prompt and its answer (default: what the model and the cache allow, at most 4096)")
+	fl.Var(&wholeNumber[int]{&s.requests, 1, maxNumber}, "max-requests", "answer at most `N` requests at once, and refuse more with 429 (default 1024)")
+	fl.Var(byteFlag{&s.body}, "max-body", "refuse bodies of more `BYTES` (default 4MiB)")
+	fl.DurationVar(&s.timeout, "timeout", 10*time.Minute, "end requests that take longer, a `DURATION`")
+	fl.DurationVar(&s.drain, "drain", 30*time.Second, "wait so long for answers when it ends, a `DURATION`")
+	return cmd
+}
+
+func (a *app) runServe(ctx context.Context, path string, f *modelFlags, bf *buildFlags, s *serveFlags) (err error) {
+	secret, config, err := s.secrets()
+	if err != nil {
+		return err
+	}
+	m, err := a.open(path, f)
+	if err != nil {
+		return err
+	}
+	beside := cmp.Or(m.weights, path)
+	text, err := openTokenizer(cmp.Or(s.tokenizer, beside))
+	if err != nil {
+		return err
+	}
+	template, err := openTemplate(s.template, beside)
+	if err != nil && (s.template != "" || !errors.Is(err, chat.ErrNone)) {
+		return err // without one, completions are served alone
+	}
+	weights, t, w, closeAll, err := m.openOn(ctx, f, bf)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeAll()) }()
+	collector := metrics.New("pwc")
+	o := s.run.options()
+	o.MaxLength, o.Observer = s.length, collector
+	r, err := a.openRunner(ctx, m.module, t, w, bf, &s.run, o, &generation{app: a, metrics: collector})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	plan := r.Plan()
+	fmt.Fprintf(a.err, "%s in %s on %s%s\n%s\n", m.path, modelDType(m.module), t.dev.Info().Name, w.text(), plan.String())
+	t.bar.capturing(plan.Graphs)
+	err = r.Load(ctx, weights)
+	t.bar.end()
+	if err != nil {
+		return err
+	}
+	server, err := serve.New(serve.Options{Model: cmp.Or(s.name, modelName(path)), Runner: r, Tokenizer: text, Template: template, EOS: m.module.EOS, Key: secret,
+		MaxBody: s.body, MaxRequests: s.requests, Timeout: s.timeout, Metrics: collector, Logger: a.requestLogger()})
+	if err != nil {
+		return err
+	}
+	return a.serveUntil(ctx, r, server, s, config)
+}
+
+// secrets reads the key of clients and those of TLS.
+func (s *serveFlags) secrets() (string, *tls.Config, error) {
+	secret := ""
+	if s.keyFile != "" {
+		b, err := openfile.Read(s.keyFile, 4096)
+		if err != nil {
+			return "", nil, fmt.Errorf("--key-file: %w", err)
+		}
+		if secret = strings.TrimSpace(string(b)); secret == "" {
+			return "", nil, fmt.Errorf("--key-file: %s has no key", s.keyFile)
+		}
+	}
+	if s.cert == "" {
+		return secret, nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(s.cert, s.key)
+	if err != nil {
+		return "", nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
+	}
+	return secret, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+}
+
+// modelName is the name of a model's directory, or of its file without the extension.
+func modelName(path string) string {
+	base := filepath.Base(path)
+	if base == "config.json" {
+		base = filepath.Base(filepath.Dir(path))
+	}
+	return strings.TrimSuffix(base, ".ir")
+}
+
+// requestLogger logs requests on standard error: all of them with --verbose, else those that were
+// refused or failed.
+func (a *app) requestLogger() *slog.Logger {
+	level := slog.LevelWarn
+	if a.verbose {
+		level = slog.LevelInfo
+	}
+	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
+}
+
+// serveUntil answers until ctx ends, and then drains.
+func (a *app) serveUntil(ctx context.Context, r *runner.Runner, server *serve.Server, s *serveFlags, config *tls.Config) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	scheme := "http"
+	if config != nil {
+		l, scheme = tls.NewListener(l, config), "https"
+	}
+	// Answers are streams: the server itself bounds each write.
+	h := &http.Server{Handler: server, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(a.logger().Handler(), slog.LevelWarn)}
+	stepping, endSteps := context.WithCancel(context.WithoutCancel(ctx))
+	stepped := make(chan error, 1)
+	go func() { stepped <- r.Run(stepping) }()
+	served := make(chan error, 1)
+	go func() { served <- h.Serve(l) }()
+	url := scheme + "://" + l.Addr().String()
+	if a.json {
+		err = a.printJSON(struct {
+			URL string `json:"url"`
+		}{url})
+	} else {
+		_, err = fmt.Fprintf(a.out, "serving at %s\n", url)
+	}
+	var failed error
+	if err == nil {
+		select {
+		case <-ctx.Done():
+		case failed = <-stepped: // the device is lost
+			stepped <- nil
+		case failed = <-served:
+			served <- nil
+		}
+	}
+	release := hold(ctx) // the drain may take longer than the grace of other commands
+	defer release()
+	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.drain)
+	defer cancel()
+	if failed == nil && err == nil {
+		err = server.Drain(draining)
+	}
+	closed := h.Close()
+	endSteps()
+	ended, stopped := <-served, <-stepped
+	if errors.Is(ended, http.ErrServerClosed) {
+		ended = nil
+	}
+	if errors.Is(stopped, context.Canceled) {
+		stopped = nil
+	}
+	return errors.Join(failed, err, closed, ended, stopped)
+}

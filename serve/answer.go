@@ -1,0 +1,194 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"pwc/runner"
+)
+
+// usage counts tokens.
+type usage struct {
+	Prompt     int `json:"prompt_tokens"`
+	Completion int `json:"completion_tokens"`
+	Total      int `json:"total_tokens"`
+}
+
+// call is a request as it is answered: what is generated, and how the API writes it.
+type call struct {
+	prompts [][]int32
+	request runner.Request // of each prompt but for its ids
+	n       int            // choices of each prompt
+	stops   []string
+	stream  bool
+	usage   bool // a last event has the usage
+
+	open  func(choice int) any                // the first event of a choice; nil: none
+	event func(p part) []any                  // the events of a part
+	total func(u usage) any                   // the event with the usage
+	whole func(choices []result, u usage) any // the answer in one
+}
+
+// result is a choice that has ended.
+type result struct {
+	text   strings.Builder
+	finish string
+}
+
+// answer generates and answers. An error is for the client, and nothing was written yet.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) error {
+	ctx, end, err := s.begin(r)
+	if err != nil {
+		return err
+	}
+	defer end()
+	began := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	choices := len(c.prompts) * c.n
+	g := &generation{parts: make(chan part, choices)}
+	defer g.wait.Wait()
+	defer cancel()
+	u := usage{}
+	for i, prompt := range c.prompts {
+		u.Prompt += len(prompt)
+		q := c.request
+		q.Prompt = prompt
+		if err := s.start(ctx, q, c.n, i*c.n, c.stops, g); err != nil {
+			return err
+		}
+	}
+	if c.stream {
+		err = s.streamed(ctx, w, c, g, choices, &u)
+	} else {
+		err = s.collected(ctx, w, c, g, choices, &u)
+	}
+	took := time.Since(began)
+	s.o.Logger.InfoContext(r.Context(), "answered", "id", w.Header().Get("X-Request-Id"), "path", r.URL.Path, "prompt_tokens", u.Prompt, "completion_tokens", u.Completion, "choices", choices, "took", took, "error", err)
+	if c.stream {
+		return nil // the status is written: the error went into the stream
+	}
+	return err
+}
+
+// collected answers in one piece.
+func (s *Server) collected(ctx context.Context, w http.ResponseWriter, c *call, g *generation, choices int, u *usage) error {
+	results := make([]result, choices)
+	for left := choices; left > 0; {
+		select {
+		case p := <-g.parts:
+			if p.err != nil {
+				return s.failed(ctx, p.err)
+			}
+			results[p.choice].text.WriteString(p.text)
+			if p.finish != "" {
+				results[p.choice].finish = p.finish
+				u.Completion += p.tokens
+				left--
+			}
+		case <-ctx.Done():
+			return s.failed(ctx, ctx.Err())
+		}
+	}
+	u.Total = u.Prompt + u.Completion
+	writeJSON(w, http.StatusOK, c.whole(results, *u))
+	return nil
+}
+
+// failed returns the answer for a generation that did not end by itself.
+func (s *Server) failed(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return &Error{Status: http.StatusGatewayTimeout, Type: "server_error", Code: "timeout", Message: fmt.Sprintf("the answer took longer than %v", s.o.Timeout)}
+	case ctx.Err() != nil && s.draining.Load():
+		return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "draining", Message: "the server ends; send the request to another one"}
+	}
+	return err
+}
+
+// streamed answers with server-sent events. A client that takes longer than
+// Options.WriteTimeout for one write is gone.
+func (s *Server) streamed(ctx context.Context, w http.ResponseWriter, c *call, g *generation, choices int, u *usage) error {
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no") // proxies pass each event on (nginx)
+	w.WriteHeader(http.StatusOK)
+	e := events{w: w, control: http.NewResponseController(w), timeout: s.o.WriteTimeout}
+	for i := range choices {
+		if c.open != nil {
+			e.send(c.open(i))
+		}
+	}
+	for left := choices; left > 0 && e.err == nil; {
+		select {
+		case p := <-g.parts:
+			if p.err != nil {
+				return e.fail(asError(s.failed(ctx, p.err)))
+			}
+			for _, v := range c.event(p) {
+				e.send(v)
+			}
+			if p.finish != "" {
+				u.Completion += p.tokens
+				left--
+			}
+		case <-ctx.Done():
+			return e.fail(asError(s.failed(ctx, ctx.Err())))
+		}
+	}
+	u.Total = u.Prompt + u.Completion
+	if c.usage {
+		e.send(c.total(*u))
+	}
+	e.write("[DONE]")
+	return e.err
+}
+
+// events writes server-sent events (WHATWG HTML, section 9.2). After an error nothing more
+// is written.
+type events struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration
+	err     error
+}
+
+func (e *events) send(v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		e.err = errors.Join(e.err, err)
+		return
+	}
+	e.write(string(b))
+}
+
+func (e *events) write(data string) {
+	if e.err != nil {
+		return
+	}
+	if err := e.control.SetWriteDeadline(time.Now().Add(e.timeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		e.err = err
+		return
+	}
+	if _, err := fmt.Fprintf(e.w, "data: %s\n\n", data); err != nil {
+		e.err = err
+		return
+	}
+	if err := e.control.Flush(); err != nil {
+		e.err = err
+	}
+}
+
+// fail ends the stream with an error, as vLLM does: an event with an error object.
+func (e *events) fail(err *Error) error {
+	e.send(struct {
+		Error *Error `json:"error"`
+	}{err})
+	e.write("[DONE]")
+	return errors.Join(err, e.err)
+}

@@ -1,0 +1,341 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"pwc/chat"
+)
+
+// chatRequest is the body of POST /v1/chat/completions.
+type chatRequest struct {
+	sampling
+	Messages            []json.RawMessage          `json:"messages"`
+	MaxTokens           *int                       `json:"max_tokens"`
+	MaxCompletionTokens *int                       `json:"max_completion_tokens"`
+	Tools               json.RawMessage            `json:"tools"`
+	ToolChoice          json.RawMessage            `json:"tool_choice"`
+	ParallelToolCalls   *bool                      `json:"parallel_tool_calls"`
+	ResponseFormat      *struct{ Type string }     `json:"response_format"`
+	Logprobs            bool                       `json:"logprobs"`
+	TopLogprobs         *int                       `json:"top_logprobs"`
+	TemplateArguments   map[string]json.RawMessage `json:"chat_template_kwargs"` // of vLLM
+}
+
+// message is what the model says, whole or a piece of it.
+type message struct {
+	Role    string     `json:"role,omitempty"`
+	Content *string    `json:"content,omitempty"`
+	Calls   []toolCall `json:"tool_calls,omitempty"`
+}
+
+type chatChoice struct {
+	Index    int      `json:"index"`
+	Message  *message `json:"message,omitempty"`
+	Delta    *message `json:"delta,omitempty"`
+	Logprobs *string  `json:"logprobs"`
+	Finish   *string  `json:"finish_reason"`
+}
+
+type chatAnswer struct {
+	ID      string       `json:"id"`
+	Object  string       `json:"object"`
+	Created int64        `json:"created"`
+	Model   string       `json:"model"`
+	Choices []chatChoice `json:"choices"`
+	Usage   *usage       `json:"usage,omitempty"`
+}
+
+// chatCompletions answers POST /v1/chat/completions.
+func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) error {
+	var q chatRequest
+	if e := decode(w, r, s.o.MaxBody, &q); e != nil {
+		return e
+	}
+	if err := s.checkModel(q.Model); err != nil {
+		return err
+	}
+	tools, e := q.check()
+	if e != nil {
+		return e
+	}
+	if s.o.Template == nil {
+		return badRequest("messages", "the model has no chat template; use /v1/completions, or start the server with a template")
+	}
+	maxNew, e := q.maxNew()
+	if e != nil {
+		return e
+	}
+	messages, e := normalize(q.Messages)
+	if e != nil {
+		return e
+	}
+	given := chat.Conversation{Messages: messages, Generate: true, Extra: q.TemplateArguments}
+	if tools {
+		given.Tools = q.Tools
+	}
+	prompt, err := s.o.Template.Render(r.Context(), given)
+	if err != nil {
+		return err
+	}
+	ids := s.o.Tokenizer.Encode(prompt, false)
+	if len(ids) == 0 {
+		return badRequest("messages", "the prompt of the conversation is empty")
+	}
+	c, err := s.call(&q.sampling, [][]int32{ids}, maxNew)
+	if err != nil {
+		return err
+	}
+	id := w.Header().Get("X-Request-Id")
+	a := &chatWriter{base: chatAnswer{ID: "chatcmpl-" + id, Created: time.Now().Unix(), Model: s.o.Model}, id: id}
+	if tools {
+		for range c.n {
+			a.tools = append(a.tools, &toolReader{})
+		}
+	}
+	c.open, c.event, c.total, c.whole = a.open, a.event, a.total, a.whole
+	return s.answer(w, r, c)
+}
+
+// check refuses what the server does not do. It reports whether the model may call tools.
+func (q *chatRequest) check() (bool, *Error) {
+	var asked []string
+	if q.Logprobs {
+		asked = append(asked, "logprobs")
+	}
+	if q.TopLogprobs != nil {
+		asked = append(asked, "top_logprobs")
+	}
+	if q.ResponseFormat != nil && q.ResponseFormat.Type != "text" {
+		asked = append(asked, "response_format")
+	}
+	tools := len(q.Tools) > 0 && string(q.Tools) != "null" && string(q.Tools) != "[]"
+	switch choice := string(q.ToolChoice); choice {
+	case "", "null", `"auto"`:
+	case `"none"`:
+		tools = false
+	default: // "required" or a function: nothing makes the model keep it
+		asked = append(asked, "tool_choice "+choice)
+	}
+	if q.ParallelToolCalls != nil && !*q.ParallelToolCalls && tools {
+		asked = append(asked, "parallel_tool_calls false")
+	}
+	return tools, q.unsupported(asked...)
+}
+
+// maxNew returns the most tokens of an answer; 0: as many as the model and the cache allow.
+func (q *chatRequest) maxNew() (int, *Error) {
+	given := q.MaxCompletionTokens
+	if given == nil {
+		given = q.MaxTokens
+	} else if q.MaxTokens != nil && *q.MaxTokens != *given {
+		return 0, badRequest("max_tokens", "max_tokens and max_completion_tokens differ")
+	}
+	switch {
+	case given == nil:
+		return 0, nil
+	case *given < 1:
+		return 0, badRequest("max_completion_tokens", "max_completion_tokens: %d, want 1 or more", *given)
+	}
+	return *given, nil
+}
+
+// normalize returns messages as templates expect them: content that is a list of texts
+// becomes one text, and arguments of calls, which are JSON in a string, become objects, as
+// vLLM gives them to templates. Everything else, and the order of keys, stays.
+func normalize(messages []json.RawMessage) (json.RawMessage, *Error) {
+	if len(messages) == 0 {
+		return nil, badRequest("messages", "messages: want at least one")
+	}
+	var out bytes.Buffer
+	for i, raw := range messages {
+		separator := byte(',')
+		if i == 0 {
+			separator = '['
+		}
+		out.WriteByte(separator)
+		text, e := normalizeMessage(fmt.Sprintf("messages[%d]", i), raw)
+		if e != nil {
+			return nil, e
+		}
+		out.Write(text)
+	}
+	out.WriteByte(']')
+	return out.Bytes(), nil
+}
+
+func normalizeMessage(at string, raw json.RawMessage) (json.RawMessage, *Error) {
+	names, e := keys(raw)
+	if e != nil {
+		return nil, badRequest(at, "%s: want an object with role and content", at)
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return nil, badRequest(at, "%s: %v", at, err)
+	}
+	var role string
+	if json.Unmarshal(fields["role"], &role) != nil || role == "" {
+		return nil, badRequest(at, "%s: role is missing", at)
+	}
+	if content, ok := fields["content"]; ok {
+		text, e := plainText(at, content)
+		if e != nil {
+			return nil, e
+		}
+		fields["content"] = text
+	}
+	if calls, ok := fields["tool_calls"]; ok {
+		fields["tool_calls"], e = callArguments(at, calls)
+		if e != nil {
+			return nil, e
+		}
+	}
+	var out bytes.Buffer
+	for i, name := range names {
+		separator := byte(',')
+		if i == 0 {
+			separator = '{'
+		}
+		out.WriteByte(separator)
+		key, _ := json.Marshal(name) // a string: never fails
+		out.Write(key)
+		out.WriteByte(':')
+		out.Write(fields[name])
+	}
+	out.WriteByte('}')
+	return out.Bytes(), nil
+}
+
+// plainText returns content as one text.
+func plainText(at string, content json.RawMessage) (json.RawMessage, *Error) {
+	var parts []struct{ Type, Text string }
+	if len(content) == 0 || content[0] != '[' {
+		return content, nil
+	}
+	if err := json.Unmarshal(content, &parts); err != nil {
+		return nil, badRequest(at, "%s: content: %v", at, err)
+	}
+	var text strings.Builder
+	for _, p := range parts {
+		if p.Type != "text" {
+			return nil, badRequest(at, "%s: content of type %q is unsupported: only text is", at, p.Type)
+		}
+		text.WriteString(p.Text)
+	}
+	out, err := json.Marshal(text.String())
+	if err != nil {
+		return nil, badRequest(at, "%s: %v", at, err)
+	}
+	return out, nil
+}
+
+// callArguments returns calls whose arguments are objects.
+func callArguments(at string, raw json.RawMessage) (json.RawMessage, *Error) {
+	type function struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+	}
+	var calls []struct {
+		ID       string   `json:"id,omitempty"`
+		Type     string   `json:"type"`
+		Function function `json:"function"`
+	}
+	if err := json.Unmarshal(raw, &calls); err != nil {
+		return nil, badRequest(at, "%s: tool_calls: %v", at, err)
+	}
+	for i := range calls {
+		var text string
+		if f := &calls[i].Function; json.Unmarshal(f.Arguments, &text) == nil {
+			if !json.Valid([]byte(text)) {
+				return nil, badRequest(at, "%s: tool_calls[%d]: arguments are no JSON", at, i)
+			}
+			f.Arguments = json.RawMessage(text)
+		}
+	}
+	out, err := json.Marshal(calls)
+	if err != nil {
+		return nil, badRequest(at, "%s: tool_calls: %v", at, err)
+	}
+	return out, nil
+}
+
+// chatWriter writes answers of one request.
+type chatWriter struct {
+	base  chatAnswer
+	id    string
+	tools []*toolReader // by choice; nil: there are no tools
+}
+
+func (a *chatWriter) answer(object string, choices ...chatChoice) chatAnswer {
+	out := a.base
+	out.Object, out.Choices = object, choices
+	return out
+}
+
+const chunkObject = "chat.completion.chunk"
+
+func (a *chatWriter) delta(choice int, m message, finish string) any {
+	return a.answer(chunkObject, chatChoice{Index: choice, Delta: &m, Finish: orNull(finish)})
+}
+
+func (a *chatWriter) open(choice int) any {
+	empty := ""
+	return a.delta(choice, message{Role: "assistant", Content: &empty}, "")
+}
+
+func (a *chatWriter) event(p part) []any {
+	text, calls, finish := a.read(p)
+	var out []any
+	if text != "" {
+		out = append(out, a.delta(p.choice, message{Content: &text}, ""))
+	}
+	if calls != nil {
+		out = append(out, a.delta(p.choice, message{Calls: calls}, ""))
+	}
+	if finish != "" {
+		out = append(out, a.delta(p.choice, message{}, finish))
+	}
+	return out
+}
+
+// read returns the text of a part, and at the end the calls of tools that were found.
+func (a *chatWriter) read(p part) (string, []toolCall, string) {
+	if a.tools == nil {
+		return p.text, nil, p.finish
+	}
+	t := a.tools[p.choice]
+	text := t.next(p.text)
+	if p.finish == "" {
+		return text, nil, ""
+	}
+	rest, calls := t.end(fmt.Sprintf("%s-%d", a.id, p.choice))
+	finish := p.finish
+	if calls != nil && finish == "stop" {
+		finish = "tool_calls"
+	}
+	return text + rest, calls, finish
+}
+
+func (a *chatWriter) total(u usage) any {
+	out := a.answer(chunkObject)
+	out.Choices, out.Usage = []chatChoice{}, &u
+	return out
+}
+
+func (a *chatWriter) whole(results []result, u usage) any {
+	out := a.answer("chat.completion")
+	out.Usage = &u
+	for i := range results {
+		text, calls, finish := a.read(part{choice: i, text: results[i].text.String(), finish: results[i].finish})
+		m := &message{Role: "assistant", Content: &text, Calls: calls}
+		if text == "" && calls != nil {
+			m.Content = nil
+		}
+		out.Choices = append(out.Choices, chatChoice{Index: i, Message: m, Finish: orNull(finish)})
+	}
+	return out
+}

@@ -1,0 +1,93 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// decode reads the body of a request into a struct. Fields that the struct does not have
+// are refused, all of them in one error, and so is a key that stands twice: a client that
+// asks for something must not believe that it got it.
+func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var tooLong *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLong):
+		return &Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Message: fmt.Sprintf("the body is larger than %d bytes", limit)}
+	case err != nil:
+		return badRequest("", "the body cannot be read: %v", err)
+	}
+	if !json.Valid(body) {
+		return badRequest("", "the body is not JSON")
+	}
+	names, e := keys(body)
+	if e != nil {
+		return e
+	}
+	known := fieldNames(reflect.TypeOf(v).Elem())
+	var unknown []string
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			unknown = append(unknown, fmt.Sprintf("%q", name))
+		}
+	}
+	if unknown != nil {
+		slices.Sort(unknown)
+		return badRequest("", "unknown or unsupported: %s", strings.Join(unknown, ", "))
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		var t *json.UnmarshalTypeError
+		if errors.As(err, &t) {
+			return badRequest(t.Field, "%s: a JSON %s, want %s", t.Field, t.Value, t.Type)
+		}
+		return badRequest("", "%v", err)
+	}
+	return nil
+}
+
+// keys returns the keys of the object that text is.
+func keys(text []byte) ([]string, *Error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, badRequest("", "the body is no JSON object")
+	}
+	var out []string
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return nil, badRequest("", "%v", err)
+		}
+		name := t.(string)
+		if slices.Contains(out, name) {
+			return nil, badRequest(name, "%s stands twice", name)
+		}
+		out = append(out, name)
+		var skip json.RawMessage
+		if err := d.Decode(&skip); err != nil {
+			return nil, badRequest(name, "%v", err)
+		}
+	}
+	return out, nil
+}
+
+// fieldNames returns the JSON names of a struct, those of embedded ones included.
+func fieldNames(t reflect.Type) []string {
+	var out []string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous {
+			out = append(out, fieldNames(f.Type)...)
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		out = append(out, name)
+	}
+	return out
+}

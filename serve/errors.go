@@ -1,0 +1,66 @@
+package serve
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"pwc/chat"
+	"pwc/runner"
+)
+
+// Error is an answer that is an error: a status of HTTP, and the object that the API
+// describes.
+type Error struct {
+	Status  int    `json:"-"`
+	Message string `json:"message"`
+	Type    string `json:"type"`            // invalid_request_error, authentication_error, rate_limit_error, server_error
+	Param   string `json:"param,omitempty"` // the field that is wrong
+	Code    string `json:"code,omitempty"`
+}
+
+// Error returns the message.
+func (e *Error) Error() string { return e.Message }
+
+// badRequest is an error of the caller's about a field; "" is the body.
+func badRequest(param, format string, args ...any) *Error {
+	return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Param: param, Message: fmt.Sprintf(format, args...)}
+}
+
+// asError returns the answer for an error of the packages below.
+func asError(err error) *Error {
+	var own *Error
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.Is(err, runner.ErrRequest):
+		return badRequest("", "%v", err)
+	case errors.Is(err, chat.ErrRefused), errors.Is(err, chat.ErrLimit):
+		return badRequest("messages", "%v", err)
+	case errors.Is(err, runner.ErrClosed):
+		return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "closed", Message: "the server ends; send the request to another one"}
+	}
+	return &Error{Status: http.StatusInternalServerError, Type: "server_error", Message: err.Error()}
+}
+
+// write answers with the error.
+func (e *Error) write(w http.ResponseWriter) {
+	if e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	writeJSON(w, e.Status, struct {
+		Error *Error `json:"error"`
+	}{e})
+}
+
+// writeJSON answers with a value. A client that has gone is told nothing.
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		status, b = http.StatusInternalServerError, []byte(`{"error":{"message":"the answer cannot be encoded","type":"server_error"}}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n'))
+}

@@ -1,0 +1,95 @@
+package serve
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"pwc/runner"
+	"pwc/tokenizer"
+)
+
+// part is a piece of a choice's text, and at its end why it ended.
+type part struct {
+	choice int
+	text   string
+	finish string // "" until the end
+	tokens int    // of the choice, at the end
+	err    error  // it failed
+}
+
+// generation is the choices of one request.
+type generation struct {
+	parts chan part
+	wait  sync.WaitGroup
+}
+
+// start submits the choices of a prompt. All of them end when ctx does. Nothing is left
+// running when it returns an error.
+func (s *Server) start(ctx context.Context, q runner.Request, n, first int, stops []string, out *generation) error {
+	for i := range n {
+		seq, err := s.o.Runner.Submit(ctx, choice(q, i))
+		if err != nil {
+			return err
+		}
+		out.wait.Go(func() { s.follow(ctx, first+i, seq, q.Stop, stops, out.parts) })
+	}
+	return nil
+}
+
+// follow turns the tokens of a choice into text until it ends.
+func (s *Server) follow(ctx context.Context, index int, seq *runner.Sequence, ends []int32, stops []string, out chan<- part) {
+	send := func(p part) bool {
+		p.choice = index
+		select {
+		case out <- p:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	c := following{text: s.o.Tokenizer.Stream(false), stop: tokenizer.NewStopStrings(stops...), ends: ends}
+	for id, err := range seq.Tokens(ctx) {
+		if err != nil {
+			send(part{err: err})
+			return
+		}
+		if text := c.next(id); text != "" && !send(part{text: text}) {
+			return // the context ends the sequence, too
+		}
+		if c.stopped() {
+			seq.Cancel()
+			break
+		}
+	}
+	<-seq.Done()
+	send(part{text: c.rest(), finish: finishReason(seq.Reason(), c.stopped()), tokens: c.tokens})
+}
+
+// following is the text of a choice as far as it is known.
+type following struct {
+	text   *tokenizer.Stream
+	stop   *tokenizer.StopStrings
+	ends   []int32 // ids that end the answer: they are no text
+	tokens int
+}
+
+// next takes a token and returns the text that is certain by now.
+func (c *following) next(id int32) string {
+	c.tokens++
+	if slices.Contains(c.ends, id) {
+		return ""
+	}
+	return c.stop.Next(c.text.Next(id))
+}
+
+// stopped reports whether a stop string ended the text.
+func (c *following) stopped() bool { return c.stop.Found() != "" }
+
+// rest returns the text that is certain at the end.
+func (c *following) rest() string {
+	if c.stopped() {
+		return ""
+	}
+	return c.stop.Next(c.text.Flush()) + c.stop.Flush()
+}

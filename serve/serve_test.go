@@ -1,0 +1,452 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+	"go.uber.org/goleak"
+
+	attnhost "pwc/attention/host"
+	"pwc/chat"
+	"pwc/compile/host"
+	"pwc/frontend/hf"
+	"pwc/ir/dtype"
+	"pwc/pieces"
+	"pwc/piecewise"
+	"pwc/runner"
+	"pwc/runtime/device"
+	hostdev "pwc/runtime/host"
+	"pwc/safetensors"
+	"pwc/tokenizer"
+)
+
+// The clock of regexp2 ends by itself, some time after the last match.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/dlclark/regexp2.runClock"))
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// template writes a conversation so that no text of it can be lost.
+const template = `{%- if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{% if m.role == 'bad' %}{{ raise_exception('no such role') }}{% endif %}{{ m.role }}:{{ m.content }};{% endfor %}`
+
+// engine is a runner of a small model in f32, which runs until the test ends.
+func engine(t testing.TB, o runner.Options) *runner.Runner {
+	t.Helper()
+	dir := filepath.Join("..", "testdata", "hf", "llama")
+	src, err := safetensors.OpenDir(dir)
+	must(t, err)
+	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dtype.F32})
+	must(t, err)
+	dev := hostdev.Open(hostdev.Options{Workers: 2})
+	if o.Blocks == 0 {
+		o.Blocks = 256
+	}
+	o.Backend = piecewise.Options{Device: dev, Ops: []device.Op{attnhost.New(dev)}, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}}
+	r, err := runner.New(context.Background(), m.Module, o)
+	must(t, err)
+	must(t, r.Load(context.Background(), src))
+	var running sync.WaitGroup
+	running.Go(func() { _ = r.Run(context.Background()) }) // ends with Close
+	t.Cleanup(func() {
+		if err := errors.Join(r.Close(), dev.Close(), src.Close()); err != nil {
+			t.Error(err)
+		}
+		running.Wait()
+	})
+	return r
+}
+
+// newServer is a server of that model behind a real listener.
+func newServer(t testing.TB, change func(*Options)) (*Server, *httptest.Server) {
+	t.Helper()
+	text, err := tokenizer.Open(filepath.Join("..", "testdata", "tokenizers", "bytes"))
+	must(t, err)
+	tmpl, err := chat.Parse(template, nil)
+	must(t, err)
+	o := Options{Model: "tiny", Tokenizer: text, Template: tmpl, Logger: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&o)
+	}
+	if o.Runner == nil {
+		o.Runner = engine(t, runner.Options{MaxSequences: 8, MaxTokens: 64, MaxLength: 200})
+	}
+	s, err := New(o)
+	must(t, err)
+	h := httptest.NewServer(s)
+	t.Cleanup(func() {
+		h.Close()
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return s, h
+}
+
+// post sends a body and returns the status and the answer.
+func post(t testing.TB, h *httptest.Server, path, body string) (int, string) {
+	t.Helper()
+	r, err := http.Post(h.URL+path, "application/json", strings.NewReader(body))
+	must(t, err)
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	must(t, err)
+	return r.StatusCode, string(b)
+}
+
+// alone is the text that the runner itself gives for a prompt, greedily.
+func alone(t testing.TB, s *Server, prompt string, n int) string {
+	t.Helper()
+	ids := s.o.Tokenizer.Encode(prompt, true)
+	q, err := s.o.Runner.Submit(context.Background(), runner.Request{Prompt: ids, MaxNew: n})
+	must(t, err)
+	all, err := q.Wait(context.Background())
+	must(t, err)
+	return s.o.Tokenizer.Decode(all[len(ids):], false)
+}
+
+// The official client gets what the runner computes, whole and streamed, by both APIs.
+func TestOfficialClient(t *testing.T) {
+	s, h := newServer(t, func(o *Options) { o.Key = "secret" })
+	ctx := context.Background()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	c := openai.NewClient(option.WithBaseURL(h.URL+"/v1"), option.WithAPIKey("secret"), option.WithMaxRetries(0), option.WithHTTPClient(&http.Client{Transport: transport}))
+
+	want := alone(t, s, "abc", 12)
+	whole, err := c.Completions.New(ctx, openai.CompletionNewParams{Model: "tiny", Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("abc")}, MaxTokens: openai.Int(12), Temperature: openai.Float(0), Echo: openai.Bool(true)})
+	must(t, err)
+	if got := whole.Choices[0]; got.Text != "abc"+want || got.FinishReason != "length" || whole.Usage.PromptTokens != 3 || whole.Usage.CompletionTokens != 12 || whole.Usage.TotalTokens != 15 {
+		t.Errorf("%+v, want %q", whole, want)
+	}
+	stream := c.Completions.NewStreaming(ctx, openai.CompletionNewParams{Model: "tiny", Prompt: openai.CompletionNewParamsPromptUnion{OfArrayOfStrings: []string{"abc", "xyz"}}, MaxTokens: openai.Int(12), Temperature: openai.Float(0), StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)}})
+	texts, ends, total := map[int64]string{}, 0, int64(0)
+	for stream.Next() {
+		for _, choice := range stream.Current().Choices {
+			texts[choice.Index] += choice.Text
+			if choice.FinishReason == "length" {
+				ends++
+			}
+		}
+		total += stream.Current().Usage.CompletionTokens
+	}
+	must(t, stream.Err())
+	if other := alone(t, s, "xyz", 12); texts[0] != want || texts[1] != other || ends != 2 || total != 24 {
+		t.Errorf("%v, %d ends, %d tokens, want %q and %q", texts, ends, total, want, other)
+	}
+
+	said := alone(t, s, "system:be kind;user:hi;", 9)
+	messages := []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("be kind"), openai.UserMessage([]openai.ChatCompletionContentPartUnionParam{openai.TextContentPart("h"), openai.TextContentPart("i")})}
+	answer, err := c.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{Model: "tiny", Messages: messages, MaxCompletionTokens: openai.Int(9), Temperature: openai.Float(0)})
+	must(t, err)
+	if m := answer.Choices[0].Message; m.Content != said || string(m.Role) != "assistant" || answer.Usage.CompletionTokens != 9 {
+		t.Errorf("%+v, want %q", answer, said)
+	}
+	chunks := c.Chat.Completions.NewStreaming(ctx, openai.ChatCompletionNewParams{Model: "tiny", Messages: messages, MaxTokens: openai.Int(9), Temperature: openai.Float(0)})
+	var all openai.ChatCompletionAccumulator
+	for chunks.Next() {
+		if !all.AddChunk(chunks.Current()) {
+			t.Error("a chunk does not belong to the answer")
+		}
+	}
+	must(t, chunks.Err())
+	if len(all.Choices) != 1 || all.Choices[0].Message.Content != said || all.Choices[0].FinishReason != "length" {
+		t.Errorf("%+v, want %q", all.Choices, said)
+	}
+	models, err := c.Models.List(ctx)
+	must(t, err)
+	if len(models.Data) != 1 || models.Data[0].ID != "tiny" {
+		t.Errorf("%+v", models)
+	}
+	if _, err := c.Models.Get(ctx, "other"); err == nil {
+		t.Error("a model that is not served was found")
+	}
+	wrong := openai.NewClient(option.WithBaseURL(h.URL+"/v1"), option.WithAPIKey("guess"), option.WithMaxRetries(0), option.WithHTTPClient(&http.Client{Transport: transport}))
+	var e *openai.Error
+	if _, err := wrong.Models.List(ctx); !errors.As(err, &e) || e.StatusCode != http.StatusUnauthorized || e.Code != "invalid_api_key" {
+		t.Errorf("a wrong key: %v", err)
+	}
+}
+
+// Every choice has a seed of its own, and a seed gives the same answers again, whatever
+// runs beside.
+func TestChoicesAndSeeds(t *testing.T) {
+	_, h := newServer(t, nil)
+	texts := func(body string) []string {
+		status, answer := post(t, h, "/v1/completions", body)
+		var a completionAnswer
+		if status != http.StatusOK || json.Unmarshal([]byte(answer), &a) != nil {
+			t.Fatalf("%d: %s", status, answer)
+		}
+		var out []string
+		for _, c := range a.Choices {
+			out = append(out, c.Text)
+		}
+		return out
+	}
+	body := `{"prompt": "abc", "max_tokens": 12, "temperature": 1, "seed": 7, "n": 3}`
+	first := texts(body)
+	var again []string
+	var beside sync.WaitGroup
+	beside.Go(func() { texts(`{"prompt": ["q", "rr"], "max_tokens": 30, "n": 2}`) })
+	again = texts(body)
+	beside.Wait()
+	if strings.Join(first, "|") != strings.Join(again, "|") {
+		t.Errorf("%q and %q of one seed", first, again)
+	}
+	if len(first) != 3 || first[0] == first[1] || first[1] == first[2] {
+		t.Errorf("choices %q", first)
+	}
+}
+
+// What changes logits reaches the runner: a token that is forced by its bias, or alone allowed,
+// is all that comes; a penalty of its presence brings others.
+func TestAdjustedLogits(t *testing.T) {
+	_, h := newServer(t, nil)
+	for more, want := range map[string]string{
+		`"logit_bias": {"113": 100}`: "qqqqqq",
+		`"allowed_token_ids": [114]`: "rrrrrr",
+		`"allowed_token_ids": [113, 114, 115], "presence_penalty": 2, "frequency_penalty": 2, "repetition_penalty": 1.5, "min_p": 0.01, "min_tokens": 6`: "",
+	} {
+		status, answer := post(t, h, "/v1/completions", `{"prompt": "abc", "max_tokens": 6, "temperature": 0, `+more+`}`)
+		var a completionAnswer
+		if status != http.StatusOK || json.Unmarshal([]byte(answer), &a) != nil {
+			t.Fatalf("%s: %d: %s", more, status, answer)
+		}
+		text := a.Choices[0].Text
+		if want != "" && text != want {
+			t.Errorf("%s: %q, want %q", more, text, want)
+		}
+		if want == "" && (len(text) != 6 || strings.Trim(text, "qrs") != "" || strings.Count(text, text[:1]) > 3) {
+			t.Errorf("%s: %q, want six of q, r and s, none of which more than three times", more, text)
+		}
+	}
+}
+
+// A stop string ends the answer before it, in the middle of a token or over several, and the
+// tokens behind it are not generated.
+func TestStopStrings(t *testing.T) {
+	s, h := newServer(t, nil)
+	text := alone(t, s, "abc", 40)
+	runes := []rune(text)
+	stop := string(runes[10:13])
+	want := text[:strings.Index(text, stop)]
+	quoted, err := json.Marshal([]string{"never there", stop})
+	must(t, err)
+	for _, stream := range []string{"false", "true"} {
+		status, answer := post(t, h, "/v1/completions", `{"prompt": "abc", "max_tokens": 150, "temperature": 0, "stop": `+string(quoted)+`, "stream": `+stream+`}`)
+		got, finish := "", ""
+		for line := range strings.Lines(answer) {
+			line = strings.TrimPrefix(strings.TrimSpace(line), "data: ")
+			var a completionAnswer
+			if json.Unmarshal([]byte(line), &a) == nil && len(a.Choices) == 1 {
+				got += a.Choices[0].Text
+				if a.Choices[0].Finish != nil {
+					finish = *a.Choices[0].Finish
+				}
+			}
+		}
+		if status != http.StatusOK || got != want || finish != "stop" {
+			t.Errorf("stream %s: %d, %q ends with %s, want %q", stream, status, got, finish, want)
+		}
+	}
+	if n := s.o.Runner.Stats().Generated; n > 40+2*60 {
+		t.Errorf("%d tokens were generated behind stop strings", n)
+	}
+}
+
+// What the server does not know or do is refused by name, all of it at once.
+func TestRefusals(t *testing.T) {
+	_, h := newServer(t, func(o *Options) { o.MaxBody = 1000 })
+	const completions, chats = "/v1/completions", "/v1/chat/completions"
+	for _, c := range []struct {
+		path, body string
+		status     int
+		want       []string
+	}{
+		{completions, `{"prompt": "a", "foo": 1, "bar": 2}`, 400, []string{`"bar"`, `"foo"`}},
+		{completions, `{"prompt": "a", "Prompt": "b"}`, 400, []string{`"Prompt"`}},
+		{completions, `{"prompt": "a", "prompt": "b"}`, 400, []string{"prompt stands twice"}},
+		{completions, `{"prompt": "a", "suffix": "b", "best_of": 3}`, 400, []string{"suffix", "best_of"}},
+		{completions, `{"prompt": "a", "stream_options": {"include_usage": true}}`, 400, []string{"stream_options without stream"}},
+		{completions, `{"prompt": "a", "temperature": 3}`, 400, []string{"temperature"}},
+		{completions, `{"prompt": "a", "top_p": 0}`, 400, []string{"top_p"}},
+		{completions, `{"prompt": "a", "presence_penalty": 3}`, 400, []string{"presence_penalty"}},
+		{completions, `{"prompt": "a", "logit_bias": {"7": 101}}`, 400, []string{"logit_bias", "101"}},
+		{completions, `{"prompt": "a", "logit_bias": {"400": 1}}`, 400, []string{"400"}},
+		{completions, `{"prompt": "a", "min_p": 2}`, 400, nil},
+		{completions, `{"prompt": "a", "min_tokens": -1}`, 400, nil},
+		{completions, `{"prompt": "a", "top_k": -2}`, 400, []string{"top_k"}},
+		{completions, `{"prompt": "a", "n": 0}`, 400, []string{"n: 0"}},
+		{completions, `{"prompt": "a", "stop": 1}`, 400, []string{"stop"}},
+		{completions, `{"prompt": "a", "stop": [""]}`, 400, []string{"stop"}},
+		{completions, `{"prompt": "a", "max_tokens": 0}`, 400, []string{"max_tokens"}},
+		{completions, `{"prompt": "a", "max_tokens": 100000}`, 400, nil},
+		{completions, `{"prompt": "a", "max_tokens": "b"}`, 400, []string{"max_tokens", "string"}},
+		{completions, `{"prompt": ""}`, 400, []string{"at least one id"}},
+		{completions, `{"prompt": []}`, 400, nil},
+		{completions, `{"prompt": [400]}`, 400, []string{"256"}},
+		{completions, `{"prompt": {}}`, 400, []string{"prompt"}},
+		{completions, `{}`, 400, []string{"prompt is missing"}},
+		{completions, `[]`, 400, []string{"no JSON object"}},
+		{completions, `{`, 400, []string{"not JSON"}},
+		{completions, `{"prompt": "` + strings.Repeat("a", 1000) + `"}`, 413, []string{"1000 bytes"}},
+		{completions, `{"prompt": "a", "model": "other"}`, 404, []string{`"other"`, `"tiny"`}},
+		{chats, `{"messages": []}`, 400, []string{"messages"}},
+		{chats, `{"messages": [{"content": "a"}]}`, 400, []string{"messages[0]", "role"}},
+		{chats, `{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}`, 400, []string{"image_url"}},
+		{chats, `{"messages": [{"role": "bad", "content": "a"}]}`, 400, []string{"no such role"}},
+		{chats, `{"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_object"}, "logprobs": true}`, 400, []string{"response_format", "logprobs"}},
+		{chats, `{"messages": [{"role": "user", "content": "a"}], "tools": [{}], "tool_choice": "required"}`, 400, []string{"tool_choice", "required"}},
+		{chats, `{"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "max_completion_tokens": 3}`, 400, []string{"differ"}},
+		{chats, `{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}`, 400, []string{"arguments"}},
+		{"/detokenize", `{"tokens": [-1]}`, 400, []string{"tokens[0]"}},
+		{"/nothing", `{}`, 404, []string{"/nothing"}},
+	} {
+		status, answer := post(t, h, c.path, c.body)
+		var e struct{ Error Error }
+		if status != c.status || json.Unmarshal([]byte(answer), &e) != nil || e.Error.Message == "" {
+			t.Errorf("%.80s: %d %s, want %d", c.body, status, answer, c.status)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(e.Error.Message, want) {
+				t.Errorf("%.80s: %q does not name %q", c.body, e.Error.Message, want)
+			}
+		}
+	}
+	if _, answer := post(t, h, "/tokenize", `{"prompt": "abc"}`); !strings.Contains(answer, `"tokens":[97,98,99],"count":3`) {
+		t.Errorf("tokenize: %s", answer)
+	}
+	if _, answer := post(t, h, "/detokenize", `{"tokens": [97, 98]}`); answer != "{\"prompt\":\"ab\"}\n" {
+		t.Errorf("detokenize: %s", answer)
+	}
+}
+
+// A client that goes ends its requests; one that reads nothing holds nobody back and is cut
+// off; more requests than are allowed are refused; a drain waits, and then cancels.
+func TestLifecycle(t *testing.T) {
+	s, h := newServer(t, func(o *Options) { o.MaxRequests, o.WriteTimeout = 2, time.Minute })
+	long := `{"prompt": "abc", "max_tokens": 190, "temperature": 0, "stream": true, "ignore_eos": true}`
+	open := func(ctx context.Context) *http.Response {
+		q, err := http.NewRequestWithContext(ctx, "POST", h.URL+"/v1/completions", strings.NewReader(long))
+		must(t, err)
+		r, err := http.DefaultClient.Do(q)
+		must(t, err)
+		return r
+	}
+	idle := func() bool { st := s.o.Runner.Stats(); return st.Running+st.Waiting == 0 && st.UsedBlocks == 0 }
+	ctx, cancel := context.WithCancel(context.Background())
+	gone := open(ctx)
+	cancel()
+	gone.Body.Close()
+	await(t, "the request of a client that went", idle)
+
+	stalled := open(context.Background()) // reads nothing
+	if status, answer := post(t, h, "/v1/completions", `{"prompt": "q", "max_tokens": 3}`); status != http.StatusOK {
+		t.Errorf("beside a client that stalls: %d %s", status, answer)
+	}
+	await(t, "the request of a client that stalls", idle) // its answer waits in the connection
+	stalled.Body.Close()
+	await(t, "the answers", func() bool { return len(s.slots) == 0 })
+
+	held := make([]func(), 2)
+	for i := range held {
+		_, end, err := s.begin(httptest.NewRequest("POST", "/", nil))
+		must(t, err)
+		held[i] = end
+	}
+	if status, answer := post(t, h, "/v1/completions", long); status != http.StatusTooManyRequests {
+		t.Errorf("a request above the limit: %d %s", status, answer)
+	}
+	for _, end := range held {
+		end()
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	request, end, err := s.begin(httptest.NewRequest("POST", "/", nil))
+	must(t, err)
+	go func() { <-request.Done(); end() }()
+	if err := s.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a drain with a request that does not end: %v", err)
+	}
+	if status, _ := post(t, h, "/v1/completions", long); status != http.StatusServiceUnavailable {
+		t.Errorf("a request while the server drains: %d", status)
+	}
+	r, err := http.Get(h.URL + "/health/ready")
+	must(t, err)
+	r.Body.Close()
+	if r.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("ready while the server drains: %d", r.StatusCode)
+	}
+	must(t, s.Drain(context.Background()))
+}
+
+// await polls until something holds: requests end at the next step.
+func await(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s did not end", what)
+		}
+	}
+}
+
+// Answers carry the id of their request, in the header and in the body, unless it is not fit
+// for one.
+func TestRequestIDs(t *testing.T) {
+	var lines bytes.Buffer
+	_, h := newServer(t, func(o *Options) { o.Logger = slog.New(slog.NewJSONHandler(&lines, nil)) })
+	for given, kept := range map[string]bool{"mine-1": true, "": false, strings.Repeat("a", 200): false, "a b": false} {
+		q, err := http.NewRequest("POST", h.URL+"/v1/completions", strings.NewReader(`{"prompt": "a", "max_tokens": 1}`))
+		must(t, err)
+		q.Header.Set("X-Request-Id", given)
+		r, err := http.DefaultClient.Do(q)
+		must(t, err)
+		b, _ := io.ReadAll(r.Body)
+		r.Body.Close()
+		id := r.Header.Get("X-Request-Id")
+		if kept != (id == given) || id == "" || !strings.Contains(string(b), "cmpl-"+id) {
+			t.Errorf("%q became %q: %s", given, id, b)
+		}
+	}
+	if !strings.Contains(lines.String(), `"id":"mine-1"`) {
+		t.Errorf("the log: %s", &lines)
+	}
+}
+
+// FuzzBody: whatever a client sends, the answer is JSON or events, and the server goes on.
+func FuzzBody(f *testing.F) {
+	s, _ := newServer(f, nil)
+	for _, body := range []string{`{"prompt": "abc", "max_tokens": 2, "stop": ["a"], "n": 2, "stream": true}`, `{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "tools": [{}]}`, `{"tokens": [1]}`, `[`} {
+		for i := range 4 {
+			f.Add(i, body)
+		}
+	}
+	paths := []string{"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"}
+	f.Fuzz(func(t *testing.T, path int, body string) {
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, httptest.NewRequest("POST", paths[uint(path)%4], strings.NewReader(body)))
+		if w.Code >= 500 {
+			t.Errorf("%d: %s", w.Code, w.Body)
+		}
+		if kind := w.Header().Get("Content-Type"); kind == "application/json" && !json.Valid(w.Body.Bytes()) {
+			t.Errorf("no JSON: %q", w.Body)
+		}
+	})
+}

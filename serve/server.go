@@ -1,0 +1,223 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pwc/chat"
+	"pwc/runner"
+	"pwc/tokenizer"
+)
+
+// Options are what a server serves, and its limits.
+type Options struct {
+	Model     string               // name that requests ask for and answers give
+	Runner    *runner.Runner       // loaded; somebody calls Run
+	Tokenizer *tokenizer.Tokenizer // of the model
+	Template  *chat.Template       // nil: chat completions are refused
+	EOS       []int32              // ids that end the model's answers
+
+	Key string // that requests must bring as "Authorization: Bearer KEY"; "": none
+
+	MaxBody      int64         // bytes of a body; 0: 4 MiB
+	MaxRequests  int           // that are answered at once, choices not counted; 0: 1024. More are refused with 429
+	Timeout      time.Duration // of a request; 0: 10 minutes
+	WriteTimeout time.Duration // that one write to a client may take before the client counts as gone; 0: 30 seconds
+
+	Metrics http.Handler // answers /metrics; nil: 404
+	Logger  *slog.Logger // a line for each request; nil: none
+}
+
+// Server answers requests. It is an http.Handler that may be used by any number of
+// goroutines, and starts none of its own that outlive a request.
+type Server struct {
+	o        Options
+	mux      *http.ServeMux
+	slots    chan struct{}
+	draining atomic.Bool
+	started  time.Time
+
+	mu      sync.Mutex
+	cancels map[uint64]context.CancelFunc // of requests that are answered
+	last    uint64
+	idle    chan struct{} // closed when a draining server answers nothing more; nil before
+}
+
+// New returns a server. Runner, Tokenizer and Model are required.
+func New(o Options) (*Server, error) {
+	var missing []string
+	for name, absent := range map[string]bool{"Runner": o.Runner == nil, "Tokenizer": o.Tokenizer == nil, "Model": o.Model == ""} {
+		if absent {
+			missing = append(missing, name)
+		}
+	}
+	if missing != nil {
+		return nil, fmt.Errorf("serve: options are missing: %s", strings.Join(missing, ", "))
+	}
+	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
+	o.MaxRequests = cmp.Or(o.MaxRequests, 1024)
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Minute)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 30*time.Second)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{o: o, mux: http.NewServeMux(), slots: make(chan struct{}, o.MaxRequests), started: time.Now(), cancels: map[uint64]context.CancelFunc{}}
+	s.routes()
+	return s, nil
+}
+
+func (s *Server) routes() {
+	for pattern, handler := range map[string]func(http.ResponseWriter, *http.Request) error{
+		"POST /v1/completions":      s.completions,
+		"POST /v1/chat/completions": s.chatCompletions,
+		"POST /tokenize":            s.tokenize,
+		"POST /detokenize":          s.detokenize,
+		"GET /v1/models":            s.models,
+		"GET /v1/models/{model...}": s.model,
+		"GET /live":                 s.live,
+	} {
+		s.mux.Handle(pattern, s.guarded(handler))
+	}
+	s.mux.HandleFunc("GET /health/live", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
+	s.mux.HandleFunc("GET /health/ready", s.ready)
+	s.mux.HandleFunc("GET /{$}", page)
+	if s.o.Metrics != nil {
+		s.mux.Handle("GET /metrics", s.o.Metrics)
+	}
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		(&Error{Status: http.StatusNotFound, Type: "invalid_request_error", Message: fmt.Sprintf("there is no %s %s", r.Method, r.URL.Path)}).write(w)
+	})
+}
+
+// ServeHTTP implements http.Handler. An answer has the X-Request-Id of its request, or a
+// new one.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Request-Id", requestID(r))
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	s.mux.ServeHTTP(w, r)
+}
+
+// requestID returns the id that the client gave, where it is fit for a header and a log, else
+// a random one.
+func requestID(r *http.Request) string {
+	id := r.Header.Get("X-Request-Id")
+	fit := id != "" && len(id) <= 128
+	for _, c := range id {
+		fit = fit && c > ' ' && c < 0x7f
+	}
+	if fit {
+		return id
+	}
+	var b [12]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return "req-" + hex.EncodeToString(b[:])
+}
+
+// guarded checks the key, and answers errors.
+func (s *Server) guarded(f func(http.ResponseWriter, *http.Request) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		given, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if s.o.Key != "" && (!found || subtle.ConstantTimeCompare([]byte(given), []byte(s.o.Key)) != 1) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			(&Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "invalid_api_key", Message: "the key is missing or wrong: send Authorization: Bearer KEY"}).write(w)
+			return
+		}
+		if err := f(w, r); err != nil {
+			e := asError(err)
+			e.write(w)
+			s.o.Logger.WarnContext(r.Context(), "refused", "id", w.Header().Get("X-Request-Id"), "path", r.URL.Path, "status", e.Status, "error", e.Message)
+		}
+	})
+}
+
+// begin takes a slot for a request, and returns its context: it ends with the client, after
+// Options.Timeout, and when a drain does.
+func (s *Server) begin(r *http.Request) (context.Context, func(), error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining.Load() {
+		return nil, nil, &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "draining", Message: "the server ends; send the request to another one"}
+	}
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		return nil, nil, &Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "too_many_requests", Message: fmt.Sprintf("%d requests are answered already", s.o.MaxRequests)}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.o.Timeout)
+	s.last++
+	id := s.last
+	s.cancels[id] = cancel
+	return ctx, func() {
+		cancel()
+		<-s.slots
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.cancels, id)
+		if s.idle != nil && len(s.cancels) == 0 {
+			close(s.idle)
+			s.idle = nil
+		}
+	}, nil
+}
+
+// Drain has the server refuse new requests, and waits until those that are answered are
+// done. When ctx ends it cancels them, and returns its error. /health/ready is 503 from the
+// start of the drain on. A second call returns at once.
+func (s *Server) Drain(ctx context.Context) error {
+	s.mu.Lock()
+	if s.draining.Swap(true) || len(s.cancels) == 0 {
+		s.mu.Unlock()
+		return nil
+	}
+	idle := make(chan struct{})
+	s.idle = idle
+	s.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	n := len(s.cancels)
+	for _, cancel := range s.cancels {
+		cancel()
+	}
+	s.mu.Unlock()
+	<-idle
+	return fmt.Errorf("serve: %d requests were canceled: %w", n, ctx.Err())
+}
+
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	if s.draining.Load() {
+		writeJSON(w, http.StatusServiceUnavailable, map[string]string{"status": "draining"})
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+// checkModel refuses a request for another model.
+func (s *Server) checkModel(name string) error {
+	if name != "" && name != s.o.Model {
+		return &Error{Status: http.StatusNotFound, Type: "invalid_request_error", Param: "model", Code: "model_not_found", Message: fmt.Sprintf("the model %q is not served here; %q is", name, s.o.Model)}
+	}
+	return nil
+}
+
+// gone reports whether an error is that of a context: nobody waits for the answer, or its
+// time is over.
+func gone(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
