@@ -146,9 +146,10 @@ func (st *step) valuesAt(l *lane, t *tile, head, p, most, pairs int) (simd.Matri
 	for done < min(most, simd.Panel) {
 		m, n := st.cacheAt(t, 1, head, p+done, min(most, simd.Panel)-done)
 		size := s.KVDType.Bytes(int64(m.Pitch))
-		for range n {
-			st.kernels.Widen(l.values[done*cols:][:s.HeadDim], m)
-			m.At = unsafe.Add(m.At, size)
+		for i := range n {
+			row := m
+			row.At = unsafe.Add(m.At, int64(i)*size)
+			st.kernels.Widen(l.values[done*cols:][:s.HeadDim], row)
 			done++
 		}
 	}
@@ -163,9 +164,9 @@ func (st *step) addValues(l *lane, rows, base, p, n int, m simd.Matrix) {
 	group, cols := s.Group(), columns(s)
 	add := func(first, end, from, to int) {
 		from, to = max(from, p), min(to, p+n)
-		b := m
-		b.At = unsafe.Add(m.At, int64(from-p)*size)
 		if from < to {
+			b := m
+			b.At = unsafe.Add(m.At, int64(from-p)*size)
 			st.kernels.MulAdd(l.part[first*group*cols:], cols, l.scores[first*group*segment+from-base:], segment, b, (end-first)*group, cols, to-from)
 		}
 	}
