@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -214,10 +213,4 @@ func (s *Server) checkModel(name string) error {
 		return &Error{Status: http.StatusNotFound, Type: "invalid_request_error", Param: "model", Code: "model_not_found", Message: fmt.Sprintf("the model %q is not served here; %q is", name, s.o.Model)}
 	}
 	return nil
-}
-
-// gone reports whether an error is that of a context: nobody waits for the answer, or its
-// time is over.
-func gone(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
