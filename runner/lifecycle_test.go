@@ -265,3 +265,26 @@ func TestTimes(t *testing.T) {
 		t.Errorf("%d first tokens and %d others", m.firsts, m.intervals)
 	}
 }
+
+// Requests with a priority and requests that adjust logits do not run together; one after the
+// other they do.
+func TestMixedKindsAreRefused(t *testing.T) {
+	r := llama(t, lifecycleOptions())
+	first := Request{Prompt: []int32{5}, MaxNew: 3, Priority: 1}
+	adjusted := Request{Prompt: []int32{5}, MaxNew: 3, Sampling: Sampling{FrequencyPenalty: 1}}
+	for _, pair := range [][2]Request{{first, adjusted}, {adjusted, first}} {
+		submit(t, r, pair[0])
+		if _, err := r.Submit(context.Background(), pair[1]); !errors.Is(err, ErrMixed) {
+			t.Errorf("%v, want ErrMixed", err)
+		}
+		submit(t, r, Request{Prompt: []int32{7}, MaxNew: 2}) // a plain one runs with either
+		drain(t, r)
+		submit(t, r, pair[1])
+		drain(t, r)
+	}
+	both := adjusted
+	both.Priority = 1
+	if _, err := r.Submit(context.Background(), both); !errors.Is(err, ErrMixed) {
+		t.Errorf("%v, want ErrMixed", err)
+	}
+}

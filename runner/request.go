@@ -191,16 +191,18 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 	s.sample(q.Sampling)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.admit(); err != nil {
+	if err := r.admit(s); err != nil {
 		r.rejected++
 		return nil, err
 	}
 	s.times.queued = time.Now()
+	s.cancel.Store(ctx.Err() != nil) // AfterFunc calls from a goroutine of its own
 	s.unwatch = context.AfterFunc(ctx, s.Cancel)
 	r.arrivals++
 	s.arrival = r.arrivals
 	r.queued.Add(1)
 	r.live++
+	r.kinds.count(s, 1)
 	r.inbox = append(r.inbox, s)
 	r.wakeUp()
 	return s, nil

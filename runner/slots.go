@@ -1,8 +1,10 @@
 package runner
 
 import (
+	"errors"
 	"math"
 
+	"pwc/piecewise"
 	"pwc/runtime/device"
 )
 
@@ -87,7 +89,7 @@ func (r *Runner) renew(q *Sequence) error {
 	s.collect(q)
 	for from := 0; from < len(s.at); from += r.opts.MaxTokens {
 		to := min(from+r.opts.MaxTokens, len(s.at))
-		in, err := r.mark.Inputs(int64(to - from))
+		in, err := r.marks(int64(to - from))
 		if err != nil {
 			return err
 		}
@@ -111,6 +113,20 @@ func (r *Runner) renew(q *Sequence) error {
 		}
 	}
 	return nil
+}
+
+// marks returns inputs of the function that writes slots. A step may write more of them than
+// the function has staging slots: then it waits for the device, which only steps with new or
+// preempted requests do.
+func (r *Runner) marks(n int64) (piecewise.Inputs, error) {
+	in, err := r.mark.Inputs(n)
+	if errors.Is(err, piecewise.ErrSlotBusy) {
+		if err := r.pool.Stream().Synchronize(); err != nil {
+			return in, err
+		}
+		in, err = r.mark.Inputs(n)
+	}
+	return in, err
 }
 
 // trustCounts says that the slots of the sequences that a step samples are written.
