@@ -266,25 +266,32 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// Requests with a priority and requests that adjust logits do not run together; one after the
-// other they do.
-func TestMixedKindsAreRefused(t *testing.T) {
-	r := llama(t, lifecycleOptions())
-	first := Request{Prompt: []int32{5}, MaxNew: 3, Priority: 1}
-	adjusted := Request{Prompt: []int32{5}, MaxNew: 3, Sampling: Sampling{FrequencyPenalty: 1}}
-	for _, pair := range [][2]Request{{first, adjusted}, {adjusted, first}} {
-		submit(t, r, pair[0])
-		if _, err := r.Submit(context.Background(), pair[1]); !errors.Is(err, ErrMixed) {
-			t.Errorf("%v, want ErrMixed", err)
-		}
-		submit(t, r, Request{Prompt: []int32{7}, MaxNew: 2}) // a plain one runs with either
-		drain(t, r)
-		submit(t, r, pair[1])
-		drain(t, r)
+// A request that joins before others by its priority is the last of its first step, and not
+// of the next: a step that goes on as the one two turns before must not take its rows for those
+// of the one before.
+func TestJoiningByPriority(t *testing.T) {
+	o := lifecycleOptions()
+	o.MaxSequences = 4
+	var requests []Request
+	for i := range 4 { // prompts of one token, so that a first step is a decode step
+		requests = append(requests, Request{Prompt: []int32{int32(11 * (i + 1))}, MaxNew: 12, Priority: -i,
+			Sampling: Sampling{Temperature: 1, Seed: uint64(i)}})
 	}
-	both := adjusted
-	both.Priority = 1
-	if _, err := r.Submit(context.Background(), both); !errors.Is(err, ErrMixed) {
-		t.Errorf("%v, want ErrMixed", err)
+	want := alone(t, llama(t, o), requests)
+	r := llama(t, o)
+	var open []*Sequence
+	for _, q := range requests {
+		open = append(open, submit(t, r, q))
+		for range 3 {
+			if _, err := r.Step(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	drain(t, r)
+	for i, s := range open {
+		if !slices.Equal(s.IDs(), want[i]) {
+			t.Errorf("request %d: %v, alone %v", i, s.IDs(), want[i])
+		}
 	}
 }

@@ -16,8 +16,7 @@ var (
 	ErrClosed      = errors.New("runner: closed")
 	ErrNotLoaded   = errors.New("runner: called before Load")
 	ErrRequest     = errors.New("runner: the request cannot be served") // refused by Submit
-	ErrMixed       = errors.New("runner: requests with a priority, and requests with penalties, biases or masks, are not served at the same time")
-	ErrQueueFull   = errors.New("runner: the queue is full") // a [QueueFullError]
+	ErrQueueFull   = errors.New("runner: the queue is full")            // a [QueueFullError]
 	ErrDraining    = errors.New("runner: draining, no request is accepted")
 	ErrNotANumber  = errors.New("runner: the logits have no largest finite number")
 	ErrMemory      = errors.New("runner: the model does not fit") // a [MemoryError]

@@ -22,7 +22,7 @@ func (e *QueueFullError) Error() string {
 func (e *QueueFullError) Unwrap() error { return ErrQueueFull }
 
 // admit says why no request is accepted. The caller holds mu.
-func (r *Runner) admit(s *Sequence) error {
+func (r *Runner) admit() error {
 	switch waiting, limit := int(r.queued.Load()), r.opts.MaxQueue; {
 	case r.closed:
 		return ErrClosed
@@ -30,8 +30,6 @@ func (r *Runner) admit(s *Sequence) error {
 		return ErrDraining
 	case limit > 0 && waiting >= limit:
 		return &QueueFullError{Waiting: waiting, Limit: limit}
-	case s.adjusts && r.kinds.prioritized > 0, s.request.Priority != 0 && r.kinds.adjusting > 0, s.adjusts && s.request.Priority != 0:
-		return ErrMixed
 	}
 	return nil
 }
@@ -73,7 +71,6 @@ func (r *Runner) ended(q *Sequence) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.kinds.count(q, -1)
 	if r.live--; r.live == 0 && r.draining != nil {
 		close(r.draining)
 	}
@@ -158,18 +155,5 @@ func (r *Runner) drop(which func(*Sequence) bool, why func(*Sequence) (Reason, e
 	for _, q := range dropped {
 		reason, err := why(q)
 		r.finish(q, reason, err)
-	}
-}
-
-// kinds counts the live requests that may not run together: those with a priority, and those
-// whose logits are adjusted.
-type kinds struct{ prioritized, adjusting int }
-
-func (k *kinds) count(s *Sequence, n int) {
-	if s.request.Priority != 0 {
-		k.prioritized += n
-	}
-	if s.adjusts {
-		k.adjusting += n
 	}
 }

@@ -191,7 +191,7 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 	s.sample(q.Sampling)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.admit(s); err != nil {
+	if err := r.admit(); err != nil {
 		r.rejected++
 		return nil, err
 	}
@@ -202,7 +202,6 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 	s.arrival = r.arrivals
 	r.queued.Add(1)
 	r.live++
-	r.kinds.count(s, 1)
 	r.inbox = append(r.inbox, s)
 	r.wakeUp()
 	return s, nil

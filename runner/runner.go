@@ -66,7 +66,6 @@ type Runner struct {
 	arrivals uint64
 	rejected int64         // by Submit
 	live     int           // requests that were accepted and have not ended
-	kinds    kinds         // of them
 	draining chan struct{} // not nil: nothing is accepted; closed when nothing is live
 	stats    Stats
 	shared   counters // as of the last step; its map is written with mu held

@@ -66,7 +66,14 @@ func (r *Runner) schedule(s *step) {
 		budget -= n
 	}
 	s.number()
-	s.decodes, s.changes = s.rows > 0 && s.uniform && s.samples == len(r.running), r.changes
+	s.decodes, s.changes = s.rows > 0 && s.uniform && s.samples == len(r.running) && s.inOrder(r.running), r.changes
+}
+
+// inOrder reports whether a step has the requests that run, in their order, which is that of
+// the step after it. A request that joined, or whose prompt ended, may come before others by
+// its priority, but comes after them in its first step.
+func (s *step) inOrder(running []*Sequence) bool {
+	return slices.EqualFunc(s.shares, running, func(h share, q *Sequence) bool { return h.seq == q })
 }
 
 // goesOn makes a step of what it was two turns before, if that was everyone who runs,

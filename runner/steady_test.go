@@ -151,8 +151,8 @@ func soak(t *testing.T, open maker) {
 	}
 	const clients = 4
 	kinds := mixture(7, 40, 24)
-	for i := range kinds { // a part of them adjusts logits
-		switch i % 5 {
+	for i := range kinds { // a part of them adjusts logits, and has priorities
+		switch kinds[i].Priority = i % 3; i % 5 {
 		case 0:
 			kinds[i].Sampling.RepetitionPenalty, kinds[i].Sampling.FrequencyPenalty = 1.3, 0.2
 		case 1:
