@@ -96,7 +96,7 @@ same precision, measured first.`,
 			if g.anyContext = f.context == 0; g.anyContext {
 				f.context = benchContext
 			}
-			// What the model is opened for has room for prompts, too.
+			// The model is opened for a context that the longest prompt fits in, too.
 			g.context, f.context = f.context, max(f.context, g.longestPrompt())
 			return a.runBench(cmd.Context(), args[0], &f, &b, &g)
 		},
@@ -151,7 +151,7 @@ func (g *benchFlags) checkTrain(cmd *cobra.Command, f *modelFlags, t *trainFlags
 	return nil
 }
 
-// longestPrompt returns the tokens of the longest prompt; 0: there is none.
+// longestPrompt returns the tokens of the longest prompt, 0 without prompts.
 func (g *benchFlags) longestPrompt() int64 { return slices.Max(append(sizeList{0}, g.prompts...)) }
 
 // mode returns what must be captured to run steps in the modes asked for.
@@ -256,7 +256,7 @@ func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buil
 	case err != nil:
 		return err
 	case len(f.limits()) > 0 && what.dims == nil:
-		return usagef("--max is of the dynamic dimensions of an exported program, %s is none", path)
+		return usagef("--max bounds dynamic dimensions of an exported program; %s is not one", path)
 	case !isLanguageModel(what.module):
 		return a.runBenchFunc(ctx, path, what, f, bf, g)
 	case g.fn != "":

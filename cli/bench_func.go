@@ -63,7 +63,7 @@ func (g *benchFlags) checkFunc(path string) error {
 		}
 	}
 	if len(given) > 0 {
-		return usagef("--%s is of language models, which have @forward(ids, positions) and @logits(hidden states, rows); %s is none", strings.Join(given, " and --"), path)
+		return usagef("--%s needs a language model, with @forward(ids, positions) and @logits(hidden states, rows); %s has other functions", strings.Join(given, " and --"), path)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ const (
 	warmups   = 5 // where --warmup does not say it
 )
 
-// benchTimes are the times of what was run several times, in milliseconds on the device.
+// benchTimes are the times of repeated runs, in milliseconds on the device.
 type benchTimes struct {
 	MS     float64 `json:"ms"` // median, of each run alone, as are the percentiles
 	Min    float64 `json:"min_ms"`

@@ -26,7 +26,7 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// conversation is what was said, and who answers.
+// conversation is the messages so far, with the runner that answers.
 type conversation struct {
 	app      *app
 	flags    *generateFlags
@@ -146,7 +146,7 @@ func (c *conversation) ask() {
 	}
 }
 
-// inputLine is a line of standard input, or why there is none.
+// inputLine is a line of standard input, or the error that reading it gave.
 type inputLine struct {
 	text string
 	err  error
@@ -209,7 +209,7 @@ func (c *conversation) turn(ctx context.Context, said string) error {
 	return nil
 }
 
-// request makes the request of what was said.
+// request returns the request for the next answer: its prompt is the whole conversation.
 func (c *conversation) request(ctx context.Context) (runner.Request, error) {
 	said, err := json.Marshal(c.messages)
 	if err != nil {

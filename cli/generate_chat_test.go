@@ -99,7 +99,7 @@ func writeTemplate(t *testing.T) string {
 	return file
 }
 
-// An interrupt ends the answer, and not the conversation, which goes on with what was said.
+// An interrupt ends the answer, and not the conversation, which keeps the part of the answer that came.
 func TestInterruptEndsAnswer(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals to send")

@@ -52,6 +52,7 @@ func (l *link) read() (frame, error) {
 // patient reads while bytes come.
 type patient struct{ conn net.Conn }
 
+// Read is that of the connection, with a limit of its own.
 func (p patient) Read(b []byte) (int, error) {
 	if err := p.conn.SetReadDeadline(time.Now().Add(silence)); err != nil {
 		return 0, err

@@ -64,7 +64,7 @@ type arrival struct {
 }
 
 // gather accepts connections until all ranks have joined, and closes the listener. A connection
-// that is none of the group's is refused, and changes nothing.
+// of another group is refused, and changes nothing.
 func (s *server) gather(ctx context.Context, me hello, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	arrivals := make(chan arrival)

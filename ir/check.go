@@ -108,7 +108,7 @@ func oneNaN(a Attr) Attr {
 // scope is what a rule may ask of the module's declarations.
 type scope struct {
 	bounds func(string) (dim.Interval, bool)
-	group  func(string) *Group // nil where there is none of that name
+	group  func(string) *Group // nil for an unknown name
 }
 
 // inferNode checks operands and attributes of n, puts the attributes into

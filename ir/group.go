@@ -210,7 +210,7 @@ var shardExpr = &Op{Name: "shard", Operands: []Operand{xOperand}, Results: 1, At
 	{Name: "group", Kind: AttrEnum, Group: true, Default: ptr(EnumAttr("group", "")), Doc: "the group whose ranks pick parts"}},
 	Doc: "one of equal parts along an axis"}
 
-// weightOp returns the row of a weight expression's op, nil where there is none.
+// weightOp returns the row of a weight expression's op, nil for an unknown name.
 func weightOp(name string) *Op {
 	if name == shardExpr.Name {
 		return shardExpr

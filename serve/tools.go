@@ -28,7 +28,7 @@ const (
 )
 
 // toolReader tells calls of tools from text while an answer comes. Text that may be a call
-// is held back until the answer ends, and is text again if it is none.
+// is held back until the answer ends; if it turns out to be no call, it is given out as text.
 type toolReader struct {
 	begun bool   // it is known whether the answer begins with a call
 	call  bool   // held begins with what may be a call

@@ -147,5 +147,5 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   t.second = (int)(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)) >= multiprocessors;
   t.spread = spread, t.partial = partial, t.arrived = counters;
   attend(t, shared);
-  if (!LARGE && turn == SECOND) wait_for_dependency(); // for who waits for this launch
+  if (!LARGE && turn == SECOND) wait_for_dependency(); // waits are transitive: the next launch relies on this one
 }

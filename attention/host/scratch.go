@@ -119,7 +119,7 @@ func (l *lane) join(k *simd.Kernels, pair, cols int, part []float32, top, weight
 	l.top[pair] = largest
 }
 
-// shrink is the factor of what was relative to a score and becomes relative to a larger one.
+// shrink returns exp(from - to): the factor of a sum of exponentials when its maximum rises from from to to.
 func shrink(from, to float32) float32 {
 	if from == to { // also infinities, whose difference is NaN
 		return 1

@@ -81,7 +81,7 @@ func (st *step) visibleIn(t *tile, row, seg int) (from, to int) {
 	return from, max(from, to)
 }
 
-// attendPart takes tasks until there are none left, from the last on: of a prefill these are
+// attendPart takes tasks, the last one first, until all are taken: of a prefill these are
 // the longest.
 func (st *step) attendPart(part int) {
 	l := &st.lanes[part]

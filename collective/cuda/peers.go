@@ -21,7 +21,7 @@ type offer struct {
 	Ordinal int               `json:"ordinal"` // of the GPU, in the process
 	Address uint64            `json:"address"` // of the inbox, in the process
 	Handle  cuda.MemoryHandle `json:"handle"`  // of the inbox, for other processes of the host
-	Err     string            `json:"err"`     // why there is none
+	Err     string            `json:"err"`     // why the rank has no inbox; "" if it has one
 }
 
 // inboxes are where kernels of a rank write to, by rank, and what has to be given back.

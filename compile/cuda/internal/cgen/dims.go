@@ -126,6 +126,7 @@ func (e *Emitter) Fault(origin int32) string {
 	return "faults + " + strconv.Itoa(i)
 }
 
+// Offset returns an offset as CUDA C, "" for 0.
 func (e *Emitter) Offset(d dim.Dim) string {
 	if nest.IsConst(d, 0) {
 		return ""

@@ -45,6 +45,7 @@ type Reduction struct {
 	Start string
 }
 
+// Reduction returns the operator, accumulator and start of the reduction that an instruction is.
 func (e *Emitter) Reduction(in loop.Instr) Reduction {
 	dt := e.K.Values[in.Args[0]].DType
 	lo, hi := Integer(0), Integer(0)
