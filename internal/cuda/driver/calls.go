@@ -3,7 +3,7 @@ package driver
 import (
 	"unsafe"
 
-	"pwc/internal/cuda/dl"
+	"pwc/runtime/cuda/dl"
 )
 
 // What a run calls goes through d.hot, which allocates nothing. Handles that the driver

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"pwc/internal/cuda/dl"
+	"pwc/runtime/cuda/dl"
 )
 
 // stub builds a libcuda of its own, where there is a C compiler.

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"unsafe"
 
-	"pwc/internal/cuda/dl"
+	"pwc/runtime/cuda/dl"
 )
 
 // MinVersion is the oldest CUDA that the driver must support, and the version

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"unsafe"
 
-	"pwc/internal/cuda/dl"
+	"pwc/runtime/cuda/dl"
 )
 
 // DeviceCanAccessPeer reports whether kernels of a GPU can reach memory of another

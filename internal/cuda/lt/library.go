@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"unsafe"
 
-	"pwc/internal/cuda/dl"
+	"pwc/runtime/cuda/dl"
 )
 
 // Handles of the library.

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"sync"
 
-	"pwc/internal/cuda/dl"
 	"pwc/internal/cuda/lt"
 	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/dl"
 	"pwc/runtime/device"
 )
 

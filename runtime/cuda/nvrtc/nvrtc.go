@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unsafe"
 
-	"pwc/internal/cuda/dl"
+	"pwc/runtime/cuda/dl"
 )
 
 // Options say where the library is.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"pwc/internal/cuda/dl"
+	"pwc/runtime/cuda/dl"
 )
 
 // Options say where the library is.
