@@ -2,10 +2,8 @@ package cuda_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"strings"
 	"sync"
@@ -14,9 +12,9 @@ import (
 
 	"pwc/collective"
 	collectivecuda "pwc/collective/cuda"
+	"pwc/collective/internal/cases"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
-	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/cuda"
@@ -90,10 +88,7 @@ func must(t *testing.T, errs []error) {
 
 // call is a call of a test, with its memory.
 type call struct {
-	kind     collective.Kind
-	dt       dtype.DType
-	n        int64 // elements of a rank's part
-	root     int
+	cases.Call
 	inPlace  bool
 	shift    int64 // elements in front of destination and source
 	op       device.Op
@@ -101,68 +96,11 @@ type call struct {
 	dst, src device.Buffer
 }
 
-func (c *call) counts(size int) (dst, src int64) {
-	dst, src = c.n, c.n
-	switch c.kind {
-	case collective.AllGather:
-		dst *= int64(size)
-	case collective.ReduceScatter:
-		src *= int64(size)
-	}
-	return dst, src
-}
-
-// input is element i of a rank's source: an integer, which all dtypes hold exactly, as their sums.
-func input(rank int, i int64) int64 { return (i*7+int64(rank)*13)%31 - 15 }
-
-// want is element i of a rank's destination.
-func (c *call) want(rank, size int, i int64) int64 {
-	sum := func(i int64) (s int64) {
-		for k := range size {
-			s += input(k, i)
-		}
-		return s
-	}
-	switch c.kind {
-	case collective.AllGather:
-		return input(int(i/c.n), i%c.n)
-	case collective.ReduceScatter:
-		return sum(int64(rank)*c.n + i)
-	case collective.Broadcast:
-		return input(c.root, i)
-	}
-	return sum(i)
-}
-
-func encode(dt dtype.DType, b []byte, v float32) {
-	switch dt {
-	case dtype.F32:
-		binary.LittleEndian.PutUint32(b, math.Float32bits(v))
-	case dtype.F16:
-		binary.LittleEndian.PutUint16(b, dtype.F32ToF16(v))
-	case dtype.BF16:
-		binary.LittleEndian.PutUint16(b, dtype.F32ToBF16(v))
-	case dtype.I8:
-		b[0] = byte(int8(v))
-	}
-}
-
-func decode(dt dtype.DType, b []byte) float32 {
-	switch dt {
-	case dtype.F32:
-		return math.Float32frombits(binary.LittleEndian.Uint32(b))
-	case dtype.F16:
-		return dtype.F16ToF32(binary.LittleEndian.Uint16(b))
-	case dtype.BF16:
-		return dtype.BF16ToF32(binary.LittleEndian.Uint16(b))
-	}
-	return float32(int8(b[0]))
-}
-
 // prepare takes memory for a call and fills its source.
 func (r *rank) prepare(c *call) error {
-	width := c.dt.Bytes(1)
-	dstN, srcN := c.counts(r.group.Size())
+	width := c.DType.Bytes(1)
+	c.Size = r.group.Size()
+	dstN, srcN := c.Counts()
 	take := func(n int64) (device.Buffer, error) {
 		m, err := r.Alloc(max((n+c.shift)*width, 1))
 		if err != nil {
@@ -179,13 +117,8 @@ func (r *rank) prepare(c *call) error {
 			return err
 		}
 	}
-	attrs := []program.Attr{{Name: collective.AttrGroup, Kind: program.AttrString, Str: "tp"},
-		{Name: collective.AttrSize, Dim: dim.Const(int64(r.group.Size()))}}
-	if c.kind == collective.Broadcast {
-		attrs = append(attrs, program.Attr{Name: collective.AttrRoot, Dim: dim.Const(int64(c.root))})
-	}
-	c.op = r.Libraries()[c.kind.Name()]
-	c.oc = &device.OpCall{Attrs: attrs, Args: []device.Tensor{{Buffer: c.dst, DType: c.dt, Shape: []int64{dstN}}, {Buffer: c.src, DType: c.dt, Shape: []int64{srcN}}}}
+	c.op = r.Libraries()[c.Kind.Name()]
+	c.oc = &device.OpCall{Attrs: c.Attrs(), Args: []device.Tensor{{Buffer: c.dst, DType: c.DType, Shape: []int64{dstN}}, {Buffer: c.src, DType: c.DType, Shape: []int64{srcN}}}}
 	if _, err := c.op.ScratchBytes(c.oc.Args, c.oc.Attrs); err != nil {
 		return err
 	}
@@ -193,11 +126,8 @@ func (r *rank) prepare(c *call) error {
 }
 
 func (r *rank) fill(c *call) error {
-	width := c.dt.Bytes(1)
 	data := make([]byte, c.src.Size)
-	for i := range c.src.Size / width {
-		encode(c.dt, data[i*width:], float32(input(r.group.Rank(), i)))
-	}
+	c.Fill(data, r.group.Rank())
 	if len(data) == 0 {
 		return nil
 	}
@@ -206,17 +136,15 @@ func (r *rank) fill(c *call) error {
 
 // compare holds a destination to what it should be.
 func (r *rank) compare(how string, c *call) error {
-	got, width := make([]byte, c.dst.Size), c.dt.Bytes(1)
+	got := make([]byte, c.dst.Size)
 	if len(got) == 0 {
 		return nil
 	}
 	if err := errors.Join(r.stream.CopyToHost(got, c.dst), r.stream.Synchronize()); err != nil {
 		return err
 	}
-	for i := int64(0); i*width < int64(len(got)); i++ {
-		if v, want := decode(c.dt, got[i*width:]), c.want(r.group.Rank(), r.group.Size(), i); v != float32(want) {
-			return fmt.Errorf("%s %s of %d %s, shifted by %d, in place %v: element %d is %v, want %d", how, c.kind, c.n, c.dt, c.shift, c.inPlace, i, v, want)
-		}
+	if err := c.Check(got, r.group.Rank()); err != nil {
+		return fmt.Errorf("%s, shifted by %d, in place %v: %w", how, c.shift, c.inPlace, err)
 	}
 	return nil
 }
@@ -283,12 +211,12 @@ func routineCalls(size int, emulated bool) (calls []*call) {
 				if k.Sums() == (dt == dtype.I8) || i >= 2 && (n >= 5000 || size > 2) && emulated {
 					continue
 				}
-				calls = append(calls, &call{kind: k, dt: dt, n: n, root: size - 1, inPlace: k == collective.AllReduce && n != 300, shift: int64(i)})
+				calls = append(calls, &call{Call: cases.Call{Kind: k, DType: dt, N: n, Root: size - 1}, inPlace: k == collective.AllReduce && n != 300, shift: int64(i)})
 			}
 		}
 	}
 	if size > 2 { // a two-shot
-		calls = append(calls, &call{kind: collective.AllReduce, dt: dtype.BF16, n: 400_001})
+		calls = append(calls, &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.BF16, N: 400_001}})
 	}
 	return calls
 }
@@ -313,7 +241,7 @@ func TestDeviceCleaning(t *testing.T) {
 	must(t, eachRank(t, devices, collectivecuda.Options{Code: often}, func(r *rank) error {
 		var calls []*call
 		for _, n := range []int64{3, 5000, 1, 40_000, 300, 7, 5000} {
-			calls = append(calls, &call{kind: collective.AllReduce, dt: dtype.BF16, n: n}, &call{kind: collective.AllGather, dt: dtype.I8, n: n})
+			calls = append(calls, &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.BF16, N: n}}, &call{Call: cases.Call{Kind: collective.AllGather, DType: dtype.I8, N: n}})
 		}
 		return r.run(calls)
 	}))
@@ -328,7 +256,7 @@ func TestDeviceMissingRank(t *testing.T) {
 		patience = 100 * time.Microsecond // an instruction takes a nanosecond there
 	}
 	errs := eachRank(t, devices, collectivecuda.Options{Patience: patience}, func(r *rank) error {
-		c := &call{kind: collective.AllReduce, dt: dtype.F32, n: 100}
+		c := &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 100}}
 		if err := r.prepare(c); err != nil {
 			return err
 		}
@@ -355,7 +283,7 @@ func TestDeviceMissingRank(t *testing.T) {
 func TestDeviceEndedGroup(t *testing.T) {
 	devices := cudatest.Several(t, 2, fake.Options{})
 	errs := eachRank(t, devices, collectivecuda.Options{Patience: time.Hour}, func(r *rank) error {
-		c := &call{kind: collective.AllGather, dt: dtype.F32, n: 100}
+		c := &call{Call: cases.Call{Kind: collective.AllGather, DType: dtype.F32, N: 100}}
 		if err := r.prepare(c); err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 
 	"pwc/collective"
 	collectivecuda "pwc/collective/cuda"
+	"pwc/collective/internal/cases"
 	"pwc/internal/cuda/cudatest"
 	"pwc/ir/dtype"
 	"pwc/runtime/cuda"
@@ -83,12 +84,12 @@ func (r *rank) many(random *rand.Rand, calls, replays int) (err error) {
 		if random.IntN(100) == 0 {
 			most = 1 << 20
 		}
-		c := &call{kind: collective.AllReduce, dt: []dtype.DType{dtype.F32, dtype.BF16, dtype.F16}[random.IntN(3)], n: 1 + random.Int64N(most), shift: random.Int64N(3)}
+		c := &call{Call: cases.Call{Kind: collective.AllReduce, DType: []dtype.DType{dtype.F32, dtype.BF16, dtype.F16}[random.IntN(3)], N: 1 + random.Int64N(most)}, shift: random.Int64N(3)}
 		if random.IntN(4) == 0 {
-			c.kind = collective.ReduceScatter
+			c.Kind = collective.ReduceScatter
 		}
 		list = append(list, c)
-		total += (c.n+c.shift)*4 + 8
+		total += (c.N+c.shift)*4 + 8
 	}
 	m, err := r.Alloc(total)
 	if err != nil {
@@ -106,13 +107,11 @@ func (r *rank) many(random *rand.Rand, calls, replays int) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, c.src.Memory.Free(), c.dst.Memory.Free()) }()
-		width := c.dt.Bytes(1)
+		width := c.DType.Bytes(1)
 		at = (at+3)/4*4 + c.shift*width
-		c.oc.Args[0].Buffer = all.Slice(at, c.n*width)
-		for i := range c.n {
-			encode(c.dt, want[at+i*width:], float32(c.want(r.group.Rank(), r.group.Size(), i)))
-		}
-		at += c.n * width
+		c.oc.Args[0].Buffer = all.Slice(at, c.N*width)
+		c.Result(want[at:][:c.N*width], r.group.Rank())
+		at += c.N * width
 	}
 	g, err := r.record(func() error {
 		if err := r.stream.Fill(all, garbage); err != nil {
@@ -151,7 +150,7 @@ func TestWatchedOnGPU(t *testing.T) {
 		var calls []*call
 		for i, n := range []int64{1, 300, 50_000, 700_000} {
 			for _, k := range collective.Kinds {
-				calls = append(calls, &call{kind: k, dt: dtype.BF16, n: n, shift: int64(i % 2)})
+				calls = append(calls, &call{Call: cases.Call{Kind: k, DType: dtype.BF16, N: n}, shift: int64(i % 2)})
 			}
 		}
 		return r.run(calls)
@@ -193,7 +192,7 @@ func rankProcess() int {
 			return err
 		}
 		r := &rank{&cudatest.Opened{Device: dev}, g, s}
-		c := &call{kind: collective.AllReduce, dt: dtype.BF16, n: 100_000}
+		c := &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.BF16, N: 100_000}}
 		if err := r.prepare(c); err != nil {
 			return err
 		}
@@ -337,7 +336,7 @@ func BenchmarkAllReduceOnGPU(b *testing.B) {
 // measure returns the time of an all-reduce: the least of some launches of a graph.
 func (r *rank) measure(ctx context.Context, size int64) (time.Duration, error) {
 	const calls, launches, tries = 64, 4, 5
-	c := &call{kind: collective.AllReduce, dt: dtype.BF16, n: size / 2}
+	c := &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.BF16, N: size / 2}}
 	if err := r.prepare(c); err != nil {
 		return 0, err
 	}

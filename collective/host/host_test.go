@@ -1,10 +1,8 @@
 package host_test
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -15,6 +13,7 @@ import (
 
 	"pwc/collective"
 	collectivehost "pwc/collective/host"
+	"pwc/collective/internal/cases"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/program"
@@ -73,12 +72,12 @@ func must(t *testing.T, errs []error) {
 
 // bind loads and binds a program of one call.
 func (r *rank) bind(c call) (device.BoundLaunch, []device.Buffer, error) {
-	dstN, srcN := c.counts()
+	dstN, srcN := c.Counts()
 	p := &program.Program{Target: host.Target,
-		Params: []program.Param{{DType: c.dt, Shape: []dim.Dim{dim.Const(dstN)}, Mut: true}, {DType: c.dt, Shape: []dim.Dim{dim.Const(srcN)}}},
-		Buffers: []program.Buffer{{Kind: program.BufferParam, DType: c.dt, Shape: []dim.Dim{dim.Const(dstN)}},
-			{Kind: program.BufferParam, Index: 1, DType: c.dt, Shape: []dim.Dim{dim.Const(srcN)}}},
-		Steps: []program.Step{{Kind: program.StepLibrary, Extern: c.kind.Name(), Args: []int32{0, 1}, Attrs: c.attrs()}}}
+		Params: []program.Param{{DType: c.DType, Shape: []dim.Dim{dim.Const(dstN)}, Mut: true}, {DType: c.DType, Shape: []dim.Dim{dim.Const(srcN)}}},
+		Buffers: []program.Buffer{{Kind: program.BufferParam, DType: c.DType, Shape: []dim.Dim{dim.Const(dstN)}},
+			{Kind: program.BufferParam, Index: 1, DType: c.DType, Shape: []dim.Dim{dim.Const(srcN)}}},
+		Steps: []program.Step{{Kind: program.StepLibrary, Extern: c.Kind.Name(), Args: []int32{0, 1}, Attrs: c.Attrs()}}}
 	if c.inPlace {
 		p.Steps[0].Args[1] = 0
 	}
@@ -88,11 +87,11 @@ func (r *rank) bind(c call) (device.BoundLaunch, []device.Buffer, error) {
 	}
 	var mem []device.Buffer
 	for _, n := range []int64{dstN, srcN} {
-		m, err := r.dev.Alloc(max(c.dt.Bytes(n), 1))
+		m, err := r.dev.Alloc(max(c.DType.Bytes(n), 1))
 		if err != nil {
 			return nil, nil, err
 		}
-		mem = append(mem, device.Buffer{Memory: m, Size: c.dt.Bytes(n)})
+		mem = append(mem, device.Buffer{Memory: m, Size: c.DType.Bytes(n)})
 	}
 	args := device.Args{Params: mem}
 	need, err := x.ScratchBytes(nil)
@@ -112,80 +111,8 @@ func (r *rank) bind(c call) (device.BoundLaunch, []device.Buffer, error) {
 
 // call is a call of a test.
 type call struct {
-	kind    collective.Kind
-	dt      dtype.DType
-	n       int64 // elements of a rank's part
-	size    int
-	root    int
+	cases.Call
 	inPlace bool
-}
-
-func (c call) counts() (dst, src int64) {
-	dst, src = c.n, c.n
-	switch c.kind {
-	case collective.AllGather:
-		dst *= int64(c.size)
-	case collective.ReduceScatter:
-		src *= int64(c.size)
-	}
-	return dst, src
-}
-
-func (c call) attrs() []program.Attr {
-	a := []program.Attr{{Name: collective.AttrGroup, Kind: program.AttrString, Str: "tp"},
-		{Name: collective.AttrSize, Dim: dim.Const(int64(c.size))}}
-	if c.kind == collective.Broadcast {
-		a = append(a, program.Attr{Name: collective.AttrRoot, Dim: dim.Const(int64(c.root))})
-	}
-	return a
-}
-
-// input is element i of a rank's source: an integer, which all dtypes hold exactly, as their sums.
-func input(rank int, i int64) int64 { return (i*7+int64(rank)*13)%31 - 15 }
-
-// want is element i of a rank's destination.
-func (c call) want(rank int, i int64) int64 {
-	sum := func(i int64) (s int64) {
-		for k := range c.size {
-			s += input(k, i)
-		}
-		return s
-	}
-	switch c.kind {
-	case collective.AllGather:
-		return input(int(i/c.n), i%c.n)
-	case collective.ReduceScatter:
-		return sum(int64(rank)*c.n + i)
-	case collective.Broadcast:
-		return input(c.root, i)
-	}
-	return sum(i)
-}
-
-// encode and decode are numbers as bytes of a dtype.
-func encode(dt dtype.DType, b []byte, v float32) {
-	switch dt {
-	case dtype.F32:
-		binary.LittleEndian.PutUint32(b, math.Float32bits(v))
-	case dtype.F16:
-		binary.LittleEndian.PutUint16(b, dtype.F32ToF16(v))
-	case dtype.BF16:
-		binary.LittleEndian.PutUint16(b, dtype.F32ToBF16(v))
-	case dtype.I8:
-		b[0] = byte(int8(v))
-	}
-}
-
-func decode(dt dtype.DType, b []byte) float32 {
-	switch dt {
-	case dtype.F32:
-		return math.Float32frombits(binary.LittleEndian.Uint32(b))
-	case dtype.F16:
-		return dtype.F16ToF32(binary.LittleEndian.Uint16(b))
-	case dtype.BF16:
-		return dtype.BF16ToF32(binary.LittleEndian.Uint16(b))
-	}
-	return float32(int8(b[0]))
 }
 
 // check makes a call, eagerly and from a graph, and compares its destination.
@@ -198,26 +125,18 @@ func (r *rank) check(c call) error {
 	if c.inPlace {
 		src = mem[0]
 	}
-	width := c.dt.Bytes(1)
-	_, srcN := c.counts()
 	data, err := r.dev.Bytes(src)
 	if err != nil {
 		return err
 	}
-	fill := func() {
-		for i := range srcN {
-			encode(c.dt, data[i*width:], float32(input(r.group.Rank(), i)))
-		}
-	}
+	fill := func() { c.Fill(data, r.group.Rank()) }
 	compare := func(how string) error {
 		got, err := r.dev.Bytes(mem[0])
 		if err != nil {
 			return err
 		}
-		for i := int64(0); i*width < int64(len(got)); i++ {
-			if v, want := decode(c.dt, got[i*width:]), c.want(r.group.Rank(), i); v != float32(want) {
-				return fmt.Errorf("%s %+v: element %d is %v, want %d", how, c, i, v, want)
-			}
+		if err := c.Check(got, r.group.Rank()); err != nil {
+			return fmt.Errorf("%s, in place %v: %w", how, c.inPlace, err)
 		}
 		return nil
 	}
@@ -263,7 +182,7 @@ func TestRoutines(t *testing.T) {
 							if inPlace && k != collective.AllReduce {
 								continue
 							}
-							if err := r.check(call{k, dt, n, size, size - 1, inPlace}); err != nil {
+							if err := r.check(call{cases.Call{Kind: k, DType: dt, N: n, Size: size, Root: size - 1}, inPlace}); err != nil {
 								return err
 							}
 						}
@@ -281,7 +200,7 @@ func TestDelays(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, uint64(r.group.Rank())))
 		for i := range 50 {
 			time.Sleep(time.Duration(random.IntN(300)) * time.Microsecond)
-			if err := r.check(call{collective.Kinds[i%4], dtype.F32, int64(i), 3, 0, false}); err != nil {
+			if err := r.check(call{Call: cases.Call{Kind: collective.Kinds[i%4], DType: dtype.F32, N: int64(i), Size: 3}}); err != nil {
 				return err
 			}
 		}
@@ -293,7 +212,7 @@ func TestDelays(t *testing.T) {
 func TestSumsHaveOneOrder(t *testing.T) {
 	values := []float32{1 << 24, 1, 1, -(1 << 24)} // in rank order: ((2²⁴+1)+1)-2²⁴ = 0, as 2²⁴+1 rounds to 2²⁴
 	must(t, eachRank(t, 4, collective.Options{}, func(r *rank) error {
-		launch, mem, err := r.bind(call{collective.AllReduce, dtype.F32, 1, 4, 0, false})
+		launch, mem, err := r.bind(call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 1, Size: 4}})
 		if err != nil {
 			return err
 		}
@@ -301,7 +220,7 @@ func TestSumsHaveOneOrder(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		encode(dtype.F32, src, values[r.group.Rank()])
+		cases.Encode(dtype.F32, src, values[r.group.Rank()])
 		if err := r.stream.Launch(launch); err != nil {
 			return err
 		}
@@ -309,7 +228,7 @@ func TestSumsHaveOneOrder(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if got := decode(dtype.F32, dst); got != 0 {
+		if got := cases.Decode(dtype.F32, dst); got != 0 {
 			return fmt.Errorf("the sum is %v, want 0", got)
 		}
 		return nil
@@ -318,7 +237,7 @@ func TestSumsHaveOneOrder(t *testing.T) {
 
 // TestFailures holds what each rank is told when ranks do not do the same.
 func TestFailures(t *testing.T) {
-	reduce := call{collective.AllReduce, dtype.F32, 4, 2, 0, false}
+	reduce := call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 4, Size: 2}}
 	for _, c := range []struct {
 		name string
 		of1  func(r *rank) error // rank 1; rank 0 reduces
@@ -329,7 +248,7 @@ func TestFailures(t *testing.T) {
 		{"left", func(r *rank) error { return r.group.Close() }, "rank 1 is lost in all_reduce of 16 bytes of f32: it left the group"},
 		{"another call", func(r *rank) error {
 			c := reduce
-			c.n = 8
+			c.N = 8
 			if err := r.check(c); err == nil {
 				return errors.New("calls of two sizes met")
 			}
@@ -354,7 +273,7 @@ func TestFailures(t *testing.T) {
 // TestOtherGroups: a program for another group, or another number of ranks, is refused when it is bound.
 func TestOtherGroups(t *testing.T) {
 	must(t, eachRank(t, 2, collective.Options{}, func(r *rank) error {
-		if _, _, err := r.bind(call{collective.AllReduce, dtype.F32, 4, 4, 0, false}); err == nil || !strings.Contains(err.Error(), "compiled for 4 ranks, and group \"tp\" has 2") {
+		if _, _, err := r.bind(call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 4, Size: 4}}); err == nil || !strings.Contains(err.Error(), "compiled for 4 ranks, and group \"tp\" has 2") {
 			return fmt.Errorf("another size: %w", err)
 		}
 		return nil
@@ -362,13 +281,13 @@ func TestOtherGroups(t *testing.T) {
 	d := host.Open(host.Options{Workers: 1})
 	defer d.Close()
 	r := &rank{dev: d}
-	if _, _, err := r.bind(call{collective.AllReduce, dtype.F32, 4, 4, 0, false}); err == nil || !strings.Contains(err.Error(), "AddLibrary") {
+	if _, _, err := r.bind(call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 4, Size: 4}}); err == nil || !strings.Contains(err.Error(), "AddLibrary") {
 		t.Errorf("a device without the routines: %v", err)
 	}
 	if err := collectivehost.Add(d); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := r.bind(call{collective.AllReduce, dtype.F32, 4, 4, 0, false}); err == nil || !strings.Contains(err.Error(), `has no group "tp"`) {
+	if _, _, err := r.bind(call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 4, Size: 4}}); err == nil || !strings.Contains(err.Error(), `has no group "tp"`) {
 		t.Errorf("a device without the group: %v", err)
 	}
 }
