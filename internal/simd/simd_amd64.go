@@ -10,7 +10,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-//go:generate go -C asm run . -out ../loops_amd64.s -stubs ../loops_amd64.go -pkg simd
+//go:generate go -C asm run ./simd -out ../loops_amd64.s -stubs ../loops_amd64.go -pkg simd
 
 // Best returns the kernels for this processor.
 func Best() *Kernels {

@@ -12,7 +12,7 @@ import (
 	"pwc/program/vec"
 )
 
-//go:generate go -C internal/asm run . -out ../../simd_amd64.s -stubs ../../simd_amd64.go -pkg host
+//go:generate go -C ../../internal/simd/asm run ./host -out ../../../runtime/host/simd_amd64.s -stubs ../../../runtime/host/simd_amd64.go -pkg host
 
 // bestUnit returns the unit for this processor.
 func bestUnit() *unit {

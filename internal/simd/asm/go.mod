@@ -1,4 +1,4 @@
-// The generator is a module of its own, so that what it needs is no dependency
+// The generators are a module of their own, so that what they need is no dependency
 // of the project.
 module pwc/internal/simd/asm
 

@@ -39,40 +39,24 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"pwc/internal/simd/asm/kit"
 )
 
 const (
-	cols      = 4 // rows of B
-	lanes     = 8
+	cols      = 4  // rows of B
 	lineBytes = 64 // of a line of the cache
 )
 
-// element is a type of numbers in B.
-type element struct {
-	name string
-	doc  string
-	size int
-	load func(m operand.Mem, to reg.VecVirtual) // eight elements as float32
-}
-
-var elements = []element{
-	{"F32", "float32", 4, func(m operand.Mem, to reg.VecVirtual) { VMOVUPS(m, to) }},
-	{"BF16", "bf16", 2, func(m operand.Mem, to reg.VecVirtual) {
-		VPMOVZXWD(m, to)
-		VPSLLD(operand.U8(16), to, to)
-	}},
-	{"F16", "f16", 2, func(m operand.Mem, to reg.VecVirtual) { VCVTPH2PS(m, to) }},
-}
-
 func main() {
 	ConstraintExpr("amd64,!purego")
-	for _, e := range elements {
+	for _, e := range kit.Elements {
 		for rows := 1; rows <= 3; rows++ {
 			dots(rows, e)
 		}
 	}
-	for _, e := range elements[1:] {
-		widen(e)
+	for _, e := range kit.Elements[1:] {
+		kit.Widen(e)
 	}
 	binary("Add", VADDPS)
 	binary("Sub", VSUBPS)
@@ -123,26 +107,17 @@ func displaced(m operand.Mem, bytes int) operand.Mem {
 	return m
 }
 
-// bytesOf makes bytes of a number of elements.
-func bytesOf(size int, p reg.GPVirtual) {
-	shift := uint8(1)
-	if size == 4 {
-		shift = 2
-	}
-	SHLQ(operand.U8(shift), p)
-}
-
-func dots(rows int, e element) {
-	TEXT(fmt.Sprintf("dots%d%s", rows, e.name), NOSPLIT, "func(k int, a *float32, lda int, b *byte, ldb, ahead int, out *float32)")
+func dots(rows int, e kit.Element) {
+	TEXT(fmt.Sprintf("dots%d%s", rows, e.Name), NOSPLIT, "func(k int, a *float32, lda int, b *byte, ldb, ahead int, out *float32)")
 	Pragma("noescape")
-	Doc(fmt.Sprintf("dots%d%s computes %d×4 dot products of float32 and %s rows.", rows, e.name, rows, e.doc))
+	Doc(fmt.Sprintf("dots%d%s computes %d×4 dot products of float32 and %s rows.", rows, e.Name, rows, e.Doc))
 	k := Load(Param("k"), GP64()).(reg.GPVirtual)
 	a := Load(Param("a"), GP64()).(reg.GPVirtual)
 	lda := Load(Param("lda"), GP64()).(reg.GPVirtual)
 	b := Load(Param("b"), GP64()).(reg.GPVirtual)
 	ldb := Load(Param("ldb"), GP64()).(reg.GPVirtual)
-	bytesOf(4, lda)
-	bytesOf(e.size, ldb)
+	kit.BytesOf(4, lda)
+	kit.BytesOf(e.Size, ldb)
 	triple := GP64()
 	LEAQ(operand.Mem{Base: ldb, Index: ldb, Scale: 2}, triple)
 
@@ -155,25 +130,25 @@ func dots(rows int, e element) {
 		}
 	}
 	next := Load(Param("ahead"), GP64()).(reg.GPVirtual)
-	bytesOf(e.size, next)
+	kit.BytesOf(e.Size, next)
 	ADDQ(b, next)
 	step := func(i int) {
 		x := make([]reg.VecVirtual, rows)
 		for r := range x {
 			x[r] = YMM()
-			VMOVUPS(displaced(rowAt(a, lda, nil, r), 4*lanes*i), x[r])
+			VMOVUPS(displaced(rowAt(a, lda, nil, r), 4*kit.Lanes*i), x[r])
 		}
 		for j := range cols {
 			y := YMM()
-			e.load(displaced(rowAt(b, ldb, triple, j), e.size*lanes*i), y)
+			e.Load(displaced(rowAt(b, ldb, triple, j), e.Size*kit.Lanes*i), y)
 			for r := range x {
 				VFMADD231PS(x[r], y, sums[r][j])
 			}
 		}
 	}
-	line := lineBytes / (e.size * lanes) // steps
+	line := lineBytes / (e.Size * kit.Lanes) // steps
 	Label("lines")
-	SUBQ(operand.U8(uint8(line*lanes)), k)
+	SUBQ(operand.U8(uint8(line*kit.Lanes)), k)
 	JLT(operand.LabelRef("rest"))
 	for j := range cols {
 		PREFETCHT1(rowAt(next, ldb, triple, j))
@@ -181,18 +156,18 @@ func dots(rows int, e element) {
 	for i := range line {
 		step(i)
 	}
-	ADDQ(operand.U32(uint32(line*lanes*4)), a)
+	ADDQ(operand.U32(uint32(line*kit.Lanes*4)), a)
 	ADDQ(operand.U8(lineBytes), b)
 	ADDQ(operand.U8(lineBytes), next)
 	JMP(operand.LabelRef("lines"))
 	Label("rest")
-	ADDQ(operand.U8(uint8(line*lanes)), k)
+	ADDQ(operand.U8(uint8(line*kit.Lanes)), k)
 	Label("loop")
-	SUBQ(operand.U8(lanes), k)
+	SUBQ(operand.U8(kit.Lanes), k)
 	JLT(operand.LabelRef("done"))
 	step(0)
-	ADDQ(operand.U8(lanes*4), a)
-	ADDQ(operand.U8(lanes*e.size), b)
+	ADDQ(operand.U8(kit.Lanes*4), a)
+	ADDQ(operand.U8(kit.Lanes*e.Size), b)
 	JMP(operand.LabelRef("loop"))
 
 	Label("done")
@@ -213,65 +188,22 @@ func dots(rows int, e element) {
 	RET()
 }
 
-// block emits a loop over n elements in steps of eight. Pointers move by as many
-// bytes as size says for each of their parameters.
-func block(name, signature, doc string, params []string, size []int, prepare, step func(p []reg.GPVirtual)) {
-	TEXT(name, NOSPLIT, signature)
-	Pragma("noescape")
-	Doc(name + " " + doc)
-	n := Load(Param("n"), GP64()).(reg.GPVirtual)
-	var p []reg.GPVirtual
-	for _, param := range params {
-		p = append(p, Load(Param(param), GP64()).(reg.GPVirtual))
-	}
-	if prepare != nil {
-		prepare(p)
-	}
-	Label("loop")
-	SUBQ(operand.U8(lanes), n)
-	JLT(operand.LabelRef("done"))
-	step(p)
-	for i, bytes := range size {
-		if bytes > 0 {
-			ADDQ(operand.U8(lanes*bytes), p[i])
-		}
-	}
-	JMP(operand.LabelRef("loop"))
-	Label("done")
-}
-
-func end() {
-	VZEROUPPER()
-	RET()
-}
-
-func at(p reg.GPVirtual) operand.Mem { return operand.Mem{Base: p} }
-
-func widen(e element) {
-	block("widen8"+e.name, "func(n int, d *float32, s *uint16)", fmt.Sprintf("converts n %s numbers to float32.", e.doc), []string{"d", "s"}, []int{4, 2}, nil, func(p []reg.GPVirtual) {
-		v := YMM()
-		e.load(at(p[1]), v)
-		VMOVUPS(v, at(p[0]))
-	})
-	end()
-}
-
 func binary(name string, op func(...operand.Op)) {
-	block("block8"+name, "func(n int, d, a, b *float32)", "computes n elements of d from those of a and b.", []string{"d", "a", "b"}, []int{4, 4, 4}, nil, func(p []reg.GPVirtual) {
+	kit.Block("block8"+name, "func(n int, d, a, b *float32)", "computes n elements of d from those of a and b.", []string{"d", "a", "b"}, []int{4, 4, 4}, nil, func(p []reg.GPVirtual) {
 		v := YMM()
-		VMOVUPS(at(p[1]), v)
-		op(at(p[2]), v, v)
-		VMOVUPS(v, at(p[0]))
+		VMOVUPS(kit.At(p[1]), v)
+		op(kit.At(p[2]), v, v)
+		VMOVUPS(v, kit.At(p[0]))
 	})
-	end()
+	kit.End()
 }
 
-// relation compares, and widens the lanes of all bits set to integers that are 1.
+// relation compares, and widens the kit.Lanes of all bits set to integers that are 1.
 func relation(name string, predicate uint8) {
-	block("relate8"+name, "func(n int, d *int64, a, b *float32)", "puts 1 where the relation holds of n elements of a and b, else 0.", []string{"d", "a", "b"}, []int{8, 4, 4}, nil, func(p []reg.GPVirtual) {
+	kit.Block("relate8"+name, "func(n int, d *int64, a, b *float32)", "puts 1 where the relation holds of n elements of a and b, else 0.", []string{"d", "a", "b"}, []int{8, 4, 4}, nil, func(p []reg.GPVirtual) {
 		v, upper := YMM(), XMM()
-		VMOVUPS(at(p[1]), v)
-		VCMPPS(operand.U8(predicate), at(p[2]), v, v)
+		VMOVUPS(kit.At(p[1]), v)
+		VCMPPS(operand.U8(predicate), kit.At(p[2]), v, v)
 		VEXTRACTF128(operand.U8(1), v, upper)
 		for i, half := range []reg.VecVirtual{v.AsX().(reg.VecVirtual), upper} {
 			w := YMM()
@@ -280,31 +212,31 @@ func relation(name string, predicate uint8) {
 			VMOVDQU(w, operand.Mem{Base: p[0], Disp: 32 * i})
 		}
 	})
-	end()
+	kit.End()
 }
 
-// choice narrows which of the integers are zero to a mask of eight lanes.
+// choice narrows which of the integers are zero to a mask of eight kit.Lanes.
 func choice() {
 	var zero reg.VecVirtual
-	block("select8", "func(n int, d *float32, c *int64, a, b *float32)", "takes n elements from a where c is not zero, else from b.", []string{"d", "c", "a", "b"}, []int{4, 8, 4, 4},
+	kit.Block("select8", "func(n int, d *float32, c *int64, a, b *float32)", "takes n elements from a where c is not zero, else from b.", []string{"d", "c", "a", "b"}, []int{4, 8, 4, 4},
 		func([]reg.GPVirtual) {
 			zero = YMM()
 			VPXOR(zero, zero, zero)
 		},
 		func(p []reg.GPVirtual) {
 			lo, hi, v := YMM(), YMM(), YMM()
-			VPCMPEQQ(at(p[1]), zero, lo)
+			VPCMPEQQ(kit.At(p[1]), zero, lo)
 			VPCMPEQQ(operand.Mem{Base: p[1], Disp: 32}, zero, hi)
 			VSHUFPS(operand.U8(0x88), hi, lo, lo) // quarters: 0 1 4 5, 2 3 6 7
 			VPERMQ(operand.U8(0xd8), lo, lo)
-			VMOVUPS(at(p[2]), v)
-			VBLENDVPS(lo, at(p[3]), v, v)
-			VMOVUPS(v, at(p[0]))
+			VMOVUPS(kit.At(p[2]), v)
+			VBLENDVPS(lo, kit.At(p[3]), v, v)
+			VMOVUPS(v, kit.At(p[0]))
 		})
-	end()
+	kit.End()
 }
 
-// bf16 rounds to nearest, ties to even, in the upper halves of the lanes: adds
+// bf16 rounds to nearest, ties to even, in the upper halves of the kit.Lanes: adds
 // 0x7fff and the last bit that stays. A NaN keeps its upper half and becomes
 // quiet.
 func bf16() {
@@ -333,57 +265,57 @@ func bf16() {
 		VPBLENDVB(nan, x, r, r)
 		return r
 	}
-	block("round8BF16", "func(n int, d, s *float32)", "rounds n numbers to bf16.", []string{"d", "s"}, []int{4, 4}, constants, func(p []reg.GPVirtual) {
-		r := round(at(p[1]))
+	kit.Block("round8BF16", "func(n int, d, s *float32)", "rounds n numbers to bf16.", []string{"d", "s"}, []int{4, 4}, constants, func(p []reg.GPVirtual) {
+		r := round(kit.At(p[1]))
 		VPSLLD(operand.U8(16), r, r)
-		VMOVUPS(r, at(p[0]))
+		VMOVUPS(r, kit.At(p[0]))
 	})
-	end()
-	block("narrow8BF16", "func(n int, d *uint16, s *float32)", "converts n numbers to bf16.", []string{"d", "s"}, []int{2, 4}, constants, func(p []reg.GPVirtual) {
-		r := round(at(p[1]))
+	kit.End()
+	kit.Block("narrow8BF16", "func(n int, d *uint16, s *float32)", "converts n numbers to bf16.", []string{"d", "s"}, []int{2, 4}, constants, func(p []reg.GPVirtual) {
+		r := round(kit.At(p[1]))
 		h := XMM()
 		VEXTRACTI128(operand.U8(1), r, h)
 		VPACKUSDW(h, r.AsX(), h)
-		VMOVDQU(h, at(p[0]))
+		VMOVDQU(h, kit.At(p[0]))
 	})
-	end()
+	kit.End()
 }
 
 // f16 rounds to nearest, ties to even, whatever the control register says.
 func f16() {
 	const nearestEven = 0
-	block("round8F16", "func(n int, d, s *float32)", "rounds n numbers to f16.", []string{"d", "s"}, []int{4, 4}, nil, func(p []reg.GPVirtual) {
+	kit.Block("round8F16", "func(n int, d, s *float32)", "rounds n numbers to f16.", []string{"d", "s"}, []int{4, 4}, nil, func(p []reg.GPVirtual) {
 		v, h := YMM(), XMM()
-		VMOVUPS(at(p[1]), v)
+		VMOVUPS(kit.At(p[1]), v)
 		VCVTPS2PH(operand.U8(nearestEven), v, h)
 		VCVTPH2PS(h, v)
-		VMOVUPS(v, at(p[0]))
+		VMOVUPS(v, kit.At(p[0]))
 	})
-	end()
-	block("narrow8F16", "func(n int, d *uint16, s *float32)", "converts n numbers to f16.", []string{"d", "s"}, []int{2, 4}, nil, func(p []reg.GPVirtual) {
+	kit.End()
+	kit.Block("narrow8F16", "func(n int, d *uint16, s *float32)", "converts n numbers to f16.", []string{"d", "s"}, []int{2, 4}, nil, func(p []reg.GPVirtual) {
 		v, h := YMM(), XMM()
-		VMOVUPS(at(p[1]), v)
+		VMOVUPS(kit.At(p[1]), v)
 		VCVTPS2PH(operand.U8(nearestEven), v, h)
-		VMOVDQU(h, at(p[0]))
+		VMOVDQU(h, kit.At(p[0]))
 	})
-	end()
+	kit.End()
 }
 
 // sum adds to four accumulators, element i to accumulator i mod 4.
 func sum() {
 	acc := YMM()
-	block("sum8", "func(n int, acc *[4]float64, s *float32)", "adds n numbers to four accumulators, element i to acc[i%4].", []string{"acc", "s"}, []int{0, 4},
-		func(p []reg.GPVirtual) { VMOVUPD(at(p[0]), acc) },
+	kit.Block("sum8", "func(n int, acc *[4]float64, s *float32)", "adds n numbers to four accumulators, element i to acc[i%4].", []string{"acc", "s"}, []int{0, 4},
+		func(p []reg.GPVirtual) { VMOVUPD(kit.At(p[0]), acc) },
 		func(p []reg.GPVirtual) {
 			lo, hi := YMM(), YMM()
-			VCVTPS2PD(at(p[1]), lo)
+			VCVTPS2PD(kit.At(p[1]), lo)
 			VCVTPS2PD(operand.Mem{Base: p[1], Disp: 16}, hi)
 			VADDPD(lo, acc, acc)
 			VADDPD(hi, acc, acc)
 		})
 	out := Load(Param("acc"), GP64()).(reg.GPVirtual)
-	VMOVUPD(acc, at(out))
-	end()
+	VMOVUPD(acc, kit.At(out))
+	kit.End()
 }
 
 // The numbers of the exponential are those of runtime/host/unary.go.
@@ -458,13 +390,13 @@ func exponential(name, doc string, finish func(c *constants, x, e reg.VecVirtual
 		VCVTPD2PSY(e, e.AsX())
 		return e
 	}
-	block(name, "func(n int, d, s *float32, table *[32]uint64)", "computes "+doc+" of n numbers, with the table of unary.go.", []string{"d", "s", "table"}, []int{4, 4, 0}, prepare, func(p []reg.GPVirtual) {
+	kit.Block(name, "func(n int, d, s *float32, table *[32]uint64)", "computes "+doc+" of n numbers, with the table of unary.go.", []string{"d", "s", "table"}, []int{4, 4, 0}, prepare, func(p []reg.GPVirtual) {
 		lo := half(p, 0)
-		VMOVUPS(lo.AsX(), at(p[0]))
+		VMOVUPS(lo.AsX(), kit.At(p[0]))
 		hi := half(p, 1)
 		VMOVUPS(hi.AsX(), operand.Mem{Base: p[0], Disp: 16})
 	})
-	end()
+	kit.End()
 }
 
 // philox's constants, in quadwords from the start of its table: keys of the rounds
@@ -515,7 +447,7 @@ func philox() {
 			c := &chains[i]
 			VPMULUDQ(m0, c[0], c[0])
 			VPMULUDQ(m1, c[2], c[2])
-			// The high words go to the lanes of the words that they are joined with.
+			// The high words go to the kit.Lanes of the words that they are joined with.
 			for j, k := range []int{2, 0} {
 				VPSRLQ(operand.U8(32), c[k], high)
 				VPXOR(high, c[2*j+1], c[2*j+1])
@@ -545,5 +477,5 @@ func philox() {
 	ADDQ(operand.U8(4*32), d)
 	JMP(operand.LabelRef("loop"))
 	Label("done")
-	end()
+	kit.End()
 }

@@ -23,32 +23,17 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"pwc/internal/simd/asm/kit"
 )
 
 const (
-	lanes = 8
 	panel = 32 // columns of a panel of keys: simd.Panel
 )
 
-// element is a type of numbers in memory.
-type element struct {
-	name, doc string
-	size      int
-	load      func(m operand.Mem, to reg.VecVirtual) // eight elements as float32
-}
-
-var elements = []element{
-	{"F32", "float32", 4, func(m operand.Mem, to reg.VecVirtual) { VMOVUPS(m, to) }},
-	{"BF16", "bf16", 2, func(m operand.Mem, to reg.VecVirtual) {
-		VPMOVZXWD(m, to)
-		VPSLLD(operand.U8(16), to, to)
-	}},
-	{"F16", "f16", 2, func(m operand.Mem, to reg.VecVirtual) { VCVTPH2PS(m, to) }},
-}
-
 func main() {
 	ConstraintExpr("amd64,!purego")
-	for _, e := range elements {
+	for _, e := range kit.Elements {
 		for rows := 1; rows <= 6; rows++ {
 			mulAdd(rows, 2, e)
 		}
@@ -57,8 +42,8 @@ func main() {
 		}
 		turn(e)
 	}
-	for _, e := range elements[1:] {
-		widen(e)
+	for _, e := range kit.Elements[1:] {
+		kit.Widen(e)
 	}
 	prefetch()
 	scale()
@@ -99,37 +84,27 @@ func (r rowsOf) advance(bytes int) {
 	}
 }
 
-func load64(name string) reg.GPVirtual { return Load(Param(name), GP64()).(reg.GPVirtual) }
-
-func bytesOf(size int, p reg.GPVirtual) {
-	shift := uint8(2)
-	if size == 2 {
-		shift = 1
-	}
-	SHLQ(operand.U8(shift), p)
-}
-
-func mulAdd(rows, vectors int, e element) {
-	name := fmt.Sprintf("muladd%dx%d%s", rows, vectors*lanes, e.name)
+func mulAdd(rows, vectors int, e kit.Element) {
+	name := fmt.Sprintf("muladd%dx%d%s", rows, vectors*kit.Lanes, e.Name)
 	TEXT(name, NOSPLIT, "func(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)")
 	Pragma("noescape")
-	Doc(fmt.Sprintf("%s adds %d rows of A times k rows of %s to %d columns of C.", name, rows, e.doc, vectors*lanes))
-	k, b, ldb := load64("k"), load64("b"), load64("ldb")
-	lda, ldc := load64("lda"), load64("ldc")
-	bytesOf(4, lda)
-	bytesOf(4, ldc)
-	bytesOf(e.size, ldb)
-	a, c := newRows(load64("a"), lda, rows), newRows(load64("c"), ldc, rows)
+	Doc(fmt.Sprintf("%s adds %d rows of A times k rows of %s to %d columns of C.", name, rows, e.Doc, vectors*kit.Lanes))
+	k, b, ldb := kit.Load64("k"), kit.Load64("b"), kit.Load64("ldb")
+	lda, ldc := kit.Load64("lda"), kit.Load64("ldc")
+	kit.BytesOf(4, lda)
+	kit.BytesOf(4, ldc)
+	kit.BytesOf(e.Size, ldb)
+	a, c := newRows(kit.Load64("a"), lda, rows), newRows(kit.Load64("c"), ldc, rows)
 	acc := make([][]reg.VecVirtual, rows)
 	for i := range acc {
 		for j := range vectors {
 			acc[i] = append(acc[i], YMM())
-			VMOVUPS(c.at(i, 4*lanes*j), acc[i][j])
+			VMOVUPS(c.at(i, 4*kit.Lanes*j), acc[i][j])
 		}
 	}
 	loadB := func(j int) reg.VecVirtual {
 		y := YMM()
-		e.load(operand.Mem{Base: b, Disp: e.size * lanes * j}, y)
+		e.Load(operand.Mem{Base: b, Disp: e.Size * kit.Lanes * j}, y)
 		return y
 	}
 	loadA := func(i int) reg.VecVirtual {
@@ -169,23 +144,18 @@ func mulAdd(rows, vectors int, e element) {
 	Label("done")
 	for i := range acc {
 		for j, s := range acc[i] {
-			VMOVUPS(s, c.at(i, 4*lanes*j))
+			VMOVUPS(s, c.at(i, 4*kit.Lanes*j))
 		}
 	}
-	end()
+	kit.End()
 }
 
-func end() {
-	VZEROUPPER()
-	RET()
-}
-
-func turn(e element) {
-	TEXT("turn8"+e.name, NOSPLIT, "func(n int, d *float32, s *byte, stride int)")
+func turn(e kit.Element) {
+	TEXT("turn8"+e.Name, NOSPLIT, "func(n int, d *float32, s *byte, stride int)")
 	Pragma("noescape")
-	Doc(fmt.Sprintf("turn8%s writes eight rows of n %s numbers, stride elements apart, as columns of a panel.", e.name, e.doc))
-	n, d, s, stride := load64("n"), load64("d"), load64("s"), load64("stride")
-	bytesOf(e.size, stride)
+	Doc(fmt.Sprintf("turn8%s writes eight rows of n %s numbers, stride elements apart, as columns of a panel.", e.Name, e.Doc))
+	n, d, s, stride := kit.Load64("n"), kit.Load64("d"), kit.Load64("s"), kit.Load64("stride")
+	kit.BytesOf(e.Size, stride)
 	triple, upper := GP64(), GP64()
 	LEAQ(operand.Mem{Base: stride, Index: stride, Scale: 2}, triple)
 	LEAQ(operand.Mem{Base: s, Index: stride, Scale: 4}, upper)
@@ -203,19 +173,19 @@ func turn(e element) {
 		return m
 	}
 	Label("loop")
-	SUBQ(operand.U8(lanes), n)
+	SUBQ(operand.U8(kit.Lanes), n)
 	JLT(operand.LabelRef("done"))
-	var r, t [lanes]reg.VecVirtual
+	var r, t [kit.Lanes]reg.VecVirtual
 	pair := func(x, y reg.VecVirtual) (lo, hi reg.VecVirtual) {
 		lo, hi = YMM(), YMM()
 		VUNPCKLPS(y, x, lo)
 		VUNPCKHPS(y, x, hi)
 		return lo, hi
 	}
-	for i := 0; i < lanes; i += 2 {
+	for i := 0; i < kit.Lanes; i += 2 {
 		x, y := YMM(), YMM()
-		e.load(at(i), x)
-		e.load(at(i+1), y)
+		e.Load(at(i), x)
+		e.Load(at(i+1), y)
 		t[i], t[i+1] = pair(x, y)
 	}
 	quarter := func(x, y reg.VecVirtual) (lo, hi reg.VecVirtual) {
@@ -224,7 +194,7 @@ func turn(e element) {
 		VSHUFPS(operand.U8(0xee), y, x, hi)
 		return lo, hi
 	}
-	for i := 0; i < lanes; i += 4 {
+	for i := 0; i < kit.Lanes; i += 4 {
 		r[i], r[i+1] = quarter(t[i], t[i+2])
 		r[i+2], r[i+3] = quarter(t[i+1], t[i+3])
 	}
@@ -235,19 +205,19 @@ func turn(e element) {
 		VPERM2F128(operand.U8(0x31), r[i+4], r[i], hi)
 		VMOVUPS(hi, operand.Mem{Base: d, Disp: 4 * panel * (i + 4)})
 	}
-	ADDQ(operand.U8(uint8(lanes*e.size)), s)
-	ADDQ(operand.U8(uint8(lanes*e.size)), upper)
-	ADDQ(operand.U32(4*panel*lanes), d)
+	ADDQ(operand.U8(uint8(kit.Lanes*e.Size)), s)
+	ADDQ(operand.U8(uint8(kit.Lanes*e.Size)), upper)
+	ADDQ(operand.U32(4*panel*kit.Lanes), d)
 	JMP(operand.LabelRef("loop"))
 	Label("done")
-	end()
+	kit.End()
 }
 
 func prefetch() {
 	TEXT("prefetchLines", NOSPLIT, "func(rows, bytes int, s *byte, stride int)")
 	Pragma("noescape")
 	Doc("prefetchLines asks for the lines of rows of bytes, stride bytes apart, in the second cache.")
-	rows, bytes, s, stride := load64("rows"), load64("bytes"), load64("s"), load64("stride")
+	rows, bytes, s, stride := kit.Load64("rows"), kit.Load64("bytes"), kit.Load64("s"), kit.Load64("stride")
 	Label("row")
 	SUBQ(operand.U8(1), rows)
 	JLT(operand.LabelRef("done"))
@@ -265,44 +235,6 @@ func prefetch() {
 	RET()
 }
 
-// block emits a loop over n elements in steps of eight. Pointers move by as many bytes as size
-// says for each of their parameters.
-func block(name, signature, doc string, params []string, size []int, prepare, step func(p []reg.GPVirtual)) {
-	TEXT(name, NOSPLIT, signature)
-	Pragma("noescape")
-	Doc(name + " " + doc)
-	n := load64("n")
-	var p []reg.GPVirtual
-	for _, param := range params {
-		p = append(p, load64(param))
-	}
-	if prepare != nil {
-		prepare(p)
-	}
-	Label("loop")
-	SUBQ(operand.U8(lanes), n)
-	JLT(operand.LabelRef("done"))
-	step(p)
-	for i, bytes := range size {
-		if bytes > 0 {
-			ADDQ(operand.U8(lanes*bytes), p[i])
-		}
-	}
-	JMP(operand.LabelRef("loop"))
-	Label("done")
-}
-
-func at(p reg.GPVirtual) operand.Mem { return operand.Mem{Base: p} }
-
-func widen(e element) {
-	block("widen8"+e.name, "func(n int, d *float32, s *uint16)", fmt.Sprintf("converts n %s numbers to float32.", e.doc), []string{"d", "s"}, []int{4, 2}, nil, func(p []reg.GPVirtual) {
-		v := YMM()
-		e.load(at(p[1]), v)
-		VMOVUPS(v, at(p[0]))
-	})
-	end()
-}
-
 // argument broadcasts a float32 parameter.
 func argument(name string) reg.VecVirtual {
 	x, y := XMM(), YMM()
@@ -313,44 +245,44 @@ func argument(name string) reg.VecVirtual {
 
 func scale() {
 	var x reg.VecVirtual
-	block("scale8", "func(n int, d *float32, x float32)", "multiplies n numbers by x.", []string{"d"}, []int{4},
+	kit.Block("scale8", "func(n int, d *float32, x float32)", "multiplies n numbers by x.", []string{"d"}, []int{4},
 		func([]reg.GPVirtual) { x = argument("x") },
 		func(p []reg.GPVirtual) {
 			v := YMM()
-			VMULPS(at(p[0]), x, v)
-			VMOVUPS(v, at(p[0]))
+			VMULPS(kit.At(p[0]), x, v)
+			VMOVUPS(v, kit.At(p[0]))
 		})
-	end()
+	kit.End()
 }
 
 func blend() {
 	var x, y reg.VecVirtual
-	block("blend8", "func(n int, d, s *float32, x, y float32)", "computes d*x + s*y of n numbers, with three roundings.", []string{"d", "s"}, []int{4, 4},
+	kit.Block("blend8", "func(n int, d, s *float32, x, y float32)", "computes d*x + s*y of n numbers, with three roundings.", []string{"d", "s"}, []int{4, 4},
 		func([]reg.GPVirtual) { x, y = argument("x"), argument("y") },
 		func(p []reg.GPVirtual) {
 			v, w := YMM(), YMM()
-			VMULPS(at(p[0]), x, v)
-			VMULPS(at(p[1]), y, w)
+			VMULPS(kit.At(p[0]), x, v)
+			VMULPS(kit.At(p[1]), y, w)
 			VADDPS(w, v, v)
-			VMOVUPS(v, at(p[0]))
+			VMOVUPS(v, kit.At(p[0]))
 		})
-	end()
+	kit.End()
 }
 
 func largest() {
 	var top reg.VecVirtual
-	block("largest8", "func(n int, s *float32, top *[8]float32)", "puts the larger of top and n numbers, element i against top[i%8], to top; NaN is passed over.", []string{"s", "top"}, []int{4, 0},
+	kit.Block("largest8", "func(n int, s *float32, top *[8]float32)", "puts the larger of top and n numbers, element i against top[i%8], to top; NaN is passed over.", []string{"s", "top"}, []int{4, 0},
 		func(p []reg.GPVirtual) {
 			top = YMM()
-			VMOVUPS(at(p[1]), top)
+			VMOVUPS(kit.At(p[1]), top)
 		},
 		func(p []reg.GPVirtual) {
 			v := YMM()
-			VMOVUPS(at(p[0]), v)
+			VMOVUPS(kit.At(p[0]), v)
 			VMAXPS(top, v, top) // of a NaN the operand that stands first here
 		})
-	VMOVUPS(top, at(load64("top")))
-	end()
+	VMOVUPS(top, kit.At(kit.Load64("top")))
+	kit.End()
 }
 
 // The numbers of the exponential are those of exp.go.
@@ -366,7 +298,7 @@ var expPolynomial = []float32{1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3,
 func weigh() {
 	constant := func(v float32) operand.Mem {
 		m := GLOBL(fmt.Sprintf("weigh%08x", math.Float32bits(v)), RODATA|NOPTR)
-		for i := range lanes {
+		for i := range kit.Lanes {
 			DATA(4*i, operand.U32(math.Float32bits(v)))
 		}
 		return m
@@ -379,14 +311,14 @@ func weigh() {
 		mem = append(mem, constant(v))
 	}
 	var top, sum reg.VecVirtual
-	block("weigh8", "func(n int, d *float32, top float32, sums *[8]float32)", "puts e to the d-top of n numbers to d, and adds element i to sums[i%8].", []string{"d", "sums"}, []int{4, 0},
+	kit.Block("weigh8", "func(n int, d *float32, top float32, sums *[8]float32)", "puts e to the d-top of n numbers to d, and adds element i to sums[i%8].", []string{"d", "sums"}, []int{4, 0},
 		func(p []reg.GPVirtual) {
 			top, sum = argument("top"), YMM()
-			VMOVUPS(at(p[1]), sum)
+			VMOVUPS(kit.At(p[1]), sum)
 		},
 		func(p []reg.GPVirtual) {
 			x, z, r, t, y, nan := YMM(), YMM(), YMM(), YMM(), YMM(), YMM()
-			VMOVUPS(at(p[0]), x)
+			VMOVUPS(kit.At(p[0]), x)
 			VSUBPS(top, x, x)
 			VMULPS(mem[0], x, z)
 			VADDPS(mem[1], z, z)
@@ -410,9 +342,9 @@ func weigh() {
 			VANDPS(t, y, y)
 			VCMPPS(operand.U8(3), x, x, nan) // unordered
 			VORPS(nan, y, y)
-			VMOVUPS(y, at(p[0]))
+			VMOVUPS(y, kit.At(p[0]))
 			VADDPS(y, sum, sum)
 		})
-	VMOVUPS(sum, at(load64("sums")))
-	end()
+	VMOVUPS(sum, kit.At(kit.Load64("sums")))
+	kit.End()
 }
