@@ -196,7 +196,10 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 		return nil, err
 	}
 	s.times.queued = time.Now()
-	s.cancel.Store(ctx.Err() != nil) // AfterFunc calls from a goroutine of its own
+	if ctx.Err() != nil { // AfterFunc would say so from a goroutine of its own, some time later
+		s.cancel.Store(true)
+		r.canceled.Store(true)
+	}
 	s.unwatch = context.AfterFunc(ctx, s.Cancel)
 	r.arrivals++
 	s.arrival = r.arrivals
