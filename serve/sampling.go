@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -153,10 +152,11 @@ func choice(q runner.Request, i int) runner.Request {
 	return q
 }
 
-// finishReason returns the API's word for why a choice ended.
+// finishReason returns the API's word for why a choice ended that did not fail: a stop string,
+// an id that ends answers, or the most tokens.
 func finishReason(r runner.Reason, stopped bool) string {
 	if stopped || r == runner.Stopped {
 		return "stop"
 	}
-	return cmp.Or(map[runner.Reason]string{runner.Exhausted: "length", runner.MaxPosition: "length"}[r], r.String())
+	return "length"
 }
