@@ -13,7 +13,7 @@ COUNT ?= 5
 COMMIT = -X pwc/cli.commit=$(shell git rev-parse HEAD 2>/dev/null)
 
 # Packages whose values several goroutines may use, or that start some.
-CONCURRENT = ./attention/... ./pieces ./cache/... ./graphs ./internal/cuda/... ./piecewise ./runner/... ./runtime/... ./safetensors ./serve ./silly
+CONCURRENT = ./attention/... ./pieces ./cache/... ./collective/... ./graphs ./internal/cuda/... ./piecewise ./runner/... ./runtime/... ./safetensors ./serve ./silly
 
 # Packages that start some in one place, and the tests of it: compile/cuda lowers the ways
 # to run a piece beside each other, frontend/hf makes weights in parts. Their other tests
