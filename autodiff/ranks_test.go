@@ -141,7 +141,7 @@ func block(t *testing.T, x *interp.Tensor, axis int, part int) *interp.Tensor {
 		}
 		shape.Shape = append(shape.Shape, ir.IntAttr("", d).Dim)
 	}
-	w := &ir.Weight{Name: "w", Type: shape, Expr: &ir.WeightExpr{Op: "shard", Args: []*ir.WeightExpr{{Name: "x"}},
+	w := &ir.Weight{Name: "w", Type: shape, Expr: &ir.WeightExpr{Op: ir.WeightShard, Args: []*ir.WeightExpr{{Name: "x"}},
 		Attrs: []ir.Attr{ir.IntAttr("axis", int64(axis)), ir.IntAttr("parts", 2), ir.IntAttr("part", int64(part))}}}
 	out, err := interp.EvalWeight(context.Background(), m, w, func(string) (*interp.Tensor, error) { return x, nil })
 	if err != nil {

@@ -95,7 +95,7 @@ func unread(m *ir.Module, names []string) []string {
 	read := map[string]bool{}
 	var leaves func(e *ir.WeightExpr)
 	leaves = func(e *ir.WeightExpr) {
-		if e.Op == "" {
+		if e.Op == ir.WeightTensor {
 			read[e.Name] = true
 		}
 		for _, a := range e.Args {

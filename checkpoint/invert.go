@@ -85,7 +85,7 @@ func (inv *inversion) add(w *ir.Weight, data []byte) error {
 		return fmt.Errorf("checkpoint: weight @%s has %d bytes, want %d", w.Name, len(data), n*size)
 	}
 	e := withoutCasts(expression(w))
-	if e.Op == "" {
+	if e.Op == ir.WeightTensor {
 		l, err := inv.leaf(e.Name, w, constDims(w.Type.Shape), data)
 		if err != nil {
 			return err
@@ -188,7 +188,7 @@ func (p *placeSource) Tensor(name string) (safetensors.Tensor, error) {
 
 // withoutCasts returns the expression without its casts.
 func withoutCasts(e *ir.WeightExpr) *ir.WeightExpr {
-	if e.Op == "cast" {
+	if e.Op == ir.WeightCast {
 		return withoutCasts(e.Args[0])
 	}
 	out := *e

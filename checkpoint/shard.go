@@ -17,7 +17,7 @@ func evalShard(src safetensors.Source, e *ir.WeightExpr, s ir.Shard) (tensor, er
 		c := *e
 		c.Args = make([]*ir.WeightExpr, len(e.Args))
 		for i, a := range e.Args {
-			c.Args[i] = &ir.WeightExpr{Op: "shard", Args: []*ir.WeightExpr{a}, Pos: e.Pos, Attrs: []ir.Attr{
+			c.Args[i] = &ir.WeightExpr{Op: ir.WeightShard, Args: []*ir.WeightExpr{a}, Pos: e.Pos, Attrs: []ir.Attr{
 				ir.IntAttr("axis", axis), ir.IntAttr("parts", s.Parts), ir.IntAttr("part", s.Part)}}
 		}
 		return evalExpr(src, &c)
@@ -41,22 +41,18 @@ func evalShard(src safetensors.Source, e *ir.WeightExpr, s ir.Shard) (tensor, er
 // within returns the axis of the operands of e, of which each part is the same as a part of
 // e along axis, if there is one.
 func within(e *ir.WeightExpr, axis int64) (int64, bool) {
-	op := ir.LookupOp(e.Op)
-	if op == nil {
-		return 0, false
-	}
 	perm := exprInts(e, "perm")
-	switch op.ID {
-	case ir.OpCast:
+	switch e.Op {
+	case ir.WeightCast:
 		return axis, true
-	case ir.OpTranspose:
+	case ir.WeightTranspose:
 		if axis < 0 {
 			axis += int64(len(perm))
 		}
 		if axis >= 0 && axis < int64(len(perm)) {
 			return perm[axis], true
 		}
-	case ir.OpConcat:
+	case ir.WeightConcat:
 		along := exprInt(e, "axis", 0)
 		if along >= 0 && axis >= 0 && along != axis {
 			return axis, true

@@ -63,7 +63,7 @@ func expression(w *ir.Weight) *ir.WeightExpr {
 }
 
 func evalExpr(src safetensors.Source, e *ir.WeightExpr) (tensor, error) {
-	if e.Op == "" {
+	if e.Op == ir.WeightTensor {
 		t, err := src.Tensor(e.Name)
 		if err != nil {
 			return tensor{}, err
@@ -83,19 +83,19 @@ func evalExpr(src safetensors.Source, e *ir.WeightExpr) (tensor, error) {
 	}
 	x := args[0]
 	switch e.Op {
-	case "concat":
+	case ir.WeightConcat:
 		return concatHost(args, exprInt(e, "axis", 0))
-	case "slice":
+	case ir.WeightSlice:
 		return sliceHost(x, exprInt(e, "axis", 0), exprInt(e, "start", 0), exprInt(e, "end", 0), exprInt(e, "step", 1))
-	case "transpose":
+	case ir.WeightTranspose:
 		return transposeHost(x, exprInts(e, "perm"))
-	case "reshape":
+	case ir.WeightReshape:
 		shape := exprInts(e, "shape")
 		if product(shape) != product(x.shape) {
 			return x, fmt.Errorf("reshape of %v to %v", x.shape, shape)
 		}
 		return tensor{dt: x.dt, shape: shape, data: x.data}, nil
-	case "cast":
+	case ir.WeightCast:
 		name := ""
 		for _, a := range e.Attrs {
 			if a.Name == "dtype" {
@@ -105,7 +105,7 @@ func evalExpr(src safetensors.Source, e *ir.WeightExpr) (tensor, error) {
 		dt, _ := dtype.Parse(name)
 		return castHost(x, dt)
 	}
-	return x, fmt.Errorf("unknown weight expression %q", e.Op)
+	return x, fmt.Errorf("unknown weight expression %s", e.Op)
 }
 
 func exprInt(e *ir.WeightExpr, name string, def int64) int64 {

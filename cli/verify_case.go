@@ -105,7 +105,7 @@ func leaves(w *ir.Weight) []string {
 	var out []string
 	var visit func(*ir.WeightExpr)
 	visit = func(e *ir.WeightExpr) {
-		if e.Op == "" {
+		if e.Op == ir.WeightTensor {
 			out = append(out, e.Name)
 		}
 		for _, a := range e.Args {

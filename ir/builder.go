@@ -272,21 +272,19 @@ func (b *Builder) checkType(t Type, pos Pos, what string, refuse func(*Symbol) s
 	}
 }
 
-var weightOps = []string{"concat", "slice", "transpose", "cast", "reshape", "shard"}
-
 // checkWeightExpr checks the expression of what: "weight @w".
 func (b *Builder) checkWeightExpr(e *WeightExpr, what string) {
-	if e.Op == "" {
+	if e.Op == WeightTensor {
 		if e.Name == "" {
 			b.Errorf(e.Pos, "%s: a tensor needs a name", what)
 		}
 		return
 	}
-	if !slices.Contains(weightOps, e.Op) {
-		b.Errorf(e.Pos, "%s: %s is none of %v", what, e.Op, weightOps)
+	op := e.Op.Op()
+	if op == nil {
+		b.Errorf(e.Pos, "%s: %d is no op of weight expressions", what, uint8(e.Op))
 		return
 	}
-	op := weightOp(e.Op)
 	attrs, errs := checkAttrs(op, e.Attrs)
 	for _, s := range errs {
 		b.Errorf(e.Pos, "%s: %s", what, s)
@@ -297,7 +295,7 @@ func (b *Builder) checkWeightExpr(e *WeightExpr, what string) {
 			b.Errorf(e.Pos, "%s: %s: attribute %s must be constant", what, e.Op, a.Name)
 		}
 	}
-	if len(e.Args) == 0 || len(e.Args) > 1 && e.Op != "concat" {
+	if len(e.Args) == 0 || len(e.Args) > 1 && e.Op != WeightConcat {
 		b.Errorf(e.Pos, "%s: %s has %d operands", what, e.Op, len(e.Args))
 	}
 	b.checkShard(e, what)

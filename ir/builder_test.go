@@ -20,6 +20,12 @@ var refused = []struct {
 	make func() error
 	want string // regular expressions of all errors, one a line
 }{
+	{"an op of weight expressions that there is not", func() error {
+		b := ir.NewBuilder("m")
+		b.Weight("w", ir.TypeOf(dtype.F32, dim.Const(2)), &ir.WeightExpr{Op: ir.WeightOp(99)})
+		_, err := b.Build()
+		return err
+	}, `weight @w: 99 is no op of weight expressions`},
 	{"nil declarations", func() error {
 		b := ir.NewBuilder("m")
 		b.AddSymbol(nil)

@@ -210,14 +210,6 @@ var shardExpr = &Op{Name: "shard", Operands: []Operand{xOperand}, Results: 1, At
 	{Name: "group", Kind: AttrEnum, Group: true, Default: ptr(EnumAttr("group", "")), Doc: "the group whose ranks pick parts"}},
 	Doc: "one of equal parts along an axis"}
 
-// weightOp returns the row of a weight expression's op, nil for an unknown name.
-func weightOp(name string) *Op {
-	if name == shardExpr.Name {
-		return shardExpr
-	}
-	return LookupOp(name)
-}
-
 // Shard is what a weight expression of op shard says: one of Parts equal parts along Axis.
 type Shard struct {
 	Axis  int64
@@ -228,7 +220,7 @@ type Shard struct {
 
 // Shard returns what the expression says if it is of op shard.
 func (e *WeightExpr) Shard() (Shard, bool) {
-	if e.Op != shardExpr.Name {
+	if e.Op != WeightShard {
 		return Shard{}, false
 	}
 	integer := func(name string) int64 {
@@ -244,7 +236,7 @@ func (e *WeightExpr) Shard() (Shard, bool) {
 // With fewer parts than ranks, neighbouring ranks have the same part; 0 parts are as many as
 // the group has ranks.
 func ShardExpr(e *WeightExpr, axis, parts int64, group string) *WeightExpr {
-	return &WeightExpr{Op: shardExpr.Name, Args: []*WeightExpr{e}, Attrs: []Attr{IntAttr("axis", axis), IntAttr("parts", parts), EnumAttr("group", group)}}
+	return &WeightExpr{Op: WeightShard, Args: []*WeightExpr{e}, Attrs: []Attr{IntAttr("axis", axis), IntAttr("parts", parts), EnumAttr("group", group)}}
 }
 
 // checkShard holds a shard to the group that it names.

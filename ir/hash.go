@@ -417,7 +417,7 @@ func (c *canonicalizer) state(i int32) string {
 
 // anonymous returns the expression with its tensors' names replaced.
 func anonymous(e *WeightExpr) *WeightExpr {
-	if e.Op == "" {
+	if e.Op == WeightTensor {
 		return &WeightExpr{Name: "t"}
 	}
 	out := &WeightExpr{Op: e.Op, Attrs: e.Attrs}

@@ -277,12 +277,10 @@ type Weight struct {
 }
 
 // WeightExpr is how a weight is made from checkpoint tensors when it is
-// loaded. A leaf has an empty Op and the tensor's Name; else Op is concat,
-// slice, transpose, cast or reshape with the attributes of the op of that name, or shard
-// ([Shard]).
+// loaded: a tensor, or an op over such expressions.
 type WeightExpr struct {
-	Op    string
-	Name  string
+	Op    WeightOp
+	Name  string // of the tensor; "" where Op is another
 	Args  []*WeightExpr
 	Attrs []Attr
 	Pos   Pos

@@ -617,9 +617,13 @@ func (p *parser) weightExpr(depth int) (*WeightExpr, bool) {
 		p.errorAt(p.tok.pos, "the expression is nested too deep")
 		return nil, false
 	}
-	e.Op = p.tok.val
+	known := false
+	if e.Op, known = weightOpOf(p.tok.val); !known {
+		p.errorAt(p.tok.pos, "%s is none of %v", p.tok.val, weightOpNames())
+		p.bad = true
+	}
 	p.advance()
-	op := weightOp(e.Op)
+	op := e.Op.Op()
 	ok := p.list(tokLParen, tokRParen, func() bool {
 		if p.tok.kind == tokIdent && p.peek().kind == tokEqual {
 			a, ok := p.attr(op)

@@ -150,14 +150,14 @@ func (p *placer) expr(e *WeightExpr) spread {
 	if !of.sharded() {
 		return of
 	}
-	op := weightOp(e.Op)
+	op := e.Op.Op()
 	along, _ := findAttr(op, e.Attrs, "axis")
 	axis, _ := along.Dim.Const()
 	beside := (axis < 0) == (of.axis < 0) && int(axis) != of.axis
 	switch {
-	case op.ID == OpCast, op.ID == OpSlice && beside, op.ID == OpConcat && (beside || len(e.Args) == 1):
+	case e.Op == WeightCast, e.Op == WeightSlice && beside, e.Op == WeightConcat && (beside || len(e.Args) == 1):
 		return of
-	case op.ID == OpTranspose && of.axis >= 0:
+	case e.Op == WeightTranspose && of.axis >= 0:
 		perm, _ := findAttr(op, e.Attrs, "perm")
 		for i, d := range perm.Dims {
 			if v, _ := d.Const(); int(v) == of.axis {

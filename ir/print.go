@@ -242,10 +242,10 @@ func appendDims(b []byte, dims []dim.Dim) []byte {
 }
 
 func appendWeightExpr(b []byte, e *WeightExpr) []byte {
-	if e.Op == "" {
+	if e.Op == WeightTensor {
 		return strconv.AppendQuote(b, e.Name)
 	}
-	b = append(append(b, e.Op...), '(')
+	b = append(append(b, e.Op.String()...), '(')
 	for i, a := range e.Args {
 		b = appendWeightExpr(separate(b, i), a)
 	}

@@ -90,11 +90,11 @@ func (x *Index) addProducts(m *ir.Module, f *ir.Func, n *ir.Node) {
 	if expr == nil {
 		expr = &ir.WeightExpr{Name: w.Name}
 	}
-	for expr.Op == "cast" {
+	for expr.Op == ir.WeightCast {
 		expr = expr.Args[0]
 	}
 	parts := []*ir.WeightExpr{expr}
-	if expr.Op == "concat" {
+	if expr.Op == ir.WeightConcat {
 		parts = expr.Args
 	}
 	if len(parts) != len(outputs) {
@@ -110,10 +110,10 @@ func (x *Index) addProducts(m *ir.Module, f *ir.Func, n *ir.Node) {
 // leafOf returns the checkpoint tensor that an expression is, perhaps transposed; "" where its
 // rows are in another order than the tensor's.
 func leafOf(e *ir.WeightExpr) string {
-	for e.Op == "transpose" || e.Op == "cast" {
+	for e.Op == ir.WeightTranspose || e.Op == ir.WeightCast {
 		e = e.Args[0]
 	}
-	if e.Op != "" {
+	if e.Op != ir.WeightTensor {
 		return ""
 	}
 	return e.Name

@@ -208,7 +208,7 @@ func neighboursApart(leaf *ir.WeightExpr, heads, size, turned int64, more ...int
 	}
 	whole := reshaped(leaf, shape(heads, size)...)
 	rest := sliced(whole, 1, turned, size)
-	return &ir.WeightExpr{Op: "concat", Args: []*ir.WeightExpr{apart(sliced(whole, 1, 0, turned)), rest}, Attrs: []ir.Attr{ir.IntAttr("axis", 1)}}
+	return &ir.WeightExpr{Op: ir.WeightConcat, Args: []*ir.WeightExpr{apart(sliced(whole, 1, 0, turned)), rest}, Attrs: []ir.Attr{ir.IntAttr("axis", 1)}}
 }
 
 // Linear returns x·Wᵀ, plus a bias if there is one, for W the rows of the projections one below the other: several

@@ -353,19 +353,19 @@ func join(exprs []*ir.WeightExpr) *ir.WeightExpr {
 	if len(exprs) == 1 {
 		return exprs[0]
 	}
-	return &ir.WeightExpr{Op: "concat", Args: exprs}
+	return &ir.WeightExpr{Op: ir.WeightConcat, Args: exprs}
 }
 
 func transposed(e *ir.WeightExpr, perm ...int64) *ir.WeightExpr {
-	return &ir.WeightExpr{Op: "transpose", Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.IntsAttr("perm", perm...)}}
+	return &ir.WeightExpr{Op: ir.WeightTranspose, Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.IntsAttr("perm", perm...)}}
 }
 
 func reshaped(e *ir.WeightExpr, shape ...int64) *ir.WeightExpr {
-	return &ir.WeightExpr{Op: "reshape", Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.IntsAttr("shape", shape...)}}
+	return &ir.WeightExpr{Op: ir.WeightReshape, Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.IntsAttr("shape", shape...)}}
 }
 
 func sliced(e *ir.WeightExpr, axis, start, end int64) *ir.WeightExpr {
-	return &ir.WeightExpr{Op: "slice", Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.IntAttr("axis", axis), ir.IntAttr("start", start), ir.IntAttr("end", end)}}
+	return &ir.WeightExpr{Op: ir.WeightSlice, Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.IntAttr("axis", axis), ir.IntAttr("start", start), ir.IntAttr("end", end)}}
 }
 
 // cast brings an expression of a dtype to the model's.
@@ -373,5 +373,5 @@ func (n *Net) cast(e *ir.WeightExpr, from dtype.DType) *ir.WeightExpr {
 	if from == n.DType {
 		return e
 	}
-	return &ir.WeightExpr{Op: "cast", Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.DTypeAttr(n.DType)}}
+	return &ir.WeightExpr{Op: ir.WeightCast, Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.DTypeAttr(n.DType)}}
 }

@@ -110,7 +110,7 @@ func divided(e *ir.WeightExpr, axis int64, sections []Section) *ir.WeightExpr {
 		exprs = append(exprs, ir.ShardExpr(sliced(e, axis, start, start+s.Rows), axis, s.Parts, rankGroup))
 		start += s.Rows
 	}
-	return &ir.WeightExpr{Op: "concat", Args: exprs, Attrs: []ir.Attr{ir.IntAttr("axis", axis)}}
+	return &ir.WeightExpr{Op: ir.WeightConcat, Args: exprs, Attrs: []ir.Attr{ir.IntAttr("axis", axis)}}
 }
 
 // reduced returns the sum of x over the ranks.

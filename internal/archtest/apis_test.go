@@ -424,7 +424,7 @@ func TestNothingPanics(t *testing.T) {
 					_, err := ir.Rewrite(m, m.Funcs[0], func(r *ir.Rewriter, _ int, n *ir.Node) { rw = r; r.Keep(n) })
 					must(err)
 					return rw
-				}, zero[ir.Attr], zero[ir.AttrKind], func() any { return ir.AttrKind(99) }, zero[ir.ErrorList], zero[ir.Literal], zero[ir.Pos], zero[ir.Origin], zero[ir.OpID], func() any { return ir.OpID(250) }, zero[ir.SymbolKind], func() any { return ir.SymbolKind(99) }, zero[ir.Type],
+				}, zero[ir.Attr], zero[ir.AttrKind], func() any { return ir.AttrKind(99) }, zero[ir.ErrorList], zero[ir.Literal], zero[ir.Pos], zero[ir.Origin], zero[ir.OpID], func() any { return ir.OpID(250) }, zero[ir.WeightOp], func() any { return ir.WeightOp(250) }, zero[ir.SymbolKind], func() any { return ir.SymbolKind(99) }, zero[ir.Type],
 				func() any { return ir.TypeOf(dtype.F32, dim.Const(-1)) },
 			},
 		},

@@ -17,17 +17,13 @@ import (
 // notOps are the files where a string that is the name of an op is compared and is
 // something else, and what it is there.
 var notOps = map[string]string{
-	"checkpoint/invert.go":      "an op of a weight expression",
-	"checkpoint/weight.go":      "an op of a weight expression",
 	"cli/bench.go":              "a mode",
 	"cli/bench_run.go":          "a mode",
 	"frontend/pt2/pointwise.go": "an attribute of an ATen op",
 	"frontend/pt2/reduce.go":    "which of two ATen ops",
 	"graphs/scenario/parse.go":  "a word of a scenario",
-	"ir/builder.go":             "an op of a weight expression",
 	"ir/lex.go":                 "a reserved word",
 	"ir/parse.go":               "a word of a declaration",
-	"verify/place.go":           "an op of a weight expression",
 }
 
 // TestOpsAreNotToldByName: the op table is the one place that knows ops by their names.

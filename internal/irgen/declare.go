@@ -136,15 +136,15 @@ func (g *generator) weightExpr(depth int) *ir.WeightExpr {
 		for range g.r.Intn(3) {
 			arg = append(arg, g.weightExpr(depth-1))
 		}
-		return &ir.WeightExpr{Op: "concat", Args: arg, Attrs: []ir.Attr{ir.IntAttr("axis", int64(g.r.Intn(2)))}}
+		return &ir.WeightExpr{Op: ir.WeightConcat, Args: arg, Attrs: []ir.Attr{ir.IntAttr("axis", int64(g.r.Intn(2)))}}
 	case 1:
-		return &ir.WeightExpr{Op: "slice", Args: arg, Attrs: []ir.Attr{ir.IntAttr("end", 4), ir.IntAttr("axis", -1), ir.IntAttr("start", 1)}}
+		return &ir.WeightExpr{Op: ir.WeightSlice, Args: arg, Attrs: []ir.Attr{ir.IntAttr("end", 4), ir.IntAttr("axis", -1), ir.IntAttr("start", 1)}}
 	case 2:
-		return &ir.WeightExpr{Op: "transpose", Args: arg, Attrs: []ir.Attr{ir.IntsAttr("perm", 1, 0)}}
+		return &ir.WeightExpr{Op: ir.WeightTranspose, Args: arg, Attrs: []ir.Attr{ir.IntsAttr("perm", 1, 0)}}
 	case 3:
-		return &ir.WeightExpr{Op: "cast", Args: arg, Attrs: []ir.Attr{ir.DTypeAttr(dtype.F16)}}
+		return &ir.WeightExpr{Op: ir.WeightCast, Args: arg, Attrs: []ir.Attr{ir.DTypeAttr(dtype.F16)}}
 	}
-	return &ir.WeightExpr{Op: "reshape", Args: arg, Attrs: []ir.Attr{ir.IntsAttr("shape", 2, 2)}}
+	return &ir.WeightExpr{Op: ir.WeightReshape, Args: arg, Attrs: []ir.Attr{ir.IntsAttr("shape", 2, 2)}}
 }
 
 // finish returns values of the last nodes; the first has the batch symbol as

@@ -28,7 +28,7 @@ func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name s
 	var build func(e *ir.WeightExpr) (ir.Value, error)
 	build = func(e *ir.WeightExpr) (ir.Value, error) {
 		fb.SetPos(e.Pos)
-		if e.Op == "" {
+		if e.Op == ir.WeightTensor {
 			t, err := get(e.Name)
 			if err == nil && t == nil {
 				err = errors.New("not found")
@@ -51,7 +51,7 @@ func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name s
 		if s, ok := e.Shard(); ok {
 			return part(fb, args[0], s)
 		}
-		return fb.Op1(e.Op, args, e.Attrs...), nil
+		return fb.Op1(e.Op.String(), args, e.Attrs...), nil
 	}
 	v, err := build(expr)
 	if err != nil {

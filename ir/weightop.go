@@ -1,0 +1,63 @@
+package ir
+
+// WeightOp is what a weight expression does.
+type WeightOp uint8
+
+// The ops of weight expressions. All but the first and the last mean what the op of functions
+// of that name means.
+const (
+	WeightTensor WeightOp = iota // the tensor that WeightExpr.Name names
+	WeightConcat
+	WeightSlice
+	WeightTranspose
+	WeightCast
+	WeightReshape
+	WeightShard // one of equal parts ([Shard])
+	numWeightOps
+)
+
+// weightRows are the rows of the ops, which have their operands and attributes.
+var weightRows = [numWeightOps]*Op{
+	WeightConcat:    OpConcat.Op(),
+	WeightSlice:     OpSlice.Op(),
+	WeightTranspose: OpTranspose.Op(),
+	WeightCast:      OpCast.Op(),
+	WeightReshape:   OpReshape.Op(),
+	WeightShard:     shardExpr,
+}
+
+// weightOpOf returns the op of a name.
+func weightOpOf(name string) (WeightOp, bool) {
+	for o, row := range weightRows {
+		if row != nil && row.Name == name {
+			return WeightOp(o), true
+		}
+	}
+	return WeightTensor, false
+}
+
+// Op returns the row that says which operands and attributes the op has; nil for WeightTensor.
+func (o WeightOp) Op() *Op {
+	if o >= numWeightOps {
+		return nil
+	}
+	return weightRows[o]
+}
+
+// String returns the name of the op in the language, "tensor" for WeightTensor.
+func (o WeightOp) String() string {
+	if row := o.Op(); row != nil {
+		return row.Name
+	}
+	return "tensor"
+}
+
+// weightOpNames returns the names of all ops.
+func weightOpNames() (names []string) {
+	for _, row := range weightRows {
+		if row != nil {
+			names = append(names, row.Name)
+		}
+	}
+	return names
+}
