@@ -63,7 +63,7 @@ func (g *benchFlags) checkFunc(path string) error {
 		}
 	}
 	if len(given) > 0 {
-		return usagef("--%s needs a language model, with @forward(ids, positions) and @logits(hidden states, rows); %s has other functions", strings.Join(given, " and --"), path)
+		return usagef("a language model, with @forward(ids, positions) and @logits(hidden states, rows), is needed for --%s; %s has other functions", strings.Join(given, " and --"), path)
 	}
 	return nil
 }
