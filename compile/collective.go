@@ -17,7 +17,7 @@ func (f *fuser) collective(n *ir.Node) {
 	}
 	to := f.local(f.fn.Type(r))
 	g := f.push(f.open())
-	g.call = &callStep{node: n, ranks: f.ranks[n.Group()], args: []*memory{to, f.states[x].place.mem}}
+	g.call = &callStep{node: n, ranks: f.ranks[n.Group()], args: []*memory{to, f.states[x].place.mem}, write: []*memory{to}}
 	f.put(r, to, g.id+1)
 	for _, m := range g.call.args {
 		m.touched = g.id

@@ -50,6 +50,16 @@ func TestWriteThrough(t *testing.T) {
 			return []*planned{elementwise([]*memory{g, next}, load(0), store(1)), elementwise([]*memory{next, w}, load(0), store(1)),
 				elementwise([]*memory{other, w}, load(0), store(1)), elementwise([]*memory{next, other}, load(0), store(1))}
 		}, false},
+		{"an extern op changes the target while the output lives", func(w, g, next, other *memory) []*planned {
+			call := &planned{group: &group{call: &callStep{args: []*memory{next, w}, write: []*memory{w}}}, mems: []*memory{next, w}}
+			return []*planned{elementwise([]*memory{g, next}, load(0), store(1)), elementwise([]*memory{next, w}, load(0), store(1)),
+				call, elementwise([]*memory{next, g, other}, load(0), load(1), store(2))}
+		}, false},
+		{"an extern op reads the target while the output lives", func(w, g, next, other *memory) []*planned {
+			call := &planned{group: &group{call: &callStep{args: []*memory{w, other}, write: []*memory{other}}}, mems: []*memory{w, other}}
+			return []*planned{elementwise([]*memory{g, next}, load(0), store(1)), elementwise([]*memory{next, w}, load(0), store(1)),
+				call, elementwise([]*memory{next, g, other}, load(0), load(1), store(2))}
+		}, true},
 		{"two kernels write the output", func(w, g, next, _ *memory) []*planned {
 			return []*planned{elementwise([]*memory{g, next}, load(0), store(1)), elementwise([]*memory{g, next}, load(0), store(1)), elementwise([]*memory{next, w}, load(0), store(1))}
 		}, false},

@@ -102,6 +102,7 @@ type callStep struct {
 	node  *ir.Node
 	ranks int64 // of a collective's group
 	args  []*memory
+	write []*memory // what of args the step writes
 }
 
 // domain makes the shape's axes the group's and returns the coords of a value

@@ -10,9 +10,14 @@ type planned struct {
 	mems    []*memory      // by argument, through all kernels
 }
 
-// written returns the memory that a step's kernels write.
+// written returns the memory that a step writes: by its kernels, or by the call that it is.
 func (st *planned) written() map[*memory]bool {
 	out := make(map[*memory]bool)
+	if c := st.group.call; c != nil {
+		for _, m := range c.write {
+			out[m.root()] = true
+		}
+	}
 	at := 0
 	for _, k := range st.kernels {
 		for i, a := range k.Args {

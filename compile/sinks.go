@@ -399,11 +399,13 @@ func (f *fuser) call(n *ir.Node) {
 			return
 		}
 		mem := f.local(f.fn.Type(r))
-		c.args = append(c.args, mem)
+		c.args, c.write = append(c.args, mem), append(c.write, mem)
 		f.put(r, mem, g.id+1)
 	}
 	for _, w := range n.Versions {
-		f.put(w.Value, f.states[n.Args[w.Arg]].place.mem, g.id+1)
+		mem := f.states[n.Args[w.Arg]].place.mem
+		c.write = append(c.write, mem)
+		f.put(w.Value, mem, g.id+1)
 	}
 	for _, m := range c.args {
 		m.touched = g.id
