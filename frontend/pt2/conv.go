@@ -5,20 +5,18 @@ import (
 
 	"pwc/ir"
 	"pwc/ir/dim"
-	"pwc/ir/dtype"
 )
 
-// convRules are convolutions, pooling and resampling. A convolution gathers patches and
+// convRules are convolutions and pooling. A convolution gathers patches and
 // multiplies them as matrices (im2col): the IR has no op of its own for it, so that the
 // patches take memory where the compiler cannot fuse the gather into the product.
 var convRules = map[string]opRule{
 	"aten.conv1d": convolution, "aten.conv2d": convolution, "aten.conv3d": convolution, "aten.convolution": convolution,
-	"aten.conv_transpose1d": convTranspose, "aten.conv_transpose2d": convTranspose,
-	"aten.max_pool1d": maxPool, "aten.max_pool2d": maxPool, "aten.max_pool2d_with_indices": maxPool, "aten.max_pool3d": maxPool, "aten.max_pool3d_with_indices": maxPool,
+	"aten.conv_transpose1d": convTranspose, "aten.conv_transpose2d": convTranspose, "aten.conv_transpose3d": convTranspose,
+	"aten.max_pool1d": maxPool, "aten.max_pool2d": maxPool, "aten.max_pool2d_with_indices": maxPool, "aten.max_pool1d_with_indices": maxPool, "aten.max_pool3d": maxPool, "aten.max_pool3d_with_indices": maxPool,
 	"aten.avg_pool1d": avgPool, "aten.avg_pool2d": avgPool, "aten.avg_pool3d": avgPool,
-	"aten.adaptive_avg_pool1d": adaptive("mean"), "aten.adaptive_avg_pool2d": adaptive("mean"), "aten._adaptive_avg_pool2d": adaptive("mean"), "aten.adaptive_avg_pool3d": adaptive("mean"), "aten._adaptive_avg_pool3d": adaptive("mean"), "aten.adaptive_max_pool2d": adaptive("max"), "aten.adaptive_max_pool1d": adaptive("max"),
-	"aten.upsample_nearest1d": nearest, "aten.upsample_nearest2d": nearest, "aten.upsample_nearest3d": nearest, "aten.upsample_bilinear2d": bilinear, "aten.upsample_linear1d": bilinear,
-	"aten.im2col": im2col,
+	"aten.adaptive_avg_pool1d": adaptive("mean"), "aten.adaptive_avg_pool2d": adaptive("mean"), "aten._adaptive_avg_pool2d": adaptive("mean"), "aten.adaptive_avg_pool3d": adaptive("mean"), "aten._adaptive_avg_pool3d": adaptive("mean"), "aten.adaptive_max_pool2d": adaptive("max"), "aten.adaptive_max_pool1d": adaptive("max"), "aten.adaptive_max_pool3d": adaptive("max"),
+	"aten.im2col": im2col, "aten.col2im": col2im, "aten.max_unpool2d": maxUnpool,
 }
 
 // spatial are the parameters of a window over the last axes.
@@ -310,7 +308,7 @@ func (c *call) pool(x ir.Value, fill float64) (ir.Value, []int, *spatial) {
 	t := c.out(0)
 	n := len(c.ints("kernel_size"))
 	switch c.base {
-	case "aten.max_pool1d", "aten.avg_pool1d":
+	case "aten.max_pool1d", "aten.max_pool1d_with_indices", "aten.avg_pool1d":
 		n = 1
 	case "aten.max_pool3d", "aten.max_pool3d_with_indices", "aten.avg_pool3d":
 		n = 3
@@ -339,8 +337,46 @@ func maxPool(c *call) []ir.Value {
 	if !c.dtype(x).Float() {
 		c.fail("it takes floats")
 	}
-	p, axes, _ := c.pool(x, math.Inf(-1))
-	return one(c.reduce("max", p, axes, false))
+	p, axes, s := c.pool(x, math.Inf(-1))
+	out := one(c.reduce("max", p, axes, false))
+	if len(c.outs) > 1 && c.outs[1] != "" && c.used(c.outs[1]) {
+		out = append(out, c.poolIndices(x, p, s))
+	}
+	return out
+}
+
+// poolIndices returns where in the last axes of x, joined to one, the largest element of each
+// window lies. p are the windows.
+func (c *call) poolIndices(x, p ir.Value, s *spatial) ir.Value {
+	n := len(s.kernel)
+	at := c.rank(x) - n
+	perm, kernel := lead(at), int64(1)
+	for i := range n {
+		perm = append(perm, at+2*i)
+	}
+	for i := range n {
+		perm = append(perm, at+2*i+1)
+		kernel *= s.kernel[i]
+	}
+	y := c.transpose(p, perm...) // [..., o1, o2, ..., k1, k2, ...]
+	y = c.reshape(y, append(append([]dim.Dim{}, c.shape(y)[:c.rank(x)]...), dim.Const(kernel))...)
+	which := c.argOver("max", y, c.rank(x), false)
+	index := ir.NoValue
+	for i := range n {
+		inner := int64(1) // elements of a window for each step along this axis
+		for _, k := range s.kernel[i+1:] {
+			inner *= k
+		}
+		step := c.bin("rem", c.bin("div", which, c.i(inner)), c.i(s.kernel[i]))
+		row := c.along(i64, c.rank(x), at+i, c.shape(which)[at+i])
+		pos := c.bin("add", c.bin("mul", row, c.i(s.stride[i])), c.bin("mul", step, c.i(s.dilation[i])))
+		pos = c.bin("sub", pos, c.i(s.padLow[i]))
+		if i > 0 {
+			pos = c.bin("add", c.bin("mul", index, c.dimValue(c.shape(x)[at+i], i64)), pos)
+		}
+		index = pos
+	}
+	return index
 }
 
 func avgPool(c *call) []ir.Value {
@@ -377,7 +413,7 @@ func adaptive(reduce string) opRule {
 		switch c.base {
 		case "aten.adaptive_avg_pool1d", "aten.adaptive_max_pool1d":
 			n = 1
-		case "aten.adaptive_avg_pool3d", "aten._adaptive_avg_pool3d":
+		case "aten.adaptive_avg_pool3d", "aten._adaptive_avg_pool3d", "aten.adaptive_max_pool3d":
 			n = 3
 		}
 		if c.rank(x) < n+1 || t.Rank() != c.rank(x) {
@@ -412,116 +448,6 @@ func (c *call) adapted(x ir.Value, axis int, out dim.Dim, reduce string) ir.Valu
 		parts = append(parts, c.reduce(reduce, c.slice(x, axis, dim.Const(from), dim.Const(to), 1), []int{axis}, true))
 	}
 	return c.concat(axis, parts...)
-}
-
-// scales returns the factors of the axes that are resampled; 0 where the sizes say.
-func (c *call) scales(n int) []float64 {
-	out := make([]float64, n)
-	if list := c.floats("scale_factors"); len(list) == n {
-		return list
-	}
-	for i, name := range [][]string{{"scales"}, {"scales_h", "scales_w"}, {"scales_d", "scales_h", "scales_w"}}[n-1] {
-		out[i] = c.float(name, 0)
-	}
-	return out
-}
-
-// resampled returns the operand, which one overload calls self and the other input.
-func (c *call) resampled() ir.Value {
-	if c.has("input") {
-		return c.tensor("input")
-	}
-	return c.tensor("self")
-}
-
-// nearest takes element floor(i / scale) for each i, computed in f32 as PyTorch does.
-func nearest(c *call) []ir.Value {
-	x, t := c.resampled(), c.out(0)
-	n := c.rank(x) - 2
-	if n < 1 || n > 3 {
-		c.fail("it takes [N, C, ...]")
-	}
-	scales := c.scales(n)
-	for i := range n {
-		axis := 2 + i
-		in, out := c.shape(x)[axis], t.Shape[axis]
-		a, ok1 := in.Const()
-		b, ok2 := out.Const()
-		switch k := int64(scales[i]); {
-		case ok1 && ok2:
-			x = c.gather(x, c.constants(i64, nearestTable(a, b, scales[i])), axis)
-		case k >= 1 && float64(k) == scales[i]:
-			x = c.gather(x, c.bin("div", c.iota(i64, out), c.i(k)), axis)
-		default:
-			c.fail("an axis of dynamic size is resampled by %v, which is no whole number", scales[i])
-		}
-	}
-	return one(x)
-}
-
-func nearestTable(in, out int64, scale float64) []float64 {
-	ratio := float32(in) / float32(out)
-	if scale > 0 {
-		ratio = float32(1 / scale)
-	}
-	table := make([]float64, out)
-	for i := range table {
-		table[i] = min(math.Floor(float64(float32(i)*ratio)), float64(in-1))
-	}
-	return table
-}
-
-// bilinear interpolates each axis between two elements.
-func bilinear(c *call) []ir.Value {
-	x, t := c.resampled(), c.out(0)
-	n := c.rank(x) - 2
-	if n < 1 || n > 2 {
-		c.fail("it takes [N, C, ...]")
-	}
-	scales := c.scales(n)
-	corners := c.bool("align_corners", false)
-	for i := range n {
-		axis := 2 + i
-		a, ok1 := c.shape(x)[axis].Const()
-		b, ok2 := t.Shape[axis].Const()
-		if !ok1 || !ok2 || a < 1 {
-			c.fail("an axis of dynamic size is resampled")
-		}
-		lo, hi, part := linearTable(a, b, scales[i], corners)
-		shape := make([]dim.Dim, c.rank(x))
-		for j := range shape {
-			shape[j] = dim.Const(1)
-		}
-		shape[axis] = dim.Const(b)
-		l, h := c.gather(x, c.constants(i64, lo), axis), c.gather(x, c.constants(i64, hi), axis)
-		w := c.cast(c.reshape(c.constants(dtype.F32, part), shape...), c.dtype(x))
-		x = c.bin("add", l, c.bin("mul", w, c.bin("sub", h, l)))
-	}
-	return one(x)
-}
-
-// linearTable returns both neighbours of each result, and how far it is from the first
-// (area_pixel_compute_source_index of PyTorch's UpSample.h).
-func linearTable(in, out int64, scale float64, corners bool) (lo, hi, part []float64) {
-	ratio := float64(in) / float64(out)
-	if scale > 0 {
-		ratio = 1 / scale
-	}
-	if corners {
-		ratio = 0
-		if out > 1 {
-			ratio = float64(in-1) / float64(out-1)
-		}
-	}
-	for i := range out {
-		at := max(ratio*(float64(i)+0.5)-0.5, 0)
-		if corners {
-			at = ratio * float64(i)
-		}
-		l := min(math.Floor(at), float64(in-1))
-		lo, hi, part = append(lo, l), append(hi, min(l+1, float64(in-1))), append(part, at-l)
-	}
-	return lo, hi, part
 }
 
 // im2col is torch.nn.functional.unfold: patches as columns.

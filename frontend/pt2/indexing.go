@@ -12,7 +12,7 @@ var indexRules = map[string]opRule{
 	"aten.index":     indexed, "aten._unsafe_index": indexed, "aten.index_select": indexSelect,
 	"aten.gather": gathered, "aten.take_along_dim": takeAlong,
 	"aten.scatter": scattered, "aten.index_put": indexPut, "aten._unsafe_index_put": indexPut,
-	"aten.index_copy": indexCopy, "aten.index_fill": indexFill, "aten.masked_scatter": maskedScatter, "aten.searchsorted": searchSorted, "aten.one_hot": oneHot, "aten.bucketize": bucketize,
+	"aten.index_copy": indexCopy, "aten.index_fill": indexFill, "aten.masked_scatter": maskedScatter, "aten.searchsorted": searchSorted, "aten.one_hot": oneHot, "aten.bucketize": bucketize, "aten.isin": isIn,
 }
 
 // wrapped makes positions from the end positions from the start.
@@ -287,11 +287,14 @@ func oneHot(c *call) []ir.Value {
 // bucketize counts the boundaries below each element.
 func bucketize(c *call) []ir.Value { return one(c.below(c.tensor("boundaries"), c.tensor("self"))) }
 
-// searchSorted is bucketize of one sorted vector.
+// searchSorted is bucketize of a sorted vector, or of one for each row.
 func searchSorted(c *call) []ir.Value {
 	edges := c.tensor("sorted_sequence")
-	if c.rank(edges) != 1 || c.has("sorter") || c.str("side", "left") != "left" {
-		c.fail("it searches one sorted vector, without sorter and side")
+	if c.rank(edges) < 1 || c.has("sorter") {
+		c.fail("it searches what is sorted already, without sorter")
+	}
+	if c.rank(edges) > 1 {
+		edges = c.unsqueeze(edges, c.rank(edges)-1)
 	}
 	return one(c.below(edges, c.operand("self", c.dtype(edges))))
 }
@@ -299,11 +302,33 @@ func searchSorted(c *call) []ir.Value {
 // below counts the edges below each element of x.
 func (c *call) below(edges, x ir.Value) ir.Value {
 	dir := "lt"
-	if c.bool("right", false) {
+	if c.bool("right", false) || c.str("side", "left") == "right" {
 		dir = "le"
 	}
 	less := c.compare(dir, edges, c.unsqueeze(x, c.rank(x)))
 	return c.cast(c.over("sum", c.cast(less, i64), []int{c.rank(x)}, false), c.out(0).DType)
+}
+
+// isIn reports which elements are among those of another tensor.
+func isIn(c *call) []ir.Value {
+	dt := c.promoted("elements", "test_elements")
+	x, list := c.operand("elements", dt), c.operand("test_elements", dt)
+	same := ir.NoValue
+	if c.in["test_elements"].Tensor == nil {
+		same = c.compare("eq", x, list)
+	} else {
+		list = c.reshape(list, product(c.shape(list)))
+		if c.in["elements"].Tensor == nil {
+			x = c.full(x, dt)
+		}
+		rank := c.rank(x)
+		same = c.compare("eq", c.unsqueeze(x, rank), list)
+		same = c.cast(c.reduce("max", c.cast(same, dtype.I32), []int{rank}, false), dtype.Bool)
+	}
+	if c.bool("invert", false) {
+		same = c.un("not", same)
+	}
+	return one(same)
 }
 
 // maskedScatter puts the elements of source, one after the other, where the mask is true.

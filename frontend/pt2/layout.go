@@ -18,11 +18,11 @@ var layoutRules = map[string]opRule{
 	"aten.cat": joined, "aten.concat": joined, "aten.concatenate": joined, "aten.stack": stacked, "aten.hstack": joined1, "aten.vstack": joined,
 	"aten.repeat": repeated, "aten.tile": repeated, "aten.repeat_interleave": interleaved,
 	"aten.flip": flipped, "aten.roll": rolled, "aten.constant_pad_nd": padded, "aten.pad": padded,
-	"aten.reflection_pad1d": padded, "aten.reflection_pad2d": padded, "aten.replication_pad1d": padded, "aten.replication_pad2d": padded,
+	"aten.reflection_pad1d": padded, "aten.reflection_pad2d": padded, "aten.reflection_pad3d": padded, "aten.replication_pad1d": padded, "aten.replication_pad2d": padded, "aten.replication_pad3d": padded,
 	"aten.tril": func(c *call) []ir.Value { return one(c.triangle("le")) }, "aten.triu": func(c *call) []ir.Value { return one(c.triangle("ge")) },
 	"aten.diagonal": diagonal, "aten.diagonal_copy": diagonal, "aten.diag_embed": diagEmbed, "aten.unfold": unfolded, "aten.unfold_copy": unfolded,
 	"aten.pixel_shuffle": pixelShuffle, "aten.pixel_unshuffle": pixelUnshuffle, "aten.channel_shuffle": channelShuffle, "aten.native_channel_shuffle": channelShuffle,
-	"aten.meshgrid": meshgrid, "aten.select_scatter": selectScatter, "aten.slice_scatter": sliceScatter,
+	"aten.meshgrid": meshgrid, "aten.select_scatter": selectScatter, "aten.slice_scatter": sliceScatter, "aten.as_strided_scatter": asStridedScatter, "aten.rot90": rotated,
 	"aten.broadcast_tensors": func(c *call) []ir.Value {
 		out := c.tensors("tensors")
 		for i := range out {
@@ -111,6 +111,27 @@ func flipped(c *call) []ir.Value {
 	return one(x)
 }
 
+// rotated turns a plane of two axes by k quarters.
+func rotated(c *call) []ir.Value {
+	x := c.tensor("self")
+	axes := c.axes("dims", c.rank(x))
+	if len(axes) != 2 || axes[0] == axes[1] {
+		c.fail("it turns a plane of two axes")
+	}
+	a, b := axes[0], axes[1]
+	swap := lead(c.rank(x))
+	swap[a], swap[b] = b, a
+	switch k := c.int("k", 1); (k%4 + 4) % 4 {
+	case 1:
+		x = c.transpose(c.flip(x, b), swap...)
+	case 2:
+		x = c.flip(c.flip(x, a), b)
+	case 3:
+		x = c.transpose(c.flip(x, a), swap...)
+	}
+	return one(x)
+}
+
 func (c *call) flip(x ir.Value, axis int) ir.Value {
 	n := c.shape(x)[axis]
 	index := c.bin("sub", c.dimValue(n.Sub(dim.Const(1)), i64), c.iota(i64, n))
@@ -173,9 +194,9 @@ func padded(c *call) []ir.Value {
 		case "constant":
 			x = c.slice(x, axis, c.cut(a), c.shape(x)[axis].Sub(c.cut(b)), 1)
 			low[axis], high[axis] = c.grown(a), c.grown(b)
-		case "reflect", "aten.reflection_pad1d", "aten.reflection_pad2d":
+		case "reflect", "aten.reflection_pad1d", "aten.reflection_pad2d", "aten.reflection_pad3d":
 			x = c.mirrored(x, axis, a, b, "reflect")
-		case "replicate", "aten.replication_pad1d", "aten.replication_pad2d":
+		case "replicate", "aten.replication_pad1d", "aten.replication_pad2d", "aten.replication_pad3d":
 			x = c.mirrored(x, axis, a, b, "replicate")
 		case "circular":
 			x = c.mirrored(x, axis, a, b, "circular")

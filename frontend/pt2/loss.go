@@ -1,8 +1,12 @@
 package pt2
 
-import "pwc/ir"
+import (
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
 
-// lossRules are losses of two tensors, element by element and then reduced as they say.
+// lossRules are losses element by element, and those of classes, reduced as they say.
 var lossRules = map[string]opRule{
 	"aten.mse_loss": loss(func(c *call, d ir.Value) ir.Value { return c.bin("mul", d, d) }),
 	"aten.l1_loss":  loss(func(c *call, d ir.Value) ir.Value { return c.un("abs", d) }),
@@ -13,7 +17,11 @@ var lossRules = map[string]opRule{
 		}
 		return c.bin("div", c.huber(d, beta), c.f(beta))
 	}),
-	"aten.huber_loss": loss(func(c *call, d ir.Value) ir.Value { return c.huber(d, c.float("delta", 1)) }),
+	"aten.huber_loss":           loss(func(c *call, d ir.Value) ir.Value { return c.huber(d, c.float("delta", 1)) }),
+	"aten.binary_cross_entropy": binaryCrossEntropy, "aten.binary_cross_entropy_with_logits": binaryCrossEntropyWithLogits,
+	"aten.kl_div": klDivergence, "aten.cross_entropy_loss": crossEntropy,
+	"aten.nll_loss": negativeLogLikelihood, "aten.nll_loss_nd": negativeLogLikelihood, "aten.nll_loss2d": negativeLogLikelihood,
+	"aten.nll_loss_forward": negativeLogLikelihood, "aten.nll_loss2d_forward": negativeLogLikelihood,
 }
 
 // huber is d²/2 up to delta, and a line beyond it.
@@ -24,16 +32,182 @@ func (c *call) huber(d ir.Value, delta float64) ir.Value {
 	return c.where(c.compare("lt", a, c.f(delta)), near, far)
 }
 
-// loss is a function of self - target: none of it is reduced, or it is averaged, or summed.
+// loss is a function of self - target.
 func loss(f func(c *call, d ir.Value) ir.Value) opRule {
 	return func(c *call) []ir.Value {
-		v := f(c, c.bin("sub", c.tensor("self"), c.tensor("target")))
-		switch c.int("reduction", 1) {
-		case 0:
-			return one(v)
-		case 1:
-			return one(c.over("mean", v, lead(c.rank(v)), false))
-		}
-		return one(c.over("sum", v, lead(c.rank(v)), false))
+		return one(c.losses(f(c, c.bin("sub", c.tensor("self"), c.tensor("target")))))
 	}
+}
+
+// What reduction means: neither of them keeps the loss of each element.
+const reductionMean, reductionSum = 1, 2
+
+// losses reduces losses of elements as the call says.
+func (c *call) losses(v ir.Value) ir.Value {
+	switch c.int("reduction", reductionMean) {
+	case reductionMean:
+		return c.over("mean", v, lead(c.rank(v)), false)
+	case reductionSum:
+		return c.over("sum", v, lead(c.rank(v)), false)
+	}
+	return v
+}
+
+// weighted multiplies losses by the weights of elements that a call may have.
+func (c *call) weighted(v ir.Value) ir.Value {
+	if !c.has("weight") {
+		return v
+	}
+	return c.bin("mul", v, c.tensor("weight"))
+}
+
+// binaryCrossEntropy is -(t log x + (1-t) log(1-x)), with logarithms of at least -100 as in PyTorch.
+func binaryCrossEntropy(c *call) []ir.Value {
+	x, t := c.tensor("self"), c.tensor("target")
+	log := c.bin("maximum", c.un("log", x), c.f(-100))
+	rest := c.bin("maximum", c.log1p(c.un("neg", x)), c.f(-100))
+	v := c.bin("sub", c.bin("mul", c.bin("sub", t, c.f(1)), rest), c.bin("mul", t, log))
+	return one(c.losses(c.weighted(v)))
+}
+
+// binaryCrossEntropyWithLogits is binaryCrossEntropy of sigmoid(x), where positive ones weigh
+// pos_weight: (1-t)x + (1 + (pos_weight-1)t)(log(1+exp(-|x|)) + max(-x, 0)).
+func binaryCrossEntropyWithLogits(c *call) []ir.Value {
+	x, t := c.tensor("self"), c.tensor("target")
+	log := c.bin("add", c.log1p(c.un("exp", c.un("neg", c.un("abs", x)))), c.bin("maximum", c.un("neg", x), c.f(0)))
+	if c.has("pos_weight") {
+		w := c.bin("add", c.bin("mul", c.bin("sub", c.tensor("pos_weight"), c.f(1)), t), c.f(1))
+		log = c.bin("mul", w, log)
+	}
+	v := c.bin("add", c.bin("mul", c.bin("sub", c.f(1), t), x), log)
+	return one(c.losses(c.weighted(v)))
+}
+
+// klDivergence is t(log t - x) of logarithms x, 0 where t is.
+func klDivergence(c *call) []ir.Value {
+	x, t := c.tensor("self"), c.tensor("target")
+	if c.bool("log_target", false) {
+		return one(c.losses(c.bin("mul", c.un("exp", t), c.bin("sub", t, x))))
+	}
+	own := c.where(c.compare("eq", t, c.f(0)), c.f(0), c.bin("mul", t, c.un("log", t)))
+	return one(c.losses(c.bin("sub", own, c.bin("mul", t, x))))
+}
+
+// classes are logarithms of probabilities along an axis, and which of them count.
+type classes struct {
+	log    ir.Value // f32
+	axis   int
+	target ir.Value // class of each position; the axis has extent 1
+	counts ir.Value // bool: the class is not ignored
+	weight ir.Value // f32, of each class, for the axis; ir.NoValue: 1
+}
+
+// classes reads the operands of a loss of classes: those of one sample have no axis before.
+func (c *call) classes(log, target ir.Value) classes {
+	k := classes{log: log, axis: min(c.rank(log)-1, 1), weight: ir.NoValue}
+	if k.axis < 0 {
+		c.fail("it takes [N, C, ...]")
+	}
+	k.target = c.unsqueeze(c.cast(target, i64), k.axis)
+	k.counts = c.compare("ne", k.target, c.i(c.int("ignore_index", -100)))
+	if c.has("weight") {
+		shape := make([]dim.Dim, c.rank(log))
+		for i := range shape {
+			shape[i] = dim.Const(1)
+		}
+		shape[k.axis] = c.shape(log)[k.axis]
+		k.weight = c.reshape(c.cast(c.tensor("weight"), dtype.F32), shape...)
+	}
+	return k
+}
+
+// chosen returns the element of v, which has the axis of classes, at each position's class.
+func (c *call) chosen(k classes, v ir.Value) ir.Value {
+	at := c.along(i64, c.rank(k.log), k.axis, c.shape(k.log)[k.axis])
+	return c.reduce("sum", c.where(c.compare("eq", at, k.target), v, c.f(0)), []int{k.axis}, true)
+}
+
+// counted returns losses of positions, 0 of those that are ignored, without the axis of classes.
+func (c *call) counted(k classes, v ir.Value) ir.Value {
+	return c.squeeze(c.where(k.counts, v, c.f(0)), k.axis)
+}
+
+// classLosses reduces losses of positions: a mean is that of the weights of their classes.
+func (c *call) classLosses(k classes, v ir.Value) (loss, total ir.Value) {
+	weight := c.full(c.f(1), dtype.F32, c.shape(k.target)...)
+	if k.weight != ir.NoValue {
+		weight = c.chosen(k, c.expand(k.weight, c.shape(k.log)...))
+	}
+	w := c.counted(k, weight)
+	total = c.over("sum", w, lead(c.rank(w)), false)
+	switch c.int("reduction", reductionMean) {
+	case reductionMean:
+		v = c.bin("div", c.over("sum", v, lead(c.rank(v)), false), total)
+	case reductionSum:
+		v = c.over("sum", v, lead(c.rank(v)), false)
+	}
+	return v, total
+}
+
+// likelihood is -weight * log of each position's class.
+func (c *call) likelihood(k classes) ir.Value {
+	v := k.log
+	if k.weight != ir.NoValue {
+		v = c.bin("mul", v, k.weight)
+	}
+	return c.counted(k, c.un("neg", c.chosen(k, v)))
+}
+
+func negativeLogLikelihood(c *call) []ir.Value {
+	k := c.classes(c.cast(c.tensor("self"), dtype.F32), c.tensor("target"))
+	v, total := c.classLosses(k, c.likelihood(k))
+	return []ir.Value{c.cast(v, c.out(0).DType), c.cast(total, c.out(0).DType)}
+}
+
+// crossEntropy takes logits and, for each position, its class or the probability of each. With
+// label_smoothing that much of the probability is spread over all classes.
+func crossEntropy(c *call) []ir.Value {
+	x, target := c.cast(c.tensor("self"), dtype.F32), c.tensor("target")
+	axis, smooth := min(c.rank(x)-1, 1), c.float("label_smoothing", 0)
+	if axis < 0 {
+		c.fail("it takes [N, C, ...]")
+	}
+	n, ok := c.shape(x)[axis].Const()
+	if !ok {
+		c.fail("the number of classes is dynamic")
+	}
+	log := c.logSoftmaxOf(x, axis)
+	if c.dtype(target).Float() {
+		return one(c.cast(c.softCrossEntropy(log, target, axis, smooth, n), c.out(0).DType))
+	}
+	k := c.classes(log, target)
+	v := c.likelihood(k)
+	if smooth != 0 {
+		all := log
+		if k.weight != ir.NoValue {
+			all = c.bin("mul", log, k.weight)
+		}
+		spread := c.counted(k, c.un("neg", c.reduce("sum", all, []int{axis}, true)))
+		v = c.bin("add", c.bin("mul", v, c.f(1-smooth)), c.bin("mul", spread, c.f(smooth/float64(n))))
+	}
+	v, _ = c.classLosses(k, v)
+	return one(c.cast(v, c.out(0).DType))
+}
+
+// softCrossEntropy is that of probabilities of n classes; its mean is over positions.
+func (c *call) softCrossEntropy(log, target ir.Value, axis int, smooth float64, n int64) ir.Value {
+	target = c.cast(target, dtype.F32)
+	if smooth != 0 {
+		target = c.bin("add", c.bin("mul", target, c.f(1-smooth)), c.f(smooth/float64(n)))
+	}
+	v := c.bin("mul", log, target)
+	if c.has("weight") {
+		shape := make([]dim.Dim, c.rank(log))
+		for i := range shape {
+			shape[i] = dim.Const(1)
+		}
+		shape[axis] = dim.Const(n)
+		v = c.bin("mul", v, c.reshape(c.cast(c.tensor("weight"), dtype.F32), shape...))
+	}
+	return c.losses(c.un("neg", c.reduce("sum", v, []int{axis}, false)))
 }

@@ -15,8 +15,12 @@ var pointwiseRules = map[string]opRule{
 	"aten.sigmoid": named("sigmoid"), "aten.special_expit": named("sigmoid"), "aten.silu": named("silu"), "aten.relu": named("relu"),
 	"aten.floor": named("floor"), "aten.ceil": named("ceil"), "aten.bitwise_not": named("not"),
 	"aten.round": func(c *call) []ir.Value {
-		if c.int("decimals", 0) != 0 {
-			c.fail("rounding to decimals is not supported")
+		x, scale := c.cast(c.tensor("self"), c.out(0).DType), math.Pow10(int(c.int("decimals", 0)))
+		switch {
+		case scale > 1:
+			return one(c.bin("div", c.un("round", c.bin("mul", x, c.f(scale))), c.f(scale)))
+		case scale < 1:
+			return one(c.bin("mul", c.un("round", c.bin("div", x, c.f(1/scale))), c.f(1/scale)))
 		}
 		return named("round")(c)
 	},

@@ -39,6 +39,8 @@ var reduceRules = map[string]opRule{
 		axes := c.axes("dim", c.rank(x))
 		return []ir.Value{c.over("min", x, axes, keep), c.over("max", x, axes, keep)}
 	},
+	"aten.median": median, "aten.kthvalue": kthValue,
+	"aten.pdist": pdist, "aten._pdist_forward": pdist,
 	"aten.cdist": cdist, "aten._cdist_forward": cdist, "aten.pairwise_distance": pairwiseDistance,
 	"aten.count_nonzero": func(c *call) []ir.Value {
 		x := c.tensor("self")
@@ -271,6 +273,69 @@ func sorted(c *call) []ir.Value {
 	return []ir.Value{v, i}
 }
 
+// ranked returns the element of an axis that k others precede in ascending order, and its position.
+func (c *call) ranked(x ir.Value, axis int, k func(n int64) int64) (value, index ir.Value) {
+	n, ok := c.shape(x)[axis].Const()
+	if !ok {
+		c.fail("an axis of dynamic size (%s) cannot be sorted", c.shape(x)[axis])
+	}
+	if k(n) < 0 || k(n) >= n {
+		c.fail("there is no element %d of %d", k(n)+1, n)
+	}
+	v, i := c.largest(x, axis, k(n)+1, true)
+	at := dim.Const(k(n))
+	return c.at(v, axis, at), c.at(i, axis, at)
+}
+
+// median is the lower one of two. NaN among the elements is the result.
+func median(c *call) []ir.Value {
+	x := c.tensor("self")
+	all := !c.has("dim")
+	if all {
+		x = c.reshape(x, product(c.shape(x)))
+	}
+	axis := c.axis("dim", 0, c.rank(x))
+	v, i := c.ranked(x, axis, func(n int64) int64 { return (n - 1) / 2 })
+	if c.dtype(x).Float() {
+		extreme := c.reduce("max", x, []int{axis}, false)
+		unordered := c.compare("ne", extreme, extreme)
+		v = c.where(unordered, extreme, v)
+		i = c.where(unordered, c.argOver("max", x, axis, false), i)
+	}
+	if all {
+		return one(v)
+	}
+	return []ir.Value{c.reshape(v, c.out(0).Shape...), c.reshape(i, c.out(0).Shape...)}
+}
+
+// kthValue is the k-th smallest of an axis.
+func kthValue(c *call) []ir.Value {
+	x := c.tensor("self")
+	v, i := c.ranked(x, c.axis("dim", -1, c.rank(x)), func(int64) int64 { return c.int("k", 1) - 1 })
+	return []ir.Value{c.reshape(v, c.out(0).Shape...), c.reshape(i, c.out(0).Shape...)}
+}
+
+// pdist are the distances of all pairs of rows i < j, in the order of i and then of j.
+func pdist(c *call) []ir.Value {
+	x, t := c.cast(c.tensor("self"), dtype.F32), c.out(0)
+	if c.rank(x) != 2 || t.Rank() != 1 {
+		c.fail("it takes a matrix")
+	}
+	n := c.shape(x)[0]
+	// Row i begins at pair i(2n-i-1)/2, so that of a pair is the last that begins at or before it.
+	begin := func(i ir.Value) ir.Value {
+		twice := c.bin("mul", i, c.bin("sub", c.scalar(n.Mul(dim.Const(2)).Sub(dim.Const(1)), i64), i))
+		return c.bin("div", twice, c.i(2))
+	}
+	pair := c.iota(i64, t.Shape[0])
+	before := c.compare("le", begin(c.along(i64, 2, 1, n)), c.unsqueeze(pair, 1))
+	// The last row begins where the pairs end.
+	i := c.bin("sub", c.reduce("sum", c.cast(before, i64), []int{1}, false), c.i(1))
+	j := c.bin("add", c.bin("sub", pair, begin(i)), c.bin("add", i, c.i(1)))
+	d := c.bin("sub", c.gather(x, i, 0), c.gather(x, j, 0))
+	return one(c.cast(c.normOver(d, c.float("p", 2), []int{1}, false), t.DType))
+}
+
 func (c *call) softmaxOf(x ir.Value, axis int) ir.Value {
 	return c.op("softmax", []ir.Value{x}, ir.IntAttr("axis", int64(axis)))
 }
@@ -300,12 +365,14 @@ func (c *call) maskedSoftmax(x ir.Value, axis int) ir.Value {
 }
 
 func logSoftmax(c *call) []ir.Value {
-	t := c.out(0)
 	x := c.cast(c.tensor("self"), dtype.F32)
-	axes := []int{c.axis("dim", -1, c.rank(x))}
+	return one(c.cast(c.logSoftmaxOf(x, c.axis("dim", -1, c.rank(x))), c.out(0).DType))
+}
+
+func (c *call) logSoftmaxOf(x ir.Value, axis int) ir.Value {
+	axes := []int{axis}
 	d := c.bin("sub", x, c.over("max", x, axes, true))
-	v := c.bin("sub", d, c.un("log", c.over("sum", c.un("exp", d), axes, true)))
-	return one(c.cast(v, t.DType))
+	return c.bin("sub", d, c.un("log", c.over("sum", c.un("exp", d), axes, true)))
 }
 
 // normalized returns x with the axes that are normalized joined to one, and weights that are

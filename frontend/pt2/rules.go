@@ -16,7 +16,7 @@ type viewRule func(c *call) []*tensor
 // opRules and viewRules are by the name of an op without its overload: overloads take the
 // same arguments by the same names, and those that they lack have defaults.
 var (
-	opRules   = merged(pointwiseRules, reduceRules, layoutRules, indexRules, accumulateRules, trigonometryRules, lossRules, productRules, convRules, recurrentRules, createRules)
+	opRules   = merged(pointwiseRules, reduceRules, layoutRules, indexRules, accumulateRules, trigonometryRules, lossRules, productRules, convRules, resampleRules, sampleRules, bagRules, recurrentRules, createRules)
 	viewRules = aliasRules
 )
 

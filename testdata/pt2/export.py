@@ -14,6 +14,7 @@ START = time.time()
 LOG = []
 FILES = {}
 SIZES = (6, 3, 9)
+LIMIT = 100  # seconds, after which nothing more is begun
 
 
 def log(*a):
@@ -71,7 +72,20 @@ def inputs(n, kinds, seed=0):
     return out
 
 
-def emit(name, model, kinds, sizes=SIZES, dims=None, core=True, run=True, strict=False):
+def emit(name, *args, **options):
+    """makes the archives of a model, or none of them where one fails"""
+    if time.time() - START > LIMIT:
+        log("no time for", name)
+        return
+    try:
+        make(name, *args, **options)
+    except Exception:
+        log("FAILED", name, traceback.format_exc()[-1500:])
+        for key in [k for k in FILES if k.split("/")[0] in (name, name + "-core")]:
+            del FILES[key]
+
+
+def make(name, model, kinds, sizes=SIZES, dims=None, core=True, run=True, strict=False):
     """exports a model, and the same in Core ATen, with results at all sizes"""
     t0 = time.time()
     model = model.eval()
@@ -373,13 +387,9 @@ def group_refused():
         ("refused-unbacked", [lambda x: x[x > 0] * 2, lambda x: torch.nonzero(x)], [("f", ["n", 4])]),
         ("refused-random", [lambda x: x + torch.rand_like(x), lambda x: F.dropout(x, 0.5, True)], [("f", ["n", 4])]),
         ("refused-ops", [lambda x: torch.linalg.inv(x.t() @ x), lambda x: torch.linalg.qr(x)[0], lambda x: x.median(1)[0], lambda x: torch.linalg.inv(x.t() @ x + 1), lambda x: torch.special.bessel_j0(x)], [("f", ["n", 4])]),
-        ("refused-more", [lambda x: F.embedding_bag(torch.tensor([[0, 1], [2, 2]]), x[:3]), lambda x: torch.as_strided(x[:3], (2, 3), (4, 1), 1), lambda x: F.grid_sample(x[None, None, :3], torch.zeros(1, 2, 2, 2), align_corners=False), lambda x: F.fold(x[None, :, :].transpose(1, 2)[:, :, :4], (2, 4), (2, 2), stride=(1, 2)) if False else x, lambda x: F.interpolate(x[None, None], scale_factor=2, mode="bicubic")], [("f", ["n", 4])]),
         ("refused-input64", [lambda x: x * 2], [("float64", ["n", 4])]),
     ]:
-        try:
-            emit(name, Fns(fns), kinds, core=False, run=False)
-        except Exception:
-            log("FAILED", name, traceback.format_exc()[-400:])
+        emit(name, Fns(fns), kinds, core=False, run=False)
 
     class Cond(nn.Module):
         def forward(self, x):
@@ -429,25 +439,117 @@ def group_accumulate():
 
 
 def group_math():
-    emit("math", Fns([
-        lambda x, y: torch.atan(x * 5), lambda x, y: torch.asin(x.tanh()), lambda x, y: torch.acos(x.tanh()), lambda x, y: torch.atan2(x, y), lambda x, y: torch.atan2(x, torch.zeros_like(x)), lambda x, y: torch.acosh(x.abs() + 1), lambda x, y: torch.atanh(x.tanh() * 0.9), lambda x, y: torch.hypot(x, y),
-        lambda x, y: torch.masked_scatter(x, y > 0, x.flip(1)), lambda x, y: torch.cdist(x[:, None], y[:, None]), lambda x, y: torch.cdist(x, y, p=1.0), lambda x, y: F.bilinear(x, y, torch.arange(24.0).view(3, 2, 4)[:, :, :].repeat(1, 4, 2)),
-        lambda x, y: torch.logaddexp(x, y), lambda x, y: torch.exp2(x), lambda x, y: torch.sinc(x), lambda x, y: torch.deg2rad(x), lambda x, y: torch.fmax(x, y) + torch.fmin(x, y), lambda x, y: F.pairwise_distance(x, y), lambda x, y: F.huber_loss(x, y), lambda x, y: F.smooth_l1_loss(x, y), lambda x, y: F.l1_loss(x, y),
-        lambda x, y: torch.cross(x[:, :3], y[:, :3], dim=1), lambda x, y: torch.trace(x[:3, :3]), lambda x, y: torch.ldexp(x, torch.tensor(3)), lambda x, y: torch.float_power(x.abs(), 2).float() if False else x, lambda x, y: torch.signbit(x), lambda x, y: torch.searchsorted(torch.arange(5.0), x), lambda x, y: F.hardshrink(x) + F.softshrink(x) + F.tanhshrink(x), 
-        lambda x, y: torch.isclose(x, y), lambda x, y: x.cumsum(1).var(1), lambda x, y: torch.nansum(x, 1), lambda x, y: torch.aminmax(x, dim=1), lambda x, y: torch.std_mean(x, 1), lambda x, y: torch.vander(x[0]) if False else x,
-    ]), [("f", ["n", 8]), ("f", ["n", 8])])
-    emit("image", Fns([
-        lambda x: F.fold(x.reshape(-1, 12, 12), (4, 6), (2, 2), stride=(1, 2)) if False else x, lambda x: F.avg_pool3d(x[:, None], 2), lambda x: F.max_pool3d(x[:, None], (3, 2, 2)), lambda x: F.adaptive_avg_pool3d(x[:, None], (1, 2, 2)), lambda x: F.conv3d(x[:, None], torch.arange(54.0).view(2, 1, 3, 3, 3).sin(), padding=1), lambda x: F.pad(x, (1, 1, 2, 2), mode="reflect"), lambda x: F.pad(x[:, None], (1, 1, 2, 2, 1, 0), mode="replicate"), lambda x: F.local_response_norm(x, 3), lambda x: F.lp_pool2d(x, 2, 2), lambda x: F.interpolate(x, size=(5, 4), mode="bilinear", align_corners=True), lambda x: F.interpolate(x.flatten(2), size=12, mode="linear"),
+    two = [("f", ["n", 8]), ("f", ["n", 8])]
+    emit("angles", Fns([
+        lambda x, y: torch.atan(x * 5), lambda x, y: torch.asin(x.tanh()), lambda x, y: torch.acos(x.tanh()), lambda x, y: torch.atan2(x, y), lambda x, y: torch.atan2(x, torch.zeros_like(x)), lambda x, y: torch.acosh(x.abs() + 1), lambda x, y: torch.atanh(x.tanh() * 0.9), lambda x, y: torch.hypot(x, y), lambda x, y: torch.deg2rad(x) + torch.rad2deg(y), lambda x, y: torch.sinc(x),
+    ]), two)
+    emit("distances", Fns([
+        lambda x, y: torch.cdist(x[:, None], y[:, None]), lambda x, y: torch.cdist(x, y, p=1.0), lambda x, y: F.pairwise_distance(x, y), lambda x, y: F.huber_loss(x, y), lambda x, y: F.smooth_l1_loss(x, y), lambda x, y: F.l1_loss(x, y), lambda x, y: F.bilinear(x, y, torch.arange(24.0).view(3, 2, 4).repeat(1, 4, 2)), lambda x, y: torch.cross(x[:, :3], y[:, :3], dim=1), lambda x, y: torch.trace(x[:3, :3]),
+    ]), two)
+    emit("logs", Fns([
+        lambda x, y: torch.logaddexp(x, y), lambda x, y: torch.exp2(x), lambda x, y: torch.ldexp(x, torch.tensor(3)), lambda x, y: torch.signbit(x), lambda x, y: torch.searchsorted(torch.arange(5.0), x), lambda x, y: F.hardshrink(x) + F.softshrink(x) + F.tanhshrink(x), lambda x, y: torch.isclose(x, y),
+        lambda x, y: torch.fmax(x, y) + torch.fmin(x, y), lambda x, y: x.cumsum(1).var(1), lambda x, y: torch.std_mean(x, 1), lambda x, y: torch.aminmax(x, dim=1), lambda x, y: torch.masked_scatter(x, y > 0, x.flip(1)), lambda x, y: torch.logit(x.sigmoid(), eps=1e-3), lambda x, y: x.round(decimals=1), lambda x, y: F.softplus(x, beta=2, threshold=1), lambda x, y: torch.rot90(x), lambda x, y: torch.isin((x * 3).long(), torch.tensor([0, 2])),
+    ]), two)
+
+
+def group_image():
+    emit("volumes", Fns([
+        lambda x: F.avg_pool3d(x[:, None], 2), lambda x: F.max_pool3d(x[:, None], (3, 2, 2)), lambda x: F.adaptive_avg_pool3d(x[:, None], (1, 2, 2)), lambda x: F.conv3d(x[:, None], torch.arange(54.0).view(2, 1, 3, 3, 3).sin(), padding=1),
+        lambda x: F.conv_transpose3d(x[:, None], torch.arange(54.0).view(1, 2, 3, 3, 3).cos(), stride=2, padding=1), lambda x: F.adaptive_max_pool3d(x[:, None], (1, 2, 2)),
     ]), [("f", ["n", 3, 6, 8])])
+    emit("pads", Fns([
+        lambda x: F.pad(x, (1, 1, 2, 2), mode="reflect"), lambda x: F.pad(x[:, None], (1, 1, 2, 2, 1, 0), mode="replicate"), lambda x: F.pad(x[:, None], (3, 1, 2, 0, 1, 2), mode="reflect"), lambda x: F.pad(x[:, None], (1, 2, 0, 1, 2, 0), mode="circular"),
+    ]), [("f", ["n", 3, 6, 8])])
+    emit("resample", Fns([
+        lambda x: F.local_response_norm(x, 3), lambda x: F.lp_pool2d(x, 2, 2), lambda x: F.interpolate(x, size=(5, 4), mode="bilinear", align_corners=True), lambda x: F.interpolate(x.flatten(2), size=12, mode="linear"),
+    ]), [("f", ["n", 3, 6, 8])])
+    emit("bicubic", Fns([
+        lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), lambda x: F.interpolate(x, size=(5, 11), mode="bicubic"), lambda x: F.interpolate(x, size=(9, 4), mode="bicubic", align_corners=True), lambda x: F.interpolate(x, scale_factor=(1.7, 0.6), mode="bicubic", recompute_scale_factor=False),
+    ]), [("f", ["n", 3, 6, 8])])
+    emit("antialias", Fns([
+        lambda x: F.interpolate(x, size=(4, 3), mode="bilinear", antialias=True), lambda x: F.interpolate(x, size=(11, 5), mode="bicubic", antialias=True), lambda x: F.interpolate(x, size=(3, 13), mode="bicubic", antialias=True, align_corners=True), lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True),
+    ]), [("f", ["n", 3, 6, 8])])
+    emit("trilinear", Fns([
+        lambda x: F.interpolate(x[:, None], scale_factor=2, mode="trilinear"), lambda x: F.interpolate(x[:, None], size=(2, 9, 5), mode="trilinear", align_corners=True), lambda x: F.interpolate(x, size=(5, 11), mode="nearest-exact"), lambda x: F.interpolate(x, size=(7, 7), mode="area"),
+    ]), [("f", ["n", 3, 6, 8])])
+    for name, f in [
+        ("bilinear", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear")), ("bicubic", lambda x: F.interpolate(x, scale_factor=2, mode="bicubic")), ("nearest", lambda x: F.interpolate(x, scale_factor=3, mode="nearest")), ("half", lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear")), ("size", lambda x: F.interpolate(x, size=(2 * x.shape[2], 16), mode="bilinear")),
+    ]:
+        emit("pictures-" + name, Fns([f]), [("f", [2, 3, "n", 8])], sizes=(6, 4, 10))
+    emit("fold", Fns([
+        lambda x: F.fold(x.reshape(-1, 12, 12), (4, 9), (2, 2), stride=(1, 2)), lambda x: F.fold(x.reshape(-1, 16, 9), (6, 6), (4, 4), stride=2, padding=1), lambda x: F.fold(x.reshape(-1, 4, 36), (8, 8), 2, dilation=2), lambda x: F.fold(F.unfold(x, 3, padding=1, stride=2), (6, 8), 3, padding=1, stride=2),
+    ]), [("f", ["n", 3, 6, 8])])
+    emit("indices", Fns([
+        lambda x: F.max_pool2d(x, 2, return_indices=True), lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), lambda x: F.max_pool2d(x, (2, 3), ceil_mode=True, dilation=(2, 1), return_indices=True), lambda x: F.max_pool1d(x.flatten(2), 4, return_indices=True), lambda x: F.max_pool3d(x[:, None], (3, 2, 2), return_indices=True),
+    ]), [("f", ["n", 3, 6, 8])])
+    emit("unpool", Fns([
+        lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), lambda x: F.max_unpool2d(*F.max_pool2d(x, 3, return_indices=True), 3, output_size=(6, 8)),
+    ]), [("f", ["n", 3, 6, 8])])
+
+
+def group_sampling():
+    for mode in ("bilinear", "nearest", "bicubic"):
+        fns = []
+        for pad in ("zeros", "border", "reflection"):
+            for corners in (False, True):
+                fns.append(lambda x, g, pad=pad, corners=corners: F.grid_sample(x, g * 0.8, mode=mode, padding_mode=pad, align_corners=corners))
+        emit(f"sample-{mode}", Fns(fns), [("f", ["n", 3, 6, 8]), ("f", ["n", 4, 5, 2])])
+    emit("sample-3d", Fns([
+        lambda x, g: F.grid_sample(x[:, None], torch.cat([g, g[..., :1] * 0.5], -1)[:, None] * 0.7, align_corners=False), lambda x, g: F.grid_sample(x[:, None], torch.cat([g, g[..., :1] * 0.5], -1)[:, None], mode="nearest", padding_mode="border", align_corners=True), lambda x, g: F.grid_sample(x[:, None], torch.cat([g, g[..., :1] * 0.5], -1)[:, None], padding_mode="reflection", align_corners=False),
+    ]), [("f", ["n", 3, 6, 8]), ("f", ["n", 4, 5, 2])])
+    emit("affine", Fns([
+        lambda x, g: F.affine_grid(g[:, 0, :3].reshape(-1, 2, 3), (g.shape[0], 3, 4, 5), align_corners=False), lambda x, g: F.grid_sample(x, F.affine_grid(g[:, 0, :3].reshape(-1, 2, 3), (g.shape[0], 3, 4, 5), align_corners=True), align_corners=True),
+    ]), [("f", ["n", 3, 6, 8]), ("f", ["n", 4, 5, 2])])
+
+
+def group_storage():
+    emit("as-strided", Fns([
+        lambda x: torch.as_strided(x[:3], (2, 3), (4, 1), 1) + 0, lambda x: torch.as_strided(x.contiguous(), (x.shape[0], 3), (6, 2), 1) * 2, lambda x: (x.t() + 1).as_strided((6, 2), (1, 6), 3), lambda x: (x * 2).as_strided((x.shape[0] - 1, 2, 6), (6, 6, 1)), lambda x: (x * 3).as_strided((x.shape[0], 6, 2), (6, 1, 0)),
+    ]), [("f", ["n", 6])])
+
+    class Writes(nn.Module):
+        def forward(self, x):
+            a = torch.zeros(4, 6)
+            a.as_strided((2, 3), (12, 2), 1).copy_(x[:2, :3])
+            b = torch.zeros(24)
+            b.as_strided((4,), (7,)).add_(1)
+            return a, b.view(4, 6) + x[:1], torch.as_strided_scatter(a * 2, x[:2, :2], (2, 2), (6, 1), 2)
+    emit("strided-writes", Writes(), [("f", ["n", 6])])
+
+
+def group_bags():
+    table = torch.randn(7, 4, generator=torch.Generator().manual_seed(3))
+    at = lambda i: i.flatten()
+    for mode in ("sum", "mean", "max"):
+        emit(f"bag-{mode}", Fns([
+            lambda i, w: F.embedding_bag(i, table, mode=mode), lambda i, w: F.embedding_bag(at(i), table, torch.tensor([0, 2, 2, 5]), mode=mode), lambda i, w: F.embedding_bag(at(i)[:9], table, torch.tensor([0, 4, 9]), mode=mode, include_last_offset=True), lambda i, w: F.embedding_bag(i, table, mode=mode, padding_idx=2),
+        ]), [("i", ["n", 3], 7), ("f", ["n", 3])])
+    emit("bag-weights", Fns([lambda i, w: F.embedding_bag(i, table, mode="sum", per_sample_weights=w), lambda i, w: F.embedding_bag(at(i), table, torch.tensor([0, 5]), mode="sum", per_sample_weights=at(w), padding_idx=1)]), [("i", ["n", 3], 7), ("f", ["n", 3])])
+    emit("pdist", Fns([lambda x: F.pdist(x[:3]), lambda x: F.pdist(x[:3], p=1.0), lambda x: torch.pdist(x[:3, :2], p=float("inf"))]), [("f", ["n", 5])])
+    emit("pdist-dynamic", Fns([lambda x: F.pdist(x)]), [("f", ["n", 5])])
+
+
+def group_losses():
+    two = [("f", ["n", 5]), ("f", ["n", 5])]
+    emit("losses", Fns([
+        lambda x, y: F.cross_entropy(x, y.argmax(1)), lambda x, y: F.cross_entropy(x, y.argmax(1), reduction="none", label_smoothing=0.1), lambda x, y: F.nll_loss(x.log_softmax(1), y.argmax(1), reduction="sum"), lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()), lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()), lambda x, y: F.kl_div(x.log_softmax(1), y.softmax(1), reduction="batchmean"), lambda x, y: F.cross_entropy(x, y.softmax(1)),
+    ]), two)
 
 
 def group_nan():
     nan = float("nan")
-    emit("nan", Fns([
-        lambda x: torch.where(x > 0.8, nan, x).sort(1), lambda x: torch.where(x > 0.8, nan, x).sort(1, descending=True), lambda x: torch.where(x > 0.8, nan, x).argsort(dim=1, stable=True), lambda x: torch.where(x > 0.8, nan, x).topk(3)[0], lambda x: torch.where(x > 0.8, nan, x).topk(3, largest=False)[0],
-        lambda x: torch.where(x > 0.8, nan, x).max(1), lambda x: torch.where(x > 0.8, nan, x).min(1), lambda x: torch.where(x > 0.8, nan, x).argmin(1), lambda x: torch.where(x > 0.8, nan, x).amax(0), lambda x: torch.where(x > 0.8, -0.0, 0.0).sort(dim=1, stable=True), lambda x: torch.where(x > 0.5, float("inf"), torch.where(x < -0.5, -float("inf"), x)).sort(dim=1, stable=True),
-        lambda x: torch.where(x > 0.8, nan, x).clamp(-0.5, 0.5), lambda x: torch.where(x > 0.8, nan, x).nanmean(1), lambda x: torch.where(x > 0.8, nan, x).cumsum(1), lambda x: torch.where(x > 0.8, nan, x).cumprod(1), lambda x: (x * 3).round().sort(dim=1, stable=True), lambda x: (x * 3).round().sort(dim=1, descending=True, stable=True),
-    ]), [("f", ["n", 8])])
+    holes = lambda x: torch.where(x > 0.8, nan, x)
+    one = [("f", ["n", 8])]
+    emit("nan-sort", Fns([
+        lambda x: holes(x).sort(dim=1, stable=True), lambda x: holes(x).sort(dim=1, descending=True, stable=True), lambda x: holes(x).argsort(dim=1, stable=True), lambda x: holes(x).topk(3)[0], lambda x: holes(x).topk(3, largest=False)[0], lambda x: torch.where(x > 0.8, -0.0, 0.0).sort(dim=1, stable=True), lambda x: torch.where(x > 0.5, float("inf"), torch.where(x < -0.5, -float("inf"), x)).sort(dim=1, stable=True), lambda x: (x * 3).round().sort(dim=1, stable=True), lambda x: (x * 3).round().sort(dim=1, descending=True, stable=True),
+    ]), one)
+    emit("nan-reduce", Fns([
+        lambda x: holes(x).max(1), lambda x: holes(x).min(1), lambda x: holes(x).argmin(1), lambda x: holes(x).argmax(1), lambda x: holes(x).amax(0), lambda x: holes(x).nanmean(1), lambda x: holes(x).nansum(1), lambda x: holes(x).sum(1), lambda x: holes(x).softmax(1), lambda x: holes(x).logsumexp(1), lambda x: holes(x).isnan().any(1),
+    ]), one)
+    emit("nan-scan", Fns([lambda x: holes(x).cumsum(1), lambda x: holes(x).cumprod(1), lambda x: torch.cummax(holes(x), 1), lambda x: torch.cummin(holes(x), 1)]), one)
+    emit("nan-point", Fns([
+        lambda x: holes(x).clamp(-0.5, 0.5), lambda x: holes(x).clamp(min=0.1), lambda x: torch.maximum(holes(x), x.flip(1)), lambda x: torch.minimum(x.flip(1), holes(x)), lambda x: torch.fmax(holes(x), x.flip(1)), lambda x: holes(x).relu(), lambda x: F.leaky_relu(holes(x)), lambda x: holes(x).sign(), lambda x: F.elu(holes(x)), lambda x: F.gelu(holes(x)), lambda x: holes(x) == holes(x), lambda x: holes(x) > 0, lambda x: torch.nan_to_num(holes(x), nan=2.0), lambda x: F.hardtanh(holes(x)), lambda x: F.relu6(holes(x)), lambda x: F.threshold(holes(x), 0.1, -1.0), lambda x: F.hardshrink(holes(x)), lambda x: F.softshrink(holes(x)), lambda x: F.hardsigmoid(holes(x)), lambda x: holes(x).bool(), lambda x: F.softplus(holes(x)), lambda x: F.logsigmoid(holes(x)), lambda x: torch.remainder(holes(x), 0.7), lambda x: torch.atan2(holes(x), x.flip(1)), lambda x: torch.where(holes(x) > 0, 1.0, holes(x)),
+    ]), one)
 
 
 class StridedWrites(nn.Module):
@@ -597,15 +699,9 @@ def group_hf():
         ("hf-vit", lambda: Hidden(T.ViTModel(T.ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, image_size=8, patch_size=4), add_pooling_layer=False), "pixel_values"), [("f", ["n", 3, 8, 8])], None),
         ("hf-t5-encoder", lambda: Hidden(T.T5EncoderModel(T.T5Config(vocab_size=64, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=4)), "input_ids"), ids, ({1: seq},)),
     ]
-    for name, make, kinds, dims in jobs:
-        if time.time() - START > 85:
-            log("no time for", name)
-            continue
-        try:
-            torch.manual_seed(6)
-            emit(name, make(), kinds, dims=dims, core=False)
-        except Exception:
-            log("FAILED", name, traceback.format_exc()[-500:])
+    for name, build, kinds, dims in jobs:
+        torch.manual_seed(6)
+        emit(name, build(), kinds, dims=dims, core=False)
 
 
 def group_hf_static():
@@ -621,25 +717,65 @@ def group_hf_static():
 
     common = dict(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
     gpt2 = dict(vocab_size=64, n_embd=16, n_layer=1, n_head=2, n_positions=64)
-    for name, make in [
+    for name, build in [
         ("hf-static-llama", lambda: T.LlamaForCausalLM(T.LlamaConfig(**common, attn_implementation="sdpa"))),
         ("hf-static-llama-eager", lambda: T.LlamaForCausalLM(T.LlamaConfig(**common, attn_implementation="eager"))),
         ("hf-static-gpt2", lambda: T.GPT2LMHeadModel(T.GPT2Config(**gpt2, attn_implementation="sdpa"))),
         ("hf-static-mistral", lambda: T.MistralForCausalLM(T.MistralConfig(**common, sliding_window=4, attn_implementation="sdpa"))),
     ]:
-        if time.time() - START > 80:
-            log("no time for", name)
-            continue
+        torch.manual_seed(6)
+        emit(name, Logits(build()), [("i", ["n", 12], 64)], sizes=(4, 3), core=False)
+
+
+def group_models():
+    import transformers as T
+
+    class Field(nn.Module):
+        def __init__(self, m, key, field):
+            super().__init__()
+            self.m, self.key, self.field = m, key, field
+
+        def forward(self, x):
+            return getattr(self.m(**{self.key: x}), self.field)
+
+    image = lambda size: [("f", ["n", 3, size, size])]
+    ids = [("i", ["n", 10], 64)]
+    lm = dict(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64, attn_implementation="sdpa", use_cache=False)
+    bert = dict(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=64)
+    for name, build, kinds, key, field in [
+        ("hf-resnet", lambda: T.ResNetModel(T.ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic")), image(16), "pixel_values", "last_hidden_state"),
+        ("hf-convnext", lambda: T.ConvNextModel(T.ConvNextConfig(num_stages=2, hidden_sizes=[8, 12], depths=[1, 1], patch_size=2)), image(8), "pixel_values", "last_hidden_state"),
+        ("hf-swin", lambda: T.SwinModel(T.SwinConfig(image_size=16, patch_size=2, embed_dim=8, depths=[2, 1], num_heads=[1, 2], window_size=2)), image(16), "pixel_values", "last_hidden_state"),
+        ("hf-dinov2", lambda: T.Dinov2Model(T.Dinov2Config(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, mlp_ratio=2, image_size=8, patch_size=2)), image(12), "pixel_values", "last_hidden_state"),
+        ("hf-segformer", lambda: T.SegformerForSemanticSegmentation(T.SegformerConfig(num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1], hidden_sizes=[8, 12], patch_sizes=[3, 3], strides=[2, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2], decoder_hidden_size=8)), image(16), "pixel_values", "logits"),
+        ("hf-clip-vision", lambda: T.CLIPVisionModel(T.CLIPVisionConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)), image(8), "pixel_values", "last_hidden_state"),
+        ("hf-clip-text", lambda: T.CLIPTextModel(T.CLIPTextConfig(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=16)), ids, "input_ids", "last_hidden_state"),
+        ("hf-whisper-encoder", lambda: T.models.whisper.modeling_whisper.WhisperEncoder(T.WhisperConfig(d_model=16, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=24, num_mel_bins=8, max_source_positions=8)), [("f", ["n", 8, 16])], "input_features", "last_hidden_state"),
+        ("hf-wav2vec2", lambda: T.Wav2Vec2Model(T.Wav2Vec2Config(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, conv_dim=(8, 8), conv_kernel=(4, 3), conv_stride=(3, 2), num_feat_extract_layers=2, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2)), [("f", ["n", 60])], "input_values", "last_hidden_state"),
+        ("hf-distilbert", lambda: T.DistilBertModel(T.DistilBertConfig(vocab_size=64, dim=16, hidden_dim=24, n_layers=1, n_heads=2, max_position_embeddings=64)), ids, "input_ids", "last_hidden_state"),
+        ("hf-deberta", lambda: T.DebertaV2Model(T.DebertaV2Config(**bert, relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8)), ids, "input_ids", "last_hidden_state"),
+        ("hf-modernbert", lambda: T.ModernBertModel(T.ModernBertConfig(**bert, pad_token_id=0, local_attention=4, global_attn_every_n_layers=2)), ids, "input_ids", "last_hidden_state"),
+        ("hf-qwen3", lambda: T.Qwen3ForCausalLM(T.Qwen3Config(**lm)), ids, "input_ids", "logits"),
+        ("hf-gemma3", lambda: T.Gemma3ForCausalLM(T.Gemma3TextConfig(**lm, sliding_window=4, layer_types=["sliding_attention", "full_attention"])), ids, "input_ids", "logits"),
+        ("hf-gptneox", lambda: T.GPTNeoXForCausalLM(T.GPTNeoXConfig(**bert, use_cache=False)), ids, "input_ids", "logits"),
+        ("hf-mamba", lambda: T.MambaForCausalLM(T.MambaConfig(vocab_size=64, hidden_size=8, state_size=4, num_hidden_layers=1, use_cache=False)), [("i", ["n", 5], 64)], "input_ids", "logits"),
+    ]:
         try:
-            torch.manual_seed(6)
-            emit(name, Logits(make()), [("i", ["n", 12], 64)], sizes=(4, 3), core=False)
+            torch.manual_seed(7)
+            model = build()
         except Exception:
-            log("FAILED", name, traceback.format_exc()[-500:])
+            log("FAILED", name, traceback.format_exc()[-800:])
+            continue
+        emit(name, Field(model, key, field), kinds, sizes=(4, 3), core=False)
 
 
 GROUPS = {
     "ops": [group_strided, group_mutation, group_symbolic, group_sdpa, group_rnn, group_conv, group_index, group_dtypes, group_einsum, group_custom, group_refused, group_layout, group_reduce, group_pointwise, group_hf],
-    "more": [group_states, group_nested, group_regions, group_causal, group_accumulate, group_writes, group_nan, group_math, group_hf_static],
+    "more": [group_nested, group_regions, group_causal, group_accumulate, group_hf_static],
+    "values": [group_states, group_writes, group_nan, group_math],
+    "images": [group_image, group_sampling],
+    "models": [group_models],
+    "positions": [group_storage, group_bags, group_losses],
 }
 SET = sys.argv[1] if len(sys.argv) > 1 else "ops"
 
@@ -648,9 +784,6 @@ def main():
     torch.set_num_threads(4)
     log("torch", torch.__version__)
     for g in GROUPS[SET]:
-        if time.time() - START > 80:
-            log("no time for", g.__name__)
-            continue
         try:
             g()
         except Exception:

@@ -1,0 +1,66 @@
+package pt2
+
+import (
+	"math"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+)
+
+// What mode of embedding_bag means.
+const bagSum, bagMean, bagMax = 0, 1, 2
+
+// bagRules sum, average or take the largest of rows of a table for each bag of indices.
+var bagRules = map[string]opRule{
+	"aten.embedding_bag": embeddingBag, "aten._embedding_bag": embeddingBag, "aten._embedding_bag_forward_only": embeddingBag,
+}
+
+// embeddingBag takes indices and where the bag of each starts. Its first result is all that it
+// has here; the others serve a backward.
+func embeddingBag(c *call) []ir.Value {
+	table, index, offsets, t := c.tensor("weight"), c.cast(c.tensor("indices"), i64), c.cast(c.tensor("offsets"), i64), c.out(0)
+	mode := c.int("mode", bagSum)
+	if c.rank(index) != 1 || c.rank(offsets) != 1 || mode < bagSum || mode > bagMax {
+		c.fail("it takes a vector of indices and one of offsets")
+	}
+	rows := c.cast(c.bin("embedding", table, index), dtype.F32)
+	if c.has("per_sample_weights") {
+		rows = c.bin("mul", rows, c.unsqueeze(c.cast(c.tensor("per_sample_weights"), dtype.F32), 1))
+	}
+	// in says which indices are of which bag: [bags, indices].
+	bags, n := t.Shape[0], c.shape(index)[0]
+	starts := c.slice(offsets, 0, dim.Const(0), bags, 1)
+	place := c.along(i64, 2, 1, n)
+	in := c.compare("ge", place, c.unsqueeze(starts, 1))
+	ends := c.unsqueeze(c.bagEnds(offsets, bags, n), 1)
+	in = c.bin("and", in, c.compare("lt", place, ends))
+	if pad := c.int("padding_idx", -1); pad >= 0 {
+		in = c.bin("and", in, c.compare("ne", c.unsqueeze(index, 0), c.i(pad)))
+	}
+	identity := 0.0
+	op := "sum"
+	if mode == bagMax {
+		identity, op = math.Inf(-1), "max"
+	}
+	y := c.reduce(op, c.where(c.unsqueeze(in, 2), c.unsqueeze(rows, 0), c.f(identity)), []int{1}, false)
+	if mode != bagSum {
+		count := c.reduce("sum", c.cast(in, i64), []int{1}, true)
+		if mode == bagMean {
+			y = c.bin("div", y, c.cast(c.bin("maximum", count, c.i(1)), dtype.F32))
+		} else {
+			y = c.where(c.compare("eq", count, c.i(0)), c.f(0), y)
+		}
+	}
+	return one(c.cast(y, t.DType))
+}
+
+// bagEnds returns where each bag ends: where the next one starts. The last ends with the
+// indices, or with the last offset, which is no bag then.
+func (c *call) bagEnds(offsets ir.Value, bags, n dim.Dim) ir.Value {
+	if c.bool("include_last_offset", false) {
+		return c.slice(offsets, 0, dim.Const(1), bags.Add(dim.Const(1)), 1)
+	}
+	end := c.reshape(c.scalar(n, i64), dim.Const(1))
+	return c.concat(0, c.slice(offsets, 0, dim.Const(1), bags, 1), end)
+}

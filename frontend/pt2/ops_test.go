@@ -1,0 +1,465 @@
+package pt2
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"testing"
+
+	"pwc/ir/dtype"
+	"pwc/ir/interp"
+)
+
+// operand is a tensor argument of an op.
+type operand struct {
+	name  string
+	dt    dtype.DType
+	shape []int64
+	data  []float64
+}
+
+// opCase is a program of one op, and what it computes by its definition.
+type opCase struct {
+	name, op string
+	operands []operand
+	args     string // the other arguments: name of the schema and value, as JSON
+	results  []operand
+}
+
+func f32(name string, data []float64, shape ...int64) operand {
+	return operand{name, dtype.F32, shape, data}
+}
+
+func i64s(name string, data []float64, shape ...int64) operand {
+	return operand{name, dtype.I64, shape, data}
+}
+
+// wave are n numbers without a pattern.
+func wave(n int, step float64) []float64 {
+	out := make([]float64, n)
+	for i := range out {
+		out[i] = math.Round(1000*math.Sin(step*float64(i)+step)) / 1000
+	}
+	return out
+}
+
+// archive writes a program that applies the op to its inputs.
+func (c *opCase) archive(t *testing.T) []entry {
+	t.Helper()
+	type m = map[string]any
+	meta := func(o operand) m {
+		sizes, strides, step := []m{}, make([]m, len(o.shape)), int64(1)
+		for i := len(o.shape) - 1; i >= 0; i-- {
+			strides[i] = m{"as_int": step}
+			step *= o.shape[i]
+		}
+		for _, n := range o.shape {
+			sizes = append(sizes, m{"as_int": n})
+		}
+		code := map[dtype.DType]int{dtype.F32: 7, dtype.I64: 5, dtype.Bool: 12}[o.dt]
+		return m{"dtype": code, "sizes": sizes, "strides": strides, "storage_offset": m{"as_int": 0}, "layout": 7,
+			"requires_grad": false, "device": m{"type": "cpu", "index": nil}}
+	}
+	tensor := func(name string) m { return m{"as_tensor": m{"name": name}} }
+	values, args, given, results := m{}, []m{}, []m{}, []m{}
+	inputs, outputs := []m{}, []m{}
+	for _, o := range c.operands {
+		values[o.name] = meta(o)
+		args = append(args, tensor(o.name))
+		given = append(given, m{"name": o.name, "arg": tensor(o.name), "kind": 1})
+		inputs = append(inputs, m{"user_input": m{"arg": tensor(o.name)}})
+	}
+	for _, o := range c.results {
+		values[o.name] = meta(o)
+		results = append(results, tensor(o.name))
+		outputs = append(outputs, m{"user_output": m{"arg": tensor(o.name)}})
+	}
+	var more []m
+	if err := json.Unmarshal([]byte("["+c.args+"]"), &more); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range more {
+		for name, v := range a {
+			given = append(given, m{"name": name, "arg": v, "kind": 1})
+		}
+	}
+	program, err := json.Marshal(m{
+		"graph_module": m{
+			"graph": m{"inputs": args, "outputs": results, "tensor_values": values, "sym_int_values": m{}, "sym_bool_values": m{},
+				"nodes": []m{{"target": "torch.ops." + c.op, "name": "n", "metadata": m{}, "inputs": given, "outputs": results}}},
+			"signature":         m{"input_specs": inputs, "output_specs": outputs},
+			"module_call_graph": []m{},
+		},
+		"opset_version": m{"aten": 10}, "range_constraints": m{}, "schema_version": m{"major": 8, "minor": 17}, "torch_version": "2.11.0", "guards_code": []m{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []entry{{name: "model/archive_format", data: "pt2"}, {name: "model/archive_version", data: "0"}, {name: "model/byteorder", data: "little"},
+		{name: "model/models/model.json", data: string(program)}}
+}
+
+func (c *opCase) run(t *testing.T) {
+	m, err := read(t, c.archive(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var in []*interp.Tensor
+	for _, o := range c.operands {
+		v, err := interp.FromFloat64s(o.dt, o.shape, o.data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in = append(in, v)
+	}
+	env := &interp.Env{}
+	out, err := interp.Run(context.Background(), m.Module, m.Module.Func(FuncName), env, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, o := range c.results {
+		want, err := interp.FromFloat64s(o.dt, o.shape, o.data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := interp.Compare(out[i], want); !d.Within(1e-5) {
+			t.Errorf("%s: %s", o.name, d)
+		}
+	}
+	for _, e := range env.IndexErrors {
+		t.Error(e)
+	}
+}
+
+// TestOps holds ops to loops that follow their definitions.
+func TestOps(t *testing.T) {
+	for _, cases := range [][]opCase{foldCases(), sampleCases(), resampleCases(), bagCases(), stridedCases(), pairCases(), lossCases()} {
+		for _, c := range cases {
+			t.Run(c.name, c.run)
+		}
+	}
+}
+
+func foldCases() []opCase {
+	var out []opCase
+	for _, g := range []struct{ h, w, k, pad, stride, dilation int }{{4, 9, 2, 0, 2, 1}, {6, 5, 3, 1, 2, 1}, {6, 7, 2, 1, 1, 2}} {
+		count := func(n int) int { return (n+2*g.pad-g.dilation*(g.k-1)-1)/g.stride + 1 }
+		lh, lw := count(g.h), count(g.w)
+		const n, channels = 2, 3
+		rows, l := channels*g.k*g.k, lh*lw
+		x := wave(n*rows*l, 1.7)
+		image := make([]float64, n*channels*g.h*g.w)
+		for i := range x {
+			col, row, b := i%l, i/l%rows, i/l/rows
+			kx, ky, ch := row%g.k, row/g.k%g.k, row/g.k/g.k
+			py, px := col/lw*g.stride+ky*g.dilation-g.pad, col%lw*g.stride+kx*g.dilation-g.pad
+			if py >= 0 && py < g.h && px >= 0 && px < g.w {
+				image[((b*channels+ch)*g.h+py)*g.w+px] += x[i]
+			}
+		}
+		out = append(out, opCase{name: fmt.Sprint("col2im ", g), op: "aten.col2im.default",
+			operands: []operand{f32("self", x, n, int64(rows), int64(l))},
+			args: fmt.Sprintf(`{"output_size": {"as_ints": [%d, %d]}}, {"kernel_size": {"as_ints": [%d, %d]}}, {"dilation": {"as_ints": [%d, %d]}}, {"padding": {"as_ints": [%d, %d]}}, {"stride": {"as_ints": [%d, %d]}}`,
+				g.h, g.w, g.k, g.k, g.dilation, g.dilation, g.pad, g.pad, g.stride, g.stride),
+			results: []operand{f32("y", image, n, channels, int64(g.h), int64(g.w))}})
+	}
+	return append(out, poolIndexCase())
+}
+
+// poolIndexCase is max pooling of 6x8 by windows of 2x3, of which each second row counts, with padding.
+func poolIndexCase() opCase {
+	const n, h, w = 2, 6, 8
+	x := wave(n*h*w, 2.3)
+	values, at := []float64{}, []float64{}
+	for b := range n {
+		for oy := range 3 {
+			for ox := range 4 {
+				best, where := math.Inf(-1), 0
+				for ky := range 2 {
+					for kx := range 3 {
+						py, px := 2*oy+2*ky-1, 2*ox+kx-1
+						if py < 0 || py >= h || px < 0 || px >= w {
+							continue
+						}
+						if v := x[(b*h+py)*w+px]; v > best {
+							best, where = v, py*w+px
+						}
+					}
+				}
+				values, at = append(values, best), append(at, float64(where))
+			}
+		}
+	}
+	return opCase{name: "max_pool2d", op: "aten.max_pool2d_with_indices.default", operands: []operand{f32("self", x, n, 1, h, w)},
+		args:    `{"kernel_size": {"as_ints": [2, 3]}}, {"stride": {"as_ints": [2, 2]}}, {"padding": {"as_ints": [1, 1]}}, {"dilation": {"as_ints": [2, 1]}}`,
+		results: []operand{f32("y", values, n, 1, 3, 4), i64s("at", at, n, 1, 3, 4)}}
+}
+
+// keys is the kernel of cubic convolution.
+func keys(a, x float64) float64 {
+	switch x = math.Abs(x); {
+	case x <= 1:
+		return (a+2)*x*x*x - (a+3)*x*x + 1
+	case x < 2:
+		return a*x*x*x - 5*a*x*x + 8*a*x - 4*a
+	}
+	return 0
+}
+
+func clampInt(i, n int) int { return min(max(i, 0), n-1) }
+
+func sampleCases() []opCase {
+	var out []opCase
+	const n, ch, h, w, oh, ow = 2, 2, 4, 5, 3, 4
+	x, grid := wave(n*ch*h*w, 1.3), wave(n*oh*ow*2, 0.9)
+	for i := range grid {
+		grid[i] *= 1.6
+	}
+	for mode := range 3 {
+		for beyond := range 3 {
+			for _, corners := range []bool{false, true} {
+				want := make([]float64, n*ch*oh*ow)
+				for i := range want {
+					p, c, b := i%(oh*ow), i/(oh*ow)%ch, i/(oh*ow)/ch
+					g := grid[(b*oh*ow+p)*2:]
+					want[i] = sampled(x[(b*ch+c)*h*w:][:h*w], h, w, g[0], g[1], mode, beyond, corners)
+				}
+				out = append(out, opCase{name: fmt.Sprint("grid_sampler ", mode, beyond, corners), op: "aten.grid_sampler_2d.default",
+					operands: []operand{f32("input", x, n, ch, h, w), f32("grid", grid, n, oh, ow, 2)},
+					args:     fmt.Sprintf(`{"interpolation_mode": {"as_int": %d}}, {"padding_mode": {"as_int": %d}}, {"align_corners": {"as_bool": %v}}`, mode, beyond, corners),
+					results:  []operand{f32("y", want, n, ch, oh, ow)}})
+			}
+		}
+	}
+	return out
+}
+
+// sampled reads an image at a position.
+func sampled(x []float64, h, w int, gx, gy float64, mode, beyond int, corners bool) float64 {
+	place := func(g float64, n int) float64 {
+		if corners {
+			return (g + 1) / 2 * float64(n-1)
+		}
+		return ((g+1)*float64(n) - 1) / 2
+	}
+	hold := func(p float64, n int) float64 {
+		switch beyond {
+		case 1:
+			return min(max(p, 0), float64(n-1))
+		case 2:
+			low, high := -0.5, float64(n)-0.5
+			if corners {
+				low, high = 0, float64(n-1)
+			}
+			for p < low || p > high {
+				if p < low {
+					p = 2*low - p
+				} else {
+					p = 2*high - p
+				}
+			}
+			return min(max(p, 0), float64(n-1))
+		}
+		return p
+	}
+	read := func(py, px float64) float64 {
+		if py < 0 || px < 0 || py > float64(h-1) || px > float64(w-1) {
+			return 0
+		}
+		return x[int(py)*w+int(px)]
+	}
+	px, py := place(gx, w), place(gy, h)
+	if mode != 2 {
+		px, py = hold(px, w), hold(py, h)
+	}
+	sum := 0.0
+	switch mode {
+	case 1:
+		return read(math.RoundToEven(py), math.RoundToEven(px))
+	case 0:
+		for _, qy := range []float64{math.Floor(py), math.Floor(py) + 1} {
+			for _, qx := range []float64{math.Floor(px), math.Floor(px) + 1} {
+				sum += read(qy, qx) * (1 - math.Abs(py-qy)) * (1 - math.Abs(px-qx))
+			}
+		}
+	case 2:
+		for i := -1; i <= 2; i++ {
+			for j := -1; j <= 2; j++ {
+				qy, qx := math.Floor(py)+float64(i), math.Floor(px)+float64(j)
+				sum += read(hold(qy, h), hold(qx, w)) * keys(-0.75, py-qy) * keys(-0.75, px-qx)
+			}
+		}
+	}
+	return sum
+}
+
+func resampleCases() []opCase {
+	var out []opCase
+	const ch, in = 3, 7
+	x := wave(ch*in, 1.1)
+	for _, size := range []int{4, 7, 11} {
+		for _, corners := range []bool{false, true} {
+			ratio := float64(in) / float64(size)
+			if corners {
+				ratio = float64(in-1) / float64(size-1)
+			}
+			want := make([]float64, ch*size)
+			antialias := make([]float64, ch*size)
+			for i := range want {
+				c, o := i/size, i%size
+				at := ratio*(float64(o)+0.5) - 0.5
+				if corners {
+					at = ratio * float64(o)
+				}
+				for j := -1; j <= 2; j++ {
+					q := int(math.Floor(at)) + j
+					want[i] += keys(-0.75, at-float64(q)) * x[c*in+clampInt(q, in)]
+				}
+				wide, total := max(ratio, 1), 0.0
+				for q := range in {
+					v := keys(-0.5, (float64(q)+0.5-ratio*(float64(o)+0.5))/wide)
+					total += v
+					antialias[i] += v * x[c*in+q]
+				}
+				antialias[i] /= total
+			}
+			for op, y := range map[string][]float64{"aten.upsample_bicubic2d.vec": want, "aten._upsample_bicubic2d_aa.vec": antialias} {
+				out = append(out, opCase{name: fmt.Sprint(op, " ", size, corners), op: op, operands: []operand{f32("input", x, 1, ch, 1, in)},
+					args:    fmt.Sprintf(`{"output_size": {"as_ints": [1, %d]}}, {"align_corners": {"as_bool": %v}}, {"scale_factors": {"as_none": true}}`, size, corners),
+					results: []operand{f32("y", y, 1, ch, 1, int64(size))}})
+			}
+		}
+	}
+	return out
+}
+
+func bagCases() []opCase {
+	var out []opCase
+	const rows, width, n, pad = 6, 3, 8, 2
+	table := wave(rows*width, 2.1)
+	index := []float64{1, 2, 0, 5, 5, 2, 3, 4}
+	weights := wave(n, 0.4)
+	for mode := range 3 {
+		for _, last := range []bool{false, true} {
+			offsets := []float64{0, 2, 2, 5, 6}
+			ends := append(append([]float64{}, offsets[1:]...), n)
+			if last {
+				offsets = append(offsets, n)
+			}
+			var want []float64
+			for b := range ends {
+				want = append(want, bag(table, index[int(offsets[b]):int(ends[b])], weights[int(offsets[b]):], width, mode, pad)...)
+			}
+			c := opCase{name: fmt.Sprint("embedding_bag ", mode, last), op: "aten._embedding_bag_forward_only.default",
+				operands: []operand{f32("weight", table, rows, width), i64s("indices", index, n), i64s("offsets", offsets, int64(len(offsets)))},
+				args:     fmt.Sprintf(`{"mode": {"as_int": %d}}, {"include_last_offset": {"as_bool": %v}}, {"padding_idx": {"as_int": %d}}`, mode, last, pad),
+				results:  []operand{f32("y", want, int64(len(ends)), width)}}
+			if mode == bagSum {
+				c.operands = append(c.operands, f32("per_sample_weights", weights, n))
+			}
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// bag combines rows of a table; those of the index pad do not count.
+func bag(table, index, weights []float64, width, mode int, pad float64) []float64 {
+	out, count := make([]float64, width), 0.0
+	for i, at := range index {
+		if at == pad {
+			continue
+		}
+		count++
+		for d := range out {
+			v := table[int(at)*width+d]
+			switch {
+			case mode == bagSum:
+				out[d] += v * weights[i]
+			case mode == bagMean:
+				out[d] += v
+			case count == 1 || v > out[d]:
+				out[d] = v
+			}
+		}
+	}
+	for d := range out {
+		if mode == bagMean && count > 0 {
+			out[d] /= count
+		}
+	}
+	return out
+}
+
+func stridedCases() []opCase {
+	x, src := wave(24, 1.9), wave(6, 0.7)
+	var taken []float64
+	put := append([]float64{}, x...)
+	for i := range 2 {
+		for j := range 3 {
+			at := 1 + 12*i + 4*j
+			taken = append(taken, x[at])
+			put[at] = src[3*i+j]
+		}
+	}
+	const args = `{"size": {"as_ints": [2, 3]}}, {"stride": {"as_ints": [12, 4]}}, {"storage_offset": {"as_int": 1}}`
+	turned := make([]float64, 24) // x is [4, 6]; a quarter turn makes [6, 4]
+	for i := range 4 {
+		for j := range 6 {
+			turned[(5-j)*4+i] = x[6*i+j]
+		}
+	}
+	return []opCase{
+		{name: "as_strided", op: "aten.as_strided.default", operands: []operand{f32("self", x, 4, 6)}, args: args, results: []operand{f32("y", taken, 2, 3)}},
+		{name: "as_strided_scatter", op: "aten.as_strided_scatter.default", operands: []operand{f32("self", x, 4, 6), f32("src", src, 2, 3)}, args: args, results: []operand{f32("y", put, 4, 6)}},
+		{name: "rot90", op: "aten.rot90.default", operands: []operand{f32("self", x, 4, 6)}, args: `{"k": {"as_int": 1}}, {"dims": {"as_ints": [0, 1]}}`, results: []operand{f32("y", turned, 6, 4)}},
+	}
+}
+
+func pairCases() []opCase {
+	const n, d = 5, 3
+	x := wave(n*d, 1.1)
+	var far, sum []float64
+	for i := range n {
+		for j := i + 1; j < n; j++ {
+			most, all := 0.0, 0.0
+			for k := range d {
+				v := math.Abs(x[i*d+k] - x[j*d+k])
+				most, all = max(most, v), all+v
+			}
+			far, sum = append(far, most), append(sum, all)
+		}
+	}
+	return []opCase{
+		{name: "pdist inf", op: "aten._pdist_forward.default", operands: []operand{f32("self", x, n, d)}, args: `{"p": {"as_float": "Infinity"}}`, results: []operand{f32("y", far, n*(n-1)/2)}},
+		{name: "pdist 1", op: "aten._pdist_forward.default", operands: []operand{f32("self", x, n, d)}, args: `{"p": {"as_float": 1.0}}`, results: []operand{f32("y", sum, n*(n-1)/2)}},
+		{name: "median", op: "aten.median.dim", operands: []operand{f32("self", []float64{4, 1, 3, 2, 9, 7, 8, 6}, 2, 4)}, args: `{"dim": {"as_int": 1}}`, results: []operand{f32("y", []float64{2, 7}, 2), i64s("at", []float64{3, 1}, 2)}},
+	}
+}
+
+func lossCases() []opCase {
+	const n, classes = 4, 3
+	x, target, weight := wave(n*classes, 1.3), []float64{0, 2, -100, 1}, []float64{0.5, 1, 2}
+	plain, total, smoothed := 0.0, 0.0, 0.0
+	for i, t := range target {
+		if t < 0 {
+			continue
+		}
+		row, sum := x[i*classes:][:classes], 0.0
+		for _, v := range row {
+			sum += math.Exp(v)
+		}
+		w := weight[int(t)]
+		plain -= w * (row[int(t)] - math.Log(sum))
+		total += w
+		for c, v := range row {
+			smoothed -= 0.1 / classes * weight[c] * (v - math.Log(sum))
+		}
+	}
+	operands := []operand{f32("self", x, n, classes), i64s("target", target, n), f32("weight", weight, classes)}
+	return []opCase{
+		{name: "cross_entropy", op: "aten.cross_entropy_loss.default", operands: operands, results: []operand{f32("y", []float64{plain / total})}},
+		{name: "cross_entropy smoothed", op: "aten.cross_entropy_loss.default", operands: operands, args: `{"label_smoothing": {"as_float": 0.1}}`, results: []operand{f32("y", []float64{(0.9*plain + smoothed) / total})}},
+	}
+}

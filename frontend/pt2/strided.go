@@ -1,0 +1,93 @@
+package pt2
+
+import (
+	"pwc/ir"
+	"pwc/ir/dim"
+)
+
+// asStrided is a view of the memory of its argument, which is dense: its axes, in some order,
+// follow each other in memory.
+func asStrided(c *call) []*tensor { return []*tensor{c.ref("self").through(c.stridedView())} }
+
+// asStridedScatter returns self with src in place of such a view.
+func asStridedScatter(c *call) []ir.Value {
+	return one(c.stridedView().put(c.tensor("self"), c.tensor("src")))
+}
+
+func (c *call) stridedView() view {
+	shape := c.shape(c.tensor("self"))
+	order, offset := c.memoryOrder(shape)
+	sizes, strides := c.dims("size"), c.dims("stride")
+	if len(sizes) != len(strides) {
+		c.fail("there are %d sizes and %d strides", len(sizes), len(strides))
+	}
+	first := c.dim("storage_offset", offset).Sub(offset)
+	last := first
+	for i, n := range sizes {
+		last = last.Add(n.Sub(dim.Const(1)).Mul(strides[i]))
+	}
+	count := product(shape)
+	outside := func(d dim.Dim) bool { return c.known(d, func(lo, hi int64) bool { return hi < 0 }) }
+	if outside(first) || outside(count.Sub(dim.Const(1)).Sub(last)) {
+		c.fail("elements %s to %s of %s: it reaches memory that is not its argument's", first, last, count)
+	}
+	n, from := product(sizes), moved(len(shape), order, lead(len(order)))
+	back := make([]int, len(from))
+	for i, p := range from {
+		back[p] = i
+	}
+	return view{
+		take: func(base ir.Value) ir.Value {
+			flat := c.reshape(c.transpose(base, from...), count)
+			return c.reshape(c.gather(flat, c.reshape(c.positions(first, sizes, strides), n), 0), sizes...)
+		},
+		put: func(base, part ir.Value) ir.Value {
+			y := c.transpose(base, from...)
+			at := c.reshape(c.positions(first, sizes, strides), n)
+			flat := c.scatterRows(c.reshape(y, count), at, c.reshape(part, n))
+			return c.transpose(c.reshape(flat, c.shape(y)...), back...)
+		},
+	}
+}
+
+// positions returns first + Σ i*stride for each element of a tensor of these sizes.
+func (c *call) positions(first dim.Dim, sizes, strides []dim.Dim) ir.Value {
+	at := c.scalar(first, i64)
+	for i, n := range sizes {
+		at = c.bin("add", at, c.bin("mul", c.along(i64, len(sizes), i, n), c.dimValue(strides[i], i64)))
+	}
+	return c.expand(at, sizes...)
+}
+
+// memoryOrder returns the axes of self from that with the largest steps in memory to that with
+// the smallest, and where in its storage self begins.
+func (c *call) memoryOrder(shape []dim.Dim) (order []int, offset dim.Dim) {
+	meta, ok := c.graph.TensorValues[c.in["self"].Tensor.Name]
+	if !ok || len(meta.Strides) != len(shape) {
+		c.fail("the archive does not say how its argument lies in memory")
+	}
+	size := func(n symInt) dim.Dim {
+		d, err := c.syms.size(n)
+		if err != nil {
+			c.fail("its argument's place in memory: %v", err)
+		}
+		return d
+	}
+	step, taken := dim.Const(1), make([]bool, len(shape))
+	for range shape {
+		next := -1
+		for i, n := range shape {
+			k, fixed := n.Const()
+			if !taken[i] && (fixed && k == 1 || size(meta.Strides[i]).Equal(step)) {
+				next = i
+				break
+			}
+		}
+		if next < 0 {
+			c.fail("its argument does not fill its memory")
+		}
+		taken[next], order = true, append([]int{next}, order...)
+		step = step.Mul(shape[next])
+	}
+	return order, size(meta.Offset)
+}
